@@ -1,0 +1,82 @@
+# carat: `make` builds ./carat and the libraries; `make help` lists the rest.
+CC ?= gcc
+BUILD ?= build
+DEBUG ?=
+MACHINE := $(shell $(CC) -dumpmachine)
+PKGS = jansson libedit
+
+WARN = -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
+       -Wwrite-strings -Wvla
+CFLAGS_ALL = -std=c11 -D_GNU_SOURCE -O3 -g -fno-math-errno -fno-trapping-math -ffp-contract=off -fPIC \
+             -fvisibility=hidden -pthread -Iinclude -I. $(WARN) $(PKG_CFLAGS) $(SAN) $(CFLAGS)
+ifneq ($(DEBUG),)
+CFLAGS_ALL += -O1 -DCARAT_DEBUG=1
+endif
+PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
+LIBS = -ljansson -lm -pthread $(SAN)
+
+# The floors, from the bottom up. Tests sit beside the code as *_test.c.
+LIB_DIRS = base num format backend backend/cpu kv model text spec engine
+APP_DIRS = apps
+ISA_SKIP := $(if $(findstring x86_64,$(MACHINE)),%_neon.c,%_avx2.c %_avx512.c)
+src = $(filter-out %_test.c $(ISA_SKIP),$(sort $(wildcard $(addsuffix /*.c,$(1)))))
+LIB_SRC := $(call src,$(LIB_DIRS))
+APP_SRC := $(call src,$(APP_DIRS))
+TEST_SRC := $(sort $(wildcard $(addsuffix /*_test.c,$(LIB_DIRS) $(APP_DIRS))) $(wildcard tests/*.c))
+obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
+LIB_OBJ := $(call obj,$(LIB_SRC))
+APP_OBJ := $(call obj,$(APP_SRC))
+TEST_OBJ := $(call obj,$(TEST_SRC))
+
+.PHONY: all help check test asan ubsan tsan clean floors map format size
+all: carat libcarat.a libcarat.so
+
+carat: $(APP_OBJ) libcarat.a
+	$(CC) -o $@ $(APP_OBJ) libcarat.a $(LDFLAGS) $(LIBS) -ledit
+libcarat.a: $(LIB_OBJ)
+	@rm -f $@
+	$(AR) rcs $@ $(LIB_OBJ)
+libcarat.so: $(LIB_OBJ)
+	$(CC) -shared -Wl,-soname,libcarat.so.0 -o $@ $(LIB_OBJ) $(LDFLAGS) $(LIBS)
+# The test program has the apps' code too, all but main().
+$(BUILD)/carat_test: $(TEST_OBJ) $(filter-out $(BUILD)/apps/main.o,$(APP_OBJ)) $(LIB_OBJ)
+	$(CC) -o $@ $^ $(LDFLAGS) $(LIBS) -ledit
+
+# Kernels for one instruction set each; cpu.c picks one at run time.
+$(BUILD)/%_avx2.o: ISA = -mavx2 -mfma -mf16c
+$(BUILD)/%_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 \
+                           -mavx2 -mfma -mf16c -mprefer-vector-width=512
+$(BUILD)/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
+-include $(LIB_OBJ:.o=.d) $(APP_OBJ:.o=.d) $(TEST_OBJ:.o=.d)
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+test: $(BUILD)/carat_test carat ## unit and end-to-end tests
+	$(BUILD)/carat_test -j 2
+
+check: test floors map ## test, plus the house rules
+
+asan: ## check under AddressSanitizer
+	$(MAKE) BUILD=build/asan DEBUG=1 SAN="-fsanitize=address -fno-omit-frame-pointer" build/asan/carat_test
+	build/asan/carat_test -j 2
+ubsan: ## check under UndefinedBehaviorSanitizer
+	$(MAKE) BUILD=build/ubsan DEBUG=1 SAN="-fsanitize=undefined -fno-sanitize-recover=all" build/ubsan/carat_test
+	build/ubsan/carat_test -j 2
+tsan: ## check under ThreadSanitizer
+	$(MAKE) BUILD=build/tsan DEBUG=1 SAN="-fsanitize=thread" build/tsan/carat_test
+	build/tsan/carat_test -j 1
+
+floors: ## fail on an #include that goes up the house
+	@tools/floors.sh
+map: ## fail on a file DESIGN.md does not name
+	@tools/map.sh
+format: ## let clang-format decide
+	@git ls-files '*.c' '*.h' | xargs clang-format -i
+size: ## the ten largest files and functions
+	@tools/size.sh
+clean: ## remove what was built
+	rm -rf build carat libcarat.a libcarat.so

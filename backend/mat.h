@@ -1,0 +1,70 @@
+/* mat.h - the two kinds of matrix a pass sees: activations (mat) and weights (weight).
+ *
+ * A mat is a value: a pointer into the pass's scratch and a shape. Row-major; a row may be seen as
+ * `heads` heads of `cols` values. f32 unless `type` says otherwise.
+ */
+#ifndef BACKEND_MAT_H
+#define BACKEND_MAT_H
+
+#include "num/num.h"
+
+typedef struct mat {
+    float *at;      /* device memory; NULL in a dry pass */
+    int32_t rows;
+    int32_t heads;  /* 1 for a plain matrix */
+    int32_t cols;   /* per head */
+    int64_t stride; /* elements from one row to the next; >= heads * cols */
+} mat;
+
+/* The same memory, each row cut into heads of head_dim. */
+static inline mat mat_heads(mat m, int32_t head_dim)
+{
+    int32_t width = m.heads * m.cols;
+    m.heads = head_dim > 0 ? width / head_dim : 0;
+    m.cols = head_dim;
+    return m;
+}
+/* The same memory, heads joined. */
+static inline mat mat_flat(mat m)
+{
+    m.cols *= m.heads;
+    m.heads = 1;
+    return m;
+}
+/* Head h of every row, as a matrix of its own (per-layer embeddings: one head per layer). */
+static inline mat mat_head(mat m, int32_t h)
+{
+    m.at = m.at ? m.at + (size_t)h * (size_t)m.cols : NULL;
+    m.heads = 1;
+    return m;
+}
+static inline int32_t mat_width(mat m)
+{
+    return m.heads * m.cols;
+}
+static inline float *mat_row(mat m, int32_t r)
+{
+    return m.at + (size_t)r * (size_t)m.stride;
+}
+
+/* n_mat stacked matrices (experts; else 1) of n_out rows of n_in values: y[o] = sum_i W[o][i] x[i].
+ * A vector (norm weight) has n_out 1. `data` is in the file's layout; `packed`, if the device made
+ * one, in the device's own, and then products read it. The model owns both through its device. */
+typedef struct weight {
+    const char *name; /* of the tensor; owned by the model */
+    num_type type;
+    int32_t n_in, n_out, n_mat;
+    const void *data;
+    size_t row_bytes, mat_bytes, n_bytes;
+    void *packed;
+    size_t packed_bytes;
+    int32_t packed_kind; /* device's own numbering */
+} weight;
+
+/* Rows of matrix k of w, in the file's layout. */
+static inline const void *weight_row(const weight *w, int32_t k, int64_t row)
+{
+    return (const char *)w->data + (size_t)k * w->mat_bytes + (size_t)row * w->row_bytes;
+}
+
+#endif

@@ -1,0 +1,133 @@
+/* ops.h - the op set: the algebra that models are written in, and the table a device fills.
+ *
+ * op_x(p, ...) checks shapes, makes the result in the pass's scratch, and calls the device at
+ * once. Fused ops have an expansion here in ops.c: it is the fallback for a device without the
+ * fusion and the oracle of its test. rows(x) = p->rows->n for every activation.
+ *
+ * A device op gets checked arguments and a pass that has not failed. It takes its temporaries with
+ * pass_temp FIRST and returns right after if p->dry, so that a dry pass sizes scratch exactly. It
+ * never allocates, never reads the environment, and reports failure only through p->e.
+ *
+ * Row invariance: up to dev->verify_max rows, a row's result is bit-identical whatever else is in
+ * the batch: one reduction order per op, attention cut into chunks of fixed size.
+ */
+#ifndef BACKEND_OPS_H
+#define BACKEND_OPS_H
+
+#include "backend/pass.h"
+
+/* Rotary embedding, half-split pairs (i, i + head_dim / 2): angle = pos * inv_freq[i]. */
+typedef struct rope {
+    int32_t n_pairs;       /* head_dim / 2 */
+    const float *inv_freq; /* device memory, [n_pairs]; 0 leaves the pair as it is */
+} rope;
+
+typedef enum act_kind { ACT_GELU_TANH } act_kind;
+
+/* Which experts a row goes to: device memory, [rows, k] each, best first. */
+typedef struct routing {
+    int32_t *id;
+    float *weight;
+    int32_t rows, k;
+} routing;
+
+typedef struct device_ops {
+    /* y[r] = W[token[r]] * scale, decoded */
+    void (*embed)(pass *p, mat y, const weight *w, float scale);
+    /* y = x * (mean(x^2) + eps)^-1/2 * w, per head; w may be NULL. y may be x. */
+    void (*rms_norm)(pass *p, mat y, mat x, const weight *w, float eps);
+    /* y[r, o] = sum_i x[r, i] W[o, i] */
+    void (*matmul)(pass *p, mat y, mat x, const weight *w);
+    /* y = gelu(gate x) * (up x). gate and up may be the halves of one weight (up NULL: rows
+     * 0..n/2-1 are the gate's, the rest up's). Optional. */
+    void (*glu)(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act);
+    /* y = act(a) * b; y may be a */
+    void (*act_mul)(pass *p, mat y, mat a, mat b, act_kind act);
+    /* in place, every head */
+    void (*rope)(pass *p, mat x, const rope *r);
+    /* k, v: [rows, n_head_kv, head_dim], into the slots of the rows' indices */
+    void (*kv_store)(pass *p, const kv_view *kv, mat k, mat v);
+    /* o[r, h] = sum_t softmax_t(scale * q[r, h] . k[t, h / group]) v[t, h / group] */
+    void (*attend)(pass *p, mat o, mat q, const kv_view *kv, float scale);
+    void (*add)(pass *p, mat y, mat a, mat b);            /* y may be a */
+    void (*scale)(pass *p, mat x, float c, const weight *w); /* x *= c * w[0]; w may be NULL */
+    /* x += rms_norm(y) * w. Optional. */
+    void (*add_rms_norm)(pass *p, mat x, mat y, const weight *w, float eps);
+    /* pr = softmax(logits); the k largest, renormalised to sum 1, times expert_scale[e] */
+    void (*route)(pass *p, routing r, mat logits, const weight *expert_scale);
+    /* y[r, j] = act(gate_e x[r]) * (up_e x[r]), e = r.id[r, j]; y: [rows, k heads, n_ff] */
+    void (*moe_glu)(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
+                    act_kind act);
+    /* y[r] = sum_j weight[r, j] * (down_e x[r, j]), summed in ascending j */
+    void (*moe_down)(pass *p, mat y, mat x, routing r, const weight *down);
+    /* y[i] = x[row[i]] */
+    void (*gather)(pass *p, mat y, mat x, const int32_t *row);
+    void (*copy)(pass *p, mat y, mat x);
+    /* x = cap * tanh(x / cap) where cap > 0; then x[ids] = -inf */
+    void (*softcap)(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids);
+} device_ops;
+
+typedef enum device_kind { DEVICE_CPU, DEVICE_CUDA, DEVICE_WRAP } device_kind;
+
+struct device {
+    const device_ops *op;
+    device_kind kind;
+    const char *name;   /* "cpu (avx512, 2 threads)" */
+    int32_t verify_max; /* rows up to which results are row-invariant; INT32_MAX: always */
+    int32_t chunk_rows; /* a good prefill chunk */
+    device *inner;      /* of a wrapper */
+    void *self;
+
+    /* Memory of the device: weights, KV, scratch. Zeroed. NULL on failure. */
+    void *(*alloc)(device *d, size_t n_bytes);
+    void (*release)(device *d, void *p, size_t n_bytes);
+    void (*clear)(device *d, void *p, size_t n_bytes);
+    /* Host to device and back; on a CPU memcpy. Ordered with the passes. */
+    void (*upload)(device *d, void *to, const void *from, size_t n_bytes);
+    void (*download)(device *d, void *to, const void *from, size_t n_bytes);
+    /* Gives w a place on the device. w->data points at host bytes in the file's layout that stay
+     * valid as long as the device lives; the device may keep using them, or make w->packed. */
+    status (*weight_load)(device *d, weight *w, err *e);
+    void (*weight_free)(device *d, weight *w);
+    /* Bytes weight_load would take for a weight of this type and shape. */
+    size_t (*weight_bytes)(const device *d, const weight *w);
+    void (*close)(device *d);
+};
+
+/* The ops, as models call them. */
+mat op_embed(pass *p, const weight *w, float scale);
+mat op_rms_norm(pass *p, mat x, const weight *w, float eps);
+mat op_matmul(pass *p, mat x, const weight *w);
+mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act);
+mat op_act_mul(pass *p, mat a, mat b, act_kind act);
+mat op_rope(pass *p, mat x, const rope *r); /* in place; returns x */
+void op_kv_store(pass *p, const kv_view *kv, mat k, mat v);
+mat op_attend(pass *p, mat q, const kv_view *kv, float scale);
+mat op_add(pass *p, mat a, mat b);          /* a += b; returns a */
+mat op_scale(pass *p, mat x, float c, const weight *w); /* in place; returns x */
+void op_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps);
+routing op_route(pass *p, mat logits, int32_t k, const weight *expert_scale);
+mat op_moe_glu(pass *p, mat x, routing r, const weight *gate, const weight *up, act_kind act);
+mat op_moe_down(pass *p, mat x, routing r, const weight *down);
+/* From here on the pass has only the rows whose logits are wanted: returns them and sets p->rows. */
+mat op_keep_outputs(pass *p, mat x);
+mat op_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids);
+
+/* Devices. */
+typedef struct cpu_options {
+    int32_t n_threads; /* 0: physical cores */
+    bool reference;    /* ref.c for every op */
+    bool exact_f32;    /* no int8 activations */
+    bool no_repack;    /* products read the file's layout */
+    const char *isa;   /* NULL: best; "portable", "avx2", "avx512", "neon" */
+} cpu_options;
+
+status device_open_cpu(device **d, const cpu_options *opt, err *e);
+void device_close(device *d);
+
+/* Wrappers (wrap.c). They own nothing of the inner device but close it with themselves. */
+status device_wrap_trace(device **d, err *e); /* *d is replaced by the wrapper around it */
+status device_wrap_time(device **d, err *e);
+status device_wrap_check(device **d, err *e);
+
+#endif

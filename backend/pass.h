@@ -1,0 +1,63 @@
+/* pass.h - what one forward pass holds: device, step, scratch, first error.
+ *
+ * Ops return no status: the first failure stays in the pass, later ops do nothing, the caller asks
+ * once with pass_failed. Results are bumped from one scratch block; a model marks before a layer
+ * and releases after it, so the same calls give the same addresses every time.
+ *
+ * A dry pass (dry == true) runs the same model code with no scratch and computes nothing: every
+ * op checks its shapes, takes its scratch and returns. Its `peak` is the scratch a real pass of
+ * that many rows needs, exactly, and its tallies are the bytes and operations it will move.
+ * One thread at a time.
+ */
+#ifndef BACKEND_PASS_H
+#define BACKEND_PASS_H
+
+#include "backend/mat.h"
+#include "backend/step.h"
+#include "base/err.h"
+
+typedef struct device device;
+
+enum { PASS_TAPS_MAX = 16 };
+
+/* A drafter that listens to a layer: rows of x after layer il are copied to at. */
+typedef struct pass_tap_point {
+    int32_t il;
+    mat to; /* rows_cap rows */
+} pass_tap_point;
+
+typedef struct pass {
+    device *dev;
+    const step *st;
+    const rowset *rows; /* the rows that x now has: &st->all, then &st->out (op_keep_outputs) */
+    unsigned char *scratch; /* device memory; NULL when dry */
+    size_t scratch_bytes, at, peak;
+    bool dry;
+    int32_t il;         /* layer being computed, for traces and errors; -1 outside */
+    int32_t n_taps;
+    pass_tap_point tap[PASS_TAPS_MAX];
+    uint64_t n_flops, weight_bytes_read, kv_bytes_read; /* tallies of a dry pass */
+    err e;
+} pass;
+
+void pass_begin(pass *p, device *dev, const step *st, void *scratch, size_t scratch_bytes);
+static inline bool pass_failed(const pass *p)
+{
+    return p->e.status != OK;
+}
+static inline size_t pass_mark(const pass *p)
+{
+    return p->at;
+}
+void pass_release(pass *p, size_t mark); /* debug builds poison what is released */
+
+/* n_bytes of scratch, 64-aligned; NULL when dry or failed. For a device's own temporaries, which
+ * it releases itself by mark. */
+void *pass_temp(pass *p, size_t n_bytes);
+mat pass_mat(pass *p, int32_t rows, int32_t heads, int32_t cols);
+
+/* False, with the error set, unless ok; also false if the pass has failed already. */
+bool pass_shapes(pass *p, const char *op, bool ok);
+void pass_tap(pass *p, int32_t il, mat x);
+
+#endif

@@ -1,0 +1,65 @@
+/* step.h - all that changes between two passes of the same shape.
+ *
+ * Filled on the host before a pass, uploaded once, read by kernels from a fixed address. Kernel
+ * arguments are shapes and pointers that never move, so a captured sequence of kernels can be
+ * replayed for any tokens, any position and any session.
+ *
+ *   index     where a row's key and value go: the logical index in its sequence's timeline.
+ *             slot = index mod n_slots of the view; nothing else converts between them.
+ *   pos       what RoPE and the window see. Equal to index for a chain; rows of a draft tree at
+ *             equal depth share a pos and never an index.
+ *   first     the first index of this pass in the row's sequence: below it all is committed.
+ *   seen      trees only: bit b set when the row sees the row with index first + b (its ancestors
+ *             and itself). NULL: a chain, where a row sees every index up to its own.
+ *
+ *      committed            this pass
+ *   ....................|  r0  r1  r2  r3      chain: r2 sees r0 r1 r2
+ *   0            first-1|first ...             tree:  r2 sees what its `seen` says
+ */
+#ifndef BACKEND_STEP_H
+#define BACKEND_STEP_H
+
+#include "num/num.h"
+
+enum { STEP_TREE_ROWS_MAX = 64, STEP_SEQS_MAX = 64 };
+
+/* Some rows of the pass, with what kernels need to know of each. Arrays of n. */
+typedef struct rowset {
+    int32_t n;
+    const int32_t *token;
+    const int32_t *pos;
+    const int32_t *index;
+    const int32_t *first;
+    const int32_t *seq;   /* which sequence of the pass, 0 .. n_seqs-1 */
+    const uint64_t *seen; /* or NULL */
+} rowset;
+
+/* Where one sequence keeps one layer's keys and values. k_page and v_page: reserved for pooled
+ * pages (slot / page size -> page); NULL: slots are contiguous. */
+typedef struct kv_base {
+    void *k, *v;
+    const int32_t *page;
+} kv_base;
+
+typedef struct step {
+    rowset all;       /* every row of the pass */
+    rowset out;       /* the rows whose logits are wanted, in ascending order; may be none */
+    const int32_t *out_row; /* [out.n] their numbers in `all` */
+    int32_t n_seqs;
+    int32_t n_kv;     /* key/value stores per sequence */
+    const kv_base *kv; /* [n_seqs][n_kv] */
+} step;
+
+/* How the model sees a layer's keys and values; the same for every session of a shape.
+ * A store holds, for each kv head, n_slots rows of head_dim elements: row (h, slot) starts at
+ * (h * n_slots + slot) * row_bytes. Layers that share keys hold the same view. */
+typedef struct kv_view {
+    int32_t id;       /* which of the step's stores */
+    num_type k_type, v_type;
+    int32_t n_head_kv, head_dim;
+    int32_t window;   /* a query at pos p sees keys with p - pos < window; 0: all */
+    int32_t n_slots;
+    size_t k_row_bytes, v_row_bytes;
+} kv_view;
+
+#endif

@@ -1,0 +1,55 @@
+/* arena.c - see arena.h. */
+#include "base/arena.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+enum { BLOCK_BYTES = 64 * 1024, ALIGN = 16 };
+
+struct arena_block {
+    arena_block *next;
+    _Alignas(ALIGN) unsigned char bytes[];
+};
+
+void *arena_alloc(arena *a, size_t n)
+{
+    if (n > SIZE_MAX / 2)
+        return NULL;
+    n = (n + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+    if (!a->head || a->cap - a->used < n) {
+        size_t cap = n > BLOCK_BYTES ? n : BLOCK_BYTES;
+        arena_block *b = mem_calloc(1, sizeof *b + cap);
+        if (!b)
+            return NULL;
+        b->next = a->head;
+        a->head = b;
+        a->cap = cap;
+        a->used = 0;
+    }
+    void *p = a->head->bytes + a->used;
+    a->used += n;
+    return p;
+}
+
+void *arena_array(arena *a, size_t n, size_t size)
+{
+    size_t bytes;
+    return __builtin_mul_overflow(n, size, &bytes) ? NULL : arena_alloc(a, bytes);
+}
+
+char *arena_strndup(arena *a, const char *s, size_t n)
+{
+    char *d = n == SIZE_MAX ? NULL : arena_alloc(a, n + 1);
+    if (d)
+        memcpy(d, s, n); /* the byte after it is already zero */
+    return d;
+}
+
+void arena_free(arena *a)
+{
+    for (arena_block *b = a->head, *next; b; b = next) {
+        next = b->next;
+        mem_free(b);
+    }
+    *a = (arena){0};
+}

@@ -1,0 +1,135 @@
+/* base_test.c - the ground floor: checked arithmetic, strings, UTF-8, pool, files. */
+#include "tests/test.h"
+#include "base/arena.h"
+#include "base/bytes.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "base/pool.h"
+#include "base/rng.h"
+#include "base/str.h"
+#include "base/utf8.h"
+
+#include <stdatomic.h>
+#include <unistd.h>
+
+TEST(err_keeps_the_first_sentence_and_no_control_bytes)
+{
+    err e = {0};
+    CHECK_STATUS(err_set(&e, E_FORMAT, "name \x1b[2J%s", "x"), E_FORMAT);
+    CHECK_STATUS(err_set(&e, E_IO, "second"), E_IO);
+    CHECK_STR(e.text, "name ?[2Jx");
+    CHECK_EQ(e.status, E_FORMAT);
+}
+
+TEST(reader_remembers_a_short_read)
+{
+    unsigned char b[] = {1, 2, 3, 4, 5};
+    reader r = reader_of(b, sizeof b);
+    CHECK_EQ(rd_u32(&r), 0x04030201);
+    CHECK_EQ(rd_u16(&r), 0);
+    CHECK(r.bad);
+    CHECK_EQ(rd_u8(&r), 0); /* sticky, although a byte is left */
+}
+
+TEST(checked_arithmetic_catches_the_round_up)
+{
+    uint64_t v;
+    CHECK(!ck_align(UINT64_MAX - 3, 32, &v));
+    CHECK(!ck_align(8, 24, &v));
+    CHECK(ck_align(33, 32, &v) && v == 64);
+    CHECK(!ck_mul(UINT64_MAX / 2, 3, &v));
+}
+
+TEST(utf8_accepts_exactly_the_well_formed)
+{
+    CHECK(utf8_valid("a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", 10));
+    const char *bad[] = {"\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\x80", "\xe2\x82", "\xf8"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        CHECK_MSG(!utf8_valid(bad[i], strlen(bad[i])), "case %zu", i);
+    for (uint32_t c = 0; c <= 0x10ffff; c++) {
+        char s[4];
+        uint32_t back;
+        bool ok;
+        int n = utf8_encode(c, s);
+        CHECK_EQ(utf8_decode(s, (size_t)n, &back, &ok), n);
+        CHECK_EQ(back, c >= 0xd800 && c <= 0xdfff ? 0xfffd : c);
+        for (int k = 1; k < n; k++)
+            CHECK_EQ(utf8_partial_tail(s, (size_t)k), k);
+        CHECK_EQ(utf8_partial_tail(s, (size_t)n), 0);
+    }
+    CHECK_EQ(utf8_partial_tail("\xed\xa0", 2), 0); /* a surrogate never becomes well-formed */
+}
+
+TEST(str_grows_cuts_and_drops)
+{
+    str s = {0};
+    for (int i = 0; i < 1000; i++)
+        str_printf(&s, "%d,", i);
+    CHECK(!s.bad && strstr(s.at, ",999,"));
+    str_drop(&s, 2);
+    CHECK(!strncmp(s.at, "1,2,", 4));
+    str_cut(&s, 3);
+    CHECK_STR(str_text(&s), "1,2");
+    str_free(&s);
+    CHECK_STR(str_text(&s), "");
+}
+
+static void count_chunk(void *arg, int32_t chunk, int32_t thread)
+{
+    (void)thread;
+    atomic_fetch_add(&((atomic_int *)arg)[chunk], 1);
+}
+
+TEST(pool_runs_every_chunk_once_for_many_loops)
+{
+    err e = {0};
+    pool *p;
+    CHECK_OK(pool_open(&p, 4, &e), e);
+    for (int loop = 0; loop < 3000; loop++) {
+        atomic_int hit[64] = {0};
+        int n = 1 + loop % 64;
+        pool_run(p, n, count_chunk, hit);
+        for (int i = 0; i < n; i++)
+            CHECK_EQ(hit[i], 1);
+        if (loop % 500 == 0)
+            usleep(2000); /* long enough for the workers to fall asleep */
+    }
+    pool_close(p);
+}
+
+TEST(file_out_leaves_nothing_behind_unless_committed)
+{
+    err e = {0};
+    const char *path = test_temp("out");
+    file_out f;
+    CHECK_OK(file_out_open(&f, path, &e), e);
+    CHECK_OK(file_out_write(&f, "abc", 3, &e), e);
+    file_out_discard(&f);
+    CHECK(access(path, F_OK));
+    CHECK_OK(file_out_open(&f, path, &e), e);
+    CHECK_OK(file_out_write(&f, "abc", 3, &e), e);
+    CHECK_OK(file_out_pad(&f, 32, &e), e);
+    CHECK_OK(file_out_commit(&f, &e), e);
+    for (int direct = 0; direct < 2; direct++) {
+        file_map m;
+        CHECK_OK(file_map_open(&m, path, direct, NULL, NULL, &e), e);
+        CHECK_EQ(m.n_bytes, 32);
+        CHECK(!memcmp(m.bytes, "abc\0", 4));
+        file_map_close(&m);
+    }
+    file_map m;
+    CHECK_STATUS(file_map_open(&m, "/nonexistent/x", false, NULL, NULL, &e), E_IO);
+}
+
+TEST(arena_is_aligned_and_zeroed)
+{
+    arena a = {0};
+    for (size_t n = 1; n < 200000; n = n * 3 + 1) {
+        unsigned char *p = arena_alloc(&a, n);
+        CHECK(p && (uintptr_t)p % 16 == 0 && !p[0] && !p[n - 1]);
+        memset(p, 0xff, n);
+    }
+    CHECK(!arena_array(&a, SIZE_MAX / 2, 4));
+    arena_free(&a);
+    arena_free(&a);
+}

@@ -1,0 +1,10 @@
+/* clock.h - monotonic time. */
+#ifndef BASE_CLOCK_H
+#define BASE_CLOCK_H
+
+#include <stdint.h>
+
+int64_t clock_ns(void);    /* monotonic, since some fixed point */
+double clock_ms(void);
+
+#endif

@@ -1,0 +1,51 @@
+/* err.c - see err.h. */
+#include "base/err.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+status err_set(err *e, status st, const char *fmt, ...)
+{
+    if (!e || e->status)
+        return st;
+    e->status = st;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(e->text, sizeof e->text, fmt, ap);
+    va_end(ap);
+    for (unsigned char *c = (unsigned char *)e->text; *c; c++)
+        if (*c < 0x20 || *c == 0x7f)
+            *c = '?';
+    return st;
+}
+
+status err_errno(err *e, const char *doing, const char *what)
+{
+    int no = errno;
+    char text[128];
+    /* The XSI strerror_r: fills text and returns 0. strerror itself is not thread-safe. */
+    if (strerror_r(no, text, sizeof text))
+        snprintf(text, sizeof text, "error %d", no);
+    return err_set(e, no == ENOMEM ? E_MEMORY : E_IO, "%s: cannot %s: %s", what, doing, text);
+}
+
+status err_memory(err *e, const char *what, size_t n_bytes)
+{
+    return err_set(e, E_MEMORY, "not enough memory for %s (%zu bytes)", what, n_bytes);
+}
+
+void err_clear(err *e)
+{
+    if (e)
+        *e = (err){0};
+}
+
+const char *carat_status_name(carat_status st)
+{
+    static const char *const names[] = {"OK",       "E_ARG",         "E_FORMAT", "E_IO",
+                                        "E_MEMORY", "E_UNSUPPORTED", "E_LIMIT",  "E_CANCELLED",
+                                        "E_NUMERIC"};
+    return (unsigned)st < sizeof names / sizeof *names ? names[st] : "E_UNKNOWN";
+}

@@ -1,0 +1,217 @@
+/* map.c - see map.h. */
+#include "base/map.h"
+#include "base/bytes.h"
+#include "base/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { READ_STEP = 16 << 20, OUT_BUF = 4 << 20 };
+
+static status read_direct(file_map *m, int fd, uint64_t n, const char *path,
+                          carat_progress_fn progress, void *user, err *e)
+{
+    unsigned char *p = mem_pages(n);
+    if (!p)
+        return err_memory(e, path, n);
+    for (uint64_t at = 0; at < n;) {
+        size_t step = n - at < READ_STEP ? (size_t)(n - at) : READ_STEP;
+        ssize_t got = pread(fd, p + at, step, (off_t)at);
+        if (got < 0 && errno == EINTR)
+            continue;
+        status st = OK;
+        if (got < 0)
+            st = err_errno(e, "read", path);
+        else if (got == 0)
+            st = err_set(e, E_IO, "%s: the file became shorter while it was read", path);
+        else if (progress && !progress(user, "bytes read", at + (uint64_t)got, n))
+            st = err_set(e, E_CANCELLED, "%s: loading was cancelled", path);
+        if (st) {
+            mem_pages_free(p, n);
+            return st;
+        }
+        at += (uint64_t)got;
+    }
+    *m = (file_map){p, n, false};
+    return OK;
+}
+
+status file_map_open(file_map *m, const char *path, bool direct, carat_progress_fn progress,
+                     void *user, err *e)
+{
+    *m = (file_map){0};
+    struct stat sb;
+    status st = OK;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(e, "open", path);
+    if (fstat(fd, &sb)) {
+        st = err_errno(e, "stat", path);
+    } else if (!S_ISREG(sb.st_mode)) {
+        st = err_set(e, E_IO, "%s: not a regular file", path);
+    } else if (sb.st_size <= 0) {
+        st = err_set(e, E_FORMAT, "%s: the file is empty", path);
+    } else if (direct) {
+        st = read_direct(m, fd, (uint64_t)sb.st_size, path, progress, user, e);
+    } else {
+        void *p = mmap(NULL, (size_t)sb.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED)
+            st = err_errno(e, "map", path);
+        else
+            *m = (file_map){p, (uint64_t)sb.st_size, true};
+    }
+    close(fd);
+    return st;
+}
+
+void file_map_close(file_map *m)
+{
+    if (m->bytes && m->mapped)
+        munmap((void *)m->bytes, m->n_bytes);
+    else if (m->bytes)
+        mem_pages_free((void *)m->bytes, m->n_bytes);
+    *m = (file_map){0};
+}
+
+void file_map_willneed(const file_map *m, uint64_t at, uint64_t n)
+{
+    if (!m->mapped || at >= m->n_bytes)
+        return;
+    uint64_t page = at & ~(uint64_t)4095;
+    if (n > m->n_bytes - at)
+        n = m->n_bytes - at;
+    madvise((void *)(m->bytes + page), n + (at - page), MADV_WILLNEED);
+}
+
+status file_out_open(file_out *f, const char *path, err *e)
+{
+    *f = (file_out){.fd = -1};
+    size_t cap = strlen(path) + 16;
+    f->path = mem_strdup(path);
+    f->temp = mem_alloc(cap);
+    f->buf = mem_alloc(OUT_BUF);
+    status st = OK;
+    if (!f->path || !f->temp || !f->buf) {
+        st = err_memory(e, path, OUT_BUF);
+    } else {
+        snprintf(f->temp, cap, "%s.XXXXXX", path);
+        f->fd = mkostemp(f->temp, O_CLOEXEC);
+        if (f->fd < 0) {
+            st = err_errno(e, "create", path);
+            f->temp[0] = 0;
+        } else {
+            /* mkostemp makes 0600; a model file follows the umask like any other. */
+            mode_t mask = umask(0);
+            umask(mask);
+            fchmod(f->fd, 0666 & ~mask);
+        }
+    }
+    if (st)
+        file_out_discard(f);
+    return st;
+}
+
+static status flush(file_out *f, err *e)
+{
+    for (size_t at = 0; at < f->n_buf;) {
+        ssize_t put = write(f->fd, f->buf + at, f->n_buf - at);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return err_errno(e, "write", f->path);
+        at += (size_t)put;
+    }
+    f->n_buf = 0;
+    return OK;
+}
+
+status file_out_write(file_out *f, const void *bytes, size_t n, err *e)
+{
+    const unsigned char *p = bytes;
+    while (n) {
+        if (f->n_buf == OUT_BUF) {
+            status st = flush(f, e);
+            if (st)
+                return st;
+        }
+        size_t step = OUT_BUF - f->n_buf < n ? OUT_BUF - f->n_buf : n;
+        memcpy(f->buf + f->n_buf, p, step);
+        f->n_buf += step;
+        f->at += step;
+        p += step;
+        n -= step;
+    }
+    return OK;
+}
+
+status file_out_pad(file_out *f, uint64_t align, err *e)
+{
+    static const unsigned char zeros[64];
+    uint64_t to;
+    if (!ck_align(f->at, align, &to))
+        return err_set(e, E_LIMIT, "%s: too large", f->path);
+    while (f->at < to) {
+        uint64_t n = to - f->at < sizeof zeros ? to - f->at : sizeof zeros;
+        status st = file_out_write(f, zeros, (size_t)n, e);
+        if (st)
+            return st;
+    }
+    return OK;
+}
+
+status file_out_commit(file_out *f, err *e)
+{
+    status st = flush(f, e);
+    if (!st && fsync(f->fd))
+        st = err_errno(e, "write", f->path);
+    /* close can report a late write error (quota, network file systems). */
+    if (close(f->fd) && !st)
+        st = err_errno(e, "write", f->path);
+    f->fd = -1;
+    if (!st && rename(f->temp, f->path))
+        st = err_errno(e, "rename into place", f->path);
+    if (!st)
+        f->temp[0] = 0;
+    file_out_discard(f);
+    return st;
+}
+
+void file_out_discard(file_out *f)
+{
+    if (f->path) { /* zeroed: fd 0 is not ours */
+        if (f->fd >= 0)
+            close(f->fd);
+        if (f->temp && f->temp[0])
+            unlink(f->temp);
+    }
+    mem_free(f->path);
+    mem_free(f->temp);
+    mem_free(f->buf);
+    *f = (file_out){0};
+    f->fd = -1;
+}
+
+status file_read_all(const char *path, uint64_t max_bytes, char **bytes, size_t *n, err *e)
+{
+    file_map m;
+    *bytes = NULL;
+    *n = 0;
+    status st = file_map_open(&m, path, false, NULL, NULL, e);
+    if (st)
+        return st;
+    if (m.n_bytes > max_bytes) {
+        st = err_set(e, E_LIMIT, "%s: %llu bytes, at most %llu are read", path,
+                     (unsigned long long)m.n_bytes, (unsigned long long)max_bytes);
+    } else if (!(*bytes = mem_strndup((const char *)m.bytes, (size_t)m.n_bytes))) {
+        st = err_memory(e, path, (size_t)m.n_bytes);
+    } else {
+        *n = (size_t)m.n_bytes;
+    }
+    file_map_close(&m);
+    return st;
+}

@@ -1,0 +1,41 @@
+/* map.h - whole files as read-only bytes, and files written whole or not at all.
+ *
+ * A file_map owns its mapping (or its copy, when read directly). A file_out writes to a temporary
+ * beside the target and renames it into place on commit; anything else removes the temporary, so
+ * no half file is ever left. One thread at a time per object.
+ */
+#ifndef BASE_MAP_H
+#define BASE_MAP_H
+
+#include "base/err.h"
+
+typedef struct {
+    const unsigned char *bytes;
+    uint64_t n_bytes;
+    bool mapped; /* munmap, else mem_pages_free */
+} file_map;
+
+/* direct: read into memory instead of mapping. progress may be NULL. */
+status file_map_open(file_map *m, const char *path, bool direct, carat_progress_fn progress,
+                     void *user, err *e);
+void file_map_close(file_map *m); /* safe on a zeroed or closed map */
+/* Asks the kernel to start reading a range now. A hint. */
+void file_map_willneed(const file_map *m, uint64_t at, uint64_t n_bytes);
+
+typedef struct {
+    int fd;
+    char *path, *temp;
+    uint64_t at; /* bytes written so far */
+    unsigned char *buf;
+    size_t n_buf;
+} file_out;
+
+status file_out_open(file_out *f, const char *path, err *e);
+status file_out_write(file_out *f, const void *bytes, size_t n, err *e);
+status file_out_pad(file_out *f, uint64_t align, err *e); /* zeros up to a multiple */
+status file_out_commit(file_out *f, err *e); /* flush, sync, rename; closes in any case */
+void file_out_discard(file_out *f);          /* safe on a zeroed, committed or discarded file */
+
+status file_read_all(const char *path, uint64_t max_bytes, char **bytes, size_t *n, err *e);
+
+#endif

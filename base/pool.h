@@ -1,0 +1,22 @@
+/* pool.h - a few worker threads that share one loop at a time, and sleep in between.
+ *
+ * pool_run hands out the chunks [0, n_chunks) to whoever asks next (claimed, not halved), so a
+ * slow core delays nobody. The caller works too, as thread 0, and returns when all are done.
+ * Workers spin briefly between loops (a decode step is hundreds of loops of microseconds), then
+ * sleep on a futex: an idle program uses no CPU. One caller at a time.
+ */
+#ifndef BASE_POOL_H
+#define BASE_POOL_H
+
+#include "base/err.h"
+
+typedef struct pool pool;
+typedef void (*pool_fn)(void *arg, int32_t chunk, int32_t thread);
+
+status pool_open(pool **p, int32_t n_threads, err *e); /* n_threads includes the caller */
+void pool_close(pool *p);
+int32_t pool_n_threads(const pool *p);
+void pool_run(pool *p, int32_t n_chunks, pool_fn fn, void *arg);
+int32_t pool_default_threads(void); /* physical cores this process may use */
+
+#endif

@@ -1,0 +1,276 @@
+/* carat.h - the one public header of libcarat, an inference engine for Gemma 4.
+ *
+ * A model is a file held in memory, shared and read-only once opened. A session is one timeline
+ * of tokens over a model: the caller hands over the whole prompt each time, the session keeps
+ * whatever prefix of it is already in its cache and computes the rest.
+ *
+ *     carat_error e = {0};
+ *     carat_model *m;
+ *     carat_session *s;
+ *     if (carat_model_open("model.gguf", NULL, &m, &e) || carat_session_open(m, NULL, &s, &e))
+ *         die(e.text);
+ *     n = carat_tokenize(m, "Hello", 5, CARAT_TOK_BOS, ids, cap, &e);
+ *     carat_generate(s, ids, n, NULL, on_event, user, NULL, &e);
+ *
+ * Errors: every call that can fail returns a carat_status and leaves one sentence for the user in
+ * the carat_error it was given (which may be NULL). The library never prints, exits or aborts.
+ * Threads: a model may be used from many threads; a session from one at a time, except
+ * carat_session_cancel, which may be called from any thread and from a signal handler.
+ * Units: token ids and counts are int32_t, positions int64_t, sizes in bytes end in _bytes.
+ */
+#ifndef CARAT_H
+#define CARAT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define CARAT_API __attribute__((visibility("default")))
+#else
+#define CARAT_API
+#endif
+
+#define CARAT_VERSION_MAJOR 0
+#define CARAT_VERSION_MINOR 1
+#define CARAT_VERSION_PATCH 0
+
+/* ---- Errors ---------------------------------------------------------------------------- */
+
+typedef enum carat_status {
+    CARAT_OK = 0,
+    CARAT_E_ARG,         /* the caller asked for something that makes no sense */
+    CARAT_E_FORMAT,      /* a file or message is not what it claims to be */
+    CARAT_E_IO,          /* the operating system refused or failed */
+    CARAT_E_MEMORY,      /* not enough memory */
+    CARAT_E_UNSUPPORTED, /* well formed, and not something carat does */
+    CARAT_E_LIMIT,       /* longer than the context, larger than a stated limit */
+    CARAT_E_CANCELLED,   /* carat_session_cancel or a callback's wish */
+    CARAT_E_NUMERIC      /* the model computed NaN or infinity */
+} carat_status;
+
+/* One sentence for the user. The first failure is kept, later ones do not overwrite it. */
+typedef struct carat_error {
+    carat_status status;
+    char text[1024];
+} carat_error;
+
+CARAT_API const char *carat_status_name(carat_status st); /* "E_FORMAT"; static storage */
+CARAT_API const char *carat_version(void);                /* "0.1.0"; static storage */
+
+/* ---- Models ---------------------------------------------------------------------------- */
+
+typedef struct carat_model carat_model;
+typedef struct carat_session carat_session;
+
+/* Called while loading and during long prefills. done and total in the unit that `what` names.
+ * Return false to cancel. Same thread as the call that reports. */
+typedef bool (*carat_progress_fn)(void *user, const char *what, uint64_t done, uint64_t total);
+
+typedef struct carat_model_options {
+    int32_t n_threads;  /* 0: one per physical core this process may use */
+    bool no_mmap;       /* read the file instead of mapping it */
+    bool vocab_only;    /* metadata and tokenizer, no weights */
+    bool reference;     /* the plain reference kernels (slow, exact): for tests and for doubt */
+    bool exact_f32;     /* activations stay f32 in matrix products: no int8 quantisation */
+    const char *wrap;   /* NULL, or any of "trace", "time", "check" joined by commas */
+    const char *isa;    /* NULL: the best this CPU has; or "portable", "avx2", "avx512", "neon" */
+    carat_progress_fn progress;
+    void *progress_user;
+} carat_model_options;
+
+/* Opens a GGUF file (or the first of a split set). opt may be NULL. On success *m is owned by the
+ * caller: carat_model_close. On failure *m is NULL. */
+CARAT_API carat_status carat_model_open(const char *path, const carat_model_options *opt,
+                                        carat_model **m, carat_error *e);
+/* Opens a model from bytes in memory (the bundled model). The bytes must outlive the model. */
+CARAT_API carat_status carat_model_open_bytes(const void *bytes, size_t n_bytes, const char *name,
+                                              const carat_model_options *opt, carat_model **m,
+                                              carat_error *e);
+CARAT_API void carat_model_close(carat_model *m); /* NULL is fine; all sessions must be closed */
+
+typedef struct carat_model_info {
+    const char *name;          /* general.name, or the file name; owned by the model */
+    const char *architecture;  /* "gemma4" */
+    const char *file_type;     /* "Q4_K_M", or the commonest weight type */
+    const char *device;        /* "cpu (avx512, 2 threads)" */
+    int32_t n_layer, n_embd, n_vocab, n_ctx_train, window;
+    uint64_t n_params, n_params_active; /* per token, with the head */
+    uint64_t weight_bytes, active_bytes_per_token; /* resident; read per decoded token */
+    bool has_vocab, has_chat;  /* can turn text into tokens; has a chat format */
+} carat_model_info;
+
+CARAT_API void carat_model_get_info(const carat_model *m, carat_model_info *info);
+
+/* ---- Text ------------------------------------------------------------------------------ */
+
+enum {
+    CARAT_TOK_BOS = 1,     /* put the begin-of-sequence token in front */
+    CARAT_TOK_SPECIAL = 2, /* control tokens spelled out in the text become those tokens */
+};
+
+/* Bytes to ids. Returns the number of tokens, or -1 with e set. With ids == NULL or cap too small
+ * nothing is written past cap and the count needed is returned all the same. */
+CARAT_API int64_t carat_tokenize(const carat_model *m, const char *text, size_t n_bytes,
+                                 int32_t flags, int32_t *ids, int64_t cap, carat_error *e);
+/* The bytes of one token (not necessarily valid UTF-8 alone); control tokens only if `special`.
+ * Returns their number; owned by the model, not NUL-terminated. -1 if id is out of range. */
+CARAT_API int32_t carat_token_bytes(const carat_model *m, int32_t id, bool special,
+                                    const char **bytes);
+CARAT_API int32_t carat_token_bos(const carat_model *m); /* -1 when the file has none */
+CARAT_API bool carat_token_is_eog(const carat_model *m, int32_t id);
+
+/* A conversation in the OpenAI shape, as JSON text: `messages` an array, `tools` an array or
+ * NULL. Rendered with the model's own chat format. Content can never smuggle in control tokens
+ * unless raw_markers is set. */
+typedef struct carat_chat_options {
+    bool thinking;          /* ask the model to think first */
+    bool preserve_thinking; /* keep the thoughts of finished tool turns */
+    bool no_generation_prompt;
+    bool raw_markers; /* markers inside content become control tokens (what a Jinja server does) */
+} carat_chat_options;
+
+/* Renders to text (NUL-terminated, *text malloc'ed: carat_free) and, if ids is not NULL, to
+ * tokens (*ids malloc'ed: carat_free). text or ids may be NULL. */
+CARAT_API carat_status carat_chat_render(const carat_model *m, const char *messages_json,
+                                         const char *tools_json, const carat_chat_options *opt,
+                                         char **text, int32_t **ids, int64_t *n_ids,
+                                         carat_error *e);
+CARAT_API void carat_free(void *p);
+
+/* ---- Sessions -------------------------------------------------------------------------- */
+
+typedef struct carat_session_options {
+    int32_t n_ctx;      /* tokens the session can hold; 0: the model's own, bounded by memory */
+    int32_t chunk;      /* rows per prefill pass; 0: chosen by the device */
+    const char *kv_k;   /* element type of keys: "f16" (default), "bf16", "f32" */
+    const char *kv_v;   /* of values; NULL: as kv_k */
+} carat_session_options;
+
+CARAT_API carat_status carat_session_open(carat_model *m, const carat_session_options *opt,
+                                          carat_session **s, carat_error *e);
+CARAT_API void carat_session_close(carat_session *s);
+CARAT_API int32_t carat_session_n_ctx(const carat_session *s);
+CARAT_API int64_t carat_session_n_past(const carat_session *s); /* tokens in the cache */
+CARAT_API void carat_session_cancel(carat_session *s); /* any thread; async-signal-safe */
+
+/* Bytes a session needs, by purpose, before it exists. n_ctx 0: the model's own. */
+typedef struct carat_memory_plan {
+    uint64_t weight_bytes;   /* of the file, mapped */
+    uint64_t repack_bytes;   /* copies made for speed */
+    uint64_t kv_swa_bytes, kv_global_bytes;
+    uint64_t scratch_bytes;
+    uint64_t total_bytes;
+    uint64_t available_bytes; /* what the machine says it can give now */
+    int32_t n_ctx, chunk, n_ring_slots;
+} carat_memory_plan;
+
+CARAT_API carat_status carat_plan(const carat_model *m, const carat_session_options *opt,
+                                  carat_memory_plan *plan, carat_error *e);
+
+/* Evaluates ids[0..n) as the whole timeline: keeps the longest prefix already cached, computes
+ * the rest in chunks. logits may be NULL; else it receives f32 [n_vocab] of the last token, or
+ * with all_logits [n_new, n_vocab] where n_new = n - *n_reused rows. n_reused may be NULL. */
+CARAT_API carat_status carat_eval(carat_session *s, const int32_t *ids, int64_t n,
+                                  bool all_logits, float *logits, int64_t *n_reused,
+                                  carat_error *e);
+/* Forgets positions >= n. Returns false if the rings no longer hold what that needs. */
+CARAT_API bool carat_rewind(carat_session *s, int64_t n);
+CARAT_API void carat_reset(carat_session *s);
+
+/* ---- Generation ------------------------------------------------------------------------ */
+
+typedef struct carat_logit_bias {
+    int32_t id;
+    float bias; /* added to the logit; -INFINITY bans the token */
+} carat_logit_bias;
+
+typedef struct carat_sampling {
+    float temperature;    /* <= 0: greedy */
+    int32_t top_k;        /* <= 0: off */
+    float top_p, min_p;   /* 1 and 0: off */
+    float repeat_penalty; /* 1: off */
+    float presence_penalty, frequency_penalty; /* 0: off */
+    int32_t penalty_last_n; /* tokens looked back at; -1: all, 0: off */
+    uint32_t seed;
+    const carat_logit_bias *bias; /* borrowed for the call */
+    int32_t n_bias;
+    int32_t n_top_logprobs; /* 0: no logprobs; at most 20 */
+    bool ignore_eog;        /* never end by itself (benchmarks) */
+} carat_sampling;
+
+/* The model's recommended settings: general.sampling.* of the file, else the family's. */
+CARAT_API void carat_sampling_default(const carat_model *m, carat_sampling *s);
+
+typedef enum carat_event_kind {
+    CARAT_EV_PREFILL,   /* progress: n_done of n_total prompt tokens */
+    CARAT_EV_TOKEN,     /* one sampled token, before any text of it is shown */
+    CARAT_EV_REASONING, /* text of a thought */
+    CARAT_EV_CONTENT,   /* text of the answer */
+    CARAT_EV_TOOL_CALL, /* a complete call: name and arguments as JSON */
+    CARAT_EV_END        /* the last event: why it ended */
+} carat_event_kind;
+
+typedef enum carat_finish {
+    CARAT_FINISH_STOP,   /* the model ended its turn, or a stop string was met */
+    CARAT_FINISH_LENGTH, /* max_tokens, or the context is full */
+    CARAT_FINISH_TOOL_CALLS,
+    CARAT_FINISH_CANCELLED
+} carat_finish;
+
+typedef struct carat_logprob {
+    int32_t id;
+    float logprob; /* natural logarithm, of the model's own distribution at temperature 1 */
+} carat_logprob;
+
+typedef struct carat_event {
+    carat_event_kind kind;
+    int32_t id;              /* TOKEN */
+    float logprob;           /* TOKEN, with n_top_logprobs > 0 */
+    const carat_logprob *top; /* TOKEN: n_top best, best first */
+    int32_t n_top;
+    const char *text; /* REASONING, CONTENT, TOOL_CALL arguments: NUL-terminated valid UTF-8 */
+    size_t n_text;
+    const char *name; /* TOOL_CALL */
+    int64_t n_done, n_total; /* PREFILL */
+    carat_finish finish;     /* END */
+    const char *stop;        /* END: the stop string met, or NULL */
+} carat_event;
+
+/* Pointers in the event live until the callback returns. Return false to cancel. */
+typedef bool (*carat_event_fn)(void *user, const carat_event *ev);
+
+typedef struct carat_generate_options {
+    carat_sampling sampling;
+    int32_t max_tokens; /* <= 0: until the context is full */
+    const char *const *stop; /* stop strings; borrowed */
+    int32_t n_stop;
+    bool parse;          /* split the output into reasoning, content and tool calls */
+    bool starts_thinking; /* the prompt ended inside a thought (set it from the rendered prompt) */
+} carat_generate_options;
+
+typedef struct carat_timings {
+    int64_t n_prompt, n_reused, n_generated;
+    double prefill_ms, decode_ms, load_ms;
+    uint64_t peak_bytes; /* resident memory of the process, the highest so far */
+} carat_timings;
+
+/* Evaluates the prompt (reusing what it can), then samples until something ends it. opt NULL: the
+ * defaults of the model, parse off. t may be NULL. */
+CARAT_API carat_status carat_generate(carat_session *s, const int32_t *ids, int64_t n,
+                                      const carat_generate_options *opt, carat_event_fn fn,
+                                      void *user, carat_timings *t, carat_error *e);
+
+/* One sampling step over logits [n_vocab] (modified in place) after `past` tokens. For callers
+ * with a loop of their own. Returns the id, or -1 when no finite logit is left. */
+CARAT_API int32_t carat_sample(const carat_model *m, const carat_sampling *p, float *logits,
+                               const int32_t *past, int64_t n_past, uint64_t *rng_state);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,94 @@
+/* num.h - number formats: sizes, decoding and encoding of whole rows.
+ *
+ * The numbers of num_type are those of GGUF tensor types. Formats are bytes; nothing here knows
+ * tensors. Layouts and formulas: the GGUF block formats of llama.cpp's ggml-common.h.
+ * All functions are thread-safe and allocate nothing.
+ */
+#ifndef NUM_NUM_H
+#define NUM_NUM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef enum num_type {
+    NUM_F32 = 0,
+    NUM_F16 = 1,
+    NUM_Q4_0 = 2,
+    NUM_Q4_1 = 3,
+    NUM_Q5_0 = 6,
+    NUM_Q5_1 = 7,
+    NUM_Q8_0 = 8,
+    NUM_Q8_1 = 9,
+    NUM_Q2_K = 10,
+    NUM_Q3_K = 11,
+    NUM_Q4_K = 12,
+    NUM_Q5_K = 13,
+    NUM_Q6_K = 14,
+    NUM_Q8_K = 15,
+    NUM_IQ4_NL = 20,
+    NUM_IQ4_XS = 23,
+    NUM_I8 = 24,
+    NUM_I16 = 25,
+    NUM_I32 = 26,
+    NUM_I64 = 27,
+    NUM_F64 = 28,
+    NUM_BF16 = 30,
+    NUM_MXFP4 = 39,
+    NUM_TYPE_END = 64 /* above every number in use */
+} num_type;
+
+/* dst[0..n) from n elements at src; n is a multiple of the block. */
+typedef void (*num_decode_fn)(const void *src, float *dst, int64_t n);
+/* n elements of src into blocks at dst. Non-finite input gives some finite block, never a trap. */
+typedef void (*num_encode_fn)(const float *src, void *dst, int64_t n);
+
+typedef struct num_format {
+    const char *name;    /* as GGUF tools print it, lower case: "q4_k" */
+    int32_t block_n;     /* elements per block */
+    int32_t block_bytes; /* bytes per block */
+    num_decode_fn decode; /* NULL: known by name and size only (a weight in it is unsupported) */
+    num_encode_fn encode; /* NULL: carat does not write it */
+} num_format;
+
+/* NULL for a number that is in no known use. Types that carat cannot decode are still named, so
+ * that an error can say which they are. */
+const num_format *num_format_of(uint32_t type);
+const char *num_name(uint32_t type);            /* "q4_k", or "type 99" (static storage) */
+bool num_parse(const char *name, num_type *type); /* case-insensitive */
+/* Bytes of a row of n elements; false if n is not a multiple of the block, or on overflow. */
+bool num_row_bytes(uint32_t type, uint64_t n, uint64_t *n_bytes);
+
+/* The plain dot product of a stored row with f32 x: decode, multiply, sum in double. The
+ * definition that fast kernels are compared with. */
+double num_dot(uint32_t type, const void *row, const float *x, int64_t n);
+
+/* Scalars. f32 to f16 and bf16 round to nearest even; NaN stays NaN. */
+static inline float num_bits_f32(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+static inline uint32_t num_f32_bits(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return u;
+}
+static inline float num_bf16_to_f32(uint16_t h)
+{
+    return num_bits_f32((uint32_t)h << 16);
+}
+static inline uint16_t num_f32_to_bf16(float f)
+{
+    uint32_t u = num_f32_bits(f);
+    if ((u & 0x7fffffff) > 0x7f800000)
+        return (uint16_t)(u >> 16 | 64); /* keep it a (quiet) NaN */
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+float num_f16_to_f32(uint16_t h);
+uint16_t num_f32_to_f16(float f);
+
+#endif

@@ -1,0 +1,222 @@
+/* main.c - runs the tests: `carat_test [-j N] [-v] [SUBSTRING...]`.
+ *
+ * Each test runs in a forked child with its output captured, so a crash is one red line and not a
+ * silence. Exit status 0 only if something ran and nothing failed.
+ */
+#include "tests/test.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { EXIT_SKIP = 77, TIMEOUT_S = 600, MAX_JOBS = 16 };
+
+static test_case *all;
+static const test_case *current;
+static char temp_dir[256];
+
+void test_register(test_case *t)
+{
+    t->next = all;
+    all = t;
+}
+
+void test_fail(const char *file, int line, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fprintf(stdout, "  %s:%d: ", file, line);
+    vfprintf(stdout, fmt, ap);
+    fprintf(stdout, "\n  (seed %llu)\n", (unsigned long long)test_seed());
+    va_end(ap);
+    fflush(stdout);
+    _exit(1);
+}
+
+void test_skip(const char *why)
+{
+    printf("  skipped: %s\n", why);
+    fflush(stdout);
+    _exit(EXIT_SKIP);
+}
+
+uint64_t test_seed(void)
+{
+    const char *s = getenv("TEST_SEED");
+    if (s)
+        return strtoull(s, NULL, 10);
+    uint64_t h = 1469598103934665603u;
+    for (const char *c = current ? current->name : ""; *c; c++)
+        h = (h ^ (unsigned char)*c) * 1099511628211u;
+    return rng_mix(h);
+}
+
+const char *test_path(const char *rel)
+{
+    static char path[1024];
+    const char *root = getenv("CARAT_ROOT");
+    snprintf(path, sizeof path, "%s/%s", root ? root : ".", rel);
+    return path;
+}
+
+const char *test_temp(const char *name)
+{
+    char path[512];
+    if (!temp_dir[0]) {
+        const char *base = getenv("TMPDIR");
+        snprintf(temp_dir, sizeof temp_dir, "%s/carat-test-XXXXXX", base ? base : "/tmp");
+        if (!mkdtemp(temp_dir))
+            test_fail(__FILE__, __LINE__, "cannot make %s", temp_dir);
+    }
+    snprintf(path, sizeof path, "%s/%s", temp_dir, name);
+    return strdup(path);
+}
+
+static void remove_dir(const char *dir)
+{
+    DIR *d = opendir(dir);
+    struct dirent *f;
+    while (d && (f = readdir(d))) {
+        char path[1024];
+        if (!strcmp(f->d_name, ".") || !strcmp(f->d_name, ".."))
+            continue;
+        snprintf(path, sizeof path, "%s/%s", dir, f->d_name);
+        if (unlink(path) && (errno == EISDIR || errno == EPERM))
+            remove_dir(path);
+    }
+    if (d)
+        closedir(d);
+    rmdir(dir);
+}
+
+void test_every_allocation(status (*fn)(void *arg, err *e), void *arg)
+{
+    for (int64_t n = 0;; n++) {
+        err e = {0};
+        mem_fail_after(n);
+        status st = fn(arg, &e);
+        bool hit = mem_fail_hit();
+        mem_fail_after(-1);
+        if (!hit) {
+            CHECK_OK(st, e);
+            CHECK_MSG(n > 0, "nothing was allocated, so nothing was tested");
+            return;
+        }
+        CHECK_MSG(st == E_MEMORY, "allocation %lld failed and the call gave %s: %s", (long long)n,
+                  carat_status_name(st), e.text);
+    }
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const test_case *x = *(test_case *const *)a, *y = *(test_case *const *)b;
+    int c = strcmp(x->file, y->file);
+    return c ? c : strcmp(x->name, y->name);
+}
+
+typedef struct {
+    const test_case *t;
+    pid_t pid;
+    int out;
+    double start_ms;
+} job;
+
+static void start(job *j, const test_case *t)
+{
+    char path[] = "/tmp/carat-out-XXXXXX";
+    *j = (job){.t = t, .out = mkstemp(path), .start_ms = clock_ms()};
+    unlink(path);
+    fflush(stdout);
+    j->pid = fork();
+    if (j->pid == 0) {
+        dup2(j->out, 1);
+        dup2(j->out, 2);
+        alarm(TIMEOUT_S);
+        current = t;
+        t->fn();
+        if (temp_dir[0])
+            remove_dir(temp_dir);
+        fflush(stdout);
+        exit(0); /* not _exit: the leak checker runs here */
+    }
+}
+
+/* Prints the verdict of a finished job; adds to count[passed, failed, skipped]. */
+static void finish(job *j, int wstatus, bool verbose, int count[3])
+{
+    double s = (clock_ms() - j->start_ms) * 1e-3;
+    int code = WIFEXITED(wstatus) ? WEXITSTATUS(wstatus) : -1;
+    int kind = code == 0 ? 0 : code == EXIT_SKIP ? 2 : 1;
+    static const char *const word[] = {"ok", "FAIL", "skip"};
+    count[kind]++;
+    if (kind || verbose || s > 5)
+        printf("%-4s %s (%s, %.1f s)\n", word[kind], j->t->name, j->t->file, s);
+    if (WIFSIGNALED(wstatus))
+        printf("  ended by signal %d (%s)\n", WTERMSIG(wstatus), strsignal(WTERMSIG(wstatus)));
+    if (kind || verbose) {
+        char buf[4096];
+        ssize_t n;
+        fflush(stdout);
+        lseek(j->out, 0, SEEK_SET);
+        while ((n = read(j->out, buf, sizeof buf)) > 0)
+            fwrite(buf, 1, (size_t)n, stdout);
+    }
+    close(j->out);
+}
+
+int main(int argc, char **argv)
+{
+    bool verbose = false;
+    int n_jobs = 1, n = 0, count[3] = {0};
+    int first = 1;
+    for (; first < argc && argv[first][0] == '-'; first++) {
+        if (!strcmp(argv[first], "-v"))
+            verbose = true;
+        else if (!strcmp(argv[first], "-j") && first + 1 < argc)
+            n_jobs = atoi(argv[++first]);
+        else
+            return fprintf(stderr, "usage: carat_test [-j N] [-v] [SUBSTRING...]\n"), 2;
+    }
+    n_jobs = n_jobs < 1 ? 1 : n_jobs > MAX_JOBS ? MAX_JOBS : n_jobs;
+    for (test_case *t = all; t; t = t->next)
+        n++;
+    test_case **list = calloc((size_t)n + 1, sizeof *list);
+    if (!list)
+        return 2;
+    n = 0;
+    for (test_case *t = all; t; t = t->next) {
+        bool wanted = first >= argc;
+        for (int i = first; i < argc; i++)
+            wanted |= strstr(t->name, argv[i]) || strstr(t->file, argv[i]);
+        if (wanted)
+            list[n++] = t;
+    }
+    qsort(list, (size_t)n, sizeof *list, by_name);
+
+    job jobs[MAX_JOBS];
+    int running = 0;
+    for (int next = 0; next < n || running;) {
+        if (next < n && running < n_jobs) {
+            start(&jobs[running++], list[next++]);
+            continue;
+        }
+        int wstatus;
+        pid_t pid = wait(&wstatus);
+        for (int i = 0; i < running; i++)
+            if (jobs[i].pid == pid) {
+                finish(&jobs[i], wstatus, verbose, count);
+                jobs[i] = jobs[--running];
+                break;
+            }
+    }
+    free(list);
+    printf("%d passed, %d failed, %d skipped\n", count[0], count[1], count[2]);
+    return count[1] || !count[0];
+}

@@ -1,0 +1,35 @@
+#!/bin/sh
+# Fails on an #include that points up the house. A folder may include its own headers and those of
+# the folders below it; include/carat.h is open to all (it includes nothing of ours); programs see
+# carat.h and base/, and the file tools (convert, synth, quantize, inspect) also format/, num/ and
+# model/'s shape tables; tests may see everything.
+set -eu
+cd "$(dirname "$0")/.."
+git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' | awk '
+BEGIN {
+    n = split("base num format backend backend/cpu backend/cuda kv text model spec engine apps apps/server", f, " ")
+    for (i = 1; i <= n; i++) floor[f[i]] = i
+    # text/ has no tensors: it stands on base/ alone, whatever is drawn below it.
+    only["text"] = " base text "
+    only["apps"] = " base apps "
+}
+{
+    file = $0
+    if (file ~ /_test\.c$/ || file ~ /^(tests|fuzz|include|bench|tools)\//) next
+    dir = file; sub(/\/[^\/]*$/, "", dir)
+    if (!(dir in floor)) { print file ": not in a folder of the house"; bad = 1; next }
+    while ((getline line < file) > 0) {
+        if (line !~ /^#include "/) continue
+        inc = line; sub(/^#include "/, "", inc); sub(/".*/, "", inc)
+        if (inc == "carat.h") continue
+        to = inc; sub(/\/[^\/]*$/, "", to)
+        if (!(to in floor)) { print file ": includes " inc ", which is no folder of the house"; bad = 1; continue }
+        ok = floor[to] <= floor[dir]
+        if (dir in only && index(only[dir], " " to " ") == 0) ok = 0
+        if (dir == "apps" && file ~ /^apps\/(convert|synth|quantize|inspect)[a-z_]*\.c$/ && to ~ /^(format|num|model|text)$/) ok = 1
+        if (inc ~ /_int\.h$/ && to != dir) ok = 0
+        if (!ok) { print file ": includes " inc ", which is above it or private"; bad = 1 }
+    }
+    close(file)
+}
+END { exit bad }'
