@@ -2,6 +2,8 @@
 CC ?= gcc
 BUILD ?= build
 DEBUG ?=
+# make V=1 shows the commands
+Q = $(if $(V),,@)
 MACHINE := $(shell $(CC) -dumpmachine)
 PKGS = jansson libedit
 
@@ -33,15 +35,15 @@ TEST_OBJ := $(call obj,$(TEST_SRC))
 all: carat libcarat.a libcarat.so
 
 carat: $(APP_OBJ) libcarat.a
-	$(CC) -o $@ $(APP_OBJ) libcarat.a $(LDFLAGS) $(LIBS) -ledit
+	$(Q)$(CC) -o $@ $(APP_OBJ) libcarat.a $(LDFLAGS) $(LIBS) -ledit
 libcarat.a: $(LIB_OBJ)
 	@rm -f $@
-	$(AR) rcs $@ $(LIB_OBJ)
+	$(Q)$(AR) rcs $@ $(LIB_OBJ)
 libcarat.so: $(LIB_OBJ)
-	$(CC) -shared -Wl,-soname,libcarat.so.0 -o $@ $(LIB_OBJ) $(LDFLAGS) $(LIBS)
+	$(Q)$(CC) -shared -Wl,-soname,libcarat.so.0 -o $@ $(LIB_OBJ) $(LDFLAGS) $(LIBS)
 # The test program has the apps' code too, all but main().
 $(BUILD)/carat_test: $(TEST_OBJ) $(filter-out $(BUILD)/apps/main.o,$(APP_OBJ)) $(LIB_OBJ)
-	$(CC) -o $@ $^ $(LDFLAGS) $(LIBS) -ledit
+	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS) -ledit
 
 # Kernels for one instruction set each; cpu.c picks one at run time.
 $(BUILD)/%_avx2.o: ISA = -mavx2 -mfma -mf16c
@@ -49,7 +51,7 @@ $(BUILD)/%_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vn
                            -mavx2 -mfma -mf16c -mprefer-vector-width=512
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
 -include $(LIB_OBJ:.o=.d) $(APP_OBJ:.o=.d) $(TEST_OBJ:.o=.d)
 
 help: ## this list

@@ -49,3 +49,11 @@ const char *carat_status_name(carat_status st)
                                         "E_NUMERIC"};
     return (unsigned)st < sizeof names / sizeof *names ? names[st] : "E_UNKNOWN";
 }
+
+#define TEXT_OF(x) #x
+#define VERSION_TEXT(a, b, c) TEXT_OF(a) "." TEXT_OF(b) "." TEXT_OF(c)
+
+const char *carat_version(void)
+{
+    return VERSION_TEXT(CARAT_VERSION_MAJOR, CARAT_VERSION_MINOR, CARAT_VERSION_PATCH);
+}

@@ -1,0 +1,9 @@
+/* commands.h - the subcommands; each lives in the file of its name. */
+#ifndef APPS_COMMANDS_H
+#define APPS_COMMANDS_H
+
+#include "apps/options.h"
+
+extern const command *const commands[]; /* main.c; ends with NULL */
+
+#endif

@@ -1,0 +1,60 @@
+/* main.c - the program: finds the subcommand and hands over. */
+#include "apps/commands.h"
+
+#include "carat.h"
+
+#include <string.h>
+
+const command *const commands[] = {NULL};
+
+static void usage(FILE *out)
+{
+    fputs("Usage: carat COMMAND [OPTIONS] [OPERANDS]\n\nCommands:\n", out);
+    for (const command *const *c = commands; *c; c++)
+        fprintf(out, "  %-10s %s\n", (*c)->name, (*c)->summary);
+    fputs("  help       this list, or the help of a command\n"
+          "  version    the version\n",
+          out);
+}
+
+static const command *find(const char *name)
+{
+    for (const command *const *c = commands; *c; c++)
+        if (!strcmp((*c)->name, name))
+            return *c;
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        usage(stderr);
+        return 2;
+    }
+    const char *name = argv[1];
+    if (!strcmp(name, "version") || !strcmp(name, "--version")) {
+        printf("carat %s\n", carat_version());
+        return 0;
+    }
+    if (!strcmp(name, "--man")) { /* the Makefile makes carat.1 with it */
+        options_print_man(commands, stdout);
+        return 0;
+    }
+    bool help = !strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h");
+    if (help && argc < 3) {
+        usage(stdout);
+        return 0;
+    }
+    if (help)
+        name = argv[2];
+    const command *c = find(name);
+    if (!c) {
+        fprintf(stderr, "carat: there is no command '%s'\nTry 'carat help'.\n", name);
+        return 2;
+    }
+    if (help) {
+        options_print_help(c, stdout);
+        return 0;
+    }
+    return c->run(c, argc - 2, argv + 2);
+}

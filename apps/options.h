@@ -1,0 +1,72 @@
+/* options.h - one table per subcommand: the parser, --help and the man page all read it.
+ *
+ *     typedef struct { const char *model; int64_t n_ctx; bool json; } inspect_options;
+ *     static const option inspect_table[] = {
+ *         OPT_STR(inspect_options, model, "model", 'm', "FILE", "the GGUF file"),
+ *         OPT_INT(inspect_options, n_ctx, "ctx", 'c', "N", 0, 1 << 30, "tokens of context"),
+ *         OPT_FLAG(inspect_options, json, "json", 0, "print JSON"),
+ *         OPT_END};
+ *
+ * Accepted: --name VALUE, --name=VALUE, -x VALUE, -xVALUE, flags, "--" ends options. Options and
+ * operands may be mixed. Anything unknown or out of range is one sentence on stderr and exit 2.
+ */
+#ifndef APPS_OPTIONS_H
+#define APPS_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+typedef enum option_kind { OPTION_FLAG, OPTION_INT, OPTION_REAL, OPTION_STR } option_kind;
+
+typedef struct option {
+    const char *name; /* long name without dashes; NULL ends the table */
+    char letter;      /* or 0 */
+    option_kind kind;
+    const char *arg;  /* "FILE"; NULL for flags */
+    double min, max;  /* numbers */
+    size_t offset;    /* of the field: bool, int64_t, double, const char * */
+    const char *help; /* one line, lower case, no full stop */
+} option;
+
+#define OPT_FLAG(T, field, name, letter, help)                                                     \
+    {                                                                                              \
+        name, letter, OPTION_FLAG, NULL, 0, 0, offsetof(T, field), help                            \
+    }
+#define OPT_INT(T, field, name, letter, arg, min, max, help)                                       \
+    {                                                                                              \
+        name, letter, OPTION_INT, arg, min, max, offsetof(T, field), help                          \
+    }
+#define OPT_REAL(T, field, name, letter, arg, min, max, help)                                      \
+    {                                                                                              \
+        name, letter, OPTION_REAL, arg, min, max, offsetof(T, field), help                         \
+    }
+#define OPT_STR(T, field, name, letter, arg, help)                                                 \
+    {                                                                                              \
+        name, letter, OPTION_STR, arg, 0, 0, offsetof(T, field), help                              \
+    }
+#define OPT_END                                                                                    \
+    {                                                                                              \
+        NULL, 0, OPTION_FLAG, NULL, 0, 0, 0, NULL                                                  \
+    }
+
+typedef struct command {
+    const char *name;
+    const char *operands; /* as printed: "FILE" or "[PROMPT...]" */
+    const char *summary;  /* one line */
+    const char *about;    /* paragraphs for --help and the man page; may be NULL */
+    const option *options;
+    int n_operands_min, n_operands_max; /* max < 0: any */
+    /* Parses its own options with options_parse and returns the exit status: 0 done, 1 failed,
+     * 2 wrong use. */
+    int (*run)(const struct command *c, int argc, char **argv);
+} command;
+
+/* Fills opts (the caller set the defaults). Operands are moved to the front of argv and counted
+ * in *n_operands. Returns 0, or the exit status to end with + 1 (so 1 after --help, 3 on misuse). */
+int options_parse(const command *c, int argc, char **argv, void *opts, int *n_operands);
+void options_print_help(const command *c, FILE *out);
+void options_print_man(const command *const *list, FILE *out); /* the whole carat(1) page, roff */
+
+#endif
