@@ -1,0 +1,84 @@
+/* kv.h - what a session remembers: one store of keys and values per layer that owns them.
+ *
+ * A layout says how big each store is; it is a function of the model's shape, the context and the
+ * most rows a pass may add, and every session of a model shares it with the model's forward pass.
+ * A cache is one session's memory and one counter: n_past, the committed length of its timeline.
+ *
+ * Sliding-window layers live in rings. A ring for window W that takes up to n rows in a pass has
+ * at least W + n - 1 slots: rows first .. first+n-1 then overwrite indices <= first - W, which no
+ * query >= first can see. So dropping uncommitted rows is a counter, not a copy, and nothing is
+ * ever cleared. How far a cache can rewind below that is one comparison (kv_can_rewind).
+ *
+ *     slot = index mod n_slots        linear stores: n_slots >= n_ctx, so slot == index
+ *
+ * Only the thread that runs passes may call in.
+ */
+#ifndef KV_KV_H
+#define KV_KV_H
+
+#include "backend/ops.h"
+#include "backend/step.h"
+#include "base/arena.h"
+
+/* One layer that owns keys. */
+typedef struct kv_spec {
+    int32_t window; /* 0: all */
+    int32_t n_head_kv, head_dim;
+} kv_spec;
+
+typedef struct kv_layout {
+    int32_t n;         /* stores */
+    kv_view *view;     /* [n], id == index */
+    int32_t n_ctx;     /* most tokens a timeline may hold */
+    int32_t rows_max;  /* most rows of one sequence in a pass */
+    int32_t n_ring_slots; /* the largest ring; 0 if all stores are linear */
+    uint64_t ring_bytes, linear_bytes;
+    arena mem;
+} kv_layout;
+
+/* k and v types for every store. E_UNSUPPORTED for a type that a head size cannot hold. */
+status kv_layout_init(kv_layout *l, const kv_spec *spec, int32_t n, num_type k_type,
+                      num_type v_type, int32_t n_ctx, int32_t rows_max, err *e);
+void kv_layout_free(kv_layout *l);
+
+typedef struct kv_cache {
+    device *dev;
+    const kv_layout *layout; /* the caller's; outlives the cache */
+    kv_base *base;           /* [layout->n], for step.kv */
+    int64_t n_past;          /* committed rows */
+    int64_t n_written;       /* highest index ever written since reset, plus one */
+} kv_cache;
+
+status kv_open(kv_cache *c, device *dev, const kv_layout *l, err *e);
+void kv_close(kv_cache *c); /* safe on a zeroed or closed cache */
+
+/* May a pass add n rows after n_past? E_LIMIT with a sentence if not. Call before the pass; the
+ * rows take indices n_past .. n_past+n-1. */
+status kv_reserve(kv_cache *c, int32_t n, err *e);
+void kv_commit(kv_cache *c, int32_t n); /* keep the first n rows of the pass; the rest are dropped */
+bool kv_can_rewind(const kv_cache *c, int64_t n_past);
+bool kv_rewind(kv_cache *c, int64_t n_past); /* false, and unchanged, if the rings forgot */
+void kv_reset(kv_cache *c);
+
+/* A step for one sequence that extends a timeline: the engine's usual pass. The arrays belong to
+ * the batch; sized once for rows_max rows, refilled for every pass without allocating. */
+typedef struct kv_batch {
+    step st;
+    int32_t rows_cap, seqs_cap;
+    int32_t *i32;    /* backing of the step's int32 arrays */
+    uint64_t *u64;
+    kv_base *bases;
+} kv_batch;
+
+status kv_batch_init(kv_batch *b, int32_t rows_cap, int32_t seqs_cap, int32_t n_kv, err *e);
+void kv_batch_free(kv_batch *b);
+void kv_batch_clear(kv_batch *b);
+/* Adds n rows of c's timeline after its n_past. want: which rows' logits are wanted:
+ * KV_WANT_NONE, KV_WANT_LAST, KV_WANT_ALL. parent: NULL for a chain; else parent[i] is the row
+ * within this sequence's rows that row i follows, -1 for the committed context, parent[i] < i
+ * (n <= STEP_TREE_ROWS_MAX). The caller has reserved. */
+typedef enum kv_want { KV_WANT_NONE, KV_WANT_LAST, KV_WANT_ALL } kv_want;
+void kv_batch_add(kv_batch *b, const kv_cache *c, const int32_t *token, int32_t n,
+                  const int32_t *parent, kv_want want);
+
+#endif
