@@ -1,0 +1,94 @@
+/* chat.h - conversations to prompts, and what the model writes back to messages.
+ *
+ * Rendering: `messages` and `tools` in the OpenAI shape, as JSON text, become one text in which
+ * every byte is known to come from the template (literal) or from the conversation (content). The
+ * distinction is what keeps content from posing as control tokens; see chat_tokenize.
+ *
+ * Parsing: the text of an answer, in pieces of any size, becomes events: reasoning, content and
+ * whole tool calls. The events carry the same text in total however the input was cut.
+ *
+ * No call here keeps state between conversations. Prompts and parsers belong to the caller, one
+ * thread at a time each.
+ */
+#ifndef TEXT_CHAT_H
+#define TEXT_CHAT_H
+
+#include "base/str.h"
+#include "text/vocab.h"
+
+/* ---- Messages to a prompt (chat_gemma.c, tools.c) ---------------------------------------- */
+
+typedef enum chat_format {
+    CHAT_NONE,               /* not a chat model, or a template carat does not know */
+    CHAT_GEMMA4_APRIL_FIRST, /* the template as first published: no `tool` role */
+    CHAT_GEMMA4_APRIL_LATE,  /* `tool` messages are folded into the model's turn */
+    CHAT_GEMMA4_JULY_SMALL,  /* the current one, as E2B and E4B carry it */
+    CHAT_GEMMA4_JULY_LARGE   /* the same plus an empty thought when thinking is off */
+} chat_format;
+
+/* Recognises a template text by its landmarks. n == 0: CHAT_NONE. */
+chat_format chat_format_of(const char *template_text, size_t n);
+const char *chat_format_name(chat_format f); /* "gemma4 july large"; static storage */
+
+enum {
+    CHAT_MAX_DEPTH = 64,            /* nesting of JSON in messages, schemas and arguments */
+    CHAT_MAX_JSON_BYTES = 256 << 20 /* of messages or tools: refuse before parsing */
+};
+
+typedef struct chat_segment {
+    size_t at, n; /* bytes of the text */
+    bool literal; /* written by the template, not by the conversation */
+} chat_segment;
+
+typedef struct chat_prompt {
+    str text;              /* valid UTF-8; begins with one "<bos>" */
+    chat_segment *segment; /* adjoining, in order, together the whole text */
+    size_t n_segments, cap_segments;
+    bool starts_thinking; /* the text ends inside a thought: the answer begins as reasoning */
+} chat_prompt;
+
+/* tools may be NULL (n_tools_bytes 0). opt NULL: all off. On failure p is empty. */
+status chat_render(chat_format f, const char *messages, size_t n_messages_bytes, const char *tools,
+                   size_t n_tools_bytes, const carat_chat_options *opt, chat_prompt *p, err *e);
+void chat_prompt_free(chat_prompt *p); /* safe on a zeroed or freed prompt */
+
+/* Appends the ids of a prompt, exactly one BOS in front (the template's own). Special pieces are
+ * matched in literal segments only; in content even the user-defined ones (which 'no specials'
+ * would match elsewhere) stay plain text, because <|"|> or <|tool_call> in a tool's result would
+ * otherwise forge structure. raw_markers: specials are matched everywhere, as a server does that
+ * renders with Jinja and tokenises the result. Content free of markers gives the same ids. */
+status chat_tokenize(const vocab *v, const chat_prompt *p, bool raw_markers, id_list *out, err *e);
+
+/* ---- An answer to events (parse_gemma.c) ------------------------------------------------- */
+
+typedef enum answer_kind { ANSWER_REASONING, ANSWER_CONTENT, ANSWER_TOOL_CALL } answer_kind;
+
+typedef struct answer_event {
+    answer_kind kind;
+    const char
+        *text; /* valid UTF-8, NUL-terminated, not empty; of a call: arguments, a JSON object */
+    size_t n;
+    const char *name; /* of a call: NUL-terminated, not empty; else NULL */
+} answer_event;
+
+/* Pointers live until the callback returns. Return false to cancel. */
+typedef bool (*answer_fn)(void *user, const answer_event *ev);
+
+typedef struct answer_parser answer_parser;
+
+enum {
+    ANSWER_MAX_CALL_BYTES = 8 << 20, /* of one call; a longer one is passed on as content */
+    ANSWER_MAX_CALLS = 1024          /* of one answer; later ones are passed on as content */
+};
+
+/* f says which grammar; CHAT_NONE: all is content. starts_thinking as chat_render reported it. */
+status answer_open(answer_parser **a, chat_format f, bool starts_thinking, answer_fn fn, void *user,
+                   err *e);
+void answer_close(answer_parser *a); /* NULL is fine */
+/* Any bytes: what is not UTF-8 becomes U+FFFD. E_CANCELLED when fn said so, E_MEMORY. */
+status answer_put(answer_parser *a, const char *bytes, size_t n, err *e);
+/* The answer is complete: decides all that was held, repairs or passes on an unfinished call. */
+status answer_end(answer_parser *a, err *e);
+int32_t answer_n_calls(const answer_parser *a); /* so far */
+
+#endif
