@@ -2,7 +2,7 @@
  *
  * The numbers of num_type are those of GGUF tensor types. Formats are bytes; nothing here knows
  * tensors. Layouts and formulas: the GGUF block formats of llama.cpp's ggml-common.h.
- * All functions are thread-safe and allocate nothing.
+ * All functions are thread-safe and allocate nothing. Sources need no alignment.
  */
 #ifndef NUM_NUM_H
 #define NUM_NUM_H
@@ -27,15 +27,26 @@ typedef enum num_type {
     NUM_Q5_K = 13,
     NUM_Q6_K = 14,
     NUM_Q8_K = 15,
+    NUM_IQ2_XXS = 16, /* the types that carat only knows by name stand here too */
+    NUM_IQ2_XS = 17,
+    NUM_IQ3_XXS = 18,
+    NUM_IQ1_S = 19,
     NUM_IQ4_NL = 20,
+    NUM_IQ3_S = 21,
+    NUM_IQ2_S = 22,
     NUM_IQ4_XS = 23,
     NUM_I8 = 24,
     NUM_I16 = 25,
     NUM_I32 = 26,
     NUM_I64 = 27,
     NUM_F64 = 28,
+    NUM_IQ1_M = 29,
     NUM_BF16 = 30,
+    NUM_TQ1_0 = 34,
+    NUM_TQ2_0 = 35,
     NUM_MXFP4 = 39,
+    NUM_NVFP4 = 40,
+    NUM_Q1_0 = 41,
     NUM_TYPE_END = 64 /* above every number in use */
 } num_type;
 
@@ -45,9 +56,9 @@ typedef void (*num_decode_fn)(const void *src, float *dst, int64_t n);
 typedef void (*num_encode_fn)(const float *src, void *dst, int64_t n);
 
 typedef struct num_format {
-    const char *name;    /* as GGUF tools print it, lower case: "q4_k" */
-    int32_t block_n;     /* elements per block */
-    int32_t block_bytes; /* bytes per block */
+    const char *name;     /* as GGUF tools print it, lower case: "q4_k" */
+    int32_t block_n;      /* elements per block */
+    int32_t block_bytes;  /* bytes per block */
     num_decode_fn decode; /* NULL: known by name and size only (a weight in it is unsupported) */
     num_encode_fn encode; /* NULL: carat does not write it */
 } num_format;
@@ -55,7 +66,7 @@ typedef struct num_format {
 /* NULL for a number that is in no known use. Types that carat cannot decode are still named, so
  * that an error can say which they are. */
 const num_format *num_format_of(uint32_t type);
-const char *num_name(uint32_t type);            /* "q4_k", or "type 99" (static storage) */
+const char *num_name(uint32_t type);              /* "q4_k", or "type 99" (static storage) */
 bool num_parse(const char *name, num_type *type); /* case-insensitive */
 /* Bytes of a row of n elements; false if n is not a multiple of the block, or on overflow. */
 bool num_row_bytes(uint32_t type, uint64_t n, uint64_t *n_bytes);
@@ -88,7 +99,28 @@ static inline uint16_t num_f32_to_bf16(float f)
         return (uint16_t)(u >> 16 | 64); /* keep it a (quiet) NaN */
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
-float num_f16_to_f32(uint16_t h);
-uint16_t num_f32_to_f16(float f);
+/* Selections instead of branches, so that loops over rows vectorise; and no arithmetic on f32
+ * subnormals, so that a thread which flushes them to zero gets the same answers. */
+static inline float num_f16_to_f32(uint16_t h)
+{
+    uint32_t em = (uint32_t)(h & 0x7fff) << 13; /* exponent and mantissa, exponent bias still 15 */
+    uint32_t normal = em + (112u << 23);        /* bias 15 to 127 */
+    uint32_t inf_nan = em + (224u << 23);
+    /* Subnormal: the mantissa on top of 2^-14, minus 2^-14; exact. */
+    uint32_t tiny = num_f32_bits(num_bits_f32(em + (113u << 23)) - 0x1p-14f);
+    uint32_t u = em < (1u << 23) ? tiny : em >= (31u << 23) ? inf_nan : normal;
+    return num_bits_f32(u | (uint32_t)(h & 0x8000) << 16);
+}
+static inline uint16_t num_f32_to_f16(float f)
+{
+    uint32_t u = num_f32_bits(f), sign = u >> 16 & 0x8000;
+    u &= 0x7fffffff;
+    /* Below 2^-14 the f32 addition rounds for us: one unit of 0.5's last place is 2^-24. */
+    uint32_t tiny = num_f32_bits(num_bits_f32(u < (113u << 23) ? u : 0) + 0.5f) - (126u << 23);
+    uint32_t normal = (u - (112u << 23) + 0xfff + (u >> 13 & 1)) >> 13; /* may carry to infinity */
+    uint32_t inf_nan = u > (255u << 23) ? 0x7e00 | (u >> 13 & 0x1ff) : 0x7c00;
+    uint32_t h = u < (113u << 23) ? tiny : u >= (143u << 23) ? inf_nan : normal;
+    return (uint16_t)(h | sign);
+}
 
 #endif

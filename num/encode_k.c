@@ -1,0 +1,477 @@
+/* encode_k.c - f32 rows to the super-blocks of 256, by search.
+ *
+ * A super-block has one or two f16 factors and small integer scales per sub-block. There is no
+ * canonical encoder; this one minimises the squared error and takes, in order:
+ *   1. per sub-block, real-valued scale (and minimum): several roundings of the values are tried,
+ *      each followed by the least-squares scale for those codes; the best pair is kept;
+ *   2. the factors that make those scales integers;
+ *   3. with the integer scales fixed, codes again, then the factors by least squares again.
+ * Step 3 is kept only when it lowers the error. Weights are uniform: without activations to say
+ * which columns matter, squared error on the weights is the honest target.
+ */
+#include "num/num_int.h"
+
+#include <float.h>
+
+/* Rounds to nearest even without a call; |v| must be below 2^22. */
+static inline int nearest(float v)
+{
+    return (int)(num_f32_bits(v + 12582912.0f) & 0x7fffff) - 0x400000;
+}
+
+static inline float clamp_float(float v, float lo, float hi)
+{
+    return v > lo ? v < hi ? v : hi : lo; /* NaN gives lo */
+}
+
+/* The f16 nearest to v as it will be read back. */
+static float as_f16(float v, uint8_t *p)
+{
+    uint16_t h = num_f32_to_f16(clamp_float(v, -65504, 65504));
+    st_u16(p, h);
+    return num_f16_to_f32(h);
+}
+
+/* One super-block of finite values of moderate size. A scale below 1e-30 could overflow as a
+ * reciprocal and one above 1e9 cannot be stored, so anything outside is squeezed. */
+static void clean_block(const float *src, float x[QK])
+{
+    for (int i = 0; i < QK; i++) {
+        float v = src[i] != src[i] ? 0 : clamp_float(src[i], -1e9f, 1e9f);
+        x[i] = fabsf(v) < 1e-30f ? 0 : v;
+    }
+}
+
+/* ---- Codes with a minimum: x = s q - m, s and m >= 0, q in 0..top ------------------------ */
+
+typedef struct {
+    float s, m;
+} affine;
+
+static float affine_error(const float *x, int n, int top, affine a)
+{
+    float is = a.s > 0 ? 1 / a.s : 0, e = 0;
+    for (int i = 0; i < n; i++) {
+        float q = (float)nearest(clamp_float((x[i] + a.m) * is, 0, (float)top));
+        float d = a.s * q - a.m - x[i];
+        e += d * d;
+    }
+    return e;
+}
+
+/* The best s and m for the codes that `a` gives. */
+static affine affine_refit(const float *x, int n, int top, affine a)
+{
+    float is = a.s > 0 ? 1 / a.s : 0;
+    float sq = 0, sqq = 0, sx = 0, sqx = 0;
+    for (int i = 0; i < n; i++) {
+        float q = (float)nearest(clamp_float((x[i] + a.m) * is, 0, (float)top));
+        sq += q;
+        sqq += q * q;
+        sx += x[i];
+        sqx += q * x[i];
+    }
+    float det = (float)n * sqq - sq * sq;
+    affine r = a;
+    if (det > 0) {
+        r.s = ((float)n * sqx - sq * sx) / det;
+        r.m = (sq * sqx - sqq * sx) / det;
+    }
+    if (r.m < 0) { /* the format has no negative minimum */
+        r.m = 0;
+        r.s = sqq > 0 ? sqx / sqq : 0;
+    }
+    return r.s > 0 ? r : a;
+}
+
+static affine affine_fit(const float *x, int n, int top)
+{
+    float lo = 0, hi = x[0];
+    for (int i = 0; i < n; i++) {
+        lo = x[i] < lo ? x[i] : lo;
+        hi = x[i] > hi ? x[i] : hi;
+    }
+    if (hi <= lo) /* all equal and not positive: the minimum alone says it */
+        return (affine){0, -lo};
+    affine best = {(hi - lo) / (float)top, -lo};
+    float best_error = affine_error(x, n, top, best);
+    /* Shrinking the range a little costs the extremes and helps everything else. */
+    for (int step = -4; step <= 12; step++) {
+        float range = (hi - lo) * (1 - 0.025f * (float)step);
+        affine a = {range / (float)top, -lo - 0.5f * (hi - lo - range)};
+        a.m = a.m < 0 ? 0 : a.m;
+        a = affine_refit(x, n, top, affine_refit(x, n, top, a));
+        float e = affine_error(x, n, top, a);
+        if (e < best_error) {
+            best_error = e;
+            best = a;
+        }
+    }
+    return best;
+}
+
+/* A super-block of n_sub sub-blocks of n = QK / n_sub in progress. */
+typedef struct {
+    int n_sub, n, top, scale_top; /* codes 0..top, scales and minima 0..scale_top */
+    uint8_t q[QK], sc[16], mn[16];
+    float d, dmin; /* as read back from f16 */
+    uint8_t d_bytes[2], dmin_bytes[2];
+} affine_block;
+
+/* Codes for the current scales; the squared error. */
+static double affine_codes(affine_block *b, const float *x)
+{
+    double error = 0;
+    for (int g = 0; g < b->n_sub; g++) {
+        float s = b->d * (float)b->sc[g], m = b->dmin * (float)b->mn[g], is = s > 0 ? 1 / s : 0;
+        float e = 0;
+        for (int i = g * b->n; i < (g + 1) * b->n; i++) {
+            int q = nearest(clamp_float((x[i] + m) * is, 0, (float)b->top));
+            float diff = s * (float)q - m - x[i];
+            b->q[i] = (uint8_t)q;
+            e += diff * diff;
+        }
+        error += e;
+    }
+    return error;
+}
+
+/* The best integer scale and minimum of each sub-block near the rounded ones. */
+static void affine_scales(affine_block *b, const float *x, const affine *fit)
+{
+    for (int g = 0; g < b->n_sub; g++) {
+        int sc0 = b->d > 0 ? nearest(clamp_float(fit[g].s / b->d, 0, (float)b->scale_top)) : 0;
+        int mn0 =
+            b->dmin > 0 ? nearest(clamp_float(fit[g].m / b->dmin, 0, (float)b->scale_top)) : 0;
+        float best = FLT_MAX;
+        for (int sc = sc0 - 1; sc <= sc0 + 1; sc++)
+            for (int mn = mn0 - 1; mn <= mn0 + 1; mn++) {
+                if (sc < 0 || mn < 0 || sc > b->scale_top || mn > b->scale_top)
+                    continue;
+                affine a = {b->d * (float)sc, b->dmin * (float)mn};
+                float e = affine_error(x + g * b->n, b->n, b->top, a);
+                if (e < best) {
+                    best = e;
+                    b->sc[g] = (uint8_t)sc;
+                    b->mn[g] = (uint8_t)mn;
+                }
+            }
+    }
+}
+
+/* d and dmin by least squares over the block, scales and codes fixed. */
+static bool affine_factors(const affine_block *b, const float *x, float *d, float *dmin)
+{
+    double aa = 0, ab = 0, bb = 0, ax = 0, bx = 0;
+    for (int i = 0; i < QK; i++) {
+        double p = (double)b->sc[i / b->n] * b->q[i], m = b->mn[i / b->n];
+        aa += p * p;
+        ab += p * m;
+        bb += m * m;
+        ax += p * x[i];
+        bx += m * x[i];
+    }
+    double det = aa * bb - ab * ab;
+    if (det <= 1e-9 * aa * bb || det <= 0)
+        return false;
+    *d = (float)((ax * bb - ab * bx) / det);
+    *dmin = (float)((ab * ax - aa * bx) / det);
+    return *d > 0 && *dmin >= 0;
+}
+
+static void affine_encode(affine_block *b, const float *x)
+{
+    affine fit[16];
+    float s_max = 0, m_max = 0, d, dmin;
+    b->n = QK / b->n_sub;
+    for (int g = 0; g < b->n_sub; g++) {
+        fit[g] = affine_fit(x + g * b->n, b->n, b->top);
+        s_max = fit[g].s > s_max ? fit[g].s : s_max;
+        m_max = fit[g].m > m_max ? fit[g].m : m_max;
+    }
+    b->d = as_f16(s_max / (float)b->scale_top, b->d_bytes);
+    b->dmin = as_f16(m_max / (float)b->scale_top, b->dmin_bytes);
+    affine_scales(b, x, fit);
+    double error = affine_codes(b, x);
+    for (int round = 0; round < 3 && affine_factors(b, x, &d, &dmin); round++) {
+        affine_block t = *b;
+        t.d = as_f16(d, t.d_bytes);
+        t.dmin = as_f16(dmin, t.dmin_bytes);
+        affine_scales(&t, x, fit);
+        double e = affine_codes(&t, x);
+        if (e >= error)
+            break;
+        error = e;
+        *b = t;
+    }
+}
+
+NUM_ENCODE(q2_k)
+{
+    uint8_t *p = dst;
+    float x[QK];
+    for (; n > 0; n -= QK, p += 84, src += QK) {
+        affine_block b = {.n_sub = 16, .top = 3, .scale_top = 15};
+        clean_block(src, x);
+        affine_encode(&b, x);
+        memset(p, 0, 84);
+        for (int g = 0; g < 16; g++)
+            p[g] = (uint8_t)(b.sc[g] | b.mn[g] << 4);
+        for (int i = 0; i < QK; i++)
+            p[16 + i / 128 * 32 + i % 32] |= (uint8_t)(b.q[i] << i % 128 / 32 * 2);
+        memcpy(p + 80, b.d_bytes, 2);
+        memcpy(p + 82, b.dmin_bytes, 2);
+    }
+}
+
+/* d, dmin and the twelve packed bytes at the head of Q4_K and Q5_K. */
+static void put_k4_head(uint8_t *p, const affine_block *b)
+{
+    memcpy(p, b->d_bytes, 2);
+    memcpy(p + 2, b->dmin_bytes, 2);
+    for (int j = 0; j < 4; j++) {
+        p[4 + j] = (uint8_t)(b->sc[j] | b->sc[j + 4] >> 4 << 6);
+        p[8 + j] = (uint8_t)(b->mn[j] | b->mn[j + 4] >> 4 << 6);
+        p[12 + j] = (uint8_t)((b->sc[j + 4] & 15) | (b->mn[j + 4] & 15) << 4);
+    }
+}
+
+NUM_ENCODE(q4_k)
+{
+    uint8_t *p = dst;
+    float x[QK];
+    for (; n > 0; n -= QK, p += 144, src += QK) {
+        affine_block b = {.n_sub = 8, .top = 15, .scale_top = 63};
+        clean_block(src, x);
+        affine_encode(&b, x);
+        put_k4_head(p, &b);
+        for (int i = 0; i < 128; i++) {
+            const uint8_t *q = b.q + i / 32 * 64 + i % 32;
+            p[16 + i] = (uint8_t)(q[0] | q[32] << 4);
+        }
+    }
+}
+
+NUM_ENCODE(q5_k)
+{
+    uint8_t *p = dst;
+    float x[QK];
+    for (; n > 0; n -= QK, p += 176, src += QK) {
+        affine_block b = {.n_sub = 8, .top = 31, .scale_top = 63};
+        clean_block(src, x);
+        affine_encode(&b, x);
+        put_k4_head(p, &b);
+        memset(p + 16, 0, 32);
+        for (int i = 0; i < QK; i++)
+            p[16 + i % 32] |= (uint8_t)(b.q[i] >> 4 << i / 32);
+        for (int i = 0; i < 128; i++) {
+            const uint8_t *q = b.q + i / 32 * 64 + i % 32;
+            p[48 + i] = (uint8_t)((q[0] & 15) | (q[32] & 15) << 4);
+        }
+    }
+}
+
+/* ---- Signed codes: x = s L[q], s of either sign ------------------------------------------- */
+
+/* Which levels a code stands for: lo..hi, or the IQ4 table when hi is 0. */
+typedef struct {
+    int n_sub, n, lo, hi;
+    int scale_lo, scale_hi; /* of the integer scales */
+    int8_t level[QK];       /* the value of each code, not its bits */
+    int sc[16];
+    float d;
+    uint8_t d_bytes[2];
+} signed_block;
+
+static inline int level_of(const signed_block *b, float v)
+{
+    if (b->hi)
+        return nearest(clamp_float(v, (float)b->lo, (float)b->hi));
+    int q = 0;
+    for (int i = 0; i < 15; i++)
+        q += 2 * v >= (float)(num_iq4_level[i] + num_iq4_level[i + 1]);
+    return num_iq4_level[q];
+}
+
+static float signed_error(const signed_block *b, const float *x, float s)
+{
+    float is = s != 0 ? 1 / s : 0, e = 0;
+    for (int i = 0; i < b->n; i++) {
+        float d = s * (float)level_of(b, x[i] * is) - x[i];
+        e += d * d;
+    }
+    return e;
+}
+
+static float signed_refit(const signed_block *b, const float *x, float s)
+{
+    float is = s != 0 ? 1 / s : 0, lx = 0, ll = 0;
+    for (int i = 0; i < b->n; i++) {
+        float l = (float)level_of(b, x[i] * is);
+        lx += l * x[i];
+        ll += l * l;
+    }
+    return ll > 0 && lx != 0 ? lx / ll : s;
+}
+
+static float signed_fit(const signed_block *b, const float *x)
+{
+    float amax = 0, v = 0;
+    for (int i = 0; i < b->n; i++)
+        if (fabsf(x[i]) > amax) {
+            amax = fabsf(x[i]);
+            v = x[i];
+        }
+    if (amax == 0)
+        return 0;
+    /* The largest value, with its sign, at the long end of the range; or at the short end. */
+    float lo = b->hi ? (float)b->lo : -127, best = v / lo;
+    float best_error = signed_error(b, x, best);
+    for (int side = 0; side < 2; side++)
+        for (int step = -6; step <= 10; step++) {
+            float end = (side ? -1 : 1) * lo * (1 + 0.03f * (float)step);
+            float s = signed_refit(b, x, v / end);
+            float e = signed_error(b, x, s);
+            if (e < best_error) {
+                best_error = e;
+                best = s;
+            }
+        }
+    return best;
+}
+
+static double signed_codes(signed_block *b, const float *x)
+{
+    double error = 0;
+    for (int g = 0; g < b->n_sub; g++) {
+        float s = b->d * (float)b->sc[g], is = s != 0 ? 1 / s : 0, e = 0;
+        for (int i = g * b->n; i < (g + 1) * b->n; i++) {
+            int l = level_of(b, x[i] * is);
+            float diff = s * (float)l - x[i];
+            b->level[i] = (int8_t)l;
+            e += diff * diff;
+        }
+        error += e;
+    }
+    return error;
+}
+
+static void signed_scales(signed_block *b, const float *x, const float *fit)
+{
+    for (int g = 0; g < b->n_sub; g++) {
+        float r =
+            b->d != 0 ? clamp_float(fit[g] / b->d, (float)b->scale_lo, (float)b->scale_hi) : 0;
+        int sc0 = nearest(r);
+        float best = FLT_MAX;
+        for (int sc = sc0 - 1; sc <= sc0 + 1; sc++) {
+            if (sc < b->scale_lo || sc > b->scale_hi)
+                continue;
+            float e = signed_error(b, x + g * b->n, b->d * (float)sc);
+            if (e < best) {
+                best = e;
+                b->sc[g] = sc;
+            }
+        }
+    }
+}
+
+static void signed_encode(signed_block *b, const float *x)
+{
+    float fit[16], s_max = 0;
+    b->n = QK / b->n_sub;
+    for (int g = 0; g < b->n_sub; g++) {
+        fit[g] = signed_fit(b, x + g * b->n);
+        if (fabsf(fit[g]) > fabsf(s_max))
+            s_max = fit[g];
+    }
+    b->d = as_f16(s_max / (float)b->scale_lo, b->d_bytes);
+    signed_scales(b, x, fit);
+    double error = signed_codes(b, x);
+    for (int round = 0; round < 3; round++) {
+        double lx = 0, ll = 0;
+        for (int i = 0; i < QK; i++) {
+            double p = (double)b->sc[i / b->n] * b->level[i];
+            lx += p * x[i];
+            ll += p * p;
+        }
+        if (ll <= 0)
+            return;
+        signed_block t = *b;
+        t.d = as_f16((float)(lx / ll), t.d_bytes);
+        signed_scales(&t, x, fit);
+        double e = signed_codes(&t, x);
+        if (e >= error)
+            return;
+        error = e;
+        *b = t;
+    }
+}
+
+NUM_ENCODE(q3_k)
+{
+    uint8_t *p = dst;
+    float x[QK];
+    for (; n > 0; n -= QK, p += 110, src += QK) {
+        signed_block b = {.n_sub = 16, .lo = -4, .hi = 3, .scale_lo = -32, .scale_hi = 31};
+        clean_block(src, x);
+        signed_encode(&b, x);
+        memset(p, 0, 110);
+        for (int i = 0; i < QK; i++) {
+            int q = b.level[i] + 4;
+            p[32 + i / 128 * 32 + i % 32] |= (uint8_t)((q & 3) << i % 128 / 32 * 2);
+            p[i % 32] |= (uint8_t)(q >> 2 << i / 32);
+        }
+        for (int g = 0; g < 16; g++) {
+            int s = b.sc[g] + 32;
+            p[96 + g % 8] |= (uint8_t)((s & 15) << g / 8 * 4);
+            p[104 + g % 4] |= (uint8_t)(s >> 4 << g / 4 * 2);
+        }
+        memcpy(p + 108, b.d_bytes, 2);
+    }
+}
+
+NUM_ENCODE(q6_k)
+{
+    uint8_t *p = dst;
+    float x[QK];
+    for (; n > 0; n -= QK, p += 210, src += QK) {
+        signed_block b = {.n_sub = 16, .lo = -32, .hi = 31, .scale_lo = -128, .scale_hi = 127};
+        clean_block(src, x);
+        signed_encode(&b, x);
+        memset(p, 0, 210);
+        for (int i = 0; i < QK; i++) {
+            int q = b.level[i] + 32, k = i % 128 / 32; /* quarter k of half i / 128 */
+            p[i / 128 * 64 + k % 2 * 32 + i % 32] |= (uint8_t)((q & 15) << k / 2 * 4);
+            p[128 + i / 128 * 32 + i % 32] |= (uint8_t)(q >> 4 << 2 * k);
+        }
+        for (int g = 0; g < 16; g++)
+            p[192 + g] = (uint8_t)(int8_t)b.sc[g];
+        memcpy(p + 208, b.d_bytes, 2);
+    }
+}
+
+NUM_ENCODE(iq4_xs)
+{
+    uint8_t *p = dst;
+    float x[QK];
+    for (; n > 0; n -= QK, p += 136, src += QK) {
+        signed_block b = {.n_sub = 8, .scale_lo = -32, .scale_hi = 31};
+        uint32_t high = 0;
+        clean_block(src, x);
+        signed_encode(&b, x);
+        memset(p, 0, 136);
+        memcpy(p, b.d_bytes, 2);
+        for (int g = 0; g < 8; g++) {
+            int s = b.sc[g] + 32;
+            p[4 + g / 2] |= (uint8_t)((s & 15) << g % 2 * 4);
+            high |= (uint32_t)(s >> 4) << 2 * g;
+        }
+        st_u16(p + 2, high);
+        for (int i = 0; i < QK; i++) {
+            int q = 0;
+            while (num_iq4_level[q] != b.level[i])
+                q++;
+            p[8 + i / 32 * 16 + i % 16] |= (uint8_t)(q << i % 32 / 16 * 4);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+/* num.c - the table of formats and what follows from it: names, sizes, the plain dot product.
+ *
+ * Every type number that GGUF files are known to use has a line, also those that carat cannot
+ * decode: an error that says "iq2_xxs" helps, one that says "type 16" does not.
+ */
+#include "num/num_int.h"
+
+#include <strings.h>
+
+#define BOTH(n) num_decode_##n, num_encode_##n
+#define NEITHER NULL, NULL
+
+static const num_format table[NUM_TYPE_END] = {
+    [NUM_F32] = {"f32", 1, 4, BOTH(f32)},
+    [NUM_F16] = {"f16", 1, 2, BOTH(f16)},
+    [NUM_Q4_0] = {"q4_0", 32, 18, BOTH(q4_0)},
+    [NUM_Q4_1] = {"q4_1", 32, 20, BOTH(q4_1)},
+    [NUM_Q5_0] = {"q5_0", 32, 22, BOTH(q5_0)},
+    [NUM_Q5_1] = {"q5_1", 32, 24, BOTH(q5_1)},
+    [NUM_Q8_0] = {"q8_0", 32, 34, BOTH(q8_0)},
+    [NUM_Q8_1] = {"q8_1", 32, 36, NEITHER},
+    [NUM_Q2_K] = {"q2_k", QK, 84, BOTH(q2_k)},
+    [NUM_Q3_K] = {"q3_k", QK, 110, BOTH(q3_k)},
+    [NUM_Q4_K] = {"q4_k", QK, 144, BOTH(q4_k)},
+    [NUM_Q5_K] = {"q5_k", QK, 176, BOTH(q5_k)},
+    [NUM_Q6_K] = {"q6_k", QK, 210, BOTH(q6_k)},
+    [NUM_Q8_K] = {"q8_k", QK, 292, NEITHER},
+    [NUM_IQ2_XXS] = {"iq2_xxs", QK, 66, NEITHER},
+    [NUM_IQ2_XS] = {"iq2_xs", QK, 74, NEITHER},
+    [NUM_IQ3_XXS] = {"iq3_xxs", QK, 98, NEITHER},
+    [NUM_IQ1_S] = {"iq1_s", QK, 50, NEITHER},
+    [NUM_IQ4_NL] = {"iq4_nl", 32, 18, BOTH(iq4_nl)},
+    [NUM_IQ3_S] = {"iq3_s", QK, 110, NEITHER},
+    [NUM_IQ2_S] = {"iq2_s", QK, 82, NEITHER},
+    [NUM_IQ4_XS] = {"iq4_xs", QK, 136, BOTH(iq4_xs)},
+    [NUM_I8] = {"i8", 1, 1, NEITHER},
+    [NUM_I16] = {"i16", 1, 2, NEITHER},
+    [NUM_I32] = {"i32", 1, 4, NEITHER},
+    [NUM_I64] = {"i64", 1, 8, NEITHER},
+    [NUM_F64] = {"f64", 1, 8, NEITHER},
+    [NUM_IQ1_M] = {"iq1_m", QK, 56, NEITHER},
+    [NUM_BF16] = {"bf16", 1, 2, BOTH(bf16)},
+    [NUM_TQ1_0] = {"tq1_0", QK, 54, NEITHER},
+    [NUM_TQ2_0] = {"tq2_0", QK, 66, NEITHER},
+    [NUM_MXFP4] = {"mxfp4", 32, 17, BOTH(mxfp4)},
+    [NUM_NVFP4] = {"nvfp4", 64, 36, NEITHER},
+    [NUM_Q1_0] = {"q1_0", 128, 18, NEITHER},
+};
+
+const num_format *num_format_of(uint32_t type)
+{
+    return type < NUM_TYPE_END && table[type].name ? &table[type] : NULL;
+}
+
+const char *num_name(uint32_t type)
+{
+    /* Static storage for the numbers just above the known ones; the rest share a name. */
+    static const char *const unknown[] = {"type 42", "type 43", "type 44", "type 45", "type 46"};
+    const num_format *f = num_format_of(type);
+    if (f)
+        return f->name;
+    return type >= 42 && type <= 46 ? unknown[type - 42] : "unknown type";
+}
+
+bool num_parse(const char *name, num_type *type)
+{
+    for (uint32_t t = 0; t < NUM_TYPE_END; t++)
+        if (table[t].name && !strcasecmp(table[t].name, name)) {
+            *type = (num_type)t;
+            return true;
+        }
+    return false;
+}
+
+bool num_row_bytes(uint32_t type, uint64_t n, uint64_t *n_bytes)
+{
+    const num_format *f = num_format_of(type);
+    return f && n % (uint32_t)f->block_n == 0 &&
+           !__builtin_mul_overflow(n / (uint32_t)f->block_n, (uint64_t)f->block_bytes, n_bytes);
+}
+
+double num_dot(uint32_t type, const void *row, const float *x, int64_t n)
+{
+    const num_format *f = num_format_of(type);
+    float w[QK];
+    double sum = 0;
+    if (!f || !f->decode)
+        return NAN;
+    for (int64_t at = 0; at < n; at += QK) {
+        int64_t m = n - at < QK ? n - at : QK; /* every block_n divides QK */
+        f->decode((const uint8_t *)row + at / f->block_n * f->block_bytes, w, m);
+        for (int64_t i = 0; i < m; i++)
+            sum += (double)w[i] * x[at + i];
+    }
+    return sum;
+}

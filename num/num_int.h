@@ -1,0 +1,92 @@
+/* num_int.h - what the decoders and encoders share: field access, tables, the list of functions. */
+#ifndef NUM_NUM_INT_H
+#define NUM_NUM_INT_H
+
+#include "num/num.h"
+
+#include <math.h>
+
+enum { QK = 256 }; /* elements of a super-block */
+
+/* The 16 levels of IQ4_NL and IQ4_XS; the 8 magnitudes of MXFP4, doubled, with both signs. */
+extern const int8_t num_iq4_level[16];
+extern const int8_t num_mxfp4_level[16];
+
+/* Fields are little-endian and unaligned. */
+static inline uint16_t ld_u16(const uint8_t *p)
+{
+    return (uint16_t)(p[0] | p[1] << 8);
+}
+static inline uint32_t ld_u32(const uint8_t *p)
+{
+    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+static inline float ld_f16(const uint8_t *p)
+{
+    return num_f16_to_f32(ld_u16(p));
+}
+static inline void st_u16(uint8_t *p, uint32_t v)
+{
+    p[0] = (uint8_t)v;
+    p[1] = (uint8_t)(v >> 8);
+}
+static inline void st_u32(uint8_t *p, uint32_t v)
+{
+    st_u16(p, v);
+    st_u16(p + 2, v >> 16);
+}
+/* 2^(e - 128), the factor of an MXFP4 block. The first two are f32 subnormals. */
+static inline float mxfp4_factor(uint8_t e)
+{
+    return num_bits_f32(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
+}
+/* Scale and minimum j of the twelve packed bytes of Q4_K and Q5_K. */
+static inline void k4_scale_min(const uint8_t *b, int j, uint8_t *sc, uint8_t *mn)
+{
+    if (j < 4) {
+        *sc = b[j] & 63;
+        *mn = b[j + 4] & 63;
+    } else {
+        *sc = (uint8_t)((b[j + 4] & 15) | b[j - 4] >> 6 << 4);
+        *mn = (uint8_t)(b[j + 4] >> 4 | b[j] >> 6 << 4);
+    }
+}
+
+#define NUM_DECODE(name) void num_decode_##name(const void *src, float *dst, int64_t n)
+#define NUM_ENCODE(name) void num_encode_##name(const float *src, void *dst, int64_t n)
+
+NUM_DECODE(f32);
+NUM_DECODE(f16);
+NUM_DECODE(bf16);
+NUM_DECODE(q4_0);
+NUM_DECODE(q4_1);
+NUM_DECODE(q5_0);
+NUM_DECODE(q5_1);
+NUM_DECODE(q8_0);
+NUM_DECODE(q2_k);
+NUM_DECODE(q3_k);
+NUM_DECODE(q4_k);
+NUM_DECODE(q5_k);
+NUM_DECODE(q6_k);
+NUM_DECODE(iq4_nl);
+NUM_DECODE(iq4_xs);
+NUM_DECODE(mxfp4);
+
+NUM_ENCODE(f32);
+NUM_ENCODE(f16);
+NUM_ENCODE(bf16);
+NUM_ENCODE(q4_0);
+NUM_ENCODE(q4_1);
+NUM_ENCODE(q5_0);
+NUM_ENCODE(q5_1);
+NUM_ENCODE(q8_0);
+NUM_ENCODE(iq4_nl);
+NUM_ENCODE(mxfp4);
+NUM_ENCODE(q2_k);
+NUM_ENCODE(q3_k);
+NUM_ENCODE(q4_k);
+NUM_ENCODE(q5_k);
+NUM_ENCODE(q6_k);
+NUM_ENCODE(iq4_xs);
+
+#endif
