@@ -1,0 +1,55 @@
+/* cpu_int.h - what the files of the CPU device share.
+ *
+ * cpu.c      opens the device, chooses the instruction set, owns memory and packed weights
+ * ref.c      the plain definition of every op; the table when the reference is asked for
+ * ops.c      the ops that are not products: splits them over the pool, calls kernels
+ * matmul.c   products: splits them into panels and rows, calls kernels
+ * attend.c   attention: splits it into blocks of keys, calls kernels
+ * pack.c     the device's own weight layout
+ * matmul_*.c one instruction set each: a table of kernels (cpu_kernels)
+ *
+ * The one idea: a kernel computes an output with the same sequence of floating-point operations
+ * whatever the number of rows it was called with, so a row never notices its neighbours.
+ */
+#ifndef BACKEND_CPU_CPU_INT_H
+#define BACKEND_CPU_CPU_INT_H
+
+#include "backend/ops.h"
+#include "base/pool.h"
+
+typedef struct cpu_kernels cpu_kernels;
+
+typedef struct cpu_device {
+    device dev; /* first: a device * is a cpu_device * */
+    pool *pool;
+    int32_t n_threads;
+    const cpu_kernels *k;
+    bool exact_f32, no_repack, reference;
+    char name[64];
+} cpu_device;
+
+static inline cpu_device *cpu_of(const pass *p)
+{
+    return (cpu_device *)p->dev->self;
+}
+
+extern const device_ops cpu_ref_ops; /* ref.c */
+
+/* The values of a vector weight as f32: its own memory when it is f32, else decoded into temp
+ * (n_in floats of pass_temp, NULL only in a dry pass). */
+const float *cpu_vector(const weight *w, float *temp);
+static inline size_t cpu_vector_temp_bytes(const weight *w)
+{
+    return w && w->type != NUM_F32 ? (size_t)w->n_in * sizeof(float) : 0;
+}
+
+/* Which keys a row sees. `lo` and `hi` bound the indices (hi excluded); inside them a chain row
+ * sees all and a tree row asks cpu_row_sees. */
+typedef struct row_sight {
+    int64_t lo, hi;
+    bool tree;
+} row_sight;
+row_sight cpu_row_sight(const rowset *rs, int32_t r, int32_t window);
+bool cpu_row_sees(const rowset *rs, int32_t r, int32_t window, int64_t index);
+
+#endif

@@ -1,0 +1,411 @@
+/* ref.c - the plain definition of every op.
+ *
+ * What an op means is what this file does: simple loops, one output at a time, sums in double,
+ * weights decoded to f32, activations never rounded. The kernels are tested against it, and a
+ * device opened with `reference` runs on nothing else. It uses the pool where a product would
+ * otherwise take minutes; each output is still computed by one loop in one order.
+ *
+ * The fused ops (glu, add_rms_norm) are absent: their expansions in backend/ops.c define them.
+ */
+#include "backend/cpu/cpu_int.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- Element by element ------------------------------------------------------------------ */
+
+static void ref_embed(pass *p, mat y, const weight *w, float scale)
+{
+    if (p->dry)
+        return;
+    num_decode_fn decode = num_format_of(w->type)->decode;
+    for (int32_t r = 0; r < y.rows; r++) {
+        float *to = mat_row(y, r);
+        decode(weight_row(w, 0, p->rows->token[r]), to, w->n_in);
+        for (int32_t i = 0; i < w->n_in; i++)
+            to[i] *= scale;
+    }
+}
+
+static void ref_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
+{
+    float *temp = w ? pass_temp(p, cpu_vector_temp_bytes(w)) : NULL;
+    if (p->dry || pass_failed(p))
+        return;
+    const float *wv = w ? cpu_vector(w, temp) : NULL;
+    for (int32_t r = 0; r < x.rows; r++)
+        for (int32_t h = 0; h < x.heads; h++) {
+            const float *from = mat_row(x, r) + (size_t)h * (size_t)x.cols;
+            float *to = mat_row(y, r) + (size_t)h * (size_t)y.cols;
+            double sum = 0;
+            for (int32_t i = 0; i < x.cols; i++)
+                sum += (double)from[i] * from[i];
+            double inv = 1.0 / sqrt(sum / x.cols + (double)eps);
+            for (int32_t i = 0; i < x.cols; i++)
+                to[i] = (float)(from[i] * inv * (wv ? wv[i] : 1.0f));
+        }
+}
+
+static double gelu_tanh(double x)
+{
+    return 0.5 * x * (1.0 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+}
+
+static void ref_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
+{
+    (void)act; /* there is one */
+    if (p->dry)
+        return;
+    for (int32_t r = 0; r < y.rows; r++)
+        for (int32_t i = 0; i < mat_width(y); i++)
+            mat_row(y, r)[i] = (float)(gelu_tanh(mat_row(a, r)[i]) * mat_row(b, r)[i]);
+}
+
+static void ref_rope(pass *p, mat x, const rope *f)
+{
+    if (p->dry)
+        return;
+    int32_t half = f->n_pairs;
+    for (int32_t r = 0; r < x.rows; r++)
+        for (int32_t i = 0; i < half; i++) {
+            double angle = (double)p->rows->pos[r] * f->inv_freq[i];
+            double c = cos(angle), s = sin(angle);
+            for (int32_t h = 0; h < x.heads; h++) {
+                float *v = mat_row(x, r) + (size_t)h * (size_t)x.cols;
+                double a = v[i], b = v[i + half];
+                v[i] = (float)(a * c - b * s);
+                v[i + half] = (float)(a * s + b * c);
+            }
+        }
+}
+
+static void ref_add(pass *p, mat y, mat a, mat b)
+{
+    if (p->dry)
+        return;
+    for (int32_t r = 0; r < y.rows; r++)
+        for (int32_t i = 0; i < mat_width(y); i++)
+            mat_row(y, r)[i] = mat_row(a, r)[i] + mat_row(b, r)[i];
+}
+
+static void ref_scale(pass *p, mat x, float c, const weight *w)
+{
+    if (p->dry)
+        return;
+    float first = 1.0f;
+    if (w)
+        first = w->type == NUM_F32 ? *(const float *)w->data
+                                   : (float)num_dot(w->type, w->data, &first, 1);
+    c *= first;
+    for (int32_t r = 0; r < x.rows; r++)
+        for (int32_t i = 0; i < mat_width(x); i++)
+            mat_row(x, r)[i] *= c;
+}
+
+static void ref_gather(pass *p, mat y, mat x, const int32_t *row)
+{
+    if (p->dry)
+        return;
+    for (int32_t r = 0; r < y.rows; r++)
+        memcpy(mat_row(y, r), mat_row(x, row[r]), (size_t)mat_width(x) * sizeof(float));
+}
+
+static void ref_copy(pass *p, mat y, mat x)
+{
+    if (p->dry)
+        return;
+    for (int32_t r = 0; r < y.rows; r++)
+        memcpy(mat_row(y, r), mat_row(x, r), (size_t)mat_width(x) * sizeof(float));
+}
+
+static void ref_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids)
+{
+    if (p->dry)
+        return;
+    for (int32_t r = 0; r < x.rows; r++) {
+        float *v = mat_row(x, r);
+        if (cap > 0)
+            for (int32_t i = 0; i < mat_width(x); i++)
+                v[i] = (float)(cap * tanh((double)v[i] / cap));
+        for (int32_t i = 0; i < n_ids; i++)
+            v[ids[i]] = -INFINITY;
+    }
+}
+
+/* ---- Products ---------------------------------------------------------------------------- */
+
+typedef struct ref_product {
+    mat y, x;
+    const weight *w;
+    float *row; /* [n_threads, n_in] */
+} ref_product;
+
+static void product_row(void *arg, int32_t o, int32_t thread)
+{
+    ref_product *m = arg;
+    int32_t n = m->w->n_in;
+    float *row = m->row + (size_t)thread * (size_t)n;
+    num_format_of(m->w->type)->decode(weight_row(m->w, 0, o), row, n);
+    for (int32_t r = 0; r < m->x.rows; r++) {
+        const float *x = mat_row(m->x, r);
+        double sum = 0;
+        for (int32_t i = 0; i < n; i++)
+            sum += (double)row[i] * x[i];
+        mat_row(m->y, r)[o] = (float)sum;
+    }
+}
+
+static void ref_matmul(pass *p, mat y, mat x, const weight *w)
+{
+    cpu_device *c = cpu_of(p);
+    float *row = pass_temp(p, (size_t)c->n_threads * (size_t)w->n_in * sizeof(float));
+    if (p->dry || pass_failed(p))
+        return;
+    ref_product m = {y, x, w, row};
+    pool_run(c->pool, w->n_out, product_row, &m);
+}
+
+/* Ties go to the lower index: only a strictly larger value takes the place. */
+static void ref_route(pass *p, routing r, mat logits, const weight *expert_scale)
+{
+    int32_t n = mat_width(logits);
+    float *temp = expert_scale ? pass_temp(p, cpu_vector_temp_bytes(expert_scale)) : NULL;
+    double *pr = pass_temp(p, (size_t)n * sizeof(double));
+    if (p->dry || pass_failed(p))
+        return;
+    const float *es = expert_scale ? cpu_vector(expert_scale, temp) : NULL;
+    for (int32_t row = 0; row < r.rows; row++) {
+        const float *z = mat_row(logits, row);
+        double top = -INFINITY, sum = 0;
+        for (int32_t e = 0; e < n; e++)
+            top = z[e] > top ? z[e] : top;
+        for (int32_t e = 0; e < n; e++)
+            sum += pr[e] = exp(z[e] - top);
+        for (int32_t e = 0; e < n; e++)
+            pr[e] /= sum;
+        int32_t *id = r.id + (size_t)row * (size_t)r.k;
+        float *share = r.weight + (size_t)row * (size_t)r.k;
+        double picked = 0;
+        for (int32_t j = 0; j < r.k; j++) {
+            int32_t best = -1;
+            for (int32_t e = 0; e < n; e++) {
+                bool taken = false;
+                for (int32_t i = 0; i < j; i++)
+                    taken |= id[i] == e;
+                /* a NaN never compares larger, yet some expert must be named */
+                if (!taken && (best < 0 || pr[e] > pr[best]))
+                    best = e;
+            }
+            id[j] = best;
+            picked += pr[best];
+        }
+        for (int32_t j = 0; j < r.k; j++)
+            share[j] = (float)(pr[id[j]] / picked * (es ? es[id[j]] : 1.0));
+    }
+}
+
+typedef struct ref_experts {
+    mat y, x;
+    routing r;
+    const weight *a, *b; /* gate and up (NULL: halves of gate); or down and NULL */
+    float *row;          /* [n_threads, n_in] */
+    int32_t n_ff;
+} ref_experts;
+
+static double expert_dot(const weight *w, int32_t e, int64_t o, const float *x, float *row)
+{
+    num_format_of(w->type)->decode(weight_row(w, e, o), row, w->n_in);
+    double sum = 0;
+    for (int32_t i = 0; i < w->n_in; i++)
+        sum += (double)row[i] * x[i];
+    return sum;
+}
+
+static void moe_glu_row(void *arg, int32_t chunk, int32_t thread)
+{
+    ref_experts *m = arg;
+    int32_t r = chunk / m->r.k, j = chunk % m->r.k;
+    int32_t e = m->r.id[chunk];
+    float *row = m->row + (size_t)thread * (size_t)m->a->n_in;
+    const weight *up = m->b ? m->b : m->a;
+    for (int32_t o = 0; o < m->n_ff; o++) {
+        double g = expert_dot(m->a, e, o, mat_row(m->x, r), row);
+        double u = expert_dot(up, e, m->b ? o : o + m->n_ff, mat_row(m->x, r), row);
+        mat_row(m->y, r)[(size_t)j * (size_t)m->n_ff + (size_t)o] = (float)(gelu_tanh(g) * u);
+    }
+}
+
+static void ref_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
+                        act_kind act)
+{
+    (void)act;
+    cpu_device *c = cpu_of(p);
+    float *row = pass_temp(p, (size_t)c->n_threads * (size_t)gate->n_in * sizeof(float));
+    if (p->dry || pass_failed(p))
+        return;
+    ref_experts m = {y, x, r, gate, up, row, y.cols};
+    pool_run(c->pool, r.rows * r.k, moe_glu_row, &m);
+}
+
+static void moe_down_row(void *arg, int32_t r, int32_t thread)
+{
+    ref_experts *m = arg;
+    int32_t k = m->r.k;
+    float *row = m->row + (size_t)thread * (size_t)m->a->n_in;
+    for (int32_t o = 0; o < m->a->n_out; o++) {
+        double sum = 0;
+        for (int32_t j = 0; j < k; j++) {
+            size_t rj = (size_t)r * (size_t)k + (size_t)j;
+            const float *x = mat_row(m->x, r) + (size_t)j * (size_t)m->x.cols;
+            sum += m->r.weight[rj] * expert_dot(m->a, m->r.id[rj], o, x, row);
+        }
+        mat_row(m->y, r)[o] = (float)sum;
+    }
+}
+
+static void ref_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
+{
+    cpu_device *c = cpu_of(p);
+    float *row = pass_temp(p, (size_t)c->n_threads * (size_t)down->n_in * sizeof(float));
+    if (p->dry || pass_failed(p))
+        return;
+    ref_experts m = {y, x, r, down, NULL, row, 0};
+    pool_run(c->pool, r.rows, moe_down_row, &m);
+}
+
+/* ---- Attention --------------------------------------------------------------------------- */
+
+/* Position of key `index`: its own index when committed, else that of the row that wrote it. */
+static int64_t key_pos(const rowset *rs, int32_t r, int64_t index)
+{
+    if (index < rs->first[r])
+        return index;
+    for (int32_t i = 0; i < rs->n; i++)
+        if (rs->seq[i] == rs->seq[r] && rs->index[i] == index)
+            return rs->pos[i];
+    return index;
+}
+
+bool cpu_row_sees(const rowset *rs, int32_t r, int32_t window, int64_t index)
+{
+    int64_t first = rs->first[r];
+    if (index < 0)
+        return false;
+    if (index >= first && rs->seen) {
+        if (index - first >= STEP_TREE_ROWS_MAX || !(rs->seen[r] >> (index - first) & 1))
+            return false;
+    } else if (index > rs->index[r]) {
+        return false;
+    }
+    return !window || rs->pos[r] - key_pos(rs, r, index) < window;
+}
+
+row_sight cpu_row_sight(const rowset *rs, int32_t r, int32_t window)
+{
+    row_sight s = {0, (int64_t)rs->index[r] + 1, rs->seen != NULL};
+    /* Keys of this pass may have positions below their indices (a tree), never above, so the
+     * committed rule bounds every visible index from below. */
+    if (window && (int64_t)rs->pos[r] - window + 1 > 0)
+        s.lo = (int64_t)rs->pos[r] - window + 1;
+    if (s.tree && rs->seen[r]) {
+        int64_t last = 63 - __builtin_clzll(rs->seen[r]);
+        s.hi = rs->first[r] + last + 1;
+    }
+    return s;
+}
+
+static void ref_kv_store(pass *p, const kv_view *kv, mat k, mat v)
+{
+    if (p->dry)
+        return;
+    const rowset *rs = p->rows;
+    for (int32_t r = 0; r < k.rows; r++) {
+        kv_base base = p->st->kv[(size_t)rs->seq[r] * (size_t)p->st->n_kv + (size_t)kv->id];
+        size_t slot = (size_t)(rs->index[r] % kv->n_slots);
+        for (int32_t h = 0; h < kv->n_head_kv; h++) {
+            size_t at = (size_t)h * (size_t)kv->n_slots + slot;
+            size_t from = (size_t)h * (size_t)kv->head_dim;
+            num_format_of(kv->k_type)
+                ->encode(mat_row(k, r) + from, (char *)base.k + at * kv->k_row_bytes, kv->head_dim);
+            num_format_of(kv->v_type)
+                ->encode(mat_row(v, r) + from, (char *)base.v + at * kv->v_row_bytes, kv->head_dim);
+        }
+    }
+}
+
+typedef struct ref_attention {
+    pass *p;
+    mat o, q;
+    const kv_view *kv;
+    float scale;
+    double *sum; /* [n_threads, head_dim] */
+    float *row;  /* [n_threads, head_dim] */
+} ref_attention;
+
+/* Two walks over the keys: the largest score, then the weighted sum. Scores are computed twice;
+ * nothing is stored per key. */
+static void attend_head(void *arg, int32_t chunk, int32_t thread)
+{
+    ref_attention *a = arg;
+    const kv_view *kv = a->kv;
+    const rowset *rs = a->p->rows;
+    int32_t r = chunk / a->q.heads, h = chunk % a->q.heads, n = kv->head_dim;
+    int32_t g = h / (a->q.heads / kv->n_head_kv);
+    kv_base base = a->p->st->kv[(size_t)rs->seq[r] * (size_t)a->p->st->n_kv + (size_t)kv->id];
+    const float *q = mat_row(a->q, r) + (size_t)h * (size_t)n;
+    double *sum = a->sum + (size_t)thread * (size_t)n;
+    float *row = a->row + (size_t)thread * (size_t)n;
+    row_sight s = cpu_row_sight(rs, r, kv->window);
+    double top = -INFINITY, total = 0;
+
+    memset(sum, 0, (size_t)n * sizeof *sum);
+    for (int walk = 0; walk < 2; walk++)
+        for (int64_t t = s.lo; t < s.hi; t++) {
+            if (!cpu_row_sees(rs, r, kv->window, t))
+                continue;
+            size_t at = (size_t)g * (size_t)kv->n_slots + (size_t)(t % kv->n_slots);
+            double score =
+                a->scale * num_dot(kv->k_type, (char *)base.k + at * kv->k_row_bytes, q, n);
+            if (walk == 0) {
+                top = score > top || isnan(score) ? score : top;
+                continue;
+            }
+            double e = exp(score - top);
+            total += e;
+            num_format_of(kv->v_type)->decode((char *)base.v + at * kv->v_row_bytes, row, n);
+            for (int32_t i = 0; i < n; i++)
+                sum[i] += e * row[i];
+        }
+    for (int32_t i = 0; i < n; i++)
+        mat_row(a->o, r)[(size_t)h * (size_t)n + (size_t)i] = (float)(sum[i] / total);
+}
+
+static void ref_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
+{
+    cpu_device *c = cpu_of(p);
+    size_t n = (size_t)c->n_threads * (size_t)kv->head_dim;
+    double *sum = pass_temp(p, n * sizeof(double));
+    float *row = pass_temp(p, n * sizeof(float));
+    if (p->dry || pass_failed(p))
+        return;
+    ref_attention a = {p, o, q, kv, scale, sum, row};
+    pool_run(c->pool, q.rows * q.heads, attend_head, &a);
+}
+
+const device_ops cpu_ref_ops = {
+    .embed = ref_embed,
+    .rms_norm = ref_rms_norm,
+    .matmul = ref_matmul,
+    .act_mul = ref_act_mul,
+    .rope = ref_rope,
+    .kv_store = ref_kv_store,
+    .attend = ref_attend,
+    .add = ref_add,
+    .scale = ref_scale,
+    .route = ref_route,
+    .moe_glu = ref_moe_glu,
+    .moe_down = ref_moe_down,
+    .gather = ref_gather,
+    .copy = ref_copy,
+    .softcap = ref_softcap,
+};
