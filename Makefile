@@ -12,7 +12,7 @@ WARN = -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -
 CFLAGS_ALL = -std=c11 -D_GNU_SOURCE -O3 -g -fno-math-errno -fno-trapping-math -ffp-contract=off -fPIC \
              -fvisibility=hidden -pthread -Iinclude -I. $(WARN) $(PKG_CFLAGS) $(SAN) $(CFLAGS)
 ifneq ($(DEBUG),)
-CFLAGS_ALL += -O1 -DCARAT_DEBUG=1
+CFLAGS_ALL += -O2 -DCARAT_DEBUG=1
 endif
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)

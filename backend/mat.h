@@ -56,6 +56,7 @@ typedef struct weight {
     int32_t n_in, n_out, n_mat;
     const void *data;
     size_t row_bytes, mat_bytes, n_bytes;
+    bool gather; /* rows are gathered, never multiplied: no device repacks it */
     void *packed;
     size_t packed_bytes;
     int32_t packed_kind; /* device's own numbering */

@@ -97,6 +97,7 @@ struct device {
 /* The ops, as models call them. */
 mat op_embed(pass *p, const weight *w, float scale);
 mat op_rms_norm(pass *p, mat x, const weight *w, float eps);
+mat op_rms_norm_inplace(pass *p, mat x, const weight *w, float eps); /* returns x */
 mat op_matmul(pass *p, mat x, const weight *w);
 mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act);
 mat op_act_mul(pass *p, mat a, mat b, act_kind act);
@@ -109,8 +110,9 @@ void op_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps);
 routing op_route(pass *p, mat logits, int32_t k, const weight *expert_scale);
 mat op_moe_glu(pass *p, mat x, routing r, const weight *gate, const weight *up, act_kind act);
 mat op_moe_down(pass *p, mat x, routing r, const weight *down);
-/* From here on the pass has only the rows whose logits are wanted: returns them and sets p->rows. */
-mat op_keep_outputs(pass *p, mat x);
+/* From here on the pass has only the rows whose logits are wanted: replaces the n mats by those
+ * rows of them and sets p->rows. A second call changes nothing. */
+void op_keep_outputs(pass *p, mat *const *x, int32_t n);
 mat op_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids);
 
 /* Devices. */
@@ -125,9 +127,12 @@ typedef struct cpu_options {
 status device_open_cpu(device **d, const cpu_options *opt, err *e);
 void device_close(device *d);
 
-/* Wrappers (wrap.c). They own nothing of the inner device but close it with themselves. */
-status device_wrap_trace(device **d, err *e); /* *d is replaced by the wrapper around it */
-status device_wrap_time(device **d, err *e);
-status device_wrap_check(device **d, err *e);
+/* Wrappers (wrap.c): *d is replaced by a device that does the same and also
+ *   trace  writes op, layer, shape and norm of each result,
+ *   time   keeps a table of time per op and shape, written when the device is closed,
+ *   check  repeats each op on the reference kernels and fails the pass at the first that disagrees.
+ * Lines go to write(user, text), newline included. Closing the wrapper closes the inner device. */
+typedef void (*device_write_fn)(void *user, const char *text);
+status device_wrap(device **d, const char *what, device_write_fn write, void *user, err *e);
 
 #endif

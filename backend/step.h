@@ -10,7 +10,8 @@
  *             equal depth share a pos and never an index.
  *   first     the first index of this pass in the row's sequence: below it all is committed.
  *   seen      trees only: bit b set when the row sees the row with index first + b (its ancestors
- *             and itself). NULL: a chain, where a row sees every index up to its own.
+ *             and itself). NULL: chains, where a row sees every index up to its own.
+ *             In a pass with a tree no sequence has more than STEP_TREE_ROWS_MAX rows.
  *
  *      committed            this pass
  *   ....................|  r0  r1  r2  r3      chain: r2 sees r0 r1 r2

@@ -65,6 +65,7 @@ void kv_reset(kv_cache *c);
 typedef struct kv_batch {
     step st;
     int32_t rows_cap, seqs_cap;
+    bool has_tree;
     int32_t *i32;    /* backing of the step's int32 arrays */
     uint64_t *u64;
     kv_base *bases;
@@ -75,10 +76,11 @@ void kv_batch_free(kv_batch *b);
 void kv_batch_clear(kv_batch *b);
 /* Adds n rows of c's timeline after its n_past. want: which rows' logits are wanted:
  * KV_WANT_NONE, KV_WANT_LAST, KV_WANT_ALL. parent: NULL for a chain; else parent[i] is the row
- * within this sequence's rows that row i follows, -1 for the committed context, parent[i] < i
- * (n <= STEP_TREE_ROWS_MAX). The caller has reserved. */
+ * within this sequence's rows that row i follows, -1 for the committed context, parent[i] < i. The
+ * caller has reserved. E_LIMIT if the batch is full, or a tree's pass has a sequence of more than
+ * STEP_TREE_ROWS_MAX rows. */
 typedef enum kv_want { KV_WANT_NONE, KV_WANT_LAST, KV_WANT_ALL } kv_want;
-void kv_batch_add(kv_batch *b, const kv_cache *c, const int32_t *token, int32_t n,
-                  const int32_t *parent, kv_want want);
+status kv_batch_add(kv_batch *b, const kv_cache *c, const int32_t *token, int32_t n,
+                    const int32_t *parent, kv_want want, err *e);
 
 #endif

@@ -20,6 +20,15 @@ typedef struct model_arch {
     mat (*forward)(pass *p, const model *m, const kv_layout *kv);
 } model_arch;
 
+/* Host memory until model_load moves it to the device. */
+typedef struct model_table {
+    const void **at;
+    size_t n_bytes;
+    bool moved;
+} model_table;
+
+enum { MODEL_TABLES_MAX = 16 };
+
 struct model {
     const model_arch *arch;
     gguf file;      /* owned */
@@ -32,8 +41,9 @@ struct model {
     const int32_t *suppress; /* ids never generated */
     void *impl;     /* the architecture's own, in mem */
     weight **weights; /* all that the forward pass uses, for loading */
-    bool *gather_only; /* [n_weights]: never multiplied, so never repacked */
     int32_t n_weights, weights_cap;
+    model_table *tables; /* small computed arrays that ops read (rotation frequencies, id lists) */
+    int32_t n_tables;
     device *dev;    /* borrowed; NULL until loaded */
     arena mem;
 };
@@ -67,5 +77,7 @@ typedef struct model_want {
     double active; /* share of it read per token: 1, k/E for experts, 0 for gathered tables */
 } model_want;
 status model_weight(model *m, weight *w, const model_want *want, err *e);
+/* Registers n_bytes at *at, in m->mem, to be moved to the device. */
+void model_add_table(model *m, const void **at, size_t n_bytes);
 
 #endif

@@ -1,0 +1,246 @@
+/* ops.c - see ops.h: shape checks, results, tallies, and the expansions of fused ops.
+ *
+ * The one idea: by the time a device sees an op, its arguments are right. So kernels check
+ * nothing, and a mistake in a model file is found by a dry pass, before any weight is loaded.
+ */
+#include "backend/ops.h"
+
+static bool same_shape(mat a, mat b)
+{
+    return a.rows == b.rows && mat_width(a) == mat_width(b) && a.cols == b.cols;
+}
+
+static bool is_vector(const weight *w, int32_t n)
+{
+    return !w || (w->type == NUM_F32 && w->n_in == n && w->n_out == 1);
+}
+
+static void tally_product(pass *p, int64_t rows, const weight *w, double share)
+{
+    p->n_flops += (uint64_t)(2.0 * (double)rows * w->n_in * w->n_out);
+    p->weight_bytes_read += (uint64_t)((double)(w->packed_bytes ? w->packed_bytes : w->n_bytes) *
+                                       share);
+}
+
+mat op_embed(pass *p, const weight *w, float scale)
+{
+    if (!pass_shapes(p, "embed", w && w->n_in > 0 && w->n_mat == 1))
+        return (mat){0};
+    mat y = pass_mat(p, p->rows->n, 1, w->n_in);
+    if (!pass_failed(p))
+        p->dev->op->embed(p, y, w, scale);
+    return y;
+}
+
+mat op_rms_norm(pass *p, mat x, const weight *w, float eps)
+{
+    if (!pass_shapes(p, "rms_norm", is_vector(w, x.cols)))
+        return (mat){0};
+    mat y = pass_mat(p, x.rows, x.heads, x.cols);
+    if (!pass_failed(p))
+        p->dev->op->rms_norm(p, y, x, w, eps);
+    return y;
+}
+
+mat op_rms_norm_inplace(pass *p, mat x, const weight *w, float eps)
+{
+    if (pass_shapes(p, "rms_norm", is_vector(w, x.cols)))
+        p->dev->op->rms_norm(p, x, x, w, eps);
+    return x;
+}
+
+mat op_matmul(pass *p, mat x, const weight *w)
+{
+    if (!pass_shapes(p, "matmul", w && x.heads == 1 && x.cols == w->n_in && w->n_mat == 1))
+        return (mat){0};
+    mat y = pass_mat(p, x.rows, 1, w->n_out);
+    tally_product(p, x.rows, w, 1);
+    if (!pass_failed(p))
+        p->dev->op->matmul(p, y, x, w);
+    return y;
+}
+
+static mat columns(mat m, int32_t first, int32_t n)
+{
+    m.at = m.at ? m.at + first : NULL;
+    m.cols = n;
+    return m;
+}
+
+mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act)
+{
+    bool fits = gate && x.heads == 1 && x.cols == gate->n_in && gate->n_mat == 1 &&
+                (up ? up->n_in == gate->n_in && up->n_out == gate->n_out && up->n_mat == 1
+                    : gate->n_out % 2 == 0);
+    if (!pass_shapes(p, "glu", fits))
+        return (mat){0};
+    int32_t n_ff = up ? gate->n_out : gate->n_out / 2;
+    mat y = pass_mat(p, x.rows, 1, n_ff);
+    tally_product(p, x.rows, gate, 1);
+    if (up)
+        tally_product(p, x.rows, up, 1);
+    if (pass_failed(p))
+        return y;
+    if (p->dev->op->glu) {
+        p->dev->op->glu(p, y, x, gate, up, act);
+        return y;
+    }
+    size_t mark = pass_mark(p);
+    mat a = pass_mat(p, x.rows, 1, gate->n_out);
+    mat b = up ? pass_mat(p, x.rows, 1, up->n_out) : a;
+    if (!pass_failed(p))
+        p->dev->op->matmul(p, a, x, gate);
+    if (!pass_failed(p) && up)
+        p->dev->op->matmul(p, b, x, up);
+    if (!pass_failed(p))
+        p->dev->op->act_mul(p, y, columns(a, 0, n_ff), up ? b : columns(a, n_ff, n_ff), act);
+    pass_release(p, mark);
+    return y;
+}
+
+mat op_act_mul(pass *p, mat a, mat b, act_kind act)
+{
+    if (!pass_shapes(p, "act_mul", same_shape(a, b)))
+        return (mat){0};
+    mat y = pass_mat(p, a.rows, a.heads, a.cols);
+    if (!pass_failed(p))
+        p->dev->op->act_mul(p, y, a, b, act);
+    return y;
+}
+
+mat op_rope(pass *p, mat x, const rope *r)
+{
+    if (pass_shapes(p, "rope", r && x.cols == 2 * r->n_pairs && x.rows == p->rows->n))
+        p->dev->op->rope(p, x, r);
+    return x;
+}
+
+static bool fits_kv(const kv_view *kv, mat x)
+{
+    return kv && x.heads == kv->n_head_kv && x.cols == kv->head_dim;
+}
+
+void op_kv_store(pass *p, const kv_view *kv, mat k, mat v)
+{
+    if (pass_shapes(p, "kv_store",
+                    fits_kv(kv, k) && fits_kv(kv, v) && k.rows == p->rows->n && v.rows == k.rows))
+        p->dev->op->kv_store(p, kv, k, v);
+}
+
+mat op_attend(pass *p, mat q, const kv_view *kv, float scale)
+{
+    if (!pass_shapes(p, "attend",
+                     kv && q.cols == kv->head_dim && q.heads % kv->n_head_kv == 0 &&
+                         q.rows == p->rows->n))
+        return (mat){0};
+    mat o = pass_mat(p, q.rows, q.heads, q.cols);
+    if (!pass_failed(p))
+        p->dev->op->attend(p, o, q, kv, scale);
+    return o;
+}
+
+mat op_add(pass *p, mat a, mat b)
+{
+    if (pass_shapes(p, "add", same_shape(a, b)))
+        p->dev->op->add(p, a, a, b);
+    return a;
+}
+
+mat op_scale(pass *p, mat x, float c, const weight *w)
+{
+    if (pass_shapes(p, "scale", is_vector(w, 1)))
+        p->dev->op->scale(p, x, c, w);
+    return x;
+}
+
+void op_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
+{
+    if (!pass_shapes(p, "add_rms_norm", same_shape(x, y) && is_vector(w, y.cols)))
+        return;
+    if (p->dev->op->add_rms_norm)
+        p->dev->op->add_rms_norm(p, x, y, w, eps);
+    else
+        op_add(p, x, op_rms_norm(p, y, w, eps));
+}
+
+routing op_route(pass *p, mat logits, int32_t k, const weight *expert_scale)
+{
+    routing r = {.rows = logits.rows, .k = k};
+    if (!pass_shapes(p, "route",
+                     logits.heads == 1 && k > 0 && k <= logits.cols &&
+                         is_vector(expert_scale, logits.cols)))
+        return r;
+    size_t n = (size_t)r.rows * (size_t)k;
+    r.id = pass_temp(p, n * sizeof *r.id);
+    r.weight = pass_temp(p, n * sizeof *r.weight);
+    if (!pass_failed(p))
+        p->dev->op->route(p, r, logits, expert_scale);
+    return r;
+}
+
+mat op_moe_glu(pass *p, mat x, routing r, const weight *gate, const weight *up, act_kind act)
+{
+    bool fits = gate && x.heads == 1 && x.cols == gate->n_in && x.rows == r.rows &&
+                (up ? up->n_in == gate->n_in && up->n_out == gate->n_out && up->n_mat == gate->n_mat
+                    : gate->n_out % 2 == 0);
+    if (!pass_shapes(p, "moe_glu", fits))
+        return (mat){0};
+    int32_t n_ff = up ? gate->n_out : gate->n_out / 2;
+    mat y = pass_mat(p, x.rows, r.k, n_ff);
+    double share = (double)r.rows * r.k < gate->n_mat ? (double)r.rows * r.k / gate->n_mat : 1;
+    tally_product(p, (int64_t)x.rows * r.k, gate, share);
+    if (up)
+        tally_product(p, (int64_t)x.rows * r.k, up, share);
+    if (!pass_failed(p))
+        p->dev->op->moe_glu(p, y, x, r, gate, up, act);
+    return y;
+}
+
+mat op_moe_down(pass *p, mat x, routing r, const weight *down)
+{
+    if (!pass_shapes(p, "moe_down",
+                     down && x.heads == r.k && x.cols == down->n_in && x.rows == r.rows))
+        return (mat){0};
+    mat y = pass_mat(p, x.rows, 1, down->n_out);
+    double share = (double)r.rows * r.k < down->n_mat ? (double)r.rows * r.k / down->n_mat : 1;
+    tally_product(p, (int64_t)x.rows * r.k, down, share);
+    if (!pass_failed(p))
+        p->dev->op->moe_down(p, y, x, r, down);
+    return y;
+}
+
+void op_keep_outputs(pass *p, mat *const *x, int32_t n)
+{
+    const rowset *out = &p->st->out;
+    if (pass_failed(p) || p->rows == out)
+        return;
+    int32_t n_all = p->rows->n;
+    p->rows = out;
+    if (out->n == n_all)
+        return;
+    for (int32_t i = 0; i < n; i++) {
+        if (!x[i] || !x[i]->rows)
+            continue;
+        if (!pass_shapes(p, "keep_outputs", x[i]->rows == n_all))
+            return;
+        mat y = pass_mat(p, out->n, x[i]->heads, x[i]->cols);
+        if (pass_failed(p))
+            return;
+        if (out->n)
+            p->dev->op->gather(p, y, *x[i], p->st->out_row);
+        *x[i] = y;
+    }
+}
+
+mat op_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids)
+{
+    if (pass_shapes(p, "softcap", x.heads == 1 && n_ids >= 0 && (n_ids == 0 || ids)))
+        p->dev->op->softcap(p, x, cap, ids, n_ids);
+    return x;
+}
+
+void device_close(device *d)
+{
+    if (d)
+        d->close(d);
+}

@@ -1,0 +1,119 @@
+/* batch.c - fills a step: which rows a pass has, and what kernels must know of each.
+ *
+ * All arrays are cut once from two blocks, so refilling a batch allocates nothing and their
+ * addresses never change.
+ */
+#include "base/mem.h"
+#include "kv/kv.h"
+
+#include <string.h>
+
+enum { ARRAYS_PER_SET = 5 };
+
+static void set_arrays(rowset *r, int32_t **at, uint64_t **seen, int32_t cap)
+{
+    const int32_t **field[ARRAYS_PER_SET] = {&r->token, &r->pos, &r->index, &r->first, &r->seq};
+    for (int i = 0; i < ARRAYS_PER_SET; i++) {
+        *field[i] = *at;
+        *at += cap;
+    }
+    r->seen = *seen;
+    *seen += cap;
+}
+
+status kv_batch_init(kv_batch *b, int32_t rows_cap, int32_t seqs_cap, int32_t n_kv, err *e)
+{
+    *b = (kv_batch){.rows_cap = rows_cap, .seqs_cap = seqs_cap};
+    size_t rows = (size_t)rows_cap;
+    b->i32 = mem_calloc(rows * (2 * ARRAYS_PER_SET + 1), sizeof *b->i32);
+    b->u64 = mem_calloc(rows * 2, sizeof *b->u64);
+    b->bases = mem_calloc((size_t)seqs_cap * (size_t)n_kv, sizeof *b->bases);
+    if (!b->i32 || !b->u64 || !b->bases) {
+        kv_batch_free(b);
+        return err_memory(e, "a batch", rows * 64);
+    }
+    b->st.n_kv = n_kv;
+    kv_batch_clear(b);
+    return OK;
+}
+
+void kv_batch_free(kv_batch *b)
+{
+    mem_free(b->bases);
+    mem_free(b->u64);
+    mem_free(b->i32);
+    *b = (kv_batch){0};
+}
+
+void kv_batch_clear(kv_batch *b)
+{
+    int32_t n_kv = b->st.n_kv;
+    int32_t *at = b->i32;
+    uint64_t *seen = b->u64;
+    b->st = (step){.n_kv = n_kv, .kv = b->bases};
+    set_arrays(&b->st.all, &at, &seen, b->rows_cap);
+    set_arrays(&b->st.out, &at, &seen, b->rows_cap);
+    b->st.out_row = at;
+    b->has_tree = false;
+    /* Chains need no masks: the kernels take the plain path. kv_batch_add shows them again when
+     * a tree joins. */
+    b->st.all.seen = b->st.out.seen = NULL;
+}
+
+/* The batch owns the arrays that the step shows as const. */
+static void put(rowset *r, uint64_t *seen, int32_t at, int32_t token, int32_t pos, int32_t index,
+                int32_t first, int32_t seq, uint64_t mask)
+{
+    ((int32_t *)r->token)[at] = token;
+    ((int32_t *)r->pos)[at] = pos;
+    ((int32_t *)r->index)[at] = index;
+    ((int32_t *)r->first)[at] = first;
+    ((int32_t *)r->seq)[at] = seq;
+    seen[at] = mask;
+}
+
+status kv_batch_add(kv_batch *b, const kv_cache *c, const int32_t *token, int32_t n,
+                    const int32_t *parent, kv_want want, err *e)
+{
+    step *st = &b->st;
+    if (st->n_seqs == b->seqs_cap || n < 1 || n > b->rows_cap - st->all.n)
+        return err_set(e, E_LIMIT, "the batch holds %d rows of %d sequences", b->rows_cap,
+                       b->seqs_cap);
+    bool tree = b->has_tree || parent;
+    int32_t longest = n;
+    for (int32_t i = 0; tree && i < st->all.n; i++) {
+        int32_t rows = st->all.index[i] - st->all.first[i] + 1;
+        longest = rows > longest ? rows : longest;
+    }
+    if (tree && longest > STEP_TREE_ROWS_MAX)
+        return err_set(e, E_LIMIT, "%d rows of one sequence in a pass with a tree: at most %d",
+                       longest, STEP_TREE_ROWS_MAX);
+    int32_t first = (int32_t)c->n_past;
+    uint64_t *seen_all = b->u64, *seen_out = b->u64 + b->rows_cap;
+    int32_t row0 = st->all.n;
+    for (int32_t i = 0; i < n; i++) {
+        /* A row sees itself and all that the row it follows sees. */
+        int32_t from = parent ? parent[i] : i - 1;
+        if (from >= i || from < -1)
+            return err_set(e, E_ARG, "row %d of a tree follows row %d", i, from);
+        uint64_t self = i < 64 ? (uint64_t)1 << i : 0;
+        uint64_t mask = self | (from >= 0 ? seen_all[row0 + from] : 0);
+        int32_t pos = from >= 0 ? st->all.pos[row0 + from] + 1 : first;
+        put(&st->all, seen_all, row0 + i, token[i], pos, first + i, first, st->n_seqs, mask);
+        if (want == KV_WANT_ALL || (want == KV_WANT_LAST && i == n - 1)) {
+            ((int32_t *)st->out_row)[st->out.n] = row0 + i;
+            put(&st->out, seen_out, st->out.n, token[i], pos, first + i, first, st->n_seqs, mask);
+            st->out.n++;
+        }
+    }
+    st->all.n += n;
+    memcpy(b->bases + (size_t)st->n_seqs * (size_t)st->n_kv, c->base,
+           (size_t)st->n_kv * sizeof *c->base);
+    st->n_seqs++;
+    b->has_tree = tree;
+    if (tree) {
+        st->all.seen = seen_all;
+        st->out.seen = seen_out;
+    }
+    return OK;
+}

@@ -1,0 +1,95 @@
+/* cache.c - one session's keys and values: memory, and the counter that is its whole state.
+ *
+ * n_written is the high-water mark: what a rejected draft or a rewound tail overwrote stays
+ * overwritten, so how far back a ring can go is counted from it and never from n_past.
+ */
+#include "base/mem.h"
+#include "kv/kv.h"
+
+static size_t store_bytes(const kv_view *v, size_t row_bytes)
+{
+    return (size_t)v->n_head_kv * (size_t)v->n_slots * row_bytes;
+}
+
+status kv_open(kv_cache *c, device *dev, const kv_layout *l, err *e)
+{
+    *c = (kv_cache){.dev = dev, .layout = l};
+    c->base = mem_calloc((size_t)l->n, sizeof *c->base);
+    if (!c->base)
+        return err_memory(e, "the key/value cache", (size_t)l->n * sizeof *c->base);
+    for (int32_t i = 0; i < l->n; i++) {
+        const kv_view *v = &l->view[i];
+        size_t k_bytes = store_bytes(v, v->k_row_bytes), v_bytes = store_bytes(v, v->v_row_bytes);
+        c->base[i].k = dev->alloc(dev, k_bytes);
+        c->base[i].v = c->base[i].k ? dev->alloc(dev, v_bytes) : NULL;
+        if (!c->base[i].v) {
+            kv_close(c);
+            return err_memory(e, "the key/value cache", k_bytes + v_bytes);
+        }
+    }
+    return OK;
+}
+
+void kv_close(kv_cache *c)
+{
+    for (int32_t i = 0; c->base && i < c->layout->n; i++) {
+        const kv_view *v = &c->layout->view[i];
+        if (c->base[i].v)
+            c->dev->release(c->dev, c->base[i].v, store_bytes(v, v->v_row_bytes));
+        if (c->base[i].k)
+            c->dev->release(c->dev, c->base[i].k, store_bytes(v, v->k_row_bytes));
+    }
+    mem_free(c->base);
+    *c = (kv_cache){0};
+}
+
+status kv_reserve(kv_cache *c, int32_t n, err *e)
+{
+    const kv_layout *l = c->layout;
+    if (n < 1 || n > l->rows_max)
+        return err_set(e, E_ARG, "a pass of %d rows: the cache was made for 1 to %d", n,
+                       l->rows_max);
+    if (c->n_past + n > l->n_ctx)
+        return err_set(e, E_LIMIT, "the context is full: %lld tokens and %d more, of %d",
+                       (long long)c->n_past, n, l->n_ctx);
+    if (c->n_past + n > c->n_written)
+        c->n_written = c->n_past + n;
+    return OK;
+}
+
+void kv_commit(kv_cache *c, int32_t n)
+{
+    c->n_past += n;
+}
+
+/* The next query, at n_past, sees back to n_past - window + 1. The ring holds the newest n_slots
+ * indices ever written: n_written - n_slots and later. */
+bool kv_can_rewind(const kv_cache *c, int64_t n_past)
+{
+    if (n_past < 0 || n_past > c->n_past)
+        return false;
+    for (int32_t i = 0; i < c->layout->n; i++) {
+        const kv_view *v = &c->layout->view[i];
+        int64_t oldest = c->n_written - v->n_slots;
+        int64_t needed = n_past - v->window + 1;
+        if (v->window && oldest > 0 && oldest > (needed > 0 ? needed : 0) && n_past > 0)
+            return false;
+    }
+    return true;
+}
+
+bool kv_rewind(kv_cache *c, int64_t n_past)
+{
+    if (!kv_can_rewind(c, n_past))
+        return false;
+    c->n_past = n_past;
+    if (n_past == 0)
+        c->n_written = 0;
+    return true;
+}
+
+void kv_reset(kv_cache *c)
+{
+    c->n_past = 0;
+    c->n_written = 0;
+}
