@@ -9,7 +9,7 @@
 #include "num/num.h"
 
 typedef struct mat {
-    float *at;      /* device memory; NULL in a dry pass */
+    float *at; /* device memory; NULL in a dry pass */
     int32_t rows;
     int32_t heads;  /* 1 for a plain matrix */
     int32_t cols;   /* per head */

@@ -18,8 +18,8 @@ static bool is_vector(const weight *w, int32_t n)
 static void tally_product(pass *p, int64_t rows, const weight *w, double share)
 {
     p->n_flops += (uint64_t)(2.0 * (double)rows * w->n_in * w->n_out);
-    p->weight_bytes_read += (uint64_t)((double)(w->packed_bytes ? w->packed_bytes : w->n_bytes) *
-                                       share);
+    p->weight_bytes_read +=
+        (uint64_t)((double)(w->packed_bytes ? w->packed_bytes : w->n_bytes) * share);
 }
 
 mat op_embed(pass *p, const weight *w, float scale)

@@ -49,7 +49,7 @@ typedef struct device_ops {
     void (*kv_store)(pass *p, const kv_view *kv, mat k, mat v);
     /* o[r, h] = sum_t softmax_t(scale * q[r, h] . k[t, h / group]) v[t, h / group] */
     void (*attend)(pass *p, mat o, mat q, const kv_view *kv, float scale);
-    void (*add)(pass *p, mat y, mat a, mat b);            /* y may be a */
+    void (*add)(pass *p, mat y, mat a, mat b);               /* y may be a */
     void (*scale)(pass *p, mat x, float c, const weight *w); /* x *= c * w[0]; w may be NULL */
     /* x += rms_norm(y) * w. Optional. */
     void (*add_rms_norm)(pass *p, mat x, mat y, const weight *w, float eps);
@@ -104,7 +104,7 @@ mat op_act_mul(pass *p, mat a, mat b, act_kind act);
 mat op_rope(pass *p, mat x, const rope *r); /* in place; returns x */
 void op_kv_store(pass *p, const kv_view *kv, mat k, mat v);
 mat op_attend(pass *p, mat q, const kv_view *kv, float scale);
-mat op_add(pass *p, mat a, mat b);          /* a += b; returns a */
+mat op_add(pass *p, mat a, mat b);                      /* a += b; returns a */
 mat op_scale(pass *p, mat x, float c, const weight *w); /* in place; returns x */
 void op_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps);
 routing op_route(pass *p, mat logits, int32_t k, const weight *expert_scale);

@@ -29,11 +29,11 @@ typedef struct pass_tap_point {
 typedef struct pass {
     device *dev;
     const step *st;
-    const rowset *rows; /* the rows that x now has: &st->all, then &st->out (op_keep_outputs) */
+    const rowset *rows;     /* the rows that x now has: &st->all, then &st->out (op_keep_outputs) */
     unsigned char *scratch; /* device memory; NULL when dry */
     size_t scratch_bytes, at, peak;
     bool dry;
-    int32_t il;         /* layer being computed, for traces and errors; -1 outside */
+    int32_t il; /* layer being computed, for traces and errors; -1 outside */
     int32_t n_taps;
     pass_tap_point tap[PASS_TAPS_MAX];
     uint64_t n_flops, weight_bytes_read, kv_bytes_read; /* tallies of a dry pass */

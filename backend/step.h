@@ -43,11 +43,11 @@ typedef struct kv_base {
 } kv_base;
 
 typedef struct step {
-    rowset all;       /* every row of the pass */
-    rowset out;       /* the rows whose logits are wanted, in ascending order; may be none */
+    rowset all;             /* every row of the pass */
+    rowset out;             /* the rows whose logits are wanted, in ascending order; may be none */
     const int32_t *out_row; /* [out.n] their numbers in `all` */
     int32_t n_seqs;
-    int32_t n_kv;     /* key/value stores per sequence */
+    int32_t n_kv;      /* key/value stores per sequence */
     const kv_base *kv; /* [n_seqs][n_kv] */
 } step;
 
@@ -55,10 +55,10 @@ typedef struct step {
  * A store holds, for each kv head, n_slots rows of head_dim elements: row (h, slot) starts at
  * (h * n_slots + slot) * row_bytes. Layers that share keys hold the same view. */
 typedef struct kv_view {
-    int32_t id;       /* which of the step's stores */
+    int32_t id; /* which of the step's stores */
     num_type k_type, v_type;
     int32_t n_head_kv, head_dim;
-    int32_t window;   /* a query at pos p sees keys with p - pos < window; 0: all */
+    int32_t window; /* a query at pos p sees keys with p - pos < window; 0: all */
     int32_t n_slots;
     size_t k_row_bytes, v_row_bytes;
 } kv_view;

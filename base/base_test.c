@@ -43,7 +43,8 @@ TEST(checked_arithmetic_catches_the_round_up)
 TEST(utf8_accepts_exactly_the_well_formed)
 {
     CHECK(utf8_valid("a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", 10));
-    const char *bad[] = {"\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\x80", "\xe2\x82", "\xf8"};
+    const char *bad[] = {"\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80",
+                         "\x80",     "\xe2\x82",     "\xf8"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         CHECK_MSG(!utf8_valid(bad[i], strlen(bad[i])), "case %zu", i);
     for (uint32_t c = 0; c <= 0x10ffff; c++) {

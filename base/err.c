@@ -44,9 +44,9 @@ void err_clear(err *e)
 
 const char *carat_status_name(carat_status st)
 {
-    static const char *const names[] = {"OK",       "E_ARG",         "E_FORMAT", "E_IO",
-                                        "E_MEMORY", "E_UNSUPPORTED", "E_LIMIT",  "E_CANCELLED",
-                                        "E_NUMERIC"};
+    static const char *const names[] = {"OK",      "E_ARG",       "E_FORMAT",
+                                        "E_IO",    "E_MEMORY",    "E_UNSUPPORTED",
+                                        "E_LIMIT", "E_CANCELLED", "E_NUMERIC"};
     return (unsigned)st < sizeof names / sizeof *names ? names[st] : "E_UNKNOWN";
 }
 

@@ -185,8 +185,8 @@ int32_t pool_default_threads(void)
             continue;
         char path[96];
         int first = cpu;
-        snprintf(path, sizeof path,
-                 "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list",
+                 cpu);
         FILE *f = fopen(path, "re");
         if (f) {
             if (fscanf(f, "%d", &first) != 1)
