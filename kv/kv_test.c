@@ -54,7 +54,7 @@ TEST(ring_keeps_every_live_key)
             CHECK_OK(kv_layout_init(&m.l, &s, 1, NUM_F32, NUM_F32, 1 << 20, rows, &e), e);
             CHECK_EQ(m.l.view[0].n_slots, w + rows - 1);
             CHECK_OK(kv_open(&m.c, &fake, &m.l, &e), e);
-            for (int pass = 0; pass < 200; pass++) {
+            for (int round = 0; round < 200; round++) {
                 int n = 1 + (int)rng_below(&rng, (uint64_t)rows);
                 int64_t b = m.c.n_past;
                 write_rows(&m, n);
