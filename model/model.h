@@ -66,7 +66,7 @@ status model_plan(const model *m, device *dev, const kv_layout *kv, int32_t rows
 
 mat model_forward(pass *p, const model *m, const kv_layout *kv);
 
-/* For architectures (model/*.c only): a weight of the given shape. Missing: E_FORMAT, or *w left
+/* For architectures, inside model/ only: a weight of the given shape. Missing: E_FORMAT, or *w left
  * empty (n_in == 0) if optional. n_mat 1 unless experts. Adds to the tallies. */
 typedef struct model_want {
     const char *name;
