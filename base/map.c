@@ -116,6 +116,20 @@ status file_out_open(file_out *f, const char *path, err *e)
     return st;
 }
 
+status file_out_reserve(file_out *f, uint64_t n, err *e)
+{
+#ifdef __linux__
+    int mode = FALLOC_FL_KEEP_SIZE;
+    off_t len = n > INT64_MAX ? INT64_MAX : (off_t)n; /* which no file system accepts */
+    if (n && fallocate(f->fd, mode, 0, len) &&
+        (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
+        return err_errno(e, "write", f->path);
+#else
+    (void)f, (void)n, (void)e;
+#endif
+    return OK;
+}
+
 static status flush(file_out *f, err *e)
 {
     for (size_t at = 0; at < f->n_buf;) {

@@ -31,6 +31,9 @@ typedef struct {
 } file_out;
 
 status file_out_open(file_out *f, const char *path, err *e);
+/* Asks for room for a file of n_bytes, so that a full disk fails early. File systems that cannot
+ * promise room are taken at their word. */
+status file_out_reserve(file_out *f, uint64_t n_bytes, err *e);
 status file_out_write(file_out *f, const void *bytes, size_t n, err *e);
 status file_out_pad(file_out *f, uint64_t align, err *e); /* zeros up to a multiple */
 status file_out_commit(file_out *f, err *e); /* flush, sync, rename; closes in any case */

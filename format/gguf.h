@@ -13,8 +13,18 @@
 #include "format/tensors.h"
 
 typedef enum gguf_kind {
-    GGUF_U8 = 0, GGUF_I8 = 1, GGUF_U16 = 2, GGUF_I16 = 3, GGUF_U32 = 4, GGUF_I32 = 5,
-    GGUF_F32 = 6, GGUF_BOOL = 7, GGUF_STRING = 8, GGUF_ARRAY = 9, GGUF_U64 = 10, GGUF_I64 = 11,
+    GGUF_U8 = 0,
+    GGUF_I8 = 1,
+    GGUF_U16 = 2,
+    GGUF_I16 = 3,
+    GGUF_U32 = 4,
+    GGUF_I32 = 5,
+    GGUF_F32 = 6,
+    GGUF_BOOL = 7,
+    GGUF_STRING = 8,
+    GGUF_ARRAY = 9,
+    GGUF_U64 = 10,
+    GGUF_I64 = 11,
     GGUF_F64 = 12
 } gguf_kind;
 
@@ -24,31 +34,35 @@ typedef struct gguf_string {
 } gguf_string;
 
 typedef struct gguf_value {
-    const char *key; /* NUL-terminated, in the arena */
+    const char *key; /* NUL-terminated, in the arena; first, for name_index */
     gguf_kind kind;
-    gguf_kind item;  /* of an array */
-    uint64_t count;  /* of an array; 1 for a scalar */
-    const unsigned char *bytes; /* the scalar, or the first item; strings: 8 length bytes + text */
+    gguf_kind item; /* of an array */
+    uint64_t count; /* of an array; 1 for a scalar */
+    /* The scalar, or the first item. A string is 8 length bytes and the text; an array inside an
+     * array is 4 bytes of kind, 8 of count, and its items. Not aligned. */
+    const unsigned char *bytes;
     uint64_t n_bytes;
 } gguf_value;
 
 typedef struct gguf {
     uint32_t version;
     uint64_t n_values;
-    gguf_value *value;  /* of the first part, in file order */
-    tensor_set tensors; /* of all parts, in file order */
+    gguf_value *value; /* of the first part, in file order */
+    name_index keys;
+    tensor_set tensors;  /* of all parts, in file order */
     uint64_t data_bytes; /* of all tensors */
     uint64_t file_bytes; /* of all parts */
     int32_t n_parts;
     file_map *part;
     arena mem;
-    const char *path;   /* of the first part */
+    const char *path; /* of the first part */
 } gguf;
 
-/* direct: read into memory instead of mapping. progress may be NULL. */
+/* path: a file, or the first of a split set NAME-00001-of-0000N.gguf. direct: read into memory
+ * instead of mapping. progress may be NULL. */
 status gguf_open(gguf *g, const char *path, bool direct, carat_progress_fn progress, void *user,
                  err *e);
-/* A whole file in memory; the bytes must outlive g. name is for messages. */
+/* A whole file in memory, aligned to 8; the bytes must outlive g. name is for messages. */
 status gguf_open_bytes(gguf *g, const void *bytes, uint64_t n_bytes, const char *name, err *e);
 void gguf_close(gguf *g); /* safe on a zeroed or closed gguf */
 
@@ -61,12 +75,17 @@ bool gguf_get_string(const gguf *g, const char *key, gguf_string *out);
 /* Item i of an array of numbers or bools; false if not such an array or i out of range. */
 bool gguf_item_i64(const gguf_value *v, uint64_t i, int64_t *out);
 bool gguf_item_f64(const gguf_value *v, uint64_t i, double *out);
+/* The same for scalars; gguf_get_* are these after gguf_find. */
+bool gguf_value_i64(const gguf_value *v, int64_t *out);
+bool gguf_value_f64(const gguf_value *v, double *out);
+bool gguf_value_string(const gguf_value *v, gguf_string *out);
 /* Strings have no index: walk them. *at starts as 0 and is the function's own. */
 bool gguf_next_string(const gguf_value *v, uint64_t *at, gguf_string *out);
 const char *gguf_kind_name(gguf_kind k);
 
 /* Writing. Declare everything, then stream the tensor data in the declared order; tensor offsets
- * and padding are the writer's work. The target appears only on commit. */
+ * and padding are the writer's work. The target appears only on commit. A failure while declaring
+ * is kept and reported by gguf_write_header. */
 typedef struct gguf_writer gguf_writer;
 
 status gguf_create(gguf_writer **w, const char *path, err *e);

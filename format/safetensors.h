@@ -1,9 +1,9 @@
 /* safetensors.h - safetensors files, single or sharded, for conversion.
  *
- * Owns its mappings; tensors carry num types (F32, F16, BF16, F64, I8 .. I64; U8 and BOOL as I8) and
- * shapes in GGUF order (reversed). Everything is checked at open: header length and depth, offsets
- * in range, no overlap, sizes that match shapes, no duplicate names.
- * Format: huggingface/safetensors README; sharded sets: model.safetensors.index.json.
+ * Owns its mappings; tensors carry num types (F32, F16, BF16, F64, I8 .. I64; U8 and BOOL as I8)
+ * and shapes in GGUF order (reversed). Everything is checked at open: header length and depth,
+ * offsets in range, no overlap, sizes that match shapes, no duplicate names. Format:
+ * huggingface/safetensors README; sharded sets: model.safetensors.index.json.
  */
 #ifndef FORMAT_SAFETENSORS_H
 #define FORMAT_SAFETENSORS_H
