@@ -27,7 +27,7 @@ typedef enum token_type {
     TOKEN_UNKNOWN = 2,
     TOKEN_CONTROL = 3,
     TOKEN_USER_DEFINED = 4, /* matched in any text, shown when generated */
-    TOKEN_UNUSED = 5,       /* a place holder: never produced, may repeat or be empty */
+    TOKEN_UNUSED = 5,       /* a place holder: may repeat or be empty */
     TOKEN_BYTE = 6          /* "<0x0A>" */
 } token_type;
 
@@ -80,10 +80,12 @@ typedef struct id_list {
 void id_list_free(id_list *l);
 status id_list_put(id_list *l, int32_t id, err *e);
 
+/* Special pieces are cut out of a text before it is encoded. Structural pieces are those a chat
+ * format is made of: control, unknown, and user-defined ones spelled "<|..." or "...|>". */
 typedef enum special_mode {
-    SPECIAL_NONE, /* all of the text is plain text */
-    SPECIAL_USER, /* user-defined pieces are matched: what other engines call "no specials" */
-    SPECIAL_ALL   /* control pieces too */
+    SPECIAL_NONE, /* structure stays plain text; other user-defined pieces are matched */
+    SPECIAL_USER, /* all user-defined pieces are matched: what llama.cpp calls parse_special off */
+    SPECIAL_ALL   /* control and unknown pieces too: parse_special on */
 } special_mode;
 
 /* Appends the ids of text[0..n). Never adds BOS or EOS. Bytes that are not UTF-8 become U+FFFD.

@@ -1,0 +1,457 @@
+/* bpe.c - bytes to token ids, by byte-pair merges.
+ *
+ * The definition: cut the text at its special pieces; spell spaces U+2581; cut what remains into
+ * runs of LF and runs of anything else; in each such word, starting from its characters, join the
+ * neighbouring pair of lowest merge rank, leftmost first, until no pair can be joined. A word is a
+ * whole paragraph, so three things make that fast without changing a single id:
+ *
+ *  - Between characters x and y where no merge joins a piece ending in x with one beginning in y,
+ *    nothing can ever be joined: the word falls into parts there that know nothing of each other.
+ *    (Merges act on neighbours only, and their order inside one part is the same whatever happens
+ *    in another.) In English prose that is before nearly every space.
+ *  - Parts repeat. A small cache, made for the one call, remembers parts and their ids.
+ *  - A short part is merged by scanning its ranks; a long one by a heap of candidate pairs over a
+ *    linked list, with stale candidates recognised when they surface: n log n for any text.
+ *
+ * bpe_test.c holds the definition as code, quadratic and obvious, and compares.
+ */
+#include "text/vocab_int.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+
+enum {
+    SMALL_SYMBOLS = 48,       /* up to here scanning beats the heap */
+    CACHE_KEY_BYTES = 26,     /* longer parts are not remembered */
+    CACHE_IDS = 9,            /* nor are parts of more tokens */
+    CACHE_MAX_ENTRIES = 8192, /* half a megabyte: fits a second-level cache */
+    CACHE_MIN_TEXT = 256,     /* bytes; below, setting it up costs more than it saves */
+};
+
+/* A symbol is a piece id, or a character without a piece as -2 - code point. */
+typedef int32_t symbol;
+
+typedef struct cache_entry {
+    unsigned char n_bytes, n_ids; /* n_bytes 0: empty */
+    char key[CACHE_KEY_BYTES];
+    int32_t id[CACHE_IDS];
+} cache_entry;
+
+typedef struct long_symbol {
+    symbol s;
+    uint32_t prev, next; /* UINT32_MAX: none */
+    uint32_t rank;       /* of the pair with next; UINT32_MAX: none, or merged away */
+    int32_t merged;      /* what that pair becomes */
+} long_symbol;
+
+typedef struct encoder {
+    const vocab *v;
+    id_list *out;
+    bool failed;   /* out of memory: nothing is written any more */
+    bool unk_last; /* the last id is an unknown token that following ones melt into */
+    cache_entry *cache;
+    uint32_t cache_mask;
+    long_symbol *sym;
+    uint64_t *heap; /* rank << 32 | position */
+    size_t sym_cap, heap_cap, n_heap;
+    encode_work work;
+} encoder;
+
+void id_list_free(id_list *l)
+{
+    mem_free(l->at);
+    *l = (id_list){0};
+}
+
+static bool id_list_more(id_list *l)
+{
+    int64_t cap = l->cap ? l->cap * 2 : 64;
+    int32_t *p = mem_realloc(l->at, (size_t)cap, sizeof *p);
+    if (!p)
+        return false;
+    l->at = p;
+    l->cap = cap;
+    return true;
+}
+
+status id_list_put(id_list *l, int32_t id, err *e)
+{
+    if (l->n == l->cap && !id_list_more(l))
+        return err_memory(e, "a list of tokens", (size_t)l->cap * 2 * sizeof *l->at);
+    l->at[l->n++] = id;
+    return OK;
+}
+
+static inline void put(encoder *E, int32_t id)
+{
+    if (E->out->n == E->out->cap && !id_list_more(E->out)) {
+        E->failed = true;
+        return;
+    }
+    E->out->at[E->out->n++] = id;
+}
+
+/* A character that is no piece: its bytes, or one unknown token for a row of such characters. */
+static void put_bytes(encoder *E, uint32_t cp)
+{
+    char c[4];
+    int n = utf8_encode(cp == ' ' ? SPACE_MARK_CP : cp, c);
+    bool all = true;
+    for (int i = 0; i < n; i++)
+        all &= E->v->byte_id[(unsigned char)c[i]] >= 0;
+    if (!all && !E->unk_last)
+        put(E, E->v->unk);
+    for (int i = 0; i < n && all; i++)
+        put(E, E->v->byte_id[(unsigned char)c[i]]);
+    E->unk_last = !all;
+}
+
+static void put_symbol(encoder *E, symbol s)
+{
+    if (s < 0) {
+        put_bytes(E, (uint32_t)(-2 - s));
+        return;
+    }
+    put(E, s);
+    E->unk_last = false;
+}
+
+/* Reads the character at s; n > 0. */
+static inline size_t read_char(const char *s, size_t n, uint32_t *cp)
+{
+    bool ok;
+    if ((unsigned char)*s < 128) {
+        *cp = (unsigned char)*s;
+        return 1;
+    }
+    size_t len = (size_t)utf8_decode(s, n, cp, &ok);
+    if (*cp == SPACE_MARK_CP)
+        *cp = ' ';
+    return len;
+}
+
+static symbol symbol_of(const vocab *v, uint32_t cp)
+{
+    int32_t id = -1;
+    if (cp < 0x10000) {
+        id = v->char_id[cp];
+    } else {
+        char c[4];
+        id = vocab_find(v, c, (size_t)utf8_encode(cp, c));
+        if (id >= 0 && v->flags[id] & FLAG_STRUCTURE)
+            id = -1;
+    }
+    return id >= 0 ? id : -2 - (int32_t)cp;
+}
+
+static inline const pair_slot *pair_of(encoder *E, symbol a, symbol b)
+{
+    E->work.pair_lookups++;
+    return (a | b) < 0 ? NULL : pair_find(E->v, a, b);
+}
+
+/* ---- A short part ---- */
+
+/* s[0..n), n <= SMALL_SYMBOLS, merged in place; returns how many symbols are left. */
+static int merge_small(encoder *E, symbol *s, int n)
+{
+    uint32_t rank[SMALL_SYMBOLS];
+    int32_t merged[SMALL_SYMBOLS];
+    for (int i = 0; i + 1 < n; i++) {
+        const pair_slot *p = pair_of(E, s[i], s[i + 1]);
+        rank[i] = p ? p->rank : UINT32_MAX;
+        merged[i] = p ? p->merged : -1;
+    }
+    for (;;) {
+        int best = 0;
+        uint32_t low = UINT32_MAX;
+        for (int i = 0; i + 1 < n; i++)
+            if (rank[i] < low) {
+                low = rank[i];
+                best = i;
+            }
+        if (low == UINT32_MAX)
+            return n;
+        s[best] = merged[best];
+        n--;
+        for (int i = best + 1; i < n; i++) {
+            s[i] = s[i + 1];
+            rank[i] = rank[i + 1];
+            merged[i] = merged[i + 1];
+        }
+        for (int i = best > 0 ? best - 1 : 0; i <= best && i + 1 < n; i++) {
+            const pair_slot *p = pair_of(E, s[i], s[i + 1]);
+            rank[i] = p ? p->rank : UINT32_MAX;
+            merged[i] = p ? p->merged : -1;
+        }
+    }
+}
+
+/* ---- A long part ---- */
+
+static void heap_down(encoder *E, size_t i)
+{
+    uint64_t *h = E->heap, key = h[i];
+    for (;;) {
+        size_t child = 4 * i + 1, best = child;
+        if (child >= E->n_heap)
+            break;
+        for (size_t k = child + 1; k < child + 4 && k < E->n_heap; k++)
+            if (h[k] < h[best])
+                best = k;
+        if (h[best] >= key)
+            break;
+        h[i] = h[best];
+        i = best;
+        E->work.heap_moves++;
+    }
+    h[i] = key;
+}
+
+static void heap_push(encoder *E, uint64_t key)
+{
+    uint64_t *h = E->heap;
+    size_t i = E->n_heap++;
+    while (i > 0 && h[(i - 1) / 4] > key) {
+        h[i] = h[(i - 1) / 4];
+        i = (i - 1) / 4;
+        E->work.heap_moves++;
+    }
+    h[i] = key;
+    E->work.heap_moves++;
+}
+
+static uint64_t heap_pop(encoder *E)
+{
+    uint64_t top = E->heap[0];
+    E->heap[0] = E->heap[--E->n_heap];
+    if (E->n_heap)
+        heap_down(E, 0);
+    return top;
+}
+
+/* Looks up the pair that begins at i; true if there is such a merge. */
+static bool rank_pair(encoder *E, uint32_t i)
+{
+    long_symbol *s = &E->sym[i];
+    const pair_slot *p = s->next == UINT32_MAX ? NULL : pair_of(E, s->s, E->sym[s->next].s);
+    s->rank = p ? p->rank : UINT32_MAX;
+    s->merged = p ? p->merged : -1;
+    return p != NULL;
+}
+
+/* Room for n symbols, and for the candidates: one per pair to begin with, and each of at most
+ * n - 1 merges makes at most two new ones while its own leaves. */
+static bool reserve_long(encoder *E, size_t n)
+{
+    if (n > E->sym_cap) {
+        long_symbol *s = mem_realloc(E->sym, n, sizeof *s);
+        if (!s)
+            return false;
+        E->sym = s;
+        E->sym_cap = n;
+    }
+    if (2 * n > E->heap_cap) {
+        uint64_t *h = mem_realloc(E->heap, 2 * n, sizeof *h);
+        if (!h)
+            return false;
+        E->heap = h;
+        E->heap_cap = 2 * n;
+    }
+    return true;
+}
+
+static void encode_long(encoder *E, const char *text, size_t n_bytes)
+{
+    uint32_t n = 0;
+    if (!reserve_long(E, n_bytes)) {
+        E->failed = true;
+        return;
+    }
+    for (size_t i = 0; i < n_bytes; n++) {
+        uint32_t cp;
+        i += read_char(text + i, n_bytes - i, &cp);
+        E->sym[n] = (long_symbol){symbol_of(E->v, cp), n - 1, n + 1, UINT32_MAX, -1};
+    }
+    E->sym[n - 1].next = UINT32_MAX; /* and sym[0].prev wrapped to it */
+
+    E->n_heap = 0;
+    for (uint32_t i = 0; i + 1 < n; i++)
+        if (rank_pair(E, i))
+            E->heap[E->n_heap++] = (uint64_t)E->sym[i].rank << 32 | i;
+    for (size_t i = E->n_heap / 4 + 1; i-- > 0;)
+        if (i < E->n_heap)
+            heap_down(E, i);
+
+    while (E->n_heap) {
+        uint64_t top = heap_pop(E);
+        uint32_t i = (uint32_t)top;
+        long_symbol *s = &E->sym[i];
+        if (s->rank != top >> 32)
+            continue; /* stale: a neighbour was merged in the meantime */
+        long_symbol *gone = &E->sym[s->next];
+        s->s = s->merged;
+        s->next = gone->next;
+        gone->rank = UINT32_MAX;
+        if (s->next != UINT32_MAX)
+            E->sym[s->next].prev = i;
+        if (rank_pair(E, i))
+            heap_push(E, (uint64_t)s->rank << 32 | i);
+        if (s->prev != UINT32_MAX && rank_pair(E, s->prev))
+            heap_push(E, (uint64_t)E->sym[s->prev].rank << 32 | s->prev);
+    }
+    for (uint32_t i = 0; i != UINT32_MAX; i = E->sym[i].next)
+        put_symbol(E, E->sym[i].s);
+}
+
+/* ---- Parts, words, fragments ---- */
+
+static void encode_part(encoder *E, const char *text, size_t n_bytes)
+{
+    cache_entry *c = NULL;
+    E->work.words++;
+    if (E->cache && n_bytes <= CACHE_KEY_BYTES) {
+        c = &E->cache[(uint32_t)hash_bytes(text, n_bytes) & E->cache_mask];
+        if (c->n_bytes == n_bytes && !memcmp(c->key, text, n_bytes)) {
+            E->work.cache_hits++;
+            for (int i = 0; i < c->n_ids; i++)
+                put(E, c->id[i]);
+            E->unk_last = false;
+            return;
+        }
+    }
+    symbol s[SMALL_SYMBOLS];
+    int n = 0;
+    size_t i = 0;
+    while (i < n_bytes && n < SMALL_SYMBOLS) {
+        uint32_t cp;
+        i += read_char(text + i, n_bytes - i, &cp);
+        s[n++] = symbol_of(E->v, cp);
+    }
+    if (i < n_bytes) {
+        encode_long(E, text, n_bytes);
+        return;
+    }
+    n = merge_small(E, s, n);
+    bool keep = c && n <= CACHE_IDS;
+    for (int k = 0; k < n; k++) {
+        put_symbol(E, s[k]);
+        keep &= s[k] >= 0;
+    }
+    if (keep) {
+        c->n_bytes = (unsigned char)n_bytes;
+        c->n_ids = (unsigned char)n;
+        memcpy(c->key, text, n_bytes);
+        memcpy(c->id, s, (size_t)n * sizeof *s);
+    }
+}
+
+/* Bytes of the part that begins at text[0], n > 0: up to the first place nothing can join over. */
+static size_t part_length(const vocab *v, const char *text, size_t n)
+{
+    uint32_t x, y;
+    size_t i = read_char(text, n, &x);
+    while (i < n) {
+        unsigned char c = (unsigned char)text[i];
+        if ((x | c) < 128) {
+            if (!(v->join_ascii[x][c >> 6] >> (c & 63) & 1))
+                return i;
+            x = c;
+            i++;
+            continue;
+        }
+        size_t len = read_char(text + i, n - i, &y);
+        if ((x == '\n') != (y == '\n') || !may_join(v, x, y))
+            return i;
+        x = y;
+        i += len;
+    }
+    return i;
+}
+
+static void encode_fragment(encoder *E, const char *text, size_t n)
+{
+    const vocab *v = E->v;
+    for (size_t i = 0; i < n && !E->failed;) {
+        if (text[i] == '\n') {
+            size_t run = 1;
+            while (i + run < n && text[i + run] == '\n')
+                run++;
+            /* A run of line feeds that is a piece is that piece, whatever the merges would do. */
+            if (run <= (size_t)v->newline_max && v->newline_id[run] >= 0) {
+                put_symbol(E, v->newline_id[run]);
+                i += run;
+                continue;
+            }
+            for (size_t end = i + run; i < end && !E->failed;) {
+                size_t len = part_length(v, text + i, end - i);
+                encode_part(E, text + i, len);
+                i += len;
+            }
+            continue;
+        }
+        size_t len = part_length(v, text + i, n - i);
+        encode_part(E, text + i, len);
+        i += len;
+    }
+    E->work.chars += n;
+}
+
+status encode_counted(const vocab *v, const char *text, size_t n, special_mode mode,
+                      const text_span *span, size_t n_spans, id_list *out, encode_work *work,
+                      err *e)
+{
+    encoder E = {.v = v, .out = out};
+    special_hit *hit = NULL;
+    size_t n_hits = 0, at = 0;
+    int64_t n_before = out->n;
+    status st;
+
+    if (v->kind == VOCAB_NONE)
+        return err_set(e, E_UNSUPPORTED, "this model has no vocabulary: it reads token ids only");
+    if (n > VOCAB_MAX_TEXT_BYTES)
+        return err_set(e, E_LIMIT, "a text of %zu bytes; carat encodes up to %d at once", n,
+                       VOCAB_MAX_TEXT_BYTES);
+    if ((st = special_find(v, text, n, mode, span, n_spans, &hit, &n_hits, e)))
+        return st;
+    if (n >= CACHE_MIN_TEXT) {
+        uint32_t size = 16;
+        while (size < n / 16 && size < CACHE_MAX_ENTRIES)
+            size *= 2;
+        E.cache_mask = size - 1;
+        E.cache = mem_calloc(size, sizeof *E.cache);
+        E.failed = !E.cache;
+    }
+    for (size_t i = 0; i <= n_hits && !E.failed; i++) {
+        size_t end = i < n_hits ? hit[i].at : n;
+        E.unk_last = false;
+        encode_fragment(&E, text + at, end - at);
+        if (i < n_hits) {
+            put(&E, hit[i].id);
+            at = end + hit[i].n;
+        }
+    }
+    mem_free(E.cache);
+    mem_free(E.heap);
+    mem_free(E.sym);
+    mem_free(hit);
+    if (work)
+        *work = E.work;
+    if (E.failed) {
+        out->n = n_before;
+        return err_memory(e, "encoding a text", n);
+    }
+    return OK;
+}
+
+status vocab_encode_spans(const vocab *v, const char *text, size_t n, special_mode mode,
+                          const text_span *span, size_t n_spans, id_list *out, err *e)
+{
+    return encode_counted(v, text, n, mode, span, n_spans, out, NULL, e);
+}
+
+status vocab_encode(const vocab *v, const char *text, size_t n, special_mode mode, id_list *out,
+                    err *e)
+{
+    text_span all = {0, n};
+    return encode_counted(v, text, n, mode, &all, 1, out, NULL, e);
+}

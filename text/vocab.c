@@ -1,0 +1,642 @@
+/* vocab.c - builds a vocabulary out of what a file holds, and answers questions about its pieces.
+ *
+ * Everything is checked here, once: types, duplicates, byte pieces, that every merge joins two
+ * pieces into a third. What encoding needs to be fast is derived here as well (see vocab_int.h).
+ * A quarter of a million pieces and half a million merges are mostly cache misses, so merges are
+ * resolved in batches: first all hashes of a batch with a prefetch each, then all look-ups.
+ *
+ * Not here: matching special pieces (special.c), encoding (bpe.c).
+ */
+#include "text/vocab_int.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+
+#include <inttypes.h>
+
+struct vocab_builder {
+    vocab *v;
+    err e; /* the first failure; finish reports it */
+    int64_t n_tokens, n_merges;
+    int64_t tokens, merges; /* added so far */
+    size_t piece_bytes, piece_cap;
+    char *merge_bytes; /* A and B of every merge, without the space */
+    size_t n_merge_bytes, merge_cap;
+    uint32_t *merge_at;  /* [n_merges + 1] */
+    uint16_t *merge_cut; /* [n_merges]: length of A */
+};
+
+static const char *const eog_pieces[] = {"<eos>", "<turn|>", "<|tool_response>"};
+static const char *const shown_pieces[] = {"<|turn>",          "<|channel>",   "<channel|>",
+                                           "<|tool_call>",     "<tool_call|>", "<|tool_response>",
+                                           "<tool_response|>", "<|\"|>"};
+static const char *const media_pieces[] = {"<|image>",  "<image|>",  "<|audio>", "<audio|>",
+                                           "<|image|>", "<|audio|>", "<|video|>"};
+
+#define COUNT_OF(a) (sizeof(a) / sizeof *(a))
+
+/* ---- Building ---- */
+
+status vocab_begin(vocab_builder **out, int64_t n_tokens, int64_t n_merges, err *e)
+{
+    *out = NULL;
+    if (n_tokens < 0 || n_tokens > VOCAB_MAX_TOKENS)
+        return err_set(e, E_FORMAT, "a vocabulary of %" PRId64 " pieces: carat reads up to %d",
+                       n_tokens, VOCAB_MAX_TOKENS);
+    if (n_merges < 0 || n_merges > VOCAB_MAX_MERGES)
+        return err_set(e, E_FORMAT, "a vocabulary with %" PRId64 " merges: carat reads up to %d",
+                       n_merges, VOCAB_MAX_MERGES);
+    size_t n = (size_t)n_tokens, m = (size_t)n_merges;
+    vocab_builder *b = mem_calloc(1, sizeof *b);
+    vocab *v = b ? b->v = mem_calloc(1, sizeof *v) : NULL;
+    if (v) {
+        v->piece_at = mem_calloc(n + 1, sizeof *v->piece_at);
+        v->text_at = mem_calloc(n + 1, sizeof *v->text_at);
+        v->type = mem_calloc(n, 1);
+        v->flags = mem_calloc(n, 1);
+        b->merge_at = mem_calloc(m + 1, sizeof *b->merge_at);
+        b->merge_cut = mem_calloc(m, sizeof *b->merge_cut);
+    }
+    if (!v || !v->piece_at || !v->text_at || !v->type || !v->flags || !b->merge_at ||
+        !b->merge_cut) {
+        vocab_abandon(b);
+        return err_memory(e, "a vocabulary", n * 10 + m * 6);
+    }
+    b->n_tokens = n_tokens;
+    b->n_merges = n_merges;
+    *out = b;
+    return OK;
+}
+
+/* Room for n more bytes behind used. */
+static bool grow(vocab_builder *b, char **bytes, size_t used, size_t *cap, size_t n)
+{
+    if (used + n > VOCAB_MAX_BYTES) {
+        err_set(&b->e, E_FORMAT, "the vocabulary's pieces or merges are larger than %d bytes",
+                VOCAB_MAX_BYTES);
+        return false;
+    }
+    if (used + n <= *cap && *bytes)
+        return true;
+    size_t want = *cap ? *cap * 2 : 1 << 16;
+    while (want < used + n)
+        want *= 2;
+    char *p = mem_realloc(*bytes, want, 1);
+    if (!p) {
+        err_memory(&b->e, "a vocabulary", want);
+        return false;
+    }
+    *bytes = p;
+    *cap = want;
+    return true;
+}
+
+void vocab_add_token(vocab_builder *b, const char *piece, size_t n, int64_t type)
+{
+    vocab *v = b->v;
+    int64_t id = b->tokens;
+    if (b->e.status)
+        return;
+    if (id >= b->n_tokens) {
+        err_set(&b->e, E_ARG, "more pieces than the %" PRId64 " announced", b->n_tokens);
+    } else if (type < TOKEN_NORMAL || type > TOKEN_BYTE) {
+        err_set(&b->e, E_FORMAT, "piece %" PRId64 " has type %" PRId64 "; types are 1 to 6", id,
+                type);
+    } else if (n > VOCAB_MAX_PIECE_BYTES) {
+        err_set(&b->e, E_FORMAT, "piece %" PRId64 " has %zu bytes; carat reads up to %d", id, n,
+                VOCAB_MAX_PIECE_BYTES);
+    } else if (!n && type != TOKEN_UNUSED) {
+        err_set(&b->e, E_FORMAT, "piece %" PRId64 " is empty", id);
+    } else if (grow(b, &v->piece_bytes, b->piece_bytes, &b->piece_cap, n)) {
+        if (n)
+            memcpy(v->piece_bytes + b->piece_bytes, piece, n);
+        b->piece_bytes += n;
+        v->type[id] = (uint8_t)type;
+        v->piece_at[++b->tokens] = (uint32_t)b->piece_bytes;
+    }
+}
+
+void vocab_add_merge(vocab_builder *b, const char *merge, size_t n)
+{
+    int64_t rank = b->merges;
+    const char *space = n > 2 ? memchr(merge + 1, ' ', n - 1) : NULL;
+    size_t left = space ? (size_t)(space - merge) : 0;
+    if (b->e.status)
+        return;
+    if (rank >= b->n_merges) {
+        err_set(&b->e, E_ARG, "more merges than the %" PRId64 " announced", b->n_merges);
+    } else if (!space || left + 1 == n || n > VOCAB_MAX_PIECE_BYTES) {
+        err_set(&b->e, E_FORMAT, "merge %" PRId64 " is \"%.*s\", not two pieces and a space", rank,
+                (int)(n < 60 ? n : 60), merge);
+    } else if (grow(b, &b->merge_bytes, b->n_merge_bytes, &b->merge_cap, n - 1)) {
+        char *to = b->merge_bytes + b->n_merge_bytes;
+        memcpy(to, merge, left);
+        memcpy(to + left, space + 1, n - 1 - left);
+        b->n_merge_bytes += n - 1;
+        b->merge_cut[rank] = (uint16_t)left;
+        b->merge_at[++b->merges] = (uint32_t)b->n_merge_bytes;
+    }
+}
+
+void vocab_abandon(vocab_builder *b)
+{
+    if (!b)
+        return;
+    vocab_close(b->v);
+    mem_free(b->merge_bytes);
+    mem_free(b->merge_at);
+    mem_free(b->merge_cut);
+    mem_free(b);
+}
+
+void vocab_close(vocab *v)
+{
+    if (!v)
+        return;
+    special_free(v);
+    mem_free(v->join_other);
+    mem_free(v->newline_id);
+    mem_free(v->char_id);
+    mem_pages_free(v->pair, v->pair_bytes);
+    mem_free(v->slot);
+    mem_free(v->flags);
+    mem_free(v->type);
+    mem_free(v->text_bytes);
+    mem_free(v->text_at);
+    mem_free(v->piece_bytes);
+    mem_free(v->piece_at);
+    mem_free(v);
+}
+
+/* ---- The table of pieces ---- */
+
+static int32_t find_hashed(const vocab *v, const char *piece, size_t n, uint64_t h)
+{
+    if (!v->slot)
+        return -1;
+    for (uint32_t i = (uint32_t)h & v->slot_mask;; i = (i + 1) & v->slot_mask) {
+        const piece_slot *s = &v->slot[i];
+        if (s->id < 0)
+            return -1;
+        if (s->tag != (uint32_t)(h >> 32))
+            continue;
+        uint32_t at = v->piece_at[s->id];
+        if (v->piece_at[s->id + 1] - at == n && !memcmp(v->piece_bytes + at, piece, n))
+            return s->id;
+    }
+}
+
+int32_t vocab_find(const vocab *v, const char *piece, size_t n)
+{
+    return find_hashed(v, piece, n, hash_bytes(piece, n));
+}
+
+static uint32_t table_size(uint64_t n)
+{
+    uint32_t size = 16;
+    while (size < 2 * n)
+        size *= 2;
+    return size;
+}
+
+static status build_pieces(vocab *v, err *e)
+{
+    uint32_t size = table_size((uint64_t)v->n);
+    v->slot_mask = size - 1;
+    v->slot = mem_alloc(size * sizeof *v->slot);
+    if (!v->slot)
+        return err_memory(e, "the table of pieces", size * sizeof *v->slot);
+    memset(v->slot, 0xFF, size * sizeof *v->slot);
+    for (int32_t id = 0; id < v->n; id++) {
+        size_t n;
+        const char *piece = vocab_piece(v, id, &n);
+        uint64_t h = hash_bytes(piece, n);
+        uint32_t i = (uint32_t)h & v->slot_mask, probes = 0;
+        bool twin = !n;
+        for (; v->slot[i].id >= 0 && !twin; i = (i + 1) & v->slot_mask) {
+            if (++probes > VOCAB_MAX_PROBES)
+                return err_set(e, E_FORMAT, "the vocabulary's pieces collide around piece %d", id);
+            if (v->slot[i].tag != (uint32_t)(h >> 32))
+                continue;
+            int32_t other = v->slot[i].id;
+            size_t n_other;
+            const char *p = vocab_piece(v, other, &n_other);
+            if (n_other != n || memcmp(p, piece, n))
+                continue;
+            if (v->type[id] != TOKEN_UNUSED && v->type[other] != TOKEN_UNUSED)
+                return err_set(e, E_FORMAT, "pieces %d and %d are both \"%.*s\"", other, id,
+                               (int)(n < 60 ? n : 60), piece);
+            /* A place holder gives way to a real piece of the same spelling. */
+            if (v->type[other] == TOKEN_UNUSED)
+                v->slot[i].id = id;
+            twin = true;
+            break;
+        }
+        if (!twin)
+            v->slot[i] = (piece_slot){(uint32_t)(h >> 32), id};
+    }
+    return OK;
+}
+
+/* ---- The table of merges ---- */
+
+static uint32_t last_char(const char *s, size_t n)
+{
+    size_t i = n - 1;
+    uint32_t cp;
+    bool ok;
+    while (i > 0 && n - i < 4 && ((unsigned char)s[i] & 0xC0) == 0x80)
+        i--;
+    utf8_decode(s + i, n - i, &cp, &ok);
+    return cp == SPACE_MARK_CP ? ' ' : cp;
+}
+
+static uint32_t first_char(const char *s, size_t n)
+{
+    uint32_t cp;
+    bool ok;
+    utf8_decode(s, n, &cp, &ok);
+    return cp == SPACE_MARK_CP ? ' ' : cp;
+}
+
+static status insert_pair(vocab *v, int32_t left, int32_t right, uint32_t rank, int32_t merged,
+                          err *e)
+{
+    uint32_t i = (uint32_t)hash_pair(left, right) & v->pair_mask, probes = 0;
+    for (; v->pair[i].rank != UINT32_MAX; i = (i + 1) & v->pair_mask) {
+        if (v->pair[i].left == left && v->pair[i].right == right)
+            return err_set(e, E_FORMAT, "merges %" PRIu32 " and %" PRIu32 " join the same pieces",
+                           v->pair[i].rank, rank);
+        if (++probes > VOCAB_MAX_PROBES)
+            return err_set(e, E_FORMAT, "the vocabulary's merges collide around merge %" PRIu32,
+                           rank);
+    }
+    v->pair[i] = (pair_slot){left, right, rank, merged};
+    return OK;
+}
+
+static status build_merges(vocab_builder *b, err *e)
+{
+    enum { BATCH = 32 };
+    vocab *v = b->v;
+    uint32_t size = table_size((uint64_t)b->merges);
+    v->pair_mask = size - 1;
+    v->pair_bytes = size * sizeof *v->pair;
+    v->pair = mem_pages(v->pair_bytes);
+    v->join_other = mem_calloc(JOIN_BITS / 64, 8);
+    if (!v->pair || !v->join_other)
+        return err_memory(e, "the table of merges", v->pair_bytes);
+    for (uint32_t i = 0; i < size; i++)
+        v->pair[i].rank = UINT32_MAX;
+
+    for (int64_t base = 0; base < b->merges; base += BATCH) {
+        int n_batch = (int)(b->merges - base < BATCH ? b->merges - base : BATCH);
+        uint64_t h[BATCH][3];
+        int32_t id[BATCH][3];
+        for (int k = 0; k < n_batch; k++) {
+            const char *s = b->merge_bytes + b->merge_at[base + k];
+            size_t n = b->merge_at[base + k + 1] - b->merge_at[base + k];
+            size_t cut = b->merge_cut[base + k];
+            h[k][0] = hash_bytes(s, cut);
+            h[k][1] = hash_bytes(s + cut, n - cut);
+            h[k][2] = hash_bytes(s, n);
+            for (int j = 0; j < 3; j++)
+                __builtin_prefetch(&v->slot[(uint32_t)h[k][j] & v->slot_mask]);
+        }
+        /* The slot says where the spelling is: a second miss, so a second round. */
+        for (int k = 0; k < n_batch; k++)
+            for (int j = 0; j < 3; j++) {
+                int32_t guess = v->slot[(uint32_t)h[k][j] & v->slot_mask].id;
+                if (guess >= 0)
+                    __builtin_prefetch(v->piece_bytes + v->piece_at[guess]);
+            }
+        for (int k = 0; k < n_batch; k++) {
+            const char *s = b->merge_bytes + b->merge_at[base + k];
+            size_t n = b->merge_at[base + k + 1] - b->merge_at[base + k];
+            size_t cut = b->merge_cut[base + k];
+            id[k][0] = find_hashed(v, s, cut, h[k][0]);
+            id[k][1] = find_hashed(v, s + cut, n - cut, h[k][1]);
+            id[k][2] = find_hashed(v, s, n, h[k][2]);
+            for (int j = 0; j < 3; j++)
+                if (id[k][j] < 0)
+                    return err_set(e, E_FORMAT,
+                                   "merge %" PRId64 " joins \"%.*s\" and \"%.*s\", but %s is not a "
+                                   "piece of the vocabulary",
+                                   base + k, (int)(cut < 60 ? cut : 60), s,
+                                   (int)(n - cut < 60 ? n - cut : 60), s + cut,
+                                   j == 0   ? "the first"
+                                   : j == 1 ? "the second"
+                                            : "the whole");
+            __builtin_prefetch(&v->pair[(uint32_t)hash_pair(id[k][0], id[k][1]) & v->pair_mask]);
+        }
+        for (int k = 0; k < n_batch; k++) {
+            const char *s = b->merge_bytes + b->merge_at[base + k];
+            size_t n = b->merge_at[base + k + 1] - b->merge_at[base + k];
+            size_t cut = b->merge_cut[base + k];
+            /* Plain text never becomes structure: a merge that spells a control piece is void. */
+            if (v->flags[id[k][2]] & FLAG_STRUCTURE)
+                continue;
+            status st = insert_pair(v, id[k][0], id[k][1], (uint32_t)(base + k), id[k][2], e);
+            if (st)
+                return st;
+            uint32_t x = last_char(s, cut), y = first_char(s + cut, n - cut);
+            if ((x | y) < 128) {
+                v->join_ascii[x][y >> 6] |= (uint64_t)1 << (y & 63);
+            } else {
+                uint32_t bit = join_bit(x, y);
+                v->join_other[bit >> 6] |= (uint64_t)1 << (bit & 63);
+            }
+        }
+    }
+    /* Line feeds are a word of their own whatever the merges say. */
+    const uint64_t lf = (uint64_t)1 << '\n';
+    for (int x = 0; x < 128; x++)
+        if (x != '\n')
+            v->join_ascii[x][0] &= ~lf;
+    v->join_ascii['\n'][0] &= lf;
+    v->join_ascii['\n'][1] = 0;
+    return OK;
+}
+
+/* ---- Types, flags, characters, what tokens print as ---- */
+
+static bool spelled(const char *piece, size_t n, const char *text)
+{
+    return strlen(text) == n && !memcmp(piece, text, n);
+}
+
+/* "<0x0A>" to 10; -1 if it is not of that form. */
+static int byte_of(const char *p, size_t n)
+{
+    int value = 0;
+    if (n != 6 || memcmp(p, "<0x", 3) || p[5] != '>')
+        return -1;
+    for (int i = 3; i < 5; i++) {
+        int c = p[i];
+        if (c >= '0' && c <= '9')
+            value = value * 16 + c - '0';
+        else if (c >= 'A' && c <= 'F')
+            value = value * 16 + c - 'A' + 10;
+        else
+            return -1;
+    }
+    return value;
+}
+
+static void set_flags(vocab *v)
+{
+    for (int32_t id = 0; id < v->n; id++) {
+        size_t n;
+        const char *p = vocab_piece(v, id, &n);
+        uint8_t f = 0;
+        bool marker =
+            n >= 4 && ((p[0] == '<' && p[1] == '|') || (p[n - 2] == '|' && p[n - 1] == '>'));
+        if (v->type[id] == TOKEN_CONTROL || v->type[id] == TOKEN_UNKNOWN)
+            f |= FLAG_SPECIAL | FLAG_STRUCTURE;
+        if (v->type[id] == TOKEN_USER_DEFINED)
+            f |= marker ? FLAG_SPECIAL | FLAG_STRUCTURE : FLAG_SPECIAL;
+        if (*p == '<' && n >= 5 && v->type[id] != TOKEN_BYTE) {
+            for (size_t i = 0; i < COUNT_OF(shown_pieces); i++)
+                if (spelled(p, n, shown_pieces[i]))
+                    f |= FLAG_SHOWN;
+            for (size_t i = 0; i < COUNT_OF(eog_pieces); i++)
+                if (spelled(p, n, eog_pieces[i]))
+                    f |= FLAG_EOG;
+        }
+        v->flags[id] = f;
+    }
+}
+
+static status set_specials(vocab *v, const vocab_settings *s, err *e)
+{
+    const struct {
+        const char *name;
+        int32_t id;
+    } ids[] = {{"begin-of-sequence", s->bos},
+               {"end-of-sequence", s->eos},
+               {"end-of-turn", s->eot},
+               {"unknown", s->unk},
+               {"padding", s->pad}};
+    for (size_t i = 0; i < COUNT_OF(ids); i++)
+        if (ids[i].id < -1 || ids[i].id >= v->n)
+            return err_set(e, E_FORMAT, "the %s id is %d; the vocabulary has %d pieces",
+                           ids[i].name, ids[i].id, v->n);
+    v->bos = s->bos >= 0 ? s->bos : vocab_find(v, "<bos>", 5);
+    v->eos = s->eos >= 0 ? s->eos : vocab_find(v, "<eos>", 5);
+    v->unk = s->unk >= 0 ? s->unk : vocab_find(v, "<unk>", 5);
+    const int32_t ends[] = {s->eos, s->eot};
+    for (size_t i = 0; i < COUNT_OF(ends); i++) {
+        size_t n;
+        const char *p = vocab_piece(v, ends[i], &n);
+        /* "</s>" is an ordinary piece of this family (an HTML tag): answers may contain it. */
+        if (p && !spelled(p, n, "</s>"))
+            v->flags[ends[i]] |= FLAG_EOG;
+    }
+    for (size_t i = 0; i < COUNT_OF(media_pieces); i++) {
+        int32_t id = vocab_find(v, media_pieces[i], strlen(media_pieces[i]));
+        if (id >= 0)
+            v->never[v->n_never++] = id;
+    }
+    return OK;
+}
+
+static bool all_newlines(const char *p, size_t n)
+{
+    size_t i = 0;
+    while (i < n && p[i] == '\n')
+        i++;
+    return n && i == n;
+}
+
+static status build_chars(vocab *v, err *e)
+{
+    enum { BMP = 0x10000 };
+    v->char_id = mem_alloc(BMP * sizeof *v->char_id);
+    if (!v->char_id)
+        return err_memory(e, "the table of characters", BMP * sizeof *v->char_id);
+    memset(v->char_id, 0xFF, BMP * sizeof *v->char_id);
+    memset(v->byte_id, 0xFF, sizeof v->byte_id);
+    for (int32_t id = 0; id < v->n; id++) {
+        size_t n;
+        const char *p = vocab_piece(v, id, &n);
+        uint32_t cp;
+        bool ok;
+        if (v->type[id] == TOKEN_BYTE) {
+            int byte = byte_of(p, n);
+            if (byte < 0)
+                return err_set(e, E_FORMAT, "piece %d is of type byte but is spelled \"%.*s\"", id,
+                               (int)(n < 60 ? n : 60), p);
+            v->byte_id[byte] = id;
+        } else if (all_newlines(p, n) && (int32_t)n > v->newline_max) {
+            v->newline_max = (int32_t)n;
+        }
+        if (n < 1 || n > 3 || utf8_decode(p, n, &cp, &ok) != (int)n || !ok)
+            continue;
+        if (!(v->flags[id] & FLAG_STRUCTURE) && (v->char_id[cp] < 0 || v->type[id] != TOKEN_UNUSED))
+            v->char_id[cp] = id;
+    }
+    v->char_id[' '] = v->char_id[SPACE_MARK_CP]; /* how texts spell it */
+    for (int byte = 0; byte < 256; byte++)
+        if (v->byte_id[byte] < 0 && v->unk < 0)
+            return err_set(e, E_FORMAT,
+                           "the vocabulary has neither a piece for byte 0x%02X nor an unknown "
+                           "token, so not every text can be encoded",
+                           (unsigned)byte);
+    size_t n_lines = (size_t)v->newline_max + 1;
+    v->newline_id = mem_alloc(n_lines * sizeof *v->newline_id);
+    char *run = mem_alloc(n_lines);
+    if (v->newline_id && run) {
+        memset(run, '\n', n_lines);
+        for (size_t i = 0; i < n_lines; i++)
+            v->newline_id[i] = i ? vocab_find(v, run, i) : -1;
+    }
+    mem_free(run);
+    return v->newline_id && run ? OK : err_memory(e, "the table of line breaks", n_lines * 5);
+}
+
+static status build_texts(vocab *v, err *e)
+{
+    /* No text is longer than its piece. */
+    size_t cap = v->piece_at[v->n], at = 0;
+    if (!(v->text_bytes = mem_alloc(cap)))
+        return err_memory(e, "the texts of a vocabulary", cap);
+    for (int32_t id = 0; id < v->n; id++) {
+        size_t n;
+        const char *p = vocab_piece(v, id, &n);
+        if (v->type[id] == TOKEN_BYTE) {
+            v->text_bytes[at++] = (char)byte_of(p, n);
+        } else if (v->type[id] != TOKEN_NORMAL) {
+            if (n)
+                memcpy(v->text_bytes + at, p, n);
+            at += n;
+        } else {
+            for (size_t i = 0; i < n;) {
+                bool space = n - i >= 3 && !memcmp(p + i, SPACE_MARK, 3);
+                v->text_bytes[at++] = space ? ' ' : p[i];
+                i += space ? 3 : 1;
+            }
+        }
+        v->text_at[id + 1] = (uint32_t)at;
+    }
+    return OK;
+}
+
+static status choose_kind(const vocab_builder *b, const vocab_settings *s, err *e)
+{
+    const char *model = s->model ? s->model : "", *pre = s->pre ? s->pre : "";
+    if (!strcmp(model, "no_vocab")) {
+        b->v->kind = VOCAB_NONE;
+        return OK;
+    }
+    bool gemma = !strcmp(model, "gemma4") || (!strcmp(model, "llama") && !strcmp(pre, "gemma4"));
+    if (!gemma && !(!strcmp(model, "llama") && b->merges > 0))
+        return err_set(e, E_UNSUPPORTED,
+                       "the tokenizer is \"%s\" (pre \"%s\"); carat reads \"gemma4\" so far", model,
+                       pre);
+    if (!b->merges)
+        return err_set(e, E_FORMAT, "the tokenizer is \"%s\" but the file has no merges for it",
+                       model);
+    b->v->kind = VOCAB_GEMMA4;
+    return OK;
+}
+
+status vocab_finish(vocab_builder *b, const vocab_settings *s, vocab **out, err *e)
+{
+    vocab *v = b->v;
+    status st;
+
+    *out = NULL;
+    if (b->e.status) {
+        st = err_set(e, b->e.status, "%s", b->e.text);
+        goto out;
+    }
+    if (b->tokens != b->n_tokens || b->merges != b->n_merges) {
+        st = err_set(e, E_ARG,
+                     "a vocabulary of %" PRId64 " pieces and %" PRId64 " merges was announced, and "
+                     "%" PRId64 " and %" PRId64 " came",
+                     b->n_tokens, b->n_merges, b->tokens, b->merges);
+        goto out;
+    }
+    v->n = (int32_t)b->tokens;
+    v->bos = v->eos = v->unk = -1;
+    if (!v->piece_bytes && !(v->piece_bytes = mem_calloc(1, 1))) {
+        st = err_memory(e, "a vocabulary", 1);
+        goto out;
+    }
+    if ((st = choose_kind(b, s, e)))
+        goto out;
+    if ((st = build_pieces(v, e)))
+        goto out;
+    set_flags(v);
+    if ((st = set_specials(v, s, e)))
+        goto out;
+    if ((st = build_texts(v, e)))
+        goto out;
+    if (v->kind != VOCAB_NONE &&
+        ((st = build_chars(v, e)) || (st = build_merges(b, e)) || (st = special_build(v, e))))
+        goto out;
+    *out = v;
+    b->v = NULL;
+out:
+    vocab_abandon(b);
+    return st;
+}
+
+/* ---- Questions ---- */
+
+vocab_kind vocab_kind_of(const vocab *v)
+{
+    return v->kind;
+}
+
+int32_t vocab_n(const vocab *v)
+{
+    return v->n;
+}
+
+int32_t vocab_bos(const vocab *v)
+{
+    return v->bos;
+}
+
+int32_t vocab_eos(const vocab *v)
+{
+    return v->eos;
+}
+
+bool vocab_is_eog(const vocab *v, int32_t id)
+{
+    return id >= 0 && id < v->n && v->flags[id] & FLAG_EOG;
+}
+
+const int32_t *vocab_never_sampled(const vocab *v, int32_t *n)
+{
+    *n = v->n_never;
+    return v->never;
+}
+
+token_type vocab_type(const vocab *v, int32_t id)
+{
+    return id >= 0 && id < v->n ? (token_type)v->type[id] : TOKEN_UNUSED;
+}
+
+const char *vocab_piece(const vocab *v, int32_t id, size_t *n)
+{
+    *n = 0;
+    if (id < 0 || id >= v->n)
+        return NULL;
+    *n = v->piece_at[id + 1] - v->piece_at[id];
+    return v->piece_bytes + v->piece_at[id];
+}
+
+const char *vocab_text(const vocab *v, int32_t id, bool special, size_t *n)
+{
+    *n = 0;
+    if (id < 0 || id >= v->n)
+        return NULL;
+    uint8_t t = v->type[id], f = v->flags[id];
+    bool control = t == TOKEN_CONTROL || t == TOKEN_UNKNOWN;
+    bool hidden = f & FLAG_EOG || (control && !(f & FLAG_SHOWN));
+    if (special || !hidden)
+        *n = v->text_at[id + 1] - v->text_at[id];
+    return v->text_bytes + v->text_at[id];
+}

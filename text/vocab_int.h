@@ -1,0 +1,180 @@
+/* vocab_int.h - the inside of a vocabulary, for vocab.c (builds it), special.c and bpe.c (read it).
+ *
+ * Pieces lie back to back in one block and are found through an open-addressing table; merges
+ * lie in a second table keyed by the ids of the pair. Everything else here is derived at load so
+ * that encoding can decide quickly: the id of each character, which neighbouring characters no
+ * merge can ever join, and a trie of the special pieces.
+ */
+#ifndef TEXT_VOCAB_INT_H
+#define TEXT_VOCAB_INT_H
+
+#include "base/arena.h"
+#include "text/vocab.h"
+
+#include <string.h>
+
+enum {
+    VOCAB_MAX_TOKENS = 1 << 24,     /* 64 times Gemma's; keeps every offset in 32 bits */
+    VOCAB_MAX_MERGES = 1 << 26,     /* 128 times Gemma's */
+    VOCAB_MAX_PIECE_BYTES = 65535,  /* the longest real ones have about a hundred */
+    VOCAB_MAX_SPECIAL_BYTES = 1024, /* of one special piece: a search may walk so far per byte */
+    VOCAB_MAX_BYTES = 1 << 30,      /* of all pieces, and of all merges, together */
+    VOCAB_MAX_PROBES = 4096,        /* a table this unlucky was built to be slow */
+    VOCAB_MAX_TEXT_BYTES = 1 << 30, /* of one text to encode: positions fit 32 bits with room */
+};
+
+#define SPACE_MARK "\xE2\x96\x81" /* U+2581, how pieces spell a space */
+#define SPACE_MARK_CP 0x2581u
+
+enum {
+    FLAG_EOG = 1,       /* ends generation */
+    FLAG_SHOWN = 2,     /* a marker the output parser reads: spelled out whatever its type */
+    FLAG_STRUCTURE = 4, /* makes chat structure: never matched in content */
+    FLAG_SPECIAL = 8    /* a candidate for matching at all */
+};
+
+typedef struct piece_slot {
+    uint32_t tag; /* high half of the hash */
+    int32_t id;   /* -1: empty */
+} piece_slot;
+
+typedef struct pair_slot {
+    int32_t left, right;
+    uint32_t rank; /* UINT32_MAX: empty slot */
+    int32_t merged;
+} pair_slot;
+
+typedef struct trie_slot {
+    uint32_t edge; /* node << 8 | byte */
+    uint32_t node; /* 0: empty slot; the root is nobody's child */
+} trie_slot;
+
+struct vocab {
+    vocab_kind kind;
+    int32_t n;
+    uint32_t *piece_at; /* [n + 1] into piece_bytes */
+    char *piece_bytes;
+    uint32_t *text_at; /* [n + 1] into text_bytes: what the token prints as */
+    char *text_bytes;
+    uint8_t *type, *flags; /* [n] */
+
+    piece_slot *slot;
+    uint32_t slot_mask;
+    pair_slot *pair;
+    uint32_t pair_mask;
+    uint64_t pair_bytes; /* from mem_pages */
+
+    int32_t *char_id; /* [0x10000]: the piece that is this one character, -1 */
+    int32_t byte_id[256];
+    int32_t *newline_id; /* [newline_max + 1]: the piece of so many LF, -1 */
+    int32_t newline_max;
+
+    /* Can a merge join a piece ending in x with one beginning in y? Exact for ASCII (with the
+     * space standing for U+2581), else a hashed bitmap, which may say yes wrongly and only costs
+     * time then. */
+    uint64_t join_ascii[128][2];
+    uint64_t *join_other; /* JOIN_BITS bits */
+
+    trie_slot *trie;
+    uint32_t trie_mask, n_nodes;
+    int32_t *node_id; /* [n_nodes]: the special piece that ends here, -1 */
+    bool first[256];  /* bytes that begin a special piece */
+
+    int32_t bos, eos, unk;
+    int32_t never[8], n_never;
+};
+
+enum { JOIN_BITS = 1 << 21 };
+
+static inline uint64_t hash_fold(uint64_t a, uint64_t b)
+{
+    unsigned __int128 m = (unsigned __int128)a * b;
+    return (uint64_t)m ^ (uint64_t)(m >> 64);
+}
+
+/* Hash of a short byte string: eight bytes a step, the tail by two overlapping reads. */
+static inline uint64_t hash_bytes(const char *s, size_t n)
+{
+    uint64_t h = n * 0x9e3779b97f4a7c15u, a, b;
+    while (n > 8) {
+        memcpy(&a, s, 8);
+        h = hash_fold(h ^ a ^ 0xa0761d6478bd642fu, 0xe7037ed1a0b428dbu);
+        s += 8;
+        n -= 8;
+    }
+    if (n >= 4) {
+        uint32_t lo, hi;
+        memcpy(&lo, s, 4);
+        memcpy(&hi, s + n - 4, 4);
+        b = (uint64_t)hi << 32 | lo;
+    } else if (n > 0) {
+        b = (uint64_t)(unsigned char)s[0] << 16 | (uint64_t)(unsigned char)s[n >> 1] << 8 |
+            (unsigned char)s[n - 1];
+    } else {
+        b = 0;
+    }
+    return hash_fold(h ^ b ^ 0x8ebc6af09c88c6e3u, 0x589965cc75374cc3u);
+}
+
+static inline uint64_t hash_pair(int32_t left, int32_t right)
+{
+    return hash_fold(((uint64_t)(uint32_t)left << 32 | (uint32_t)right) ^ 0xa0761d6478bd642fu,
+                     0xe7037ed1a0b428dbu);
+}
+
+/* The merge of two pieces, or NULL. */
+static inline const pair_slot *pair_find(const vocab *v, int32_t left, int32_t right)
+{
+    for (uint32_t i = (uint32_t)hash_pair(left, right) & v->pair_mask;;
+         i = (i + 1) & v->pair_mask) {
+        const pair_slot *p = &v->pair[i];
+        if (p->rank == UINT32_MAX)
+            return NULL;
+        if (p->left == left && p->right == right)
+            return p;
+    }
+}
+
+static inline uint32_t join_bit(uint32_t x, uint32_t y)
+{
+    return (uint32_t)(hash_fold((uint64_t)x << 32 | y, 0xe7037ed1a0b428dbu) & (JOIN_BITS - 1));
+}
+
+/* x and y as they stand in pieces, but with U+2581 replaced by the space it stands for. */
+static inline bool may_join(const vocab *v, uint32_t x, uint32_t y)
+{
+    if ((x | y) < 128)
+        return v->join_ascii[x][y >> 6] >> (y & 63) & 1;
+    uint32_t b = join_bit(x, y);
+    return v->join_other[b >> 6] >> (b & 63) & 1;
+}
+
+/* ---- special.c ---- */
+
+/* One special piece found in a text. */
+typedef struct special_hit {
+    size_t at;
+    uint32_t n;
+    int32_t id;
+} special_hit;
+
+status special_build(vocab *v, err *e); /* the trie, from types and flags */
+void special_free(vocab *v);
+/* All special pieces of the text that are to be cut out, in text order, without overlap. *hits is
+ * the caller's (mem_free), NULL when there are none. */
+status special_find(const vocab *v, const char *text, size_t n, special_mode mode,
+                    const text_span *span, size_t n_spans, special_hit **hits, size_t *n_hits,
+                    err *e);
+
+/* ---- bpe.c ---- */
+
+/* Work done by one encode, for tests that bound it. */
+typedef struct encode_work {
+    uint64_t chars, words, cache_hits, pair_lookups, heap_moves;
+} encode_work;
+
+status encode_counted(const vocab *v, const char *text, size_t n, special_mode mode,
+                      const text_span *span, size_t n_spans, id_list *out, encode_work *work,
+                      err *e);
+
+#endif
