@@ -171,6 +171,8 @@ static toy *random_vocab(uint64_t *rng, int a)
         if (t->piece[l].n + t->piece[r].n < 40)
             toy_merge_pieces(t, l, r, TOKEN_NORMAL);
     }
+    int32_t q = toy_add(t, "q", 1, TOKEN_NORMAL); /* a file without any merge is refused */
+    toy_merge_pieces(t, q, q, TOKEN_NORMAL);
     static const char *const special[] = {"<|t>", "<t|>", "<|",  "t>",  "<|t>t", "|t",
                                           "ab",   "aa",   "b a", "aba", "\n\n",  "a\n"};
     for (size_t i = 0; i < sizeof special / sizeof *special; i++)
