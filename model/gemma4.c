@@ -1,0 +1,120 @@
+/* gemma4.c - the forward pass of Gemma 4, in the order of the paper.
+ *
+ * Traps that every line here has been through: norm weights are plain (nothing adds 1); V and the
+ * router's input are normed without weight; the attention scale is 1; layers without V take it
+ * from K's raw projection, before norm and rotation; the router reads the residual stream itself;
+ * layer_output_scale multiplies the whole stream.
+ */
+#include "model/gemma4.h"
+
+#include <math.h>
+
+const model_arch gemma4_arch = {.name = "gemma4", .bind = gemma4_bind, .forward = gemma4_forward};
+
+static const weight *or_null(const weight *w)
+{
+    return w->n_in ? w : NULL;
+}
+
+/* Per-layer embeddings: for each row and layer a vector of n_ple values, from a table and from the
+ * embedding. [rows, n_layer heads, n_ple] */
+static mat gemma4_ple(pass *p, const gemma4 *g, mat x0)
+{
+    mat a = mat_heads(op_embed(p, &g->ple_embd, sqrtf((float)g->n_ple)), g->n_ple);
+    mat b = op_matmul(p, x0, &g->ple_proj);
+    b = mat_heads(op_scale(p, b, 1.0f / sqrtf((float)g->n_embd), NULL), g->n_ple);
+    b = op_rms_norm_inplace(p, b, &g->ple_norm, g->eps); /* one weight for all layers */
+    return op_scale(p, op_add(p, a, b), (float)M_SQRT1_2, NULL);
+}
+
+/* x += the layer's per-layer embedding, let in through a gate that reads the un-normed stream. */
+static void gemma4_add_ple(pass *p, const gemma4 *g, const gemma4_layer *L, mat x, mat ple)
+{
+    mat h = op_act_mul(p, op_matmul(p, x, &L->ple_gate), ple, ACT_GELU_TANH);
+    op_add_rms_norm(p, x, op_matmul(p, h, &L->ple_proj), &L->ple_post_norm, g->eps);
+}
+
+/* Experts beside the dense branch f: both normed, then added. All three read the stream x. */
+static mat gemma4_join_experts(pass *p, const gemma4 *g, const gemma4_layer *L, mat x, mat f)
+{
+    f = op_rms_norm_inplace(p, f, &L->dense_post_norm, g->eps);
+
+    mat r = op_rms_norm(p, x, &L->router_scale, g->eps); /* the norm itself has no weight */
+    r = op_scale(p, r, 1.0f / sqrtf((float)g->n_embd), NULL);
+    routing to =
+        op_route(p, op_matmul(p, r, &L->router), g->n_expert_used, or_null(&L->expert_scale));
+
+    mat h = op_rms_norm(p, x, &L->expert_norm, g->eps);
+    h = op_moe_glu(p, h, to, &L->gate_exps, or_null(&L->up_exps), ACT_GELU_TANH);
+    h = op_moe_down(p, h, to, &L->down_exps);
+    return op_add(p, f, op_rms_norm_inplace(p, h, &L->expert_post_norm, g->eps));
+}
+
+/* Keys and values of the rows, into the layer's store. */
+static void gemma4_store_kv(pass *p, const gemma4 *g, const gemma4_layer *L, const kv_view *kv,
+                            mat h)
+{
+    mat k = mat_heads(op_matmul(p, h, &L->wk), L->head_dim);
+    mat v = L->wv.n_in ? mat_heads(op_matmul(p, h, &L->wv), L->head_dim) : k;
+    v = op_rms_norm(p, v, NULL, g->eps); /* a copy: k is still raw here */
+    k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), L->rope);
+    op_kv_store(p, kv, k, v);
+}
+
+/* One decoder layer. *x: [rows, n_embd], updated in place; *ple: [rows, n_layer, n_ple] or empty.
+ * Both are replaced by their wanted rows once no later layer needs the keys of the others. */
+static void gemma4_layer_forward(pass *p, const gemma4 *g, const gemma4_layer *L, int32_t il,
+                                 const kv_layout *kvs, mat *x, mat *ple)
+{
+    const kv_view *kv = &kvs->view[L->kv];
+
+    mat h = op_rms_norm(p, *x, &L->attn_norm, g->eps);
+    if (L->owns_kv)
+        gemma4_store_kv(p, g, L, kv, h);
+    if (L->last_owner && !p->n_taps) {
+        op_keep_outputs(p, (mat *const[]){x, &h, ple}, 3);
+        if (!p->rows->n)
+            return;
+    }
+    mat q = mat_heads(op_matmul(p, h, &L->wq), L->head_dim);
+    q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), L->rope);
+    mat a = op_attend(p, q, kv, 1.0f); /* no 1/sqrt(d): the q and k norms stand in for it */
+    op_add_rms_norm(p, *x, op_matmul(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);
+
+    mat f = op_rms_norm(p, *x, &L->ffn_norm, g->eps);
+    f = op_matmul(p, op_glu(p, f, &L->gate, &L->up, ACT_GELU_TANH), &L->down);
+    if (L->router.n_in)
+        f = gemma4_join_experts(p, g, L, *x, f);
+    op_add_rms_norm(p, *x, f, &L->ffn_post_norm, g->eps);
+
+    if (L->ple_gate.n_in)
+        gemma4_add_ple(p, g, L, *x, mat_head(*ple, il));
+    op_scale(p, *x, 1.0f, &L->out_scale);
+    pass_tap(p, il, *x); /* drafters may be listening to this layer */
+}
+
+mat gemma4_forward(pass *p, const model *m, const kv_layout *kv)
+{
+    const gemma4 *g = m->impl;
+    mat x = op_embed(p, &g->embd, sqrtf((float)g->n_embd));
+    mat ple = {0};
+    if (g->n_ple)
+        ple = gemma4_ple(p, g, x);
+
+    for (int32_t il = 0; il < g->n_layer && p->rows->n && !pass_failed(p); il++) {
+        const gemma4_layer *L = &g->layer[il];
+        size_t mark = pass_mark(p);
+        p->il = il;
+        mat before = x;
+        gemma4_layer_forward(p, g, L, il, kv, &x, &ple);
+        /* The wanted rows, where they moved, live above the mark: keep them to the end. */
+        if (x.at == before.at && x.rows == before.rows)
+            pass_release(p, mark);
+    }
+    p->il = -1;
+    op_keep_outputs(p, (mat *const[]){&x}, 1);
+    if (!p->rows->n)
+        return (mat){0};
+    mat y = op_rms_norm(p, x, &g->out_norm, g->eps);
+    return op_softcap(p, op_matmul(p, y, &g->head), g->softcap, m->suppress, m->n_suppress);
+}

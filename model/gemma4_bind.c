@@ -1,0 +1,437 @@
+/* gemma4_bind.c - from GGUF metadata and tensors to a gemma4: every number from the file is checked
+ * here, so that the forward pass can trust all of them.
+ *
+ * What published files disagree on, and what is done about it:
+ *   head_count, head_count_kv, feed_forward_length   scalar or one per layer
+ *   sliding_window_pattern   bool or integer items; a scalar means every layer (it is no period)
+ *   rope.dimension_count_swa absent means the SWA head size
+ *   attn_k/v of layers that share keys   present and unused, or absent
+ *   attn_v absent beside attn_k          V is K's raw projection
+ *   rope_freqs absent        synthesised: the first quarter of the pairs rotate
+ *   experts                  gate and up fused in one tensor, or apart
+ */
+#include "model/gemma4.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    LAYERS_MAX = 512, /* 60 published; a bound against absurd files, as the next two */
+    WIDTH_MAX = 1 << 20,
+    EXPERTS_MAX = 4096,
+    CTX_MAX = 1 << 24 /* token positions are exact in f32 up to here */
+};
+
+/* A factor this large in rope_freqs means "does not rotate" (files use 1e30). */
+static const double NO_ROTATION = 1e20;
+
+static const char PREFIX[] = "gemma4.";
+
+static const char *key_of(const char *key, char *buf, size_t cap)
+{
+    snprintf(buf, cap, "%s%s", PREFIX, key);
+    return buf;
+}
+
+/* An integer key in [lo, hi]; absent: *out keeps its default if it has one (>= 0). */
+static status get_int(const model *m, const char *key, int64_t lo, int64_t hi, int64_t fallback,
+                      int32_t *out, err *e)
+{
+    char k[96];
+    int64_t v = fallback;
+    key_of(key, k, sizeof k);
+    if (!gguf_find(&m->file, k)) {
+        if (fallback < 0)
+            return err_set(e, E_FORMAT, "%s: key %s is missing", m->file.path, k);
+    } else if (!gguf_get_i64(&m->file, k, &v)) {
+        return err_set(e, E_FORMAT, "%s: key %s is not an integer", m->file.path, k);
+    }
+    if (v < lo || v > hi)
+        return err_set(e, E_FORMAT, "%s: %s = %" PRId64 ", expected %" PRId64 " to %" PRId64,
+                       m->file.path, k, v, lo, hi);
+    *out = (int32_t)v;
+    return OK;
+}
+
+static status get_real(const model *m, const char *key, double lo, double hi, double fallback,
+                       double *out, err *e)
+{
+    char k[96];
+    *out = fallback;
+    key_of(key, k, sizeof k);
+    if (gguf_find(&m->file, k) && !gguf_get_f64(&m->file, k, out))
+        return err_set(e, E_FORMAT, "%s: key %s is not a number", m->file.path, k);
+    if (!(*out >= lo && *out <= hi)) /* NaN fails too */
+        return err_set(e, E_FORMAT, "%s: %s = %g, expected %g to %g", m->file.path, k, *out, lo,
+                       hi);
+    return OK;
+}
+
+/* One integer per layer, from a scalar or an array of n_layer. fallback as in get_int. */
+static status get_per_layer(const model *m, const char *key, int64_t lo, int64_t hi,
+                            int64_t fallback, int32_t *out, int32_t n, err *e)
+{
+    char k[96];
+    key_of(key, k, sizeof k);
+    const gguf_value *v = gguf_find(&m->file, k);
+    if (!v || v->kind != GGUF_ARRAY) {
+        int32_t x;
+        status st = get_int(m, key, lo, hi, fallback, &x, e);
+        for (int32_t i = 0; !st && i < n; i++)
+            out[i] = x;
+        return st;
+    }
+    if (v->count != (uint64_t)n)
+        return err_set(e, E_FORMAT, "%s: %s has %" PRIu64 " items for %d layers", m->file.path, k,
+                       v->count, n);
+    for (int32_t i = 0; i < n; i++) {
+        int64_t x;
+        if (!gguf_item_i64(v, (uint64_t)i, &x) || x < lo || x > hi)
+            return err_set(e, E_FORMAT,
+                           "%s: item %d of %s is not an integer from %" PRId64 " to %" PRId64,
+                           m->file.path, i, k, lo, hi);
+        out[i] = (int32_t)x;
+    }
+    return OK;
+}
+
+/* Shapes of all layers, before any tensor is looked at. */
+typedef struct shapes {
+    int32_t n_layer, n_embd, n_ctx, window, n_shared, n_ple, n_expert, n_used, n_ff_exp;
+    int32_t head_dim, head_dim_swa;
+    double theta, theta_swa;
+    int32_t n_head[LAYERS_MAX], n_head_kv[LAYERS_MAX], n_ff[LAYERS_MAX], swa[LAYERS_MAX];
+} shapes;
+
+static status equal_keys(const model *m, const char *a, const char *b, int32_t va, err *e)
+{
+    int32_t vb = va;
+    status st = get_int(m, b, 1, WIDTH_MAX, va, &vb, e);
+    if (!st && va != vb)
+        st = err_set(e, E_UNSUPPORTED, "%s: %s%s = %d and %s%s = %d: they must be equal",
+                     m->file.path, PREFIX, a, va, PREFIX, b, vb);
+    return st;
+}
+
+static status read_shapes(const model *m, shapes *s, err *e)
+{
+    status st;
+    if ((st = get_int(m, "block_count", 1, LAYERS_MAX, -1, &s->n_layer, e)) ||
+        (st = get_int(m, "embedding_length", 1, WIDTH_MAX, -1, &s->n_embd, e)) ||
+        (st = get_int(m, "context_length", 1, CTX_MAX, -1, &s->n_ctx, e)) ||
+        (st = get_int(m, "attention.sliding_window", 1, CTX_MAX, -1, &s->window, e)) ||
+        (st = get_int(m, "attention.shared_kv_layers", 0, s->n_layer - 1, 0, &s->n_shared, e)) ||
+        (st = get_int(m, "embedding_length_per_layer_input", 0, WIDTH_MAX, 0, &s->n_ple, e)) ||
+        (st = get_int(m, "expert_count", 0, EXPERTS_MAX, 0, &s->n_expert, e)) ||
+        (st = get_int(m, "attention.key_length", 2, WIDTH_MAX, -1, &s->head_dim, e)) ||
+        (st = get_int(m, "attention.key_length_swa", 2, WIDTH_MAX, -1, &s->head_dim_swa, e)) ||
+        (st = equal_keys(m, "attention.key_length", "attention.value_length", s->head_dim, e)) ||
+        (st = equal_keys(m, "attention.key_length_swa", "attention.value_length_swa",
+                         s->head_dim_swa, e)) ||
+        (st = equal_keys(m, "attention.key_length", "rope.dimension_count", s->head_dim, e)) ||
+        (st = equal_keys(m, "attention.key_length_swa", "rope.dimension_count_swa", s->head_dim_swa,
+                         e)) ||
+        (st = get_real(m, "rope.freq_base", 1, 1e12, 1e6, &s->theta, e)) ||
+        (st = get_real(m, "rope.freq_base_swa", 1, 1e12, 1e4, &s->theta_swa, e)))
+        return st;
+    if (s->n_expert &&
+        ((st = get_int(m, "expert_used_count", 1, s->n_expert, -1, &s->n_used, e)) ||
+         (st = get_int(m, "expert_feed_forward_length", 1, WIDTH_MAX / 2, -1, &s->n_ff_exp, e))))
+        return st;
+    int32_t n = s->n_layer;
+    if ((st = get_per_layer(m, "attention.head_count", 1, 65536, -1, s->n_head, n, e)) ||
+        (st = get_per_layer(m, "feed_forward_length", 1, WIDTH_MAX, -1, s->n_ff, n, e)) ||
+        (st = get_per_layer(m, "attention.sliding_window_pattern", 0, 1, -1, s->swa, n, e)) ||
+        (st = get_per_layer(m, "attention.head_count_kv", 1, 65536, s->n_head[0], s->n_head_kv, n,
+                            e)))
+        return st;
+    if (s->head_dim % 2 || s->head_dim_swa % 2)
+        return err_set(e, E_FORMAT, "%s: head sizes %d and %d: expected even numbers", m->file.path,
+                       s->head_dim, s->head_dim_swa);
+    for (int32_t i = 0; i < n; i++) {
+        int32_t d = s->swa[i] ? s->head_dim_swa : s->head_dim;
+        if (s->n_head[i] % s->n_head_kv[i] || (int64_t)s->n_head[i] * d > WIDTH_MAX)
+            return err_set(e, E_FORMAT, "%s: layer %d: %d heads of %d with %d KV heads",
+                           m->file.path, i, s->n_head[i], d, s->n_head_kv[i]);
+    }
+    return OK;
+}
+
+/* inv_freq of one kind of layer: theta^(-2i/d), divided by the file's factor for the pair. */
+static status make_rope(model *m, rope *r, int32_t head_dim, double theta, const weight *factors,
+                        bool proportional, err *e)
+{
+    int32_t n = head_dim / 2;
+    float *inv = arena_array(&m->mem, (size_t)n, sizeof *inv);
+    if (!inv)
+        return err_memory(e, "rotation frequencies", (size_t)n * sizeof *inv);
+    for (int32_t i = 0; i < n; i++) {
+        /* Without the file's list: a quarter of the pairs rotate, the published proportion. */
+        double factor = proportional && i >= n / 4 ? 2 * NO_ROTATION : 1;
+        if (factors->n_in)
+            factor = ((const float *)factors->data)[i];
+        if (!(factor > 0)) /* NaN too */
+            return err_set(e, E_FORMAT, "%s: rope_freqs.weight: item %d is %g", m->file.path, i,
+                           factor);
+        inv[i] = factor > NO_ROTATION ? 0 : (float)(pow(theta, -2.0 * i / head_dim) / factor);
+    }
+    r->n_pairs = n;
+    r->inv_freq = inv;
+    model_add_table(m, (const void **)&r->inv_freq, (size_t)n * sizeof *inv);
+    return OK;
+}
+
+/* weight() of a layer, by the tail of its name. */
+typedef struct binder {
+    model *m;
+    int32_t il;
+    err *e;
+} binder;
+
+static status bind_one(const binder *b, weight *w, const char *tail, model_want want)
+{
+    char name[128];
+    if (b->il < 0)
+        snprintf(name, sizeof name, "%s", tail);
+    else
+        snprintf(name, sizeof name, "blk.%d.%s", b->il, tail);
+    want.name = name;
+    return model_weight(b->m, w, &want, b->e);
+}
+
+static status bind_matrix(const binder *b, weight *w, const char *tail, int32_t n_in, int32_t n_out)
+{
+    return bind_one(b, w, tail,
+                    (model_want){.n_in = n_in, .n_out = n_out, .n_mat = 1, .active = 1});
+}
+
+static status bind_vector(const binder *b, weight *w, const char *tail, int32_t n)
+{
+    return bind_one(b, w, tail,
+                    (model_want){.n_in = n, .n_out = 1, .n_mat = 1, .active = 1, .f32 = true});
+}
+
+static status bind_attention(const binder *b, gemma4_layer *L, const shapes *s)
+{
+    int32_t d = s->n_embd, q = L->n_head * L->head_dim, kv = L->n_head_kv * L->head_dim;
+    status st;
+    if ((st = bind_vector(b, &L->attn_norm, "attn_norm.weight", d)) ||
+        (st = bind_matrix(b, &L->wq, "attn_q.weight", d, q)) ||
+        (st = bind_vector(b, &L->q_norm, "attn_q_norm.weight", L->head_dim)) ||
+        (st = bind_matrix(b, &L->wo, "attn_output.weight", q, d)) ||
+        (st = bind_vector(b, &L->attn_post_norm, "post_attention_norm.weight", d)))
+        return st;
+    if (!L->owns_kv)
+        return OK; /* files of one generation carry K and V here all the same: unused */
+    if ((st = bind_matrix(b, &L->wk, "attn_k.weight", d, kv)) ||
+        (st = bind_vector(b, &L->k_norm, "attn_k_norm.weight", L->head_dim)))
+        return st;
+    return bind_one(
+        b, &L->wv, "attn_v.weight",
+        (model_want){.n_in = d, .n_out = kv, .n_mat = 1, .active = 1, .optional = true});
+}
+
+static status bind_experts(const binder *b, gemma4_layer *L, const shapes *s)
+{
+    int32_t d = s->n_embd, f = s->n_ff_exp, n = s->n_expert;
+    double active = (double)s->n_used / n;
+    model_want both = {.n_in = d, .n_out = 2 * f, .n_mat = n, .active = active, .optional = true};
+    model_want one = {.n_in = d, .n_out = f, .n_mat = n, .active = active};
+    model_want down = {.n_in = f, .n_out = d, .n_mat = n, .active = active};
+    model_want scale = {
+        .n_in = n, .n_out = 1, .n_mat = 1, .active = 1, .f32 = true, .optional = true};
+    status st;
+    if ((st =
+             bind_one(b, &L->router, "ffn_gate_inp.weight",
+                      (model_want){.n_in = d, .n_out = n, .n_mat = 1, .active = 1, .f32 = true})) ||
+        (st = bind_vector(b, &L->router_scale, "ffn_gate_inp.scale", d)) ||
+        (st = bind_one(b, &L->expert_scale, "ffn_down_exps.scale", scale)) ||
+        (st = bind_one(b, &L->gate_exps, "ffn_gate_up_exps.weight", both)) ||
+        (st = bind_one(b, &L->down_exps, "ffn_down_exps.weight", down)) ||
+        (st = bind_vector(b, &L->dense_post_norm, "post_ffw_norm_1.weight", d)) ||
+        (st = bind_vector(b, &L->expert_norm, "pre_ffw_norm_2.weight", d)) ||
+        (st = bind_vector(b, &L->expert_post_norm, "post_ffw_norm_2.weight", d)))
+        return st;
+    if (L->gate_exps.n_in)
+        return OK;
+    if ((st = bind_one(b, &L->gate_exps, "ffn_gate_exps.weight", one)))
+        return st;
+    return bind_one(b, &L->up_exps, "ffn_up_exps.weight", one);
+}
+
+static status bind_layer(const binder *b, gemma4_layer *L, const shapes *s)
+{
+    int32_t d = s->n_embd;
+    status st;
+    if ((st = bind_attention(b, L, s)) ||
+        (st = bind_vector(b, &L->ffn_norm, "ffn_norm.weight", d)) ||
+        (st = bind_matrix(b, &L->gate, "ffn_gate.weight", d, L->n_ff)) ||
+        (st = bind_matrix(b, &L->up, "ffn_up.weight", d, L->n_ff)) ||
+        (st = bind_matrix(b, &L->down, "ffn_down.weight", L->n_ff, d)) ||
+        (st = bind_vector(b, &L->ffn_post_norm, "post_ffw_norm.weight", d)) ||
+        (st = bind_vector(b, &L->out_scale, "layer_output_scale.weight", 1)))
+        return st;
+    if (s->n_expert && (st = bind_experts(b, L, s)))
+        return st;
+    if (s->n_ple && ((st = bind_matrix(b, &L->ple_gate, "inp_gate.weight", d, s->n_ple)) ||
+                     (st = bind_matrix(b, &L->ple_proj, "proj.weight", s->n_ple, d)) ||
+                     (st = bind_vector(b, &L->ple_post_norm, "post_norm.weight", d))))
+        return st;
+    return OK;
+}
+
+/* Which layer's keys each layer reads: its own, or those of the last owner of its kind. */
+static status bind_kv(model *m, gemma4 *g, const shapes *s, err *e)
+{
+    int32_t first_shared = s->n_layer - s->n_shared;
+    kv_spec *spec = arena_array(&m->mem, (size_t)first_shared, sizeof *spec);
+    if (!spec)
+        return err_memory(e, m->file.path, (size_t)first_shared * sizeof *spec);
+    for (int32_t i = 0; i < s->n_layer; i++) {
+        gemma4_layer *L = &g->layer[i];
+        L->owns_kv = i < first_shared;
+        L->last_owner = i == first_shared - 1;
+        if (L->owns_kv) {
+            L->kv = i;
+            spec[i] = (kv_spec){L->swa ? s->window : 0, L->n_head_kv, L->head_dim};
+            continue;
+        }
+        int32_t donor = first_shared - 1;
+        while (donor >= 0 && g->layer[donor].swa != L->swa)
+            donor--;
+        if (donor < 0)
+            return err_set(e, E_FORMAT,
+                           "%s: layer %d shares keys, and no %s layer before layer %d owns any",
+                           m->file.path, i, L->swa ? "sliding-window" : "global", first_shared);
+        if (g->layer[donor].head_dim != L->head_dim || g->layer[donor].n_head_kv != L->n_head_kv)
+            return err_set(e, E_FORMAT,
+                           "%s: layer %d has %d KV heads of %d, its donor layer %d has %d of %d",
+                           m->file.path, i, L->n_head_kv, L->head_dim, donor,
+                           g->layer[donor].n_head_kv, g->layer[donor].head_dim);
+        L->kv = donor;
+    }
+    m->kv = spec;
+    m->n_kv = first_shared;
+    return OK;
+}
+
+static status bind_globals(model *m, gemma4 *g, const shapes *s, weight *freqs, err *e)
+{
+    binder b = {m, -1, e};
+    int32_t d = s->n_embd;
+    status st;
+    /* The table is gathered by rows; the head multiplies by all of them. Tied files hold one. */
+    bool tied = !tensor_find(&m->file.tensors, "output.weight");
+    if ((st = bind_one(&b, &g->embd, "token_embd.weight",
+                       (model_want){.n_in = d, .n_mat = 1, .gather = true})))
+        return st;
+    m->n_vocab = g->embd.n_out;
+    uint64_t counted = m->n_params;
+    if ((st = bind_matrix(&b, &g->head, tied ? "token_embd.weight" : "output.weight", d,
+                          m->n_vocab)) ||
+        (st = bind_vector(&b, &g->out_norm, "output_norm.weight", d)))
+        return st;
+    if (tied)
+        m->n_params -= counted;
+    if ((st = bind_one(
+             &b, freqs, "rope_freqs.weight",
+             (model_want){
+                 .n_in = s->head_dim / 2, .n_out = 1, .n_mat = 1, .f32 = true, .optional = true})))
+        return st;
+    if (!s->n_ple)
+        return OK;
+    int64_t wide = (int64_t)s->n_ple * s->n_layer;
+    if (wide > WIDTH_MAX)
+        return err_set(e, E_FORMAT, "%s: %d layers of %d per-layer values are too wide",
+                       m->file.path, s->n_layer, s->n_ple);
+    if ((st = bind_one(
+             &b, &g->ple_embd, "per_layer_token_embd.weight",
+             (model_want){.n_in = wide, .n_out = m->n_vocab, .n_mat = 1, .gather = true})) ||
+        (st = bind_matrix(&b, &g->ple_proj, "per_layer_model_proj.weight", d, (int32_t)wide)))
+        return st;
+    return bind_vector(&b, &g->ple_norm, "per_layer_proj_norm.weight", s->n_ple);
+}
+
+static status bind_suppress(model *m, err *e)
+{
+    const gguf_value *v = gguf_find(&m->file, "tokenizer.ggml.suppress_tokens");
+    if (!v || !v->count)
+        return OK;
+    if (v->kind != GGUF_ARRAY || v->count > (uint64_t)m->n_vocab)
+        return err_set(e, E_FORMAT, "%s: tokenizer.ggml.suppress_tokens is not a list of tokens",
+                       m->file.path);
+    int32_t *ids = arena_array(&m->mem, (size_t)v->count, sizeof *ids);
+    if (!ids)
+        return err_memory(e, m->file.path, (size_t)v->count * sizeof *ids);
+    for (uint64_t i = 0; i < v->count; i++) {
+        int64_t id;
+        if (!gguf_item_i64(v, i, &id) || id < 0 || id >= m->n_vocab)
+            return err_set(e, E_FORMAT,
+                           "%s: item %" PRIu64 " of tokenizer.ggml.suppress_tokens is no token",
+                           m->file.path, i);
+        ids[i] = (int32_t)id;
+    }
+    m->suppress = ids;
+    m->n_suppress = (int32_t)v->count;
+    model_add_table(m, (const void **)&m->suppress, (size_t)v->count * sizeof *ids);
+    return OK;
+}
+
+static status bind_all(model *m, gemma4 *g, const shapes *s, err *e)
+{
+    weight freqs;
+    double eps, softcap;
+    status st;
+    *g = (gemma4){.n_layer = s->n_layer,
+                  .n_embd = s->n_embd,
+                  .n_ple = s->n_ple,
+                  .n_expert = s->n_expert,
+                  .n_expert_used = s->n_used};
+    if ((st = get_real(m, "attention.layer_norm_rms_epsilon", 0, 1, 1e-6, &eps, e)) ||
+        (st = get_real(m, "final_logit_softcapping", 0, 1e6, 30, &softcap, e)) ||
+        (st = bind_globals(m, g, s, &freqs, e)) ||
+        (st = make_rope(m, &g->rope_global, s->head_dim, s->theta, &freqs, true, e)) ||
+        (st = make_rope(m, &g->rope_swa, s->head_dim_swa, s->theta_swa, &(weight){0}, false, e)))
+        return st;
+    g->eps = (float)eps;
+    g->softcap = (float)softcap;
+    g->layer = arena_array(&m->mem, (size_t)s->n_layer, sizeof *g->layer);
+    if (!g->layer)
+        return err_memory(e, m->file.path, (size_t)s->n_layer * sizeof *g->layer);
+    for (int32_t i = 0; i < s->n_layer; i++) {
+        gemma4_layer *L = &g->layer[i];
+        L->swa = s->swa[i];
+        L->head_dim = L->swa ? s->head_dim_swa : s->head_dim;
+        L->n_head = s->n_head[i];
+        L->n_head_kv = s->n_head_kv[i];
+        L->n_ff = s->n_ff[i];
+        L->rope = L->swa ? &g->rope_swa : &g->rope_global;
+    }
+    if ((st = bind_kv(m, g, s, e)))
+        return st;
+    for (int32_t i = 0; i < s->n_layer; i++) {
+        binder b = {m, i, e};
+        if ((st = bind_layer(&b, &g->layer[i], s)))
+            return st;
+    }
+    return bind_suppress(m, e);
+}
+
+status gemma4_bind(model *m, err *e)
+{
+    shapes *s = arena_alloc(&m->mem, sizeof *s); /* 8 KiB: not for the stack of a small thread */
+    gemma4 *g = arena_alloc(&m->mem, sizeof *g);
+    if (!s || !g)
+        return err_memory(e, m->file.path, sizeof *s + sizeof *g);
+    status st;
+    if ((st = read_shapes(m, s, e)) || (st = bind_all(m, g, s, e)))
+        return st;
+    m->impl = g;
+    m->n_layer = s->n_layer;
+    m->n_embd = s->n_embd;
+    m->n_ctx_train = s->n_ctx;
+    m->window = s->window;
+    return OK;
+}

@@ -1,0 +1,229 @@
+/* model.c - the registry, and what every architecture needs: finding weights, loading, planning.
+ *
+ * No arithmetic here. An architecture's bind asks for each weight by name and shape; what it asked
+ * for is what model_load puts on the device.
+ */
+#include "model/model.h"
+#include "backend/plan.h"
+#include "base/bytes.h"
+#include "base/mem.h"
+#include "model/gemma4.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Below this many elements a weight that must be F32 is widened at bind; norms are thousands. */
+enum { WIDEN_MAX = 1 << 22 };
+
+static const model_arch *const archs[] = {&gemma4_arch};
+
+static const model_arch *find_arch(gguf_string name)
+{
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
+        if (strlen(archs[i]->name) == name.n && !memcmp(archs[i]->name, name.at, name.n))
+            return archs[i];
+    return NULL;
+}
+
+static const char *file_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+status model_bind(model *m, gguf *g, err *e)
+{
+    *m = (model){.file = *g};
+    *g = (gguf){0};
+    gguf_string arch, name;
+    const char *path = m->file.path;
+    status st;
+    if (!gguf_get_string(&m->file, "general.architecture", &arch)) {
+        st = err_set(e, E_FORMAT, "%s: no general.architecture, so not a model", path);
+        goto fail;
+    }
+    if (!(m->arch = find_arch(arch))) {
+        st = err_set(e, E_UNSUPPORTED, "%s: architecture '%.*s' is not supported (gemma4 is)", path,
+                     (int)(arch.n < 64 ? arch.n : 64), arch.at);
+        goto fail;
+    }
+    if (gguf_get_string(&m->file, "general.name", &name) && name.n && name.n < 256)
+        m->name = arena_strndup(&m->mem, name.at, (size_t)name.n);
+    else
+        m->name = arena_strndup(&m->mem, file_name(path), strlen(file_name(path)));
+    m->tables = arena_array(&m->mem, MODEL_TABLES_MAX, sizeof *m->tables);
+    m->weights_cap = 0;
+    if (!m->name || !m->tables) {
+        st = err_memory(e, path, 256);
+        goto fail;
+    }
+    if ((st = m->arch->bind(m, e)))
+        goto fail;
+    return OK;
+fail:
+    model_free(m);
+    return st;
+}
+
+void model_free(model *m)
+{
+    for (int32_t i = 0; m->dev && i < m->n_tables; i++)
+        if (m->tables[i].moved)
+            m->dev->release(m->dev, (void *)*m->tables[i].at, m->tables[i].n_bytes);
+    for (int32_t i = 0; m->dev && i < m->n_weights; i++)
+        if (!m->weights[i]->gather)
+            m->dev->weight_free(m->dev, m->weights[i]);
+    mem_free(m->weights);
+    arena_free(&m->mem);
+    gguf_close(&m->file);
+    *m = (model){0};
+}
+
+static status remember(model *m, weight *w, err *e)
+{
+    if (m->n_weights == m->weights_cap) {
+        int32_t cap = m->weights_cap ? 2 * m->weights_cap : 256;
+        weight **list = mem_realloc(m->weights, (size_t)cap, sizeof *list);
+        if (!list)
+            return err_memory(e, m->file.path, (size_t)cap * sizeof *list);
+        m->weights = list;
+        m->weights_cap = cap;
+    }
+    m->weights[m->n_weights++] = w;
+    return OK;
+}
+
+/* Shapes as they are printed in messages: {n_in, n_out, n_mat}, trailing ones left out. */
+static const char *shape_text(const tensor *t, char *buf, size_t cap)
+{
+    int n = snprintf(buf, cap, "{%" PRIu64, t->ne[0]);
+    for (int32_t i = 1; i < t->n_dims && n > 0 && (size_t)n < cap; i++)
+        n += snprintf(buf + n, cap - (size_t)n, ", %" PRIu64, t->ne[i]);
+    if (n > 0 && (size_t)n < cap)
+        snprintf(buf + n, cap - (size_t)n, "}");
+    return buf;
+}
+
+static status widen(model *m, weight *w, const num_format *f, err *e)
+{
+    uint64_t n = (uint64_t)w->n_in * (uint64_t)w->n_out;
+    if (n > WIDEN_MAX)
+        return err_set(e, E_FORMAT, "%s: tensor %s: %s where f32 was expected", m->file.path,
+                       w->name, f->name);
+    float *v = arena_array(&m->mem, (size_t)n, sizeof *v);
+    if (!v)
+        return err_memory(e, w->name, (size_t)n * sizeof *v);
+    for (int32_t r = 0; r < w->n_out; r++)
+        f->decode(weight_row(w, 0, r), v + (size_t)r * (size_t)w->n_in, w->n_in);
+    w->data = v;
+    w->type = NUM_F32;
+    w->row_bytes = (size_t)w->n_in * sizeof *v;
+    w->mat_bytes = w->n_bytes = (size_t)n * sizeof *v;
+    return OK;
+}
+
+status model_weight(model *m, weight *w, const model_want *want, err *e)
+{
+    *w = (weight){0};
+    const char *path = m->file.path;
+    const tensor *t = tensor_find(&m->file.tensors, want->name);
+    if (!t && want->optional)
+        return OK;
+    if (!t)
+        return err_set(e, E_FORMAT, "%s: tensor %s is missing", path, want->name);
+    const num_format *f = num_format_of(t->type);
+    if (!f || !f->decode)
+        return err_set(e, E_UNSUPPORTED, "%s: tensor %s: format %s is not supported", path, t->name,
+                       num_name(t->type));
+    uint64_t n_in = t->ne[0], n_out = t->ne[1], n_mat = t->ne[2];
+    char have[96], out[32] = "any";
+    if (want->n_out)
+        snprintf(out, sizeof out, "%" PRId64, want->n_out);
+    if (n_in != (uint64_t)want->n_in || (want->n_out && n_out != (uint64_t)want->n_out) ||
+        n_mat != (uint64_t)want->n_mat || t->ne[3] != 1 || n_out > INT32_MAX)
+        return err_set(e, E_FORMAT,
+                       "%s: tensor %s: shape %s, expected {%" PRId64 ", %s, %" PRId64 "}", path,
+                       t->name, shape_text(t, have, sizeof have), want->n_in, out, want->n_mat);
+    uint64_t row;
+    if (!num_row_bytes(t->type, n_in, &row))
+        return err_set(e, E_FORMAT, "%s: tensor %s: rows of %" PRIu64 " do not fit %s blocks", path,
+                       t->name, n_in, f->name);
+    *w = (weight){.name = t->name,
+                  .type = (num_type)t->type,
+                  .n_in = (int32_t)n_in,
+                  .n_out = (int32_t)n_out,
+                  .n_mat = (int32_t)n_mat,
+                  .data = t->bytes,
+                  .row_bytes = row,
+                  .mat_bytes = row * n_out,
+                  .n_bytes = t->n_bytes,
+                  .gather = want->gather};
+    status st = want->f32 && t->type != NUM_F32 ? widen(m, w, f, e) : remember(m, w, e);
+    if (st)
+        return st;
+    m->n_params += t->n_elements;
+    m->n_params_active += (uint64_t)(want->active * (double)t->n_elements);
+    m->active_bytes += (uint64_t)(want->active * (double)t->n_bytes);
+    return OK;
+}
+
+void model_add_table(model *m, const void **at, size_t n_bytes)
+{
+    if (m->n_tables < MODEL_TABLES_MAX)
+        m->tables[m->n_tables++] = (model_table){.at = at, .n_bytes = n_bytes};
+}
+
+status model_load(model *m, device *dev, carat_progress_fn progress, void *user, err *e)
+{
+    uint64_t done = 0, total = 0;
+    status st;
+    m->dev = dev;
+    for (int32_t i = 0; i < m->n_tables; i++) {
+        model_table *t = &m->tables[i];
+        void *to = dev->alloc(dev, t->n_bytes);
+        if (!to)
+            return err_memory(e, m->file.path, t->n_bytes);
+        dev->upload(dev, to, *t->at, t->n_bytes);
+        *t->at = to;
+        t->moved = true;
+    }
+    for (int32_t i = 0; i < m->n_weights; i++)
+        total += m->weights[i]->gather ? 0 : m->weights[i]->n_bytes;
+    for (int32_t i = 0; i < m->n_weights; i++) {
+        weight *w = m->weights[i];
+        if (w->gather)
+            continue;
+        if ((st = dev->weight_load(dev, w, e)))
+            return st;
+        done += w->n_bytes;
+        if (progress && !progress(user, "bytes loaded", done, total))
+            return err_set(e, E_CANCELLED, "%s: loading was cancelled", m->file.path);
+    }
+    return OK;
+}
+
+status model_plan(const model *m, device *dev, const kv_layout *kv, int32_t rows, int32_t outs,
+                  model_costs *c, err *e)
+{
+    *c = (model_costs){0};
+    step st = plan_step(rows, outs);
+    st.n_kv = kv->n;
+    pass p;
+    pass_begin(&p, dev, &st, NULL, 0);
+    model_forward(&p, m, kv);
+    if (pass_failed(&p))
+        return err_set(e, p.e.status, "%s", p.e.text);
+    c->scratch_bytes = p.peak;
+    c->flops = p.n_flops;
+    c->weight_bytes = p.weight_bytes_read;
+    for (int32_t i = 0; i < m->n_weights; i++)
+        if (!m->weights[i]->gather)
+            c->repack_bytes += dev->weight_bytes(dev, m->weights[i]);
+    return OK;
+}
+
+mat model_forward(pass *p, const model *m, const kv_layout *kv)
+{
+    return m->arch->forward(p, m, kv);
+}
