@@ -1,0 +1,293 @@
+/* fidelity_model.c - see fidelity_model.h. The formula is in tools/fidelity_fixtures.py. */
+#include "tests/fidelity_model.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "base/str.h"
+#include "num/num.h"
+#include "tests/test.h"
+
+#include <inttypes.h>
+
+const char *const fidelity_names[] = {"all", "e2b", "moe", "dense", "unified", "wide", NULL};
+
+/* One tensor of the recipe. */
+typedef struct {
+    char name[64];
+    uint64_t ne[TENSOR_DIMS_MAX], n;
+    int32_t n_dims;
+    uint64_t state; /* of its random stream */
+    double mean, sigma;
+    bool unused; /* keys and values of a layer that borrows them */
+} recipe;
+
+static int64_t get_i64(const gguf *g, const char *key)
+{
+    int64_t v = 0;
+    CHECK_MSG(gguf_get_i64(g, key, &v), "the golden file has no number %s", key);
+    return v;
+}
+
+static const gguf_value *get_array(const gguf *g, const char *key)
+{
+    const gguf_value *v = gguf_find(g, key);
+    CHECK_MSG(v && v->kind == GGUF_ARRAY, "the golden file has no array %s", key);
+    return v;
+}
+
+void fidelity_open(fidelity *f, const char *name)
+{
+    err e = {0};
+    str rel = {0};
+    *f = (fidelity){.name = name};
+    str_printf(&rel, "tests/data/fidelity/%s.golden", name);
+    CHECK_OK(gguf_open(&f->golden, test_path(str_text(&rel)), true, NULL, NULL, &e), e);
+    str_free(&rel);
+
+    const gguf *g = &f->golden;
+    const tensor *logits = tensor_find(&g->tensors, "logits");
+    const gguf_value *ids = get_array(g, "fidelity.tokens");
+    CHECK(logits && logits->type == NUM_F32 && logits->ne[1] == ids->count);
+    f->logits = (const float *)logits->bytes; /* the reader keeps tensor data aligned */
+    f->n_vocab = (int32_t)logits->ne[0];
+    f->n_tokens = (int32_t)ids->count;
+    f->window = (int32_t)get_i64(g, "gemma4.attention.sliding_window");
+    f->n_layer = (int32_t)get_i64(g, "gemma4.block_count");
+    f->n_shared = (int32_t)get_i64(g, "gemma4.attention.shared_kv_layers");
+    CHECK(gguf_get_f64(g, "fidelity.floor_max", &f->floor_max));
+    CHECK(gguf_get_f64(g, "fidelity.floor_rms", &f->floor_rms));
+    CHECK(f->tokens = mem_calloc((size_t)f->n_tokens, sizeof *f->tokens));
+    for (int32_t i = 0; i < f->n_tokens; i++) {
+        int64_t id = 0;
+        CHECK(gguf_item_i64(ids, (uint64_t)i, &id));
+        f->tokens[i] = (int32_t)id;
+    }
+}
+
+void fidelity_close(fidelity *f)
+{
+    gguf_close(&f->golden);
+    mem_free(f->tokens);
+    *f = (fidelity){0};
+}
+
+static bool starts(const char *s, const char *with)
+{
+    return !strncmp(s, with, strlen(with));
+}
+
+static bool ends(const char *s, const char *with)
+{
+    size_t n = strlen(s), m = strlen(with);
+    return n >= m && !strcmp(s + n - m, with);
+}
+
+/* All tensors of the recipe; mem_free the result. */
+static recipe *read_recipe(const fidelity *f, uint64_t *n)
+{
+    const gguf *g = &f->golden;
+    const gguf_value *names = get_array(g, "fidelity.tensor.name");
+    const gguf_value *ne = get_array(g, "fidelity.tensor.ne");
+    const gguf_value *mean = get_array(g, "fidelity.tensor.mean");
+    const gguf_value *sigma = get_array(g, "fidelity.tensor.sigma");
+    uint64_t seed = (uint64_t)get_i64(g, "fidelity.seed"), at = 0;
+    recipe *r = mem_calloc(names->count, sizeof *r);
+    CHECK(r && ne->count == 4 * names->count && mean->count == names->count &&
+          sigma->count == names->count);
+    for (uint64_t i = 0; i < names->count; i++) {
+        gguf_string s = {0};
+        CHECK(gguf_next_string(names, &at, &s) && s.n < sizeof r->name);
+        memcpy(r[i].name, s.at, s.n);
+        CHECK(gguf_item_f64(mean, i, &r[i].mean) && gguf_item_f64(sigma, i, &r[i].sigma));
+        r[i].state = rng_mix(seed + i);
+        r[i].n = 1;
+        for (int d = 0; d < 4; d++) {
+            int64_t v = 0;
+            CHECK(gguf_item_i64(ne, 4 * i + (uint64_t)d, &v) && v > 0);
+            r[i].ne[d] = (uint64_t)v;
+            r[i].n *= (uint64_t)v;
+            if (v > 1 || d == 0)
+                r[i].n_dims = d + 1;
+        }
+        const char *leaf = strchr(starts(r[i].name, "blk.") ? r[i].name + 4 : "", '.');
+        r[i].unused = leaf && (starts(leaf, ".attn_k") || starts(leaf, ".attn_v")) &&
+                      atoi(r[i].name + 4) >= f->n_layer - f->n_shared;
+    }
+    *n = names->count;
+    return r;
+}
+
+/* The weights of one tensor; mem_free the result. */
+static float *draw(const recipe *r)
+{
+    const double unit = 1.0 / 37837.22772; /* deviation of a sum of four uniform 16-bit integers */
+    float *w = mem_calloc(r->n, sizeof *w);
+    uint64_t state = r->state;
+    CHECK(w);
+    for (uint64_t i = 0; i < r->n; i++) {
+        uint64_t u = rng_next(&state);
+        int64_t s = (int64_t)((u & 0xffff) + (u >> 16 & 0xffff) + (u >> 32 & 0xffff) + (u >> 48));
+        w[i] = (float)(r->mean + r->sigma * ((double)(s - 131070) * unit));
+    }
+    return w;
+}
+
+uint64_t fidelity_fingerprint(const fidelity *f)
+{
+    uint64_t n = 0, h = 0;
+    recipe *r = read_recipe(f, &n);
+    for (uint64_t i = 0; i < n; i++) {
+        float *w = draw(&r[i]);
+        uint64_t sum = 0;
+        for (uint64_t j = 0; j < r[i].n; j++) {
+            uint32_t bits;
+            memcpy(&bits, &w[j], 4);
+            sum += rng_mix(bits | j << 32);
+        }
+        h = rng_mix(h + sum);
+        mem_free(w);
+    }
+    mem_free(r);
+    return h;
+}
+
+static bool same(const char *a, const char *b)
+{
+    return b && !strcmp(a, b);
+}
+
+/* The golden file's gemma4.* keys as the variant wants them. */
+static void put_values(gguf_writer *w, const fidelity *f, const fidelity_file *v)
+{
+    const gguf *g = &f->golden;
+    gguf_put_string(w, "general.architecture", "gemma4", 6);
+    gguf_put_string(w, "general.name", f->name, strlen(f->name));
+    gguf_put_string(w, "tokenizer.ggml.model", "no_vocab", 8);
+    for (uint64_t i = 0; i < g->n_values; i++) {
+        const gguf_value *x = &g->value[i];
+        const char *leaf = strchr(x->key, '.');
+        if (!starts(x->key, "gemma4.") || same(x->key, v->drop_key))
+            continue;
+        if (v->no_ple_key && ends(x->key, "per_layer_input"))
+            continue;
+        bool per_layer = same(leaf, ".feed_forward_length") ||
+                         same(leaf, ".attention.head_count_kv") ||
+                         same(leaf, ".attention.head_count");
+        if (same(x->key, v->set_key)) {
+            gguf_put_u32(w, x->key, v->set_value);
+        } else if (v->other_arity && per_layer) {
+            uint32_t items[64];
+            for (int32_t il = 0; il < f->n_layer; il++) {
+                int64_t n = 0;
+                CHECK(x->kind == GGUF_ARRAY ? gguf_item_i64(x, (uint64_t)il, &n)
+                                            : gguf_get_i64(g, x->key, &n));
+                items[il] = (uint32_t)n;
+            }
+            gguf_put_u32s(w, x->key, items, (uint64_t)f->n_layer);
+        } else if (v->other_arity && ends(x->key, "sliding_window_pattern")) {
+            int32_t items[64]; /* integers instead of bools */
+            for (int32_t il = 0; il < f->n_layer; il++) {
+                int64_t n = 0;
+                CHECK(gguf_item_i64(x, (uint64_t)il, &n));
+                items[il] = (int32_t)n;
+            }
+            gguf_put_i32s(w, x->key, items, (uint64_t)f->n_layer);
+        } else {
+            gguf_put_value(w, x);
+        }
+    }
+}
+
+/* What is in the file, and how. */
+static bool wanted(const recipe *r, const fidelity_file *v)
+{
+    return !(r->unused && !v->unused_kv) && !same(r->name, v->drop_tensor);
+}
+
+static bool is_split(const recipe *r, const fidelity_file *v)
+{
+    return v->split_experts && ends(r->name, "ffn_gate_up_exps.weight");
+}
+
+static void put_split(gguf_writer *w, const recipe *r)
+{
+    uint64_t ne[3] = {r->ne[0], r->ne[1] / 2, r->ne[2]};
+    int il = atoi(r->name + 4);
+    for (int half = 0; half < 2; half++) {
+        str name = {0};
+        str_printf(&name, "blk.%d.ffn_%s_exps.weight", il, half ? "up" : "gate");
+        gguf_put_tensor(w, str_text(&name), NUM_F32, 3, ne);
+        str_free(&name);
+    }
+}
+
+static void write_split(gguf_writer *w, const recipe *r, const float *x)
+{
+    err e = {0};
+    uint64_t n_half = r->ne[0] * r->ne[1] / 2;
+    for (uint64_t half = 0; half < 2; half++)
+        for (uint64_t ex = 0; ex < r->ne[2]; ex++)
+            CHECK_OK(gguf_write_data(w, x + (2 * ex + half) * n_half, n_half * sizeof *x, &e), e);
+}
+
+const char *fidelity_write(const fidelity *f, const fidelity_file *v)
+{
+    static const fidelity_file plain;
+    static int n_written;
+    char file[64];
+    snprintf(file, sizeof file, "%s-%d.gguf", f->name, n_written++);
+    const char *path = test_temp(file);
+    const tensor *rope = tensor_find(&f->golden.tensors, "rope_freqs.weight");
+    gguf_writer *w = NULL;
+    uint64_t n = 0;
+    recipe *r = read_recipe(f, &n);
+    err e = {0};
+
+    if (!v)
+        v = &plain;
+    CHECK(rope);
+    CHECK_OK(gguf_create(&w, path, &e), e);
+    put_values(w, f, v);
+    for (uint64_t i = 0; i < n; i++) {
+        if (wanted(&r[i], v) && is_split(&r[i], v))
+            put_split(w, &r[i]);
+        else if (wanted(&r[i], v))
+            gguf_put_tensor(w, r[i].name, NUM_F32, r[i].n_dims, r[i].ne);
+    }
+    if (!v->no_rope_freqs)
+        gguf_put_tensor(w, rope->name, rope->type, rope->n_dims, rope->ne);
+    CHECK_OK(gguf_write_header(w, &e), e);
+    for (uint64_t i = 0; i < n; i++) {
+        if (!wanted(&r[i], v))
+            continue;
+        float *x = draw(&r[i]);
+        if (same(r[i].name, v->nan_tensor))
+            x[v->nan_at] = NAN;
+        if (is_split(&r[i], v))
+            write_split(w, &r[i], x);
+        else
+            CHECK_OK(gguf_write_data(w, x, r[i].n * sizeof *x, &e), e);
+        mem_free(x);
+    }
+    if (!v->no_rope_freqs)
+        CHECK_OK(gguf_write_data(w, rope->bytes, rope->n_bytes, &e), e);
+    CHECK_OK(gguf_commit(w, &e), e);
+    mem_free(r);
+    return path;
+}
+
+/* The recipe is only worth something if both sides draw the same weights. */
+TEST(fidelity_weights_are_those_of_the_reference)
+{
+    for (const char *const *name = fidelity_names; *name; name++) {
+        fidelity f;
+        int64_t want = 0;
+        fidelity_open(&f, *name);
+        const gguf_value *v = gguf_find(&f.golden, "fidelity.fingerprint");
+        CHECK(v && v->kind == GGUF_U64);
+        memcpy(&want, v->bytes, 8); /* above 2^63 at times: not a number for gguf_get_i64 */
+        CHECK_MSG(fidelity_fingerprint(&f) == (uint64_t)want, "%s: other weights", *name);
+        CHECK(f.n_tokens >= 8 * f.window);
+        CHECK(gguf_find(&f.golden, "general.architecture"));
+        fidelity_close(&f);
+    }
+}

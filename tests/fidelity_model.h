@@ -1,0 +1,46 @@
+/* fidelity_model.h - tiny Gemma 4 models made from a recipe, and what transformers computes for
+ * them.
+ *
+ * tests/data/fidelity/NAME.golden holds metadata, tensor recipe, prompt and logits; the weights
+ * are drawn here, bit for bit as tools/fidelity_fixtures.py drew them (that file has the formula).
+ * The writer can make every generation of model file that is in circulation, and broken ones.
+ */
+#ifndef TESTS_FIDELITY_MODEL_H
+#define TESTS_FIDELITY_MODEL_H
+
+#include "format/gguf.h"
+
+extern const char *const fidelity_names[]; /* "all", "e2b", ...; ends with NULL */
+
+typedef struct fidelity {
+    const char *name;
+    gguf golden;
+    int32_t n_tokens, n_vocab, window, n_layer, n_shared;
+    int32_t *tokens;
+    const float *logits;         /* [n_tokens, n_vocab] */
+    double floor_max, floor_rms; /* distance of transformers' own f32 and f64 results */
+} fidelity;
+
+void fidelity_open(fidelity *f, const char *name); /* a failure fails the test */
+void fidelity_close(fidelity *f);
+
+/* How the model file differs from the plain one; all zero is the plain one. */
+typedef struct fidelity_file {
+    bool unused_kv;         /* shared layers carry keys and values that nothing may read */
+    bool split_experts;     /* ffn_gate_exps and ffn_up_exps instead of ffn_gate_up_exps */
+    bool no_rope_freqs;     /* the reader must know which pairs rotate */
+    bool other_arity;       /* per-layer scalars as arrays (and a u32 array where i32 is usual) */
+    bool no_ple_key;        /* embedding_length_per_layer_input left out */
+    const char *nan_tensor; /* element `nan_at` becomes NaN */
+    uint64_t nan_at;
+    const char *drop_key, *drop_tensor; /* left out */
+    const char *set_key;                /* a number, replaced by a u32 of this value */
+    uint32_t set_value;
+} fidelity_file;
+
+/* Writes a model file into the test's temporary directory and returns its path. v may be NULL. */
+const char *fidelity_write(const fidelity *f, const fidelity_file *v);
+/* Hash of all weights in the golden file's order; equal to the key fidelity.fingerprint. */
+uint64_t fidelity_fingerprint(const fidelity *f);
+
+#endif
