@@ -35,7 +35,7 @@ typedef struct stream {
     bool ended;
 } stream;
 
-/* Stop strings are copied; an empty one is an error (E_ARG), as are too many or too long ones. */
+/* Stop strings are copied. E_ARG: an empty one, one that is not UTF-8, too many, too long. */
 status stream_init(stream *s, const char *const *stop, int32_t n_stops, text_fn out, void *user,
                    err *e);
 void stream_free(stream *s); /* safe on a zeroed or freed stream */
