@@ -71,16 +71,23 @@ typedef struct carat_session carat_session;
  * Return false to cancel. Same thread as the call that reports. */
 typedef bool (*carat_progress_fn)(void *user, const char *what, uint64_t done, uint64_t total);
 
+/* Lines that a wrapped device writes (see `wrap`), newline included. */
+typedef void (*carat_log_fn)(void *user, const char *text);
+
 typedef struct carat_model_options {
     int32_t n_threads;  /* 0: one per physical core this process may use */
     bool no_mmap;       /* read the file instead of mapping it */
-    bool vocab_only;    /* metadata and tokenizer, no weights */
+    bool vocab_only;    /* metadata, tokenizer and plans, no weights: nothing large is touched */
     bool reference;     /* the plain reference kernels (slow, exact): for tests and for doubt */
     bool exact_f32;     /* activations stay f32 in matrix products: no int8 quantisation */
+    bool no_repack;     /* matrix products read the file's own layout: less memory, less speed */
+    bool overcommit;    /* go on even if the plan exceeds the memory that is available */
     const char *wrap;   /* NULL, or any of "trace", "time", "check" joined by commas */
     const char *isa;    /* NULL: the best this CPU has; or "portable", "avx2", "avx512", "neon" */
-    carat_progress_fn progress;
+    carat_progress_fn progress; /* loading; and prefill, in tokens, unless events report it */
     void *progress_user;
+    carat_log_fn log; /* for `wrap`; must not call back into the library */
+    void *log_user;
 } carat_model_options;
 
 /* Opens a GGUF file (or the first of a split set). opt may be NULL. On success *m is owned by the
@@ -134,13 +141,19 @@ typedef struct carat_chat_options {
     bool raw_markers; /* markers inside content become control tokens (what a Jinja server does) */
 } carat_chat_options;
 
-/* Renders to text (NUL-terminated, *text malloc'ed: carat_free) and, if ids is not NULL, to
- * tokens (*ids malloc'ed: carat_free). text or ids may be NULL. */
+/* A rendered conversation: the prompt as text and as tokens. Free with carat_chat_free. */
+typedef struct carat_chat {
+    char *text; /* NUL-terminated, begins with one "<bos>" */
+    size_t n_text;
+    int32_t *ids;
+    int64_t n_ids;
+    bool starts_thinking; /* for carat_generate_options: the prompt ends inside a thought */
+} carat_chat;
+
 CARAT_API carat_status carat_chat_render(const carat_model *m, const char *messages_json,
                                          const char *tools_json, const carat_chat_options *opt,
-                                         char **text, int32_t **ids, int64_t *n_ids,
-                                         carat_error *e);
-CARAT_API void carat_free(void *p);
+                                         carat_chat *out, carat_error *e);
+CARAT_API void carat_chat_free(carat_chat *c); /* safe on a zeroed or freed chat */
 
 /* ---- Sessions -------------------------------------------------------------------------- */
 
@@ -149,6 +162,8 @@ typedef struct carat_session_options {
     int32_t chunk;      /* rows per prefill pass; 0: chosen by the device */
     const char *kv_k;   /* element type of keys: "f16" (default), "bf16", "f32" */
     const char *kv_v;   /* of values; NULL: as kv_k */
+    int32_t n_outputs;  /* rows of one pass that may give logits; 0: 16. carat_eval with all_logits
+                           runs passes of min(chunk, n_outputs) rows */
 } carat_session_options;
 
 CARAT_API carat_status carat_session_open(carat_model *m, const carat_session_options *opt,
@@ -156,7 +171,12 @@ CARAT_API carat_status carat_session_open(carat_model *m, const carat_session_op
 CARAT_API void carat_session_close(carat_session *s);
 CARAT_API int32_t carat_session_n_ctx(const carat_session *s);
 CARAT_API int64_t carat_session_n_past(const carat_session *s); /* tokens in the cache */
-CARAT_API void carat_session_cancel(carat_session *s); /* any thread; async-signal-safe */
+/* Any thread; async-signal-safe. Ends the call that runs on the session with E_CANCELLED (or, for
+ * carat_generate, CARAT_FINISH_CANCELLED), after the pass it is in. If none runs, the next. */
+CARAT_API void carat_session_cancel(carat_session *s);
+/* What the last prompt found in the cache, as one phrase for a log: "extended", "rewound",
+ * "rebuilt: ..."; static storage. n_dropped, if not NULL: cached tokens that were of no use. */
+CARAT_API const char *carat_session_reuse(const carat_session *s, int64_t *n_dropped);
 
 /* Bytes a session needs, by purpose, before it exists. n_ctx 0: the model's own. */
 typedef struct carat_memory_plan {
@@ -164,11 +184,12 @@ typedef struct carat_memory_plan {
     uint64_t repack_bytes;   /* copies made for speed */
     uint64_t kv_swa_bytes, kv_global_bytes;
     uint64_t scratch_bytes;
-    uint64_t total_bytes;
-    uint64_t available_bytes; /* what the machine says it can give now */
+    uint64_t total_bytes;     /* at work: weights that were repacked are not read from the file */
+    uint64_t available_bytes; /* what the machine says it can give, this model included; 0 unknown */
     int32_t n_ctx, chunk, n_ring_slots;
 } carat_memory_plan;
 
+/* Works without weights too (vocab_only). Reports a plan that exceeds memory without an error. */
 CARAT_API carat_status carat_plan(const carat_model *m, const carat_session_options *opt,
                                   carat_memory_plan *plan, carat_error *e);
 
@@ -208,11 +229,12 @@ CARAT_API void carat_sampling_default(const carat_model *m, carat_sampling *s);
 
 typedef enum carat_event_kind {
     CARAT_EV_PREFILL,   /* progress: n_done of n_total prompt tokens */
-    CARAT_EV_TOKEN,     /* one sampled token, before any text of it is shown */
+    CARAT_EV_TOKEN,     /* one sampled token, before any text of it is shown; also the one that
+                           ends the turn and has no text */
     CARAT_EV_REASONING, /* text of a thought */
     CARAT_EV_CONTENT,   /* text of the answer */
     CARAT_EV_TOOL_CALL, /* a complete call: name and arguments as JSON */
-    CARAT_EV_END        /* the last event: why it ended */
+    CARAT_EV_END        /* the last event, unless the call fails: why it ended */
 } carat_event_kind;
 
 typedef enum carat_finish {
@@ -250,13 +272,14 @@ typedef struct carat_generate_options {
     const char *const *stop; /* stop strings; borrowed */
     int32_t n_stop;
     bool parse;          /* split the output into reasoning, content and tool calls */
-    bool starts_thinking; /* the prompt ended inside a thought (set it from the rendered prompt) */
+    bool starts_thinking; /* the prompt ended inside a thought: as carat_chat_render said */
 } carat_generate_options;
 
 typedef struct carat_timings {
     int64_t n_prompt, n_reused, n_generated;
     double prefill_ms, decode_ms, load_ms;
     uint64_t peak_bytes; /* resident memory of the process, the highest so far */
+    carat_finish finish;
 } carat_timings;
 
 /* Evaluates the prompt (reusing what it can), then samples until something ends it. opt NULL: the
@@ -264,6 +287,9 @@ typedef struct carat_timings {
 CARAT_API carat_status carat_generate(carat_session *s, const int32_t *ids, int64_t n,
                                       const carat_generate_options *opt, carat_event_fn fn,
                                       void *user, carat_timings *t, carat_error *e);
+
+/* One short name per finish: "stop", "length", "tool_calls", "cancelled"; static storage. */
+CARAT_API const char *carat_finish_name(carat_finish f);
 
 /* One sampling step over logits [n_vocab] (modified in place) after `past` tokens. For callers
  * with a loop of their own. Returns the id, or -1 when no finite logit is left. */

@@ -1,0 +1,313 @@
+/* engine.c - models: open, own, describe, close.
+ *
+ * Opening goes down the house once: file, shapes, device, memory check, weights, vocabulary, chat
+ * format. Closing is the same list backwards. A model opened for its vocabulary alone has a device
+ * too, because plans are dry passes on it, but no weights.
+ */
+#include "engine/engine_int.h"
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+/* ---- Vocabulary and chat format -------------------------------------------------------- */
+
+static int32_t file_token(const gguf *g, const char *key)
+{
+    int64_t id;
+    return gguf_get_i64(g, key, &id) && id >= 0 && id <= INT32_MAX ? (int32_t)id : -1;
+}
+
+static status check_array(const gguf *g, const char *key, gguf_kind item, uint64_t count,
+                          const gguf_value **out, err *e)
+{
+    const gguf_value *v = *out = gguf_find(g, key);
+    if (!v)
+        return OK;
+    bool fits = v->kind == GGUF_ARRAY && (item == GGUF_STRING) == (v->item == GGUF_STRING);
+    if (!fits)
+        return err_set(e, E_FORMAT, "%s: %s is not an array of %s", g->path, key,
+                       item == GGUF_STRING ? "strings" : "numbers");
+    if (count && v->count != count)
+        return err_set(e, E_FORMAT, "%s: %s has %llu entries, and there are %llu tokens", g->path,
+                       key, (unsigned long long)v->count, (unsigned long long)count);
+    return OK;
+}
+
+static status build_vocab(carat_model *m, const vocab_settings *set, const gguf_value *tokens,
+                          const gguf_value *types, const gguf_value *merges, err *e)
+{
+    vocab_builder *b;
+    gguf_string piece;
+    uint64_t at = 0;
+    status st = vocab_begin(&b, (int64_t)tokens->count, merges ? (int64_t)merges->count : 0, e);
+    if (st)
+        return st;
+    for (uint64_t i = 0; i < tokens->count && gguf_next_string(tokens, &at, &piece); i++) {
+        int64_t type = TOKEN_NORMAL;
+        if (types)
+            gguf_item_i64(types, i, &type);
+        vocab_add_token(b, piece.at, piece.n, type);
+    }
+    at = 0;
+    while (merges && gguf_next_string(merges, &at, &piece))
+        vocab_add_merge(b, piece.at, piece.n);
+    return vocab_finish(b, set, &m->text, e);
+}
+
+/* A model without vocabulary is whole: it takes and gives ids. */
+static status open_text(carat_model *m, err *e)
+{
+    const gguf *g = &m->core.file;
+    const gguf_value *tokens, *types, *merges;
+    gguf_string kind, pre, template;
+    char *model_name = NULL, *pre_name = NULL;
+    status st;
+
+    if (!gguf_get_string(g, "tokenizer.ggml.model", &kind) ||
+        (kind.n == 8 && !memcmp(kind.at, "no_vocab", 8)))
+        return OK;
+    if ((st = check_array(g, "tokenizer.ggml.tokens", GGUF_STRING, 0, &tokens, e)))
+        return st;
+    if (!tokens)
+        return err_set(e, E_FORMAT, "%s: names a tokenizer and has no tokenizer.ggml.tokens",
+                       g->path);
+    if (tokens->count > (uint64_t)m->core.n_vocab)
+        return err_set(e, E_FORMAT, "%s: %llu tokens, and the embedding has %d rows", g->path,
+                       (unsigned long long)tokens->count, m->core.n_vocab);
+    if ((st = check_array(g, "tokenizer.ggml.token_type", GGUF_I32, tokens->count, &types, e)) ||
+        (st = check_array(g, "tokenizer.ggml.merges", GGUF_STRING, 0, &merges, e)))
+        return st;
+    model_name = mem_strndup(kind.at, kind.n);
+    if (gguf_get_string(g, "tokenizer.ggml.pre", &pre))
+        pre_name = mem_strndup(pre.at, pre.n);
+    if (!model_name) {
+        st = err_memory(e, "the vocabulary", kind.n);
+        goto out;
+    }
+    vocab_settings set = {.model = model_name,
+                          .pre = pre_name,
+                          .bos = file_token(g, "tokenizer.ggml.bos_token_id"),
+                          .eos = file_token(g, "tokenizer.ggml.eos_token_id"),
+                          .eot = file_token(g, "tokenizer.ggml.eot_token_id"),
+                          .unk = file_token(g, "tokenizer.ggml.unknown_token_id"),
+                          .pad = file_token(g, "tokenizer.ggml.padding_token_id")};
+    if ((st = build_vocab(m, &set, tokens, types, merges, e)))
+        goto out;
+    if (gguf_get_string(g, "tokenizer.chat_template", &template))
+        m->chat = chat_format_of(template.at, template.n);
+out:
+    mem_free(pre_name);
+    mem_free(model_name);
+    return st;
+}
+
+/* ---- What the file calls its type ------------------------------------------------------ */
+
+/* The numbers of general.file_type that files in use carry. */
+static const char *file_type_name(int64_t n)
+{
+    static const struct {
+        int64_t n;
+        const char *name;
+    } known[] = {{0, "F32"},     {1, "F16"},     {2, "Q4_0"},    {3, "Q4_1"},    {7, "Q8_0"},
+                 {8, "Q5_0"},    {9, "Q5_1"},    {10, "Q2_K"},   {11, "Q3_K_S"}, {12, "Q3_K_M"},
+                 {13, "Q3_K_L"}, {14, "Q4_K_S"}, {15, "Q4_K_M"}, {16, "Q5_K_S"}, {17, "Q5_K_M"},
+                 {18, "Q6_K"},   {25, "IQ4_NL"}, {30, "IQ4_XS"}, {32, "BF16"},   {38, "MXFP4"}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i].n == n)
+            return known[i].name;
+    return NULL;
+}
+
+static const char *commonest_type(const gguf *g)
+{
+    uint64_t bytes[NUM_TYPE_END] = {0};
+    uint32_t best = 0;
+    for (uint64_t i = 0; i < g->tensors.n; i++) {
+        const tensor *t = &g->tensors.at[i];
+        if (t->type < NUM_TYPE_END && (bytes[t->type] += t->n_bytes) > bytes[best])
+            best = t->type;
+    }
+    return num_name(best);
+}
+
+static status name_file_type(carat_model *m, err *e)
+{
+    int64_t n;
+    const char *name = NULL;
+    if (gguf_get_i64(&m->core.file, "general.file_type", &n))
+        name = file_type_name(n);
+    m->file_type = mem_strdup(name ? name : commonest_type(&m->core.file));
+    if (!m->file_type)
+        return err_memory(e, "the model", 16);
+    for (char *c = m->file_type; *c; c++)
+        if (*c >= 'a' && *c <= 'z')
+            *c = (char)(*c - 'a' + 'A');
+    return OK;
+}
+
+/* ---- Opening --------------------------------------------------------------------------- */
+
+static void no_log(void *user, const char *text)
+{
+    (void)user;
+    (void)text;
+}
+
+static status open_device(carat_model *m, const carat_model_options *opt, err *e)
+{
+    cpu_options cpu = {.n_threads = opt->n_threads,
+                       .reference = opt->reference,
+                       .exact_f32 = opt->exact_f32,
+                       .no_repack = opt->no_repack,
+                       .isa = opt->isa};
+    status st = device_open_cpu(&m->dev, &cpu, e);
+    for (const char *w = opt->wrap; !st && w && *w;) {
+        char what[16];
+        size_t n = strcspn(w, ",");
+        if (n >= sizeof what)
+            return err_set(e, E_ARG, "'%.40s' is no wrapper: trace, time and check are", w);
+        memcpy(what, w, n);
+        what[n] = 0;
+        w += n + (w[n] == ',');
+        if (n)
+            st = device_wrap(&m->dev, what, opt->log ? opt->log : no_log, opt->log_user, e);
+    }
+    return st;
+}
+
+/* Weights first: what does not fit without any context will not fit with one. */
+static status check_weights_fit(const carat_model *m, err *e)
+{
+    carat_memory_plan plan;
+    session_shape shape;
+    carat_session_options least = {.n_ctx = N_CTX_MIN, .chunk = 1, .n_outputs = 1};
+    status st;
+    if (m->core.n_ctx_train < N_CTX_MIN)
+        least.n_ctx = m->core.n_ctx_train;
+    if ((st = plan_shape(m, &least, &shape, e)) || (st = plan_costs(m, &shape, NULL, &plan, e)))
+        return st;
+    return plan_check(m, &plan, e);
+}
+
+static status load_weights(carat_model *m, const carat_model_options *opt, err *e)
+{
+    status st;
+    if ((st = check_weights_fit(m, e)))
+        return st;
+    if ((st = model_load(&m->core, m->dev, opt->progress, opt->progress_user, e)))
+        return st;
+    m->loaded = true;
+    for (int32_t i = 0; i < m->core.n_weights; i++)
+        m->taken_bytes += m->core.weights[i]->packed_bytes;
+    if (opt->no_mmap)
+        m->taken_bytes += m->core.file.file_bytes;
+    return OK;
+}
+
+/* Takes g, on success and on failure. */
+static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **out, err *e)
+{
+    static const carat_model_options none;
+    double start_ms = clock_ms();
+    carat_model *m = mem_calloc(1, sizeof *m);
+    status st;
+
+    opt = opt ? opt : &none;
+    if (!m) {
+        gguf_close(g);
+        return err_memory(e, "the model", sizeof *m);
+    }
+    m->overcommit = opt->overcommit;
+    m->progress = opt->progress;
+    m->progress_user = opt->progress_user;
+    if (pthread_mutex_init(&m->pass_lock, NULL)) {
+        gguf_close(g);
+        st = err_set(e, E_MEMORY, "cannot make a lock");
+        goto out;
+    }
+    m->has_lock = true;
+    if ((st = model_bind(&m->core, g, e)))
+        goto out;
+    if ((st = name_file_type(m, e)))
+        goto out;
+    if ((st = open_text(m, e)))
+        goto out;
+    if ((st = open_device(m, opt, e)))
+        goto out;
+    if (!opt->vocab_only && (st = load_weights(m, opt, e)))
+        goto out;
+    m->load_ms = clock_ms() - start_ms;
+    *out = m;
+    m = NULL;
+out:
+    carat_model_close(m);
+    return st;
+}
+
+carat_status carat_model_open(const char *path, const carat_model_options *opt, carat_model **m,
+                              carat_error *e)
+{
+    gguf g = {0};
+    status st;
+    *m = NULL;
+    if (!path)
+        return err_set(e, E_ARG, "carat_model_open: no path");
+    st = gguf_open(&g, path, opt && opt->no_mmap, opt ? opt->progress : NULL,
+                   opt ? opt->progress_user : NULL, e);
+    return st ? st : open_gguf(&g, opt, m, e);
+}
+
+carat_status carat_model_open_bytes(const void *bytes, size_t n_bytes, const char *name,
+                                    const carat_model_options *opt, carat_model **m, carat_error *e)
+{
+    gguf g = {0};
+    status st;
+    *m = NULL;
+    if (!bytes)
+        return err_set(e, E_ARG, "carat_model_open_bytes: no bytes");
+    st = gguf_open_bytes(&g, bytes, n_bytes, name ? name : "model in memory", e);
+    return st ? st : open_gguf(&g, opt, m, e);
+}
+
+void carat_model_close(carat_model *m)
+{
+    if (!m)
+        return;
+    vocab_close(m->text);
+    model_free(&m->core);
+    device_close(m->dev);
+    mem_free(m->file_type);
+    if (m->has_lock)
+        pthread_mutex_destroy(&m->pass_lock);
+    mem_free(m);
+}
+
+status model_check_loaded(const carat_model *m, err *e)
+{
+    if (m->loaded)
+        return OK;
+    return err_set(e, E_ARG, "%s: opened for its vocabulary alone, so it cannot compute",
+                   m->core.file.path);
+}
+
+void carat_model_get_info(const carat_model *m, carat_model_info *info)
+{
+    const model *c = &m->core;
+    *info = (carat_model_info){.name = c->name,
+                               .architecture = c->arch->name,
+                               .file_type = m->file_type,
+                               .device = m->dev->name,
+                               .n_layer = c->n_layer,
+                               .n_embd = c->n_embd,
+                               .n_vocab = c->n_vocab,
+                               .n_ctx_train = c->n_ctx_train,
+                               .window = c->window,
+                               .n_params = c->n_params,
+                               .n_params_active = c->n_params_active,
+                               .weight_bytes = c->file.data_bytes,
+                               .active_bytes_per_token = c->active_bytes,
+                               .has_vocab = m->text != NULL,
+                               .has_chat = m->text && m->chat != CHAT_NONE};
+}

@@ -1,0 +1,139 @@
+/* plan.c - what a session costs, before it exists.
+ *
+ * A shape (context, chunk, outputs, element types) comes from the caller's options; its costs come
+ * from the key/value layout and from dry passes of the model's own forward code. Nothing here
+ * allocates more than a few kilobytes or touches a weight.
+ */
+#include "engine/engine_int.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+static status kv_type(const char *name, num_type *t, err *e)
+{
+    if (!num_parse(name, t) || (*t != NUM_F16 && *t != NUM_BF16 && *t != NUM_F32))
+        return err_set(e, E_UNSUPPORTED,
+                       "'%.40s' is no type for keys and values: f16, bf16 and f32 are", name);
+    return OK;
+}
+
+/* The longest context, by halving from the model's own, whose plan fits the memory there is. */
+static status longest_fit(const carat_model *m, session_shape *shape, err *e)
+{
+    carat_memory_plan plan;
+    status st;
+    shape->n_ctx = m->core.n_ctx_train;
+    for (;;) {
+        if ((st = plan_costs(m, shape, NULL, &plan, e)))
+            return st;
+        if (m->overcommit || !plan.available_bytes || plan.total_bytes <= plan.available_bytes ||
+            shape->n_ctx / 2 < N_CTX_MIN)
+            return OK;
+        shape->n_ctx /= 2;
+    }
+}
+
+status plan_shape(const carat_model *m, const carat_session_options *opt, session_shape *shape,
+                  err *e)
+{
+    static const carat_session_options none;
+    status st;
+
+    opt = opt ? opt : &none;
+    *shape = (session_shape){.kv_k = NUM_F16};
+    if (opt->kv_k && (st = kv_type(opt->kv_k, &shape->kv_k, e)))
+        return st;
+    shape->kv_v = shape->kv_k;
+    if (opt->kv_v && (st = kv_type(opt->kv_v, &shape->kv_v, e)))
+        return st;
+    if (opt->n_ctx < 0 || opt->chunk < 0 || opt->n_outputs < 0)
+        return err_set(e, E_ARG, "a session cannot have a negative context, chunk or output count");
+    if (opt->n_ctx > m->core.n_ctx_train)
+        return err_set(e, E_LIMIT, "a context of %d tokens: %s was made for at most %d", opt->n_ctx,
+                       m->core.name, m->core.n_ctx_train);
+    shape->chunk = opt->chunk ? opt->chunk : m->dev->chunk_rows;
+    shape->n_outputs = opt->n_outputs ? opt->n_outputs : OUTPUTS_DEFAULT;
+    shape->n_ctx = opt->n_ctx;
+    int32_t n_ctx_max = opt->n_ctx ? opt->n_ctx : m->core.n_ctx_train;
+    if (shape->chunk > n_ctx_max)
+        shape->chunk = n_ctx_max;
+    if (shape->n_outputs > n_ctx_max)
+        shape->n_outputs = n_ctx_max;
+    if (!shape->n_ctx && (st = longest_fit(m, shape, e)))
+        return st;
+    if (shape->chunk > shape->n_ctx)
+        shape->chunk = shape->n_ctx;
+    return OK;
+}
+
+/* Most rows of one pass: a prefill chunk, or a batch whose rows all give logits. */
+static int32_t rows_max(const session_shape *s)
+{
+    return s->chunk > s->n_outputs ? s->chunk : s->n_outputs;
+}
+
+static status scratch_bytes(const carat_model *m, const session_shape *s, const kv_layout *l,
+                            model_costs *worst, err *e)
+{
+    /* The two extremes bound all passes between them: most rows with one row of logits, and most
+     * rows of logits. */
+    int32_t outs = s->n_outputs < rows_max(s) ? s->n_outputs : rows_max(s);
+    return model_plan(&m->core, m->dev, l, rows_max(s), outs, worst, e);
+}
+
+status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layout,
+                  carat_memory_plan *plan, err *e)
+{
+    kv_layout l = {0};
+    model_costs costs = {0};
+    status st;
+
+    *plan = (carat_memory_plan){.n_ctx = s->n_ctx, .chunk = s->chunk};
+    if ((st = kv_layout_init(&l, m->core.kv, m->core.n_kv, s->kv_k, s->kv_v, s->n_ctx, rows_max(s),
+                             e)))
+        goto out;
+    if ((st = scratch_bytes(m, s, &l, &costs, e)))
+        goto out;
+    plan->weight_bytes = m->core.file.data_bytes;
+    plan->repack_bytes = costs.repack_bytes;
+    plan->kv_swa_bytes = l.ring_bytes;
+    plan->kv_global_bytes = l.linear_bytes;
+    plan->scratch_bytes = costs.scratch_bytes;
+    plan->n_ring_slots = l.n_ring_slots;
+    /* Repacked weights are not read from the file again, so its pages may leave memory. */
+    uint64_t weights =
+        plan->weight_bytes > plan->repack_bytes ? plan->weight_bytes : plan->repack_bytes;
+    plan->total_bytes = weights + plan->kv_swa_bytes + plan->kv_global_bytes + plan->scratch_bytes;
+    uint64_t free_bytes = mem_available_bytes();
+    plan->available_bytes = free_bytes ? free_bytes + m->taken_bytes : 0;
+    if (layout) {
+        *layout = l;
+        l = (kv_layout){0};
+    }
+out:
+    kv_layout_free(&l);
+    return st;
+}
+
+status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e)
+{
+    if (m->overcommit || !plan->available_bytes || plan->total_bytes <= plan->available_bytes)
+        return OK;
+    return err_set(e, E_MEMORY,
+                   "%s with a context of %d tokens needs %.2f GiB of memory, and %.2f GiB are "
+                   "available",
+                   m->core.name, plan->n_ctx, (double)plan->total_bytes * 0x1p-30,
+                   (double)plan->available_bytes * 0x1p-30);
+}
+
+carat_status carat_plan(const carat_model *m, const carat_session_options *opt,
+                        carat_memory_plan *plan, carat_error *e)
+{
+    session_shape shape;
+    status st = plan_shape(m, opt, &shape, e);
+    if (st) {
+        *plan = (carat_memory_plan){0};
+        return st;
+    }
+    return plan_costs(m, &shape, NULL, plan, e);
+}

@@ -1,0 +1,48 @@
+/* report.c - timings of a generation, and the words for how it ended. */
+#include "engine/report.h"
+#include "engine/engine_int.h"
+#include "base/clock.h"
+#include "base/mem.h"
+
+void report_begin(report *r, const carat_session *s)
+{
+    *r = (report){.start_ms = clock_ms()};
+    r->mark_ms = r->start_ms;
+    r->t.load_ms = s->m->load_ms;
+}
+
+void report_prompt(report *r, int64_t n_prompt, int64_t n_reused)
+{
+    r->t.n_prompt = n_prompt;
+    r->t.n_reused = n_reused;
+}
+
+void report_prefilled(report *r)
+{
+    double now = clock_ms();
+    r->t.prefill_ms = now - r->mark_ms;
+    r->mark_ms = now;
+}
+
+void report_decoded(report *r, int64_t n_generated)
+{
+    r->t.n_generated = n_generated;
+    r->t.decode_ms = clock_ms() - r->mark_ms;
+}
+
+void report_end(report *r, carat_finish why, carat_timings *t)
+{
+    r->t.finish = why;
+    r->t.peak_bytes = mem_peak_bytes();
+    if (t)
+        *t = r->t;
+}
+
+const char *carat_finish_name(carat_finish f)
+{
+    static const char *const names[] = {[CARAT_FINISH_STOP] = "stop",
+                                        [CARAT_FINISH_LENGTH] = "length",
+                                        [CARAT_FINISH_TOOL_CALLS] = "tool_calls",
+                                        [CARAT_FINISH_CANCELLED] = "cancelled"};
+    return (unsigned)f < sizeof names / sizeof *names ? names[f] : "unknown";
+}

@@ -1,0 +1,356 @@
+/* sample.c - see sample.h for the chain.
+ *
+ * The one idea: 262144 logits are never sorted. The k largest are found by counting: block maxima
+ * give a bound that few logits pass, and a radix selection over those gives the k-th exactly, ties
+ * by lowest id. Only what a cut leaves is put in order, and through a heap, so that top_p without
+ * top_k orders no more than it keeps. All of it is linear in n_vocab at worst but for that heap,
+ * and the same input gives the same token on every machine with the same exp().
+ */
+#include "engine/sample.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+enum {
+    BLOCK = 64,      /* logits per maximum; a vector loop's worth */
+    RADIX_BITS = 11, /* 3 rounds for 32 bits; 8 KiB of counters stay in the first cache */
+    RADIX_N = 1 << RADIX_BITS,
+    TOP_LOGPROBS_MAX = 20
+};
+
+status sampler_init(sampler *s, int32_t n_vocab, err *e)
+{
+    size_t n = (size_t)n_vocab, n_blocks = (n + BLOCK - 1) / BLOCK;
+
+    *s = (sampler){.n_vocab = n_vocab};
+    s->cand = mem_calloc(n, sizeof *s->cand);
+    s->count = mem_calloc(n, sizeof *s->count);
+    s->bucket = mem_calloc(RADIX_N, sizeof *s->bucket);
+    s->block = mem_calloc(n_blocks, sizeof *s->block);
+    if (!s->cand || !s->count || !s->bucket || !s->block) {
+        sampler_free(s);
+        return err_memory(e, "the sampler", n * (sizeof *s->cand + sizeof *s->count));
+    }
+    return OK;
+}
+
+void sampler_free(sampler *s)
+{
+    mem_free(s->block);
+    mem_free(s->bucket);
+    mem_free(s->count);
+    mem_free(s->cand);
+    *s = (sampler){0};
+}
+
+status sample_check(const carat_sampling *p, int32_t n_vocab, err *e)
+{
+    if (!isfinite(p->temperature))
+        return err_set(e, E_ARG, "sampling: the temperature must be a finite number");
+    if (!(p->top_p >= 0 && p->top_p <= 1))
+        return err_set(e, E_ARG, "sampling: top_p %g is not between 0 and 1", p->top_p);
+    if (!(p->min_p >= 0 && p->min_p <= 1))
+        return err_set(e, E_ARG, "sampling: min_p %g is not between 0 and 1", p->min_p);
+    if (!(p->repeat_penalty > 0) || !isfinite(p->repeat_penalty))
+        return err_set(e, E_ARG, "sampling: repeat_penalty %g is not a positive number (1 is off)",
+                       p->repeat_penalty);
+    if (!isfinite(p->presence_penalty) || !isfinite(p->frequency_penalty))
+        return err_set(e, E_ARG, "sampling: presence and frequency penalties must be finite");
+    if (p->penalty_last_n < -1)
+        return err_set(e, E_ARG, "sampling: penalty_last_n %d is neither -1 (all) nor a count",
+                       p->penalty_last_n);
+    if (p->n_top_logprobs < 0 || p->n_top_logprobs > TOP_LOGPROBS_MAX)
+        return err_set(e, E_ARG, "sampling: %d logprobs were asked for, and 0 to %d are possible",
+                       p->n_top_logprobs, TOP_LOGPROBS_MAX);
+    if (p->n_bias < 0 || (p->n_bias && !p->bias))
+        return err_set(e, E_ARG, "sampling: a logit bias list without entries");
+    for (int32_t i = 0; i < p->n_bias; i++) {
+        if (p->bias[i].id < 0 || p->bias[i].id >= n_vocab)
+            return err_set(e, E_ARG, "sampling: a logit bias for token %d, and ids end at %d",
+                           p->bias[i].id, n_vocab - 1);
+        if (!(p->bias[i].bias <= FLT_MAX)) /* NaN and +inf; -inf is a ban */
+            return err_set(e, E_ARG, "sampling: the logit bias of token %d is not a number",
+                           p->bias[i].id);
+    }
+    return OK;
+}
+
+uint64_t sample_rng_at(uint32_t seed, int64_t pos)
+{
+    /* SplitMix64's state advances by a constant, so its i-th output needs no predecessors. */
+    return rng_mix(0x6361726174u + seed) + (uint64_t)pos * 0x9e3779b97f4a7c15u;
+}
+
+/* ---- Selection ------------------------------------------------------------------------- */
+
+/* Order-preserving: a > b exactly when key_of(a) > key_of(b); -0 is put with +0. */
+static uint32_t key_of(float f)
+{
+    uint32_t u;
+    f += 0.0f;
+    memcpy(&u, &f, 4);
+    return u ^ (u & 0x80000000u ? 0xffffffffu : 0x80000000u);
+}
+
+/* The key of the k-th largest of n values at x, x + stride, ... (1 <= k <= n), and how many of
+ * those equal to it belong to the k largest. */
+static uint32_t kth_key(const float *x, size_t stride, int32_t n, int32_t k, uint32_t *bucket,
+                        int32_t *n_equal)
+{
+    static const int shift[3] = {32 - RADIX_BITS, 32 - 2 * RADIX_BITS, 0};
+    uint32_t prefix = 0, mask = 0, need = (uint32_t)k;
+    for (int round = 0; round < 3; round++) {
+        uint32_t low = round == 2 ? (1u << (32 - 2 * RADIX_BITS)) - 1 : RADIX_N - 1;
+        memset(bucket, 0, RADIX_N * sizeof *bucket);
+        for (int32_t i = 0; i < n; i++) {
+            uint32_t key = key_of(x[(size_t)i * stride]);
+            if ((key & mask) == prefix)
+                bucket[key >> shift[round] & low]++;
+        }
+        uint32_t b = low;
+        while (b > 0 && bucket[b] < need)
+            need -= bucket[b--];
+        prefix |= b << shift[round];
+        mask |= low << shift[round];
+    }
+    *n_equal = (int32_t)need;
+    return prefix;
+}
+
+/* Keeps the k largest of cand[0..n), lowest ids first among equals, in the order they stand in. */
+static int32_t keep_top(sampler *s, int32_t n, int32_t k)
+{
+    if (k >= n)
+        return n;
+    int32_t n_equal, kept = 0;
+    uint32_t key =
+        kth_key(&s->cand[0].logit, sizeof *s->cand / sizeof(float), n, k, s->bucket, &n_equal);
+    for (int32_t i = 0; i < n; i++) {
+        uint32_t ki = key_of(s->cand[i].logit);
+        if (ki > key || (ki == key && n_equal-- > 0))
+            s->cand[kept++] = s->cand[i];
+    }
+    return kept;
+}
+
+/* Largest of each block into s->block. False if a NaN or +inf is among the logits. */
+static bool block_maxima(sampler *s, const float *x)
+{
+    int32_t n = s->n_vocab;
+    int bad = 0;
+    for (int32_t b = 0; b * BLOCK < n; b++) {
+        const float *at = x + (size_t)b * BLOCK;
+        int32_t len = n - b * BLOCK < BLOCK ? n - b * BLOCK : BLOCK;
+        float m[16];
+        for (int j = 0; j < 16; j++)
+            m[j] = -INFINITY;
+        int32_t i = 0;
+        for (; i + 16 <= len; i += 16)
+            for (int j = 0; j < 16; j++) {
+                m[j] = at[i + j] > m[j] ? at[i + j] : m[j];
+                bad |= !(at[i + j] <= FLT_MAX);
+            }
+        for (; i < len; i++) {
+            m[0] = at[i] > m[0] ? at[i] : m[0];
+            bad |= !(at[i] <= FLT_MAX);
+        }
+        for (int j = 1; j < 16; j++)
+            m[0] = m[j] > m[0] ? m[j] : m[0];
+        s->block[b] = m[0];
+    }
+    return !bad;
+}
+
+/* The k largest finite logits into s->cand, in ascending order of id; k <= 0: all. Needs the
+ * block maxima. Returns how many. */
+static int32_t collect(sampler *s, const float *x, int32_t k)
+{
+    int32_t n = s->n_vocab, n_blocks = (n + BLOCK - 1) / BLOCK, kept = 0, n_equal;
+    /* k blocks hold at least one logit each that is as large as the k-th largest maximum, so no
+     * logit below that bound is among the k largest. */
+    uint32_t bound = 0;
+    if (k > 0 && k < n_blocks)
+        bound = kth_key(s->block, 1, n_blocks, k, s->bucket, &n_equal);
+    for (int32_t b = 0; b < n_blocks; b++) {
+        if (key_of(s->block[b]) < bound)
+            continue;
+        int32_t end = n - b * BLOCK < BLOCK ? n : (b + 1) * BLOCK;
+        for (int32_t i = b * BLOCK; i < end; i++)
+            if (x[i] >= -FLT_MAX && key_of(x[i]) >= bound)
+                s->cand[kept++] = (candidate){i, x[i]};
+    }
+    return k > 0 ? keep_top(s, kept, k) : kept;
+}
+
+/* ---- Order ----------------------------------------------------------------------------- */
+
+static bool better(candidate a, candidate b)
+{
+    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+}
+
+static void sift_down(candidate *c, int32_t n, int32_t i)
+{
+    for (;;) {
+        int32_t best = i, l = 2 * i + 1, r = l + 1;
+        if (l < n && better(c[l], c[best]))
+            best = l;
+        if (r < n && better(c[r], c[best]))
+            best = r;
+        if (best == i)
+            return;
+        candidate t = c[i];
+        c[i] = c[best];
+        c[best] = t;
+        i = best;
+    }
+}
+
+/* Puts the best of c[0..n) in front, best first, until `mass` of exp(logit - max) is reached (at
+ * least one). Returns how many stand there; the rest of the array is spent. */
+static int32_t order_until(candidate *c, int32_t n, double mass)
+{
+    int32_t left = n;
+    double sum = 0, max = 0;
+    for (int32_t i = n / 2; i-- > 0;)
+        sift_down(c, n, i);
+    if (n)
+        max = c[0].logit;
+    while (left > 0 && (left == n || sum < mass)) {
+        candidate t = c[0];
+        sum += exp((double)t.logit - max);
+        c[0] = c[--left];
+        sift_down(c, left, 0);
+        c[left] = t; /* taken from the top, put at the end: the best is last */
+    }
+    int32_t kept = n - left;
+    memmove(c, c + left, (size_t)kept * sizeof *c);
+    for (int32_t i = 0, j = kept - 1; i < j; i++, j--) {
+        candidate t = c[i];
+        c[i] = c[j];
+        c[j] = t;
+    }
+    return kept;
+}
+
+static float max_logit(const candidate *c, int32_t n)
+{
+    float max = -INFINITY;
+    for (int32_t i = 0; i < n; i++)
+        max = c[i].logit > max ? c[i].logit : max;
+    return max;
+}
+
+static double sum_exp(const candidate *c, int32_t n, double max)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++)
+        sum += exp((double)c[i].logit - max);
+    return sum;
+}
+
+/* ---- The chain ------------------------------------------------------------------------- */
+
+static void apply_bias(const carat_sampling *p, float *x)
+{
+    for (int32_t i = 0; i < p->n_bias; i++)
+        x[p->bias[i].id] += p->bias[i].bias;
+}
+
+static void apply_penalties(sampler *s, const carat_sampling *p, float *x, const int32_t *past,
+                            int64_t n_past)
+{
+    bool repeat = p->repeat_penalty != 1,
+         add = p->presence_penalty != 0 || p->frequency_penalty != 0;
+    int64_t n = p->penalty_last_n < 0 || p->penalty_last_n > n_past ? n_past : p->penalty_last_n;
+    if (!repeat && !add)
+        return;
+    const int32_t *at = past + (n_past - n);
+    for (int64_t i = 0; i < n; i++)
+        if (at[i] >= 0 && at[i] < s->n_vocab)
+            s->count[at[i]]++;
+    for (int64_t i = 0; i < n; i++) {
+        if (at[i] < 0 || at[i] >= s->n_vocab || !s->count[at[i]])
+            continue; /* seen: each token is penalised once, by its count */
+        float *l = &x[at[i]];
+        if (repeat)
+            *l = *l > 0 ? *l / p->repeat_penalty : *l * p->repeat_penalty;
+        *l -= p->frequency_penalty * (float)s->count[at[i]] + p->presence_penalty;
+        s->count[at[i]] = 0;
+    }
+}
+
+static int32_t pick_largest(const sampler *s, const float *x)
+{
+    int32_t n_blocks = (s->n_vocab + BLOCK - 1) / BLOCK, best = 0;
+    for (int32_t b = 1; b < n_blocks; b++)
+        if (s->block[b] > s->block[best])
+            best = b;
+    for (int32_t i = best * BLOCK; i < s->n_vocab; i++)
+        if (x[i] == s->block[best])
+            return x[i] == -INFINITY ? -1 : i;
+    return -1;
+}
+
+static int32_t draw(const candidate *c, int32_t n, double temperature, uint64_t *rng_state)
+{
+    double max = max_logit(c, n), total = 0, sum = 0;
+    for (int32_t i = 0; i < n; i++)
+        total += exp((c[i].logit - max) / temperature);
+    double u = rng_unit(rng_state) * total;
+    int32_t last = -1;
+    for (int32_t i = 0; i < n; i++) {
+        double w = exp((c[i].logit - max) / temperature);
+        if (w <= 0)
+            continue;
+        sum += w;
+        last = c[i].id;
+        if (u < sum)
+            break;
+    }
+    return last; /* rounding may leave u just above the sum of all: then the last is right */
+}
+
+int32_t sample_pick(sampler *s, const carat_sampling *p, float *x, const int32_t *past,
+                    int64_t n_past, uint64_t *rng_state)
+{
+    apply_bias(p, x);
+    apply_penalties(s, p, x, past, n_past);
+    if (!block_maxima(s, x))
+        return -1;
+    if (p->temperature <= 0)
+        return pick_largest(s, x);
+    int32_t n = collect(s, x, p->top_k);
+    if (p->top_p < 1)
+        n = order_until(s->cand, n, (double)p->top_p * sum_exp(s->cand, n, max_logit(s->cand, n)));
+    if (p->min_p > 0) {
+        float least = max_logit(s->cand, n) + logf(p->min_p);
+        int32_t kept = 0;
+        for (int32_t i = 0; i < n; i++)
+            if (s->cand[i].logit >= least)
+                s->cand[kept++] = s->cand[i];
+        n = kept;
+    }
+    return draw(s->cand, n, p->temperature, rng_state);
+}
+
+void sample_logprobs(sampler *s, const float *x, int32_t id, float *of_id, carat_logprob *top,
+                     int32_t n)
+{
+    double max = -INFINITY, sum = 0;
+    block_maxima(s, x);
+    for (int32_t b = 0; b * BLOCK < s->n_vocab; b++)
+        max = s->block[b] > max ? s->block[b] : max;
+    for (int32_t i = 0; i < s->n_vocab; i++)
+        sum += exp(x[i] - max);
+    double log_sum = max + log(sum);
+    *of_id = (float)(x[id] - log_sum);
+    int32_t found = n > 0 ? collect(s, x, n) : 0;
+    found = order_until(s->cand, found, INFINITY);
+    for (int32_t i = 0; i < n; i++)
+        top[i] = i < found ? (carat_logprob){s->cand[i].id, (float)(s->cand[i].logit - log_sum)}
+                           : (carat_logprob){-1, -INFINITY};
+}

@@ -1,0 +1,98 @@
+/* words.c - the text half of carat.h: a model's vocabulary and chat format for its callers. */
+#include "engine/engine_int.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+static status check_text(const carat_model *m, err *e)
+{
+    if (m->text)
+        return OK;
+    return err_set(e, E_UNSUPPORTED, "%s: has no vocabulary, so it takes token ids only",
+                   m->core.file.path);
+}
+
+int64_t carat_tokenize(const carat_model *m, const char *text, size_t n_bytes, int32_t flags,
+                       int32_t *ids, int64_t cap, carat_error *e)
+{
+    id_list list = {0};
+    int64_t n = -1;
+    if (check_text(m, e))
+        return -1;
+    if (!text && n_bytes) {
+        err_set(e, E_ARG, "carat_tokenize: no text");
+        return -1;
+    }
+    int32_t bos = vocab_bos(m->text);
+    if ((flags & CARAT_TOK_BOS) && bos >= 0 && id_list_put(&list, bos, e))
+        goto out;
+    if (vocab_encode(m->text, text, n_bytes, flags & CARAT_TOK_SPECIAL ? SPECIAL_ALL : SPECIAL_USER,
+                     &list, e))
+        goto out;
+    n = list.n;
+    int64_t fit = ids && cap > 0 ? (n < cap ? n : cap) : 0;
+    if (fit)
+        memcpy(ids, list.at, (size_t)fit * sizeof *ids);
+out:
+    id_list_free(&list);
+    return n;
+}
+
+int32_t carat_token_bytes(const carat_model *m, int32_t id, bool special, const char **bytes)
+{
+    size_t n = 0;
+    const char *at = m->text ? vocab_text(m->text, id, special, &n) : NULL;
+    *bytes = at ? at : "";
+    return at ? (int32_t)n : -1;
+}
+
+int32_t carat_token_bos(const carat_model *m)
+{
+    return m->text ? vocab_bos(m->text) : -1;
+}
+
+bool carat_token_is_eog(const carat_model *m, int32_t id)
+{
+    return m->text && vocab_is_eog(m->text, id);
+}
+
+carat_status carat_chat_render(const carat_model *m, const char *messages_json,
+                               const char *tools_json, const carat_chat_options *opt,
+                               carat_chat *out, carat_error *e)
+{
+    chat_prompt p = {0};
+    id_list list = {0};
+    status st;
+
+    *out = (carat_chat){0};
+    if ((st = check_text(m, e)))
+        return st;
+    if (m->chat == CHAT_NONE)
+        return err_set(e, E_UNSUPPORTED,
+                       "%s: has no chat format that carat knows; it can complete plain text",
+                       m->core.file.path);
+    if (!messages_json)
+        return err_set(e, E_ARG, "carat_chat_render: no messages");
+    if ((st = chat_render(m->chat, messages_json, strlen(messages_json), tools_json,
+                          tools_json ? strlen(tools_json) : 0, opt, &p, e)))
+        goto out;
+    if ((st = chat_tokenize(m->text, &p, opt && opt->raw_markers, &list, e)))
+        goto out;
+    out->starts_thinking = p.starts_thinking;
+    out->n_text = p.text.n;
+    out->text = str_take(&p.text);
+    out->n_ids = list.n;
+    out->ids = list.at;
+    list = (id_list){0};
+out:
+    id_list_free(&list);
+    chat_prompt_free(&p);
+    return st;
+}
+
+void carat_chat_free(carat_chat *c)
+{
+    mem_free(c->ids);
+    mem_free(c->text);
+    *c = (carat_chat){0};
+}
