@@ -10,6 +10,7 @@
 #include "base/utf8.h"
 
 #include <stdatomic.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 TEST(err_keeps_the_first_sentence_and_no_control_bytes)
@@ -133,4 +134,21 @@ TEST(arena_is_aligned_and_zeroed)
     CHECK(!arena_array(&a, SIZE_MAX / 2, 4));
     arena_free(&a);
     arena_free(&a);
+}
+
+TEST(file_out_writes_into_a_device_and_never_over_it)
+{
+    file_out f;
+    err e = {0};
+    struct stat sb;
+    CHECK_OK(file_out_open(&f, "/dev/null", &e), e);
+    CHECK_OK(file_out_write(&f, "x", 1, &e), e);
+    CHECK_OK(file_out_commit(&f, &e), e);
+    CHECK(!stat("/dev/null", &sb) && S_ISCHR(sb.st_mode));
+    CHECK_OK(file_out_open(&f, "/dev/full", &e), e);
+    CHECK_OK(file_out_write(&f, "x", 1, &e), e);
+    CHECK_STATUS(file_out_commit(&f, &e), E_IO);
+    CHECK(strstr(e.text, "/dev/full"));
+    err_clear(&e);
+    CHECK_STATUS(file_out_open(&f, "/tmp", &e), E_IO);
 }

@@ -99,12 +99,20 @@ status file_out_open(file_out *f, const char *path, err *e)
     if (!f->path || !f->temp || !f->buf) {
         st = err_memory(e, path, OUT_BUF);
     } else {
+        struct stat sb;
         snprintf(f->temp, cap, "%s.XXXXXX", path);
-        f->fd = mkostemp(f->temp, O_CLOEXEC);
+        if (!stat(path, &sb) && !S_ISREG(sb.st_mode)) {
+            /* A device or a pipe is written in place: renaming over it would destroy it. A
+             * directory fails here, by name. */
+            f->temp[0] = 0;
+            f->fd = open(path, O_WRONLY | O_CLOEXEC);
+        } else {
+            f->fd = mkostemp(f->temp, O_CLOEXEC);
+        }
         if (f->fd < 0) {
             st = err_errno(e, "create", path);
             f->temp[0] = 0;
-        } else {
+        } else if (f->temp[0]) {
             /* mkostemp makes 0600; a model file follows the umask like any other. */
             mode_t mask = umask(0);
             umask(mask);
@@ -181,13 +189,13 @@ status file_out_pad(file_out *f, uint64_t align, err *e)
 status file_out_commit(file_out *f, err *e)
 {
     status st = flush(f, e);
-    if (!st && fsync(f->fd))
+    if (!st && fsync(f->fd) && errno != EINVAL && errno != EROFS) /* devices and pipes */
         st = err_errno(e, "write", f->path);
     /* close can report a late write error (quota, network file systems). */
     if (close(f->fd) && !st)
         st = err_errno(e, "write", f->path);
     f->fd = -1;
-    if (!st && rename(f->temp, f->path))
+    if (!st && f->temp[0] && rename(f->temp, f->path))
         st = err_errno(e, "rename into place", f->path);
     if (!st)
         f->temp[0] = 0;
