@@ -4,6 +4,9 @@
 
 #include "apps/options.h"
 
+extern const command command_logits;
+extern const command command_run;
+
 extern const command *const commands[]; /* main.c; ends with NULL */
 
 #endif

@@ -3,9 +3,20 @@
 
 #include "carat.h"
 
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
-const command *const commands[] = {NULL};
+const command *const commands[] = {&command_run, &command_logits, NULL};
+
+/* A program started without stdin, stdout or stderr would give their numbers to the next files it
+ * opens, and write its messages into them. The wrong direction makes any use fail as it should. */
+static void keep_standard_files(void)
+{
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd)
+            _exit(1);
+}
 
 static void usage(FILE *out)
 {
@@ -27,6 +38,7 @@ static const command *find(const char *name)
 
 int main(int argc, char **argv)
 {
+    keep_standard_files();
     if (argc < 2) {
         usage(stderr);
         return 2;

@@ -1,0 +1,186 @@
+/* logits.c - `carat logits`: what the model computes for given tokens, for anyone's comparison.
+ *
+ * Ids in (int32, little-endian), logits out (f32, little-endian, [n_tokens, n_vocab]). The output
+ * is written chunk by chunk, so memory is bounded by one chunk of logits, and appears under its
+ * name only when it is whole.
+ */
+#include "apps/commands.h"
+#include "apps/term.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/map.h"
+#include "base/mem.h"
+
+enum { LOGITS_CHUNK_BYTES = 256 << 20 }; /* of one chunk's logits, when no --chunk is given */
+
+typedef struct logits_options {
+    const char *model, *tokens, *out, *isa, *kv_k, *kv_v, *wrap;
+    int64_t chunk, threads;
+    bool all, last, exact, reference;
+} logits_options;
+
+static const option table[] = {
+    OPT_STR(logits_options, model, "model", 'm', "FILE", "the GGUF file"),
+    OPT_STR(logits_options, tokens, "tokens", 0, "FILE", "token ids, int32 little-endian"),
+    OPT_STR(logits_options, out, "output", 'o', "FILE", "logits, f32 little-endian"),
+    OPT_FLAG(logits_options, all, "all", 0, "logits of every token (the default)"),
+    OPT_FLAG(logits_options, last, "last", 0, "logits of the last token only"),
+    OPT_INT(logits_options, chunk, "chunk", 0, "N", 1, 1 << 24, "tokens per pass"),
+    OPT_INT(logits_options, threads, "threads", 't', "N", 1, 4096,
+            "threads (default: the physical cores)"),
+    OPT_STR(logits_options, kv_k, "kv-k", 0, "TYPE", "type of cached keys: f16, bf16 or f32"),
+    OPT_STR(logits_options, kv_v, "kv-v", 0, "TYPE", "type of cached values (default: as keys)"),
+    OPT_FLAG(logits_options, exact, "exact", 0, "f32 activations in matrix products"),
+    OPT_FLAG(logits_options, reference, "reference", 0, "the plain reference kernels"),
+    OPT_STR(logits_options, isa, "isa", 0, "NAME", "kernels: portable, avx2, avx512 or neon"),
+    OPT_STR(logits_options, wrap, "wrap", 0, "LIST", "trace, time or check every op, on stderr"),
+    OPT_END};
+
+static carat_status read_ids(const char *path, int32_t **ids, int64_t *n, carat_error *e)
+{
+    file_map f = {0};
+    status st = file_map_open(&f, path, false, NULL, NULL, e);
+    if (st)
+        return st;
+    if (f.n_bytes % 4 || f.n_bytes / 4 > INT32_MAX) {
+        st = err_set(e, E_FORMAT, "%s: %llu bytes are not a list of 4-byte ids", path,
+                     (unsigned long long)f.n_bytes);
+        goto out;
+    }
+    *n = (int64_t)(f.n_bytes / 4);
+    *ids = mem_calloc((size_t)*n, sizeof **ids);
+    if (!*ids) {
+        st = err_memory(e, path, (size_t)f.n_bytes);
+        goto out;
+    }
+    reader r = reader_of(f.bytes, (size_t)f.n_bytes);
+    for (int64_t i = 0; i < *n; i++)
+        (*ids)[i] = (int32_t)rd_u32(&r);
+out:
+    file_map_close(&f);
+    return st;
+}
+
+static carat_status write_rows(file_out *f, const float *x, size_t n, carat_error *e)
+{
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    return file_out_write(f, x, n * sizeof *x, e);
+#else
+#error "carat logits writes the host's floats as they are, which must be little-endian"
+#endif
+}
+
+/* Evaluates ids chunk by chunk. The whole prefix is handed over each time, as to any session; it
+ * extends. */
+static carat_status evaluate(carat_session *s, const logits_options *o, const int32_t *ids,
+                             int64_t n, int64_t chunk, int32_t n_vocab, float *rows, file_out *out,
+                             carat_error *e)
+{
+    status st = OK;
+    if (o->last) {
+        if ((st = carat_eval(s, ids, n, false, rows, NULL, e)))
+            return st;
+        return write_rows(out, rows, (size_t)n_vocab, e);
+    }
+    for (int64_t at = 0; at < n && !st; at += chunk) {
+        int64_t end = n - at < chunk ? n : at + chunk;
+        if (!term_progress(NULL, "tokens", (uint64_t)at, (uint64_t)n))
+            return err_set(e, E_CANCELLED, "interrupted after %lld tokens", (long long)at);
+        if (!(st = carat_eval(s, ids, end, true, rows, NULL, e)))
+            st = write_rows(out, rows, (size_t)(end - at) * (size_t)n_vocab, e);
+    }
+    return st;
+}
+
+static void write_log(void *user, const char *text)
+{
+    (void)user;
+    fputs(text, stderr);
+}
+
+static int run_logits(const command *c, int argc, char **argv)
+{
+    logits_options o = {0};
+    int n_operands, bad = options_parse(c, argc, argv, &o, &n_operands);
+    carat_error e = {0};
+    carat_model *m = NULL;
+    carat_session *s = NULL;
+    file_out out = {0};
+    int32_t *ids = NULL;
+    float *rows = NULL;
+    int64_t n = 0;
+    status st;
+
+    if (bad)
+        return bad - 1;
+    if (!o.model || !o.tokens || !o.out || (o.all && o.last))
+        return fprintf(stderr, "carat logits: %s\nTry 'carat logits --help'.\n",
+                       o.all && o.last ? "--all and --last exclude each other"
+                                       : "needs --model, --tokens and --output"),
+               2;
+    term_init();
+    term_watch(NULL);
+    double start_ms = clock_ms();
+    if ((st = read_ids(o.tokens, &ids, &n, &e)))
+        goto out;
+    carat_model_options mo = {.n_threads = (int32_t)o.threads,
+                              .exact_f32 = o.exact,
+                              .reference = o.reference,
+                              .isa = o.isa,
+                              .wrap = o.wrap,
+                              .progress = term_progress,
+                              .log = write_log};
+    if ((st = carat_model_open(o.model, &mo, &m, &e)))
+        goto out;
+    carat_model_info info;
+    carat_model_get_info(m, &info);
+    int64_t chunk = o.chunk, fit = LOGITS_CHUNK_BYTES / ((int64_t)info.n_vocab * 4);
+    if (!chunk)
+        chunk = fit < 1 ? 1 : fit < 512 ? fit : 512;
+    chunk = chunk < n ? chunk : n;
+    carat_session_options so = {.n_ctx = (int32_t)n,
+                                .chunk = (int32_t)chunk,
+                                .n_outputs = o.last ? 1 : (int32_t)chunk,
+                                .kv_k = o.kv_k,
+                                .kv_v = o.kv_v};
+    if ((st = carat_session_open(m, &so, &s, &e)))
+        goto out;
+    term_watch(s);
+    size_t n_rows = o.last ? 1 : (size_t)chunk;
+    rows = mem_calloc(n_rows * (size_t)info.n_vocab, sizeof *rows);
+    if (!rows) {
+        st = err_memory(&e, "the logits of a chunk", n_rows * (size_t)info.n_vocab * 4);
+        goto out;
+    }
+    if ((st = file_out_open(&out, o.out, &e)))
+        goto out;
+    if ((st = evaluate(s, &o, ids, n, chunk, info.n_vocab, rows, &out, &e)))
+        goto out;
+    if ((st = file_out_commit(&out, &e)))
+        goto out;
+    term_note("%lld tokens in %.2f s on %s", (long long)n, (clock_ms() - start_ms) * 1e-3,
+              info.device);
+out:
+    term_watch(NULL);
+    if (out.path)
+        file_out_discard(&out);
+    mem_free(rows);
+    carat_session_close(s);
+    carat_model_close(m);
+    mem_free(ids);
+    if (st)
+        term_error(&e);
+    return st == E_CANCELLED ? 130 : st ? 1 : 0;
+}
+
+const command command_logits = {
+    .name = "logits",
+    .operands = "",
+    .summary = "Write the logits of given tokens to a file",
+    .about = "Reads token ids (int32, little-endian), computes the model over them and writes the\n"
+             "logits (f32, little-endian, one row of the vocabulary per token). The output file\n"
+             "appears only when it is complete.\n\n"
+             "--exact and --reference are for comparing with other engines; --chunk changes how\n"
+             "many tokens one pass computes and must not change the result.",
+    .options = table,
+    .run = run_logits};

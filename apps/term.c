@@ -1,0 +1,186 @@
+/* term.c - see term.h. */
+#include "apps/term.h"
+#include "base/clock.h"
+#include "base/utf8.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+enum { BAR_AFTER_MS = 300, BAR_EVERY_MS = 80, BAR_CELLS = 24, EXIT_INTERRUPTED = 130 };
+
+static bool tty[3], colour[3]; /* by file descriptor */
+
+void term_init(void)
+{
+    const char *no = getenv("NO_COLOR"), *kind = getenv("TERM");
+    bool want = !(no && *no) && kind && strcmp(kind, "dumb") != 0;
+    for (int fd = 1; fd <= 2; fd++) {
+        tty[fd] = isatty(fd);
+        colour[fd] = tty[fd] && want;
+    }
+}
+
+static int fd_of(FILE *f)
+{
+    return f == stdout ? 1 : 2;
+}
+
+bool term_is_tty(FILE *f)
+{
+    return tty[fd_of(f)];
+}
+
+void term_set(FILE *f, term_style s)
+{
+    static const char *const code[] = {[TERM_PLAIN] = "\033[0m",
+                                       [TERM_DIM] = "\033[2m",
+                                       [TERM_BOLD] = "\033[1m",
+                                       [TERM_CYAN] = "\033[36m",
+                                       [TERM_RED] = "\033[31m"};
+    if (colour[fd_of(f)])
+        fputs(code[s], f);
+}
+
+/* C0 but for tab and newline, DEL, and C1, which some terminals obey like ESC sequences. Also the
+ * marks that reorder text, which can make an answer read as what it does not say. */
+static bool is_control(uint32_t cp)
+{
+    return (cp < 0x20 && cp != '\n' && cp != '\t') || (cp >= 0x7f && cp < 0xa0) ||
+           (cp >= 0x202a && cp <= 0x202e) || (cp >= 0x2066 && cp <= 0x2069);
+}
+
+void term_put(FILE *f, const char *text, size_t n)
+{
+    if (!tty[fd_of(f)]) {
+        fwrite(text, 1, n, f);
+        return;
+    }
+    while (n) {
+        uint32_t cp;
+        bool ok;
+        int len = utf8_decode(text, n, &cp, &ok);
+        if (!ok)
+            fputs("\xef\xbf\xbd", f);
+        else if (!is_control(cp))
+            fwrite(text, 1, (size_t)len, f);
+        else if (cp < 0x20 && cp != '\r')
+            fprintf(f, "^%c", (int)cp + '@');
+        else if (cp != '\r')
+            fprintf(f, "<%04X>", (unsigned)cp);
+        text += len;
+        n -= (size_t)len;
+    }
+}
+
+void term_error(const carat_error *e)
+{
+    term_progress_clear();
+    fputs("carat: ", stderr);
+    term_put(stderr, e->text, strlen(e->text));
+    fputs("\n", stderr);
+}
+
+void term_note(const char *fmt, ...)
+{
+    char line[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    term_progress_clear();
+    term_set(stderr, TERM_DIM);
+    if (n > 0)
+        term_put(stderr, line, (size_t)n < sizeof line ? (size_t)n : sizeof line - 1);
+    term_set(stderr, TERM_PLAIN);
+    fputs("\n", stderr);
+}
+
+/* ---- The bar --------------------------------------------------------------------------- */
+
+static struct {
+    const char *what;
+    double start_ms, shown_ms;
+    bool visible;
+} bar;
+
+void term_progress_clear(void)
+{
+    if (bar.visible)
+        fputs("\r\033[K", stderr);
+    bar.visible = false;
+    bar.what = NULL;
+}
+
+bool term_progress(void *user, const char *what, uint64_t done, uint64_t total)
+{
+    (void)user;
+    double now = clock_ms();
+    if (term_interrupts())
+        return false;
+    if (!tty[2] || !total)
+        return true;
+    if (bar.what != what) { /* a new piece of work: names are literals */
+        term_progress_clear();
+        bar.what = what;
+        bar.start_ms = bar.shown_ms = now;
+    }
+    if (done >= total) {
+        term_progress_clear();
+        return true;
+    }
+    if (now - bar.start_ms < BAR_AFTER_MS || now - bar.shown_ms < BAR_EVERY_MS)
+        return true;
+    char cells[BAR_CELLS + 1];
+    int full = (int)((double)done / (double)total * BAR_CELLS);
+    for (int i = 0; i < BAR_CELLS; i++)
+        cells[i] = i < full ? '#' : '.';
+    cells[BAR_CELLS] = 0;
+    bool bytes = total >= 10 << 20;
+    double unit = bytes ? 0x1p-20 : 1;
+    fprintf(stderr, "\r\033[K[%s] %.0f / %.0f %s%s", cells, (double)done * unit,
+            (double)total * unit, bytes ? "Mi" : "", what);
+    fflush(stderr);
+    bar.shown_ms = now;
+    bar.visible = true;
+    return true;
+}
+
+/* ---- Interrupts ------------------------------------------------------------------------ */
+
+static _Atomic(carat_session *) watched;
+static atomic_int n_interrupts;
+static bool handling;
+
+static void on_signal(int sig)
+{
+    (void)sig;
+    /* The first is obeyed at the next token or chunk; who insists does not want to wait. */
+    if (atomic_fetch_add(&n_interrupts, 1) >= 1)
+        _exit(EXIT_INTERRUPTED);
+    carat_session *s = atomic_load(&watched);
+    if (s)
+        carat_session_cancel(s);
+}
+
+void term_watch(carat_session *s)
+{
+    atomic_store(&n_interrupts, 0);
+    atomic_store(&watched, s);
+    if (!handling) {
+        struct sigaction sa = {.sa_handler = on_signal};
+        sigemptyset(&sa.sa_mask);
+        sigaction(SIGINT, &sa, NULL); /* no SA_RESTART: a read of the prompt must end too */
+        sigaction(SIGTERM, &sa, NULL);
+        handling = true;
+    }
+}
+
+int term_interrupts(void)
+{
+    return atomic_load(&n_interrupts);
+}

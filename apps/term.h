@@ -1,0 +1,35 @@
+/* term.h - what programs know of the terminal: colours, safe text, a progress bar, Ctrl-C.
+ *
+ * Answers go to stdout, everything else to stderr. Text that a model wrote reaches a terminal
+ * without its control characters, so no answer can move the cursor, retitle the window or paste;
+ * a file or a pipe gets every byte.
+ */
+#ifndef APPS_TERM_H
+#define APPS_TERM_H
+
+#include "carat.h"
+
+#include <stdio.h>
+
+typedef enum term_style { TERM_PLAIN, TERM_DIM, TERM_BOLD, TERM_CYAN, TERM_RED } term_style;
+
+void term_init(void);            /* once: looks at stdout, stderr, TERM and NO_COLOR */
+bool term_is_tty(FILE *f);       /* of stdout or stderr */
+void term_set(FILE *f, term_style s); /* nothing where colours are not wanted */
+/* Text from outside. On a terminal control characters are shown, not sent: ESC as ^[. */
+void term_put(FILE *f, const char *text, size_t n);
+/* One sentence on stderr, "carat: ..."; the progress bar makes way. */
+void term_error(const carat_error *e);
+void term_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* A bar on stderr if that is a terminal, once something has taken 0.3 s. term_progress has the
+ * type of carat_progress_fn; it returns false after Ctrl-C. */
+bool term_progress(void *user, const char *what, uint64_t done, uint64_t total);
+void term_progress_clear(void);
+
+/* While a session is watched, SIGINT (and SIGTERM) cancel what it does and are counted; else they
+ * are only counted. A second one while the first is being obeyed ends the program with 130. */
+void term_watch(carat_session *s); /* NULL: no session */
+int term_interrupts(void);         /* since the last call of term_watch */
+
+#endif
