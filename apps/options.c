@@ -141,8 +141,8 @@ void options_print_help(const command *c, FILE *out)
     for (const option *o = c->options; o && o->name; o++) {
         char left[80];
         print_left(o, left, sizeof left);
-        fprintf(out, "%-30s%s%s\n", left, strlen(left) >= 30 ? "\n                              " : "",
-                o->help);
+        fprintf(out, "%-30s%s%s\n", left,
+                strlen(left) >= 30 ? "\n                              " : "", o->help);
     }
 }
 

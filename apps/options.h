@@ -64,7 +64,8 @@ typedef struct command {
 } command;
 
 /* Fills opts (the caller set the defaults). Operands are moved to the front of argv and counted
- * in *n_operands. Returns 0, or the exit status to end with + 1 (so 1 after --help, 3 on misuse). */
+ * in *n_operands. Returns 0, or the exit status to end with + 1 (so 1 after --help, 3 on misuse).
+ */
 int options_parse(const command *c, int argc, char **argv, void *opts, int *n_operands);
 void options_print_help(const command *c, FILE *out);
 void options_print_man(const command *const *list, FILE *out); /* the whole carat(1) page, roff */

@@ -13,8 +13,8 @@
 
 typedef enum term_style { TERM_PLAIN, TERM_DIM, TERM_BOLD, TERM_CYAN, TERM_RED } term_style;
 
-void term_init(void);            /* once: looks at stdout, stderr, TERM and NO_COLOR */
-bool term_is_tty(FILE *f);       /* of stdout or stderr */
+void term_init(void);                 /* once: looks at stdout, stderr, TERM and NO_COLOR */
+bool term_is_tty(FILE *f);            /* of stdout or stderr */
 void term_set(FILE *f, term_style s); /* nothing where colours are not wanted */
 /* Text from outside. On a terminal control characters are shown, not sent: ESC as ^[. */
 void term_put(FILE *f, const char *text, size_t n);

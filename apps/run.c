@@ -1,0 +1,225 @@
+/* run.c - `carat run`: one answer for a prompt, or a conversation.
+ *
+ *     carat run "What is carat?"            one answer
+ *     carat run "Summarise this:" < file    stdin first, then the words of the command line
+ *     carat run                             on a terminal: a conversation
+ */
+#include "apps/commands.h"
+#include "apps/run_int.h"
+#include "base/map.h"
+#include "base/mem.h"
+
+#include <errno.h>
+#include <locale.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    PROMPT_MAX = 256 << 20, /* bytes of a prompt: far above any context */
+    RESULT_ROUNDS_MAX = 8,  /* calls answered with --result before it looks like a loop */
+    EXIT_INTERRUPTED = 130
+};
+
+static const option table[] = {
+    OPT_STR(run_options, model, "model", 'm', "FILE", "the GGUF file (default: the bundled model)"),
+    OPT_STR(run_options, prompt_file, "prompt", 'p', "FILE",
+            "read the prompt from a file; - is stdin"),
+    OPT_INT(run_options, n_tokens, "tokens", 'n', "N", 0, 1 << 30,
+            "most tokens of an answer (default: until the context is full)"),
+    OPT_STR(run_options, system, "system", 's', "TEXT", "the system message"),
+    OPT_FLAG(run_options, think, "think", 0, "let the model think before it answers"),
+    OPT_STR(run_options, tools_file, "tools", 0, "FILE",
+            "tool declarations, JSON as OpenAI has it"),
+    OPT_STR(run_options, result, "result", 0, "TEXT", "what the tools answer, in a one-shot run"),
+    OPT_STR(run_options, messages_file, "messages", 0, "FILE",
+            "begin with a saved conversation (JSON)"),
+    OPT_FLAG(run_options, raw, "raw", 0, "complete the text as it is: no chat format"),
+    OPT_FLAG(run_options, interactive, "interactive", 'i', "converse after the given prompt"),
+    OPT_REAL(run_options, temperature, "temp", 0, "X", 0, 100,
+             "temperature; 0 takes the likeliest token"),
+    OPT_INT(run_options, top_k, "top-k", 0, "N", 0, 1 << 30, "keep the N likeliest tokens; 0 all"),
+    OPT_REAL(run_options, top_p, "top-p", 0, "X", 0, 1,
+             "keep the likeliest tokens up to this probability"),
+    OPT_REAL(run_options, min_p, "min-p", 0, "X", 0, 1,
+             "keep tokens at least this likely beside the likeliest"),
+    OPT_REAL(run_options, repeat_penalty, "repeat-penalty", 0, "X", 0.01, 100,
+             "make recent tokens less likely; 1 is off"),
+    OPT_INT(run_options, seed, "seed", 0, "N", 0, UINT32_MAX,
+            "repeats an answer (default: random)"),
+    OPT_FLAG(run_options, greedy, "greedy", 0, "always the likeliest token"),
+    OPT_INT(run_options, n_ctx, "ctx", 'c', "N", 0, 1 << 30,
+            "tokens of context (default: what fits)"),
+    OPT_INT(run_options, chunk, "chunk", 0, "N", 0, 1 << 24, "prompt tokens per pass"),
+    OPT_INT(run_options, threads, "threads", 't', "N", 0, 4096,
+            "threads (default: the physical cores)"),
+    OPT_STR(run_options, kv_k, "kv-k", 0, "TYPE", "type of cached keys: f16, bf16 or f32"),
+    OPT_STR(run_options, kv_v, "kv-v", 0, "TYPE", "type of cached values (default: as keys)"),
+    OPT_FLAG(run_options, exact, "exact", 0, "f32 activations in matrix products"),
+    OPT_FLAG(run_options, reference, "reference", 0, "the plain reference kernels (slow)"),
+    OPT_STR(run_options, isa, "isa", 0, "NAME", "kernels: portable, avx2, avx512 or neon"),
+    OPT_STR(run_options, wrap, "wrap", 0, "LIST", "trace, time or check every op, on stderr"),
+    OPT_FLAG(run_options, no_mmap, "no-mmap", 0, "read the file instead of mapping it"),
+    OPT_FLAG(run_options, overcommit, "overcommit", 0, "go on even if the plan exceeds the memory"),
+    OPT_FLAG(run_options, quiet, "quiet", 'q', "no speed line"),
+    OPT_FLAG(run_options, json_events, "json-events", 0,
+             "every event of the answer as a line of JSON"),
+    OPT_END};
+
+static status read_stdin(str *out, err *e)
+{
+    char buf[65536];
+    for (;;) {
+        ssize_t n = read(STDIN_FILENO, buf, sizeof buf);
+        if (n < 0 && errno == EINTR && !term_interrupts())
+            continue;
+        if (n < 0 && errno == EINTR)
+            return err_set(e, E_CANCELLED, "interrupted");
+        if (n < 0)
+            return err_errno(e, "read", "stdin");
+        if (n == 0)
+            return out->bad ? err_memory(e, "the prompt", out->n) : OK;
+        str_put(out, buf, (size_t)n);
+        if (out->n > PROMPT_MAX)
+            return err_set(e, E_LIMIT, "stdin: a prompt of more than %d bytes", PROMPT_MAX);
+    }
+}
+
+static void drop_last_newline(str *s)
+{
+    if (s->n && s->at[s->n - 1] == '\n')
+        str_cut(s, s->n - 1);
+}
+
+/* The prompt from all its sources: file, stdin, words; blank lines between. */
+static status gather(const run_options *o, int n_words, char **words, str *out, err *e)
+{
+    bool from_stdin = o->prompt_file && !strcmp(o->prompt_file, "-");
+    status st;
+    if (o->prompt_file && !from_stdin) {
+        char *bytes;
+        size_t n;
+        if ((st = file_read_all(o->prompt_file, PROMPT_MAX, &bytes, &n, e)))
+            return st;
+        str_put(out, bytes, n);
+        mem_free(bytes);
+    }
+    if (from_stdin || (!isatty(STDIN_FILENO) && !o->interactive && (!o->prompt_file || !n_words)))
+        if ((st = read_stdin(out, e)))
+            return st;
+    if (!o->raw)
+        drop_last_newline(out);
+    for (int i = 0; i < n_words; i++) {
+        if (out->n)
+            str_puts(out, i ? " " : o->raw ? "" : "\n\n");
+        str_puts(out, words[i]);
+    }
+    return out->bad ? err_memory(e, "the prompt", out->n) : OK;
+}
+
+static uint32_t random_seed(void)
+{
+    uint32_t seed = 1;
+    FILE *f = fopen("/dev/urandom", "re");
+    if (f && fread(&seed, sizeof seed, 1, f) != 1)
+        seed = 1;
+    if (f)
+        fclose(f);
+    return seed;
+}
+
+/* The answer to one prompt; with --result, also what the model makes of its tools' answers. */
+static status answer_once(chat *c, const run_options *o, const str *prompt, err *e)
+{
+    status st;
+    if (prompt->n && (st = chat_add_user(c, prompt->at, prompt->n, e)))
+        return st;
+    if ((st = chat_answer(c, e)))
+        return st;
+    for (int round = 0; o->result && chat_open_calls(c) && round < RESULT_ROUNDS_MAX; round++) {
+        while (chat_open_calls(c)) {
+            term_note("result: %s", o->result);
+            if ((st = chat_add_result(c, o->result, e)))
+                return st;
+        }
+        if ((st = chat_answer(c, e)))
+            return st;
+    }
+    return OK;
+}
+
+static int run_run(const command *cmd, int argc, char **argv)
+{
+    run_options o = {.seed = RUN_UNSET,
+                     .top_k = RUN_UNSET,
+                     .temperature = RUN_UNSET,
+                     .top_p = RUN_UNSET,
+                     .min_p = RUN_UNSET,
+                     .repeat_penalty = RUN_UNSET};
+    int n_words, code = 0, bad = options_parse(cmd, argc, argv, &o, &n_words);
+    chat c = {0};
+    str prompt = {0};
+    err e = {0};
+    status st;
+
+    if (bad)
+        return bad - 1;
+    setlocale(LC_CTYPE, "");
+    term_init();
+    term_watch(NULL);
+    bool tty = isatty(STDIN_FILENO);
+    bool converse = o.interactive || (tty && !n_words && !o.prompt_file);
+    if (o.interactive && !tty) {
+        fprintf(stderr, "carat run: --interactive needs a terminal on stdin\n");
+        return 2;
+    }
+    if ((st = gather(&o, n_words, argv, &prompt, &e)))
+        goto out;
+    if (!converse && !prompt.n && !o.messages_file) {
+        fprintf(stderr, "carat run: the prompt is empty\nTry 'carat run --help'.\n");
+        code = 2;
+        goto out;
+    }
+    /* Before the model is loaded: what is wrong with the prompt is cheap to say now. */
+    if (!o.raw && (st = check_utf8("the prompt", str_text(&prompt), prompt.n, &e)))
+        goto out;
+    if ((st = chat_open(&c, &o, &e)))
+        goto out;
+    if (!c.seed_given)
+        c.sampling.seed = random_seed();
+    if (converse)
+        c.out.interactive = true;
+    if (prompt.n || (!converse && o.messages_file)) {
+        if ((st = answer_once(&c, &o, &prompt, &e)))
+            goto out;
+        if (!converse && c.out.finish == CARAT_FINISH_CANCELLED)
+            code = EXIT_INTERRUPTED;
+    }
+    if (converse)
+        code = run_interactive(&c, &o);
+out:
+    if (st) {
+        if (st != E_CANCELLED || !term_interrupts())
+            term_error(&e);
+        code = st == E_CANCELLED ? EXIT_INTERRUPTED : 1;
+    }
+    chat_close(&c);
+    str_free(&prompt);
+    return code;
+}
+
+const command command_run = {
+    .name = "run",
+    .operands = "[PROMPT...]",
+    .summary = "Answer a prompt, or hold a conversation",
+    .about =
+        "Without -m it uses the model that is part of the program. With words on the command line\n"
+        "it answers them once; what stdin holds, if it is no terminal, is put in front of them.\n"
+        "With neither, on a terminal, it holds a conversation: /help there lists its commands.\n\n"
+        "The answer goes to stdout, everything else to stderr. A tool call of a one-shot run is\n"
+        "printed as one line of JSON with name and arguments.\n\n"
+        "Ctrl-C ends the answer; a second one ends the program. NO_COLOR is respected. The "
+        "history\n"
+        "of typed lines is kept in $XDG_STATE_HOME/carat/history (~/.local/state by default).",
+    .options = table,
+    .n_operands_max = -1,
+    .run = run_run};

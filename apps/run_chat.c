@@ -1,0 +1,413 @@
+/* run_chat.c - a conversation and its turns, for the one-shot run and the interactive one alike.
+ *
+ * The conversation is kept as messages, never as tokens: each turn hands the whole of it to the
+ * session, which finds out by itself what it has computed already.
+ */
+#include "apps/run_int.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+
+#include <string.h>
+
+enum { JSON_FILE_MAX = 64 << 20 }; /* of a tools or conversation file */
+
+status check_utf8(const char *what, const char *text, size_t n, err *e)
+{
+    for (size_t at = 0; at < n;) {
+        uint32_t cp;
+        bool ok;
+        int len = utf8_decode(text + at, n - at, &cp, &ok);
+        if (!ok)
+            return err_set(e, E_ARG, "%s is not valid UTF-8 at byte %zu", what, at);
+        at += (size_t)len;
+    }
+    return OK;
+}
+
+static status no_memory(err *e)
+{
+    return err_memory(e, "the conversation", 256);
+}
+
+/* ---- Open and close -------------------------------------------------------------------- */
+
+status chat_open(chat *c, const run_options *o, err *e)
+{
+    status st;
+    *c = (chat){.max_tokens = (int32_t)o->n_tokens,
+                .thinking = o->think,
+                .raw = o->raw,
+                .quiet = o->quiet,
+                .seed_given = o->seed != RUN_UNSET};
+    if ((st = run_open_model(o->model, o, &c->m, e)))
+        goto out;
+    carat_model_get_info(c->m, &c->info);
+    if (!c->info.has_vocab) {
+        st = err_set(e, E_UNSUPPORTED, "%s has no vocabulary, so it cannot read a prompt",
+                     c->info.name);
+        goto out;
+    }
+    if (!c->info.has_chat && !c->raw) {
+        term_note("%s has no chat format: completing plain text", c->info.name);
+        c->raw = true;
+    }
+    carat_sampling_default(c->m, &c->sampling);
+    if (o->temperature != RUN_UNSET)
+        c->sampling.temperature = (float)o->temperature;
+    if (o->greedy)
+        c->sampling.temperature = 0;
+    if (o->top_k != RUN_UNSET)
+        c->sampling.top_k = (int32_t)o->top_k;
+    if (o->top_p != RUN_UNSET)
+        c->sampling.top_p = (float)o->top_p;
+    if (o->min_p != RUN_UNSET)
+        c->sampling.min_p = (float)o->min_p;
+    if (o->repeat_penalty != RUN_UNSET)
+        c->sampling.repeat_penalty = (float)o->repeat_penalty;
+    if (c->seed_given)
+        c->sampling.seed = (uint32_t)o->seed;
+    carat_session_options so = {.n_ctx = (int32_t)o->n_ctx,
+                                .chunk = (int32_t)o->chunk,
+                                .n_outputs = 1,
+                                .kv_k = o->kv_k,
+                                .kv_v = o->kv_v};
+    if ((st = carat_session_open(c->m, &so, &c->s, e)))
+        goto out;
+    if ((st = answer_init(&c->out, o->json_events, false, e)))
+        goto out;
+    c->messages = json_array();
+    if (!c->messages) {
+        st = no_memory(e);
+        goto out;
+    }
+    if (o->system && (st = chat_set_system(c, o->system, e)))
+        goto out;
+    if (o->tools_file && (st = chat_load_tools(c, o->tools_file, e)))
+        goto out;
+    if (o->messages_file && (st = chat_load(c, o->messages_file, e)))
+        goto out;
+out:
+    if (st)
+        chat_close(c);
+    return st;
+}
+
+void chat_close(chat *c)
+{
+    answer_free(&c->out);
+    str_free(&c->raw_text);
+    mem_free(c->tools);
+    mem_free(c->system);
+    json_decref(c->messages);
+    carat_session_close(c->s);
+    carat_model_close(c->m);
+    *c = (chat){0};
+}
+
+/* ---- What is said ---------------------------------------------------------------------- */
+
+status chat_set_system(chat *c, const char *text, err *e)
+{
+    char *copy = NULL;
+    status st = text ? check_utf8("the system message", text, strlen(text), e) : OK;
+    if (st)
+        return st;
+    if (text && *text && !(copy = mem_strdup(text)))
+        return no_memory(e);
+    mem_free(c->system);
+    c->system = copy;
+    return OK;
+}
+
+static status read_json(const char *path, json_t **out, err *e)
+{
+    char *bytes;
+    size_t n;
+    json_error_t why;
+    status st = file_read_all(path, JSON_FILE_MAX, &bytes, &n, e);
+    if (st)
+        return st;
+    *out = json_loadb(bytes, n, JSON_DECODE_ANY, &why);
+    if (!*out)
+        st = err_set(e, E_FORMAT, "%s: not valid JSON at line %d: %s", path, why.line, why.text);
+    mem_free(bytes);
+    return st;
+}
+
+status chat_load_tools(chat *c, const char *path, err *e)
+{
+    json_t *list = NULL;
+    char *dumped, *text;
+    status st = read_json(path, &list, e);
+    if (st)
+        return st;
+    if (json_is_object(list)) { /* one tool, not in a list */
+        json_t *one = json_pack("[o]", list);
+        list = one;
+    }
+    if (!json_is_array(list)) {
+        json_decref(list);
+        return err_set(e, E_FORMAT, "%s: expected an array of tool declarations", path);
+    }
+    dumped = json_dumps(list, JSON_COMPACT);
+    json_decref(list);
+    text = dumped ? mem_strdup(dumped) : NULL;
+    free(dumped);
+    if (!text)
+        return no_memory(e);
+    mem_free(c->tools);
+    c->tools = text;
+    return OK;
+}
+
+status chat_add_user(chat *c, const char *text, size_t n, err *e)
+{
+    status st;
+    if (c->raw) {
+        str_put(&c->raw_text, text, n);
+        return c->raw_text.bad ? no_memory(e) : OK;
+    }
+    if ((st = check_utf8("the prompt", text, n, e)))
+        return st;
+    json_t *content = json_stringn(text, n);
+    if (!content || json_array_append_new(
+                        c->messages, json_pack("{s:s, s:o}", "role", "user", "content", content)))
+        return no_memory(e);
+    return OK;
+}
+
+static const char *role_of(const json_t *messages, size_t i)
+{
+    const char *role = json_string_value(json_object_get(json_array_get(messages, i), "role"));
+    return role ? role : "";
+}
+
+/* The last assistant message with calls and the number of results that follow it. */
+static json_t *pending_calls(const chat *c, size_t *n_results)
+{
+    size_t i = json_array_size(c->messages);
+    *n_results = 0;
+    while (i-- > 0 && !strcmp(role_of(c->messages, i), "tool"))
+        ++*n_results;
+    if (i == (size_t)-1)
+        return NULL;
+    return json_object_get(json_array_get(c->messages, i), "tool_calls");
+}
+
+int chat_open_calls(const chat *c)
+{
+    size_t n_results;
+    json_t *calls = pending_calls(c, &n_results);
+    size_t n = json_array_size(calls);
+    return n > n_results ? (int)(n - n_results) : 0;
+}
+
+status chat_add_result(chat *c, const char *text, err *e)
+{
+    size_t n_results;
+    json_t *calls = pending_calls(c, &n_results), *call = json_array_get(calls, n_results);
+    status st = check_utf8("the result", text, strlen(text), e);
+    if (st)
+        return st;
+    if (!call)
+        return err_set(e, E_ARG, "there is no open tool call to give a result for");
+    json_t *fn = json_object_get(call, "function");
+    json_t *msg = json_pack("{s:s, s:O, s:O, s:s}", "role", "tool", "tool_call_id",
+                            json_object_get(call, "id"), "name", json_object_get(fn, "name"),
+                            "content", text);
+    if (!msg || json_array_append_new(c->messages, msg))
+        return no_memory(e);
+    return OK;
+}
+
+/* ---- One turn -------------------------------------------------------------------------- */
+
+/* What was generated, as a message. */
+static status keep_answer(chat *c, err *e)
+{
+    const answer *a = &c->out;
+    size_t n_calls = json_array_size(a->calls);
+    if (c->raw) {
+        str_put(&c->raw_text, str_text(&a->content), a->content.n);
+        return c->raw_text.bad ? no_memory(e) : OK;
+    }
+    json_t *msg = json_pack("{s:s, s:o}", "role", "assistant", "content",
+                            json_stringn(str_text(&a->content), a->content.n));
+    if (msg && a->reasoning.n)
+        json_object_set_new(msg, "reasoning_content",
+                            json_stringn(str_text(&a->reasoning), a->reasoning.n));
+    json_t *calls = msg && n_calls ? json_array() : NULL;
+    for (size_t i = 0; i < n_calls; i++) {
+        json_t *call = json_array_get(a->calls, i);
+        char id[64];
+        snprintf(id, sizeof id, "call_%zu_%zu", json_array_size(c->messages), i);
+        json_array_append_new(calls,
+                              json_pack("{s:s, s:s, s:{s:O, s:O}}", "id", id, "type", "function",
+                                        "function", "name", json_object_get(call, "name"),
+                                        "arguments", json_object_get(call, "arguments")));
+    }
+    if (calls)
+        json_object_set_new(msg, "tool_calls", calls);
+    if (!msg || json_array_append_new(c->messages, msg))
+        return no_memory(e);
+    return OK;
+}
+
+static status render(chat *c, carat_chat *out, err *e)
+{
+    status st;
+    *out = (carat_chat){0};
+    if (c->raw) {
+        int64_t n = carat_tokenize(c->m, str_text(&c->raw_text), c->raw_text.n,
+                                   CARAT_TOK_BOS | CARAT_TOK_SPECIAL, NULL, 0, e);
+        if (n < 0)
+            return e ? e->status : E_MEMORY;
+        out->ids = mem_calloc((size_t)n, sizeof *out->ids);
+        if (!out->ids)
+            return no_memory(e);
+        out->n_ids = carat_tokenize(c->m, str_text(&c->raw_text), c->raw_text.n,
+                                    CARAT_TOK_BOS | CARAT_TOK_SPECIAL, out->ids, n, e);
+        return out->n_ids < 0 ? (e ? e->status : E_MEMORY) : OK;
+    }
+    json_t *all = json_array();
+    if (all && c->system)
+        json_array_append_new(all, json_pack("{s:s, s:s}", "role", "system", "content", c->system));
+    if (!all || json_array_extend(all, c->messages)) {
+        json_decref(all);
+        return no_memory(e);
+    }
+    char *text = json_dumps(all, JSON_COMPACT);
+    json_decref(all);
+    carat_chat_options opt = {.thinking = c->thinking, .preserve_thinking = false};
+    st = text ? carat_chat_render(c->m, text, c->tools, &opt, out, e) : no_memory(e);
+    free(text);
+    return st;
+}
+
+status chat_answer(chat *c, err *e)
+{
+    carat_chat prompt;
+    carat_generate_options opt = {
+        .sampling = c->sampling, .max_tokens = c->max_tokens, .parse = !c->raw};
+    status st = render(c, &prompt, e);
+    answer_reset(&c->out);
+    if (!st) {
+        opt.starts_thinking = prompt.starts_thinking;
+        term_watch(c->s);
+        st = carat_generate(c->s, prompt.ids, prompt.n_ids, &opt, answer_show, &c->out, &c->timings,
+                            e);
+        answer_finish(&c->out);
+    }
+    carat_chat_free(&prompt);
+    if (c->out.broken && !st)
+        st = err_set(e, E_IO, "stdout: cannot write the answer");
+    bool any = c->out.content.n || json_array_size(c->out.calls);
+    if (any && !c->out.broken)
+        keep_answer(c, st ? NULL : e);
+    if (!st && !c->quiet && !c->out.json)
+        answer_print_speed(&c->timings, c->s);
+    return st;
+}
+
+/* ---- Going back ------------------------------------------------------------------------ */
+
+static bool cut_after_last_user(chat *c, bool with_it)
+{
+    size_t n = json_array_size(c->messages);
+    for (size_t i = n; i-- > 0;)
+        if (!strcmp(role_of(c->messages, i), "user")) {
+            for (size_t k = n; k-- > i + (with_it ? 0 : 1);)
+                json_array_remove(c->messages, k);
+            return true;
+        }
+    return false;
+}
+
+bool chat_undo(chat *c)
+{
+    if (!c->raw)
+        return cut_after_last_user(c, true);
+    bool any = c->raw_text.n > 0;
+    str_cut(&c->raw_text, 0);
+    return any;
+}
+
+bool chat_drop_answer(chat *c)
+{
+    return !c->raw && cut_after_last_user(c, false);
+}
+
+void chat_clear(chat *c)
+{
+    json_array_clear(c->messages);
+    str_cut(&c->raw_text, 0);
+}
+
+/* ---- Files ----------------------------------------------------------------------------- */
+
+status chat_save(const chat *c, const char *path, err *e)
+{
+    file_out f;
+    status st;
+    json_t *all = json_array();
+    if (all && c->system)
+        json_array_append_new(all, json_pack("{s:s, s:s}", "role", "system", "content", c->system));
+    if (all)
+        json_array_extend(all, c->messages);
+    char *text = all ? json_dumps(all, JSON_INDENT(2)) : NULL;
+    json_decref(all);
+    if (!text)
+        return no_memory(e);
+    if (!(st = file_out_open(&f, path, e))) {
+        if ((st = file_out_write(&f, text, strlen(text), e)) ||
+            (st = file_out_write(&f, "\n", 1, e)))
+            file_out_discard(&f);
+        else
+            st = file_out_commit(&f, e);
+    }
+    free(text);
+    return st;
+}
+
+/* An array of messages, or an object that has one under "messages". */
+status chat_load(chat *c, const char *path, err *e)
+{
+    json_t *file = NULL, *list, *kept = NULL;
+    const char *system = NULL;
+    status st = read_json(path, &file, e);
+    if (st)
+        return st;
+    list = json_is_object(file) ? json_object_get(file, "messages") : file;
+    kept = json_array();
+    if (!kept) {
+        st = no_memory(e);
+        goto out;
+    }
+    if (!json_is_array(list)) {
+        st = err_set(e, E_FORMAT, "%s: expected an array of messages", path);
+        goto out;
+    }
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        json_t *msg = json_array_get(list, i);
+        const char *role = json_string_value(json_object_get(msg, "role"));
+        const char *content = json_string_value(json_object_get(msg, "content"));
+        if (!role) {
+            st = err_set(e, E_FORMAT, "%s: message %zu has no role", path, i + 1);
+            goto out;
+        }
+        if (i == 0 && !strcmp(role, "system") && content)
+            system = content;
+        else
+            json_array_append(kept, msg);
+    }
+    if (system && (st = chat_set_system(c, system, e)))
+        goto out;
+    json_decref(c->messages);
+    c->messages = kept;
+    kept = NULL;
+out:
+    json_decref(kept);
+    json_decref(file);
+    return st;
+}

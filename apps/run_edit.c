@@ -1,0 +1,398 @@
+/* run_edit.c - the conversation on a terminal: line editing, history, /commands.
+ *
+ * While a line is edited the terminal sends no signals: Ctrl-C is a key, bound to drop_line. While
+ * an answer runs it is SIGINT, which term_watch turns into a cancel of the session. So neither
+ * ever ends the program by itself.
+ */
+#include "apps/run_int.h"
+#include "base/map.h"
+#include "base/mem.h"
+
+#include <errno.h>
+#include <histedit.h>
+#include <pwd.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { HISTORY_LINES = 1000, PATH_BYTES = 4096 };
+
+typedef struct editor {
+    EditLine *el;
+    History *history;
+    HistEvent ev;
+    char history_path[PATH_BYTES];
+    const char *prompt;
+    bool dropped; /* the last line ended by Ctrl-C */
+} editor;
+
+/* ---- Lines ----------------------------------------------------------------------------- */
+
+static char *prompt_of(EditLine *el)
+{
+    editor *ed;
+    el_get(el, EL_CLIENTDATA, &ed);
+    return (char *)ed->prompt;
+}
+
+static unsigned char drop_line(EditLine *el, int key)
+{
+    editor *ed;
+    (void)key;
+    el_get(el, EL_CLIENTDATA, &ed);
+    ed->dropped = true;
+    return CC_NEWLINE;
+}
+
+/* Makes every directory on the way to path, as mkdir -p does. */
+static void make_parents(char *path)
+{
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        mkdir(path, 0700);
+        *slash = '/';
+    }
+}
+
+/* "" when there is no place: history then lives as long as the program. */
+static void find_history(char path[PATH_BYTES])
+{
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    int n = 0;
+    if (state && state[0] == '/')
+        n = snprintf(path, PATH_BYTES, "%s/carat/history", state);
+    else if (home && home[0] == '/')
+        n = snprintf(path, PATH_BYTES, "%s/.local/state/carat/history", home);
+    if (n <= 0 || n >= PATH_BYTES)
+        path[0] = 0;
+    else
+        make_parents(path);
+}
+
+static bool editor_open(editor *ed)
+{
+    *ed = (editor){.prompt = ">>> "};
+    ed->el = el_init("carat", stdin, stderr, stderr);
+    ed->history = history_init();
+    if (!ed->el || !ed->history)
+        return false;
+    find_history(ed->history_path);
+    history(ed->history, &ed->ev, H_SETSIZE, HISTORY_LINES);
+    history(ed->history, &ed->ev, H_SETUNIQUE, 1);
+    if (ed->history_path[0])
+        history(ed->history, &ed->ev, H_LOAD, ed->history_path);
+    el_set(ed->el, EL_CLIENTDATA, ed);
+    el_set(ed->el, EL_PROMPT, prompt_of);
+    el_set(ed->el, EL_EDITOR, "emacs");
+    el_set(ed->el, EL_HIST, history, ed->history);
+    el_set(ed->el, EL_SIGNAL, 0);
+    el_set(ed->el, EL_ADDFN, "carat-drop-line", "drop the line", drop_line);
+    el_source(ed->el, NULL); /* the user's own ~/.editrc */
+    el_set(ed->el, EL_SETTY, "-d", "-isig", NULL);
+    el_set(ed->el, EL_BIND, "^C", "carat-drop-line", NULL);
+    el_set(ed->el, EL_BIND, "^R", "em-inc-search-prev", NULL);
+    return true;
+}
+
+static void editor_close(editor *ed)
+{
+    if (ed->history && ed->history_path[0]) {
+        mode_t mask = umask(077); /* what was typed is nobody else's business */
+        history(ed->history, &ed->ev, H_SAVE, ed->history_path);
+        umask(mask);
+    }
+    if (ed->history)
+        history_end(ed->history);
+    if (ed->el)
+        el_end(ed->el);
+}
+
+/* One line without its newline, appended to out. False at the end of input. */
+static bool read_line(editor *ed, const char *prompt, str *out)
+{
+    int n = 0;
+    ed->prompt = prompt;
+    ed->dropped = false;
+    const char *line = el_gets(ed->el, &n);
+    if (ed->dropped) {
+        fputs("\n", stderr);
+        return true;
+    }
+    if (!line || n <= 0)
+        return false;
+    if (line[n - 1] == '\n')
+        n--;
+    str_put(out, line, (size_t)n);
+    return true;
+}
+
+/* A whole input: lines joined by a backslash at the end, or all between triple quotes. */
+static bool read_input(editor *ed, str *in)
+{
+    bool quoted;
+    str_cut(in, 0);
+    if (!read_line(ed, ">>> ", in))
+        return false;
+    quoted = in->n >= 3 && !memcmp(in->at, "\"\"\"", 3);
+    if (quoted)
+        str_drop(in, 3);
+    while (!ed->dropped) {
+        char *end = quoted ? strstr(str_text(in), "\"\"\"") : NULL;
+        if (end) {
+            str_cut(in, (size_t)(end - in->at));
+            break;
+        }
+        if (!quoted && (!in->n || in->at[in->n - 1] != '\\'))
+            break;
+        if (!quoted)
+            str_cut(in, in->n - 1);
+        if (in->n || !quoted)
+            str_putc(in, '\n');
+        if (!read_line(ed, "... ", in))
+            break;
+    }
+    if (ed->dropped)
+        str_cut(in, 0);
+    else if (in->n)
+        history(ed->history, &ed->ev, H_ENTER, str_text(in));
+    return !in->bad;
+}
+
+/* ---- Commands -------------------------------------------------------------------------- */
+
+static const char help_text[] =
+    "/help              this list\n"
+    "/clear             forget the conversation\n"
+    "/regen             answer the last question again\n"
+    "/undo              take back the last question and its answer\n"
+    "/system [TEXT]     set the system message, or remove it\n"
+    "/think on|off      let the model think before it answers\n"
+    "/tools FILE        declare tools (JSON)\n"
+    "/result TEXT       answer the model's tool call\n"
+    "/temp X /top-k N /top-p X /min-p X /seed N /limit N\n"
+    "                   sampling, and the most tokens of an answer (0: no limit)\n"
+    "/save FILE         write the conversation as JSON\n"
+    "/load FILE         read one back\n"
+    "/tokens TEXT       how the model reads TEXT\n"
+    "/stats             model, memory, settings and the last answer's speed\n"
+    "/quit              leave (also Ctrl-D)\n"
+    "A backslash at the end of a line, or \"\"\" around several, makes one message of many "
+    "lines.\n";
+
+static void show_stats(const chat *c)
+{
+    const carat_model_info *i = &c->info;
+    const carat_timings *t = &c->timings;
+    int64_t n_dropped;
+    const char *reuse = carat_session_reuse(c->s, &n_dropped);
+    fprintf(stderr, "model      %s, %s, %s, %.2f M parameters\n", i->name, i->architecture,
+            i->file_type, (double)i->n_params * 1e-6);
+    fprintf(stderr, "device     %s\n", i->device);
+    fprintf(stderr, "context    %lld of %d tokens\n", (long long)carat_session_n_past(c->s),
+            carat_session_n_ctx(c->s));
+    fprintf(stderr, "memory     %.1f MiB weights, %.1f MiB at the peak\n",
+            (double)i->weight_bytes * 0x1p-20, (double)t->peak_bytes * 0x1p-20);
+    fprintf(stderr,
+            "sampling   temp %g, top-k %d, top-p %g, min-p %g, repeat-penalty %g, seed %u\n",
+            c->sampling.temperature, c->sampling.top_k, c->sampling.top_p, c->sampling.min_p,
+            c->sampling.repeat_penalty, c->sampling.seed);
+    fprintf(stderr, "thinking   %s\n", c->thinking ? "on" : "off");
+    if (t->n_prompt)
+        fprintf(stderr,
+                "last turn  %lld prompt tokens in %.0f ms (%lld reused: %s), %lld answer "
+                "tokens in %.0f ms\n",
+                (long long)t->n_prompt, t->prefill_ms, (long long)t->n_reused, reuse,
+                (long long)t->n_generated, t->decode_ms);
+}
+
+static status show_tokens(const chat *c, const char *text, err *e)
+{
+    size_t n_text = strlen(text);
+    int64_t n = carat_tokenize(c->m, text, n_text, CARAT_TOK_SPECIAL, NULL, 0, e);
+    int32_t *ids = n >= 0 ? mem_calloc((size_t)n, sizeof *ids) : NULL;
+    if (n < 0)
+        return e->status;
+    if (!ids)
+        return err_memory(e, "tokens", (size_t)n * sizeof *ids);
+    carat_tokenize(c->m, text, n_text, CARAT_TOK_SPECIAL, ids, n, e);
+    for (int64_t i = 0; i < n; i++) {
+        const char *bytes;
+        int32_t len = carat_token_bytes(c->m, ids[i], true, &bytes);
+        fprintf(stderr, "%d '", ids[i]);
+        term_put(stderr, bytes, len > 0 ? (size_t)len : 0);
+        fputs("'  ", stderr);
+    }
+    fprintf(stderr, "\n%lld tokens\n", (long long)n);
+    mem_free(ids);
+    return OK;
+}
+
+static status number_of(const char *arg, double min, double max, double *v, err *e)
+{
+    char *end;
+    *v = strtod(arg, &end);
+    if (end == arg || *end || !(*v >= min && *v <= max))
+        return err_set(e, E_ARG, "expected a number from %g to %g, not '%.40s'", min, max, arg);
+    return OK;
+}
+
+static status set_number(chat *c, const char *name, const char *arg, err *e)
+{
+    carat_sampling *p = &c->sampling;
+    double v;
+    status st;
+    if (!strcmp(name, "temp")) {
+        if (!(st = number_of(arg, 0, 100, &v, e)))
+            p->temperature = (float)v;
+    } else if (!strcmp(name, "top-k")) {
+        if (!(st = number_of(arg, 0, INT32_MAX, &v, e)))
+            p->top_k = (int32_t)v;
+    } else if (!strcmp(name, "top-p")) {
+        if (!(st = number_of(arg, 0, 1, &v, e)))
+            p->top_p = (float)v;
+    } else if (!strcmp(name, "min-p")) {
+        if (!(st = number_of(arg, 0, 1, &v, e)))
+            p->min_p = (float)v;
+    } else if (!strcmp(name, "seed")) {
+        if (!(st = number_of(arg, 0, UINT32_MAX, &v, e))) {
+            p->seed = (uint32_t)v;
+            c->seed_given = true;
+        }
+    } else if (!(st = number_of(arg, 0, 1 << 30, &v, e))) {
+        c->max_tokens = (int32_t)v;
+    }
+    return st;
+}
+
+/* Sets *answer when the model should speak now, *quit at the end. */
+static status obey(chat *c, const char *line, bool *answer, bool *quit, err *e)
+{
+    char name[16];
+    size_t n = strcspn(line + 1, " \t\n");
+    const char *arg = line + 1 + n + strspn(line + 1 + n, " \t\n");
+    snprintf(name, sizeof name, "%.*s", n < sizeof name ? (int)n : (int)sizeof name - 1, line + 1);
+    bool is_number = false;
+    static const char *const numbers[] = {"temp", "top-k", "top-p", "min-p", "seed", "limit"};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        is_number |= !strcmp(name, numbers[i]);
+
+    if (!strcmp(name, "help") || !strcmp(name, "?")) {
+        fputs(help_text, stderr);
+    } else if (!strcmp(name, "quit") || !strcmp(name, "exit") || !strcmp(name, "bye")) {
+        *quit = true;
+    } else if (!strcmp(name, "clear")) {
+        chat_clear(c);
+        term_note("the conversation is empty");
+    } else if (!strcmp(name, "regen")) {
+        if (!chat_drop_answer(c))
+            return err_set(e, E_ARG, "there is no question to answer again");
+        c->sampling.seed++; /* the same seed would give the same answer */
+        *answer = true;
+    } else if (!strcmp(name, "undo")) {
+        if (!chat_undo(c))
+            return err_set(e, E_ARG, "there is nothing to take back");
+        term_note("took back the last question");
+    } else if (!strcmp(name, "system")) {
+        status st = chat_set_system(c, arg, e);
+        if (st)
+            return st;
+        term_note(*arg ? "the system message is set" : "the system message is removed");
+    } else if (!strcmp(name, "think")) {
+        if (strcmp(arg, "on") && strcmp(arg, "off"))
+            return err_set(e, E_ARG, "/think on or /think off; it is %s",
+                           c->thinking ? "on" : "off");
+        c->thinking = !strcmp(arg, "on");
+        term_note("thinking is %s", arg);
+    } else if (!strcmp(name, "tools")) {
+        return chat_load_tools(c, arg, e);
+    } else if (!strcmp(name, "result")) {
+        status st = chat_add_result(c, arg, e);
+        if (st)
+            return st;
+        *answer = !chat_open_calls(c);
+    } else if (is_number) {
+        return set_number(c, name, arg, e);
+    } else if (!strcmp(name, "save")) {
+        status st = chat_save(c, arg, e);
+        if (!st)
+            term_note("saved %s", arg);
+        return st;
+    } else if (!strcmp(name, "load")) {
+        status st = chat_load(c, arg, e);
+        if (!st)
+            term_note("loaded %zu messages", json_array_size(c->messages));
+        return st;
+    } else if (!strcmp(name, "tokens")) {
+        return show_tokens(c, arg, e);
+    } else if (!strcmp(name, "stats")) {
+        show_stats(c);
+    } else {
+        return err_set(e, E_ARG, "there is no command /%s: /help lists them", name);
+    }
+    return OK;
+}
+
+/* ---- The loop -------------------------------------------------------------------------- */
+
+static void speak(chat *c, bool asked)
+{
+    err e = {0};
+    size_t before = json_array_size(c->messages);
+    if (!c->seed_given)
+        c->sampling.seed++; /* a repeated question may get another answer */
+    status st = chat_answer(c, &e);
+    bool cancelled = !st && c->out.finish == CARAT_FINISH_CANCELLED;
+    if (st)
+        term_error(&e);
+    if (cancelled)
+        term_note("stopped");
+    /* A question without an answer would be sent along with the next one. */
+    if (asked && (st || cancelled) && json_array_size(c->messages) == before)
+        chat_undo(c);
+    if (chat_open_calls(c))
+        term_note("the model waits for the tool: /result TEXT");
+}
+
+int run_interactive(chat *c, const run_options *o)
+{
+    editor ed;
+    str in = {0};
+    bool quit = false;
+    (void)o;
+    if (!editor_open(&ed)) {
+        editor_close(&ed);
+        fprintf(stderr, "carat: cannot set up line editing\n");
+        return 1;
+    }
+    term_note("%s, %s, context %d. /help lists the commands, Ctrl-D leaves.", c->info.name,
+              c->info.file_type, carat_session_n_ctx(c->s));
+    while (!quit && !c->out.broken) {
+        err e = {0};
+        bool answer = false, asked = false;
+        status st = OK;
+        term_watch(NULL);
+        bool more = read_input(&ed, &in);
+        if (!more)
+            break;
+        if (ed.dropped) {
+            term_note("Ctrl-D or /quit leaves");
+            continue;
+        }
+        if (!in.n)
+            continue;
+        if (in.at[0] == '/' && in.n > 1 && in.at[1] != '/')
+            st = obey(c, in.at, &answer, &quit, &e);
+        else if (chat_open_calls(c))
+            st = err_set(&e, E_ARG, "the model waits for its tool: /result TEXT, or /undo");
+        else
+            answer = asked = !(st = chat_add_user(c, in.at, in.n, &e));
+        if (st)
+            term_error(&e);
+        else if (answer)
+            speak(c, asked);
+    }
+    fputs("\n", stderr);
+    str_free(&in);
+    editor_close(&ed);
+    return c->out.broken ? 1 : 0;
+}

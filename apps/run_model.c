@@ -1,0 +1,49 @@
+/* run_model.c - which model `carat run` uses: the file it is given, or the one inside the program.
+ *
+ * The bundled model is part of the executable (an .incbin of models/demo.gguf when the Makefile
+ * found it), so the program answers from any directory and needs no installation.
+ */
+#include "apps/run_int.h"
+
+#include <string.h>
+
+#ifdef CARAT_BUNDLED
+__asm__(".section .rodata\n"
+        ".balign 64\n"
+        "carat_bundled_begin:\n"
+        ".incbin \"" CARAT_BUNDLED "\"\n"
+        "carat_bundled_end:\n"
+        ".byte 0\n"
+        ".previous\n");
+extern const unsigned char carat_bundled_begin[], carat_bundled_end[];
+#endif
+
+static void write_log(void *user, const char *text)
+{
+    (void)user;
+    term_progress_clear();
+    fputs(text, stderr);
+}
+
+status run_open_model(const char *path, const run_options *o, carat_model **m, err *e)
+{
+    carat_model_options mo = {.n_threads = (int32_t)o->threads,
+                              .no_mmap = o->no_mmap,
+                              .exact_f32 = o->exact,
+                              .reference = o->reference,
+                              .overcommit = o->overcommit,
+                              .isa = o->isa,
+                              .wrap = o->wrap,
+                              .progress = term_progress,
+                              .log = write_log};
+    if (path)
+        return carat_model_open(path, &mo, m, e);
+#ifdef CARAT_BUNDLED
+    return carat_model_open_bytes(carat_bundled_begin,
+                                  (size_t)(carat_bundled_end - carat_bundled_begin),
+                                  "the bundled model", &mo, m, e);
+#else
+    *m = NULL;
+    return err_set(e, E_ARG, "this program was built without the bundled model: name one with -m");
+#endif
+}

@@ -1,0 +1,184 @@
+/* run_show.c - the events of an answer, for a reader or for a program.
+ *
+ * stdout carries the answer and nothing else; thoughts, calls for a reader and speeds go to
+ * stderr. A single call of a one-shot run is the answer, so it goes to stdout, as JSON.
+ */
+#include "apps/run_int.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+status answer_init(answer *a, bool json, bool interactive, err *e)
+{
+    *a = (answer){.json = json, .interactive = interactive};
+    a->calls = json_array();
+    return a->calls ? OK : err_memory(e, "an answer", 64);
+}
+
+void answer_reset(answer *a)
+{
+    a->thinking = a->any_output = a->broken = false;
+    a->at_line_start = true;
+    a->finish = CARAT_FINISH_CANCELLED;
+    str_cut(&a->content, 0);
+    str_cut(&a->reasoning, 0);
+    json_array_clear(a->calls);
+}
+
+void answer_free(answer *a)
+{
+    str_free(&a->content);
+    str_free(&a->reasoning);
+    json_decref(a->calls);
+    *a = (answer){0};
+}
+
+/* Bytes into a JSON string; what is not UTF-8 cannot occur, events carry valid text. */
+static json_t *text_json(const carat_event *ev)
+{
+    return json_stringn(ev->text, ev->n_text);
+}
+
+static json_t *call_json(const carat_event *ev)
+{
+    json_t *args = json_loadb(ev->text, ev->n_text, 0, NULL);
+    return json_pack("{s:s, s:o}", "name", ev->name, "arguments", args ? args : json_object());
+}
+
+static bool print_json(answer *a, json_t *line)
+{
+    char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
+    json_decref(line);
+    if (text)
+        fprintf(stdout, "%s\n", text);
+    free(text);
+    a->any_output = true;
+    return text != NULL;
+}
+
+static bool show_json(answer *a, const carat_event *ev)
+{
+    switch (ev->kind) {
+    case CARAT_EV_PREFILL:
+        return print_json(a, json_pack("{s:s, s:I, s:I}", "event", "prefill", "done",
+                                       (json_int_t)ev->n_done, "total", (json_int_t)ev->n_total));
+    case CARAT_EV_TOKEN:
+        return print_json(a, json_pack("{s:s, s:i}", "event", "token", "id", (int)ev->id));
+    case CARAT_EV_REASONING:
+    case CARAT_EV_CONTENT:
+        return print_json(a, json_pack("{s:s, s:o}", "event",
+                                       ev->kind == CARAT_EV_CONTENT ? "content" : "reasoning",
+                                       "text", text_json(ev)));
+    case CARAT_EV_TOOL_CALL:
+        return print_json(a, json_pack("{s:s, s:o}", "event", "tool_call", "call", call_json(ev)));
+    case CARAT_EV_END:
+        return print_json(
+            a, json_pack("{s:s, s:s}", "event", "end", "finish", carat_finish_name(ev->finish)));
+    }
+    return true;
+}
+
+static void end_thought(answer *a)
+{
+    if (!a->thinking)
+        return;
+    a->thinking = false;
+    term_set(stderr, TERM_PLAIN);
+    fputs("\n\n", stderr);
+    fflush(stderr);
+}
+
+static void show_thought(answer *a, const carat_event *ev)
+{
+    if (!a->thinking)
+        term_set(stderr, TERM_DIM);
+    a->thinking = true;
+    term_put(stderr, ev->text, ev->n_text);
+    fflush(stderr);
+}
+
+static void show_content(answer *a, const carat_event *ev)
+{
+    end_thought(a);
+    term_put(stdout, ev->text, ev->n_text);
+    a->any_output = true;
+    a->at_line_start = ev->n_text && ev->text[ev->n_text - 1] == '\n';
+}
+
+static void show_call(answer *a, const carat_event *ev)
+{
+    end_thought(a);
+    if (!a->at_line_start)
+        fputs("\n", stdout);
+    a->at_line_start = true;
+    a->any_output = true;
+    if (!a->interactive) {
+        print_json(a, call_json(ev));
+        return;
+    }
+    term_set(stdout, TERM_CYAN);
+    fputs("call ", stdout);
+    term_put(stdout, ev->name, strlen(ev->name));
+    term_set(stdout, TERM_PLAIN);
+    fputs(" ", stdout);
+    term_put(stdout, ev->text, ev->n_text);
+    fputs("\n", stdout);
+}
+
+bool answer_show(void *user, const carat_event *ev)
+{
+    answer *a = user;
+    if (ev->kind == CARAT_EV_PREFILL) {
+        if (!term_progress(NULL, "prompt tokens", (uint64_t)ev->n_done, (uint64_t)ev->n_total))
+            return false;
+    } else {
+        term_progress_clear();
+    }
+    if (ev->kind == CARAT_EV_CONTENT)
+        str_put(&a->content, ev->text, ev->n_text);
+    else if (ev->kind == CARAT_EV_REASONING)
+        str_put(&a->reasoning, ev->text, ev->n_text);
+    else if (ev->kind == CARAT_EV_TOOL_CALL)
+        json_array_append_new(a->calls, call_json(ev));
+    else if (ev->kind == CARAT_EV_END)
+        a->finish = ev->finish;
+    if (a->json)
+        show_json(a, ev);
+    else if (ev->kind == CARAT_EV_REASONING)
+        show_thought(a, ev);
+    else if (ev->kind == CARAT_EV_CONTENT)
+        show_content(a, ev);
+    else if (ev->kind == CARAT_EV_TOOL_CALL)
+        show_call(a, ev);
+    if (ev->kind != CARAT_EV_PREFILL && ev->kind != CARAT_EV_TOKEN &&
+        (fflush(stdout) || ferror(stdout)))
+        a->broken = true;
+    return !a->broken && !a->content.bad && !a->reasoning.bad;
+}
+
+void answer_finish(answer *a)
+{
+    term_progress_clear();
+    end_thought(a);
+    if (!a->json && a->any_output && !a->at_line_start)
+        fputs("\n", stdout);
+    a->at_line_start = true;
+    if (fflush(stdout) || ferror(stdout))
+        a->broken = true;
+}
+
+void answer_print_speed(const carat_timings *t, const carat_session *s)
+{
+    int64_t n_computed = t->n_prompt - t->n_reused;
+    double prefill_s = t->prefill_ms * 1e-3, decode_s = t->decode_ms * 1e-3;
+    char reused[96] = "";
+    if (t->n_reused)
+        snprintf(reused, sizeof reused, " (%lld reused)", (long long)t->n_reused);
+    /* The first token comes with the prompt: the decode time is that of the others. */
+    int64_t n_steps = t->n_generated > 1 ? t->n_generated - 1 : 0;
+    term_note(
+        "[prompt %lld tokens%s, %.1f/s | answer %lld tokens, %.1f/s | context %lld of %d | %s]",
+        (long long)t->n_prompt, reused, prefill_s > 0 ? (double)n_computed / prefill_s : 0,
+        (long long)t->n_generated, decode_s > 0 ? (double)n_steps / decode_s : 0,
+        (long long)carat_session_n_past(s), carat_session_n_ctx(s), carat_finish_name(t->finish));
+}
