@@ -264,8 +264,8 @@ static status set_number(chat *c, const char *name, const char *arg, err *e)
     return st;
 }
 
-/* Sets *answer when the model should speak now, *quit at the end. */
-static status obey(chat *c, const char *line, bool *answer, bool *quit, err *e)
+/* Sets *speak_now when the model should speak now, *quit at the end. */
+static status obey(chat *c, const char *line, bool *speak_now, bool *quit, err *e)
 {
     char name[16];
     size_t n = strcspn(line + 1, " \t\n");
@@ -287,7 +287,7 @@ static status obey(chat *c, const char *line, bool *answer, bool *quit, err *e)
         if (!chat_drop_answer(c))
             return err_set(e, E_ARG, "there is no question to answer again");
         c->sampling.seed++; /* the same seed would give the same answer */
-        *answer = true;
+        *speak_now = true;
     } else if (!strcmp(name, "undo")) {
         if (!chat_undo(c))
             return err_set(e, E_ARG, "there is nothing to take back");
@@ -309,7 +309,7 @@ static status obey(chat *c, const char *line, bool *answer, bool *quit, err *e)
         status st = chat_add_result(c, arg, e);
         if (st)
             return st;
-        *answer = !chat_open_calls(c);
+        *speak_now = !chat_open_calls(c);
     } else if (is_number) {
         return set_number(c, name, arg, e);
     } else if (!strcmp(name, "save")) {
@@ -368,7 +368,7 @@ int run_interactive(chat *c, const run_options *o)
               c->info.file_type, carat_session_n_ctx(c->s));
     while (!quit && !c->out.broken) {
         err e = {0};
-        bool answer = false, asked = false;
+        bool speak_now = false, asked = false;
         status st = OK;
         term_watch(NULL);
         bool more = read_input(&ed, &in);
@@ -381,14 +381,14 @@ int run_interactive(chat *c, const run_options *o)
         if (!in.n)
             continue;
         if (in.at[0] == '/' && in.n > 1 && in.at[1] != '/')
-            st = obey(c, in.at, &answer, &quit, &e);
+            st = obey(c, in.at, &speak_now, &quit, &e);
         else if (chat_open_calls(c))
             st = err_set(&e, E_ARG, "the model waits for its tool: /result TEXT, or /undo");
         else
-            answer = asked = !(st = chat_add_user(c, in.at, in.n, &e));
+            speak_now = asked = !(st = chat_add_user(c, in.at, in.n, &e));
         if (st)
             term_error(&e);
-        else if (answer)
+        else if (speak_now)
             speak(c, asked);
     }
     fputs("\n", stderr);
