@@ -335,8 +335,8 @@ def router_gap(model, ids):
 def run_case(name, show_hidden=False):
     kind, seed, overrides = CASES[name]
     model, config = build(kind, overrides)
-    tensors = tensor_list(model, config)
     while True:
+        tensors = tensor_list(model, config)  # anew: Module.to, in run_f64, replaces buffers
         arrays, recipe = [], []
         for i, (tname, slot, shape) in enumerate(tensors):
             mean, sigma = init_of(tname, shape, len(config.layer_types))
