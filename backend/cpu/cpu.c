@@ -5,6 +5,7 @@
  * a product's weight (pack.h) and a pool of threads.
  */
 #include "backend/cpu/cpu_int.h"
+#include "backend/cpu/table_ops_int.h"
 #include "base/mem.h"
 
 #include <stdio.h>
@@ -28,20 +29,66 @@ static void cpu_clear(device *d, void *p, size_t n_bytes)
     memset(p, 0, n_bytes);
 }
 
-static void cpu_copy(device *d, void *to, const void *from, size_t n_bytes)
+static void cpu_transfer(device *d, void *to, const void *from, size_t n_bytes)
 {
     (void)d;
     memcpy(to, from, n_bytes);
 }
 
+/* Whether products read a packed copy of w. Vectors are read as they are; a device that keeps
+ * activations in f32 decodes block formats from the file's layout. */
+static bool wants_pack(const cpu_device *c, const weight *w)
+{
+    if (c->reference || c->no_repack || w->n_out < 2)
+        return false;
+    if (w->type == NUM_F32 || w->type == NUM_F16 || w->type == NUM_BF16)
+        return true;
+    return !c->exact_f32 && pack_kind_of(w->type);
+}
+
+static size_t cpu_weight_bytes(const device *d, const weight *w)
+{
+    const cpu_device *c = d->self;
+    size_t groups = ((size_t)w->n_out + PACK_LANES - 1) / PACK_LANES;
+    return wants_pack(c, w) ? groups * (size_t)w->n_mat * pack_group_bytes(w) : 0;
+}
+
+typedef struct pack_job {
+    weight *w;
+    size_t group_bytes;
+    int32_t groups; /* of one matrix */
+} pack_job;
+
+enum { GROUPS_PER_CHUNK = 8 };
+
+static void pack_chunk(void *arg, int32_t chunk, int32_t thread)
+{
+    (void)thread;
+    const pack_job *j = arg;
+    int64_t total = (int64_t)j->groups * j->w->n_mat, g0 = (int64_t)chunk * GROUPS_PER_CHUNK;
+    for (int64_t g = g0; g < total && g < g0 + GROUPS_PER_CHUNK; g++)
+        pack_group(j->w, (int32_t)(g / j->groups), g % j->groups * PACK_LANES,
+                   (unsigned char *)j->w->packed + (size_t)g * j->group_bytes);
+}
+
 static status cpu_weight_load(device *d, weight *w, err *e)
 {
-    (void)d;
+    cpu_device *c = d->self;
     const num_format *f = num_format_of(w->type);
     if (!f || !f->decode)
         return err_set(e, E_UNSUPPORTED,
                        "tensor %s is in format %s, which carat cannot compute with", w->name,
                        num_name(w->type));
+    size_t n_bytes = cpu_weight_bytes(d, w);
+    if (!n_bytes || w->packed)
+        return OK;
+    w->packed = mem_pages(n_bytes);
+    if (!w->packed)
+        return err_memory(e, w->name, n_bytes);
+    w->packed_bytes = n_bytes;
+    pack_job j = {w, pack_group_bytes(w), (w->n_out + PACK_LANES - 1) / PACK_LANES};
+    int64_t total = (int64_t)j.groups * w->n_mat;
+    pool_run(c->pool, (int32_t)((total + GROUPS_PER_CHUNK - 1) / GROUPS_PER_CHUNK), pack_chunk, &j);
     return OK;
 }
 
@@ -51,13 +98,6 @@ static void cpu_weight_free(device *d, weight *w)
     mem_pages_free(w->packed, w->packed_bytes);
     w->packed = NULL;
     w->packed_bytes = 0;
-}
-
-static size_t cpu_weight_bytes(const device *d, const weight *w)
-{
-    (void)d;
-    (void)w;
-    return 0;
 }
 
 static void cpu_close(device *d)
@@ -75,6 +115,76 @@ const float *cpu_vector(const weight *w, float *temp)
     return temp;
 }
 
+static const device_ops cpu_ops = {
+    .embed = cpu_embed,
+    .rms_norm = cpu_rms_norm,
+    .matmul = cpu_matmul,
+    .glu = cpu_glu,
+    .act_mul = cpu_act_mul,
+    .rope = cpu_rope,
+    .kv_store = cpu_kv_store,
+    .attend = cpu_attend,
+    .add = cpu_add,
+    .scale = cpu_scale,
+    .add_rms_norm = cpu_add_rms_norm,
+    .route = cpu_route,
+    .moe_glu = cpu_moe_glu,
+    .moe_down = cpu_moe_down,
+    .gather = cpu_gather,
+    .copy = cpu_copy,
+    .softcap = cpu_softcap,
+};
+
+/* ---- Instruction sets -------------------------------------------------------------------- */
+
+static bool runs_here(const cpu_kernels *k)
+{
+#if defined(__x86_64__)
+    if (k == &cpu_kernels_avx512)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+    if (k == &cpu_kernels_avx2)
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+               __builtin_cpu_supports("f16c");
+#endif
+    (void)k;
+    return true;
+}
+
+/* Best first. */
+static const cpu_kernels *const kernel_sets[] = {
+#if defined(__x86_64__)
+    &cpu_kernels_avx512,
+    &cpu_kernels_avx2,
+#elif defined(__aarch64__)
+    &cpu_kernels_neon,
+#endif
+    &cpu_kernels_portable,
+};
+
+static status choose_kernels(const char *isa, const cpu_kernels **k, err *e)
+{
+    for (size_t i = 0; i < sizeof kernel_sets / sizeof *kernel_sets; i++) {
+        *k = kernel_sets[i];
+        if (isa && strcmp(isa, (*k)->name) != 0)
+            continue;
+        if (runs_here(*k))
+            return OK;
+        if (isa)
+            return err_set(e, E_UNSUPPORTED, "this processor has not all of %s", isa);
+    }
+    return err_set(e, E_ARG, "instruction set %s: expected %sportable", isa,
+#if defined(__x86_64__)
+                   "avx512, avx2 or "
+#elif defined(__aarch64__)
+                   "neon or "
+#else
+                   ""
+#endif
+    );
+}
+
 status device_open_cpu(device **out, const cpu_options *opt, err *e)
 {
     static const cpu_options defaults;
@@ -88,15 +198,17 @@ status device_open_cpu(device **out, const cpu_options *opt, err *e)
     c->exact_f32 = opt->exact_f32;
     c->no_repack = opt->no_repack;
     c->reference = opt->reference;
-    status st = pool_open(&c->pool, c->n_threads, e);
+    status st = choose_kernels(opt->isa, &c->k, e);
+    if (!st)
+        st = pool_open(&c->pool, c->n_threads, e);
     if (st) {
         mem_free(c);
         return st;
     }
-    snprintf(c->name, sizeof c->name, "cpu (%s, %d thread%s)", "reference", c->n_threads,
-             c->n_threads == 1 ? "" : "s");
+    snprintf(c->name, sizeof c->name, "cpu (%s, %d thread%s)",
+             c->reference ? "reference" : c->k->name, c->n_threads, c->n_threads == 1 ? "" : "s");
     c->dev = (device){
-        .op = &cpu_ref_ops,
+        .op = c->reference ? &cpu_ref_ops : &cpu_ops,
         .kind = DEVICE_CPU,
         .name = c->name,
         .verify_max = INT32_MAX,
@@ -105,8 +217,8 @@ status device_open_cpu(device **out, const cpu_options *opt, err *e)
         .alloc = cpu_alloc,
         .release = cpu_release,
         .clear = cpu_clear,
-        .upload = cpu_copy,
-        .download = cpu_copy,
+        .upload = cpu_transfer,
+        .download = cpu_transfer,
         .weight_load = cpu_weight_load,
         .weight_free = cpu_weight_free,
         .weight_bytes = cpu_weight_bytes,

@@ -15,9 +15,8 @@
 #define BACKEND_CPU_CPU_INT_H
 
 #include "backend/ops.h"
+#include "backend/cpu/kernels_int.h"
 #include "base/pool.h"
-
-typedef struct cpu_kernels cpu_kernels;
 
 typedef struct cpu_device {
     device dev; /* first: a device * is a cpu_device * */

@@ -1,0 +1,170 @@
+/* codes_int.h - taking packed superblocks apart: codes to bytes, scales and mins to f32.
+ *
+ * Plain loops of fixed length that a compiler turns into vectors; included by each matmul_*.c. The
+ * layout is drawn in pack_int.h. Scales are products of an f16 factor and a small integer, which
+ * f32 holds exactly, so every instruction set gets the same ones.
+ */
+#ifndef BACKEND_CPU_CODES_INT_H
+#define BACKEND_CPU_CODES_INT_H
+
+#include "backend/cpu/kernels_int.h"
+#include "backend/cpu/vec_int.h"
+
+/* The sixteen levels of IQ4 (plus 128) and of MXFP4 (doubled, plus 12) as unsigned codes. */
+static const uint8_t iq4_codes[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                                      129, 141, 153, 166, 181, 197, 217, 241};
+static const uint8_t fp4_codes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
+INLINE void f16_lanes(float *to, const uint8_t *from)
+{
+    for (int l = 0; l < PACK_LANES; l += VL) {
+        vh h;
+        memcpy(&h, from + 2 * l, sizeof h);
+        vf_store(to + l, vf_of_f16(h));
+    }
+}
+
+/* s[8 * n_sub][16] and m of one superblock (n_blocks * n_sub vectors). */
+INLINE void take_scales(num_type t, const uint8_t *z, float *s, float *m)
+{
+    float d[PACK_LANES], dm[PACK_LANES];
+    switch (t) {
+    case NUM_MXFP4:
+        for (int l = 0; l < PACK_LANES; l++) /* 2^(e - 128): below e = 2 a subnormal */
+            s[l] = num_bits_f32(z[l] < 2 ? 0x00200000u << z[l] : (uint32_t)(z[l] - 1) << 23);
+        break;
+    case NUM_Q4_1:
+    case NUM_Q5_1:
+        f16_lanes(s, z);
+        f16_lanes(dm, z + 32);
+        for (int l = 0; l < PACK_LANES; l++)
+            m[l] = -dm[l];
+        break;
+    case NUM_Q2_K:
+        f16_lanes(d, z + 256);
+        f16_lanes(dm, z + 288);
+        for (int a = 0; a < 16; a++)
+            for (int l = 0; l < PACK_LANES; l++) {
+                s[16 * a + l] = d[l] * (float)(z[16 * a + l] & 15);
+                m[16 * a + l] = dm[l] * (float)(z[16 * a + l] >> 4);
+            }
+        break;
+    case NUM_Q3_K:
+        f16_lanes(d, z + 192);
+        for (int a = 0; a < 16; a++)
+            for (int l = 0; l < PACK_LANES; l++)
+                s[16 * a + l] = d[l] * (float)((int32_t)pack_six(z, a, l) - 32);
+        break;
+    case NUM_Q4_K:
+    case NUM_Q5_K:
+        f16_lanes(d, z + 192);
+        f16_lanes(dm, z + 224);
+        for (int a = 0; a < 8; a++)
+            for (int l = 0; l < PACK_LANES; l++) {
+                s[16 * a + l] = d[l] * (float)(int32_t)pack_six(z, a, l);
+                m[16 * a + l] = dm[l] * (float)(int32_t)pack_six(z, 8 + a, l);
+            }
+        break;
+    case NUM_Q6_K:
+        f16_lanes(d, z + 256);
+        for (int a = 0; a < 16; a++)
+            for (int l = 0; l < PACK_LANES; l++)
+                s[16 * a + l] = d[l] * (float)(int8_t)z[16 * a + l];
+        break;
+    case NUM_IQ4_XS:
+        f16_lanes(d, z + 96);
+        for (int a = 0; a < 8; a++)
+            for (int l = 0; l < PACK_LANES; l++) {
+                int32_t low = z[16 * (a % 4) + l] >> (4 * (a / 4)) & 15;
+                int32_t high = z[64 + 16 * (a % 2) + l] >> (2 * (a / 2)) & 3;
+                s[16 * a + l] = d[l] * (float)((low | high << 4) - 32);
+            }
+        break;
+    default: /* one f16 per block */
+        f16_lanes(s, z);
+        break;
+    }
+}
+
+/* The 512 codes of 32 inputs by 16 outputs. */
+INLINE void take_codes(num_type t, const uint8_t *z, uint8_t *q)
+{
+    const uint8_t *pairs = z + (t == NUM_Q6_K ? 256 : 0);
+    const uint8_t *bits = z + (t == NUM_Q3_K ? 128 : 256);
+
+    if (t == NUM_Q8_0) {
+        memcpy(q, z, PACK_CODES);
+        return;
+    }
+    if (t == NUM_Q2_K || t == NUM_Q3_K) {
+        for (int k = 0; k < 8; k++)
+            for (int i = 0; i < 64; i++)
+                q[64 * k + i] = z[64 * (k / 4) + i] >> (2 * (k % 4)) & 3;
+    } else {
+        for (int i = 0; i < 256; i++) {
+            q[i] = z[i] & 15;
+            q[256 + i] = z[i] >> 4;
+        }
+    }
+    if (t == NUM_Q6_K)
+        for (int k = 0; k < 8; k++)
+            for (int i = 0; i < 64; i++)
+                q[64 * k + i] |= (uint8_t)((pairs[64 * (k / 4) + i] >> (2 * (k % 4)) & 3) << 4);
+    if (t == NUM_Q3_K)
+        for (int k = 0; k < 8; k++)
+            for (int i = 0; i < 64; i++)
+                q[64 * k + i] |= (uint8_t)((bits[i] >> k & 1) << 2);
+    if (t == NUM_Q5_0 || t == NUM_Q5_1 || t == NUM_Q5_K)
+        for (int k = 0; k < 8; k++)
+            for (int i = 0; i < 64; i++)
+                q[64 * k + i] |= (uint8_t)((bits[i] >> k & 1) << 4);
+    if (t == NUM_IQ4_NL || t == NUM_IQ4_XS)
+        for (int i = 0; i < PACK_CODES; i++)
+            q[i] = iq4_codes[q[i]];
+    if (t == NUM_MXFP4)
+        for (int i = 0; i < PACK_CODES; i++)
+            q[i] = fp4_codes[q[i]];
+}
+
+INLINE void expand_as(num_type t, const pack_kind *kind, const uint8_t *z, int32_t n, uint8_t *q,
+                      float *s, float *m)
+{
+    int32_t scales = kind->n_blocks * kind->n_sub * PACK_LANES;
+    for (int32_t b = 0; b < n; b += kind->n_blocks) {
+        take_scales(t, z, s, m);
+        for (int j = 0; j < kind->n_blocks; j++, q += PACK_CODES)
+            take_codes(t, z + kind->scale_bytes + j * kind->block_bytes, q);
+        z += kind->super_bytes;
+        s += scales;
+        m += scales;
+    }
+}
+
+static void k_expand(const pack_kind *kind, const uint8_t *z, int32_t n, uint8_t *q, float *s,
+                     float *m)
+{
+    switch (kind->type) {
+#define CASE(t)                                                                                    \
+    case t:                                                                                        \
+        expand_as(t, kind, z, n, q, s, m);                                                         \
+        break;
+        CASE(NUM_Q4_0)
+        CASE(NUM_Q4_1)
+        CASE(NUM_Q5_0)
+        CASE(NUM_Q5_1)
+        CASE(NUM_Q8_0)
+        CASE(NUM_Q2_K)
+        CASE(NUM_Q3_K)
+        CASE(NUM_Q4_K)
+        CASE(NUM_Q5_K)
+        CASE(NUM_Q6_K)
+        CASE(NUM_IQ4_NL)
+        CASE(NUM_IQ4_XS)
+        CASE(NUM_MXFP4)
+#undef CASE
+    default:
+        break;
+    }
+}
+
+#endif

@@ -1,0 +1,137 @@
+/* float_int.h - products with f32, f16 and bf16 weights, and the quantisation of activations.
+ *
+ * Included by each matmul_*.c and compiled for its vectors.
+ */
+#ifndef BACKEND_CPU_FLOAT_INT_H
+#define BACKEND_CPU_FLOAT_INT_H
+
+#include "backend/cpu/kernels_int.h"
+#include "backend/cpu/vec_int.h"
+
+#include <math.h>
+
+enum { FLOAT_VECS = PACK_LANES / VL }; /* vectors per group */
+
+INLINE void float_rows(num_type t, const char *w, int32_t n, const float *const *x,
+                       const int n_rows, float *acc)
+{
+    vf sum[TILE_ROWS][FLOAT_VECS];
+    for (int r = 0; r < n_rows; r++)
+        for (int v = 0; v < FLOAT_VECS; v++)
+            sum[r][v] = vf_load(acc + r * TILE_COLS + v * VL);
+    for (int32_t i = 0; i < n; i++) {
+        vf wv[FLOAT_VECS];
+        for (int v = 0; v < FLOAT_VECS; v++) {
+            size_t at = (size_t)i * PACK_LANES + (size_t)v * VL;
+            if (t == NUM_F32)
+                wv[v] = vf_load((const float *)(const void *)w + at);
+            else if (t == NUM_F16)
+                wv[v] = vf_load_f16((const uint16_t *)(const void *)w + at);
+            else
+                wv[v] = vf_load_bf16((const uint16_t *)(const void *)w + at);
+        }
+        for (int r = 0; r < n_rows; r++) {
+            vf xv = vf_set(x[r][i]);
+            for (int v = 0; v < FLOAT_VECS; v++)
+                sum[r][v] = vf_fma(xv, wv[v], sum[r][v]);
+        }
+    }
+    for (int r = 0; r < n_rows; r++)
+        for (int v = 0; v < FLOAT_VECS; v++)
+            vf_store(acc + r * TILE_COLS + v * VL, sum[r][v]);
+}
+
+/* acc[r][o] += sum over i, ascending, of x[r][i] w[i][o]
+ * w:     packed groups of 16 outputs, f32, f16 or bf16; x: f32; one sum per output
+ * tile:  one group by up to TILE_ROWS rows
+ * bound: decode reads w; a prefill is two FMA per cycle */
+INLINE void float_tile_as(num_type t, const void *const *w, int32_t n, const float *const *x,
+                          int32_t n_rows, float *acc)
+{
+    for (int g = 0; g < TILE_GROUPS; g++, acc += PACK_LANES)
+        switch (n_rows) {
+        case 1:
+            float_rows(t, w[g], n, x, 1, acc);
+            break;
+        case 2:
+            float_rows(t, w[g], n, x, 2, acc);
+            break;
+        case 3:
+            float_rows(t, w[g], n, x, 3, acc);
+            break;
+        case 4:
+            float_rows(t, w[g], n, x, 4, acc);
+            break;
+        case 5:
+            float_rows(t, w[g], n, x, 5, acc);
+            break;
+        default:
+            float_rows(t, w[g], n, x, TILE_ROWS, acc);
+        }
+}
+
+static void k_float_tile(num_type t, const void *const w[TILE_GROUPS], int32_t n,
+                         const float *const *x, int32_t n_rows, float *acc)
+{
+    if (t == NUM_F32)
+        float_tile_as(NUM_F32, w, n, x, n_rows, acc);
+    else if (t == NUM_F16)
+        float_tile_as(NUM_F16, w, n, x, n_rows, acc);
+    else
+        float_tile_as(NUM_BF16, w, n, x, n_rows, acc);
+}
+
+/* 32 activations to int8: d = max |x| / 127, q = round(x / d), ties to even. A block that holds
+ * an infinity or a NaN becomes NaN as a whole (d), so the product shows it instead of a wrong
+ * number; one too small for 1/d becomes zero. */
+INLINE void quantise_block(xblock *to, const float *x, int32_t off, int32_t n_sub, bool mins)
+{
+    vf top = {0}, odd = {0};
+    for (int i = 0; i < 32; i += VL) {
+        vf v = vf_load(x + i);
+        top = vf_max(vf_abs(v), top);
+        odd += v * vf_set(0.0f);
+    }
+    float amax = vf_top(top), bad = vf_sum(odd);
+    float d = bad != 0 ? NAN : amax / 127.0f;
+    float inv = bad == 0 && amax > 0x1p-100f ? 127.0f / amax : 0.0f;
+    int32_t q[32], sum[2] = {0, 0};
+    for (int i = 0; i < 32; i += VL) {
+        vf t = vf_load(x + i) * vf_set(inv) + vf_set(0x1.8p23f);
+        vi k = (vi)t - (vi)vf_set(0x1.8p23f);
+        memcpy(q + i, &k, sizeof k);
+    }
+    if (bad != 0)
+        memset(q, 0, sizeof q);
+    for (int i = 0; i < 32; i++)
+        to->q[i] = (int8_t)q[i];
+    for (int i = 0; i < 16; i++) {
+        sum[0] += q[i];
+        sum[1] += q[i + 16];
+    }
+    if (n_sub == 1) {
+        sum[0] += sum[1];
+        sum[1] = 0;
+    }
+    to->d = d;
+    for (int h = 0; h < 2; h++)
+        if (mins)
+            to->sum[h] = d * (float)sum[h];
+        else
+            to->start[h] = -off * sum[h];
+    to->unused = 0;
+}
+
+static void quantise_row(xblock *to, const float *x, int32_t n, int32_t off, int32_t n_sub,
+                         bool mins)
+{
+    for (int32_t b = 0; b < n / 32; b++)
+        quantise_block(to + b, x + 32 * b, off, n_sub, mins);
+}
+
+static void k_quantise(xblock *to, const float *x, int32_t n, const pack_kind *kind)
+{
+    quantise_row(to, x, n, kind->off, kind->n_sub, kind->mins);
+}
+
+#endif

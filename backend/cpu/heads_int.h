@@ -1,0 +1,192 @@
+/* heads_int.h - attention's two inner products: queries with keys, probabilities with values.
+ *
+ * Included by each matmul_*.c and compiled for its vectors. Keys and values are rows of head_dim
+ * elements in their stored type; an element type is a loader of one vector (load_as) and a case in
+ * the two dispatchers. Several queries share each row that is read: the heads of a group, and in a
+ * prefill several rows.
+ */
+#ifndef BACKEND_CPU_HEADS_INT_H
+#define BACKEND_CPU_HEADS_INT_H
+
+#include "backend/cpu/kernels_int.h"
+#include "backend/cpu/vec_int.h"
+
+enum {
+    KEY_TILE = 4,
+    QUERY_TILE = VL == 16 ? 4 : 2, /* their product is the sums held in registers */
+    VALUE_QUERIES = VL == 16 ? 8 : 4,
+    VALUE_VECTORS = 2
+};
+
+/* n < VL only in the tail of a head size that is not a multiple of VL. */
+INLINE vf load_as(num_type t, const char *p, int32_t i, int32_t n)
+{
+    if (t == NUM_F32) {
+        const float *f = (const float *)(const void *)p + i;
+        return n >= VL ? vf_load(f) : vf_load_n(f, n);
+    }
+    vh h = {0};
+    memcpy(&h, p + 2 * (size_t)i, n >= VL ? sizeof h : 2 * (size_t)n);
+    return t == NUM_F16 ? vf_of_f16(h) : (vf)(__builtin_convertvector(h, vu) << 16);
+}
+
+/* s[iq, it] for n_q <= QUERY_TILE queries and n_k <= KEY_TILE keys. Each sum runs over the head
+ * in order, in VL interleaved parts, and is folded by vf_sum: the same for every tile. */
+INLINE void key_tile(num_type t, float *s, int32_t s_stride, const float *q, int32_t q_stride,
+                     int n_q, const char *k, size_t row_bytes, int n_k, int32_t dim)
+{
+    vf sum[QUERY_TILE][KEY_TILE];
+    for (int a = 0; a < n_q; a++)
+        for (int b = 0; b < n_k; b++)
+            sum[a][b] = vf_set(0);
+    int32_t i = 0;
+    for (; i + VL <= dim; i += VL) {
+        vf kv[KEY_TILE];
+        for (int b = 0; b < n_k; b++)
+            kv[b] = load_as(t, k + (size_t)b * row_bytes, i, VL);
+        for (int a = 0; a < n_q; a++) {
+            vf qv = vf_load(q + (size_t)a * (size_t)q_stride + i);
+            for (int b = 0; b < n_k; b++)
+                sum[a][b] = vf_fma(qv, kv[b], sum[a][b]);
+        }
+    }
+    if (i < dim)
+        for (int a = 0; a < n_q; a++) {
+            vf qv = vf_load_n(q + (size_t)a * (size_t)q_stride + i, dim - i);
+            for (int b = 0; b < n_k; b++)
+                sum[a][b] =
+                    vf_fma(qv, load_as(t, k + (size_t)b * row_bytes, i, dim - i), sum[a][b]);
+        }
+    for (int a = 0; a < n_q; a++)
+        for (int b = 0; b < n_k; b++)
+            s[(size_t)a * (size_t)s_stride + (size_t)b] = vf_sum(sum[a][b]);
+}
+
+/* s[iq, it] = q[iq] . k[it]
+ * tile:  KEY_TILE keys by QUERY_TILE queries in registers, the head in vectors
+ * bound: decode reads the keys once per group; a prefill is two FMA per cycle less the folding */
+INLINE void key_dot_as(num_type t, float *s, int32_t s_stride, const float *q, int32_t q_stride,
+                       int32_t n_q, const char *k, size_t row_bytes, int32_t n_keys, int32_t dim)
+{
+    for (int32_t it = 0; it < n_keys; it += KEY_TILE) {
+        int n_k = n_keys - it < KEY_TILE ? n_keys - it : KEY_TILE;
+        const char *row = k + (size_t)it * row_bytes;
+        for (int32_t iq = 0; iq < n_q; iq += QUERY_TILE) {
+            int n = n_q - iq < QUERY_TILE ? n_q - iq : QUERY_TILE;
+            float *to = s + (size_t)iq * (size_t)s_stride + it;
+            const float *from = q + (size_t)iq * (size_t)q_stride;
+            if (n_k == KEY_TILE && n == QUERY_TILE)
+                key_tile(t, to, s_stride, from, q_stride, QUERY_TILE, row, row_bytes, KEY_TILE,
+                         dim);
+            else if (n_k == KEY_TILE && n == 1)
+                key_tile(t, to, s_stride, from, q_stride, 1, row, row_bytes, KEY_TILE, dim);
+            else
+                for (int a = 0; a < n; a++)
+                    for (int b = 0; b < n_k; b++)
+                        key_tile(t, to + (size_t)a * (size_t)s_stride + b, s_stride,
+                                 from + (size_t)a * (size_t)q_stride, q_stride, 1,
+                                 row + (size_t)b * row_bytes, row_bytes, 1, dim);
+        }
+    }
+}
+
+/* n_q <= VALUE_QUERIES queries, n_v <= VALUE_VECTORS vectors of the head from element i on. */
+INLINE void value_tile(num_type t, float *o, int32_t o_stride, int n_q, const float *p,
+                       int32_t p_stride, const char *v, size_t row_bytes, int32_t n_keys, int32_t i,
+                       int n_v, int32_t n_last)
+{
+    vf sum[VALUE_QUERIES][VALUE_VECTORS];
+    for (int a = 0; a < n_q; a++)
+        for (int b = 0; b < n_v; b++) {
+            const float *from = o + (size_t)a * (size_t)o_stride + i + b * VL;
+            sum[a][b] = n_last == VL ? vf_load(from) : vf_load_n(from, n_last);
+        }
+    for (int32_t it = 0; it < n_keys; it++) {
+        vf vv[VALUE_VECTORS];
+        for (int b = 0; b < n_v; b++)
+            vv[b] = load_as(t, v + (size_t)it * row_bytes, i + b * VL, n_last);
+        for (int a = 0; a < n_q; a++) {
+            vf pv = vf_set(p[(size_t)a * (size_t)p_stride + (size_t)it]);
+            for (int b = 0; b < n_v; b++)
+                sum[a][b] = vf_fma(pv, vv[b], sum[a][b]);
+        }
+    }
+    for (int a = 0; a < n_q; a++)
+        for (int b = 0; b < n_v; b++) {
+            float *to = o + (size_t)a * (size_t)o_stride + i + b * VL;
+            if (n_last == VL)
+                vf_store(to, sum[a][b]);
+            else
+                vf_store_n(to, sum[a][b], n_last);
+        }
+}
+
+/* o[iq] += sum over it, ascending, of p[iq, it] v[it]
+ * tile:  VALUE_QUERIES queries by VALUE_VECTORS vectors of the head, all keys
+ * bound: as key_dot_as, without the folding */
+INLINE void value_sum_as(num_type t, float *o, int32_t o_stride, int32_t n_q, const float *p,
+                         int32_t p_stride, const char *v, size_t row_bytes, int32_t n_keys,
+                         int32_t dim)
+{
+    for (int32_t iq = 0; iq < n_q;) {
+        int n = n_q - iq >= VALUE_QUERIES ? VALUE_QUERIES : n_q - iq >= 2 ? 2 : 1;
+        float *to = o + (size_t)iq * (size_t)o_stride;
+        const float *pq = p + (size_t)iq * (size_t)p_stride;
+        int32_t i = 0;
+#define VALUE_TILE(nq, nv, last)                                                                   \
+    value_tile(t, to, o_stride, nq, pq, p_stride, v, row_bytes, n_keys, i, nv, last)
+#define VALUE_ROW(nq)                                                                              \
+    do {                                                                                           \
+        for (; i + VALUE_VECTORS * VL <= dim; i += VALUE_VECTORS * VL)                             \
+            VALUE_TILE(nq, VALUE_VECTORS, VL);                                                     \
+        for (; i + VL <= dim; i += VL)                                                             \
+            VALUE_TILE(nq, 1, VL);                                                                 \
+        if (i < dim)                                                                               \
+            VALUE_TILE(nq, 1, dim - i);                                                            \
+    } while (0)
+        if (n == VALUE_QUERIES)
+            VALUE_ROW(VALUE_QUERIES);
+        else if (n == 2)
+            VALUE_ROW(2);
+        else
+            VALUE_ROW(1);
+#undef VALUE_ROW
+#undef VALUE_TILE
+        iq += n;
+    }
+}
+
+static void k_key_dot(num_type t, float *s, int32_t s_stride, const float *q, int32_t q_stride,
+                      int32_t n_q, const char *k, size_t row_bytes, int32_t n_keys, int32_t dim)
+{
+    if (t == NUM_F32)
+        key_dot_as(NUM_F32, s, s_stride, q, q_stride, n_q, k, row_bytes, n_keys, dim);
+    else if (t == NUM_F16)
+        key_dot_as(NUM_F16, s, s_stride, q, q_stride, n_q, k, row_bytes, n_keys, dim);
+    else
+        key_dot_as(NUM_BF16, s, s_stride, q, q_stride, n_q, k, row_bytes, n_keys, dim);
+}
+
+static void k_value_sum(num_type t, float *o, int32_t o_stride, int32_t n_q, const float *p,
+                        int32_t p_stride, const char *v, size_t row_bytes, int32_t n_keys,
+                        int32_t dim)
+{
+    if (t == NUM_F32)
+        value_sum_as(NUM_F32, o, o_stride, n_q, p, p_stride, v, row_bytes, n_keys, dim);
+    else if (t == NUM_F16)
+        value_sum_as(NUM_F16, o, o_stride, n_q, p, p_stride, v, row_bytes, n_keys, dim);
+    else
+        value_sum_as(NUM_BF16, o, o_stride, n_q, p, p_stride, v, row_bytes, n_keys, dim);
+}
+
+static void k_merge(float *o, float co, const float *x, float cx, int32_t n)
+{
+    vf a = vf_set(co), b = vf_set(cx);
+    int32_t i = 0;
+    for (; i + VL <= n; i += VL)
+        vf_store(o + i, vf_fma(a, vf_load(o + i), b * vf_load(x + i)));
+    if (i < n)
+        vf_store_n(o + i, vf_fma(a, vf_load_n(o + i, n - i), b * vf_load_n(x + i, n - i)), n - i);
+}
+
+#endif

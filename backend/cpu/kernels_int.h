@@ -1,0 +1,80 @@
+/* kernels_int.h - the table of kernels that an instruction set fills.
+ *
+ * Kernels work on plain arrays of one thread; splitting is the callers' affair. Each is compiled
+ * once per instruction set from the same text (small_int.h, heads_int.h, float_int.h) or, where
+ * integer dot products are concerned, written for it (matmul_*.c).
+ *
+ * Whatever the number of rows, keys or groups in a call, one result comes from one sequence of
+ * operations. The sequences of two instruction sets may differ.
+ */
+#ifndef BACKEND_CPU_KERNELS_INT_H
+#define BACKEND_CPU_KERNELS_INT_H
+
+#include "backend/cpu/pack_int.h"
+
+/* 32 activations as a product of int8 codes wants them. */
+typedef struct xblock {
+    int8_t q[32];
+    float d; /* x = d * q */
+    union {
+        int32_t start[2]; /* -off * sum of q: of all 32 in [0], or of each 16 (n_sub 2) */
+        float sum[2];     /* d * sum of q, likewise, for formats with mins */
+    };
+    float unused;
+} xblock;
+
+/* Up to two groups of sixteen outputs, taken apart for a stretch of inputs. */
+typedef struct codes {
+    const uint8_t *q; /* [n][8][64] */
+    const float *s;   /* [n][n_sub][16] */
+    const float *m;   /* likewise, with mins */
+} codes;
+
+enum {
+    TILE_ROWS = 6,   /* activations a product tile takes at a time */
+    TILE_GROUPS = 2, /* groups of sixteen outputs */
+    TILE_COLS = TILE_GROUPS * PACK_LANES
+};
+
+typedef struct cpu_kernels cpu_kernels;
+
+struct cpu_kernels {
+    const char *name;
+
+    /* y = x * (mean(x^2) + eps)^-1/2 * w; w may be NULL; y may be x */
+    void (*rms_norm)(float *y, const float *x, const float *w, int32_t n, float eps);
+    void (*add_rms_norm)(float *x, const float *y, const float *w, int32_t n, float eps);
+    void (*gelu_mul)(float *y, const float *a, const float *b, int32_t n);
+    void (*add)(float *y, const float *a, const float *b, int32_t n);
+    void (*scale)(float *x, float c, int32_t n);
+    void (*softcap)(float *x, float cap, int32_t n);
+    /* x = e^(x - max x), returns the sum; *top is the largest; all -inf gives zeros and sum 0 */
+    float (*softmax)(float *x, int32_t n, float *top);
+    void (*sincos)(float *c, float *s, const float *inv_freq, int32_t n, int32_t pos);
+    void (*rotate)(float *x, const float *c, const float *s, int32_t n_pairs);
+
+    /* s[iq, it] = q[iq] . k[it] for n_keys rows of k; strides in floats, row_bytes in bytes */
+    void (*key_dot)(num_type t, float *s, int32_t s_stride, const float *q, int32_t q_stride,
+                    int32_t n_q, const char *k, size_t row_bytes, int32_t n_keys, int32_t dim);
+    /* o[iq] += sum over it, ascending, of p[iq, it] v[it] */
+    void (*value_sum)(num_type t, float *o, int32_t o_stride, int32_t n_q, const float *p,
+                      int32_t p_stride, const char *v, size_t row_bytes, int32_t n_keys,
+                      int32_t dim);
+    void (*merge)(float *o, float co, const float *x, float cx, int32_t n); /* o = co o + cx x */
+
+    void (*quantise)(xblock *to, const float *x, int32_t n, const pack_kind *kind);
+    /* n blocks of 32 inputs, whole superblocks, of one group */
+    void (*expand)(const pack_kind *kind, const uint8_t *from, int32_t n, uint8_t *q, float *s,
+                   float *m);
+    /* acc[r][0..32) += two groups of outputs of rows 0..n_rows, n_rows <= TILE_ROWS */
+    void (*code_tile)(const pack_kind *kind, const codes c[TILE_GROUPS], int32_t n,
+                      const xblock *const *x, int32_t n_rows, float *acc);
+    /* the same for floats: w[g] are n inputs of a packed group in type t */
+    void (*float_tile)(num_type t, const void *const w[TILE_GROUPS], int32_t n,
+                       const float *const *x, int32_t n_rows, float *acc);
+};
+
+extern const cpu_kernels cpu_kernels_portable, cpu_kernels_avx2, cpu_kernels_avx512,
+    cpu_kernels_neon;
+
+#endif

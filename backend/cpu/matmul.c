@@ -1,0 +1,478 @@
+/* matmul.c - products: what is split how, and which kernel gets it.
+ *
+ * Outputs are taken in panels of two packed groups (32 outputs). A task is a panel, or a few, of
+ * one weight matrix; it takes its weights apart for a stretch of inputs at a time (the stretch
+ * fits L1 with its activations) and runs the activation rows past them, six at a time:
+ *
+ *            inputs ->  stretch 0   stretch 1  ...
+ *   panel 0  32 outputs [ codes  ]  [ codes  ]        one task: for each stretch expand the codes,
+ *   panel 1  32 outputs [ codes  ]  [ codes  ]        then for each 6 rows add to acc[rows][32]
+ *
+ * A stretch only decides when codes are expanded; each output is summed over the inputs in
+ * ascending order in any case, so its bits do not depend on the number of rows.
+ *
+ * glu is the same with two panels (gate and up) per task; experts are the same with the rows that
+ * an expert was given instead of all rows.
+ */
+#include "backend/cpu/cpu_int.h"
+#include "backend/cpu/table_ops_int.h"
+
+#include <string.h>
+
+enum {
+    ROWS_MAX = 252,       /* rows per task and expansion: sums of 32 KB */
+    STRETCH_BLOCKS = 32,  /* 1024 inputs by 32 outputs: 32 KB of codes */
+    STRETCH_FLOATS = 512, /* inputs per partial sum of a float product */
+    TASK_BYTES = 65536    /* of weights: tasks of few rows take several panels */
+};
+
+/* y[rows] (+)= W x for the panels of one matrix or a pair. Row lists are NULL for "all rows". */
+typedef struct product {
+    const cpu_device *c;
+    const weight *w[2];       /* gate and up, or the one */
+    int64_t first[2];         /* first output row in w */
+    int32_t n_parts;          /* 2: y = gelu(part 0) * part 1 */
+    int32_t n_out;            /* outputs per part */
+    const pack_kind *kind[2]; /* NULL: float sums */
+    const unsigned char *x;   /* rows of f32, or of xblock */
+    size_t x_row_bytes;
+    const unsigned char *x2; /* activations for part 1, when its format wants others */
+    size_t x2_row_bytes;
+    float *y;
+    size_t y_stride;
+    int32_t n_rows;
+    int32_t panels_per_task, n_panels;
+    unsigned char *temp; /* per thread: a panel packed or decoded on the fly; may be NULL */
+    size_t temp_bytes;
+    /* experts */
+    const int32_t *expert; /* [n_active] */
+    const int32_t *from;   /* [n_active + 1]: its rows are list[from[i]] .. */
+    const int32_t *list;   /* numbers of y rows */
+    int32_t x_share;       /* y rows per x row: x row = y row / x_share */
+} product;
+
+/* ---- One panel --------------------------------------------------------------------------- */
+
+/* Rows of a task: numbers of y rows, or r0 + i when list is NULL. */
+typedef struct row_span {
+    const int32_t *list;
+    int32_t r0, n, x_share;
+} row_span;
+
+static int32_t span_row(const row_span *s, int32_t i)
+{
+    return s->list ? s->list[i] : s->r0 + i;
+}
+
+/* Row o of matrix k of w, and the 31 after it, decoded to packed f32 groups. */
+static void decode_panel(const weight *w, int32_t k, int64_t o, int64_t o_end, float *to)
+{
+    const num_format *f = num_format_of(w->type);
+    size_t n = (size_t)w->n_in;
+    float *row = to + TILE_COLS * n; /* one row beyond the groups */
+    for (int32_t l = 0; l < TILE_COLS; l++) {
+        float *at = to + (size_t)(l / PACK_LANES) * PACK_LANES * n + l % PACK_LANES;
+        bool live = o + l < o_end;
+        if (live)
+            f->decode(weight_row(w, k, o + l), row, w->n_in);
+        for (size_t i = 0; i < n; i++)
+            at[i * PACK_LANES] = live ? row[i] : 0.0f;
+    }
+}
+
+static size_t decode_panel_bytes(const weight *w)
+{
+    return ((size_t)TILE_COLS + 1) * (size_t)w->n_in * sizeof(float);
+}
+
+/* acc[n][32] = part `part`, panel `panel` of matrix k, for the rows of s. */
+static void panel_sums(const product *m, int part, int32_t k, int32_t panel, const row_span *s,
+                       int32_t thread, float *acc)
+{
+    const cpu_kernels *kern = m->c->k;
+    const weight *w = m->w[part];
+    const pack_kind *kind = m->kind[part];
+    int64_t o = m->first[part] + (int64_t)panel * TILE_COLS;
+    size_t group_bytes = pack_group_bytes(w);
+    const unsigned char *group[TILE_GROUPS];
+    const unsigned char *x = part && m->x2 ? m->x2 : m->x;
+    size_t x_row_bytes = part && m->x2 ? m->x2_row_bytes : m->x_row_bytes;
+    num_type t = w->type;
+
+    if (w->packed) {
+        int64_t g = o / PACK_LANES, n_groups = (w->n_out + PACK_LANES - 1) / PACK_LANES;
+        const unsigned char *base =
+            (const unsigned char *)w->packed + (size_t)k * (size_t)n_groups * group_bytes;
+        for (int j = 0; j < TILE_GROUPS; j++) /* past the end: the last again, thrown away */
+            group[j] = base + (size_t)(g + j < n_groups ? g + j : n_groups - 1) * group_bytes;
+    } else {
+        unsigned char *temp = m->temp + (size_t)thread * m->temp_bytes;
+        if (kind) {
+            for (int j = 0; j < TILE_GROUPS; j++)
+                pack_group(w, k, o + j * PACK_LANES, temp + (size_t)j * group_bytes);
+        } else {
+            decode_panel(w, k, o, w->n_out, (float *)(void *)temp);
+            t = NUM_F32;
+            group_bytes = (size_t)w->n_in * PACK_LANES * sizeof(float);
+        }
+        for (int j = 0; j < TILE_GROUPS; j++)
+            group[j] = temp + (size_t)j * group_bytes;
+    }
+    memset(acc, 0, (size_t)s->n * TILE_COLS * sizeof(float));
+
+    if (!kind) {
+        size_t lane = t == NUM_F32 ? 4 : 2;
+        for (int32_t i = 0; i < w->n_in; i += STRETCH_FLOATS) {
+            int32_t n = w->n_in - i < STRETCH_FLOATS ? w->n_in - i : STRETCH_FLOATS;
+            const void *at[TILE_GROUPS];
+            for (int j = 0; j < TILE_GROUPS; j++)
+                at[j] = group[j] + (size_t)i * PACK_LANES * lane;
+            for (int32_t r = 0; r < s->n; r += TILE_ROWS) {
+                int32_t n_rows = s->n - r < TILE_ROWS ? s->n - r : TILE_ROWS;
+                const float *xs[TILE_ROWS];
+                float part_acc[TILE_ROWS * TILE_COLS] = {0};
+                for (int32_t a = 0; a < n_rows; a++)
+                    xs[a] = (const float *)(const void *)(x + (size_t)(span_row(s, r + a) /
+                                                                       s->x_share) *
+                                                                  x_row_bytes) +
+                            i;
+                kern->float_tile(t, at, n, xs, n_rows, part_acc);
+                for (int32_t a = 0; a < n_rows * TILE_COLS; a++)
+                    acc[(size_t)r * TILE_COLS + (size_t)a] += part_acc[a];
+            }
+        }
+        return;
+    }
+
+    _Alignas(64) uint8_t q[TILE_GROUPS][STRETCH_BLOCKS * PACK_CODES];
+    _Alignas(64) float sc[TILE_GROUPS][STRETCH_BLOCKS * 2 * PACK_LANES];
+    _Alignas(64) float mn[TILE_GROUPS][STRETCH_BLOCKS * 2 * PACK_LANES];
+    codes c[TILE_GROUPS];
+    for (int j = 0; j < TILE_GROUPS; j++)
+        c[j] = (codes){q[j], sc[j], mn[j]};
+    /* One expansion of few rows should not leave L1; a large one is used again and again. */
+    int32_t stretch = s->n <= TILE_ROWS ? 8 : STRETCH_BLOCKS;
+    for (int32_t b = 0; b < w->n_in / 32; b += stretch) {
+        int32_t n = w->n_in / 32 - b < stretch ? w->n_in / 32 - b : stretch;
+        for (int j = 0; j < TILE_GROUPS; j++)
+            kern->expand(kind, group[j] + (size_t)(b / kind->n_blocks) * (size_t)kind->super_bytes,
+                         n, q[j], sc[j], mn[j]);
+        for (int32_t r = 0; r < s->n; r += TILE_ROWS) {
+            int32_t n_rows = s->n - r < TILE_ROWS ? s->n - r : TILE_ROWS;
+            const xblock *xs[TILE_ROWS];
+            for (int32_t a = 0; a < n_rows; a++)
+                xs[a] =
+                    (const xblock *)(const void *)(x + (size_t)(span_row(s, r + a) / s->x_share) *
+                                                           x_row_bytes) +
+                    b;
+            kern->code_tile(kind, c, n, xs, n_rows, acc + (size_t)r * TILE_COLS);
+        }
+    }
+}
+
+static void panel_rows(const product *m, int32_t k, int32_t panel, const row_span *s,
+                       int32_t thread)
+{
+    _Alignas(64) float acc[2][ROWS_MAX * TILE_COLS];
+    int32_t o = panel * TILE_COLS, n = m->n_out - o < TILE_COLS ? m->n_out - o : TILE_COLS;
+    for (int part = 0; part < m->n_parts; part++)
+        panel_sums(m, part, k, panel, s, thread, acc[part]);
+    for (int32_t i = 0; i < s->n; i++) {
+        float *y = m->y + (size_t)span_row(s, i) * m->y_stride + o;
+        const float *a = acc[0] + (size_t)i * TILE_COLS;
+        if (m->n_parts == 2)
+            m->c->k->gelu_mul(y, a, acc[1] + (size_t)i * TILE_COLS, n);
+        else
+            memcpy(y, a, (size_t)n * sizeof(float));
+    }
+}
+
+/* ---- Tasks ------------------------------------------------------------------------------- */
+
+static void panel_task(void *arg, int32_t chunk, int32_t thread)
+{
+    const product *m = arg;
+    int32_t tasks = (m->n_panels + m->panels_per_task - 1) / m->panels_per_task;
+    int32_t p0 = chunk % tasks * m->panels_per_task, which = chunk / tasks, k = 0;
+    row_span s = {NULL, 0, m->n_rows, m->x_share};
+    if (m->expert) {
+        k = m->expert[which];
+        s.list = m->list + m->from[which];
+        s.n = m->from[which + 1] - m->from[which];
+    }
+    for (int32_t panel = p0; panel < m->n_panels && panel < p0 + m->panels_per_task; panel++) {
+        /* Blocks of rows of about equal length, whole tiles but the last. */
+        int32_t n_blocks = (s.n + ROWS_MAX - 1) / ROWS_MAX;
+        int32_t per = (s.n + n_blocks - 1) / n_blocks;
+        per = (per + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+        for (int32_t r = 0; r < s.n; r += per) {
+            row_span b = s;
+            b.n = s.n - r < per ? s.n - r : per;
+            b.r0 = r;
+            b.list = s.list ? s.list + r : NULL;
+            panel_rows(m, k, panel, &b, thread);
+        }
+    }
+}
+
+static void run_product(product *m, int32_t n_active)
+{
+    size_t bytes = 0;
+    for (int part = 0; part < m->n_parts; part++)
+        bytes += TILE_GROUPS * pack_group_bytes(m->w[part]);
+    m->n_panels = (m->n_out + TILE_COLS - 1) / TILE_COLS;
+    m->panels_per_task = 1;
+    if (m->n_rows <= TILE_ROWS && bytes) {
+        int32_t most = m->n_panels * n_active / (m->c->n_threads * 4);
+        m->panels_per_task = bytes < TASK_BYTES ? (int32_t)(TASK_BYTES / bytes) : 1;
+        if (m->panels_per_task > most)
+            m->panels_per_task = most > 0 ? most : 1;
+    }
+    int32_t tasks = (m->n_panels + m->panels_per_task - 1) / m->panels_per_task;
+    pool_run(m->c->pool, tasks * n_active, panel_task, m);
+}
+
+/* ---- Activations ------------------------------------------------------------------------- */
+
+typedef struct quantise_job {
+    const cpu_kernels *k;
+    const pack_kind *kind;
+    xblock *to;
+    mat x; /* one head per row */
+} quantise_job;
+
+static void quantise_row_task(void *arg, int32_t r, int32_t thread)
+{
+    (void)thread;
+    const quantise_job *j = arg;
+    j->k->quantise(j->to + (size_t)r * (size_t)(j->x.cols / 32), mat_row(j->x, r), j->x.cols,
+                   j->kind);
+}
+
+/* The kind by which w's products are done; NULL: in floats. */
+static const pack_kind *product_kind(const cpu_device *c, const weight *w)
+{
+    return c->exact_f32 || w->n_in % 32 ? NULL : pack_kind_of(w->type);
+}
+
+static size_t xblocks_bytes(mat x)
+{
+    return (size_t)x.rows * (size_t)(x.cols / 32) * sizeof(xblock);
+}
+
+/* What each thread needs to read w without a packed copy. */
+static size_t panel_temp_bytes(const cpu_device *c, const weight *w)
+{
+    if (w->packed)
+        return 0;
+    size_t n = product_kind(c, w) ? TILE_GROUPS * pack_group_bytes(w) : decode_panel_bytes(w);
+    return (n + 63) & ~(size_t)63;
+}
+
+static void quantise_all(cpu_device *c, const pack_kind *kind, xblock *to, mat x)
+{
+    quantise_job j = {c->k, kind, to, x};
+    if ((int64_t)x.rows * x.cols < 65536)
+        for (int32_t r = 0; r < x.rows; r++)
+            quantise_row_task(&j, r, 0);
+    else
+        pool_run(c->pool, x.rows, quantise_row_task, &j);
+}
+
+/* Activations blocks are alike for two formats when offset, sums and mins are. */
+static bool same_blocks(const pack_kind *a, const pack_kind *b)
+{
+    return a && b && a->off == b->off && a->n_sub == b->n_sub && a->mins == b->mins;
+}
+
+/* Fills in weights, activations and temporaries. False: the pass is dry or has failed. */
+static bool product_begin(pass *p, product *m, mat x, const weight *a, const weight *b)
+{
+    cpu_device *c = cpu_of(p);
+    m->c = c;
+    m->w[0] = a;
+    m->w[1] = b;
+    m->n_parts = b ? 2 : 1;
+    m->n_rows = x.rows;
+    m->x_share = 1;
+    m->temp_bytes = panel_temp_bytes(c, a);
+    m->kind[0] = product_kind(c, a);
+    if (b) {
+        size_t other = panel_temp_bytes(c, b);
+        m->temp_bytes = other > m->temp_bytes ? other : m->temp_bytes;
+        m->kind[1] = product_kind(c, b);
+    }
+    bool two = b && m->kind[1] != m->kind[0] && !same_blocks(m->kind[0], m->kind[1]);
+    xblock *q[2] = {NULL, NULL};
+    if (m->kind[0])
+        q[0] = pass_temp(p, xblocks_bytes(x));
+    if (two && m->kind[1])
+        q[1] = pass_temp(p, xblocks_bytes(x));
+    if (m->temp_bytes)
+        m->temp = pass_temp(p, m->temp_bytes * (size_t)c->n_threads);
+    if (p->dry || pass_failed(p))
+        return false;
+    m->x = (const unsigned char *)x.at;
+    m->x_row_bytes = (size_t)x.stride * sizeof(float);
+    if (two) {
+        m->x2 = m->x;
+        m->x2_row_bytes = m->x_row_bytes;
+    }
+    if (q[0]) {
+        quantise_all(c, m->kind[0], q[0], x);
+        m->x = (const unsigned char *)q[0];
+        m->x_row_bytes = (size_t)(x.cols / 32) * sizeof(xblock);
+    }
+    if (q[1]) {
+        quantise_all(c, m->kind[1], q[1], x);
+        m->x2 = (const unsigned char *)q[1];
+        m->x2_row_bytes = (size_t)(x.cols / 32) * sizeof(xblock);
+    }
+    return true;
+}
+
+/* ---- Ops --------------------------------------------------------------------------------- */
+
+void cpu_matmul(pass *p, mat y, mat x, const weight *w)
+{
+    product m = {0};
+    if (!product_begin(p, &m, x, w, NULL))
+        return;
+    m.y = y.at;
+    m.y_stride = (size_t)y.stride;
+    m.n_out = w->n_out;
+    run_product(&m, 1);
+}
+
+/* Halves of one weight can be taken in step when the second starts on a group. */
+static bool halves_fit(const weight *gate, const weight *up)
+{
+    return up || gate->n_out / 2 % PACK_LANES == 0;
+}
+
+void cpu_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act)
+{
+    product m = {0};
+    int32_t n = mat_width(y);
+    if (!halves_fit(gate, up)) {
+        mat both = {pass_temp(p, (size_t)x.rows * 2 * (size_t)n * sizeof(float)), x.rows, 1, 2 * n,
+                    2 * n};
+        cpu_matmul(p, both, x, gate);
+        mat b = both;
+        b.at = both.at ? both.at + n : NULL;
+        both.cols = b.cols = n;
+        cpu_act_mul(p, y, both, b, act);
+        return;
+    }
+    if (!product_begin(p, &m, x, gate, up ? up : gate))
+        return;
+    m.y = y.at;
+    m.y_stride = (size_t)y.stride;
+    m.n_out = n;
+    m.first[1] = up ? 0 : n;
+    run_product(&m, 1);
+}
+
+/* Sorts the (row, choice) pairs by expert: expert[], from[], list[]. Returns the number of experts
+ * with any. Ascending within an expert, so the lists are the same however the pass is cut. */
+static int32_t group_by_expert(const routing *r, int32_t n_mat, int32_t *expert, int32_t *from,
+                               int32_t *list, int32_t *count)
+{
+    int32_t n = r->rows * r->k, n_active = 0, at = 0;
+    memset(count, 0, (size_t)n_mat * sizeof *count);
+    for (int32_t i = 0; i < n; i++)
+        count[r->id[i]]++;
+    for (int32_t e = 0; e < n_mat; e++) {
+        int32_t rows = count[e];
+        count[e] = at; /* from now on: where its next row goes */
+        if (!rows)
+            continue;
+        expert[n_active] = e;
+        from[n_active++] = at;
+        at += rows;
+    }
+    from[n_active] = at;
+    for (int32_t i = 0; i < n; i++)
+        list[count[r->id[i]]++] = i;
+    return n_active;
+}
+
+/* Experts' products: rows of y are (row, choice) pairs, x rows are pairs / x_share. */
+static void run_experts(pass *p, product *m, routing r, mat x, const weight *a, const weight *b,
+                        int32_t x_share, mat y, int32_t n_out, int64_t second)
+{
+    size_t n = (size_t)r.rows * (size_t)r.k, ne = (size_t)a->n_mat;
+    int32_t *expert = pass_temp(p, ne * sizeof *expert);
+    int32_t *from = pass_temp(p, (ne + 1) * sizeof *from);
+    int32_t *list = pass_temp(p, n * sizeof *list);
+    int32_t *count = pass_temp(p, ne * sizeof *count);
+    if (!product_begin(p, m, x, a, b))
+        return;
+    m->x_share = x_share;
+    m->y = y.at;
+    m->y_stride = (size_t)y.stride;
+    m->n_out = n_out;
+    m->first[1] = second;
+    m->expert = expert;
+    m->from = from;
+    m->list = list;
+    run_product(m, group_by_expert(&r, a->n_mat, expert, from, list, count));
+}
+
+void cpu_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
+                 act_kind act)
+{
+    product m = {0};
+    int32_t f = y.cols;
+    if (!halves_fit(gate, up)) {
+        mat both = {pass_temp(p, (size_t)r.rows * (size_t)r.k * 2 * (size_t)f * sizeof(float)),
+                    r.rows * r.k, 1, 2 * f, 2 * f};
+        run_experts(p, &m, r, x, gate, NULL, r.k, both, 2 * f, 0);
+        mat b = both, to = {y.at, r.rows * r.k, 1, f, f};
+        b.at = both.at ? both.at + f : NULL;
+        both.cols = b.cols = f;
+        cpu_act_mul(p, to, both, b, act);
+        return;
+    }
+    /* y's rows are whole: [rows, k heads, f] is [rows * k, f]. */
+    mat flat = {y.at, r.rows * r.k, 1, f, f};
+    run_experts(p, &m, r, x, gate, up ? up : gate, r.k, flat, f, up ? 0 : f);
+}
+
+typedef struct join_job {
+    mat y, z;
+    routing r;
+} join_job;
+
+/* y[r] = sum over j, ascending, of weight[r, j] z[r, j] */
+static void join_row(void *arg, int32_t r, int32_t thread)
+{
+    (void)thread;
+    const join_job *j = arg;
+    float *y = mat_row(j->y, r);
+    int32_t n = j->z.cols;
+    for (int32_t i = 0; i < j->r.k; i++) {
+        int32_t at = r * j->r.k + i;
+        const float *z = mat_row(j->z, at);
+        float c = j->r.weight[at];
+        for (int32_t o = 0; o < n; o++)
+            y[o] = (i ? y[o] : 0.0f) + c * z[o];
+    }
+}
+
+void cpu_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
+{
+    product m = {0};
+    int32_t n = r.rows * r.k, d = down->n_out;
+    mat z = {pass_temp(p, (size_t)n * (size_t)d * sizeof(float)), n, 1, d, d};
+    mat flat = {x.at, n, 1, x.cols, x.cols};
+    run_experts(p, &m, r, flat, down, NULL, 1, z, d, 0);
+    if (p->dry || pass_failed(p))
+        return;
+    join_job j = {y, z, r};
+    if (r.rows < 4)
+        for (int32_t i = 0; i < r.rows; i++)
+            join_row(&j, i, 0);
+    else
+        pool_run(cpu_of(p)->pool, r.rows, join_row, &j);
+}

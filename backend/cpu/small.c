@@ -1,0 +1,312 @@
+/* small.c - the ops that are neither products nor attention: rows in, rows out.
+ *
+ * Each splits its rows over the pool once the work is worth the wake-up, and hands single rows to
+ * the kernels. A decode step has hundreds of these on one row: they run where they are.
+ */
+#include "backend/cpu/cpu_int.h"
+#include "backend/cpu/table_ops_int.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Below this many elements a loop stays on the calling thread: waking the others and waiting for
+ * them costs about as long as streaming this much. */
+enum { SPLIT_ELEMENTS = 32768 };
+
+typedef struct rows_job {
+    pass *p;
+    mat y, a, b;
+    const weight *w;
+    const float *wv;
+    float c;
+    const rope *rope;
+    const kv_view *kv;
+    const int32_t *ids;
+    int32_t n_ids;
+    float *temp; /* per thread */
+    int32_t rows_per_chunk;
+    void (*row)(const struct rows_job *j, int32_t r, int32_t thread);
+} rows_job;
+
+static void rows_chunk(void *arg, int32_t chunk, int32_t thread)
+{
+    const rows_job *j = arg;
+    int32_t r0 = chunk * j->rows_per_chunk;
+    int32_t r1 = r0 + j->rows_per_chunk < j->y.rows ? r0 + j->rows_per_chunk : j->y.rows;
+    for (int32_t r = r0; r < r1; r++)
+        j->row(j, r, thread);
+}
+
+static void run_rows(rows_job *j, int32_t width)
+{
+    cpu_device *c = cpu_of(j->p);
+    int64_t per_chunk = SPLIT_ELEMENTS / 2 / (width > 0 ? width : 1) + 1;
+    if ((int64_t)j->y.rows * width < SPLIT_ELEMENTS) {
+        for (int32_t r = 0; r < j->y.rows; r++)
+            j->row(j, r, 0);
+        return;
+    }
+    j->rows_per_chunk = (int32_t)per_chunk;
+    pool_run(c->pool, (j->y.rows + j->rows_per_chunk - 1) / j->rows_per_chunk, rows_chunk, j);
+}
+
+static const cpu_kernels *kernels(const rows_job *j)
+{
+    return cpu_of(j->p)->k;
+}
+
+/* ---- Rows -------------------------------------------------------------------------------- */
+
+static void embed_row(const rows_job *j, int32_t r, int32_t thread)
+{
+    (void)thread;
+    float *to = mat_row(j->y, r);
+    num_format_of(j->w->type)->decode(weight_row(j->w, 0, j->p->rows->token[r]), to, j->w->n_in);
+    kernels(j)->scale(to, j->c, j->w->n_in);
+}
+
+static void norm_row(const rows_job *j, int32_t r, int32_t thread)
+{
+    (void)thread;
+    for (int32_t h = 0; h < j->a.heads; h++)
+        kernels(j)->rms_norm(mat_row(j->y, r) + (size_t)h * (size_t)j->y.cols,
+                             mat_row(j->a, r) + (size_t)h * (size_t)j->a.cols, j->wv, j->a.cols,
+                             j->c);
+}
+
+static void add_norm_row(const rows_job *j, int32_t r, int32_t thread)
+{
+    (void)thread;
+    for (int32_t h = 0; h < j->a.heads; h++)
+        kernels(j)->add_rms_norm(mat_row(j->y, r) + (size_t)h * (size_t)j->y.cols,
+                                 mat_row(j->a, r) + (size_t)h * (size_t)j->a.cols, j->wv, j->a.cols,
+                                 j->c);
+}
+
+static void act_row(const rows_job *j, int32_t r, int32_t thread)
+{
+    (void)thread;
+    kernels(j)->gelu_mul(mat_row(j->y, r), mat_row(j->a, r), mat_row(j->b, r), mat_width(j->y));
+}
+
+static void add_row(const rows_job *j, int32_t r, int32_t thread)
+{
+    (void)thread;
+    kernels(j)->add(mat_row(j->y, r), mat_row(j->a, r), mat_row(j->b, r), mat_width(j->y));
+}
+
+static void scale_row(const rows_job *j, int32_t r, int32_t thread)
+{
+    (void)thread;
+    kernels(j)->scale(mat_row(j->y, r), j->c, mat_width(j->y));
+}
+
+static void softcap_row(const rows_job *j, int32_t r, int32_t thread)
+{
+    (void)thread;
+    if (j->c > 0)
+        kernels(j)->softcap(mat_row(j->y, r), j->c, mat_width(j->y));
+    for (int32_t i = 0; i < j->n_ids; i++)
+        mat_row(j->y, r)[j->ids[i]] = -INFINITY;
+}
+
+static void rope_row(const rows_job *j, int32_t r, int32_t thread)
+{
+    int32_t n = j->rope->n_pairs;
+    float *c = j->temp + (size_t)thread * 2 * (size_t)n, *s = c + n;
+    kernels(j)->sincos(c, s, j->rope->inv_freq, n, j->p->rows->pos[r]);
+    for (int32_t h = 0; h < j->y.heads; h++)
+        kernels(j)->rotate(mat_row(j->y, r) + (size_t)h * (size_t)j->y.cols, c, s, n);
+}
+
+static void store_row(const rows_job *j, int32_t r, int32_t thread)
+{
+    (void)thread;
+    const kv_view *kv = j->kv;
+    const rowset *rs = j->p->rows;
+    const step *st = j->p->st;
+    kv_base base = st->kv[(size_t)rs->seq[r] * (size_t)st->n_kv + (size_t)kv->id];
+    num_encode_fn encode_k = num_format_of(kv->k_type)->encode;
+    num_encode_fn encode_v = num_format_of(kv->v_type)->encode;
+    size_t slot = (size_t)(rs->index[r] % kv->n_slots);
+    for (int32_t h = 0; h < kv->n_head_kv; h++) {
+        size_t at = (size_t)h * (size_t)kv->n_slots + slot;
+        size_t from = (size_t)h * (size_t)kv->head_dim;
+        encode_k(mat_row(j->a, r) + from, (char *)base.k + at * kv->k_row_bytes, kv->head_dim);
+        encode_v(mat_row(j->b, r) + from, (char *)base.v + at * kv->v_row_bytes, kv->head_dim);
+    }
+}
+
+static void copy_row(const rows_job *j, int32_t r, int32_t thread)
+{
+    (void)thread;
+    memcpy(mat_row(j->y, r), mat_row(j->a, j->ids ? j->ids[r] : r),
+           (size_t)mat_width(j->y) * sizeof(float));
+}
+
+/* ---- Ops --------------------------------------------------------------------------------- */
+
+void cpu_embed(pass *p, mat y, const weight *w, float scale)
+{
+    if (p->dry)
+        return;
+    rows_job j = {.p = p, .y = y, .w = w, .c = scale, .row = embed_row};
+    run_rows(&j, mat_width(y) * 4); /* decoding takes longer than streaming */
+}
+
+void cpu_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
+{
+    float *temp = w ? pass_temp(p, cpu_vector_temp_bytes(w)) : NULL;
+    if (p->dry || pass_failed(p))
+        return;
+    rows_job j = {.p = p, .y = y, .a = x, .c = eps, .row = norm_row};
+    j.wv = w ? cpu_vector(w, temp) : NULL;
+    run_rows(&j, mat_width(y));
+}
+
+void cpu_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
+{
+    float *temp = w ? pass_temp(p, cpu_vector_temp_bytes(w)) : NULL;
+    if (p->dry || pass_failed(p))
+        return;
+    rows_job j = {.p = p, .y = x, .a = y, .c = eps, .row = add_norm_row};
+    j.wv = w ? cpu_vector(w, temp) : NULL;
+    run_rows(&j, mat_width(y));
+}
+
+void cpu_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
+{
+    (void)act; /* there is one */
+    if (p->dry)
+        return;
+    rows_job j = {.p = p, .y = y, .a = a, .b = b, .row = act_row};
+    run_rows(&j, mat_width(y));
+}
+
+void cpu_add(pass *p, mat y, mat a, mat b)
+{
+    if (p->dry)
+        return;
+    rows_job j = {.p = p, .y = y, .a = a, .b = b, .row = add_row};
+    run_rows(&j, mat_width(y));
+}
+
+void cpu_scale(pass *p, mat x, float c, const weight *w)
+{
+    if (p->dry)
+        return;
+    rows_job j = {.p = p, .y = x, .c = c, .row = scale_row};
+    float one = 1.0f;
+    if (w)
+        j.c *= w->type == NUM_F32 ? *(const float *)w->data
+                                  : (float)num_dot(w->type, w->data, &one, 1);
+    run_rows(&j, mat_width(x));
+}
+
+void cpu_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids)
+{
+    if (p->dry)
+        return;
+    rows_job j = {.p = p, .y = x, .c = cap, .ids = ids, .n_ids = n_ids, .row = softcap_row};
+    /* One row of logits is long enough to share: as so many rows of a narrower matrix. */
+    if (x.rows == 1 && cap > 0) {
+        int32_t n = mat_width(x), piece = 4096;
+        mat rest = x;
+        rest.at += n / piece * piece;
+        rest.heads = 1;
+        rest.cols = n % piece;
+        j.y = (mat){x.at, n / piece, 1, piece, piece};
+        j.n_ids = 0;
+        run_rows(&j, piece * 4);
+        j.y = rest;
+        run_rows(&j, rest.cols);
+        for (int32_t i = 0; i < n_ids; i++)
+            x.at[ids[i]] = -INFINITY;
+        return;
+    }
+    run_rows(&j, mat_width(x));
+}
+
+void cpu_rope(pass *p, mat x, const rope *f)
+{
+    cpu_device *c = cpu_of(p);
+    float *temp = pass_temp(p, (size_t)c->n_threads * 2 * (size_t)f->n_pairs * sizeof(float));
+    if (p->dry || pass_failed(p))
+        return;
+    rows_job j = {.p = p, .y = x, .rope = f, .temp = temp, .row = rope_row};
+    run_rows(&j, mat_width(x));
+}
+
+void cpu_kv_store(pass *p, const kv_view *kv, mat k, mat v)
+{
+    if (p->dry)
+        return;
+    rows_job j = {.p = p, .y = k, .a = k, .b = v, .kv = kv, .row = store_row};
+    run_rows(&j, mat_width(k) * 4);
+}
+
+void cpu_gather(pass *p, mat y, mat x, const int32_t *row)
+{
+    if (p->dry)
+        return;
+    rows_job j = {.p = p, .y = y, .a = x, .ids = row, .row = copy_row};
+    run_rows(&j, mat_width(y));
+}
+
+void cpu_copy(pass *p, mat y, mat x)
+{
+    if (p->dry)
+        return;
+    rows_job j = {.p = p, .y = y, .a = x, .row = copy_row};
+    run_rows(&j, mat_width(y));
+}
+
+/* ---- Routing ----------------------------------------------------------------------------- */
+
+typedef struct route_job {
+    pass *p;
+    routing r;
+    mat logits;
+    const float *scale;
+    float *temp; /* [n_threads, n] */
+} route_job;
+
+/* Soft max of a copy, then k times the largest that is left: ties go to the lower index. A NaN
+ * never compares larger, yet some expert must be named. */
+static void route_row(void *arg, int32_t row, int32_t thread)
+{
+    const route_job *j = arg;
+    int32_t n = mat_width(j->logits), k = j->r.k;
+    float *pr = j->temp + (size_t)thread * (size_t)n, top, picked = 0;
+    int32_t *id = j->r.id + (size_t)row * (size_t)k;
+    float *share = j->r.weight + (size_t)row * (size_t)k;
+    memcpy(pr, mat_row(j->logits, row), (size_t)n * sizeof(float));
+    cpu_of(j->p)->k->softmax(pr, n, &top);
+    for (int32_t i = 0; i < k; i++) {
+        int32_t best = -1;
+        for (int32_t e = 0; e < n; e++)
+            if (pr[e] != -INFINITY && (best < 0 || pr[e] > pr[best]))
+                best = e;
+        id[i] = best;
+        share[i] = pr[best];
+        picked += pr[best];
+        pr[best] = -INFINITY; /* taken */
+    }
+    for (int32_t i = 0; i < k; i++)
+        share[i] = share[i] / picked * (j->scale ? j->scale[id[i]] : 1.0f);
+}
+
+void cpu_route(pass *p, routing r, mat logits, const weight *expert_scale)
+{
+    cpu_device *c = cpu_of(p);
+    float *temp = expert_scale ? pass_temp(p, cpu_vector_temp_bytes(expert_scale)) : NULL;
+    float *pr = pass_temp(p, (size_t)c->n_threads * (size_t)mat_width(logits) * sizeof(float));
+    if (p->dry || pass_failed(p))
+        return;
+    route_job j = {p, r, logits, expert_scale ? cpu_vector(expert_scale, temp) : NULL, pr};
+    if (r.rows < 16)
+        for (int32_t i = 0; i < r.rows; i++)
+            route_row(&j, i, 0);
+    else
+        pool_run(c->pool, r.rows, route_row, &j);
+}

@@ -1,0 +1,30 @@
+/* table_ops_int.h - the ops of the CPU device by the file that has them. What each means is in
+ * backend/ops.h; ref.c defines it. */
+#ifndef BACKEND_CPU_TABLE_OPS_INT_H
+#define BACKEND_CPU_TABLE_OPS_INT_H
+
+#include "backend/ops.h"
+
+/* small.c */
+void cpu_embed(pass *p, mat y, const weight *w, float scale);
+void cpu_rms_norm(pass *p, mat y, mat x, const weight *w, float eps);
+void cpu_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps);
+void cpu_act_mul(pass *p, mat y, mat a, mat b, act_kind act);
+void cpu_add(pass *p, mat y, mat a, mat b);
+void cpu_scale(pass *p, mat x, float c, const weight *w);
+void cpu_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids);
+void cpu_rope(pass *p, mat x, const rope *f);
+void cpu_kv_store(pass *p, const kv_view *kv, mat k, mat v);
+void cpu_gather(pass *p, mat y, mat x, const int32_t *row);
+void cpu_copy(pass *p, mat y, mat x);
+void cpu_route(pass *p, routing r, mat logits, const weight *expert_scale);
+/* matmul.c */
+void cpu_matmul(pass *p, mat y, mat x, const weight *w);
+void cpu_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act);
+void cpu_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
+                 act_kind act);
+void cpu_moe_down(pass *p, mat y, mat x, routing r, const weight *down);
+/* attend.c */
+void cpu_attend(pass *p, mat o, mat q, const kv_view *kv, float scale);
+
+#endif

@@ -1,0 +1,219 @@
+/* vec_int.h - a vector of floats, as wide as the instruction set this file is compiled for.
+ *
+ * The kernels that are written once (small_int.h, float_int.h, heads_int.h) use nothing else; each
+ * matmul_*.c compiles them for its own instruction set. GCC's and clang's vector extensions give
+ * the operators; here is what they lack. No operation depends on the lane a value sits in, and
+ * tails are computed by the full-width code on a padded copy, so an element's result is the same
+ * wherever it stands.
+ */
+#ifndef BACKEND_CPU_VEC_INT_H
+#define BACKEND_CPU_VEC_INT_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+#define VL 16
+#elif defined(__AVX2__)
+#define VL 8
+#else
+#define VL 4
+#endif
+#if defined(__AVX2__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+#define INLINE static inline __attribute__((always_inline, unused))
+
+typedef float vf __attribute__((vector_size(VL * 4)));
+typedef int32_t vi __attribute__((vector_size(VL * 4)));
+typedef uint32_t vu __attribute__((vector_size(VL * 4)));
+typedef uint16_t vh __attribute__((vector_size(VL * 2)));
+
+INLINE vf vf_load(const float *p)
+{
+    vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+INLINE void vf_store(float *p, vf v)
+{
+    memcpy(p, &v, sizeof v);
+}
+/* The first n < VL of them; the other lanes are 0. */
+INLINE vf vf_load_n(const float *p, int32_t n)
+{
+    vf v = {0};
+    memcpy(&v, p, (size_t)n * sizeof(float));
+    return v;
+}
+INLINE void vf_store_n(float *p, vf v, int32_t n)
+{
+    memcpy(p, &v, (size_t)n * sizeof(float));
+}
+INLINE vf vf_set(float x)
+{
+#if VL == 16
+    return (vf)_mm512_set1_ps(x);
+#elif VL == 8
+    return (vf)_mm256_set1_ps(x);
+#else
+    return (vf){x, x, x, x};
+#endif
+}
+INLINE vi vi_set(int32_t x)
+{
+    return (vi)((vf)vf_set(0) != vf_set(0)) + x;
+}
+
+/* a * b + c, in one rounding where the hardware has it. Portable code has not: there the two
+ * roundings are the instruction set's own order. */
+INLINE vf vf_fma(vf a, vf b, vf c)
+{
+#if VL == 16
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif VL == 8
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__ARM_NEON)
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+INLINE vf vf_pick(vi mask, vf yes, vf no)
+{
+    return (vf)((mask & (vi)yes) | (~mask & (vi)no));
+}
+/* b where either is NaN */
+INLINE vf vf_max(vf a, vf b)
+{
+#if VL == 16
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif VL == 8
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return vf_pick(a > b, a, b);
+#endif
+}
+INLINE vf vf_min(vf a, vf b)
+{
+#if VL == 16
+    return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif VL == 8
+    return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+    return vf_pick(a < b, a, b);
+#endif
+}
+INLINE vf vf_abs(vf a)
+{
+    return (vf)((vi)a & 0x7fffffff);
+}
+
+/* Folding in halves: one tree for all, whatever the vector came from. */
+INLINE float vf_sum(vf v)
+{
+    float t[VL];
+#if VL == 16
+    __m256 h =
+        _mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm512_extractf32x8_ps((__m512)v, 1));
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    _mm_storeu_ps(t, q);
+#elif VL == 8
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+    _mm_storeu_ps(t, q);
+#else
+    vf_store(t, v);
+#endif
+    return (t[0] + t[2]) + (t[1] + t[3]);
+}
+INLINE float vf_top(vf v)
+{
+    float t[VL], m;
+    vf_store(t, v);
+    m = t[0];
+    for (int i = 1; i < VL; i++)
+        m = t[i] > m ? t[i] : m;
+    return m;
+}
+
+/* ---- Half precision in memory ------------------------------------------------------------ */
+
+INLINE vf vf_load_bf16(const uint16_t *p)
+{
+    vh h;
+    memcpy(&h, p, sizeof h);
+    return (vf)(__builtin_convertvector(h, vu) << 16);
+}
+
+INLINE vf vf_of_f16(vh h)
+{
+#if VL == 16
+    return (vf)_mm512_cvtph_ps((__m256i)h);
+#elif VL == 8
+    return (vf)_mm256_cvtph_ps((__m128i)h);
+#else
+    /* Move exponent and fraction up and let one product fix the bias, which also makes subnormals
+     * right; infinities and NaN get the top exponent by hand. */
+    vu u = __builtin_convertvector(h, vu);
+    vu special = (vu)((u & 0x7c00) == 0x7c00) & 0x7f800000u;
+    vf f = (vf)((u & 0x7fff) << 13) * 0x1p112f;
+    return (vf)((vu)f | special | (u & 0x8000) << 16);
+#endif
+}
+INLINE vf vf_load_f16(const uint16_t *p)
+{
+    vh h;
+    memcpy(&h, p, sizeof h);
+    return vf_of_f16(h);
+}
+
+/* ---- Functions --------------------------------------------------------------------------- */
+
+/* e^x. x = n ln 2 + r with |r| <= ln 2 / 2; e^r by a polynomial of degree 6 (error below 1e-8);
+ * 2^n in two factors, so that results that are subnormal or infinite come out as such. */
+INLINE vf vf_exp(vf x)
+{
+    const float magic = 0x1.8p23f; /* adding it leaves round(x) in the low bits */
+    vf in = vf_max(vf_set(-104.0f), vf_min(vf_set(89.0f), x)); /* NaN passes: it is second */
+    vf t = vf_fma(in, vf_set(0x1.715476p0f), vf_set(magic));
+    vf n = t - vf_set(magic);
+    vf r = vf_fma(n, vf_set(-0x1.62e4p-1f), in);
+    r = vf_fma(n, vf_set(-0x1.7f7d1cp-20f), r);
+    vf p = vf_set(0.00139465265f);
+    p = vf_fma(p, r, vf_set(0.00836921576f));
+    p = vf_fma(p, r, vf_set(0.0416662619f));
+    p = vf_fma(p, r, vf_set(0.166665152f));
+    p = vf_fma(p, r, vf_set(0.5f));
+    p = vf_fma(p * r, r, r) + vf_set(1.0f);
+    vi k = (vi)t - (vi)vf_set(magic);
+    vi half = k >> 1;
+    return p * (vf)((half + 127) << 23) * (vf)((k - half + 127) << 23);
+}
+
+/* gelu by tanh: 0.5 x (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3). */
+INLINE vf vf_gelu(vf x)
+{
+    vf u = x * x;
+    u = vf_fma(u * x, vf_set(0.044715f), x);
+    return x / (vf_set(1.0f) + vf_exp(u * vf_set(-2.0f * 0.79788456080286536f)));
+}
+
+/* tanh z = z + z^3 P(z^2) below 0.5, where 1 - e^-2z would lose digits; above, from e^-2|z|. */
+INLINE vf vf_tanh(vf z)
+{
+    vf a = vf_abs(z), s = z * z;
+    vf e = vf_exp(a * vf_set(-2.0f));
+    vf big = (vf_set(1.0f) - e) / (vf_set(1.0f) + e);
+    big = (vf)((vi)big | ((vi)z & (int32_t)0x80000000));
+    vf p = vf_set(-0.00694699727f);
+    p = vf_fma(p, s, vf_set(0.0214727177f));
+    p = vf_fma(p, s, vf_set(-0.0539337886f));
+    p = vf_fma(p, s, vf_set(0.133332274f));
+    p = vf_fma(p, s, vf_set(-0.333333328f));
+    return vf_pick(a < vf_set(0.5f), vf_fma(p * s, z, z), big);
+}
+
+#endif
