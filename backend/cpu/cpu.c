@@ -37,7 +37,7 @@ static void cpu_transfer(device *d, void *to, const void *from, size_t n_bytes)
 
 /* Whether products read a packed copy of w. Vectors are read as they are; a device that keeps
  * activations in f32 decodes block formats from the file's layout. */
-static bool wants_pack(const cpu_device *c, const weight *w)
+bool cpu_wants_pack(const cpu_device *c, const weight *w)
 {
     if (c->reference || c->no_repack || w->n_out < 2)
         return false;
@@ -50,7 +50,7 @@ static size_t cpu_weight_bytes(const device *d, const weight *w)
 {
     const cpu_device *c = d->self;
     size_t groups = ((size_t)w->n_out + PACK_LANES - 1) / PACK_LANES;
-    return wants_pack(c, w) ? groups * (size_t)w->n_mat * pack_group_bytes(w) : 0;
+    return cpu_wants_pack(c, w) ? groups * (size_t)w->n_mat * pack_group_bytes(w) : 0;
 }
 
 typedef struct pack_job {

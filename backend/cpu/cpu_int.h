@@ -34,6 +34,9 @@ static inline cpu_device *cpu_of(const pass *p)
 
 extern const device_ops cpu_ref_ops; /* ref.c */
 
+/* Whether weight_load makes a packed copy of w. */
+bool cpu_wants_pack(const cpu_device *c, const weight *w);
+
 /* The values of a vector weight as f32: its own memory when it is f32, else decoded into temp
  * (n_in floats of pass_temp, NULL only in a dry pass). */
 const float *cpu_vector(const weight *w, float *temp);

@@ -260,10 +260,12 @@ static size_t xblocks_bytes(mat x)
     return (size_t)x.rows * (size_t)(x.cols / 32) * sizeof(xblock);
 }
 
-/* What each thread needs to read w without a packed copy. */
-static size_t panel_temp_bytes(const cpu_device *c, const weight *w)
+/* What each thread needs to read w without a packed copy. A dry pass may come before the weights:
+ * it counts on the copy they will have. */
+static size_t panel_temp_bytes(const pass *p, const weight *w)
 {
-    if (w->packed)
+    const cpu_device *c = cpu_of(p);
+    if (w->packed || (p->dry && cpu_wants_pack(c, w)))
         return 0;
     size_t n = product_kind(c, w) ? TILE_GROUPS * pack_group_bytes(w) : decode_panel_bytes(w);
     return (n + 63) & ~(size_t)63;
@@ -295,10 +297,10 @@ static bool product_begin(pass *p, product *m, mat x, const weight *a, const wei
     m->n_parts = b ? 2 : 1;
     m->n_rows = x.rows;
     m->x_share = 1;
-    m->temp_bytes = panel_temp_bytes(c, a);
+    m->temp_bytes = panel_temp_bytes(p, a);
     m->kind[0] = product_kind(c, a);
     if (b) {
-        size_t other = panel_temp_bytes(c, b);
+        size_t other = panel_temp_bytes(p, b);
         m->temp_bytes = other > m->temp_bytes ? other : m->temp_bytes;
         m->kind[1] = product_kind(c, b);
     }
