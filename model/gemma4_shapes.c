@@ -1,0 +1,456 @@
+/* gemma4_shapes.c - the published sizes, their tensors in file order, their metadata.
+ *
+ * One table row per tensor, with the condition under which a layer has it. Names on the GGUF side
+ * are llama.cpp's, on the other side transformers'. Counts of the published files (601, 720, 667,
+ * 658, 833 tensors) are the test of this file.
+ */
+#include "model/gemma4_shapes.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Sizes --------------------------------------------------------------------------------- */
+
+/* period: every period-th layer is global, as in every published pattern. Files carry the list. */
+typedef struct {
+    gemma4_shape s;
+    int32_t period;
+} row;
+
+#define COMMON .eps = 1e-6f, .theta = 1e6f, .theta_swa = 1e4f, .rotary_part = 0.25f, .softcap = 30
+#define FULL COMMON, .n_vocab = 262144, .head_dim = 256, .head_dim_global = 512
+/* The small ones keep every proportion that matters: head sizes differ between the kinds of layer,
+ * the window is a few tokens, and the stack holds each kind of layer more than once. */
+#define TINY                                                                                       \
+    COMMON, .n_vocab = 320, .n_layer = 9, .n_embd = 96, .n_ff = 160, .n_head = 4, .head_dim = 32,  \
+            .head_dim_global = 64, .window = 8, .n_ctx_train = 8192
+#define TINY_MOE .n_expert = 8, .n_expert_used = 3, .n_ff_expert = 48
+#define TINY_PLE .double_wide = true, .n_ple = 16, .n_kv_shared = 3
+
+static const row sizes[] = {
+    {{FULL, .name = "e2b", .n_layer = 35, .n_embd = 1536, .n_head = 8, .n_head_kv = 1,
+      .n_head_kv_global = 1, .n_ff = 6144, .double_wide = true, .n_ple = 256, .n_kv_shared = 20,
+      .window = 512, .n_ctx_train = 131072},
+     5},
+    {{FULL, .name = "e4b", .n_layer = 42, .n_embd = 2560, .n_head = 8, .n_head_kv = 2,
+      .n_head_kv_global = 2, .n_ff = 10240, .n_ple = 256, .n_kv_shared = 18, .window = 512,
+      .n_ctx_train = 131072},
+     6},
+    {{FULL, .name = "12b", .n_layer = 48, .n_embd = 3840, .n_head = 16, .n_head_kv = 8,
+      .n_head_kv_global = 1, .n_ff = 15360, .k_eq_v = true, .window = 1024, .n_ctx_train = 262144},
+     6},
+    {{FULL, .name = "26b-a4b", .n_layer = 30, .n_embd = 2816, .n_head = 16, .n_head_kv = 8,
+      .n_head_kv_global = 2, .n_ff = 2112, .n_expert = 128, .n_expert_used = 8, .n_ff_expert = 704,
+      .k_eq_v = true, .window = 1024, .n_ctx_train = 262144},
+     6},
+    {{FULL, .name = "31b", .n_layer = 60, .n_embd = 5376, .n_head = 32, .n_head_kv = 16,
+      .n_head_kv_global = 4, .n_ff = 21504, .k_eq_v = true, .window = 1024, .n_ctx_train = 262144},
+     6},
+    {{TINY, .name = "tiny-dense", .n_head_kv = 2, .n_head_kv_global = 1, .k_eq_v = true}, 3},
+    {{TINY, TINY_MOE, .name = "tiny-moe", .n_head_kv = 2, .n_head_kv_global = 1, .k_eq_v = true},
+     3},
+    {{TINY, TINY_PLE, .name = "tiny-ple", .n_head_kv = 1, .n_head_kv_global = 1}, 3},
+    {{TINY, TINY_MOE, TINY_PLE, .name = "tiny-all", .n_head_kv = 2, .n_head_kv_global = 1,
+      .k_eq_v = true},
+     3},
+    /* Rows that whole super-blocks of 256 fit, so that every format and fallback occurs. */
+    {{COMMON, .name = "tiny-wide", .n_vocab = 512, .n_layer = 6, .n_embd = 256, .n_ff = 512,
+      .n_head = 4, .n_head_kv = 2, .n_head_kv_global = 1, .head_dim = 64, .head_dim_global = 128,
+      .k_eq_v = true, .n_expert = 8, .n_expert_used = 2, .n_ff_expert = 96, .window = 16,
+      .n_ctx_train = 8192},
+     3},
+};
+
+const char gemma4_shape_names[] =
+    "e2b, e4b, 12b, 26b-a4b, 31b, tiny-dense, tiny-moe, tiny-ple, tiny-all, tiny-wide";
+
+bool gemma4_shape_named(const char *name, gemma4_shape *s)
+{
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        if (strcmp(sizes[i].s.name, name))
+            continue;
+        *s = sizes[i].s;
+        for (int32_t il = 0; il < s->n_layer; il++)
+            s->swa[il] = (il + 1) % sizes[i].period != 0;
+        return true;
+    }
+    return false;
+}
+
+status gemma4_shape_check(const gemma4_shape *s, const char *what, err *e)
+{
+    /* Far above every published size, far below any overflow of a product of two in int64. */
+    enum { WIDTH_MAX = 1 << 20, VOCAB_MAX = 1 << 22 };
+    const struct {
+        const char *name;
+        int32_t v, min, max;
+    } range[] = {
+        {"number of layers", s->n_layer, 1, GEMMA4_LAYERS_MAX},
+        {"hidden size", s->n_embd, 1, WIDTH_MAX},
+        {"vocabulary size", s->n_vocab, 1, VOCAB_MAX},
+        {"number of heads", s->n_head, 1, 4096},
+        {"number of key heads", s->n_head_kv, 1, s->n_head},
+        {"number of key heads of global layers", s->n_head_kv_global, 1, s->n_head},
+        {"head size", s->head_dim, 2, 8192},
+        {"head size of global layers", s->head_dim_global, 2, 8192},
+        {"feed-forward width", s->n_ff, 1, WIDTH_MAX},
+        {"number of experts", s->n_expert, 0, 4096},
+        {"number of experts used", s->n_expert_used, s->n_expert ? 1 : 0, s->n_expert},
+        {"expert width", s->n_ff_expert, s->n_expert ? 1 : 0, WIDTH_MAX},
+        {"per-layer embedding width", s->n_ple, 0, 8192},
+        {"number of layers that share keys", s->n_kv_shared, 0, s->n_layer - 1},
+        {"window", s->window, 1, 1 << 24},
+        {"number of positions", s->n_ctx_train, 1, 1 << 30},
+    };
+    for (size_t i = 0; i < sizeof range / sizeof *range; i++)
+        if (range[i].v < range[i].min || range[i].v > range[i].max)
+            return err_set(e, E_ARG, "%s: the %s is %" PRId32 ", expected %" PRId32 " to %" PRId32,
+                           what, range[i].name, range[i].v, range[i].min, range[i].max);
+    if (s->n_head % s->n_head_kv || s->n_head % s->n_head_kv_global)
+        return err_set(e, E_ARG,
+                       "%s: %" PRId32 " heads do not share %" PRId32 " or %" PRId32
+                       " key heads evenly",
+                       what, s->n_head, s->n_head_kv, s->n_head_kv_global);
+    if (s->head_dim % 2 || s->head_dim_global % 2)
+        return err_set(e, E_ARG, "%s: a head size is odd", what);
+    if (!(s->rotary_part > 0 && s->rotary_part <= 1) || !(s->eps > 0) || !(s->theta > 0) ||
+        !(s->theta_swa > 0) || !(s->softcap >= 0))
+        return err_set(e, E_ARG, "%s: a rotation, epsilon or soft cap parameter makes no sense",
+                       what);
+    return OK;
+}
+
+/* ---- Tensors ------------------------------------------------------------------------------- */
+
+/* Sizes a row of the table can ask for; those from LAYER on differ between layers. */
+typedef enum {
+    NONE,
+    D,
+    VOCAB,
+    PLE,
+    PLES,
+    EXPERTS,
+    FF_EXP,
+    FF_EXP2,
+    ONE,
+    HALF_G,
+    Q,
+    KV,
+    HD,
+    FF
+} dim;
+
+typedef enum {
+    ALWAYS,
+    IF_PLE,
+    IF_MOE,
+    IF_KEYS,  /* every layer that has or shares keys: unused where shared */
+    IF_VALUES /* the same, but not where K is V */
+} condition;
+
+typedef struct {
+    const char *gguf, *hf;
+    gemma4_role role;
+    condition when;
+    dim ne[3];
+} tensor_row;
+
+static const tensor_row of_model[] = {
+    {"token_embd.weight", "embed_tokens.weight", GEMMA4_EMBD, ALWAYS, {D, VOCAB}},
+    {"per_layer_token_embd.weight",
+     "embed_tokens_per_layer.weight",
+     GEMMA4_PLE_EMBD,
+     IF_PLE,
+     {PLES, VOCAB}},
+    {"per_layer_model_proj.weight",
+     "per_layer_model_projection.weight",
+     GEMMA4_PLE_PROJ,
+     IF_PLE,
+     {D, PLES}},
+    {"per_layer_proj_norm.weight", "per_layer_projection_norm.weight", GEMMA4_NORM, IF_PLE, {PLE}},
+    {"output_norm.weight", "norm.weight", GEMMA4_NORM, ALWAYS, {D}},
+    {"rope_freqs.weight", "", GEMMA4_ROPE_FACTORS, ALWAYS, {HALF_G}},
+};
+
+static const tensor_row of_layer[] = {
+    {"attn_norm.weight", "input_layernorm.weight", GEMMA4_NORM, ALWAYS, {D}},
+    {"attn_q.weight", "self_attn.q_proj.weight", GEMMA4_MATRIX, ALWAYS, {D, Q}},
+    {"attn_q_norm.weight", "self_attn.q_norm.weight", GEMMA4_QK_NORM, ALWAYS, {HD}},
+    {"attn_k.weight", "self_attn.k_proj.weight", GEMMA4_MATRIX, IF_KEYS, {D, KV}},
+    {"attn_k_norm.weight", "self_attn.k_norm.weight", GEMMA4_QK_NORM, IF_KEYS, {HD}},
+    {"attn_v.weight", "self_attn.v_proj.weight", GEMMA4_ATTN_V, IF_VALUES, {D, KV}},
+    {"attn_output.weight", "self_attn.o_proj.weight", GEMMA4_MATRIX, ALWAYS, {Q, D}},
+    {"post_attention_norm.weight", "post_attention_layernorm.weight", GEMMA4_NORM, ALWAYS, {D}},
+    {"ffn_norm.weight", "pre_feedforward_layernorm.weight", GEMMA4_NORM, ALWAYS, {D}},
+    {"ffn_gate.weight", "mlp.gate_proj.weight", GEMMA4_MATRIX, ALWAYS, {D, FF}},
+    {"ffn_up.weight", "mlp.up_proj.weight", GEMMA4_MATRIX, ALWAYS, {D, FF}},
+    {"ffn_down.weight", "mlp.down_proj.weight", GEMMA4_FFN_DOWN, ALWAYS, {FF, D}},
+    {"post_ffw_norm.weight", "post_feedforward_layernorm.weight", GEMMA4_NORM, ALWAYS, {D}},
+    {"ffn_gate_inp.weight", "router.proj.weight", GEMMA4_ROUTER, IF_MOE, {D, EXPERTS}},
+    {"ffn_gate_inp.scale", "router.scale", GEMMA4_SCALE, IF_MOE, {D}},
+    {"ffn_gate_up_exps.weight",
+     "experts.gate_up_proj",
+     GEMMA4_MATRIX,
+     IF_MOE,
+     {D, FF_EXP2, EXPERTS}},
+    {"ffn_down_exps.weight",
+     "experts.down_proj",
+     GEMMA4_DOWN_EXPERTS,
+     IF_MOE,
+     {FF_EXP, D, EXPERTS}},
+    {"ffn_down_exps.scale", "router.per_expert_scale", GEMMA4_SCALE, IF_MOE, {EXPERTS}},
+    {"post_ffw_norm_1.weight", "post_feedforward_layernorm_1.weight", GEMMA4_NORM, IF_MOE, {D}},
+    {"pre_ffw_norm_2.weight", "pre_feedforward_layernorm_2.weight", GEMMA4_NORM, IF_MOE, {D}},
+    {"post_ffw_norm_2.weight", "post_feedforward_layernorm_2.weight", GEMMA4_NORM, IF_MOE, {D}},
+    {"inp_gate.weight", "per_layer_input_gate.weight", GEMMA4_MATRIX, IF_PLE, {D, PLE}},
+    {"proj.weight", "per_layer_projection.weight", GEMMA4_MATRIX, IF_PLE, {PLE, D}},
+    {"post_norm.weight", "post_per_layer_input_norm.weight", GEMMA4_NORM, IF_PLE, {D}},
+    {"layer_output_scale.weight", "layer_scalar", GEMMA4_SCALE, ALWAYS, {ONE}},
+};
+
+static uint64_t size_of(const gemma4_shape *s, int32_t il, dim d)
+{
+    switch (d) {
+    case D:
+        return (uint64_t)s->n_embd;
+    case VOCAB:
+        return (uint64_t)s->n_vocab;
+    case PLE:
+        return (uint64_t)s->n_ple;
+    case PLES:
+        return (uint64_t)s->n_ple * (uint64_t)s->n_layer;
+    case EXPERTS:
+        return (uint64_t)s->n_expert;
+    case FF_EXP:
+        return (uint64_t)s->n_ff_expert;
+    case FF_EXP2:
+        return 2 * (uint64_t)s->n_ff_expert;
+    case HALF_G:
+        return (uint64_t)s->head_dim_global / 2;
+    case Q:
+        return (uint64_t)s->n_head * (uint64_t)gemma4_head_dim(s, il);
+    case KV:
+        return (uint64_t)gemma4_n_head_kv(s, il) * (uint64_t)gemma4_head_dim(s, il);
+    case HD:
+        return (uint64_t)gemma4_head_dim(s, il);
+    case FF:
+        return (uint64_t)gemma4_n_ff(s, il);
+    case ONE:
+    case NONE:
+        break;
+    }
+    return 1;
+}
+
+static bool has(const gemma4_shape *s, int32_t il, condition when)
+{
+    switch (when) {
+    case IF_PLE:
+        return s->n_ple > 0;
+    case IF_MOE:
+        return s->n_expert > 0;
+    case IF_VALUES:
+        return !s->k_eq_v || s->swa[il];
+    case IF_KEYS:
+    case ALWAYS:
+        break;
+    }
+    return true;
+}
+
+static void describe(const gemma4_shape *s, int32_t il, const tensor_row *r, gemma4_tensor *t)
+{
+    *t = (gemma4_tensor){.role = r->role, .layer = il, .ne = {1, 1, 1, 1}};
+    if (il < 0) {
+        snprintf(t->name, sizeof t->name, "%s", r->gguf);
+        snprintf(t->hf_name, sizeof t->hf_name, "%s", r->hf);
+    } else {
+        snprintf(t->name, sizeof t->name, "blk.%d.%s", (int)il, r->gguf);
+        snprintf(t->hf_name, sizeof t->hf_name, "layers.%d.%s", (int)il, r->hf);
+    }
+    t->unused_kv =
+        (r->when == IF_KEYS || r->when == IF_VALUES) && il >= s->n_layer - s->n_kv_shared;
+    for (int i = 0; i < 3 && r->ne[i] != NONE; i++) {
+        t->ne[i] = size_of(s, il < 0 ? 0 : il, r->ne[i]); /* the model has no layer sizes */
+        t->n_dims = i + 1;
+    }
+}
+
+int32_t gemma4_list_tensors(const gemma4_shape *s, gemma4_tensor *out, int32_t cap)
+{
+    int32_t n = 0;
+    gemma4_tensor t;
+    for (size_t i = 0; i < sizeof of_model / sizeof *of_model; i++)
+        if (has(s, 0, of_model[i].when)) {
+            describe(s, -1, &of_model[i], n < cap ? &out[n] : &t);
+            n++;
+        }
+    for (int32_t il = 0; il < s->n_layer; il++)
+        for (size_t i = 0; i < sizeof of_layer / sizeof *of_layer; i++)
+            if (has(s, il, of_layer[i].when)) {
+                describe(s, il, &of_layer[i], n < cap ? &out[n] : &t);
+                n++;
+            }
+    return n;
+}
+
+/* ---- Metadata ------------------------------------------------------------------------------ */
+
+void gemma4_put_shape(gguf_writer *w, const gemma4_shape *s)
+{
+    int32_t kv[GEMMA4_LAYERS_MAX], ff[GEMMA4_LAYERS_MAX];
+    for (int32_t il = 0; il < s->n_layer; il++) {
+        kv[il] = gemma4_n_head_kv(s, il);
+        ff[il] = gemma4_n_ff(s, il);
+    }
+    const struct {
+        const char *key;
+        int32_t v;
+    } numbers[] = {
+        {"gemma4.block_count", s->n_layer},
+        {"gemma4.context_length", s->n_ctx_train},
+        {"gemma4.embedding_length", s->n_embd},
+        {"gemma4.embedding_length_per_layer_input", s->n_ple},
+        {"gemma4.vocab_size", s->n_vocab},
+        {"gemma4.attention.head_count", s->n_head},
+        {"gemma4.attention.key_length", s->head_dim_global},
+        {"gemma4.attention.value_length", s->head_dim_global},
+        {"gemma4.attention.key_length_swa", s->head_dim},
+        {"gemma4.attention.value_length_swa", s->head_dim},
+        {"gemma4.attention.sliding_window", s->window},
+        {"gemma4.attention.shared_kv_layers", s->n_kv_shared},
+        {"gemma4.rope.dimension_count", s->head_dim_global},
+        {"gemma4.rope.dimension_count_swa", s->head_dim},
+    };
+    gguf_put_string(w, "general.architecture", "gemma4", 6);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        gguf_put_u32(w, numbers[i].key, (uint32_t)numbers[i].v);
+    /* Arrays where the layers differ: old loaders read scalars, new ones either. */
+    uint64_t n = (uint64_t)s->n_layer;
+    if (s->n_head_kv != s->n_head_kv_global)
+        gguf_put_i32s(w, "gemma4.attention.head_count_kv", kv, n);
+    else
+        gguf_put_u32(w, "gemma4.attention.head_count_kv", (uint32_t)s->n_head_kv);
+    if (s->double_wide && s->n_kv_shared)
+        gguf_put_i32s(w, "gemma4.feed_forward_length", ff, n);
+    else
+        gguf_put_u32(w, "gemma4.feed_forward_length", (uint32_t)s->n_ff);
+    gguf_put_bools(w, "gemma4.attention.sliding_window_pattern", s->swa, n);
+    if (s->n_expert) {
+        gguf_put_u32(w, "gemma4.expert_count", (uint32_t)s->n_expert);
+        gguf_put_u32(w, "gemma4.expert_used_count", (uint32_t)s->n_expert_used);
+        gguf_put_u32(w, "gemma4.expert_feed_forward_length", (uint32_t)s->n_ff_expert);
+    }
+    gguf_put_f32(w, "gemma4.attention.layer_norm_rms_epsilon", s->eps);
+    gguf_put_f32(w, "gemma4.rope.freq_base", s->theta);
+    gguf_put_f32(w, "gemma4.rope.freq_base_swa", s->theta_swa);
+    if (s->softcap > 0)
+        gguf_put_f32(w, "gemma4.final_logit_softcapping", s->softcap);
+}
+
+void gemma4_rope_factors(const gemma4_shape *s, float *out)
+{
+    /* The part is of the pairs; the reference rounds down. */
+    int32_t n = s->head_dim_global / 2, turning = (int32_t)((double)s->rotary_part * n);
+    for (int32_t i = 0; i < n; i++)
+        out[i] = i < turning ? 1.0f : 1e30f;
+}
+
+/* ---- Quantisation mixes -------------------------------------------------------------------- */
+
+static const gemma4_mix mixes[] = {
+    {"f32", NUM_F32, NUM_F32, NUM_F32, 0},
+    {"f16", NUM_F16, NUM_F16, NUM_F16, 1},
+    {"bf16", NUM_BF16, NUM_BF16, NUM_BF16, 32},
+    {"q8_0", NUM_Q8_0, NUM_Q8_0, NUM_Q8_0, 7},
+    {"q4_0", NUM_Q4_0, NUM_Q6_K, NUM_Q4_0, 2},
+    {"q4_1", NUM_Q4_1, NUM_Q6_K, NUM_Q4_1, 3},
+    {"q5_0", NUM_Q5_0, NUM_Q6_K, NUM_Q5_0, 8},
+    {"q5_1", NUM_Q5_1, NUM_Q6_K, NUM_Q5_1, 9},
+    {"q2_k", NUM_Q2_K, NUM_Q6_K, NUM_Q3_K, 10},
+    {"q3_k_m", NUM_Q3_K, NUM_Q6_K, NUM_Q4_K, 12},
+    {"q4_k_s", NUM_Q4_K, NUM_Q6_K, NUM_Q4_K, 14},
+    {"q4_k_m", NUM_Q4_K, NUM_Q6_K, NUM_Q6_K, 15},
+    {"q5_k_s", NUM_Q5_K, NUM_Q6_K, NUM_Q5_K, 16},
+    {"q5_k_m", NUM_Q5_K, NUM_Q6_K, NUM_Q6_K, 17},
+    {"q6_k", NUM_Q6_K, NUM_Q6_K, NUM_Q6_K, 18},
+    {"iq4_nl", NUM_IQ4_NL, NUM_Q6_K, NUM_IQ4_NL, 25},
+    {"iq4_xs", NUM_IQ4_XS, NUM_Q6_K, NUM_IQ4_XS, 30},
+    {"mxfp4", NUM_MXFP4, NUM_Q8_0, NUM_MXFP4, 38},
+};
+
+const char gemma4_mix_names[] =
+    "f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k_m, q4_k_s, "
+    "q4_k_m, q5_k_s, q5_k_m, q6_k, iq4_nl, iq4_xs, mxfp4";
+
+const gemma4_mix *gemma4_mix_named(const char *name)
+{
+    for (size_t i = 0; i < sizeof mixes / sizeof *mixes; i++)
+        if (!strcmp(mixes[i].name, name))
+            return &mixes[i];
+    return NULL;
+}
+
+/* The next wider format with smaller blocks, as llama.cpp falls back. */
+static num_type fallback(num_type t)
+{
+    switch (t) {
+    case NUM_Q2_K:
+    case NUM_Q3_K:
+    case NUM_IQ4_XS:
+        return NUM_IQ4_NL;
+    case NUM_Q4_K:
+        return NUM_Q5_0;
+    case NUM_Q5_K:
+        return NUM_Q5_1;
+    case NUM_Q6_K:
+        return NUM_Q8_0;
+    default:
+        return NUM_F16;
+    }
+}
+
+/* The layers that get more bits: the first and last eighth, and every third between. i counts the
+ * tensors of the same role that the file has. */
+static bool gets_more(int32_t i, int32_t n)
+{
+    return i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
+}
+
+num_type gemma4_mix_type(const gemma4_mix *m, const gemma4_tensor *list, int32_t n, int32_t i)
+{
+    const gemma4_tensor *t = &list[i];
+    num_type type = m->base;
+    int32_t at = 0, of = 0;
+    switch (t->role) {
+    case GEMMA4_NORM:
+    case GEMMA4_QK_NORM:
+    case GEMMA4_SCALE:
+    case GEMMA4_ROUTER:
+    case GEMMA4_ROPE_FACTORS:
+        return NUM_F32;
+    case GEMMA4_PLE_PROJ: /* its output is added to every layer: never quantised */
+        return m->base == NUM_F32 || m->base == NUM_F16 ? m->base : NUM_BF16;
+    case GEMMA4_EMBD:
+    case GEMMA4_PLE_EMBD:
+        type = m->table;
+        break;
+    case GEMMA4_ATTN_V:
+    case GEMMA4_FFN_DOWN:
+    case GEMMA4_DOWN_EXPERTS:
+        for (int32_t k = 0; k < n; k++)
+            if (list[k].role == t->role) {
+                at += k < i;
+                of++;
+            }
+        if (gets_more(at, of))
+            type = m->more;
+        break;
+    case GEMMA4_MATRIX:
+        break;
+    }
+    while (t->ne[0] % (uint64_t)num_format_of(type)->block_n)
+        type = fallback(type);
+    return type;
+}
