@@ -1,0 +1,144 @@
+/* gguf_stream.c - see gguf_stream.h. Two buffers change roles: filling and being written. */
+#include "format/gguf_stream.h"
+#include "base/mem.h"
+
+#include <pthread.h>
+
+enum {
+    PIECE_BYTES =
+        512 << 10,   /* fits a second-level cache, so a fill that makes two passes is cheap */
+    PIECES_MAX = 32, /* 16 MB a batch: large enough for the disk, small enough for memory */
+};
+
+typedef struct {
+    uint64_t i_tensor, first, n_rows;
+    size_t at;
+} piece;
+
+typedef struct {
+    unsigned char *bytes;
+    size_t n_bytes, cap;
+    piece piece[PIECES_MAX];
+    int32_t n;
+} batch;
+
+typedef struct {
+    gguf_writer *w;
+    const stream_tensor *list;
+    stream_fill_fn fill;
+    void *user;
+    batch buf[2];
+    batch *filling, *writing;
+    pthread_mutex_t lock; /* of st and first */
+    status st;
+    err first;
+} stream;
+
+static void fail(stream *s, status st, const err *e)
+{
+    pthread_mutex_lock(&s->lock);
+    if (!s->st) {
+        s->st = st;
+        s->first = *e;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Chunk 0 writes the batch before; the others fill one piece each. */
+static void work(void *arg, int32_t chunk, int32_t thread)
+{
+    stream *s = arg;
+    err e = {0};
+    status st;
+    (void)thread;
+    if (chunk == 0) {
+        const batch *b = s->writing;
+        st = gguf_write_data(s->w, b->bytes, b->n_bytes, &e);
+    } else {
+        const piece *p = &s->filling->piece[chunk - 1];
+        st = s->fill(s->user, p->i_tensor, p->first, p->n_rows, s->filling->bytes + p->at, &e);
+    }
+    if (st)
+        fail(s, st, &e);
+}
+
+/* Cuts the next pieces; *i and *row say how far. A row is never cut. */
+static status plan_batch(stream *s, uint64_t n_tensors, uint64_t *i, uint64_t *row, err *e)
+{
+    batch *b = s->filling;
+    b->n = 0;
+    b->n_bytes = 0;
+    for (; *i < n_tensors && b->n < PIECES_MAX; b->n++) {
+        const stream_tensor *t = &s->list[*i];
+        uint64_t rows = t->row_bytes >= PIECE_BYTES ? 1 : PIECE_BYTES / t->row_bytes;
+        if (rows > t->n_rows - *row)
+            rows = t->n_rows - *row;
+        uint64_t bytes = rows * t->row_bytes; /* of a tensor whose size was checked when declared */
+        if (b->n && b->n_bytes + bytes > b->cap)
+            break;
+        if (bytes > b->cap) { /* one row larger than a batch */
+            mem_pages_free(b->bytes, b->cap);
+            b->cap = 0;
+            if (!(b->bytes = mem_pages((size_t)bytes)))
+                return err_memory(e, "a row of a tensor", (size_t)bytes);
+            b->cap = (size_t)bytes;
+        }
+        b->piece[b->n] = (piece){*i, *row, rows, b->n_bytes};
+        b->n_bytes += (size_t)bytes;
+        if ((*row += rows) == t->n_rows) {
+            *row = 0;
+            ++*i;
+        }
+    }
+    return OK;
+}
+
+status gguf_stream(gguf_writer *w, const stream_tensor *list, uint64_t n_tensors, pool *p,
+                   stream_fill_fn fill, void *user, carat_progress_fn progress, void *progress_user,
+                   err *e)
+{
+    stream *s = mem_calloc(1, sizeof *s);
+    uint64_t i = 0, row = 0, done = 0, total = 0;
+    status st = OK;
+    if (!s)
+        return err_memory(e, "writing tensors", sizeof *s);
+    s->w = w;
+    s->list = list;
+    s->fill = fill;
+    s->user = user;
+    pthread_mutex_init(&s->lock, NULL);
+    for (int k = 0; k < 2; k++) {
+        s->buf[k].cap = (size_t)PIECE_BYTES * PIECES_MAX;
+        if (!(s->buf[k].bytes = mem_pages(s->buf[k].cap))) {
+            st = err_memory(e, "writing tensors", s->buf[k].cap);
+            goto out;
+        }
+    }
+    for (uint64_t k = 0; k < n_tensors; k++)
+        total += list[k].n_rows * list[k].row_bytes;
+    s->filling = &s->buf[0];
+    s->writing = &s->buf[1];
+    do {
+        if ((st = plan_batch(s, n_tensors, &i, &row, e)))
+            goto out;
+        pool_run(p, s->filling->n + 1, work, s);
+        if (s->st) {
+            st = err_set(e, s->st, "%s", s->first.text);
+            goto out;
+        }
+        done += s->writing->n_bytes;
+        batch *t = s->filling;
+        s->filling = s->writing;
+        s->writing = t;
+        if (progress && !progress(progress_user, "bytes written", done, total)) {
+            st = err_set(e, E_CANCELLED, "writing was cancelled");
+            goto out;
+        }
+    } while (s->writing->n);
+out:
+    for (int k = 0; k < 2; k++)
+        mem_pages_free(s->buf[k].bytes, s->buf[k].bytes ? s->buf[k].cap : 0);
+    pthread_mutex_destroy(&s->lock);
+    mem_free(s);
+    return st;
+}
