@@ -6,6 +6,7 @@
 
 extern const command command_logits;
 extern const command command_run;
+extern const command command_synth;
 
 extern const command *const commands[]; /* main.c; ends with NULL */
 

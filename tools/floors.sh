@@ -26,7 +26,7 @@ BEGIN {
         if (!(to in floor)) { print file ": includes " inc ", which is no folder of the house"; bad = 1; continue }
         ok = floor[to] <= floor[dir]
         if (dir in only && index(only[dir], " " to " ") == 0) ok = 0
-        if (dir == "apps" && file ~ /^apps\/(convert|synth|quantize|inspect)[a-z_]*\.c$/ && to ~ /^(format|num|model|text)$/) ok = 1
+        if (dir == "apps" && file ~ /^apps\/(convert|synth|quantize|inspect)[a-z_]*\.[ch]$/ && to ~ /^(format|num|model|text)$/) ok = 1
         if (inc ~ /_int\.h$/ && to != dir) ok = 0
         if (!ok) { print file ": includes " inc ", which is above it or private"; bad = 1 }
     }

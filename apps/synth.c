@@ -1,0 +1,236 @@
+/* synth.c - carat synth: a model file of any size with seeded random weights.
+ *
+ * For speed and memory, which do not depend on what the weights say, and for tests. The files are
+ * whole Gemma 4 GGUF files that any engine loads; what they generate is noise. Magnitudes are
+ * those of a trained model, so activations stay finite through any number of layers.
+ */
+#include "apps/commands.h"
+#include "apps/synth_blocks.h"
+#include "apps/term.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "format/gguf_stream.h"
+#include "model/gemma4_shapes.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+typedef struct {
+    const char *type, *vocab;
+    int64_t seed, n_threads, n_layer;
+} synth_options;
+
+static const option table[] = {
+    OPT_STR(synth_options, type, "type", 't', "TYPE", "quantisation (default q4_k_m)"),
+    OPT_INT(synth_options, seed, "seed", 's', "N", 0, 1e15, "of the random numbers (default 1)"),
+    OPT_STR(synth_options, vocab, "vocab", 0, "FILE",
+            "take the tokenizer of this GGUF file (default none)"),
+    OPT_INT(synth_options, n_layer, "layers", 0, "N", 1, GEMMA4_LAYERS_MAX,
+            "stop after N layers (default all)"),
+    OPT_INT(synth_options, n_threads, "threads", 0, "N", 1, 256, "threads (default: all cores)"),
+    OPT_END};
+
+/* What the threads that fill tensors see. */
+typedef struct {
+    const gemma4_shape *s;
+    const gemma4_tensor *list;
+    const num_type *type; /* [n] */
+    synth_blocks *blocks[NUM_TYPE_END];
+    uint64_t seed;
+    bool lively; /* a test model: every feature shows in the logits */
+} job;
+
+/* Standard deviation of the entries of a matrix. Rows times a vector of unit size should give
+ * entries of unit size, so 1 / sqrt(n_in), but for: */
+static float sigma_of(const job *j, const gemma4_tensor *t)
+{
+    float d = (float)j->s->n_embd;
+    switch (t->role) {
+    case GEMMA4_EMBD: /* as the head it makes logits of a few units; as the input it is normed */
+        return (j->lively ? 5.0f : 3.0f) / sqrtf(d);
+    case GEMMA4_PLE_EMBD: /* multiplied by sqrt(n_ple) when read */
+        return 1 / sqrtf((float)j->s->n_ple);
+    case GEMMA4_ROUTER: /* its input is divided by sqrt(n_embd) */
+        return 1;
+    default:
+        return (j->lively ? 1.2f : 1.0f) / sqrtf((float)t->ne[0]);
+    }
+}
+
+/* Vectors: norms and scales lie around 1, all f32. */
+static void fill_vector(const job *j, const gemma4_tensor *t, uint64_t seed, float *out)
+{
+    float wobble = j->lively ? 0.3f : 0.1f, centre = 1;
+    if (t->role == GEMMA4_ROPE_FACTORS) {
+        gemma4_rope_factors(j->s, out);
+        return;
+    }
+    /* The attention scale is 1, so trained q and k norms carry the 1 / sqrt(head size). */
+    if (t->role == GEMMA4_QK_NORM && !j->lively)
+        centre = powf((float)t->ne[0], -0.25f);
+    if (t->role == GEMMA4_SCALE && t->ne[0] == 1) { /* of a whole layer */
+        out[0] = 0.7f + (j->lively ? 0.4f : 0.25f) * (float)rng_unit(&seed);
+        return;
+    }
+    for (uint64_t i = 0; i < t->ne[0]; i++)
+        out[i] = centre * (1 + wobble * (float)rng_normal(&seed));
+}
+
+static status fill(void *user, uint64_t i, uint64_t first, uint64_t n_rows, void *dst, err *e)
+{
+    const job *j = user;
+    const gemma4_tensor *t = &j->list[i];
+    uint64_t seed = rng_mix(rng_mix(j->seed + i * 0x9e3779b97f4a7c15u) + first);
+    (void)e;
+    if (t->n_dims == 1)
+        fill_vector(j, t, seed, dst);
+    else
+        synth_blocks_fill(j->blocks[j->type[i]], seed, sigma_of(j, t), dst, n_rows * t->ne[0]);
+    return OK;
+}
+
+/* tokenizer.* of another file, and how many tokens that makes. */
+static status take_vocab(gguf_writer *w, const gguf *from, err *e)
+{
+    if (!gguf_find(from, "tokenizer.ggml.tokens"))
+        return err_set(e, E_FORMAT, "%s: has no tokenizer (tokenizer.ggml.tokens)", from->path);
+    for (uint64_t i = 0; i < from->n_values; i++)
+        if (!strncmp(from->value[i].key, "tokenizer.", 10))
+            gguf_put_value(w, &from->value[i]);
+    return OK;
+}
+
+static void put_general(gguf_writer *w, const gemma4_shape *s, const gemma4_mix *mix)
+{
+    char name[64];
+    snprintf(name, sizeof name, "gemma-4-%s, random weights", s->name);
+    gguf_put_string(w, "general.type", "model", 5);
+    gguf_put_string(w, "general.name", name, strlen(name));
+    gguf_put_u32(w, "general.file_type", (uint32_t)mix->file_type);
+    gguf_put_u32(w, "general.quantization_version", 2);
+    gguf_put_i32(w, "general.sampling.top_k", 64);
+    gguf_put_f32(w, "general.sampling.top_p", 0.95f);
+    gguf_put_f32(w, "general.sampling.temp", 1);
+}
+
+/* Everything from the list of tensors on, for a shape that was checked. */
+static status write_model(const char *path, gemma4_shape *s, const gemma4_mix *mix,
+                          const gguf *vocab, const synth_options *o, uint64_t *n_bytes, err *e)
+{
+    job j = {.s = s, .seed = (uint64_t)o->seed, .lively = !strncmp(s->name, "tiny", 4)};
+    gguf_writer *w = NULL;
+    pool *threads = NULL;
+    int32_t n = gemma4_list_tensors(s, NULL, 0);
+    gemma4_tensor *list = mem_calloc((size_t)n, sizeof *list);
+    num_type *type = mem_calloc((size_t)n, sizeof *type);
+    stream_tensor *rows = mem_calloc((size_t)n, sizeof *rows);
+    status st = OK;
+
+    if (!list || !type || !rows) {
+        st = err_memory(e, "the list of tensors", (size_t)n * sizeof *list);
+        goto out;
+    }
+    gemma4_list_tensors(s, list, n);
+    j.list = list;
+    j.type = type;
+    if ((st = gguf_create(&w, path, e)))
+        goto out;
+    gemma4_put_shape(w, s);
+    put_general(w, s, mix);
+    if (!vocab)
+        gguf_put_string(w, "tokenizer.ggml.model", "no_vocab", 8);
+    else if ((st = take_vocab(w, vocab, e)))
+        goto out;
+    for (int32_t i = 0; i < n; i++) {
+        type[i] = gemma4_mix_type(mix, list, n, i);
+        rows[i].n_rows = list[i].ne[1] * list[i].ne[2];
+        num_row_bytes(type[i], list[i].ne[0], &rows[i].row_bytes);
+        gguf_put_tensor(w, list[i].name, type[i], list[i].n_dims, list[i].ne);
+        if (!j.blocks[type[i]] && (st = synth_blocks_open(&j.blocks[type[i]], type[i], e)))
+            goto out;
+    }
+    if ((st = pool_open(&threads, (int32_t)o->n_threads, e)) || (st = gguf_write_header(w, e)))
+        goto out;
+    *n_bytes = gguf_planned_bytes(w);
+    if ((st = gguf_stream(w, rows, (uint64_t)n, threads, fill, &j, term_progress, NULL, e)))
+        goto out;
+    st = gguf_commit(w, e);
+    w = NULL;
+out:
+    gguf_discard(w);
+    pool_close(threads);
+    for (int t = 0; t < NUM_TYPE_END; t++)
+        synth_blocks_close(j.blocks[t]);
+    mem_free(rows);
+    mem_free(type);
+    mem_free(list);
+    return st;
+}
+
+static int run_synth(const command *c, int argc, char **argv)
+{
+    synth_options o = {.type = "q4_k_m", .seed = 1, .n_threads = pool_default_threads()};
+    int n_operands, stop = options_parse(c, argc, argv, &o, &n_operands);
+    gemma4_shape s;
+    gguf vocab = {0};
+    err e = {0};
+    status st = OK;
+    uint64_t n_bytes = 0;
+    double start_ms = clock_ms();
+    bool with_vocab = o.vocab && strcmp(o.vocab, "none") != 0;
+    if (stop)
+        return stop - 1;
+    term_init();
+    term_watch(NULL); /* Ctrl-C ends the writing, and leaves no half file */
+    const gemma4_mix *mix = gemma4_mix_named(o.type);
+    if (!gemma4_shape_named(argv[0], &s)) {
+        st = err_set(&e, E_ARG, "there is no size %s; the sizes are %s", argv[0],
+                     gemma4_shape_names);
+        goto out;
+    }
+    if (!mix) {
+        st = err_set(&e, E_ARG, "there is no type %s; the types are %s", o.type, gemma4_mix_names);
+        goto out;
+    }
+    if (o.n_layer && o.n_layer < s.n_layer) {
+        s.n_layer = (int32_t)o.n_layer;
+        s.swa[s.n_layer - 1] = false; /* the last layer of every size is global */
+        s.n_kv_shared = s.n_kv_shared < s.n_layer - 2 ? s.n_kv_shared : 0;
+    }
+    if (with_vocab) {
+        if ((st = gguf_open(&vocab, o.vocab, false, NULL, NULL, &e)))
+            goto out;
+        const gguf_value *tokens = gguf_find(&vocab, "tokenizer.ggml.tokens");
+        if (tokens && tokens->count <= INT32_MAX)
+            s.n_vocab = (int32_t)tokens->count;
+    }
+    if ((st = gemma4_shape_check(&s, argv[0], &e)))
+        goto out;
+    st = write_model(argv[1], &s, mix, with_vocab ? &vocab : NULL, &o, &n_bytes, &e);
+out:
+    term_progress_clear();
+    gguf_close(&vocab);
+    if (st) {
+        term_error(&e);
+        return st == E_CANCELLED ? 130 : st == E_ARG ? 2 : 1;
+    }
+    double s_taken = (clock_ms() - start_ms) * 1e-3;
+    term_note("%s: %.2f GiB in %.1f s, %.2f GB/s", argv[1], (double)n_bytes * 0x1p-30, s_taken,
+              (double)n_bytes * 1e-9 / s_taken);
+    return 0;
+}
+
+const command command_synth = {
+    .name = "synth",
+    .operands = "SIZE OUT.gguf",
+    .summary = "Write a model file with random weights, for speed tests",
+    .about = "SIZE is e2b, e4b, 12b, 26b-a4b, 31b, or for tests tiny-dense, tiny-moe, tiny-ple,\n"
+             "tiny-all, tiny-wide. The file has every key and tensor of a published one and no\n"
+             "tokenizer. TYPE is f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q6_k, iq4_nl,\n"
+             "iq4_xs, mxfp4, or one of the mixes q2_k, q3_k_m, q4_k_s, q4_k_m, q5_k_s, q5_k_m.",
+    .options = table,
+    .n_operands_min = 2,
+    .n_operands_max = 2,
+    .run = run_synth};

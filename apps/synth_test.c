@@ -1,0 +1,108 @@
+/* synth_test.c - random model files: complete, finite, of the right magnitude, repeatable. */
+#include "tests/test.h"
+#include "apps/commands.h"
+#include "apps/synth_blocks.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "model/gemma4_shapes.h"
+
+#include <unistd.h>
+
+static int synth(const char *size, const char *path, const char *type, const char *threads)
+{
+    const char *argv[] = {size, path, "--type", type, "--seed", "7", "--threads", threads};
+    return command_synth.run(&command_synth, 8, (char **)argv);
+}
+
+TEST(synth_blocks_have_the_sigma_asked_for)
+{
+    enum { N = 64 * 256 };
+    static float x[N];
+    static uint8_t raw[N * 4];
+    for (uint32_t t = 0; t < NUM_TYPE_END; t++) {
+        const num_format *f = num_format_of(t);
+        synth_blocks *b;
+        err e = {0};
+        if (!f || !f->encode)
+            continue;
+        CHECK_OK(synth_blocks_open(&b, (num_type)t, &e), e);
+        for (int k = 0; k < 2; k++) {
+            float sigma = k ? 0.0136f : 1.5f; /* as in a 31B model, and as a router */
+            double sum = 0, sq = 0;
+            synth_blocks_fill(b, 11, sigma, raw, N);
+            f->decode(raw, x, N);
+            for (int i = 0; i < N; i++) {
+                CHECK(isfinite(x[i]));
+                sum += x[i];
+                sq += (double)x[i] * x[i];
+            }
+            /* MXFP4 scales are powers of two: off by up to sqrt 2. */
+            double r = sqrt(sq / N) / sigma, slack = t == NUM_MXFP4 ? 1.45 : 1.06;
+            CHECK_MSG(r < slack && r > 1 / slack, "%s: %g of sigma", f->name, r);
+            CHECK_MSG(fabs(sum / N) < 0.05 * sigma, "%s: mean %g of sigma", f->name,
+                      sum / N / sigma);
+        }
+        synth_blocks_close(b);
+    }
+}
+
+TEST(synth_files_hold_every_tensor_of_their_shape)
+{
+    static const char *const sizes[] = {"tiny-dense", "tiny-moe", "tiny-ple", "tiny-all",
+                                        "tiny-wide"};
+    static const char *const types[] = {"f32", "bf16", "q4_k_m", "q5_k_s", "iq4_xs", "q2_k"};
+    const char *path = test_temp("s.gguf");
+    for (int i = 0; i < 5; i++)
+        for (int k = 0; k < 6; k++) {
+            gguf g;
+            gemma4_shape s;
+            err e = {0};
+            CHECK_EQ(synth(sizes[i], path, types[k], "2"), 0);
+            CHECK_OK(gguf_open(&g, path, false, NULL, NULL, &e), e);
+            CHECK(gemma4_shape_named(sizes[i], &s));
+            int32_t n = gemma4_list_tensors(&s, NULL, 0);
+            gemma4_tensor *list = mem_calloc((size_t)n, sizeof *list);
+            gemma4_list_tensors(&s, list, n);
+            CHECK_EQ(g.tensors.n, n);
+            for (int32_t j = 0; j < n; j++) {
+                const tensor *t = tensor_find(&g.tensors, list[j].name);
+                CHECK_MSG(t, "%s", list[j].name);
+                CHECK(!memcmp(t->ne, list[j].ne, sizeof t->ne));
+                float *x = mem_calloc((size_t)t->n_elements, sizeof *x);
+                num_format_of(t->type)->decode(t->bytes, x, (int64_t)t->n_elements);
+                for (uint64_t q = 0; q < t->n_elements; q++)
+                    CHECK_MSG(isfinite(x[q]), "%s", t->name);
+                mem_free(x);
+            }
+            int64_t v;
+            gguf_string model;
+            CHECK(gguf_get_i64(&g, "gemma4.vocab_size", &v) && v == s.n_vocab);
+            CHECK(gguf_get_string(&g, "tokenizer.ggml.model", &model) && model.n == 8);
+            mem_free(list);
+            gguf_close(&g);
+        }
+}
+
+TEST(synth_does_not_depend_on_threads)
+{
+    const char *a = test_temp("a.gguf"), *b = test_temp("b.gguf");
+    char *x, *y;
+    size_t n, m;
+    err e = {0};
+    CHECK_EQ(synth("tiny-wide", a, "q4_k_m", "1"), 0);
+    CHECK_EQ(synth("tiny-wide", b, "q4_k_m", "3"), 0);
+    CHECK_OK(file_read_all(a, 1 << 28, &x, &n, &e), e);
+    CHECK_OK(file_read_all(b, 1 << 28, &y, &m, &e), e);
+    CHECK(n == m && !memcmp(x, y, n));
+    mem_free(x);
+    mem_free(y);
+}
+
+TEST(synth_refuses_what_it_cannot_do)
+{
+    const char *path = test_temp("no.gguf");
+    CHECK_EQ(synth("27b", path, "q4_k_m", "1"), 2);
+    CHECK_EQ(synth("e2b", path, "q4", "1"), 2);
+    CHECK_EQ(synth("tiny-all", "/nonexistent/x.gguf", "f32", "1"), 1);
+    CHECK_EQ(access(path, F_OK), -1);
+}
