@@ -314,6 +314,7 @@ void cpu_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     size_t cap = (size_t)a.tile_rows * (size_t)a.group;
     size_t th = (size_t)a.n_tiles * (size_t)kv->n_head_kv;
 
+    size_t mark = pass_mark(p);
     a.queries = pass_temp(p, nt * cap * dim * sizeof(float));
     a.scores = pass_temp(p, nt * cap * KEY_BLOCK * sizeof(float));
     a.values = pass_temp(p, nt * cap * dim * sizeof(float));
@@ -325,6 +326,7 @@ void cpu_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
         a.tile_lo = pass_temp(p, (size_t)a.n_tiles * sizeof(int64_t));
         a.tile_hi = pass_temp(p, (size_t)a.n_tiles * sizeof(int64_t));
     }
+    pass_release(p, mark);
     if (p->dry || pass_failed(p))
         return;
     if (split)

@@ -107,14 +107,6 @@ static void cpu_close(device *d)
     mem_free(c);
 }
 
-const float *cpu_vector(const weight *w, float *temp)
-{
-    if (w->type == NUM_F32)
-        return w->data;
-    num_format_of(w->type)->decode(w->data, temp, w->n_in);
-    return temp;
-}
-
 static const device_ops cpu_ops = {
     .embed = cpu_embed,
     .rms_norm = cpu_rms_norm,

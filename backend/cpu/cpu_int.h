@@ -37,14 +37,6 @@ extern const device_ops cpu_ref_ops; /* ref.c */
 /* Whether weight_load makes a packed copy of w. */
 bool cpu_wants_pack(const cpu_device *c, const weight *w);
 
-/* The values of a vector weight as f32: its own memory when it is f32, else decoded into temp
- * (n_in floats of pass_temp, NULL only in a dry pass). */
-const float *cpu_vector(const weight *w, float *temp);
-static inline size_t cpu_vector_temp_bytes(const weight *w)
-{
-    return w && w->type != NUM_F32 ? (size_t)w->n_in * sizeof(float) : 0;
-}
-
 /* Which keys a row sees. `lo` and `hi` bound the indices (hi excluded); inside them a chain row
  * sees all and a tree row asks cpu_row_sees. */
 typedef struct row_sight {

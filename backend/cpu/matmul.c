@@ -291,6 +291,7 @@ static bool same_blocks(const pack_kind *a, const pack_kind *b)
 static bool product_begin(pass *p, product *m, mat x, const weight *a, const weight *b)
 {
     cpu_device *c = cpu_of(p);
+    size_t mark = pass_mark(p);
     m->c = c;
     m->w[0] = a;
     m->w[1] = b;
@@ -312,6 +313,7 @@ static bool product_begin(pass *p, product *m, mat x, const weight *a, const wei
         q[1] = pass_temp(p, xblocks_bytes(x));
     if (m->temp_bytes)
         m->temp = pass_temp(p, m->temp_bytes * (size_t)c->n_threads);
+    pass_release(p, mark); /* ours until the op returns: nothing else takes scratch before */
     if (p->dry || pass_failed(p))
         return false;
     m->x = (const unsigned char *)x.at;
@@ -356,6 +358,7 @@ void cpu_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_ki
 {
     product m = {0};
     int32_t n = mat_width(y);
+    size_t mark = pass_mark(p);
     if (!halves_fit(gate, up)) {
         mat both = {pass_temp(p, (size_t)x.rows * 2 * (size_t)n * sizeof(float)), x.rows, 1, 2 * n,
                     2 * n};
@@ -364,6 +367,7 @@ void cpu_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_ki
         b.at = both.at ? both.at + n : NULL;
         both.cols = b.cols = n;
         cpu_act_mul(p, y, both, b, act);
+        pass_release(p, mark);
         return;
     }
     if (!product_begin(p, &m, x, gate, up ? up : gate))
@@ -403,12 +407,14 @@ static int32_t group_by_expert(const routing *r, int32_t n_mat, int32_t *expert,
 static void run_experts(pass *p, product *m, routing r, mat x, const weight *a, const weight *b,
                         int32_t x_share, mat y, int32_t n_out, int64_t second)
 {
-    size_t n = (size_t)r.rows * (size_t)r.k, ne = (size_t)a->n_mat;
+    size_t n = (size_t)r.rows * (size_t)r.k, ne = (size_t)a->n_mat, mark = pass_mark(p);
     int32_t *expert = pass_temp(p, ne * sizeof *expert);
     int32_t *from = pass_temp(p, (ne + 1) * sizeof *from);
     int32_t *list = pass_temp(p, n * sizeof *list);
     int32_t *count = pass_temp(p, ne * sizeof *count);
-    if (!product_begin(p, m, x, a, b))
+    bool live = product_begin(p, m, x, a, b);
+    pass_release(p, mark);
+    if (!live)
         return;
     m->x_share = x_share;
     m->y = y.at;
@@ -426,6 +432,7 @@ void cpu_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const wei
 {
     product m = {0};
     int32_t f = y.cols;
+    size_t mark = pass_mark(p);
     if (!halves_fit(gate, up)) {
         mat both = {pass_temp(p, (size_t)r.rows * (size_t)r.k * 2 * (size_t)f * sizeof(float)),
                     r.rows * r.k, 1, 2 * f, 2 * f};
@@ -434,6 +441,7 @@ void cpu_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const wei
         b.at = both.at ? both.at + f : NULL;
         both.cols = b.cols = f;
         cpu_act_mul(p, to, both, b, act);
+        pass_release(p, mark);
         return;
     }
     /* y's rows are whole: [rows, k heads, f] is [rows * k, f]. */
@@ -466,9 +474,11 @@ void cpu_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
 {
     product m = {0};
     int32_t n = r.rows * r.k, d = down->n_out;
+    size_t mark = pass_mark(p);
     mat z = {pass_temp(p, (size_t)n * (size_t)d * sizeof(float)), n, 1, d, d};
     mat flat = {x.at, n, 1, x.cols, x.cols};
     run_experts(p, &m, r, flat, down, NULL, 1, z, d, 0);
+    pass_release(p, mark);
     if (p->dry || pass_failed(p))
         return;
     join_job j = {y, z, r};

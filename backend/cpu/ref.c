@@ -3,7 +3,8 @@
  * What an op means is what this file does: simple loops, one output at a time, sums in double,
  * weights decoded to f32, activations never rounded. The kernels are tested against it, and a
  * device opened with `reference` runs on nothing else. It uses the pool where a product would
- * otherwise take minutes; each output is still computed by one loop in one order.
+ * otherwise take minutes; each output is still computed by one loop in one order. Temporaries are
+ * released as soon as they are taken: no op takes scratch while another uses its own.
  *
  * The fused ops (glu, add_rms_norm) are absent: their expansions in backend/ops.c define them.
  */
@@ -29,10 +30,9 @@ static void ref_embed(pass *p, mat y, const weight *w, float scale)
 
 static void ref_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
 {
-    float *temp = w ? pass_temp(p, cpu_vector_temp_bytes(w)) : NULL;
-    if (p->dry || pass_failed(p))
+    if (p->dry)
         return;
-    const float *wv = w ? cpu_vector(w, temp) : NULL;
+    const float *wv = w ? w->data : NULL;
     for (int32_t r = 0; r < x.rows; r++)
         for (int32_t h = 0; h < x.heads; h++) {
             const float *from = mat_row(x, r) + (size_t)h * (size_t)x.cols;
@@ -92,11 +92,8 @@ static void ref_scale(pass *p, mat x, float c, const weight *w)
 {
     if (p->dry)
         return;
-    float first = 1.0f;
     if (w)
-        first = w->type == NUM_F32 ? *(const float *)w->data
-                                   : (float)num_dot(w->type, w->data, &first, 1);
-    c *= first;
+        c *= *(const float *)w->data;
     for (int32_t r = 0; r < x.rows; r++)
         for (int32_t i = 0; i < mat_width(x); i++)
             mat_row(x, r)[i] *= c;
@@ -158,7 +155,9 @@ static void product_row(void *arg, int32_t o, int32_t thread)
 static void ref_matmul(pass *p, mat y, mat x, const weight *w)
 {
     cpu_device *c = cpu_of(p);
+    size_t mark = pass_mark(p);
     float *row = pass_temp(p, (size_t)c->n_threads * (size_t)w->n_in * sizeof(float));
+    pass_release(p, mark);
     if (p->dry || pass_failed(p))
         return;
     ref_product m = {y, x, w, row};
@@ -169,11 +168,12 @@ static void ref_matmul(pass *p, mat y, mat x, const weight *w)
 static void ref_route(pass *p, routing r, mat logits, const weight *expert_scale)
 {
     int32_t n = mat_width(logits);
-    float *temp = expert_scale ? pass_temp(p, cpu_vector_temp_bytes(expert_scale)) : NULL;
+    size_t mark = pass_mark(p);
     double *pr = pass_temp(p, (size_t)n * sizeof(double));
+    pass_release(p, mark);
     if (p->dry || pass_failed(p))
         return;
-    const float *es = expert_scale ? cpu_vector(expert_scale, temp) : NULL;
+    const float *es = expert_scale ? expert_scale->data : NULL;
     for (int32_t row = 0; row < r.rows; row++) {
         const float *z = mat_row(logits, row);
         double top = -INFINITY, sum = 0;
@@ -240,7 +240,9 @@ static void ref_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, co
 {
     (void)act;
     cpu_device *c = cpu_of(p);
+    size_t mark = pass_mark(p);
     float *row = pass_temp(p, (size_t)c->n_threads * (size_t)gate->n_in * sizeof(float));
+    pass_release(p, mark);
     if (p->dry || pass_failed(p))
         return;
     ref_experts m = {y, x, r, gate, up, row, y.cols};
@@ -266,7 +268,9 @@ static void moe_down_row(void *arg, int32_t r, int32_t thread)
 static void ref_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
 {
     cpu_device *c = cpu_of(p);
+    size_t mark = pass_mark(p);
     float *row = pass_temp(p, (size_t)c->n_threads * (size_t)down->n_in * sizeof(float));
+    pass_release(p, mark);
     if (p->dry || pass_failed(p))
         return;
     ref_experts m = {y, x, r, down, NULL, row, 0};
@@ -384,8 +388,10 @@ static void ref_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
 {
     cpu_device *c = cpu_of(p);
     size_t n = (size_t)c->n_threads * (size_t)kv->head_dim;
+    size_t mark = pass_mark(p);
     double *sum = pass_temp(p, n * sizeof(double));
     float *row = pass_temp(p, n * sizeof(float));
+    pass_release(p, mark);
     if (p->dry || pass_failed(p))
         return;
     ref_attention a = {p, o, q, kv, scale, sum, row};

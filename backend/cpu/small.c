@@ -156,21 +156,19 @@ void cpu_embed(pass *p, mat y, const weight *w, float scale)
 
 void cpu_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
 {
-    float *temp = w ? pass_temp(p, cpu_vector_temp_bytes(w)) : NULL;
-    if (p->dry || pass_failed(p))
+    if (p->dry)
         return;
     rows_job j = {.p = p, .y = y, .a = x, .c = eps, .row = norm_row};
-    j.wv = w ? cpu_vector(w, temp) : NULL;
+    j.wv = w ? w->data : NULL;
     run_rows(&j, mat_width(y));
 }
 
 void cpu_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
 {
-    float *temp = w ? pass_temp(p, cpu_vector_temp_bytes(w)) : NULL;
-    if (p->dry || pass_failed(p))
+    if (p->dry)
         return;
     rows_job j = {.p = p, .y = x, .a = y, .c = eps, .row = add_norm_row};
-    j.wv = w ? cpu_vector(w, temp) : NULL;
+    j.wv = w ? w->data : NULL;
     run_rows(&j, mat_width(y));
 }
 
@@ -196,10 +194,8 @@ void cpu_scale(pass *p, mat x, float c, const weight *w)
     if (p->dry)
         return;
     rows_job j = {.p = p, .y = x, .c = c, .row = scale_row};
-    float one = 1.0f;
     if (w)
-        j.c *= w->type == NUM_F32 ? *(const float *)w->data
-                                  : (float)num_dot(w->type, w->data, &one, 1);
+        j.c *= *(const float *)w->data;
     run_rows(&j, mat_width(x));
 }
 
@@ -230,11 +226,13 @@ void cpu_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids)
 void cpu_rope(pass *p, mat x, const rope *f)
 {
     cpu_device *c = cpu_of(p);
+    size_t mark = pass_mark(p);
     float *temp = pass_temp(p, (size_t)c->n_threads * 2 * (size_t)f->n_pairs * sizeof(float));
-    if (p->dry || pass_failed(p))
-        return;
-    rows_job j = {.p = p, .y = x, .rope = f, .temp = temp, .row = rope_row};
-    run_rows(&j, mat_width(x));
+    if (!p->dry && !pass_failed(p)) {
+        rows_job j = {.p = p, .y = x, .rope = f, .temp = temp, .row = rope_row};
+        run_rows(&j, mat_width(x));
+    }
+    pass_release(p, mark);
 }
 
 void cpu_kv_store(pass *p, const kv_view *kv, mat k, mat v)
@@ -299,14 +297,15 @@ static void route_row(void *arg, int32_t row, int32_t thread)
 void cpu_route(pass *p, routing r, mat logits, const weight *expert_scale)
 {
     cpu_device *c = cpu_of(p);
-    float *temp = expert_scale ? pass_temp(p, cpu_vector_temp_bytes(expert_scale)) : NULL;
+    size_t mark = pass_mark(p);
     float *pr = pass_temp(p, (size_t)c->n_threads * (size_t)mat_width(logits) * sizeof(float));
-    if (p->dry || pass_failed(p))
-        return;
-    route_job j = {p, r, logits, expert_scale ? cpu_vector(expert_scale, temp) : NULL, pr};
-    if (r.rows < 16)
-        for (int32_t i = 0; i < r.rows; i++)
-            route_row(&j, i, 0);
-    else
-        pool_run(c->pool, r.rows, route_row, &j);
+    if (!p->dry && !pass_failed(p)) {
+        route_job j = {p, r, logits, expert_scale ? expert_scale->data : NULL, pr};
+        if (r.rows < 16)
+            for (int32_t i = 0; i < r.rows; i++)
+                route_row(&j, i, 0);
+        else
+            pool_run(c->pool, r.rows, route_row, &j);
+    }
+    pass_release(p, mark);
 }

@@ -1,0 +1,423 @@
+/* matmul_test.c - products of every format on every instruction set, against plain sums in double.
+ *
+ * Two bounds. Against the same activations rounded to int8 the same way, only f32 rounding is left
+ * (1e-10 in normalised square error); against the unrounded ones, what a step of amax / 127 in
+ * blocks of 32 costs (6e-5 for Gaussian activations). And one equality: a row's bits do not depend
+ * on the rows beside it.
+ */
+#include "backend/cpu/cpu_test_int.h"
+
+static const num_type every_type[] = {
+    NUM_F32,  NUM_F16,  NUM_BF16, NUM_Q4_0, NUM_Q4_1, NUM_Q5_0,   NUM_Q5_1,   NUM_Q8_0,
+    NUM_Q2_K, NUM_Q3_K, NUM_Q4_K, NUM_Q5_K, NUM_Q6_K, NUM_IQ4_NL, NUM_IQ4_XS, NUM_MXFP4};
+enum { N_TYPES = sizeof every_type / sizeof *every_type };
+
+/* The activations a product of codes sees: rounded to multiples of amax / 127 in blocks of 32. */
+static mat rounded(mat x)
+{
+    mat y = test_mat(x.rows, 1, x.cols);
+    for (int32_t r = 0; r < x.rows; r++)
+        for (int32_t b = 0; b < x.cols; b += 32) {
+            float top = 0;
+            for (int i = 0; i < 32; i++)
+                top = fmaxf(top, fabsf(mat_row(x, r)[b + i]));
+            for (int i = 0; i < 32; i++)
+                mat_row(y, r)[b + i] =
+                    top > 0 ? nearbyintf(mat_row(x, r)[b + i] * (127.0f / top)) * (top / 127.0f)
+                            : 0;
+        }
+    return y;
+}
+
+static mat plain_product(const weight *w, int32_t k, mat x)
+{
+    mat y = test_mat(x.rows, 1, w->n_out);
+    float *row = mem_alloc((size_t)w->n_in * sizeof(float));
+    CHECK(row);
+    for (int32_t o = 0; o < w->n_out; o++) {
+        num_format_of(w->type)->decode(weight_row(w, k, o), row, w->n_in);
+        for (int32_t r = 0; r < x.rows; r++) {
+            double sum = 0;
+            for (int32_t i = 0; i < w->n_in; i++)
+                sum += (double)row[i] * mat_row(x, r)[i];
+            mat_row(y, r)[o] = (float)sum;
+        }
+    }
+    mem_free(row);
+    return y;
+}
+
+static mat run_product(device *d, test_pass *t, const weight *w, mat x)
+{
+    pass *p = test_pass_begin(t, d, x.rows, 0);
+    mat y = test_mat(x.rows, 1, w->n_out);
+    d->op->matmul(p, y, x, w);
+    CHECK_OK(p->e.status, p->e);
+    CHECK_EQ(p->at, 0);
+    return y;
+}
+
+static void check_product(device *d, test_pass *t, num_type type, int32_t n_in, int32_t n_out,
+                          int32_t rows, bool exact, uint64_t *rng)
+{
+    weight w;
+    err e = {0};
+    test_weight(&w, type, n_in, n_out, 1, rng);
+    mat x = test_mat(rows, 1, n_in);
+    test_fill(x.at, (size_t)rows * (size_t)n_in, 3.0f, rng);
+    size_t plan = d->weight_bytes(d, &w);
+    CHECK_OK(d->weight_load(d, &w, &e), e);
+    CHECK_EQ(plan, w.packed_bytes);
+    mat y = run_product(d, t, &w, x), want = plain_product(&w, 0, x);
+    bool coded = pack_kind_of(type) && !exact && n_in % 32 == 0;
+    double nmse = test_nmse(y, want);
+    /* few outputs, or few rounding errors shared by all of them, have no steady mean square */
+    bool many = (int64_t)rows * n_in >= 1024 && n_out >= 16;
+    CHECK_MSG(nmse < (!coded ? 1e-10
+                      : many ? 6e-5
+                             : 1),
+              "%s %s %d x %d, %d rows: nmse %g", d->name, num_name(type), n_in, n_out, rows, nmse);
+    if (coded) {
+        mat xr = rounded(x), same = plain_product(&w, 0, xr);
+        nmse = test_nmse(y, same);
+        CHECK_MSG(nmse < 1e-10, "%s %s %d x %d, %d rows: nmse %g against the same activations",
+                  d->name, num_name(type), n_in, n_out, rows, nmse);
+        mem_free(xr.at);
+        mem_free(same.at);
+    }
+    d->weight_free(d, &w);
+    test_weight_free(&w);
+    mem_free(x.at);
+    mem_free(y.at);
+    mem_free(want.at);
+}
+
+static void check_shapes(const char *isa, cpu_options o)
+{
+    device *d = test_device(isa, o);
+    uint64_t rng = test_seed();
+    test_pass t;
+    if (!d)
+        return;
+    test_pass_open(&t, 64u << 20);
+    for (int i = 0; i < N_TYPES; i++) {
+        int32_t block = num_format_of(every_type[i])->block_n;
+        static const int32_t outs[] = {1, 7, 16, 33, 65}, rows[] = {1, 2, 5, 6, 7, 13};
+        for (int a = 0; a < 5; a++)
+            for (int b = 0; b < 6; b++) {
+                check_product(d, &t, every_type[i], block * (1 + a % 3), outs[a], rows[b],
+                              o.exact_f32, &rng);
+                if (block == 1)
+                    check_product(d, &t, every_type[i], 33 + a, outs[a], rows[b], o.exact_f32,
+                                  &rng);
+            }
+        check_product(d, &t, every_type[i], 1536, 256, 3, o.exact_f32, &rng);
+        check_product(d, &t, every_type[i], 2560, 96, 20, o.exact_f32, &rng);
+        if (block <= 32)
+            check_product(d, &t, every_type[i], 704, 160, 9, o.exact_f32, &rng);
+    }
+    test_pass_close(&t);
+    device_close(d);
+}
+
+TEST(cpu_products_of_every_format_portable)
+{
+    check_shapes("portable", (cpu_options){0});
+}
+TEST(cpu_products_of_every_format_avx2)
+{
+    check_shapes("avx2", (cpu_options){0});
+}
+TEST(cpu_products_of_every_format_avx512)
+{
+    check_shapes("avx512", (cpu_options){0});
+}
+TEST(cpu_products_of_every_format_neon)
+{
+    check_shapes("neon", (cpu_options){0});
+}
+TEST(cpu_products_without_repacking)
+{
+    check_shapes(NULL, (cpu_options){.no_repack = true});
+}
+TEST(cpu_products_with_f32_activations)
+{
+    check_shapes(NULL, (cpu_options){.exact_f32 = true});
+}
+TEST(cpu_products_of_the_reference)
+{
+    check_shapes(NULL, (cpu_options){.reference = true, .exact_f32 = true});
+}
+
+TEST(cpu_products_of_real_shapes)
+{
+    static const struct {
+        num_type t;
+        int32_t n_in, n_out, rows;
+    } s[] = {{NUM_Q4_K, 1536, 2048, 4},  {NUM_Q6_K, 1536, 8192, 1}, {NUM_Q4_K, 12288, 1536, 2},
+             {NUM_Q8_0, 2112, 2816, 1},  {NUM_Q5_0, 704, 2816, 3},  {NUM_BF16, 1536, 8960, 1},
+             {NUM_Q6_K, 6144, 1536, 30}, {NUM_F32, 2816, 128, 7}};
+    device *d = test_device(NULL, (cpu_options){0});
+    uint64_t rng = test_seed();
+    test_pass t;
+    test_pass_open(&t, 64u << 20);
+    for (size_t i = 0; i < sizeof s / sizeof *s; i++)
+        check_product(d, &t, s[i].t, s[i].n_in, s[i].n_out, s[i].rows, false, &rng);
+    test_pass_close(&t);
+    device_close(d);
+}
+
+/* Rows 1..40 and 512 together have the bits they have alone; so has a device without copies. */
+static void check_invariance(const char *isa)
+{
+    enum { N_IN = 768, N_OUT = 70, ROWS = 512 };
+    device *d = test_device(isa, (cpu_options){0});
+    device *plain = test_device(isa, (cpu_options){.no_repack = true});
+    uint64_t rng = test_seed();
+    test_pass t;
+    err e = {0};
+    if (!d)
+        return;
+    test_pass_open(&t, 64u << 20);
+    mat x = test_mat(ROWS, 1, N_IN);
+    test_fill(x.at, (size_t)ROWS * N_IN, 1.0f, &rng);
+    for (int i = 0; i < N_TYPES; i++) {
+        weight w, file;
+        test_weight(&w, every_type[i], N_IN, N_OUT, 1, &rng);
+        file = w;
+        CHECK_OK(d->weight_load(d, &w, &e), e);
+        mat alone = test_mat(ROWS, 1, N_OUT);
+        for (int32_t r = 0; r < ROWS; r++) {
+            mat one = x;
+            one.at = mat_row(x, r);
+            one.rows = 1;
+            mat y = run_product(d, &t, &w, one);
+            memcpy(mat_row(alone, r), y.at, N_OUT * sizeof(float));
+            mem_free(y.at);
+        }
+        for (int32_t n = 2; n <= 41; n++) {
+            mat some = x;
+            some.rows = n == 41 ? ROWS : n;
+            mat y = run_product(d, &t, &w, some);
+            CHECK_MSG(!memcmp(y.at, alone.at, (size_t)some.rows * N_OUT * sizeof(float)),
+                      "%s %s: %d rows differ from single ones", d->name, num_name(w.type),
+                      some.rows);
+            mem_free(y.at);
+        }
+        x.rows = 9;
+        mat y = run_product(plain, &t, &file, x);
+        if (pack_kind_of(w.type)) /* floats are the same sums too, decoded */
+            CHECK(!memcmp(y.at, alone.at, 9 * N_OUT * sizeof(float)));
+        x.rows = ROWS;
+        mem_free(y.at);
+        mem_free(alone.at);
+        d->weight_free(d, &w);
+        test_weight_free(&w);
+    }
+    mem_free(x.at);
+    test_pass_close(&t);
+    device_close(d);
+    device_close(plain);
+}
+
+TEST(cpu_product_rows_do_not_notice_their_neighbours)
+{
+    for (int i = 0; i < N_ISA; i++)
+        check_invariance(every_isa[i]);
+}
+
+/* Infinities and NaN show in the row that has them and nowhere else; huge values survive. */
+TEST(cpu_products_of_hostile_activations)
+{
+    static const float bad[] = {INFINITY, -INFINITY, NAN, 3e38f, 1e-42f, 70000.0f};
+    uint64_t rng = test_seed();
+    test_pass t;
+    test_pass_open(&t, 16u << 20);
+    for (int i = 0; i < N_ISA; i++) {
+        device *d = test_device(every_isa[i], (cpu_options){0});
+        weight w;
+        err e = {0};
+        if (!d)
+            continue;
+        test_weight(&w, NUM_Q4_K, 256, 40, 1, &rng);
+        CHECK_OK(d->weight_load(d, &w, &e), e);
+        mat x = test_mat(6, 1, 256);
+        test_fill(x.at, 6 * 256, 1.0f, &rng);
+        for (int r = 0; r < 6; r++)
+            mat_row(x, r)[37] = bad[r];
+        mat y = run_product(d, &t, &w, x);
+        for (int r = 0; r < 6; r++)
+            for (int o = 0; o < 40; o++)
+                CHECK_MSG(r < 3   ? !isfinite(mat_row(y, r)[o])
+                          : r > 3 ? isfinite(mat_row(y, r)[o])
+                                  : true,
+                          "%s row %d output %d is %g", d->name, r, o, mat_row(y, r)[o]);
+        mem_free(x.at);
+        mem_free(y.at);
+        d->weight_free(d, &w);
+        test_weight_free(&w);
+        device_close(d);
+    }
+    test_pass_close(&t);
+}
+
+/* ---- Gated units and experts ------------------------------------------------------------- */
+
+static double gelu(double x)
+{
+    return 0.5 * x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+}
+
+/* gelu_mul of two halves of z: [rows, 2 n] to [rows, n] */
+static mat plain_gate(mat g, mat u)
+{
+    mat y = test_mat(g.rows, 1, g.cols);
+    for (int32_t r = 0; r < g.rows; r++)
+        for (int32_t i = 0; i < g.cols; i++)
+            mat_row(y, r)[i] = (float)(gelu(mat_row(g, r)[i]) * mat_row(u, r)[i]);
+    return y;
+}
+
+TEST(cpu_glu_of_two_weights_and_of_halves)
+{
+    uint64_t rng = test_seed();
+    test_pass t;
+    test_pass_open(&t, 16u << 20);
+    for (int i = 0; i < N_ISA; i++) {
+        device *d = test_device(every_isa[i], (cpu_options){0});
+        err e = {0};
+        if (!d)
+            continue;
+        static const struct {
+            num_type gate, up;
+            int32_t f;
+            bool halves;
+        } c[] = {{NUM_Q4_K, NUM_Q4_K, 100, false}, {NUM_Q4_K, NUM_Q6_K, 64, false},
+                 {NUM_F16, NUM_Q8_0, 31, false},   {NUM_Q8_0, NUM_Q8_0, 48, true},
+                 {NUM_Q4_0, NUM_Q4_0, 41, true},   {NUM_F32, NUM_F32, 5, true}};
+        for (size_t j = 0; j < sizeof c / sizeof *c; j++)
+            for (int32_t rows = 1; rows <= 8; rows += 7) {
+                weight gate, up;
+                test_weight(&gate, c[j].gate, 256, c[j].halves ? 2 * c[j].f : c[j].f, 1, &rng);
+                test_weight(&up, c[j].up, 256, c[j].f, 1, &rng);
+                mat x = test_mat(rows, 1, 256);
+                test_fill(x.at, (size_t)rows * 256, 2.0f, &rng);
+                mat g = plain_product(&gate, 0, x), u = plain_product(&up, 0, x);
+                if (c[j].halves) {
+                    for (int32_t r = 0; r < rows; r++)
+                        memcpy(mat_row(u, r), mat_row(g, r) + c[j].f, (size_t)c[j].f * 4);
+                    g.cols = c[j].f;
+                }
+                mat want = plain_gate(g, u), y = test_mat(rows, 1, c[j].f);
+                CHECK_OK(d->weight_load(d, &gate, &e), e);
+                CHECK_OK(d->weight_load(d, &up, &e), e);
+                pass *p = test_pass_begin(&t, d, rows, 0);
+                d->op->glu(p, y, x, &gate, c[j].halves ? NULL : &up, ACT_GELU_TANH);
+                CHECK_OK(p->e.status, p->e);
+                CHECK_EQ(p->at, 0);
+                double nmse = test_nmse(y, want);
+                CHECK_MSG(nmse < 2e-4, "%s case %zu, %d rows: nmse %g", d->name, j, rows, nmse);
+                d->weight_free(d, &gate);
+                d->weight_free(d, &up);
+                test_weight_free(&gate);
+                test_weight_free(&up);
+                mem_free(x.at);
+                mem_free(g.at);
+                mem_free(u.at);
+                mem_free(want.at);
+                mem_free(y.at);
+            }
+        device_close(d);
+    }
+    test_pass_close(&t);
+}
+
+/* Experts of rows together: against sums in double, and bit for bit against rows alone. */
+static void check_experts(const char *isa, num_type type, bool halves, int32_t f)
+{
+    enum { N_IN = 256, E = 11, K = 3, ROWS = 70 };
+    device *d = test_device(isa, (cpu_options){0});
+    uint64_t rng = test_seed();
+    static int32_t id[ROWS * K];
+    static float share[ROWS * K];
+    weight gate, up, down;
+    test_pass t;
+    err e = {0};
+    if (!d)
+        return;
+    test_pass_open(&t, 64u << 20);
+    test_weight(&gate, type, N_IN, halves ? 2 * f : f, E, &rng);
+    test_weight(&up, type, N_IN, f, E, &rng);
+    test_weight(&down, f % 256 ? NUM_Q8_0 : type, f, 50, E, &rng);
+    CHECK_OK(d->weight_load(d, &gate, &e), e);
+    CHECK_OK(d->weight_load(d, &up, &e), e);
+    CHECK_OK(d->weight_load(d, &down, &e), e);
+    mat x = test_mat(ROWS, 1, N_IN), y = test_mat(ROWS, K, f), z = test_mat(ROWS, 1, 50);
+    test_fill(x.at, ROWS * N_IN, 1.0f, &rng);
+    for (int32_t i = 0; i < ROWS; i++)
+        for (int32_t j = 0; j < K; j++) {
+            /* distinct; the first expert takes far more rows than the others */
+            id[i * K + j] = j ? (int32_t)((id[i * K] + 1 + j + i % 4) % E)
+                              : (int32_t)(rng_below(&rng, 2) * rng_below(&rng, E));
+            share[i * K + j] = (float)rng_unit(&rng);
+        }
+    routing r = {id, share, ROWS, K};
+    pass *p = test_pass_begin(&t, d, ROWS, 0);
+    d->op->moe_glu(p, y, x, r, &gate, halves ? NULL : &up, ACT_GELU_TANH);
+    d->op->moe_down(p, z, y, r, &down);
+    CHECK_OK(p->e.status, p->e);
+    CHECK_EQ(p->at, 0);
+    mat want = test_mat(ROWS, 1, 50);
+    for (int32_t i = 0; i < ROWS; i++) {
+        mat xi = {mat_row(x, i), 1, 1, N_IN, N_IN};
+        mat yi = test_mat(1, K, f), zi = test_mat(1, 1, 50);
+        routing ri = {id + i * K, share + i * K, 1, K};
+        p = test_pass_begin(&t, d, 1, 0);
+        d->op->moe_glu(p, yi, xi, ri, &gate, halves ? NULL : &up, ACT_GELU_TANH);
+        d->op->moe_down(p, zi, yi, ri, &down);
+        CHECK(!memcmp(yi.at, mat_row(y, i), (size_t)K * (size_t)f * 4));
+        CHECK(!memcmp(zi.at, mat_row(z, i), 50 * 4));
+        for (int32_t o = 0; o < 50; o++)
+            mat_row(want, i)[o] = 0;
+        for (int32_t j = 0; j < K; j++) {
+            mat g = plain_product(&gate, ri.id[j], xi), u = plain_product(&up, ri.id[j], xi);
+            if (halves) {
+                memcpy(u.at, g.at + f, (size_t)f * 4);
+                g.cols = f;
+            }
+            mat a = plain_gate(g, u), b = plain_product(&down, ri.id[j], a);
+            for (int32_t o = 0; o < 50; o++)
+                mat_row(want, i)[o] += ri.weight[j] * b.at[o];
+            mem_free(g.at);
+            mem_free(u.at);
+            mem_free(a.at);
+            mem_free(b.at);
+        }
+        mem_free(yi.at);
+        mem_free(zi.at);
+    }
+    double nmse = test_nmse(z, want);
+    CHECK_MSG(nmse < 4e-4, "%s %s: nmse %g", d->name, num_name(type), nmse);
+    d->weight_free(d, &gate);
+    d->weight_free(d, &up);
+    d->weight_free(d, &down);
+    test_weight_free(&gate);
+    test_weight_free(&up);
+    test_weight_free(&down);
+    mem_free(x.at);
+    mem_free(y.at);
+    mem_free(z.at);
+    mem_free(want.at);
+    test_pass_close(&t);
+    device_close(d);
+}
+
+TEST(cpu_experts_alone_and_together)
+{
+    for (int i = 0; i < N_ISA; i++) {
+        check_experts(every_isa[i], NUM_Q4_K, true, 64);
+        check_experts(every_isa[i], NUM_Q8_0, true, 96);
+        check_experts(every_isa[i], NUM_Q4_0, false, 32);
+        check_experts(every_isa[i], NUM_BF16, true, 32);
+    }
+}
