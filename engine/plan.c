@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+enum { SMALL_ROWS = 32 };
+
 static status kv_type(const char *name, num_type *t, err *e)
 {
     if (!num_parse(name, t) || (*t != NUM_F16 && *t != NUM_BF16 && *t != NUM_F32))
@@ -75,10 +77,18 @@ static int32_t rows_max(const session_shape *s)
 static status scratch_bytes(const carat_model *m, const session_shape *s, const kv_layout *l,
                             model_costs *worst, err *e)
 {
-    /* The two extremes bound all passes between them: most rows with one row of logits, and most
-     * rows of logits. */
-    int32_t outs = s->n_outputs < rows_max(s) ? s->n_outputs : rows_max(s);
-    return model_plan(&m->core, m->dev, l, rows_max(s), outs, worst, e);
+    /* The most rows, and every small pass: devices spread those over their threads by means that
+     * cost scratch which larger passes do without. Between the two, more rows take more. */
+    int32_t most = rows_max(s), small = most < SMALL_ROWS ? most : SMALL_ROWS;
+    int32_t outs = s->n_outputs < most ? s->n_outputs : most;
+    status st = model_plan(&m->core, m->dev, l, most, outs, worst, e);
+    for (int32_t rows = 1; rows <= small && !st; rows++) {
+        model_costs c;
+        st = model_plan(&m->core, m->dev, l, rows, outs < rows ? outs : rows, &c, e);
+        if (c.scratch_bytes > worst->scratch_bytes)
+            worst->scratch_bytes = c.scratch_bytes;
+    }
+    return st;
 }
 
 status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layout,

@@ -28,6 +28,7 @@ typedef struct gemma4 {
     int32_t n_layer, n_embd, n_ple, n_expert, n_expert_used;
     float eps, softcap;
     rope rope_swa, rope_global;
+    weight rope_factors; /* read at bind, into rope_global */
     weight embd, head, out_norm;
     weight ple_embd, ple_proj, ple_norm;
     gemma4_layer *layer;

@@ -317,7 +317,7 @@ static status bind_kv(model *m, gemma4 *g, const shapes *s, err *e)
     return OK;
 }
 
-static status bind_globals(model *m, gemma4 *g, const shapes *s, weight *freqs, err *e)
+static status bind_globals(model *m, gemma4 *g, const shapes *s, err *e)
 {
     binder b = {m, -1, e};
     int32_t d = s->n_embd;
@@ -336,7 +336,7 @@ static status bind_globals(model *m, gemma4 *g, const shapes *s, weight *freqs, 
     if (tied)
         m->n_params -= counted;
     if ((st = bind_one(
-             &b, freqs, "rope_freqs.weight",
+             &b, &g->rope_factors, "rope_freqs.weight",
              (model_want){
                  .n_in = s->head_dim / 2, .n_out = 1, .n_mat = 1, .f32 = true, .optional = true})))
         return st;
@@ -381,7 +381,6 @@ static status bind_suppress(model *m, err *e)
 
 static status bind_all(model *m, gemma4 *g, const shapes *s, err *e)
 {
-    weight freqs;
     double eps, softcap;
     status st;
     *g = (gemma4){.n_layer = s->n_layer,
@@ -391,8 +390,8 @@ static status bind_all(model *m, gemma4 *g, const shapes *s, err *e)
                   .n_expert_used = s->n_used};
     if ((st = get_real(m, "attention.layer_norm_rms_epsilon", 0, 1, 1e-6, &eps, e)) ||
         (st = get_real(m, "final_logit_softcapping", 0, 1e6, 30, &softcap, e)) ||
-        (st = bind_globals(m, g, s, &freqs, e)) ||
-        (st = make_rope(m, &g->rope_global, s->head_dim, s->theta, &freqs, true, e)) ||
+        (st = bind_globals(m, g, s, e)) ||
+        (st = make_rope(m, &g->rope_global, s->head_dim, s->theta, &g->rope_factors, true, e)) ||
         (st = make_rope(m, &g->rope_swa, s->head_dim_swa, s->theta_swa, &(weight){0}, false, e)))
         return st;
     g->eps = (float)eps;
