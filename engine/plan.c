@@ -7,9 +7,6 @@
 #include "engine/engine_int.h"
 #include "base/mem.h"
 
-#include <string.h>
-
-enum { SMALL_ROWS = 32 };
 
 static status kv_type(const char *name, num_type *t, err *e)
 {
@@ -18,6 +15,8 @@ static status kv_type(const char *name, num_type *t, err *e)
                        "'%.40s' is no type for keys and values: f16, bf16 and f32 are", name);
     return OK;
 }
+
+enum { ROWS_SMALL = 32 }; /* counts of rows up to here are planned one by one */
 
 /* The longest context, by halving from the model's own, whose plan fits the memory there is. */
 static status longest_fit(const carat_model *m, session_shape *shape, err *e)
@@ -74,21 +73,30 @@ static int32_t rows_max(const session_shape *s)
     return s->chunk > s->n_outputs ? s->chunk : s->n_outputs;
 }
 
-static status scratch_bytes(const carat_model *m, const session_shape *s, const kv_layout *l,
-                            model_costs *worst, err *e)
+/* Kernels change with the number of rows, and what they need beside their result with it, so the
+ * largest pass need not be the hungriest: all small counts are tried, then every doubling. With
+ * logits of no row, one, all but one and all of those allowed. */
+static status worst_pass(const carat_model *m, const session_shape *s, const kv_layout *l,
+                         model_costs *worst, err *e)
 {
-    /* The most rows, and every small pass: devices spread those over their threads by means that
-     * cost scratch which larger passes do without. Between the two, more rows take more. */
-    int32_t most = rows_max(s), small = most < SMALL_ROWS ? most : SMALL_ROWS;
-    int32_t outs = s->n_outputs < most ? s->n_outputs : most;
-    status st = model_plan(&m->core, m->dev, l, most, outs, worst, e);
-    for (int32_t rows = 1; rows <= small && !st; rows++) {
-        model_costs c;
-        st = model_plan(&m->core, m->dev, l, rows, outs < rows ? outs : rows, &c, e);
-        if (c.scratch_bytes > worst->scratch_bytes)
-            worst->scratch_bytes = c.scratch_bytes;
+    int32_t most = rows_max(s);
+    status st;
+    *worst = (model_costs){0};
+    for (int32_t rows = 1; rows <= most;) {
+        int32_t outs = rows < s->n_outputs ? rows : s->n_outputs;
+        const int32_t wanted[4] = {0, 1, outs - 1, outs};
+        for (int i = 0; i < 4; i++) {
+            model_costs c;
+            if ((st = model_plan(&m->core, m->dev, l, rows, wanted[i], &c, e)))
+                return st;
+            if (c.scratch_bytes > worst->scratch_bytes)
+                worst->scratch_bytes = c.scratch_bytes;
+            worst->repack_bytes = c.repack_bytes;
+        }
+        int32_t next = rows < ROWS_SMALL ? rows + 1 : 2 * rows;
+        rows = rows < most && next > most ? most : next;
     }
-    return st;
+    return OK;
 }
 
 status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layout,
@@ -102,7 +110,7 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
     if ((st = kv_layout_init(&l, m->core.kv, m->core.n_kv, s->kv_k, s->kv_v, s->n_ctx, rows_max(s),
                              e)))
         goto out;
-    if ((st = scratch_bytes(m, s, &l, &costs, e)))
+    if ((st = worst_pass(m, s, &l, &costs, e)))
         goto out;
     plan->weight_bytes = m->core.file.data_bytes;
     plan->repack_bytes = costs.repack_bytes;

@@ -1,0 +1,640 @@
+/* engine_test.c - sessions against fresh sessions, and every way a generation can end. */
+#include "carat.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "tests/test.h"
+#include "tests/toy_model.h"
+
+#include <pthread.h>
+
+/* ---- Helpers --------------------------------------------------------------------------- */
+
+enum { N_IDS = 400, CTX = 512 };
+
+static carat_session *open_session(carat_model *m, int32_t n_ctx, int32_t chunk)
+{
+    carat_session *s;
+    err e = {0};
+    CHECK_OK(
+        carat_session_open(m, &(carat_session_options){.n_ctx = n_ctx, .chunk = chunk}, &s, &e), e);
+    return s;
+}
+
+static int32_t n_vocab_of(const carat_model *m)
+{
+    carat_model_info info;
+    carat_model_get_info(m, &info);
+    return info.n_vocab;
+}
+
+static void random_ids(const carat_model *m, int32_t *ids, int64_t n, uint64_t seed)
+{
+    for (int64_t i = 0; i < n; i++)
+        ids[i] = (int32_t)rng_below(&seed, (uint64_t)n_vocab_of(m));
+}
+
+/* Logits of the last of ids[0..n), from s as it stands and from a fresh session, are the same
+ * bits. Returns what s reused. */
+static int64_t check_like_fresh(carat_session *s, carat_model *m, const int32_t *ids, int64_t n,
+                                int32_t chunk)
+{
+    size_t n_vocab = (size_t)n_vocab_of(m);
+    float *a = mem_calloc(n_vocab, sizeof *a), *b = mem_calloc(n_vocab, sizeof *b);
+    int64_t n_reused = -1, none = -1;
+    err e = {0};
+    CHECK(a && b);
+    carat_session *fresh = open_session(m, CTX, chunk);
+    CHECK_OK(carat_eval(s, ids, n, false, a, &n_reused, &e), e);
+    CHECK_OK(carat_eval(fresh, ids, n, false, b, &none, &e), e);
+    CHECK_EQ(none, 0);
+    CHECK_EQ(carat_session_n_past(s), n);
+    for (size_t i = 0; i < n_vocab; i++)
+        CHECK_MSG(!memcmp(&a[i], &b[i], sizeof *a), "logit %zu: %g, fresh %g", i, a[i], b[i]);
+    carat_session_close(fresh);
+    mem_free(a);
+    mem_free(b);
+    return n_reused;
+}
+
+typedef struct {
+    int32_t ids[CTX];
+    int n, n_end, n_prefill;
+    carat_finish finish;
+    char text[65536];
+    size_t n_text;
+    int stop_after; /* cancel by returning false at this token; 0: never */
+    carat_session *cancel_at_first;
+    int64_t allocs_at_first, allocs_at_last;
+    float logprob_sum;
+    const char *stop;
+    bool logprobs_sorted;
+} record;
+
+static bool keep(void *user, const carat_event *ev)
+{
+    record *r = user;
+    if (ev->kind == CARAT_EV_PREFILL)
+        r->n_prefill++;
+    if (ev->kind == CARAT_EV_TOKEN) {
+        if (!r->n)
+            r->allocs_at_first = mem_count();
+        r->allocs_at_last = mem_count();
+        if (r->cancel_at_first)
+            carat_session_cancel(r->cancel_at_first);
+        CHECK(r->n < CTX);
+        r->ids[r->n++] = ev->id;
+        r->logprob_sum += ev->logprob;
+        for (int32_t i = 1; i < ev->n_top; i++)
+            CHECK(ev->top[i].logprob <= ev->top[i - 1].logprob);
+        for (int32_t i = 0; i < ev->n_top; i++)
+            if (ev->top[i].id == ev->id)
+                CHECK_NEAR(ev->top[i].logprob, ev->logprob, 0);
+        if (r->stop_after && r->n == r->stop_after)
+            return false;
+    }
+    if (ev->kind == CARAT_EV_CONTENT || ev->kind == CARAT_EV_REASONING) {
+        CHECK(r->n_text + ev->n_text < sizeof r->text);
+        CHECK_EQ(ev->text[ev->n_text], 0); /* a NUL may also be in the text: U+0000 is a character */
+        memcpy(r->text + r->n_text, ev->text, ev->n_text + 1);
+        r->n_text += ev->n_text;
+    }
+    if (ev->kind == CARAT_EV_END) {
+        r->n_end++;
+        r->finish = ev->finish;
+        r->stop = ev->stop;
+    }
+    CHECK(ev->kind == CARAT_EV_END || !r->n_end);
+    return true;
+}
+
+static carat_generate_options options(const carat_model *m, float temperature, int32_t max_tokens)
+{
+    carat_generate_options o = {.max_tokens = max_tokens};
+    carat_sampling_default(m, &o.sampling);
+    o.sampling.temperature = temperature;
+    o.sampling.ignore_eog = true;
+    return o;
+}
+
+static record *generate(carat_session *s, const int32_t *ids, int64_t n,
+                        const carat_generate_options *o)
+{
+    record *r = mem_calloc(1, sizeof *r);
+    carat_timings t;
+    err e = {0};
+    CHECK(r);
+    CHECK_OK(carat_generate(s, ids, n, o, keep, r, &t, &e), e);
+    CHECK_EQ(r->n_end, 1);
+    CHECK_EQ(t.n_generated, r->n);
+    CHECK_EQ(t.n_prompt, n);
+    CHECK_EQ(t.finish, r->finish);
+    return r;
+}
+
+/* ---- The timeline ---------------------------------------------------------------------- */
+
+TEST(session_reuses_a_prefix_bit_for_bit)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    int32_t ids[N_IDS];
+    uint64_t seed = test_seed();
+    random_ids(m, ids, N_IDS, seed);
+    for (int32_t chunk = 1; chunk <= 65; chunk += 32) {
+        carat_session *s = open_session(m, CTX, chunk);
+        CHECK_EQ(check_like_fresh(s, m, ids, 50, chunk), 0);
+        CHECK_EQ(check_like_fresh(s, m, ids, 130, chunk), 50); /* extend */
+        CHECK_STR(carat_session_reuse(s, NULL), "extended");
+        CHECK_EQ(check_like_fresh(s, m, ids, 130, chunk), 129); /* the same again */
+        CHECK_EQ(check_like_fresh(s, m, ids, 125, chunk), 124); /* a shorter one */
+        CHECK_STR(carat_session_reuse(s, NULL), "rewound");
+        ids[122] ^= 1;
+        CHECK_EQ(check_like_fresh(s, m, ids, 128, chunk), 122); /* an edit near the end */
+        int64_t n_dropped = 0;
+        CHECK_EQ(check_like_fresh(s, m, ids, N_IDS, chunk), 128);
+        ids[60] ^= 1; /* far behind the windows */
+        CHECK_EQ(check_like_fresh(s, m, ids, N_IDS, chunk), 0);
+        CHECK(!strncmp(carat_session_reuse(s, &n_dropped), "rebuilt", 7));
+        CHECK_EQ(n_dropped, N_IDS);
+        ids[0] ^= 1;
+        CHECK_EQ(check_like_fresh(s, m, ids, 40, chunk), 0);
+        carat_reset(s);
+        CHECK_EQ(carat_session_n_past(s), 0);
+        CHECK_EQ(check_like_fresh(s, m, ids, 40, chunk), 0);
+        carat_session_close(s);
+    }
+    carat_model_close(m);
+}
+
+TEST(session_random_edits_equal_fresh_sessions)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    carat_session *s = open_session(m, CTX, 19);
+    int32_t ids[N_IDS];
+    uint64_t rng = test_seed();
+    random_ids(m, ids, N_IDS, rng);
+    for (int i = 0; i < 40; i++) {
+        int64_t n = 1 + (int64_t)rng_below(&rng, N_IDS);
+        int64_t edit = (int64_t)rng_below(&rng, (uint64_t)n);
+        if (i % 3)
+            edit = n - 1 - (int64_t)rng_below(&rng, (uint64_t)(n < 20 ? n : 20));
+        ids[edit] = (int32_t)rng_below(&rng, (uint64_t)n_vocab_of(m));
+        check_like_fresh(s, m, ids, n, 1 + (int32_t)rng_below(&rng, 64));
+    }
+    carat_session_close(s);
+    carat_model_close(m);
+}
+
+TEST(eval_gives_all_logits_in_any_chunks)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    size_t n_vocab = (size_t)n_vocab_of(m), n_bytes = 100 * n_vocab * sizeof(float);
+    float *a = mem_alloc(n_bytes), *b = mem_alloc(n_bytes);
+    int32_t ids[100];
+    err e = {0};
+    CHECK(a && b);
+    random_ids(m, ids, 100, test_seed());
+    carat_session *s = open_session(m, CTX, 0), *t = open_session(m, CTX, 3);
+    CHECK_OK(carat_eval(s, ids, 100, true, a, NULL, &e), e);
+    for (int64_t n = 7, done = 0; done < 100; n += 31) { /* by and by */
+        int64_t upto = n < 100 ? n : 100, n_reused;
+        CHECK_OK(carat_eval(t, ids, upto, true, b + (size_t)done * n_vocab, &n_reused, &e), e);
+        CHECK_EQ(n_reused, done);
+        done = upto;
+    }
+    CHECK(!memcmp(a, b, n_bytes));
+    CHECK(carat_rewind(t, 95));
+    CHECK_EQ(carat_session_n_past(t), 95);
+    CHECK(!carat_rewind(t, -1));
+    carat_session_close(t);
+    carat_session_close(s);
+    mem_free(a);
+    mem_free(b);
+    carat_model_close(m);
+}
+
+TEST(results_do_not_depend_on_the_number_of_threads)
+{
+    size_t n_vocab = 0;
+    float *first = NULL;
+    for (int32_t n_threads = 1; n_threads <= 5; n_threads += 2) {
+        carat_model *m = toy_model_open(NULL, &(carat_model_options){.n_threads = n_threads});
+        carat_session *s = open_session(m, CTX, 33);
+        int32_t ids[200];
+        err e = {0};
+        random_ids(m, ids, 200, 7);
+        n_vocab = (size_t)n_vocab_of(m);
+        float *x = mem_calloc(n_vocab, sizeof *x);
+        CHECK(x);
+        CHECK_OK(carat_eval(s, ids, 200, false, x, NULL, &e), e);
+        if (first)
+            CHECK(!memcmp(first, x, n_vocab * sizeof *x));
+        else
+            first = x;
+        if (x != first)
+            mem_free(x);
+        carat_session_close(s);
+        carat_model_close(m);
+    }
+    mem_free(first);
+}
+
+/* ---- Generation ------------------------------------------------------------------------ */
+
+TEST(generate_is_the_eval_and_sample_loop)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    carat_session *s = open_session(m, CTX, 0), *t = open_session(m, CTX, 0);
+    size_t n_vocab = (size_t)n_vocab_of(m);
+    float *x = mem_calloc(n_vocab, sizeof *x);
+    int32_t ids[200];
+    err e = {0};
+    CHECK(x);
+    random_ids(m, ids, 30, test_seed());
+    carat_generate_options o = options(m, 0, 50);
+    record *r = generate(s, ids, 30, &o);
+    CHECK_EQ(r->n, 50);
+    CHECK_EQ(r->finish, CARAT_FINISH_LENGTH);
+    CHECK(r->n_prefill > 0);
+    CHECK_EQ(carat_session_n_past(s), 30 + 49); /* the last token is not computed */
+    uint64_t rng = 0;
+    for (int i = 0; i < 50; i++) {
+        CHECK_OK(carat_eval(t, ids, 30 + i, false, x, NULL, &e), e);
+        ids[30 + i] = carat_sample(m, &o.sampling, x, ids, 30 + i, &rng);
+        CHECK_EQ(r->ids[i], ids[30 + i]);
+    }
+    mem_free(r);
+    mem_free(x);
+    carat_session_close(t);
+    carat_session_close(s);
+    carat_model_close(m);
+}
+
+TEST(same_seed_same_answer_and_another_seed_another)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    carat_session *s = open_session(m, CTX, 0);
+    int32_t ids[20];
+    random_ids(m, ids, 20, test_seed());
+    carat_generate_options o = options(m, 1, 60);
+    o.sampling.seed = 7;
+    record *a = generate(s, ids, 20, &o), *b = generate(s, ids, 20, &o);
+    CHECK(a->n == b->n && !memcmp(a->ids, b->ids, sizeof a->ids));
+    CHECK_STR(a->text, b->text);
+    o.sampling.seed = 8;
+    record *c = generate(s, ids, 20, &o);
+    CHECK(memcmp(a->ids, c->ids, sizeof a->ids) != 0);
+    mem_free(a);
+    mem_free(b);
+    mem_free(c);
+    carat_session_close(s);
+    carat_model_close(m);
+}
+
+TEST(decode_allocates_nothing_between_first_and_last_token)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    carat_session *s = open_session(m, CTX, 0);
+    static const char *const stops[] = {"never this", "nor that"};
+    int32_t ids[20];
+    random_ids(m, ids, 20, test_seed());
+    carat_generate_options o = options(m, 1, 200);
+    o.sampling.n_top_logprobs = 5;
+    o.sampling.repeat_penalty = 1.1f;
+    o.stop = stops;
+    o.n_stop = 2;
+    record *r = generate(s, ids, 20, &o);
+    CHECK_EQ(r->n, 200);
+    CHECK_EQ(r->allocs_at_last - r->allocs_at_first, 0);
+    CHECK(r->logprob_sum < 0);
+    mem_free(r);
+    carat_session_close(s);
+    carat_model_close(m);
+}
+
+TEST(generate_ends_at_the_context)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    carat_session *s = open_session(m, 64, 0);
+    int32_t ids[64];
+    random_ids(m, ids, 64, test_seed());
+    carat_generate_options o = options(m, 0, 0);
+    record *r = generate(s, ids, 60, &o);
+    CHECK_EQ(r->n, 5); /* 60 + 4 computed, and one more sampled */
+    CHECK_EQ(r->finish, CARAT_FINISH_LENGTH);
+    mem_free(r);
+    r = generate(s, ids, 64, &o);
+    CHECK_EQ(r->n, 1);
+    mem_free(r);
+    carat_session_close(s);
+    carat_model_close(m);
+}
+
+TEST(generate_stops_at_a_stop_string_and_before_it)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    carat_session *s = open_session(m, CTX, 0);
+    int32_t ids[20];
+    random_ids(m, ids, 20, test_seed());
+    carat_generate_options o = options(m, 1, 200);
+    o.sampling.seed = 3;
+    record *whole = generate(s, ids, 20, &o);
+    CHECK(whole->n_text > 40);
+    char stop[8] = "";
+    size_t at = whole->n_text / 2;
+    while (at < whole->n_text && ((unsigned char)whole->text[at] & 0xc0) == 0x80)
+        at++; /* the start of a character */
+    size_t n = 1;
+    while (n < 4 && ((unsigned char)whole->text[at + n] & 0xc0) == 0x80)
+        n++;
+    memcpy(stop, whole->text + at, n);
+    const char *first = strstr(whole->text, stop);
+    const char *list[] = {"not in there at all", stop};
+    o.stop = list;
+    o.n_stop = 2;
+    record *r = generate(s, ids, 20, &o);
+    CHECK_EQ(r->finish, CARAT_FINISH_STOP);
+    CHECK(r->stop == stop);
+    CHECK_EQ(r->n_text, first - whole->text);
+    CHECK(!memcmp(r->text, whole->text, r->n_text));
+    mem_free(r);
+    mem_free(whole);
+    carat_session_close(s);
+    carat_model_close(m);
+}
+
+TEST(a_banned_token_is_never_sampled_and_a_favoured_one_always)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    carat_session *s = open_session(m, CTX, 0);
+    int32_t ids[20];
+    random_ids(m, ids, 20, test_seed());
+    carat_generate_options o = options(m, 0, 40);
+    record *r = generate(s, ids, 20, &o);
+    carat_logit_bias bias = {r->ids[0], -INFINITY};
+    mem_free(r);
+    o.sampling.bias = &bias;
+    o.sampling.n_bias = 1;
+    r = generate(s, ids, 20, &o);
+    for (int i = 0; i < r->n; i++)
+        CHECK(r->ids[i] != bias.id);
+    mem_free(r);
+    bias.bias = 1000;
+    r = generate(s, ids, 20, &o);
+    for (int i = 0; i < r->n; i++)
+        CHECK_EQ(r->ids[i], bias.id);
+    mem_free(r);
+    carat_session_close(s);
+    carat_model_close(m);
+}
+
+TEST(generate_ends_at_the_end_of_turn)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    carat_session *s = open_session(m, CTX, 0);
+    int32_t ids[20], eog = -1;
+    random_ids(m, ids, 20, test_seed());
+    for (int32_t i = 0; i < n_vocab_of(m) && eog < 0; i++)
+        eog = carat_token_is_eog(m, i) ? i : -1;
+    CHECK(eog >= 0);
+    carat_generate_options o = options(m, 0, 40);
+    carat_logit_bias bias = {eog, 1000};
+    o.sampling.bias = &bias;
+    o.sampling.n_bias = 1;
+    o.sampling.ignore_eog = false;
+    record *r = generate(s, ids, 20, &o);
+    CHECK_EQ(r->n, 1);
+    CHECK_EQ(r->ids[0], eog);
+    CHECK_EQ(r->n_text, 0);
+    CHECK_EQ(r->finish, CARAT_FINISH_STOP);
+    mem_free(r);
+    carat_session_close(s);
+    carat_model_close(m);
+}
+
+/* ---- Cancelling ------------------------------------------------------------------------ */
+
+TEST(cancel_from_the_callback_before_and_during)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    carat_session *s = open_session(m, CTX, 16);
+    int32_t ids[100];
+    float *x = mem_calloc((size_t)n_vocab_of(m), sizeof *x);
+    err e = {0};
+    CHECK(x);
+    random_ids(m, ids, 100, test_seed());
+    carat_generate_options o = options(m, 0, 40);
+    record r = {.stop_after = 3};
+    CHECK_OK(carat_generate(s, ids, 100, &o, keep, &r, NULL, &e), e);
+    CHECK_EQ(r.n, 3);
+    CHECK_EQ(r.finish, CARAT_FINISH_CANCELLED);
+    CHECK_EQ(r.n_end, 1);
+    record q = {.cancel_at_first = s};
+    CHECK_OK(carat_generate(s, ids, 100, &o, keep, &q, NULL, &e), e);
+    CHECK_EQ(q.finish, CARAT_FINISH_CANCELLED);
+    CHECK(q.n <= 2);
+    /* What was computed before the cancel stays of use, and is right. */
+    CHECK(check_like_fresh(s, m, ids, 100, 16) >= 99);
+    carat_reset(s);
+    carat_session_cancel(s); /* nothing runs: it ends the next call */
+    CHECK_STATUS(carat_eval(s, ids, 100, false, x, NULL, &e), E_CANCELLED);
+    err_clear(&e);
+    CHECK_OK(carat_eval(s, ids, 100, false, x, NULL, &e), e);
+    mem_free(x);
+    carat_session_close(s);
+    carat_model_close(m);
+}
+
+static void *cancel_soon(void *arg)
+{
+    struct timespec ts = {.tv_nsec = 20 * 1000 * 1000};
+    nanosleep(&ts, NULL);
+    carat_session_cancel(arg);
+    return NULL;
+}
+
+TEST(cancel_from_another_thread)
+{
+    carat_model *m = toy_model_open(&(toy_model_file){.n_ctx_train = 1 << 20}, NULL);
+    carat_session *s = open_session(m, 1 << 16, 8);
+    int32_t *ids = mem_calloc(1 << 16, sizeof *ids);
+    pthread_t other;
+    err e = {0};
+    CHECK(ids);
+    random_ids(m, ids, 1 << 16, test_seed());
+    CHECK(!pthread_create(&other, NULL, cancel_soon, s));
+    CHECK_STATUS(carat_eval(s, ids, 1 << 16, false, NULL, NULL, &e), E_CANCELLED);
+    pthread_join(other, NULL);
+    CHECK(carat_session_n_past(s) < 1 << 16);
+    mem_free(ids);
+    carat_session_close(s);
+    carat_model_close(m);
+}
+
+/* Several threads, each with a session of its own, on one model. */
+typedef struct {
+    carat_model *m;
+    const int32_t *ids;
+    float *x;
+} worker;
+
+static void *evaluate(void *arg)
+{
+    worker *w = arg;
+    err e = {0};
+    carat_session *s = open_session(w->m, CTX, 16);
+    CHECK_OK(carat_eval(s, w->ids, 100, false, w->x, NULL, &e), e);
+    carat_session_close(s);
+    return NULL;
+}
+
+TEST(sessions_in_several_threads_do_not_disturb_each_other)
+{
+    carat_model *m = toy_model_open(NULL, &(carat_model_options){.n_threads = 2});
+    size_t n_vocab = (size_t)n_vocab_of(m);
+    int32_t ids[100];
+    worker w[4];
+    pthread_t thread[4];
+    random_ids(m, ids, 100, test_seed());
+    for (int i = 0; i < 4; i++) {
+        w[i] = (worker){m, ids, mem_calloc(n_vocab, sizeof *w[i].x)};
+        CHECK(w[i].x && !pthread_create(&thread[i], NULL, evaluate, &w[i]));
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(thread[i], NULL);
+        CHECK(!memcmp(w[0].x, w[i].x, n_vocab * sizeof *w[i].x));
+    }
+    for (int i = 0; i < 4; i++)
+        mem_free(w[i].x);
+    carat_model_close(m);
+}
+
+/* ---- Refusals -------------------------------------------------------------------------- */
+
+TEST(broken_weights_are_reported_as_such)
+{
+    carat_model *m = toy_model_open(&(toy_model_file){.nan_tensor = "output_norm.weight"}, NULL);
+    carat_session *s = open_session(m, CTX, 0);
+    int32_t ids[3] = {5, 6, 7};
+    err e = {0};
+    float *x = mem_calloc((size_t)n_vocab_of(m), sizeof *x);
+    CHECK(x);
+    CHECK_STATUS(carat_eval(s, ids, 3, false, x, NULL, &e), E_NUMERIC);
+    CHECK(strstr(e.text, "NaN"));
+    err_clear(&e);
+    carat_generate_options o = options(m, 0, 4);
+    CHECK_STATUS(carat_generate(s, ids, 3, &o, NULL, NULL, NULL, &e), E_NUMERIC);
+    CHECK_EQ(carat_session_n_past(s), 0); /* a failed pass leaves no trace */
+    mem_free(x);
+    carat_session_close(s);
+    carat_model_close(m);
+}
+
+TEST(what_makes_no_sense_is_refused_with_a_sentence)
+{
+    carat_model *m = toy_model_open(&(toy_model_file){.n_ctx_train = 1 << 24}, NULL);
+    carat_session *s = open_session(m, 64, 0), *none;
+    int32_t ids[100] = {0};
+    err e = {0};
+    CHECK_STATUS(carat_eval(s, ids, 65, false, NULL, NULL, &e), E_LIMIT);
+    CHECK(strstr(e.text, "65") && strstr(e.text, "64"));
+    err_clear(&e);
+    CHECK_STATUS(carat_eval(s, ids, 0, false, NULL, NULL, &e), E_ARG);
+    ids[1] = n_vocab_of(m);
+    err_clear(&e);
+    CHECK_STATUS(carat_eval(s, ids, 2, false, NULL, NULL, &e), E_ARG);
+    ids[1] = -1;
+    err_clear(&e);
+    CHECK_STATUS(carat_eval(s, ids, 2, false, NULL, NULL, &e), E_ARG);
+    ids[1] = 1;
+    err_clear(&e);
+    CHECK_STATUS(carat_eval(s, ids, 2, true, NULL, NULL, &e), E_ARG);
+    carat_generate_options o = options(m, NAN, 4);
+    err_clear(&e);
+    CHECK_STATUS(carat_generate(s, ids, 2, &o, NULL, NULL, NULL, &e), E_ARG);
+    o = options(m, 1, 4);
+    o.n_stop = 1;
+    err_clear(&e);
+    CHECK_STATUS(carat_generate(s, ids, 2, &o, NULL, NULL, NULL, &e), E_ARG);
+    carat_session_close(s);
+
+    carat_session_options so = {.n_ctx = 1 << 24, .kv_k = "f32"};
+    carat_memory_plan plan;
+    err_clear(&e);
+    CHECK_OK(carat_plan(m, &so, &plan, &e), e);
+    if (plan.available_bytes && plan.total_bytes > plan.available_bytes) { /* tens of GiB */
+        CHECK_STATUS(carat_session_open(m, &so, &none, &e), E_MEMORY);
+        CHECK(!none && strstr(e.text, "GiB of memory, and"));
+        CHECK_OK(carat_session_open(m, NULL, &none, &e), e); /* as much as fits */
+        CHECK(carat_session_n_ctx(none) < 1 << 24);
+        carat_session_close(none);
+    }
+    so = (carat_session_options){.n_ctx = 64, .kv_k = "q9_9"};
+    err_clear(&e);
+    CHECK_STATUS(carat_session_open(m, &so, &none, &e), E_UNSUPPORTED);
+    so = (carat_session_options){.n_ctx = -1};
+    err_clear(&e);
+    CHECK_STATUS(carat_session_open(m, &so, &none, &e), E_ARG);
+    carat_model_close(m);
+
+    m = toy_model_open(NULL, &(carat_model_options){.vocab_only = true});
+    err_clear(&e);
+    CHECK_STATUS(carat_session_open(m, NULL, &none, &e), E_ARG);
+    err_clear(&e);
+    CHECK_OK(carat_plan(m, NULL, &plan, &e), e);
+    CHECK(plan.total_bytes > plan.weight_bytes && plan.kv_swa_bytes && plan.scratch_bytes);
+    so = (carat_session_options){.n_ctx = 1 << 30};
+    CHECK_STATUS(carat_plan(m, &so, &plan, &e), E_LIMIT); /* more than the model was made for */
+    carat_model_close(m);
+}
+
+static status open_and_eval(void *path, err *e)
+{
+    carat_model *m = NULL;
+    carat_session *s = NULL;
+    int32_t ids[9] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+    carat_generate_options o;
+    status st = carat_model_open(path, &(carat_model_options){.n_threads = 2}, &m, e);
+    if (!st)
+        st = carat_session_open(m, &(carat_session_options){.n_ctx = 64}, &s, e);
+    if (!st) {
+        o = options(m, 0, 3);
+        o.parse = true;
+        st = carat_generate(s, ids, 9, &o, NULL, NULL, NULL, e);
+    }
+    carat_session_close(s);
+    carat_model_close(m);
+    return st;
+}
+
+TEST(every_allocation_may_fail_from_open_to_answer)
+{
+    test_every_allocation(open_and_eval, (void *)toy_model_write(NULL));
+}
+
+/* ---- Text ------------------------------------------------------------------------------ */
+
+TEST(tokens_and_bytes_through_the_public_calls)
+{
+    carat_model *m = toy_model_open(NULL, &(carat_model_options){.vocab_only = true});
+    const char *text = "Hello, world <|turn>";
+    int32_t ids[64];
+    err e = {0};
+    int64_t n = carat_tokenize(m, text, strlen(text), 0, NULL, 0, &e);
+    CHECK(n > 0 && n < 60);
+    CHECK_EQ(carat_tokenize(m, text, strlen(text), CARAT_TOK_BOS, ids, 2, &e), n + 1);
+    CHECK_EQ(ids[0], carat_token_bos(m));
+    CHECK(carat_tokenize(m, text, strlen(text), CARAT_TOK_SPECIAL, ids, 64, &e) < n);
+    CHECK_EQ(carat_tokenize(m, text, strlen(text), 0, ids, 64, &e), n);
+    char back[64] = "";
+    for (int64_t i = 0; i < n; i++) {
+        const char *bytes;
+        int32_t k = carat_token_bytes(m, ids[i], false, &bytes);
+        CHECK(k >= 0);
+        strncat(back, bytes, (size_t)k);
+    }
+    CHECK_STR(back, text);
+    const char *bytes;
+    CHECK_EQ(carat_token_bytes(m, -1, false, &bytes), -1);
+    CHECK_EQ(carat_token_bytes(m, 1 << 30, false, &bytes), -1);
+    carat_model_close(m);
+}

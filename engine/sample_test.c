@@ -1,0 +1,262 @@
+/* sample_test.c - the sampler against a slower and simpler one: sort everything, cut, normalise. */
+#include "base/mem.h"
+#include "base/rng.h"
+#include "engine/sample.h"
+#include "tests/test.h"
+
+/* The distribution that the chain defines, by sorting all logits: prob[id]. */
+typedef struct {
+    int32_t id;
+    double l;
+} item;
+
+static int by_logit(const void *a, const void *b)
+{
+    const item *x = a, *y = b;
+    if (x->l != y->l)
+        return x->l > y->l ? -1 : 1;
+    return x->id < y->id ? -1 : 1;
+}
+
+static void define(const carat_sampling *p, const float *logits, int32_t n, const int32_t *past,
+                   int64_t n_past, double *prob)
+{
+    item *it = mem_calloc((size_t)n, sizeof *it);
+    double sum = 0, cum = 0;
+    int32_t kept = n;
+    CHECK(it);
+    for (int32_t i = 0; i < n; i++) {
+        float l = logits[i];
+        int64_t count = 0, from = p->penalty_last_n < 0 ? 0 : n_past - p->penalty_last_n;
+        for (int64_t k = from < 0 ? 0 : from; k < n_past; k++)
+            count += past[k] == i;
+        for (int32_t k = 0; k < p->n_bias; k++)
+            l += p->bias[k].id == i ? p->bias[k].bias : 0;
+        if (count) {
+            l = l > 0 ? l / p->repeat_penalty : l * p->repeat_penalty;
+            l -= p->frequency_penalty * (float)count + p->presence_penalty;
+        }
+        it[i] = (item){i, l};
+        prob[i] = 0;
+    }
+    qsort(it, (size_t)n, sizeof *it, by_logit);
+    if (p->top_k > 0 && p->top_k < kept)
+        kept = p->top_k;
+    for (int32_t i = 0; i < kept; i++)
+        sum += exp(it[i].l - it[0].l);
+    for (int32_t i = 0; i < kept && p->top_p < 1; i++) {
+        cum += exp(it[i].l - it[0].l);
+        if (cum >= p->top_p * sum)
+            kept = i + 1;
+    }
+    for (int32_t i = 1; i < kept; i++)
+        if (p->min_p > 0 && it[i].l < it[0].l + logf(p->min_p))
+            kept = i;
+    sum = 0;
+    for (int32_t i = 0; i < kept; i++)
+        sum += exp((it[i].l - it[0].l) / p->temperature);
+    for (int32_t i = 0; i < kept; i++)
+        prob[it[i].id] = exp((it[i].l - it[0].l) / p->temperature) / sum;
+    mem_free(it);
+}
+
+/* Draws until the frequencies can be judged; chi-square against the definition. */
+static void compare(const carat_sampling *p, const float *logits, int32_t n, const int32_t *past,
+                    int64_t n_past, uint64_t *rng)
+{
+    enum { DRAWS = 20000 };
+    double *prob = mem_calloc((size_t)n, sizeof *prob), chi = 0;
+    int32_t *seen = mem_calloc((size_t)n, sizeof *seen), cells = 0;
+    float *x = mem_calloc((size_t)n, sizeof *x);
+    sampler s;
+    err e = {0};
+    CHECK(prob && seen && x);
+    CHECK_OK(sampler_init(&s, n, &e), e);
+    CHECK_OK(sample_check(p, n, &e), e);
+    define(p, logits, n, past, n_past, prob);
+    for (int i = 0; i < DRAWS; i++) {
+        memcpy(x, logits, (size_t)n * sizeof *x);
+        int32_t id = sample_pick(&s, p, x, past, n_past, rng);
+        CHECK_MSG(id >= 0 && id < n && prob[id] > 0, "token %d has probability %g", id,
+                  id >= 0 && id < n ? prob[id] : -1);
+        seen[id]++;
+    }
+    double rest = 0, rest_seen = 0;
+    for (int32_t i = 0; i < n; i++) {
+        double want = prob[i] * DRAWS;
+        if (want < 10) { /* too few for a cell of its own */
+            rest += want;
+            rest_seen += seen[i];
+            continue;
+        }
+        chi += (seen[i] - want) * (seen[i] - want) / want;
+        cells++;
+    }
+    if (rest >= 10) {
+        chi += (rest_seen - rest) * (rest_seen - rest) / rest;
+        cells++;
+    }
+    /* Mean cells, standard deviation sqrt(2 cells): five of those is one in a million. */
+    CHECK_MSG(chi < cells + 5 * sqrt(2.0 * cells) + 5, "chi-square %g over %d cells", chi, cells);
+    sampler_free(&s);
+    mem_free(x);
+    mem_free(seen);
+    mem_free(prob);
+}
+
+TEST(sampler_draws_what_the_definition_says)
+{
+    uint64_t rng = test_seed();
+    for (int round = 0; round < 40; round++) {
+        int32_t n = (int32_t[]){1, 2, 63, 64, 65, 1000, 3001}[rng_below(&rng, 7)];
+        float *x = mem_calloc((size_t)n, sizeof *x);
+        int32_t past[40];
+        CHECK(x);
+        for (int32_t i = 0; i < n; i++)
+            x[i] = (float)rng_normal(&rng) * (round % 2 ? 1 : 4);
+        for (int32_t i = 0; i < n && round % 5 == 0; i++)
+            x[i] = roundf(x[i]); /* ties */
+        for (int i = 0; i < 40; i++)
+            past[i] = (int32_t)rng_below(&rng, (uint64_t)n);
+        carat_logit_bias bias = {(int32_t)rng_below(&rng, (uint64_t)n), n > 1 ? 2 : 0};
+        carat_sampling p = {.temperature = (float[]){1, 0.5f, 2}[rng_below(&rng, 3)],
+                            .top_k = (int32_t[]){0, 1, 5, 64, 500}[rng_below(&rng, 5)],
+                            .top_p = (float[]){1, 0.95f, 0.5f}[rng_below(&rng, 3)],
+                            .min_p = (float[]){0, 0.05f, 0.3f}[rng_below(&rng, 3)],
+                            .repeat_penalty = (float[]){1, 1.3f}[rng_below(&rng, 2)],
+                            .presence_penalty = (float[]){0, 0.5f}[rng_below(&rng, 2)],
+                            .frequency_penalty = (float[]){0, 0.2f}[rng_below(&rng, 2)],
+                            .penalty_last_n = (int32_t[]){-1, 0, 10, 64}[rng_below(&rng, 4)],
+                            .bias = &bias,
+                            .n_bias = (int32_t)rng_below(&rng, 2)};
+        compare(&p, x, n, past, 40, &rng);
+        mem_free(x);
+    }
+}
+
+TEST(greedy_takes_the_lowest_id_among_equals)
+{
+    enum { N = 1000 };
+    float x[N];
+    sampler s;
+    err e = {0};
+    uint64_t rng = test_seed(), state = 0;
+    carat_sampling p = {.top_p = 1, .repeat_penalty = 1};
+    CHECK_OK(sampler_init(&s, N, &e), e);
+    for (int round = 0; round < 500; round++) {
+        int32_t best = 0;
+        for (int i = 0; i < N; i++)
+            x[i] = (float)rng_below(&rng, 30) - 15;
+        for (int i = 0; i < N; i++)
+            best = x[i] > x[best] ? i : best;
+        CHECK_EQ(sample_pick(&s, &p, x, NULL, 0, &state), best);
+    }
+    sampler_free(&s);
+}
+
+TEST(top_k_keeps_exactly_k_with_the_lowest_ids_among_equals)
+{
+    enum { N = 5000 };
+    static float x[N], y[N];
+    sampler s;
+    err e = {0};
+    uint64_t rng = test_seed();
+    CHECK_OK(sampler_init(&s, N, &e), e);
+    for (int32_t k = 1; k < 100; k += 7) {
+        double prob[N];
+        bool drawn[N] = {0};
+        int32_t n_drawn = 0;
+        carat_sampling p = {.temperature = 1e6f, .top_k = k, .top_p = 1, .repeat_penalty = 1};
+        for (int i = 0; i < N; i++)
+            x[i] = k % 2 ? 1 : (float)rng_below(&rng, 200); /* all equal, or many ties */
+        define(&p, x, N, NULL, 0, prob);
+        for (int i = 0; i < 3000; i++) { /* so hot that each candidate is as likely as another */
+            memcpy(y, x, sizeof x);
+            int32_t id = sample_pick(&s, &p, y, NULL, 0, &rng);
+            CHECK(id >= 0 && prob[id] > 0);
+            n_drawn += !drawn[id];
+            drawn[id] = true;
+        }
+        CHECK_EQ(n_drawn, k);
+    }
+    sampler_free(&s);
+}
+
+TEST(sampler_refuses_logits_that_are_no_numbers)
+{
+    enum { N = 300 };
+    float x[N];
+    sampler s;
+    err e = {0};
+    uint64_t rng = 0;
+    CHECK_OK(sampler_init(&s, N, &e), e);
+    for (int greedy = 0; greedy < 2; greedy++) {
+        carat_sampling p = {.temperature = greedy ? 0 : 1, .top_p = 0.9f, .repeat_penalty = 1};
+        for (int at = 0; at < N; at += 37)
+            for (int kind = 0; kind < 2; kind++) {
+                for (int i = 0; i < N; i++)
+                    x[i] = (float)i;
+                x[at] = kind ? NAN : INFINITY;
+                CHECK_EQ(sample_pick(&s, &p, x, NULL, 0, &rng), -1);
+            }
+        for (int i = 0; i < N; i++)
+            x[i] = -INFINITY;
+        CHECK_EQ(sample_pick(&s, &p, x, NULL, 0, &rng), -1);
+        x[N - 1] = -3e38f; /* the only one left */
+        CHECK_EQ(sample_pick(&s, &p, x, NULL, 0, &rng), N - 1);
+    }
+    sampler_free(&s);
+}
+
+TEST(logprobs_are_those_of_the_untouched_distribution)
+{
+    enum { N = 777 };
+    float x[N], of_id;
+    carat_logprob top[20];
+    sampler s;
+    err e = {0};
+    uint64_t rng = test_seed();
+    double sum = 0;
+    CHECK_OK(sampler_init(&s, N, &e), e);
+    for (int i = 0; i < N; i++) {
+        x[i] = (float)rng_normal(&rng) * 3;
+        sum += exp(x[i]);
+    }
+    sample_logprobs(&s, x, 123, &of_id, top, 20);
+    CHECK_NEAR(of_id, x[123] - log(sum), 1e-5);
+    for (int i = 0; i < 20; i++) {
+        int larger = 0;
+        for (int k = 0; k < N; k++)
+            larger += x[k] > x[top[i].id];
+        CHECK_EQ(larger, i);
+        CHECK_NEAR(top[i].logprob, x[top[i].id] - log(sum), 1e-5);
+    }
+    sampler_free(&s);
+}
+
+TEST(sampling_a_full_vocabulary_allocates_nothing)
+{
+    enum { N = 262144 };
+    float *x = mem_calloc(N, sizeof *x), *y = mem_calloc(N, sizeof *y);
+    sampler s;
+    err e = {0};
+    uint64_t rng = test_seed();
+    CHECK(x && y);
+    CHECK_OK(sampler_init(&s, N, &e), e);
+    for (int i = 0; i < N; i++)
+        x[i] = (float)rng_normal(&rng) * 4;
+    int64_t before = mem_count();
+    for (int i = 0; i < 6; i++) {
+        carat_sampling p = {.temperature = 1,
+                            .top_k = i % 2 ? 64 : 0,
+                            .top_p = i < 3 ? 0.95f : 1,
+                            .min_p = i == 2 ? 0.1f : 0,
+                            .repeat_penalty = 1};
+        memcpy(y, x, N * sizeof *x);
+        CHECK(sample_pick(&s, &p, y, NULL, 0, &rng) >= 0);
+    }
+    CHECK_EQ(mem_count(), before);
+    sampler_free(&s);
+    mem_free(x);
+    mem_free(y);
+}

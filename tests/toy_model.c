@@ -1,0 +1,125 @@
+/* toy_model.c - see toy_model.h. A fidelity model whose embedding is replaced by one of the toy
+ * vocabulary's size; everything else is copied. */
+#include "tests/toy_model.h"
+#include "tests/fidelity_model.h"
+#include "tests/test.h"
+#include "tests/toy_vocab.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+/* The landmarks by which the current template of the large models is recognised. */
+static const char chat_template[] =
+    "{# Published: 2026-07-09 #}{{ raise_exception('x') }}{% if preserve_thinking %}{% endif %}"
+    "{{- '<|turn>model\\n' -}}{{- '<|channel>thought\\n<channel|>' -}}";
+
+static bool is_table(const char *name)
+{
+    return !strcmp(name, "token_embd.weight") || !strcmp(name, "per_layer_token_embd.weight");
+}
+
+static void put_vocab(gguf_writer *w, const toy *t, bool chat)
+{
+    gguf_string *s = mem_calloc(TOY_MAX_PIECES + TOY_MAX_MERGES, sizeof *s);
+    int32_t *types = mem_calloc(TOY_MAX_PIECES, sizeof *types);
+    str *merges = mem_calloc(TOY_MAX_MERGES, sizeof *merges);
+    CHECK(s && types && merges);
+    for (int32_t i = 0; i < t->n_pieces; i++) {
+        s[i] = (gguf_string){t->piece[i].at, t->piece[i].n};
+        types[i] = t->piece[i].type;
+    }
+    gguf_put_string(w, "tokenizer.ggml.model", "gemma4", 6);
+    gguf_put_strings(w, "tokenizer.ggml.tokens", s, (uint64_t)t->n_pieces);
+    gguf_put_i32s(w, "tokenizer.ggml.token_type", types, (uint64_t)t->n_pieces);
+    for (int32_t i = 0; i < t->n_merges; i++) {
+        const toy_piece *l = &t->piece[t->merge[i].left], *r = &t->piece[t->merge[i].right];
+        str_put(&merges[i], l->at, l->n);
+        str_putc(&merges[i], ' ');
+        str_put(&merges[i], r->at, r->n);
+        s[i] = (gguf_string){merges[i].at, merges[i].n};
+    }
+    gguf_put_strings(w, "tokenizer.ggml.merges", s, (uint64_t)t->n_merges);
+    gguf_put_u32(w, "tokenizer.ggml.bos_token_id", (uint32_t)toy_find(t, "<bos>", 5));
+    gguf_put_u32(w, "tokenizer.ggml.eos_token_id", (uint32_t)toy_find(t, "<eos>", 5));
+    if (chat)
+        gguf_put_string(w, "tokenizer.chat_template", chat_template, sizeof chat_template - 1);
+    for (int32_t i = 0; i < t->n_merges; i++)
+        str_free(&merges[i]);
+    mem_free(merges);
+    mem_free(types);
+    mem_free(s);
+}
+
+static void write_table(gguf_writer *w, uint64_t n, uint64_t seed, float scale)
+{
+    err e = {0};
+    for (uint64_t i = 0; i < n; i++) {
+        float x = (float)rng_normal(&seed) * scale;
+        CHECK_OK(gguf_write_data(w, &x, sizeof x, &e), e);
+    }
+}
+
+const char *toy_model_write(const toy_model_file *v)
+{
+    static const toy_model_file plain;
+    static int n_written;
+    char file[64];
+    fidelity f;
+    gguf g;
+    gguf_writer *w;
+    err e = {0};
+
+    v = v ? v : &plain;
+    fidelity_open(&f, v->base ? v->base : "all");
+    CHECK_OK(gguf_open(&g, fidelity_write(&f, NULL), false, NULL, NULL, &e), e);
+    toy *t = toy_gemma();
+    snprintf(file, sizeof file, "toy-%d.gguf", n_written++);
+    const char *path = test_temp(file);
+    CHECK_OK(gguf_create(&w, path, &e), e);
+    gguf_put_string(w, "general.architecture", "gemma4", 6);
+    gguf_put_string(w, "general.name", "toy", 3);
+    for (uint64_t i = 0; i < g.n_values; i++) {
+        const char *key = g.value[i].key;
+        if (strncmp(key, "gemma4.", 7) || !strcmp(key, "gemma4.vocab_size"))
+            continue;
+        if (v->n_ctx_train && !strcmp(key, "gemma4.context_length"))
+            gguf_put_u32(w, key, v->n_ctx_train);
+        else
+            gguf_put_value(w, &g.value[i]);
+    }
+    put_vocab(w, t, !v->no_chat);
+    for (uint64_t i = 0; i < g.tensors.n; i++) {
+        const tensor *x = &g.tensors.at[i];
+        uint64_t ne[TENSOR_DIMS_MAX];
+        memcpy(ne, x->ne, sizeof ne);
+        if (is_table(x->name))
+            ne[1] = (uint64_t)t->n_pieces;
+        gguf_put_tensor(w, x->name, x->type, x->n_dims, ne);
+    }
+    CHECK_OK(gguf_write_header(w, &e), e);
+    for (uint64_t i = 0; i < g.tensors.n; i++) {
+        const tensor *x = &g.tensors.at[i];
+        if (is_table(x->name)) {
+            float scale = 0.1f * (v->scale > 0 ? v->scale : 1);
+            write_table(w, x->ne[0] * (uint64_t)t->n_pieces, v->seed + i, scale);
+        } else if (v->nan_tensor && !strcmp(x->name, v->nan_tensor)) {
+            float bad = NAN;
+            CHECK_OK(gguf_write_data(w, &bad, sizeof bad, &e), e);
+            CHECK_OK(gguf_write_data(w, x->bytes + 4, x->n_bytes - 4, &e), e);
+        } else {
+            CHECK_OK(gguf_write_data(w, x->bytes, x->n_bytes, &e), e);
+        }
+    }
+    CHECK_OK(gguf_commit(w, &e), e);
+    toy_free(t);
+    gguf_close(&g);
+    fidelity_close(&f);
+    return path;
+}
+
+carat_model *toy_model_open(const toy_model_file *v, const carat_model_options *opt)
+{
+    carat_model *m;
+    err e = {0};
+    CHECK_OK(carat_model_open(toy_model_write(v), opt, &m, &e), e);
+    return m;
+}

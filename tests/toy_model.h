@@ -1,0 +1,21 @@
+/* toy_model.h - a tiny Gemma 4 model with a vocabulary and a chat format: it computes, tokenises,
+ * generates and chats, all of it nonsense, in milliseconds. */
+#ifndef TESTS_TOY_MODEL_H
+#define TESTS_TOY_MODEL_H
+
+#include "carat.h"
+
+typedef struct toy_model_file {
+    const char *base;       /* a name of fidelity_names; NULL: "all" */
+    uint64_t seed;          /* of the embedding */
+    const char *nan_tensor; /* its first element becomes NaN */
+    uint32_t n_ctx_train;   /* 0: the base's own */
+    bool no_chat;           /* no chat template */
+    float scale;            /* of the embedding; 0: 1. Larger: surer answers */
+} toy_model_file;
+
+/* Writes the file into the test's temporary directory. v may be NULL. */
+const char *toy_model_write(const toy_model_file *v);
+carat_model *toy_model_open(const toy_model_file *v, const carat_model_options *opt);
+
+#endif
