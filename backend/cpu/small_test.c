@@ -1,0 +1,266 @@
+/* small_test.c - the ops over single rows, on every instruction set, against ref.c.
+ *
+ * Widths are odd, one past a vector, and a model's; mats have strides and heads. Outputs start as
+ * NaN. Functions (exp, tanh, gelu, sine) are swept over their whole range.
+ */
+#include "backend/cpu/cpu_test_int.h"
+
+static const int32_t widths[] = {1, 3, 8, 16, 17, 31, 33, 100, 256, 1536, 2817};
+enum { N_WIDTHS = sizeof widths / sizeof *widths };
+
+typedef void (*op_fn)(device *d, pass *p, mat y, mat a, mat b, const weight *w);
+
+static void do_norm(device *d, pass *p, mat y, mat a, mat b, const weight *w)
+{
+    (void)b;
+    d->op->rms_norm(p, y, a, w, 1e-6f);
+}
+static void do_norm_plain(device *d, pass *p, mat y, mat a, mat b, const weight *w)
+{
+    (void)b;
+    (void)w;
+    d->op->rms_norm(p, y, a, NULL, 1e-6f);
+}
+static void do_act(device *d, pass *p, mat y, mat a, mat b, const weight *w)
+{
+    (void)w;
+    d->op->act_mul(p, y, a, b, ACT_GELU_TANH);
+}
+static void do_add(device *d, pass *p, mat y, mat a, mat b, const weight *w)
+{
+    (void)w;
+    d->op->add(p, y, a, b);
+}
+static void do_scale(device *d, pass *p, mat y, mat a, mat b, const weight *w)
+{
+    (void)b;
+    d->op->copy(p, y, a);
+    d->op->scale(p, y, 1.5f, w);
+}
+static void do_softcap(device *d, pass *p, mat y, mat a, mat b, const weight *w)
+{
+    static const int32_t ids[] = {0};
+    (void)b;
+    (void)w;
+    d->op->copy(p, y, a);
+    d->op->softcap(p, mat_flat(y), 3.0f, ids, 1);
+}
+static void do_add_norm(device *d, pass *p, mat y, mat a, mat b, const weight *w)
+{
+    d->op->copy(p, y, a);
+    if (d->op->add_rms_norm) {
+        d->op->add_rms_norm(p, y, b, w, 1e-6f);
+        return;
+    }
+    mat t = test_mat(y.rows, y.heads, y.cols);
+    d->op->rms_norm(p, t, b, w, 1e-6f);
+    d->op->add(p, y, y, t);
+    mem_free(t.at);
+}
+
+static void check_op(const char *name, op_fn op, double bound)
+{
+    uint64_t rng = test_seed();
+    device *ref = test_device(NULL, (cpu_options){.reference = true});
+    test_pass t;
+    test_pass_open(&t, 16u << 20);
+    for (int a = 0; a < N_ISA; a++) {
+        device *d = test_device(every_isa[a], (cpu_options){0});
+        if (!d)
+            continue;
+        for (int i = 0; i < N_WIDTHS; i++)
+            for (int32_t heads = 1; heads <= 3; heads += 2)
+                for (int32_t rows = 1; rows <= 65; rows = rows * 4 + 1) {
+                    int32_t n = widths[i];
+                    mat x = test_mat(rows, heads, n), y = test_mat(rows, heads, n);
+                    mat got = test_mat(rows, heads + 1, n), want = test_mat(rows, heads, n);
+                    got.heads = heads; /* a stride wider than the row */
+                    float *wv = mem_alloc((size_t)n * 4);
+                    weight w = {.name = "w", .type = NUM_F32, .n_in = n, .n_out = 1, .n_mat = 1};
+                    w.data = wv;
+                    test_fill(wv, (size_t)n, 1.0f, &rng);
+                    test_fill(x.at, (size_t)rows * (size_t)x.stride, 4.0f, &rng);
+                    test_fill(y.at, (size_t)rows * (size_t)y.stride, 4.0f, &rng);
+                    op(d, test_pass_begin(&t, d, rows, 0), got, x, y, &w);
+                    op(ref, test_pass_begin(&t, ref, rows, 0), want, x, y, &w);
+                    double nmse = test_nmse(got, want);
+                    CHECK_MSG(nmse < bound, "%s %s %d x %d x %d: nmse %g", d->name, name, rows,
+                              heads, n, nmse);
+                    mem_free(x.at);
+                    mem_free(y.at);
+                    mem_free(got.at);
+                    mem_free(want.at);
+                    mem_free(wv);
+                }
+        device_close(d);
+    }
+    test_pass_close(&t);
+    device_close(ref);
+}
+
+TEST(cpu_small_ops_equal_the_reference)
+{
+    check_op("rms_norm", do_norm, 1e-12);
+    check_op("rms_norm without weight", do_norm_plain, 1e-12);
+    check_op("act_mul", do_act, 1e-12);
+    check_op("add", do_add, 1e-30);
+    check_op("scale", do_scale, 1e-12);
+    check_op("softcap", do_softcap, 1e-12);
+    check_op("add_rms_norm", do_add_norm, 1e-12);
+}
+
+/* Every function against libm in double, over its range and at its edges. */
+TEST(cpu_functions_over_their_range)
+{
+    enum { N = 200003 };
+    float *x = mem_alloc(N * 4), *one = mem_alloc(N * 4), *y = mem_alloc(N * 4);
+    for (int a = 0; a < N_ISA; a++) {
+        device *d = test_device(every_isa[a], (cpu_options){0});
+        if (!d)
+            continue;
+        const cpu_kernels *k = ((cpu_device *)d->self)->k;
+        for (int i = 0; i < N; i++) {
+            x[i] = -110.0f + 110.0f * (float)i / (N - 1); /* the last is 0, the largest */
+            one[i] = 1;
+        }
+        float top;
+        memcpy(y, x, N * 4);
+        k->softmax(y, N, &top);
+        CHECK(top == 0);
+        for (int i = 0; i < N; i++) {
+            double e = exp(x[i]), ulp = e < 0x1p-126 ? 0x1p-149 : e * 0x1p-23;
+            CHECK_MSG(fabs(y[i] - e) <= 1.5 * ulp, "%s e^%.9g is %.9g", d->name, x[i], y[i]);
+        }
+        for (int i = 0; i < N; i++)
+            x[i] = -20.0f + 40.0f * (float)i / (N - 1);
+        k->gelu_mul(y, x, one, N);
+        for (int i = 0; i < N; i++) {
+            double u = sqrt(2 / 3.14159265358979323846) * (x[i] + 0.044715 * pow(x[i], 3));
+            double g = x[i] / (1 + exp(-2 * u));
+            CHECK_MSG(fabs(y[i] - g) <= 3e-5 * fabs(g) + 1e-37, "%s gelu %.9g is %.9g", d->name,
+                      x[i], y[i]);
+        }
+        memcpy(y, x, N * 4);
+        k->softcap(y, 2.0f, N);
+        for (int i = 0; i < N; i++) {
+            double want = 2 * tanh(x[i] / 2.0);
+            CHECK_MSG(fabs(y[i] - want) <= 4e-7 * fabs(want), "%s tanh %.9g is %.9g", d->name, x[i],
+                      y[i]);
+        }
+        float edge[] = {INFINITY, -INFINITY, NAN, 3e38f, -3e38f, 0.0f, -0.0f};
+        float seven[7], ones[7] = {1, 1, 1, 1, 1, 1, 1};
+        k->gelu_mul(seven, edge, ones, 7);
+        CHECK(seven[0] == INFINITY && isnan(seven[2]) && seven[3] == 3e38f && seven[4] == 0 &&
+              seven[5] == 0);
+        memcpy(seven, edge, sizeof seven);
+        k->softcap(seven, 30.0f, 7);
+        CHECK(seven[0] == 30 && seven[1] == -30 && isnan(seven[2]) && seven[5] == 0);
+        device_close(d);
+    }
+    mem_free(x);
+    mem_free(one);
+    mem_free(y);
+}
+
+TEST(cpu_rope_at_every_scale_of_position)
+{
+    enum { PAIRS = 256 };
+    static const int32_t pos[] = {0, 1, 2, 511, 512, 4095, 65537, 131071, 262143};
+    uint64_t rng = test_seed();
+    float inv[PAIRS];
+    device *ref = test_device(NULL, (cpu_options){.reference = true});
+    test_pass t;
+    test_pass_open(&t, 1u << 20);
+    for (int i = 0; i < PAIRS; i++)
+        inv[i] = i % 5 == 4 ? 0.0f : (float)pow(10000.0, -2.0 * i / (2 * PAIRS));
+    for (int a = 0; a < N_ISA; a++)
+        for (int32_t pairs = 4; pairs <= PAIRS; pairs = pairs * 2 - pairs % 3) {
+            device *d = test_device(every_isa[a], (cpu_options){0});
+            if (!d)
+                break;
+            rope f = {pairs, inv};
+            mat x = test_mat(9, 2, 2 * pairs), y = test_mat(9, 2, 2 * pairs);
+            test_fill(x.at, 9u * 4 * (size_t)pairs, 1.0f, &rng);
+            memcpy(y.at, x.at, 9u * 4 * (size_t)pairs * 4);
+            pass *p = test_pass_begin(&t, d, 9, 0);
+            memcpy(t.pos, pos, sizeof pos);
+            d->op->rope(p, x, &f);
+            p = test_pass_begin(&t, ref, 9, 0);
+            memcpy(t.pos, pos, sizeof pos);
+            ref->op->rope(p, y, &f);
+            CHECK(test_nmse(x, y) < 1e-13);
+            mem_free(x.at);
+            mem_free(y.at);
+            device_close(d);
+        }
+    test_pass_close(&t);
+    device_close(ref);
+}
+
+TEST(cpu_embed_gather_and_route)
+{
+    enum { E = 128, K = 8, ROWS = 40 };
+    static const num_type types[] = {NUM_F32, NUM_BF16, NUM_Q6_K, NUM_Q4_K, NUM_Q8_0};
+    uint64_t rng = test_seed();
+    device *ref = test_device(NULL, (cpu_options){.reference = true});
+    test_pass t;
+    test_pass_open(&t, 4u << 20);
+    for (int a = 0; a < N_ISA; a++) {
+        device *d = test_device(every_isa[a], (cpu_options){0});
+        if (!d)
+            continue;
+        for (int i = 0; i < 5; i++) {
+            weight w;
+            err e = {0};
+            test_weight(&w, types[i], 512, 50, 1, &rng);
+            CHECK_OK(d->weight_load(d, &w, &e), e); /* a tied head is packed and gathered */
+            mat y = test_mat(ROWS, 1, 512), want = test_mat(ROWS, 1, 512);
+            pass *p = test_pass_begin(&t, d, ROWS, 0);
+            for (int r = 0; r < ROWS; r++)
+                t.token[r] = (int32_t)rng_below(&rng, 50);
+            d->op->embed(p, y, &w, 39.2f);
+            p = test_pass_begin(&t, ref, ROWS, 0);
+            ref->op->embed(p, want, &w, 39.2f);
+            CHECK(!memcmp(y.at, want.at, ROWS * 512 * 4));
+            mat some = test_mat(3, 1, 512);
+            int32_t row[3] = {ROWS - 1, 0, 7};
+            d->op->gather(p, some, y, row);
+            for (int r = 0; r < 3; r++)
+                CHECK(!memcmp(mat_row(some, r), mat_row(want, row[r]), 512 * 4));
+            mem_free(y.at);
+            mem_free(want.at);
+            mem_free(some.at);
+            d->weight_free(d, &w);
+            test_weight_free(&w);
+        }
+        mat z = test_mat(ROWS, 1, E);
+        test_fill(z.at, ROWS * E, 2.0f, &rng);
+        for (int i = 0; i < E; i++)
+            mat_row(z, 3)[i] = i % 4 == 1 ? 5.0f : 1.0f; /* ties: 1, 5, 9, ... */
+        for (int i = 0; i < E; i++)
+            mat_row(z, 4)[i] = NAN;
+        float es[E];
+        test_fill(es, E, 1.0f, &rng);
+        weight scale = {.name = "s", .type = NUM_F32, .n_in = E, .n_out = 1, .n_mat = 1};
+        scale.data = es;
+        int32_t id[2][ROWS * K];
+        float share[2][ROWS * K];
+        routing r0 = {id[0], share[0], ROWS, K}, r1 = {id[1], share[1], ROWS, K};
+        d->op->route(test_pass_begin(&t, d, ROWS, 0), r0, z, &scale);
+        ref->op->route(test_pass_begin(&t, ref, ROWS, 0), r1, z, &scale);
+        for (int i = 0; i < ROWS * K; i++) {
+            if (i / K == 4) {
+                CHECK(id[0][i] >= 0 && id[0][i] < E);
+                continue;
+            }
+            CHECK_EQ(id[0][i], id[1][i]);
+            CHECK_NEAR(share[0][i], share[1][i], 1e-6);
+            if (i / K == 3)
+                CHECK_EQ(id[0][i], 1 + 4 * (i % K));
+        }
+        mem_free(z.at);
+        device_close(d);
+    }
+    test_pass_close(&t);
+    device_close(ref);
+}
