@@ -208,6 +208,16 @@ static bool is_split(const recipe *r, const fidelity_file *v)
     return v->split_experts && ends(r->name, "ffn_gate_up_exps.weight");
 }
 
+/* Matrices that files quantise: two dimensions and more, but for the router and the projection to
+ * per-layer embeddings. */
+static uint32_t type_of(const recipe *r, const fidelity_file *v)
+{
+    const num_format *f = num_format_of(v->type);
+    bool matrix = r->n_dims > 1 && !ends(r->name, "ffn_gate_inp.weight") &&
+                  !ends(r->name, "per_layer_model_proj.weight");
+    return matrix && r->ne[0] % (uint64_t)f->block_n == 0 ? v->type : NUM_F32;
+}
+
 static void put_split(gguf_writer *w, const recipe *r)
 {
     uint64_t ne[3] = {r->ne[0], r->ne[1] / 2, r->ne[2]};
@@ -227,6 +237,18 @@ static void write_split(gguf_writer *w, const recipe *r, const float *x)
     for (uint64_t half = 0; half < 2; half++)
         for (uint64_t ex = 0; ex < r->ne[2]; ex++)
             CHECK_OK(gguf_write_data(w, x + (2 * ex + half) * n_half, n_half * sizeof *x, &e), e);
+}
+
+static void write_encoded(gguf_writer *w, const recipe *r, uint32_t type, const float *x)
+{
+    err e = {0};
+    uint64_t n_bytes = 0;
+    CHECK(num_row_bytes(type, r->n, &n_bytes)); /* rows are whole blocks, so all of it is */
+    void *bytes = mem_alloc(n_bytes);
+    CHECK(bytes);
+    num_format_of(type)->encode(x, bytes, (int64_t)r->n);
+    CHECK_OK(gguf_write_data(w, bytes, n_bytes, &e), e);
+    mem_free(bytes);
 }
 
 const char *fidelity_write(const fidelity *f, const fidelity_file *v)
@@ -251,7 +273,7 @@ const char *fidelity_write(const fidelity *f, const fidelity_file *v)
         if (wanted(&r[i], v) && is_split(&r[i], v))
             put_split(w, &r[i]);
         else if (wanted(&r[i], v))
-            gguf_put_tensor(w, r[i].name, NUM_F32, r[i].n_dims, r[i].ne);
+            gguf_put_tensor(w, r[i].name, type_of(&r[i], v), r[i].n_dims, r[i].ne);
     }
     if (!v->no_rope_freqs)
         gguf_put_tensor(w, rope->name, rope->type, rope->n_dims, rope->ne);
@@ -265,7 +287,7 @@ const char *fidelity_write(const fidelity *f, const fidelity_file *v)
         if (is_split(&r[i], v))
             write_split(w, &r[i], x);
         else
-            CHECK_OK(gguf_write_data(w, x, r[i].n * sizeof *x, &e), e);
+            write_encoded(w, &r[i], type_of(&r[i], v), x);
         mem_free(x);
     }
     if (!v->no_rope_freqs)

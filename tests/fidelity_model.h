@@ -26,11 +26,12 @@ void fidelity_close(fidelity *f);
 
 /* How the model file differs from the plain one; all zero is the plain one. */
 typedef struct fidelity_file {
-    bool unused_kv;         /* shared layers carry keys and values that nothing may read */
-    bool split_experts;     /* ffn_gate_exps and ffn_up_exps instead of ffn_gate_up_exps */
-    bool no_rope_freqs;     /* the reader must know which pairs rotate */
-    bool other_arity;       /* per-layer scalars as arrays (and a u32 array where i32 is usual) */
-    bool no_ple_key;        /* embedding_length_per_layer_input left out */
+    bool unused_kv;     /* shared layers carry keys and values that nothing may read */
+    bool split_experts; /* ffn_gate_exps and ffn_up_exps instead of ffn_gate_up_exps */
+    bool no_rope_freqs; /* the reader must know which pairs rotate */
+    bool other_arity;   /* per-layer scalars as arrays (and a u32 array where i32 is usual) */
+    bool no_ple_key;    /* embedding_length_per_layer_input left out */
+    uint32_t type;      /* a num_type for matrices whose rows fit its blocks; 0 (f32): all f32 */
     const char *nan_tensor; /* element `nan_at` becomes NaN */
     uint64_t nan_at;
     const char *drop_key, *drop_tensor; /* left out */

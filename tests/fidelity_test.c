@@ -7,6 +7,7 @@
 #include "tests/fidelity_model.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "num/num.h"
 #include "tests/test.h"
 
 #include <inttypes.h>
@@ -54,11 +55,13 @@ static carat_model *open_model(const char *path, const carat_model_options *opt)
     return m;
 }
 
+/* n_outputs too: all_logits then really makes passes of chunk rows, and rings are as small as they
+ * can be. */
 static carat_session *open_session(carat_model *m, int32_t n_ctx, int32_t chunk, const char *kv)
 {
     err e = {0};
     carat_session *s = NULL;
-    carat_session_options opt = {.n_ctx = n_ctx, .chunk = chunk, .kv_k = kv};
+    carat_session_options opt = {.n_ctx = n_ctx, .chunk = chunk, .n_outputs = chunk, .kv_k = kv};
     CHECK_OK(carat_session_open(m, &opt, &s, &e), e);
     return s;
 }
@@ -250,6 +253,103 @@ TEST(fidelity_rounded_caches)
             mem_free(x);
             mem_free(first);
         }
+        carat_model_close(m);
+        fidelity_close(&f);
+    }
+}
+
+/* Largest distance of int8 activations, measured about twice smaller; logits deviate by 5. */
+static const double INT8_MAX_BOUND = 6, INT8_RMS_BOUND = 0.5;
+
+/* Every type a file may store, against the reference kernels, which decode and never round
+ * activations. Kernels told to be exact must agree; those that round activations to int8 may
+ * differ by so much; and no kernel may let a row notice its neighbours. */
+static void check_types(const char *name)
+{
+    static const uint32_t types[] = {NUM_F16,  NUM_BF16, NUM_Q8_0,   NUM_Q4_0, NUM_Q4_1,
+                                     NUM_Q5_0, NUM_Q5_1, NUM_IQ4_NL, NUM_MXFP4};
+    fidelity f;
+    fidelity_open(&f, name);
+    bool routed = gguf_find(&f.golden, "gemma4.expert_count") != NULL;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        fidelity_file v = {.type = types[i]};
+        const char *path = fidelity_write(&f, &v);
+        float *want = NULL;
+        for (int kind = 0; kind < 3; kind++) {
+            static const char *const kinds[] = {"reference", "exact", "default"};
+            carat_model_options opt = {
+                .n_threads = 2, .reference = kind == 0, .exact_f32 = kind == 1};
+            carat_model *m = open_model(path, &opt);
+            float *x = all_logits(&f, m, 1, "f32");
+            want = want ? want : x;
+            distance d = compare(x, want, f.n_tokens, f.n_vocab);
+            printf("  %s, %s, %s: max %.1e rms %.1e\n", f.name, num_name(types[i]), kinds[kind],
+                   d.max, d.rms);
+            /* Rounded activations may change the choice of an expert, and then anything. */
+            CHECK_MSG(kind == 2 ? routed || (d.max <= INT8_MAX_BOUND && d.rms <= INT8_RMS_BOUND)
+                                : d.max <= MAX_BOUND && d.rms <= RMS_BOUND,
+                      "%s, %s, %s: max %.2e rms %.2e from the reference kernels", f.name,
+                      num_name(types[i]), kinds[kind], d.max, d.rms);
+            for (int32_t chunk = 3; kind && chunk <= f.n_tokens; chunk = chunk * 5) {
+                float *y = all_logits(&f, m, chunk, "f32");
+                CHECK_MSG(same_bits(y, x, f.n_tokens, f.n_vocab),
+                          "%s, %s, %s: chunk %d gives other bits than chunk 1", f.name,
+                          num_name(types[i]), kinds[kind], chunk);
+                mem_free(y);
+            }
+            if (x != want)
+                mem_free(x);
+            carat_model_close(m);
+        }
+        mem_free(want);
+    }
+    fidelity_close(&f);
+}
+
+TEST(fidelity_stored_types_everything_on)
+{
+    check_types("all");
+}
+
+TEST(fidelity_stored_types_like_e2b)
+{
+    check_types("e2b");
+}
+
+TEST(fidelity_stored_types_like_26b)
+{
+    check_types("moe");
+}
+
+TEST(fidelity_stored_types_like_31b)
+{
+    check_types("dense");
+}
+
+TEST(fidelity_stored_types_wide_heads)
+{
+    check_types("wide");
+}
+
+/* Rows without wanted logits leave the pass at the last layer that owns keys: nobody may see it. */
+TEST(fidelity_last_row_alone_is_the_last_of_all)
+{
+    for (const char *const *name = fidelity_names; *name; name++) {
+        fidelity f;
+        fidelity_open(&f, *name);
+        carat_model *m = open_model(fidelity_write(&f, NULL), NULL);
+        float *all = all_logits(&f, m, 9, "f32"), last[320];
+        CHECK_EQ(f.n_vocab, 320);
+        for (int64_t n = 1; n <= f.n_tokens; n += 3) {
+            err e = {0};
+            carat_session *s = open_session(m, 128, 9, "f32");
+            CHECK_OK(carat_eval(s, f.tokens, n, false, last, NULL, &e), e);
+            CHECK_MSG(same_bits(last, all + (n - 1) * f.n_vocab, 1, f.n_vocab),
+                      "%s: the last of %" PRId64 " rows differs when it is the only one wanted",
+                      f.name, n);
+            carat_session_close(s);
+        }
+        mem_free(all);
         carat_model_close(m);
         fidelity_close(&f);
     }
