@@ -31,16 +31,23 @@ LIB_OBJ := $(call obj,$(LIB_SRC))
 APP_OBJ := $(call obj,$(APP_SRC))
 TEST_OBJ := $(call obj,$(TEST_SRC))
 
-.PHONY: all help check test asan ubsan tsan clean floors map format size
+VERSION := $(shell sed -n 's/^.define CARAT_VERSION_[A-Z]* //p' include/carat.h | paste -sd.)
+SONAME = libcarat.so.$(firstword $(subst ., ,$(VERSION)))
+
+.PHONY: all help check test asan ubsan tsan clean floors map format size install uninstall
 all: carat libcarat.a libcarat.so
 
-carat: $(APP_OBJ) libcarat.a
-	$(Q)$(CC) -o $@ $(APP_OBJ) libcarat.a $(LDFLAGS) $(LIBS) -ledit
+# The program is built beside its objects, so that each kind of build has its own to test.
+carat: $(BUILD)/carat
+	$(Q)cp -f $< $@
+$(BUILD)/carat: $(APP_OBJ) $(LIB_OBJ)
+	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS) -ledit
 libcarat.a: $(LIB_OBJ)
 	@rm -f $@
 	$(Q)$(AR) rcs $@ $(LIB_OBJ)
 libcarat.so: $(LIB_OBJ)
-	$(Q)$(CC) -shared -Wl,-soname,libcarat.so.0 -o $@ $(LIB_OBJ) $(LDFLAGS) $(LIBS)
+	$(Q)$(CC) -shared -Wl,-soname,$(SONAME) -o $@ $(LIB_OBJ) $(LDFLAGS) $(LIBS)
+	$(Q)ln -sf $@ $(SONAME)
 # The test program has the apps' code too, all but main().
 $(BUILD)/carat_test: $(TEST_OBJ) $(filter-out $(BUILD)/apps/main.o,$(APP_OBJ)) $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS) -ledit
@@ -49,6 +56,10 @@ $(BUILD)/carat_test: $(TEST_OBJ) $(filter-out $(BUILD)/apps/main.o,$(APP_OBJ)) $
 $(BUILD)/%_avx2.o: ISA = -mavx2 -mfma -mf16c
 $(BUILD)/%_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 \
                            -mavx2 -mfma -mf16c -mprefer-vector-width=512
+# The bundled model becomes part of the program, once it is there.
+DEMO := $(wildcard models/demo.gguf)
+$(BUILD)/apps/run_model.o: $(DEMO)
+$(BUILD)/apps/run_model.o: ISA = $(if $(DEMO),-DCARAT_BUNDLED='"$(DEMO)"')
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
@@ -57,19 +68,19 @@ $(BUILD)/%.o: %.c Makefile
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-test: $(BUILD)/carat_test carat ## unit and end-to-end tests
+test: $(BUILD)/carat_test $(BUILD)/carat carat ## unit and end-to-end tests
 	$(BUILD)/carat_test -j 2
 
 check: test floors map ## test, plus the house rules
 
 asan: ## check under AddressSanitizer
-	$(MAKE) BUILD=build/asan DEBUG=1 SAN="-fsanitize=address -fno-omit-frame-pointer" build/asan/carat_test
+	$(MAKE) BUILD=build/asan DEBUG=1 SAN="-fsanitize=address -fno-omit-frame-pointer" build/asan/carat_test build/asan/carat
 	build/asan/carat_test -j 2
 ubsan: ## check under UndefinedBehaviorSanitizer
-	$(MAKE) BUILD=build/ubsan DEBUG=1 SAN="-fsanitize=undefined -fno-sanitize-recover=all" build/ubsan/carat_test
+	$(MAKE) BUILD=build/ubsan DEBUG=1 SAN="-fsanitize=undefined -fno-sanitize-recover=all" build/ubsan/carat_test build/ubsan/carat
 	build/ubsan/carat_test -j 2
 tsan: ## check under ThreadSanitizer
-	$(MAKE) BUILD=build/tsan DEBUG=1 SAN="-fsanitize=thread" build/tsan/carat_test
+	$(MAKE) BUILD=build/tsan DEBUG=1 SAN="-fsanitize=thread" build/tsan/carat_test build/tsan/carat
 	build/tsan/carat_test -j 1
 
 floors: ## fail on an #include that goes up the house
@@ -80,5 +91,31 @@ format: ## let clang-format decide
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
 size: ## the ten largest files and functions
 	@tools/size.sh
+carat.1: carat
+	$(Q)./carat --man > $@
+
+PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
+DEST = $(DESTDIR)$(PREFIX)
+DESTLIB = $(DESTDIR)$(LIBDIR)
+install: all carat.1 ## program, libraries, header, man page and bundled model, to DESTDIR and PREFIX
+	install -d $(DEST)/bin $(DEST)/include $(DEST)/share/man/man1 $(DESTLIB)/pkgconfig
+	install -m 755 carat $(DEST)/bin/carat
+	install -m 644 include/carat.h $(DEST)/include/carat.h
+	install -m 644 libcarat.a $(DESTLIB)/libcarat.a
+	install -m 755 libcarat.so $(DESTLIB)/libcarat.so.$(VERSION)
+	ln -sf libcarat.so.$(VERSION) $(DESTLIB)/$(SONAME)
+	ln -sf $(SONAME) $(DESTLIB)/libcarat.so
+	printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$${prefix}/include' '' \
+	    'Name: carat' 'Description: inference engine for Gemma 4' 'Version: $(VERSION)' \
+	    'Libs: -L$${libdir} -lcarat' 'Libs.private: -ljansson -lm -pthread' \
+	    'Cflags: -I$${includedir}' > $(DESTLIB)/pkgconfig/carat.pc
+	install -m 644 carat.1 $(DEST)/share/man/man1/carat.1
+	if [ -f models/demo.gguf ]; then install -d $(DEST)/share/carat && \
+	    install -m 644 models/demo.gguf $(DEST)/share/carat/demo.gguf; fi
+uninstall:
+	rm -f $(DEST)/bin/carat $(DEST)/include/carat.h $(DESTLIB)/libcarat.a $(DESTLIB)/libcarat.so* \
+	    $(DESTLIB)/pkgconfig/carat.pc $(DEST)/share/man/man1/carat.1 $(DEST)/share/carat/demo.gguf
+
 clean: ## remove what was built
-	rm -rf build carat libcarat.a libcarat.so
+	rm -rf build carat carat.1 libcarat.a libcarat.so*
