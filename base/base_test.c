@@ -121,6 +121,7 @@ TEST(file_out_leaves_nothing_behind_unless_committed)
     }
     file_map m;
     CHECK_STATUS(file_map_open(&m, "/nonexistent/x", false, NULL, NULL, &e), E_IO);
+    CHECK_STR(e.text, "/nonexistent/x: cannot open: No such file or directory");
 }
 
 TEST(arena_is_aligned_and_zeroed)

@@ -1,4 +1,8 @@
 /* err.c - see err.h. */
+/* For the POSIX strerror_r, which fills the buffer it is given; GNU's has another type. */
+#undef _GNU_SOURCE
+#define _POSIX_C_SOURCE 200809L
+
 #include "base/err.h"
 
 #include <errno.h>
@@ -25,7 +29,7 @@ status err_errno(err *e, const char *doing, const char *what)
 {
     int no = errno;
     char text[128];
-    /* The XSI strerror_r: fills text and returns 0. strerror itself is not thread-safe. */
+    /* strerror itself is not thread-safe. */
     if (strerror_r(no, text, sizeof text))
         snprintf(text, sizeof text, "error %d", no);
     return err_set(e, no == ENOMEM ? E_MEMORY : E_IO, "%s: cannot %s: %s", what, doing, text);
