@@ -345,8 +345,8 @@ void gemma4_put_shape(gguf_writer *w, const gemma4_shape *s)
     gguf_put_f32(w, "gemma4.attention.layer_norm_rms_epsilon", s->eps);
     gguf_put_f32(w, "gemma4.rope.freq_base", s->theta);
     gguf_put_f32(w, "gemma4.rope.freq_base_swa", s->theta_swa);
-    if (s->softcap > 0)
-        gguf_put_f32(w, "gemma4.final_logit_softcapping", s->softcap);
+    /* Readers take 30 for an absent one, so "off" must be said. */
+    gguf_put_f32(w, "gemma4.final_logit_softcapping", s->softcap);
 }
 
 void gemma4_rope_factors(const gemma4_shape *s, float *out)

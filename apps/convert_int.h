@@ -1,0 +1,34 @@
+/* convert_int.h - the rooms of carat convert: configuration, vocabulary, weights (convert.c). */
+#ifndef APPS_CONVERT_INT_H
+#define APPS_CONVERT_INT_H
+
+#include "base/json.h"
+#include "model/gemma4_shapes.h"
+
+enum { CONVERT_JSON_MAX = 512 << 20 }; /* a tokenizer.json is 33 MB */
+
+/* dir/name parsed; OK with *out NULL if the file does not exist and need not. */
+status convert_read_json(json_t **out, const char *dir, const char *name, bool required, err *e);
+
+/* config.json of a Gemma 4 text model, or the text_config inside a multimodal one. */
+status convert_read_shape(const json_t *config, const char *path, gemma4_shape *s, err *e);
+
+/* Everything about tokens that a directory says. */
+typedef struct convert_vocab {
+    json_t *tokenizer, *tokenizer_config, *generation, *config;
+    char *template;     /* Jinja source, or NULL */
+    int32_t n;          /* tokens; 0: the directory has no tokenizer */
+    gguf_string *piece; /* [n], into the trees */
+    int32_t *type;      /* [n] */
+    gguf_string *merge; /* [n_merges] */
+    uint64_t n_merges;
+    arena mem;
+} convert_vocab;
+
+status convert_vocab_read(convert_vocab *v, const char *dir, err *e);
+/* Cuts or fills to n tokens, the rows of the embedding. */
+status convert_vocab_fit(convert_vocab *v, int32_t n, err *e);
+void convert_vocab_put(const convert_vocab *v, gguf_writer *w); /* also general.sampling.* */
+void convert_vocab_free(convert_vocab *v);                      /* safe on a zeroed or freed one */
+
+#endif
