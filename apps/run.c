@@ -47,6 +47,7 @@ static const option table[] = {
     OPT_INT(run_options, seed, "seed", 0, "N", 0, UINT32_MAX,
             "repeats an answer (default: random)"),
     OPT_FLAG(run_options, greedy, "greedy", 0, "always the likeliest token"),
+    OPT_FLAG(run_options, ignore_eog, "ignore-eog", 0, "go on when the model ends its turn"),
     OPT_INT(run_options, n_ctx, "ctx", 'c', "N", 0, 1 << 30,
             "tokens of context (default: what fits)"),
     OPT_INT(run_options, chunk, "chunk", 0, "N", 0, 1 << 24, "prompt tokens per pass"),

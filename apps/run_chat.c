@@ -67,6 +67,7 @@ status chat_open(chat *c, const run_options *o, err *e)
         c->sampling.repeat_penalty = (float)o->repeat_penalty;
     if (c->seed_given)
         c->sampling.seed = (uint32_t)o->seed;
+    c->sampling.ignore_eog = o->ignore_eog;
     carat_session_options so = {.n_ctx = (int32_t)o->n_ctx,
                                 .chunk = (int32_t)o->chunk,
                                 .n_outputs = 1,
@@ -165,6 +166,7 @@ status chat_add_user(chat *c, const char *text, size_t n, err *e)
 {
     status st;
     if (c->raw) {
+        c->raw_mark = c->raw_text.n;
         str_put(&c->raw_text, text, n);
         return c->raw_text.bad ? no_memory(e) : OK;
     }
@@ -291,6 +293,7 @@ status chat_answer(chat *c, err *e)
     carat_generate_options opt = {
         .sampling = c->sampling, .max_tokens = c->max_tokens, .parse = !c->raw};
     status st = render(c, &prompt, e);
+    c->kept = false;
     answer_reset(&c->out);
     if (!st) {
         opt.starts_thinking = prompt.starts_thinking;
@@ -303,8 +306,7 @@ status chat_answer(chat *c, err *e)
     if (c->out.broken && !st)
         st = err_set(e, E_IO, "stdout: cannot write the answer");
     bool any = c->out.content.n || json_array_size(c->out.calls);
-    if (any && !c->out.broken)
-        keep_answer(c, st ? NULL : e);
+    c->kept = any && !c->out.broken && !keep_answer(c, st ? NULL : e);
     if (!st && !c->quiet && !c->out.json)
         answer_print_speed(&c->timings, c->s);
     return st;
@@ -328,8 +330,8 @@ bool chat_undo(chat *c)
 {
     if (!c->raw)
         return cut_after_last_user(c, true);
-    bool any = c->raw_text.n > 0;
-    str_cut(&c->raw_text, 0);
+    bool any = c->raw_text.n > c->raw_mark;
+    str_cut(&c->raw_text, c->raw_mark);
     return any;
 }
 
@@ -342,6 +344,7 @@ void chat_clear(chat *c)
 {
     json_array_clear(c->messages);
     str_cut(&c->raw_text, 0);
+    c->raw_mark = 0;
 }
 
 /* ---- Files ----------------------------------------------------------------------------- */

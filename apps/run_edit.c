@@ -337,7 +337,6 @@ static status obey(chat *c, const char *line, bool *speak_now, bool *quit, err *
 static void speak(chat *c, bool asked)
 {
     err e = {0};
-    size_t before = json_array_size(c->messages);
     if (!c->seed_given)
         c->sampling.seed++; /* a repeated question may get another answer */
     status st = chat_answer(c, &e);
@@ -347,7 +346,7 @@ static void speak(chat *c, bool asked)
     if (cancelled)
         term_note("stopped");
     /* A question without an answer would be sent along with the next one. */
-    if (asked && (st || cancelled) && json_array_size(c->messages) == before)
+    if (asked && (st || cancelled) && !c->kept)
         chat_undo(c);
     if (chat_open_calls(c))
         term_note("the model waits for the tool: /result TEXT");

@@ -20,7 +20,8 @@ typedef struct run_options {
     const char *kv_k, *kv_v, *isa, *wrap;
     int64_t n_tokens, top_k, seed, n_ctx, chunk, threads;
     double temperature, top_p, min_p, repeat_penalty;
-    bool think, raw, greedy, quiet, json_events, exact, reference, no_mmap, overcommit, interactive;
+    bool think, raw, greedy, quiet, json_events, exact, reference, no_mmap, overcommit, interactive,
+        ignore_eog;
 } run_options;
 
 enum { RUN_UNSET = -2 }; /* numbers the user did not give: the model's own are used */
@@ -55,6 +56,8 @@ typedef struct chat {
     char *system;     /* or NULL */
     char *tools;      /* JSON text, or NULL */
     str raw_text;     /* raw mode: the whole text so far */
+    size_t raw_mark;  /* where its last question begins */
+    bool kept;        /* the last answer became part of the conversation */
     answer out;
     carat_timings timings; /* of the last turn */
 } chat;

@@ -1,0 +1,353 @@
+/* cli_test.c - the program from outside: what users type, and what goes wrong around them. */
+#include "tests/spawn.h"
+#include "tests/test.h"
+#include "tests/toy_model.h"
+#include "base/map.h"
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+/* Runs carat; checks the exit status and that stderr holds `says` (NULL: anything). */
+static void run_and_check(const spawn_options *o, int code, const char *says,
+                          const char *const *args)
+{
+    spawned r;
+    spawn_carat(&r, o, args);
+    CHECK_MSG(r.code == code, "exit status %d, expected %d; stderr: %s", r.code, code,
+              str_text(&r.err));
+    CHECK_MSG(!says || strstr(str_text(&r.err), says), "stderr is \"%s\", expected \"%s\" in it",
+              str_text(&r.err), says);
+    spawned_free(&r);
+}
+
+/* A failure is one line that begins with "carat", and nothing on stdout. */
+static void check_refusal(const char *says, const char *const *args)
+{
+    spawned r;
+    spawn_carat(&r, NULL, args);
+    CHECK_MSG(r.code == 1, "exit status %d; stderr: %s", r.code, str_text(&r.err));
+    CHECK_EQ(r.out.n, 0);
+    CHECK_MSG(!strncmp(str_text(&r.err), "carat: ", 7) && strstr(r.err.at, says) &&
+                  strchr(r.err.at, '\n') == r.err.at + r.err.n - 1,
+              "stderr is \"%s\", expected one sentence with \"%s\"", str_text(&r.err), says);
+    spawned_free(&r);
+}
+
+static const char *write_file(const char *name, const void *bytes, size_t n)
+{
+    const char *path = test_temp(name);
+    file_out f;
+    err e = {0};
+    CHECK_OK(file_out_open(&f, path, &e), e);
+    CHECK_OK(file_out_write(&f, bytes, n, &e), e);
+    CHECK_OK(file_out_commit(&f, &e), e);
+    return path;
+}
+
+static const char *write_ids(int32_t n)
+{
+    int32_t ids[1000];
+    for (int32_t i = 0; i < n; i++)
+        ids[i] = 5 + i * 7 % 200;
+    return write_file("ids.bin", ids, (size_t)n * sizeof *ids);
+}
+
+/* ---- Wrong use ------------------------------------------------------------------------- */
+
+TEST(cli_wrong_use_is_exit_2_and_points_to_help)
+{
+    run_and_check(NULL, 2, "Usage", (const char *const[]){NULL});
+    run_and_check(NULL, 2, "no command 'frobnicate'", ARGS("frobnicate"));
+    run_and_check(NULL, 2, "unknown option --frob", ARGS("run", "--frob"));
+    run_and_check(NULL, 2, "unknown option -Z", ARGS("run", "-Z"));
+    run_and_check(NULL, 2, "needs a value", ARGS("run", "-m"));
+    run_and_check(NULL, 2, "expected a number from 0 to 100", ARGS("run", "--temp", "hot", "hi"));
+    run_and_check(NULL, 2, "expected a whole number", ARGS("run", "--top-k=1.5", "hi"));
+    run_and_check(NULL, 2, "takes no value", ARGS("run", "--think=yes", "hi"));
+    run_and_check(NULL, 2, "the prompt is empty", ARGS("run"));
+    run_and_check(NULL, 2, "terminal", ARGS("run", "--interactive"));
+    run_and_check(NULL, 2, "needs --model", ARGS("logits", "-m", "x"));
+    run_and_check(NULL, 2, "exclude each other",
+                  ARGS("logits", "-m", "x", "--tokens", "x", "-o", "x", "--all", "--last"));
+    run_and_check(NULL, 0, NULL, ARGS("help"));
+    run_and_check(NULL, 0, NULL, ARGS("run", "--help"));
+    run_and_check(NULL, 0, NULL, ARGS("--version"));
+}
+
+TEST(cli_files_that_are_not_there_or_not_models)
+{
+    const char *junk = write_file("junk.gguf", "GGUFnot really", 14);
+    const char *empty = write_file("empty.gguf", "", 0);
+    check_refusal("nowhere.gguf", ARGS("run", "-m", "/nowhere.gguf", "hi"));
+    check_refusal("not a regular file", ARGS("run", "-m", "/tmp", "hi"));
+    check_refusal("junk.gguf", ARGS("run", "-m", junk, "hi"));
+    check_refusal("empty", ARGS("run", "-m", empty, "hi"));
+    check_refusal("/nowhere.txt", ARGS("run", "-m", junk, "-p", "/nowhere.txt"));
+    check_refusal("/dev/null: not a regular file", ARGS("run", "-m", "/dev/null", "hi"));
+    check_refusal("/nowhere.bin",
+                  ARGS("logits", "-m", junk, "--tokens", "/nowhere.bin", "-o", "/dev/null"));
+}
+
+TEST(cli_prompts_that_cannot_be)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096, .no_chat = true});
+    check_refusal("not valid UTF-8 at byte 3", ARGS("run", "-m", m, "abc\xff\xfe"));
+    check_refusal("and the context holds 64",
+                  ARGS("run", "-q", "-m", m, "--raw", "-c", "64",
+                       "a prompt of more than sixty-four tokens, since this vocabulary spells "
+                       "nearly every letter as a token of its own"));
+    check_refusal("made for at most 4096", ARGS("run", "-m", m, "--raw", "-c", "5000", "hi"));
+    check_refusal("'f12' is no type", ARGS("run", "-m", m, "--raw", "--kv-k", "f12", "hi"));
+    check_refusal("nowhere.json", ARGS("run", "-m", m, "--raw", "--tools", "/nowhere.json", "hi"));
+    const char *bad = write_file("bad.json", "[{]", 3);
+    check_refusal("not valid JSON at line 1", ARGS("run", "-m", m, "--raw", "--tools", bad, "hi"));
+    run_and_check(&(spawn_options){.in = ""}, 2, "the prompt is empty", ARGS("run", "-m", m));
+    /* In raw mode any bytes are a prompt. */
+    run_and_check(NULL, 0, NULL, ARGS("run", "-q", "-m", m, "--raw", "-n", "3", "abc\xff\xfe"));
+}
+
+TEST(cli_context_larger_than_memory_names_both_numbers)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 24});
+    spawned r;
+    spawn_carat(&r, NULL,
+                ARGS("run", "-m", m, "--raw", "-c", "16777216", "--chunk", "16777216", "hi"));
+    if (r.code == 0)
+        test_skip("this machine has the memory for it");
+    CHECK_EQ(r.code, 1);
+    CHECK(strstr(str_text(&r.err), "needs") && strstr(r.err.at, "GiB are available"));
+    spawned_free(&r);
+}
+
+/* ---- Right use ------------------------------------------------------------------------- */
+
+TEST(cli_answers_go_to_stdout_and_nothing_else_does)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    spawned a, b, c;
+    const char *const args[] = {"run",      "-m",           m,       "--raw", "-n", "50",
+                                "--greedy", "--ignore-eog", "Hello", NULL};
+    spawn_carat(&a, NULL, args);
+    CHECK_EQ(a.code, 0);
+    CHECK(a.out.n > 1 && a.out.at[a.out.n - 1] == '\n');
+    CHECK(strstr(str_text(&a.err), "50 tokens"));
+    /* The same through stdin, and through a file. */
+    spawn_carat(&b, &(spawn_options){.in = "Hello"},
+                ARGS("run", "-q", "-m", m, "--raw", "-n", "50", "--greedy", "--ignore-eog"));
+    CHECK_EQ(b.code, 0);
+    CHECK_EQ(b.err.n, 0);
+    CHECK_STR(str_text(&a.out), str_text(&b.out));
+    const char *file = write_file("prompt.txt", "Hel", 3);
+    spawn_carat(&c, NULL,
+                ARGS("run", "-q", "-m", m, "--raw", "-n", "50", "--greedy", "--ignore-eog", "-p",
+                     file, "lo"));
+    CHECK_EQ(c.code, 0);
+    CHECK_STR(str_text(&a.out), str_text(&c.out));
+    spawned_free(&a);
+    spawned_free(&b);
+    spawned_free(&c);
+}
+
+TEST(cli_a_seed_repeats_an_answer)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    spawned r[3];
+    for (int i = 0; i < 3; i++)
+        spawn_carat(&r[i], NULL,
+                    ARGS("run", "-q", "-m", m, "--raw", "-n", "40", "--ignore-eog", "--seed",
+                         i < 2 ? "7" : "8", "-t", i ? "2" : "1", "Hello"));
+    CHECK(r[0].out.n > 1);
+    CHECK(r[0].out.n == r[1].out.n && !memcmp(r[0].out.at, r[1].out.at, r[0].out.n));
+    CHECK(r[0].out.n != r[2].out.n || memcmp(r[0].out.at, r[2].out.at, r[0].out.n));
+    for (int i = 0; i < 3; i++)
+        spawned_free(&r[i]);
+}
+
+TEST(cli_events_are_lines_of_json)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    spawned r;
+    spawn_carat(&r, NULL,
+                ARGS("run", "-m", m, "--raw", "-n", "20", "--ignore-eog", "--json-events", "Hi"));
+    CHECK_EQ(r.code, 0);
+    int n_tokens = 0;
+    for (char *line = strtok(r.out.at, "\n"); line; line = strtok(NULL, "\n")) {
+        CHECK_MSG(!strncmp(line, "{\"event\":\"", 10) && line[strlen(line) - 1] == '}', "%s", line);
+        n_tokens += !strncmp(line, "{\"event\":\"token\"", 16);
+    }
+    CHECK_EQ(n_tokens, 20);
+    spawned_free(&r);
+}
+
+TEST(cli_logits_are_the_same_in_any_chunks_and_whole_or_not_at_all)
+{
+    const char *m = toy_model_write(NULL), *ids = write_ids(100);
+    const char *a = test_temp("a.f32"), *b = test_temp("b.f32"), *c = test_temp("c.f32");
+    const char *last = test_temp("last.f32");
+    file_map fa, fb, fl;
+    err e = {0};
+    run_and_check(NULL, 0, "100 tokens", ARGS("logits", "-m", m, "--tokens", ids, "-o", a));
+    run_and_check(NULL, 0, NULL,
+                  ARGS("logits", "-m", m, "--tokens", ids, "-o", b, "--chunk", "7", "-t", "2"));
+    run_and_check(NULL, 0, NULL, ARGS("logits", "-m", m, "--tokens", ids, "-o", last, "--last"));
+    CHECK_OK(file_map_open(&fa, a, false, NULL, NULL, &e), e);
+    CHECK_OK(file_map_open(&fb, b, false, NULL, NULL, &e), e);
+    CHECK_OK(file_map_open(&fl, last, false, NULL, NULL, &e), e);
+    CHECK(fa.n_bytes == fb.n_bytes && fa.n_bytes % 400 == 0);
+    CHECK(!memcmp(fa.bytes, fb.bytes, fa.n_bytes));
+    CHECK_EQ(fl.n_bytes, fa.n_bytes / 100);
+    CHECK(!memcmp(fl.bytes, fa.bytes + fa.n_bytes - fl.n_bytes, fl.n_bytes));
+    file_map_close(&fa);
+    file_map_close(&fb);
+    file_map_close(&fl);
+
+    check_refusal("/dev/full: cannot write",
+                  ARGS("logits", "-m", m, "--tokens", ids, "-o", "/dev/full"));
+    check_refusal("cannot create",
+                  ARGS("logits", "-m", m, "--tokens", ids, "-o", "/nowhere/at/all.f32"));
+    check_refusal("not a list of 4-byte ids",
+                  ARGS("logits", "-m", m, "--tokens", write_file("odd.bin", "12345", 5), "-o", c));
+    int32_t far[2] = {1, 1 << 30};
+    check_refusal("token 1 of the prompt is 1073741824",
+                  ARGS("logits", "-m", m, "--tokens", write_file("far.bin", far, 8), "-o", c));
+    CHECK(access(c, F_OK) != 0); /* nothing is left of a failure */
+}
+
+TEST(cli_nan_weights_are_named)
+{
+    const char *m = toy_model_write(&(toy_model_file){.nan_tensor = "output_norm.weight"});
+    check_refusal("NaN", ARGS("run", "-q", "-m", m, "--raw", "hi"));
+}
+
+/* ---- Faults around it ------------------------------------------------------------------ */
+
+TEST(cli_stdout_full_or_closed_is_an_error_not_a_silence)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    const char *const args[] = {"run", "-q", "-m",           m,    "--raw",
+                                "-n",  "20", "--ignore-eog", "hi", NULL};
+    run_and_check(&(spawn_options){.out_path = "/dev/full"}, 1, "cannot write", args);
+    run_and_check(&(spawn_options){.out_path = ""}, 1, "cannot write", args);
+}
+
+TEST(cli_a_reader_that_leaves_ends_it_quietly)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 20});
+    run_and_check(&(spawn_options){.close_early = true}, 128 + SIGPIPE, NULL,
+                  ARGS("run", "-q", "-m", m, "--raw", "-c", "131072", "--ignore-eog", "hi"));
+}
+
+TEST(cli_interrupt_ends_the_answer_with_130)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 20});
+    spawned r;
+    spawn_carat(&r, &(spawn_options){.signal = SIGINT},
+                ARGS("run", "-m", m, "--raw", "-c", "131072", "--ignore-eog", "hi"));
+    CHECK_EQ(r.code, 130);
+    CHECK(r.out.n && r.out.at[r.out.n - 1] == '\n');
+    CHECK(strstr(str_text(&r.err), "cancelled"));
+    spawned_free(&r);
+}
+
+TEST(cli_model_text_cannot_drive_the_terminal)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 16});
+    const char *const args[] = {
+        "run", "-q",     "-m", m,         "--raw", "-n",      "4000", "--ignore-eog", "--seed",
+        "1",   "--temp", "3",  "--top-k", "0",     "--top-p", "1",    "hi",           NULL};
+    spawned tty, pipe;
+    spawn_carat(&pipe, NULL, args);
+    CHECK(memchr(pipe.out.at, 0x1b, pipe.out.n)); /* there is something to hold back */
+    spawn_carat(&tty, &(spawn_options){.out_tty = true}, args);
+    CHECK_EQ(tty.code, 0);
+    CHECK(strstr(tty.out.at, "^["));
+    for (size_t i = 0; i < tty.out.n; i++) {
+        unsigned char c = (unsigned char)tty.out.at[i];
+        CHECK_MSG((c >= 0x20 && c != 0x7f) || c == '\n' || c == '\r' || c == '\t',
+                  "byte %zu is %02x", i, c);
+        CHECK(!(c == 0xc2 && i + 1 < tty.out.n && (unsigned char)tty.out.at[i + 1] < 0xa0));
+    }
+    spawned_free(&tty);
+    spawned_free(&pipe);
+}
+
+/* ---- On a terminal --------------------------------------------------------------------- */
+
+TEST(cli_conversation_on_a_terminal)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 20});
+    char state[512], saved[600];
+    terminal t;
+    snprintf(state, sizeof state, "XDG_STATE_HOME=%s", test_temp("state"));
+    snprintf(saved, sizeof saved, "/save %s\r", test_temp("saved.json"));
+    terminal_open(&t, ARGS(state, "TERM=xterm", "NO_COLOR=1"),
+                  ARGS("run", "-m", m, "--raw", "-c", "65536", "--ignore-eog", "-n", "30"));
+    terminal_expect(&t, "/help lists the commands");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "/help\r");
+    terminal_expect(&t, "/quit");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "half a line\x03"); /* drops it */
+    terminal_expect(&t, "Ctrl-D or /quit leaves");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "/nonsense\r");
+    terminal_expect(&t, "there is no command /nonsense");
+    terminal_type(&t, "/temp hot\r");
+    terminal_expect(&t, "expected a number");
+    terminal_type(&t, "/temp 0.5\r");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "/tokens the cat\r");
+    terminal_expect(&t, " tokens\r\n");
+    terminal_type(&t, "Hello\r");
+    terminal_expect(&t, "answer 30 tokens");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "one \\\r");
+    terminal_expect(&t, "... ");
+    terminal_type(&t, "two\r");
+    terminal_expect(&t, "answer 30 tokens");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "\"\"\"three\r");
+    terminal_expect(&t, "... ");
+    terminal_type(&t, "four\"\"\"\r");
+    terminal_expect(&t, "answer 30 tokens");
+    terminal_type(&t, "/limit 0\r");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "Go on\r");
+    terminal_expect(&t, "Go on"); /* the echo of it */
+    usleep(300 * 1000);
+    terminal_type(&t, "\x03"); /* now a signal: stops the answer, not the program */
+    terminal_expect(&t, "stopped");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "/stats\r");
+    terminal_expect(&t, "last turn");
+    terminal_type(&t, saved);
+    terminal_expect(&t, "saved ");
+    terminal_type(&t, "/undo\r");
+    terminal_expect(&t, "took back");
+    terminal_type(&t, "/clear\r");
+    terminal_expect(&t, "is empty");
+    terminal_type(&t, "/quit\r");
+    CHECK_EQ(terminal_close(&t), 0);
+    char *history;
+    size_t n;
+    err e = {0};
+    CHECK_OK(file_read_all(test_temp("state/carat/history"), 1 << 20, &history, &n, &e), e);
+    CHECK(strstr(history, "Hello"));
+    struct stat sb;
+    CHECK(!stat(test_temp("state/carat/history"), &sb) && (sb.st_mode & 077) == 0);
+}
+
+TEST(cli_end_of_input_leaves_the_conversation)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    char state[512];
+    terminal t;
+    snprintf(state, sizeof state, "XDG_STATE_HOME=%s", test_temp("state"));
+    terminal_open(&t, ARGS(state, "TERM=dumb"), ARGS("run", "-m", m, "--raw"));
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "\x04");
+    CHECK_EQ(terminal_close(&t), 0);
+}

@@ -1,0 +1,203 @@
+/* spawn.c - see spawn.h. */
+#include "tests/spawn.h"
+#include "tests/test.h"
+#include "base/clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+
+enum { ARGS_MAX = 64, PATIENCE_MS = 60000 };
+
+static const char *program(void)
+{
+    static char path[1024];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 8);
+    CHECK(n > 0);
+    path[n] = 0;
+    char *slash = strrchr(path, '/');
+    CHECK(slash);
+    strcpy(slash, "/carat");
+    CHECK_MSG(!access(path, X_OK), "%s is not built", path);
+    return path;
+}
+
+static void become(const char *const *args)
+{
+    const char *argv[ARGS_MAX] = {"carat"};
+    int n = 1;
+    for (; *args && n < ARGS_MAX - 1; args++)
+        argv[n++] = *args;
+    const char *path = program();
+    signal(SIGPIPE, SIG_DFL);
+    alarm(0);
+    execv(path, (char *const *)argv);
+    _exit(126);
+}
+
+static int open_tty(int *child)
+{
+    int fd = posix_openpt(O_RDWR | O_NOCTTY);
+    CHECK(fd >= 0 && !grantpt(fd) && !unlockpt(fd));
+    *child = open(ptsname(fd), O_RDWR | O_NOCTTY);
+    CHECK(*child >= 0);
+    struct winsize size = {.ws_row = 40, .ws_col = 120};
+    ioctl(fd, TIOCSWINSZ, &size);
+    return fd;
+}
+
+/* Reads what there is; false at the end. A terminal whose other side is gone says EIO. */
+static bool drain(int fd, str *to)
+{
+    char buf[65536];
+    ssize_t n = read(fd, buf, sizeof buf);
+    if (n > 0)
+        str_put(to, buf, (size_t)n);
+    return n > 0 || (n < 0 && (errno == EINTR || errno == EAGAIN));
+}
+
+static int wait_code(pid_t pid)
+{
+    int how = 0;
+    while (waitpid(pid, &how, 0) < 0 && errno == EINTR)
+        ;
+    return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
+}
+
+void spawn_carat(spawned *r, const spawn_options *o, const char *const *args)
+{
+    static const spawn_options none;
+    int in[2], out[2] = {-1, -1}, errs[2];
+    o = o ? o : &none;
+    *r = (spawned){0};
+    CHECK(!pipe2(in, O_CLOEXEC) && !pipe2(errs, O_CLOEXEC));
+    if (o->out_tty)
+        out[0] = open_tty(&out[1]);
+    else
+        CHECK(!pipe2(out, O_CLOEXEC));
+    fflush(stdout);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        if (o->env)
+            putenv((char *)(size_t)o->env);
+        dup2(in[0], 0);
+        if (o->out_path && *o->out_path)
+            dup2(open(o->out_path, O_WRONLY | O_CREAT, 0600), 1);
+        else if (o->out_path)
+            close(1);
+        else
+            dup2(out[1], 1);
+        dup2(errs[1], 2);
+        become(args);
+    }
+    close(in[0]);
+    close(out[1]);
+    close(errs[1]);
+    signal(SIGPIPE, SIG_IGN);
+    size_t n_in = o->n_in ? o->n_in : o->in ? strlen(o->in) : 0;
+    for (size_t at = 0; at < n_in;) {
+        ssize_t n = write(in[1], o->in + at, n_in - at);
+        if (n <= 0)
+            break;
+        at += (size_t)n;
+    }
+    close(in[1]);
+    struct pollfd p[2] = {{out[0], POLLIN, 0}, {errs[0], POLLIN, 0}};
+    bool signalled = false;
+    double start = clock_ms();
+    while (p[0].fd >= 0 || p[1].fd >= 0) {
+        CHECK_MSG(clock_ms() - start < PATIENCE_MS, "the program does not end; so far: %s",
+                  str_text(&r->err));
+        poll(p, 2, 1000);
+        if (p[0].revents && !drain(p[0].fd, &r->out))
+            p[0].fd = -1;
+        if (p[1].revents && !drain(p[1].fd, &r->err))
+            p[1].fd = -1;
+        if (o->signal && r->out.n && !signalled) {
+            kill(pid, o->signal);
+            signalled = true;
+        }
+        if (o->close_early && r->out.n && p[0].fd >= 0) {
+            close(out[0]);
+            p[0].fd = -1;
+        }
+    }
+    if (!o->close_early)
+        close(out[0]);
+    close(errs[0]);
+    r->code = wait_code(pid);
+}
+
+void spawned_free(spawned *r)
+{
+    str_free(&r->out);
+    str_free(&r->err);
+}
+
+void terminal_open(terminal *t, const char *const *env, const char *const *args)
+{
+    int child;
+    *t = (terminal){.fd = open_tty(&child)};
+    fflush(stdout);
+    t->pid = fork();
+    CHECK(t->pid >= 0);
+    if (t->pid == 0) {
+        setsid();
+        ioctl(child, TIOCSCTTY, 0);
+        for (; env && *env; env++)
+            putenv((char *)(size_t)*env);
+        for (int fd = 0; fd <= 2; fd++)
+            dup2(child, fd);
+        close(child);
+        close(t->fd);
+        become(args);
+    }
+    close(child);
+}
+
+void terminal_type(terminal *t, const char *text)
+{
+    size_t n = strlen(text);
+    CHECK_EQ(write(t->fd, text, n), n);
+}
+
+void terminal_expect(terminal *t, const char *text)
+{
+    double start = clock_ms();
+    struct pollfd p = {t->fd, POLLIN, 0};
+    for (;;) {
+        char *at = t->seen.n ? memmem(t->seen.at, t->seen.n, text, strlen(text)) : NULL;
+        if (at) {
+            str_drop(&t->seen, (size_t)(at - t->seen.at) + strlen(text));
+            return;
+        }
+        bool more = clock_ms() - start < PATIENCE_MS;
+        if (more && poll(&p, 1, 1000) > 0)
+            more = drain(t->fd, &t->seen);
+        if (!more)
+            test_fail(__FILE__, __LINE__, "waited for \"%s\", saw \"%s\"", text,
+                      str_text(&t->seen));
+    }
+}
+
+int terminal_close(terminal *t)
+{
+    double start = clock_ms();
+    struct pollfd p = {t->fd, POLLIN, 0};
+    bool open = true;
+    while (open && clock_ms() - start < PATIENCE_MS)
+        if (poll(&p, 1, 1000) > 0)
+            open = drain(t->fd, &t->seen);
+    if (open)
+        kill(t->pid, SIGKILL);
+    int code = wait_code(t->pid);
+    close(t->fd);
+    str_free(&t->seen);
+    return code;
+}

@@ -1,0 +1,41 @@
+/* spawn.h - runs the carat program that was built beside the tests, through pipes or a terminal. */
+#ifndef TESTS_SPAWN_H
+#define TESTS_SPAWN_H
+
+#include "base/str.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct spawn_options {
+    const char *in;       /* stdin; NULL: empty */
+    size_t n_in;          /* 0: strlen(in) */
+    const char *out_path; /* stdout goes there; "" closes it */
+    bool out_tty;         /* stdout is a terminal */
+    int signal;           /* sent once something came out on stdout; 0: none */
+    bool close_early;     /* the reader of stdout goes away after the first bytes */
+    const char *env;      /* one NAME=VALUE more */
+} spawn_options;
+
+typedef struct spawned {
+    str out, err;
+    int code; /* exit status, or 128 + signal */
+} spawned;
+
+/* args: the words after `carat`, ending with NULL. */
+void spawn_carat(spawned *r, const spawn_options *o, const char *const *args);
+void spawned_free(spawned *r);
+
+/* An interactive program on a terminal of its own (stdin, stdout and stderr). */
+typedef struct terminal {
+    int fd;
+    int pid;
+    str seen; /* all that came since the last terminal_expect that matched */
+} terminal;
+
+void terminal_open(terminal *t, const char *const *env, const char *const *args);
+void terminal_type(terminal *t, const char *text);
+void terminal_expect(terminal *t, const char *text); /* within 60 s, or the test fails */
+int terminal_close(terminal *t);                     /* waits for the end; its exit status */
+
+#endif
