@@ -16,7 +16,8 @@
 #include "base/str.h"
 #include "text/vocab.h"
 
-/* ---- Messages to a prompt (chat_gemma.c, tools.c) ---------------------------------------- */
+/* ---- Messages to a prompt (chat.c, chat_gemma.c, tools.c)
+ * ---------------------------------------- */
 
 typedef enum chat_format {
     CHAT_NONE,               /* not a chat model, or a template carat does not know */
@@ -32,6 +33,7 @@ const char *chat_format_name(chat_format f); /* "gemma4 july large"; static stor
 
 enum {
     CHAT_MAX_DEPTH = 64,            /* nesting of JSON in messages, schemas and arguments */
+    CHAT_MAX_CALLS = 4096,          /* of one message: each result is matched with all of them */
     CHAT_MAX_JSON_BYTES = 256 << 20 /* of messages or tools: refuse before parsing */
 };
 
@@ -45,6 +47,7 @@ typedef struct chat_prompt {
     chat_segment *segment; /* adjoining, in order, together the whole text */
     size_t n_segments, cap_segments;
     bool starts_thinking; /* the text ends inside a thought: the answer begins as reasoning */
+    int32_t n_media;      /* place holders for images, sounds and films in the text */
 } chat_prompt;
 
 /* tools may be NULL (n_tools_bytes 0). opt NULL: all off. On failure p is empty. */

@@ -1,0 +1,225 @@
+/* chat.c - what all chat formats share: recognising a template, parsing the JSON of a request,
+ * keeping template and conversation apart in the text, and turning that text into ids.
+ *
+ * The formats themselves: chat_gemma.c. Their tool syntax: tools.c.
+ */
+#include "text/chat_int.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Templates ---- */
+
+static bool has(const char *text, size_t n, const char *what)
+{
+    return n && memmem(text, n, what, strlen(what));
+}
+
+chat_format chat_format_of(const char *t, size_t n)
+{
+    if (!has(t, n, "<|turn>"))
+        return CHAT_NONE;
+    /* The text is Jinja source: the line feed inside the literal is spelled \n. */
+    bool empty_thought =
+        has(t, n, "<|channel>thought\\n<channel|>") || has(t, n, "<|channel>thought\n<channel|>");
+    bool july = has(t, n, "preserve_thinking");
+    if (!july && has(t, n, "ns_tool_scan"))
+        return CHAT_GEMMA4_APRIL_LATE;
+    if (!july && has(t, n, "tool_responses"))
+        return CHAT_GEMMA4_APRIL_FIRST;
+    return empty_thought ? CHAT_GEMMA4_JULY_LARGE : CHAT_GEMMA4_JULY_SMALL;
+}
+
+const char *chat_format_name(chat_format f)
+{
+    switch (f) {
+    case CHAT_GEMMA4_APRIL_FIRST:
+        return "gemma4 first april";
+    case CHAT_GEMMA4_APRIL_LATE:
+        return "gemma4 late april";
+    case CHAT_GEMMA4_JULY_SMALL:
+        return "gemma4 july small";
+    case CHAT_GEMMA4_JULY_LARGE:
+        return "gemma4 july large";
+    case CHAT_NONE:
+        break;
+    }
+    return "none";
+}
+
+/* ---- The writer ---- */
+
+void chat_fail(chat_writer *w, status st, const char *fmt, ...)
+{
+    char text[900];
+    va_list ap;
+    if (w->st)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    w->st = err_set(w->e, st, "%s", text);
+}
+
+static void write_text(chat_writer *w, const char *text, size_t n, bool literal)
+{
+    chat_prompt *p = w->p;
+    if (w->st || !n)
+        return;
+    size_t at = p->text.n;
+    str_put(&p->text, text, n);
+    if (p->text.bad) {
+        chat_fail(w, E_MEMORY, "no memory for a prompt of more than %zu bytes", at);
+        return;
+    }
+    chat_segment *last = p->n_segments ? &p->segment[p->n_segments - 1] : NULL;
+    if (last && last->literal == literal) {
+        last->n += n;
+        return;
+    }
+    if (p->n_segments == p->cap_segments) {
+        size_t cap = p->cap_segments ? p->cap_segments * 2 : 32;
+        chat_segment *more = mem_realloc(p->segment, cap, sizeof *more);
+        if (!more) {
+            chat_fail(w, E_MEMORY, "no memory for a prompt of %zu segments", cap);
+            return;
+        }
+        p->segment = more;
+        p->cap_segments = cap;
+    }
+    p->segment[p->n_segments++] = (chat_segment){at, n, literal};
+}
+
+void chat_lit(chat_writer *w, const char *text)
+{
+    write_text(w, text, strlen(text), true);
+}
+
+void chat_put(chat_writer *w, const char *text, size_t n)
+{
+    write_text(w, text, n, false);
+}
+
+void chat_puts(chat_writer *w, const char *text)
+{
+    write_text(w, text, strlen(text), false);
+}
+
+void chat_prompt_free(chat_prompt *p)
+{
+    str_free(&p->text);
+    mem_free(p->segment);
+    *p = (chat_prompt){0};
+}
+
+/* ---- Strings ---- */
+
+/* What Python's str.strip() takes away. */
+static bool is_space(uint32_t cp)
+{
+    return (cp >= 0x09 && cp <= 0x0D) || (cp >= 0x1C && cp <= 0x20) || cp == 0x85 || cp == 0xA0 ||
+           cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 ||
+           cp == 0x202F || cp == 0x205F || cp == 0x3000;
+}
+
+void text_trim(const char **s, size_t *n)
+{
+    uint32_t cp;
+    bool ok;
+    while (*n) {
+        size_t len = (size_t)utf8_decode(*s, *n, &cp, &ok);
+        if (!is_space(cp))
+            break;
+        *s += len;
+        *n -= len;
+    }
+    while (*n) {
+        size_t at = *n - 1;
+        while (at > 0 && *n - at < 4 && ((unsigned char)(*s)[at] & 0xC0) == 0x80)
+            at--;
+        utf8_decode(*s + at, *n - at, &cp, &ok);
+        if (!is_space(cp))
+            break;
+        *n = at;
+    }
+}
+
+/* ---- Prompts ---- */
+
+static status parse(const char *text, size_t n, const char *what, arena *mem, const json **out,
+                    err *e)
+{
+    if (n > CHAT_MAX_JSON_BYTES)
+        return err_set(e, E_LIMIT, "%s: %zu bytes of JSON; carat reads up to %d", what, n,
+                       CHAT_MAX_JSON_BYTES);
+    return json_parse(text, n, what, CHAT_MAX_DEPTH, mem, out, e);
+}
+
+status chat_render(chat_format f, const char *messages, size_t n_messages, const char *tools,
+                   size_t n_tools, const carat_chat_options *opt, chat_prompt *p, err *e)
+{
+    static const carat_chat_options off = {0};
+    const json *jm = NULL, *jt = NULL;
+    arena mem = {0};
+    status st;
+
+    *p = (chat_prompt){0};
+    if (f == CHAT_NONE)
+        return err_set(e, E_UNSUPPORTED,
+                       "this model carries no chat template that carat knows; send it plain text");
+    if ((st = parse(messages, n_messages, "messages", &mem, &jm, e)))
+        goto out;
+    if (tools && n_tools && (st = parse(tools, n_tools, "tools", &mem, &jt, e)))
+        goto out;
+    chat_writer w = {.p = p, .mem = &mem, .e = e};
+    gemma_render(&w, f, jm, jt, opt ? opt : &off);
+    st = w.st;
+out:
+    arena_free(&mem);
+    if (st)
+        chat_prompt_free(p);
+    return st;
+}
+
+status chat_tokenize(const vocab *v, const chat_prompt *p, bool raw_markers, id_list *out, err *e)
+{
+    static const char bos[] = "<bos>";
+    const size_t n_bos = sizeof bos - 1;
+    size_t skip = 0, n_spans = 0;
+    int64_t n_before = out->n;
+    status st = OK;
+
+    /* The template's own BOS, whatever the vocabulary calls that token. */
+    if (p->text.n >= n_bos && !memcmp(p->text.at, bos, n_bos)) {
+        skip = n_bos;
+        if (vocab_bos(v) >= 0 && (st = id_list_put(out, vocab_bos(v), e)))
+            return st;
+    }
+    text_span *span = mem_alloc((p->n_segments + 1) * sizeof *span);
+    if (!span) {
+        out->n = n_before;
+        return err_memory(e, "a prompt", p->n_segments * sizeof *span);
+    }
+    if (raw_markers) {
+        span[n_spans++] = (text_span){0, p->text.n - skip};
+    } else {
+        for (size_t i = 0; i < p->n_segments; i++) {
+            chat_segment s = p->segment[i];
+            size_t end = s.at + s.n;
+            if (!s.literal || end <= skip)
+                continue;
+            if (s.at < skip)
+                s.at = skip;
+            span[n_spans++] = (text_span){s.at - skip, end - s.at};
+        }
+    }
+    st = vocab_encode_spans(v, str_text(&p->text) + skip, p->text.n - skip, SPECIAL_ALL, span,
+                            n_spans, out, e);
+    mem_free(span);
+    if (st)
+        out->n = n_before;
+    return st;
+}

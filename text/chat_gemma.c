@@ -1,0 +1,575 @@
+/* chat_gemma.c - conversations in the Gemma 4 format, in each revision of its template.
+ *
+ *     <bos><|turn>system\n[<|think|>\n] system text, <|tool>declaration...<tool|> <turn|>\n
+ *     <|turn>user\n ... <turn|>\n
+ *     <|turn>model\n <|channel>thought\n...\n<channel|> <|tool_call>call:f{...}<tool_call|>
+ *         <|tool_response>response:f{...}<tool_response|> content <turn|>\n
+ *     <|turn>model\n
+ *
+ * A model's turn goes on over its tool calls, their results and further assistant messages. The
+ * three renderers share the system block, calls, responses and content; what differs is when a
+ * turn opens, when it closes, and which thoughts are kept.
+ *
+ * Two departures from the templates, both applied to every revision:
+ *   - Repair of a gap: with content after a tool's result the templates close the turn and then,
+ *     taking the result for the last thing said, ask for nothing. A prompt that ends in a closed
+ *     turn although an answer was asked for gets "<|turn>model\n".
+ *   - What a template would drop without a word or print as Python text is an error here: unknown
+ *     roles and parts, results of no call, contents of a wrong type.
+ */
+#include "text/chat_int.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef enum last_said { SAID_OTHER, SAID_CALL, SAID_RESPONSE } last_said;
+
+typedef enum role { ROLE_SYSTEM, ROLE_DEVELOPER, ROLE_USER, ROLE_ASSISTANT, ROLE_TOOL } role;
+static const char *const role_names[] = {"system", "developer", "user", "assistant", "tool"};
+
+typedef struct message {
+    const json *v;
+    size_t i; /* in the request, for messages to the user */
+    role role;
+    const json *calls, *responses; /* non-empty arrays, or NULL */
+} message;
+
+typedef struct gemma {
+    chat_writer *w;
+    chat_format format;
+    const carat_chat_options *opt;
+    message *m;
+    size_t n;
+    int64_t last_user; /* -1: none */
+    last_said said;
+    bool closed; /* the text ends in "<turn|>\n" */
+} gemma;
+
+/* ---- Reading messages ---- */
+
+static const json *list_of(gemma *g, const message *m, const char *key)
+{
+    const json *v = json_get(m->v, key);
+    if (!v)
+        return NULL;
+    if (v->kind != JSON_ARRAY)
+        chat_fail(g->w, E_FORMAT, "messages[%zu].%s is %s, not an array", m->i, key,
+                  json_kind_name(v));
+    else if (v->count && m->role != ROLE_ASSISTANT)
+        chat_fail(g->w, E_FORMAT, "messages[%zu].%s: only assistant messages have those", m->i,
+                  key);
+    else if (v->count > CHAT_MAX_CALLS)
+        chat_fail(g->w, E_LIMIT, "messages[%zu].%s has %zu entries; carat takes up to %d", m->i, key,
+                  v->count, CHAT_MAX_CALLS);
+    return v->kind == JSON_ARRAY && v->count ? v : NULL;
+}
+
+static void read_message(gemma *g, message *m, const json *v, size_t i)
+{
+    const json *r = json_get(v, "role");
+    size_t k = 0;
+    *m = (message){.v = v, .i = i};
+    if (v->kind != JSON_OBJECT || !json_is(r, JSON_STRING)) {
+        chat_fail(g->w, E_FORMAT, "messages[%zu] is %s; expected an object with a role", i,
+                  v->kind == JSON_OBJECT ? "an object without a role" : json_kind_name(v));
+        return;
+    }
+    while (k < 5 && strcmp(r->s, role_names[k]))
+        k++;
+    if (k == 5) {
+        chat_fail(g->w, E_FORMAT,
+                  "messages[%zu] has the role \"%.60s\"; roles are system, developer, user, "
+                  "assistant and tool",
+                  i, r->s);
+        return;
+    }
+    m->role = (role)k;
+    m->calls = list_of(g, m, "tool_calls");
+    m->responses = list_of(g, m, "tool_responses");
+}
+
+/* The string member, NULL when absent, null or empty; any other type is an error. */
+static const json *string_of(gemma *g, const message *m, const json *object, const char *key)
+{
+    const json *v = json_get(object, key);
+    if (v && v->kind != JSON_STRING)
+        chat_fail(g->w, E_FORMAT, "messages[%zu].%s is %s, not a string", m->i, key,
+                  json_kind_name(v));
+    return json_is(v, JSON_STRING) && v->n ? v : NULL;
+}
+
+/* ---- Content ---- */
+
+/* Text without thought spans: cut at each <channel|>, of each part keep what is before its first
+ * <|channel>. */
+static void put_without_thoughts(gemma *g, const char *s, size_t n)
+{
+    static const char open[] = "<|channel>", close[] = "<channel|>";
+    str kept = {0};
+    while (n) {
+        const char *end = memmem(s, n, close, sizeof close - 1);
+        size_t n_part = end ? (size_t)(end - s) : n;
+        const char *cut = memmem(s, n_part, open, sizeof open - 1);
+        str_put(&kept, s, cut ? (size_t)(cut - s) : n_part);
+        size_t skip = end ? n_part + sizeof close - 1 : n;
+        s += skip;
+        n -= skip;
+    }
+    if (kept.bad)
+        chat_fail(g->w, E_MEMORY, "no memory for a message");
+    s = str_text(&kept);
+    n = kept.n;
+    text_trim(&s, &n);
+    chat_put(g->w, s, n);
+    str_free(&kept);
+}
+
+static void put_trimmed(gemma *g, const char *s, size_t n)
+{
+    text_trim(&s, &n);
+    chat_put(g->w, s, n);
+}
+
+/* The place holder of a media part, NULL if the part is none. */
+static const char *media_of(const json *kind)
+{
+    static const char *const kinds[][2] = {{"image", "<|image|>"},
+                                           {"image_url", "<|image|>"},
+                                           {"audio", "<|audio|>"},
+                                           {"input_audio", "<|audio|>"},
+                                           {"video", "<|video|>"}};
+    for (size_t i = 0; json_is(kind, JSON_STRING) && i < sizeof kinds / sizeof *kinds; i++)
+        if (!strcmp(kind->s, kinds[i][0]))
+            return kinds[i][1];
+    return NULL;
+}
+
+/* The text of part `it`, or NULL with *media set; anything else is an error. */
+static const json *part_text(gemma *g, const message *m, const json *it, const char **media)
+{
+    const json *kind = json_get(it, "type"), *text = json_get(it, "text");
+    *media = media_of(kind);
+    if (*media)
+        return NULL;
+    if (json_is(kind, JSON_STRING) && !strcmp(kind->s, "text") && json_is(text, JSON_STRING))
+        return text;
+    chat_fail(g->w, E_FORMAT,
+              "messages[%zu].content: a part of type \"%.60s\"%s; expected text, image, image_url, "
+              "audio, input_audio or video",
+              m->i, json_is(kind, JSON_STRING) ? kind->s : json_kind_name(kind),
+              json_is(text, JSON_STRING) ? "" : " without text");
+    return NULL;
+}
+
+static void put_media(gemma *g, const char *media)
+{
+    chat_lit(g->w, media);
+    g->w->p->n_media++;
+}
+
+static const json *content_of(gemma *g, const message *m)
+{
+    const json *c = json_get(m->v, "content");
+    if (c && c->kind != JSON_STRING && c->kind != JSON_ARRAY)
+        chat_fail(g->w, E_FORMAT,
+                  "messages[%zu].content is %s; expected a string, an array of parts, or null",
+                  m->i, json_kind_name(c));
+    return c;
+}
+
+/* Returns whether a part was media. */
+static bool put_content(gemma *g, const message *m)
+{
+    const json *c = content_of(g, m);
+    bool model = m->role == ROLE_ASSISTANT, any_media = false;
+    if (json_is(c, JSON_STRING)) {
+        if (model)
+            put_without_thoughts(g, c->s, c->n);
+        else
+            put_trimmed(g, c->s, c->n);
+    }
+    for (const json *it = json_is(c, JSON_ARRAY) ? c->first : NULL; it && !g->w->st;
+         it = it->next) {
+        const char *media;
+        const json *text = part_text(g, m, it, &media);
+        if (media) {
+            put_media(g, media);
+            any_media = true;
+        } else if (text && model) {
+            put_without_thoughts(g, text->s, text->n);
+        } else if (text) {
+            put_trimmed(g, text->s, text->n);
+        }
+    }
+    return any_media;
+}
+
+/* ---- Calls and responses ---- */
+
+static const json *call_name(gemma *g, const message *m, const json *call, size_t i)
+{
+    const json *f = json_get(call, "function"), *name = json_get(f, "name");
+    if (json_is(name, JSON_STRING) && name->n && !strpbrk(name->s, "{}\n"))
+        return name;
+    chat_fail(g->w, E_FORMAT,
+              "messages[%zu].tool_calls[%zu] has no usable function name (a non-empty string "
+              "without braces)",
+              m->i, i);
+    return NULL;
+}
+
+/* Arguments come as an object, or as the JSON text of one (the OpenAI way); nothing at all and an
+ * empty string mean no arguments. */
+static void put_arguments(gemma *g, const message *m, const json *call, size_t i)
+{
+    const json *a = json_get(json_get(call, "function"), "arguments");
+    char where[80];
+    snprintf(where, sizeof where, "messages[%zu].tool_calls[%zu].function.arguments", m->i, i);
+    if (json_is(a, JSON_STRING)) {
+        const char *s = a->s;
+        size_t n = a->n;
+        text_trim(&s, &n);
+        if (!n)
+            return;
+        status st = json_parse(s, n, where, CHAT_MAX_DEPTH, g->w->mem, &a, g->w->e);
+        if (st) {
+            g->w->st = st;
+            return;
+        }
+    }
+    if (!a || a->kind == JSON_NULL)
+        return;
+    if (a->kind != JSON_OBJECT) {
+        chat_fail(g->w, E_FORMAT, "%s: expected a JSON object, found %s", where, json_kind_name(a));
+        return;
+    }
+    tools_put_members(g->w, a, true, where);
+}
+
+static void put_calls(gemma *g, const message *m)
+{
+    size_t i = 0;
+    for (const json *call = m->calls->first; call && !g->w->st; call = call->next, i++) {
+        const json *name = call_name(g, m, call, i);
+        if (!name)
+            return;
+        chat_lit(g->w, "<|tool_call>call:");
+        chat_put(g->w, name->s, name->n);
+        chat_lit(g->w, "{");
+        put_arguments(g, m, call, i);
+        chat_lit(g->w, "}<tool_call|>");
+    }
+    g->said = SAID_CALL;
+}
+
+/* Results are what the outside world said: they may contain anything, even the delimiter. It
+ * stays plain text there, as content never matches special tokens. */
+static void put_response(gemma *g, const message *m, const char *name, const json *response)
+{
+    char where[64];
+    snprintf(where, sizeof where, "messages[%zu]", m->i);
+    chat_lit(g->w, "<|tool_response>response:");
+    chat_puts(g->w, name);
+    if (json_is(response, JSON_OBJECT)) {
+        chat_lit(g->w, "{");
+        tools_put_members(g->w, response, false, where);
+    } else {
+        static const json null = {.kind = JSON_NULL};
+        chat_lit(g->w, "{value:");
+        tools_put_value(g->w, response ? response : &null, false, false, where);
+    }
+    chat_lit(g->w, "}<tool_response|>");
+    g->said = SAID_RESPONSE;
+}
+
+/* The results an assistant message carries itself, Google's own form. */
+static void put_own_responses(gemma *g, const message *m)
+{
+    for (const json *r = m->responses->first; r && !g->w->st; r = r->next) {
+        const json *name = string_of(g, m, r, "name");
+        if (!json_has(r, "response"))
+            chat_fail(g->w, E_FORMAT, "messages[%zu].tool_responses: an entry has no response",
+                      m->i);
+        put_response(g, m, name ? name->s : "unknown", json_get(r, "response"));
+    }
+}
+
+static bool same_id(const json *a, const json *b)
+{
+    if (!a || !b)
+        return a == b; /* two absent ids are the same one, as in Python */
+    return a->kind == JSON_STRING && b->kind == JSON_STRING && a->n == b->n &&
+           !memcmp(a->s, b->s, a->n);
+}
+
+/* One `tool` message after the call it answers. */
+static void put_tool_message(gemma *g, const message *caller, const message *m)
+{
+    const json *given = string_of(g, m, m->v, "name"), *c = content_of(g, m);
+    const char *name = given ? given->s : "unknown";
+    size_t i = 0;
+    for (const json *call = caller->calls->first; call && !g->w->st; call = call->next, i++)
+        if (same_id(json_get(call, "id"), json_get(m->v, "tool_call_id"))) {
+            const json *called = call_name(g, caller, call, i);
+            name = called ? called->s : name;
+        }
+    if (!json_is(c, JSON_ARRAY)) {
+        put_response(g, m, name, c);
+        return;
+    }
+    str text = {0};
+    for (const json *it = c->first; it && !g->w->st; it = it->next) {
+        const char *media;
+        const json *part = part_text(g, m, it, &media);
+        if (part)
+            str_put(&text, part->s, part->n);
+    }
+    if (text.bad)
+        chat_fail(g->w, E_MEMORY, "no memory for a message");
+    json whole = {.kind = JSON_STRING, .s = str_text(&text), .n = text.n};
+    put_response(g, m, name, &whole);
+    str_free(&text);
+    if (g->format == CHAT_GEMMA4_APRIL_LATE)
+        return; /* it forgets the media */
+    for (const json *it = c->first; it; it = it->next) {
+        const char *media = media_of(json_get(it, "type"));
+        if (media)
+            put_media(g, media);
+    }
+}
+
+/* ---- Turns ---- */
+
+static void open_turn(gemma *g, role r)
+{
+    chat_lit(g->w, "<|turn>");
+    chat_lit(g->w, r == ROLE_ASSISTANT ? "model" : role_names[r]);
+    chat_lit(g->w, "\n");
+    g->closed = false;
+}
+
+static void close_turn(gemma *g)
+{
+    chat_lit(g->w, "<turn|>\n");
+    g->closed = true;
+}
+
+static void put_thought(gemma *g, const json *text, const char *end)
+{
+    chat_lit(g->w, "<|channel>thought\n");
+    chat_put(g->w, text->s, text->n);
+    chat_lit(g->w, end);
+}
+
+/* The neighbour of message i that is not a tool's, or NULL. */
+static const message *next_spoken(const gemma *g, size_t i)
+{
+    for (i++; i < g->n; i++)
+        if (g->m[i].role != ROLE_TOOL)
+            return &g->m[i];
+    return NULL;
+}
+
+static const message *previous_spoken(const gemma *g, size_t i)
+{
+    while (i-- > 0)
+        if (g->m[i].role != ROLE_TOOL)
+            return &g->m[i];
+    return NULL;
+}
+
+static const json *reasoning_of(gemma *g, const message *m)
+{
+    const json *a = string_of(g, m, m->v, "reasoning");
+    const json *b = string_of(g, m, m->v, "reasoning_content");
+    return a ? a : b;
+}
+
+static bool has_text(const chat_prompt *p, size_t from)
+{
+    const char *s = str_text(&p->text) + from;
+    size_t n = p->text.n - from;
+    text_trim(&s, &n);
+    return n > 0;
+}
+
+/* July 2026 and late April: results of the `tool` role follow the calls they answer. */
+static void put_message(gemma *g, size_t i)
+{
+    const message *m = &g->m[i], *before = previous_spoken(g, i), *after = next_spoken(g, i);
+    bool july = g->format >= CHAT_GEMMA4_JULY_SMALL, model = m->role == ROLE_ASSISTANT;
+    bool last_turn = (int64_t)i > g->last_user, answered = false;
+
+    g->said = SAID_OTHER;
+    if (!(model && before && before->role == ROLE_ASSISTANT))
+        open_turn(g, m->role);
+    g->closed = false;
+
+    const json *thought = reasoning_of(g, m);
+    bool keep = july ? last_turn || (g->opt->preserve_thinking && m->calls) : last_turn && m->calls;
+    if (thought && keep)
+        put_thought(g, thought, "\n<channel|>");
+    if (m->calls)
+        put_calls(g, m);
+    if (m->responses) {
+        put_own_responses(g, m);
+        answered = true;
+    } else if (m->calls) {
+        for (size_t k = i + 1; k < g->n && g->m[k].role == ROLE_TOOL; k++) {
+            put_tool_message(g, m, &g->m[k]);
+            answered = true;
+        }
+    }
+
+    size_t from = g->w->p->text.n;
+    bool media = put_content(g, m);
+    bool waiting = g->said == SAID_CALL && !answered;
+    if (july) {
+        bool content = has_text(g->w->p, from);
+        bool goes_on = model && after && after->role == ROLE_ASSISTANT && (!m->calls || answered);
+        if (waiting)
+            chat_lit(g->w, "<|tool_response>");
+        else if (!goes_on && !(answered && !content && !after))
+            close_turn(g);
+    } else {
+        if (media) {
+            g->said = SAID_OTHER;
+            waiting = false;
+        }
+        if (waiting)
+            chat_lit(g->w, "<|tool_response>");
+        else if (!(answered && !json_truthy(json_get(m->v, "content"))))
+            close_turn(g);
+    }
+}
+
+/* First April: every message is a turn of its own, results included. */
+static void put_message_first(gemma *g, size_t i)
+{
+    const message *m = &g->m[i];
+    if (!(g->said == SAID_RESPONSE && m->calls))
+        open_turn(g, m->role);
+    g->said = SAID_OTHER;
+    g->closed = false;
+    if (m->calls) {
+        const json *thought = string_of(g, m, m->v, "reasoning_content");
+        if (thought && (int64_t)i > g->last_user)
+            put_thought(g, thought, "<channel|>");
+        put_calls(g, m);
+    }
+    if (m->responses)
+        put_own_responses(g, m);
+    if (put_content(g, m))
+        g->said = SAID_OTHER;
+    if (!(m->responses && !json_truthy(json_get(m->v, "content"))))
+        close_turn(g);
+}
+
+/* The text of the first system message. */
+static void put_system(gemma *g, const message *m)
+{
+    const json *c = content_of(g, m);
+    if (json_is(c, JSON_STRING))
+        put_trimmed(g, c->s, c->n);
+    for (const json *it = json_is(c, JSON_ARRAY) ? c->first : NULL; it && !g->w->st;
+         it = it->next) {
+        const char *media;
+        const json *text = part_text(g, m, it, &media);
+        if (media) {
+            chat_fail(g->w, E_FORMAT, "messages[%zu].content: a system message holds text only",
+                      m->i);
+        } else if (text) {
+            put_trimmed(g, text->s, text->n);
+            chat_lit(g->w, " ");
+        }
+    }
+}
+
+static void put_generation_prompt(gemma *g)
+{
+    bool thinking = g->opt->thinking, july = g->format >= CHAT_GEMMA4_JULY_SMALL;
+    bool large = g->format != CHAT_GEMMA4_JULY_SMALL;
+    bool first = g->format == CHAT_GEMMA4_APRIL_FIRST;
+    bool opens = g->said == SAID_OTHER || (first && g->said == SAID_CALL);
+    if (opens) {
+        open_turn(g, ROLE_ASSISTANT);
+    } else if (g->closed) {
+        open_turn(g, ROLE_ASSISTANT); /* the repair: see the top of this file */
+        if (!first)
+            return;
+    } else if (july && g->said == SAID_RESPONSE && thinking) {
+        chat_lit(g->w, "<|channel>thought\n");
+        g->w->p->starts_thinking = true;
+    }
+    if (large && !thinking && (opens || first))
+        chat_lit(g->w, "<|channel>thought\n<channel|>");
+}
+
+void gemma_render(chat_writer *w, chat_format f, const json *messages, const json *tools,
+                  const carat_chat_options *opt)
+{
+    gemma g = {.w = w, .format = f, .opt = opt, .last_user = -1};
+    tools_style style = f == CHAT_GEMMA4_APRIL_FIRST  ? TOOLS_APRIL_FIRST
+                        : f == CHAT_GEMMA4_APRIL_LATE ? TOOLS_APRIL_LATE
+                                                      : TOOLS_JULY;
+    size_t i = 0;
+
+    w->python = f == CHAT_GEMMA4_APRIL_FIRST || f == CHAT_GEMMA4_APRIL_LATE;
+    if (messages->kind != JSON_ARRAY || !messages->count) {
+        chat_fail(w, E_FORMAT, "messages is %s; expected an array with at least one message",
+                  messages->kind == JSON_ARRAY ? "empty" : json_kind_name(messages));
+        return;
+    }
+    if (tools && tools->kind != JSON_ARRAY && tools->kind != JSON_NULL) {
+        chat_fail(w, E_FORMAT, "tools is %s; expected an array", json_kind_name(tools));
+        return;
+    }
+    g.m = arena_array(w->mem, messages->count, sizeof *g.m);
+    if (!g.m) {
+        chat_fail(w, E_MEMORY, "no memory for %zu messages", messages->count);
+        return;
+    }
+    for (const json *v = messages->first; v && !w->st; v = v->next)
+        read_message(&g, &g.m[g.n++], v, i++);
+    if (w->st)
+        return;
+
+    chat_lit(w, "<bos>");
+    bool system = g.m[0].role == ROLE_SYSTEM || g.m[0].role == ROLE_DEVELOPER;
+    if (opt->thinking || json_truthy(tools) || system) {
+        open_turn(&g, ROLE_SYSTEM);
+        if (opt->thinking)
+            chat_lit(w, "<|think|>\n");
+        if (system) {
+            put_system(&g, &g.m[0]);
+            g.m++;
+            g.n--;
+        }
+        i = 0;
+        for (const json *t = json_truthy(tools) ? tools->first : NULL; t && !w->st; t = t->next) {
+            chat_lit(w, "<|tool>");
+            tools_put_declaration(w, t, i++, style);
+            chat_lit(w, "<tool|>");
+        }
+        close_turn(&g);
+    }
+    for (i = 0; i < g.n; i++)
+        if (g.m[i].role == ROLE_USER)
+            g.last_user = (int64_t)i;
+    bool after_call = false;
+    for (i = 0; i < g.n && !w->st; i++) {
+        if (f == CHAT_GEMMA4_APRIL_FIRST) {
+            put_message_first(&g, i);
+        } else if (g.m[i].role != ROLE_TOOL) {
+            put_message(&g, i);
+            after_call = g.m[i].calls && !g.m[i].responses;
+        } else if (!after_call) {
+            chat_fail(w, E_FORMAT,
+                      "messages[%zu] is a tool's result, but no tool was called right before it",
+                      g.m[i].i);
+        }
+    }
+    if (!opt->no_generation_prompt && !w->st)
+        put_generation_prompt(&g);
+}

@@ -1,0 +1,550 @@
+/* json.c - see json.h. Recursive descent with a depth limit; nothing here knows about chats. */
+#include "text/json.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+
+#include <locale.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct parser {
+    const char *text, *what;
+    size_t n, at;
+    int max_depth;
+    arena *mem;
+    err *e;
+    status st;
+    str scratch; /* a string being unescaped */
+} parser;
+
+static status fail(parser *p, const char *why)
+{
+    size_t line = 1, column = 1;
+    for (size_t i = 0; i < p->at && i < p->n; i++) {
+        column++;
+        if (p->text[i] == '\n') {
+            line++;
+            column = 1;
+        }
+    }
+    return p->st = err_set(p->e, E_FORMAT, "%s is not valid JSON: line %zu, column %zu: %s",
+                           p->what, line, column, why);
+}
+
+static status no_memory(parser *p)
+{
+    return p->st = err_memory(p->e, p->what, p->n);
+}
+
+static void skip_space(parser *p)
+{
+    while (p->at < p->n && strchr(" \t\r\n", p->text[p->at]) && p->text[p->at])
+        p->at++;
+}
+
+static bool take(parser *p, char c)
+{
+    if (p->at == p->n || p->text[p->at] != c)
+        return false;
+    p->at++;
+    return true;
+}
+
+/* Four hex digits, -1 if they are not. */
+static int32_t take_hex4(parser *p)
+{
+    int32_t v = 0;
+    if (p->n - p->at < 4)
+        return -1;
+    for (int i = 0; i < 4; i++) {
+        char c = p->text[p->at + (size_t)i];
+        int d = c >= '0' && c <= '9'   ? c - '0'
+                : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                       : -1;
+        if (d < 0)
+            return -1;
+        v = v * 16 + d;
+    }
+    p->at += 4;
+    return v;
+}
+
+static status take_escape(parser *p)
+{
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    char out[4];
+    if (p->at == p->n)
+        return fail(p, "the text ends inside a string");
+    char c = p->text[p->at++];
+    const char *f = c ? strchr(from, c) : NULL;
+    if (f) {
+        str_putc(&p->scratch, to[f - from]);
+        return OK;
+    }
+    int32_t cp = c == 'u' ? take_hex4(p) : -1;
+    if (cp < 0)
+        return fail(p, "an unknown escape in a string");
+    if (cp >= 0xD800 && cp < 0xDC00) {
+        int32_t low = take(p, '\\') && take(p, 'u') ? take_hex4(p) : -1;
+        if (low < 0xDC00 || low > 0xDFFF)
+            return fail(p, "half a surrogate pair in a string");
+        cp = 0x10000 + ((cp - 0xD800) << 10) + (low - 0xDC00);
+    } else if (cp >= 0xDC00 && cp < 0xE000) {
+        return fail(p, "half a surrogate pair in a string");
+    }
+    str_put(&p->scratch, out, (size_t)utf8_encode((uint32_t)cp, out));
+    return OK;
+}
+
+/* After the opening quote. */
+static status take_string(parser *p, const char **s, size_t *n)
+{
+    str_cut(&p->scratch, 0);
+    for (;;) {
+        size_t from = p->at;
+        while (p->at < p->n) {
+            unsigned char c = (unsigned char)p->text[p->at];
+            uint32_t cp;
+            bool ok = true;
+            if (c == '"' || c == '\\' || c < 0x20)
+                break;
+            p->at += c < 0x80 ? 1 : (size_t)utf8_decode(p->text + p->at, p->n - p->at, &cp, &ok);
+            if (!ok)
+                return fail(p, "a string is not valid UTF-8");
+        }
+        str_put(&p->scratch, p->text + from, p->at - from);
+        if (take(p, '"'))
+            break;
+        if (p->at == p->n)
+            return fail(p, "the text ends inside a string");
+        if (!take(p, '\\'))
+            return fail(p, "a control character in a string");
+        if (take_escape(p))
+            return p->st;
+    }
+    if (p->scratch.bad || !(*s = arena_strndup(p->mem, str_text(&p->scratch), p->scratch.n)))
+        return no_memory(p);
+    *n = p->scratch.n;
+    return OK;
+}
+
+size_t json_number_length(const char *s, size_t n, bool *real)
+{
+    size_t i = 0, digits;
+    *real = false;
+#define DIGITS                                                                                     \
+    for (digits = 0; i < n && s[i] >= '0' && s[i] <= '9'; i++)                                     \
+    digits++
+    if (i < n && s[i] == '-')
+        i++;
+    size_t from = i;
+    DIGITS;
+    if (!digits || (digits > 1 && s[from] == '0'))
+        return 0;
+    if (i < n && s[i] == '.') {
+        i++;
+        *real = true;
+        DIGITS;
+        if (!digits)
+            return 0;
+    }
+    if (i < n && (s[i] == 'e' || s[i] == 'E')) {
+        i++;
+        *real = true;
+        if (i < n && (s[i] == '+' || s[i] == '-'))
+            i++;
+        DIGITS;
+        if (!digits)
+            return 0;
+    }
+#undef DIGITS
+    return i;
+}
+
+static status take_value(parser *p, int depth, json *v);
+
+static int by_exact_key(const void *a, const void *b)
+{
+    const json *x = *(json *const *)a, *y = *(json *const *)b;
+    size_t n = x->n_key < y->n_key ? x->n_key : y->n_key;
+    int c = memcmp(x->key, y->key, n);
+    if (c)
+        return c;
+    if (x->n_key != y->n_key)
+        return x->n_key < y->n_key ? -1 : 1;
+    return x->count < y->count ? -1 : 1; /* see drop_repeats: the place in the object */
+}
+
+/* Of members with one key, the first takes the value of the last and the others go. */
+static status drop_repeats(parser *p, json *v)
+{
+    json **m = mem_alloc(v->count * sizeof *m), *it = v->first;
+    size_t *counts = mem_alloc(v->count * sizeof *counts), n = v->count;
+    if (!m || !counts) {
+        mem_free(m);
+        mem_free(counts);
+        return no_memory(p);
+    }
+    /* The place in the object is lent the count field, which comes back below. */
+    for (size_t i = 0; i < n; i++, it = it->next) {
+        m[i] = it;
+        counts[i] = it->count;
+        it->count = i;
+    }
+    qsort(m, n, sizeof *m, by_exact_key);
+    bool any = false;
+    for (size_t i = 0, j; i < n; i = j) {
+        json *first = m[i];
+        for (j = i + 1;
+             j < n && m[j]->n_key == first->n_key && !memcmp(m[j]->key, first->key, first->n_key);
+             j++)
+            any = true;
+        json *last = m[j - 1];
+        if (last != first) {
+            counts[first->count] = counts[last->count];
+            first->kind = last->kind;
+            first->s = last->s;
+            first->n = last->n;
+            first->first = last->first;
+        }
+        for (size_t k = i + 1; k < j; k++)
+            m[k]->key = NULL; /* to be unlinked */
+    }
+    for (it = v->first; it; it = it->next)
+        it->count = counts[it->count];
+    if (any)
+        for (json **link = &v->first; *link;) {
+            if ((*link)->key) {
+                link = &(*link)->next;
+            } else {
+                *link = (*link)->next;
+                v->count--;
+            }
+        }
+    mem_free(m);
+    mem_free(counts);
+    return OK;
+}
+
+static status take_children(parser *p, int depth, json *v)
+{
+    bool object = v->kind == JSON_OBJECT;
+    char close = object ? '}' : ']';
+    json **link = &v->first;
+    if (depth >= p->max_depth)
+        return p->st = err_set(p->e, E_LIMIT, "%s: JSON nested deeper than %d levels", p->what,
+                               p->max_depth);
+    skip_space(p);
+    if (take(p, close))
+        return OK;
+    for (;;) {
+        json *item = arena_alloc(p->mem, sizeof *item);
+        if (!item)
+            return no_memory(p);
+        skip_space(p);
+        if (object) {
+            if (!take(p, '"'))
+                return fail(p, "expected a key in quotes");
+            if (take_string(p, &item->key, &item->n_key))
+                return p->st;
+            skip_space(p);
+            if (!take(p, ':'))
+                return fail(p, "expected a colon after a key");
+        }
+        if (take_value(p, depth + 1, item))
+            return p->st;
+        *link = item;
+        link = &item->next;
+        v->count++;
+        skip_space(p);
+        if (take(p, close))
+            break;
+        if (!take(p, ','))
+            return fail(p, object ? "expected a comma or a closing brace"
+                                  : "expected a comma or a closing bracket");
+    }
+    return object && v->count > 1 ? drop_repeats(p, v) : OK;
+}
+
+static bool take_word(parser *p, const char *word)
+{
+    size_t n = strlen(word);
+    if (p->n - p->at < n || memcmp(p->text + p->at, word, n))
+        return false;
+    p->at += n;
+    return true;
+}
+
+static status take_value(parser *p, int depth, json *v)
+{
+    bool real;
+    size_t n;
+    skip_space(p);
+    if (p->at == p->n)
+        return fail(p, "the text ends where a value should be");
+    if (take(p, '"')) {
+        v->kind = JSON_STRING;
+        return take_string(p, &v->s, &v->n);
+    }
+    if (take(p, '{')) {
+        v->kind = JSON_OBJECT;
+        return take_children(p, depth, v);
+    }
+    if (take(p, '[')) {
+        v->kind = JSON_ARRAY;
+        return take_children(p, depth, v);
+    }
+    if ((n = json_number_length(p->text + p->at, p->n - p->at, &real))) {
+        v->kind = real ? JSON_REAL : JSON_INTEGER;
+        v->n = n;
+        v->s = arena_strndup(p->mem, p->text + p->at, n);
+        p->at += n;
+        return v->s ? OK : no_memory(p);
+    }
+    if (take_word(p, "null"))
+        v->kind = JSON_NULL;
+    else if (take_word(p, "true"))
+        v->kind = JSON_TRUE;
+    else if (take_word(p, "false"))
+        v->kind = JSON_FALSE;
+    else
+        return fail(p, "expected a value");
+    return OK;
+}
+
+status json_parse(const char *text, size_t n, const char *what, int max_depth, arena *mem,
+                  const json **out, err *e)
+{
+    parser p = {.text = text, .what = what, .n = n, .max_depth = max_depth, .mem = mem, .e = e};
+    json *v = arena_alloc(mem, sizeof *v);
+    *out = NULL;
+    if (!v)
+        return err_memory(e, what, sizeof *v);
+    if (!take_value(&p, 0, v)) {
+        skip_space(&p);
+        if (p.at < n)
+            fail(&p, "text after the end of the value");
+    }
+    str_free(&p.scratch);
+    if (!p.st)
+        *out = v;
+    return p.st;
+}
+
+/* ---- Questions ---- */
+
+static const json *find(const json *v, const char *key)
+{
+    size_t n = strlen(key);
+    if (!v || v->kind != JSON_OBJECT)
+        return NULL;
+    for (const json *m = v->first; m; m = m->next)
+        if (m->n_key == n && !memcmp(m->key, key, n))
+            return m;
+    return NULL;
+}
+
+const json *json_get(const json *v, const char *key)
+{
+    const json *m = find(v, key);
+    return m && m->kind != JSON_NULL ? m : NULL;
+}
+
+bool json_has(const json *v, const char *key)
+{
+    return find(v, key) != NULL;
+}
+
+bool json_is(const json *v, json_kind kind)
+{
+    return v && v->kind == kind;
+}
+
+bool json_truthy(const json *v)
+{
+    if (!v)
+        return false;
+    switch (v->kind) {
+    case JSON_OBJECT:
+    case JSON_ARRAY:
+        return v->count > 0;
+    case JSON_STRING:
+        return v->n > 0;
+    case JSON_INTEGER:
+    case JSON_REAL:
+        return strcspn(v->s, "123456789eE") < strcspn(v->s, "eE"); /* a digit that counts */
+    case JSON_TRUE:
+        return true;
+    case JSON_FALSE:
+    case JSON_NULL:
+        break;
+    }
+    return false;
+}
+
+const char *json_kind_name(const json *v)
+{
+    static const char *const name[] = {"null",     "false",    "true",     "a number",
+                                       "a number", "a string", "an array", "an object"};
+    return v ? name[v->kind] : "nothing";
+}
+
+/* Lower case of the scripts whose names turn up as keys: Latin, Greek, Cyrillic. */
+static uint32_t lower(uint32_t c)
+{
+    if (c < 0x80)
+        return c >= 'A' && c <= 'Z' ? c + 32 : c;
+    if (c >= 0xC0 && c <= 0xDE)
+        return c == 0xD7 ? c : c + 32;
+    if ((c >= 0x100 && c <= 0x12F) || (c >= 0x132 && c <= 0x137) || (c >= 0x14A && c <= 0x177))
+        return c | 1;
+    if ((c >= 0x139 && c <= 0x148) || (c >= 0x179 && c <= 0x17E))
+        return c & 1 ? c + 1 : c;
+    if (c == 0x178)
+        return 0xFF;
+    if (c >= 0x391 && c <= 0x3A9)
+        return c == 0x3A2 ? c : c + 32;
+    if (c >= 0x410 && c <= 0x42F)
+        return c + 32;
+    if (c >= 0x400 && c <= 0x40F)
+        return c + 80;
+    return c;
+}
+
+static int compare_lower(const json *a, const json *b)
+{
+    size_t i = 0, j = 0;
+    while (i < a->n_key && j < b->n_key) {
+        uint32_t x, y;
+        bool ok;
+        i += (size_t)utf8_decode(a->key + i, a->n_key - i, &x, &ok);
+        j += (size_t)utf8_decode(b->key + j, b->n_key - j, &y, &ok);
+        x = lower(x);
+        y = lower(y);
+        if (x != y)
+            return x < y ? -1 : 1;
+    }
+    return i < a->n_key ? 1 : j < b->n_key ? -1 : 0;
+}
+
+/* A stable merge sort: keys that differ in case only keep their order. */
+static void sort_members(const json **m, const json **spare, size_t n)
+{
+    size_t half = n / 2, i = 0, j = half, k = 0;
+    if (n < 2)
+        return;
+    sort_members(m, spare, half);
+    sort_members(m + half, spare, n - half);
+    while (i < half && j < n)
+        spare[k++] = compare_lower(m[j], m[i]) < 0 ? m[j++] : m[i++];
+    while (i < half)
+        spare[k++] = m[i++];
+    memcpy(m, spare, k * sizeof *m);
+}
+
+const json **json_sorted(const json *object, arena *mem)
+{
+    size_t n = object->count, i = 0;
+    const json **m = n ? arena_array(mem, 2 * n, sizeof *m) : NULL;
+    if (!m)
+        return NULL;
+    for (const json *it = object->first; it; it = it->next)
+        m[i++] = it;
+    sort_members(m, m + n, n);
+    return m;
+}
+
+/* ---- Writing ---- */
+
+void json_put_string(str *out, const char *s, size_t n)
+{
+    static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
+    str_putc(out, '"');
+    for (size_t i = 0, from_i = 0; i <= n; i++) {
+        unsigned char c = i < n ? (unsigned char)s[i] : 0;
+        if (i < n && c >= 0x20 && c != '"' && c != '\\' && c != 0x7F)
+            continue;
+        str_put(out, s + from_i, i - from_i);
+        from_i = i + 1;
+        if (i == n)
+            break;
+        const char *f = c ? strchr(from, c) : NULL;
+        if (f) {
+            str_putc(out, '\\');
+            str_putc(out, to[f - from]);
+        } else {
+            str_printf(out, "\\u%04x", c);
+        }
+    }
+    str_putc(out, '"');
+}
+
+bool json_put_python_number(str *out, const json *v)
+{
+    if (v->kind == JSON_INTEGER) {
+        /* JSON allows -0 and Python reads it as the integer 0. */
+        str_puts(out, strcmp(v->s, "-0") ? v->s : "0");
+        return true;
+    }
+    /* strtod and printf follow the caller's locale; JSON does not. */
+    char text[64], digits[40];
+    const char *point = localeconv()->decimal_point;
+    const char *dot = strchr(v->s, '.');
+    char *copy = NULL, *end;
+    double d;
+    if (dot && strcmp(point, ".")) {
+        size_t n = v->n + strlen(point) + 1;
+        if (!(copy = mem_alloc(n))) {
+            out->bad = true;
+            return true;
+        }
+        snprintf(copy, n, "%.*s%s%s", (int)(dot - v->s), v->s, point, dot + 1);
+    }
+    d = strtod(copy ? copy : v->s, &end);
+    mem_free(copy);
+    if (!isfinite(d))
+        return false;
+    /* The shortest digits that read back as d: d.ddddde[+-]xx. */
+    for (int precision = 0; precision < 18; precision++) {
+        snprintf(text, sizeof text, "%.*e", precision, d);
+        if (strtod(text, NULL) == d)
+            break;
+    }
+    size_t k = 0;
+    int exponent = 0;
+    for (const char *c = text; *c; c++) {
+        if (*c >= '0' && *c <= '9')
+            digits[k++] = *c;
+        if (*c == 'e') {
+            exponent = atoi(c + 1);
+            break;
+        }
+    }
+    while (k > 1 && digits[k - 1] == '0')
+        k--;
+    digits[k] = 0;
+    if (signbit(d))
+        str_putc(out, '-');
+    if (exponent < -4 || exponent >= 16) {
+        str_putc(out, digits[0]);
+        if (k > 1) {
+            str_putc(out, '.');
+            str_put(out, digits + 1, k - 1);
+        }
+        str_printf(out, "e%c%02d", exponent < 0 ? '-' : '+', abs(exponent));
+    } else if (exponent < 0) {
+        str_puts(out, "0.");
+        for (int i = -1; i > exponent; i--)
+            str_putc(out, '0');
+        str_put(out, digits, k);
+    } else {
+        for (size_t i = 0; i <= (size_t)exponent; i++)
+            str_putc(out, i < k ? digits[i] : '0');
+        str_putc(out, '.');
+        str_puts(out, (size_t)exponent + 1 < k ? digits + exponent + 1 : "0");
+    }
+    return true;
+}

@@ -1,0 +1,473 @@
+/* tools.c - how Gemma 4 spells tools: values, and the declaration of a function.
+ *
+ *     declaration:NAME{description:<|"|>...<|"|>,parameters:{properties:{...},required:[...],
+ *                      type:<|"|>OBJECT<|"|>}}
+ *
+ * Follows the templates member by member, their revisions included. Where the published templates
+ * would print something no model was trained on, this differs, on purpose:
+ *   - a schema `type` that is a list is read as its first type but null, plus nullable;
+ *   - a function's parameters or response without a type are objects (the templates forget the
+ *     closing brace);
+ *   - a property schema that is no object (JSON Schema allows true and false) is an empty one.
+ */
+#include "text/chat_int.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void put_quoted(chat_writer *w, const char *s, size_t n)
+{
+    chat_lit(w, STRING_DELIMITER);
+    chat_put(w, s, n);
+    chat_lit(w, STRING_DELIMITER);
+}
+
+static bool has_delimiter(const char *s, size_t n)
+{
+    return memmem(s, n, STRING_DELIMITER, sizeof STRING_DELIMITER - 1) != NULL;
+}
+
+static void refuse_delimiter(chat_writer *w, const char *s, size_t n, const char *where)
+{
+    if (has_delimiter(s, n))
+        chat_fail(w, E_FORMAT,
+                  "%s: a string contains %s, which ends strings in this model's tool syntax and "
+                  "cannot be spelled inside one",
+                  where, STRING_DELIMITER);
+}
+
+static void put_number(chat_writer *w, const json *v, const char *where)
+{
+    str s = {0};
+    if (!json_put_python_number(&s, v))
+        chat_fail(w, E_FORMAT, "%s: the number %.40s is too large for a double", where, v->s);
+    else if (s.bad)
+        chat_fail(w, E_MEMORY, "no memory for a number");
+    else
+        chat_put(w, s.at, s.n);
+    str_free(&s);
+}
+
+/* NULL with an error set when there are members and no memory. */
+static const json **sorted(chat_writer *w, const json *object)
+{
+    const json **m = json_sorted(object, w->mem);
+    if (!m && object->count)
+        chat_fail(w, E_MEMORY, "no memory to sort %zu members", object->count);
+    return m;
+}
+
+void tools_put_value(chat_writer *w, const json *v, bool quote_keys, bool check, const char *where)
+{
+    if (w->st)
+        return;
+    switch (v->kind) {
+    case JSON_NULL:
+        chat_lit(w, w->python ? "None" : "null");
+        break;
+    case JSON_FALSE:
+        chat_lit(w, "false");
+        break;
+    case JSON_TRUE:
+        chat_lit(w, "true");
+        break;
+    case JSON_INTEGER:
+    case JSON_REAL:
+        put_number(w, v, where);
+        break;
+    case JSON_STRING:
+        if (check)
+            refuse_delimiter(w, v->s, v->n, where);
+        put_quoted(w, v->s, v->n);
+        break;
+    case JSON_ARRAY:
+        chat_lit(w, "[");
+        for (const json *it = v->first; it; it = it->next) {
+            tools_put_value(w, it, quote_keys, check, where);
+            if (it->next)
+                chat_lit(w, ",");
+        }
+        chat_lit(w, "]");
+        break;
+    case JSON_OBJECT: {
+        const json **m = sorted(w, v);
+        chat_lit(w, "{");
+        for (size_t i = 0; m && i < v->count; i++) {
+            if (i)
+                chat_lit(w, ",");
+            if (check)
+                refuse_delimiter(w, m[i]->key, m[i]->n_key, where);
+            if (quote_keys)
+                put_quoted(w, m[i]->key, m[i]->n_key);
+            else
+                chat_put(w, m[i]->key, m[i]->n_key);
+            chat_lit(w, ":");
+            tools_put_value(w, m[i], quote_keys, check, where);
+        }
+        chat_lit(w, "}");
+        break;
+    }
+    }
+}
+
+void tools_put_members(chat_writer *w, const json *object, bool check, const char *where)
+{
+    const json **m = sorted(w, object);
+    for (size_t i = 0; m && i < object->count; i++) {
+        if (i)
+            chat_lit(w, ",");
+        if (check)
+            refuse_delimiter(w, m[i]->key, m[i]->n_key, where);
+        chat_put(w, m[i]->key, m[i]->n_key);
+        chat_lit(w, ":");
+        tools_put_value(w, m[i], false, check, where);
+    }
+}
+
+/* ---- Declarations ---- */
+
+typedef struct declaration {
+    chat_writer *w;
+    tools_style style;
+    const char *where; /* "tools[1] (search)" */
+} declaration;
+
+/* The schema's type: a string, or NULL. Of a list, the first that is not "null". */
+static const json *type_of(const json *schema)
+{
+    const json *t = json_get(schema, "type");
+    if (json_is(t, JSON_STRING))
+        return t;
+    if (json_is(t, JSON_ARRAY))
+        for (const json *it = t->first; it; it = it->next)
+            if (it->kind == JSON_STRING && strcmp(it->s, "null"))
+                return it;
+    return NULL;
+}
+
+static bool is_nullable(const json *schema)
+{
+    const json *t = json_get(schema, "type");
+    if (json_truthy(json_get(schema, "nullable")))
+        return true;
+    if (json_is(t, JSON_ARRAY))
+        for (const json *it = t->first; it; it = it->next)
+            if (it->kind == JSON_STRING && !strcmp(it->s, "null"))
+                return true;
+    return false;
+}
+
+static bool type_is(const json *type, const char *upper)
+{
+    if (!type || type->n != strlen(upper))
+        return false;
+    for (size_t i = 0; i < type->n; i++) {
+        char c = type->s[i];
+        if ((c >= 'a' && c <= 'z' ? c - 32 : c) != upper[i])
+            return false;
+    }
+    return true;
+}
+
+/* Types are ASCII words; what is not stays as it is. */
+static void put_upper(declaration *d, const json *s)
+{
+    chat_lit(d->w, STRING_DELIMITER);
+    for (size_t i = 0; s && i < s->n; i++) {
+        char c = s->s[i];
+        c = c >= 'a' && c <= 'z' ? (char)(c - 32) : c;
+        chat_put(d->w, &c, 1);
+    }
+    chat_lit(d->w, STRING_DELIMITER);
+}
+
+static void put_text(declaration *d, const json *s)
+{
+    refuse_delimiter(d->w, s->s, s->n, d->where);
+    put_quoted(d->w, s->s, s->n);
+}
+
+/* description:<|"|>...<|"|>, if there is one. */
+static bool put_description(declaration *d, const json *schema)
+{
+    const json *text = json_get(schema, "description");
+    if (!json_truthy(text))
+        return false;
+    if (!json_is(text, JSON_STRING)) {
+        chat_fail(d->w, E_FORMAT, "%s: a description is %s, not a string", d->where,
+                  json_kind_name(text));
+        return false;
+    }
+    chat_lit(d->w, "description:");
+    put_text(d, text);
+    return true;
+}
+
+/* required:[<|"|>a<|"|>,...] */
+static void put_required(declaration *d, const json *list)
+{
+    if (!json_is(list, JSON_ARRAY)) {
+        chat_fail(d->w, E_FORMAT, "%s: `required` is %s, not an array", d->where,
+                  json_kind_name(list));
+        return;
+    }
+    chat_lit(d->w, "required:[");
+    for (const json *it = list->first; it; it = it->next) {
+        if (it->kind != JSON_STRING) {
+            chat_fail(d->w, E_FORMAT, "%s: `required` holds %s, not a string", d->where,
+                      json_kind_name(it));
+            return;
+        }
+        put_text(d, it);
+        if (it->next)
+            chat_lit(d->w, ",");
+    }
+    chat_lit(d->w, "]");
+}
+
+static void put_properties(declaration *d, const json *map, bool filter);
+
+/* The members of an array's item schema, in dictsort order, nulls skipped. */
+static void put_items(declaration *d, const json *items)
+{
+    const json **m = sorted(d->w, items);
+    bool any = false;
+    chat_lit(d->w, "items:{");
+    for (size_t i = 0; m && i < items->count && !d->w->st; i++) {
+        if (m[i]->kind == JSON_NULL)
+            continue;
+        if (any)
+            chat_lit(d->w, ",");
+        any = true;
+        if (!strcmp(m[i]->key, "properties")) {
+            chat_lit(d->w, "properties:{");
+            if (m[i]->kind == JSON_OBJECT)
+                put_properties(d, m[i], false);
+            chat_lit(d->w, "}");
+        } else if (!strcmp(m[i]->key, "required")) {
+            put_required(d, m[i]);
+        } else if (!strcmp(m[i]->key, "type") && m[i]->kind == JSON_STRING) {
+            chat_lit(d->w, "type:");
+            put_upper(d, m[i]);
+        } else if (!strcmp(m[i]->key, "type") && m[i]->kind == JSON_ARRAY) {
+            chat_lit(d->w, "type:[");
+            for (const json *it = m[i]->first; it; it = it->next) {
+                if (it->kind == JSON_STRING)
+                    put_upper(d, it);
+                if (it->next)
+                    chat_lit(d->w, ",");
+            }
+            chat_lit(d->w, "]");
+        } else {
+            refuse_delimiter(d->w, m[i]->key, m[i]->n_key, d->where);
+            chat_put(d->w, m[i]->key, m[i]->n_key);
+            chat_lit(d->w, ":");
+            tools_put_value(d->w, m[i], true, true, d->where);
+        }
+    }
+    chat_lit(d->w, "}");
+}
+
+static void comma(declaration *d, bool *any)
+{
+    if (*any)
+        chat_lit(d->w, ",");
+    *any = true;
+}
+
+static void put_enum(declaration *d, const json *v, bool *any)
+{
+    const json *list = json_get(v, "enum");
+    if (!json_truthy(list))
+        return;
+    comma(d, any);
+    chat_lit(d->w, "enum:");
+    tools_put_value(d->w, list, true, true, d->where);
+}
+
+/* An object's own properties; without a map of them, its non-standard keys stand in. */
+static void put_object(declaration *d, const json *v)
+{
+    const json *map = json_get(v, "properties");
+    chat_lit(d->w, "properties:{");
+    if (json_is(map, JSON_OBJECT))
+        put_properties(d, map, false);
+    else if (v->kind == JSON_OBJECT)
+        put_properties(d, v, true);
+    chat_lit(d->w, "}");
+}
+
+/* What follows the description in a property, as the first April template orders it: nullable
+ * first, and no thought for the comma around nested braces. */
+static void put_first_april(declaration *d, const json *v, const json *type, bool *any)
+{
+    if (is_nullable(v)) {
+        comma(d, any);
+        chat_lit(d->w, "nullable:true");
+    }
+    if (type_is(type, "STRING")) {
+        put_enum(d, v, any);
+    } else if (type_is(type, "OBJECT")) {
+        chat_lit(d->w, ",");
+        put_object(d, v);
+        if (json_truthy(json_get(v, "required"))) {
+            chat_lit(d->w, ",");
+            put_required(d, json_get(v, "required"));
+        }
+    } else if (type_is(type, "ARRAY")) {
+        const json *items = json_get(v, "items");
+        if (json_is(items, JSON_OBJECT) && items->count) {
+            chat_lit(d->w, ",");
+            put_items(d, items);
+        }
+    }
+}
+
+static void put_later(declaration *d, const json *v, const json *type, bool *any)
+{
+    if (type_is(type, "STRING")) {
+        put_enum(d, v, any);
+    } else if (type_is(type, "ARRAY")) {
+        const json *items = json_get(v, "items");
+        if (json_is(items, JSON_OBJECT) && items->count) {
+            comma(d, any);
+            put_items(d, items);
+        }
+    }
+    if (is_nullable(v)) {
+        comma(d, any);
+        chat_lit(d->w, "nullable:true");
+    }
+    if (type_is(type, "OBJECT")) {
+        if (v->kind == JSON_OBJECT) {
+            comma(d, any);
+            put_object(d, v);
+        }
+        if (json_truthy(json_get(v, "required"))) {
+            comma(d, any);
+            put_required(d, json_get(v, "required"));
+        }
+    }
+}
+
+static bool is_standard(const char *key)
+{
+    static const char *const keys[] = {"description", "type", "properties", "required", "nullable"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (!strcmp(key, keys[i]))
+            return true;
+    return false;
+}
+
+/* P1:{...},P2:{...} filter: map is a schema whose standard keys are no properties. The April
+ * templates filter always, so a property called "type" is lost there. */
+static void put_properties(declaration *d, const json *map, bool filter)
+{
+    const json **m = sorted(d->w, map);
+    bool any_property = false;
+    filter |= d->style != TOOLS_JULY;
+    for (size_t i = 0; m && i < map->count && !d->w->st; i++) {
+        const json *v = m[i], *type = type_of(v);
+        if (filter && is_standard(v->key))
+            continue;
+        if (any_property)
+            chat_lit(d->w, ",");
+        any_property = true;
+        refuse_delimiter(d->w, v->key, v->n_key, d->where);
+        chat_put(d->w, v->key, v->n_key);
+        chat_lit(d->w, ":{");
+        bool any = put_description(d, v);
+        if (d->style == TOOLS_APRIL_FIRST)
+            put_first_april(d, v, type, &any);
+        else
+            put_later(d, v, type, &any);
+        if (any)
+            chat_lit(d->w, ",");
+        chat_lit(d->w, "type:");
+        put_upper(d, type);
+        chat_lit(d->w, "}");
+    }
+}
+
+static void put_parameters(declaration *d, const json *params)
+{
+    const json *map = json_get(params, "properties"), *type = type_of(params);
+    chat_lit(d->w, ",parameters:{");
+    if (json_truthy(map)) {
+        if (!json_is(map, JSON_OBJECT)) {
+            chat_fail(d->w, E_FORMAT, "%s: `properties` is %s, not an object", d->where,
+                      json_kind_name(map));
+            return;
+        }
+        chat_lit(d->w, "properties:{");
+        put_properties(d, map, false);
+        chat_lit(d->w, "},");
+    }
+    if (json_truthy(json_get(params, "required"))) {
+        put_required(d, json_get(params, "required"));
+        chat_lit(d->w, ",");
+    }
+    chat_lit(d->w, "type:");
+    if (type)
+        put_upper(d, type);
+    else
+        put_quoted(d->w, "OBJECT", 6);
+    chat_lit(d->w, "}");
+}
+
+void tools_put_declaration(chat_writer *w, const json *tool, size_t i, tools_style style)
+{
+    char where[160];
+    declaration d = {w, style, where};
+    const json *f = json_get(tool, "function"), *kind = json_get(tool, "type");
+    const json *name = json_get(f, "name"), *text = json_get(f, "description");
+    const json *params = json_get(f, "parameters"), *response = json_get(f, "response");
+
+    snprintf(where, sizeof where, "tools[%zu]%s%.100s%s", i, json_is(name, JSON_STRING) ? " (" : "",
+             json_is(name, JSON_STRING) ? name->s : "", json_is(name, JSON_STRING) ? ")" : "");
+    if (w->st)
+        return;
+    if (kind && !(kind->kind == JSON_STRING && !strcmp(kind->s, "function"))) {
+        chat_fail(w, E_UNSUPPORTED, "%s: a tool of type %.60s; this model knows functions only",
+                  where, kind->kind == JSON_STRING ? kind->s : json_kind_name(kind));
+        return;
+    }
+    if (!json_is(f, JSON_OBJECT) || !json_is(name, JSON_STRING) || !name->n) {
+        chat_fail(w, E_FORMAT,
+                  "%s: expected {\"type\": \"function\", \"function\": {\"name\": ...}}", where);
+        return;
+    }
+    if (text && text->kind != JSON_STRING) {
+        chat_fail(w, E_FORMAT, "%s: the description is %s, not a string", where,
+                  json_kind_name(text));
+        return;
+    }
+    if (params && params->kind != JSON_OBJECT) {
+        chat_fail(w, E_FORMAT, "%s: the parameters are %s, not an object", where,
+                  json_kind_name(params));
+        return;
+    }
+    refuse_delimiter(w, name->s, name->n, where);
+    chat_lit(w, "declaration:");
+    chat_put(w, name->s, name->n);
+    chat_lit(w, "{description:");
+    if (text)
+        put_text(&d, text);
+    else
+        put_quoted(w, "", 0);
+    if (json_truthy(params))
+        put_parameters(&d, params);
+    if (response) {
+        const json *type = type_of(response);
+        chat_lit(w, ",response:{");
+        if (put_description(&d, response))
+            chat_lit(w, ",");
+        chat_lit(w, "type:");
+        if (type)
+            put_upper(&d, type);
+        else
+            put_quoted(w, "OBJECT", 6);
+        chat_lit(w, "}");
+    }
+    chat_lit(w, "}");
+}
