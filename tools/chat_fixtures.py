@@ -25,7 +25,7 @@ TEMPLATES = {
     "small": "gemma4_e2b_chat_template.jinja2",
     "large": "gemma4_31b_chat_template.jinja2",
 }
-COUNT = 300
+COUNT = 205
 rng = random.Random(20261120)
 
 
