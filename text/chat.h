@@ -62,7 +62,8 @@ void chat_prompt_free(chat_prompt *p); /* safe on a zeroed or freed prompt */
  * renders with Jinja and tokenises the result. Content free of markers gives the same ids. */
 status chat_tokenize(const vocab *v, const chat_prompt *p, bool raw_markers, id_list *out, err *e);
 
-/* ---- An answer to events (parse_gemma.c) ------------------------------------------------- */
+/* ---- An answer to events (parse_gemma.c, call_gemma.c)
+ * ------------------------------------------------- */
 
 typedef enum answer_kind { ANSWER_REASONING, ANSWER_CONTENT, ANSWER_TOOL_CALL } answer_kind;
 
@@ -90,6 +91,9 @@ status answer_open(answer_parser **a, chat_format f, bool starts_thinking, answe
 void answer_close(answer_parser *a); /* NULL is fine */
 /* Any bytes: what is not UTF-8 becomes U+FFFD. E_CANCELLED when fn said so, E_MEMORY. */
 status answer_put(answer_parser *a, const char *bytes, size_t n, err *e);
+/* To be said before answer_end when the token limit, not the model, ended the answer: then a call
+ * that is not complete is passed on as content. Repairing it might run half a command. */
+void answer_was_cut(answer_parser *a);
 /* The answer is complete: decides all that was held, repairs or passes on an unfinished call. */
 status answer_end(answer_parser *a, err *e);
 int32_t answer_n_calls(const answer_parser *a); /* so far */

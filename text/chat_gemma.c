@@ -60,8 +60,8 @@ static const json *list_of(gemma *g, const message *m, const char *key)
         chat_fail(g->w, E_FORMAT, "messages[%zu].%s: only assistant messages have those", m->i,
                   key);
     else if (v->count > CHAT_MAX_CALLS)
-        chat_fail(g->w, E_LIMIT, "messages[%zu].%s has %zu entries; carat takes up to %d", m->i, key,
-                  v->count, CHAT_MAX_CALLS);
+        chat_fail(g->w, E_LIMIT, "messages[%zu].%s has %zu entries; carat takes up to %d", m->i,
+                  key, v->count, CHAT_MAX_CALLS);
     return v->kind == JSON_ARRAY && v->count ? v : NULL;
 }
 

@@ -1,0 +1,429 @@
+/* parse_gemma.c - an answer in the Gemma 4 format, piece by piece, to reasoning, content and calls.
+ *
+ *     answer  = [ "<|turn>model\n" ] { thought | text | call }
+ *     thought = "<|channel>" "thought" body "<channel|>"
+ *     call    = "<|tool_call>" call:name{...} "<tool_call|>"
+ *
+ * The text goes through `held`: what is decided leaves it as events, what is not waits. Waiting is
+ * whatever may be the beginning of a marker, white space that a marker may turn out to trim, and a
+ * call until it is complete. Decisions look only at the text, never at where a piece ended, so any
+ * cut gives the same answer.
+ *
+ * Rules beyond the grammar:
+ *   - A marker that makes no sense where it stands is dropped; the text around it stays.
+ *   - <|channel> without its label opens nothing.
+ *   - A call ends an open thought. What does not read as a call is content, without its markers.
+ *   - White space around thoughts and calls is theirs: it is trimmed from the text beside them.
+ *   - A string argument may contain "<tool_call|>". So inside a string that marker is only noted;
+ *     if the call then fails to read, the noted place was the end after all, the string lacked its
+ *     delimiter, and the text behind it is looked at afresh (up to REREAD_BYTES in total, so that
+ *     nobody can make this quadratic; from then on the first end marker counts).
+ */
+#include "text/parse_int.h"
+#include "text/stream.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+enum {
+    SPACE_HELD_BYTES = 4096,      /* longer runs of white space are shown as they come */
+    REREAD_BYTES = 64 << 20,      /* see above */
+    FIRST_HELD_BYTES = 64 * 1024, /* taken when opened: ordinary answers allocate no more */
+};
+
+typedef enum mark {
+    MARK_CHANNEL,
+    MARK_CHANNEL_END,
+    MARK_CALL,
+    MARK_CALL_END,
+    MARK_RESPONSE,
+    MARK_RESPONSE_END,
+    MARK_TURN,
+    MARK_TURN_END,
+    MARK_DELIMITER, /* last: text outside of calls */
+    N_MARKS
+} mark;
+
+static const char *const marks[N_MARKS] = {"<|channel>",   "<channel|>",       "<|tool_call>",
+                                           "<tool_call|>", "<|tool_response>", "<tool_response|>",
+                                           "<|turn>",      "<turn|>",          MARK_STRING};
+
+typedef enum state { START, TEXT, LABEL, CALL } state;
+
+struct answer_parser {
+    chat_format format;
+    answer_fn fn;
+    void *user;
+    stream bytes; /* makes characters of them */
+    state state;
+    answer_kind kind; /* of text: REASONING or CONTENT */
+    bool fresh;       /* right behind a thought or call: leading white space is trimmed */
+    bool spilled;     /* the white space at the end was too much to hold and has been shown */
+    bool cut;         /* the answer ended because it had to */
+    str held;
+    size_t at; /* held[0..at) is done with */
+    str space; /* white space not shown yet */
+    str out;   /* one event's text */
+    str name;
+    /* Of a call, from held[at]: */
+    size_t scanned; /* bytes of the call looked at */
+    bool in_string;
+    size_t noted; /* offset of the first end marker inside a string; SIZE_MAX: none */
+    size_t reread_bytes;
+    int32_t n_calls;
+    bool cancelled, no_memory;
+};
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+/* ---- Events ---- */
+
+static void tell(answer_parser *a, const answer_event *ev)
+{
+    if (!a->cancelled && !a->no_memory && !a->fn(a->user, ev))
+        a->cancelled = true;
+}
+
+static void tell_text(answer_parser *a, answer_kind kind)
+{
+    if (a->out.bad)
+        a->no_memory = true;
+    if (a->out.n)
+        tell(a, &(answer_event){.kind = kind, .text = a->out.at, .n = a->out.n});
+    str_cut(&a->out, 0);
+}
+
+/* Text of the current kind. The white space at its end waits. */
+static void put_text(answer_parser *a, const char *s, size_t n)
+{
+    while (a->fresh && n && is_space(*s)) {
+        s++;
+        n--;
+    }
+    if (!n)
+        return;
+    a->fresh = false;
+    size_t end = n;
+    while (end && is_space(s[end - 1]))
+        end--;
+    if (end) {
+        str_put(&a->out, str_text(&a->space), a->space.n);
+        str_put(&a->out, s, end);
+        str_cut(&a->space, 0);
+        a->spilled = false;
+    }
+    str_put(&a->space, s + end, n - end);
+    if (a->space.n > SPACE_HELD_BYTES || a->spilled) {
+        str_put(&a->out, str_text(&a->space), a->space.n);
+        str_cut(&a->space, 0);
+        a->spilled = true;
+    }
+    tell_text(a, a->kind);
+    if (a->space.bad)
+        a->no_memory = true;
+}
+
+/* From here on text is of this kind, and the white space around the border goes. */
+static void change_kind(answer_parser *a, answer_kind kind)
+{
+    str_cut(&a->space, 0);
+    a->kind = kind;
+    a->fresh = true;
+    a->spilled = false;
+    a->state = TEXT;
+}
+
+/* ---- Calls ---- */
+
+static bool tell_call(answer_parser *a, const char *s, size_t n, bool lenient)
+{
+    if (a->n_calls == ANSWER_MAX_CALLS || !gemma_read_call(s, n, lenient, &a->name, &a->out)) {
+        a->no_memory |= a->name.bad || a->out.bad;
+        str_cut(&a->out, 0);
+        return false;
+    }
+    a->no_memory |= a->name.bad || a->out.bad;
+    a->n_calls++;
+    tell(a, &(answer_event){ANSWER_TOOL_CALL, a->out.at, a->out.n, a->name.at});
+    str_cut(&a->out, 0);
+    return true;
+}
+
+/* The call's text is held[at .. at + n), and a marker of n_mark bytes follows (0: none). */
+static void end_call(answer_parser *a, size_t n, size_t n_mark)
+{
+    const char *s = a->held.at + a->at;
+    bool told = tell_call(a, s, n, false);
+    if (!told && a->noted < n) {
+        a->reread_bytes += n - a->noted;
+        n = a->noted;
+        n_mark = strlen(marks[MARK_CALL_END]);
+    }
+    if (!told && (n_mark || !a->cut))
+        told = tell_call(a, s, n, true);
+    change_kind(a, ANSWER_CONTENT);
+    if (!told)
+        put_text(a, s, n);
+    a->at += n + n_mark;
+}
+
+static void begin_call(answer_parser *a)
+{
+    change_kind(a, ANSWER_CONTENT);
+    a->state = CALL;
+    a->scanned = 0;
+    a->in_string = false;
+    a->noted = SIZE_MAX;
+}
+
+/* ---- Markers ---- */
+
+/* The first marker at or after s[from]: its place in *where, or the place of what may become one
+ * and N_MARKS, or n and N_MARKS. */
+static mark find_mark(const char *s, size_t from, size_t n, size_t *where)
+{
+    while (from < n) {
+        const char *lt = memchr(s + from, '<', n - from);
+        if (!lt)
+            break;
+        *where = (size_t)(lt - s);
+        size_t left = n - *where;
+        for (mark m = 0; m < N_MARKS; m++) {
+            size_t len = strlen(marks[m]);
+            if (!memcmp(lt, marks[m], left < len ? left : len))
+                return left < len ? N_MARKS : m;
+        }
+        from = *where + 1;
+    }
+    *where = n;
+    return N_MARKS;
+}
+
+/* One step through held; false when more text is needed. last: there will be none. */
+static bool step_text(answer_parser *a, bool last)
+{
+    size_t where, from = 0, n = a->held.n - a->at;
+    const char *s = a->held.at + a->at;
+    mark m = find_mark(s, 0, n, &where);
+    while (m == MARK_DELIMITER) {
+        from = where + strlen(marks[m]);
+        m = find_mark(s, from, n, &where);
+    }
+    if (m == N_MARKS) {
+        if (last)
+            where = n;
+        put_text(a, s, where);
+        a->at += where;
+        return false;
+    }
+    put_text(a, s, where);
+    a->at += where + strlen(marks[m]);
+    if (m == MARK_CHANNEL)
+        a->state = LABEL;
+    else if (m == MARK_CHANNEL_END && a->kind == ANSWER_REASONING)
+        change_kind(a, ANSWER_CONTENT);
+    else if (m == MARK_CALL)
+        begin_call(a);
+    return true;
+}
+
+static bool step_label(answer_parser *a, bool last)
+{
+    static const char label[] = "thought";
+    size_t len = sizeof label - 1, n = a->held.n - a->at;
+    if (n < len && !memcmp(a->held.at + a->at, label, n)) {
+        if (last)
+            a->at = a->held.n;
+        return false;
+    }
+    if (memcmp(a->held.at + a->at, label, len)) {
+        a->state = TEXT;
+    } else if (a->kind == ANSWER_REASONING) {
+        a->state = TEXT; /* opened again inside: one thought */
+        a->at += len;
+    } else {
+        change_kind(a, ANSWER_REASONING);
+        a->at += len;
+    }
+    return true;
+}
+
+static bool step_call(answer_parser *a, bool last)
+{
+    size_t where, n = a->held.n - a->at;
+    const char *s = a->held.at + a->at;
+    mark m = find_mark(s, a->scanned, n, &where);
+    if (where > ANSWER_MAX_CALL_BYTES) {
+        /* No call is so long. It ended where a string seemed to hold its end marker, or else its
+         * text is content; what follows is looked at again. */
+        n = ANSWER_MAX_CALL_BYTES;
+        while (n && ((unsigned char)s[n] & 0xC0) == 0x80)
+            n--;
+        if (a->noted < n) {
+            end_call(a, n, 0);
+            return true;
+        }
+        change_kind(a, ANSWER_CONTENT);
+        put_text(a, s, n);
+        a->at += n;
+        return true;
+    }
+    if (m == N_MARKS) {
+        a->scanned = where;
+        if (last)
+            end_call(a, n, 0);
+        return last;
+    }
+    a->scanned = where + strlen(marks[m]);
+    if (m == MARK_DELIMITER) {
+        a->in_string = !a->in_string;
+    } else if (m == MARK_CALL_END && a->in_string && a->reread_bytes < REREAD_BYTES) {
+        if (a->noted == SIZE_MAX)
+            a->noted = where;
+    } else if (m == MARK_CALL_END) {
+        end_call(a, where, strlen(marks[m]));
+    } else if (m == MARK_CALL && !a->in_string) {
+        end_call(a, where, 0); /* another one begins: this one never ended */
+    }
+    return true;
+}
+
+static bool step_start(answer_parser *a, bool last)
+{
+    static const char opening[] = "<|turn>model\n";
+    size_t len = sizeof opening - 1, n = a->held.n - a->at;
+    if (n < len && !memcmp(str_text(&a->held) + a->at, opening, n) && !last)
+        return false;
+    if (n >= len && !memcmp(a->held.at + a->at, opening, len))
+        a->at += len;
+    a->state = TEXT;
+    return true;
+}
+
+static void run(answer_parser *a, bool last)
+{
+    bool more = true;
+    while (more && !a->cancelled && !a->no_memory && (a->at < a->held.n || last)) {
+        switch (a->state) {
+        case START:
+            more = step_start(a, last);
+            break;
+        case TEXT:
+            more = step_text(a, last);
+            break;
+        case LABEL:
+            more = step_label(a, last);
+            break;
+        case CALL:
+            more = step_call(a, last);
+            break;
+        }
+    }
+    str_drop(&a->held, a->at);
+    a->at = 0;
+}
+
+/* ---- The calls of chat.h ---- */
+
+static bool take_chars(void *user, const char *text, size_t n)
+{
+    answer_parser *a = user;
+    if (a->format == CHAT_NONE) {
+        str_put(&a->out, text, n);
+        tell_text(a, ANSWER_CONTENT);
+        return !a->cancelled && !a->no_memory;
+    }
+    str_put(&a->held, text, n);
+    a->no_memory |= a->held.bad;
+    run(a, false);
+    return !a->cancelled && !a->no_memory;
+}
+
+static bool reserve(str *s, size_t n)
+{
+    static const char zeros[1024];
+    while (s->n < n && !s->bad)
+        str_put(s, zeros, sizeof zeros);
+    str_cut(s, 0);
+    return !s->bad;
+}
+
+status answer_open(answer_parser **out, chat_format f, bool starts_thinking, answer_fn fn,
+                   void *user, err *e)
+{
+    answer_parser *a = mem_calloc(1, sizeof *a);
+    status st;
+    *out = NULL;
+    if (!a)
+        return err_memory(e, "an answer", sizeof *a);
+    a->format = f;
+    a->fn = fn;
+    a->user = user;
+    a->kind = starts_thinking ? ANSWER_REASONING : ANSWER_CONTENT;
+    a->fresh = starts_thinking;
+    if ((st = stream_init(&a->bytes, NULL, 0, take_chars, a, e)))
+        goto out;
+    if (!reserve(&a->held, FIRST_HELD_BYTES) || !reserve(&a->out, FIRST_HELD_BYTES) ||
+        !reserve(&a->space, SPACE_HELD_BYTES * 2) || !reserve(&a->name, CALL_MAX_NAME_BYTES))
+        st = err_memory(e, "an answer", FIRST_HELD_BYTES);
+out:
+    if (st)
+        answer_close(a);
+    else
+        *out = a;
+    return st;
+}
+
+void answer_close(answer_parser *a)
+{
+    if (!a)
+        return;
+    stream_free(&a->bytes);
+    str_free(&a->held);
+    str_free(&a->space);
+    str_free(&a->out);
+    str_free(&a->name);
+    mem_free(a);
+}
+
+static status how_it_went(const answer_parser *a, err *e)
+{
+    if (a->no_memory)
+        return err_memory(e, "an answer", a->held.n);
+    return a->cancelled ? err_set(e, E_CANCELLED, "the answer was cancelled") : OK;
+}
+
+status answer_put(answer_parser *a, const char *bytes, size_t n, err *e)
+{
+    if (!a->cancelled && !a->no_memory)
+        stream_put(&a->bytes, bytes, n);
+    return how_it_went(a, e);
+}
+
+void answer_was_cut(answer_parser *a)
+{
+    a->cut = true;
+}
+
+status answer_end(answer_parser *a, err *e)
+{
+    if (!a->cancelled && !a->no_memory) {
+        stream_end(&a->bytes);
+        run(a, true);
+        /* White space at the very end is part of an answer, not of a thought. */
+        if (a->kind == ANSWER_CONTENT && a->space.n) {
+            str_put(&a->out, a->space.at, a->space.n);
+            tell_text(a, ANSWER_CONTENT);
+        }
+        str_cut(&a->space, 0);
+    }
+    return how_it_went(a, e);
+}
+
+int32_t answer_n_calls(const answer_parser *a)
+{
+    return a->n_calls;
+}
