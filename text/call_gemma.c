@@ -70,7 +70,7 @@ static bool read_unclosed_string(reading *r)
             break;
         end = e - 1;
     }
-    json_put_string(r->out, r->s + r->at, end - r->at);
+    jtree_put_string(r->out, r->s + r->at, end - r->at);
     r->at = r->n;
     return true;
 }
@@ -92,11 +92,11 @@ static bool read_quoted(reading *r, char quote)
             continue;
         /* JSON's own escapes mean what they mean there; anything else is taken as it stands. */
         arena mem = {0};
-        const json *v = NULL;
+        const jtree *v = NULL;
         status st = quote == '"'
-                        ? json_parse(r->s + r->at - 1, i - r->at + 2, "", 1, &mem, &v, NULL)
+                        ? jtree_parse(r->s + r->at - 1, i - r->at + 2, "", 1, &mem, &v, NULL)
                         : E_FORMAT;
-        json_put_string(r->out, v ? v->s : r->s + r->at, v ? v->n : i - r->at);
+        jtree_put_string(r->out, v ? v->s : r->s + r->at, v ? v->n : i - r->at);
         r->out->bad |= st == E_MEMORY;
         arena_free(&mem);
         r->at = i + 1;
@@ -149,7 +149,7 @@ static bool read_bare(reading *r)
         stop--;
     if (stop == r->at || memmem(r->s + r->at, stop - r->at, MARK_STRING, sizeof MARK_STRING - 1))
         return false;
-    json_put_string(r->out, r->s + r->at, stop - r->at);
+    jtree_put_string(r->out, r->s + r->at, stop - r->at);
     r->at = end;
     return true;
 }
@@ -248,7 +248,7 @@ static bool read_object(reading *r)
             return false;
         if (any)
             str_putc(r->out, ',');
-        json_put_string(r->out, key, n);
+        jtree_put_string(r->out, key, n);
         str_putc(r->out, ':');
         if (!read_value(r)) {
             str_cut(r->out, before);
@@ -277,7 +277,7 @@ static bool read_value(reading *r)
         const char *s = r->s + r->at, *end = memmem(s, r->n - r->at, MARK_STRING, n_mark);
         if (!end)
             return r->lenient && read_unclosed_string(r);
-        json_put_string(r->out, s, (size_t)(end - s));
+        jtree_put_string(r->out, s, (size_t)(end - s));
         r->at += (size_t)(end - s) + n_mark;
         return true;
     }
@@ -293,7 +293,7 @@ static bool read_value(reading *r)
             return true;
         }
     }
-    size_t n = json_number_length(r->s + r->at, r->n - r->at, &real);
+    size_t n = jtree_number_length(r->s + r->at, r->n - r->at, &real);
     if (n) {
         reading number = *r;
         number.at += n;

@@ -149,20 +149,20 @@ void text_trim(const char **s, size_t *n)
 
 /* ---- Prompts ---- */
 
-static status parse(const char *text, size_t n, const char *what, arena *mem, const json **out,
+static status parse(const char *text, size_t n, const char *what, arena *mem, const jtree **out,
                     err *e)
 {
     if (n > CHAT_MAX_JSON_BYTES)
         return err_set(e, E_LIMIT, "%s: %zu bytes of JSON; carat reads up to %d", what, n,
                        CHAT_MAX_JSON_BYTES);
-    return json_parse(text, n, what, CHAT_MAX_DEPTH, mem, out, e);
+    return jtree_parse(text, n, what, CHAT_MAX_DEPTH, mem, out, e);
 }
 
 status chat_render(chat_format f, const char *messages, size_t n_messages, const char *tools,
                    size_t n_tools, const carat_chat_options *opt, chat_prompt *p, err *e)
 {
     static const carat_chat_options off = {0};
-    const json *jm = NULL, *jt = NULL;
+    const jtree *jm = NULL, *jt = NULL;
     arena mem = {0};
     status st;
 

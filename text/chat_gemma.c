@@ -29,10 +29,10 @@ typedef enum role { ROLE_SYSTEM, ROLE_DEVELOPER, ROLE_USER, ROLE_ASSISTANT, ROLE
 static const char *const role_names[] = {"system", "developer", "user", "assistant", "tool"};
 
 typedef struct message {
-    const json *v;
+    const jtree *v;
     size_t i; /* in the request, for messages to the user */
     role role;
-    const json *calls, *responses; /* non-empty arrays, or NULL */
+    const jtree *calls, *responses; /* non-empty arrays, or NULL */
 } message;
 
 typedef struct gemma {
@@ -48,31 +48,31 @@ typedef struct gemma {
 
 /* ---- Reading messages ---- */
 
-static const json *list_of(gemma *g, const message *m, const char *key)
+static const jtree *list_of(gemma *g, const message *m, const char *key)
 {
-    const json *v = json_get(m->v, key);
+    const jtree *v = jtree_get(m->v, key);
     if (!v)
         return NULL;
-    if (v->kind != JSON_ARRAY)
+    if (v->kind != JTREE_ARRAY)
         chat_fail(g->w, E_FORMAT, "messages[%zu].%s is %s, not an array", m->i, key,
-                  json_kind_name(v));
+                  jtree_kind_name(v));
     else if (v->count && m->role != ROLE_ASSISTANT)
         chat_fail(g->w, E_FORMAT, "messages[%zu].%s: only assistant messages have those", m->i,
                   key);
     else if (v->count > CHAT_MAX_CALLS)
         chat_fail(g->w, E_LIMIT, "messages[%zu].%s has %zu entries; carat takes up to %d", m->i,
                   key, v->count, CHAT_MAX_CALLS);
-    return v->kind == JSON_ARRAY && v->count ? v : NULL;
+    return v->kind == JTREE_ARRAY && v->count ? v : NULL;
 }
 
-static void read_message(gemma *g, message *m, const json *v, size_t i)
+static void read_message(gemma *g, message *m, const jtree *v, size_t i)
 {
-    const json *r = json_get(v, "role");
+    const jtree *r = jtree_get(v, "role");
     size_t k = 0;
     *m = (message){.v = v, .i = i};
-    if (v->kind != JSON_OBJECT || !json_is(r, JSON_STRING)) {
+    if (v->kind != JTREE_OBJECT || !jtree_is(r, JTREE_STRING)) {
         chat_fail(g->w, E_FORMAT, "messages[%zu] is %s; expected an object with a role", i,
-                  v->kind == JSON_OBJECT ? "an object without a role" : json_kind_name(v));
+                  v->kind == JTREE_OBJECT ? "an object without a role" : jtree_kind_name(v));
         return;
     }
     while (k < 5 && strcmp(r->s, role_names[k]))
@@ -90,13 +90,13 @@ static void read_message(gemma *g, message *m, const json *v, size_t i)
 }
 
 /* The string member, NULL when absent, null or empty; any other type is an error. */
-static const json *string_of(gemma *g, const message *m, const json *object, const char *key)
+static const jtree *string_of(gemma *g, const message *m, const jtree *object, const char *key)
 {
-    const json *v = json_get(object, key);
-    if (v && v->kind != JSON_STRING)
+    const jtree *v = jtree_get(object, key);
+    if (v && v->kind != JTREE_STRING)
         chat_fail(g->w, E_FORMAT, "messages[%zu].%s is %s, not a string", m->i, key,
-                  json_kind_name(v));
-    return json_is(v, JSON_STRING) && v->n ? v : NULL;
+                  jtree_kind_name(v));
+    return jtree_is(v, JTREE_STRING) && v->n ? v : NULL;
 }
 
 /* ---- Content ---- */
@@ -132,33 +132,33 @@ static void put_trimmed(gemma *g, const char *s, size_t n)
 }
 
 /* The place holder of a media part, NULL if the part is none. */
-static const char *media_of(const json *kind)
+static const char *media_of(const jtree *kind)
 {
     static const char *const kinds[][2] = {{"image", "<|image|>"},
                                            {"image_url", "<|image|>"},
                                            {"audio", "<|audio|>"},
                                            {"input_audio", "<|audio|>"},
                                            {"video", "<|video|>"}};
-    for (size_t i = 0; json_is(kind, JSON_STRING) && i < sizeof kinds / sizeof *kinds; i++)
+    for (size_t i = 0; jtree_is(kind, JTREE_STRING) && i < sizeof kinds / sizeof *kinds; i++)
         if (!strcmp(kind->s, kinds[i][0]))
             return kinds[i][1];
     return NULL;
 }
 
 /* The text of part `it`, or NULL with *media set; anything else is an error. */
-static const json *part_text(gemma *g, const message *m, const json *it, const char **media)
+static const jtree *part_text(gemma *g, const message *m, const jtree *it, const char **media)
 {
-    const json *kind = json_get(it, "type"), *text = json_get(it, "text");
+    const jtree *kind = jtree_get(it, "type"), *text = jtree_get(it, "text");
     *media = media_of(kind);
     if (*media)
         return NULL;
-    if (json_is(kind, JSON_STRING) && !strcmp(kind->s, "text") && json_is(text, JSON_STRING))
+    if (jtree_is(kind, JTREE_STRING) && !strcmp(kind->s, "text") && jtree_is(text, JTREE_STRING))
         return text;
     chat_fail(g->w, E_FORMAT,
               "messages[%zu].content: a part of type \"%.60s\"%s; expected text, image, image_url, "
               "audio, input_audio or video",
-              m->i, json_is(kind, JSON_STRING) ? kind->s : json_kind_name(kind),
-              json_is(text, JSON_STRING) ? "" : " without text");
+              m->i, jtree_is(kind, JTREE_STRING) ? kind->s : jtree_kind_name(kind),
+              jtree_is(text, JTREE_STRING) ? "" : " without text");
     return NULL;
 }
 
@@ -168,31 +168,31 @@ static void put_media(gemma *g, const char *media)
     g->w->p->n_media++;
 }
 
-static const json *content_of(gemma *g, const message *m)
+static const jtree *content_of(gemma *g, const message *m)
 {
-    const json *c = json_get(m->v, "content");
-    if (c && c->kind != JSON_STRING && c->kind != JSON_ARRAY)
+    const jtree *c = jtree_get(m->v, "content");
+    if (c && c->kind != JTREE_STRING && c->kind != JTREE_ARRAY)
         chat_fail(g->w, E_FORMAT,
                   "messages[%zu].content is %s; expected a string, an array of parts, or null",
-                  m->i, json_kind_name(c));
+                  m->i, jtree_kind_name(c));
     return c;
 }
 
 /* Returns whether a part was media. */
 static bool put_content(gemma *g, const message *m)
 {
-    const json *c = content_of(g, m);
+    const jtree *c = content_of(g, m);
     bool model = m->role == ROLE_ASSISTANT, any_media = false;
-    if (json_is(c, JSON_STRING)) {
+    if (jtree_is(c, JTREE_STRING)) {
         if (model)
             put_without_thoughts(g, c->s, c->n);
         else
             put_trimmed(g, c->s, c->n);
     }
-    for (const json *it = json_is(c, JSON_ARRAY) ? c->first : NULL; it && !g->w->st;
+    for (const jtree *it = jtree_is(c, JTREE_ARRAY) ? c->first : NULL; it && !g->w->st;
          it = it->next) {
         const char *media;
-        const json *text = part_text(g, m, it, &media);
+        const jtree *text = part_text(g, m, it, &media);
         if (media) {
             put_media(g, media);
             any_media = true;
@@ -207,10 +207,10 @@ static bool put_content(gemma *g, const message *m)
 
 /* ---- Calls and responses ---- */
 
-static const json *call_name(gemma *g, const message *m, const json *call, size_t i)
+static const jtree *call_name(gemma *g, const message *m, const jtree *call, size_t i)
 {
-    const json *f = json_get(call, "function"), *name = json_get(f, "name");
-    if (json_is(name, JSON_STRING) && name->n && !strpbrk(name->s, "{}\n"))
+    const jtree *f = jtree_get(call, "function"), *name = jtree_get(f, "name");
+    if (jtree_is(name, JTREE_STRING) && name->n && !strpbrk(name->s, "{}\n"))
         return name;
     chat_fail(g->w, E_FORMAT,
               "messages[%zu].tool_calls[%zu] has no usable function name (a non-empty string "
@@ -221,27 +221,28 @@ static const json *call_name(gemma *g, const message *m, const json *call, size_
 
 /* Arguments come as an object, or as the JSON text of one (the OpenAI way); nothing at all and an
  * empty string mean no arguments. */
-static void put_arguments(gemma *g, const message *m, const json *call, size_t i)
+static void put_arguments(gemma *g, const message *m, const jtree *call, size_t i)
 {
-    const json *a = json_get(json_get(call, "function"), "arguments");
+    const jtree *a = jtree_get(jtree_get(call, "function"), "arguments");
     char where[80];
     snprintf(where, sizeof where, "messages[%zu].tool_calls[%zu].function.arguments", m->i, i);
-    if (json_is(a, JSON_STRING)) {
+    if (jtree_is(a, JTREE_STRING)) {
         const char *s = a->s;
         size_t n = a->n;
         text_trim(&s, &n);
         if (!n)
             return;
-        status st = json_parse(s, n, where, CHAT_MAX_DEPTH, g->w->mem, &a, g->w->e);
+        status st = jtree_parse(s, n, where, CHAT_MAX_DEPTH, g->w->mem, &a, g->w->e);
         if (st) {
             g->w->st = st;
             return;
         }
     }
-    if (!a || a->kind == JSON_NULL)
+    if (!a || a->kind == JTREE_NULL)
         return;
-    if (a->kind != JSON_OBJECT) {
-        chat_fail(g->w, E_FORMAT, "%s: expected a JSON object, found %s", where, json_kind_name(a));
+    if (a->kind != JTREE_OBJECT) {
+        chat_fail(g->w, E_FORMAT, "%s: expected a JSON object, found %s", where,
+                  jtree_kind_name(a));
         return;
     }
     tools_put_members(g->w, a, true, where);
@@ -250,8 +251,8 @@ static void put_arguments(gemma *g, const message *m, const json *call, size_t i
 static void put_calls(gemma *g, const message *m)
 {
     size_t i = 0;
-    for (const json *call = m->calls->first; call && !g->w->st; call = call->next, i++) {
-        const json *name = call_name(g, m, call, i);
+    for (const jtree *call = m->calls->first; call && !g->w->st; call = call->next, i++) {
+        const jtree *name = call_name(g, m, call, i);
         if (!name)
             return;
         chat_lit(g->w, "<|tool_call>call:");
@@ -265,17 +266,17 @@ static void put_calls(gemma *g, const message *m)
 
 /* Results are what the outside world said: they may contain anything, even the delimiter. It
  * stays plain text there, as content never matches special tokens. */
-static void put_response(gemma *g, const message *m, const char *name, const json *response)
+static void put_response(gemma *g, const message *m, const char *name, const jtree *response)
 {
     char where[64];
     snprintf(where, sizeof where, "messages[%zu]", m->i);
     chat_lit(g->w, "<|tool_response>response:");
     chat_puts(g->w, name);
-    if (json_is(response, JSON_OBJECT)) {
+    if (jtree_is(response, JTREE_OBJECT)) {
         chat_lit(g->w, "{");
         tools_put_members(g->w, response, false, where);
     } else {
-        static const json null = {.kind = JSON_NULL};
+        static const jtree null = {.kind = JTREE_NULL};
         chat_lit(g->w, "{value:");
         tools_put_value(g->w, response ? response : &null, false, false, where);
     }
@@ -286,54 +287,54 @@ static void put_response(gemma *g, const message *m, const char *name, const jso
 /* The results an assistant message carries itself, Google's own form. */
 static void put_own_responses(gemma *g, const message *m)
 {
-    for (const json *r = m->responses->first; r && !g->w->st; r = r->next) {
-        const json *name = string_of(g, m, r, "name");
-        if (!json_has(r, "response"))
+    for (const jtree *r = m->responses->first; r && !g->w->st; r = r->next) {
+        const jtree *name = string_of(g, m, r, "name");
+        if (!jtree_has(r, "response"))
             chat_fail(g->w, E_FORMAT, "messages[%zu].tool_responses: an entry has no response",
                       m->i);
-        put_response(g, m, name ? name->s : "unknown", json_get(r, "response"));
+        put_response(g, m, name ? name->s : "unknown", jtree_get(r, "response"));
     }
 }
 
-static bool same_id(const json *a, const json *b)
+static bool same_id(const jtree *a, const jtree *b)
 {
     if (!a || !b)
         return a == b; /* two absent ids are the same one, as in Python */
-    return a->kind == JSON_STRING && b->kind == JSON_STRING && a->n == b->n &&
+    return a->kind == JTREE_STRING && b->kind == JTREE_STRING && a->n == b->n &&
            !memcmp(a->s, b->s, a->n);
 }
 
 /* One `tool` message after the call it answers. */
 static void put_tool_message(gemma *g, const message *caller, const message *m)
 {
-    const json *given = string_of(g, m, m->v, "name"), *c = content_of(g, m);
+    const jtree *given = string_of(g, m, m->v, "name"), *c = content_of(g, m);
     const char *name = given ? given->s : "unknown";
     size_t i = 0;
-    for (const json *call = caller->calls->first; call && !g->w->st; call = call->next, i++)
-        if (same_id(json_get(call, "id"), json_get(m->v, "tool_call_id"))) {
-            const json *called = call_name(g, caller, call, i);
+    for (const jtree *call = caller->calls->first; call && !g->w->st; call = call->next, i++)
+        if (same_id(jtree_get(call, "id"), jtree_get(m->v, "tool_call_id"))) {
+            const jtree *called = call_name(g, caller, call, i);
             name = called ? called->s : name;
         }
-    if (!json_is(c, JSON_ARRAY)) {
+    if (!jtree_is(c, JTREE_ARRAY)) {
         put_response(g, m, name, c);
         return;
     }
     str text = {0};
-    for (const json *it = c->first; it && !g->w->st; it = it->next) {
+    for (const jtree *it = c->first; it && !g->w->st; it = it->next) {
         const char *media;
-        const json *part = part_text(g, m, it, &media);
+        const jtree *part = part_text(g, m, it, &media);
         if (part)
             str_put(&text, part->s, part->n);
     }
     if (text.bad)
         chat_fail(g->w, E_MEMORY, "no memory for a message");
-    json whole = {.kind = JSON_STRING, .s = str_text(&text), .n = text.n};
+    jtree whole = {.kind = JTREE_STRING, .s = str_text(&text), .n = text.n};
     put_response(g, m, name, &whole);
     str_free(&text);
     if (g->format == CHAT_GEMMA4_APRIL_LATE)
         return; /* it forgets the media */
-    for (const json *it = c->first; it; it = it->next) {
-        const char *media = media_of(json_get(it, "type"));
+    for (const jtree *it = c->first; it; it = it->next) {
+        const char *media = media_of(jtree_get(it, "type"));
         if (media)
             put_media(g, media);
     }
@@ -355,7 +356,7 @@ static void close_turn(gemma *g)
     g->closed = true;
 }
 
-static void put_thought(gemma *g, const json *text, const char *end)
+static void put_thought(gemma *g, const jtree *text, const char *end)
 {
     chat_lit(g->w, "<|channel>thought\n");
     chat_put(g->w, text->s, text->n);
@@ -379,10 +380,10 @@ static const message *previous_spoken(const gemma *g, size_t i)
     return NULL;
 }
 
-static const json *reasoning_of(gemma *g, const message *m)
+static const jtree *reasoning_of(gemma *g, const message *m)
 {
-    const json *a = string_of(g, m, m->v, "reasoning");
-    const json *b = string_of(g, m, m->v, "reasoning_content");
+    const jtree *a = string_of(g, m, m->v, "reasoning");
+    const jtree *b = string_of(g, m, m->v, "reasoning_content");
     return a ? a : b;
 }
 
@@ -406,7 +407,7 @@ static void put_message(gemma *g, size_t i)
         open_turn(g, m->role);
     g->closed = false;
 
-    const json *thought = reasoning_of(g, m);
+    const jtree *thought = reasoning_of(g, m);
     bool keep = july ? last_turn || (g->opt->preserve_thinking && m->calls) : last_turn && m->calls;
     if (thought && keep)
         put_thought(g, thought, "\n<channel|>");
@@ -439,7 +440,7 @@ static void put_message(gemma *g, size_t i)
         }
         if (waiting)
             chat_lit(g->w, "<|tool_response>");
-        else if (!(answered && !json_truthy(json_get(m->v, "content"))))
+        else if (!(answered && !jtree_truthy(jtree_get(m->v, "content"))))
             close_turn(g);
     }
 }
@@ -453,7 +454,7 @@ static void put_message_first(gemma *g, size_t i)
     g->said = SAID_OTHER;
     g->closed = false;
     if (m->calls) {
-        const json *thought = string_of(g, m, m->v, "reasoning_content");
+        const jtree *thought = string_of(g, m, m->v, "reasoning_content");
         if (thought && (int64_t)i > g->last_user)
             put_thought(g, thought, "<channel|>");
         put_calls(g, m);
@@ -462,20 +463,20 @@ static void put_message_first(gemma *g, size_t i)
         put_own_responses(g, m);
     if (put_content(g, m))
         g->said = SAID_OTHER;
-    if (!(m->responses && !json_truthy(json_get(m->v, "content"))))
+    if (!(m->responses && !jtree_truthy(jtree_get(m->v, "content"))))
         close_turn(g);
 }
 
 /* The text of the first system message. */
 static void put_system(gemma *g, const message *m)
 {
-    const json *c = content_of(g, m);
-    if (json_is(c, JSON_STRING))
+    const jtree *c = content_of(g, m);
+    if (jtree_is(c, JTREE_STRING))
         put_trimmed(g, c->s, c->n);
-    for (const json *it = json_is(c, JSON_ARRAY) ? c->first : NULL; it && !g->w->st;
+    for (const jtree *it = jtree_is(c, JTREE_ARRAY) ? c->first : NULL; it && !g->w->st;
          it = it->next) {
         const char *media;
-        const json *text = part_text(g, m, it, &media);
+        const jtree *text = part_text(g, m, it, &media);
         if (media) {
             chat_fail(g->w, E_FORMAT, "messages[%zu].content: a system message holds text only",
                       m->i);
@@ -506,7 +507,7 @@ static void put_generation_prompt(gemma *g)
         chat_lit(g->w, "<|channel>thought\n<channel|>");
 }
 
-void gemma_render(chat_writer *w, chat_format f, const json *messages, const json *tools,
+void gemma_render(chat_writer *w, chat_format f, const jtree *messages, const jtree *tools,
                   const carat_chat_options *opt)
 {
     gemma g = {.w = w, .format = f, .opt = opt, .last_user = -1};
@@ -516,13 +517,13 @@ void gemma_render(chat_writer *w, chat_format f, const json *messages, const jso
     size_t i = 0;
 
     w->python = f == CHAT_GEMMA4_APRIL_FIRST || f == CHAT_GEMMA4_APRIL_LATE;
-    if (messages->kind != JSON_ARRAY || !messages->count) {
+    if (messages->kind != JTREE_ARRAY || !messages->count) {
         chat_fail(w, E_FORMAT, "messages is %s; expected an array with at least one message",
-                  messages->kind == JSON_ARRAY ? "empty" : json_kind_name(messages));
+                  messages->kind == JTREE_ARRAY ? "empty" : jtree_kind_name(messages));
         return;
     }
-    if (tools && tools->kind != JSON_ARRAY && tools->kind != JSON_NULL) {
-        chat_fail(w, E_FORMAT, "tools is %s; expected an array", json_kind_name(tools));
+    if (tools && tools->kind != JTREE_ARRAY && tools->kind != JTREE_NULL) {
+        chat_fail(w, E_FORMAT, "tools is %s; expected an array", jtree_kind_name(tools));
         return;
     }
     g.m = arena_array(w->mem, messages->count, sizeof *g.m);
@@ -530,14 +531,14 @@ void gemma_render(chat_writer *w, chat_format f, const json *messages, const jso
         chat_fail(w, E_MEMORY, "no memory for %zu messages", messages->count);
         return;
     }
-    for (const json *v = messages->first; v && !w->st; v = v->next)
+    for (const jtree *v = messages->first; v && !w->st; v = v->next)
         read_message(&g, &g.m[g.n++], v, i++);
     if (w->st)
         return;
 
     chat_lit(w, "<bos>");
     bool system = g.m[0].role == ROLE_SYSTEM || g.m[0].role == ROLE_DEVELOPER;
-    if (opt->thinking || json_truthy(tools) || system) {
+    if (opt->thinking || jtree_truthy(tools) || system) {
         open_turn(&g, ROLE_SYSTEM);
         if (opt->thinking)
             chat_lit(w, "<|think|>\n");
@@ -547,7 +548,7 @@ void gemma_render(chat_writer *w, chat_format f, const json *messages, const jso
             g.n--;
         }
         i = 0;
-        for (const json *t = json_truthy(tools) ? tools->first : NULL; t && !w->st; t = t->next) {
+        for (const jtree *t = jtree_truthy(tools) ? tools->first : NULL; t && !w->st; t = t->next) {
             chat_lit(w, "<|tool>");
             tools_put_declaration(w, t, i++, style);
             chat_lit(w, "<tool|>");

@@ -9,7 +9,7 @@
 #define TEXT_CHAT_INT_H
 
 #include "text/chat.h"
-#include "text/json.h"
+#include "text/jtree.h"
 
 typedef struct chat_writer {
     chat_prompt *p;
@@ -32,17 +32,18 @@ void text_trim(const char **s, size_t *n);
 /* ---- tools.c ---- */
 
 /* A value in the syntax of calls and responses; keys bare or between string delimiters. */
-void tools_put_value(chat_writer *w, const json *v, bool quote_keys, bool check_delimiter,
+void tools_put_value(chat_writer *w, const jtree *v, bool quote_keys, bool check_delimiter,
                      const char *where);
 /* k:v,k:v without braces, keys sorted and bare. */
-void tools_put_members(chat_writer *w, const json *object, bool check_delimiter, const char *where);
+void tools_put_members(chat_writer *w, const jtree *object, bool check_delimiter,
+                       const char *where);
 /* declaration:NAME{...} of tools[i]. first_april: as the first template orders it. */
 typedef enum tools_style { TOOLS_APRIL_FIRST, TOOLS_APRIL_LATE, TOOLS_JULY } tools_style;
-void tools_put_declaration(chat_writer *w, const json *tool, size_t i, tools_style style);
+void tools_put_declaration(chat_writer *w, const jtree *tool, size_t i, tools_style style);
 
 /* ---- chat_gemma.c ---- */
 
-void gemma_render(chat_writer *w, chat_format f, const json *messages, const json *tools,
+void gemma_render(chat_writer *w, chat_format f, const jtree *messages, const jtree *tools,
                   const carat_chat_options *opt);
 
 #define STRING_DELIMITER "<|\"|>"

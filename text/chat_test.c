@@ -58,14 +58,14 @@ static void show_difference(const char *got, const char *want, char *out, size_t
     snprintf(out, n, "at byte %zu: ...%.160s\n  expected ...%.160s", i, got + i, want + i);
 }
 
-static void check_case(int line, const json *c, int t, const vocab *v)
+static void check_case(int line, const jtree *c, int t, const vocab *v)
 {
-    const json *want = json_get(json_get(c, "want"), templates[t].name);
-    const json *large = json_get(json_get(c, "want"), "large");
-    const json *m = json_get(c, "messages"), *tools = json_get(c, "tools");
-    carat_chat_options opt = {.thinking = json_truthy(json_get(c, "thinking")),
-                              .preserve_thinking = json_truthy(json_get(c, "preserve")),
-                              .no_generation_prompt = !json_truthy(json_get(c, "generate"))};
+    const jtree *want = jtree_get(jtree_get(c, "want"), templates[t].name);
+    const jtree *large = jtree_get(jtree_get(c, "want"), "large");
+    const jtree *m = jtree_get(c, "messages"), *tools = jtree_get(c, "tools");
+    carat_chat_options opt = {.thinking = jtree_truthy(jtree_get(c, "thinking")),
+                              .preserve_thinking = jtree_truthy(jtree_get(c, "preserve")),
+                              .no_generation_prompt = !jtree_truthy(jtree_get(c, "generate"))};
     chat_prompt p;
     err e = {0};
     str text = {0};
@@ -75,10 +75,10 @@ static void check_case(int line, const json *c, int t, const vocab *v)
     status st = chat_render(templates[t].f, m->s, m->n, tools ? tools->s : NULL,
                             tools ? tools->n : 0, &opt, &p, &e);
     CHECK_MSG(!st, "line %d, template %s: %s", line, templates[t].name, e.text);
-    if (want->kind == JSON_STRING) {
+    if (want->kind == JTREE_STRING) {
         str_put(&text, want->s, want->n);
     } else {
-        const json *front = want->first, *middle = front->next, *back = middle->next;
+        const jtree *front = want->first, *middle = front->next, *back = middle->next;
         str_put(&text, large->s, strtoul(front->s, NULL, 10));
         str_put(&text, middle->s, middle->n);
         size_t n_back = strtoul(back->s, NULL, 10);
@@ -120,14 +120,14 @@ TEST(prompts_are_what_jinja_renders)
     CHECK_OK(file_read_all(test_path("tests/data/chat/fixtures.jsonl"), 4 << 20, &text, &n, &e), e);
     for (char *at = text, *end; at < text + n; at = end + 1) {
         arena mem = {0};
-        const json *c;
+        const jtree *c;
         end = memchr(at, '\n', (size_t)(text + n - at));
         CHECK(end);
         line++;
-        CHECK_OK(json_parse(at, (size_t)(end - at), "fixtures", 10, &mem, &c, &e), e);
+        CHECK_OK(jtree_parse(at, (size_t)(end - at), "fixtures", 10, &mem, &c, &e), e);
         for (int k = 0; k < 4; k++) {
             check_case(line, c, k, t->v);
-            compared += json_get(json_get(c, "want"), templates[k].name) != NULL;
+            compared += jtree_get(jtree_get(c, "want"), templates[k].name) != NULL;
         }
         arena_free(&mem);
     }

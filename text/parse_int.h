@@ -3,7 +3,7 @@
 #define TEXT_PARSE_INT_H
 
 #include "text/chat.h"
-#include "text/json.h"
+#include "text/jtree.h"
 
 #define MARK_STRING "<|\"|>"
 

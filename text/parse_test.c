@@ -21,11 +21,11 @@ static bool note(void *user, const answer_event *ev)
     CHECK(utf8_valid(ev->text, ev->n));
     if (ev->kind == ANSWER_TOOL_CALL) {
         arena mem = {0};
-        const json *v;
+        const jtree *v;
         err e = {0};
         CHECK(ev->name && *ev->name);
-        CHECK_OK(json_parse(ev->text, ev->n, "arguments", 100, &mem, &v, &e), e);
-        CHECK(v->kind == JSON_OBJECT);
+        CHECK_OK(jtree_parse(ev->text, ev->n, "arguments", 100, &mem, &v, &e), e);
+        CHECK(v->kind == JTREE_OBJECT);
         arena_free(&mem);
         if (r->last >= 0)
             str_puts(&r->text, ")");

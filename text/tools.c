@@ -36,10 +36,10 @@ static void refuse_delimiter(chat_writer *w, const char *s, size_t n, const char
                   where, STRING_DELIMITER);
 }
 
-static void put_number(chat_writer *w, const json *v, const char *where)
+static void put_number(chat_writer *w, const jtree *v, const char *where)
 {
     str s = {0};
-    if (!json_put_python_number(&s, v))
+    if (!jtree_put_python_number(&s, v))
         chat_fail(w, E_FORMAT, "%s: the number %.40s is too large for a double", where, v->s);
     else if (s.bad)
         chat_fail(w, E_MEMORY, "no memory for a number");
@@ -49,48 +49,48 @@ static void put_number(chat_writer *w, const json *v, const char *where)
 }
 
 /* NULL with an error set when there are members and no memory. */
-static const json **sorted(chat_writer *w, const json *object)
+static const jtree **sorted(chat_writer *w, const jtree *object)
 {
-    const json **m = json_sorted(object, w->mem);
+    const jtree **m = jtree_sorted(object, w->mem);
     if (!m && object->count)
         chat_fail(w, E_MEMORY, "no memory to sort %zu members", object->count);
     return m;
 }
 
-void tools_put_value(chat_writer *w, const json *v, bool quote_keys, bool check, const char *where)
+void tools_put_value(chat_writer *w, const jtree *v, bool quote_keys, bool check, const char *where)
 {
     if (w->st)
         return;
     switch (v->kind) {
-    case JSON_NULL:
+    case JTREE_NULL:
         chat_lit(w, w->python ? "None" : "null");
         break;
-    case JSON_FALSE:
+    case JTREE_FALSE:
         chat_lit(w, "false");
         break;
-    case JSON_TRUE:
+    case JTREE_TRUE:
         chat_lit(w, "true");
         break;
-    case JSON_INTEGER:
-    case JSON_REAL:
+    case JTREE_INTEGER:
+    case JTREE_REAL:
         put_number(w, v, where);
         break;
-    case JSON_STRING:
+    case JTREE_STRING:
         if (check)
             refuse_delimiter(w, v->s, v->n, where);
         put_quoted(w, v->s, v->n);
         break;
-    case JSON_ARRAY:
+    case JTREE_ARRAY:
         chat_lit(w, "[");
-        for (const json *it = v->first; it; it = it->next) {
+        for (const jtree *it = v->first; it; it = it->next) {
             tools_put_value(w, it, quote_keys, check, where);
             if (it->next)
                 chat_lit(w, ",");
         }
         chat_lit(w, "]");
         break;
-    case JSON_OBJECT: {
-        const json **m = sorted(w, v);
+    case JTREE_OBJECT: {
+        const jtree **m = sorted(w, v);
         chat_lit(w, "{");
         for (size_t i = 0; m && i < v->count; i++) {
             if (i)
@@ -110,9 +110,9 @@ void tools_put_value(chat_writer *w, const json *v, bool quote_keys, bool check,
     }
 }
 
-void tools_put_members(chat_writer *w, const json *object, bool check, const char *where)
+void tools_put_members(chat_writer *w, const jtree *object, bool check, const char *where)
 {
-    const json **m = sorted(w, object);
+    const jtree **m = sorted(w, object);
     for (size_t i = 0; m && i < object->count; i++) {
         if (i)
             chat_lit(w, ",");
@@ -133,31 +133,31 @@ typedef struct declaration {
 } declaration;
 
 /* The schema's type: a string, or NULL. Of a list, the first that is not "null". */
-static const json *type_of(const json *schema)
+static const jtree *type_of(const jtree *schema)
 {
-    const json *t = json_get(schema, "type");
-    if (json_is(t, JSON_STRING))
+    const jtree *t = jtree_get(schema, "type");
+    if (jtree_is(t, JTREE_STRING))
         return t;
-    if (json_is(t, JSON_ARRAY))
-        for (const json *it = t->first; it; it = it->next)
-            if (it->kind == JSON_STRING && strcmp(it->s, "null"))
+    if (jtree_is(t, JTREE_ARRAY))
+        for (const jtree *it = t->first; it; it = it->next)
+            if (it->kind == JTREE_STRING && strcmp(it->s, "null"))
                 return it;
     return NULL;
 }
 
-static bool is_nullable(const json *schema)
+static bool is_nullable(const jtree *schema)
 {
-    const json *t = json_get(schema, "type");
-    if (json_truthy(json_get(schema, "nullable")))
+    const jtree *t = jtree_get(schema, "type");
+    if (jtree_truthy(jtree_get(schema, "nullable")))
         return true;
-    if (json_is(t, JSON_ARRAY))
-        for (const json *it = t->first; it; it = it->next)
-            if (it->kind == JSON_STRING && !strcmp(it->s, "null"))
+    if (jtree_is(t, JTREE_ARRAY))
+        for (const jtree *it = t->first; it; it = it->next)
+            if (it->kind == JTREE_STRING && !strcmp(it->s, "null"))
                 return true;
     return false;
 }
 
-static bool type_is(const json *type, const char *upper)
+static bool type_is(const jtree *type, const char *upper)
 {
     if (!type || type->n != strlen(upper))
         return false;
@@ -170,7 +170,7 @@ static bool type_is(const json *type, const char *upper)
 }
 
 /* Types are ASCII words; what is not stays as it is. */
-static void put_upper(declaration *d, const json *s)
+static void put_upper(declaration *d, const jtree *s)
 {
     chat_lit(d->w, STRING_DELIMITER);
     for (size_t i = 0; s && i < s->n; i++) {
@@ -181,21 +181,21 @@ static void put_upper(declaration *d, const json *s)
     chat_lit(d->w, STRING_DELIMITER);
 }
 
-static void put_text(declaration *d, const json *s)
+static void put_text(declaration *d, const jtree *s)
 {
     refuse_delimiter(d->w, s->s, s->n, d->where);
     put_quoted(d->w, s->s, s->n);
 }
 
 /* description:<|"|>...<|"|>, if there is one. */
-static bool put_description(declaration *d, const json *schema)
+static bool put_description(declaration *d, const jtree *schema)
 {
-    const json *text = json_get(schema, "description");
-    if (!json_truthy(text))
+    const jtree *text = jtree_get(schema, "description");
+    if (!jtree_truthy(text))
         return false;
-    if (!json_is(text, JSON_STRING)) {
+    if (!jtree_is(text, JTREE_STRING)) {
         chat_fail(d->w, E_FORMAT, "%s: a description is %s, not a string", d->where,
-                  json_kind_name(text));
+                  jtree_kind_name(text));
         return false;
     }
     chat_lit(d->w, "description:");
@@ -204,18 +204,18 @@ static bool put_description(declaration *d, const json *schema)
 }
 
 /* required:[<|"|>a<|"|>,...] */
-static void put_required(declaration *d, const json *list)
+static void put_required(declaration *d, const jtree *list)
 {
-    if (!json_is(list, JSON_ARRAY)) {
+    if (!jtree_is(list, JTREE_ARRAY)) {
         chat_fail(d->w, E_FORMAT, "%s: `required` is %s, not an array", d->where,
-                  json_kind_name(list));
+                  jtree_kind_name(list));
         return;
     }
     chat_lit(d->w, "required:[");
-    for (const json *it = list->first; it; it = it->next) {
-        if (it->kind != JSON_STRING) {
+    for (const jtree *it = list->first; it; it = it->next) {
+        if (it->kind != JTREE_STRING) {
             chat_fail(d->w, E_FORMAT, "%s: `required` holds %s, not a string", d->where,
-                      json_kind_name(it));
+                      jtree_kind_name(it));
             return;
         }
         put_text(d, it);
@@ -225,34 +225,34 @@ static void put_required(declaration *d, const json *list)
     chat_lit(d->w, "]");
 }
 
-static void put_properties(declaration *d, const json *map, bool filter);
+static void put_properties(declaration *d, const jtree *map, bool filter);
 
 /* The members of an array's item schema, in dictsort order, nulls skipped. */
-static void put_items(declaration *d, const json *items)
+static void put_items(declaration *d, const jtree *items)
 {
-    const json **m = sorted(d->w, items);
+    const jtree **m = sorted(d->w, items);
     bool any = false;
     chat_lit(d->w, "items:{");
     for (size_t i = 0; m && i < items->count && !d->w->st; i++) {
-        if (m[i]->kind == JSON_NULL)
+        if (m[i]->kind == JTREE_NULL)
             continue;
         if (any)
             chat_lit(d->w, ",");
         any = true;
         if (!strcmp(m[i]->key, "properties")) {
             chat_lit(d->w, "properties:{");
-            if (m[i]->kind == JSON_OBJECT)
+            if (m[i]->kind == JTREE_OBJECT)
                 put_properties(d, m[i], false);
             chat_lit(d->w, "}");
         } else if (!strcmp(m[i]->key, "required")) {
             put_required(d, m[i]);
-        } else if (!strcmp(m[i]->key, "type") && m[i]->kind == JSON_STRING) {
+        } else if (!strcmp(m[i]->key, "type") && m[i]->kind == JTREE_STRING) {
             chat_lit(d->w, "type:");
             put_upper(d, m[i]);
-        } else if (!strcmp(m[i]->key, "type") && m[i]->kind == JSON_ARRAY) {
+        } else if (!strcmp(m[i]->key, "type") && m[i]->kind == JTREE_ARRAY) {
             chat_lit(d->w, "type:[");
-            for (const json *it = m[i]->first; it; it = it->next) {
-                if (it->kind == JSON_STRING)
+            for (const jtree *it = m[i]->first; it; it = it->next) {
+                if (it->kind == JTREE_STRING)
                     put_upper(d, it);
                 if (it->next)
                     chat_lit(d->w, ",");
@@ -275,10 +275,10 @@ static void comma(declaration *d, bool *any)
     *any = true;
 }
 
-static void put_enum(declaration *d, const json *v, bool *any)
+static void put_enum(declaration *d, const jtree *v, bool *any)
 {
-    const json *list = json_get(v, "enum");
-    if (!json_truthy(list))
+    const jtree *list = jtree_get(v, "enum");
+    if (!jtree_truthy(list))
         return;
     comma(d, any);
     chat_lit(d->w, "enum:");
@@ -286,20 +286,20 @@ static void put_enum(declaration *d, const json *v, bool *any)
 }
 
 /* An object's own properties; without a map of them, its non-standard keys stand in. */
-static void put_object(declaration *d, const json *v)
+static void put_object(declaration *d, const jtree *v)
 {
-    const json *map = json_get(v, "properties");
+    const jtree *map = jtree_get(v, "properties");
     chat_lit(d->w, "properties:{");
-    if (json_is(map, JSON_OBJECT))
+    if (jtree_is(map, JTREE_OBJECT))
         put_properties(d, map, false);
-    else if (v->kind == JSON_OBJECT)
+    else if (v->kind == JTREE_OBJECT)
         put_properties(d, v, true);
     chat_lit(d->w, "}");
 }
 
 /* What follows the description in a property, as the first April template orders it: nullable
  * first, and no thought for the comma around nested braces. */
-static void put_first_april(declaration *d, const json *v, const json *type, bool *any)
+static void put_first_april(declaration *d, const jtree *v, const jtree *type, bool *any)
 {
     if (is_nullable(v)) {
         comma(d, any);
@@ -310,26 +310,26 @@ static void put_first_april(declaration *d, const json *v, const json *type, boo
     } else if (type_is(type, "OBJECT")) {
         chat_lit(d->w, ",");
         put_object(d, v);
-        if (json_truthy(json_get(v, "required"))) {
+        if (jtree_truthy(jtree_get(v, "required"))) {
             chat_lit(d->w, ",");
-            put_required(d, json_get(v, "required"));
+            put_required(d, jtree_get(v, "required"));
         }
     } else if (type_is(type, "ARRAY")) {
-        const json *items = json_get(v, "items");
-        if (json_is(items, JSON_OBJECT) && items->count) {
+        const jtree *items = jtree_get(v, "items");
+        if (jtree_is(items, JTREE_OBJECT) && items->count) {
             chat_lit(d->w, ",");
             put_items(d, items);
         }
     }
 }
 
-static void put_later(declaration *d, const json *v, const json *type, bool *any)
+static void put_later(declaration *d, const jtree *v, const jtree *type, bool *any)
 {
     if (type_is(type, "STRING")) {
         put_enum(d, v, any);
     } else if (type_is(type, "ARRAY")) {
-        const json *items = json_get(v, "items");
-        if (json_is(items, JSON_OBJECT) && items->count) {
+        const jtree *items = jtree_get(v, "items");
+        if (jtree_is(items, JTREE_OBJECT) && items->count) {
             comma(d, any);
             put_items(d, items);
         }
@@ -339,13 +339,13 @@ static void put_later(declaration *d, const json *v, const json *type, bool *any
         chat_lit(d->w, "nullable:true");
     }
     if (type_is(type, "OBJECT")) {
-        if (v->kind == JSON_OBJECT) {
+        if (v->kind == JTREE_OBJECT) {
             comma(d, any);
             put_object(d, v);
         }
-        if (json_truthy(json_get(v, "required"))) {
+        if (jtree_truthy(jtree_get(v, "required"))) {
             comma(d, any);
-            put_required(d, json_get(v, "required"));
+            put_required(d, jtree_get(v, "required"));
         }
     }
 }
@@ -361,13 +361,13 @@ static bool is_standard(const char *key)
 
 /* P1:{...},P2:{...} filter: map is a schema whose standard keys are no properties. The April
  * templates filter always, so a property called "type" is lost there. */
-static void put_properties(declaration *d, const json *map, bool filter)
+static void put_properties(declaration *d, const jtree *map, bool filter)
 {
-    const json **m = sorted(d->w, map);
+    const jtree **m = sorted(d->w, map);
     bool any_property = false;
     filter |= d->style != TOOLS_JULY;
     for (size_t i = 0; m && i < map->count && !d->w->st; i++) {
-        const json *v = m[i], *type = type_of(v);
+        const jtree *v = m[i], *type = type_of(v);
         if (filter && is_standard(v->key))
             continue;
         if (any_property)
@@ -389,22 +389,22 @@ static void put_properties(declaration *d, const json *map, bool filter)
     }
 }
 
-static void put_parameters(declaration *d, const json *params)
+static void put_parameters(declaration *d, const jtree *params)
 {
-    const json *map = json_get(params, "properties"), *type = type_of(params);
+    const jtree *map = jtree_get(params, "properties"), *type = type_of(params);
     chat_lit(d->w, ",parameters:{");
-    if (json_truthy(map)) {
-        if (!json_is(map, JSON_OBJECT)) {
+    if (jtree_truthy(map)) {
+        if (!jtree_is(map, JTREE_OBJECT)) {
             chat_fail(d->w, E_FORMAT, "%s: `properties` is %s, not an object", d->where,
-                      json_kind_name(map));
+                      jtree_kind_name(map));
             return;
         }
         chat_lit(d->w, "properties:{");
         put_properties(d, map, false);
         chat_lit(d->w, "},");
     }
-    if (json_truthy(json_get(params, "required"))) {
-        put_required(d, json_get(params, "required"));
+    if (jtree_truthy(jtree_get(params, "required"))) {
+        put_required(d, jtree_get(params, "required"));
         chat_lit(d->w, ",");
     }
     chat_lit(d->w, "type:");
@@ -415,36 +415,37 @@ static void put_parameters(declaration *d, const json *params)
     chat_lit(d->w, "}");
 }
 
-void tools_put_declaration(chat_writer *w, const json *tool, size_t i, tools_style style)
+void tools_put_declaration(chat_writer *w, const jtree *tool, size_t i, tools_style style)
 {
     char where[160];
     declaration d = {w, style, where};
-    const json *f = json_get(tool, "function"), *kind = json_get(tool, "type");
-    const json *name = json_get(f, "name"), *text = json_get(f, "description");
-    const json *params = json_get(f, "parameters"), *response = json_get(f, "response");
+    const jtree *f = jtree_get(tool, "function"), *kind = jtree_get(tool, "type");
+    const jtree *name = jtree_get(f, "name"), *text = jtree_get(f, "description");
+    const jtree *params = jtree_get(f, "parameters"), *response = jtree_get(f, "response");
 
-    snprintf(where, sizeof where, "tools[%zu]%s%.100s%s", i, json_is(name, JSON_STRING) ? " (" : "",
-             json_is(name, JSON_STRING) ? name->s : "", json_is(name, JSON_STRING) ? ")" : "");
+    snprintf(where, sizeof where, "tools[%zu]%s%.100s%s", i,
+             jtree_is(name, JTREE_STRING) ? " (" : "", jtree_is(name, JTREE_STRING) ? name->s : "",
+             jtree_is(name, JTREE_STRING) ? ")" : "");
     if (w->st)
         return;
-    if (kind && !(kind->kind == JSON_STRING && !strcmp(kind->s, "function"))) {
+    if (kind && !(kind->kind == JTREE_STRING && !strcmp(kind->s, "function"))) {
         chat_fail(w, E_UNSUPPORTED, "%s: a tool of type %.60s; this model knows functions only",
-                  where, kind->kind == JSON_STRING ? kind->s : json_kind_name(kind));
+                  where, kind->kind == JTREE_STRING ? kind->s : jtree_kind_name(kind));
         return;
     }
-    if (!json_is(f, JSON_OBJECT) || !json_is(name, JSON_STRING) || !name->n) {
+    if (!jtree_is(f, JTREE_OBJECT) || !jtree_is(name, JTREE_STRING) || !name->n) {
         chat_fail(w, E_FORMAT,
                   "%s: expected {\"type\": \"function\", \"function\": {\"name\": ...}}", where);
         return;
     }
-    if (text && text->kind != JSON_STRING) {
+    if (text && text->kind != JTREE_STRING) {
         chat_fail(w, E_FORMAT, "%s: the description is %s, not a string", where,
-                  json_kind_name(text));
+                  jtree_kind_name(text));
         return;
     }
-    if (params && params->kind != JSON_OBJECT) {
+    if (params && params->kind != JTREE_OBJECT) {
         chat_fail(w, E_FORMAT, "%s: the parameters are %s, not an object", where,
-                  json_kind_name(params));
+                  jtree_kind_name(params));
         return;
     }
     refuse_delimiter(w, name->s, name->n, where);
@@ -455,10 +456,10 @@ void tools_put_declaration(chat_writer *w, const json *tool, size_t i, tools_sty
         put_text(&d, text);
     else
         put_quoted(w, "", 0);
-    if (json_truthy(params))
+    if (jtree_truthy(params))
         put_parameters(&d, params);
     if (response) {
-        const json *type = type_of(response);
+        const jtree *type = type_of(response);
         chat_lit(w, ",response:{");
         if (put_description(&d, response))
             chat_lit(w, ",");

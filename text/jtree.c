@@ -1,5 +1,5 @@
-/* json.c - see json.h. Recursive descent with a depth limit; nothing here knows about chats. */
-#include "text/json.h"
+/* jtree.c - see jtree.h. Recursive descent with a depth limit; nothing here knows about chats. */
+#include "text/jtree.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 
@@ -131,7 +131,7 @@ static status take_string(parser *p, const char **s, size_t *n)
     return OK;
 }
 
-size_t json_number_length(const char *s, size_t n, bool *real)
+size_t jtree_number_length(const char *s, size_t n, bool *real)
 {
     size_t i = 0, digits;
     *real = false;
@@ -164,11 +164,11 @@ size_t json_number_length(const char *s, size_t n, bool *real)
     return i;
 }
 
-static status take_value(parser *p, int depth, json *v);
+static status take_value(parser *p, int depth, jtree *v);
 
 static int by_exact_key(const void *a, const void *b)
 {
-    const json *x = *(json *const *)a, *y = *(json *const *)b;
+    const jtree *x = *(jtree *const *)a, *y = *(jtree *const *)b;
     size_t n = x->n_key < y->n_key ? x->n_key : y->n_key;
     int c = memcmp(x->key, y->key, n);
     if (c)
@@ -179,9 +179,9 @@ static int by_exact_key(const void *a, const void *b)
 }
 
 /* Of members with one key, the first takes the value of the last and the others go. */
-static status drop_repeats(parser *p, json *v)
+static status drop_repeats(parser *p, jtree *v)
 {
-    json **m = mem_alloc(v->count * sizeof *m), *it = v->first;
+    jtree **m = mem_alloc(v->count * sizeof *m), *it = v->first;
     size_t *counts = mem_alloc(v->count * sizeof *counts), n = v->count;
     if (!m || !counts) {
         mem_free(m);
@@ -197,12 +197,12 @@ static status drop_repeats(parser *p, json *v)
     qsort(m, n, sizeof *m, by_exact_key);
     bool any = false;
     for (size_t i = 0, j; i < n; i = j) {
-        json *first = m[i];
+        jtree *first = m[i];
         for (j = i + 1;
              j < n && m[j]->n_key == first->n_key && !memcmp(m[j]->key, first->key, first->n_key);
              j++)
             any = true;
-        json *last = m[j - 1];
+        jtree *last = m[j - 1];
         if (last != first) {
             counts[first->count] = counts[last->count];
             first->kind = last->kind;
@@ -216,7 +216,7 @@ static status drop_repeats(parser *p, json *v)
     for (it = v->first; it; it = it->next)
         it->count = counts[it->count];
     if (any)
-        for (json **link = &v->first; *link;) {
+        for (jtree **link = &v->first; *link;) {
             if ((*link)->key) {
                 link = &(*link)->next;
             } else {
@@ -229,11 +229,11 @@ static status drop_repeats(parser *p, json *v)
     return OK;
 }
 
-static status take_children(parser *p, int depth, json *v)
+static status take_children(parser *p, int depth, jtree *v)
 {
-    bool object = v->kind == JSON_OBJECT;
+    bool object = v->kind == JTREE_OBJECT;
     char close = object ? '}' : ']';
-    json **link = &v->first;
+    jtree **link = &v->first;
     if (depth >= p->max_depth)
         return p->st = err_set(p->e, E_LIMIT, "%s: JSON nested deeper than %d levels", p->what,
                                p->max_depth);
@@ -241,7 +241,7 @@ static status take_children(parser *p, int depth, json *v)
     if (take(p, close))
         return OK;
     for (;;) {
-        json *item = arena_alloc(p->mem, sizeof *item);
+        jtree *item = arena_alloc(p->mem, sizeof *item);
         if (!item)
             return no_memory(p);
         skip_space(p);
@@ -278,7 +278,7 @@ static bool take_word(parser *p, const char *word)
     return true;
 }
 
-static status take_value(parser *p, int depth, json *v)
+static status take_value(parser *p, int depth, jtree *v)
 {
     bool real;
     size_t n;
@@ -286,40 +286,40 @@ static status take_value(parser *p, int depth, json *v)
     if (p->at == p->n)
         return fail(p, "the text ends where a value should be");
     if (take(p, '"')) {
-        v->kind = JSON_STRING;
+        v->kind = JTREE_STRING;
         return take_string(p, &v->s, &v->n);
     }
     if (take(p, '{')) {
-        v->kind = JSON_OBJECT;
+        v->kind = JTREE_OBJECT;
         return take_children(p, depth, v);
     }
     if (take(p, '[')) {
-        v->kind = JSON_ARRAY;
+        v->kind = JTREE_ARRAY;
         return take_children(p, depth, v);
     }
-    if ((n = json_number_length(p->text + p->at, p->n - p->at, &real))) {
-        v->kind = real ? JSON_REAL : JSON_INTEGER;
+    if ((n = jtree_number_length(p->text + p->at, p->n - p->at, &real))) {
+        v->kind = real ? JTREE_REAL : JTREE_INTEGER;
         v->n = n;
         v->s = arena_strndup(p->mem, p->text + p->at, n);
         p->at += n;
         return v->s ? OK : no_memory(p);
     }
     if (take_word(p, "null"))
-        v->kind = JSON_NULL;
+        v->kind = JTREE_NULL;
     else if (take_word(p, "true"))
-        v->kind = JSON_TRUE;
+        v->kind = JTREE_TRUE;
     else if (take_word(p, "false"))
-        v->kind = JSON_FALSE;
+        v->kind = JTREE_FALSE;
     else
         return fail(p, "expected a value");
     return OK;
 }
 
-status json_parse(const char *text, size_t n, const char *what, int max_depth, arena *mem,
-                  const json **out, err *e)
+status jtree_parse(const char *text, size_t n, const char *what, int max_depth, arena *mem,
+                   const jtree **out, err *e)
 {
     parser p = {.text = text, .what = what, .n = n, .max_depth = max_depth, .mem = mem, .e = e};
-    json *v = arena_alloc(mem, sizeof *v);
+    jtree *v = arena_alloc(mem, sizeof *v);
     *out = NULL;
     if (!v)
         return err_memory(e, what, sizeof *v);
@@ -336,56 +336,56 @@ status json_parse(const char *text, size_t n, const char *what, int max_depth, a
 
 /* ---- Questions ---- */
 
-static const json *find(const json *v, const char *key)
+static const jtree *find(const jtree *v, const char *key)
 {
     size_t n = strlen(key);
-    if (!v || v->kind != JSON_OBJECT)
+    if (!v || v->kind != JTREE_OBJECT)
         return NULL;
-    for (const json *m = v->first; m; m = m->next)
+    for (const jtree *m = v->first; m; m = m->next)
         if (m->n_key == n && !memcmp(m->key, key, n))
             return m;
     return NULL;
 }
 
-const json *json_get(const json *v, const char *key)
+const jtree *jtree_get(const jtree *v, const char *key)
 {
-    const json *m = find(v, key);
-    return m && m->kind != JSON_NULL ? m : NULL;
+    const jtree *m = find(v, key);
+    return m && m->kind != JTREE_NULL ? m : NULL;
 }
 
-bool json_has(const json *v, const char *key)
+bool jtree_has(const jtree *v, const char *key)
 {
     return find(v, key) != NULL;
 }
 
-bool json_is(const json *v, json_kind kind)
+bool jtree_is(const jtree *v, jtree_kind kind)
 {
     return v && v->kind == kind;
 }
 
-bool json_truthy(const json *v)
+bool jtree_truthy(const jtree *v)
 {
     if (!v)
         return false;
     switch (v->kind) {
-    case JSON_OBJECT:
-    case JSON_ARRAY:
+    case JTREE_OBJECT:
+    case JTREE_ARRAY:
         return v->count > 0;
-    case JSON_STRING:
+    case JTREE_STRING:
         return v->n > 0;
-    case JSON_INTEGER:
-    case JSON_REAL:
+    case JTREE_INTEGER:
+    case JTREE_REAL:
         return strcspn(v->s, "123456789eE") < strcspn(v->s, "eE"); /* a digit that counts */
-    case JSON_TRUE:
+    case JTREE_TRUE:
         return true;
-    case JSON_FALSE:
-    case JSON_NULL:
+    case JTREE_FALSE:
+    case JTREE_NULL:
         break;
     }
     return false;
 }
 
-const char *json_kind_name(const json *v)
+const char *jtree_kind_name(const jtree *v)
 {
     static const char *const name[] = {"null",     "false",    "true",     "a number",
                                        "a number", "a string", "an array", "an object"};
@@ -414,7 +414,7 @@ static uint32_t lower(uint32_t c)
     return c;
 }
 
-static int compare_lower(const json *a, const json *b)
+static int compare_lower(const jtree *a, const jtree *b)
 {
     size_t i = 0, j = 0;
     while (i < a->n_key && j < b->n_key) {
@@ -431,7 +431,7 @@ static int compare_lower(const json *a, const json *b)
 }
 
 /* A stable merge sort: keys that differ in case only keep their order. */
-static void sort_members(const json **m, const json **spare, size_t n)
+static void sort_members(const jtree **m, const jtree **spare, size_t n)
 {
     size_t half = n / 2, i = 0, j = half, k = 0;
     if (n < 2)
@@ -445,13 +445,13 @@ static void sort_members(const json **m, const json **spare, size_t n)
     memcpy(m, spare, k * sizeof *m);
 }
 
-const json **json_sorted(const json *object, arena *mem)
+const jtree **jtree_sorted(const jtree *object, arena *mem)
 {
     size_t n = object->count, i = 0;
-    const json **m = n ? arena_array(mem, 2 * n, sizeof *m) : NULL;
+    const jtree **m = n ? arena_array(mem, 2 * n, sizeof *m) : NULL;
     if (!m)
         return NULL;
-    for (const json *it = object->first; it; it = it->next)
+    for (const jtree *it = object->first; it; it = it->next)
         m[i++] = it;
     sort_members(m, m + n, n);
     return m;
@@ -459,7 +459,7 @@ const json **json_sorted(const json *object, arena *mem)
 
 /* ---- Writing ---- */
 
-void json_put_string(str *out, const char *s, size_t n)
+void jtree_put_string(str *out, const char *s, size_t n)
 {
     static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
     str_putc(out, '"');
@@ -482,9 +482,9 @@ void json_put_string(str *out, const char *s, size_t n)
     str_putc(out, '"');
 }
 
-bool json_put_python_number(str *out, const json *v)
+bool jtree_put_python_number(str *out, const jtree *v)
 {
-    if (v->kind == JSON_INTEGER) {
+    if (v->kind == JTREE_INTEGER) {
         /* JSON allows -0 and Python reads it as the integer 0. */
         str_puts(out, strcmp(v->s, "-0") ? v->s : "0");
         return true;
