@@ -1,0 +1,277 @@
+/* inspect.c - carat inspect: what a GGUF file holds and what running it would cost.
+ *
+ * Two views: the file's, through format/, which works for any model; and, for models that carat
+ * runs, the engine's memory plan through the public header. Nothing is loaded for either.
+ */
+#include "apps/commands.h"
+#include "apps/inspect_int.h"
+#include "apps/term.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+typedef struct {
+    int64_t n_ctx;
+    const char *kv;
+    bool json;
+} inspect_options;
+
+static const option table[] = {
+    OPT_INT(inspect_options, n_ctx, "ctx", 'c', "N", 1, 1 << 30,
+            "plan for N tokens of context (default: the model's own)"),
+    OPT_STR(inspect_options, kv, "kv", 0, "TYPE", "plan for keys and values of TYPE (default f16)"),
+    OPT_FLAG(inspect_options, json, "json", 'j', "print JSON"), OPT_END};
+
+/* ---- Counting ------------------------------------------------------------------------------ */
+
+static bool ends_with(const char *s, const char *tail)
+{
+    size_t n = strlen(s), m = strlen(tail);
+    return n >= m && !strcmp(s + n - m, tail);
+}
+
+/* PREFIX.expert_used_count / PREFIX.expert_count; 1 when the file does not say. */
+static double expert_share(const gguf *g)
+{
+    gguf_string arch;
+    char key[128];
+    int64_t used, of;
+    if (!gguf_get_string(g, "general.architecture", &arch) || arch.n > 64)
+        return 1;
+    snprintf(key, sizeof key, "%.*s.expert_used_count", (int)arch.n, arch.at);
+    if (!gguf_get_i64(g, key, &used))
+        return 1;
+    snprintf(key, sizeof key, "%.*s.expert_count", (int)arch.n, arch.at);
+    if (!gguf_get_i64(g, key, &of) || of <= 0 || used < 0 || used > of)
+        return 1;
+    return (double)used / (double)of;
+}
+
+/* Parameters, and those that one token makes a machine read: experts by their share, tables that
+ * are only looked up not at all, the embedding if it serves as the head. */
+static void count(inspect_report *r)
+{
+    const gguf *g = r->g;
+    double share = expert_share(g), active = 0;
+    bool own_head = tensor_find(&g->tensors, "output.weight") != NULL;
+    for (uint64_t i = 0; i < g->tensors.n; i++) {
+        const tensor *t = &g->tensors.at[i];
+        r->n_of_type[t->type]++;
+        r->bytes_of_type[t->type] += t->n_bytes;
+        if (!strncmp(t->name, "rope_", 5)) /* computed, not learned */
+            continue;
+        r->n_params += t->n_elements;
+        if (!strcmp(t->name, "per_layer_token_embd.weight") ||
+            (own_head && !strcmp(t->name, "token_embd.weight")))
+            continue;
+        active += (double)t->n_elements * (ends_with(t->name, "_exps.weight") ? share : 1);
+    }
+    r->n_active = (uint64_t)active;
+}
+
+/* ---- Text ---------------------------------------------------------------------------------- */
+
+/* 1234567 as "1.23 M"; steps of 1000. */
+static const char *amount(uint64_t v, char *buf, size_t cap)
+{
+    static const char *const unit[] = {"", " K", " M", " B", " T"};
+    double x = (double)v;
+    int u = 0;
+    for (; x >= 1000 && u < 4; u++)
+        x /= 1000;
+    snprintf(buf, cap, u ? "%.2f%s" : "%.0f%s", x, unit[u]);
+    return buf;
+}
+
+static const char *size_text(uint64_t v, char *buf, size_t cap)
+{
+    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double x = (double)v;
+    int u = 0;
+    for (; x >= 1024 && u < 4; u++)
+        x /= 1024;
+    snprintf(buf, cap, u ? "%.2f %s" : "%.0f %s", x, unit[u]);
+    return buf;
+}
+
+/* At most `most` bytes of file text, on one line. */
+static void put_text(const char *s, uint64_t n, uint64_t most)
+{
+    uint64_t shown = n < most ? n : most;
+    while (shown < n && shown && ((unsigned char)s[shown] & 0xc0) == 0x80)
+        shown--; /* not inside a character */
+    putchar('"');
+    for (uint64_t i = 0, from = 0; i <= shown; i++)
+        if (i == shown || s[i] == '\n') {
+            term_put(stdout, s + from, (size_t)(i - from));
+            if (i < shown)
+                fputs("\\n", stdout);
+            from = i + 1;
+        }
+    putchar('"');
+    if (shown < n)
+        printf("... (%" PRIu64 " bytes)", n);
+}
+
+static void put_array(const gguf_value *v)
+{
+    uint64_t at = 0;
+    gguf_string s;
+    int64_t i;
+    double f;
+    putchar('[');
+    for (uint64_t k = 0; k < v->count && k < INSPECT_ITEMS; k++) {
+        if (k)
+            fputs(", ", stdout);
+        if (v->item == GGUF_STRING && gguf_next_string(v, &at, &s))
+            put_text(s.at, s.n, 24);
+        else if (v->item == GGUF_BOOL && gguf_item_i64(v, k, &i))
+            fputs(i ? "true" : "false", stdout);
+        else if (gguf_item_i64(v, k, &i))
+            printf("%" PRId64, i);
+        else if (gguf_item_f64(v, k, &f))
+            printf("%.7g", f);
+        else
+            fputs("[...]", stdout);
+    }
+    if (v->count > INSPECT_ITEMS)
+        printf(", ... %" PRIu64 " in all", v->count);
+    putchar(']');
+}
+
+static void put_value(const gguf_value *v)
+{
+    gguf_string s;
+    int64_t i;
+    double f;
+    fputs("  ", stdout);
+    term_put(stdout, v->key, strlen(v->key));
+    for (size_t n = strlen(v->key); n < 42; n++)
+        putchar(' ');
+    putchar(' ');
+    if (v->kind == GGUF_ARRAY)
+        put_array(v);
+    else if (gguf_value_string(v, &s))
+        put_text(s.at, s.n, 64);
+    else if (v->kind == GGUF_BOOL && gguf_value_i64(v, &i))
+        fputs(i ? "true" : "false", stdout);
+    else if (gguf_value_i64(v, &i))
+        printf("%" PRId64, i);
+    else if (gguf_value_f64(v, &f))
+        printf("%.7g", f);
+    putchar('\n');
+}
+
+static void put_plan(const inspect_report *r)
+{
+    const carat_memory_plan *p = &r->plan;
+    char a[32];
+    if (!p->n_ctx) {
+        fputs("\nMemory\n  no plan: ", stdout);
+        term_put(stdout, r->why_not.text, strlen(r->why_not.text));
+        putchar('\n');
+        return;
+    }
+    const struct {
+        const char *what;
+        uint64_t v;
+    } line[] = {{"weights, from the file", p->weight_bytes},
+                {"weights, repacked for speed", p->repack_bytes},
+                {"keys and values, window layers", p->kv_swa_bytes},
+                {"keys and values, global layers", p->kv_global_bytes},
+                {"scratch", p->scratch_bytes},
+                {"all at work", p->total_bytes},
+                {"available now", p->available_bytes}};
+    printf("\nMemory for %" PRId32 " tokens of context, chunks of %" PRId32 "\n", p->n_ctx,
+           p->chunk);
+    for (size_t i = 0; i < sizeof line / sizeof *line; i++)
+        printf("  %-32s %12s\n", line[i].what, size_text(line[i].v, a, sizeof a));
+}
+
+static void put_report(const inspect_report *r)
+{
+    const gguf *g = r->g;
+    char a[32], b[32], shape[96];
+    term_put(stdout, g->path, strlen(g->path));
+    printf("\n  GGUF version %" PRIu32 ", %s in %" PRId32 " file%s, %" PRIu64 " tensors\n",
+           g->version, size_text(g->file_bytes, a, sizeof a), g->n_parts, g->n_parts > 1 ? "s" : "",
+           g->tensors.n);
+    printf("  %s parameters, %s read per token\n", amount(r->n_params, a, sizeof a),
+           amount(r->n_active, b, sizeof b));
+    puts("\nMetadata");
+    for (uint64_t i = 0; i < g->n_values; i++)
+        put_value(&g->value[i]);
+    puts("\nTypes");
+    for (uint32_t t = 0; t < NUM_TYPE_END; t++)
+        if (r->n_of_type[t])
+            printf("  %-8s %5" PRIu64 " tensors %12s\n", num_name(t), r->n_of_type[t],
+                   size_text(r->bytes_of_type[t], a, sizeof a));
+    puts("\nTensors");
+    for (uint64_t i = 0; i < g->tensors.n; i++) {
+        const tensor *t = &g->tensors.at[i];
+        tensor_shape_text(t, shape, sizeof shape);
+        fputs("  ", stdout);
+        term_put(stdout, t->name, strlen(t->name));
+        for (size_t n = strlen(t->name); n < 36; n++)
+            putchar(' ');
+        printf(" %-8s %-22s %12s\n", num_name(t->type), shape, size_text(t->n_bytes, a, sizeof a));
+    }
+    put_plan(r);
+}
+
+/* -------------------------------------------------------------------------------------------- */
+
+static int run_inspect(const command *c, int argc, char **argv)
+{
+    inspect_options o = {0};
+    int n_operands, stop = options_parse(c, argc, argv, &o, &n_operands);
+    carat_model_options mo = {.vocab_only = true};
+    carat_session_options so = {0};
+    carat_model_info info;
+    carat_model *m = NULL;
+    inspect_report r = {0};
+    gguf g;
+    err e = {0};
+    status st;
+    if (stop)
+        return stop - 1;
+    term_init();
+    if ((st = gguf_open(&g, argv[0], false, NULL, NULL, &e)))
+        goto out;
+    r.g = &g;
+    count(&r);
+    so.n_ctx = (int32_t)o.n_ctx;
+    so.kv_k = o.kv;
+    if (!carat_model_open(argv[0], &mo, &m, &r.why_not) &&
+        !carat_plan(m, &so, &r.plan, &r.why_not)) {
+        carat_model_get_info(m, &info);
+        r.model = &info;
+        r.n_active = info.n_params_active; /* knows which tensors are not used */
+    }
+    if (o.json)
+        st = inspect_json(&r, &e);
+    else
+        put_report(&r);
+    if (!st && (o.n_ctx || o.kv) && !r.plan.n_ctx) /* it was asked for */
+        st = err_set(&e, r.why_not.status, "%s", r.why_not.text);
+    if (!st && (fflush(stdout) || ferror(stdout)))
+        st = err_set(&e, E_IO, "cannot write to standard output");
+out:
+    carat_model_close(m);
+    gguf_close(&g);
+    if (st)
+        term_error(&e);
+    return st ? 1 : 0;
+}
+
+const command command_inspect = {
+    .name = "inspect",
+    .operands = "FILE.gguf",
+    .summary = "Show what a model file holds and what running it would cost",
+    .about =
+        "Prints the metadata, the tensors, the parameters and, for models that carat runs, the\n"
+        "memory that a session needs. Works for every GGUF file and loads nothing.",
+    .options = table,
+    .n_operands_min = 1,
+    .n_operands_max = 1,
+    .run = run_inspect};

@@ -1,0 +1,22 @@
+/* inspect_int.h - what carat inspect found out, and its two ways of saying it. */
+#ifndef APPS_INSPECT_INT_H
+#define APPS_INSPECT_INT_H
+
+#include "carat.h"
+#include "format/gguf.h"
+#include "num/num.h"
+
+enum { INSPECT_ITEMS = 8 }; /* of a long array, shown */
+
+typedef struct inspect_report {
+    const gguf *g;
+    uint64_t n_of_type[NUM_TYPE_END], bytes_of_type[NUM_TYPE_END];
+    uint64_t n_params, n_active;   /* active: read per token, with the head */
+    const carat_model_info *model; /* NULL: not a model that carat runs */
+    carat_memory_plan plan;        /* n_ctx 0: none */
+    err why_not;                   /* why there is no model or no plan */
+} inspect_report;
+
+status inspect_json(const inspect_report *r, err *e); /* one object on stdout */
+
+#endif
