@@ -65,6 +65,12 @@ $(BUILD)/%.o: %.c Makefile
 	$(Q)$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
 -include $(LIB_OBJ:.o=.d) $(APP_OBJ:.o=.d) $(TEST_OBJ:.o=.d)
 
+$(BUILD)/bench_ops: $(BUILD)/bench/ops.o libcarat.a
+	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
+.PHONY: bench-ops
+bench-ops: $(BUILD)/bench_ops ## times the CPU device's ops; then build/bench_ops [SUBSTRING]
+	$(BUILD)/bench_ops
+
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
