@@ -140,8 +140,8 @@ INLINE void expand_as(num_type t, const pack_kind *kind, const uint8_t *z, int32
     }
 }
 
-static void k_expand(const pack_kind *kind, const uint8_t *z, int32_t n, uint8_t *q, float *s,
-                     float *m)
+__attribute__((unused)) static void k_expand(const pack_kind *kind, const uint8_t *z, int32_t n,
+                                             uint8_t *q, float *s, float *m)
 {
     switch (kind->type) {
 #define CASE(t)                                                                                    \

@@ -69,6 +69,11 @@ struct cpu_kernels {
     /* acc[r][0..32) += two groups of outputs of rows 0..n_rows, n_rows <= TILE_ROWS */
     void (*code_tile)(const pack_kind *kind, const codes c[TILE_GROUPS], int32_t n,
                       const xblock *const *x, int32_t n_rows, float *acc);
+    /* The same straight from the packed layout, n_rows <= packed_rows: for rows so few that storing
+     * the codes would cost more than using them. NULL and 0: not in this instruction set. */
+    void (*packed_tile)(const pack_kind *kind, const uint8_t *const group[TILE_GROUPS], int32_t n,
+                        const xblock *const *x, int32_t n_rows, float *acc);
+    int32_t packed_rows;
     /* the same for floats: w[g] are n inputs of a packed group in type t */
     void (*float_tile)(num_type t, const void *const w[TILE_GROUPS], int32_t n,
                        const float *const *x, int32_t n_rows, float *acc);

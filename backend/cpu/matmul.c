@@ -144,6 +144,14 @@ static void panel_sums(const product *m, int part, int32_t k, int32_t panel, con
         return;
     }
 
+    if (s->n <= kern->packed_rows) {
+        const xblock *xs[TILE_ROWS];
+        for (int32_t a = 0; a < s->n; a++)
+            xs[a] = (const xblock *)(const void *)(x + (size_t)(span_row(s, a) / s->x_share) *
+                                                           x_row_bytes);
+        kern->packed_tile(kind, group, w->n_in / 32, xs, s->n, acc);
+        return;
+    }
     _Alignas(64) uint8_t q[TILE_GROUPS][STRETCH_BLOCKS * PACK_CODES];
     _Alignas(64) float sc[TILE_GROUPS][STRETCH_BLOCKS * 2 * PACK_LANES];
     _Alignas(64) float mn[TILE_GROUPS][STRETCH_BLOCKS * 2 * PACK_LANES];

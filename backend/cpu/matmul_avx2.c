@@ -8,6 +8,7 @@
 #include "backend/cpu/float_int.h"
 #include "backend/cpu/heads_int.h"
 #include "backend/cpu/small_int.h"
+#include "backend/cpu/table_int.h"
 
 INLINE __m256i dot_four(__m256i sum, __m256i w, __m256i xv, bool is_signed)
 {
@@ -93,9 +94,9 @@ static void code_tile(const pack_kind *kind, const codes c[TILE_GROUPS], int32_t
         code_tile_as(2, false, false, c, n, x, n_rows, acc);
 }
 
-#define KERNELS_NAME "avx2"
 const cpu_kernels cpu_kernels_avx2 = {
-#include "backend/cpu/table_int.h"
+    .name = "avx2",
+    SHARED_KERNELS,
     .code_tile = code_tile,
-    .quantise = k_quantise,
+    .expand = k_expand,
 };

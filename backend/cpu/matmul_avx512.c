@@ -8,6 +8,7 @@
 #include "backend/cpu/float_int.h"
 #include "backend/cpu/heads_int.h"
 #include "backend/cpu/small_int.h"
+#include "backend/cpu/table_int.h"
 
 INLINE __m512i four(const int8_t *q)
 {
@@ -100,9 +101,327 @@ static void code_tile(const pack_kind *kind, const codes c[TILE_GROUPS], int32_t
         code_tile_as(2, false, c, n, x, n_rows, acc);
 }
 
-#define KERNELS_NAME "avx512"
+/* ---- Codes from the packed layout -------------------------------------------------------- */
+
+INLINE __m512i load64(const uint8_t *p)
+{
+    return _mm512_loadu_si512(p);
+}
+
+/* v shifted right by n bits (left when negative), bytes never mixing under the mask. */
+INLINE __m512i bits_of(__m512i v, int n, int mask)
+{
+    __m512i s = n > 0   ? _mm512_srli_epi16(v, (unsigned)n)
+                : n < 0 ? _mm512_slli_epi16(v, (unsigned)-n)
+                        : v;
+    return _mm512_and_si512(s, _mm512_set1_epi8((char)mask));
+}
+
+/* w |= v shifted, under the mask: one instruction more than the shift */
+INLINE __m512i or_bits(__m512i w, __m512i v, int n, int mask)
+{
+    __m512i s = n > 0   ? _mm512_srli_epi16(v, (unsigned)n)
+                : n < 0 ? _mm512_slli_epi16(v, (unsigned)-n)
+                        : v;
+    return _mm512_ternarylogic_epi64(w, s, _mm512_set1_epi8((char)mask), 0xf8);
+}
+
+INLINE __m512i table16(const uint8_t *codes16)
+{
+    return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)codes16));
+}
+
+/* The codes of 32 inputs by 16 outputs, as in take_codes (codes_int.h), in eight registers. */
+INLINE void codes_in_registers(num_type t, const uint8_t *z, __m512i w[8])
+{
+    if (t == NUM_Q8_0) {
+        for (int k = 0; k < 8; k++)
+            w[k] = load64(z + 64 * k);
+        return;
+    }
+    if (t == NUM_Q2_K || t == NUM_Q3_K) {
+        __m512i lo = load64(z), hi = load64(z + 64);
+        for (int k = 0; k < 4; k++) {
+            w[k] = bits_of(lo, 2 * k, 3);
+            w[4 + k] = bits_of(hi, 2 * k, 3);
+        }
+        if (t == NUM_Q3_K) {
+            __m512i h = load64(z + 128);
+            for (int k = 0; k < 8; k++)
+                w[k] = or_bits(w[k], h, k - 2, 4);
+        }
+        return;
+    }
+    for (int k = 0; k < 4; k++) {
+        __m512i v = load64(z + 64 * k);
+        w[k] = bits_of(v, 0, 15);
+        w[4 + k] = bits_of(v, 4, 15);
+    }
+    if (t == NUM_Q6_K) {
+        __m512i lo = load64(z + 256), hi = load64(z + 320);
+        for (int k = 0; k < 4; k++) {
+            w[k] = or_bits(w[k], lo, 2 * k - 4, 0x30);
+            w[4 + k] = or_bits(w[4 + k], hi, 2 * k - 4, 0x30);
+        }
+    }
+    if (t == NUM_Q5_0 || t == NUM_Q5_1 || t == NUM_Q5_K) {
+        __m512i h = load64(z + 256);
+        for (int k = 0; k < 8; k++)
+            w[k] = or_bits(w[k], h, k - 4, 0x10);
+    }
+    if (t == NUM_IQ4_NL || t == NUM_IQ4_XS || t == NUM_MXFP4) {
+        __m512i table = table16(t == NUM_MXFP4 ? fp4_codes : iq4_codes);
+        for (int k = 0; k < 8; k++)
+            w[k] = _mm512_shuffle_epi8(table, w[k]);
+    }
+}
+
+INLINE __m128i load16(const uint8_t *p)
+{
+    return _mm_loadu_si128((const __m128i *)(const void *)p);
+}
+INLINE __m512 f32_of_u8(__m128i v)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(v));
+}
+INLINE __m512 f32_of_f16(const uint8_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+
+/* Scale and min number a of a superblock, as in take_scales (codes_int.h). `six` is the fourth
+ * quarter of six-bit values, put together beforehand. */
+INLINE __m512 scale_of(num_type t, const uint8_t *z, const uint8_t *six, int a, __m512 d)
+{
+    const __m128i low6 = _mm_set1_epi8(63), low4 = _mm_set1_epi8(15);
+    if (t == NUM_Q4_K || t == NUM_Q5_K)
+        return _mm512_mul_ps(d, f32_of_u8(_mm_and_si128(load16(z + 16 * a), low6)));
+    if (t == NUM_Q6_K)
+        return _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load16(z + 16 * a))));
+    if (t == NUM_Q2_K)
+        return _mm512_mul_ps(d, f32_of_u8(_mm_and_si128(load16(z + 16 * a), low4)));
+    if (t == NUM_Q3_K || t == NUM_IQ4_XS) {
+        __m128i v;
+        if (t == NUM_Q3_K) {
+            v = a < 12 ? _mm_and_si128(load16(z + 16 * a), low6) : load16(six + 16 * (a - 12));
+        } else {
+            __m128i low = load16(z + 16 * (a % 4)), high = load16(z + 64 + 16 * (a % 2));
+            low = _mm_and_si128(a < 4 ? low : _mm_srli_epi16(low, 4), low4);
+            high = _mm_and_si128(_mm_srli_epi16(high, 2 * (a / 2)), _mm_set1_epi8(3));
+            v = _mm_or_si128(low, _mm_slli_epi16(high, 4));
+        }
+        __m512i i = _mm512_sub_epi32(_mm512_cvtepu8_epi32(v), _mm512_set1_epi32(32));
+        return _mm512_mul_ps(d, _mm512_cvtepi32_ps(i));
+    }
+    return d;
+}
+
+INLINE __m512 min_of(num_type t, const uint8_t *z, const uint8_t *six, int a, __m512 m)
+{
+    if (t == NUM_Q4_K || t == NUM_Q5_K) {
+        __m128i v = a < 4 ? _mm_and_si128(load16(z + 128 + 16 * a), _mm_set1_epi8(63))
+                          : load16(six + 16 * (a - 4));
+        return _mm512_mul_ps(m, f32_of_u8(v));
+    }
+    if (t == NUM_Q2_K)
+        return _mm512_mul_ps(
+            m, f32_of_u8(_mm_and_si128(_mm_srli_epi16(load16(z + 16 * a), 4), _mm_set1_epi8(15))));
+    return m;
+}
+
+/* What a superblock's scales share: factors, and the fourth quarter of six-bit values. */
+INLINE void scales_begin(num_type t, const uint8_t *z, uint8_t six[64], __m512 *d, __m512 *m)
+{
+    *m = _mm512_setzero_ps();
+    switch (t) {
+    case NUM_MXFP4: {
+        __m512i e = _mm512_cvtepu8_epi32(load16(z));
+        __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
+        __m512i tiny = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), e);
+        __mmask16 small = _mm512_cmplt_epi32_mask(e, _mm512_set1_epi32(2));
+        *d = _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, small, tiny));
+        return;
+    }
+    case NUM_Q4_1:
+    case NUM_Q5_1: /* value = d code + m: the min is -m */
+        *d = f32_of_f16(z);
+        *m = _mm512_sub_ps(_mm512_setzero_ps(), f32_of_f16(z + 32));
+        return;
+    case NUM_Q2_K:
+        *d = f32_of_f16(z + 256);
+        *m = f32_of_f16(z + 288);
+        return;
+    case NUM_Q6_K:
+        *d = f32_of_f16(z + 256);
+        return;
+    case NUM_IQ4_XS:
+        *d = f32_of_f16(z + 96);
+        return;
+    case NUM_Q3_K:
+    case NUM_Q4_K:
+    case NUM_Q5_K: {
+        __m512i v = bits_of(load64(z), 6, 3);
+        v = or_bits(v, load64(z + 64), 4, 0x0c);
+        v = or_bits(v, load64(z + 128), 2, 0x30);
+        _mm512_storeu_si512(six, v);
+        *d = f32_of_f16(z + 192);
+        if (t != NUM_Q3_K)
+            *m = f32_of_f16(z + 224);
+        return;
+    }
+    default:
+        *d = f32_of_f16(z);
+    }
+}
+
+INLINE bool in_256(num_type t)
+{
+    return t == NUM_Q2_K || t == NUM_Q3_K || t == NUM_Q4_K || t == NUM_Q5_K || t == NUM_Q6_K ||
+           t == NUM_IQ4_XS;
+}
+INLINE bool with_mins(num_type t)
+{
+    return t == NUM_Q4_1 || t == NUM_Q5_1 || t == NUM_Q2_K || t == NUM_Q4_K || t == NUM_Q5_K;
+}
+INLINE int scales_per_32(num_type t)
+{
+    return t == NUM_Q2_K || t == NUM_Q3_K || t == NUM_Q6_K ? 2 : 1;
+}
+
+/* acc[r][o] += as code_rows, straight from the packed layout: one group, one to four rows
+ * layout: pack_int.h; codes go from memory to registers to vpdpbusd and are not stored
+ * order:  that of code_rows, operation by operation, so the bits are the same
+ * bound:  reading the weights; 64 cycles of multiplies per 2304 bytes of q4_k and row */
+INLINE void packed_rows(num_type t, const pack_kind *kind, const uint8_t *z, int32_t n,
+                        const xblock *const *x, const int n_rows, float *acc)
+{
+    const bool mins = with_mins(t);
+    const int n_sub = scales_per_32(t), n_blocks = in_256(t) ? 8 : 1;
+    __m512 sum[4];
+    for (int r = 0; r < n_rows; r++)
+        sum[r] = _mm512_loadu_ps(acc + r * TILE_COLS);
+    for (int32_t b0 = 0; b0 < n; b0 += n_blocks, z += kind->super_bytes) {
+        uint8_t six[64];
+        __m512 d, dm;
+        scales_begin(t, z, six, &d, &dm);
+#pragma GCC unroll 8
+        for (int j = 0; j < n_blocks; j++) {
+            __m512i w[8];
+            codes_in_registers(t, z + kind->scale_bytes + j * kind->block_bytes, w);
+            for (int h = 0; h < n_sub; h++) {
+                __m512 s = scale_of(t, z, six, j * n_sub + h, d);
+                __m512 m = mins ? min_of(t, z, six, j * n_sub + h, dm) : d;
+                for (int r = 0; r < n_rows; r++) {
+                    const xblock *xb = x[r] + b0 + j;
+                    __m512i even = mins ? _mm512_setzero_si512() : _mm512_set1_epi32(xb->start[h]);
+                    __m512i odd = _mm512_setzero_si512(); /* integers: two chains, the same sum */
+                    for (int k = h * 8 / n_sub; k < (h + 1) * 8 / n_sub; k += 2) {
+                        even = _mm512_dpbusd_epi32(even, w[k], four(xb->q + 4 * k));
+                        odd = _mm512_dpbusd_epi32(odd, w[k + 1], four(xb->q + 4 * k + 4));
+                    }
+                    __m512 dot = _mm512_cvtepi32_ps(_mm512_add_epi32(even, odd));
+                    sum[r] = _mm512_fmadd_ps(_mm512_mul_ps(dot, s), _mm512_set1_ps(xb->d), sum[r]);
+                    if (mins)
+                        sum[r] = _mm512_fnmadd_ps(m, _mm512_set1_ps(xb->sum[h]), sum[r]);
+                }
+            }
+        }
+    }
+    for (int r = 0; r < n_rows; r++)
+        _mm512_storeu_ps(acc + r * TILE_COLS, sum[r]);
+}
+
+INLINE void packed_tile_as(num_type t, const pack_kind *kind, const uint8_t *const *group,
+                           int32_t n, const xblock *const *x, int32_t n_rows, float *acc)
+{
+    for (int g = 0; g < TILE_GROUPS; g++, acc += PACK_LANES)
+        switch (n_rows) {
+        case 1:
+            packed_rows(t, kind, group[g], n, x, 1, acc);
+            break;
+        case 2:
+            packed_rows(t, kind, group[g], n, x, 2, acc);
+            break;
+        case 3:
+            packed_rows(t, kind, group[g], n, x, 3, acc);
+            break;
+        default:
+            packed_rows(t, kind, group[g], n, x, 4, acc);
+        }
+}
+
+/* The same codes and scales to memory, for code_tile to use many times. */
+INLINE void unpack_as(num_type t, const pack_kind *kind, const uint8_t *z, int32_t n, uint8_t *q,
+                      float *s, float *m)
+{
+    const int n_blocks = in_256(t) ? 8 : 1, n_scales = n_blocks * scales_per_32(t);
+    for (int32_t b0 = 0; b0 < n; b0 += n_blocks, z += kind->super_bytes) {
+        uint8_t six[64];
+        __m512 d, dm;
+        scales_begin(t, z, six, &d, &dm);
+        for (int j = 0; j < n_blocks; j++, q += PACK_CODES) {
+            __m512i w[8];
+            codes_in_registers(t, z + kind->scale_bytes + j * kind->block_bytes, w);
+            for (int k = 0; k < 8; k++)
+                _mm512_storeu_si512(q + 64 * k, w[k]);
+        }
+#pragma GCC unroll 16
+        for (int a = 0; a < n_scales; a++, s += PACK_LANES, m += PACK_LANES) {
+            _mm512_storeu_ps(s, scale_of(t, z, six, a, d));
+            if (with_mins(t))
+                _mm512_storeu_ps(m, min_of(t, z, six, a, dm));
+        }
+    }
+}
+
+#define EVERY_KIND(DO)                                                                             \
+    DO(NUM_Q4_0)                                                                                   \
+    DO(NUM_Q4_1)                                                                                   \
+    DO(NUM_Q5_0)                                                                                   \
+    DO(NUM_Q5_1)                                                                                   \
+    DO(NUM_Q8_0)                                                                                   \
+    DO(NUM_Q2_K)                                                                                   \
+    DO(NUM_Q3_K)                                                                                   \
+    DO(NUM_Q4_K)                                                                                   \
+    DO(NUM_Q5_K)                                                                                   \
+    DO(NUM_Q6_K)                                                                                   \
+    DO(NUM_IQ4_NL)                                                                                 \
+    DO(NUM_IQ4_XS)                                                                                 \
+    DO(NUM_MXFP4)
+
+static void packed_tile(const pack_kind *kind, const uint8_t *const group[TILE_GROUPS], int32_t n,
+                        const xblock *const *x, int32_t n_rows, float *acc)
+{
+    switch (kind->type) {
+#define PACKED(t)                                                                                  \
+    case t:                                                                                        \
+        packed_tile_as(t, kind, group, n, x, n_rows, acc);                                         \
+        break;
+        EVERY_KIND(PACKED)
+    default:
+        break;
+    }
+}
+
+static void unpack(const pack_kind *kind, const uint8_t *z, int32_t n, uint8_t *q, float *s,
+                   float *m)
+{
+    switch (kind->type) {
+#define UNPACK(t)                                                                                  \
+    case t:                                                                                        \
+        unpack_as(t, kind, z, n, q, s, m);                                                         \
+        break;
+        EVERY_KIND(UNPACK)
+    default:
+        break;
+    }
+}
+
 const cpu_kernels cpu_kernels_avx512 = {
-#include "backend/cpu/table_int.h"
+    .name = "avx512",
+    SHARED_KERNELS,
     .code_tile = code_tile,
-    .quantise = k_quantise,
+    .packed_tile = packed_tile,
+    .packed_rows = 4,
+    .expand = unpack,
 };

@@ -7,6 +7,7 @@
 #include "backend/cpu/float_int.h"
 #include "backend/cpu/heads_int.h"
 #include "backend/cpu/small_int.h"
+#include "backend/cpu/table_int.h"
 
 /* acc[r][o] += d_x sum_b s_b (code . q)_b - m_b sum_b    one group, one row
  * layout: codes [n][8][16 outputs][4 inputs], lanes are outputs
@@ -42,9 +43,9 @@ static void code_tile(const pack_kind *kind, const codes c[TILE_GROUPS], int32_t
             code_row(kind, &c[g], n, x[r], acc + r * TILE_COLS + g * PACK_LANES);
 }
 
-#define KERNELS_NAME "portable"
 const cpu_kernels cpu_kernels_portable = {
-#include "backend/cpu/table_int.h"
+    .name = "portable",
+    SHARED_KERNELS,
     .code_tile = code_tile,
-    .quantise = k_quantise,
+    .expand = k_expand,
 };
