@@ -1,0 +1,274 @@
+/* bench.c - `carat bench`: how fast, against what this machine could do and against others.
+ *
+ * The tests mean what llama-bench's mean: -p N times N prompt tokens, -n N times N tokens evaluated
+ * one by one, -d D puts D tokens into the cache before the clock starts. Tokens are random; nothing
+ * is sampled. One session serves all tests: it keeps what prefix it can, so reaching a depth again
+ * costs little after decoding and a prefill (off the clock) after a prompt longer than its rings.
+ */
+#include "apps/bench_int.h"
+#include "apps/commands.h"
+#include "apps/run_int.h"
+#include "apps/term.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/pool.h"
+#include "base/rng.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOKENS_MAX = 1 << 24, WARM_PROMPT = 64, WARM_GEN = 2, EXIT_INTERRUPTED = 130 };
+
+typedef struct bench_options {
+    const char *model, *prompt, *gen, *depth, *kv_k, *kv_v, *vs, *isa;
+    int64_t reps, threads, chunk;
+    bool json, floors, no_mmap, overcommit;
+} bench_options;
+
+static const option table[] = {
+    OPT_STR(bench_options, model, "model", 'm', "FILE", "the GGUF file (default: the bundled one)"),
+    OPT_STR(bench_options, prompt, "prompt", 'p', "LIST", "prompt lengths (default: 512)"),
+    OPT_STR(bench_options, gen, "gen", 'n', "LIST", "numbers of decoded tokens (default: 128)"),
+    OPT_STR(bench_options, depth, "depth", 'd', "LIST", "tokens already in the cache (default: 0)"),
+    OPT_INT(bench_options, reps, "reps", 'r', "N", 1, BENCH_REPS_MAX, "repetitions (default: 5)"),
+    OPT_INT(bench_options, threads, "threads", 't', "N", 1, 4096,
+            "threads (default: the physical cores)"),
+    OPT_INT(bench_options, chunk, "chunk", 'c', "N", 1, 1 << 20, "prompt tokens per pass"),
+    OPT_STR(bench_options, kv_k, "kv-k", 0, "TYPE", "type of cached keys: f16, bf16 or f32"),
+    OPT_STR(bench_options, kv_v, "kv-v", 0, "TYPE", "type of cached values (default: as keys)"),
+    OPT_STR(bench_options, vs, "vs", 0, "PROGRAM", "compare with this llama-bench, or other carat"),
+    OPT_STR(bench_options, isa, "isa", 0, "NAME", "kernels: portable, avx2, avx512 or neon"),
+    OPT_FLAG(bench_options, floors, "floors", 0, "only measure what the machine can do"),
+    OPT_FLAG(bench_options, json, "json", 0, "print JSON"),
+    OPT_FLAG(bench_options, no_mmap, "no-mmap", 0, "read the file instead of mapping it"),
+    OPT_FLAG(bench_options, overcommit, "overcommit", 0, "go on when memory looks too small"),
+    OPT_END};
+
+static const char about[] =
+    "Lists are numbers with commas between; 0 leaves that kind of test out. Each time is the\n"
+    "median of the repetitions, the spread half the distance of the slowest and the fastest. With\n"
+    "--vs, both programs run every repetition in turn and the ratio is the other's time by ours:\n"
+    "above 1 is faster than the other.\n"
+    "\n"
+    "GB/s counts the weights a decoded token reads, not the cache. GFLOP/s counts two operations\n"
+    "for every active weight and prompt token, also where a layer skips rows nobody asks for.";
+
+/* "512,4096": whole numbers, ascending or not. */
+static status parse_list(const char *name, const char *text, int32_t *list, int *n, err *e)
+{
+    *n = 0;
+    for (const char *at = text;;) {
+        char *end;
+        errno = 0;
+        long v = strtol(at, &end, 10);
+        if (end != at && (*end == 'k' || *end == 'K')) {
+            v = v > TOKENS_MAX ? v : v * 1024;
+            end++;
+        }
+        if (end == at || errno || v < 0 || v > TOKENS_MAX || (*end && *end != ','))
+            return err_set(e, E_ARG,
+                           "--%s=%.60s: expected numbers from 0 to %d with commas between", name,
+                           text, TOKENS_MAX);
+        if (*n == BENCH_LIST_MAX)
+            return err_set(e, E_ARG, "--%s: more than %d numbers", name, BENCH_LIST_MAX);
+        list[(*n)++] = (int32_t)v;
+        if (!*end)
+            return OK;
+        at = end + 1;
+    }
+}
+
+/* All tests, by depth; *n_tokens is the longest timeline any of them needs. */
+static status plan_tests(const bench_options *o, bench_test **tests, int *n, int32_t *n_tokens,
+                         err *e)
+{
+    int32_t p[BENCH_LIST_MAX], g[BENCH_LIST_MAX], d[BENCH_LIST_MAX];
+    int n_p, n_g, n_d;
+    status st;
+    if ((st = parse_list("prompt", o->prompt, p, &n_p, e)) ||
+        (st = parse_list("gen", o->gen, g, &n_g, e)) ||
+        (st = parse_list("depth", o->depth, d, &n_d, e)))
+        return st;
+    *tests = mem_calloc((size_t)n_d * (size_t)(n_p + n_g), sizeof **tests);
+    if (!*tests)
+        return err_memory(e, "the tests", sizeof **tests);
+    *n = 0;
+    *n_tokens = 0;
+    for (int i = 0; i < n_d; i++)
+        for (int j = 0; j < n_p + n_g; j++) {
+            bench_test t = {.n_depth = d[i]};
+            if (j < n_p)
+                t.n_prompt = p[j];
+            else
+                t.n_gen = g[j - n_p];
+            if (!bench_tokens(&t))
+                continue;
+            int32_t end = t.n_depth + bench_tokens(&t);
+            *n_tokens = end > *n_tokens ? end : *n_tokens;
+            (*tests)[(*n)++] = t;
+        }
+    if (!*n)
+        return err_set(e, E_ARG, "nothing to measure: --prompt and --gen are both 0");
+    return OK;
+}
+
+/* Brings the session to exactly n tokens of the timeline. */
+static status go_to(carat_session *s, const int32_t *ids, int32_t n, err *e)
+{
+    if (n)
+        return carat_eval(s, ids, n, false, NULL, NULL, e);
+    carat_reset(s);
+    return OK;
+}
+
+/* The test once, on the clock; also used to warm up with fewer tokens. */
+static status run_once(carat_session *s, const int32_t *ids, const bench_test *t, int64_t *ns,
+                       err *e)
+{
+    status st = go_to(s, ids, t->n_depth, e);
+    if (st)
+        return st;
+    int64_t start = clock_ns(), n = t->n_depth;
+    if (t->n_prompt) {
+        st = carat_eval(s, ids, n + t->n_prompt, false, NULL, NULL, e);
+    } else {
+        for (int32_t i = 1; i <= t->n_gen && !st; i++)
+            st = carat_eval(s, ids, n + i, false, NULL, NULL, e);
+    }
+    *ns = clock_ns() - start;
+    return st;
+}
+
+static status run_test(const bench_setup *b, carat_session *s, const int32_t *ids, bench_test *t,
+                       err *e)
+{
+    bench_test warm = *t;
+    int64_t ns;
+    warm.n_depth = 0;
+    warm.n_prompt = warm.n_prompt > WARM_PROMPT ? WARM_PROMPT : warm.n_prompt;
+    warm.n_gen = warm.n_gen > WARM_GEN ? WARM_GEN : warm.n_gen;
+    /* At a depth, getting there is the warm-up, and throwing it away would be dear. */
+    status st = t->n_depth ? OK : run_once(s, ids, &warm, &ns, e);
+    for (int32_t rep = 0; rep < b->n_reps && !st; rep++) {
+        term_progress(NULL, t->n_prompt ? "prefill" : "decode", (uint64_t)rep, (uint64_t)b->n_reps);
+        if (term_interrupts())
+            return err_set(e, E_CANCELLED, "interrupted");
+        if ((st = run_once(s, ids, t, &ns, e)))
+            break;
+        t->ours.ns[t->ours.n++] = ns;
+        if (b->other)
+            st = bench_run_other(b, t, e);
+    }
+    term_progress_clear();
+    return st;
+}
+
+static status run_tests(bench_setup *b, const bench_options *o, carat_model *m, bench_test *tests,
+                        int n_tests, int32_t n_tokens, err *e)
+{
+    carat_session_options so = {
+        .n_ctx = n_tokens, .chunk = b->chunk, .n_outputs = 1, .kv_k = o->kv_k, .kv_v = o->kv_v};
+    carat_session *s = NULL;
+    int32_t *ids = mem_calloc((size_t)n_tokens, sizeof *ids);
+    uint64_t rng = 4;
+    status st;
+
+    if (!ids) {
+        st = err_memory(e, "the tokens", (size_t)n_tokens * sizeof *ids);
+        goto out;
+    }
+    for (int32_t i = 0; i < n_tokens; i++)
+        ids[i] = (int32_t)rng_below(&rng, (uint64_t)b->info.n_vocab);
+    if ((st = carat_plan(m, &so, &b->plan, e)) || (st = carat_session_open(m, &so, &s, e)))
+        goto out;
+    b->chunk = b->plan.chunk;
+    if (!b->json)
+        bench_print_head(b, stdout);
+    term_watch(s);
+    for (int i = 0; i < n_tests && !st; i++) {
+        st = run_test(b, s, ids, &tests[i], e);
+        if (!st && !b->json)
+            bench_print_test(b, &tests[i], stdout);
+    }
+    if (!st && !b->json)
+        bench_print_foot(b, stdout);
+out:
+    term_watch(NULL);
+    carat_session_close(s);
+    mem_free(ids);
+    return st;
+}
+
+static int only_floors(const bench_options *o)
+{
+    bench_ceilings c;
+    err e = {0};
+    bool ok = true;
+    if (bench_measure_ceilings((int32_t)o->threads, &c, &e)) {
+        term_error(&e);
+        return 1;
+    }
+    if (o->json)
+        ok = bench_print_json(NULL, &c, NULL, 0);
+    else
+        bench_print_ceilings(&c, stdout);
+    return ok ? 0 : 1;
+}
+
+static int run_bench(const command *c, int argc, char **argv)
+{
+    bench_options o = {.prompt = "512", .gen = "128", .depth = "0", .reps = 5};
+    int n_operands, bad = options_parse(c, argc, argv, &o, &n_operands), n_tests = 0;
+    bench_test *tests = NULL;
+    carat_model *m = NULL;
+    int32_t n_tokens = 0;
+    err e = {0};
+    status st;
+
+    if (bad)
+        return bad - 1;
+    term_init();
+    term_watch(NULL);
+    if (o.floors)
+        return only_floors(&o);
+    bench_setup b = {.model_path = o.model,
+                     .other = o.vs,
+                     .kv_k = o.kv_k ? o.kv_k : "f16",
+                     .n_threads = (int32_t)(o.threads ? o.threads : pool_default_threads()),
+                     .n_reps = (int32_t)o.reps,
+                     .chunk = (int32_t)o.chunk,
+                     .json = o.json};
+    b.kv_v = o.kv_v ? o.kv_v : b.kv_k;
+    if (b.other && !b.model_path) {
+        st = err_set(&e, E_ARG, "--vs needs a file that both programs can open: name one with -m");
+        goto out;
+    }
+    if ((st = plan_tests(&o, &tests, &n_tests, &n_tokens, &e)) ||
+        (st = bench_measure_ceilings(b.n_threads, &b.ceilings, &e)))
+        goto out;
+    run_options ro = {
+        .threads = b.n_threads, .isa = o.isa, .no_mmap = o.no_mmap, .overcommit = o.overcommit};
+    double start_ms = clock_ms();
+    if ((st = run_open_model(o.model, &ro, &m, &e)))
+        goto out;
+    b.load_ms = clock_ms() - start_ms;
+    term_progress_clear();
+    carat_model_get_info(m, &b.info);
+    if ((st = run_tests(&b, &o, m, tests, n_tests, n_tokens, &e)))
+        goto out;
+    if (b.json && !bench_print_json(&b, &b.ceilings, tests, n_tests))
+        st = err_set(&e, E_IO, "cannot write the report");
+out:
+    carat_model_close(m);
+    mem_free(tests);
+    if (st == E_CANCELLED && term_interrupts())
+        return EXIT_INTERRUPTED;
+    if (st)
+        term_error(&e);
+    return st == E_ARG ? 2 : st ? 1 : 0;
+}
+
+const command command_bench = {
+    "bench", "",       "measure speed against the machine and against others", about, table, 0,
+    0,       run_bench};

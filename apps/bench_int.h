@@ -1,0 +1,70 @@
+/* bench_int.h - what the files of `carat bench` share.
+ *
+ *     bench.c         options, the tests, the order they run in
+ *     bench_floors.c  what this machine can do at most: memory reads, f32 and int8 arithmetic
+ *     bench_vs.c      another program's time for the same test, through its JSON
+ *     bench_report.c  the table and the JSON
+ */
+#ifndef APPS_BENCH_INT_H
+#define APPS_BENCH_INT_H
+
+#include "base/err.h"
+
+#include <stdio.h>
+
+enum { BENCH_REPS_MAX = 100, BENCH_LIST_MAX = 16 };
+
+/* Rates per second, of all threads together. */
+typedef struct bench_ceilings {
+    double read_bytes; /* from a buffer that no cache holds */
+    double f32_flops;  /* fused multiply-adds count twice */
+    double int8_ops;   /* 8-bit multiply-accumulates into 32 bits, counted twice too */
+    int32_t n_threads;
+} bench_ceilings;
+
+/* n_threads 0: one per physical core. Takes about a second. */
+status bench_measure_ceilings(int32_t n_threads, bench_ceilings *c, err *e);
+
+typedef struct bench_samples {
+    int64_t ns[BENCH_REPS_MAX];
+    int32_t n;
+} bench_samples;
+
+double bench_median_ns(const bench_samples *s);
+double bench_spread(const bench_samples *s); /* half of (slowest - fastest), over the median */
+
+/* One line of the table: n_prompt tokens in passes of a chunk, or n_gen tokens one by one, each
+ * on top of n_depth tokens that are already in the cache. One of the two is 0. */
+typedef struct bench_test {
+    int32_t n_prompt, n_gen, n_depth;
+    bench_samples ours, other;
+} bench_test;
+
+static inline int32_t bench_tokens(const bench_test *t)
+{
+    return t->n_prompt + t->n_gen;
+}
+
+typedef struct bench_setup {
+    const char *model_path; /* NULL: the bundled model */
+    const char *other;      /* program to compare with, or NULL */
+    const char *kv_k, *kv_v;
+    int32_t n_threads, n_reps, chunk;
+    bool json;
+    carat_model_info info;
+    carat_memory_plan plan;
+    bench_ceilings ceilings;
+    double load_ms;
+} bench_setup;
+
+/* Runs setup->other once for t and adds its time. E_CANCELLED after Ctrl-C. */
+status bench_run_other(const bench_setup *b, bench_test *t, err *e);
+
+void bench_print_ceilings(const bench_ceilings *c, FILE *f);
+void bench_print_head(const bench_setup *b, FILE *f);
+void bench_print_test(const bench_setup *b, const bench_test *t, FILE *f);
+void bench_print_foot(const bench_setup *b, FILE *f);
+/* setup NULL: ceilings alone. False when memory ran out or stdout failed. */
+bool bench_print_json(const bench_setup *b, const bench_ceilings *c, const bench_test *t, int n);
+
+#endif

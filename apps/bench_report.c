@@ -1,0 +1,228 @@
+/* bench_report.c - the table and the JSON of `carat bench`.
+ *
+ * The JSON's test objects carry llama-bench's field names, so that scripts made for one read the
+ * other, and so that --vs can run another carat.
+ */
+#include "apps/bench_int.h"
+#include "base/mem.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int by_value(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void sorted(const bench_samples *s, int64_t *to)
+{
+    memcpy(to, s->ns, (size_t)s->n * sizeof *to);
+    qsort(to, (size_t)s->n, sizeof *to, by_value);
+}
+
+double bench_median_ns(const bench_samples *s)
+{
+    int64_t x[BENCH_REPS_MAX];
+    if (!s->n)
+        return 0;
+    sorted(s, x);
+    return 0.5 * ((double)x[(s->n - 1) / 2] + (double)x[s->n / 2]);
+}
+
+double bench_spread(const bench_samples *s)
+{
+    int64_t x[BENCH_REPS_MAX];
+    if (!s->n)
+        return 0;
+    sorted(s, x);
+    return 0.5 * (double)(x[s->n - 1] - x[0]) / bench_median_ns(s);
+}
+
+static double rate(const bench_test *t, const bench_samples *s)
+{
+    return s->n ? bench_tokens(t) / (bench_median_ns(s) * 1e-9) : 0;
+}
+
+/* ---- The table --------------------------------------------------------------------------- */
+
+void bench_print_ceilings(const bench_ceilings *c, FILE *f)
+{
+    fprintf(f, "ceilings  memory read %.1f GB/s, f32 %.0f GFLOP/s, int8 %.0f GOP/s (%d thread%s)\n",
+            c->read_bytes * 1e-9, c->f32_flops * 1e-9, c->int8_ops * 1e-9, c->n_threads,
+            c->n_threads == 1 ? "" : "s");
+}
+
+void bench_print_head(const bench_setup *b, FILE *f)
+{
+    const carat_model_info *i = &b->info;
+    const carat_memory_plan *p = &b->plan;
+    fprintf(f, "model     %s, %s, %.4g M weights, %.4g M active, %.1f MB; loaded in %.2f s\n",
+            i->name, i->file_type, (double)i->n_params * 1e-6, (double)i->n_params_active * 1e-6,
+            (double)i->weight_bytes * 1e-6, b->load_ms * 1e-3);
+    fprintf(f, "device    %s; cache %s keys, %s values; passes of %d tokens\n", i->device, b->kv_k,
+            b->kv_v, b->chunk);
+    bench_print_ceilings(&b->ceilings, f);
+    fprintf(f,
+            "plan      %.1f MiB: weights %.1f, copies %.1f, window caches %.1f, global caches %.1f,"
+            " scratch %.1f\n\n",
+            (double)p->total_bytes * 0x1p-20, (double)p->weight_bytes * 0x1p-20,
+            (double)p->repack_bytes * 0x1p-20, (double)p->kv_swa_bytes * 0x1p-20,
+            (double)p->kv_global_bytes * 0x1p-20, (double)p->scratch_bytes * 0x1p-20);
+    fprintf(f, "test            depth        time   tokens/s   spread          rate  of ceiling");
+    fprintf(f, b->other ? "   other t/s   spread   ratio\n" : "\n");
+    fflush(f);
+}
+
+static void print_time(FILE *f, double ns)
+{
+    if (ns < 1e6)
+        fprintf(f, "%8.1f us", ns * 1e-3);
+    else if (ns < 1e9)
+        fprintf(f, "%8.2f ms", ns * 1e-6);
+    else
+        fprintf(f, "%8.3f s ", ns * 1e-9);
+}
+
+void bench_print_test(const bench_setup *b, const bench_test *t, FILE *f)
+{
+    double r = rate(t, &t->ours);
+    fprintf(f, "%-8s%6d %7d ", t->n_prompt ? "prefill" : "decode", bench_tokens(t), t->n_depth);
+    print_time(f, bench_median_ns(&t->ours));
+    fprintf(f, " %10.2f   ±%4.1f %%", r, 100 * bench_spread(&t->ours));
+    if (t->n_prompt) {
+        double flops = 2 * (double)b->info.n_params_active * r;
+        fprintf(f, " %6.0f GFLOP/s  %3.0f %% int8", flops * 1e-9,
+                100 * flops / b->ceilings.int8_ops);
+    } else {
+        double bytes = (double)b->info.active_bytes_per_token * r;
+        fprintf(f, "  %8.2f GB/s  %3.0f %% read", bytes * 1e-9,
+                100 * bytes / b->ceilings.read_bytes);
+    }
+    if (t->other.n)
+        fprintf(f, "  %10.2f   ±%4.1f %%  %6.2f", rate(t, &t->other), 100 * bench_spread(&t->other),
+                r / rate(t, &t->other));
+    fputc('\n', f);
+    fflush(f);
+}
+
+void bench_print_foot(const bench_setup *b, FILE *f)
+{
+    fprintf(f, "\nmemory    planned %.1f MiB, peak of the process %.1f MiB\n",
+            (double)b->plan.total_bytes * 0x1p-20, (double)mem_peak_bytes() * 0x1p-20);
+}
+
+/* ---- JSON -------------------------------------------------------------------------------- */
+
+static void put_real(json_t *o, const char *key, double v)
+{
+    json_object_set_new(o, key, json_real(isfinite(v) ? v : 0));
+}
+
+static void put_int(json_t *o, const char *key, uint64_t v)
+{
+    json_object_set_new(o, key, json_integer((json_int_t)v));
+}
+
+static void put_text(json_t *o, const char *key, const char *v)
+{
+    json_object_set_new(o, key, v ? json_string_nocheck(v) : json_null());
+}
+
+static void put_samples(json_t *o, const bench_test *t, const bench_samples *s)
+{
+    json_t *ns = json_array(), *ts = json_array();
+    double n = bench_tokens(t), sum = 0, sum_ts = 0, var = 0, var_ts = 0;
+    for (int32_t i = 0; i < s->n; i++) {
+        double r = n / ((double)s->ns[i] * 1e-9);
+        json_array_append_new(ns, json_integer(s->ns[i]));
+        json_array_append_new(ts, json_real(isfinite(r) ? r : 0));
+        sum += (double)s->ns[i] / s->n;
+        sum_ts += r / s->n;
+    }
+    for (int32_t i = 0; i < s->n; i++) {
+        var += pow((double)s->ns[i] - sum, 2) / (s->n > 1 ? s->n - 1 : 1);
+        var_ts += pow(n / ((double)s->ns[i] * 1e-9) - sum_ts, 2) / (s->n > 1 ? s->n - 1 : 1);
+    }
+    put_int(o, "avg_ns", (uint64_t)sum);
+    put_int(o, "stddev_ns", (uint64_t)sqrt(var));
+    put_real(o, "avg_ts", sum_ts);
+    put_real(o, "stddev_ts", sqrt(var_ts));
+    put_real(o, "median_ts", rate(t, s));
+    put_real(o, "spread", bench_spread(s));
+    json_object_set_new(o, "samples_ns", ns);
+    json_object_set_new(o, "samples_ts", ts);
+}
+
+static json_t *test_json(const bench_setup *b, const bench_test *t)
+{
+    json_t *o = json_object();
+    put_text(o, "model_filename", b->model_path ? b->model_path : "");
+    put_text(o, "model_type", b->info.name);
+    put_int(o, "model_size", b->info.weight_bytes);
+    put_int(o, "model_n_params", b->info.n_params);
+    put_int(o, "n_ubatch", (uint64_t)b->chunk);
+    put_int(o, "n_threads", (uint64_t)b->n_threads);
+    put_text(o, "type_k", b->kv_k);
+    put_text(o, "type_v", b->kv_v);
+    put_int(o, "n_prompt", (uint64_t)t->n_prompt);
+    put_int(o, "n_gen", (uint64_t)t->n_gen);
+    put_int(o, "n_depth", (uint64_t)t->n_depth);
+    put_samples(o, t, &t->ours);
+    double r = rate(t, &t->ours);
+    if (t->n_gen)
+        put_real(o, "weight_bytes_per_second", (double)b->info.active_bytes_per_token * r);
+    else
+        put_real(o, "flops_per_second", 2 * (double)b->info.n_params_active * r);
+    if (t->other.n) {
+        json_t *other = json_object();
+        put_samples(other, t, &t->other);
+        json_object_set_new(o, "other", other);
+        put_real(o, "ratio", r / rate(t, &t->other));
+    }
+    return o;
+}
+
+static json_t *setup_json(const bench_setup *b)
+{
+    json_t *o = json_object(), *plan = json_object();
+    put_text(o, "name", b->info.name);
+    put_text(o, "file_type", b->info.file_type);
+    put_text(o, "device", b->info.device);
+    put_int(o, "n_params_active", b->info.n_params_active);
+    put_int(o, "active_bytes_per_token", b->info.active_bytes_per_token);
+    put_real(o, "load_ms", b->load_ms);
+    put_int(plan, "total_bytes", b->plan.total_bytes);
+    put_int(plan, "weight_bytes", b->plan.weight_bytes);
+    put_int(plan, "repack_bytes", b->plan.repack_bytes);
+    put_int(plan, "kv_swa_bytes", b->plan.kv_swa_bytes);
+    put_int(plan, "kv_global_bytes", b->plan.kv_global_bytes);
+    put_int(plan, "scratch_bytes", b->plan.scratch_bytes);
+    json_object_set_new(o, "plan", plan);
+    put_int(o, "peak_bytes", mem_peak_bytes());
+    return o;
+}
+
+bool bench_print_json(const bench_setup *b, const bench_ceilings *c, const bench_test *t, int n)
+{
+    json_t *root = json_object(), *ceil = json_object();
+    put_text(root, "carat", carat_version());
+    put_real(ceil, "read_bytes_per_second", c->read_bytes);
+    put_real(ceil, "f32_flops_per_second", c->f32_flops);
+    put_real(ceil, "int8_ops_per_second", c->int8_ops);
+    put_int(ceil, "n_threads", (uint64_t)c->n_threads);
+    json_object_set_new(root, "ceilings", ceil);
+    if (b) {
+        json_t *tests = json_array();
+        json_object_set_new(root, "model", setup_json(b));
+        for (int i = 0; i < n; i++)
+            json_array_append_new(tests, test_json(b, &t[i]));
+        json_object_set_new(root, "tests", tests);
+    }
+    bool ok = root && !json_dumpf(root, stdout, JSON_INDENT(2)) && putchar('\n') != EOF &&
+              !fflush(stdout);
+    json_decref(root);
+    return ok;
+}

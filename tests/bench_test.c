@@ -1,0 +1,132 @@
+/* bench_test.c - `carat bench`: its arithmetic, and the whole command on a tiny model. */
+#include "apps/bench_int.h"
+#include "apps/commands.h"
+#include "tests/fidelity_model.h"
+#include "tests/test.h"
+
+#include <fcntl.h>
+#include <jansson.h>
+#include <unistd.h>
+
+TEST(bench_median_and_spread)
+{
+    bench_samples s = {.ns = {50, 10, 30}, .n = 3};
+    CHECK_NEAR(bench_median_ns(&s), 30, 0);
+    CHECK_NEAR(bench_spread(&s), 20.0 / 30, 1e-12);
+    s = (bench_samples){.ns = {40, 10}, .n = 2};
+    CHECK_NEAR(bench_median_ns(&s), 25, 0);
+    s = (bench_samples){.ns = {7}, .n = 1};
+    CHECK_NEAR(bench_median_ns(&s), 7, 0);
+    CHECK_NEAR(bench_spread(&s), 0, 0);
+}
+
+TEST(bench_ceilings_are_plausible)
+{
+    bench_ceilings c;
+    err e = {0};
+    CHECK_OK(bench_measure_ceilings(1, &c, &e), e);
+    CHECK_EQ(c.n_threads, 1);
+    /* From a small board to what no machine does with one core; instrumented builds are slow. */
+    CHECK(c.read_bytes > 1e8 && c.read_bytes < 1e12);
+    CHECK(c.f32_flops > 1e7 && c.f32_flops < 1e12);
+    CHECK(c.int8_ops > 1e7 && c.int8_ops < 1e13);
+}
+
+/* Runs the command with stdout in a file; returns its exit status and the JSON, if it is any. */
+static int run(const char *const *argv, json_t **out)
+{
+    const char *path = test_temp("bench.json");
+    int argc = 0, keep = dup(1), fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    while (argv[argc])
+        argc++;
+    CHECK(fd >= 0 && keep >= 0);
+    fflush(stdout);
+    dup2(fd, 1);
+    int rc = command_bench.run(&command_bench, argc, (char **)argv);
+    fflush(stdout);
+    dup2(keep, 1);
+    close(keep);
+    close(fd);
+    *out = json_load_file(path, 0, NULL);
+    return rc;
+}
+
+static double real_of(const json_t *o, const char *key)
+{
+    return json_number_value(json_object_get(o, key));
+}
+
+TEST(bench_reports_every_test_in_json)
+{
+    fidelity f;
+    fidelity_open(&f, "dense");
+    const char *argv[] = {"-m",     fidelity_write(&f, NULL),
+                          "-p",     "16,5",
+                          "-n",     "2",
+                          "-d",     "0,40",
+                          "-r",     "2",
+                          "-t",     "2",
+                          "-c",     "8",
+                          "--json", NULL};
+    static const int want[6][3] = {{16, 0, 0},  {5, 0, 0},  {0, 2, 0},
+                                   {16, 0, 40}, {5, 0, 40}, {0, 2, 40}};
+    json_t *root;
+    CHECK_EQ(run(argv, &root), 0);
+    CHECK(root);
+    const json_t *tests = json_object_get(root, "tests");
+    CHECK_EQ(json_array_size(tests), 6);
+    for (size_t i = 0; i < 6; i++) {
+        const json_t *t = json_array_get(tests, i);
+        CHECK_EQ(real_of(t, "n_prompt"), want[i][0]);
+        CHECK_EQ(real_of(t, "n_gen"), want[i][1]);
+        CHECK_EQ(real_of(t, "n_depth"), want[i][2]);
+        CHECK_EQ(json_array_size(json_object_get(t, "samples_ns")), 2);
+        CHECK(real_of(t, "median_ts") > 0 && real_of(t, "avg_ns") > 0);
+    }
+    CHECK(real_of(json_object_get(root, "ceilings"), "read_bytes_per_second") > 0);
+    CHECK(real_of(json_object_get(json_object_get(root, "model"), "plan"), "total_bytes") > 0);
+    json_decref(root);
+    fidelity_close(&f);
+}
+
+TEST(bench_compares_with_another_program)
+{
+    fidelity f;
+    char other[1024];
+    fidelity_open(&f, "dense");
+    snprintf(other, sizeof other, "%s", test_path("carat"));
+    if (access(other, X_OK))
+        test_skip("the program carat has not been built");
+    const char *argv[] = {
+        "-m", fidelity_write(&f, NULL), "-p", "8", "-n", "0", "-r", "1", "--json", "--vs", other,
+        NULL};
+    json_t *root;
+    CHECK_EQ(run(argv, &root), 0);
+    const json_t *t = json_array_get(json_object_get(root, "tests"), 0);
+    CHECK(real_of(t, "ratio") > 0);
+    CHECK(real_of(json_object_get(t, "other"), "avg_ts") > 0);
+    json_decref(root);
+    fidelity_close(&f);
+}
+
+TEST(bench_refuses_what_makes_no_sense)
+{
+    fidelity f;
+    json_t *root;
+    fidelity_open(&f, "dense");
+    const char *model = fidelity_write(&f, NULL);
+    const char *bad[][8] = {
+        {"-m", model, "-p", "5,x", NULL},          {"-m", model, "-p", "-5", NULL},
+        {"-m", model, "-p", "0", "-n", "0", NULL}, {"-m", model, "-p", "", NULL},
+        {"-m", model, "-p", "99999999", NULL},     {"--vs", "/bin/true", NULL},
+        {"-m", "/nonexistent", "-p", "5", NULL},   {"-m", model, "--vs", "/nonexistent", NULL},
+        {"-m", model, "--vs", "/bin/false", NULL}, {"-m", model, "-d", "5000", NULL},
+        {"-m", model, "--vs", "/bin/true", NULL},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        int rc = run(bad[i], &root);
+        CHECK_MSG(rc == 1 || rc == 2, "case %zu ends with %d", i, rc);
+        json_decref(root);
+    }
+    fidelity_close(&f);
+}
