@@ -227,7 +227,7 @@ static status close_answer(decode *d, err *e)
     if (!d->refused)
         stream_end(&d->text);
     /* Ended from outside: half a call must not be completed by guessing and then run. */
-    if (d->parser && (d->finish == CARAT_FINISH_LENGTH || d->text.met >= 0))
+    if (d->parser && (d->finish != CARAT_FINISH_STOP || d->text.met >= 0))
         answer_was_cut(d->parser);
     if (d->parser && !d->refused)
         answer_end(d->parser, &d->e);

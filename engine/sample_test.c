@@ -64,7 +64,7 @@ static void define(const carat_sampling *p, const float *logits, int32_t n, cons
 static void compare(const carat_sampling *p, const float *logits, int32_t n, const int32_t *past,
                     int64_t n_past, uint64_t *rng)
 {
-    enum { DRAWS = 20000 };
+    enum { DRAWS = 8000 };
     double *prob = mem_calloc((size_t)n, sizeof *prob), chi = 0;
     int32_t *seen = mem_calloc((size_t)n, sizeof *seen), cells = 0;
     float *x = mem_calloc((size_t)n, sizeof *x);
@@ -107,7 +107,7 @@ static void compare(const carat_sampling *p, const float *logits, int32_t n, con
 TEST(sampler_draws_what_the_definition_says)
 {
     uint64_t rng = test_seed();
-    for (int round = 0; round < 40; round++) {
+    for (int round = 0; round < 30; round++) {
         int32_t n = (int32_t[]){1, 2, 63, 64, 65, 1000, 3001}[rng_below(&rng, 7)];
         float *x = mem_calloc((size_t)n, sizeof *x);
         int32_t past[40];

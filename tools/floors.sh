@@ -15,7 +15,7 @@ BEGIN {
 }
 {
     file = $0
-    if (file ~ /_test\.c$/ || file ~ /^(tests|fuzz|include|bench|tools)\//) next
+    if (file ~ /_test(_int)?\.[ch]$/ || file ~ /^(tests|fuzz|include|bench|tools|examples)\//) next
     dir = file; sub(/\/[^\/]*$/, "", dir)
     if (!(dir in floor)) { print file ": not in a folder of the house"; bad = 1; next }
     while ((getline line < file) > 0) {
