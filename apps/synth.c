@@ -217,7 +217,7 @@ out:
         return st == E_CANCELLED ? 130 : st == E_ARG ? 2 : 1;
     }
     double s_taken = (clock_ms() - start_ms) * 1e-3;
-    term_note("%s: %.2f GiB in %.1f s, %.2f GB/s", argv[1], (double)n_bytes * 0x1p-30, s_taken,
+    term_note("%s: %.1f MiB in %.1f s, %.2f GB/s", argv[1], (double)n_bytes * 0x1p-20, s_taken,
               (double)n_bytes * 1e-9 / s_taken);
     return 0;
 }

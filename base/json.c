@@ -32,10 +32,13 @@ status json_parse(json_t **out, const char *text, size_t n, const char *what, er
     json_init();
     was_short = false;
     *out = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &je);
+    if (was_short) { /* jansson may go on with a string that lost its end */
+        json_decref(*out);
+        *out = NULL;
+        return err_memory(e, what, n);
+    }
     if (*out)
         return OK;
-    if (was_short)
-        return err_memory(e, what, n);
     return err_set(e, E_FORMAT, "%s: not valid JSON, line %d: %s", what, je.line, je.text);
 }
 

@@ -1,0 +1,404 @@
+/* convert_test.c - directories as transformers writes them, made here, converted and compared. */
+#include "tests/test.h"
+#include "apps/commands.h"
+#include "apps/convert_int.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "base/str.h"
+#include "carat.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* What a made directory looks like. */
+typedef struct {
+    const char *prefix;     /* of tensor names */
+    num_type type;          /* F32, BF16 or F16 */
+    int shards;             /* 1: one file */
+    bool nested;            /* config inside text_config, with global_head_dim */
+    bool shared_keys;       /* keys of layers that read another's, too */
+    bool pairs;             /* merges as pairs */
+    const char *skip;       /* a tensor to leave out */
+    const char *wrong;      /* a tensor to give one row too many */
+    const char *nan;        /* a tensor with a NaN */
+    const char *config_add; /* fields that come first, so they win nothing but can duplicate */
+    const char *instead;    /* the whole config.json */
+} made;
+
+static void put_file(const char *dir, const char *name, const str *s)
+{
+    char path[1024];
+    file_out f;
+    err e = {0};
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    CHECK(!s->bad);
+    CHECK_OK(file_out_open(&f, path, &e), e);
+    CHECK_OK(file_out_write(&f, str_text(s), s->n, &e), e);
+    CHECK_OK(file_out_commit(&f, &e), e);
+}
+
+static void put_config(const char *dir, const gemma4_shape *s, const made *m)
+{
+    str c = {0};
+    if (m->instead) {
+        str_puts(&c, m->instead);
+        put_file(dir, "config.json", &c);
+        str_free(&c);
+        return;
+    }
+    str_puts(&c,
+             m->nested ? "{\"model_type\":\"gemma4\",\"vision_config\":{},\"text_config\":{" : "{");
+    str_printf(&c,
+               "%s\"model_type\":\"gemma4_text\",\"num_hidden_layers\":%d,\"hidden_size\":%d,"
+               "\"vocab_size\":%d,\"num_attention_heads\":%d,\"num_key_value_heads\":%d,"
+               "\"head_dim\":%d,\"attention_k_eq_v\":%s,\"intermediate_size\":%d,"
+               "\"use_double_wide_mlp\":%s,\"hidden_size_per_layer_input\":%d,"
+               "\"num_kv_shared_layers\":%d,\"sliding_window\":%d,"
+               "\"max_position_embeddings\":%d,\"rms_norm_eps\":1e-06,"
+               "\"final_logit_softcapping\":%g,\"hidden_activation\":\"gelu_pytorch_tanh\",",
+               m->config_add ? m->config_add : "", s->n_layer, s->n_embd, s->n_vocab, s->n_head,
+               s->n_head_kv, s->head_dim, s->k_eq_v ? "true" : "false", s->n_ff,
+               s->double_wide ? "true" : "false", s->n_ple, s->n_kv_shared, s->window,
+               s->n_ctx_train, (double)s->softcap);
+    if (s->n_expert)
+        str_printf(&c,
+                   "\"enable_moe_block\":true,\"num_experts\":%d,\"top_k_experts\":%d,"
+                   "\"moe_intermediate_size\":%d,",
+                   s->n_expert, s->n_expert_used, s->n_ff_expert);
+    if (m->nested) {
+        str_printf(&c, "\"global_head_dim\":%d,\"num_global_key_value_heads\":%d,",
+                   s->head_dim_global, s->n_head_kv_global);
+    } else {
+        str_puts(&c, "\"per_layer_config\":{");
+        for (int32_t il = 0, n = 0; il < s->n_layer; il++)
+            if (!s->swa[il])
+                str_printf(&c, "%s\"%d\":{\"head_dim\":%d,\"num_key_value_heads\":%d}",
+                           n++ ? "," : "", il, s->head_dim_global, s->n_head_kv_global);
+        str_puts(&c, "},");
+    }
+    str_puts(&c, "\"layer_types\":[");
+    for (int32_t il = 0; il < s->n_layer; il++)
+        str_printf(&c, "%s\"%s_attention\"", il ? "," : "", s->swa[il] ? "sliding" : "full");
+    str_puts(&c, "],\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"proportional\","
+                 "\"rope_theta\":1000000.0,\"partial_rotary_factor\":0.25},"
+                 "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":10000.0}}");
+    str_puts(&c, m->nested ? "}}" : "}");
+    put_file(dir, "config.json", &c);
+    str_free(&c);
+}
+
+/* The value of element i of a tensor; exact in bf16. */
+static float value_of(const char *name, uint64_t i)
+{
+    uint64_t h = 7;
+    for (; *name; name++)
+        h = h * 31 + (unsigned char)*name;
+    h = rng_mix(h + i);
+    return num_bf16_to_f32((uint16_t)(0x3c00 | (h & 0x817f))); /* 2^-7 to 2^-4, both signs */
+}
+
+static void put_weights(const char *dir, const gemma4_shape *s, const made *m)
+{
+    int32_t n = gemma4_list_tensors(s, NULL, 0);
+    gemma4_tensor *list = mem_calloc((size_t)n, sizeof *list);
+    str index = {0};
+    gemma4_list_tensors(s, list, n);
+    str_puts(&index, "{\"metadata\":{},\"weight_map\":{");
+    for (int shard = 0; shard < m->shards; shard++) {
+        str head = {0}, data = {0}, file = {0};
+        char name[64];
+        if (m->shards > 1)
+            snprintf(name, sizeof name, "model-%05d-of-%05d.safetensors", shard + 1, m->shards);
+        else
+            snprintf(name, sizeof name, "model.safetensors");
+        str_puts(&head, "{\"__metadata__\":{\"format\":\"pt\"}");
+        for (int32_t i = 0; i < n; i++) {
+            const gemma4_tensor *t = &list[i];
+            if (i % m->shards != shard || !t->hf_name[0] || (t->unused_kv && !m->shared_keys) ||
+                (m->skip && !strcmp(t->hf_name, m->skip)))
+                continue;
+            bool nan = m->nan && !strcmp(t->hf_name, m->nan);
+            uint64_t rows = t->ne[t->n_dims - 1] + (m->wrong && !strcmp(t->hf_name, m->wrong));
+            uint64_t count = rows * (t->n_dims > 1 ? t->ne[0] : 1) * (t->n_dims > 2 ? t->ne[1] : 1);
+            size_t from = data.n;
+            for (uint64_t k = 0; k < count; k++) {
+                float v = nan && k == count / 2 ? NAN : value_of(t->name, k);
+                uint8_t b[4];
+                num_format_of(m->type)->encode(&v, b, 1);
+                str_put(&data, (char *)b, m->type == NUM_F32 ? 4 : 2);
+            }
+            str_printf(&head, ",\"%s%s\":{\"dtype\":\"%s\",\"shape\":[", m->prefix, t->hf_name,
+                       m->type == NUM_F32   ? "F32"
+                       : m->type == NUM_F16 ? "F16"
+                                            : "BF16");
+            for (int d = t->n_dims - 1; d >= 0; d--)
+                str_printf(&head, "%llu%s",
+                           (unsigned long long)(d == t->n_dims - 1 ? rows : t->ne[d]),
+                           d ? "," : "");
+            str_printf(&head, "],\"data_offsets\":[%zu,%zu]}", from, data.n);
+            str_printf(&index, "%s\"%s%s\":\"%s\"", index.at[index.n - 1] == '{' ? "" : ",",
+                       m->prefix, t->hf_name, name);
+        }
+        str_puts(&head, "} ");
+        for (int k = 0; k < 8; k++)
+            str_putc(&file, (char)((uint64_t)head.n >> 8 * k));
+        str_put(&file, head.at, head.n);
+        str_put(&file, str_text(&data), data.n);
+        put_file(dir, name, &file);
+        str_free(&head);
+        str_free(&data);
+        str_free(&file);
+    }
+    str_puts(&index, "}}");
+    if (m->shards > 1)
+        put_file(dir, "model.safetensors.index.json", &index);
+    str_free(&index);
+    mem_free(list);
+}
+
+static const char *const special[] = {"<pad>",      "<eos>",           "<bos>",   "<unk>",
+                                      "<mask>",     "<|turn>",         "<turn|>", "<|channel>",
+                                      "<channel|>", "<|tool_response>"};
+enum { N_SPECIAL = 10, FIRST_BYTE = 16, FIRST_LETTER = FIRST_BYTE + 256 };
+
+/* 10 markers, a gap, 256 bytes, some letters and one merge; ends before the shape's vocabulary. */
+static void put_tokenizer(const char *dir, const made *m)
+{
+    str t = {0};
+    str_puts(&t, "{\"version\":\"1.0\",\"added_tokens\":[");
+    for (int i = 0; i < N_SPECIAL; i++)
+        str_printf(&t, "%s{\"id\":%d,\"content\":\"%s\",\"special\":true}", i ? "," : "", i,
+                   special[i]);
+    str_puts(&t, ",{\"id\":12,\"content\":\"<custom>\",\"special\":false}");
+    str_puts(&t, "],\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"vocab\":{");
+    for (int i = 0; i < 256; i++)
+        str_printf(&t, "%s\"<0x%02X>\":%d", i ? "," : "", i, FIRST_BYTE + i);
+    str_printf(&t, ",\"a\":%d,\"b\":%d,\"ab\":%d,\"\\u2581\":%d,\"\\n\":%d},\"merges\":[",
+               FIRST_LETTER, FIRST_LETTER + 1, FIRST_LETTER + 2, FIRST_LETTER + 3,
+               FIRST_LETTER + 4);
+    str_puts(&t, m->pairs ? "[\"a\",\"b\"]]}}" : "\"a b\"]}}");
+    put_file(dir, "tokenizer.json", &t);
+    str_cut(&t, 0);
+    str_puts(&t, "{\"bos_token\":\"<bos>\",\"eos_token\":{\"content\":\"<eos>\"},"
+                 "\"chat_template\":\"{{ bos_token }}\"}");
+    put_file(dir, "tokenizer_config.json", &t);
+    str_cut(&t, 0);
+    str_puts(&t, "{\"eos_token_id\":[1,6,9],\"top_k\":64,\"top_p\":0.95,\"temperature\":1.0,"
+                 "\"suppress_tokens\":[3,4]}");
+    put_file(dir, "generation_config.json", &t);
+    str_free(&t);
+}
+
+static const char *make_dir(const char *name, const char *size, const made *m, gemma4_shape *s)
+{
+    const char *dir = test_temp(name);
+    mkdir(dir, 0755);
+    CHECK(gemma4_shape_named(size, s));
+    put_config(dir, s, m);
+    put_weights(dir, s, m);
+    put_tokenizer(dir, m);
+    return dir;
+}
+
+static int convert(const char *dir, const char *out, const char *type)
+{
+    const char *argv[] = {dir, out, "--type", type, "--threads", "2"};
+    return command_convert.run(&command_convert, 6, (char **)argv);
+}
+
+/* Every tensor of the shape, against the values that went in. */
+static void compare(const gguf *g, const gemma4_shape *s, const made *m, double tolerance)
+{
+    int32_t n = gemma4_list_tensors(s, NULL, 0), seen = 0;
+    gemma4_tensor *list = mem_calloc((size_t)n, sizeof *list);
+    gemma4_list_tensors(s, list, n);
+    for (int32_t i = 0; i < n; i++) {
+        const tensor *t = tensor_find(&g->tensors, list[i].name);
+        if (list[i].unused_kv && !m->shared_keys) {
+            CHECK_MSG(!t, "%s", list[i].name);
+            continue;
+        }
+        CHECK_MSG(t && !memcmp(t->ne, list[i].ne, sizeof t->ne), "%s", list[i].name);
+        seen++;
+        float *x = mem_calloc((size_t)t->n_elements, sizeof *x);
+        num_format_of(t->type)->decode(t->bytes, x, (int64_t)t->n_elements);
+        double noise = 0, signal = 0;
+        for (uint64_t k = 0; k < t->n_elements; k++) {
+            float want = list[i].role == GEMMA4_ROPE_FACTORS
+                             ? (k < t->n_elements / 4 ? 1.0f : 1e30f)
+                             : value_of(list[i].name, k);
+            noise += ((double)x[k] - want) * ((double)x[k] - want);
+            signal += (double)want * want;
+        }
+        CHECK_MSG(noise <= (t->type == NUM_F32 ? 0 : tolerance * tolerance) * signal,
+                  "%s as %s: %g", list[i].name, num_name(t->type), sqrt(noise / signal));
+        mem_free(x);
+    }
+    CHECK_EQ(g->tensors.n, seen);
+    mem_free(list);
+}
+
+static void check_tokens(const gguf *g)
+{
+    int64_t v;
+    double f;
+    gguf_string s;
+    uint64_t at = 0;
+    const gguf_value *tokens = gguf_find(g, "tokenizer.ggml.tokens");
+    const gguf_value *types = gguf_find(g, "tokenizer.ggml.token_type");
+    const gguf_value *merges = gguf_find(g, "tokenizer.ggml.merges");
+    CHECK(tokens && types && merges);
+    CHECK_EQ(tokens->count, FIRST_LETTER + 5);
+    CHECK_EQ(gguf_find(g, "tokenizer.ggml.scores")->count, FIRST_LETTER + 5);
+    /* pad eos bos: control; unk; ...; channel markers and tool_response: user-defined. */
+    static const int64_t want[] = {3, 3, 3, 2, 3, 3, 3, 4, 4, 4, 5, 5, 4, 5, 5, 5, 6};
+    for (uint64_t i = 0; i < sizeof want / sizeof *want; i++)
+        CHECK_MSG(gguf_item_i64(types, i, &v) && v == want[i], "token %d", (int)i);
+    for (int i = 0; i < 11; i++)
+        CHECK(gguf_next_string(tokens, &at, &s));
+    CHECK(s.n == 7 && !memcmp(s.at, "[PAD10]", 7));
+    at = 0;
+    CHECK(gguf_next_string(merges, &at, &s) && s.n == 3 && !memcmp(s.at, "a b", 3));
+    CHECK(gguf_get_i64(g, "tokenizer.ggml.bos_token_id", &v) && v == 2);
+    CHECK(gguf_get_i64(g, "tokenizer.ggml.eos_token_id", &v) && v == 1);
+    CHECK(gguf_get_i64(g, "tokenizer.ggml.eot_token_id", &v) && v == 6);
+    CHECK(gguf_item_i64(gguf_find(g, "tokenizer.ggml.suppress_tokens"), 1, &v) && v == 4);
+    CHECK(gguf_get_i64(g, "general.sampling.top_k", &v) && v == 64);
+    CHECK(gguf_get_f64(g, "general.sampling.temp", &f) && f == 1);
+    CHECK(gguf_get_string(g, "tokenizer.chat_template", &s) && s.n == 15);
+    CHECK(gguf_get_i64(g, "gemma4.vocab_size", &v) && v == FIRST_LETTER + 5);
+}
+
+TEST(convert_keeps_every_value)
+{
+    static const struct {
+        const char *size, *type;
+        double tolerance;
+        made m;
+    } one[] = {
+        {"tiny-all", "f32", 0, {.prefix = "model.", .type = NUM_F32, .shards = 1, .pairs = true}},
+        {"tiny-ple",
+         "bf16",
+         0,
+         {.prefix = "model.language_model.",
+          .type = NUM_BF16,
+          .shards = 3,
+          .nested = true,
+          .shared_keys = true}},
+        {"tiny-moe",
+         "f16",
+         1e-3,
+         {.prefix = "language_model.model.", .type = NUM_BF16, .shards = 1, .nested = true}},
+        {"tiny-wide",
+         "q8_0",
+         0.01,
+         {.prefix = "model.", .type = NUM_F16, .shards = 2, .pairs = true}},
+        {"tiny-wide", "q4_k_m", 0.12, {.prefix = "model.", .type = NUM_F16, .shards = 1}},
+        {"tiny-dense", "q4_0", 0.12, {.prefix = "model.", .type = NUM_F32, .shards = 1}},
+    };
+    for (size_t i = 0; i < sizeof one / sizeof *one; i++) {
+        char name[16], out[16];
+        gemma4_shape s;
+        gguf g;
+        err e = {0};
+        carat_model *model;
+        snprintf(name, sizeof name, "dir%zu", i);
+        snprintf(out, sizeof out, "%zu.gguf", i);
+        const char *dir = make_dir(name, one[i].size, &one[i].m, &s), *path = test_temp(out);
+        CHECK_EQ(convert(dir, path, one[i].type), 0);
+        CHECK_OK(gguf_open(&g, path, false, NULL, NULL, &e), e);
+        s.n_vocab = FIRST_LETTER + 5; /* the embedding is cut to the tokenizer */
+        compare(&g, &s, &one[i].m, one[i].tolerance);
+        check_tokens(&g);
+        gguf_close(&g);
+        CHECK_OK(carat_model_open(path, &(carat_model_options){.vocab_only = true}, &model, &e), e);
+        carat_model_close(model);
+    }
+}
+
+/* How many files a directory has. */
+static int n_files(const char *dir)
+{
+    int n = 0;
+    DIR *d = opendir(dir);
+    CHECK(d);
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n - 2;
+}
+
+TEST(convert_refuses_what_does_not_fit)
+{
+#define OLD "\"model_type\":\"gemma4_text\""
+    static const made bad[] = {
+        {.skip = "layers.3.mlp.up_proj.weight"},
+        {.wrong = "layers.3.mlp.up_proj.weight"},
+        {.wrong = "layers.0.layer_scalar"},
+        {.nan = "layers.8.self_attn.o_proj.weight"},
+        {.nan = "norm.weight"},
+        {.skip = "embed_tokens.weight"},
+        {.prefix = "transformer."},
+        {.instead = "{}"},
+        {.instead = "[]"},
+        {.instead = "{\"model_type\":\"llama\"}"},
+        {.instead = "{\"model_type\":\"gemma4_text\"}"},
+        {.config_add = "\"hidden_size\":96,"},
+        {.config_add = "\"attention_bias\":true,"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        made m = bad[i];
+        gemma4_shape s;
+        char name[16];
+        m.prefix = m.prefix ? m.prefix : "model.";
+        m.type = NUM_F32;
+        m.shards = 1;
+        snprintf(name, sizeof name, "bad%zu", i);
+        const char *dir = make_dir(name, "tiny-dense", &m, &s);
+        char out[1024];
+        int before = n_files(dir);
+        snprintf(out, sizeof out, "%s/out.gguf", dir);
+        CHECK_MSG(convert(dir, out, "bf16") == 1, "case %zu was converted", i);
+        CHECK_EQ(n_files(dir), before); /* neither the file nor half of one */
+    }
+}
+
+TEST(convert_on_a_full_disk_leaves_nothing)
+{
+    made m = {.prefix = "model.", .type = NUM_F32, .shards = 1};
+    gemma4_shape s;
+    const char *dir = make_dir("full", "tiny-all", &m, &s);
+    char out[1024];
+    int before = n_files(dir);
+    snprintf(out, sizeof out, "%s/out.gguf", dir);
+    /* A limit on file size is what a full disk looks like to a writer. */
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK(!setrlimit(RLIMIT_FSIZE, &(struct rlimit){1 << 20, 1 << 20}));
+    CHECK_EQ(convert(dir, out, "f32"), 1);
+    CHECK_EQ(n_files(dir), before);
+}
+
+TEST(convert_f16_says_when_a_value_does_not_fit)
+{
+    made m = {.prefix = "model.", .type = NUM_F32, .shards = 1};
+    gemma4_shape s;
+    const char *dir = make_dir("big", "tiny-dense", &m, &s);
+    char path[1024], *bytes;
+    size_t n;
+    err e = {0};
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    CHECK_OK(file_read_all(path, 1 << 28, &bytes, &n, &e), e);
+    uint64_t head;
+    memcpy(&head, bytes, 8);
+    float big = 1e5f; /* the first tensor is the embedding */
+    memcpy(bytes + 8 + head, &big, 4);
+    str file = {bytes, n, n, false};
+    put_file(dir, "model.safetensors", &file);
+    mem_free(bytes);
+    CHECK_EQ(convert(dir, test_temp("a.gguf"), "f16"), 1);
+    CHECK_EQ(convert(dir, test_temp("b.gguf"), "bf16"), 0);
+}

@@ -1,0 +1,99 @@
+/* inspect_test.c - the report of a known file, in both forms. */
+#include "tests/test.h"
+#include "apps/commands.h"
+#include "base/json.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "format/gguf.h"
+#include "num/num.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Whether a file has anything in it. */
+static bool has_text(const char *path)
+{
+    struct stat sb;
+    return !stat(path, &sb) && sb.st_size > 0;
+}
+
+/* Runs inspect with its standard output in a file; returns the text. */
+static char *inspect(int want, const char *file, const char *a, const char *b, const char *c)
+{
+    const char *argv[] = {file, a, b, c};
+    const char *path = test_temp("stdout.txt");
+    char *text;
+    size_t n;
+    err e = {0};
+    fflush(stdout);
+    int keep = dup(1), fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
+    CHECK(keep >= 0 && fd >= 0 && dup2(fd, 1) == 1);
+    int rc = command_inspect.run(&command_inspect, !a ? 1 : !b ? 2 : !c ? 3 : 4, (char **)argv);
+    fflush(stdout);
+    dup2(keep, 1);
+    close(keep);
+    close(fd);
+    CHECK_EQ(rc, want);
+    if (!has_text(path))
+        return mem_strdup("");
+    CHECK_OK(file_read_all(path, 1 << 24, &text, &n, &e), e);
+    return text;
+}
+
+TEST(inspect_shows_a_model_and_its_plan)
+{
+    const char *path = test_temp("m.gguf");
+    const char *argv[] = {"tiny-all", path, "--type", "q8_0"};
+    err e = {0};
+    json_t *v;
+    CHECK_EQ(command_synth.run(&command_synth, 4, (char **)argv), 0);
+    char *text = inspect(0, path, NULL, NULL, NULL);
+    CHECK(strstr(text, "gemma4.attention.sliding_window            8\n"));
+    CHECK(strstr(text, "[true, true, false, true, true, false, true, true, ... 9 in all]"));
+    CHECK(strstr(text, "blk.8.ffn_gate_up_exps.weight"));
+    CHECK(strstr(text, "\nMemory for 8192 tokens of context"));
+    mem_free(text);
+    text = inspect(0, path, "--json", "--ctx", "100");
+    CHECK_OK(json_parse(&v, text, strlen(text), "inspect", &e), e);
+    CHECK_EQ(json_integer_value(json_object_get(json_object_get(v, "plan"), "context")), 100);
+    CHECK_EQ(json_array_size(json_object_get(v, "tensors")), 228);
+    CHECK(json_integer_value(json_object_get(v, "parameters")) >
+          json_integer_value(json_object_get(v, "active_parameters")));
+    json_decref(v);
+    mem_free(text);
+    mem_free(inspect(1, path, "--ctx", "100000", NULL)); /* the model was made for 8192 */
+}
+
+TEST(inspect_works_for_other_models_and_odd_text)
+{
+    const char *path = test_temp("other.gguf");
+    static const gguf_string odd[] = {{"\x1b[2J", 4}, {"\xff\xfe", 2}, {"", 0}};
+    static const float reals[] = {0.5f, NAN, INFINITY};
+    gguf_writer *w;
+    err e = {0};
+    json_t *v;
+    CHECK_OK(gguf_create(&w, path, &e), e);
+    gguf_put_string(w, "general.architecture", "llama", 5);
+    gguf_put_strings(w, "odd", odd, 3);
+    gguf_put_f32s(w, "reals", reals, 3);
+    gguf_put_u32(w, "llama.expert_count", 4);
+    gguf_put_u32(w, "llama.expert_used_count", 1);
+    gguf_put_tensor(w, "blk.0.ffn_up_exps.weight", NUM_IQ2_XXS, 3, (uint64_t[]){256, 2, 4});
+    CHECK_OK(gguf_write_header(w, &e), e);
+    static const char zeros[66 * 8];
+    CHECK_OK(gguf_write_data(w, zeros, sizeof zeros, &e), e);
+    CHECK_OK(gguf_commit(w, &e), e);
+    char *text = inspect(0, path, NULL, NULL, NULL);
+    CHECK(strstr(text, "iq2_xxs") && strstr(text, "no plan: "));
+    CHECK(strstr(text, "2.05 K parameters, 512 read per token"));
+    mem_free(text);
+    text = inspect(0, path, "--json", NULL, NULL);
+    CHECK_OK(json_parse(&v, text, strlen(text), "inspect", &e), e);
+    CHECK(json_is_null(json_object_get(v, "plan")) &&
+          json_is_string(json_object_get(v, "problem")));
+    json_decref(v);
+    mem_free(text);
+    mem_free(inspect(1, path, "--ctx", "10", NULL));
+    mem_free(inspect(1, "/nonexistent.gguf", NULL, NULL, NULL));
+}
