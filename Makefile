@@ -25,7 +25,7 @@ ISA_SKIP := $(if $(findstring x86_64,$(MACHINE)),%_neon.c,%_avx2.c %_avx512.c)
 src = $(filter-out %_test.c $(ISA_SKIP),$(sort $(wildcard $(addsuffix /*.c,$(1)))))
 LIB_SRC := $(call src,$(LIB_DIRS))
 APP_SRC := $(call src,$(APP_DIRS))
-TEST_SRC := $(sort $(wildcard $(addsuffix /*_test.c,$(LIB_DIRS) $(APP_DIRS))) $(wildcard tests/*.c))
+TEST_SRC := $(sort $(wildcard $(addsuffix /*_test.c,$(LIB_DIRS) $(APP_DIRS))) $(wildcard tests/*.c fuzz/*.c))
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
 LIB_OBJ := $(call obj,$(LIB_SRC))
 APP_OBJ := $(call obj,$(APP_SRC))
@@ -34,7 +34,7 @@ TEST_OBJ := $(call obj,$(TEST_SRC))
 VERSION := $(shell sed -n 's/^.define CARAT_VERSION_[A-Z]* //p' include/carat.h | paste -sd.)
 SONAME = libcarat.so.$(firstword $(subst ., ,$(VERSION)))
 
-.PHONY: all help check test asan ubsan tsan clean floors map format size install uninstall
+.PHONY: all help check test asan ubsan tsan fuzz clean floors map format size install uninstall
 all: carat libcarat.a libcarat.so
 
 # The program is built beside its objects, so that each kind of build has its own to test.
@@ -85,6 +85,17 @@ asan: ## check under AddressSanitizer
 ubsan: ## check under UndefinedBehaviorSanitizer
 	$(MAKE) BUILD=build/ubsan DEBUG=1 SAN="-fsanitize=undefined -fno-sanitize-recover=all" build/ubsan/carat_test build/ubsan/carat
 	build/ubsan/carat_test -j 2
+# The library instrumented, one target on top. What it finds lands in build/fuzz/; a crash becomes a
+# file of fuzz/corpus/ and thereby a test.
+T ?= gguf
+SECS ?= 60
+fuzz: ## make fuzz T=gguf SECS=60: libFuzzer over fuzz/fuzz_$T.c (needs clang)
+	$(MAKE) CC=clang BUILD=build/fuzz DEBUG=1 CFLAGS=-Wno-error SAN="-fsanitize=fuzzer-no-link,address,undefined" build/fuzz/fuzz_$(T)
+	@mkdir -p build/fuzz/found/$(T)
+	build/fuzz/fuzz_$(T) -max_total_time=$(SECS) -timeout=10 -rss_limit_mb=2048 -max_len=65536 \
+	    -artifact_prefix=build/fuzz/$(T)- build/fuzz/found/$(T) fuzz/corpus/$(T)
+$(BUILD)/fuzz_%: fuzz/fuzz_%.c $(LIB_OBJ)
+	$(Q)$(CC) $(CFLAGS_ALL) -DCARAT_FUZZ=1 -fsanitize=fuzzer -o $@ $< $(LIB_OBJ) $(LIBS)
 tsan: ## check under ThreadSanitizer
 	$(MAKE) BUILD=build/tsan DEBUG=1 SAN="-fsanitize=thread" build/tsan/carat_test build/tsan/carat
 	build/tsan/carat_test -j 1
