@@ -486,13 +486,13 @@ void cpu_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
     mat z = {pass_temp(p, (size_t)n * (size_t)d * sizeof(float)), n, 1, d, d};
     mat flat = {x.at, n, 1, x.cols, x.cols};
     run_experts(p, &m, r, flat, down, NULL, 1, z, d, 0);
-    pass_release(p, mark);
-    if (p->dry || pass_failed(p))
-        return;
     join_job j = {y, z, r};
-    if (r.rows < 4)
-        for (int32_t i = 0; i < r.rows; i++)
+    if (p->dry || pass_failed(p))
+        j.r.rows = 0;
+    if (j.r.rows < 4)
+        for (int32_t i = 0; i < j.r.rows; i++)
             join_row(&j, i, 0);
     else
-        pool_run(cpu_of(p)->pool, r.rows, join_row, &j);
+        pool_run(cpu_of(p)->pool, j.r.rows, join_row, &j);
+    pass_release(p, mark); /* only now: debug builds poison what is released */
 }
