@@ -26,6 +26,15 @@ typedef struct editor {
     bool dropped; /* the last line ended by Ctrl-C */
 } editor;
 
+#ifdef __SANITIZE_ADDRESS__
+/* libedit keeps the names that EL_ADDFN is given beyond el_end. */
+const char *__lsan_default_suppressions(void);
+__attribute__((visibility("default"))) const char *__lsan_default_suppressions(void)
+{
+    return "leak:wcsdup\n";
+}
+#endif
+
 /* ---- Lines ----------------------------------------------------------------------------- */
 
 static char *prompt_of(EditLine *el)

@@ -256,7 +256,7 @@ TEST(cli_model_text_cannot_drive_the_terminal)
 {
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 16});
     const char *const args[] = {
-        "run", "-q",     "-m", m,         "--raw", "-n",      "4000", "--ignore-eog", "--seed",
+        "run", "-q",     "-m", m,         "--raw", "-n",      "1000", "--ignore-eog", "--seed",
         "1",   "--temp", "3",  "--top-k", "0",     "--top-p", "1",    "hi",           NULL};
     spawned tty, pipe;
     spawn_carat(&pipe, NULL, args);
