@@ -63,7 +63,13 @@ $(BUILD)/apps/run_model.o: ISA = $(if $(DEMO),-DCARAT_BUNDLED='"$(DEMO)"')
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
--include $(LIB_OBJ:.o=.d) $(APP_OBJ:.o=.d) $(TEST_OBJ:.o=.d)
+-include $(LIB_OBJ:.o=.d) $(APP_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(wildcard $(BUILD)/bench/*.d)
+
+$(BUILD)/bench_tokenize: $(BUILD)/bench/tokenize.o $(BUILD)/tests/vocab_json.o libcarat.a
+	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
+.PHONY: bench-tokenize
+bench-tokenize: $(BUILD)/bench_tokenize ## times the tokenizer; bench/tokenize.c says more
+	$(BUILD)/bench_tokenize
 
 $(BUILD)/bench_ops: $(BUILD)/bench/ops.o libcarat.a
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)

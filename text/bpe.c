@@ -9,7 +9,8 @@
  *    nothing can ever be joined: the word falls into parts there that know nothing of each other.
  *    (Merges act on neighbours only, and their order inside one part is the same whatever happens
  *    in another.) In English prose that is before nearly every space.
- *  - Parts repeat. A small cache, made for the one call, remembers parts and their ids.
+ *  - Parts repeat. A small cache, made for the one call, remembers parts and their ids; and the
+ *    vocabulary remembers which pieces, standing alone, encode to themselves.
  *  - A short part is merged by scanning its ranks; a long one by a heap of candidate pairs over a
  *    linked list, with stale candidates recognised when they surface: n log n for any text.
  *
@@ -305,17 +306,58 @@ static void encode_long(encoder *E, const char *text, size_t n_bytes)
 
 /* ---- Parts, words, fragments ---- */
 
+/* The id of the piece that is spelled like the part, -1 if there is none or it is structure. */
+static int32_t find_whole(const vocab *v, const char *text, size_t n_bytes)
+{
+    char piece[3 * CACHE_KEY_BYTES];
+    size_t n = 0;
+    for (size_t i = 0; i < n_bytes; i++) {
+        if (text[i] == ' ') {
+            memcpy(piece + n, SPACE_MARK, 3);
+            n += 3;
+        } else {
+            piece[n++] = text[i];
+        }
+    }
+    int32_t id = vocab_find(v, piece, n);
+    return id >= 0 && !(v->flags[id] & FLAG_STRUCTURE) ? id : -1;
+}
+
+static void remember(cache_entry *c, const char *text, size_t n_bytes, const int32_t *id, int n)
+{
+    if (!c || n > CACHE_IDS)
+        return;
+    for (int i = 0; i < n; i++)
+        if (id[i] < 0)
+            return; /* a character that is no piece */
+    c->n_bytes = (unsigned char)n_bytes;
+    c->n_ids = (unsigned char)n;
+    memcpy(c->key, text, n_bytes);
+    memcpy(c->id, id, (size_t)n * sizeof *id);
+}
+
 static void encode_part(encoder *E, const char *text, size_t n_bytes)
 {
+    const vocab *v = E->v;
     cache_entry *c = NULL;
+    int32_t whole = -1;
     E->work.words++;
-    if (E->cache && n_bytes <= CACHE_KEY_BYTES) {
-        c = &E->cache[(uint32_t)hash_bytes(text, n_bytes) & E->cache_mask];
-        if (c->n_bytes == n_bytes && !memcmp(c->key, text, n_bytes)) {
-            E->work.cache_hits++;
-            for (int i = 0; i < c->n_ids; i++)
-                put(E, c->id[i]);
-            E->unk_last = false;
+    if (n_bytes <= CACHE_KEY_BYTES) {
+        if (E->cache) {
+            c = &E->cache[(uint32_t)hash_bytes(text, n_bytes) & E->cache_mask];
+            if (c->n_bytes == n_bytes && !memcmp(c->key, text, n_bytes)) {
+                E->work.cache_hits++;
+                for (int i = 0; i < c->n_ids; i++)
+                    put(E, c->id[i]);
+                E->unk_last = false;
+                return;
+            }
+        }
+        whole = find_whole(v, text, n_bytes);
+        if (whole >= 0 && atomic_load_explicit(&v->self[whole], memory_order_relaxed) == SELF_YES) {
+            E->work.whole_hits++;
+            put_symbol(E, whole);
+            remember(c, text, n_bytes, &whole, 1);
             return;
         }
     }
@@ -325,24 +367,19 @@ static void encode_part(encoder *E, const char *text, size_t n_bytes)
     while (i < n_bytes && n < SMALL_SYMBOLS) {
         uint32_t cp;
         i += read_char(text + i, n_bytes - i, &cp);
-        s[n++] = symbol_of(E->v, cp);
+        s[n++] = symbol_of(v, cp);
     }
     if (i < n_bytes) {
         encode_long(E, text, n_bytes);
         return;
     }
     n = merge_small(E, s, n);
-    bool keep = c && n <= CACHE_IDS;
-    for (int k = 0; k < n; k++) {
+    if (whole >= 0)
+        atomic_store_explicit(&v->self[whole], n == 1 && s[0] == whole ? SELF_YES : SELF_NO,
+                              memory_order_relaxed);
+    for (int k = 0; k < n; k++)
         put_symbol(E, s[k]);
-        keep &= s[k] >= 0;
-    }
-    if (keep) {
-        c->n_bytes = (unsigned char)n_bytes;
-        c->n_ids = (unsigned char)n;
-        memcpy(c->key, text, n_bytes);
-        memcpy(c->id, s, (size_t)n * sizeof *s);
-    }
+    remember(c, text, n_bytes, s, n);
 }
 
 /* Bytes of the part that begins at text[0], n > 0: up to the first place nothing can join over. */

@@ -53,10 +53,11 @@ status vocab_begin(vocab_builder **out, int64_t n_tokens, int64_t n_merges, err 
         v->text_at = mem_calloc(n + 1, sizeof *v->text_at);
         v->type = mem_calloc(n, 1);
         v->flags = mem_calloc(n, 1);
+        v->self = mem_calloc(n, sizeof *v->self);
         b->merge_at = mem_calloc(m + 1, sizeof *b->merge_at);
         b->merge_cut = mem_calloc(m, sizeof *b->merge_cut);
     }
-    if (!v || !v->piece_at || !v->text_at || !v->type || !v->flags || !b->merge_at ||
+    if (!v || !v->piece_at || !v->text_at || !v->type || !v->flags || !v->self || !b->merge_at ||
         !b->merge_cut) {
         vocab_abandon(b);
         return err_memory(e, "a vocabulary", n * 10 + m * 6);
@@ -158,6 +159,7 @@ void vocab_close(vocab *v)
     mem_free(v->char_id);
     mem_pages_free(v->pair, v->pair_bytes);
     mem_free(v->slot);
+    mem_free((void *)v->self);
     mem_free(v->flags);
     mem_free(v->type);
     mem_free(v->text_bytes);

@@ -11,6 +11,7 @@
 #include "base/arena.h"
 #include "text/vocab.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 enum {
@@ -32,6 +33,8 @@ enum {
     FLAG_STRUCTURE = 4, /* makes chat structure: never matched in content */
     FLAG_SPECIAL = 8    /* a candidate for matching at all */
 };
+
+enum { SELF_UNKNOWN, SELF_YES, SELF_NO };
 
 typedef struct piece_slot {
     uint32_t tag; /* high half of the hash */
@@ -57,6 +60,9 @@ struct vocab {
     uint32_t *text_at; /* [n + 1] into text_bytes: what the token prints as */
     char *text_bytes;
     uint8_t *type, *flags; /* [n] */
+    /* [n]: does the piece, as a part of its own, encode to itself? SELF_*, found out when first
+     * asked. Any thread may write; all write the same. */
+    _Atomic uint8_t *self;
 
     piece_slot *slot;
     uint32_t slot_mask;
@@ -170,7 +176,7 @@ status special_find(const vocab *v, const char *text, size_t n, special_mode mod
 
 /* Work done by one encode, for tests that bound it. */
 typedef struct encode_work {
-    uint64_t chars, words, cache_hits, pair_lookups, heap_moves;
+    uint64_t chars, words, cache_hits, whole_hits, pair_lookups, heap_moves;
 } encode_work;
 
 status encode_counted(const vocab *v, const char *text, size_t n, special_mode mode,
