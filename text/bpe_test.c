@@ -190,6 +190,15 @@ static toy *random_vocab(uint64_t *rng, int a)
     return t;
 }
 
+/* Appends the first n bytes of s to it, by way of a copy: appending may move what s holds. */
+static void repeat(str *s, size_t n)
+{
+    char *copy = mem_strndup(s->at, n);
+    CHECK(copy);
+    str_put(s, copy, n);
+    mem_free(copy);
+}
+
 static void random_text(uint64_t *rng, int a, str *s)
 {
     int n = (int)rng_below(rng, rng_below(rng, 8) ? 24 : 200);
@@ -202,7 +211,7 @@ static void random_text(uint64_t *rng, int a, str *s)
         else if (pick == 1)
             str_putc(s, (char)rng_below(rng, 256));
         else if (pick < 6 && s->n > 4) /* repeat some of it: the cache must see old parts again */
-            str_put(s, s->at, rng_below(rng, s->n));
+            repeat(s, rng_below(rng, s->n));
         else
             str_puts(s, alphabets[a][rng_below(rng, (uint64_t)alphabet_size(a))]);
         if (s->n > 400)
