@@ -274,6 +274,14 @@ INLINE void scales_begin(num_type t, const uint8_t *z, uint8_t six[64], __m512 *
     }
 }
 
+/* A superblock is read scales first, then here and there: the hardware's prefetchers lose the
+ * stream, and one core gets 26 GB/s of q4_k. Asked for 8 KB ahead it gets 42, what it can read. */
+INLINE void prefetch_ahead(const uint8_t *z, int from, int n_bytes)
+{
+    for (int i = 0; i < n_bytes; i += 64)
+        _mm_prefetch((const char *)z + 8192 + from + i, _MM_HINT_T0);
+}
+
 INLINE bool in_256(num_type t)
 {
     return t == NUM_Q2_K || t == NUM_Q3_K || t == NUM_Q4_K || t == NUM_Q5_K || t == NUM_Q6_K ||
@@ -308,6 +316,8 @@ INLINE void packed_rows(num_type t, const pack_kind *kind, const uint8_t *z, int
         for (int j = 0; j < n_blocks; j++) {
             __m512i w[8];
             codes_in_registers(t, z + kind->scale_bytes + j * kind->block_bytes, w);
+            if (in_256(t))
+                prefetch_ahead(z, j * kind->super_bytes / 8, kind->super_bytes / 8);
             for (int h = 0; h < n_sub; h++) {
                 __m512 s = scale_of(t, z, six, j * n_sub + h, d);
                 __m512 m = mins ? min_of(t, z, six, j * n_sub + h, dm) : d;
