@@ -23,7 +23,7 @@ enum {
     ROWS_MAX = 252,       /* rows per task and expansion: sums of 32 KB */
     STRETCH_BLOCKS = 32,  /* 1024 inputs by 32 outputs: 32 KB of codes */
     STRETCH_FLOATS = 512, /* inputs per partial sum of a float product */
-    TASK_BYTES = 65536    /* of weights: tasks of few rows take several panels */
+    TASK_BYTES = 1 << 19  /* of weights, for few rows: shorter runs leave the prefetchers behind */
 };
 
 /* y[rows] (+)= W x for the panels of one matrix or a pair. Row lists are NULL for "all rows". */
@@ -231,7 +231,7 @@ static void run_product(product *m, int32_t n_active)
     m->n_panels = (m->n_out + TILE_COLS - 1) / TILE_COLS;
     m->panels_per_task = 1;
     if (m->n_rows <= TILE_ROWS && bytes) {
-        int32_t most = m->n_panels * n_active / (m->c->n_threads * 4);
+        int32_t most = m->n_panels * n_active / (m->c->n_threads * 2);
         m->panels_per_task = bytes < TASK_BYTES ? (int32_t)(TASK_BYTES / bytes) : 1;
         if (m->panels_per_task > most)
             m->panels_per_task = most > 0 ? most : 1;
