@@ -35,6 +35,58 @@ static void cpu_transfer(device *d, void *to, const void *from, size_t n_bytes)
     memcpy(to, from, n_bytes);
 }
 
+/* ---- Packed weights ---------------------------------------------------------------------- */
+
+/* Packed weights lie side by side in large pieces of memory, so that also small ones are on huge
+ * pages: prefetching ends where a page does, and a page table walk costs more than a line. A piece
+ * goes when its last weight does. */
+typedef struct slab {
+    struct slab *next;
+    unsigned char *at;
+    size_t n_bytes, used;
+    int32_t n_live;
+} slab;
+
+static const size_t slab_bytes = (size_t)64 << 20, slab_align = 4096;
+
+static void *slab_take(cpu_device *c, size_t n_bytes)
+{
+    size_t n = (n_bytes + slab_align - 1) & ~(slab_align - 1);
+    slab *s = c->slabs;
+    if (!s || s->n_bytes - s->used < n) {
+        s = mem_calloc(1, sizeof *s);
+        if (!s)
+            return NULL;
+        s->n_bytes = n > slab_bytes ? n : slab_bytes;
+        s->at = mem_pages(s->n_bytes);
+        if (!s->at) {
+            mem_free(s);
+            return NULL;
+        }
+        s->next = c->slabs;
+        c->slabs = s;
+    }
+    void *at = s->at + s->used;
+    s->used += n;
+    s->n_live++;
+    return at;
+}
+
+static void slab_give(cpu_device *c, const void *at)
+{
+    for (slab **link = &c->slabs; *link; link = &(*link)->next) {
+        slab *s = *link;
+        if ((const unsigned char *)at < s->at || (const unsigned char *)at >= s->at + s->n_bytes)
+            continue;
+        if (--s->n_live == 0) {
+            *link = s->next;
+            mem_pages_free(s->at, s->n_bytes);
+            mem_free(s);
+        }
+        return;
+    }
+}
+
 /* Whether products read a packed copy of w. Vectors are read as they are; a device that keeps
  * activations in f32 decodes block formats from the file's layout. */
 bool cpu_wants_pack(const cpu_device *c, const weight *w)
@@ -82,7 +134,7 @@ static status cpu_weight_load(device *d, weight *w, err *e)
     size_t n_bytes = cpu_weight_bytes(d, w);
     if (!n_bytes || w->packed)
         return OK;
-    w->packed = mem_pages(n_bytes);
+    w->packed = slab_take(c, n_bytes);
     if (!w->packed)
         return err_memory(e, w->name, n_bytes);
     w->packed_bytes = n_bytes;
@@ -94,8 +146,8 @@ static status cpu_weight_load(device *d, weight *w, err *e)
 
 static void cpu_weight_free(device *d, weight *w)
 {
-    (void)d;
-    mem_pages_free(w->packed, w->packed_bytes);
+    if (w->packed)
+        slab_give(d->self, w->packed);
     w->packed = NULL;
     w->packed_bytes = 0;
 }
@@ -103,6 +155,12 @@ static void cpu_weight_free(device *d, weight *w)
 static void cpu_close(device *d)
 {
     cpu_device *c = d->self;
+    while (c->slabs) { /* weights that were never given back */
+        slab *s = c->slabs;
+        c->slabs = s->next;
+        mem_pages_free(s->at, s->n_bytes);
+        mem_free(s);
+    }
     pool_close(c->pool);
     mem_free(c);
 }

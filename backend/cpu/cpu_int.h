@@ -24,6 +24,7 @@ typedef struct cpu_device {
     int32_t n_threads;
     const cpu_kernels *k;
     bool exact_f32, no_repack, reference;
+    struct slab *slabs; /* of packed weights (cpu.c) */
     char name[64];
 } cpu_device;
 
