@@ -351,3 +351,131 @@ TEST(cli_end_of_input_leaves_the_conversation)
     terminal_type(&t, "\x04");
     CHECK_EQ(terminal_close(&t), 0);
 }
+
+/* ---- The bundled model ----------------------------------------------------------------- */
+
+/* Some of its skills, through every door of the program. How good it is at them is measured by
+ * tools/demo; these are easy cases, greedy, so they repeat. */
+static void need_bundled(void)
+{
+    if (access(test_path("models/demo.gguf"), R_OK))
+        test_skip("there is no models/demo.gguf");
+}
+
+static void ask_bundled(const char *in, const char *says, const char *const *args)
+{
+    spawned r;
+    spawn_carat(&r, &(spawn_options){.in = in}, args);
+    CHECK_MSG(r.code == 0, "exit status %d; stderr: %s", r.code, str_text(&r.err));
+    CHECK_MSG(strstr(str_text(&r.out), says), "the answer is \"%s\", expected \"%s\" in it",
+              str_text(&r.out), says);
+    spawned_free(&r);
+}
+
+TEST(demo_answers_from_arguments_stdin_and_file)
+{
+    need_bundled();
+    ask_bundled("", "inference engine", ARGS("run", "-q", "--greedy", "What is carat?"));
+    ask_bundled("What is carat?", "inference engine", ARGS("run", "-q", "--greedy"));
+    ask_bundled("", "inference engine",
+                ARGS("run", "-q", "--greedy", "-m", test_path("models/demo.gguf"), "-p",
+                     write_file("q.txt", "What is carat?\n", 15)));
+}
+
+TEST(demo_recalls_from_the_middle_of_a_long_text)
+{
+    need_bundled();
+    str text = {0};
+    for (int i = 0; i < 200; i++) {
+        str_puts(&text, "The wind moved the leaves, and a crow called from the tower. ");
+        if (i == 90)
+            str_puts(&text, "The secret code of the red drum is 6154. ");
+    }
+    ask_bundled(str_text(&text), "6154",
+                ARGS("run", "-q", "--greedy", "What is the secret code of the red drum?"));
+    /* Chunks smaller than the window, as large, and larger give the same answer. */
+    ask_bundled(str_text(&text), "6154",
+                ARGS("run", "-q", "--greedy", "--chunk", "100", "-c", "6000",
+                     "What is the secret code of the red drum?"));
+    str_free(&text);
+}
+
+TEST(demo_thinks_on_stderr_and_answers_on_stdout)
+{
+    need_bundled();
+    spawned r;
+    spawn_carat(&r, NULL, ARGS("run", "-q", "--greedy", "--think", "What is 21 + 35?"));
+    CHECK_EQ(r.code, 0);
+    CHECK(strstr(str_text(&r.out), "56"));
+    CHECK(r.err.n > 10 && !strstr(str_text(&r.err), "channel"));
+    CHECK(!strstr(str_text(&r.out), "column") && !strstr(r.out.at, "channel"));
+    spawned_free(&r);
+}
+
+TEST(demo_calls_a_tool_and_reads_its_result)
+{
+    need_bundled();
+    const char *tools = test_path("tools/demo_tools.json");
+    ask_bundled("", "{\"name\":\"get_weather\",\"arguments\":{\"city\":\"Oslo\"}}\n",
+                ARGS("run", "-q", "--greedy", "--tools", tools, "What is the weather in Oslo?"));
+    ask_bundled("", "18 degrees",
+                ARGS("run", "-q", "--greedy", "--tools", tools, "--result", "18 degrees and sunny",
+                     "What is the weather in Oslo?"));
+    ask_bundled(
+        "", "{\"event\":\"end\",\"finish\":\"tool_calls\"}",
+        ARGS("run", "--greedy", "--json-events", "--tools", tools, "What is the weather in Oslo?"));
+}
+
+TEST(demo_conversation_with_tools_thoughts_and_files)
+{
+    need_bundled();
+    char state[512], line[700];
+    const char *saved = test_temp("talk.json");
+    terminal t;
+    snprintf(state, sizeof state, "XDG_STATE_HOME=%s", test_temp("state"));
+    terminal_open(&t, ARGS(state, "TERM=xterm"), ARGS("run", "--greedy", "-c", "4096"));
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "What is 12 + 30?\r");
+    terminal_expect(&t, "= 42");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "/regen\r");
+    terminal_expect(&t, "= 42");
+    terminal_expect(&t, "reused");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "/think on\r");
+    terminal_expect(&t, "thinking is on");
+    terminal_type(&t, "What is 21 + 35?\r");
+    terminal_expect(&t, "\033[2m"); /* dimmed */
+    terminal_expect(&t, "56.");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "/think off\r");
+    snprintf(line, sizeof line, "/tools %s\r", test_path("tools/demo_tools.json"));
+    terminal_type(&t, line);
+    terminal_type(&t, "/clear\r");
+    terminal_expect(&t, "is empty");
+    terminal_type(&t, "What is the weather in Oslo?\r");
+    terminal_expect(&t, "get_weather");
+    terminal_expect(&t, "/result TEXT");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "And in Rome?\r"); /* not before the tool has answered */
+    terminal_expect(&t, "waits for its tool");
+    terminal_type(&t, "/result 18 degrees and sunny\r");
+    terminal_expect(&t, "18 degrees");
+    terminal_expect(&t, "[prompt");
+    terminal_expect(&t, ">>> ");
+    snprintf(line, sizeof line, "/save %s\r", saved);
+    terminal_type(&t, line);
+    terminal_expect(&t, "saved");
+    terminal_type(&t, "/clear\r");
+    terminal_expect(&t, "is empty");
+    snprintf(line, sizeof line, "/load %s\r", saved);
+    terminal_type(&t, line);
+    terminal_expect(&t, "loaded 4 messages"); /* question, call, result, answer */
+    terminal_type(&t, "/regen\r");
+    terminal_expect(&t, "get_weather");
+    terminal_type(&t, "/quit\r");
+    CHECK_EQ(terminal_close(&t), 0);
+    /* A saved conversation is a prompt for the one-shot run too. */
+    ask_bundled("", "inference engine",
+                ARGS("run", "-q", "--greedy", "--messages", saved, "What is carat?"));
+}

@@ -15,9 +15,9 @@ BEGIN {
     nf = split("bread soup cheese rice cake honey butter salad stew pie jam tea", food, " ")
     nx = split("small large old new round heavy light tall wooden dusty quiet cold", adj, " ")
     nc = split("Porto Rome Oslo Lima Cairo Paris Berlin Madrid Vienna Prague Dublin Lisbon", city, " ")
-    for (used = 0; used < tokens; used += 15) {
+    for (used = 0; used < tokens; used += 16.4) {
         if (!told && used >= tokens / 2) {
-            printf "The secret code of the copper lantern is 4821. "
+            printf "The secret code of the copper lantern is 7306. "
             told = 1
         }
         seed = (seed * 16807) % 2147483647
