@@ -100,8 +100,10 @@ fuzz: ## make fuzz T=gguf SECS=60: libFuzzer over fuzz/fuzz_$T.c (needs clang)
 	@mkdir -p build/fuzz/found/$(T)
 	build/fuzz/fuzz_$(T) -max_total_time=$(SECS) -timeout=10 -rss_limit_mb=2048 -max_len=65536 \
 	    -artifact_prefix=build/fuzz/$(T)- build/fuzz/found/$(T) fuzz/corpus/$(T)
-$(BUILD)/fuzz_%: fuzz/fuzz_%.c $(LIB_OBJ)
-	$(Q)$(CC) $(CFLAGS_ALL) -DCARAT_FUZZ=1 -fsanitize=fuzzer -o $@ $< $(LIB_OBJ) $(LIBS)
+# The floors that read bytes from outside; kernels have no business here.
+FUZZ_OBJ := $(call obj,$(call src,base num format text))
+$(BUILD)/fuzz_%: fuzz/fuzz_%.c $(FUZZ_OBJ)
+	$(Q)$(CC) $(CFLAGS_ALL) -DCARAT_FUZZ=1 -fsanitize=fuzzer -o $@ $< $(FUZZ_OBJ) $(LIBS)
 tsan: ## check under ThreadSanitizer
 	$(MAKE) BUILD=build/tsan DEBUG=1 SAN="-fsanitize=thread" build/tsan/carat_test build/tsan/carat
 	build/tsan/carat_test -j 1

@@ -8,6 +8,9 @@
 #include "backend/cpu/table_ops_int.h"
 #include "base/mem.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <stdio.h>
 #include <string.h>
 
@@ -187,6 +190,15 @@ static const device_ops cpu_ops = {
 
 /* ---- Instruction sets -------------------------------------------------------------------- */
 
+#if defined(__x86_64__)
+/* clang learnt to ask for it by name late. */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 static bool runs_here(const cpu_kernels *k)
 {
 #if defined(__x86_64__)
@@ -195,8 +207,7 @@ static bool runs_here(const cpu_kernels *k)
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
                __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
     if (k == &cpu_kernels_avx2)
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-               __builtin_cpu_supports("f16c");
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 #endif
     (void)k;
     return true;
