@@ -6,7 +6,7 @@
 
 #include <dirent.h>
 
-enum { CUT_BELOW = 2048 };
+enum { CUT_BELOW = 512 };
 
 void fuzz_replay(const char *target, void (*fn)(const uint8_t *data, size_t n))
 {
