@@ -40,8 +40,7 @@ typedef struct cache_entry {
 typedef struct long_symbol {
     symbol s;
     uint32_t prev, next; /* UINT32_MAX: none */
-    uint32_t rank;       /* of the pair with next; UINT32_MAX: none, or merged away */
-    int32_t merged;      /* what that pair becomes */
+    uint32_t rank;       /* of the pair with next; NO_RANK: none, or merged away */
 } long_symbol;
 
 typedef struct encoder {
@@ -144,10 +143,13 @@ static symbol symbol_of(const vocab *v, uint32_t cp)
     return id >= 0 ? id : -2 - (int32_t)cp;
 }
 
-static inline const pair_slot *pair_of(encoder *E, symbol a, symbol b)
+static inline uint32_t rank_of(encoder *E, symbol a, symbol b)
 {
     E->work.pair_lookups++;
-    return (a | b) < 0 ? NULL : pair_find(E->v, a, b);
+    uint32_t rank = (a | b) < 0 ? NO_RANK : pair_rank(E->v, a, b);
+    if (rank != NO_RANK)
+        __builtin_prefetch(&E->v->merged[rank]);
+    return rank;
 }
 
 /* ---- A short part ---- */
@@ -156,34 +158,26 @@ static inline const pair_slot *pair_of(encoder *E, symbol a, symbol b)
 static int merge_small(encoder *E, symbol *s, int n)
 {
     uint32_t rank[SMALL_SYMBOLS];
-    int32_t merged[SMALL_SYMBOLS];
-    for (int i = 0; i + 1 < n; i++) {
-        const pair_slot *p = pair_of(E, s[i], s[i + 1]);
-        rank[i] = p ? p->rank : UINT32_MAX;
-        merged[i] = p ? p->merged : -1;
-    }
+    for (int i = 0; i + 1 < n; i++)
+        rank[i] = rank_of(E, s[i], s[i + 1]);
     for (;;) {
         int best = 0;
-        uint32_t low = UINT32_MAX;
+        uint32_t low = NO_RANK;
         for (int i = 0; i + 1 < n; i++)
             if (rank[i] < low) {
                 low = rank[i];
                 best = i;
             }
-        if (low == UINT32_MAX)
+        if (low == NO_RANK)
             return n;
-        s[best] = merged[best];
+        s[best] = E->v->merged[low];
         n--;
         for (int i = best + 1; i < n; i++) {
             s[i] = s[i + 1];
             rank[i] = rank[i + 1];
-            merged[i] = merged[i + 1];
         }
-        for (int i = best > 0 ? best - 1 : 0; i <= best && i + 1 < n; i++) {
-            const pair_slot *p = pair_of(E, s[i], s[i + 1]);
-            rank[i] = p ? p->rank : UINT32_MAX;
-            merged[i] = p ? p->merged : -1;
-        }
+        for (int i = best > 0 ? best - 1 : 0; i <= best && i + 1 < n; i++)
+            rank[i] = rank_of(E, s[i], s[i + 1]);
     }
 }
 
@@ -234,10 +228,8 @@ static uint64_t heap_pop(encoder *E)
 static bool rank_pair(encoder *E, uint32_t i)
 {
     long_symbol *s = &E->sym[i];
-    const pair_slot *p = s->next == UINT32_MAX ? NULL : pair_of(E, s->s, E->sym[s->next].s);
-    s->rank = p ? p->rank : UINT32_MAX;
-    s->merged = p ? p->merged : -1;
-    return p != NULL;
+    s->rank = s->next == UINT32_MAX ? NO_RANK : rank_of(E, s->s, E->sym[s->next].s);
+    return s->rank != NO_RANK;
 }
 
 /* Room for n symbols, and for the candidates: one per pair to begin with, and each of at most
@@ -271,7 +263,7 @@ static void encode_long(encoder *E, const char *text, size_t n_bytes)
     for (size_t i = 0; i < n_bytes; n++) {
         uint32_t cp;
         i += read_char(text + i, n_bytes - i, &cp);
-        E->sym[n] = (long_symbol){symbol_of(E->v, cp), n - 1, n + 1, UINT32_MAX, -1};
+        E->sym[n] = (long_symbol){symbol_of(E->v, cp), n - 1, n + 1, NO_RANK};
     }
     E->sym[n - 1].next = UINT32_MAX; /* and sym[0].prev wrapped to it */
 
@@ -290,9 +282,9 @@ static void encode_long(encoder *E, const char *text, size_t n_bytes)
         if (s->rank != top >> 32)
             continue; /* stale: a neighbour was merged in the meantime */
         long_symbol *gone = &E->sym[s->next];
-        s->s = s->merged;
+        s->s = E->v->merged[s->rank];
         s->next = gone->next;
-        gone->rank = UINT32_MAX;
+        gone->rank = NO_RANK;
         if (s->next != UINT32_MAX)
             E->sym[s->next].prev = i;
         if (rank_pair(E, i))

@@ -154,6 +154,7 @@ void vocab_close(vocab *v)
     if (!v)
         return;
     special_free(v);
+    mem_free(v->merged);
     mem_free(v->join_other);
     mem_free(v->newline_id);
     mem_free(v->char_id);
@@ -260,19 +261,19 @@ static uint32_t first_char(const char *s, size_t n)
     return cp == SPACE_MARK_CP ? ' ' : cp;
 }
 
-static status insert_pair(vocab *v, int32_t left, int32_t right, uint32_t rank, int32_t merged,
-                          err *e)
+static status insert_pair(vocab *v, int32_t left, int32_t right, uint32_t rank, err *e)
 {
     uint32_t i = (uint32_t)hash_pair(left, right) & v->pair_mask, probes = 0;
-    for (; v->pair[i].rank != UINT32_MAX; i = (i + 1) & v->pair_mask) {
-        if (v->pair[i].left == left && v->pair[i].right == right)
+    uint64_t key = pair_key(left, right);
+    for (; v->pair[i] != PAIR_EMPTY; i = (i + 1) & v->pair_mask) {
+        if (v->pair[i] >> 22 == key)
             return err_set(e, E_FORMAT, "merges %" PRIu32 " and %" PRIu32 " join the same pieces",
-                           v->pair[i].rank, rank);
+                           (uint32_t)v->pair[i] & VOCAB_MAX_MERGES, rank);
         if (++probes > VOCAB_MAX_PROBES)
             return err_set(e, E_FORMAT, "the vocabulary's merges collide around merge %" PRIu32,
                            rank);
     }
-    v->pair[i] = (pair_slot){left, right, rank, merged};
+    v->pair[i] = key << 22 | rank;
     return OK;
 }
 
@@ -285,10 +286,10 @@ static status build_merges(vocab_builder *b, err *e)
     v->pair_bytes = size * sizeof *v->pair;
     v->pair = mem_pages(v->pair_bytes);
     v->join_other = mem_calloc(JOIN_BITS / 64, 8);
-    if (!v->pair || !v->join_other)
+    v->merged = mem_alloc((size_t)b->merges * sizeof *v->merged);
+    if (!v->pair || !v->join_other || !v->merged)
         return err_memory(e, "the table of merges", v->pair_bytes);
-    for (uint32_t i = 0; i < size; i++)
-        v->pair[i].rank = UINT32_MAX;
+    memset(v->pair, 0xFF, v->pair_bytes);
 
     for (int64_t base = 0; base < b->merges; base += BATCH) {
         int n_batch = (int)(b->merges - base < BATCH ? b->merges - base : BATCH);
@@ -334,10 +335,11 @@ static status build_merges(vocab_builder *b, err *e)
             const char *s = b->merge_bytes + b->merge_at[base + k];
             size_t n = b->merge_at[base + k + 1] - b->merge_at[base + k];
             size_t cut = b->merge_cut[base + k];
+            v->merged[base + k] = id[k][2];
             /* Plain text never becomes structure: a merge that spells a control piece is void. */
             if (v->flags[id[k][2]] & FLAG_STRUCTURE)
                 continue;
-            status st = insert_pair(v, id[k][0], id[k][1], (uint32_t)(base + k), id[k][2], e);
+            status st = insert_pair(v, id[k][0], id[k][1], (uint32_t)(base + k), e);
             if (st)
                 return st;
             uint32_t x = last_char(s, cut), y = first_char(s + cut, n - cut);

@@ -15,8 +15,8 @@
 #include <string.h>
 
 enum {
-    VOCAB_MAX_TOKENS = 1 << 24,     /* 64 times Gemma's; keeps every offset in 32 bits */
-    VOCAB_MAX_MERGES = 1 << 26,     /* 128 times Gemma's */
+    VOCAB_MAX_TOKENS = 1 << 21, /* 8 times Gemma's: two ids and a rank share 64 bits */
+    VOCAB_MAX_MERGES = (1 << 22) - 1,
     VOCAB_MAX_PIECE_BYTES = 65535,  /* the longest real ones have about a hundred */
     VOCAB_MAX_SPECIAL_BYTES = 1024, /* of one special piece: a search may walk so far per byte */
     VOCAB_MAX_BYTES = 1 << 30,      /* of all pieces, and of all merges, together */
@@ -41,11 +41,11 @@ typedef struct piece_slot {
     int32_t id;   /* -1: empty */
 } piece_slot;
 
-typedef struct pair_slot {
-    int32_t left, right;
-    uint32_t rank; /* UINT32_MAX: empty slot */
-    int32_t merged;
-} pair_slot;
+/* left << 43 | right << 22 | rank. Small slots matter: most of encoding a rare word is waiting for
+ * this table, and slots of 8 bytes are more often in a cache than slots of 16. */
+typedef uint64_t pair_slot;
+#define PAIR_EMPTY UINT64_MAX
+#define NO_RANK UINT32_MAX
 
 typedef struct trie_slot {
     uint32_t edge; /* node << 8 | byte */
@@ -69,6 +69,7 @@ struct vocab {
     pair_slot *pair;
     uint32_t pair_mask;
     uint64_t pair_bytes; /* from mem_pages */
+    int32_t *merged;     /* [n_merges]: what the merge of this rank makes */
 
     int32_t *char_id; /* [0x10000]: the piece that is this one character, -1 */
     int32_t byte_id[256];
@@ -128,16 +129,22 @@ static inline uint64_t hash_pair(int32_t left, int32_t right)
                      0xe7037ed1a0b428dbu);
 }
 
-/* The merge of two pieces, or NULL. */
-static inline const pair_slot *pair_find(const vocab *v, int32_t left, int32_t right)
+static inline uint64_t pair_key(int32_t left, int32_t right)
 {
+    return (uint64_t)(uint32_t)left << 21 | (uint32_t)right;
+}
+
+/* The rank of the merge of two pieces, or NO_RANK. */
+static inline uint32_t pair_rank(const vocab *v, int32_t left, int32_t right)
+{
+    uint64_t key = pair_key(left, right);
     for (uint32_t i = (uint32_t)hash_pair(left, right) & v->pair_mask;;
          i = (i + 1) & v->pair_mask) {
-        const pair_slot *p = &v->pair[i];
-        if (p->rank == UINT32_MAX)
-            return NULL;
-        if (p->left == left && p->right == right)
-            return p;
+        pair_slot p = v->pair[i];
+        if (p >> 22 == key && p != PAIR_EMPTY)
+            return (uint32_t)p & VOCAB_MAX_MERGES;
+        if (p == PAIR_EMPTY)
+            return NO_RANK;
     }
 }
 
