@@ -333,8 +333,11 @@ bool gemma_read_call(const char *s, size_t n, bool lenient, str *name, str *argu
     size_t end = (size_t)(brace - s);
     while (end > r.at && is_space(s[end - 1]))
         end--;
-    if (end == r.at || end - r.at > CALL_MAX_NAME_BYTES || memchr(s + r.at, '<', end - r.at))
+    if (end == r.at || end - r.at > CALL_MAX_NAME_BYTES)
         return false;
+    for (size_t i = r.at; i < end; i++)
+        if ((unsigned char)s[i] < 0x20 || s[i] == '<')
+            return false;
     str_put(name, s + r.at, end - r.at);
     r.at = (size_t)(brace - s) + 1;
     if (!read_object(&r))

@@ -147,6 +147,16 @@ void text_trim(const char **s, size_t *n)
     }
 }
 
+bool chat_is_name(const jtree *v)
+{
+    if (!jtree_is(v, JTREE_STRING) || !v->n)
+        return false;
+    for (size_t i = 0; i < v->n; i++)
+        if ((unsigned char)v->s[i] < 0x20 || v->s[i] == '{' || v->s[i] == '}')
+            return false;
+    return true;
+}
+
 /* ---- Prompts ---- */
 
 static status parse(const char *text, size_t n, const char *what, arena *mem, const jtree **out,

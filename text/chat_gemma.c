@@ -207,14 +207,24 @@ static bool put_content(gemma *g, const message *m)
 
 /* ---- Calls and responses ---- */
 
+/* The name a result carries itself, NULL if none. */
+static const char *given_name(gemma *g, const message *m, const jtree *from)
+{
+    const jtree *name = string_of(g, m, from, "name");
+    if (name && !chat_is_name(name))
+        chat_fail(g->w, E_FORMAT, "messages[%zu].name: braces or control characters in a name",
+                  m->i);
+    return name ? name->s : NULL;
+}
+
 static const jtree *call_name(gemma *g, const message *m, const jtree *call, size_t i)
 {
     const jtree *f = jtree_get(call, "function"), *name = jtree_get(f, "name");
-    if (jtree_is(name, JTREE_STRING) && name->n && !strpbrk(name->s, "{}\n"))
+    if (chat_is_name(name))
         return name;
     chat_fail(g->w, E_FORMAT,
               "messages[%zu].tool_calls[%zu] has no usable function name (a non-empty string "
-              "without braces)",
+              "without braces and control characters)",
               m->i, i);
     return NULL;
 }
@@ -288,11 +298,11 @@ static void put_response(gemma *g, const message *m, const char *name, const jtr
 static void put_own_responses(gemma *g, const message *m)
 {
     for (const jtree *r = m->responses->first; r && !g->w->st; r = r->next) {
-        const jtree *name = string_of(g, m, r, "name");
+        const char *name = given_name(g, m, r);
         if (!jtree_has(r, "response"))
             chat_fail(g->w, E_FORMAT, "messages[%zu].tool_responses: an entry has no response",
                       m->i);
-        put_response(g, m, name ? name->s : "unknown", jtree_get(r, "response"));
+        put_response(g, m, name ? name : "unknown", jtree_get(r, "response"));
     }
 }
 
@@ -307,8 +317,8 @@ static bool same_id(const jtree *a, const jtree *b)
 /* One `tool` message after the call it answers. */
 static void put_tool_message(gemma *g, const message *caller, const message *m)
 {
-    const jtree *given = string_of(g, m, m->v, "name"), *c = content_of(g, m);
-    const char *name = given ? given->s : "unknown";
+    const jtree *c = content_of(g, m);
+    const char *given = given_name(g, m, m->v), *name = given ? given : "unknown";
     size_t i = 0;
     for (const jtree *call = caller->calls->first; call && !g->w->st; call = call->next, i++)
         if (same_id(jtree_get(call, "id"), jtree_get(m->v, "tool_call_id"))) {

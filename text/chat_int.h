@@ -29,6 +29,9 @@ void chat_fail(chat_writer *w, status st, const char *fmt, ...)
 /* What Python's str.strip() leaves. */
 void text_trim(const char **s, size_t *n);
 
+/* A name that can stand before a brace: a string, not empty, no braces, no control bytes. */
+bool chat_is_name(const jtree *v);
+
 /* ---- tools.c ---- */
 
 /* A value in the syntax of calls and responses; keys bare or between string delimiters. */

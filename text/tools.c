@@ -433,7 +433,7 @@ void tools_put_declaration(chat_writer *w, const jtree *tool, size_t i, tools_st
                   where, kind->kind == JTREE_STRING ? kind->s : jtree_kind_name(kind));
         return;
     }
-    if (!jtree_is(f, JTREE_OBJECT) || !jtree_is(name, JTREE_STRING) || !name->n) {
+    if (!jtree_is(f, JTREE_OBJECT) || !chat_is_name(name)) {
         chat_fail(w, E_FORMAT,
                   "%s: expected {\"type\": \"function\", \"function\": {\"name\": ...}}", where);
         return;

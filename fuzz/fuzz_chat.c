@@ -1,0 +1,116 @@
+/* fuzz_chat.c - requests to prompts.
+ *
+ *     options | messages | 0 | tools
+ *
+ * A request is refused with a sentence or becomes valid UTF-8 that its segments tile, begins with
+ * one BOS, and encodes so that content never yields a control token. The bytes are also tried as a
+ * template to recognise.
+ */
+#include "fuzz/fuzz.h"
+#include "text/chat.h"
+#include "base/utf8.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void check(bool ok, const char *what)
+{
+    if (!ok) {
+        fprintf(stderr, "%s\n", what);
+        abort();
+    }
+}
+
+static vocab *small_vocab(void)
+{
+    static const char *const markers[] = {"<bos>", "<|turn>", "<turn|>", "<|channel>", "<|\"|>"};
+    vocab_builder *b;
+    vocab_settings s = {"gemma4", NULL, -1, -1, -1, -1, -1};
+    vocab *v = NULL;
+    err e = {0};
+    if (vocab_begin(&b, 5 + 256 + 2, 1, &e))
+        return NULL;
+    for (int i = 0; i < 5; i++)
+        vocab_add_token(b, markers[i], strlen(markers[i]),
+                        i < 3 ? TOKEN_CONTROL : TOKEN_USER_DEFINED);
+    for (int i = 0; i < 256; i++) {
+        char piece[8];
+        snprintf(piece, sizeof piece, "<0x%02X>", (unsigned)i);
+        vocab_add_token(b, piece, 6, TOKEN_BYTE);
+    }
+    vocab_add_token(b, "\n", 1, TOKEN_NORMAL);
+    vocab_add_token(b, "\n\n", 2, TOKEN_NORMAL);
+    vocab_add_merge(b, "\n \n", 3);
+    check(!vocab_finish(b, &s, &v, &e), e.text);
+    return v;
+}
+
+/* Markers spelled out in literal segments. */
+static int64_t count_marks(const chat_prompt *p, const char *mark)
+{
+    int64_t count = 0;
+    size_t n = strlen(mark);
+    for (size_t i = 0; i < p->n_segments; i++) {
+        const chat_segment *s = &p->segment[i];
+        for (size_t k = 0; s->literal && k + n <= s->n; k++)
+            count += !memcmp(p->text.at + s->at + k, mark, n);
+    }
+    return count;
+}
+
+static void check_prompt(const chat_prompt *p, const vocab *v)
+{
+    size_t at = 0;
+    id_list ids = {0};
+    err e = {0};
+    int64_t turns = 0, delimiters = 0;
+    for (size_t i = 0; i < p->n_segments; i++) {
+        check(p->segment[i].at == at && p->segment[i].n, "segments do not tile");
+        at += p->segment[i].n;
+    }
+    check(at == p->text.n, "segments do not tile");
+    check(utf8_valid(p->text.at, p->text.n), "not UTF-8");
+    check(!memcmp(p->text.at, "<bos>", 5), "no BOS");
+    check(!chat_tokenize(v, p, false, &ids, &e), e.text);
+    check(ids.n && ids.at[0] == vocab_bos(v), "no BOS id");
+    for (int64_t i = 1; i < ids.n; i++) {
+        check(ids.at[i] != vocab_bos(v), "two BOS");
+        turns += ids.at[i] == 1;
+        delimiters += ids.at[i] == 4;
+    }
+    check(turns == count_marks(p, "<|turn>"), "a turn was smuggled in");
+    check(delimiters == count_marks(p, "<|\"|>"), "a delimiter was smuggled in");
+    ids.n = 0;
+    check(!chat_tokenize(v, p, true, &ids, &e), e.text);
+    id_list_free(&ids);
+}
+
+static void try_one(const uint8_t *data, size_t size)
+{
+    static vocab *v;
+    if (!v)
+        v = small_vocab();
+    if (!size || !v)
+        return;
+    uint8_t flags = *data++;
+    const char *m = (const char *)data, *cut = memchr(data, 0, --size);
+    size_t n = cut ? (size_t)(cut - m) : size;
+    carat_chat_options opt = {
+        .thinking = flags & 1, .preserve_thinking = flags & 2, .no_generation_prompt = flags & 4};
+    chat_prompt p;
+    err e = {0};
+    chat_format_of(m, size);
+    status st = chat_render((chat_format)(1 + (flags >> 3) % 4), m, n, cut ? cut + 1 : NULL,
+                            cut ? size - n - 1 : 0, &opt, &p, &e);
+    if (st)
+        check(*e.text && !p.text.n, "refused without a sentence");
+    else
+        check_prompt(&p, v);
+    chat_prompt_free(&p);
+}
+
+FUZZ(chat)
+{
+    try_one(data, n);
+}

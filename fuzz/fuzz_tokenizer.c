@@ -1,0 +1,112 @@
+/* fuzz_tokenizer.c - a vocabulary and a text from the same bytes.
+ *
+ *     flags | n_pieces { type len bytes } | n_merges { len bytes } | text
+ *
+ * flags & 1: all byte pieces are there; & 2: a few chat markers too. Whatever the vocabulary turns
+ * out to be, it either is refused with a sentence or encodes every text in every mode to ids of
+ * its own, and the same ids twice.
+ */
+#include "fuzz/fuzz.h"
+#include "text/vocab.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct bytes {
+    const uint8_t *at;
+    size_t n;
+} bytes;
+
+static uint8_t next(bytes *b)
+{
+    return b->n ? (b->n--, *b->at++) : 0;
+}
+
+static const char *stretch(bytes *b, size_t want, size_t *n)
+{
+    const char *s = (const char *)b->at;
+    *n = want < b->n ? want : b->n;
+    b->at += *n;
+    b->n -= *n;
+    return s;
+}
+
+static void check(bool ok, const char *what)
+{
+    if (!ok) {
+        fprintf(stderr, "%s\n", what);
+        abort();
+    }
+}
+
+static void encode(const vocab *v, const char *text, size_t n, special_mode mode)
+{
+    id_list a = {0}, b = {0};
+    err e = {0};
+    text_span span[2] = {{0, n / 3}, {n / 2, n - n / 2}};
+    check(!vocab_encode(v, text, n, mode, &a, &e), e.text);
+    check(!vocab_encode(v, text, n, mode, &b, &e), e.text);
+    check(a.n == b.n && (!a.n || !memcmp(a.at, b.at, (size_t)a.n * sizeof *a.at)), "not the same");
+    for (int64_t i = 0; i < a.n; i++) {
+        size_t n_text;
+        check(a.at[i] >= 0 && a.at[i] < vocab_n(v), "an id out of range");
+        check(vocab_text(v, a.at[i], true, &n_text) != NULL, "an id without text");
+    }
+    b.n = 0;
+    check(!vocab_encode_spans(v, text, n, mode, span, 2, &b, &e), e.text);
+    id_list_free(&a);
+    id_list_free(&b);
+}
+
+static void try_one(const uint8_t *data, size_t size)
+{
+    static const char *const markers[] = {"<bos>", "<eos>", "<|turn>", "<turn|>", "<|\"|>"};
+    bytes b = {data, size}, again;
+    uint8_t flags = next(&b);
+    int n_pieces = next(&b), n_merges = 0;
+    vocab_builder *builder;
+    vocab_settings set = {"gemma4", NULL, -1, -1, -1, flags & 4 ? 0 : -1, -1};
+    vocab *v;
+    err e = {0};
+    size_t n;
+
+    again = b;
+    for (int i = 0; i < n_pieces; i++) {
+        next(&again);
+        stretch(&again, next(&again) % 24, &n);
+    }
+    n_merges = next(&again);
+    if (vocab_begin(&builder, n_pieces + (flags & 1 ? 256 : 0) + (flags & 2 ? 5 : 0), n_merges, &e))
+        return;
+    for (int i = 0; i < n_pieces; i++) {
+        int type = next(&b) % 8;
+        const char *s = stretch(&b, next(&b) % 24, &n);
+        vocab_add_token(builder, s, n, type);
+    }
+    for (int i = 0; i < 256 && flags & 1; i++) {
+        char piece[8];
+        snprintf(piece, sizeof piece, "<0x%02X>", (unsigned)i);
+        vocab_add_token(builder, piece, 6, TOKEN_BYTE);
+    }
+    for (int i = 0; i < 5 && flags & 2; i++)
+        vocab_add_token(builder, markers[i], strlen(markers[i]),
+                        i < 4 ? TOKEN_CONTROL : TOKEN_USER_DEFINED);
+    next(&b);
+    for (int i = 0; i < n_merges; i++) {
+        const char *s = stretch(&b, next(&b) % 24, &n);
+        vocab_add_merge(builder, s, n);
+    }
+    if (vocab_finish(builder, &set, &v, &e)) {
+        check(*e.text, "refused without a sentence");
+        return;
+    }
+    for (int mode = SPECIAL_NONE; mode <= SPECIAL_ALL; mode++)
+        encode(v, (const char *)b.at, b.n, (special_mode)mode);
+    vocab_close(v);
+}
+
+FUZZ(tokenizer)
+{
+    try_one(data, n);
+}
