@@ -121,7 +121,8 @@ status chat_set_system(chat *c, const char *text, err *e)
     return OK;
 }
 
-static status read_json(const char *path, json_t **out, err *e)
+/* The file as a tree and, if text is not NULL, as it is (mem_free). */
+static status read_json(const char *path, json_t **out, char **text, err *e)
 {
     char *bytes;
     size_t n;
@@ -129,36 +130,40 @@ static status read_json(const char *path, json_t **out, err *e)
     status st = file_read_all(path, JSON_FILE_MAX, &bytes, &n, e);
     if (st)
         return st;
-    *out = json_loadb(bytes, n, JSON_DECODE_ANY, &why);
+    *out = json_loadb(bytes, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
     if (!*out)
         st = err_set(e, E_FORMAT, "%s: not valid JSON at line %d: %s", path, why.line, why.text);
-    mem_free(bytes);
+    if (text && !st)
+        *text = bytes;
+    else
+        mem_free(bytes);
     return st;
 }
 
+/* The declarations go to the model as they were written; they are parsed to be sure they are. */
 status chat_load_tools(chat *c, const char *path, err *e)
 {
     json_t *list = NULL;
-    char *dumped, *text;
-    status st = read_json(path, &list, e);
+    char *text = NULL;
+    str array = {0};
+    status st = read_json(path, &list, &text, e);
     if (st)
         return st;
-    if (json_is_object(list)) { /* one tool, not in a list */
-        json_t *one = json_pack("[o]", list);
-        list = one;
-    }
-    if (!json_is_array(list)) {
-        json_decref(list);
-        return err_set(e, E_FORMAT, "%s: expected an array of tool declarations", path);
-    }
-    dumped = json_dumps(list, JSON_COMPACT);
+    if (json_is_object(list)) /* one tool, not in a list */
+        str_printf(&array, "[%s]", text);
+    else
+        str_puts(&array, text);
+    bool fits = json_is_object(list) || json_is_array(list);
     json_decref(list);
-    text = dumped ? mem_strdup(dumped) : NULL;
-    free(dumped);
-    if (!text)
-        return no_memory(e);
+    mem_free(text);
+    if (!fits || array.bad) {
+        st = fits ? no_memory(e)
+                  : err_set(e, E_FORMAT, "%s: expected an array of tool declarations", path);
+        str_free(&array);
+        return st;
+    }
     mem_free(c->tools);
-    c->tools = text;
+    c->tools = str_take(&array);
     return OK;
 }
 
@@ -378,7 +383,7 @@ status chat_load(chat *c, const char *path, err *e)
 {
     json_t *file = NULL, *list, *kept = NULL;
     const char *system = NULL;
-    status st = read_json(path, &file, e);
+    status st = read_json(path, &file, NULL, e);
     if (st)
         return st;
     list = json_is_object(file) ? json_object_get(file, "messages") : file;

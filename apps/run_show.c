@@ -39,10 +39,23 @@ static json_t *text_json(const carat_event *ev)
     return json_stringn(ev->text, ev->n_text);
 }
 
+/* The arguments stay text: a parser would round numbers that the model wrote out in full. */
 static json_t *call_json(const carat_event *ev)
 {
-    json_t *args = json_loadb(ev->text, ev->n_text, 0, NULL);
-    return json_pack("{s:s, s:o}", "name", ev->name, "arguments", args ? args : json_object());
+    return json_pack("{s:s, s:o}", "name", ev->name, "arguments", text_json(ev));
+}
+
+/* A call as one line of JSON, its arguments as the model's own JSON. */
+static void print_call(answer *a, const carat_event *ev, const char *before, const char *after)
+{
+    json_t *name = json_string(ev->name);
+    char *text = name ? json_dumps(name, JSON_ENCODE_ANY) : NULL;
+    json_decref(name);
+    fprintf(stdout, "%s{\"name\":%s,\"arguments\":", before, text ? text : "\"\"");
+    fwrite(ev->text, 1, ev->n_text, stdout);
+    fprintf(stdout, "}%s\n", after);
+    free(text);
+    a->any_output = true;
 }
 
 static bool print_json(answer *a, json_t *line)
@@ -70,7 +83,8 @@ static bool show_json(answer *a, const carat_event *ev)
                                        ev->kind == CARAT_EV_CONTENT ? "content" : "reasoning",
                                        "text", text_json(ev)));
     case CARAT_EV_TOOL_CALL:
-        return print_json(a, json_pack("{s:s, s:o}", "event", "tool_call", "call", call_json(ev)));
+        print_call(a, ev, "{\"event\":\"tool_call\",\"call\":", "}");
+        return true;
     case CARAT_EV_END:
         return print_json(
             a, json_pack("{s:s, s:s}", "event", "end", "finish", carat_finish_name(ev->finish)));
@@ -113,7 +127,7 @@ static void show_call(answer *a, const carat_event *ev)
     a->at_line_start = true;
     a->any_output = true;
     if (!a->interactive) {
-        print_json(a, call_json(ev));
+        print_call(a, ev, "", "");
         return;
     }
     term_set(stdout, TERM_CYAN);
