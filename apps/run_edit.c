@@ -122,6 +122,7 @@ static bool read_line(editor *ed, const char *prompt, str *out)
     int n = 0;
     ed->prompt = prompt;
     ed->dropped = false;
+    el_set(ed->el, EL_PREP_TERM, 1); /* before the prompt is seen: Ctrl-C is a key from now on */
     const char *line = el_gets(ed->el, &n);
     if (ed->dropped) {
         fputs("\n", stderr);
