@@ -10,9 +10,14 @@
 
 #include <math.h>
 
-enum { FLOAT_VECS = PACK_LANES / VL }; /* vectors per group */
+/* With sixteen lanes both groups go side by side: twelve sums hide the latency of an FMA. */
+enum {
+    FLOAT_GROUPS = VL == 16 ? TILE_GROUPS : 1,
+    GROUP_VECS = PACK_LANES / VL,
+    FLOAT_VECS = FLOAT_GROUPS * GROUP_VECS
+};
 
-INLINE void float_rows(num_type t, const char *w, int32_t n, const float *const *x,
+INLINE void float_rows(num_type t, const void *const *w, int32_t n, const float *const *x,
                        const int n_rows, float *acc)
 {
     vf sum[TILE_ROWS][FLOAT_VECS];
@@ -22,13 +27,14 @@ INLINE void float_rows(num_type t, const char *w, int32_t n, const float *const 
     for (int32_t i = 0; i < n; i++) {
         vf wv[FLOAT_VECS];
         for (int v = 0; v < FLOAT_VECS; v++) {
-            size_t at = (size_t)i * PACK_LANES + (size_t)v * VL;
+            const void *group = w[v / GROUP_VECS];
+            size_t at = (size_t)i * PACK_LANES + (size_t)(v % GROUP_VECS) * VL;
             if (t == NUM_F32)
-                wv[v] = vf_load((const float *)(const void *)w + at);
+                wv[v] = vf_load((const float *)group + at);
             else if (t == NUM_F16)
-                wv[v] = vf_load_f16((const uint16_t *)(const void *)w + at);
+                wv[v] = vf_load_f16((const uint16_t *)group + at);
             else
-                wv[v] = vf_load_bf16((const uint16_t *)(const void *)w + at);
+                wv[v] = vf_load_bf16((const uint16_t *)group + at);
         }
         for (int r = 0; r < n_rows; r++) {
             vf xv = vf_set(x[r][i]);
@@ -43,30 +49,30 @@ INLINE void float_rows(num_type t, const char *w, int32_t n, const float *const 
 
 /* acc[r][o] += sum over i, ascending, of x[r][i] w[i][o]
  * w:     packed groups of 16 outputs, f32, f16 or bf16; x: f32; one sum per output
- * tile:  one group by up to TILE_ROWS rows
+ * tile:  one group (sixteen lanes: two) by up to TILE_ROWS rows
  * bound: decode reads w; a prefill is two FMA per cycle */
 INLINE void float_tile_as(num_type t, const void *const *w, int32_t n, const float *const *x,
                           int32_t n_rows, float *acc)
 {
-    for (int g = 0; g < TILE_GROUPS; g++, acc += PACK_LANES)
+    for (int g = 0; g < TILE_GROUPS; g += FLOAT_GROUPS, w += FLOAT_GROUPS)
         switch (n_rows) {
         case 1:
-            float_rows(t, w[g], n, x, 1, acc);
+            float_rows(t, w, n, x, 1, acc + g * PACK_LANES);
             break;
         case 2:
-            float_rows(t, w[g], n, x, 2, acc);
+            float_rows(t, w, n, x, 2, acc + g * PACK_LANES);
             break;
         case 3:
-            float_rows(t, w[g], n, x, 3, acc);
+            float_rows(t, w, n, x, 3, acc + g * PACK_LANES);
             break;
         case 4:
-            float_rows(t, w[g], n, x, 4, acc);
+            float_rows(t, w, n, x, 4, acc + g * PACK_LANES);
             break;
         case 5:
-            float_rows(t, w[g], n, x, 5, acc);
+            float_rows(t, w, n, x, 5, acc + g * PACK_LANES);
             break;
         default:
-            float_rows(t, w[g], n, x, TILE_ROWS, acc);
+            float_rows(t, w, n, x, TILE_ROWS, acc + g * PACK_LANES);
         }
 }
 

@@ -12,10 +12,13 @@
 #include "backend/cpu/vec_int.h"
 
 enum {
-    KEY_TILE = 4,
-    QUERY_TILE = VL == 16 ? 4 : 2, /* their product is the sums held in registers */
+    /* their product is the sums held in registers: VL, so that vf_sums folds them all */
+    KEY_TILE = 2,
+    QUERY_TILE = VL / 2,
     VALUE_QUERIES = VL == 16 ? 8 : 4,
-    VALUE_VECTORS = 2
+    VALUE_VECTORS = 2,
+    FEW_QUERIES = 16, /* a decode: the bound is memory */
+    AHEAD_BYTES = 8192
 };
 
 /* n < VL only in the tail of a head size that is not a multiple of VL. */
@@ -35,10 +38,10 @@ INLINE vf load_as(num_type t, const char *p, int32_t i, int32_t n)
 INLINE void key_tile(num_type t, float *s, int32_t s_stride, const float *q, int32_t q_stride,
                      int n_q, const char *k, size_t row_bytes, int n_k, int32_t dim)
 {
-    vf sum[QUERY_TILE][KEY_TILE];
+    vf sum[QUERY_TILE * KEY_TILE];
     for (int a = 0; a < n_q; a++)
         for (int b = 0; b < n_k; b++)
-            sum[a][b] = vf_set(0);
+            sum[a * KEY_TILE + b] = vf_set(0);
     int32_t i = 0;
     for (; i + VL <= dim; i += VL) {
         vf kv[KEY_TILE];
@@ -47,19 +50,26 @@ INLINE void key_tile(num_type t, float *s, int32_t s_stride, const float *q, int
         for (int a = 0; a < n_q; a++) {
             vf qv = vf_load(q + (size_t)a * (size_t)q_stride + i);
             for (int b = 0; b < n_k; b++)
-                sum[a][b] = vf_fma(qv, kv[b], sum[a][b]);
+                sum[a * KEY_TILE + b] = vf_fma(qv, kv[b], sum[a * KEY_TILE + b]);
         }
     }
     if (i < dim)
         for (int a = 0; a < n_q; a++) {
             vf qv = vf_load_n(q + (size_t)a * (size_t)q_stride + i, dim - i);
             for (int b = 0; b < n_k; b++)
-                sum[a][b] =
-                    vf_fma(qv, load_as(t, k + (size_t)b * row_bytes, i, dim - i), sum[a][b]);
+                sum[a * KEY_TILE + b] = vf_fma(
+                    qv, load_as(t, k + (size_t)b * row_bytes, i, dim - i), sum[a * KEY_TILE + b]);
         }
+    if (n_q == QUERY_TILE && n_k == KEY_TILE) {
+        vf all = vf_sums(sum);
+        for (int a = 0; a < n_q; a++)
+            memcpy(s + (size_t)a * (size_t)s_stride, (const float *)&all + a * KEY_TILE,
+                   KEY_TILE * sizeof(float));
+        return;
+    }
     for (int a = 0; a < n_q; a++)
         for (int b = 0; b < n_k; b++)
-            s[(size_t)a * (size_t)s_stride + (size_t)b] = vf_sum(sum[a][b]);
+            s[(size_t)a * (size_t)s_stride + (size_t)b] = vf_sum(sum[a * KEY_TILE + b]);
 }
 
 /* s[iq, it] = q[iq] . k[it]
@@ -71,21 +81,26 @@ INLINE void key_dot_as(num_type t, float *s, int32_t s_stride, const float *q, i
     for (int32_t it = 0; it < n_keys; it += KEY_TILE) {
         int n_k = n_keys - it < KEY_TILE ? n_keys - it : KEY_TILE;
         const char *row = k + (size_t)it * row_bytes;
-        for (int32_t iq = 0; iq < n_q; iq += QUERY_TILE) {
-            int n = n_q - iq < QUERY_TILE ? n_q - iq : QUERY_TILE;
+        if (n_q <= FEW_QUERIES) /* keys come from memory: ask ahead */
+            for (size_t i = 0; i < KEY_TILE * row_bytes; i += 64)
+                __builtin_prefetch(row + AHEAD_BYTES + i);
+        for (int32_t iq = 0; iq < n_q;) {
+            int n = n_k < KEY_TILE           ? 1
+                    : n_q - iq >= QUERY_TILE ? QUERY_TILE
+                    : n_q - iq >= 2          ? 2
+                                             : 1;
             float *to = s + (size_t)iq * (size_t)s_stride + it;
             const float *from = q + (size_t)iq * (size_t)q_stride;
-            if (n_k == KEY_TILE && n == QUERY_TILE)
+            if (n == QUERY_TILE)
                 key_tile(t, to, s_stride, from, q_stride, QUERY_TILE, row, row_bytes, KEY_TILE,
                          dim);
-            else if (n_k == KEY_TILE && n == 1)
+            else if (n == 2)
+                key_tile(t, to, s_stride, from, q_stride, 2, row, row_bytes, KEY_TILE, dim);
+            else if (n_k == KEY_TILE)
                 key_tile(t, to, s_stride, from, q_stride, 1, row, row_bytes, KEY_TILE, dim);
             else
-                for (int a = 0; a < n; a++)
-                    for (int b = 0; b < n_k; b++)
-                        key_tile(t, to + (size_t)a * (size_t)s_stride + b, s_stride,
-                                 from + (size_t)a * (size_t)q_stride, q_stride, 1,
-                                 row + (size_t)b * row_bytes, row_bytes, 1, dim);
+                key_tile(t, to, s_stride, from, q_stride, 1, row, row_bytes, 1, dim);
+            iq += n;
         }
     }
 }
@@ -105,6 +120,9 @@ INLINE void value_tile(num_type t, float *o, int32_t o_stride, int n_q, const fl
         vf vv[VALUE_VECTORS];
         for (int b = 0; b < n_v; b++)
             vv[b] = load_as(t, v + (size_t)it * row_bytes, i + b * VL, n_last);
+        /* the next tile's piece of this row: this walk goes across rows, which no prefetcher sees
+         */
+        __builtin_prefetch(v + (size_t)it * row_bytes + (size_t)(i + VALUE_VECTORS * VL) * 2);
         for (int a = 0; a < n_q; a++) {
             vf pv = vf_set(p[(size_t)a * (size_t)p_stride + (size_t)it]);
             for (int b = 0; b < n_v; b++)
