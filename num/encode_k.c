@@ -13,15 +13,27 @@
 
 #include <float.h>
 
-/* Rounds to nearest even without a call; |v| must be below 2^22. */
-static inline int nearest(float v)
-{
-    return (int)(num_f32_bits(v + 12582912.0f) & 0x7fffff) - 0x400000;
-}
+/* Sub-blocks are multiples of LANES; sums run in LANES partial sums so that loops vectorise. */
+enum { LANES = 16 };
 
 static inline float clamp_float(float v, float lo, float hi)
 {
     return v > lo ? v < hi ? v : hi : lo; /* NaN gives lo */
+}
+
+/* The nearest whole number (even at ties) between lo and hi, as a float: adding 1.5 * 2^23 leaves
+ * no room for a fraction. */
+static inline float whole(float v, float lo, float hi)
+{
+    return (clamp_float(v, lo, hi) + 12582912.0f) - 12582912.0f;
+}
+
+static inline float total(const float lane[LANES])
+{
+    float s = 0;
+    for (int l = 0; l < LANES; l++)
+        s += lane[l];
+    return s;
 }
 
 /* The f16 nearest to v as it will be read back. */
@@ -50,43 +62,47 @@ typedef struct {
 
 static float affine_error(const float *x, int n, int top, affine a)
 {
-    float is = a.s > 0 ? 1 / a.s : 0, e = 0;
-    for (int i = 0; i < n; i++) {
-        float q = (float)nearest(clamp_float((x[i] + a.m) * is, 0, (float)top));
-        float d = a.s * q - a.m - x[i];
-        e += d * d;
-    }
-    return e;
+    float is = a.s > 0 ? 1 / a.s : 0, e[LANES] = {0};
+    for (int i = 0; i < n; i += LANES)
+        for (int l = 0; l < LANES; l++) {
+            float d = a.s * whole((x[i + l] + a.m) * is, 0, (float)top) - a.m - x[i + l];
+            e[l] += d * d;
+        }
+    return total(e);
 }
 
-/* The best s and m for the codes that `a` gives. */
-static affine affine_refit(const float *x, int n, int top, affine a)
+/* The best s and m for the codes that `a` gives, and how much of the sum of x squared they leave
+ * unexplained, less that sum: for the codes kept, so an upper bound. */
+static affine affine_refit(const float *x, int n, int top, affine a, float *rest)
 {
     float is = a.s > 0 ? 1 / a.s : 0;
-    float sq = 0, sqq = 0, sx = 0, sqx = 0;
-    for (int i = 0; i < n; i++) {
-        float q = (float)nearest(clamp_float((x[i] + a.m) * is, 0, (float)top));
-        sq += q;
-        sqq += q * q;
-        sx += x[i];
-        sqx += q * x[i];
-    }
+    float vq[LANES] = {0}, vqq[LANES] = {0}, vx[LANES] = {0}, vqx[LANES] = {0};
+    for (int i = 0; i < n; i += LANES)
+        for (int l = 0; l < LANES; l++) {
+            float v = x[i + l], q = whole((v + a.m) * is, 0, (float)top);
+            vq[l] += q;
+            vqq[l] += q * q;
+            vx[l] += v;
+            vqx[l] += q * v;
+        }
+    float sq = total(vq), sqq = total(vqq), sx = total(vx), sqx = total(vqx);
     float det = (float)n * sqq - sq * sq;
     affine r = a;
     if (det > 0) {
         r.s = ((float)n * sqx - sq * sx) / det;
         r.m = (sq * sqx - sqq * sx) / det;
     }
-    if (r.m < 0) { /* the format has no negative minimum */
+    if (r.m < 0 || r.s <= 0) { /* the format has no negative minimum */
         r.m = 0;
-        r.s = sqq > 0 ? sqx / sqq : 0;
+        r.s = sqq > 0 && sqx > 0 ? sqx / sqq : a.s;
     }
-    return r.s > 0 ? r : a;
+    *rest = r.s * (r.s * sqq - 2 * r.m * sq - 2 * sqx) + r.m * ((float)n * r.m + 2 * sx);
+    return r;
 }
 
 static affine affine_fit(const float *x, int n, int top)
 {
-    float lo = 0, hi = x[0];
+    float lo = 0, hi = x[0], rest, least = FLT_MAX;
     for (int i = 0; i < n; i++) {
         lo = x[i] < lo ? x[i] : lo;
         hi = x[i] > hi ? x[i] : hi;
@@ -94,18 +110,23 @@ static affine affine_fit(const float *x, int n, int top)
     if (hi <= lo) /* all equal and not positive: the minimum alone says it */
         return (affine){0, -lo};
     affine best = {(hi - lo) / (float)top, -lo};
-    float best_error = affine_error(x, n, top, best);
     /* Shrinking the range a little costs the extremes and helps everything else. */
-    for (int step = -4; step <= 12; step++) {
-        float range = (hi - lo) * (1 - 0.025f * (float)step);
+    for (int step = -2; step <= 10; step++) {
+        float range = (hi - lo) * (1 - 0.03f * (float)step);
         affine a = {range / (float)top, -lo - 0.5f * (hi - lo - range)};
         a.m = a.m < 0 ? 0 : a.m;
-        a = affine_refit(x, n, top, affine_refit(x, n, top, a));
-        float e = affine_error(x, n, top, a);
-        if (e < best_error) {
-            best_error = e;
+        a = affine_refit(x, n, top, a, &rest);
+        if (rest < least) {
+            least = rest;
             best = a;
         }
+    }
+    for (int round = 0; round < 3; round++) { /* codes for the new scale, scale for the new codes */
+        affine a = affine_refit(x, n, top, best, &rest);
+        if (!(rest < least))
+            break;
+        least = rest;
+        best = a;
     }
     return best;
 }
@@ -123,15 +144,11 @@ static double affine_codes(affine_block *b, const float *x)
 {
     double error = 0;
     for (int g = 0; g < b->n_sub; g++) {
-        float s = b->d * (float)b->sc[g], m = b->dmin * (float)b->mn[g], is = s > 0 ? 1 / s : 0;
-        float e = 0;
-        for (int i = g * b->n; i < (g + 1) * b->n; i++) {
-            int q = nearest(clamp_float((x[i] + m) * is, 0, (float)b->top));
-            float diff = s * (float)q - m - x[i];
-            b->q[i] = (uint8_t)q;
-            e += diff * diff;
-        }
-        error += e;
+        affine a = {b->d * (float)b->sc[g], b->dmin * (float)b->mn[g]};
+        float is = a.s > 0 ? 1 / a.s : 0;
+        for (int i = g * b->n; i < (g + 1) * b->n; i++)
+            b->q[i] = (uint8_t)whole((x[i] + a.m) * is, 0, (float)b->top);
+        error += affine_error(x + g * b->n, b->n, b->top, a);
     }
     return error;
 }
@@ -139,23 +156,24 @@ static double affine_codes(affine_block *b, const float *x)
 /* The best integer scale and minimum of each sub-block near the rounded ones. */
 static void affine_scales(affine_block *b, const float *x, const affine *fit)
 {
+    static const int8_t step[][2] = {{0, 0}, {1, 0}, {-1, 0}, {0, 1}, {0, -1}, {1, 1}, {-1, -1}};
+    float most = (float)b->scale_top;
     for (int g = 0; g < b->n_sub; g++) {
-        int sc0 = b->d > 0 ? nearest(clamp_float(fit[g].s / b->d, 0, (float)b->scale_top)) : 0;
-        int mn0 =
-            b->dmin > 0 ? nearest(clamp_float(fit[g].m / b->dmin, 0, (float)b->scale_top)) : 0;
+        int sc0 = b->d > 0 ? (int)whole(fit[g].s / b->d, 0, most) : 0;
+        int mn0 = b->dmin > 0 ? (int)whole(fit[g].m / b->dmin, 0, most) : 0;
         float best = FLT_MAX;
-        for (int sc = sc0 - 1; sc <= sc0 + 1; sc++)
-            for (int mn = mn0 - 1; mn <= mn0 + 1; mn++) {
-                if (sc < 0 || mn < 0 || sc > b->scale_top || mn > b->scale_top)
-                    continue;
-                affine a = {b->d * (float)sc, b->dmin * (float)mn};
-                float e = affine_error(x + g * b->n, b->n, b->top, a);
-                if (e < best) {
-                    best = e;
-                    b->sc[g] = (uint8_t)sc;
-                    b->mn[g] = (uint8_t)mn;
-                }
+        for (size_t k = 0; k < sizeof step / sizeof *step; k++) {
+            int sc = sc0 + step[k][0], mn = mn0 + step[k][1];
+            if (sc < 0 || mn < 0 || sc > b->scale_top || mn > b->scale_top)
+                continue;
+            affine a = {b->d * (float)sc, b->dmin * (float)mn};
+            float e = affine_error(x + g * b->n, b->n, b->top, a);
+            if (e < best) {
+                best = e;
+                b->sc[g] = (uint8_t)sc;
+                b->mn[g] = (uint8_t)mn;
             }
+        }
     }
 }
 
@@ -283,40 +301,56 @@ typedef struct {
     uint8_t d_bytes[2];
 } signed_block;
 
-static inline int level_of(const signed_block *b, float v)
+/* The levels nearest to x * is, one row of LANES. */
+static inline void levels_of(const signed_block *b, const float *x, float is, float out[LANES])
 {
-    if (b->hi)
-        return nearest(clamp_float(v, (float)b->lo, (float)b->hi));
-    int q = 0;
-    for (int i = 0; i < 15; i++)
-        q += 2 * v >= (float)(num_iq4_level[i] + num_iq4_level[i + 1]);
-    return num_iq4_level[q];
+    if (b->hi) {
+        for (int l = 0; l < LANES; l++)
+            out[l] = whole(x[l] * is, (float)b->lo, (float)b->hi);
+        return;
+    }
+    for (int l = 0; l < LANES; l++)
+        out[l] = num_iq4_level[0];
+    for (int i = 0; i < 15; i++) { /* past each midpoint, one level up */
+        float mid = 0.5f * (float)(num_iq4_level[i] + num_iq4_level[i + 1]);
+        float up = (float)(num_iq4_level[i + 1] - num_iq4_level[i]);
+        for (int l = 0; l < LANES; l++)
+            out[l] += x[l] * is >= mid ? up : 0;
+    }
 }
 
 static float signed_error(const signed_block *b, const float *x, float s)
 {
-    float is = s != 0 ? 1 / s : 0, e = 0;
-    for (int i = 0; i < b->n; i++) {
-        float d = s * (float)level_of(b, x[i] * is) - x[i];
-        e += d * d;
+    float is = s != 0 ? 1 / s : 0, e[LANES] = {0}, level[LANES];
+    for (int i = 0; i < b->n; i += LANES) {
+        levels_of(b, x + i, is, level);
+        for (int l = 0; l < LANES; l++) {
+            float d = s * level[l] - x[i + l];
+            e[l] += d * d;
+        }
     }
-    return e;
+    return total(e);
 }
 
-static float signed_refit(const signed_block *b, const float *x, float s)
+/* The best s for the levels that s gives, and how much of the sum of x squared it explains. */
+static float signed_refit(const signed_block *b, const float *x, float s, float *explained)
 {
-    float is = s != 0 ? 1 / s : 0, lx = 0, ll = 0;
-    for (int i = 0; i < b->n; i++) {
-        float l = (float)level_of(b, x[i] * is);
-        lx += l * x[i];
-        ll += l * l;
+    float is = s != 0 ? 1 / s : 0, vlx[LANES] = {0}, vll[LANES] = {0}, level[LANES];
+    for (int i = 0; i < b->n; i += LANES) {
+        levels_of(b, x + i, is, level);
+        for (int l = 0; l < LANES; l++) {
+            vlx[l] += level[l] * x[i + l];
+            vll[l] += level[l] * level[l];
+        }
     }
+    float lx = total(vlx), ll = total(vll);
+    *explained = ll > 0 ? lx * (lx / ll) : 0;
     return ll > 0 && lx != 0 ? lx / ll : s;
 }
 
 static float signed_fit(const signed_block *b, const float *x)
 {
-    float amax = 0, v = 0;
+    float amax = 0, v = 0, most = -1, explained;
     for (int i = 0; i < b->n; i++)
         if (fabsf(x[i]) > amax) {
             amax = fabsf(x[i]);
@@ -326,32 +360,37 @@ static float signed_fit(const signed_block *b, const float *x)
         return 0;
     /* The largest value, with its sign, at the long end of the range; or at the short end. */
     float lo = b->hi ? (float)b->lo : -127, best = v / lo;
-    float best_error = signed_error(b, x, best);
     for (int side = 0; side < 2; side++)
-        for (int step = -6; step <= 10; step++) {
+        for (int step = -3; step <= 9; step++) {
             float end = (side ? -1 : 1) * lo * (1 + 0.03f * (float)step);
-            float s = signed_refit(b, x, v / end);
-            float e = signed_error(b, x, s);
-            if (e < best_error) {
-                best_error = e;
+            float s = signed_refit(b, x, v / end, &explained);
+            if (explained > most) {
+                most = explained;
                 best = s;
             }
         }
+    for (int round = 0; round < 3; round++) {
+        float s = signed_refit(b, x, best, &explained);
+        if (!(explained > most))
+            break;
+        most = explained;
+        best = s;
+    }
     return best;
 }
 
 static double signed_codes(signed_block *b, const float *x)
 {
     double error = 0;
+    float level[LANES];
     for (int g = 0; g < b->n_sub; g++) {
-        float s = b->d * (float)b->sc[g], is = s != 0 ? 1 / s : 0, e = 0;
-        for (int i = g * b->n; i < (g + 1) * b->n; i++) {
-            int l = level_of(b, x[i] * is);
-            float diff = s * (float)l - x[i];
-            b->level[i] = (int8_t)l;
-            e += diff * diff;
+        float s = b->d * (float)b->sc[g], is = s != 0 ? 1 / s : 0;
+        for (int i = g * b->n; i < (g + 1) * b->n; i += LANES) {
+            levels_of(b, x + i, is, level);
+            for (int l = 0; l < LANES; l++)
+                b->level[i + l] = (int8_t)level[l];
         }
-        error += e;
+        error += signed_error(b, x + g * b->n, s);
     }
     return error;
 }
@@ -359,10 +398,8 @@ static double signed_codes(signed_block *b, const float *x)
 static void signed_scales(signed_block *b, const float *x, const float *fit)
 {
     for (int g = 0; g < b->n_sub; g++) {
-        float r =
-            b->d != 0 ? clamp_float(fit[g] / b->d, (float)b->scale_lo, (float)b->scale_hi) : 0;
-        int sc0 = nearest(r);
-        float best = FLT_MAX;
+        float r = b->d != 0 ? fit[g] / b->d : 0, best = FLT_MAX;
+        int sc0 = (int)whole(r, (float)b->scale_lo, (float)b->scale_hi);
         for (int sc = sc0 - 1; sc <= sc0 + 1; sc++) {
             if (sc < b->scale_lo || sc > b->scale_hi)
                 continue;
