@@ -242,24 +242,23 @@ out:
     return st;
 }
 
-static status convert(const char *dir, const char *out, const gemma4_mix *mix,
-                      const convert_options *o, uint64_t *n_bytes, err *e)
+status convert_model(const char *dir, const char *out, const gemma4_mix *mix, const char *name,
+                     int32_t n_threads, uint64_t *n_bytes, err *e)
 {
     convert_vocab vocab = {0};
     safetensors from = {0};
     gemma4_shape s;
     job j = {.s = &s, .from = &from};
-    char name[256], config[4096];
+    char base[256], config[4096];
     status st;
-    base_name(dir, name, sizeof name);
+    base_name(dir, base, sizeof base);
     snprintf(config, sizeof config, "%s/config.json", dir);
     if ((st = convert_vocab_read(&vocab, dir, e)) ||
         (st = convert_read_shape(vocab.config, config, &s, e)) ||
         (st = safetensors_open(&from, dir, e)) || (st = plan_items(&j, &s, mix, vocab.n, e)) ||
         (vocab.n && (st = convert_vocab_fit(&vocab, s.n_vocab, e))))
         goto out;
-    st = write_file(out, o->name ? o->name : name, &j, &vocab, mix, (int32_t)o->n_threads, n_bytes,
-                    e);
+    st = write_file(out, name ? name : base, &j, &vocab, mix, n_threads, n_bytes, e);
 out:
     mem_free(j.at);
     safetensors_close(&from);
@@ -283,7 +282,7 @@ static int run_convert(const command *c, int argc, char **argv)
     if (!mix)
         st = err_set(&e, E_ARG, "there is no type %s; the types are %s", o.type, gemma4_mix_names);
     else
-        st = convert(argv[0], argv[1], mix, &o, &n_bytes, &e);
+        st = convert_model(argv[0], argv[1], mix, o.name, (int32_t)o.n_threads, &n_bytes, &e);
     term_progress_clear();
     if (st) {
         term_error(&e);

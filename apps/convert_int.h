@@ -20,6 +20,7 @@ typedef struct convert_vocab {
     int32_t n;          /* tokens; 0: the directory has no tokenizer */
     gguf_string *piece; /* [n], into the trees */
     int32_t *type;      /* [n] */
+    float *score;       /* [n] */
     gguf_string *merge; /* [n_merges] */
     uint64_t n_merges;
     arena mem;
@@ -30,5 +31,9 @@ status convert_vocab_read(convert_vocab *v, const char *dir, err *e);
 status convert_vocab_fit(convert_vocab *v, int32_t n, err *e);
 void convert_vocab_put(const convert_vocab *v, gguf_writer *w); /* also general.sampling.* */
 void convert_vocab_free(convert_vocab *v);                      /* safe on a zeroed or freed one */
+
+/* The whole of it: the directory to a file in the types of a mix. *n_bytes: how large it is. */
+status convert_model(const char *dir, const char *out, const gemma4_mix *mix, const char *name,
+                     int32_t n_threads, uint64_t *n_bytes, err *e); /* convert.c */
 
 #endif

@@ -402,3 +402,31 @@ TEST(convert_f16_says_when_a_value_does_not_fit)
     CHECK_EQ(convert(dir, test_temp("a.gguf"), "f16"), 1);
     CHECK_EQ(convert(dir, test_temp("b.gguf"), "bf16"), 0);
 }
+
+TEST(convert_survives_every_kind_of_shortage)
+{
+    made m = {.prefix = "model.", .type = NUM_BF16, .shards = 2, .pairs = true};
+    gemma4_shape s;
+    const char *dir = make_dir("oom", "tiny-dense", &m, &s);
+    char out[1024];
+    int before = n_files(dir), failed = 0;
+    snprintf(out, sizeof out, "%s/out.gguf", dir);
+    /* There are thousands of allocations; all of the first, ever fewer of the rest. */
+    for (int64_t n = 0;; n += 1 + n / 20) {
+        err e = {0};
+        uint64_t n_bytes;
+        mem_fail_after(n);
+        status st = convert_model(dir, out, gemma4_mix_named("q8_0"), NULL, 2, &n_bytes, &e);
+        bool hit = mem_fail_hit();
+        mem_fail_after(-1);
+        if (!hit) {
+            CHECK_OK(st, e);
+            break;
+        }
+        failed++;
+        CHECK_MSG(st == E_MEMORY, "allocation %lld failed: %s: %s", (long long)n,
+                  carat_status_name(st), e.text);
+        CHECK_EQ(n_files(dir), before);
+    }
+    CHECK(failed > 50);
+}

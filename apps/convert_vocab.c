@@ -203,7 +203,10 @@ status convert_vocab_fit(convert_vocab *v, int32_t n, err *e)
         return err_set(e, E_FORMAT,
                        "tokenizer.json has %" PRId32 " tokens, the embedding only %" PRId32 " rows",
                        v->n, n);
+    if (!(v->score = arena_array(&v->mem, (size_t)v->n, sizeof *v->score)))
+        return err_memory(e, "the vocabulary", (size_t)v->n * sizeof *v->score);
     for (int32_t id = 0; id < v->n; id++) {
+        v->score[id] = -1000; /* meaningless, but loaders want the array */
         if (v->type[id])
             continue;
         char name[32];
@@ -288,12 +291,7 @@ void convert_vocab_put(const convert_vocab *v, gguf_writer *w)
     }
     gguf_put_string(w, "tokenizer.ggml.model", "gemma4", 6);
     gguf_put_strings(w, "tokenizer.ggml.tokens", v->piece, (uint64_t)v->n);
-    float *scores = mem_calloc((size_t)v->n, sizeof *scores);
-    for (int32_t i = 0; scores && i < v->n; i++)
-        scores[i] = -1000; /* meaningless, but loaders want the array */
-    if (scores)
-        gguf_put_f32s(w, "tokenizer.ggml.scores", scores, (uint64_t)v->n);
-    mem_free(scores);
+    gguf_put_f32s(w, "tokenizer.ggml.scores", v->score, (uint64_t)v->n);
     gguf_put_i32s(w, "tokenizer.ggml.token_type", v->type, (uint64_t)v->n);
     gguf_put_strings(w, "tokenizer.ggml.merges", v->merge, v->n_merges);
     put_ids(v, w);
