@@ -9,6 +9,7 @@
 #include "base/str.h"
 #include "base/utf8.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -99,6 +100,31 @@ TEST(pool_runs_every_chunk_once_for_many_loops)
     pool_close(p);
 }
 
+static void deep_chunk(void *arg, int32_t chunk, int32_t thread)
+{
+    volatile char tile[512 << 10];
+    (void)thread;
+    for (size_t i = 0; i < sizeof tile; i += 4096)
+        tile[i] = (char)chunk;
+    atomic_fetch_add((atomic_int *)arg, 1);
+    usleep(1000); /* so that the workers get some */
+}
+
+TEST(pool_threads_have_stacks_for_kernels_whatever_the_default)
+{
+    pthread_attr_t small;
+    atomic_int n = 0;
+    err e = {0};
+    pool *p;
+    CHECK(!pthread_attr_init(&small) && !pthread_attr_setstacksize(&small, 128 << 10));
+    CHECK(!pthread_setattr_default_np(&small));
+    CHECK_OK(pool_open(&p, 4, &e), e);
+    pool_run(p, 64, deep_chunk, &n);
+    CHECK_EQ(n, 64);
+    pool_close(p);
+    pthread_attr_destroy(&small);
+}
+
 TEST(file_out_leaves_nothing_behind_unless_committed)
 {
     err e = {0};
@@ -152,4 +178,30 @@ TEST(file_out_writes_into_a_device_and_never_over_it)
     CHECK(strstr(e.text, "/dev/full"));
     err_clear(&e);
     CHECK_STATUS(file_out_open(&f, "/tmp", &e), E_IO);
+}
+
+static void write_line(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "we");
+    CHECK(f && fputs(text, f) >= 0 && !fclose(f));
+}
+
+TEST(a_model_in_the_page_cache_is_not_in_its_own_way)
+{
+    const char *max = test_temp("memory.max"), *now = test_temp("memory.current");
+    const char *stat = test_temp("memory.stat");
+    char dir[512];
+    snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(max, '/') - max), max);
+    CHECK(mem_group_room(dir) == UINT64_MAX);
+    write_line(max, "max\n");
+    CHECK(mem_group_room(dir) == UINT64_MAX);
+    write_line(max, "1000\n");
+    write_line(now, "900\n");
+    CHECK_EQ(mem_group_room(dir), 100);
+    write_line(stat, "anon 250\nfile 650\nshmem 50\ninactive_file 400\nactive_file 200\n");
+    CHECK_EQ(mem_group_room(dir), 700);
+    write_line(now, "1400\n"); /* more than the limit, for a moment */
+    write_line(stat, "inactive_file 0\n");
+    CHECK_EQ(mem_group_room(dir), 0);
+    CHECK(mem_available_bytes() > 0);
 }

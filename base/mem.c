@@ -116,10 +116,17 @@ void mem_pages_free(void *p, size_t n_bytes)
         munmap(p, n_bytes ? n_bytes : 1);
 }
 
-static uint64_t read_u64_file(const char *path)
+static FILE *open_in(const char *dir, const char *name)
+{
+    char path[512];
+    return snprintf(path, sizeof path, "%s/%s", dir, name) < (int)sizeof path ? fopen(path, "re")
+                                                                              : NULL;
+}
+
+static uint64_t read_u64_file(const char *dir, const char *name)
 {
     uint64_t v = 0;
-    FILE *f = fopen(path, "re");
+    FILE *f = open_in(dir, name);
     if (!f)
         return 0;
     if (fscanf(f, "%" SCNu64, &v) != 1) /* "max" means no limit */
@@ -128,9 +135,29 @@ static uint64_t read_u64_file(const char *path)
     return v;
 }
 
+uint64_t mem_group_room(const char *dir)
+{
+    uint64_t limit = read_u64_file(dir, "memory.max");
+    uint64_t used = read_u64_file(dir, "memory.current"), cache = 0, v;
+    if (!limit)
+        return UINT64_MAX;
+    /* Cached file pages count as used until the group is full, and are then given up: a model
+     * that was read before must not be in its own way. */
+    FILE *f = open_in(dir, "memory.stat");
+    char line[128];
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "active_file %" SCNu64, &v) == 1 ||
+            sscanf(line, "inactive_file %" SCNu64, &v) == 1)
+            cache += v;
+    if (f)
+        fclose(f);
+    used -= cache < used ? cache : used;
+    return limit > used ? limit - used : 0;
+}
+
 uint64_t mem_available_bytes(void)
 {
-    uint64_t avail = 0;
+    uint64_t avail = 0, room = mem_group_room("/sys/fs/cgroup");
     FILE *f = fopen("/proc/meminfo", "re");
     if (f) {
         char line[128];
@@ -140,10 +167,8 @@ uint64_t mem_available_bytes(void)
                 avail = kib * 1024;
         fclose(f);
     }
-    uint64_t limit = read_u64_file("/sys/fs/cgroup/memory.max");
-    uint64_t used = read_u64_file("/sys/fs/cgroup/memory.current");
-    if (limit && limit > used && (!avail || limit - used < avail))
-        avail = limit - used;
+    if (room != UINT64_MAX && (!avail || room < avail))
+        avail = room ? room : 1; /* 0 would mean unknown */
     return avail;
 }
 

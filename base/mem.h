@@ -35,6 +35,8 @@ void *mem_malloc_hook(size_t n_bytes);
 void mem_free_hook(void *p);
 
 uint64_t mem_available_bytes(void); /* MemAvailable, bounded by the cgroup's limit; 0 unknown */
+/* What the control group (version 2) at dir may still take; UINT64_MAX: it has no limit. */
+uint64_t mem_group_room(const char *dir);
 uint64_t mem_peak_bytes(void);      /* highest resident size of this process so far */
 
 #endif

@@ -19,6 +19,9 @@
 enum { MAX_THREADS = 256, SPINS = 20000, CLOSED = 1 << 30 };
 /* SPINS: about 50 us, longer than the gap between two loops of a step. */
 
+/* Kernels keep tiles of up to 150 KB on the stack; a C library's default may be 128. */
+static const size_t STACK_BYTES = 1 << 20;
+
 struct pool {
     int32_t n_threads;
     int32_t n_started;
@@ -95,6 +98,19 @@ static void *worker(void *ptr)
     }
 }
 
+static bool start(pthread_t *thread, worker_arg *a)
+{
+    pthread_attr_t attr;
+    size_t have = 0;
+    if (!a || pthread_attr_init(&attr))
+        return false;
+    if (pthread_attr_getstacksize(&attr, &have) || have < STACK_BYTES)
+        pthread_attr_setstacksize(&attr, STACK_BYTES); /* a wish: the default may do as well */
+    bool ok = !pthread_create(thread, &attr, worker, a);
+    pthread_attr_destroy(&attr);
+    return ok;
+}
+
 static void wake_all(pool *p)
 {
     if (atomic_load(&p->n_sleeping) > 0)
@@ -115,7 +131,7 @@ status pool_open(pool **out, int32_t n_threads, err *e)
         worker_arg *a = mem_alloc(sizeof *a);
         if (a)
             *a = (worker_arg){p, i};
-        if (!a || pthread_create(&p->thread[i], NULL, worker, a)) {
+        if (!start(&p->thread[i], a)) {
             mem_free(a);
             pool_close(p);
             return err_set(e, E_MEMORY, "cannot start thread %d of %d", i + 1, n_threads);
