@@ -94,7 +94,8 @@ static bool keep(void *user, const carat_event *ev)
     }
     if (ev->kind == CARAT_EV_CONTENT || ev->kind == CARAT_EV_REASONING) {
         CHECK(r->n_text + ev->n_text < sizeof r->text);
-        CHECK_EQ(ev->text[ev->n_text], 0); /* a NUL may also be in the text: U+0000 is a character */
+        CHECK_EQ(ev->text[ev->n_text],
+                 0); /* a NUL may also be in the text: U+0000 is a character */
         memcpy(r->text + r->n_text, ev->text, ev->n_text + 1);
         r->n_text += ev->n_text;
     }
@@ -612,6 +613,21 @@ TEST(every_allocation_may_fail_from_open_to_answer)
 }
 
 /* ---- Text ------------------------------------------------------------------------------ */
+
+TEST(an_image_is_refused_and_not_answered_unseen)
+{
+    carat_model *m = toy_model_open(NULL, &(carat_model_options){.vocab_only = true});
+    carat_chat c;
+    err e = {0};
+    CHECK_STATUS(carat_chat_render(m,
+                                   "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", "
+                                   "\"text\": \"What is this?\"}, {\"type\": \"image\"}]}]",
+                                   NULL, NULL, &c, &e),
+                 E_UNSUPPORTED);
+    CHECK(strstr(e.text, "text only"));
+    CHECK(!c.text && !c.ids && !c.n_ids);
+    carat_model_close(m);
+}
 
 TEST(tokens_and_bytes_through_the_public_calls)
 {

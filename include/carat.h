@@ -133,7 +133,7 @@ CARAT_API bool carat_token_is_eog(const carat_model *m, int32_t id);
 
 /* A conversation in the OpenAI shape, as JSON text: `messages` an array, `tools` an array or
  * NULL. Rendered with the model's own chat format. Content can never smuggle in control tokens
- * unless raw_markers is set. */
+ * unless raw_markers is set. Images and sounds are refused: E_UNSUPPORTED. */
 typedef struct carat_chat_options {
     bool thinking;          /* ask the model to think first */
     bool preserve_thinking; /* keep the thoughts of finished tool turns */
