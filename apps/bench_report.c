@@ -4,6 +4,7 @@
  * other, and so that --vs can run another carat.
  */
 #include "apps/bench_int.h"
+#include "apps/term.h"
 #include "base/mem.h"
 
 #include <jansson.h>
@@ -59,8 +60,10 @@ void bench_print_head(const bench_setup *b, FILE *f)
 {
     const carat_model_info *i = &b->info;
     const carat_memory_plan *p = &b->plan;
-    fprintf(f, "model     %s, %s, %.4g M weights, %.4g M active, %.1f MB; loaded in %.2f s\n",
-            i->name, i->file_type, (double)i->n_params * 1e-6, (double)i->n_params_active * 1e-6,
+    fputs("model     ", f);
+    term_put(f, i->name, strlen(i->name)); /* a file's word */
+    fprintf(f, ", %s, %.4g M weights, %.4g M active, %.1f MB; loaded in %.2f s\n", i->file_type,
+            (double)i->n_params * 1e-6, (double)i->n_params_active * 1e-6,
             (double)i->weight_bytes * 1e-6, b->load_ms * 1e-3);
     fprintf(f, "device    %s; cache %s keys, %s values; passes of %d tokens\n", i->device, b->kv_k,
             b->kv_v, b->chunk);

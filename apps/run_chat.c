@@ -96,6 +96,8 @@ out:
 
 void chat_close(chat *c)
 {
+    if (c->s)
+        term_watch(NULL); /* a signal from here on must not reach for the session */
     answer_free(&c->out);
     str_free(&c->raw_text);
     mem_free(c->tools);

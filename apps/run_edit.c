@@ -195,8 +195,10 @@ static void show_stats(const chat *c)
     const carat_timings *t = &c->timings;
     int64_t n_dropped;
     const char *reuse = carat_session_reuse(c->s, &n_dropped);
-    fprintf(stderr, "model      %s, %s, %s, %.2f M parameters\n", i->name, i->architecture,
-            i->file_type, (double)i->n_params * 1e-6);
+    fputs("model      ", stderr);
+    term_put(stderr, i->name, strlen(i->name)); /* a file's word */
+    fprintf(stderr, ", %s, %s, %.2f M parameters\n", i->architecture, i->file_type,
+            (double)i->n_params * 1e-6);
     fprintf(stderr, "device     %s\n", i->device);
     fprintf(stderr, "context    %lld of %d tokens\n", (long long)carat_session_n_past(c->s),
             carat_session_n_ctx(c->s));

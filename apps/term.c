@@ -169,8 +169,11 @@ static void on_signal(int sig)
 
 void term_watch(carat_session *s)
 {
-    atomic_store(&n_interrupts, 0);
+    if (!s)
+        atomic_store(&n_interrupts, 0);
     atomic_store(&watched, s);
+    if (s && term_interrupts()) /* came while nothing was watched */
+        carat_session_cancel(s);
     if (!handling) {
         struct sigaction sa = {.sa_handler = on_signal};
         sigemptyset(&sa.sa_mask);

@@ -28,8 +28,9 @@ bool term_progress(void *user, const char *what, uint64_t done, uint64_t total);
 void term_progress_clear(void);
 
 /* While a session is watched, SIGINT (and SIGTERM) cancel what it does and are counted; else they
- * are only counted. A second one while the first is being obeyed ends the program with 130. */
-void term_watch(carat_session *s); /* NULL: no session */
-int term_interrupts(void);         /* since the last call of term_watch */
+ * are only counted, and cancel what is watched next. A second one while the first is being obeyed
+ * ends the program with 130. A session must not be closed while it is watched. */
+void term_watch(carat_session *s); /* NULL: no session, and the count begins anew */
+int term_interrupts(void);         /* since the last term_watch(NULL) */
 
 #endif
