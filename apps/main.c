@@ -4,6 +4,7 @@
 #include "carat.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -42,9 +43,19 @@ static const command *find(const char *name)
     return NULL;
 }
 
+/* What was printed has arrived, or the program says that it has not. */
+static int printed(void)
+{
+    if (!fflush(stdout) && !ferror(stdout))
+        return 0;
+    fputs("carat: cannot write to standard output\n", stderr);
+    return 1;
+}
+
 int main(int argc, char **argv)
 {
     keep_standard_files();
+    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is then a failed write, which cleans up */
     if (argc < 2) {
         usage(stderr);
         return 2;
@@ -52,16 +63,16 @@ int main(int argc, char **argv)
     const char *name = argv[1];
     if (!strcmp(name, "version") || !strcmp(name, "--version")) {
         printf("carat %s\n", carat_version());
-        return 0;
+        return printed();
     }
     if (!strcmp(name, "--man")) { /* the Makefile makes carat.1 with it */
         options_print_man(commands, stdout);
-        return 0;
+        return printed();
     }
     bool help = !strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h");
     if (help && argc < 3) {
         usage(stdout);
-        return 0;
+        return printed();
     }
     if (help)
         name = argv[2];
@@ -72,7 +83,7 @@ int main(int argc, char **argv)
     }
     if (help) {
         options_print_help(c, stdout);
-        return 0;
+        return printed();
     }
     return c->run(c, argc - 2, argv + 2);
 }

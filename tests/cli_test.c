@@ -4,7 +4,9 @@
 #include "tests/toy_model.h"
 #include "base/map.h"
 
+#include <glob.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -231,6 +233,35 @@ TEST(cli_stdout_full_or_closed_is_an_error_not_a_silence)
                                 "-n",  "20", "--ignore-eog", "hi", NULL};
     run_and_check(&(spawn_options){.out_path = "/dev/full"}, 1, "cannot write", args);
     run_and_check(&(spawn_options){.out_path = ""}, 1, "cannot write", args);
+}
+
+TEST(cli_help_that_cannot_be_written_is_an_error)
+{
+    const spawn_options full = {.out_path = "/dev/full"};
+    run_and_check(&full, 1, "cannot write", ARGS("version"));
+    run_and_check(&full, 1, "cannot write", ARGS("help"));
+    run_and_check(&full, 1, "cannot write", ARGS("help", "run"));
+    run_and_check(&full, 1, "cannot write", ARGS("--man"));
+}
+
+TEST(cli_a_limit_on_file_sizes_leaves_no_half_file)
+{
+    const char *path = test_temp("limited.gguf");
+    struct rlimit small = {.rlim_cur = 1 << 20, .rlim_max = 1 << 20};
+    char found[600];
+    glob_t g;
+    CHECK(!setrlimit(RLIMIT_FSIZE, &small));
+    check_refusal("limited.gguf: cannot write", ARGS("synth", "tiny-all", path));
+    snprintf(found, sizeof found, "%s*", path);
+    CHECK_EQ(glob(found, 0, NULL, &g), GLOB_NOMATCH);
+    globfree(&g);
+}
+
+TEST(cli_a_bench_that_is_interrupted_ends_with_130)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 20});
+    run_and_check(&(spawn_options){.signal = SIGINT}, 130, NULL,
+                  ARGS("bench", "-m", m, "-p", "0", "-n", "60000", "-t", "1"));
 }
 
 TEST(cli_a_reader_that_leaves_ends_it_quietly)
