@@ -88,8 +88,9 @@ check: test floors map ## test, plus the house rules
 asan: ## check under AddressSanitizer
 	$(MAKE) BUILD=build/asan DEBUG=1 SAN="-fsanitize=address -fno-omit-frame-pointer" build/asan/carat_test build/asan/carat
 	build/asan/carat_test -j 2
+# Checks inside loops make gcc give up unrolling and say so: no error here.
 ubsan: ## check under UndefinedBehaviorSanitizer
-	$(MAKE) BUILD=build/ubsan DEBUG=1 SAN="-fsanitize=undefined -fno-sanitize-recover=all" build/ubsan/carat_test build/ubsan/carat
+	$(MAKE) BUILD=build/ubsan DEBUG=1 SAN="-fsanitize=undefined -fno-sanitize-recover=all -Wno-error" build/ubsan/carat_test build/ubsan/carat
 	build/ubsan/carat_test -j 2
 # The library instrumented, one target on top. What it finds lands in build/fuzz/; a crash becomes a
 # file of fuzz/corpus/ and thereby a test.

@@ -6,18 +6,20 @@
 
 enum {
     PIECE_BYTES =
-        512 << 10,   /* fits a second-level cache, so a fill that makes two passes is cheap */
-    PIECES_MAX = 32, /* 16 MB a batch: large enough for the disk, small enough for memory */
+        512 << 10,    /* fits a second-level cache, so a fill that makes two passes is cheap */
+    PIECES_MAX = 32,  /* 16 MB a batch: large enough for the disk, small enough for memory */
+    PIECE_ALIGN = 64, /* fills write floats and vectors; rows of blocks end anywhere */
 };
 
 typedef struct {
     uint64_t i_tensor, first, n_rows;
-    size_t at;
+    size_t at, n_bytes; /* in the batch's bytes */
 } piece;
 
 typedef struct {
     unsigned char *bytes;
-    size_t n_bytes, cap;
+    size_t cap;
+    uint64_t n_data; /* of all pieces, without the gaps between them */
     piece piece[PIECES_MAX];
     int32_t n;
 } batch;
@@ -49,11 +51,12 @@ static void work(void *arg, int32_t chunk, int32_t thread)
 {
     stream *s = arg;
     err e = {0};
-    status st;
+    status st = OK;
     (void)thread;
     if (chunk == 0) {
         const batch *b = s->writing;
-        st = gguf_write_data(s->w, b->bytes, b->n_bytes, &e);
+        for (int32_t i = 0; i < b->n && !st; i++)
+            st = gguf_write_data(s->w, b->bytes + b->piece[i].at, b->piece[i].n_bytes, &e);
     } else {
         const piece *p = &s->filling->piece[chunk - 1];
         st = s->fill(s->user, p->i_tensor, p->first, p->n_rows, s->filling->bytes + p->at, &e);
@@ -66,15 +69,16 @@ static void work(void *arg, int32_t chunk, int32_t thread)
 static status plan_batch(stream *s, uint64_t n_tensors, uint64_t *i, uint64_t *row, err *e)
 {
     batch *b = s->filling;
+    size_t end = 0;
     b->n = 0;
-    b->n_bytes = 0;
+    b->n_data = 0;
     for (; *i < n_tensors && b->n < PIECES_MAX; b->n++) {
         const stream_tensor *t = &s->list[*i];
         uint64_t rows = t->row_bytes >= PIECE_BYTES ? 1 : PIECE_BYTES / t->row_bytes;
         if (rows > t->n_rows - *row)
             rows = t->n_rows - *row;
         uint64_t bytes = rows * t->row_bytes; /* of a tensor whose size was checked when declared */
-        if (b->n && b->n_bytes + bytes > b->cap)
+        if (b->n && end + bytes > b->cap)
             break;
         if (bytes > b->cap) { /* one row larger than a batch */
             mem_pages_free(b->bytes, b->cap);
@@ -83,8 +87,9 @@ static status plan_batch(stream *s, uint64_t n_tensors, uint64_t *i, uint64_t *r
                 return err_memory(e, "a row of a tensor", (size_t)bytes);
             b->cap = (size_t)bytes;
         }
-        b->piece[b->n] = (piece){*i, *row, rows, b->n_bytes};
-        b->n_bytes += (size_t)bytes;
+        b->piece[b->n] = (piece){*i, *row, rows, end, (size_t)bytes};
+        b->n_data += bytes;
+        end = (end + (size_t)bytes + PIECE_ALIGN - 1) / PIECE_ALIGN * PIECE_ALIGN;
         if ((*row += rows) == t->n_rows) {
             *row = 0;
             ++*i;
@@ -126,7 +131,7 @@ status gguf_stream(gguf_writer *w, const stream_tensor *list, uint64_t n_tensors
             st = err_set(e, s->st, "%s", s->first.text);
             goto out;
         }
-        done += s->writing->n_bytes;
+        done += s->writing->n_data;
         batch *t = s->filling;
         s->filling = s->writing;
         s->writing = t;

@@ -14,8 +14,8 @@ typedef struct stream_tensor {
     uint64_t n_rows, row_bytes;
 } stream_tensor;
 
-/* Fills dst with rows [first, first + n_rows) of a tensor, in its file format. Called from any
- * thread of the pool, for different pieces at once. */
+/* Fills dst (64-aligned) with rows [first, first + n_rows) of a tensor, in its file format. Called
+ * from any thread of the pool, for different pieces at once. */
 typedef status (*stream_fill_fn)(void *user, uint64_t i_tensor, uint64_t first, uint64_t n_rows,
                                  void *dst, err *e);
 

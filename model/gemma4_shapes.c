@@ -99,7 +99,8 @@ status gemma4_shape_check(const gemma4_shape *s, const char *what, err *e)
         {"number of experts used", s->n_expert_used, s->n_expert ? 1 : 0, s->n_expert},
         {"expert width", s->n_ff_expert, s->n_expert ? 1 : 0, WIDTH_MAX},
         {"per-layer embedding width", s->n_ple, 0, 8192},
-        {"number of layers that share keys", s->n_kv_shared, 0, s->n_layer - 1},
+        {"number of layers that share keys", s->n_kv_shared, 0,
+         s->n_layer > 0 ? s->n_layer - 1 : 0},
         {"window", s->window, 1, 1 << 24},
         {"number of positions", s->n_ctx_train, 1, 1 << 30},
     };

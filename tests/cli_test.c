@@ -3,6 +3,7 @@
 #include "tests/test.h"
 #include "tests/toy_model.h"
 #include "base/map.h"
+#include "base/mem.h"
 
 #include <glob.h>
 #include <signal.h>
@@ -367,6 +368,7 @@ TEST(cli_conversation_on_a_terminal)
     err e = {0};
     CHECK_OK(file_read_all(test_temp("state/carat/history"), 1 << 20, &history, &n, &e), e);
     CHECK(strstr(history, "Hello"));
+    mem_free(history);
     struct stat sb;
     CHECK(!stat(test_temp("state/carat/history"), &sb) && (sb.st_mode & 077) == 0);
 }
