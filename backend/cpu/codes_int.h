@@ -144,24 +144,12 @@ __attribute__((unused)) static void k_expand(const pack_kind *kind, const uint8_
                                              uint8_t *q, float *s, float *m)
 {
     switch (kind->type) {
-#define CASE(t)                                                                                    \
+#define EXPAND(t, n_sub, mins)                                                                     \
     case t:                                                                                        \
         expand_as(t, kind, z, n, q, s, m);                                                         \
         break;
-        CASE(NUM_Q4_0)
-        CASE(NUM_Q4_1)
-        CASE(NUM_Q5_0)
-        CASE(NUM_Q5_1)
-        CASE(NUM_Q8_0)
-        CASE(NUM_Q2_K)
-        CASE(NUM_Q3_K)
-        CASE(NUM_Q4_K)
-        CASE(NUM_Q5_K)
-        CASE(NUM_Q6_K)
-        CASE(NUM_IQ4_NL)
-        CASE(NUM_IQ4_XS)
-        CASE(NUM_MXFP4)
-#undef CASE
+        EVERY_KIND(EXPAND)
+#undef EXPAND
     default:
         break;
     }

@@ -79,6 +79,22 @@ struct cpu_kernels {
                        const float *const *x, int32_t n_rows, float *acc);
 };
 
+/* DO(type, scales per 32, has mins) for every packed kind, so that each is compiled on its own. */
+#define EVERY_KIND(DO)                                                                             \
+    DO(NUM_Q4_0, 1, false)                                                                         \
+    DO(NUM_Q4_1, 1, true)                                                                          \
+    DO(NUM_Q5_0, 1, false)                                                                         \
+    DO(NUM_Q5_1, 1, true)                                                                          \
+    DO(NUM_Q8_0, 1, false)                                                                         \
+    DO(NUM_Q2_K, 2, true)                                                                          \
+    DO(NUM_Q3_K, 2, false)                                                                         \
+    DO(NUM_Q4_K, 1, true)                                                                          \
+    DO(NUM_Q5_K, 1, true)                                                                          \
+    DO(NUM_Q6_K, 2, false)                                                                         \
+    DO(NUM_IQ4_NL, 1, false)                                                                       \
+    DO(NUM_IQ4_XS, 1, false)                                                                       \
+    DO(NUM_MXFP4, 1, false)
+
 extern const cpu_kernels cpu_kernels_portable, cpu_kernels_avx2, cpu_kernels_avx512,
     cpu_kernels_neon;
 

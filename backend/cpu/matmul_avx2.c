@@ -94,9 +94,154 @@ static void code_tile(const pack_kind *kind, const codes c[TILE_GROUPS], int32_t
         code_tile_as(2, false, false, c, n, x, n_rows, acc);
 }
 
+/* ---- Codes from the packed layout -------------------------------------------------------- */
+
+INLINE __m256i load32(const uint8_t *p)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+INLINE __m256i bits_of(__m256i v, int n, int mask)
+{
+    __m256i s = n > 0 ? _mm256_srli_epi16(v, n) : n < 0 ? _mm256_slli_epi16(v, -n) : v;
+    return _mm256_and_si256(s, _mm256_set1_epi8((char)mask));
+}
+
+/* Codes of inputs 4k .. 4k + 3 by eight outputs, as in take_codes (codes_int.h). */
+INLINE __m256i codes_at(num_type t, const uint8_t *z, int half, int k)
+{
+    z += 32 * half;
+    if (t == NUM_Q8_0)
+        return load32(z + 64 * k);
+    if (t == NUM_Q2_K || t == NUM_Q3_K) {
+        __m256i w = bits_of(load32(z + 64 * (k / 4)), 2 * (k % 4), 3);
+        return t == NUM_Q2_K ? w : _mm256_or_si256(w, bits_of(load32(z + 128), k - 2, 4));
+    }
+    __m256i w = bits_of(load32(z + 64 * (k % 4)), k < 4 ? 0 : 4, 15);
+    if (t == NUM_Q6_K)
+        w = _mm256_or_si256(w, bits_of(load32(z + 256 + 64 * (k / 4)), 2 * (k % 4) - 4, 0x30));
+    if (t == NUM_Q5_0 || t == NUM_Q5_1 || t == NUM_Q5_K)
+        w = _mm256_or_si256(w, bits_of(load32(z + 256), k - 4, 0x10));
+    if (t == NUM_IQ4_NL || t == NUM_IQ4_XS || t == NUM_MXFP4) {
+        const uint8_t *table = t == NUM_MXFP4 ? fp4_codes : iq4_codes;
+        w = _mm256_shuffle_epi8(
+            _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)table)), w);
+    }
+    return w;
+}
+
+/* acc[r][o] += as code_rows, straight from the packed layout: half a group, one or two rows
+ * layout: pack_int.h; scales were taken apart into s and m beforehand, one superblock at a time
+ * order:  that of code_rows, operation by operation, so the bits are the same
+ * bound:  unpacking; q4_k runs at about two thirds of one core's share of memory */
+INLINE void packed_block(num_type t, const int n_sub, const bool mins, const uint8_t *z,
+                         const float *s, const float *m, const xblock *const *x, int32_t b,
+                         const int n_rows, int half, __m256 sum[2])
+{
+    const bool is_signed = t == NUM_Q8_0 || t == NUM_IQ4_NL || t == NUM_IQ4_XS;
+    for (int h = 0; h < n_sub; h++) {
+        __m256i dot[2];
+        for (int r = 0; r < n_rows; r++)
+            dot[r] =
+                mins || is_signed ? _mm256_setzero_si256() : _mm256_set1_epi32(x[r][b].start[h]);
+#pragma GCC unroll 8
+        for (int k = h * 8 / n_sub; k < (h + 1) * 8 / n_sub; k++) {
+            __m256i w = codes_at(t, z, half, k);
+            for (int r = 0; r < n_rows; r++) {
+                int32_t v;
+                memcpy(&v, x[r][b].q + 4 * k, 4);
+                dot[r] = dot_four(dot[r], w, _mm256_set1_epi32(v), is_signed);
+            }
+        }
+        int at = h * PACK_LANES + half * 8;
+        for (int r = 0; r < n_rows; r++) {
+            __m256 d = _mm256_mul_ps(_mm256_cvtepi32_ps(dot[r]), _mm256_loadu_ps(s + at));
+            sum[r] = _mm256_fmadd_ps(d, _mm256_set1_ps(x[r][b].d), sum[r]);
+            if (mins)
+                sum[r] = _mm256_fnmadd_ps(_mm256_loadu_ps(m + at), _mm256_set1_ps(x[r][b].sum[h]),
+                                          sum[r]);
+        }
+    }
+}
+
+INLINE void packed_rows(num_type t, const pack_kind *kind, const int n_sub, const bool mins,
+                        const uint8_t *z, int32_t n, const xblock *const *x, const int n_rows,
+                        float *acc)
+{
+    __m256 sum[2][2];
+    for (int half = 0; half < 2; half++)
+        for (int r = 0; r < n_rows; r++)
+            sum[half][r] = _mm256_loadu_ps(acc + r * TILE_COLS + 8 * half);
+    for (int32_t b0 = 0; b0 < n; b0 += kind->n_blocks, z += kind->super_bytes) {
+        float s[16 * PACK_LANES], m[16 * PACK_LANES];
+        take_scales(t, z, s, m);
+        for (int i = 0; i < kind->super_bytes; i += 64)
+            _mm_prefetch((const char *)z + 8192 + i, _MM_HINT_T0);
+        for (int j = 0; j < kind->n_blocks; j++)
+            for (int half = 0; half < 2; half++)
+                packed_block(t, n_sub, mins, z + kind->scale_bytes + j * kind->block_bytes,
+                             s + j * n_sub * PACK_LANES, m + j * n_sub * PACK_LANES, x, b0 + j,
+                             n_rows, half, sum[half]);
+    }
+    for (int half = 0; half < 2; half++)
+        for (int r = 0; r < n_rows; r++)
+            _mm256_storeu_ps(acc + r * TILE_COLS + 8 * half, sum[half][r]);
+}
+
+static void packed_tile(const pack_kind *kind, const uint8_t *const group[TILE_GROUPS], int32_t n,
+                        const xblock *const *x, int32_t n_rows, float *acc)
+{
+    for (int g = 0; g < TILE_GROUPS; g++, acc += PACK_LANES)
+        switch (kind->type) {
+#define PACKED(t, n_sub, mins)                                                                     \
+    case t:                                                                                        \
+        if (n_rows == 1)                                                                           \
+            packed_rows(t, kind, n_sub, mins, group[g], n, x, 1, acc);                             \
+        else                                                                                       \
+            packed_rows(t, kind, n_sub, mins, group[g], n, x, 2, acc);                             \
+        break;
+            EVERY_KIND(PACKED)
+#undef PACKED
+        default:
+            break;
+        }
+}
+
+INLINE void unpack_as(num_type t, const pack_kind *kind, const int n_sub, const uint8_t *z,
+                      int32_t n, uint8_t *q, float *s, float *m)
+{
+    for (int32_t b0 = 0; b0 < n; b0 += kind->n_blocks, z += kind->super_bytes) {
+        take_scales(t, z, s, m);
+        s += kind->n_blocks * n_sub * PACK_LANES;
+        m += kind->n_blocks * n_sub * PACK_LANES;
+        for (int j = 0; j < kind->n_blocks; j++, q += PACK_CODES)
+            for (int k = 0; k < 8; k++)
+                for (int half = 0; half < 2; half++)
+                    _mm256_storeu_si256(
+                        (__m256i *)(void *)(q + 64 * k + 32 * half),
+                        codes_at(t, z + kind->scale_bytes + j * kind->block_bytes, half, k));
+    }
+}
+
+static void unpack(const pack_kind *kind, const uint8_t *z, int32_t n, uint8_t *q, float *s,
+                   float *m)
+{
+    switch (kind->type) {
+#define UNPACK(t, n_sub, mins)                                                                     \
+    case t:                                                                                        \
+        unpack_as(t, kind, n_sub, z, n, q, s, m);                                                  \
+        break;
+        EVERY_KIND(UNPACK)
+#undef UNPACK
+    default:
+        break;
+    }
+}
+
 const cpu_kernels cpu_kernels_avx2 = {
     .name = "avx2",
     SHARED_KERNELS,
     .code_tile = code_tile,
-    .expand = k_expand,
+    .expand = unpack,
+    .packed_tile = packed_tile,
+    .packed_rows = 2,
 };

@@ -287,24 +287,15 @@ INLINE bool in_256(num_type t)
     return t == NUM_Q2_K || t == NUM_Q3_K || t == NUM_Q4_K || t == NUM_Q5_K || t == NUM_Q6_K ||
            t == NUM_IQ4_XS;
 }
-INLINE bool with_mins(num_type t)
-{
-    return t == NUM_Q4_1 || t == NUM_Q5_1 || t == NUM_Q2_K || t == NUM_Q4_K || t == NUM_Q5_K;
-}
-INLINE int scales_per_32(num_type t)
-{
-    return t == NUM_Q2_K || t == NUM_Q3_K || t == NUM_Q6_K ? 2 : 1;
-}
-
 /* acc[r][o] += as code_rows, straight from the packed layout: one group, one to four rows
  * layout: pack_int.h; codes go from memory to registers to vpdpbusd and are not stored
  * order:  that of code_rows, operation by operation, so the bits are the same
  * bound:  reading the weights; 64 cycles of multiplies per 2304 bytes of q4_k and row */
-INLINE void packed_rows(num_type t, const pack_kind *kind, const uint8_t *z, int32_t n,
-                        const xblock *const *x, const int n_rows, float *acc)
+INLINE void packed_rows(num_type t, const int n_sub, const bool mins, const pack_kind *kind,
+                        const uint8_t *z, int32_t n, const xblock *const *x, const int n_rows,
+                        float *acc)
 {
-    const bool mins = with_mins(t);
-    const int n_sub = scales_per_32(t), n_blocks = in_256(t) ? 8 : 1;
+    const int n_blocks = in_256(t) ? 8 : 1;
     __m512 sum[4];
     for (int r = 0; r < n_rows; r++)
         sum[r] = _mm512_loadu_ps(acc + r * TILE_COLS);
@@ -341,30 +332,31 @@ INLINE void packed_rows(num_type t, const pack_kind *kind, const uint8_t *z, int
         _mm512_storeu_ps(acc + r * TILE_COLS, sum[r]);
 }
 
-INLINE void packed_tile_as(num_type t, const pack_kind *kind, const uint8_t *const *group,
-                           int32_t n, const xblock *const *x, int32_t n_rows, float *acc)
+INLINE void packed_tile_as(num_type t, const int n_sub, const bool mins, const pack_kind *kind,
+                           const uint8_t *const *group, int32_t n, const xblock *const *x,
+                           int32_t n_rows, float *acc)
 {
     for (int g = 0; g < TILE_GROUPS; g++, acc += PACK_LANES)
         switch (n_rows) {
         case 1:
-            packed_rows(t, kind, group[g], n, x, 1, acc);
+            packed_rows(t, n_sub, mins, kind, group[g], n, x, 1, acc);
             break;
         case 2:
-            packed_rows(t, kind, group[g], n, x, 2, acc);
+            packed_rows(t, n_sub, mins, kind, group[g], n, x, 2, acc);
             break;
         case 3:
-            packed_rows(t, kind, group[g], n, x, 3, acc);
+            packed_rows(t, n_sub, mins, kind, group[g], n, x, 3, acc);
             break;
         default:
-            packed_rows(t, kind, group[g], n, x, 4, acc);
+            packed_rows(t, n_sub, mins, kind, group[g], n, x, 4, acc);
         }
 }
 
 /* The same codes and scales to memory, for code_tile to use many times. */
-INLINE void unpack_as(num_type t, const pack_kind *kind, const uint8_t *z, int32_t n, uint8_t *q,
-                      float *s, float *m)
+INLINE void unpack_as(num_type t, const int n_sub, const bool mins, const pack_kind *kind,
+                      const uint8_t *z, int32_t n, uint8_t *q, float *s, float *m)
 {
-    const int n_blocks = in_256(t) ? 8 : 1, n_scales = n_blocks * scales_per_32(t);
+    const int n_blocks = in_256(t) ? 8 : 1, n_scales = n_blocks * n_sub;
     for (int32_t b0 = 0; b0 < n; b0 += n_blocks, z += kind->super_bytes) {
         uint8_t six[64];
         __m512 d, dm;
@@ -378,34 +370,19 @@ INLINE void unpack_as(num_type t, const pack_kind *kind, const uint8_t *z, int32
 #pragma GCC unroll 16
         for (int a = 0; a < n_scales; a++, s += PACK_LANES, m += PACK_LANES) {
             _mm512_storeu_ps(s, scale_of(t, z, six, a, d));
-            if (with_mins(t))
+            if (mins)
                 _mm512_storeu_ps(m, min_of(t, z, six, a, dm));
         }
     }
 }
 
-#define EVERY_KIND(DO)                                                                             \
-    DO(NUM_Q4_0)                                                                                   \
-    DO(NUM_Q4_1)                                                                                   \
-    DO(NUM_Q5_0)                                                                                   \
-    DO(NUM_Q5_1)                                                                                   \
-    DO(NUM_Q8_0)                                                                                   \
-    DO(NUM_Q2_K)                                                                                   \
-    DO(NUM_Q3_K)                                                                                   \
-    DO(NUM_Q4_K)                                                                                   \
-    DO(NUM_Q5_K)                                                                                   \
-    DO(NUM_Q6_K)                                                                                   \
-    DO(NUM_IQ4_NL)                                                                                 \
-    DO(NUM_IQ4_XS)                                                                                 \
-    DO(NUM_MXFP4)
-
 static void packed_tile(const pack_kind *kind, const uint8_t *const group[TILE_GROUPS], int32_t n,
                         const xblock *const *x, int32_t n_rows, float *acc)
 {
     switch (kind->type) {
-#define PACKED(t)                                                                                  \
+#define PACKED(t, n_sub, mins)                                                                     \
     case t:                                                                                        \
-        packed_tile_as(t, kind, group, n, x, n_rows, acc);                                         \
+        packed_tile_as(t, n_sub, mins, kind, group, n, x, n_rows, acc);                            \
         break;
         EVERY_KIND(PACKED)
     default:
@@ -417,9 +394,9 @@ static void unpack(const pack_kind *kind, const uint8_t *z, int32_t n, uint8_t *
                    float *m)
 {
     switch (kind->type) {
-#define UNPACK(t)                                                                                  \
+#define UNPACK(t, n_sub, mins)                                                                     \
     case t:                                                                                        \
-        unpack_as(t, kind, z, n, q, s, m);                                                         \
+        unpack_as(t, n_sub, mins, kind, z, n, q, s, m);                                            \
         break;
         EVERY_KIND(UNPACK)
     default:
