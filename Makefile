@@ -80,7 +80,11 @@ bench-ops: $(BUILD)/bench_ops ## times the CPU device's ops; then build/bench_op
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-test: $(BUILD)/carat_test $(BUILD)/carat carat ## unit and end-to-end tests
+# A program of a user of the library: plain C, the public header, the shared library.
+$(BUILD)/chat: examples/chat.c include/carat.h libcarat.so
+	$(Q)$(CC) -std=c11 $(WARN) -Iinclude -o $@ $< -L. -lcarat -Wl,-rpath,$(CURDIR)
+
+test: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## unit and end-to-end tests
 	$(BUILD)/carat_test -j 2
 
 check: test floors map ## test, plus the house rules

@@ -303,11 +303,14 @@ TEST(decode_allocates_nothing_between_first_and_last_token)
     o.sampling.repeat_penalty = 1.1f;
     o.stop = stops;
     o.n_stop = 2;
-    record *r = generate(s, ids, 20, &o);
-    CHECK_EQ(r->n, 200);
-    CHECK_EQ(r->allocs_at_last - r->allocs_at_first, 0);
-    CHECK(r->logprob_sum < 0);
-    mem_free(r);
+    for (int parse = 0; parse < 2; parse++) {
+        o.parse = parse;
+        record *r = generate(s, ids, 20, &o);
+        CHECK_EQ(r->n, 200);
+        CHECK_EQ(r->allocs_at_last - r->allocs_at_first, 0);
+        CHECK(r->logprob_sum < 0);
+        mem_free(r);
+    }
     carat_session_close(s);
     carat_model_close(m);
 }

@@ -512,3 +512,20 @@ TEST(demo_conversation_with_tools_thoughts_and_files)
     ask_bundled("", "inference engine",
                 ARGS("run", "-q", "--greedy", "--messages", saved, "What is carat?"));
 }
+
+TEST(demo_through_the_library_from_plain_c)
+{
+    spawned r;
+    need_bundled();
+    const char *model = test_path("models/demo.gguf");
+    spawn_carat(&r, &(spawn_options){.program = "chat"}, ARGS(model, "What is 12 + 30?"));
+    if (r.code == 126)
+        test_skip("the example is built by `make test` alone");
+    CHECK_EQ(r.code, 0);
+    CHECK(strstr(str_text(&r.out), "42"));
+    spawned_free(&r);
+    spawn_carat(&r, &(spawn_options){.program = "chat"}, ARGS("/nowhere.gguf", "hi"));
+    CHECK_EQ(r.code, 1);
+    CHECK(!strncmp(str_text(&r.err), "chat: /nowhere.gguf", 19));
+    spawned_free(&r);
+}

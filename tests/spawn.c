@@ -14,26 +14,25 @@
 
 enum { ARGS_MAX = 64, PATIENCE_MS = 60000 };
 
-static const char *program(void)
+static const char *find_program(const char *name)
 {
     static char path[1024];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 8);
-    CHECK(n > 0);
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path / 2);
+    CHECK(n > 0 && strlen(name) < sizeof path / 4);
     path[n] = 0;
     char *slash = strrchr(path, '/');
     CHECK(slash);
-    strcpy(slash, "/carat");
-    CHECK_MSG(!access(path, X_OK), "%s is not built", path);
+    strcpy(slash + 1, name);
     return path;
 }
 
-static void become(const char *const *args)
+static void become(const char *name, const char *const *args)
 {
-    const char *argv[ARGS_MAX] = {"carat"};
+    const char *argv[ARGS_MAX] = {name};
     int n = 1;
     for (; *args && n < ARGS_MAX - 1; args++)
         argv[n++] = *args;
-    const char *path = program();
+    const char *path = find_program(name);
     signal(SIGPIPE, SIG_DFL);
     alarm(0);
     execv(path, (char *const *)argv);
@@ -94,7 +93,7 @@ void spawn_carat(spawned *r, const spawn_options *o, const char *const *args)
         else
             dup2(out[1], 1);
         dup2(errs[1], 2);
-        become(args);
+        become(o->program ? o->program : "carat", args);
     }
     close(in[0]);
     close(out[1]);
@@ -156,7 +155,7 @@ void terminal_open(terminal *t, const char *const *env, const char *const *args)
             dup2(child, fd);
         close(child);
         close(t->fd);
-        become(args);
+        become("carat", args);
     }
     close(child);
 }
