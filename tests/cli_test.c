@@ -419,9 +419,9 @@ TEST(demo_recalls_from_the_middle_of_a_long_text)
 {
     need_bundled();
     str text = {0};
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0; i < 110; i++) {
         str_puts(&text, "The wind moved the leaves, and a crow called from the tower. ");
-        if (i == 90)
+        if (i == 50)
             str_puts(&text, "The secret code of the red drum is 6154. ");
     }
     ask_bundled(str_text(&text), "6154",
