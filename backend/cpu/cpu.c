@@ -205,7 +205,7 @@ static bool runs_here(const cpu_kernels *k)
     if (k == &cpu_kernels_avx512)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+               __builtin_cpu_supports("avx512vnni");
     if (k == &cpu_kernels_avx2)
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 #endif
