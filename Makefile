@@ -1,5 +1,7 @@
 # carat: `make` builds ./carat and the libraries; `make help` lists the rest.
 CC ?= gcc
+OBJCOPY ?= objcopy
+NM ?= nm
 BUILD ?= build
 DEBUG ?=
 # make V=1 shows the commands
@@ -34,7 +36,7 @@ TEST_OBJ := $(call obj,$(TEST_SRC))
 VERSION := $(shell sed -n 's/^.define CARAT_VERSION_[A-Z]* //p' include/carat.h | paste -sd.)
 SONAME = libcarat.so.$(firstword $(subst ., ,$(VERSION)))
 
-.PHONY: all help check test asan ubsan tsan fuzz clean floors map format size install uninstall
+.PHONY: all help check test asan ubsan tsan fuzz clean floors map symbols format size install uninstall
 all: carat libcarat.a libcarat.so
 
 # The program is built beside its objects, so that each kind of build has its own to test.
@@ -42,9 +44,12 @@ carat: $(BUILD)/carat
 	$(Q)cp -f $< $@
 $(BUILD)/carat: $(APP_OBJ) $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS) -ledit
+# One object, in which only carat_* is left to link with: a program may have a str_free of its own.
 libcarat.a: $(LIB_OBJ)
 	@rm -f $@
-	$(Q)$(AR) rcs $@ $(LIB_OBJ)
+	$(Q)$(CC) -r -nostdlib -o $(BUILD)/libcarat.o $(LIB_OBJ)
+	$(Q)$(OBJCOPY) --localize-hidden $(BUILD)/libcarat.o
+	$(Q)$(AR) rcs $@ $(BUILD)/libcarat.o
 libcarat.so: $(LIB_OBJ)
 	$(Q)$(CC) -shared -Wl,-soname,$(SONAME) -o $@ $(LIB_OBJ) $(LDFLAGS) $(LIBS)
 	$(Q)ln -sf $@ $(SONAME)
@@ -54,7 +59,7 @@ $(BUILD)/carat_test: $(TEST_OBJ) $(filter-out $(BUILD)/apps/main.o,$(APP_OBJ)) $
 
 # Kernels for one instruction set each; cpu.c picks one at run time.
 $(BUILD)/%_avx2.o: ISA = -mavx2 -mfma -mf16c
-$(BUILD)/%_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 \
+$(BUILD)/%_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni \
                            -mavx2 -mfma -mf16c -mprefer-vector-width=512
 # The bundled model becomes part of the program, once it is there.
 DEMO := $(wildcard models/demo.gguf)
@@ -65,13 +70,13 @@ $(BUILD)/%.o: %.c Makefile
 	$(Q)$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
 -include $(LIB_OBJ:.o=.d) $(APP_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(wildcard $(BUILD)/bench/*.d)
 
-$(BUILD)/bench_tokenize: $(BUILD)/bench/tokenize.o $(BUILD)/tests/vocab_json.o libcarat.a
+$(BUILD)/bench_tokenize: $(BUILD)/bench/tokenize.o $(BUILD)/tests/vocab_json.o $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
 .PHONY: bench-tokenize
 bench-tokenize: $(BUILD)/bench_tokenize ## times the tokenizer; bench/tokenize.c says more
 	$(BUILD)/bench_tokenize
 
-$(BUILD)/bench_ops: $(BUILD)/bench/ops.o libcarat.a
+$(BUILD)/bench_ops: $(BUILD)/bench/ops.o $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
 .PHONY: bench-ops
 bench-ops: $(BUILD)/bench_ops ## times the CPU device's ops; then build/bench_ops [SUBSTRING]
@@ -87,7 +92,7 @@ $(BUILD)/chat: examples/chat.c include/carat.h libcarat.so
 test: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## unit and end-to-end tests
 	$(BUILD)/carat_test -j 2
 
-check: test floors map ## test, plus the house rules
+check: test floors map symbols ## test, plus the house rules
 
 asan: ## check under AddressSanitizer
 	$(MAKE) BUILD=build/asan DEBUG=1 SAN="-fsanitize=address -fno-omit-frame-pointer" build/asan/carat_test build/asan/carat
@@ -117,6 +122,10 @@ floors: ## fail on an #include that goes up the house
 	@tools/floors.sh
 map: ## fail on a file DESIGN.md does not name
 	@tools/map.sh
+symbols: libcarat.a libcarat.so ## fail on a name that a library shows and that is not carat's
+	@bad=$$({ $(NM) -g --defined-only libcarat.a; $(NM) -D --defined-only libcarat.so; } | \
+	    awk 'NF == 3 && $$3 !~ /^(carat_|_)/ { print $$3 }'); \
+	[ -z "$$bad" ] || { echo "libcarat shows" $$bad; exit 1; }
 format: ## let clang-format decide
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
 size: ## the ten largest files and functions
