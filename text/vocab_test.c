@@ -1,0 +1,230 @@
+/* vocab_test.c - what is accepted as a vocabulary, what its tokens print as, what ends a turn. */
+#include "tests/test.h"
+#include "tests/toy_vocab.h"
+#include "text/vocab_int.h"
+#include "base/mem.h"
+
+typedef struct source {
+    const char *model, *pre;
+    const char *pieces[16];
+    int types[16];
+    const char *merges[8];
+    int32_t bos, eos, eot;
+} source;
+
+static status build(const source *s, vocab **v, err *e)
+{
+    vocab_builder *b;
+    int64_t n = 0, m = 0;
+    vocab_settings set = {s->model, s->pre, s->bos - 1, s->eos - 1, s->eot - 1, -1, -1};
+    while (n < 16 && s->pieces[n])
+        n++;
+    while (m < 8 && s->merges[m])
+        m++;
+    *v = NULL;
+    status st = vocab_begin(&b, n + 256, m, e);
+    if (st)
+        return st;
+    for (int64_t i = 0; i < n; i++)
+        vocab_add_token(b, s->pieces[i], strlen(s->pieces[i]), s->types[i] ? s->types[i] : 1);
+    for (int i = 0; i < 256; i++) {
+        char piece[8];
+        snprintf(piece, sizeof piece, "<0x%02X>", (unsigned)i);
+        vocab_add_token(b, piece, 6, TOKEN_BYTE);
+    }
+    for (int64_t i = 0; i < m; i++)
+        vocab_add_merge(b, s->merges[i], strlen(s->merges[i]));
+    return vocab_finish(b, &set, v, e);
+}
+
+/* Ids in a source are given plus one, so that zero means absent. */
+static void refused(const source *s, status want, const char *sentence)
+{
+    vocab *v;
+    err e = {0};
+    CHECK_STATUS(build(s, &v, &e), want);
+    CHECK(!v);
+    CHECK_MSG(strstr(e.text, sentence), "\"%s\" does not say \"%s\"", e.text, sentence);
+}
+
+TEST(vocabularies_that_are_refused)
+{
+    refused(&(source){"gemma4", NULL, {"a", "b", "a"}, {0}, {"a b"}, 0, 0, 0}, E_FORMAT,
+            "pieces 0 and 2 are both \"a\"");
+    refused(&(source){"gemma4", NULL, {"a", "b"}, {0}, {NULL}, 0, 0, 0}, E_FORMAT, "no merges");
+    refused(&(source){"gemma4", NULL, {"a", "b"}, {0}, {"a b"}, 0, 0, 0}, E_FORMAT,
+            "the whole is not a piece");
+    refused(&(source){"gemma4", NULL, {"a", "ac"}, {0}, {"a c"}, 0, 0, 0}, E_FORMAT,
+            "the second is not a piece");
+    refused(&(source){"gemma4", NULL, {"a", "aa"}, {0}, {"a a", "a a"}, 0, 0, 0}, E_FORMAT,
+            "merges 0 and 1 join the same pieces");
+    refused(&(source){"gemma4", NULL, {"a"}, {0}, {"ab"}, 0, 0, 0}, E_FORMAT,
+            "not two pieces and a space");
+    refused(&(source){"gemma4", NULL, {"a"}, {0}, {"a "}, 0, 0, 0}, E_FORMAT,
+            "not two pieces and a space");
+    refused(&(source){"gemma4", NULL, {"a", "aa"}, {7}, {"a a"}, 0, 0, 0}, E_FORMAT, "type 7");
+    refused(&(source){"gemma4", NULL, {"a", "aa"}, {6}, {"a a"}, 0, 0, 0}, E_FORMAT,
+            "of type byte but is spelled \"a\"");
+    refused(&(source){"gemma4", NULL, {"", "a", "aa"}, {0}, {"a a"}, 0, 0, 0}, E_FORMAT,
+            "piece 0 is empty");
+    refused(&(source){"gemma4", NULL, {"a", "aa"}, {0}, {"a a"}, 999, 0, 0}, E_FORMAT,
+            "begin-of-sequence id is 998");
+    refused(&(source){"gpt2", "qwen2", {"a", "aa"}, {0}, {"a a"}, 0, 0, 0}, E_UNSUPPORTED,
+            "\"gpt2\"");
+    refused(&(source){"llama", NULL, {"a", "aa"}, {0}, {NULL}, 0, 0, 0}, E_UNSUPPORTED,
+            "\"llama\"");
+    vocab_builder *b;
+    err e = {0};
+    CHECK_STATUS(vocab_begin(&b, INT64_MAX, 0, &e), E_FORMAT);
+    e = (err){0};
+    CHECK_STATUS(vocab_begin(&b, 10, -1, &e), E_FORMAT);
+    e = (err){0};
+    CHECK_OK(vocab_begin(&b, 3, 0, &e), e);
+    vocab *v;
+    vocab_settings set = {"gemma4", NULL, -1, -1, -1, -1, -1};
+    CHECK_STATUS(vocab_finish(b, &set, &v, &e), E_ARG); /* announced three, none came */
+    e = (err){0};
+    CHECK_OK(vocab_begin(&b, 1, 1, &e), e);
+    vocab_add_token(b, "a", 1, 1);
+    vocab_abandon(b);
+}
+
+TEST(vocabularies_without_bytes_need_an_unknown_token)
+{
+    vocab_builder *b;
+    vocab *v;
+    err e = {0};
+    id_list ids = {0};
+    vocab_settings set = {"gemma4", NULL, -1, -1, -1, -1, -1};
+    for (int unk = 0; unk < 2; unk++) {
+        CHECK_OK(vocab_begin(&b, 3, 1, &e), e);
+        vocab_add_token(b, "a", 1, 1);
+        vocab_add_token(b, "aa", 2, 1);
+        vocab_add_token(b, unk ? "<unk>" : "b", unk ? 5 : 1, unk ? TOKEN_UNKNOWN : 1);
+        vocab_add_merge(b, "a a", 3);
+        CHECK_EQ(vocab_finish(b, &set, &v, &e), unk ? OK : E_FORMAT);
+        e = (err){0};
+    }
+    CHECK_OK(vocab_encode(v, "aaxyz\xC3\xA9 a", 9, SPECIAL_USER, &ids, &e), e);
+    CHECK_EQ(ids.n, 3); /* aa, one unknown for all of "xyz..." and the space, a */
+    CHECK_EQ(ids.at[1], 2);
+    id_list_free(&ids);
+    vocab_close(v);
+}
+
+TEST(kinds_are_told_by_model_pre_and_merges)
+{
+    vocab *v;
+    err e = {0};
+    source s = {"llama", "gemma4", {"a", "aa"}, {0}, {"a a"}, 0, 0, 0};
+    CHECK_OK(build(&s, &v, &e), e);
+    CHECK_EQ(vocab_kind_of(v), VOCAB_GEMMA4);
+    vocab_close(v);
+    s.pre = NULL; /* merges decide */
+    CHECK_OK(build(&s, &v, &e), e);
+    vocab_close(v);
+    s = (source){.model = "no_vocab"};
+    CHECK_OK(build(&s, &v, &e), e);
+    CHECK_EQ(vocab_kind_of(v), VOCAB_NONE);
+    id_list ids = {0};
+    CHECK_STATUS(vocab_encode(v, "a", 1, SPECIAL_ALL, &ids, &e), E_UNSUPPORTED);
+    vocab_close(v);
+}
+
+TEST(turns_end_by_spelling_and_by_the_files_ids)
+{
+    vocab *v;
+    err e = {0};
+    source s = {"gemma4",
+                NULL,
+                {"a", "aa", "</s>", "<eos>", "<turn|>", "<|tool_response>", "<bos>", "<end>"},
+                {1, 1, 1, 3, 3, 4, 3, 3},
+                {"a a"},
+                0,
+                3, /* the file says </s>: an HTML tag in this family, never an end */
+                8};
+    CHECK_OK(build(&s, &v, &e), e);
+    const bool want[] = {false, false, false, true, true, true, false, true};
+    for (int id = 0; id < 8; id++)
+        CHECK_EQ(vocab_is_eog(v, id), want[id]);
+    CHECK(!vocab_is_eog(v, -1) && !vocab_is_eog(v, 1 << 20));
+    CHECK_EQ(vocab_bos(v), 6);
+    vocab_close(v);
+}
+
+static void shows(const vocab *v, const char *piece, bool special, const char *want)
+{
+    size_t n;
+    const char *text = vocab_text(v, vocab_find(v, piece, strlen(piece)), special, &n);
+    CHECK_MSG(text && n == strlen(want) && !memcmp(text, want, n), "%s prints as \"%.*s\"", piece,
+              (int)n, text ? text : "");
+}
+
+TEST(tokens_print_as_their_type_says)
+{
+    toy *t = toy_gemma();
+    size_t n;
+    shows(t->v, "\xE2\x96\x81the", false, " the");
+    shows(t->v, "\xE2\x96\x81\xE2\x96\x81", false, "  ");
+    shows(t->v, "<0x41>", false, "A");
+    shows(t->v, "<|channel>", false, "<|channel>");
+    shows(t->v, "<|\"|>", false, "<|\"|>");
+    shows(t->v, "<|turn>", false, "<|turn>"); /* the output parser drops it */
+    shows(t->v, "<|tool_response>", false, "");
+    shows(t->v, "<|tool_response>", true, "<|tool_response>");
+    shows(t->v, "<turn|>", false, "");
+    shows(t->v, "<bos>", true, "<bos>");
+    shows(t->v, "<|image|>", false, "");
+    CHECK(!vocab_text(t->v, -1, true, &n) && !vocab_text(t->v, t->n_pieces, true, &n));
+    CHECK(!vocab_piece(t->v, t->n_pieces, &n));
+    int32_t n_never;
+    const int32_t *never = vocab_never_sampled(t->v, &n_never);
+    CHECK_EQ(n_never, 7);
+    for (int i = 0; i < n_never; i++)
+        CHECK_EQ(vocab_type(t->v, never[i]), TOKEN_CONTROL);
+    toy_free(t);
+}
+
+TEST(plain_text_never_merges_into_structure)
+{
+    vocab *v;
+    err e = {0};
+    id_list ids = {0};
+    source s = {"gemma4", NULL, {"<", "x", ">", "<x", "<x>"}, {1, 1, 1, 1, 3}, {"< x", "<x >"}, 0,
+                0,        0};
+    CHECK_OK(build(&s, &v, &e), e);
+    CHECK_OK(vocab_encode(v, "<x>", 3, SPECIAL_NONE, &ids, &e), e);
+    CHECK_EQ(ids.n, 2);
+    CHECK_EQ(ids.at[0], 3);
+    ids.n = 0;
+    CHECK_OK(vocab_encode(v, "<x>", 3, SPECIAL_ALL, &ids, &e), e);
+    CHECK_EQ(ids.n, 1);
+    CHECK_EQ(ids.at[0], 4);
+    id_list_free(&ids);
+    vocab_close(v);
+}
+
+static status build_and_encode(void *arg, err *e)
+{
+    static const source s = {
+        "gemma4", NULL, {"a", "aa", "<x>", "aaaa"}, {1, 1, 3, 1}, {"a a", "aa aa"}, 0, 0, 0};
+    char text[600];
+    vocab *v;
+    id_list ids = {0};
+    (void)arg;
+    memset(text, 'a', sizeof text);
+    memcpy(text + 100, "<x>", 3);
+    status st = build(&s, &v, e);
+    if (!st)
+        st = vocab_encode(v, text, sizeof text, SPECIAL_ALL, &ids, e);
+    if (st)
+        CHECK_EQ(ids.n, 0);
+    id_list_free(&ids);
+    vocab_close(v);
+    return st;
+}
+
+TEST(vocabulary_survives_every_failed_allocation)
+{
+    test_every_allocation(build_and_encode, NULL);
+}
