@@ -123,7 +123,9 @@ static bool read_line(editor *ed, const char *prompt, str *out)
     ed->prompt = prompt;
     ed->dropped = false;
     el_set(ed->el, EL_PREP_TERM, 1); /* before the prompt is seen: Ctrl-C is a key from now on */
+    term_prompting(true);
     const char *line = el_gets(ed->el, &n);
+    term_prompting(false);
     if (ed->dropped) {
         fputs("\n", stderr);
         return true;
@@ -377,7 +379,7 @@ int run_interactive(chat *c, const run_options *o)
     }
     term_note("%s, %s, context %d. /help lists the commands, Ctrl-D leaves.", c->info.name,
               c->info.file_type, carat_session_n_ctx(c->s));
-    while (!quit && !c->out.broken) {
+    while (!quit && !c->out.broken && !term_terminated()) {
         err e = {0};
         bool speak_now = false, asked = false;
         status st = OK;

@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
+#include <termios.h>
 #include <unistd.h>
 
 enum { BAR_AFTER_MS = 300, BAR_EVERY_MS = 80, BAR_CELLS = 24, EXIT_INTERRUPTED = 130 };
@@ -154,11 +154,22 @@ bool term_progress(void *user, const char *what, uint64_t done, uint64_t total)
 
 static _Atomic(carat_session *) watched;
 static atomic_int n_interrupts;
-static bool handling;
+static atomic_bool terminated, prompting;
+static struct termios at_start;
+static bool handling, has_terminal;
 
 static void on_signal(int sig)
 {
-    (void)sig;
+    if (sig == SIGTERM && atomic_load(&prompting)) {
+        /* Nothing to finish: end at once, but not with the terminal as the line editor has it. */
+        if (has_terminal)
+            tcsetattr(STDIN_FILENO, TCSANOW, &at_start);
+        signal(sig, SIG_DFL);
+        raise(sig);
+        return;
+    }
+    if (sig == SIGTERM)
+        atomic_store(&terminated, true);
     /* The first is obeyed at the next token or chunk; who insists does not want to wait. */
     if (atomic_fetch_add(&n_interrupts, 1) >= 1)
         _exit(EXIT_INTERRUPTED);
@@ -175,12 +186,23 @@ void term_watch(carat_session *s)
     if (s && term_interrupts()) /* came while nothing was watched */
         carat_session_cancel(s);
     if (!handling) {
+        has_terminal = !tcgetattr(STDIN_FILENO, &at_start);
         struct sigaction sa = {.sa_handler = on_signal};
         sigemptyset(&sa.sa_mask);
         sigaction(SIGINT, &sa, NULL); /* no SA_RESTART: a read of the prompt must end too */
         sigaction(SIGTERM, &sa, NULL);
         handling = true;
     }
+}
+
+void term_prompting(bool on)
+{
+    atomic_store(&prompting, on);
+}
+
+bool term_terminated(void)
+{
+    return atomic_load(&terminated);
 }
 
 int term_interrupts(void)

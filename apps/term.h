@@ -32,5 +32,7 @@ void term_progress_clear(void);
  * ends the program with 130. A session must not be closed while it is watched. */
 void term_watch(carat_session *s); /* NULL: no session, and the count begins anew */
 int term_interrupts(void);         /* since the last term_watch(NULL) */
+void term_prompting(bool on);      /* a line is being typed: SIGTERM ends the program at once */
+bool term_terminated(void);        /* by SIGTERM, at some time */
 
 #endif

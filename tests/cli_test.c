@@ -385,6 +385,20 @@ TEST(cli_end_of_input_leaves_the_conversation)
     CHECK_EQ(terminal_close(&t), 0);
 }
 
+TEST(cli_termination_ends_a_conversation_and_an_answer)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 20});
+    char state[512];
+    terminal t;
+    snprintf(state, sizeof state, "XDG_STATE_HOME=%s", test_temp("state"));
+    terminal_open(&t, ARGS(state, "TERM=dumb"), ARGS("run", "-m", m, "--raw"));
+    terminal_expect(&t, ">>> ");
+    kill(t.pid, SIGTERM);
+    CHECK_EQ(terminal_close(&t), 128 + SIGTERM);
+    run_and_check(&(spawn_options){.signal = SIGTERM}, 130, "cancelled",
+                  ARGS("run", "-m", m, "--raw", "-c", "131072", "--ignore-eog", "hi"));
+}
+
 /* ---- The bundled model ----------------------------------------------------------------- */
 
 /* Some of its skills, through every door of the program. How good it is at them is measured by
