@@ -6,6 +6,7 @@
 #include "tests/toy_model.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 /* ---- Helpers --------------------------------------------------------------------------- */
 
@@ -510,6 +511,59 @@ TEST(sessions_in_several_threads_do_not_disturb_each_other)
     for (int i = 0; i < 4; i++)
         mem_free(w[i].x);
     carat_model_close(m);
+}
+
+typedef struct evals {
+    carat_session *s;
+    atomic_bool done;
+    status st;
+    err e;
+} evals;
+
+static void *eval_again_and_again(void *arg)
+{
+    evals *v = arg;
+    int32_t ids[40];
+    for (int i = 0; i < 40; i++)
+        ids[i] = 5 + i;
+    for (int i = 0; i < 20 && !v->st; i++) {
+        carat_reset(v->s);
+        v->st = carat_eval(v->s, ids, 40, false, NULL, NULL, &v->e);
+    }
+    atomic_store(&v->done, true);
+    return NULL;
+}
+
+/* A wrapped device knows the call it is in: plans, which are calls too, have to wait. */
+TEST(a_session_that_opens_does_not_disturb_a_wrapped_pass)
+{
+    carat_model *m = toy_model_open(NULL, &(carat_model_options){.wrap = "check"});
+    evals v = {.s = open_session(m, CTX, 0)};
+    pthread_t thread;
+    CHECK(!pthread_create(&thread, NULL, eval_again_and_again, &v));
+    while (!atomic_load(&v.done))
+        carat_session_close(open_session(m, CTX, 0));
+    pthread_join(thread, NULL);
+    CHECK_OK(v.st, v.e);
+    carat_session_close(v.s);
+    carat_model_close(m);
+}
+
+TEST(a_file_read_into_memory_is_planned_beside_its_copies)
+{
+    const char *path = toy_model_write(NULL);
+    for (int direct = 0; direct < 2; direct++) {
+        carat_model *m = NULL;
+        carat_memory_plan p;
+        err e = {0};
+        CHECK_OK(carat_model_open(path, &(carat_model_options){.no_mmap = direct}, &m, &e), e);
+        CHECK_OK(carat_plan(m, NULL, &p, &e), e);
+        CHECK(p.weight_bytes && p.repack_bytes);
+        uint64_t most = p.weight_bytes > p.repack_bytes ? p.weight_bytes : p.repack_bytes;
+        CHECK_EQ(p.total_bytes - p.kv_swa_bytes - p.kv_global_bytes - p.scratch_bytes,
+                 direct ? p.weight_bytes + p.repack_bytes : most);
+        carat_model_close(m);
+    }
 }
 
 /* ---- Refusals -------------------------------------------------------------------------- */

@@ -7,7 +7,6 @@
 #include "engine/engine_int.h"
 #include "base/mem.h"
 
-
 static status kv_type(const char *name, num_type *t, err *e)
 {
     if (!num_parse(name, t) || (*t != NUM_F16 && *t != NUM_BF16 && *t != NUM_F32))
@@ -73,6 +72,17 @@ static int32_t rows_max(const session_shape *s)
     return s->chunk > s->n_outputs ? s->chunk : s->n_outputs;
 }
 
+/* A dry pass is a pass: a wrapped device keeps the call it is in, and no two may mix. */
+static status plan_pass(const carat_model *m, const kv_layout *l, int32_t rows, int32_t outs,
+                        model_costs *c, err *e)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)&m->pass_lock; /* all else of m stays as it is */
+    pthread_mutex_lock(lock);
+    status st = model_plan(&m->core, m->dev, l, rows, outs, c, e);
+    pthread_mutex_unlock(lock);
+    return st;
+}
+
 /* Kernels change with the number of rows, and what they need beside their result with it, so the
  * largest pass need not be the hungriest: all small counts are tried, then every doubling. With
  * logits of no row, one, all but one and all of those allowed. */
@@ -87,7 +97,7 @@ static status worst_pass(const carat_model *m, const session_shape *s, const kv_
         const int32_t wanted[4] = {0, 1, outs - 1, outs};
         for (int i = 0; i < 4; i++) {
             model_costs c;
-            if ((st = model_plan(&m->core, m->dev, l, rows, wanted[i], &c, e)))
+            if ((st = plan_pass(m, l, rows, wanted[i], &c, e)))
                 return st;
             if (c.scratch_bytes > worst->scratch_bytes)
                 worst->scratch_bytes = c.scratch_bytes;
@@ -121,6 +131,8 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
     /* Repacked weights are not read from the file again, so its pages may leave memory. */
     uint64_t weights =
         plan->weight_bytes > plan->repack_bytes ? plan->weight_bytes : plan->repack_bytes;
+    if (m->direct)
+        weights = plan->weight_bytes + plan->repack_bytes;
     plan->total_bytes = weights + plan->kv_swa_bytes + plan->kv_global_bytes + plan->scratch_bytes;
     uint64_t free_bytes = mem_available_bytes();
     plan->available_bytes = free_bytes ? free_bytes + m->taken_bytes : 0;
