@@ -201,8 +201,6 @@ static status load_weights(carat_model *m, const carat_model_options *opt, err *
     m->loaded = true;
     for (int32_t i = 0; i < m->core.n_weights; i++)
         m->taken_bytes += m->core.weights[i]->packed_bytes;
-    if (opt->no_mmap)
-        m->taken_bytes += m->core.file.file_bytes;
     return OK;
 }
 
@@ -230,6 +228,8 @@ static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **o
     m->has_lock = true;
     if ((st = model_bind(&m->core, g, e)))
         goto out;
+    m->direct = opt->no_mmap && m->core.file.part; /* bytes of the caller's are the caller's */
+    m->taken_bytes = m->direct ? m->core.file.file_bytes : 0;
     if ((st = name_file_type(m, e)))
         goto out;
     if ((st = open_text(m, e)))

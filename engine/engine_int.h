@@ -38,6 +38,7 @@ struct carat_model {
     char *file_type;      /* "Q4_K_M" */
     bool loaded;          /* weights are on the device */
     bool overcommit;      /* the caller does not want to be refused */
+    bool direct;          /* the file was read into memory of ours, which no kernel can take back */
     uint64_t taken_bytes; /* anonymous memory that loading took: packed or copied weights */
     double load_ms;
     carat_progress_fn progress; /* also told about prefill */

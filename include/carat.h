@@ -184,7 +184,8 @@ typedef struct carat_memory_plan {
     uint64_t repack_bytes;   /* copies made for speed */
     uint64_t kv_swa_bytes, kv_global_bytes;
     uint64_t scratch_bytes;
-    uint64_t total_bytes;     /* at work: weights that were repacked are not read from the file */
+    uint64_t total_bytes;     /* at work: weights that were repacked are not read from the file,
+                                 but stay in memory with no_mmap */
     uint64_t available_bytes; /* what the machine says it can give, this model included; 0 unknown */
     int32_t n_ctx, chunk, n_ring_slots;
 } carat_memory_plan;
