@@ -158,6 +158,9 @@ static inline uint32_t rank_of(encoder *E, symbol a, symbol b)
 static int merge_small(encoder *E, symbol *s, int n)
 {
     uint32_t rank[SMALL_SYMBOLS];
+    /* The table is larger than the caches: ask for all slots before waiting for the first. */
+    for (int i = 0; i + 1 < n; i++)
+        pair_prefetch(E->v, s[i], s[i + 1]);
     for (int i = 0; i + 1 < n; i++)
         rank[i] = rank_of(E, s[i], s[i + 1]);
     for (;;) {
@@ -171,6 +174,10 @@ static int merge_small(encoder *E, symbol *s, int n)
         if (low == NO_RANK)
             return n;
         s[best] = E->v->merged[low];
+        if (best > 0)
+            pair_prefetch(E->v, s[best - 1], s[best]);
+        if (best + 2 < n)
+            pair_prefetch(E->v, s[best], s[best + 2]);
         n--;
         for (int i = best + 1; i < n; i++) {
             s[i] = s[i + 1];

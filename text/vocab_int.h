@@ -134,6 +134,11 @@ static inline uint64_t pair_key(int32_t left, int32_t right)
     return (uint64_t)(uint32_t)left << 21 | (uint32_t)right;
 }
 
+static inline void pair_prefetch(const vocab *v, int32_t left, int32_t right)
+{
+    __builtin_prefetch(&v->pair[(uint32_t)hash_pair(left, right) & v->pair_mask]);
+}
+
 /* The rank of the merge of two pieces, or NO_RANK. */
 static inline uint32_t pair_rank(const vocab *v, int32_t left, int32_t right)
 {
