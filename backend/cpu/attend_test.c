@@ -300,7 +300,7 @@ TEST(cpu_attention_of_two_sequences_and_of_trees)
 /* A row alone, in a chunk and beside another sequence: the same bits. */
 TEST(cpu_attention_rows_do_not_notice_their_neighbours)
 {
-    enum { PAST = 700, ROWS = 48 };
+    enum { PAST = 300, ROWS = 24 };
     uint64_t rng = test_seed();
     for (int a = 0; a < N_ISA; a++)
         for (int i = 0; i < N_SHAPES; i++) {
