@@ -15,6 +15,7 @@
 #include <string.h>
 
 enum {
+    NUCLEUS = 256,   /* candidates that top_p usually needs at most */
     BLOCK = 64,      /* logits per maximum; a vector loop's worth */
     RADIX_BITS = 11, /* 3 rounds for 32 bits; 8 KiB of counters stay in the first cache */
     RADIX_N = 1 << RADIX_BITS,
@@ -211,7 +212,7 @@ static void sift_down(candidate *c, int32_t n, int32_t i)
 
 /* Puts the best of c[0..n) in front, best first, until `mass` of exp(logit - max) is reached (at
  * least one). Returns how many stand there; the rest of the array is spent. */
-static int32_t order_until(candidate *c, int32_t n, double mass)
+static int32_t order_until(candidate *c, int32_t n, double mass, bool *reached)
 {
     int32_t left = n;
     double sum = 0, max = 0;
@@ -227,6 +228,7 @@ static int32_t order_until(candidate *c, int32_t n, double mass)
         c[left] = t; /* taken from the top, put at the end: the best is last */
     }
     int32_t kept = n - left;
+    *reached = sum >= mass;
     memmove(c, c + left, (size_t)kept * sizeof *c);
     for (int32_t i = 0, j = kept - 1; i < j; i++, j--) {
         candidate t = c[i];
@@ -314,6 +316,21 @@ static int32_t draw(const candidate *c, int32_t n, double temperature, uint64_t 
     return last; /* rounding may leave u just above the sum of all: then the last is right */
 }
 
+/* s->cand holds n candidates, of which the smallest set with top_p of their mass is kept. Nearly
+ * always a few hundred are enough, and those are found without ordering the rest. */
+static int32_t cut_top_p(sampler *s, const carat_sampling *p, const float *x, int32_t n)
+{
+    double mass = (double)p->top_p * sum_exp(s->cand, n, max_logit(s->cand, n));
+    bool reached = false;
+    if (n > 4 * NUCLEUS) {
+        int32_t kept = order_until(s->cand, collect(s, x, NUCLEUS), mass, &reached);
+        if (reached)
+            return kept;
+        n = collect(s, x, p->top_k);
+    }
+    return order_until(s->cand, n, mass, &reached);
+}
+
 int32_t sample_pick(sampler *s, const carat_sampling *p, float *x, const int32_t *past,
                     int64_t n_past, uint64_t *rng_state)
 {
@@ -325,7 +342,7 @@ int32_t sample_pick(sampler *s, const carat_sampling *p, float *x, const int32_t
         return pick_largest(s, x);
     int32_t n = collect(s, x, p->top_k);
     if (p->top_p < 1)
-        n = order_until(s->cand, n, (double)p->top_p * sum_exp(s->cand, n, max_logit(s->cand, n)));
+        n = cut_top_p(s, p, x, n);
     if (p->min_p > 0) {
         float least = max_logit(s->cand, n) + logf(p->min_p);
         int32_t kept = 0;
@@ -349,7 +366,8 @@ void sample_logprobs(sampler *s, const float *x, int32_t id, float *of_id, carat
     double log_sum = max + log(sum);
     *of_id = (float)(x[id] - log_sum);
     int32_t found = n > 0 ? collect(s, x, n) : 0;
-    found = order_until(s->cand, found, INFINITY);
+    bool reached;
+    found = order_until(s->cand, found, INFINITY, &reached);
     for (int32_t i = 0; i < n; i++)
         top[i] = i < found ? (carat_logprob){s->cand[i].id, (float)(s->cand[i].logit - log_sum)}
                            : (carat_logprob){-1, -INFINITY};
