@@ -51,8 +51,9 @@ static const char about[] =
     "--vs, both programs run every repetition in turn and the ratio is the other's time by ours:\n"
     "above 1 is faster than the other.\n"
     "\n"
-    "GB/s counts the weights a decoded token reads, not the cache. GFLOP/s counts two operations\n"
-    "for every active weight and prompt token, also where a layer skips rows nobody asks for.";
+    "GB/s counts the weights a decoded token reads, not the cache. GFLOP/s counts the matrix\n"
+    "products of a prompt: layers that nobody's keys depend on are skipped for all but its last\n"
+    "token, and so they are in the count.";
 
 /* "512,4096": whole numbers, ascending or not. */
 static status parse_list(const char *name, const char *text, int32_t *list, int *n, err *e)

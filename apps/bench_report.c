@@ -42,6 +42,12 @@ double bench_spread(const bench_samples *s)
     return 0.5 * (double)(x[s->n - 1] - x[0]) / bench_median_ns(s);
 }
 
+/* Of the matrix products: what a chunk costs, shared among its tokens. */
+static double flops_per_token(const bench_setup *b)
+{
+    return (double)b->plan.chunk_flops / b->plan.chunk;
+}
+
 static double rate(const bench_test *t, const bench_samples *s)
 {
     return s->n ? bench_tokens(t) / (bench_median_ns(s) * 1e-9) : 0;
@@ -96,7 +102,7 @@ void bench_print_test(const bench_setup *b, const bench_test *t, FILE *f)
     print_time(f, bench_median_ns(&t->ours));
     fprintf(f, " %10.2f   ±%4.1f %%", r, 100 * bench_spread(&t->ours));
     if (t->n_prompt) {
-        double flops = 2 * (double)b->info.n_params_active * r;
+        double flops = flops_per_token(b) * r;
         fprintf(f, " %6.0f GFLOP/s  %3.0f %% int8", flops * 1e-9,
                 100 * flops / b->ceilings.int8_ops);
     } else {
@@ -178,7 +184,7 @@ static json_t *test_json(const bench_setup *b, const bench_test *t)
     if (t->n_gen)
         put_real(o, "weight_bytes_per_second", (double)b->info.active_bytes_per_token * r);
     else
-        put_real(o, "flops_per_second", 2 * (double)b->info.n_params_active * r);
+        put_real(o, "flops_per_second", flops_per_token(b) * r);
     if (t->other.n) {
         json_t *other = json_object();
         put_samples(other, t, &t->other);
@@ -203,6 +209,7 @@ static json_t *setup_json(const bench_setup *b)
     put_int(plan, "kv_swa_bytes", b->plan.kv_swa_bytes);
     put_int(plan, "kv_global_bytes", b->plan.kv_global_bytes);
     put_int(plan, "scratch_bytes", b->plan.scratch_bytes);
+    put_int(plan, "chunk_flops", b->plan.chunk_flops);
     json_object_set_new(o, "plan", plan);
     put_int(o, "peak_bytes", mem_peak_bytes());
     return o;

@@ -101,6 +101,8 @@ static status worst_pass(const carat_model *m, const session_shape *s, const kv_
                 return st;
             if (c.scratch_bytes > worst->scratch_bytes)
                 worst->scratch_bytes = c.scratch_bytes;
+            if (c.flops > worst->flops)
+                worst->flops = c.flops;
             worst->repack_bytes = c.repack_bytes;
         }
         int32_t next = rows < ROWS_SMALL ? rows + 1 : 2 * rows;
@@ -127,6 +129,7 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
     plan->kv_swa_bytes = l.ring_bytes;
     plan->kv_global_bytes = l.linear_bytes;
     plan->scratch_bytes = costs.scratch_bytes;
+    plan->chunk_flops = costs.flops;
     plan->n_ring_slots = l.n_ring_slots;
     /* Repacked weights are not read from the file again, so its pages may leave memory. */
     uint64_t weights =

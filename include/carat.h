@@ -187,6 +187,7 @@ typedef struct carat_memory_plan {
     uint64_t total_bytes;     /* at work: weights that were repacked are not read from the file,
                                  but stay in memory with no_mmap */
     uint64_t available_bytes; /* what the machine says it can give, this model included; 0 unknown */
+    uint64_t chunk_flops; /* matrix products of a pass of chunk rows, n_outputs of them with logits */
     int32_t n_ctx, chunk, n_ring_slots;
 } carat_memory_plan;
 
