@@ -29,7 +29,8 @@
 #endif
 
 enum {
-    ROUNDS = 7,
+    ROUNDS_MIN = 5,
+    LOOP_MS = 400, /* of each loop: other work on the machine comes and goes in less */
     READ_BYTES_MIN = 1 << 28,
     READ_BYTES_MAX = 1 << 30,
     READ_CHUNK = 1 << 21,
@@ -234,11 +235,11 @@ static void chain_chunk(void *arg, int32_t chunk, int32_t thread)
     sink += (uint64_t)(int64_t)j->chain();
 }
 
-/* Seconds of the fastest of ROUNDS loops. */
+/* Seconds of the fastest round. */
 static double best_of(pool *p, int32_t n_chunks, pool_fn fn, job *j)
 {
-    double best = 0;
-    for (int i = 0; i < ROUNDS; i++) {
+    double best = 0, until = clock_ms() + LOOP_MS;
+    for (int i = 0; i < ROUNDS_MIN || clock_ms() < until; i++) {
         int64_t start = clock_ns();
         pool_run(p, n_chunks, fn, j);
         double t = (double)(clock_ns() - start) * 1e-9;
