@@ -19,6 +19,7 @@ typedef struct {
     const char *prefix;     /* of tensor names */
     num_type type;          /* F32, BF16 or F16 */
     int shards;             /* 1: one file */
+    int32_t n_layer;        /* stop after so many, if not 0 */
     bool nested;            /* config inside text_config, with global_head_dim */
     bool shared_keys;       /* keys of layers that read another's, too */
     bool pairs;             /* merges as pairs */
@@ -198,6 +199,7 @@ static const char *make_dir(const char *name, const char *size, const made *m, g
     const char *dir = test_temp(name);
     mkdir(dir, 0755);
     CHECK(gemma4_shape_named(size, s));
+    s->n_layer = m->n_layer ? m->n_layer : s->n_layer;
     put_config(dir, s, m);
     put_weights(dir, s, m);
     put_tokenizer(dir, m);
@@ -297,7 +299,10 @@ TEST(convert_keeps_every_value)
          "q8_0",
          0.01,
          {.prefix = "model.", .type = NUM_F16, .shards = 2, .pairs = true}},
-        {"tiny-wide", "q4_k_m", 0.12, {.prefix = "model.", .type = NUM_F16, .shards = 1}},
+        {"tiny-wide",
+         "q4_k_m",
+         0.12,
+         {.prefix = "model.", .type = NUM_F16, .shards = 1, .n_layer = 3}},
         {"tiny-dense", "q4_0", 0.12, {.prefix = "model.", .type = NUM_F32, .shards = 1}},
     };
     for (size_t i = 0; i < sizeof one / sizeof *one; i++) {
