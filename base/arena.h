@@ -13,7 +13,7 @@ typedef struct {
     size_t used, cap; /* of head */
 } arena;
 
-void *arena_alloc(arena *a, size_t n_bytes); /* zeroed, 16-aligned; NULL on failure */
+void *arena_alloc(arena *a, size_t n_bytes);        /* zeroed, 16-aligned; NULL on failure */
 void *arena_array(arena *a, size_t n, size_t size); /* the same, with n * size checked */
 char *arena_strndup(arena *a, const char *s, size_t n);
 void arena_free(arena *a); /* safe on a zeroed or freed arena */

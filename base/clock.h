@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-int64_t clock_ns(void);    /* monotonic, since some fixed point */
+int64_t clock_ns(void); /* monotonic, since some fixed point */
 double clock_ms(void);
 
 #endif

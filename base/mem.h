@@ -11,10 +11,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-void *mem_alloc(size_t n_bytes);                      /* uninitialised; NULL on failure */
-void *mem_calloc(size_t n, size_t size);              /* zeroed; NULL on failure or overflow */
-void *mem_realloc(void *p, size_t n, size_t size);    /* p stays valid when NULL is returned */
-void *mem_aligned(size_t align, size_t n_bytes);      /* mem_free frees it too */
+void *mem_alloc(size_t n_bytes);                   /* uninitialised; NULL on failure */
+void *mem_calloc(size_t n, size_t size);           /* zeroed; NULL on failure or overflow */
+void *mem_realloc(void *p, size_t n, size_t size); /* p stays valid when NULL is returned */
+void *mem_aligned(size_t align, size_t n_bytes);   /* mem_free frees it too */
 char *mem_strdup(const char *s);
 char *mem_strndup(const char *s, size_t n);
 void mem_free(void *p);
@@ -37,6 +37,6 @@ void mem_free_hook(void *p);
 uint64_t mem_available_bytes(void); /* MemAvailable, bounded by the cgroup's limit; 0 unknown */
 /* What the control group (version 2) at dir may still take; UINT64_MAX: it has no limit. */
 uint64_t mem_group_room(const char *dir);
-uint64_t mem_peak_bytes(void);      /* highest resident size of this process so far */
+uint64_t mem_peak_bytes(void); /* highest resident size of this process so far */
 
 #endif

@@ -16,8 +16,8 @@ void str_put(str *s, const char *bytes, size_t n);
 void str_puts(str *s, const char *text);
 void str_putc(str *s, char c);
 void str_printf(str *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void str_cut(str *s, size_t n);   /* keeps the first n bytes */
-void str_drop(str *s, size_t n);  /* removes the first n bytes */
+void str_cut(str *s, size_t n);     /* keeps the first n bytes */
+void str_drop(str *s, size_t n);    /* removes the first n bytes */
 const char *str_text(const str *s); /* "" when empty */
 char *str_take(str *s);             /* the bytes, now the caller's (mem_free); s is empty again */
 void str_free(str *s);

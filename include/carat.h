@@ -75,15 +75,15 @@ typedef bool (*carat_progress_fn)(void *user, const char *what, uint64_t done, u
 typedef void (*carat_log_fn)(void *user, const char *text);
 
 typedef struct carat_model_options {
-    int32_t n_threads;  /* 0: one per physical core this process may use */
-    bool no_mmap;       /* read the file instead of mapping it */
-    bool vocab_only;    /* metadata, tokenizer and plans, no weights: nothing large is touched */
-    bool reference;     /* the plain reference kernels (slow, exact): for tests and for doubt */
-    bool exact_f32;     /* activations stay f32 in matrix products: no int8 quantisation */
-    bool no_repack;     /* matrix products read the file's own layout: less memory, less speed */
-    bool overcommit;    /* go on even if the plan exceeds the memory that is available */
-    const char *wrap;   /* NULL, or any of "trace", "time", "check" joined by commas */
-    const char *isa;    /* NULL: the best this CPU has; or "portable", "avx2", "avx512", "neon" */
+    int32_t n_threads; /* 0: one per physical core this process may use */
+    bool no_mmap;      /* read the file instead of mapping it */
+    bool vocab_only;   /* metadata, tokenizer and plans, no weights: nothing large is touched */
+    bool reference;    /* the plain reference kernels (slow, exact): for tests and for doubt */
+    bool exact_f32;    /* activations stay f32 in matrix products: no int8 quantisation */
+    bool no_repack;    /* matrix products read the file's own layout: less memory, less speed */
+    bool overcommit;   /* go on even if the plan exceeds the memory that is available */
+    const char *wrap;  /* NULL, or any of "trace", "time", "check" joined by commas */
+    const char *isa;   /* NULL: the best this CPU has; or "portable", "avx2", "avx512", "neon" */
     carat_progress_fn progress; /* loading; and prefill, in tokens, unless events report it */
     void *progress_user;
     carat_log_fn log; /* for `wrap`; must not call back into the library */
@@ -101,14 +101,14 @@ CARAT_API carat_status carat_model_open_bytes(const void *bytes, size_t n_bytes,
 CARAT_API void carat_model_close(carat_model *m); /* NULL is fine; all sessions must be closed */
 
 typedef struct carat_model_info {
-    const char *name;          /* general.name, or the file name; owned by the model */
-    const char *architecture;  /* "gemma4" */
-    const char *file_type;     /* "Q4_K_M", or the commonest weight type */
-    const char *device;        /* "cpu (avx512, 2 threads)" */
+    const char *name;         /* general.name, or the file name; owned by the model */
+    const char *architecture; /* "gemma4" */
+    const char *file_type;    /* "Q4_K_M", or the commonest weight type */
+    const char *device;       /* "cpu (avx512, 2 threads)" */
     int32_t n_layer, n_embd, n_vocab, n_ctx_train, window;
-    uint64_t n_params, n_params_active; /* per token, with the head */
+    uint64_t n_params, n_params_active;            /* per token, with the head */
     uint64_t weight_bytes, active_bytes_per_token; /* resident; read per decoded token */
-    bool has_vocab, has_chat;  /* can turn text into tokens; has a chat format */
+    bool has_vocab, has_chat; /* can turn text into tokens; has a chat format */
 } carat_model_info;
 
 CARAT_API void carat_model_get_info(const carat_model *m, carat_model_info *info);
@@ -158,12 +158,12 @@ CARAT_API void carat_chat_free(carat_chat *c); /* safe on a zeroed or freed chat
 /* ---- Sessions -------------------------------------------------------------------------- */
 
 typedef struct carat_session_options {
-    int32_t n_ctx;      /* tokens the session can hold; 0: the model's own, bounded by memory */
-    int32_t chunk;      /* rows per prefill pass; 0: chosen by the device */
-    const char *kv_k;   /* element type of keys: "f16" (default), "bf16", "f32" */
-    const char *kv_v;   /* of values; NULL: as kv_k */
-    int32_t n_outputs;  /* rows of one pass that may give logits; 0: 16. carat_eval with all_logits
-                           runs passes of min(chunk, n_outputs) rows */
+    int32_t n_ctx;     /* tokens the session can hold; 0: the model's own, bounded by memory */
+    int32_t chunk;     /* rows per prefill pass; 0: chosen by the device */
+    const char *kv_k;  /* element type of keys: "f16" (default), "bf16", "f32" */
+    const char *kv_v;  /* of values; NULL: as kv_k */
+    int32_t n_outputs; /* rows of one pass that may give logits; 0: 16. carat_eval with all_logits
+                          runs passes of min(chunk, n_outputs) rows */
 } carat_session_options;
 
 CARAT_API carat_status carat_session_open(carat_model *m, const carat_session_options *opt,
@@ -180,14 +180,16 @@ CARAT_API const char *carat_session_reuse(const carat_session *s, int64_t *n_dro
 
 /* Bytes a session needs, by purpose, before it exists. n_ctx 0: the model's own. */
 typedef struct carat_memory_plan {
-    uint64_t weight_bytes;   /* of the file, mapped */
-    uint64_t repack_bytes;   /* copies made for speed */
+    uint64_t weight_bytes; /* of the file, mapped */
+    uint64_t repack_bytes; /* copies made for speed */
     uint64_t kv_swa_bytes, kv_global_bytes;
     uint64_t scratch_bytes;
-    uint64_t total_bytes;     /* at work: weights that were repacked are not read from the file,
-                                 but stay in memory with no_mmap */
-    uint64_t available_bytes; /* what the machine says it can give, this model included; 0 unknown */
-    uint64_t chunk_flops; /* matrix products of a pass of chunk rows, n_outputs of them with logits */
+    uint64_t total_bytes; /* at work: weights that were repacked are not read from the file,
+                             but stay in memory with no_mmap */
+    uint64_t
+        available_bytes; /* what the machine says it can give, this model included; 0 unknown */
+    uint64_t
+        chunk_flops; /* matrix products of a pass of chunk rows, n_outputs of them with logits */
     int32_t n_ctx, chunk, n_ring_slots;
 } carat_memory_plan;
 
@@ -198,9 +200,8 @@ CARAT_API carat_status carat_plan(const carat_model *m, const carat_session_opti
 /* Evaluates ids[0..n) as the whole timeline: keeps the longest prefix already cached, computes
  * the rest in chunks. logits may be NULL; else it receives f32 [n_vocab] of the last token, or
  * with all_logits [n_new, n_vocab] where n_new = n - *n_reused rows. n_reused may be NULL. */
-CARAT_API carat_status carat_eval(carat_session *s, const int32_t *ids, int64_t n,
-                                  bool all_logits, float *logits, int64_t *n_reused,
-                                  carat_error *e);
+CARAT_API carat_status carat_eval(carat_session *s, const int32_t *ids, int64_t n, bool all_logits,
+                                  float *logits, int64_t *n_reused, carat_error *e);
 /* Forgets positions >= n. Returns false if the rings no longer hold what that needs. */
 CARAT_API bool carat_rewind(carat_session *s, int64_t n);
 CARAT_API void carat_reset(carat_session *s);
@@ -213,12 +214,12 @@ typedef struct carat_logit_bias {
 } carat_logit_bias;
 
 typedef struct carat_sampling {
-    float temperature;    /* <= 0: greedy */
-    int32_t top_k;        /* <= 0: off */
-    float top_p, min_p;   /* 1 and 0: off */
-    float repeat_penalty; /* 1: off */
+    float temperature;                         /* <= 0: greedy */
+    int32_t top_k;                             /* <= 0: off */
+    float top_p, min_p;                        /* 1 and 0: off */
+    float repeat_penalty;                      /* 1: off */
     float presence_penalty, frequency_penalty; /* 0: off */
-    int32_t penalty_last_n; /* tokens looked back at; -1: all, 0: off */
+    int32_t penalty_last_n;                    /* tokens looked back at; -1: all, 0: off */
     uint32_t seed;
     const carat_logit_bias *bias; /* borrowed for the call */
     int32_t n_bias;
@@ -253,13 +254,13 @@ typedef struct carat_logprob {
 
 typedef struct carat_event {
     carat_event_kind kind;
-    int32_t id;              /* TOKEN */
-    float logprob;           /* TOKEN, with n_top_logprobs > 0 */
+    int32_t id;               /* TOKEN */
+    float logprob;            /* TOKEN, with n_top_logprobs > 0 */
     const carat_logprob *top; /* TOKEN: n_top best, best first */
     int32_t n_top;
     const char *text; /* REASONING, CONTENT, TOOL_CALL arguments: NUL-terminated valid UTF-8 */
     size_t n_text;
-    const char *name; /* TOOL_CALL */
+    const char *name;        /* TOOL_CALL */
     int64_t n_done, n_total; /* PREFILL */
     carat_finish finish;     /* END */
     const char *stop;        /* END: the stop string met, or NULL */
@@ -270,10 +271,10 @@ typedef bool (*carat_event_fn)(void *user, const carat_event *ev);
 
 typedef struct carat_generate_options {
     carat_sampling sampling;
-    int32_t max_tokens; /* <= 0: until the context is full */
+    int32_t max_tokens;      /* <= 0: until the context is full */
     const char *const *stop; /* stop strings; borrowed */
     int32_t n_stop;
-    bool parse;          /* split the output into reasoning, content and tool calls */
+    bool parse;           /* split the output into reasoning, content and tool calls */
     bool starts_thinking; /* the prompt ended inside a thought: as carat_chat_render said */
 } carat_generate_options;
 

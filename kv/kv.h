@@ -27,10 +27,10 @@ typedef struct kv_spec {
 } kv_spec;
 
 typedef struct kv_layout {
-    int32_t n;         /* stores */
-    kv_view *view;     /* [n], id == index */
-    int32_t n_ctx;     /* most tokens a timeline may hold */
-    int32_t rows_max;  /* most rows of one sequence in a pass */
+    int32_t n;            /* stores */
+    kv_view *view;        /* [n], id == index */
+    int32_t n_ctx;        /* most tokens a timeline may hold */
+    int32_t rows_max;     /* most rows of one sequence in a pass */
     int32_t n_ring_slots; /* the largest ring; 0 if all stores are linear */
     uint64_t ring_bytes, linear_bytes;
     arena mem;
@@ -55,7 +55,8 @@ void kv_close(kv_cache *c); /* safe on a zeroed or closed cache */
 /* May a pass add n rows after n_past? E_LIMIT with a sentence if not. Call before the pass; the
  * rows take indices n_past .. n_past+n-1. */
 status kv_reserve(kv_cache *c, int32_t n, err *e);
-void kv_commit(kv_cache *c, int32_t n); /* keep the first n rows of the pass; the rest are dropped */
+void kv_commit(kv_cache *c,
+               int32_t n); /* keep the first n rows of the pass; the rest are dropped */
 bool kv_can_rewind(const kv_cache *c, int64_t n_past);
 bool kv_rewind(kv_cache *c, int64_t n_past); /* false, and unchanged, if the rings forgot */
 void kv_reset(kv_cache *c);
@@ -66,7 +67,7 @@ typedef struct kv_batch {
     step st;
     int32_t rows_cap, seqs_cap;
     bool has_tree;
-    int32_t *i32;    /* backing of the step's int32 arrays */
+    int32_t *i32; /* backing of the step's int32 arrays */
     uint64_t *u64;
     kv_base *bases;
 } kv_batch;

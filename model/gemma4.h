@@ -9,10 +9,10 @@
 #include "model/model.h"
 
 typedef struct gemma4_layer {
-    bool swa;            /* sliding window, else global */
+    bool swa; /* sliding window, else global */
     bool owns_kv;
-    bool last_owner;     /* no later layer owns keys: from here on only wanted rows matter */
-    int32_t kv;          /* the store it reads; its own or its donor's */
+    bool last_owner; /* no later layer owns keys: from here on only wanted rows matter */
+    int32_t kv;      /* the store it reads; its own or its donor's */
     int32_t head_dim, n_head, n_head_kv, n_ff;
     const rope *rope;
     weight attn_norm, wq, wk, wv, wo, q_norm, k_norm, attn_post_norm;
@@ -20,7 +20,7 @@ typedef struct gemma4_layer {
     weight router, router_scale, expert_scale; /* experts: router.n_in > 0 */
     weight gate_exps, up_exps, down_exps;      /* up_exps empty: gate_exps holds both */
     weight dense_post_norm, expert_norm, expert_post_norm;
-    weight ple_gate, ple_proj, ple_post_norm;  /* per-layer embeddings: ple_gate.n_in > 0 */
+    weight ple_gate, ple_proj, ple_post_norm; /* per-layer embeddings: ple_gate.n_in > 0 */
     weight out_scale;
 } gemma4_layer;
 
@@ -36,7 +36,7 @@ typedef struct gemma4 {
 
 extern const model_arch gemma4_arch;
 
-status gemma4_bind(model *m, err *e);                            /* gemma4_bind.c */
+status gemma4_bind(model *m, err *e);                             /* gemma4_bind.c */
 mat gemma4_forward(pass *p, const model *m, const kv_layout *kv); /* gemma4.c */
 
 #endif

@@ -31,20 +31,20 @@ enum { MODEL_TABLES_MAX = 16 };
 
 struct model {
     const model_arch *arch;
-    gguf file;      /* owned */
+    gguf file;        /* owned */
     const char *name; /* general.name or the file's name */
     int32_t n_layer, n_embd, n_vocab, n_ctx_train, window;
-    int32_t n_kv;   /* layers that own keys */
-    const kv_spec *kv; /* [n_kv] */
+    int32_t n_kv;                                     /* layers that own keys */
+    const kv_spec *kv;                                /* [n_kv] */
     uint64_t n_params, n_params_active, active_bytes; /* active: per decoded token, with the head */
     int32_t n_suppress;
     const int32_t *suppress; /* ids never generated */
-    void *impl;     /* the architecture's own, in mem */
-    weight **weights; /* all that the forward pass uses, for loading */
+    void *impl;              /* the architecture's own, in mem */
+    weight **weights;        /* all that the forward pass uses, for loading */
     int32_t n_weights, weights_cap;
     model_table *tables; /* small computed arrays that ops read (rotation frequencies, id lists) */
     int32_t n_tables;
-    device *dev;    /* borrowed; NULL until loaded */
+    device *dev; /* borrowed; NULL until loaded */
     arena mem;
 };
 
@@ -55,7 +55,7 @@ status model_load(model *m, device *dev, carat_progress_fn progress, void *user,
 void model_free(model *m); /* safe on a zeroed or freed model */
 
 typedef struct model_costs {
-    size_t scratch_bytes;  /* for passes of up to `rows` rows of which `outs` give logits */
+    size_t scratch_bytes; /* for passes of up to `rows` rows of which `outs` give logits */
     uint64_t repack_bytes;
     uint64_t flops, weight_bytes; /* of one such pass */
 } model_costs;

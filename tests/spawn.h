@@ -8,7 +8,7 @@
 #include <stddef.h>
 
 typedef struct spawn_options {
-    const char *program; /* another program beside the tests; NULL: carat */
+    const char *program;  /* another program beside the tests; NULL: carat */
     const char *in;       /* stdin; NULL: empty */
     size_t n_in;          /* 0: strlen(in) */
     const char *out_path; /* stdout goes there; "" closes it */
