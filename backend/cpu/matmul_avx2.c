@@ -37,7 +37,7 @@ INLINE void code_rows(const int n_sub, const bool mins, const bool is_signed, co
             for (int r = 0; r < n_rows; r++)
                 dot[r] = mins || is_signed ? _mm256_setzero_si256()
                                            : _mm256_set1_epi32(x[r][b].start[h]);
-#pragma GCC unroll 8
+            UNROLL(8)
             for (int t = h * 8 / n_sub; t < (h + 1) * 8 / n_sub; t++) {
                 __m256i w = _mm256_loadu_si256(
                     (const __m256i *)(const void *)(c->q + (size_t)b * PACK_CODES + (size_t)t * 64 +
@@ -143,7 +143,7 @@ INLINE void packed_block(num_type t, const int n_sub, const bool mins, const uin
         for (int r = 0; r < n_rows; r++)
             dot[r] =
                 mins || is_signed ? _mm256_setzero_si256() : _mm256_set1_epi32(x[r][b].start[h]);
-#pragma GCC unroll 8
+        UNROLL(8)
         for (int k = h * 8 / n_sub; k < (h + 1) * 8 / n_sub; k++) {
             __m256i w = codes_at(t, z, half, k);
             for (int r = 0; r < n_rows; r++) {

@@ -36,7 +36,7 @@ INLINE void code_rows(const int n_sub, const bool mins, const codes c[TILE_GROUP
                 for (int g = 0; g < TILE_GROUPS; g++)
                     dot[g][r] = start;
             }
-#pragma GCC unroll 8
+            UNROLL(8)
             for (int t = h * 8 / n_sub; t < (h + 1) * 8 / n_sub; t++) {
                 __m512i w0 = _mm512_loadu_si512(c[0].q + (size_t)b * PACK_CODES + (size_t)t * 64);
                 __m512i w1 = _mm512_loadu_si512(c[1].q + (size_t)b * PACK_CODES + (size_t)t * 64);
@@ -303,7 +303,7 @@ INLINE void packed_rows(num_type t, const int n_sub, const bool mins, const pack
         uint8_t six[64];
         __m512 d, dm;
         scales_begin(t, z, six, &d, &dm);
-#pragma GCC unroll 8
+        UNROLL(8)
         for (int j = 0; j < n_blocks; j++) {
             __m512i w[8];
             codes_in_registers(t, z + kind->scale_bytes + j * kind->block_bytes, w);
@@ -367,7 +367,7 @@ INLINE void unpack_as(num_type t, const int n_sub, const bool mins, const pack_k
             for (int k = 0; k < 8; k++)
                 _mm512_storeu_si512(q + 64 * k, w[k]);
         }
-#pragma GCC unroll 16
+        UNROLL(16)
         for (int a = 0; a < n_scales; a++, s += PACK_LANES, m += PACK_LANES) {
             _mm512_storeu_ps(s, scale_of(t, z, six, a, d));
             if (mins)

@@ -25,6 +25,17 @@
 #include <arm_neon.h>
 #endif
 
+/* Before a loop of constant length whose arrays are to live in registers. Compilers refuse the
+ * wish, and warn, where sanitizers have made the loop unrecognisable. */
+#if defined(CARAT_DEBUG) || (defined(__GNUC__) && !defined(__OPTIMIZE__))
+#define UNROLL(n)
+#elif defined(__clang__)
+#define UNROLL(n) _Pragma("unroll")
+#else
+#define UNROLL_TEXT(text) _Pragma(#text)
+#define UNROLL(n) UNROLL_TEXT(GCC unroll n)
+#endif
+
 #define INLINE static inline __attribute__((always_inline, unused))
 
 typedef float vf __attribute__((vector_size(VL * 4)));
