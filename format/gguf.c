@@ -214,7 +214,7 @@ static status read_tensor(part *p, arena *mem, tensor *t, err *e)
     t->offset = rd_u64(&p->r); /* from the start of the data, for now */
     if (p->r.bad)
         return cut_short(p, "tensor records", e);
-    if (!num_format_of(t->type))
+    if (t->type >= NUM_TYPE_END || !num_format_of(t->type))
         return err_set(e, E_UNSUPPORTED, "%s: tensor %s has the unknown type %" PRIu32, p->path,
                        t->name, t->type);
     if (!tensor_measure(t, &why)) {

@@ -6,6 +6,12 @@
  */
 #include "num/num_int.h"
 
+void num_finite(const float *x, float *to, int n)
+{
+    for (int i = 0; i < n; i++)
+        to[i] = x[i] != x[i] ? 0 : fminf(fmaxf(x[i], -0x1.fffffep127f), 0x1.fffffep127f);
+}
+
 /* x itself, or clean filled from x with NaN as 0 and the infinities as the largest finite. */
 static const float *finite_block(const float *x, float clean[32])
 {
@@ -14,8 +20,7 @@ static const float *finite_block(const float *x, float clean[32])
         probe += x[i] * 0.0f;
     if (probe == 0)
         return x;
-    for (int i = 0; i < 32; i++)
-        clean[i] = x[i] != x[i] ? 0 : fminf(fmaxf(x[i], -0x1.fffffep127f), 0x1.fffffep127f);
+    num_finite(x, clean, 32);
     return clean;
 }
 

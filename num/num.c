@@ -47,8 +47,12 @@ static const num_format table[NUM_TYPE_END] = {
     [NUM_Q1_0] = {"q1_0", 128, 18, NEITHER},
 };
 
+static const num_format tq3_0 = {"tq3_0", NUM_ROT_GROUP, 56, BOTH(tq3_0)};
+
 const num_format *num_format_of(uint32_t type)
 {
+    if (type == NUM_TQ3_0)
+        return &tq3_0;
     return type < NUM_TYPE_END && table[type].name ? &table[type] : NULL;
 }
 

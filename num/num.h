@@ -47,8 +47,11 @@ typedef enum num_type {
     NUM_MXFP4 = 39,
     NUM_NVFP4 = 40,
     NUM_Q1_0 = 41,
-    NUM_TYPE_END = 64 /* above every number in use */
+    NUM_TYPE_END = 64, /* above every number that files use */
+    NUM_TQ3_0 = 1000   /* a format of caches: no file's number, and no name that num_parse knows */
 } num_type;
+
+enum { NUM_ROT_GROUP = 128 }; /* elements that a rotation mixes */
 
 /* dst[0..n) from n elements at src; n is a multiple of the block. */
 typedef void (*num_decode_fn)(const void *src, float *dst, int64_t n);
@@ -71,9 +74,21 @@ bool num_parse(const char *name, num_type *type); /* case-insensitive */
 /* Bytes of a row of n elements; false if n is not a multiple of the block, or on overflow. */
 bool num_row_bytes(uint32_t type, uint64_t n, uint64_t *n_bytes);
 
+/* x := Rot x and back, in place, for each group of NUM_ROT_GROUP; n is a multiple of it.
+ * Orthogonal: dot products and lengths stay. TQ3_0 encodes and decodes rotated values (tq3.c). */
+void num_rotate(float *x, int64_t n);
+void num_unrotate(float *x, int64_t n);
+/* Its two diagonals, for those who compute it elsewhere: Rot x = last * (H (first * x)) /
+ * sqrt(128), H the Walsh-Hadamard matrix in natural order. */
+void num_rotation_signs(float first[NUM_ROT_GROUP], float last[NUM_ROT_GROUP]);
+
 /* The plain dot product of a stored row with f32 x: decode, multiply, sum in double. The
  * definition that fast kernels are compared with. */
 double num_dot(uint32_t type, const void *row, const float *x, int64_t n);
+
+/* Levels of the codes of IQ4_NL and TQ3_0, for kernels. */
+extern const int8_t num_iq4_level[16];
+extern const float num_tq3_level[8];
 
 /* Scalars. f32 to f16 and bf16 round to nearest even; NaN stays NaN. */
 static inline float num_bits_f32(uint32_t u)

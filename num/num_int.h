@@ -8,9 +8,10 @@
 
 enum { QK = 256 }; /* elements of a super-block */
 
-/* The 16 levels of IQ4_NL and IQ4_XS; the 8 magnitudes of MXFP4, doubled, with both signs. */
-extern const int8_t num_iq4_level[16];
+/* The 8 magnitudes of MXFP4, doubled, with both signs. */
 extern const int8_t num_mxfp4_level[16];
+/* to = x with NaN as 0 and the infinities as the largest finite. */
+void num_finite(const float *x, float *to, int n);
 
 /* Fields are little-endian and unaligned. */
 static inline uint16_t ld_u16(const uint8_t *p)
@@ -71,6 +72,7 @@ NUM_DECODE(q6_k);
 NUM_DECODE(iq4_nl);
 NUM_DECODE(iq4_xs);
 NUM_DECODE(mxfp4);
+NUM_DECODE(tq3_0);
 
 NUM_ENCODE(f32);
 NUM_ENCODE(f16);
@@ -82,6 +84,7 @@ NUM_ENCODE(q5_1);
 NUM_ENCODE(q8_0);
 NUM_ENCODE(iq4_nl);
 NUM_ENCODE(mxfp4);
+NUM_ENCODE(tq3_0);
 NUM_ENCODE(q2_k);
 NUM_ENCODE(q3_k);
 NUM_ENCODE(q4_k);
