@@ -1,15 +1,15 @@
-/* decode.c - the only token loop: sampling, stop rules, budgets, cancellation, streaming.
+/* decode.c - the rules of the token loop: sampling, masks, stop rules, budgets, cancellation,
+ * streaming. Everything that generates drives this one state machine.
  *
  *     logits -> sample -> TOKEN event -> end of turn? -> bytes -> stream (whole characters, stop
  *     strings) -> answer parser (reasoning, content, calls) -> events -> budget? -> next pass
  *
  * All memory is taken before the first token; between the first and the last nothing here
- * allocates (the answer parser may grow its buffer for a tool call). Whatever ends the loop, the
+ * allocates (the answer parser may grow its buffer for a tool call). Whatever ends the answer, the
  * text that was held back is decided and shown, and the last event is END.
  */
-#include "engine/engine_int.h"
+#include "engine/generation.h"
 #include "engine/report.h"
-#include "base/clock.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "text/stream.h"
@@ -19,22 +19,31 @@
 
 enum { TEXT_BYTES = 4096, LOGPROBS_MAX = 20 };
 
-/* One carat_generate. */
-typedef struct decode {
-    carat_session *s;
+/* Where an answer is with its thoughts. The marks are tokens of the vocabulary; -1: none. */
+typedef struct thought {
+    int32_t open_id, close_id;
+    bool inside, cut;
+    int64_t n; /* tokens, marks included */
+} thought;
+
+struct generation {
+    const carat_model *m;
     carat_generate_options opt;
     carat_event_fn fn;
     void *user;
     stream text;
     answer_parser *parser; /* NULL: all text is content */
+    uint32_t *allowed;     /* of the mask; NULL without one */
     bool refused;          /* fn returned false: nothing but END is told from then on */
     bool ended;
     carat_finish finish;
-    int64_t n_prompt, n_generated;
+    int32_t id; /* the last token */
+    int64_t n_generated;
+    thought thought;
     err e; /* of the parser, which reports through callbacks */
     carat_logprob top[LOGPROBS_MAX];
     char buf[TEXT_BYTES]; /* events carry NUL-terminated text, streams do not */
-} decode;
+};
 
 void carat_sampling_default(const carat_model *m, carat_sampling *p)
 {
@@ -78,7 +87,7 @@ int32_t carat_sample(const carat_model *m, const carat_sampling *p, float *logit
 
 /* ---- Events ---------------------------------------------------------------------------- */
 
-static bool tell(decode *d, const carat_event *ev)
+static bool tell(generation *d, const carat_event *ev)
 {
     if (d->fn && !d->refused && !d->fn(d->user, ev))
         d->refused = true;
@@ -106,7 +115,7 @@ static size_t fitting(const char *text, size_t n)
 /* From the stream: whole characters, free of stop strings. */
 static bool take_text(void *user, const char *text, size_t n)
 {
-    decode *d = user;
+    generation *d = user;
     if (d->parser)
         return answer_put(d->parser, text, n, &d->e) == OK;
     while (n) {
@@ -121,167 +130,321 @@ static bool take_text(void *user, const char *text, size_t n)
     return true;
 }
 
-static bool tell_prefill(void *user, int64_t done, int64_t total)
+bool generation_tell_prefill(generation *g, int64_t done, int64_t total)
 {
-    return tell(user, &(carat_event){.kind = CARAT_EV_PREFILL, .n_done = done, .n_total = total});
+    return tell(g, &(carat_event){.kind = CARAT_EV_PREFILL, .n_done = done, .n_total = total});
 }
 
 /* ---- One token ------------------------------------------------------------------------- */
 
-/* From the session's logits to an id; -1 if there is nothing to choose from. The draw depends on
- * seed and position alone, so a repeated answer repeats, whatever batches it came in. */
-static int32_t pick(decode *d, float *logprob, int32_t *n_top)
+void generation_stop(generation *g, carat_finish why)
 {
-    carat_session *s = d->s;
-    const carat_sampling *p = &d->opt.sampling;
-    uint64_t rng = sample_rng_at(p->seed, s->kv.n_past);
-    if (p->n_top_logprobs > 0)
-        memcpy(s->raw, s->logits, (size_t)s->m->core.n_vocab * sizeof *s->raw);
-    ban_place_holders(s->m, s->logits);
-    int32_t id = sample_pick(&s->sampler, p, s->logits, s->id, s->kv.n_past, &rng);
-    if (id >= 0 && p->n_top_logprobs > 0) {
-        sample_logprobs(&s->sampler, s->raw, id, logprob, d->top, p->n_top_logprobs);
-        *n_top = p->n_top_logprobs;
-    }
-    return id;
+    if (!g->ended)
+        g->finish = why;
+    g->ended = true;
 }
 
-static void end(decode *d, carat_finish why)
+/* Must the thought end now, so that an answer still fits? */
+static bool thought_is_over(const generation *g)
 {
-    if (!d->ended)
-        d->finish = why;
-    d->ended = true;
+    const carat_generate_options *o = &g->opt;
+    if (!g->thought.inside)
+        return false;
+    if (o->max_thinking > 0 && g->thought.n >= o->max_thinking)
+        return true;
+    return o->answer_reserve > 0 && o->max_tokens > 0 &&
+           o->max_tokens - g->n_generated <= o->answer_reserve;
 }
 
-/* Makes id the next token of the answer and applies every rule that may end it. */
-static void accept(decode *d, int32_t id, float logprob, int32_t n_top)
+static status apply_mask(generation *g, float *logits, err *e)
 {
-    const carat_model *m = d->s->m;
-    size_t n = 0;
-    d->n_generated++;
-    carat_event ev = {
-        .kind = CARAT_EV_TOKEN, .id = id, .logprob = logprob, .top = d->top, .n_top = n_top};
-    if (!tell(d, &ev)) {
-        end(d, CARAT_FINISH_CANCELLED);
-        return;
+    const carat_mask *k = g->opt.mask;
+    int32_t n = g->m->core.n_vocab;
+    bool any = false;
+    memset(g->allowed, 0, ((size_t)n + 31) / 32 * sizeof *g->allowed);
+    switch (k->fill(k->user, g->allowed, n)) {
+    case CARAT_MASK_NONE:
+        return OK;
+    case CARAT_MASK_APPLY:
+        break;
+    default:
+        return err_set(e, E_LIMIT, "after %lld tokens the token mask gave up",
+                       (long long)g->n_generated);
     }
-    if (m->text && vocab_is_eog(m->text, id) && !d->opt.sampling.ignore_eog) {
-        end(d, CARAT_FINISH_STOP);
-        return;
+    for (int32_t id = 0; id < n; id++) {
+        if (g->allowed[id >> 5] >> (id & 31) & 1)
+            any |= logits[id] > -INFINITY;
+        else
+            logits[id] = -INFINITY;
     }
-    const char *bytes = m->text ? vocab_text(m->text, id, false, &n) : NULL;
-    if (bytes && n && !stream_put(&d->text, bytes, n))
-        end(d, d->text.met >= 0 ? CARAT_FINISH_STOP : CARAT_FINISH_CANCELLED);
-    if (d->n_generated == d->opt.max_tokens || d->s->kv.n_past == d->s->shape.n_ctx)
-        end(d, CARAT_FINISH_LENGTH);
+    if (!any)
+        return err_set(e, E_ARG, "after %lld tokens the token mask allows none",
+                       (long long)g->n_generated);
+    return OK;
 }
 
-/* The logits of the prompt's last token are in s->logits. Leaves why it ended in d. */
-static status loop(decode *d, err *e)
+/* From logits to an id. The draw depends on seed and position alone, so a repeated answer
+ * repeats, whatever batches it came in. */
+static status pick(generation *g, const timeline *t, workspace *w, float *logits, carat_event *ev,
+                   err *e)
 {
-    carat_session *s = d->s;
+    const carat_sampling *p = &g->opt.sampling;
+    uint64_t rng = sample_rng_at(p->seed, t->kv.n_past);
     status st;
-    for (;;) {
-        if (session_take_cancel(s))
-            end(d, CARAT_FINISH_CANCELLED);
-        if (d->ended)
-            return OK;
-        float logprob = 0;
-        int32_t n_top = 0, id = pick(d, &logprob, &n_top);
-        if (id < 0)
-            return err_set(e, E_NUMERIC, "after %lld tokens no token has a finite probability",
-                           (long long)s->kv.n_past);
-        accept(d, id, logprob, n_top);
-        if (!d->ended && (st = session_pass(s, &id, 1, KV_WANT_LAST, s->logits, e)))
+    if (p->n_top_logprobs > 0)
+        memcpy(w->raw, logits, (size_t)g->m->core.n_vocab * sizeof *w->raw);
+    if (thought_is_over(g)) {
+        ev->id = g->thought.close_id;
+        g->thought.cut = true;
+    } else {
+        ban_place_holders(g->m, logits);
+        if (g->opt.mask && (st = apply_mask(g, logits, e)))
             return st;
+        ev->id = sample_pick(&w->sampler, p, logits, t->id, t->kv.n_past, &rng);
     }
+    if (ev->id < 0)
+        return err_set(e, E_NUMERIC, "after %lld tokens no token has a finite probability",
+                       (long long)t->kv.n_past);
+    if (p->n_top_logprobs > 0) {
+        sample_logprobs(&w->sampler, w->raw, ev->id, &ev->logprob, g->top, p->n_top_logprobs);
+        ev->n_top = p->n_top_logprobs;
+        ev->top = g->top;
+    }
+    return OK;
+}
+
+static void count_thought(thought *t, int32_t id)
+{
+    if (id == t->open_id)
+        t->inside = true;
+    t->n += t->inside;
+    if (id == t->close_id)
+        t->inside = false;
+}
+
+/* Makes ev's token the next of the answer and applies every rule that may end it. */
+static void accept(generation *g, const carat_event *ev, bool context_full)
+{
+    const carat_model *m = g->m;
+    size_t n = 0;
+    g->id = ev->id;
+    g->n_generated++;
+    count_thought(&g->thought, ev->id);
+    if (g->opt.mask && g->opt.mask->accept)
+        g->opt.mask->accept(g->opt.mask->user, ev->id);
+    if (!tell(g, ev)) {
+        generation_stop(g, CARAT_FINISH_CANCELLED);
+        return;
+    }
+    if (m->text && vocab_is_eog(m->text, ev->id) && !g->opt.sampling.ignore_eog) {
+        generation_stop(g, CARAT_FINISH_STOP);
+        return;
+    }
+    const char *bytes = m->text ? vocab_text(m->text, ev->id, false, &n) : NULL;
+    if (bytes && n && !stream_put(&g->text, bytes, n))
+        generation_stop(g, g->text.met >= 0 ? CARAT_FINISH_STOP : CARAT_FINISH_CANCELLED);
+    if (g->n_generated == g->opt.max_tokens || context_full)
+        generation_stop(g, CARAT_FINISH_LENGTH);
+}
+
+status generation_next(generation *g, const timeline *t, workspace *w, float *logits, err *e)
+{
+    carat_event ev = {.kind = CARAT_EV_TOKEN};
+    status st = pick(g, t, w, logits, &ev, e);
+    if (!st)
+        accept(g, &ev, t->kv.n_past == t->kv.layout->n_ctx);
+    return st;
+}
+
+int32_t generation_token(const generation *g)
+{
+    return g->id;
+}
+
+bool generation_ended(const generation *g)
+{
+    return g->ended;
+}
+
+int64_t generation_count(const generation *g)
+{
+    return g->n_generated;
+}
+
+void generation_report(const generation *g, carat_timings *t)
+{
+    t->n_generated = g->n_generated;
+    t->n_thinking = g->thought.n;
+    t->thinking_cut = g->thought.cut;
+    t->finish = g->finish;
 }
 
 /* ---- Begin and end --------------------------------------------------------------------- */
 
-static status open_decode(decode *d, const carat_generate_options *opt, err *e)
+static status open_thought(generation *g, err *e)
 {
-    const carat_model *m = d->s->m;
+    static const char open[] = "<|channel>", close[] = "<channel|>";
+    const carat_model *m = g->m;
+    thought *t = &g->thought;
+    t->open_id = t->close_id = -1;
+    if (m->text && m->chat != CHAT_NONE) {
+        t->open_id = vocab_find(m->text, open, sizeof open - 1);
+        t->close_id = vocab_find(m->text, close, sizeof close - 1);
+    }
+    t->inside = g->opt.starts_thinking;
+    if (t->close_id < 0 && (g->opt.max_thinking > 0 || g->opt.answer_reserve > 0))
+        return err_set(e, E_UNSUPPORTED,
+                       "%s: a thinking budget, and its chat format has no "
+                       "thoughts",
+                       m->core.file.path);
+    return OK;
+}
+
+static status open_mask(generation *g, err *e)
+{
+    size_t words = ((size_t)g->m->core.n_vocab + 31) / 32;
+    if (!g->opt.mask)
+        return OK;
+    if (!g->opt.mask->fill)
+        return err_set(e, E_ARG, "a token mask without its fill function");
+    g->allowed = mem_calloc(words, sizeof *g->allowed);
+    return g->allowed ? OK : err_memory(e, "a token mask", words * sizeof *g->allowed);
+}
+
+static status open_parts(generation *g, err *e)
+{
+    const carat_model *m = g->m;
     status st;
-    if (opt)
-        d->opt = *opt;
-    else
-        carat_sampling_default(m, &d->opt.sampling);
-    if ((st = sample_check(&d->opt.sampling, m->core.n_vocab, e)))
+    if ((st = sample_check(&g->opt.sampling, m->core.n_vocab, e)))
         return st;
-    if (d->opt.n_stop < 0 || (d->opt.n_stop && !d->opt.stop))
+    if (g->opt.n_stop < 0 || (g->opt.n_stop && !g->opt.stop))
         return err_set(e, E_ARG, "carat_generate: a list of stop strings without entries");
-    if (!m->text && (d->opt.n_stop || d->opt.parse))
+    if (!m->text && (g->opt.n_stop || g->opt.parse))
         return err_set(e, E_UNSUPPORTED,
                        "%s has no vocabulary, so there is no text to parse or to stop at",
                        m->core.file.path);
-    if (d->opt.parse &&
-        (st = answer_open(&d->parser, m->chat, d->opt.starts_thinking, tell_answer, d, e)))
+    if ((st = open_thought(g, e)) || (st = open_mask(g, e)))
         return st;
-    return stream_init(&d->text, d->opt.stop, d->opt.n_stop, take_text, d, e);
+    if (g->opt.parse &&
+        (st = answer_open(&g->parser, m->chat, g->opt.starts_thinking, tell_answer, g, e)))
+        return st;
+    return stream_init(&g->text, g->opt.stop, g->opt.n_stop, take_text, g, e);
 }
 
-/* Decides all text that was held back, and tells END. */
-static status close_answer(decode *d, err *e)
+status generation_open(generation **out, const carat_model *m, const carat_generate_options *opt,
+                       carat_event_fn fn, void *user, err *e)
 {
-    if (!d->refused)
-        stream_end(&d->text);
+    generation *g = mem_calloc(1, sizeof *g);
+    *out = NULL;
+    if (!g)
+        return err_memory(e, "an answer", sizeof *g);
+    *g = (generation){.m = m, .fn = fn, .user = user, .id = -1};
+    g->text.met = -1;
+    if (opt)
+        g->opt = *opt;
+    else
+        carat_sampling_default(m, &g->opt.sampling);
+    status st = open_parts(g, e);
+    if (st)
+        generation_close(g);
+    else
+        *out = g;
+    return st;
+}
+
+void generation_close(generation *g)
+{
+    if (!g)
+        return;
+    stream_free(&g->text);
+    answer_close(g->parser);
+    mem_free(g->allowed);
+    mem_free(g);
+}
+
+status generation_finish(generation *g, err *e)
+{
+    if (!g->refused)
+        stream_end(&g->text);
     /* Ended from outside: half a call must not be completed by guessing and then run. */
-    if (d->parser && (d->finish != CARAT_FINISH_STOP || d->text.met >= 0))
-        answer_was_cut(d->parser);
-    if (d->parser && !d->refused)
-        answer_end(d->parser, &d->e);
-    if (d->refused)
-        d->finish = CARAT_FINISH_CANCELLED;
-    else if (d->e.status)
-        return err_set(e, d->e.status, "%s", d->e.text);
-    if (d->finish == CARAT_FINISH_STOP && d->parser && answer_n_calls(d->parser) > 0)
-        d->finish = CARAT_FINISH_TOOL_CALLS;
-    d->refused = false;
-    tell(d, &(carat_event){.kind = CARAT_EV_END,
-                           .finish = d->finish,
-                           .stop = d->text.met >= 0 ? d->opt.stop[d->text.met] : NULL});
+    if (g->parser && (g->finish != CARAT_FINISH_STOP || g->text.met >= 0))
+        answer_was_cut(g->parser);
+    if (g->parser && !g->refused)
+        answer_end(g->parser, &g->e);
+    if (g->refused)
+        g->finish = CARAT_FINISH_CANCELLED;
+    else if (g->e.status)
+        return err_set(e, g->e.status, "%s", g->e.text);
+    if (g->finish == CARAT_FINISH_STOP && g->parser && answer_n_calls(g->parser) > 0)
+        g->finish = CARAT_FINISH_TOOL_CALLS;
+    g->refused = false;
+    tell(g, &(carat_event){.kind = CARAT_EV_END,
+                           .finish = g->finish,
+                           .stop = g->text.met >= 0 ? g->opt.stop[g->text.met] : NULL});
     return OK;
+}
+
+/* ---- One generation on a session -------------------------------------------------------- */
+
+static bool tell_prefill(void *user, int64_t done, int64_t total)
+{
+    return generation_tell_prefill(user, done, total);
+}
+
+/* The logits of the prompt's last token are in s->w.logits. */
+static status loop(carat_session *s, generation *g, err *e)
+{
+    status st;
+    for (;;) {
+        if (session_take_cancel(s))
+            generation_stop(g, CARAT_FINISH_CANCELLED);
+        if (generation_ended(g))
+            return OK;
+        if ((st = generation_next(g, &s->t, &s->w, s->w.logits, e)))
+            return st;
+        if (generation_ended(g))
+            continue;
+        pass_part part = {
+            .t = &s->t, .ids = &g->id, .n = 1, .want = KV_WANT_LAST, .logits = s->w.logits};
+        if ((st = run_pass(s->m, &s->layout, &s->w, &part, 1, e)))
+            return st;
+        if (part.bad)
+            return not_finite(s->m, s->t.kv.n_past, e);
+    }
 }
 
 carat_status carat_generate(carat_session *s, const int32_t *ids, int64_t n,
                             const carat_generate_options *opt, carat_event_fn fn, void *user,
                             carat_timings *t, carat_error *e)
 {
-    decode *d = mem_calloc(1, sizeof *d);
+    generation *g = NULL;
     err why = {0};
     report r;
     status st;
 
-    report_begin(&r, s);
-    if (!d)
-        return err_memory(e, "an answer", sizeof *d);
-    *d = (decode){.s = s, .fn = fn, .user = user, .n_prompt = n};
-    d->text.met = -1;
-    if ((st = session_check_ids(s, ids, n, e)))
+    report_begin(&r, s->m);
+    if ((st = check_ids(s->m, ids, n, s->shape.n_ctx, e)))
         goto out;
-    if ((st = open_decode(d, opt, e)))
+    if ((st = generation_open(&g, s->m, opt, fn, user, e)))
         goto out;
-    session_align(s, ids, n);
-    report_prompt(&r, n, s->kv.n_past);
-    st = session_prefill(s, ids, n, false, s->logits, tell_prefill, d, &why);
+    timeline_align(&s->t, ids, n);
+    report_prompt(&r, n, &s->t);
+    st = session_prefill(s, ids, n, false, s->w.logits, tell_prefill, g, &why);
     report_prefilled(&r);
     if (st == E_CANCELLED) {
-        end(d, CARAT_FINISH_CANCELLED);
+        generation_stop(g, CARAT_FINISH_CANCELLED);
         st = OK;
     } else if (!st) {
-        st = loop(d, &why);
+        st = loop(s, g, &why);
     }
     if (st) {
         err_set(e, st, "%s", why.text);
         goto out;
     }
-    report_decoded(&r, d->n_generated);
-    st = close_answer(d, e);
+    report_decoded(&r);
+    st = generation_finish(g, e);
 out:
-    report_end(&r, st ? CARAT_FINISH_CANCELLED : d->finish, t);
-    stream_free(&d->text);
-    answer_close(d->parser);
-    mem_free(d);
+    report_end(&r, st ? NULL : g, t);
+    generation_close(g);
     return st;
 }

@@ -1,9 +1,13 @@
 /* engine_int.h - what the files of engine/ share: the model, the session, and their small verbs.
  *
  *     carat_model    weights on a device, vocabulary, chat format: read-only once open
- *     carat_session  one timeline: the ids that were computed, their keys and values, scratch
+ *     carat_session  one timeline with a workspace of its own
+ *     carat_batch    many timelines that share a workspace, and so passes (batch.c)
  *
- * The ids of a session are the truth about its cache: id[0 .. kv.n_past) are exactly the tokens
+ *     timeline       what a session, or a slot of a batch, remembers
+ *     workspace      what passes and sampling use up and fill again
+ *
+ * The ids of a timeline are the truth about its cache: id[0 .. kv.n_past) are exactly the tokens
  * whose keys and values are in it. Every path that moves kv.n_past keeps that so.
  *
  * Passes of several sessions take turns on the device (model->pass_lock); everything else of a
@@ -50,23 +54,34 @@ struct carat_model {
 /* What a session of a model costs; fixed once it is open. */
 typedef struct session_shape {
     int32_t n_ctx, chunk, n_outputs;
+    int32_t n_seqs; /* timelines that share one workspace */
     num_type kv_k, kv_v;
 } session_shape;
+
+/* One sequence of tokens and what is remembered of it. */
+typedef struct timeline {
+    kv_cache kv;
+    int32_t *id;       /* [n_ctx]: id[0 .. kv.n_past) are the tokens in kv */
+    const char *reuse; /* what the last prompt found in the cache: static storage */
+    int64_t n_dropped; /* cached tokens it could not use */
+} timeline;
+
+/* What passes and sampling need beside timelines: one set per session, one per batch. */
+typedef struct workspace {
+    kv_batch batch;
+    void *scratch; /* device memory */
+    size_t scratch_bytes;
+    float *logits; /* [n_seqs][n_vocab] of last rows, on the host */
+    float *raw;    /* [n_vocab] before the sampler's changes, for logprobs */
+    sampler sampler;
+} workspace;
 
 struct carat_session {
     carat_model *m;
     session_shape shape;
     kv_layout layout;
-    kv_cache kv;
-    kv_batch batch;
-    void *scratch; /* device memory */
-    size_t scratch_bytes;
-    int32_t *id;   /* [n_ctx]: see above */
-    float *logits; /* [n_vocab] of the last row, on the host */
-    float *raw;    /* [n_vocab] the same before the sampler's changes, for logprobs */
-    sampler sampler;
-    const char *reuse; /* what the last prompt found in the cache: static storage */
-    int64_t n_dropped; /* cached tokens it could not use */
+    timeline t;
+    workspace w;
     atomic_bool cancel;
 };
 
@@ -74,26 +89,46 @@ struct carat_session {
 status model_check_loaded(const carat_model *m, err *e);
 
 /* plan.c: turns options into a shape and its costs. Refuses what cannot be or does not fit. */
-status plan_shape(const carat_model *m, const carat_session_options *opt, session_shape *shape,
-                  err *e);
+status plan_shape(const carat_model *m, const carat_session_options *opt, int32_t n_seqs,
+                  session_shape *shape, err *e);
 status plan_costs(const carat_model *m, const session_shape *shape, kv_layout *layout,
                   carat_memory_plan *plan, err *e); /* layout may be NULL */
 status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e);
 
-/* session.c. session_align keeps the longest usable prefix of ids[0..n): afterwards
- * kv.n_past < n, and id[0..kv.n_past) == ids[0..kv.n_past). */
-void session_align(carat_session *s, const int32_t *ids, int64_t n);
-status session_check_ids(const carat_session *s, const int32_t *ids, int64_t n, err *e);
+/* session.c. */
+status timeline_open(timeline *t, carat_model *m, const kv_layout *l, err *e);
+void timeline_close(timeline *t); /* safe on a zeroed or closed timeline */
+/* Tokens of ids[0..n) that an align would keep; always < n. */
+int64_t timeline_usable(const timeline *t, const int32_t *ids, int64_t n);
+/* Keeps the longest usable prefix: afterwards kv.n_past < n, and id[0..kv.n_past) equals ids. */
+void timeline_align(timeline *t, const int32_t *ids, int64_t n);
+status workspace_open(workspace *w, carat_model *m, const kv_layout *l, int32_t n_seqs,
+                      size_t scratch_bytes, err *e);
+void workspace_close(workspace *w, carat_model *m); /* safe on a zeroed or closed workspace */
+/* May ids[0..n) be a prompt in a context of n_ctx? */
+status check_ids(const carat_model *m, const int32_t *ids, int64_t n, int32_t n_ctx, err *e);
 /* True once per carat_session_cancel: takes the wish back as it reports it. */
 bool session_take_cancel(carat_session *s);
 
-/* prefill.c. One pass over n rows that extend the timeline; commits them. want as kv_batch_add;
- * logits receives the wanted rows, [n_wanted, n_vocab]. */
-status session_pass(carat_session *s, const int32_t *ids, int32_t n, kv_want want, float *logits,
-                    err *e);
+/* prefill.c. Some rows of one timeline in a pass. want as kv_batch_add. */
+typedef struct pass_part {
+    timeline *t;
+    const int32_t *ids;
+    int32_t n;
+    kv_want want;
+    float *logits; /* receives the wanted rows, [n_wanted][n_vocab] */
+    bool bad;      /* a wanted row is not finite: nothing of this part was committed */
+} pass_part;
+
+/* One pass over the rows of all parts, no two of one timeline. Commits them. On failure no timeline
+ * has moved. */
+status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *part, int32_t n_parts,
+                err *e);
+status not_finite(const carat_model *m, int64_t pos, err *e); /* the sentence for a bad part */
+
 /* Progress of a prefill: false to cancel. */
 typedef bool (*prefill_fn)(void *user, int64_t done, int64_t total);
-/* Computes ids[kv.n_past..n). all: logits of every row, [n - n_past, n_vocab]; else of the last. */
+/* Computes ids[n_past..n). all: logits of every row, [n - n_past, n_vocab]; else of the last. */
 status session_prefill(carat_session *s, const int32_t *ids, int64_t n, bool all, float *logits,
                        prefill_fn fn, void *user, err *e);
 

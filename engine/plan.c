@@ -33,14 +33,14 @@ static status longest_fit(const carat_model *m, session_shape *shape, err *e)
     }
 }
 
-status plan_shape(const carat_model *m, const carat_session_options *opt, session_shape *shape,
-                  err *e)
+status plan_shape(const carat_model *m, const carat_session_options *opt, int32_t n_seqs,
+                  session_shape *shape, err *e)
 {
     static const carat_session_options none;
     status st;
 
     opt = opt ? opt : &none;
-    *shape = (session_shape){.kv_k = NUM_F16};
+    *shape = (session_shape){.n_seqs = n_seqs, .kv_k = NUM_F16};
     if (opt->kv_k && (st = kv_type(opt->kv_k, &shape->kv_k, e)))
         return st;
     shape->kv_v = shape->kv_k;
@@ -126,8 +126,8 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
         goto out;
     plan->weight_bytes = m->core.file.data_bytes;
     plan->repack_bytes = costs.repack_bytes;
-    plan->kv_swa_bytes = l.ring_bytes;
-    plan->kv_global_bytes = l.linear_bytes;
+    plan->kv_swa_bytes = l.ring_bytes * (uint64_t)s->n_seqs;
+    plan->kv_global_bytes = l.linear_bytes * (uint64_t)s->n_seqs;
     plan->scratch_bytes = costs.scratch_bytes;
     plan->chunk_flops = costs.flops;
     plan->n_ring_slots = l.n_ring_slots;
@@ -163,7 +163,7 @@ carat_status carat_plan(const carat_model *m, const carat_session_options *opt,
                         carat_memory_plan *plan, carat_error *e)
 {
     session_shape shape;
-    status st = plan_shape(m, opt, &shape, e);
+    status st = plan_shape(m, opt, 1, &shape, e);
     if (st) {
         *plan = (carat_memory_plan){0};
         return st;

@@ -1,9 +1,9 @@
 /* prefill.c - tokens in: single passes, and prompts cut into chunks of them.
  *
- * Every computation of the engine is session_pass: reserve, fill the step, run the model, take the
+ * Every computation of the engine is run_pass: reserve, fill the step, run the model, take the
  * wanted logits, commit. A prompt is a row of such passes, of which only the last wants logits
- * (unless all are asked for); a decoded token is one of a single row. What fails leaves the
- * timeline as it was before that pass.
+ * (unless all are asked for); a decoded token is one of a single row; a batch has rows of several
+ * timelines in one. What fails leaves the timelines as they were before that pass.
  */
 #include "engine/engine_int.h"
 
@@ -20,48 +20,65 @@ static bool finite_row(const float *x, int32_t n)
     return !bad;
 }
 
-static status take_logits(carat_session *s, const pass *p, mat y, float *logits, err *e)
+status not_finite(const carat_model *m, int64_t pos, err *e)
 {
-    const carat_model *m = s->m;
-    size_t n_vocab = (size_t)m->core.n_vocab;
-    (void)p;
-    for (int32_t r = 0; r < y.rows; r++) {
-        float *to = logits + (size_t)r * n_vocab;
-        m->dev->download(m->dev, to, mat_row(y, r), n_vocab * sizeof *to);
-        if (!finite_row(to, m->core.n_vocab))
-            return err_set(e, E_NUMERIC,
-                           "%s computed a NaN or an infinity at position %d: the weights are "
-                           "damaged, or the numbers overflow",
-                           m->core.name, s->batch.st.out.pos[r]);
-    }
-    return OK;
+    return err_set(e, E_NUMERIC,
+                   "%s computed a NaN or an infinity at position %lld: the weights are damaged, or "
+                   "the numbers overflow",
+                   m->core.name, (long long)pos);
 }
 
-status session_pass(carat_session *s, const int32_t *ids, int32_t n, kv_want want, float *logits,
-                    err *e)
+/* The rows of y belong to the parts in their order. */
+static void take_logits(carat_model *m, mat y, pass_part *part, int32_t n_parts)
 {
-    carat_model *m = s->m;
-    pass p;
-    status st;
+    size_t n_vocab = (size_t)m->core.n_vocab;
+    int32_t r = 0;
+    for (int32_t i = 0; i < n_parts; i++) {
+        int32_t n = part[i].want == KV_WANT_ALL ? part[i].n : part[i].want == KV_WANT_LAST ? 1 : 0;
+        for (int32_t k = 0; k < n; k++, r++) {
+            float *to = part[i].logits + (size_t)k * n_vocab;
+            m->dev->download(m->dev, to, mat_row(y, r), n_vocab * sizeof *to);
+            part[i].bad |= !finite_row(to, m->core.n_vocab);
+        }
+    }
+}
 
-    if ((st = kv_reserve(&s->kv, n, e)))
-        return st;
-    kv_batch_clear(&s->batch);
-    if ((st = kv_batch_add(&s->batch, &s->kv, ids, n, NULL, want, e)))
+static status fill_step(workspace *w, pass_part *part, int32_t n_parts, err *e)
+{
+    status st = OK;
+    kv_batch_clear(&w->batch);
+    for (int32_t i = 0; i < n_parts && !st; i++) {
+        part[i].bad = false;
+        if (!(st = kv_reserve(&part[i].t->kv, part[i].n, e)))
+            st = kv_batch_add(&w->batch, &part[i].t->kv, part[i].ids, part[i].n, NULL, part[i].want,
+                              e);
+    }
+    return st;
+}
+
+status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *part, int32_t n_parts,
+                err *e)
+{
+    pass p;
+    status st = fill_step(w, part, n_parts, e);
+    if (st)
         return st;
     pthread_mutex_lock(&m->pass_lock);
-    pass_begin(&p, m->dev, &s->batch.st, s->scratch, s->scratch_bytes);
-    mat y = model_forward(&p, &m->core, &s->layout);
+    pass_begin(&p, m->dev, &w->batch.st, w->scratch, w->scratch_bytes);
+    mat y = model_forward(&p, &m->core, l);
     if (pass_failed(&p))
         st = err_set(e, p.e.status, "%s", p.e.text);
     else
-        st = take_logits(s, &p, y, logits, e);
+        take_logits(m, y, part, n_parts);
     pthread_mutex_unlock(&m->pass_lock);
-    if (st)
-        return st;
-    memmove(s->id + s->kv.n_past, ids, (size_t)n * sizeof *ids);
-    kv_commit(&s->kv, n);
-    return OK;
+    for (int32_t i = 0; i < n_parts && !st; i++) {
+        timeline *t = part[i].t;
+        if (part[i].bad)
+            continue;
+        memmove(t->id + t->kv.n_past, part[i].ids, (size_t)part[i].n * sizeof *t->id);
+        kv_commit(&t->kv, part[i].n);
+    }
+    return st;
 }
 
 status session_prefill(carat_session *s, const int32_t *ids, int64_t n, bool all, float *logits,
@@ -73,20 +90,23 @@ status session_prefill(carat_session *s, const int32_t *ids, int64_t n, bool all
 
     if (all && rows > s->shape.n_outputs)
         rows = s->shape.n_outputs;
-    while (s->kv.n_past < n) {
-        int64_t at = s->kv.n_past;
+    while (s->t.kv.n_past < n) {
+        int64_t at = s->t.kv.n_past;
         int32_t take = n - at < rows ? (int32_t)(n - at) : rows;
         kv_want want = all ? KV_WANT_ALL : at + take == n ? KV_WANT_LAST : KV_WANT_NONE;
         if (session_take_cancel(s))
             return err_set(e, E_CANCELLED, "cancelled after %lld of %lld prompt tokens",
                            (long long)at, (long long)n);
-        if ((st = session_pass(s, ids + at, take, want, logits, e)))
+        pass_part part = {.t = &s->t, .ids = ids + at, .n = take, .want = want, .logits = logits};
+        if ((st = run_pass(s->m, &s->layout, &s->w, &part, 1, e)))
             return st;
+        if (part.bad)
+            return not_finite(s->m, at + take - 1, e);
         if (all)
             logits += (size_t)take * n_vocab;
-        if (fn && !fn(user, s->kv.n_past, n))
+        if (fn && !fn(user, s->t.kv.n_past, n))
             return err_set(e, E_CANCELLED, "cancelled after %lld of %lld prompt tokens",
-                           (long long)s->kv.n_past, (long long)n);
+                           (long long)s->t.kv.n_past, (long long)n);
     }
     return OK;
 }
@@ -100,15 +120,15 @@ static bool tell_progress(void *user, int64_t done, int64_t total)
 carat_status carat_eval(carat_session *s, const int32_t *ids, int64_t n, bool all_logits,
                         float *logits, int64_t *n_reused, carat_error *e)
 {
-    status st = session_check_ids(s, ids, n, e);
+    status st = check_ids(s->m, ids, n, s->shape.n_ctx, e);
     if (st)
         return st;
     if (all_logits && !logits)
         return err_set(e, E_ARG,
                        "carat_eval: all logits are wanted, and there is no place for them");
-    session_align(s, ids, n);
+    timeline_align(&s->t, ids, n);
     if (n_reused)
-        *n_reused = s->kv.n_past;
-    return session_prefill(s, ids, n, all_logits, logits ? logits : s->logits,
+        *n_reused = s->t.kv.n_past;
+    return session_prefill(s, ids, n, all_logits, logits ? logits : s->w.logits,
                            s->m->progress ? tell_progress : NULL, s->m, e);
 }

@@ -1,20 +1,28 @@
 /* report.c - timings of a generation, and the words for how it ended. */
 #include "engine/report.h"
-#include "engine/engine_int.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
-void report_begin(report *r, const carat_session *s)
+void report_begin(report *r, const carat_model *m)
 {
     *r = (report){.start_ms = clock_ms()};
     r->mark_ms = r->start_ms;
-    r->t.load_ms = s->m->load_ms;
+    r->t.load_ms = m->load_ms;
+    r->t.reuse = "new";
 }
 
-void report_prompt(report *r, int64_t n_prompt, int64_t n_reused)
+void report_waited(report *r)
 {
+    r->t.queue_ms = clock_ms() - r->start_ms;
+}
+
+void report_prompt(report *r, int64_t n_prompt, const timeline *t)
+{
+    double now = clock_ms();
     r->t.n_prompt = n_prompt;
-    r->t.n_reused = n_reused;
+    r->t.n_reused = t->kv.n_past;
+    r->t.reuse = t->reuse;
+    r->mark_ms = now;
 }
 
 void report_prefilled(report *r)
@@ -24,15 +32,16 @@ void report_prefilled(report *r)
     r->mark_ms = now;
 }
 
-void report_decoded(report *r, int64_t n_generated)
+void report_decoded(report *r)
 {
-    r->t.n_generated = n_generated;
     r->t.decode_ms = clock_ms() - r->mark_ms;
 }
 
-void report_end(report *r, carat_finish why, carat_timings *t)
+void report_end(report *r, const generation *g, carat_timings *t)
 {
-    r->t.finish = why;
+    r->t.finish = CARAT_FINISH_CANCELLED;
+    if (g)
+        generation_report(g, &r->t);
     r->t.peak_bytes = mem_peak_bytes();
     if (t)
         *t = r->t;

@@ -269,6 +269,21 @@ typedef struct carat_event {
 /* Pointers in the event live until the callback returns. Return false to cancel. */
 typedef bool (*carat_event_fn)(void *user, const carat_event *ev);
 
+/* Restricts what may be sampled next: structured output. Both are called by the thread that runs
+ * the generation, fill before each token and accept after it, and may not call back into it. */
+typedef struct carat_mask {
+    /* allowed: [(n_vocab + 31) / 32] words, all bits zero; bit id & 31 of word id / 32 lets id be
+     * sampled. Tokens that end the turn are like any other. Returns how the token is chosen: */
+    enum carat_mask_use {
+        CARAT_MASK_NONE,  /* freely; the words are not looked at */
+        CARAT_MASK_APPLY, /* among the bits that are set; none set: the generation fails, E_ARG */
+        CARAT_MASK_FAIL   /* not at all: the generation fails, E_LIMIT */
+    } (*fill)(void *user, uint32_t *allowed, int32_t n_vocab);
+    /* The token that was taken: sampled, or forced to close a thought. May be NULL. */
+    void (*accept)(void *user, int32_t id);
+    void *user;
+} carat_mask;
+
 typedef struct carat_generate_options {
     carat_sampling sampling;
     int32_t max_tokens;      /* <= 0: until the context is full */
@@ -276,10 +291,19 @@ typedef struct carat_generate_options {
     int32_t n_stop;
     bool parse;           /* split the output into reasoning, content and tool calls */
     bool starts_thinking; /* the prompt ended inside a thought: as carat_chat_render said */
+    /* A thought is closed by force, and the answer begun, after max_thinking tokens of thought or
+     * when no more than answer_reserve of max_tokens are left. <= 0: never. Only for models whose
+     * chat format has thoughts; for others E_UNSUPPORTED. */
+    int32_t max_thinking, answer_reserve;
+    const carat_mask *mask; /* NULL: none; borrowed until the generation is over */
 } carat_generate_options;
 
 typedef struct carat_timings {
     int64_t n_prompt, n_reused, n_generated;
+    int64_t n_thinking; /* of n_generated: tokens of thoughts, their marks included */
+    bool thinking_cut;  /* a thought was closed by force */
+    const char *reuse;  /* as carat_session_reuse says it; static storage */
+    double queue_ms;    /* from submit until a slot was free; 0 outside a batch */
     double prefill_ms, decode_ms, load_ms;
     uint64_t peak_bytes; /* resident memory of the process, the highest so far */
     carat_finish finish;
@@ -293,6 +317,84 @@ CARAT_API carat_status carat_generate(carat_session *s, const int32_t *ids, int6
 
 /* One short name per finish: "stop", "length", "tool_calls", "cancelled"; static storage. */
 CARAT_API const char *carat_finish_name(carat_finish f);
+
+/* ---- Many generations at once ---------------------------------------------------------- */
+
+/* A batch runs up to n_slots generations side by side: one pass has a row of each that is
+ * answering, and what rows are left compute prompts in chunks. Further ones wait in a queue, first
+ * come, first served. Each slot is a timeline of its own; a prompt goes to the slot that holds its
+ * longest prefix. On a CPU every answer is the same, bit for bit, as if it ran alone.
+ *
+ *     carat_batch_open(m, &(carat_batch_options){.n_slots = 4}, &b, &e);
+ *     carat_batch_submit(b, &job, &id, &e);          any thread, as often as wished
+ *     while (!quit) {                                one thread
+ *         carat_batch_wait(b, 1000);
+ *         while (carat_batch_step(b))
+ *             ;
+ *     }
+ *
+ * submit, cancel, wake and the statistics may be called from any thread, callbacks included. step,
+ * wait and close belong to one thread; all callbacks run there. */
+typedef struct carat_batch carat_batch;
+
+typedef struct carat_batch_options {
+    carat_session_options session; /* of each slot */
+    int32_t n_slots;               /* 0: 4; at most 64 */
+    int32_t queue_max;             /* jobs that may wait for a slot; 0: 64 */
+    int32_t stall_ms; /* while anyone is answering, prompts are cut so that a pass takes about this
+                         long at most; 0: 200 */
+} carat_batch_options;
+
+CARAT_API carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt,
+                                        carat_batch **b, carat_error *e);
+/* Jobs that are not over end with E_CANCELLED: their done is called from here. */
+CARAT_API void carat_batch_close(carat_batch *b);          /* NULL is fine */
+CARAT_API int32_t carat_batch_n_ctx(const carat_batch *b); /* of each slot */
+
+typedef struct carat_job {
+    const int32_t *ids; /* the whole prompt; copied */
+    int64_t n;
+    const carat_generate_options *opt; /* NULL: as carat_generate. Copied, stop strings and biases
+                                          too; the mask is borrowed until done */
+    carat_event_fn fn;                 /* may be NULL */
+    /* The last call for this job, exactly one if submit returned OK: what carat_generate would
+     * have returned. A cancelled job that had begun is OK with CARAT_FINISH_CANCELLED. */
+    void (*done)(void *user, carat_status st, const carat_error *e, const carat_timings *t);
+    void *user;
+} carat_job;
+
+/* E_LIMIT: the prompt is longer than a slot, or the queue is full (*queue_full, which may be NULL,
+ * tells which). id: > 0, never used twice. */
+CARAT_API carat_status carat_batch_submit(carat_batch *b, const carat_job *job, int64_t *id,
+                                          bool *queue_full, carat_error *e);
+/* Ends a job after the pass it is in; one in the queue at the next step. Unknown ids: nothing. */
+CARAT_API void carat_batch_cancel(carat_batch *b, int64_t id);
+/* One pass over all that is alive. False: there is nothing to do. Failures go to the jobs. */
+CARAT_API bool carat_batch_step(carat_batch *b);
+/* Sleeps until there is something to do, timeout_ms have passed (< 0: no limit), or wake was
+ * called. True: there is something to do. */
+CARAT_API bool carat_batch_wait(carat_batch *b, int32_t timeout_ms);
+CARAT_API void carat_batch_wake(carat_batch *b);
+
+typedef struct carat_slot_info {
+    int64_t id;                            /* of the job; 0: idle */
+    int64_t n_past;                        /* tokens in the cache */
+    int64_t n_prompt, n_done, n_generated; /* n_done of n_prompt are computed or reused */
+} carat_slot_info;
+
+typedef struct carat_batch_info {
+    int32_t n_slots, n_busy, n_queued;
+    /* Sums since open. n_rows: rows of all passes. */
+    uint64_t n_jobs, n_prompt, n_reused, n_generated, n_passes, n_rows;
+    uint64_t kv_bytes; /* of all slots */
+    double pass_ms;    /* time in passes */
+} carat_batch_info;
+
+/* As of the last step. slots may be NULL; else the first cap are written. */
+CARAT_API void carat_batch_get_info(carat_batch *b, carat_batch_info *info, carat_slot_info *slots,
+                                    int32_t cap);
+
+/* ---- For callers with a loop of their own ------------------------------------------------ */
 
 /* One sampling step over logits [n_vocab] (modified in place) after `past` tokens. For callers
  * with a loop of their own. Returns the id, or -1 when no finite logit is left. */

@@ -1,0 +1,655 @@
+/* batch.c - many generations side by side: who gets rows of the next pass.
+ *
+ *     submit -> queue -> slot (a timeline) -> prompt in chunks -> one row per pass -> done
+ *
+ * A pass has one row of every job that is answering; the rows that are left go to prompts, one
+ * prompt after the other in turn. While anyone is answering, the rows of prompts are bounded by
+ * what a pass may take (stall_ms), measured as it goes. What a row computes does not depend on its
+ * neighbours, so none of this changes any answer.
+ *
+ * Two threads' worlds meet in the mailbox under `lock`: submit, cancel and wake put in, the
+ * stepping thread takes out. Everything else belongs to the stepping thread, which holds no lock
+ * while it computes or calls back.
+ */
+#include "engine/generation.h"
+#include "engine/report.h"
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <string.h>
+#include <time.h>
+
+enum {
+    SLOTS_DEFAULT = 4,
+    QUEUE_DEFAULT = 64,
+    STALL_DEFAULT_MS = 200,
+    ROWS_UNMEASURED = 32, /* of a prompt beside answers, before a row's time is known */
+    ROWS_LEAST = 4        /* a prompt gets on, however slow the device */
+};
+
+typedef struct job {
+    struct job *next; /* in the queue */
+    int64_t id;
+    int32_t *ids;
+    int64_t n;
+    carat_generate_options opt;
+    char *stop_text; /* what opt.stop points into */
+    bool has_opt, cancelled;
+    carat_event_fn fn;
+    void (*done)(void *user, carat_status st, const carat_error *e, const carat_timings *t);
+    void *user;
+    generation *g;
+    int32_t row_id; /* the token being computed */
+    report r;
+} job;
+
+typedef struct slot {
+    timeline t;
+    job *job;        /* NULL: idle */
+    bool answering;  /* the prompt is computed */
+    int64_t used_at; /* step of its last use */
+} slot;
+
+struct carat_batch {
+    carat_model *m;
+    session_shape shape;
+    kv_layout layout;
+    workspace w;
+    slot *slot;
+    int32_t n_slots, queue_max, stall_ms;
+    pass_part *part; /* [n_slots] of the pass being made */
+    int32_t *of;     /* [n_slots] whose each is */
+    int32_t turn;    /* the slot whose prompt comes first in the next pass */
+    int64_t n_steps;
+    double row_ms;    /* of a prompt's row; 0: not measured yet */
+    double decode_ms; /* of a pass without prompts */
+
+    pthread_mutex_t lock; /* of all below */
+    pthread_cond_t changed;
+    bool has_lock, has_cond, woken;
+    job *head, **tail; /* the queue */
+    job *taken;        /* out of the queue, and not in a slot yet */
+    int64_t *cancel;   /* [n_slots] ids of running jobs to end */
+    int64_t *running;  /* [n_slots] ids of running jobs; 0: idle */
+    int64_t last_id;
+    carat_batch_info info;
+    carat_slot_info *shown; /* [n_slots] */
+};
+
+/* ---- Opening --------------------------------------------------------------------------- */
+
+/* One set of scratch, n_slots of keys and values. */
+static status plan_batch(carat_batch *b, const carat_batch_options *opt, carat_memory_plan *plan,
+                         err *e)
+{
+    carat_session_options so = opt->session;
+    status st;
+    if (!so.n_outputs)
+        so.n_outputs = OUTPUTS_DEFAULT;
+    if (so.n_outputs < b->n_slots)
+        so.n_outputs = b->n_slots; /* every slot's row may give logits in one pass */
+    if ((st = plan_shape(b->m, &so, b->n_slots, &b->shape, e)))
+        return st;
+    if ((st = plan_costs(b->m, &b->shape, &b->layout, plan, e)))
+        return st;
+    if (b->shape.n_outputs < b->n_slots || b->layout.rows_max < b->n_slots)
+        return err_set(e, E_ARG, "a context of %d tokens is too short for %d slots", b->shape.n_ctx,
+                       b->n_slots);
+    return plan_check(b->m, plan, e);
+}
+
+static status open_arrays(carat_batch *b, err *e)
+{
+    size_t n = (size_t)b->n_slots;
+    b->slot = mem_calloc(n, sizeof *b->slot);
+    b->part = mem_calloc(n, sizeof *b->part);
+    b->of = mem_calloc(n, sizeof *b->of);
+    b->cancel = mem_calloc(n, sizeof *b->cancel);
+    b->running = mem_calloc(n, sizeof *b->running);
+    b->shown = mem_calloc(n, sizeof *b->shown);
+    if (b->slot && b->part && b->of && b->cancel && b->running && b->shown)
+        return OK;
+    return err_memory(e, "a batch", n * sizeof *b->slot);
+}
+
+static status open_lock(carat_batch *b, err *e)
+{
+    pthread_condattr_t attr;
+    if (pthread_mutex_init(&b->lock, NULL))
+        return err_set(e, E_MEMORY, "cannot make a lock");
+    b->has_lock = true;
+    if (pthread_condattr_init(&attr))
+        return err_set(e, E_MEMORY, "cannot make a condition variable");
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    b->has_cond = !pthread_cond_init(&b->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    return b->has_cond ? OK : err_set(e, E_MEMORY, "cannot make a condition variable");
+}
+
+carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt, carat_batch **out,
+                              carat_error *e)
+{
+    static const carat_batch_options none;
+    carat_memory_plan plan;
+    carat_batch *b = NULL;
+    status st;
+
+    *out = NULL;
+    opt = opt ? opt : &none;
+    if ((st = model_check_loaded(m, e)))
+        goto out;
+    if (opt->n_slots < 0 || opt->n_slots > STEP_SEQS_MAX || opt->queue_max < 0 ||
+        opt->stall_ms < 0) {
+        st = err_set(e, E_ARG,
+                     "a batch of %d slots, %d jobs waiting, %d ms: 0 to %d slots, and "
+                     "nothing negative",
+                     opt->n_slots, opt->queue_max, opt->stall_ms, STEP_SEQS_MAX);
+        goto out;
+    }
+    b = mem_calloc(1, sizeof *b);
+    if (!b) {
+        st = err_memory(e, "a batch", sizeof *b);
+        goto out;
+    }
+    b->m = m;
+    b->tail = &b->head;
+    b->n_slots = opt->n_slots ? opt->n_slots : SLOTS_DEFAULT;
+    b->queue_max = opt->queue_max ? opt->queue_max : QUEUE_DEFAULT;
+    b->stall_ms = opt->stall_ms ? opt->stall_ms : STALL_DEFAULT_MS;
+    if ((st = open_lock(b, e)) || (st = plan_batch(b, opt, &plan, e)) || (st = open_arrays(b, e)))
+        goto out;
+    for (int32_t i = 0; i < b->n_slots; i++)
+        if ((st = timeline_open(&b->slot[i].t, m, &b->layout, e)))
+            goto out;
+    if ((st = workspace_open(&b->w, m, &b->layout, b->n_slots, plan.scratch_bytes, e)))
+        goto out;
+    b->info = (carat_batch_info){.n_slots = b->n_slots,
+                                 .kv_bytes = plan.kv_swa_bytes + plan.kv_global_bytes};
+    *out = b;
+    b = NULL;
+out:
+    carat_batch_close(b);
+    return st;
+}
+
+static void job_free(job *j)
+{
+    if (!j)
+        return;
+    generation_close(j->g);
+    mem_free((void *)j->opt.sampling.bias);
+    mem_free((void *)j->opt.stop);
+    mem_free(j->stop_text);
+    mem_free(j->ids);
+    mem_free(j);
+}
+
+/* The last word to the caller. */
+static void job_done(job *j, status st, const err *e)
+{
+    carat_timings t;
+    report_end(&j->r, st ? NULL : j->g, &t);
+    if (j->done)
+        j->done(j->user, st, e, &t);
+    job_free(j);
+}
+
+void carat_batch_close(carat_batch *b)
+{
+    if (!b)
+        return;
+    err gone = {0};
+    err_set(&gone, E_CANCELLED, "the batch was closed");
+    for (int32_t i = 0; b->slot && i < b->n_slots; i++) {
+        if (b->slot[i].job)
+            job_done(b->slot[i].job, E_CANCELLED, &gone);
+        if (b->slot[i].t.id)
+            timeline_close(&b->slot[i].t);
+    }
+    while (b->head) {
+        job *j = b->head;
+        b->head = j->next;
+        job_done(j, E_CANCELLED, &gone);
+    }
+    workspace_close(&b->w, b->m);
+    kv_layout_free(&b->layout);
+    if (b->has_cond)
+        pthread_cond_destroy(&b->changed);
+    if (b->has_lock)
+        pthread_mutex_destroy(&b->lock);
+    mem_free(b->shown);
+    mem_free(b->running);
+    mem_free(b->cancel);
+    mem_free(b->of);
+    mem_free(b->part);
+    mem_free(b->slot);
+    mem_free(b);
+}
+
+int32_t carat_batch_n_ctx(const carat_batch *b)
+{
+    return b->shape.n_ctx;
+}
+
+/* ---- The mailbox ------------------------------------------------------------------------ */
+
+/* Copies of what the options point at: the caller's may be gone when the job runs. */
+static status copy_options(job *j, const carat_generate_options *o, err *e)
+{
+    size_t n_text = 0, n_bias = (size_t)(o->sampling.n_bias > 0 ? o->sampling.n_bias : 0);
+    j->opt = *o;
+    j->opt.stop = NULL;
+    j->opt.sampling.bias = NULL;
+    j->has_opt = true;
+    if (n_bias && o->sampling.bias) {
+        carat_logit_bias *to = mem_alloc(n_bias * sizeof *to);
+        if (!to)
+            return err_memory(e, "a job", n_bias * sizeof *to);
+        memcpy(to, o->sampling.bias, n_bias * sizeof *to);
+        j->opt.sampling.bias = to;
+    }
+    if (o->n_stop <= 0 || !o->stop)
+        return OK;
+    for (int32_t i = 0; i < o->n_stop; i++)
+        n_text += strlen(o->stop[i]) + 1;
+    const char **stop = mem_calloc((size_t)o->n_stop, sizeof *stop);
+    j->opt.stop = stop;
+    j->stop_text = mem_alloc(n_text);
+    if (!stop || !j->stop_text)
+        return err_memory(e, "a job", n_text);
+    char *at = j->stop_text;
+    for (int32_t i = 0; i < o->n_stop; i++) {
+        size_t n = strlen(o->stop[i]) + 1;
+        stop[i] = memcpy(at, o->stop[i], n);
+        at += n;
+    }
+    return OK;
+}
+
+static status job_make(carat_batch *b, const carat_job *from, job **out, err *e)
+{
+    job *j = *out = mem_calloc(1, sizeof *j);
+    status st;
+    if (!j)
+        return err_memory(e, "a job", sizeof *j);
+    j->n = from->n;
+    j->fn = from->fn;
+    j->done = from->done;
+    j->user = from->user;
+    report_begin(&j->r, b->m);
+    if (from->opt && (st = copy_options(j, from->opt, e)))
+        return st;
+    j->ids = mem_alloc((size_t)from->n * sizeof *j->ids);
+    if (!j->ids)
+        return err_memory(e, "a job", (size_t)from->n * sizeof *j->ids);
+    memcpy(j->ids, from->ids, (size_t)from->n * sizeof *j->ids);
+    return generation_open(&j->g, b->m, j->has_opt ? &j->opt : NULL, j->fn, j->user, e);
+}
+
+carat_status carat_batch_submit(carat_batch *b, const carat_job *from, int64_t *id,
+                                bool *queue_full, carat_error *e)
+{
+    job *j = NULL;
+    status st;
+    if (id)
+        *id = 0;
+    if (queue_full)
+        *queue_full = false;
+    if ((st = check_ids(b->m, from->ids, from->n, b->shape.n_ctx, e)))
+        return st;
+    if ((st = job_make(b, from, &j, e))) {
+        job_free(j);
+        return st;
+    }
+    pthread_mutex_lock(&b->lock);
+    int32_t idle = 0;
+    for (int32_t i = 0; i < b->n_slots; i++)
+        idle += !b->running[i];
+    if (b->info.n_queued >= b->queue_max + idle) {
+        pthread_mutex_unlock(&b->lock);
+        job_free(j);
+        if (queue_full)
+            *queue_full = true;
+        return err_set(e, E_LIMIT, "%d jobs are waiting already, and no more than that may",
+                       b->queue_max);
+    }
+    j->id = ++b->last_id;
+    if (id)
+        *id = j->id;
+    *b->tail = j;
+    b->tail = &j->next;
+    b->info.n_queued++;
+    pthread_cond_broadcast(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+    return OK;
+}
+
+void carat_batch_cancel(carat_batch *b, int64_t id)
+{
+    pthread_mutex_lock(&b->lock);
+    for (int32_t i = 0; id > 0 && i < b->n_slots; i++)
+        if (b->running[i] == id)
+            b->cancel[i] = id;
+    for (job *j = b->head; j; j = j->next)
+        if (j->id == id)
+            j->cancelled = true;
+    if (b->taken && b->taken->id == id)
+        b->taken->cancelled = true;
+    pthread_cond_broadcast(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+}
+
+void carat_batch_wake(carat_batch *b)
+{
+    pthread_mutex_lock(&b->lock);
+    b->woken = true;
+    pthread_cond_broadcast(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+}
+
+static bool work_there(const carat_batch *b)
+{
+    return b->head || b->info.n_busy;
+}
+
+bool carat_batch_wait(carat_batch *b, int32_t timeout_ms)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += timeout_ms / 1000;
+    until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&b->lock);
+    while (!work_there(b) && !b->woken) {
+        if (timeout_ms < 0)
+            pthread_cond_wait(&b->changed, &b->lock);
+        else if (pthread_cond_timedwait(&b->changed, &b->lock, &until))
+            break;
+    }
+    b->woken = false;
+    bool there = work_there(b);
+    pthread_mutex_unlock(&b->lock);
+    return there;
+}
+
+void carat_batch_get_info(carat_batch *b, carat_batch_info *info, carat_slot_info *slots,
+                          int32_t cap)
+{
+    pthread_mutex_lock(&b->lock);
+    *info = b->info;
+    for (int32_t i = 0; slots && i < b->n_slots && i < cap; i++)
+        slots[i] = b->shown[i];
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* ---- Jobs into slots, and out again ------------------------------------------------------ */
+
+/* A slot for j among those idle: the one with the longest usable prefix, as long as that is worth
+ * more than what the job would overwrite there; else the one unused for longest. */
+static slot *slot_for(carat_batch *b, const job *j)
+{
+    slot *best = NULL, *oldest = NULL;
+    int64_t most = 0;
+    for (int32_t i = 0; i < b->n_slots; i++) {
+        slot *s = &b->slot[i];
+        if (s->job)
+            continue;
+        int64_t usable = timeline_usable(&s->t, j->ids, j->n);
+        if (usable > most && usable >= s->t.kv.n_past - usable) {
+            most = usable;
+            best = s;
+        }
+        if (!oldest || s->used_at < oldest->used_at)
+            oldest = s;
+    }
+    return best ? best : oldest;
+}
+
+static void begin(carat_batch *b, slot *s, job *j)
+{
+    s->job = j;
+    s->answering = false;
+    s->used_at = b->n_steps;
+    report_waited(&j->r);
+    timeline_align(&s->t, j->ids, j->n);
+    report_prompt(&j->r, j->n, &s->t);
+    pthread_mutex_lock(&b->lock);
+    b->running[s - b->slot] = j->id;
+    b->cancel[s - b->slot] = j->cancelled ? j->id : 0;
+    b->taken = NULL;
+    b->info.n_busy++;
+    b->info.n_jobs++;
+    b->info.n_prompt += (uint64_t)j->n;
+    b->info.n_reused += (uint64_t)s->t.kv.n_past;
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* st OK: the generation has ended, one way or another. */
+static void leave(carat_batch *b, slot *s, status st, err *e)
+{
+    job *j = s->job;
+    s->job = NULL;
+    s->used_at = b->n_steps;
+    if (!st) {
+        report_decoded(&j->r);
+        st = generation_finish(j->g, e);
+    }
+    pthread_mutex_lock(&b->lock);
+    b->running[s - b->slot] = 0;
+    b->info.n_busy--;
+    pthread_mutex_unlock(&b->lock);
+    job_done(j, st, e);
+}
+
+/* The first of the queue that is to be dropped, or to be begun when a slot is idle. */
+static job *take_queued(carat_batch *b, bool only_cancelled)
+{
+    pthread_mutex_lock(&b->lock);
+    job **at = &b->head;
+    while (*at && only_cancelled && !(*at)->cancelled)
+        at = &(*at)->next;
+    job *j = *at;
+    if (j) {
+        *at = j->next;
+        if (!j->next)
+            b->tail = at;
+        j->next = NULL;
+        b->taken = only_cancelled ? NULL : j;
+        b->info.n_queued--;
+    }
+    pthread_mutex_unlock(&b->lock);
+    return j;
+}
+
+static bool any_idle(const carat_batch *b)
+{
+    for (int32_t i = 0; i < b->n_slots; i++)
+        if (!b->slot[i].job)
+            return true;
+    return false;
+}
+
+static void admit(carat_batch *b)
+{
+    job *j;
+    while ((j = take_queued(b, true))) {
+        err e = {0};
+        err_set(&e, E_CANCELLED, "cancelled while waiting for a slot");
+        job_done(j, E_CANCELLED, &e);
+    }
+    while (any_idle(b) && (j = take_queued(b, false)))
+        begin(b, slot_for(b, j), j);
+}
+
+static void end_cancelled(carat_batch *b)
+{
+    for (int32_t i = 0; i < b->n_slots; i++) {
+        slot *s = &b->slot[i];
+        if (!s->job)
+            continue;
+        pthread_mutex_lock(&b->lock);
+        bool wished = b->cancel[i] == s->job->id;
+        pthread_mutex_unlock(&b->lock);
+        if (!wished)
+            continue;
+        err e = {0};
+        if (!s->answering)
+            report_prefilled(&s->job->r);
+        generation_stop(s->job->g, CARAT_FINISH_CANCELLED);
+        leave(b, s, OK, &e);
+    }
+}
+
+/* ---- One pass --------------------------------------------------------------------------- */
+
+static void add_part(carat_batch *b, int32_t *n, int32_t i, const int32_t *ids, int32_t rows,
+                     bool want)
+{
+    b->of[*n] = i;
+    b->part[*n] = (pass_part){.t = &b->slot[i].t,
+                              .ids = ids,
+                              .n = rows,
+                              .want = want ? KV_WANT_LAST : KV_WANT_NONE,
+                              .logits = b->w.logits + (size_t)i * (size_t)b->m->core.n_vocab};
+    ++*n;
+}
+
+/* Rows of prompts beside n_answering answers. */
+static int32_t prompt_rows(const carat_batch *b, int32_t n_answering)
+{
+    int32_t rows = b->layout.rows_max - n_answering;
+    if (rows > b->shape.chunk)
+        rows = b->shape.chunk;
+    if (!n_answering)
+        return rows;
+    double fit = b->row_ms > 0 ? (b->stall_ms - b->decode_ms) / b->row_ms : ROWS_UNMEASURED;
+    int32_t bound = fit < ROWS_LEAST ? ROWS_LEAST : fit < rows ? (int32_t)fit : rows;
+    return bound < rows ? bound : rows;
+}
+
+/* Fills b->part; returns how many. Answers first: they are one row each. */
+static int32_t plan_step_rows(carat_batch *b, int32_t *n_answering, int32_t *n_prompt_rows)
+{
+    int32_t n = 0;
+    *n_prompt_rows = 0;
+    for (int32_t i = 0; i < b->n_slots; i++) {
+        slot *s = &b->slot[i];
+        if (s->job && s->answering) {
+            s->job->row_id = generation_token(s->job->g);
+            add_part(b, &n, i, &s->job->row_id, 1, true);
+        }
+    }
+    *n_answering = n;
+    int32_t left = prompt_rows(b, n), first = b->turn;
+    bool turned = false;
+    for (int32_t k = 0; k < b->n_slots && left > 0; k++) {
+        int32_t i = (first + k) % b->n_slots;
+        slot *s = &b->slot[i];
+        if (!s->job || s->answering)
+            continue;
+        int64_t at = s->t.kv.n_past, rest = s->job->n - at;
+        int32_t rows = rest < left ? (int32_t)rest : left;
+        add_part(b, &n, i, s->job->ids + at, rows, rows == rest);
+        left -= rows;
+        *n_prompt_rows += rows;
+        if (!turned)
+            b->turn = (i + 1) % b->n_slots;
+        turned = true;
+    }
+    return n;
+}
+
+/* What a row of a prompt, and a pass of answers alone, take: smoothed, for the stall bound. */
+static void measure(carat_batch *b, double ms, int32_t n_answering, int32_t n_prompt_rows)
+{
+    double *to = n_prompt_rows ? &b->row_ms : &b->decode_ms;
+    double x = ms;
+    if (n_prompt_rows) {
+        double of_prompt = n_answering ? ms - b->decode_ms : ms;
+        x = (of_prompt > 0 ? of_prompt : 0) / n_prompt_rows;
+    }
+    *to = *to > 0 ? 0.7 * *to + 0.3 * x : x;
+}
+
+/* The part's rows are committed: what follows from its logits. */
+static void go_on(carat_batch *b, slot *s, const pass_part *part, uint64_t *n_generated)
+{
+    job *j = s->job;
+    err e = {0};
+    status st = OK;
+    if (part->bad) {
+        leave(b, s, not_finite(b->m, s->t.kv.n_past + part->n - 1, &e), &e);
+        return;
+    }
+    if (!s->answering) {
+        if (!generation_tell_prefill(j->g, s->t.kv.n_past, j->n)) {
+            report_prefilled(&j->r);
+            generation_stop(j->g, CARAT_FINISH_CANCELLED);
+        } else if (s->t.kv.n_past == j->n) {
+            report_prefilled(&j->r);
+            s->answering = true;
+        }
+    }
+    if (s->answering && !generation_ended(j->g)) {
+        st = generation_next(j->g, &s->t, &b->w, part->logits, &e);
+        *n_generated += !st;
+    }
+    if (st || generation_ended(j->g))
+        leave(b, s, st, &e);
+}
+
+static void show(carat_batch *b, uint64_t n_rows, uint64_t n_generated, double ms)
+{
+    pthread_mutex_lock(&b->lock);
+    b->info.n_passes++;
+    b->info.n_rows += n_rows;
+    b->info.n_generated += n_generated;
+    b->info.pass_ms += ms;
+    for (int32_t i = 0; i < b->n_slots; i++) {
+        const slot *s = &b->slot[i];
+        const job *j = s->job;
+        b->shown[i] = (carat_slot_info){.id = j ? j->id : 0,
+                                        .n_past = s->t.kv.n_past,
+                                        .n_prompt = j ? j->n : 0,
+                                        .n_done = !j             ? 0
+                                                  : s->answering ? j->n
+                                                                 : s->t.kv.n_past,
+                                        .n_generated = j ? generation_count(j->g) : 0};
+    }
+    pthread_mutex_unlock(&b->lock);
+}
+
+bool carat_batch_step(carat_batch *b)
+{
+    int32_t n_answering, n_prompt_rows;
+    uint64_t n_generated = 0;
+    err e = {0};
+
+    b->n_steps++;
+    end_cancelled(b);
+    admit(b);
+    int32_t n = plan_step_rows(b, &n_answering, &n_prompt_rows);
+    if (!n) {
+        show(b, 0, 0, 0);
+        return false;
+    }
+    double start = clock_ms();
+    status st = run_pass(b->m, &b->layout, &b->w, b->part, n, &e);
+    double ms = clock_ms() - start;
+    if (!st)
+        measure(b, ms, n_answering, n_prompt_rows);
+    for (int32_t k = 0; k < n; k++) {
+        slot *s = &b->slot[b->of[k]];
+        if (st) {
+            err copy = e;
+            leave(b, s, st, &copy);
+        } else {
+            go_on(b, s, &b->part[k], &n_generated);
+        }
+    }
+    show(b, (uint64_t)(n_answering + n_prompt_rows), n_generated, ms);
+    return true;
+}

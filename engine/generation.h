@@ -1,0 +1,43 @@
+/* generation.h - one answer in the making: from logits to tokens, events and an end.
+ *
+ * A generation is a state machine that owns no loop over passes and no keys: whoever runs passes
+ * (carat_generate for one, a batch for many) hands it the logits of a timeline's last row and is
+ * told which token to compute next, if any. All rules on tokens live in decode.c.
+ *
+ *     generation_open
+ *     generation_tell_prefill ...            while the prompt is computed
+ *     do generation_next(g, t, w, logits)    while (!generation_ended(g)) compute g's token
+ *     generation_finish                      decides text that was held back, tells END
+ *     generation_close
+ *
+ * One thread at a time. next allocates nothing.
+ */
+#ifndef ENGINE_GENERATION_H
+#define ENGINE_GENERATION_H
+
+#include "engine/engine_int.h"
+
+typedef struct generation generation;
+
+/* opt NULL: the model's defaults. What opt points at is borrowed. */
+status generation_open(generation **g, const carat_model *m, const carat_generate_options *opt,
+                       carat_event_fn fn, void *user, err *e);
+void generation_close(generation *g); /* NULL is fine */
+
+/* False when the caller's callback has refused to go on. */
+bool generation_tell_prefill(generation *g, int64_t done, int64_t total);
+/* Makes a token of the logits of t's last row, which it changes, and applies every rule that may
+ * end the answer. On an error the generation has failed: close it. */
+status generation_next(generation *g, const timeline *t, workspace *w, float *logits, err *e);
+int32_t generation_token(const generation *g); /* the last one: what to compute unless ended */
+/* Ends it from outside; the first reason stands. */
+void generation_stop(generation *g, carat_finish why);
+bool generation_ended(const generation *g);
+status generation_finish(generation *g, err *e);
+
+/* For reports. */
+int64_t generation_count(const generation *g); /* tokens so far */
+/* Writes what the generation knows of itself: counts, finish. */
+void generation_report(const generation *g, carat_timings *t);
+
+#endif
