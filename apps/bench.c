@@ -23,7 +23,7 @@ enum { TOKENS_MAX = 1 << 24, WARM_PROMPT = 64, WARM_GEN = 2, EXIT_INTERRUPTED = 
 typedef struct bench_options {
     const char *model, *prompt, *gen, *depth, *kv_k, *kv_v, *vs, *isa;
     int64_t reps, threads, chunk;
-    bool json, floors, no_mmap, overcommit;
+    bool json, floors, ceilings, no_mmap, overcommit;
 } bench_options;
 
 static const option table[] = {
@@ -39,7 +39,8 @@ static const option table[] = {
     OPT_STR(bench_options, kv_v, "kv-v", 0, "TYPE", "type of cached values (default: as keys)"),
     OPT_STR(bench_options, vs, "vs", 0, "PROGRAM", "compare with this llama-bench, or other carat"),
     OPT_STR(bench_options, isa, "isa", 0, "NAME", "kernels: portable, avx2, avx512 or neon"),
-    OPT_FLAG(bench_options, floors, "floors", 0, "only measure what the machine can do"),
+    OPT_FLAG(bench_options, floors, "floors", 0, "also time each op, against what it must cost"),
+    OPT_FLAG(bench_options, ceilings, "ceilings", 0, "only measure what the machine can do"),
     OPT_FLAG(bench_options, json, "json", 0, "print JSON"),
     OPT_FLAG(bench_options, no_mmap, "no-mmap", 0, "read the file instead of mapping it"),
     OPT_FLAG(bench_options, overcommit, "overcommit", 0, "go on when memory looks too small"),
@@ -53,7 +54,13 @@ static const char about[] =
     "\n"
     "GB/s counts the weights a decoded token reads, not the cache. GFLOP/s counts the matrix\n"
     "products of a prompt: layers that nobody's keys depend on are skipped for all but its last\n"
-    "token, and so they are in the count.";
+    "token, and so they are in the count.\n"
+    "\n"
+    "With --floors each test is followed by its fastest repetition op by op: the time taken, and "
+    "the\n"
+    "time that reading its weights, keys and values once, or its multiplications, would take at "
+    "the\n"
+    "measured rates. Reached is the second by the first.";
 
 /* "512,4096": whole numbers, ascending or not. */
 static status parse_list(const char *name, const char *text, int32_t *list, int *n, err *e)
@@ -123,13 +130,22 @@ static status go_to(carat_session *s, const int32_t *ids, int32_t n, err *e)
     return OK;
 }
 
+/* What a test runs on. */
+typedef struct bench_rig {
+    carat_model *m;
+    carat_session *s;
+    int32_t *ids;
+} bench_rig;
+
 /* The test once, on the clock; also used to warm up with fewer tokens. */
-static status run_once(carat_session *s, const int32_t *ids, const bench_test *t, int64_t *ns,
-                       err *e)
+static status run_once(const bench_rig *rig, const bench_test *t, int64_t *ns, err *e)
 {
+    carat_session *s = rig->s;
+    const int32_t *ids = rig->ids;
     status st = go_to(s, ids, t->n_depth, e);
     if (st)
         return st;
+    carat_op_times(rig->m, NULL, 0, true);
     int64_t start = clock_ns(), n = t->n_depth;
     if (t->n_prompt) {
         st = carat_eval(s, ids, n + t->n_prompt, false, NULL, NULL, e);
@@ -141,8 +157,7 @@ static status run_once(carat_session *s, const int32_t *ids, const bench_test *t
     return st;
 }
 
-static status run_test(const bench_setup *b, carat_session *s, const int32_t *ids, bench_test *t,
-                       err *e)
+static status run_test(const bench_setup *b, const bench_rig *rig, bench_test *t, err *e)
 {
     bench_test warm = *t;
     int64_t ns;
@@ -150,14 +165,16 @@ static status run_test(const bench_setup *b, carat_session *s, const int32_t *id
     warm.n_prompt = warm.n_prompt > WARM_PROMPT ? WARM_PROMPT : warm.n_prompt;
     warm.n_gen = warm.n_gen > WARM_GEN ? WARM_GEN : warm.n_gen;
     /* At a depth, getting there is the warm-up, and throwing it away would be dear. */
-    status st = t->n_depth ? OK : run_once(s, ids, &warm, &ns, e);
+    status st = t->n_depth ? OK : run_once(rig, &warm, &ns, e);
     for (int32_t rep = 0; rep < b->n_reps && !st; rep++) {
         term_progress(NULL, t->n_prompt ? "prefill" : "decode", (uint64_t)rep, (uint64_t)b->n_reps);
         if (term_interrupts())
             return err_set(e, E_CANCELLED, "interrupted");
-        if ((st = run_once(s, ids, t, &ns, e)))
+        if ((st = run_once(rig, t, &ns, e)))
             break;
         t->ours.ns[t->ours.n++] = ns;
+        if (b->floors && (st = bench_keep_ops(rig->m, t, ns, e)))
+            break;
         if (b->other)
             st = bench_run_other(b, t, e);
     }
@@ -184,39 +201,40 @@ static status run_tests(bench_setup *b, const bench_options *o, carat_model *m, 
 {
     carat_session_options so = {
         .n_ctx = n_tokens, .chunk = b->chunk, .n_outputs = 1, .kv_k = o->kv_k, .kv_v = o->kv_v};
-    carat_session *s = NULL;
-    int32_t *ids = mem_calloc((size_t)n_tokens, sizeof *ids);
+    bench_rig rig = {.m = m, .ids = mem_calloc((size_t)n_tokens, sizeof *rig.ids)};
     uint64_t rng = 4;
     status st;
 
-    if (!ids) {
-        st = err_memory(e, "the tokens", (size_t)n_tokens * sizeof *ids);
+    if (!rig.ids) {
+        st = err_memory(e, "the tokens", (size_t)n_tokens * sizeof *rig.ids);
         goto out;
     }
     for (int32_t i = 0; i < n_tokens; i++)
-        ids[i] = (int32_t)rng_below(&rng, (uint64_t)b->info.n_vocab);
-    if ((st = carat_plan(m, &so, &b->plan, e)) || (st = carat_session_open(m, &so, &s, e)))
+        rig.ids[i] = (int32_t)rng_below(&rng, (uint64_t)b->info.n_vocab);
+    if ((st = carat_plan(m, &so, &b->plan, e)) || (st = carat_session_open(m, &so, &rig.s, e)))
         goto out;
     b->chunk = b->plan.chunk;
     if (!b->json)
         bench_print_head(b, stdout);
-    term_watch(s);
+    term_watch(rig.s);
     for (int i = 0; i < n_tests && !st; i++) {
-        if ((st = run_test(b, s, ids, &tests[i], e)) || (st = raise_ceilings(b, e)))
+        if ((st = run_test(b, &rig, &tests[i], e)) || (st = raise_ceilings(b, e)))
             break;
         if (!b->json)
             bench_print_test(b, &tests[i], stdout);
+        if (b->floors && !b->json)
+            bench_print_ops(b, &tests[i], stdout);
     }
     if (!st && !b->json)
         bench_print_foot(b, stdout);
 out:
     term_watch(NULL);
-    carat_session_close(s);
-    mem_free(ids);
+    carat_session_close(rig.s);
+    mem_free(rig.ids);
     return st;
 }
 
-static int only_floors(const bench_options *o)
+static int only_ceilings(const bench_options *o)
 {
     bench_ceilings c;
     err e = {0};
@@ -246,15 +264,16 @@ static int run_bench(const command *c, int argc, char **argv)
         return bad - 1;
     term_init();
     term_watch(NULL);
-    if (o.floors)
-        return only_floors(&o);
+    if (o.ceilings)
+        return only_ceilings(&o);
     bench_setup b = {.model_path = o.model,
                      .other = o.vs,
                      .kv_k = o.kv_k ? o.kv_k : "f16",
                      .n_threads = (int32_t)(o.threads ? o.threads : pool_default_threads()),
                      .n_reps = (int32_t)o.reps,
                      .chunk = (int32_t)o.chunk,
-                     .json = o.json};
+                     .json = o.json,
+                     .floors = o.floors};
     b.kv_v = o.kv_v ? o.kv_v : b.kv_k;
     if (b.other && !b.model_path) {
         st = err_set(&e, E_ARG, "--vs needs a file that both programs can open: name one with -m");
@@ -265,6 +284,7 @@ static int run_bench(const command *c, int argc, char **argv)
         goto out;
     run_options ro = {
         .threads = b.n_threads, .isa = o.isa, .no_mmap = o.no_mmap, .overcommit = o.overcommit};
+    ro.wrap = o.floors ? "time" : NULL;
     double start_ms = clock_ms();
     if ((st = run_open_model(o.model, &ro, &m, &e)))
         goto out;
@@ -277,6 +297,8 @@ static int run_bench(const command *c, int argc, char **argv)
         st = err_set(&e, E_IO, "cannot write the report");
 out:
     carat_model_close(m);
+    for (int i = 0; i < n_tests; i++)
+        mem_free(tests[i].ops);
     mem_free(tests);
     if (st == E_CANCELLED) /* only Ctrl-C cancels here */
         return EXIT_INTERRUPTED;

@@ -2,6 +2,7 @@
  *
  *     bench.c         options, the tests, the order they run in
  *     bench_floors.c  what this machine can do at most: memory reads, f32 and int8 arithmetic
+ *     bench_profile.c one test's time per op, beside what the machine would need for it
  *     bench_vs.c      another program's time for the same test, through its JSON
  *     bench_report.c  the table and the JSON
  */
@@ -9,6 +10,7 @@
 #define APPS_BENCH_INT_H
 
 #include "base/err.h"
+#include "carat.h"
 
 #include <stdio.h>
 
@@ -38,6 +40,10 @@ double bench_spread(const bench_samples *s); /* half of (slowest - fastest), ove
 typedef struct bench_test {
     int32_t n_prompt, n_gen, n_depth;
     bench_samples ours, other;
+    /* with --floors: the ops of the fastest repetition, owned */
+    carat_op_time *ops;
+    int32_t n_ops;
+    int64_t ops_ns; /* how long that repetition took */
 } bench_test;
 
 static inline int32_t bench_tokens(const bench_test *t)
@@ -50,7 +56,7 @@ typedef struct bench_setup {
     const char *other;      /* program to compare with, or NULL */
     const char *kv_k, *kv_v;
     int32_t n_threads, n_reps, chunk;
-    bool json;
+    bool json, floors;
     carat_model_info info;
     carat_memory_plan plan;
     bench_ceilings ceilings;
@@ -59,6 +65,13 @@ typedef struct bench_setup {
 
 /* Runs setup->other once for t and adds its time. E_CANCELLED after Ctrl-C. */
 status bench_run_other(const bench_setup *b, bench_test *t, err *e);
+
+/* The least time the machine could do an op's calls in, by the ceiling that is the last to be
+ * reached; *bound names it: "read", "int8", "f32", or "" for an op that none of them holds. */
+double bench_floor_ms(const bench_ceilings *c, const carat_op_time *t, const char **bound);
+/* Keeps the table of the repetition that just took ns, if it is the fastest. */
+status bench_keep_ops(carat_model *m, bench_test *t, int64_t ns, err *e);
+void bench_print_ops(const bench_setup *b, const bench_test *t, FILE *f);
 
 void bench_print_ceilings(const bench_ceilings *c, FILE *f);
 void bench_print_head(const bench_setup *b, FILE *f);

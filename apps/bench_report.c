@@ -165,6 +165,30 @@ static void put_samples(json_t *o, const bench_test *t, const bench_samples *s)
     json_object_set_new(o, "samples_ts", ts);
 }
 
+static json_t *ops_json(const bench_setup *b, const bench_test *t)
+{
+    json_t *list = json_array();
+    for (int32_t i = 0; i < t->n_ops; i++) {
+        const carat_op_time *op = &t->ops[i];
+        const char *bound;
+        json_t *o = json_object();
+        put_text(o, "op", op->op);
+        put_text(o, "type", op->type);
+        put_int(o, "rows", (uint64_t)op->rows);
+        put_int(o, "n_in", (uint64_t)op->n_in);
+        put_int(o, "n_out", (uint64_t)op->n_out);
+        put_int(o, "n_calls", (uint64_t)op->n_calls);
+        put_real(o, "ms", op->ms);
+        put_int(o, "bytes", op->bytes);
+        put_int(o, "int8_ops", op->int8_ops);
+        put_int(o, "f32_ops", op->f32_ops);
+        put_real(o, "floor_ms", bench_floor_ms(&b->ceilings, op, &bound));
+        put_text(o, "bound", bound);
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
 static json_t *test_json(const bench_setup *b, const bench_test *t)
 {
     json_t *o = json_object();
@@ -185,6 +209,8 @@ static json_t *test_json(const bench_setup *b, const bench_test *t)
         put_real(o, "weight_bytes_per_second", (double)b->info.active_bytes_per_token * r);
     else
         put_real(o, "flops_per_second", flops_per_token(b) * r);
+    if (t->n_ops)
+        json_object_set_new(o, "ops", ops_json(b, t));
     if (t->other.n) {
         json_t *other = json_object();
         put_samples(other, t, &t->other);

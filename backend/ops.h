@@ -135,4 +135,19 @@ void device_close(device *d);
 typedef void (*device_write_fn)(void *user, const char *text);
 status device_wrap(device **d, const char *what, device_write_fn write, void *user, err *e);
 
+/* What all calls of one op, shape and weight format took, and what they could not do without:
+ * bytes of weights, keys and values, each read once per call, and multiply-adds (counted twice) of
+ * bytes and of floats. n_in 0 and type "": no weight. */
+typedef struct device_op_time {
+    const char *op, *type; /* static storage */
+    int32_t rows, n_in, n_out;
+    int64_t n_calls;
+    double ms;
+    uint64_t bytes, int8_ops, f32_ops;
+} device_op_time;
+enum { DEVICE_OP_TIMES_MAX = 512 };
+/* The table of the time wrapper in d: at most cap lines to list, in order of appearance; clear
+ * empties it. Returns their number; 0 without such a wrapper. */
+int32_t device_op_times(device *d, device_op_time *list, int32_t cap, bool clear);
+
 #endif

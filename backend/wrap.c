@@ -19,15 +19,6 @@
 
 typedef enum wrap_kind { WRAP_TRACE, WRAP_TIME, WRAP_CHECK } wrap_kind;
 
-enum { TIME_ROWS = 512 };
-
-typedef struct time_row {
-    const char *op;
-    int32_t rows, width, n_in;
-    int64_t n_calls;
-    double ms;
-} time_row;
-
 typedef struct wrapper {
     device dev;
     wrap_kind kind;
@@ -36,7 +27,8 @@ typedef struct wrapper {
     void *user;
     char name[128];
     int32_t n_times;
-    time_row times[TIME_ROWS];
+    device_op_time times[DEVICE_OP_TIMES_MAX];
+    device_op_time cost; /* of the call to come: bytes and operations */
     /* The call being made. */
     int phase;
     double start_ms;
@@ -132,19 +124,77 @@ static void trace(wrapper *w, const pass *p, const char *op, mat y, const weight
 
 static void add_time(wrapper *w, const char *op, mat y, const weight *wt, double ms)
 {
-    int32_t n_in = wt ? wt->n_in : 0, i = 0;
+    device_op_time now = {.op = op, .type = wt ? num_name(wt->type) : "", .rows = y.rows};
+    now.n_in = wt ? wt->n_in : 0;
+    now.n_out = mat_width(y);
+    int32_t i = 0;
     for (; i < w->n_times; i++) {
-        time_row *t = &w->times[i];
-        if (t->op == op && t->rows == y.rows && t->width == mat_width(y) && t->n_in == n_in)
+        device_op_time *t = &w->times[i];
+        if (t->op == op && t->rows == now.rows && t->n_out == now.n_out && t->n_in == now.n_in &&
+            t->type == now.type)
             break;
     }
-    if (i == TIME_ROWS)
+    if (i == DEVICE_OP_TIMES_MAX)
         return; /* said in the table's last line */
     if (i == w->n_times)
-        w->times[w->n_times++] =
-            (time_row){.op = op, .rows = y.rows, .width = mat_width(y), .n_in = n_in};
+        w->times[w->n_times++] = now;
     w->times[i].n_calls++;
     w->times[i].ms += ms;
+    w->times[i].bytes += w->cost.bytes;
+    w->times[i].int8_ops += w->cost.int8_ops;
+    w->times[i].f32_ops += w->cost.f32_ops;
+}
+
+/* ---- What a call has to read and to multiply: its floor ------------------------------------ */
+
+/* `rows` products with each of n_mat matrices' worth of bytes; rows counts over all matrices. */
+static void cost_weight(pass *p, int64_t rows, int32_t n_mat, const weight *w)
+{
+    wrapper *d = p->dev->self;
+    if (!w || p->dry)
+        return;
+    uint64_t ops = 2 * (uint64_t)rows * (uint64_t)w->n_in * (uint64_t)w->n_out;
+    bool floats = w->type == NUM_F32 || w->type == NUM_F16 || w->type == NUM_BF16;
+    d->cost.bytes +=
+        (w->packed ? w->packed_bytes / (size_t)w->n_mat : w->mat_bytes) * (size_t)n_mat;
+    if (floats)
+        d->cost.f32_ops += ops;
+    else
+        d->cost.int8_ops += ops;
+}
+
+/* Experts that some row was given to are read once. */
+static void cost_experts(pass *p, routing r, const weight *w)
+{
+    if (!w || p->dry)
+        return;
+    int32_t n = r.rows * r.k, n_used = 0;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t j = 0;
+        while (j < i && r.id[j] != r.id[i])
+            j++;
+        n_used += j == i;
+    }
+    cost_weight(p, n, n_used, w);
+}
+
+/* Keys and values in sight of consecutive rows of a sequence are read once. */
+static void cost_attention(pass *p, mat q, const kv_view *kv)
+{
+    wrapper *d = p->dev->self;
+    const rowset *rs = p->rows;
+    for (int32_t r = 0, end; !p->dry && r < q.rows; r = end) {
+        int64_t lo = INT64_MAX, hi = 0;
+        for (end = r; end < q.rows && rs->seq[end] == rs->seq[r]; end++) {
+            int64_t to = (int64_t)rs->index[end] + 1;
+            int64_t from = kv->window && to > kv->window ? to - kv->window : 0;
+            lo = from < lo ? from : lo;
+            hi = to > hi ? to : hi;
+            d->cost.f32_ops += 4 * (uint64_t)mat_width(q) * (uint64_t)(to - from);
+        }
+        d->cost.bytes +=
+            (uint64_t)(hi - lo) * (uint64_t)kv->n_head_kv * (kv->k_row_bytes + kv->v_row_bytes);
+    }
 }
 
 static wrapper *enter(pass *p, mat y)
@@ -181,6 +231,7 @@ static bool again(wrapper *w, pass *p, const char *op, mat y, const weight *wt)
         trace(w, p, op, y, wt);
     else
         add_time(w, op, y, wt, clock_ms() - w->start_ms);
+    w->cost = (device_op_time){0};
     return false;
 }
 
@@ -205,10 +256,13 @@ static void w_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
 }
 static void w_matmul(pass *p, mat y, mat x, const weight *w)
 {
+    cost_weight(p, x.rows, 1, w);
     AROUND("matmul", y, w, op->matmul(p, y, x, w));
 }
 static void w_glu(pass *p, mat y, mat x, const weight *g, const weight *u, act_kind a)
 {
+    cost_weight(p, x.rows, 1, g);
+    cost_weight(p, x.rows, 1, u);
     AROUND("glu", y, g, op->glu(p, y, x, g, u, a));
 }
 static void w_act_mul(pass *p, mat y, mat a, mat b, act_kind k)
@@ -221,6 +275,7 @@ static void w_rope(pass *p, mat x, const rope *r)
 }
 static void w_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
 {
+    cost_attention(p, q, kv);
     AROUND("attend", o, NULL, op->attend(p, o, q, kv, scale));
 }
 static void w_add(pass *p, mat y, mat a, mat b)
@@ -238,10 +293,13 @@ static void w_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
 static void w_moe_glu(pass *p, mat y, mat x, routing r, const weight *g, const weight *u,
                       act_kind a)
 {
+    cost_experts(p, r, g);
+    cost_experts(p, r, u);
     AROUND("moe_glu", y, g, op->moe_glu(p, y, x, r, g, u, a));
 }
 static void w_moe_down(pass *p, mat y, mat x, routing r, const weight *d)
 {
+    cost_experts(p, r, d);
     AROUND("moe_down", y, d, op->moe_down(p, y, x, r, d));
 }
 static void w_gather(pass *p, mat y, mat x, const int32_t *row)
@@ -315,6 +373,8 @@ static void print_times(wrapper *w)
     double total = 0;
     for (int32_t i = 0; i < w->n_times; i++)
         total += w->times[i].ms;
+    if (!w->n_times)
+        return;
     say(w, "op            rows     n_in ->  n_out      calls         ms   share\n");
     for (int32_t k = 0; k < w->n_times; k++) {
         int32_t best = -1;
@@ -323,14 +383,14 @@ static void print_times(wrapper *w)
                 best = i;
         if (best < 0)
             break;
-        time_row *t = &w->times[best];
+        device_op_time *t = &w->times[best];
         snprintf(line, sizeof line, "%-12s %5d %8d -> %6d %10" PRId64 " %10.2f  %5.1f %%\n", t->op,
-                 t->rows, t->n_in, t->width, t->n_calls, t->ms,
+                 t->rows, t->n_in, t->n_out, t->n_calls, t->ms,
                  100 * t->ms / (total > 0 ? total : 1));
         say(w, line);
         t->n_calls = 0;
     }
-    if (w->n_times == TIME_ROWS)
+    if (w->n_times == DEVICE_OP_TIMES_MAX)
         say(w, "(more shapes than the table holds were left out)\n");
 }
 
@@ -344,6 +404,23 @@ static void w_close(device *d)
     mem_free(w->before);
     mem_free(w->result);
     mem_free(w);
+}
+
+int32_t device_op_times(device *d, device_op_time *list, int32_t cap, bool clear)
+{
+    while (d && d->kind == DEVICE_WRAP) {
+        wrapper *w = d->self;
+        if (w->kind == WRAP_TIME) {
+            int32_t n = w->n_times < cap ? w->n_times : cap;
+            if (n > 0)
+                memcpy(list, w->times, (size_t)n * sizeof *list);
+            if (clear)
+                w->n_times = 0;
+            return n;
+        }
+        d = w->inner;
+    }
+    return 0;
 }
 
 static const device_ops wrap_ops = {

@@ -311,3 +311,15 @@ void carat_model_get_info(const carat_model *m, carat_model_info *info)
                                .has_vocab = m->text != NULL,
                                .has_chat = m->text && m->chat != CHAT_NONE};
 }
+
+int32_t carat_op_times(carat_model *m, carat_op_time *list, int32_t cap, bool clear)
+{
+    device_op_time from[DEVICE_OP_TIMES_MAX];
+    int32_t n = device_op_times(m->dev, from, DEVICE_OP_TIMES_MAX, clear);
+    n = n < cap ? n : cap;
+    for (int32_t i = 0; i < n; i++)
+        list[i] = (carat_op_time){from[i].op,       from[i].type,    from[i].rows, from[i].n_in,
+                                  from[i].n_out,    from[i].n_calls, from[i].ms,   from[i].bytes,
+                                  from[i].int8_ops, from[i].f32_ops};
+    return n;
+}

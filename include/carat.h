@@ -113,6 +113,21 @@ typedef struct carat_model_info {
 
 CARAT_API void carat_model_get_info(const carat_model *m, carat_model_info *info);
 
+/* Where the time went, for a model opened with "time" among its wrappers: one line per op, shape
+ * and weight format. What a call could not do without is beside what it took: bytes of weights,
+ * keys and values, each read once, and multiply-adds, counted twice, of bytes and of floats. */
+typedef struct carat_op_time {
+    const char *op, *type; /* "matmul", "q4_k"; type "" without a weight; static storage */
+    int32_t rows, n_in, n_out;
+    int64_t n_calls;
+    double ms;
+    uint64_t bytes, int8_ops, f32_ops;
+} carat_op_time;
+
+/* Copies at most cap lines to list (may be NULL with cap 0), returns their number; clear empties
+ * the table. Only between calls that compute on the model. */
+CARAT_API int32_t carat_op_times(carat_model *m, carat_op_time *list, int32_t cap, bool clear);
+
 /* ---- Text ------------------------------------------------------------------------------ */
 
 enum {

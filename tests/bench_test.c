@@ -89,6 +89,46 @@ TEST(bench_reports_every_test_in_json)
     fidelity_close(&f);
 }
 
+TEST(bench_sets_every_op_beside_its_floor)
+{
+    fidelity f;
+    fidelity_open(&f, "moe");
+    const char *argv[] = {"-m",       fidelity_write(&f, NULL),
+                          "-p",       "16",
+                          "-n",       "3",
+                          "-d",       "20",
+                          "-r",       "2",
+                          "-t",       "1",
+                          "--floors", "--json",
+                          NULL};
+    json_t *root;
+    CHECK_EQ(run(argv, &root), 0);
+    const json_t *tests = json_object_get(root, "tests");
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *t = json_array_get(tests, i), *ops = json_object_get(t, "ops");
+        double ms = 0, best = 1e300;
+        bool attends = false, routes = false;
+        for (size_t k = 0; k < 2; k++) {
+            double ns = json_number_value(json_array_get(json_object_get(t, "samples_ns"), k));
+            best = ns < best ? ns : best;
+        }
+        for (size_t k = 0; k < json_array_size(ops); k++) {
+            const json_t *o = json_array_get(ops, k);
+            const char *name = json_string_value(json_object_get(o, "op"));
+            ms += real_of(o, "ms");
+            if (!strcmp(name, "attend"))
+                attends |= real_of(o, "bytes") > 0 && real_of(o, "f32_ops") > 0;
+            if (!strcmp(name, "moe_down")) /* of three rows or sixteen, 2 of 8 experts each */
+                routes |= real_of(o, "bytes") > 0 && real_of(o, "floor_ms") > 0;
+        }
+        /* the ops of one repetition, the fastest, and none of what brought it to its depth */
+        CHECK(ms > 0 && ms * 1e6 <= best);
+        CHECK(attends && routes);
+    }
+    json_decref(root);
+    fidelity_close(&f);
+}
+
 TEST(bench_compares_with_another_program)
 {
     fidelity f;
