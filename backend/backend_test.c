@@ -45,7 +45,8 @@ static void fixture_open(fixture *f)
     CHECK_OK(device_open_cpu(&f->dev, &(cpu_options){.n_threads = 1, .reference = true}, &f->e),
              f->e);
     kv_spec s = {.window = 4, .n_head_kv = 1, .head_dim = HEAD};
-    CHECK_OK(kv_layout_init(&f->l, &s, 1, NUM_F32, NUM_F32, 64, ROWS, &f->e), f->e);
+    kv_want_layout want = {.spec = &s, .n = 1, .n_ctx = 64, .rows_max = ROWS};
+    CHECK_OK(kv_layout_init(&f->l, &want, &f->e), f->e); /* all zero is f32 */
     CHECK_OK(kv_open(&f->c, f->dev, &f->l, &f->e), f->e);
     CHECK_OK(kv_batch_init(&f->b, ROWS, 1, 1, &f->e), f->e);
     weight_init(&f->embd, "embd", D, 10, &rng);
@@ -58,7 +59,7 @@ static void fixture_open(fixture *f)
     weight_init(&f->down, "down", FF, D, &rng);
     for (int i = 0; i < HEAD / 2; i++)
         f->inv[i] = 1.0f / (float)(1 + i);
-    f->rope = (rope){HEAD / 2, f->inv};
+    f->rope = (rope){.n_pairs = HEAD / 2, .inv_freq = f->inv};
 }
 
 static void fixture_close(fixture *f)

@@ -5,6 +5,8 @@
  */
 #include "backend/ops.h"
 
+#include <stdio.h>
+
 static bool same_shape(mat a, mat b)
 {
     return a.rows == b.rows && mat_width(a) == mat_width(b) && a.cols == b.cols;
@@ -237,6 +239,16 @@ mat op_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids)
     if (pass_shapes(p, "softcap", x.heads == 1 && n_ids >= 0 && (n_ids == 0 || ids)))
         p->dev->op->softcap(p, x, cap, ids, n_ids);
     return x;
+}
+
+bool device_attend_kernel(const device *d, const kv_view *kv, char *text, size_t cap)
+{
+    if (d->attend_kernel)
+        return d->attend_kernel(d, kv, text, cap);
+    bool plain = (kv->k_type == NUM_F32 || kv->k_type == NUM_F16 || kv->k_type == NUM_BF16) &&
+                 (kv->v_type == NUM_F32 || kv->v_type == NUM_F16 || kv->v_type == NUM_BF16);
+    snprintf(text, cap, "as stored");
+    return plain && !kv->k_rot && !kv->v_rot && !kv->single;
 }
 
 void device_close(device *d)

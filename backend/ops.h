@@ -16,10 +16,15 @@
 
 #include "backend/pass.h"
 
-/* Rotary embedding, half-split pairs (i, i + head_dim / 2): angle = pos * inv_freq[i]. */
+/* Rotary embedding, half-split pairs (i, i + head_dim / 2): angle = pos * inv_freq[i]. Who turns
+ * many keys at once adds angles instead of computing sines: pos = ROPE_TURNS * a + b, and the table
+ * has the cosines and sines of every b. */
+enum { ROPE_TURNS = 128 };
 typedef struct rope {
     int32_t n_pairs;       /* head_dim / 2 */
     const float *inv_freq; /* device memory, [n_pairs]; 0 leaves the pair as it is */
+    int32_t n_turning;     /* pairs from here on have frequency 0 */
+    const float *turns;    /* device memory, [ROPE_TURNS][2][n_turning], cosines first; or NULL */
 } rope;
 
 typedef enum act_kind { ACT_GELU_TANH } act_kind;
@@ -45,7 +50,8 @@ typedef struct device_ops {
     void (*act_mul)(pass *p, mat y, mat a, mat b, act_kind act);
     /* in place, every head */
     void (*rope)(pass *p, mat x, const rope *r);
-    /* k, v: [rows, n_head_kv, head_dim], into the slots of the rows' indices */
+    /* k, v: [rows, n_head_kv, head_dim], into the slots of the rows' indices; a view of one stream
+     * wants u in k and does not look at v */
     void (*kv_store)(pass *p, const kv_view *kv, mat k, mat v);
     /* o[r, h] = sum_t softmax_t(scale * q[r, h] . k[t, h / group]) v[t, h / group] */
     void (*attend)(pass *p, mat o, mat q, const kv_view *kv, float scale);
@@ -91,6 +97,9 @@ struct device {
     void (*weight_free)(device *d, weight *w);
     /* Bytes weight_load would take for a weight of this type and shape. */
     size_t (*weight_bytes)(const device *d, const weight *w);
+    /* Can it store to and attend over such a view? If so, in words, with which kernel. NULL: f32,
+     * f16 and bf16 in two streams, nothing rotated. */
+    bool (*attend_kernel)(const device *d, const kv_view *kv, char *text, size_t cap);
     void (*close)(device *d);
 };
 
@@ -124,6 +133,8 @@ typedef struct cpu_options {
     const char *isa;   /* NULL: best; "portable", "avx2", "avx512", "neon" */
 } cpu_options;
 
+/* d->attend_kernel, or what its absence means. */
+bool device_attend_kernel(const device *d, const kv_view *kv, char *text, size_t cap);
 status device_open_cpu(device **d, const cpu_options *opt, err *e);
 void device_close(device *d);
 

@@ -35,10 +35,10 @@ typedef struct rowset {
     const uint64_t *seen; /* or NULL */
 } rowset;
 
-/* Where one sequence keeps one layer's keys and values. k_page and v_page: reserved for pooled
- * pages (slot / page size -> page); NULL: slots are contiguous. */
+/* Where one sequence keeps one layer's keys and values. page: reserved for pooled pages (slot /
+ * page size -> page); NULL: slots are contiguous. */
 typedef struct kv_base {
-    void *k, *v;
+    void *k, *v; /* v NULL: one stream, see kv_view */
     const int32_t *page;
 } kv_base;
 
@@ -53,7 +53,16 @@ typedef struct step {
 
 /* How the model sees a layer's keys and values; the same for every session of a shape.
  * A store holds, for each kv head, n_slots rows of head_dim elements: row (h, slot) starts at
- * (h * n_slots + slot) * row_bytes. Layers that share keys hold the same view. */
+ * (h * n_slots + slot) * row_bytes. Layers that share keys hold the same view.
+ *
+ * Rotated (num_rotate): what is stored is Rot k or Rot v, encoded. Rot is orthogonal, so attention
+ * rotates its queries once and meets the keys as they are stored, and sums the values as they are
+ * stored and rotates its result back. Nothing else may read such a store as if it were plain.
+ *
+ * One stream: layers whose values are the raw key projection normed without weight keep only that,
+ * u. The value is u, the key is RoPE_pos(k_weight * u), made when it is read. */
+struct weight;
+struct rope;
 typedef struct kv_view {
     int32_t id; /* which of the step's stores */
     num_type k_type, v_type;
@@ -61,6 +70,10 @@ typedef struct kv_view {
     int32_t window; /* a query at pos p sees keys with p - pos < window; 0: all */
     int32_t n_slots;
     size_t k_row_bytes, v_row_bytes;
+    bool k_rot, v_rot;
+    bool single; /* one stream: k holds u; v_type and v_rot are k's, v_row_bytes is 0 */
+    const struct weight *k_weight; /* single: the norm weight of keys, [head_dim] */
+    const struct rope *k_rope;     /* single: the rotation of keys; its table is there */
 } kv_view;
 
 #endif

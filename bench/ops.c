@@ -236,8 +236,14 @@ static void bench_attention(bench *b, int32_t rows, int32_t past, int32_t dim, i
     if (b->filter && !strstr(name, b->filter))
         return;
     int32_t slots = past + rows;
-    kv_view kv = {0,      NUM_F16, NUM_F16,         heads_kv,       dim,
-                  window, slots,   (size_t)dim * 2, (size_t)dim * 2};
+    kv_view kv = {.k_type = NUM_F16,
+                  .v_type = NUM_F16,
+                  .n_head_kv = heads_kv,
+                  .head_dim = dim,
+                  .window = window,
+                  .n_slots = slots,
+                  .k_row_bytes = (size_t)dim * 2,
+                  .v_row_bytes = (size_t)dim * 2};
     size_t n = (size_t)slots * (size_t)heads_kv * (size_t)dim;
     uint64_t rng = 3;
     uint16_t *k = mem_pages(n * 2), *v = mem_pages(n * 2);

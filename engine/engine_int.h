@@ -55,7 +55,7 @@ struct carat_model {
 typedef struct session_shape {
     int32_t n_ctx, chunk, n_outputs;
     int32_t n_seqs; /* timelines that share one workspace */
-    num_type kv_k, kv_v;
+    kv_choice kv;
 } session_shape;
 
 /* One sequence of tokens and what is remembered of it. */

@@ -7,14 +7,6 @@
 #include "engine/engine_int.h"
 #include "base/mem.h"
 
-static status kv_type(const char *name, num_type *t, err *e)
-{
-    if (!num_parse(name, t) || (*t != NUM_F16 && *t != NUM_BF16 && *t != NUM_F32))
-        return err_set(e, E_UNSUPPORTED,
-                       "'%.40s' is no type for keys and values: f16, bf16 and f32 are", name);
-    return OK;
-}
-
 enum { ROWS_SMALL = 32 }; /* counts of rows up to here are planned one by one */
 
 /* The longest context, by halving from the model's own, whose plan fits the memory there is. */
@@ -40,11 +32,9 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
     status st;
 
     opt = opt ? opt : &none;
-    *shape = (session_shape){.n_seqs = n_seqs, .kv_k = NUM_F16};
-    if (opt->kv_k && (st = kv_type(opt->kv_k, &shape->kv_k, e)))
-        return st;
-    shape->kv_v = shape->kv_k;
-    if (opt->kv_v && (st = kv_type(opt->kv_v, &shape->kv_v, e)))
+    *shape = (session_shape){.n_seqs = n_seqs};
+    const kv_words words = {opt->kv_k, opt->kv_v, opt->kv_layers, opt->kv_single};
+    if ((st = kv_choice_parse(&shape->kv, &words, e)))
         return st;
     if (opt->n_ctx < 0 || opt->chunk < 0 || opt->n_outputs < 0)
         return err_set(e, E_ARG, "a session cannot have a negative context, chunk or output count");
@@ -119,8 +109,13 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
     status st;
 
     *plan = (carat_memory_plan){.n_ctx = s->n_ctx, .chunk = s->chunk};
-    if ((st = kv_layout_init(&l, m->core.kv, m->core.n_kv, s->kv_k, s->kv_v, s->n_ctx, rows_max(s),
-                             e)))
+    const kv_want_layout want = {.spec = m->core.kv,
+                                 .n = m->core.n_kv,
+                                 .choice = s->kv,
+                                 .n_ctx = s->n_ctx,
+                                 .rows_max = rows_max(s),
+                                 .dev = m->dev};
+    if ((st = kv_layout_init(&l, &want, e)))
         goto out;
     if ((st = worst_pass(m, s, &l, &costs, e)))
         goto out;

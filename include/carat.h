@@ -175,8 +175,13 @@ CARAT_API void carat_chat_free(carat_chat *c); /* safe on a zeroed or freed chat
 typedef struct carat_session_options {
     int32_t n_ctx;     /* tokens the session can hold; 0: the model's own, bounded by memory */
     int32_t chunk;     /* rows per prefill pass; 0: chosen by the device */
-    const char *kv_k;  /* element type of keys: "f16" (default), "bf16", "f32" */
-    const char *kv_v;  /* of values; NULL: as kv_k */
+    /* Types of keys and of values (NULL: "f16"; as keys): f32, f16, bf16, q8_0, q5_1, q5_0, q4_1,
+     * q4_0, iq4_nl, tq3_0; those from q8_0 to iq4_nl also rotated first: "q4_0+rot". */
+    const char *kv_k, *kv_v;
+    const char *kv_layers; /* NULL, or "SPEC=TYPE,...": SPEC global, swa, a layer or first-last;
+                              TYPE as above or "keys/values"; later ones win */
+    const char *kv_single; /* layers whose values are their raw keys (12B, 26B-A4B, 31B) keep one
+                              stream: "on", "off"; NULL or "auto": where that is worth it */
     int32_t n_outputs; /* rows of one pass that may give logits; 0: 16. carat_eval with all_logits
                           runs passes of min(chunk, n_outputs) rows */
 } carat_session_options;

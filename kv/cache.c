@@ -21,8 +21,8 @@ status kv_open(kv_cache *c, device *dev, const kv_layout *l, err *e)
         const kv_view *v = &l->view[i];
         size_t k_bytes = store_bytes(v, v->k_row_bytes), v_bytes = store_bytes(v, v->v_row_bytes);
         c->base[i].k = dev->alloc(dev, k_bytes);
-        c->base[i].v = c->base[i].k ? dev->alloc(dev, v_bytes) : NULL;
-        if (!c->base[i].v) {
+        c->base[i].v = c->base[i].k && v_bytes ? dev->alloc(dev, v_bytes) : NULL;
+        if (!c->base[i].k || (v_bytes && !c->base[i].v)) {
             kv_close(c);
             return err_memory(e, "the key/value cache", k_bytes + v_bytes);
         }

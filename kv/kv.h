@@ -24,7 +24,48 @@
 typedef struct kv_spec {
     int32_t window; /* 0: all */
     int32_t n_head_kv, head_dim;
+    bool k_is_v;          /* values are the keys' raw projection: one stream would do */
+    const weight *k_norm; /* with k_is_v: what makes keys of them again */
+    const rope *k_rope;
 } kv_spec;
+
+/* ---- What to store: formats.c ------------------------------------------------------------ */
+
+typedef struct kv_format {
+    num_type type;
+    bool rot; /* rotated before it is encoded */
+} kv_format;
+
+/* "f16", "q8_0", "q4_0+rot"; a type of weights only, or an unknown one: E_UNSUPPORTED. */
+status kv_format_parse(const char *name, size_t n, kv_format *f, err *e);
+const char *kv_format_name(kv_format f, char *buf, size_t cap);
+
+typedef enum kv_single { KV_SINGLE_AUTO, KV_SINGLE_ON, KV_SINGLE_OFF } kv_single;
+
+/* Layers first .. last, or all of a kind, get formats of their own. */
+typedef struct kv_rule {
+    enum { KV_RULE_LAYERS, KV_RULE_GLOBAL, KV_RULE_WINDOW } of;
+    int32_t first, last;
+    kv_format k, v;
+} kv_rule;
+
+enum { KV_RULES_MAX = 32 };
+
+typedef struct kv_choice {
+    kv_format k, v; /* of every layer that no rule speaks of */
+    kv_single single;
+    int32_t n_rules; /* later ones win */
+    kv_rule rule[KV_RULES_MAX];
+} kv_choice;
+
+/* All may be NULL: f16 keys; values as keys; no rules; auto. layers: "SPEC=TYPE,..." with SPEC
+ * "global", "swa", a layer or "first-last", and TYPE a format or "keys/values". */
+typedef struct kv_words {
+    const char *k, *v, *layers, *single;
+} kv_words;
+status kv_choice_parse(kv_choice *c, const kv_words *w, err *e);
+
+/* ---- How large: layout.c ----------------------------------------------------------------- */
 
 typedef struct kv_layout {
     int32_t n;            /* stores */
@@ -36,9 +77,17 @@ typedef struct kv_layout {
     arena mem;
 } kv_layout;
 
-/* k and v types for every store. E_UNSUPPORTED for a type that a head size cannot hold. */
-status kv_layout_init(kv_layout *l, const kv_spec *spec, int32_t n, num_type k_type,
-                      num_type v_type, int32_t n_ctx, int32_t rows_max, err *e);
+typedef struct kv_want_layout {
+    const kv_spec *spec; /* [n]; what its pointers show outlives the layout */
+    int32_t n;
+    kv_choice choice;
+    int32_t n_ctx, rows_max;
+    const device *dev; /* whose kernels must be able to read it; NULL: no question asked */
+} kv_want_layout;
+
+/* E_UNSUPPORTED for a format that a head size cannot hold or the device not read; E_ARG for a rule
+ * about layers that own no keys. */
+status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e);
 void kv_layout_free(kv_layout *l);
 
 typedef struct kv_cache {

@@ -18,6 +18,17 @@ static void fake_release(device *d, void *p, size_t n)
 }
 static device fake = {.alloc = fake_alloc, .release = fake_release};
 
+static status layout(kv_layout *l, const kv_spec *s, int32_t n, num_type k, num_type v,
+                     int32_t n_ctx, int32_t rows_max, err *e)
+{
+    const kv_want_layout w = {.spec = s,
+                              .n = n,
+                              .choice = {.k = {k, false}, .v = {v, false}},
+                              .n_ctx = n_ctx,
+                              .rows_max = rows_max};
+    return kv_layout_init(l, &w, e);
+}
+
 /* Which index each slot of a ring holds, kept beside the cache under test. */
 typedef struct {
     kv_cache c;
@@ -51,7 +62,7 @@ TEST(ring_keeps_every_live_key)
             model_ring m = {0};
             err e = {0};
             kv_spec s = {.window = w, .n_head_kv = 1, .head_dim = 8};
-            CHECK_OK(kv_layout_init(&m.l, &s, 1, NUM_F32, NUM_F32, 1 << 20, rows, &e), e);
+            CHECK_OK(layout(&m.l, &s, 1, NUM_F32, NUM_F32, 1 << 20, rows, &e), e);
             CHECK_EQ(m.l.view[0].n_slots, w + rows - 1);
             CHECK_OK(kv_open(&m.c, &fake, &m.l, &e), e);
             for (int round = 0; round < 200; round++) {
@@ -79,7 +90,7 @@ TEST(ring_refuses_a_rewind_it_has_forgotten)
     model_ring m = {0};
     err e = {0};
     kv_spec s = {.window = 8, .n_head_kv = 1, .head_dim = 8};
-    CHECK_OK(kv_layout_init(&m.l, &s, 1, NUM_F16, NUM_BF16, 1000, 5, &e), e);
+    CHECK_OK(layout(&m.l, &s, 1, NUM_F16, NUM_BF16, 1000, 5, &e), e);
     CHECK_OK(kv_open(&m.c, &fake, &m.l, &e), e);
     for (int i = 0; i < 20; i++) {
         write_rows(&m, 5);
@@ -102,11 +113,11 @@ TEST(layout_needs_no_ring_when_the_context_is_short)
     err e = {0};
     kv_spec s[2] = {{.window = 512, .n_head_kv = 2, .head_dim = 256},
                     {.window = 0, .n_head_kv = 1, .head_dim = 512}};
-    CHECK_OK(kv_layout_init(&l, s, 2, NUM_F16, NUM_F16, 100, 512, &e), e);
+    CHECK_OK(layout(&l, s, 2, NUM_F16, NUM_F16, 100, 512, &e), e);
     CHECK_EQ(l.view[0].n_slots, 100);
     CHECK_EQ(l.linear_bytes, 100 * 512 * 2 * 2);
     kv_layout_free(&l);
-    CHECK_OK(kv_layout_init(&l, s, 2, NUM_F16, NUM_F16, 4096, 512, &e), e);
+    CHECK_OK(layout(&l, s, 2, NUM_F16, NUM_F16, 4096, 512, &e), e);
     CHECK_EQ(l.view[0].n_slots, 1023);
     CHECK_EQ(l.ring_bytes, 1023 * 2 * 256 * 2 * 2);
     kv_layout_free(&l);
@@ -119,7 +130,7 @@ TEST(batch_of_a_tree_knows_ancestors_and_depth)
     kv_batch b;
     err e = {0};
     kv_spec s = {.window = 0, .n_head_kv = 1, .head_dim = 8};
-    CHECK_OK(kv_layout_init(&l, &s, 1, NUM_F32, NUM_F32, 64, 64, &e), e);
+    CHECK_OK(layout(&l, &s, 1, NUM_F32, NUM_F32, 64, 64, &e), e);
     CHECK_OK(kv_open(&c, &fake, &l, &e), e);
     c.n_past = 10;
     CHECK_OK(kv_batch_init(&b, 64, 2, 1, &e), e);

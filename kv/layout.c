@@ -1,4 +1,9 @@
-/* layout.c - how large each layer's store of keys and values is. See kv.h for the ring's proof. */
+/* layout.c - how large each layer's store of keys and values is, and in which format.
+ *
+ * kv.h has the proof of the ring's size. Formats come from the caller's choice, the last rule that
+ * speaks of a layer winning; whether a layer whose values are its raw keys keeps one stream or two
+ * is settled here as well, so that nothing later has to ask.
+ */
 #include "base/bytes.h"
 #include "kv/kv.h"
 
@@ -12,52 +17,145 @@ static int32_t slots_needed(int32_t window, int32_t n_ctx, int32_t rows_max)
     return ring < n_ctx ? (int32_t)ring : n_ctx;
 }
 
-static status view_init(kv_view *v, const kv_spec *s, int32_t id, num_type k_type, num_type v_type,
-                        int32_t n_slots, err *e)
+static bool same_format(kv_format a, kv_format b)
 {
-    uint64_t k_row, v_row;
-    *v = (kv_view){.id = id,
-                   .k_type = k_type,
-                   .v_type = v_type,
-                   .n_head_kv = s->n_head_kv,
-                   .head_dim = s->head_dim,
-                   .window = s->window,
-                   .n_slots = n_slots};
-    if (!num_row_bytes(k_type, (uint64_t)s->head_dim, &k_row) ||
-        !num_row_bytes(v_type, (uint64_t)s->head_dim, &v_row))
-        return err_set(e, E_UNSUPPORTED, "keys of %s and values of %s do not fit heads of %d",
-                       num_name(k_type), num_name(v_type), s->head_dim);
-    v->k_row_bytes = k_row;
-    v->v_row_bytes = v_row;
+    return a.type == b.type && a.rot == b.rot;
+}
+
+static void formats_of(const kv_want_layout *w, int32_t i, kv_format *k, kv_format *v)
+{
+    *k = w->choice.k;
+    *v = w->choice.v;
+    for (int32_t j = 0; j < w->choice.n_rules; j++) {
+        const kv_rule *r = &w->choice.rule[j];
+        bool mine = r->of == KV_RULE_GLOBAL   ? !w->spec[i].window
+                    : r->of == KV_RULE_WINDOW ? w->spec[i].window > 0
+                                              : i >= r->first && i <= r->last;
+        if (mine) {
+            *k = r->k;
+            *v = r->v;
+        }
+    }
+}
+
+/* The bytes of a head's row, or a sentence on why there can be none. */
+static status row_bytes(kv_format f, int32_t layer, int32_t dim, size_t *n, err *e)
+{
+    char name[32];
+    uint64_t bytes;
+    int32_t block = num_format_of(f.type)->block_n;
+    block = f.rot && block < NUM_ROT_GROUP ? NUM_ROT_GROUP : block;
+    if (dim % block || !num_row_bytes(f.type, (uint64_t)dim, &bytes))
+        return err_set(e, E_UNSUPPORTED, "layer %d has heads of %d, and %s is for multiples of %d",
+                       layer, dim, kv_format_name(f, name, sizeof name), block);
+    *n = (size_t)bytes;
     return OK;
 }
 
-status kv_layout_init(kv_layout *l, const kv_spec *spec, int32_t n, num_type k_type,
-                      num_type v_type, int32_t n_ctx, int32_t rows_max, err *e)
+static bool device_reads(const kv_want_layout *w, const kv_view *v)
 {
-    *l = (kv_layout){.n = n, .n_ctx = n_ctx, .rows_max = rows_max};
-    if (n_ctx < 1 || rows_max < 1)
+    char text[128];
+    return !w->dev || device_attend_kernel(w->dev, v, text, sizeof text);
+}
+
+/* One stream instead of two where the layer allows it and it was asked for, or is worth it. */
+static status choose_single(const kv_want_layout *w, kv_view *v, err *e)
+{
+    const kv_spec *s = &w->spec[v->id];
+    kv_format kf = {v->k_type, v->k_rot}, vf = {v->v_type, v->v_rot};
+    char a[32], b[32];
+    if (!s->k_is_v || w->choice.single == KV_SINGLE_OFF)
+        return OK;
+    bool same = same_format(kf, vf), forced = w->choice.single == KV_SINGLE_ON;
+    if (!same && forced)
+        return err_set(e, E_ARG,
+                       "layer %d cannot keep keys of %s and values of %s in one stream: their "
+                       "types must be the same",
+                       v->id, kv_format_name(kf, a, sizeof a), kv_format_name(vf, b, sizeof b));
+    /* Rotated keys have to be rotated back one by one before they can be made: half the memory
+     * then costs more time than it saves. */
+    if (!same || (!forced && kf.rot))
+        return OK;
+    kv_view one = *v;
+    one.single = true;
+    one.v_row_bytes = 0;
+    one.k_weight = s->k_norm;
+    one.k_rope = s->k_rope;
+    if (device_reads(w, &one))
+        *v = one;
+    else if (forced)
+        return err_set(e, E_UNSUPPORTED, "%s cannot read keys and values of %s from one stream",
+                       w->dev->name, kv_format_name(kf, a, sizeof a));
+    return OK;
+}
+
+static status view_init(const kv_want_layout *w, int32_t i, int32_t rows_max, kv_view *v, err *e)
+{
+    const kv_spec *s = &w->spec[i];
+    kv_format kf, vf;
+    char a[32], b[32];
+    status st;
+    formats_of(w, i, &kf, &vf);
+    *v = (kv_view){.id = i,
+                   .k_type = kf.type,
+                   .v_type = vf.type,
+                   .n_head_kv = s->n_head_kv,
+                   .head_dim = s->head_dim,
+                   .window = s->window,
+                   .n_slots = slots_needed(s->window, w->n_ctx, rows_max),
+                   .k_rot = kf.rot,
+                   .v_rot = vf.rot};
+    if ((st = row_bytes(kf, i, s->head_dim, &v->k_row_bytes, e)) ||
+        (st = row_bytes(vf, i, s->head_dim, &v->v_row_bytes, e)) || (st = choose_single(w, v, e)))
+        return st;
+    if (!device_reads(w, v))
+        return err_set(e, E_UNSUPPORTED,
+                       "%s cannot attend over keys of %s and values of %s in heads of %d",
+                       w->dev->name, kv_format_name(kf, a, sizeof a),
+                       kv_format_name(vf, b, sizeof b), s->head_dim);
+    return OK;
+}
+
+static status check_rules(const kv_want_layout *w, err *e)
+{
+    for (int32_t j = 0; j < w->choice.n_rules; j++) {
+        const kv_rule *r = &w->choice.rule[j];
+        if (r->of == KV_RULE_LAYERS && r->last >= w->n)
+            return err_set(e, E_ARG,
+                           "a type for layer %d: the layers that keep keys of their own are 0 to "
+                           "%d",
+                           r->last, w->n - 1);
+    }
+    return OK;
+}
+
+status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e)
+{
+    status st;
+    *l = (kv_layout){.n = w->n, .n_ctx = w->n_ctx, .rows_max = w->rows_max};
+    if (w->n_ctx < 1 || w->rows_max < 1)
         return err_set(e, E_ARG, "a context of %d tokens in passes of %d rows: expected 1 or more",
-                       n_ctx, rows_max);
+                       w->n_ctx, w->rows_max);
+    if ((st = check_rules(w, e)))
+        return st;
     /* A pass longer than the context cannot happen; without this cut it would size the rings. */
-    if (l->rows_max > n_ctx)
-        l->rows_max = n_ctx;
-    l->view = arena_array(&l->mem, (size_t)n, sizeof *l->view);
+    if (l->rows_max > w->n_ctx)
+        l->rows_max = w->n_ctx;
+    l->view = arena_array(&l->mem, (size_t)w->n, sizeof *l->view);
     if (!l->view)
-        return err_memory(e, "the key/value layout", (size_t)n * sizeof *l->view);
-    for (int32_t i = 0; i < n; i++) {
-        int32_t n_slots = slots_needed(spec[i].window, n_ctx, l->rows_max);
-        status st = view_init(&l->view[i], &spec[i], i, k_type, v_type, n_slots, e);
-        if (st) {
+        return err_memory(e, "the key/value layout", (size_t)w->n * sizeof *l->view);
+    for (int32_t i = 0; i < w->n; i++) {
+        kv_view *v = &l->view[i];
+        if ((st = view_init(w, i, l->rows_max, v, e))) {
             kv_layout_free(l);
             return st;
         }
-        uint64_t rows = (uint64_t)n_slots * (uint64_t)spec[i].n_head_kv;
-        uint64_t bytes = rows * (l->view[i].k_row_bytes + l->view[i].v_row_bytes);
-        if (spec[i].window) {
+        uint64_t bytes =
+            (uint64_t)v->n_slots * (uint64_t)v->n_head_kv * (v->k_row_bytes + v->v_row_bytes);
+        if (v->window) {
             l->ring_bytes += bytes;
-            if (n_slots > l->n_ring_slots)
-                l->n_ring_slots = n_slots;
+            if (v->n_slots > l->n_ring_slots)
+                l->n_ring_slots = v->n_slots;
         } else {
             l->linear_bytes += bytes;
         }

@@ -55,6 +55,11 @@ static void gemma4_store_kv(pass *p, const gemma4 *g, const gemma4_layer *L, con
                             mat h)
 {
     mat k = mat_heads(op_matmul(p, h, &L->wk), L->head_dim);
+    if (kv->single) { /* only the value is kept; whoever reads it makes the key */
+        k = op_rms_norm_inplace(p, k, NULL, g->eps);
+        op_kv_store(p, kv, k, k);
+        return;
+    }
     mat v = L->wv.n_in ? mat_heads(op_matmul(p, h, &L->wv), L->head_dim) : k;
     v = op_rms_norm(p, v, NULL, g->eps); /* a copy: k is still raw here */
     k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), L->rope);

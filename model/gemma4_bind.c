@@ -21,7 +21,8 @@ enum {
     LAYERS_MAX = 512, /* 60 published; a bound against absurd files, as the next two */
     WIDTH_MAX = 1 << 20,
     EXPERTS_MAX = 4096,
-    CTX_MAX = 1 << 24 /* token positions are exact in f32 up to here */
+    TURNING_MAX = 4096, /* pairs of a head that rotate: 64 published */
+    CTX_MAX = 1 << 24   /* token positions are exact in f32 up to here */
 };
 
 /* A factor this large in rope_freqs means "does not rotate" (files use 1e30). */
@@ -179,7 +180,29 @@ static status make_rope(model *m, rope *r, int32_t head_dim, double theta, const
     }
     r->n_pairs = n;
     r->inv_freq = inv;
+    for (int32_t i = 0; i < n; i++)
+        r->n_turning = inv[i] != 0 ? i + 1 : r->n_turning;
     model_add_table(m, (const void **)&r->inv_freq, (size_t)n * sizeof *inv);
+    return OK;
+}
+
+/* Cosines and sines of the first ROPE_TURNS positions, for who makes keys as it reads them. */
+static status make_turns(model *m, rope *r, err *e)
+{
+    if (r->turns || r->n_turning > TURNING_MAX)
+        return OK; /* without a table the layer keeps two streams */
+    size_t n = (size_t)r->n_turning, n_bytes = 2 * ROPE_TURNS * n * sizeof(float);
+    float *t = arena_array(&m->mem, 2 * ROPE_TURNS * n, sizeof *t);
+    if (!t)
+        return err_memory(e, "rotation tables", n_bytes);
+    for (size_t p = 0; p < ROPE_TURNS; p++)
+        for (size_t i = 0; i < n; i++) {
+            double angle = (double)p * r->inv_freq[i];
+            t[2 * p * n + i] = (float)cos(angle);
+            t[(2 * p + 1) * n + i] = (float)sin(angle);
+        }
+    r->turns = t;
+    model_add_table(m, (const void **)&r->turns, n_bytes);
     return OK;
 }
 
@@ -283,7 +306,7 @@ static status bind_layer(const binder *b, gemma4_layer *L, const shapes *s)
 }
 
 /* Which layer's keys each layer reads: its own, or those of the last owner of its kind. */
-static status bind_kv(model *m, gemma4 *g, const shapes *s, err *e)
+static status bind_kv(model *m, gemma4 *g, const shapes *s, kv_spec **out, err *e)
 {
     int32_t first_shared = s->n_layer - s->n_shared;
     kv_spec *spec = arena_array(&m->mem, (size_t)first_shared, sizeof *spec);
@@ -295,7 +318,9 @@ static status bind_kv(model *m, gemma4 *g, const shapes *s, err *e)
         L->last_owner = i == first_shared - 1;
         if (L->owns_kv) {
             L->kv = i;
-            spec[i] = (kv_spec){L->swa ? s->window : 0, L->n_head_kv, L->head_dim};
+            spec[i] = (kv_spec){.window = L->swa ? s->window : 0,
+                                .n_head_kv = L->n_head_kv,
+                                .head_dim = L->head_dim};
             continue;
         }
         int32_t donor = first_shared - 1;
@@ -312,8 +337,25 @@ static status bind_kv(model *m, gemma4 *g, const shapes *s, err *e)
                            g->layer[donor].n_head_kv, g->layer[donor].head_dim);
         L->kv = donor;
     }
-    m->kv = spec;
+    m->kv = *out = spec;
     m->n_kv = first_shared;
+    return OK;
+}
+
+/* Layers whose values are their raw keys may keep one stream of both: says so, and with what keys
+ * are made of it again. */
+static status bind_streams(model *m, gemma4 *g, kv_spec *spec, err *e)
+{
+    for (int32_t i = 0; i < m->n_kv; i++) {
+        gemma4_layer *L = &g->layer[i];
+        rope *r = L->swa ? &g->rope_swa : &g->rope_global;
+        status st = L->wv.n_in ? OK : make_turns(m, r, e);
+        if (st)
+            return st;
+        spec[i].k_is_v = !L->wv.n_in && r->turns;
+        spec[i].k_norm = &L->k_norm;
+        spec[i].k_rope = r;
+    }
     return OK;
 }
 
@@ -408,13 +450,16 @@ static status bind_all(model *m, gemma4 *g, const shapes *s, err *e)
         L->n_ff = s->n_ff[i];
         L->rope = L->swa ? &g->rope_swa : &g->rope_global;
     }
-    if ((st = bind_kv(m, g, s, e)))
+    kv_spec *spec = NULL;
+    if ((st = bind_kv(m, g, s, &spec, e)))
         return st;
     for (int32_t i = 0; i < s->n_layer; i++) {
         binder b = {m, i, e};
         if ((st = bind_layer(&b, &g->layer[i], s)))
             return st;
     }
+    if ((st = bind_streams(m, g, spec, e)))
+        return st;
     return bind_suppress(m, e);
 }
 

@@ -11,6 +11,13 @@
  *
  * The query heads of a group, and the rows of a tile, go through a block together: a key is read
  * from memory once for all of them. Scores of one block are all that is ever stored.
+ *
+ * Keys and values that are no plain floats go through a piece: a few rows at a time are unpacked
+ * to f32, in cache, and from there on are like any others. So there is one path for all formats,
+ * and a row's sums run in the same order in each. Rotated formats: queries are rotated before the
+ * op and results rotated back after it, once, whatever the number of keys. One stream of keys and
+ * values: a piece of values becomes one of keys on the way (kernel make_key), with angles that are
+ * added, not computed, since the blocks lie at multiples of the table's length.
  */
 #include "backend/cpu/cpu_int.h"
 #include "backend/cpu/table_ops_int.h"
@@ -19,10 +26,11 @@
 #include <string.h>
 
 enum {
-    KEY_BLOCK = 128,
-    QUERIES_MAX = 32, /* rows of a tile times heads of a group, but at least one row */
-    SPLIT_ROWS = 16,  /* passes of no more rows may be split by blocks */
-    WAVE_BLOCKS = 32  /* blocks whose partial results are held at a time, split decode */
+    KEY_BLOCK = ROPE_TURNS,
+    PIECE_FLOATS = 8192, /* of unpacked keys: 32 KB */
+    QUERIES_MAX = 32,    /* rows of a tile times heads of a group, but at least one row */
+    SPLIT_ROWS = 16,     /* passes of no more rows may be split by blocks */
+    WAVE_BLOCKS = 32     /* blocks whose partial results are held at a time, split decode */
 };
 
 typedef struct attention {
@@ -39,6 +47,10 @@ typedef struct attention {
     float *scores;  /* [tile_rows * group, KEY_BLOCK] */
     float *values;  /* [tile_rows * group, head_dim]: the partial sums of one block */
     float *state;   /* [4, tile_rows * group]: largest score and sum, of all and of one block */
+    float *piece;   /* [piece_keys, head_dim] */
+    float *base;    /* [2, n_turning]: cosines and sines of a block's first position */
+    int32_t piece_keys, n_turning;
+    mat turned; /* the queries, rotated; or q itself */
     /* split decode: partial results [n_tiles * n_head_kv, WAVE_BLOCKS, ...] */
     float *part_values, *part_state;
     float *run_state;           /* [n_tiles * n_head_kv, 2, tile_rows * group]: merged so far */
@@ -100,44 +112,148 @@ static void mask_row(const attention *a, int32_t r, int64_t b0, float *scores)
     if (!s.tree)
         return;
     for (int64_t t = rs->first[r] > b0 ? rs->first[r] : b0; t < s.hi && t < end; t++)
-        if (!cpu_row_sees(rs, r, a->kv->window, t))
+        if (!cpu_row_sees(a->p, r, a->kv->window, t))
             scores[t - b0] = -INFINITY;
 }
 
-/* One block for one tile and kv head: partial values and state of every query of the tile. */
-static void attend_block(const attention *a, row_tile t, int32_t head, const float *queries,
-                         float *scores, int64_t lo, int64_t hi, int64_t b0, float *values,
-                         float *top, float *sum)
+/* What one thread works on: a tile and kv head, and its share of the temporaries. */
+typedef struct block_work {
+    row_tile t;
+    int32_t head;
+    float *queries, *scores, *values, *top, *sum;
+    float *piece, *base;
+    int64_t base_pos; /* whose angles are in base; -1: none yet */
+} block_work;
+
+static size_t queries_cap(const attention *a)
+{
+    return (size_t)a->tile_rows * (size_t)a->group;
+}
+
+static block_work work_of(const attention *a, row_tile t, int32_t head, int32_t thread)
+{
+    size_t cap = queries_cap(a), dim = (size_t)a->kv->head_dim, th = (size_t)thread;
+    float *state = a->state + th * 4 * cap;
+    return (block_work){.t = t,
+                        .head = head,
+                        .queries = a->queries + th * cap * dim,
+                        .scores = a->scores + th * cap * KEY_BLOCK,
+                        .values = a->values + th * cap * dim,
+                        .top = state + 2 * cap,
+                        .sum = state + 3 * cap,
+                        .piece = a->piece + th * (size_t)a->piece_keys * dim,
+                        .base = a->base + th * 2 * (size_t)a->n_turning,
+                        .base_pos = -1};
+}
+
+int32_t cpu_piece_keys(int32_t head_dim)
+{
+    int32_t n = PIECE_FLOATS / head_dim & ~1;
+    return n < 2 ? 2 : n > KEY_BLOCK ? KEY_BLOCK : n;
+}
+
+static bool is_float(num_type t)
+{
+    return t == NUM_F32 || t == NUM_F16 || t == NUM_BF16;
+}
+
+/* The keys of n values in the piece, the first of which has this index. */
+static void make_keys(const attention *a, block_work *w, int64_t index, int32_t n)
+{
+    const kv_view *kv = a->kv;
+    const rope *rp = kv->k_rope;
+    int32_t dim = kv->head_dim, n_turn = rp->n_turning;
+    for (int32_t i = 0; i < n; i++) {
+        float *x = w->piece + (size_t)i * (size_t)dim;
+        int64_t pos = cpu_key_pos(a->p, w->t.r0, index + i), b = pos / ROPE_TURNS * ROPE_TURNS;
+        if (b != w->base_pos) {
+            a->k->sincos(w->base, w->base + n_turn, rp->inv_freq, n_turn, (int32_t)b);
+            w->base_pos = b;
+        }
+        const key_maker m = {.w = kv->k_weight->data,
+                             .base = w->base,
+                             .turn = rp->turns + (size_t)(pos - b) * 2 * (size_t)n_turn,
+                             .n_turning = n_turn};
+        if (kv->k_rot)
+            num_unrotate(x, dim);
+        a->k->make_key(x, &m, dim);
+    }
+}
+
+/* Scores of n keys that lie side by side from row k on; the first has this index. */
+static void score_keys(const attention *a, block_work *w, int64_t index, const char *k, int32_t n,
+                       float *scores)
+{
+    const kv_view *kv = a->kv;
+    int32_t dim = kv->head_dim, n_q = w->t.n * a->group;
+    if (is_float(kv->k_type) && !kv->single) {
+        a->k->key_dot(kv->k_type, scores, KEY_BLOCK, w->queries, dim, n_q, k, kv->k_row_bytes, n,
+                      dim);
+        return;
+    }
+    for (int32_t at = 0; at < n; at += a->piece_keys) {
+        int32_t m = n - at < a->piece_keys ? n - at : a->piece_keys;
+        a->k->unpack(kv->k_type, w->piece, k + (size_t)at * kv->k_row_bytes, kv->k_row_bytes, m,
+                     dim);
+        if (kv->single)
+            make_keys(a, w, index + at, m);
+        a->k->key_dot(NUM_F32, scores + at, KEY_BLOCK, w->queries, dim, n_q, (char *)w->piece,
+                      (size_t)dim * sizeof(float), m, dim);
+    }
+}
+
+static void sum_values(const attention *a, block_work *w, const char *v, int32_t n,
+                       const float *scores)
+{
+    const kv_view *kv = a->kv;
+    size_t row_bytes = kv->single ? kv->k_row_bytes : kv->v_row_bytes;
+    int32_t dim = kv->head_dim, n_q = w->t.n * a->group;
+    if (is_float(kv->v_type)) {
+        a->k->value_sum(kv->v_type, w->values, dim, n_q, scores, KEY_BLOCK, v, row_bytes, n, dim);
+        return;
+    }
+    for (int32_t at = 0; at < n; at += a->piece_keys) {
+        int32_t m = n - at < a->piece_keys ? n - at : a->piece_keys;
+        a->k->unpack(kv->v_type, w->piece, v + (size_t)at * row_bytes, row_bytes, m, dim);
+        a->k->value_sum(NUM_F32, w->values, dim, n_q, scores + at, KEY_BLOCK, (char *)w->piece,
+                        (size_t)dim * sizeof(float), m, dim);
+    }
+}
+
+/* Keys [lo, hi) of the block at b0 for one tile and kv head: partial values and state of every
+ * query of the tile. */
+static void attend_block(const attention *a, block_work *w, int64_t lo, int64_t hi, int64_t b0)
 {
     const kv_view *kv = a->kv;
     const step *st = a->p->st;
-    int32_t dim = kv->head_dim, n_q = t.n * a->group;
-    kv_base base = st->kv[(size_t)a->p->rows->seq[t.r0] * (size_t)st->n_kv + (size_t)kv->id];
-    const char *k = (char *)base.k + (size_t)head * (size_t)kv->n_slots * kv->k_row_bytes;
-    const char *v = (char *)base.v + (size_t)head * (size_t)kv->n_slots * kv->v_row_bytes;
+    int32_t n_q = w->t.n * a->group;
+    kv_base base = st->kv[(size_t)a->p->rows->seq[w->t.r0] * (size_t)st->n_kv + (size_t)kv->id];
+    size_t head = (size_t)w->head * (size_t)kv->n_slots;
+    const char *k = (char *)base.k + head * kv->k_row_bytes, *v = k;
+    size_t v_bytes = kv->k_row_bytes;
+    if (!kv->single) {
+        v_bytes = kv->v_row_bytes;
+        v = (char *)base.v + head * v_bytes;
+    }
     /* Slots wrap at most once inside a block: no more keys are visible than there are slots. */
     size_t slot = (size_t)(lo % kv->n_slots);
     int32_t n = (int32_t)(hi - lo), at = (int32_t)(lo - b0);
     int32_t n0 = (size_t)kv->n_slots - slot < (size_t)n ? (int32_t)((size_t)kv->n_slots - slot) : n;
 
-    a->k->key_dot(kv->k_type, scores + at, KEY_BLOCK, queries, dim, n_q, k + slot * kv->k_row_bytes,
-                  kv->k_row_bytes, n0, dim);
+    score_keys(a, w, lo, k + slot * kv->k_row_bytes, n0, w->scores + at);
     if (n0 < n)
-        a->k->key_dot(kv->k_type, scores + at + n0, KEY_BLOCK, queries, dim, n_q, k,
-                      kv->k_row_bytes, n - n0, dim);
-    for (int32_t i = 0; i < t.n; i++)
+        score_keys(a, w, lo + n0, k, n - n0, w->scores + at + n0);
+    for (int32_t i = 0; i < w->t.n; i++)
         for (int32_t g = 0; g < a->group; g++) {
             int32_t iq = i * a->group + g;
-            float *s = scores + (size_t)iq * KEY_BLOCK;
-            mask_row(a, t.r0 + i, b0, s);
-            sum[iq] = a->k->softmax(s, KEY_BLOCK, &top[iq]);
+            float *s = w->scores + (size_t)iq * KEY_BLOCK;
+            mask_row(a, w->t.r0 + i, b0, s);
+            w->sum[iq] = a->k->softmax(s, KEY_BLOCK, &w->top[iq]);
         }
-    memset(values, 0, (size_t)n_q * (size_t)dim * sizeof(float));
-    a->k->value_sum(kv->v_type, values, dim, n_q, scores + at, KEY_BLOCK,
-                    v + slot * kv->v_row_bytes, kv->v_row_bytes, n0, dim);
+    memset(w->values, 0, (size_t)n_q * (size_t)kv->head_dim * sizeof(float));
+    sum_values(a, w, v + slot * v_bytes, n0, w->scores + at);
     if (n0 < n)
-        a->k->value_sum(kv->v_type, values, dim, n_q, scores + at + n0, KEY_BLOCK, v,
-                        kv->v_row_bytes, n - n0, dim);
+        sum_values(a, w, v, n - n0, w->scores + at + n0);
 }
 
 /* Joins a block's partial result of one query to what came before it: o, *top, *sum. */
@@ -165,7 +281,7 @@ static void load_queries(const attention *a, row_tile t, int32_t head, float *qu
     for (int32_t iq = 0; iq < t.n * a->group; iq++) {
         int32_t h = head * a->group + iq % a->group;
         float *to = queries + (size_t)iq * (size_t)dim;
-        memcpy(to, mat_row(a->q, t.r0 + iq / a->group) + (size_t)h * (size_t)dim,
+        memcpy(to, mat_row(a->turned, t.r0 + iq / a->group) + (size_t)h * (size_t)dim,
                (size_t)dim * sizeof(float));
         if (a->scale != 1.0f)
             a->k->scale(to, a->scale, dim);
@@ -194,25 +310,22 @@ static void attend_tile(void *arg, int32_t chunk, int32_t thread)
     int32_t n_head = a->kv->n_head_kv, head = chunk % n_head;
     /* The last rows see the most keys: they go first, so that the end of the loop is even. */
     row_tile t = tile_at(a, a->n_tiles - 1 - chunk / n_head);
-    size_t cap = (size_t)a->tile_rows * (size_t)a->group, dim = (size_t)a->kv->head_dim;
-    float *queries = a->queries + (size_t)thread * cap * dim;
-    float *values = a->values + (size_t)thread * cap * dim;
-    float *scores = a->scores + (size_t)thread * cap * KEY_BLOCK;
-    float *state = a->state + (size_t)thread * 4 * cap;
-    float *top = state, *sum = state + cap, *btop = state + 2 * cap, *bsum = state + 3 * cap;
+    size_t cap = queries_cap(a), dim = (size_t)a->kv->head_dim;
+    float *top = a->state + (size_t)thread * 4 * cap, *sum = top + cap;
     int64_t lo, hi, b_lo, b_hi;
 
     if (!t.n)
         return;
-    load_queries(a, t, head, queries);
+    block_work w = work_of(a, t, head, thread);
+    load_queries(a, t, head, w.queries);
     begin_queries(a, t, head, top, sum);
     tile_sight(a, t, &lo, &hi);
     for (int64_t b0 = lo / KEY_BLOCK * KEY_BLOCK; b0 < hi; b0 += KEY_BLOCK) {
         block_span(lo, hi, b0, &b_lo, &b_hi);
-        attend_block(a, t, head, queries, scores, b_lo, b_hi, b0, values, btop, bsum);
+        attend_block(a, &w, b_lo, b_hi, b0);
         for (int32_t iq = 0; iq < t.n * a->group; iq++)
-            merge_block(a, o_head(a, t, head, iq), &top[iq], &sum[iq], values + (size_t)iq * dim,
-                        btop[iq], bsum[iq]);
+            merge_block(a, o_head(a, t, head, iq), &top[iq], &sum[iq], w.values + (size_t)iq * dim,
+                        w.top[iq], w.sum[iq]);
     }
     finish_queries(a, t, head, sum);
 }
@@ -225,18 +338,18 @@ static void attend_split(void *arg, int32_t chunk, int32_t thread)
     int32_t block = chunk % WAVE_BLOCKS, th = chunk / WAVE_BLOCKS;
     int32_t head = th % n_head, tile = th / n_head;
     row_tile t = tile_at(a, tile);
-    size_t cap = (size_t)a->tile_rows * (size_t)a->group, dim = (size_t)a->kv->head_dim;
-    float *queries = a->queries + (size_t)thread * cap * dim;
-    float *scores = a->scores + (size_t)thread * cap * KEY_BLOCK;
-    float *part = a->part_state + (size_t)chunk * 2 * cap;
+    size_t cap = queries_cap(a), dim = (size_t)a->kv->head_dim;
     int64_t lo = a->tile_lo[tile], hi = a->tile_hi[tile], b_lo, b_hi;
     int64_t b0 = (lo / KEY_BLOCK + a->wave * WAVE_BLOCKS + block) * KEY_BLOCK;
 
     if (!t.n || !block_span(lo, hi, b0, &b_lo, &b_hi))
         return;
-    load_queries(a, t, head, queries);
-    attend_block(a, t, head, queries, scores, b_lo, b_hi, b0,
-                 a->part_values + (size_t)chunk * cap * dim, part, part + cap);
+    block_work w = work_of(a, t, head, thread);
+    w.top = a->part_state + (size_t)chunk * 2 * cap;
+    w.sum = w.top + cap;
+    w.values = a->part_values + (size_t)chunk * cap * dim;
+    load_queries(a, t, head, w.queries);
+    attend_block(a, &w, b_lo, b_hi, b0);
 }
 
 /* Merges a wave, on the calling thread: a few percent of the work of computing it. */
@@ -291,46 +404,90 @@ static void attend_waves(attention *a, pool *threads)
     }
 }
 
+/* ---- Rotated formats --------------------------------------------------------------------- */
+
+static void turn_row(void *arg, int32_t r, int32_t thread)
+{
+    (void)thread;
+    const attention *a = arg;
+    memcpy(mat_row(a->turned, r), mat_row(a->q, r), (size_t)mat_width(a->q) * sizeof(float));
+    num_rotate(mat_row(a->turned, r), mat_width(a->q));
+}
+
+static void unturn_row(void *arg, int32_t r, int32_t thread)
+{
+    (void)thread;
+    const attention *a = arg;
+    num_unrotate(mat_row(a->o, r), mat_width(a->o));
+}
+
+static bool turns_queries(const kv_view *kv)
+{
+    return kv->k_rot && !kv->single;
+}
+
+/* ---- The op ------------------------------------------------------------------------------ */
+
+/* How many rows share a tile, and how many tiles there are. */
+static void cut_tiles(attention *a, bool split, int32_t n_threads)
+{
+    int32_t rows = a->q.rows, n_head = a->kv->n_head_kv;
+    a->tile_rows = a->group < QUERIES_MAX ? QUERIES_MAX / a->group : 1;
+    if (a->tile_rows > rows)
+        a->tile_rows = rows;
+    if (!split && (int64_t)a->tile_rows * 4 * n_threads > (int64_t)rows * n_head)
+        a->tile_rows = 1 + (rows * n_head - 1) / (4 * n_threads);
+    /* As many tiles as rows, should every row be of another sequence than its neighbours; most of
+     * them then turn out empty. */
+    a->n_tiles = rows;
+    if (!a->p->dry && !split)
+        for (a->n_tiles = 0; tile_at(a, a->n_tiles).n;)
+            a->n_tiles++;
+}
+
+static void take_temporaries(attention *a, bool split, int32_t n_threads)
+{
+    pass *p = a->p;
+    const kv_view *kv = a->kv;
+    size_t cap = queries_cap(a), dim = (size_t)kv->head_dim, nt = (size_t)n_threads;
+    size_t th = (size_t)a->n_tiles * (size_t)kv->n_head_kv, mark = pass_mark(p);
+    a->piece_keys = cpu_piece_keys(kv->head_dim);
+    a->n_turning = kv->single ? kv->k_rope->n_turning : 0;
+    a->queries = pass_temp(p, nt * cap * dim * sizeof(float));
+    a->scores = pass_temp(p, nt * cap * KEY_BLOCK * sizeof(float));
+    a->values = pass_temp(p, nt * cap * dim * sizeof(float));
+    a->state = pass_temp(p, nt * 4 * cap * sizeof(float));
+    a->piece = pass_temp(p, nt * (size_t)a->piece_keys * dim * sizeof(float));
+    a->base = pass_temp(p, nt * 2 * (size_t)a->n_turning * sizeof(float));
+    if (split) {
+        a->part_values = pass_temp(p, th * WAVE_BLOCKS * cap * dim * sizeof(float));
+        a->part_state = pass_temp(p, th * WAVE_BLOCKS * 2 * cap * sizeof(float));
+        a->run_state = pass_temp(p, th * 2 * cap * sizeof(float));
+        a->tile_lo = pass_temp(p, (size_t)a->n_tiles * sizeof(int64_t));
+        a->tile_hi = pass_temp(p, (size_t)a->n_tiles * sizeof(int64_t));
+    }
+    a->turned = turns_queries(kv) ? pass_mat(p, a->q.rows, a->q.heads, a->q.cols) : a->q;
+    pass_release(p, mark);
+}
+
 void cpu_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
 {
     cpu_device *c = cpu_of(p);
-    size_t nt = (size_t)c->n_threads, dim = (size_t)kv->head_dim;
     attention a = {.p = p, .k = c->k, .o = o, .q = q, .kv = kv, .scale = scale};
     a.group = q.heads / kv->n_head_kv;
     /* Too few tasks for the threads: split by blocks as well. */
     bool split =
         q.rows <= SPLIT_ROWS && (int64_t)q.rows * kv->n_head_kv < 4 * (int64_t)c->n_threads;
-    a.tile_rows = a.group < QUERIES_MAX ? QUERIES_MAX / a.group : 1;
-    if (a.tile_rows > q.rows)
-        a.tile_rows = q.rows;
-    if (!split && (int64_t)a.tile_rows * 4 * c->n_threads > (int64_t)q.rows * kv->n_head_kv)
-        a.tile_rows = 1 + (q.rows * kv->n_head_kv - 1) / (4 * c->n_threads);
-    /* As many tiles as rows, should every row be of another sequence than its neighbours; most of
-     * them then turn out empty. */
-    a.n_tiles = q.rows;
-    if (!p->dry && !split)
-        for (a.n_tiles = 0; tile_at(&a, a.n_tiles).n;)
-            a.n_tiles++;
-    size_t cap = (size_t)a.tile_rows * (size_t)a.group;
-    size_t th = (size_t)a.n_tiles * (size_t)kv->n_head_kv;
-
-    size_t mark = pass_mark(p);
-    a.queries = pass_temp(p, nt * cap * dim * sizeof(float));
-    a.scores = pass_temp(p, nt * cap * KEY_BLOCK * sizeof(float));
-    a.values = pass_temp(p, nt * cap * dim * sizeof(float));
-    a.state = pass_temp(p, nt * 4 * cap * sizeof(float));
-    if (split) {
-        a.part_values = pass_temp(p, th * WAVE_BLOCKS * cap * dim * sizeof(float));
-        a.part_state = pass_temp(p, th * WAVE_BLOCKS * 2 * cap * sizeof(float));
-        a.run_state = pass_temp(p, th * 2 * cap * sizeof(float));
-        a.tile_lo = pass_temp(p, (size_t)a.n_tiles * sizeof(int64_t));
-        a.tile_hi = pass_temp(p, (size_t)a.n_tiles * sizeof(int64_t));
-    }
-    pass_release(p, mark);
+    cut_tiles(&a, split, c->n_threads);
+    take_temporaries(&a, split, c->n_threads);
     if (p->dry || pass_failed(p))
         return;
+    if (turns_queries(kv))
+        pool_run(c->pool, q.rows, turn_row, &a);
     if (split)
         attend_waves(&a, c->pool);
     else
         pool_run(c->pool, a.n_tiles * kv->n_head_kv, attend_tile, &a);
+    if (kv->v_rot)
+        pool_run(c->pool, o.rows, unturn_row, &a);
 }

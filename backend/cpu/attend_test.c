@@ -2,18 +2,21 @@
  *
  * Keys and values are stored through kv_store, pass by pass, so rings wrap as they do in a session
  * and slots never written hold NaN. Chains and trees, windows, several sequences in a pass, every
- * element type; and a row's bits do not depend on the pass it came in.
+ * format, rotated or not, in two streams and in one; and a row's bits do not depend on the pass it
+ * came in.
  */
 #include "backend/cpu/cpu_test_int.h"
 
 typedef struct shape {
     int32_t dim, n_head, n_head_kv, window, n_slots;
-    num_type type;
+    num_type k, v;
+    bool k_rot, v_rot, single;
+    bool plain_window; /* all pairs turn, as in layers with windows */
 } shape;
 
-/* Every key and value of a timeline, as it was given. */
+/* Every key and value of a timeline, as it was given, and as it is once it was stored. */
 typedef struct timeline {
-    float *k, *v; /* [n, n_head_kv, dim] */
+    float *k, *v, *k_seen, *v_seen; /* [n, n_head_kv, dim] */
     int32_t n;
 } timeline;
 
@@ -21,34 +24,109 @@ typedef struct attend_fixture {
     device *d;
     shape s;
     kv_view view;
+    rope turn;
+    weight norm;
     test_pass t;
-    size_t kv_bytes;
+    size_t k_bytes, v_bytes;
     timeline line[2];
 } attend_fixture;
 
 enum { LINE_MAX_KEYS = 1200 };
 
+static void seen_rows(const float *x, float *y, num_type t, bool rot, int32_t n, int32_t dim)
+{
+    unsigned char *raw = mem_alloc((size_t)dim * 4);
+    CHECK(raw);
+    for (int32_t r = 0; r < n; r++, x += dim, y += dim) {
+        memcpy(y, x, (size_t)dim * 4);
+        if (rot)
+            num_rotate(y, dim);
+        num_format_of(t)->encode(y, raw, dim);
+        num_format_of(t)->decode(raw, y, dim);
+        if (rot)
+            num_unrotate(y, dim);
+    }
+    mem_free(raw);
+}
+
+/* x = RoPE_pos(w * x) */
+static void make_key(const attend_fixture *f, int32_t pos, float *x)
+{
+    const float *w = f->norm.data;
+    int32_t half = f->s.dim / 2;
+    for (int32_t i = 0; i < half; i++) {
+        double angle = (double)pos * f->turn.inv_freq[i], a = (double)x[i] * w[i];
+        double b = (double)x[i + half] * w[i + half];
+        x[i] = (float)(a * cos(angle) - b * sin(angle));
+        x[i + half] = (float)(a * sin(angle) + b * cos(angle));
+    }
+}
+
+/* A norm weight, frequencies and their table, as a model binds them. */
+static void open_maker(attend_fixture *f, uint64_t *rng)
+{
+    int32_t half = f->s.dim / 2, n = f->s.plain_window ? half : half / 4;
+    float *inv = mem_calloc((size_t)half, 4), *w = mem_alloc((size_t)f->s.dim * 4);
+    float *turns = mem_alloc((size_t)ROPE_TURNS * 2 * (size_t)n * 4);
+    CHECK(inv && w && turns);
+    test_fill(w, (size_t)f->s.dim, 0.1f, rng);
+    for (int32_t i = 0; i < f->s.dim; i++)
+        w[i] += 0.3f;
+    for (int32_t i = 0; i < n; i++)
+        inv[i] = (float)pow(1e4, -2.0 * i / f->s.dim);
+    for (int32_t p = 0; p < ROPE_TURNS; p++)
+        for (int32_t i = 0; i < n; i++) {
+            turns[2 * p * n + i] = (float)cos((double)p * inv[i]);
+            turns[(2 * p + 1) * n + i] = (float)sin((double)p * inv[i]);
+        }
+    f->turn = (rope){.n_pairs = half, .inv_freq = inv, .n_turning = n, .turns = turns};
+    f->norm = (weight){.name = "k_norm", .n_in = f->s.dim, .n_out = 1, .n_mat = 1, .data = w};
+}
+
 static bool fixture_open(attend_fixture *f, const char *isa, shape s, uint64_t *rng)
 {
+    uint64_t k_row, v_row;
     memset(f, 0, sizeof *f);
     f->d = test_device(isa, (cpu_options){0});
     if (!f->d)
         return false;
     f->s = s;
-    size_t row = (size_t)s.dim * (s.type == NUM_F32 ? 4 : 2);
-    f->view = (kv_view){0, s.type, s.type, s.n_head_kv, s.dim, s.window, s.n_slots, row, row};
+    open_maker(f, rng);
+    CHECK(num_row_bytes(s.k, (uint64_t)s.dim, &k_row) &&
+          num_row_bytes(s.v, (uint64_t)s.dim, &v_row));
+    f->view = (kv_view){.k_type = s.k,
+                        .v_type = s.v,
+                        .n_head_kv = s.n_head_kv,
+                        .head_dim = s.dim,
+                        .window = s.window,
+                        .n_slots = s.n_slots,
+                        .k_row_bytes = k_row,
+                        .v_row_bytes = s.single ? 0 : v_row,
+                        .k_rot = s.k_rot,
+                        .v_rot = s.v_rot,
+                        .single = s.single,
+                        .k_weight = &f->norm,
+                        .k_rope = &f->turn};
     test_pass_open(&f->t, 64u << 20);
-    f->kv_bytes = (size_t)s.n_head_kv * (size_t)s.n_slots * row;
+    f->k_bytes = (size_t)s.n_head_kv * (size_t)s.n_slots * f->view.k_row_bytes;
+    f->v_bytes = (size_t)s.n_head_kv * (size_t)s.n_slots * f->view.v_row_bytes;
     f->t.st.n_seqs = 2;
     for (int i = 0; i < 2; i++) {
-        f->t.kv[i].k = mem_alloc(f->kv_bytes);
-        f->t.kv[i].v = mem_alloc(f->kv_bytes);
-        memset(f->t.kv[i].k, 0xff, f->kv_bytes); /* NaN in every type */
-        memset(f->t.kv[i].v, 0xff, f->kv_bytes);
-        size_t n = (size_t)LINE_MAX_KEYS * (size_t)s.n_head_kv * (size_t)s.dim;
-        f->line[i] = (timeline){mem_alloc(n * 4), mem_alloc(n * 4), LINE_MAX_KEYS};
-        test_fill(f->line[i].k, n, 0.3f, rng);
-        test_fill(f->line[i].v, n, 1.0f, rng);
+        f->t.kv[i].k = mem_alloc(f->k_bytes);
+        f->t.kv[i].v = s.single ? NULL : mem_alloc(f->v_bytes);
+        memset(f->t.kv[i].k, 0xff, f->k_bytes); /* NaN in every type: in blocks the scale is */
+        if (!s.single)
+            memset(f->t.kv[i].v, 0xff, f->v_bytes);
+        int32_t rows = LINE_MAX_KEYS * s.n_head_kv;
+        size_t n = (size_t)rows * (size_t)s.dim;
+        timeline *l = &f->line[i];
+        *l = (timeline){mem_alloc(n * 4), mem_alloc(n * 4), mem_alloc(n * 4), mem_alloc(n * 4),
+                        LINE_MAX_KEYS};
+        CHECK(l->k && l->v && l->k_seen && l->v_seen);
+        test_fill(l->k, n, s.single ? 1.0f : 0.3f, rng);
+        test_fill(l->v, n, 1.0f, rng);
+        seen_rows(l->k, l->k_seen, s.k, s.k_rot, rows, s.dim);
+        seen_rows(s.single ? l->k : l->v, l->v_seen, s.v, s.v_rot, rows, s.dim);
     }
     return true;
 }
@@ -60,7 +138,12 @@ static void fixture_close(attend_fixture *f)
         mem_free(f->t.kv[i].v);
         mem_free(f->line[i].k);
         mem_free(f->line[i].v);
+        mem_free(f->line[i].k_seen);
+        mem_free(f->line[i].v_seen);
     }
+    mem_free((void *)f->norm.data);
+    mem_free((void *)f->turn.inv_freq);
+    mem_free((void *)f->turn.turns);
     test_pass_close(&f->t);
     device_close(f->d);
 }
@@ -82,28 +165,41 @@ static void store(attend_fixture *f, pass *p)
     mem_free(v.at);
 }
 
-static float stored(num_type t, float x)
+/* Rule by rule, from step.h. */
+static int32_t pos_of(const pass *p, int32_t r, int32_t index)
 {
-    return t == NUM_F32   ? x
-           : t == NUM_F16 ? num_f16_to_f32(num_f32_to_f16(x))
-                          : num_bf16_to_f32(num_f32_to_bf16(x));
+    const rowset *rs = p->rows;
+    if (rs->seen && index >= rs->first[r])
+        for (int32_t i = 0; i < rs->n; i++)
+            if (rs->seq[i] == rs->seq[r] && rs->index[i] == index)
+                return rs->pos[i];
+    return index;
 }
 
-/* Rule by rule, from step.h. */
 static bool sees(const pass *p, int32_t r, int32_t window, int32_t index)
 {
     const rowset *rs = p->rows;
-    int32_t pos = index;
     if (rs->seen && index >= rs->first[r]) {
         if (!(rs->seen[r] >> (index - rs->first[r]) & 1))
             return false;
-        for (int32_t i = 0; i < rs->n; i++)
-            if (rs->seq[i] == rs->seq[r] && rs->index[i] == index)
-                pos = rs->pos[i];
     } else if (index > rs->index[r]) {
         return false;
     }
-    return !window || rs->pos[r] - pos < window;
+    return !window || rs->pos[r] - pos_of(p, r, index) < window;
+}
+
+/* The keys of head h that row r sees, made of the values where there is one stream. */
+static const float *key_row(const attend_fixture *f, const pass *p, int32_t r, int32_t t, int32_t h,
+                            float *made)
+{
+    const timeline *l = &f->line[p->rows->seq[r]];
+    const float *k =
+        l->k_seen + ((size_t)t * (size_t)f->s.n_head_kv + (size_t)h) * (size_t)f->s.dim;
+    if (!f->s.single)
+        return k;
+    memcpy(made, k, (size_t)f->s.dim * 4);
+    make_key(f, pos_of(p, r, t), made);
+    return made;
 }
 
 /* The plain soft max is slow: of a long pass it takes the ends and every thirteenth row. */
@@ -116,42 +212,40 @@ static mat plain(const attend_fixture *f, const pass *p, mat q, float scale)
 {
     int32_t dim = f->s.dim, g = f->s.n_head / f->s.n_head_kv, n = p->rows->n;
     mat o = test_mat(n, f->s.n_head, dim);
-    double *e = mem_alloc(LINE_MAX_KEYS * sizeof *e);
+    double *e = mem_alloc(LINE_MAX_KEYS * sizeof *e), *sum = mem_alloc((size_t)dim * sizeof *sum);
+    float *made = mem_alloc((size_t)dim * sizeof *made);
     for (int32_t r = 0; r < n; r++)
         for (int32_t h = 0; h < f->s.n_head && checked(r, n); h++) {
             const timeline *l = &f->line[p->rows->seq[r]];
             int32_t end = p->rows->first[r] + STEP_TREE_ROWS_MAX;
             end = end > p->rows->index[r] + 1 ? end : p->rows->index[r] + 1;
             end = end < l->n ? end : l->n;
-            double top = -INFINITY, sum = 0;
+            double top = -INFINITY, total = 0;
+            memset(sum, 0, (size_t)dim * sizeof *sum);
             for (int32_t t = 0; t < end; t++) {
-                size_t at = ((size_t)t * (size_t)f->s.n_head_kv + (size_t)(h / g)) * (size_t)dim;
                 e[t] = -INFINITY;
                 if (!sees(p, r, f->s.window, t))
                     continue;
+                const float *k = key_row(f, p, r, t, h / g, made);
                 e[t] = 0;
                 for (int32_t i = 0; i < dim; i++)
-                    e[t] += (double)mat_row(q, r)[h * dim + i] *
-                            stored(f->s.type, l->k[at + (size_t)i]);
+                    e[t] += (double)mat_row(q, r)[h * dim + i] * k[i];
                 e[t] *= scale;
                 top = fmax(top, e[t]);
             }
-            for (int32_t t = 0; t < end; t++)
-                sum += e[t] = exp(e[t] - top);
-            for (int32_t i = 0; i < dim; i++) {
-                double v = 0;
-                for (int32_t t = 0; t < end; t++)
-                    v += e[t] > 0
-                             ? e[t] / sum *
-                                   stored(
-                                       f->s.type,
-                                       l->v[((size_t)t * (size_t)f->s.n_head_kv + (size_t)(h / g)) *
-                                                (size_t)dim +
-                                            (size_t)i])
-                             : 0;
-                mat_row(o, r)[h * dim + i] = (float)v;
+            for (int32_t t = 0; t < end; t++) {
+                const float *v =
+                    l->v_seen +
+                    ((size_t)t * (size_t)f->s.n_head_kv + (size_t)(h / g)) * (size_t)dim;
+                total += e[t] = exp(e[t] - top);
+                for (int32_t i = 0; i < dim && e[t] > 0; i++)
+                    sum[i] += e[t] * v[i];
             }
+            for (int32_t i = 0; i < dim; i++)
+                mat_row(o, r)[h * dim + i] = (float)(sum[i] / total);
         }
+    mem_free(made);
+    mem_free(sum);
     mem_free(e);
     return o;
 }
@@ -183,24 +277,49 @@ static void check_pass(attend_fixture *f, pass *p, const char *what, double boun
         }
     double nmse = test_nmse(o, want);
     CHECK_MSG(nmse < bound,
-              "%s %s: head %d, %d of %d heads, window %d, %d slots, index %d: nmse %g", f->d->name,
-              what, f->s.dim, f->s.n_head, f->s.n_head_kv, f->s.window, f->s.n_slots,
-              p->rows->index[0], nmse);
+              "%s %s: %s%s/%s%s%s, head %d, %d of %d heads, window %d, %d slots, index %d: nmse %g",
+              f->d->name, what, num_name(f->s.k), f->s.k_rot ? "+rot" : "", num_name(f->s.v),
+              f->s.v_rot ? "+rot" : "", f->s.single ? " in one stream" : "", f->s.dim, f->s.n_head,
+              f->s.n_head_kv, f->s.window, f->s.n_slots, p->rows->index[0], nmse);
     mem_free(q.at);
     mem_free(o.at);
     mem_free(want.at);
 }
 
+#define BOTH(t) .k = t, .v = t
+#define ROT .k_rot = true, .v_rot = true
 static const shape shapes[] = {
-    {256, 8, 1, 0, LINE_MAX_KEYS, NUM_F16},
-    {512, 8, 2, 0, LINE_MAX_KEYS, NUM_F16},
-    {128, 4, 4, 0, LINE_MAX_KEYS, NUM_BF16},
-    {256, 8, 2, 200, 263, NUM_F16},
-    {64, 6, 2, 33, 96, NUM_F32},
-    {40, 3, 1, 8, 71, NUM_F32},
-    {8, 16, 1, 5, 70, NUM_BF16},
-    {512, 16, 1, 0, LINE_MAX_KEYS, NUM_F32},
-    {24, 1, 1, 100, 164, NUM_F16},
+    {256, 8, 1, 0, LINE_MAX_KEYS, BOTH(NUM_F16)},
+    {512, 8, 2, 0, LINE_MAX_KEYS, BOTH(NUM_F16)},
+    {128, 4, 4, 0, LINE_MAX_KEYS, BOTH(NUM_BF16)},
+    {256, 8, 2, 200, 263, BOTH(NUM_F16)},
+    {64, 6, 2, 33, 96, BOTH(NUM_F32)},
+    {40, 3, 1, 8, 71, BOTH(NUM_F32)},
+    {8, 16, 1, 5, 70, BOTH(NUM_BF16)},
+    {512, 16, 1, 0, LINE_MAX_KEYS, BOTH(NUM_F32)},
+    {24, 1, 1, 100, 164, BOTH(NUM_F16)},
+    /* blocks */
+    {256, 8, 2, 200, 263, BOTH(NUM_Q8_0)},
+    {512, 8, 1, 0, LINE_MAX_KEYS, BOTH(NUM_Q8_0)},
+    {128, 4, 2, 100, 163, BOTH(NUM_Q4_0)},
+    {256, 4, 1, 0, LINE_MAX_KEYS, BOTH(NUM_Q4_1)},
+    {32, 5, 1, 33, 96, BOTH(NUM_Q5_0)},
+    {96, 2, 1, 0, LINE_MAX_KEYS, BOTH(NUM_Q5_1)},
+    {128, 8, 1, 40, 103, BOTH(NUM_IQ4_NL)},
+    {256, 8, 2, 200, 263, BOTH(NUM_TQ3_0), ROT},
+    {512, 8, 1, 0, LINE_MAX_KEYS, BOTH(NUM_TQ3_0), ROT},
+    {256, 4, 2, 100, 163, BOTH(NUM_Q4_0), ROT},
+    /* keys and values apart */
+    {256, 4, 1, 0, LINE_MAX_KEYS, .k = NUM_Q8_0, .v = NUM_TQ3_0, .v_rot = true},
+    {128, 4, 1, 50, 113, .k = NUM_TQ3_0, .v = NUM_F16, .k_rot = true},
+    {256, 2, 1, 0, LINE_MAX_KEYS, .k = NUM_F32, .v = NUM_Q4_0},
+    /* one stream */
+    {512, 8, 2, 0, LINE_MAX_KEYS, BOTH(NUM_F32), .single = true},
+    {512, 8, 1, 0, LINE_MAX_KEYS, BOTH(NUM_F16), .single = true},
+    {256, 4, 1, 0, LINE_MAX_KEYS, BOTH(NUM_Q8_0), .single = true},
+    {64, 4, 1, 33, 96, BOTH(NUM_F32), .single = true, .plain_window = true},
+    {40, 4, 1, 33, 96, BOTH(NUM_BF16), .single = true, .plain_window = true},
+    {256, 4, 1, 0, LINE_MAX_KEYS, BOTH(NUM_TQ3_0), ROT, .single = true},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -341,6 +460,7 @@ TEST(cpu_attention_with_huge_scores)
             continue;
         for (size_t i = 0; i < (size_t)LINE_MAX_KEYS * 2 * 256; i++)
             f.line[0].k[i] *= 1000;
+        seen_rows(f.line[0].k, f.line[0].k_seen, f.s.k, false, LINE_MAX_KEYS * 2, 256);
         pass *p = test_pass_begin(&f.t, f.d, 60, 0);
         store(&f, p);
         check_pass(&f, p, "huge scores", 1e-6, &rng);

@@ -155,6 +155,29 @@ static void cpu_weight_free(device *d, weight *w)
     w->packed_bytes = 0;
 }
 
+/* Every format that caches have is read by every instruction set; the words are for a table. */
+static bool cpu_attend_kernel(const device *d, const kv_view *kv, char *text, size_t cap)
+{
+    const cpu_device *c = d->self;
+    const num_format *k = num_format_of(kv->k_type), *v = num_format_of(kv->v_type);
+    if (!k || !v || !k->encode || !v->encode)
+        return false;
+    const char *name = c->reference ? "reference" : c->k->name;
+    const char *turned = kv->k_rot || kv->v_rot ? ", rotated" : "";
+    bool plain = k->block_n == 1 && v->block_n == 1;
+    if (c->reference)
+        snprintf(text, cap, "%s: one key at a time%s", name, turned);
+    else if (kv->single)
+        snprintf(text, cap, "%s: keys made of values, %d at a time%s", name,
+                 cpu_piece_keys(kv->head_dim), turned);
+    else if (plain)
+        snprintf(text, cap, "%s: as stored", name);
+    else
+        snprintf(text, cap, "%s: unpacked %d at a time%s", name, cpu_piece_keys(kv->head_dim),
+                 turned);
+    return true;
+}
+
 static void cpu_close(device *d)
 {
     cpu_device *c = d->self;
@@ -283,6 +306,7 @@ status device_open_cpu(device **out, const cpu_options *opt, err *e)
         .weight_load = cpu_weight_load,
         .weight_free = cpu_weight_free,
         .weight_bytes = cpu_weight_bytes,
+        .attend_kernel = cpu_attend_kernel,
         .close = cpu_close,
     };
     *out = &c->dev;

@@ -44,7 +44,11 @@ typedef struct row_sight {
     int64_t lo, hi;
     bool tree;
 } row_sight;
+/* Keys that attention unpacks at a time (attend.c). */
+int32_t cpu_piece_keys(int32_t head_dim);
 row_sight cpu_row_sight(const rowset *rs, int32_t r, int32_t window);
-bool cpu_row_sees(const rowset *rs, int32_t r, int32_t window, int64_t index);
+/* The position of a key: its index when committed, else that of the pass's row that wrote it. */
+int64_t cpu_key_pos(const pass *p, int32_t r, int64_t index);
+bool cpu_row_sees(const pass *p, int32_t r, int32_t window, int64_t index);
 
 #endif

@@ -30,6 +30,13 @@ typedef struct codes {
     const float *m;   /* likewise, with mins */
 } codes;
 
+/* What makes a key of a value: the norm's weight and two angles to be added, each as n_turning
+ * cosines and then as many sines. */
+typedef struct key_maker {
+    const float *w, *base, *turn;
+    int32_t n_turning;
+} key_maker;
+
 enum {
     TILE_ROWS = 6,   /* activations a product tile takes at a time */
     TILE_GROUPS = 2, /* groups of sixteen outputs */
@@ -60,6 +67,11 @@ struct cpu_kernels {
     void (*value_sum)(num_type t, float *o, int32_t o_stride, int32_t n_q, const float *p,
                       int32_t p_stride, const char *v, size_t row_bytes, int32_t n_keys,
                       int32_t dim);
+    /* to[it, 0..dim) = n rows of a cache in any of its formats, as num decodes them */
+    void (*unpack)(num_type t, float *to, const char *rows, size_t row_bytes, int32_t n,
+                   int32_t dim);
+    /* x = RoPE(w * x): a value to the key it was made of (kv_view, one stream) */
+    void (*make_key)(float *x, const key_maker *m, int32_t dim);
     void (*merge)(float *o, float co, const float *x, float cx, int32_t n); /* o = co o + cx x */
 
     void (*quantise)(xblock *to, const float *x, int32_t n, const pack_kind *kind);

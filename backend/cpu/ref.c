@@ -279,19 +279,24 @@ static void ref_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
 
 /* ---- Attention --------------------------------------------------------------------------- */
 
-/* Position of key `index`: its own index when committed, else that of the row that wrote it. */
-static int64_t key_pos(const rowset *rs, int32_t r, int64_t index)
+static int64_t pos_in(const rowset *rs, int32_t seq, int64_t index)
 {
-    if (index < rs->first[r])
-        return index;
     for (int32_t i = 0; i < rs->n; i++)
-        if (rs->seq[i] == rs->seq[r] && rs->index[i] == index)
+        if (rs->seq[i] == seq && rs->index[i] == index)
             return rs->pos[i];
     return index;
 }
 
-bool cpu_row_sees(const rowset *rs, int32_t r, int32_t window, int64_t index)
+int64_t cpu_key_pos(const pass *p, int32_t r, int64_t index)
 {
+    const rowset *rs = p->rows;
+    /* all rows: the one that wrote the key may be none of those whose logits are wanted */
+    return index < rs->first[r] ? index : pos_in(&p->st->all, rs->seq[r], index);
+}
+
+bool cpu_row_sees(const pass *p, int32_t r, int32_t window, int64_t index)
+{
+    const rowset *rs = p->rows;
     int64_t first = rs->first[r];
     if (index < 0)
         return false;
@@ -301,7 +306,7 @@ bool cpu_row_sees(const rowset *rs, int32_t r, int32_t window, int64_t index)
     } else if (index > rs->index[r]) {
         return false;
     }
-    return !window || rs->pos[r] - key_pos(rs, r, index) < window;
+    return !window || rs->pos[r] - cpu_key_pos(p, r, index) < window;
 }
 
 row_sight cpu_row_sight(const rowset *rs, int32_t r, int32_t window)
@@ -318,9 +323,22 @@ row_sight cpu_row_sight(const rowset *rs, int32_t r, int32_t window)
     return s;
 }
 
+/* Rot x, then the blocks of it: what a rotated format stores. */
+static void store_head(const float *x, char *to, num_type t, float *turned, int32_t n)
+{
+    if (turned) {
+        memcpy(turned, x, (size_t)n * sizeof *x);
+        num_rotate(turned, n);
+    }
+    num_format_of(t)->encode(turned ? turned : x, to, n);
+}
+
 static void ref_kv_store(pass *p, const kv_view *kv, mat k, mat v)
 {
-    if (p->dry)
+    size_t mark = pass_mark(p);
+    float *turned = pass_temp(p, (size_t)kv->head_dim * sizeof *turned);
+    pass_release(p, mark);
+    if (p->dry || pass_failed(p))
         return;
     const rowset *rs = p->rows;
     for (int32_t r = 0; r < k.rows; r++) {
@@ -329,10 +347,11 @@ static void ref_kv_store(pass *p, const kv_view *kv, mat k, mat v)
         for (int32_t h = 0; h < kv->n_head_kv; h++) {
             size_t at = (size_t)h * (size_t)kv->n_slots + slot;
             size_t from = (size_t)h * (size_t)kv->head_dim;
-            num_format_of(kv->k_type)
-                ->encode(mat_row(k, r) + from, (char *)base.k + at * kv->k_row_bytes, kv->head_dim);
-            num_format_of(kv->v_type)
-                ->encode(mat_row(v, r) + from, (char *)base.v + at * kv->v_row_bytes, kv->head_dim);
+            store_head(mat_row(k, r) + from, (char *)base.k + at * kv->k_row_bytes, kv->k_type,
+                       kv->k_rot ? turned : NULL, kv->head_dim);
+            if (!kv->single)
+                store_head(mat_row(v, r) + from, (char *)base.v + at * kv->v_row_bytes, kv->v_type,
+                           kv->v_rot ? turned : NULL, kv->head_dim);
         }
     }
 }
@@ -342,12 +361,53 @@ typedef struct ref_attention {
     mat o, q;
     const kv_view *kv;
     float scale;
-    double *sum; /* [n_threads, head_dim] */
-    float *row;  /* [n_threads, head_dim] */
+    double *sum, *row; /* [n_threads, head_dim] each */
+    float *stored;     /* [n_threads, head_dim] */
 } ref_attention;
 
+/* x = Rot^-1 x by its definition, an entry of H being the parity of i & j. */
+static void unrotate(double *x, int32_t n)
+{
+    float first[NUM_ROT_GROUP], last[NUM_ROT_GROUP];
+    double y[NUM_ROT_GROUP];
+    num_rotation_signs(first, last);
+    for (; n > 0; n -= NUM_ROT_GROUP, x += NUM_ROT_GROUP) {
+        for (int i = 0; i < NUM_ROT_GROUP; i++) {
+            y[i] = 0;
+            for (int j = 0; j < NUM_ROT_GROUP; j++)
+                y[i] += (__builtin_popcount((unsigned)(i & j)) & 1 ? -1 : 1) * last[j] * x[j];
+        }
+        for (int i = 0; i < NUM_ROT_GROUP; i++)
+            x[i] = first[i] * y[i] / sqrt(NUM_ROT_GROUP);
+    }
+}
+
+static void decode_plain(num_type t, bool rot, const char *from, float *stored, double *x,
+                         int32_t n)
+{
+    num_format_of(t)->decode(from, stored, n);
+    for (int32_t i = 0; i < n; i++)
+        x[i] = stored[i];
+    if (rot)
+        unrotate(x, n);
+}
+
+/* x = RoPE_pos(w * x), as the norm and the rotation of keys would have made it. */
+static void make_key(const kv_view *kv, int64_t pos, double *x)
+{
+    const float *w = kv->k_weight->data;
+    int32_t half = kv->head_dim / 2;
+    for (int32_t i = 0; i < half; i++) {
+        double angle = (double)pos * kv->k_rope->inv_freq[i], c = cos(angle), s = sin(angle);
+        double a = x[i] * w[i], b = x[i + half] * w[i + half];
+        x[i] = a * c - b * s;
+        x[i + half] = a * s + b * c;
+    }
+}
+
 /* Two walks over the keys: the largest score, then the weighted sum. Scores are computed twice;
- * nothing is stored per key. */
+ * nothing is stored per key, and keys and values are taken back to what they were before they were
+ * stored, whatever the format. */
 static void attend_head(void *arg, int32_t chunk, int32_t thread)
 {
     ref_attention *a = arg;
@@ -357,26 +417,34 @@ static void attend_head(void *arg, int32_t chunk, int32_t thread)
     int32_t g = h / (a->q.heads / kv->n_head_kv);
     kv_base base = a->p->st->kv[(size_t)rs->seq[r] * (size_t)a->p->st->n_kv + (size_t)kv->id];
     const float *q = mat_row(a->q, r) + (size_t)h * (size_t)n;
-    double *sum = a->sum + (size_t)thread * (size_t)n;
-    float *row = a->row + (size_t)thread * (size_t)n;
+    double *sum = a->sum + (size_t)thread * (size_t)n, *row = a->row + (size_t)thread * (size_t)n;
+    float *stored = a->stored + (size_t)thread * (size_t)n;
     row_sight s = cpu_row_sight(rs, r, kv->window);
     double top = -INFINITY, total = 0;
 
     memset(sum, 0, (size_t)n * sizeof *sum);
     for (int walk = 0; walk < 2; walk++)
         for (int64_t t = s.lo; t < s.hi; t++) {
-            if (!cpu_row_sees(rs, r, kv->window, t))
+            if (!cpu_row_sees(a->p, r, kv->window, t))
                 continue;
             size_t at = (size_t)g * (size_t)kv->n_slots + (size_t)(t % kv->n_slots);
-            double score =
-                a->scale * num_dot(kv->k_type, (char *)base.k + at * kv->k_row_bytes, q, n);
+            const char *k = (char *)base.k + at * kv->k_row_bytes, *v = k;
+            double score = 0;
+            decode_plain(kv->k_type, kv->k_rot, k, stored, row, n);
+            if (kv->single)
+                make_key(kv, cpu_key_pos(a->p, r, t), row);
+            else
+                v = (char *)base.v + at * kv->v_row_bytes;
+            for (int32_t i = 0; i < n; i++)
+                score += row[i] * q[i];
+            score *= a->scale;
             if (walk == 0) {
                 top = score > top || isnan(score) ? score : top;
                 continue;
             }
             double e = exp(score - top);
             total += e;
-            num_format_of(kv->v_type)->decode((char *)base.v + at * kv->v_row_bytes, row, n);
+            decode_plain(kv->v_type, kv->v_rot, v, stored, row, n);
             for (int32_t i = 0; i < n; i++)
                 sum[i] += e * row[i];
         }
@@ -389,12 +457,12 @@ static void ref_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     cpu_device *c = cpu_of(p);
     size_t n = (size_t)c->n_threads * (size_t)kv->head_dim;
     size_t mark = pass_mark(p);
-    double *sum = pass_temp(p, n * sizeof(double));
-    float *row = pass_temp(p, n * sizeof(float));
+    double *sum = pass_temp(p, n * sizeof *sum), *row = pass_temp(p, n * sizeof *row);
+    float *stored = pass_temp(p, n * sizeof *stored);
     pass_release(p, mark);
     if (p->dry || pass_failed(p))
         return;
-    ref_attention a = {p, o, q, kv, scale, sum, row};
+    ref_attention a = {p, o, q, kv, scale, sum, row, stored};
     pool_run(c->pool, q.rows * q.heads, attend_head, &a);
 }
 

@@ -119,21 +119,32 @@ static void rope_row(const rows_job *j, int32_t r, int32_t thread)
         kernels(j)->rotate(mat_row(j->y, r) + (size_t)h * (size_t)j->y.cols, c, s, n);
 }
 
+/* One head's row x of a store; rotated formats take a copy, since x belongs to the model. */
+static void store_head(const float *x, char *to, num_type t, float *turned, int32_t dim)
+{
+    if (turned) {
+        memcpy(turned, x, (size_t)dim * sizeof *x);
+        num_rotate(turned, dim);
+    }
+    num_format_of(t)->encode(turned ? turned : x, to, dim);
+}
+
 static void store_row(const rows_job *j, int32_t r, int32_t thread)
 {
-    (void)thread;
     const kv_view *kv = j->kv;
+    float *turned = j->temp + (size_t)thread * (size_t)kv->head_dim;
     const rowset *rs = j->p->rows;
     const step *st = j->p->st;
     kv_base base = st->kv[(size_t)rs->seq[r] * (size_t)st->n_kv + (size_t)kv->id];
-    num_encode_fn encode_k = num_format_of(kv->k_type)->encode;
-    num_encode_fn encode_v = num_format_of(kv->v_type)->encode;
     size_t slot = (size_t)(rs->index[r] % kv->n_slots);
     for (int32_t h = 0; h < kv->n_head_kv; h++) {
         size_t at = (size_t)h * (size_t)kv->n_slots + slot;
         size_t from = (size_t)h * (size_t)kv->head_dim;
-        encode_k(mat_row(j->a, r) + from, (char *)base.k + at * kv->k_row_bytes, kv->head_dim);
-        encode_v(mat_row(j->b, r) + from, (char *)base.v + at * kv->v_row_bytes, kv->head_dim);
+        store_head(mat_row(j->a, r) + from, (char *)base.k + at * kv->k_row_bytes, kv->k_type,
+                   kv->k_rot ? turned : NULL, kv->head_dim);
+        if (!kv->single)
+            store_head(mat_row(j->b, r) + from, (char *)base.v + at * kv->v_row_bytes, kv->v_type,
+                       kv->v_rot ? turned : NULL, kv->head_dim);
     }
 }
 
@@ -237,9 +248,12 @@ void cpu_rope(pass *p, mat x, const rope *f)
 
 void cpu_kv_store(pass *p, const kv_view *kv, mat k, mat v)
 {
-    if (p->dry)
+    size_t mark = pass_mark(p);
+    float *temp = pass_temp(p, (size_t)cpu_of(p)->n_threads * (size_t)kv->head_dim * sizeof(float));
+    pass_release(p, mark);
+    if (p->dry || pass_failed(p))
         return;
-    rows_job j = {.p = p, .y = k, .a = k, .b = v, .kv = kv, .row = store_row};
+    rows_job j = {.p = p, .y = k, .a = k, .b = v, .kv = kv, .temp = temp, .row = store_row};
     run_rows(&j, mat_width(k) * 4);
 }
 

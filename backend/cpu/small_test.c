@@ -178,7 +178,7 @@ TEST(cpu_rope_at_every_scale_of_position)
             device *d = test_device(every_isa[a], (cpu_options){0});
             if (!d)
                 break;
-            rope f = {pairs, inv};
+            rope f = {.n_pairs = pairs, .inv_freq = inv};
             mat x = test_mat(9, 2, 2 * pairs), y = test_mat(9, 2, 2 * pairs);
             test_fill(x.at, 9u * 4 * (size_t)pairs, 1.0f, &rng);
             memcpy(y.at, x.at, 9u * 4 * (size_t)pairs * 4);

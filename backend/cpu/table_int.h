@@ -1,5 +1,5 @@
 /* table_int.h - the entries of a cpu_kernels table that every instruction set fills alike: the
- * kernels of small_int.h, heads_int.h and float_int.h. */
+ * kernels of small_int.h, heads_int.h, rows_int.h and float_int.h. */
 #ifndef BACKEND_CPU_TABLE_INT_H
 #define BACKEND_CPU_TABLE_INT_H
 
@@ -7,6 +7,6 @@
     .rms_norm = k_rms_norm, .add_rms_norm = k_add_rms_norm, .gelu_mul = k_gelu_mul, .add = k_add,  \
     .scale = k_scale, .softcap = k_softcap, .softmax = k_softmax, .sincos = k_sincos,              \
     .rotate = k_rotate, .key_dot = k_key_dot, .value_sum = k_value_sum, .merge = k_merge,          \
-    .float_tile = k_float_tile, .quantise = k_quantise
+    .unpack = k_unpack, .make_key = k_make_key, .float_tile = k_float_tile, .quantise = k_quantise
 
 #endif
