@@ -30,6 +30,30 @@ APP_SRC := $(call src,$(APP_DIRS))
 TEST_SRC := $(sort $(wildcard $(addsuffix /*_test.c,$(LIB_DIRS) $(APP_DIRS))) $(wildcard tests/*.c fuzz/*.c))
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
 LIB_OBJ := $(call obj,$(LIB_SRC))
+
+# CUDA=1 (make cuda) puts the CUDA device in the place of the file that says there is none. Its
+# runtime is linked in and looks for the driver when the device is opened. ARCH=90 builds for one
+# kind of GPU, else for all below and, as PTX, for later ones.
+CUDA ?=
+NVCC ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc /usr/local/cuda-*/bin/nvcc) nvcc)
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
+ARCH ?=
+GENCODE = $(if $(ARCH),-gencode arch=compute_$(ARCH)$(,)code=sm_$(ARCH),$(foreach a,80 86 89 90,\
+          -gencode arch=compute_$(a)$(,)code=sm_$(a)) -gencode arch=compute_90$(,)code=compute_90)
+, := ,
+NVFLAGS = -std=c++17 -O3 -Iinclude -I. $(GENCODE) -Xcompiler \
+          "-O2 -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti -fno-threadsafe-statics"
+CU_SRC := $(sort $(wildcard backend/cuda/*.cu))
+CUDA_C := $(sort $(wildcard backend/cuda/*.c))
+ifneq ($(CUDA),)
+LIB_OBJ := $(filter-out $(BUILD)/backend/cuda_none.o,$(LIB_OBJ)) $(call obj,$(CUDA_C)) \
+           $(CU_SRC:%.cu=$(BUILD)/%.cu.o)
+CFLAGS_ALL += -isystem $(CUDA_HOME)/include
+LIBS += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
+endif
+$(BUILD)/%.cu.o: %.cu $(wildcard backend/cuda/*.cuh backend/cuda/*.h)
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) $(NVFLAGS) -c -o $@ $<
 APP_OBJ := $(call obj,$(APP_SRC))
 TEST_OBJ := $(call obj,$(TEST_SRC))
 
@@ -81,6 +105,38 @@ $(BUILD)/bench_ops: $(BUILD)/bench/ops.o $(LIB_OBJ)
 .PHONY: bench-ops
 bench-ops: $(BUILD)/bench_ops ## times the CPU device's ops; then build/bench_ops [SUBSTRING]
 	$(BUILD)/bench_ops
+
+# The CUDA device against the CPU reference: on a GPU (cuda-check), and with its kernels compiled by
+# the C++ compiler and run on this machine's CPU (cuda-emu), where SAN=-fsanitize=address watches
+# every access.
+CHECK_C = $(wildcard tests/cuda/*.c) tests/fidelity_model.c
+EMU = $(BUILD)/emu
+EMU_C = $(filter-out backend/cuda_none.c,$(LIB_SRC)) $(CUDA_C) $(CHECK_C)
+EMU_OBJ = $(EMU_C:%.c=$(EMU)/%.o) $(CU_SRC:%.cu=$(EMU)/%.cu.o) $(EMU)/tests/cuda/emu.o
+EMU_CXX = $(CXX) -std=c++17 -O2 -g -ffp-contract=off -Itests/cuda -Iinclude -I. $(SAN)
+.PHONY: cuda cuda-check cuda-emu
+cuda: ## ./carat with the CUDA device; ARCH=90 for one kind of GPU
+	$(MAKE) CUDA=1 BUILD=build/cuda carat libcarat.a
+cuda-check: ## build/cuda/cuda_check, for a machine with a GPU (tools/gpu_check.sh)
+	$(MAKE) CUDA=1 BUILD=build/cuda build/cuda/cuda_check
+cuda-emu: $(EMU)/check ## the CUDA kernels, emulated, against the reference
+	$(EMU)/check --quick
+$(BUILD)/cuda_check: $(call obj,$(CHECK_C)) $(LIB_OBJ)
+	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
+$(EMU)/check: $(EMU_OBJ)
+	$(Q)$(CXX) $(SAN) -o $@ $^ $(LDFLAGS) $(LIBS)
+$(EMU)/%_avx2.o: ISA = -mavx2 -mfma -mf16c
+$(EMU)/%_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 \
+                         -mavx2 -mfma -mf16c -mprefer-vector-width=512
+$(EMU)/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(Q)$(CC) -Itests/cuda $(CFLAGS_ALL) $(ISA) -c -o $@ $<
+$(EMU)/%.cu.o: %.cu tests/cuda/emu.h $(wildcard backend/cuda/*.cuh backend/cuda/*.h)
+	@mkdir -p $(@D)
+	$(Q)$(EMU_CXX) -include tests/cuda/emu.h -x c++ -c -o $@ $<
+$(EMU)/tests/cuda/emu.o: tests/cuda/emu.cpp tests/cuda/emu.h
+	@mkdir -p $(@D)
+	$(Q)$(EMU_CXX) -c -o $@ $<
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12

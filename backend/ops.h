@@ -81,6 +81,7 @@ struct device {
     const char *name;   /* "cpu (avx512, 2 threads)" */
     int32_t verify_max; /* rows up to which results are row-invariant; INT32_MAX: always */
     int32_t chunk_rows; /* a good prefill chunk */
+    bool loads_gathered; /* gathered tables go through weight_load too: the host's are out of reach */
     device *inner;      /* of a wrapper */
     void *self;
 
@@ -100,6 +101,12 @@ struct device {
     /* Can it store to and attend over such a view? If so, in words, with which kernel. NULL: f32,
      * f16 and bf16 in two streams, nothing rotated. */
     bool (*attend_kernel)(const device *d, const kv_view *kv, char *text, size_t cap);
+    /* Memory that alloc could still give; NULL: the host's. */
+    uint64_t (*available_bytes)(const device *d);
+    /* A device that works on its own: what went wrong since it was opened, or OK. May be NULL. */
+    status (*failed)(const device *d, err *e);
+    /* Start of a pass that computes: takes the step to the device. NULL: ops read it in place. */
+    void (*begin)(device *d, pass *p);
     void (*close)(device *d);
 };
 
@@ -136,6 +143,13 @@ typedef struct cpu_options {
 /* d->attend_kernel, or what its absence means. */
 bool device_attend_kernel(const device *d, const kv_view *kv, char *text, size_t cap);
 status device_open_cpu(device **d, const cpu_options *opt, err *e);
+
+typedef struct cuda_options {
+    int32_t device; /* which GPU; 0 the first */
+} cuda_options;
+
+/* E_UNSUPPORTED, with a sentence, in a build without CUDA and on a machine without a GPU. */
+status device_open_cuda(device **d, const cuda_options *opt, err *e);
 void device_close(device *d);
 
 /* Wrappers (wrap.c): *d is replaced by a device that does the same and also

@@ -15,6 +15,8 @@ void pass_begin(pass *p, device *dev, const step *st, void *scratch, size_t scra
                 .scratch_bytes = scratch_bytes,
                 .dry = scratch == NULL,
                 .il = -1};
+    if (!p->dry && dev->begin)
+        dev->begin(dev, p);
 }
 
 void pass_release(pass *p, size_t mark)

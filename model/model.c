@@ -72,7 +72,7 @@ void model_free(model *m)
         if (m->tables[i].moved)
             m->dev->release(m->dev, (void *)*m->tables[i].at, m->tables[i].n_bytes);
     for (int32_t i = 0; m->dev && i < m->n_weights; i++)
-        if (!m->weights[i]->gather)
+        if (!m->weights[i]->gather || m->dev->loads_gathered)
             m->dev->weight_free(m->dev, m->weights[i]);
     mem_free(m->weights);
     arena_free(&m->mem);
@@ -159,8 +159,8 @@ status model_weight(model *m, weight *w, const model_want *want, err *e)
                   .mat_bytes = row * n_out,
                   .n_bytes = t->n_bytes,
                   .gather = want->gather};
-    status st = want->f32 && t->type != NUM_F32 ? widen(m, w, f, e) : remember(m, w, e);
-    if (st)
+    status st = want->f32 && t->type != NUM_F32 ? widen(m, w, f, e) : OK;
+    if (st || (st = remember(m, w, e)))
         return st;
     m->n_params += t->n_elements;
     m->n_params_active += (uint64_t)(want->active * (double)t->n_elements);
@@ -189,10 +189,11 @@ status model_load(model *m, device *dev, carat_progress_fn progress, void *user,
         t->moved = true;
     }
     for (int32_t i = 0; i < m->n_weights; i++)
-        total += m->weights[i]->gather ? 0 : m->weights[i]->n_bytes;
+        if (!m->weights[i]->gather || dev->loads_gathered)
+            total += m->weights[i]->n_bytes;
     for (int32_t i = 0; i < m->n_weights; i++) {
         weight *w = m->weights[i];
-        if (w->gather)
+        if (w->gather && !dev->loads_gathered)
             continue;
         if ((st = dev->weight_load(dev, w, e)))
             return st;
@@ -218,7 +219,7 @@ status model_plan(const model *m, device *dev, const kv_layout *kv, int32_t rows
     c->flops = p.n_flops;
     c->weight_bytes = p.weight_bytes_read;
     for (int32_t i = 0; i < m->n_weights; i++)
-        if (!m->weights[i]->gather)
+        if (!m->weights[i]->gather || dev->loads_gathered)
             c->repack_bytes += dev->weight_bytes(dev, m->weights[i]);
     return OK;
 }

@@ -1,0 +1,65 @@
+/* attend.cuh - which keys a row sees, and where they lie: shared by the attention kernels.
+ *
+ * The rule is that of cpu/ref.c: committed keys by index and window, this pass's keys by index in a
+ * chain and by the row's mask in a tree, where positions differ from indices.
+ */
+#ifndef BACKEND_CUDA_ATTEND_CUH
+#define BACKEND_CUDA_ATTEND_CUH
+
+#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/dev.cuh"
+
+/* Indices [lo, hi) hold all that row r sees. */
+struct sight {
+    int lo, hi;
+};
+
+DEV sight row_sight(const dev_rows &rs, int r, int window)
+{
+    sight s = {0, rs.index[r] + 1};
+    if (window && rs.pos[r] - window + 1 > 0)
+        s.lo = rs.pos[r] - window + 1;
+    if (rs.seen) {
+        uint64_t m = rs.seen[r];
+        int top = 0;
+        while (top < 63 && m >> (top + 1))
+            top++;
+        if (m)
+            s.hi = rs.first[r] + top + 1;
+    }
+    return s;
+}
+
+/* For t inside the sight. */
+DEV bool row_sees(const dev_rows &rs, int r, int window, int t)
+{
+    int first = rs.first[r];
+    if (!rs.seen || t < first)
+        return true; /* a chain's positions are its indices, and lo has the window */
+    if (t - first >= 64 || !(rs.seen[r] >> (t - first) & 1))
+        return false;
+    if (!window)
+        return true;
+    int pos = t;
+    for (int i = 0; i < rs.n; i++)
+        if (rs.seq[i] == rs.seq[r] && rs.index[i] == t)
+            pos = rs.pos[i];
+    return rs.pos[r] - pos < window;
+}
+
+DEV float kv_value(const void *p, int kind, size_t at)
+{
+    if (kind == KV_F32)
+        return ((const float *)p)[at];
+    uint32_t u = ((const uint16_t *)p)[at];
+    return kind == KV_F16 ? f16_to_f32(u) : bf16_to_f32(u);
+}
+
+/* Partial results of a (row, head, chunk): weighted sum of values, then the largest score and the
+ * sum of exponentials relative to it. */
+DEV float *part_at(const attend_args &a, int r, int h, int c)
+{
+    return a.part + (((size_t)r * a.n_head + h) * a.n_chunk + c) * (a.kv.head_dim + 2);
+}
+
+#endif

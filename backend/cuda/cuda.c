@@ -1,0 +1,477 @@
+/* cuda.c - the CUDA device: opening, memory, weights, and the step's way to the device.
+ *
+ * The runtime library is linked in and finds the driver when the device is opened, so a program
+ * with this file in it starts on any machine. All work goes to one stream, in order: uploads and
+ * downloads need no other word about passes.
+ */
+#include "backend/cuda/cuda_int.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    PINNED_BYTES = 16 << 20,
+    ALIGN = 256,
+    KV_BUCKET_MIN = 1024,
+    RESERVE_BYTES = 512 << 20 /* for the driver's own, captured passes, the raw bytes of loading */
+};
+
+static cuda_device *of(const device *d)
+{
+    return d->self;
+}
+
+bool cuda_ok(cuda_device *c, pass *p, cudaError_t r, const char *doing)
+{
+    if (r != cudaSuccess && !c->broken) {
+        c->broken = true;
+        err_set(&c->broken_why, r == cudaErrorMemoryAllocation ? E_MEMORY : E_IO, "%s: %s: %s",
+                c->dev.name, doing, cudaGetErrorString(r));
+    }
+    if (c->broken && p)
+        err_set(&p->e, c->broken_why.status, "%s", c->broken_why.text);
+    return r == cudaSuccess;
+}
+
+/* ---- Memory ------------------------------------------------------------------------------- */
+
+static void *cuda_alloc(device *d, size_t n_bytes)
+{
+    cuda_device *c = of(d);
+    void *p = NULL;
+    if (cudaMalloc(&p, n_bytes ? n_bytes : 1) != cudaSuccess) {
+        cudaGetLastError(); /* running out is the caller's business and no fault of the device */
+        return NULL;
+    }
+    cuda_ok(c, NULL, cudaMemsetAsync(p, 0, n_bytes, c->stream), "clearing memory");
+    c->n_bytes += n_bytes;
+    return p;
+}
+
+static void cuda_release(device *d, void *p, size_t n_bytes)
+{
+    cuda_device *c = of(d);
+    if (!p)
+        return;
+    cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "waiting for the device");
+    cuda_ok(c, NULL, cudaFree(p), "releasing memory");
+    c->n_bytes -= n_bytes;
+}
+
+static void cuda_clear(device *d, void *p, size_t n_bytes)
+{
+    cuda_ok(of(d), NULL, cudaMemsetAsync(p, 0, n_bytes, of(d)->stream), "clearing memory");
+}
+
+static void cuda_upload(device *d, void *to, const void *from, size_t n_bytes)
+{
+    cuda_device *c = of(d);
+    cuda_ok(c, NULL, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, c->stream),
+            "copying to the device");
+    cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "copying to the device");
+}
+
+static void cuda_download(device *d, void *to, const void *from, size_t n_bytes)
+{
+    cuda_device *c = of(d);
+    cuda_ok(c, NULL, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDeviceToHost, c->stream),
+            "copying from the device");
+    cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "computing");
+}
+
+static uint64_t cuda_available(const device *d)
+{
+    size_t free_bytes = 0, total = 0;
+    (void)d;
+    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) {
+        cudaGetLastError();
+        return 0;
+    }
+    return free_bytes > RESERVE_BYTES ? free_bytes - RESERVE_BYTES : 1;
+}
+
+static status cuda_failed(const device *d, err *e)
+{
+    const cuda_device *c = of(d);
+    return c->broken ? err_set(e, c->broken_why.status, "%s", c->broken_why.text) : OK;
+}
+
+/* ---- Weights ------------------------------------------------------------------------------ */
+
+int32_t cuda_pack_kind(const weight *w)
+{
+    if (w->gather)
+        return PACK_FILE;
+    switch (w->type) {
+    case NUM_F32:
+        return PACK_F32;
+    case NUM_F16:
+        return PACK_F16;
+    case NUM_BF16:
+        return PACK_BF16;
+    case NUM_Q4_0:
+        return PACK_Q4_0;
+    case NUM_Q4_1:
+        return PACK_Q4_1;
+    case NUM_Q5_0:
+        return PACK_Q5_0;
+    case NUM_Q5_1:
+        return PACK_Q5_1;
+    case NUM_Q8_0:
+        return PACK_Q8_0;
+    case NUM_Q4_K:
+        return PACK_Q4_K;
+    case NUM_Q5_K:
+        return PACK_Q5_K;
+    case NUM_Q6_K:
+        return PACK_Q6_K;
+    case NUM_Q2_K:
+    case NUM_Q3_K:
+    case NUM_IQ4_NL:
+    case NUM_IQ4_XS:
+    case NUM_MXFP4:
+        return PACK_G8;
+    default:
+        return PACK_NONE;
+    }
+}
+
+static size_t aligned(size_t n)
+{
+    return (n + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+}
+
+/* Planes of w packed at `at`; *n_bytes of all matrices. */
+static packed lay_out(const weight *w, int32_t kind, const uint8_t *at, size_t *n_bytes)
+{
+    packed v = {.codes = at, .kind = kind, .n_in = w->n_in, .n_out = w->n_out, .n_mat = w->n_mat};
+    if (kind <= PACK_BF16) {
+        v.mat_bytes = w->mat_bytes;
+        *n_bytes = w->n_bytes;
+        return v;
+    }
+    pack_sizes z = cu_pack_sizes(kind);
+    v.n_group = w->n_in / GROUP;
+    v.n_tile = (w->n_out + TILE_ROWS - 1) / TILE_ROWS;
+    size_t rows = (size_t)v.n_tile * TILE_ROWS, groups = rows * (size_t)v.n_group;
+    v.high = at + aligned(groups * (size_t)z.code);
+    v.scale = v.high + aligned(groups * (size_t)z.high);
+    v.super = v.scale + aligned(groups * (size_t)z.scale);
+    v.mat_bytes = (size_t)(v.super - at) + aligned(groups / 8 * (size_t)z.super);
+    *n_bytes = v.mat_bytes * (size_t)w->n_mat;
+    return v;
+}
+
+packed cuda_view(const weight *w)
+{
+    size_t n;
+    return lay_out(w, w->packed_kind, w->packed, &n);
+}
+
+static size_t cuda_weight_bytes(const device *d, const weight *w)
+{
+    size_t n;
+    (void)d;
+    lay_out(w, cuda_pack_kind(w), NULL, &n);
+    return n;
+}
+
+/* Host bytes to the device through pinned buffers, the copy into one under the flight of the
+ * other. */
+static bool send(cuda_device *c, char *to, const char *from, size_t n_bytes)
+{
+    for (size_t at = 0, i = 0; at < n_bytes; at += PINNED_BYTES, i ^= 1) {
+        size_t n = n_bytes - at < PINNED_BYTES ? n_bytes - at : PINNED_BYTES;
+        if (!cuda_ok(c, NULL, cudaEventSynchronize(c->pinned_done[i]), "loading weights"))
+            return false;
+        memcpy(c->pinned[i], from + at, n);
+        if (!cuda_ok(c, NULL,
+                     cudaMemcpyAsync(to + at, c->pinned[i], n, cudaMemcpyHostToDevice, c->stream),
+                     "loading weights") ||
+            !cuda_ok(c, NULL, cudaEventRecord(c->pinned_done[i], c->stream), "loading weights"))
+            return false;
+    }
+    return true;
+}
+
+static void free_loading(cuda_device *c)
+{
+    cudaStreamSynchronize(c->stream);
+    for (int i = 0; i < 2; i++) {
+        if (c->pinned[i])
+            cudaFreeHost(c->pinned[i]);
+        c->pinned[i] = NULL;
+    }
+    if (c->raw)
+        cudaFree(c->raw);
+    c->raw = NULL;
+    c->raw_bytes = 0;
+}
+
+/* Room for the file's bytes of the largest weight so far; given back before the first pass. */
+static bool room_for_raw(cuda_device *c, size_t n_bytes)
+{
+    void *p = NULL;
+    for (int i = 0; i < 2; i++)
+        if (!c->pinned[i]) {
+            if (cudaMallocHost(&p, PINNED_BYTES) != cudaSuccess)
+                return false;
+            c->pinned[i] = p;
+        }
+    if (n_bytes <= c->raw_bytes)
+        return true;
+    cudaStreamSynchronize(c->stream);
+    if (c->raw)
+        cudaFree(c->raw);
+    c->raw = NULL;
+    c->raw_bytes = 0;
+    if (cudaMalloc(&p, n_bytes) != cudaSuccess)
+        return false;
+    c->raw = p;
+    c->raw_bytes = n_bytes;
+    return true;
+}
+
+static void cuda_weight_free(device *d, weight *w)
+{
+    if (w->packed)
+        cuda_release(d, w->packed, w->packed_bytes);
+    w->packed = NULL;
+    w->packed_bytes = 0;
+}
+
+static status cuda_weight_load(device *d, weight *w, err *e)
+{
+    cuda_device *c = of(d);
+    size_t n_bytes;
+    int32_t kind = cuda_pack_kind(w);
+    if (kind == PACK_NONE)
+        return err_set(e, E_UNSUPPORTED,
+                       "tensor %s is in format %s, which carat cannot compute with", w->name,
+                       num_name(w->type));
+    packed v = lay_out(w, kind, NULL, &n_bytes);
+    bool as_is = kind <= PACK_BF16;
+    if (!room_for_raw(c, as_is ? 0 : w->n_bytes) || !(w->packed = cuda_alloc(d, n_bytes))) {
+        cudaGetLastError();
+        return err_memory(e, w->name, n_bytes);
+    }
+    w->packed_bytes = n_bytes;
+    w->packed_kind = kind;
+    v = cuda_view(w);
+    if (send(c, as_is ? (char *)w->packed : c->raw, w->data, w->n_bytes) && !as_is) {
+        cu_pack(c->stream, v, (int)w->type, c->raw, w->row_bytes);
+        cuda_ok(c, NULL, cudaGetLastError(), "packing weights");
+    }
+    if (c->broken) {
+        cuda_weight_free(d, w);
+        return err_set(e, c->broken_why.status, "%s: %s", w->name, c->broken_why.text);
+    }
+    return OK;
+}
+
+/* ---- The step ----------------------------------------------------------------------------- */
+
+static size_t step_need(const step *st)
+{
+    size_t rows = (size_t)st->all.n + (size_t)st->out.n;
+    return (size_t)st->n_seqs * (size_t)st->n_kv * sizeof(dev_kv_base) + rows * 8 + rows * 5 * 4 +
+           (size_t)st->out.n * 4 + 64;
+}
+
+static bool room_for_step(cuda_device *c, size_t n_bytes)
+{
+    if (n_bytes <= c->step_bytes)
+        return true;
+    cudaStreamSynchronize(c->stream);
+    n_bytes = n_bytes < 1 << 20 ? 1 << 20 : 2 * n_bytes;
+    void *p = NULL;
+    for (int i = 0; i < STEP_BUFFERS; i++) {
+        if (c->step_host[i])
+            cudaFreeHost(c->step_host[i]);
+        c->step_host[i] = NULL;
+        if (cudaMallocHost(&p, n_bytes) != cudaSuccess)
+            return false;
+        c->step_host[i] = p;
+    }
+    if (c->step_at)
+        cudaFree(c->step_at);
+    c->step_at = NULL;
+    c->step_bytes = 0;
+    if (cudaMalloc(&p, n_bytes) != cudaSuccess)
+        return false;
+    c->step_at = p;
+    c->step_bytes = n_bytes;
+    return true;
+}
+
+typedef struct packer {
+    char *host, *dev;
+    size_t at;
+} packer;
+
+static const void *put(packer *k, const void *from, size_t n_bytes)
+{
+    const void *to = k->dev + k->at;
+    if (n_bytes)
+        memcpy(k->host + k->at, from, n_bytes);
+    k->at += n_bytes;
+    return to;
+}
+
+/* Masks first (they are wider); the lists are a multiple of 4 bytes each. */
+static dev_rows put_lists(packer *k, const rowset *r, const void *seen)
+{
+    size_t n = (size_t)r->n * sizeof(int32_t);
+    dev_rows d = {.n = r->n, .seen = seen};
+    d.token = put(k, r->token, n);
+    d.pos = put(k, r->pos, n);
+    d.index = put(k, r->index, n);
+    d.first = put(k, r->first, n);
+    d.seq = put(k, r->seq, n);
+    return d;
+}
+
+/* Where things lie in the block depends on the counts of the step alone, so a recorded pass finds
+ * the next step of the same counts at the same addresses. */
+static void cuda_begin(device *d, pass *p)
+{
+    cuda_device *c = of(d);
+    const step *st = p->st;
+    if (c->raw || c->pinned[0])
+        free_loading(c);
+    memset(c->shadows, 0, sizeof c->shadows);
+    c->next_shadow = 0;
+    if (c->broken) {
+        err_set(&p->e, c->broken_why.status, "%s", c->broken_why.text);
+        return;
+    }
+    if (!room_for_step(c, step_need(st))) {
+        cudaGetLastError();
+        err_memory(&p->e, "the step", step_need(st));
+        return;
+    }
+    int turn = c->step_turn++ % STEP_BUFFERS;
+    if (!cuda_ok(c, p, cudaEventSynchronize(c->step_done[turn]), "waiting for the device"))
+        return;
+    packer k = {c->step_host[turn], c->step_at, 0};
+    dev_kv_base *kv = (dev_kv_base *)k.host;
+    size_t n_kv = (size_t)st->n_seqs * (size_t)st->n_kv;
+    for (size_t i = 0; i < n_kv; i++)
+        kv[i] = (dev_kv_base){st->kv[i].k, st->kv[i].v};
+    c->kv = (const dev_kv_base *)k.dev;
+    k.at = n_kv * sizeof *kv;
+    const void *seen_all = NULL, *seen_out = NULL;
+    if (st->all.seen) {
+        seen_all = put(&k, st->all.seen, (size_t)st->all.n * 8);
+        seen_out = put(&k, st->out.seen, st->out.seen ? (size_t)st->out.n * 8 : 0);
+    }
+    c->rows_all = put_lists(&k, &st->all, seen_all);
+    c->rows_out = put_lists(&k, &st->out, seen_out);
+    c->out_row = put(&k, st->out_row, (size_t)st->out.n * sizeof(int32_t));
+    int64_t top = 0;
+    for (int32_t i = 0; i < st->all.n; i++)
+        top = st->all.index[i] >= top ? (int64_t)st->all.index[i] + 1 : top;
+    c->kv_bucket = KV_BUCKET_MIN;
+    while (c->kv_bucket < top && c->kv_bucket < 1 << 30)
+        c->kv_bucket *= 2;
+    if (cuda_ok(c, p, cudaMemcpyAsync(c->step_at, k.host, k.at, cudaMemcpyHostToDevice, c->stream),
+                "copying the step"))
+        cuda_ok(c, p, cudaEventRecord(c->step_done[turn], c->stream), "copying the step");
+}
+
+/* ---- Opening and closing ------------------------------------------------------------------ */
+
+static void cuda_close(device *d)
+{
+    cuda_device *c = of(d);
+    if (c->stream || c->step_done[0])
+        free_loading(c);
+    for (int i = 0; i < STEP_BUFFERS; i++) {
+        if (c->step_host[i])
+            cudaFreeHost(c->step_host[i]);
+        if (c->step_done[i])
+            cudaEventDestroy(c->step_done[i]);
+    }
+    for (int i = 0; i < 2; i++)
+        if (c->pinned_done[i])
+            cudaEventDestroy(c->pinned_done[i]);
+    if (c->step_at)
+        cudaFree(c->step_at);
+    if (c->stream)
+        cudaStreamDestroy(c->stream);
+    mem_free(c);
+}
+
+static status open_gpu(cuda_device *c, int32_t which, err *e)
+{
+    int n = 0;
+    cudaError_t r = cudaGetDeviceCount(&n);
+    if (r != cudaSuccess || n < 1) {
+        cudaGetLastError();
+        return err_set(e, E_UNSUPPORTED, "no NVIDIA GPU can be used here: %s",
+                       r != cudaSuccess ? cudaGetErrorString(r) : "none is there");
+    }
+    if (which < 0 || which >= n)
+        return err_set(e, E_ARG, "GPU %d was asked for, and this machine has %d", which, n);
+    struct cudaDeviceProp prop;
+    if ((r = cudaSetDevice(which)) || (r = cudaGetDeviceProperties(&prop, which)))
+        return err_set(e, E_UNSUPPORTED, "GPU %d cannot be used: %s", which, cudaGetErrorString(r));
+    if (prop.major < 8)
+        return err_set(e, E_UNSUPPORTED,
+                       "GPU %d (%s) is of compute capability %d.%d: 8.0 is needed", which,
+                       prop.name, prop.major, prop.minor);
+    snprintf(c->name, sizeof c->name, "cuda (%s, %d multiprocessors, %.0f GiB)", prop.name,
+             prop.multiProcessorCount, (double)prop.totalGlobalMem / (1 << 30));
+    c->shared_max = 96 << 10; /* what every GPU of 8.0 and above grants a block */
+    if ((r = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking)))
+        return err_set(e, E_IO, "%s: %s", c->name, cudaGetErrorString(r));
+    for (int i = 0; i < STEP_BUFFERS && !r; i++)
+        r = cudaEventCreateWithFlags(&c->step_done[i], cudaEventDisableTiming);
+    for (int i = 0; i < 2 && !r; i++)
+        r = cudaEventCreateWithFlags(&c->pinned_done[i], cudaEventDisableTiming);
+    if (!r)
+        r = (cudaError_t)(cu_attend_init(c->shared_max) | cu_mma_init());
+    if (r)
+        return err_set(e, E_IO, "%s: %s", c->name, cudaGetErrorString(r));
+    return OK;
+}
+
+status device_open_cuda(device **out, const cuda_options *opt, err *e)
+{
+    static const cuda_options defaults;
+    *out = NULL;
+    if (!opt)
+        opt = &defaults;
+    cuda_device *c = mem_calloc(1, sizeof *c);
+    if (!c)
+        return err_memory(e, "the CUDA device", sizeof *c);
+    c->dev = (device){
+        .op = &cuda_ops,
+        .kind = DEVICE_CUDA,
+        .name = c->name,
+        .verify_max = CUDA_VERIFY_ROWS,
+        .chunk_rows = 2048,
+        .loads_gathered = true,
+        .self = c,
+        .alloc = cuda_alloc,
+        .release = cuda_release,
+        .clear = cuda_clear,
+        .upload = cuda_upload,
+        .download = cuda_download,
+        .weight_load = cuda_weight_load,
+        .weight_free = cuda_weight_free,
+        .weight_bytes = cuda_weight_bytes,
+        .available_bytes = cuda_available,
+        .failed = cuda_failed,
+        .begin = cuda_begin,
+        .close = cuda_close,
+    };
+    status st = open_gpu(c, opt->device, e);
+    if (st) {
+        cuda_close(&c->dev);
+        return st;
+    }
+    *out = &c->dev;
+    return OK;
+}

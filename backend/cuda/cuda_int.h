@@ -1,0 +1,253 @@
+/* cuda_int.h - what the files of the CUDA device share: host C11 on one side, kernels on the other.
+ *
+ * cuda.c         opens the device, memory, weights, the step block
+ * ops.c          the op table: picks kernels by row count and weight layout
+ * shadow.c       which activations already have an int8 or bf16 copy
+ * *.cu           kernels, one idea per file, each behind an extern "C" launcher that takes a stream
+ *
+ * The one idea: ops enqueue and return. What changes between passes is read by kernels from the
+ * step block at a fixed address; what a launcher is given are shapes and pointers that never move.
+ */
+#ifndef BACKEND_CUDA_CUDA_INT_H
+#define BACKEND_CUDA_CUDA_INT_H
+
+#include <cuda_runtime_api.h>
+#ifndef __cplusplus
+#include "backend/ops.h"
+#endif
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Rows up to which a row's result does not depend on its neighbours. */
+enum { CUDA_VERIFY_ROWS = 32, TILE_ROWS = 16, GROUP = 32 };
+
+/* ---- Weights ------------------------------------------------------------------------------ */
+
+/* Layouts of weight.packed. ROWS_*: as in the file, row after row. The rest: tiles of 16 output
+ * rows (n_out padded), groups of 32 columns, and up to four planes, so that 16 lanes that hold 16
+ * rows read 16 x 16 neighbouring bytes whatever the format's block was:
+ *
+ *   codes  [tile][group][16 rows][16 bytes]   byte j: element j low, element j + 16 high nibble;
+ *          [tile][group][2 halves][16 rows][16 bytes]   8-bit codes, elements 0..15 and 16..31
+ *   high   [tile][group][16 rows][4 or 8 bytes]   fifth bits: bit 8b + w for byte b of word w;
+ *          fifth and sixth: bits 8b + 2w of two words, the second for words 4..7
+ *   scale  [tile][group][16 rows][scale bytes]
+ *   super  [tile][group / 8][16 rows][super bytes]   K formats
+ *
+ * Word w < 4 of a group holds elements 4w.., word w >= 4 elements 16 + 4(w - 4)..; the order in
+ * which integer tensor-core fragments want them. */
+enum pack_kind {
+    PACK_NONE,
+    PACK_FILE, /* gathered tables: the file's bytes */
+    PACK_F32,
+    PACK_F16,
+    PACK_BF16,
+    PACK_Q4_0,
+    PACK_Q4_1,
+    PACK_Q5_0,
+    PACK_Q5_1,
+    PACK_Q8_0,
+    PACK_Q4_K,
+    PACK_Q5_K,
+    PACK_Q6_K,
+    PACK_G8, /* any other block format: int8 codes, f32 scale and offset per 16 */
+    PACK_END
+};
+
+typedef struct packed {
+    const uint8_t *codes, *high, *scale, *super; /* of matrix 0 */
+    size_t mat_bytes;                            /* from one matrix to the next, in every plane */
+    int32_t kind, n_in, n_out, n_group, n_tile, n_mat;
+} packed;
+
+/* Sizes in bytes per row and group (super: per row and 8 groups). */
+typedef struct pack_sizes {
+    int32_t code, high, scale, super;
+} pack_sizes;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- The step block ----------------------------------------------------------------------- */
+
+typedef struct dev_rows {
+    const int32_t *token, *pos, *index, *first, *seq;
+    const uint64_t *seen; /* NULL: chains */
+    int32_t n;
+} dev_rows;
+
+typedef struct dev_kv_base {
+    void *k, *v;
+} dev_kv_base;
+
+/* As kernels get it, by value: all pointers fixed for a given number of rows. */
+typedef struct dev_step {
+    dev_rows rows;
+    const dev_kv_base *kv; /* [n_seqs][n_kv] */
+    int32_t n_kv;
+} dev_step;
+
+enum kv_kind { KV_F32, KV_F16, KV_BF16 };
+
+typedef struct dev_kv {
+    int32_t id, k_kind, v_kind, n_head_kv, head_dim, window, n_slots;
+} dev_kv;
+
+/* ---- Launchers ---------------------------------------------------------------------------- */
+
+typedef struct dev_mat { /* a mat, flat */
+    float *at;
+    int32_t rows, cols;
+    int64_t stride;
+} dev_mat;
+
+/* A copy of a mat for products; or nothing (all NULL).
+ *   q   int8  [row tile][group][rows of the tile][32], tiles of `tile` rows (1, or 8 as tensor-core
+ *       fragments have them); the words of a group in the order 0 4 1 5 2 6 3 7
+ *   s   [row tile][group][rows of the tile] xscale, 8 bytes each
+ *   bf  bf16 [rows, cols], instead of q and s */
+typedef struct dev_quant {
+    int8_t *q;
+    void *s;
+    uint16_t *bf;
+    int32_t rows, cols, tile;
+} dev_quant;
+
+/* elementwise.cu */
+void cu_embed(cudaStream_t s, dev_mat y, const void *table, int type, size_t row_bytes,
+              const int32_t *token, float scale);
+void cu_act_mul(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b, dev_quant q);
+void cu_add(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b);
+void cu_scale(cudaStream_t s, dev_mat x, float c, const float *w);
+void cu_gather(cudaStream_t s, dev_mat y, dev_mat x, const int32_t *row);
+void cu_softcap(cudaStream_t s, dev_mat x, float cap, const int32_t *ids, int32_t n_ids);
+/* norm.cu */
+void cu_rms_norm(cudaStream_t s, dev_mat y, dev_mat x, int32_t heads, const float *w, float eps,
+                 dev_quant q);
+void cu_add_rms_norm(cudaStream_t s, dev_mat x, dev_mat y, const float *w, float eps);
+/* rope.cu */
+void cu_rope(cudaStream_t s, dev_mat x, int32_t heads, const int32_t *pos, const float *inv_freq,
+             int32_t n_pairs);
+void cu_kv_store(cudaStream_t s, dev_kv kv, dev_step st, dev_mat k, dev_mat v);
+/* quantise.cu */
+void cu_quantise(cudaStream_t s, dev_mat x, dev_quant q);
+/* pack.cu */
+void cu_pack(cudaStream_t s, packed w, int type, const void *file_bytes, size_t row_bytes);
+void cu_unpack_bf16(cudaStream_t s, packed w, int32_t first_row, int32_t n_rows, uint16_t *to);
+pack_sizes cu_pack_sizes(int kind);
+/* matmul_float.cu */
+void cu_matmul_float(cudaStream_t s, dev_mat y, dev_mat x, packed w);
+void cu_expert_float(cudaStream_t s, dev_mat y, dev_mat x, int32_t x_heads, const int32_t *id,
+                     int32_t k, packed w, const packed *up, int32_t up_row, int32_t n_out);
+/* matmul_vec.cu, matmul_rows.cu: int8 activations, one row and 2 to 32. */
+typedef struct product_args {
+    dev_mat y;
+    dev_quant x;
+    packed w, up;          /* up only where glu: y = gelu(w x) * (up x) */
+    int32_t up_row, n_out; /* rows of up begin there; rows of w and up that count */
+    bool glu;
+    dev_quant q; /* copy of y to make as well (glu; n_out a multiple of 32) */
+    /* Experts: output row p is (row p / k, head p % k) of y, by matrix expert[p]. x has a row for
+     * each p if x_per_pair, else one for each row of y. */
+    const int32_t *expert;
+    const float *share; /* moe_down: y[r] = sum_j share[r, j] (down x[r, j]) */
+    int32_t k;
+    bool x_per_pair;
+} product_args;
+void cu_product_vec(cudaStream_t s, product_args a);  /* any number of rows, one at a time */
+void cu_product_rows(cudaStream_t s, product_args a); /* 2 to 32 rows, no experts */
+void cu_expert_down(cudaStream_t s, product_args a);
+/* matmul_mma.cu: many rows */
+void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w);
+int cu_mma_init(void);
+/* Pairs (row, expert) sorted by expert, on the device: order [pairs], tiles [cu_expert_tiles] of 16
+ * bytes, n_tiles [1]. */
+typedef struct expert_lists {
+    int32_t *order, *n_tiles;
+    void *tiles;
+} expert_lists;
+int32_t cu_expert_tiles(int32_t n_pairs, int32_t n_expert);
+void cu_expert_sort(cudaStream_t s, const int32_t *expert, int32_t n_pairs, int32_t n_expert,
+                    expert_lists l);
+void cu_expert_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w, expert_lists l, int32_t k);
+/* moe.cu */
+void cu_route(cudaStream_t s, int32_t *id, float *share, int32_t k, dev_mat logits,
+              const float *expert_scale);
+void cu_expert_join(cudaStream_t s, dev_mat y, const float *part, const float *share, int32_t k);
+/* attend.cu */
+typedef struct attend_args {
+    dev_mat o, q; /* [rows, heads * head_dim] */
+    dev_kv kv;
+    dev_step st;
+    int32_t n_head, chunk, n_chunk; /* keys per chunk; chunks the grid covers */
+    float scale;
+    float *part; /* [rows, heads, n_chunk, head_dim + 2], or NULL: no split */
+} attend_args;
+void cu_attend(cudaStream_t s, attend_args a);
+void cu_attend_combine(cudaStream_t s, attend_args a, dev_quant q);
+int cu_attend_init(int shared_max);
+
+#ifdef __cplusplus
+}
+#endif
+
+/* ---- The device, host side ---------------------------------------------------------------- */
+
+#ifndef __cplusplus
+enum { SHADOWS = 8, STEP_BUFFERS = 4 };
+
+/* A copy made for products, still true: nothing has been written over it or over what it copies. */
+typedef struct shadow {
+    const char *x, *x_end, *q, *q_end;
+    dev_quant quant;
+} shadow;
+
+typedef struct cuda_device {
+    device dev; /* first: a device * is a cuda_device * */
+    cudaStream_t stream;
+    bool broken; /* a CUDA call failed; said once more in every later pass */
+    err broken_why;
+    int32_t shared_max;
+    uint64_t n_bytes; /* allocated */
+    /* The step block: one device buffer, and pinned buffers it is filled from in turn. */
+    char *step_at, *step_host[STEP_BUFFERS];
+    cudaEvent_t step_done[STEP_BUFFERS];
+    size_t step_bytes;
+    int32_t step_turn;
+    dev_rows rows_all, rows_out; /* as uploaded for the pass under way */
+    const dev_kv_base *kv;
+    const int32_t *out_row;
+    int32_t kv_bucket; /* indices of all rows are below; a power of two */
+    /* Loading. */
+    char *raw, *pinned[2];
+    size_t raw_bytes, pinned_bytes;
+    cudaEvent_t pinned_done[2];
+    shadow shadows[SHADOWS];
+    int32_t next_shadow;
+    char name[320];
+} cuda_device;
+
+static inline cuda_device *cuda_of(const pass *p)
+{
+    return (cuda_device *)p->dev->self;
+}
+
+extern const device_ops cuda_ops; /* ops.c */
+
+/* Notes a failure of CUDA itself, in the device and, if there is one, the pass. True if ok. */
+bool cuda_ok(cuda_device *c, pass *p, cudaError_t r, const char *doing);
+packed cuda_view(const weight *w);       /* of w->packed */
+int32_t cuda_pack_kind(const weight *w); /* the layout w gets, PACK_NONE if none */
+
+/* shadow.c: scratch for a device's own, and copies of activations. */
+void *cuda_temp(pass *p, size_t n_bytes);
+void cuda_wrote(cuda_device *c, const void *at, size_t n_bytes);
+dev_mat cuda_mat(mat m); /* flat */
+/* Room for a copy of rows x cols: bf16, or int8 in tiles fit for that many rows. */
+dev_quant cuda_quant_room(pass *p, int32_t rows, int32_t cols, bool bf, bool single);
+void cuda_quant_keep(pass *p, const float *x, dev_quant q);
+/* The copy of x, made now if there is none. single: rows in tiles of one. */
+dev_quant cuda_quant(pass *p, dev_mat x, bool bf, bool single);
+#endif
+#endif

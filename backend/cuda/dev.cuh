@@ -1,0 +1,409 @@
+/* dev.cuh - what kernels share: conversions, warp sums, integer dots, tensor-core products.
+ *
+ * The only file whose text depends on how it is compiled: by nvcc for a GPU, or by a C++ compiler
+ * against tests/cuda/emu.h, where a warp is 32 fibers. Fragment layouts are those of the PTX
+ * manual; with g = lane / 4 and t = lane % 4:
+ *
+ *   C, D 16 x 8     c0 c1: row g, columns 2t 2t+1      c2 c3: row g + 8, the same columns
+ *   s8 A 16 x 32    a0: row g, k 4t..   a1: row g + 8   a2: row g, k 16 + 4t..   a3: row g + 8
+ *   s8 B 32 x 8     b0: column g, k 4t..                b1: column g, k 16 + 4t..
+ *   16-bit A 16x16  a0: row g, k 2t..   a1: row g + 8   a2: row g, k 8 + 2t..    a3: row g + 8
+ *   16-bit B 16x8   b0: column g, k 2t..                b1: column g, k 8 + 2t..
+ */
+#ifndef BACKEND_CUDA_DEV_CUH
+#define BACKEND_CUDA_DEV_CUH
+
+#include "backend/cuda/cuda_int.h"
+
+#include <stdint.h>
+
+#ifndef CARAT_EMU
+#include <cuda_runtime.h>
+#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                     \
+    kernel<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__)
+#define DYN_SHARED(type, name)                                                                     \
+    extern __shared__ __align__(128) unsigned char dyn_shared_[];                                  \
+    type *name = (type *)dyn_shared_
+#endif
+
+#define DEV __device__ __forceinline__
+
+/* ---- Conversions -------------------------------------------------------------------------- */
+
+DEV float bf16_to_f32(uint32_t h)
+{
+    return __uint_as_float(h << 16);
+}
+/* To nearest even; NaN stays NaN. */
+DEV uint32_t f32_to_bf16(float f)
+{
+    uint32_t u = __float_as_uint(f);
+    if ((u & 0x7fffffff) > 0x7f800000)
+        return (u >> 16) | 64;
+    return (u + 0x7fff + (u >> 16 & 1)) >> 16;
+}
+#ifdef CARAT_EMU
+DEV float f16_to_f32(uint32_t h)
+{
+    _Float16 x;
+    uint16_t u = (uint16_t)h;
+    memcpy(&x, &u, 2);
+    return (float)x;
+}
+DEV uint32_t f32_to_f16(float f)
+{
+    _Float16 x = (_Float16)f;
+    uint16_t u;
+    memcpy(&u, &x, 2);
+    return u;
+}
+DEV uint32_t f32x2_to_bf16(float lo, float hi)
+{
+    return f32_to_bf16(lo) | f32_to_bf16(hi) << 16;
+}
+#else
+DEV float f16_to_f32(uint32_t h)
+{
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"((uint16_t)h));
+    return f;
+}
+DEV uint32_t f32_to_f16(float f)
+{
+    uint16_t h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
+    return h;
+}
+DEV uint32_t f32x2_to_bf16(float lo, float hi)
+{
+    uint32_t u;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(hi), "f"(lo));
+    return u;
+}
+#endif
+DEV uint32_t f32x2_to_f16(float lo, float hi)
+{
+    return f32_to_f16(lo) | f32_to_f16(hi) << 16;
+}
+
+/* ---- Warps -------------------------------------------------------------------------------- */
+
+DEV int lane_id()
+{
+    return (int)(threadIdx.x & 31);
+}
+
+#ifdef CARAT_EMU
+DEV uint32_t shfl_xor_u32(uint32_t v, int mask)
+{
+    uint32_t r = emu_warp_give(&v, 1)[emu_lane() ^ mask][0];
+    emu_warp_done();
+    return r;
+}
+DEV uint32_t shfl_u32(uint32_t v, int from)
+{
+    uint32_t r = emu_warp_give(&v, 1)[from & 31][0];
+    emu_warp_done();
+    return r;
+}
+#else
+DEV uint32_t shfl_xor_u32(uint32_t v, int mask)
+{
+    return __shfl_xor_sync(0xffffffffu, v, mask);
+}
+DEV uint32_t shfl_u32(uint32_t v, int from)
+{
+    return __shfl_sync(0xffffffffu, v, from);
+}
+#endif
+DEV float shfl_xor_f32(float v, int mask)
+{
+    return __uint_as_float(shfl_xor_u32(__float_as_uint(v), mask));
+}
+DEV float shfl_f32(float v, int from)
+{
+    return __uint_as_float(shfl_u32(__float_as_uint(v), from));
+}
+/* Over 2 * from neighbouring lanes; every lane gets the sum, in one order. */
+DEV float warp_sum(float v, int from = 16)
+{
+    for (int m = from; m; m >>= 1)
+        v += shfl_xor_f32(v, m);
+    return v;
+}
+DEV int warp_sum_i32(int v, int from = 16)
+{
+    for (int m = from; m; m >>= 1)
+        v += (int)shfl_xor_u32((uint32_t)v, m);
+    return v;
+}
+DEV float warp_max(float v)
+{
+    for (int m = 16; m; m >>= 1) {
+        float o = shfl_xor_f32(v, m);
+        v = o > v ? o : v;
+    }
+    return v;
+}
+DEV uint32_t warp_max_u32(uint32_t v)
+{
+    for (int m = 16; m; m >>= 1) {
+        uint32_t o = shfl_xor_u32(v, m);
+        v = o > v ? o : v;
+    }
+    return v;
+}
+
+/* Sum over a block of any number of whole warps; all threads get it. table: 32 floats. Begins and
+ * ends with a barrier, so table may be used again at once. */
+DEV float block_sum(float v, float *table)
+{
+    int n_warps = (int)(blockDim.x >> 5);
+    v = warp_sum(v);
+    __syncthreads();
+    if (lane_id() == 0)
+        table[threadIdx.x >> 5] = v;
+    __syncthreads();
+    float s = 0;
+    for (int i = 0; i < n_warps; i++)
+        s += table[i];
+    __syncthreads();
+    return s;
+}
+
+/* ---- Products ----------------------------------------------------------------------------- */
+
+#ifdef CARAT_EMU
+DEV int dp4a(uint32_t a, uint32_t b, int c)
+{
+    for (int i = 0; i < 32; i += 8)
+        c += (int)(int8_t)(a >> i) * (int8_t)(b >> i);
+    return c;
+}
+DEV float fma_rn(float a, float b, float c)
+{
+    return fmaf(a, b, c);
+}
+DEV float mul_rn(float a, float b)
+{
+    return a * b;
+}
+DEV float fast_exp2(float x)
+{
+    return exp2f(x);
+}
+DEV void mma_s8_k32(int *c, const uint32_t *a, const uint32_t *b)
+{
+    uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    const uint32_t(*w)[32] = emu_warp_give(mine, 6);
+    int g = emu_lane() / 4, t = emu_lane() % 4;
+    for (int i = 0; i < 4; i++)
+        for (int q = 0; q < 4; q++) {
+            int col = 2 * t + i % 2;
+            c[i] = dp4a(w[g * 4 + q][i / 2], w[col * 4 + q][4], c[i]);
+            c[i] = dp4a(w[g * 4 + q][2 + i / 2], w[col * 4 + q][5], c[i]);
+        }
+    emu_warp_done();
+}
+DEV void mma_s8_k16(int *c, const uint32_t *a, uint32_t b)
+{
+    uint32_t mine[3] = {a[0], a[1], b};
+    const uint32_t(*w)[32] = emu_warp_give(mine, 3);
+    int g = emu_lane() / 4, t = emu_lane() % 4;
+    for (int i = 0; i < 4; i++)
+        for (int q = 0; q < 4; q++)
+            c[i] = dp4a(w[g * 4 + q][i / 2], w[(2 * t + i % 2) * 4 + q][2], c[i]);
+    emu_warp_done();
+}
+DEV void mma_16bit(float *c, const uint32_t *a, const uint32_t *b, bool half)
+{
+    uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    const uint32_t(*w)[32] = emu_warp_give(mine, 6);
+    int g = emu_lane() / 4, t = emu_lane() % 4;
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 16; k++) {
+            int col = 2 * t + i % 2, q = k % 8 / 2, part = k / 8, sh = k % 2 * 16;
+            uint32_t u = w[g * 4 + q][i / 2 + 2 * part] >> sh, v = w[col * 4 + q][4 + part] >> sh;
+            c[i] += half ? f16_to_f32(u & 0xffff) * f16_to_f32(v & 0xffff)
+                         : bf16_to_f32(u & 0xffff) * bf16_to_f32(v & 0xffff);
+        }
+    emu_warp_done();
+}
+DEV void mma_bf16(float *c, const uint32_t *a, const uint32_t *b)
+{
+    mma_16bit(c, a, b, false);
+}
+DEV void mma_f16(float *c, const uint32_t *a, const uint32_t *b)
+{
+    mma_16bit(c, a, b, true);
+}
+/* Four 8 x 8 matrices of 16-bit values; lane l gives the address of row l % 8 of matrix l / 8. */
+DEV void ldmatrix4(uint32_t *r, const void *row)
+{
+    uint64_t at = (uint64_t)row;
+    uint32_t mine[2] = {(uint32_t)at, (uint32_t)(at >> 32)};
+    const uint32_t(*w)[32] = emu_warp_give(mine, 2);
+    for (int i = 0; i < 4; i++) {
+        const uint32_t *p = w[8 * i + emu_lane() / 4];
+        const uint32_t *from = (const uint32_t *)(p[0] | (uint64_t)p[1] << 32);
+        r[i] = from[emu_lane() % 4];
+    }
+    emu_warp_done();
+}
+/* The same, each matrix transposed. */
+DEV void ldmatrix4_t(uint32_t *r, const void *row)
+{
+    uint64_t at = (uint64_t)row;
+    uint32_t mine[2] = {(uint32_t)at, (uint32_t)(at >> 32)};
+    const uint32_t(*w)[32] = emu_warp_give(mine, 2);
+    int g = emu_lane() / 4, t = emu_lane() % 4;
+    for (int i = 0; i < 4; i++) {
+        uint32_t v = 0;
+        for (int e = 0; e < 2; e++) {
+            const uint32_t *p = w[8 * i + 2 * t + e];
+            v |= (uint32_t)((const uint16_t *)(p[0] | (uint64_t)p[1] << 32))[g] << 16 * e;
+        }
+        r[i] = v;
+    }
+    emu_warp_done();
+}
+/* 16 bytes from device to shared memory in the background; zeros where !ok. */
+DEV void copy16_async(void *to, const void *from, bool ok)
+{
+    if (ok)
+        memcpy(__builtin_assume_aligned(to, 16), __builtin_assume_aligned(from, 16), 16);
+    else
+        memset(to, 0, 16);
+}
+DEV void copy_commit()
+{
+}
+template <int N> DEV void copy_wait()
+{
+}
+#else
+DEV int dp4a(uint32_t a, uint32_t b, int c)
+{
+    return __dp4a((int)a, (int)b, c);
+}
+DEV float fma_rn(float a, float b, float c)
+{
+    return __fmaf_rn(a, b, c);
+}
+DEV float mul_rn(float a, float b)
+{
+    return __fmul_rn(a, b);
+}
+DEV float fast_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+DEV void mma_s8_k32(int *c, const uint32_t *a, const uint32_t *b)
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+                 "{%8,%9}, {%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+DEV void mma_s8_k16(int *c, const uint32_t *a, uint32_t b)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+                 "{%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b));
+}
+DEV void mma_bf16(float *c, const uint32_t *a, const uint32_t *b)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+DEV void mma_f16(float *c, const uint32_t *a, const uint32_t *b)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+DEV uint32_t shared_at(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+DEV void ldmatrix4(uint32_t *r, const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_at(row))
+                 : "memory");
+}
+DEV void ldmatrix4_t(uint32_t *r, const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_at(row))
+                 : "memory");
+}
+DEV void copy16_async(void *to, const void *from, bool ok)
+{
+    int n = ok ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_at(to)), "l"(from),
+                 "r"(n)
+                 : "memory");
+}
+DEV void copy_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int N> DEV void copy_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+#endif
+
+DEV float gelu_tanh(float x)
+{
+    float u = 0.79788456080286535588f * fma_rn(0.044715f * x * x, x, x);
+    return 0.5f * x * (1.0f + tanhf(u));
+}
+
+/* ---- Activations as int8 ------------------------------------------------------------------ */
+
+/* Scale of 32 values and the sums of each half's codes. */
+struct __align__(8) xscale
+{
+    float d;
+    int16_t sum0, sum1;
+};
+
+DEV size_t quant_index(const dev_quant &x, int row, int g)
+{
+    int n_group = x.cols >> 5;
+    if (x.tile == 1)
+        return (size_t)row * n_group + g;
+    return ((size_t)(row >> 3) * n_group + g) * 8 + (row & 7);
+}
+
+/* A warp's 32 values, one a lane, to codes and scale: d = max / 127, q = round(x / d). NaN and
+ * infinity end up in d, and so in every product. */
+DEV void quantise_warp(float v, const dev_quant &x, int row, int g)
+{
+    size_t at = quant_index(x, row, g);
+    uint32_t top = warp_max_u32(__float_as_uint(v) & 0x7fffffff);
+    float d = __uint_as_float(top) / 127.0f;
+    float inv = top ? 127.0f / __uint_as_float(top) : 0.0f;
+    int code = (int)rintf(v * inv), lane = lane_id();
+    code = code < -127 ? -127 : code > 127 ? 127 : code;
+    int sum = warp_sum_i32(code, 8);
+    int other = (int)shfl_xor_u32((uint32_t)sum, 16);
+    int word = lane >> 2, place = word < 4 ? 2 * word : 2 * word - 7;
+    x.q[at * 32 + 4 * place + (lane & 3)] = (int8_t)code;
+    if (lane == 0) {
+        xscale s = {d, (int16_t)sum, (int16_t)other};
+        ((xscale *)x.s)[at] = s;
+    }
+}
+
+#endif

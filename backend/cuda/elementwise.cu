@@ -1,0 +1,231 @@
+/* elementwise.cu - ops that touch each value once: embed, act_mul, add, scale, gather, softcap.
+ *
+ * Rows may be wider apart than they are wide (a head of every row). One thread per value, rows in
+ * y; all are bound by launch latency at few rows and by bandwidth at many.
+ */
+#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/dev.cuh"
+
+enum { T_F32 = 0, T_F16 = 1, T_BF16 = 30 };
+
+static dim3 grid_of(dev_mat y, int per_block)
+{
+    return dim3((unsigned)((y.cols + per_block - 1) / per_block), (unsigned)y.rows);
+}
+
+/* y[r] = table[token[r]] * scale, rows of floats. Blocks go through embed_blocks_kernel.
+ * grid:   256 columns x row
+ * shared: none
+ * bound:  latency; a row is 10 KB */
+__global__ void embed_float_kernel(dev_mat y, const uint8_t *table, int type, size_t row_bytes,
+                                   const int32_t *token, float scale)
+{
+    int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
+    if (i >= y.cols)
+        return;
+    const uint8_t *row = table + (size_t)token[r] * row_bytes;
+    float v = type == T_F32   ? ((const float *)row)[i]
+              : type == T_F16 ? f16_to_f32(((const uint16_t *)row)[i])
+                              : bf16_to_f32(((const uint16_t *)row)[i]);
+    y.at[r * y.stride + i] = v * scale;
+}
+
+DEV uint32_t u16_at(const uint8_t *p)
+{
+    return p[0] | (uint32_t)p[1] << 8;
+}
+DEV float iq4(int q)
+{
+    const uint64_t lo = 0xf6eaddcfbfad9881ull, hi = 0x7159453526190d01ull;
+    return (float)(int8_t)((q < 8 ? lo : hi) >> 8 * (q & 7));
+}
+
+/* Element i of a stored row of K-format super-blocks. */
+DEV float k_value(const uint8_t *row, int type, int i)
+{
+    int in = i & 255, g = in >> 4, j = in >> 5, l = in & 31, k = g % 8 / 2, at = g % 2 * 16;
+    int e = in & 15;
+    if (type == 12 || type == 13) { /* Q4_K, Q5_K */
+        const uint8_t *p = row + (size_t)(i >> 8) * (type == 12 ? 144 : 176), *b = p + 4;
+        int sc = j < 4 ? b[j] & 63 : (b[j + 4] & 15) | b[j - 4] >> 6 << 4;
+        int mn = j < 4 ? b[j + 4] & 63 : b[j + 4] >> 4 | b[j] >> 6 << 4;
+        const uint8_t *q = p + (type == 12 ? 16 : 48) + 32 * (j / 2);
+        int c = j & 1 ? q[l] >> 4 : q[l] & 15;
+        if (type == 13)
+            c += (p[16 + l] >> j & 1) * 16;
+        return mul_rn(mul_rn(f16_to_f32(u16_at(p)), (float)sc), (float)c) -
+               mul_rn(f16_to_f32(u16_at(p + 2)), (float)mn);
+    }
+    if (type == 14) { /* Q6_K */
+        const uint8_t *p = row + (size_t)(i >> 8) * 210;
+        int low = p[g / 8 * 64 + k % 2 * 32 + at + e] >> k / 2 * 4 & 15;
+        int high = p[128 + g / 8 * 32 + at + e] >> 2 * k & 3;
+        return mul_rn(f16_to_f32(u16_at(p + 208)), (float)(int8_t)p[192 + g]) *
+               (float)((low | high << 4) - 32);
+    }
+    if (type == 10) { /* Q2_K */
+        const uint8_t *p = row + (size_t)(i >> 8) * 84;
+        int q = p[16 + g / 8 * 32 + at + e] >> 2 * k & 3;
+        return mul_rn(mul_rn(f16_to_f32(u16_at(p + 80)), (float)(p[g] & 15)), (float)q) -
+               mul_rn(f16_to_f32(u16_at(p + 82)), (float)(p[g] >> 4));
+    }
+    if (type == 11) { /* Q3_K */
+        const uint8_t *p = row + (size_t)(i >> 8) * 110, *sc = p + 96;
+        int q = (p[32 + g / 8 * 32 + at + e] >> 2 * k & 3) - 4 + (p[at + e] >> j & 1) * 4;
+        int s = ((g < 8 ? sc[g] & 15 : sc[g - 8] >> 4) | (sc[8 + g % 4] >> 2 * (g / 4) & 3) << 4);
+        return mul_rn(f16_to_f32(u16_at(p + 108)), (float)(s - 32)) * (float)q;
+    }
+    const uint8_t *p = row + (size_t)(i >> 8) * 136; /* IQ4_XS */
+    int ls = (p[4 + j / 2] >> 4 * (j & 1) & 15) | (int)(u16_at(p + 2) >> 2 * j & 3) << 4;
+    const uint8_t *q = p + 8 + 16 * j;
+    return mul_rn(f16_to_f32(u16_at(p)), (float)(ls - 32)) *
+           iq4(l < 16 ? q[l] & 15 : q[l - 16] >> 4);
+}
+
+/* Element i of a stored row of blocks of 32. */
+DEV float block_value(const uint8_t *row, int type, int i)
+{
+    int l = i & 31;
+    int head = type == 2 ? 2 : type == 3 ? 4 : type == 6 ? 6 : type == 7 ? 8 : type == 39 ? 1 : 2;
+    const uint8_t *p = row + (size_t)(i >> 5) * (type == 8 ? 34 : head + 16), *q = p + head;
+    float d = type == 39
+                  ? __uint_as_float(p[0] < 2 ? 0x00200000u << p[0] : (uint32_t)(p[0] - 1) << 23)
+                  : f16_to_f32(u16_at(p));
+    if (type == 8)
+        return (float)(int8_t)q[l] * d;
+    int c = l < 16 ? q[l] & 15 : q[l - 16] >> 4;
+    if (type == 6 || type == 7)
+        c |= (q[-4 + l / 8] >> l % 8 & 1) << 4;
+    if (type == 2 || type == 6)
+        return (float)(c - (type == 2 ? 8 : 16)) * d;
+    if (type == 3 || type == 7)
+        return mul_rn((float)c, d) + f16_to_f32(u16_at(p + 2));
+    if (type == 20)
+        return iq4(c) * d;
+    int m = (int)(0x0c08060403020100ull >> 8 * (c & 7) & 0xff); /* MXFP4 */
+    return (float)(c < 8 ? m : -m) * d;
+}
+
+/* y[r] = table[token[r]] * scale, rows of blocks in the file's layout.
+ * grid:   256 columns x row
+ * shared: none
+ * bound:  latency; a row is a few KB */
+__global__ void embed_blocks_kernel(dev_mat y, const uint8_t *table, int type, size_t row_bytes,
+                                    const int32_t *token, float scale)
+{
+    int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
+    if (i >= y.cols)
+        return;
+    const uint8_t *row = table + (size_t)token[r] * row_bytes;
+    bool k = (type >= 10 && type <= 14) || type == 23;
+    y.at[r * y.stride + i] = (k ? k_value(row, type, i) : block_value(row, type, i)) * scale;
+}
+
+extern "C" void cu_embed(cudaStream_t s, dev_mat y, const void *table, int type, size_t row_bytes,
+                         const int32_t *token, float scale)
+{
+    bool floats = type == T_F32 || type == T_F16 || type == T_BF16;
+    if (floats)
+        LAUNCH(embed_float_kernel, grid_of(y, 256), dim3(256), 0, s, y, (const uint8_t *)table,
+               type, row_bytes, token, scale);
+    else
+        LAUNCH(embed_blocks_kernel, grid_of(y, 256), dim3(256), 0, s, y, (const uint8_t *)table,
+               type, row_bytes, token, scale);
+}
+
+/* y = gelu(a) * b, and its int8 or bf16 copy where wanted.
+ * grid:   256 columns x row
+ * shared: none
+ * bound:  bandwidth */
+__global__ void act_mul_kernel(dev_mat y, dev_mat a, dev_mat b, dev_quant q)
+{
+    int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
+    bool in = i < y.cols;
+    float v = 0;
+    if (in) {
+        v = gelu_tanh(a.at[r * a.stride + i]) * b.at[r * b.stride + i];
+        y.at[r * y.stride + i] = v;
+    }
+    int base = i & ~31; /* a warp is in or out as a whole where q is wanted: cols % 32 == 0 */
+    if (q.q && base < y.cols)
+        quantise_warp(v, q, r, base / 32);
+    if (q.bf && in)
+        q.bf[(size_t)r * y.cols + i] = (uint16_t)f32_to_bf16(v);
+}
+
+extern "C" void cu_act_mul(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b, dev_quant q)
+{
+    LAUNCH(act_mul_kernel, grid_of(y, 256), dim3(256), 0, s, y, a, b, q);
+}
+
+/* y = a + b
+ * grid:   256 columns x row
+ * shared: none
+ * bound:  bandwidth */
+__global__ void add_kernel(dev_mat y, dev_mat a, dev_mat b)
+{
+    int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
+    if (i < y.cols)
+        y.at[r * y.stride + i] = a.at[r * a.stride + i] + b.at[r * b.stride + i];
+}
+
+extern "C" void cu_add(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b)
+{
+    LAUNCH(add_kernel, grid_of(y, 256), dim3(256), 0, s, y, a, b);
+}
+
+/* x *= c * w[0]
+ * grid:   256 columns x row
+ * shared: none
+ * bound:  bandwidth */
+__global__ void scale_kernel(dev_mat x, float c, const float *w)
+{
+    int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
+    if (i < x.cols)
+        x.at[r * x.stride + i] *= w ? c * w[0] : c;
+}
+
+extern "C" void cu_scale(cudaStream_t s, dev_mat x, float c, const float *w)
+{
+    LAUNCH(scale_kernel, grid_of(x, 256), dim3(256), 0, s, x, c, w);
+}
+
+/* y[i] = x[row ? row[i] : i]
+ * grid:   256 columns x row
+ * shared: none
+ * bound:  bandwidth */
+__global__ void gather_kernel(dev_mat y, dev_mat x, const int32_t *row)
+{
+    int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
+    if (i < y.cols)
+        y.at[r * y.stride + i] = x.at[(row ? row[r] : r) * x.stride + i];
+}
+
+extern "C" void cu_gather(cudaStream_t s, dev_mat y, dev_mat x, const int32_t *row)
+{
+    LAUNCH(gather_kernel, grid_of(y, 256), dim3(256), 0, s, y, x, row);
+}
+
+/* x = cap * tanh(x / cap) where cap > 0; then x[ids] = -inf. A thread looks for its own column in
+ * the list, which is a few ids long.
+ * grid:   256 columns x row
+ * shared: none
+ * bound:  bandwidth */
+__global__ void softcap_kernel(dev_mat x, float cap, const int32_t *ids, int n_ids)
+{
+    int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
+    if (i >= x.cols)
+        return;
+    float v = x.at[r * x.stride + i];
+    if (cap > 0)
+        v = cap * tanhf(v / cap);
+    for (int k = 0; k < n_ids; k++)
+        if (ids[k] == i)
+            v = -INFINITY;
+    x.at[r * x.stride + i] = v;
+}
+
+extern "C" void cu_softcap(cudaStream_t s, dev_mat x, float cap, const int32_t *ids, int32_t n_ids)
+{
+    LAUNCH(softcap_kernel, grid_of(x, 256), dim3(256), 0, s, x, cap, ids, n_ids);
+}

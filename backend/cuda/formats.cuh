@@ -1,0 +1,212 @@
+/* formats.cuh - packed weights as kernels read them: codes, scales, and the sum of one group.
+ *
+ * Layout: cuda_int.h. A group is 32 columns of one row. Its codes come as 8 words of 4 bytes; its
+ * scales as up to two factors and two offsets (one per half of 16). group_sum is the one place
+ * that turns integer sums into floats: every kernel that multiplies int8 activations calls it, in
+ * the same order over groups, which is why results do not depend on the number of rows.
+ */
+#ifndef BACKEND_CUDA_FORMATS_CUH
+#define BACKEND_CUDA_FORMATS_CUH
+
+#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/dev.cuh"
+
+/* What is known of a layout when kernels are compiled. */
+template <int K> struct traits {
+    static constexpr bool bytes = K == PACK_Q8_0 || K == PACK_G8; /* codes of 8 bits */
+    static constexpr bool five = K == PACK_Q5_0 || K == PACK_Q5_1 || K == PACK_Q5_K;
+    static constexpr bool six = K == PACK_Q6_K;
+    static constexpr bool super = K == PACK_Q4_K || K == PACK_Q5_K;
+    static constexpr bool split = K == PACK_Q6_K || K == PACK_G8; /* scales per 16 */
+    static constexpr bool offset = K == PACK_Q4_1 || K == PACK_Q5_1 || K == PACK_Q4_K ||
+                                   K == PACK_Q5_K || K == PACK_G8; /* a value is added per group */
+    /* Codes are stored plus this. */
+    static constexpr int bias = K == PACK_Q4_0 ? 8 : K == PACK_Q5_0 ? 16 : K == PACK_Q6_K ? 32 : 0;
+    static constexpr int code = bytes ? 32 : 16;
+    static constexpr int high = five ? 4 : six ? 8 : 0;
+    static constexpr int scale = K == PACK_Q4_0 || K == PACK_Q5_0 || K == PACK_Q8_0 ? 2
+                                 : K == PACK_Q4_1 || K == PACK_Q5_1                 ? 4
+                                 : K == PACK_Q6_K                                   ? 2
+                                 : K == PACK_G8                                     ? 16
+                                                                                    : 0;
+    static constexpr int super_bytes = super ? 16 : six ? 2 : 0;
+};
+
+struct scales {
+    float f0, f1, m0, m1; /* factor and offset of each half; the second only where split */
+};
+
+/* Bytes of one group as they lie in memory; loaded early, taken apart later. */
+template <int K> struct raw_group {
+    uint4 c0, c1;
+    uint32_t h0, h1;
+    uint4 s; /* scale and super */
+};
+
+DEV uint4 load16(const void *p)
+{
+#ifdef CARAT_EMU
+    return *(const uint4 *)p;
+#else
+    uint4 v; /* weights pass through once: do not let them push out activations */
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "l"(p));
+    return v;
+#endif
+}
+
+/* tile, group g, row within the tile. */
+template <int K>
+DEV void load_scales(raw_group<K> *r, const packed &w, size_t base, size_t tg, size_t ts, int row)
+{
+    using T = traits<K>;
+    if (T::scale == 2)
+        r->s.x = *(const uint16_t *)(w.scale + base + (tg * 16 + row) * 2);
+    if (T::scale == 4)
+        r->s.x = *(const uint32_t *)(w.scale + base + (tg * 16 + row) * 4);
+    if (T::scale == 16)
+        r->s = *(const uint4 *)(w.scale + base + (tg * 16 + row) * 16);
+    if (T::super)
+        r->s = *(const uint4 *)(w.super + base + (ts * 16 + row) * 16);
+    if (T::six)
+        r->s.y = *(const uint16_t *)(w.super + base + (ts * 16 + row) * 2);
+}
+
+template <int K>
+DEV void load_group(raw_group<K> *r, const packed &w, size_t base, int tile, int g, int row)
+{
+    using T = traits<K>;
+    size_t tg = (size_t)tile * w.n_group + g;
+    size_t ts = (size_t)tile * (w.n_group >> 3) + (g >> 3);
+    if (T::bytes) {
+        r->c0 = load16(w.codes + base + ((tg * 2) * 16 + row) * 16);
+        r->c1 = load16(w.codes + base + ((tg * 2 + 1) * 16 + row) * 16);
+    } else {
+        r->c0 = load16(w.codes + base + (tg * 16 + row) * 16);
+    }
+    if (T::five)
+        r->h0 = *(const uint32_t *)(w.high + base + (tg * 16 + row) * 4);
+    if (T::six) {
+        uint2 h = *(const uint2 *)(w.high + base + (tg * 16 + row) * 8);
+        r->h0 = h.x;
+        r->h1 = h.y;
+    }
+    load_scales<K>(r, w, base, tg, ts, row);
+}
+
+/* Shifts bits of h to where they belong in word w: fifth bits to bit 4 of each byte. */
+DEV uint32_t fifth(uint32_t h, int w)
+{
+    return (w <= 4 ? h << (4 - w) : h >> (w - 4)) & 0x10101010;
+}
+DEV uint32_t fifth_sixth(uint32_t h, int w) /* w 0..3 within its half */
+{
+    return (w <= 2 ? h << (4 - 2 * w) : h >> (2 * w - 4)) & 0x30303030;
+}
+
+/* Word w (0..3) of the first half and of the second: lo and hi from one word of nibbles. */
+template <int K>
+DEV void code_words(uint32_t nib, uint32_t byte1, uint32_t h0, uint32_t h1, int w, uint32_t *lo,
+                    uint32_t *hi)
+{
+    using T = traits<K>;
+    if (T::bytes) {
+        *lo = nib;
+        *hi = byte1;
+        return;
+    }
+    *lo = nib & 0x0f0f0f0f;
+    *hi = nib >> 4 & 0x0f0f0f0f;
+    if (T::five) {
+        *lo |= fifth(h0, w);
+        *hi |= fifth(h0, w + 4);
+    }
+    if (T::six) {
+        *lo |= fifth_sixth(h0, w);
+        *hi |= fifth_sixth(h1, w);
+    }
+}
+
+/* The same where w is only known at run time. */
+template <int K>
+DEV void code_words_at(uint32_t nib, uint32_t byte1, uint32_t h0, uint32_t h1, int w, uint32_t *lo,
+                       uint32_t *hi)
+{
+    using T = traits<K>;
+    if (T::bytes) {
+        *lo = nib;
+        *hi = byte1;
+        return;
+    }
+    *lo = nib & 0x0f0f0f0f;
+    *hi = nib >> 4 & 0x0f0f0f0f;
+    if (T::five) {
+        *lo |= (h0 >> w & 0x01010101) << 4;
+        *hi |= (h0 >> (w + 4) & 0x01010101) << 4;
+    }
+    if (T::six) {
+        *lo |= (h0 >> 2 * w & 0x03030303) << 4;
+        *hi |= (h1 >> 2 * w & 0x03030303) << 4;
+    }
+}
+
+template <int K> DEV scales group_scales(const uint4 s, int g)
+{
+    using T = traits<K>;
+    scales v = {0, 0, 0, 0};
+    if (K == PACK_Q4_0 || K == PACK_Q5_0 || K == PACK_Q8_0) {
+        v.f0 = f16_to_f32(s.x);
+    } else if (K == PACK_Q4_1 || K == PACK_Q5_1) {
+        v.f0 = f16_to_f32(s.x & 0xffff);
+        v.m0 = f16_to_f32(s.x >> 16);
+    } else if (T::super) {
+        /* x: d, dmin; y, z: low nibbles of eight scales, of eight minima; w: their upper bits */
+        int j = g & 7;
+        int sc = (int)(s.y >> 4 * j & 15) | (int)(s.w >> 2 * j & 3) << 4;
+        int mn = (int)(s.z >> 4 * j & 15) | (int)(s.w >> (16 + 2 * j) & 3) << 4;
+        v.f0 = mul_rn(f16_to_f32(s.x & 0xffff), (float)sc);
+        v.m0 = -mul_rn(f16_to_f32(s.x >> 16), (float)mn);
+    } else if (T::six) {
+        float d = f16_to_f32(s.y & 0xffff);
+        v.f0 = mul_rn(d, (float)(int8_t)(s.x & 0xff));
+        v.f1 = mul_rn(d, (float)(int8_t)(s.x >> 8 & 0xff));
+    } else {
+        v.f0 = __uint_as_float(s.x);
+        v.f1 = __uint_as_float(s.y);
+        v.m0 = __uint_as_float(s.z);
+        v.m1 = __uint_as_float(s.w);
+    }
+    return v;
+}
+
+/* acc + the group's part of the product. i0, i1: integer dot products of the halves (i0: of the
+ * whole group where scales are not split). d, s0, s1: the activation's scale and sums. */
+template <int K>
+DEV float group_sum(float acc, const scales &v, int i0, int i1, float d, int s0, int s1)
+{
+    using T = traits<K>;
+    if (T::split) {
+        acc = fma_rn(mul_rn(v.f0, d), (float)(i0 - T::bias * s0), acc);
+        acc = fma_rn(mul_rn(v.f1, d), (float)(i1 - T::bias * s1), acc);
+        if (T::offset) {
+            acc = fma_rn(mul_rn(v.m0, d), (float)s0, acc);
+            acc = fma_rn(mul_rn(v.m1, d), (float)s1, acc);
+        }
+    } else {
+        acc = fma_rn(mul_rn(v.f0, d), (float)(i0 - T::bias * (s0 + s1)), acc);
+        if (T::offset)
+            acc = fma_rn(mul_rn(v.m0, d), (float)(s0 + s1), acc);
+    }
+    return acc;
+}
+
+/* How many warps share a tile's columns, and how many groups each takes (an even number). A
+ * function of the weight's shape alone, so that sums have one order at every row count. */
+DEV int warp_share(int n_group, int n_warps)
+{
+    int per = (n_group + n_warps - 1) / n_warps;
+    return (per + 1) & ~1;
+}
+
+#endif

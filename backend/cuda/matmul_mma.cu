@@ -1,0 +1,345 @@
+/* matmul_mma.cu - many rows times a weight: prefill, on the bf16 tensor cores.
+ *
+ *            rows 128                 A block makes 128 outputs x 128 rows, 64 columns at a time.
+ *          +---------+                Weights come packed and become bf16 on their way into shared
+ *   W 128  |  8 warps|                memory; activations are bf16 already (quantise.cu) and are
+ *  outputs |  2 x 4  |                copied in the background. While one pair of tiles is
+ *          +---------+                multiplied, the next is on its way.
+ *
+ * Experts: the same kernel over a list of (expert, rows) tiles made on the device by sort_kernel,
+ * with rows gathered through the sorted list; nothing waits for the host. Sums are f32.
+ */
+#include "backend/cuda/formats.cuh"
+
+enum { BM = 128, BN = 128, BK = 64, LINE = BK + 8 /* padded: no two rows in one bank */ };
+
+/* A tile of rows of one expert: order[first .. first + n). */
+struct expert_tile {
+    int32_t expert, first, n, pad;
+};
+
+struct mma_args {
+    dev_mat y;
+    const uint16_t *x; /* [.., n_in] bf16 */
+    packed w;
+    int32_t rows;
+    const expert_tile *tiles; /* NULL: rows in order, tiles of BN */
+    const int32_t *n_tiles, *order;
+    int32_t k; /* x row of pair p is p / k; 1: p */
+};
+
+template <int K> struct floats_kind {
+    static constexpr bool value = K == PACK_BF16 || K == PACK_F16;
+};
+
+/* 32 weights of one row, as they lie in memory. */
+template <int K, bool FLOATS = floats_kind<K>::value> struct raw_weights {
+    raw_group<K> g;
+    DEV void load(const packed &w, size_t base, int o, int group)
+    {
+        load_group<K>(&g, w, base, o >> 4, group, o & 15);
+    }
+    /* To 64 bytes of shared memory. */
+    DEV void store(uint16_t *to, int group) const
+    {
+        using T = traits<K>;
+        scales v = group_scales<K>(g.s, group);
+        uint32_t n[4] = {g.c0.x, g.c0.y, g.c0.z, g.c0.w};
+        uint32_t b[4] = {g.c1.x, g.c1.y, g.c1.z, g.c1.w};
+        uint32_t out[16];
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            uint32_t c[2];
+            code_words<K>(n[k], T::bytes ? b[k] : 0, g.h0, g.h1, k, &c[0], &c[1]);
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float f = T::split && h ? v.f1 : v.f0;
+                float m = T::split && h ? v.m1 : v.m0, x[4];
+                if (T::bias)
+                    m = -(float)T::bias * f;
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    int q = T::bytes ? (int)(int8_t)(c[h] >> 8 * e) : (int)(c[h] >> 8 * e & 0xff);
+                    x[e] = fma_rn((float)q, f, m);
+                }
+                out[8 * h + 2 * k] = f32x2_to_bf16(x[0], x[1]);
+                out[8 * h + 2 * k + 1] = f32x2_to_bf16(x[2], x[3]);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            ((uint4 *)to)[i] =
+                make_uint4(out[4 * i], out[4 * i + 1], out[4 * i + 2], out[4 * i + 3]);
+    }
+};
+
+template <int K> struct raw_weights<K, true> {
+    uint4 v[4];
+    DEV void load(const packed &w, size_t base, int o, int group)
+    {
+        const uint4 *from = (const uint4 *)(w.codes + base + ((size_t)o * w.n_in + group * 32) * 2);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[i] = load16(from + i);
+    }
+    DEV static uint32_t to_bf16(uint32_t u)
+    {
+        if (K == PACK_BF16)
+            return u;
+        return f32x2_to_bf16(f16_to_f32(u & 0xffff), f16_to_f32(u >> 16));
+    }
+    DEV void store(uint16_t *to, int) const
+    {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            ((uint4 *)to)[i] =
+                make_uint4(to_bf16(v[i].x), to_bf16(v[i].y), to_bf16(v[i].z), to_bf16(v[i].w));
+    }
+};
+
+/* y[r, o] = sum_i x[r, i] W[o, i]      W: packed, x: bf16, sums f32
+ * grid:   tile of 128 outputs x tile of 128 rows
+ * shared: two stages of a 128 x 64 tile of each operand, 72 KiB
+ * bound:  tensor cores; unpacking W is shared by 128 rows */
+template <int K> __global__ void __launch_bounds__(256) mma_kernel(mma_args a)
+{
+    DYN_SHARED(uint16_t, mem);
+    uint16_t *sw = mem, *sx = mem + 2 * BM * LINE;
+    int t = (int)threadIdx.x, lane = lane_id(), warp = t >> 5;
+    int n_group = a.w.n_in / 32, n_step = (n_group + 1) / 2;
+    int o0 = (int)blockIdx.x * BM, first = (int)blockIdx.y * BN, rows = a.rows - first;
+    size_t base = 0;
+    if (a.tiles) {
+        if ((int)blockIdx.y >= *a.n_tiles)
+            return;
+        expert_tile e = a.tiles[blockIdx.y];
+        base = (size_t)e.expert * a.w.mat_bytes;
+        first = e.first;
+        rows = e.n;
+    }
+    if (rows > BN)
+        rows = BN;
+
+    /* Weights: a thread unpacks one row's group of each step. */
+    int wr = t & 127, wg = t >> 7;
+    bool w_in = o0 + wr < a.w.n_out;
+    /* Activations: 128 rows x 8 pieces of 16 bytes, four pieces a thread, of rows xr + 32 i. */
+    int xr = t >> 3, xp = t & 7;
+    const uint16_t *x_at[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int r = xr + 32 * i < rows ? xr + 32 * i : 0;
+        int from = first + r;
+        if (a.order)
+            from = a.order[from] / a.k;
+        x_at[i] = a.x + (size_t)from * a.w.n_in;
+    }
+
+    raw_weights<K> raw;
+    float acc[4][4][4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                acc[i][j][e] = 0;
+    int wm = warp & 1, wn = warp >> 1; /* the warp's 64 outputs and 32 rows */
+
+    for (int step = -1; step < n_step; step++) {
+        int next = step + 1, buf = step & 1;
+        int group = 2 * next + wg;
+        bool has = next < n_step && w_in && group < n_group;
+        if (has)
+            raw.load(a.w, base, o0 + wr, group);
+        if (next < n_step) {
+            uint16_t *to = sx + (next & 1) * BN * LINE;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int col = next * BK + xp * 8, r = xr + 32 * i;
+                bool ok = r < rows && col < a.w.n_in;
+                copy16_async(to + r * LINE + xp * 8, x_at[i] + (ok ? col : 0), ok);
+            }
+        }
+        copy_commit();
+        if (step >= 0) {
+            const uint16_t *cw = sw + buf * BM * LINE + wm * 64 * LINE;
+            const uint16_t *cx = sx + buf * BN * LINE + wn * 32 * LINE;
+#pragma unroll
+            for (int kk = 0; kk < BK; kk += 16) {
+                uint32_t fa[4][4], fb[2][4];
+                int row = lane & 15, half = lane >> 4 << 3;
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    ldmatrix4(fa[i], cw + (16 * i + row) * LINE + kk + half);
+                /* matrices: rows 0..7 k 0..7, rows 0..7 k 8..15, rows 8..15 the same */
+                int br = (lane & 7) + (lane >> 4 << 3), bk = (lane >> 3 & 1) << 3;
+#pragma unroll
+                for (int j = 0; j < 2; j++)
+                    ldmatrix4(fb[j], cx + (16 * j + br) * LINE + kk + bk);
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        mma_bf16(acc[i][j], fa[i], &fb[j >> 1][(j & 1) * 2]);
+            }
+        }
+        if (next < n_step) {
+            uint16_t *to = sw + (next & 1) * BM * LINE + wr * LINE + wg * 32;
+            if (has)
+                raw.store(to, group);
+            else
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    ((uint4 *)to)[i] = make_uint4(0, 0, 0, 0);
+        }
+        copy_wait<0>();
+        __syncthreads();
+    }
+
+    int gid = lane >> 2, tid = lane & 3;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            int r = wn * 32 + j * 8 + 2 * tid + e;
+            if (r >= rows)
+                continue;
+            int to = a.order ? a.order[first + r] : first + r;
+            float *y = a.y.at + to * a.y.stride + o0 + wm * 64;
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    int o = 16 * i + 8 * h + gid;
+                    if (o0 + wm * 64 + o < a.w.n_out)
+                        y[o] = acc[i][j][2 * h + e];
+                }
+        }
+}
+
+enum { SHARED_BYTES = 2 * (BM + BN) * LINE * 2 };
+
+template <int K> static int allow()
+{
+#ifdef CARAT_EMU
+    return 0;
+#else
+    return (int)cudaFuncSetAttribute(mma_kernel<K>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     SHARED_BYTES);
+#endif
+}
+
+extern "C" int cu_mma_init(void)
+{
+    return allow<PACK_F16>() | allow<PACK_BF16>() | allow<PACK_Q4_0>() | allow<PACK_Q4_1>() |
+           allow<PACK_Q5_0>() | allow<PACK_Q5_1>() | allow<PACK_Q8_0>() | allow<PACK_Q4_K>() |
+           allow<PACK_Q5_K>() | allow<PACK_Q6_K>() | allow<PACK_G8>();
+}
+
+template <int K> static void mma(cudaStream_t s, mma_args a, int tiles)
+{
+    LAUNCH((mma_kernel<K>), dim3((unsigned)((a.w.n_out + BM - 1) / BM), (unsigned)tiles), dim3(256),
+           SHARED_BYTES, s, a);
+}
+
+static void mma_any(cudaStream_t s, mma_args a, int tiles)
+{
+    switch (a.w.kind) {
+    case PACK_F16:
+        mma<PACK_F16>(s, a, tiles);
+        break;
+    case PACK_BF16:
+        mma<PACK_BF16>(s, a, tiles);
+        break;
+    case PACK_Q4_0:
+        mma<PACK_Q4_0>(s, a, tiles);
+        break;
+    case PACK_Q4_1:
+        mma<PACK_Q4_1>(s, a, tiles);
+        break;
+    case PACK_Q5_0:
+        mma<PACK_Q5_0>(s, a, tiles);
+        break;
+    case PACK_Q5_1:
+        mma<PACK_Q5_1>(s, a, tiles);
+        break;
+    case PACK_Q8_0:
+        mma<PACK_Q8_0>(s, a, tiles);
+        break;
+    case PACK_Q4_K:
+        mma<PACK_Q4_K>(s, a, tiles);
+        break;
+    case PACK_Q5_K:
+        mma<PACK_Q5_K>(s, a, tiles);
+        break;
+    case PACK_Q6_K:
+        mma<PACK_Q6_K>(s, a, tiles);
+        break;
+    default:
+        mma<PACK_G8>(s, a, tiles);
+    }
+}
+
+extern "C" void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w)
+{
+    mma_args a = {y, x.bf, w, y.rows, 0, 0, 0, 1};
+    mma_any(s, a, (y.rows + BN - 1) / BN);
+}
+
+/* ---- Experts ------------------------------------------------------------------------------- */
+
+/* Pairs by expert: order lists them, tiles cuts each expert's list into at most BN.
+ * grid:   one block; pairs are at most 2^16
+ * shared: counts and places, two ints per expert
+ * bound:  latency, about 10 us a layer */
+__global__ void __launch_bounds__(1024)
+    sort_kernel(const int32_t *expert, int n_pairs, int n_expert, int32_t *order,
+                expert_tile *tiles, int32_t *n_tiles)
+{
+    DYN_SHARED(int32_t, count);
+    int32_t *place = count + n_expert;
+    int t = (int)threadIdx.x;
+    for (int e = t; e < n_expert; e += 1024)
+        count[e] = 0;
+    __syncthreads();
+    for (int p = t; p < n_pairs; p += 1024)
+        atomicAdd(&count[expert[p]], 1);
+    __syncthreads();
+    if (t == 0) {
+        int at = 0, n = 0;
+        for (int e = 0; e < n_expert; e++) {
+            place[e] = at;
+            for (int i = 0; i < count[e]; i += BN) {
+                expert_tile tile = {e, at + i, count[e] - i < BN ? count[e] - i : (int)BN, 0};
+                tiles[n++] = tile;
+            }
+            at += count[e];
+        }
+        *n_tiles = n;
+    }
+    __syncthreads();
+    for (int p = t; p < n_pairs; p += 1024)
+        order[atomicAdd(&place[expert[p]], 1)] = p;
+}
+
+/* At most this many tiles: full ones, and a last one of each expert. */
+extern "C" int32_t cu_expert_tiles(int32_t n_pairs, int32_t n_expert)
+{
+    return n_pairs / BN + (n_pairs < n_expert ? n_pairs : n_expert);
+}
+
+extern "C" void cu_expert_sort(cudaStream_t s, const int32_t *expert, int32_t n_pairs,
+                               int32_t n_expert, expert_lists l)
+{
+    LAUNCH(sort_kernel, dim3(1), dim3(1024), (size_t)n_expert * 2 * sizeof(int32_t), s, expert,
+           n_pairs, n_expert, l.order, (expert_tile *)l.tiles, l.n_tiles);
+}
+
+/* y: [pairs, n_out]; pair p's activation is row p / k of x. */
+extern "C" void cu_expert_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w, expert_lists l,
+                              int32_t k)
+{
+    mma_args a = {y, x.bf, w, y.rows, (const expert_tile *)l.tiles, l.n_tiles, l.order, k};
+    mma_any(s, a, cu_expert_tiles(y.rows, w.n_mat));
+}

@@ -1,0 +1,568 @@
+/* ops.c - the op table of the CUDA device: which kernel, by row count and weight layout.
+ *
+ *   rows      weights of blocks                 weights of floats
+ *   1         matmul_vec   int8 dots            matmul_float   f32
+ *   2..32     matmul_rows  int8 tensor cores    matmul_float   f32
+ *   33..      matmul_mma   bf16 tensor cores    F32: matmul_float, else matmul_mma
+ *
+ * Every op says what it writes before it enqueues (shadow.c says why), takes scratch first, and
+ * asks once at its end whether a launch failed. Fused gated units and norms leave the int8 copy
+ * that the next product will want.
+ */
+#include "backend/cuda/cuda_int.h"
+
+#include <stdint.h>
+
+/* A weight that a vector op reads: its floats on the device. */
+static const float *vector_of(pass *p, const weight *w)
+{
+    if (w && !w->packed)
+        err_set(&p->e, E_ARG, "tensor %s is not on the device", w->name);
+    return w ? w->packed : NULL;
+}
+
+static bool loaded(pass *p, const weight *w)
+{
+    if (!w->packed)
+        err_set(&p->e, E_ARG, "tensor %s is not on the device", w->name);
+    return w->packed != NULL;
+}
+
+static void wrote(pass *p, mat y)
+{
+    size_t n = (size_t)(y.rows ? y.rows - 1 : 0) * (size_t)y.stride + (size_t)mat_width(y);
+    cuda_wrote(cuda_of(p), y.at, n * sizeof(float));
+}
+
+static void done(pass *p, const char *op)
+{
+    cudaError_t r = cudaGetLastError();
+    if (r != cudaSuccess)
+        cuda_ok(cuda_of(p), p, r, op);
+}
+
+static bool skip(const pass *p, mat y)
+{
+    return p->dry || pass_failed(p) || y.rows == 0;
+}
+
+static const dev_rows *rows_of(const pass *p)
+{
+    const cuda_device *c = cuda_of(p);
+    return p->rows == &p->st->out ? &c->rows_out : &c->rows_all;
+}
+
+static dev_step step_of(const pass *p)
+{
+    return (dev_step){*rows_of(p), cuda_of(p)->kv, p->st->n_kv};
+}
+
+static bool few(int32_t rows)
+{
+    return rows <= CUDA_VERIFY_ROWS;
+}
+
+/* Room for the copy of y that the next product will want, or nothing if none would fit. */
+static dev_quant copy_room(pass *p, mat y)
+{
+    if (y.heads != 1 || y.cols % GROUP || y.stride != y.cols)
+        return (dev_quant){0};
+    return cuda_quant_room(p, y.rows, y.cols, !few(y.rows), false);
+}
+
+/* ---- Element by element -------------------------------------------------------------------- */
+
+static void c_embed(pass *p, mat y, const weight *w, float scale)
+{
+    if (skip(p, y) || !loaded(p, w))
+        return;
+    wrote(p, y);
+    cu_embed(cuda_of(p)->stream, cuda_mat(y), w->packed, (int)w->type, w->row_bytes,
+             rows_of(p)->token, scale);
+    done(p, "embed");
+}
+
+static void c_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
+{
+    dev_quant q = copy_room(p, y);
+    const float *v = p->dry ? NULL : vector_of(p, w);
+    if (skip(p, y))
+        return;
+    wrote(p, y);
+    cu_rms_norm(cuda_of(p)->stream, cuda_mat(y), cuda_mat(x), x.heads, v, eps, q);
+    cuda_quant_keep(p, y.at, q);
+    done(p, "rms_norm");
+}
+
+static void c_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
+{
+    const float *v = p->dry ? NULL : vector_of(p, w);
+    if (skip(p, x))
+        return;
+    wrote(p, x);
+    if (y.heads == 1) {
+        cu_add_rms_norm(cuda_of(p)->stream, cuda_mat(x), cuda_mat(y), v, eps);
+    } else { /* heads are normed apart: no model does this to a residual stream */
+        err_set(&p->e, E_UNSUPPORTED, "add_rms_norm of %d heads on a CUDA device", y.heads);
+    }
+    done(p, "add_rms_norm");
+}
+
+static void c_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
+{
+    (void)act; /* there is one */
+    dev_quant q = copy_room(p, y);
+    if (skip(p, y))
+        return;
+    wrote(p, y);
+    cu_act_mul(cuda_of(p)->stream, cuda_mat(y), cuda_mat(a), cuda_mat(b), q);
+    cuda_quant_keep(p, y.at, q);
+    done(p, "act_mul");
+}
+
+static void c_rope(pass *p, mat x, const rope *f)
+{
+    if (skip(p, x))
+        return;
+    wrote(p, x);
+    cu_rope(cuda_of(p)->stream, cuda_mat(x), x.heads, rows_of(p)->pos, f->inv_freq, f->n_pairs);
+    done(p, "rope");
+}
+
+static void c_add(pass *p, mat y, mat a, mat b)
+{
+    if (skip(p, y))
+        return;
+    wrote(p, y);
+    cu_add(cuda_of(p)->stream, cuda_mat(y), cuda_mat(a), cuda_mat(b));
+    done(p, "add");
+}
+
+static void c_scale(pass *p, mat x, float k, const weight *w)
+{
+    const float *v = p->dry ? NULL : vector_of(p, w);
+    if (skip(p, x))
+        return;
+    wrote(p, x);
+    cu_scale(cuda_of(p)->stream, cuda_mat(x), k, v);
+    done(p, "scale");
+}
+
+static void c_gather(pass *p, mat y, mat x, const int32_t *row)
+{
+    if (skip(p, y))
+        return;
+    if (row != p->st->out_row) {
+        err_set(&p->e, E_UNSUPPORTED, "gather on a CUDA device takes the step's own rows");
+        return;
+    }
+    wrote(p, y);
+    cu_gather(cuda_of(p)->stream, cuda_mat(y), cuda_mat(x), cuda_of(p)->out_row);
+    done(p, "gather");
+}
+
+static void c_copy(pass *p, mat y, mat x)
+{
+    if (skip(p, y))
+        return;
+    wrote(p, y);
+    cu_gather(cuda_of(p)->stream, cuda_mat(y), cuda_mat(x), NULL);
+    done(p, "copy");
+}
+
+static void c_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids)
+{
+    if (skip(p, x))
+        return;
+    wrote(p, x);
+    cu_softcap(cuda_of(p)->stream, cuda_mat(x), cap, ids, n_ids);
+    done(p, "softcap");
+}
+
+/* ---- Products ------------------------------------------------------------------------------ */
+
+/* The layout a weight has on this device; in a dry pass it need not be loaded. */
+static int32_t kind_of(const pass *p, const weight *w)
+{
+    if (w->packed)
+        return w->packed_kind;
+    weight v = *w;
+    v.gather = false;
+    return p->dry ? cuda_pack_kind(&v) : PACK_NONE;
+}
+
+static bool is_float(int32_t kind)
+{
+    return kind == PACK_F32 || kind == PACK_F16 || kind == PACK_BF16;
+}
+
+static void c_matmul(pass *p, mat y, mat x, const weight *w)
+{
+    cuda_device *c = cuda_of(p);
+    int32_t kind = kind_of(p, w);
+    dev_mat dx = cuda_mat(x), dy = cuda_mat(y);
+    bool mma = !few(x.rows) && kind != PACK_F32 && w->n_in % GROUP == 0;
+    if (!p->dry && !loaded(p, w))
+        return;
+    if (!mma && is_float(kind)) {
+        if (skip(p, y))
+            return;
+        wrote(p, y);
+        cu_matmul_float(c->stream, dy, dx, cuda_view(w));
+        done(p, "matmul");
+        return;
+    }
+    dev_quant q = cuda_quant(p, dx, mma, false);
+    if (skip(p, y))
+        return;
+    wrote(p, y);
+    product_args a = {.y = dy, .x = q, .w = cuda_view(w), .n_out = w->n_out};
+    if (mma)
+        cu_matmul_mma(c->stream, dy, q, a.w);
+    else if (x.rows == 1)
+        cu_product_vec(c->stream, a);
+    else
+        cu_product_rows(c->stream, a);
+    done(p, "matmul");
+}
+
+static mat columns(mat m, int32_t first, int32_t n)
+{
+    m.at = m.at ? m.at + first : NULL;
+    m.cols = n;
+    return m;
+}
+
+/* May gate and up be read by one kernel of block products? */
+static bool pairs(const pass *p, const weight *gate, const weight *up, int32_t n_ff)
+{
+    int32_t kind = kind_of(p, gate);
+    return !is_float(kind) && (up ? kind_of(p, up) == kind : n_ff % TILE_ROWS == 0);
+}
+
+static product_args pair_args(const weight *gate, const weight *up, int32_t n_ff)
+{
+    product_args a = {.w = cuda_view(gate), .n_out = n_ff, .glu = true};
+    a.up = up ? cuda_view(up) : a.w;
+    a.up_row = up ? 0 : n_ff;
+    return a;
+}
+
+static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act)
+{
+    cuda_device *c = cuda_of(p);
+    if (!few(x.rows) || !pairs(p, gate, up, y.cols)) {
+        mat a = pass_mat(p, x.rows, 1, gate->n_out);
+        mat b = up ? pass_mat(p, x.rows, 1, up->n_out) : a;
+        if (pass_failed(p))
+            return;
+        c_matmul(p, a, x, gate);
+        if (up)
+            c_matmul(p, b, x, up);
+        c_act_mul(p, y, columns(a, 0, y.cols), up ? b : columns(a, y.cols, y.cols), act);
+        return;
+    }
+    if (!p->dry && (!loaded(p, gate) || (up && !loaded(p, up))))
+        return;
+    dev_quant q = cuda_quant(p, cuda_mat(x), false, false);
+    dev_quant copy = x.rows == 1 ? copy_room(p, y) : (dev_quant){0};
+    if (skip(p, y))
+        return;
+    wrote(p, y);
+    product_args a = pair_args(gate, up, y.cols);
+    a.y = cuda_mat(y);
+    a.x = q;
+    a.q = copy;
+    if (x.rows == 1)
+        cu_product_vec(c->stream, a);
+    else
+        cu_product_rows(c->stream, a);
+    cuda_quant_keep(p, y.at, copy);
+    done(p, "glu");
+}
+
+/* ---- Experts ------------------------------------------------------------------------------- */
+
+static void c_route(pass *p, routing r, mat logits, const weight *expert_scale)
+{
+    const float *v = p->dry ? NULL : vector_of(p, expert_scale);
+    if (p->dry || pass_failed(p) || !r.rows)
+        return;
+    size_t n = (size_t)r.rows * (size_t)r.k * 4;
+    cuda_wrote(cuda_of(p), r.id, n);
+    cuda_wrote(cuda_of(p), r.weight, n);
+    cu_route(cuda_of(p)->stream, r.id, r.weight, r.k, cuda_mat(logits), v);
+    done(p, "route");
+}
+
+/* [rows, k, n_ff] as [rows * k, n_ff]. */
+static dev_mat by_pair(mat y)
+{
+    return (dev_mat){y.at, y.rows * y.heads, y.cols, y.cols};
+}
+
+/* One matrix of every expert pair, apart from its twin: shapes and types that no pair fits. */
+static void expert_product(pass *p, mat y, mat x, routing r, const weight *w)
+{
+    cuda_device *c = cuda_of(p);
+    if (is_float(kind_of(p, w))) {
+        if (!skip(p, y))
+            cu_expert_float(c->stream, cuda_mat(y), cuda_mat(x), 1, r.id, r.k, cuda_view(w), NULL,
+                            0, w->n_out);
+        return;
+    }
+    dev_quant q = cuda_quant(p, cuda_mat(x), false, false);
+    if (skip(p, y))
+        return;
+    product_args a = {.y = cuda_mat(y), .x = q, .w = cuda_view(w), .n_out = w->n_out};
+    a.expert = r.id;
+    a.k = r.k;
+    cu_product_vec(c->stream, a);
+}
+
+/* Many rows: pairs sorted by expert, one product of tiles per expert, y and part by pair. */
+static bool by_expert(const pass *p, int32_t rows, const weight *w)
+{
+    int32_t kind = kind_of(p, w);
+    return !few(rows) && kind != PACK_F32 && kind != PACK_NONE && w->n_in % GROUP == 0;
+}
+
+static expert_lists sort_pairs(pass *p, routing r, int32_t n_expert)
+{
+    int32_t n = r.rows * r.k;
+    expert_lists l = {.order = cuda_temp(p, (size_t)n * 4),
+                      .n_tiles = cuda_temp(p, 4),
+                      .tiles = cuda_temp(p, (size_t)cu_expert_tiles(n, n_expert) * 16)};
+    if (!p->dry && !pass_failed(p))
+        cu_expert_sort(cuda_of(p)->stream, r.id, n, n_expert, l);
+    return l;
+}
+
+static void expert_mma(pass *p, mat y, dev_quant x, const weight *w, expert_lists l, int32_t k)
+{
+    if (p->dry || pass_failed(p))
+        return;
+    wrote(p, y);
+    cu_expert_mma(cuda_of(p)->stream, by_pair(y), x, cuda_view(w), l, k);
+}
+
+static void glu_by_expert(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
+                          act_kind act)
+{
+    dev_quant q = cuda_quant(p, cuda_mat(x), true, false);
+    expert_lists l = sort_pairs(p, r, gate->n_mat);
+    mat a = pass_mat(p, x.rows, r.k, gate->n_out);
+    mat b = up ? pass_mat(p, x.rows, r.k, up->n_out) : a;
+    if (pass_failed(p))
+        return;
+    expert_mma(p, a, q, gate, l, r.k);
+    if (up)
+        expert_mma(p, b, q, up, l, r.k);
+    mat ya = {y.at, y.rows * y.heads, 1, y.cols, y.cols};
+    mat aa = {a.at, ya.rows, 1, a.cols, a.cols}, bb = {b.at, ya.rows, 1, b.cols, b.cols};
+    c_act_mul(p, ya, columns(aa, 0, y.cols), up ? bb : columns(bb, y.cols, y.cols), act);
+}
+
+static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
+                      act_kind act)
+{
+    cuda_device *c = cuda_of(p);
+    if (!p->dry && (!loaded(p, gate) || (up && !loaded(p, up))))
+        return;
+    if (by_expert(p, x.rows, gate) && (!up || by_expert(p, x.rows, up))) {
+        glu_by_expert(p, y, x, r, gate, up, act);
+        done(p, "moe_glu");
+        return;
+    }
+    int32_t kind = kind_of(p, gate);
+    if (is_float(kind) && (!up || kind_of(p, up) == kind)) {
+        if (skip(p, y))
+            return;
+        wrote(p, y);
+        packed u = cuda_view(up ? up : gate);
+        cu_expert_float(c->stream, cuda_mat(y), cuda_mat(x), 1, r.id, r.k, cuda_view(gate), &u,
+                        up ? 0 : y.cols, y.cols);
+        done(p, "moe_glu");
+        return;
+    }
+    if (!pairs(p, gate, up, y.cols)) {
+        mat a = pass_mat(p, x.rows, r.k, gate->n_out);
+        mat b = up ? pass_mat(p, x.rows, r.k, up->n_out) : a;
+        if (pass_failed(p))
+            return;
+        if (!p->dry) {
+            wrote(p, a);
+            wrote(p, b);
+        }
+        expert_product(p, a, x, r, gate);
+        if (up)
+            expert_product(p, b, x, r, up);
+        mat ya = {y.at, y.rows * y.heads, 1, y.cols, y.cols};
+        mat aa = {a.at, ya.rows, 1, a.cols, a.cols}, bb = {b.at, ya.rows, 1, b.cols, b.cols};
+        c_act_mul(p, ya, columns(aa, 0, y.cols), up ? bb : columns(bb, y.cols, y.cols), act);
+        return;
+    }
+    dev_quant q = cuda_quant(p, cuda_mat(x), false, false), copy = {0};
+    if (y.cols % GROUP == 0)
+        copy = cuda_quant_room(p, y.rows * y.heads, y.cols, false, true);
+    if (skip(p, y))
+        return;
+    wrote(p, y);
+    product_args a = pair_args(gate, up, y.cols);
+    a.y = cuda_mat(y);
+    a.x = q;
+    a.q = copy;
+    a.expert = r.id;
+    a.k = r.k;
+    cu_product_vec(c->stream, a);
+    cuda_quant_keep(p, y.at, copy);
+    done(p, "moe_glu");
+}
+
+static void c_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
+{
+    cuda_device *c = cuda_of(p);
+    if (!p->dry && !loaded(p, down))
+        return;
+    if (by_expert(p, x.rows, down)) {
+        dev_quant q = cuda_quant(p, by_pair(x), true, true);
+        expert_lists l = sort_pairs(p, r, down->n_mat);
+        mat part = pass_mat(p, x.rows, r.k, down->n_out);
+        expert_mma(p, part, q, down, l, 1);
+        if (skip(p, y))
+            return;
+        wrote(p, y);
+        cu_expert_join(c->stream, cuda_mat(y), part.at, r.weight, r.k);
+        done(p, "moe_down");
+        return;
+    }
+    if (is_float(kind_of(p, down))) {
+        mat part = pass_mat(p, x.rows, r.k, down->n_out);
+        if (pass_failed(p) || skip(p, y))
+            return;
+        wrote(p, part);
+        wrote(p, y);
+        cu_expert_float(c->stream, cuda_mat(part), cuda_mat(x), r.k, r.id, r.k, cuda_view(down),
+                        NULL, 0, down->n_out);
+        cu_expert_join(c->stream, cuda_mat(y), part.at, r.weight, r.k);
+        done(p, "moe_down");
+        return;
+    }
+    dev_quant q = cuda_quant(p, by_pair(x), false, true);
+    if (skip(p, y))
+        return;
+    wrote(p, y);
+    product_args a = {.y = cuda_mat(y), .x = q, .w = cuda_view(down), .n_out = down->n_out};
+    a.expert = r.id;
+    a.share = r.weight;
+    a.k = r.k;
+    a.x_per_pair = true;
+    cu_product_vec(c->stream, a);
+    done(p, "moe_down");
+}
+
+/* ---- Attention ----------------------------------------------------------------------------- */
+
+static int32_t kv_kind(pass *p, num_type t)
+{
+    if (t == NUM_F16)
+        return KV_F16;
+    if (t == NUM_BF16)
+        return KV_BF16;
+    if (t != NUM_F32)
+        err_set(&p->e, E_UNSUPPORTED,
+                "keys or values of %s on a CUDA device: f16, bf16 and f32 are", num_name(t));
+    return KV_F32;
+}
+
+static dev_kv view_of(pass *p, const kv_view *v)
+{
+    return (dev_kv){v->id,        kv_kind(p, v->k_type), kv_kind(p, v->v_type),
+                    v->n_head_kv, v->head_dim,           v->window,
+                    v->n_slots};
+}
+
+static void c_kv_store(pass *p, const kv_view *kv, mat k, mat v)
+{
+    dev_kv view = view_of(p, kv);
+    if (skip(p, k))
+        return;
+    cu_kv_store(cuda_of(p)->stream, view, step_of(p), cuda_mat(k), cuda_mat(v));
+    done(p, "kv_store");
+}
+
+/* Keys per chunk: a function of the store alone. At most 256 chunks, so that their partial results
+ * stay small beside the keys. */
+static int32_t chunk_of(const kv_view *kv)
+{
+    int32_t n = 128;
+    if (kv->window)
+        return n;
+    n = 256;
+    while (n < kv->n_slots / 256)
+        n *= 2;
+    return n;
+}
+
+static int32_t chunks_of(const kv_view *kv, int32_t n_keys)
+{
+    if (kv->window && n_keys > kv->window + STEP_TREE_ROWS_MAX)
+        n_keys = kv->window + STEP_TREE_ROWS_MAX;
+    return (n_keys + chunk_of(kv) - 1) / chunk_of(kv) + (kv->window ? 1 : 0);
+}
+
+static void c_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
+{
+    cuda_device *c = cuda_of(p);
+    int32_t rows = few(q.rows) ? q.rows : CUDA_VERIFY_ROWS, group = q.heads / kv->n_head_kv;
+    attend_args a = {
+        .kv = view_of(p, kv), .n_head = q.heads, .chunk = chunk_of(kv), .scale = scale};
+    size_t shared = (size_t)group * (2 * (size_t)q.cols + 64) * sizeof(float);
+    if (group > 64 || shared > (size_t)c->shared_max)
+        err_set(&p->e, E_UNSUPPORTED, "attention of %d query heads of %d per KV head on CUDA",
+                group, q.cols);
+    /* Many rows are not split; a plan for them covers the few-row passes of the same session. */
+    size_t mark = pass_mark(p), n = (size_t)rows * (size_t)q.heads *
+                                    (size_t)chunks_of(kv, kv->n_slots) * ((size_t)q.cols + 2);
+    if (few(q.rows) || p->dry)
+        a.part = cuda_temp(p, n * sizeof(float));
+    if (!few(q.rows))
+        pass_release(p, mark);
+    dev_quant copy = {0};
+    if (few(q.rows) && q.cols % GROUP == 0)
+        copy = cuda_quant_room(p, q.rows, q.heads * q.cols, false, false);
+    if (skip(p, q))
+        return;
+    int32_t keys = c->kv_bucket < kv->n_slots ? c->kv_bucket : kv->n_slots;
+    a.o = cuda_mat(o);
+    a.q = cuda_mat(q);
+    a.st = step_of(p);
+    a.n_chunk = chunks_of(kv, keys);
+    wrote(p, o);
+    cu_attend(c->stream, a);
+    if (a.part) {
+        cu_attend_combine(c->stream, a, copy);
+        cuda_quant_keep(p, o.at, copy);
+    }
+    done(p, "attend");
+}
+
+const device_ops cuda_ops = {
+    .embed = c_embed,
+    .rms_norm = c_rms_norm,
+    .matmul = c_matmul,
+    .glu = c_glu,
+    .act_mul = c_act_mul,
+    .rope = c_rope,
+    .kv_store = c_kv_store,
+    .attend = c_attend,
+    .add = c_add,
+    .scale = c_scale,
+    .add_rms_norm = c_add_rms_norm,
+    .route = c_route,
+    .moe_glu = c_moe_glu,
+    .moe_down = c_moe_down,
+    .gather = c_gather,
+    .copy = c_copy,
+    .softcap = c_softcap,
+};

@@ -1,0 +1,406 @@
+/* pack.cu - from the file's blocks to the device's layout, and from that to bf16.
+ *
+ * Packing runs once, at load, one thread per row and group of 32; it reads bytes, so blocks need no
+ * alignment. Every code and scale is kept exactly; formats without a layout of their own become
+ * int8 codes with an f32 factor and offset per 16. Unpacking to bf16 serves products of many rows.
+ */
+#include "backend/cuda/formats.cuh"
+
+enum { /* numbers of GGUF types, as in num/num.h */
+       T_F32 = 0,
+       T_F16 = 1,
+       T_Q4_0 = 2,
+       T_Q4_1 = 3,
+       T_Q5_0 = 6,
+       T_Q5_1 = 7,
+       T_Q8_0 = 8,
+       T_Q2_K = 10,
+       T_Q3_K = 11,
+       T_Q4_K = 12,
+       T_Q5_K = 13,
+       T_Q6_K = 14,
+       T_IQ4_NL = 20,
+       T_IQ4_XS = 23,
+       T_BF16 = 30,
+       T_MXFP4 = 39
+};
+
+DEV uint32_t ld2(const uint8_t *p)
+{
+    return p[0] | (uint32_t)p[1] << 8;
+}
+DEV uint32_t ld4(const uint8_t *p)
+{
+    return ld2(p) | ld2(p + 2) << 16;
+}
+DEV int iq4_level(int q)
+{
+    /* -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113, a byte each */
+    const uint64_t lo = 0xf6eaddcfbfad9881ull, hi = 0x7159453526190d01ull;
+    return (int8_t)((q < 8 ? lo : hi) >> 8 * (q & 7));
+}
+DEV int mxfp4_level(int q)
+{
+    int m = (int)(0x0c08060403020100ull >> 8 * (q & 7) & 0xff);
+    return q < 8 ? m : -m;
+}
+
+/* One group taken from the file: codes 0..255 (or int8), what group_scales wants, or factors. */
+struct group_bits {
+    uint8_t code[32];
+    uint32_t scale;   /* bytes of the scale plane, where 4 or fewer */
+    float f[2], m[2]; /* PACK_G8 */
+};
+
+DEV void nibbles(group_bits *b, const uint8_t *q)
+{
+    for (int j = 0; j < 16; j++) {
+        b->code[j] = q[j] & 15;
+        b->code[j + 16] = q[j] >> 4;
+    }
+}
+
+/* Group j of the super-block at p. */
+DEV void take_k(group_bits *b, int type, const uint8_t *p, int j)
+{
+    if (type == T_Q4_K || type == T_Q5_K) {
+        const uint8_t *q = p + (type == T_Q4_K ? 16 : 48) + 32 * (j / 2);
+        for (int l = 0; l < 32; l++) {
+            int c = j & 1 ? q[l] >> 4 : q[l] & 15;
+            b->code[l] = (uint8_t)(type == T_Q5_K ? c | (p[16 + l] >> j & 1) << 4 : c);
+        }
+        return;
+    }
+    for (int h = 0; h < 2; h++) { /* the rest have sub-blocks of 16: g = 2j + h */
+        int g = 2 * j + h, k = g % 8 / 2, at = h * 16;
+        if (type == T_Q6_K) {
+            const uint8_t *l = p + g / 8 * 64 + k % 2 * 32 + at, *u = p + 128 + g / 8 * 32 + at;
+            for (int i = 0; i < 16; i++)
+                b->code[at + i] = (uint8_t)((l[i] >> k / 2 * 4 & 15) | (u[i] >> 2 * k & 3) << 4);
+            b->scale = (b->scale & ~(0xffu << 8 * h)) | (uint32_t)p[192 + g] << 8 * h;
+        } else if (type == T_Q2_K) {
+            const uint8_t *q = p + 16 + g / 8 * 32 + at;
+            for (int i = 0; i < 16; i++)
+                b->code[at + i] = q[i] >> 2 * k & 3;
+            b->f[h] = mul_rn(f16_to_f32(ld2(p + 80)), (float)(p[g] & 15));
+            b->m[h] = -mul_rn(f16_to_f32(ld2(p + 82)), (float)(p[g] >> 4));
+        } else { /* Q3_K */
+            const uint8_t *q = p + 32 + g / 8 * 32 + at, *hm = p + at, *sc = p + 96;
+            for (int i = 0; i < 16; i++)
+                b->code[at + i] = (uint8_t)(int8_t)((q[i] >> 2 * k & 3) - 4 + (hm[i] >> j & 1) * 4);
+            int low = g < 8 ? sc[g] & 15 : sc[g - 8] >> 4;
+            int s = (low | (sc[8 + g % 4] >> 2 * (g / 4) & 3) << 4) - 32;
+            b->f[h] = mul_rn(f16_to_f32(ld2(p + 108)), (float)s);
+            b->m[h] = 0;
+        }
+    }
+}
+
+DEV void take(group_bits *b, int type, const uint8_t *row, int g)
+{
+    const uint8_t *p;
+    b->scale = 0;
+    switch (type) {
+    case T_Q4_0:
+        p = row + g * 18;
+        b->scale = ld2(p);
+        nibbles(b, p + 2);
+        break;
+    case T_Q4_1:
+        p = row + g * 20;
+        b->scale = ld4(p);
+        nibbles(b, p + 4);
+        break;
+    case T_Q5_0:
+    case T_Q5_1: {
+        int head = type == T_Q5_0 ? 2 : 4;
+        p = row + g * (head + 20);
+        b->scale = head == 2 ? ld2(p) : ld4(p);
+        uint32_t h = ld4(p + head);
+        nibbles(b, p + head + 4);
+        for (int j = 0; j < 32; j++)
+            b->code[j] |= (uint8_t)((h >> j & 1) << 4);
+        break;
+    }
+    case T_Q8_0:
+        p = row + g * 34;
+        b->scale = ld2(p);
+        for (int j = 0; j < 32; j++)
+            b->code[j] = p[2 + j];
+        break;
+    case T_IQ4_NL:
+    case T_MXFP4:
+    case T_IQ4_XS: {
+        float f;
+        if (type == T_IQ4_NL) {
+            p = row + g * 18;
+            f = f16_to_f32(ld2(p));
+            p += 2;
+        } else if (type == T_MXFP4) {
+            p = row + g * 17;
+            f = __uint_as_float(p[0] < 2 ? 0x00200000u << p[0] : (uint32_t)(p[0] - 1) << 23);
+            p += 1;
+        } else {
+            const uint8_t *sb = row + g / 8 * 136;
+            int j = g & 7;
+            int ls = (sb[4 + j / 2] >> 4 * (j & 1) & 15) | (int)(ld2(sb + 2) >> 2 * j & 3) << 4;
+            f = mul_rn(f16_to_f32(ld2(sb)), (float)(ls - 32));
+            p = sb + 8 + 16 * j;
+        }
+        nibbles(b, p);
+        for (int j = 0; j < 32; j++)
+            b->code[j] =
+                (uint8_t)(type == T_MXFP4 ? mxfp4_level(b->code[j]) : iq4_level(b->code[j]));
+        b->f[0] = b->f[1] = f;
+        b->m[0] = b->m[1] = 0;
+        break;
+    }
+    default: {
+        int bytes = type == T_Q4_K   ? 144
+                    : type == T_Q5_K ? 176
+                    : type == T_Q6_K ? 210
+                    : type == T_Q2_K ? 84
+                                     : 110;
+        take_k(b, type, row + g / 8 * bytes, g & 7);
+    }
+    }
+}
+
+/* d, dmin and the twelve packed bytes of Q4_K and Q5_K, rearranged so that scale j and minimum j
+ * are shifts by 4j and 2j: see group_scales. */
+DEV uint4 k4_super(const uint8_t *p)
+{
+    const uint8_t *b = p + 4;
+    uint4 s = make_uint4(ld4(p), 0, 0, 0);
+    for (int j = 0; j < 8; j++) {
+        uint32_t sc, mn;
+        if (j < 4) {
+            sc = b[j] & 63;
+            mn = b[j + 4] & 63;
+        } else {
+            sc = (b[j + 4] & 15) | (uint32_t)(b[j - 4] >> 6) << 4;
+            mn = (uint32_t)(b[j + 4] >> 4) | (uint32_t)(b[j] >> 6) << 4;
+        }
+        s.y |= (sc & 15) << 4 * j;
+        s.z |= (mn & 15) << 4 * j;
+        s.w |= (sc >> 4) << 2 * j | (mn >> 4) << (16 + 2 * j);
+    }
+    return s;
+}
+
+DEV uint8_t *plane(const uint8_t *p)
+{
+    return (uint8_t *)p;
+}
+
+/* The packed form of a weight's rows, all matrices; rows past n_out become zeros.
+ * grid:   one thread per (row of the padded tiles, group), 128 per block; y: matrix
+ * shared: none
+ * bound:  reading bytes one by one. Runs once per load; far above what the disk delivers */
+__global__ void __launch_bounds__(128)
+    pack_kernel(packed w, pack_sizes z, int type, const uint8_t *file, size_t row_bytes)
+{
+    int64_t i = (int64_t)blockIdx.x * 128 + threadIdx.x;
+    int64_t tg = i / 16;
+    int r = (int)(i % 16), tile = (int)(tg / w.n_group), g = (int)(tg % w.n_group);
+    if (tile >= w.n_tile)
+        return;
+    size_t base = (size_t)blockIdx.y * w.mat_bytes;
+    int o = tile * 16 + r;
+    const uint8_t *row = file + ((size_t)blockIdx.y * w.n_out + o) * row_bytes;
+    group_bits b = {};
+    if (o < w.n_out)
+        take(&b, type, row, g);
+    uint32_t word[8], h0 = 0, h1 = 0;
+    for (int k = 0; k < 8; k++) {
+        word[k] = 0;
+        for (int e = 0; e < 4; e++) {
+            uint32_t c = b.code[4 * k + e];
+            word[k] |= (z.code == 32 ? c : c & 15) << 8 * e;
+            if (z.high == 4)
+                h0 |= (c >> 4 & 1) << (8 * e + k);
+            else if (z.high == 8 && k < 4)
+                h0 |= (c >> 4 & 3) << (8 * e + 2 * k);
+            else if (z.high == 8)
+                h1 |= (c >> 4 & 3) << (8 * e + 2 * (k - 4));
+        }
+    }
+    if (z.code == 32) {
+        *(uint4 *)(plane(w.codes) + base + ((tg * 2) * 16 + r) * 16) =
+            make_uint4(word[0], word[1], word[2], word[3]);
+        *(uint4 *)(plane(w.codes) + base + ((tg * 2 + 1) * 16 + r) * 16) =
+            make_uint4(word[4], word[5], word[6], word[7]);
+    } else {
+        *(uint4 *)(plane(w.codes) + base + (tg * 16 + r) * 16) =
+            make_uint4(word[0] | word[4] << 4, word[1] | word[5] << 4, word[2] | word[6] << 4,
+                       word[3] | word[7] << 4);
+    }
+    if (z.high == 4)
+        *(uint32_t *)(plane(w.high) + base + (tg * 16 + r) * 4) = h0;
+    if (z.high == 8)
+        *(uint2 *)(plane(w.high) + base + (tg * 16 + r) * 8) = make_uint2(h0, h1);
+    if (z.scale == 2)
+        *(uint16_t *)(plane(w.scale) + base + (tg * 16 + r) * 2) = (uint16_t)b.scale;
+    if (z.scale == 4)
+        *(uint32_t *)(plane(w.scale) + base + (tg * 16 + r) * 4) = b.scale;
+    if (z.scale == 16)
+        *(float4 *)(plane(w.scale) + base + (tg * 16 + r) * 16) =
+            make_float4(b.f[0], b.f[1], b.m[0], b.m[1]);
+    if (g % 8 || !z.super)
+        return;
+    size_t ts = (size_t)tile * (w.n_group / 8) + g / 8;
+    int bytes = type == T_Q4_K ? 144 : type == T_Q5_K ? 176 : 210;
+    const uint8_t *sb = row + (size_t)(g / 8) * bytes;
+    if (z.super == 16)
+        *(uint4 *)(plane(w.super) + base + (ts * 16 + r) * 16) =
+            o < w.n_out ? k4_super(sb) : make_uint4(0, 0, 0, 0);
+    else
+        *(uint16_t *)(plane(w.super) + base + (ts * 16 + r) * 2) =
+            o < w.n_out ? (uint16_t)ld2(sb + 208) : 0;
+}
+
+/* to[i, :] = row first + i of matrix 0, as bf16.
+ * grid:   one thread per (row, group); x covers 16 rows x groups of a tile, 256 per block
+ * shared: none
+ * bound:  writing 2 bytes per weight */
+template <int K>
+__global__ void __launch_bounds__(256)
+    unpack_kernel(packed w, int first_tile, int n_rows, uint16_t *to)
+{
+    using T = traits<K>;
+    int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x;
+    int64_t tg = i / 16;
+    int r = (int)(i % 16), tile = (int)(tg / w.n_group), g = (int)(tg % w.n_group);
+    if (tile * 16 + r >= n_rows)
+        return;
+    raw_group<K> raw;
+    load_group<K>(&raw, w, 0, first_tile + tile, g, r);
+    scales v = group_scales<K>(raw.s, g);
+    uint32_t n[4] = {raw.c0.x, raw.c0.y, raw.c0.z, raw.c0.w};
+    uint32_t b[4] = {raw.c1.x, raw.c1.y, raw.c1.z, raw.c1.w};
+    uint16_t *out = to + (size_t)(tile * 16 + r) * w.n_in + (size_t)g * 32;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        uint32_t c[2];
+        code_words<K>(n[k], b[k], raw.h0, raw.h1, k, &c[0], &c[1]);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float f = T::split && h ? v.f1 : v.f0, m = T::split && h ? v.m1 : v.m0, x[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                int q = T::bytes ? (int)(int8_t)(c[h] >> 8 * e) : (int)(c[h] >> 8 * e & 0xff);
+                x[e] = (float)(q - T::bias) * f + m;
+            }
+            *(uint2 *)(out + 16 * h + 4 * k) =
+                make_uint2(f32x2_to_bf16(x[0], x[1]), f32x2_to_bf16(x[2], x[3]));
+        }
+    }
+}
+
+/* The same for weights whose rows are floats.
+ * grid:   one thread per element, 256 per block
+ * shared: none
+ * bound:  bandwidth */
+__global__ void __launch_bounds__(256)
+    unpack_float_kernel(packed w, int64_t first, int64_t n, uint16_t *to)
+{
+    int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x;
+    if (i >= n)
+        return;
+    if (w.kind == PACK_F32)
+        to[i] = (uint16_t)f32_to_bf16(((const float *)w.codes)[first + i]);
+    else if (w.kind == PACK_F16)
+        to[i] = (uint16_t)f32_to_bf16(f16_to_f32(((const uint16_t *)w.codes)[first + i]));
+    else
+        to[i] = ((const uint16_t *)w.codes)[first + i];
+}
+
+template <int K> static pack_sizes sizes_of()
+{
+    pack_sizes z = {traits<K>::code, traits<K>::high, traits<K>::scale, traits<K>::super_bytes};
+    return z;
+}
+
+extern "C" pack_sizes cu_pack_sizes(int kind)
+{
+    switch (kind) {
+    case PACK_Q4_0:
+        return sizes_of<PACK_Q4_0>();
+    case PACK_Q4_1:
+        return sizes_of<PACK_Q4_1>();
+    case PACK_Q5_0:
+        return sizes_of<PACK_Q5_0>();
+    case PACK_Q5_1:
+        return sizes_of<PACK_Q5_1>();
+    case PACK_Q8_0:
+        return sizes_of<PACK_Q8_0>();
+    case PACK_Q4_K:
+        return sizes_of<PACK_Q4_K>();
+    case PACK_Q5_K:
+        return sizes_of<PACK_Q5_K>();
+    case PACK_Q6_K:
+        return sizes_of<PACK_Q6_K>();
+    case PACK_G8:
+        return sizes_of<PACK_G8>();
+    default:
+        break;
+    }
+    pack_sizes none = {0, 0, 0, 0};
+    return none;
+}
+
+extern "C" void cu_pack(cudaStream_t s, packed w, int type, const void *file, size_t row_bytes)
+{
+    int64_t n = (int64_t)w.n_tile * w.n_group * 16;
+    pack_sizes z = cu_pack_sizes(w.kind);
+    dim3 grid((unsigned)((n + 127) / 128), (unsigned)w.n_mat);
+    LAUNCH(pack_kernel, grid, dim3(128), 0, s, w, z, type, (const uint8_t *)file, row_bytes);
+}
+
+template <int K>
+static void unpack(cudaStream_t s, packed w, int first_row, int n_rows, uint16_t *to)
+{
+    int64_t n = (int64_t)((n_rows + 15) / 16) * w.n_group * 16;
+    LAUNCH(unpack_kernel<K>, dim3((unsigned)((n + 255) / 256)), dim3(256), 0, s, w, first_row / 16,
+           n_rows, to);
+}
+
+/* first_row is a multiple of 16. */
+extern "C" void cu_unpack_bf16(cudaStream_t s, packed w, int32_t first_row, int32_t n_rows,
+                               uint16_t *to)
+{
+    switch (w.kind) {
+    case PACK_Q4_0:
+        unpack<PACK_Q4_0>(s, w, first_row, n_rows, to);
+        break;
+    case PACK_Q4_1:
+        unpack<PACK_Q4_1>(s, w, first_row, n_rows, to);
+        break;
+    case PACK_Q5_0:
+        unpack<PACK_Q5_0>(s, w, first_row, n_rows, to);
+        break;
+    case PACK_Q5_1:
+        unpack<PACK_Q5_1>(s, w, first_row, n_rows, to);
+        break;
+    case PACK_Q8_0:
+        unpack<PACK_Q8_0>(s, w, first_row, n_rows, to);
+        break;
+    case PACK_Q4_K:
+        unpack<PACK_Q4_K>(s, w, first_row, n_rows, to);
+        break;
+    case PACK_Q5_K:
+        unpack<PACK_Q5_K>(s, w, first_row, n_rows, to);
+        break;
+    case PACK_Q6_K:
+        unpack<PACK_Q6_K>(s, w, first_row, n_rows, to);
+        break;
+    case PACK_G8:
+        unpack<PACK_G8>(s, w, first_row, n_rows, to);
+        break;
+    default: {
+        int64_t n = (int64_t)n_rows * w.n_in;
+        LAUNCH(unpack_float_kernel, dim3((unsigned)((n + 255) / 256)), dim3(256), 0, s, w,
+               (int64_t)first_row * w.n_in, n, to);
+    }
+    }
+}

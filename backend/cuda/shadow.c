@@ -1,0 +1,88 @@
+/* shadow.c - copies of activations that products read, and how long they stay true.
+ *
+ * A product of few rows wants its activation as int8, of many rows as bf16. Three products often
+ * read one activation, and the norm before them can make the copy on its way. So a copy is kept in
+ * scratch beside what it copies, and forgotten as soon as an op writes over either: every op tells
+ * cuda_wrote what it is about to write. In a dry pass nothing is ever found, which plans for the
+ * worst.
+ */
+#include "backend/cuda/cuda_int.h"
+
+dev_mat cuda_mat(mat m)
+{
+    return (dev_mat){m.at, m.rows, m.heads * m.cols, m.stride};
+}
+
+void cuda_wrote(cuda_device *c, const void *at, size_t n_bytes)
+{
+    const char *from = at, *to = from + n_bytes;
+    for (int i = 0; i < SHADOWS; i++) {
+        shadow *s = &c->shadows[i];
+        if (s->x && ((from < s->x_end && s->x < to) || (from < s->q_end && s->q < to)))
+            s->x = NULL;
+    }
+}
+
+void *cuda_temp(pass *p, size_t n_bytes)
+{
+    void *at = pass_temp(p, n_bytes);
+    if (at)
+        cuda_wrote(cuda_of(p), at, n_bytes);
+    return at;
+}
+
+static size_t quant_bytes(const dev_quant *q, size_t *codes)
+{
+    size_t rows = (size_t)(q->rows + q->tile - 1) / (size_t)q->tile * (size_t)q->tile;
+    *codes = rows * (size_t)q->cols;
+    return *codes + rows * (size_t)(q->cols / GROUP) * 8;
+}
+
+dev_quant cuda_quant_room(pass *p, int32_t rows, int32_t cols, bool bf, bool single)
+{
+    dev_quant q = {.rows = rows, .cols = cols, .tile = single || rows == 1 ? 1 : 8};
+    if (bf) {
+        q.bf = cuda_temp(p, (size_t)rows * (size_t)cols * sizeof *q.bf);
+        return q;
+    }
+    size_t codes, n = quant_bytes(&q, &codes);
+    char *at = cuda_temp(p, n);
+    if (at) {
+        q.q = (int8_t *)at;
+        q.s = at + codes; /* codes is a multiple of 32 */
+    }
+    return q;
+}
+
+void cuda_quant_keep(pass *p, const float *x, dev_quant q)
+{
+    cuda_device *c = cuda_of(p);
+    size_t codes, n = (size_t)q.rows * (size_t)q.cols;
+    if (!x || (!q.q && !q.bf))
+        return;
+    shadow *s = &c->shadows[c->next_shadow++ % SHADOWS];
+    s->x = (const char *)x;
+    s->x_end = s->x + n * sizeof *x;
+    s->q = q.bf ? (const char *)q.bf : (const char *)q.q;
+    s->q_end = s->q + (q.bf ? n * sizeof *q.bf : quant_bytes(&q, &codes));
+    s->quant = q;
+}
+
+dev_quant cuda_quant(pass *p, dev_mat x, bool bf, bool single)
+{
+    cuda_device *c = cuda_of(p);
+    int32_t tile = single || x.rows == 1 ? 1 : 8;
+    for (int i = 0; i < SHADOWS && x.at && x.stride == x.cols; i++) {
+        const shadow *s = &c->shadows[i];
+        if (s->x == (const char *)x.at && s->quant.rows == x.rows && s->quant.cols == x.cols &&
+            (bf ? s->quant.bf != NULL : s->quant.q && s->quant.tile == tile))
+            return s->quant;
+    }
+    dev_quant q = cuda_quant_room(p, x.rows, x.cols, bf, single);
+    if (p->dry || pass_failed(p))
+        return q;
+    cu_quantise(c->stream, x, q);
+    if (x.stride == x.cols)
+        cuda_quant_keep(p, x.at, q);
+    return q;
+}

@@ -1,0 +1,235 @@
+/* check.c - cuda_check: the CUDA device against the CPU reference, in one run.
+ *
+ *     cuda_check [--quick] [SUBSTRING]
+ *
+ * Prints a line per check, then a summary; exit status 0 only if something ran and all agreed. It
+ * links the library and the fidelity models of tests/, and
+ * needs no other file than tests/data. tools/gpu_check.sh runs it.
+ */
+#include "tests/cuda/check_int.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "tests/test.h"
+
+#include <stdarg.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- What tests/fidelity_model.c expects of a test runner ---------------------------------- */
+
+void test_register(test_case *t)
+{
+    (void)t;
+}
+_Noreturn void test_fail(const char *file, int line, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    printf("FAIL  %s:%d: ", file, line);
+    vprintf(fmt, ap);
+    printf("\n");
+    va_end(ap);
+    exit(1);
+}
+uint64_t test_seed(void)
+{
+    return 1;
+}
+const char *test_path(const char *rel)
+{
+    return rel;
+}
+const char *test_temp(const char *name)
+{
+    static char path[128][256];
+    static int n;
+    char *p = path[n++ % 128];
+    snprintf(p, sizeof path[0], "/tmp/cuda-check-%d-%s", (int)getpid(), name);
+    return p;
+}
+
+/* ---- Verdicts ------------------------------------------------------------------------------ */
+
+bool wanted(const rig *g, const char *name)
+{
+    return !g->only || strstr(name, g->only);
+}
+
+void failed(rig *g, const char *name, const char *why)
+{
+    g->n_run++;
+    g->n_failed++;
+    printf("FAIL  %-14s %s\n", name, why);
+    fflush(stdout);
+}
+
+void verdict(rig *g, const char *name, const char *shape, double error, double bound)
+{
+    bool ok = error <= bound; /* false for NaN */
+    g->n_run++;
+    g->n_failed += !ok;
+    printf("%s  %-14s %-44s %9.2e  of %7.0e\n", ok ? "ok  " : "FAIL", name, shape, error, bound);
+    fflush(stdout);
+}
+
+/* ---- Two devices --------------------------------------------------------------------------- */
+
+float *draw(rig *g, size_t n, double sigma)
+{
+    float *v = mem_alloc(n * sizeof *v);
+    for (size_t i = 0; v && i < n; i++) {
+        /* a sum of four uniforms: near enough to normal, and quick */
+        uint64_t u = rng_next(&g->rng);
+        int64_t s = (int64_t)((u & 0xffff) + (u >> 16 & 0xffff) + (u >> 32 & 0xffff) + (u >> 48));
+        v[i] = (float)(sigma * (double)(s - 131070) / 37837.0);
+    }
+    if (!v)
+        test_fail(__FILE__, __LINE__, "no memory for %zu values", n);
+    return v;
+}
+
+void both_begin(rig *g, both *b, const step *st)
+{
+    static float *nan;
+    size_t n = (size_t)1 << 20;
+    if (!nan) {
+        nan = mem_alloc(n);
+        memset(nan, 0xff, n);
+    }
+    pass_begin(&b->ref, g->ref, st, g->ref_scratch, g->scratch_bytes);
+    pass_begin(&b->gpu, g->gpu, st, g->gpu_scratch, g->scratch_bytes);
+    size_t poison = g->quick ? (size_t)8 << 20 : (size_t)256 << 20;
+    for (size_t at = 0; at + n <= poison && at + n <= g->scratch_bytes; at += n)
+        g->gpu->upload(g->gpu, (char *)g->gpu_scratch + at, nan, n);
+}
+
+void both_mat(rig *g, both *b, mat m[2], const float *from, int32_t rows, int32_t heads,
+              int32_t cols)
+{
+    size_t n = (size_t)rows * (size_t)heads * (size_t)cols * sizeof *from;
+    m[0] = pass_mat(&b->ref, rows, heads, cols);
+    m[1] = pass_mat(&b->gpu, rows, heads, cols);
+    if (pass_failed(&b->ref) || pass_failed(&b->gpu))
+        return;
+    memcpy(m[0].at, from, n);
+    g->gpu->upload(g->gpu, m[1].at, from, n);
+}
+
+float *gpu_rows(rig *g, mat m)
+{
+    size_t width = (size_t)mat_width(m);
+    size_t span = (size_t)(m.rows - 1) * (size_t)m.stride + width;
+    float *all = mem_alloc(span * sizeof *all);
+    g->gpu->download(g->gpu, all, m.at, span * sizeof *all);
+    for (int32_t r = 1; r < m.rows; r++)
+        memmove(all + (size_t)r * width, all + (size_t)r * (size_t)m.stride, width * sizeof *all);
+    return all;
+}
+
+double both_error(rig *g, both *b, mat ref, mat gpu)
+{
+    double diff = 0, sum = 0;
+    bool bad = false;
+    if (pass_failed(&b->ref) || pass_failed(&b->gpu)) {
+        printf("      %s\n", b->ref.e.text[0] ? b->ref.e.text : b->gpu.e.text);
+        return NAN;
+    }
+    float *got = gpu_rows(g, gpu);
+    int32_t width = mat_width(ref);
+    for (int32_t r = 0; r < ref.rows; r++)
+        for (int32_t i = 0; i < width; i++) {
+            double x = mat_row(ref, r)[i], y = got[(size_t)r * (size_t)width + (size_t)i];
+            if (x == y || (isnan(x) && isnan(y)))
+                continue;
+            if (!isfinite(x - y) && !bad) {
+                printf("      row %d column %d: %g, expected %g\n", r, i, y, x);
+                bad = true;
+            }
+            diff += (x - y) * (x - y);
+            sum += x * x;
+        }
+    mem_free(got);
+    return bad ? NAN : diff / (sum > 0 ? sum : 1);
+}
+
+bool pair_make(rig *g, pair *p, num_type type, int32_t n_in, int32_t n_out, int32_t n_mat,
+               double sigma, bool gather)
+{
+    uint64_t row = 0;
+    size_t rows = (size_t)n_out * (size_t)n_mat;
+    *p = (pair){0};
+    if (!num_row_bytes(type, (uint64_t)n_in, &row)) {
+        failed(g, "weight", "a shape that its format cannot hold: the check is wrong");
+        return false;
+    }
+    p->bytes = mem_alloc(rows * row);
+    float *v = draw(g, (size_t)n_in, sigma);
+    for (size_t r = 0; r < rows; r++) {
+        for (int32_t i = 0; i < n_in; i++) /* rows differ, cheaply */
+            v[i] = v[i] * 0.75f +
+                   (float)(sigma * 0.66 * ((double)(rng_next(&g->rng) >> 40) * 0x1p-23 - 1));
+        num_format_of(type)->encode(v, (char *)p->bytes + r * row, n_in);
+    }
+    mem_free(v);
+    p->w[0] = (weight){.name = "test",
+                       .type = type,
+                       .n_in = n_in,
+                       .n_out = n_out,
+                       .n_mat = n_mat,
+                       .data = p->bytes,
+                       .row_bytes = row,
+                       .mat_bytes = row * (size_t)n_out,
+                       .n_bytes = row * rows,
+                       .gather = gather};
+    p->w[1] = p->w[0];
+    err e = {0};
+    if (g->gpu->weight_load(g->gpu, &p->w[1], &e)) {
+        failed(g, "weight_load", e.text);
+        return false;
+    }
+    return true;
+}
+
+void pair_free(rig *g, pair *p)
+{
+    g->gpu->weight_free(g->gpu, &p->w[1]);
+    mem_free(p->bytes);
+    *p = (pair){0};
+}
+
+int main(int argc, char **argv)
+{
+    rig g = {.rng = 7};
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--quick"))
+            g.quick = true;
+        else
+            g.only = argv[i];
+    }
+    if (device_open_cuda(&g.gpu, NULL, &g.e) ||
+        device_open_cpu(&g.ref, &(cpu_options){.reference = true}, &g.e)) {
+        printf("%s\n", g.e.text);
+        return 2;
+    }
+    printf("%s\n", g.gpu->name);
+    g.scratch_bytes = g.quick ? (size_t)64 << 20 : (size_t)2 << 30;
+    g.ref_scratch = g.ref->alloc(g.ref, g.scratch_bytes);
+    g.gpu_scratch = g.gpu->alloc(g.gpu, g.scratch_bytes);
+    if (!g.ref_scratch || !g.gpu_scratch) {
+        printf("no memory for the scratch\n");
+        return 2;
+    }
+    double start = clock_ms();
+    check_ops(&g);
+    double ops = clock_ms();
+    check_models(&g);
+    double models = clock_ms();
+    printf("%d checks, %d failed   (ops %.1f s, models %.1f s)\n", g.n_run, g.n_failed,
+           (ops - start) / 1e3, (models - ops) / 1e3);
+    fflush(stdout);
+    g.ref->release(g.ref, g.ref_scratch, g.scratch_bytes);
+    g.gpu->release(g.gpu, g.gpu_scratch, g.scratch_bytes);
+    device_close(g.ref);
+    device_close(g.gpu);
+    return g.n_failed || !g.n_run;
+}

@@ -1,0 +1,56 @@
+/* check_int.h - what the parts of cuda_check share: two devices side by side, and verdicts.
+ *
+ * A rig holds the CPU reference and the CUDA device. Data is drawn on the host, given to both; an
+ * op runs on both; verdict() compares and prints one line. A failure is counted and the next check
+ * goes on.
+ */
+#ifndef TESTS_CUDA_CHECK_INT_H
+#define TESTS_CUDA_CHECK_INT_H
+
+#include "backend/ops.h"
+#include "base/rng.h"
+
+typedef struct rig {
+    device *ref, *gpu;
+    void *ref_scratch, *gpu_scratch;
+    size_t scratch_bytes;
+    uint64_t rng;
+    int n_run, n_failed;
+    const char *only; /* substring of check names; NULL: all */
+    bool quick;       /* shapes that a slow machine can do */
+    err e;
+} rig;
+
+/* An op's name and shape, the measured error and its bound. Never passes on NaN. */
+void verdict(rig *g, const char *name, const char *shape, double error, double bound);
+bool wanted(const rig *g, const char *name);
+void failed(rig *g, const char *name, const char *why);
+
+/* Host floats and what both devices see of them. */
+float *draw(rig *g, size_t n, double sigma); /* mem_free */
+typedef struct both {
+    pass ref, gpu;
+} both;
+/* Passes over st on both devices; the GPU's scratch is filled with NaN first. */
+void both_begin(rig *g, both *b, const step *st);
+/* The same values in both passes' scratch. */
+void both_mat(rig *g, both *b, mat m[2], const float *from, int32_t rows, int32_t heads,
+              int32_t cols);
+/* |gpu - ref|^2 / |ref|^2; NaN if the GPU's has NaN where the reference has none, or infinities
+ * differ. */
+double both_error(rig *g, both *b, mat ref, mat gpu);
+float *gpu_rows(rig *g, mat m); /* downloaded, packed; mem_free */
+
+/* A weight on both devices; ref's is w[0]. */
+typedef struct pair {
+    weight w[2];
+    void *bytes;
+} pair;
+bool pair_make(rig *g, pair *w, num_type type, int32_t n_in, int32_t n_out, int32_t n_mat,
+               double sigma, bool gather);
+void pair_free(rig *g, pair *w);
+
+void check_ops(rig *g);
+void check_models(rig *g);
+
+#endif

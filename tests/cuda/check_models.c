@@ -1,0 +1,227 @@
+/* check_models.c - whole tiny models on the CUDA device: against what transformers computed, and
+ * against the CPU reference with weights of blocks.
+ */
+#include "tests/cuda/check_int.h"
+#include "base/mem.h"
+#include "model/model.h"
+#include "tests/fidelity_model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Logits of all tokens, in passes of at most chunk rows. Host memory; mem_free. */
+static float *run(rig *g, device *dev, const model *m, const int32_t *ids, int32_t n, int32_t chunk,
+                  num_type kv_type, err *e)
+{
+    kv_layout l = {0};
+    kv_cache c = {0};
+    kv_batch b = {0};
+    void *scratch = dev == g->gpu ? g->gpu_scratch : g->ref_scratch;
+    size_t width = (size_t)m->n_vocab;
+    float *out = mem_calloc((size_t)n * width, sizeof *out);
+    status st;
+    if ((st = kv_layout_init(&l, m->kv, m->n_kv, kv_type, kv_type, n, chunk, e)) ||
+        (st = kv_open(&c, dev, &l, e)) || (st = kv_batch_init(&b, chunk, 1, l.n, e)))
+        goto out;
+    for (int32_t at = 0; at < n && !st; at += chunk) {
+        int32_t rows = n - at < chunk ? n - at : chunk;
+        pass p;
+        kv_batch_clear(&b);
+        if ((st = kv_reserve(&c, rows, e)) ||
+            (st = kv_batch_add(&b, &c, ids + at, rows, NULL, KV_WANT_ALL, e)))
+            goto out;
+        pass_begin(&p, dev, &b.st, scratch, g->scratch_bytes);
+        mat y = model_forward(&p, m, &l);
+        if (pass_failed(&p)) {
+            st = err_set(e, p.e.status, "%s", p.e.text);
+            goto out;
+        }
+        dev->download(dev, out + (size_t)at * width, y.at, (size_t)rows * width * sizeof *out);
+        kv_commit(&c, rows);
+    }
+out:
+    kv_batch_free(&b);
+    kv_close(&c);
+    kv_layout_free(&l);
+    if (st) {
+        mem_free(out);
+        return NULL;
+    }
+    return out;
+}
+
+static bool open_model(model *m, const char *path, err *e)
+{
+    gguf file = {0};
+    return !gguf_open(&file, path, true, NULL, NULL, e) && !model_bind(m, &file, e);
+}
+
+/* Largest and root mean square difference; a NaN shows in both. */
+static double distance(const float *got, const float *want, size_t n, double *top)
+{
+    double sum = 0;
+    *top = 0;
+    for (size_t i = 0; i < n; i++) {
+        double d = fabs((double)got[i] - want[i]);
+        if (isinf(want[i]) && got[i] == want[i])
+            continue;
+        if (!(d <= *top))
+            *top = d;
+        sum += d * d;
+    }
+    return sqrt(sum / (double)n);
+}
+
+static void compare(rig *g, const char *name, const char *shape, const float *got,
+                    const float *want, size_t n, double bound_max, double bound_rms)
+{
+    double top, rms = distance(got, want, n, &top);
+    char line[96];
+    snprintf(line, sizeof line, "%s max %.1e rms", shape, top);
+    verdict(g, name, line, top <= bound_max ? rms : NAN, bound_rms);
+}
+
+static void check_golden(rig *g, const char *name)
+{
+    static const int32_t chunks[] = {64, 40, 7, 1};
+    fidelity f;
+    model m = {0};
+    err e = {0};
+    fidelity_open(&f, name);
+    const char *path = fidelity_write(&f, NULL);
+    if (!open_model(&m, path, &e) || model_load(&m, g->gpu, NULL, NULL, &e)) {
+        failed(g, "golden", e.text);
+    } else {
+        for (int i = 0; i < 4; i++) {
+            char shape[64];
+            if (g->quick && chunks[i] == 1)
+                continue;
+            snprintf(shape, sizeof shape, "%-8s chunks of %d", name, chunks[i]);
+            float *y = run(g, g->gpu, &m, f.tokens, f.n_tokens, chunks[i], NUM_F32, &e);
+            if (y)
+                compare(g, "golden", shape, y, f.logits, (size_t)f.n_tokens * (size_t)f.n_vocab,
+                        1e-3, 1e-4);
+            else
+                failed(g, "golden", e.text);
+            mem_free(y);
+        }
+    }
+    model_free(&m);
+    unlink(path);
+    fidelity_close(&f);
+}
+
+/* Every matrix of m that fits blocks of 32 is stored again as one of the formats, in turn. */
+static void requantise(model *m, void **made, int *n_made)
+{
+    static const num_type types[] = {NUM_Q8_0, NUM_Q5_1, NUM_Q8_0, NUM_Q5_0, NUM_Q4_1, NUM_F16};
+    for (int32_t i = 0; i < m->n_weights; i++) {
+        weight *w = m->weights[i];
+        num_type t = types[i % 6];
+        uint64_t row;
+        size_t rows = (size_t)w->n_out * (size_t)w->n_mat;
+        if (w->n_out * w->n_mat == 1 || w->type != NUM_F32 || strstr(w->name, "gate_inp") ||
+            !num_row_bytes(t, (uint64_t)w->n_in, &row))
+            continue;
+        char *to = mem_alloc(rows * row);
+        for (size_t r = 0; r < rows; r++)
+            num_format_of(t)->encode((const float *)w->data + r * (size_t)w->n_in, to + r * row,
+                                     w->n_in);
+        made[(*n_made)++] = to;
+        w->type = t;
+        w->data = to;
+        w->row_bytes = row;
+        w->mat_bytes = row * (size_t)w->n_out;
+        w->n_bytes = row * rows;
+    }
+}
+
+/* How far int8 activations take the CPU's own kernels from the reference on this model: where a
+ * router chooses another expert for a rounding, far, and on every device. */
+static double cpu_distance(rig *g, const char *path, const float *want, size_t n, fidelity *f)
+{
+    device *cpu = NULL;
+    model m = {0};
+    void *made[2048];
+    int n_made = 0;
+    err e = {0};
+    double top, rms = NAN;
+    if (device_open_cpu(&cpu, NULL, &e))
+        return rms;
+    if (open_model(&m, path, &e)) {
+        requantise(&m, made, &n_made);
+        float *y = model_load(&m, cpu, NULL, NULL, &e)
+                       ? NULL
+                       : run(g, cpu, &m, f->tokens, f->n_tokens, 64, NUM_F16, &e);
+        if (y)
+            rms = distance(y, want, n, &top);
+        mem_free(y);
+    }
+    model_free(&m);
+    device_close(cpu);
+    for (int i = 0; i < n_made; i++)
+        mem_free(made[i]);
+    return rms;
+}
+
+/* Blocks, int8 activations and bf16 prefill against the reference's f64 sums: close, not equal;
+ * no further than twice what the CPU's int8 kernels are. */
+static void check_blocks(rig *g, const char *name)
+{
+    static const int32_t chunks[] = {64, 13, 1};
+    fidelity f;
+    model m[2] = {{0}};
+    void *made[2048];
+    int n_made = 0;
+    err e = {0};
+    fidelity_open(&f, name);
+    const char *path = fidelity_write(&f, NULL);
+    bool ok = open_model(&m[0], path, &e) && open_model(&m[1], path, &e);
+    for (int i = 0; ok && i < 2; i++) {
+        requantise(&m[i], made, &n_made);
+        ok = !model_load(&m[i], i ? g->gpu : g->ref, NULL, NULL, &e);
+    }
+    float *want = ok ? run(g, g->ref, &m[0], f.tokens, f.n_tokens, 64, NUM_F16, &e) : NULL;
+    if (!want)
+        failed(g, "blocks", e.text);
+    size_t n = (size_t)f.n_tokens * (size_t)f.n_vocab;
+    double bound = want ? 2 * cpu_distance(g, path, want, n, &f) : NAN;
+    float *few[2] = {NULL, NULL};
+    for (int i = 0; want && i < 3; i++) {
+        char shape[64];
+        snprintf(shape, sizeof shape, "%-8s chunks of %d", name, chunks[i]);
+        float *y = run(g, g->gpu, &m[1], f.tokens, f.n_tokens, chunks[i], NUM_F16, &e);
+        if (y)
+            compare(g, "blocks", shape, y, want, n, INFINITY, bound);
+        else
+            failed(g, "blocks", e.text);
+        if (i)
+            few[i - 1] = y;
+        else
+            mem_free(y);
+    }
+    if (few[0] && few[1])
+        verdict(g, "blocks", "13 rows a pass and 1: logits that differ",
+                memcmp(few[0], few[1], n * sizeof(float)) != 0, 0);
+    mem_free(few[0]);
+    mem_free(few[1]);
+    mem_free(want);
+    for (int i = 0; i < 2; i++)
+        model_free(&m[i]);
+    for (int i = 0; i < n_made; i++)
+        mem_free(made[i]);
+    unlink(path);
+    fidelity_close(&f);
+}
+
+void check_models(rig *g)
+{
+    if (wanted(g, "golden"))
+        for (const char *const *name = fidelity_names; *name; name++)
+            check_golden(g, *name);
+    if (wanted(g, "blocks"))
+        for (const char *const *name = fidelity_names; *name; name++)
+            check_blocks(g, *name);
+}

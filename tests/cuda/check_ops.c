@@ -1,0 +1,534 @@
+/* check_ops.c - every op of the CUDA device against backend/cpu/ref.c, over awkward and real
+ * shapes, and rows against the same rows alone.
+ *
+ * Bounds are normalised mean square errors: f32 against f64 sums 1e-10; int8 activations 2e-4
+ * (their rounding, (1/127)^2 / 12 of a peak a few deviations high); bf16 operands 1e-5.
+ */
+#include "tests/cuda/check_int.h"
+#include "base/mem.h"
+#include "kv/kv.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { ROWS_MAX = 600 };
+
+static const double F32_BOUND = 1e-10, INT8_BOUND = 2e-4, BF16_BOUND = 2e-5;
+
+static const num_type block_types[] = {NUM_Q4_0,   NUM_Q4_1,   NUM_Q5_0, NUM_Q5_1, NUM_Q8_0,
+                                       NUM_Q4_K,   NUM_Q5_K,   NUM_Q6_K, NUM_Q2_K, NUM_Q3_K,
+                                       NUM_IQ4_NL, NUM_IQ4_XS, NUM_MXFP4};
+enum { N_BLOCK_TYPES = sizeof block_types / sizeof *block_types };
+
+/* A step of one chain: rows at indices first.. */
+typedef struct chain {
+    step st;
+    int32_t token[ROWS_MAX], pos[ROWS_MAX], index[ROWS_MAX], first[ROWS_MAX], seq[ROWS_MAX];
+    int32_t out_row[ROWS_MAX];
+    uint64_t seen[ROWS_MAX];
+    kv_base kv[4];
+} chain;
+
+static void chain_init(chain *c, int32_t n, int32_t first, int32_t n_vocab)
+{
+    memset(c, 0, sizeof *c);
+    for (int32_t i = 0; i < n; i++) {
+        c->token[i] = (i * 7919 + 13) % (n_vocab ? n_vocab : 1);
+        c->pos[i] = c->index[i] = first + i;
+        c->first[i] = first;
+        c->out_row[i] = i;
+    }
+    c->st = (step){.all = {.n = n,
+                           .token = c->token,
+                           .pos = c->pos,
+                           .index = c->index,
+                           .first = c->first,
+                           .seq = c->seq},
+                   .out_row = c->out_row,
+                   .n_seqs = 1,
+                   .n_kv = 1,
+                   .kv = c->kv};
+}
+
+static char *text(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static char *text(const char *fmt, ...)
+{
+    static char line[128];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    return line;
+}
+
+/* ---- Products ------------------------------------------------------------------------------ */
+
+static double product_bound(num_type t, int32_t rows)
+{
+    if (t == NUM_F32 || ((t == NUM_F16 || t == NUM_BF16) && rows <= 32))
+        return F32_BOUND;
+    return rows > 32 ? BF16_BOUND : INT8_BOUND;
+}
+
+static void check_product(rig *g, num_type t, int32_t n_in, int32_t n_out, int32_t rows)
+{
+    static chain c;
+    pair w;
+    both b;
+    mat x[2];
+    if (!wanted(g, "matmul") || !pair_make(g, &w, t, n_in, n_out, 1, 0.05, false))
+        return;
+    chain_init(&c, rows, 0, 0);
+    both_begin(g, &b, &c.st);
+    float *v = draw(g, (size_t)rows * (size_t)n_in, 1.0);
+    both_mat(g, &b, x, v, rows, 1, n_in);
+    mat yr = op_matmul(&b.ref, x[0], &w.w[0]), yg = op_matmul(&b.gpu, x[1], &w.w[1]);
+    verdict(g, "matmul", text("%-6s %4d x %5d -> %6d", num_name(t), rows, n_in, n_out),
+            both_error(g, &b, yr, yg), product_bound(t, rows));
+    mem_free(v);
+    pair_free(g, &w);
+}
+
+static void check_glu(rig *g, num_type t, int32_t n_in, int32_t n_ff, int32_t rows, bool fused)
+{
+    static chain c;
+    pair a, u = {0};
+    both b;
+    mat x[2];
+    if (!wanted(g, "glu") || !pair_make(g, &a, t, n_in, fused ? 2 * n_ff : n_ff, 1, 0.05, false) ||
+        (!fused && !pair_make(g, &u, t, n_in, n_ff, 1, 0.05, false)))
+        return;
+    chain_init(&c, rows, 0, 0);
+    both_begin(g, &b, &c.st);
+    float *v = draw(g, (size_t)rows * (size_t)n_in, 1.0);
+    both_mat(g, &b, x, v, rows, 1, n_in);
+    mat yr = op_glu(&b.ref, x[0], &a.w[0], fused ? NULL : &u.w[0], ACT_GELU_TANH);
+    mat yg = op_glu(&b.gpu, x[1], &a.w[1], fused ? NULL : &u.w[1], ACT_GELU_TANH);
+    verdict(g, "glu",
+            text("%-6s %4d x %5d -> %6d%s", num_name(t), rows, n_in, n_ff, fused ? " halves" : ""),
+            both_error(g, &b, yr, yg), 4 * product_bound(t, rows));
+    /* What the glu left for the next product must be what a fresh copy would be. */
+    if (n_ff % 256 == 0) {
+        pair d;
+        if (pair_make(g, &d, t, n_ff, 64, 1, 0.05, false)) {
+            mat zr = op_matmul(&b.ref, yr, &d.w[0]), zg = op_matmul(&b.gpu, yg, &d.w[1]);
+            verdict(g, "glu+down", text("%-6s %4d x %5d", num_name(t), rows, n_ff),
+                    both_error(g, &b, zr, zg), 8 * product_bound(t, rows));
+            pair_free(g, &d);
+        }
+    }
+    mem_free(v);
+    pair_free(g, &a);
+    if (!fused)
+        pair_free(g, &u);
+}
+
+static void check_experts(rig *g, num_type tg, num_type td, int32_t n_in, int32_t n_ff, int32_t n,
+                          int32_t k, int32_t rows, bool fused)
+{
+    static chain c;
+    pair gate, up = {0}, down, scale;
+    both b;
+    mat x[2], z[2];
+    if (!wanted(g, "moe") ||
+        !pair_make(g, &gate, tg, n_in, fused ? 2 * n_ff : n_ff, n, 0.05, false) ||
+        (!fused && !pair_make(g, &up, tg, n_in, n_ff, n, 0.05, false)) ||
+        !pair_make(g, &down, td, n_ff, n_in, n, 0.05, false) ||
+        !pair_make(g, &scale, NUM_F32, n, 1, 1, 1.0, false))
+        return;
+    chain_init(&c, rows, 0, 0);
+    both_begin(g, &b, &c.st);
+    float *v = draw(g, (size_t)rows * (size_t)n_in, 1.0), *l = draw(g, (size_t)rows * (size_t)n, 2);
+    both_mat(g, &b, x, v, rows, 1, n_in);
+    both_mat(g, &b, z, l, rows, 1, n);
+    routing rr = op_route(&b.ref, z[0], k, &scale.w[0]),
+            rg = op_route(&b.gpu, z[1], k, &scale.w[1]);
+    mat wr = {rr.weight, rows, 1, k, k}, wg = {rg.weight, rows, 1, k, k};
+    double e = both_error(g, &b, wr, wg);
+    int32_t *id = mem_calloc((size_t)rows * (size_t)k, sizeof *id);
+    g->gpu->download(g->gpu, id, rg.id, (size_t)rows * (size_t)k * sizeof *id);
+    if (memcmp(id, rr.id, (size_t)rows * (size_t)k * sizeof *id))
+        e = NAN;
+    verdict(g, "moe route", text("%d rows, %d of %d", rows, k, n), e, F32_BOUND);
+    const weight *ur = fused ? NULL : &up.w[0], *ug = fused ? NULL : &up.w[1];
+    mat hr = op_moe_glu(&b.ref, x[0], rr, &gate.w[0], ur, ACT_GELU_TANH);
+    mat hg = op_moe_glu(&b.gpu, x[1], rg, &gate.w[1], ug, ACT_GELU_TANH);
+    verdict(g, "moe_glu", text("%-6s %4d x %d x %5d -> %5d", num_name(tg), rows, k, n_in, n_ff),
+            both_error(g, &b, hr, hg), tg == NUM_F32 ? 4 * F32_BOUND : 4 * INT8_BOUND);
+    mat dr = op_moe_down(&b.ref, hr, rr, &down.w[0]), dg = op_moe_down(&b.gpu, hg, rg, &down.w[1]);
+    verdict(g, "moe_down", text("%-6s %4d x %d x %5d -> %5d", num_name(td), rows, k, n_ff, n_in),
+            both_error(g, &b, dr, dg), tg == NUM_F32 ? 8 * F32_BOUND : 8 * INT8_BOUND);
+    mem_free(id);
+    mem_free(v);
+    mem_free(l);
+    pair_free(g, &gate);
+    if (!fused)
+        pair_free(g, &up);
+    pair_free(g, &down);
+    pair_free(g, &scale);
+}
+
+/* ---- Small ops ----------------------------------------------------------------------------- */
+
+static void check_norms(rig *g, int32_t rows, int32_t heads, int32_t n)
+{
+    static chain c;
+    pair w;
+    both b;
+    mat x[2], y[2];
+    if (!wanted(g, "norm") || !pair_make(g, &w, NUM_F32, n, 1, 1, 1.0, false))
+        return;
+    size_t all = (size_t)rows * (size_t)heads * (size_t)n;
+    float *v = draw(g, all, 30.0), *u = draw(g, all, 3.0);
+    chain_init(&c, rows, 0, 0);
+    both_begin(g, &b, &c.st);
+    both_mat(g, &b, x, v, rows, heads, n);
+    both_mat(g, &b, y, u, rows, heads, n);
+    const char *shape = text("%d rows, %d heads of %d", rows, heads, n);
+    char keep[128];
+    snprintf(keep, sizeof keep, "%s", shape);
+    mat zr = op_rms_norm(&b.ref, x[0], &w.w[0], 1e-6f),
+        zg = op_rms_norm(&b.gpu, x[1], &w.w[1], 1e-6f);
+    verdict(g, "rms_norm", keep, both_error(g, &b, zr, zg), F32_BOUND);
+    if (heads == 1) {
+        op_add_rms_norm(&b.ref, x[0], y[0], &w.w[0], 1e-6f);
+        op_add_rms_norm(&b.gpu, x[1], y[1], &w.w[1], 1e-6f);
+        verdict(g, "add_rms_norm", keep, both_error(g, &b, x[0], x[1]), F32_BOUND);
+    }
+    op_rms_norm_inplace(&b.ref, y[0], NULL, 1e-6f);
+    op_rms_norm_inplace(&b.gpu, y[1], NULL, 1e-6f);
+    verdict(g, "norm in place", keep, both_error(g, &b, y[0], y[1]), F32_BOUND);
+    mem_free(v);
+    mem_free(u);
+    pair_free(g, &w);
+}
+
+static void check_small(rig *g, int32_t rows, int32_t heads, int32_t d)
+{
+    static chain c;
+    both b;
+    mat x[2], y[2];
+    int32_t width = heads * d;
+    char shape[64];
+    snprintf(shape, sizeof shape, "%d rows, %d heads of %d", rows, heads, d);
+    if (!wanted(g, "small"))
+        return;
+    size_t n = (size_t)rows * (size_t)width;
+    float *v = draw(g, n, 4.0), *u = draw(g, n, 2.0), *inv = draw(g, (size_t)d / 2, 1.0);
+    for (int32_t i = 0; i < d / 2; i++)
+        inv[i] = i % 5 == 4 ? 0 : (float)pow(1e4, -2.0 * i / d);
+    float *inv_gpu = g->gpu->alloc(g->gpu, (size_t)d / 2 * 4);
+    g->gpu->upload(g->gpu, inv_gpu, inv, (size_t)d / 2 * 4);
+    chain_init(&c, rows, 131000, 0);
+    c.st.out = c.st.all;
+    c.st.out.n = (rows + 1) / 2;
+    for (int32_t i = 0; i < c.st.out.n; i++)
+        c.out_row[i] = 2 * i;
+    both_begin(g, &b, &c.st);
+    both_mat(g, &b, x, v, rows, heads, d);
+    both_mat(g, &b, y, u, rows, heads, d);
+    op_rope(&b.ref, x[0], &(rope){d / 2, inv});
+    op_rope(&b.gpu, x[1], &(rope){d / 2, inv_gpu});
+    verdict(g, "small rope", shape, both_error(g, &b, x[0], x[1]), F32_BOUND);
+    mat zr =
+        op_act_mul(&b.ref, mat_head(x[0], heads - 1), mat_head(y[0], heads / 2), ACT_GELU_TANH);
+    mat zg =
+        op_act_mul(&b.gpu, mat_head(x[1], heads - 1), mat_head(y[1], heads / 2), ACT_GELU_TANH);
+    verdict(g, "small act_mul", shape, both_error(g, &b, zr, zg), F32_BOUND);
+    op_add(&b.ref, x[0], y[0]);
+    op_add(&b.gpu, x[1], y[1]);
+    op_scale(&b.ref, x[0], 0.37f, NULL);
+    op_scale(&b.gpu, x[1], 0.37f, NULL);
+    verdict(g, "small add,scale", shape, both_error(g, &b, x[0], x[1]), F32_BOUND);
+    int32_t ids[3] = {0, width / 2, width - 1};
+    int32_t *ids_gpu = g->gpu->alloc(g->gpu, sizeof ids);
+    g->gpu->upload(g->gpu, ids_gpu, ids, sizeof ids);
+    mat fr = mat_flat(x[0]), fg = mat_flat(x[1]);
+    op_softcap(&b.ref, fr, 3.0f, ids, 3);
+    op_softcap(&b.gpu, fg, 3.0f, ids_gpu, 3);
+    verdict(g, "small softcap", shape, both_error(g, &b, fr, fg), F32_BOUND);
+    op_keep_outputs(&b.ref, (mat *const[]){&y[0]}, 1);
+    op_keep_outputs(&b.gpu, (mat *const[]){&y[1]}, 1);
+    verdict(g, "small gather", shape, both_error(g, &b, y[0], y[1]), 0);
+    op_rope(&b.ref, y[0], &(rope){d / 2, inv}); /* the second row set */
+    op_rope(&b.gpu, y[1], &(rope){d / 2, inv_gpu});
+    verdict(g, "small rope out", shape, both_error(g, &b, y[0], y[1]), F32_BOUND);
+    g->gpu->release(g->gpu, inv_gpu, (size_t)d / 2 * 4);
+    g->gpu->release(g->gpu, ids_gpu, sizeof ids);
+    mem_free(v);
+    mem_free(u);
+    mem_free(inv);
+}
+
+static void check_embed(rig *g, num_type t, int32_t n)
+{
+    static chain c;
+    pair w;
+    both b;
+    if (!wanted(g, "embed") || !pair_make(g, &w, t, n, 37, 1, 1.0, true))
+        return;
+    chain_init(&c, 9, 0, 37);
+    both_begin(g, &b, &c.st);
+    mat yr = op_embed(&b.ref, &w.w[0], 1.7f), yg = op_embed(&b.gpu, &w.w[1], 1.7f);
+    verdict(g, "embed", text("%-6s 9 x %d", num_name(t), n), both_error(g, &b, yr, yg), 1e-13);
+    pair_free(g, &w);
+}
+
+/* ---- Attention ----------------------------------------------------------------------------- */
+
+typedef struct attend_case {
+    num_type type;
+    int32_t n_head, n_head_kv, d, window, n_ctx, past, rows;
+    bool tree, two_seqs;
+} attend_case;
+
+/* Random keys and values everywhere, the pass's own stored by op_kv_store, then attention. */
+static void check_attend(rig *g, const attend_case *a)
+{
+    static chain c;
+    kv_layout l;
+    kv_cache cache[2][2] = {{{0}}};
+    both b;
+    mat q[2], k[2], v[2];
+    err e = {0};
+    if (!wanted(g, "attend"))
+        return;
+    kv_spec s = {a->window, a->n_head_kv, a->d};
+    int32_t seqs = a->two_seqs ? 2 : 1, half = a->two_seqs ? a->rows / 2 : a->rows;
+    if (kv_layout_init(&l, &s, 1, a->type, a->type, a->n_ctx, a->rows, &e)) {
+        failed(g, "attend", e.text);
+        return;
+    }
+    const kv_view *view = &l.view[0];
+    chain_init(&c, a->rows, a->past, 0);
+    size_t n_elem = (size_t)view->n_slots * (size_t)a->n_head_kv * (size_t)a->d;
+    size_t bytes = (size_t)view->n_slots * (size_t)a->n_head_kv * view->k_row_bytes;
+    kv_base base[2][2];
+    for (int i = 0; i < seqs; i++)
+        for (int side = 0; side < 2; side++) {
+            device *dev = side ? g->gpu : g->ref;
+            if (kv_open(&cache[i][side], dev, &l, &e)) {
+                failed(g, "attend", e.text);
+                return;
+            }
+            base[side][i] = cache[i][side].base[0];
+        }
+    for (int i = 0; i < seqs; i++)
+        for (int kv = 0; kv < 2; kv++) {
+            float *f = draw(g, n_elem, kv ? 1.0 : 0.3);
+            void *enc = mem_alloc(bytes);
+            num_format_of(a->type)->encode(f, enc, (int64_t)n_elem);
+            memcpy(kv ? base[0][i].v : base[0][i].k, enc, bytes);
+            g->gpu->upload(g->gpu, kv ? base[1][i].v : base[1][i].k, enc, bytes);
+            mem_free(enc);
+            mem_free(f);
+        }
+    for (int32_t i = 0; i < a->rows; i++) {
+        int32_t in = i % half, parent = in ? (in - 1) / 2 : -1;
+        c.seq[i] = a->two_seqs ? i / half : 0;
+        c.first[i] = a->past - 3 * c.seq[i];
+        c.index[i] = c.first[i] + in;
+        c.pos[i] = c.index[i];
+        if (a->tree) {
+            c.seen[i] = (uint64_t)1 << in | (in ? c.seen[i - in + parent] : 0);
+            c.pos[i] = in ? c.pos[i - in + parent] + 1 : c.first[i];
+        }
+    }
+    c.st.n_seqs = seqs;
+    if (a->tree)
+        c.st.all.seen = c.seen;
+    float *x = draw(g, (size_t)a->rows * (size_t)a->n_head * (size_t)a->d, 1.0);
+    step sr = c.st, sg = c.st;
+    sr.kv = base[0];
+    sg.kv = base[1];
+    both_begin(g, &b, &sr);
+    pass_begin(&b.gpu, g->gpu, &sg, g->gpu_scratch, g->scratch_bytes);
+    both_mat(g, &b, q, x, a->rows, a->n_head, a->d);
+    both_mat(g, &b, k, x, a->rows, a->n_head_kv, a->d);
+    both_mat(g, &b, v, x + 5, a->rows, a->n_head_kv, a->d);
+    op_kv_store(&b.ref, view, k[0], v[0]);
+    op_kv_store(&b.gpu, view, k[1], v[1]);
+    mat yr = op_attend(&b.ref, q[0], view, 0.7f), yg = op_attend(&b.gpu, q[1], view, 0.7f);
+    verdict(g, "attend",
+            text("%s %d/%dx%d w%d past %d rows %d%s%s", num_name(a->type), a->n_head, a->n_head_kv,
+                 a->d, a->window, a->past, a->rows, a->tree ? " tree" : "",
+                 a->two_seqs ? " 2 seqs" : ""),
+            both_error(g, &b, yr, yg), a->type == NUM_F32 ? 1e-10 : 2e-6);
+    /* A row alone gives the same bits as in company. */
+    if (a->rows <= 32 && a->rows > 1 && !a->tree && !a->two_seqs && !pass_failed(&b.gpu)) {
+        float *all = gpu_rows(g, yg);
+        size_t width = (size_t)a->n_head * (size_t)a->d;
+        int32_t differ = 0;
+        for (int32_t r = 0; r < a->rows; r++) {
+            step one = sg;
+            pass p;
+            one.all.n = 1;
+            one.all.token += r, one.all.pos += r, one.all.index += r, one.all.first += r;
+            one.all.seq += r;
+            pass_begin(&p, g->gpu, &one, g->gpu_scratch, g->scratch_bytes);
+            mat qq = pass_mat(&p, 1, a->n_head, a->d);
+            g->gpu->upload(g->gpu, qq.at, x + (size_t)r * width, width * 4);
+            mat y = op_attend(&p, qq, view, 0.7f);
+            float *got = gpu_rows(g, y);
+            differ += memcmp(got, all + (size_t)r * width, width * 4) != 0;
+            mem_free(got);
+        }
+        verdict(g, "attend alone", text("%d rows each alone, rows that differ", a->rows), differ,
+                0);
+        mem_free(all);
+    }
+    mem_free(x);
+    for (int i = 0; i < seqs; i++)
+        for (int side = 0; side < 2; side++)
+            kv_close(&cache[i][side]);
+    kv_layout_free(&l);
+}
+
+/* ---- Rows do not notice their neighbours --------------------------------------------------- */
+
+static void check_invariance(rig *g, num_type t, int32_t n_in, int32_t n_out, bool glu)
+{
+    static chain c;
+    pair w, u = {0};
+    if (!wanted(g, "invariance") || !pair_make(g, &w, t, n_in, n_out, 1, 0.05, false) ||
+        (glu && !pair_make(g, &u, t, n_in, n_out, 1, 0.05, false)))
+        return;
+    float *v = draw(g, 32 * (size_t)n_in, 1.0), *alone = mem_alloc(32 * (size_t)n_out * 4);
+    static const int32_t counts[] = {1, 2, 3, 5, 8, 9, 16, 17, 32};
+    int differ = 0;
+    for (int32_t i = -32; i < (int32_t)(sizeof counts / sizeof *counts); i++) {
+        int32_t rows = i < 0 ? 1 : counts[i], from = i < 0 ? i + 32 : 32 - rows;
+        pass p;
+        chain_init(&c, rows, 0, 0);
+        pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
+        mat x = pass_mat(&p, rows, 1, n_in);
+        g->gpu->upload(g->gpu, x.at, v + (size_t)from * (size_t)n_in,
+                       (size_t)rows * (size_t)n_in * 4);
+        mat y = glu ? op_glu(&p, x, &w.w[1], &u.w[1], ACT_GELU_TANH) : op_matmul(&p, x, &w.w[1]);
+        if (pass_failed(&p)) {
+            failed(g, "invariance", p.e.text);
+            break;
+        }
+        float *got = gpu_rows(g, y);
+        size_t n = (size_t)rows * (size_t)n_out * 4;
+        if (i < 0)
+            memcpy(alone + (size_t)from * (size_t)n_out, got, n);
+        else
+            differ += memcmp(got, alone + (size_t)from * (size_t)n_out, n) != 0;
+        mem_free(got);
+    }
+    verdict(g, "invariance",
+            text("%s%s %d -> %d, 1..32 rows: counts that differ", num_name(t), glu ? " glu" : "",
+                 n_in, n_out),
+            differ, 0);
+    mem_free(v);
+    mem_free(alone);
+    pair_free(g, &w);
+    if (glu)
+        pair_free(g, &u);
+}
+
+/* ---- All of them --------------------------------------------------------------------------- */
+
+static void check_products(rig *g)
+{
+    static const int32_t counts[] = {1, 2, 7, 8, 9, 16, 17, 32, 33, 100, 257};
+    for (int i = 0; i < N_BLOCK_TYPES; i++)
+        for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
+            if (g->quick && counts[k] > 100)
+                continue;
+            check_product(g, block_types[i], k % 2 ? 768 : 256, k % 3 ? 48 : 35, counts[k]);
+        }
+    static const num_type floats[] = {NUM_F32, NUM_F16, NUM_BF16};
+    for (int i = 0; i < 3; i++) {
+        check_product(g, floats[i], 96, 41, 1);
+        check_product(g, floats[i], 5, 3, 3);
+        check_product(g, floats[i], 130, 9, 33);
+        check_product(g, floats[i], 160, 96, 9);
+        check_product(g, floats[i], 160, 200, 45);
+    }
+    check_product(g, NUM_Q5_0, 704, 80, 3);
+    check_product(g, NUM_Q8_0, 2112, 80, 1);
+    check_product(g, NUM_Q8_0, 2112, 144, 40);
+    check_product(g, NUM_Q4_0, 32, 16, 1);
+    check_product(g, NUM_Q4_0, 32, 1, 4);
+    for (int fused = 0; fused < 2; fused++) {
+        check_glu(g, NUM_Q4_K, 256, 256, 1, fused);
+        check_glu(g, NUM_Q6_K, 512, 48, 5, fused);
+        check_glu(g, NUM_Q4_0, 96, 40, 2, fused);
+        check_glu(g, NUM_Q8_0, 704, 256, 20, fused);
+        check_glu(g, NUM_Q4_K, 256, 256, 40, fused);
+        check_glu(g, NUM_F32, 96, 50, 6, fused);
+        check_experts(g, NUM_Q4_K, NUM_Q8_0, 256, 96, 8, 3, 1, fused);
+        check_experts(g, NUM_Q4_K, NUM_Q5_0, 256, 96, 8, 3, 5, fused);
+        check_experts(g, NUM_Q8_0, fused ? NUM_Q5_1 : NUM_F16, 96, 40 + 24 * fused, 8, 8, 3, fused);
+        check_experts(g, NUM_F32, NUM_F32, 96, 48, 8, 3, 4, fused);
+        check_experts(g, NUM_Q4_K, NUM_Q8_0, 256, 96, 32, 4, 70, fused);
+    }
+    check_experts(g, NUM_Q8_0, NUM_F16, 64, 24, 5, 2, 3, true); /* halves that end inside a tile */
+    if (g->quick)
+        return;
+    /* Real shapes. */
+    check_product(g, NUM_Q4_K, 5376, 4096, 1);
+    check_product(g, NUM_Q6_K, 21504, 512, 1);
+    check_product(g, NUM_Q4_K, 5376, 2048, 8);
+    check_product(g, NUM_Q6_K, 21504, 256, 32);
+    check_product(g, NUM_Q4_K, 5376, 512, 512);
+    check_product(g, NUM_Q8_0, 2112, 2816, 17);
+    check_product(g, NUM_BF16, 2560, 10752, 1);
+    check_product(g, NUM_F32, 2816, 128, 16);
+    check_glu(g, NUM_Q4_K, 2816, 2112, 1, false);
+    check_glu(g, NUM_Q4_K, 5376, 1024, 8, false);
+    check_experts(g, NUM_Q4_K, NUM_Q8_0, 2816, 704, 16, 8, 1, true);
+    check_experts(g, NUM_Q4_K, NUM_Q5_0, 2816, 704, 16, 8, 4, true);
+}
+
+void check_ops(rig *g)
+{
+    static const num_type more[] = {NUM_F32, NUM_F16, NUM_BF16};
+    check_norms(g, 1, 1, 5376);
+    check_norms(g, 3, 1, 96);
+    check_norms(g, 40, 1, 2816);
+    check_norms(g, 2, 4, 32);
+    check_norms(g, 5, 3, 256);
+    check_norms(g, 1, 1, 7);
+    check_small(g, 1, 4, 64);
+    check_small(g, 5, 2, 256);
+    check_small(g, 33, 1, 512);
+    for (int i = 0; i < 3; i++)
+        check_embed(g, more[i], 320);
+    for (int i = 0; i < N_BLOCK_TYPES; i++)
+        check_embed(g, block_types[i], 512);
+    check_products(g);
+    static const attend_case cases[] = {
+        {NUM_F32, 4, 2, 32, 0, 300, 0, 1, false, false},
+        {NUM_F32, 4, 1, 64, 8, 64, 37, 7, false, false},
+        {NUM_F16, 4, 4, 96, 40, 500, 300, 3, false, false},
+        {NUM_F16, 8, 2, 256, 512, 2000, 1234, 5, false, false},
+        {NUM_F16, 16, 2, 512, 0, 1500, 1111, 4, false, false},
+        {NUM_BF16, 16, 1, 512, 0, 700, 600, 2, false, false},
+        {NUM_F16, 8, 2, 256, 128, 1000, 700, 15, true, false},
+        {NUM_F32, 4, 2, 64, 16, 200, 90, 9, true, false},
+        {NUM_F16, 8, 4, 128, 64, 400, 200, 10, false, true},
+        {NUM_F16, 8, 4, 256, 100, 400, 0, 70, false, false},
+        {NUM_F16, 8, 1, 512, 0, 400, 250, 40, false, false},
+        {NUM_BF16, 4, 2, 128, 0, 300, 100, 33, false, false},
+        {NUM_F32, 4, 2, 32, 8, 100, 20, 50, false, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_attend(g, &cases[i]);
+    if (!g->quick) {
+        check_attend(g, &(attend_case){NUM_F16, 32, 16, 256, 1024, 9000, 8000, 8, false, false});
+        check_attend(g, &(attend_case){NUM_F16, 32, 4, 512, 0, 9000, 8000, 3, false, false});
+        check_attend(g, &(attend_case){NUM_F16, 32, 16, 256, 1024, 5000, 3000, 300, false, false});
+        check_attend(g, &(attend_case){NUM_F16, 16, 2, 512, 0, 5000, 2000, 200, false, false});
+    }
+    for (int i = 0; i < N_BLOCK_TYPES; i++)
+        check_invariance(g, block_types[i], g->quick ? 768 : 5376, 40, false);
+    check_invariance(g, NUM_Q4_K, 2816 - 2816 % 256, 96, true);
+    check_invariance(g, NUM_Q8_0, 2112, 64, true);
+    check_invariance(g, NUM_F32, 96, 40, false);
+    check_invariance(g, NUM_BF16, 2560, 64, false);
+}

@@ -1,0 +1,336 @@
+/* emu.cpp - see emu.h: fibers, barriers, warp exchanges, and the host calls on host memory. */
+#include "tests/cuda/emu.h"
+
+#include <stdio.h>
+#include <sys/mman.h>
+#include <time.h>
+
+enum { THREADS_MAX = 1024, STACK_BYTES = 96 << 10 };
+
+struct emu_fiber {
+    void *sp;
+    char *stack;
+    dim3 tid;
+    int index;
+    bool done;
+};
+
+struct warp_table {
+    uint32_t row[32][32];
+    int n_in, n_alive;
+    unsigned generation;
+};
+
+emu_fiber *emu_now;
+dim3 emu_block_idx, emu_block_dim, emu_grid_dim;
+static emu_fiber fibers[THREADS_MAX];
+static warp_table warps[THREADS_MAX / 32];
+static int n_fibers, block_in, block_alive;
+static unsigned block_generation;
+static void *main_sp;
+static void (*the_call)(void *);
+static void *the_arg;
+static char *dyn;
+static size_t dyn_cap;
+
+const dim3 &emu_thread_idx()
+{
+    return emu_now->tid;
+}
+int emu_lane()
+{
+    return emu_now->index & 31;
+}
+void *emu_dyn_shared()
+{
+    return dyn;
+}
+
+/* Saves the callee-saved registers on the stack of *from and continues where `to` was saved. */
+extern "C" void emu_switch(void **from, void *to);
+__asm__(".text\n.globl emu_switch\nemu_switch:\n"
+        "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
+        "movq %rsp,(%rdi)\nmovq %rsi,%rsp\n"
+        "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n");
+
+/* To the next fiber that is not done; back to emu_run if there is none. */
+static void yield_on()
+{
+    emu_fiber *me = emu_now;
+    for (int i = 1; i <= n_fibers; i++) {
+        emu_fiber *f = &fibers[(me->index + i) % n_fibers];
+        if (f->done)
+            continue;
+        if (f == me)
+            return;
+        emu_now = f;
+        emu_switch(&me->sp, f->sp);
+        return;
+    }
+    emu_switch(&me->sp, main_sp);
+}
+
+static void stuck(const char *what)
+{
+    fprintf(stderr, "emu: block (%u,%u,%u): %s never completes: threads diverged\n",
+            emu_block_idx.x, emu_block_idx.y, emu_block_idx.z, what);
+    abort();
+}
+
+static void release_block_barrier()
+{
+    if (block_in && block_in == block_alive) {
+        block_in = 0;
+        block_generation++;
+    }
+}
+static void release_warp_barrier(warp_table *w)
+{
+    if (w->n_in && w->n_in == w->n_alive) {
+        w->n_in = 0;
+        w->generation++;
+    }
+}
+
+static void fiber_main()
+{
+    the_call(the_arg);
+    emu_now->done = true;
+    /* As on the device: threads that have left no longer count at barriers. */
+    warp_table *w = &warps[emu_now->index / 32];
+    block_alive--;
+    w->n_alive--;
+    release_block_barrier();
+    release_warp_barrier(w);
+    yield_on();
+    abort();
+}
+
+void __syncthreads()
+{
+    unsigned g = block_generation;
+    long spins = 0;
+    block_in++;
+    release_block_barrier();
+    while (g == block_generation) {
+        yield_on();
+        if (++spins > 10000000)
+            stuck("__syncthreads");
+    }
+}
+
+static void warp_barrier()
+{
+    warp_table *w = &warps[emu_now->index / 32];
+    unsigned g = w->generation;
+    long spins = 0;
+    w->n_in++;
+    release_warp_barrier(w);
+    while (g == w->generation) {
+        yield_on();
+        if (++spins > 10000000)
+            stuck("a warp exchange");
+    }
+}
+void __syncwarp(unsigned mask)
+{
+    (void)mask;
+    warp_barrier();
+}
+
+const uint32_t (*emu_warp_give(const uint32_t *mine, int n))[32]
+{
+    warp_table *w = &warps[emu_now->index / 32];
+    memcpy(w->row[emu_lane()], mine, (size_t)n * 4);
+    warp_barrier();
+    return w->row;
+}
+void emu_warp_done()
+{
+    warp_barrier();
+}
+
+static void start_fiber(emu_fiber *f, int i, dim3 block)
+{
+    f->index = i;
+    f->done = false;
+    f->tid = dim3((unsigned)i % block.x, (unsigned)i / block.x % block.y,
+                  (unsigned)i / (block.x * block.y));
+    if (!f->stack)
+        f->stack = (char *)mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void **sp = (void **)(f->stack + STACK_BYTES);
+    *--sp = NULL; /* keeps the alignment that a call would leave */
+    *--sp = (void *)fiber_main;
+    for (int r = 0; r < 6; r++)
+        *--sp = NULL;
+    f->sp = sp;
+}
+
+void emu_run(dim3 grid, dim3 block, size_t shared_bytes, void (*call)(void *), void *arg)
+{
+    n_fibers = (int)(block.x * block.y * block.z);
+    if (n_fibers > THREADS_MAX || n_fibers % 32 || grid.y > 65535 || grid.z > 65535 || !grid.x ||
+        !grid.y || !grid.z) {
+        fprintf(stderr, "emu: a launch of %u x %u x %u blocks of %d threads\n", grid.x, grid.y,
+                grid.z, n_fibers);
+        abort();
+    }
+    if (shared_bytes > 227 << 10) {
+        fprintf(stderr, "emu: %zu bytes of shared memory\n", shared_bytes);
+        abort();
+    }
+    emu_grid_dim = grid;
+    emu_block_dim = block;
+    the_call = call;
+    the_arg = arg;
+    free(dyn);
+    dyn_cap = (shared_bytes + 127) & ~(size_t)127;
+    dyn = (char *)aligned_alloc(128, dyn_cap ? dyn_cap : 128);
+    for (unsigned z = 0; z < grid.z; z++)
+        for (unsigned y = 0; y < grid.y; y++)
+            for (unsigned x = 0; x < grid.x; x++) {
+                emu_block_idx = dim3(x, y, z);
+                memset(dyn, 0xff, dyn_cap); /* NaN: shared memory starts with nothing in it */
+                block_in = 0;
+                block_alive = n_fibers;
+                for (int w = 0; w < n_fibers / 32; w++)
+                    warps[w].n_in = 0, warps[w].n_alive = 32;
+                for (int i = 0; i < n_fibers; i++)
+                    start_fiber(&fibers[i], i, block);
+                emu_now = &fibers[0];
+                emu_switch(&main_sp, fibers[0].sp);
+            }
+}
+
+/* ---- Host calls --------------------------------------------------------------------------- */
+
+extern "C" {
+const char *cudaGetErrorString(cudaError_t e)
+{
+    return e ? "an error of the emulator" : "no error";
+}
+cudaError_t cudaGetLastError(void)
+{
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int *n)
+{
+    *n = 1;
+    return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int)
+{
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
+{
+    *p = cudaDeviceProp{"emulated", 4, 9, 0, (size_t)1 << 32};
+    return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t *f, size_t *t)
+{
+    *f = *t = (size_t)1 << 32;
+    return cudaSuccess;
+}
+cudaError_t cudaMalloc(void **p, size_t n)
+{
+    n = (n + 255) & ~(size_t)255;
+    *p = aligned_alloc(256, n);
+    if (*p)
+        memset(*p, 0xff, n);
+    return *p ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFree(void *p)
+{
+    free(p);
+    return cudaSuccess;
+}
+cudaError_t cudaMallocHost(void **p, size_t n)
+{
+    *p = malloc(n);
+    return *p ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFreeHost(void *p)
+{
+    free(p);
+    return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind, cudaStream_t)
+{
+    memmove(to, from, n);
+    return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void *to, int v, size_t n, cudaStream_t)
+{
+    memset(to, v, n);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
+{
+    *s = NULL;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t)
+{
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t)
+{
+    return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
+{
+    *e = (cudaEvent_t)calloc(1, sizeof(double));
+    return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t *e)
+{
+    return cudaEventCreateWithFlags(e, 0);
+}
+cudaError_t cudaEventDestroy(cudaEvent_t e)
+{
+    free(e);
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    *(double *)e = (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+    return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t)
+{
+    return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b)
+{
+    *ms = (float)(*(double *)b - *(double *)a);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t, int)
+{
+    return cudaErrorNotSupported;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t *)
+{
+    return cudaErrorNotSupported;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *, cudaGraph_t, unsigned long long)
+{
+    return cudaErrorNotSupported;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t)
+{
+    return cudaErrorNotSupported;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t)
+{
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t)
+{
+    return cudaSuccess;
+}
+}

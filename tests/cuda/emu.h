@@ -1,0 +1,142 @@
+/* emu.h - the CUDA kernels on a CPU, for tests: the same .cu files, compiled by a C++ compiler.
+ *
+ * Each thread of a block is a fiber on one OS thread; a barrier or a warp-wide exchange switches to
+ * the next fiber. Blocks run one after the other. So a kernel's arithmetic, indexing, barriers and
+ * tails are tested without a GPU, and with the address sanitizer on, every access of device memory
+ * is checked. What it cannot show: races between warps that the fixed order of fibers hides, and
+ * speed. Included before every .cu by the Makefile (cuda-emu); see backend/cuda/dev.cuh for the
+ * handful of places where a kernel's text differs.
+ */
+#ifndef TESTS_CUDA_EMU_H
+#define TESTS_CUDA_EMU_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda_runtime_api.h"
+
+#define CARAT_EMU 1
+#define __global__ static
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __restrict__ __restrict
+#define __shared__ static
+#define __align__(n) __attribute__((aligned(n)))
+#define __constant__ static
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c)
+    {
+    }
+};
+struct alignas(8) uint2 {
+    uint32_t x, y;
+};
+struct alignas(16) uint4 {
+    uint32_t x, y, z, w;
+};
+struct alignas(8) int2 {
+    int32_t x, y;
+};
+struct alignas(16) int4 {
+    int32_t x, y, z, w;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+static inline uint2 make_uint2(uint32_t x, uint32_t y)
+{
+    return uint2{x, y};
+}
+static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w)
+{
+    return uint4{x, y, z, w};
+}
+static inline float2 make_float2(float x, float y)
+{
+    return float2{x, y};
+}
+static inline float4 make_float4(float x, float y, float z, float w)
+{
+    return float4{x, y, z, w};
+}
+
+struct emu_fiber;
+extern emu_fiber *emu_now;
+extern dim3 emu_block_idx, emu_block_dim, emu_grid_dim;
+const dim3 &emu_thread_idx();
+#define threadIdx (emu_thread_idx())
+#define blockIdx emu_block_idx
+#define blockDim emu_block_dim
+#define gridDim emu_grid_dim
+
+void __syncthreads();
+void __syncwarp(unsigned mask = 0xffffffffu);
+/* Gives `mine` (n words) to the warp and returns the warp's table: 32 rows of 32 words. Valid until
+ * emu_warp_done, which every lane calls. */
+const uint32_t (*emu_warp_give(const uint32_t *mine, int n))[32];
+void emu_warp_done();
+int emu_lane();
+void *emu_dyn_shared();
+
+template <class F> void emu_call(void *f)
+{
+    (*(F *)f)();
+}
+void emu_run(dim3 grid, dim3 block, size_t shared_bytes, void (*call)(void *), void *f);
+template <class F> void emu_launch(dim3 grid, dim3 block, size_t shared_bytes, F f)
+{
+    emu_run(grid, block, shared_bytes, emu_call<F>, &f);
+}
+#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                     \
+    ((void)(stream), emu_launch(grid, block, shared_bytes, [&] { kernel(__VA_ARGS__); }))
+#define DYN_SHARED(type, name) type *name = (type *)emu_dyn_shared()
+
+template <class T> T __ldg(const T *p)
+{
+    return *p;
+}
+static inline float __int_as_float(int32_t i)
+{
+    float f;
+    memcpy(&f, &i, 4);
+    return f;
+}
+static inline int32_t __float_as_int(float f)
+{
+    int32_t i;
+    memcpy(&i, &f, 4);
+    return i;
+}
+static inline uint32_t __float_as_uint(float f)
+{
+    return (uint32_t)__float_as_int(f);
+}
+static inline float __uint_as_float(uint32_t u)
+{
+    return __int_as_float((int32_t)u);
+}
+static inline int atomicAdd(int *p, int v)
+{
+    int old = *p;
+    *p += v;
+    return old;
+}
+static inline int min(int a, int b)
+{
+    return a < b ? a : b;
+}
+static inline int max(int a, int b)
+{
+    return a > b ? a : b;
+}
+#endif
