@@ -21,7 +21,7 @@
 enum { TOKENS_MAX = 1 << 24, WARM_PROMPT = 64, WARM_GEN = 2, EXIT_INTERRUPTED = 130 };
 
 typedef struct bench_options {
-    const char *model, *prompt, *gen, *depth, *kv_k, *kv_v, *vs, *isa;
+    const char *model, *prompt, *gen, *depth, *kv_k, *kv_v, *vs, *isa, *device;
     int64_t reps, threads, chunk;
     bool json, floors, ceilings, no_mmap, overcommit;
 } bench_options;
@@ -38,6 +38,8 @@ static const option table[] = {
     OPT_STR(bench_options, kv_k, "kv-k", 0, "TYPE", "type of cached keys: f16, bf16 or f32"),
     OPT_STR(bench_options, kv_v, "kv-v", 0, "TYPE", "type of cached values (default: as keys)"),
     OPT_STR(bench_options, vs, "vs", 0, "PROGRAM", "compare with this llama-bench, or other carat"),
+    OPT_STR(bench_options, device, "device", 0, "NAME",
+            "auto, cpu, cuda or cuda:N (default: a GPU that fits)"),
     OPT_STR(bench_options, isa, "isa", 0, "NAME", "kernels: portable, avx2, avx512 or neon"),
     OPT_FLAG(bench_options, floors, "floors", 0, "also time each op, against what it must cost"),
     OPT_FLAG(bench_options, ceilings, "ceilings", 0, "only measure what the machine can do"),
@@ -283,7 +285,8 @@ static int run_bench(const command *c, int argc, char **argv)
         (st = bench_measure_ceilings(b.n_threads, &b.ceilings, &e)))
         goto out;
     run_options ro = {
-        .threads = b.n_threads, .isa = o.isa, .no_mmap = o.no_mmap, .overcommit = o.overcommit};
+        .threads = b.n_threads, .isa = o.isa, .device = o.device, .no_mmap = o.no_mmap};
+    ro.overcommit = o.overcommit;
     ro.wrap = o.floors ? "time" : NULL;
     double start_ms = clock_ms();
     if ((st = run_open_model(o.model, &ro, &m, &e)))

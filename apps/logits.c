@@ -14,7 +14,7 @@
 enum { LOGITS_CHUNK_BYTES = 256 << 20 }; /* of one chunk's logits, when no --chunk is given */
 
 typedef struct logits_options {
-    const char *model, *tokens, *out, *isa, *kv_k, *kv_v, *wrap;
+    const char *model, *tokens, *out, *isa, *kv_k, *kv_v, *wrap, *device;
     int64_t chunk, threads;
     bool all, last, exact, reference;
 } logits_options;
@@ -32,6 +32,8 @@ static const option table[] = {
     OPT_STR(logits_options, kv_v, "kv-v", 0, "TYPE", "type of cached values (default: as keys)"),
     OPT_FLAG(logits_options, exact, "exact", 0, "f32 activations in matrix products"),
     OPT_FLAG(logits_options, reference, "reference", 0, "the plain reference kernels"),
+    OPT_STR(logits_options, device, "device", 0, "NAME",
+            "auto, cpu, cuda or cuda:N (default: a GPU that fits)"),
     OPT_STR(logits_options, isa, "isa", 0, "NAME", "kernels: portable, avx2, avx512 or neon"),
     OPT_STR(logits_options, wrap, "wrap", 0, "LIST", "trace, time or check every op, on stderr"),
     OPT_END};
@@ -127,6 +129,7 @@ static int run_logits(const command *c, int argc, char **argv)
                               .exact_f32 = o.exact,
                               .reference = o.reference,
                               .isa = o.isa,
+                              .device = o.device,
                               .wrap = o.wrap,
                               .progress = term_progress,
                               .log = write_log};

@@ -58,6 +58,8 @@ static const option table[] = {
     OPT_FLAG(run_options, exact, "exact", 0, "f32 activations in matrix products"),
     OPT_FLAG(run_options, reference, "reference", 0, "the plain reference kernels (slow)"),
     OPT_STR(run_options, isa, "isa", 0, "NAME", "kernels: portable, avx2, avx512 or neon"),
+    OPT_STR(run_options, device, "device", 0, "NAME",
+            "auto, cpu, cuda or cuda:N (default: a GPU that fits)"),
     OPT_STR(run_options, wrap, "wrap", 0, "LIST", "trace, time or check every op, on stderr"),
     OPT_FLAG(run_options, no_mmap, "no-mmap", 0, "read the file instead of mapping it"),
     OPT_FLAG(run_options, overcommit, "overcommit", 0, "go on even if the plan exceeds the memory"),

@@ -17,7 +17,7 @@
 
 typedef struct run_options {
     const char *model, *prompt_file, *system, *tools_file, *messages_file, *result;
-    const char *kv_k, *kv_v, *isa, *wrap;
+    const char *kv_k, *kv_v, *isa, *wrap, *device;
     int64_t n_tokens, top_k, seed, n_ctx, chunk, threads;
     double temperature, top_p, min_p, repeat_penalty;
     bool think, raw, greedy, quiet, json_events, exact, reference, no_mmap, overcommit, interactive,

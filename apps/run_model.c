@@ -33,6 +33,7 @@ status run_open_model(const char *path, const run_options *o, carat_model **m, e
                               .reference = o->reference,
                               .overcommit = o->overcommit,
                               .isa = o->isa,
+                              .device = o->device,
                               .wrap = o->wrap,
                               .progress = term_progress,
                               .log = write_log};

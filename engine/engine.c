@@ -8,6 +8,8 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- Vocabulary and chat format -------------------------------------------------------- */
@@ -155,7 +157,48 @@ static void no_log(void *user, const char *text)
     (void)text;
 }
 
-static status open_device(carat_model *m, const carat_model_options *opt, err *e)
+/* "cuda" or "cuda:N" */
+static bool parse_gpu(const char *text, int32_t *which)
+{
+    char *end;
+    *which = 0;
+    if (strncmp(text, "cuda", 4) || (text[4] && text[4] != ':'))
+        return false;
+    if (!text[4])
+        return true;
+    long n = text[5] >= '0' && text[5] <= '9' ? strtol(text + 5, &end, 10) : -1;
+    *which = (int32_t)n;
+    return n >= 0 && n < 1024 && !*end;
+}
+
+/* Leaves m->dev NULL, and why, when the CPU is to do it. */
+static status open_gpu(carat_model *m, const carat_model_options *opt, err *e)
+{
+    bool forced = opt->device && strcmp(opt->device, "auto");
+    cuda_options gpu = {0};
+    err why = {0};
+    if (forced && !strcmp(opt->device, "cpu"))
+        return OK;
+    if (forced && !parse_gpu(opt->device, &gpu.device))
+        return err_set(e, E_ARG, "'%.40s' is no device: auto, cpu, cuda and cuda:N are",
+                       opt->device);
+    bool for_cpu = opt->reference || opt->exact_f32 || opt->no_repack || opt->isa ||
+                   (opt->wrap && *opt->wrap);
+    if (for_cpu && forced)
+        return err_set(e, E_ARG, "the options for CPU kernels and for wrappers do not go with "
+                                 "device %s",
+                       opt->device);
+    if (for_cpu || (opt->vocab_only && !forced))
+        return OK;
+    status st = device_open_cuda(&m->dev, &gpu, &why);
+    if (st && forced)
+        return err_set(e, st, "%s", why.text);
+    if (st)
+        snprintf(m->device_why, sizeof m->device_why, "%.250s", why.text);
+    return OK;
+}
+
+static status open_cpu(carat_model *m, const carat_model_options *opt, err *e)
 {
     cpu_options cpu = {.n_threads = opt->n_threads,
                        .reference = opt->reference,
@@ -191,12 +234,31 @@ static status check_weights_fit(const carat_model *m, err *e)
     return plan_check(m, &plan, e);
 }
 
+/* A GPU that the model does not fit is given back: layer by layer division comes later. */
+static status open_device(carat_model *m, const carat_model_options *opt, err *e)
+{
+    status st = open_gpu(m, opt, e);
+    err why = {0};
+    if (st)
+        return st;
+    if (m->dev && !opt->vocab_only && (st = check_weights_fit(m, &why))) {
+        if (opt->device && strcmp(opt->device, "auto"))
+            return err_set(e, st, "%s", why.text);
+        snprintf(m->device_why, sizeof m->device_why, "%.250s", why.text);
+        device_close(m->dev);
+        m->dev = NULL;
+    }
+    if (m->dev)
+        return OK;
+    if ((st = open_cpu(m, opt, e)) || opt->vocab_only)
+        return st;
+    return check_weights_fit(m, e);
+}
+
 static status load_weights(carat_model *m, const carat_model_options *opt, err *e)
 {
-    status st;
-    if ((st = check_weights_fit(m, e)))
-        return st;
-    if ((st = model_load(&m->core, m->dev, opt->progress, opt->progress_user, e)))
+    status st = model_load(&m->core, m->dev, opt->progress, opt->progress_user, e);
+    if (st)
         return st;
     m->loaded = true;
     for (int32_t i = 0; i < m->core.n_weights; i++)
@@ -299,6 +361,7 @@ void carat_model_get_info(const carat_model *m, carat_model_info *info)
                                .architecture = c->arch->name,
                                .file_type = m->file_type,
                                .device = m->dev->name,
+                               .device_why = m->device_why,
                                .n_layer = c->n_layer,
                                .n_embd = c->n_embd,
                                .n_vocab = c->n_vocab,

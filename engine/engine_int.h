@@ -45,6 +45,7 @@ struct carat_model {
     bool direct;          /* the file was read into memory of ours, which no kernel can take back */
     uint64_t taken_bytes; /* anonymous memory that loading took: packed or copied weights */
     double load_ms;
+    char device_why[256];       /* why this device, where there was a choice */
     carat_progress_fn progress; /* also told about prefill */
     void *progress_user;
     pthread_mutex_t pass_lock; /* the device runs one pass at a time */

@@ -131,8 +131,11 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
         plan->weight_bytes > plan->repack_bytes ? plan->weight_bytes : plan->repack_bytes;
     if (m->direct)
         weights = plan->weight_bytes + plan->repack_bytes;
+    if (m->dev->available_bytes)
+        weights = plan->repack_bytes; /* the file stays on the host */
     plan->total_bytes = weights + plan->kv_swa_bytes + plan->kv_global_bytes + plan->scratch_bytes;
-    uint64_t free_bytes = mem_available_bytes();
+    uint64_t free_bytes = m->dev->available_bytes ? m->dev->available_bytes(m->dev)
+                                                  : mem_available_bytes();
     plan->available_bytes = free_bytes ? free_bytes + m->taken_bytes : 0;
     if (layout) {
         *layout = l;

@@ -70,6 +70,8 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *par
         st = err_set(e, p.e.status, "%s", p.e.text);
     else
         take_logits(m, y, part, n_parts);
+    if (!st && m->dev->failed)
+        st = m->dev->failed(m->dev, e);
     pthread_mutex_unlock(&m->pass_lock);
     for (int32_t i = 0; i < n_parts && !st; i++) {
         timeline *t = part[i].t;

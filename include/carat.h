@@ -84,6 +84,9 @@ typedef struct carat_model_options {
     bool overcommit;   /* go on even if the plan exceeds the memory that is available */
     const char *wrap;  /* NULL, or any of "trace", "time", "check" joined by commas */
     const char *isa;   /* NULL: the best this CPU has; or "portable", "avx2", "avx512", "neon" */
+    /* NULL or "auto": a GPU if this build can use one, one is there, the model fits it and nothing
+     * above asks for CPU kernels; else the CPU. "cpu", "cuda", "cuda:1": that one or an error. */
+    const char *device;
     carat_progress_fn progress; /* loading; and prefill, in tokens, unless events report it */
     void *progress_user;
     carat_log_fn log; /* for `wrap`; must not call back into the library */
@@ -105,6 +108,7 @@ typedef struct carat_model_info {
     const char *architecture; /* "gemma4" */
     const char *file_type;    /* "Q4_K_M", or the commonest weight type */
     const char *device;       /* "cpu (avx512, 2 threads)" */
+    const char *device_why;   /* why it is that one, where a choice was made; else "" */
     int32_t n_layer, n_embd, n_vocab, n_ctx_train, window;
     uint64_t n_params, n_params_active;            /* per token, with the head */
     uint64_t weight_bytes, active_bytes_per_token; /* resident; read per decoded token */
