@@ -7,6 +7,7 @@
  */
 #include "apps/bench_int.h"
 #include "apps/commands.h"
+#include "apps/kv_options.h"
 #include "apps/run_int.h"
 #include "apps/term.h"
 #include "base/clock.h"
@@ -21,7 +22,8 @@
 enum { TOKENS_MAX = 1 << 24, WARM_PROMPT = 64, WARM_GEN = 2, EXIT_INTERRUPTED = 130 };
 
 typedef struct bench_options {
-    const char *model, *prompt, *gen, *depth, *kv_k, *kv_v, *vs, *isa, *device;
+    const char *model, *prompt, *gen, *depth, *vs, *isa, *device;
+    kv_options kv;
     int64_t reps, threads, chunk;
     bool json, floors, ceilings, no_mmap, overcommit;
 } bench_options;
@@ -35,8 +37,7 @@ static const option table[] = {
     OPT_INT(bench_options, threads, "threads", 't', "N", 1, 4096,
             "threads (default: the physical cores)"),
     OPT_INT(bench_options, chunk, "chunk", 'c', "N", 1, 1 << 20, "prompt tokens per pass"),
-    OPT_STR(bench_options, kv_k, "kv-k", 0, "TYPE", "type of cached keys: f16, bf16 or f32"),
-    OPT_STR(bench_options, kv_v, "kv-v", 0, "TYPE", "type of cached values (default: as keys)"),
+    OPT_KV(bench_options),
     OPT_STR(bench_options, vs, "vs", 0, "PROGRAM", "compare with this llama-bench, or other carat"),
     OPT_STR(bench_options, device, "device", 0, "NAME",
             "auto, cpu, cuda or cuda:N (default: a GPU that fits)"),
@@ -201,8 +202,8 @@ static status raise_ceilings(bench_setup *b, err *e)
 static status run_tests(bench_setup *b, const bench_options *o, carat_model *m, bench_test *tests,
                         int n_tests, int32_t n_tokens, err *e)
 {
-    carat_session_options so = {
-        .n_ctx = n_tokens, .chunk = b->chunk, .n_outputs = 1, .kv_k = o->kv_k, .kv_v = o->kv_v};
+    carat_session_options so = {.n_ctx = n_tokens, .chunk = b->chunk, .n_outputs = 1};
+    kv_options_apply(&o->kv, &so);
     bench_rig rig = {.m = m, .ids = mem_calloc((size_t)n_tokens, sizeof *rig.ids)};
     uint64_t rng = 4;
     status st;
@@ -270,13 +271,15 @@ static int run_bench(const command *c, int argc, char **argv)
         return only_ceilings(&o);
     bench_setup b = {.model_path = o.model,
                      .other = o.vs,
-                     .kv_k = o.kv_k ? o.kv_k : "f16",
+                     .kv_k = kv_options_k(&o.kv) ? kv_options_k(&o.kv) : "f16",
+                     .kv_layers = o.kv.layers,
+                     .kv_single = o.kv.single,
                      .n_threads = (int32_t)(o.threads ? o.threads : pool_default_threads()),
                      .n_reps = (int32_t)o.reps,
                      .chunk = (int32_t)o.chunk,
                      .json = o.json,
                      .floors = o.floors};
-    b.kv_v = o.kv_v ? o.kv_v : b.kv_k;
+    b.kv_v = kv_options_v(&o.kv) ? kv_options_v(&o.kv) : b.kv_k;
     if (b.other && !b.model_path) {
         st = err_set(&e, E_ARG, "--vs needs a file that both programs can open: name one with -m");
         goto out;

@@ -68,6 +68,14 @@ static void build_args(args *a, const bench_setup *b, const bench_test *t)
         put(a, b->kv_k);
         put(a, "--kv-v");
         put(a, b->kv_v);
+        if (b->kv_layers) {
+            put(a, "--kv-layer");
+            put(a, b->kv_layers);
+        }
+        if (b->kv_single) {
+            put(a, "--kv-single");
+            put(a, b->kv_single);
+        }
         put(a, "--json");
     } else {
         put_number(a, "-ub", b->chunk);

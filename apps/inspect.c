@@ -5,6 +5,7 @@
  */
 #include "apps/commands.h"
 #include "apps/inspect_int.h"
+#include "apps/kv_options.h"
 #include "apps/term.h"
 
 #include <inttypes.h>
@@ -12,15 +13,14 @@
 
 typedef struct {
     int64_t n_ctx;
-    const char *kv;
+    kv_options kv;
     bool json;
 } inspect_options;
 
-static const option table[] = {
-    OPT_INT(inspect_options, n_ctx, "ctx", 'c', "N", 1, 1 << 30,
-            "plan for N tokens of context (default: the model's own)"),
-    OPT_STR(inspect_options, kv, "kv", 0, "TYPE", "plan for keys and values of TYPE (default f16)"),
-    OPT_FLAG(inspect_options, json, "json", 'j', "print JSON"), OPT_END};
+static const option table[] = {OPT_INT(inspect_options, n_ctx, "ctx", 'c', "N", 1, 1 << 30,
+                                       "plan for N tokens of context (default: the model's own)"),
+                               OPT_KV(inspect_options),
+                               OPT_FLAG(inspect_options, json, "json", 'j', "print JSON"), OPT_END};
 
 /* ---- Counting ------------------------------------------------------------------------------ */
 
@@ -186,6 +186,10 @@ static void put_plan(const inspect_report *r)
            p->chunk);
     for (size_t i = 0; i < sizeof line / sizeof *line; i++)
         printf("  %-32s %12s\n", line[i].what, size_text(line[i].v, a, sizeof a));
+    fputs("\nKeys and values\n", stdout);
+    kv_print_kinds(stdout, r->kind, r->n_kinds < INSPECT_KINDS ? r->n_kinds : INSPECT_KINDS);
+    if (r->n_kinds > INSPECT_KINDS)
+        printf("  and %d kinds more\n", r->n_kinds - INSPECT_KINDS);
 }
 
 static void put_report(const inspect_report *r)
@@ -241,9 +245,10 @@ static int run_inspect(const command *c, int argc, char **argv)
     r.g = &g;
     count(&r);
     so.n_ctx = (int32_t)o.n_ctx;
-    so.kv_k = o.kv;
+    kv_options_apply(&o.kv, &so);
     if (!carat_model_open(argv[0], &mo, &m, &r.why_not) &&
         !carat_plan(m, &so, &r.plan, &r.why_not)) {
+        r.n_kinds = carat_plan_kv(m, &so, r.kind, INSPECT_KINDS, NULL);
         carat_model_get_info(m, &info);
         r.model = &info;
         r.n_active = info.n_params_active; /* knows which tensors are not used */
@@ -252,7 +257,7 @@ static int run_inspect(const command *c, int argc, char **argv)
         st = inspect_json(&r, &e);
     else
         put_report(&r);
-    if (!st && (o.n_ctx || o.kv) && !r.plan.n_ctx) /* it was asked for */
+    if (!st && (o.n_ctx || kv_options_given(&o.kv)) && !r.plan.n_ctx) /* it was asked for */
         st = err_set(&e, r.why_not.status, "%s", r.why_not.text);
     if (!st && (fflush(stdout) || ferror(stdout)))
         st = err_set(&e, E_IO, "cannot write to standard output");

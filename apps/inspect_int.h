@@ -6,7 +6,10 @@
 #include "format/gguf.h"
 #include "num/num.h"
 
-enum { INSPECT_ITEMS = 8 }; /* of a long array, shown */
+enum {
+    INSPECT_ITEMS = 8, /* of a long array, shown */
+    INSPECT_KINDS = 32 /* of layers, by how they keep keys and values */
+};
 
 typedef struct inspect_report {
     const gguf *g;
@@ -14,7 +17,9 @@ typedef struct inspect_report {
     uint64_t n_params, n_active;   /* active: read per token, with the head */
     const carat_model_info *model; /* NULL: not a model that carat runs */
     carat_memory_plan plan;        /* n_ctx 0: none */
-    err why_not;                   /* why there is no model or no plan */
+    carat_kv_kind kind[INSPECT_KINDS];
+    int32_t n_kinds; /* may be more than there is room for */
+    err why_not;     /* why there is no model or no plan */
 } inspect_report;
 
 status inspect_json(const inspect_report *r, err *e); /* one object on stdout */

@@ -86,14 +86,31 @@ static json_t *tensors_of(const gguf *g)
     return list;
 }
 
-static json_t *plan_of(const carat_memory_plan *p)
+static json_t *kinds_of(const inspect_report *r)
 {
-    return json_pack("{s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "context", (int)p->n_ctx,
+    json_t *list = json_array();
+    for (int32_t i = 0; i < r->n_kinds && i < INSPECT_KINDS; i++) {
+        const carat_kv_kind *k = &r->kind[i];
+        json_array_append_new(
+            list, json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:b, s:o, s:s}", "layers",
+                            (int)k->n_layers, "first", (int)k->first, "window", (int)k->window,
+                            "kv_heads", (int)k->n_head_kv, "head_size", (int)k->head_dim, "slots",
+                            (int)k->n_slots, "keys", k->k, "values", k->v, "one_stream",
+                            (int)k->single, "bytes", number_of(k->n_bytes), "kernel", k->kernel));
+    }
+    return list;
+}
+
+static json_t *plan_of(const inspect_report *r)
+{
+    const carat_memory_plan *p = &r->plan;
+    return json_pack("{s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "context", (int)p->n_ctx,
                      "chunk", (int)p->chunk, "weight_bytes", number_of(p->weight_bytes),
                      "repack_bytes", number_of(p->repack_bytes), "kv_window_bytes",
                      number_of(p->kv_swa_bytes), "kv_global_bytes", number_of(p->kv_global_bytes),
                      "scratch_bytes", number_of(p->scratch_bytes), "total_bytes",
-                     number_of(p->total_bytes), "available_bytes", number_of(p->available_bytes));
+                     number_of(p->total_bytes), "available_bytes", number_of(p->available_bytes),
+                     "kv", kinds_of(r));
 }
 
 /* jansson frees what json_pack could not place and passes NULL on, so one check at the end does. */
@@ -120,7 +137,7 @@ status inspect_json(const inspect_report *r, err *e)
         text_of(g->path, strlen(g->path)), "version", (int)g->version, "files", (int)g->n_parts,
         "file_bytes", number_of(g->file_bytes), "metadata", metadata, "types", types, "parameters",
         number_of(r->n_params), "active_parameters", number_of(r->n_active), "tensors",
-        tensors_of(g), "plan", r->plan.n_ctx ? plan_of(&r->plan) : json_null(), "problem",
+        tensors_of(g), "plan", r->plan.n_ctx ? plan_of(r) : json_null(), "problem",
         r->why_not.status ? text_of(r->why_not.text, strlen(r->why_not.text)) : json_null());
     if (!top)
         return err_memory(e, "the report", 0);

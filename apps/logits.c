@@ -5,6 +5,7 @@
  * name only when it is whole.
  */
 #include "apps/commands.h"
+#include "apps/kv_options.h"
 #include "apps/term.h"
 #include "base/bytes.h"
 #include "base/clock.h"
@@ -14,7 +15,8 @@
 enum { LOGITS_CHUNK_BYTES = 256 << 20 }; /* of one chunk's logits, when no --chunk is given */
 
 typedef struct logits_options {
-    const char *model, *tokens, *out, *isa, *kv_k, *kv_v, *wrap, *device;
+    const char *model, *tokens, *out, *isa, *wrap, *device;
+    kv_options kv;
     int64_t chunk, threads;
     bool all, last, exact, reference;
 } logits_options;
@@ -28,8 +30,7 @@ static const option table[] = {
     OPT_INT(logits_options, chunk, "chunk", 0, "N", 1, 1 << 24, "tokens per pass"),
     OPT_INT(logits_options, threads, "threads", 't', "N", 1, 4096,
             "threads (default: the physical cores)"),
-    OPT_STR(logits_options, kv_k, "kv-k", 0, "TYPE", "type of cached keys: f16, bf16 or f32"),
-    OPT_STR(logits_options, kv_v, "kv-v", 0, "TYPE", "type of cached values (default: as keys)"),
+    OPT_KV(logits_options),
     OPT_FLAG(logits_options, exact, "exact", 0, "f32 activations in matrix products"),
     OPT_FLAG(logits_options, reference, "reference", 0, "the plain reference kernels"),
     OPT_STR(logits_options, device, "device", 0, "NAME",
@@ -141,11 +142,9 @@ static int run_logits(const command *c, int argc, char **argv)
     if (!chunk)
         chunk = fit < 1 ? 1 : fit < 512 ? fit : 512;
     chunk = chunk < n ? chunk : n;
-    carat_session_options so = {.n_ctx = (int32_t)n,
-                                .chunk = (int32_t)chunk,
-                                .n_outputs = o.last ? 1 : (int32_t)chunk,
-                                .kv_k = o.kv_k,
-                                .kv_v = o.kv_v};
+    carat_session_options so = {
+        .n_ctx = (int32_t)n, .chunk = (int32_t)chunk, .n_outputs = o.last ? 1 : (int32_t)chunk};
+    kv_options_apply(&o.kv, &so);
     if ((st = carat_session_open(m, &so, &s, &e)))
         goto out;
     term_watch(s);

@@ -68,11 +68,11 @@ status chat_open(chat *c, const run_options *o, err *e)
     if (c->seed_given)
         c->sampling.seed = (uint32_t)o->seed;
     c->sampling.ignore_eog = o->ignore_eog;
-    carat_session_options so = {.n_ctx = (int32_t)o->n_ctx,
-                                .chunk = (int32_t)o->chunk,
-                                .n_outputs = 1,
-                                .kv_k = o->kv_k,
-                                .kv_v = o->kv_v};
+    carat_session_options so = {
+        .n_ctx = (int32_t)o->n_ctx, .chunk = (int32_t)o->chunk, .n_outputs = 1};
+    kv_options_apply(&o->kv, &so);
+    if (o->verbose && (st = kv_print_plan(stderr, c->m, &so, e)))
+        goto out;
     if ((st = carat_session_open(c->m, &so, &c->s, e)))
         goto out;
     if ((st = answer_init(&c->out, o->json_events, false, e)))

@@ -9,6 +9,7 @@
 #ifndef APPS_RUN_INT_H
 #define APPS_RUN_INT_H
 
+#include "apps/kv_options.h"
 #include "apps/term.h"
 #include "base/err.h"
 #include "base/str.h"
@@ -17,11 +18,12 @@
 
 typedef struct run_options {
     const char *model, *prompt_file, *system, *tools_file, *messages_file, *result;
-    const char *kv_k, *kv_v, *isa, *wrap, *device;
+    const char *isa, *wrap, *device;
+    kv_options kv;
     int64_t n_tokens, top_k, seed, n_ctx, chunk, threads;
     double temperature, top_p, min_p, repeat_penalty;
     bool think, raw, greedy, quiet, json_events, exact, reference, no_mmap, overcommit, interactive,
-        ignore_eog;
+        ignore_eog, verbose;
 } run_options;
 
 enum { RUN_UNSET = -2 }; /* numbers the user did not give: the model's own are used */

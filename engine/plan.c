@@ -101,6 +101,17 @@ static status worst_pass(const carat_model *m, const session_shape *s, const kv_
     return OK;
 }
 
+static status plan_layout(const carat_model *m, const session_shape *s, kv_layout *l, err *e)
+{
+    const kv_want_layout want = {.spec = m->core.kv,
+                                 .n = m->core.n_kv,
+                                 .choice = s->kv,
+                                 .n_ctx = s->n_ctx,
+                                 .rows_max = rows_max(s),
+                                 .dev = m->dev};
+    return kv_layout_init(l, &want, e);
+}
+
 status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layout,
                   carat_memory_plan *plan, err *e)
 {
@@ -109,13 +120,7 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
     status st;
 
     *plan = (carat_memory_plan){.n_ctx = s->n_ctx, .chunk = s->chunk};
-    const kv_want_layout want = {.spec = m->core.kv,
-                                 .n = m->core.n_kv,
-                                 .choice = s->kv,
-                                 .n_ctx = s->n_ctx,
-                                 .rows_max = rows_max(s),
-                                 .dev = m->dev};
-    if ((st = kv_layout_init(&l, &want, e)))
+    if ((st = plan_layout(m, s, &l, e)))
         goto out;
     if ((st = worst_pass(m, s, &l, &costs, e)))
         goto out;
@@ -167,4 +172,49 @@ carat_status carat_plan(const carat_model *m, const carat_session_options *opt,
         return st;
     }
     return plan_costs(m, &shape, NULL, plan, e);
+}
+
+static bool same_kind(const kv_view *a, const kv_view *b)
+{
+    return a->k_type == b->k_type && a->v_type == b->v_type && a->k_rot == b->k_rot &&
+           a->v_rot == b->v_rot && a->single == b->single && a->window == b->window &&
+           a->n_head_kv == b->n_head_kv && a->head_dim == b->head_dim && a->n_slots == b->n_slots;
+}
+
+static carat_kv_kind kind_of(const carat_model *m, const kv_layout *l, int32_t first)
+{
+    const kv_view *v = &l->view[first];
+    carat_kv_kind k = {.first = first,
+                       .window = v->window,
+                       .n_head_kv = v->n_head_kv,
+                       .head_dim = v->head_dim,
+                       .n_slots = v->n_slots,
+                       .single = v->single};
+    kv_format_name((kv_format){v->k_type, v->k_rot}, k.k, sizeof k.k);
+    kv_format_name((kv_format){v->v_type, v->v_rot}, k.v, sizeof k.v);
+    device_attend_kernel(m->dev, v, k.kernel, sizeof k.kernel);
+    for (int32_t i = first; i < l->n; i++)
+        k.n_layers += same_kind(v, &l->view[i]);
+    k.n_bytes = (uint64_t)k.n_layers * (uint64_t)v->n_slots * (uint64_t)v->n_head_kv *
+                (v->k_row_bytes + v->v_row_bytes);
+    return k;
+}
+
+int32_t carat_plan_kv(const carat_model *m, const carat_session_options *opt, carat_kv_kind *kinds,
+                      int32_t cap, carat_error *e)
+{
+    session_shape shape;
+    kv_layout l;
+    int32_t n = 0;
+    if (plan_shape(m, opt, 1, &shape, e) || plan_layout(m, &shape, &l, e))
+        return -1;
+    for (int32_t i = 0; i < l.n; i++) {
+        bool first = true;
+        for (int32_t j = 0; j < i && first; j++)
+            first = !same_kind(&l.view[i], &l.view[j]);
+        if (first && n++ < cap)
+            kinds[n - 1] = kind_of(m, &l, i);
+    }
+    kv_layout_free(&l);
+    return n;
 }

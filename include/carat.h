@@ -177,8 +177,8 @@ CARAT_API void carat_chat_free(carat_chat *c); /* safe on a zeroed or freed chat
 /* ---- Sessions -------------------------------------------------------------------------- */
 
 typedef struct carat_session_options {
-    int32_t n_ctx;     /* tokens the session can hold; 0: the model's own, bounded by memory */
-    int32_t chunk;     /* rows per prefill pass; 0: chosen by the device */
+    int32_t n_ctx; /* tokens the session can hold; 0: the model's own, bounded by memory */
+    int32_t chunk; /* rows per prefill pass; 0: chosen by the device */
     /* Types of keys and of values (NULL: "f16"; as keys): f32, f16, bf16, q8_0, q5_1, q5_0, q4_1,
      * q4_0, iq4_nl, tq3_0; those from q8_0 to iq4_nl also rotated first: "q4_0+rot". */
     const char *kv_k, *kv_v;
@@ -220,6 +220,23 @@ typedef struct carat_memory_plan {
 /* Works without weights too (vocab_only). Reports a plan that exceeds memory without an error. */
 CARAT_API carat_status carat_plan(const carat_model *m, const carat_session_options *opt,
                                   carat_memory_plan *plan, carat_error *e);
+
+/* Layers that keep their keys and values alike, and how attention reads them: one line of the table
+ * that a session's layout makes. */
+typedef struct carat_kv_kind {
+    int32_t n_layers, first; /* layers with keys of their own; the first of them */
+    int32_t window;          /* 0: global */
+    int32_t n_head_kv, head_dim, n_slots;
+    bool single;       /* one stream of keys and values */
+    char k[16], v[16]; /* types, as options name them */
+    char kernel[96];   /* "avx512: unpacked 16 at a time" */
+    uint64_t n_bytes;  /* of all n_layers */
+} carat_kv_kind;
+
+/* The kinds of a session that carat_session_open would open, in order of their first layers.
+ * Returns their number, of which the first cap are written; -1 with e set. */
+CARAT_API int32_t carat_plan_kv(const carat_model *m, const carat_session_options *opt,
+                                carat_kv_kind *kinds, int32_t cap, carat_error *e);
 
 /* Evaluates ids[0..n) as the whole timeline: keeps the longest prefix already cached, computes
  * the rest in chunks. logits may be NULL; else it receives f32 [n_vocab] of the last token, or

@@ -132,18 +132,19 @@ static status check_rules(const kv_want_layout *w, err *e)
 status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e)
 {
     status st;
-    *l = (kv_layout){.n = w->n, .n_ctx = w->n_ctx, .rows_max = w->rows_max};
+    *l = (kv_layout){0};
     if (w->n_ctx < 1 || w->rows_max < 1)
         return err_set(e, E_ARG, "a context of %d tokens in passes of %d rows: expected 1 or more",
                        w->n_ctx, w->rows_max);
     if ((st = check_rules(w, e)))
         return st;
-    /* A pass longer than the context cannot happen; without this cut it would size the rings. */
-    if (l->rows_max > w->n_ctx)
-        l->rows_max = w->n_ctx;
     l->view = arena_array(&l->mem, (size_t)w->n, sizeof *l->view);
     if (!l->view)
         return err_memory(e, "the key/value layout", (size_t)w->n * sizeof *l->view);
+    l->n = w->n;
+    l->n_ctx = w->n_ctx;
+    /* A pass longer than the context cannot happen; without this cut it would size the rings. */
+    l->rows_max = w->rows_max < w->n_ctx ? w->rows_max : w->n_ctx;
     for (int32_t i = 0; i < w->n; i++) {
         kv_view *v = &l->view[i];
         if ((st = view_init(w, i, l->rows_max, v, e))) {

@@ -104,6 +104,12 @@ TEST(cli_prompts_that_cannot_be)
                        "nearly every letter as a token of its own"));
     check_refusal("made for at most 4096", ARGS("run", "-m", m, "--raw", "-c", "5000", "hi"));
     check_refusal("'f12' is no type", ARGS("run", "-m", m, "--raw", "--kv-k", "f12", "hi"));
+    check_refusal("'f12' is no type", ARGS("run", "-m", m, "--raw", "--kv-type", "f12", "hi"));
+    check_refusal("expected SPEC=TYPE", ARGS("run", "-m", m, "--raw", "--kv-layer", "swa", "hi"));
+    check_refusal("layers that keep keys",
+                  ARGS("run", "-m", m, "--raw", "--kv-layer", "600=q8_0", "hi"));
+    check_refusal("on, off or auto", ARGS("run", "-m", m, "--raw", "--kv-single", "no", "hi"));
+    check_refusal("has heads of", ARGS("run", "-m", m, "--raw", "--kv-type", "tq3_0", "hi"));
     check_refusal("nowhere.json", ARGS("run", "-m", m, "--raw", "--tools", "/nowhere.json", "hi"));
     const char *bad = write_file("bad.json", "[{]", 3);
     check_refusal("not valid JSON at line 1", ARGS("run", "-m", m, "--raw", "--tools", bad, "hi"));

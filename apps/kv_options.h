@@ -1,0 +1,37 @@
+/* kv_options.h - how keys and values are kept: the options that run, bench, logits, inspect and kld
+ * share. A subcommand's struct has a field `kv_options kv` and its table a line OPT_KV(its type).
+ */
+#ifndef APPS_KV_OPTIONS_H
+#define APPS_KV_OPTIONS_H
+
+#include "apps/options.h"
+#include "carat.h"
+
+#include <stdio.h>
+
+typedef struct kv_options {
+    const char *type, *k, *v, *layers, *single;
+} kv_options;
+
+#define OPT_KV(T)                                                                                  \
+    OPT_STR(T, kv.type, "kv-type", 0, "TYPE",                                                      \
+            "cached keys and values: f32 f16 bf16 q8_0 q5_1 q5_0 q4_1 q4_0[+rot] iq4_nl tq3_0"),   \
+        OPT_STR(T, kv.k, "kv-k", 0, "TYPE", "cached keys alone"),                                  \
+        OPT_STR(T, kv.v, "kv-v", 0, "TYPE", "cached values alone"),                                \
+        OPT_STR(T, kv.layers, "kv-layer", 0, "LIST",                                               \
+                "SPEC=TYPE[/TYPE],...; SPEC is global, swa, a layer or first-last"),               \
+        OPT_STR(T, kv.single, "kv-single", 0, "WHEN",                                              \
+                "one stream for keys and values where they are alike: on, off or auto")
+
+const char *kv_options_k(const kv_options *o); /* the type asked for, or NULL */
+const char *kv_options_v(const kv_options *o);
+void kv_options_apply(const kv_options *o, carat_session_options *so);
+bool kv_options_given(const kv_options *o); /* any of them? */
+
+/* The table of a layout: how many layers keep what, how large, read by which kernel. */
+void kv_print_kinds(FILE *f, const carat_kv_kind *kind, int32_t n);
+/* The same of the session that these options would open. */
+carat_status kv_print_plan(FILE *f, const carat_model *m, const carat_session_options *so,
+                           carat_error *e);
+
+#endif
