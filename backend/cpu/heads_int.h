@@ -17,7 +17,8 @@ enum {
     QUERY_TILE = VL / 2,
     VALUE_QUERIES = VL == 16 ? 8 : 4,
     VALUE_VECTORS = 2,
-    FEW_QUERIES = 16, /* a decode: the bound is memory */
+    VALUE_BYTES = 16384, /* of values that all vectors of the head go over before the next ones */
+    FEW_QUERIES = 16,    /* a decode: the bound is memory */
     AHEAD_BYTES = 8192
 };
 
@@ -49,6 +50,7 @@ INLINE void key_tile(num_type t, float *s, int32_t s_stride, const float *q, int
             kv[b] = load_as(t, k + (size_t)b * row_bytes, i, VL);
         for (int a = 0; a < n_q; a++) {
             vf qv = vf_load(q + (size_t)a * (size_t)q_stride + i);
+            vf_keep(&qv); /* loaded once: one load per FMA would be the bound */
             for (int b = 0; b < n_k; b++)
                 sum[a * KEY_TILE + b] = vf_fma(qv, kv[b], sum[a * KEY_TILE + b]);
         }
@@ -105,10 +107,18 @@ INLINE void key_dot_as(num_type t, float *s, int32_t s_stride, const float *q, i
     }
 }
 
+/* What of the values a tile takes: n_keys rows from v on, probabilities p[iq, it]. */
+typedef struct value_part {
+    const float *p;
+    int32_t p_stride, n_keys;
+    const char *v;
+    size_t row_bytes;
+    bool ahead; /* rows come from memory: ask for those after them */
+} value_part;
+
 /* n_q <= VALUE_QUERIES queries, n_v <= VALUE_VECTORS vectors of the head from element i on. */
-INLINE void value_tile(num_type t, float *o, int32_t o_stride, int n_q, const float *p,
-                       int32_t p_stride, const char *v, size_t row_bytes, int32_t n_keys, int32_t i,
-                       int n_v, int32_t n_last)
+INLINE void value_tile(num_type t, float *o, int32_t o_stride, const int n_q, const value_part *w,
+                       int32_t i, const int n_v, int32_t n_last)
 {
     vf sum[VALUE_QUERIES][VALUE_VECTORS];
     for (int a = 0; a < n_q; a++)
@@ -116,15 +126,13 @@ INLINE void value_tile(num_type t, float *o, int32_t o_stride, int n_q, const fl
             const float *from = o + (size_t)a * (size_t)o_stride + i + b * VL;
             sum[a][b] = n_last == VL ? vf_load(from) : vf_load_n(from, n_last);
         }
-    for (int32_t it = 0; it < n_keys; it++) {
+    for (int32_t it = 0; it < w->n_keys; it++) {
+        const char *row = w->v + (size_t)it * w->row_bytes;
         vf vv[VALUE_VECTORS];
         for (int b = 0; b < n_v; b++)
-            vv[b] = load_as(t, v + (size_t)it * row_bytes, i + b * VL, n_last);
-        /* the next tile's piece of this row: this walk goes across rows, which no prefetcher sees
-         */
-        __builtin_prefetch(v + (size_t)it * row_bytes + (size_t)(i + VALUE_VECTORS * VL) * 2);
+            vv[b] = load_as(t, row, i + b * VL, n_last);
         for (int a = 0; a < n_q; a++) {
-            vf pv = vf_set(p[(size_t)a * (size_t)p_stride + (size_t)it]);
+            vf pv = vf_set(w->p[(size_t)a * (size_t)w->p_stride + (size_t)it]);
             for (int b = 0; b < n_v; b++)
                 sum[a][b] = vf_fma(pv, vv[b], sum[a][b]);
         }
@@ -139,37 +147,51 @@ INLINE void value_tile(num_type t, float *o, int32_t o_stride, int n_q, const fl
         }
 }
 
+/* All vectors of the head for the keys of one part. The part is asked for in order, a while ahead,
+ * as the tiles go: they themselves go across its rows, which no prefetcher understands. */
+INLINE void value_rows(num_type t, float *o, int32_t o_stride, const int n_q, const value_part *w,
+                       int32_t dim)
+{
+    int32_t i = 0;
+    size_t n_bytes = (size_t)w->n_keys * w->row_bytes, asked = 0;
+    for (; i + VALUE_VECTORS * VL <= dim; i += VALUE_VECTORS * VL) {
+        size_t to = w->ahead ? n_bytes * (size_t)(i + VALUE_VECTORS * VL) / (size_t)dim : 0;
+        for (; asked < to; asked += 64)
+            __builtin_prefetch(w->v + VALUE_BYTES + asked);
+        value_tile(t, o, o_stride, n_q, w, i, VALUE_VECTORS, VL);
+    }
+    for (; i + VL <= dim; i += VL)
+        value_tile(t, o, o_stride, n_q, w, i, 1, VL);
+    if (i < dim)
+        value_tile(t, o, o_stride, n_q, w, i, 1, dim - i);
+}
+
 /* o[iq] += sum over it, ascending, of p[iq, it] v[it]
- * tile:  VALUE_QUERIES queries by VALUE_VECTORS vectors of the head, all keys
+ * tile:  VALUE_QUERIES queries by VALUE_VECTORS vectors of the head, VALUE_BYTES of keys
  * bound: as key_dot_as, without the folding */
 INLINE void value_sum_as(num_type t, float *o, int32_t o_stride, int32_t n_q, const float *p,
                          int32_t p_stride, const char *v, size_t row_bytes, int32_t n_keys,
                          int32_t dim)
 {
+    int32_t step = (int32_t)(VALUE_BYTES / row_bytes);
+    step = step < 4 ? 4 : step;
     for (int32_t iq = 0; iq < n_q;) {
         int n = n_q - iq >= VALUE_QUERIES ? VALUE_QUERIES : n_q - iq >= 2 ? 2 : 1;
         float *to = o + (size_t)iq * (size_t)o_stride;
-        const float *pq = p + (size_t)iq * (size_t)p_stride;
-        int32_t i = 0;
-#define VALUE_TILE(nq, nv, last)                                                                   \
-    value_tile(t, to, o_stride, nq, pq, p_stride, v, row_bytes, n_keys, i, nv, last)
-#define VALUE_ROW(nq)                                                                              \
-    do {                                                                                           \
-        for (; i + VALUE_VECTORS * VL <= dim; i += VALUE_VECTORS * VL)                             \
-            VALUE_TILE(nq, VALUE_VECTORS, VL);                                                     \
-        for (; i + VL <= dim; i += VL)                                                             \
-            VALUE_TILE(nq, 1, VL);                                                                 \
-        if (i < dim)                                                                               \
-            VALUE_TILE(nq, 1, dim - i);                                                            \
-    } while (0)
-        if (n == VALUE_QUERIES)
-            VALUE_ROW(VALUE_QUERIES);
-        else if (n == 2)
-            VALUE_ROW(2);
-        else
-            VALUE_ROW(1);
-#undef VALUE_ROW
-#undef VALUE_TILE
+        for (int32_t it = 0; it < n_keys; it += step) {
+            const value_part w = {.p = p + (size_t)iq * (size_t)p_stride + it,
+                                  .p_stride = p_stride,
+                                  .n_keys = n_keys - it < step ? n_keys - it : step,
+                                  .v = v + (size_t)it * row_bytes,
+                                  .row_bytes = row_bytes,
+                                  .ahead = iq == 0 && n_q <= FEW_QUERIES};
+            if (n == VALUE_QUERIES)
+                value_rows(t, to, o_stride, VALUE_QUERIES, &w, dim);
+            else if (n == 2)
+                value_rows(t, to, o_stride, 2, &w, dim);
+            else
+                value_rows(t, to, o_stride, 1, &w, dim);
+        }
         iq += n;
     }
 }

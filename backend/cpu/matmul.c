@@ -85,113 +85,156 @@ static size_t decode_panel_bytes(const weight *w)
     return ((size_t)TILE_COLS + 1) * (size_t)w->n_in * sizeof(float);
 }
 
-/* acc[n][32] = part `part`, panel `panel` of matrix k, for the rows of s. */
-static void panel_sums(const product *m, int part, int32_t k, int32_t panel, const row_span *s,
-                       int32_t thread, float *acc)
-{
-    const cpu_kernels *kern = m->c->k;
-    const weight *w = m->w[part];
-    const pack_kind *kind = m->kind[part];
-    int64_t o = m->first[part] + (int64_t)panel * TILE_COLS;
-    size_t group_bytes = pack_group_bytes(w);
+/* One panel of one part of a product, for the rows of s. */
+typedef struct panel_job {
+    const product *m;
+    const row_span *s;
+    int32_t k, thread; /* which matrix; whose temporaries */
+    const weight *w;
+    const pack_kind *kind; /* NULL: float sums */
+    const unsigned char *x;
+    size_t x_row_bytes;
+    num_type type; /* of the groups: a panel may have been decoded to f32 */
     const unsigned char *group[TILE_GROUPS];
-    const unsigned char *x = part && m->x2 ? m->x2 : m->x;
-    size_t x_row_bytes = part && m->x2 ? m->x2_row_bytes : m->x_row_bytes;
-    num_type t = w->type;
+} panel_job;
 
+static panel_job part_of(const product *m, int part, const row_span *s, int32_t k, int32_t thread)
+{
+    bool other = part && m->x2;
+    return (panel_job){.m = m,
+                       .s = s,
+                       .k = k,
+                       .thread = thread,
+                       .w = m->w[part],
+                       .kind = m->kind[part],
+                       .x = other ? m->x2 : m->x,
+                       .x_row_bytes = other ? m->x2_row_bytes : m->x_row_bytes,
+                       .type = m->w[part]->type};
+}
+
+static const void *x_row(const panel_job *j, int32_t i)
+{
+    return j->x + (size_t)(span_row(j->s, i) / j->s->x_share) * j->x_row_bytes;
+}
+
+/* Where the panel's groups are: in the packed copy, or made now. */
+static void find_groups(panel_job *j, int64_t o)
+{
+    const weight *w = j->w;
+    size_t n_bytes = pack_group_bytes(w);
     if (w->packed) {
         int64_t g = o / PACK_LANES, n_groups = (w->n_out + PACK_LANES - 1) / PACK_LANES;
         const unsigned char *base =
-            (const unsigned char *)w->packed + (size_t)k * (size_t)n_groups * group_bytes;
-        for (int j = 0; j < TILE_GROUPS; j++) /* past the end: the last again, thrown away */
-            group[j] = base + (size_t)(g + j < n_groups ? g + j : n_groups - 1) * group_bytes;
+            (const unsigned char *)w->packed + (size_t)j->k * (size_t)n_groups * n_bytes;
+        for (int i = 0; i < TILE_GROUPS; i++) /* past the end: the last again, thrown away */
+            j->group[i] = base + (size_t)(g + i < n_groups ? g + i : n_groups - 1) * n_bytes;
+        return;
+    }
+    unsigned char *temp = j->m->temp + (size_t)j->thread * j->m->temp_bytes;
+    if (j->kind) {
+        for (int i = 0; i < TILE_GROUPS; i++)
+            pack_group(w, j->k, o + i * PACK_LANES, temp + (size_t)i * n_bytes);
     } else {
-        unsigned char *temp = m->temp + (size_t)thread * m->temp_bytes;
-        if (kind) {
-            for (int j = 0; j < TILE_GROUPS; j++)
-                pack_group(w, k, o + j * PACK_LANES, temp + (size_t)j * group_bytes);
-        } else {
-            decode_panel(w, k, o, w->n_out, (float *)(void *)temp);
-            t = NUM_F32;
-            group_bytes = (size_t)w->n_in * PACK_LANES * sizeof(float);
-        }
-        for (int j = 0; j < TILE_GROUPS; j++)
-            group[j] = temp + (size_t)j * group_bytes;
+        decode_panel(w, j->k, o, w->n_out, (float *)(void *)temp);
+        j->type = NUM_F32;
+        n_bytes = (size_t)w->n_in * PACK_LANES * sizeof(float);
     }
-    memset(acc, 0, (size_t)s->n * TILE_COLS * sizeof(float));
+    for (int i = 0; i < TILE_GROUPS; i++)
+        j->group[i] = temp + (size_t)i * n_bytes;
+}
 
-    if (!kind) {
-        size_t lane = t == NUM_F32 ? 4 : 2;
-        for (int32_t i = 0; i < w->n_in; i += STRETCH_FLOATS) {
-            int32_t n = w->n_in - i < STRETCH_FLOATS ? w->n_in - i : STRETCH_FLOATS;
-            const void *at[TILE_GROUPS];
-            for (int j = 0; j < TILE_GROUPS; j++)
-                at[j] = group[j] + (size_t)i * PACK_LANES * lane;
-            for (int32_t r = 0; r < s->n; r += TILE_ROWS) {
-                int32_t n_rows = s->n - r < TILE_ROWS ? s->n - r : TILE_ROWS;
-                const float *xs[TILE_ROWS];
-                float part_acc[TILE_ROWS * TILE_COLS] = {0};
-                for (int32_t a = 0; a < n_rows; a++)
-                    xs[a] = (const float *)(const void *)(x + (size_t)(span_row(s, r + a) /
-                                                                       s->x_share) *
-                                                                  x_row_bytes) +
-                            i;
-                kern->float_tile(t, at, n, xs, n_rows, part_acc);
-                for (int32_t a = 0; a < n_rows * TILE_COLS; a++)
-                    acc[(size_t)r * TILE_COLS + (size_t)a] += part_acc[a];
-            }
-        }
-        return;
-    }
-
-    if (s->n <= kern->packed_rows) {
-        const xblock *xs[TILE_ROWS];
-        for (int32_t a = 0; a < s->n; a++)
-            xs[a] = (const xblock *)(const void *)(x + (size_t)(span_row(s, a) / s->x_share) *
-                                                           x_row_bytes);
-        kern->packed_tile(kind, group, w->n_in / 32, xs, s->n, acc);
-        return;
-    }
-    _Alignas(64) uint8_t q[TILE_GROUPS][STRETCH_BLOCKS * PACK_CODES];
-    _Alignas(64) float sc[TILE_GROUPS][STRETCH_BLOCKS * 2 * PACK_LANES];
-    _Alignas(64) float mn[TILE_GROUPS][STRETCH_BLOCKS * 2 * PACK_LANES];
-    codes c[TILE_GROUPS];
-    for (int j = 0; j < TILE_GROUPS; j++)
-        c[j] = (codes){q[j], sc[j], mn[j]};
-    /* One expansion of few rows should not leave L1; a large one is used again and again. */
-    int32_t stretch = s->n <= TILE_ROWS ? 8 : STRETCH_BLOCKS;
-    for (int32_t b = 0; b < w->n_in / 32; b += stretch) {
-        int32_t n = w->n_in / 32 - b < stretch ? w->n_in / 32 - b : stretch;
-        for (int j = 0; j < TILE_GROUPS; j++)
-            kern->expand(kind, group[j] + (size_t)(b / kind->n_blocks) * (size_t)kind->super_bytes,
-                         n, q[j], sc[j], mn[j]);
-        for (int32_t r = 0; r < s->n; r += TILE_ROWS) {
-            int32_t n_rows = s->n - r < TILE_ROWS ? s->n - r : TILE_ROWS;
-            const xblock *xs[TILE_ROWS];
+static void float_sums(const panel_job *j, float *acc)
+{
+    size_t lane = j->type == NUM_F32 ? 4 : 2;
+    int32_t n_in = j->w->n_in, n_rows_all = j->s->n;
+    for (int32_t i = 0; i < n_in; i += STRETCH_FLOATS) {
+        int32_t n = n_in - i < STRETCH_FLOATS ? n_in - i : STRETCH_FLOATS;
+        const void *at[TILE_GROUPS];
+        for (int g = 0; g < TILE_GROUPS; g++)
+            at[g] = j->group[g] + (size_t)i * PACK_LANES * lane;
+        for (int32_t r = 0; r < n_rows_all; r += TILE_ROWS) {
+            int32_t n_rows = n_rows_all - r < TILE_ROWS ? n_rows_all - r : TILE_ROWS;
+            const float *xs[TILE_ROWS];
+            float part_acc[TILE_ROWS * TILE_COLS] = {0};
             for (int32_t a = 0; a < n_rows; a++)
-                xs[a] =
-                    (const xblock *)(const void *)(x + (size_t)(span_row(s, r + a) / s->x_share) *
-                                                           x_row_bytes) +
-                    b;
-            kern->code_tile(kind, c, n, xs, n_rows, acc + (size_t)r * TILE_COLS);
+                xs[a] = (const float *)x_row(j, r + a) + i;
+            j->m->c->k->float_tile(j->type, at, n, xs, n_rows, part_acc);
+            for (int32_t a = 0; a < n_rows * TILE_COLS; a++)
+                acc[(size_t)r * TILE_COLS + (size_t)a] += part_acc[a];
         }
     }
 }
 
-static void panel_rows(const product *m, int32_t k, int32_t panel, const row_span *s,
-                       int32_t thread)
+/* Codes taken apart once for all rows, a stretch of inputs at a time. */
+static void code_sums(const panel_job *j, float *acc)
+{
+    _Alignas(64) uint8_t q[TILE_GROUPS][STRETCH_BLOCKS * PACK_CODES];
+    _Alignas(64) float sc[TILE_GROUPS][STRETCH_BLOCKS * 2 * PACK_LANES];
+    _Alignas(64) float mn[TILE_GROUPS][STRETCH_BLOCKS * 2 * PACK_LANES];
+    const cpu_kernels *kern = j->m->c->k;
+    int32_t n_blocks = j->w->n_in / 32, n_rows_all = j->s->n;
+    codes c[TILE_GROUPS];
+    for (int g = 0; g < TILE_GROUPS; g++)
+        c[g] = (codes){q[g], sc[g], mn[g]};
+    /* One expansion of few rows should not leave L1; a large one is used again and again. */
+    int32_t stretch = n_rows_all <= TILE_ROWS ? 8 : STRETCH_BLOCKS;
+    for (int32_t b = 0; b < n_blocks; b += stretch) {
+        int32_t n = n_blocks - b < stretch ? n_blocks - b : stretch;
+        size_t at = (size_t)(b / j->kind->n_blocks) * (size_t)j->kind->super_bytes;
+        for (int g = 0; g < TILE_GROUPS; g++)
+            kern->expand(j->kind, j->group[g] + at, n, q[g], sc[g], mn[g]);
+        for (int32_t r = 0; r < n_rows_all; r += TILE_ROWS) {
+            int32_t n_rows = n_rows_all - r < TILE_ROWS ? n_rows_all - r : TILE_ROWS;
+            const xblock *xs[TILE_ROWS];
+            for (int32_t a = 0; a < n_rows; a++)
+                xs[a] = (const xblock *)x_row(j, r + a) + b;
+            kern->code_tile(j->kind, c, n, xs, n_rows, acc + (size_t)r * TILE_COLS);
+        }
+    }
+}
+
+/* acc[n][32] = the panel's outputs for the rows of the job */
+static void panel_sums(panel_job *j, int64_t o, float *acc)
+{
+    const cpu_kernels *kern = j->m->c->k;
+    find_groups(j, o);
+    memset(acc, 0, (size_t)j->s->n * TILE_COLS * sizeof(float));
+    if (!j->kind) {
+        float_sums(j, acc);
+    } else if (j->s->n <= kern->packed_rows) {
+        const xblock *xs[TILE_ROWS];
+        for (int32_t a = 0; a < j->s->n; a++)
+            xs[a] = x_row(j, a);
+        kern->packed_tile(j->kind, j->group, j->w->n_in / 32, xs, j->s->n, acc);
+    } else {
+        code_sums(j, acc);
+    }
+}
+
+/* n panels from panel p0 on, for rows whose sums fit. Part by part: a few rows take a panel in
+ * microseconds, and going to and fro between two weights would break either's run through memory.
+ */
+static void panels_rows(const product *m, int32_t k, int32_t p0, int32_t n, const row_span *s,
+                        int32_t thread)
 {
     _Alignas(64) float acc[2][ROWS_MAX * TILE_COLS];
-    int32_t o = panel * TILE_COLS, n = m->n_out - o < TILE_COLS ? m->n_out - o : TILE_COLS;
-    for (int part = 0; part < m->n_parts; part++)
-        panel_sums(m, part, k, panel, s, thread, acc[part]);
-    for (int32_t i = 0; i < s->n; i++) {
-        float *y = m->y + (size_t)span_row(s, i) * m->y_stride + o;
-        const float *a = acc[0] + (size_t)i * TILE_COLS;
-        if (m->n_parts == 2)
-            m->c->k->gelu_mul(y, a, acc[1] + (size_t)i * TILE_COLS, n);
-        else
-            memcpy(y, a, (size_t)n * sizeof(float));
+    size_t panel_acc = (size_t)s->n * TILE_COLS;
+    for (int part = 0; part < m->n_parts; part++) {
+        panel_job j = part_of(m, part, s, k, thread);
+        for (int32_t p = 0; p < n; p++)
+            panel_sums(&j, m->first[part] + (int64_t)(p0 + p) * TILE_COLS,
+                       acc[part] + (size_t)p * panel_acc);
+    }
+    for (int32_t p = 0; p < n; p++) {
+        int32_t o = (p0 + p) * TILE_COLS, n_o = m->n_out - o < TILE_COLS ? m->n_out - o : TILE_COLS;
+        for (int32_t i = 0; i < s->n; i++) {
+            float *y = m->y + (size_t)span_row(s, i) * m->y_stride + o;
+            size_t at = (size_t)p * panel_acc + (size_t)i * TILE_COLS;
+            if (m->n_parts == 2)
+                m->c->k->gelu_mul(y, acc[0] + at, acc[1] + at, n_o);
+            else
+                memcpy(y, acc[0] + at, (size_t)n_o * sizeof(float));
+        }
     }
 }
 
@@ -208,7 +251,14 @@ static void panel_task(void *arg, int32_t chunk, int32_t thread)
         s.list = m->list + m->from[which];
         s.n = m->from[which + 1] - m->from[which];
     }
-    for (int32_t panel = p0; panel < m->n_panels && panel < p0 + m->panels_per_task; panel++) {
+    int32_t end = p0 + m->panels_per_task < m->n_panels ? p0 + m->panels_per_task : m->n_panels;
+    if (s.n <= TILE_ROWS) {
+        int32_t most = ROWS_MAX / s.n;
+        for (int32_t p = p0; p < end; p += most)
+            panels_rows(m, k, p, end - p < most ? end - p : most, &s, thread);
+        return;
+    }
+    for (int32_t panel = p0; panel < end; panel++) {
         /* Blocks of rows of about equal length, whole tiles but the last. */
         int32_t n_blocks = (s.n + ROWS_MAX - 1) / ROWS_MAX;
         int32_t per = (s.n + n_blocks - 1) / n_blocks;
@@ -218,7 +268,7 @@ static void panel_task(void *arg, int32_t chunk, int32_t thread)
             b.n = s.n - r < per ? s.n - r : per;
             b.r0 = r;
             b.list = s.list ? s.list + r : NULL;
-            panel_rows(m, k, panel, &b, thread);
+            panels_rows(m, k, panel, 1, &b, thread);
         }
     }
 }

@@ -90,22 +90,29 @@ static void k_softcap(float *x, float cap, int32_t n)
     EACH(n, PUT(x, vf_set(cap) * vf_tanh(AT(x) / vf_set(cap))));
 }
 
+/* x[i..] with -inf for what is missing; whole vectors are the rule. */
+INLINE vf or_hidden(const float *x, int32_t left)
+{
+    vf v = vf_set(-INFINITY);
+    if (left >= VL)
+        return vf_load(x);
+    memcpy(&v, x, (size_t)left * sizeof(float));
+    return v;
+}
+
 static float k_softmax(float *x, int32_t n, float *top)
 {
     vf m = vf_set(-INFINITY), total = {0};
-    for (int32_t i = 0; i < n; i += VL) {
-        vf v = vf_set(-INFINITY);
-        memcpy(&v, x + i, (size_t)(n - i < VL ? n - i : VL) * sizeof(float));
-        m = vf_max(v, m);
-    }
+    for (int32_t i = 0; i < n; i += VL)
+        m = vf_max(or_hidden(x + i, n - i), m);
     *top = vf_top(m);
     vf ref = vf_set(*top == -INFINITY ? 0.0f : *top);
     for (int32_t i = 0; i < n; i += VL) {
-        int32_t left = n - i < VL ? n - i : VL;
-        vf v = vf_set(-INFINITY);
-        memcpy(&v, x + i, (size_t)left * sizeof(float));
-        v = vf_exp(v - ref);
-        memcpy(x + i, &v, (size_t)left * sizeof(float));
+        vf v = vf_exp(or_hidden(x + i, n - i) - ref);
+        if (n - i >= VL)
+            vf_store(x + i, v);
+        else
+            vf_store_n(x + i, v, n - i);
         total += v;
     }
     return vf_sum(total);

@@ -74,6 +74,15 @@ INLINE vf vf_set(float x)
     return (vf){x, x, x, x};
 #endif
 }
+/* Makes the compiler hold v in a register, where it would rather load it again for each use. */
+INLINE void vf_keep(vf *v)
+{
+#if VL >= 8
+    __asm__("" : "+v"(*v));
+#else
+    (void)v;
+#endif
+}
 INLINE vi vi_set(int32_t x)
 {
     return (vi)((vf)vf_set(0) != vf_set(0)) + x;
