@@ -1,0 +1,92 @@
+/* fuzz_grammar.c - grammars from outside.
+ *
+ *     kind | source | 0 | text
+ *
+ * kind 0: GBNF, 1: a JSON schema, 2: tools. A source is refused with a sentence or compiled; then
+ * the text is followed as far as it goes, and at every step the mask agrees with what is accepted.
+ */
+#include "fuzz/fuzz.h"
+#include "text/grammar_int.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void check(bool ok, const char *what)
+{
+    if (!ok) {
+        fprintf(stderr, "%s\n", what);
+        abort();
+    }
+}
+
+static const token_tree *small_tree(void)
+{
+    static token_tree *t;
+    static char byte[256];
+    static const char *const words[] = {"\"a",      "\": ", "{\"",   "[1",
+                                        "\xC3\xA9", "tru",  "\",\"", "  "};
+    tree_token tok[256 + 9];
+    err e = {0};
+    if (t)
+        return t;
+    for (int i = 0; i < 256; i++) {
+        byte[i] = (char)i;
+        tok[i] = (tree_token){&byte[i], 1, false};
+    }
+    for (int i = 0; i < 8; i++)
+        tok[256 + i] = (tree_token){words[i], strlen(words[i]), false};
+    tok[264] = (tree_token){NULL, 0, true};
+    check(!token_tree_build(&t, tok, 265, &e), e.text);
+    return t;
+}
+
+static void follow(const grammar *g, const uint8_t *text, size_t n)
+{
+    matcher *m;
+    grammar_run r;
+    err e = {0};
+    bool ok = true;
+    if (matcher_open(&m, g, small_tree(), &e)) { /* the bytes have no markers */
+        check(*e.text, "refused without a sentence");
+        return;
+    }
+    if (grammar_begin(&r, m, &e)) {
+        check(*e.text, "refused without a sentence");
+        matcher_close(m);
+        return;
+    }
+    for (size_t i = 0; i < n && i < 64 && ok; i++) {
+        const uint64_t *bits;
+        int32_t n_allowed;
+        if (grammar_mask(&r, &bits, &n_allowed, &e))
+            break;
+        bool allowed = bits[text[i] >> 6] >> (text[i] & 63) & 1;
+        bool end = bits[264 >> 6] >> (264 & 63) & 1;
+        check(end == grammar_may_end(&r), "the end is not where it is");
+        if (grammar_accept(&r, text[i], &ok, &e))
+            break;
+        check(ok == allowed, "the mask is not what is accepted");
+    }
+    grammar_end(&r);
+    matcher_close(m);
+}
+
+FUZZ(grammar)
+{
+    if (!n)
+        return;
+    uint8_t kind = *data++;
+    const char *s = (const char *)data, *cut = memchr(data, 0, --n);
+    size_t len = cut ? (size_t)(cut - s) : n;
+    grammar *g = NULL;
+    err e = {0};
+    status st;
+    if (len > 4096)
+        return;
+    st = grammar_from_gbnf_after(&g, s, len, (grammar_thought)(kind / 3 % 3), &e);
+    check(!st == !!g && (!st || *e.text), "refused without a sentence");
+    if (g && cut)
+        follow(g, (const uint8_t *)cut + 1, n - len - 1);
+    grammar_close(g);
+}

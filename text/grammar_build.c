@@ -1,0 +1,616 @@
+/* grammar_build.c - rules to deterministic automata.
+ *
+ * Each frame is built twice: first as a graph with empty steps, the textbook way, then by the
+ * subset construction. Calls of other frames and special tokens are symbols like bytes; so inside
+ * a frame everything is deterministic, and matching has more than one reading only where calls
+ * compete with each other or with bytes.
+ *
+ *     expression --draw--> sketch (points, lines, empty lines) --determine--> nodes and arcs
+ */
+#include "text/grammar_int.h"
+#include "base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { LINE_EMPTY, LINE_BYTES, LINE_SPECIAL, LINE_CALL };
+enum { FEW_SLOTS = 256 };
+
+typedef struct line {
+    int32_t kind, to, next; /* next line of the same point, -1 */
+    int32_t a, b, c;        /* BYTES: lo, hi. SPECIAL: which. CALL: rule, min, max */
+} line;
+
+/* The part of a sketch that a rule's copy fills. */
+typedef struct instance {
+    int32_t rule, in, out;
+} instance;
+
+typedef struct subset {
+    int32_t at, n; /* into members */
+} subset;
+
+typedef struct work {
+    rules r;
+    grammar *g;
+    gx_builder *b;
+    /* The sketch of the frame at hand. */
+    int32_t *point; /* first line, -1 */
+    int32_t n_points, cap_points;
+    line *line;
+    int32_t n_lines, cap_lines;
+    int32_t out;           /* its last point */
+    uint32_t *seen, epoch; /* [cap_points]: visited by the closure of this epoch */
+    int32_t *todo;         /* [cap_points] */
+    /* Its subsets; subset i is node base + i. */
+    subset *set;
+    int32_t n_sets, cap_sets, base;
+    int32_t *member;
+    int32_t n_members, cap_members;
+    int32_t *slot; /* hash of subsets: index + 1 */
+    int32_t n_slots;
+    /* Frames, in the order they were asked for: rules. */
+    int32_t *frame;
+    int32_t n_frames, cap_frames;
+    int32_t cap_nodes, cap_arcs, cap_specials, cap_calls;
+} work;
+
+/* Makes room for one more. */
+static bool room(work *w, void **at, int32_t n, int32_t *cap, size_t size)
+{
+    if (w->b->st)
+        return false;
+    if (n < *cap)
+        return true;
+    int32_t more = *cap ? *cap * 2 : 64;
+    void *p = mem_realloc(*at, (size_t)more, size);
+    if (!p) {
+        w->b->st = E_MEMORY;
+        err_memory(w->b->e, "a grammar's automaton", (size_t)more * size);
+        return false;
+    }
+    *at = p;
+    *cap = more;
+    return true;
+}
+
+/* ---- Sketches ---- */
+
+static int32_t new_point(work *w)
+{
+    int32_t cap = w->cap_points;
+    if (w->n_points >= 4 * GRAMMAR_MAX_NODES)
+        gx_fail(w->b, E_LIMIT, "the grammar is too large: one of its parts has more than %d places",
+                4 * GRAMMAR_MAX_NODES);
+    if (!room(w, (void **)&w->point, w->n_points, &w->cap_points, sizeof *w->point))
+        return 0;
+    if (cap != w->cap_points) {
+        size_t n = (size_t)w->cap_points;
+        uint32_t *seen = mem_realloc(w->seen, n, sizeof *seen);
+        w->seen = seen ? seen : w->seen;
+        int32_t *todo = mem_realloc(w->todo, n, sizeof *todo);
+        w->todo = todo ? todo : w->todo;
+        if (!seen || !todo) {
+            w->cap_points = cap;
+            gx_fail(w->b, E_MEMORY, "no memory for a grammar's automaton");
+            return 0;
+        }
+        memset(w->seen + cap, 0, (n - (size_t)cap) * sizeof *seen);
+    }
+    w->point[w->n_points] = -1;
+    return w->n_points++;
+}
+
+static void draw_line(work *w, int32_t from, line l)
+{
+    if (!rules_tick(&w->r, 1) ||
+        !room(w, (void **)&w->line, w->n_lines, &w->cap_lines, sizeof *w->line))
+        return;
+    l.next = w->point[from];
+    w->line[w->n_lines] = l;
+    w->point[from] = w->n_lines++;
+}
+
+static void draw_empty(work *w, int32_t from, int32_t to)
+{
+    draw_line(w, from, (line){.kind = LINE_EMPTY, .to = to});
+}
+
+static void draw_byte(work *w, int32_t from, int32_t lo, int32_t hi, int32_t to)
+{
+    draw_line(w, from, (line){.kind = LINE_BYTES, .to = to, .a = lo, .b = hi});
+}
+
+static int utf8_bytes(uint32_t cp, uint8_t out[4])
+{
+    if (cp < 0x80) {
+        out[0] = (uint8_t)cp;
+        return 1;
+    }
+    int n = cp < 0x800 ? 2 : cp < 0x10000 ? 3 : 4;
+    for (int i = n - 1; i > 0; i--, cp >>= 6)
+        out[i] = (uint8_t)(0x80 | (cp & 63));
+    out[0] = (uint8_t)((n == 2 ? 0xC0 : n == 3 ? 0xE0 : 0xF0) | cp);
+    return n;
+}
+
+/* Characters lo..hi, none of them surrogates and all of one length: cut until the bytes of lo and
+ * hi bound a box, of which any combination is in the range. */
+static void draw_same_length(work *w, uint32_t lo, uint32_t hi, int32_t from, int32_t to)
+{
+    uint8_t a[4], z[4];
+    int n = utf8_bytes(lo, a);
+    for (int i = 1; i < n; i++) {
+        uint32_t mask = (1u << (6 * i)) - 1;
+        if ((lo & ~mask) == (hi & ~mask))
+            continue;
+        if (lo & mask) {
+            draw_same_length(w, lo, lo | mask, from, to);
+            draw_same_length(w, (lo | mask) + 1, hi, from, to);
+            return;
+        }
+        if ((hi & mask) != mask) {
+            draw_same_length(w, lo, (hi & ~mask) - 1, from, to);
+            draw_same_length(w, hi & ~mask, hi, from, to);
+            return;
+        }
+    }
+    utf8_bytes(hi, z);
+    for (int i = 0; i < n; i++) {
+        int32_t next = i == n - 1 ? to : new_point(w);
+        draw_byte(w, from, a[i], z[i], next);
+        from = next;
+    }
+}
+
+static void draw_chars(work *w, uint32_t lo, uint32_t hi, int32_t from, int32_t to)
+{
+    /* Where lengths change, and the surrogates, which no text has. */
+    static const uint32_t part[][2] = {
+        {0, 0x7F}, {0x80, 0x7FF}, {0x800, 0xD7FF}, {0xE000, 0xFFFF}, {0x10000, 0x10FFFF}};
+    for (int i = 0; i < 5 && !w->b->st; i++) {
+        uint32_t a = lo > part[i][0] ? lo : part[i][0], z = hi < part[i][1] ? hi : part[i][1];
+        if (a <= z)
+            draw_same_length(w, a, z, from, to);
+    }
+}
+
+/* Well-formed text without words: one point per prefix of a word (Aho-Corasick), every step but
+ * the one that completes a word. Words are ASCII, so other characters lead back to the start. */
+static void draw_without(work *w, const gx *x, int32_t from, int32_t to)
+{
+    enum { MAX = 128 }; /* prefixes: words are chat markers */
+    char prefix[MAX][32];
+    int32_t at[MAX], n = 1, multi = new_point(w);
+    prefix[0][0] = 0;
+    for (int32_t i = 0; i < x->n; i++)
+        for (size_t k = 1; k < strlen(x->word[i]); k++) {
+            char p[32] = {0};
+            int32_t same = 0;
+            if (k >= sizeof p || n == MAX) {
+                gx_fail(w->b, E_LIMIT, "a grammar excludes too many or too long words");
+                return;
+            }
+            memcpy(p, x->word[i], k);
+            for (int32_t j = 0; j < n; j++)
+                same |= !strcmp(prefix[j], p);
+            if (!same)
+                memcpy(prefix[n++], p, sizeof p);
+        }
+    for (int32_t i = 0; i < n; i++) {
+        at[i] = new_point(w);
+        draw_empty(w, at[i], multi);
+        draw_empty(w, at[i], to);
+    }
+    draw_empty(w, from, at[0]);
+    draw_chars(w, 0x80, 0x10FFFF, multi, at[0]);
+    for (int32_t i = 0; i < n && !w->b->st; i++)
+        for (int c = 0; c < 128; c++) {
+            /* The longest end of prefix + c that begins a word; a whole word ends it. */
+            char s[40];
+            size_t len = strlen(prefix[i]);
+            int32_t best = 0;
+            bool whole = false;
+            memcpy(s, prefix[i], len);
+            s[len++] = (char)c;
+            s[len] = 0;
+            for (int32_t j = 0; j < x->n && c; j++) {
+                size_t wn = strlen(x->word[j]);
+                whole |= wn <= len && !memcmp(s + len - wn, x->word[j], wn);
+            }
+            for (int32_t j = 1; j < n && c; j++) {
+                size_t pn = strlen(prefix[j]);
+                if (pn <= len && !memcmp(s + len - pn, prefix[j], pn) && pn > strlen(prefix[best]))
+                    best = j;
+            }
+            if (!whole)
+                draw_byte(w, at[i], c, c, at[best]);
+        }
+}
+
+static void draw(work *w, gx *x, int32_t from, int32_t to, const instance *in);
+
+static void draw_rule(work *w, int32_t rule, int32_t from, int32_t to, const instance *in)
+{
+    if (in && in->rule == rule && to == in->out && w->r.info[rule].tail) {
+        draw_empty(w, from, in->in);
+    } else if (w->r.info[rule].copied) {
+        instance copy = {.rule = rule, .in = new_point(w), .out = to};
+        draw_empty(w, from, copy.in);
+        draw(w, w->b->rule[rule].body, copy.in, to, &copy);
+    } else {
+        draw_line(w, from, (line){.kind = LINE_CALL, .to = to, .a = rule, .b = 1, .c = 1});
+    }
+}
+
+static void draw_repeat(work *w, gx *x, int32_t from, int32_t to, const instance *in)
+{
+    gx *body = x->part[0];
+    int32_t min = x->min, max = x->max;
+    bool out = gx_written_out(&w->r, x);
+    if (gx_nullable(&w->r, body))
+        min = 0; /* the same texts, and no empty rounds to count */
+    if (!out) {
+        int32_t next = max < 0 ? new_point(w) : to, rule = rules_frame_of(&w->r, body);
+        draw_line(
+            w, from,
+            (line){.kind = LINE_CALL, .to = next, .a = rule, .b = min, .c = max < 0 ? min : max});
+        if (max >= 0)
+            return;
+        from = next;
+        min = 0;
+    }
+    if (max == 1) {
+        if (!min)
+            draw_empty(w, from, to);
+        draw(w, body, from, to, in); /* in: `to` may be the end of the rule */
+        return;
+    }
+    for (int32_t i = 0; i < (max < 0 ? min : max) && !w->b->st; i++) {
+        int32_t next = new_point(w);
+        if (i >= min)
+            draw_empty(w, from, to);
+        draw(w, body, from, next, NULL);
+        from = next;
+    }
+    if (max < 0) {
+        int32_t loop = new_point(w);
+        draw_empty(w, from, loop);
+        draw(w, body, loop, loop, NULL);
+        from = loop;
+    }
+    draw_empty(w, from, to);
+}
+
+/* Paths from `from` to `to` that spell x. Adds no way into from nor out of to. */
+static void draw(work *w, gx *x, int32_t from, int32_t to, const instance *in)
+{
+    if (!rules_tick(&w->r, 1))
+        return;
+    switch (x->kind) {
+    case GX_SEQ:
+        for (int32_t i = 0; i < x->n; i++) {
+            int32_t next = i == x->n - 1 ? to : new_point(w);
+            draw(w, x->part[i], from, next, in);
+            from = next;
+        }
+        if (!x->n)
+            draw_empty(w, from, to);
+        break;
+    case GX_ALT:
+        for (int32_t i = 0; i < x->n; i++)
+            draw(w, x->part[i], from, to, in);
+        break;
+    case GX_BYTES:
+        for (size_t i = 0; i < x->n_bytes; i++) {
+            int32_t next = i == x->n_bytes - 1 ? to : new_point(w);
+            draw_byte(w, from, (uint8_t)x->s[i], (uint8_t)x->s[i], next);
+            from = next;
+        }
+        if (!x->n_bytes)
+            draw_empty(w, from, to);
+        break;
+    case GX_SET:
+        for (int32_t i = 0; i < x->n; i++)
+            draw_chars(w, x->range[i].lo, x->range[i].hi, from, to);
+        break;
+    case GX_SPECIAL:
+        draw_line(w, from, (line){.kind = LINE_SPECIAL, .to = to, .a = x->rule});
+        break;
+    case GX_RULE:
+        draw_rule(w, x->rule, from, to, in);
+        break;
+    case GX_REPEAT:
+        draw_repeat(w, x, from, to, in);
+        break;
+    case GX_WITHOUT:
+        draw_without(w, x, from, to);
+        break;
+    }
+}
+
+/* ---- Subsets ---- */
+
+static int by_int(const void *a, const void *b)
+{
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Adds what empty lines reach from p to the members being gathered. Points that only have empty
+ * lines are passed through: two subsets that differ in those alone are one node. */
+static void close_over(work *w, int32_t p)
+{
+    int32_t n = 0;
+    if (w->seen[p] == w->epoch)
+        return;
+    w->seen[p] = w->epoch;
+    w->todo[n++] = p;
+    while (n && !w->b->st) {
+        bool matters;
+        p = w->todo[--n];
+        matters = p == w->out;
+        for (int32_t l = w->point[p]; l >= 0; l = w->line[l].next) {
+            int32_t to = w->line[l].to;
+            if (w->line[l].kind != LINE_EMPTY) {
+                matters = true;
+            } else if (w->seen[to] != w->epoch) {
+                w->seen[to] = w->epoch;
+                w->todo[n++] = to;
+            }
+            rules_tick(&w->r, 1);
+        }
+        if (matters &&
+            room(w, (void **)&w->member, w->n_members, &w->cap_members, sizeof *w->member))
+            w->member[w->n_members++] = p;
+    }
+}
+
+static bool grow_slots(work *w)
+{
+    int32_t n = w->n_slots ? w->n_slots * 2 : FEW_SLOTS;
+    int32_t *slot = mem_calloc((size_t)n, sizeof *slot);
+    if (!slot) {
+        gx_fail(w->b, E_MEMORY, "no memory for a grammar's automaton");
+        return false;
+    }
+    mem_free(w->slot);
+    w->slot = slot;
+    w->n_slots = n;
+    return true;
+}
+
+static uint32_t hash_ints(const int32_t *v, int32_t n)
+{
+    uint64_t h = 1469598103934665603u;
+    for (int32_t i = 0; i < n; i++)
+        h = (h ^ (uint32_t)v[i]) * 1099511628211u;
+    return (uint32_t)(h ^ h >> 32);
+}
+
+static int32_t *find_slot(work *w, const int32_t *v, int32_t n)
+{
+    for (uint32_t i = hash_ints(v, n);; i++) {
+        int32_t *slot = &w->slot[i & (uint32_t)(w->n_slots - 1)];
+        const subset *s = *slot ? &w->set[*slot - 1] : NULL;
+        if (!s || (s->n == n && !memcmp(w->member + s->at, v, (size_t)n * sizeof *v)))
+            return slot;
+    }
+}
+
+/* The node of the members gathered since `from`; made when it is new. */
+static int32_t node_of(work *w, int32_t from)
+{
+    int32_t n = w->n_members - from;
+    if (w->b->st)
+        return 0;
+    qsort(w->member + from, (size_t)n, sizeof *w->member, by_int);
+    if (w->n_sets * 2 >= w->n_slots) {
+        if (!grow_slots(w))
+            return 0;
+        for (int32_t i = 0; i < w->n_sets; i++)
+            *find_slot(w, w->member + w->set[i].at, w->set[i].n) = i + 1;
+    }
+    int32_t *slot = find_slot(w, w->member + from, n);
+    if (*slot) {
+        w->n_members = from;
+        return w->base + *slot - 1;
+    }
+    if (w->base + w->n_sets >= GRAMMAR_MAX_NODES)
+        gx_fail(w->b, E_LIMIT, "the grammar is too complex: its automata need more than %d nodes",
+                GRAMMAR_MAX_NODES);
+    if (!room(w, (void **)&w->set, w->n_sets, &w->cap_sets, sizeof *w->set))
+        return 0;
+    w->set[w->n_sets] = (subset){from, n};
+    *slot = ++w->n_sets;
+    return w->base + w->n_sets - 1;
+}
+
+/* Where the subset's lines of this kind and these numbers lead; for bytes, those that hold a. */
+static int32_t target(work *w, subset s, const line *like)
+{
+    int32_t from = w->n_members;
+    w->epoch++;
+    for (int32_t i = 0; i < s.n && rules_tick(&w->r, 1); i++)
+        for (int32_t l = w->point[w->member[s.at + i]]; l >= 0; l = w->line[l].next) {
+            const line *x = &w->line[l];
+            bool same =
+                x->kind == like->kind &&
+                (x->kind == LINE_BYTES ? x->a <= like->a && like->a <= x->b
+                                       : x->a == like->a && x->b == like->b && x->c == like->c);
+            rules_tick(&w->r, 1);
+            if (same)
+                close_over(w, x->to);
+        }
+    return node_of(w, from);
+}
+
+static void put_bytes(work *w, subset s)
+{
+    grammar *g = w->g;
+    bool edge[257] = {0}, any[256] = {0};
+    int32_t first = g->n_arcs;
+    for (int32_t i = 0; i < s.n; i++)
+        for (int32_t l = w->point[w->member[s.at + i]]; l >= 0; l = w->line[l].next) {
+            const line *x = &w->line[l];
+            if (x->kind != LINE_BYTES)
+                continue;
+            edge[x->a] = edge[x->b + 1] = true;
+            memset(any + x->a, 1, (size_t)(x->b - x->a + 1));
+            rules_tick(&w->r, 1);
+        }
+    for (int32_t lo = 0, hi; lo < 256 && !w->b->st; lo = hi + 1) {
+        for (hi = lo; hi < 255 && !edge[hi + 1]; hi++)
+            ;
+        if (!any[lo])
+            continue;
+        int32_t to = target(w, s, &(line){.kind = LINE_BYTES, .a = lo});
+        g_arc *last = g->n_arcs > first ? &g->arc[g->n_arcs - 1] : NULL;
+        if (last && last->to == to && last->hi + 1 == lo)
+            last->hi = (uint8_t)hi;
+        else if (room(w, (void **)&g->arc, g->n_arcs, &w->cap_arcs, sizeof *g->arc))
+            g->arc[g->n_arcs++] = (g_arc){(uint8_t)lo, (uint8_t)hi, to};
+    }
+}
+
+static void want_frame(work *w, int32_t rule)
+{
+    if (w->r.info[rule].wanted ||
+        !room(w, (void **)&w->frame, w->n_frames, &w->cap_frames, sizeof *w->frame))
+        return;
+    w->r.info[rule].wanted = true;
+    w->frame[w->n_frames++] = rule;
+}
+
+static void put_symbols(work *w, subset s, g_node *node)
+{
+    grammar *g = w->g;
+    for (int32_t i = 0; i < s.n; i++)
+        for (int32_t l = w->point[w->member[s.at + i]]; l >= 0 && !w->b->st; l = w->line[l].next) {
+            line x = w->line[l];
+            bool known = false;
+            if (x.kind == LINE_SPECIAL) {
+                for (int32_t k = node->special; k < g->n_special_arcs; k++)
+                    known |= g->special[k].special == x.a;
+                if (known || !room(w, (void **)&g->special, g->n_special_arcs, &w->cap_specials,
+                                   sizeof *g->special))
+                    continue;
+                g->special[g->n_special_arcs] = (g_special){x.a, target(w, s, &x)};
+                g->n_special_arcs++;
+            } else if (x.kind == LINE_CALL) {
+                for (int32_t k = node->call; k < g->n_calls && rules_tick(&w->r, 1); k++)
+                    known |=
+                        g->call[k].entry == x.a && g->call[k].min == x.b && g->call[k].max == x.c;
+                if (known ||
+                    !room(w, (void **)&g->call, g->n_calls, &w->cap_calls, sizeof *g->call))
+                    continue;
+                want_frame(w, x.a);
+                g->call[g->n_calls] = (g_call){x.a, x.b, x.c, target(w, s, &x)};
+                g->n_calls++;
+            }
+        }
+}
+
+static void put_node(work *w, int32_t i)
+{
+    grammar *g = w->g;
+    subset s = w->set[i];
+    g_node node = {.arc = g->n_arcs, .special = g->n_special_arcs, .call = g->n_calls};
+    for (int32_t k = 0; k < s.n; k++)
+        node.flags |= w->member[s.at + k] == w->out ? NODE_FINAL : 0;
+    put_bytes(w, s);
+    put_symbols(w, s, &node);
+    node.n_arcs = g->n_arcs - node.arc;
+    node.n_specials = g->n_special_arcs - node.special;
+    node.n_calls = g->n_calls - node.call;
+    if (room(w, (void **)&g->node, g->n_nodes, &w->cap_nodes, sizeof *g->node))
+        g->node[g->n_nodes++] = node;
+}
+
+static void build_frame(work *w, int32_t rule)
+{
+    w->n_points = w->n_lines = w->n_sets = w->n_members = 0;
+    if (w->n_slots > FEW_SLOTS)
+        w->n_slots = FEW_SLOTS; /* most frames are small, and there may be thousands */
+    if (w->n_slots)
+        memset(w->slot, 0, (size_t)w->n_slots * sizeof *w->slot);
+    w->epoch++;
+    w->base = w->g->n_nodes;
+    instance whole = {.rule = rule, .in = new_point(w)};
+    w->out = whole.out = new_point(w);
+    draw(w, w->b->rule[rule].body, whole.in, whole.out, &whole);
+    if (w->b->st)
+        return;
+    close_over(w, whole.in);
+    w->r.info[rule].entry = node_of(w, 0);
+    for (int32_t i = 0; i < w->n_sets && !w->b->st; i++)
+        put_node(w, i);
+}
+
+static void name_specials(work *w)
+{
+    grammar *g = w->g;
+    if (!w->b->n_specials)
+        return;
+    if (!(g->special_name = mem_calloc((size_t)w->b->n_specials, sizeof *g->special_name))) {
+        gx_fail(w->b, E_MEMORY, "no memory for a grammar's special tokens");
+        return;
+    }
+    for (int32_t i = 0; i < w->b->n_specials; i++)
+        strncpy(g->special_name[i], w->b->special[i], sizeof *g->special_name - 1);
+    g->n_specials = w->b->n_specials;
+}
+
+status grammar_build(grammar **out, gx_builder *b, gx *start)
+{
+    work w = {.b = b, .r = {.b = b}};
+    *out = NULL;
+    int32_t root = gx_new_rule(b, "(the text)");
+    if (!b->st)
+        b->rule[root].body = start;
+    if (!b->st && !(w.g = mem_calloc(1, sizeof *w.g)))
+        gx_fail(b, E_MEMORY, "no memory for a grammar");
+    if (!b->st && !rules_learn(&w.r, b)) {
+        want_frame(&w, root);
+        for (int32_t i = 0; i < w.n_frames && !b->st; i++)
+            build_frame(&w, w.frame[i]);
+        name_specials(&w);
+    }
+    if (!b->st) {
+        w.g->start = w.r.info[root].entry;
+        grammar_finish(w.g, &w.r, w.frame, w.n_frames);
+    }
+    mem_free(w.point);
+    mem_free(w.line);
+    mem_free(w.seen);
+    mem_free(w.todo);
+    mem_free(w.set);
+    mem_free(w.member);
+    mem_free(w.slot);
+    mem_free(w.frame);
+    rules_free(&w.r);
+    if (b->st)
+        grammar_close(w.g);
+    else
+        *out = w.g;
+    return b->st;
+}
+
+void grammar_close(grammar *g)
+{
+    if (!g)
+        return;
+    mem_free(g->special_name);
+    mem_free(g->call);
+    mem_free(g->special);
+    mem_free(g->arc);
+    mem_free(g->node);
+    mem_free(g);
+}
+
+size_t grammar_bytes(const grammar *g)
+{
+    return sizeof *g + (size_t)g->n_nodes * sizeof *g->node + (size_t)g->n_arcs * sizeof *g->arc +
+           (size_t)g->n_special_arcs * sizeof *g->special + (size_t)g->n_calls * sizeof *g->call +
+           (size_t)g->n_specials * sizeof *g->special_name;
+}

@@ -1,0 +1,221 @@
+/* grammar_int.h - expressions, and the automata they are compiled to.
+ *
+ * A source (GBNF, a JSON schema, tools) becomes expressions `gx` in a builder: a graph in one arena
+ * whose rules may refer to each other. grammar_build.c compiles each rule that cannot be copied
+ * into its users to one deterministic automaton (a frame) over bytes, special tokens and calls of
+ * other frames. grammar_match.c runs the frames with a stack.
+ *
+ * Builder calls never fail by themselves: the first error stays in the builder, and from then on
+ * they return an expression that may be used and means nothing.
+ */
+#ifndef TEXT_GRAMMAR_INT_H
+#define TEXT_GRAMMAR_INT_H
+
+#include "base/arena.h"
+#include "base/str.h"
+#include "text/grammar.h"
+
+typedef enum gx_kind {
+    GX_SEQ,     /* parts after each other; none: the empty text */
+    GX_ALT,     /* one of the parts; none: no text at all */
+    GX_BYTES,   /* these bytes */
+    GX_SET,     /* one character of these ranges */
+    GX_SPECIAL, /* one special token */
+    GX_RULE,    /* what a rule says */
+    GX_REPEAT,  /* part[0], min to max times */
+    GX_WITHOUT  /* well-formed text in which none of the words occurs */
+} gx_kind;
+
+typedef struct gx_range {
+    uint32_t lo, hi; /* code points, both included */
+} gx_range;
+
+typedef struct gx gx;
+struct gx {
+    gx_kind kind;
+    int32_t n;         /* parts, ranges or words */
+    gx **part;         /* SEQ, ALT, REPEAT */
+    const char *s;     /* BYTES */
+    size_t n_bytes;    /* BYTES */
+    gx_range *range;   /* SET: ascending, apart */
+    const char **word; /* WITHOUT: NUL-terminated */
+    int32_t rule;      /* RULE; of SPECIAL: the number of its name */
+    int32_t min, max;  /* REPEAT; max < 0: without end */
+    /* Found out by grammar_build.c. */
+    int32_t size;  /* nodes of its automaton, about; 0: not counted yet */
+    int32_t frame; /* rule made of this expression for counted repetition; -1 none */
+};
+
+typedef struct gx_rule {
+    const char *name; /* for messages */
+    gx *body;         /* NULL: used but not defined yet */
+} gx_rule;
+
+typedef struct gx_list {
+    gx **at;
+    int32_t n, cap;
+} gx_list;
+
+typedef struct gx_builder {
+    arena mem;
+    gx_rule *rule;
+    int32_t n_rules, cap_rules;
+    const char *special[GRAMMAR_MAX_SPECIALS];
+    int32_t n_specials;
+    status st;
+    err *e;
+} gx_builder;
+
+void gx_free(gx_builder *b);
+bool gx_fail(gx_builder *b, status st, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void *gx_alloc(gx_builder *b, size_t n, size_t size); /* NULL: out of memory, noted */
+
+gx *gx_bytes(gx_builder *b, const char *s, size_t n); /* copies */
+gx *gx_text(gx_builder *b, const char *s);
+gx *gx_special(gx_builder *b, const char *name);
+gx *gx_set(gx_builder *b, const gx_range *r, int32_t n, bool negate); /* any order, may overlap */
+gx *gx_repeat(gx_builder *b, gx *x, int32_t min, int32_t max);
+gx *gx_maybe(gx_builder *b, gx *x);
+gx *gx_without(gx_builder *b, const char *const *word, int32_t n);
+void gx_add(gx_builder *b, gx_list *l, gx *x);
+gx *gx_seq(gx_builder *b, const gx_list *l);
+gx *gx_alt(gx_builder *b, const gx_list *l);
+gx *gx_seq2(gx_builder *b, gx *x, gx *y);
+gx *gx_seq3(gx_builder *b, gx *x, gx *y, gx *z);
+gx *gx_alt2(gx_builder *b, gx *x, gx *y);
+int32_t gx_new_rule(gx_builder *b, const char *name); /* body NULL until set; name is copied */
+gx *gx_ref(gx_builder *b, int32_t rule);
+
+/* x with what may stand in front of it in an answer. */
+gx *gx_after_thought(gx_builder *b, grammar_thought thought, gx *x);
+/* Parses GBNF into the builder and returns a reference to root. */
+gx *gbnf_parse(gx_builder *b, const char *text, size_t n);
+/* A regular expression as JSON Schema's `pattern` has them, for the text of a string; json: as it
+ * is spelled between the quotes of JSON, else raw. where: for messages. */
+gx *regex_parse(gx_builder *b, const char *s, size_t n, bool json, const char *where);
+/* One character of a JSON string, in any of its spellings or (plain) in its usual one. */
+gx *json_char(gx_builder *b, bool plain);
+/* The character as it is spelled between quotes, in its usual spelling. NULL-free; see above. */
+void json_put_char(str *out, uint32_t cp);
+
+/* ---- Automata ---- */
+
+/* Bytes lo..hi lead to node `to`. */
+typedef struct g_arc {
+    uint8_t lo, hi;
+    int32_t to;
+} g_arc;
+
+typedef struct g_special {
+    int32_t special, to;
+} g_special;
+
+/* The frame whose first node is `entry`, min to max times, then on at `to`. */
+typedef struct g_call {
+    int32_t entry, min, max, to;
+} g_call;
+
+enum {
+    NODE_FINAL = 1,      /* the frame's text may end here */
+    NODE_LAST = 2,       /* final, and nothing leads on */
+    NODE_SAFE_LOOP = 4,  /* every safe character (token_tree) leads back here, or to a node for
+                            which that is so and from which the same tokens go on */
+    NODE_SAFE_CHAR = 8,  /* the entry of a frame that each safe character is a whole text of */
+    NODE_PRODUCTIVE = 16 /* building: some text leads from here to the end of the frame */
+};
+
+typedef struct g_node {
+    int32_t arc, n_arcs; /* ascending, apart */
+    int32_t special, n_specials;
+    int32_t call, n_calls;
+    int32_t flags;
+} g_node;
+
+struct grammar {
+    g_node *node;
+    g_arc *arc;
+    g_special *special;
+    g_call *call;
+    int32_t n_nodes, n_arcs, n_special_arcs, n_calls;
+    int32_t start; /* entry of the start frame */
+    uint8_t class_of[256];
+    int32_t n_classes;
+    char (*special_name)[64];
+    int32_t n_specials;
+};
+
+/* Compiles; start: what the whole text is. Frees nothing of b. */
+status grammar_build(grammar **g, gx_builder *b, gx *start);
+
+/* What is known of a rule before automata are built (grammar_rules.c). */
+typedef struct rule_info {
+    int32_t size;  /* nodes of its automaton, about, with all that is copied into it */
+    int32_t entry; /* first node of its frame; -1: it has none yet */
+    bool nullable; /* the empty text is one of its texts */
+    bool copied;   /* into its users: small, and recursive at most in its own last place */
+    bool tail;     /* refers to itself, in last places only: a loop */
+    bool wanted;   /* its frame is used */
+} rule_info;
+
+typedef struct rules {
+    gx_builder *b;
+    rule_info *info; /* [b->n_rules], grown with it */
+    int32_t cap;
+    uint64_t work;
+} rules;
+
+status rules_learn(rules *r, gx_builder *b);
+void rules_free(rules *r);
+bool rules_tick(rules *r, uint64_t steps); /* false: an error is noted, stop */
+bool gx_nullable(rules *r, const gx *x);
+int32_t gx_size(rules *r, gx *x);
+/* Is x (a REPEAT) to be written out, rather than counted while matching? */
+bool gx_written_out(rules *r, gx *x);
+/* The rule made of an expression that is repeated by counting. */
+int32_t rules_frame_of(rules *r, gx *x);
+
+/* grammar_trim.c. After all frames are built: what cannot be completed goes, left recursion is
+ * refused, and what makes matching quick is noted. frame [n_frames]: rules that have a frame. */
+status grammar_finish(grammar *g, rules *r, const int32_t *frame, int32_t n_frames);
+
+/* ---- token_tree ---- */
+
+/* The tree in preorder: the descendants of node i are i+1 .. end-1. */
+typedef struct tree_node {
+    uint32_t end;
+    uint32_t token; /* into order[]: the tokens that end here, up to the next node's */
+    uint16_t depth; /* 1: one byte */
+    uint8_t byte;
+    /* Every token below and here is made of whole safe characters only, this many at most; 255: is
+     * not, or has more. Safe: well-formed, not a control character, not one of " \ <. */
+    uint8_t safe;
+} tree_node;
+
+enum { SAFE_MAX = 64, UNSAFE = 255 };
+
+struct token_tree {
+    tree_node *node; /* [n_nodes + 1]; node 0 is the root, of depth 0 */
+    int32_t n_nodes;
+    int32_t *order;
+    int32_t n_order;
+    uint32_t *at; /* [n + 1] into bytes; of tokens that are not in the tree: empty */
+    char *bytes;
+    uint8_t *eog; /* [n] */
+    int32_t n, n_words, max_depth;
+    uint64_t *safe_mask[SAFE_MAX + 1]; /* [L]: tokens of at most L safe characters; owned by [0] */
+    int32_t safe_max;                  /* characters of the longest safe token; no more masks */
+    uint64_t *eog_mask;
+    const vocab *v; /* for special pieces; NULL: there are none */
+};
+
+/* One token as the tree is to know it. */
+typedef struct tree_token {
+    const char *s;
+    size_t n; /* 0: not matched by bytes */
+    bool eog;
+} tree_token;
+
+/* tok [n]. Texts are copied. */
+status token_tree_build(token_tree **t, const tree_token *tok, int32_t n, err *e);
+
+#endif

@@ -1,0 +1,327 @@
+/* grammar_trim.c - after the automata are built: checks, and notes for quick matching.
+ *
+ *   - A node from which no text leads to an end is taken out, so that whatever is still possible
+ *     while matching can be completed: no mask ever leads into a blind alley.
+ *   - Left recursion is refused: following it would never end.
+ *   - Bytes that no automaton tells apart share a class.
+ *   - Nodes at which any run of safe characters may stand are marked (see token_tree).
+ */
+#include "text/grammar_int.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+/* ---- Blind alleys ---- */
+
+static bool lives(const grammar *g, int32_t node)
+{
+    return g->node[node].flags & NODE_PRODUCTIVE;
+}
+
+static bool call_lives(const grammar *g, const g_call *c)
+{
+    return lives(g, c->to) && (c->min == 0 || lives(g, c->entry));
+}
+
+static bool leads_on(const grammar *g, const g_node *n)
+{
+    if (n->flags & NODE_FINAL)
+        return true;
+    for (int32_t i = 0; i < n->n_arcs; i++)
+        if (lives(g, g->arc[n->arc + i].to))
+            return true;
+    for (int32_t i = 0; i < n->n_specials; i++)
+        if (lives(g, g->special[n->special + i].to))
+            return true;
+    for (int32_t i = 0; i < n->n_calls; i++)
+        if (call_lives(g, &g->call[n->call + i]))
+            return true;
+    return false;
+}
+
+/* Entries are nodes already. Later nodes first: most lines lead to later ones. */
+static void find_living(grammar *g, rules *r)
+{
+    bool more = true;
+    while (more) {
+        more = false;
+        for (int32_t i = g->n_nodes - 1; i >= 0; i--) {
+            g_node *n = &g->node[i];
+            if (n->flags & NODE_PRODUCTIVE)
+                continue;
+            if (!rules_tick(r, 1 + (uint64_t)n->n_arcs / 8 + (uint64_t)n->n_calls))
+                return;
+            if (leads_on(g, n)) {
+                n->flags |= NODE_PRODUCTIVE;
+                more = true;
+            }
+        }
+    }
+}
+
+static void take_out_dead(grammar *g)
+{
+    for (int32_t i = 0; i < g->n_nodes; i++) {
+        g_node *n = &g->node[i];
+        int32_t k, m;
+        for (k = m = 0; k < n->n_arcs; k++)
+            if (lives(g, g->arc[n->arc + k].to))
+                g->arc[n->arc + m++] = g->arc[n->arc + k];
+        n->n_arcs = m;
+        for (k = m = 0; k < n->n_specials; k++)
+            if (lives(g, g->special[n->special + k].to))
+                g->special[n->special + m++] = g->special[n->special + k];
+        n->n_specials = m;
+        for (k = m = 0; k < n->n_calls; k++) {
+            g_call c = g->call[n->call + k];
+            if (!call_lives(g, &c))
+                continue;
+            if (!lives(g, c.entry))
+                c.max = 0; /* none of what may be left out */
+            g->call[n->call + m++] = c;
+        }
+        n->n_calls = m;
+        if (n->flags & NODE_FINAL && !n->n_arcs && !n->n_specials && !n->n_calls)
+            n->flags |= NODE_LAST;
+    }
+}
+
+/* ---- Left recursion ---- */
+
+typedef struct left {
+    grammar *g;
+    rules *r;
+    const int32_t *frame;
+    int32_t n_frames;
+    int32_t *frame_at; /* [n_nodes]: of entries, the frame's place in frame[]; -1 */
+    bool *nullable;    /* [n_frames] */
+    uint32_t *seen;    /* [n_nodes] */
+    uint32_t epoch;
+    int32_t *todo;                     /* [n_nodes] */
+    int32_t *edge, n_edges, cap_edges; /* frames entered before a byte was read */
+    int32_t *edge_at;                  /* [n_frames + 1] */
+} left;
+
+static bool passes(const left *l, const g_call *c)
+{
+    return c->min == 0 || l->nullable[l->frame_at[c->entry]];
+}
+
+/* Visits what is reached from the frame's entry before any byte; true: its end is. with_edges:
+ * notes the frames entered on the way. */
+static bool look(left *l, int32_t frame, bool with_edges)
+{
+    const grammar *g = l->g;
+    bool end = false;
+    int32_t n = 0, entry = l->r->info[l->frame[frame]].entry;
+    l->epoch++;
+    l->seen[entry] = l->epoch;
+    l->todo[n++] = entry;
+    while (n) {
+        const g_node *x = &g->node[l->todo[--n]];
+        end |= (x->flags & NODE_FINAL) != 0;
+        if (!rules_tick(l->r, 1 + (uint64_t)x->n_calls))
+            return false;
+        for (int32_t i = 0; i < x->n_calls; i++) {
+            const g_call *c = &g->call[x->call + i];
+            if (with_edges && c->max > 0) {
+                if (l->n_edges == l->cap_edges) {
+                    int32_t cap = l->cap_edges ? 2 * l->cap_edges : 256;
+                    int32_t *edge = mem_realloc(l->edge, (size_t)cap, sizeof *edge);
+                    if (!edge) {
+                        gx_fail(l->r->b, E_MEMORY, "no memory for a grammar");
+                        return false;
+                    }
+                    l->edge = edge;
+                    l->cap_edges = cap;
+                }
+                l->edge[l->n_edges++] = l->frame_at[c->entry];
+            }
+            if (passes(l, c) && l->seen[c->to] != l->epoch) {
+                l->seen[c->to] = l->epoch;
+                l->todo[n++] = c->to;
+            }
+        }
+    }
+    return end;
+}
+
+static void refuse_cycles(left *l)
+{
+    enum { NEW, OPEN, DONE };
+    gx_builder *b = l->r->b;
+    uint8_t *state = mem_calloc((size_t)l->n_frames + 1, 1);
+    int32_t *path = mem_calloc((size_t)l->n_frames + 1, 2 * sizeof *path);
+    int32_t *cursor = path ? path + l->n_frames + 1 : NULL;
+    if (!state || !path)
+        gx_fail(b, E_MEMORY, "no memory for a grammar");
+    for (int32_t root = 0; root < l->n_frames && !b->st; root++) {
+        int32_t n = 0;
+        if (state[root] != NEW)
+            continue;
+        path[n++] = root;
+        state[root] = OPEN;
+        cursor[root] = l->edge_at[root];
+        while (n && !b->st) {
+            int32_t at = path[n - 1];
+            if (cursor[at] == l->edge_at[at + 1]) {
+                state[at] = DONE;
+                n--;
+                continue;
+            }
+            int32_t to = l->edge[cursor[at]++];
+            if (state[to] == OPEN)
+                gx_fail(b, E_UNSUPPORTED,
+                        "the grammar's rule %s begins with itself (left recursion), which is not "
+                        "supported; write it as a repetition",
+                        b->rule[l->frame[to]].name);
+            if (state[to] == NEW) {
+                state[to] = OPEN;
+                cursor[to] = l->edge_at[to];
+                path[n++] = to;
+            }
+        }
+    }
+    mem_free(path);
+    mem_free(state);
+}
+
+static void refuse_left_recursion(grammar *g, rules *r, const int32_t *frame, int32_t n_frames)
+{
+    left l = {.g = g, .r = r, .frame = frame, .n_frames = n_frames};
+    bool more = true;
+    l.frame_at = mem_calloc((size_t)g->n_nodes, sizeof *l.frame_at);
+    l.seen = mem_calloc((size_t)g->n_nodes, sizeof *l.seen);
+    l.todo = mem_calloc((size_t)g->n_nodes, sizeof *l.todo);
+    l.nullable = mem_calloc((size_t)n_frames, 1);
+    l.edge_at = mem_calloc((size_t)n_frames + 1, sizeof *l.edge_at);
+    if (!l.frame_at || !l.seen || !l.todo || !l.nullable || !l.edge_at) {
+        gx_fail(r->b, E_MEMORY, "no memory for a grammar");
+        more = false;
+    } else {
+        for (int32_t i = 0; i < n_frames; i++)
+            l.frame_at[r->info[frame[i]].entry] = i;
+    }
+    while (more && !r->b->st) {
+        more = false;
+        for (int32_t i = n_frames - 1; i >= 0; i--)
+            if (!l.nullable[i] && look(&l, i, false))
+                l.nullable[i] = more = true;
+    }
+    for (int32_t i = 0; i < n_frames && !r->b->st; i++) {
+        look(&l, i, true);
+        l.edge_at[i + 1] = l.n_edges;
+    }
+    if (!r->b->st)
+        refuse_cycles(&l);
+    mem_free(l.edge);
+    mem_free(l.edge_at);
+    mem_free(l.nullable);
+    mem_free(l.todo);
+    mem_free(l.seen);
+    mem_free(l.frame_at);
+}
+
+/* ---- Safe characters ---- */
+
+/* Bytes of the characters that any string may hold: no control characters, no quote, backslash or
+ * less-than sign; well-formed. */
+static const struct {
+    uint8_t n, lo[4], hi[4];
+} safe_char[] = {
+    {1, {0x20}, {0x21}},
+    {1, {0x23}, {0x3B}},
+    {1, {0x3D}, {0x5B}},
+    {1, {0x5D}, {0x7E}},
+    {2, {0xC2, 0x80}, {0xDF, 0xBF}},
+    {3, {0xE0, 0xA0, 0x80}, {0xE0, 0xBF, 0xBF}},
+    {3, {0xE1, 0x80, 0x80}, {0xEC, 0xBF, 0xBF}},
+    {3, {0xED, 0x80, 0x80}, {0xED, 0x9F, 0xBF}},
+    {3, {0xEE, 0x80, 0x80}, {0xEF, 0xBF, 0xBF}},
+    {4, {0xF0, 0x90, 0x80, 0x80}, {0xF0, 0xBF, 0xBF, 0xBF}},
+    {4, {0xF1, 0x80, 0x80, 0x80}, {0xF3, 0xBF, 0xBF, 0xBF}},
+    {4, {0xF4, 0x80, 0x80, 0x80}, {0xF4, 0x8F, 0xBF, 0xBF}},
+};
+
+/* Do all characters of the row lead from node to one and the same node *to (-1: any, and it is
+ * noted)? finals: to final nodes, whichever. */
+static bool row_leads(const grammar *g, int32_t node, int row, int byte, bool finals, int32_t *to)
+{
+    if (byte == safe_char[row].n) {
+        if (finals)
+            return g->node[node].flags & NODE_FINAL;
+        if (*to < 0)
+            *to = node;
+        return *to == node;
+    }
+    const g_node *n = &g->node[node];
+    int lo = safe_char[row].lo[byte], hi = safe_char[row].hi[byte];
+    for (int32_t i = 0; i < n->n_arcs && lo <= hi; i++) {
+        const g_arc *a = &g->arc[n->arc + i];
+        if (a->hi < lo)
+            continue;
+        if (a->lo > lo || !row_leads(g, a->to, row, byte + 1, finals, to))
+            return false;
+        lo = a->hi + 1;
+    }
+    return lo > hi;
+}
+
+static bool safe_leads(const grammar *g, int32_t node, bool finals, int32_t *to)
+{
+    for (int row = 0; row < (int)(sizeof safe_char / sizeof *safe_char); row++)
+        if (!row_leads(g, node, row, 0, finals, to))
+            return false;
+    return true;
+}
+
+static void mark_safe(grammar *g, rules *r, const int32_t *frame, int32_t n_frames)
+{
+    for (int32_t i = 0; i < g->n_nodes; i++) {
+        int32_t to = -1, same;
+        if (g->node[i].n_arcs && safe_leads(g, i, false, &to)) {
+            same = to;
+            if (to == i || safe_leads(g, to, false, &same))
+                g->node[i].flags |= NODE_SAFE_LOOP;
+        }
+    }
+    for (int32_t i = 0; i < n_frames; i++) {
+        g_node *n = &g->node[r->info[frame[i]].entry];
+        if (safe_leads(g, r->info[frame[i]].entry, true, NULL))
+            n->flags |= NODE_SAFE_CHAR;
+    }
+}
+
+static void find_classes(grammar *g)
+{
+    bool edge[257] = {true};
+    for (int32_t i = 0; i < g->n_nodes; i++)
+        for (int32_t k = 0; k < g->node[i].n_arcs; k++) {
+            const g_arc *a = &g->arc[g->node[i].arc + k];
+            edge[a->lo] = edge[a->hi + 1] = true;
+        }
+    int32_t n = 0;
+    for (int c = 0; c < 256; c++) {
+        n += edge[c];
+        g->class_of[c] = (uint8_t)(n - 1);
+    }
+    g->n_classes = n;
+}
+
+status grammar_finish(grammar *g, rules *r, const int32_t *frame, int32_t n_frames)
+{
+    for (int32_t i = 0; i < g->n_calls; i++)
+        g->call[i].entry = r->info[g->call[i].entry].entry;
+    find_living(g, r);
+    if (!r->b->st && !lives(g, g->start))
+        gx_fail(r->b, E_FORMAT, "the grammar matches no text at all");
+    if (r->b->st)
+        return r->b->st;
+    take_out_dead(g);
+    refuse_left_recursion(g, r, frame, n_frames);
+    if (r->b->st)
+        return r->b->st;
+    mark_safe(g, r, frame, n_frames);
+    find_classes(g);
+    return OK;
+}
