@@ -56,6 +56,13 @@ static int store(const command *c, const option *o, const char *value, void *opt
         *(const char **)field = value;
         return 0;
     }
+    if (o->kind == OPTION_LIST) {
+        option_list *list = (option_list *)field;
+        if (list->n == OPTION_LIST_MAX)
+            return misuse(c, "--", o->name, " was given too often");
+        list->at[list->n++] = value;
+        return 0;
+    }
     double v;
     char range[128];
     if (!parse_number(value, &v) || v < o->min || v > o->max ||

@@ -8,7 +8,8 @@
  *         OPT_END};
  *
  * Accepted: --name VALUE, --name=VALUE, -x VALUE, -xVALUE, flags, "--" ends options. Options and
- * operands may be mixed. Anything unknown or out of range is one sentence on stderr and exit 2.
+ * operands may be mixed. Anything unknown or out of range is one sentence on stderr and exit 2. An
+ * option given twice counts as it was given last, but an OPT_LIST keeps every value.
  */
 #ifndef APPS_OPTIONS_H
 #define APPS_OPTIONS_H
@@ -18,7 +19,21 @@
 #include <stdint.h>
 #include <stdio.h>
 
-typedef enum option_kind { OPTION_FLAG, OPTION_INT, OPTION_REAL, OPTION_STR } option_kind;
+typedef enum option_kind {
+    OPTION_FLAG,
+    OPTION_INT,
+    OPTION_REAL,
+    OPTION_STR,
+    OPTION_LIST
+} option_kind;
+
+enum { OPTION_LIST_MAX = 64 }; /* values of one repeatable option */
+
+/* The values of a repeatable option in the order given; they point into argv. */
+typedef struct option_list {
+    const char *at[OPTION_LIST_MAX];
+    int n;
+} option_list;
 
 typedef struct option {
     const char *name; /* long name without dashes; NULL ends the table */
@@ -26,7 +41,7 @@ typedef struct option {
     option_kind kind;
     const char *arg;  /* "FILE"; NULL for flags */
     double min, max;  /* numbers */
-    size_t offset;    /* of the field: bool, int64_t, double, const char * */
+    size_t offset;    /* of the field: bool, int64_t, double, const char *, option_list */
     const char *help; /* one line, lower case, no full stop */
 } option;
 
@@ -45,6 +60,10 @@ typedef struct option {
 #define OPT_STR(T, field, name, letter, arg, help)                                                 \
     {                                                                                              \
         name, letter, OPTION_STR, arg, 0, 0, offsetof(T, field), help                              \
+    }
+#define OPT_LIST(T, field, name, letter, arg, help)                                                \
+    {                                                                                              \
+        name, letter, OPTION_LIST, arg, 0, 0, offsetof(T, field), help                             \
     }
 #define OPT_END                                                                                    \
     {                                                                                              \

@@ -30,7 +30,8 @@ static const option table[] = {
     OPT_FLAG(run_options, think, "think", 0, "let the model think before it answers"),
     OPT_STR(run_options, tools_file, "tools", 0, "FILE",
             "tool declarations, JSON as OpenAI has it"),
-    OPT_STR(run_options, result, "result", 0, "TEXT", "what the tools answer, in a one-shot run"),
+    OPT_LIST(run_options, result, "result", 0, "TEXT",
+             "what the tools answer, in a one-shot run; repeatable, the last one repeats"),
     OPT_STR(run_options, messages_file, "messages", 0, "FILE",
             "begin with a saved conversation (JSON)"),
     OPT_FLAG(run_options, raw, "raw", 0, "complete the text as it is: no chat format"),
@@ -44,6 +45,13 @@ static const option table[] = {
              "keep tokens at least this likely beside the likeliest"),
     OPT_REAL(run_options, repeat_penalty, "repeat-penalty", 0, "X", 0.01, 100,
              "make recent tokens less likely; 1 is off"),
+    OPT_REAL(run_options, presence_penalty, "presence-penalty", 0, "X", -100, 100,
+             "taken from the logit of every recent token; 0 is off"),
+    OPT_REAL(run_options, frequency_penalty, "frequency-penalty", 0, "X", -100, 100,
+             "the same, times how often the token came; 0 is off"),
+    OPT_LIST(run_options, logit_bias, "logit-bias", 0, "ID=X",
+             "add X to the logit of a token; -inf bans it; repeatable"),
+    OPT_LIST(run_options, stop, "stop", 0, "TEXT", "end the answer before this text; repeatable"),
     OPT_INT(run_options, seed, "seed", 0, "N", 0, UINT32_MAX,
             "repeats an answer (default: random)"),
     OPT_FLAG(run_options, greedy, "greedy", 0, "always the likeliest token"),
@@ -69,7 +77,8 @@ static const option table[] = {
              "every event of the answer as a line of JSON"),
     OPT_END};
 
-static status read_stdin(str *out, err *e)
+/* A closed stdin says no more than an empty one, unless it was asked for by name. */
+static status read_stdin(str *out, bool named, err *e)
 {
     char buf[65536];
     for (;;) {
@@ -78,6 +87,8 @@ static status read_stdin(str *out, err *e)
             continue;
         if (n < 0 && errno == EINTR)
             return err_set(e, E_CANCELLED, "interrupted");
+        if (n < 0 && errno == EBADF && !named)
+            return OK;
         if (n < 0)
             return err_errno(e, "read", "stdin");
         if (n == 0)
@@ -108,7 +119,7 @@ static status gather(const run_options *o, int n_words, char **words, str *out, 
         mem_free(bytes);
     }
     if (from_stdin || (!isatty(STDIN_FILENO) && !o->interactive && (!o->prompt_file || !n_words)))
-        if ((st = read_stdin(out, e)))
+        if ((st = read_stdin(out, from_stdin, e)))
             return st;
     if (!o->raw)
         drop_last_newline(out);
@@ -139,10 +150,13 @@ static status answer_once(chat *c, const run_options *o, const str *prompt, err 
         return st;
     if ((st = chat_answer(c, e)))
         return st;
-    for (int round = 0; o->result && chat_open_calls(c) && round < RESULT_ROUNDS_MAX; round++) {
+    const option_list *results = &o->result;
+    int next = 0;
+    for (int round = 0; results->n && chat_open_calls(c) && round < RESULT_ROUNDS_MAX; round++) {
         while (chat_open_calls(c)) {
-            term_note("result: %s", o->result);
-            if ((st = chat_add_result(c, o->result, e)))
+            const char *result = results->at[next < results->n ? next++ : results->n - 1];
+            term_note("result: %s", result);
+            if ((st = chat_add_result(c, result, e)))
                 return st;
         }
         if ((st = chat_answer(c, e)))

@@ -8,6 +8,9 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 
+#include <errno.h>
+#include <float.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { JSON_FILE_MAX = 64 << 20 }; /* of a tools or conversation file */
@@ -32,6 +35,54 @@ static status no_memory(err *e)
 
 /* ---- Open and close -------------------------------------------------------------------- */
 
+/* "1234=-5", "7=-inf": a token's id and what is added to its logit. */
+static status parse_bias(const char *text, int32_t n_vocab, carat_logit_bias *out, err *e)
+{
+    char *end;
+    errno = 0;
+    long id = strtol(text, &end, 10);
+    if (end == text || *end != '=' || errno || id < 0 || id >= n_vocab)
+        return err_set(e, E_ARG, "--logit-bias %.40s: expected ID=X with an id from 0 to %d", text,
+                       n_vocab - 1);
+    const char *number = end + 1;
+    float bias = strtof(number, &end);
+    if (end == number || *end || !(bias <= FLT_MAX))
+        return err_set(e, E_ARG, "--logit-bias %.40s: expected ID=X with a number X or -inf", text);
+    *out = (carat_logit_bias){(int32_t)id, bias};
+    return OK;
+}
+
+/* The model's recommended settings, with what the user said instead. */
+static status choose_sampling(chat *c, const run_options *o, err *e)
+{
+    carat_sampling *p = &c->sampling;
+    status st;
+    carat_sampling_default(c->m, p);
+    if (o->temperature != RUN_UNSET)
+        p->temperature = (float)o->temperature;
+    if (o->greedy)
+        p->temperature = 0;
+    if (o->top_k != RUN_UNSET)
+        p->top_k = (int32_t)o->top_k;
+    if (o->top_p != RUN_UNSET)
+        p->top_p = (float)o->top_p;
+    if (o->min_p != RUN_UNSET)
+        p->min_p = (float)o->min_p;
+    if (o->repeat_penalty != RUN_UNSET)
+        p->repeat_penalty = (float)o->repeat_penalty;
+    p->presence_penalty = (float)o->presence_penalty;
+    p->frequency_penalty = (float)o->frequency_penalty;
+    if (c->seed_given)
+        p->seed = (uint32_t)o->seed;
+    p->ignore_eog = o->ignore_eog;
+    for (int i = 0; i < o->logit_bias.n; i++)
+        if ((st = parse_bias(o->logit_bias.at[i], c->info.n_vocab, &c->bias[i], e)))
+            return st;
+    p->bias = c->bias;
+    p->n_bias = o->logit_bias.n;
+    return OK;
+}
+
 status chat_open(chat *c, const run_options *o, err *e)
 {
     status st;
@@ -39,6 +90,7 @@ status chat_open(chat *c, const run_options *o, err *e)
                 .thinking = o->think,
                 .raw = o->raw,
                 .quiet = o->quiet,
+                .stop = o->stop,
                 .seed_given = o->seed != RUN_UNSET};
     if ((st = run_open_model(o->model, o, &c->m, e)))
         goto out;
@@ -52,22 +104,8 @@ status chat_open(chat *c, const run_options *o, err *e)
         term_note("%s has no chat format: completing plain text", c->info.name);
         c->raw = true;
     }
-    carat_sampling_default(c->m, &c->sampling);
-    if (o->temperature != RUN_UNSET)
-        c->sampling.temperature = (float)o->temperature;
-    if (o->greedy)
-        c->sampling.temperature = 0;
-    if (o->top_k != RUN_UNSET)
-        c->sampling.top_k = (int32_t)o->top_k;
-    if (o->top_p != RUN_UNSET)
-        c->sampling.top_p = (float)o->top_p;
-    if (o->min_p != RUN_UNSET)
-        c->sampling.min_p = (float)o->min_p;
-    if (o->repeat_penalty != RUN_UNSET)
-        c->sampling.repeat_penalty = (float)o->repeat_penalty;
-    if (c->seed_given)
-        c->sampling.seed = (uint32_t)o->seed;
-    c->sampling.ignore_eog = o->ignore_eog;
+    if ((st = choose_sampling(c, o, e)))
+        goto out;
     carat_session_options so = {
         .n_ctx = (int32_t)o->n_ctx, .chunk = (int32_t)o->chunk, .n_outputs = 1};
     kv_options_apply(&o->kv, &so);
@@ -297,8 +335,11 @@ static status render(chat *c, carat_chat *out, err *e)
 status chat_answer(chat *c, err *e)
 {
     carat_chat prompt;
-    carat_generate_options opt = {
-        .sampling = c->sampling, .max_tokens = c->max_tokens, .parse = !c->raw};
+    carat_generate_options opt = {.sampling = c->sampling,
+                                  .max_tokens = c->max_tokens,
+                                  .stop = c->stop.at,
+                                  .n_stop = c->stop.n,
+                                  .parse = !c->raw};
     status st = render(c, &prompt, e);
     c->kept = false;
     answer_reset(&c->out);

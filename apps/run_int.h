@@ -10,6 +10,7 @@
 #define APPS_RUN_INT_H
 
 #include "apps/kv_options.h"
+#include "apps/options.h"
 #include "apps/term.h"
 #include "base/err.h"
 #include "base/str.h"
@@ -17,11 +18,12 @@
 #include <jansson.h>
 
 typedef struct run_options {
-    const char *model, *prompt_file, *system, *tools_file, *messages_file, *result;
+    const char *model, *prompt_file, *system, *tools_file, *messages_file;
     const char *isa, *wrap, *device;
     kv_options kv;
     int64_t n_tokens, top_k, seed, n_ctx, chunk, threads;
-    double temperature, top_p, min_p, repeat_penalty;
+    double temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
+    option_list stop, logit_bias, result;
     bool think, raw, greedy, quiet, json_events, exact, reference, no_mmap, overcommit, interactive,
         ignore_eog, verbose;
 } run_options;
@@ -52,6 +54,8 @@ typedef struct chat {
     carat_session *s;
     carat_model_info info;
     carat_sampling sampling;
+    carat_logit_bias bias[OPTION_LIST_MAX]; /* sampling.bias points here */
+    option_list stop;
     int32_t max_tokens;
     bool thinking, raw, quiet, seed_given;
     json_t *messages; /* OpenAI's shape, without the system message */

@@ -114,6 +114,11 @@ TEST(cli_prompts_that_cannot_be)
     const char *bad = write_file("bad.json", "[{]", 3);
     check_refusal("not valid JSON at line 1", ARGS("run", "-m", m, "--raw", "--tools", bad, "hi"));
     run_and_check(&(spawn_options){.in = ""}, 2, "the prompt is empty", ARGS("run", "-m", m));
+    run_and_check(&(spawn_options){.no_in = true}, 2, "the prompt is empty", ARGS("run", "-m", m));
+    run_and_check(&(spawn_options){.no_in = true}, 1, "stdin",
+                  ARGS("run", "-m", m, "--raw", "-p", "-", "hi"));
+    run_and_check(&(spawn_options){.no_in = true}, 0, NULL,
+                  ARGS("run", "-q", "-m", m, "--raw", "-n", "3", "hi"));
     /* In raw mode any bytes are a prompt. */
     run_and_check(NULL, 0, NULL, ARGS("run", "-q", "-m", m, "--raw", "-n", "3", "abc\xff\xfe"));
 }
@@ -173,6 +178,57 @@ TEST(cli_a_seed_repeats_an_answer)
     CHECK(r[0].out.n != r[2].out.n || memcmp(r[0].out.at, r[2].out.at, r[0].out.n));
     for (int i = 0; i < 3; i++)
         spawned_free(&r[i]);
+}
+
+/* The ids of the sampled tokens, from a run with --json-events. */
+static int sampled(const char *const *args, int32_t ids[64])
+{
+    spawned r;
+    spawn_carat(&r, NULL, args);
+    CHECK_MSG(r.code == 0, "%s", str_text(&r.err));
+    int n = 0;
+    for (char *at = r.out.at; (at = strstr(at, "\"id\":")) && n < 64; at += 5)
+        ids[n++] = (int32_t)strtol(at + 5, NULL, 10);
+    spawned_free(&r);
+    return n;
+}
+
+TEST(cli_biases_and_penalties_reach_the_sampler)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    int32_t plain[64], other[64];
+    char only[32], ban[32];
+#define RUN_TOY "run", "-m", m, "--raw", "-n", "30", "--greedy", "--ignore-eog", "--json-events"
+    CHECK_EQ(sampled(ARGS(RUN_TOY, "Hello"), plain), 30);
+    snprintf(only, sizeof only, "%d=1e30", plain[3]);
+    CHECK_EQ(sampled(ARGS(RUN_TOY, "--logit-bias", only, "Hello"), other), 30);
+    for (int i = 0; i < 30; i++)
+        CHECK_EQ(other[i], plain[3]);
+    snprintf(ban, sizeof ban, "%d=-inf", plain[0]);
+    snprintf(only, sizeof only, "%d=-inf", plain[3]);
+    CHECK_EQ(sampled(ARGS(RUN_TOY, "--logit-bias", ban, "--logit-bias", only, "Hello"), other), 30);
+    for (int i = 0; i < 30; i++)
+        CHECK(other[i] != plain[0] && other[i] != plain[3]);
+    /* A penalty that outweighs every logit: no token comes twice. */
+    const char *const penalty[] = {"--presence-penalty", "--frequency-penalty"};
+    for (int k = 0; k < 2; k++) {
+        CHECK_EQ(sampled(ARGS(RUN_TOY, penalty[k], "100", "Hello"), other), 30);
+        for (int i = 0; i < 30; i++)
+            for (int j = 0; j < i; j++)
+                CHECK(other[i] != other[j]);
+    }
+#undef RUN_TOY
+    check_refusal("expected ID=X with an id", ARGS("run", "-m", m, "--logit-bias", "9999=1", "hi"));
+    check_refusal("expected ID=X with an id", ARGS("run", "-m", m, "--logit-bias", "7", "hi"));
+    check_refusal("with a number X", ARGS("run", "-m", m, "--logit-bias", "7=nan", "hi"));
+    check_refusal("with a number X", ARGS("run", "-m", m, "--logit-bias", "7=1x", "hi"));
+    run_and_check(NULL, 2, "needs a value", ARGS("run", "-m", m, "hi", "--stop"));
+    const char *many[2 * 65 + 4] = {"run", "hi"};
+    for (int i = 0; i < 65; i++) {
+        many[2 + 2 * i] = "--stop";
+        many[3 + 2 * i] = "x";
+    }
+    run_and_check(NULL, 2, "given too often", many);
 }
 
 TEST(cli_events_are_lines_of_json)
@@ -465,6 +521,21 @@ TEST(demo_thinks_on_stderr_and_answers_on_stdout)
     spawned_free(&r);
 }
 
+TEST(demo_stops_before_any_of_its_stop_strings)
+{
+    need_bundled();
+    spawned r;
+    spawn_carat(&r, NULL, ARGS("run", "-q", "--greedy", "Count from 1 to 20."));
+    CHECK(strstr(str_text(&r.out), "1 2 3 4 5 6 7 8"));
+    spawned_free(&r);
+    spawn_carat(&r, NULL,
+                ARGS("run", "-q", "--greedy", "--stop", "nowhere", "--stop", " 7", "--stop", " 9",
+                     "Count from 1 to 20."));
+    CHECK_EQ(r.code, 0);
+    CHECK_STR(str_text(&r.out), "1 2 3 4 5 6\n");
+    spawned_free(&r);
+}
+
 TEST(demo_calls_a_tool_and_reads_its_result)
 {
     need_bundled();
@@ -474,6 +545,10 @@ TEST(demo_calls_a_tool_and_reads_its_result)
     ask_bundled("", "18 degrees",
                 ARGS("run", "-q", "--greedy", "--tools", tools, "--result", "18 degrees and sunny",
                      "What is the weather in Oslo?"));
+    /* Two calls at once, and a result for each. */
+    ask_bundled("", "The result is: snow; sunny, 30 degrees",
+                ARGS("run", "-q", "--greedy", "--tools", tools, "--result", "snow", "--result",
+                     "sunny, 30 degrees", "What is the weather in Oslo and Rome?"));
     ask_bundled(
         "", "{\"event\":\"end\",\"finish\":\"tool_calls\"}",
         ARGS("run", "--greedy", "--json-events", "--tools", tools, "What is the weather in Oslo?"));

@@ -12,7 +12,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-enum { ARGS_MAX = 64, PATIENCE_MS = 60000 };
+enum { ARGS_MAX = 160, PATIENCE_MS = 60000 };
 
 static const char *find_program(const char *name)
 {
@@ -86,6 +86,8 @@ void spawn_carat(spawned *r, const spawn_options *o, const char *const *args)
         if (o->env)
             putenv((char *)(size_t)o->env);
         dup2(in[0], 0);
+        if (o->no_in)
+            close(0);
         if (o->out_path && *o->out_path)
             dup2(open(o->out_path, O_WRONLY | O_CREAT, 0600), 1);
         else if (o->out_path)

@@ -12,6 +12,7 @@ typedef struct spawn_options {
     const char *in;       /* stdin; NULL: empty */
     size_t n_in;          /* 0: strlen(in) */
     const char *out_path; /* stdout goes there; "" closes it */
+    bool no_in;           /* stdin is closed */
     bool out_tty;         /* stdout is a terminal */
     int signal;           /* sent once something came out on stdout; 0: none */
     bool close_early;     /* the reader of stdout goes away after the first bytes */

@@ -21,7 +21,8 @@ def answer(a, case, folder):
         json.dump(tools, open(folder + "/tools.json", "w"))
         cmd += ["--tools", folder + "/tools.json"]
     if messages[-1]["role"] == "tool":      # the model calls the tool itself; this is what it gets back
-        cmd += ["--result", "; ".join(m["content"] for m in messages if m["role"] == "tool")]
+        for m in messages:
+            cmd += ["--result", m["content"]] if m["role"] == "tool" else []
         messages = messages[:max(i for i, m in enumerate(messages) if m["role"] == "user") + 1]
     if messages[:-1]:
         json.dump(messages[:-1], open(folder + "/messages.json", "w"))
