@@ -5,9 +5,9 @@
  * name only when it is whole.
  */
 #include "apps/commands.h"
+#include "apps/ids.h"
 #include "apps/kv_options.h"
 #include "apps/term.h"
-#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/map.h"
 #include "base/mem.h"
@@ -38,31 +38,6 @@ static const option table[] = {
     OPT_STR(logits_options, isa, "isa", 0, "NAME", "kernels: portable, avx2, avx512 or neon"),
     OPT_STR(logits_options, wrap, "wrap", 0, "LIST", "trace, time or check every op, on stderr"),
     OPT_END};
-
-static carat_status read_ids(const char *path, int32_t **ids, int64_t *n, carat_error *e)
-{
-    file_map f = {0};
-    status st = file_map_open(&f, path, false, NULL, NULL, e);
-    if (st)
-        return st;
-    if (f.n_bytes % 4 || f.n_bytes / 4 > INT32_MAX) {
-        st = err_set(e, E_FORMAT, "%s: %llu bytes are not a list of 4-byte ids", path,
-                     (unsigned long long)f.n_bytes);
-        goto out;
-    }
-    *n = (int64_t)(f.n_bytes / 4);
-    *ids = mem_calloc((size_t)*n, sizeof **ids);
-    if (!*ids) {
-        st = err_memory(e, path, (size_t)f.n_bytes);
-        goto out;
-    }
-    reader r = reader_of(f.bytes, (size_t)f.n_bytes);
-    for (int64_t i = 0; i < *n; i++)
-        (*ids)[i] = (int32_t)rd_u32(&r);
-out:
-    file_map_close(&f);
-    return st;
-}
 
 static carat_status write_rows(file_out *f, const float *x, size_t n, carat_error *e)
 {
@@ -124,7 +99,7 @@ static int run_logits(const command *c, int argc, char **argv)
     term_init();
     term_watch(NULL);
     double start_ms = clock_ms();
-    if ((st = read_ids(o.tokens, &ids, &n, &e)))
+    if ((st = ids_read(o.tokens, &ids, &n, &e)))
         goto out;
     carat_model_options mo = {.n_threads = (int32_t)o.threads,
                               .exact_f32 = o.exact,

@@ -1,0 +1,278 @@
+/* kld.c - `carat kld`: what a format of keys and values costs in quality.
+ *
+ * The same tokens go through two sessions of one model that differ only in how they keep keys and
+ * values, chunk by chunk, and at every position the two distributions over the next token are
+ * compared: the Kullback-Leibler divergence of the tested one from the base's, in nats. Perplexity
+ * would hide a format that is wrong as often upwards as downwards; this cannot.
+ */
+#include "apps/commands.h"
+#include "apps/ids.h"
+#include "apps/run_int.h"
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+enum { KLD_CHUNK_BYTES = 64 << 20 }; /* of one chunk's logits, per session */
+
+typedef struct kld_options {
+    const char *model, *tokens, *text, *base, *isa, *device;
+    kv_options kv;
+    int64_t chunk, threads, limit, from;
+    bool json, overcommit, exact;
+} kld_options;
+
+static const option table[] = {
+    OPT_STR(kld_options, model, "model", 'm', "FILE", "the GGUF file (default: the bundled one)"),
+    OPT_STR(kld_options, tokens, "tokens", 0, "FILE", "token ids, int32 little-endian"),
+    OPT_STR(kld_options, text, "text", 0, "FILE", "a text instead of token ids"),
+    OPT_INT(kld_options, limit, "limit", 'n', "N", 2, 1 << 24, "only the first N tokens"),
+    OPT_INT(kld_options, from, "from", 0, "N", 0, 1 << 24, "count positions from N on only"),
+    OPT_STR(kld_options, base, "base", 0, "TYPE", "what to compare with (default: f16)"),
+    OPT_KV(kld_options),
+    OPT_INT(kld_options, chunk, "chunk", 0, "N", 1, 1 << 24, "tokens per pass"),
+    OPT_INT(kld_options, threads, "threads", 't', "N", 1, 4096,
+            "threads (default: the physical cores)"),
+    OPT_FLAG(kld_options, exact, "exact", 0, "f32 activations in matrix products"),
+    OPT_STR(kld_options, device, "device", 0, "NAME",
+            "auto, cpu, cuda or cuda:N (default: a GPU that fits)"),
+    OPT_STR(kld_options, isa, "isa", 0, "NAME", "kernels: portable, avx2, avx512 or neon"),
+    OPT_FLAG(kld_options, overcommit, "overcommit", 0, "go on when memory looks too small"),
+    OPT_FLAG(kld_options, json, "json", 0, "print JSON"),
+    OPT_END};
+
+typedef struct kld_run {
+    carat_session *base, *tested;
+    float *base_rows, *tested_rows; /* [chunk, n_vocab] */
+    int32_t chunk, n_vocab;
+    int64_t from;
+    double *kld; /* [n_tokens], of the positions that count */
+    int64_t n, n_same;
+} kld_run;
+
+/* ---- Distances --------------------------------------------------------------------------- */
+
+static double log_sum_exp(const float *x, int32_t n, int32_t *best)
+{
+    double sum = 0;
+    *best = 0;
+    for (int32_t i = 1; i < n; i++)
+        if (x[i] > x[*best])
+            *best = i;
+    for (int32_t i = 0; i < n; i++)
+        sum += exp((double)x[i] - x[*best]);
+    return log(sum) + x[*best];
+}
+
+static void compare_row(kld_run *k, const float *a, const float *b)
+{
+    int32_t best_a, best_b;
+    double la = log_sum_exp(a, k->n_vocab, &best_a), lb = log_sum_exp(b, k->n_vocab, &best_b);
+    double sum = 0;
+    for (int32_t i = 0; i < k->n_vocab; i++) {
+        double pa = exp(a[i] - la);
+        if (pa > 0) /* what the base bans, the other bans as well */
+            sum += pa * ((a[i] - la) - (b[i] - lb));
+    }
+    k->n_same += best_a == best_b;
+    k->kld[k->n++] = sum > 0 ? sum : 0; /* it is never below, but for rounding */
+}
+
+static status evaluate(kld_run *k, const int32_t *ids, int64_t n, err *e)
+{
+    status st;
+    for (int64_t at = 0; at < n; at += k->chunk) {
+        int64_t end = n - at < k->chunk ? n : at + k->chunk;
+        if (!term_progress(NULL, "tokens", (uint64_t)at, (uint64_t)n))
+            return err_set(e, E_CANCELLED, "interrupted after %" PRId64 " tokens", at);
+        if ((st = carat_eval(k->base, ids, end, true, k->base_rows, NULL, e)) ||
+            (st = carat_eval(k->tested, ids, end, true, k->tested_rows, NULL, e)))
+            return st;
+        for (int64_t i = at; i < end; i++)
+            if (i >= k->from) {
+                size_t row = (size_t)(i - at) * (size_t)k->n_vocab;
+                compare_row(k, k->base_rows + row, k->tested_rows + row);
+            }
+    }
+    term_progress_clear();
+    return OK;
+}
+
+/* ---- Report ------------------------------------------------------------------------------ */
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+typedef struct kld_report {
+    const char *base, *k, *v;
+    double mean, p99, max, same; /* same: share of positions with the same best token */
+    int64_t n;
+    uint64_t base_bytes, tested_bytes; /* of keys and values */
+} kld_report;
+
+static void summarise(kld_run *k, kld_report *r)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < k->n; i++)
+        sum += k->kld[i];
+    qsort(k->kld, (size_t)k->n, sizeof *k->kld, ascending);
+    r->n = k->n;
+    r->mean = sum / (double)k->n;
+    r->p99 = k->kld[(k->n - 1) * 99 / 100];
+    r->max = k->kld[k->n - 1];
+    r->same = (double)k->n_same / (double)k->n;
+}
+
+static void print_report(const kld_report *r, const char *layers)
+{
+    printf("keys %s, values %s%s%s against %s, %" PRId64 " positions\n", r->k, r->v,
+           layers ? ", " : "", layers ? layers : "", r->base, r->n);
+    printf("  KLD mean   %.3e\n  KLD p99    %.3e\n  KLD max    %.3e\n", r->mean, r->p99, r->max);
+    printf("  same top   %.3f %%\n  cache      %.2f MiB of %.2f\n", 100 * r->same,
+           (double)r->tested_bytes * 0x1p-20, (double)r->base_bytes * 0x1p-20);
+}
+
+static status print_json(const kld_report *r, const char *layers, err *e)
+{
+    json_t *o =
+        json_pack("{s:s, s:s, s:s, s:s?, s:I, s:f, s:f, s:f, s:f, s:I, s:I}", "base", r->base,
+                  "keys", r->k, "values", r->v, "layers", layers, "positions", (json_int_t)r->n,
+                  "mean", r->mean, "p99", r->p99, "max", r->max, "same_top", r->same, "base_bytes",
+                  (json_int_t)r->base_bytes, "tested_bytes", (json_int_t)r->tested_bytes);
+    if (!o)
+        return err_memory(e, "the report", 0);
+    int bad = json_dumpf(o, stdout, 0);
+    json_decref(o);
+    return bad || putchar('\n') == EOF ? err_set(e, E_IO, "cannot write the report") : OK;
+}
+
+/* ---- The command ------------------------------------------------------------------------- */
+
+static status open_sessions(kld_run *k, const kld_options *o, carat_model *m, int64_t n,
+                            kld_report *r, err *e)
+{
+    const char *type = kv_options_k(&o->kv);
+    carat_session_options so = {.n_ctx = (int32_t)n,
+                                .chunk = k->chunk,
+                                .n_outputs = k->chunk,
+                                .kv_k = o->base ? o->base : "f16",
+                                .kv_single = "off"};
+    carat_memory_plan plan;
+    status st;
+    r->base = so.kv_k;
+    if ((st = carat_plan(m, &so, &plan, e)) || (st = carat_session_open(m, &so, &k->base, e)))
+        return st;
+    r->base_bytes = plan.kv_swa_bytes + plan.kv_global_bytes;
+    kv_options_apply(&o->kv, &so);
+    if ((st = carat_plan(m, &so, &plan, e)) || (st = carat_session_open(m, &so, &k->tested, e)))
+        return st;
+    r->tested_bytes = plan.kv_swa_bytes + plan.kv_global_bytes;
+    r->k = type ? type : "f16";
+    r->v = so.kv_v ? so.kv_v : r->k;
+    size_t cells = (size_t)k->chunk * (size_t)k->n_vocab;
+    k->base_rows = mem_calloc(cells, sizeof *k->base_rows);
+    k->tested_rows = mem_calloc(cells, sizeof *k->tested_rows);
+    k->kld = mem_calloc((size_t)n, sizeof *k->kld);
+    if (!k->base_rows || !k->tested_rows || !k->kld)
+        return err_memory(e, "the logits of a chunk", cells * sizeof *k->base_rows);
+    return OK;
+}
+
+static status get_ids(const kld_options *o, const carat_model *m, int32_t **ids, int64_t *n, err *e)
+{
+    status st = o->text ? ids_of_text(m, o->text, ids, n, e) : ids_read(o->tokens, ids, n, e);
+    if (st)
+        return st;
+    if (o->limit && *n > o->limit)
+        *n = o->limit;
+    if (*n <= o->from)
+        return err_set(e, E_ARG, "%s: %" PRId64 " tokens, none of them from %" PRId64 " on",
+                       o->text ? o->text : o->tokens, *n, o->from);
+    return OK;
+}
+
+static int32_t choose_chunk(const kld_options *o, int32_t n_vocab, int64_t n)
+{
+    int64_t fit = KLD_CHUNK_BYTES / ((int64_t)n_vocab * 4), chunk = o->chunk;
+    if (!chunk)
+        chunk = fit < 1 ? 1 : fit < 512 ? fit : 512;
+    return (int32_t)(chunk < n ? chunk : n);
+}
+
+static int run_kld(const command *c, int argc, char **argv)
+{
+    kld_options o = {0};
+    int n_operands, bad = options_parse(c, argc, argv, &o, &n_operands);
+    carat_model *m = NULL;
+    carat_model_info info;
+    kld_report r = {0};
+    kld_run k = {0};
+    int32_t *ids = NULL;
+    int64_t n = 0;
+    err e = {0};
+    status st;
+
+    if (bad)
+        return bad - 1;
+    if (!o.tokens == !o.text)
+        return fprintf(stderr, "carat kld: needs either --tokens or --text\n"
+                               "Try 'carat kld --help'.\n"),
+               2;
+    term_init();
+    term_watch(NULL);
+    double start_ms = clock_ms();
+    run_options ro = {.threads = o.threads,
+                      .isa = o.isa,
+                      .device = o.device,
+                      .exact = o.exact,
+                      .overcommit = o.overcommit};
+    if ((st = run_open_model(o.model, &ro, &m, &e)) || (st = get_ids(&o, m, &ids, &n, &e)))
+        goto out;
+    carat_model_get_info(m, &info);
+    k.n_vocab = info.n_vocab;
+    k.chunk = choose_chunk(&o, info.n_vocab, n);
+    k.from = o.from;
+    if ((st = open_sessions(&k, &o, m, n, &r, &e)))
+        goto out;
+    term_watch(k.tested);
+    if ((st = evaluate(&k, ids, n, &e)))
+        goto out;
+    summarise(&k, &r);
+    if (!o.json)
+        print_report(&r, o.kv.layers);
+    else if ((st = print_json(&r, o.kv.layers, &e)))
+        goto out;
+    if (fflush(stdout) || ferror(stdout))
+        st = err_set(&e, E_IO, "cannot write to standard output");
+    else
+        term_note("%" PRId64 " tokens twice in %.2f s on %s", n, (clock_ms() - start_ms) * 1e-3,
+                  info.device);
+out:
+    term_watch(NULL);
+    carat_session_close(k.base);
+    carat_session_close(k.tested);
+    carat_model_close(m);
+    mem_free(k.base_rows);
+    mem_free(k.tested_rows);
+    mem_free(k.kld);
+    mem_free(ids);
+    if (st)
+        term_error(&e);
+    return st == E_CANCELLED ? 130 : st ? 1 : 0;
+}
+
+const command command_kld = {
+    .name = "kld",
+    .operands = "",
+    .summary = "Compare formats of keys and values by KL divergence",
+    .about = "Computes given tokens in two sessions that differ in how keys and values are kept,\n"
+             "and compares the distributions of the next token at every position: mean, 99th\n"
+             "percentile and maximum of the Kullback-Leibler divergence in nats, and how often\n"
+             "the likeliest token is the same. The base keeps two streams (see --kv-single).",
+    .options = table,
+    .run = run_kld};

@@ -1,0 +1,89 @@
+/* kld_test.c - `carat kld` measures nothing where there is nothing, something where there is, and
+ * says what is wrong with what it was given. */
+#include "base/json.h"
+#include "base/map.h"
+#include "tests/spawn.h"
+#include "tests/test.h"
+#include "tests/toy_model.h"
+
+static const char *ids_file(int n)
+{
+    err e = {0};
+    file_out f = {0};
+    const char *path = test_temp("ids.bin");
+    CHECK_OK(file_out_open(&f, path, &e), e);
+    for (int i = 0; i < n; i++) {
+        uint32_t id = 8 + (uint32_t)(i * 37) % 200;
+        uint8_t b[4] = {(uint8_t)id, (uint8_t)(id >> 8), 0, 0};
+        CHECK_OK(file_out_write(&f, b, 4, &e), e);
+    }
+    CHECK_OK(file_out_commit(&f, &e), e);
+    return path;
+}
+
+static json_t *kld(const char *const *args)
+{
+    spawned r;
+    err e = {0};
+    json_t *v;
+    spawn_carat(&r, NULL, args);
+    CHECK_MSG(r.code == 0, "exit status %d: %s", r.code, str_text(&r.err));
+    CHECK_OK(json_parse(&v, str_text(&r.out), r.out.n, "kld", &e), e);
+    spawned_free(&r);
+    return v;
+}
+
+static double real(const json_t *v, const char *key)
+{
+    CHECK_MSG(json_is_number(json_object_get(v, key)), "no number %s", key);
+    return json_number_value(json_object_get(v, key));
+}
+
+#define KLD(...) kld((const char *const[]){"kld", "--json", "--exact", __VA_ARGS__, NULL})
+
+TEST(kld_of_equal_caches_is_zero_and_of_coarse_ones_is_not)
+{
+    const char *m = toy_model_write(&(toy_model_file){.base = "e2b"}), *ids = ids_file(100);
+    json_t *v = KLD("-m", m, "--tokens", ids, "--base", "f32", "--kv-type", "f32");
+    CHECK_EQ(real(v, "positions"), 100);
+    CHECK(real(v, "mean") == 0 && real(v, "max") == 0 && real(v, "same_top") == 1);
+    CHECK(real(v, "base_bytes") == real(v, "tested_bytes"));
+    json_decref(v);
+    double before = 0;
+    static const char *const types[] = {"f16", "q8_0", "q5_1", "q4_0"};
+    for (int i = 0; i < 4; i++) {
+        v = KLD("-m", m, "--tokens", ids, "--base", "f32", "--kv-type", types[i], "--from", "10");
+        CHECK_EQ(real(v, "positions"), 90);
+        CHECK_MSG(real(v, "mean") > before, "%s: mean %g, the finer one had %g", types[i],
+                  real(v, "mean"), before);
+        CHECK(real(v, "mean") <= real(v, "p99") && real(v, "p99") <= real(v, "max"));
+        CHECK(real(v, "base_bytes") > real(v, "tested_bytes"));
+        before = real(v, "mean");
+        json_decref(v);
+    }
+}
+
+TEST(kld_refuses_what_it_cannot_compare)
+{
+    const char *m = toy_model_write(&(toy_model_file){.base = "e2b"}), *ids = ids_file(20);
+    const struct {
+        int code;
+        const char *says, *args[9];
+    } bad[] = {
+        {2, "either --tokens or --text", {"kld", "-m", m}},
+        {2, "either --tokens or --text", {"kld", "-m", m, "--tokens", ids, "--text", ids}},
+        {1, "none of them from 20 on", {"kld", "-m", m, "--tokens", ids, "--from", "20"}},
+        {1, "'q3_0' is no type", {"kld", "-m", m, "--tokens", ids, "--kv-type", "q3_0"}},
+        {1, "'q3_0' is no type", {"kld", "-m", m, "--tokens", ids, "--base", "q3_0"}},
+        {1, "nowhere.bin", {"kld", "-m", m, "--tokens", "/nowhere.bin"}},
+        {1, "not a list of 4-byte ids", {"kld", "-m", m, "--tokens", test_path("LICENSE")}},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        spawned r;
+        spawn_carat(&r, NULL, bad[i].args);
+        CHECK_MSG(r.code == bad[i].code && strstr(str_text(&r.err), bad[i].says) && !r.out.n,
+                  "exit status %d, stderr \"%s\", expected \"%s\"", r.code, str_text(&r.err),
+                  bad[i].says);
+        spawned_free(&r);
+    }
+}
