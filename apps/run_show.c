@@ -187,7 +187,7 @@ void answer_print_speed(const carat_timings *t, const carat_session *s)
     double prefill_s = t->prefill_ms * 1e-3, decode_s = t->decode_ms * 1e-3;
     char reused[96] = "";
     if (t->n_reused)
-        snprintf(reused, sizeof reused, " (%lld reused)", (long long)t->n_reused);
+        snprintf(reused, sizeof reused, " (%lld reused: %s)", (long long)t->n_reused, t->reuse);
     /* The first token comes with the prompt: the decode time is that of the others. */
     int64_t n_steps = t->n_generated > 1 ? t->n_generated - 1 : 0;
     term_note(

@@ -24,7 +24,8 @@ enum {
     QUEUE_DEFAULT = 64,
     STALL_DEFAULT_MS = 200,
     ROWS_UNMEASURED = 32, /* of a prompt beside answers, before a row's time is known */
-    ROWS_LEAST = 4        /* a prompt gets on, however slow the device */
+    ROWS_LEAST = 4,       /* a prompt gets on, however slow the device */
+    WAIT_GAIN = 16        /* tokens of a prompt worth waiting for another job to compute */
 };
 
 typedef struct job {
@@ -55,6 +56,7 @@ struct carat_batch {
     session_shape shape;
     kv_layout layout;
     workspace w;
+    checkpoint_store *store; /* of all slots; NULL: none */
     slot *slot;
     int32_t n_slots, queue_max, stall_ms;
     pass_part *part; /* [n_slots] of the pass being made */
@@ -158,8 +160,11 @@ carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt, ca
     b->stall_ms = opt->stall_ms ? opt->stall_ms : STALL_DEFAULT_MS;
     if ((st = open_lock(b, e)) || (st = plan_batch(b, opt, &plan, e)) || (st = open_arrays(b, e)))
         goto out;
+    if (plan.checkpoint_bytes &&
+        (st = checkpoints_open(&b->store, m, &b->layout, plan.checkpoint_bytes, e)))
+        goto out;
     for (int32_t i = 0; i < b->n_slots; i++)
-        if ((st = timeline_open(&b->slot[i].t, m, &b->layout, e)))
+        if ((st = timeline_open(&b->slot[i].t, m, &b->layout, b->store, e)))
             goto out;
     if ((st = workspace_open(&b->w, m, &b->layout, b->n_slots, plan.scratch_bytes, e)))
         goto out;
@@ -211,6 +216,7 @@ void carat_batch_close(carat_batch *b)
         b->head = j->next;
         job_done(j, E_CANCELLED, &gone);
     }
+    checkpoints_close(b->store);
     workspace_close(&b->w, b->m);
     kv_layout_free(&b->layout);
     if (b->has_cond)
@@ -408,13 +414,24 @@ static slot *slot_for(carat_batch *b, const job *j)
     return best ? best : oldest;
 }
 
+/* What running jobs have in common with this one is copied from them. */
+static void ask_others(carat_batch *b, const slot *s, const job *j)
+{
+    for (int32_t i = 0; b->store && i < b->n_slots; i++) {
+        slot *o = &b->slot[i];
+        if (o->job && o != s)
+            timeline_offer(&o->t, j->ids, j->n, timeline_usable(&s->t, j->ids, j->n));
+    }
+}
+
 static void begin(carat_batch *b, slot *s, job *j)
 {
+    ask_others(b, s, j);
     s->job = j;
     s->answering = false;
     s->used_at = b->n_steps;
     report_waited(&j->r);
-    timeline_align(&s->t, j->ids, j->n);
+    timeline_prepare(&s->t, j->ids, j->n);
     report_prompt(&j->r, j->n, &s->t);
     pthread_mutex_lock(&b->lock);
     b->running[s - b->slot] = j->id;
@@ -440,16 +457,47 @@ static void leave(carat_batch *b, slot *s, status st, err *e)
     pthread_mutex_lock(&b->lock);
     b->running[s - b->slot] = 0;
     b->info.n_busy--;
+    b->shown[s - b->slot] = (carat_slot_info){.n_past = s->t.kv.n_past};
     pthread_mutex_unlock(&b->lock);
     job_done(j, st, e);
 }
 
-/* The first of the queue that is to be dropped, or to be begun when a slot is idle. */
-static job *take_queued(carat_batch *b, bool only_cancelled)
+/* Is a running job computing a prefix of this one's prompt, so that waiting saves more than it
+ * costs? Several answers to one prompt come all at once. */
+static bool better_wait(const carat_batch *b, const job *j)
+{
+    for (int32_t i = 0; b->store && i < b->n_slots; i++) {
+        const slot *o = &b->slot[i];
+        if (!o->job || o->answering)
+            continue;
+        int64_t at = o->t.kv.n_past, same = at, most = o->job->n < j->n ? o->job->n : j->n;
+        if (at > most || memcmp(o->job->ids, j->ids, (size_t)at * sizeof *j->ids))
+            continue;
+        while (same < most && o->job->ids[same] == j->ids[same])
+            same++;
+        if (same - at >= WAIT_GAIN)
+            return true;
+    }
+    return false;
+}
+
+static bool is_cancelled(const carat_batch *b, const job *j)
+{
+    (void)b;
+    return j->cancelled;
+}
+
+static bool may_begin(const carat_batch *b, const job *j)
+{
+    return !better_wait(b, j);
+}
+
+/* Takes the first job of the queue that is as asked. NULL: none. */
+static job *take_queued(carat_batch *b, bool (*as_asked)(const carat_batch *b, const job *j))
 {
     pthread_mutex_lock(&b->lock);
     job **at = &b->head;
-    while (*at && only_cancelled && !(*at)->cancelled)
+    while (*at && !as_asked(b, *at))
         at = &(*at)->next;
     job *j = *at;
     if (j) {
@@ -457,7 +505,7 @@ static job *take_queued(carat_batch *b, bool only_cancelled)
         if (!j->next)
             b->tail = at;
         j->next = NULL;
-        b->taken = only_cancelled ? NULL : j;
+        b->taken = j;
         b->info.n_queued--;
     }
     pthread_mutex_unlock(&b->lock);
@@ -475,12 +523,15 @@ static bool any_idle(const carat_batch *b)
 static void admit(carat_batch *b)
 {
     job *j;
-    while ((j = take_queued(b, true))) {
+    while ((j = take_queued(b, is_cancelled))) {
         err e = {0};
+        pthread_mutex_lock(&b->lock);
+        b->taken = NULL;
+        pthread_mutex_unlock(&b->lock);
         err_set(&e, E_CANCELLED, "cancelled while waiting for a slot");
         job_done(j, E_CANCELLED, &e);
     }
-    while (any_idle(b) && (j = take_queued(b, false)))
+    while (any_idle(b) && (j = take_queued(b, may_begin)))
         begin(b, slot_for(b, j), j);
 }
 
@@ -603,7 +654,13 @@ static void go_on(carat_batch *b, slot *s, const pass_part *part, uint64_t *n_ge
 
 static void show(carat_batch *b, uint64_t n_rows, uint64_t n_generated, double ms)
 {
+    int64_t n_checkpoints = 0;
+    uint64_t checkpoint_bytes = 0;
+    if (b->store)
+        checkpoints_info(b->store, &n_checkpoints, &checkpoint_bytes);
     pthread_mutex_lock(&b->lock);
+    b->info.n_checkpoints = n_checkpoints;
+    b->info.checkpoint_bytes = checkpoint_bytes;
     b->info.n_passes++;
     b->info.n_rows += n_rows;
     b->info.n_generated += n_generated;
@@ -632,10 +689,8 @@ bool carat_batch_step(carat_batch *b)
     end_cancelled(b);
     admit(b);
     int32_t n = plan_step_rows(b, &n_answering, &n_prompt_rows);
-    if (!n) {
-        show(b, 0, 0, 0);
+    if (!n)
         return false;
-    }
     double start = clock_ms();
     status st = run_pass(b->m, &b->layout, &b->w, b->part, n, &e);
     double ms = clock_ms() - start;

@@ -204,6 +204,45 @@ TEST(a_follow_up_goes_to_the_slot_that_knows_it)
     carat_model_close(m);
 }
 
+/* n answers to one prompt, and one to a prompt that begins like it: it is computed once. */
+TEST(jobs_with_one_prompt_compute_it_once)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    carat_batch *b = open_batch(m, 4, 32);
+    request q = {.n = 200, .o = options(m, 0.8f, 30)};
+    record r[4] = {0}, want = {0};
+    uint64_t rng = test_seed();
+    for (int64_t k = 0; k < 200; k++)
+        q.ids[k] = (int32_t)rng_below(&rng, (uint64_t)n_vocab_of(m));
+    q.o.sampling.seed = 3;
+    alone(m, &q, &want);
+    for (int i = 0; i < 3; i++) {
+        q.o.sampling.seed = (uint32_t)(3 + i);
+        submit(b, &q, &r[i], NULL);
+    }
+    request other = q;
+    other.ids[150] ^= 1;
+    submit(b, &other, &r[3], NULL);
+    while (carat_batch_step(b))
+        ;
+    check_same(&r[0], &want, 0);
+    CHECK(memcmp(r[0].ids, r[1].ids, sizeof r[0].ids) != 0);
+    for (int i = 0; i < 4; i++) {
+        CHECK_OK(r[i].st, r[i].e);
+        CHECK_EQ(r[i].n, 30);
+    }
+    CHECK_EQ(r[0].t.n_reused, 0);
+    CHECK(r[1].t.n_reused >= 180); /* the last few tokens are not worth waiting for */
+    CHECK_STR(r[1].t.reuse, "restored");
+    CHECK(r[2].t.n_reused >= 180);
+    CHECK_EQ(r[3].t.n_reused, 150);
+    record fresh = {0};
+    alone(m, &other, &fresh);
+    check_same(&r[3], &fresh, 3);
+    carat_batch_close(b);
+    carat_model_close(m);
+}
+
 TEST(a_batch_ends_jobs_when_told_to)
 {
     carat_model *m = toy_model_open(NULL, NULL);

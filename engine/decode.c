@@ -427,7 +427,7 @@ carat_status carat_generate(carat_session *s, const int32_t *ids, int64_t n,
         goto out;
     if ((st = generation_open(&g, s->m, opt, fn, user, e)))
         goto out;
-    timeline_align(&s->t, ids, n);
+    timeline_prepare(&s->t, ids, n);
     report_prompt(&r, n, &s->t);
     st = session_prefill(s, ids, n, false, s->w.logits, tell_prefill, g, &why);
     report_prefilled(&r);

@@ -182,11 +182,12 @@ static status open_gpu(carat_model *m, const carat_model_options *opt, err *e)
     if (forced && !parse_gpu(opt->device, &gpu.device))
         return err_set(e, E_ARG, "'%.40s' is no device: auto, cpu, cuda and cuda:N are",
                        opt->device);
-    bool for_cpu = opt->reference || opt->exact_f32 || opt->no_repack || opt->isa ||
-                   (opt->wrap && *opt->wrap);
+    bool for_cpu =
+        opt->reference || opt->exact_f32 || opt->no_repack || opt->isa || (opt->wrap && *opt->wrap);
     if (for_cpu && forced)
-        return err_set(e, E_ARG, "the options for CPU kernels and for wrappers do not go with "
-                                 "device %s",
+        return err_set(e, E_ARG,
+                       "the options for CPU kernels and for wrappers do not go with "
+                       "device %s",
                        opt->device);
     if (for_cpu || (opt->vocab_only && !forced))
         return OK;

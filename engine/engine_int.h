@@ -24,6 +24,7 @@
 #include "text/chat.h"
 #include "text/vocab.h"
 
+#include "engine/checkpoint.h"
 #include "engine/sample.h"
 
 #include <pthread.h>
@@ -55,16 +56,23 @@ struct carat_model {
 /* What a session of a model costs; fixed once it is open. */
 typedef struct session_shape {
     int32_t n_ctx, chunk, n_outputs;
-    int32_t n_seqs; /* timelines that share one workspace */
+    int32_t n_seqs;        /* timelines that share one workspace */
+    int32_t checkpoint_mb; /* 0: chosen; < 0: none */
     kv_choice kv;
 } session_shape;
 
 /* One sequence of tokens and what is remembered of it. */
 typedef struct timeline {
+    carat_model *m;
     kv_cache kv;
-    int32_t *id;       /* [n_ctx]: id[0 .. kv.n_past) are the tokens in kv */
-    const char *reuse; /* what the last prompt found in the cache: static storage */
-    int64_t n_dropped; /* cached tokens it could not use */
+    int32_t *id;             /* [n_ctx]: id[0 .. kv.n_past) are the tokens in kv */
+    const char *reuse;       /* what the last prompt found in the cache: static storage */
+    int64_t n_dropped;       /* cached tokens it could not use */
+    checkpoint_store *store; /* borrowed; NULL: none */
+    kv_segment *seg;         /* saved linear rows that are this cache's, below seg_n */
+    int64_t seg_n;
+    kv_snapshot *pending[CUTS_MAX]; /* reserved, to be filled when they must be */
+    int32_t n_pending;
 } timeline;
 
 /* What passes and sampling need beside timelines: one set per session, one per batch. */
@@ -82,6 +90,7 @@ struct carat_session {
     session_shape shape;
     kv_layout layout;
     timeline t;
+    checkpoint_store *store; /* NULL: none */
     workspace w;
     atomic_bool cancel;
 };
@@ -96,13 +105,27 @@ status plan_costs(const carat_model *m, const session_shape *shape, kv_layout *l
                   carat_memory_plan *plan, err *e); /* layout may be NULL */
 status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e);
 
-/* session.c. */
-status timeline_open(timeline *t, carat_model *m, const kv_layout *l, err *e);
+/* timeline.c. Only between passes. store may be NULL. */
+status timeline_open(timeline *t, carat_model *m, const kv_layout *l, checkpoint_store *store,
+                     err *e);
 void timeline_close(timeline *t); /* safe on a zeroed or closed timeline */
-/* Tokens of ids[0..n) that an align would keep; always < n. */
+/* Tokens of ids[0..n) that the live cache could keep; always < n. */
 int64_t timeline_usable(const timeline *t, const int32_t *ids, int64_t n);
-/* Keeps the longest usable prefix: afterwards kv.n_past < n, and id[0..kv.n_past) equals ids. */
-void timeline_align(timeline *t, const int32_t *ids, int64_t n);
+/* Keeps, or restores, the longest usable prefix: afterwards kv.n_past < n, and id[0..kv.n_past)
+ * equals ids. */
+void timeline_prepare(timeline *t, const int32_t *ids, int64_t n);
+bool timeline_rewind(timeline *t, int64_t n); /* false, and unchanged, if the rings forgot */
+void timeline_reset(timeline *t);
+/* To be called before a pass adds n_rows: takes the checkpoints it would make impossible. */
+void timeline_before_pass(timeline *t, int32_t n_rows);
+void timeline_save_end(timeline *t); /* a checkpoint of all there is, if there is room */
+/* Takes a checkpoint where ids[0..n) part from t, if that is more than `above` tokens and t can:
+ * for another timeline to go on from. */
+void timeline_offer(timeline *t, const int32_t *ids, int64_t n, int64_t above);
+status timeline_snapshot(timeline *t, kv_snapshot **out, err *e);
+status timeline_restore(timeline *t, const kv_snapshot *k, err *e);
+
+/* session.c */
 status workspace_open(workspace *w, carat_model *m, const kv_layout *l, int32_t n_seqs,
                       size_t scratch_bytes, err *e);
 void workspace_close(workspace *w, carat_model *m); /* safe on a zeroed or closed workspace */

@@ -16,8 +16,9 @@ static carat_session *open_session(carat_model *m, int32_t n_ctx, int32_t chunk)
 {
     carat_session *s;
     err e = {0};
-    CHECK_OK(
-        carat_session_open(m, &(carat_session_options){.n_ctx = n_ctx, .chunk = chunk}, &s, &e), e);
+    /* Without checkpoints: what a live cache keeps by itself. checkpoint_test.c has them. */
+    const carat_session_options o = {.n_ctx = n_ctx, .chunk = chunk, .checkpoint_mb = -1};
+    CHECK_OK(carat_session_open(m, &o, &s, &e), e);
     return s;
 }
 

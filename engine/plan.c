@@ -9,6 +9,9 @@
 
 enum { ROWS_SMALL = 32 }; /* counts of rows up to here are planned one by one */
 
+/* Of checkpoints, unless the caller says otherwise. */
+#define CHECKPOINT_MAX_BYTES ((uint64_t)4 << 30)
+
 /* The longest context, by halving from the model's own, whose plan fits the memory there is. */
 static status longest_fit(const carat_model *m, session_shape *shape, err *e)
 {
@@ -32,7 +35,7 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
     status st;
 
     opt = opt ? opt : &none;
-    *shape = (session_shape){.n_seqs = n_seqs};
+    *shape = (session_shape){.n_seqs = n_seqs, .checkpoint_mb = opt->checkpoint_mb};
     const kv_words words = {opt->kv_k, opt->kv_v, opt->kv_layers, opt->kv_single};
     if ((st = kv_choice_parse(&shape->kv, &words, e)))
         return st;
@@ -112,6 +115,29 @@ static status plan_layout(const carat_model *m, const session_shape *s, kv_layou
     return kv_layout_init(l, &want, e);
 }
 
+/* Checkpoints are in host memory. Where the device's memory is the same, what is asked for counts
+ * like all else. What is chosen is a share of what the rest leaves over: it is taken by and by, and
+ * never the reason for a refusal. */
+static void plan_checkpoints(const carat_model *m, const session_shape *s, carat_memory_plan *plan)
+{
+    bool apart = m->dev->available_bytes != NULL;
+    uint64_t room = apart ? mem_available_bytes() : plan->available_bytes;
+    uint64_t taken = apart ? 0 : plan->total_bytes;
+    if (s->checkpoint_mb < 0)
+        return;
+    if (s->checkpoint_mb) {
+        plan->checkpoint_bytes = (uint64_t)s->checkpoint_mb << 20;
+        plan->total_bytes += apart ? 0 : plan->checkpoint_bytes;
+        return;
+    }
+    plan->checkpoint_bytes = CHECKPOINT_MAX_BYTES;
+    if (!room)
+        return;
+    room = room > taken ? (room - taken) / 4 : 0;
+    if (room < plan->checkpoint_bytes)
+        plan->checkpoint_bytes = room;
+}
+
 status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layout,
                   carat_memory_plan *plan, err *e)
 {
@@ -139,9 +165,10 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
     if (m->dev->available_bytes)
         weights = plan->repack_bytes; /* the file stays on the host */
     plan->total_bytes = weights + plan->kv_swa_bytes + plan->kv_global_bytes + plan->scratch_bytes;
-    uint64_t free_bytes = m->dev->available_bytes ? m->dev->available_bytes(m->dev)
-                                                  : mem_available_bytes();
+    uint64_t free_bytes =
+        m->dev->available_bytes ? m->dev->available_bytes(m->dev) : mem_available_bytes();
     plan->available_bytes = free_bytes ? free_bytes + m->taken_bytes : 0;
+    plan_checkpoints(m, s, plan);
     if (layout) {
         *layout = l;
         l = (kv_layout){0};

@@ -49,6 +49,7 @@ static status fill_step(workspace *w, pass_part *part, int32_t n_parts, err *e)
     kv_batch_clear(&w->batch);
     for (int32_t i = 0; i < n_parts && !st; i++) {
         part[i].bad = false;
+        timeline_before_pass(part[i].t, part[i].n);
         if (!(st = kv_reserve(&part[i].t->kv, part[i].n, e)))
             st = kv_batch_add(&w->batch, &part[i].t->kv, part[i].ids, part[i].n, NULL, part[i].want,
                               e);
@@ -128,7 +129,7 @@ carat_status carat_eval(carat_session *s, const int32_t *ids, int64_t n, bool al
     if (all_logits && !logits)
         return err_set(e, E_ARG,
                        "carat_eval: all logits are wanted, and there is no place for them");
-    timeline_align(&s->t, ids, n);
+    timeline_prepare(&s->t, ids, n);
     if (n_reused)
         *n_reused = s->t.kv.n_past;
     return session_prefill(s, ids, n, all_logits, logits ? logits : s->w.logits,

@@ -1,39 +1,12 @@
-/* session.c - one timeline of tokens, and how much of it a new prompt can keep.
+/* session.c - one timeline with a workspace of its own, as callers see it.
  *
- * The caller hands over whole prompts; the session compares them with the ids it has computed:
- *
- *     cached   a b c d e f          prompt a b c d e f g h   extended: computes g h
- *     cached   a b c d e f          prompt a b c x y         rewound to c if the rings still hold
- *                                                            its windows, else rebuilt from a
- *
- * At least the last id of a prompt is always computed, because its logits are wanted. All memory
- * is taken at open, as planned by a dry pass.
+ * All memory is taken at open, as planned by a dry pass; only checkpoints come and go, within
+ * their budget.
  */
 #include "engine/engine_int.h"
 #include "base/mem.h"
 
 /* ---- Opening --------------------------------------------------------------------------- */
-
-status timeline_open(timeline *t, carat_model *m, const kv_layout *l, err *e)
-{
-    status st;
-    *t = (timeline){.reuse = "new"};
-    if ((st = kv_open(&t->kv, m->dev, l, e)))
-        return st;
-    t->id = mem_calloc((size_t)l->n_ctx, sizeof *t->id);
-    if (!t->id) {
-        timeline_close(t);
-        return err_memory(e, "a session", (size_t)l->n_ctx * sizeof *t->id);
-    }
-    return OK;
-}
-
-void timeline_close(timeline *t)
-{
-    mem_free(t->id);
-    kv_close(&t->kv);
-    *t = (timeline){0};
-}
 
 status workspace_open(workspace *w, carat_model *m, const kv_layout *l, int32_t n_seqs,
                       size_t scratch_bytes, err *e)
@@ -94,7 +67,10 @@ carat_status carat_session_open(carat_model *m, const carat_session_options *opt
         goto out;
     if ((st = plan_check(m, &plan, e)))
         goto out;
-    if ((st = timeline_open(&s->t, m, &s->layout, e)))
+    if (plan.checkpoint_bytes &&
+        (st = checkpoints_open(&s->store, m, &s->layout, plan.checkpoint_bytes, e)))
+        goto out;
+    if ((st = timeline_open(&s->t, m, &s->layout, s->store, e)))
         goto out;
     if ((st = workspace_open(&s->w, m, &s->layout, 1, plan.scratch_bytes, e)))
         goto out;
@@ -111,6 +87,7 @@ void carat_session_close(carat_session *s)
         return;
     workspace_close(&s->w, s->m);
     timeline_close(&s->t);
+    checkpoints_close(s->store);
     kv_layout_free(&s->layout);
     mem_free(s);
 }
@@ -148,47 +125,73 @@ status check_ids(const carat_model *m, const int32_t *ids, int64_t n, int32_t n_
     return OK;
 }
 
-/* Tokens that ids[0..n) and the timeline have in common, its last one left to be computed. */
-static int64_t common(const timeline *t, const int32_t *ids, int64_t n)
-{
-    int64_t same = 0;
-    while (same < t->kv.n_past && same < n - 1 && t->id[same] == ids[same])
-        same++;
-    return same;
-}
-
-int64_t timeline_usable(const timeline *t, const int32_t *ids, int64_t n)
-{
-    int64_t same = common(t, ids, n);
-    return kv_can_rewind(&t->kv, same) ? same : 0;
-}
-
-void timeline_align(timeline *t, const int32_t *ids, int64_t n)
-{
-    int64_t cached = t->kv.n_past, same = common(t, ids, n);
-    t->n_dropped = 0;
-    if (same == cached) {
-        t->reuse = cached ? "extended" : "new";
-    } else if (kv_rewind(&t->kv, same)) {
-        t->reuse = same ? "rewound" : "rebuilt: the prompt begins differently";
-        t->n_dropped = cached - same;
-    } else {
-        t->reuse = "rebuilt: the sliding windows no longer hold what the change needs";
-        t->n_dropped = cached;
-        kv_reset(&t->kv);
-    }
-}
-
 bool carat_rewind(carat_session *s, int64_t n)
 {
-    if (n < 0)
-        return false;
-    return n >= s->t.kv.n_past || kv_rewind(&s->t.kv, n);
+    return n >= 0 && timeline_rewind(&s->t, n);
 }
 
 void carat_reset(carat_session *s)
 {
-    kv_reset(&s->t.kv);
+    timeline_reset(&s->t);
+}
+
+void carat_session_checkpoints(const carat_session *s, int64_t *n, uint64_t *n_bytes)
+{
+    *n = 0;
+    *n_bytes = 0;
+    if (s->store)
+        checkpoints_info(s->store, n, n_bytes);
+}
+
+/* ---- Snapshots -------------------------------------------------------------------------- */
+
+/* The public name of a kv_snapshot, and the model it belongs to. */
+struct carat_snapshot {
+    const carat_model *m;
+    kv_snapshot *k;
+};
+
+carat_status carat_snapshot_take(carat_session *s, carat_snapshot **out, carat_error *e)
+{
+    carat_snapshot *p = *out = NULL;
+    kv_snapshot *k;
+    status st = timeline_snapshot(&s->t, &k, e);
+    if (st)
+        return st;
+    p = mem_calloc(1, sizeof *p);
+    if (!p) {
+        kv_snapshot_drop(k);
+        return err_memory(e, "a snapshot", sizeof *p);
+    }
+    *p = (carat_snapshot){.m = s->m, .k = k};
+    *out = p;
+    return OK;
+}
+
+carat_status carat_snapshot_restore(carat_session *s, const carat_snapshot *p, carat_error *e)
+{
+    if (p->m != s->m)
+        return err_set(e, E_ARG, "a snapshot of %s cannot go on in a session of %s",
+                       p->m->core.name, s->m->core.name);
+    return timeline_restore(&s->t, p->k, e);
+}
+
+int64_t carat_snapshot_n(const carat_snapshot *p)
+{
+    return p->k->n;
+}
+
+uint64_t carat_snapshot_bytes(const carat_snapshot *p)
+{
+    return p->k->own_bytes;
+}
+
+void carat_snapshot_free(carat_snapshot *p)
+{
+    if (!p)
+        return;
+    kv_snapshot_drop(p->k);
+    mem_free(p);
 }
 
 /* ---- Cancellation ---------------------------------------------------------------------- */

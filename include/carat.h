@@ -188,6 +188,9 @@ typedef struct carat_session_options {
                               stream: "on", "off"; NULL or "auto": where that is worth it */
     int32_t n_outputs; /* rows of one pass that may give logits; 0: 16. carat_eval with all_logits
                           runs passes of min(chunk, n_outputs) rows */
+    /* Host memory for checkpoints, in MiB: states of conversations that prompts may go back to. 0:
+     * a quarter of what is left over, at most 4 GiB; < 0: none. A batch shares it. */
+    int32_t checkpoint_mb;
 } carat_session_options;
 
 CARAT_API carat_status carat_session_open(carat_model *m, const carat_session_options *opt,
@@ -198,9 +201,25 @@ CARAT_API int64_t carat_session_n_past(const carat_session *s); /* tokens in the
 /* Any thread; async-signal-safe. Ends the call that runs on the session with E_CANCELLED (or, for
  * carat_generate, CARAT_FINISH_CANCELLED), after the pass it is in. If none runs, the next. */
 CARAT_API void carat_session_cancel(carat_session *s);
-/* What the last prompt found in the cache, as one phrase for a log: "extended", "rewound",
- * "rebuilt: ..."; static storage. n_dropped, if not NULL: cached tokens that were of no use. */
+/* What the last prompt found in the cache, as one phrase for a log: "new", "extended", "rewound",
+ * "restored" (a checkpoint), "restored from disk", "rebuilt: ..."; static storage. n_dropped, if
+ * not NULL: cached tokens that were of no use. */
 CARAT_API const char *carat_session_reuse(const carat_session *s, int64_t *n_dropped);
+
+/* Checkpoints that the session has now, and what they take. */
+CARAT_API void carat_session_checkpoints(const carat_session *s, int64_t *n, uint64_t *n_bytes);
+
+/* An exact copy of what a session remembers, in host memory: a session it is restored into goes on
+ * bit for bit as the one it was taken of would. Sessions of one model and one choice of key and
+ * value formats may exchange snapshots, whatever their contexts and chunks. Freed before the model
+ * is closed; never changes, so several threads may restore it. */
+typedef struct carat_snapshot carat_snapshot;
+CARAT_API carat_status carat_snapshot_take(carat_session *s, carat_snapshot **p, carat_error *e);
+CARAT_API carat_status carat_snapshot_restore(carat_session *s, const carat_snapshot *p,
+                                              carat_error *e); /* on failure s is unchanged */
+CARAT_API int64_t carat_snapshot_n(const carat_snapshot *p);   /* tokens */
+CARAT_API uint64_t carat_snapshot_bytes(const carat_snapshot *p);
+CARAT_API void carat_snapshot_free(carat_snapshot *p); /* NULL is fine */
 
 /* Bytes a session needs, by purpose, before it exists. n_ctx 0: the model's own. */
 typedef struct carat_memory_plan {
@@ -208,8 +227,9 @@ typedef struct carat_memory_plan {
     uint64_t repack_bytes; /* copies made for speed */
     uint64_t kv_swa_bytes, kv_global_bytes;
     uint64_t scratch_bytes;
-    uint64_t total_bytes; /* at work: weights that were repacked are not read from the file,
-                             but stay in memory with no_mmap */
+    uint64_t checkpoint_bytes; /* at most; part of the total only if it was asked for */
+    uint64_t total_bytes;      /* at work: weights that were repacked are not read from the file,
+                                  but stay in memory with no_mmap */
     uint64_t
         available_bytes; /* what the machine says it can give, this model included; 0 unknown */
     uint64_t
@@ -428,7 +448,9 @@ typedef struct carat_batch_info {
     /* Sums since open. n_rows: rows of all passes. */
     uint64_t n_jobs, n_prompt, n_reused, n_generated, n_passes, n_rows;
     uint64_t kv_bytes; /* of all slots */
-    double pass_ms;    /* time in passes */
+    int64_t n_checkpoints;
+    uint64_t checkpoint_bytes;
+    double pass_ms; /* time in passes */
 } carat_batch_info;
 
 /* As of the last step. slots may be NULL; else the first cap are written. */

@@ -63,14 +63,15 @@ void kv_commit(kv_cache *c, int32_t n)
 }
 
 /* The next query, at n_past, sees back to n_past - window + 1. The ring holds the newest n_slots
- * indices ever written: n_written - n_slots and later. */
+ * indices ever written: n_written - n_slots and later; or fewer, if a snapshot's were loaded. */
 bool kv_can_rewind(const kv_cache *c, int64_t n_past)
 {
     if (n_past < 0 || n_past > c->n_past)
         return false;
     for (int32_t i = 0; i < c->layout->n; i++) {
         const kv_view *v = &c->layout->view[i];
-        int64_t oldest = c->n_written - v->n_slots;
+        int64_t oldest = c->n_written - v->n_slots, loaded = c->n_loaded - v->window;
+        oldest = oldest > loaded ? oldest : loaded;
         int64_t needed = n_past - v->window + 1;
         if (v->window && oldest > 0 && oldest > (needed > 0 ? needed : 0) && n_past > 0)
             return false;
@@ -84,12 +85,11 @@ bool kv_rewind(kv_cache *c, int64_t n_past)
         return false;
     c->n_past = n_past;
     if (n_past == 0)
-        c->n_written = 0;
+        c->n_written = c->n_loaded = 0;
     return true;
 }
 
 void kv_reset(kv_cache *c)
 {
-    c->n_past = 0;
-    c->n_written = 0;
+    c->n_past = c->n_written = c->n_loaded = 0;
 }

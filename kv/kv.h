@@ -96,6 +96,7 @@ typedef struct kv_cache {
     kv_base *base;           /* [layout->n], for step.kv */
     int64_t n_past;          /* committed rows */
     int64_t n_written;       /* highest index ever written since reset, plus one */
+    int64_t n_loaded;        /* of the snapshot loaded; rings hold nothing below its windows */
 } kv_cache;
 
 status kv_open(kv_cache *c, device *dev, const kv_layout *l, err *e);

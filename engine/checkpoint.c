@@ -1,0 +1,246 @@
+/* checkpoint.c - the snapshots a session or batch keeps, and which of them go.
+ *
+ * Worth of a snapshot: the tokens it saves over the next shorter one of the same conversation,
+ * times how often it was of use (a use fades by half in HALF_LIFE_MS), per byte that dropping it
+ * frees. Bytes are counted by walking: segments that several snapshots share count once.
+ */
+#include "engine/checkpoint.h"
+#include "engine/engine_int.h"
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    HALF_LIFE_MS = 60 * 60 * 1000,
+    CUT_LEAST = 32 /* tokens: a shorter prefix is computed as fast as it is copied */
+};
+
+typedef struct entry {
+    kv_snapshot *k;
+    int64_t base; /* length of the longest other entry that is a prefix of this one */
+    double uses;  /* as of used_ms */
+    double used_ms;
+} entry;
+
+struct checkpoint_store {
+    const carat_model *m;
+    const kv_layout *layout;
+    uint64_t budget_bytes;
+    entry *at;
+    int32_t n, cap;
+    int32_t turn_id; /* the token that begins a turn; -1: none */
+    int64_t mark;
+};
+
+status checkpoints_open(checkpoint_store **out, struct carat_model *m, const kv_layout *l,
+                        uint64_t budget_bytes, err *e)
+{
+    static const char turn[] = "<|turn>";
+    checkpoint_store *s = *out = mem_calloc(1, sizeof *s);
+    if (!s)
+        return err_memory(e, "the checkpoints", sizeof *s);
+    s->m = m;
+    s->layout = l;
+    s->budget_bytes = budget_bytes;
+    s->turn_id = m->text && m->chat != CHAT_NONE ? vocab_find(m->text, turn, sizeof turn - 1) : -1;
+    return OK;
+}
+
+void checkpoints_close(checkpoint_store *s)
+{
+    if (!s)
+        return;
+    for (int32_t i = 0; i < s->n; i++)
+        kv_snapshot_drop(s->at[i].k);
+    mem_free(s->at);
+    mem_free(s);
+}
+
+/* ---- What is there ------------------------------------------------------------------------ */
+
+static bool begins_with(const kv_snapshot *k, const kv_snapshot *prefix)
+{
+    return prefix->n < k->n && !memcmp(k->ids, prefix->ids, (size_t)prefix->n * sizeof *k->ids);
+}
+
+static int64_t same_tokens(const kv_snapshot *k, const int32_t *ids, int64_t n)
+{
+    int64_t i = 0, most = k->n < n ? k->n : n;
+    while (i < most && k->ids[i] == ids[i])
+        i++;
+    return i;
+}
+
+bool checkpoints_have(const checkpoint_store *s, const int32_t *ids, int64_t n)
+{
+    for (int32_t i = 0; i < s->n; i++)
+        if (s->at[i].k->n == n && !memcmp(s->at[i].k->ids, ids, (size_t)n * sizeof *ids))
+            return true;
+    return false;
+}
+
+static double faded(const entry *t, double now)
+{
+    return t->uses * exp2(-(now - t->used_ms) / HALF_LIFE_MS);
+}
+
+kv_snapshot *checkpoints_find(checkpoint_store *s, const int32_t *ids, int64_t n, int64_t above,
+                              int64_t *usable)
+{
+    entry *best = NULL;
+    for (int32_t i = 0; i < s->n; i++) {
+        kv_snapshot *k = s->at[i].k;
+        if (k->n <= above) /* cannot serve more than it has */
+            continue;
+        int64_t use = kv_snapshot_usable(k, same_tokens(k, ids, n - 1));
+        if (use > above) {
+            above = use;
+            best = &s->at[i];
+        }
+    }
+    if (!best)
+        return NULL;
+    double now = clock_ms();
+    best->uses = faded(best, now) + 1;
+    best->used_ms = now;
+    *usable = above;
+    return best->k;
+}
+
+/* ---- What fits ----------------------------------------------------------------------------- */
+
+/* Bytes of all entries but `without`. */
+static uint64_t bytes_of(checkpoint_store *s, const entry *without)
+{
+    uint64_t sum = 0;
+    s->mark++;
+    for (int32_t i = 0; i < s->n; i++) {
+        const kv_snapshot *k = s->at[i].k;
+        if (&s->at[i] == without)
+            continue;
+        sum += k->ring_bytes + (size_t)k->n * sizeof *k->ids + sizeof *k;
+        for (kv_segment *g = k->linear; g && g->mark != s->mark; g = g->parent) {
+            g->mark = s->mark;
+            sum += g->n_bytes;
+        }
+    }
+    return sum;
+}
+
+static void find_base(checkpoint_store *s, entry *t)
+{
+    t->base = 0;
+    for (int32_t i = 0; i < s->n; i++)
+        if (s->at[i].k->n > t->base && begins_with(t->k, s->at[i].k))
+            t->base = s->at[i].k->n;
+}
+
+static void drop_entry(checkpoint_store *s, int32_t i)
+{
+    kv_snapshot *gone = s->at[i].k;
+    s->at[i] = s->at[--s->n];
+    for (int32_t k = 0; k < s->n; k++)
+        if (s->at[k].base == gone->n && begins_with(s->at[k].k, gone))
+            find_base(s, &s->at[k]);
+    kv_snapshot_drop(gone);
+}
+
+/* Room for entries is taken ahead, so that putting one in between two tokens allocates nothing. */
+static bool grow(checkpoint_store *s)
+{
+    if (s->cap - s->n >= STEP_SEQS_MAX * CUTS_MAX + 1)
+        return true;
+    int32_t cap = 2 * (s->n + STEP_SEQS_MAX * CUTS_MAX + 1);
+    entry *at = mem_realloc(s->at, (size_t)cap, sizeof *at);
+    if (!at)
+        return s->cap > s->n;
+    s->at = at;
+    s->cap = cap;
+    return true;
+}
+
+/* Drops what is worth least until n_more bytes fit beside the rest; never `keep`. */
+static bool evict(checkpoint_store *s, uint64_t n_more, const kv_snapshot *keep)
+{
+    double now = clock_ms();
+    for (;;) {
+        uint64_t all = bytes_of(s, NULL);
+        if (all + n_more <= s->budget_bytes)
+            return true;
+        int32_t worst = -1;
+        double least = 0;
+        for (int32_t i = 0; i < s->n; i++) {
+            const entry *t = &s->at[i];
+            if (t->k == keep)
+                continue;
+            uint64_t freed = all - bytes_of(s, t);
+            double worth = (double)(t->k->n - t->base) * faded(t, now) / (double)(freed + 1);
+            if (worst < 0 || worth < least) {
+                worst = i;
+                least = worth;
+            }
+        }
+        if (worst < 0)
+            return false;
+        drop_entry(s, worst);
+    }
+}
+
+bool checkpoints_make_room(checkpoint_store *s, uint64_t n_bytes)
+{
+    return n_bytes <= s->budget_bytes && grow(s) && evict(s, n_bytes, NULL);
+}
+
+void checkpoints_put(checkpoint_store *s, kv_snapshot *k)
+{
+    if (checkpoints_have(s, k->ids, k->n) || s->n == s->cap) {
+        kv_snapshot_drop(k);
+        return;
+    }
+    entry *t = &s->at[s->n++];
+    *t = (entry){.k = k, .uses = 1, .used_ms = clock_ms()};
+    find_base(s, t);
+    for (int32_t i = 0; i < s->n; i++)
+        if (s->at[i].base < k->n && begins_with(s->at[i].k, k))
+            s->at[i].base = k->n;
+    /* Segments that it shares may have belonged to nobody here, so only now is its size known. */
+    if (!evict(s, 0, k))
+        for (int32_t i = 0; i < s->n; i++)
+            if (s->at[i].k == k) {
+                drop_entry(s, i);
+                break;
+            }
+}
+
+void checkpoints_info(const checkpoint_store *s, int64_t *n, uint64_t *n_bytes)
+{
+    *n = s->n;
+    *n_bytes = bytes_of((checkpoint_store *)s, NULL); /* changes marks only */
+}
+
+/* ---- Where ----------------------------------------------------------------------------------- */
+
+int32_t checkpoints_cuts(const checkpoint_store *s, const int32_t *ids, int64_t n,
+                         int64_t cut[CUTS_MAX])
+{
+    int64_t second = 0, last[2] = {0, 0}; /* where turns begin: the second of all, the last two */
+    int32_t k = 0;
+    for (int64_t i = 0, seen = 0; s->turn_id >= 0 && i < n; i++) {
+        if (ids[i] != s->turn_id)
+            continue;
+        if (++seen == 2)
+            second = i;
+        last[0] = last[1];
+        last[1] = i;
+    }
+    /* The last turn is the answer's own, empty yet; the one before it the user's. */
+    if (second >= CUT_LEAST && second < last[0])
+        cut[k++] = second;
+    if (last[0] >= CUT_LEAST)
+        cut[k++] = last[0];
+    if (n >= CUT_LEAST)
+        cut[k++] = n;
+    return k;
+}

@@ -1,0 +1,336 @@
+/* checkpoint_test.c - what is restored goes on like what was saved: snapshots at any position and
+ * in every format, and conversations that are edited, regenerated and switched, against sessions
+ * that start afresh. */
+#include "carat.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "tests/test.h"
+#include "tests/toy_model.h"
+
+enum { N_IDS = 400, CTX = 512 };
+
+static const char *const formats[] = {"f16",  "bf16", "f32",  "q8_0",  "q4_0",
+                                      "q4_1", "q5_0", "q5_1", "iq4_nl"};
+enum { N_FORMATS = sizeof formats / sizeof *formats };
+
+static int32_t n_vocab_of(const carat_model *m)
+{
+    carat_model_info info;
+    carat_model_get_info(m, &info);
+    return info.n_vocab;
+}
+
+static void random_ids(const carat_model *m, int32_t *ids, int64_t n, uint64_t seed)
+{
+    for (int64_t i = 0; i < n; i++)
+        ids[i] = (int32_t)rng_below(&seed, (uint64_t)n_vocab_of(m));
+}
+
+static carat_session *open_with(carat_model *m, carat_session_options o)
+{
+    carat_session *s;
+    carat_error e = {0};
+    CHECK_OK(carat_session_open(m, &o, &s, &e), e);
+    return s;
+}
+
+static void same_logits(const float *a, const float *b, int32_t n, int64_t at)
+{
+    for (int32_t i = 0; i < n; i++)
+        CHECK_MSG(!memcmp(&a[i], &b[i], sizeof *a), "%lld tokens, logit %d: %g, fresh %g",
+                  (long long)at, i, a[i], b[i]);
+}
+
+/* s and a fresh session agree on the last row of ids[0..n). Returns what s reused. */
+static int64_t like_fresh(carat_session *s, carat_model *m, const carat_session_options *o,
+                          const int32_t *ids, int64_t n)
+{
+    size_t n_vocab = (size_t)n_vocab_of(m);
+    float *a = mem_calloc(n_vocab, sizeof *a), *b = mem_calloc(n_vocab, sizeof *b);
+    carat_session_options plain = *o;
+    int64_t n_reused = -1;
+    carat_error e = {0};
+    CHECK(a && b);
+    plain.checkpoint_mb = -1;
+    carat_session *fresh = open_with(m, plain);
+    CHECK_OK(carat_eval(s, ids, n, false, a, &n_reused, &e), e);
+    CHECK_OK(carat_eval(fresh, ids, n, false, b, NULL, &e), e);
+    same_logits(a, b, (int32_t)n_vocab, n);
+    carat_session_close(fresh);
+    mem_free(a);
+    mem_free(b);
+    return n_reused;
+}
+
+/* ---- Snapshots ------------------------------------------------------------------------------- */
+
+/* Before, at and after the window and the wrap; into a session with another ring, which held
+ * something else. */
+TEST(a_snapshot_goes_on_bit_for_bit_at_any_position)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    int32_t ids[N_IDS], other[N_IDS];
+    carat_error e = {0};
+    static const int64_t at[] = {1, 16, 17, 64, 127, 350};
+    random_ids(m, ids, N_IDS, test_seed());
+    random_ids(m, other, N_IDS, test_seed() + 1);
+    for (int f = 0; f < N_FORMATS; f++)
+        for (size_t k = 0; k < 2; k++) {
+            size_t i = ((size_t)f + 3 * k) % (sizeof at / sizeof *at);
+            carat_session_options from = {.n_ctx = CTX,
+                                          .chunk = i % 2 ? 5 : 64,
+                                          .kv_k = formats[f],
+                                          .kv_v = formats[k ? f : (f + (int)i) % N_FORMATS],
+                                          .kv_single = k ? "on" : "off",
+                                          .checkpoint_mb = -1};
+            carat_session_options to = from;
+            to.chunk = i % 3 ? 17 : 1;
+            to.n_ctx = CTX - 7;
+            carat_session *s = open_with(m, from), *t = open_with(m, to);
+            carat_snapshot *p;
+            CHECK_OK(carat_eval(s, ids, at[i], false, NULL, NULL, &e), e);
+            CHECK_OK(carat_snapshot_take(s, &p, &e), e);
+            CHECK_EQ(carat_snapshot_n(p), at[i]);
+            CHECK(carat_snapshot_bytes(p) > 0);
+            CHECK_OK(carat_eval(t, other, 300, false, NULL, NULL, &e), e);
+            CHECK_OK(carat_snapshot_restore(t, p, &e), e);
+            CHECK_EQ(carat_session_n_past(t), at[i]);
+            CHECK_EQ(like_fresh(t, m, &to, ids, at[i] + 1), at[i]);
+            CHECK_EQ(like_fresh(t, m, &to, ids, at[i] + 40), at[i] + 1);
+            CHECK_OK(carat_snapshot_restore(t, p, &e), e); /* the last token once more */
+            CHECK_EQ(like_fresh(t, m, &to, ids, at[i]), at[i] - 1);
+            carat_session_close(s); /* a snapshot outlives its session */
+            CHECK_OK(carat_snapshot_restore(t, p, &e), e);
+            if (at[i] > 40) { /* further back than a snapshot reaches: refused, not wrong */
+                CHECK(!carat_rewind(t, at[i] - 20));
+                CHECK_EQ(like_fresh(t, m, &to, ids, at[i] - 20), 0);
+            }
+            carat_snapshot_free(p);
+            carat_session_close(t);
+        }
+    carat_model_close(m);
+}
+
+TEST(a_snapshot_is_refused_where_it_does_not_belong)
+{
+    carat_model *m = toy_model_open(NULL, NULL), *m2 = toy_model_open(NULL, NULL);
+    carat_session *s = open_with(m, (carat_session_options){.n_ctx = CTX});
+    carat_session *t[3] = {open_with(m, (carat_session_options){.n_ctx = CTX, .kv_v = "f32"}),
+                           open_with(m, (carat_session_options){.n_ctx = 64}),
+                           open_with(m2, (carat_session_options){.n_ctx = CTX})};
+    int32_t ids[100];
+    carat_snapshot *p;
+    carat_error e = {0};
+    random_ids(m, ids, 100, 3);
+    CHECK_STATUS(carat_snapshot_take(s, &p, &e), E_ARG); /* nothing there */
+    CHECK(!p);
+    err_clear(&e);
+    CHECK_OK(carat_eval(s, ids, 100, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_snapshot_take(s, &p, &e), e);
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(carat_eval(t[i], ids, 10, false, NULL, NULL, &e), e);
+        CHECK_STATUS(carat_snapshot_restore(t[i], p, &e), E_ARG);
+        CHECK(strstr(e.text, i < 2 ? "100 tokens" : "cannot go on"));
+        CHECK_EQ(carat_session_n_past(t[i]), 10);
+        err_clear(&e);
+        carat_session_close(t[i]);
+    }
+    carat_snapshot_free(p);
+    carat_session_close(s);
+    carat_model_close(m);
+    carat_model_close(m2);
+}
+
+/* ---- Conversations --------------------------------------------------------------------------- */
+
+typedef struct {
+    carat_model *m;
+    int32_t turn;
+    int32_t ids[CTX];
+    int64_t n;
+} talk;
+
+static void say(talk *c, int64_t n, uint64_t seed)
+{
+    c->ids[c->n++] = c->turn;
+    for (int64_t i = 1; i < n; i++) {
+        int32_t id = (int32_t)rng_below(&seed, (uint64_t)n_vocab_of(c->m));
+        c->ids[c->n++] = id == c->turn ? id + 1 : id;
+    }
+}
+
+/* A system prompt, a question, and where the answer begins. */
+static talk begin_talk(carat_model *m, uint64_t seed)
+{
+    carat_error e = {0};
+    talk c = {.m = m};
+    CHECK_EQ(carat_tokenize(m, "<|turn>", 7, CARAT_TOK_SPECIAL, &c.turn, 1, &e), 1);
+    say(&c, 60, 1);
+    say(&c, 50, seed);
+    say(&c, 3, 2);
+    return c;
+}
+
+static carat_timings answer(carat_session *s, talk *c, int32_t n_tokens)
+{
+    carat_generate_options o = {.max_tokens = n_tokens};
+    carat_timings t;
+    carat_error e = {0};
+    carat_sampling_default(c->m, &o.sampling);
+    o.sampling.ignore_eog = true;
+    CHECK_OK(carat_generate(s, c->ids, c->n, &o, NULL, NULL, &t, &e), e);
+    return t;
+}
+
+TEST(a_regenerated_edited_or_switched_conversation_costs_only_new_tokens)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    carat_session_options o = {.n_ctx = CTX, .chunk = 16};
+    carat_session *s = open_with(m, o);
+    talk a = begin_talk(m, 10), b;
+    CHECK_EQ(answer(s, &a, 120).n_reused, 0);
+    carat_timings t = answer(s, &a, 120); /* regenerated, when the prompt is far behind */
+    CHECK_EQ(t.n_reused, a.n - 1);
+    CHECK_STR(t.reuse, "restored");
+    talk edited = a;
+    edited.n = 60;
+    say(&edited, 40, 77); /* another question after the same system prompt */
+    say(&edited, 3, 2);
+    t = answer(s, &edited, 120);
+    CHECK_EQ(t.n_reused, 60);
+    b = begin_talk(m, 20);
+    t = answer(s, &b, 30);
+    CHECK_EQ(t.n_reused, 60);
+    say(&a, 30, 5); /* back to the first, whose history begins with another answer */
+    say(&a, 3, 2);
+    t = answer(s, &a, 100);
+    CHECK_EQ(t.n_reused, 113);
+    talk more = a;
+    more.n -= 33;
+    say(&more, 25, 6); /* its last question edited */
+    say(&more, 3, 2);
+    t = answer(s, &more, 20);
+    CHECK_EQ(t.n_reused, 113);
+    CHECK_EQ(like_fresh(s, m, &o, a.ids, a.n), a.n - 1);
+    CHECK_EQ(like_fresh(s, m, &o, b.ids, b.n), b.n - 1);
+    CHECK_EQ(like_fresh(s, m, &o, edited.ids, edited.n), edited.n - 1);
+    int64_t n;
+    uint64_t n_bytes;
+    carat_session_checkpoints(s, &n, &n_bytes);
+    CHECK(n > 4 && n_bytes > 0);
+    carat_session_close(s);
+    carat_model_close(m);
+}
+
+/* Random histories that grow, are cut, edited and switched: the results are those of fresh
+ * sessions, with much room, with little and with none, in every format. */
+TEST(random_histories_equal_fresh_sessions_in_any_budget)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    uint64_t rng = test_seed();
+    static const int32_t budget_mb[] = {0, 1, -1};
+    for (int k = 0; k < 3; k++) {
+        carat_session_options o = {.n_ctx = CTX,
+                                   .chunk = 1 + (int32_t)rng_below(&rng, 40),
+                                   .kv_k = formats[k % N_FORMATS],
+                                   .checkpoint_mb = budget_mb[k % 3]};
+        carat_session *s = open_with(m, o);
+        talk c[3] = {begin_talk(m, 1), begin_talk(m, 2), begin_talk(m, 3)};
+        int64_t reused = 0;
+        for (int i = 0; i < 15; i++) {
+            talk *x = &c[rng_below(&rng, 3)];
+            if (x->n > CTX - 120 || rng_below(&rng, 4) == 0)
+                x->n = 60 + (int64_t)rng_below(&rng, (uint64_t)x->n - 60);
+            say(x, 1 + (int64_t)rng_below(&rng, 60), rng_next(&rng));
+            say(x, 3, 2);
+            reused += like_fresh(s, m, &o, x->ids, x->n);
+            if (i % 3 == 0)
+                answer(s, x, 1 + (int32_t)rng_below(&rng, 60));
+            int64_t n;
+            uint64_t n_bytes;
+            carat_session_checkpoints(s, &n, &n_bytes);
+            CHECK(o.checkpoint_mb <= 0 || n_bytes <= (uint64_t)o.checkpoint_mb << 20);
+            CHECK(o.checkpoint_mb >= 0 || !n);
+        }
+        CHECK(reused > 0);
+        carat_session_close(s);
+    }
+    carat_model_close(m);
+}
+
+/* The n-th allocation fails: the call says so, or the answer is right all the same. */
+TEST(a_checkpoint_that_cannot_be_made_changes_nothing)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    carat_session_options o = {.n_ctx = CTX, .chunk = 16};
+    int32_t n_vocab = n_vocab_of(m);
+    talk a = begin_talk(m, 10), b = begin_talk(m, 20);
+    float *want = mem_calloc((size_t)n_vocab, sizeof *want);
+    float *got = mem_calloc((size_t)n_vocab, sizeof *got);
+    carat_session *s = open_with(m, o);
+    carat_error e = {0};
+    CHECK(want && got);
+    CHECK_OK(carat_eval(s, a.ids, a.n, false, want, NULL, &e), e);
+    carat_session_close(s);
+    for (int64_t n = 0;; n++) {
+        s = open_with(m, o);
+        mem_fail_after(n);
+        err_clear(&e);
+        const talk *const order[] = {&a, &b, &a};
+        carat_status st = CARAT_OK;
+        for (int i = 0; i < 3 && !st; i++)
+            st = carat_eval(s, order[i]->ids, order[i]->n, false, got, NULL, &e);
+        bool hit = mem_fail_hit();
+        mem_fail_after(-1);
+        CHECK_OK(st, e);
+        same_logits(got, want, n_vocab, a.n);
+        carat_session_close(s);
+        if (!hit)
+            break;
+        CHECK(n < 1000);
+    }
+    mem_free(want);
+    mem_free(got);
+    carat_model_close(m);
+}
+
+typedef struct {
+    int64_t first, last;
+    int n;
+} counted;
+
+static bool count_allocations(void *user, const carat_event *ev)
+{
+    counted *c = user;
+    if (ev->kind == CARAT_EV_TOKEN) {
+        c->last = mem_count();
+        if (!c->n++)
+            c->first = c->last;
+    }
+    return true;
+}
+
+/* The end of the prompt leaves the rings in the middle of the answer, and is copied there. */
+TEST(a_checkpoint_in_the_middle_of_an_answer_allocates_nothing)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    carat_session *s = open_with(m, (carat_session_options){.n_ctx = CTX, .chunk = 4});
+    talk a = begin_talk(m, 10);
+    carat_generate_options o = {.max_tokens = 100};
+    counted c = {0};
+    int64_t n;
+    uint64_t n_bytes;
+    carat_error e = {0};
+    carat_sampling_default(m, &o.sampling);
+    o.sampling.ignore_eog = true;
+    CHECK_OK(carat_eval(s, a.ids, a.n, false, NULL, NULL, &e), e);
+    carat_session_checkpoints(s, &n, &n_bytes);
+    CHECK_EQ(n, 1); /* after the system prompt; the end of the prompt is still in the rings */
+    CHECK_OK(carat_generate(s, a.ids, a.n, &o, count_allocations, &c, NULL, &e), e);
+    CHECK_EQ(c.n, 100);
+    CHECK_EQ(c.last - c.first, 0);
+    carat_session_checkpoints(s, &n, &n_bytes);
+    CHECK_EQ(n, 2);
+    carat_session_close(s);
+    carat_model_close(m);
+}

@@ -1,0 +1,311 @@
+/* timeline.c - one sequence of tokens, and how much of it a new prompt can keep.
+ *
+ * Callers hand over whole prompts; a timeline compares them with the ids it has computed, and asks
+ * the store of checkpoints when its own rings cannot go back far enough:
+ *
+ *     cached   a b c d e f          prompt a b c d e f g h   extended: computes g h
+ *     cached   a b c d e f          prompt a b c x y         rewound to c if the rings still hold
+ *                                                            its windows, else
+ *     checkpoint a b                                         restored at b, else
+ *                                                            rebuilt from a
+ *
+ * At least the last id of a prompt is always computed, because its logits are wanted. A checkpoint
+ * that cannot be made (memory is short) is not made: no answer depends on one.
+ */
+#include "engine/engine_int.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+enum {
+    RESTORE_GAIN = 16, /* tokens a checkpoint must save over the live cache to be copied back */
+    SAVE_LEAST = 32    /* of a timeline that is left: fewer are computed again */
+};
+
+status timeline_open(timeline *t, carat_model *m, const kv_layout *l, checkpoint_store *store,
+                     err *e)
+{
+    status st;
+    *t = (timeline){.m = m, .store = store, .reuse = "new"};
+    if ((st = kv_open(&t->kv, m->dev, l, e)))
+        return st;
+    t->id = mem_calloc((size_t)l->n_ctx, sizeof *t->id);
+    if (!t->id) {
+        timeline_close(t);
+        return err_memory(e, "a session", (size_t)l->n_ctx * sizeof *t->id);
+    }
+    return OK;
+}
+
+static void drop_pending(timeline *t)
+{
+    while (t->n_pending)
+        kv_snapshot_drop(t->pending[--t->n_pending]);
+}
+
+void timeline_close(timeline *t)
+{
+    drop_pending(t);
+    kv_segment_drop(t->seg);
+    mem_free(t->id);
+    if (t->kv.layout)
+        kv_close(&t->kv);
+    *t = (timeline){0};
+}
+
+/* ---- Segments known to be equal to the cache's linear rows ----------------------------------- */
+
+static void know_segment(timeline *t, kv_segment *s, int64_t n)
+{
+    kv_segment_keep(s);
+    kv_segment_drop(t->seg);
+    t->seg = s;
+    t->seg_n = n;
+}
+
+/* The timeline was cut to n_past. */
+static void after_cut(timeline *t)
+{
+    if (t->seg_n > t->kv.n_past)
+        t->seg_n = t->kv.n_past;
+    if (!t->seg_n)
+        know_segment(t, NULL, 0);
+}
+
+bool timeline_rewind(timeline *t, int64_t n)
+{
+    if (n >= t->kv.n_past)
+        return true;
+    if (n < 0 || !kv_rewind(&t->kv, n))
+        return false;
+    drop_pending(t);
+    after_cut(t);
+    return true;
+}
+
+void timeline_reset(timeline *t)
+{
+    drop_pending(t);
+    kv_reset(&t->kv);
+    after_cut(t);
+}
+
+/* Rows that no snapshot holds any more are not worth their memory: the cache has them. */
+static void forget_unshared(timeline *t)
+{
+    while (t->seg && atomic_load_explicit(&t->seg->refs, memory_order_relaxed) == 1) {
+        int64_t n = t->seg->from < t->seg_n ? t->seg->from : t->seg_n;
+        know_segment(t, t->seg->parent, n);
+    }
+}
+
+/* ---- Taking checkpoints ------------------------------------------------------------------------
+ */
+
+/* Copies come between passes of other sessions. */
+static void fill(timeline *t, kv_snapshot *k)
+{
+    pthread_mutex_lock(&t->m->pass_lock);
+    kv_snapshot_fill(k, &t->kv);
+    pthread_mutex_unlock(&t->m->pass_lock);
+    if (k->n > t->seg_n)
+        know_segment(t, k->linear, k->n);
+}
+
+/* A snapshot of ids[0..n), not filled; NULL if there is no room. base as kv_snapshot_new. */
+static kv_snapshot *reserve(const timeline *t, const int32_t *ids, int64_t n, kv_segment *base,
+                            int64_t base_n)
+{
+    const kv_layout *l = t->kv.layout;
+    kv_snapshot *k = NULL;
+    int64_t rows = n > base_n ? n - base_n : 0;
+    uint64_t bytes = (uint64_t)kv_ring_bytes(l, n) + kv_linear_bytes(l, rows) +
+                     (uint64_t)n * sizeof *ids + sizeof *k;
+    if (!checkpoints_make_room(t->store, bytes) ||
+        kv_snapshot_new(l, ids, n, base, base_n, &k, NULL))
+        return NULL;
+    return k;
+}
+
+status timeline_snapshot(timeline *t, kv_snapshot **out, err *e)
+{
+    int64_t n = t->kv.n_past;
+    status st;
+    *out = NULL;
+    if (!n)
+        return err_set(e, E_ARG, "a snapshot of a session that holds no tokens");
+    if (!kv_can_save(&t->kv, n, 0))
+        return err_set(e, E_LIMIT,
+                       "a snapshot at %lld: the session was restored and then rewound, and its "
+                       "windows do not reach back far enough",
+                       (long long)n);
+    if ((st = kv_snapshot_new(t->kv.layout, t->id, n, t->seg, t->seg_n, out, e)))
+        return st;
+    fill(t, *out);
+    return OK;
+}
+
+void timeline_save_end(timeline *t)
+{
+    int64_t n = t->kv.n_past;
+    if (!t->store || n < SAVE_LEAST || !kv_can_save(&t->kv, n, 0) ||
+        checkpoints_have(t->store, t->id, n))
+        return;
+    kv_snapshot *k = reserve(t, t->id, n, t->seg, t->seg_n);
+    if (!k)
+        return;
+    fill(t, k);
+    checkpoints_put(t->store, k);
+}
+
+void timeline_offer(timeline *t, const int32_t *ids, int64_t n, int64_t above)
+{
+    int64_t same = 0;
+    while (same < t->kv.n_past && same < n && t->id[same] == ids[same])
+        same++;
+    if (!t->store || same < SAVE_LEAST || same < above + RESTORE_GAIN ||
+        !kv_can_save(&t->kv, same, 0) || checkpoints_have(t->store, ids, same))
+        return;
+    kv_snapshot *k = reserve(t, ids, same, t->seg, t->seg_n);
+    if (!k)
+        return;
+    fill(t, k);
+    checkpoints_put(t->store, k);
+}
+
+/* Fills the pending ones that a pass of n_more rows would make impossible; all: every one that is
+ * possible now. */
+static void fill_pending(timeline *t, int32_t n_more, bool all)
+{
+    int32_t left = 0;
+    for (int32_t i = 0; i < t->n_pending; i++) {
+        kv_snapshot *k = t->pending[i];
+        bool computed = k->n <= t->kv.n_past;
+        if (!computed || (!all && kv_can_save(&t->kv, k->n, n_more))) {
+            t->pending[left++] = k;
+        } else if (kv_can_save(&t->kv, k->n, 0)) {
+            fill(t, k);
+            checkpoints_put(t->store, k);
+        } else {
+            kv_snapshot_drop(k);
+        }
+    }
+    t->n_pending = left;
+}
+
+void timeline_before_pass(timeline *t, int32_t n_rows)
+{
+    if (t->n_pending)
+        fill_pending(t, n_rows, false);
+}
+
+/* Takes memory for checkpoints of the prompt that is about to be computed. */
+static void plan_pending(timeline *t, const int32_t *ids, int64_t n)
+{
+    forget_unshared(t);
+    int64_t cut[CUTS_MAX], base_n = t->seg_n;
+    kv_segment *base = t->seg;
+    int32_t n_cuts = checkpoints_cuts(t->store, ids, n, cut);
+    for (int32_t i = 0; i < n_cuts; i++) {
+        bool behind = cut[i] <= t->kv.n_past;
+        if ((behind && !kv_can_save(&t->kv, cut[i], 0)) || checkpoints_have(t->store, ids, cut[i]))
+            continue;
+        kv_snapshot *k = reserve(t, ids, cut[i], base, base_n);
+        if (!k)
+            continue;
+        t->pending[t->n_pending++] = k;
+        if (k->n > base_n) {
+            base = k->linear;
+            base_n = k->n;
+        }
+    }
+}
+
+/* ---- A new prompt
+ * -------------------------------------------------------------------------------- */
+
+/* Tokens that ids[0..n) and the timeline have in common, its last one left to be computed. */
+static int64_t common(const timeline *t, const int32_t *ids, int64_t n)
+{
+    int64_t same = 0;
+    while (same < t->kv.n_past && same < n - 1 && t->id[same] == ids[same])
+        same++;
+    return same;
+}
+
+int64_t timeline_usable(const timeline *t, const int32_t *ids, int64_t n)
+{
+    int64_t same = common(t, ids, n);
+    return kv_can_rewind(&t->kv, same) ? same : 0;
+}
+
+status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
+{
+    if (!kv_snapshot_fits(k, t->kv.layout))
+        return err_set(e, E_ARG,
+                       "a snapshot of %lld tokens from another model, of other formats of "
+                       "keys and values, or longer than the context of %d",
+                       (long long)k->n, t->kv.layout->n_ctx);
+    drop_pending(t);
+    pthread_mutex_lock(&t->m->pass_lock);
+    kv_snapshot_load(k, &t->kv);
+    pthread_mutex_unlock(&t->m->pass_lock);
+    memcpy(t->id, k->ids, (size_t)k->n * sizeof *t->id);
+    know_segment(t, NULL, 0);
+    return OK;
+}
+
+/* From the timeline's own store, whose segments it may go on with. */
+static void restore(timeline *t, kv_snapshot *k, int64_t n)
+{
+    if (timeline_restore(t, k, NULL))
+        return;
+    know_segment(t, k->linear, k->n);
+    kv_rewind(&t->kv, n);
+    after_cut(t);
+    t->reuse = k->from_disk ? "restored from disk" : "restored";
+}
+
+/* What this prompt parts from may be wanted again. */
+static void save_what_goes(timeline *t, int64_t n_kept)
+{
+    if (!t->store || t->kv.n_past - n_kept < SAVE_LEAST)
+        return;
+    fill_pending(t, 0, true);
+    timeline_save_end(t);
+}
+
+static void align(timeline *t, int64_t same)
+{
+    int64_t cached = t->kv.n_past;
+    if (same == cached) {
+        t->reuse = cached ? "extended" : "new";
+        drop_pending(t);
+    } else if (timeline_rewind(t, same)) {
+        t->reuse = same ? "rewound" : "rebuilt: the prompt begins differently";
+    } else {
+        t->reuse = "rebuilt: the sliding windows no longer hold what the change needs";
+        timeline_reset(t);
+    }
+}
+
+void timeline_prepare(timeline *t, const int32_t *ids, int64_t n)
+{
+    int64_t cached = t->kv.n_past, same = common(t, ids, n), use = 0;
+    int64_t live = kv_can_rewind(&t->kv, same) ? same : 0;
+    kv_snapshot *k = NULL;
+    if (t->store)
+        k = checkpoints_find(t->store, ids, n, live ? live + RESTORE_GAIN : 0, &use);
+    if (k)
+        kv_snapshot_keep(k); /* what is saved now may push it out */
+    save_what_goes(t, k ? 0 : live);
+    if (k)
+        restore(t, k, use);
+    else
+        align(t, same);
+    kv_snapshot_drop(k);
+    int64_t of_cached = t->kv.n_past < same ? t->kv.n_past : same;
+    t->n_dropped = cached - of_cached;
+    if (t->store)
+        plan_pending(t, ids, n);
+}

@@ -1,0 +1,310 @@
+/* snapshot.c - exact copies of what a cache needs to go on at a position, on the host.
+ *
+ *     rings    rows n - W .. n - 1 of each, in logical order: the size of a ring is no part of it
+ *     linear   rows 0 .. n - 1, as a chain of segments that snapshots of one timeline share
+ *
+ *     segment A [0, 900) <- segment B [900, 1400) <- segment C [1400, 1500)
+ *          snapshot at 900       snapshot at 1400        snapshot at 1500
+ *
+ * A segment whose parent goes further than it begins branches off: of the parent only the rows
+ * below `from` count. Segments and snapshots are counted references and never change once filled.
+ */
+#include "kv/snapshot.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+enum { PAGES_FROM = 1 << 20 }; /* larger blocks come straight from the kernel */
+
+/* ---- Blocks of host memory --------------------------------------------------------------- */
+
+static void *block_alloc(size_t n_bytes)
+{
+    return n_bytes >= PAGES_FROM ? mem_pages(n_bytes) : mem_alloc(n_bytes ? n_bytes : 1);
+}
+
+static void block_free(void *p, size_t n_bytes)
+{
+    if (n_bytes >= PAGES_FROM)
+        mem_pages_free(p, n_bytes);
+    else
+        mem_free(p);
+}
+
+/* ---- Rows between a cache and the host ---------------------------------------------------- */
+
+static size_t view_row_bytes(const kv_view *v)
+{
+    return (size_t)v->n_head_kv * (v->k_row_bytes + v->v_row_bytes);
+}
+
+static int64_t ring_first(const kv_view *v, int64_t n)
+{
+    return n > v->window ? n - v->window : 0;
+}
+
+size_t kv_ring_bytes(const kv_layout *l, int64_t n)
+{
+    size_t sum = 0;
+    for (int32_t i = 0; i < l->n; i++)
+        if (l->view[i].window)
+            sum += (size_t)(n - ring_first(&l->view[i], n)) * view_row_bytes(&l->view[i]);
+    return sum;
+}
+
+size_t kv_linear_bytes(const kv_layout *l, int64_t n_rows)
+{
+    size_t sum = 0;
+    for (int32_t i = 0; i < l->n; i++)
+        if (!l->view[i].window)
+            sum += (size_t)n_rows * view_row_bytes(&l->view[i]);
+    return sum;
+}
+
+/* Rows of one stream of one store, head by head. On the host head h's rows begin at
+ * h * host_rows, and `n` of them are moved. */
+typedef struct run {
+    kv_cache *c;
+    const kv_view *v;
+    unsigned char *store; /* device */
+    size_t row_bytes;
+    int64_t first, n, host_rows;
+    bool load;
+} run;
+
+static void move_run(const run *r, unsigned char *host)
+{
+    device *d = r->c->dev;
+    for (int32_t h = 0; h < r->v->n_head_kv; h++) {
+        unsigned char *at = host + (size_t)h * (size_t)r->host_rows * r->row_bytes;
+        for (int64_t i = 0; i < r->n;) {
+            int64_t slot = (r->first + i) % r->v->n_slots;
+            int64_t k = r->v->n_slots - slot < r->n - i ? r->v->n_slots - slot : r->n - i;
+            unsigned char *dev =
+                r->store + ((size_t)h * (size_t)r->v->n_slots + (size_t)slot) * r->row_bytes;
+            size_t n_bytes = (size_t)k * r->row_bytes;
+            if (r->load)
+                d->upload(d, dev, at + (size_t)i * r->row_bytes, n_bytes);
+            else
+                d->download(d, at + (size_t)i * r->row_bytes, dev, n_bytes);
+            i += k;
+        }
+    }
+}
+
+/* Both streams of store i. Returns where the host bytes of the next store begin. */
+static unsigned char *move_store(kv_cache *c, int32_t i, const run *what, unsigned char *host)
+{
+    const kv_view *v = &c->layout->view[i];
+    run r = *what;
+    r.c = c;
+    r.v = v;
+    void *const stream[2] = {c->base[i].k, c->base[i].v};
+    const size_t row_bytes[2] = {v->k_row_bytes, v->v_row_bytes};
+    for (int s = 0; s < 2; s++) {
+        r.store = stream[s];
+        r.row_bytes = row_bytes[s];
+        if (r.row_bytes)
+            move_run(&r, host);
+        host += (size_t)v->n_head_kv * (size_t)r.host_rows * r.row_bytes;
+    }
+    return host;
+}
+
+static void move_rings(kv_cache *c, int64_t n, unsigned char *host, bool load)
+{
+    for (int32_t i = 0; i < c->layout->n; i++) {
+        const kv_view *v = &c->layout->view[i];
+        if (!v->window)
+            continue;
+        int64_t first = ring_first(v, n);
+        run r = {.first = first, .n = n - first, .host_rows = n - first, .load = load};
+        host = move_store(c, i, &r, host);
+    }
+}
+
+static void move_linear(kv_cache *c, const kv_segment *s, int64_t upto, bool load)
+{
+    unsigned char *host = s->rows;
+    for (int32_t i = 0; i < c->layout->n; i++) {
+        if (c->layout->view[i].window)
+            continue;
+        run r = {.first = s->from, .n = upto - s->from, .host_rows = s->to - s->from, .load = load};
+        host = move_store(c, i, &r, host);
+    }
+}
+
+/* ---- Segments ---------------------------------------------------------------------------- */
+
+void kv_segment_keep(kv_segment *s)
+{
+    if (s)
+        atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+}
+
+void kv_segment_drop(kv_segment *s)
+{
+    while (s && atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1) {
+        kv_segment *parent = s->parent;
+        block_free(s->rows, s->n_bytes);
+        mem_free(s);
+        s = parent;
+    }
+}
+
+/* Parents of whose rows none would count are passed over, so that they are not kept alive. */
+static kv_segment *segment_new(const kv_layout *l, kv_segment *parent, int64_t from, int64_t to)
+{
+    kv_segment *s = mem_calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    while (parent && parent->from >= from)
+        parent = parent->parent;
+    s->from = from;
+    s->to = to;
+    s->n_bytes = kv_linear_bytes(l, to - from);
+    s->rows = block_alloc(s->n_bytes);
+    if (!s->rows) {
+        mem_free(s);
+        return NULL;
+    }
+    atomic_init(&s->refs, 1);
+    s->parent = parent;
+    kv_segment_keep(parent);
+    return s;
+}
+
+static void segment_fill(kv_segment *s, kv_cache *c)
+{
+    for (; s && !s->filled; s = s->parent) {
+        move_linear(c, s, s->to, false);
+        s->filled = true;
+    }
+}
+
+/* ---- Snapshots --------------------------------------------------------------------------- */
+
+/* The oldest index that a ring still holds. */
+static int64_t ring_oldest(const kv_cache *c, const kv_view *v)
+{
+    int64_t oldest = c->n_written - v->n_slots;
+    int64_t loaded = c->n_loaded - v->window;
+    oldest = oldest > loaded ? oldest : loaded;
+    return oldest > 0 ? oldest : 0;
+}
+
+bool kv_can_save(const kv_cache *c, int64_t n, int32_t n_more)
+{
+    kv_cache after = *c;
+    if (n < 1 || n > c->n_past)
+        return false;
+    if (c->n_past + n_more > after.n_written)
+        after.n_written = c->n_past + n_more;
+    for (int32_t i = 0; i < c->layout->n; i++) {
+        const kv_view *v = &c->layout->view[i];
+        if (v->window && ring_first(v, n) < ring_oldest(&after, v))
+            return false;
+    }
+    return true;
+}
+
+status kv_snapshot_new(const kv_layout *l, const int32_t *ids, int64_t n, kv_segment *base,
+                       int64_t base_n, kv_snapshot **out, err *e)
+{
+    size_t ring_bytes = kv_ring_bytes(l, n), id_bytes = (size_t)n * sizeof *ids;
+    kv_snapshot *s = *out = mem_calloc(1, sizeof *s);
+    if (!s)
+        return err_memory(e, "a snapshot", sizeof *s);
+    atomic_init(&s->refs, 1);
+    s->n = n;
+    s->n_views = l->n;
+    s->ring_bytes = ring_bytes;
+    if (base_n > n)
+        base_n = n;
+    if (base && base_n == n) {
+        while (base->parent && base->from >= n)
+            base = base->parent;
+        s->linear = base;
+        kv_segment_keep(base);
+    } else {
+        s->linear = segment_new(l, base, base ? base_n : 0, n);
+        s->own_bytes = s->linear ? s->linear->n_bytes : 0;
+    }
+    s->view = mem_alloc((size_t)l->n * sizeof *s->view);
+    s->ids = mem_alloc(id_bytes);
+    s->rings = block_alloc(ring_bytes);
+    if (!s->view || !s->ids || !s->rings || !s->linear) {
+        kv_snapshot_drop(s);
+        *out = NULL;
+        return err_memory(e, "a snapshot", ring_bytes + id_bytes + kv_linear_bytes(l, n));
+    }
+    memcpy(s->view, l->view, (size_t)l->n * sizeof *s->view);
+    memcpy(s->ids, ids, id_bytes);
+    s->own_bytes += ring_bytes + id_bytes + sizeof *s;
+    return OK;
+}
+
+void kv_snapshot_fill(kv_snapshot *s, kv_cache *c)
+{
+    if (s->filled)
+        return;
+    segment_fill(s->linear, c);
+    move_rings(c, s->n, s->rings, false);
+    s->filled = true;
+}
+
+void kv_snapshot_keep(kv_snapshot *s)
+{
+    atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+}
+
+void kv_snapshot_drop(kv_snapshot *s)
+{
+    if (!s || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    kv_segment_drop(s->linear);
+    block_free(s->rings, s->ring_bytes);
+    mem_free(s->ids);
+    mem_free(s->view);
+    mem_free(s);
+}
+
+int64_t kv_snapshot_usable(const kv_snapshot *s, int64_t n_same)
+{
+    int64_t n = n_same < s->n ? n_same : s->n;
+    for (int32_t i = 0; i < s->n_views; i++) {
+        const kv_view *v = &s->view[i];
+        if (v->window && s->n > v->window && n - v->window + 1 < s->n - v->window)
+            return 0;
+    }
+    return n;
+}
+
+bool kv_snapshot_fits(const kv_snapshot *s, const kv_layout *l)
+{
+    if (s->n_views != l->n || s->n > l->n_ctx)
+        return false;
+    for (int32_t i = 0; i < l->n; i++)
+        if (!kv_view_stores_alike(&s->view[i], &l->view[i]))
+            return false;
+    return true;
+}
+
+bool kv_view_stores_alike(const kv_view *a, const kv_view *b)
+{
+    return a->k_type == b->k_type && a->v_type == b->v_type && a->n_head_kv == b->n_head_kv &&
+           a->head_dim == b->head_dim && a->window == b->window &&
+           a->k_row_bytes == b->k_row_bytes && a->v_row_bytes == b->v_row_bytes &&
+           a->k_rot == b->k_rot && a->v_rot == b->v_rot && a->single == b->single;
+}
+
+void kv_snapshot_load(const kv_snapshot *s, kv_cache *c)
+{
+    int64_t upto = s->n;
+    for (const kv_segment *g = s->linear; g; g = g->parent) {
+        move_linear(c, g, upto < g->to ? upto : g->to, true);
+        upto = upto < g->from ? upto : g->from;
+    }
+    move_rings(c, s->n, s->rings, true);
+    c->n_past = c->n_written = c->n_loaded = s->n;
+}
