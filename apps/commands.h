@@ -9,6 +9,7 @@ extern const command command_inspect;
 extern const command command_bench;
 extern const command command_kld;
 extern const command command_logits;
+extern const command command_quantize;
 extern const command command_run;
 extern const command command_synth;
 
