@@ -11,6 +11,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -161,6 +162,49 @@ TEST(arena_is_aligned_and_zeroed)
     CHECK(!arena_array(&a, SIZE_MAX / 2, 4));
     arena_free(&a);
     arena_free(&a);
+}
+
+static void write_text(const char *path, const char *text)
+{
+    err e = {0};
+    file_out f;
+    CHECK_OK(file_out_open(&f, path, &e), e);
+    CHECK_OK(file_out_write(&f, text, strlen(text), &e), e);
+    CHECK_OK(file_out_commit(&f, &e), e);
+}
+
+static void check_text(const char *path, const char *expected)
+{
+    err e = {0};
+    char *text;
+    size_t n;
+    CHECK_OK(file_read_all(path, 100, &text, &n, &e), e);
+    CHECK_STR(text, expected);
+    mem_free(text);
+}
+
+TEST(file_out_writes_through_symbolic_links)
+{
+    char dir[1024], link[1100], file[1100], loop[1100];
+    struct stat sb;
+    err e = {0};
+    file_out f;
+    snprintf(dir, sizeof dir, "%s", test_temp("links"));
+    snprintf(link, sizeof link, "%s/link", dir);
+    snprintf(file, sizeof file, "%s/file", dir);
+    snprintf(loop, sizeof loop, "%s/loop", dir);
+    CHECK(!mkdir(dir, 0700) && !symlink("second", link));
+    CHECK(!symlinkat(file, AT_FDCWD, strcat(strcpy(loop, dir), "/second")));
+    write_text(link, "new"); /* a chain, relative and absolute, whose end is not there yet */
+    check_text(file, "new");
+    write_text(link, "newer");
+    check_text(file, "newer");
+    CHECK(!lstat(link, &sb) && S_ISLNK(sb.st_mode));
+    CHECK(!lstat(loop, &sb) && S_ISLNK(sb.st_mode));
+    snprintf(loop, sizeof loop, "%s/loop", dir);
+    CHECK(!symlink("loop", loop));
+    CHECK_STATUS(file_out_open(&f, loop, &e), E_IO);
+    CHECK(strstr(e.text, "too many symbolic links"));
 }
 
 TEST(file_out_writes_into_a_device_and_never_over_it)

@@ -1,17 +1,28 @@
-/* map.c - see map.h. */
+/* map.c - whole files in, whole files out.
+ *
+ * Reading is a mapping, or one copy made in large steps with progress. Writing goes to a temporary
+ * in the target's own directory (rename works within one file system only), and every way out but
+ * commit removes it: a full disk, a signal's error, a failed allocation all leave what was there.
+ * Devices and pipes cannot be replaced by renaming and are written in place.
+ */
 #include "base/map.h"
 #include "base/bytes.h"
 #include "base/mem.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { READ_STEP = 16 << 20, OUT_BUF = 4 << 20 };
+enum {
+    READ_STEP = 16 << 20,
+    OUT_BUF = 4 << 20,
+    LINKS_MAX = 40 /* as many as the kernel follows */
+};
 
 static status read_direct(file_map *m, int fd, uint64_t n, const char *path,
                           carat_progress_fn progress, void *user, err *e)
@@ -88,15 +99,46 @@ void file_map_willneed(const file_map *m, uint64_t at, uint64_t n)
     madvise((void *)(m->bytes + page), n + (at - page), MADV_WILLNEED);
 }
 
+/* The name at the end of a chain of symbolic links, which need not exist; mem_free. Only the last
+ * part of a path matters here: rename would replace a link that stands there, and follows others.
+ */
+static status follow_links(const char *path, char **out, err *e)
+{
+    char target[PATH_MAX];
+    *out = mem_strdup(path);
+    for (int i = 0; *out && i < LINKS_MAX; i++) {
+        ssize_t n = readlink(*out, target, sizeof target - 1);
+        if (n < 0 || n == (ssize_t)sizeof target - 1)
+            return OK; /* no link; what else may be wrong, open will say */
+        target[n] = 0;
+        const char *slash = strrchr(*out, '/');
+        size_t n_dir = target[0] == '/' || !slash ? 0 : (size_t)(slash - *out) + 1;
+        char *next = mem_alloc(n_dir + (size_t)n + 1);
+        if (next) {
+            memcpy(next, *out, n_dir);
+            memcpy(next + n_dir, target, (size_t)n + 1);
+        }
+        mem_free(*out);
+        *out = next;
+    }
+    if (!*out)
+        return err_memory(e, path, sizeof target);
+    mem_free(*out);
+    *out = NULL;
+    return err_set(e, E_IO, "%s: cannot create: too many symbolic links", path);
+}
+
 status file_out_open(file_out *f, const char *path, err *e)
 {
     *f = (file_out){.fd = -1};
+    status st = follow_links(path, &f->path, e);
+    if (st)
+        return st;
+    path = f->path;
     size_t cap = strlen(path) + 16;
-    f->path = mem_strdup(path);
     f->temp = mem_alloc(cap);
     f->buf = mem_alloc(OUT_BUF);
-    status st = OK;
-    if (!f->path || !f->temp || !f->buf) {
+    if (!f->temp || !f->buf) {
         st = err_memory(e, path, OUT_BUF);
     } else {
         struct stat sb;

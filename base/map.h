@@ -30,6 +30,7 @@ typedef struct {
     size_t n_buf;
 } file_out;
 
+/* A symbolic link stays one: its target is written, there or not. */
 status file_out_open(file_out *f, const char *path, err *e);
 /* Asks for room for a file of n_bytes, so that a full disk fails early. File systems that cannot
  * promise room are taken at their word. */
