@@ -5,9 +5,9 @@
  */
 #include "apps/bench_int.h"
 #include "apps/term.h"
+#include "base/json.h"
 #include "base/mem.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -137,7 +137,7 @@ static void put_int(json_t *o, const char *key, uint64_t v)
 
 static void put_text(json_t *o, const char *key, const char *v)
 {
-    json_object_set_new(o, key, v ? json_string_nocheck(v) : json_null());
+    json_object_set_new(o, key, v ? json_lossy_text(v, strlen(v)) : json_null());
 }
 
 static void put_samples(json_t *o, const bench_test *t, const bench_samples *s)
@@ -243,6 +243,7 @@ static json_t *setup_json(const bench_setup *b)
 
 bool bench_print_json(const bench_setup *b, const bench_ceilings *c, const bench_test *t, int n)
 {
+    json_was_short();
     json_t *root = json_object(), *ceil = json_object();
     put_text(root, "carat", carat_version());
     put_real(ceil, "read_bytes_per_second", c->read_bytes);
@@ -257,8 +258,8 @@ bool bench_print_json(const bench_setup *b, const bench_ceilings *c, const bench
             json_array_append_new(tests, test_json(b, &t[i]));
         json_object_set_new(root, "tests", tests);
     }
-    bool ok = root && !json_dumpf(root, stdout, JSON_INDENT(2)) && putchar('\n') != EOF &&
-              !fflush(stdout);
+    bool ok = !json_was_short() && root && !json_dumpf(root, stdout, JSON_INDENT(2)) &&
+              putchar('\n') != EOF && !fflush(stdout);
     json_decref(root);
     return ok;
 }

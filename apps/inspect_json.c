@@ -1,31 +1,14 @@
-/* inspect_json.c - the report as JSON, for scripts. */
+/* inspect_json.c - the report of `carat inspect` as JSON, for scripts.
+ *
+ * Everything that the text report says, and the metadata whole but for long arrays, of which only
+ * the first few items are shown. Numbers that JSON cannot hold (NaN, infinity) become null. A tree
+ * that could not be built for want of memory is an error, never a shorter report.
+ */
 #include "apps/inspect_int.h"
 #include "base/json.h"
-#include "base/str.h"
-#include "base/utf8.h"
 
 #include <math.h>
 #include <stdio.h>
-
-/* File text as a JSON string: what is no UTF-8 becomes U+FFFD. */
-static json_t *text_of(const char *s, size_t n)
-{
-    str out = {0};
-    if (utf8_valid(s, n))
-        return json_stringn_nocheck(s, n);
-    while (n) {
-        uint32_t cp;
-        bool ok;
-        char b[4];
-        int len = utf8_decode(s, n, &cp, &ok);
-        str_put(&out, b, (size_t)utf8_encode(cp, b));
-        s += len;
-        n -= (size_t)len;
-    }
-    json_t *v = out.bad ? NULL : json_stringn_nocheck(str_text(&out), out.n);
-    str_free(&out);
-    return v;
-}
 
 static json_t *number_of(uint64_t v)
 {
@@ -43,7 +26,7 @@ static json_t *scalar_of(const gguf_value *v)
     int64_t i;
     double f;
     if (gguf_value_string(v, &s))
-        return text_of(s.at, (size_t)s.n);
+        return json_lossy_text(s.at, (size_t)s.n);
     if (gguf_value_i64(v, &i))
         return v->kind == GGUF_BOOL ? json_boolean(i) : json_integer(i);
     return gguf_value_f64(v, &f) ? real_of(f) : json_null();
@@ -59,7 +42,7 @@ static json_t *array_of(const gguf_value *v)
         int64_t i;
         double f;
         if (v->item == GGUF_STRING && gguf_next_string(v, &at, &s))
-            json_array_append_new(first, text_of(s.at, (size_t)s.n));
+            json_array_append_new(first, json_lossy_text(s.at, (size_t)s.n));
         else if (gguf_item_i64(v, k, &i))
             json_array_append_new(first, v->item == GGUF_BOOL ? json_boolean(i) : json_integer(i));
         else if (gguf_item_f64(v, k, &f))
@@ -78,7 +61,7 @@ static json_t *tensors_of(const gguf *g)
         for (int k = 0; k < t->n_dims; k++)
             json_array_append_new(shape, number_of(t->ne[k]));
         json_array_append_new(list, json_pack("{s:o, s:s, s:o, s:o, s:o, s:i}", "name",
-                                              text_of(t->name, strlen(t->name)), "type",
+                                              json_lossy_text(t->name, strlen(t->name)), "type",
                                               num_name(t->type), "shape", shape, "bytes",
                                               number_of(t->n_bytes), "offset", number_of(t->offset),
                                               "file", (int)t->part + 1));
@@ -113,15 +96,15 @@ static json_t *plan_of(const inspect_report *r)
                      "kv", kinds_of(r));
 }
 
-/* jansson frees what json_pack could not place and passes NULL on, so one check at the end does. */
+/* jansson frees what json_pack could not place and passes NULL on, so a check at the end does. */
 status inspect_json(const inspect_report *r, err *e)
 {
     const gguf *g = r->g;
-    json_init();
+    json_was_short();
     json_t *metadata = json_object(), *types = json_object(), *top;
     for (uint64_t i = 0; i < g->n_values; i++) {
         const gguf_value *v = &g->value[i];
-        json_t *key = text_of(v->key, strlen(v->key));
+        json_t *key = json_lossy_text(v->key, strlen(v->key));
         if (key)
             json_object_set_new_nocheck(metadata, json_string_value(key),
                                         v->kind == GGUF_ARRAY ? array_of(v) : scalar_of(v));
@@ -132,15 +115,18 @@ status inspect_json(const inspect_report *r, err *e)
             json_object_set_new(types, num_name(t),
                                 json_pack("{s:o, s:o}", "tensors", number_of(r->n_of_type[t]),
                                           "bytes", number_of(r->bytes_of_type[t])));
-    top = json_pack(
-        "{s:o, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o?, s:o?}", "file",
-        text_of(g->path, strlen(g->path)), "version", (int)g->version, "files", (int)g->n_parts,
-        "file_bytes", number_of(g->file_bytes), "metadata", metadata, "types", types, "parameters",
-        number_of(r->n_params), "active_parameters", number_of(r->n_active), "tensors",
-        tensors_of(g), "plan", r->plan.n_ctx ? plan_of(r) : json_null(), "problem",
-        r->why_not.status ? text_of(r->why_not.text, strlen(r->why_not.text)) : json_null());
-    if (!top)
+    top = json_pack("{s:o, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o?, s:o?}", "file",
+                    json_lossy_text(g->path, strlen(g->path)), "version", (int)g->version, "files",
+                    (int)g->n_parts, "file_bytes", number_of(g->file_bytes), "metadata", metadata,
+                    "types", types, "parameters", number_of(r->n_params), "active_parameters",
+                    number_of(r->n_active), "tensors", tensors_of(g), "plan",
+                    r->plan.n_ctx ? plan_of(r) : json_null(), "problem",
+                    r->why_not.status ? json_lossy_text(r->why_not.text, strlen(r->why_not.text))
+                                      : json_null());
+    if (json_was_short() || !top) {
+        json_decref(top);
         return err_memory(e, "the report", 0);
+    }
     int bad = json_dumpf(top, stdout, JSON_INDENT(1));
     json_decref(top);
     if (bad || putchar('\n') == EOF || fflush(stdout))

@@ -4,6 +4,7 @@
  * session, which finds out by itself what it has computed already.
  */
 #include "apps/run_int.h"
+#include "base/json.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/utf8.h"
@@ -161,32 +162,13 @@ status chat_set_system(chat *c, const char *text, err *e)
     return OK;
 }
 
-/* The file as a tree and, if text is not NULL, as it is (mem_free). */
-static status read_json(const char *path, json_t **out, char **text, err *e)
-{
-    char *bytes;
-    size_t n;
-    json_error_t why;
-    status st = file_read_all(path, JSON_FILE_MAX, &bytes, &n, e);
-    if (st)
-        return st;
-    *out = json_loadb(bytes, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
-    if (!*out)
-        st = err_set(e, E_FORMAT, "%s: not valid JSON at line %d: %s", path, why.line, why.text);
-    if (text && !st)
-        *text = bytes;
-    else
-        mem_free(bytes);
-    return st;
-}
-
 /* The declarations go to the model as they were written; they are parsed to be sure they are. */
 status chat_load_tools(chat *c, const char *path, err *e)
 {
     json_t *list = NULL;
     char *text = NULL;
     str array = {0};
-    status st = read_json(path, &list, &text, e);
+    status st = json_read_words(&list, &text, path, JSON_FILE_MAX, e);
     if (st)
         return st;
     if (json_is_object(list)) /* one tool, not in a list */
@@ -426,7 +408,7 @@ status chat_load(chat *c, const char *path, err *e)
 {
     json_t *file = NULL, *list, *kept = NULL;
     const char *system = NULL;
-    status st = read_json(path, &file, NULL, e);
+    status st = json_read_words(&file, NULL, path, JSON_FILE_MAX, e);
     if (st)
         return st;
     list = json_is_object(file) ? json_object_get(file, "messages") : file;

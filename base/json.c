@@ -1,23 +1,38 @@
-/* json.c - see json.h. */
+/* json.c - a door to jansson, with this house's limits, errors and memory.
+ *
+ * jansson has one allocator per process, and the process may be somebody else's. So ours is put in
+ * front of the one that is there and hands every request on to it: memory that jansson allocated
+ * before stays valid, and a program that chose an allocator keeps it. With the C library's own
+ * underneath, requests go through base/mem.h, so that tests can make each of them fail.
+ */
 #include "base/json.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "base/str.h"
+#include "base/utf8.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 
 /* jansson does not always say that memory was the reason; the allocator knows. */
 static _Thread_local bool was_short;
 
+static json_malloc_t below;
+
 static void *alloc(size_t n)
 {
-    void *p = mem_malloc_hook(n);
+    void *p = below(n);
     was_short |= !p;
     return p;
 }
 
 static void set_allocator(void)
 {
-    json_set_alloc_funcs(alloc, mem_free_hook);
+    json_free_t free_below;
+    json_get_alloc_funcs(&below, &free_below);
+    if (below == malloc)
+        below = mem_malloc_hook; /* which is malloc, counted: the two may free each other's */
+    json_set_alloc_funcs(alloc, free_below);
 }
 
 void json_init(void)
@@ -26,12 +41,21 @@ void json_init(void)
     pthread_once(&once, set_allocator);
 }
 
-status json_parse(json_t **out, const char *text, size_t n, const char *what, err *e)
+bool json_was_short(void)
+{
+    bool yes = was_short;
+    json_init();
+    was_short = false;
+    return yes;
+}
+
+static status parse(json_t **out, const char *text, size_t n, size_t flags, const char *what,
+                    err *e)
 {
     json_error_t je;
     json_init();
     was_short = false;
-    *out = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &je);
+    *out = json_loadb(text, n, flags | JSON_DECODE_ANY, &je);
     if (was_short) { /* jansson may go on with a string that lost its end */
         json_decref(*out);
         *out = NULL;
@@ -39,7 +63,12 @@ status json_parse(json_t **out, const char *text, size_t n, const char *what, er
     }
     if (*out)
         return OK;
-    return err_set(e, E_FORMAT, "%s: not valid JSON, line %d: %s", what, je.line, je.text);
+    return err_set(e, E_FORMAT, "%s: not valid JSON at line %d: %s", what, je.line, je.text);
+}
+
+status json_parse(json_t **out, const char *text, size_t n, const char *what, err *e)
+{
+    return parse(out, text, n, JSON_REJECT_DUPLICATES, what, e);
 }
 
 status json_parse_file(json_t **out, const char *path, size_t max_bytes, err *e)
@@ -52,4 +81,38 @@ status json_parse_file(json_t **out, const char *path, size_t max_bytes, err *e)
         st = json_parse(out, text, n, path, e);
     mem_free(text);
     return st;
+}
+
+status json_read_words(json_t **out, char **text, const char *path, size_t max_bytes, err *e)
+{
+    char *bytes;
+    size_t n;
+    *out = NULL;
+    status st = file_read_all(path, max_bytes, &bytes, &n, e);
+    if (!st)
+        st = parse(out, bytes, n, JSON_ALLOW_NUL, path, e);
+    if (!st && text)
+        *text = bytes;
+    else
+        mem_free(bytes);
+    return st;
+}
+
+json_t *json_lossy_text(const char *s, size_t n)
+{
+    str out = {0};
+    if (utf8_valid(s, n))
+        return json_stringn_nocheck(s, n);
+    while (n) {
+        uint32_t cp;
+        bool ok;
+        char b[4];
+        int len = utf8_decode(s, n, &cp, &ok);
+        str_put(&out, b, (size_t)utf8_encode(cp, b));
+        s += len;
+        n -= (size_t)len;
+    }
+    json_t *v = out.bad ? NULL : json_stringn_nocheck(str_text(&out), out.n);
+    str_free(&out);
+    return v;
 }
