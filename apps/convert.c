@@ -220,7 +220,8 @@ static status write_file(const char *path, const char *name, const job *j,
     gguf_put_string(w, "general.name", name, strlen(name));
     gguf_put_u32(w, "general.file_type", (uint32_t)mix->file_type);
     gguf_put_u32(w, "general.quantization_version", 2);
-    convert_vocab_put(vocab, w);
+    if ((st = convert_vocab_put(vocab, w, e)))
+        goto out;
     for (int32_t i = 0; i < j->n; i++) {
         const item *it = &j->at[i];
         rows[i].n_rows = it->t.ne[1] * it->t.ne[2];

@@ -29,8 +29,9 @@ typedef struct convert_vocab {
 status convert_vocab_read(convert_vocab *v, const char *dir, err *e);
 /* Cuts or fills to n tokens, the rows of the embedding. */
 status convert_vocab_fit(convert_vocab *v, int32_t n, err *e);
-void convert_vocab_put(const convert_vocab *v, gguf_writer *w); /* also general.sampling.* */
-void convert_vocab_free(convert_vocab *v);                      /* safe on a zeroed or freed one */
+status convert_vocab_put(const convert_vocab *v, gguf_writer *w,
+                         err *e);          /* also general.sampling.* */
+void convert_vocab_free(convert_vocab *v); /* safe on a zeroed or freed one */
 
 /* The whole of it: the directory to a file in the types of a mix. *n_bytes: how large it is. */
 status convert_model(const char *dir, const char *out, const gemma4_mix *mix, const char *name,

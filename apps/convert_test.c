@@ -164,7 +164,7 @@ static void put_weights(const char *dir, const gemma4_shape *s, const made *m)
 static const char *const special[] = {"<pad>",      "<eos>",           "<bos>",   "<unk>",
                                       "<mask>",     "<|turn>",         "<turn|>", "<|channel>",
                                       "<channel|>", "<|tool_response>"};
-enum { N_SPECIAL = 10, FIRST_BYTE = 16, FIRST_LETTER = FIRST_BYTE + 256 };
+enum { N_SPECIAL = 10, FIRST_BYTE = 16, FIRST_LETTER = FIRST_BYTE + 256, N_SUPPRESSED = 70 };
 
 /* 10 markers, a gap, 256 bytes, some letters and one merge; ends before the shape's vocabulary. */
 static void put_tokenizer(const char *dir, const made *m)
@@ -189,7 +189,10 @@ static void put_tokenizer(const char *dir, const made *m)
     put_file(dir, "tokenizer_config.json", &t);
     str_cut(&t, 0);
     str_puts(&t, "{\"eos_token_id\":[1,6,9],\"top_k\":64,\"top_p\":0.95,\"temperature\":1.0,"
-                 "\"suppress_tokens\":[3,4]}");
+                 "\"suppress_tokens\":[3,4");
+    for (int i = 0; i < N_SUPPRESSED - 2; i++)
+        str_puts(&t, ",5");
+    str_puts(&t, ",-1,1.5,\"x\",99999999]}"); /* no tokens of this vocabulary */
     put_file(dir, "generation_config.json", &t);
     str_free(&t);
 }
@@ -268,6 +271,7 @@ static void check_tokens(const gguf *g)
     CHECK(gguf_get_i64(g, "tokenizer.ggml.bos_token_id", &v) && v == 2);
     CHECK(gguf_get_i64(g, "tokenizer.ggml.eos_token_id", &v) && v == 1);
     CHECK(gguf_get_i64(g, "tokenizer.ggml.eot_token_id", &v) && v == 6);
+    CHECK_EQ(gguf_find(g, "tokenizer.ggml.suppress_tokens")->count, N_SUPPRESSED);
     CHECK(gguf_item_i64(gguf_find(g, "tokenizer.ggml.suppress_tokens"), 1, &v) && v == 4);
     CHECK(gguf_get_i64(g, "general.sampling.top_k", &v) && v == 64);
     CHECK(gguf_get_f64(g, "general.sampling.temp", &f) && f == 1);

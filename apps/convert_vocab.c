@@ -243,6 +243,29 @@ static void put_id(gguf_writer *w, const char *key, int32_t id)
         gguf_put_u32(w, key, (uint32_t)id);
 }
 
+/* Every token that the generation's settings never want sampled; others than the vocabulary's own
+ * cannot be. */
+static status put_suppressed(const convert_vocab *v, gguf_writer *w, err *e)
+{
+    const json_t *list = json_object_get(v->generation, "suppress_tokens");
+    size_t n = 0, n_list = json_array_size(list);
+    if (!n_list)
+        return OK;
+    int32_t *ids = mem_calloc(n_list, sizeof *ids);
+    if (!ids)
+        return err_memory(e, "the suppressed tokens", n_list * sizeof *ids);
+    for (size_t i = 0; i < n_list; i++) {
+        const json_t *item = json_array_get(list, i);
+        json_int_t id = json_is_integer(item) ? json_integer_value(item) : -1;
+        if (id >= 0 && id < v->n)
+            ids[n++] = (int32_t)id;
+    }
+    if (n)
+        gguf_put_i32s(w, "tokenizer.ggml.suppress_tokens", ids, n);
+    mem_free(ids);
+    return OK;
+}
+
 static void put_ids(const convert_vocab *v, gguf_writer *w)
 {
     const json_t *eos = json_object_get(v->generation, "eos_token_id");
@@ -257,16 +280,6 @@ static void put_ids(const convert_vocab *v, gguf_writer *w)
     for (size_t i = 0; i < json_array_size(eos); i++)
         if (eot >= 0 && json_integer_value(json_array_get(eos, i)) == eot)
             put_id(w, "tokenizer.ggml.eot_token_id", eot);
-    const json_t *suppress = json_object_get(v->generation, "suppress_tokens");
-    int32_t ids[64];
-    uint64_t n = 0;
-    for (size_t i = 0; i < json_array_size(suppress) && n < 64; i++) {
-        json_int_t id = json_integer_value(json_array_get(suppress, i));
-        if (id >= 0 && id < v->n)
-            ids[n++] = (int32_t)id;
-    }
-    if (n)
-        gguf_put_i32s(w, "tokenizer.ggml.suppress_tokens", ids, n);
 }
 
 static void put_sampling(const convert_vocab *v, gguf_writer *w)
@@ -282,12 +295,12 @@ static void put_sampling(const convert_vocab *v, gguf_writer *w)
         gguf_put_f32(w, "general.sampling.temp", (float)json_number_value(temp));
 }
 
-void convert_vocab_put(const convert_vocab *v, gguf_writer *w)
+status convert_vocab_put(const convert_vocab *v, gguf_writer *w, err *e)
 {
     put_sampling(v, w);
     if (!v->n) {
         gguf_put_string(w, "tokenizer.ggml.model", "no_vocab", 8);
-        return;
+        return OK;
     }
     gguf_put_string(w, "tokenizer.ggml.model", "gemma4", 6);
     gguf_put_strings(w, "tokenizer.ggml.tokens", v->piece, (uint64_t)v->n);
@@ -299,6 +312,7 @@ void convert_vocab_put(const convert_vocab *v, gguf_writer *w)
     gguf_put_bool(w, "tokenizer.ggml.add_space_prefix", false);
     if (v->template)
         gguf_put_string(w, "tokenizer.chat_template", v->template, strlen(v->template));
+    return put_suppressed(v, w, e);
 }
 
 void convert_vocab_free(convert_vocab *v)
