@@ -144,11 +144,12 @@ bool tensor_measure(tensor *t, const char **why)
     return !*why;
 }
 
-void tensor_shape_text(const tensor *t, char *buf, size_t cap)
+const char *tensor_shape_text(const tensor *t, char *buf, size_t cap)
 {
     int at = snprintf(buf, cap, "{%" PRIu64, t->ne[0]);
     for (int i = 1; i < t->n_dims && at > 0 && (size_t)at < cap; i++)
         at += snprintf(buf + at, cap - (size_t)at, ", %" PRIu64, t->ne[i]);
     if (at > 0 && (size_t)at < cap)
         snprintf(buf + at, cap - (size_t)at, "}");
+    return buf;
 }

@@ -54,6 +54,6 @@ status tensor_set_check_overlap(const tensor_set *s, arena *mem, const char *fil
 /* Elements and bytes from ne and type; *why names what is wrong when it returns false. */
 bool tensor_measure(tensor *t, const char **why);
 /* "{2048, 1536}" for messages and listings. */
-void tensor_shape_text(const tensor *t, char *buf, size_t cap);
+const char *tensor_shape_text(const tensor *t, char *buf, size_t cap); /* returns buf */
 
 #endif

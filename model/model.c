@@ -94,17 +94,6 @@ static status remember(model *m, weight *w, err *e)
     return OK;
 }
 
-/* Shapes as they are printed in messages: {n_in, n_out, n_mat}, trailing ones left out. */
-static const char *shape_text(const tensor *t, char *buf, size_t cap)
-{
-    int n = snprintf(buf, cap, "{%" PRIu64, t->ne[0]);
-    for (int32_t i = 1; i < t->n_dims && n > 0 && (size_t)n < cap; i++)
-        n += snprintf(buf + n, cap - (size_t)n, ", %" PRIu64, t->ne[i]);
-    if (n > 0 && (size_t)n < cap)
-        snprintf(buf + n, cap - (size_t)n, "}");
-    return buf;
-}
-
 static status widen(model *m, weight *w, const num_format *f, err *e)
 {
     uint64_t n = (uint64_t)w->n_in * (uint64_t)w->n_out;
@@ -142,9 +131,9 @@ status model_weight(model *m, weight *w, const model_want *want, err *e)
         snprintf(out, sizeof out, "%" PRId64, want->n_out);
     if (n_in != (uint64_t)want->n_in || (want->n_out && n_out != (uint64_t)want->n_out) ||
         n_mat != (uint64_t)want->n_mat || t->ne[3] != 1 || n_out > INT32_MAX)
-        return err_set(e, E_FORMAT,
-                       "%s: tensor %s: shape %s, expected {%" PRId64 ", %s, %" PRId64 "}", path,
-                       t->name, shape_text(t, have, sizeof have), want->n_in, out, want->n_mat);
+        return err_set(
+            e, E_FORMAT, "%s: tensor %s: shape %s, expected {%" PRId64 ", %s, %" PRId64 "}", path,
+            t->name, tensor_shape_text(t, have, sizeof have), want->n_in, out, want->n_mat);
     uint64_t row;
     if (!num_row_bytes(t->type, n_in, &row))
         return err_set(e, E_FORMAT, "%s: tensor %s: rows of %" PRIu64 " do not fit %s blocks", path,
