@@ -213,10 +213,11 @@ static void time_text(const vocab *v, const char *name, const char *text, size_t
     id_list ids = {0};
     err e = {0};
     text_span all = {0, n};
+    marked_text whole = {text, n, SPECIAL_ALL, &all, 1};
     for (int i = 0; i < repeats; i++) {
         ids.n = 0;
         double from = cpu_ms();
-        if (encode_counted(v, text, n, SPECIAL_ALL, &all, 1, &ids, &w, &e)) {
+        if (encode_counted(v, &whole, &ids, &w, &e)) {
             fprintf(stderr, "%s: %s\n", name, e.text);
             return;
         }

@@ -432,13 +432,11 @@ static void encode_fragment(encoder *E, const char *text, size_t n)
     E->work.chars += n;
 }
 
-status encode_counted(const vocab *v, const char *text, size_t n, special_mode mode,
-                      const text_span *span, size_t n_spans, id_list *out, encode_work *work,
-                      err *e)
+status encode_counted(const vocab *v, const marked_text *t, id_list *out, encode_work *work, err *e)
 {
     encoder E = {.v = v, .out = out};
     special_hit *hit = NULL;
-    size_t n_hits = 0, at = 0;
+    size_t n_hits = 0, at = 0, n = t->n;
     int64_t n_before = out->n;
     status st;
 
@@ -447,7 +445,7 @@ status encode_counted(const vocab *v, const char *text, size_t n, special_mode m
     if (n > VOCAB_MAX_TEXT_BYTES)
         return err_set(e, E_LIMIT, "a text of %zu bytes; carat encodes up to %d at once", n,
                        VOCAB_MAX_TEXT_BYTES);
-    if ((st = special_find(v, text, n, mode, span, n_spans, &hit, &n_hits, e)))
+    if ((st = special_find(v, t, &hit, &n_hits, e)))
         return st;
     if (n >= CACHE_MIN_TEXT) {
         uint32_t size = 16;
@@ -460,7 +458,7 @@ status encode_counted(const vocab *v, const char *text, size_t n, special_mode m
     for (size_t i = 0; i <= n_hits && !E.failed; i++) {
         size_t end = i < n_hits ? hit[i].at : n;
         E.unk_last = false;
-        encode_fragment(&E, text + at, end - at);
+        encode_fragment(&E, t->at + at, end - at);
         if (i < n_hits) {
             put(&E, hit[i].id);
             at = end + hit[i].n;
@@ -482,12 +480,13 @@ status encode_counted(const vocab *v, const char *text, size_t n, special_mode m
 status vocab_encode_spans(const vocab *v, const char *text, size_t n, special_mode mode,
                           const text_span *span, size_t n_spans, id_list *out, err *e)
 {
-    return encode_counted(v, text, n, mode, span, n_spans, out, NULL, e);
+    marked_text t = {text, n, mode, span, n_spans};
+    return encode_counted(v, &t, out, NULL, e);
 }
 
 status vocab_encode(const vocab *v, const char *text, size_t n, special_mode mode, id_list *out,
                     err *e)
 {
     text_span all = {0, n};
-    return encode_counted(v, text, n, mode, &all, 1, out, NULL, e);
+    return vocab_encode_spans(v, text, n, mode, &all, 1, out, e);
 }

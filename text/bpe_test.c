@@ -12,6 +12,9 @@
 #include "base/rng.h"
 #include "base/utf8.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 /* ---- The definition ---- */
 
 static void naive_word(const toy *t, const char *w, size_t n, id_list *out)
@@ -125,6 +128,15 @@ static void naive(const toy *t, const char *s, size_t n, special_mode mode, id_l
 
 /* ---- Random vocabularies and texts ---- */
 
+static void add_bytes(toy *t)
+{
+    for (int i = 0; i < 256; i++) {
+        char b[8];
+        snprintf(b, sizeof b, "<0x%02X>", (unsigned)i);
+        toy_add(t, b, 6, TOKEN_BYTE);
+    }
+}
+
 static const char *const alphabets[][8] = {
     {"a", "b"},
     {"a", " ", "b"},
@@ -150,11 +162,7 @@ static toy *random_vocab(uint64_t *rng, int a)
     err e = {0};
     int32_t base[16];
     int n_base = 0;
-    for (int i = 0; i < 256; i++) {
-        char b[8];
-        snprintf(b, sizeof b, "<0x%02X>", (unsigned)i);
-        toy_add(t, b, 6, TOKEN_BYTE);
-    }
+    add_bytes(t);
     for (int i = 0; i < alphabet_size(a); i++) {
         const char *c = !strcmp(alphabets[a][i], " ") ? "\xE2\x96\x81" : alphabets[a][i];
         /* Leave a character out now and then: it must fall back to bytes. */
@@ -349,11 +357,7 @@ TEST(bpe_takes_a_run_of_line_feeds_whole)
     /* "\n\n\n" exists but no merge makes it: a word of LF is looked up before it is merged. */
     toy *t = toy_new();
     err e = {0};
-    for (int i = 0; i < 256; i++) {
-        char b[8];
-        snprintf(b, sizeof b, "<0x%02X>", (unsigned)i);
-        toy_add(t, b, 6, TOKEN_BYTE);
-    }
+    add_bytes(t);
     int32_t lf = toy_add(t, "\n", 1, TOKEN_NORMAL), a = toy_add(t, "a", 1, TOKEN_NORMAL);
     toy_add(t, "\n\n\n", 3, TOKEN_NORMAL);
     toy_merge_pieces(t, lf, lf, TOKEN_NORMAL);
@@ -363,6 +367,45 @@ TEST(bpe_takes_a_run_of_line_feeds_whole)
     EXPECT(t->v, "\n\n\n", SPECIAL_USER, "\n\n\n");
     EXPECT(t->v, "\n\n\n\n", SPECIAL_USER, "\n\n", "\n\n");
     EXPECT(t->v, "\n\n\n\n\n", SPECIAL_USER, "\n\n", "\n\n", "\n");
+    toy_free(t);
+}
+
+/* Leaves room for n_bytes more; not under sanitizers, which need terabytes of addresses. */
+static void limit_memory(size_t n_bytes)
+{
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    unsigned long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    CHECK(f && fscanf(f, "%lu", &pages) == 1);
+    fclose(f);
+    rlim_t most = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + n_bytes;
+    CHECK(!setrlimit(RLIMIT_AS, &(struct rlimit){most, most}));
+#else
+    (void)n_bytes;
+#endif
+}
+
+TEST(special_pieces_inside_each_other_cost_no_memory_each)
+{
+    enum { DEPTH = 31, N = 1 << 20 }; /* as the line feeds of Gemma 4 */
+    toy *t = toy_new();
+    err e = {0};
+    char piece[DEPTH];
+    memset(piece, '\n', sizeof piece);
+    add_bytes(t);
+    for (size_t n = 1; n <= DEPTH; n++)
+        toy_add(t, piece, n, TOKEN_USER_DEFINED);
+    int32_t a = toy_add(t, "a", 1, TOKEN_NORMAL);
+    toy_merge_pieces(t, a, a, TOKEN_NORMAL);
+    CHECK_OK(toy_build(t, &e), e);
+    char *text = mem_alloc(N);
+    memset(text, '\n', N);
+    limit_memory(100 << 20); /* a hit for every piece at every byte would be 500 MB */
+    id_list l = {0};
+    CHECK_OK(vocab_encode(t->v, text, N, SPECIAL_USER, &l, &e), e);
+    CHECK_EQ(l.n, (N + DEPTH - 1) / DEPTH);
+    id_list_free(&l);
+    mem_free(text);
     toy_free(t);
 }
 
@@ -394,11 +437,7 @@ TEST(special_pieces_longest_of_the_vocabulary_first)
     /* In "abcd" the longer "bcd" is cut out first although "ab" begins further left. */
     toy *t = toy_new();
     err e = {0};
-    for (int i = 0; i < 256; i++) {
-        char b[8];
-        snprintf(b, sizeof b, "<0x%02X>", (unsigned)i);
-        toy_add(t, b, 6, TOKEN_BYTE);
-    }
+    add_bytes(t);
     for (const char *c = "abcd"; *c; c++)
         toy_add(t, c, 1, TOKEN_NORMAL);
     toy_add(t, "ab", 2, TOKEN_USER_DEFINED);
@@ -440,11 +479,7 @@ TEST(hostile_texts_take_linear_work)
     uint64_t rng = test_seed();
     toy *t = toy_new();
     err e = {0};
-    for (int i = 0; i < 256; i++) {
-        char b[8];
-        snprintf(b, sizeof b, "<0x%02X>", (unsigned)i);
-        toy_add(t, b, 6, TOKEN_BYTE);
-    }
+    add_bytes(t);
     /* a, aa, aaaa ... and b likewise, and both mixed: every place can join. */
     int32_t a = toy_add(t, "a", 1, TOKEN_NORMAL), b = toy_add(t, "b", 1, TOKEN_NORMAL);
     for (int i = 0, x = a, y = b; i < 7; i++) {
@@ -472,7 +507,8 @@ TEST(hostile_texts_take_linear_work)
         encode_work w;
         id_list l = {0};
         text_span all = {0, N};
-        CHECK_OK(encode_counted(t->v, text, N, SPECIAL_ALL, &all, 1, &l, &w, &e), e);
+        marked_text whole = {text, N, SPECIAL_ALL, &all, 1};
+        CHECK_OK(encode_counted(t->v, &whole, &l, &w, &e), e);
         CHECK_MSG(w.pair_lookups <= 3 * (uint64_t)N, "text %d: %llu pair look-ups", kind,
                   (unsigned long long)w.pair_lookups);
         /* Each of at most 2 N candidates moves at most log4(2 N) < 11 levels, twice. */

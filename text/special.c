@@ -3,11 +3,14 @@
  * The rule is "longest first over the vocabulary": the longest special piece cuts out all of its
  * occurrences, leftmost first, then the next longest works on what is left, and so on. Doing just
  * that means thousands of searches through the text, so it is done the other way round: one pass
- * with a trie collects every occurrence of every piece; occurrences that overlap nothing (nearly
- * all) are taken as they are; each knot of overlapping ones is settled by the rule.
+ * with a trie finds the longest piece at every place; occurrences that overlap nothing (nearly all)
+ * are taken as they are; each knot of overlapping ones is settled by the rule. A shorter piece of
+ * the same place is looked for only when the longer one is cut off by another: a page of line
+ * feeds, where 31 pieces begin at every byte, must not cost 31 entries per byte.
  *
  *     text    a < | t u r n > < | t u r n >        two hits, no knot
  *     pieces  "ab" "bcd" in abcd: a knot; "bcd" is longer and wins, "a" stays raw
+ *     pieces  "a" "ab" "bcd" in abcd: the same, and then "a" has room
  */
 #include "text/vocab_int.h"
 #include "base/mem.h"
@@ -101,25 +104,98 @@ static int by_place(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Keeps of n overlapping hits those that the rule takes; returns how many. taken: one byte per
- * byte of the knot, which starts at `base`, all zero. Hits are taken from long to short, so one
- * that overlaps an earlier one has its first or its last byte in it. */
-static size_t settle(special_hit *h, size_t n, size_t base, unsigned char *taken)
+/* Where the span that holds byte `at` ends; 0 outside of all. */
+static size_t span_end(const marked_text *t, size_t at)
 {
-    size_t kept = 0;
-    qsort(h, n, sizeof *h, by_rule);
-    for (size_t i = 0; i < n; i++) {
-        size_t at = h[i].at - base;
-        if (taken[at] || taken[at + h[i].n - 1])
-            continue;
-        memset(taken + at, 1, h[i].n);
-        h[kept++] = h[i];
+    size_t lo = 0, hi = t->n_spans;
+    while (lo < hi) { /* the first span that ends after `at` */
+        size_t mid = lo + (hi - lo) / 2;
+        if (t->span[mid].at + t->span[mid].n <= at)
+            lo = mid + 1;
+        else
+            hi = mid;
     }
-    qsort(h, kept, sizeof *h, by_place);
-    return kept;
+    return lo < t->n_spans && t->span[lo].at <= at ? t->span[lo].at + t->span[lo].n : 0;
 }
 
-static status settle_all(special_hit *h, size_t *n_hits, err *e)
+/* The longest piece of at most `most` bytes that may be cut out at `at`; n == 0: there is none. */
+static special_hit longest_at(const vocab *v, const marked_text *t, size_t at, size_t most)
+{
+    special_hit best = {.at = at};
+    size_t end = span_end(t, at), stop = most < t->n - at ? at + most : t->n;
+    uint32_t node = 0;
+    for (size_t j = at; j < stop; j++) {
+        node = trie_at(v, node << 8 | (unsigned char)t->at[j])->node;
+        if (!node)
+            break;
+        int32_t id = v->node_id[node];
+        if (id >= 0 && allowed(v, id, j < end ? t->mode : SPECIAL_NONE))
+            best = (special_hit){at, (uint32_t)(j - at + 1), id};
+    }
+    return best;
+}
+
+/* A run of hits each of which overlaps one before it. */
+typedef struct knot {
+    special_hit *hit, *won; /* [n]: candidates, the longest of each place; those taken so far */
+    size_t n, n_won, base;
+    unsigned char *taken; /* one byte per byte of the knot, which starts at `base` */
+} knot;
+
+/* Free bytes from the hit's first on, as far as it reaches. */
+static uint32_t room_for(const knot *k, const special_hit *h)
+{
+    uint32_t room = 0;
+    while (room < h->n && !k->taken[h->at - k->base + room])
+        room++;
+    return room;
+}
+
+/* Settles the longest candidates, those at the front. One that no longer fits comes back as the
+ * next shorter piece of its place, if there is one. Returns whether any did. */
+static bool settle_longest(const vocab *v, const marked_text *t, knot *k)
+{
+    size_t i = 0, n_back = 0;
+    for (uint32_t longest = k->hit[0].n; i < k->n && k->hit[i].n == longest; i++) {
+        special_hit h = k->hit[i];
+        uint32_t room = room_for(k, &h);
+        if (room == h.n) {
+            memset(k->taken + (h.at - k->base), 1, h.n);
+            k->won[k->n_won++] = h;
+        } else if (room && (h = longest_at(v, t, h.at, room)).n) {
+            k->hit[n_back++] = h;
+        }
+    }
+    memmove(k->hit + n_back, k->hit + i, (k->n - i) * sizeof *k->hit);
+    k->n -= i - n_back;
+    return n_back;
+}
+
+/* Replaces the n overlapping hits by those that the rule takes, in text order; returns how many. */
+static status settle(const vocab *v, const marked_text *t, special_hit *h, size_t *n, size_t end,
+                     err *e)
+{
+    knot k = {.hit = h, .n = *n, .base = h->at};
+    k.taken = mem_calloc(end - k.base, 1);
+    k.won = mem_calloc(k.n, sizeof *k.won);
+    if (!k.taken || !k.won) {
+        mem_free(k.taken);
+        mem_free(k.won);
+        return err_memory(e, "overlapping special tokens", end - k.base + k.n * sizeof *k.won);
+    }
+    for (bool sort = true; k.n; sort = settle_longest(v, t, &k))
+        if (sort)
+            qsort(k.hit, k.n, sizeof *k.hit, by_rule);
+    qsort(k.won, k.n_won, sizeof *k.won, by_place);
+    memcpy(h, k.won, k.n_won * sizeof *h);
+    *n = k.n_won;
+    mem_free(k.taken);
+    mem_free(k.won);
+    return OK;
+}
+
+static status settle_all(const vocab *v, const marked_text *t, special_hit *h, size_t *n_hits,
+                         err *e)
 {
     size_t kept = 0;
     for (size_t i = 0, j; i < *n_hits; i = j) {
@@ -128,13 +204,9 @@ static status settle_all(special_hit *h, size_t *n_hits, err *e)
             if (h[j].at + h[j].n > end)
                 end = h[j].at + h[j].n;
         size_t n = j - i;
-        if (n > 1) {
-            unsigned char *taken = mem_calloc(end - h[i].at, 1);
-            if (!taken)
-                return err_memory(e, "overlapping special tokens", end - h[i].at);
-            n = settle(h + i, n, h[i].at, taken);
-            mem_free(taken);
-        }
+        status st = n > 1 ? settle(v, t, h + i, &n, end, e) : OK;
+        if (st)
+            return st;
         memmove(h + kept, h + i, n * sizeof *h);
         kept += n;
     }
@@ -142,41 +214,31 @@ static status settle_all(special_hit *h, size_t *n_hits, err *e)
     return OK;
 }
 
-status special_find(const vocab *v, const char *text, size_t n, special_mode mode,
-                    const text_span *span, size_t n_spans, special_hit **out, size_t *n_out, err *e)
+status special_find(const vocab *v, const marked_text *t, special_hit **out, size_t *n_out, err *e)
 {
     special_hit *h = NULL;
-    size_t n_hits = 0, cap = 0, is = 0;
+    size_t n_hits = 0, cap = 0;
 
     *out = NULL;
     *n_out = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (!v->first[(unsigned char)text[i]])
+    for (size_t i = 0; i < t->n; i++) {
+        if (!v->first[(unsigned char)t->at[i]])
             continue;
-        while (is < n_spans && span[is].at + span[is].n <= i)
-            is++;
-        size_t span_end = is < n_spans && span[is].at <= i ? span[is].at + span[is].n : 0;
-        uint32_t node = 0;
-        for (size_t j = i; j < n; j++) {
-            node = trie_at(v, node << 8 | (unsigned char)text[j])->node;
-            if (!node)
-                break;
-            int32_t id = v->node_id[node];
-            if (id < 0 || !allowed(v, id, j < span_end ? mode : SPECIAL_NONE))
-                continue;
-            if (n_hits == cap) {
-                cap = cap ? cap * 2 : 16;
-                special_hit *more = mem_realloc(h, cap, sizeof *h);
-                if (!more) {
-                    mem_free(h);
-                    return err_memory(e, "the special tokens of a text", cap * sizeof *h);
-                }
-                h = more;
+        special_hit found = longest_at(v, t, i, t->n - i);
+        if (!found.n)
+            continue;
+        if (n_hits == cap) {
+            cap = cap ? cap * 2 : 16;
+            special_hit *more = mem_realloc(h, cap, sizeof *h);
+            if (!more) {
+                mem_free(h);
+                return err_memory(e, "the special tokens of a text", cap * sizeof *h);
             }
-            h[n_hits++] = (special_hit){i, (uint32_t)(j - i + 1), id};
+            h = more;
         }
+        h[n_hits++] = found;
     }
-    status st = settle_all(h, &n_hits, e);
+    status st = settle_all(v, t, h, &n_hits, e);
     if (st) {
         mem_free(h);
         return st;
