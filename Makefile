@@ -7,7 +7,7 @@ DEBUG ?=
 # make V=1 shows the commands
 Q = $(if $(V),,@)
 MACHINE := $(shell $(CC) -dumpmachine)
-PKGS = jansson libedit
+PKGS = jansson libedit libmicrohttpd
 
 WARN = -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
        -Wwrite-strings -Wvla
@@ -22,7 +22,8 @@ LIBS = -ljansson -lm -pthread $(SAN)
 
 # The floors, from the bottom up. Tests sit beside the code as *_test.c.
 LIB_DIRS = base num format backend backend/cpu kv model text spec engine
-APP_DIRS = apps
+APP_DIRS = apps apps/server
+APP_LIBS = -ledit -lmicrohttpd
 ISA_SKIP := $(if $(findstring x86_64,$(MACHINE)),%_neon.c,%_avx2.c %_avx512.c)
 src = $(filter-out %_test.c $(ISA_SKIP),$(sort $(wildcard $(addsuffix /*.c,$(1)))))
 LIB_SRC := $(call src,$(LIB_DIRS))
@@ -67,7 +68,7 @@ all: carat libcarat.a libcarat.so
 carat: $(BUILD)/carat
 	$(Q)cp -f $< $@
 $(BUILD)/carat: $(APP_OBJ) $(LIB_OBJ)
-	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS) -ledit
+	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS) $(APP_LIBS)
 # One object, in which only carat_* is left to link with: a program may have a str_free of its own.
 libcarat.a: $(LIB_OBJ)
 	@rm -f $@
@@ -79,7 +80,7 @@ libcarat.so: $(LIB_OBJ)
 	$(Q)ln -sf $@ $(SONAME)
 # The test program has the apps' code too, all but main().
 $(BUILD)/carat_test: $(TEST_OBJ) $(filter-out $(BUILD)/apps/main.o,$(APP_OBJ)) $(LIB_OBJ)
-	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS) -ledit
+	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS) $(APP_LIBS)
 
 # Kernels for one instruction set each; cpu.c picks one at run time.
 $(BUILD)/%_avx2.o: ISA = -mavx2 -mfma -mf16c
@@ -89,6 +90,11 @@ $(BUILD)/%_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vn
 DEMO := $(wildcard models/demo.gguf)
 $(BUILD)/apps/run_model.o: $(DEMO)
 $(BUILD)/apps/run_model.o: ISA = $(if $(DEMO),-DCARAT_BUNDLED='"$(DEMO)"')
+# What the server hands out as it is: its description, and the page at /.
+PAGE := $(wildcard apps/web/index.html)
+$(BUILD)/apps/server/info.o: apps/server/openapi.json $(PAGE)
+$(BUILD)/apps/server/info.o: ISA = -DCARAT_OPENAPI='"apps/server/openapi.json"' \
+                                   $(if $(PAGE),-DCARAT_PAGE='"$(PAGE)"')
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
@@ -168,6 +174,11 @@ fuzz: ## make fuzz T=gguf SECS=60: libFuzzer over fuzz/fuzz_$T.c (needs clang)
 	    -artifact_prefix=build/fuzz/$(T)- build/fuzz/found/$(T) fuzz/corpus/$(T)
 # The floors that read bytes from outside; kernels have no business here.
 FUZZ_OBJ := $(call obj,$(call src,base num format text))
+# Requests are read without connections, models and threads; their answers name a model's tokens.
+REQUEST_OBJ := $(call obj,$(patsubst %,apps/server/%.c,request fields tools jsonw answer api_chat \
+    api_completions api_responses api_messages))
+$(BUILD)/fuzz_request: FUZZ_OBJ = $(LIB_OBJ) $(REQUEST_OBJ)
+$(BUILD)/fuzz_request: $(REQUEST_OBJ) $(LIB_OBJ)
 $(BUILD)/fuzz_%: fuzz/fuzz_%.c $(FUZZ_OBJ)
 	$(Q)$(CC) $(CFLAGS_ALL) -DCARAT_FUZZ=1 -fsanitize=fuzzer -o $@ $< $(FUZZ_OBJ) $(LIBS)
 tsan: ## check under ThreadSanitizer

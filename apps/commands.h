@@ -11,6 +11,7 @@ extern const command command_kld;
 extern const command command_logits;
 extern const command command_quantize;
 extern const command command_run;
+extern const command command_serve;
 extern const command command_synth;
 
 extern const command *const commands[]; /* main.c; ends with NULL */

@@ -1,8 +1,10 @@
-/* run_model.c - which model `carat run` uses: the file it is given, or the one inside the program.
+/* run_model.c - which model `carat run` uses: the file it is given, or the one inside the program,
+ * which other commands use too.
  *
  * The bundled model is part of the executable (an .incbin of models/demo.gguf when the Makefile
  * found it), so the program answers from any directory and needs no installation.
  */
+#include "apps/bundled.h"
 #include "apps/run_int.h"
 
 #include <string.h>
@@ -25,6 +27,19 @@ static void write_log(void *user, const char *text)
     fputs(text, stderr);
 }
 
+status bundled_open(const carat_model_options *o, carat_model **m, err *e)
+{
+#ifdef CARAT_BUNDLED
+    return carat_model_open_bytes(carat_bundled_begin,
+                                  (size_t)(carat_bundled_end - carat_bundled_begin),
+                                  "the bundled model", o, m, e);
+#else
+    (void)o;
+    *m = NULL;
+    return err_set(e, E_ARG, "this program was built without the bundled model: name one with -m");
+#endif
+}
+
 status run_open_model(const char *path, const run_options *o, carat_model **m, err *e)
 {
     carat_model_options mo = {.n_threads = (int32_t)o->threads,
@@ -37,14 +52,5 @@ status run_open_model(const char *path, const run_options *o, carat_model **m, e
                               .wrap = o->wrap,
                               .progress = term_progress,
                               .log = write_log};
-    if (path)
-        return carat_model_open(path, &mo, m, e);
-#ifdef CARAT_BUNDLED
-    return carat_model_open_bytes(carat_bundled_begin,
-                                  (size_t)(carat_bundled_end - carat_bundled_begin),
-                                  "the bundled model", &mo, m, e);
-#else
-    *m = NULL;
-    return err_set(e, E_ARG, "this program was built without the bundled model: name one with -m");
-#endif
+    return path ? carat_model_open(path, &mo, m, e) : bundled_open(&mo, m, e);
 }

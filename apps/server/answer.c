@@ -1,0 +1,325 @@
+/* answer.c - see answer.h. */
+#include "apps/server/answer.h"
+
+#include "apps/server/jsonw.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+const dialect *dialect_of(api_kind api)
+{
+    static const dialect *const all[] = {[API_CHAT] = &chat_dialect,
+                                         [API_COMPLETIONS] = &completions_dialect,
+                                         [API_RESPONSES] = &responses_dialect,
+                                         [API_MESSAGES] = &messages_dialect};
+    return all[api];
+}
+
+void make_id(char out[ID_BYTES], const char *prefix)
+{
+    static const char hex[] = "0123456789abcdef";
+    unsigned char r[12];
+    size_t n = strlen(prefix);
+    if (getrandom(r, sizeof r, 0) != sizeof r) { /* never seen; ids must differ all the same */
+        int64_t now = clock_ns();
+        memset(r, 0, sizeof r);
+        memcpy(r, &now, sizeof now);
+    }
+    memcpy(out, prefix, n);
+    for (size_t i = 0; i < sizeof r; i++) {
+        out[n++] = hex[r[i] >> 4];
+        out[n++] = hex[r[i] & 15];
+    }
+    out[n] = 0;
+}
+
+void make_seed(uint32_t *seed)
+{
+    if (getrandom(seed, sizeof *seed, 0) != sizeof *seed)
+        *seed = (uint32_t)clock_ns();
+}
+
+bool answers_init(answer *a, const request *rq, const answer_model *m, int32_t n)
+{
+    *a = (answer){.rq = rq, .m = m, .n = n, .open_part = -1};
+    a->created = (int64_t)time(NULL);
+    a->start_ms = clock_ms();
+    a->choice = mem_calloc((size_t)n, sizeof *a->choice);
+    make_id(a->id, dialect_of(rq->api)->id_prefix);
+    return a->choice != NULL;
+}
+
+void answers_free(answer *a)
+{
+    for (int32_t i = 0; a->choice && i < a->n; i++) {
+        choice *c = &a->choice[i];
+        for (int32_t k = 0; k < c->n_parts; k++) {
+            str_free(&c->part[k].text);
+            mem_free(c->part[k].name);
+        }
+        mem_free(c->part);
+        mem_free(c->token);
+        mem_free(c->stop);
+    }
+    mem_free(a->choice);
+    *a = (answer){0};
+}
+
+static void *grown(answer *a, void *p, int32_t n, int32_t *cap, size_t size)
+{
+    if (n < *cap)
+        return p;
+    int32_t want = *cap ? *cap * 2 : 8;
+    void *q = mem_realloc(p, (size_t)want, size);
+    if (!q)
+        a->bad = true;
+    else
+        *cap = want;
+    return q ? q : p;
+}
+
+static int32_t add_part(answer *a, choice *c, part_kind kind)
+{
+    c->part = grown(a, c->part, c->n_parts, &c->cap_parts, sizeof *c->part);
+    if (a->bad)
+        return -1;
+    part *p = &c->part[c->n_parts];
+    *p = (part){.kind = kind};
+    if (kind == PART_CALL)
+        make_id(p->id, dialect_of(a->rq->api)->call_prefix);
+    else
+        make_id(p->id, kind == PART_TEXT ? "msg_" : "rs_");
+    return c->n_parts++;
+}
+
+static void take_token(answer *a, choice *c, const carat_event *ev)
+{
+    for (int32_t i = 0; i < a->m->n_marks; i++)
+        if (ev->id == a->m->marks[i])
+            return;
+    c->token = grown(a, c->token, c->n_tokens, &c->cap_tokens, sizeof *c->token);
+    if (a->bad)
+        return;
+    token_entry *t = &c->token[c->n_tokens++];
+    *t = (token_entry){.id = ev->id, .logprob = ev->logprob, .n_top = ev->n_top};
+    if (t->n_top > 20)
+        t->n_top = 20;
+    if (t->n_top)
+        memcpy(t->top, ev->top, (size_t)t->n_top * sizeof *t->top);
+}
+
+static int32_t take_text(answer *a, choice *c, part_kind kind, const carat_event *ev, bool *opened)
+{
+    int32_t i = c->n_parts - 1;
+    /* Tokens were sampled before their text came: what this text shows is shown now. Those of a
+     * thought or a call are nobody's content. */
+    if (kind == PART_TEXT)
+        c->n_shown = c->n_tokens;
+    else
+        c->n_tokens = c->n_shown;
+    if (i < 0 || c->part[i].kind != kind || kind == PART_CALL) {
+        i = add_part(a, c, kind);
+        *opened = true;
+    }
+    if (i < 0)
+        return -1;
+    part *p = &c->part[i];
+    str_put(&p->text, ev->text, ev->n_text);
+    if (kind == PART_CALL) {
+        p->name = mem_strdup(ev->name);
+        c->n_calls++;
+    }
+    a->bad |= p->text.bad || (kind == PART_CALL && !p->name);
+    return a->bad ? -1 : i;
+}
+
+int32_t answers_take(answer *a, const happening *h, bool *opened)
+{
+    choice *c = &a->choice[h->choice];
+    const carat_event *ev = &h->ev;
+    *opened = false;
+    if (h->done) {
+        c->over = true;
+        c->failed = h->status != CARAT_OK;
+        c->t = h->timings;
+        if (!c->failed)
+            c->finish = h->timings.finish;
+        if (c->finish == CARAT_FINISH_CANCELLED && c->n_calls)
+            c->finish = CARAT_FINISH_TOOL_CALLS; /* ended because one call was all that is wanted */
+        return -1;
+    }
+    switch (ev->kind) {
+    case CARAT_EV_TOKEN:
+        if (a->rq->logprobs)
+            take_token(a, c, ev);
+        return -1;
+    case CARAT_EV_REASONING:
+        return take_text(a, c, PART_REASONING, ev, opened);
+    case CARAT_EV_CONTENT:
+        return take_text(a, c, PART_TEXT, ev, opened);
+    case CARAT_EV_TOOL_CALL:
+        return take_text(a, c, PART_CALL, ev, opened);
+    case CARAT_EV_END:
+        c->finish = ev->finish;
+        if (ev->stop) {
+            mem_free(c->stop);
+            c->stop = mem_strdup(ev->stop);
+            a->bad |= !c->stop;
+        }
+        return -1;
+    case CARAT_EV_PREFILL:
+        break;
+    }
+    return -1;
+}
+
+/* ---- What several dialects write ---- */
+
+usage answer_usage(const answer *a)
+{
+    usage u = {0};
+    int32_t per = a->rq->n > 0 ? a->rq->n : 1;
+    for (int32_t i = 0; i < a->n; i++) {
+        const carat_timings *t = &a->choice[i].t;
+        if (i % per == 0) { /* n answers to one prompt: it counts once */
+            u.prompt += t->n_prompt;
+            u.cached += t->n_reused;
+        }
+        u.generated += t->n_generated;
+        u.thinking += t->n_thinking;
+        u.prefill_ms += t->prefill_ms;
+        u.decode_ms += t->decode_ms;
+        u.queue_ms += t->queue_ms;
+    }
+    return u;
+}
+
+void put_parts(str *o, const choice *c, part_kind kind)
+{
+    for (int32_t i = 0; i < c->n_parts; i++)
+        if (c->part[i].kind == kind)
+            str_put(o, str_text(&c->part[i].text), c->part[i].text.n);
+}
+
+int32_t count_parts(const choice *c, part_kind kind)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < c->n_parts; i++)
+        n += c->part[i].kind == kind;
+    return n;
+}
+
+const char *model_name(const answer *a)
+{
+    return *a->rq->model ? a->rq->model : a->m->name;
+}
+
+/* The bytes of a token need not be text: "token" shows them as well as it can, "bytes" exactly. */
+static void put_token_text(const answer *a, int32_t id, str *o)
+{
+    const char *bytes = "";
+    int32_t n = a->m->model ? carat_token_bytes(a->m->model, id, true, &bytes) : 0;
+    str shown = {0};
+    n = n < 0 ? 0 : n;
+    for (int32_t i = 0; i < n;) {
+        uint32_t cp;
+        bool ok;
+        int len = utf8_decode(bytes + i, (size_t)(n - i), &cp, &ok);
+        if (ok)
+            str_put(&shown, bytes + i, (size_t)len);
+        else
+            str_puts(&shown, "\xEF\xBF\xBD");
+        i += len;
+    }
+    json_text_n(o, "token", str_text(&shown), shown.n);
+    json_open(o, "bytes", '[');
+    for (int32_t i = 0; i < n; i++)
+        json_int(o, NULL, (unsigned char)bytes[i]);
+    json_close(o, ']');
+    o->bad |= shown.bad;
+    str_free(&shown);
+}
+
+/* JSON has no infinity: a banned token gets the number that OpenAI's API gives it. */
+static double finite_logprob(float l)
+{
+    return l >= -9999 ? l : -9999;
+}
+
+static void put_token(const answer *a, int32_t id, float logprob, str *o)
+{
+    json_int(o, "id", id);
+    put_token_text(a, id, o);
+    json_real(o, "logprob", finite_logprob(logprob));
+}
+
+void put_logprobs(const answer *a, const choice *c, int32_t from, int32_t to, str *o,
+                  const char *key)
+{
+    int32_t n_top = a->rq->sampling.n_top_logprobs;
+    json_open(o, key, '[');
+    for (int32_t i = from; i < to; i++) {
+        const token_entry *t = &c->token[i];
+        json_open(o, NULL, '{');
+        put_token(a, t->id, t->logprob, o);
+        json_open(o, "top_logprobs", '[');
+        for (int32_t k = 0; k < t->n_top && k < n_top; k++) {
+            json_open(o, NULL, '{');
+            put_token(a, t->top[k].id, t->top[k].logprob, o);
+            json_close(o, '}');
+        }
+        json_close(o, ']');
+        json_close(o, '}');
+    }
+    json_close(o, ']');
+}
+
+void put_timings(const answer *a, str *o)
+{
+    usage u = answer_usage(a);
+    int64_t fresh = u.prompt - u.cached;
+    json_open(o, "timings", '{');
+    json_int(o, "cache_n", u.cached);
+    json_int(o, "prompt_n", fresh);
+    json_real(o, "prompt_ms", u.prefill_ms);
+    json_real(o, "prompt_per_second", u.prefill_ms > 0 ? 1000 * (double)fresh / u.prefill_ms : 0);
+    json_int(o, "predicted_n", u.generated);
+    json_real(o, "predicted_ms", u.decode_ms);
+    json_real(o, "predicted_per_second",
+              u.decode_ms > 0 ? 1000 * (double)u.generated / u.decode_ms : 0);
+    json_real(o, "queue_ms", u.queue_ms);
+    json_text(o, "reuse", a->n && a->choice[0].t.reuse ? a->choice[0].t.reuse : "");
+    json_close(o, '}');
+}
+
+void openai_error(const problem *p, str *o)
+{
+    static const struct {
+        int status;
+        const char *type;
+    } types[] = {{401, "authentication_error"},
+                 {403, "permission_error"},
+                 {404, "not_found_error"},
+                 {429, "rate_limit_error"},
+                 {503, "unavailable_error"}};
+    const char *type = p->status >= 500 ? "server_error" : "invalid_request_error";
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (types[i].status == p->status)
+            type = types[i].type;
+    json_open(o, NULL, '{');
+    json_open(o, "error", '{');
+    json_text(o, "message", p->text);
+    json_text(o, "type", type);
+    json_text(o, "param", *p->param ? p->param : NULL);
+    json_text(o, "code", p->code);
+    if (p->n_ctx) {
+        json_int(o, "n_prompt_tokens", p->n_prompt);
+        json_int(o, "n_ctx", p->n_ctx);
+    }
+    json_close(o, '}');
+    json_close(o, '}');
+}

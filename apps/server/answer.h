@@ -1,0 +1,120 @@
+/* answer.h - the answers to one request as they grow, and the dialects that write them.
+ *
+ *     happenings from the batch  ->  answers_take  ->  choices made of parts
+ *                                ->  dialect.event   the same, as an event of a stream
+ *
+ * One thread at a time: the one that serves the connection. A part is a stretch of one kind; a
+ * stream and a whole answer are written from the same parts, so they say the same.
+ */
+#ifndef APPS_SERVER_ANSWER_H
+#define APPS_SERVER_ANSWER_H
+
+#include "apps/server/request.h"
+
+enum { ID_BYTES = 40 };
+
+typedef enum part_kind { PART_REASONING, PART_TEXT, PART_CALL } part_kind;
+
+typedef struct part {
+    part_kind kind;
+    str text;          /* of a call: its arguments, a JSON object */
+    char *name;        /* of a call */
+    char id[ID_BYTES]; /* of a call, as the dialect spells ids; else of the item (responses) */
+} part;
+
+typedef struct token_entry {
+    int32_t id;
+    float logprob;
+    int32_t n_top;
+    carat_logprob top[20];
+} token_entry;
+
+typedef struct choice {
+    part *part;
+    int32_t n_parts, cap_parts, n_calls;
+    /* With logprobs: tokens whose text has been shown, and those whose text is still held. */
+    token_entry *token;
+    int32_t n_tokens, n_shown, cap_tokens;
+    bool over, failed;
+    carat_finish finish;
+    char *stop; /* the stop string met, or NULL */
+    carat_timings t;
+} choice;
+
+/* One thing that happened to one choice: an event of the engine, or its end. */
+typedef struct happening {
+    int32_t choice;
+    bool done; /* the last one; `status` and `timings` count. Else `ev` does */
+    carat_event ev;
+    carat_status status;
+    const char *error;
+    carat_timings timings;
+} happening;
+
+/* What the writers must know of the model; read-only. */
+typedef struct answer_model {
+    const char *name;         /* shown where the request did not say one */
+    const carat_model *model; /* for the bytes of tokens; may be NULL in tests */
+    int32_t marks[16];        /* ids of chat markers: no tokens of anyone's text */
+    int32_t n_marks;
+} answer_model;
+
+typedef struct answer {
+    const request *rq;
+    const answer_model *m;
+    char id[ID_BYTES];
+    int64_t created; /* seconds since 1970 */
+    choice *choice;
+    int32_t n;
+    bool bad;        /* out of memory */
+    double start_ms; /* clock_ms when the request came */
+    /* Of the dialect's stream. */
+    int32_t sequence;  /* responses: number of the next event */
+    int32_t open_part; /* messages, responses: the part whose block is open, -1: none */
+} answer;
+
+bool answers_init(answer *a, const request *rq, const answer_model *m, int32_t n);
+void answers_free(answer *a);
+/* Returns the index of the part that the event went to, -1 if it went to none; *opened: the part
+ * is new. */
+int32_t answers_take(answer *a, const happening *h, bool *opened);
+
+void make_seed(uint32_t *seed);
+void make_id(char out[ID_BYTES], const char *prefix); /* prefix and 24 random hex digits */
+
+/* Sums over choices. */
+typedef struct usage {
+    int64_t prompt, cached, generated, thinking;
+    double prefill_ms, decode_ms, queue_ms;
+} usage;
+usage answer_usage(const answer *a);
+/* All parts of a kind, one after the other. */
+void put_parts(str *o, const choice *c, part_kind kind);
+int32_t count_parts(const choice *c, part_kind kind);
+/* The logprobs of token from..to in the chat layout: an array. */
+void put_logprobs(const answer *a, const choice *c, int32_t from, int32_t to, str *o,
+                  const char *key);
+const char *model_name(const answer *a);
+void put_timings(const answer *a, str *o); /* "timings": {...}, as llama.cpp's clients read them */
+
+/* ---- Dialects ---- */
+
+typedef struct dialect {
+    const char *id_prefix, *call_prefix;
+    /* A stream: begin, event after event, end; or fail instead of end. */
+    void (*begin)(answer *a, str *o);
+    void (*event)(answer *a, const happening *h, int32_t part, bool opened, int32_t first_token,
+                  str *o);
+    void (*end)(answer *a, str *o);
+    void (*fail)(answer *a, const problem *p, str *o);
+    void (*whole)(answer *a, str *o); /* not a stream: one JSON text */
+    void (*error)(const problem *p, str *o);
+    const char *ping; /* says that the server is still there */
+} dialect;
+
+extern const dialect chat_dialect, completions_dialect, responses_dialect, messages_dialect;
+const dialect *dialect_of(api_kind api);
+
+void openai_error(const problem *p, str *o);
+
+#endif

@@ -1,0 +1,266 @@
+/* api_completions.c - POST /v1/completions: texts or token ids to be continued as they are.
+ *
+ * Prompts may be a string, an array of strings, of token ids, or of arrays of ids; each gets n
+ * answers, in order. No chat format, no reasoning, no tools.
+ */
+#include "apps/server/answer.h"
+#include "apps/server/jsonw.h"
+#include "base/utf8.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Reading ---- */
+
+static bool read_ids(request *rq, const request_limits *lim, const jtree *list, raw_prompt *out,
+                     problem *p)
+{
+    int32_t *ids = arena_array(&rq->mem, list->count + 1, sizeof *ids);
+    int64_t n = 0, id;
+    if (!ids)
+        return problem_set(p, 503, "", "no memory for 'prompt'");
+    for (const jtree *i = list->first; i; i = i->next) {
+        if (!tree_int(i, 0, lim->n_vocab - 1, &id))
+            return problem_set(p, 400, "prompt",
+                               "'prompt' holds %s for a token id; ids are 0 "
+                               "to %d",
+                               jtree_kind_name(i), lim->n_vocab - 1);
+        ids[n++] = (int32_t)id;
+    }
+    if (!n)
+        return problem_set(p, 400, "prompt", "'prompt' holds an empty list of tokens");
+    *out = (raw_prompt){.ids = ids, .n_ids = n};
+    return true;
+}
+
+static bool read_prompt(request *rq, const request_limits *lim, problem *p)
+{
+    const jtree *v = jtree_get(rq->body, "prompt");
+    if (!v)
+        return problem_set(p, 400, "prompt", "'prompt' is missing");
+    bool list = v->kind == JTREE_ARRAY;
+    bool of_ids =
+        list && v->first && (v->first->kind == JTREE_INTEGER || v->first->kind == JTREE_REAL);
+    if (!list && v->kind != JTREE_STRING)
+        return problem_set(p, 400, "prompt",
+                           "'prompt' is %s; expected a string, an array of "
+                           "strings, or token ids",
+                           jtree_kind_name(v));
+    size_t count = list && !of_ids ? v->count : 1;
+    if (!count || count > REQUEST_MAX_CHOICES)
+        return problem_set(p, 400, "prompt", "'prompt' holds %zu prompts; expected 1 to %d", count,
+                           REQUEST_MAX_CHOICES);
+    rq->prompt = arena_array(&rq->mem, count, sizeof *rq->prompt);
+    if (!rq->prompt)
+        return problem_set(p, 503, "", "no memory for 'prompt'");
+    if (of_ids) {
+        rq->n_prompts = 1;
+        return read_ids(rq, lim, v, &rq->prompt[0], p);
+    }
+    for (const jtree *i = list ? v->first : v; i; i = list ? i->next : NULL) {
+        raw_prompt *out = &rq->prompt[rq->n_prompts++];
+        if (i->kind == JTREE_STRING)
+            *out = (raw_prompt){.text = i->s, .n = i->n};
+        else if (i->kind != JTREE_ARRAY)
+            return problem_set(p, 400, "prompt",
+                               "'prompt' holds %s; expected strings or arrays of "
+                               "token ids",
+                               jtree_kind_name(i));
+        else if (!read_ids(rq, lim, i, out, p))
+            return false;
+    }
+    return true;
+}
+
+static bool read_refused(request *rq, problem *p)
+{
+    const jtree *suffix = jtree_get(rq->body, "suffix");
+    int64_t best = 0;
+    if (suffix && !(suffix->kind == JTREE_STRING && !suffix->n))
+        return problem_set(p, 400, "suffix",
+                           "'suffix' is not supported: Gemma 4 continues texts, "
+                           "it does not fill gaps");
+    if (!field_int(p, rq->body, "best_of", 0, INT32_MAX, &best))
+        return false;
+    if (best && best != rq->n)
+        return problem_set(p, 400, "best_of", "'best_of' is %d; carat takes only the value of 'n'",
+                           (int)best);
+    return !(rq->echo && rq->logprobs) ||
+           problem_set(p, 400, "echo",
+                       "'echo' with 'logprobs' is not supported: the prompt's own "
+                       "probabilities are not computed");
+}
+
+bool completions_parse(request *rq, const request_limits *lim, problem *p)
+{
+    const jtree *options, *l = jtree_get(rq->body, "logprobs"), *g;
+    int64_t n = 1, top = 0;
+    if (!read_common(rq, lim, p) ||
+        !field_kind(p, rq->body, "stream_options", JTREE_OBJECT, &options) ||
+        !field_bool(p, options, "include_usage", &rq->include_usage) ||
+        !field_int(p, rq->body, "n", 1, REQUEST_MAX_CHOICES, &n) ||
+        !field_int(p, rq->body, "max_tokens", -1, INT32_MAX, &rq->max_tokens) ||
+        !field_int(p, rq->body, "logprobs", 0, 20, &top) || !read_stops(rq, "stop", p) ||
+        !field_bool(p, rq->body, "echo", &rq->echo) || !read_prompt(rq, lim, p))
+        return false;
+    rq->n = (int32_t)n;
+    if (n * rq->n_prompts > REQUEST_MAX_CHOICES)
+        return problem_set(p, 400, "n", "'n' times the number of prompts is %d; at most %d",
+                           (int)(n * rq->n_prompts), REQUEST_MAX_CHOICES);
+    rq->logprobs = l != NULL;
+    rq->sampling.n_top_logprobs = (int32_t)top;
+    rq->max_tokens = rq->max_tokens < 0 ? 0 : rq->max_tokens;
+    if (!read_refused(rq, p) || !field_kind(p, rq->body, "grammar", JTREE_STRING, &g))
+        return false;
+    if (g && g->n) {
+        rq->format = FORMAT_GRAMMAR;
+        rq->schema = g->s;
+        rq->n_schema = g->n;
+    }
+    return true;
+}
+
+/* ---- Writing ---- */
+
+static const char *finish_of(const choice *c)
+{
+    return c->finish == CARAT_FINISH_LENGTH ? "length" : "stop";
+}
+
+static void put_head(const answer *a, str *o)
+{
+    json_open(o, NULL, '{');
+    json_text(o, "id", a->id);
+    json_text(o, "object", "text_completion");
+    json_int(o, "created", a->created);
+    json_text(o, "model", model_name(a));
+}
+
+static void put_usage(const answer *a, str *o)
+{
+    usage u = answer_usage(a);
+    json_open(o, "usage", '{');
+    json_int(o, "prompt_tokens", u.prompt);
+    json_int(o, "completion_tokens", u.generated);
+    json_int(o, "total_tokens", u.prompt + u.generated);
+    json_open(o, "prompt_tokens_details", '{');
+    json_int(o, "cached_tokens", u.cached);
+    json_close(o, '}');
+    json_close(o, '}');
+}
+
+static void put_prompt_text(const answer *a, int32_t index, str *text)
+{
+    const raw_prompt *p = &a->rq->prompt[index / a->rq->n];
+    if (p->ids) {
+        for (int64_t i = 0; i < p->n_ids; i++) {
+            const char *bytes = "";
+            int32_t n = a->m->model ? carat_token_bytes(a->m->model, p->ids[i], false, &bytes) : 0;
+            str_put(text, bytes, n > 0 ? (size_t)n : 0);
+        }
+        if (!utf8_valid(str_text(text), text->n))
+            str_cut(text, 0); /* ids may spell anything; an answer is text */
+    } else {
+        str_put(text, p->text, p->n);
+    }
+}
+
+static void put_choice(const answer *a, int32_t i, const char *text, size_t n, int32_t from,
+                       int32_t to, const char *finish, str *o)
+{
+    json_open(o, NULL, '{');
+    json_int(o, "index", i);
+    json_text_n(o, "text", text, n);
+    if (a->rq->logprobs) {
+        json_open(o, "logprobs", '{');
+        put_logprobs(a, &a->choice[i], from, to, o, "content");
+        json_close(o, '}');
+    } else {
+        json_null(o, "logprobs");
+    }
+    json_text(o, "finish_reason", finish);
+    json_close(o, '}');
+}
+
+static void completions_whole(answer *a, str *o)
+{
+    put_head(a, o);
+    json_open(o, "choices", '[');
+    for (int32_t i = 0; i < a->n; i++) {
+        const choice *c = &a->choice[i];
+        str text = {0};
+        if (a->rq->echo)
+            put_prompt_text(a, i, &text);
+        put_parts(&text, c, PART_TEXT);
+        put_choice(a, i, str_text(&text), text.n, 0, c->n_shown, finish_of(c), o);
+        o->bad |= text.bad;
+        str_free(&text);
+    }
+    json_close(o, ']');
+    put_usage(a, o);
+    put_timings(a, o);
+    json_close(o, '}');
+}
+
+static void put_chunk(answer *a, int32_t i, const char *text, size_t n, int32_t from,
+                      const char *finish, str *o)
+{
+    str_puts(o, "data: ");
+    put_head(a, o);
+    json_open(o, "choices", '[');
+    put_choice(a, i, text, n, from, a->choice[i].n_shown, finish, o);
+    str_puts(o, "]}\n\n");
+}
+
+static void completions_begin(answer *a, str *o)
+{
+    for (int32_t i = 0; i < a->n && a->rq->echo; i++) {
+        str text = {0};
+        put_prompt_text(a, i, &text);
+        put_chunk(a, i, str_text(&text), text.n, 0, NULL, o);
+        o->bad |= text.bad;
+        str_free(&text);
+    }
+}
+
+static void completions_event(answer *a, const happening *h, int32_t index, bool opened,
+                              int32_t first_token, str *o)
+{
+    const choice *c = &a->choice[h->choice];
+    (void)opened;
+    if (index >= 0)
+        put_chunk(a, h->choice, h->ev.text, h->ev.n_text, first_token, NULL, o);
+    else if (h->done && !c->failed)
+        put_chunk(a, h->choice, "", 0, c->n_shown, finish_of(c), o);
+}
+
+static void completions_end(answer *a, str *o)
+{
+    if (a->rq->include_usage) {
+        str_puts(o, "data: ");
+        put_head(a, o);
+        str_puts(o, ",\"choices\":[]");
+        put_usage(a, o);
+        put_timings(a, o);
+        str_puts(o, "}\n\n");
+    }
+    str_puts(o, "data: [DONE]\n\n");
+}
+
+static void completions_fail(answer *a, const problem *p, str *o)
+{
+    (void)a;
+    str_puts(o, "data: ");
+    openai_error(p, o);
+    str_puts(o, "\n\n");
+}
+
+const dialect completions_dialect = {.id_prefix = "cmpl-",
+                                     .call_prefix = "call_",
+                                     .begin = completions_begin,
+                                     .event = completions_event,
+                                     .end = completions_end,
+                                     .fail = completions_fail,
+                                     .whole = completions_whole,
+                                     .error = openai_error,
+                                     .ping = ": the server is at work\n\n"};

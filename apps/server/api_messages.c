@@ -1,0 +1,501 @@
+/* api_messages.c - POST /v1/messages, Anthropic's dialect: reading it, and writing its answers.
+ *
+ * Blocks become messages in the OpenAI shape: results of tools one `tool` message each, in front of
+ * the user's words of the same message; thinking the reasoning of the answer it belongs to.
+ */
+#include "apps/server/answer.h"
+#include "apps/server/jsonw.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct place { /* where in the request, for messages to the user */
+    request *rq;
+    problem *p;
+    size_t i;
+} place;
+
+static bool is_text(const jtree *v, const char *s)
+{
+    return jtree_is(v, JTREE_STRING) && !strcmp(v->s, s);
+}
+
+static bool refuse(const place *at, size_t k, const char *what)
+{
+    char field[80];
+    snprintf(field, sizeof field, "messages[%zu].content[%zu]", at->i, k);
+    return problem_set(at->p, 400, field, "'%s' %s", field, what);
+}
+
+/* ---- Reading ---- */
+
+/* Claude Code sends a line about itself whose value changes with every request. In a prompt it
+ * would make each one a new prompt from its first token on. */
+static bool is_attribution(const jtree *text)
+{
+    static const char start[] = "x-anthropic-billing-header:";
+    return jtree_is(text, JTREE_STRING) && !strncmp(text->s, start, sizeof start - 1);
+}
+
+static bool read_system(request *rq, problem *p)
+{
+    const jtree *s = jtree_get(rq->body, "system");
+    bool any = false;
+    if (!s)
+        return true;
+    if (s->kind != JTREE_STRING && s->kind != JTREE_ARRAY)
+        return problem_set(p, 400, "system", "'system' is %s; expected a string or text blocks",
+                           jtree_kind_name(s));
+    str text = {0};
+    if (s->kind == JTREE_STRING && !is_attribution(s))
+        str_put(&text, s->s, s->n);
+    for (const jtree *b = s->kind == JTREE_ARRAY ? s->first : NULL; b; b = b->next) {
+        const jtree *t = jtree_get(b, "text");
+        if (!jtree_is(t, JTREE_STRING)) {
+            str_free(&text);
+            return problem_set(p, 400, "system", "'system' holds a block without text");
+        }
+        if (is_attribution(t))
+            continue;
+        if (any)
+            str_puts(&text, "\n\n");
+        any = true;
+        str_put(&text, t->s, t->n);
+    }
+    if (text.n) {
+        json_open(&rq->messages, NULL, '{');
+        json_text(&rq->messages, "role", "system");
+        json_text_n(&rq->messages, "content", text.at, text.n);
+        json_close(&rq->messages, '}');
+    }
+    rq->messages.bad |= text.bad;
+    str_free(&text);
+    return true;
+}
+
+/* The words of a tool's result: a string, or text blocks. */
+static bool result_text(const place *at, size_t k, const jtree *block, str *out)
+{
+    const jtree *c = jtree_get(block, "content");
+    if (jtree_truthy(jtree_get(block, "is_error")))
+        str_puts(out, "Error: ");
+    if (!c)
+        return true;
+    if (c->kind == JTREE_STRING) {
+        str_put(out, c->s, c->n);
+        return true;
+    }
+    if (c->kind != JTREE_ARRAY)
+        return refuse(at, k, "has a content that is neither a string nor blocks");
+    for (const jtree *b = c->first; b; b = b->next) {
+        const jtree *t = jtree_get(b, "text");
+        if (is_text(jtree_get(b, "type"), "image") || is_text(jtree_get(b, "type"), "document"))
+            return refuse(at, k, "holds an image or a document: carat reads text only so far");
+        if (jtree_is(t, JTREE_STRING))
+            str_put(out, t->s, t->n);
+    }
+    return true;
+}
+
+static bool put_results(const place *at, const jtree *blocks)
+{
+    size_t k = 0;
+    for (const jtree *b = blocks->first; b; b = b->next, k++) {
+        if (!is_text(jtree_get(b, "type"), "tool_result"))
+            continue;
+        str *o = &at->rq->messages, text = {0};
+        const jtree *id = jtree_get(b, "tool_use_id");
+        if (!jtree_is(id, JTREE_STRING))
+            return refuse(at, k, "has no 'tool_use_id'");
+        if (!result_text(at, k, b, &text)) {
+            str_free(&text);
+            return false;
+        }
+        json_open(o, NULL, '{');
+        json_text(o, "role", "tool");
+        json_tree(o, "tool_call_id", id);
+        json_text_n(o, "content", str_text(&text), text.n);
+        json_close(o, '}');
+        o->bad |= text.bad;
+        str_free(&text);
+    }
+    return true;
+}
+
+/* Blocks that say what they are, and are known. Others pass, as new clients send new ones. */
+static bool check_block(const place *at, const jtree *b, size_t k)
+{
+    const jtree *type = jtree_get(b, "type");
+    if (!jtree_is(type, JTREE_STRING))
+        return refuse(at, k, "has no 'type'");
+    if (is_text(type, "image") || is_text(type, "document"))
+        return refuse(at, k, "is an image or a document: carat reads text only so far");
+    if (is_text(type, "text") && !jtree_is(jtree_get(b, "text"), JTREE_STRING))
+        return refuse(at, k, "has no 'text'");
+    if (is_text(type, "tool_use") && !jtree_is(jtree_get(b, "name"), JTREE_STRING))
+        return refuse(at, k, "has no 'name'");
+    return true;
+}
+
+static void join_text(const jtree *blocks, const char *type, const char *key, str *out)
+{
+    for (const jtree *b = blocks->first; b; b = b->next) {
+        const jtree *t = jtree_get(b, key);
+        if (is_text(jtree_get(b, "type"), type) && jtree_is(t, JTREE_STRING))
+            str_put(out, t->s, t->n);
+    }
+}
+
+static int put_calls(str *o, const jtree *blocks)
+{
+    int n = 0;
+    for (const jtree *b = blocks->first; b; b = b->next) {
+        if (!is_text(jtree_get(b, "type"), "tool_use"))
+            continue;
+        if (!n++)
+            json_open(o, "tool_calls", '[');
+        json_open(o, NULL, '{');
+        json_tree(o, "id", jtree_get(b, "id"));
+        json_text(o, "type", "function");
+        json_open(o, "function", '{');
+        json_tree(o, "name", jtree_get(b, "name"));
+        if (jtree_get(b, "input"))
+            json_tree(o, "arguments", jtree_get(b, "input"));
+        json_close(o, '}');
+        json_close(o, '}');
+    }
+    if (n)
+        json_close(o, ']');
+    return n;
+}
+
+static bool put_user(const place *at, const jtree *blocks)
+{
+    str *o = &at->rq->messages, text = {0};
+    if (!put_results(at, blocks))
+        return false;
+    join_text(blocks, "text", "text", &text);
+    bool results = false;
+    for (const jtree *b = blocks->first; b; b = b->next)
+        results |= is_text(jtree_get(b, "type"), "tool_result");
+    if (text.n || !results) {
+        json_open(o, NULL, '{');
+        json_text(o, "role", "user");
+        json_text_n(o, "content", str_text(&text), text.n);
+        json_close(o, '}');
+    }
+    o->bad |= text.bad;
+    str_free(&text);
+    return true;
+}
+
+static bool put_assistant(const place *at, const jtree *blocks, bool last)
+{
+    str *o = &at->rq->messages, text = {0}, thought = {0};
+    bool ok = true;
+    join_text(blocks, "text", "text", &text);
+    join_text(blocks, "thinking", "thinking", &thought);
+    if (last) {
+        for (const jtree *b = blocks->first; b; b = b->next)
+            if (is_text(jtree_get(b, "type"), "tool_use"))
+                ok = refuse(at, 0, "calls tools, and the results are missing");
+        if (ok && text.n && (ok = keep_text(at->rq, at->p, text.at, text.n, &at->rq->prefill)))
+            at->rq->n_prefill = text.n;
+    } else {
+        json_open(o, NULL, '{');
+        json_text(o, "role", "assistant");
+        if (thought.n)
+            json_text_n(o, "reasoning_content", thought.at, thought.n);
+        json_text_n(o, "content", str_text(&text), text.n);
+        put_calls(o, blocks);
+        json_close(o, '}');
+    }
+    o->bad |= text.bad | thought.bad;
+    str_free(&text);
+    str_free(&thought);
+    return ok;
+}
+
+static bool put_message(const place *at, const jtree *m)
+{
+    const jtree *role = jtree_get(m, "role"), *c = jtree_get(m, "content");
+    char field[64];
+    snprintf(field, sizeof field, "messages[%zu]", at->i);
+    bool user = is_text(role, "user"), system = is_text(role, "system");
+    if (!user && !system && !is_text(role, "assistant"))
+        return problem_set(at->p, 400, field,
+                           "'%s' has the role \"%.40s\"; expected user or assistant", field,
+                           jtree_is(role, JTREE_STRING) ? role->s : jtree_kind_name(role));
+    if (!jtree_is(c, JTREE_STRING) && !jtree_is(c, JTREE_ARRAY))
+        return problem_set(at->p, 400, field,
+                           "'%s.content' is %s; expected a string or an array of blocks", field,
+                           jtree_kind_name(c));
+    size_t k = 0;
+    for (const jtree *b = c->kind == JTREE_ARRAY ? c->first : NULL; b; b = b->next)
+        if (!check_block(at, b, k++))
+            return false;
+    /* A string is one block of text. */
+    const jtree type = {.kind = JTREE_STRING, .s = "text", .n = 4, .key = "type", .n_key = 4};
+    jtree text = *c, holder = {.kind = JTREE_OBJECT, .count = 2}, kind = type;
+    jtree one = {.kind = JTREE_ARRAY, .first = &holder, .count = 1};
+    if (c->kind == JTREE_STRING) {
+        kind.next = &text;
+        text.key = "text";
+        text.n_key = 4;
+        text.next = NULL;
+        holder.first = &kind;
+        c = &one;
+    }
+    if (user)
+        return put_user(at, c);
+    if (system) { /* reminders in the middle of a conversation */
+        str words = {0};
+        join_text(c, "text", "text", &words);
+        json_open(&at->rq->messages, NULL, '{');
+        json_text(&at->rq->messages, "role", "system");
+        json_text_n(&at->rq->messages, "content", str_text(&words), words.n);
+        json_close(&at->rq->messages, '}');
+        at->rq->messages.bad |= words.bad;
+        str_free(&words);
+        return true;
+    }
+    return put_assistant(at, c, !m->next && at->i > 0);
+}
+
+static bool read_messages(request *rq, problem *p)
+{
+    const jtree *list;
+    place at = {rq, p, 0};
+    if (!field_kind(p, rq->body, "messages", JTREE_ARRAY, &list))
+        return false;
+    if (!list || !list->count)
+        return problem_set(p, 400, "messages", "'messages' is %s", list ? "empty" : "missing");
+    str_putc(&rq->messages, '[');
+    if (!read_system(rq, p))
+        return false;
+    for (const jtree *m = list->first; m; m = m->next, at.i++)
+        if (!put_message(&at, m))
+            return false;
+    str_putc(&rq->messages, ']');
+    return rq->messages.bad || rq->messages.n > 2 ||
+           problem_set(p, 400, "messages", "'messages' says nothing");
+}
+
+bool messages_parse(request *rq, const request_limits *lim, problem *p)
+{
+    const jtree *config = NULL, *format = NULL;
+    if (!read_common(rq, lim, p) ||
+        !field_int(p, rq->body, "max_tokens", 1, INT32_MAX, &rq->max_tokens) ||
+        !read_stops(rq, "stop_sequences", p) || !read_thinking(rq, p) ||
+        !field_kind(p, rq->body, "output_config", JTREE_OBJECT, &config) ||
+        !field_kind(p, config, "format", JTREE_OBJECT, &format) ||
+        !read_format(rq, format, "output_config.format", true, p) ||
+        !read_tools(rq, TOOLS_ANTHROPIC, p) || !read_tool_choice(rq, TOOLS_ANTHROPIC, p) ||
+        !read_messages(rq, p))
+        return false;
+    /* An effort says how much to think, not whether: that is what `thinking` is for. */
+    think_mode said = rq->think;
+    if (!read_effort(rq, config, "effort", "output_config.effort", p))
+        return false;
+    rq->think = said;
+    return !(rq->prefill && rq->think == THINK_ON) ||
+           problem_set(p, 400, "thinking",
+                       "'thinking' is enabled, and the conversation ends with "
+                       "words of the assistant: an answer that has begun is not thought about");
+}
+
+/* ---- Writing ---- */
+
+static void messages_error(const problem *p, str *o)
+{
+    static const struct {
+        int status;
+        const char *type;
+    } types[] = {{401, "authentication_error"}, {403, "permission_error"},
+                 {404, "not_found_error"},      {413, "request_too_large"},
+                 {429, "rate_limit_error"},     {503, "overloaded_error"}};
+    const char *type = p->status >= 500 ? "api_error" : "invalid_request_error";
+    char id[ID_BYTES];
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (types[i].status == p->status)
+            type = types[i].type;
+    make_id(id, "req_");
+    json_open(o, NULL, '{');
+    json_text(o, "type", "error");
+    json_open(o, "error", '{');
+    json_text(o, "type", type);
+    json_text(o, "message", p->text);
+    json_close(o, '}');
+    json_text(o, "request_id", id);
+    json_close(o, '}');
+}
+
+static const char *stop_reason(const choice *c)
+{
+    if (c->finish == CARAT_FINISH_LENGTH)
+        return "max_tokens";
+    return c->n_calls ? "tool_use" : c->stop ? "stop_sequence" : "end_turn";
+}
+
+static void put_usage(const answer *a, str *o)
+{
+    usage u = answer_usage(a);
+    json_open(o, "usage", '{');
+    json_int(o, "input_tokens", u.prompt - u.cached);
+    json_int(o, "cache_creation_input_tokens", 0);
+    json_int(o, "cache_read_input_tokens", u.cached);
+    json_int(o, "output_tokens", u.generated);
+    json_close(o, '}');
+}
+
+/* As it is when complete; `empty`: as its block begins in a stream. */
+static void put_block(const part *p, bool empty, str *o)
+{
+    json_open(o, NULL, '{');
+    if (p->kind == PART_CALL) {
+        json_text(o, "type", "tool_use");
+        json_text(o, "id", p->id);
+        json_text(o, "name", p->name);
+        json_key(o, "input");
+        str_puts(o, empty ? "{}" : str_text(&p->text));
+    } else {
+        bool thought = p->kind == PART_REASONING;
+        json_text(o, "type", thought ? "thinking" : "text");
+        json_text_n(o, thought ? "thinking" : "text", str_text(&p->text), empty ? 0 : p->text.n);
+        if (thought)
+            json_text(o, "signature", "");
+    }
+    json_close(o, '}');
+}
+
+static void put_message_head(const answer *a, str *o)
+{
+    json_text(o, "id", a->id);
+    json_text(o, "type", "message");
+    json_text(o, "role", "assistant");
+    json_text(o, "model", model_name(a));
+}
+
+static void messages_whole(answer *a, str *o)
+{
+    const choice *c = &a->choice[0];
+    json_open(o, NULL, '{');
+    put_message_head(a, o);
+    json_open(o, "content", '[');
+    for (int32_t i = 0; i < c->n_parts; i++)
+        put_block(&c->part[i], false, o);
+    json_close(o, ']');
+    json_text(o, "stop_reason", stop_reason(c));
+    json_text(o, "stop_sequence", c->stop);
+    put_usage(a, o);
+    json_close(o, '}');
+}
+
+/* ---- A stream ---- */
+
+static void open_event(str *o, const char *type)
+{
+    str_printf(o, "event: %s\ndata: ", type);
+    json_open(o, NULL, '{');
+    json_text(o, "type", type);
+}
+
+static void close_event(str *o)
+{
+    str_puts(o, "}\n\n");
+}
+
+static void messages_begin(answer *a, str *o)
+{
+    open_event(o, "message_start");
+    json_open(o, "message", '{');
+    put_message_head(a, o);
+    json_open(o, "content", '[');
+    json_close(o, ']');
+    json_null(o, "stop_reason");
+    json_null(o, "stop_sequence");
+    put_usage(a, o);
+    json_close(o, '}');
+    close_event(o);
+}
+
+static void put_delta(const answer *a, const char *type, const char *key, const char *s, size_t n,
+                      str *o)
+{
+    open_event(o, "content_block_delta");
+    json_int(o, "index", a->open_part);
+    json_open(o, "delta", '{');
+    json_text(o, "type", type);
+    json_text_n(o, key, s, n);
+    json_close(o, '}');
+    close_event(o);
+}
+
+static void close_block(answer *a, str *o)
+{
+    if (a->open_part < 0)
+        return;
+    if (a->choice[0].part[a->open_part].kind == PART_REASONING)
+        put_delta(a, "signature_delta", "signature", "", 0, o);
+    open_event(o, "content_block_stop");
+    json_int(o, "index", a->open_part);
+    close_event(o);
+    a->open_part = -1;
+}
+
+static void messages_event(answer *a, const happening *h, int32_t i, bool opened,
+                           int32_t first_token, str *o)
+{
+    (void)first_token;
+    if (i < 0)
+        return;
+    const part *p = &a->choice[0].part[i];
+    if (opened) {
+        close_block(a, o);
+        a->open_part = i;
+        open_event(o, "content_block_start");
+        json_int(o, "index", i);
+        json_key(o, "content_block");
+        put_block(p, true, o);
+        close_event(o);
+    }
+    if (p->kind == PART_CALL)
+        put_delta(a, "input_json_delta", "partial_json", h->ev.text, h->ev.n_text, o);
+    else if (p->kind == PART_TEXT)
+        put_delta(a, "text_delta", "text", h->ev.text, h->ev.n_text, o);
+    else
+        put_delta(a, "thinking_delta", "thinking", h->ev.text, h->ev.n_text, o);
+}
+
+static void messages_end(answer *a, str *o)
+{
+    const choice *c = &a->choice[0];
+    close_block(a, o);
+    open_event(o, "message_delta");
+    json_open(o, "delta", '{');
+    json_text(o, "stop_reason", stop_reason(c));
+    json_text(o, "stop_sequence", c->stop);
+    json_close(o, '}');
+    put_usage(a, o);
+    close_event(o);
+    open_event(o, "message_stop");
+    close_event(o);
+}
+
+static void messages_fail(answer *a, const problem *p, str *o)
+{
+    (void)a;
+    str_puts(o, "event: error\ndata: ");
+    messages_error(p, o);
+    str_puts(o, "\n\n");
+}
+
+const dialect messages_dialect = {.id_prefix = "msg_",
+                                  .call_prefix = "toolu_",
+                                  .begin = messages_begin,
+                                  .event = messages_event,
+                                  .end = messages_end,
+                                  .fail = messages_fail,
+                                  .whole = messages_whole,
+                                  .error = messages_error,
+                                  .ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n"};

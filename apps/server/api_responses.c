@@ -1,0 +1,542 @@
+/* api_responses.c - POST /v1/responses: reading it, and writing its answers and streams.
+ *
+ * Nothing is stored: each request brings its whole history, and one that refers to an earlier
+ * response is refused. Items of the input become messages: calls that follow each other one
+ * message of the assistant's, reasoning the thoughts of what comes after it.
+ *
+ * A stream tells of items (reasoning, message, function_call) in the order of the answer's parts;
+ * an item is closed, whole, before the next one opens.
+ */
+#include "apps/server/answer.h"
+#include "apps/server/jsonw.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Reading ---- */
+
+typedef struct items {
+    request *rq;
+    problem *p;
+    size_t i;
+    str thought;  /* for the assistant's message to come */
+    bool in_call; /* an assistant's message with calls is open */
+} items;
+
+static bool is_text(const jtree *v, const char *s)
+{
+    return jtree_is(v, JTREE_STRING) && !strcmp(v->s, s);
+}
+
+static bool refuse(const items *at, const char *what)
+{
+    char field[48];
+    snprintf(field, sizeof field, "input[%zu]", at->i);
+    return problem_set(at->p, 400, field, "'%s' %s", field, what);
+}
+
+static void close_calls(items *at)
+{
+    if (at->in_call)
+        str_puts(&at->rq->messages, "]}");
+    at->in_call = false;
+}
+
+static void put_thought(items *at)
+{
+    if (at->thought.n)
+        json_text_n(&at->rq->messages, "reasoning_content", at->thought.at, at->thought.n);
+    at->rq->messages.bad |= at->thought.bad;
+    str_cut(&at->thought, 0);
+}
+
+/* Text, or parts of it: input_text, output_text and the like. */
+static bool join_parts(const items *at, const jtree *c, str *out)
+{
+    if (!c)
+        return true;
+    if (c->kind == JTREE_STRING) {
+        str_put(out, c->s, c->n);
+        return true;
+    }
+    if (c->kind != JTREE_ARRAY)
+        return refuse(at, "has a content that is neither a string nor an array of parts");
+    for (const jtree *q = c->first; q; q = q->next) {
+        const jtree *type = jtree_get(q, "type"), *text = jtree_get(q, "text");
+        if (is_text(type, "input_image") || is_text(type, "input_file") ||
+            is_text(type, "input_audio"))
+            return refuse(at, "holds an image, a file or a sound: carat reads text only so far");
+        if (is_text(type, "refusal"))
+            text = jtree_get(q, "refusal");
+        if (!jtree_is(text, JTREE_STRING))
+            return refuse(at, "holds a part without text");
+        str_put(out, text->s, text->n);
+    }
+    return true;
+}
+
+static void open_message(items *at, const char *role)
+{
+    close_calls(at);
+    json_open(&at->rq->messages, NULL, '{');
+    json_text(&at->rq->messages, "role", role);
+}
+
+static bool put_message(items *at, const jtree *item, bool last)
+{
+    const jtree *role = jtree_get(item, "role");
+    bool assistant = is_text(role, "assistant"), ok;
+    str text = {0};
+    if (!assistant && !is_text(role, "user") && !is_text(role, "system") &&
+        !is_text(role, "developer"))
+        return refuse(at, "has a role that is none of user, assistant, system and developer");
+    if (!(ok = join_parts(at, jtree_get(item, "content"), &text)))
+        goto out;
+    if (assistant && last && at->i > 0) {
+        close_calls(at);
+        if (text.n && (ok = keep_text(at->rq, at->p, text.at, text.n, &at->rq->prefill)))
+            at->rq->n_prefill = text.n;
+        goto out;
+    }
+    open_message(at, role->s);
+    if (assistant)
+        put_thought(at);
+    json_text_n(&at->rq->messages, "content", str_text(&text), text.n);
+    json_close(&at->rq->messages, '}');
+out:
+    at->rq->messages.bad |= text.bad;
+    str_free(&text);
+    return ok;
+}
+
+/* input: how the arguments are called; those of a custom tool are one text. */
+static bool put_call(items *at, const jtree *item, bool custom)
+{
+    const jtree *id = jtree_get(item, "call_id"), *name = jtree_get(item, "name");
+    const jtree *arguments = jtree_get(item, custom ? "input" : "arguments");
+    str *o = &at->rq->messages;
+    if (!jtree_is(id, JTREE_STRING) || !jtree_is(name, JTREE_STRING))
+        return refuse(at, "is a call without 'call_id' or 'name'");
+    if (!at->in_call) {
+        open_message(at, "assistant");
+        put_thought(at);
+        json_text(o, "content", "");
+        json_open(o, "tool_calls", '[');
+        at->in_call = true;
+    }
+    json_open(o, NULL, '{');
+    json_tree(o, "id", id);
+    json_text(o, "type", "function");
+    json_open(o, "function", '{');
+    json_tree(o, "name", name);
+    if (custom) {
+        json_open(o, "arguments", '{');
+        json_tree(o, "input", arguments);
+        json_close(o, '}');
+    } else if (arguments) {
+        json_tree(o, "arguments", arguments);
+    }
+    str_puts(o, "}}");
+    return true;
+}
+
+static bool put_output(items *at, const jtree *item)
+{
+    const jtree *id = jtree_get(item, "call_id");
+    str text = {0};
+    if (!jtree_is(id, JTREE_STRING))
+        return refuse(at, "is a result without 'call_id'");
+    bool ok = join_parts(at, jtree_get(item, "output"), &text);
+    if (ok) {
+        open_message(at, "tool");
+        json_tree(&at->rq->messages, "tool_call_id", id);
+        json_text_n(&at->rq->messages, "content", str_text(&text), text.n);
+        json_close(&at->rq->messages, '}');
+    }
+    at->rq->messages.bad |= text.bad;
+    str_free(&text);
+    return ok;
+}
+
+/* The full thought if it is there, else its summary. */
+static bool take_reasoning(items *at, const jtree *item)
+{
+    const jtree *c = jtree_get(item, "content");
+    if (!jtree_is(c, JTREE_ARRAY) || !c->count)
+        c = jtree_get(item, "summary");
+    return join_parts(at, c, &at->thought);
+}
+
+static bool put_item(items *at, const jtree *item, bool last)
+{
+    static const char *const ignored[] = {"web_search_call", "tool_search_call",
+                                          "image_generation_call", "compaction", "item_reference"};
+    const jtree *type = jtree_get(item, "type");
+    if (item->kind != JTREE_OBJECT)
+        return refuse(at, "is no object");
+    if (!type || is_text(type, "message"))
+        return put_message(at, item, last);
+    if (is_text(type, "function_call") || is_text(type, "custom_tool_call"))
+        return (!last || refuse(at, "calls a tool, and the result is missing")) &&
+               put_call(at, item, is_text(type, "custom_tool_call"));
+    if (is_text(type, "function_call_output") || is_text(type, "custom_tool_call_output"))
+        return put_output(at, item);
+    if (is_text(type, "reasoning"))
+        return take_reasoning(at, item);
+    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
+        if (is_text(type, ignored[i]))
+            return true;
+    return refuse(at, "is of a type that carat does not know");
+}
+
+static void put_plain(str *o, const char *role, const jtree *text)
+{
+    json_open(o, NULL, '{');
+    json_text(o, "role", role);
+    json_tree(o, "content", text);
+    json_close(o, '}');
+}
+
+static bool read_input(request *rq, problem *p)
+{
+    const jtree *in = jtree_get(rq->body, "input"), *instructions;
+    items at = {.rq = rq, .p = p};
+    bool ok = true;
+    if (!field_kind(p, rq->body, "instructions", JTREE_STRING, &instructions))
+        return false;
+    if (!in)
+        return problem_set(p, 400, "input", "'input' is missing");
+    if (in->kind != JTREE_STRING && in->kind != JTREE_ARRAY)
+        return problem_set(p, 400, "input", "'input' is %s; expected a string or an array of items",
+                           jtree_kind_name(in));
+    str_putc(&rq->messages, '[');
+    if (instructions && instructions->n)
+        put_plain(&rq->messages, "system", instructions);
+    if (in->kind == JTREE_STRING)
+        put_plain(&rq->messages, "user", in);
+    for (const jtree *v = in->kind == JTREE_ARRAY ? in->first : NULL; v && ok; v = v->next, at.i++)
+        ok = put_item(&at, v, !v->next);
+    close_calls(&at);
+    str_free(&at.thought);
+    str_putc(&rq->messages, ']');
+    return ok && (rq->messages.n > 2 || rq->messages.bad ||
+                  problem_set(p, 400, "input", "'input' is empty"));
+}
+
+static bool refuse_memory(const request *rq, problem *p)
+{
+    static const char *const fields[] = {"previous_response_id", "conversation"};
+    bool background = false;
+    for (int i = 0; i < 2; i++)
+        if (jtree_get(rq->body, fields[i]))
+            return problem_set(p, 400, fields[i],
+                               "'%s' is not supported: carat keeps no responses; "
+                               "send the whole conversation in 'input'",
+                               fields[i]);
+    if (!field_bool(p, rq->body, "background", &background))
+        return false;
+    return !background || problem_set(p, 400, "background", "'background' is not supported");
+}
+
+bool responses_parse(request *rq, const request_limits *lim, problem *p)
+{
+    const jtree *reasoning = NULL, *text = NULL, *format = NULL;
+    if (!read_common(rq, lim, p) || !refuse_memory(rq, p) ||
+        !field_int(p, rq->body, "max_output_tokens", 1, INT32_MAX, &rq->max_tokens) ||
+        !read_stops(rq, "stop", p) || !read_thinking(rq, p) ||
+        !field_kind(p, rq->body, "reasoning", JTREE_OBJECT, &reasoning) ||
+        !read_effort(rq, reasoning, "effort", "reasoning.effort", p) ||
+        !field_kind(p, rq->body, "text", JTREE_OBJECT, &text) ||
+        !field_kind(p, text, "format", JTREE_OBJECT, &format) ||
+        !read_format(rq, format, "text.format", true, p) || !read_tools(rq, TOOLS_FLAT, p) ||
+        !read_tool_choice(rq, TOOLS_FLAT, p) || !read_input(rq, p))
+        return false;
+    return !(rq->prefill && rq->think == THINK_ON) ||
+           problem_set(p, 400, "input",
+                       "'input' ends with words of the assistant, and 'reasoning' "
+                       "is on: an answer that has begun is not thought about");
+}
+
+/* ---- Writing ---- */
+
+static bool was_cut(const answer *a)
+{
+    return a->choice[0].finish == CARAT_FINISH_LENGTH;
+}
+
+static void put_usage(const answer *a, str *o)
+{
+    usage u = answer_usage(a);
+    json_open(o, "usage", '{');
+    json_int(o, "input_tokens", u.prompt);
+    json_open(o, "input_tokens_details", '{');
+    json_int(o, "cached_tokens", u.cached);
+    json_close(o, '}');
+    json_int(o, "output_tokens", u.generated);
+    json_open(o, "output_tokens_details", '{');
+    json_int(o, "reasoning_tokens", u.thinking);
+    json_close(o, '}');
+    json_int(o, "total_tokens", u.prompt + u.generated);
+    json_close(o, '}');
+}
+
+static void put_text_part(const part *q, bool empty, str *o)
+{
+    bool thought = q->kind == PART_REASONING;
+    json_open(o, NULL, '{');
+    json_text(o, "type", thought ? "reasoning_text" : "output_text");
+    json_text_n(o, "text", str_text(&q->text), empty ? 0 : q->text.n);
+    if (!thought) {
+        json_open(o, "annotations", '[');
+        json_close(o, ']');
+        json_open(o, "logprobs", '[');
+        json_close(o, ']');
+    }
+    json_close(o, '}');
+}
+
+/* An item as it is when complete, or (open) as it begins. A call's item and the call have ids of
+ * their own; the item's is made from the call's. */
+static void put_item_out(const part *q, bool open, const char *state, str *o)
+{
+    static const char *const types[] = {"reasoning", "message", "function_call"};
+    json_open(o, NULL, '{');
+    json_text(o, "type", types[q->kind]);
+    if (q->kind == PART_CALL) {
+        json_key(o, "id");
+        str_printf(o, "\"fc_%s\"", q->id + 5); /* behind "call_" */
+        json_text(o, "call_id", q->id);
+        json_text(o, "name", q->name);
+        json_text_n(o, "arguments", str_text(&q->text), open ? 0 : q->text.n);
+    } else {
+        json_text(o, "id", q->id);
+        if (q->kind == PART_TEXT)
+            json_text(o, "role", "assistant");
+        if (q->kind == PART_REASONING) {
+            json_open(o, "summary", '[');
+            json_close(o, ']');
+        }
+        json_open(o, "content", '[');
+        if (!open)
+            put_text_part(q, false, o);
+        json_close(o, ']');
+    }
+    json_text(o, "status", open ? "in_progress" : state);
+    json_close(o, '}');
+}
+
+/* A member of the request, given back as it came. */
+static void put_echo(const answer *a, const char *key, const char *otherwise, str *o)
+{
+    const jtree *v = jtree_get(a->rq->body, key);
+    if (v) {
+        json_tree(o, key, v);
+    } else {
+        json_key(o, key);
+        str_puts(o, otherwise);
+    }
+}
+
+static void put_response(const answer *a, const char *state, const problem *failed, str *o)
+{
+    const choice *c = &a->choice[0];
+    bool over = strcmp(state, "in_progress") != 0;
+    json_open(o, NULL, '{');
+    json_text(o, "id", a->id);
+    json_text(o, "object", "response");
+    json_int(o, "created_at", a->created);
+    json_text(o, "status", state);
+    if (failed) {
+        json_open(o, "error", '{');
+        json_text(o, "code", failed->code ? failed->code : "server_error");
+        json_text(o, "message", failed->text);
+        json_close(o, '}');
+    } else {
+        json_null(o, "error");
+    }
+    if (!strcmp(state, "incomplete")) {
+        json_open(o, "incomplete_details", '{');
+        json_text(o, "reason", "max_output_tokens");
+        json_close(o, '}');
+    } else {
+        json_null(o, "incomplete_details");
+    }
+    put_echo(a, "instructions", "null", o);
+    put_echo(a, "max_output_tokens", "null", o);
+    json_text(o, "model", model_name(a));
+    json_open(o, "output", '[');
+    for (int32_t i = 0; over && i < c->n_parts; i++)
+        put_item_out(&c->part[i], false,
+                     i + 1 == c->n_parts && was_cut(a) ? "incomplete" : "completed", o);
+    json_close(o, ']');
+    put_echo(a, "parallel_tool_calls", "true", o);
+    json_null(o, "previous_response_id");
+    put_echo(a, "reasoning", "{\"effort\":null,\"summary\":null}", o);
+    json_bool(o, "store", false);
+    json_real(o, "temperature", a->rq->sampling.temperature);
+    put_echo(a, "text", "{\"format\":{\"type\":\"text\"}}", o);
+    put_echo(a, "tool_choice", "\"auto\"", o);
+    put_echo(a, "tools", "[]", o);
+    json_real(o, "top_p", a->rq->sampling.top_p);
+    json_text(o, "truncation", "disabled");
+    put_echo(a, "metadata", "{}", o);
+    if (over && !failed)
+        put_usage(a, o);
+    else
+        json_null(o, "usage");
+    json_close(o, '}');
+}
+
+static void responses_whole(answer *a, str *o)
+{
+    put_response(a, was_cut(a) ? "incomplete" : "completed", NULL, o);
+}
+
+/* ---- A stream ---- */
+
+static void open_event(answer *a, const char *type, str *o)
+{
+    str_printf(o, "event: %s\ndata: ", type);
+    json_open(o, NULL, '{');
+    json_text(o, "type", type);
+    json_int(o, "sequence_number", a->sequence++);
+}
+
+static void close_event(str *o)
+{
+    str_puts(o, "}\n\n");
+}
+
+static void tell_response(answer *a, const char *type, const char *state, const problem *failed,
+                          str *o)
+{
+    open_event(a, type, o);
+    json_key(o, "response");
+    put_response(a, state, failed, o);
+    close_event(o);
+}
+
+static void responses_begin(answer *a, str *o)
+{
+    tell_response(a, "response.created", "in_progress", NULL, o);
+    tell_response(a, "response.in_progress", "in_progress", NULL, o);
+}
+
+static const part *current(const answer *a)
+{
+    return &a->choice[0].part[a->open_part];
+}
+
+static void put_place(const answer *a, bool content, str *o)
+{
+    const part *q = current(a);
+    if (q->kind == PART_CALL) {
+        json_key(o, "item_id");
+        str_printf(o, "\"fc_%s\"", q->id + 5);
+    } else {
+        json_text(o, "item_id", q->id);
+    }
+    json_int(o, "output_index", a->open_part);
+    if (content)
+        json_int(o, "content_index", 0);
+}
+
+static void tell_item(answer *a, const char *type, bool open, const char *state, str *o)
+{
+    open_event(a, type, o);
+    json_int(o, "output_index", a->open_part);
+    json_key(o, "item");
+    put_item_out(current(a), open, state, o);
+    close_event(o);
+}
+
+static void tell_part(answer *a, const char *type, bool empty, str *o)
+{
+    open_event(a, type, o);
+    put_place(a, true, o);
+    json_key(o, "part");
+    put_text_part(current(a), empty, o);
+    close_event(o);
+}
+
+static void open_item(answer *a, int32_t i, str *o)
+{
+    a->open_part = i;
+    tell_item(a, "response.output_item.added", true, NULL, o);
+    if (current(a)->kind != PART_CALL)
+        tell_part(a, "response.content_part.added", true, o);
+}
+
+static void close_item(answer *a, const char *state, str *o)
+{
+    if (a->open_part < 0)
+        return;
+    const part *q = current(a);
+    bool call = q->kind == PART_CALL, thought = q->kind == PART_REASONING;
+    open_event(a,
+               call      ? "response.function_call_arguments.done"
+               : thought ? "response.reasoning_text.done"
+                         : "response.output_text.done",
+               o);
+    put_place(a, !call, o);
+    if (call)
+        json_text(o, "name", q->name);
+    json_text_n(o, call ? "arguments" : "text", str_text(&q->text), q->text.n);
+    if (!call && !thought) {
+        json_open(o, "logprobs", '[');
+        json_close(o, ']');
+    }
+    close_event(o);
+    if (!call)
+        tell_part(a, "response.content_part.done", false, o);
+    tell_item(a, "response.output_item.done", false, state, o);
+    a->open_part = -1;
+}
+
+static void responses_event(answer *a, const happening *h, int32_t i, bool opened,
+                            int32_t first_token, str *o)
+{
+    (void)first_token;
+    if (i < 0)
+        return;
+    if (opened) {
+        close_item(a, "completed", o);
+        open_item(a, i, o);
+    }
+    part_kind kind = current(a)->kind;
+    open_event(a,
+               kind == PART_CALL        ? "response.function_call_arguments.delta"
+               : kind == PART_REASONING ? "response.reasoning_text.delta"
+                                        : "response.output_text.delta",
+               o);
+    put_place(a, kind != PART_CALL, o);
+    json_text_n(o, "delta", h->ev.text, h->ev.n_text);
+    if (kind == PART_TEXT) {
+        json_open(o, "logprobs", '[');
+        json_close(o, ']');
+    }
+    close_event(o);
+}
+
+static void responses_end(answer *a, str *o)
+{
+    bool cut = was_cut(a);
+    close_item(a, cut ? "incomplete" : "completed", o);
+    tell_response(a, cut ? "response.incomplete" : "response.completed",
+                  cut ? "incomplete" : "completed", NULL, o);
+}
+
+static void responses_fail(answer *a, const problem *p, str *o)
+{
+    tell_response(a, "response.failed", "failed", p, o);
+}
+
+const dialect responses_dialect = {.id_prefix = "resp_",
+                                   .call_prefix = "call_",
+                                   .begin = responses_begin,
+                                   .event = responses_event,
+                                   .end = responses_end,
+                                   .fail = responses_fail,
+                                   .whole = responses_whole,
+                                   .error = openai_error,
+                                   .ping = ": the server is at work\n\n"};

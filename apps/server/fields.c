@@ -1,0 +1,409 @@
+/* fields.c - reading members of a request, each checked: kind, range, and a sentence with its name.
+ *
+ * What a server may be asked is never taken at its word: numbers are read from their spelling
+ * (1e400 is out of range, not infinity), whole numbers must be whole, lists have limits. Fields
+ * that carat does not know are ignored, as every server does.
+ */
+#include "apps/server/jsonw.h"
+#include "apps/server/request.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Problems ---- */
+
+bool problem_set(problem *p, int http, const char *param, const char *fmt, ...)
+{
+    if (p->status)
+        return false;
+    va_list ap;
+    p->status = http;
+    snprintf(p->param, sizeof p->param, "%s", param ? param : "");
+    va_start(ap, fmt);
+    vsnprintf(p->text, sizeof p->text, fmt, ap);
+    va_end(ap);
+    return false;
+}
+
+/* "messages[3].content is ..." names its field; so does "tools[0]: ...". */
+static void param_of(const char *text, char *out, size_t cap)
+{
+    size_t n = strcspn(text, " :,;");
+    *out = 0;
+    if ((!strncmp(text, "messages", 8) || !strncmp(text, "tools", 5)) && n < cap) {
+        memcpy(out, text, n);
+        out[n] = 0;
+    }
+}
+
+bool problem_from(problem *p, const err *e)
+{
+    static const int http[] = {
+        [CARAT_E_ARG] = 400,       [CARAT_E_FORMAT] = 400,      [CARAT_E_IO] = 500,
+        [CARAT_E_MEMORY] = 503,    [CARAT_E_UNSUPPORTED] = 400, [CARAT_E_LIMIT] = 400,
+        [CARAT_E_CANCELLED] = 503, [CARAT_E_NUMERIC] = 500};
+    char param[sizeof p->param];
+    param_of(e->text, param, sizeof param);
+    int code =
+        e->status > 0 && (size_t)e->status < sizeof http / sizeof *http ? http[e->status] : 500;
+    problem_set(p, code, param, "%s", *e->text ? e->text : "carat failed without a reason");
+    if (e->status == CARAT_E_MEMORY && !p->retry_s)
+        p->retry_s = 1;
+    return false;
+}
+
+bool keep_text(request *rq, problem *p, const char *s, size_t n, const char **out)
+{
+    *out = arena_strndup(&rq->mem, s, n);
+    return *out || problem_set(p, 503, "", "no memory for a request of this size");
+}
+
+/* ---- One member ---- */
+
+static bool wrong_kind(problem *p, const char *key, const jtree *v, const char *want)
+{
+    return problem_set(p, 400, key, "'%s' is %s; expected %s", key, jtree_kind_name(v), want);
+}
+
+bool field_text(problem *p, const jtree *o, const char *key, const char **out)
+{
+    const jtree *v = jtree_get(o, key);
+    if (!v)
+        return true;
+    if (v->kind != JTREE_STRING)
+        return wrong_kind(p, key, v, "a string");
+    *out = v->s;
+    return true;
+}
+
+bool field_bool(problem *p, const jtree *o, const char *key, bool *out)
+{
+    const jtree *v = jtree_get(o, key);
+    if (!v)
+        return true;
+    if (v->kind != JTREE_TRUE && v->kind != JTREE_FALSE)
+        return wrong_kind(p, key, v, "true or false");
+    *out = v->kind == JTREE_TRUE;
+    return true;
+}
+
+bool tree_real(const jtree *v, double min, double max, double *out)
+{
+    if (!jtree_is(v, JTREE_INTEGER) && !jtree_is(v, JTREE_REAL))
+        return false;
+    double d = strtod(v->s, NULL);
+    if (!(d >= min && d <= max))
+        return false;
+    *out = d;
+    return true;
+}
+
+bool tree_int(const jtree *v, int64_t min, int64_t max, int64_t *out)
+{
+    int64_t whole;
+    if (jtree_is(v, JTREE_INTEGER)) {
+        errno = 0;
+        whole = strtoll(v->s, NULL, 10);
+        if (errno)
+            return false;
+    } else {
+        double d; /* 16.0 and 1e3 are whole too */
+        if (!tree_real(v, -9e15, 9e15, &d) || d != floor(d))
+            return false;
+        whole = (int64_t)d;
+    }
+    if (whole < min || whole > max)
+        return false;
+    *out = whole;
+    return true;
+}
+
+bool field_int(problem *p, const jtree *o, const char *key, int64_t min, int64_t max, int64_t *out)
+{
+    const jtree *v = jtree_get(o, key);
+    if (!v || tree_int(v, min, max, out))
+        return true;
+    if (v->kind != JTREE_INTEGER && v->kind != JTREE_REAL)
+        return wrong_kind(p, key, v, "a whole number");
+    return problem_set(p, 400, key,
+                       "'%s' is %.40s; expected a whole number from %" PRId64 " to %" PRId64, key,
+                       v->s, min, max);
+}
+
+bool field_real(problem *p, const jtree *o, const char *key, double min, double max, double *out)
+{
+    const jtree *v = jtree_get(o, key);
+    if (!v || tree_real(v, min, max, out))
+        return true;
+    if (v->kind != JTREE_INTEGER && v->kind != JTREE_REAL)
+        return wrong_kind(p, key, v, "a number");
+    return problem_set(p, 400, key, "'%s' is %.40s; expected a number from %g to %g", key, v->s,
+                       min, max);
+}
+
+static const char *const kind_names[] = {
+    [JTREE_STRING] = "a string", [JTREE_ARRAY] = "an array", [JTREE_OBJECT] = "an object"};
+
+bool field_kind(problem *p, const jtree *o, const char *key, jtree_kind kind, const jtree **out)
+{
+    const jtree *v = jtree_get(o, key);
+    if (v && v->kind != kind)
+        return wrong_kind(p, key, v, kind_names[kind]);
+    *out = v;
+    return true;
+}
+
+/* ---- Sampling ---- */
+
+static bool field_float(problem *p, const jtree *o, const char *key, double min, double max,
+                        float *out)
+{
+    double d = *out;
+    if (!field_real(p, o, key, min, max, &d))
+        return false;
+    *out = (float)d;
+    return true;
+}
+
+static bool field_int32(problem *p, const jtree *o, const char *key, int32_t min, int32_t max,
+                        int32_t *out)
+{
+    int64_t v = *out;
+    if (!field_int(p, o, key, min, max, &v))
+        return false;
+    *out = (int32_t)v;
+    return true;
+}
+
+/* The bias itself: a number, or false for "never". At -100, the least that OpenAI's API takes, a
+ * token is to be banned. */
+static bool read_bias(const jtree *v, float *out)
+{
+    double d = -100;
+    if (!jtree_is(v, JTREE_FALSE) && !tree_real(v, -1e6, 1e6, &d))
+        return false;
+    *out = d <= -100 ? -INFINITY : (float)d;
+    return true;
+}
+
+static bool read_bias_id(const jtree *v, int32_t n_vocab, int32_t *out)
+{
+    int64_t id = -1;
+    if (v->key) { /* of an object: the id is the key */
+        char *end;
+        errno = 0;
+        id = strtoll(v->key, &end, 10);
+        if (errno || end == v->key || *end || v->n_key != (size_t)(end - v->key))
+            return false;
+    } else if (!jtree_is(v, JTREE_ARRAY) || v->count != 2 ||
+               !tree_int(v->first, 0, INT32_MAX, &id)) {
+        return false;
+    }
+    *out = (int32_t)id;
+    return id >= 0 && id < n_vocab;
+}
+
+static bool read_biases(request *rq, const request_limits *lim, problem *p)
+{
+    const jtree *v = jtree_get(rq->body, "logit_bias");
+    if (!v)
+        return true;
+    if (v->kind != JTREE_OBJECT && v->kind != JTREE_ARRAY)
+        return wrong_kind(p, "logit_bias", v, "an object of token ids and numbers");
+    if (!v->count)
+        return true;
+    if (v->count > REQUEST_MAX_BIASES)
+        return problem_set(p, 400, "logit_bias", "'logit_bias' has %zu entries; at most %d",
+                           v->count, REQUEST_MAX_BIASES);
+    carat_logit_bias *b = arena_array(&rq->mem, v->count, sizeof *b);
+    if (!b)
+        return problem_set(p, 503, "", "no memory for 'logit_bias'");
+    int32_t n = 0;
+    for (const jtree *i = v->first; i; i = i->next, n++) {
+        const jtree *value = v->kind == JTREE_OBJECT ? i : i->first ? i->first->next : NULL;
+        if (!read_bias_id(i, lim->n_vocab, &b[n].id))
+            return problem_set(p, 400, "logit_bias",
+                               "'logit_bias' has \"%.40s\" for a token id; ids are 0 to %d",
+                               i->key ? i->key : jtree_kind_name(i), lim->n_vocab - 1);
+        if (!read_bias(value, &b[n].bias))
+            return problem_set(p, 400, "logit_bias",
+                               "'logit_bias' of token %d is no number from -100 to 100", b[n].id);
+    }
+    rq->sampling.bias = b;
+    rq->sampling.n_bias = n;
+    return true;
+}
+
+bool read_common(request *rq, const request_limits *lim, problem *p)
+{
+    const jtree *b = rq->body;
+    carat_sampling *s = &rq->sampling;
+    int64_t seed = -1;
+    *s = lim->sampling;
+    s->seed = 0;
+    s->n_top_logprobs = 0;
+    if (!field_text(p, b, "model", &rq->model) || !field_bool(p, b, "stream", &rq->stream) ||
+        !field_float(p, b, "temperature", 0, 100, &s->temperature) ||
+        !field_float(p, b, "top_p", 0, 1, &s->top_p) ||
+        !field_float(p, b, "min_p", 0, 1, &s->min_p) ||
+        !field_int32(p, b, "top_k", -1, INT32_MAX, &s->top_k) ||
+        !field_float(p, b, "presence_penalty", -2, 2, &s->presence_penalty) ||
+        !field_float(p, b, "frequency_penalty", -2, 2, &s->frequency_penalty) ||
+        !field_float(p, b, "repetition_penalty", 0.01, 100, &s->repeat_penalty) ||
+        !field_float(p, b, "repeat_penalty", 0.01, 100, &s->repeat_penalty) ||
+        !field_int32(p, b, "repeat_last_n", -1, INT32_MAX, &s->penalty_last_n) ||
+        !field_bool(p, b, "ignore_eos", &s->ignore_eog) ||
+        !field_bool(p, b, "return_progress", &rq->progress) ||
+        !field_int(p, b, "seed", INT64_MIN, INT64_MAX, &seed))
+        return false;
+    rq->seed_given = seed != -1;
+    s->seed = (uint32_t)seed;
+    return read_biases(rq, lim, p);
+}
+
+bool read_stops(request *rq, const char *key, problem *p)
+{
+    const jtree *v = jtree_get(rq->body, key);
+    bool list = jtree_is(v, JTREE_ARRAY);
+    size_t count = list ? v->count : 1;
+    if (!v)
+        return true;
+    if (!list && v->kind != JTREE_STRING)
+        return wrong_kind(p, key, v, "a string or an array of strings");
+    if (count > REQUEST_MAX_STOPS)
+        return problem_set(p, 400, key, "'%s' has %zu strings; at most %d", key, count,
+                           REQUEST_MAX_STOPS);
+    rq->stop = arena_array(&rq->mem, count + 1, sizeof *rq->stop);
+    if (!rq->stop)
+        return problem_set(p, 503, "", "no memory for '%s'", key);
+    for (const jtree *i = list ? v->first : v; i; i = list ? i->next : NULL) {
+        if (i->kind != JTREE_STRING)
+            return problem_set(p, 400, key, "'%s' holds %s; expected strings", key,
+                               jtree_kind_name(i));
+        if (i->n > REQUEST_MAX_STOP || strlen(i->s) != i->n)
+            return problem_set(p, 400, key,
+                               "'%s' holds a string that is longer than %d bytes or "
+                               "has a zero character",
+                               key, REQUEST_MAX_STOP);
+        if (i->n)
+            rq->stop[rq->n_stop++] = i->s;
+    }
+    return true;
+}
+
+/* ---- Thinking ---- */
+
+bool read_effort(request *rq, const jtree *o, const char *key, const char *field, problem *p)
+{
+    static const struct {
+        const char *name;
+        double share;
+    } tiers[] = {{"minimal", 1.0 / 16}, {"low", 0.125}, {"medium", 0.5}, {"high", 1},
+                 {"xhigh", 2},          {"x-high", 2},  {"max", 4}};
+    const jtree *v = jtree_get(o, key);
+    if (!v)
+        return true;
+    if (v->kind != JTREE_STRING)
+        return problem_set(p, 400, field, "'%s' is %s; expected a string", field,
+                           jtree_kind_name(v));
+    if (!strcmp(v->s, "none")) {
+        rq->think = THINK_OFF;
+        return true;
+    }
+    for (size_t i = 0; i < sizeof tiers / sizeof *tiers; i++)
+        if (!strcmp(v->s, tiers[i].name)) {
+            rq->think = THINK_ON;
+            rq->effort = tiers[i].share;
+            return true;
+        }
+    return problem_set(p, 400, field,
+                       "'%s' is \"%.40s\"; expected none, minimal, low, medium, high, xhigh or max",
+                       field, v->s);
+}
+
+static bool read_thinking_object(request *rq, const jtree *t, problem *p)
+{
+    const char *type = NULL;
+    if (!field_text(p, t, "type", &type) ||
+        !field_int(p, t, "budget_tokens", 0, INT32_MAX, &rq->think_max) ||
+        !field_int(p, t, "reply_budget", 0, INT32_MAX, &rq->reserve))
+        return false;
+    if (!type)
+        return problem_set(p, 400, "thinking.type", "'thinking.type' is missing");
+    if (!strcmp(type, "disabled"))
+        rq->think = THINK_OFF;
+    else if (!strcmp(type, "enabled") || !strcmp(type, "adaptive"))
+        rq->think = THINK_ON;
+    else
+        return problem_set(p, 400, "thinking.type",
+                           "'thinking.type' is \"%.40s\"; expected enabled, adaptive or disabled",
+                           type);
+    return true;
+}
+
+bool read_thinking(request *rq, problem *p)
+{
+    const jtree *t = NULL, *kw = NULL;
+    bool on = false;
+    int64_t budget = -1;
+    if (!field_kind(p, rq->body, "thinking", JTREE_OBJECT, &t) ||
+        !field_kind(p, rq->body, "chat_template_kwargs", JTREE_OBJECT, &kw) ||
+        !field_int(p, rq->body, "reasoning_budget_tokens", -1, INT32_MAX, &budget) ||
+        !field_int(p, rq->body, "thinking_budget_tokens", -1, INT32_MAX, &budget) ||
+        !field_bool(p, kw, "enable_thinking", &on))
+        return false;
+    if (jtree_get(kw, "enable_thinking"))
+        rq->think = on ? THINK_ON : THINK_OFF;
+    if (budget >= 0)
+        rq->think_max = budget;
+    if (budget == 0)
+        rq->think = THINK_OFF;
+    return !t || read_thinking_object(rq, t, p);
+}
+
+/* ---- Structured output ---- */
+
+bool read_format(request *rq, const jtree *f, const char *field, bool flat, problem *p)
+{
+    const char *type = NULL;
+    const jtree *schema = NULL, *holder = f;
+    str text = {0};
+    if (!f)
+        return true;
+    if (!field_text(p, f, "type", &type))
+        return false;
+    if (!type)
+        return problem_set(p, 400, field, "'%s.type' is missing", field);
+    if (!strcmp(type, "text"))
+        return true;
+    if (!strcmp(type, "json_object")) {
+        rq->format = FORMAT_JSON_OBJECT;
+    } else if (!strcmp(type, "json_schema")) {
+        rq->format = FORMAT_JSON_SCHEMA;
+        if (!flat && !field_kind(p, f, "json_schema", JTREE_OBJECT, &holder))
+            return false;
+    } else {
+        return problem_set(p, 400, field,
+                           "'%s.type' is \"%.40s\"; expected text, json_object or json_schema",
+                           field, type);
+    }
+    schema = jtree_get(holder, "schema");
+    if (schema && schema->kind != JTREE_OBJECT && schema->kind != JTREE_TRUE)
+        return problem_set(p, 400, field, "'%s' has a schema that is %s; expected an object", field,
+                           jtree_kind_name(schema));
+    if (!schema && rq->format == FORMAT_JSON_SCHEMA)
+        return problem_set(p, 400, field, "'%s' is of type json_schema, and has no schema", field);
+    if (!schema)
+        return true;
+    rq->format = FORMAT_JSON_SCHEMA;
+    json_tree(&text, NULL, schema);
+    bool ok = !text.bad && keep_text(rq, p, str_text(&text), text.n, &rq->schema);
+    rq->n_schema = text.n;
+    str_free(&text);
+    return ok || problem_set(p, 503, "", "no memory for a schema");
+}

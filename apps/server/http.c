@@ -1,0 +1,598 @@
+/* http.c - connections: who may ask what, bodies in, answers and streams out.
+ *
+ * libmicrohttpd gives each connection a thread, so a handler may block: on the mailbox of its
+ * request, while the batch works. What is refused is refused before the body is read: unknown
+ * paths, missing keys, bodies that say they are too long.
+ *
+ * Without a key and on loopback, a web page must not be able to use the server behind its user's
+ * back: requests whose Host is no name of this machine (DNS rebinding) and requests from pages of
+ * other origins (unless --cors lets them) are refused.
+ */
+#include "apps/server/server.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <microhttpd.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum {
+    HEADERS_MAX = 64 << 10,       /* bytes of one request's headers */
+    THREAD_STACK = 1 << 20,       /* nothing here recurses further than a request's depth */
+    BODIES_MAX_SHARE = 8,         /* all bodies together: this many of the largest */
+    UPLOAD_MAX_MS = 5 * 60 * 1000 /* a body that takes longer is somebody holding a thread */
+};
+
+struct http {
+    server *s;
+    struct MHD_Daemon *daemon;
+    int listener;
+};
+
+typedef enum who { ANYONE, KEY_HOLDERS } who;
+
+typedef struct route {
+    const char *method, *path;
+    void (*handle)(exchange *x);
+    who who;
+    bool needs_model;
+    metrics_route metric;
+    const dialect *errors;
+} route;
+
+/* ---- Routes ---- */
+
+static void post_chat(exchange *x)
+{
+    handle_generation(x, API_CHAT);
+}
+
+static void post_completions(exchange *x)
+{
+    handle_generation(x, API_COMPLETIONS);
+}
+
+static void post_responses(exchange *x)
+{
+    handle_generation(x, API_RESPONSES);
+}
+
+static void post_messages(exchange *x)
+{
+    handle_generation(x, API_MESSAGES);
+}
+
+static void count_chat(exchange *x)
+{
+    handle_count(x, API_CHAT);
+}
+
+static void count_responses(exchange *x)
+{
+    handle_count(x, API_RESPONSES);
+}
+
+static void count_messages(exchange *x)
+{
+    handle_count(x, API_MESSAGES);
+}
+
+#define OAI &chat_dialect
+#define ANT &messages_dialect
+static const route routes[] = {
+    {"POST", "/v1/chat/completions", post_chat, KEY_HOLDERS, true, ROUTE_CHAT, OAI},
+    {"POST", "/v1/completions", post_completions, KEY_HOLDERS, true, ROUTE_COMPLETIONS, OAI},
+    {"POST", "/v1/responses", post_responses, KEY_HOLDERS, true, ROUTE_RESPONSES, OAI},
+    {"POST", "/v1/messages", post_messages, KEY_HOLDERS, true, ROUTE_MESSAGES, ANT},
+    {"POST", "/v1/messages/count_tokens", count_messages, KEY_HOLDERS, true, ROUTE_OTHER, ANT},
+    {"POST", "/v1/chat/completions/input_tokens", count_chat, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
+    {"POST", "/v1/responses/input_tokens", count_responses, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
+    {"POST", "/v1/embeddings", handle_embeddings, KEY_HOLDERS, false, ROUTE_OTHER, OAI},
+    {"POST", "/embeddings", handle_embeddings, KEY_HOLDERS, false, ROUTE_OTHER, OAI},
+    {"POST", "/tokenize", handle_tokenize, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
+    {"POST", "/detokenize", handle_detokenize, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
+    {"POST", "/apply-template", handle_template, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
+    {"GET", "/v1/models", handle_models, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
+    {"GET", "/v1/models/", handle_models, KEY_HOLDERS, true, ROUTE_OTHER, OAI}, /* and a name */
+    {"GET", "/props", handle_props, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
+    {"GET", "/slots", handle_slots, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
+    {"GET", "/metrics", handle_metrics, KEY_HOLDERS, false, ROUTE_OTHER, OAI},
+    {"GET", "/openapi.json", handle_openapi, ANYONE, false, ROUTE_OTHER, OAI},
+    {"GET", "/health", handle_health, ANYONE, false, ROUTE_OTHER, OAI},
+    {"GET", "/v1/health", handle_health, ANYONE, false, ROUTE_OTHER, OAI},
+    {"GET", "/health/ready", handle_health, ANYONE, false, ROUTE_OTHER, OAI},
+    {"GET", "/health/live", handle_live, ANYONE, false, ROUTE_OTHER, OAI},
+    {"GET", "/", handle_page, ANYONE, false, ROUTE_OTHER, OAI},
+};
+
+static bool path_matches(const route *r, const char *path)
+{
+    size_t n = strlen(r->path);
+    bool prefix = n > 1 && r->path[n - 1] == '/';
+    return prefix ? !strncmp(r->path, path, n) && path[n] : !strcmp(r->path, path);
+}
+
+/* NULL: no such path, or (*other) one that wants another method. */
+static const route *find_route(const char *method, const char *path, const route **other)
+{
+    *other = NULL;
+    if (!strcmp(method, "HEAD"))
+        method = "GET";
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
+        if (!path_matches(&routes[i], path))
+            continue;
+        if (!strcmp(routes[i].method, method))
+            return &routes[i];
+        *other = &routes[i];
+    }
+    return NULL;
+}
+
+/* ---- Who may ask ---- */
+
+/* Takes as long for a wrong key as for a right one. */
+static bool same_key(const char *key, const char *given)
+{
+    size_t n = strlen(key), m = strlen(given);
+    unsigned diff = n != m;
+    for (size_t i = 0; i < n; i++)
+        diff |= (unsigned char)key[i] ^ (unsigned char)given[i < m ? i : 0];
+    return !diff;
+}
+
+static bool has_key(const exchange *x)
+{
+    const api_keys *k = &x->s->keys;
+    const char *given = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "X-Api-Key");
+    const char *auth = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Authorization");
+    bool ok = !k->n;
+    if (auth && !strncasecmp(auth, "Bearer ", 7))
+        auth += 7 + strspn(auth + 7, " ");
+    for (int32_t i = 0; i < k->n; i++)
+        ok |= (given && same_key(k->key[i], given)) | (auth && same_key(k->key[i], auth));
+    return ok;
+}
+
+static bool is_local_name(const char *s, size_t n)
+{
+    static const char *const names[] = {"localhost", "127.0.0.1", "[::1]", "::1"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (n == strlen(names[i]) && !strncasecmp(s, names[i], n))
+            return true;
+    return n > 4 && !strncmp(s, "127.", 4) && strspn(s, "0123456789.") == n;
+}
+
+/* The name in "name", "name:port", "[::1]:port". */
+static size_t host_length(const char *host)
+{
+    const char *end = *host == '[' ? strchr(host, ']') : NULL;
+    return end ? (size_t)(end - host) + 1 : strcspn(host, ":/");
+}
+
+/* The value of Access-Control-Allow-Origin, or NULL. */
+static const char *allowed_origin(const exchange *x)
+{
+    const char *list = x->s->o->cors;
+    const char *origin = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Origin");
+    if (!list || !origin)
+        return NULL;
+    for (const char *at = list; *at;) {
+        size_t n = strcspn(at, ",");
+        if ((n == 1 && *at == '*') || (n == strlen(origin) && !strncasecmp(at, origin, n)))
+            return origin;
+        at += n + (at[n] == ',');
+    }
+    return NULL;
+}
+
+/* A page of this server's own has the server's address for its origin. */
+static bool same_origin(const char *origin, const char *host)
+{
+    const char *at = strstr(origin, "://");
+    return at && host && !strcasecmp(at + 3, host);
+}
+
+static bool may_ask(const exchange *x, const route *r, problem *p)
+{
+    const char *host = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Host");
+    const char *origin = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Origin");
+    if (x->s->loopback && !x->s->keys.n && host && !is_local_name(host, host_length(host)))
+        return problem_set(p, 403, "Host",
+                           "this server is for this machine only; \"%.100s\" is no "
+                           "name of it (give it an API key to reach it under other names)",
+                           host);
+    if (origin && strcmp(origin, "null") && !same_origin(origin, host) && !allowed_origin(x))
+        return problem_set(p, 403, "Origin",
+                           "pages of %.100s may not use this server; --cors lets "
+                           "them",
+                           origin);
+    if (origin && !strcmp(origin, "null") && !allowed_origin(x))
+        return problem_set(p, 403, "Origin", "pages without an origin may not use this server");
+    if (r->who == KEY_HOLDERS && !has_key(x))
+        return problem_set(p, 401, "Authorization",
+                           "the API key is missing or wrong: send it as "
+                           "'Authorization: Bearer KEY' or 'x-api-key: KEY'");
+    return true;
+}
+
+/* ---- One request ---- */
+
+typedef struct request_state {
+    exchange x;
+    const route *route;
+    char *path, *method;
+    str body;
+    bool too_long, counted;
+    size_t n_swallowed;
+} request_state;
+
+bool query_has(const exchange *x, const char *key, const char *value)
+{
+    const char *v = MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, key);
+    return v && !strcmp(v, value);
+}
+
+void reply_problem(exchange *x, const problem *p)
+{
+    str_cut(&x->out, 0);
+    x->errors->error(p, &x->out);
+    x->status = p->status;
+    x->retry_s = p->retry_s;
+}
+
+static void add_headers(const exchange *x, struct MHD_Response *r)
+{
+    const char *origin = allowed_origin(x);
+    char number[24];
+    MHD_add_response_header(r, "Content-Type", x->type ? x->type : "application/json");
+    MHD_add_response_header(r, "X-Request-Id", x->id);
+    MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+    if (x->stream) {
+        MHD_add_response_header(r, "Cache-Control", "no-cache");
+        MHD_add_response_header(r, "X-Accel-Buffering", "no"); /* nginx: pass it on at once */
+    }
+    if (origin) {
+        MHD_add_response_header(r, "Access-Control-Allow-Origin", origin);
+        MHD_add_response_header(r, "Vary", "Origin");
+    }
+    if (x->retry_s) {
+        snprintf(number, sizeof number, "%d", x->retry_s);
+        MHD_add_response_header(r, "Retry-After", number);
+    }
+    if (x->status == 401)
+        MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
+    if (x->status >= 500 || atomic_load(&x->s->state) == SERVER_DRAINING)
+        MHD_add_response_header(r, "Connection", "close");
+}
+
+static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max)
+{
+    exchange *x = cls;
+    (void)pos;
+    int64_t n = stream_read(x->stream, buf, max);
+    return n > 0    ? (ssize_t)n
+           : n == 0 ? MHD_CONTENT_READER_END_OF_STREAM
+                    : MHD_CONTENT_READER_END_WITH_ERROR;
+}
+
+static enum MHD_Result send_reply(exchange *x, const char *allow)
+{
+    struct MHD_Response *r;
+    if (x->status == 499)
+        return MHD_NO; /* the client is gone */
+    if (x->out.bad) {  /* an answer with holes would be a wrong one */
+        static char sorry[] = "{\"error\":{\"message\":\"no memory for the answer\",\"type\":"
+                              "\"unavailable_error\",\"param\":null,\"code\":null}}";
+        x->status = 503;
+        r = MHD_create_response_from_buffer(sizeof sorry - 1, sorry, MHD_RESPMEM_PERSISTENT);
+    } else if (x->stream) {
+        r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, read_stream, x, NULL);
+    } else {
+        void *at = x->file ? (void *)(size_t)x->file : (void *)(size_t)str_text(&x->out);
+        size_t n = x->file ? x->n_file : x->out.n;
+        r = MHD_create_response_from_buffer(n, at, MHD_RESPMEM_PERSISTENT);
+    }
+    if (!r)
+        return MHD_NO;
+    add_headers(x, r);
+    if (allow)
+        MHD_add_response_header(r, "Allow", allow);
+    enum MHD_Result ok = MHD_queue_response(x->connection, (unsigned)x->status, r);
+    MHD_destroy_response(r);
+    return ok;
+}
+
+static enum MHD_Result refuse(exchange *x, const problem *p, const char *allow)
+{
+    reply_problem(x, p);
+    return send_reply(x, allow);
+}
+
+/* What a browser asks before it asks. */
+static enum MHD_Result preflight(exchange *x)
+{
+    const char *origin = allowed_origin(x);
+    const char *wanted = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND,
+                                                     "Access-Control-Request-Headers");
+    struct MHD_Response *r =
+        MHD_create_response_from_buffer(0, (void *)(size_t) "", MHD_RESPMEM_PERSISTENT);
+    x->status = 204;
+    if (!r)
+        return MHD_NO;
+    if (origin) {
+        MHD_add_response_header(r, "Access-Control-Allow-Origin", origin);
+        MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+        MHD_add_response_header(r, "Access-Control-Allow-Headers",
+                                wanted ? wanted : "Authorization, Content-Type, X-Api-Key");
+        MHD_add_response_header(r, "Access-Control-Max-Age", "86400");
+        MHD_add_response_header(r, "Vary", "Origin");
+    }
+    MHD_add_response_header(r, "Allow", "GET, HEAD, POST, OPTIONS");
+    enum MHD_Result ok = MHD_queue_response(x->connection, 204, r);
+    MHD_destroy_response(r);
+    return ok;
+}
+
+static bool too_large(const exchange *x, problem *p)
+{
+    return problem_set(p, 413, "", "the body is larger than %lld bytes, the limit of this server",
+                       (long long)x->s->o->max_body);
+}
+
+static bool check_state(const exchange *x, problem *p)
+{
+    int state = atomic_load(&x->s->state);
+    if (state == SERVER_READY)
+        return true;
+    p->retry_s = state == SERVER_LOADING ? 2 : 5;
+    return problem_set(p, 503, "",
+                       state == SERVER_LOADING ? "the model is being loaded"
+                                               : "the server is shutting down");
+}
+
+/* Before the body: everything that can be said without it. */
+static bool check_head(request_state *q, problem *p, const char **allow)
+{
+    exchange *x = &q->x;
+    const route *other;
+    const char *length =
+        MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Content-Length");
+    q->route = find_route(x->method, x->path, &other);
+    if (q->route)
+        x->errors = q->route->errors;
+    else if (!strncmp(x->path, "/v1/messages", 12))
+        x->errors = &messages_dialect;
+    if (!q->route && other) {
+        *allow = other->method;
+        return problem_set(p, 405, "", "%.100s wants the method %s", x->path, other->method);
+    }
+    if (!q->route)
+        return problem_set(p, 404, "", "there is no %.100s here; /openapi.json lists what is",
+                           x->path);
+    if (!may_ask(x, q->route, p))
+        return false;
+    if (length && strtoull(length, NULL, 10) > (unsigned long long)x->s->o->max_body)
+        return too_large(x, p);
+    return !q->route->needs_model || check_state(x, p);
+}
+
+static void take_body(request_state *q, const char *bytes, size_t n)
+{
+    exchange *x = &q->x;
+    long long all = atomic_fetch_add(&x->s->body_bytes, (long long)n) + (long long)n;
+    bool room = all <= BODIES_MAX_SHARE * x->s->o->max_body;
+    if (q->too_long || q->body.n + n > (size_t)x->s->o->max_body || !room) {
+        atomic_fetch_sub(&x->s->body_bytes, (long long)n);
+        q->too_long = true; /* the rest is read and forgotten: then the answer can be sent */
+        q->n_swallowed += n;
+        return;
+    }
+    str_put(&q->body, bytes, n);
+}
+
+static enum MHD_Result run(request_state *q)
+{
+    exchange *x = &q->x;
+    problem p = {0};
+    if (q->too_long)
+        too_large(x, &p);
+    else if (q->body.bad)
+        problem_set(&p, 503, "", "no memory for a body of this size");
+    else if (q->route->needs_model)
+        check_state(x, &p);
+    if (p.status)
+        return refuse(x, &p, NULL);
+    x->body = str_text(&q->body);
+    x->n_body = q->body.n;
+    atomic_fetch_add(&x->s->n_active, 1);
+    q->counted = true;
+    q->route->handle(x);
+    return send_reply(x, NULL);
+}
+
+static request_state *open_request(server *s, struct MHD_Connection *c, const char *path,
+                                   const char *method)
+{
+    request_state *q = mem_calloc(1, sizeof *q);
+    const union MHD_ConnectionInfo *fd =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (!q)
+        return NULL;
+    q->path = mem_strdup(path);
+    q->method = mem_strdup(method);
+    q->x = (exchange){.s = s,
+                      .connection = c,
+                      .path = q->path,
+                      .method = q->method,
+                      .fd = fd ? fd->connect_fd : -1,
+                      .errors = &chat_dialect,
+                      .start_ms = clock_ms()};
+    make_id(q->x.id, "req_");
+    if (!q->path || !q->method) {
+        mem_free(q->path);
+        mem_free(q->method);
+        mem_free(q);
+        return NULL;
+    }
+    return q;
+}
+
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *path,
+                                  const char *method, const char *version, const char *upload,
+                                  size_t *n_upload, void **state)
+{
+    http *h = cls;
+    request_state *q = *state;
+    (void)version;
+    if (!q) {
+        problem p = {0};
+        const char *allow = NULL;
+        if (!(q = open_request(h->s, c, path, method)))
+            return MHD_NO;
+        *state = q;
+        if (!strcmp(method, "OPTIONS"))
+            return preflight(&q->x);
+        return check_head(q, &p, &allow) ? MHD_YES : refuse(&q->x, &p, allow);
+    }
+    if (*n_upload) {
+        take_body(q, upload, *n_upload);
+        bool endless = q->n_swallowed > 4 * (size_t)h->s->o->max_body ||
+                       clock_ms() - q->x.start_ms > UPLOAD_MAX_MS;
+        *n_upload = 0;
+        return endless ? MHD_NO : MHD_YES;
+    }
+    return q->x.status ? MHD_YES : run(q);
+}
+
+static void on_completed(void *cls, struct MHD_Connection *c, void **state,
+                         enum MHD_RequestTerminationCode why)
+{
+    http *h = cls;
+    request_state *q = *state;
+    (void)c;
+    if (!q)
+        return;
+    exchange *x = &q->x;
+    stream_close(x->stream);
+    if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK && !x->note)
+        x->note = "connection lost";
+    if (x->status) {
+        metrics_count(&h->s->m, q->route ? q->route->metric : ROUTE_OTHER, x->status);
+        histogram_add(&h->s->m.request, (clock_ms() - x->start_ms) * 1e-3);
+        log_exchange(x);
+    }
+    if (q->counted)
+        atomic_fetch_sub(&h->s->n_active, 1);
+    atomic_fetch_sub(&h->s->body_bytes, (long long)q->body.n);
+    str_free(&q->body);
+    str_free(&x->out);
+    mem_free(q->path);
+    mem_free(q->method);
+    mem_free(q);
+    *state = NULL;
+}
+
+/* ---- Listening ---- */
+
+static int bind_first(const struct addrinfo *list)
+{
+    for (const struct addrinfo *a = list; a; a = a->ai_next) {
+        int one = 1, fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
+        if (fd < 0)
+            continue;
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+        if (!bind(fd, a->ai_addr, a->ai_addrlen) && !listen(fd, 256))
+            return fd;
+        close(fd);
+    }
+    return -1;
+}
+
+static bool is_loopback(const struct sockaddr_storage *a)
+{
+    const struct sockaddr_in *v4 = (const void *)a;
+    const struct sockaddr_in6 *v6 = (const void *)a;
+    if (a->ss_family == AF_INET)
+        return ntohl(v4->sin_addr.s_addr) >> 24 == 127;
+    return a->ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+}
+
+static status listen_on(http *h, int *port, err *e)
+{
+    const serve_options *o = h->s->o;
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list = NULL;
+    struct sockaddr_storage at = {0};
+    socklen_t n = sizeof at;
+    char name[16], what[300];
+    snprintf(name, sizeof name, "%d", (int)o->port);
+    snprintf(what, sizeof what, "%.200s port %d", o->host, (int)o->port);
+    int bad = getaddrinfo(o->host, name, &hints, &list);
+    if (bad)
+        return err_set(e, E_ARG, "%s: %s", what, gai_strerror(bad));
+    h->listener = bind_first(list);
+    freeaddrinfo(list);
+    if (h->listener < 0)
+        return err_errno(e, "listen on", what);
+    if (getsockname(h->listener, (struct sockaddr *)&at, &n))
+        return err_errno(e, "listen on", what);
+    h->s->loopback = is_loopback(&at);
+    *port =
+        ntohs(at.ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)(const void *)&at)->sin6_port
+                                       : ((const struct sockaddr_in *)(const void *)&at)->sin_port);
+    return OK;
+}
+
+status http_open(http **out, server *s, int *port, err *e)
+{
+    http *h = mem_calloc(1, sizeof *h);
+    status st;
+    *out = NULL;
+    if (!h)
+        return err_memory(e, "the server", sizeof *h);
+    h->s = s;
+    h->listener = -1;
+    if ((st = listen_on(h, port, e)))
+        goto out;
+    h->daemon = MHD_start_daemon(
+        MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL |
+            MHD_USE_ITC,
+        0, NULL, NULL, on_request, h, MHD_OPTION_LISTEN_SOCKET, h->listener,
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)s->o->connections, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->o->timeout_s,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADERS_MAX, MHD_OPTION_THREAD_STACK_SIZE,
+        (size_t)THREAD_STACK, MHD_OPTION_END);
+    if (!h->daemon)
+        st = err_set(e, E_IO, "the HTTP server could not be started");
+out:
+    if (st) {
+        if (h->listener >= 0)
+            close(h->listener);
+        mem_free(h);
+        return st;
+    }
+    *out = h;
+    return OK;
+}
+
+void http_stop_accepting(http *h)
+{
+    if (h->listener >= 0 && MHD_quiesce_daemon(h->daemon) != MHD_INVALID_SOCKET) {
+        close(h->listener);
+        h->listener = -1;
+    }
+}
+
+void http_close(http *h)
+{
+    if (!h)
+        return;
+    MHD_stop_daemon(h->daemon); /* closes the listener, if that is still its own */
+    mem_free(h);
+}

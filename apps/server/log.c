@@ -1,0 +1,173 @@
+/* log.c - a line per request on stderr, for people or for programs, and --trace: one JSON file per
+ * request with what came in, what the model saw and what it sampled.
+ *
+ * Nothing of a conversation is ever logged; a trace holds all of it and is for bug reports.
+ */
+#include "apps/server/jsonw.h"
+#include "apps/server/server.h"
+#include "base/clock.h"
+#include "base/map.h"
+#include "base/utf8.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+static bool as_json(const server *s)
+{
+    return !strcmp(s->o->log, "json");
+}
+
+static void put_time(char out[32])
+{
+    struct timespec now;
+    struct tm tm;
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &tm);
+    size_t n = strftime(out, 32, "%Y-%m-%dT%H:%M:%S", &tm);
+    snprintf(out + n, 32 - n, ".%03dZ", (int)(now.tv_nsec / 1000000));
+}
+
+/* One write per line: lines of several threads do not mix. */
+static void emit(str *line)
+{
+    if (!line->bad) {
+        str_putc(line, '\n');
+        fwrite(line->at, 1, line->n, stderr);
+    }
+    str_free(line);
+}
+
+void log_line(const server *s, const char *fmt, ...)
+{
+    char text[1024], when[32];
+    str o = {0};
+    va_list ap;
+    if (!strcmp(s->o->log, "off"))
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    put_time(when);
+    if (as_json(s)) {
+        json_open(&o, NULL, '{');
+        json_text(&o, "time", when);
+        json_text(&o, "level", "info");
+        json_text(&o, "message", utf8_valid(text, strlen(text)) ? text : "(no text)");
+        json_close(&o, '}');
+    } else {
+        str_printf(&o, "%s %s", when, text);
+    }
+    emit(&o);
+}
+
+void log_exchange(const exchange *x)
+{
+    char when[32];
+    str o = {0};
+    const usage *u = &x->used;
+    bool path_ok = utf8_valid(x->path, strlen(x->path));
+    double rate = u->decode_ms > 0 ? 1000 * (double)u->generated / u->decode_ms : 0;
+    if (!strcmp(x->s->o->log, "off"))
+        return;
+    put_time(when);
+    json_open(&o, NULL, '{');
+    json_text(&o, "time", when);
+    json_text(&o, "level", x->status >= 500 ? "error" : "info");
+    json_text(&o, "id", x->id);
+    json_text(&o, "method", x->method);
+    json_text(&o, "path", path_ok ? x->path : "(no text)");
+    json_int(&o, "status", x->status);
+    json_real(&o, "ms", clock_ms() - x->start_ms);
+    if (u->prompt || u->generated) {
+        json_int(&o, "prompt", u->prompt);
+        json_int(&o, "cached", u->cached);
+        json_int(&o, "generated", u->generated);
+        json_real(&o, "queue_ms", u->queue_ms);
+        json_real(&o, "ttft_ms", x->ttft_ms);
+        json_real(&o, "tokens_per_s", rate);
+    }
+    if (x->note)
+        json_text(&o, "note", x->note);
+    json_close(&o, '}');
+    if (!as_json(x->s)) {
+        str line = {0};
+        str_printf(&line, "%s %s %s %.100s %d %.0f ms", when, x->id, x->method,
+                   path_ok ? x->path : "(no text)", x->status, clock_ms() - x->start_ms);
+        if (u->prompt || u->generated)
+            str_printf(&line, ", prompt %lld (%lld cached), %lld tokens at %.1f/s",
+                       (long long)u->prompt, (long long)u->cached, (long long)u->generated, rate);
+        if (x->note)
+            str_printf(&line, ", %s", x->note);
+        for (size_t i = 0; i < line.n; i++) /* a path may hold anything */
+            if ((unsigned char)line.at[i] < ' ' || line.at[i] == 127)
+                line.at[i] = '?';
+        str_free(&o);
+        o = line;
+    }
+    emit(&o);
+}
+
+/* ---- Traces ---- */
+
+static void put_ids(str *o, const char *key, const int32_t *ids, int64_t n)
+{
+    json_open(o, key, '[');
+    for (int64_t i = 0; i < n; i++)
+        json_int(o, NULL, ids[i]);
+    json_close(o, ']');
+}
+
+static void put_answer(str *o, const choice *c, const trace_prompt *p)
+{
+    static const char *const kinds[] = {"reasoning", "text", "call"};
+    json_open(o, NULL, '{');
+    put_ids(o, "prompt_ids", p->ids, p->n);
+    put_ids(o, "sampled_ids", p->sampled, p->n_sampled);
+    json_open(o, "parts", '[');
+    for (int32_t i = 0; i < c->n_parts; i++) {
+        const part *q = &c->part[i];
+        json_open(o, NULL, '{');
+        json_text(o, "kind", kinds[q->kind]);
+        if (q->name)
+            json_text(o, "name", q->name);
+        json_text_n(o, "text", str_text(&q->text), q->text.n);
+        json_close(o, '}');
+    }
+    json_close(o, ']');
+    json_text(o, "finish", c->over && !c->failed ? carat_finish_name(c->finish) : "failed");
+    json_int(o, "reused", c->t.n_reused);
+    json_text(o, "reuse", c->t.reuse);
+    json_close(o, '}');
+}
+
+void trace_write(const exchange *x, const answer *a, const trace_prompt *p, int32_t n)
+{
+    char path[1200], when[32];
+    str o = {0};
+    file_out f = {0};
+    err e = {0};
+    put_time(when);
+    json_open(&o, NULL, '{');
+    json_text(&o, "id", x->id);
+    json_text(&o, "time", when);
+    json_text(&o, "version", carat_version());
+    json_text(&o, "model", x->s->info.name);
+    json_text(&o, "path", x->path);
+    json_tree(&o, "request", a->rq->body);
+    json_open(&o, "answers", '[');
+    for (int32_t i = 0; i < n; i++)
+        put_answer(&o, &a->choice[i], &p[i]);
+    json_close(&o, ']');
+    json_text(&o, "note", x->note);
+    str_puts(&o, "}\n");
+    snprintf(path, sizeof path, "%.1000s/%s.json", x->s->o->trace_dir, x->id);
+    if (o.bad)
+        log_line(x->s, "%s: no memory for a trace", path);
+    else if (file_out_open(&f, path, &e) || file_out_write(&f, o.at, o.n, &e) ||
+             file_out_commit(&f, &e))
+        log_line(x->s, "%s", e.text);
+    file_out_discard(&f);
+    str_free(&o);
+}

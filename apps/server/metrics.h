@@ -1,0 +1,48 @@
+/* metrics.h - numbers for Prometheus. Any thread may count; a scrape reads without stopping anyone.
+ */
+#ifndef APPS_SERVER_METRICS_H
+#define APPS_SERVER_METRICS_H
+
+#include "base/str.h"
+#include "carat.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+enum { HISTOGRAM_MAX = 16 };
+
+typedef struct histogram {
+    const double *bound; /* upper bounds in seconds, ascending */
+    int n;
+    atomic_ullong count[HISTOGRAM_MAX + 1]; /* the last: above all bounds */
+    atomic_ullong sum_us;
+} histogram;
+
+typedef enum metrics_route {
+    ROUTE_CHAT,
+    ROUTE_COMPLETIONS,
+    ROUTE_RESPONSES,
+    ROUTE_MESSAGES,
+    ROUTE_OTHER,
+    ROUTE_COUNT
+} metrics_route;
+
+typedef struct metrics {
+    histogram ttft, per_token, queue, request;
+    atomic_ullong answers[ROUTE_COUNT][6]; /* by the first digit of the status */
+    atomic_ullong cancelled, refused_full;
+} metrics;
+
+void metrics_init(metrics *m);
+void histogram_add(histogram *h, double seconds);
+void metrics_count(metrics *m, metrics_route r, int status);
+/* Of the batch: what a scrape adds to the counters. */
+typedef struct metrics_now {
+    carat_batch_info batch;
+    uint64_t weight_bytes, kv_tokens, kv_capacity;
+    int32_t n_active;
+    bool ready;
+} metrics_now;
+void metrics_put(metrics *m, const metrics_now *now, str *o);
+
+#endif

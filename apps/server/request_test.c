@@ -1,0 +1,252 @@
+/* request_test.c - what clients may ask in each dialect, and how each mistake is answered. */
+#include "apps/server/request.h"
+#include "tests/test.h"
+
+static const request_limits limits = {.n_vocab = 1000, .sampling = {.temperature = 1, .top_p = 1}};
+
+typedef struct mistake {
+    api_kind api;
+    const char *body, *param; /* the field that must be named */
+    const char *says;         /* a part of the sentence */
+} mistake;
+
+#define M "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]"
+#define I "\"input\":\"x\""
+#define P "\"prompt\":\"x\""
+#define F "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
+
+static const mistake mistakes[] = {
+    {API_CHAT, "", "", "the body"},
+    {API_CHAT, "{", "", "the body"},
+    {API_CHAT, "[]", "", "expected a JSON object"},
+    {API_CHAT, "{\"a\":NaN}", "", "the body"},
+    {API_CHAT, "{}", "messages", "missing"},
+    {API_CHAT, "{\"messages\":null}", "messages", "missing"},
+    {API_CHAT, "{\"messages\":[]}", "messages", "empty"},
+    {API_CHAT, "{\"messages\":{}}", "messages", "expected an array"},
+    {API_CHAT, "{\"messages\":[1]}", "messages[0]", "expected an object"},
+    {API_CHAT, "{" M ",\"temperature\":\"hot\"}", "temperature", "a string; expected a number"},
+    {API_CHAT, "{" M ",\"temperature\":-1}", "temperature", "from 0 to 100"},
+    {API_CHAT, "{" M ",\"temperature\":1e400}", "temperature", "from 0 to 100"},
+    {API_CHAT, "{" M ",\"top_p\":2}", "top_p", "from 0 to 1"},
+    {API_CHAT, "{" M ",\"top_k\":1.5}", "top_k", "whole number"},
+    {API_CHAT, "{" M ",\"max_tokens\":99999999999999999999}", "max_tokens", "whole number"},
+    {API_CHAT, "{" M ",\"n\":0}", "n", "from 1"},
+    {API_CHAT, "{" M ",\"n\":1000}", "n", "from 1"},
+    {API_CHAT, "{" M ",\"stream\":1}", "stream", "true or false"},
+    {API_CHAT, "{" M ",\"stream_options\":[]}", "stream_options", "an object"},
+    {API_CHAT, "{" M ",\"seed\":\"a\"}", "seed", "whole number"},
+    {API_CHAT, "{" M ",\"stop\":1}", "stop", "a string or an array"},
+    {API_CHAT, "{" M ",\"stop\":[1]}", "stop", "expected strings"},
+    {API_CHAT, "{" M ",\"stop\":[\"a\\u0000b\"]}", "stop", "zero character"},
+    {API_CHAT, "{" M ",\"logit_bias\":{\"1000\":1}}", "logit_bias", "0 to 999"},
+    {API_CHAT, "{" M ",\"logit_bias\":{\"x\":1}}", "logit_bias", "token id"},
+    {API_CHAT, "{" M ",\"logit_bias\":{\"1\":\"x\"}}", "logit_bias", "no number"},
+    {API_CHAT, "{" M ",\"logit_bias\":[[1]]}", "logit_bias", "token id"},
+    {API_CHAT, "{" M ",\"logit_bias\":7}", "logit_bias", ""},
+    {API_CHAT, "{" M ",\"top_logprobs\":3}", "top_logprobs", "needs 'logprobs'"},
+    {API_CHAT, "{" M ",\"logprobs\":true,\"top_logprobs\":21}", "top_logprobs", "20"},
+    {API_CHAT, "{" M ",\"reasoning_effort\":\"huge\"}", "reasoning_effort", "huge"},
+    {API_CHAT, "{" M ",\"thinking\":{}}", "thinking.type", "missing"},
+    {API_CHAT, "{" M ",\"thinking\":{\"type\":\"x\"}}", "thinking.type", "expected enabled"},
+    {API_CHAT, "{" M ",\"chat_template_kwargs\":{\"enable_thinking\":\"yes\"}}", "enable_thinking",
+     "true or false"},
+    {API_CHAT, "{" M ",\"response_format\":{\"type\":\"xml\"}}", "response_format", "xml"},
+    {API_CHAT, "{" M ",\"response_format\":{\"type\":\"json_schema\"}}", "response_format",
+     "no schema"},
+    {API_CHAT, "{" M ",\"tools\":{}}", "tools", "expected an array"},
+    {API_CHAT, "{" M ",\"tools\":[{\"type\":\"web\"}]}", "tools[0]", "expected \"function\""},
+    {API_CHAT, "{" M ",\"tools\":[{\"type\":\"function\"}]}", "tools[0]", "expected an object"},
+    {API_CHAT, "{" M ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a b\"}}]}",
+     "tools[0].function.name", "no usable name"},
+    {API_CHAT,
+     "{" M ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\","
+     "\"parameters\":[]}}]}",
+     "tools[0].function.parameters", "JSON schema"},
+    {API_CHAT, "{" M ",\"tool_choice\":\"required\"}", "tool_choice", "no tools"},
+    {API_CHAT, "{" M "," F ",\"tool_choice\":\"some\"}", "tool_choice", "some"},
+    {API_CHAT,
+     "{" M "," F ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}}",
+     "tool_choice", "\"g\""},
+    {API_CHAT,
+     "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\","
+     "\"image_url\":{\"url\":\"x\"}}]}]}",
+     "messages[0].content[0]", "image_url"},
+    {API_CHAT,
+     "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\","
+     "\"tool_calls\":[{\"id\":\"a\",\"function\":{\"name\":\"f\"}}]}]}",
+     "messages[1]", "results are missing"},
+    {API_COMPLETIONS, "{}", "prompt", "missing"},
+    {API_COMPLETIONS, "{\"prompt\":[]}", "prompt", "0 prompts"},
+    {API_COMPLETIONS, "{\"prompt\":[1000]}", "prompt", "token id"},
+    {API_COMPLETIONS, "{\"prompt\":[1,\"a\"]}", "prompt", "token id"},
+    {API_COMPLETIONS, "{\"prompt\":[\"a\",1]}", "prompt", "expected strings"},
+    {API_COMPLETIONS, "{\"prompt\":[[]]}", "prompt", "empty"},
+    {API_COMPLETIONS, "{" P ",\"suffix\":\"y\"}", "suffix", "not supported"},
+    {API_COMPLETIONS, "{" P ",\"best_of\":3}", "best_of", "3"},
+    {API_COMPLETIONS, "{" P ",\"echo\":true,\"logprobs\":1}", "echo", "logprobs"},
+    {API_RESPONSES, "{}", "input", "missing"},
+    {API_RESPONSES, "{\"input\":[]}", "input", "empty"},
+    {API_RESPONSES, "{\"input\":[1]}", "input[0]", "no object"},
+    {API_RESPONSES, "{\"input\":[{\"type\":\"odd\"}]}", "input[0]", "does not know"},
+    {API_RESPONSES, "{\"input\":[{\"role\":\"robot\",\"content\":\"x\"}]}", "input[0]", "role"},
+    {API_RESPONSES, "{" I ",\"previous_response_id\":\"r\"}", "previous_response_id",
+     "whole conversation"},
+    {API_RESPONSES, "{" I ",\"max_output_tokens\":0}", "max_output_tokens", "from 1"},
+    {API_RESPONSES, "{" I ",\"reasoning\":{\"effort\":\"x\"}}", "reasoning.effort", "x"},
+    {API_RESPONSES, "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}]}",
+     "input[0]", "image"},
+    {API_MESSAGES, "{}", "messages", "missing"},
+    {API_MESSAGES, "{" M ",\"max_tokens\":0}", "max_tokens", "from 1"},
+    {API_MESSAGES, "{" M ",\"system\":1}", "system", "a string or text blocks"},
+    {API_MESSAGES, "{\"messages\":[{\"role\":\"tool\",\"content\":\"x\"}]}", "messages[0]", "tool"},
+    {API_MESSAGES, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]}",
+     "messages[0].content[0]", "image"},
+    {API_MESSAGES, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\"}]}]}",
+     "messages[0].content[0]", "tool_use_id"},
+    {API_MESSAGES, "{" M ",\"stop_sequences\":[null]}", "stop_sequences", "expected strings"},
+    {API_MESSAGES, "{" M ",\"tool_choice\":\"auto\"}", "tool_choice", "expected an object"},
+};
+
+TEST(request_mistakes_are_400_and_name_the_field)
+{
+    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
+        const mistake *m = &mistakes[i];
+        request rq = {0};
+        problem p = {0};
+        bool ok = request_parse(&rq, m->api, m->body, strlen(m->body), &limits, &p);
+        CHECK_MSG(!ok && p.status == 400, "%s: status %d", m->body, p.status);
+        CHECK_MSG(!strcmp(p.param, m->param), "%s: names '%s': %s", m->body, p.param, p.text);
+        CHECK_MSG(strstr(p.text, m->says), "%s: says '%s'", m->body, p.text);
+        CHECK_MSG(!*m->param || strstr(p.text, m->param), "%s: says '%s'", m->body, p.text);
+        request_free(&rq);
+    }
+}
+
+static void parse(request *rq, api_kind api, const char *body)
+{
+    problem p = {0};
+    *rq = (request){0};
+    CHECK_MSG(request_parse(rq, api, body, strlen(body), &limits, &p), "%s: %s", body, p.text);
+}
+
+TEST(request_chat_reads_every_field)
+{
+    request rq;
+    parse(&rq, API_CHAT,
+          "{\"model\":\"m\",\"stream\":true,\"stream_options\":{\"include_usage\":true},\"n\":3,"
+          "\"temperature\":0.5,\"top_p\":0.25,\"top_k\":7,\"min_p\":0.125,\"seed\":42,"
+          "\"presence_penalty\":1,\"frequency_penalty\":-1,\"max_completion_tokens\":9,"
+          "\"stop\":[\"a\",\"\",\"b\"],\"logprobs\":true,\"top_logprobs\":2,"
+          "\"logit_bias\":{\"3\":1.5,\"4\":-100},\"reasoning_effort\":\"low\","
+          "\"parallel_tool_calls\":false,\"tool_choice\":\"none\"," F "," M
+          ",\"unknown\":{\"deep\":[1]},\"user\":null}");
+    CHECK_STR(rq.model, "m");
+    CHECK(rq.stream && rq.include_usage && rq.logprobs && rq.seed_given && rq.one_call);
+    CHECK_EQ(rq.n, 3);
+    CHECK_EQ(rq.max_tokens, 9);
+    CHECK_EQ(rq.n_stop, 2);
+    CHECK_EQ(rq.sampling.seed, 42);
+    CHECK_EQ(rq.sampling.top_k, 7);
+    CHECK_EQ(rq.sampling.n_bias, 2);
+    CHECK(rq.sampling.bias[0].bias == 1.5f && rq.sampling.bias[1].bias == -INFINITY);
+    CHECK(rq.sampling.temperature == 0.5f && rq.sampling.min_p == 0.125f);
+    CHECK_EQ(rq.think, THINK_ON);
+    CHECK_EQ(rq.choice, TOOLS_NONE);
+    CHECK_STR(str_text(&rq.messages), "[{\"role\":\"user\",\"content\":\"x\"}]");
+    CHECK_STR(str_text(&rq.tools), "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]");
+    request_free(&rq);
+}
+
+TEST(request_numbers_keep_their_spelling)
+{
+    request rq;
+    parse(
+        &rq, API_MESSAGES,
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":"
+        "[{\"type\":\"thinking\",\"thinking\":\"hm\"},{\"type\":\"tool_use\",\"id\":\"t\",\"name\":"
+        "\"f\",\"input\":{\"a\":12345678901234567890.10}}]},{\"role\":\"user\",\"content\":[{"
+        "\"type\":\"tool_result\",\"tool_use_id\":\"t\",\"content\":[{\"type\":\"text\",\"text\":"
+        "\"r\"}]},{\"type\":\"text\",\"text\":\"go on\"}]}]}");
+    CHECK_STR(
+        str_text(&rq.messages),
+        "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"reasoning_content\":"
+        "\"hm\",\"content\":\"\",\"tool_calls\":[{\"id\":\"t\",\"type\":\"function\","
+        "\"function\":{\"name\":\"f\",\"arguments\":{\"a\":12345678901234567890.10}}}]},"
+        "{\"role\":\"tool\",\"tool_call_id\":\"t\",\"content\":\"r\"},{\"role\":\"user\","
+        "\"content\":\"go on\"}]");
+    request_free(&rq);
+}
+
+TEST(request_responses_items_become_messages)
+{
+    request rq;
+    parse(&rq, API_RESPONSES,
+          "{\"instructions\":\"be\",\"input\":[{\"role\":\"developer\",\"content\":[{\"type\":"
+          "\"input_text\",\"text\":\"d\"}]},{\"type\":\"message\",\"role\":\"user\",\"content\":"
+          "\"q\"},{\"type\":\"reasoning\",\"summary\":[],\"content\":[{\"type\":\"reasoning_text\","
+          "\"text\":\"hm\"}]},{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\","
+          "\"arguments\":\"{}\"},{\"type\":\"function_call\",\"call_id\":\"2\",\"name\":\"g\","
+          "\"arguments\":\"{}\"},{\"type\":\"function_call_output\",\"call_id\":\"1\",\"output\":"
+          "\"o\"},{\"type\":\"function_call_output\",\"call_id\":\"2\",\"output\":[{\"type\":"
+          "\"input_text\",\"text\":\"p\"}]}],\"tools\":[{\"type\":\"web_search\"},{\"type\":"
+          "\"function\",\"name\":\"f\"}]}");
+    CHECK_STR(
+        str_text(&rq.messages),
+        "[{\"role\":\"system\",\"content\":\"be\"},{\"role\":\"developer\",\"content\":\"d\"},"
+        "{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"reasoning_content\":"
+        "\"hm\",\"content\":\"\",\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\","
+        "\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}},{\"id\":\"2\",\"type\":"
+        "\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"{}\"}}]},{\"role\":\"tool\","
+        "\"tool_call_id\":\"1\",\"content\":\"o\"},{\"role\":\"tool\",\"tool_call_id\":\"2\","
+        "\"content\":\"p\"}]");
+    CHECK_STR(str_text(&rq.tools), "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]");
+    request_free(&rq);
+}
+
+TEST(request_attribution_lines_leave_the_prompt)
+{
+    request a, b;
+    parse(&a, API_MESSAGES,
+          "{\"system\":[{\"type\":\"text\",\"text\":\"x-anthropic-billing-header: cch=1;\"},"
+          "{\"type\":\"text\",\"text\":\"s\"}]," M "}");
+    parse(&b, API_MESSAGES,
+          "{\"system\":[{\"type\":\"text\",\"text\":\"x-anthropic-billing-header: cch=2;\"},"
+          "{\"type\":\"text\",\"text\":\"s\"}]," M "}");
+    CHECK_STR(str_text(&a.messages), str_text(&b.messages));
+    CHECK(strstr(str_text(&a.messages), "billing") == NULL);
+    request_free(&a);
+    request_free(&b);
+}
+
+TEST(request_prefill_is_how_the_answer_begins)
+{
+    request rq;
+    parse(
+        &rq, API_CHAT,
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":"
+        "\"Well, \"}]}");
+    CHECK_STR(rq.prefill, "Well, ");
+    CHECK_STR(str_text(&rq.messages), "[{\"role\":\"user\",\"content\":\"x\"}]");
+    request_free(&rq);
+}
+
+static status parse_all(void *arg, err *e)
+{
+    static const char body[] =
+        "{\"stop\":[\"a\"],\"logit_bias\":{\"1\":2}," F "," M ",\"response_format\":{\"type\":"
+        "\"json_schema\",\"json_schema\":{\"schema\":{\"type\":\"object\"}}}}";
+    request rq = {0};
+    problem p = {0};
+    (void)arg;
+    bool ok = request_parse(&rq, API_CHAT, body, sizeof body - 1, &limits, &p);
+    request_free(&rq);
+    if (!ok)
+        CHECK_EQ(p.status, 503);
+    return ok ? OK : err_set(e, E_MEMORY, "%s", p.text);
+}
+
+TEST(request_oom_is_503)
+{
+    test_every_allocation(parse_all, NULL);
+}

@@ -1,0 +1,427 @@
+/* serve.c - `carat serve`: from options to a server at work, and back to nothing.
+ *
+ *     listen (503) -> load the model -> ready -> passes, as long as there is work -> SIGTERM:
+ *     no new requests, those at work go on -> all answered, or --drain seconds over -> end
+ *
+ * This thread loads, runs all passes and closes. Connections have threads of their own (http.c),
+ * signals too, so that nothing of this happens inside a handler.
+ */
+#include "apps/bundled.h"
+#include "apps/commands.h"
+#include "apps/server/server.h"
+#include "apps/term.h"
+#include "base/clock.h"
+#include "base/map.h"
+#include "base/mem.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static const option table[] = {
+    OPT_STR(serve_options, model, "model", 'm', "FILE",
+            "the GGUF file (default: the bundled model)"),
+    OPT_STR(serve_options, host, "host", 0, "ADDRESS", "listen there (default: 127.0.0.1)"),
+    OPT_INT(serve_options, port, "port", 'p', "N", 0, 65535,
+            "port (default: 8080; 0 takes a free one and prints it)"),
+    OPT_INT(serve_options, parallel, "parallel", 0, "N", 1, 64,
+            "requests at work side by side (default: 4)"),
+    OPT_INT(serve_options, queue, "queue", 0, "N", 1, 65536,
+            "requests that may wait; beyond that 429 (default: 64)"),
+    OPT_INT(serve_options, n_ctx, "ctx", 'c', "N", 0, 1 << 30,
+            "tokens of context of each request (default: what fits)"),
+    OPT_STR(serve_options, alias, "alias", 0, "NAME", "the model's name for clients"),
+    OPT_STR(serve_options, api_key, "api-key", 0, "KEY", "what clients must send"),
+    OPT_STR(serve_options, api_key_file, "api-key-file", 0, "FILE", "the same, one key per line"),
+    OPT_STR(
+        serve_options, cors, "cors", 0, "ORIGINS",
+        "web pages that may use the server, separated by commas; * any (default: only its own)"),
+    OPT_FLAG(serve_options, think, "think", 0, "let the model think when a request does not say"),
+    OPT_INT(serve_options, think_max, "think-max", 0, "N", 1, 1 << 30,
+            "tokens of thought at high effort (default: half of the context)"),
+    OPT_INT(serve_options, max_body, "max-body", 0, "BYTES", 1024, 1 << 30,
+            "largest request (default: 64 MiB)"),
+    OPT_INT(serve_options, connections, "connections", 0, "N", 1, 65536,
+            "connections at once (default: 256)"),
+    OPT_INT(serve_options, timeout_s, "timeout", 0, "SECONDS", 1, 86400,
+            "silence of a client after which its connection is closed (default: 60)"),
+    OPT_INT(serve_options, ping_s, "ping", 0, "SECONDS", 0, 86400,
+            "silence in a stream after which it says that it is alive; 0 never (default: 10)"),
+    OPT_INT(serve_options, drain_s, "drain", 0, "SECONDS", 0, 86400,
+            "how long requests may go on after SIGTERM (default: 60)"),
+    OPT_INT(serve_options, stall_ms, "stall", 0, "MS", 1, 60000,
+            "longest pause of a stream while other prompts are computed (default: 200)"),
+    OPT_STR(serve_options, log, "log", 0, "FORM", "text, json or off (default: text)"),
+    OPT_STR(serve_options, trace_dir, "trace", 0, "DIR",
+            "write each request there with its tokens, for bug reports"),
+    OPT_INT(serve_options, chunk, "chunk", 0, "N", 0, 1 << 24, "prompt tokens per pass"),
+    OPT_INT(serve_options, threads, "threads", 't', "N", 0, 4096,
+            "threads that compute (default: the physical cores)"),
+    OPT_KV(serve_options),
+    OPT_INT(
+        serve_options, checkpoint_mb, "checkpoint-mb", 0, "MIB", -1, 1 << 30,
+        "memory for states of conversations to go back to; -1 none (default: a share of the rest)"),
+    OPT_STR(serve_options, device, "device", 0, "NAME",
+            "auto, cpu, cuda or cuda:N (default: auto)"),
+    OPT_FLAG(serve_options, exact, "exact", 0, "f32 activations in matrix products"),
+    OPT_FLAG(serve_options, reference, "reference", 0, "the plain reference kernels (slow)"),
+    OPT_STR(serve_options, isa, "isa", 0, "NAME", "kernels: portable, avx2, avx512 or neon"),
+    OPT_FLAG(serve_options, no_mmap, "no-mmap", 0, "read the file instead of mapping it"),
+    OPT_FLAG(serve_options, overcommit, "overcommit", 0,
+             "go on even if the plan exceeds the memory"),
+    OPT_END};
+
+/* ---- systemd ---- */
+
+/* The whole protocol is one datagram; a name that begins with @ is an abstract one. */
+void notify_systemd(const char *state)
+{
+    const char *path = getenv("NOTIFY_SOCKET");
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    size_t n = path ? strlen(path) : 0;
+    if (n < 2 || n >= sizeof to.sun_path || (*path != '/' && *path != '@'))
+        return;
+    memcpy(to.sun_path, path, n);
+    if (*path == '@')
+        to.sun_path[0] = 0;
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return;
+    socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n);
+    ssize_t sent = sendto(fd, state, strlen(state), MSG_NOSIGNAL, (const void *)&to, len);
+    (void)sent; /* systemd will say that it heard nothing */
+    close(fd);
+}
+
+/* Half of what the unit file asks for, as the manual wants it; 0: no watchdog. */
+static int watchdog_ms(void)
+{
+    const char *us = getenv("WATCHDOG_USEC");
+    long long v = us ? atoll(us) : 0;
+    return v > 0 ? (int)(v / 2000 > 60000 ? 60000 : v / 2000) : 0;
+}
+
+/* ---- Signals ---- */
+
+typedef struct signals {
+    sigset_t set;
+    server *s;
+    pthread_t thread;
+    bool started;
+} signals;
+
+static void *wait_for_signals(void *arg)
+{
+    signals *g = arg;
+    int sig;
+    for (int n = 0;; n++) {
+        if (sigwait(&g->set, &sig))
+            return NULL;
+        if (sig == SIGUSR1) /* serve_run is done with this thread */
+            return NULL;
+        if (n)
+            _exit(128 + sig); /* the second: at once */
+        atomic_store(&g->s->state, SERVER_DRAINING);
+        notify_systemd("STOPPING=1\n");
+        pthread_rwlock_rdlock(&g->s->batch_lock);
+        if (g->s->batch)
+            carat_batch_wake(g->s->batch);
+        pthread_rwlock_unlock(&g->s->batch_lock);
+    }
+}
+
+static status signals_start(signals *g, server *s, err *e)
+{
+    g->s = s;
+    sigemptyset(&g->set);
+    sigaddset(&g->set, SIGTERM);
+    sigaddset(&g->set, SIGINT);
+    sigaddset(&g->set, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &g->set, NULL); /* and so in all threads to come */
+    signal(SIGPIPE, SIG_IGN);
+    if (pthread_create(&g->thread, NULL, wait_for_signals, g))
+        return err_set(e, E_MEMORY, "no thread for signals");
+    g->started = true;
+    return OK;
+}
+
+static void signals_stop(signals *g)
+{
+    if (!g->started)
+        return;
+    pthread_kill(g->thread, SIGUSR1);
+    pthread_join(g->thread, NULL);
+}
+
+/* ---- Keys ---- */
+
+static status add_key(api_keys *k, const char *key, size_t n, err *e)
+{
+    char **more = mem_realloc(k->key, (size_t)k->n + 1, sizeof *more);
+    if (!more)
+        return err_memory(e, "API keys", n);
+    k->key = more;
+    more[k->n] = mem_strndup(key, n);
+    if (!more[k->n])
+        return err_memory(e, "API keys", n);
+    k->n++;
+    return OK;
+}
+
+static status read_keys(const serve_options *o, api_keys *k, err *e)
+{
+    char *text = NULL;
+    size_t n = 0;
+    status st = OK;
+    if (o->api_key && !*o->api_key)
+        return err_set(e, E_ARG, "--api-key: the key is empty");
+    if (o->api_key && (st = add_key(k, o->api_key, strlen(o->api_key), e)))
+        return st;
+    if (!o->api_key_file)
+        return OK;
+    if ((st = file_read_all(o->api_key_file, 1 << 20, &text, &n, e)))
+        return st;
+    for (size_t at = 0; at < n && !st;) {
+        size_t len = 0;
+        while (at + len < n && text[at + len] != '\n')
+            len++;
+        size_t next = at + len + 1;
+        while (len && strchr(" \t\r", text[at + len - 1]))
+            len--;
+        if (len && text[at] != '#')
+            st = add_key(k, text + at, len, e);
+        at = next;
+    }
+    if (!st && !k->n) /* a server that lets everyone in is not what was asked for */
+        st = err_set(e, E_FORMAT, "%s: there is no key in it", o->api_key_file);
+    mem_free(text);
+    return st;
+}
+
+static void free_keys(api_keys *k)
+{
+    for (int32_t i = 0; i < k->n; i++)
+        mem_free(k->key[i]);
+    mem_free(k->key);
+    *k = (api_keys){0};
+}
+
+/* ---- Loading ---- */
+
+static bool go_on_loading(void *user, const char *what, uint64_t done, uint64_t total)
+{
+    server *s = user;
+    if (!strcmp(s->o->log, "text"))
+        term_progress(NULL, what, done, total);
+    return atomic_load(&s->state) != SERVER_DRAINING;
+}
+
+/* The id of a marker, -1 if the vocabulary has none. */
+static int32_t mark_of(const carat_model *m, const char *text)
+{
+    int32_t ids[2];
+    int64_t n = carat_tokenize(m, text, strlen(text), CARAT_TOK_SPECIAL, ids, 2, NULL);
+    return n == 1 ? ids[0] : -1;
+}
+
+static void find_marks(server *s)
+{
+    static const char *const marks[] = {
+        "<|tool_call>",     "<tool_call|>", "<|channel>", "<channel|>",
+        "<|tool_response>", "<turn|>",      "<|turn>",    "<eos>"};
+    answer_model *a = &s->names;
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
+        int32_t id = mark_of(s->model, marks[i]);
+        if (id >= 0)
+            a->marks[a->n_marks++] = id;
+    }
+    s->call_mark = mark_of(s->model, "<|tool_call>");
+    s->thought_open = mark_of(s->model, "<|channel>");
+    s->thought_close = mark_of(s->model, "<channel|>");
+}
+
+static status load(server *s, err *e)
+{
+    const serve_options *o = s->o;
+    carat_model_options mo = {.n_threads = (int32_t)o->threads,
+                              .no_mmap = o->no_mmap,
+                              .exact_f32 = o->exact,
+                              .reference = o->reference,
+                              .overcommit = o->overcommit,
+                              .isa = o->isa,
+                              .device = o->device,
+                              .progress = go_on_loading,
+                              .progress_user = s};
+    carat_batch_options bo = {.session = {.n_ctx = (int32_t)o->n_ctx,
+                                          .chunk = (int32_t)o->chunk,
+                                          .checkpoint_mb = (int32_t)o->checkpoint_mb},
+                              .n_slots = (int32_t)o->parallel,
+                              .queue_max = (int32_t)o->queue,
+                              .stall_ms = (int32_t)o->stall_ms};
+    carat_batch *b = NULL;
+    status st =
+        o->model ? carat_model_open(o->model, &mo, &s->model, e) : bundled_open(&mo, &s->model, e);
+    if (!strcmp(o->log, "text"))
+        term_progress_clear();
+    if (st)
+        return st;
+    carat_model_get_info(s->model, &s->info);
+    if (!s->info.has_vocab)
+        return err_set(e, E_UNSUPPORTED, "%s has no vocabulary: it cannot be served",
+                       o->model ? o->model : "the bundled model");
+    if ((st = carat_batch_open(s->model, &bo, &b, e)))
+        return st;
+    s->n_ctx = carat_batch_n_ctx(b);
+    s->n_slots = bo.n_slots;
+    bo.session.n_ctx = s->n_ctx;
+    carat_plan(s->model, &bo.session, &s->plan, NULL);
+    carat_sampling_default(s->model, &s->limits.sampling);
+    s->limits.n_vocab = s->info.n_vocab;
+    s->names.name = o->alias ? o->alias : s->info.name;
+    s->names.model = s->model;
+    find_marks(s);
+    pthread_rwlock_wrlock(&s->batch_lock);
+    s->batch = b;
+    pthread_rwlock_unlock(&s->batch_lock);
+    return OK;
+}
+
+/* ---- At work ---- */
+
+static bool draining(server *s)
+{
+    return atomic_load(&s->state) == SERVER_DRAINING;
+}
+
+static void run_passes(server *s)
+{
+    int beat_ms = watchdog_ms();
+    double beaten = clock_ms(), deadline = 0;
+    for (;;) {
+        bool any = carat_batch_step(s->batch);
+        double now = clock_ms();
+        if (draining(s) && deadline <= 0)
+            deadline = now + 1000.0 * (double)s->o->drain_s;
+        if (draining(s) && (atomic_load(&s->n_active) == 0 || now > deadline))
+            return;
+        if (beat_ms && now - beaten > beat_ms) {
+            notify_systemd("WATCHDOG=1\n");
+            beaten = now;
+        }
+        if (!any)
+            carat_batch_wait(s->batch, draining(s) ? 20 : beat_ms ? beat_ms : 1000);
+    }
+}
+
+static void close_batch(server *s)
+{
+    pthread_rwlock_wrlock(&s->batch_lock);
+    carat_batch *b = s->batch;
+    s->batch = NULL;
+    pthread_rwlock_unlock(&s->batch_lock);
+    carat_batch_close(b); /* what still runs ends here, as cancelled */
+}
+
+static status serve(server *s, err *e)
+{
+    signals g = {0};
+    http *h = NULL;
+    int port = 0;
+    status st;
+    if ((st = signals_start(&g, s, e)) || (st = http_open(&h, s, &port, e)))
+        goto out;
+    log_line(s, "listening on %s port %d, loading the model", s->o->host, port);
+    if ((st = load(s, e)))
+        goto out;
+    int loading = SERVER_LOADING;
+    atomic_compare_exchange_strong(&s->state, &loading, SERVER_READY);
+    notify_systemd("READY=1\nSTATUS=serving\n");
+    printf("http://%s:%d\n", strcmp(s->o->host, "0.0.0.0") ? s->o->host : "127.0.0.1", port);
+    fflush(stdout);
+    log_line(s, "ready: %s, %d slots of %d tokens, %s", s->names.name, s->n_slots, s->n_ctx,
+             s->info.device);
+    if (!s->loopback && !s->keys.n)
+        log_line(s, "everyone who reaches %s can use this server: --api-key changes that",
+                 s->o->host);
+    run_passes(s);
+    log_line(s, "shutting down, %d requests at work", atomic_load(&s->n_active));
+out:
+    atomic_store(&s->state, SERVER_DRAINING);
+    if (h)
+        http_stop_accepting(h);
+    close_batch(s);
+    http_close(h);
+    if (st == E_CANCELLED && !s->info.n_vocab) /* a signal while it was loading */
+        st = OK;
+    signals_stop(&g);
+    return st;
+}
+
+static bool check_options(const serve_options *o)
+{
+    const char *l = o->log;
+    if (strcmp(l, "text") && strcmp(l, "json") && strcmp(l, "off")) {
+        fprintf(stderr, "carat serve: --log: %s is none of text, json and off\n", l);
+        return false;
+    }
+    return true;
+}
+
+static int run_serve(const command *cmd, int argc, char **argv)
+{
+    serve_options o = {.host = "127.0.0.1",
+                       .port = 8080,
+                       .parallel = 4,
+                       .queue = 64,
+                       .max_body = 64 << 20,
+                       .connections = 256,
+                       .timeout_s = 60,
+                       .ping_s = 10,
+                       .drain_s = 60,
+                       .stall_ms = 200,
+                       .log = "text"};
+    int n_operands, bad = options_parse(cmd, argc, argv, &o, &n_operands);
+    static server s;
+    err e = {0};
+    if (bad)
+        return bad - 1;
+    if (!check_options(&o))
+        return 2;
+    term_init();
+    s.o = &o;
+    metrics_init(&s.m);
+    pthread_rwlock_init(&s.batch_lock, NULL);
+    status st = read_keys(&o, &s.keys, &e);
+    if (!st)
+        st = serve(&s, &e);
+    if (st)
+        term_error(&e);
+    carat_model_close(s.model);
+    free_keys(&s.keys);
+    pthread_rwlock_destroy(&s.batch_lock);
+    return st ? 1 : 0;
+}
+
+const command command_serve = {
+    .name = "serve",
+    .operands = "",
+    .summary = "Serve the model over HTTP: OpenAI's and Anthropic's APIs",
+    .about = "Clients find the OpenAI API at http://HOST:PORT/v1 (chat/completions, completions,\n"
+             "responses, models) and the Anthropic API at http://HOST:PORT (v1/messages). "
+             "/openapi.json\n"
+             "lists all there is. The address is printed on stdout once the model is loaded; until "
+             "then\n"
+             "requests get 503. Log lines go to stderr.\n\n"
+             "Only this machine can connect unless --host says otherwise. There is no TLS: put a "
+             "reverse\n"
+             "proxy in front.\n\n"
+             "SIGTERM and Ctrl-C let the requests at work finish, for --drain seconds; a second "
+             "one ends\n"
+             "the program at once.",
+    .options = table,
+    .run = run_serve};

@@ -1,0 +1,140 @@
+/* server.h - what the files of `carat serve` share.
+ *
+ *     serve.c      options, loading, signals, the loop that runs passes, draining
+ *     http.c       connections: routes, keys, limits, bodies in, answers and streams out
+ *     live.c       a request at work: jobs of the batch, and the mailbox between two threads
+ *     generate.c   a request to prompts, budgets and masks; answers and streams from happenings
+ *     info.c       models, health, props, slots, tokens
+ *     metrics.c    counters and histograms     log.c  a line per request, --trace
+ *     request.h fields.c tools.c api_*.c answer.c jsonw.c    no connection and no model needed
+ *
+ * Threads: one runs passes (serve.c), one per connection parses and writes, one waits for signals.
+ * They meet in the batch (which is made for it), in the mailbox of a live, and in the few fields
+ * below that are atomic or under a lock.
+ */
+#ifndef APPS_SERVER_SERVER_H
+#define APPS_SERVER_SERVER_H
+
+#include "apps/kv_options.h"
+#include "apps/server/answer.h"
+#include "apps/server/metrics.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef struct serve_options {
+    const char *model, *host, *api_key, *api_key_file, *cors, *alias, *trace_dir, *isa, *device,
+        *log;
+    kv_options kv;
+    int64_t port, n_ctx, chunk, threads, parallel, queue, max_body, connections, timeout_s, drain_s,
+        ping_s, think_max, stall_ms, checkpoint_mb;
+    bool think, exact, reference, no_mmap, overcommit;
+} serve_options;
+
+typedef struct api_keys {
+    char **key;
+    int32_t n;
+} api_keys;
+
+enum { SERVER_LOADING, SERVER_READY, SERVER_DRAINING };
+
+typedef struct server {
+    const serve_options *o;
+    api_keys keys;
+    bool loopback; /* only this machine can connect */
+    atomic_int state;
+
+    /* Written before the state becomes ready, and then read by all. */
+    carat_model *model;
+    carat_model_info info;
+    answer_model names;
+    request_limits limits;
+    carat_memory_plan plan;
+    int32_t n_ctx, n_slots;
+    int32_t call_mark, thought_open, thought_close; /* ids of chat markers, -1: none */
+    /* Readers use the batch, the writer ends it. NULL: not there yet, or no more. */
+    pthread_rwlock_t batch_lock;
+    carat_batch *batch;
+
+    atomic_int n_active;     /* requests being answered */
+    atomic_llong body_bytes; /* of all bodies held in memory */
+    metrics m;
+} server;
+
+/* ---- http.c ---- */
+
+typedef struct http http;
+/* Listens; answers 503 until the server is ready. *port: the one that was taken. */
+status http_open(http **h, server *s, int *port, err *e);
+void http_stop_accepting(http *h);
+void http_close(http *h); /* waits for the connections to end */
+
+/* One request on its way, as handlers see it. */
+typedef struct exchange {
+    server *s;
+    void *connection; /* http.c's */
+    const char *path, *method;
+    const char *body; /* NUL-terminated */
+    size_t n_body;
+    int fd;                /* of the connection: to notice that the client went away */
+    char id[ID_BYTES];     /* of the request, in logs and traces */
+    const dialect *errors; /* how problems are spelled */
+    /* What the handler leaves: one text, or a stream. */
+    int status;
+    const char *type; /* of the content; static storage */
+    str out;
+    const char *file; /* instead of out: bytes that outlive everything */
+    size_t n_file;
+    struct stream *stream;
+    int retry_s;
+    /* For the log. */
+    double start_ms;
+    usage used;
+    double ttft_ms;
+    const char *note;
+} exchange;
+
+void reply_problem(exchange *x, const problem *p);
+bool query_has(const exchange *x, const char *key, const char *value);
+
+/* ---- generate.c ---- */
+
+void handle_generation(exchange *x, api_kind api);
+void handle_count(exchange *x, api_kind api); /* how many tokens a conversation is */
+void handle_template(exchange *x);
+/* A stream: bytes to send, as they come. */
+typedef struct stream stream;
+/* Blocks until there is something. 0: it is over; -1: it failed, or the client went away. */
+int64_t stream_read(stream *st, char *buf, size_t max);
+void stream_close(stream *st);
+
+/* ---- info.c ---- */
+
+void handle_health(exchange *x);
+void handle_live(exchange *x);
+void handle_models(exchange *x);
+void handle_props(exchange *x);
+void handle_slots(exchange *x);
+void handle_metrics(exchange *x);
+void handle_tokenize(exchange *x);
+void handle_detokenize(exchange *x);
+void handle_embeddings(exchange *x);
+void handle_openapi(exchange *x);
+void handle_page(exchange *x);
+
+/* ---- log.c ---- */
+
+void log_line(const server *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void log_exchange(const exchange *x);
+/* For --trace: the request, its prompt and what was sampled, as ID.json. Failures are logged. */
+typedef struct trace_prompt {
+    const int32_t *ids, *sampled;
+    int64_t n, n_sampled;
+} trace_prompt;
+void trace_write(const exchange *x, const answer *a, const trace_prompt *p, int32_t n);
+
+/* ---- serve.c ---- */
+
+void notify_systemd(const char *state); /* nothing without NOTIFY_SOCKET */
+
+#endif

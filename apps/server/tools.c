@@ -1,0 +1,213 @@
+/* tools.c - declarations of tools, and which of them are to be called, in three dialects.
+ *
+ *     nested (chat)       {"type": "function", "function": {"name", "description", "parameters"}}
+ *     flat (responses)    {"type": "function", "name", "description", "parameters"}
+ *     anthropic           {"name", "description", "input_schema"}
+ *
+ * All become the nested form. Tools that a server is to run itself (web search and the like) are
+ * left out where clients send them without being asked (responses, anthropic): the model then
+ * simply has no such tool. A request for chat that names one is refused.
+ */
+#include "apps/server/jsonw.h"
+#include "apps/server/request.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool check_name(problem *p, const char *field, const jtree *name)
+{
+    if (!jtree_is(name, JTREE_STRING) || !name->n)
+        return problem_set(p, 400, field, "'%s' is %s; expected a name", field,
+                           jtree_is(name, JTREE_STRING) ? "empty" : jtree_kind_name(name));
+    bool bad = name->n > REQUEST_MAX_NAME;
+    for (size_t i = 0; i < name->n && !bad; i++)
+        bad = (unsigned char)name->s[i] <= ' ' || strchr("{}:\"'`<>|\177", name->s[i]);
+    return !bad || problem_set(p, 400, field,
+                               "'%s' is no usable name: at most %d bytes, without spaces, braces, "
+                               "quotes, colons and control characters",
+                               field, REQUEST_MAX_NAME);
+}
+
+static void put_tool(str *o, const jtree *f, const char *schema_key)
+{
+    json_open(o, NULL, '{');
+    json_text(o, "type", "function");
+    json_open(o, "function", '{');
+    json_tree(o, "name", jtree_get(f, "name"));
+    if (jtree_get(f, "description"))
+        json_tree(o, "description", jtree_get(f, "description"));
+    if (jtree_get(f, schema_key))
+        json_tree(o, "parameters", jtree_get(f, schema_key));
+    if (jtree_get(f, "strict"))
+        json_tree(o, "strict", jtree_get(f, "strict"));
+    json_close(o, '}');
+    json_close(o, '}');
+}
+
+/* *f: the object with name and parameters, or NULL for a tool to be left out. */
+static bool find_function(const jtree *t, size_t i, tools_shape shape, const jtree **f, problem *p)
+{
+    char field[64];
+    const jtree *type = jtree_get(t, "type");
+    snprintf(field, sizeof field, "tools[%zu]", i);
+    *f = t;
+    if (t->kind != JTREE_OBJECT)
+        return problem_set(p, 400, field, "'%s' is %s; expected an object", field,
+                           jtree_kind_name(t));
+    if (shape == TOOLS_ANTHROPIC) {
+        bool custom = !type || (jtree_is(type, JTREE_STRING) && !strcmp(type->s, "custom"));
+        if (!custom && !jtree_get(t, "input_schema"))
+            *f = NULL;
+        return true;
+    }
+    if (!jtree_is(type, JTREE_STRING))
+        return problem_set(p, 400, field, "'%s.type' is %s; expected \"function\"", field,
+                           jtree_kind_name(type));
+    if (strcmp(type->s, "function")) {
+        *f = NULL;
+        return shape == TOOLS_FLAT ||
+               problem_set(p, 400, field, "'%s.type' is \"%.40s\"; expected \"function\"", field,
+                           type->s);
+    }
+    if (shape == TOOLS_NESTED) {
+        *f = jtree_get(t, "function");
+        if (!jtree_is(*f, JTREE_OBJECT))
+            return problem_set(p, 400, field, "'%s.function' is %s; expected an object", field,
+                               jtree_kind_name(*f));
+    }
+    return true;
+}
+
+static bool read_tool(request *rq, const jtree *t, size_t i, tools_shape shape, problem *p)
+{
+    const char *schema_key = shape == TOOLS_ANTHROPIC ? "input_schema" : "parameters";
+    const jtree *f, *schema, *d;
+    char field[80];
+    if (!find_function(t, i, shape, &f, p))
+        return false;
+    if (!f)
+        return true;
+    const char *in = shape == TOOLS_NESTED ? ".function" : "";
+    snprintf(field, sizeof field, "tools[%zu]%s.name", i, in);
+    if (!check_name(p, field, jtree_get(f, "name")))
+        return false;
+    schema = jtree_get(f, schema_key);
+    if (schema && schema->kind != JTREE_OBJECT) {
+        snprintf(field, sizeof field, "tools[%zu]%s.%s", i, in, schema_key);
+        return problem_set(p, 400, field, "'%s' is %s; expected a JSON schema, an object", field,
+                           jtree_kind_name(schema));
+    }
+    d = jtree_get(f, "description");
+    if (d && d->kind != JTREE_STRING) {
+        snprintf(field, sizeof field, "tools[%zu]%s.description", i, in);
+        return problem_set(p, 400, field, "'%s' is %s; expected a string", field,
+                           jtree_kind_name(d));
+    }
+    if (!rq->tools.n)
+        str_putc(&rq->tools, '[');
+    put_tool(&rq->tools, f, schema_key);
+    return true;
+}
+
+bool read_tools(request *rq, tools_shape shape, problem *p)
+{
+    const jtree *list;
+    size_t i = 0;
+    if (!field_kind(p, rq->body, "tools", JTREE_ARRAY, &list))
+        return false;
+    if (list && list->count > REQUEST_MAX_TOOLS)
+        return problem_set(p, 400, "tools", "'tools' has %zu entries; at most %d", list->count,
+                           REQUEST_MAX_TOOLS);
+    for (const jtree *t = list ? list->first : NULL; t; t = t->next)
+        if (!read_tool(rq, t, i++, shape, p))
+            return false;
+    if (rq->tools.n)
+        str_putc(&rq->tools, ']');
+    return !rq->tools.bad || problem_set(p, 503, "", "no memory for 'tools'");
+}
+
+/* ---- Which to call ---- */
+
+static bool is_declared(const request *rq, const char *name)
+{
+    str piece = {0};
+    json_open(&piece, NULL, '{');
+    json_text(&piece, "name", name); /* as put_tool wrote it */
+    bool found = rq->tools.n && piece.n && strstr(rq->tools.at, piece.at);
+    str_free(&piece);
+    return found;
+}
+
+static bool must_call(request *rq, const jtree *holder, problem *p)
+{
+    const jtree *name = jtree_get(holder, "name");
+    rq->choice = TOOLS_REQUIRED;
+    if (!jtree_is(name, JTREE_STRING))
+        return problem_set(p, 400, "tool_choice", "'tool_choice' names no function");
+    rq->only = name->s;
+    return is_declared(rq, name->s) ||
+           problem_set(p, 400, "tool_choice",
+                       "'tool_choice' names \"%.60s\", which is not among the tools", name->s);
+}
+
+static bool choice_word(request *rq, const char *word, problem *p)
+{
+    if (!strcmp(word, "auto"))
+        rq->choice = TOOLS_AUTO;
+    else if (!strcmp(word, "none"))
+        rq->choice = TOOLS_NONE;
+    else if (!strcmp(word, "required") || !strcmp(word, "any"))
+        rq->choice = TOOLS_REQUIRED;
+    else
+        return problem_set(p, 400, "tool_choice",
+                           "'tool_choice' is \"%.40s\"; expected auto, none, required or an "
+                           "object that names a tool",
+                           word);
+    return true;
+}
+
+static bool choice_object(request *rq, const jtree *c, tools_shape shape, problem *p)
+{
+    const jtree *type = jtree_get(c, "type");
+    bool off = false;
+    if (!jtree_is(type, JTREE_STRING))
+        return problem_set(p, 400, "tool_choice", "'tool_choice.type' is %s; expected a string",
+                           jtree_kind_name(type));
+    if (shape == TOOLS_ANTHROPIC) {
+        if (!field_bool(p, c, "disable_parallel_tool_use", &off))
+            return false;
+        rq->one_call = off;
+        return !strcmp(type->s, "tool") ? must_call(rq, c, p) : choice_word(rq, type->s, p);
+    }
+    if (!strcmp(type->s, "function"))
+        return must_call(rq, shape == TOOLS_NESTED ? jtree_get(c, "function") : c, p);
+    return problem_set(p, 400, "tool_choice",
+                       "'tool_choice.type' is \"%.40s\"; expected \"function\"", type->s);
+}
+
+bool read_tool_choice(request *rq, tools_shape shape, problem *p)
+{
+    const jtree *c = jtree_get(rq->body, "tool_choice");
+    bool parallel = true;
+    if (shape != TOOLS_ANTHROPIC) {
+        if (!field_bool(p, rq->body, "parallel_tool_calls", &parallel))
+            return false;
+        rq->one_call = !parallel;
+    }
+    if (!c)
+        return true;
+    if (c->kind == JTREE_STRING && shape != TOOLS_ANTHROPIC) {
+        if (!choice_word(rq, c->s, p))
+            return false;
+    } else if (c->kind != JTREE_OBJECT) {
+        return problem_set(p, 400, "tool_choice", "'tool_choice' is %s; expected %s",
+                           jtree_kind_name(c),
+                           shape == TOOLS_ANTHROPIC ? "an object" : "a string or an object");
+    } else if (!choice_object(rq, c, shape, p)) {
+        return false;
+    }
+    return rq->choice != TOOLS_REQUIRED || rq->tools.n ||
+           problem_set(p, 400, "tool_choice",
+                       "'tool_choice' asks for a call, and there are no "
+                       "tools");
+}

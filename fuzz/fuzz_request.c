@@ -1,0 +1,50 @@
+/* fuzz_request.c - bodies of HTTP requests to plain requests, in every dialect.
+ *
+ *     which | body
+ *
+ * A body is refused with a status of 4xx and a sentence, or becomes JSON that parses again.
+ */
+#include "fuzz/fuzz.h"
+#include "apps/server/request.h"
+#include "base/utf8.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void check(bool ok, const char *what)
+{
+    if (!ok) {
+        fprintf(stderr, "%s\n", what);
+        abort();
+    }
+}
+
+static void check_json(const str *s)
+{
+    arena mem = {0};
+    const jtree *v;
+    err e = {0};
+    if (s->n)
+        check(!jtree_parse(s->at, s->n, "what was made", 80, &mem, &v, &e), e.text);
+    arena_free(&mem);
+}
+
+FUZZ(request)
+{
+    static const request_limits lim = {.n_vocab = 1000};
+    request rq = {0};
+    problem p = {0};
+    if (!n)
+        return;
+    if (request_parse(&rq, (api_kind)(data[0] % 4), (const char *)data + 1, n - 1, &lim, &p)) {
+        check_json(&rq.messages);
+        check_json(&rq.tools);
+        check(!p.status && rq.n >= 1 && rq.max_tokens >= 0, "out of range");
+    } else {
+        check(p.status >= 400 && p.status < 500 && *p.text, "refused without a reason");
+        check(utf8_valid(p.text, strlen(p.text)) || strlen(p.text) >= sizeof p.text - 4,
+              "a sentence that is no text");
+    }
+    request_free(&rq);
+}

@@ -1,0 +1,175 @@
+/* http_client.c - see http_client.h. */
+#include "tests/http_client.h"
+#include "tests/test.h"
+#include "base/clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { ARGS_MAX = 48, PATIENCE_MS = 60000 };
+
+static const char *program(void)
+{
+    static char path[1024];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path / 2);
+    CHECK(n > 0);
+    path[n] = 0;
+    strcpy(strrchr(path, '/') + 1, "carat");
+    return path;
+}
+
+void served_start(served *s, const char *const *args)
+{
+    const char *argv[ARGS_MAX] = {"carat", "serve", "-p", "0"}, *log = test_temp("server.log");
+    int n = 4, out[2];
+    str line = {0};
+    while (args && *args && n < ARGS_MAX - 1)
+        argv[n++] = *args++;
+    CHECK(!pipe2(out, O_CLOEXEC));
+    fflush(stdout);
+    s->pid = fork();
+    CHECK(s->pid >= 0);
+    if (!s->pid) {
+        dup2(out[1], 1);
+        dup2(open(log, O_WRONLY | O_CREAT | O_APPEND, 0600), 2);
+        signal(SIGPIPE, SIG_DFL);
+        alarm(120); /* a server whose test died ends too */
+        execv(program(), (char *const *)argv);
+        _exit(126);
+    }
+    close(out[1]);
+    s->out = out[0];
+    signal(SIGPIPE, SIG_IGN);
+    CHECK_MSG(http_read_until(s->out, &line, "\n"), "the server did not come up: see %s", log);
+    CHECK_MSG(sscanf(line.at, "http://127.0.0.1:%d", &s->port) == 1, "%s", line.at);
+    str_free(&line);
+}
+
+int served_stop(served *s, int sig)
+{
+    int how = 0;
+    kill(s->pid, sig);
+    while (waitpid(s->pid, &how, 0) < 0 && errno == EINTR)
+        ;
+    close(s->out);
+    return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
+}
+
+static int dial(const served *s)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)s->port)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(fd >= 0 && !connect(fd, (struct sockaddr *)&to, sizeof to));
+    return fd;
+}
+
+static void send_all(int fd, const char *s, size_t n)
+{
+    while (n) {
+        ssize_t k = send(fd, s, n, MSG_NOSIGNAL);
+        if (k <= 0)
+            return; /* refused before all was sent: the answer says why */
+        s += k;
+        n -= (size_t)k;
+    }
+}
+
+static bool read_some(int fd, str *to)
+{
+    char buf[65536];
+    struct pollfd p = {fd, POLLIN, 0};
+    CHECK_MSG(poll(&p, 1, PATIENCE_MS) > 0, "nothing comes; so far: %s", str_text(to));
+    ssize_t n = read(fd, buf, sizeof buf);
+    if (n > 0)
+        str_put(to, buf, (size_t)n);
+    return n > 0;
+}
+
+bool http_read_until(int fd, str *seen, const char *text)
+{
+    while (!seen->n || !memmem(seen->at, seen->n, text, strlen(text)))
+        if (!read_some(fd, seen))
+            return false;
+    return true;
+}
+
+static void put_request(str *o, const char *method, const char *path, const char *headers,
+                        const char *body)
+{
+    str_printf(o, "%s %s HTTP/1.1\r\nConnection: close\r\n", method, path);
+    if (!headers || !strstr(headers, "Host:"))
+        str_puts(o, "Host: localhost\r\n");
+    str_puts(o, headers ? headers : "");
+    if (body)
+        str_printf(o, "Content-Type: application/json\r\nContent-Length: %zu\r\n", strlen(body));
+    str_puts(o, "\r\n");
+    str_puts(o, body ? body : "");
+}
+
+static void join_chunks(str *body)
+{
+    str all = {0};
+    for (size_t at = 0; at < body->n;) {
+        char *end;
+        size_t n = strtoul(body->at + at, &end, 16);
+        size_t from = (size_t)(end - body->at) + 2;
+        if (!n || from + n > body->n)
+            break;
+        str_put(&all, body->at + from, n);
+        at = from + n + 2;
+    }
+    str_free(body);
+    *body = all;
+}
+
+void http_call(response *r, const served *s, const char *method, const char *path,
+               const char *headers, const char *body)
+{
+    str o = {0};
+    int fd = dial(s);
+    *r = (response){0};
+    put_request(&o, method, path, headers, body);
+    send_all(fd, o.at, o.n);
+    str_free(&o);
+    while (read_some(fd, &r->body))
+        ;
+    close(fd);
+    char *split = r->body.n ? memmem(r->body.at, r->body.n, "\r\n\r\n", 4) : NULL;
+    CHECK_MSG(split, "%s %s: no answer", method, path);
+    str_put(&r->head, r->body.at, (size_t)(split - r->body.at) + 2);
+    str_drop(&r->body, (size_t)(split - r->body.at) + 4);
+    CHECK_EQ(sscanf(r->head.at, "HTTP/1.1 %d", &r->status), 1);
+    if (strcasestr(r->head.at, "transfer-encoding: chunked"))
+        join_chunks(&r->body);
+    str_puts(&r->body, ""); /* NUL-terminated, even when empty */
+}
+
+void http_post(response *r, const served *s, const char *path, const char *body)
+{
+    http_call(r, s, "POST", path, NULL, body);
+}
+
+void response_free(response *r)
+{
+    str_free(&r->head);
+    str_free(&r->body);
+    *r = (response){0};
+}
+
+int http_begin(const served *s, const char *path, const char *body)
+{
+    str o = {0};
+    int fd = dial(s);
+    put_request(&o, "POST", path, NULL, body);
+    send_all(fd, o.at, o.n);
+    str_free(&o);
+    return fd;
+}

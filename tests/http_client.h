@@ -1,0 +1,35 @@
+/* http_client.h - a server of one's own and a small HTTP client over plain sockets, for tests. */
+#ifndef TESTS_HTTP_CLIENT_H
+#define TESTS_HTTP_CLIENT_H
+
+#include "base/str.h"
+
+#include <stdbool.h>
+
+typedef struct served {
+    int pid, port;
+    int out; /* its stdout */
+} served;
+
+/* `carat serve -p 0` with more arguments (ending with NULL), ready. Its stderr goes to
+ * test_temp("server.log"). */
+void served_start(served *s, const char *const *args);
+int served_stop(served *s, int signal); /* sends it, waits; the exit status, 128 + signal if so */
+
+typedef struct response {
+    int status;
+    str head, body; /* body: chunks joined */
+} response;
+
+/* headers: whole lines that end with \r\n, or NULL; body NULL: none. One connection per call. */
+void http_call(response *r, const served *s, const char *method, const char *path,
+               const char *headers, const char *body);
+void http_post(response *r, const served *s, const char *path, const char *body);
+void response_free(response *r);
+
+/* A request whose answer is read at will: a file descriptor. */
+int http_begin(const served *s, const char *path, const char *body);
+/* Reads until the text was seen. False: the connection ended before. */
+bool http_read_until(int fd, str *seen, const char *text);
+
+#endif

@@ -1,0 +1,459 @@
+/* server_test.c - `carat serve` from outside, over sockets: answers, streams, refusals, the queue,
+ * clients that leave, and how it ends. The toy model talks nonsense, the bundled one sense. */
+#include "tests/http_client.h"
+#include "tests/test.h"
+#include "tests/toy_model.h"
+#include "base/clock.h"
+#include "text/jtree.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define ASK "\"messages\":[{\"role\":\"user\",\"content\":\"Say something.\"}]"
+
+/* A toy model, whose greedy answers go on until they are cut. */
+static void start_toy(served *s, const char *const *more)
+{
+    const char *args[24] = {"-m", toy_model_write(NULL), "--ctx", "512", "-t", "1"};
+    int n = 6;
+    while (more && *more)
+        args[n++] = *more++;
+    served_start(s, args);
+}
+
+static void stop(served *s)
+{
+    CHECK_EQ(served_stop(s, SIGTERM), 0);
+}
+
+/* The member at a path like "choices.0.message.content"; NULL if there is none. */
+static const jtree *at(const jtree *v, const char *path)
+{
+    while (v && *path) {
+        char key[64];
+        size_t n = strcspn(path, ".");
+        CHECK(n < sizeof key);
+        memcpy(key, path, n);
+        key[n] = 0;
+        if (v->kind == JTREE_ARRAY) {
+            int i = atoi(key);
+            for (v = v->first; v && i--;)
+                v = v->next;
+        } else {
+            v = jtree_get(v, key);
+        }
+        path += n + (path[n] == '.');
+    }
+    return v;
+}
+
+static const jtree *parsed(arena *mem, const char *s, size_t n)
+{
+    const jtree *v = NULL;
+    err e = {0};
+    CHECK_MSG(!jtree_parse(s, n, "the answer", 64, mem, &v, &e), "%s: %.*s", e.text, (int)n, s);
+    return v;
+}
+
+static const char *text_at(arena *mem, const response *r, const char *path)
+{
+    const jtree *v = at(parsed(mem, str_text(&r->body), r->body.n), path);
+    CHECK_MSG(v && v->s, "no %s in %s", path, str_text(&r->body));
+    return v->s;
+}
+
+/* All that a stream said under a path, joined. */
+static void joined(const response *r, const char *path, str *out)
+{
+    const char *from = str_text(&r->body);
+    for (const char *line; (line = strstr(from, "data: ")); from = line + 6) {
+        const char *end = strstr(line, "\n\n");
+        arena mem = {0};
+        CHECK_MSG(end, "an event without an end: %s", line);
+        if (strncmp(line, "data: [DONE]", 12)) {
+            const jtree *v = at(parsed(&mem, line + 6, (size_t)(end - line - 6)), path);
+            if (jtree_is(v, JTREE_STRING))
+                str_put(out, v->s, v->n);
+        }
+        arena_free(&mem);
+    }
+    str_puts(out, "");
+}
+
+TEST(server_streams_say_what_whole_answers_say)
+{
+    static const struct {
+        const char *path, *ask, *whole, *delta;
+    } apis[] = {{"/v1/chat/completions", ASK ",\"max_tokens\":24", "choices.0.message.content",
+                 "choices.0.delta.content"},
+                {"/v1/completions", "\"prompt\":\"Once\",\"max_tokens\":24", "choices.0.text",
+                 "choices.0.text"},
+                {"/v1/responses", "\"input\":\"Say something.\",\"max_output_tokens\":24",
+                 "output.0.content.0.text", "delta"},
+                {"/v1/messages", ASK ",\"max_tokens\":24", "content.0.text", "delta.text"}};
+    served s;
+    start_toy(&s, NULL);
+    for (size_t i = 0; i < sizeof apis / sizeof *apis; i++) {
+        char body[512];
+        response whole, stream;
+        arena mem = {0};
+        str said = {0};
+        snprintf(body, sizeof body, "{%s,\"temperature\":0}", apis[i].ask);
+        http_post(&whole, &s, apis[i].path, body);
+        CHECK_MSG(whole.status == 200, "%s", str_text(&whole.body));
+        snprintf(body, sizeof body, "{%s,\"temperature\":0,\"stream\":true}", apis[i].ask);
+        http_post(&stream, &s, apis[i].path, body);
+        CHECK_EQ(stream.status, 200);
+        CHECK(strstr(stream.head.at, "text/event-stream"));
+        joined(&stream, apis[i].delta, &said);
+        CHECK_STR(said.at, text_at(&mem, &whole, apis[i].whole));
+        CHECK_MSG(said.n, "%s: an empty answer", apis[i].path);
+        str_free(&said);
+        arena_free(&mem);
+        response_free(&whole);
+        response_free(&stream);
+    }
+    stop(&s);
+}
+
+TEST(server_counts_tokens_and_reuse)
+{
+    static const char body[] = "{" ASK ",\"max_tokens\":5,\"temperature\":0}";
+    served s;
+    response r;
+    arena mem = {0};
+    start_toy(&s, NULL);
+    http_post(&r, &s, "/v1/messages/count_tokens", "{" ASK "}");
+    CHECK_EQ(r.status, 200);
+    int n = atoi(text_at(&mem, &r, "input_tokens"));
+    CHECK(n > 5);
+    for (int round = 0; round < 2; round++) {
+        response_free(&r);
+        http_post(&r, &s, "/v1/chat/completions", body);
+        CHECK_EQ(atoi(text_at(&mem, &r, "usage.prompt_tokens")), n);
+        CHECK_EQ(atoi(text_at(&mem, &r, "usage.completion_tokens")), 5);
+        int cached = atoi(text_at(&mem, &r, "usage.prompt_tokens_details.cached_tokens"));
+        CHECK_EQ(cached, round ? n - 1 : 0);
+        CHECK_STR(text_at(&mem, &r, "choices.0.finish_reason"), "length");
+    }
+    arena_free(&mem);
+    response_free(&r);
+    stop(&s);
+}
+
+TEST(server_refuses_with_the_apis_own_words)
+{
+    static const struct {
+        const char *method, *path, *body;
+        int status;
+        const char *says;
+    } wrong[] = {
+        {"POST", "/v1/chat/completions", "{", 400, "\"type\":\"invalid_request_error\""},
+        {"POST", "/v1/chat/completions", "{}", 400, "\"param\":\"messages\""},
+        {"POST", "/v1/messages", "{}", 400, "\"type\":\"error\""},
+        {"POST", "/v1/embeddings", "{\"input\":\"x\"}", 400, "embeddings"},
+        {"GET", "/v1/chat/completions", NULL, 405, "POST"},
+        {"POST", "/health", "{}", 405, "GET"},
+        {"GET", "/nothing", NULL, 404, "not_found_error"},
+        {"POST", "/v1/messages/x", "{}", 404, "\"type\":\"error\""},
+        {"POST", "/tokenize", "{}", 400, "content"},
+        {"POST", "/detokenize", "{\"tokens\":[-1]}", 400, "token id"},
+        {"POST", "/v1/chat/completions", "{\"messages\":[{\"role\":\"robot\",\"content\":\"x\"}]}",
+         400, "\"param\":\"messages[0]\""},
+        {"POST", "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":7}]}", 400,
+         "\"param\":\"messages[0].content\""},
+    };
+    served s;
+    response r;
+    start_toy(&s, NULL);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        http_call(&r, &s, wrong[i].method, wrong[i].path, NULL, wrong[i].body);
+        CHECK_MSG(r.status == wrong[i].status, "%s %s: %d, %s", wrong[i].method, wrong[i].path,
+                  r.status, str_text(&r.body));
+        CHECK_MSG(strstr(r.body.at, wrong[i].says), "%s: %s", wrong[i].path, r.body.at);
+        response_free(&r);
+    }
+    str deep = {0}; /* nested beyond all reason */
+    str_puts(&deep, "{\"messages\":");
+    for (int i = 0; i < 100000; i++)
+        str_putc(&deep, '[');
+    http_post(&r, &s, "/v1/chat/completions", deep.at);
+    CHECK_EQ(r.status, 400);
+    str_free(&deep);
+    response_free(&r);
+    stop(&s);
+}
+
+TEST(server_names_both_numbers_of_a_full_context)
+{
+    served s;
+    response r;
+    str body = {0};
+    start_toy(&s, NULL);
+    str_puts(&body, "{\"messages\":[{\"role\":\"user\",\"content\":\"");
+    for (int i = 0; i < 600; i++)
+        str_puts(&body, "word ");
+    str_puts(&body, "\"}]}");
+    http_post(&r, &s, "/v1/chat/completions", body.at);
+    CHECK_EQ(r.status, 400);
+    CHECK(strstr(r.body.at, "context_length_exceeded") && strstr(r.body.at, "\"n_ctx\":512"));
+    response_free(&r);
+    http_post(&r, &s, "/v1/messages", body.at);
+    CHECK_EQ(r.status, 400);
+    CHECK_MSG(strstr(r.body.at, "prompt is too long: ") && strstr(r.body.at, " > 511 maximum"),
+              "%s", r.body.at);
+    response_free(&r);
+    str_free(&body);
+    stop(&s);
+}
+
+TEST(server_lets_in_who_has_a_key)
+{
+    served s;
+    response r;
+    start_toy(&s, ARGS("--api-key", "secret"));
+    http_call(&r, &s, "GET", "/v1/models", NULL, NULL);
+    CHECK_EQ(r.status, 401);
+    response_free(&r);
+    http_call(&r, &s, "GET", "/v1/models", "Authorization: Bearer secre\r\n", NULL);
+    CHECK_EQ(r.status, 401);
+    response_free(&r);
+    http_call(&r, &s, "GET", "/v1/models", "Authorization: Bearer secret\r\n", NULL);
+    CHECK_EQ(r.status, 200);
+    response_free(&r);
+    http_call(&r, &s, "GET", "/v1/models", "x-api-key: secret\r\n", NULL);
+    CHECK_EQ(r.status, 200);
+    response_free(&r);
+    http_call(&r, &s, "GET", "/health", NULL, NULL);
+    CHECK_EQ(r.status, 200);
+    response_free(&r);
+    stop(&s);
+}
+
+TEST(server_keeps_other_pages_out)
+{
+    static const struct {
+        const char *headers;
+        int status;
+    } calls[] = {{"Host: localhost:1\r\n", 200},
+                 {"Host: [::1]:80\r\n", 200},
+                 {"Host: evil.example\r\n", 403},
+                 {"Host: 127.0.0.1.evil.example\r\n", 403},
+                 {"Host: localhost\r\nOrigin: http://localhost\r\n", 200},
+                 {"Host: localhost\r\nOrigin: http://evil.example\r\n", 403},
+                 {"Host: localhost\r\nOrigin: null\r\n", 403},
+                 {"Host: localhost\r\nOrigin: https://good.example\r\n", 200}};
+    served s;
+    response r;
+    start_toy(&s, ARGS("--cors", "https://good.example"));
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        http_call(&r, &s, "GET", "/v1/models", calls[i].headers, NULL);
+        CHECK_MSG(r.status == calls[i].status, "%s: %d", calls[i].headers, r.status);
+        response_free(&r);
+    }
+    http_call(&r, &s, "OPTIONS", "/v1/models",
+              "Host: localhost\r\nOrigin: https://good.example\r\n", NULL);
+    CHECK_EQ(r.status, 204);
+    CHECK(strstr(r.head.at, "Access-Control-Allow-Origin: https://good.example"));
+    response_free(&r);
+    stop(&s);
+}
+
+TEST(server_limits_bodies)
+{
+    served s;
+    response r;
+    str body = {0};
+    start_toy(&s, ARGS("--max-body", "2000"));
+    for (int i = 0; i < 3000; i++)
+        str_putc(&body, 'x');
+    http_post(&r, &s, "/v1/messages", body.at);
+    CHECK_EQ(r.status, 413);
+    CHECK(strstr(r.body.at, "request_too_large"));
+    response_free(&r);
+    str chunked = {0}; /* no length: noticed while it comes */
+    str_printf(&chunked, "Transfer-Encoding: chunked\r\n\r\nBB8\r\n%s\r\n0\r\n", body.at);
+    http_call(&r, &s, "POST", "/v1/messages", chunked.at, NULL);
+    CHECK_EQ(r.status, 413);
+    response_free(&r);
+    str_free(&chunked);
+    str_free(&body);
+    stop(&s);
+}
+
+/* ---- Several at once ---- */
+
+typedef struct asker {
+    const served *s;
+    const char *body;
+    response r;
+} asker;
+
+static void *ask(void *arg)
+{
+    asker *a = arg;
+    http_post(&a->r, a->s, "/v1/chat/completions", a->body);
+    return NULL;
+}
+
+TEST(server_answers_many_as_it_answers_one)
+{
+    enum { N = 12 };
+    static char bodies[N][256];
+    asker a[N];
+    pthread_t t[N];
+    arena mem = {0};
+    served s;
+    start_toy(&s, ARGS("--parallel", "4"));
+    for (int i = 0; i < N; i++) {
+        snprintf(bodies[i], sizeof bodies[i],
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"Number %d.\"}],\"max_tokens\":20,"
+                 "\"temperature\":%s,\"seed\":%d}",
+                 i, i % 2 ? "0" : "1.5", i);
+        a[i] = (asker){.s = &s, .body = bodies[i]};
+        CHECK(!pthread_create(&t[i], NULL, ask, &a[i]));
+    }
+    for (int i = 0; i < N; i++) {
+        response alone;
+        pthread_join(t[i], NULL);
+        CHECK_MSG(a[i].r.status == 200, "%s", str_text(&a[i].r.body));
+        http_post(&alone, &s, "/v1/chat/completions", bodies[i]);
+        CHECK_STR(text_at(&mem, &a[i].r, "choices.0.message.content"),
+                  text_at(&mem, &alone, "choices.0.message.content"));
+        response_free(&alone);
+        response_free(&a[i].r);
+    }
+    arena_free(&mem);
+    stop(&s);
+}
+
+/* A stream that goes on for as long as the context lasts. */
+static int begin_long(const served *s)
+{
+    str seen = {0};
+    int fd = http_begin(s, "/v1/chat/completions",
+                        "{" ASK ",\"stream\":true,\"ignore_eos\":true,\"temperature\":0}");
+    CHECK(http_read_until(fd, &seen, "\"content\":"));
+    str_free(&seen);
+    return fd;
+}
+
+static int busy_slots(const served *s)
+{
+    response r;
+    int busy;
+    http_call(&r, s, "GET", "/metrics", NULL, NULL);
+    const char *line = strstr(r.body.at, "\ncarat_slots_busy ");
+    CHECK(line && sscanf(line, "\ncarat_slots_busy %d", &busy) == 1);
+    response_free(&r);
+    return busy;
+}
+
+/* Within a few seconds; numbers are as of the last pass. */
+static void wait_for_busy(const served *s, int n)
+{
+    double start = clock_ms();
+    while (busy_slots(s) != n && clock_ms() - start < 5000)
+        usleep(10000);
+    CHECK_EQ(busy_slots(s), n);
+}
+
+TEST(server_stops_for_clients_that_leave)
+{
+    const char *args[] = {
+        "-m", toy_model_write(&(toy_model_file){.n_ctx_train = 65536}), "--ctx", "60000", "-t", "1",
+        NULL};
+    served s;
+    served_start(&s, args);
+    int fd = begin_long(&s);
+    wait_for_busy(&s, 1);
+    close(fd);
+    wait_for_busy(&s, 0);
+    stop(&s);
+}
+
+TEST(server_queue_is_full_at_some_point)
+{
+    const char *args[] = {"-m",         toy_model_write(&(toy_model_file){.n_ctx_train = 65536}),
+                          "--ctx",      "60000",
+                          "-t",         "1",
+                          "--parallel", "1",
+                          "--queue",    "1",
+                          NULL};
+    served s;
+    response r;
+    served_start(&s, args);
+    int first = begin_long(&s);
+    int second =
+        http_begin(&s, "/v1/chat/completions", "{" ASK ",\"max_tokens\":2,\"stream\":true}");
+    str seen = {0};
+    CHECK(http_read_until(second, &seen, "\r\n\r\n")); /* accepted, and waiting */
+    http_post(&r, &s, "/v1/chat/completions", "{" ASK "}");
+    CHECK_MSG(r.status == 429, "%d %s", r.status, r.body.at);
+    CHECK(strstr(r.head.at, "Retry-After: ") && strstr(r.body.at, "rate_limit_error"));
+    response_free(&r);
+    close(first);
+    CHECK_MSG(http_read_until(second, &seen, "[DONE]"), "%s", seen.at); /* its turn comes */
+    str_free(&seen);
+    close(second);
+    stop(&s);
+}
+
+TEST(server_drains_on_the_first_signal_and_ends_on_the_second)
+{
+    served s;
+    str seen = {0};
+    start_toy(&s, NULL);
+    int fd = begin_long(&s);
+    kill(s.pid, SIGTERM);
+    CHECK_MSG(http_read_until(fd, &seen, "[DONE]"), "%s", str_text(&seen));
+    close(fd);
+    CHECK_EQ(served_stop(&s, 0), 0);
+    const char *args[] = {
+        "-m", toy_model_write(&(toy_model_file){.n_ctx_train = 65536}), "--ctx", "60000", "-t", "1",
+        NULL};
+    served_start(&s, args);
+    fd = begin_long(&s);
+    kill(s.pid, SIGTERM);
+    usleep(200000);
+    CHECK_EQ(served_stop(&s, SIGTERM), 128 + SIGTERM);
+    close(fd);
+    str_free(&seen);
+}
+
+TEST(server_knows_itself)
+{
+    static const char *const paths[] = {"/health",    "/health/live",   "/health/ready",
+                                        "/v1/models", "/v1/models/any", "/props",
+                                        "/slots",     "/openapi.json"};
+    served s;
+    response r;
+    arena mem = {0};
+    start_toy(&s, ARGS("--alias", "toy"));
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        http_call(&r, &s, "GET", paths[i], NULL, NULL);
+        CHECK_MSG(r.status == 200, "%s: %d", paths[i], r.status);
+        parsed(&mem, r.body.at, r.body.n);
+        response_free(&r);
+    }
+    http_call(&r, &s, "GET", "/v1/models?client_version=1", NULL, NULL);
+    CHECK_STR(text_at(&mem, &r, "data.0.id"), "toy");
+    response_free(&r);
+    http_post(&r, &s, "/tokenize", "{\"content\":\"a b\"}");
+    CHECK_EQ(r.status, 200);
+    str again = {0};
+    str_puts(&again, r.body.at);
+    response_free(&r);
+    http_post(&r, &s, "/detokenize", again.at);
+    CHECK_STR(text_at(&mem, &r, "content"), "a b");
+    response_free(&r);
+    http_post(&r, &s, "/apply-template", "{" ASK "}");
+    CHECK(strstr(text_at(&mem, &r, "prompt"), "<|turn>user\nSay something.<turn|>"));
+    response_free(&r);
+    str_free(&again);
+    arena_free(&mem);
+    stop(&s);
+}
