@@ -84,7 +84,11 @@ FUZZ(grammar)
     status st;
     if (len > 4096)
         return;
-    st = grammar_from_gbnf_after(&g, s, len, (grammar_thought)(kind / 3 % 3), &e);
+    grammar_thought thought = (grammar_thought)(kind / 3 % 3);
+    grammar_tools tools = {.tools = s, .n_tools = len, .thought = thought, .strict_all = kind & 64};
+    st = kind % 3 == 0   ? grammar_from_gbnf_after(&g, s, len, thought, &e)
+         : kind % 3 == 1 ? grammar_from_schema(&g, s, len, thought, &e)
+                         : grammar_from_tools(&g, &tools, &e);
     check(!st == !!g && (!st || *e.text), "refused without a sentence");
     if (g && cut)
         follow(g, (const uint8_t *)cut + 1, n - len - 1);

@@ -49,6 +49,7 @@ struct gx {
 typedef struct gx_rule {
     const char *name; /* for messages */
     gx *body;         /* NULL: used but not defined yet */
+    bool apart;       /* never copied into its users: there are many */
 } gx_rule;
 
 typedef struct gx_list {

@@ -224,7 +224,7 @@ static void learn_component(tarjan *t, const int32_t *rule, int32_t n)
         gx *body = r->b->rule[rule[i]].body;
         f->tail = uses_itself && n == 1 && only_last(r, body, rule[0], true);
         f->size = clip((int64_t)gx_size(r, body) + 1);
-        f->copied = (!uses_itself || f->tail) && f->size <= COPY_MAX;
+        f->copied = (!uses_itself || f->tail) && f->size <= COPY_MAX && !r->b->rule[rule[i]].apart;
     }
 }
 

@@ -1,0 +1,108 @@
+/* grammar_tools.c - answers of Gemma 4 that may, or must, call the tools of a request.
+ *
+ *     answer = [ thought ] [ text ] { <|tool_call> call:NAME{key:value,...} <tool_call|> }
+ *
+ * The markers are tokens; names and keys are plain text; the arguments are what the parser of
+ * answers (call_gemma.c) reads without repair. After a call the model hands over by ending its
+ * turn, which is allowed wherever the answer is complete.
+ */
+#include "text/json_schema_int.h"
+#include "text/chat.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_CALLS = 128 }; /* in one answer: an end to a model that only ever calls */
+
+/* What chat markers would mean to whoever reads the answer as text. */
+static const char *const marks[] = {"<|channel>",   "<channel|>",       "<|tool_call>",
+                                    "<tool_call|>", "<|tool_response>", "<tool_response|>",
+                                    "<|turn>",      "<turn|>"};
+
+typedef struct tool {
+    const char *name;
+    const jtree *parameters; /* NULL: none */
+    bool strict;
+} tool;
+
+static bool read_tool(gx_builder *b, const jtree *x, int i, tool *t)
+{
+    const jtree *f = jtree_get(x, "function"), *name = jtree_get(f, "name");
+    if (!jtree_is(f, JTREE_OBJECT) || !jtree_is(name, JTREE_STRING) || !name->n)
+        return gx_fail(b, E_FORMAT, "tools[%d].function.name must be a string", i);
+    if (strlen(name->s) != name->n || name->s[strcspn(name->s, "{}<>:,\"\n\r\t ")] || name->n > 200)
+        return gx_fail(b, E_UNSUPPORTED,
+                       "tools[%d].function.name \"%.60s\" cannot be written in this model's calls",
+                       i, name->s);
+    *t = (tool){.name = name->s,
+                .parameters = jtree_get(f, "parameters"),
+                .strict = jtree_is(jtree_get(f, "strict"), JTREE_TRUE)};
+    return true;
+}
+
+/* anything: the tables of rules that tools share, for arguments that follow no schema. */
+static gx *call_of(gx_builder *b, schema *anything, const tool *t, bool strict, int i)
+{
+    char where[96];
+    gx *arguments;
+    if (strict && !t->parameters) {
+        arguments = gx_text(b, "{}");
+    } else if (strict) {
+        schema s = *anything;
+        s.root = t->parameters;
+        s.todo = NULL;
+        s.n_todo = s.cap_todo = s.n_done = 0;
+        snprintf(where, sizeof where, "tools[%d].function.parameters", i);
+        arguments = schema_object_of(&s, s.root, where);
+        schema_finish(&s);
+        anything->any_value = s.any_value;
+        anything->any_object = s.any_object;
+        anything->any_string = s.any_string;
+        anything->number = s.number;
+    } else {
+        arguments = value_any_object(anything);
+    }
+    return gx_seq3(b, gx_text(b, "call:"), gx_text(b, t->name), arguments);
+}
+
+static gx *answer(gx_builder *b, arena *mem, const grammar_tools *o, const jtree *tools)
+{
+    gx_list calls = {0};
+    schema anything;
+    int i = 0;
+    schema_init(&anything, b, mem, NULL, true);
+    if (!jtree_is(tools, JTREE_ARRAY))
+        gx_fail(b, E_FORMAT, "tools must be an array");
+    for (const jtree *x = b->st ? NULL : tools->first; x && !b->st; x = x->next, i++) {
+        tool t = {0};
+        if (read_tool(b, x, i, &t) && (!o->only || !strcmp(o->only, t.name)))
+            gx_add(b, &calls, call_of(b, &anything, &t, t.strict || o->strict_all, i));
+    }
+    if (!calls.n && o->only)
+        gx_fail(b, E_FORMAT, "tool_choice names %.80s, which tools does not declare", o->only);
+    else if (!calls.n)
+        gx_fail(b, E_FORMAT, "tools is empty");
+    gx *call =
+        gx_seq3(b, gx_special(b, "<|tool_call>"), gx_alt(b, &calls), gx_special(b, "<tool_call|>"));
+    gx *all = gx_repeat(b, call, o->calls == CALLS_MUST, o->one ? 1 : MAX_CALLS);
+    if (o->calls == CALLS_MUST)
+        return all;
+    return gx_seq2(b, gx_without(b, marks, sizeof marks / sizeof *marks), all);
+}
+
+status grammar_from_tools(grammar **g, const grammar_tools *o, err *e)
+{
+    gx_builder b = {.e = e};
+    arena mem = {0};
+    const jtree *tools = NULL;
+    *g = NULL;
+    if (o->n_tools > CHAT_MAX_JSON_BYTES / 16)
+        return err_set(e, E_LIMIT, "tools has %zu bytes; the most is %d", o->n_tools,
+                       CHAT_MAX_JSON_BYTES / 16);
+    status st = jtree_parse(o->tools, o->n_tools, "tools", SCHEMA_MAX_DEPTH, &mem, &tools, e);
+    if (!st)
+        st = grammar_build(g, &b, gx_after_thought(&b, o->thought, answer(&b, &mem, o, tools)));
+    gx_free(&b);
+    arena_free(&mem);
+    return st;
+}

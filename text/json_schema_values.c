@@ -1,0 +1,775 @@
+/* json_schema_values.c - values of each type as they are written, in JSON or in a Gemma call.
+ *
+ * Numbers have at most 18 digits before the point and 17 behind it, and exponents two, so that
+ * every number that can be written is one that programs can read.
+ */
+#include "text/json_schema_int.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static gx *text(schema *s, const char *t)
+{
+    return gx_text(s->b, t);
+}
+
+static gx *digit(schema *s, char lo, char hi)
+{
+    return gx_set(s->b, &(gx_range){(unsigned char)lo, (unsigned char)hi}, 1, false);
+}
+
+static gx *digits(schema *s, int32_t min, int32_t max)
+{
+    return gx_repeat(s->b, digit(s, '0', '9'), min, max);
+}
+
+/* A rule made once per schema; *made tells whether it is new and wants a body. */
+static int32_t shared_rule(schema *s, int32_t *rule, const char *name, bool *made)
+{
+    *made = *rule < 0;
+    if (*made) {
+        *rule = gx_new_rule(s->b, name);
+        if (!s->b->st)
+            s->b->rule[*rule].apart = true;
+    }
+    return *rule;
+}
+
+static gx *set_body(schema *s, int32_t rule, gx *body)
+{
+    if (!s->b->st)
+        s->b->rule[rule].body = body;
+    return gx_ref(s->b, rule);
+}
+
+/* After an opening bracket, a comma, a colon: nothing, a space, or a new line and its indent. A
+ * limit, because a model that is sure of nothing writes spaces for ever. */
+gx *value_white(schema *s)
+{
+    bool made;
+    if (s->gemma)
+        return text(s, "");
+    int32_t rule = shared_rule(s, &s->white, "(white space)", &made);
+    if (!made)
+        return gx_ref(s->b, rule);
+    static const gx_range blank[] = {{' ', ' '}, {'\t', '\t'}};
+    gx *indent = gx_repeat(s->b, gx_set(s->b, blank, 2, false), 0, 24);
+    gx *line = gx_seq2(s->b, text(s, "\n"), indent);
+    return set_body(s, rule, gx_maybe(s->b, gx_alt2(s->b, text(s, " "), line)));
+}
+
+/* ---- Strings ---- */
+
+/* What would end the string or the call, for whoever reads the answer as text. */
+static const char *const call_marks[] = {GEMMA_QUOTE, "<tool_call|>", "<|tool_call>"};
+
+static gx *quoted(schema *s, gx *inside)
+{
+    if (s->gemma)
+        return gx_seq3(s->b, gx_special(s->b, GEMMA_QUOTE), inside, gx_special(s->b, GEMMA_QUOTE));
+    return gx_seq3(s->b, text(s, "\""), inside, text(s, "\""));
+}
+
+static gx *any_string(schema *s)
+{
+    bool made;
+    int32_t rule = shared_rule(s, &s->any_string, "(a string)", &made);
+    if (!made)
+        return gx_ref(s->b, rule);
+    gx *inside =
+        s->gemma ? gx_without(s->b, call_marks, 3) : gx_repeat(s->b, json_char(s->b, false), 0, -1);
+    return set_body(s, rule, quoted(s, inside));
+}
+
+/* A character of a string whose length counts. In calls, <, which begins the marks above, is left
+ * out there. */
+static gx *counted_char(schema *s)
+{
+    static const gx_range less = {'<', '<'};
+    return s->gemma ? gx_set(s->b, &less, 1, true) : json_char(s->b, false);
+}
+
+/* Days of a month; the 29th of February is left out, since most years have none. */
+#define DATE                                                                                       \
+    "[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|"       \
+    "02-(0[1-9]|1[0-9]|2[0-8]))"
+#define TIME                                                                                       \
+    "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9]" \
+    ")"
+#define BYTE "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+
+static const char *format_pattern(const char *name)
+{
+    static const char *const row[][2] = {
+        {"date", "^" DATE "$"},
+        {"time", "^" TIME "$"},
+        {"date-time", "^" DATE "T" TIME "$"},
+        {"uuid", "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"},
+        {"ipv4", "^" BYTE "(\\." BYTE "){3}$"},
+        {"email", "^[A-Za-z0-9_+-]{1,30}(\\.[A-Za-z0-9_+-]{1,30}){0,1}"
+                  "@([A-Za-z0-9]{1,30}(-[A-Za-z0-9]{1,30}){0,1}\\.){1,3}[A-Za-z]{2,20}$"}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        if (!strcmp(name, row[i][0]))
+            return row[i][1];
+    return NULL;
+}
+
+gx *value_string(schema *s, const view *v)
+{
+    int64_t min = 0, max = -1;
+    const jtree *pattern = view_get(s, v, "pattern"), *format = view_get(s, v, "format");
+    bool has_min = view_bound(s, v, "minLength", true, &min);
+    bool has_max = view_bound(s, v, "maxLength", false, &max);
+    const char *known = jtree_is(format, JTREE_STRING) ? format_pattern(format->s) : NULL;
+    if (pattern && pattern->kind != JTREE_STRING)
+        schema_refuse(s, E_FORMAT, v->where, "pattern must be a string");
+    if ((pattern || known) && (has_min || has_max) && min + (max >= 0) > 0)
+        schema_refuse(s, E_UNSUPPORTED, v->where, "%s together with %s is not supported",
+                      pattern ? "pattern" : "format", has_max ? "maxLength" : "minLength");
+    if (pattern && known)
+        schema_refuse(s, E_UNSUPPORTED, v->where, "pattern together with format is not supported");
+    if (s->b->st || (!pattern && !known && !min && max < 0))
+        return any_string(s);
+    if (pattern)
+        return quoted(s, regex_parse(s->b, pattern->s, pattern->n, !s->gemma, v->where));
+    if (known)
+        return quoted(s, regex_parse(s->b, known, strlen(known), !s->gemma, v->where));
+    if (max >= 0 && max < min)
+        schema_refuse(s, E_FORMAT, v->where, "maxLength is less than minLength");
+    return quoted(s, gx_repeat(s->b, counted_char(s), (int32_t)min, (int32_t)max));
+}
+
+/* ---- Numbers ---- */
+
+#define MANY INT64_C(999999999999999999) /* 18 digits: stands for no limit */
+
+/* Decimal strings of one length, lo..hi. */
+static gx *same_length(schema *s, const char *lo, const char *hi)
+{
+    size_t n = strlen(lo);
+    gx_list all = {0};
+    if (!n)
+        return text(s, "");
+    if (strspn(lo, "0") == n && strspn(hi, "9") == n)
+        return digits(s, (int32_t)n, (int32_t)n);
+    if (*lo == *hi)
+        return gx_seq2(s->b, digit(s, *lo, *lo), same_length(s, lo + 1, hi + 1));
+    char from = *lo, to = *hi;
+    if (strspn(lo + 1, "0") != n - 1)
+        gx_add(s->b, &all,
+               gx_seq2(s->b, digit(s, from, from),
+                       same_length(s, lo + 1, "999999999999999999999" + 22 - n)));
+    if (strspn(lo + 1, "0") != n - 1)
+        from++;
+    if (strspn(hi + 1, "9") != n - 1)
+        gx_add(s->b, &all,
+               gx_seq2(s->b, digit(s, to, to),
+                       same_length(s, "000000000000000000000" + 22 - n, hi + 1)));
+    if (strspn(hi + 1, "9") != n - 1)
+        to--;
+    if (from <= to)
+        gx_add(s->b, &all,
+               gx_seq2(s->b, digit(s, from, to), digits(s, (int32_t)n - 1, (int32_t)n - 1)));
+    return gx_alt(s->b, &all);
+}
+
+/* Whole numbers lo..hi, 0 <= lo, as they are written; nothing when lo > hi. */
+static gx *whole(schema *s, int64_t lo, int64_t hi)
+{
+    gx_list all = {0};
+    int64_t from = 0, to = 9; /* of the numbers of one length */
+    for (int n = 1; n <= 18; n++, from = to + 1, to = to * 10 + 9) {
+        int64_t a = lo > from ? lo : from, z = hi < to ? hi : to;
+        char x[24], y[24];
+        if (a > z)
+            continue;
+        snprintf(x, sizeof x, "%" PRId64, a);
+        snprintf(y, sizeof y, "%" PRId64, z);
+        gx_add(s->b, &all, same_length(s, x, y));
+    }
+    return gx_alt(s->b, &all);
+}
+
+/* Limits of a number; open: the limit itself is outside. No limit: -MANY, MANY. */
+typedef struct limits {
+    int64_t lo, hi;
+    bool lo_open, hi_open;
+} limits;
+
+static bool read_limit(schema *s, const view *v, const jtree *x, const char *key, int64_t *out)
+{
+    double d;
+    if (x->kind != JTREE_INTEGER && x->kind != JTREE_REAL)
+        return schema_refuse(s, E_FORMAT, v->where, "%s must be a number", key);
+    if (!schema_whole(x, &d))
+        return schema_refuse(s, E_UNSUPPORTED, v->where,
+                             "%s is supported at whole numbers only, not at %.40s", key, x->s);
+    *out = fabs(d) >= 1e18            ? (d < 0 ? -MANY : MANY)
+           : x->kind == JTREE_INTEGER ? strtoll(x->s, NULL, 10)
+                                      : (int64_t)d;
+    return true;
+}
+
+static limits read_limits(schema *s, const view *v)
+{
+    limits l = {.lo = -MANY, .hi = MANY};
+    for (int32_t i = 0; i < v->n && !s->b->st; i++)
+        for (int k = 0; k < 4; k++) {
+            static const char *const key[] = {"minimum", "exclusiveMinimum", "maximum",
+                                              "exclusiveMaximum"};
+            const jtree *x = jtree_get(v->part[i], key[k]);
+            int64_t n = 0;
+            if (!x || !read_limit(s, v, x, key[k], &n))
+                continue;
+            if (k < 2 && (n > l.lo || (n == l.lo && k == 1))) {
+                l.lo = n;
+                l.lo_open = k == 1;
+            } else if (k >= 2 && (n < l.hi || (n == l.hi && k == 3))) {
+                l.hi = n;
+                l.hi_open = k == 3;
+            }
+        }
+    return l;
+}
+
+static gx *negative(schema *s, gx *magnitude)
+{
+    return gx_seq2(s->b, text(s, "-"), magnitude);
+}
+
+static gx *nothing_left(schema *s, const view *v)
+{
+    schema_refuse(s, E_FORMAT, v->where, "no number is within the limits");
+    return text(s, "");
+}
+
+gx *value_integer(schema *s, const view *v)
+{
+    limits l = read_limits(s, v);
+    gx_list all = {0};
+    l.lo += l.lo_open;
+    l.hi -= l.hi_open;
+    if (l.lo > l.hi)
+        return nothing_left(s, v);
+    if (l.hi >= 0)
+        gx_add(s->b, &all, whole(s, l.lo > 0 ? l.lo : 0, l.hi));
+    if (l.lo < 0)
+        gx_add(s->b, &all, negative(s, whole(s, l.hi < 0 ? -l.hi : 1, -l.lo)));
+    return gx_alt(s->b, &all);
+}
+
+/* Magnitudes between the limits, 0 <= lo, with a fraction or without. */
+static gx *magnitude(schema *s, limits l)
+{
+    gx_list all = {0};
+    char number[24];
+    gx *fraction = gx_seq2(s->b, text(s, "."), digits(s, 1, 17));
+    gx *zeros = gx_seq2(s->b, text(s, "."), gx_repeat(s->b, text(s, "0"), 1, 17));
+    if (l.lo == l.hi) {
+        snprintf(number, sizeof number, "%" PRId64, l.hi);
+        if (!l.lo_open && !l.hi_open)
+            gx_add(s->b, &all, gx_seq2(s->b, text(s, number), gx_maybe(s->b, zeros)));
+        return gx_alt(s->b, &all);
+    }
+    if (l.lo_open) {
+        gx *above =
+            gx_seq3(s->b, gx_repeat(s->b, text(s, "0"), 0, 8), digit(s, '1', '9'), digits(s, 0, 8));
+        snprintf(number, sizeof number, "%" PRId64 ".", l.lo);
+        gx_add(s->b, &all, gx_seq2(s->b, text(s, number), above));
+        l.lo++;
+    }
+    if (l.lo < l.hi)
+        gx_add(s->b, &all, gx_seq2(s->b, whole(s, l.lo, l.hi - 1), gx_maybe(s->b, fraction)));
+    if (!l.hi_open) {
+        snprintf(number, sizeof number, "%" PRId64, l.hi);
+        gx_add(s->b, &all, gx_seq2(s->b, text(s, number), gx_maybe(s->b, zeros)));
+    }
+    return gx_alt(s->b, &all);
+}
+
+static gx *any_number(schema *s)
+{
+    static const gx_range e[] = {{'e', 'e'}, {'E', 'E'}}, sign[] = {{'+', '+'}, {'-', '-'}};
+    bool made;
+    int32_t rule = shared_rule(s, &s->number, "(a number)", &made);
+    if (!made)
+        return gx_ref(s->b, rule);
+    gx *fraction = gx_seq2(s->b, text(s, "."), digits(s, 1, 17));
+    gx *exponent = gx_seq3(s->b, gx_set(s->b, e, 2, false),
+                           gx_maybe(s->b, gx_set(s->b, sign, 2, false)), digits(s, 1, 2));
+    gx *magnitude_ =
+        gx_seq3(s->b, whole(s, 0, MANY), gx_maybe(s->b, fraction), gx_maybe(s->b, exponent));
+    return set_body(s, rule, gx_seq2(s->b, gx_maybe(s->b, text(s, "-")), magnitude_));
+}
+
+gx *value_number(schema *s, const view *v)
+{
+    limits l = read_limits(s, v);
+    gx_list all = {0};
+    if (l.lo == -MANY && l.hi == MANY)
+        return any_number(s);
+    if (l.lo > l.hi || (l.lo == l.hi && (l.lo_open || l.hi_open)))
+        return nothing_left(s, v);
+    if (l.hi > 0 || (l.hi == 0 && !l.hi_open)) {
+        limits up = l;
+        if (l.lo < 0) {
+            up.lo = 0;
+            up.lo_open = false;
+        }
+        gx_add(s->b, &all, magnitude(s, up));
+    }
+    if (l.lo < 0) {
+        limits down = {.lo = -l.hi, .hi = -l.lo, .lo_open = l.hi_open, .hi_open = l.lo_open};
+        if (l.hi >= 0) {
+            down.lo = 0;
+            down.lo_open = true; /* -0 and 0 are one number: written without a sign */
+        }
+        gx_add(s->b, &all, negative(s, magnitude(s, down)));
+    }
+    return gx_alt(s->b, &all);
+}
+
+/* ---- Arrays ---- */
+
+static gx *bracketed(schema *s, const char *open, gx *inside, const char *close)
+{
+    gx *white = value_white(s);
+    gx *body = gx_seq3(s->b, white, inside, white);
+    return gx_seq3(s->b, text(s, open), body, text(s, close));
+}
+
+static gx *after_comma(schema *s, gx *x)
+{
+    return gx_seq3(s->b, text(s, ","), value_white(s), x);
+}
+
+/* min to max times x, separated by commas; first: nothing stands before. max < 0: any number. */
+static gx *separated(schema *s, gx *x, int64_t min, int64_t max, bool first)
+{
+    gx *more = after_comma(s, x);
+    if (max == 0)
+        return text(s, "");
+    if (!first)
+        return gx_repeat(s->b, more, (int32_t)min, (int32_t)max);
+    gx *some = gx_seq2(
+        s->b, x,
+        gx_repeat(s->b, more, (int32_t)(min > 0 ? min - 1 : 0), (int32_t)(max < 0 ? -1 : max - 1)));
+    return min > 0 ? some : gx_maybe(s->b, some);
+}
+
+gx *value_array(schema *s, const view *v)
+{
+    int64_t min = 0, max = -1;
+    const jtree *items = view_get(s, v, "items"), *prefix = view_get(s, v, "prefixItems");
+    char where[240];
+    gx *item[64];
+    int32_t n = 0;
+    view_bound(s, v, "minItems", true, &min);
+    view_bound(s, v, "maxItems", false, &max);
+    if (max >= 0 && max < min)
+        schema_refuse(s, E_FORMAT, v->where, "maxItems is less than minItems");
+    if (jtree_is(items, JTREE_ARRAY)) {
+        schema_refuse(s, E_UNSUPPORTED, v->where,
+                      "items as an array is not supported; it is called prefixItems now");
+        return text(s, "");
+    }
+    if (prefix && prefix->kind != JTREE_ARRAY)
+        schema_refuse(s, E_FORMAT, v->where, "prefixItems must be an array of schemas");
+    for (const jtree *x = prefix && !s->b->st ? prefix->first : NULL; x && (max < 0 || n < max);
+         x = x->next) {
+        if (n == 64) {
+            schema_refuse(s, E_LIMIT, v->where, "prefixItems has more than 64 schemas");
+            break;
+        }
+        snprintf(where, sizeof where, "%.190s/prefixItems/%d", v->where, n);
+        item[n++] = schema_of(s, x, where);
+    }
+    snprintf(where, sizeof where, "%.190s/items", v->where);
+    gx *rest = jtree_is(items, JTREE_FALSE) ? NULL
+               : items                      ? schema_of(s, items, where)
+                                            : value_any(s);
+    if (!rest && min > n)
+        schema_refuse(s, E_FORMAT, v->where, "minItems is more than prefixItems has");
+    if (s->b->st)
+        return text(s, "");
+    /* From the last to the first: each item with all that may follow it. */
+    int64_t more_max = max < 0 ? -1 : max - n;
+    gx *tail = rest ? separated(s, rest, min > n ? min - n : 0, more_max, n == 0) : text(s, "");
+    while (n > 0) {
+        n--;
+        tail = gx_seq2(s->b, n ? after_comma(s, item[n]) : item[n], tail);
+        if (min <= n)
+            tail = gx_maybe(s->b, tail);
+    }
+    return bracketed(s, "[", tail, "]");
+}
+
+/* ---- Objects ---- */
+
+typedef struct member {
+    const jtree *schema;
+    const char *key;
+    size_t n_key;
+    bool required;
+} member;
+
+typedef struct object {
+    const view *v;
+    member *m;
+    int32_t n;
+    gx *more; /* one member beyond those named; NULL: there may be none */
+    int64_t max;
+} object;
+
+static gx *key_text(schema *s, const char *key, size_t n, const char *where)
+{
+    if (!s->gemma) {
+        str out = {0};
+        jtree_put_string(&out, key, n);
+        if (out.bad)
+            gx_fail(s->b, E_MEMORY, "no memory for a member's name");
+        gx *x = gx_bytes(s->b, out.at, out.n);
+        str_free(&out);
+        return x;
+    }
+    if (!n || key[strcspn(key, ":{}[],<\"' \t\r\n")])
+        schema_refuse(s, E_UNSUPPORTED, where,
+                      "the name \"%.60s\" cannot be written in this model's tool calls", key);
+    return gx_bytes(s->b, key, n);
+}
+
+static gx *colon(schema *s)
+{
+    return gx_seq2(s->b, text(s, ":"), value_white(s));
+}
+
+static gx *member_of(schema *s, const object *o, const member *m)
+{
+    char where[400];
+    snprintf(where, sizeof where, "%.160s/properties/%.60s", o->v->where, m->key);
+    return gx_seq3(s->b, key_text(s, m->key, m->n_key, where), colon(s),
+                   schema_of(s, m->schema, where));
+}
+
+/* A trie of names, walked beside the characters of a key: the key leaves it or ends inside, so it
+ * is none of them. In a key beyond those named every character has one spelling only, so that a
+ * name cannot hide in escapes. */
+typedef struct name {
+    const char *s;
+    size_t n;
+} name;
+
+static size_t char_length(const schema *s, const char *at, size_t left)
+{
+    if (!s->gemma && at[0] == '\\')
+        return left > 5 && at[1] == 'u' ? 6 : 2;
+    unsigned char c = (unsigned char)at[0];
+    return c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
+}
+
+/* One character of a key, other than the ones given (as they are spelled). */
+static gx *key_char_but(schema *s, const name *but, int32_t n)
+{
+    enum { MAX = 512 };
+    gx_range out[MAX + 8];
+    int32_t k = 0;
+    if (s->gemma) {
+        /* Letters, digits, _ - . less those. */
+        gx_list all = {0};
+        for (int c = 0; c < 128; c++) {
+            bool ok = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                      c == '_' || c == '-' || c == '.';
+            for (int32_t i = 0; i < n; i++)
+                ok &= (unsigned char)but[i].s[0] != c;
+            if (ok)
+                gx_add(s->b, &all, digit(s, (char)c, (char)c));
+        }
+        return gx_alt(s->b, &all);
+    }
+    out[k++] = (gx_range){0, 0x1F};
+    out[k++] = (gx_range){'"', '"'};
+    out[k++] = (gx_range){'\\', '\\'};
+    out[k++] = (gx_range){0x7F, 0x7F}; /* names spell it \u007f */
+    gx_list all = {0};
+    for (const char *c = "\"\\bfnrt"; *c; c++) {
+        bool ok = true;
+        for (int32_t i = 0; i < n; i++)
+            ok &= !(but[i].s[0] == '\\' && but[i].s[1] == *c);
+        char spelled[3] = {'\\', *c, 0};
+        if (ok)
+            gx_add(s->b, &all, text(s, spelled));
+    }
+    for (int32_t i = 0; i < n && k < MAX; i++) {
+        const unsigned char *u = (const unsigned char *)but[i].s;
+        if (u[0] == '\\')
+            continue;
+        uint32_t cp = u[0] < 0x80   ? u[0]
+                      : u[0] < 0xE0 ? (u[0] & 31u) << 6 | (u[1] & 63u)
+                      : u[0] < 0xF0 ? (u[0] & 15u) << 12 | (u[1] & 63u) << 6 | (u[2] & 63u)
+                                    : (u[0] & 7u) << 18 | (u[1] & 63u) << 12 | (u[2] & 63u) << 6 |
+                                          (u[3] & 63u);
+        out[k++] = (gx_range){cp, cp};
+    }
+    gx_add(s->b, &all, gx_set(s->b, out, k, true));
+    return gx_alt(s->b, &all);
+}
+
+/* The rest of a key, of which the beginning is common to names[0..n), sorted, at offset at. */
+static gx *other_rest(schema *s, const name *names, int32_t n, size_t at, int depth)
+{
+    enum { MAX_BRANCHES = 128, MAX_KEY_DEPTH = 128 };
+    name next[MAX_BRANCHES] = {{0}};
+    gx_list all = {0};
+    int32_t n_next = 0;
+    gx *any = gx_repeat(s->b, key_char_but(s, NULL, 0), 0, -1);
+    bool ends = false;
+    if (depth > MAX_KEY_DEPTH) {
+        schema_refuse(s, E_LIMIT, "",
+                      "a property with a name longer than %d characters beside "
+                      "additionalProperties",
+                      MAX_KEY_DEPTH);
+        return text(s, "");
+    }
+    for (int32_t i = 0, k; i < n && !s->b->st; i = k) {
+        if (names[i].n == at) {
+            ends = true;
+            k = i + 1;
+            continue;
+        }
+        size_t len = char_length(s, names[i].s + at, names[i].n - at);
+        for (k = i + 1;
+             k < n && names[k].n >= at + len && !memcmp(names[k].s + at, names[i].s + at, len); k++)
+            ;
+        if (n_next == MAX_BRANCHES) {
+            schema_refuse(s, E_LIMIT, "", "too many properties beside additionalProperties");
+            break;
+        }
+        next[n_next++] = (name){names[i].s + at, len};
+        gx_add(s->b, &all,
+               gx_seq2(s->b, gx_bytes(s->b, names[i].s + at, len),
+                       other_rest(s, names + i, k - i, at + len, depth + 1)));
+    }
+    gx_add(s->b, &all, gx_seq2(s->b, key_char_but(s, next, n_next), any));
+    if (!ends && (at || !s->gemma))
+        gx_add(s->b, &all, text(s, ""));
+    return gx_alt(s->b, &all);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const name *x = a, *y = b;
+    int c = memcmp(x->s, y->s, x->n < y->n ? x->n : y->n);
+    return c ? c : x->n < y->n ? -1 : x->n > y->n;
+}
+
+static gx *other_key(schema *s, const object *o)
+{
+    name *names = gx_alloc(s->b, (size_t)o->n, sizeof *names);
+    if (!names)
+        return text(s, "");
+    for (int32_t i = 0; i < o->n; i++) {
+        gx *spelled = key_text(s, o->m[i].key, o->m[i].n_key, o->v->where);
+        if (s->b->st)
+            return text(s, "");
+        names[i] = (name){spelled->s + !s->gemma, spelled->n_bytes - (s->gemma ? 0 : 2)};
+    }
+    qsort(names, (size_t)o->n, sizeof *names, by_name);
+    gx *rest = other_rest(s, names, o->n, 0, 0);
+    return s->gemma ? rest : gx_seq3(s->b, text(s, "\""), rest, text(s, "\""));
+}
+
+static bool is_required(const view *v, const char *key, size_t n)
+{
+    for (int32_t i = 0; i < v->n; i++) {
+        const jtree *r = jtree_get(v->part[i], "required");
+        for (r = jtree_is(r, JTREE_ARRAY) ? r->first : NULL; r; r = r->next)
+            if (r->kind == JTREE_STRING && r->n == n && !memcmp(r->s, key, n))
+                return true;
+    }
+    return false;
+}
+
+/* The members that the parts name, in order; a name that two parts have must mean the same. */
+static void find_members(schema *s, object *o)
+{
+    size_t cap = 0;
+    for (int32_t i = 0; i < o->v->n; i++) {
+        const jtree *p = jtree_get(o->v->part[i], "properties");
+        if (p && p->kind != JTREE_OBJECT)
+            schema_refuse(s, E_FORMAT, o->v->where, "properties must be an object");
+        cap += p ? p->count : 0;
+        const jtree *r = jtree_get(o->v->part[i], "required");
+        if (r && r->kind != JTREE_ARRAY)
+            schema_refuse(s, E_FORMAT, o->v->where, "required must be an array of names");
+    }
+    if (cap > SCHEMA_MAX_RULES)
+        schema_refuse(s, E_LIMIT, o->v->where, "more than %d properties", SCHEMA_MAX_RULES);
+    o->m = gx_alloc(s->b, cap, sizeof *o->m);
+    for (int32_t i = 0; i < o->v->n && !s->b->st; i++) {
+        const jtree *p = jtree_get(o->v->part[i], "properties");
+        const jtree **sorted = p && s->gemma ? jtree_sorted(p, s->mem) : NULL;
+        if (p && p->count && s->gemma && !sorted)
+            gx_fail(s->b, E_MEMORY, "no memory to sort properties");
+        const jtree *x = p ? p->first : NULL;
+        for (size_t k = 0; p && k < p->count && !s->b->st; k++, x = x->next) {
+            const jtree *m = sorted ? sorted[k] : x;
+            for (int32_t j = 0; j < o->n; j++)
+                if (o->m[j].n_key == m->n_key && !memcmp(o->m[j].key, m->key, m->n_key))
+                    schema_refuse(s, E_UNSUPPORTED, o->v->where,
+                                  "the property %.60s is described by two schemas that hold at "
+                                  "once",
+                                  m->key);
+            if (!jtree_is(m, JTREE_FALSE))
+                o->m[o->n++] = (member){m, m->key, m->n_key, is_required(o->v, m->key, m->n_key)};
+        }
+    }
+}
+
+/* What is said about members that are not named. */
+static void find_more(schema *s, object *o)
+{
+    const jtree *more = view_get(s, o->v, "additionalProperties");
+    char where[240];
+    int32_t n_with = 0;
+    for (int32_t i = 0; i < o->v->n; i++) {
+        n_with += jtree_get(o->v->part[i], "properties") != NULL;
+        const jtree *r = jtree_get(o->v->part[i], "required");
+        for (r = jtree_is(r, JTREE_ARRAY) ? r->first : NULL; r && !s->b->st; r = r->next) {
+            bool known = false;
+            for (int32_t k = 0; k < o->n; k++)
+                known |= r->kind == JTREE_STRING && r->n == o->m[k].n_key &&
+                         !memcmp(r->s, o->m[k].key, r->n);
+            if (!known)
+                schema_refuse(s, E_UNSUPPORTED, o->v->where,
+                              "required names %.60s, which properties does not describe",
+                              r->kind == JTREE_STRING ? r->s : "something that is no string");
+        }
+    }
+    if (n_with > 1 && more)
+        schema_refuse(s, E_UNSUPPORTED, o->v->where,
+                      "additionalProperties beside properties of several schemas that hold at once "
+                      "is not supported");
+    snprintf(where, sizeof where, "%.190s/additionalProperties", o->v->where);
+    if (s->b->st || jtree_is(more, JTREE_FALSE) || (!more && n_with))
+        return;
+    gx *value = !more || more->kind == JTREE_TRUE ? value_any(s) : schema_of(s, more, where);
+    o->more = gx_seq3(s->b, other_key(s, o), colon(s), value);
+}
+
+/* Members from the i-th on. Where one may be left out, what follows is a rule, used twice. */
+static gx *members(schema *s, object *o)
+{
+    gx *first = o->more ? separated(s, o->more, 0, o->max, true) : text(s, "");
+    gx *later = o->more ? separated(s, o->more, 0, o->max, false) : text(s, "");
+    for (int32_t i = o->n - 1; i >= 0 && !s->b->st; i--) {
+        gx *m = member_of(s, o, &o->m[i]);
+        int32_t rule = gx_new_rule(s->b, o->m[i].key);
+        gx *rest = set_body(s, rule, later);
+        gx *skipped = rest;
+        if (!o->m[i].required) {
+            int32_t none = gx_new_rule(s->b, o->m[i].key);
+            first = gx_alt2(s->b, gx_seq2(s->b, m, rest), set_body(s, none, first));
+        } else {
+            first = gx_seq2(s->b, m, rest);
+        }
+        later = gx_seq2(s->b, after_comma(s, m), rest);
+        if (!o->m[i].required)
+            later = gx_alt2(s->b, later, skipped);
+    }
+    return first;
+}
+
+gx *value_object(schema *s, const view *v)
+{
+    object o = {.v = v, .max = -1};
+    bool limited = view_bound(s, v, "maxProperties", false, &o.max);
+    find_members(s, &o);
+    if (!s->b->st)
+        find_more(s, &o);
+    if (limited && o.n)
+        schema_refuse(s, E_UNSUPPORTED, v->where,
+                      "maxProperties beside properties is not supported");
+    if (s->b->st)
+        return text(s, "");
+    return bracketed(s, "{", members(s, &o), "}");
+}
+
+/* ---- Anything ---- */
+
+static gx *free_key(schema *s)
+{
+    object none = {.v = NULL};
+    return s->gemma ? other_key(s, &none) : any_string(s);
+}
+
+gx *value_any_object(schema *s)
+{
+    bool made;
+    int32_t rule = shared_rule(s, &s->any_object, "(an object)", &made);
+    if (!made)
+        return gx_ref(s->b, rule);
+    gx *m = gx_seq3(s->b, free_key(s), colon(s), value_any(s));
+    return set_body(s, rule, bracketed(s, "{", separated(s, m, 0, -1, true), "}"));
+}
+
+gx *value_any(schema *s)
+{
+    bool made;
+    int32_t rule = shared_rule(s, &s->any_value, "(a value)", &made);
+    gx_list all = {0};
+    if (!made)
+        return gx_ref(s->b, rule);
+    gx_add(s->b, &all, value_any_object(s));
+    gx_add(s->b, &all, bracketed(s, "[", separated(s, gx_ref(s->b, rule), 0, -1, true), "]"));
+    gx_add(s->b, &all, any_string(s));
+    gx_add(s->b, &all, any_number(s));
+    gx_add(s->b, &all, text(s, "true"));
+    gx_add(s->b, &all, text(s, "false"));
+    gx_add(s->b, &all, text(s, "null"));
+    return set_body(s, rule, gx_alt(s->b, &all));
+}
+
+/* One value and no other, as it stands in the schema. */
+gx *value_literal(schema *s, const jtree *v, const char *where, int depth)
+{
+    static const char *const word[] = {"null", "false", "true"};
+    gx_list l = {0};
+    if (depth > SCHEMA_MAX_DEPTH) {
+        schema_refuse(s, E_LIMIT, where, "a value nests deeper than %d", SCHEMA_MAX_DEPTH);
+        return text(s, "");
+    }
+    switch (v->kind) {
+    case JTREE_NULL:
+    case JTREE_FALSE:
+    case JTREE_TRUE:
+        return text(s, word[v->kind]);
+    case JTREE_INTEGER:
+    case JTREE_REAL:
+        return gx_bytes(s->b, v->s, v->n);
+    case JTREE_STRING:
+        if (!s->gemma)
+            return key_text(s, v->s, v->n, where);
+        for (int i = 0; i < 3; i++)
+            if (memmem(v->s, v->n, call_marks[i], strlen(call_marks[i])))
+                schema_refuse(s, E_UNSUPPORTED, where,
+                              "a string with %s cannot be written in this model's tool calls",
+                              call_marks[i]);
+        return quoted(s, gx_bytes(s->b, v->s, v->n));
+    default:
+        break;
+    }
+    bool braces = v->kind == JTREE_OBJECT;
+    const jtree **sorted = braces && s->gemma ? jtree_sorted(v, s->mem) : NULL;
+    const jtree *x = v->first;
+    for (size_t i = 0; i < v->count && !s->b->st; i++, x = x->next) {
+        const jtree *m = sorted ? sorted[i] : x;
+        gx *one = value_literal(s, m, where, depth + 1);
+        if (braces)
+            one = gx_seq3(s->b, key_text(s, m->key, m->n_key, where), colon(s), one);
+        gx_add(s->b, &l, i ? after_comma(s, one) : one);
+    }
+    return bracketed(s, braces ? "{" : "[", gx_seq(s->b, &l), braces ? "}" : "]");
+}
