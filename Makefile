@@ -7,7 +7,7 @@ DEBUG ?=
 # make V=1 shows the commands
 Q = $(if $(V),,@)
 MACHINE := $(shell $(CC) -dumpmachine)
-PKGS = jansson libedit libmicrohttpd
+PKGS = jansson libedit libmicrohttpd libxxhash libzstd
 
 WARN = -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
        -Wwrite-strings -Wvla
@@ -18,7 +18,7 @@ CFLAGS_ALL += -O2 -DCARAT_DEBUG=1
 endif
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
-LIBS = -ljansson -lm -pthread $(SAN)
+LIBS = -ljansson -lxxhash -lzstd -lm -pthread $(SAN)
 
 # The floors, from the bottom up. Tests sit beside the code as *_test.c.
 LIB_DIRS = base num format backend backend/cpu kv model text spec engine
@@ -214,7 +214,7 @@ install: all carat.1 ## program, libraries, header, man page and bundled model, 
 	ln -sf $(SONAME) $(DESTLIB)/libcarat.so
 	printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$${prefix}/include' '' \
 	    'Name: carat' 'Description: inference engine for Gemma 4' 'Version: $(VERSION)' \
-	    'Libs: -L$${libdir} -lcarat' 'Libs.private: -ljansson -lm -pthread' \
+	    'Libs: -L$${libdir} -lcarat' 'Libs.private: -ljansson -lxxhash -lzstd -lm -pthread' \
 	    'Cflags: -I$${includedir}' > $(DESTLIB)/pkgconfig/carat.pc
 	install -m 644 carat.1 $(DEST)/share/man/man1/carat.1
 	if [ -f models/demo.gguf ]; then install -d $(DEST)/share/carat && \

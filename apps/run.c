@@ -62,6 +62,7 @@ static const option table[] = {
     OPT_INT(run_options, threads, "threads", 't', "N", 0, 4096,
             "threads (default: the physical cores)"),
     OPT_KV(run_options),
+    OPT_CACHE(run_options),
     OPT_FLAG(run_options, exact, "exact", 0, "f32 activations in matrix products"),
     OPT_FLAG(run_options, reference, "reference", 0, "the plain reference kernels (slow)"),
     OPT_STR(run_options, isa, "isa", 0, "NAME", "kernels: portable, avx2, avx512 or neon"),
@@ -172,7 +173,8 @@ static int run_run(const command *cmd, int argc, char **argv)
                      .temperature = RUN_UNSET,
                      .top_p = RUN_UNSET,
                      .min_p = RUN_UNSET,
-                     .repeat_penalty = RUN_UNSET};
+                     .repeat_penalty = RUN_UNSET,
+                     .cache = CACHE_OPTIONS_NONE};
     int n_words, code = 0, bad = options_parse(cmd, argc, argv, &o, &n_words);
     chat c = {0};
     str prompt = {0};

@@ -110,6 +110,7 @@ status chat_open(chat *c, const run_options *o, err *e)
     carat_session_options so = {
         .n_ctx = (int32_t)o->n_ctx, .chunk = (int32_t)o->chunk, .n_outputs = 1};
     kv_options_apply(&o->kv, &so);
+    cache_options_apply(&o->cache, &so);
     if (o->verbose && (st = kv_print_plan(stderr, c->m, &so, e)))
         goto out;
     if ((st = carat_session_open(c->m, &so, &c->s, e)))
@@ -142,6 +143,12 @@ void chat_close(chat *c)
     mem_free(c->tools);
     mem_free(c->system);
     json_decref(c->messages);
+    if (c->s) {
+        carat_cache_info cache;
+        carat_session_cache(c->s, &cache);
+        if (cache.last_error[0])
+            term_note("kept conversations: %s", cache.last_error);
+    }
     carat_session_close(c->s);
     carat_model_close(c->m);
     *c = (chat){0};

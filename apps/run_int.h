@@ -9,6 +9,7 @@
 #ifndef APPS_RUN_INT_H
 #define APPS_RUN_INT_H
 
+#include "apps/cache_options.h"
 #include "apps/kv_options.h"
 #include "apps/options.h"
 #include "apps/term.h"
@@ -21,6 +22,7 @@ typedef struct run_options {
     const char *model, *prompt_file, *system, *tools_file, *messages_file;
     const char *isa, *wrap, *device;
     kv_options kv;
+    cache_options cache;
     int64_t n_tokens, top_k, seed, n_ctx, chunk, threads;
     double temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     option_list stop, logit_bias, result;

@@ -160,8 +160,7 @@ carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt, ca
     b->stall_ms = opt->stall_ms ? opt->stall_ms : STALL_DEFAULT_MS;
     if ((st = open_lock(b, e)) || (st = plan_batch(b, opt, &plan, e)) || (st = open_arrays(b, e)))
         goto out;
-    if (plan.checkpoint_bytes &&
-        (st = checkpoints_open(&b->store, m, &b->layout, plan.checkpoint_bytes, e)))
+    if ((st = open_checkpoints(&b->store, m, &b->layout, &opt->session, &plan, e)))
         goto out;
     for (int32_t i = 0; i < b->n_slots; i++)
         if ((st = timeline_open(&b->slot[i].t, m, &b->layout, b->store, e)))
@@ -453,6 +452,7 @@ static void leave(carat_batch *b, slot *s, status st, err *e)
     if (!st) {
         report_decoded(&j->r);
         st = generation_finish(j->g, e);
+        timeline_rest(&s->t);
     }
     pthread_mutex_lock(&b->lock);
     b->running[s - b->slot] = 0;
@@ -654,13 +654,11 @@ static void go_on(carat_batch *b, slot *s, const pass_part *part, uint64_t *n_ge
 
 static void show(carat_batch *b, uint64_t n_rows, uint64_t n_generated, double ms)
 {
-    int64_t n_checkpoints = 0;
-    uint64_t checkpoint_bytes = 0;
+    carat_cache_info cache = {0};
     if (b->store)
-        checkpoints_info(b->store, &n_checkpoints, &checkpoint_bytes);
+        checkpoints_info(b->store, &cache);
     pthread_mutex_lock(&b->lock);
-    b->info.n_checkpoints = n_checkpoints;
-    b->info.checkpoint_bytes = checkpoint_bytes;
+    b->info.cache = cache;
     b->info.n_passes++;
     b->info.n_rows += n_rows;
     b->info.n_generated += n_generated;

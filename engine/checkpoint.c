@@ -5,6 +5,7 @@
  * frees. Bytes are counted by walking: segments that several snapshots share count once.
  */
 #include "engine/checkpoint.h"
+#include "engine/disk.h"
 #include "engine/engine_int.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -14,7 +15,8 @@
 
 enum {
     HALF_LIFE_MS = 60 * 60 * 1000,
-    CUT_LEAST = 32 /* tokens: a shorter prefix is computed as fast as it is copied */
+    LOAD_GAIN = 32, /* tokens that a file must save over what is in memory */
+    CUT_LEAST = 32  /* tokens: a shorter prefix is computed as fast as it is copied */
 };
 
 typedef struct entry {
@@ -32,10 +34,11 @@ struct checkpoint_store {
     int32_t n, cap;
     int32_t turn_id; /* the token that begins a turn; -1: none */
     int64_t mark;
+    disk_store *disk; /* NULL: none */
 };
 
 status checkpoints_open(checkpoint_store **out, struct carat_model *m, const kv_layout *l,
-                        uint64_t budget_bytes, err *e)
+                        const checkpoint_wish *wish, err *e)
 {
     static const char turn[] = "<|turn>";
     checkpoint_store *s = *out = mem_calloc(1, sizeof *s);
@@ -43,9 +46,16 @@ status checkpoints_open(checkpoint_store **out, struct carat_model *m, const kv_
         return err_memory(e, "the checkpoints", sizeof *s);
     s->m = m;
     s->layout = l;
-    s->budget_bytes = budget_bytes;
+    s->budget_bytes = wish->budget_bytes;
     s->turn_id = m->text && m->chat != CHAT_NONE ? vocab_find(m->text, turn, sizeof turn - 1) : -1;
-    return OK;
+    if (!wish->dir)
+        return OK;
+    status st = disk_open(&s->disk, m, l, wish->dir, wish->dir_bytes, e);
+    if (st) {
+        checkpoints_close(s);
+        *out = NULL;
+    }
+    return st;
 }
 
 void checkpoints_close(checkpoint_store *s)
@@ -54,6 +64,7 @@ void checkpoints_close(checkpoint_store *s)
         return;
     for (int32_t i = 0; i < s->n; i++)
         kv_snapshot_drop(s->at[i].k);
+    disk_close(s->disk);
     mem_free(s->at);
     mem_free(s);
 }
@@ -86,26 +97,40 @@ static double faded(const entry *t, double now)
     return t->uses * exp2(-(now - t->used_ms) / HALF_LIFE_MS);
 }
 
-kv_snapshot *checkpoints_find(checkpoint_store *s, const int32_t *ids, int64_t n, int64_t above,
-                              int64_t *usable)
+static entry *find_here(checkpoint_store *s, const int32_t *ids, int64_t n, int64_t *above)
 {
     entry *best = NULL;
     for (int32_t i = 0; i < s->n; i++) {
         kv_snapshot *k = s->at[i].k;
-        if (k->n <= above) /* cannot serve more than it has */
+        if (k->n <= *above) /* cannot serve more than it has */
             continue;
         int64_t use = kv_snapshot_usable(k, same_tokens(k, ids, n - 1));
-        if (use > above) {
-            above = use;
+        if (use > *above) {
+            *above = use;
             best = &s->at[i];
         }
+    }
+    return best;
+}
+
+kv_snapshot *checkpoints_find(checkpoint_store *s, const int32_t *ids, int64_t n, int64_t above,
+                              int64_t *usable)
+{
+    *usable = above;
+    entry *best = find_here(s, ids, n, usable);
+    kv_snapshot *k = s->disk ? disk_load(s->disk, ids, n, *usable + LOAD_GAIN) : NULL;
+    if (k) {
+        *usable = kv_snapshot_usable(k, same_tokens(k, ids, n - 1));
+        kv_snapshot_keep(k);
+        checkpoints_put(s, k);
+        return k;
     }
     if (!best)
         return NULL;
     double now = clock_ms();
     best->uses = faded(best, now) + 1;
     best->used_ms = now;
-    *usable = above;
+    kv_snapshot_keep(best->k);
     return best->k;
 }
 
@@ -199,6 +224,8 @@ void checkpoints_put(checkpoint_store *s, kv_snapshot *k)
         kv_snapshot_drop(k);
         return;
     }
+    if (s->disk && !k->from_disk)
+        disk_offer(s->disk, k);
     entry *t = &s->at[s->n++];
     *t = (entry){.k = k, .uses = 1, .used_ms = clock_ms()};
     find_base(s, t);
@@ -214,10 +241,16 @@ void checkpoints_put(checkpoint_store *s, kv_snapshot *k)
             }
 }
 
-void checkpoints_info(const checkpoint_store *s, int64_t *n, uint64_t *n_bytes)
+bool checkpoints_on_disk_wanted(checkpoint_store *s, const int32_t *ids, int64_t n)
 {
-    *n = s->n;
-    *n_bytes = bytes_of((checkpoint_store *)s, NULL); /* changes marks only */
+    return s->disk && disk_wants(s->disk, ids, n);
+}
+
+void checkpoints_info(checkpoint_store *s, carat_cache_info *info)
+{
+    *info = (carat_cache_info){.n_checkpoints = s->n, .checkpoint_bytes = bytes_of(s, NULL)};
+    if (s->disk)
+        disk_info(s->disk, info);
 }
 
 /* ---- Where ----------------------------------------------------------------------------------- */

@@ -22,13 +22,20 @@ struct carat_model;
 
 typedef struct checkpoint_store checkpoint_store;
 
+/* What the caller asked for. */
+typedef struct checkpoint_wish {
+    uint64_t budget_bytes;
+    const char *dir; /* NULL: nothing on disk */
+    uint64_t dir_bytes;
+} checkpoint_wish;
+
 status checkpoints_open(checkpoint_store **s, struct carat_model *m, const kv_layout *l,
-                        uint64_t budget_bytes, err *e);
+                        const checkpoint_wish *wish, err *e);
 void checkpoints_close(checkpoint_store *s); /* NULL is fine */
 
-/* The longest prefix of ids[0..n) that a cache could have, at least more than `above` tokens.
- * NULL: none. *usable < n: the last token is left to be computed. The store's, until its next
- * call. */
+/* A snapshot with the longest prefix of ids[0..n) that a cache could have, if that is more than
+ * `above` tokens; from the directory if that has a longer one. NULL: none. *usable < n: the last
+ * token is left to be computed. The caller's reference. */
 kv_snapshot *checkpoints_find(checkpoint_store *s, const int32_t *ids, int64_t n, int64_t above,
                               int64_t *usable);
 /* Puts a filled snapshot in; takes the reference. */
@@ -41,6 +48,8 @@ bool checkpoints_make_room(checkpoint_store *s, uint64_t n_bytes);
 enum { CUTS_MAX = 4 };
 int32_t checkpoints_cuts(const checkpoint_store *s, const int32_t *ids, int64_t n,
                          int64_t cut[CUTS_MAX]);
-void checkpoints_info(const checkpoint_store *s, int64_t *n, uint64_t *n_bytes);
+/* Would one of ids[0..n) be written to the directory? */
+bool checkpoints_on_disk_wanted(checkpoint_store *s, const int32_t *ids, int64_t n);
+void checkpoints_info(checkpoint_store *s, carat_cache_info *info);
 
 #endif

@@ -214,10 +214,9 @@ TEST(a_regenerated_edited_or_switched_conversation_costs_only_new_tokens)
     CHECK_EQ(like_fresh(s, m, &o, a.ids, a.n), a.n - 1);
     CHECK_EQ(like_fresh(s, m, &o, b.ids, b.n), b.n - 1);
     CHECK_EQ(like_fresh(s, m, &o, edited.ids, edited.n), edited.n - 1);
-    int64_t n;
-    uint64_t n_bytes;
-    carat_session_checkpoints(s, &n, &n_bytes);
-    CHECK(n > 4 && n_bytes > 0);
+    carat_cache_info info;
+    carat_session_cache(s, &info);
+    CHECK(info.n_checkpoints > 4 && info.checkpoint_bytes > 0);
     carat_session_close(s);
     carat_model_close(m);
 }
@@ -246,11 +245,10 @@ TEST(random_histories_equal_fresh_sessions_in_any_budget)
             reused += like_fresh(s, m, &o, x->ids, x->n);
             if (i % 3 == 0)
                 answer(s, x, 1 + (int32_t)rng_below(&rng, 60));
-            int64_t n;
-            uint64_t n_bytes;
-            carat_session_checkpoints(s, &n, &n_bytes);
-            CHECK(o.checkpoint_mb <= 0 || n_bytes <= (uint64_t)o.checkpoint_mb << 20);
-            CHECK(o.checkpoint_mb >= 0 || !n);
+            carat_cache_info info;
+            carat_session_cache(s, &info);
+            CHECK(o.checkpoint_mb <= 0 || info.checkpoint_bytes <= (uint64_t)o.checkpoint_mb << 20);
+            CHECK(o.checkpoint_mb >= 0 || !info.n_checkpoints);
         }
         CHECK(reused > 0);
         carat_session_close(s);
@@ -318,19 +316,19 @@ TEST(a_checkpoint_in_the_middle_of_an_answer_allocates_nothing)
     talk a = begin_talk(m, 10);
     carat_generate_options o = {.max_tokens = 100};
     counted c = {0};
-    int64_t n;
-    uint64_t n_bytes;
+    carat_cache_info info;
     carat_error e = {0};
     carat_sampling_default(m, &o.sampling);
     o.sampling.ignore_eog = true;
     CHECK_OK(carat_eval(s, a.ids, a.n, false, NULL, NULL, &e), e);
-    carat_session_checkpoints(s, &n, &n_bytes);
-    CHECK_EQ(n, 1); /* after the system prompt; the end of the prompt is still in the rings */
+    carat_session_cache(s, &info);
+    CHECK_EQ(info.n_checkpoints,
+             1); /* after the system prompt; the end of the prompt is still in the rings */
     CHECK_OK(carat_generate(s, a.ids, a.n, &o, count_allocations, &c, NULL, &e), e);
     CHECK_EQ(c.n, 100);
     CHECK_EQ(c.last - c.first, 0);
-    carat_session_checkpoints(s, &n, &n_bytes);
-    CHECK_EQ(n, 2);
+    carat_session_cache(s, &info);
+    CHECK_EQ(info.n_checkpoints, 2);
     carat_session_close(s);
     carat_model_close(m);
 }

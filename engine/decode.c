@@ -443,6 +443,7 @@ carat_status carat_generate(carat_session *s, const int32_t *ids, int64_t n,
     }
     report_decoded(&r);
     st = generation_finish(g, e);
+    timeline_rest(&s->t);
 out:
     report_end(&r, st ? NULL : g, t);
     generation_close(g);

@@ -119,6 +119,7 @@ void timeline_reset(timeline *t);
 /* To be called before a pass adds n_rows: takes the checkpoints it would make impossible. */
 void timeline_before_pass(timeline *t, int32_t n_rows);
 void timeline_save_end(timeline *t); /* a checkpoint of all there is, if there is room */
+void timeline_rest(timeline *t);     /* an answer is over: what a directory wants is saved */
 /* Takes a checkpoint where ids[0..n) part from t, if that is more than `above` tokens and t can:
  * for another timeline to go on from. */
 void timeline_offer(timeline *t, const int32_t *ids, int64_t n, int64_t above);
@@ -126,6 +127,9 @@ status timeline_snapshot(timeline *t, kv_snapshot **out, err *e);
 status timeline_restore(timeline *t, const kv_snapshot *k, err *e);
 
 /* session.c */
+/* NULL if opt wants none. opt may be NULL. */
+status open_checkpoints(checkpoint_store **s, carat_model *m, const kv_layout *l,
+                        const carat_session_options *opt, const carat_memory_plan *plan, err *e);
 status workspace_open(workspace *w, carat_model *m, const kv_layout *l, int32_t n_seqs,
                       size_t scratch_bytes, err *e);
 void workspace_close(workspace *w, carat_model *m); /* safe on a zeroed or closed workspace */

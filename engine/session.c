@@ -44,6 +44,25 @@ void workspace_close(workspace *w, carat_model *m)
     *w = (workspace){0};
 }
 
+status open_checkpoints(checkpoint_store **s, carat_model *m, const kv_layout *l,
+                        const carat_session_options *opt, const carat_memory_plan *plan, err *e)
+{
+    enum { CACHE_DEFAULT_MB = 4096 };
+    int32_t mb = opt && opt->cache_mb ? opt->cache_mb : CACHE_DEFAULT_MB;
+    checkpoint_wish w = {.budget_bytes = plan->checkpoint_bytes,
+                         .dir = opt ? opt->cache_dir : NULL,
+                         .dir_bytes = (uint64_t)mb << 20};
+    *s = NULL;
+    if (mb < 0)
+        return err_set(e, E_ARG, "a directory for conversations cannot hold %d MiB", mb);
+    if (w.dir && !w.budget_bytes)
+        return err_set(e, E_ARG,
+                       "%s: conversations pass through memory on their way to a "
+                       "directory, and checkpoints may take none",
+                       w.dir);
+    return w.budget_bytes ? checkpoints_open(s, m, l, &w, e) : OK;
+}
+
 carat_status carat_session_open(carat_model *m, const carat_session_options *opt,
                                 carat_session **out, carat_error *e)
 {
@@ -67,8 +86,7 @@ carat_status carat_session_open(carat_model *m, const carat_session_options *opt
         goto out;
     if ((st = plan_check(m, &plan, e)))
         goto out;
-    if (plan.checkpoint_bytes &&
-        (st = checkpoints_open(&s->store, m, &s->layout, plan.checkpoint_bytes, e)))
+    if ((st = open_checkpoints(&s->store, m, &s->layout, opt, &plan, e)))
         goto out;
     if ((st = timeline_open(&s->t, m, &s->layout, s->store, e)))
         goto out;
@@ -135,12 +153,11 @@ void carat_reset(carat_session *s)
     timeline_reset(&s->t);
 }
 
-void carat_session_checkpoints(const carat_session *s, int64_t *n, uint64_t *n_bytes)
+void carat_session_cache(const carat_session *s, carat_cache_info *info)
 {
-    *n = 0;
-    *n_bytes = 0;
+    *info = (carat_cache_info){0};
     if (s->store)
-        checkpoints_info(s->store, n, n_bytes);
+        checkpoints_info(s->store, info);
 }
 
 /* ---- Snapshots -------------------------------------------------------------------------- */

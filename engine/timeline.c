@@ -45,6 +45,8 @@ static void drop_pending(timeline *t)
 
 void timeline_close(timeline *t)
 {
+    if (t->id)
+        timeline_rest(t);
     drop_pending(t);
     kv_segment_drop(t->seg);
     mem_free(t->id);
@@ -193,6 +195,19 @@ static void fill_pending(timeline *t, int32_t n_more, bool all)
     t->n_pending = left;
 }
 
+void timeline_rest(timeline *t)
+{
+    int64_t n = 0;
+    for (int32_t i = 0; t->store && i < t->n_pending; i++)
+        if (t->pending[i]->n > n && t->pending[i]->n <= t->kv.n_past)
+            n = t->pending[i]->n;
+    if (n && checkpoints_on_disk_wanted(t->store, t->id, n))
+        fill_pending(t, 0, true);
+    n = t->kv.n_past;
+    if (n && t->store && checkpoints_on_disk_wanted(t->store, t->id, n))
+        timeline_save_end(t);
+}
+
 void timeline_before_pass(timeline *t, int32_t n_rows)
 {
     if (t->n_pending)
@@ -296,8 +311,6 @@ void timeline_prepare(timeline *t, const int32_t *ids, int64_t n)
     kv_snapshot *k = NULL;
     if (t->store)
         k = checkpoints_find(t->store, ids, n, live ? live + RESTORE_GAIN : 0, &use);
-    if (k)
-        kv_snapshot_keep(k); /* what is saved now may push it out */
     save_what_goes(t, k ? 0 : live);
     if (k)
         restore(t, k, use);

@@ -191,6 +191,10 @@ typedef struct carat_session_options {
     /* Host memory for checkpoints, in MiB: states of conversations that prompts may go back to. 0:
      * a quarter of what is left over, at most 4 GiB; < 0: none. A batch shares it. */
     int32_t checkpoint_mb;
+    /* A directory for checkpoints that outlive the program, made if need be; NULL: none. Several
+     * programs may share it. Files of any model count to cache_mb MiB; 0: 4096. */
+    const char *cache_dir;
+    int32_t cache_mb;
 } carat_session_options;
 
 CARAT_API carat_status carat_session_open(carat_model *m, const carat_session_options *opt,
@@ -206,8 +210,19 @@ CARAT_API void carat_session_cancel(carat_session *s);
  * not NULL: cached tokens that were of no use. */
 CARAT_API const char *carat_session_reuse(const carat_session *s, int64_t *n_dropped);
 
-/* Checkpoints that the session has now, and what they take. */
-CARAT_API void carat_session_checkpoints(const carat_session *s, int64_t *n, uint64_t *n_bytes);
+/* Checkpoints there are now, and what they take. Nothing that goes wrong with them changes an
+ * answer; the last such thing is told here. */
+typedef struct carat_cache_info {
+    int64_t n_checkpoints;
+    uint64_t checkpoint_bytes;
+    int64_t n_files; /* of all models in cache_dir, as of the last look */
+    uint64_t file_bytes;
+    int64_t n_written, n_failed; /* since open */
+    int64_t n_rejected;          /* damaged or strange files that were removed */
+    char last_error[256];        /* "": none */
+} carat_cache_info;
+
+CARAT_API void carat_session_cache(const carat_session *s, carat_cache_info *info);
 
 /* An exact copy of what a session remembers, in host memory: a session it is restored into goes on
  * bit for bit as the one it was taken of would. Sessions of one model and one choice of key and
@@ -448,8 +463,7 @@ typedef struct carat_batch_info {
     /* Sums since open. n_rows: rows of all passes. */
     uint64_t n_jobs, n_prompt, n_reused, n_generated, n_passes, n_rows;
     uint64_t kv_bytes; /* of all slots */
-    int64_t n_checkpoints;
-    uint64_t checkpoint_bytes;
+    carat_cache_info cache;
     double pass_ms; /* time in passes */
 } carat_batch_info;
 

@@ -1,0 +1,563 @@
+/* disk.c - the directory: which files there are, which is worth its bytes, who writes. */
+#include "engine/disk.h"
+#include "engine/engine_int.h"
+#include "base/hash.h"
+#include "base/mem.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    FRESH_LEAST = 64, /* tokens that no file has: fewer are not worth a file */
+    FRESH_SHARE = 8,  /* nor is less than this part: bounds what a long conversation writes */
+    QUEUE_MAX = 4,    /* snapshots waiting to be written hold memory */
+    FAILURES_MAX = 5, /* in a row: then no more is written */
+    TEMP_AGE_S = 10,  /* a younger temporary may be about to be locked by who made it */
+    HALF_LIFE_S = 6 * 3600,
+    SAMPLE_BYTES = 4096,
+    SAMPLES = 8,
+    NAME_MAX_BYTES = 128
+};
+
+static const char suffix[] = ".carat-kv";
+
+typedef struct file {
+    int64_t n;
+    uint64_t hash; /* of its n ids */
+} file;
+
+struct disk_store {
+    const kv_layout *layout;
+    kv_file_id id;
+    uint64_t key;
+    char *dir;
+    uint64_t budget_bytes;
+    hash_stream *h;
+
+    pthread_t thread;
+    pthread_mutex_t lock; /* of all below */
+    pthread_cond_t changed;
+    bool has_thread, has_lock, has_cond, quit;
+    kv_snapshot *queue[QUEUE_MAX];
+    int32_t n_queue;
+    file *at; /* of this key, by length */
+    int32_t n, cap;
+    int32_t n_failures; /* in a row */
+    carat_cache_info info;
+};
+
+/* ---- Which model ---------------------------------------------------------------------------- */
+
+static void put_u64(hash_stream *h, uint64_t v)
+{
+    unsigned char b[8];
+    for (int i = 0; i < 8; i++)
+        b[i] = (unsigned char)(v >> (8 * i));
+    hash_put(h, b, 8);
+}
+
+/* All metadata and shapes, and samples of every tensor: a fine-tune moves them all. */
+static void model_identity(const model *m, hash_stream *h, uint64_t id[2])
+{
+    const gguf *g = &m->file;
+    for (int half = 0; half < 2; half++) {
+        hash_restart(h);
+        put_u64(h, (uint64_t)half);
+        for (uint64_t i = 0; i < g->n_values; i++) {
+            const gguf_value *v = &g->value[i];
+            if (!strncmp(v->key, "tokenizer.", 10))
+                continue; /* ids are ids */
+            hash_put(h, v->key, strlen(v->key) + 1);
+            put_u64(h, v->n_bytes);
+            hash_put(h, v->bytes, (size_t)v->n_bytes);
+        }
+        for (uint64_t i = 0; i < g->tensors.n; i++) {
+            const tensor *t = &g->tensors.at[i];
+            hash_put(h, t->name, strlen(t->name) + 1);
+            put_u64(h, t->type);
+            put_u64(h, t->n_bytes);
+            for (int32_t k = 0; k < t->n_dims; k++)
+                put_u64(h, t->ne[k]);
+            if (t->n_bytes <= SAMPLES * SAMPLE_BYTES) {
+                hash_put(h, t->bytes, (size_t)t->n_bytes);
+                continue;
+            }
+            uint64_t apart = (t->n_bytes - SAMPLE_BYTES) / (SAMPLES - 1);
+            for (int k = 0; k < SAMPLES; k++)
+                hash_put(h, t->bytes + apart * (uint64_t)k, SAMPLE_BYTES);
+        }
+        id[half] = hash_value(h);
+    }
+}
+
+/* ---- The directory -----------------------------------------------------------------------------
+ */
+
+static uint64_t hash_ids(hash_stream *h, const int32_t *ids, int64_t from, int64_t to)
+{
+    for (int64_t i = from; i < to; i++) {
+        const uint32_t v = (uint32_t)ids[i];
+        const unsigned char b[4] = {(unsigned char)v, (unsigned char)(v >> 8),
+                                    (unsigned char)(v >> 16), (unsigned char)(v >> 24)};
+        hash_put(h, b, 4);
+    }
+    return hash_value(h);
+}
+
+static char *path_of(const disk_store *d, const char *name)
+{
+    str s = {0};
+    str_printf(&s, "%s/%s", d->dir, name);
+    return s.bad ? (str_free(&s), NULL) : str_take(&s);
+}
+
+static void name_of(const disk_store *d, const file *f, char *name, size_t cap)
+{
+    snprintf(name, cap, "%016" PRIx64 "-%" PRId64 "-%016" PRIx64 "%s", d->key, f->n, f->hash,
+             suffix);
+}
+
+/* A name of ours, exactly. */
+static bool parse_name(const char *name, uint64_t *key, file *f)
+{
+    char again[128];
+    if (sscanf(name, "%16" SCNx64 "-%18" SCNd64 "-%16" SCNx64, key, &f->n, &f->hash) != 3)
+        return false;
+    snprintf(again, sizeof again, "%016" PRIx64 "-%" PRId64 "-%016" PRIx64 "%s", *key, f->n,
+             f->hash, suffix);
+    return f->n > 0 && !strcmp(name, again);
+}
+
+static void insert(disk_store *d, file f)
+{
+    int32_t i = d->n;
+    for (int32_t k = 0; k < d->n; k++)
+        if (d->at[k].n == f.n && d->at[k].hash == f.hash)
+            return;
+    if (d->n == d->cap) {
+        int32_t cap = d->cap ? 2 * d->cap : 64;
+        file *at = mem_realloc(d->at, (size_t)cap, sizeof *at);
+        if (!at)
+            return; /* the next start finds it */
+        d->at = at;
+        d->cap = cap;
+    }
+    while (i > 0 && d->at[i - 1].n > f.n) {
+        d->at[i] = d->at[i - 1];
+        i--;
+    }
+    d->at[i] = f;
+    d->n++;
+}
+
+static void forget(disk_store *d, file f)
+{
+    for (int32_t i = 0; i < d->n; i++)
+        if (d->at[i].n == f.n && d->at[i].hash == f.hash) {
+            memmove(d->at + i, d->at + i + 1, (size_t)(d->n - i - 1) * sizeof *d->at);
+            d->n--;
+            return;
+        }
+}
+
+/* A temporary that nobody is writing: left by a program that was killed. */
+static void remove_stale(const char *path, const struct stat *sb)
+{
+    if (time(NULL) - sb->st_mtime < TEMP_AGE_S)
+        return;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return;
+    if (!flock(fd, LOCK_EX | LOCK_NB))
+        unlink(path);
+    close(fd);
+}
+
+typedef struct on_disk {
+    char name[NAME_MAX_BYTES];
+    uint64_t key, n_bytes;
+    file f;
+    double worth;
+} on_disk;
+
+typedef struct listing {
+    on_disk *at;
+    int32_t n, cap;
+    uint64_t n_bytes;
+} listing;
+
+static bool list_add(listing *l, const on_disk *f)
+{
+    if (l->n == l->cap) {
+        int32_t cap = l->cap ? 2 * l->cap : 64;
+        on_disk *at = mem_realloc(l->at, (size_t)cap, sizeof *at);
+        if (!at)
+            return false;
+        l->at = at;
+        l->cap = cap;
+    }
+    l->at[l->n++] = *f;
+    l->n_bytes += f->n_bytes;
+    return true;
+}
+
+/* All snapshot files, of any model; removes stale temporaries on the way. */
+static status list_dir(const disk_store *d, listing *l, err *e)
+{
+    *l = (listing){0};
+    DIR *dir = opendir(d->dir);
+    status st = OK;
+    if (!dir)
+        return err_set(e, E_IO, "%s: cannot open the directory: %s", d->dir, strerror(errno));
+    for (struct dirent *x; !st && (x = readdir(dir));) {
+        on_disk f = {0};
+        struct stat sb;
+        if (strlen(x->d_name) >= sizeof f.name ||
+            fstatat(dirfd(dir), x->d_name, &sb, AT_SYMLINK_NOFOLLOW) || !S_ISREG(sb.st_mode))
+            continue;
+        const char *end = strstr(x->d_name, suffix);
+        if (end && strlen(end) == sizeof suffix - 1 + 7 && end[sizeof suffix - 1] == '.') {
+            char *path = path_of(d, x->d_name);
+            if (path)
+                remove_stale(path, &sb);
+            mem_free(path);
+            continue;
+        }
+        if (!parse_name(x->d_name, &f.key, &f.f))
+            continue;
+        strcpy(f.name, x->d_name);
+        f.n_bytes = (uint64_t)sb.st_size;
+        double age = difftime(time(NULL), sb.st_mtime);
+        f.worth = (double)f.f.n / (double)(f.n_bytes + 1) * exp2(-age / HALF_LIFE_S);
+        if (!list_add(l, &f))
+            st = err_memory(e, d->dir, sizeof f);
+    }
+    closedir(dir);
+    if (st)
+        mem_free(l->at);
+    return st;
+}
+
+/* Removes files until the budget holds, the least valuable first; never the one named `keep`. */
+static void trim(disk_store *d, const char *keep)
+{
+    listing l;
+    if (list_dir(d, &l, NULL))
+        return;
+    int32_t left = l.n;
+    while (l.n_bytes > d->budget_bytes && left > 0) {
+        int32_t worst = -1;
+        for (int32_t i = 0; i < l.n; i++)
+            if (l.at[i].n_bytes && strcmp(l.at[i].name, keep) &&
+                (worst < 0 || l.at[i].worth < l.at[worst].worth))
+                worst = i;
+        if (worst < 0)
+            break;
+        on_disk *f = &l.at[worst];
+        char *path = path_of(d, f->name);
+        if (path)
+            unlink(path);
+        mem_free(path);
+        pthread_mutex_lock(&d->lock);
+        if (f->key == d->key)
+            forget(d, f->f);
+        pthread_mutex_unlock(&d->lock);
+        l.n_bytes -= f->n_bytes;
+        f->n_bytes = 0;
+        left--;
+    }
+    pthread_mutex_lock(&d->lock);
+    d->info.n_files = left;
+    d->info.file_bytes = l.n_bytes;
+    pthread_mutex_unlock(&d->lock);
+    mem_free(l.at);
+}
+
+static void note(disk_store *d, const err *e)
+{
+    pthread_mutex_lock(&d->lock);
+    snprintf(d->info.last_error, sizeof d->info.last_error, "%.255s", e->text);
+    pthread_mutex_unlock(&d->lock);
+}
+
+/* ---- Writing -----------------------------------------------------------------------------------
+ */
+
+/* The rename is on the disk only when its directory is. */
+static void sync_dir(const disk_store *d)
+{
+    int fd = open(d->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    fsync(fd);
+    close(fd);
+}
+
+static bool disk_is_full(const disk_store *d, uint64_t n_bytes)
+{
+    struct statvfs v;
+    return !statvfs(d->dir, &v) && (uint64_t)v.f_bavail * v.f_frsize < n_bytes;
+}
+
+/* Removes files of ours worth n_bytes. */
+static void make_room(disk_store *d, uint64_t n_bytes)
+{
+    uint64_t budget = d->budget_bytes;
+    pthread_mutex_lock(&d->lock);
+    uint64_t there = d->info.file_bytes;
+    pthread_mutex_unlock(&d->lock);
+    d->budget_bytes = there > n_bytes ? there - n_bytes : 0;
+    trim(d, "");
+    d->budget_bytes = budget;
+}
+
+static void write_one(disk_store *d, hash_stream *h, const kv_snapshot *k)
+{
+    char name[NAME_MAX_BYTES];
+    err e = {0};
+    uint64_t n_bytes = 0;
+    hash_restart(h);
+    file f = {.n = k->n, .hash = hash_ids(h, k->ids, 0, k->n)};
+    name_of(d, &f, name, sizeof name);
+    char *path = path_of(d, name);
+    if (!path)
+        return;
+    status st = kv_snapshot_write(k, path, &d->id, &n_bytes, &e);
+    if (st == E_IO && disk_is_full(d, k->own_bytes)) {
+        make_room(d, k->own_bytes);
+        err_clear(&e);
+        st = kv_snapshot_write(k, path, &d->id, &n_bytes, &e);
+    }
+    mem_free(path);
+    if (st)
+        note(d, &e);
+    else
+        sync_dir(d);
+    pthread_mutex_lock(&d->lock);
+    d->n_failures = st ? d->n_failures + 1 : 0;
+    d->info.n_failed += st != OK;
+    d->info.n_written += !st;
+    if (!st)
+        insert(d, f);
+    pthread_mutex_unlock(&d->lock);
+    if (!st)
+        trim(d, name);
+}
+
+static void *writer(void *arg)
+{
+    disk_store *d = arg;
+    hash_stream *h = hash_open();
+    pthread_mutex_lock(&d->lock);
+    for (;;) {
+        while (!d->n_queue && !d->quit)
+            pthread_cond_wait(&d->changed, &d->lock);
+        if (!d->n_queue)
+            break;
+        kv_snapshot *k = d->queue[0];
+        memmove(d->queue, d->queue + 1, (size_t)--d->n_queue * sizeof *d->queue);
+        bool off = !h || d->n_failures >= FAILURES_MAX;
+        pthread_mutex_unlock(&d->lock);
+        if (!off)
+            write_one(d, h, k);
+        kv_snapshot_drop(k);
+        pthread_mutex_lock(&d->lock);
+    }
+    pthread_mutex_unlock(&d->lock);
+    hash_close(h);
+    return NULL;
+}
+
+/* Tokens of the longest file that is a prefix of ids[0..n), n included. The lock is held. */
+static file longest(disk_store *d, const int32_t *ids, int64_t n, int64_t above)
+{
+    file best = {0};
+    int64_t at = 0;
+    hash_restart(d->h);
+    for (int32_t i = 0; i < d->n && d->at[i].n <= n; i++) {
+        uint64_t hash = hash_ids(d->h, ids, at, d->at[i].n);
+        at = d->at[i].n;
+        if (hash == d->at[i].hash && at > above)
+            best = d->at[i];
+    }
+    return best;
+}
+
+/* The lock is held. */
+static bool wanted(disk_store *d, const int32_t *ids, int64_t n)
+{
+    if (d->n_queue == QUEUE_MAX || d->n_failures >= FAILURES_MAX)
+        return false;
+    int64_t there = longest(d, ids, n, 0).n;
+    for (int32_t i = 0; i < d->n_queue; i++) {
+        const kv_snapshot *q = d->queue[i];
+        if (q->n <= n && q->n > there && !memcmp(q->ids, ids, (size_t)q->n * sizeof *q->ids))
+            there = q->n;
+    }
+    return n - there >= FRESH_LEAST && n - there >= n / FRESH_SHARE;
+}
+
+bool disk_wants(disk_store *d, const int32_t *ids, int64_t n)
+{
+    pthread_mutex_lock(&d->lock);
+    bool yes = wanted(d, ids, n);
+    pthread_mutex_unlock(&d->lock);
+    return yes;
+}
+
+void disk_offer(disk_store *d, kv_snapshot *k)
+{
+    pthread_mutex_lock(&d->lock);
+    if (wanted(d, k->ids, k->n)) {
+        kv_snapshot_keep(k);
+        d->queue[d->n_queue++] = k;
+        pthread_cond_broadcast(&d->changed);
+    }
+    pthread_mutex_unlock(&d->lock);
+}
+
+/* ---- Reading -----------------------------------------------------------------------------------
+ */
+
+kv_snapshot *disk_load(disk_store *d, const int32_t *ids, int64_t n, int64_t above)
+{
+    for (;;) {
+        char name[NAME_MAX_BYTES];
+        kv_snapshot *k = NULL;
+        err e = {0};
+        pthread_mutex_lock(&d->lock);
+        file f = longest(d, ids, n, above);
+        pthread_mutex_unlock(&d->lock);
+        if (!f.n)
+            return NULL;
+        name_of(d, &f, name, sizeof name);
+        char *path = path_of(d, name);
+        if (!path)
+            return NULL;
+        status st = kv_snapshot_read(path, &d->id, d->layout, &k, &e);
+        if (!st && (k->n != f.n || memcmp(k->ids, ids, (size_t)k->n * sizeof *ids))) {
+            kv_snapshot_drop(k);
+            k = NULL;
+            st = err_set(&e, E_FORMAT, "%s: holds other tokens than its name says", path);
+        }
+        if (!st)
+            utimensat(AT_FDCWD, path, NULL, 0); /* used now */
+        else if (st == E_FORMAT)
+            unlink(path); /* whatever it is, it would fail again */
+        mem_free(path);
+        if (!st || st == E_MEMORY)
+            return k;
+        note(d, &e);
+        pthread_mutex_lock(&d->lock);
+        d->info.n_rejected += st == E_FORMAT;
+        forget(d, f);
+        pthread_mutex_unlock(&d->lock);
+    }
+}
+
+void disk_info(disk_store *d, carat_cache_info *info)
+{
+    pthread_mutex_lock(&d->lock);
+    d->info.n_checkpoints = info->n_checkpoints;
+    d->info.checkpoint_bytes = info->checkpoint_bytes;
+    *info = d->info;
+    pthread_mutex_unlock(&d->lock);
+}
+
+/* ---- Opening -----------------------------------------------------------------------------------
+ */
+
+static status open_dir(disk_store *d, err *e)
+{
+    listing l;
+    status st;
+    if (mkdir(d->dir, 0700) && errno != EEXIST)
+        return err_set(e, E_IO, "%s: cannot make the directory: %s", d->dir, strerror(errno));
+    if (access(d->dir, R_OK | W_OK | X_OK))
+        return err_set(e, E_IO, "%s: cannot keep conversations there: %s", d->dir, strerror(errno));
+    if ((st = list_dir(d, &l, e)))
+        return st;
+    for (int32_t i = 0; i < l.n; i++)
+        if (l.at[i].key == d->key)
+            insert(d, l.at[i].f);
+    d->info.n_files = l.n;
+    d->info.file_bytes = l.n_bytes;
+    mem_free(l.at);
+    trim(d, "");
+    return OK;
+}
+
+status disk_open(disk_store **out, const struct carat_model *m, const kv_layout *l, const char *dir,
+                 uint64_t budget_bytes, err *e)
+{
+    disk_store *d = mem_calloc(1, sizeof *d);
+    status st = OK;
+    *out = NULL;
+    if (!d)
+        return err_memory(e, "the cache on disk", sizeof *d);
+    d->layout = l;
+    d->budget_bytes = budget_bytes;
+    d->dir = mem_strdup(dir);
+    d->h = hash_open();
+    kv_layout_words(l, &d->id.layout);
+    if (!d->dir || !d->h || d->id.layout.bad) {
+        st = err_memory(e, "the cache on disk", sizeof *d);
+        goto out;
+    }
+    model_identity(&m->core, d->h, d->id.model);
+    hash_restart(d->h);
+    put_u64(d->h, KV_FILE_VERSION);
+    put_u64(d->h, d->id.model[0]);
+    put_u64(d->h, d->id.model[1]);
+    hash_put(d->h, d->id.layout.at, d->id.layout.n);
+    d->key = hash_value(d->h);
+    d->has_lock = !pthread_mutex_init(&d->lock, NULL);
+    d->has_cond = !pthread_cond_init(&d->changed, NULL);
+    if (!d->has_lock || !d->has_cond) {
+        st = err_set(e, E_MEMORY, "cannot make a lock");
+        goto out;
+    }
+    if ((st = open_dir(d, e)))
+        goto out;
+    d->has_thread = !pthread_create(&d->thread, NULL, writer, d);
+    if (!d->has_thread)
+        st = err_set(e, E_MEMORY, "cannot start the thread that writes checkpoints");
+out:
+    if (st)
+        disk_close(d);
+    else
+        *out = d;
+    return st;
+}
+
+void disk_close(disk_store *d)
+{
+    if (!d)
+        return;
+    if (d->has_thread) {
+        pthread_mutex_lock(&d->lock);
+        d->quit = true;
+        pthread_cond_broadcast(&d->changed);
+        pthread_mutex_unlock(&d->lock);
+        pthread_join(d->thread, NULL);
+    }
+    if (d->has_cond)
+        pthread_cond_destroy(&d->changed);
+    if (d->has_lock)
+        pthread_mutex_destroy(&d->lock);
+    mem_free(d->at);
+    str_free(&d->id.layout);
+    hash_close(d->h);
+    mem_free(d->dir);
+    mem_free(d);
+}

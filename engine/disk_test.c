@@ -1,0 +1,402 @@
+/* disk_test.c - conversations that outlive the program, and everything that can happen to files:
+ * cut, damaged, foreign, half written by a program that was killed, on a disk that is full. */
+#include "carat.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "tests/test.h"
+#include "tests/toy_model.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { CTX = 256, N_IDS = 150 };
+
+typedef struct {
+    carat_model *m;
+    int32_t n_vocab;
+    int32_t ids[CTX];
+    float *want, *got; /* logits after ids[0 .. N_IDS) */
+    char dir[512];
+} fixture;
+
+static carat_session_options options(const fixture *f)
+{
+    return (carat_session_options){.n_ctx = CTX, .chunk = 32, .cache_dir = f->dir};
+}
+
+static carat_session *open_with(carat_model *m, carat_session_options o)
+{
+    carat_session *s;
+    carat_error e = {0};
+    CHECK_OK(carat_session_open(m, &o, &s, &e), e);
+    return s;
+}
+
+static fixture begin(void)
+{
+    fixture f = {.m = toy_model_open(NULL, NULL)};
+    carat_model_info info;
+    carat_error e = {0};
+    uint64_t rng = test_seed();
+    carat_model_get_info(f.m, &info);
+    f.n_vocab = info.n_vocab;
+    for (int i = 0; i < CTX; i++)
+        f.ids[i] = (int32_t)rng_below(&rng, (uint64_t)f.n_vocab);
+    f.want = mem_calloc((size_t)f.n_vocab, sizeof *f.want);
+    f.got = mem_calloc((size_t)f.n_vocab, sizeof *f.got);
+    CHECK(f.want && f.got);
+    snprintf(f.dir, sizeof f.dir, "%s", test_temp("cache"));
+    carat_session *s =
+        open_with(f.m, (carat_session_options){.n_ctx = CTX, .chunk = 32, .checkpoint_mb = -1});
+    CHECK_OK(carat_eval(s, f.ids, N_IDS, false, f.want, NULL, &e), e);
+    carat_session_close(s);
+    return f;
+}
+
+static void end(fixture *f)
+{
+    mem_free(f->want);
+    mem_free(f->got);
+    carat_model_close(f->m);
+}
+
+/* A session with these options gives the right logits. Returns the tokens it reused. */
+static int64_t right(fixture *f, carat_session_options o, carat_cache_info *info)
+{
+    carat_session *s = open_with(f->m, o);
+    int64_t n_reused = -1;
+    carat_error e = {0};
+    CHECK_OK(carat_eval(s, f->ids, N_IDS, false, f->got, &n_reused, &e), e);
+    for (int32_t i = 0; i < f->n_vocab; i++)
+        CHECK_MSG(!memcmp(&f->got[i], &f->want[i], sizeof *f->got), "logit %d: %g, fresh %g", i,
+                  f->got[i], f->want[i]);
+    if (info)
+        carat_session_cache(s, info);
+    carat_session_close(s);
+    return n_reused;
+}
+
+/* Computes ids[0..n) with the directory, and leaves. */
+static void leave_behind(const fixture *f, int64_t n, carat_session_options o)
+{
+    carat_session *s = open_with(f->m, o);
+    carat_error e = {0};
+    CHECK_OK(carat_eval(s, f->ids, n, false, NULL, NULL, &e), e);
+    carat_session_close(s);
+}
+
+/* Files in the directory whose name ends so; the path of the last of them. */
+static int files(const fixture *f, const char *ending, char *path, size_t cap)
+{
+    DIR *d = opendir(f->dir);
+    int n = 0;
+    for (struct dirent *x; d && (x = readdir(d));) {
+        size_t k = strlen(x->d_name), m = strlen(ending);
+        if (x->d_name[0] == '.' || k < m || strcmp(x->d_name + k - m, ending))
+            continue;
+        n++;
+        if (path)
+            snprintf(path, cap, "%s/%s", f->dir, x->d_name);
+    }
+    if (d)
+        closedir(d);
+    return n;
+}
+
+static void empty(const fixture *f)
+{
+    DIR *d = opendir(f->dir);
+    CHECK(d);
+    for (struct dirent *x; (x = readdir(d));)
+        unlinkat(dirfd(d), x->d_name, 0); /* "." and ".." refuse */
+    closedir(d);
+}
+
+static unsigned char *slurp(const char *path, size_t *n)
+{
+    FILE *f = fopen(path, "rb");
+    CHECK(f && !fseek(f, 0, SEEK_END));
+    *n = (size_t)ftell(f);
+    rewind(f);
+    unsigned char *b = mem_alloc(*n);
+    CHECK(b && fread(b, 1, *n, f) == *n);
+    fclose(f);
+    return b;
+}
+
+static void spill(const char *path, const unsigned char *b, size_t n)
+{
+    FILE *f = fopen(path, "wb");
+    CHECK(f && fwrite(b, 1, n, f) == n && !fclose(f));
+}
+
+TEST(a_conversation_outlives_the_program)
+{
+    static const char *const formats[] = {"f16", "f32", "q8_0", "q4_0", "iq4_nl"};
+    fixture f = begin();
+    char path[1024];
+    struct stat sb;
+    carat_cache_info info;
+    leave_behind(&f, 120, options(&f));
+    CHECK_EQ(files(&f, ".carat-kv", path, sizeof path), 1);
+    CHECK(!stat(path, &sb) && (sb.st_mode & 0777) == 0600);
+    CHECK_EQ(right(&f, options(&f), &info), 120);
+    CHECK_EQ(info.n_rejected, 0);
+    carat_session_options o = options(&f);
+    o.n_ctx = CTX - 9; /* another ring, another context: the same rows */
+    o.chunk = 5;
+    CHECK_EQ(right(&f, o, NULL), 120);
+    o.n_ctx = N_IDS;
+    CHECK_EQ(right(&f, o, NULL), 120);
+    for (int k = 1; k < 5; k++) { /* other formats have files of their own */
+        o = options(&f);
+        o.kv_k = formats[k];
+        o.checkpoint_mb = 0;
+        carat_session *s = open_with(f.m, o);
+        int64_t n_reused;
+        carat_error e = {0};
+        CHECK_OK(carat_eval(s, f.ids, N_IDS, false, f.want, &n_reused, &e), e);
+        CHECK_EQ(n_reused, 0);
+        carat_session_close(s);
+        CHECK_EQ(right(&f, o, NULL), N_IDS - 1);
+    }
+    CHECK_EQ(files(&f, ".carat-kv", NULL, 0), 5);
+    carat_model *other = toy_model_open(&(toy_model_file){.seed = 77}, NULL);
+    carat_session *s = open_with(other, options(&f));
+    int64_t n_reused;
+    carat_error e = {0};
+    CHECK_OK(carat_eval(s, f.ids, N_IDS, false, NULL, &n_reused, &e), e);
+    CHECK_EQ(n_reused, 0); /* nor are another model's */
+    carat_session_close(s);
+    carat_model_close(other);
+    end(&f);
+}
+
+TEST(a_long_conversation_is_written_now_and_then)
+{
+    fixture f = begin();
+    carat_session *s = open_with(f.m, options(&f));
+    carat_generate_options o = {.max_tokens = 1};
+    carat_timings t;
+    carat_error e = {0};
+    carat_sampling_default(f.m, &o.sampling);
+    for (int64_t n = 70; n < N_IDS; n += 5)
+        CHECK_OK(carat_generate(s, f.ids, n, &o, NULL, NULL, &t, &e), e);
+    carat_session_close(s);
+    int n = files(&f, ".carat-kv", NULL, 0);
+    CHECK_MSG(n >= 2 && n <= 3, "%d files", n);
+    CHECK(right(&f, options(&f), NULL) >= 134);
+    end(&f);
+}
+
+/* Cut after every so many bytes, and with single bits turned: right all the same, and the file is
+ * gone. */
+TEST(a_damaged_file_is_removed_and_never_believed)
+{
+    fixture f = begin();
+    char path[1024];
+    size_t n;
+    uint64_t rng = test_seed();
+    leave_behind(&f, 120, options(&f));
+    CHECK_EQ(files(&f, ".carat-kv", path, sizeof path), 1);
+    unsigned char *whole = slurp(path, &n), *bad = mem_alloc(n + 1);
+    CHECK(bad);
+    carat_session_options o = options(&f);
+    for (int i = 0; i < 60; i++) {
+        size_t keep = n;
+        memcpy(bad, whole, n);
+        bad[n] = 0;
+        if (i < 20)
+            keep = n - 1 - (size_t)i * 9; /* in the end, the table, and before it */
+        else if (i < 28)
+            keep = (size_t)rng_below(&rng, n);
+        else if (i == 28)
+            keep = n + 1;
+        else if (i < 45)
+            bad[n - 1 - (size_t)(i - 29) * 14] ^= 1u << (i % 8);
+        else if (i < 50)
+            bad[(size_t)(i - 45) * 3] ^= 1u << (i % 8);
+        else
+            bad[rng_below(&rng, n)] ^= 1u << rng_below(&rng, 8);
+        bool same = keep == n && !memcmp(bad, whole, n);
+        empty(&f); /* of what the session before has written */
+        spill(path, bad, keep);
+        carat_cache_info info;
+        int64_t n_reused = right(&f, o, &info);
+        /* Four bytes of the head say nothing yet, and must be zero: nothing else is without
+         * meaning. */
+        CHECK_MSG(same || !n_reused, "damage %d was believed", i);
+        CHECK_EQ(info.n_rejected, !same);
+        CHECK_MSG(same || info.last_error[0], "damage %d went unsaid", i);
+    }
+    mem_free(bad);
+    mem_free(whole);
+    end(&f);
+}
+
+TEST(strange_files_in_the_directory_are_left_alone)
+{
+    fixture f = begin();
+    char path[1024], name[1100], link[1100];
+    leave_behind(&f, 120, options(&f));
+    CHECK_EQ(files(&f, ".carat-kv", path, sizeof path), 1);
+    snprintf(name, sizeof name, "%s/README", f.dir);
+    spill(name, (const unsigned char *)"hello", 5);
+    snprintf(link, sizeof link, "%s.other", path);
+    CHECK(!rename(path, link) && !symlink(link, path)); /* links are not followed */
+    CHECK_EQ(right(&f, options(&f), NULL), 0);
+    CHECK_EQ(files(&f, "README", NULL, 0), 1);
+    CHECK_EQ(files(&f, ".other", NULL, 0), 1);
+    carat_session_options o = options(&f);
+    carat_session *s;
+    carat_error e = {0};
+    o.cache_dir = name;
+    CHECK_STATUS(carat_session_open(f.m, &o, &s, &e), E_IO);
+    CHECK(strstr(e.text, "README"));
+    err_clear(&e);
+    o.cache_dir = "/nowhere/at/all";
+    CHECK_STATUS(carat_session_open(f.m, &o, &s, &e), E_IO);
+    err_clear(&e);
+    o = options(&f);
+    o.checkpoint_mb = -1;
+    CHECK_STATUS(carat_session_open(f.m, &o, &s, &e), E_ARG);
+    err_clear(&e);
+    o = options(&f);
+    o.cache_mb = -1;
+    CHECK_STATUS(carat_session_open(f.m, &o, &s, &e), E_ARG);
+    end(&f);
+}
+
+TEST(a_full_disk_costs_files_and_nothing_else)
+{
+    fixture f = begin();
+    struct rlimit small = {2000, RLIM_INFINITY}, before;
+    char path[1024];
+    carat_cache_info info;
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK(!getrlimit(RLIMIT_FSIZE, &before));
+    small.rlim_max = before.rlim_max;
+    CHECK(!setrlimit(RLIMIT_FSIZE, &small));
+    carat_session *s = open_with(f.m, options(&f));
+    carat_error e = {0};
+    CHECK_OK(carat_eval(s, f.ids, N_IDS, false, f.got, NULL, &e), e);
+    CHECK(!memcmp(f.got, f.want, (size_t)f.n_vocab * sizeof *f.got));
+    carat_generate_options o = {.max_tokens = 2};
+    carat_sampling_default(f.m, &o.sampling);
+    for (int i = 0; i < 8; i++) { /* other conversations: each wants to be saved */
+        f.ids[0] ^= 1 + i;
+        CHECK_OK(carat_generate(s, f.ids, N_IDS, &o, NULL, NULL, NULL, &e), e);
+        f.ids[0] ^= 1 + i;
+    }
+    for (int i = 0; i < 200; i++) { /* the writer has a thread of its own */
+        carat_session_cache(s, &info);
+        if (info.n_failed >= 3)
+            break;
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
+    CHECK(info.n_failed >= 3 && !info.n_written && info.last_error[0]);
+    carat_session_close(s);
+    CHECK_EQ(files(&f, "", path, sizeof path), 0);
+    CHECK(!setrlimit(RLIMIT_FSIZE, &before));
+    leave_behind(&f, 120, options(&f));
+    CHECK_EQ(right(&f, options(&f), NULL), 120);
+    end(&f);
+}
+
+TEST(the_directory_keeps_to_its_budget)
+{
+    fixture f = begin();
+    carat_session_options o = options(&f);
+    uint64_t rng = 5;
+    o.cache_mb = 1;
+    for (int i = 0; i < 24; i++) {
+        for (int k = 0; k < CTX; k++)
+            f.ids[k] = (int32_t)rng_below(&rng, (uint64_t)f.n_vocab);
+        leave_behind(&f, 200, o);
+    }
+    DIR *d = opendir(f.dir);
+    uint64_t sum = 0, n = 0;
+    for (struct dirent *x; (x = readdir(d));) {
+        struct stat sb;
+        CHECK(!fstatat(dirfd(d), x->d_name, &sb, 0));
+        if (S_ISREG(sb.st_mode)) {
+            sum += (uint64_t)sb.st_size;
+            n++;
+        }
+    }
+    closedir(d);
+    CHECK_MSG(sum <= 1 << 20, "%llu bytes", (unsigned long long)sum);
+    CHECK_MSG(n > 1 && n < 24, "%llu files of %llu bytes", (unsigned long long)n,
+              (unsigned long long)sum);
+    end(&f);
+}
+
+/* A child computes and writes without end, and is killed at any moment. */
+TEST(killed_at_any_moment_nothing_is_lost_or_wrong)
+{
+    fixture f = begin();
+    uint64_t rng = test_seed();
+    for (int round = 0; round < 12; round++) {
+        pid_t pid = fork();
+        CHECK(pid >= 0);
+        if (!pid) {
+            fixture g = f;
+            g.m = toy_model_open(NULL, NULL); /* threads do not survive a fork */
+            for (int i = 0;; i++)
+                leave_behind(&g, 70 + (i * 13) % 80, options(&g));
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 20000000 + (long)rng_below(&rng, 80000000)}, NULL);
+        CHECK(!kill(pid, SIGKILL));
+        CHECK_EQ(waitpid(pid, NULL, 0), pid);
+        carat_cache_info info;
+        right(&f, options(&f), &info);
+        CHECK_MSG(!info.n_rejected, "%s", info.last_error);
+    }
+    CHECK(files(&f, ".carat-kv", NULL, 0) > 0);
+    CHECK(right(&f, options(&f), NULL) >= 70);
+    /* What was half written is swept away once it is old enough that nobody can be at it. */
+    char path[1024];
+    DIR *d = opendir(f.dir);
+    struct timespec old[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
+    for (struct dirent *x; (x = readdir(d));) {
+        snprintf(path, sizeof path, "%s/%s", f.dir, x->d_name);
+        if (!strstr(x->d_name, ".carat-kv") || x->d_name[strlen(x->d_name) - 7] == '.')
+            utimensat(AT_FDCWD, path, old, 0);
+    }
+    closedir(d);
+    right(&f, options(&f), NULL);
+    CHECK_EQ(files(&f, "", NULL, 0), files(&f, ".carat-kv", NULL, 0));
+    end(&f);
+}
+
+TEST(every_allocation_beside_a_directory_may_fail)
+{
+    fixture f = begin();
+    leave_behind(&f, 120, options(&f));
+    for (int64_t n = 0;; n++) {
+        carat_session *s = NULL;
+        carat_error e = {0};
+        carat_session_options o = options(&f);
+        mem_fail_after(n);
+        carat_status st = carat_session_open(f.m, &o, &s, &e);
+        if (!st)
+            st = carat_eval(s, f.ids, N_IDS, false, f.got, NULL, &e);
+        carat_session_close(s);
+        bool hit = mem_fail_hit();
+        mem_fail_after(-1);
+        CHECK_MSG(!st || (hit && st == E_MEMORY), "allocation %lld: %s", (long long)n, e.text);
+        if (!st)
+            CHECK(!memcmp(f.got, f.want, (size_t)f.n_vocab * sizeof *f.got));
+        if (!hit)
+            break;
+        CHECK(n < 2000);
+    }
+    CHECK(right(&f, options(&f), NULL) >= 120);
+    end(&f);
+}
