@@ -113,8 +113,8 @@ void metrics_put(metrics *m, const metrics_now *now, str *o)
            now->kv_capacity ? (double)now->kv_tokens / (double)now->kv_capacity : 0);
     number(o, "kv_bytes", "gauge", "Memory for keys and values.", (double)b->kv_bytes);
     number(o, "checkpoints", "gauge", "States of conversations to go back to.",
-           (double)b->n_checkpoints);
-    number(o, "checkpoint_bytes", "gauge", "Memory for them.", (double)b->checkpoint_bytes);
+           (double)b->cache.n_checkpoints);
+    number(o, "checkpoint_bytes", "gauge", "Memory for them.", (double)b->cache.checkpoint_bytes);
     number(o, "weight_bytes", "gauge", "Memory for weights.", (double)now->weight_bytes);
     number(o, "resident_memory_bytes", "gauge", "Resident memory of the process.",
            resident_bytes());
