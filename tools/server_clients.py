@@ -1,0 +1,237 @@
+"""The Python packages of OpenAI and Anthropic against `carat serve` with the bundled model.
+
+    python3 -m venv venv && venv/bin/pip install openai anthropic
+    ./carat serve -p 8080 &
+    venv/bin/python tools/server_clients.py http://127.0.0.1:8080
+
+Chat, streams, a round trip with a tool, structured output, thinking, responses, errors. Prints a
+line per check and ends with 1 if one failed. Not part of the build or of the tests.
+"""
+import json
+import sys
+import traceback
+
+import anthropic
+import openai
+
+URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8080"
+oai = openai.OpenAI(base_url=URL + "/v1", api_key="none", max_retries=0)
+ant = anthropic.Anthropic(base_url=URL, api_key="none", max_retries=0)
+ASK = [{"role": "user", "content": "What is carat?"}]
+GREEDY = {"extra_body": {"temperature": 0}}  # newer packages of Anthropic have no parameter for it
+WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOL = {"type": "function", "function": {"name": "get_weather", "description": "Get the weather of a city.",
+                                         "parameters": WEATHER}}
+QUESTION = "What is the weather in Paris?"
+
+
+def chat(**kw):
+    kw = {"model": "any", "messages": ASK, "temperature": 0, **kw}
+    return oai.chat.completions.create(**kw)
+
+
+def check_chat():
+    r = chat()
+    assert "carat" in r.choices[0].message.content and r.choices[0].finish_reason == "stop"
+    assert r.usage.total_tokens == r.usage.prompt_tokens + r.usage.completion_tokens
+    return r.choices[0].message.content
+
+
+def check_stream():
+    whole = chat().choices[0].message.content
+    said, usage = "", None
+    for chunk in chat(stream=True, stream_options={"include_usage": True}):
+        usage = chunk.usage or usage
+        for c in chunk.choices:
+            said += c.delta.content or ""
+    assert said == whole and usage.completion_tokens > 0
+
+
+def check_n_and_seed():
+    wild = {"n": 3, "temperature": 3, "top_p": 1, "seed": 7, "max_tokens": 12, "extra_body": {"top_k": 0}}
+    r, again = chat(**wild), chat(**wild)
+    texts = [c.message.content for c in r.choices]
+    assert texts == [c.message.content for c in again.choices] and len(set(texts)) > 1
+
+
+def check_stop_and_length():
+    r = chat(stop=["native"])
+    assert r.choices[0].finish_reason == "stop" and "native" not in r.choices[0].message.content
+    assert chat(max_tokens=3).choices[0].finish_reason == "length"
+
+
+def check_logprobs():
+    r = chat(logprobs=True, top_logprobs=3, max_tokens=8)
+    entries = r.choices[0].logprobs.content
+    assert "".join(e.token for e in entries) == r.choices[0].message.content
+    assert all(len(e.top_logprobs) == 3 and e.logprob <= 0 for e in entries)
+    assert entries[0].token == entries[0].top_logprobs[0].token
+
+
+def check_logit_bias():
+    first = chat(logprobs=True, max_tokens=1).choices[0].logprobs.content[0]
+    banned = chat(logit_bias={str(first.model_extra["id"]): -100}, logprobs=True, max_tokens=5)
+    assert banned.choices[0].logprobs.content[0].token != first.token
+
+
+def check_tool_round_trip():
+    messages = [{"role": "user", "content": QUESTION}]
+    r = chat(messages=messages, tools=[TOOL])
+    m = r.choices[0].message
+    assert r.choices[0].finish_reason == "tool_calls", r.choices[0]
+    call = m.tool_calls[0]
+    assert call.function.name == "get_weather" and "city" in json.loads(call.function.arguments)
+    messages += [m, {"role": "tool", "tool_call_id": call.id, "content": "sunny, 21 degrees"}]
+    r = chat(messages=messages, tools=[TOOL])
+    assert r.choices[0].message.content
+    cached = r.usage.prompt_tokens_details.cached_tokens
+    return f"{call.function.arguments} -> {r.choices[0].message.content!r}, {cached} cached"
+
+
+def check_tool_stream():
+    calls = {}
+    for chunk in chat(messages=[{"role": "user", "content": QUESTION}], tools=[TOOL], stream=True):
+        for c in chunk.choices:
+            for t in c.delta.tool_calls or []:
+                calls.setdefault(t.index, ["", ""])
+                calls[t.index][0] += t.function.name or ""
+                calls[t.index][1] += t.function.arguments or ""
+            last = c.finish_reason
+    assert last == "tool_calls" and calls[0][0] == "get_weather" and json.loads(calls[0][1])
+
+
+def check_tool_none():
+    r = chat(messages=[{"role": "user", "content": QUESTION}], tools=[TOOL], tool_choice="none")
+    assert not r.choices[0].message.tool_calls and r.choices[0].message.content
+
+
+def check_tool_required():
+    for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
+        r = chat(tools=[TOOL], tool_choice=choice, max_tokens=100)
+        call = r.choices[0].message.tool_calls[0]
+        assert call.function.name == "get_weather" and json.loads(call.function.arguments) is not None
+
+
+def check_thinking():
+    r = chat(messages=[{"role": "user", "content": "What is 4821 + 377?"}], reasoning_effort="high")
+    m = r.choices[0].message
+    assert m.model_extra.get("reasoning_content") and m.content
+    assert r.usage.completion_tokens_details.reasoning_tokens > 0
+    return m.content
+
+
+def check_json_schema():
+    schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 20},
+                                               "age": {"type": "integer", "minimum": 0, "maximum": 120}},
+              "required": ["name", "age"], "additionalProperties": False}
+    r = chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}})
+    value = json.loads(r.choices[0].message.content)
+    assert set(value) == {"name", "age"} and isinstance(value["age"], int)
+    r = chat(response_format={"type": "json_object"}, max_tokens=300)
+    return f"{value}, {r.choices[0].message.content[:60]!r}"
+
+
+def check_prefill():
+    r = chat(messages=ASK + [{"role": "assistant", "content": "carat is a native"}])
+    assert r.choices[0].message.content.startswith(" inference"), r.choices[0].message.content
+
+
+def check_completions():
+    r = oai.completions.create(model="any", prompt=["carat is", "A"], max_tokens=5, temperature=0, n=2)
+    assert len(r.choices) == 4 and r.choices[0].text == r.choices[1].text
+    text = "".join(c.choices[0].text for c in oai.completions.create(
+        model="any", prompt="carat is", max_tokens=5, temperature=0, stream=True) if c.choices)
+    assert text == r.choices[0].text
+
+
+def check_responses():
+    r = oai.responses.create(model="any", input="What is carat?", temperature=0)
+    assert r.status == "completed" and "carat" in r.output_text
+    kinds, said = [], ""
+    for e in oai.responses.create(model="any", input="What is carat?", temperature=0, stream=True):
+        kinds.append(e.type)
+        said += e.delta if e.type == "response.output_text.delta" else ""
+    assert said == r.output_text and kinds[0] == "response.created" and kinds[-1] == "response.completed"
+    r = oai.responses.create(model="any", input="What is carat?", temperature=0, max_output_tokens=4)
+    assert r.status == "incomplete" and r.incomplete_details.reason == "max_output_tokens"
+
+
+def check_responses_tool():
+    tool = {"type": "function", "name": "get_weather", "description": "Get the weather of a city.",
+            "parameters": WEATHER}
+    history = [{"role": "user", "content": QUESTION}]
+    r = oai.responses.create(model="any", input=history, tools=[tool], temperature=0)
+    call = next(i for i in r.output if i.type == "function_call")
+    history += r.output + [{"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}]
+    r = oai.responses.create(model="any", input=history, tools=[tool], temperature=0)
+    assert r.output_text
+    with oai.responses.stream(model="any", input=QUESTION, tools=[tool], temperature=0) as s:
+        final = s.get_final_response() if not list(s) else s.get_final_response()
+    assert final.output[-1].type == "function_call"
+
+
+def check_messages():
+    r = ant.messages.create(model="any", max_tokens=100, messages=ASK, **GREEDY, system="Be brief.")
+    assert r.stop_reason == "end_turn" and r.content[0].text
+    with ant.messages.stream(model="any", max_tokens=100, messages=ASK, **GREEDY, system="Be brief.") as s:
+        said = "".join(s.text_stream)
+        final = s.get_final_message()
+    assert said == r.content[0].text == final.content[0].text
+    assert final.usage.input_tokens + final.usage.cache_read_input_tokens > 10
+    n = ant.messages.count_tokens(model="any", messages=ASK, system="Be brief.").input_tokens
+    assert n == r.usage.input_tokens + r.usage.cache_read_input_tokens
+    r = ant.messages.create(model="any", max_tokens=100, messages=ASK, **GREEDY, stop_sequences=["native"])
+    assert r.stop_reason == "stop_sequence" and r.stop_sequence == "native"
+
+
+def check_messages_tool():
+    tool = {"name": "get_weather", "description": "Get the weather of a city.", "input_schema": WEATHER}
+    messages = [{"role": "user", "content": QUESTION}]
+    r = ant.messages.create(model="any", max_tokens=200, messages=messages, tools=[tool], **GREEDY)
+    assert r.stop_reason == "tool_use"
+    use = next(b for b in r.content if b.type == "tool_use")
+    messages += [{"role": "assistant", "content": r.content},
+                 {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.id, "content": "sunny"}]}]
+    with ant.messages.stream(model="any", max_tokens=200, messages=messages, tools=[tool], **GREEDY) as s:
+        final = s.get_final_message()
+    assert final.content[0].text
+    return f"{use.input} -> {final.content[0].text!r}"
+
+
+def check_messages_thinking():
+    with ant.messages.stream(model="any", max_tokens=2000, **GREEDY,
+                             thinking={"type": "enabled", "budget_tokens": 1024},
+                             messages=[{"role": "user", "content": "What is 4821 + 377?"}]) as s:
+        final = s.get_final_message()
+    assert [b.type for b in final.content] == ["thinking", "text"], final.content
+
+
+def refused(kind, call):
+    try:
+        call()
+    except kind as e:
+        return e
+    raise AssertionError("not refused")
+
+
+def check_errors():
+    e = refused(openai.BadRequestError, lambda: chat(temperature=-1))
+    assert e.param == "temperature" and "temperature" in e.message
+    refused(openai.BadRequestError, lambda: chat(messages=[]))
+    e = refused(openai.BadRequestError, lambda: chat(messages=[{"role": "user", "content": "word " * 60000}]))
+    assert e.code == "context_length_exceeded"
+    refused(openai.BadRequestError, lambda: oai.embeddings.create(model="any", input="x"))
+    refused(openai.BadRequestError, lambda: oai.responses.create(model="any", input="x", previous_response_id="r"))
+    refused(anthropic.BadRequestError, lambda: ant.messages.create(model="any", max_tokens=0, messages=ASK))
+    refused(anthropic.NotFoundError, lambda: ant.get("/v1/messages/none", cast_to=object))
+
+
+failed = 0
+for name, check in [(k, v) for k, v in list(globals().items()) if k.startswith("check_")]:
+    try:
+        print(f"ok    {name[6:]}  {check() or ''}")
+    except Exception:
+        failed += 1
+        print(f"FAIL  {name[6:]}")
+        traceback.print_exc(limit=-2)
+sys.exit(1 if failed else 0)
