@@ -22,7 +22,7 @@
 enum { TOKENS_MAX = 1 << 24, WARM_PROMPT = 64, WARM_GEN = 2, EXIT_INTERRUPTED = 130 };
 
 typedef struct bench_options {
-    const char *model, *prompt, *gen, *depth, *vs, *isa, *device;
+    const char *model, *prompt, *gen, *depth, *vs, *isa, *device, *repack;
     kv_options kv;
     int64_t reps, threads, chunk;
     bool json, floors, ceilings, no_mmap, overcommit;
@@ -41,6 +41,7 @@ static const option table[] = {
     OPT_STR(bench_options, vs, "vs", 0, "PROGRAM", "compare with this llama-bench, or other carat"),
     OPT_STR(bench_options, device, "device", 0, "NAME",
             "auto, cpu, cuda or cuda:N (default: a GPU that fits)"),
+    OPT_STR(bench_options, repack, "repack", 0, "WHEN", REPACK_HELP),
     OPT_STR(bench_options, isa, "isa", 0, "NAME", "kernels: portable, avx2, avx512 or neon"),
     OPT_FLAG(bench_options, floors, "floors", 0, "also time each op, against what it must cost"),
     OPT_FLAG(bench_options, ceilings, "ceilings", 0, "only measure what the machine can do"),
@@ -287,8 +288,11 @@ static int run_bench(const command *c, int argc, char **argv)
     if ((st = plan_tests(&o, &tests, &n_tests, &n_tokens, &e)) ||
         (st = bench_measure_ceilings(b.n_threads, &b.ceilings, &e)))
         goto out;
-    run_options ro = {
-        .threads = b.n_threads, .isa = o.isa, .device = o.device, .no_mmap = o.no_mmap};
+    run_options ro = {.threads = b.n_threads,
+                      .isa = o.isa,
+                      .device = o.device,
+                      .repack = o.repack,
+                      .no_mmap = o.no_mmap};
     ro.overcommit = o.overcommit;
     ro.wrap = o.floors ? "time" : NULL;
     double start_ms = clock_ms();

@@ -14,12 +14,14 @@
 typedef struct {
     int64_t n_ctx;
     kv_options kv;
+    const char *repack;
     bool json;
 } inspect_options;
 
 static const option table[] = {OPT_INT(inspect_options, n_ctx, "ctx", 'c', "N", 1, 1 << 30,
                                        "plan for N tokens of context (default: the model's own)"),
                                OPT_KV(inspect_options),
+                               OPT_STR(inspect_options, repack, "repack", 0, "WHEN", REPACK_HELP),
                                OPT_FLAG(inspect_options, json, "json", 'j', "print JSON"), OPT_END};
 
 /* ---- Counting ------------------------------------------------------------------------------ */
@@ -234,12 +236,14 @@ static int run_inspect(const command *c, int argc, char **argv)
     carat_model_info info;
     carat_model *m = NULL;
     inspect_report r = {0};
-    gguf g;
+    gguf g = {0};
     err e = {0};
     status st;
     if (stop)
         return stop - 1;
     term_init();
+    if ((st = options_repack(o.repack, &mo.no_repack, &e)))
+        goto out;
     if ((st = gguf_open(&g, argv[0], false, NULL, NULL, &e)))
         goto out;
     r.g = &g;

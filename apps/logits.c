@@ -15,7 +15,7 @@
 enum { LOGITS_CHUNK_BYTES = 256 << 20 }; /* of one chunk's logits, when no --chunk is given */
 
 typedef struct logits_options {
-    const char *model, *tokens, *out, *isa, *wrap, *device;
+    const char *model, *tokens, *out, *isa, *wrap, *device, *repack;
     kv_options kv;
     int64_t chunk, threads;
     bool all, last, exact, reference;
@@ -35,6 +35,7 @@ static const option table[] = {
     OPT_FLAG(logits_options, reference, "reference", 0, "the plain reference kernels"),
     OPT_STR(logits_options, device, "device", 0, "NAME",
             "auto, cpu, cuda or cuda:N (default: a GPU that fits)"),
+    OPT_STR(logits_options, repack, "repack", 0, "WHEN", REPACK_HELP),
     OPT_STR(logits_options, isa, "isa", 0, "NAME", "kernels: portable, avx2, avx512 or neon"),
     OPT_STR(logits_options, wrap, "wrap", 0, "LIST", "trace, time or check every op, on stderr"),
     OPT_END};
@@ -109,7 +110,8 @@ static int run_logits(const command *c, int argc, char **argv)
                               .wrap = o.wrap,
                               .progress = term_progress,
                               .log = write_log};
-    if ((st = carat_model_open(o.model, &mo, &m, &e)))
+    if ((st = options_repack(o.repack, &mo.no_repack, &e)) ||
+        (st = carat_model_open(o.model, &mo, &m, &e)))
         goto out;
     carat_model_info info;
     carat_model_get_info(m, &info);

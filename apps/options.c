@@ -136,6 +136,14 @@ static void print_left(const option *o, char *buf, size_t cap)
     snprintf(buf, cap, "  %s--%s%s%s", letter, o->name, o->arg ? " " : "", o->arg ? o->arg : "");
 }
 
+status options_repack(const char *text, bool *off, err *e)
+{
+    *off = text && !strcmp(text, "off");
+    if (!text || *off || !strcmp(text, "auto"))
+        return OK;
+    return err_set(e, E_ARG, "--repack %.40s: expected auto or off", text);
+}
+
 void options_print_help(const command *c, FILE *out)
 {
     fprintf(out, "Usage: carat %s%s%s%s\n\n%s.\n", c->name,

@@ -14,6 +14,8 @@
 #ifndef APPS_OPTIONS_H
 #define APPS_OPTIONS_H
 
+#include "base/err.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -70,6 +72,9 @@ typedef struct option {
         NULL, 0, OPTION_FLAG, NULL, 0, 0, 0, NULL                                                  \
     }
 
+/* An option of every program that opens a model for computing. */
+#define REPACK_HELP "weights rearranged at load for speed: auto (default) or off"
+
 typedef struct command {
     const char *name;
     const char *operands; /* as printed: "FILE" or "[PROMPT...]" */
@@ -86,6 +91,8 @@ typedef struct command {
  * in *n_operands. Returns 0, or the exit status to end with + 1 (so 1 after --help, 3 on misuse).
  */
 int options_parse(const command *c, int argc, char **argv, void *opts, int *n_operands);
+/* The value of --repack, NULL for none: *off as carat_model_options.no_repack wants it. */
+status options_repack(const char *text, bool *off, err *e);
 void options_print_help(const command *c, FILE *out);
 void options_print_man(const command *const *list, FILE *out); /* the whole carat(1) page, roff */
 

@@ -65,6 +65,7 @@ static const option table[] = {
     OPT_CACHE(run_options),
     OPT_FLAG(run_options, exact, "exact", 0, "f32 activations in matrix products"),
     OPT_FLAG(run_options, reference, "reference", 0, "the plain reference kernels (slow)"),
+    OPT_STR(run_options, repack, "repack", 0, "WHEN", REPACK_HELP),
     OPT_STR(run_options, isa, "isa", 0, "NAME", "kernels: portable, avx2, avx512 or neon"),
     OPT_STR(run_options, device, "device", 0, "NAME",
             "auto, cpu, cuda or cuda:N (default: a GPU that fits)"),

@@ -20,7 +20,7 @@
 
 typedef struct run_options {
     const char *model, *prompt_file, *system, *tools_file, *messages_file;
-    const char *isa, *wrap, *device;
+    const char *isa, *wrap, *device, *repack;
     kv_options kv;
     cache_options cache;
     int64_t n_tokens, top_k, seed, n_ctx, chunk, threads;

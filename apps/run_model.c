@@ -52,5 +52,9 @@ status run_open_model(const char *path, const run_options *o, carat_model **m, e
                               .wrap = o->wrap,
                               .progress = term_progress,
                               .log = write_log};
+    status st = options_repack(o->repack, &mo.no_repack, e);
+    *m = NULL;
+    if (st)
+        return st;
     return path ? carat_model_open(path, &mo, m, e) : bundled_open(&mo, m, e);
 }

@@ -99,6 +99,19 @@ void file_map_willneed(const file_map *m, uint64_t at, uint64_t n)
     madvise((void *)(m->bytes + page), n + (at - page), MADV_WILLNEED);
 }
 
+/* Whole pages only: the first and the last may hold bytes of others that are in use. */
+void file_map_forget(const file_map *m, const void *bytes, uint64_t n)
+{
+    uintptr_t base = (uintptr_t)m->bytes, from = (uintptr_t)bytes, page = 4095;
+    if (!m->mapped || from < base || from - base >= m->n_bytes)
+        return;
+    if (n > m->n_bytes - (from - base))
+        n = m->n_bytes - (from - base);
+    uintptr_t first = (from + page) & ~page, end = (from + n) & ~page;
+    if (first < end)
+        madvise((void *)first, end - first, MADV_DONTNEED);
+}
+
 /* The name at the end of a chain of symbolic links, which need not exist; mem_free. Only the last
  * part of a path matters here: rename would replace a link that stands there, and follows others.
  */

@@ -21,6 +21,10 @@ status file_map_open(file_map *m, const char *path, bool direct, carat_progress_
 void file_map_close(file_map *m); /* safe on a zeroed or closed map */
 /* Asks the kernel to start reading a range now. A hint. */
 void file_map_willneed(const file_map *m, uint64_t at, uint64_t n_bytes);
+/* These bytes have been used and will hardly be again: their pages no longer count as memory of the
+ * process, and are read anew if they are touched after all. n_bytes may lie anywhere in memory;
+ * what is not of the mapping stays. */
+void file_map_forget(const file_map *m, const void *bytes, uint64_t n_bytes);
 
 typedef struct {
     int fd;

@@ -291,7 +291,7 @@ static void bench_small(bench *b, const char *name, int32_t rows, int32_t cols)
     for (int32_t i = 0; i < cols; i++)
         inv[i] = 1.0f / (1 + (float)i);
     weight w = {.name = "w", .type = NUM_F32, .n_in = cols, .n_out = 1, .n_mat = 1, .data = inv};
-    rope f = {128, inv};
+    rope f = {.n_pairs = 128, .inv_freq = inv};
     static double ms[2][REPEATS_MAX];
     for (int32_t r = -1; r < b->repeats; r++)
         for (int i = 0; i < b->n_dev; i++) {

@@ -97,6 +97,7 @@ static status worst_pass(const carat_model *m, const session_shape *s, const kv_
             if (c.flops > worst->flops)
                 worst->flops = c.flops;
             worst->repack_bytes = c.repack_bytes;
+            worst->largest_bytes = c.largest_bytes;
         }
         int32_t next = rows < ROWS_SMALL ? rows + 1 : 2 * rows;
         rows = rows < most && next > most ? most : next;
@@ -157,7 +158,8 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
     plan->scratch_bytes = costs.scratch_bytes;
     plan->chunk_flops = costs.flops;
     plan->n_ring_slots = l.n_ring_slots;
-    /* Repacked weights are not read from the file again, so its pages may leave memory. */
+    /* Repacked weights are not read from the file again, so its pages leave memory, tensor by
+     * tensor. */
     uint64_t weights =
         plan->weight_bytes > plan->repack_bytes ? plan->weight_bytes : plan->repack_bytes;
     if (m->direct)
@@ -165,6 +167,10 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
     if (m->dev->available_bytes)
         weights = plan->repack_bytes; /* the file stays on the host */
     plan->total_bytes = weights + plan->kv_swa_bytes + plan->kv_global_bytes + plan->scratch_bytes;
+    /* While the weights are loaded one of them is there twice, and nothing of the session. */
+    uint64_t loading = m->dev->available_bytes ? 0 : plan->repack_bytes + costs.largest_bytes;
+    if (plan->total_bytes < loading)
+        plan->total_bytes = loading;
     uint64_t free_bytes =
         m->dev->available_bytes ? m->dev->available_bytes(m->dev) : mem_available_bytes();
     plan->available_bytes = free_bytes ? free_bytes + m->taken_bytes : 0;

@@ -186,6 +186,9 @@ status model_load(model *m, device *dev, carat_progress_fn progress, void *user,
             continue;
         if ((st = dev->weight_load(dev, w, e)))
             return st;
+        if (w->packed) /* the copy is what products read from now on */
+            for (int32_t k = 0; k < m->file.n_parts; k++)
+                file_map_forget(&m->file.part[k], w->data, w->n_bytes);
         done += w->n_bytes;
         if (progress && !progress(user, "bytes loaded", done, total))
             return err_set(e, E_CANCELLED, "%s: loading was cancelled", m->file.path);
@@ -208,8 +211,11 @@ status model_plan(const model *m, device *dev, const kv_layout *kv, int32_t rows
     c->flops = p.n_flops;
     c->weight_bytes = p.weight_bytes_read;
     for (int32_t i = 0; i < m->n_weights; i++)
-        if (!m->weights[i]->gather || dev->loads_gathered)
-            c->repack_bytes += dev->weight_bytes(dev, m->weights[i]);
+        if (!m->weights[i]->gather || dev->loads_gathered) {
+            uint64_t n = dev->weight_bytes(dev, m->weights[i]);
+            c->repack_bytes += n;
+            c->largest_bytes = n > c->largest_bytes ? n : c->largest_bytes;
+        }
     return OK;
 }
 

@@ -56,8 +56,8 @@ void model_free(model *m); /* safe on a zeroed or freed model */
 
 typedef struct model_costs {
     size_t scratch_bytes; /* for passes of up to `rows` rows of which `outs` give logits */
-    uint64_t repack_bytes;
-    uint64_t flops, weight_bytes; /* of one such pass */
+    uint64_t repack_bytes, largest_bytes; /* of all copies; of the largest one */
+    uint64_t flops, weight_bytes;         /* of one such pass */
 } model_costs;
 
 /* A dry pass on dev (which need not hold the weights). */
