@@ -122,6 +122,7 @@ typedef struct block_work {
     int32_t head;
     float *queries, *scores, *values, *top, *sum;
     float *piece, *base;
+    const char *next; /* read after the keys: the values of the block */
     int64_t base_pos; /* whose angles are in base; -1: none yet */
 } block_work;
 
@@ -185,20 +186,34 @@ static void score_keys(const attention *a, block_work *w, int64_t index, const c
                        float *scores)
 {
     const kv_view *kv = a->kv;
-    int32_t dim = kv->head_dim, n_q = w->t.n * a->group;
+    int32_t dim = kv->head_dim;
+    key_product p = {.type = kv->k_type,
+                     .n_q = w->t.n * a->group,
+                     .n_keys = n,
+                     .dim = dim,
+                     .s = scores,
+                     .q = w->queries,
+                     .s_stride = KEY_BLOCK,
+                     .q_stride = dim,
+                     .k = k,
+                     .row_bytes = kv->k_row_bytes,
+                     .next = w->next};
     if (is_float(kv->k_type) && !kv->single) {
-        a->k->key_dot(kv->k_type, scores, KEY_BLOCK, w->queries, dim, n_q, k, kv->k_row_bytes, n,
-                      dim);
+        a->k->key_dot(&p);
         return;
     }
+    p.type = NUM_F32;
+    p.k = (const char *)w->piece;
+    p.row_bytes = (size_t)dim * sizeof(float);
+    p.next = NULL;
     for (int32_t at = 0; at < n; at += a->piece_keys) {
-        int32_t m = n - at < a->piece_keys ? n - at : a->piece_keys;
-        a->k->unpack(kv->k_type, w->piece, k + (size_t)at * kv->k_row_bytes, kv->k_row_bytes, m,
-                     dim);
+        p.n_keys = n - at < a->piece_keys ? n - at : a->piece_keys;
+        a->k->unpack(kv->k_type, w->piece, k + (size_t)at * kv->k_row_bytes, kv->k_row_bytes,
+                     p.n_keys, dim);
         if (kv->single)
-            make_keys(a, w, index + at, m);
-        a->k->key_dot(NUM_F32, scores + at, KEY_BLOCK, w->queries, dim, n_q, (char *)w->piece,
-                      (size_t)dim * sizeof(float), m, dim);
+            make_keys(a, w, index + at, p.n_keys);
+        p.s = scores + at;
+        a->k->key_dot(&p);
     }
 }
 
@@ -207,16 +222,29 @@ static void sum_values(const attention *a, block_work *w, const char *v, int32_t
 {
     const kv_view *kv = a->kv;
     size_t row_bytes = kv->single ? kv->k_row_bytes : kv->v_row_bytes;
-    int32_t dim = kv->head_dim, n_q = w->t.n * a->group;
+    int32_t dim = kv->head_dim;
+    value_product p = {.type = kv->v_type,
+                       .n_q = w->t.n * a->group,
+                       .n_keys = n,
+                       .dim = dim,
+                       .o = w->values,
+                       .p = scores,
+                       .o_stride = dim,
+                       .p_stride = KEY_BLOCK,
+                       .v = v,
+                       .row_bytes = row_bytes};
     if (is_float(kv->v_type)) {
-        a->k->value_sum(kv->v_type, w->values, dim, n_q, scores, KEY_BLOCK, v, row_bytes, n, dim);
+        a->k->value_sum(&p);
         return;
     }
+    p.type = NUM_F32;
+    p.v = (const char *)w->piece;
+    p.row_bytes = (size_t)dim * sizeof(float);
     for (int32_t at = 0; at < n; at += a->piece_keys) {
-        int32_t m = n - at < a->piece_keys ? n - at : a->piece_keys;
-        a->k->unpack(kv->v_type, w->piece, v + (size_t)at * row_bytes, row_bytes, m, dim);
-        a->k->value_sum(NUM_F32, w->values, dim, n_q, scores + at, KEY_BLOCK, (char *)w->piece,
-                        (size_t)dim * sizeof(float), m, dim);
+        p.n_keys = n - at < a->piece_keys ? n - at : a->piece_keys;
+        a->k->unpack(kv->v_type, w->piece, v + (size_t)at * row_bytes, row_bytes, p.n_keys, dim);
+        p.p = scores + at;
+        a->k->value_sum(&p);
     }
 }
 
@@ -240,6 +268,7 @@ static void attend_block(const attention *a, block_work *w, int64_t lo, int64_t 
     int32_t n = (int32_t)(hi - lo), at = (int32_t)(lo - b0);
     int32_t n0 = (size_t)kv->n_slots - slot < (size_t)n ? (int32_t)((size_t)kv->n_slots - slot) : n;
 
+    w->next = v + slot * v_bytes;
     score_keys(a, w, lo, k + slot * kv->k_row_bytes, n0, w->scores + at);
     if (n0 < n)
         score_keys(a, w, lo + n0, k, n - n0, w->scores + at + n0);

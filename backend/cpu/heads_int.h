@@ -34,22 +34,27 @@ INLINE vf load_as(num_type t, const char *p, int32_t i, int32_t n)
     return t == NUM_F16 ? vf_of_f16(h) : (vf)(__builtin_convertvector(h, vu) << 16);
 }
 
-/* s[iq, it] for n_q <= QUERY_TILE queries and n_k <= KEY_TILE keys. Each sum runs over the head
- * in order, in VL interleaved parts, and is folded by vf_sum: the same for every tile. */
-INLINE void key_tile(num_type t, float *s, int32_t s_stride, const float *q, int32_t q_stride,
-                     int n_q, const char *k, size_t row_bytes, int n_k, int32_t dim)
+/* s[iq, it] for n_q <= QUERY_TILE queries from iq on and n_k <= KEY_TILE keys from it on. Each sum
+ * runs over the head in order, in VL interleaved parts, and is folded by vf_sum: the same for every
+ * tile. */
+INLINE void key_tile(num_type t, const key_product *w, int32_t iq, const int n_q, int32_t it,
+                     const int n_k)
 {
+    float *s = w->s + (size_t)iq * (size_t)w->s_stride + it;
+    const float *q = w->q + (size_t)iq * (size_t)w->q_stride;
+    const char *k = w->k + (size_t)it * w->row_bytes;
+    size_t q_stride = (size_t)w->q_stride, row_bytes = w->row_bytes;
+    int32_t dim = w->dim, i = 0;
     vf sum[QUERY_TILE * KEY_TILE];
     for (int a = 0; a < n_q; a++)
         for (int b = 0; b < n_k; b++)
             sum[a * KEY_TILE + b] = vf_set(0);
-    int32_t i = 0;
     for (; i + VL <= dim; i += VL) {
         vf kv[KEY_TILE];
         for (int b = 0; b < n_k; b++)
             kv[b] = load_as(t, k + (size_t)b * row_bytes, i, VL);
         for (int a = 0; a < n_q; a++) {
-            vf qv = vf_load(q + (size_t)a * (size_t)q_stride + i);
+            vf qv = vf_load(q + (size_t)a * q_stride + i);
             vf_keep(&qv); /* loaded once: one load per FMA would be the bound */
             for (int b = 0; b < n_k; b++)
                 sum[a * KEY_TILE + b] = vf_fma(qv, kv[b], sum[a * KEY_TILE + b]);
@@ -57,7 +62,7 @@ INLINE void key_tile(num_type t, float *s, int32_t s_stride, const float *q, int
     }
     if (i < dim)
         for (int a = 0; a < n_q; a++) {
-            vf qv = vf_load_n(q + (size_t)a * (size_t)q_stride + i, dim - i);
+            vf qv = vf_load_n(q + (size_t)a * q_stride + i, dim - i);
             for (int b = 0; b < n_k; b++)
                 sum[a * KEY_TILE + b] = vf_fma(
                     qv, load_as(t, k + (size_t)b * row_bytes, i, dim - i), sum[a * KEY_TILE + b]);
@@ -65,44 +70,52 @@ INLINE void key_tile(num_type t, float *s, int32_t s_stride, const float *q, int
     if (n_q == QUERY_TILE && n_k == KEY_TILE) {
         vf all = vf_sums(sum);
         for (int a = 0; a < n_q; a++)
-            memcpy(s + (size_t)a * (size_t)s_stride, (const float *)&all + a * KEY_TILE,
+            memcpy(s + (size_t)a * (size_t)w->s_stride, (const float *)&all + a * KEY_TILE,
                    KEY_TILE * sizeof(float));
         return;
     }
     for (int a = 0; a < n_q; a++)
         for (int b = 0; b < n_k; b++)
-            s[(size_t)a * (size_t)s_stride + (size_t)b] = vf_sum(sum[a * KEY_TILE + b]);
+            s[(size_t)a * (size_t)w->s_stride + (size_t)b] = vf_sum(sum[a * KEY_TILE + b]);
 }
 
-/* s[iq, it] = q[iq] . k[it]
- * tile:  KEY_TILE keys by QUERY_TILE queries in registers, the head in vectors
- * bound: decode reads the keys once per group; a prefill is two FMA per cycle less the folding */
-INLINE void key_dot_as(num_type t, float *s, int32_t s_stride, const float *q, int32_t q_stride,
-                       int32_t n_q, const char *k, size_t row_bytes, int32_t n_keys, int32_t dim)
+/* Asks for n bytes that are `from` bytes into the keys; past their end, for what comes next. */
+INLINE void ask_keys(const key_product *w, size_t from, size_t n)
 {
-    for (int32_t it = 0; it < n_keys; it += KEY_TILE) {
-        int n_k = n_keys - it < KEY_TILE ? n_keys - it : KEY_TILE;
-        const char *row = k + (size_t)it * row_bytes;
-        if (n_q <= FEW_QUERIES) /* keys come from memory: ask ahead */
-            for (size_t i = 0; i < KEY_TILE * row_bytes; i += 64)
-                __builtin_prefetch(row + AHEAD_BYTES + i);
-        for (int32_t iq = 0; iq < n_q;) {
-            int n = n_k < KEY_TILE           ? 1
-                    : n_q - iq >= QUERY_TILE ? QUERY_TILE
-                    : n_q - iq >= 2          ? 2
-                                             : 1;
-            float *to = s + (size_t)iq * (size_t)s_stride + it;
-            const float *from = q + (size_t)iq * (size_t)q_stride;
-            if (n == QUERY_TILE)
-                key_tile(t, to, s_stride, from, q_stride, QUERY_TILE, row, row_bytes, KEY_TILE,
-                         dim);
-            else if (n == 2)
-                key_tile(t, to, s_stride, from, q_stride, 2, row, row_bytes, KEY_TILE, dim);
-            else if (n_k == KEY_TILE)
-                key_tile(t, to, s_stride, from, q_stride, 1, row, row_bytes, KEY_TILE, dim);
-            else
-                key_tile(t, to, s_stride, from, q_stride, 1, row, row_bytes, 1, dim);
-            iq += n;
+    size_t end = (size_t)w->n_keys * w->row_bytes;
+    for (size_t i = from; i < from + n; i += 64)
+        if (i < end)
+            __builtin_prefetch(w->k + i);
+        else if (w->next)
+            __builtin_prefetch(w->next + (i - end));
+}
+
+/* tile:  KEY_TILE keys by QUERY_TILE queries in registers, the head in vectors
+ * bound: decode reads the keys once per group; a prefill is two FMA per cycle less the folding */
+INLINE void key_dot_as(num_type t, const key_product *w)
+{
+    const bool few = w->n_q <= FEW_QUERIES; /* keys come from memory: ask ahead */
+    if (few)
+        ask_keys(w, 0, AHEAD_BYTES);
+    for (int32_t it = 0; it < w->n_keys; it += KEY_TILE) {
+        bool pair = w->n_keys - it >= KEY_TILE;
+        if (few)
+            ask_keys(w, (size_t)it * w->row_bytes + AHEAD_BYTES, KEY_TILE * w->row_bytes);
+        for (int32_t iq = 0; iq < w->n_q;) {
+            int32_t left = w->n_q - iq;
+            if (!pair) {
+                key_tile(t, w, iq, 1, it, 1);
+                iq += 1;
+            } else if (left >= QUERY_TILE) {
+                key_tile(t, w, iq, QUERY_TILE, it, KEY_TILE);
+                iq += QUERY_TILE;
+            } else if (left >= 2) {
+                key_tile(t, w, iq, 2, it, KEY_TILE);
+                iq += 2;
+            } else {
+                key_tile(t, w, iq, 1, it, KEY_TILE);
+                iq += 1;
+            }
         }
     }
 }
@@ -166,57 +179,51 @@ INLINE void value_rows(num_type t, float *o, int32_t o_stride, const int n_q, co
         value_tile(t, o, o_stride, n_q, w, i, 1, dim - i);
 }
 
-/* o[iq] += sum over it, ascending, of p[iq, it] v[it]
- * tile:  VALUE_QUERIES queries by VALUE_VECTORS vectors of the head, VALUE_BYTES of keys
+/* tile:  VALUE_QUERIES queries by VALUE_VECTORS vectors of the head, VALUE_BYTES of keys
  * bound: as key_dot_as, without the folding */
-INLINE void value_sum_as(num_type t, float *o, int32_t o_stride, int32_t n_q, const float *p,
-                         int32_t p_stride, const char *v, size_t row_bytes, int32_t n_keys,
-                         int32_t dim)
+INLINE void value_sum_as(num_type t, const value_product *w)
 {
-    int32_t step = (int32_t)(VALUE_BYTES / row_bytes);
-    step = step < 4 ? 4 : step;
-    for (int32_t iq = 0; iq < n_q;) {
-        int n = n_q - iq >= VALUE_QUERIES ? VALUE_QUERIES : n_q - iq >= 2 ? 2 : 1;
-        float *to = o + (size_t)iq * (size_t)o_stride;
-        for (int32_t it = 0; it < n_keys; it += step) {
-            const value_part w = {.p = p + (size_t)iq * (size_t)p_stride + it,
-                                  .p_stride = p_stride,
-                                  .n_keys = n_keys - it < step ? n_keys - it : step,
-                                  .v = v + (size_t)it * row_bytes,
-                                  .row_bytes = row_bytes,
-                                  .ahead = iq == 0 && n_q <= FEW_QUERIES};
+    int32_t most = (int32_t)(VALUE_BYTES / w->row_bytes);
+    most = most < 4 ? 4 : most;
+    for (int32_t iq = 0; iq < w->n_q;) {
+        int n = w->n_q - iq >= VALUE_QUERIES ? VALUE_QUERIES : w->n_q - iq >= 2 ? 2 : 1;
+        float *to = w->o + (size_t)iq * (size_t)w->o_stride;
+        for (int32_t it = 0; it < w->n_keys; it += most) {
+            const value_part part = {.p = w->p + (size_t)iq * (size_t)w->p_stride + it,
+                                     .p_stride = w->p_stride,
+                                     .n_keys = w->n_keys - it < most ? w->n_keys - it : most,
+                                     .v = w->v + (size_t)it * w->row_bytes,
+                                     .row_bytes = w->row_bytes,
+                                     .ahead = iq == 0 && w->n_q <= FEW_QUERIES};
             if (n == VALUE_QUERIES)
-                value_rows(t, to, o_stride, VALUE_QUERIES, &w, dim);
+                value_rows(t, to, w->o_stride, VALUE_QUERIES, &part, w->dim);
             else if (n == 2)
-                value_rows(t, to, o_stride, 2, &w, dim);
+                value_rows(t, to, w->o_stride, 2, &part, w->dim);
             else
-                value_rows(t, to, o_stride, 1, &w, dim);
+                value_rows(t, to, w->o_stride, 1, &part, w->dim);
         }
         iq += n;
     }
 }
 
-static void k_key_dot(num_type t, float *s, int32_t s_stride, const float *q, int32_t q_stride,
-                      int32_t n_q, const char *k, size_t row_bytes, int32_t n_keys, int32_t dim)
+static void k_key_dot(const key_product *w)
 {
-    if (t == NUM_F32)
-        key_dot_as(NUM_F32, s, s_stride, q, q_stride, n_q, k, row_bytes, n_keys, dim);
-    else if (t == NUM_F16)
-        key_dot_as(NUM_F16, s, s_stride, q, q_stride, n_q, k, row_bytes, n_keys, dim);
+    if (w->type == NUM_F32)
+        key_dot_as(NUM_F32, w);
+    else if (w->type == NUM_F16)
+        key_dot_as(NUM_F16, w);
     else
-        key_dot_as(NUM_BF16, s, s_stride, q, q_stride, n_q, k, row_bytes, n_keys, dim);
+        key_dot_as(NUM_BF16, w);
 }
 
-static void k_value_sum(num_type t, float *o, int32_t o_stride, int32_t n_q, const float *p,
-                        int32_t p_stride, const char *v, size_t row_bytes, int32_t n_keys,
-                        int32_t dim)
+static void k_value_sum(const value_product *w)
 {
-    if (t == NUM_F32)
-        value_sum_as(NUM_F32, o, o_stride, n_q, p, p_stride, v, row_bytes, n_keys, dim);
-    else if (t == NUM_F16)
-        value_sum_as(NUM_F16, o, o_stride, n_q, p, p_stride, v, row_bytes, n_keys, dim);
+    if (w->type == NUM_F32)
+        value_sum_as(NUM_F32, w);
+    else if (w->type == NUM_F16)
+        value_sum_as(NUM_F16, w);
     else
-        value_sum_as(NUM_BF16, o, o_stride, n_q, p, p_stride, v, row_bytes, n_keys, dim);
+        value_sum_as(NUM_BF16, w);
 }
 
 static void k_merge(float *o, float co, const float *x, float cx, int32_t n)

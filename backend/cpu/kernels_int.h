@@ -43,6 +43,29 @@ enum {
     TILE_COLS = TILE_GROUPS * PACK_LANES
 };
 
+/* s[iq, it] = q[iq] . k[it] for n_q queries and n_keys rows of keys */
+typedef struct key_product {
+    num_type type; /* of the keys: f32, f16 or bf16 */
+    int32_t n_q, n_keys, dim;
+    float *s;
+    const float *q;
+    int32_t s_stride, q_stride; /* in floats */
+    const char *k;
+    size_t row_bytes;
+    const char *next; /* what will be read from memory after the keys; NULL: nothing known */
+} key_product;
+
+/* o[iq] += sum over it, ascending, of p[iq, it] v[it] */
+typedef struct value_product {
+    num_type type;
+    int32_t n_q, n_keys, dim;
+    float *o;
+    const float *p;
+    int32_t o_stride, p_stride;
+    const char *v;
+    size_t row_bytes;
+} value_product;
+
 typedef struct cpu_kernels cpu_kernels;
 
 struct cpu_kernels {
@@ -60,13 +83,8 @@ struct cpu_kernels {
     void (*sincos)(float *c, float *s, const float *inv_freq, int32_t n, int32_t pos);
     void (*rotate)(float *x, const float *c, const float *s, int32_t n_pairs);
 
-    /* s[iq, it] = q[iq] . k[it] for n_keys rows of k; strides in floats, row_bytes in bytes */
-    void (*key_dot)(num_type t, float *s, int32_t s_stride, const float *q, int32_t q_stride,
-                    int32_t n_q, const char *k, size_t row_bytes, int32_t n_keys, int32_t dim);
-    /* o[iq] += sum over it, ascending, of p[iq, it] v[it] */
-    void (*value_sum)(num_type t, float *o, int32_t o_stride, int32_t n_q, const float *p,
-                      int32_t p_stride, const char *v, size_t row_bytes, int32_t n_keys,
-                      int32_t dim);
+    void (*key_dot)(const key_product *);
+    void (*value_sum)(const value_product *);
     /* to[it, 0..dim) = n rows of a cache in any of its formats, as num decodes them */
     void (*unpack)(num_type t, float *to, const char *rows, size_t row_bytes, int32_t n,
                    int32_t dim);
