@@ -254,7 +254,7 @@ static void put_token(const answer *a, int32_t id, float logprob, str *o)
 {
     json_int(o, "id", id);
     put_token_text(a, id, o);
-    json_real(o, "logprob", finite_logprob(logprob));
+    json_number(o, "logprob", finite_logprob(logprob));
 }
 
 void put_logprobs(const answer *a, const choice *c, int32_t from, int32_t to, str *o,
@@ -285,13 +285,13 @@ void put_timings(const answer *a, str *o)
     json_open(o, "timings", '{');
     json_int(o, "cache_n", u.cached);
     json_int(o, "prompt_n", fresh);
-    json_real(o, "prompt_ms", u.prefill_ms);
-    json_real(o, "prompt_per_second", u.prefill_ms > 0 ? 1000 * (double)fresh / u.prefill_ms : 0);
+    json_number(o, "prompt_ms", u.prefill_ms);
+    json_number(o, "prompt_per_second", u.prefill_ms > 0 ? 1000 * (double)fresh / u.prefill_ms : 0);
     json_int(o, "predicted_n", u.generated);
-    json_real(o, "predicted_ms", u.decode_ms);
-    json_real(o, "predicted_per_second",
-              u.decode_ms > 0 ? 1000 * (double)u.generated / u.decode_ms : 0);
-    json_real(o, "queue_ms", u.queue_ms);
+    json_number(o, "predicted_ms", u.decode_ms);
+    json_number(o, "predicted_per_second",
+                u.decode_ms > 0 ? 1000 * (double)u.generated / u.decode_ms : 0);
+    json_number(o, "queue_ms", u.queue_ms);
     json_text(o, "reuse", a->n && a->choice[0].t.reuse ? a->choice[0].t.reuse : "");
     json_close(o, '}');
 }

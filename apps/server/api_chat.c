@@ -238,10 +238,10 @@ static void put_message_out(const choice *c, str *o)
     json_open(o, "message", '{');
     json_text(o, "role", "assistant");
     if (c->n_calls && !count_parts(c, PART_TEXT))
-        json_null(o, "content");
+        json_nothing(o, "content");
     else
         put_joined(o, "content", c, PART_TEXT);
-    json_null(o, "refusal");
+    json_nothing(o, "refusal");
     if (count_parts(c, PART_REASONING))
         put_joined(o, "reasoning_content", c, PART_REASONING);
     if (c->n_calls) {
@@ -257,12 +257,12 @@ static void put_message_out(const choice *c, str *o)
 static void put_choice_logprobs(const answer *a, const choice *c, int32_t from, int32_t to, str *o)
 {
     if (!a->rq->logprobs) {
-        json_null(o, "logprobs");
+        json_nothing(o, "logprobs");
         return;
     }
     json_open(o, "logprobs", '{');
     put_logprobs(a, c, from, to, o, "content");
-    json_null(o, "refusal");
+    json_nothing(o, "refusal");
     json_close(o, '}');
 }
 
@@ -312,7 +312,7 @@ static void close_delta(const answer *a, const char *finish, str *o)
     json_text(o, "finish_reason", finish);
     str_puts(o, "}]");
     if (a->rq->include_usage)
-        json_null(o, "usage");
+        json_nothing(o, "usage");
     close_chunk(o);
 }
 
@@ -323,7 +323,7 @@ static void chat_begin(answer *a, str *o)
         json_text(o, "role", "assistant");
         json_text(o, "content", "");
         json_close(o, '}');
-        json_null(o, "logprobs");
+        json_nothing(o, "logprobs");
         close_delta(a, NULL, o);
     }
 }
@@ -332,12 +332,12 @@ static void put_progress(answer *a, const happening *h, str *o)
 {
     open_delta(a, h->choice, o);
     json_close(o, '}');
-    json_null(o, "finish_reason");
+    json_nothing(o, "finish_reason");
     str_puts(o, "}]");
     json_open(o, "prompt_progress", '{');
     json_int(o, "total", h->ev.n_total);
     json_int(o, "processed", h->ev.n_done);
-    json_real(o, "time_ms", clock_ms() - a->start_ms);
+    json_number(o, "time_ms", clock_ms() - a->start_ms);
     json_close(o, '}');
     close_chunk(o);
 }
@@ -350,7 +350,7 @@ static void chat_event(answer *a, const happening *h, int32_t part_index, bool o
     if (h->done && !c->failed) {
         open_delta(a, h->choice, o);
         json_close(o, '}');
-        json_null(o, "logprobs");
+        json_nothing(o, "logprobs");
         close_delta(a, finish_of(c), o);
     }
     if (!h->done && h->ev.kind == CARAT_EV_PREFILL && a->rq->progress)
@@ -371,7 +371,7 @@ static void chat_event(answer *a, const happening *h, int32_t part_index, bool o
     if (p->kind == PART_TEXT)
         put_choice_logprobs(a, c, first_token, c->n_shown, o);
     else
-        json_null(o, "logprobs");
+        json_nothing(o, "logprobs");
     close_delta(a, NULL, o);
 }
 

@@ -176,7 +176,7 @@ static void put_choice(const answer *a, int32_t i, const char *text, size_t n, i
         put_logprobs(a, &a->choice[i], from, to, o, "content");
         json_close(o, '}');
     } else {
-        json_null(o, "logprobs");
+        json_nothing(o, "logprobs");
     }
     json_text(o, "finish_reason", finish);
     json_close(o, '}');

@@ -412,8 +412,8 @@ static void messages_begin(answer *a, str *o)
     put_message_head(a, o);
     json_open(o, "content", '[');
     json_close(o, ']');
-    json_null(o, "stop_reason");
-    json_null(o, "stop_sequence");
+    json_nothing(o, "stop_reason");
+    json_nothing(o, "stop_sequence");
     put_usage(a, o);
     json_close(o, '}');
     close_event(o);

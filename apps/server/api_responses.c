@@ -352,14 +352,14 @@ static void put_response(const answer *a, const char *state, const problem *fail
         json_text(o, "message", failed->text);
         json_close(o, '}');
     } else {
-        json_null(o, "error");
+        json_nothing(o, "error");
     }
     if (!strcmp(state, "incomplete")) {
         json_open(o, "incomplete_details", '{');
         json_text(o, "reason", "max_output_tokens");
         json_close(o, '}');
     } else {
-        json_null(o, "incomplete_details");
+        json_nothing(o, "incomplete_details");
     }
     put_echo(a, "instructions", "null", o);
     put_echo(a, "max_output_tokens", "null", o);
@@ -370,20 +370,20 @@ static void put_response(const answer *a, const char *state, const problem *fail
                      i + 1 == c->n_parts && was_cut(a) ? "incomplete" : "completed", o);
     json_close(o, ']');
     put_echo(a, "parallel_tool_calls", "true", o);
-    json_null(o, "previous_response_id");
+    json_nothing(o, "previous_response_id");
     put_echo(a, "reasoning", "{\"effort\":null,\"summary\":null}", o);
     json_bool(o, "store", false);
-    json_real(o, "temperature", a->rq->sampling.temperature);
+    json_number(o, "temperature", a->rq->sampling.temperature);
     put_echo(a, "text", "{\"format\":{\"type\":\"text\"}}", o);
     put_echo(a, "tool_choice", "\"auto\"", o);
     put_echo(a, "tools", "[]", o);
-    json_real(o, "top_p", a->rq->sampling.top_p);
+    json_number(o, "top_p", a->rq->sampling.top_p);
     json_text(o, "truncation", "disabled");
     put_echo(a, "metadata", "{}", o);
     if (over && !failed)
         put_usage(a, o);
     else
-        json_null(o, "usage");
+        json_nothing(o, "usage");
     json_close(o, '}');
 }
 

@@ -155,11 +155,11 @@ static void put_defaults(const server *s, str *o)
     const carat_sampling *p = &s->limits.sampling;
     json_open(o, "default_generation_settings", '{');
     json_int(o, "n_ctx", s->n_ctx);
-    json_real(o, "temperature", p->temperature);
+    json_number(o, "temperature", p->temperature);
     json_int(o, "top_k", p->top_k);
-    json_real(o, "top_p", p->top_p);
-    json_real(o, "min_p", p->min_p);
-    json_real(o, "repeat_penalty", p->repeat_penalty);
+    json_number(o, "top_p", p->top_p);
+    json_number(o, "min_p", p->min_p);
+    json_number(o, "repeat_penalty", p->repeat_penalty);
     json_bool(o, "thinking", s->o->think);
     json_close(o, '}');
 }

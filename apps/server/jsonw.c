@@ -43,7 +43,7 @@ void json_text(str *o, const char *key, const char *text)
     if (text)
         json_text_n(o, key, text, strlen(text));
     else
-        json_null(o, key);
+        json_nothing(o, key);
 }
 
 void json_int(str *o, const char *key, int64_t v)
@@ -52,7 +52,7 @@ void json_int(str *o, const char *key, int64_t v)
     str_printf(o, "%" PRId64, v);
 }
 
-void json_real(str *o, const char *key, double v)
+void json_number(str *o, const char *key, double v)
 {
     json_key(o, key);
     if (isfinite(v))
@@ -67,7 +67,7 @@ void json_bool(str *o, const char *key, bool v)
     str_puts(o, v ? "true" : "false");
 }
 
-void json_null(str *o, const char *key)
+void json_nothing(str *o, const char *key)
 {
     json_key(o, key);
     str_puts(o, "null");

@@ -25,9 +25,9 @@ void json_close(str *o, char bracket);
 void json_text(str *o, const char *key, const char *text); /* NULL: null */
 void json_text_n(str *o, const char *key, const char *s, size_t n);
 void json_int(str *o, const char *key, int64_t v);
-void json_real(str *o, const char *key, double v); /* not finite: null */
+void json_number(str *o, const char *key, double v); /* not finite: null */
 void json_bool(str *o, const char *key, bool v);
-void json_null(str *o, const char *key);
+void json_nothing(str *o, const char *key);
 /* A whole value as it was read; numbers keep their spelling. NULL: null. */
 void json_tree(str *o, const char *key, const jtree *v);
 

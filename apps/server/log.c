@@ -79,14 +79,14 @@ void log_exchange(const exchange *x)
     json_text(&o, "method", x->method);
     json_text(&o, "path", path_ok ? x->path : "(no text)");
     json_int(&o, "status", x->status);
-    json_real(&o, "ms", clock_ms() - x->start_ms);
+    json_number(&o, "ms", clock_ms() - x->start_ms);
     if (u->prompt || u->generated) {
         json_int(&o, "prompt", u->prompt);
         json_int(&o, "cached", u->cached);
         json_int(&o, "generated", u->generated);
-        json_real(&o, "queue_ms", u->queue_ms);
-        json_real(&o, "ttft_ms", x->ttft_ms);
-        json_real(&o, "tokens_per_s", rate);
+        json_number(&o, "queue_ms", u->queue_ms);
+        json_number(&o, "ttft_ms", x->ttft_ms);
+        json_number(&o, "tokens_per_s", rate);
     }
     if (x->note)
         json_text(&o, "note", x->note);
