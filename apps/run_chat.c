@@ -84,6 +84,40 @@ static status choose_sampling(chat *c, const run_options *o, err *e)
     return OK;
 }
 
+static status open_form(chat *c, bool starts_thinking, carat_grammar **g, err *e)
+{
+    carat_grammar_options o = {.kind = c->form_kind,
+                               .source = c->form,
+                               .n_source = c->n_form,
+                               .thinking = c->thinking && !c->raw,
+                               .starts_thinking = starts_thinking};
+    return carat_grammar_open(c->m, &o, g, e);
+}
+
+/* Reads what answers are to be held to, and sees whether it can be followed. */
+static status load_form(chat *c, const run_options *o, err *e)
+{
+    enum { FORM_MAX = 1 << 20 };
+    const char *path = o->schema_file ? o->schema_file : o->grammar_file;
+    carat_grammar *g;
+    err why = {0};
+    if ((o->schema_file != NULL) + (o->grammar_file != NULL) + o->json > 1)
+        return err_set(e, E_ARG, "--json, --json-schema and --grammar exclude each other");
+    if (!path && !o->json)
+        return OK;
+    status st = path ? file_read_all(path, FORM_MAX, &c->form, &c->n_form, e) : OK;
+    c->has_form = true;
+    c->form_kind = o->schema_file    ? CARAT_GRAMMAR_JSON_SCHEMA
+                   : o->grammar_file ? CARAT_GRAMMAR_GBNF
+                                     : CARAT_GRAMMAR_JSON;
+    if (st || !(st = open_form(c, false, &g, &why))) {
+        if (!st)
+            carat_grammar_close(g);
+        return st;
+    }
+    return err_set(e, st, "%s%s%s", path ? path : "", path ? ": " : "", why.text);
+}
+
 status chat_open(chat *c, const run_options *o, err *e)
 {
     status st;
@@ -105,7 +139,7 @@ status chat_open(chat *c, const run_options *o, err *e)
         term_note("%s has no chat format: completing plain text", c->info.name);
         c->raw = true;
     }
-    if ((st = choose_sampling(c, o, e)))
+    if ((st = choose_sampling(c, o, e)) || (st = load_form(c, o, e)))
         goto out;
     carat_session_options so = {
         .n_ctx = (int32_t)o->n_ctx, .chunk = (int32_t)o->chunk, .n_outputs = 1};
@@ -140,6 +174,7 @@ void chat_close(chat *c)
         term_watch(NULL); /* a signal from here on must not reach for the session */
     answer_free(&c->out);
     str_free(&c->raw_text);
+    mem_free(c->form);
     mem_free(c->tools);
     mem_free(c->system);
     json_decref(c->messages);
@@ -324,6 +359,7 @@ static status render(chat *c, carat_chat *out, err *e)
 status chat_answer(chat *c, err *e)
 {
     carat_chat prompt;
+    carat_grammar *form = NULL;
     carat_generate_options opt = {.sampling = c->sampling,
                                   .max_tokens = c->max_tokens,
                                   .stop = c->stop.at,
@@ -332,13 +368,20 @@ status chat_answer(chat *c, err *e)
     status st = render(c, &prompt, e);
     c->kept = false;
     answer_reset(&c->out);
+    if (!st && c->has_form && !(st = open_form(c, prompt.starts_thinking, &form, e)))
+        opt.mask = carat_grammar_mask(form);
     if (!st) {
         opt.starts_thinking = prompt.starts_thinking;
         term_watch(c->s);
         st = carat_generate(c->s, prompt.ids, prompt.n_ids, &opt, answer_show, &c->out, &c->timings,
                             e);
         answer_finish(&c->out);
+        if (st && form && *carat_grammar_failure(form)) {
+            err_clear(e);
+            err_set(e, st, "%s", carat_grammar_failure(form));
+        }
     }
+    carat_grammar_close(form);
     carat_chat_free(&prompt);
     if (c->out.broken && !st)
         st = err_set(e, E_IO, "stdout: cannot write the answer");

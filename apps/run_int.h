@@ -20,6 +20,7 @@
 
 typedef struct run_options {
     const char *model, *prompt_file, *system, *tools_file, *messages_file;
+    const char *schema_file, *grammar_file;
     const char *isa, *wrap, *device, *repack;
     kv_options kv;
     cache_options cache;
@@ -27,7 +28,7 @@ typedef struct run_options {
     double temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     option_list stop, logit_bias, result;
     bool think, raw, greedy, quiet, json_events, exact, reference, no_mmap, overcommit, interactive,
-        ignore_eog, verbose;
+        ignore_eog, verbose, json;
 } run_options;
 
 enum { RUN_UNSET = -2 }; /* numbers the user did not give: the model's own are used */
@@ -63,9 +64,14 @@ typedef struct chat {
     json_t *messages; /* OpenAI's shape, without the system message */
     char *system;     /* or NULL */
     char *tools;      /* JSON text, or NULL */
-    str raw_text;     /* raw mode: the whole text so far */
-    size_t raw_mark;  /* where its last question begins */
-    bool kept;        /* the last answer became part of the conversation */
+    /* What answers are held to: with has_form set, of that kind, from form and n_form. */
+    bool has_form;
+    carat_grammar_kind form_kind;
+    char *form;
+    size_t n_form;
+    str raw_text;    /* raw mode: the whole text so far */
+    size_t raw_mark; /* where its last question begins */
+    bool kept;       /* the last answer became part of the conversation */
     answer out;
     carat_timings timings; /* of the last turn */
 } chat;

@@ -283,7 +283,7 @@ static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **o
     m->overcommit = opt->overcommit;
     m->progress = opt->progress;
     m->progress_user = opt->progress_user;
-    if (pthread_mutex_init(&m->pass_lock, NULL)) {
+    if (pthread_mutex_init(&m->tree_lock, NULL) || pthread_mutex_init(&m->pass_lock, NULL)) {
         gguf_close(g);
         st = err_set(e, E_MEMORY, "cannot make a lock");
         goto out;
@@ -338,12 +338,15 @@ void carat_model_close(carat_model *m)
 {
     if (!m)
         return;
+    token_tree_close(m->tree);
     vocab_close(m->text);
     model_free(&m->core);
     device_close(m->dev);
     mem_free(m->file_type);
-    if (m->has_lock)
+    if (m->has_lock) {
         pthread_mutex_destroy(&m->pass_lock);
+        pthread_mutex_destroy(&m->tree_lock);
+    }
     mem_free(m);
 }
 

@@ -22,6 +22,7 @@
 #include "kv/kv.h"
 #include "model/model.h"
 #include "text/chat.h"
+#include "text/grammar.h"
 #include "text/vocab.h"
 
 #include "engine/checkpoint.h"
@@ -39,6 +40,8 @@ struct carat_model {
     model core;
     device *dev;
     vocab *text;          /* NULL: a model without vocabulary */
+    token_tree *tree;     /* of text, for grammars; NULL until one was needed */
+    pthread_mutex_t tree_lock;
     chat_format chat;     /* CHAT_NONE: plain completion only */
     char *file_type;      /* "Q4_K_M" */
     bool loaded;          /* weights are on the device */

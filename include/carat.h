@@ -394,6 +394,46 @@ CARAT_API carat_status carat_generate(carat_session *s, const int32_t *ids, int6
 /* One short name per finish: "stop", "length", "tool_calls", "cancelled"; static storage. */
 CARAT_API const char *carat_finish_name(carat_finish f);
 
+/* ---- Structured output ----------------------------------------------------------------- */
+
+/* A grammar holds one generation to texts of one form: exactly, token by token, with any sampling.
+ * What it asks for and cannot do is refused when it is opened, with a sentence that names it.
+ *
+ *     carat_grammar_open(m, &(carat_grammar_options){.kind = CARAT_GRAMMAR_JSON_SCHEMA,
+ *                                                    .source = schema, .n_source = n}, &g, &e);
+ *     opt.mask = carat_grammar_mask(g);
+ *
+ * Open and close on any thread; in between it belongs to the generation. One for each. */
+typedef struct carat_grammar carat_grammar;
+
+typedef enum carat_grammar_kind {
+    CARAT_GRAMMAR_JSON,        /* any JSON object */
+    CARAT_GRAMMAR_JSON_SCHEMA, /* JSON that the schema validates; see text/json_schema.c */
+    CARAT_GRAMMAR_GBNF,        /* what `root` of a grammar in llama.cpp's notation derives */
+    CARAT_GRAMMAR_TOOLS        /* text and tool calls, of the tools given as OpenAI has them */
+} carat_grammar_kind;
+
+typedef struct carat_grammar_options {
+    carat_grammar_kind kind;
+    const char *source; /* schema, grammar or tools; NULL for JSON; copied */
+    size_t n_source;
+    bool thinking;        /* the prompt allows a thought, which comes before the text */
+    bool starts_thinking; /* the prompt ended inside one: as carat_chat_render said */
+    /* TOOLS. Calls are of declared tools in any case, and their arguments follow the schema of a
+     * tool that says "strict": true. */
+    bool must_call;        /* nothing but calls, one at least */
+    bool one_call;         /* one at most */
+    bool strict;           /* every tool is strict */
+    const char *only_tool; /* the one that may be called; NULL: any */
+} carat_grammar_options;
+
+CARAT_API carat_status carat_grammar_open(carat_model *m, const carat_grammar_options *opt,
+                                          carat_grammar **g, carat_error *e);
+CARAT_API void carat_grammar_close(carat_grammar *g);                /* NULL is fine */
+CARAT_API const carat_mask *carat_grammar_mask(carat_grammar *g);    /* lives as long as g */
+CARAT_API bool carat_grammar_complete(const carat_grammar *g);       /* the text so far is one */
+CARAT_API const char *carat_grammar_failure(const carat_grammar *g); /* "": it can go on */
+
 /* ---- Many generations at once ---------------------------------------------------------- */
 
 /* A batch runs up to n_slots generations side by side: one pass has a row of each that is

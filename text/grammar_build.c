@@ -203,7 +203,10 @@ static void draw_without(work *w, const gx *x, int32_t from, int32_t to)
         draw_empty(w, at[i], to);
     }
     draw_empty(w, from, at[0]);
-    draw_chars(w, 0x80, 0x10FFFF, multi, at[0]);
+    if (x->min)
+        draw_byte(w, multi, 0x80, 0xFF, at[0]);
+    else
+        draw_chars(w, 0x80, 0x10FFFF, multi, at[0]);
     for (int32_t i = 0; i < n && !w->b->st; i++)
         for (int c = 0; c < 128; c++) {
             /* The longest end of prefix + c that begins a word; a whole word ends it. */

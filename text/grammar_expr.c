@@ -281,11 +281,14 @@ gx *gx_after_thought(gx_builder *b, grammar_thought thought, gx *x)
 {
     if (thought == THOUGHT_NONE)
         return x;
-    gx *inside = gx_seq2(b, gx_without(b, thought_marks, 4), gx_special(b, "<channel|>"));
+    gx *text = gx_without(b, thought_marks, 4), *shut = gx_special(b, "<channel|>");
+    if (!b->st)
+        text->min = 1; /* a thought may be cut off anywhere, inside a character too */
+    gx *inside = gx_seq2(b, text, shut);
     if (thought == THOUGHT_INSIDE)
         return gx_seq2(b, inside, x);
-    gx *label = gx_seq3(b, gx_special(b, "<|channel>"), gx_text(b, "thought"), inside);
-    return gx_seq2(b, gx_maybe(b, label), x);
+    gx *body = gx_alt2(b, gx_seq2(b, gx_text(b, "thought"), inside), shut); /* or cut off at once */
+    return gx_seq2(b, gx_maybe(b, gx_seq2(b, gx_special(b, "<|channel>"), body)), x);
 }
 
 /* ---- Characters of JSON strings ---- */

@@ -23,7 +23,7 @@ typedef enum gx_kind {
     GX_SPECIAL, /* one special token */
     GX_RULE,    /* what a rule says */
     GX_REPEAT,  /* part[0], min to max times */
-    GX_WITHOUT  /* well-formed text in which none of the words occurs */
+    GX_WITHOUT  /* text in which none of the words occurs; min: 1 any bytes, 0 well-formed */
 } gx_kind;
 
 typedef struct gx_range {
