@@ -280,7 +280,7 @@ CARAT_API carat_status carat_eval(carat_session *s, const int32_t *ids, int64_t 
                                   float *logits, int64_t *n_reused, carat_error *e);
 /* Forgets positions >= n. Returns false if the rings no longer hold what that needs. */
 CARAT_API bool carat_rewind(carat_session *s, int64_t n);
-CARAT_API void carat_reset(carat_session *s);
+CARAT_API void carat_reset(carat_session *s); /* forgets the timeline; checkpoints of it stay */
 
 /* ---- Generation ------------------------------------------------------------------------ */
 
