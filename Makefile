@@ -106,6 +106,12 @@ $(BUILD)/bench_tokenize: $(BUILD)/bench/tokenize.o $(BUILD)/tests/vocab_json.o $
 bench-tokenize: $(BUILD)/bench_tokenize ## times the tokenizer; bench/tokenize.c says more
 	$(BUILD)/bench_tokenize
 
+$(BUILD)/bench_grammar: $(BUILD)/bench/grammar.o $(LIB_OBJ)
+	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
+.PHONY: bench-grammar
+bench-grammar: $(BUILD)/bench_grammar ## times masks of grammars; bench/grammar.c says more
+	$(BUILD)/bench_grammar
+
 $(BUILD)/bench_ops: $(BUILD)/bench/ops.o $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
 .PHONY: bench-ops

@@ -21,7 +21,7 @@ enum {
     MAX_STATES = 1 << 14,
     MAX_CELLS = 1 << 15,
     MAX_VISITS = 4 * GRAMMAR_MAX_CONFIGS, /* places passed while finding one state */
-    N_MASKS = 64,                         /* 2 MiB for Gemma's vocabulary */
+    N_MASKS = 256,                        /* 8 MiB for Gemma's vocabulary, as far as used */
     N_SEEN = 4 * MAX_VISITS
 };
 enum { STATE_DEAD = -1, STATE_UNKNOWN = -2 };

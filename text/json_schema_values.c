@@ -109,8 +109,8 @@ static const char *format_pattern(const char *name)
         {"date-time", "^" DATE "T" TIME "$"},
         {"uuid", "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"},
         {"ipv4", "^" BYTE "(\\." BYTE "){3}$"},
-        {"email", "^[A-Za-z0-9_+-]{1,30}(\\.[A-Za-z0-9_+-]{1,30}){0,1}"
-                  "@([A-Za-z0-9]{1,30}(-[A-Za-z0-9]{1,30}){0,1}\\.){1,3}[A-Za-z]{2,20}$"}};
+        {"email", "^[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@"
+                  "([A-Za-z0-9]+(-[A-Za-z0-9]+)*\\.)+[A-Za-z]{2,12}$"}};
     for (size_t i = 0; i < sizeof row / sizeof *row; i++)
         if (!strcmp(name, row[i][0]))
             return row[i][1];
