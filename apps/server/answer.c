@@ -60,9 +60,11 @@ void answers_free(answer *a)
         for (int32_t k = 0; k < c->n_parts; k++) {
             str_free(&c->part[k].text);
             mem_free(c->part[k].name);
+            mem_free(c->part[k].span);
         }
         mem_free(c->part);
         mem_free(c->token);
+        mem_free(c->span.at);
         mem_free(c->stop);
     }
     mem_free(a->choice);
@@ -94,6 +96,22 @@ static int32_t add_part(answer *a, choice *c, part_kind kind)
     else
         make_id(p->id, kind == PART_TEXT ? "msg_" : "rs_");
     return c->n_parts++;
+}
+
+/* Calls are remembered as they were sampled: see replay.h. */
+static void follow_call(answer *a, choice *c, int32_t id)
+{
+    id_span *s = &c->span;
+    if (id == a->m->call_open) {
+        s->n = 0;
+        s->whole = false;
+    } else if (!s->n || s->whole) {
+        return;
+    }
+    s->at = grown(a, s->at, s->n, &s->cap, sizeof *s->at);
+    if (!a->bad)
+        s->at[s->n++] = id;
+    s->whole = id == a->m->call_close;
 }
 
 static void take_token(answer *a, choice *c, const carat_event *ev)
@@ -132,6 +150,11 @@ static int32_t take_text(answer *a, choice *c, part_kind kind, const carat_event
     if (kind == PART_CALL) {
         p->name = mem_strdup(ev->name);
         c->n_calls++;
+        if (c->span.whole) { /* the part has it now */
+            p->span = c->span.at;
+            p->n_span = c->span.n;
+            c->span = (id_span){0};
+        }
     }
     a->bad |= p->text.bad || (kind == PART_CALL && !p->name);
     return a->bad ? -1 : i;
@@ -154,6 +177,8 @@ int32_t answers_take(answer *a, const happening *h, bool *opened)
     }
     switch (ev->kind) {
     case CARAT_EV_TOKEN:
+        if (a->m->call_open >= 0)
+            follow_call(a, c, ev->id);
         if (a->rq->logprobs)
             take_token(a, c, ev);
         return -1;

@@ -20,7 +20,15 @@ typedef struct part {
     str text;          /* of a call: its arguments, a JSON object */
     char *name;        /* of a call */
     char id[ID_BYTES]; /* of a call, as the dialect spells ids; else of the item (responses) */
+    int32_t *span;     /* of a call: its tokens, marks included, if they came whole */
+    int64_t n_span;
 } part;
+
+typedef struct id_span {
+    int32_t *at;
+    int32_t n, cap;
+    bool whole; /* from the opening mark to the closing one */
+} id_span;
 
 typedef struct token_entry {
     int32_t id;
@@ -35,6 +43,7 @@ typedef struct choice {
     /* With logprobs: tokens whose text has been shown, and those whose text is still held. */
     token_entry *token;
     int32_t n_tokens, n_shown, cap_tokens;
+    id_span span; /* the tokens of the call being sampled */
     bool over, failed;
     carat_finish finish;
     char *stop; /* the stop string met, or NULL */
@@ -57,6 +66,7 @@ typedef struct answer_model {
     const carat_model *model; /* for the bytes of tokens; may be NULL in tests */
     int32_t marks[16];        /* ids of chat markers: no tokens of anyone's text */
     int32_t n_marks;
+    int32_t call_open, call_close; /* the marks around a call; -1: none */
 } answer_model;
 
 typedef struct answer {

@@ -5,6 +5,7 @@
  * A stream is pulled by the connection's thread. When nothing is to be sent for a while, as in a
  * long prefill, it says so in the dialect's own way, so that no client or proxy gives up.
  */
+#include "apps/server/constrain.h"
 #include "apps/server/jsonw.h"
 #include "apps/server/live.h"
 #include "base/clock.h"
@@ -33,6 +34,7 @@ struct stream {
     prompt *prompt;
     int32_t n_prompts;
     live_job *job;
+    constraint **held; /* one per job */
     live *live;
     carat_logit_bias *bias; /* the request's, and what tool_choice none adds */
     str out;
@@ -96,10 +98,16 @@ static bool render(stream *st, prompt *out, str *text, problem *p)
         carat_chat_free(&chat);
         return problem_from(p, &e);
     }
-    out->ids = copy_ids(st, chat.ids, chat.n_ids, more, p);
+    int32_t *replayed = NULL;
+    int64_t n = chat.n_ids;
+    if (s->names.call_open >= 0)
+        replay_apply(s->calls, rq->messages.at, rq->messages.n, chat.ids, chat.n_ids,
+                     s->names.call_open, s->names.call_close, &replayed, &n);
+    out->ids = copy_ids(st, replayed ? replayed : chat.ids, n, more, p);
+    mem_free(replayed);
     if (out->ids && more)
-        carat_tokenize(s->model, rq->prefill, rq->n_prefill, 0, out->ids + chat.n_ids, more, &e);
-    out->n = chat.n_ids + more;
+        carat_tokenize(s->model, rq->prefill, rq->n_prefill, 0, out->ids + n, more, &e);
+    out->n = n + more;
     out->starts_thinking = chat.starts_thinking && !rq->prefill;
     if (text) {
         str_put(text, chat.text, chat.n_text);
@@ -182,7 +190,7 @@ static void set_thinking(const stream *st, carat_generate_options *o)
 static bool ban_calls(stream *st, problem *p)
 {
     carat_sampling *s = &st->rq.sampling;
-    int32_t mark = st->x->s->call_mark;
+    int32_t mark = st->x->s->names.call_open;
     if (st->rq.choice != TOOLS_NONE || !st->rq.tools.n || mark < 0)
         return true;
     st->bias = arena_array(&st->rq.mem, (size_t)s->n_bias + 1, sizeof *st->bias);
@@ -200,7 +208,8 @@ static bool make_jobs(stream *st, problem *p)
     request *rq = &st->rq;
     int32_t n = st->n_prompts * rq->n;
     st->job = arena_array(&rq->mem, (size_t)n, sizeof *st->job);
-    if (!st->job || !answers_init(&st->a, rq, &st->x->s->names, n))
+    st->held = arena_array(&rq->mem, (size_t)n, sizeof *st->held);
+    if (!st->job || !st->held || !answers_init(&st->a, rq, &st->x->s->names, n))
         return problem_set(p, 503, "", "no memory for a request");
     st->a.start_ms = st->x->start_ms;
     if (!ban_calls(st, p))
@@ -224,6 +233,10 @@ static bool make_jobs(stream *st, problem *p)
         o->starts_thinking = q->starts_thinking;
         if (o->parse)
             set_thinking(st, o);
+        if (!constraint_open(&st->held[i], st->x->s, rq, o->parse && wants_thought(st),
+                             q->starts_thinking, p))
+            return false;
+        o->mask = constraint_mask(st->held[i]);
     }
     return true;
 }
@@ -238,6 +251,13 @@ static void fail_stream(stream *st, const problem *p)
         st->d->fail(&st->a, p, &st->out);
 }
 
+static void remember_call(const stream *st, const happening *h, int32_t part_index)
+{
+    const part *q = part_index >= 0 ? &st->a.choice[h->choice].part[part_index] : NULL;
+    if (q && q->span)
+        replay_put(st->x->s->calls, q->id, q->name, str_text(&q->text), q->span, q->n_span);
+}
+
 /* Everything that lies in the box. False: a choice failed, and p says why. */
 static bool take_all(stream *st, problem *p)
 {
@@ -248,11 +268,13 @@ static bool take_all(stream *st, problem *p)
         int32_t part_index = answers_take(&st->a, &h, &opened);
         if (h.done && h.status) {
             err e = {.status = h.status};
-            snprintf(e.text, sizeof e.text, "%s", h.error);
+            const char *why = constraint_failure(st->held[h.choice]);
+            snprintf(e.text, sizeof e.text, "%s", *why ? why : h.error);
             return problem_from(p, &e);
         }
         if (st->a.bad)
             return problem_set(p, 503, "", "no memory for the answer");
+        remember_call(st, &h, part_index);
         if (st->rq.stream)
             st->d->event(&st->a, &h, part_index, opened, first, &st->out);
     }
@@ -363,6 +385,8 @@ void stream_close(stream *st)
             write_trace(st);
     }
     live_close(st->live);
+    for (int32_t i = 0; st->held && i < st->a.n; i++)
+        constraint_close(st->held[i]);
     answers_free(&st->a);
     request_free(&st->rq);
     str_free(&st->out);
@@ -391,9 +415,6 @@ static bool begin(stream *st, api_kind api, problem *p)
         return false;
     if (api != API_COMPLETIONS && !x->s->info.has_chat)
         return problem_set(p, 400, "", "this model has no chat format: only /v1/completions works");
-    if (st->rq.format != FORMAT_TEXT || st->rq.choice == TOOLS_REQUIRED)
-        return problem_set(p, 400, st->rq.format != FORMAT_TEXT ? "response_format" : "tool_choice",
-                           "structured output is not supported yet");
     if (!make_prompts(st, p) || !make_jobs(st, p))
         return false;
     return live_open(&st->live, x->s, st->job, st->a.n, st->rq.one_call, x->s->o->trace_dir != NULL,

@@ -183,7 +183,7 @@ void handle_props(exchange *x)
     json_close(o, '}');
     json_open(o, "capabilities", '{');
     json_bool(o, "chat", s->info.has_chat);
-    json_bool(o, "tools", s->call_mark >= 0);
+    json_bool(o, "tools", s->names.call_open >= 0);
     json_bool(o, "reasoning", s->thought_open >= 0);
     json_close(o, '}');
     json_open(o, "memory", '{');

@@ -8,9 +8,9 @@
  *     json_close(o, '}');                       {"object":"list","data":[1]}
  *
  * Answers are written as they come and never looked at again, so there is no tree: a comma is due
- * unless the last byte opens something. key NULL: an item of an array, or the whole text. No name may be
- * one of jansson, which is linked as well. Text must
- * be valid UTF-8. Memory that ran out shows in o->bad, once, at the end.
+ * unless the last byte opens something. key NULL: an item of an array, or the whole text. Text must
+ * be valid UTF-8. Memory that ran out shows in o->bad, once, at the end. No name may be one of
+ * jansson's, which is linked as well.
  */
 #ifndef APPS_SERVER_JSONW_H
 #define APPS_SERVER_JSONW_H

@@ -240,9 +240,13 @@ static void find_marks(server *s)
         if (id >= 0)
             a->marks[a->n_marks++] = id;
     }
-    s->call_mark = mark_of(s->model, "<|tool_call>");
+    a->call_open = mark_of(s->model, "<|tool_call>");
+    a->call_close = mark_of(s->model, "<tool_call|>");
     s->thought_open = mark_of(s->model, "<|channel>");
     s->thought_close = mark_of(s->model, "<channel|>");
+    for (int32_t id = 0; id < s->info.n_vocab && s->n_ends < 16; id++)
+        if (carat_token_is_eog(s->model, id))
+            s->ends[s->n_ends++] = id;
 }
 
 static status load(server *s, err *e)
@@ -285,6 +289,10 @@ static status load(server *s, err *e)
     s->names.name = o->alias ? o->alias : s->info.name;
     s->names.model = s->model;
     find_marks(s);
+    if ((st = replay_open(&s->calls, e))) {
+        carat_batch_close(b);
+        return st;
+    }
     pthread_rwlock_wrlock(&s->batch_lock);
     s->batch = b;
     pthread_rwlock_unlock(&s->batch_lock);
@@ -401,6 +409,7 @@ static int run_serve(const command *cmd, int argc, char **argv)
         st = serve(&s, &e);
     if (st)
         term_error(&e);
+    replay_close(s.calls);
     carat_model_close(s.model);
     free_keys(&s.keys);
     pthread_rwlock_destroy(&s.batch_lock);

@@ -3,6 +3,7 @@
  *     serve.c      options, loading, signals, the loop that runs passes, draining
  *     http.c       connections: routes, keys, limits, bodies in, answers and streams out
  *     live.c       a request at work: jobs of the batch, and the mailbox between two threads
+ *     replay.c     calls as they were sampled   constrain.c   what answers are held to
  *     generate.c   a request to prompts, budgets and masks; answers and streams from happenings
  *     info.c       models, health, props, slots, tokens
  *     metrics.c    counters and histograms     log.c  a line per request, --trace
@@ -18,6 +19,7 @@
 #include "apps/kv_options.h"
 #include "apps/server/answer.h"
 #include "apps/server/metrics.h"
+#include "apps/server/replay.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -51,7 +53,9 @@ typedef struct server {
     request_limits limits;
     carat_memory_plan plan;
     int32_t n_ctx, n_slots;
-    int32_t call_mark, thought_open, thought_close; /* ids of chat markers, -1: none */
+    int32_t thought_open, thought_close; /* ids of chat markers, -1: none */
+    int32_t ends[16], n_ends;            /* ids that end a turn */
+    replay *calls;
     /* Readers use the batch, the writer ends it. NULL: not there yet, or no more. */
     pthread_rwlock_t batch_lock;
     carat_batch *batch;

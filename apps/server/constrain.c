@@ -1,0 +1,158 @@
+/* constrain.c - what an answer is held to while it is sampled, token by token.
+ *
+ *     response_format, grammar     text of a JSON schema or a grammar, after the thought if any
+ *     tool_choice, strict tools    calls that must come, and arguments that follow their schema
+ *     otherwise                    an answer says something: its turn does not end before it began
+ *
+ * One constraint per job: it knows where that answer stands. Its calls come from the thread that
+ * runs passes.
+ */
+#include "apps/server/constrain.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+struct constraint {
+    carat_mask mask;
+    carat_grammar *grammar; /* or NULL */
+    const server *s;
+    bool thinking, spoken;
+};
+
+/* ---- An answer that says something ---- */
+
+static enum carat_mask_use fill(void *user, uint32_t *allowed, int32_t n_vocab)
+{
+    const constraint *c = user;
+    if (c->spoken || c->thinking)
+        return CARAT_MASK_NONE;
+    memset(allowed, 0xff, (size_t)(n_vocab + 31) / 32 * sizeof *allowed);
+    for (int32_t i = 0; i < c->s->n_ends; i++)
+        allowed[c->s->ends[i] / 32] &= ~(UINT32_C(1) << c->s->ends[i] % 32);
+    if (n_vocab % 32) /* there are no tokens behind the last */
+        allowed[n_vocab / 32] &= (UINT32_C(1) << n_vocab % 32) - 1;
+    return CARAT_MASK_APPLY;
+}
+
+static bool is_blank(const server *s, int32_t id)
+{
+    const char *bytes = "";
+    int32_t n = carat_token_bytes(s->model, id, true, &bytes);
+    for (int32_t i = 0; i < n; i++)
+        if (!strchr(" \t\r\n", bytes[i]) || !bytes[i])
+            return false;
+    return true;
+}
+
+static void accept(void *user, int32_t id)
+{
+    constraint *c = user;
+    if (id == c->s->thought_open)
+        c->thinking = true;
+    else if (id == c->s->thought_close)
+        c->thinking = false;
+    else if (!c->thinking && !c->spoken)
+        c->spoken = !is_blank(c->s, id);
+}
+
+/* ---- Grammars ---- */
+
+static bool has_strict_tool(const request *rq)
+{
+    return rq->tools.n && strstr(rq->tools.at, "\"strict\":true") != NULL;
+}
+
+/* Which grammar, if any. False: what is asked for does not go together. */
+static bool choose(const request *rq, carat_grammar_options *o, bool *any, problem *p)
+{
+    bool calls = rq->tools.n && rq->choice != TOOLS_NONE;
+    *any = true;
+    if (calls && rq->format != FORMAT_TEXT && rq->choice != TOOLS_REQUIRED)
+        return problem_set(
+            p, 400, "response_format",
+            "'response_format' and 'tools' together leave "
+            "open what the answer is: set 'tool_choice' to \"none\" or \"required\"");
+    if (calls && (rq->choice == TOOLS_REQUIRED || has_strict_tool(rq))) {
+        o->kind = CARAT_GRAMMAR_TOOLS;
+        o->source = rq->tools.at;
+        o->n_source = rq->tools.n;
+        o->must_call = rq->choice == TOOLS_REQUIRED;
+        o->only_tool = rq->only;
+        o->one_call = rq->one_call;
+        return true;
+    }
+    o->source = rq->schema;
+    o->n_source = rq->n_schema;
+    switch (rq->format) {
+    case FORMAT_TEXT:
+        *any = false;
+        break;
+    case FORMAT_JSON_OBJECT:
+        o->kind = CARAT_GRAMMAR_JSON;
+        break;
+    case FORMAT_JSON_SCHEMA:
+        o->kind = CARAT_GRAMMAR_JSON_SCHEMA;
+        break;
+    case FORMAT_GRAMMAR:
+        o->kind = CARAT_GRAMMAR_GBNF;
+        break;
+    }
+    return true;
+}
+
+static const char *field_of(const request *rq, const carat_grammar_options *o)
+{
+    static const char *const formats[] = {[API_CHAT] = "response_format",
+                                          [API_COMPLETIONS] = "grammar",
+                                          [API_RESPONSES] = "text.format",
+                                          [API_MESSAGES] = "output_config.format"};
+    if (o->kind == CARAT_GRAMMAR_TOOLS)
+        return "tools";
+    return o->kind == CARAT_GRAMMAR_GBNF ? "grammar" : formats[rq->api];
+}
+
+bool constraint_open(constraint **out, const server *s, const request *rq, bool thinking,
+                     bool starts_thinking, problem *p)
+{
+    carat_grammar_options o = {.thinking = thinking, .starts_thinking = starts_thinking};
+    constraint *c;
+    bool any;
+    err e = {0};
+    *out = NULL;
+    if (!choose(rq, &o, &any, p))
+        return false;
+    if (!any && (rq->api == API_COMPLETIONS || rq->sampling.ignore_eog))
+        return true;
+    if (!(c = mem_calloc(1, sizeof *c)))
+        return problem_set(p, 503, "", "no memory for a request");
+    c->s = s;
+    c->thinking = starts_thinking;
+    c->mask = (carat_mask){.fill = fill, .accept = accept, .user = c};
+    if (any && carat_grammar_open(s->model, &o, &c->grammar, &e)) {
+        mem_free(c);
+        if (e.status == CARAT_E_MEMORY)
+            return problem_from(p, &e);
+        return problem_set(p, 400, field_of(rq, &o), "'%s': %.900s", field_of(rq, &o), e.text);
+    }
+    *out = c;
+    return true;
+}
+
+void constraint_close(constraint *c)
+{
+    if (!c)
+        return;
+    carat_grammar_close(c->grammar);
+    mem_free(c);
+}
+
+const carat_mask *constraint_mask(constraint *c)
+{
+    return !c ? NULL : c->grammar ? carat_grammar_mask(c->grammar) : &c->mask;
+}
+
+const char *constraint_failure(const constraint *c)
+{
+    return c && c->grammar ? carat_grammar_failure(c->grammar) : "";
+}

@@ -1,0 +1,21 @@
+/* constrain.h - what an answer is held to while it is sampled: structured output, calls that must
+ * come, and that there is an answer at all.
+ *
+ * Opened and closed by the connection's thread; in between, from submit to done, it belongs to the
+ * thread that runs passes.
+ */
+#ifndef APPS_SERVER_CONSTRAIN_H
+#define APPS_SERVER_CONSTRAIN_H
+
+#include "apps/server/server.h"
+
+typedef struct constraint constraint;
+
+/* *c may come out NULL: nothing to hold to. thinking: the answer may begin with a thought. */
+bool constraint_open(constraint **c, const server *s, const request *rq, bool thinking,
+                     bool starts_thinking, problem *p);
+void constraint_close(constraint *c); /* NULL is fine */
+const carat_mask *constraint_mask(constraint *c);
+const char *constraint_failure(const constraint *c); /* why it could not be followed, or "" */
+
+#endif

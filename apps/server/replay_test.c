@@ -1,0 +1,84 @@
+/* replay_test.c - calls go back into prompts as they were sampled, and only the same calls. */
+#include "apps/server/replay.h"
+#include "base/mem.h"
+#include "tests/test.h"
+
+enum { OPEN = 48, CLOSE = 49 };
+
+static replay *opened(void)
+{
+    replay *r;
+    err e = {0};
+    CHECK_OK(replay_open(&r, &e), e);
+    return r;
+}
+
+#define CALL(id, args)                                                                             \
+    "{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"" id                                        \
+    "\",\"function\":{\"name\":\"f\",\"arguments\":" args "}}]}"
+
+TEST(replay_puts_sampled_tokens_where_the_call_stands)
+{
+    static const int32_t sampled[] = {OPEN, 7, 8, 9, CLOSE},
+                         prompt[] = {1, OPEN, 2, CLOSE, 3, OPEN, 4, CLOSE, 5};
+    static const int32_t want[] = {1, OPEN, 2, CLOSE, 3, OPEN, 7, 8, 9, CLOSE, 5};
+    static const char messages[] = "[" CALL("other", "{}") "," CALL("mine", "\"{\\\"b\\\": 2.0, "
+                                                                            "\\\"a\\\":[1]}\"") "]";
+    replay *r = opened();
+    int32_t *out;
+    int64_t n = 0;
+    replay_put(r, "mine", "f", "{\"a\":[1],\"b\":2}", sampled, 5);
+    replay_apply(r, messages, sizeof messages - 1, prompt, 9, OPEN, CLOSE, &out, &n);
+    CHECK(out);
+    CHECK_EQ(n, 11);
+    CHECK(!memcmp(out, want, sizeof want));
+    mem_free(out);
+    replay_close(r);
+}
+
+TEST(replay_leaves_changed_calls_alone)
+{
+    static const int32_t sampled[] = {OPEN, 7, CLOSE}, prompt[] = {OPEN, 2, CLOSE};
+    static const char *const changed[] = {
+        "[" CALL("mine", "{\"a\":2}") "]",
+        "[" CALL("mine", "{\"a\":1,\"b\":1}") "]",
+        "[" CALL("mine", "{}") "]",
+        "[" CALL("mine", "\"{\"") "]",
+        "[" CALL("else", "{\"a\":1}") "]",
+        "[]",
+        "[" CALL("mine", "{\"a\":1}") "," CALL("mine",
+                                               "{\"a\":1}") "]", /* more than in the prompt */
+        "nothing"};
+    replay *r = opened();
+    replay_put(r, "mine", "f", "{\"a\":1}", sampled, 3);
+    for (size_t i = 0; i < sizeof changed / sizeof *changed; i++) {
+        int32_t *out;
+        int64_t n;
+        replay_apply(r, changed[i], strlen(changed[i]), prompt, 3, OPEN, CLOSE, &out, &n);
+        CHECK_MSG(!out, "%s", changed[i]);
+    }
+    replay_close(r);
+}
+
+TEST(replay_forgets_the_oldest)
+{
+    enum { N = 1 << 16 };
+    static int32_t sampled[N];
+    static const int32_t prompt[] = {OPEN, 2, CLOSE};
+    replay *r = opened();
+    for (int i = 0; i < 600; i++) { /* 256 KiB each: more than there is room for */
+        char id[16];
+        snprintf(id, sizeof id, "call%d", i);
+        replay_put(r, id, "f", "{}", sampled, N);
+    }
+    for (int i = 0; i < 600; i += 599) {
+        char messages[200];
+        int32_t *out;
+        int64_t n;
+        snprintf(messages, sizeof messages, "[" CALL("call%d", "{}") "]", i);
+        replay_apply(r, messages, strlen(messages), prompt, 3, OPEN, CLOSE, &out, &n);
+        CHECK_EQ(out != NULL, i == 599);
+        mem_free(out);
+    }
+    replay_close(r);
+}
