@@ -187,7 +187,8 @@ status model_load(model *m, device *dev, carat_progress_fn progress, void *user,
         if ((st = dev->weight_load(dev, w, e)))
             return st;
         if (w->packed) /* the copy is what products read from now on */
-            for (int32_t k = 0; k < m->file.n_parts; k++)
+            for (int32_t k = 0; m->file.part && k < m->file.n_parts;
+                 k++) /* none: bytes in memory */
                 file_map_forget(&m->file.part[k], w->data, w->n_bytes);
         done += w->n_bytes;
         if (progress && !progress(user, "bytes loaded", done, total))
