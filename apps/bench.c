@@ -203,7 +203,9 @@ static status raise_ceilings(bench_setup *b, err *e)
 static status run_tests(bench_setup *b, const bench_options *o, carat_model *m, bench_test *tests,
                         int n_tests, int32_t n_tokens, err *e)
 {
-    carat_session_options so = {.n_ctx = n_tokens, .chunk = b->chunk, .n_outputs = 1};
+    /* No checkpoints: what is measured must be computed. */
+    carat_session_options so = {
+        .n_ctx = n_tokens, .chunk = b->chunk, .n_outputs = 1, .checkpoint_mb = -1};
     kv_options_apply(&o->kv, &so);
     bench_rig rig = {.m = m, .ids = mem_calloc((size_t)n_tokens, sizeof *rig.ids)};
     uint64_t rng = 4;

@@ -161,7 +161,8 @@ static status open_sessions(kld_run *k, const kld_options *o, carat_model *m, in
                                 .chunk = k->chunk,
                                 .n_outputs = k->chunk,
                                 .kv_k = o->base ? o->base : "f16",
-                                .kv_single = "off"};
+                                .kv_single = "off",
+                                .checkpoint_mb = -1};
     carat_memory_plan plan;
     status st;
     r->base = so.kv_k;

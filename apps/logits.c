@@ -119,8 +119,10 @@ static int run_logits(const command *c, int argc, char **argv)
     if (!chunk)
         chunk = fit < 1 ? 1 : fit < 512 ? fit : 512;
     chunk = chunk < n ? chunk : n;
-    carat_session_options so = {
-        .n_ctx = (int32_t)n, .chunk = (int32_t)chunk, .n_outputs = o.last ? 1 : (int32_t)chunk};
+    carat_session_options so = {.n_ctx = (int32_t)n,
+                                .chunk = (int32_t)chunk,
+                                .n_outputs = o.last ? 1 : (int32_t)chunk,
+                                .checkpoint_mb = -1};
     kv_options_apply(&o.kv, &so);
     if ((st = carat_session_open(m, &so, &s, &e)))
         goto out;
