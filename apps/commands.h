@@ -5,6 +5,7 @@
 #include "apps/options.h"
 
 extern const command command_convert;
+extern const command command_daemon;
 extern const command command_inspect;
 extern const command command_bench;
 extern const command command_kld;

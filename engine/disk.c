@@ -50,7 +50,8 @@ struct disk_store {
     bool has_thread, has_lock, has_cond, quit;
     kv_snapshot *queue[QUEUE_MAX];
     int32_t n_queue;
-    file *at; /* of this key, by length */
+    kv_snapshot *writing; /* out of the queue, and not among the files yet */
+    file *at;             /* of this key, by length */
     int32_t n, cap;
     int32_t n_failures; /* in a row */
     carat_cache_info info;
@@ -366,10 +367,14 @@ static void *writer(void *arg)
             break;
         kv_snapshot *k = d->queue[0];
         memmove(d->queue, d->queue + 1, (size_t)--d->n_queue * sizeof *d->queue);
+        d->writing = k;
         bool off = !h || d->n_failures >= FAILURES_MAX;
         pthread_mutex_unlock(&d->lock);
         if (!off)
             write_one(d, h, k);
+        pthread_mutex_lock(&d->lock);
+        d->writing = NULL;
+        pthread_mutex_unlock(&d->lock);
         kv_snapshot_drop(k);
         pthread_mutex_lock(&d->lock);
     }
@@ -399,9 +404,9 @@ static bool wanted(disk_store *d, const int32_t *ids, int64_t n)
     if (d->n_queue == QUEUE_MAX || d->n_failures >= FAILURES_MAX)
         return false;
     int64_t there = longest(d, ids, n, 0).n;
-    for (int32_t i = 0; i < d->n_queue; i++) {
-        const kv_snapshot *q = d->queue[i];
-        if (q->n <= n && q->n > there && !memcmp(q->ids, ids, (size_t)q->n * sizeof *q->ids))
+    for (int32_t i = -1; i < d->n_queue; i++) {
+        const kv_snapshot *q = i < 0 ? d->writing : d->queue[i];
+        if (q && q->n <= n && q->n > there && !memcmp(q->ids, ids, (size_t)q->n * sizeof *q->ids))
             there = q->n;
     }
     return n - there >= FRESH_LEAST && n - there >= n / FRESH_SHARE;

@@ -256,14 +256,19 @@ static status open_device(carat_model *m, const carat_model_options *opt, err *e
     return check_weights_fit(m, e);
 }
 
+static void count_taken(carat_model *m)
+{
+    for (int32_t i = 0; i < m->core.n_weights; i++)
+        m->taken_bytes += m->core.weights[i]->packed_bytes;
+}
+
 static status load_weights(carat_model *m, const carat_model_options *opt, err *e)
 {
     status st = model_load(&m->core, m->dev, opt->progress, opt->progress_user, e);
     if (st)
         return st;
     m->loaded = true;
-    for (int32_t i = 0; i < m->core.n_weights; i++)
-        m->taken_bytes += m->core.weights[i]->packed_bytes;
+    count_taken(m);
     return OK;
 }
 
@@ -350,10 +355,41 @@ void carat_model_close(carat_model *m)
     mem_free(m);
 }
 
+void carat_model_park(carat_model *m)
+{
+    pthread_mutex_lock(&m->pass_lock);
+    if (m->loaded) {
+        model_unload_weights(&m->core);
+        m->loaded = false;
+        m->parked = true;
+        m->taken_bytes = m->direct ? m->core.file.file_bytes : 0;
+    }
+    pthread_mutex_unlock(&m->pass_lock);
+}
+
+carat_status carat_model_unpark(carat_model *m, carat_error *e)
+{
+    status st = OK;
+    pthread_mutex_lock(&m->pass_lock);
+    if (m->parked) {
+        st = model_load_weights(&m->core, m->progress, m->progress_user, e);
+        if (st)
+            model_unload_weights(&m->core);
+        else
+            count_taken(m);
+        m->loaded = !st;
+        m->parked = st != OK;
+    }
+    pthread_mutex_unlock(&m->pass_lock);
+    return st;
+}
+
 status model_check_loaded(const carat_model *m, err *e)
 {
     if (m->loaded)
         return OK;
+    if (m->parked)
+        return err_set(e, E_ARG, "%s: its weights are parked", m->core.file.path);
     return err_set(e, E_ARG, "%s: opened for its vocabulary alone, so it cannot compute",
                    m->core.file.path);
 }

@@ -44,7 +44,8 @@ struct carat_model {
     pthread_mutex_t tree_lock;
     chat_format chat;     /* CHAT_NONE: plain completion only */
     char *file_type;      /* "Q4_K_M" */
-    bool loaded;          /* weights are on the device */
+    atomic_bool loaded;   /* weights are on the device; changes under pass_lock */
+    atomic_bool parked;   /* they were, and may be again */
     bool overcommit;      /* the caller does not want to be refused */
     bool direct;          /* the file was read into memory of ours, which no kernel can take back */
     uint64_t taken_bytes; /* anonymous memory that loading took: packed or copied weights */

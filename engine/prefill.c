@@ -65,6 +65,10 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *par
     if (st)
         return st;
     pthread_mutex_lock(&m->pass_lock);
+    if ((st = model_check_loaded(m, e))) {
+        pthread_mutex_unlock(&m->pass_lock);
+        return st;
+    }
     pass_begin(&p, m->dev, &w->batch.st, w->scratch, w->scratch_bytes);
     mat y = model_forward(&p, &m->core, l);
     if (pass_failed(&p))

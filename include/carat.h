@@ -103,6 +103,11 @@ CARAT_API carat_status carat_model_open_bytes(const void *bytes, size_t n_bytes,
                                               carat_error *e);
 CARAT_API void carat_model_close(carat_model *m); /* NULL is fine; all sessions must be closed */
 
+/* Gives the device back what the weights take, until unpark loads them again: sessions, what they
+ * remember and snapshots stay. Meanwhile whatever would compute is E_ARG. Any thread. */
+CARAT_API void carat_model_park(carat_model *m);
+CARAT_API carat_status carat_model_unpark(carat_model *m, carat_error *e); /* may be repeated */
+
 typedef struct carat_model_info {
     const char *name;         /* general.name, or the file name; owned by the model */
     const char *architecture; /* "gemma4" */

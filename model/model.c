@@ -66,14 +66,19 @@ fail:
     return st;
 }
 
+void model_unload_weights(model *m)
+{
+    for (int32_t i = 0; m->dev && i < m->n_weights; i++)
+        if (!m->weights[i]->gather || m->dev->loads_gathered)
+            m->dev->weight_free(m->dev, m->weights[i]);
+}
+
 void model_free(model *m)
 {
     for (int32_t i = 0; m->dev && i < m->n_tables; i++)
         if (m->tables[i].moved)
             m->dev->release(m->dev, (void *)*m->tables[i].at, m->tables[i].n_bytes);
-    for (int32_t i = 0; m->dev && i < m->n_weights; i++)
-        if (!m->weights[i]->gather || m->dev->loads_gathered)
-            m->dev->weight_free(m->dev, m->weights[i]);
+    model_unload_weights(m);
     mem_free(m->weights);
     arena_free(&m->mem);
     gguf_close(&m->file);
@@ -165,8 +170,6 @@ void model_add_table(model *m, const void **at, size_t n_bytes)
 
 status model_load(model *m, device *dev, carat_progress_fn progress, void *user, err *e)
 {
-    uint64_t done = 0, total = 0;
-    status st;
     m->dev = dev;
     for (int32_t i = 0; i < m->n_tables; i++) {
         model_table *t = &m->tables[i];
@@ -177,6 +180,14 @@ status model_load(model *m, device *dev, carat_progress_fn progress, void *user,
         *t->at = to;
         t->moved = true;
     }
+    return model_load_weights(m, progress, user, e);
+}
+
+status model_load_weights(model *m, carat_progress_fn progress, void *user, err *e)
+{
+    device *dev = m->dev;
+    uint64_t done = 0, total = 0;
+    status st;
     for (int32_t i = 0; i < m->n_weights; i++)
         if (!m->weights[i]->gather || dev->loads_gathered)
             total += m->weights[i]->n_bytes;

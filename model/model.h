@@ -52,6 +52,10 @@ struct model {
 status model_bind(model *m, gguf *g, err *e);
 /* dev outlives m. progress may be NULL: "bytes loaded". */
 status model_load(model *m, device *dev, carat_progress_fn progress, void *user, err *e);
+/* Gives back what the weights take on the device, and takes it again: the same numbers, perhaps
+ * elsewhere. No pass may run in between. */
+void model_unload_weights(model *m);
+status model_load_weights(model *m, carat_progress_fn progress, void *user, err *e);
 void model_free(model *m); /* safe on a zeroed or freed model */
 
 typedef struct model_costs {

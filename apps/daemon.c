@@ -1,0 +1,497 @@
+/* daemon.c - `carat daemon`: generations on request, one line of text each.
+ *
+ *     stdin    commands, one per line          stdout   one line of reply each, flushed
+ *     stderr   what goes wrong outside them    --stream-fd   tokens as int32, -1 after the last
+ *
+ * The two output channels are read by others independently: a reply never waits for a token to be
+ * read and the other way round. Every request is sampled from its own seed, whatever came before.
+ * A prompt is always handed over whole; what the session still knows of it, or a snapshot that was
+ * restored, is not computed again, and never believed without comparing tokens.
+ */
+#include "apps/bundled.h"
+#include "apps/cache_options.h"
+#include "apps/commands.h"
+#include "apps/daemon_int.h"
+#include "apps/kv_options.h"
+#include "apps/term.h"
+#include "base/clock.h"
+#include "base/map.h"
+#include "base/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct daemon_options {
+    const char *model, *device, *isa, *tokens_file, *samp;
+    kv_options kv;
+    cache_options cache;
+    int64_t n_ctx, chunk, threads, stream_fd, n_tokens;
+    bool ignore_eos, overcommit;
+} daemon_options;
+
+static const option table[] = {
+    OPT_STR(daemon_options, model, "model", 'm', "FILE",
+            "the GGUF file (default: the bundled model)"),
+    OPT_INT(daemon_options, stream_fd, "stream-fd", 0, "N", 0, 1 << 20,
+            "write tokens to this open file: int32 each, -1 after the last"),
+    OPT_STR(daemon_options, tokens_file, "tokens-file", 0, "FILE",
+            "answer this prompt (int32 ids), then leave"),
+    OPT_INT(daemon_options, n_tokens, "tokens", 'n', "N", 1, 1 << 30,
+            "most tokens of that answer (default 128)"),
+    OPT_STR(daemon_options, samp, "samp", 0, "LIST",
+            "how to sample it: temp,top_p,top_k,rep_pen,seed,freq_pen,pres_pen (default: greedy)"),
+    OPT_FLAG(daemon_options, ignore_eos, "ignore-eos", 0, "go on when the model ends its turn"),
+    OPT_INT(daemon_options, n_ctx, "ctx", 'c', "N", 0, 1 << 30,
+            "tokens of context (default: what fits)"),
+    OPT_INT(daemon_options, chunk, "chunk", 0, "N", 0, 1 << 24, "prompt tokens per pass"),
+    OPT_INT(daemon_options, threads, "threads", 't', "N", 0, 4096,
+            "threads (default: the physical cores)"),
+    OPT_KV(daemon_options),
+    OPT_CACHE(daemon_options),
+    OPT_STR(daemon_options, device, "device", 0, "NAME",
+            "auto, cpu, cuda or cuda:N (default: a GPU that fits)"),
+    OPT_STR(daemon_options, isa, "isa", 0, "NAME", "kernels: portable, avx2, avx512 or neon"),
+    OPT_FLAG(daemon_options, overcommit, "overcommit", 0,
+             "go on even if the plan exceeds the memory"),
+    OPT_END};
+
+typedef struct service {
+    carat_model *m;
+    carat_session *s;
+    int stream_fd; /* -1: none */
+    bool ignore_eos, parked, reply_lost;
+    carat_snapshot *slot[DAEMON_SLOTS];
+} service;
+
+/* ---- Replies and tokens ---------------------------------------------------------------------- */
+
+/* One line, whatever a name or a sentence holds. */
+static void reply(service *v, const char *fmt, ...)
+{
+    char line[2048];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    for (char *c = line; *c; c++)
+        if ((unsigned char)*c < ' ')
+            *c = ' ';
+    if (printf("%s\n", line) < 0 || fflush(stdout))
+        v->reply_lost = true;
+}
+
+/* A reader that has gone does not end the generation; nor does one that is slow lose a token. */
+static void stream(service *v, int32_t id)
+{
+    const uint32_t u = (uint32_t)id;
+    const unsigned char b[4] = {(unsigned char)u, (unsigned char)(u >> 8), (unsigned char)(u >> 16),
+                                (unsigned char)(u >> 24)};
+    for (size_t at = 0; v->stream_fd >= 0 && at < sizeof b;) {
+        ssize_t n = write(v->stream_fd, b + at, sizeof b - at);
+        if (n > 0)
+            at += (size_t)n;
+        else if (n < 0 && errno == EAGAIN)
+            poll(&(struct pollfd){.fd = v->stream_fd, .events = POLLOUT}, 1, -1);
+        else if (n >= 0 || errno != EINTR)
+            return;
+    }
+}
+
+enum { STREAM_END = -1 };
+
+/* ---- Generating -------------------------------------------------------------------------------
+ */
+
+typedef struct sink {
+    service *v;
+    bool streamed;
+    int32_t *ids; /* kept instead, for a file */
+    int64_t n, cap;
+    bool full; /* no memory for more */
+} sink;
+
+static bool take(void *user, const carat_event *ev)
+{
+    sink *k = user;
+    if (ev->kind != CARAT_EV_TOKEN)
+        return true;
+    if (k->streamed) {
+        stream(k->v, ev->id);
+        return true;
+    }
+    if (k->n == k->cap) {
+        int64_t cap = k->cap ? 2 * k->cap : 1024;
+        int32_t *ids = mem_realloc(k->ids, (size_t)cap, sizeof *ids);
+        if (!ids) {
+            k->full = true;
+            return false;
+        }
+        k->ids = ids;
+        k->cap = cap;
+    }
+    k->ids[k->n++] = ev->id;
+    return true;
+}
+
+/* A snapshot when the prompt has come so far. A place that is out of range is ignored. */
+static status snap_on_the_way(service *v, const daemon_request *r, carat_error *e)
+{
+    if (!r->has_snap || r->snap_pos < 1 || r->snap_pos > r->n || r->snap_slot < 0 ||
+        r->snap_slot >= DAEMON_SLOTS)
+        return OK;
+    carat_snapshot *p;
+    status st;
+    if ((st = carat_eval(v->s, r->ids, r->snap_pos, false, NULL, NULL, e)))
+        return st;
+    if ((st = carat_snapshot_take(v->s, &p, e)))
+        return st;
+    carat_snapshot_free(v->slot[r->snap_slot]);
+    v->slot[r->snap_slot] = p;
+    return OK;
+}
+
+static status generate(service *v, const daemon_request *r, sink *k, carat_timings *t,
+                       carat_error *e)
+{
+    carat_generate_options o = {.max_tokens = r->n_gen, .sampling = r->sampling};
+    o.sampling.ignore_eog = v->ignore_eos;
+    status st = snap_on_the_way(v, r, e);
+    if (!st)
+        st = carat_generate(v->s, r->ids, r->n, &o, take, k, t, e);
+    if (!st && k->full)
+        st = err_memory(e, "an answer", (size_t)k->n * sizeof *k->ids);
+    return st;
+}
+
+/* Seconds of decoding are of all tokens but the first, which comes with the prompt. */
+static double tokens_per_second(const carat_timings *t)
+{
+    return t->decode_ms > 0 && t->n_generated > 1
+               ? (double)(t->n_generated - 1) / (t->decode_ms * 1e-3)
+               : 0;
+}
+
+static void fail(service *v, const char *why, bool sentinel)
+{
+    reply(v, "err %s", why);
+    if (sentinel)
+        stream(v, STREAM_END);
+}
+
+/* What keeps a request from being begun; NULL: nothing. */
+static const char *obstacle(const service *v, const daemon_request *r)
+{
+    if (r->bad)
+        return "bad_args";
+    if (r->kind == DAEMON_RESTORE && !v->slot[r->slot])
+        return "empty_slot";
+    if (v->parked)
+        return "target_parked";
+    return NULL;
+}
+
+static void run_prompt(service *v, daemon_request *r)
+{
+    sink k = {.v = v, .streamed = true};
+    carat_timings t;
+    carat_error e = {0};
+    status st;
+    if (r->kind == DAEMON_PROMPT && v->stream_fd < 0) {
+        fail(v, "no_stream_fd", false);
+        return;
+    }
+    const char *why = obstacle(v, r);
+    if (!why && (daemon_read_ids(r, false, &e) || !r->n))
+        why = "empty_prompt";
+    if (why) {
+        /* A bare prompt's sentinel comes before the sentence, a restored one's after it. */
+        if (r->kind == DAEMON_PROMPT)
+            stream(v, STREAM_END);
+        fail(v, why, r->kind == DAEMON_RESTORE);
+        return;
+    }
+    st = r->kind == DAEMON_RESTORE ? carat_snapshot_restore(v->s, v->slot[r->slot], &e) : OK;
+    if (!st)
+        st = generate(v, r, &k, &t, &e);
+    stream(v, STREAM_END);
+    if (st)
+        reply(v, "err %s", e.text);
+    else if (r->kind == DAEMON_RESTORE)
+        reply(v,
+              "ok N=%" PRId64 " gen=%" PRId64 " prefix_len=%" PRId64
+              " (RESTORE slot=%d) stream_fd=%d",
+              r->n, t.n_generated, t.n_reused, r->slot, v->stream_fd);
+    else
+        reply(v,
+              "ok N=%" PRId64 " gen=%" PRId64
+              " prefill_s=%.3f decode_s=%.3f decode_tok_s=%.1f stream_fd=%d",
+              r->n, t.n_generated, t.prefill_ms * 1e-3, t.decode_ms * 1e-3, tokens_per_second(&t),
+              v->stream_fd);
+}
+
+static void run_to_file(service *v, daemon_request *r)
+{
+    sink k = {.v = v};
+    carat_timings t;
+    carat_error e = {0};
+    const char *why = obstacle(v, r);
+    if (!why && (daemon_read_ids(r, true, &e) || !r->n))
+        why = "empty_prompt";
+    if (why)
+        fail(v, why, false);
+    else if (generate(v, r, &k, &t, &e))
+        reply(v, "err %s", e.text);
+    else if (daemon_write_ids(r->out, k.ids, k.n, &e))
+        fail(v, "write_out", false);
+    else
+        reply(v,
+              "ok N=%" PRId64 " gen=%" PRId64
+              " prefill_s=%.3f decode_s=%.3f decode_tok_s=%.1f out=%s",
+              r->n, t.n_generated, t.prefill_ms * 1e-3, t.decode_ms * 1e-3, tokens_per_second(&t),
+              r->out);
+    mem_free(k.ids);
+}
+
+/* ---- Snapshots, parking ------------------------------------------------------------------------
+ */
+
+static void take_snapshot(service *v, const daemon_request *r)
+{
+    carat_snapshot *p = NULL;
+    carat_error e = {0};
+    if (r->bad) {
+        fail(v, "bad_args", true);
+        return;
+    }
+    if (r->slot >= 0 && r->slot < DAEMON_SLOTS && !carat_snapshot_take(v->s, &p, &e)) {
+        carat_snapshot_free(v->slot[r->slot]);
+        v->slot[r->slot] = p;
+    }
+    reply(v, "[snap] inline slot=%d cur_pos=%" PRId64, r->slot, p ? carat_snapshot_n(p) : -1);
+}
+
+static void free_snapshot(service *v, const daemon_request *r)
+{
+    if (r->bad) {
+        fail(v, "bad_args", true);
+        return;
+    }
+    if (r->slot >= 0 && r->slot < DAEMON_SLOTS) {
+        carat_snapshot_free(v->slot[r->slot]);
+        v->slot[r->slot] = NULL;
+    }
+    reply(v, "[snap] freed slot=%d", r->slot);
+}
+
+static void list_slots(service *v)
+{
+    char line[DAEMON_SLOTS * 4] = "";
+    size_t n = 0;
+    for (int i = 0; i < DAEMON_SLOTS; i++)
+        if (v->slot[i])
+            n += (size_t)snprintf(line + n, sizeof line - n, "%s%d", n ? "," : "", i);
+    reply(v, "[snap] slots=%s", line);
+}
+
+/* There is no draft model here: what is asked of one is done. */
+static void park(service *v, const daemon_request *r)
+{
+    carat_error e = {0};
+    bool target = r->target && v->parked == (r->kind == DAEMON_UNPARK);
+    if (r->bad) {
+        fail(v, "bad_args", true);
+        return;
+    }
+    if (target && r->kind == DAEMON_PARK) {
+        carat_model_park(v->m);
+        v->parked = true;
+        reply(v, "[park] target released");
+    } else if (target && carat_model_unpark(v->m, &e)) {
+        reply(v, "err %s", e.text);
+    } else if (target) {
+        v->parked = false;
+        reply(v, "[unpark] target restored");
+    }
+    stream(v, STREAM_END);
+}
+
+/* False: the end. */
+static bool obey(service *v, char *line)
+{
+    daemon_request r;
+    daemon_parse(&r, line);
+    switch (r.kind) {
+    case DAEMON_NOTHING:
+        break;
+    case DAEMON_QUIT:
+        return false;
+    case DAEMON_PROMPT:
+    case DAEMON_RESTORE:
+        run_prompt(v, &r);
+        break;
+    case DAEMON_GENERATE:
+        run_to_file(v, &r);
+        break;
+    case DAEMON_SNAPSHOT:
+        take_snapshot(v, &r);
+        break;
+    case DAEMON_FREE:
+        free_snapshot(v, &r);
+        break;
+    case DAEMON_LIST:
+        list_slots(v);
+        break;
+    case DAEMON_PARK:
+    case DAEMON_UNPARK:
+        park(v, &r);
+        break;
+    case DAEMON_FREE_DRAFTER:
+        stream(v, STREAM_END); /* none was loaded */
+        break;
+    default:
+        fail(v, "unknown_command", true);
+    }
+    daemon_request_free(&r);
+    return !v->reply_lost;
+}
+
+/* ---- The line loop -----------------------------------------------------------------------------
+ */
+
+enum { LINE_MAX_BYTES = 64 << 10 };
+
+/* A line that is too long is answered once and skipped to its end. */
+static void serve_lines(service *v)
+{
+    static char line[LINE_MAX_BYTES];
+    char buf[4096];
+    size_t n = 0;
+    bool too_long = false, go_on = true;
+    while (go_on) {
+        ssize_t got = read(STDIN_FILENO, buf, sizeof buf);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0) {
+            if (n && !too_long) { /* the last line may lack its end */
+                line[n] = 0;
+                obey(v, line);
+            }
+            return;
+        }
+        for (ssize_t i = 0; i < got && go_on; i++) {
+            if (buf[i] == '\n') {
+                line[n] = 0;
+                if (too_long)
+                    fail(v, "bad_args", true);
+                else
+                    go_on = obey(v, line);
+                n = 0;
+                too_long = false;
+            } else if (n + 1 < sizeof line) {
+                line[n++] = buf[i];
+            } else {
+                too_long = true;
+            }
+        }
+    }
+}
+
+static status open_all(service *v, const daemon_options *o, carat_error *e)
+{
+    carat_model_options mo = {.n_threads = (int32_t)o->threads,
+                              .isa = o->isa,
+                              .device = o->device,
+                              .overcommit = o->overcommit,
+                              .progress = term_progress};
+    carat_session_options so = {
+        .n_ctx = (int32_t)o->n_ctx, .chunk = (int32_t)o->chunk, .n_outputs = 1};
+    status st;
+    kv_options_apply(&o->kv, &so);
+    cache_options_apply(&o->cache, &so);
+    if (v->stream_fd >= 0 && fcntl(v->stream_fd, F_GETFD) < 0)
+        return err_set(e, E_ARG, "--stream-fd %d: no such file is open", v->stream_fd);
+    if ((st = o->model ? carat_model_open(o->model, &mo, &v->m, e) : bundled_open(&mo, &v->m, e)))
+        return st;
+    if ((st = carat_session_open(v->m, &so, &v->s, e)))
+        return st;
+    term_progress_clear();
+    return OK;
+}
+
+/* --tokens-file: as if the one line had been typed. */
+static status serve_one(service *v, const daemon_options *o, carat_error *e)
+{
+    daemon_request r = {.kind = DAEMON_PROMPT, .path = (char *)o->tokens_file};
+    char samp[256];
+    r.n_gen = o->n_tokens ? (int32_t)o->n_tokens : 128;
+    daemon_greedy(&r.sampling);
+    if (v->stream_fd < 0)
+        return err_set(e, E_ARG, "--tokens-file: the answer needs a --stream-fd to go to");
+    if (o->samp) {
+        snprintf(samp, sizeof samp, "%s", o->samp);
+        if (!daemon_parse_samp(samp, &r.sampling))
+            return err_set(e, E_ARG,
+                           "--samp '%.100s': numbers and commas, temp,top_p,top_k,"
+                           "rep_pen,seed,freq_pen,pres_pen",
+                           o->samp);
+    }
+    run_prompt(v, &r);
+    mem_free(r.ids);
+    return OK;
+}
+
+static int run_daemon(const command *c, int argc, char **argv)
+{
+    daemon_options o = {.stream_fd = -1, .cache = CACHE_OPTIONS_NONE};
+    carat_model_info info;
+    carat_error e = {0};
+    int n_operands, bad = options_parse(c, argc, argv, &o, &n_operands);
+    if (bad)
+        return bad < 0 ? 0 : bad;
+    service v = {.stream_fd = (int)o.stream_fd, .ignore_eos = o.ignore_eos};
+    signal(SIGPIPE, SIG_IGN); /* a channel that nobody reads any more ends nothing */
+    status st = open_all(&v, &o, &e);
+    if (st)
+        goto out;
+    carat_model_get_info(v.m, &info);
+    if (o.tokens_file) {
+        st = serve_one(&v, &o, &e);
+        goto out;
+    }
+    reply(&v, "[daemon] ready vocab=%d max_ctx=%d", info.n_vocab, carat_session_n_ctx(v.s));
+    serve_lines(&v);
+out:
+    for (int i = 0; i < DAEMON_SLOTS; i++)
+        carat_snapshot_free(v.slot[i]);
+    carat_session_close(v.s);
+    carat_model_close(v.m);
+    if (st)
+        term_error(&e);
+    return st ? 1 : 0;
+}
+
+const command command_daemon = {
+    .name = "daemon",
+    .operands = "",
+    .summary = "Answer prompts of token ids, line by line, for another program",
+    .about =
+        "Reads commands from stdin and answers each with a line on stdout; tokens go to\n"
+        "--stream-fd as they come, as int32 little-endian, with -1 after the last. Prompts are\n"
+        "files of int32 ids; paths cannot contain spaces.\n\n"
+        "  PATH N [snap=POS:SLOT] [samp=LIST]               N tokens after the prompt in PATH\n"
+        "  RESTORE SLOT PATH N [snap=POS:SLOT] [samp=LIST]  the same, from a snapshot on\n"
+        "  generate IN N OUT [samp=LIST]                    into a file; both begin with a count\n"
+        "  SNAPSHOT SLOT, FREE_SNAPSHOT SLOT, LIST_SLOTS    64 slots, 0 to 63\n"
+        "  park [all|target|draft], unpark [...]            weights off the device and back\n"
+        "  quit\n\n"
+        "LIST is temp,top_p,top_k,rep_pen,seed,freq_pen,pres_pen, from the left as many as "
+        "wanted;\n"
+        "without it decoding is greedy. Every request draws from its own seed.",
+    .options = table,
+    .run = run_daemon};

@@ -1,0 +1,50 @@
+/* daemon_int.h - a line of the daemon's protocol as a request. */
+#ifndef APPS_DAEMON_INT_H
+#define APPS_DAEMON_INT_H
+
+#include "base/err.h"
+
+enum { DAEMON_SLOTS = 64 };
+
+typedef enum daemon_kind {
+    DAEMON_UNKNOWN,
+    DAEMON_NOTHING, /* an empty line */
+    DAEMON_QUIT,
+    DAEMON_PROMPT,
+    DAEMON_RESTORE,
+    DAEMON_GENERATE,
+    DAEMON_SNAPSHOT,
+    DAEMON_FREE,
+    DAEMON_LIST,
+    DAEMON_PARK,
+    DAEMON_UNPARK,
+    DAEMON_FREE_DRAFTER
+} daemon_kind;
+
+/* Words point into the line. */
+typedef struct daemon_request {
+    daemon_kind kind;
+    bool bad; /* arguments missing or impossible */
+    char *path, *out;
+    int32_t n_gen, slot;
+    bool has_snap;
+    int64_t snap_pos;
+    int32_t snap_slot;
+    bool target; /* of park: the model is meant */
+    carat_sampling sampling;
+    int32_t *ids; /* daemon_read_ids */
+    int64_t n;
+} daemon_request;
+
+/* Cuts the line into words, in place. */
+void daemon_parse(daemon_request *r, char *line);
+void daemon_request_free(daemon_request *r);
+/* "temp,top_p,top_k,rep_pen,seed,freq_pen,pres_pen", at least the first. Cut in place. */
+bool daemon_parse_samp(char *text, carat_sampling *s);
+void daemon_greedy(carat_sampling *s);
+
+/* r->path: int32 ids; counted: a uint32 count in front. */
+status daemon_read_ids(daemon_request *r, bool counted, err *e);
+status daemon_write_ids(const char *path, const int32_t *ids, int64_t n, err *e);
+
+#endif

@@ -1,0 +1,207 @@
+/* daemon_parse.c - lines of the daemon's protocol, and its files of ids.
+ *
+ * A line comes from another program, so whatever it holds gives a request or says that it is none:
+ * numbers are whole words, in range, or the arguments are bad.
+ */
+#include "apps/daemon_int.h"
+#include "apps/ids.h"
+#include "base/bytes.h"
+#include "base/map.h"
+#include "base/mem.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WORDS_MAX = 8 };
+
+static bool whole(const char *word, int64_t least, int64_t most, int64_t *out)
+{
+    char *end;
+    if (!word || !((*word >= '0' && *word <= '9') || *word == '-'))
+        return false;
+    errno = 0;
+    long long v = strtoll(word, &end, 10);
+    if (errno || *end || v < least || v > most)
+        return false;
+    *out = v;
+    return true;
+}
+
+static bool word32(const char *word, int64_t least, int32_t *out)
+{
+    int64_t v;
+    if (!whole(word, least, INT32_MAX, &v))
+        return false;
+    *out = (int32_t)v;
+    return true;
+}
+
+void daemon_greedy(carat_sampling *s)
+{
+    *s = (carat_sampling){.top_p = 1, .repeat_penalty = 1, .penalty_last_n = 64};
+}
+
+bool daemon_parse_samp(char *text, carat_sampling *s)
+{
+    /* temp, top_p, top_k, rep_pen, seed, freq_pen, pres_pen */
+    double v[7] = {0, 1, 0, 1, 0, 0, 0};
+    int n = 0;
+    for (char *at = text; at; n++) {
+        char *end, *comma = strchr(at, ',');
+        if (comma)
+            *comma++ = 0;
+        if (n == 7 || !*at || *at == ' ')
+            return false;
+        v[n] = strtod(at, &end);
+        if (*end || !isfinite(v[n]))
+            return false;
+        at = comma;
+    }
+    if (v[0] < 0 || v[1] < 0 || v[1] > 1 || v[2] < 0 || v[2] > INT32_MAX || v[2] != floor(v[2]) ||
+        v[3] <= 0 || v[4] < 0 || v[4] > UINT32_MAX || v[4] != floor(v[4]) || fabs(v[5]) > 100 ||
+        fabs(v[6]) > 100 || v[3] > 100 || v[0] > 100)
+        return false;
+    daemon_greedy(s);
+    s->temperature = (float)v[0];
+    s->top_p = (float)v[1];
+    s->top_k = (int32_t)v[2];
+    s->repeat_penalty = (float)v[3];
+    s->seed = (uint32_t)v[4];
+    s->frequency_penalty = (float)v[5];
+    s->presence_penalty = (float)v[6];
+    return true;
+}
+
+static bool parse_snap(char *text, daemon_request *r)
+{
+    char *colon = strchr(text, ':');
+    int64_t pos;
+    if (!colon)
+        return false;
+    *colon = 0;
+    if (!whole(text, INT32_MIN, INT32_MAX, &pos) || !word32(colon + 1, INT32_MIN, &r->snap_slot))
+        return false;
+    r->snap_pos = pos;
+    r->has_snap = true;
+    return true;
+}
+
+/* Takes suffixes out; what is left are the words. Returns their number. */
+static int cut(daemon_request *r, char *line, char *word[WORDS_MAX])
+{
+    int n = 0;
+    for (char *save, *w = strtok_r(line, " \t\r", &save); w; w = strtok_r(NULL, " \t\r", &save)) {
+        if (n && !strncmp(w, "samp=", 5))
+            r->bad |= !daemon_parse_samp(w + 5, &r->sampling);
+        else if (n && !strncmp(w, "snap=", 5))
+            r->bad |= !parse_snap(w + 5, r);
+        else if (n < WORDS_MAX)
+            word[n++] = w;
+    }
+    return n;
+}
+
+static daemon_kind kind_of(char *const word[], int n)
+{
+    static const struct {
+        const char *name;
+        daemon_kind kind;
+    } known[] = {{"quit", DAEMON_QUIT},         {"exit", DAEMON_QUIT},
+                 {"RESTORE", DAEMON_RESTORE},   {"generate", DAEMON_GENERATE},
+                 {"SNAPSHOT", DAEMON_SNAPSHOT}, {"FREE_SNAPSHOT", DAEMON_FREE},
+                 {"LIST_SLOTS", DAEMON_LIST},   {"park", DAEMON_PARK},
+                 {"unpark", DAEMON_UNPARK}};
+    if (!n)
+        return DAEMON_NOTHING;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(word[0], known[i].name))
+            return known[i].kind;
+    if (n == 2 && ((!strcmp(word[0], "free") && !strcmp(word[1], "drafter")) ||
+                   (!strcmp(word[0], "drafter") && !strcmp(word[1], "free"))))
+        return DAEMON_FREE_DRAFTER;
+    /* A path shows what it is by where it begins or by a slash. */
+    return word[0][0] == '.' || strchr(word[0], '/') ? DAEMON_PROMPT : DAEMON_UNKNOWN;
+}
+
+static bool parse_park(daemon_request *r, char *const word[], int n)
+{
+    const char *what = n > 1 ? word[1] : "all";
+    r->target = strcmp(what, "draft") != 0;
+    return n <= 2 && (!strcmp(what, "all") || !strcmp(what, "target") || !strcmp(what, "draft"));
+}
+
+void daemon_parse(daemon_request *r, char *line)
+{
+    char *word[WORDS_MAX] = {NULL};
+    *r = (daemon_request){0};
+    daemon_greedy(&r->sampling);
+    int n = cut(r, line, word);
+    bool good = true;
+    r->kind = kind_of(word, n);
+    switch (r->kind) {
+    case DAEMON_PROMPT:
+        r->path = word[0];
+        good = n == 2 && word32(word[1], 1, &r->n_gen);
+        break;
+    case DAEMON_RESTORE:
+        r->path = word[2];
+        good = n == 4 && word32(word[1], 0, &r->slot) && r->slot < DAEMON_SLOTS &&
+               word32(word[3], 1, &r->n_gen);
+        break;
+    case DAEMON_GENERATE:
+        r->path = word[1];
+        r->out = word[3];
+        good = n == 4 && word32(word[2], 1, &r->n_gen);
+        break;
+    case DAEMON_SNAPSHOT:
+    case DAEMON_FREE:
+        good = n == 2 && word32(word[1], INT32_MIN, &r->slot);
+        break;
+    case DAEMON_PARK:
+    case DAEMON_UNPARK:
+        good = parse_park(r, word, n);
+        break;
+    default:
+        break;
+    }
+    r->bad |= !good;
+}
+
+void daemon_request_free(daemon_request *r)
+{
+    mem_free(r->ids);
+    *r = (daemon_request){0};
+}
+
+/* ---- Files -------------------------------------------------------------------------------------
+ */
+
+status daemon_read_ids(daemon_request *r, bool counted, err *e)
+{
+    status st = ids_read(r->path, &r->ids, &r->n, e);
+    if (st || !counted)
+        return st;
+    if (r->n < 1 || (uint32_t)r->ids[0] != (uint32_t)(r->n - 1))
+        return err_set(e, E_FORMAT, "%s: its count is not that of its ids", r->path);
+    memmove(r->ids, r->ids + 1, (size_t)--r->n * sizeof *r->ids);
+    return OK;
+}
+
+status daemon_write_ids(const char *path, const int32_t *ids, int64_t n, err *e)
+{
+    file_out f = {0};
+    status st = file_out_open(&f, path, e);
+    for (int64_t i = -1; i < n && !st; i++) {
+        uint32_t u = i < 0 ? (uint32_t)n : (uint32_t)ids[i];
+        unsigned char b[4] = {(unsigned char)u, (unsigned char)(u >> 8), (unsigned char)(u >> 16),
+                              (unsigned char)(u >> 24)};
+        st = file_out_write(&f, b, 4, e);
+    }
+    if (!st)
+        return file_out_commit(&f, e);
+    if (f.path)
+        file_out_discard(&f);
+    return st;
+}

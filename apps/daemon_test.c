@@ -1,0 +1,344 @@
+/* daemon_test.c - the daemon from outside: what it answers, what it streams, and that both are what
+ * the library gives. */
+#include "apps/daemon_int.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "tests/spawn.h"
+#include "tests/test.h"
+#include "tests/toy_model.h"
+
+enum { N = 90, CTX = 256 };
+
+static daemon_request parse(const char *line)
+{
+    static char copy[1024];
+    daemon_request r;
+    snprintf(copy, sizeof copy, "%s", line);
+    daemon_parse(&r, copy);
+    return r;
+}
+
+TEST(daemon_lines_become_requests)
+{
+    daemon_request r = parse("/a/b 5 samp=0.5,0.9,40,1.1,7,0.1,0.2 snap=3:9");
+    CHECK(r.kind == DAEMON_PROMPT && !r.bad && r.n_gen == 5);
+    CHECK_STR(r.path, "/a/b");
+    CHECK_NEAR(r.sampling.temperature, 0.5, 0);
+    CHECK_NEAR(r.sampling.top_p, 0.9, 1e-7);
+    CHECK(r.sampling.top_k == 40 && r.sampling.seed == 7);
+    CHECK_NEAR(r.sampling.frequency_penalty, 0.1, 1e-7);
+    CHECK_NEAR(r.sampling.presence_penalty, 0.2, 1e-7);
+    CHECK(r.has_snap && r.snap_pos == 3 && r.snap_slot == 9);
+    r = parse("./p samp=1 7\r");
+    CHECK(r.kind == DAEMON_PROMPT && !r.bad && r.n_gen == 7 && !r.has_snap);
+    CHECK_NEAR(r.sampling.top_p, 1, 0);
+    CHECK(parse("RESTORE 63 x 1").kind == DAEMON_RESTORE && !parse("RESTORE 63 x 1").bad);
+    CHECK(parse("generate a 3 b").kind == DAEMON_GENERATE);
+    CHECK(parse("unpark").kind == DAEMON_UNPARK && parse("unpark").target);
+    CHECK(parse("park draft").kind == DAEMON_PARK && !parse("park draft").target);
+    CHECK(parse("").kind == DAEMON_NOTHING && parse("  \t").kind == DAEMON_NOTHING);
+    CHECK(parse("free drafter").kind == DAEMON_FREE_DRAFTER);
+    CHECK(parse("drafter free").kind == DAEMON_FREE_DRAFTER);
+    CHECK(parse("exit").kind == DAEMON_QUIT);
+    static const char *const unknown[] = {"hello",         "parked", "snapshot 1",
+                                          "compress a 50", "free",   "RESTORE_CHAIN 1 - /a 5"};
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
+        CHECK_MSG(parse(unknown[i]).kind == DAEMON_UNKNOWN, "%s", unknown[i]);
+    static const char *const bad[] = {"/a",
+                                      "/a 0",
+                                      "/a -3",
+                                      "/a 5x",
+                                      "/a 99999999999999999999",
+                                      "/a 5 6",
+                                      "/a 5 samp=",
+                                      "/a 5 samp=x",
+                                      "/a 5 samp=nan",
+                                      "/a 5 samp=1,2",
+                                      "/a 5 samp=1,1,1.5",
+                                      "/a 5 samp=0,1,0,1,0,0,0,0",
+                                      "/a 5 samp=0,1,0,1,-1",
+                                      "/a 5 samp=0,1,0,0",
+                                      "/a 5 samp=0,,1",
+                                      "/a 5 snap=5",
+                                      "/a 5 snap=a:b",
+                                      "RESTORE 64 /a 5",
+                                      "RESTORE -1 /a 5",
+                                      "RESTORE 1 /a",
+                                      "generate a 5",
+                                      "generate a 0 b",
+                                      "SNAPSHOT",
+                                      "SNAPSHOT x",
+                                      "FREE_SNAPSHOT",
+                                      "park everything"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        CHECK_MSG(parse(bad[i]).bad, "%s", bad[i]);
+}
+
+/* ---- From outside ------------------------------------------------------------------------------
+ */
+
+typedef struct {
+    carat_model *m;
+    char model[512], a[512], b[512], counted[512], out[512], empty[512];
+    int32_t ids[N], other[N];
+} fixture;
+
+static void put_ids(const char *path, const int32_t *ids, int64_t n, bool counted)
+{
+    file_out f;
+    err e = {0};
+    int32_t count = (int32_t)n;
+    CHECK_OK(file_out_open(&f, path, &e), e);
+    if (counted)
+        CHECK_OK(file_out_write(&f, &count, 4, &e), e);
+    CHECK_OK(file_out_write(&f, ids, (size_t)n * 4, &e), e);
+    CHECK_OK(file_out_commit(&f, &e), e);
+}
+
+static fixture begin(void)
+{
+    fixture f;
+    snprintf(f.model, sizeof f.model, "%s", toy_model_write(NULL));
+    snprintf(f.a, sizeof f.a, "%s", test_temp("a.ids"));
+    snprintf(f.b, sizeof f.b, "%s", test_temp("b.ids"));
+    snprintf(f.counted, sizeof f.counted, "%s", test_temp("counted.ids"));
+    snprintf(f.out, sizeof f.out, "%s", test_temp("out.ids"));
+    snprintf(f.empty, sizeof f.empty, "%s", test_temp("empty.ids"));
+    f.m = toy_model_open(NULL, NULL);
+    for (int i = 0; i < N; i++) {
+        f.ids[i] = 40 + i * 7 % 50;
+        f.other[i] = i < 60 ? f.ids[i] : 40 + i * 11 % 50;
+    }
+    put_ids(f.a, f.ids, N, false);
+    put_ids(f.b, f.other, N, false);
+    put_ids(f.counted, f.ids, N, true);
+    put_ids(f.empty, f.ids, 0, false);
+    return f;
+}
+
+typedef struct {
+    int32_t ids[CTX];
+    int n;
+} tokens;
+
+static bool keep(void *user, const carat_event *ev)
+{
+    tokens *t = user;
+    if (ev->kind == CARAT_EV_TOKEN)
+        t->ids[t->n++] = ev->id;
+    return true;
+}
+
+/* What the library answers. */
+static tokens answer(const fixture *f, const int32_t *ids, int32_t n, const char *samp)
+{
+    carat_session *s;
+    carat_error e = {0};
+    tokens t = {.n = 0};
+    char copy[64];
+    carat_generate_options o = {.max_tokens = n};
+    daemon_greedy(&o.sampling);
+    if (samp) {
+        snprintf(copy, sizeof copy, "%s", samp);
+        CHECK(daemon_parse_samp(copy, &o.sampling));
+    }
+    o.sampling.ignore_eog = true;
+    CHECK_OK(carat_session_open(f->m, &(carat_session_options){.n_ctx = CTX}, &s, &e), e);
+    CHECK_OK(carat_generate(s, ids, N, &o, keep, &t, NULL, &e), e);
+    carat_session_close(s);
+    return t;
+}
+
+/* Runs the daemon over these lines; the stream comes on stderr. */
+static spawned converse(const fixture *f, const char *lines, bool with_stream)
+{
+    spawned r;
+    const char *const with[] = {"daemon", "-m",           f->model,      "-c", "256",      "-t",
+                                "1",      "--ignore-eos", "--stream-fd", "2",  "--device", "cpu",
+                                NULL};
+    const char *const without[] = {"daemon", "-m",           f->model,   "-c",  "256", "-t",
+                                   "1",      "--ignore-eos", "--device", "cpu", NULL};
+    spawn_carat(&r, &(spawn_options){.in = lines}, with_stream ? with : without);
+    return r;
+}
+
+static size_t expect_tokens(const spawned *r, size_t at, const tokens *t)
+{
+    const int32_t end = -1;
+    size_t n = (size_t)t->n * 4;
+    CHECK_MSG(r->err.n >= at + n + 4, "%zu bytes on the stream", r->err.n);
+    CHECK(!memcmp(r->err.at + at, t->ids, n));
+    CHECK(!memcmp(r->err.at + at + n, &end, 4));
+    return at + n + 4;
+}
+
+/* The reply lines in order, each by how it begins. */
+static void expect_lines(const spawned *r, const char *const *line)
+{
+    const char *at = str_text(&r->out);
+    for (int i = 0; line[i]; i++) {
+        CHECK_MSG(!strncmp(at, line[i], strlen(line[i])), "reply %d is \"%.100s\", expected \"%s\"",
+                  i, at, line[i]);
+        at = strchr(at, '\n');
+        CHECK(at);
+        at++;
+    }
+    CHECK_MSG(!*at, "and then: %s", at);
+}
+
+TEST(daemon_answers_what_the_library_answers)
+{
+    fixture f = begin();
+    char lines[8192];
+    snprintf(lines, sizeof lines,
+             "%s 20\n"
+             "%s 20 samp=0.8,0.95,40,1.1,7 snap=60:5\n"
+             "LIST_SLOTS\n"
+             "RESTORE 5 %s 15\n"
+             "RESTORE 5 %s 15 samp=1\n"
+             "%s 20 samp=0.8,0.95,40,1.1,7\n"
+             "SNAPSHOT 63\n"
+             "LIST_SLOTS\n"
+             "park\n%s 5\nRESTORE 5 %s 5\ngenerate %s 5 %s\npark\n"
+             "unpark target\n"
+             "%s 20\n"
+             "FREE_SNAPSHOT 5\n"
+             "RESTORE 5 %s 5\n"
+             "generate %s 12 %s\n"
+             "quit\nnever read\n",
+             f.a, f.a, f.b, f.b, f.a, f.a, f.b, f.counted, f.out, f.a, f.a, f.counted, f.out);
+    spawned r = converse(&f, lines, true);
+    CHECK_EQ(r.code, 0);
+    static const char *const want[] = {
+        "[daemon] ready vocab=",
+        "ok N=90 gen=20 prefill_s=",
+        "ok N=90 gen=20 prefill_s=",
+        "[snap] slots=5\n",
+        "ok N=90 gen=15 prefix_len=60 (RESTORE slot=5) stream_fd=2\n",
+        "ok N=90 gen=15 prefix_len=60 (RESTORE slot=5) stream_fd=2\n",
+        "ok N=90 gen=20",
+        "[snap] inline slot=63 cur_pos=109\n",
+        "[snap] slots=5,63\n",
+        "[park] target released\n",
+        "err target_parked\n",
+        "err target_parked\n",
+        "err target_parked\n",
+        "[unpark] target restored\n",
+        "ok N=90 gen=20",
+        "[snap] freed slot=5\n",
+        "err empty_slot\n",
+        "ok N=90 gen=12 prefill_s=",
+        NULL};
+    expect_lines(&r, want);
+    CHECK(strstr(str_text(&r.out), "decode_tok_s=") && strstr(str_text(&r.out), "out="));
+    tokens greedy = answer(&f, f.ids, 20, NULL), b = answer(&f, f.other, 15, NULL);
+    tokens hot = answer(&f, f.ids, 20, "0.8,0.95,40,1.1,7"), b1 = answer(&f, f.other, 15, "1");
+    tokens none = {.n = 0};
+    size_t at = expect_tokens(&r, 0, &greedy);
+    at = expect_tokens(&r, at, &hot);
+    at = expect_tokens(&r, at, &b);
+    at = expect_tokens(&r, at, &b1);
+    at = expect_tokens(&r, at, &hot); /* the same seed, the same answer */
+    for (int i = 0; i < 5; i++)       /* park; two refused; park again; unpark */
+        at = expect_tokens(&r, at, &none);
+    at = expect_tokens(&r, at, &greedy);
+    at = expect_tokens(&r, at, &none);
+    CHECK_EQ(at, r.err.n);
+    char *bytes;
+    size_t n;
+    err e = {0};
+    CHECK_OK(file_read_all(f.out, 1 << 20, &bytes, &n, &e), e);
+    int32_t count = 12;
+    CHECK(n == 13 * 4 && !memcmp(bytes, &count, 4) && !memcmp(bytes + 4, greedy.ids, 12 * 4));
+    mem_free(bytes);
+    spawned_free(&r);
+    carat_model_close(f.m);
+}
+
+TEST(daemon_says_what_it_cannot_do)
+{
+    fixture f = begin();
+    char lines[8192];
+    snprintf(lines, sizeof lines,
+             "hello\n\n%s\n%s 0\n%s 5\n/nowhere/x 5\n%s 5\nRESTORE 3 %s 5\nRESTORE x\n"
+             "generate %s 5 /nowhere/at/all\ngenerate %s 5 %s\nSNAPSHOT 99\nSNAPSHOT\n"
+             "FREE_SNAPSHOT 99\nLIST_SLOTS\nfree drafter\nunpark\npark draft\nLIST_SLOTS",
+             f.a, f.a, f.empty, f.counted, f.a, f.counted, f.a, f.out);
+    spawned r = converse(&f, lines, true);
+    CHECK_EQ(r.code, 0);
+    static const char *const want[] = {"[daemon] ready",
+                                       "err unknown_command\n",
+                                       "err bad_args\n",
+                                       "err bad_args\n",
+                                       "err empty_prompt\n",
+                                       "err empty_prompt\n",
+                                       "ok N=91 gen=5",
+                                       "err empty_slot\n",
+                                       "err bad_args\n",
+                                       "err write_out\n",
+                                       "err empty_prompt\n",
+                                       "[snap] inline slot=99 cur_pos=-1\n",
+                                       "err bad_args\n",
+                                       "[snap] freed slot=99\n",
+                                       "[snap] slots=\n",
+                                       "[snap] slots=\n",
+                                       NULL};
+    expect_lines(&r, want);
+    /* One sentinel each, but for generate and the slots: 5 before the answer, 2 after it, 1 for
+     * SNAPSHOT, 3 for the last ones. */
+    CHECK_EQ(r.err.n, (size_t)(5 + 6 + 2 + 1 + 3) * 4);
+    spawned_free(&r);
+    snprintf(lines, sizeof lines, "%s 5\nRESTORE 1 %s 5\ngenerate %s 3 %s\n", f.a, f.a, f.counted,
+             f.out);
+    r = converse(&f, lines, false);
+    static const char *const alone[] = {"[daemon] ready", "err no_stream_fd\n", "err empty_slot\n",
+                                        "ok N=90 gen=3", NULL};
+    expect_lines(&r, alone);
+    CHECK_EQ(r.err.n, 0);
+    spawned_free(&r);
+    carat_model_close(f.m);
+}
+
+TEST(daemon_survives_long_lines_and_strange_ids)
+{
+    fixture f = begin();
+    str in = {0};
+    int32_t far[3] = {1, 2, 1 << 30};
+    put_ids(f.b, far, 3, false);
+    for (int i = 0; i < 100000; i++)
+        str_putc(&in, 'x');
+    str_printf(&in, "\n%s 5\n%s 3\n", f.b, f.a);
+    spawned r = converse(&f, in.at, true);
+    static const char *const want[] = {"[daemon] ready", "err bad_args\n",
+                                       "err token 2 of the prompt is", "ok N=90 gen=3", NULL};
+    expect_lines(&r, want);
+    spawned_free(&r);
+    str_free(&in);
+    const char *const no_stream[] = {"daemon", "-m", f.model, "--tokens-file", "x", NULL};
+    spawn_carat(&r, &(spawn_options){.in = ""}, no_stream);
+    CHECK(r.code == 1 && strstr(str_text(&r.err), "--stream-fd"));
+    spawned_free(&r);
+    const char *const once[] = {"daemon",
+                                "-m",
+                                f.model,
+                                "-c",
+                                "256",
+                                "--tokens-file",
+                                f.a,
+                                "-n",
+                                "9",
+                                "--samp",
+                                "0.8,0.95,40,1.1,7",
+                                "--ignore-eos",
+                                "--stream-fd",
+                                "2",
+                                "--device",
+                                "cpu",
+                                NULL};
+    spawn_carat(&r, &(spawn_options){.in = ""}, once);
+    CHECK_EQ(r.code, 0);
+    tokens hot = answer(&f, f.ids, 9, "0.8,0.95,40,1.1,7");
+    CHECK_EQ(expect_tokens(&r, 0, &hot), r.err.n);
+    spawned_free(&r);
+    carat_model_close(f.m);
+}
