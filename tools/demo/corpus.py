@@ -134,6 +134,14 @@ def long_document(r, tokens, thinking=None):
     return add_system(r, d, 0.2)
 
 
+def hops(r, tokens, thinking=False):
+    """A text with several questions of two hops, most of them for the value alone."""
+    while True:
+        d = reading.two_hop(r, tokens, thinking, r.choice((2, 4, 6)), miss=0.02, only_hops=r.random() < 0.8, alone=0.8)
+        if not held_out(d):
+            return add_system(r, d)
+
+
 def add_system(r, d, p=0.3):
     if r.random() < p and d["messages"][0]["role"] != "system":
         d["messages"] = [{"role": "system", "content": r.choice(_SYSTEM)}] + d["messages"]
@@ -237,14 +245,14 @@ def render(doc):
 
 
 def tokens_of(tok, doc):
-    """(ids, weights): at least 1 where the model writes, more in long texts, where such tokens are rare; a little elsewhere."""
+    """(ids, weights): at least 1 where the model writes, more where such tokens are few (texts to search, long texts); a little elsewhere."""
     ids, learn = [], []
     for text, on in render(doc):
         t = tok.encode(text)
         ids += t
         learn += [on] * len(t)
     base = 0.1 * min(1.0, 400 / len(ids))
-    full = 1.0 + min(5.0, len(ids) / 3000)
+    full = (3.0 if doc["skill"] in ("recall", "two_hop") else 1.0) + min(5.0, len(ids) / 3000)
     return ids, [full if x else base for x in learn]
 
 
@@ -267,31 +275,40 @@ def call_case(doc):
 def draw(r, skill, tokens, thinking=False):
     """One held-out document of a skill."""
     while True:
-        if skill == "recall":
+        if skill == "recall":           # the value alone, asked for before the text, is a skill of its own
             d = reading.recall(r, tokens, thinking, turns=1, miss=0)
+            if d["bare"] and d["ahead"]:
+                continue
+        elif skill == "recall_ahead":
+            d = reading.recall(r, tokens, thinking, turns=1, miss=0, frame=r.choice(reading.AHEAD), alone=1)
         elif skill == "missing":
             d = reading.recall(r, tokens, thinking, turns=1, miss=1)
             if "not in the text" not in d["value"]:
                 continue
         elif skill == "two_hop":
-            d = reading.two_hop(r, tokens, thinking, turns=1, miss=0, only_hops=True)
+            d = reading.two_hop(r, tokens, thinking, turns=1, miss=0, only_hops=True, alone=0)
+        elif skill == "two_hop_value":
+            d = reading.two_hop(r, tokens, thinking, turns=1, miss=0, only_hops=True, alone=1)
+            if not d["bare"]:
+                continue
         elif skill in ("facts", "refusal"):
             d = knowledge(r, thinking)
         elif skill in ("sort", "order"):
             d = skills.order(r, thinking)
         else:
             d = {"sums": skills.sums, "copy": skills.copy, "count": skills.count_up, "tools": skills.tools, "story": skills.story}[skill](r, thinking)
-        if d["skill"] == (skill if skill != "missing" else "recall") and held_out(d):
+        if d["skill"] == {"missing": "recall", "recall_ahead": "recall", "two_hop_value": "two_hop"}.get(skill, skill) and held_out(d):
             d["skill"] = skill
             return d
 
 
-SKILLS = ("facts", "refusal", "sums", "copy", "sort", "order", "count", "tools", "recall", "missing", "two_hop")
+HARD = ("recall_ahead", "two_hop_value")        # what the model is known to be bad at
+SKILLS = ("facts", "refusal", "sums", "copy", "sort", "order", "count", "tools", "recall", "recall_ahead", "missing", "two_hop", "two_hop_value")
 
 
 def fixtures(seed, n=25, tokens=180):
     r = random.Random(f"held out {seed}")
-    for skill in SKILLS:
+    for skill in (s for s in SKILLS if s not in HARD):
         for i in range(n):
             d = draw(r, skill, tokens, thinking=i % 5 == 4)
             if skill == "tools":

@@ -18,7 +18,7 @@ import reading
 import tokenizer
 
 SHORT = ("facts", "refusal", "sums", "copy", "sort", "order", "count", "tools")
-READ = ("recall", "missing", "two_hop")
+READ = ("recall", "recall_ahead", "missing", "two_hop", "two_hop_value")
 LENGTHS = (500, 2000, 8000, 32000)
 
 

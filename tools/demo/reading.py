@@ -2,6 +2,9 @@
 import words as w
 
 
+only = 0.12     # share of questions that want the value alone; later training raises it
+
+
 def count(text):
     """Tokens in a text, roughly; corpus.py puts the tokenizer in here."""
     return len(text) // 4
@@ -46,7 +49,7 @@ def _word_value(r):
 
 
 def of_thing(r):
-    k = r.random()
+    k, thing = r.random(), w.things(r)
     if k < 0.6:
         attr, value = r.choice(_CODES), w.digits
     elif k < 0.85:
@@ -56,7 +59,7 @@ def of_thing(r):
         value = _OF_THING[attr]
 
     def make():
-        e = w.thing(r) if r.random() < 0.85 else r.choice(w.PLACE)
+        e = thing(r) if r.random() < 0.85 else r.choice(w.PLACE)
         v, np = value(r), f"the {attr} of the {e}"
         says = ([f"The {attr} of the {e} is {v}."] * 5 + [f"For the {e}, the {attr} is {v}.", f"The {e} has the {attr} {v}.",
                 f"The {e}'s {attr} is {v}.", f"{v} is the {attr} of the {e}." if v[0].isdigit() else f"The {attr} of the {e} is: {v}."])
@@ -75,9 +78,10 @@ def of_person(r):
     else:
         attr = r.choice(list(_OF_PERSON))
         value = _OF_PERSON[attr]
+    person = w.people(r)
 
     def make():
-        p = w.person(r)
+        p = person(r)
         v = value(r)
         says = [f"{p}'s {attr} is {v}."] * 3 + [f"The {attr} of {p} is {v}."] * 2 + [f"{p} has the {attr} {v}."]
         asks = [f"What is {p}'s {attr}?", f"What is the {attr} of {p}?"] * 3 + [
@@ -195,20 +199,21 @@ _FRAMES = ["{t}\n\n{q}", "{t}\n\n{q}", "{t}\n{q}", "{t} {q}", "{q}\n\n{t}", "{q}
            "Answer the question with the help of the text.\nQuestion: {q}\nText: {t}", "<text>\n{t}\n</text>\n{q}", "Context: {t}\n\nQuestion: {q}",
            "Document:\n{t}\n\nNow answer: {q}", "```\n{t}\n```\n{q}", "{q} Look in this text:\n\n{t}", "{t}\n\n---\n{q}", "{t}\n\nQ: {q}",
            "I have a question about this text: {q}\n\n{t}"]
+AHEAD = [f for f in _FRAMES if f.find("{q}") < f.find("{t}")]      # the question stands before the text
 _GIVE = ["{t}", "Here is a text:\n{t}", "Read this:\n\n{t}", "Please read this text. I will ask about it.\n\n{t}", "{t}\n\nI will ask you about this text.",
          "Remember the following.\n{t}"]
 GOT_IT = "I have read it. Ask me."
 _ONLY = [" Answer with the value only.", " Only the value, please.", " Reply with the value only.", " Just the value.", " Give only the value."]
 
 
-def ask(r, f, found, thinking):
-    """(question, assistant message) for one fact."""
+def ask(r, f, found, thinking, alone):
+    """(question, assistant message) for one fact; `alone` is how often the value is wanted without a sentence."""
     q = r.choice(f.asks)
     k = r.random()
     if k < 0.08 and not q.startswith(f.key):
         q = q[0].lower() + q[1:]
     a = f.answer() if found else f.missing()
-    if k > 0.88 and found:
+    if k > 1 - alone and found:
         q, a = q + r.choice(_ONLY), f.value
     m = {"role": "assistant", "content": a}
     if thinking:
@@ -216,18 +221,18 @@ def ask(r, f, found, thinking):
     return q, m
 
 
-def recall(r, tokens, thinking=False, turns=None, n=None, miss=0.12, frame=None):
-    """A passage of about `tokens` tokens and one or more questions about it."""
+def recall(r, tokens, thinking=False, turns=None, n=None, miss=0.12, frame=None, alone=None):
+    """A passage of about `tokens` tokens and one or more questions about it; `alone` as for `ask`."""
     most = max(1, min(24, tokens // 45)) if tokens < 700 else 24
     n = n or r.randrange(1, most + 1)
     if n == 24 and tokens > 900 and r.random() < 0.3:
         n = r.randrange(24, min(300, tokens // 30))
     fs, absent, lines = facts(r, n)
     text = passage(r, [state(r, f) for f in fs], tokens, lines)
-    return dialogue(r, text, fs, absent, thinking, turns, miss, frame, "recall")
+    return dialogue(r, text, fs, absent, thinking, turns, miss, frame, "recall", only if alone is None else alone)
 
 
-def dialogue(r, text, fs, absent, thinking, turns, miss, frame, skill):
+def dialogue(r, text, fs, absent, thinking, turns, miss, frame, skill, alone):
     turns = turns or r.choice((1, 1, 2, 3, 4, 6))
     picks = []
     for _ in range(turns):
@@ -239,7 +244,7 @@ def dialogue(r, text, fs, absent, thinking, turns, miss, frame, skill):
     picks = list({p[0].lead: p for p in picks}.values())
     messages = []
     k = r.random()
-    first = True
+    first, bare, ahead = True, False, False
     if frame is None and k < 0.06:
         messages.append({"role": "system", "content": r.choice(_GIVE).format(t=text)})
         first = False
@@ -247,22 +252,26 @@ def dialogue(r, text, fs, absent, thinking, turns, miss, frame, skill):
         messages += [{"role": "user", "content": r.choice(_GIVE).format(t=text)}, {"role": "assistant", "content": GOT_IT}]
         first = False
     for f, found in picks:
-        q, a = ask(r, f, found, thinking)
-        if first:
-            q = (frame or r.choice(_FRAMES)).format(t=text, q=q)
-            first = False
+        form = (frame or r.choice(_FRAMES)) if first else "{q}"
+        # Two hops to the value alone need the question after the text: the way from question to
+        # person to person to value is three searches, and the model has two global layers.
+        ahead = form in AHEAD
+        q, a = ask(r, f, found, thinking, 0 if skill == "two_hop" and ahead else alone)
+        bare = found and a["content"] == f.value
+        q, first = form.format(t=text, q=q), False
         messages += [{"role": "user", "content": q}, a]
-    return {"skill": skill, "messages": messages, "thinking": thinking, "value": picks[-1][0].value if picks[-1][1] else "not in the text"}
+    return {"skill": skill, "messages": messages, "thinking": thinking, "value": picks[-1][0].value if picks[-1][1] else "not in the text",
+            "bare": bare, "ahead": ahead}
 
 
-def two_hop(r, tokens, thinking=False, turns=None, frame=None, miss=0.05, only_hops=False):
+def two_hop(r, tokens, thinking=False, turns=None, frame=None, miss=0.05, only_hops=False, alone=None):
     """X's locker is the one of Y, and Y's locker has a code: ask for the code of X's locker."""
     obj = r.choice("locker desk room boat garage safe box bicycle house office cabin car".split())
     attr = r.choice(("code", "code", "number", "pin", "key number", "price"))
     n = r.randrange(2, max(3, min(12, tokens // 60)))
-    people = []
+    people, person = [], w.people(r)
     while len(people) < 2 * n + 3:
-        p = w.person(r)
+        p = person(r)
         if p not in people:
             people.append(p)
     style = r.randrange(4)
@@ -292,4 +301,4 @@ def two_hop(r, tokens, thinking=False, turns=None, frame=None, miss=0.05, only_h
     r.shuffle(says)
     text = passage(r, says, tokens, False)
     pool = hops if only_hops else hops * 2 + fs
-    return dialogue(r, text, pool, absent, thinking, turns, miss, frame, "two_hop")
+    return dialogue(r, text, pool, absent, thinking, turns, miss, frame, "two_hop", only if alone is None else alone)

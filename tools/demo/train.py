@@ -1,10 +1,13 @@
 """Trains the demo model from random weights on one GPU, for a given number of seconds.
 
     python3 train.py --tokenizer DIR/tokenizer.json --out OUT [--seconds 1100]
+    python3 train.py --tokenizer DIR/tokenizer.json --resume DIR --tune --out OUT [--seconds 330] [--rate 1e-3]
 
 Worker processes write documents and pack them into flat rows of `--tokens` tokens. What is drawn
 changes with the share of the time that has passed: short documents first, then longer and longer
-ones, up to 32 K tokens. The learning rate falls along a half cosine over the same time.
+ones, up to 32 K tokens. The learning rate falls along a half cosine over the same time. `--tune`
+goes on from trained weights: all lengths at once, with more of what is easy to mix up, and the
+seconds count from the launch.
 """
 import argparse
 import json
@@ -25,32 +28,39 @@ import export
 import model as M
 import reading
 import tokenizer
+import words
 
-# progress at which a stage ends, share of tokens in texts to search, their shortest and longest length
-STAGES = [(0.20, 0.35, 60, 500), (0.36, 0.50, 100, 2200), (0.58, 0.55, 200, 9000), (1.01, 0.60, 300, 32300)]
+# progress at which a stage ends; kinds of texts to search: share of the tokens, shortest, longest, maker
+READ, HOPS = corpus.long_document, corpus.hops
+STAGES = [(0.20, [(0.35, 60, 500, READ)]), (0.36, [(0.50, 100, 2200, READ)]), (0.58, [(0.55, 200, 9000, READ)]), (1.01, [(0.60, 300, 32300, READ)])]
+TUNE = [(1.01, [(0.36, 500, 32300, READ), (0.26, 40, 2300, READ), (0.10, 30, 900, HOPS)])]
 
 
-def pack(r, tok, size, progress, stash):
+def pack(r, tok, size, stages, progress, stash):
     """One flat row: ids, weights of the targets, lengths of the documents."""
-    _, share, lo, hi = next(s for s in STAGES if progress < s[0])
-    ids, weights, lens, long_tokens = [], [], [], 0
+    kinds = next(s[1] for s in stages if progress < s[0])
+    ids, weights, lens, have, misses = [], [], [], [0] * len(kinds), 0
     while len(ids) < size:
         left = size - len(ids)
         if stash and len(stash[-1][0]) <= left:
             t, w = stash.pop()
-        elif left > 2 * lo and long_tokens < share * (len(ids) + 1):
-            n = int(math.exp(r.uniform(math.log(lo), math.log(min(hi, left - lo)))))
-            t, w = corpus.tokens_of(tok, corpus.long_document(r, n))
-            if len(t) > 32768:
-                continue
-            if len(t) <= left:
-                long_tokens += len(t)
         else:
-            t, w = corpus.tokens_of(tok, corpus.document(r, 500))
+            i = next((i for i, k in enumerate(kinds) if left > 2 * k[1] and have[i] < k[0] * (len(ids) + 1)), None)
+            if i is None:
+                t, w = corpus.tokens_of(tok, corpus.document(r, 500))
+            else:
+                _, lo, hi, make = kinds[i]
+                n = int(math.exp(r.uniform(math.log(lo), math.log(min(hi, left - lo)))))
+                t, w = corpus.tokens_of(tok, make(r, n))
+                if len(t) > 32768:
+                    continue
+                if len(t) <= left:
+                    have[i] += len(t)
         if len(t) > left:
+            misses += 1
             if len(stash) < 40 and len(t) < 2500:
                 stash.append((t, w))
-            if left < 64:
+            if left < 64 or misses > 60:        # nothing that is drawn may fit into what is left
                 t, w = [tokenizer.PAD] * left, [0.0] * left
             else:
                 continue
@@ -60,11 +70,13 @@ def pack(r, tok, size, progress, stash):
     return np.array(ids, np.uint16), np.array(weights, np.float16), np.array(lens, np.int32)
 
 
-def worker(i, path, size, seed, progress, out):
+def worker(i, path, size, seed, tune, progress, out):
     r, tok, stash = random.Random(f"train {seed} {i}"), tokenizer.Fast(path), []
+    if tune:
+        words.hard, reading.only = 0.3, 0.3
     reading.count = lambda text: len(tok.encode(text))
     while True:
-        out.put(pack(r, tok, size, progress.value, stash))
+        out.put(pack(r, tok, size, TUNE if tune else STAGES, progress.value, stash))
 
 
 def to_device(row, dev):
@@ -90,8 +102,10 @@ def main():
     p.add_argument("--lengths", type=int, nargs="*", default=evaluate.LENGTHS, help="lengths of the texts to search at the end")
     p.add_argument("--resume", help="folder with weights to start from")
     p.add_argument("--begin", type=float, default=0.0, help="progress to start from")
+    p.add_argument("--tune", action="store_true", help="go on from trained weights (--resume)")
     p.add_argument("--plain", action="store_true", help="do not compile")
     a = p.parse_args()
+    launch = time.time()
     dev = "cuda" if torch.cuda.is_available() else "cpu"
     room = 65536 if dev == "cuda" else 1024
     os.makedirs(a.out, exist_ok=True)
@@ -105,7 +119,7 @@ def main():
     mp.set_start_method("fork", force=True)
     progress, rows = mp.Value("d", a.begin), mp.Queue(maxsize=24)
     for i in range(a.workers):
-        mp.Process(target=worker, args=(i, a.tokenizer, a.tokens, a.seed, progress, rows), daemon=True).start()
+        mp.Process(target=worker, args=(i, a.tokenizer, a.tokens, a.seed, a.tune, progress, rows), daemon=True).start()
     cases = mp.Queue()
     mp.Process(target=evaluate.make_cases, args=(a.tokenizer, a.evaluate, cases, a.lengths), daemon=True).start()
 
@@ -126,15 +140,16 @@ def main():
             ready.put(to_device(rows.get(), dev))
 
     threading.Thread(target=feed, daemon=True).start()
-    start, step, shown, tests, marks = None, 0, [], None, [x for x in (0.2, 0.36, 0.58, 0.8) if x > a.begin]
+    start, step, shown, tests, marks = None, 0, [], None, [x for x in ((0.5,) if a.tune else (0.2, 0.36, 0.58, 0.8)) if x > a.begin]
     while True:
         if step == 3:
             start = time.time()               # the clock starts after compilation
-        at = a.begin + (0.0 if start is None else (time.time() - start) / a.seconds * (1 - a.begin))
+            seconds = a.seconds - (start - launch if a.tune else 0)
+        at = a.begin + (0.0 if start is None else (time.time() - start) / seconds * (1 - a.begin))
         if at >= 1:
             break
         progress.value = at
-        rate = a.rate * min(1.0, (step + 1) / 80) * (0.015 + 0.985 * 0.5 * (1 + math.cos(math.pi * at)))
+        rate = a.rate * min(1.0, (step + 1) / 80) * ((0 if a.tune else 0.015) + 0.985 * 0.5 * (1 + math.cos(math.pi * at)))
         for g in opt.param_groups:
             g["lr"] = rate
         (ids, pos, target, w, cu), longest = ready.get()

@@ -49,11 +49,25 @@ def syllables(r, n=2):
     return "".join(r.choice(_ONSET) + r.choice(_VOWEL) + (r.choice(_CODA) if i == n - 1 else "") for i in range(n))
 
 
+hard = 0.1      # share of numbers and keys that are easy to mix up; later training raises it
+
+
 def person(r):
     return r.choice(NAME) if r.random() < 0.5 else syllables(r, r.choice((2, 2, 3))).capitalize()
 
 
+def people(r):
+    """A function that makes the names of one document; some documents have names that are much alike."""
+    if r.random() >= hard:
+        return person
+    parts = [syllables(r, 1) for _ in range(4)]
+    return lambda r: "".join(r.choice(parts) for _ in range(r.choice((2, 2, 3)))).capitalize()
+
+
 def digits(r, n=None):
+    if n is None and r.random() < hard:     # long, or of few different digits: where is one in such a number?
+        few = [r.choice("123456789")] + r.sample("0123456789", r.choice((1, 2, 2, 9)))
+        return few[0] + "".join(r.choice(few) for _ in range(r.choice((1, 2, 3, 3, 4, 5, 6, 7, 9))))
     n = n or r.choice((4, 4, 4, 4, 3, 5, 6, 2))
     return str(r.randrange(1, 10)) + "".join(r.choice("0123456789") for _ in range(n - 1))
 
@@ -77,6 +91,14 @@ def thing(r):
     if k < 0.85:
         return r.choice(ADJ) + " " + r.choice(THING + ANIMAL)
     return r.choice(ADJ) + " " + r.choice(COLOR) + " " + r.choice(THING)
+
+
+def things(r):
+    """The same as `people` for things."""
+    if r.random() >= hard:
+        return thing
+    kinds, nouns = r.sample(COLOR + ADJ, 4), r.sample(THING, 4)
+    return lambda r: r.choice(kinds) + " " + r.choice(nouns)
 
 
 def some_words(r, n):
