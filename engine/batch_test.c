@@ -173,6 +173,33 @@ TEST(jobs_of_a_batch_answer_as_if_alone)
     carat_model_close(m);
 }
 
+/* Any number of rows beside any number of answers: the plan knows what each takes. With one head
+ * and many threads a few rows are cut differently from one, or from sixteen. */
+TEST(every_mixture_of_answers_and_prompts_fits_the_plan)
+{
+    carat_model *m = toy_model_open(NULL, &(carat_model_options){.n_threads = 4});
+    for (int n_slots = 2; n_slots <= 20; n_slots += 9) {
+        carat_batch *b = open_batch(m, n_slots, 0);
+        record *r = mem_calloc(20, sizeof *r);
+        request q = {.n = 120, .o = options(m, 0, 40)};
+        uint64_t rng = test_seed();
+        CHECK(r);
+        for (int i = 0; i < n_slots; i++) {
+            for (int64_t k = 0; k < q.n; k++)
+                q.ids[k] = (int32_t)rng_below(&rng, (uint64_t)n_vocab_of(m));
+            submit(b, &q, &r[i], NULL);
+            carat_batch_step(b); /* one more is answering beside this prompt */
+        }
+        while (carat_batch_step(b))
+            ;
+        for (int i = 0; i < n_slots; i++)
+            CHECK_OK(r[i].st, r[i].e);
+        mem_free(r);
+        carat_batch_close(b);
+    }
+    carat_model_close(m);
+}
+
 TEST(a_follow_up_goes_to_the_slot_that_knows_it)
 {
     carat_model *m = toy_model_open(NULL, NULL);

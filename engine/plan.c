@@ -76,31 +76,48 @@ static status plan_pass(const carat_model *m, const kv_layout *l, int32_t rows, 
     return st;
 }
 
+static status add_pass(const carat_model *m, const kv_layout *l, int32_t rows, int32_t outs,
+                       model_costs *worst, err *e)
+{
+    model_costs c;
+    status st = plan_pass(m, l, rows, outs, &c, e);
+    if (st)
+        return st;
+    if (c.scratch_bytes > worst->scratch_bytes)
+        worst->scratch_bytes = c.scratch_bytes;
+    if (c.flops > worst->flops)
+        worst->flops = c.flops;
+    worst->repack_bytes = c.repack_bytes;
+    worst->largest_bytes = c.largest_bytes;
+    return OK;
+}
+
+/* Small counts one by one, then every doubling, and `most`. */
+static int32_t next_count(int32_t n, int32_t most)
+{
+    int32_t next = n < ROWS_SMALL ? n + 1 : 2 * n;
+    return n < most && next > most ? most : next;
+}
+
 /* Kernels change with the number of rows, and what they need beside their result with it, so the
- * largest pass need not be the hungriest: all small counts are tried, then every doubling. With
- * logits of no row, one, all but one and all of those allowed. */
+ * largest pass need not be the hungriest: all small counts are tried, then every doubling. A
+ * session has logits of no row, one, all but one and all of those allowed; a batch of as many as
+ * are answering, beside any number of prompt rows. */
 static status worst_pass(const carat_model *m, const session_shape *s, const kv_layout *l,
                          model_costs *worst, err *e)
 {
     int32_t most = rows_max(s);
     status st;
     *worst = (model_costs){0};
-    for (int32_t rows = 1; rows <= most;) {
+    for (int32_t rows = 1; rows <= most; rows = next_count(rows, most)) {
         int32_t outs = rows < s->n_outputs ? rows : s->n_outputs;
         const int32_t wanted[4] = {0, 1, outs - 1, outs};
-        for (int i = 0; i < 4; i++) {
-            model_costs c;
-            if ((st = plan_pass(m, l, rows, wanted[i], &c, e)))
+        for (int i = 0; i < 4; i++)
+            if ((st = add_pass(m, l, rows, wanted[i], worst, e)))
                 return st;
-            if (c.scratch_bytes > worst->scratch_bytes)
-                worst->scratch_bytes = c.scratch_bytes;
-            if (c.flops > worst->flops)
-                worst->flops = c.flops;
-            worst->repack_bytes = c.repack_bytes;
-            worst->largest_bytes = c.largest_bytes;
-        }
-        int32_t next = rows < ROWS_SMALL ? rows + 1 : 2 * rows;
-        rows = rows < most && next > most ? most : next;
+        for (int32_t k = 2; s->n_seqs > 1 && k < outs - 1; k = next_count(k, outs))
+            if ((st = add_pass(m, l, rows, k, worst, e)))
+                return st;
     }
     return OK;
 }
