@@ -4,11 +4,14 @@
 #include "tests/test.h"
 #include "tests/toy_model.h"
 #include "base/clock.h"
+#include "base/map.h"
+#include "base/mem.h"
 #include "text/jtree.h"
 
 #include <pthread.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
@@ -456,4 +459,105 @@ TEST(server_knows_itself)
     str_free(&again);
     arena_free(&mem);
     stop(&s);
+}
+
+TEST(server_holds_answers_to_what_is_asked)
+{
+    static const char tool[] =
+        "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"go\",\"parameters\":{\"type\":"
+        "\"object\",\"properties\":{\"way\":{\"enum\":[\"up\",\"down\"]}},\"required\":[\"way\"],"
+        "\"additionalProperties\":false},\"strict\":true}}],\"parallel_tool_calls\":false";
+    static const char *const choices[] = {"\"required\"",
+                                          "{\"type\":\"function\",\"function\":{\"name\":\"go\"}}"};
+    served s;
+    response r;
+    arena mem = {0};
+    char body[1024];
+    start_toy(&s, NULL);
+    for (int i = 0; i < 4; i++) { /* at any temperature */
+        snprintf(body, sizeof body,
+                 "{" ASK ",%s,\"tool_choice\":%s,\"temperature\":%d,\"seed\":%d}", tool,
+                 choices[i % 2], i, i);
+        http_post(&r, &s, "/v1/chat/completions", body);
+        CHECK_MSG(r.status == 200, "%s", r.body.at);
+        CHECK_STR(text_at(&mem, &r, "choices.0.finish_reason"), "tool_calls");
+        CHECK_STR(text_at(&mem, &r, "choices.0.message.tool_calls.0.function.name"), "go");
+        const char *way = text_at(&mem, &r, "choices.0.message.tool_calls.0.function.arguments");
+        CHECK_MSG(!strcmp(way, "{\"way\":\"up\"}") || !strcmp(way, "{\"way\":\"down\"}"), "%s",
+                  way);
+        response_free(&r);
+        snprintf(body, sizeof body,
+                 "{" ASK ",\"temperature\":%d,\"seed\":%d,\"response_format\":{\"type\":"
+                 "\"json_schema\",\"json_schema\":{\"schema\":{\"enum\":[12,\"x\",null]}}}}",
+                 i, i);
+        http_post(&r, &s, "/v1/chat/completions", body);
+        CHECK_MSG(r.status == 200, "%s", r.body.at);
+        const char *said = text_at(&mem, &r, "choices.0.message.content");
+        CHECK_MSG(!strcmp(said, "12") || !strcmp(said, "\"x\"") || !strcmp(said, "null"), "%s",
+                  said);
+        response_free(&r);
+    }
+    snprintf(body, sizeof body, "{" ASK ",%s,\"tool_choice\":\"none\",\"max_tokens\":40}", tool);
+    http_post(&r, &s, "/v1/chat/completions", body);
+    CHECK(r.status == 200 && !strstr(r.body.at, "tool_calls"));
+    response_free(&r);
+    http_post(
+        &r, &s, "/v1/responses",
+        "{\"input\":\"x\",\"text\":{\"format\":{\"type\":\"json_schema\",\"schema\":{\"$ref\":"
+        "\"#/none\"}}}}");
+    CHECK_MSG(r.status == 400 && strstr(r.body.at, "\"param\":\"text.format\""), "%s", r.body.at);
+    response_free(&r);
+    arena_free(&mem);
+    stop(&s);
+}
+
+TEST(server_says_that_it_is_alive_while_others_are_served)
+{
+    const char *args[] = {"-m",         toy_model_write(&(toy_model_file){.n_ctx_train = 65536}),
+                          "--ctx",      "60000",
+                          "-t",         "1",
+                          "--parallel", "1",
+                          "--ping",     "1",
+                          NULL};
+    served s;
+    str seen = {0};
+    served_start(&s, args);
+    int first = begin_long(&s);
+    int second = http_begin(&s, "/v1/messages", "{" ASK ",\"max_tokens\":2,\"stream\":true}");
+    CHECK_MSG(http_read_until(second, &seen, "event: ping"), "%s", str_text(&seen));
+    close(first);
+    CHECK_MSG(http_read_until(second, &seen, "message_stop"), "%s", str_text(&seen));
+    close(second);
+    str_free(&seen);
+    stop(&s);
+}
+
+TEST(server_traces_requests_with_their_tokens)
+{
+    served s;
+    response r;
+    arena mem = {0};
+    char id[64], path[512];
+    char *bytes;
+    size_t n;
+    err e = {0};
+    const char *dir = test_temp("traces");
+    CHECK(!mkdir(dir, 0700));
+    start_toy(&s, ARGS("--trace", dir));
+    http_post(&r, &s, "/v1/chat/completions", "{" ASK ",\"max_tokens\":6}");
+    CHECK_EQ(r.status, 200);
+    const char *line = strstr(r.head.at, "X-Request-Id: ");
+    CHECK(line && sscanf(line, "X-Request-Id: %60s", id) == 1);
+    response_free(&r);
+    stop(&s);
+    snprintf(path, sizeof path, "%s/%s.json", dir, id);
+    CHECK_OK(file_read_all(path, 1 << 20, &bytes, &n, &e), e);
+    const jtree *v = parsed(&mem, bytes, n);
+    CHECK_EQ(at(v, "answers.0.sampled_ids")->count, 6);
+    CHECK(at(v, "answers.0.prompt_ids")->count > 5);
+    CHECK_STR(at(v, "request.messages.0.content")->s, "Say something.");
+    mem_free(bytes);
+    arena_free(&mem);
+    unlink(path);
+    rmdir(dir);
 }

@@ -76,8 +76,9 @@ typedef struct answer {
     int64_t created; /* seconds since 1970 */
     choice *choice;
     int32_t n;
-    bool bad;        /* out of memory */
-    double start_ms; /* clock_ms when the request came */
+    bool bad;         /* out of memory */
+    double start_ms;  /* clock_ms when the request came */
+    int64_t n_prompt; /* tokens, before any timings are there */
     /* Of the dialect's stream. */
     int32_t sequence;  /* responses: number of the next event */
     int32_t open_part; /* messages, responses: the part whose block is open, -1: none */

@@ -340,8 +340,9 @@ static const char *stop_reason(const choice *c)
 static void put_usage(const answer *a, str *o)
 {
     usage u = answer_usage(a);
+    int64_t prompt = a->choice[0].over ? u.prompt : a->n_prompt;
     json_open(o, "usage", '{');
-    json_int(o, "input_tokens", u.prompt - u.cached);
+    json_int(o, "input_tokens", prompt - u.cached);
     json_int(o, "cache_creation_input_tokens", 0);
     json_int(o, "cache_read_input_tokens", u.cached);
     json_int(o, "output_tokens", u.generated);

@@ -2,7 +2,9 @@
  *
  *     response_format, grammar     text of a JSON schema or a grammar, after the thought if any
  *     tool_choice, strict tools    calls that must come, and arguments that follow their schema
- *     otherwise                    an answer says something: its turn does not end before it began
+ *     other tools                  text is free; a call, once begun, has a name that there is and
+ *                                  arguments that parse
+ *     always                       an answer says something: its turn does not end before it began
  *
  * One constraint per job: it knows where that answer stands. Its calls come from the thread that
  * runs passes.
@@ -17,7 +19,8 @@ struct constraint {
     carat_mask mask;
     carat_grammar *grammar; /* or NULL */
     const server *s;
-    bool thinking, spoken;
+    bool lazy; /* the grammar counts inside of calls only */
+    bool thinking, spoken, calling, lost;
 };
 
 /* ---- An answer that says something ---- */
@@ -25,6 +28,10 @@ struct constraint {
 static enum carat_mask_use fill(void *user, uint32_t *allowed, int32_t n_vocab)
 {
     const constraint *c = user;
+    if (c->calling && c->lazy && !c->lost) {
+        const carat_mask *g = carat_grammar_mask(c->grammar);
+        return g->fill(g->user, allowed, n_vocab);
+    }
     if (c->spoken || c->thinking)
         return CARAT_MASK_NONE;
     memset(allowed, 0xff, (size_t)(n_vocab + 31) / 32 * sizeof *allowed);
@@ -45,9 +52,24 @@ static bool is_blank(const server *s, int32_t id)
     return true;
 }
 
+/* Free text may leave the grammar, as by a thought in the middle of an answer: then calls are as
+ * free as they would be without it. */
+static void follow(constraint *c, int32_t id)
+{
+    const carat_mask *g = carat_grammar_mask(c->grammar);
+    g->accept(g->user, id);
+    c->lost = *carat_grammar_failure(c->grammar) != 0;
+    if (id == c->s->names.call_open)
+        c->calling = true;
+    else if (id == c->s->names.call_close)
+        c->calling = false;
+}
+
 static void accept(void *user, int32_t id)
 {
     constraint *c = user;
+    if (c->lazy && !c->lost)
+        follow(c, id);
     if (id == c->s->thought_open)
         c->thinking = true;
     else if (id == c->s->thought_close)
@@ -63,17 +85,19 @@ static bool has_strict_tool(const request *rq)
     return rq->tools.n && strstr(rq->tools.at, "\"strict\":true") != NULL;
 }
 
-/* Which grammar, if any. False: what is asked for does not go together. */
-static bool choose(const request *rq, carat_grammar_options *o, bool *any, problem *p)
+/* Which grammar, if any, and whether it is one of calls alone. False: what is asked for does not go
+ * together. */
+static bool choose(const request *rq, carat_grammar_options *o, bool *any, bool *lazy, problem *p)
 {
     bool calls = rq->tools.n && rq->choice != TOOLS_NONE;
     *any = true;
+    *lazy = calls && rq->choice == TOOLS_AUTO && !has_strict_tool(rq);
     if (calls && rq->format != FORMAT_TEXT && rq->choice != TOOLS_REQUIRED)
         return problem_set(
             p, 400, "response_format",
             "'response_format' and 'tools' together leave "
             "open what the answer is: set 'tool_choice' to \"none\" or \"required\"");
-    if (calls && (rq->choice == TOOLS_REQUIRED || has_strict_tool(rq))) {
+    if (calls) {
         o->kind = CARAT_GRAMMAR_TOOLS;
         o->source = rq->tools.at;
         o->n_source = rq->tools.n;
@@ -117,10 +141,10 @@ bool constraint_open(constraint **out, const server *s, const request *rq, bool 
 {
     carat_grammar_options o = {.thinking = thinking, .starts_thinking = starts_thinking};
     constraint *c;
-    bool any;
+    bool any, lazy;
     err e = {0};
     *out = NULL;
-    if (!choose(rq, &o, &any, p))
+    if (!choose(rq, &o, &any, &lazy, p))
         return false;
     if (!any && (rq->api == API_COMPLETIONS || rq->sampling.ignore_eog))
         return true;
@@ -128,10 +152,17 @@ bool constraint_open(constraint **out, const server *s, const request *rq, bool 
         return problem_set(p, 503, "", "no memory for a request");
     c->s = s;
     c->thinking = starts_thinking;
+    c->lazy = any && lazy;
     c->mask = (carat_mask){.fill = fill, .accept = accept, .user = c};
-    if (any && carat_grammar_open(s->model, &o, &c->grammar, &e)) {
+    carat_status st = any ? carat_grammar_open(s->model, &o, &c->grammar, &e) : CARAT_OK;
+    if (st && lazy &&
+        st != CARAT_E_MEMORY) { /* tools that are too many for it: a help, no promise */
+        c->lazy = false;
+        st = CARAT_OK;
+    }
+    if (st) {
         mem_free(c);
-        if (e.status == CARAT_E_MEMORY)
+        if (st == CARAT_E_MEMORY)
             return problem_from(p, &e);
         return problem_set(p, 400, field_of(rq, &o), "'%s': %.900s", field_of(rq, &o), e.text);
     }
@@ -149,7 +180,7 @@ void constraint_close(constraint *c)
 
 const carat_mask *constraint_mask(constraint *c)
 {
-    return !c ? NULL : c->grammar ? carat_grammar_mask(c->grammar) : &c->mask;
+    return !c ? NULL : c->grammar && !c->lazy ? carat_grammar_mask(c->grammar) : &c->mask;
 }
 
 const char *constraint_failure(const constraint *c)

@@ -212,6 +212,7 @@ static bool make_jobs(stream *st, problem *p)
     if (!st->job || !st->held || !answers_init(&st->a, rq, &st->x->s->names, n))
         return problem_set(p, 503, "", "no memory for a request");
     st->a.start_ms = st->x->start_ms;
+    st->a.n_prompt = st->prompt[0].n;
     if (!ban_calls(st, p))
         return false;
     if (!rq->seed_given)
