@@ -24,7 +24,7 @@ enum {
     QUEUE_DEFAULT = 64,
     STALL_DEFAULT_MS = 200,
     ROWS_UNMEASURED = 32, /* of a prompt beside answers, before a row's time is known */
-    ROWS_LEAST = 4,       /* a prompt gets on, however slow the device */
+    ROWS_LEAST = 8,       /* a prompt gets on, however slow the device */
     WAIT_GAIN = 16        /* tokens of a prompt worth waiting for another job to compute */
 };
 
@@ -576,7 +576,11 @@ static int32_t prompt_rows(const carat_batch *b, int32_t n_answering)
         rows = b->shape.chunk;
     if (!n_answering)
         return rows;
-    double fit = b->row_ms > 0 ? (b->stall_ms - b->decode_ms) / b->row_ms : ROWS_UNMEASURED;
+    /* Where answers alone take longer than that, prompts may take as long again: else each pass
+     * would read all weights for a handful of rows. */
+    double room = b->stall_ms - b->decode_ms;
+    room = room > b->decode_ms ? room : b->decode_ms;
+    double fit = b->row_ms > 0 ? room / b->row_ms : ROWS_UNMEASURED;
     int32_t bound = fit < ROWS_LEAST ? ROWS_LEAST : fit < rows ? (int32_t)fit : rows;
     return bound < rows ? bound : rows;
 }

@@ -200,6 +200,62 @@ TEST(every_mixture_of_answers_and_prompts_fits_the_plan)
     carat_model_close(m);
 }
 
+typedef struct {
+    int clock; /* events so far, of all jobs */
+} world;
+
+typedef struct {
+    world *w;
+    int first_token, last_prefill, n_tokens;
+} witness;
+
+static bool watch(void *user, const carat_event *ev)
+{
+    witness *x = user;
+    x->w->clock++;
+    if (ev->kind == CARAT_EV_PREFILL)
+        x->last_prefill = x->w->clock;
+    if (ev->kind == CARAT_EV_TOKEN && !x->n_tokens++)
+        x->first_token = x->w->clock;
+    return true;
+}
+
+/* A long prompt comes in while one job answers: the answer goes on in every pass. A short prompt
+ * that comes last is answered before the long one is through. */
+TEST(a_long_prompt_stalls_nobody)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    carat_batch *b = open_batch(m, 3, 8);
+    world w = {0};
+    witness x[3] = {{.w = &w}, {.w = &w}, {.w = &w}};
+    static const int64_t n[3] = {20, 400, 30};
+    uint64_t rng = test_seed();
+    for (int i = 0; i < 3; i++) {
+        request q = {.n = n[i], .o = options(m, 0, i ? 5 : 150)};
+        carat_error e = {0};
+        for (int64_t k = 0; k < q.n; k++)
+            q.ids[k] = (int32_t)rng_below(&rng, (uint64_t)n_vocab_of(m));
+        carat_job j = {.ids = q.ids, .n = q.n, .opt = &q.o, .fn = watch, .user = &x[i]};
+        CHECK_OK(carat_batch_submit(b, &j, NULL, NULL, &e), e);
+        for (int k = 0; k < 5; k++)
+            carat_batch_step(b);
+    }
+    int before = x[0].n_tokens;
+    CHECK(before > 0 && !x[1].n_tokens);
+    while (!x[1].n_tokens) {
+        int had = x[0].n_tokens;
+        CHECK(carat_batch_step(b));
+        CHECK(x[0].n_tokens == had + 1 || had == 150);
+    }
+    CHECK(x[0].n_tokens - before > 30);
+    CHECK(x[2].n_tokens == 5 && x[2].first_token < x[1].last_prefill);
+    while (carat_batch_step(b))
+        ;
+    CHECK(x[0].n_tokens == 150 && x[1].n_tokens == 5);
+    carat_batch_close(b);
+    carat_model_close(m);
+}
+
 TEST(a_follow_up_goes_to_the_slot_that_knows_it)
 {
     carat_model *m = toy_model_open(NULL, NULL);

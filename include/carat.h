@@ -463,7 +463,7 @@ typedef struct carat_batch_options {
     int32_t n_slots;               /* 0: 4; at most 64 */
     int32_t queue_max;             /* jobs that may wait for a slot; 0: 64 */
     int32_t stall_ms; /* while anyone is answering, prompts are cut so that a pass takes about this
-                         long at most; 0: 200 */
+                         long at most, or twice as long as the answers' part; 0: 200 */
 } carat_batch_options;
 
 CARAT_API carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt,
