@@ -320,5 +320,5 @@ out:
 }
 
 const command command_bench = {
-    "bench", "",       "measure speed against the machine and against others", about, table, 0,
+    "bench", "",       "Measure speed against the machine and against others", about, table, 0,
     0,       run_bench};

@@ -352,7 +352,7 @@ static int run_quantize(const command *c, int argc, char **argv)
 const command command_quantize = {
     .name = "quantize",
     .operands = "IN.gguf OUT.gguf TYPE",
-    .summary = "write a model file with its weights in another format",
+    .summary = "Write a model file with its weights in another format",
     .about =
         "TYPE is q4_0, q4_k_m, q5_k_m, q6_k, q8_0, or any other type that synth writes. Norms,\n"
         "scales and routers stay as they are; embeddings and some layers of a mix get more\n"

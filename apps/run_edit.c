@@ -317,6 +317,9 @@ static status obey(chat *c, const char *line, bool *speak_now, bool *quit, err *
                            c->thinking ? "on" : "off");
         c->thinking = !strcmp(arg, "on");
         term_note("thinking is %s", arg);
+    } else if (!*arg &&
+               (!strcmp(name, "tools") || !strcmp(name, "save") || !strcmp(name, "load"))) {
+        return err_set(e, E_ARG, "/%s needs a file: /%s FILE", name, name);
     } else if (!strcmp(name, "tools")) {
         return chat_load_tools(c, arg, e);
     } else if (!strcmp(name, "result")) {

@@ -18,7 +18,7 @@ static bool tty[3], colour[3]; /* by file descriptor */
 void term_init(void)
 {
     const char *no = getenv("NO_COLOR"), *kind = getenv("TERM");
-    bool want = !(no && *no) && kind && strcmp(kind, "dumb") != 0;
+    bool want = !(no && *no) && kind && *kind && strcmp(kind, "dumb") != 0;
     for (int fd = 1; fd <= 2; fd++) {
         tty[fd] = isatty(fd);
         colour[fd] = tty[fd] && want;

@@ -64,7 +64,8 @@ status file_map_open(file_map *m, const char *path, bool direct, carat_progress_
     if (fstat(fd, &sb)) {
         st = err_errno(e, "stat", path);
     } else if (!S_ISREG(sb.st_mode)) {
-        st = err_set(e, E_IO, "%s: not a regular file", path);
+        st = err_set(e, E_IO, "%s: %s", path,
+                     S_ISDIR(sb.st_mode) ? "a directory, not a file" : "not a regular file");
     } else if (sb.st_size <= 0) {
         st = err_set(e, E_FORMAT, "%s: the file is empty", path);
     } else if (direct) {

@@ -85,7 +85,7 @@ TEST(cli_files_that_are_not_there_or_not_models)
     const char *junk = write_file("junk.gguf", "GGUFnot really", 14);
     const char *empty = write_file("empty.gguf", "", 0);
     check_refusal("nowhere.gguf", ARGS("run", "-m", "/nowhere.gguf", "hi"));
-    check_refusal("not a regular file", ARGS("run", "-m", "/tmp", "hi"));
+    check_refusal("a directory, not a file", ARGS("run", "-m", "/tmp", "hi"));
     check_refusal("junk.gguf", ARGS("run", "-m", junk, "hi"));
     check_refusal("empty", ARGS("run", "-m", empty, "hi"));
     check_refusal("/nowhere.txt", ARGS("run", "-m", junk, "-p", "/nowhere.txt"));
@@ -389,6 +389,8 @@ TEST(cli_conversation_on_a_terminal)
     terminal_expect(&t, ">>> ");
     terminal_type(&t, "/nonsense\r");
     terminal_expect(&t, "there is no command /nonsense");
+    terminal_type(&t, "/tools \r");
+    terminal_expect(&t, "/tools needs a file");
     terminal_type(&t, "/temp hot\r");
     terminal_expect(&t, "expected a number");
     terminal_type(&t, "/temp 0.5\r");
