@@ -115,6 +115,13 @@ void metrics_put(metrics *m, const metrics_now *now, str *o)
     number(o, "checkpoints", "gauge", "States of conversations to go back to.",
            (double)b->cache.n_checkpoints);
     number(o, "checkpoint_bytes", "gauge", "Memory for them.", (double)b->cache.checkpoint_bytes);
+    number(o, "checkpoint_files", "gauge", "Those kept on disk.", (double)b->cache.n_files);
+    number(o, "checkpoint_file_bytes", "gauge", "Disk space for them.",
+           (double)b->cache.file_bytes);
+    number(o, "checkpoint_files_failed_total", "counter", "Files that could not be written.",
+           (double)b->cache.n_failed);
+    number(o, "checkpoint_files_rejected_total", "counter", "Damaged files that were removed.",
+           (double)b->cache.n_rejected);
     number(o, "weight_bytes", "gauge", "Memory for weights.", (double)now->weight_bytes);
     number(o, "resident_memory_bytes", "gauge", "Resident memory of the process.",
            resident_bytes());

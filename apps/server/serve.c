@@ -63,9 +63,7 @@ static const option table[] = {
     OPT_INT(serve_options, threads, "threads", 't', "N", 0, 4096,
             "threads that compute (default: the physical cores)"),
     OPT_KV(serve_options),
-    OPT_INT(
-        serve_options, checkpoint_mb, "checkpoint-mb", 0, "MIB", -1, 1 << 30,
-        "memory for states of conversations to go back to; -1 none (default: a share of the rest)"),
+    OPT_CACHE(serve_options),
     OPT_STR(serve_options, device, "device", 0, "NAME",
             "auto, cpu, cuda or cuda:N (default: auto)"),
     OPT_FLAG(serve_options, exact, "exact", 0, "f32 activations in matrix products"),
@@ -261,13 +259,12 @@ static status load(server *s, err *e)
                               .device = o->device,
                               .progress = go_on_loading,
                               .progress_user = s};
-    carat_batch_options bo = {.session = {.n_ctx = (int32_t)o->n_ctx,
-                                          .chunk = (int32_t)o->chunk,
-                                          .checkpoint_mb = (int32_t)o->checkpoint_mb},
+    carat_batch_options bo = {.session = {.n_ctx = (int32_t)o->n_ctx, .chunk = (int32_t)o->chunk},
                               .n_slots = (int32_t)o->parallel,
                               .queue_max = (int32_t)o->queue,
                               .stall_ms = (int32_t)o->stall_ms};
     carat_batch *b = NULL;
+    cache_options_apply(&o->cache, &bo.session);
     status st =
         o->model ? carat_model_open(o->model, &mo, &s->model, e) : bundled_open(&mo, &s->model, e);
     if (!strcmp(o->log, "text"))
@@ -392,7 +389,8 @@ static int run_serve(const command *cmd, int argc, char **argv)
                        .ping_s = 10,
                        .drain_s = 60,
                        .stall_ms = 200,
-                       .log = "text"};
+                       .log = "text",
+                       .cache = CACHE_OPTIONS_NONE};
     int n_operands, bad = options_parse(cmd, argc, argv, &o, &n_operands);
     static server s;
     err e = {0};

@@ -16,6 +16,7 @@
 #ifndef APPS_SERVER_SERVER_H
 #define APPS_SERVER_SERVER_H
 
+#include "apps/cache_options.h"
 #include "apps/kv_options.h"
 #include "apps/server/answer.h"
 #include "apps/server/metrics.h"
@@ -29,7 +30,8 @@ typedef struct serve_options {
         *log;
     kv_options kv;
     int64_t port, n_ctx, chunk, threads, parallel, queue, max_body, connections, timeout_s, drain_s,
-        ping_s, think_max, stall_ms, checkpoint_mb;
+        ping_s, think_max, stall_ms;
+    cache_options cache;
     bool think, exact, reference, no_mmap, overcommit;
 } serve_options;
 
