@@ -462,39 +462,47 @@ static int32_t group_by_expert(const routing *r, int32_t n_mat, int32_t *expert,
 }
 
 /* Experts' products: rows of y are (row, choice) pairs, x rows are pairs / x_share. */
-static void run_experts(pass *p, product *m, routing r, mat x, const weight *a, const weight *b,
-                        int32_t x_share, mat y, int32_t n_out, int64_t second)
+typedef struct expert_call {
+    routing r;
+    const weight *a, *b; /* b NULL: one part */
+    mat x, y;
+    int32_t x_share, n_out;
+    int64_t second; /* where part 1 starts in b */
+} expert_call;
+
+static void run_experts(pass *p, const expert_call *e)
 {
-    size_t n = (size_t)r.rows * (size_t)r.k, ne = (size_t)a->n_mat, mark = pass_mark(p);
+    product m = {0};
+    size_t n = (size_t)e->r.rows * (size_t)e->r.k, ne = (size_t)e->a->n_mat, mark = pass_mark(p);
     int32_t *expert = pass_temp(p, ne * sizeof *expert);
     int32_t *from = pass_temp(p, (ne + 1) * sizeof *from);
     int32_t *list = pass_temp(p, n * sizeof *list);
     int32_t *count = pass_temp(p, ne * sizeof *count);
-    bool live = product_begin(p, m, x, a, b);
+    bool live = product_begin(p, &m, e->x, e->a, e->b);
     pass_release(p, mark);
     if (!live)
         return;
-    m->x_share = x_share;
-    m->y = y.at;
-    m->y_stride = (size_t)y.stride;
-    m->n_out = n_out;
-    m->first[1] = second;
-    m->expert = expert;
-    m->from = from;
-    m->list = list;
-    run_product(m, group_by_expert(&r, a->n_mat, expert, from, list, count));
+    m.x_share = e->x_share;
+    m.y = e->y.at;
+    m.y_stride = (size_t)e->y.stride;
+    m.n_out = e->n_out;
+    m.first[1] = e->second;
+    m.expert = expert;
+    m.from = from;
+    m.list = list;
+    run_product(&m, group_by_expert(&e->r, e->a->n_mat, expert, from, list, count));
 }
 
 void cpu_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
                  act_kind act)
 {
-    product m = {0};
     int32_t f = y.cols;
     size_t mark = pass_mark(p);
     if (!halves_fit(gate, up)) {
         mat both = {pass_temp(p, (size_t)r.rows * (size_t)r.k * 2 * (size_t)f * sizeof(float)),
                     r.rows * r.k, 1, 2 * f, 2 * f};
-        run_experts(p, &m, r, x, gate, NULL, r.k, both, 2 * f, 0);
+        run_experts(p, &(expert_call){
+                           .r = r, .a = gate, .x = x, .y = both, .x_share = r.k, .n_out = 2 * f});
         mat b = both, to = {y.at, r.rows * r.k, 1, f, f};
         b.at = both.at ? both.at + f : NULL;
         both.cols = b.cols = f;
@@ -504,7 +512,14 @@ void cpu_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const wei
     }
     /* y's rows are whole: [rows, k heads, f] is [rows * k, f]. */
     mat flat = {y.at, r.rows * r.k, 1, f, f};
-    run_experts(p, &m, r, x, gate, up ? up : gate, r.k, flat, f, up ? 0 : f);
+    run_experts(p, &(expert_call){.r = r,
+                                  .a = gate,
+                                  .b = up ? up : gate,
+                                  .x = x,
+                                  .y = flat,
+                                  .x_share = r.k,
+                                  .n_out = f,
+                                  .second = up ? 0 : f});
 }
 
 typedef struct join_job {
@@ -530,12 +545,11 @@ static void join_row(void *arg, int32_t r, int32_t thread)
 
 void cpu_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
 {
-    product m = {0};
     int32_t n = r.rows * r.k, d = down->n_out;
     size_t mark = pass_mark(p);
     mat z = {pass_temp(p, (size_t)n * (size_t)d * sizeof(float)), n, 1, d, d};
     mat flat = {x.at, n, 1, x.cols, x.cols};
-    run_experts(p, &m, r, flat, down, NULL, 1, z, d, 0);
+    run_experts(p, &(expert_call){.r = r, .a = down, .x = flat, .y = z, .x_share = 1, .n_out = d});
     join_job j = {y, z, r};
     if (p->dry || pass_failed(p))
         j.r.rows = 0;

@@ -220,6 +220,20 @@ static void check_invariance(const char *isa)
     device_close(plain);
 }
 
+/* The head of a published model: every one of its rows, with panels enough that each thread takes
+ * many tasks. */
+TEST(cpu_product_of_a_head_at_full_height)
+{
+    device *d = test_device(NULL, (cpu_options){0});
+    uint64_t rng = test_seed();
+    test_pass t;
+    test_pass_open(&t, 64u << 20);
+    check_product(d, &t, NUM_Q6_K, 1536, 262144, 1, false, &rng);
+    check_product(d, &t, NUM_Q4_0, 256, 262144, 3, false, &rng);
+    test_pass_close(&t);
+    device_close(d);
+}
+
 TEST(cpu_product_rows_do_not_notice_their_neighbours)
 {
     for (int i = 0; i < N_ISA; i++)
