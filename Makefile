@@ -24,7 +24,7 @@ LIBS = -ljansson -lxxhash -lzstd -lm -pthread $(SAN)
 LIB_DIRS = base num format backend backend/cpu kv model text spec engine
 APP_DIRS = apps apps/server
 APP_LIBS = -ledit -lmicrohttpd
-ISA_SKIP := $(if $(findstring x86_64,$(MACHINE)),%_neon.c,%_avx2.c %_avx512.c)
+ISA_SKIP := $(if $(findstring x86_64,$(MACHINE)),%_neon.c,%_avx2.c %_avx512.c %_avx512bf16.c)
 src = $(filter-out %_test.c $(ISA_SKIP),$(sort $(wildcard $(addsuffix /*.c,$(1)))))
 LIB_SRC := $(call src,$(LIB_DIRS))
 APP_SRC := $(call src,$(APP_DIRS))
@@ -86,6 +86,8 @@ $(BUILD)/carat_test: $(TEST_OBJ) $(filter-out $(BUILD)/apps/main.o,$(APP_OBJ)) $
 $(BUILD)/%_avx2.o: ISA = -mavx2 -mfma -mf16c
 $(BUILD)/%_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni \
                            -mavx2 -mfma -mf16c -mprefer-vector-width=512
+$(BUILD)/%_avx512bf16.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 \
+                               -mavx2 -mfma -mprefer-vector-width=512
 # The bundled model becomes part of the program, once it is there.
 DEMO := $(wildcard models/demo.gguf)
 $(BUILD)/apps/run_model.o: $(DEMO)

@@ -38,7 +38,8 @@ static const option table[] = {
     OPT_FLAG(kld_options, exact, "exact", 0, "f32 activations in matrix products"),
     OPT_STR(kld_options, device, "device", 0, "NAME",
             "auto, cpu, cuda or cuda:N (default: a GPU that fits)"),
-    OPT_STR(kld_options, isa, "isa", 0, "NAME", "kernels: portable, avx2, avx512 or neon"),
+    OPT_STR(kld_options, isa, "isa", 0, "NAME",
+            "kernels: portable, avx2, avx512, avx512bf16 or neon"),
     OPT_FLAG(kld_options, overcommit, "overcommit", 0, "go on when memory looks too small"),
     OPT_FLAG(kld_options, json, "json", 0, "print JSON"),
     OPT_END};

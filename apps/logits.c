@@ -36,7 +36,8 @@ static const option table[] = {
     OPT_STR(logits_options, device, "device", 0, "NAME",
             "auto, cpu, cuda or cuda:N (default: a GPU that fits)"),
     OPT_STR(logits_options, repack, "repack", 0, "WHEN", REPACK_HELP),
-    OPT_STR(logits_options, isa, "isa", 0, "NAME", "kernels: portable, avx2, avx512 or neon"),
+    OPT_STR(logits_options, isa, "isa", 0, "NAME",
+            "kernels: portable, avx2, avx512, avx512bf16 or neon"),
     OPT_STR(logits_options, wrap, "wrap", 0, "LIST", "trace, time or check every op, on stderr"),
     OPT_END};
 

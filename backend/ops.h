@@ -78,11 +78,12 @@ typedef enum device_kind { DEVICE_CPU, DEVICE_CUDA, DEVICE_WRAP } device_kind;
 struct device {
     const device_ops *op;
     device_kind kind;
-    const char *name;   /* "cpu (avx512, 2 threads)" */
-    int32_t verify_max; /* rows up to which results are row-invariant; INT32_MAX: always */
-    int32_t chunk_rows; /* a good prefill chunk */
-    bool loads_gathered; /* gathered tables go through weight_load too: the host's are out of reach */
-    device *inner;      /* of a wrapper */
+    const char *name;    /* "cpu (avx512, 2 threads)" */
+    int32_t verify_max;  /* rows up to which results are row-invariant; INT32_MAX: always */
+    int32_t chunk_rows;  /* a good prefill chunk */
+    bool loads_gathered; /* gathered tables go through weight_load too: the host's are out of reach
+                          */
+    device *inner;       /* of a wrapper */
     void *self;
 
     /* Memory of the device: weights, KV, scratch. Zeroed. NULL on failure. */
@@ -137,7 +138,7 @@ typedef struct cpu_options {
     bool reference;    /* ref.c for every op */
     bool exact_f32;    /* no int8 activations */
     bool no_repack;    /* products read the file's layout */
-    const char *isa;   /* NULL: best; "portable", "avx2", "avx512", "neon" */
+    const char *isa;   /* NULL: best; "portable", "avx2", "avx512", "avx512bf16", "neon" */
 } cpu_options;
 
 /* d->attend_kernel, or what its absence means. */

@@ -83,7 +83,8 @@ typedef struct carat_model_options {
     bool no_repack;    /* matrix products read the file's own layout: less memory, less speed */
     bool overcommit;   /* go on even if the plan exceeds the memory that is available */
     const char *wrap;  /* NULL, or any of "trace", "time", "check" joined by commas */
-    const char *isa;   /* NULL: the best this CPU has; or "portable", "avx2", "avx512", "neon" */
+    const char *isa;   /* NULL: the best this CPU has; or "portable", "avx2", "avx512",
+                          "avx512bf16", "neon" */
     /* NULL or "auto": a GPU if this build can use one, one is there, the model fits it and nothing
      * above asks for CPU kernels; else the CPU. "cpu", "cuda", "cuda:1": that one or an error. */
     const char *device;

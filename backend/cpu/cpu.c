@@ -260,13 +260,32 @@ static status choose_kernels(const char *isa, const cpu_kernels **k, err *e)
     }
     return err_set(e, E_ARG, "instruction set %s: expected %sportable", isa,
 #if defined(__x86_64__)
-                   "avx512, avx2 or "
+                   "avx512bf16, avx512, avx2 or "
 #elif defined(__aarch64__)
                    "neon or "
 #else
                    ""
 #endif
     );
+}
+
+/* AVX-512 is one table with or without products of bf16, "avx512bf16" and "avx512" by name. Without
+ * a name the better one; f32 activations want none. */
+static status choose_bf16(cpu_device *c, const char *isa, err *e)
+{
+    bool asked = isa && !strcmp(isa, "avx512bf16"), have = false;
+#if defined(__x86_64__)
+    have = c->k == &cpu_kernels_avx512 && __builtin_cpu_supports("avx512bf16");
+    if (have && !c->exact_f32 && (asked || !isa)) {
+        c->with_bf16 = *c->k;
+        c->with_bf16.name = "avx512bf16";
+        c->with_bf16.float_tile = cpu_float_tile_bf16;
+        c->k = &c->with_bf16;
+    }
+#endif
+    if (asked && !have)
+        return err_set(e, E_UNSUPPORTED, "this processor has not all of %s", isa);
+    return OK;
 }
 
 status device_open_cpu(device **out, const cpu_options *opt, err *e)
@@ -282,7 +301,10 @@ status device_open_cpu(device **out, const cpu_options *opt, err *e)
     c->exact_f32 = opt->exact_f32;
     c->no_repack = opt->no_repack;
     c->reference = opt->reference;
-    status st = choose_kernels(opt->isa, &c->k, e);
+    bool bf16 = opt->isa && !strcmp(opt->isa, "avx512bf16");
+    status st = choose_kernels(bf16 ? "avx512" : opt->isa, &c->k, e);
+    if (!st)
+        st = choose_bf16(c, opt->isa, e);
     if (!st)
         st = pool_open(&c->pool, c->n_threads, e);
     if (st) {

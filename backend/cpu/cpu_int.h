@@ -6,7 +6,8 @@
  * matmul.c   products: splits them into panels and rows, calls kernels
  * attend.c   attention: splits it into blocks of keys, calls kernels
  * pack.c     the device's own weight layout
- * matmul_*.c one instruction set each: a table of kernels (cpu_kernels)
+ * matmul_*.c one instruction set each (matmul_avx512bf16.c: one more product for AVX-512): a table
+ * of kernels (cpu_kernels)
  *
  * The one idea: a kernel computes an output with the same sequence of floating-point operations
  * whatever the number of rows it was called with, so a row never notices its neighbours.
@@ -23,6 +24,7 @@ typedef struct cpu_device {
     pool *pool;
     int32_t n_threads;
     const cpu_kernels *k;
+    cpu_kernels with_bf16; /* k, where it is AVX-512's with products of bf16 */
     bool exact_f32, no_repack, reference;
     struct slab *slabs; /* of packed weights (cpu.c) */
     char name[64];

@@ -17,6 +17,21 @@ enum {
     FLOAT_VECS = FLOAT_GROUPS * GROUP_VECS
 };
 
+/* One input's weights. bf16 has two inputs in a lane: the low half is the first. */
+INLINE vf float_weights(num_type t, const void *group, int32_t i, int v)
+{
+    size_t at = (size_t)i * PACK_LANES + (size_t)(v % GROUP_VECS) * VL;
+    if (t == NUM_F32)
+        return vf_load((const float *)group + at);
+    if (t == NUM_F16)
+        return vf_load_f16((const uint16_t *)group + at);
+    vu pair;
+    memcpy(&pair,
+           (const uint32_t *)group + (size_t)(i / 2) * PACK_LANES + (size_t)(v % GROUP_VECS) * VL,
+           sizeof pair);
+    return (vf)(i % 2 ? pair & 0xffff0000u : pair << 16);
+}
+
 INLINE void float_rows(num_type t, const void *const *w, int32_t n, const float *const *x,
                        const int n_rows, float *acc)
 {
@@ -24,24 +39,18 @@ INLINE void float_rows(num_type t, const void *const *w, int32_t n, const float 
     for (int r = 0; r < n_rows; r++)
         for (int v = 0; v < FLOAT_VECS; v++)
             sum[r][v] = vf_load(acc + r * TILE_COLS + v * VL);
-    for (int32_t i = 0; i < n; i++) {
-        vf wv[FLOAT_VECS];
-        for (int v = 0; v < FLOAT_VECS; v++) {
-            const void *group = w[v / GROUP_VECS];
-            size_t at = (size_t)i * PACK_LANES + (size_t)(v % GROUP_VECS) * VL;
-            if (t == NUM_F32)
-                wv[v] = vf_load((const float *)group + at);
-            else if (t == NUM_F16)
-                wv[v] = vf_load_f16((const uint16_t *)group + at);
-            else
-                wv[v] = vf_load_bf16((const uint16_t *)group + at);
-        }
-        for (int r = 0; r < n_rows; r++) {
-            vf xv = vf_set(x[r][i]);
+    const int step = t == NUM_BF16 ? 2 : 1;
+    for (int32_t i0 = 0; i0 < n; i0 += step)
+        for (int32_t i = i0; i < i0 + step && i < n; i++) {
+            vf wv[FLOAT_VECS];
             for (int v = 0; v < FLOAT_VECS; v++)
-                sum[r][v] = vf_fma(xv, wv[v], sum[r][v]);
+                wv[v] = float_weights(t, w[v / GROUP_VECS], i, v);
+            for (int r = 0; r < n_rows; r++) {
+                vf xv = vf_set(x[r][i]);
+                for (int v = 0; v < FLOAT_VECS; v++)
+                    sum[r][v] = vf_fma(xv, wv[v], sum[r][v]);
+            }
         }
-    }
     for (int r = 0; r < n_rows; r++)
         for (int v = 0; v < FLOAT_VECS; v++)
             vf_store(acc + r * TILE_COLS + v * VL, sum[r][v]);

@@ -36,8 +36,10 @@ size_t pack_group_bytes(const weight *w)
     size_t n = (size_t)w->n_in;
     if (w->type == NUM_F32)
         return n * PACK_LANES * 4;
-    if (w->type == NUM_F16 || w->type == NUM_BF16)
+    if (w->type == NUM_F16)
         return n * PACK_LANES * 2;
+    if (w->type == NUM_BF16)
+        return (n + 1) / 2 * 2 * PACK_LANES * 2;
     const pack_kind *p = pack_kind_of(w->type);
     return p ? n / (size_t)(32 * p->n_blocks) * (size_t)p->super_bytes : 0;
 }
@@ -249,16 +251,13 @@ static void put_codes(const pack_kind *p, const uint8_t *code, int lane, uint8_t
 
 static void pack_group_floats(const weight *w, int32_t k, int64_t row, unsigned char *to)
 {
-    size_t size = w->type == NUM_F32 ? 4 : 2;
-    for (int lane = 0; lane < PACK_LANES; lane++) {
-        bool live = row + lane < w->n_out;
-        const unsigned char *from = live ? weight_row(w, k, row + lane) : NULL;
-        for (int32_t i = 0; i < w->n_in; i++) {
-            unsigned char *at = to + ((size_t)i * PACK_LANES + (size_t)lane) * size;
-            if (live)
-                memcpy(at, from + (size_t)i * size, size);
-            else
-                memset(at, 0, size);
+    size_t size = w->type == NUM_F32 ? 4 : 2, together = w->type == NUM_BF16 ? 2 : 1;
+    memset(to, 0, pack_group_bytes(w));
+    for (size_t lane = 0; lane < PACK_LANES && row + (int64_t)lane < w->n_out; lane++) {
+        const unsigned char *from = weight_row(w, k, row + (int64_t)lane);
+        for (size_t i = 0; i < (size_t)w->n_in; i++) {
+            size_t at = (i / together * PACK_LANES + lane) * together + i % together;
+            memcpy(to + at * size, from + i * size, size);
         }
     }
 }

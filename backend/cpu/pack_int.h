@@ -4,8 +4,9 @@
  * output, so a product needs no sums across lanes and one activation serves a whole vector. The
  * bytes per weight are the file's; only their order changes.
  *
- * Floats: for each input k, 16 values. Block formats: for each superblock (256 inputs of a K
- * format, 32 of the others) first the scales of the 16 rows, then for each 32 inputs the codes:
+ * Floats: for each input k, 16 values; bf16 for each pair of inputs 16 pairs, the last one of an
+ * odd number filled up with 0. Block formats: for each superblock (256 inputs of a K format, 32 of
+ * the others) first the scales of the 16 rows, then for each 32 inputs the codes:
  *
  *   nibbles  4 x 64 bytes: byte (lane, i) of vector t holds input 4t + i low, 16 + 4t + i high
  *   pairs    2 x 64 bytes: byte (lane, i) of vector u holds input 16u + 4f + i at bits 2f
