@@ -1,0 +1,245 @@
+"""Drives the chat page in headless Chromium: tools/page_check.py [-o DIR] [--chromium PATH]
+
+Needs the playwright package and a Chromium. Starts ./carat serve with the bundled model on a free
+port, talks to it through the page (stream, regenerate, edit, stop, several conversations, reload,
+structured output), then plays the server itself to show what the small model never writes:
+markdown, code, thoughts, tool calls, errors, markup that wants to run. Fails on any error in the
+page's console, on any request that leaves the server, and on text wider than the screen. With -o
+it leaves screenshots, light and dark, desktop and phone, to be looked at.
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+
+from playwright.sync_api import sync_playwright
+
+MARKDOWN = """Here is a **mutex** in *C*, with `pthread_mutex_t`, a [link](https://example.org/a_(b)) and
+a <script>window.ran = 1</script> tag, snake_case_name, 2 * 3 * 4.
+
+## Steps
+
+1. Make the lock.
+2. Take it:
+   - `pthread_mutex_lock`
+   - do the work
+3. Give it back.
+
+| op | cost | note |
+|---|---:|---|
+| lock | 25 ns | uncontended |
+| unlock | 20 ns | **always** |
+
+> Quoted text
+> over two lines.
+
+```c
+#include <pthread.h>
+/* one counter, many threads */
+static pthread_mutex_t m = PTHREAD_MUTEX_INITIALIZER;
+int add(int n) {
+    pthread_mutex_lock(&m); // a line that is longer than any telephone is wide, whatever one does
+    return printf("%d\\n", total += n * 0x10);
+}
+```
+
+[bad](javascript:alert(1)) ![picture](https://example.org/x.png) <img src=x onerror="window.ran=1">
+
+---
+
+Done."""
+
+STATS = {"choices": [],
+         "usage": {"prompt_tokens": 812, "completion_tokens": 231,
+                   "prompt_tokens_details": {"cached_tokens": 640}},
+         "timings": {"cache_n": 640, "prompt_n": 172, "predicted_n": 231,
+                     "predicted_per_second": 48.31, "reuse": "prefix"}}
+CALL = {"index": 0, "id": "call_1", "type": "function",
+        "function": {"name": "get_weather", "arguments": '{"city":"Rome","days":2}'}}
+
+
+def delta(finish=None, **d):
+    return {"choices": [{"index": 0, "delta": d, "finish_reason": finish}]}
+
+
+def stream(chunks):
+    return "".join(f"data: {json.dumps(c)}\n\n" for c in chunks) + "data: [DONE]\n\n"
+
+
+def want(ok, what):
+    if not ok:
+        raise SystemExit("page_check: " + what)
+
+
+class Page:
+    def __init__(self, browser, url, out, **kw):
+        self.troubles, self.out = [], out
+        self.p = browser.new_context(**kw).new_page()
+        self.p.on("console", lambda m: m.type in ("error", "warning") and self.troubles.append(m.text))
+        self.p.on("pageerror", lambda e: self.troubles.append(str(e)))
+        self.p.on("dialog", lambda d: (self.troubles.append("dialog " + d.message), d.dismiss()))
+        self.p.on("request", lambda r: r.url.startswith((url, "data:", "blob:"))
+                  or self.troubles.append("request to " + r.url))
+        self.p.goto(url)
+        self.p.wait_for_selector("#model.up")
+
+    def until(self, selector, n):
+        for _ in range(600):
+            idle = self.p.get_attribute("#log", "aria-busy") == "false"
+            if idle and self.p.locator(selector).count() == n:
+                return
+            self.p.wait_for_timeout(100)
+        raise SystemExit(f"page_check: {selector} never was {n} but {self.p.locator(selector).count()}")
+
+    def say(self, text):
+        self.p.fill("#input", text)
+        self.p.keyboard.press("Enter")
+
+    def shot(self, name):
+        if self.out:
+            self.p.wait_for_timeout(250)
+            self.p.screenshot(path=str(self.out / (name + ".png")))
+
+    def fits(self, name):
+        wide = self.p.evaluate("""() => [...document.querySelectorAll('#bar *, #log > *, #compose *')]
+            .filter((e) => e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.className || e.id)""")
+        want(not wide, f"{name}: wider than the screen: {wide}")
+
+
+def with_the_model(page):
+    p = page.p
+    page.shot("1-empty")
+    page.say("What is carat?")
+    page.until(".cost", 1)
+    want("inference" in p.inner_text(".msg.assistant .md"), "the bundled model does not know itself")
+    page.say("What is 12 + 30?")
+    page.until(".cost", 2)
+    want("42" in p.locator(".msg.assistant .md").nth(1).inner_text(), "12 + 30 is not 42")
+    page.say("What is the answer to my last question?")  # prefixes of a few tokens are not worth a slot
+    page.until(".cost", 3)
+    want("reused" in p.locator(".cost").nth(2).inner_text(), "the third turn reused nothing")
+    page.shot("2-model")
+    p.locator(".msg.assistant").last.get_by_text("Regenerate").click()
+    page.until(".cost", 3)
+    p.locator(".msg.user").first.hover()
+    p.locator(".msg.user").first.get_by_text("Edit").click()
+    page.shot("3-edit")
+    p.keyboard.press("Control+A")
+    p.keyboard.type("Who made you?")
+    p.keyboard.press("Enter")
+    page.until(".msg", 2)
+    # A schema that takes long, stopped.
+    p.click("#open-set")
+    p.fill("[name=schema]", '{"type":"array","items":{"type":"integer"},"minItems":20000}')
+    p.keyboard.press("Escape")
+    page.say("Numbers, please.")
+    p.wait_for_selector(".msg.assistant:last-child .md p")
+    p.keyboard.press("Escape")
+    page.until(".note", 1)
+    p.click("#open-set")
+    p.fill("[name=schema]", '{"type":"object","properties":{"n":{"type":"integer"},"s":{"type":"string"'
+           ',"maxLength":20}},"required":["n","s"]}')
+    p.keyboard.press("Escape")
+    p.click("#new")
+    page.say("A number and a word.")
+    page.until(".cost", 1)
+    answer = json.loads(p.inner_text(".msg.assistant .md"))
+    want(isinstance(answer["n"], int) and isinstance(answer["s"], str), "an answer outside its schema")
+    p.click("#open-set")
+    p.fill("[name=schema]", "")
+    p.keyboard.press("Escape")
+
+
+def played(page):
+    p = page.p
+    answers = [
+        [delta(role="assistant", content=None), delta(reasoning_content="The user asks about a mutex. "),
+         delta(reasoning_content="A table and code will do.")]
+        + [delta(content=MARKDOWN[i:i + 7]) for i in range(0, len(MARKDOWN), 7)] + [delta("stop"), STATS],
+        [delta(content="I will look."), delta(tool_calls=[CALL]), delta("tool_calls"), STATS],
+        [delta(content="It is **21 degrees** in Rome."), delta("stop"), STATS]]
+    seen = []
+
+    def handle(route):
+        seen.append(json.loads(route.request.post_data))
+        if len(seen) <= len(answers):
+            route.fulfill(status=200, content_type="text/event-stream", body=stream(answers[len(seen) - 1]))
+        else:
+            route.fulfill(status=400, content_type="application/json", body=json.dumps(
+                {"error": {"message": "the prompt has 9000 tokens and the context 8192"}}))
+
+    p.route("**/v1/chat/completions", handle)
+    p.click("#new")
+    page.say("Explain a mutex\nwith an example, please.")
+    page.until(".cost", 1)
+    p.locator("details.thought summary").click()
+    p.evaluate("document.querySelector('#scroll').scrollTop = 0")
+    page.shot("4-markdown")
+    p.evaluate("document.querySelector('#scroll').scrollTop = 1e6")
+    page.shot("5-code")
+    want(p.locator("#log script, #log img").count() == 0, "markup of the model became nodes")
+    want(p.evaluate("window.ran === undefined"), "markup of the model ran")
+    want(all(a.get_attribute("href").startswith("https:") for a in p.locator("#log a").all()), "a bad link")
+    want(p.locator("#log table").count() == 1 and p.locator("#log ol ul li").count() == 2, "markdown")
+    page.say("Weather in Rome?")
+    p.wait_for_selector(".call textarea")
+    p.fill(".call textarea", '{"t":21}')
+    page.shot("6-call")
+    p.get_by_text("Give the result").click()
+    page.until(".cost", 3)
+    want([m["role"] for m in seen[-1]["messages"]] == ["user", "assistant", "user", "assistant", "tool"],
+         "the conversation that was sent")
+    page.say("Too long")
+    p.wait_for_selector(".fail")
+    page.shot("7-error")
+    page.troubles = [t for t in page.troubles if "400" not in t]
+    p.click("#open-set")
+    p.fill("[name=schema]", '{"type":')
+    page.shot("8-parameters")
+    want(p.inner_text("output[data-for=schema]"), "bad JSON went unnoticed")
+    p.fill("[name=schema]", "")
+    p.keyboard.press("Escape")
+    p.reload()
+    p.wait_for_selector(".fail")
+    want(p.locator(".msg").count() == 7 and p.locator("#list .go").count() == 3, "what a reload keeps")
+
+
+def main():
+    o = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    o.add_argument("-o", type=pathlib.Path)
+    o.add_argument("--chromium", default="/usr/bin/chromium")
+    o = o.parse_args()
+    if o.o:
+        o.o.mkdir(parents=True, exist_ok=True)
+    server = subprocess.Popen(["./carat", "serve", "-p", "0", "--log", "off"], stdout=subprocess.PIPE, text=True)
+    try:
+        url = server.stdout.readline().strip() + "/"
+        with sync_playwright() as play:
+            browser = play.chromium.launch(executable_path=o.chromium, args=["--no-sandbox"])
+            page = Page(browser, url, o.o, viewport={"width": 1280, "height": 860})
+            with_the_model(page)
+            played(page)
+            troubles, kept = page.troubles, page.p.context.storage_state()
+            phone = {"is_mobile": True, "has_touch": True, "device_scale_factor": 2}
+            for name, kw in {"dark": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "dark"},
+                             "phone": {"viewport": {"width": 390, "height": 780}, **phone},
+                             "phone-dark": {"viewport": {"width": 340, "height": 640}, "color_scheme": "dark",
+                                            **phone}}.items():
+                page = Page(browser, url, o.o, storage_state=kept, **kw)
+                page.p.wait_for_selector(".msg")
+                page.fits(name)
+                page.p.evaluate("document.querySelector('#scroll').scrollTop = 330")
+                page.shot("9-" + name)
+                if "phone" in name:
+                    page.p.click("#open-side")
+                    page.shot("9-" + name + "-side")
+                troubles += page.troubles
+            want(not troubles, f"in the console: {troubles}")
+            browser.close()
+    finally:
+        server.terminate()
+        server.wait()
+    print("page_check: ok")
+
+
+main()
