@@ -3,7 +3,7 @@
  *     response_format, grammar     text of a JSON schema or a grammar, after the thought if any
  *     tool_choice, strict tools    calls that must come, and arguments that follow their schema
  *     other tools                  text is free; a call, once begun, has a name that there is and
- *                                  arguments that parse
+ *                                  arguments that follow their schema, if that can be followed
  *     always                       an answer says something: its turn does not end before it began
  *
  * One constraint per job: it knows where that answer stands. Its calls come from the thread that
@@ -136,6 +136,24 @@ static const char *field_of(const request *rq, const carat_grammar_options *o)
     return o->kind == CARAT_GRAMMAR_GBNF ? "grammar" : formats[rq->api];
 }
 
+/* Arguments follow the schemas of all tools if they can be followed, else of those that ask for it.
+ * Where a call is not asked for, a grammar for it is a help, no promise: then there is none. */
+static carat_status open_grammar(constraint *c, carat_grammar_options *o, err *e)
+{
+    bool tools = o->kind == CARAT_GRAMMAR_TOOLS;
+    err first = {0};
+    o->strict = tools;
+    carat_status st = carat_grammar_open(c->s->model, o, &c->grammar, tools ? &first : e);
+    if (st && tools) {
+        o->strict = false;
+        st = carat_grammar_open(c->s->model, o, &c->grammar, e);
+    }
+    if (!st || st == CARAT_E_MEMORY || !c->lazy)
+        return st;
+    c->lazy = false;
+    return CARAT_OK;
+}
+
 bool constraint_open(constraint **out, const server *s, const request *rq, bool thinking,
                      bool starts_thinking, problem *p)
 {
@@ -154,12 +172,7 @@ bool constraint_open(constraint **out, const server *s, const request *rq, bool 
     c->thinking = starts_thinking;
     c->lazy = any && lazy;
     c->mask = (carat_mask){.fill = fill, .accept = accept, .user = c};
-    carat_status st = any ? carat_grammar_open(s->model, &o, &c->grammar, &e) : CARAT_OK;
-    if (st && lazy &&
-        st != CARAT_E_MEMORY) { /* tools that are too many for it: a help, no promise */
-        c->lazy = false;
-        st = CARAT_OK;
-    }
+    carat_status st = any ? open_grammar(c, &o, &e) : CARAT_OK;
     if (st) {
         mem_free(c);
         if (st == CARAT_E_MEMORY)
