@@ -108,6 +108,11 @@ struct device {
     status (*failed)(const device *d, err *e);
     /* Start of a pass that computes: takes the step to the device. NULL: ops read it in place. */
     void (*begin)(device *d, pass *p);
+    /* True: the pass was one like an earlier one, and has been run from a recording of that, its
+     * result in *y. False: run it, then call recorded. What `model` and `kv` point to is only
+     * compared. Both NULL: passes are always run. */
+    bool (*replay)(device *d, pass *p, const void *model, const void *kv, mat *y);
+    void (*recorded)(device *d, pass *p, mat y);
     void (*close)(device *d);
 };
 

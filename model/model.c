@@ -233,5 +233,13 @@ status model_plan(const model *m, device *dev, const kv_layout *kv, int32_t rows
 
 mat model_forward(pass *p, const model *m, const kv_layout *kv)
 {
-    return m->arch->forward(p, m, kv);
+    device *d = p->dev;
+    mat y;
+    if (p->dry || !d->replay)
+        return m->arch->forward(p, m, kv);
+    if (d->replay(d, p, m, kv, &y))
+        return pass_failed(p) ? (mat){0} : y;
+    y = m->arch->forward(p, m, kv);
+    d->recorded(d, p, y);
+    return y;
 }

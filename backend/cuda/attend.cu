@@ -19,6 +19,8 @@ enum { KEYS = 64 }; /* per step; chunks are multiples of it */
  * bound:  instructions: every value is widened and multiplied in f32 */
 __global__ void __launch_bounds__(128) attend_kernel(attend_args a)
 {
+    grid_trigger();
+    grid_wait();
     DYN_SHARED(float, mem);
     __shared__ float top[64], total[64], shrink[64];
     int r = (int)blockIdx.z, g = (int)blockIdx.y, d = a.kv.head_dim;
@@ -103,27 +105,39 @@ __global__ void __launch_bounds__(128) attend_kernel(attend_args a)
     }
 }
 
+enum { PARTS_MAX = 1024 };
+
 /* o[r, h] from the partial results of its chunks, and its int8 copy where wanted.
  * grid:   head x row; threads over head_dim
- * shared: none
+ * shared: a weight per chunk
  * bound:  latency; at long contexts reading the parts, 1 / chunk of the keys' own bytes */
 __global__ void __launch_bounds__(256) combine_kernel(attend_args a, dev_quant q)
 {
-    int h = (int)blockIdx.x, r = (int)blockIdx.y, d = a.kv.head_dim;
+    __shared__ float weight[PARTS_MAX];
+    grid_trigger();
+    grid_wait();
+    int h = (int)blockIdx.x, r = (int)blockIdx.y, d = a.kv.head_dim, lane = lane_id();
     sight s = row_sight(a.st.rows, r, a.kv.window);
     int n = (s.hi - 1) / a.chunk - s.lo / a.chunk + 1;
+    const float *part = part_at(a, r, h, 0);
     float m = -INFINITY, total = 0;
-    for (int c = 0; c < n; c++) {
-        float t = part_at(a, r, h, c)[d];
-        m = t > m ? t : m;
+    for (int c = lane; c < n; c += 32)
+        m = fmaxf(m, part[(size_t)c * (d + 2) + d]);
+    m = warp_max(m);
+    for (int c = lane; c < n; c += 32) {
+        float w = expf(part[(size_t)c * (d + 2) + d] - m);
+        total = fma_rn(part[(size_t)c * (d + 2) + d + 1], w, total);
+        if (threadIdx.x < 32)
+            weight[c] = w;
     }
-    for (int c = 0; c < n; c++)
-        total += part_at(a, r, h, c)[d + 1] * expf(part_at(a, r, h, c)[d] - m);
+    total = warp_sum(total);
+    __syncthreads();
     for (int i = (int)threadIdx.x; (i & ~31) < d; i += (int)blockDim.x) {
         float v = 0;
         if (i < d) {
+#pragma unroll 8
             for (int c = 0; c < n; c++)
-                v = fma_rn(part_at(a, r, h, c)[i], expf(part_at(a, r, h, c)[d] - m), v);
+                v = fma_rn(part[(size_t)c * (d + 2) + i], weight[c], v);
             v /= total;
             a.o.at[r * a.o.stride + h * d + i] = v;
         }

@@ -12,10 +12,14 @@
 
 enum {
     PINNED_BYTES = 16 << 20,
+    BOUNCE_BYTES = 2 << 20, /* logits of one row: 1 MiB */
     ALIGN = 256,
+    ROW_MAX = 38400, /* 40 bytes of shared memory per 32, of the 48 KiB that any block may have */
     KV_BUCKET_MIN = 1024,
     RESERVE_BYTES = 512 << 20 /* for the driver's own, captured passes, the raw bytes of loading */
 };
+
+int cu_overlap = -1;
 
 static cuda_device *of(const device *d)
 {
@@ -55,6 +59,7 @@ static void cuda_release(device *d, void *p, size_t n_bytes)
     if (!p)
         return;
     cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "waiting for the device");
+    cuda_graphs_drop(c);
     cuda_ok(c, NULL, cudaFree(p), "releasing memory");
     c->n_bytes -= n_bytes;
 }
@@ -72,12 +77,16 @@ static void cuda_upload(device *d, void *to, const void *from, size_t n_bytes)
     cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "copying to the device");
 }
 
+/* Through a pinned buffer where it fits: the driver's own way for pageable memory is slower. */
 static void cuda_download(device *d, void *to, const void *from, size_t n_bytes)
 {
     cuda_device *c = of(d);
-    cuda_ok(c, NULL, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDeviceToHost, c->stream),
+    void *at = n_bytes <= BOUNCE_BYTES && c->bounce ? c->bounce : to;
+    cuda_ok(c, NULL, cudaMemcpyAsync(at, from, n_bytes, cudaMemcpyDeviceToHost, c->stream),
             "copying from the device");
     cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "computing");
+    if (at != to)
+        memcpy(to, at, n_bytes);
 }
 
 static uint64_t cuda_available(const device *d)
@@ -153,12 +162,13 @@ static packed lay_out(const weight *w, int32_t kind, const uint8_t *at, size_t *
     }
     pack_sizes z = cu_pack_sizes(kind);
     v.n_group = w->n_in / GROUP;
+    v.n_unit = (v.n_group + UNIT - 1) / UNIT;
     v.n_tile = (w->n_out + TILE_ROWS - 1) / TILE_ROWS;
-    size_t rows = (size_t)v.n_tile * TILE_ROWS, groups = rows * (size_t)v.n_group;
-    v.high = at + aligned(groups * (size_t)z.code);
-    v.scale = v.high + aligned(groups * (size_t)z.high);
-    v.super = v.scale + aligned(groups * (size_t)z.scale);
-    v.mat_bytes = (size_t)(v.super - at) + aligned(groups / 8 * (size_t)z.super);
+    size_t rows = (size_t)v.n_tile * TILE_ROWS, units = rows * (size_t)v.n_unit;
+    v.high = at + aligned(rows * (size_t)v.n_group * (size_t)z.code);
+    v.scale = v.high + aligned(units * UNIT * (size_t)z.high);
+    v.super = v.scale + aligned(units * UNIT * (size_t)z.scale);
+    v.mat_bytes = (size_t)(v.super - at) + aligned(units * (size_t)z.super);
     *n_bytes = v.mat_bytes * (size_t)w->n_mat;
     return v;
 }
@@ -250,6 +260,10 @@ static status cuda_weight_load(device *d, weight *w, err *e)
         return err_set(e, E_UNSUPPORTED,
                        "tensor %s is in format %s, which carat cannot compute with", w->name,
                        num_name(w->type));
+    if (kind > PACK_BF16 && w->n_in > ROW_MAX)
+        return err_set(e, E_UNSUPPORTED, "tensor %s: rows of %d are longer than the %d of a GPU's "
+                                         "products",
+                       w->name, w->n_in, ROW_MAX);
     packed v = lay_out(w, kind, NULL, &n_bytes);
     bool as_is = kind <= PACK_BF16;
     if (!room_for_raw(c, as_is ? 0 : w->n_bytes) || !(w->packed = cuda_alloc(d, n_bytes))) {
@@ -284,6 +298,7 @@ static bool room_for_step(cuda_device *c, size_t n_bytes)
     if (n_bytes <= c->step_bytes)
         return true;
     cudaStreamSynchronize(c->stream);
+    cuda_graphs_drop(c);
     n_bytes = n_bytes < 1 << 20 ? 1 << 20 : 2 * n_bytes;
     void *p = NULL;
     for (int i = 0; i < STEP_BUFFERS; i++) {
@@ -398,6 +413,9 @@ static void cuda_close(device *d)
             cudaEventDestroy(c->pinned_done[i]);
     if (c->step_at)
         cudaFree(c->step_at);
+    cuda_graphs_drop(c);
+    if (c->bounce)
+        cudaFreeHost(c->bounce);
     if (c->stream)
         cudaStreamDestroy(c->stream);
     mem_free(c);
@@ -423,6 +441,7 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
                        prop.name, prop.major, prop.minor);
     snprintf(c->name, sizeof c->name, "cuda (%s, %d multiprocessors, %.0f GiB)", prop.name,
              prop.multiProcessorCount, (double)prop.totalGlobalMem / (1 << 30));
+    cu_overlap = cu_overlap != 0 && prop.major >= 9;
     c->shared_max = 96 << 10; /* what every GPU of 8.0 and above grants a block */
     if ((r = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking)))
         return err_set(e, E_IO, "%s: %s", c->name, cudaGetErrorString(r));
@@ -431,7 +450,10 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
     for (int i = 0; i < 2 && !r; i++)
         r = cudaEventCreateWithFlags(&c->pinned_done[i], cudaEventDisableTiming);
     if (!r)
-        r = (cudaError_t)(cu_attend_init(c->shared_max) | cu_mma_init());
+        r = cudaMallocHost(&c->bounce, BOUNCE_BYTES);
+    if (!r)
+        r = (cudaError_t)(cu_attend_init(c->shared_max) | cu_mma_init() |
+                          cu_flash_init((int)prop.sharedMemPerBlockOptin, &c->flash_widest));
     if (r)
         return err_set(e, E_IO, "%s: %s", c->name, cudaGetErrorString(r));
     return OK;
@@ -465,6 +487,8 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .available_bytes = cuda_available,
         .failed = cuda_failed,
         .begin = cuda_begin,
+        .replay = cuda_replay,
+        .recorded = cuda_recorded,
         .close = cuda_close,
     };
     status st = open_gpu(c, opt->device, e);

@@ -3,6 +3,7 @@
  * cuda.c         opens the device, memory, weights, the step block
  * ops.c          the op table: picks kernels by row count and weight layout
  * shadow.c       which activations already have an int8 or bf16 copy
+ * graph.c        passes of few rows, recorded and replayed
  * *.cu           kernels, one idea per file, each behind an extern "C" launcher that takes a stream
  *
  * The one idea: ops enqueue and return. What changes between passes is read by kernels from the
@@ -19,7 +20,7 @@
 #include <stdint.h>
 
 /* Rows up to which a row's result does not depend on its neighbours. */
-enum { CUDA_VERIFY_ROWS = 32, TILE_ROWS = 16, GROUP = 32 };
+enum { CUDA_VERIFY_ROWS = 32, TILE_ROWS = 16, GROUP = 32, UNIT = 8 };
 
 /* ---- Weights ------------------------------------------------------------------------------ */
 
@@ -29,10 +30,13 @@ enum { CUDA_VERIFY_ROWS = 32, TILE_ROWS = 16, GROUP = 32 };
  *
  *   codes  [tile][group][16 rows][16 bytes]   byte j: element j low, element j + 16 high nibble;
  *          [tile][group][2 halves][16 rows][16 bytes]   8-bit codes, elements 0..15 and 16..31
- *   high   [tile][group][16 rows][4 or 8 bytes]   fifth bits: bit 8b + w for byte b of word w;
- *          fifth and sixth: bits 8b + 2w of two words, the second for words 4..7
- *   scale  [tile][group][16 rows][scale bytes]
- *   super  [tile][group / 8][16 rows][super bytes]   K formats
+ *   high   [tile][unit][2 parities][16 rows][4 groups][4 or 8 bytes]   fifth bits: bit 8b + w for
+ *          byte b of word w; fifth and sixth: bits 8b + 2w of two words, the second for words 4..7
+ *   scale  [tile][unit][2 parities][16 rows][4 groups][scale bytes]
+ *   super  [tile][unit][16 rows][super bytes]   K formats
+ *
+ * A unit is 8 groups; parity p has its groups p, p + 2, p + 4, p + 6. That is a lane's share in the
+ * kernels of one row: one wide load each brings its high bits and scales.
  *
  * Word w < 4 of a group holds elements 4w.., word w >= 4 elements 16 + 4(w - 4)..; the order in
  * which integer tensor-core fragments want them. */
@@ -57,10 +61,10 @@ enum pack_kind {
 typedef struct packed {
     const uint8_t *codes, *high, *scale, *super; /* of matrix 0 */
     size_t mat_bytes;                            /* from one matrix to the next, in every plane */
-    int32_t kind, n_in, n_out, n_group, n_tile, n_mat;
+    int32_t kind, n_in, n_out, n_group, n_unit, n_tile, n_mat;
 } packed;
 
-/* Sizes in bytes per row and group (super: per row and 8 groups). */
+/* Sizes in bytes per row and group (super: per row and unit). */
 typedef struct pack_sizes {
     int32_t code, high, scale, super;
 } pack_sizes;
@@ -68,6 +72,8 @@ typedef struct pack_sizes {
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+extern int cu_overlap; /* GPUs in use can put a kernel under the tail of another (9.0 and up) */
 
 /* ---- The step block ----------------------------------------------------------------------- */
 
@@ -187,6 +193,11 @@ typedef struct attend_args {
 void cu_attend(cudaStream_t s, attend_args a);
 void cu_attend_combine(cudaStream_t s, attend_args a, dev_quant q);
 int cu_attend_init(int shared_max);
+/* flash.cu: the same on tensor cores; f16 keys and values, head_dim 64, 128, 256 or 512 and at most
+ * *widest; with part: at most 16 query heads per KV head. */
+void cu_flash(cudaStream_t s, attend_args a);
+int cu_flash_init(int largest, int *widest);
+enum { FLASH_GROUP = 16 };
 
 #ifdef __cplusplus
 }
@@ -203,12 +214,27 @@ typedef struct shadow {
     dev_quant quant;
 } shadow;
 
+/* A pass that was recorded, or seen once. All that its kernels were given depends on these alone. */
+typedef struct graph_key {
+    const void *model, *kv, *scratch;
+    int32_t rows, outs, n_seqs, kv_bucket;
+    bool tree;
+} graph_key;
+typedef struct graph_slot {
+    graph_key key;
+    cudaGraphExec_t exec; /* NULL: seen once */
+    mat y;                /* its result */
+    uint64_t used;        /* 0: the slot is free */
+} graph_slot;
+enum { GRAPHS = 64 };
+
 typedef struct cuda_device {
     device dev; /* first: a device * is a cuda_device * */
     cudaStream_t stream;
     bool broken; /* a CUDA call failed; said once more in every later pass */
     err broken_why;
     int32_t shared_max;
+    int32_t flash_widest; /* head sizes for flash.cu */
     uint64_t n_bytes; /* allocated */
     /* The step block: one device buffer, and pinned buffers it is filled from in turn. */
     char *step_at, *step_host[STEP_BUFFERS];
@@ -225,6 +251,11 @@ typedef struct cuda_device {
     cudaEvent_t pinned_done[2];
     shadow shadows[SHADOWS];
     int32_t next_shadow;
+    void *bounce; /* pinned, for small downloads */
+    graph_slot graphs[GRAPHS];
+    graph_slot *recording;
+    uint64_t graph_clock;
+    bool no_graphs; /* the runtime cannot record */
     char name[320];
 } cuda_device;
 
@@ -239,6 +270,11 @@ extern const device_ops cuda_ops; /* ops.c */
 bool cuda_ok(cuda_device *c, pass *p, cudaError_t r, const char *doing);
 packed cuda_view(const weight *w);       /* of w->packed */
 int32_t cuda_pack_kind(const weight *w); /* the layout w gets, PACK_NONE if none */
+
+/* graph.c */
+bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y);
+void cuda_recorded(device *d, pass *p, mat y);
+void cuda_graphs_drop(cuda_device *c);
 
 /* shadow.c: scratch for a device's own, and copies of activations. */
 void *cuda_temp(pass *p, size_t n_bytes);

@@ -19,14 +19,53 @@
 
 #ifndef CARAT_EMU
 #include <cuda_runtime.h>
+template <class... P, class... A>
+static inline void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
+                          cudaStream_t stream, A &&...a)
+{
+    cudaLaunchAttribute overlap = {};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t c = {};
+    c.gridDim = grid;
+    c.blockDim = block;
+    c.dynamicSmemBytes = shared_bytes;
+    c.stream = stream;
+    c.attrs = &overlap;
+    c.numAttrs = cu_overlap ? 1 : 0;
+    cudaLaunchKernelEx(&c, kernel, static_cast<P>(a)...);
+}
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                     \
-    kernel<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__)
+    launch(kernel, grid, block, shared_bytes, stream, __VA_ARGS__)
 #define DYN_SHARED(type, name)                                                                     \
     extern __shared__ __align__(128) unsigned char dyn_shared_[];                                  \
     type *name = (type *)dyn_shared_
 #endif
 
 #define DEV __device__ __forceinline__
+
+/* ---- One kernel under the tail of another ------------------------------------------------- */
+
+/* Every kernel waits with grid_wait before it touches what others wrote or read; grid_trigger lets
+ * the next one be put beside it, up to its own grid_wait. A kernel ends only after its wait, so
+ * order holds over any number of kernels. Weights may be asked for before the wait. */
+#if !defined(CARAT_EMU) && __CUDA_ARCH__ >= 900
+DEV void grid_wait()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+DEV void grid_trigger()
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+#else
+DEV void grid_wait()
+{
+}
+DEV void grid_trigger()
+{
+}
+#endif
 
 /* ---- Conversions -------------------------------------------------------------------------- */
 

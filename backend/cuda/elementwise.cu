@@ -20,6 +20,8 @@ static dim3 grid_of(dev_mat y, int per_block)
 __global__ void embed_float_kernel(dev_mat y, const uint8_t *table, int type, size_t row_bytes,
                                    const int32_t *token, float scale)
 {
+    grid_trigger();
+    grid_wait();
     int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
     if (i >= y.cols)
         return;
@@ -113,6 +115,8 @@ DEV float block_value(const uint8_t *row, int type, int i)
 __global__ void embed_blocks_kernel(dev_mat y, const uint8_t *table, int type, size_t row_bytes,
                                     const int32_t *token, float scale)
 {
+    grid_trigger();
+    grid_wait();
     int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
     if (i >= y.cols)
         return;
@@ -139,6 +143,8 @@ extern "C" void cu_embed(cudaStream_t s, dev_mat y, const void *table, int type,
  * bound:  bandwidth */
 __global__ void act_mul_kernel(dev_mat y, dev_mat a, dev_mat b, dev_quant q)
 {
+    grid_trigger();
+    grid_wait();
     int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
     bool in = i < y.cols;
     float v = 0;
@@ -164,6 +170,8 @@ extern "C" void cu_act_mul(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b, dev_
  * bound:  bandwidth */
 __global__ void add_kernel(dev_mat y, dev_mat a, dev_mat b)
 {
+    grid_trigger();
+    grid_wait();
     int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
     if (i < y.cols)
         y.at[r * y.stride + i] = a.at[r * a.stride + i] + b.at[r * b.stride + i];
@@ -180,6 +188,8 @@ extern "C" void cu_add(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b)
  * bound:  bandwidth */
 __global__ void scale_kernel(dev_mat x, float c, const float *w)
 {
+    grid_trigger();
+    grid_wait();
     int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
     if (i < x.cols)
         x.at[r * x.stride + i] *= w ? c * w[0] : c;
@@ -196,6 +206,8 @@ extern "C" void cu_scale(cudaStream_t s, dev_mat x, float c, const float *w)
  * bound:  bandwidth */
 __global__ void gather_kernel(dev_mat y, dev_mat x, const int32_t *row)
 {
+    grid_trigger();
+    grid_wait();
     int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
     if (i < y.cols)
         y.at[r * y.stride + i] = x.at[(row ? row[r] : r) * x.stride + i];
@@ -213,6 +225,8 @@ extern "C" void cu_gather(cudaStream_t s, dev_mat y, dev_mat x, const int32_t *r
  * bound:  bandwidth */
 __global__ void softcap_kernel(dev_mat x, float cap, const int32_t *ids, int n_ids)
 {
+    grid_trigger();
+    grid_wait();
     int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
     if (i >= x.cols)
         return;

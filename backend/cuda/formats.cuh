@@ -56,17 +56,25 @@ DEV uint4 load16(const void *p)
 #endif
 }
 
+/* Where a lane's share of a unit begins in the high and scale planes, in groups. */
+DEV size_t share_at(const packed &w, int tile, int unit, int parity, int row)
+{
+    return (((size_t)tile * w.n_unit + unit) * 2 + parity) * 64 + row * 4;
+}
+
 /* tile, group g, row within the tile. */
 template <int K>
-DEV void load_scales(raw_group<K> *r, const packed &w, size_t base, size_t tg, size_t ts, int row)
+DEV void load_scales(raw_group<K> *r, const packed &w, size_t base, int tile, int g, int row)
 {
     using T = traits<K>;
+    size_t at = share_at(w, tile, g >> 3, g & 1, row) + (g >> 1 & 3);
+    size_t ts = (size_t)tile * w.n_unit + (g >> 3);
     if (T::scale == 2)
-        r->s.x = *(const uint16_t *)(w.scale + base + (tg * 16 + row) * 2);
+        r->s.x = *(const uint16_t *)(w.scale + base + at * 2);
     if (T::scale == 4)
-        r->s.x = *(const uint32_t *)(w.scale + base + (tg * 16 + row) * 4);
+        r->s.x = *(const uint32_t *)(w.scale + base + at * 4);
     if (T::scale == 16)
-        r->s = *(const uint4 *)(w.scale + base + (tg * 16 + row) * 16);
+        r->s = *(const uint4 *)(w.scale + base + at * 16);
     if (T::super)
         r->s = *(const uint4 *)(w.super + base + (ts * 16 + row) * 16);
     if (T::six)
@@ -74,25 +82,115 @@ DEV void load_scales(raw_group<K> *r, const packed &w, size_t base, size_t tg, s
 }
 
 template <int K>
+DEV void load_high(uint32_t *h0, uint32_t *h1, const packed &w, size_t base, int tile, int g,
+                   int row)
+{
+    using T = traits<K>;
+    size_t at = share_at(w, tile, g >> 3, g & 1, row) + (g >> 1 & 3);
+    if (T::five)
+        *h0 = *(const uint32_t *)(w.high + base + at * 4);
+    if (T::six) {
+        uint2 h = *(const uint2 *)(w.high + base + at * 8);
+        *h0 = h.x;
+        *h1 = h.y;
+    }
+}
+
+template <int K>
 DEV void load_group(raw_group<K> *r, const packed &w, size_t base, int tile, int g, int row)
 {
     using T = traits<K>;
     size_t tg = (size_t)tile * w.n_group + g;
-    size_t ts = (size_t)tile * (w.n_group >> 3) + (g >> 3);
     if (T::bytes) {
         r->c0 = load16(w.codes + base + ((tg * 2) * 16 + row) * 16);
         r->c1 = load16(w.codes + base + ((tg * 2 + 1) * 16 + row) * 16);
     } else {
         r->c0 = load16(w.codes + base + (tg * 16 + row) * 16);
     }
-    if (T::five)
-        r->h0 = *(const uint32_t *)(w.high + base + (tg * 16 + row) * 4);
-    if (T::six) {
-        uint2 h = *(const uint2 *)(w.high + base + (tg * 16 + row) * 8);
-        r->h0 = h.x;
-        r->h1 = h.y;
+    load_high<K>(&r->h0, &r->h1, w, base, tile, g, row);
+    load_scales<K>(r, w, base, tile, g, row);
+}
+
+/* A lane's share of a unit as it lies in memory: its parity's groups of one row. */
+template <int K> struct raw_unit {
+    uint4 c[traits<K>::bytes ? 8 : 4];
+    uint4 h[2];
+    uint4 s[traits<K>::scale == 16 ? 4 : 1];
+    uint4 super;
+};
+
+template <int K>
+DEV void load_unit(raw_unit<K> *r, const packed &w, size_t base, int tile, int unit, int row,
+                   int parity)
+{
+    using T = traits<K>;
+    int g0 = unit * 8 + parity;
+    const uint8_t *c = w.codes + base + (((size_t)tile * w.n_group + g0) * 16 + row) * T::code;
+    if (T::bytes)
+        c = w.codes + base + (((size_t)tile * w.n_group + g0) * 32 + row) * 16;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        bool in = g0 + 2 * i < w.n_group; /* past the end: zeros, as in the padded planes */
+        if (T::bytes) {
+            r->c[2 * i] = in ? load16(c + i * 1024) : make_uint4(0, 0, 0, 0);
+            r->c[2 * i + 1] = in ? load16(c + i * 1024 + 256) : make_uint4(0, 0, 0, 0);
+        } else {
+            r->c[i] = in ? load16(c + i * 512) : make_uint4(0, 0, 0, 0);
+        }
     }
-    load_scales<K>(r, w, base, tg, ts, row);
+    size_t at = share_at(w, tile, unit, parity, row);
+    if (T::five)
+        r->h[0] = load16(w.high + base + at * 4);
+    if (T::six) {
+        r->h[0] = load16(w.high + base + at * 8);
+        r->h[1] = load16(w.high + base + at * 8 + 16);
+    }
+    if (T::scale == 2) {
+        uint2 s = *(const uint2 *)(w.scale + base + at * 2);
+        r->s[0].x = s.x;
+        r->s[0].y = s.y;
+    }
+    if (T::scale == 4)
+        r->s[0] = load16(w.scale + base + at * 4);
+    if (T::scale == 16)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            r->s[i] = load16(w.scale + base + at * 16 + 16 * i);
+    size_t ts = ((size_t)tile * w.n_unit + unit) * 16 + row;
+    if (T::super)
+        r->super = load16(w.super + base + ts * 16);
+    if (T::six)
+        r->super.x = *(const uint16_t *)(w.super + base + ts * 2);
+}
+
+DEV uint32_t pick(const uint4 &v, int i)
+{
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+/* Group i of the share, as load_group would have it; i is known when compiled. */
+template <int K> DEV void take_group(raw_group<K> *g, const raw_unit<K> &u, int i)
+{
+    using T = traits<K>;
+    g->c0 = u.c[T::bytes ? 2 * i : i];
+    if (T::bytes)
+        g->c1 = u.c[T::bytes ? 2 * i + 1 : 0];
+    if (T::five)
+        g->h0 = pick(u.h[0], i);
+    if (T::six) {
+        g->h0 = pick(u.h[i >> 1], (i & 1) * 2);
+        g->h1 = pick(u.h[i >> 1], (i & 1) * 2 + 1);
+    }
+    if (T::scale == 2)
+        g->s.x = pick(u.s[0], i >> 1) >> (i & 1) * 16 & 0xffff;
+    if (T::scale == 4)
+        g->s.x = pick(u.s[0], i);
+    if (T::scale == 16)
+        g->s = u.s[T::scale == 16 ? i : 0];
+    if (T::super)
+        g->s = u.super;
+    if (T::six)
+        g->s.y = u.super.x;
 }
 
 /* Shifts bits of h to where they belong in word w: fifth bits to bit 4 of each byte. */
@@ -199,14 +297,6 @@ DEV float group_sum(float acc, const scales &v, int i0, int i1, float d, int s0,
             acc = fma_rn(mul_rn(v.m0, d), (float)(s0 + s1), acc);
     }
     return acc;
-}
-
-/* How many warps share a tile's columns, and how many groups each takes (an even number). A
- * function of the weight's shape alone, so that sums have one order at every row count. */
-DEV int warp_share(int n_group, int n_warps)
-{
-    int per = (n_group + n_warps - 1) / n_warps;
-    return (per + 1) & ~1;
 }
 
 #endif

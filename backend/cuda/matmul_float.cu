@@ -43,6 +43,8 @@ struct float_args {
  * bound:  reading W, once per R rows */
 template <int K, int R> __global__ void __launch_bounds__(256) matmul_float_kernel(float_args a)
 {
+    grid_trigger();
+    grid_wait();
     int o = (int)(blockIdx.x * 8 + (threadIdx.x >> 5)), lane = lane_id();
     if (o >= a.n_out)
         return;

@@ -103,6 +103,8 @@ template <int K> struct raw_weights<K, true> {
  * bound:  tensor cores; unpacking W is shared by 128 rows */
 template <int K> __global__ void __launch_bounds__(256) mma_kernel(mma_args a)
 {
+    grid_trigger();
+    grid_wait();
     DYN_SHARED(uint16_t, mem);
     uint16_t *sw = mem, *sx = mem + 2 * BM * LINE;
     int t = (int)threadIdx.x, lane = lane_id(), warp = t >> 5;
@@ -297,6 +299,8 @@ __global__ void __launch_bounds__(1024)
     sort_kernel(const int32_t *expert, int n_pairs, int n_expert, int32_t *order,
                 expert_tile *tiles, int32_t *n_tiles)
 {
+    grid_trigger();
+    grid_wait();
     DYN_SHARED(int32_t, count);
     int32_t *place = count + n_expert;
     int t = (int)threadIdx.x;

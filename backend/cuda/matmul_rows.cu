@@ -19,7 +19,6 @@ DEV void load_frag(raw_frag<K> *f, const packed &w, int tile, int g, int gid, in
 {
     using T = traits<K>;
     size_t tg = (size_t)tile * w.n_group + g;
-    size_t ts = (size_t)tile * (w.n_group >> 3) + (g >> 3);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         int row = gid + 8 * h;
@@ -30,14 +29,8 @@ DEV void load_frag(raw_frag<K> *f, const packed &w, int tile, int g, int gid, in
         } else {
             f->c0[h] = *(const uint32_t *)(w.codes + (tg * 16 + row) * 16 + 4 * tid);
         }
-        if (T::five)
-            f->h0[h] = *(const uint32_t *)(w.high + (tg * 16 + row) * 4);
-        if (T::six) {
-            uint2 u = *(const uint2 *)(w.high + (tg * 16 + row) * 8);
-            f->h0[h] = u.x;
-            f->h1[h] = u.y;
-        }
-        load_scales<K>(&one, w, 0, tg, ts, row);
+        load_high<K>(&f->h0[h], &f->h1[h], w, 0, tile, g, row);
+        load_scales<K>(&one, w, 0, tile, g, row);
         f->s[h] = one.s;
     }
 }
@@ -47,7 +40,7 @@ DEV void load_frag(raw_frag<K> *f, const packed &w, int tile, int g, int gid, in
  * shared: the warps' sums
  * bound:  reading W; at 8 rows and more also the f32 work on each group's sums */
 template <int K, int NT>
-DEV void warp_tile(float (*acc)[NT][4], const packed &w, int tile, int g0, int g1,
+DEV void warp_tile(float (*acc)[NT][4], const packed &w, int tile, int warp, int n_warps,
                    const dev_quant &x)
 {
     using T = traits<K>;
@@ -60,7 +53,10 @@ DEV void warp_tile(float (*acc)[NT][4], const packed &w, int tile, int g0, int g
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 acc[b][n][i] = 0;
-    for (int ga = g0; ga < g1; ga += U) {
+    /* Half units in turn; a warp's units are those of matmul_vec.cu. */
+    for (int step = 2 * warp; step < 2 * w.n_unit;
+         step += step & 1 ? 2 * n_warps - 1 : 1) {
+        int ga = step * U, g1 = n_group;
         raw_frag<K> raw[U];
 #pragma unroll
         for (int u = 0; u < U; u++)
@@ -108,20 +104,20 @@ DEV void warp_tile(float (*acc)[NT][4], const packed &w, int tile, int g0, int g
 }
 
 template <int K, int NT, bool GLU>
-__global__ void __launch_bounds__(512) rows_kernel(product_args a)
+__global__ void __launch_bounds__(256) rows_kernel(product_args a)
 {
+    grid_trigger();
+    grid_wait();
     DYN_SHARED(float, part); /* [1 or 2][warp][8 * NT rows][16 outputs] */
     int warp = (int)(threadIdx.x >> 5), n_warps = (int)(blockDim.x >> 5), tile = (int)blockIdx.x;
-    int per = warp_share(a.w.n_group, n_warps);
-    int g0 = warp * per, g1 = min(g0 + per, a.w.n_group);
     int gid = lane_id() >> 2, tid = lane_id() & 3;
 #pragma unroll
     for (int which = 0; which < (GLU ? 2 : 1); which++) {
         float acc[2][NT][4];
         if (which == 0)
-            warp_tile<K, NT>(acc, a.w, tile, g0, g1, a.x);
+            warp_tile<K, NT>(acc, a.w, tile, warp, n_warps, a.x);
         else
-            warp_tile<K, NT>(acc, a.up, tile + a.up_row / 16, g0, g1, a.x);
+            warp_tile<K, NT>(acc, a.up, tile + a.up_row / 16, warp, n_warps, a.x);
 #pragma unroll
         for (int n = 0; n < NT; n++)
 #pragma unroll
@@ -150,10 +146,10 @@ template <int K, int NT> static void rows_nt(cudaStream_t s, product_args a)
 {
     int warps = product_warps(a.w, a.glu), tiles = (a.n_out + 15) / 16;
     size_t shared = (size_t)(a.glu ? 2 : 1) * (size_t)warps * 8 * NT * 16 * sizeof(float);
-    if (a.glu) /* at most 2 x 8 warps x 32 rows x 16: 32 KiB */
+    if (a.glu) /* at most 2 x 8 warps x 32 rows x 16 floats: 32 KiB */
         LAUNCH((rows_kernel<K, NT, true>), dim3((unsigned)tiles), dim3(32u * (unsigned)warps),
                shared, s, a);
-    else /* at most 16 warps x 32 rows x 16: 32 KiB */
+    else /* at most 8 warps x 32 rows x 16: 16 KiB */
         LAUNCH((rows_kernel<K, NT, false>), dim3((unsigned)tiles), dim3(32u * (unsigned)warps),
                shared, s, a);
 }

@@ -3,100 +3,205 @@
  * The activation is int8 with a scale per 32 columns; a weight's codes meet it in 4-way integer dot
  * products, exact within a group. A lane holds one of a tile's 16 rows and every second group, so
  * a warp reads 512 neighbouring bytes at a time and the activation is the same 64 bytes for all.
+ * Speed is bytes in flight: two units (5 KB of Q4_K) per warp, 24 warps on a multiprocessor.
  * Wins at one row; from two rows on matmul_rows.cu reads the weight once for all, and adds the
  * same numbers in the same order.
  */
 #include "backend/cuda/product.cuh"
 
-/* One warp's part of tile x row: groups [g0, g1) of matrix `mat`, every second one from the lane's
- * parity. Both parities' sums joined; lanes 0..15 hold rows 0..15. */
-template <int K>
-DEV float warp_row(const packed &w, size_t mat, int tile, int g0, int g1, const dev_quant &x,
-                   int x_row)
+/* An activation row as a kernel reads it: group g's codes at q[g * step], scale at s[g * step]. */
+struct x_view {
+    const uint4 *q; /* two per group */
+    const xscale *s;
+    int step;
+};
+
+/* A lane's share of a unit times the activation. Groups past the end have codes and scales of zero
+ * and meet the last group's activation, which adds nothing: no branch holds up the loads. */
+template <int K> DEV float unit_sum(float acc, const raw_unit<K> &u, int unit, int n_group, x_view x)
 {
-    enum { U = 4 };
-    int row = lane_id() & 15;
-    size_t base = mat * w.mat_bytes;
-    float acc = 0;
-    for (int g = g0 + (lane_id() >> 4); g < g1; g += 2 * U) {
-        raw_group<K> raw[U];
+    int g0 = unit * 8 + (lane_id() >> 4);
+    uint4 xa[4], xb[4];
+    xscale xs[4];
 #pragma unroll
-        for (int u = 0; u < U; u++)
-            if (g + 2 * u < g1)
-                load_group<K>(&raw[u], w, base, tile, g + 2 * u, row);
-#pragma unroll
-        for (int u = 0; u < U; u++) {
-            int at = g + 2 * u;
-            if (at >= g1)
-                break;
-            size_t xi = quant_index(x, x_row, at);
-            const uint4 *xq = (const uint4 *)(x.q + xi * 32);
-            uint4 xa = xq[0], xb = xq[1];
-            xscale xs = ((const xscale *)x.s)[xi];
-            uint32_t lo, hi;
-            int i0 = 0, i1 = 0;
-            code_words<K>(raw[u].c0.x, raw[u].c1.x, raw[u].h0, raw[u].h1, 0, &lo, &hi);
-            i0 = dp4a(lo, xa.x, i0), i1 = dp4a(hi, xa.y, i1);
-            code_words<K>(raw[u].c0.y, raw[u].c1.y, raw[u].h0, raw[u].h1, 1, &lo, &hi);
-            i0 = dp4a(lo, xa.z, i0), i1 = dp4a(hi, xa.w, i1);
-            code_words<K>(raw[u].c0.z, raw[u].c1.z, raw[u].h0, raw[u].h1, 2, &lo, &hi);
-            i0 = dp4a(lo, xb.x, i0), i1 = dp4a(hi, xb.y, i1);
-            code_words<K>(raw[u].c0.w, raw[u].c1.w, raw[u].h0, raw[u].h1, 3, &lo, &hi);
-            i0 = dp4a(lo, xb.z, i0), i1 = dp4a(hi, xb.w, i1);
-            scales v = group_scales<K>(raw[u].s, at);
-            if (!traits<K>::split)
-                i0 += i1;
-            acc = group_sum<K>(acc, v, i0, i1, xs.d, xs.sum0, xs.sum1);
-        }
+    for (int i = 0; i < 4; i++) {
+        int at = min(g0 + 2 * i, n_group - 1) * x.step;
+        xa[i] = x.q[2 * at];
+        xb[i] = x.q[2 * at + 1];
+        xs[i] = x.s[at];
     }
-    return acc + shfl_xor_f32(acc, 16);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        raw_group<K> raw;
+        take_group<K>(&raw, u, i);
+        uint32_t lo, hi;
+        int i0 = 0, i1 = 0;
+        code_words<K>(raw.c0.x, raw.c1.x, raw.h0, raw.h1, 0, &lo, &hi);
+        i0 = dp4a(lo, xa[i].x, i0), i1 = dp4a(hi, xa[i].y, i1);
+        code_words<K>(raw.c0.y, raw.c1.y, raw.h0, raw.h1, 1, &lo, &hi);
+        i0 = dp4a(lo, xa[i].z, i0), i1 = dp4a(hi, xa[i].w, i1);
+        code_words<K>(raw.c0.z, raw.c1.z, raw.h0, raw.h1, 2, &lo, &hi);
+        i0 = dp4a(lo, xb[i].x, i0), i1 = dp4a(hi, xb[i].y, i1);
+        code_words<K>(raw.c0.w, raw.c1.w, raw.h0, raw.h1, 3, &lo, &hi);
+        i0 = dp4a(lo, xb[i].z, i0), i1 = dp4a(hi, xb[i].w, i1);
+        scales v = group_scales<K>(raw.s, g0 + 2 * i);
+        if (!traits<K>::split)
+            i0 += i1;
+        acc = group_sum<K>(acc, v, i0, i1, xs[i].d, xs[i].sum0, xs[i].sum1);
+    }
+    return acc;
 }
 
-/* y[r, o] = sum_i x[r, i] W[o, i]; GLU: y = gelu(W x) * (W' x)
- *                                      W: blocks of 32, x: int8
- * grid:   TILES tiles of 16 outputs, blockDim / 32 / TILES warps share a tile's columns; y: rows
- * shared: a float per warp and output
- * bound:  reading W. Target 85 % of memory bandwidth */
-template <int K, bool GLU> __global__ void __launch_bounds__(512) vec_kernel(product_args a)
-{
-    constexpr int TILES = GLU ? 2 : 1;
-    __shared__ float part[GLU ? 2 : 1][16][16];
-    int warp = (int)(threadIdx.x >> 5), n_warps = (int)(blockDim.x >> 5) / TILES;
-    int tile = (int)blockIdx.x * TILES + warp / n_warps, p = (int)blockIdx.y;
-    size_t mat = a.expert ? (size_t)a.expert[p] : 0;
-    int x_row = a.expert && !a.x_per_pair ? p / a.k : p;
-    int per = warp_share(a.w.n_group, n_warps);
-    int g0 = warp % n_warps * per, g1 = min(g0 + per, a.w.n_group);
-    if (tile * 16 < a.n_out) {
-        float s = warp_row<K>(a.w, mat, tile, g0, g1, a.x, x_row);
-        if (lane_id() < 16)
-            part[0][warp][lane_id()] = s;
-        if (GLU) {
-            s = warp_row<K>(a.up, mat, tile + a.up_row / 16, g0, g1, a.x, x_row);
-            if (lane_id() < 16)
-                part[GLU][warp][lane_id()] = s;
+/* One warp's part of a tile: units first, first + step, .. of matrix `mat`. A lane holds one of 16
+ * rows and the even or odd groups; two units are always on their way. */
+template <int K> struct warp_tile {
+    raw_unit<K> a, b;
+    size_t base;
+    int tile, first, step;
+
+    /* Weights depend on no earlier kernel: they are asked for before those have ended. */
+    DEV void begin(const packed &w, size_t mat, int tile_, int first_, int step_)
+    {
+        base = mat * w.mat_bytes;
+        tile = tile_, first = first_, step = step_;
+        load(&a, w, first);
+        load(&b, w, first + step);
+    }
+    DEV void load(raw_unit<K> *u, const packed &w, int unit)
+    {
+        if (unit < w.n_unit)
+            load_unit<K>(u, w, base, tile, unit, lane_id() & 15, lane_id() >> 4);
+    }
+    /* Lanes 0..15 get rows 0..15, both parities joined. */
+    DEV float run(const packed &w, x_view x)
+    {
+        float acc = 0;
+        for (int u = first; u < w.n_unit; u += 2 * step) {
+            acc = unit_sum<K>(acc, a, u, w.n_group, x);
+            load(&a, w, u + 2 * step);
+            if (u + step < w.n_unit)
+                acc = unit_sum<K>(acc, b, u + step, w.n_group, x);
+            load(&b, w, u + 3 * step);
         }
+        return acc + shfl_xor_f32(acc, 16);
+    }
+};
+
+DEV x_view x_at(const dev_quant &x, int row)
+{
+    size_t at = quant_index(x, row, 0);
+    x_view v = {(const uint4 *)x.q + 2 * at, (const xscale *)x.s + at, x.tile};
+    return v;
+}
+
+/* The row in shared memory: all lanes of all warps read it, and what is read is waited for. */
+DEV x_view x_shared(uint4 *mem, const dev_quant &x, int row)
+{
+    x_view from = x_at(x, row);
+    int n = x.cols >> 5;
+    xscale *s = (xscale *)(mem + 2 * n);
+    for (int i = (int)threadIdx.x; i < 2 * n; i += (int)blockDim.x)
+        mem[i] = from.q[2 * (i >> 1) * from.step + (i & 1)];
+    for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
+        s[i] = from.s[i * from.step];
+    __syncthreads();
+    x_view v = {mem, s, 1};
+    return v;
+}
+
+enum { WARPS = 8 };
+
+/* Which matrix, and which row of x. */
+DEV void whose(const product_args &a, int p, size_t *mat, int *x_row)
+{
+    *mat = a.expert ? (size_t)a.expert[p] : 0;
+    *x_row = a.expert && !a.x_per_pair ? p / a.k : p;
+}
+
+/* y[r, o] = sum_i x[r, i] W[o, i]
+ *                                      W: blocks of 32, x: int8
+ * grid:   8 >> lg tiles of 16 outputs, 1 << lg warps each; y: rows, or pairs of row and expert
+ * shared: the row of x; a float per warp and output
+ * bound:  reading W. Target 85 % of memory bandwidth */
+template <int K> __global__ void __launch_bounds__(32 * WARPS) vec_kernel(product_args a, int lg)
+{
+    DYN_SHARED(uint4, mem);
+    __shared__ float part[WARPS][16];
+    int warp = (int)(threadIdx.x >> 5), n = 1 << lg, p = (int)blockIdx.y, x_row;
+    int tile = ((int)blockIdx.x << (3 - lg)) + (warp >> lg);
+    bool in = tile * 16 < a.n_out;
+    size_t mat;
+    warp_tile<K> t;
+    grid_trigger();
+    if (a.expert)
+        grid_wait();
+    whose(a, p, &mat, &x_row);
+    if (in)
+        t.begin(a.w, mat, tile, warp & (n - 1), n);
+    grid_wait();
+    x_view x = x_shared(mem, a.x, x_row);
+    if (in) {
+        float s = t.run(a.w, x);
+        if (lane_id() < 16)
+            part[warp][lane_id()] = s;
+    }
+    __syncthreads();
+    int k = (int)threadIdx.x >> 4, o = (((int)blockIdx.x << (3 - lg)) + k) * 16 + (lane_id() & 15);
+    if (k >= WARPS >> lg || o >= a.n_out)
+        return;
+    float v = 0;
+    for (int i = 0; i < n; i++)
+        v += part[(k << lg) + i][lane_id() & 15];
+    if (a.expert)
+        a.y.at[p / a.k * a.y.stride + (int64_t)(p % a.k) * a.n_out + o] = v;
+    else
+        a.y.at[p * a.y.stride + o] = v;
+}
+
+/* y[r, o] = gelu(W x) * (W' x), and its int8 copy where wanted
+ * grid:   two tiles of 16 outputs; 1 << lg warps for each tile of W and of W'; y: as above
+ * shared: the row of x; a float per warp and output
+ * bound:  reading W and W' */
+template <int K> __global__ void __launch_bounds__(32 * WARPS) glu_kernel(product_args a, int lg)
+{
+    DYN_SHARED(uint4, mem);
+    __shared__ float part[WARPS][16];
+    int warp = (int)(threadIdx.x >> 5), n = 1 << lg, p = (int)blockIdx.y, x_row;
+    int which = warp >> (lg + 1), tile = (int)blockIdx.x * 2 + (warp >> lg & 1);
+    bool in = tile * 16 < a.n_out;
+    size_t mat;
+    warp_tile<K> t;
+    grid_trigger();
+    if (a.expert)
+        grid_wait();
+    whose(a, p, &mat, &x_row);
+    const packed &w = which ? a.up : a.w;
+    if (in)
+        t.begin(w, mat, which ? tile + a.up_row / 16 : tile, warp & (n - 1), n);
+    grid_wait();
+    x_view x = x_shared(mem, a.x, x_row);
+    if (in) {
+        float s = t.run(w, x);
+        if (lane_id() < 16)
+            part[warp][lane_id()] = s;
     }
     __syncthreads();
     if (warp > 0)
         return;
-    int t = lane_id() >> 4, o = (int)blockIdx.x * TILES * 16 + lane_id();
-    bool in = lane_id() < 16 * TILES && o < a.n_out;
+    int k = lane_id() >> 4, o = (int)blockIdx.x * 32 + lane_id();
     float v = 0, u = 0;
-    if (in) {
-        for (int i = 0; i < n_warps; i++) {
-            v += part[0][t * n_warps + i][lane_id() & 15];
-            if (GLU)
-                u += part[GLU][t * n_warps + i][lane_id() & 15];
+    if (o < a.n_out) {
+        for (int i = 0; i < n; i++) {
+            v += part[(k << lg) + i][lane_id() & 15];
+            u += part[((2 + k) << lg) + i][lane_id() & 15];
         }
-        if (GLU)
-            v = gelu_tanh(v) * u;
+        v = gelu_tanh(v) * u;
         if (a.expert)
             a.y.at[p / a.k * a.y.stride + (int64_t)(p % a.k) * a.n_out + o] = v;
         else
             a.y.at[p * a.y.stride + o] = v;
     }
-    if (GLU && a.q.q)
+    if (a.q.q)
         quantise_warp(v, a.q, p, (int)blockIdx.x);
 }
 
@@ -110,10 +215,14 @@ template <int K> __global__ void __launch_bounds__(512) expert_down_kernel(produ
     int warp = (int)(threadIdx.x >> 5), n_warps = (int)(blockDim.x >> 5);
     int tile = (int)blockIdx.x, r = (int)blockIdx.y, o = tile * 16 + lane_id();
     float v = 0;
+    grid_trigger();
+    grid_wait();
     for (int j0 = 0; j0 < a.k; j0 += n_warps) {
         int j = j0 + warp, p = r * a.k + j;
         if (j < a.k) {
-            float s = warp_row<K>(a.w, (size_t)a.expert[p], tile, 0, a.w.n_group, a.x, p);
+            warp_tile<K> t;
+            t.begin(a.w, (size_t)a.expert[p], tile, 0, 1);
+            float s = t.run(a.w, x_at(a.x, p));
             if (lane_id() < 16)
                 part[warp][lane_id()] = mul_rn(s, a.share[p]);
         }
@@ -129,18 +238,19 @@ template <int K> __global__ void __launch_bounds__(512) expert_down_kernel(produ
 
 template <int K> static void vec(cudaStream_t s, product_args a)
 {
-    int warps = product_warps(a.w, a.glu);
-    int rows = a.expert ? a.y.rows * a.k : a.y.rows;
+    int warps = product_warps(a.w, a.glu), lg = warps >= 8 ? 3 : warps >= 4 ? 2 : warps >> 1;
+    unsigned rows = (unsigned)(a.expert ? a.y.rows * a.k : a.y.rows);
     int tiles = (a.n_out + 15) / 16;
+    size_t shared = (size_t)a.w.n_group * 40;
     if (a.share)
         LAUNCH((expert_down_kernel<K>), dim3((unsigned)tiles, (unsigned)a.y.rows),
                dim3(32u * (unsigned)(a.k < 16 ? a.k : 16)), 0, s, a);
     else if (a.glu)
-        LAUNCH((vec_kernel<K, true>), dim3((unsigned)(tiles + 1) / 2, (unsigned)rows),
-               dim3(64u * (unsigned)warps), 0, s, a);
+        LAUNCH((glu_kernel<K>), dim3((unsigned)(tiles + 1) / 2, rows), dim3(128u * (unsigned)warps),
+               shared, s, a, lg);
     else
-        LAUNCH((vec_kernel<K, false>), dim3((unsigned)tiles, (unsigned)rows),
-               dim3(32u * (unsigned)warps), 0, s, a);
+        LAUNCH((vec_kernel<K>), dim3((unsigned)((tiles * warps + WARPS - 1) / WARPS), rows),
+               dim3(32u * WARPS), shared, s, a, lg);
 }
 
 extern "C" void cu_product_vec(cudaStream_t s, product_args a)

@@ -14,6 +14,8 @@
 __global__ void __launch_bounds__(32)
     route_kernel(int32_t *id, float *share, int k, dev_mat logits, const float *scale)
 {
+    grid_trigger();
+    grid_wait();
     DYN_SHARED(float, z);
     int n = logits.cols, r = (int)blockIdx.x, lane = lane_id();
     uint8_t *taken = (uint8_t *)(z + n);
@@ -75,6 +77,8 @@ extern "C" void cu_route(cudaStream_t s, int32_t *id, float *share, int32_t k, d
 __global__ void __launch_bounds__(256)
     join_kernel(dev_mat y, const float *part, const float *share, int k)
 {
+    grid_trigger();
+    grid_wait();
     int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
     if (i >= y.cols)
         return;

@@ -16,6 +16,8 @@ template <bool RESIDUAL>
 __global__ void __launch_bounds__(1024)
     rms_norm_kernel(dev_mat y, dev_mat x, int n, const float *w, float eps, dev_quant q)
 {
+    grid_trigger();
+    grid_wait();
     __shared__ float table[32];
     int h = (int)blockIdx.x, r = (int)blockIdx.y;
     const float *from = x.at + r * x.stride + (int64_t)h * n;

@@ -491,15 +491,14 @@ static void c_kv_store(pass *p, const kv_view *kv, mat k, mat v)
     done(p, "kv_store");
 }
 
-/* Keys per chunk: a function of the store alone. At most 256 chunks, so that their partial results
- * stay small beside the keys. */
+enum { CHUNK = 128, CHUNKS_MAX = 512 };
+
+/* Keys per chunk: a function of the store alone. At most CHUNKS_MAX chunks, so that their partial
+ * results stay small beside the keys. */
 static int32_t chunk_of(const kv_view *kv)
 {
-    int32_t n = 128;
-    if (kv->window)
-        return n;
-    n = 256;
-    while (n < kv->n_slots / 256)
+    int32_t n = CHUNK, keys = kv->window ? kv->window + STEP_TREE_ROWS_MAX : kv->n_slots;
+    while (n < keys / CHUNKS_MAX)
         n *= 2;
     return n;
 }
@@ -511,6 +510,14 @@ static int32_t chunks_of(const kv_view *kv, int32_t n_keys)
     return (n_keys + chunk_of(kv) - 1) / chunk_of(kv) + (kv->window ? 1 : 0);
 }
 
+/* Can the tensor cores do it? */
+static bool flashes(const cuda_device *c, const kv_view *kv, int32_t rows, int32_t group)
+{
+    int32_t d = kv->head_dim;
+    return kv->k_type == NUM_F16 && kv->v_type == NUM_F16 && d <= c->flash_widest &&
+           (d == 64 || d == 128 || d == 256 || d == 512) && (!few(rows) || group <= FLASH_GROUP);
+}
+
 static void c_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
 {
     cuda_device *c = cuda_of(p);
@@ -518,7 +525,8 @@ static void c_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     attend_args a = {
         .kv = view_of(p, kv), .n_head = q.heads, .chunk = chunk_of(kv), .scale = scale};
     size_t shared = (size_t)group * (2 * (size_t)q.cols + 64) * sizeof(float);
-    if (group > 64 || shared > (size_t)c->shared_max)
+    bool flash = flashes(c, kv, q.rows, group);
+    if (!flash && (group > 64 || shared > (size_t)c->shared_max))
         err_set(&p->e, E_UNSUPPORTED, "attention of %d query heads of %d per KV head on CUDA",
                 group, q.cols);
     /* Many rows are not split; a plan for them covers the few-row passes of the same session. */
@@ -539,7 +547,10 @@ static void c_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     a.st = step_of(p);
     a.n_chunk = chunks_of(kv, keys);
     wrote(p, o);
-    cu_attend(c->stream, a);
+    if (flash)
+        cu_flash(c->stream, a);
+    else
+        cu_attend(c->stream, a);
     if (a.part) {
         cu_attend_combine(c->stream, a, copy);
         cuda_quant_keep(p, o.at, copy);

@@ -200,6 +200,8 @@ DEV uint8_t *plane(const uint8_t *p)
 __global__ void __launch_bounds__(128)
     pack_kernel(packed w, pack_sizes z, int type, const uint8_t *file, size_t row_bytes)
 {
+    grid_trigger();
+    grid_wait();
     int64_t i = (int64_t)blockIdx.x * 128 + threadIdx.x;
     int64_t tg = i / 16;
     int r = (int)(i % 16), tile = (int)(tg / w.n_group), g = (int)(tg % w.n_group);
@@ -235,20 +237,21 @@ __global__ void __launch_bounds__(128)
             make_uint4(word[0] | word[4] << 4, word[1] | word[5] << 4, word[2] | word[6] << 4,
                        word[3] | word[7] << 4);
     }
+    size_t at = share_at(w, tile, g >> 3, g & 1, r) + (g >> 1 & 3);
     if (z.high == 4)
-        *(uint32_t *)(plane(w.high) + base + (tg * 16 + r) * 4) = h0;
+        *(uint32_t *)(plane(w.high) + base + at * 4) = h0;
     if (z.high == 8)
-        *(uint2 *)(plane(w.high) + base + (tg * 16 + r) * 8) = make_uint2(h0, h1);
+        *(uint2 *)(plane(w.high) + base + at * 8) = make_uint2(h0, h1);
     if (z.scale == 2)
-        *(uint16_t *)(plane(w.scale) + base + (tg * 16 + r) * 2) = (uint16_t)b.scale;
+        *(uint16_t *)(plane(w.scale) + base + at * 2) = (uint16_t)b.scale;
     if (z.scale == 4)
-        *(uint32_t *)(plane(w.scale) + base + (tg * 16 + r) * 4) = b.scale;
+        *(uint32_t *)(plane(w.scale) + base + at * 4) = b.scale;
     if (z.scale == 16)
-        *(float4 *)(plane(w.scale) + base + (tg * 16 + r) * 16) =
+        *(float4 *)(plane(w.scale) + base + at * 16) =
             make_float4(b.f[0], b.f[1], b.m[0], b.m[1]);
     if (g % 8 || !z.super)
         return;
-    size_t ts = (size_t)tile * (w.n_group / 8) + g / 8;
+    size_t ts = (size_t)tile * w.n_unit + g / 8;
     int bytes = type == T_Q4_K ? 144 : type == T_Q5_K ? 176 : 210;
     const uint8_t *sb = row + (size_t)(g / 8) * bytes;
     if (z.super == 16)
@@ -267,6 +270,8 @@ template <int K>
 __global__ void __launch_bounds__(256)
     unpack_kernel(packed w, int first_tile, int n_rows, uint16_t *to)
 {
+    grid_trigger();
+    grid_wait();
     using T = traits<K>;
     int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x;
     int64_t tg = i / 16;
@@ -304,6 +309,8 @@ __global__ void __launch_bounds__(256)
 __global__ void __launch_bounds__(256)
     unpack_float_kernel(packed w, int64_t first, int64_t n, uint16_t *to)
 {
+    grid_trigger();
+    grid_wait();
     int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x;
     if (i >= n)
         return;

@@ -11,6 +11,8 @@
  * bound:  latency at few rows, bandwidth at many */
 __global__ void __launch_bounds__(256) quantise_kernel(dev_mat x, dev_quant q)
 {
+    grid_trigger();
+    grid_wait();
     int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
     int base = i & ~31;
     if (base >= x.cols)

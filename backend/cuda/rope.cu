@@ -13,6 +13,8 @@
 __global__ void __launch_bounds__(256)
     rope_kernel(dev_mat x, int heads, const int32_t *pos, const float *inv_freq, int n_pairs)
 {
+    grid_trigger();
+    grid_wait();
     int k = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
     int h = k / n_pairs, i = k % n_pairs;
     if (h >= heads)
@@ -53,6 +55,8 @@ DEV void store_one(void *to, int kind, size_t at, float v)
  * bound:  latency */
 __global__ void __launch_bounds__(256) kv_store_kernel(dev_kv kv, dev_step st, dev_mat k, dev_mat v)
 {
+    grid_trigger();
+    grid_wait();
     int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
     if (i >= k.cols)
         return;

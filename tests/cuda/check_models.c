@@ -22,7 +22,13 @@ static float *run(rig *g, device *dev, const model *m, const int32_t *ids, int32
     size_t width = (size_t)m->n_vocab;
     float *out = mem_calloc((size_t)n * width, sizeof *out);
     status st;
-    if ((st = kv_layout_init(&l, m->kv, m->n_kv, kv_type, kv_type, n, chunk, e)) ||
+    kv_want_layout want = {
+        .spec = m->kv,
+        .n = m->n_kv,
+        .choice = {.k = {kv_type, false}, .v = {kv_type, false}, .single = KV_SINGLE_OFF},
+        .n_ctx = n,
+        .rows_max = chunk};
+    if ((st = kv_layout_init(&l, &want, e)) ||
         (st = kv_open(&c, dev, &l, e)) || (st = kv_batch_init(&b, chunk, 1, l.n, e)))
         goto out;
     for (int32_t at = 0; at < n && !st; at += chunk) {

@@ -229,8 +229,8 @@ static void check_small(rig *g, int32_t rows, int32_t heads, int32_t d)
     both_begin(g, &b, &c.st);
     both_mat(g, &b, x, v, rows, heads, d);
     both_mat(g, &b, y, u, rows, heads, d);
-    op_rope(&b.ref, x[0], &(rope){d / 2, inv});
-    op_rope(&b.gpu, x[1], &(rope){d / 2, inv_gpu});
+    op_rope(&b.ref, x[0], &(rope){.n_pairs = d / 2, .inv_freq = inv, .n_turning = d / 2});
+    op_rope(&b.gpu, x[1], &(rope){.n_pairs = d / 2, .inv_freq = inv_gpu, .n_turning = d / 2});
     verdict(g, "small rope", shape, both_error(g, &b, x[0], x[1]), F32_BOUND);
     mat zr =
         op_act_mul(&b.ref, mat_head(x[0], heads - 1), mat_head(y[0], heads / 2), ACT_GELU_TANH);
@@ -252,8 +252,8 @@ static void check_small(rig *g, int32_t rows, int32_t heads, int32_t d)
     op_keep_outputs(&b.ref, (mat *const[]){&y[0]}, 1);
     op_keep_outputs(&b.gpu, (mat *const[]){&y[1]}, 1);
     verdict(g, "small gather", shape, both_error(g, &b, y[0], y[1]), 0);
-    op_rope(&b.ref, y[0], &(rope){d / 2, inv}); /* the second row set */
-    op_rope(&b.gpu, y[1], &(rope){d / 2, inv_gpu});
+    op_rope(&b.ref, y[0], &(rope){.n_pairs = d / 2, .inv_freq = inv, .n_turning = d / 2}); /* the second row set */
+    op_rope(&b.gpu, y[1], &(rope){.n_pairs = d / 2, .inv_freq = inv_gpu, .n_turning = d / 2});
     verdict(g, "small rope out", shape, both_error(g, &b, y[0], y[1]), F32_BOUND);
     g->gpu->release(g->gpu, inv_gpu, (size_t)d / 2 * 4);
     g->gpu->release(g->gpu, ids_gpu, sizeof ids);
@@ -295,9 +295,14 @@ static void check_attend(rig *g, const attend_case *a)
     err e = {0};
     if (!wanted(g, "attend"))
         return;
-    kv_spec s = {a->window, a->n_head_kv, a->d};
+    kv_spec s = {.window = a->window, .n_head_kv = a->n_head_kv, .head_dim = a->d};
+    kv_want_layout want = {.spec = &s,
+                           .n = 1,
+                           .choice = {.k = {a->type, false}, .v = {a->type, false}},
+                           .n_ctx = a->n_ctx,
+                           .rows_max = a->rows};
     int32_t seqs = a->two_seqs ? 2 : 1, half = a->two_seqs ? a->rows / 2 : a->rows;
-    if (kv_layout_init(&l, &s, 1, a->type, a->type, a->n_ctx, a->rows, &e)) {
+    if (kv_layout_init(&l, &want, &e)) {
         failed(g, "attend", e.text);
         return;
     }
