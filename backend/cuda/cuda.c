@@ -58,6 +58,7 @@ static void cuda_release(device *d, void *p, size_t n_bytes)
     cuda_device *c = of(d);
     if (!p)
         return;
+    cuda_settle(c);
     cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "waiting for the device");
     cuda_graphs_drop(c);
     cuda_ok(c, NULL, cudaFree(p), "releasing memory");
@@ -66,12 +67,14 @@ static void cuda_release(device *d, void *p, size_t n_bytes)
 
 static void cuda_clear(device *d, void *p, size_t n_bytes)
 {
+    cuda_settle(of(d));
     cuda_ok(of(d), NULL, cudaMemsetAsync(p, 0, n_bytes, of(d)->stream), "clearing memory");
 }
 
 static void cuda_upload(device *d, void *to, const void *from, size_t n_bytes)
 {
     cuda_device *c = of(d);
+    cuda_settle(c);
     cuda_ok(c, NULL, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, c->stream),
             "copying to the device");
     cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "copying to the device");
@@ -81,6 +84,7 @@ static void cuda_upload(device *d, void *to, const void *from, size_t n_bytes)
 static void cuda_download(device *d, void *to, const void *from, size_t n_bytes)
 {
     cuda_device *c = of(d);
+    cuda_settle(c);
     void *at = n_bytes <= BOUNCE_BYTES && c->bounce ? c->bounce : to;
     cuda_ok(c, NULL, cudaMemcpyAsync(at, from, n_bytes, cudaMemcpyDeviceToHost, c->stream),
             "copying from the device");
@@ -356,6 +360,7 @@ static void cuda_begin(device *d, pass *p)
     if (c->raw || c->pinned[0])
         free_loading(c);
     memset(c->shadows, 0, sizeof c->shadows);
+    cuda_forget_waiting(c);
     c->next_shadow = 0;
     if (c->broken) {
         err_set(&p->e, c->broken_why.status, "%s", c->broken_why.text);
@@ -414,6 +419,7 @@ static void cuda_close(device *d)
     if (c->step_at)
         cudaFree(c->step_at);
     cuda_graphs_drop(c);
+    cuda_blas_close(c->blas);
     if (c->bounce)
         cudaFreeHost(c->bounce);
     if (c->stream)
@@ -439,8 +445,10 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
         return err_set(e, E_UNSUPPORTED,
                        "GPU %d (%s) is of compute capability %d.%d: 8.0 is needed", which,
                        prop.name, prop.major, prop.minor);
-    snprintf(c->name, sizeof c->name, "cuda (%s, %d multiprocessors, %.0f GiB)", prop.name,
-             prop.multiProcessorCount, (double)prop.totalGlobalMem / (1 << 30));
+    c->blas = cuda_blas_open();
+    snprintf(c->name, sizeof c->name, "cuda (%.200s, %d multiprocessors, %.0f GiB, %s)", prop.name,
+             prop.multiProcessorCount, (double)prop.totalGlobalMem / (1 << 30),
+             c->blas ? "cuBLASLt" : "no cuBLASLt: prompts at half speed");
     cu_overlap = cu_overlap != 0 && prop.major >= 9;
     c->shared_max = 96 << 10; /* what every GPU of 8.0 and above grants a block */
     if ((r = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking)))

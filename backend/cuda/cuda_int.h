@@ -3,6 +3,8 @@
  * cuda.c         opens the device, memory, weights, the step block
  * ops.c          the op table: picks kernels by row count and weight layout
  * shadow.c       which activations already have an int8 or bf16 copy
+ * fuse.c         small ops that become one kernel with the next
+ * blas.c         products of many rows through cuBLASLt
  * graph.c        passes of few rows, recorded and replayed
  * *.cu           kernels, one idea per file, each behind an extern "C" launcher that takes a stream
  *
@@ -131,7 +133,25 @@ void cu_softcap(cudaStream_t s, dev_mat x, float cap, const int32_t *ids, int32_
 /* norm.cu */
 void cu_rms_norm(cudaStream_t s, dev_mat y, dev_mat x, int32_t heads, const float *w, float eps,
                  dev_quant q);
-void cu_add_rms_norm(cudaStream_t s, dev_mat x, dev_mat y, const float *w, float eps);
+typedef struct residual_args {
+    dev_mat x, y; /* x = x + rms_norm(y) w, then times c cw[0] if scaled */
+    const float *w, *cw;
+    float eps, c, h_eps;
+    bool scaled;
+    dev_mat h; /* if given: rms_norm(x) hw, and its copy q */
+    const float *hw;
+    dev_quant q;
+} residual_args;
+void cu_residual(cudaStream_t s, residual_args a);
+typedef struct head_job {
+    dev_mat y, x; /* y = rms_norm(x) w per head (if norm), turned (if inv_freq) */
+    int32_t heads, store; /* store: 1 as keys, 2 as values */
+    const float *w, *inv_freq;
+    float eps;
+    bool norm;
+} head_job;
+/* One or two jobs of equal rows and head sizes, a multiple of 256. */
+void cu_heads(cudaStream_t s, const head_job *job, int n, dev_kv kv, dev_step st);
 /* rope.cu */
 void cu_rope(cudaStream_t s, dev_mat x, int32_t heads, const int32_t *pos, const float *inv_freq,
              int32_t n_pairs);
@@ -214,6 +234,15 @@ typedef struct shadow {
     dev_quant quant;
 } shadow;
 
+/* fuse.c: what was called and not yet launched. */
+typedef struct waiting {
+    residual_args residual;
+    bool has_residual;
+    int32_t n_jobs;
+    head_job job[2];
+    dev_step st;
+} waiting;
+
 /* A pass that was recorded, or seen once. All that its kernels were given depends on these alone. */
 typedef struct graph_key {
     const void *model, *kv, *scratch;
@@ -227,6 +256,8 @@ typedef struct graph_slot {
     uint64_t used;        /* 0: the slot is free */
 } graph_slot;
 enum { GRAPHS = 64 };
+
+typedef struct cuda_blas cuda_blas;
 
 typedef struct cuda_device {
     device dev; /* first: a device * is a cuda_device * */
@@ -251,6 +282,8 @@ typedef struct cuda_device {
     cudaEvent_t pinned_done[2];
     shadow shadows[SHADOWS];
     int32_t next_shadow;
+    waiting wait;
+    cuda_blas *blas; /* NULL: no cuBLASLt here */
     void *bounce; /* pinned, for small downloads */
     graph_slot graphs[GRAPHS];
     graph_slot *recording;
@@ -270,6 +303,23 @@ extern const device_ops cuda_ops; /* ops.c */
 bool cuda_ok(cuda_device *c, pass *p, cudaError_t r, const char *doing);
 packed cuda_view(const weight *w);       /* of w->packed */
 int32_t cuda_pack_kind(const weight *w); /* the layout w gets, PACK_NONE if none */
+
+/* fuse.c: launches what waits. */
+void cuda_settle(cuda_device *c);
+void cuda_forget_waiting(cuda_device *c);
+void cuda_wait_residual(cuda_device *c, residual_args a);
+bool cuda_wait_head(cuda_device *c, head_job j, dev_step st); /* false: nothing waits, launch it */
+/* True if it became part of what waits. */
+bool cuda_join_scale(cuda_device *c, dev_mat x, float k, const float *w);
+bool cuda_join_norm(cuda_device *c, dev_mat h, dev_mat x, const float *w, float eps, dev_quant q);
+bool cuda_join_rope(cuda_device *c, dev_mat x, int32_t heads, const float *inv_freq);
+bool cuda_join_store(cuda_device *c, dev_kv kv, dev_mat k, dev_mat v);
+
+/* blas.c: y = x w', all rows of w as bf16; false: the library would not. */
+cuda_blas *cuda_blas_open(void); /* NULL if it is not here */
+void cuda_blas_close(cuda_blas *b);
+bool cuda_blas_matmul(cuda_device *c, dev_mat y, const uint16_t *x, const uint16_t *w,
+                      int32_t n_in);
 
 /* graph.c */
 bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y);

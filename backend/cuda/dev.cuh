@@ -408,6 +408,19 @@ DEV float gelu_tanh(float x)
     return 0.5f * x * (1.0f + tanhf(u));
 }
 
+/* Sine and cosine of pos * inv_freq. Angles reach 2.6e5 radians at the end of a long context, where
+ * f32 has lost them: the angle is taken and reduced in f64. */
+DEV void turn_of(int pos, float inv_freq, float *sn, float *cs)
+{
+    double a = (double)pos * (double)inv_freq;
+    a -= 6.283185307179586476925 * rint(a * 0.15915494309189533577);
+#ifdef CARAT_EMU
+    *sn = sinf((float)a), *cs = cosf((float)a);
+#else
+    sincosf((float)a, sn, cs);
+#endif
+}
+
 /* ---- Activations as int8 ------------------------------------------------------------------ */
 
 /* Scale of 32 values and the sums of each half's codes. */
@@ -440,6 +453,44 @@ DEV void quantise_warp(float v, const dev_quant &x, int row, int g)
     int word = lane >> 2, place = word < 4 ? 2 * word : 2 * word - 7;
     x.q[at * 32 + 4 * place + (lane & 3)] = (int8_t)code;
     if (lane == 0) {
+        xscale s = {d, (int16_t)sum, (int16_t)other};
+        ((xscale *)x.s)[at] = s;
+    }
+}
+
+/* The same for four neighbouring values a lane (8 lanes to a group, first element i of row `row`), and
+ * the same bits. All lanes of a warp call; those with !in leave nothing. */
+DEV void quantise_four(float4 v, const dev_quant &x, int row, int i, bool in)
+{
+    size_t at = quant_index(x, row, i >> 5);
+    uint32_t top = __float_as_uint(fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
+    /* fmaxf drops a NaN: put it back */
+    float nan = (v.x + v.y) + (v.z + v.w);
+    if (nan != nan)
+        top = 0x7fc00000;
+    for (int m = 4; m; m >>= 1) {
+        uint32_t o = shfl_xor_u32(top, m);
+        top = o > top ? o : top;
+    }
+    float d = __uint_as_float(top) / 127.0f;
+    float inv = top ? 127.0f / __uint_as_float(top) : 0.0f;
+    float c[4] = {v.x, v.y, v.z, v.w};
+    uint32_t word = 0;
+    int sum = 0;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        int code = (int)rintf(c[k] * inv);
+        code = code < -127 ? -127 : code > 127 ? 127 : code;
+        sum += code;
+        word |= (uint32_t)(code & 0xff) << 8 * k;
+    }
+    sum = warp_sum_i32(sum, 2);
+    int other = (int)shfl_xor_u32((uint32_t)sum, 4);
+    if (!in)
+        return;
+    int w = i >> 2 & 7, place = w < 4 ? 2 * w : 2 * w - 7;
+    *(uint32_t *)(x.q + at * 32 + 4 * place) = word;
+    if (w == 0) {
         xscale s = {d, (int16_t)sum, (int16_t)other};
         ((xscale *)x.s)[at] = s;
     }

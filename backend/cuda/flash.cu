@@ -20,17 +20,19 @@ enum { KEYS = 64, LINE_P = KEYS + 8 };
 template <int D, int MT> struct flash {
     static constexpr int W = MT == 1 || D == 64 ? 4 : 8, WM = W / 4, WN = 4;
     static constexpr int M = 16 * MT, MS = MT / WM, LINE = D + 8, COLS = D / W, NT = COLS / 8;
+    /* Few rows: short code, since fetching it is most of a short context's time. */
+    static constexpr int U = MT == 1 ? 1 : 4, U_D = MT == 1 ? 4 : 8;
     static constexpr int halves = (M + 2 * KEYS) * LINE + M * LINE_P;
     static constexpr int bytes = halves * 2 + (WN + 3) * M * 4 + 3 * M * 4;
 };
 
 /* 64 keys or values from t0 on; zeros outside [from, to). */
-template <int D, int THREADS>
+template <int D, int THREADS, int U>
 DEV void load_tile(uint16_t *to, const uint16_t *head, int t0, int from, int until, int n_slots)
 {
     constexpr int pieces = D / 8;
     int slot0 = t0 % n_slots;
-#pragma unroll 4
+#pragma unroll U
     for (int i = (int)threadIdx.x; i < KEYS * pieces; i += THREADS) {
         int k = i / pieces, p = i % pieces, slot = slot0 + k;
         while (slot >= n_slots) /* once, but in rings of less than 64 */
@@ -82,6 +84,7 @@ __global__ void __launch_bounds__(32 * flash<D, MT>::W) flash_kernel(attend_args
         row[i] = r;
         top[i] = -INFINITY;
     }
+#pragma unroll 1
     for (int i = (int)threadIdx.x; i < M * (D / 2); i += threads) {
         int m = i / (D / 2), e = i % (D / 2) * 2;
         uint32_t u = 0;
@@ -121,11 +124,11 @@ __global__ void __launch_bounds__(32 * flash<D, MT>::W) flash_kernel(attend_args
         const uint16_t *hv = (const uint16_t *)base.v + (size_t)g * a.kv.n_slots * D;
         int first = from / KEYS * KEYS;
         if (first < until)
-            load_tile<D, threads>(sk, hk, first, from, until, a.kv.n_slots);
+            load_tile<D, threads, F::U>(sk, hk, first, from, until, a.kv.n_slots);
         for (int t0 = first; t0 < until; t0 += KEYS, turn ^= 1) {
             copy_wait<0>();
             __syncthreads();
-            load_tile<D, threads>(sv, hv, t0, from, until, a.kv.n_slots);
+            load_tile<D, threads, F::U>(sv, hv, t0, from, until, a.kv.n_slots);
 
             float s[MS][2][4];
 #pragma unroll
@@ -138,7 +141,7 @@ __global__ void __launch_bounds__(32 * flash<D, MT>::W) flash_kernel(attend_args
             const uint16_t *q = sq + (wm * MS * 16 + (lane & 15)) * LINE + (lane >> 4 << 3);
             const uint16_t *k = sk + (wn * 16 + (lane & 7) + (lane >> 4 << 3)) * LINE +
                                 ((lane >> 3 & 1) << 3);
-#pragma unroll 8
+#pragma unroll F::U_D
             for (int kk = 0; kk < D; kk += 16) {
                 uint32_t fa[MS][4], fb[4];
                 ldmatrix4(fb, k + kk);
@@ -176,7 +179,7 @@ __global__ void __launch_bounds__(32 * flash<D, MT>::W) flash_kernel(attend_args
                 }
             __syncthreads();
             if (t0 + KEYS < until)
-                load_tile<D, threads>(sk, hk, t0 + KEYS, from, until, a.kv.n_slots);
+                load_tile<D, threads, F::U>(sk, hk, t0 + KEYS, from, until, a.kv.n_slots);
             else
                 copy_commit();
 #pragma unroll
@@ -219,7 +222,7 @@ __global__ void __launch_bounds__(32 * flash<D, MT>::W) flash_kernel(attend_args
                 }
             const uint16_t *v = sv + (lane & 15) * LINE + warp * F::COLS + (lane >> 4 << 3);
             const uint16_t *p = sp + (lane & 15) * LINE_P + (lane >> 4 << 3);
-#pragma unroll
+#pragma unroll F::U
             for (int kk = 0; kk < KEYS; kk += 16) {
                 uint32_t fa[MT][4];
 #pragma unroll

@@ -21,33 +21,27 @@ struct x_view {
 template <int K> DEV float unit_sum(float acc, const raw_unit<K> &u, int unit, int n_group, x_view x)
 {
     int g0 = unit * 8 + (lane_id() >> 4);
-    uint4 xa[4], xb[4];
-    xscale xs[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         int at = min(g0 + 2 * i, n_group - 1) * x.step;
-        xa[i] = x.q[2 * at];
-        xb[i] = x.q[2 * at + 1];
-        xs[i] = x.s[at];
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+        uint4 xa = x.q[2 * at], xb = x.q[2 * at + 1];
+        xscale xs = x.s[at];
         raw_group<K> raw;
         take_group<K>(&raw, u, i);
         uint32_t lo, hi;
         int i0 = 0, i1 = 0;
         code_words<K>(raw.c0.x, raw.c1.x, raw.h0, raw.h1, 0, &lo, &hi);
-        i0 = dp4a(lo, xa[i].x, i0), i1 = dp4a(hi, xa[i].y, i1);
+        i0 = dp4a(lo, xa.x, i0), i1 = dp4a(hi, xa.y, i1);
         code_words<K>(raw.c0.y, raw.c1.y, raw.h0, raw.h1, 1, &lo, &hi);
-        i0 = dp4a(lo, xa[i].z, i0), i1 = dp4a(hi, xa[i].w, i1);
+        i0 = dp4a(lo, xa.z, i0), i1 = dp4a(hi, xa.w, i1);
         code_words<K>(raw.c0.z, raw.c1.z, raw.h0, raw.h1, 2, &lo, &hi);
-        i0 = dp4a(lo, xb[i].x, i0), i1 = dp4a(hi, xb[i].y, i1);
+        i0 = dp4a(lo, xb.x, i0), i1 = dp4a(hi, xb.y, i1);
         code_words<K>(raw.c0.w, raw.c1.w, raw.h0, raw.h1, 3, &lo, &hi);
-        i0 = dp4a(lo, xb[i].z, i0), i1 = dp4a(hi, xb[i].w, i1);
+        i0 = dp4a(lo, xb.z, i0), i1 = dp4a(hi, xb.w, i1);
         scales v = group_scales<K>(raw.s, g0 + 2 * i);
         if (!traits<K>::split)
             i0 += i1;
-        acc = group_sum<K>(acc, v, i0, i1, xs[i].d, xs[i].sum0, xs[i].sum1);
+        acc = group_sum<K>(acc, v, i0, i1, xs.d, xs.sum0, xs.sum1);
     }
     return acc;
 }
@@ -111,6 +105,12 @@ DEV x_view x_shared(uint4 *mem, const dev_quant &x, int row)
 
 enum { WARPS = 8 };
 
+/* Blocks of 4 warps that a multiprocessor must have room for: all of a product's warps are to be
+ * there at once (product_warps), 24 of a gated unit's. */
+template <int K> struct room {
+    static constexpr int blocks = traits<K>::six || traits<K>::bytes || traits<K>::five ? 4 : 6;
+};
+
 /* Which matrix, and which row of x. */
 DEV void whose(const product_args &a, int p, size_t *mat, int *x_row)
 {
@@ -120,15 +120,17 @@ DEV void whose(const product_args &a, int p, size_t *mat, int *x_row)
 
 /* y[r, o] = sum_i x[r, i] W[o, i]
  *                                      W: blocks of 32, x: int8
- * grid:   8 >> lg tiles of 16 outputs, 1 << lg warps each; y: rows, or pairs of row and expert
+ * grid:   4 or 8 warps; tiles of 16 outputs, 1 << lg warps each; y: rows, or pairs of row and expert
  * shared: the row of x; a float per warp and output
  * bound:  reading W. Target 85 % of memory bandwidth */
-template <int K> __global__ void __launch_bounds__(32 * WARPS) vec_kernel(product_args a, int lg)
+template <int K>
+__global__ void __launch_bounds__(32 * WARPS, room<K>::blocks / 2)
+    vec_kernel(product_args a, int lg)
 {
     DYN_SHARED(uint4, mem);
     __shared__ float part[WARPS][16];
     int warp = (int)(threadIdx.x >> 5), n = 1 << lg, p = (int)blockIdx.y, x_row;
-    int tile = ((int)blockIdx.x << (3 - lg)) + (warp >> lg);
+    int n_tiles = (int)(blockDim.x >> 5) >> lg, tile = (int)blockIdx.x * n_tiles + (warp >> lg);
     bool in = tile * 16 < a.n_out;
     size_t mat;
     warp_tile<K> t;
@@ -146,8 +148,8 @@ template <int K> __global__ void __launch_bounds__(32 * WARPS) vec_kernel(produc
             part[warp][lane_id()] = s;
     }
     __syncthreads();
-    int k = (int)threadIdx.x >> 4, o = (((int)blockIdx.x << (3 - lg)) + k) * 16 + (lane_id() & 15);
-    if (k >= WARPS >> lg || o >= a.n_out)
+    int k = (int)threadIdx.x >> 4, o = ((int)blockIdx.x * n_tiles + k) * 16 + (lane_id() & 15);
+    if (k >= n_tiles || o >= a.n_out)
         return;
     float v = 0;
     for (int i = 0; i < n; i++)
@@ -162,7 +164,9 @@ template <int K> __global__ void __launch_bounds__(32 * WARPS) vec_kernel(produc
  * grid:   two tiles of 16 outputs; 1 << lg warps for each tile of W and of W'; y: as above
  * shared: the row of x; a float per warp and output
  * bound:  reading W and W' */
-template <int K> __global__ void __launch_bounds__(32 * WARPS) glu_kernel(product_args a, int lg)
+template <int K>
+__global__ void __launch_bounds__(32 * WARPS, room<K>::blocks / 2)
+    glu_kernel(product_args a, int lg)
 {
     DYN_SHARED(uint4, mem);
     __shared__ float part[WARPS][16];
@@ -240,7 +244,7 @@ template <int K> static void vec(cudaStream_t s, product_args a)
 {
     int warps = product_warps(a.w, a.glu), lg = warps >= 8 ? 3 : warps >= 4 ? 2 : warps >> 1;
     unsigned rows = (unsigned)(a.expert ? a.y.rows * a.k : a.y.rows);
-    int tiles = (a.n_out + 15) / 16;
+    int tiles = (a.n_out + 15) / 16, block = warps > 4 ? 8 : 4;
     size_t shared = (size_t)a.w.n_group * 40;
     if (a.share)
         LAUNCH((expert_down_kernel<K>), dim3((unsigned)tiles, (unsigned)a.y.rows),
@@ -249,8 +253,8 @@ template <int K> static void vec(cudaStream_t s, product_args a)
         LAUNCH((glu_kernel<K>), dim3((unsigned)(tiles + 1) / 2, rows), dim3(128u * (unsigned)warps),
                shared, s, a, lg);
     else
-        LAUNCH((vec_kernel<K>), dim3((unsigned)((tiles * warps + WARPS - 1) / WARPS), rows),
-               dim3(32u * WARPS), shared, s, a, lg);
+        LAUNCH((vec_kernel<K>), dim3((unsigned)((tiles * warps + block - 1) / block), rows),
+               dim3(32u * (unsigned)block), shared, s, a, lg);
 }
 
 extern "C" void cu_product_vec(cudaStream_t s, product_args a)

@@ -1,70 +1,284 @@
-/* norm.cu - RMS norm of whole rows and of heads, alone and added to a residual stream.
+/* norm.cu - RMS norm of whole rows and of heads, and what follows it in every layer.
  *
- * One block per vector, read twice, the second time from the first level cache. The sum of squares
- * is taken in f32 by a fixed tree, so it does not depend on other rows. A norm of a whole row is
- * nearly always followed by a product, so it can leave the int8 or bf16 copy that the product will
- * read (quantise.cu makes the same one).
+ * A vector is held in registers, 8 values a thread, read once. The sum of squares is taken in f32 by
+ * a fixed tree, so it does not depend on other rows. A norm of a whole row is nearly always followed
+ * by a product, so it can leave the int8 or bf16 copy that the product will read (quantise.cu makes
+ * the same one); the norm of a branch is followed by the next norm of the stream, and that of a head
+ * by its rotation and, for keys and values, by their way into the store: one kernel each.
+ *
+ * At one row these kernels run every instruction once, and fetching instructions is most of their
+ * time: four values at a time and little unrolling, for the sake of length.
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/cuda/dev.cuh"
 
-/* y = x * (mean(x^2) + eps)^-1/2 * w; RESIDUAL: y += that.
+enum { PER = 8, WIDEST = 8192 }; /* values a thread, as two times four; a block's most */
+
+/* Sum over the block, the same in every thread. table: 32 floats, used once. */
+DEV float whole_sum(float v, float *table)
+{
+    int n_warps = (int)(blockDim.x >> 5);
+    v = warp_sum(v);
+    if (n_warps == 1)
+        return v;
+    if (lane_id() == 0)
+        table[threadIdx.x >> 5] = v;
+    __syncthreads();
+    return warp_sum(lane_id() < n_warps ? table[lane_id()] : 0);
+}
+
+DEV float inverse(float sum, int n, float eps)
+{
+    return 1.0f / sqrtf(sum / (float)n + eps);
+}
+
+/* A thread's values: elements 4t.. and 4(t + blockDim)... Lengths are multiples of 4. */
+struct eight {
+    float4 v[2];
+};
+
+DEV int place(int k)
+{
+    return 4 * ((int)threadIdx.x + k * (int)blockDim.x);
+}
+DEV eight take(const float *from, int n)
+{
+    eight e;
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        e.v[k] = place(k) < n ? *(const float4 *)(from + place(k)) : make_float4(0, 0, 0, 0);
+    return e;
+}
+/* Weights of a norm, asked for before the values are known; ones where there are none. */
+DEV eight take_weight(const float *w, int n)
+{
+    eight e;
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        e.v[k] = w && place(k) < n ? *(const float4 *)(w + place(k)) : make_float4(1, 1, 1, 1);
+    return e;
+}
+DEV float squares(const eight &e)
+{
+    float sum = 0;
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        sum = fma_rn(e.v[k].x, e.v[k].x, sum);
+        sum = fma_rn(e.v[k].y, e.v[k].y, sum);
+        sum = fma_rn(e.v[k].z, e.v[k].z, sum);
+        sum = fma_rn(e.v[k].w, e.v[k].w, sum);
+    }
+    return sum;
+}
+DEV void times(eight *e, float inv, const eight &w)
+{
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        e->v[k].x = mul_rn(mul_rn(e->v[k].x, inv), w.v[k].x);
+        e->v[k].y = mul_rn(mul_rn(e->v[k].y, inv), w.v[k].y);
+        e->v[k].z = mul_rn(mul_rn(e->v[k].z, inv), w.v[k].z);
+        e->v[k].w = mul_rn(mul_rn(e->v[k].w, inv), w.v[k].w);
+    }
+}
+/* To a row at `to`, which is row r of what q copies. */
+DEV void put(float *to, const eight &e, int n, const dev_quant &q, int r)
+{
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        int i = place(k);
+        bool in = i < n;
+        float4 v = e.v[k];
+        if (in)
+            *(float4 *)(to + i) = v;
+        if (q.q)
+            quantise_four(v, q, r, in ? i : 0, in);
+        if (q.bf && in)
+            *(uint2 *)(q.bf + (size_t)r * n + i) =
+                make_uint2(f32x2_to_bf16(v.x, v.y), f32x2_to_bf16(v.z, v.w));
+    }
+}
+
+/* y = x * (mean(x^2) + eps)^-1/2 * w
  * grid:   one block per vector: heads x rows
  * shared: one float per warp
  * bound:  latency at few rows, bandwidth at many */
-template <bool RESIDUAL>
 __global__ void __launch_bounds__(1024)
     rms_norm_kernel(dev_mat y, dev_mat x, int n, const float *w, float eps, dev_quant q)
 {
-    grid_trigger();
-    grid_wait();
     __shared__ float table[32];
     int h = (int)blockIdx.x, r = (int)blockIdx.y;
+    grid_trigger();
+    eight weight = take_weight(w, n);
+    grid_wait();
+    eight v = take(x.at + r * x.stride + (int64_t)h * n, n);
+    times(&v, inverse(whole_sum(squares(v), table), n, eps), weight);
+    put(y.at + r * y.stride + (int64_t)h * n, v, n, q, r);
+}
+
+/* The same for rows of any length, read twice. */
+__global__ void __launch_bounds__(1024)
+    rms_norm_long_kernel(dev_mat y, dev_mat x, int n, const float *w, float eps, bool residual,
+                         dev_quant q)
+{
+    __shared__ float table[32];
+    int h = (int)blockIdx.x, r = (int)blockIdx.y, step = (int)blockDim.x;
+    grid_trigger();
+    grid_wait();
     const float *from = x.at + r * x.stride + (int64_t)h * n;
     float *to = y.at + r * y.stride + (int64_t)h * n;
     float sum = 0;
-    int step = (int)blockDim.x;
     for (int i = (int)threadIdx.x; i < n; i += step)
         sum = fma_rn(from[i], from[i], sum);
-    float inv = 1.0f / sqrtf(block_sum(sum, table) / (float)n + eps);
+    float inv = inverse(whole_sum(sum, table), n, eps);
     for (int i = (int)threadIdx.x; (i & ~31) < n; i += step) {
-        bool in = i < n;
         float u = 0;
-        if (in) {
-            u = from[i];
-            u = mul_rn(u, inv);
+        if (i < n) {
+            u = mul_rn(from[i], inv);
             if (w)
                 u = mul_rn(u, w[i]);
-            if (RESIDUAL)
-                u += to[i];
-            to[i] = u;
+            to[i] = u = residual ? to[i] + u : u;
         }
-        int base = i & ~31;
         if (q.q)
-            quantise_warp(u, q, r, base / 32);
-        if (q.bf && in)
+            quantise_warp(u, q, r, i >> 5);
+        if (q.bf && i < n)
             q.bf[(size_t)r * n + i] = (uint16_t)f32_to_bf16(u);
     }
 }
 
-static int threads_for(int n)
+/* x = (x + rms_norm(y) * w) * c * cw[0]; and, where h is given, h = rms_norm(x) * hw with its copy
+ * grid:   a block per row
+ * shared: one float per warp, twice
+ * bound:  latency at few rows, bandwidth at many */
+__global__ void __launch_bounds__(1024) residual_kernel(residual_args a)
 {
-    int t = (n + 3) / 4; /* four values a thread */
-    t = (t + 31) & ~31;
-    return t > 1024 ? 1024 : t;
+    __shared__ float table[64];
+    int n = a.x.cols, r = (int)blockIdx.x;
+    grid_trigger();
+    eight w = take_weight(a.w, n), hw = take_weight(a.hw, n);
+    float c = a.cw ? a.c * a.cw[0] : a.c;
+    grid_wait();
+    eight v = take(a.y.at + r * a.y.stride, n), x = take(a.x.at + r * a.x.stride, n);
+    times(&v, inverse(whole_sum(squares(v), table), n, a.eps), w);
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        x.v[k] = make_float4(x.v[k].x + v.v[k].x, x.v[k].y + v.v[k].y, x.v[k].z + v.v[k].z,
+                             x.v[k].w + v.v[k].w);
+        if (a.scaled)
+            x.v[k] = make_float4(x.v[k].x * c, x.v[k].y * c, x.v[k].z * c, x.v[k].w * c);
+        if (place(k) < n)
+            *(float4 *)(a.x.at + r * a.x.stride + place(k)) = x.v[k];
+    }
+    if (!a.h.at)
+        return;
+    times(&x, inverse(whole_sum(squares(x), table + 32), n, a.h_eps), hw);
+    put(a.h.at + r * a.h.stride, x, n, a.q, r);
+}
+
+DEV void store_four(void *to, int kind, size_t at, float4 v)
+{
+    if (kind == KV_F32)
+        *(float4 *)((float *)to + at) = v;
+    else if (kind == KV_F16)
+        *(uint2 *)((uint16_t *)to + at) =
+            make_uint2(f32x2_to_f16(v.x, v.y), f32x2_to_f16(v.z, v.w));
+    else
+        *(uint2 *)((uint16_t *)to + at) =
+            make_uint2(f32x2_to_bf16(v.x, v.y), f32x2_to_bf16(v.z, v.w));
+}
+
+DEV void turn_pair(float *p, float *q, int pos, float inv_freq)
+{
+    float sn, cs, u = *p, v = *q;
+    if (inv_freq == 0) /* heads that turn in part: most pairs, and no sine for them */
+        return;
+    turn_of(pos, inv_freq, &sn, &cs);
+    *p = u * cs - v * sn;
+    *q = u * sn + v * cs;
+}
+
+/* Heads: normed, turned, stored, each where asked for. A thread holds both halves of its pairs.
+ * grid:   head x row x job; head_dim / 8 threads
+ * shared: one float per warp
+ * bound:  latency */
+__global__ void __launch_bounds__(256) heads_kernel(head_job a, head_job b, dev_kv kv, dev_step st)
+{
+    __shared__ float table[32];
+    head_job j = blockIdx.z ? b : a;
+    int h = (int)blockIdx.x, r = (int)blockIdx.y, n = (int)blockDim.x * PER;
+    grid_trigger();
+    eight w = take_weight(j.w, n);
+    float4 f = make_float4(0, 0, 0, 0);
+    if (j.inv_freq)
+        f = *(const float4 *)(j.inv_freq + place(0));
+    grid_wait();
+    if (h >= j.heads)
+        return;
+    int pos = st.rows.pos[r];
+    eight v = take(j.x.at + r * j.x.stride + (int64_t)h * n, n);
+    if (j.norm)
+        times(&v, inverse(whole_sum(squares(v), table), n, j.eps), w);
+    if (j.inv_freq) {
+        turn_pair(&v.v[0].x, &v.v[1].x, pos, f.x);
+        turn_pair(&v.v[0].y, &v.v[1].y, pos, f.y);
+        turn_pair(&v.v[0].z, &v.v[1].z, pos, f.z);
+        turn_pair(&v.v[0].w, &v.v[1].w, pos, f.w);
+    }
+    float *to = j.y.at + r * j.y.stride + (int64_t)h * n;
+    if (j.norm) {
+        *(float4 *)(to + place(0)) = v.v[0];
+        *(float4 *)(to + place(1)) = v.v[1];
+    }
+    if (!j.store)
+        return;
+    dev_kv_base base = st.kv[(size_t)st.rows.seq[r] * st.n_kv + kv.id];
+    size_t at = ((size_t)h * kv.n_slots + st.rows.index[r] % kv.n_slots) * n;
+    void *store = j.store == 1 ? base.k : base.v;
+    int kind = j.store == 1 ? kv.k_kind : kv.v_kind;
+    store_four(store, kind, at + place(0), v.v[0]);
+    store_four(store, kind, at + place(1), v.v[1]);
+}
+
+static unsigned threads_for(int n)
+{
+    return ((unsigned)(n + PER - 1) / PER + 31) & ~31u;
+}
+
+static void long_norm(cudaStream_t s, dev_mat y, dev_mat x, int32_t heads, const float *w,
+                      float eps, bool residual, dev_quant q)
+{
+    LAUNCH(rms_norm_long_kernel, dim3((unsigned)heads, (unsigned)x.rows), dim3(1024), 0, s, y, x,
+           x.cols / heads, w, eps, residual, q);
 }
 
 extern "C" void cu_rms_norm(cudaStream_t s, dev_mat y, dev_mat x, int32_t heads, const float *w,
                             float eps, dev_quant q)
 {
     int n = x.cols / heads;
-    LAUNCH(rms_norm_kernel<false>, dim3((unsigned)heads, (unsigned)x.rows), dim3(threads_for(n)), 0,
-           s, y, x, n, w, eps, q);
+    if (n > WIDEST || n % 4 || x.stride % 4 || y.stride % 4)
+        long_norm(s, y, x, heads, w, eps, false, q);
+    else
+        LAUNCH(rms_norm_kernel, dim3((unsigned)heads, (unsigned)x.rows), dim3(threads_for(n)), 0, s,
+               y, x, n, w, eps, q);
 }
 
-extern "C" void cu_add_rms_norm(cudaStream_t s, dev_mat x, dev_mat y, const float *w, float eps)
+extern "C" void cu_residual(cudaStream_t s, residual_args a)
 {
     dev_quant none = {};
-    LAUNCH(rms_norm_kernel<true>, dim3(1, (unsigned)x.rows), dim3(threads_for(y.cols)), 0, s, x, y,
-           y.cols, w, eps, none);
+    bool fours = a.x.cols % 4 == 0 && a.x.stride % 4 == 0 && a.y.stride % 4 == 0;
+    if (a.x.cols <= WIDEST && fours) {
+        LAUNCH(residual_kernel, dim3((unsigned)a.x.rows), dim3(threads_for(a.x.cols)), 0, s, a);
+        return;
+    }
+    long_norm(s, a.x, a.y, 1, a.w, a.eps, true, none);
+    if (a.scaled)
+        cu_scale(s, a.x, a.c, a.cw);
+    if (a.h.at)
+        long_norm(s, a.h, a.x, 1, a.hw, a.h_eps, false, a.q);
+}
+
+extern "C" void cu_heads(cudaStream_t s, const head_job *job, int n, dev_kv kv, dev_step st)
+{
+    int heads = n > 1 && job[1].heads > job[0].heads ? job[1].heads : job[0].heads;
+    LAUNCH(heads_kernel, dim3((unsigned)heads, (unsigned)job[0].x.rows, (unsigned)n),
+           dim3((unsigned)(job[0].x.cols / job[0].heads / PER)), 0, s, job[0], job[n - 1], kv, st);
 }

@@ -41,9 +41,18 @@ static void done(pass *p, const char *op)
         cuda_ok(cuda_of(p), p, r, op);
 }
 
-static bool skip(const pass *p, mat y)
+static bool idle(const pass *p, mat y)
 {
     return p->dry || pass_failed(p) || y.rows == 0;
+}
+
+/* Nothing to do; else what waits has been launched. */
+static bool skip(const pass *p, mat y)
+{
+    if (idle(p, y))
+        return true;
+    cuda_settle(cuda_of(p));
+    return false;
 }
 
 static const dev_rows *rows_of(const pass *p)
@@ -84,12 +93,25 @@ static void c_embed(pass *p, mat y, const weight *w, float scale)
 
 static void c_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
 {
+    cuda_device *c = cuda_of(p);
     dev_quant q = copy_room(p, y);
     const float *v = p->dry ? NULL : vector_of(p, w);
-    if (skip(p, y))
+    if (idle(p, y))
         return;
     wrote(p, y);
-    cu_rms_norm(cuda_of(p)->stream, cuda_mat(y), cuda_mat(x), x.heads, v, eps, q);
+    head_job j = {.y = cuda_mat(y),
+                  .x = cuda_mat(x),
+                  .heads = x.heads,
+                  .w = v,
+                  .eps = eps,
+                  .norm = true};
+    bool heads = x.heads > 1 || x.cols <= 512 || (!q.q && !q.bf);
+    if (heads && cuda_wait_head(c, j, step_of(p)))
+        return; /* no product reads a head */
+    if (heads || !cuda_join_norm(c, j.y, j.x, v, eps, q)) {
+        cuda_settle(c);
+        cu_rms_norm(c->stream, j.y, j.x, x.heads, v, eps, q);
+    }
     cuda_quant_keep(p, y.at, q);
     done(p, "rms_norm");
 }
@@ -97,14 +119,16 @@ static void c_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
 static void c_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
 {
     const float *v = p->dry ? NULL : vector_of(p, w);
-    if (skip(p, x))
+    if (idle(p, x))
         return;
     wrote(p, x);
-    if (y.heads == 1) {
-        cu_add_rms_norm(cuda_of(p)->stream, cuda_mat(x), cuda_mat(y), v, eps);
-    } else { /* heads are normed apart: no model does this to a residual stream */
+    if (y.heads == 1)
+        cuda_wait_residual(cuda_of(p), (residual_args){.x = cuda_mat(x),
+                                                       .y = cuda_mat(y),
+                                                       .w = v,
+                                                       .eps = eps});
+    else /* heads are normed apart: no model does this to a residual stream */
         err_set(&p->e, E_UNSUPPORTED, "add_rms_norm of %d heads on a CUDA device", y.heads);
-    }
     done(p, "add_rms_norm");
 }
 
@@ -122,9 +146,12 @@ static void c_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
 
 static void c_rope(pass *p, mat x, const rope *f)
 {
-    if (skip(p, x))
+    if (idle(p, x))
         return;
     wrote(p, x);
+    if (cuda_join_rope(cuda_of(p), cuda_mat(x), x.heads, f->inv_freq))
+        return;
+    cuda_settle(cuda_of(p));
     cu_rope(cuda_of(p)->stream, cuda_mat(x), x.heads, rows_of(p)->pos, f->inv_freq, f->n_pairs);
     done(p, "rope");
 }
@@ -141,9 +168,12 @@ static void c_add(pass *p, mat y, mat a, mat b)
 static void c_scale(pass *p, mat x, float k, const weight *w)
 {
     const float *v = p->dry ? NULL : vector_of(p, w);
-    if (skip(p, x))
+    if (idle(p, x))
         return;
     wrote(p, x);
+    if (cuda_join_scale(cuda_of(p), cuda_mat(x), k, v))
+        return;
+    cuda_settle(cuda_of(p));
     cu_scale(cuda_of(p)->stream, cuda_mat(x), k, v);
     done(p, "scale");
 }
@@ -196,6 +226,40 @@ static bool is_float(int32_t kind)
     return kind == PACK_F32 || kind == PACK_F16 || kind == PACK_BF16;
 }
 
+enum { BLAS_ROWS = 192 }; /* from here on unpacking a weight first is the quicker way */
+
+/* True if it is done, or, in a dry pass, if it would be. Parts of a weight as large as an
+ * eighth of a GiB are unpacked at a time. */
+static bool blas_matmul(pass *p, mat y, dev_quant q, const weight *w, int32_t kind)
+{
+    cuda_device *c = cuda_of(p);
+    size_t row = (size_t)w->n_in * 2;
+    int32_t most = (int32_t)((size_t)(128 << 20) / row) & ~127;
+    if (!c->blas || y.rows < BLAS_ROWS || w->n_in % 8 || w->n_mat != 1 || most < 128)
+        return false;
+    int32_t part = w->n_out < most ? w->n_out : most;
+    size_t mark = pass_mark(p);
+    uint16_t *to = kind == PACK_BF16 ? NULL : cuda_temp(p, (size_t)part * row);
+    pass_release(p, mark);
+    if (skip(p, y))
+        return true;
+    packed v = cuda_view(w);
+    wrote(p, y);
+    for (int32_t first = 0; first < w->n_out; first += part) {
+        int32_t n = w->n_out - first < part ? w->n_out - first : part;
+        const uint16_t *from = (const uint16_t *)v.codes + (size_t)first * (size_t)w->n_in;
+        dev_mat d = cuda_mat(y);
+        d.at += first;
+        d.cols = n;
+        if (to)
+            cu_unpack_bf16(c->stream, v, first, n, to);
+        if (!cuda_blas_matmul(c, d, q.bf, to ? to : from, w->n_in))
+            err_set(&p->e, E_IO, "%s: cuBLASLt refused a product of %d x %d x %d", c->name, y.rows,
+                    w->n_in, n);
+    }
+    return true;
+}
+
 static void c_matmul(pass *p, mat y, mat x, const weight *w)
 {
     cuda_device *c = cuda_of(p);
@@ -213,6 +277,10 @@ static void c_matmul(pass *p, mat y, mat x, const weight *w)
         return;
     }
     dev_quant q = cuda_quant(p, dx, mma, false);
+    if (mma && blas_matmul(p, y, q, w, kind)) {
+        done(p, "matmul");
+        return;
+    }
     if (skip(p, y))
         return;
     wrote(p, y);
@@ -288,6 +356,7 @@ static void c_route(pass *p, routing r, mat logits, const weight *expert_scale)
     const float *v = p->dry ? NULL : vector_of(p, expert_scale);
     if (p->dry || pass_failed(p) || !r.rows)
         return;
+    cuda_settle(cuda_of(p));
     size_t n = (size_t)r.rows * (size_t)r.k * 4;
     cuda_wrote(cuda_of(p), r.id, n);
     cuda_wrote(cuda_of(p), r.weight, n);
@@ -334,6 +403,8 @@ static expert_lists sort_pairs(pass *p, routing r, int32_t n_expert)
                       .n_tiles = cuda_temp(p, 4),
                       .tiles = cuda_temp(p, (size_t)cu_expert_tiles(n, n_expert) * 16)};
     if (!p->dry && !pass_failed(p))
+        cuda_settle(cuda_of(p));
+    if (!p->dry && !pass_failed(p))
         cu_expert_sort(cuda_of(p)->stream, r.id, n, n_expert, l);
     return l;
 }
@@ -342,6 +413,7 @@ static void expert_mma(pass *p, mat y, dev_quant x, const weight *w, expert_list
 {
     if (p->dry || pass_failed(p))
         return;
+    cuda_settle(cuda_of(p));
     wrote(p, y);
     cu_expert_mma(cuda_of(p)->stream, by_pair(y), x, cuda_view(w), l, k);
 }
@@ -485,8 +557,13 @@ static dev_kv view_of(pass *p, const kv_view *v)
 static void c_kv_store(pass *p, const kv_view *kv, mat k, mat v)
 {
     dev_kv view = view_of(p, kv);
-    if (skip(p, k))
+    if (idle(p, k))
         return;
+    if (cuda_join_store(cuda_of(p), view, cuda_mat(k), cuda_mat(v))) {
+        done(p, "kv_store");
+        return;
+    }
+    cuda_settle(cuda_of(p));
     cu_kv_store(cuda_of(p)->stream, view, step_of(p), cuda_mat(k), cuda_mat(v));
     done(p, "kv_store");
 }

@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(256)
     scales v = group_scales<K>(raw.s, g);
     uint32_t n[4] = {raw.c0.x, raw.c0.y, raw.c0.z, raw.c0.w};
     uint32_t b[4] = {raw.c1.x, raw.c1.y, raw.c1.z, raw.c1.w};
-    uint16_t *out = to + (size_t)(tile * 16 + r) * w.n_in + (size_t)g * 32;
+    uint32_t word[16];
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         uint32_t c[2];
@@ -296,10 +296,14 @@ __global__ void __launch_bounds__(256)
                 int q = T::bytes ? (int)(int8_t)(c[h] >> 8 * e) : (int)(c[h] >> 8 * e & 0xff);
                 x[e] = (float)(q - T::bias) * f + m;
             }
-            *(uint2 *)(out + 16 * h + 4 * k) =
-                make_uint2(f32x2_to_bf16(x[0], x[1]), f32x2_to_bf16(x[2], x[3]));
+            word[8 * h + 2 * k] = f32x2_to_bf16(x[0], x[1]);
+            word[8 * h + 2 * k + 1] = f32x2_to_bf16(x[2], x[3]);
         }
     }
+    uint4 *out = (uint4 *)(to + (size_t)(tile * 16 + r) * w.n_in + (size_t)g * 32);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        out[i] = make_uint4(word[4 * i], word[4 * i + 1], word[4 * i + 2], word[4 * i + 3]);
 }
 
 /* The same for weights whose rows are floats.

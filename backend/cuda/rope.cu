@@ -1,7 +1,5 @@
 /* rope.cu - rotary embedding, and rows of keys and values into their slots.
- *
- * Angles reach 2.6e5 radians at the end of a long context, where f32 has lost them: the angle is
- * taken and reduced in f64, sine and cosine in f32.
+ * Few rows seldom come here: heads_kernel (norm.cu) does both after the norm.
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/cuda/dev.cuh"
@@ -19,14 +17,8 @@ __global__ void __launch_bounds__(256)
     int h = k / n_pairs, i = k % n_pairs;
     if (h >= heads)
         return;
-    double a = (double)pos[r] * (double)inv_freq[i];
-    a -= 6.283185307179586476925 * rint(a * 0.15915494309189533577);
     float sn, cs;
-#ifdef CARAT_EMU
-    sn = sinf((float)a), cs = cosf((float)a);
-#else
-    sincosf((float)a, &sn, &cs);
-#endif
+    turn_of(pos[r], inv_freq[i], &sn, &cs);
     float *v = x.at + r * x.stride + (int64_t)h * 2 * n_pairs;
     float p = v[i], q = v[i + n_pairs];
     v[i] = p * cs - q * sn;

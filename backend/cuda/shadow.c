@@ -81,6 +81,7 @@ dev_quant cuda_quant(pass *p, dev_mat x, bool bf, bool single)
     dev_quant q = cuda_quant_room(p, x.rows, x.cols, bf, single);
     if (p->dry || pass_failed(p))
         return q;
+    cuda_settle(c);
     cu_quantise(c->stream, x, q);
     if (x.stride == x.cols)
         cuda_quant_keep(p, x.at, q);
