@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "text/jtree.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -525,6 +526,33 @@ TEST(server_says_that_it_is_alive_while_others_are_served)
     int first = begin_long(&s);
     int second = http_begin(&s, "/v1/messages", "{" ASK ",\"max_tokens\":2,\"stream\":true}");
     CHECK_MSG(http_read_until(second, &seen, "event: ping"), "%s", str_text(&seen));
+    close(first);
+    CHECK_MSG(http_read_until(second, &seen, "message_stop"), "%s", str_text(&seen));
+    close(second);
+    str_free(&seen);
+    stop(&s);
+}
+
+TEST(server_streams_may_be_silent_for_longer_than_clients)
+{
+    const char *args[] = {"-m",         toy_model_write(&(toy_model_file){.n_ctx_train = 65536}),
+                          "--ctx",      "60000",
+                          "-t",         "1",
+                          "--parallel", "1",
+                          "--ping",     "0",
+                          "--timeout",  "1",
+                          NULL};
+    served s;
+    str seen = {0};
+    served_start(&s, args);
+    int first = begin_long(&s);
+    int second = http_begin(&s, "/v1/messages", "{" ASK ",\"max_tokens\":2,\"stream\":true}");
+    for (double start = clock_ms(); clock_ms() - start < 2500;) { /* who does not read stalls */
+        struct pollfd p = {first, POLLIN, 0};
+        char buf[65536];
+        if (poll(&p, 1, 50) > 0 && read(first, buf, sizeof buf) <= 0)
+            break;
+    }
     close(first);
     CHECK_MSG(http_read_until(second, &seen, "message_stop"), "%s", str_text(&seen));
     close(second);

@@ -16,6 +16,7 @@
 #include <microhttpd.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -254,6 +255,8 @@ static void add_headers(const exchange *x, struct MHD_Response *r)
     MHD_add_response_header(r, "Content-Type", x->type ? x->type : "application/json");
     MHD_add_response_header(r, "X-Request-Id", x->id);
     MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+    if (x->file) /* the page is in nobody's frame */
+        MHD_add_response_header(r, "X-Frame-Options", "DENY");
     if (x->stream) {
         MHD_add_response_header(r, "Cache-Control", "no-cache");
         MHD_add_response_header(r, "X-Accel-Buffering", "no"); /* nginx: pass it on at once */
@@ -282,6 +285,16 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max)
                     : MHD_CONTENT_READER_END_WITH_ERROR;
 }
 
+/* A stream may be silent for longer than a client may: then the kernel alone decides whether the
+ * other side is still there, by what it acknowledges. */
+static void set_patience(const exchange *x, bool long_wait)
+{
+    unsigned seconds = long_wait ? 0 : (unsigned)x->s->o->timeout_s;
+    unsigned ms = long_wait ? (unsigned)x->s->o->timeout_s * 1000 : 0;
+    MHD_set_connection_option(x->connection, MHD_CONNECTION_OPTION_TIMEOUT, seconds);
+    setsockopt(x->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
+}
+
 static enum MHD_Result send_reply(exchange *x, const char *allow)
 {
     struct MHD_Response *r;
@@ -293,6 +306,7 @@ static enum MHD_Result send_reply(exchange *x, const char *allow)
         x->status = 503;
         r = MHD_create_response_from_buffer(sizeof sorry - 1, sorry, MHD_RESPMEM_PERSISTENT);
     } else if (x->stream) {
+        set_patience(x, true);
         r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, read_stream, x, NULL);
     } else {
         void *at = x->file ? (void *)(size_t)x->file : (void *)(size_t)str_text(&x->out);
@@ -480,6 +494,8 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **state,
     if (!q)
         return;
     exchange *x = &q->x;
+    if (x->stream && why == MHD_REQUEST_TERMINATED_COMPLETED_OK)
+        set_patience(x, false);
     stream_close(x->stream);
     if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK && !x->note)
         x->note = "connection lost";
