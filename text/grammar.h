@@ -31,7 +31,7 @@ enum {
     GRAMMAR_MAX_DEPTH = 256,        /* rules open at once while matching: brackets in brackets */
     GRAMMAR_MAX_CONFIGS = 512,      /* readings of one text followed at once: ambiguity */
     GRAMMAR_MAX_BUILD = 1 << 24,    /* steps of building automata: under a second */
-    GRAMMAR_MAX_MASK_WORK = 1 << 22 /* steps of one mask; a usual one takes a few thousand */
+    GRAMMAR_MAX_MASK_WORK = 1 << 20 /* steps of one mask, 10 ms; usual ones take some thousand */
 };
 
 typedef struct grammar grammar;
