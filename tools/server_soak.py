@@ -5,9 +5,8 @@ leave in the middle. Needs nothing but Python.
     python3 tools/server_soak.py http://127.0.0.1:8080 [SECONDS] [CLIENTS]
 
 Every greedy answer is compared with the one that the same conversation got first, when the server
-had nothing else to do. Afterwards no slot may be busy, nothing may wait, and the resident memory is
-printed: from the end of the first tenth, when all is warm, to the end. Ends with 1 if anything was
-wrong.
+had nothing else to do. Afterwards no slot may be busy and nothing may wait. The resident memory of
+each tenth of the time is printed. Ends with 1 if anything was wrong.
 """
 import http.client
 import json
@@ -156,8 +155,10 @@ start = time.time()
 threads = [threading.Thread(target=client, args=(i, start + SECONDS, expected)) for i in range(CLIENTS)]
 for t in threads:
     t.start()
-time.sleep(SECONDS / 10)
-warm = metrics()["carat_resident_memory_bytes"]
+resident = []
+for i in range(1, 11):
+    time.sleep(max(0, start + SECONDS * i / 10 - time.time()))
+    resident.append(metrics()["carat_resident_memory_bytes"] / 2**20)
 for t in threads:
     t.join()
 for _ in range(100):
@@ -169,8 +170,8 @@ else:
     wrong(f"still at work: {m}")
 print(", ".join(f"{n} {k}" for k, n in sorted(counts.items())), f"in {time.time() - start:.0f} s")
 print(f"tokens {m['carat_generated_tokens_total']:.0f}, prompt {m['carat_prompt_tokens_total']:.0f} of which "
-      f"{m['carat_prefix_hit_tokens_total']:.0f} cached; resident {warm / 2**20:.1f} -> "
-      f"{m['carat_resident_memory_bytes'] / 2**20:.1f} MiB")
+      f"{m['carat_prefix_hit_tokens_total']:.0f} cached; resident MiB: "
+      + " ".join(f"{r:.0f}" for r in resident))
 for e in errors[:20]:
     print("WRONG", e)
 print(f"{len(errors)} wrong")

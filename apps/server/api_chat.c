@@ -170,6 +170,10 @@ bool chat_parse(request *rq, const request_limits *lim, problem *p)
         !read_tools(rq, TOOLS_NESTED, p) || !read_tool_choice(rq, TOOLS_NESTED, p) ||
         !read_messages(rq, p))
         return false;
+    const char *key =
+        jtree_get(rq->body, "max_completion_tokens") ? "max_completion_tokens" : "max_tokens";
+    if (jtree_get(rq->body, key) && !rq->max_tokens)
+        return problem_set(p, 400, key, "'%s' is 0; an answer has at least one token", key);
     rq->n = (int32_t)n;
     rq->max_tokens = rq->max_tokens < 0 ? 0 : rq->max_tokens;
     return true;

@@ -103,6 +103,9 @@ bool completions_parse(request *rq, const request_limits *lim, problem *p)
         !field_int(p, rq->body, "logprobs", 0, 20, &top) || !read_stops(rq, "stop", p) ||
         !field_bool(p, rq->body, "echo", &rq->echo) || !read_prompt(rq, lim, p))
         return false;
+    if (jtree_get(rq->body, "max_tokens") && !rq->max_tokens)
+        return problem_set(p, 400, "max_tokens",
+                           "'max_tokens' is 0; an answer has at least one token");
     rq->n = (int32_t)n;
     if (n * rq->n_prompts > REQUEST_MAX_CHOICES)
         return problem_set(p, 400, "n", "'n' times the number of prompts is %d; at most %d",

@@ -164,6 +164,11 @@ bool constraint_open(constraint **out, const server *s, const request *rq, bool 
     *out = NULL;
     if (!choose(rq, &o, &any, &lazy, p))
         return false;
+    if (any && !lazy && rq->prefill) /* the form is one of whole answers */
+        return problem_set(p, 400, "messages",
+                           "'messages' ends with the beginning of an answer, which "
+                           "does not go with '%s'",
+                           field_of(rq, &o));
     if (!any && (rq->api == API_COMPLETIONS || rq->sampling.ignore_eog))
         return true;
     if (!(c = mem_calloc(1, sizeof *c)))
