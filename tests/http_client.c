@@ -62,7 +62,7 @@ int served_stop(served *s, int sig)
     return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
 }
 
-static int dial(const served *s)
+int http_dial(const served *s)
 {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)s->port)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -134,7 +134,7 @@ void http_call(response *r, const served *s, const char *method, const char *pat
                const char *headers, const char *body)
 {
     str o = {0};
-    int fd = dial(s);
+    int fd = http_dial(s);
     *r = (response){0};
     put_request(&o, method, path, headers, body);
     send_all(fd, o.at, o.n);
@@ -167,7 +167,7 @@ void response_free(response *r)
 int http_begin(const served *s, const char *path, const char *body)
 {
     str o = {0};
-    int fd = dial(s);
+    int fd = http_dial(s);
     put_request(&o, "POST", path, NULL, body);
     send_all(fd, o.at, o.n);
     str_free(&o);

@@ -27,6 +27,7 @@ void http_call(response *r, const served *s, const char *method, const char *pat
 void http_post(response *r, const served *s, const char *path, const char *body);
 void response_free(response *r);
 
+int http_dial(const served *s); /* a connection, for requests of one's own */
 /* A request whose answer is read at will: a file descriptor. */
 int http_begin(const served *s, const char *path, const char *body);
 /* Reads until the text was seen. False: the connection ended before. */

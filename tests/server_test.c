@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
@@ -556,6 +557,46 @@ TEST(server_streams_may_be_silent_for_longer_than_clients)
     close(first);
     CHECK_MSG(http_read_until(second, &seen, "message_stop"), "%s", str_text(&seen));
     close(second);
+    str_free(&seen);
+    stop(&s);
+}
+
+TEST(server_tells_systemd)
+{
+    struct sockaddr_un me = {.sun_family = AF_UNIX};
+    char said[256] = "";
+    served s;
+    const char *path = test_temp("notify");
+    CHECK(strlen(path) < sizeof me.sun_path);
+    memcpy(me.sun_path, path, strlen(path) + 1);
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    CHECK(fd >= 0 && !bind(fd, (struct sockaddr *)&me, sizeof me));
+    setenv("NOTIFY_SOCKET", path, 1);
+    start_toy(&s, NULL);
+    CHECK(recv(fd, said, sizeof said - 1, 0) > 0);
+    CHECK(strstr(said, "READY=1"));
+    stop(&s);
+    memset(said, 0, sizeof said);
+    CHECK(recv(fd, said, sizeof said - 1, 0) > 0);
+    CHECK(strstr(said, "STOPPING=1"));
+    close(fd);
+    unlink(path);
+}
+
+TEST(server_takes_several_requests_of_one_connection)
+{
+    static const char two[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+                              "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    served s;
+    str seen = {0};
+    start_toy(&s, NULL);
+    int fd = http_begin(&s, "/v1/chat/completions", NULL);
+    close(fd); /* a request without a body leaves no trace */
+    fd = http_dial(&s);
+    CHECK_EQ(send(fd, two, sizeof two - 1, MSG_NOSIGNAL), sizeof two - 1);
+    CHECK(http_read_until(fd, &seen, "\"status\":\"ok\""));
+    CHECK(http_read_until(fd, &seen, "\"object\":\"list\""));
+    close(fd);
     str_free(&seen);
     stop(&s);
 }
