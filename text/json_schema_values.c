@@ -600,8 +600,8 @@ static void find_members(schema *s, object *o)
         const jtree *p = jtree_get(o->v->part[i], "properties");
         if (p && p->kind != JTREE_OBJECT)
             schema_refuse(s, E_FORMAT, o->v->where, "properties must be an object");
-        cap += p ? p->count : 0;
         const jtree *r = jtree_get(o->v->part[i], "required");
+        cap += (p ? p->count : 0) + (r ? r->count : 0);
         if (r && r->kind != JTREE_ARRAY)
             schema_refuse(s, E_FORMAT, o->v->where, "required must be an array of names");
     }
@@ -622,8 +622,42 @@ static void find_members(schema *s, object *o)
                                   "the property %.60s is described by two schemas that hold at "
                                   "once",
                                   m->key);
-            if (!jtree_is(m, JTREE_FALSE))
+            if (jtree_is(m, JTREE_FALSE) && is_required(o->v, m->key, m->n_key))
+                schema_refuse(s, E_FORMAT, o->v->where, "%.60s is required and forbidden", m->key);
+            else
                 o->m[o->n++] = (member){m, m->key, m->n_key, is_required(o->v, m->key, m->n_key)};
+        }
+    }
+}
+
+static bool has_member(const object *o, const jtree *key)
+{
+    for (int32_t i = 0; i < o->n; i++)
+        if (o->m[i].n_key == key->n && !memcmp(o->m[i].key, key->s, key->n))
+            return true;
+    return false;
+}
+
+/* Members that must be there and that properties says nothing about: as additional ones. */
+static void find_required(schema *s, object *o)
+{
+    static const jtree anything = {.kind = JTREE_TRUE};
+    const jtree *more = view_get(s, o->v, "additionalProperties");
+    for (int32_t i = 0; i < o->v->n; i++) {
+        const jtree *r = jtree_get(o->v->part[i], "required");
+        for (r = jtree_is(r, JTREE_ARRAY) ? r->first : NULL; r && !s->b->st; r = r->next) {
+            if (r->kind != JTREE_STRING) {
+                schema_refuse(s, E_FORMAT, o->v->where, "required must be an array of names");
+            } else if (has_member(o, r)) {
+                continue;
+            } else if (jtree_is(more, JTREE_FALSE)) {
+                schema_refuse(s, E_FORMAT, o->v->where,
+                              "required names %.60s, which properties does not describe and "
+                              "additionalProperties forbids",
+                              r->s);
+            } else {
+                o->m[o->n++] = (member){more ? more : &anything, r->s, r->n, true};
+            }
         }
     }
 }
@@ -634,20 +668,8 @@ static void find_more(schema *s, object *o)
     const jtree *more = view_get(s, o->v, "additionalProperties");
     char where[240];
     int32_t n_with = 0;
-    for (int32_t i = 0; i < o->v->n; i++) {
+    for (int32_t i = 0; i < o->v->n; i++)
         n_with += jtree_get(o->v->part[i], "properties") != NULL;
-        const jtree *r = jtree_get(o->v->part[i], "required");
-        for (r = jtree_is(r, JTREE_ARRAY) ? r->first : NULL; r && !s->b->st; r = r->next) {
-            bool known = false;
-            for (int32_t k = 0; k < o->n; k++)
-                known |= r->kind == JTREE_STRING && r->n == o->m[k].n_key &&
-                         !memcmp(r->s, o->m[k].key, r->n);
-            if (!known)
-                schema_refuse(s, E_UNSUPPORTED, o->v->where,
-                              "required names %.60s, which properties does not describe",
-                              r->kind == JTREE_STRING ? r->s : "something that is no string");
-        }
-    }
     if (n_with > 1 && more)
         schema_refuse(s, E_UNSUPPORTED, o->v->where,
                       "additionalProperties beside properties of several schemas that hold at once "
@@ -665,6 +687,8 @@ static gx *members(schema *s, object *o)
     gx *first = o->more ? separated(s, o->more, 0, o->max, true) : text(s, "");
     gx *later = o->more ? separated(s, o->more, 0, o->max, false) : text(s, "");
     for (int32_t i = o->n - 1; i >= 0 && !s->b->st; i--) {
+        if (jtree_is(o->m[i].schema, JTREE_FALSE))
+            continue; /* named only to keep it out of the additional ones */
         gx *m = member_of(s, o, &o->m[i]);
         int32_t rule = gx_new_rule(s->b, o->m[i].key);
         gx *rest = set_body(s, rule, later);
@@ -687,6 +711,8 @@ gx *value_object(schema *s, const view *v)
     object o = {.v = v, .max = -1};
     bool limited = view_bound(s, v, "maxProperties", false, &o.max);
     find_members(s, &o);
+    if (!s->b->st)
+        find_required(s, &o);
     if (!s->b->st)
         find_more(s, &o);
     if (limited && o.n)

@@ -72,7 +72,7 @@ def want(ok, what):
 
 
 class Page:
-    def __init__(self, browser, url, out, **kw):
+    def __init__(self, browser, url, out, ready="#model.up", **kw):
         self.troubles, self.out = [], out
         self.p = browser.new_context(**kw).new_page()
         self.p.on("console", lambda m: m.type in ("error", "warning") and self.troubles.append(m.text))
@@ -81,7 +81,7 @@ class Page:
         self.p.on("request", lambda r: r.url.startswith((url, "data:", "blob:"))
                   or self.troubles.append("request to " + r.url))
         self.p.goto(url)
-        self.p.wait_for_selector("#model.up")
+        self.p.wait_for_selector(ready)
 
     def until(self, selector, n):
         for _ in range(600):
@@ -204,6 +204,33 @@ def played(page):
     want(p.locator(".msg").count() == 7 and p.locator("#list .go").count() == 3, "what a reload keeps")
 
 
+def with_a_key(browser, out):
+    """A server that asks for a key says so, and is used once it has been entered."""
+    server, url = start("--api-key", "secret")
+    try:
+        page = Page(browser, url, out, ready="#model.down")
+        p = page.p
+        page.say("What is carat?")
+        p.wait_for_selector(".fail")
+        want("API key" in p.inner_text(".fail"), "a missing key is not explained")
+        p.click("#open-set")
+        p.fill("[name=key]", "secret")
+        p.keyboard.press("Escape")
+        p.wait_for_selector("#model.up")
+        p.get_by_text("Try again").click()
+        page.until(".cost", 1)
+        want(not [t for t in page.troubles if "401" not in t], f"in the console: {page.troubles}")
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def start(*options):
+    server = subprocess.Popen(["./carat", "serve", "-p", "0", "--log", "off", *options],
+                              stdout=subprocess.PIPE, text=True)
+    return server, server.stdout.readline().strip() + "/"
+
+
 def main():
     o = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     o.add_argument("-o", type=pathlib.Path)
@@ -211,9 +238,8 @@ def main():
     o = o.parse_args()
     if o.o:
         o.o.mkdir(parents=True, exist_ok=True)
-    server = subprocess.Popen(["./carat", "serve", "-p", "0", "--log", "off"], stdout=subprocess.PIPE, text=True)
+    server, url = start()
     try:
-        url = server.stdout.readline().strip() + "/"
         with sync_playwright() as play:
             browser = play.chromium.launch(executable_path=o.chromium, args=["--no-sandbox"])
             page = Page(browser, url, o.o, viewport={"width": 1280, "height": 860})
@@ -235,6 +261,7 @@ def main():
                     page.shot("9-" + name + "-side")
                 troubles += page.troubles
             want(not troubles, f"in the console: {troubles}")
+            with_a_key(browser, o.o)
             browser.close()
     finally:
         server.terminate()
