@@ -243,23 +243,31 @@ const char *model_name(const answer *a)
     return *a->rq->model ? a->rq->model : a->m->name;
 }
 
-/* The bytes of a token need not be text: "token" shows them as well as it can, "bytes" exactly. */
-static void put_token_text(const answer *a, int32_t id, str *o)
+/* The bytes of a token need not be text: shown as well as that can be done. */
+static int32_t token_shown(const answer *a, int32_t id, str *shown, const char **bytes)
 {
-    const char *bytes = "";
-    int32_t n = a->m->model ? carat_token_bytes(a->m->model, id, true, &bytes) : 0;
-    str shown = {0};
+    *bytes = "";
+    int32_t n = a->m->model ? carat_token_bytes(a->m->model, id, true, bytes) : 0;
     n = n < 0 ? 0 : n;
+    str_cut(shown, 0);
     for (int32_t i = 0; i < n;) {
         uint32_t cp;
         bool ok;
-        int len = utf8_decode(bytes + i, (size_t)(n - i), &cp, &ok);
+        int len = utf8_decode(*bytes + i, (size_t)(n - i), &cp, &ok);
         if (ok)
-            str_put(&shown, bytes + i, (size_t)len);
+            str_put(shown, *bytes + i, (size_t)len);
         else
-            str_puts(&shown, "\xEF\xBF\xBD");
+            str_puts(shown, "\xEF\xBF\xBD");
         i += len;
     }
+    return n;
+}
+
+static void put_token_text(const answer *a, int32_t id, str *o)
+{
+    const char *bytes;
+    str shown = {0};
+    int32_t n = token_shown(a, id, &shown, &bytes);
     json_text_n(o, "token", str_text(&shown), shown.n);
     json_open(o, "bytes", '[');
     for (int32_t i = 0; i < n; i++)
@@ -301,6 +309,60 @@ void put_logprobs(const answer *a, const choice *c, int32_t from, int32_t to, st
         json_close(o, '}');
     }
     json_close(o, ']');
+}
+
+/* Tokens that look alike share a name: the likelier one, which comes first, keeps it. */
+static void put_old_top(const answer *a, const token_entry *t, str *o)
+{
+    str shown = {0};
+    const char *bytes;
+    json_open(o, NULL, '{');
+    size_t from = o->n;
+    for (int32_t k = 0; k < t->n_top && k < a->rq->sampling.n_top_logprobs; k++) {
+        str key = {0};
+        token_shown(a, t->top[k].id, &shown, &bytes);
+        jtree_put_string(&key, str_text(&shown), shown.n);
+        str_putc(&key, ':');
+        if (key.n && !o->bad && !memmem(o->at + from, o->n - from, key.at, key.n)) {
+            json_key(o, NULL); /* the comma */
+            str_put(o, key.at, key.n);
+            str_printf(o, "%.9g", finite_logprob(t->top[k].logprob));
+        }
+        o->bad |= key.bad;
+        str_free(&key);
+    }
+    json_close(o, '}');
+    o->bad |= shown.bad;
+    str_free(&shown);
+}
+
+void put_old_logprobs(const answer *a, const choice *c, int32_t from, int32_t to, str *o)
+{
+    str shown = {0};
+    const char *bytes;
+    int64_t offset = 0;
+    json_open(o, "tokens", '[');
+    for (int32_t i = from; i < to; i++) {
+        token_shown(a, c->token[i].id, &shown, &bytes);
+        json_text_n(o, NULL, str_text(&shown), shown.n);
+    }
+    json_close(o, ']');
+    json_open(o, "token_logprobs", '[');
+    for (int32_t i = from; i < to; i++)
+        json_number(o, NULL, finite_logprob(c->token[i].logprob));
+    json_close(o, ']');
+    json_open(o, "top_logprobs", '[');
+    for (int32_t i = from; i < to; i++)
+        put_old_top(a, &c->token[i], o);
+    json_close(o, ']');
+    json_open(o, "text_offset", '[');
+    for (int32_t i = from; i < to; i++) {
+        json_int(o, NULL, offset);
+        offset += token_shown(a, c->token[i].id, &shown, &bytes);
+    }
+    json_close(o, ']');
+    o->bad |= shown.bad;
+    str_free(&shown);
 }
 
 void put_timings(const answer *a, str *o)

@@ -105,6 +105,9 @@ int32_t count_parts(const choice *c, part_kind kind);
 /* The logprobs of token from..to in the chat layout: an array. */
 void put_logprobs(const answer *a, const choice *c, int32_t from, int32_t to, str *o,
                   const char *key);
+/* The same in the older layout of completions: "tokens", "token_logprobs", "top_logprobs" and
+ * "text_offset", in bytes from the first token of `from`. */
+void put_old_logprobs(const answer *a, const choice *c, int32_t from, int32_t to, str *o);
 const char *model_name(const answer *a);
 void put_timings(const answer *a, str *o); /* "timings": {...}, as llama.cpp's clients read them */
 

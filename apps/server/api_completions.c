@@ -176,7 +176,8 @@ static void put_choice(const answer *a, int32_t i, const char *text, size_t n, i
     json_text_n(o, "text", text, n);
     if (a->rq->logprobs) {
         json_open(o, "logprobs", '{');
-        put_logprobs(a, &a->choice[i], from, to, o, "content");
+        put_old_logprobs(a, &a->choice[i], from, to, o);
+        put_logprobs(a, &a->choice[i], from, to, o, "content"); /* as llama.cpp has it */
         json_close(o, '}');
     } else {
         json_nothing(o, "logprobs");
