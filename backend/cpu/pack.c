@@ -136,12 +136,16 @@ static void take_apart(num_type type, const uint8_t *b, parts *s)
         memcpy(s->d, b, 2);
         memcpy(s->m, b + 2, 2);
         take_scales_k4(b + 4, s);
-        for (int y = 0; y < 256; y++) {
-            const uint8_t *q = b + (type == NUM_Q4_K ? 16 : 48) + 32 * (y / 64);
-            s->code[y] = q[y % 32] >> (4 * (y / 32 % 2)) & 15;
-            if (type == NUM_Q5_K)
-                s->code[y] |= (uint8_t)((b[16 + y % 32] >> (y / 32) & 1) << 4);
+        for (int i = 0; i < 4; i++) {
+            const uint8_t *q = b + (type == NUM_Q4_K ? 16 : 48) + 32 * i;
+            for (int l = 0; l < 32; l++) {
+                s->code[64 * i + l] = q[l] & 15;
+                s->code[64 * i + 32 + l] = q[l] >> 4;
+            }
         }
+        for (int i = 0; type == NUM_Q5_K && i < 8; i++)
+            for (int l = 0; l < 32; l++)
+                s->code[32 * i + l] |= (uint8_t)((b[16 + l] >> i & 1) << 4);
         break;
     case NUM_Q6_K:
         for (int n = 0; n < 2; n++)
@@ -223,29 +227,48 @@ static void put_scales(const pack_kind *p, const parts *s, int lane, uint8_t *z)
         memcpy(factors + 32 + 2 * lane, s->m, 2);
 }
 
-/* 32 codes of one lane; z is zeroed. */
+/* Four codes of one lane, a byte each, as one word: what holds for a byte holds for all four, as
+ * long as no shift carries from one into the next. */
+static uint32_t four_codes(const uint8_t *code, int shift, uint32_t mask)
+{
+    uint32_t v;
+    memcpy(&v, code, 4);
+    return v >> shift & mask * 0x01010101u;
+}
+
+static void put_four(uint8_t *z, int t, int lane, uint32_t v)
+{
+    memcpy(z + 64 * t + 4 * lane, &v, 4);
+}
+
+/* 32 codes of one lane: every byte of the lane is written. */
 static void put_codes(const pack_kind *p, const uint8_t *code, int lane, uint8_t *z)
 {
-    uint8_t *at = z;
     if (p->bytes)
-        for (int k = 0; k < 32; k++)
-            at[64 * (k / 4) + 4 * lane + k % 4] = code[k];
+        for (int t = 0; t < 8; t++)
+            put_four(z, t, lane, four_codes(code + 4 * t, 0, 255));
     if (p->nibbles) {
-        for (int k = 0; k < 16; k++)
-            at[64 * (k / 4) + 4 * lane + k % 4] = (uint8_t)((code[k] & 15) | code[k + 16] << 4);
-        at += 256;
+        for (int t = 0; t < 4; t++)
+            put_four(z, t, lane,
+                     four_codes(code + 4 * t, 0, 15) | four_codes(code + 16 + 4 * t, 0, 15) << 4);
+        z += 256;
     }
     if (p->pairs) { /* all of a two-bit code, the top of a six-bit one */
         int shift = p->nibbles ? 4 : 0;
-        for (int k = 0; k < 32; k++)
-            at[64 * (k / 16) + 4 * lane + k % 4] |=
-                (uint8_t)((code[k] >> shift & 3) << (2 * (k / 4 % 4)));
-        at += 128;
+        for (int u = 0; u < 2; u++) {
+            uint32_t v = 0;
+            for (int f = 0; f < 4; f++)
+                v |= four_codes(code + 16 * u + 4 * f, shift, 3) << (2 * f);
+            put_four(z, u, lane, v);
+        }
+        z += 128;
     }
     if (p->bits) { /* above a nibble or a pair */
         int shift = p->nibbles ? 4 : 2;
-        for (int k = 0; k < 32; k++)
-            at[4 * lane + k % 4] |= (uint8_t)((code[k] >> shift & 1) << (k / 4));
+        uint32_t v = 0;
+        for (int t = 0; t < 8; t++)
+            v |= four_codes(code + 4 * t, shift, 1) << t;
+        put_four(z, 0, lane, v);
     }
 }
 
