@@ -72,16 +72,46 @@ static void ban_place_holders(const carat_model *m, float *logits)
         logits[id[i]] = -INFINITY;
 }
 
+/* The model keeps one sampler for carat_sample, megabytes that would otherwise be allocated for
+ * each token. Whoever calls while it is out gets a new one; of two that come back one is kept. */
+static _Atomic(sampler *) *spare_sampler(const carat_model *m)
+{
+    return &((carat_model *)(uintptr_t)m)->spare_sampler; /* no part of what a model is */
+}
+
+static sampler *take_sampler(const carat_model *m)
+{
+    sampler *s = atomic_exchange(spare_sampler(m), NULL);
+    if (s)
+        return s;
+    s = mem_calloc(1, sizeof *s);
+    if (s && sampler_init(s, m->core.n_vocab, NULL)) {
+        mem_free(s);
+        s = NULL;
+    }
+    return s;
+}
+
+static void give_sampler(const carat_model *m, sampler *s)
+{
+    s = atomic_exchange(spare_sampler(m), s);
+    if (s) {
+        sampler_free(s);
+        mem_free(s);
+    }
+}
+
 int32_t carat_sample(const carat_model *m, const carat_sampling *p, float *logits,
                      const int32_t *past, int64_t n_past, uint64_t *rng_state)
 {
-    sampler s;
-    int32_t id = -1;
-    if (sample_check(p, m->core.n_vocab, NULL) || sampler_init(&s, m->core.n_vocab, NULL))
+    if (sample_check(p, m->core.n_vocab, NULL))
+        return -1;
+    sampler *s = take_sampler(m);
+    if (!s)
         return -1;
     ban_place_holders(m, logits);
-    id = sample_pick(&s, p, logits, past, n_past, rng_state);
-    sampler_free(&s);
+    int32_t id = sample_pick(s, p, logits, past, n_past, rng_state);
+    give_sampler(m, s);
     return id;
 }
 

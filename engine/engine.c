@@ -343,6 +343,10 @@ void carat_model_close(carat_model *m)
 {
     if (!m)
         return;
+    sampler *spare = atomic_load(&m->spare_sampler);
+    if (spare)
+        sampler_free(spare);
+    mem_free(spare);
     token_tree_close(m->tree);
     vocab_close(m->text);
     model_free(&m->core);

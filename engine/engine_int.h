@@ -39,8 +39,8 @@ enum {
 struct carat_model {
     model core;
     device *dev;
-    vocab *text;          /* NULL: a model without vocabulary */
-    token_tree *tree;     /* of text, for grammars; NULL until one was needed */
+    vocab *text;      /* NULL: a model without vocabulary */
+    token_tree *tree; /* of text, for grammars; NULL until one was needed */
     pthread_mutex_t tree_lock;
     chat_format chat;     /* CHAT_NONE: plain completion only */
     char *file_type;      /* "Q4_K_M" */
@@ -55,6 +55,7 @@ struct carat_model {
     void *progress_user;
     pthread_mutex_t pass_lock; /* the device runs one pass at a time */
     bool has_lock;
+    _Atomic(sampler *) spare_sampler; /* of carat_sample, while nobody is in it; or NULL */
 };
 
 /* What a session of a model costs; fixed once it is open. */

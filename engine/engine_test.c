@@ -272,6 +272,47 @@ TEST(generate_is_the_eval_and_sample_loop)
     carat_model_close(m);
 }
 
+typedef struct sample_job {
+    carat_model *m;
+    int32_t id[200];
+} sample_job;
+
+static void *sample_often(void *arg)
+{
+    sample_job *j = arg;
+    size_t n = (size_t)n_vocab_of(j->m);
+    float *x = mem_calloc(n, sizeof *x);
+    carat_sampling p;
+    CHECK(x);
+    carat_sampling_default(j->m, &p);
+    for (int i = 0; i < 200; i++) {
+        uint64_t rng = (uint64_t)i;
+        for (size_t k = 0; k < n; k++)
+            x[k] = (float)((k * 7919 + (size_t)i * 31) % 101) * 0.1f;
+        j->id[i] = carat_sample(j->m, &p, x, NULL, 0, &rng);
+    }
+    mem_free(x);
+    return NULL;
+}
+
+TEST(carat_sample_allocates_once_and_serves_several_threads)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    sample_job job[4] = {{.m = m}, {.m = m}, {.m = m}, {.m = m}};
+    pthread_t thread[4];
+    sample_often(&job[0]);
+    int64_t before = mem_count();
+    sample_often(&job[1]);
+    CHECK_EQ(mem_count() - before, 1); /* the logits of sample_often itself */
+    for (int i = 0; i < 4; i++)
+        CHECK(!pthread_create(&thread[i], NULL, sample_often, &job[i]));
+    for (int i = 0; i < 4; i++)
+        CHECK(!pthread_join(thread[i], NULL));
+    for (int i = 1; i < 4; i++)
+        CHECK(!memcmp(job[i].id, job[0].id, sizeof job[0].id));
+    carat_model_close(m);
+}
+
 TEST(same_seed_same_answer_and_another_seed_another)
 {
     carat_model *m = toy_model_open(NULL, NULL);

@@ -520,7 +520,8 @@ CARAT_API void carat_batch_get_info(carat_batch *b, carat_batch_info *info, cara
 /* ---- For callers with a loop of their own ------------------------------------------------ */
 
 /* One sampling step over logits [n_vocab] (modified in place) after `past` tokens. For callers
- * with a loop of their own. Returns the id, or -1 when no finite logit is left. */
+ * with a loop of their own. Returns the id, or -1 when no finite logit is left (or no memory: the
+ * first call allocates work space, which the model keeps). */
 CARAT_API int32_t carat_sample(const carat_model *m, const carat_sampling *p, float *logits,
                                const int32_t *past, int64_t n_past, uint64_t *rng_state);
 
