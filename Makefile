@@ -182,11 +182,11 @@ fuzz: ## make fuzz T=gguf SECS=60: libFuzzer over fuzz/fuzz_$T.c (needs clang)
 	    -artifact_prefix=build/fuzz/$(T)- build/fuzz/found/$(T) fuzz/corpus/$(T)
 # The floors that read bytes from outside; kernels have no business here.
 FUZZ_OBJ := $(call obj,$(call src,base num format text))
-# Requests are read without connections, models and threads; their answers name a model's tokens.
+# Requests are read without connections, models and threads.
 REQUEST_OBJ := $(call obj,$(patsubst %,apps/server/%.c,request fields tools jsonw answer api_chat \
     api_completions api_responses api_messages))
-$(BUILD)/fuzz_request: FUZZ_OBJ = $(LIB_OBJ) $(REQUEST_OBJ)
-$(BUILD)/fuzz_request: $(REQUEST_OBJ) $(LIB_OBJ)
+$(BUILD)/fuzz_request: FUZZ_OBJ += $(REQUEST_OBJ)
+$(BUILD)/fuzz_request: $(REQUEST_OBJ)
 $(BUILD)/fuzz_%: fuzz/fuzz_%.c $(FUZZ_OBJ)
 	$(Q)$(CC) $(CFLAGS_ALL) -DCARAT_FUZZ=1 -fsanitize=fuzzer -o $@ $< $(FUZZ_OBJ) $(LIBS)
 tsan: ## check under ThreadSanitizer

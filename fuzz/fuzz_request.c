@@ -12,6 +12,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if CARAT_FUZZ
+/* The dialects write too, and then name tokens; here nothing is written, and there is no model. */
+int32_t carat_token_bytes(const carat_model *m, int32_t id, bool special, const char **bytes)
+{
+    (void)m, (void)id, (void)special;
+    *bytes = "";
+    return -1;
+}
+#endif
+
 static void check(bool ok, const char *what)
 {
     if (!ok) {

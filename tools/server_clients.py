@@ -70,7 +70,7 @@ def check_logprobs():
 
 def check_logit_bias():
     first = chat(logprobs=True, max_tokens=1).choices[0].logprobs.content[0]
-    banned = chat(logit_bias={str(first.model_extra["id"]): -100}, logprobs=True, max_tokens=5)
+    banned = chat(logit_bias={str(first.model_extra["id"]): -100}, logprobs=True, max_tokens=64)
     assert banned.choices[0].logprobs.content[0].token != first.token
 
 
@@ -107,7 +107,7 @@ def check_tool_none():
 
 def check_tool_required():
     for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
-        r = chat(tools=[TOOL], tool_choice=choice, max_tokens=100)
+        r = chat(messages=[{"role": "user", "content": QUESTION}], tools=[TOOL], tool_choice=choice)
         call = r.choices[0].message.tool_calls[0]
         assert call.function.name == "get_weather" and json.loads(call.function.arguments) is not None
 
