@@ -152,6 +152,12 @@ $(EMU)/tests/cuda/emu.o: tests/cuda/emu.cpp tests/cuda/emu.h
 	@mkdir -p $(@D)
 	$(Q)$(EMU_CXX) -c -o $@ $<
 
+$(BUILD)/bench_attend: $(BUILD)/bench/attend.o $(LIB_OBJ)
+	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
+.PHONY: bench-attend
+bench-attend: $(BUILD)/bench_attend ## times and errors of attention over every format of cache
+	$(BUILD)/bench_attend
+
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 

@@ -12,12 +12,18 @@
  * The query heads of a group, and the rows of a tile, go through a block together: a key is read
  * from memory once for all of them. Scores of one block are all that is ever stored.
  *
- * Keys and values that are no plain floats go through a piece: a few rows at a time are unpacked
- * to f32, in cache, and from there on are like any others. So there is one path for all formats,
- * and a row's sums run in the same order in each. Rotated formats: queries are rotated before the
- * op and results rotated back after it, once, whatever the number of keys. One stream of keys and
- * values: a piece of values becomes one of keys on the way (kernel make_key), with angles that are
- * added, not computed, since the blocks lie at multiples of the table's length.
+ * Formats in blocks: few queries decode them in registers, many have a few rows at a time unpacked
+ * into a piece of floats that stays in cache. The floats are the same and so is the order of every
+ * sum. Rotated formats: queries are rotated before the op and results rotated back after it, once,
+ * whatever the number of keys.
+ *
+ * One stream: a key is RoPE(w u). The pairs of it that stand still (three quarters, where it
+ * matters) need no making: their part of the score is (w q) . u, with w moved to the query once.
+ * Those that turn are made, from a table of angles: blocks lie at multiples of its length, so with
+ * the queries turned back by the block's first position, a key's angle is its place in the block.
+ *
+ *     query   w q, still, low half | w q, still, high half | q, turning, low and high, per block
+ *     key     u as stored          | u as stored           | made
  */
 #include "backend/cpu/cpu_int.h"
 #include "backend/cpu/table_ops_int.h"
@@ -28,6 +34,7 @@
 enum {
     KEY_BLOCK = ROPE_TURNS,
     PIECE_FLOATS = 8192, /* of unpacked keys: 32 KB */
+    STREAM_BYTES = 8192, /* of one stream at a time: what products ask for ahead */
     QUERIES_MAX = 32,    /* rows of a tile times heads of a group, but at least one row */
     SPLIT_ROWS = 16,     /* passes of no more rows may be split by blocks */
     WAVE_BLOCKS = 32     /* blocks whose partial results are held at a time, split decode */
@@ -48,9 +55,12 @@ typedef struct attention {
     float *values;  /* [tile_rows * group, head_dim]: the partial sums of one block */
     float *state;   /* [4, tile_rows * group]: largest score and sum, of all and of one block */
     float *piece;   /* [piece_keys, head_dim] */
-    float *base;    /* [2, n_turning]: cosines and sines of a block's first position */
-    int32_t piece_keys, n_turning;
-    mat turned; /* the queries, rotated; or q itself */
+    float *base;    /* [2, n_turning]: cosines and sines of a block's first position, negative */
+    float *row;     /* [head_dim]: an unpacked value, one stream */
+    int32_t piece_keys;
+    int32_t n_turning; /* pairs that turn; one stream */
+    bool on_blocks;    /* one stream: what stands still can be scored as it is stored */
+    mat turned;        /* the queries, rotated; or q itself */
     /* split decode: partial results [n_tiles * n_head_kv, WAVE_BLOCKS, ...] */
     float *part_values, *part_state;
     float *run_state;           /* [n_tiles * n_head_kv, 2, tile_rows * group]: merged so far */
@@ -121,9 +131,9 @@ typedef struct block_work {
     row_tile t;
     int32_t head;
     float *queries, *scores, *values, *top, *sum;
-    float *piece, *base;
+    float *piece, *base, *row;
     const char *next; /* read after the keys: the values of the block */
-    int64_t base_pos; /* whose angles are in base; -1: none yet */
+    int64_t b0;       /* the block's first index */
 } block_work;
 
 static size_t queries_cap(const attention *a)
@@ -144,41 +154,139 @@ static block_work work_of(const attention *a, row_tile t, int32_t head, int32_t 
                         .sum = state + 3 * cap,
                         .piece = a->piece + th * (size_t)a->piece_keys * dim,
                         .base = a->base + th * 2 * (size_t)a->n_turning,
-                        .base_pos = -1};
+                        .row = a->row + th * dim};
 }
 
-int32_t cpu_piece_keys(int32_t head_dim)
+static int32_t piece_keys(int32_t head_dim)
 {
     int32_t n = PIECE_FLOATS / head_dim & ~1;
     return n < 2 ? 2 : n > KEY_BLOCK ? KEY_BLOCK : n;
 }
 
-static bool is_float(num_type t)
+static bool reads_stored(const attention *a, const block_work *w, num_type t)
 {
-    return t == NUM_F32 || t == NUM_F16 || t == NUM_BF16;
+    return t == NUM_F32 || t == NUM_F16 || t == NUM_BF16 ||
+           w->t.n * a->group <= a->k->block_queries;
 }
 
-/* The keys of n values in the piece, the first of which has this index. */
-static void make_keys(const attention *a, block_work *w, int64_t index, int32_t n)
+static key_rows piece_rows(const block_work *w, int32_t n, int32_t dim)
 {
-    const kv_view *kv = a->kv;
-    const rope *rp = kv->k_rope;
-    int32_t dim = kv->head_dim, n_turn = rp->n_turning;
-    for (int32_t i = 0; i < n; i++) {
-        float *x = w->piece + (size_t)i * (size_t)dim;
-        int64_t pos = cpu_key_pos(a->p, w->t.r0, index + i), b = pos / ROPE_TURNS * ROPE_TURNS;
-        if (b != w->base_pos) {
-            a->k->sincos(w->base, w->base + n_turn, rp->inv_freq, n_turn, (int32_t)b);
-            w->base_pos = b;
-        }
-        const key_maker m = {.w = kv->k_weight->data,
-                             .base = w->base,
-                             .turn = rp->turns + (size_t)(pos - b) * 2 * (size_t)n_turn,
-                             .n_turning = n_turn};
-        if (kv->k_rot)
-            num_unrotate(x, dim);
-        a->k->make_key(x, &m, dim);
+    return (key_rows){.type = NUM_F32,
+                      .at = (const char *)w->piece,
+                      .row_bytes = (size_t)dim * sizeof(float),
+                      .n = n,
+                      .dim = dim};
+}
+
+static key_product product_of(const attention *a, const block_work *w, const key_rows *k,
+                              float *scores)
+{
+    bool in_piece = k->at == (const char *)w->piece;
+    return (key_product){.type = k->type,
+                         .n_q = w->t.n * a->group,
+                         .n_keys = k->n,
+                         .dim = k->dim,
+                         .s = scores,
+                         .q = w->queries,
+                         .s_stride = KEY_BLOCK,
+                         .q_stride = a->kv->head_dim,
+                         .k = k->at,
+                         .row_bytes = k->row_bytes,
+                         .source = in_piece ? ROWS_IN_CACHE : ROWS_IN_MEMORY,
+                         .next = w->next};
+}
+
+static void score_rows(const attention *a, const block_work *w, const key_rows *k, float *scores)
+{
+    key_product p = product_of(a, w, k, scores);
+    a->k->key_dot(&p);
+}
+
+/* The next piece of rows, from row `at` on; a->piece_keys at most. */
+static key_rows next_rows(const attention *a, key_rows k, int32_t at)
+{
+    k.at += (size_t)at * k.row_bytes;
+    k.n = k.n - at < a->piece_keys ? k.n - at : a->piece_keys;
+    return k;
+}
+
+/* Elements of each row from `first` on, which is on a block. */
+static key_rows part_of(const key_rows *k, int32_t first, int32_t dim)
+{
+    key_rows part = *k;
+    uint64_t skipped = 0;
+    num_row_bytes(k->type, (uint64_t)first, &skipped);
+    part.at += skipped;
+    part.dim = dim;
+    return part;
+}
+
+/* Makes what turns of the keys of n values, u, into `to`; the first has this index. */
+static void make_keys(const attention *a, block_work *w, int64_t index, key_rows u, float *to,
+                      int32_t to_stride)
+{
+    const rope *rp = a->kv->k_rope;
+    const float *weights = a->kv->k_weight->data;
+    int32_t n = u.n;
+    bool committed = index + n <= a->p->rows->first[w->t.r0]; /* such keys follow each other */
+    key_maker m = {
+        .w = weights, .w_high = weights + a->kv->head_dim / 2, .n_turning = a->n_turning};
+    u.n = committed ? n : 1;
+    for (int32_t i = 0; i < n; i += u.n, u.at += (size_t)u.n * u.row_bytes) {
+        /* From the block's first position; rows of a tree may have positions before it. */
+        int64_t place = cpu_key_pos(a->p, w->t.r0, index + i) - w->b0;
+        m.back = place < 0;
+        m.turn = rp->turns + (size_t)(m.back ? -place : place) * 2 * (size_t)a->n_turning;
+        a->k->make_keys(&u, to + (size_t)i * (size_t)to_stride, to_stride, &m);
     }
+}
+
+/* One stream: n values as the parts of keys, side by side in the piece. */
+static void unpack_keys(const attention *a, block_work *w, int64_t index, const key_rows *k)
+{
+    int32_t dim = k->dim, half = dim / 2, n_turn = a->n_turning, still = half - n_turn;
+    for (int32_t r = 0; r < k->n; r++) {
+        key_rows one = *k;
+        float *to = w->piece + (size_t)r * (size_t)dim;
+        one.at += (size_t)r * k->row_bytes;
+        one.n = 1;
+        a->k->unpack(&one, w->row, dim);
+        if (a->kv->k_rot)
+            num_unrotate(w->row, dim);
+        for (int32_t h = 0; h < 2; h++) {
+            const float *from = w->row + h * half;
+            memcpy(to + 2 * still + h * n_turn, from, (size_t)n_turn * sizeof *to);
+            memcpy(to + h * still, from + n_turn, (size_t)still * sizeof *to);
+        }
+    }
+    key_rows u = piece_rows(w, k->n, dim);
+    u.at += 2 * (size_t)still * sizeof(float);
+    u.high_bytes = (size_t)n_turn * sizeof(float);
+    make_keys(a, w, index, u, w->piece + 2 * still, dim);
+}
+
+/* Scores of a few keys of one stream, whose first has this index. */
+static void score_single(const attention *a, block_work *w, int64_t index, const key_rows *k,
+                         float *scores)
+{
+    int32_t dim = k->dim, half = dim / 2, n_turn = a->n_turning, still = half - n_turn;
+    if (!a->on_blocks || !reads_stored(a, w, k->type)) {
+        key_rows piece = piece_rows(w, k->n, dim);
+        unpack_keys(a, w, index, k);
+        score_rows(a, w, &piece, scores);
+        return;
+    }
+    key_rows u = *k, high = part_of(k, half, n_turn);
+    u.high_bytes = (size_t)(high.at - k->at);
+    make_keys(a, w, index, u, w->piece, 2 * n_turn);
+    key_rows all = part_of(k, n_turn, still);
+    key_product p = product_of(a, w, &all, scores);
+    p.high_bytes = u.high_bytes;
+    p.made = w->piece;
+    p.made_dim = 2 * n_turn;
+    p.source = ROWS_ASKED_FOR; /* by the product before this */
+    p.next = k->at + (size_t)k->n * k->row_bytes;
+    a->k->key_dot(&p);
 }
 
 /* Scores of n keys that lie side by side from row k on; the first has this index. */
@@ -187,33 +295,20 @@ static void score_keys(const attention *a, block_work *w, int64_t index, const c
 {
     const kv_view *kv = a->kv;
     int32_t dim = kv->head_dim;
-    key_product p = {.type = kv->k_type,
-                     .n_q = w->t.n * a->group,
-                     .n_keys = n,
-                     .dim = dim,
-                     .s = scores,
-                     .q = w->queries,
-                     .s_stride = KEY_BLOCK,
-                     .q_stride = dim,
-                     .k = k,
-                     .row_bytes = kv->k_row_bytes,
-                     .next = w->next};
-    if (is_float(kv->k_type) && !kv->single) {
-        a->k->key_dot(&p);
+    const key_rows rows = {
+        .type = kv->k_type, .at = k, .row_bytes = kv->k_row_bytes, .n = n, .dim = dim};
+    if (!kv->single && reads_stored(a, w, kv->k_type)) {
+        score_rows(a, w, &rows, scores);
         return;
     }
-    p.type = NUM_F32;
-    p.k = (const char *)w->piece;
-    p.row_bytes = (size_t)dim * sizeof(float);
-    p.next = NULL;
     for (int32_t at = 0; at < n; at += a->piece_keys) {
-        p.n_keys = n - at < a->piece_keys ? n - at : a->piece_keys;
-        a->k->unpack(kv->k_type, w->piece, k + (size_t)at * kv->k_row_bytes, kv->k_row_bytes,
-                     p.n_keys, dim);
-        if (kv->single)
-            make_keys(a, w, index + at, p.n_keys);
-        p.s = scores + at;
-        a->k->key_dot(&p);
+        key_rows some = next_rows(a, rows, at), piece = piece_rows(w, some.n, dim);
+        if (kv->single) {
+            score_single(a, w, index + at, &some, scores + at);
+            continue;
+        }
+        a->k->unpack(&some, w->piece, dim);
+        score_rows(a, w, &piece, scores + at);
     }
 }
 
@@ -222,29 +317,101 @@ static void sum_values(const attention *a, block_work *w, const char *v, int32_t
 {
     const kv_view *kv = a->kv;
     size_t row_bytes = kv->single ? kv->k_row_bytes : kv->v_row_bytes;
-    int32_t dim = kv->head_dim;
     value_product p = {.type = kv->v_type,
                        .n_q = w->t.n * a->group,
                        .n_keys = n,
-                       .dim = dim,
+                       .dim = kv->head_dim,
                        .o = w->values,
                        .p = scores,
-                       .o_stride = dim,
+                       .o_stride = kv->head_dim,
                        .p_stride = KEY_BLOCK,
                        .v = v,
-                       .row_bytes = row_bytes};
-    if (is_float(kv->v_type)) {
+                       .row_bytes = row_bytes,
+                       /* one stream: the keys' bytes, once more */
+                       .source = kv->single ? ROWS_IN_CACHE : ROWS_IN_MEMORY};
+    if (reads_stored(a, w, kv->v_type)) {
         a->k->value_sum(&p);
         return;
     }
+    const key_rows rows = {
+        .type = kv->v_type, .at = v, .row_bytes = row_bytes, .n = n, .dim = p.dim};
     p.type = NUM_F32;
     p.v = (const char *)w->piece;
-    p.row_bytes = (size_t)dim * sizeof(float);
+    p.row_bytes = (size_t)p.dim * sizeof(float);
+    p.source = ROWS_IN_CACHE;
     for (int32_t at = 0; at < n; at += a->piece_keys) {
-        p.n_keys = n - at < a->piece_keys ? n - at : a->piece_keys;
-        a->k->unpack(kv->v_type, w->piece, v + (size_t)at * row_bytes, row_bytes, p.n_keys, dim);
+        key_rows some = next_rows(a, rows, at);
+        a->k->unpack(&some, w->piece, p.dim);
+        p.n_keys = some.n;
         p.p = scores + at;
         a->k->value_sum(&p);
+    }
+}
+
+/* Joins a block's partial result of one query to what came before it: o, *top, *sum. */
+static void merge_block(const attention *a, float *o, float *top, float *sum, const float *values,
+                        float block_top, float block_sum)
+{
+    if (block_sum == 0 && block_top == -INFINITY)
+        return; /* sees nothing of this block */
+    float new_top = block_top > *top ? block_top : *top;
+    float co = *top == -INFINITY ? 0.0f : expf(*top - new_top), cx = expf(block_top - new_top);
+    a->k->merge(o, co, values, cx, a->kv->head_dim);
+    *sum = *sum * co + block_sum * cx;
+    *top = new_top;
+}
+
+static float *o_head(const attention *a, row_tile t, int32_t head, int32_t iq)
+{
+    int32_t h = head * a->group + iq % a->group;
+    return mat_row(a->o, t.r0 + iq / a->group) + (size_t)h * (size_t)a->kv->head_dim;
+}
+
+/* One stream: what stands still of a query, with the keys' weights. */
+static void still_query(const attention *a, const float *q, float *to)
+{
+    int32_t half = a->kv->head_dim / 2, n_turn = a->n_turning, still = half - n_turn;
+    const float *w = a->kv->k_weight->data;
+    for (int32_t h = 0; h < 2; h++, q += half, w += half)
+        for (int32_t i = 0; i < still; i++)
+            to[h * still + i] = q[n_turn + i] * w[n_turn + i] * a->scale;
+}
+
+static const float *query_of(const attention *a, row_tile t, int32_t head, int32_t iq)
+{
+    int32_t h = head * a->group + iq % a->group;
+    return mat_row(a->turned, t.r0 + iq / a->group) + (size_t)h * (size_t)a->kv->head_dim;
+}
+
+static void load_queries(const attention *a, row_tile t, int32_t head, float *queries)
+{
+    int32_t dim = a->kv->head_dim;
+    for (int32_t iq = 0; iq < t.n * a->group; iq++) {
+        float *to = queries + (size_t)iq * (size_t)dim;
+        if (a->kv->single) {
+            still_query(a, query_of(a, t, head, iq), to);
+            continue;
+        }
+        memcpy(to, query_of(a, t, head, iq), (size_t)dim * sizeof(float));
+        if (a->scale != 1.0f)
+            a->k->scale(to, a->scale, dim);
+    }
+}
+
+/* One stream: what turns of the queries, turned back by the position of the block's first key. */
+static void turn_queries_back(const attention *a, block_work *w)
+{
+    int32_t dim = a->kv->head_dim, half = dim / 2, n_turn = a->n_turning;
+    float *c = w->base, *s = c + n_turn;
+    a->k->sincos(c, s, a->kv->k_rope->inv_freq, n_turn, (int32_t)w->b0);
+    a->k->scale(s, -1.0f, n_turn);
+    for (int32_t iq = 0; iq < w->t.n * a->group; iq++) {
+        const float *q = query_of(a, w->t, w->head, iq);
+        float *to = w->queries + (size_t)iq * (size_t)dim + 2 * (half - n_turn);
+        memcpy(to, q, (size_t)n_turn * sizeof *to);
+        memcpy(to + n_turn, q + half, (size_t)n_turn * sizeof *to);
+        a->k->scale(to, a->scale, 2 * n_turn);
+        a->k->rotate(to, c, s, n_turn);
     }
 }
 
@@ -268,7 +435,10 @@ static void attend_block(const attention *a, block_work *w, int64_t lo, int64_t 
     int32_t n = (int32_t)(hi - lo), at = (int32_t)(lo - b0);
     int32_t n0 = (size_t)kv->n_slots - slot < (size_t)n ? (int32_t)((size_t)kv->n_slots - slot) : n;
 
+    w->b0 = b0;
     w->next = v + slot * v_bytes;
+    if (kv->single)
+        turn_queries_back(a, w);
     score_keys(a, w, lo, k + slot * kv->k_row_bytes, n0, w->scores + at);
     if (n0 < n)
         score_keys(a, w, lo + n0, k, n - n0, w->scores + at + n0);
@@ -283,38 +453,6 @@ static void attend_block(const attention *a, block_work *w, int64_t lo, int64_t 
     sum_values(a, w, v + slot * v_bytes, n0, w->scores + at);
     if (n0 < n)
         sum_values(a, w, v, n - n0, w->scores + at + n0);
-}
-
-/* Joins a block's partial result of one query to what came before it: o, *top, *sum. */
-static void merge_block(const attention *a, float *o, float *top, float *sum, const float *values,
-                        float block_top, float block_sum)
-{
-    if (block_sum == 0 && block_top == -INFINITY)
-        return; /* sees nothing of this block */
-    float new_top = block_top > *top ? block_top : *top;
-    float co = *top == -INFINITY ? 0.0f : expf(*top - new_top), cx = expf(block_top - new_top);
-    a->k->merge(o, co, values, cx, a->kv->head_dim);
-    *sum = *sum * co + block_sum * cx;
-    *top = new_top;
-}
-
-static float *o_head(const attention *a, row_tile t, int32_t head, int32_t iq)
-{
-    int32_t h = head * a->group + iq % a->group;
-    return mat_row(a->o, t.r0 + iq / a->group) + (size_t)h * (size_t)a->kv->head_dim;
-}
-
-static void load_queries(const attention *a, row_tile t, int32_t head, float *queries)
-{
-    int32_t dim = a->kv->head_dim;
-    for (int32_t iq = 0; iq < t.n * a->group; iq++) {
-        int32_t h = head * a->group + iq % a->group;
-        float *to = queries + (size_t)iq * (size_t)dim;
-        memcpy(to, mat_row(a->turned, t.r0 + iq / a->group) + (size_t)h * (size_t)dim,
-               (size_t)dim * sizeof(float));
-        if (a->scale != 1.0f)
-            a->k->scale(to, a->scale, dim);
-    }
 }
 
 static void begin_queries(const attention *a, row_tile t, int32_t head, float *top, float *sum)
@@ -480,14 +618,21 @@ static void take_temporaries(attention *a, bool split, int32_t n_threads)
     const kv_view *kv = a->kv;
     size_t cap = queries_cap(a), dim = (size_t)kv->head_dim, nt = (size_t)n_threads;
     size_t th = (size_t)a->n_tiles * (size_t)kv->n_head_kv, mark = pass_mark(p);
-    a->piece_keys = cpu_piece_keys(kv->head_dim);
+    a->piece_keys = piece_keys(kv->head_dim);
+    /* Unpacking what turns is the first touch of a row, so it must find it asked for. */
+    if (kv->single && a->piece_keys > (int32_t)(STREAM_BYTES / kv->k_row_bytes))
+        a->piece_keys =
+            kv->k_row_bytes < STREAM_BYTES / 4 ? (int32_t)(STREAM_BYTES / kv->k_row_bytes) & ~1 : 4;
     a->n_turning = kv->single ? kv->k_rope->n_turning : 0;
+    a->on_blocks = kv->single && !kv->k_rot && kv->head_dim % 64 == 0 && a->n_turning % 32 == 0 &&
+                   a->n_turning < kv->head_dim / 2;
     a->queries = pass_temp(p, nt * cap * dim * sizeof(float));
     a->scores = pass_temp(p, nt * cap * KEY_BLOCK * sizeof(float));
     a->values = pass_temp(p, nt * cap * dim * sizeof(float));
     a->state = pass_temp(p, nt * 4 * cap * sizeof(float));
     a->piece = pass_temp(p, nt * (size_t)a->piece_keys * dim * sizeof(float));
     a->base = pass_temp(p, nt * 2 * (size_t)a->n_turning * sizeof(float));
+    a->row = pass_temp(p, nt * dim * sizeof(float));
     if (split) {
         a->part_values = pass_temp(p, th * WAVE_BLOCKS * cap * dim * sizeof(float));
         a->part_state = pass_temp(p, th * WAVE_BLOCKS * 2 * cap * sizeof(float));

@@ -164,17 +164,17 @@ static bool cpu_attend_kernel(const device *d, const kv_view *kv, char *text, si
         return false;
     const char *name = c->reference ? "reference" : c->k->name;
     const char *turned = kv->k_rot || kv->v_rot ? ", rotated" : "";
-    bool plain = k->block_n == 1 && v->block_n == 1;
+    const char *one = kv->single ? ", keys made of values" : "";
+    int32_t most = c->k->block_queries;
     if (c->reference)
-        snprintf(text, cap, "%s: one key at a time%s", name, turned);
-    else if (kv->single)
-        snprintf(text, cap, "%s: keys made of values, %d at a time%s", name,
-                 cpu_piece_keys(kv->head_dim), turned);
-    else if (plain)
-        snprintf(text, cap, "%s: as stored", name);
+        snprintf(text, cap, "%s: one key at a time%s%s", name, one, turned);
+    else if (k->block_n == 1 && v->block_n == 1)
+        snprintf(text, cap, "%s: as stored%s", name, one);
+    else if (most)
+        snprintf(text, cap, "%s: blocks in registers, unpacked from %d queries on%s%s", name,
+                 most + 1, one, turned);
     else
-        snprintf(text, cap, "%s: unpacked %d at a time%s", name, cpu_piece_keys(kv->head_dim),
-                 turned);
+        snprintf(text, cap, "%s: blocks unpacked%s%s", name, one, turned);
     return true;
 }
 

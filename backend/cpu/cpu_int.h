@@ -46,8 +46,6 @@ typedef struct row_sight {
     int64_t lo, hi;
     bool tree;
 } row_sight;
-/* Keys that attention unpacks at a time (attend.c). */
-int32_t cpu_piece_keys(int32_t head_dim);
 row_sight cpu_row_sight(const rowset *rs, int32_t r, int32_t window);
 /* The position of a key: its index when committed, else that of the pass's row that wrote it. */
 int64_t cpu_key_pos(const pass *p, int32_t r, int64_t index);

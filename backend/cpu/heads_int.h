@@ -1,15 +1,14 @@
 /* heads_int.h - attention's two inner products: queries with keys, probabilities with values.
  *
  * Included by each matmul_*.c and compiled for its vectors. Keys and values are rows of head_dim
- * elements in their stored type; an element type is a loader of one vector (load_as) and a case in
- * the two dispatchers. Several queries share each row that is read: the heads of a group, and in a
- * prefill several rows.
+ * elements in their stored type; a type is a loader of one vector (load_as; blocks_int.h) and a
+ * case in the two dispatchers. Several queries share each row that is read: the heads of a group,
+ * and in a prefill several rows.
  */
 #ifndef BACKEND_CPU_HEADS_INT_H
 #define BACKEND_CPU_HEADS_INT_H
 
-#include "backend/cpu/kernels_int.h"
-#include "backend/cpu/vec_int.h"
+#include "backend/cpu/blocks_int.h"
 
 enum {
     /* their product is the sums held in registers: VL, so that vf_sums folds them all */
@@ -22,9 +21,17 @@ enum {
     AHEAD_BYTES = 8192
 };
 
+/* Queries up to which decoding blocks in registers beats unpacking them first: each tile decodes
+ * anew. */
+enum { BLOCK_QUERIES = VL == 16 ? 16 : VL == 8 ? 8 : 0 };
+
 /* n < VL only in the tail of a head size that is not a multiple of VL. */
 INLINE vf load_as(num_type t, const char *p, int32_t i, int32_t n)
 {
+#if VL >= 8
+    if (is_blocks(t))
+        return load_block(t, p, i);
+#endif
     if (t == NUM_F32) {
         const float *f = (const float *)(const void *)p + i;
         return n >= VL ? vf_load(f) : vf_load_n(f, n);
@@ -34,6 +41,40 @@ INLINE vf load_as(num_type t, const char *p, int32_t i, int32_t n)
     return t == NUM_F16 ? vf_of_f16(h) : (vf)(__builtin_convertvector(h, vu) << 16);
 }
 
+typedef struct key_span_at {
+    const char *k;
+    const float *q;
+    size_t row_bytes, q_stride;
+    int32_t dim;
+} key_span_at;
+
+/* `dim` elements of keys and queries from here on, multiplied and added to the sums. */
+INLINE void key_span(num_type t, vf *sum, const key_span_at *at, const int n_q, const int n_k)
+{
+    enum { STEP = 32 }; /* a block: its scale is decoded once */
+    int32_t i = 0, dim = at->dim;
+    for (int32_t step = is_blocks(t) ? STEP : VL; i + step <= dim;)
+        for (int32_t end = i + step; i < end; i += VL) {
+            vf kv[KEY_TILE];
+            for (int b = 0; b < n_k; b++)
+                kv[b] = load_as(t, at->k + (size_t)b * at->row_bytes, i, VL);
+            for (int a = 0; a < n_q; a++) {
+                vf qv = vf_load(at->q + (size_t)a * at->q_stride + i);
+                vf_keep(&qv); /* loaded once: one load per FMA would be the bound */
+                for (int b = 0; b < n_k; b++)
+                    sum[a * KEY_TILE + b] = vf_fma(qv, kv[b], sum[a * KEY_TILE + b]);
+            }
+        }
+    if (!is_blocks(t) && i < dim)
+        for (int a = 0; a < n_q; a++) {
+            vf qv = vf_load_n(at->q + (size_t)a * at->q_stride + i, dim - i);
+            for (int b = 0; b < n_k; b++)
+                sum[a * KEY_TILE + b] =
+                    vf_fma(qv, load_as(t, at->k + (size_t)b * at->row_bytes, i, dim - i),
+                           sum[a * KEY_TILE + b]);
+        }
+}
+
 /* s[iq, it] for n_q <= QUERY_TILE queries from iq on and n_k <= KEY_TILE keys from it on. Each sum
  * runs over the head in order, in VL interleaved parts, and is folded by vf_sum: the same for every
  * tile. */
@@ -41,32 +82,28 @@ INLINE void key_tile(num_type t, const key_product *w, int32_t iq, const int n_q
                      const int n_k)
 {
     float *s = w->s + (size_t)iq * (size_t)w->s_stride + it;
-    const float *q = w->q + (size_t)iq * (size_t)w->q_stride;
-    const char *k = w->k + (size_t)it * w->row_bytes;
-    size_t q_stride = (size_t)w->q_stride, row_bytes = w->row_bytes;
-    int32_t dim = w->dim, i = 0;
+    key_span_at at = {.k = w->k + (size_t)it * w->row_bytes,
+                      .row_bytes = w->row_bytes,
+                      .q = w->q + (size_t)iq * (size_t)w->q_stride,
+                      .q_stride = (size_t)w->q_stride,
+                      .dim = w->dim};
     vf sum[QUERY_TILE * KEY_TILE];
     for (int a = 0; a < n_q; a++)
         for (int b = 0; b < n_k; b++)
             sum[a * KEY_TILE + b] = vf_set(0);
-    for (; i + VL <= dim; i += VL) {
-        vf kv[KEY_TILE];
-        for (int b = 0; b < n_k; b++)
-            kv[b] = load_as(t, k + (size_t)b * row_bytes, i, VL);
-        for (int a = 0; a < n_q; a++) {
-            vf qv = vf_load(q + (size_t)a * q_stride + i);
-            vf_keep(&qv); /* loaded once: one load per FMA would be the bound */
-            for (int b = 0; b < n_k; b++)
-                sum[a * KEY_TILE + b] = vf_fma(qv, kv[b], sum[a * KEY_TILE + b]);
-        }
+    key_span(t, sum, &at, n_q, n_k);
+    if (w->high_bytes) {
+        at.k += w->high_bytes;
+        at.q += w->dim;
+        key_span(t, sum, &at, n_q, n_k);
     }
-    if (i < dim)
-        for (int a = 0; a < n_q; a++) {
-            vf qv = vf_load_n(q + (size_t)a * q_stride + i, dim - i);
-            for (int b = 0; b < n_k; b++)
-                sum[a * KEY_TILE + b] = vf_fma(
-                    qv, load_as(t, k + (size_t)b * row_bytes, i, dim - i), sum[a * KEY_TILE + b]);
-        }
+    if (w->made_dim) {
+        at.q += w->dim;
+        at.dim = w->made_dim;
+        at.row_bytes = (size_t)w->made_dim * sizeof(float);
+        at.k = (const char *)w->made + (size_t)it * at.row_bytes;
+        key_span(NUM_F32, sum, &at, n_q, n_k);
+    }
     if (n_q == QUERY_TILE && n_k == KEY_TILE) {
         vf all = vf_sums(sum);
         for (int a = 0; a < n_q; a++)
@@ -94,8 +131,8 @@ INLINE void ask_keys(const key_product *w, size_t from, size_t n)
  * bound: decode reads the keys once per group; a prefill is two FMA per cycle less the folding */
 INLINE void key_dot_as(num_type t, const key_product *w)
 {
-    const bool few = w->n_q <= FEW_QUERIES; /* keys come from memory: ask ahead */
-    if (few)
+    const bool few = w->n_q <= FEW_QUERIES && w->source != ROWS_IN_CACHE;
+    if (few && w->source == ROWS_IN_MEMORY)
         ask_keys(w, 0, AHEAD_BYTES);
     for (int32_t it = 0; it < w->n_keys; it += KEY_TILE) {
         bool pair = w->n_keys - it >= KEY_TILE;
@@ -194,7 +231,8 @@ INLINE void value_sum_as(num_type t, const value_product *w)
                                      .n_keys = w->n_keys - it < most ? w->n_keys - it : most,
                                      .v = w->v + (size_t)it * w->row_bytes,
                                      .row_bytes = w->row_bytes,
-                                     .ahead = iq == 0 && w->n_q <= FEW_QUERIES};
+                                     .ahead = iq == 0 && w->n_q <= FEW_QUERIES &&
+                                              w->source == ROWS_IN_MEMORY};
             if (n == VALUE_QUERIES)
                 value_rows(t, to, w->o_stride, VALUE_QUERIES, &part, w->dim);
             else if (n == 2)
@@ -206,24 +244,41 @@ INLINE void value_sum_as(num_type t, const value_product *w)
     }
 }
 
+#if VL >= 8
+#define EACH_BLOCKS(DO)                                                                            \
+    DO(NUM_Q8_0) DO(NUM_Q5_1) DO(NUM_Q5_0) DO(NUM_Q4_1) DO(NUM_Q4_0) DO(NUM_IQ4_NL) DO(NUM_TQ3_0)
+#else
+#define EACH_BLOCKS(DO)
+#endif
+
 static void k_key_dot(const key_product *w)
 {
-    if (w->type == NUM_F32)
-        key_dot_as(NUM_F32, w);
-    else if (w->type == NUM_F16)
-        key_dot_as(NUM_F16, w);
-    else
-        key_dot_as(NUM_BF16, w);
+    switch ((int)w->type) {
+#define KEY_DOT(t)                                                                                 \
+    case t:                                                                                        \
+        key_dot_as(t, w);                                                                          \
+        return;
+        KEY_DOT(NUM_F32)
+        KEY_DOT(NUM_F16)
+        KEY_DOT(NUM_BF16)
+        EACH_BLOCKS(KEY_DOT)
+#undef KEY_DOT
+    }
 }
 
 static void k_value_sum(const value_product *w)
 {
-    if (w->type == NUM_F32)
-        value_sum_as(NUM_F32, w);
-    else if (w->type == NUM_F16)
-        value_sum_as(NUM_F16, w);
-    else
-        value_sum_as(NUM_BF16, w);
+    switch ((int)w->type) {
+#define VALUE_SUM(t)                                                                               \
+    case t:                                                                                        \
+        value_sum_as(t, w);                                                                        \
+        return;
+        VALUE_SUM(NUM_F32)
+        VALUE_SUM(NUM_F16)
+        VALUE_SUM(NUM_BF16)
+        EACH_BLOCKS(VALUE_SUM)
+#undef VALUE_SUM
+    }
 }
 
 static void k_merge(float *o, float co, const float *x, float cx, int32_t n)

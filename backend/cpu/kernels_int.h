@@ -30,11 +30,20 @@ typedef struct codes {
     const float *m;   /* likewise, with mins */
 } codes;
 
-/* What makes a key of a value: the norm's weight and two angles to be added, each as n_turning
- * cosines and then as many sines. */
+/* n rows of keys or values, dim elements of each. */
+typedef struct key_rows {
+    num_type type;
+    const char *at;
+    size_t row_bytes, high_bytes; /* make_keys: from one half of the pairs to the other */
+    int32_t n, dim;
+} key_rows;
+
+/* What makes keys of values: the norm's weight of either half of the pairs that turn, and n_turning
+ * cosines and as many sines per key, of one key after the other; back: the other way round. */
 typedef struct key_maker {
-    const float *w, *base, *turn;
+    const float *w, *w_high, *turn;
     int32_t n_turning;
+    bool back;
 } key_maker;
 
 enum {
@@ -43,16 +52,29 @@ enum {
     TILE_COLS = TILE_GROUPS * PACK_LANES
 };
 
-/* s[iq, it] = q[iq] . k[it] for n_q queries and n_keys rows of keys */
+/* Where rows are: few queries are as quick as memory is, and ask for rows before their turn. */
+typedef enum row_source {
+    ROWS_IN_MEMORY,
+    ROWS_ASKED_FOR, /* in memory as well, but whoever read the rows before has asked for them */
+    ROWS_IN_CACHE
+} row_source;
+
+/* s[iq, it] = q[iq] . k[it] for n_q queries and n_keys rows of keys. A key may be in parts: dim
+ * elements, as many again high_bytes further on, and made_dim floats of another place. Queries have
+ * them side by side. */
 typedef struct key_product {
-    num_type type; /* of the keys: f32, f16 or bf16 */
+    num_type type;
     int32_t n_q, n_keys, dim;
     float *s;
     const float *q;
     int32_t s_stride, q_stride; /* in floats */
     const char *k;
     size_t row_bytes;
-    const char *next; /* what will be read from memory after the keys; NULL: nothing known */
+    row_source source;
+    const char *next;  /* what will be read from memory after the keys; NULL: nothing known */
+    size_t high_bytes; /* 0: no such part */
+    const float *made; /* [n_keys, made_dim] */
+    int32_t made_dim;  /* 0: no such part */
 } key_product;
 
 /* o[iq] += sum over it, ascending, of p[iq, it] v[it] */
@@ -64,6 +86,7 @@ typedef struct value_product {
     int32_t o_stride, p_stride;
     const char *v;
     size_t row_bytes;
+    row_source source;
 } value_product;
 
 typedef struct cpu_kernels cpu_kernels;
@@ -85,11 +108,15 @@ struct cpu_kernels {
 
     void (*key_dot)(const key_product *);
     void (*value_sum)(const value_product *);
-    /* to[it, 0..dim) = n rows of a cache in any of its formats, as num decodes them */
-    void (*unpack)(num_type t, float *to, const char *rows, size_t row_bytes, int32_t n,
-                   int32_t dim);
-    /* x = RoPE(w * x): a value to the key it was made of (kv_view, one stream) */
-    void (*make_key)(float *x, const key_maker *m, int32_t dim);
+    /* Up to so many queries the two above read blocks as well; with more they want floats. Either
+     * way a result is the same. */
+    int32_t block_queries;
+    /* to[it] = k[it], as num decodes it */
+    void (*unpack)(const key_rows *k, float *to, int32_t to_stride);
+    /* to[it] = RoPE(w * u[it]) of pairs (i, n_turning + i), whose halves u has at u->at and
+     * u->high_bytes further on: values to the keys they were made of (kv_view, one stream). In
+     * floats it may be done in place. */
+    void (*make_keys)(const key_rows *u, float *to, int32_t to_stride, const key_maker *m);
     void (*merge)(float *o, float co, const float *x, float cx, int32_t n); /* o = co o + cx x */
 
     void (*quantise)(xblock *to, const float *x, int32_t n, const pack_kind *kind);

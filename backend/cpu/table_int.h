@@ -7,6 +7,7 @@
     .rms_norm = k_rms_norm, .add_rms_norm = k_add_rms_norm, .gelu_mul = k_gelu_mul, .add = k_add,  \
     .scale = k_scale, .softcap = k_softcap, .softmax = k_softmax, .sincos = k_sincos,              \
     .rotate = k_rotate, .key_dot = k_key_dot, .value_sum = k_value_sum, .merge = k_merge,          \
-    .unpack = k_unpack, .make_key = k_make_key, .float_tile = k_float_tile, .quantise = k_quantise
+    .unpack = k_unpack, .make_keys = k_make_keys, .block_queries = BLOCK_QUERIES,                  \
+    .float_tile = k_float_tile, .quantise = k_quantise
 
 #endif
