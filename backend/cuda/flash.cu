@@ -21,7 +21,7 @@ template <int D, int MT> struct flash {
     static constexpr int W = MT == 1 || D == 64 ? 4 : 8, WM = W / 4, WN = 4;
     static constexpr int M = 16 * MT, MS = MT / WM, LINE = D + 8, COLS = D / W, NT = COLS / 8;
     /* Few rows: short code, since fetching it is most of a short context's time. */
-    static constexpr int U = MT == 1 ? 1 : 4, U_D = MT == 1 ? 4 : 8;
+    static constexpr int U = MT == 1 ? 2 : 4, U_D = MT == 1 ? 4 : 8;
     static constexpr int halves = (M + 2 * KEYS) * LINE + M * LINE_P;
     static constexpr int bytes = halves * 2 + (WN + 3) * M * 4 + 3 * M * 4;
 };
@@ -30,15 +30,15 @@ template <int D, int MT> struct flash {
 template <int D, int THREADS, int U>
 DEV void load_tile(uint16_t *to, const uint16_t *head, int t0, int from, int until, int n_slots)
 {
-    constexpr int pieces = D / 8;
-    int slot0 = t0 % n_slots;
+    constexpr int pieces = D / 8, rows = THREADS / pieces;
+    int p = (int)threadIdx.x % pieces * 8, slot0 = t0 % n_slots;
 #pragma unroll U
-    for (int i = (int)threadIdx.x; i < KEYS * pieces; i += THREADS) {
-        int k = i / pieces, p = i % pieces, slot = slot0 + k;
-        while (slot >= n_slots) /* once, but in rings of less than 64 */
-            slot -= n_slots;
+    for (int k = (int)threadIdx.x / pieces; k < KEYS; k += rows) {
+        int slot = slot0 + k;
+        if (slot >= n_slots)
+            slot = n_slots < KEYS ? slot % n_slots : slot - n_slots;
         bool ok = t0 + k >= from && t0 + k < until;
-        copy16_async(to + k * (D + 8) + p * 8, head + (size_t)(ok ? slot : 0) * D + p * 8, ok);
+        copy16_async(to + k * (D + 8) + p, head + (size_t)(ok ? slot : 0) * D + p, ok);
     }
     copy_commit();
 }
@@ -84,16 +84,18 @@ __global__ void __launch_bounds__(32 * flash<D, MT>::W) flash_kernel(attend_args
         row[i] = r;
         top[i] = -INFINITY;
     }
-#pragma unroll 1
-    for (int i = (int)threadIdx.x; i < M * (D / 2); i += threads) {
-        int m = i / (D / 2), e = i % (D / 2) * 2;
-        uint32_t u = 0;
+    constexpr int q_rows = threads / (D / 4);
+#pragma unroll F::U
+    for (int m = (int)threadIdx.x / (D / 4); m < M; m += q_rows) {
+        int e = (int)threadIdx.x % (D / 4) * 4, p = pair0 + m;
+        int r = split ? (int)blockIdx.x : p / group, h = g * group + (split ? m : p % group);
+        uint2 u = make_uint2(0, 0);
         if (m < n_pairs) {
-            int p = pair0 + m, r = p / group, h = g * group + p % group;
-            float2 v = *(const float2 *)(a.q.at + r * a.q.stride + h * D + e);
-            u = f32x2_to_f16(v.x * a.scale, v.y * a.scale);
+            float4 v = *(const float4 *)(a.q.at + r * a.q.stride + h * D + e);
+            u = make_uint2(f32x2_to_f16(v.x * a.scale, v.y * a.scale),
+                           f32x2_to_f16(v.z * a.scale, v.w * a.scale));
         }
-        *(uint32_t *)(sq + m * LINE + e) = u;
+        *(uint2 *)(sq + m * LINE + e) = u;
     }
 
     float o[MT][NT][4], sum[MS][2];

@@ -591,7 +591,7 @@ static int32_t chunks_of(const kv_view *kv, int32_t n_keys)
 static bool flashes(const cuda_device *c, const kv_view *kv, int32_t rows, int32_t group)
 {
     int32_t d = kv->head_dim;
-    return kv->k_type == NUM_F16 && kv->v_type == NUM_F16 && d <= c->flash_widest &&
+    return kv->k_type == NUM_F16 && kv->v_type == NUM_F16 && !kv->single && d <= c->flash_widest &&
            (d == 64 || d == 128 || d == 256 || d == 512) && (!few(rows) || group <= FLASH_GROUP);
 }
 
