@@ -61,6 +61,9 @@ static status compile(grammar **g, const carat_grammar_options *o, err *e)
                            .calls = o->must_call ? CALLS_MUST : CALLS_MAY,
                            .only = o->only_tool,
                            .one = o->one_call,
+                           .schema = o->content_schema,
+                           .n_schema = o->n_content_schema,
+                           .json = o->content_json,
                            .strict_all = o->strict,
                            .thought = thought};
     if (!o->source && o->kind != CARAT_GRAMMAR_JSON)

@@ -85,7 +85,8 @@ FUZZ(grammar)
     if (len > 4096)
         return;
     grammar_thought thought = (grammar_thought)(kind / 3 % 3);
-    grammar_tools tools = {.tools = s, .n_tools = len, .thought = thought, .strict_all = kind & 64};
+    grammar_tools tools = {
+        .tools = s, .n_tools = len, .thought = thought, .json = kind & 32, .strict_all = kind & 64};
     st = kind % 3 == 0   ? grammar_from_gbnf_after(&g, s, len, thought, &e)
          : kind % 3 == 1 ? grammar_from_schema(&g, s, len, thought, &e)
                          : grammar_from_tools(&g, &tools, &e);

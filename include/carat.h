@@ -431,6 +431,10 @@ typedef struct carat_grammar_options {
     bool one_call;         /* one at most */
     bool strict;           /* every tool is strict */
     const char *only_tool; /* the one that may be called; NULL: any */
+    /* TOOLS: an answer without a call is JSON, of this schema or (json) any object. */
+    const char *content_schema;
+    size_t n_content_schema;
+    bool content_json;
 } carat_grammar_options;
 
 CARAT_API carat_status carat_grammar_open(carat_model *m, const carat_grammar_options *opt,

@@ -499,6 +499,20 @@ TEST(server_holds_answers_to_what_is_asked)
                   said);
         response_free(&r);
     }
+    int n_calls = 0;
+    for (int i = 0; i < 8; i++) { /* a call, or else an answer of that form */
+        snprintf(body, sizeof body,
+                 "{" ASK ",%s,\"temperature\":2,\"seed\":%d,\"response_format\":{\"type\":"
+                 "\"json_schema\",\"json_schema\":{\"schema\":{\"enum\":[12,\"x\",null]}}}}",
+                 tool, i);
+        http_post(&r, &s, "/v1/chat/completions", body);
+        CHECK_MSG(r.status == 200, "%s", r.body.at);
+        bool called = !strcmp(text_at(&mem, &r, "choices.0.finish_reason"), "tool_calls");
+        n_calls += called;
+        CHECK(called || strstr("12 \"x\" null", text_at(&mem, &r, "choices.0.message.content")));
+        response_free(&r);
+    }
+    CHECK(n_calls < 8);
     snprintf(body, sizeof body, "{" ASK ",%s,\"tool_choice\":\"none\",\"max_tokens\":40}", tool);
     http_post(&r, &s, "/v1/chat/completions", body);
     CHECK(r.status == 200 && !strstr(r.body.at, "tool_calls"));

@@ -70,7 +70,12 @@ typedef struct grammar_tools {
     grammar_calls calls;
     const char *only; /* the one function that may be called, or NULL: any */
     bool one;         /* at most one call */
-    bool strict_all;  /* arguments follow the schema of every tool, not only of strict ones */
+    /* Without a call the answer is JSON: of this schema, or (json) any object. Not with both NULL
+     * and false: then it is text, which calls may follow. */
+    const char *schema;
+    size_t n_schema;
+    bool json;
+    bool strict_all; /* arguments follow the schema of every tool, not only of strict ones */
     grammar_thought thought;
 } grammar_tools;
 

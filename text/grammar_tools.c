@@ -1,6 +1,7 @@
 /* grammar_tools.c - answers of Gemma 4 that may, or must, call the tools of a request.
  *
- *     answer = [ thought ] [ text ] { <|tool_call> call:NAME{key:value,...} <tool_call|> }
+ *     answer = [ thought ] ( [ text ] { call } | call { call } | json )
+ *     call   = <|tool_call> call:NAME{key:value,...} <tool_call|>
  *
  * The markers are tokens; names and keys are plain text; the arguments are what the parser of
  * answers (call_gemma.c) reads without repair. After a call the model hands over by ending its
@@ -65,6 +66,25 @@ static gx *call_of(gx_builder *b, schema *anything, const tool *t, bool strict, 
     return gx_seq3(b, gx_text(b, "call:"), gx_text(b, t->name), arguments);
 }
 
+/* What an answer without calls is held to. */
+static gx *content(gx_builder *b, arena *mem, const grammar_tools *o)
+{
+    const jtree *root = NULL;
+    schema s;
+    if (!b->st && o->schema && o->n_schema > GRAMMAR_MAX_SOURCE_BYTES)
+        gx_fail(b, E_LIMIT, "a schema of %zu bytes; the most is %d", o->n_schema,
+                GRAMMAR_MAX_SOURCE_BYTES);
+    if (!b->st && o->schema)
+        b->st =
+            jtree_parse(o->schema, o->n_schema, "the schema", SCHEMA_MAX_DEPTH, mem, &root, b->e);
+    schema_init(&s, b, mem, root, false);
+    if (b->st)
+        return gx_text(b, "");
+    gx *x = root ? schema_of(&s, root, "") : value_any_object(&s);
+    schema_finish(&s);
+    return x;
+}
+
 static gx *answer(gx_builder *b, arena *mem, const grammar_tools *o, const jtree *tools)
 {
     gx_list calls = {0};
@@ -84,9 +104,12 @@ static gx *answer(gx_builder *b, arena *mem, const grammar_tools *o, const jtree
         gx_fail(b, E_FORMAT, "tools is empty");
     gx *call =
         gx_seq3(b, gx_special(b, "<|tool_call>"), gx_alt(b, &calls), gx_special(b, "<tool_call|>"));
-    gx *all = gx_repeat(b, call, o->calls == CALLS_MUST, o->one ? 1 : MAX_CALLS);
-    if (o->calls == CALLS_MUST)
+    bool json = o->json || o->schema, must = o->calls == CALLS_MUST;
+    gx *all = gx_repeat(b, call, must || json, o->one ? 1 : MAX_CALLS);
+    if (must)
         return all;
+    if (json)
+        return gx_alt2(b, all, content(b, mem, o));
     return gx_seq2(b, gx_without(b, marks, sizeof marks / sizeof *marks), all);
 }
 

@@ -495,6 +495,15 @@ TEST(tool_grammar_says_how_calls_look)
     for (size_t i = 0; i < sizeof no / sizeof *no; i++)
         CHECK_MSG(!follows(&f, words->v, no[i]), "%s", no[i]);
     close_all(&f);
+    o.schema = "{\"type\":\"object\",\"properties\":{\"a\":{\"const\":1}},\"required\":[\"a\"]}";
+    o.n_schema = strlen(o.schema);
+    open_tools(&f, &o, words->v);
+    CHECK(follows(&f, words->v, "{\"a\":1}") &&
+          follows(&f, words->v, CALL("ping{}") CALL("ping{}")));
+    CHECK(!follows(&f, words->v, "Hello") && !follows(&f, words->v, "{\"a\":1}" CALL("ping{}")));
+    CHECK(!follows(&f, words->v, "{\"a\":2}") && !follows(&f, words->v, ""));
+    close_all(&f);
+    o.schema = NULL;
     o.calls = CALLS_MUST;
     o.one = true;
     o.only = "ping";

@@ -2,6 +2,7 @@
  *
  *     response_format, grammar     text of a JSON schema or a grammar, after the thought if any
  *     tool_choice, strict tools    calls that must come, and arguments that follow their schema
+ *     both                         calls, or else an answer of that form
  *     other tools                  text is free; a call, once begun, has a name that there is and
  *                                  arguments that follow their schema, if that can be followed
  *     always                       an answer says something: its turn does not end before it began
@@ -91,13 +92,15 @@ static bool choose(const request *rq, carat_grammar_options *o, bool *any, bool 
 {
     bool calls = rq->tools.n && rq->choice != TOOLS_NONE;
     *any = true;
-    *lazy = calls && rq->choice == TOOLS_AUTO && !has_strict_tool(rq);
-    if (calls && rq->format != FORMAT_TEXT && rq->choice != TOOLS_REQUIRED)
-        return problem_set(
-            p, 400, "response_format",
-            "'response_format' and 'tools' together leave "
-            "open what the answer is: set 'tool_choice' to \"none\" or \"required\"");
-    if (calls) {
+    *lazy = calls && rq->choice == TOOLS_AUTO && !has_strict_tool(rq) && rq->format == FORMAT_TEXT;
+    if (calls && rq->format == FORMAT_GRAMMAR && rq->choice != TOOLS_REQUIRED)
+        return problem_set(p, 400, "grammar",
+                           "'grammar' and 'tools' together leave open what the answer is: set "
+                           "'tool_choice' to \"none\" or \"required\"");
+    if (calls) { /* calls, or an answer in the form that is asked for */
+        o->content_json = rq->format == FORMAT_JSON_OBJECT;
+        o->content_schema = rq->format == FORMAT_JSON_SCHEMA ? rq->schema : NULL;
+        o->n_content_schema = rq->n_schema;
         o->kind = CARAT_GRAMMAR_TOOLS;
         o->source = rq->tools.at;
         o->n_source = rq->tools.n;
@@ -125,13 +128,15 @@ static bool choose(const request *rq, carat_grammar_options *o, bool *any, bool 
     return true;
 }
 
-static const char *field_of(const request *rq, const carat_grammar_options *o)
+/* why: the sentence of a refusal, or "". */
+static const char *field_of(const request *rq, const carat_grammar_options *o, const char *why)
 {
     static const char *const formats[] = {[API_CHAT] = "response_format",
                                           [API_COMPLETIONS] = "grammar",
                                           [API_RESPONSES] = "text.format",
                                           [API_MESSAGES] = "output_config.format"};
-    if (o->kind == CARAT_GRAMMAR_TOOLS)
+    bool of_content = strstr(why, "the schema at ") && !strstr(why, "the schema at tools[");
+    if (o->kind == CARAT_GRAMMAR_TOOLS && !(o->content_schema && of_content))
         return "tools";
     return o->kind == CARAT_GRAMMAR_GBNF ? "grammar" : formats[rq->api];
 }
@@ -168,7 +173,7 @@ bool constraint_open(constraint **out, const server *s, const request *rq, bool 
         return problem_set(p, 400, "messages",
                            "'messages' ends with the beginning of an answer, which "
                            "does not go with '%s'",
-                           field_of(rq, &o));
+                           field_of(rq, &o, ""));
     if (!any && (rq->api == API_COMPLETIONS || rq->sampling.ignore_eog))
         return true;
     if (!(c = mem_calloc(1, sizeof *c)))
@@ -182,7 +187,8 @@ bool constraint_open(constraint **out, const server *s, const request *rq, bool 
         mem_free(c);
         if (st == CARAT_E_MEMORY)
             return problem_from(p, &e);
-        return problem_set(p, 400, field_of(rq, &o), "'%s': %.900s", field_of(rq, &o), e.text);
+        return problem_set(p, 400, field_of(rq, &o, e.text), "'%s': %.900s",
+                           field_of(rq, &o, e.text), e.text);
     }
     *out = c;
     return true;
