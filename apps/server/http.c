@@ -555,9 +555,9 @@ static status listen_on(http *h, int *port, err *e)
     h->listener = bind_first(list);
     freeaddrinfo(list);
     if (h->listener < 0)
-        return err_errno(e, "listen on", what);
+        return err_errno(e, "listen", what);
     if (getsockname(h->listener, (struct sockaddr *)&at, &n))
-        return err_errno(e, "listen on", what);
+        return err_errno(e, "listen", what);
     h->s->loopback = is_loopback(&at);
     *port =
         ntohs(at.ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)(const void *)&at)->sin6_port

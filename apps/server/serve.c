@@ -332,6 +332,15 @@ static void close_batch(server *s)
     carat_batch_close(b); /* what still runs ends here, as cancelled */
 }
 
+/* Where a client on this machine finds the server. */
+static void print_address(const char *host, int port)
+{
+    bool all = !strcmp(host, "0.0.0.0") || !strcmp(host, "::");
+    bool v6 = strchr(host, ':') && !all;
+    printf("http://%s%s%s:%d\n", v6 ? "[" : "", all ? "127.0.0.1" : host, v6 ? "]" : "", port);
+    fflush(stdout);
+}
+
 static status serve(server *s, err *e)
 {
     signals g = {0};
@@ -346,8 +355,7 @@ static status serve(server *s, err *e)
     int loading = SERVER_LOADING;
     atomic_compare_exchange_strong(&s->state, &loading, SERVER_READY);
     notify_systemd("READY=1\nSTATUS=serving\n");
-    printf("http://%s:%d\n", strcmp(s->o->host, "0.0.0.0") ? s->o->host : "127.0.0.1", port);
-    fflush(stdout);
+    print_address(s->o->host, port);
     log_line(s, "ready: %s, %d slots of %d tokens, %s", s->names.name, s->n_slots, s->n_ctx,
              s->info.device);
     if (!s->loopback && !s->keys.n)
