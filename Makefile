@@ -193,6 +193,8 @@ REQUEST_OBJ := $(call obj,$(patsubst %,apps/server/%.c,request fields tools json
     api_completions api_responses api_messages))
 $(BUILD)/fuzz_request: FUZZ_OBJ += $(REQUEST_OBJ)
 $(BUILD)/fuzz_request: $(REQUEST_OBJ)
+$(BUILD)/fuzz_snapshot: FUZZ_OBJ = $(LIB_OBJ)
+$(BUILD)/fuzz_snapshot: $(LIB_OBJ)
 $(BUILD)/fuzz_%: fuzz/fuzz_%.c $(FUZZ_OBJ)
 	$(Q)$(CC) $(CFLAGS_ALL) -DCARAT_FUZZ=1 -fsanitize=fuzzer -o $@ $< $(FUZZ_OBJ) $(LIBS)
 tsan: ## check under ThreadSanitizer

@@ -418,22 +418,17 @@ static status read_rows(const file_in *f, const kv_layout *l, kv_snapshot **out)
     return OK;
 }
 
-status kv_snapshot_read(const char *path, const kv_file_id *id, const kv_layout *l,
-                        kv_snapshot **out, err *e)
+status kv_snapshot_read_fd(int fd, const char *path, const kv_file_id *id, const kv_layout *l,
+                           kv_snapshot **out, err *e)
 {
-    file_in f = {
-        .fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK), .path = path, .e = e};
+    file_in f = {.fd = fd, .path = path, .e = e};
     struct stat sb;
     status st;
     *out = NULL;
-    if (f.fd < 0 || fstat(f.fd, &sb)) {
-        st = err_set(e, E_IO, "%s: cannot read: %s", path, strerror(errno));
-        goto out;
-    }
-    if (!S_ISREG(sb.st_mode)) {
-        st = damaged(&f, "not a file");
-        goto out;
-    }
+    if (fstat(fd, &sb))
+        return err_set(e, E_IO, "%s: cannot read: %s", path, strerror(errno));
+    if (!S_ISREG(sb.st_mode))
+        return damaged(&f, "not a file");
     f.n_bytes = (uint64_t)sb.st_size;
     f.z = zip_open();
     f.h = hash_open();
@@ -454,7 +449,18 @@ out:
     mem_free(f.block);
     hash_close(f.h);
     zip_close(f.z);
-    if (f.fd >= 0)
-        close(f.fd);
+    return st;
+}
+
+status kv_snapshot_read(const char *path, const kv_file_id *id, const kv_layout *l,
+                        kv_snapshot **out, err *e)
+{
+    /* Not through a link, and not waiting for the other end of a pipe. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    *out = NULL;
+    if (fd < 0)
+        return err_set(e, E_IO, "%s: cannot read: %s", path, strerror(errno));
+    status st = kv_snapshot_read_fd(fd, path, id, l, out, e);
+    close(fd);
     return st;
 }

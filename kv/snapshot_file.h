@@ -30,5 +30,8 @@ status kv_snapshot_write(const kv_snapshot *k, const char *path, const kv_file_i
 /* E_FORMAT: damaged, of another version, model or layout. E_IO: it cannot be read. */
 status kv_snapshot_read(const char *path, const kv_file_id *id, const kv_layout *l,
                         kv_snapshot **out, err *e);
+/* The same from an open file; path is for messages. */
+status kv_snapshot_read_fd(int fd, const char *path, const kv_file_id *id, const kv_layout *l,
+                           kv_snapshot **out, err *e);
 
 #endif
