@@ -8,8 +8,11 @@
  *     type (also a list, nullable), enum, const, anyOf, oneOf (if its branches exclude each other),
  *     allOf, $ref to this document ($defs, recursion), properties, required, additionalProperties,
  *     maxProperties, items, prefixItems, minItems, maxItems, minLength, maxLength, pattern, format
- *     (date, time, date-time, uuid, ipv4, email; others only annotate), minimum, maximum,
- *     exclusiveMinimum, exclusiveMaximum at whole numbers, true and false as schemas
+ *     (date, time, date-time, uuid, ipv4, email, uri with a host; others only annotate), and at
+ *     whole numbers minimum, maximum, exclusiveMinimum, exclusiveMaximum;
+ *     true, false and {"not": {}} as schemas
+ *
+ * format gives way to pattern, and to lengths that it does not always keep.
  *
  * Keywords that restrict and are not supported are refused by name. Unknown ones annotate, as the
  * standard says.
@@ -50,18 +53,29 @@ void schema_init(schema *s, gx_builder *b, arena *mem, const jtree *root, bool g
 
 /* ---- Parts of a view ---- */
 
+/* {} or true: any value is valid. */
+static bool says_nothing(const jtree *v)
+{
+    return v->kind == JTREE_TRUE || (v->kind == JTREE_OBJECT && !v->count);
+}
+
+/* The same, or {"type": "string"}, which all names of members are. */
+static bool says_string(const jtree *v)
+{
+    const jtree *t = jtree_get(v, "type");
+    return says_nothing(v) || (v->kind == JTREE_OBJECT && v->count == 1 &&
+                               jtree_is(t, JTREE_STRING) && !strcmp(t->s, "string"));
+}
+
 /* Keywords that restrict, and that no code here looks at. */
 static void refuse_unsupported(schema *s, const jtree *node, const char *where)
 {
-    static const char *const keyword[] = {"not",
-                                          "if",
+    static const char *const keyword[] = {"if",
                                           "then",
                                           "else",
                                           "dependentRequired",
                                           "dependentSchemas",
                                           "dependencies",
-                                          "patternProperties",
-                                          "propertyNames",
                                           "unevaluatedProperties",
                                           "unevaluatedItems",
                                           "contains",
@@ -74,6 +88,13 @@ static void refuse_unsupported(schema *s, const jtree *node, const char *where)
     for (size_t i = 0; i < sizeof keyword / sizeof *keyword; i++)
         if ((v = jtree_get(node, keyword[i])))
             schema_refuse(s, E_UNSUPPORTED, where, "%s is not supported", keyword[i]);
+    /* What generators of schemas write where they mean nothing by it. */
+    if ((v = jtree_get(node, "patternProperties")) && (v->kind != JTREE_OBJECT || v->count))
+        schema_refuse(s, E_UNSUPPORTED, where, "patternProperties is not supported");
+    if ((v = jtree_get(node, "propertyNames")) && !says_string(v))
+        schema_refuse(s, E_UNSUPPORTED, where, "propertyNames is not supported");
+    if ((v = jtree_get(node, "not")) && !says_nothing(v))
+        schema_refuse(s, E_UNSUPPORTED, where, "not is not supported");
     if ((v = jtree_get(node, "uniqueItems")) && !jtree_is(v, JTREE_FALSE))
         schema_refuse(s, E_UNSUPPORTED, where, "uniqueItems is not supported");
     if ((v = jtree_get(node, "minProperties")) && !(v->kind == JTREE_INTEGER && atof(v->s) <= 0))
@@ -334,8 +355,8 @@ static int view_types(schema *s, const view *v)
     int said = T_ALL, meant = T_ALL;
     for (int32_t i = 0; i < v->n; i++) {
         const jtree *part = v->part[i], *t = jtree_get(part, "type");
-        if (part->kind == JTREE_FALSE)
-            return 0;
+        if (part->kind == JTREE_FALSE || jtree_get(part, "not"))
+            return 0; /* {"not": {}} is what may never be */
         int types = t ? types_of_keyword(s, v, t) : T_ALL;
         if (t && jtree_is(jtree_get(part, "nullable"), JTREE_TRUE))
             types |= T_NULL;

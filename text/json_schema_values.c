@@ -101,42 +101,56 @@ static gx *counted_char(schema *s)
     ")"
 #define BYTE "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 
-static const char *format_pattern(const char *name)
+#define URI_CHAR "([A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-F]{2})"
+
+typedef struct format {
+    const char *name, *pattern;
+    int64_t shortest, longest; /* characters; -1: no limit */
+} format;
+
+static const format *find_format(const jtree *v)
 {
-    static const char *const row[][2] = {
-        {"date", "^" DATE "$"},
-        {"time", "^" TIME "$"},
-        {"date-time", "^" DATE "T" TIME "$"},
-        {"uuid", "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"},
-        {"ipv4", "^" BYTE "(\\." BYTE "){3}$"},
-        {"email", "^[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@"
-                  "([A-Za-z0-9]+(-[A-Za-z0-9]+)*\\.)+[A-Za-z]{2,12}$"}};
-    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
-        if (!strcmp(name, row[i][0]))
-            return row[i][1];
+    static const format row[] = {
+        {"date", "^" DATE "$", 10, 10},
+        {"time", "^" TIME "$", 9, 24},
+        {"date-time", "^" DATE "T" TIME "$", 20, 35},
+        {"uuid", "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$",
+         36, 36},
+        {"uri",
+         "^[a-z][a-z0-9+.-]*://[A-Za-z0-9-]+(\\.[A-Za-z0-9-]+)*(:[0-9]{1,4})?(/" URI_CHAR "*)?"
+         "(\\?" URI_CHAR "*)?(#" URI_CHAR "*)?$",
+         5, -1},
+        {"ipv4", "^" BYTE "(\\." BYTE "){3}$", 7, 15},
+        {"email",
+         "^[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@"
+         "([A-Za-z0-9]+(-[A-Za-z0-9]+)*\\.)+[A-Za-z]{2,12}$",
+         6, -1}};
+    for (size_t i = 0; i < sizeof row / sizeof *row && jtree_is(v, JTREE_STRING); i++)
+        if (!strcmp(v->s, row[i].name))
+            return &row[i];
     return NULL;
 }
 
 gx *value_string(schema *s, const view *v)
 {
     int64_t min = 0, max = -1;
-    const jtree *pattern = view_get(s, v, "pattern"), *format = view_get(s, v, "format");
+    const jtree *pattern = view_get(s, v, "pattern");
     bool has_min = view_bound(s, v, "minLength", true, &min);
     bool has_max = view_bound(s, v, "maxLength", false, &max);
-    const char *known = jtree_is(format, JTREE_STRING) ? format_pattern(format->s) : NULL;
+    const format *f = pattern ? NULL : find_format(view_get(s, v, "format"));
+    if (f && (min > f->shortest || (has_max && (f->longest < 0 || max < f->longest))))
+        f = NULL; /* a format annotates, lengths restrict */
     if (pattern && pattern->kind != JTREE_STRING)
         schema_refuse(s, E_FORMAT, v->where, "pattern must be a string");
-    if ((pattern || known) && (has_min || has_max) && min + (max >= 0) > 0)
-        schema_refuse(s, E_UNSUPPORTED, v->where, "%s together with %s is not supported",
-                      pattern ? "pattern" : "format", has_max ? "maxLength" : "minLength");
-    if (pattern && known)
-        schema_refuse(s, E_UNSUPPORTED, v->where, "pattern together with format is not supported");
-    if (s->b->st || (!pattern && !known && !min && max < 0))
+    if (pattern && (has_min || has_max) && min + (max >= 0) > 0)
+        schema_refuse(s, E_UNSUPPORTED, v->where, "pattern together with %s is not supported",
+                      has_max ? "maxLength" : "minLength");
+    if (s->b->st || (!pattern && !f && !min && max < 0))
         return any_string(s);
     if (pattern)
         return quoted(s, regex_parse(s->b, pattern->s, pattern->n, !s->gemma, v->where));
-    if (known)
-        return quoted(s, regex_parse(s->b, known, strlen(known), !s->gemma, v->where));
+    if (f)
+        return quoted(s, regex_parse(s->b, f->pattern, strlen(f->pattern), !s->gemma, v->where));
     if (max >= 0 && max < min)
         schema_refuse(s, E_FORMAT, v->where, "maxLength is less than minLength");
     return quoted(s, gx_repeat(s->b, counted_char(s), (int32_t)min, (int32_t)max));
