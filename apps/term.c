@@ -1,4 +1,13 @@
-/* term.c - see term.h. */
+/* term.c - colours, text that cannot drive a terminal, a progress bar, Ctrl-C.
+ *
+ * What is known of the two output files is found out once, in term_init. A progress bar is one line
+ * that is drawn over itself, so it must never be wider than the terminal, and everything else that
+ * is printed clears it first.
+ *
+ * Signals only count themselves and cancel the watched session; whoever waits then sees the call
+ * return. So nothing here needs more than atomics, and no answer is cut in the middle of a
+ * character. The exception is a line being typed: there is nothing to finish then.
+ */
 #include "apps/term.h"
 #include "base/clock.h"
 #include "base/utf8.h"
@@ -8,21 +17,30 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <termios.h>
 #include <unistd.h>
 
-enum { BAR_AFTER_MS = 300, BAR_EVERY_MS = 80, BAR_CELLS = 24, EXIT_INTERRUPTED = 130 };
+enum {
+    BAR_AFTER_MS = 300,
+    BAR_EVERY_MS = 80,
+    BAR_CELLS = 24,
+    BAR_COLUMNS = 72, /* the longest line: two numbers and what they count */
+    EXIT_INTERRUPTED = 130
+};
 
 static bool tty[3], colour[3]; /* by file descriptor */
+static bool obeys;             /* stderr is a terminal that knows escape sequences */
 
 void term_init(void)
 {
     const char *no = getenv("NO_COLOR"), *kind = getenv("TERM");
-    bool want = !(no && *no) && kind && *kind && strcmp(kind, "dumb") != 0;
+    bool smart = kind && *kind && strcmp(kind, "dumb") != 0, want = !(no && *no) && smart;
     for (int fd = 1; fd <= 2; fd++) {
         tty[fd] = isatty(fd);
         colour[fd] = tty[fd] && want;
     }
+    obeys = tty[2] && smart;
 }
 
 static int fd_of(FILE *f)
@@ -116,13 +134,20 @@ void term_progress_clear(void)
     bar.what = NULL;
 }
 
+/* Of the terminal on stderr; one that does not say is taken to be wide. */
+static int columns(void)
+{
+    struct winsize size;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) || !size.ws_col ? BAR_COLUMNS : size.ws_col;
+}
+
 bool term_progress(void *user, const char *what, uint64_t done, uint64_t total)
 {
     (void)user;
     double now = clock_ms();
     if (term_interrupts())
         return false;
-    if (!tty[2] || !total)
+    if (!obeys || !total)
         return true;
     if (bar.what != what) { /* a new piece of work: names are literals */
         term_progress_clear();
@@ -135,6 +160,13 @@ bool term_progress(void *user, const char *what, uint64_t done, uint64_t total)
     }
     if (now - bar.start_ms < BAR_AFTER_MS || now - bar.shown_ms < BAR_EVERY_MS)
         return true;
+    bar.shown_ms = now;
+    bar.visible = true;
+    if (columns() < BAR_COLUMNS) {
+        fprintf(stderr, "\r\033[K%d%%", (int)((double)done / (double)total * 100));
+        fflush(stderr);
+        return true;
+    }
     char cells[BAR_CELLS + 1];
     int full = (int)((double)done / (double)total * BAR_CELLS);
     for (int i = 0; i < BAR_CELLS; i++)
@@ -145,8 +177,6 @@ bool term_progress(void *user, const char *what, uint64_t done, uint64_t total)
     fprintf(stderr, "\r\033[K[%s] %.0f / %.0f %s%s", cells, (double)done * unit,
             (double)total * unit, bytes ? "Mi" : "", what);
     fflush(stderr);
-    bar.shown_ms = now;
-    bar.visible = true;
     return true;
 }
 
