@@ -1,4 +1,9 @@
-/* main.c - the program: finds the subcommand and hands over. */
+/* main.c - the program: finds the subcommand and hands over.
+ *
+ * Two things are settled for all subcommands before: the three standard files exist, if only as a
+ * descriptor that fails, and a file-size limit is a failed write and no signal. `--man` prints the
+ * manual page; the Makefile makes carat.1 with it.
+ */
 #include "apps/commands.h"
 
 #include "carat.h"

@@ -1,4 +1,9 @@
-/* options.c - see options.h. */
+/* options.c - the parser of command lines, --help and the man page, all from one table.
+ *
+ * A table row says where in the command's struct the value goes, so no command has parsing code of
+ * its own, and an option that is not documented cannot exist. What is wrong is said with the name
+ * of the option and what was expected, before anything is opened or loaded.
+ */
 #include "apps/options.h"
 
 #include "carat.h"

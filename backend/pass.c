@@ -1,4 +1,10 @@
-/* pass.c - see pass.h. Scratch is a bump pointer: nothing here allocates. */
+/* pass.c - one forward pass: its scratch, its first error, who listens to its layers.
+ *
+ * Scratch is a bump pointer that a layer takes back to a mark: the same calls give the same
+ * addresses, which recorded passes depend on, and nothing here allocates. A dry pass moves the
+ * pointer without memory behind it, so the highest place it reached is what a real one needs.
+ * Debug builds fill what is released with NaN.
+ */
 #include "backend/ops.h"
 #include "backend/pass.h"
 

@@ -1,4 +1,9 @@
-/* arena.c - see arena.h. */
+/* arena.c - blocks in a list, each filled from its start, all freed at once.
+ *
+ * A request that does not fit what is left of the newest block opens a new one, as large as it
+ * needs; what was left, less than one usual block, is lost. Nothing is ever moved, so pointers into
+ * an arena may be kept. Sizes come from files: each sum and product is checked.
+ */
 #include "base/arena.h"
 #include "base/mem.h"
 

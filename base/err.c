@@ -1,4 +1,9 @@
-/* err.c - see err.h. */
+/* err.c - a status and one sentence, of which the first is kept.
+ *
+ * The first failure is the cause and the later ones are its echoes, so an error that is set stays.
+ * Sentences quote names out of files; control bytes in them become question marks, since the text
+ * will be printed on a terminal. Every function works without an err to fill.
+ */
 /* For the POSIX strerror_r, which fills the buffer it is given; GNU's has another type. */
 #undef _GNU_SOURCE
 #define _POSIX_C_SOURCE 200809L

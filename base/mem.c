@@ -1,4 +1,10 @@
-/* mem.c - see mem.h. malloc and mmap for memory appear here and nowhere else. */
+/* mem.c - the only door to the heap, and what the machine says about its memory.
+ *
+ * malloc and mmap for memory appear here and nowhere else. Every request is counted, so that a test
+ * can make the n-th one fail and see that its caller says so and leaks nothing; the counter is one
+ * relaxed atomic, which no allocation notices. The second half reads limits: a control group may
+ * give this process far less than the machine has.
+ */
 #include "base/mem.h"
 
 #include <inttypes.h>

@@ -1,4 +1,9 @@
-/* str.c - see str.h. */
+/* str.c - a growing byte string that remembers having run out of memory.
+ *
+ * Appending returns nothing: a caller puts together a whole text and looks at `bad` once. A failed
+ * append leaves what was there, so a bad string is short but never torn inside an append. One byte
+ * beyond the contents is always NUL.
+ */
 #include "base/str.h"
 #include "base/mem.h"
 

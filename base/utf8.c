@@ -1,4 +1,9 @@
-/* utf8.c - see utf8.h. */
+/* utf8.c - decoding and encoding of UTF-8, strict.
+ *
+ * Well-formed means table 3-7 of the Unicode Standard: no overlong forms, no surrogates, nothing
+ * above U+10FFFF. All of that is decided by the range of the second byte, so one small function
+ * knows it and the rest only counts.
+ */
 #include "base/utf8.h"
 
 /* Length of the sequence that lead byte b announces, 0 if b leads nothing; and the range its

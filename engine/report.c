@@ -1,4 +1,9 @@
-/* report.c - timings of a generation, and the words for how it ended. */
+/* report.c - timings of a generation, and the words for how it ended.
+ *
+ * A report is begun, told of each stage as it passes, and ended; the clock is read in this file
+ * alone. Every path out of a generation ends its report, failed and cancelled ones too, so that a
+ * caller's carat_timings never hold what an earlier call left there.
+ */
 #include "engine/report.h"
 #include "base/clock.h"
 #include "base/mem.h"

@@ -1,4 +1,9 @@
-/* words.c - the text half of carat.h: a model's vocabulary and chat format for its callers. */
+/* words.c - the text half of carat.h: a model's vocabulary and chat format for its callers.
+ *
+ * Nothing is decided here. The calls check what a C program may get wrong (no text, an id out of
+ * range, a model without a vocabulary), hand over to text/, and turn what comes back into memory
+ * that the caller owns. They touch no weights and no session, so any thread may be in them.
+ */
 #include "engine/engine_int.h"
 #include "base/mem.h"
 

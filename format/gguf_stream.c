@@ -1,4 +1,10 @@
-/* gguf_stream.c - see gguf_stream.h. Two buffers change roles: filling and being written. */
+/* gguf_stream.c - tensor data made on all threads and written in order.
+ *
+ * Two batches change roles: while the pool fills the pieces of one, the other goes to the file. A
+ * piece is some rows of one tensor, cut by size alone, so the file is the same for any number of
+ * threads. The first failure of any thread is kept and ends the whole; the file is the writer's to
+ * discard.
+ */
 #include "format/gguf_stream.h"
 #include "base/mem.h"
 

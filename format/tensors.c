@@ -1,4 +1,10 @@
-/* tensors.c - the index of names, and the checks that GGUF and safetensors share. */
+/* tensors.c - the index of names, and the checks that GGUF and safetensors share.
+ *
+ * Names are found through a table of open addressing, at most half full, that holds record numbers
+ * and compares the names themselves, so a file cannot make two names equal. A tensor's sizes are
+ * measured with checked arithmetic in one place, for reading and for writing: dimensions that are
+ * zero, rows that no whole block fills, products beyond 63 bits are refused here.
+ */
 #include "format/tensors.h"
 #include "base/bytes.h"
 #include "base/rng.h"

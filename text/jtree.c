@@ -1,4 +1,10 @@
-/* jtree.c - see jtree.h. Recursive descent with a depth limit; nothing here knows about chats. */
+/* jtree.c - one JSON text to a tree, by recursive descent.
+ *
+ * The depth is limited because the stack is, and a nest of brackets is the cheapest attack there
+ * is. Strings are unescaped into a scratch string and copied to the arena only when whole; numbers
+ * are copied as they are spelled and interpreted by whoever asks. The first error stays in the
+ * parser with its line and column. Nothing here knows about chats.
+ */
 #include "text/jtree.h"
 #include "base/mem.h"
 #include "base/utf8.h"
