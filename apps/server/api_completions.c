@@ -168,21 +168,30 @@ static void put_prompt_text(const answer *a, int32_t index, str *text)
     }
 }
 
-static void put_choice(const answer *a, int32_t i, const char *text, size_t n, int32_t from,
-                       int32_t to, const char *finish, str *o)
+/* A stretch of a choice: its text and the tokens that are shown with it. */
+typedef struct stretch {
+    int32_t choice;
+    const char *text;
+    size_t n;
+    int32_t from, to;
+    const char *finish; /* NULL: it goes on */
+} stretch;
+
+static void put_choice(const answer *a, const stretch *t, str *o)
 {
+    const choice *c = &a->choice[t->choice];
     json_open(o, NULL, '{');
-    json_int(o, "index", i);
-    json_text_n(o, "text", text, n);
+    json_int(o, "index", t->choice);
+    json_text_n(o, "text", t->text, t->n);
     if (a->rq->logprobs) {
         json_open(o, "logprobs", '{');
-        put_old_logprobs(a, &a->choice[i], from, to, o);
-        put_logprobs(a, &a->choice[i], from, to, o, "content"); /* as llama.cpp has it */
+        put_old_logprobs(a, c, t->from, t->to, o);
+        put_logprobs(a, c, t->from, t->to, o, "content"); /* as llama.cpp has it */
         json_close(o, '}');
     } else {
         json_nothing(o, "logprobs");
     }
-    json_text(o, "finish_reason", finish);
+    json_text(o, "finish_reason", t->finish);
     json_close(o, '}');
 }
 
@@ -196,7 +205,7 @@ static void completions_whole(answer *a, str *o)
         if (a->rq->echo)
             put_prompt_text(a, i, &text);
         put_parts(&text, c, PART_TEXT);
-        put_choice(a, i, str_text(&text), text.n, 0, c->n_shown, finish_of(c), o);
+        put_choice(a, &(stretch){i, str_text(&text), text.n, 0, c->n_shown, finish_of(c)}, o);
         o->bad |= text.bad;
         str_free(&text);
     }
@@ -206,13 +215,12 @@ static void completions_whole(answer *a, str *o)
     json_close(o, '}');
 }
 
-static void put_chunk(answer *a, int32_t i, const char *text, size_t n, int32_t from,
-                      const char *finish, str *o)
+static void put_chunk(const answer *a, const stretch *t, str *o)
 {
     str_puts(o, "data: ");
     put_head(a, o);
     json_open(o, "choices", '[');
-    put_choice(a, i, text, n, from, a->choice[i].n_shown, finish, o);
+    put_choice(a, t, o);
     str_puts(o, "]}\n\n");
 }
 
@@ -221,7 +229,7 @@ static void completions_begin(answer *a, str *o)
     for (int32_t i = 0; i < a->n && a->rq->echo; i++) {
         str text = {0};
         put_prompt_text(a, i, &text);
-        put_chunk(a, i, str_text(&text), text.n, 0, NULL, o);
+        put_chunk(a, &(stretch){i, str_text(&text), text.n, 0, 0, NULL}, o);
         o->bad |= text.bad;
         str_free(&text);
     }
@@ -232,10 +240,12 @@ static void completions_event(answer *a, const happening *h, int32_t index, bool
 {
     const choice *c = &a->choice[h->choice];
     (void)opened;
-    if (index >= 0)
-        put_chunk(a, h->choice, h->ev.text, h->ev.n_text, first_token, NULL, o);
-    else if (h->done && !c->failed)
-        put_chunk(a, h->choice, "", 0, c->n_shown, finish_of(c), o);
+    stretch t = {h->choice, h->ev.text, h->ev.n_text, first_token, c->n_shown, NULL};
+    if (h->done && !c->failed)
+        t = (stretch){h->choice, "", 0, c->n_shown, c->n_shown, finish_of(c)};
+    else if (index < 0)
+        return;
+    put_chunk(a, &t, o);
 }
 
 static void completions_end(answer *a, str *o)

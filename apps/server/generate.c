@@ -101,8 +101,11 @@ static bool render(stream *st, prompt *out, str *text, problem *p)
     int32_t *replayed = NULL;
     int64_t n = chat.n_ids;
     if (s->names.call_open >= 0)
-        replay_apply(s->calls, rq->messages.at, rq->messages.n, chat.ids, chat.n_ids,
-                     s->names.call_open, s->names.call_close, &replayed, &n);
+        replayed =
+            replay_apply(s->calls,
+                         &(replay_prompt){rq->messages.at, rq->messages.n, chat.ids, chat.n_ids,
+                                          s->names.call_open, s->names.call_close},
+                         &n);
     out->ids = copy_ids(st, replayed ? replayed : chat.ids, n, more, p);
     mem_free(replayed);
     if (out->ids && more)
@@ -418,8 +421,11 @@ static bool begin(stream *st, api_kind api, problem *p)
         return problem_set(p, 400, "", "this model has no chat format: only /v1/completions works");
     if (!make_prompts(st, p) || !make_jobs(st, p))
         return false;
-    return live_open(&st->live, x->s, st->job, st->a.n, st->rq.one_call, x->s->o->trace_dir != NULL,
-                     p);
+    live_plan plan = {.job = st->job,
+                      .n = st->a.n,
+                      .one_call = st->rq.one_call,
+                      .keep_ids = x->s->o->trace_dir != NULL};
+    return live_open(&st->live, x->s, &plan, p);
 }
 
 void handle_generation(exchange *x, api_kind api)

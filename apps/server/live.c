@@ -193,8 +193,7 @@ static bool submit_one(live *l, running *r, const live_job *j, problem *p)
     return problem_from(p, &e);
 }
 
-bool live_open(live **out, server *s, const live_job *jobs, int32_t n, bool one_call, bool keep_ids,
-               problem *p)
+bool live_open(live **out, server *s, const live_plan *plan, problem *p)
 {
     live *l = mem_calloc(1, sizeof *l);
     *out = NULL;
@@ -203,17 +202,17 @@ bool live_open(live **out, server *s, const live_job *jobs, int32_t n, bool one_
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->quiet, NULL);
     l->s = s;
-    l->one_call = one_call;
-    l->keep_ids = keep_ids;
+    l->one_call = plan->one_call;
+    l->keep_ids = plan->keep_ids;
     l->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    l->job = mem_calloc((size_t)n, sizeof *l->job);
+    l->job = mem_calloc((size_t)plan->n, sizeof *l->job);
     bool ok = l->bell >= 0 && l->job;
     if (!ok)
         problem_set(p, 503, "", "no memory or no file descriptor for a request");
-    for (int32_t i = 0; i < n && ok; i++) {
+    for (int32_t i = 0; i < plan->n && ok; i++) {
         l->job[i] = (running){.l = l, .index = i};
         l->n = i + 1;
-        ok = submit_one(l, &l->job[i], &jobs[i], p);
+        ok = submit_one(l, &l->job[i], &plan->job[i], p);
     }
     if (!ok)
         live_close(l);

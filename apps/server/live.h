@@ -27,10 +27,15 @@ typedef enum live_state {
     LIVE_BROKEN  /* out of memory: events are missing */
 } live_state;
 
-/* Submits all jobs or none. one_call: a job ends with its first tool call. keep_ids: remembers the
- * sampled ids, for traces. */
-bool live_open(live **l, server *s, const live_job *jobs, int32_t n, bool one_call, bool keep_ids,
-               problem *p);
+typedef struct live_plan {
+    const live_job *job;
+    int32_t n;
+    bool one_call; /* a job ends with its first call */
+    bool keep_ids; /* remembers what was sampled, for traces */
+} live_plan;
+
+/* Submits all jobs or none. */
+bool live_open(live **l, server *s, const live_plan *plan, problem *p);
 void live_cancel(live *l); /* ends what still runs, and waits for that */
 void live_close(live *l);  /* cancels first; NULL is fine */
 live_state live_wait(live *l, int fd, int timeout_ms);

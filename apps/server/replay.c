@@ -230,18 +230,19 @@ static const call **calls_of(const replay *r, const jtree *messages, arena *mem,
     return out;
 }
 
-static bool rebuild(const call **calls, int64_t n_calls, const int32_t *ids, int64_t n,
-                    int32_t open, int32_t close, ids_out *o)
+static bool rebuild(const call **calls, int64_t n_calls, const replay_prompt *p, ids_out *o)
 {
+    const int32_t *ids = p->ids;
+    int64_t n = p->n;
     int64_t at = 0, i = 0;
     bool ok = true;
     while (ok && at < n) {
-        int64_t from = next_mark(ids, at, n, open);
+        int64_t from = next_mark(ids, at, n, p->open);
         ok = put_ids(o, ids + at, from - at);
         at = from;
         if (from == n || !ok)
             break;
-        int64_t to = next_mark(ids, from, n, close);
+        int64_t to = next_mark(ids, from, n, p->close);
         if (to == n || i >= n_calls)
             return false; /* not as it is thought to be */
         const call *c = calls[i++];
@@ -251,31 +252,29 @@ static bool rebuild(const call **calls, int64_t n_calls, const int32_t *ids, int
     return ok && i == n_calls;
 }
 
-void replay_apply(replay *r, const char *messages, size_t n_messages, const int32_t *ids, int64_t n,
-                  int32_t open, int32_t close, int32_t **out, int64_t *n_out)
+int32_t *replay_apply(replay *r, const replay_prompt *p, int64_t *n_out)
 {
     arena mem = {0};
     const jtree *list;
     ids_out o = {0};
+    int64_t n_calls;
     bool any = false;
-    *out = NULL;
-    if (next_mark(ids, 0, n, open) == n ||
-        jtree_parse(messages, n_messages, "messages", DEPTH_MAX, &mem, &list, NULL)) {
+    if (next_mark(p->ids, 0, p->n, p->open) == p->n ||
+        jtree_parse(p->messages, p->n_messages, "messages", DEPTH_MAX, &mem, &list, NULL)) {
         arena_free(&mem);
-        return;
+        return NULL;
     }
     pthread_mutex_lock(&r->lock);
-    int64_t n_calls;
     const call **calls = calls_of(r, list, &mem, &n_calls);
     for (int64_t i = 0; calls && i < n_calls; i++)
         any |= calls[i] != NULL;
-    bool ok = any && rebuild(calls, n_calls, ids, n, open, close, &o);
+    bool ok = any && rebuild(calls, n_calls, p, &o);
     pthread_mutex_unlock(&r->lock);
     arena_free(&mem);
-    if (ok) {
-        *out = o.at;
-        *n_out = o.n;
-    } else {
+    if (!ok) {
         mem_free(o.at);
+        return NULL;
     }
+    *n_out = o.n;
+    return o.at;
 }

@@ -21,10 +21,18 @@ void replay_close(replay *r); /* NULL is fine */
  * arguments: JSON. */
 void replay_put(replay *r, const char *id, const char *name, const char *arguments,
                 const int32_t *ids, int64_t n);
-/* The prompt [n] of a conversation in the OpenAI shape, with the calls in it as they were sampled:
- * *out is new memory (mem_free), or NULL if nothing was to be replaced. open, close: the marks. */
-void replay_apply(replay *r, const char *messages, size_t n_messages, const int32_t *ids, int64_t n,
-                  int32_t open, int32_t close, int32_t **out, int64_t *n_out);
+/* A conversation in the OpenAI shape, and the prompt that was made of it. */
+typedef struct replay_prompt {
+    const char *messages;
+    size_t n_messages;
+    const int32_t *ids;
+    int64_t n;
+    int32_t open, close; /* the marks around calls */
+} replay_prompt;
+
+/* The prompt with the calls in it as they were sampled: new memory (mem_free) of *n_out ids, or
+ * NULL if nothing was to be replaced. */
+int32_t *replay_apply(replay *r, const replay_prompt *p, int64_t *n_out);
 
 /* The same value, whatever the order of members and the spelling of numbers. */
 

@@ -28,7 +28,8 @@ TEST(replay_puts_sampled_tokens_where_the_call_stands)
     int32_t *out;
     int64_t n = 0;
     replay_put(r, "mine", "f", "{\"a\":[1],\"b\":2}", sampled, 5);
-    replay_apply(r, messages, sizeof messages - 1, prompt, 9, OPEN, CLOSE, &out, &n);
+    out = replay_apply(r, &(replay_prompt){messages, sizeof messages - 1, prompt, 9, OPEN, CLOSE},
+                       &n);
     CHECK(out);
     CHECK_EQ(n, 11);
     CHECK(!memcmp(out, want, sizeof want));
@@ -54,7 +55,8 @@ TEST(replay_leaves_changed_calls_alone)
     for (size_t i = 0; i < sizeof changed / sizeof *changed; i++) {
         int32_t *out;
         int64_t n;
-        replay_apply(r, changed[i], strlen(changed[i]), prompt, 3, OPEN, CLOSE, &out, &n);
+        out = replay_apply(
+            r, &(replay_prompt){changed[i], strlen(changed[i]), prompt, 3, OPEN, CLOSE}, &n);
         CHECK_MSG(!out, "%s", changed[i]);
     }
     replay_close(r);
@@ -76,7 +78,8 @@ TEST(replay_forgets_the_oldest)
         int32_t *out;
         int64_t n;
         snprintf(messages, sizeof messages, "[" CALL("call%d", "{}") "]", i);
-        replay_apply(r, messages, strlen(messages), prompt, 3, OPEN, CLOSE, &out, &n);
+        out = replay_apply(r, &(replay_prompt){messages, strlen(messages), prompt, 3, OPEN, CLOSE},
+                           &n);
         CHECK_EQ(out != NULL, i == 599);
         mem_free(out);
     }
