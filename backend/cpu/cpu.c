@@ -283,6 +283,7 @@ static status choose_bf16(cpu_device *c, const char *isa, err *e)
         c->k = &c->with_bf16;
     }
 #endif
+    (void)c; /* elsewhere there is nothing to choose */
     if (asked && !have)
         return err_set(e, E_UNSUPPORTED, "this processor has not all of %s", isa);
     return OK;
