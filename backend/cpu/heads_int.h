@@ -157,8 +157,10 @@ INLINE void key_dot_as(num_type t, const key_product *w)
     }
 }
 
-/* What of the values a tile takes: n_keys rows from v on, probabilities p[iq, it]. */
+/* What of the values a tile takes: n_keys rows from v on, probabilities p[iq, it], to o[iq]. */
 typedef struct value_part {
+    float *o;
+    int32_t o_stride;
     const float *p;
     int32_t p_stride, n_keys;
     const char *v;
@@ -167,13 +169,15 @@ typedef struct value_part {
 } value_part;
 
 /* n_q <= VALUE_QUERIES queries, n_v <= VALUE_VECTORS vectors of the head from element i on. */
-INLINE void value_tile(num_type t, float *o, int32_t o_stride, const int n_q, const value_part *w,
-                       int32_t i, const int n_v, int32_t n_last)
+INLINE void value_tile(num_type t, const value_part *w, const int n_q, int32_t i, const int n_v,
+                       int32_t n_last)
 {
+    float *o = w->o;
+    size_t o_stride = (size_t)w->o_stride;
     vf sum[VALUE_QUERIES][VALUE_VECTORS];
     for (int a = 0; a < n_q; a++)
         for (int b = 0; b < n_v; b++) {
-            const float *from = o + (size_t)a * (size_t)o_stride + i + b * VL;
+            const float *from = o + (size_t)a * o_stride + (size_t)(i + b * VL);
             sum[a][b] = n_last == VL ? vf_load(from) : vf_load_n(from, n_last);
         }
     for (int32_t it = 0; it < w->n_keys; it++) {
@@ -189,7 +193,7 @@ INLINE void value_tile(num_type t, float *o, int32_t o_stride, const int n_q, co
     }
     for (int a = 0; a < n_q; a++)
         for (int b = 0; b < n_v; b++) {
-            float *to = o + (size_t)a * (size_t)o_stride + i + b * VL;
+            float *to = o + (size_t)a * o_stride + (size_t)(i + b * VL);
             if (n_last == VL)
                 vf_store(to, sum[a][b]);
             else
@@ -199,8 +203,7 @@ INLINE void value_tile(num_type t, float *o, int32_t o_stride, const int n_q, co
 
 /* All vectors of the head for the keys of one part. The part is asked for in order, a while ahead,
  * as the tiles go: they themselves go across its rows, which no prefetcher understands. */
-INLINE void value_rows(num_type t, float *o, int32_t o_stride, const int n_q, const value_part *w,
-                       int32_t dim)
+INLINE void value_rows(num_type t, const int n_q, const value_part *w, int32_t dim)
 {
     int32_t i = 0;
     size_t n_bytes = (size_t)w->n_keys * w->row_bytes, asked = 0;
@@ -208,12 +211,12 @@ INLINE void value_rows(num_type t, float *o, int32_t o_stride, const int n_q, co
         size_t to = w->ahead ? n_bytes * (size_t)(i + VALUE_VECTORS * VL) / (size_t)dim : 0;
         for (; asked < to; asked += 64)
             __builtin_prefetch(w->v + VALUE_BYTES + asked);
-        value_tile(t, o, o_stride, n_q, w, i, VALUE_VECTORS, VL);
+        value_tile(t, w, n_q, i, VALUE_VECTORS, VL);
     }
     for (; i + VL <= dim; i += VL)
-        value_tile(t, o, o_stride, n_q, w, i, 1, VL);
+        value_tile(t, w, n_q, i, 1, VL);
     if (i < dim)
-        value_tile(t, o, o_stride, n_q, w, i, 1, dim - i);
+        value_tile(t, w, n_q, i, 1, dim - i);
 }
 
 /* tile:  VALUE_QUERIES queries by VALUE_VECTORS vectors of the head, VALUE_BYTES of keys
@@ -226,7 +229,9 @@ INLINE void value_sum_as(num_type t, const value_product *w)
         int n = w->n_q - iq >= VALUE_QUERIES ? VALUE_QUERIES : w->n_q - iq >= 2 ? 2 : 1;
         float *to = w->o + (size_t)iq * (size_t)w->o_stride;
         for (int32_t it = 0; it < w->n_keys; it += most) {
-            const value_part part = {.p = w->p + (size_t)iq * (size_t)w->p_stride + it,
+            const value_part part = {.o = to,
+                                     .o_stride = w->o_stride,
+                                     .p = w->p + (size_t)iq * (size_t)w->p_stride + it,
                                      .p_stride = w->p_stride,
                                      .n_keys = w->n_keys - it < most ? w->n_keys - it : most,
                                      .v = w->v + (size_t)it * w->row_bytes,
@@ -234,11 +239,11 @@ INLINE void value_sum_as(num_type t, const value_product *w)
                                      .ahead = iq == 0 && w->n_q <= FEW_QUERIES &&
                                               w->source == ROWS_IN_MEMORY};
             if (n == VALUE_QUERIES)
-                value_rows(t, to, w->o_stride, VALUE_QUERIES, &part, w->dim);
+                value_rows(t, VALUE_QUERIES, &part, w->dim);
             else if (n == 2)
-                value_rows(t, to, w->o_stride, 2, &part, w->dim);
+                value_rows(t, 2, &part, w->dim);
             else
-                value_rows(t, to, w->o_stride, 1, &part, w->dim);
+                value_rows(t, 1, &part, w->dim);
         }
         iq += n;
     }

@@ -18,13 +18,23 @@ INLINE __m512i four(const int8_t *q)
     return _mm512_set1_epi32(v);
 }
 
+typedef struct code_work {
+    const codes *c; /* [TILE_GROUPS] */
+    int32_t n;      /* blocks of 32 inputs */
+    const xblock *const *x;
+    float *acc;
+} code_work;
+
 /* acc[r][o] += d_x sum_b s_b (code . q)_b - m_b sum_b    two groups, up to six rows
  * layout: codes [n][8][16 outputs][4 inputs], lanes are outputs
  * tile:   12 integer and 12 float sums in registers, two codes, one activation
  * bound:  two vpdpbusd per cycle; of 11 instructions on those ports 8 are products */
-INLINE void code_rows(const int n_sub, const bool mins, const codes c[TILE_GROUPS], int32_t n,
-                      const xblock *const *x, const int n_rows, float *acc)
+INLINE void code_rows(const int n_sub, const bool mins, const code_work *w, const int n_rows)
 {
+    const codes *c = w->c;
+    const xblock *const *x = w->x;
+    const int32_t n = w->n;
+    float *acc = w->acc;
     __m512 sum[TILE_GROUPS][TILE_ROWS];
     for (int r = 0; r < n_rows; r++)
         for (int g = 0; g < TILE_GROUPS; g++)
@@ -65,41 +75,41 @@ INLINE void code_rows(const int n_sub, const bool mins, const codes c[TILE_GROUP
             _mm512_storeu_ps(acc + r * TILE_COLS + g * PACK_LANES, sum[g][r]);
 }
 
-INLINE void code_tile_as(const int n_sub, const bool mins, const codes *c, int32_t n,
-                         const xblock *const *x, int32_t n_rows, float *acc)
+INLINE void code_tile_as(const int n_sub, const bool mins, const code_work *w, int32_t n_rows)
 {
     switch (n_rows) {
     case 1:
-        code_rows(n_sub, mins, c, n, x, 1, acc);
+        code_rows(n_sub, mins, w, 1);
         break;
     case 2:
-        code_rows(n_sub, mins, c, n, x, 2, acc);
+        code_rows(n_sub, mins, w, 2);
         break;
     case 3:
-        code_rows(n_sub, mins, c, n, x, 3, acc);
+        code_rows(n_sub, mins, w, 3);
         break;
     case 4:
-        code_rows(n_sub, mins, c, n, x, 4, acc);
+        code_rows(n_sub, mins, w, 4);
         break;
     case 5:
-        code_rows(n_sub, mins, c, n, x, 5, acc);
+        code_rows(n_sub, mins, w, 5);
         break;
     default:
-        code_rows(n_sub, mins, c, n, x, TILE_ROWS, acc);
+        code_rows(n_sub, mins, w, TILE_ROWS);
     }
 }
 
 static void code_tile(const pack_kind *kind, const codes c[TILE_GROUPS], int32_t n,
                       const xblock *const *x, int32_t n_rows, float *acc)
 {
+    const code_work w = {c, n, x, acc};
     if (kind->n_sub == 1 && kind->mins)
-        code_tile_as(1, true, c, n, x, n_rows, acc);
+        code_tile_as(1, true, &w, n_rows);
     else if (kind->n_sub == 1)
-        code_tile_as(1, false, c, n, x, n_rows, acc);
+        code_tile_as(1, false, &w, n_rows);
     else if (kind->mins)
-        code_tile_as(2, true, c, n, x, n_rows, acc);
+        code_tile_as(2, true, &w, n_rows);
     else
-        code_tile_as(2, false, c, n, x, n_rows, acc);
+        code_tile_as(2, false, &w, n_rows);
 }
 
 /* ---- Codes from the packed layout -------------------------------------------------------- */
@@ -288,19 +298,29 @@ INLINE bool in_256(num_type t)
     return t == NUM_Q2_K || t == NUM_Q3_K || t == NUM_Q4_K || t == NUM_Q5_K || t == NUM_Q6_K ||
            t == NUM_IQ4_XS;
 }
+
+typedef struct packed_work {
+    const pack_kind *kind;
+    const uint8_t *z; /* superblocks of one group */
+    int32_t n;        /* blocks of 32 inputs */
+    const xblock *const *x;
+    float *acc;
+} packed_work;
+
 /* acc[r][o] += as code_rows, straight from the packed layout: one group, one to four rows
  * layout: pack_int.h; codes go from memory to registers to vpdpbusd and are not stored
  * order:  that of code_rows, operation by operation, so the bits are the same
  * bound:  reading the weights; 64 cycles of multiplies per 2304 bytes of q4_k and row */
-INLINE void packed_rows(num_type t, const int n_sub, const bool mins, const pack_kind *kind,
-                        const uint8_t *z, int32_t n, const xblock *const *x, const int n_rows,
-                        float *acc)
+INLINE void packed_rows(num_type t, const int n_sub, const bool mins, const packed_work *p,
+                        const int n_rows)
 {
+    const pack_kind *kind = p->kind;
     const int n_blocks = in_256(t) ? 8 : 1;
+    const uint8_t *z = p->z;
     __m512 sum[4];
     for (int r = 0; r < n_rows; r++)
-        sum[r] = _mm512_loadu_ps(acc + r * TILE_COLS);
-    for (int32_t b0 = 0; b0 < n; b0 += n_blocks, z += kind->super_bytes) {
+        sum[r] = _mm512_loadu_ps(p->acc + r * TILE_COLS);
+    for (int32_t b0 = 0; b0 < p->n; b0 += n_blocks, z += kind->super_bytes) {
         uint8_t six[64];
         __m512 d, dm;
         scales_begin(t, z, six, &d, &dm);
@@ -314,7 +334,7 @@ INLINE void packed_rows(num_type t, const int n_sub, const bool mins, const pack
                 __m512 s = scale_of(t, z, six, j * n_sub + h, d);
                 __m512 m = mins ? min_of(t, z, six, j * n_sub + h, dm) : d;
                 for (int r = 0; r < n_rows; r++) {
-                    const xblock *xb = x[r] + b0 + j;
+                    const xblock *xb = p->x[r] + b0 + j;
                     __m512i even = mins ? _mm512_setzero_si512() : _mm512_set1_epi32(xb->start[h]);
                     __m512i odd = _mm512_setzero_si512(); /* integers: two chains, the same sum */
                     for (int k = h * 8 / n_sub; k < (h + 1) * 8 / n_sub; k += 2) {
@@ -330,35 +350,44 @@ INLINE void packed_rows(num_type t, const int n_sub, const bool mins, const pack
         }
     }
     for (int r = 0; r < n_rows; r++)
-        _mm512_storeu_ps(acc + r * TILE_COLS, sum[r]);
+        _mm512_storeu_ps(p->acc + r * TILE_COLS, sum[r]);
 }
 
-INLINE void packed_tile_as(num_type t, const int n_sub, const bool mins, const pack_kind *kind,
-                           const uint8_t *const *group, int32_t n, const xblock *const *x,
-                           int32_t n_rows, float *acc)
+INLINE void packed_tile_as(num_type t, const int n_sub, const bool mins, packed_work p,
+                           const uint8_t *const *group, int32_t n_rows)
 {
-    for (int g = 0; g < TILE_GROUPS; g++, acc += PACK_LANES)
+    for (int g = 0; g < TILE_GROUPS; g++, p.acc += PACK_LANES) {
+        p.z = group[g];
         switch (n_rows) {
         case 1:
-            packed_rows(t, n_sub, mins, kind, group[g], n, x, 1, acc);
+            packed_rows(t, n_sub, mins, &p, 1);
             break;
         case 2:
-            packed_rows(t, n_sub, mins, kind, group[g], n, x, 2, acc);
+            packed_rows(t, n_sub, mins, &p, 2);
             break;
         case 3:
-            packed_rows(t, n_sub, mins, kind, group[g], n, x, 3, acc);
+            packed_rows(t, n_sub, mins, &p, 3);
             break;
         default:
-            packed_rows(t, n_sub, mins, kind, group[g], n, x, 4, acc);
+            packed_rows(t, n_sub, mins, &p, 4);
         }
+    }
 }
+
+typedef struct unpacked {
+    int32_t n; /* blocks of 32 inputs */
+    uint8_t *q;
+    float *s, *m;
+} unpacked;
 
 /* The same codes and scales to memory, for code_tile to use many times. */
 INLINE void unpack_as(num_type t, const int n_sub, const bool mins, const pack_kind *kind,
-                      const uint8_t *z, int32_t n, uint8_t *q, float *s, float *m)
+                      const uint8_t *z, const unpacked *to)
 {
     const int n_blocks = in_256(t) ? 8 : 1, n_scales = n_blocks * n_sub;
-    for (int32_t b0 = 0; b0 < n; b0 += n_blocks, z += kind->super_bytes) {
+    uint8_t *q = to->q;
+    float *s = to->s, *m = to->m;
+    for (int32_t b0 = 0; b0 < to->n; b0 += n_blocks, z += kind->super_bytes) {
         uint8_t six[64];
         __m512 d, dm;
         scales_begin(t, z, six, &d, &dm);
@@ -380,10 +409,11 @@ INLINE void unpack_as(num_type t, const int n_sub, const bool mins, const pack_k
 static void packed_tile(const pack_kind *kind, const uint8_t *const group[TILE_GROUPS], int32_t n,
                         const xblock *const *x, int32_t n_rows, float *acc)
 {
+    const packed_work p = {.kind = kind, .n = n, .x = x, .acc = acc};
     switch (kind->type) {
 #define PACKED(t, n_sub, mins)                                                                     \
     case t:                                                                                        \
-        packed_tile_as(t, n_sub, mins, kind, group, n, x, n_rows, acc);                            \
+        packed_tile_as(t, n_sub, mins, p, group, n_rows);                                          \
         break;
         EVERY_KIND(PACKED)
     default:
@@ -394,10 +424,11 @@ static void packed_tile(const pack_kind *kind, const uint8_t *const group[TILE_G
 static void unpack(const pack_kind *kind, const uint8_t *z, int32_t n, uint8_t *q, float *s,
                    float *m)
 {
+    const unpacked to = {n, q, s, m};
     switch (kind->type) {
 #define UNPACK(t, n_sub, mins)                                                                     \
     case t:                                                                                        \
-        unpack_as(t, n_sub, mins, kind, z, n, q, s, m);                                            \
+        unpack_as(t, n_sub, mins, kind, z, &to);                                                   \
         break;
         EVERY_KIND(UNPACK)
     default:
