@@ -1,6 +1,6 @@
 """Runs held-out cases through `carat run`, greedily, and counts the right answers.
 
-    python3 tools/demo/measure.py [--carat ./carat] [-m FILE] [--show] CASES.jsonl ...
+    python3 tools/demo/measure.py [--carat ./carat] [-m FILE] [--run=--OPTION] [--show] CASES.jsonl ...
 """
 import argparse
 import collections
@@ -14,7 +14,7 @@ import tempfile
 def answer(a, case, folder):
     """What carat says: the text after any thought, or the calls as (name, arguments)."""
     messages, tools = case["messages"], case["tools"]
-    cmd = [a.carat, "run", "--greedy", "-q", "-n", "1500"] + (["-m", a.model] if a.model else [])
+    cmd = [a.carat, "run", "--greedy", "-q", "-n", "1500"] + (["-m", a.model] if a.model else []) + a.run
     if case["thinking"]:
         cmd.append("--think")
     if tools:
@@ -52,6 +52,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--carat", default="./carat")
     p.add_argument("-m", "--model")
+    p.add_argument("--run", action="append", default=[], help="an argument for `carat run`: --run=--kv-type=q4_0")
     p.add_argument("--show", action="store_true", help="print the wrong answers")
     p.add_argument("cases", nargs="+")
     a = p.parse_args()

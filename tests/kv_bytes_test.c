@@ -1,0 +1,80 @@
+/* kv_bytes_test.c - what keys and values of the published sizes take, against arithmetic by hand.
+ *
+ * Layouts are those that a session in passes of 512 rows gets; that a cache allocates exactly its
+ * layout is checked where caches are opened (kv_oracle_test.c). With -v this prints the table of
+ * the README.
+ */
+#include "kv/kv.h"
+#include "model/gemma4_shapes.h"
+#include "tests/test.h"
+
+enum { CHUNK = 512 };
+
+static uint64_t planned(const gemma4_shape *s, const char *type, const char *single, int32_t n_ctx)
+{
+    static const float freq[1] = {1};
+    static const rope turn = {1, freq, 1, freq};
+    static const weight norm = {.name = "k_norm"};
+    kv_spec spec[GEMMA4_LAYERS_MAX];
+    int32_t n = s->n_layer - s->n_kv_shared;
+    for (int32_t i = 0; i < n; i++)
+        spec[i] = (kv_spec){.window = s->swa[i] ? s->window : 0,
+                            .n_head_kv = gemma4_n_head_kv(s, i),
+                            .head_dim = gemma4_head_dim(s, i),
+                            .k_is_v = s->k_eq_v && !s->swa[i],
+                            .k_norm = &norm,
+                            .k_rope = &turn};
+    kv_want_layout w = {.spec = spec, .n = n, .n_ctx = n_ctx, .rows_max = CHUNK};
+    kv_layout l;
+    err e = {0};
+    CHECK_OK(kv_choice_parse(&w.choice, &(kv_words){.k = type, .single = single}, &e), e);
+    CHECK_OK(kv_layout_init(&l, &w, &e), e);
+    uint64_t bytes = l.ring_bytes + l.linear_bytes;
+    kv_layout_free(&l);
+    return bytes;
+}
+
+/* Bytes per token of the global layers and per slot of the window layers, as published. */
+TEST(kv_bytes_of_published_sizes)
+{
+    static const struct {
+        const char *name;
+        uint64_t global, window; /* f16, two streams */
+        int32_t n_window, n_ctx_max;
+        bool k_is_v;
+    } sizes[] = {{"e2b", 6144, 12288, 512, 131072, false},
+                 {"e4b", 16384, 40960, 512, 131072, false},
+                 {"12b", 16384, 327680, 1024, 262144, true},
+                 {"26b-a4b", 20480, 204800, 1024, 262144, true},
+                 {"31b", 81920, 819200, 1024, 262144, true}};
+    static const struct {
+        const char *type;
+        double of_f16;
+        bool single; /* auto keeps one stream */
+    } types[] = {{"f16", 1, true},
+                 {"q8_0", 0.53125, true},
+                 {"q5_0", 0.34375, true},
+                 {"q4_0", 0.28125, true},
+                 {"tq3_0", 0.21875, false}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        gemma4_shape s;
+        CHECK(gemma4_shape_named(sizes[i].name, &s));
+        CHECK_EQ(s.n_ctx_train, sizes[i].n_ctx_max);
+        for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+            printf("| %s | %s |", sizes[i].name, types[t].type);
+            for (int32_t n_ctx = 8192; n_ctx <= 262144; n_ctx *= n_ctx == 65536 ? 4 : 8) {
+                int32_t n = n_ctx < sizes[i].n_ctx_max ? n_ctx : sizes[i].n_ctx_max;
+                double slots = sizes[i].n_window + CHUNK - 1;
+                double global = (double)sizes[i].global * n,
+                       window = (double)sizes[i].window * slots;
+                double two = types[t].of_f16 * (global + window);
+                double one = types[t].of_f16 * (global / 2 + window);
+                bool single = types[t].single && sizes[i].k_is_v;
+                CHECK_EQ(planned(&s, types[t].type, "off", n), two);
+                CHECK_EQ(planned(&s, types[t].type, NULL, n), single ? one : two);
+                printf(" %.0f | %.0f |", two * 0x1p-20, (single ? one : two) * 0x1p-20);
+            }
+            printf("\n");
+        }
+    }
+}
