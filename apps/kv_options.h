@@ -1,5 +1,6 @@
-/* kv_options.h - how keys and values are kept: the options that run, bench, logits, inspect and kld
- * share. A subcommand's struct has a field `kv_options kv` and its table a line OPT_KV(its type).
+/* kv_options.h - how keys and values are kept: the options that run, serve, daemon, bench, logits,
+ * inspect and kld share. A subcommand's struct has a field `kv_options kv` and its table a line
+ * OPT_KV(its type).
  */
 #ifndef APPS_KV_OPTIONS_H
 #define APPS_KV_OPTIONS_H

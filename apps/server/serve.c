@@ -264,6 +264,7 @@ static status load(server *s, err *e)
                               .queue_max = (int32_t)o->queue,
                               .stall_ms = (int32_t)o->stall_ms};
     carat_batch *b = NULL;
+    kv_options_apply(&o->kv, &bo.session);
     cache_options_apply(&o->cache, &bo.session);
     status st =
         o->model ? carat_model_open(o->model, &mo, &s->model, e) : bundled_open(&mo, &s->model, e);
