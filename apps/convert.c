@@ -203,22 +203,24 @@ static void base_name(const char *dir, char *buf, size_t cap)
     snprintf(buf, cap, "%.*s", (int)(n - at), dir + at);
 }
 
-static status write_file(const char *path, const char *name, const job *j,
-                         const convert_vocab *vocab, const gemma4_mix *mix, int32_t n_threads,
+static status write_file(const convert_request *r, const job *j, const convert_vocab *vocab,
                          uint64_t *n_bytes, err *e)
 {
+    char base[256];
+    const char *name = r->name ? r->name : base;
     gguf_writer *w = NULL;
     pool *threads = NULL;
     stream_tensor *rows = mem_calloc((size_t)j->n, sizeof *rows);
     status st;
     if (!rows)
         return err_memory(e, "the list of tensors", (size_t)j->n * sizeof *rows);
-    if ((st = pool_open(&threads, n_threads, e)) || (st = gguf_create(&w, path, e)))
+    base_name(r->dir, base, sizeof base);
+    if ((st = pool_open(&threads, r->n_threads, e)) || (st = gguf_create(&w, r->out, e)))
         goto out;
     gemma4_put_shape(w, j->s);
     gguf_put_string(w, "general.type", "model", 5);
     gguf_put_string(w, "general.name", name, strlen(name));
-    gguf_put_u32(w, "general.file_type", (uint32_t)mix->file_type);
+    gguf_put_u32(w, "general.file_type", (uint32_t)r->mix->file_type);
     gguf_put_u32(w, "general.quantization_version", 2);
     if ((st = convert_vocab_put(vocab, w, e)))
         goto out;
@@ -243,23 +245,22 @@ out:
     return st;
 }
 
-status convert_model(const char *dir, const char *out, const gemma4_mix *mix, const char *name,
-                     int32_t n_threads, uint64_t *n_bytes, err *e)
+status convert_model(const convert_request *r, uint64_t *n_bytes, err *e)
 {
     convert_vocab vocab = {0};
     safetensors from = {0};
     gemma4_shape s;
     job j = {.s = &s, .from = &from};
-    char base[256], config[4096];
+    char config[4096];
     status st;
-    base_name(dir, base, sizeof base);
-    snprintf(config, sizeof config, "%s/config.json", dir);
-    if ((st = convert_vocab_read(&vocab, dir, e)) ||
+    snprintf(config, sizeof config, "%s/config.json", r->dir);
+    if ((st = convert_vocab_read(&vocab, r->dir, e)) ||
         (st = convert_read_shape(vocab.config, config, &s, e)) ||
-        (st = safetensors_open(&from, dir, e)) || (st = plan_items(&j, &s, mix, vocab.n, e)) ||
+        (st = safetensors_open(&from, r->dir, e)) ||
+        (st = plan_items(&j, &s, r->mix, vocab.n, e)) ||
         (vocab.n && (st = convert_vocab_fit(&vocab, s.n_vocab, e))))
         goto out;
-    st = write_file(out, name ? name : base, &j, &vocab, mix, n_threads, n_bytes, e);
+    st = write_file(r, &j, &vocab, n_bytes, e);
 out:
     mem_free(j.at);
     safetensors_close(&from);
@@ -280,10 +281,11 @@ static int run_convert(const command *c, int argc, char **argv)
     term_init();
     term_watch(NULL); /* Ctrl-C ends the writing, and leaves no half file */
     const gemma4_mix *mix = gemma4_mix_named(o.type);
+    convert_request r = {argv[0], argv[1], mix, o.name, (int32_t)o.n_threads};
     if (!mix)
         st = err_set(&e, E_ARG, "there is no type %s; the types are %s", o.type, gemma4_mix_names);
     else
-        st = convert_model(argv[0], argv[1], mix, o.name, (int32_t)o.n_threads, &n_bytes, &e);
+        st = convert_model(&r, &n_bytes, &e);
     term_progress_clear();
     if (st) {
         term_error(&e);

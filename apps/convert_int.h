@@ -33,8 +33,15 @@ status convert_vocab_put(const convert_vocab *v, gguf_writer *w,
                          err *e);          /* also general.sampling.* */
 void convert_vocab_free(convert_vocab *v); /* safe on a zeroed or freed one */
 
-/* The whole of it: the directory to a file in the types of a mix. *n_bytes: how large it is. */
-status convert_model(const char *dir, const char *out, const gemma4_mix *mix, const char *name,
-                     int32_t n_threads, uint64_t *n_bytes, err *e); /* convert.c */
+/* What is to be made of what. */
+typedef struct convert_request {
+    const char *dir, *out;
+    const gemma4_mix *mix;
+    const char *name; /* general.name; NULL: the directory's */
+    int32_t n_threads;
+} convert_request;
+
+/* The whole of it. *n_bytes: how large the file is. */
+status convert_model(const convert_request *r, uint64_t *n_bytes, err *e); /* convert.c */
 
 #endif

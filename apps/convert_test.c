@@ -425,7 +425,8 @@ TEST(convert_survives_every_kind_of_shortage)
         err e = {0};
         uint64_t n_bytes;
         mem_fail_after(n);
-        status st = convert_model(dir, out, gemma4_mix_named("q8_0"), NULL, 2, &n_bytes, &e);
+        convert_request r = {dir, out, gemma4_mix_named("q8_0"), NULL, 2};
+        status st = convert_model(&r, &n_bytes, &e);
         bool hit = mem_fail_hit();
         mem_fail_after(-1);
         if (!hit) {

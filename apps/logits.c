@@ -50,24 +50,33 @@ static carat_status write_rows(file_out *f, const float *x, size_t n, carat_erro
 #endif
 }
 
+/* Tokens in, rows out. */
+typedef struct evaluation {
+    carat_session *s;
+    int32_t *ids; /* [n] */
+    int64_t n, chunk;
+    int32_t n_vocab;
+    bool last;   /* only the last token's row */
+    float *rows; /* [chunk or 1, n_vocab] */
+    file_out out;
+} evaluation;
+
 /* Evaluates ids chunk by chunk. The whole prefix is handed over each time, as to any session; it
  * extends. */
-static carat_status evaluate(carat_session *s, const logits_options *o, const int32_t *ids,
-                             int64_t n, int64_t chunk, int32_t n_vocab, float *rows, file_out *out,
-                             carat_error *e)
+static carat_status evaluate(evaluation *v, carat_error *e)
 {
     status st = OK;
-    if (o->last) {
-        if ((st = carat_eval(s, ids, n, false, rows, NULL, e)))
+    if (v->last) {
+        if ((st = carat_eval(v->s, v->ids, v->n, false, v->rows, NULL, e)))
             return st;
-        return write_rows(out, rows, (size_t)n_vocab, e);
+        return write_rows(&v->out, v->rows, (size_t)v->n_vocab, e);
     }
-    for (int64_t at = 0; at < n && !st; at += chunk) {
-        int64_t end = n - at < chunk ? n : at + chunk;
-        if (!term_progress(NULL, "tokens", (uint64_t)at, (uint64_t)n))
+    for (int64_t at = 0; at < v->n && !st; at += v->chunk) {
+        int64_t end = v->n - at < v->chunk ? v->n : at + v->chunk;
+        if (!term_progress(NULL, "tokens", (uint64_t)at, (uint64_t)v->n))
             return err_set(e, E_CANCELLED, "interrupted after %lld tokens", (long long)at);
-        if (!(st = carat_eval(s, ids, end, true, rows, NULL, e)))
-            st = write_rows(out, rows, (size_t)(end - at) * (size_t)n_vocab, e);
+        if (!(st = carat_eval(v->s, v->ids, end, true, v->rows, NULL, e)))
+            st = write_rows(&v->out, v->rows, (size_t)(end - at) * (size_t)v->n_vocab, e);
     }
     return st;
 }
@@ -84,11 +93,7 @@ static int run_logits(const command *c, int argc, char **argv)
     int n_operands, bad = options_parse(c, argc, argv, &o, &n_operands);
     carat_error e = {0};
     carat_model *m = NULL;
-    carat_session *s = NULL;
-    file_out out = {0};
-    int32_t *ids = NULL;
-    float *rows = NULL;
-    int64_t n = 0;
+    evaluation v = {0};
     status st;
 
     if (bad)
@@ -101,7 +106,7 @@ static int run_logits(const command *c, int argc, char **argv)
     term_init();
     term_watch(NULL);
     double start_ms = clock_ms();
-    if ((st = ids_read(o.tokens, &ids, &n, &e)))
+    if ((st = ids_read(o.tokens, &v.ids, &v.n, &e)))
         goto out;
     carat_model_options mo = {.n_threads = (int32_t)o.threads,
                               .exact_f32 = o.exact,
@@ -119,37 +124,39 @@ static int run_logits(const command *c, int argc, char **argv)
     int64_t chunk = o.chunk, fit = LOGITS_CHUNK_BYTES / ((int64_t)info.n_vocab * 4);
     if (!chunk)
         chunk = fit < 1 ? 1 : fit < 512 ? fit : 512;
-    chunk = chunk < n ? chunk : n;
-    carat_session_options so = {.n_ctx = (int32_t)n,
-                                .chunk = (int32_t)chunk,
-                                .n_outputs = o.last ? 1 : (int32_t)chunk,
+    v.chunk = chunk < v.n ? chunk : v.n;
+    v.n_vocab = info.n_vocab;
+    v.last = o.last;
+    carat_session_options so = {.n_ctx = (int32_t)v.n,
+                                .chunk = (int32_t)v.chunk,
+                                .n_outputs = o.last ? 1 : (int32_t)v.chunk,
                                 .checkpoint_mb = -1};
     kv_options_apply(&o.kv, &so);
-    if ((st = carat_session_open(m, &so, &s, &e)))
+    if ((st = carat_session_open(m, &so, &v.s, &e)))
         goto out;
-    term_watch(s);
-    size_t n_rows = o.last ? 1 : (size_t)chunk;
-    rows = mem_calloc(n_rows * (size_t)info.n_vocab, sizeof *rows);
-    if (!rows) {
+    term_watch(v.s);
+    size_t n_rows = o.last ? 1 : (size_t)v.chunk;
+    v.rows = mem_calloc(n_rows * (size_t)info.n_vocab, sizeof *v.rows);
+    if (!v.rows) {
         st = err_memory(&e, "the logits of a chunk", n_rows * (size_t)info.n_vocab * 4);
         goto out;
     }
-    if ((st = file_out_open(&out, o.out, &e)))
+    if ((st = file_out_open(&v.out, o.out, &e)))
         goto out;
-    if ((st = evaluate(s, &o, ids, n, chunk, info.n_vocab, rows, &out, &e)))
+    if ((st = evaluate(&v, &e)))
         goto out;
-    if ((st = file_out_commit(&out, &e)))
+    if ((st = file_out_commit(&v.out, &e)))
         goto out;
-    term_note("%lld tokens in %.2f s on %s", (long long)n, (clock_ms() - start_ms) * 1e-3,
+    term_note("%lld tokens in %.2f s on %s", (long long)v.n, (clock_ms() - start_ms) * 1e-3,
               info.device);
 out:
     term_watch(NULL);
-    if (out.path)
-        file_out_discard(&out);
-    mem_free(rows);
-    carat_session_close(s);
+    if (v.out.path)
+        file_out_discard(&v.out);
+    mem_free(v.rows);
+    carat_session_close(v.s);
     carat_model_close(m);
-    mem_free(ids);
+    mem_free(v.ids);
     if (st)
         term_error(&e);
     return st == E_CANCELLED ? 130 : st ? 1 : 0;
