@@ -9,7 +9,7 @@
  *     allOf, $ref to this document ($defs, recursion), properties, required, additionalProperties,
  *     maxProperties, items, prefixItems, minItems, maxItems, minLength, maxLength, pattern, format
  *     (date, time, date-time, uuid, ipv4, email, uri with a host; others only annotate), and at
- *     whole numbers minimum, maximum, exclusiveMinimum, exclusiveMaximum;
+ *     whole numbers minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf;
  *     true, false and {"not": {}} as schemas
  *
  * format gives way to pattern, and to lengths that it does not always keep.
@@ -81,7 +81,6 @@ static void refuse_unsupported(schema *s, const jtree *node, const char *where)
                                           "contains",
                                           "minContains",
                                           "maxContains",
-                                          "multipleOf",
                                           "$dynamicRef",
                                           "$recursiveRef"};
     const jtree *v;
@@ -341,7 +340,8 @@ static int types_by_keywords(const jtree *part)
                {"minimum", T_NUMBER | T_INTEGER},
                {"maximum", T_NUMBER | T_INTEGER},
                {"exclusiveMinimum", T_NUMBER | T_INTEGER},
-               {"exclusiveMaximum", T_NUMBER | T_INTEGER}};
+               {"exclusiveMaximum", T_NUMBER | T_INTEGER},
+               {"multipleOf", T_NUMBER | T_INTEGER}};
     int types = 0;
     for (size_t i = 0; i < sizeof row / sizeof *row; i++)
         if (jtree_get(part, row[i].key))
@@ -464,11 +464,14 @@ static gx *of_branches(schema *s, const view *v, int32_t part, const char *key)
  * them are refused, since the values would have to be checked against those. */
 static gx *of_literals(schema *s, const view *v, int types)
 {
-    static const char *const others[] = {
-        "pattern",          "minLength",           "maxLength",  "minimum",
-        "maximum",          "exclusiveMinimum",    "minItems",   "maxItems",
-        "exclusiveMaximum", "prefixItems",         "properties", "items",
-        "required",         "additionalProperties"};
+    static const char *const others[] = {"pattern",          "minLength",
+                                         "maxLength",        "minimum",
+                                         "maximum",          "exclusiveMinimum",
+                                         "minItems",         "maxItems",
+                                         "exclusiveMaximum", "prefixItems",
+                                         "properties",       "items",
+                                         "required",         "additionalProperties",
+                                         "maxProperties",    "multipleOf"};
     const jtree *one = view_get(s, v, "const"), *list = view_get(s, v, "enum");
     gx_list all = {0};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)

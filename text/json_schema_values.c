@@ -158,6 +158,7 @@ gx *value_string(schema *s, const view *v)
 
 /* ---- Numbers ---- */
 
+enum { MULTIPLE_MAX = 100 }; /* of multipleOf without limits: a rule for each remainder */
 #define MANY INT64_C(999999999999999999) /* 18 digits: stands for no limit */
 
 /* Decimal strings of one length, lo..hi. */
@@ -260,14 +261,78 @@ static gx *nothing_left(schema *s, const view *v)
     return text(s, "");
 }
 
+/* Positive multiples of m, as long as they like: one rule per remainder of what has been read. */
+static gx *endless_multiples(schema *s, int32_t m)
+{
+    int32_t rule[MULTIPLE_MAX] = {0};
+    gx_list first = {0};
+    for (int32_t i = 0; i < m; i++)
+        rule[i] = gx_new_rule(s->b, "(a multiple)");
+    for (int32_t i = 0; i < m && !s->b->st; i++) {
+        gx_list all = {0};
+        for (int32_t d = 0; d < 10; d++)
+            gx_add(s->b, &all,
+                   gx_seq2(s->b, digit(s, (char)('0' + d), (char)('0' + d)),
+                           gx_ref(s->b, rule[(10 * i + d) % m])));
+        if (i == 0)
+            gx_add(s->b, &all, text(s, ""));
+        set_body(s, rule[i], gx_alt(s->b, &all));
+    }
+    for (int32_t d = 1; d < 10; d++)
+        gx_add(
+            s->b, &first,
+            gx_seq2(s->b, digit(s, (char)('0' + d), (char)('0' + d)), gx_ref(s->b, rule[d % m])));
+    return gx_alt(s->b, &first);
+}
+
+/* Multiples within limits are written out; without, remainders are followed. */
+static gx *multiples(schema *s, const view *v, limits l, const jtree *of)
+{
+    gx_list all = {0};
+    double m;
+    if (!schema_whole(of, &m) || m < 1 || m >= 1e18) {
+        schema_refuse(s, E_UNSUPPORTED, v->where,
+                      "multipleOf is supported for whole numbers above 0 only, not for %.40s",
+                      of->s ? of->s : "this");
+        return text(s, "");
+    }
+    int64_t step = (int64_t)m, lo = l.lo / step, hi = l.hi / step;
+    lo += lo * step < l.lo;
+    hi -= hi * step > l.hi;
+    bool below = l.lo == -MANY, above = l.hi == MANY;
+    if (step <= MULTIPLE_MAX && (below || l.lo == 0 || l.lo == 1) &&
+        (above || l.hi == 0 || l.hi == -1)) {
+        gx *some = endless_multiples(s, (int32_t)step);
+        if (lo <= 0 && hi >= 0)
+            gx_add(s->b, &all, text(s, "0"));
+        if (above)
+            gx_add(s->b, &all, some);
+        if (below)
+            gx_add(s->b, &all, negative(s, some));
+    } else if (hi - lo >= SCHEMA_MAX_ENUM) {
+        schema_refuse(s, E_LIMIT, v->where,
+                      "multipleOf leaves more than %d numbers within the limits", SCHEMA_MAX_ENUM);
+    } else {
+        for (; lo <= hi && !s->b->st; lo++) {
+            char number[24];
+            snprintf(number, sizeof number, "%" PRId64, lo * step);
+            gx_add(s->b, &all, text(s, number));
+        }
+    }
+    return all.n || s->b->st ? gx_alt(s->b, &all) : nothing_left(s, v);
+}
+
 gx *value_integer(schema *s, const view *v)
 {
     limits l = read_limits(s, v);
+    const jtree *of = view_get(s, v, "multipleOf");
     gx_list all = {0};
     l.lo += l.lo_open;
     l.hi -= l.hi_open;
     if (l.lo > l.hi)
         return nothing_left(s, v);
+    if (of)
+        return multiples(s, v, l, of);
     if (l.hi >= 0)
         gx_add(s->b, &all, whole(s, l.lo > 0 ? l.lo : 0, l.hi));
     if (l.lo < 0)
@@ -323,6 +388,8 @@ gx *value_number(schema *s, const view *v)
 {
     limits l = read_limits(s, v);
     gx_list all = {0};
+    if (view_get(s, v, "multipleOf"))
+        return value_integer(s, v);
     if (l.lo == -MANY && l.hi == MANY)
         return any_number(s);
     if (l.lo > l.hi || (l.lo == l.hi && (l.lo_open || l.hi_open)))
