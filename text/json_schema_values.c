@@ -158,7 +158,10 @@ gx *value_string(schema *s, const view *v)
 
 /* ---- Numbers ---- */
 
-enum { MULTIPLE_MAX = 100 }; /* of multipleOf without limits: a rule for each remainder */
+enum {
+    MULTIPLE_MAX = 100, /* of multipleOf without limits: a rule for each remainder */
+    MULTIPLE_DIGITS = 15
+};
 #define MANY INT64_C(999999999999999999) /* 18 digits: stands for no limit */
 
 /* Decimal strings of one length, lo..hi. */
@@ -261,22 +264,25 @@ static gx *nothing_left(schema *s, const view *v)
     return text(s, "");
 }
 
-/* Positive multiples of m, as long as they like: one rule per remainder of what has been read. */
+/* Positive multiples of m, of at most 15 digits, which a double holds: one rule for each remainder
+ * of what has been read and each number of digits that may follow. */
 static gx *endless_multiples(schema *s, int32_t m)
 {
-    int32_t rule[MULTIPLE_MAX] = {0};
+    int32_t rule[MULTIPLE_MAX] = {0}, shorter[MULTIPLE_MAX] = {0};
     gx_list first = {0};
-    for (int32_t i = 0; i < m; i++)
-        rule[i] = gx_new_rule(s->b, "(a multiple)");
-    for (int32_t i = 0; i < m && !s->b->st; i++) {
-        gx_list all = {0};
-        for (int32_t d = 0; d < 10; d++)
-            gx_add(s->b, &all,
-                   gx_seq2(s->b, digit(s, (char)('0' + d), (char)('0' + d)),
-                           gx_ref(s->b, rule[(10 * i + d) % m])));
-        if (i == 0)
-            gx_add(s->b, &all, text(s, ""));
-        set_body(s, rule[i], gx_alt(s->b, &all));
+    for (int32_t left = 0; left < MULTIPLE_DIGITS && !s->b->st; left++) {
+        memcpy(shorter, rule, sizeof rule);
+        for (int32_t i = 0; i < m && !s->b->st; i++) {
+            gx_list all = {0};
+            for (int32_t d = 0; d < 10 && left; d++)
+                gx_add(s->b, &all,
+                       gx_seq2(s->b, digit(s, (char)('0' + d), (char)('0' + d)),
+                               gx_ref(s->b, shorter[(10 * i + d) % m])));
+            if (i == 0)
+                gx_add(s->b, &all, text(s, ""));
+            rule[i] = gx_new_rule(s->b, "(a multiple)");
+            set_body(s, rule[i], gx_alt(s->b, &all));
+        }
     }
     for (int32_t d = 1; d < 10; d++)
         gx_add(
@@ -299,7 +305,7 @@ static gx *multiples(schema *s, const view *v, limits l, const jtree *of)
     int64_t step = (int64_t)m, lo = l.lo / step, hi = l.hi / step;
     lo += lo * step < l.lo;
     hi -= hi * step > l.hi;
-    bool below = l.lo == -MANY, above = l.hi == MANY;
+    bool below = l.lo <= -MANY / 1000, above = l.hi >= MANY / 1000;
     if (step <= MULTIPLE_MAX && (below || l.lo == 0 || l.lo == 1) &&
         (above || l.hi == 0 || l.hi == -1)) {
         gx *some = endless_multiples(s, (int32_t)step);
