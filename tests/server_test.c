@@ -407,6 +407,18 @@ TEST(server_queue_is_full_at_some_point)
     stop(&s);
 }
 
+static void wait_for_draining(const served *s)
+{
+    int code = 200;
+    for (double start = clock_ms(); code == 200 && clock_ms() - start < 10000; usleep(10000)) {
+        response r;
+        http_call(&r, s, "GET", "/health", NULL, NULL);
+        code = r.status;
+        response_free(&r);
+    }
+    CHECK_EQ(code, 503);
+}
+
 TEST(server_drains_on_the_first_signal_and_ends_on_the_second)
 {
     served s;
@@ -423,7 +435,7 @@ TEST(server_drains_on_the_first_signal_and_ends_on_the_second)
     served_start(&s, args);
     fd = begin_long(&s);
     kill(s.pid, SIGTERM);
-    usleep(200000);
+    wait_for_draining(&s); /* two signals at once would be one */
     CHECK_EQ(served_stop(&s, SIGTERM), 128 + SIGTERM);
     close(fd);
     str_free(&seen);
