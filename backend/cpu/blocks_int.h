@@ -41,13 +41,17 @@ INLINE vb vb_load(const uint8_t *p)
     memcpy(&v, p, VL);
     return v;
 }
-/* 16 in byte j where bit j of h is set. */
-INLINE vb vb_fifth_bits(uint32_t h)
+/* c with 16 added in byte j where bit j of h is set. */
+INLINE vb vb_fifth_bits(vb c, uint32_t h)
 {
+#if VL == 16
+    return (vb)_mm_mask_add_epi8((__m128i)c, (__mmask16)h, (__m128i)c, _mm_set1_epi8(16));
+#else
     const vb bit = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
     const __m128i spread = _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
     vb v = (vb)_mm_shuffle_epi8(_mm_cvtsi32_si128((int)h), spread);
-    return (vb)((v & bit) == bit) & 16;
+    return c | ((vb)((v & bit) == bit) & 16);
+#endif
 }
 INLINE vf vf_set_f16(const uint8_t *p)
 {
@@ -109,7 +113,7 @@ INLINE vf load_block(num_type t, const char *row, int32_t i)
     if (fifth) {
         uint32_t bits;
         memcpy(&bits, h, 4);
-        c |= vb_fifth_bits(bits >> at);
+        c = vb_fifth_bits(c, bits >> at);
     }
     if (t == NUM_Q4_0 || t == NUM_Q5_0)
         c -= vb_set(t == NUM_Q4_0 ? 8 : 16);
