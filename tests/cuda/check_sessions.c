@@ -28,10 +28,11 @@ static status top_open(top *t, const char *path, num_type type, int32_t n_ctx, i
                        err *e)
 {
     gguf file = {0};
-    kv_want_layout want = {.choice = {.k = {type, false}, .v = {type, false}},
-                           .n_ctx = n_ctx,
-                           .rows_max = rows_max,
-                           .dev = t->g->gpu};
+    kv_want_layout want = {
+        .choice = {.k = {type, false}, .v = {type, false}, .single = KV_SINGLE_OFF},
+        .n_ctx = n_ctx,
+        .rows_max = rows_max,
+        .dev = t->g->gpu};
     status st;
     if ((st = gguf_open(&file, path, true, NULL, NULL, e)) || (st = model_bind(&t->m, &file, e)) ||
         (st = model_load(&t->m, t->g->gpu, NULL, NULL, e)))
@@ -187,7 +188,7 @@ out:
 
 void check_sessions(rig *g)
 {
-    static const num_type types[] = {NUM_F16, NUM_Q8_0, NUM_F32};
+    static const num_type types[] = {NUM_F16, NUM_BF16, NUM_F32}; /* what the device reads */
     fidelity f;
     if (!wanted(g, "snapshot") && !wanted(g, "timelines"))
         return;
