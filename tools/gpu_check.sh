@@ -1,24 +1,68 @@
 #!/bin/sh
 # Everything a GPU must answer, in one call of a few minutes: the ops of the CUDA device against the
-# CPU reference, row invariance, tiny models against their golden logits; then, where the toolkit's
-# checker is there, the quick checks once more under it. Build first, anywhere: make cuda-check.
+# CPU reference, row invariance, tiny models against their golden logits; greedy answers of the
+# bundled model on both devices; then, where the toolkit's checker is there, the quick checks once
+# more under it. Build first, anywhere: make cuda cuda-check.
 #
-#     tools/gpu_check.sh [PROGRAM]        default build/cuda/cuda_check
+#     tools/gpu_check.sh [DIRECTORY]        where carat and cuda_check are; default build/cuda
 #
 # Run in the root of the source tree. Exit status 0 only if all agreed.
 set -u
-check=${1:-build/cuda/cuda_check}
+dir=${1:-build/cuda}
+check=$dir/cuda_check
+out=/tmp/gpu_check.$$
 bad=0
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null
-"$check" || bad=1
+"$check" >$out.ops || bad=1
+grep -v '^ok' $out.ops
+
+same=0
+while read -r prompt; do
+    "$dir/carat" run --greedy -q -n 256 --device cpu "$prompt" </dev/null >$out.cpu 2>$out.err &&
+        "$dir/carat" run --greedy -q -n 256 --device cuda "$prompt" </dev/null >$out.gpu 2>>$out.err
+    if [ $? = 0 ] && [ -s $out.cpu ] && cmp -s $out.cpu $out.gpu; then
+        same=$((same + 1))
+    else
+        bad=1
+        echo "FAIL  answers differ: $prompt"
+        cat $out.err
+    fi
+done <<'END'
+What is 2+2?
+Tell me about the sea.
+Write a poem about a cat.
+Who are you?
+What is 17 + 25?
+What is 91 - 38?
+What is 6 * 7?
+Sort these words: pear apple fig
+Reverse these words: one two three
+Copy this: a b c d e f g
+How many words are in: the cat sat on the mat
+What is the largest of 3 19 7?
+What does carat do?
+Which model does carat run?
+What is the capital of France?
+Say hello.
+What is 123 + 456?
+Sort these numbers: 9 4 7 1
+Copy this: xylophone
+Are you a person?
+END
+[ $same = 20 ] || bad=1
+echo "$same of 20 greedy answers are the CPU's"
+
 if command -v compute-sanitizer >/dev/null; then
-    for tool in memcheck racecheck; do
-        echo "== $tool"
-        timeout 100 compute-sanitizer --tool "$tool" --error-exitcode 9 "$check" --quick matmul \
-            >/tmp/gpu_check.$$ 2>&1 || bad=1
-        grep -E "ERROR SUMMARY|RACECHECK SUMMARY|Invalid|hazard|FAIL" /tmp/gpu_check.$$ | head -20
+    for tool in memcheck racecheck initcheck; do
+        for part in matmul attend norm; do
+            timeout 60 compute-sanitizer --tool "$tool" --error-exitcode 9 "$check" --quick $part \
+                >$out.san 2>&1
+            rc=$?
+            [ $rc = 0 ] || bad=1
+            echo "== $tool $part: $([ $rc = 124 ] && echo 'not done in a minute' || tail -1 $out.san)"
+        done
     done
-    rm -f /tmp/gpu_check.$$
 fi
+rm -f $out.*
 [ $bad = 0 ] && echo "gpu_check: all agreed" || echo "gpu_check: something failed"
 exit $bad

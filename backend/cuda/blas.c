@@ -1,4 +1,5 @@
-/* blas.c - products of many rows through cuBLASLt, where that library is found when the program runs.
+/* blas.c - products of many rows through cuBLASLt, where that library is found when the program
+ * runs.
  *
  * A weight of blocks becomes bf16 in scratch once per chunk, and the library multiplies: unpacking
  * moves 2.6 bytes per weight and is shared by all rows, so from some hundred rows on it is nearly
@@ -65,10 +66,10 @@ struct cuda_blas {
 
 static bool look_up(cuda_blas *b)
 {
-    static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12",
-                                        "/usr/local/cuda/lib64/libcublasLt.so.13",
-                                        "/usr/local/cuda/lib64/libcublasLt.so.12",
-                                        "/usr/local/cuda/targets/x86_64-linux/lib/libcublasLt.so.13"};
+    static const char *const names[] = {
+        "libcublasLt.so.13", "libcublasLt.so.12", "/usr/local/cuda/lib64/libcublasLt.so.13",
+        "/usr/local/cuda/lib64/libcublasLt.so.12",
+        "/usr/local/cuda/targets/x86_64-linux/lib/libcublasLt.so.13"};
     const struct {
         const char *name;
         void **at;
@@ -136,7 +137,8 @@ cuda_blas *cuda_blas_open(void)
     return b;
 }
 
-/* Column-major, as the library thinks: Y' [n_out, rows] = W' transposed [n_out, n_in] X' [n_in, rows].
+/* Column-major, as the library thinks: Y' [n_out, rows] = W' transposed [n_out, n_in] X' [n_in,
+ * rows].
  */
 static bool make_plan(cuda_blas *b, lt_plan *p)
 {
@@ -145,16 +147,15 @@ static bool make_plan(cuda_blas *b, lt_plan *p)
     void *pref = NULL;
     lt_result best;
     uint64_t in = (uint64_t)p->n_in, out = (uint64_t)p->n_out, rows = (uint64_t)p->rows;
-    bool ok = !b->call.desc_create(&p->desc, COMPUTE_F32, R_32F) &&
-              !b->call.desc_set(p->desc, DESC_TRANSA, &t, sizeof t) &&
-              !b->call.layout_create(&p->a, R_16BF, in, out, p->n_in) &&
-              !b->call.layout_create(&p->b, R_16BF, in, rows, p->n_in) &&
-              !b->call.layout_create(&p->d, R_32F, out, rows, p->stride) &&
-              !b->call.pref_create(&pref) &&
-              !b->call.pref_set(pref, PREF_WORKSPACE, &room, sizeof room) &&
-              !b->call.heuristic(b->handle, p->desc, p->a, p->b, p->d, p->d, pref, 1, &best,
-                                 &found) &&
-              found > 0;
+    bool ok =
+        !b->call.desc_create(&p->desc, COMPUTE_F32, R_32F) &&
+        !b->call.desc_set(p->desc, DESC_TRANSA, &t, sizeof t) &&
+        !b->call.layout_create(&p->a, R_16BF, in, out, p->n_in) &&
+        !b->call.layout_create(&p->b, R_16BF, in, rows, p->n_in) &&
+        !b->call.layout_create(&p->d, R_32F, out, rows, p->stride) && !b->call.pref_create(&pref) &&
+        !b->call.pref_set(pref, PREF_WORKSPACE, &room, sizeof room) &&
+        !b->call.heuristic(b->handle, p->desc, p->a, p->b, p->d, p->d, pref, 1, &best, &found) &&
+        found > 0;
     if (pref)
         b->call.pref_destroy(pref);
     if (ok)
@@ -167,8 +168,8 @@ static lt_plan *plan_of(cuda_blas *b, const lt_plan *want)
     lt_plan *oldest = &b->plan[0];
     for (int i = 0; i < LT_PLANS; i++) {
         lt_plan *p = &b->plan[i];
-        if (p->used && p->rows == want->rows && p->n_in == want->n_in &&
-            p->n_out == want->n_out && p->stride == want->stride)
+        if (p->used && p->rows == want->rows && p->n_in == want->n_in && p->n_out == want->n_out &&
+            p->stride == want->stride)
             return p;
         if (p->used < oldest->used)
             oldest = p;

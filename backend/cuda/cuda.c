@@ -265,8 +265,9 @@ static status cuda_weight_load(device *d, weight *w, err *e)
                        "tensor %s is in format %s, which carat cannot compute with", w->name,
                        num_name(w->type));
     if (kind > PACK_BF16 && w->n_in > ROW_MAX)
-        return err_set(e, E_UNSUPPORTED, "tensor %s: rows of %d are longer than the %d of a GPU's "
-                                         "products",
+        return err_set(e, E_UNSUPPORTED,
+                       "tensor %s: rows of %d are longer than the %d of a GPU's "
+                       "products",
                        w->name, w->n_in, ROW_MAX);
     packed v = lay_out(w, kind, NULL, &n_bytes);
     bool as_is = kind <= PACK_BF16;

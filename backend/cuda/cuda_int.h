@@ -144,7 +144,7 @@ typedef struct residual_args {
 } residual_args;
 void cu_residual(cudaStream_t s, residual_args a);
 typedef struct head_job {
-    dev_mat y, x; /* y = rms_norm(x) w per head (if norm), turned (if inv_freq) */
+    dev_mat y, x;         /* y = rms_norm(x) w per head (if norm), turned (if inv_freq) */
     int32_t heads, store; /* store: 1 as keys, 2 as values */
     const float *w, *inv_freq;
     float eps;
@@ -243,7 +243,8 @@ typedef struct waiting {
     dev_step st;
 } waiting;
 
-/* A pass that was recorded, or seen once. All that its kernels were given depends on these alone. */
+/* A pass that was recorded, or seen once. All that its kernels were given depends on these alone.
+ */
 typedef struct graph_key {
     const void *model, *kv, *scratch;
     int32_t rows, outs, n_seqs, kv_bucket;
@@ -266,7 +267,7 @@ typedef struct cuda_device {
     err broken_why;
     int32_t shared_max;
     int32_t flash_widest; /* head sizes for flash.cu */
-    uint64_t n_bytes; /* allocated */
+    uint64_t n_bytes;     /* allocated */
     /* The step block: one device buffer, and pinned buffers it is filled from in turn. */
     char *step_at, *step_host[STEP_BUFFERS];
     cudaEvent_t step_done[STEP_BUFFERS];
@@ -284,7 +285,7 @@ typedef struct cuda_device {
     int32_t next_shadow;
     waiting wait;
     cuda_blas *blas; /* NULL: no cuBLASLt here */
-    void *bounce; /* pinned, for small downloads */
+    void *bounce;    /* pinned, for small downloads */
     graph_slot graphs[GRAPHS];
     graph_slot *recording;
     uint64_t graph_clock;

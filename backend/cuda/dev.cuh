@@ -458,12 +458,13 @@ DEV void quantise_warp(float v, const dev_quant &x, int row, int g)
     }
 }
 
-/* The same for four neighbouring values a lane (8 lanes to a group, first element i of row `row`), and
- * the same bits. All lanes of a warp call; those with !in leave nothing. */
+/* The same for four neighbouring values a lane (8 lanes to a group, first element i of row `row`),
+ * and the same bits. All lanes of a warp call; those with !in leave nothing. */
 DEV void quantise_four(float4 v, const dev_quant &x, int row, int i, bool in)
 {
     size_t at = quant_index(x, row, i >> 5);
-    uint32_t top = __float_as_uint(fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
+    uint32_t top =
+        __float_as_uint(fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
     /* fmaxf drops a NaN: put it back */
     float nan = (v.x + v.y) + (v.z + v.w);
     if (nan != nan)

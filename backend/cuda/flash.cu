@@ -7,10 +7,10 @@
  *          +------------------+     keys, for P V the columns of V, so that no value of K or V is
  *   O += P V    [pairs, head_dim]   read from shared memory more often than the pairs demand.
  *
- * The next tile of K is copied while P V is computed, the tile of V while S is. Sums, softmax and O
- * are f32; q and the probabilities are rounded to f16. Tiles begin at multiples of 64, chunks at
- * multiples of their size, and keys that a row does not see add nothing, so with one row per tile a
- * row's result does not depend on its neighbours.
+ * The next tile of K is copied from the end of S on, that of V from the end of P V on. Sums,
+ * softmax and O are f32; q and the probabilities are rounded to f16. Tiles begin at multiples of
+ * 64, chunks at multiples of their size, and keys that a row does not see add nothing, so with one
+ * row per tile a row's result does not depend on its neighbours.
  */
 #include "backend/cuda/attend.cuh"
 
@@ -125,12 +125,13 @@ __global__ void __launch_bounds__(32 * flash<D, MT>::W) flash_kernel(attend_args
         const uint16_t *hk = (const uint16_t *)base.k + (size_t)g * a.kv.n_slots * D;
         const uint16_t *hv = (const uint16_t *)base.v + (size_t)g * a.kv.n_slots * D;
         int first = from / KEYS * KEYS;
-        if (first < until)
+        if (first < until) {
             load_tile<D, threads, F::U>(sk, hk, first, from, until, a.kv.n_slots);
+            load_tile<D, threads, F::U>(sv, hv, first, from, until, a.kv.n_slots);
+        }
         for (int t0 = first; t0 < until; t0 += KEYS, turn ^= 1) {
-            copy_wait<0>();
+            copy_wait<1>();
             __syncthreads();
-            load_tile<D, threads, F::U>(sv, hv, t0, from, until, a.kv.n_slots);
 
             float s[MS][2][4];
 #pragma unroll
@@ -141,8 +142,8 @@ __global__ void __launch_bounds__(32 * flash<D, MT>::W) flash_kernel(attend_args
                     for (int e = 0; e < 4; e++)
                         s[i][j][e] = 0;
             const uint16_t *q = sq + (wm * MS * 16 + (lane & 15)) * LINE + (lane >> 4 << 3);
-            const uint16_t *k = sk + (wn * 16 + (lane & 7) + (lane >> 4 << 3)) * LINE +
-                                ((lane >> 3 & 1) << 3);
+            const uint16_t *k =
+                sk + (wn * 16 + (lane & 7) + (lane >> 4 << 3)) * LINE + ((lane >> 3 & 1) << 3);
 #pragma unroll F::U_D
             for (int kk = 0; kk < D; kk += 16) {
                 uint32_t fa[MS][4], fb[4];
@@ -190,8 +191,8 @@ __global__ void __launch_bounds__(32 * flash<D, MT>::W) flash_kernel(attend_args
                 for (int h = 0; h < 2; h++) {
                     int m = (wm * MS + i) * 16 + gid + 8 * h;
                     float was = old[m];
-                    float best = fmaxf(fmaxf(red[m], red[M + m]),
-                                       fmaxf(red[2 * M + m], red[3 * M + m]));
+                    float best =
+                        fmaxf(fmaxf(red[m], red[M + m]), fmaxf(red[2 * M + m], red[3 * M + m]));
                     best = fmaxf(best, was);
                     float zero = best == -INFINITY ? 0 : best; /* no infinity minus itself */
                     float keep = fast_exp2((was - zero) * 1.4426950408889634f), part_sum = 0;
@@ -241,6 +242,11 @@ __global__ void __launch_bounds__(32 * flash<D, MT>::W) flash_kernel(attend_args
                     }
                 }
             }
+            __syncthreads();
+            if (t0 + KEYS < until)
+                load_tile<D, threads, F::U>(sv, hv, t0 + KEYS, from, until, a.kv.n_slots);
+            else
+                copy_commit();
         }
         copy_wait<0>();
         __syncthreads(); /* the next run's first tile of K comes where others may still be */
@@ -285,9 +291,8 @@ template <int D, int MT> static int allow()
 #ifdef CARAT_EMU
     return 0;
 #else
-    return (int)cudaFuncSetAttribute(flash_kernel<D, MT>,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     flash<D, MT>::bytes);
+    return (int)cudaFuncSetAttribute(
+        flash_kernel<D, MT>, cudaFuncAttributeMaxDynamicSharedMemorySize, flash<D, MT>::bytes);
 #endif
 }
 
@@ -296,12 +301,13 @@ template <int D, int MT> static void flash_of(cudaStream_t s, attend_args a)
     int group = a.n_head / a.kv.n_head_kv, rows = a.q.rows;
     dim3 grid((unsigned)rows, (unsigned)a.kv.n_head_kv, (unsigned)a.n_chunk);
     if (MT > 1)
-        grid = dim3((unsigned)((rows * group + 16 * MT - 1) / (16 * MT)),
-                    (unsigned)a.kv.n_head_kv);
-    LAUNCH((flash_kernel<D, MT>), grid, dim3(32 * flash<D, MT>::W), flash<D, MT>::bytes, s, a);
+        grid = dim3((unsigned)((rows * group + 16 * MT - 1) / (16 * MT)), (unsigned)a.kv.n_head_kv);
+    using F = flash<D, MT>;
+    LAUNCH((flash_kernel<D, MT>), grid, dim3(32 * F::W), F::bytes, s, a);
 }
 
-/* Raises the limits on shared memory; largest: what the GPU grants a block. How wide heads may be. */
+/* Raises the limits on shared memory; largest: what the GPU grants a block. How wide heads may be.
+ */
 extern "C" int cu_flash_init(int largest, int *widest)
 {
     int bad = allow<64, 1>() | allow<128, 1>() | allow<256, 1>() | allow<64, 4>() | allow<128, 4>();

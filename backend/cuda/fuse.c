@@ -4,9 +4,9 @@
  *     k = rope(rms_norm(k) w); v = rms_norm(v); store     heads_kernel
  *
  * A layer has seven small ops whose time is that of a launch. The model calls them one by one; here
- * the first is only noted, and what follows either joins it or has it launched. Results are the same
- * bit for bit. Every op but those few begins with cuda_settle, and so does all that reads or frees
- * memory: nobody sees what has not been computed.
+ * the first is only noted, and what follows either joins it or has it launched. Results are the
+ * same bit for bit. Every op but those few begins with cuda_settle, and so does all that reads or
+ * frees memory: nobody sees what has not been computed.
  */
 #include "backend/cuda/cuda_int.h"
 

@@ -1,10 +1,12 @@
-/* graph.c - passes of few rows, recorded once and replayed: one call instead of a thousand launches.
+/* graph.c - passes of few rows, recorded once and replayed: one call instead of a thousand
+ * launches.
  *
- * What changes between two passes of equal counts is in the step block, at a fixed address; all that
- * kernels are given as arguments depends on the key: model, layout, scratch, counts, and how many
- * chunks of keys the grids of attention cover (a power of two). A pass is run plainly the first
- * time, so that whatever happens once has happened; recorded and replayed the second time; replayed
- * from then on. A recording names addresses, so all are dropped when any memory is given back.
+ * What changes between two passes of equal counts is in the step block, at a fixed address; all
+ * that kernels are given as arguments depends on the key: model, layout, scratch, counts, and how
+ * many chunks of keys the grids of attention cover (a power of two). A pass is run plainly the
+ * first time, so that whatever happens once has happened; recorded and replayed the second time;
+ * replayed from then on. A recording names addresses, so all are dropped when any memory is given
+ * back.
  */
 #include "backend/cuda/cuda_int.h"
 

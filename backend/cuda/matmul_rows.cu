@@ -35,6 +35,65 @@ DEV void load_frag(raw_frag<K> *f, const packed &w, int tile, int g, int gid, in
     }
 }
 
+enum { U = 4 }; /* groups on their way: half a unit */
+
+template <int K> DEV void load_half(raw_frag<K> *f, const packed &w, int tile, int half)
+{
+#pragma unroll
+    for (int u = 0; u < U; u++)
+        if (half * U + u < w.n_group)
+            load_frag<K>(&f[u], w, tile, half * U + u, lane_id() >> 2, lane_id() & 3);
+}
+
+/* Half a unit times the activations. Rows past the last are there in memory (tiles are whole) and
+ * make columns that nobody reads: no branch holds up the loads. */
+template <int K, int NT>
+DEV void half_unit(float (*acc)[NT][4], const raw_frag<K> *raw, int ga, int n_group,
+                   const dev_quant &x)
+{
+    using T = traits<K>;
+    int gid = lane_id() >> 2, tid = lane_id() & 3;
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        if (ga + u >= n_group)
+            break;
+        uint2 b[NT];
+        uint4 xs[NT]; /* the scales and sums of rows 2 tid and 2 tid + 1 */
+#pragma unroll
+        for (int t = 0; t < NT; t++) {
+            size_t xi = ((size_t)t * n_group + ga + u) * 8;
+            b[t] = *(const uint2 *)(x.q + (xi + gid) * 32 + 8 * tid);
+            xs[t] = *(const uint4 *)((const xscale *)x.s + xi + 2 * tid);
+        }
+        uint32_t a[4];
+        scales v[2];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            code_words_at<K>(raw[u].c0[h], raw[u].c1[h], raw[u].h0[h], raw[u].h1[h], tid, &a[h],
+                             &a[2 + h]);
+            v[h] = group_scales<K>(raw[u].s[h], ga + u);
+        }
+#pragma unroll
+        for (int t = 0; t < NT; t++) {
+            int c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
+            if (T::split) {
+                mma_s8_k16(c, a, b[t].x);
+                mma_s8_k16(d, a + 2, b[t].y);
+            } else {
+                uint32_t bb[2] = {b[t].x, b[t].y};
+                mma_s8_k32(c, a, bb);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float scale = __uint_as_float(i & 1 ? xs[t].z : xs[t].x);
+                uint32_t sums = i & 1 ? xs[t].w : xs[t].y;
+                acc[u & 1][t][i] = group_sum<K>(acc[u & 1][t][i], v[i >> 1], c[i], d[i], scale,
+                                                (int16_t)sums, (int16_t)(sums >> 16));
+            }
+        }
+    }
+}
+
 /* acc: [even, odd groups][tile of 8 rows][c0..c3]
  * grid:   a tile of 16 outputs; blockDim / 32 warps share its columns
  * shared: the warps' sums
@@ -43,9 +102,7 @@ template <int K, int NT>
 DEV void warp_tile(float (*acc)[NT][4], const packed &w, int tile, int warp, int n_warps,
                    const dev_quant &x)
 {
-    using T = traits<K>;
-    enum { U = 4 };
-    int gid = lane_id() >> 2, tid = lane_id() & 3, n_group = w.n_group;
+    int n_half = 2 * w.n_unit;
 #pragma unroll
     for (int b = 0; b < 2; b++)
 #pragma unroll
@@ -53,80 +110,44 @@ DEV void warp_tile(float (*acc)[NT][4], const packed &w, int tile, int warp, int
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 acc[b][n][i] = 0;
-    /* Half units in turn; a warp's units are those of matmul_vec.cu. */
-    for (int step = 2 * warp; step < 2 * w.n_unit;
-         step += step & 1 ? 2 * n_warps - 1 : 1) {
-        int ga = step * U, g1 = n_group;
-        raw_frag<K> raw[U];
+    /* Half units in turn; a warp's units are those of matmul_vec.cu. At up to 16 rows there are
+     * registers to have the next half's words on their way while one is multiplied. */
+    raw_frag<K> raw[U], next[U];
+    int half = 2 * warp;
+    if (NT <= 2)
+        load_half<K>(raw, w, tile, half);
+    while (half < n_half) {
+        int then = half + (half & 1 ? 2 * n_warps - 1 : 1);
+        load_half<K>(NT <= 2 ? next : raw, w, tile, NT <= 2 ? then : half);
+        half_unit<K, NT>(acc, raw, half * U, w.n_group, x);
+        if (NT <= 2)
 #pragma unroll
-        for (int u = 0; u < U; u++)
-            if (ga + u < g1)
-                load_frag<K>(&raw[u], w, tile, ga + u, gid, tid);
-#pragma unroll
-        for (int u = 0; u < U; u++) {
-            int g = ga + u;
-            if (g >= g1)
-                break;
-            uint32_t a[4];
-            scales v[2];
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                code_words_at<K>(raw[u].c0[h], raw[u].c1[h], raw[u].h0[h], raw[u].h1[h], tid, &a[h],
-                                 &a[2 + h]);
-                v[h] = group_scales<K>(raw[u].s[h], g);
-            }
-#pragma unroll
-            for (int n = 0; n < NT; n++) {
-                size_t xi = ((size_t)n * n_group + g) * 8;
-                uint2 b = make_uint2(0, 0);
-                if (n * 8 + gid < x.rows)
-                    b = *(const uint2 *)(x.q + (xi + gid) * 32 + 8 * tid);
-                xscale xs[2] = {};
-#pragma unroll
-                for (int e = 0; e < 2; e++)
-                    if (n * 8 + 2 * tid + e < x.rows)
-                        xs[e] = ((const xscale *)x.s)[xi + 2 * tid + e];
-                int c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
-                if (T::split) {
-                    mma_s8_k16(c, a, b.x);
-                    mma_s8_k16(d, a + 2, b.y);
-                } else {
-                    uint32_t bb[2] = {b.x, b.y};
-                    mma_s8_k32(c, a, bb);
-                }
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    acc[u & 1][n][i] = group_sum<K>(acc[u & 1][n][i], v[i >> 1], c[i], d[i],
-                                                    xs[i & 1].d, xs[i & 1].sum0, xs[i & 1].sum1);
-            }
-        }
+            for (int u = 0; u < U; u++)
+                raw[u] = next[u];
+        half = then;
     }
 }
 
+/* GLU: the block's second half of warps has W'. */
 template <int K, int NT, bool GLU>
 __global__ void __launch_bounds__(256) rows_kernel(product_args a)
 {
     grid_trigger();
     grid_wait();
     DYN_SHARED(float, part); /* [1 or 2][warp][8 * NT rows][16 outputs] */
-    int warp = (int)(threadIdx.x >> 5), n_warps = (int)(blockDim.x >> 5), tile = (int)blockIdx.x;
+    int n_warps = (int)(blockDim.x >> 5) / (GLU ? 2 : 1), tile = (int)blockIdx.x;
+    int warp = (int)(threadIdx.x >> 5), which = GLU ? warp / n_warps : 0;
     int gid = lane_id() >> 2, tid = lane_id() & 3;
+    float acc[2][NT][4];
+    warp_tile<K, NT>(acc, which ? a.up : a.w, which ? tile + a.up_row / 16 : tile,
+                     warp - which * n_warps, n_warps, a.x);
 #pragma unroll
-    for (int which = 0; which < (GLU ? 2 : 1); which++) {
-        float acc[2][NT][4];
-        if (which == 0)
-            warp_tile<K, NT>(acc, a.w, tile, warp, n_warps, a.x);
-        else
-            warp_tile<K, NT>(acc, a.up, tile + a.up_row / 16, warp, n_warps, a.x);
+    for (int n = 0; n < NT; n++)
 #pragma unroll
-        for (int n = 0; n < NT; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int r = n * 8 + 2 * tid + (i & 1), o = gid + 8 * (i >> 1);
-                part[((which * n_warps + warp) * 8 * NT + r) * 16 + o] =
-                    acc[0][n][i] + acc[1][n][i];
-            }
-    }
+        for (int i = 0; i < 4; i++) {
+            int r = n * 8 + 2 * tid + (i & 1), o = gid + 8 * (i >> 1);
+            part[(warp * 8 * NT + r) * 16 + o] = acc[0][n][i] + acc[1][n][i];
+        }
     __syncthreads();
     for (int i = (int)threadIdx.x; i < a.y.rows * 16; i += (int)blockDim.x) {
         int r = i >> 4, o = tile * 16 + (i & 15);
@@ -147,7 +168,7 @@ template <int K, int NT> static void rows_nt(cudaStream_t s, product_args a)
     int warps = product_warps(a.w, a.glu), tiles = (a.n_out + 15) / 16;
     size_t shared = (size_t)(a.glu ? 2 : 1) * (size_t)warps * 8 * NT * 16 * sizeof(float);
     if (a.glu) /* at most 2 x 8 warps x 32 rows x 16 floats: 32 KiB */
-        LAUNCH((rows_kernel<K, NT, true>), dim3((unsigned)tiles), dim3(32u * (unsigned)warps),
+        LAUNCH((rows_kernel<K, NT, true>), dim3((unsigned)tiles), dim3(64u * (unsigned)warps),
                shared, s, a);
     else /* at most 8 warps x 32 rows x 16: 16 KiB */
         LAUNCH((rows_kernel<K, NT, false>), dim3((unsigned)tiles), dim3(32u * (unsigned)warps),

@@ -18,7 +18,8 @@ struct x_view {
 
 /* A lane's share of a unit times the activation. Groups past the end have codes and scales of zero
  * and meet the last group's activation, which adds nothing: no branch holds up the loads. */
-template <int K> DEV float unit_sum(float acc, const raw_unit<K> &u, int unit, int n_group, x_view x)
+template <int K>
+DEV float unit_sum(float acc, const raw_unit<K> &u, int unit, int n_group, x_view x)
 {
     int g0 = unit * 8 + (lane_id() >> 4);
 #pragma unroll
@@ -120,9 +121,9 @@ DEV void whose(const product_args &a, int p, size_t *mat, int *x_row)
 
 /* y[r, o] = sum_i x[r, i] W[o, i]
  *                                      W: blocks of 32, x: int8
- * grid:   4 or 8 warps; tiles of 16 outputs, 1 << lg warps each; y: rows, or pairs of row and expert
- * shared: the row of x; a float per warp and output
- * bound:  reading W. Target 85 % of memory bandwidth */
+ * grid:   4 or 8 warps; tiles of 16 outputs, 1 << lg warps each; y: rows, or pairs of row and
+ * expert shared: the row of x; a float per warp and output bound:  reading W. Target 85 % of memory
+ * bandwidth */
 template <int K>
 __global__ void __launch_bounds__(32 * WARPS, room<K>::blocks / 2)
     vec_kernel(product_args a, int lg)

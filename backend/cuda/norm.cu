@@ -1,10 +1,11 @@
 /* norm.cu - RMS norm of whole rows and of heads, and what follows it in every layer.
  *
- * A vector is held in registers, 8 values a thread, read once. The sum of squares is taken in f32 by
- * a fixed tree, so it does not depend on other rows. A norm of a whole row is nearly always followed
- * by a product, so it can leave the int8 or bf16 copy that the product will read (quantise.cu makes
- * the same one); the norm of a branch is followed by the next norm of the stream, and that of a head
- * by its rotation and, for keys and values, by their way into the store: one kernel each.
+ * A vector is held in registers, 8 values a thread, read once. The sum of squares is taken in f32
+ * by a fixed tree, so it does not depend on other rows. A norm of a whole row is nearly always
+ * followed by a product, so it can leave the int8 or bf16 copy that the product will read
+ * (quantise.cu makes the same one); the norm of a branch is followed by the next norm of the
+ * stream, and that of a head by its rotation and, for keys and values, by their way into the store:
+ * one kernel each.
  *
  * At one row these kernels run every instruction once, and fetching instructions is most of their
  * time: four values at a time and little unrolling, for the sake of length.

@@ -99,12 +99,8 @@ static void c_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
     if (idle(p, y))
         return;
     wrote(p, y);
-    head_job j = {.y = cuda_mat(y),
-                  .x = cuda_mat(x),
-                  .heads = x.heads,
-                  .w = v,
-                  .eps = eps,
-                  .norm = true};
+    head_job j = {
+        .y = cuda_mat(y), .x = cuda_mat(x), .heads = x.heads, .w = v, .eps = eps, .norm = true};
     bool heads = x.heads > 1 || x.cols <= 512 || (!q.q && !q.bf);
     if (heads && cuda_wait_head(c, j, step_of(p)))
         return; /* no product reads a head */
@@ -123,10 +119,8 @@ static void c_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
         return;
     wrote(p, x);
     if (y.heads == 1)
-        cuda_wait_residual(cuda_of(p), (residual_args){.x = cuda_mat(x),
-                                                       .y = cuda_mat(y),
-                                                       .w = v,
-                                                       .eps = eps});
+        cuda_wait_residual(cuda_of(p),
+                           (residual_args){.x = cuda_mat(x), .y = cuda_mat(y), .w = v, .eps = eps});
     else /* heads are normed apart: no model does this to a residual stream */
         err_set(&p->e, E_UNSUPPORTED, "add_rms_norm of %d heads on a CUDA device", y.heads);
     done(p, "add_rms_norm");
@@ -568,14 +562,14 @@ static void c_kv_store(pass *p, const kv_view *kv, mat k, mat v)
     done(p, "kv_store");
 }
 
-enum { CHUNK = 128, CHUNKS_MAX = 512 };
+enum { CHUNK = 128, CHUNKS_MAX = 512, CHUNK_BLOCKS = 256 };
 
-/* Keys per chunk: a function of the store alone. At most CHUNKS_MAX chunks, so that their partial
- * results stay small beside the keys. */
+/* Keys per chunk: a function of the store alone. Long enough that all heads' chunks of a full store
+ * are about CHUNK_BLOCKS, twice what a large GPU holds at a time, and at most CHUNKS_MAX. */
 static int32_t chunk_of(const kv_view *kv)
 {
     int32_t n = CHUNK, keys = kv->window ? kv->window + STEP_TREE_ROWS_MAX : kv->n_slots;
-    while (n < keys / CHUNKS_MAX)
+    while (n < keys / CHUNKS_MAX || 2 * n <= (int64_t)keys * kv->n_head_kv / CHUNK_BLOCKS)
         n *= 2;
     return n;
 }

@@ -247,8 +247,7 @@ __global__ void __launch_bounds__(128)
     if (z.scale == 4)
         *(uint32_t *)(plane(w.scale) + base + at * 4) = b.scale;
     if (z.scale == 16)
-        *(float4 *)(plane(w.scale) + base + at * 16) =
-            make_float4(b.f[0], b.f[1], b.m[0], b.m[1]);
+        *(float4 *)(plane(w.scale) + base + at * 16) = make_float4(b.f[0], b.f[1], b.m[0], b.m[1]);
     if (g % 8 || !z.super)
         return;
     size_t ts = (size_t)tile * w.n_unit + g / 8;

@@ -8,8 +8,8 @@
 #include "backend/cuda/formats.cuh"
 
 /* 1, 2, 4 or 8 warps per tile of 16 outputs: 10 to 20 warps for each multiprocessor of a large
- * GPU, all there at once, and a unit or more for each warp. From the weight's shape alone (never the row count, never the
- * GPU). Gated pairs have twice the tiles. */
+ * GPU, all there at once, and a unit or more for each warp. From the weight's shape alone (never
+ * the row count, never the GPU). Gated pairs have twice the tiles. */
 static inline int product_warps(const packed &w, bool glu)
 {
     int n = 1;

@@ -252,7 +252,9 @@ static void check_small(rig *g, int32_t rows, int32_t heads, int32_t d)
     op_keep_outputs(&b.ref, (mat *const[]){&y[0]}, 1);
     op_keep_outputs(&b.gpu, (mat *const[]){&y[1]}, 1);
     verdict(g, "small gather", shape, both_error(g, &b, y[0], y[1]), 0);
-    op_rope(&b.ref, y[0], &(rope){.n_pairs = d / 2, .inv_freq = inv, .n_turning = d / 2}); /* the second row set */
+    op_rope(
+        &b.ref, y[0],
+        &(rope){.n_pairs = d / 2, .inv_freq = inv, .n_turning = d / 2}); /* the second row set */
     op_rope(&b.gpu, y[1], &(rope){.n_pairs = d / 2, .inv_freq = inv_gpu, .n_turning = d / 2});
     verdict(g, "small rope out", shape, both_error(g, &b, y[0], y[1]), F32_BOUND);
     g->gpu->release(g->gpu, inv_gpu, (size_t)d / 2 * 4);
