@@ -223,6 +223,7 @@ int main(int argc, char **argv)
     check_ops(&g);
     double ops = clock_ms();
     check_models(&g);
+    check_sessions(&g);
     double models = clock_ms();
     printf("%d checks, %d failed   (ops %.1f s, models %.1f s)\n", g.n_run, g.n_failed,
            (ops - start) / 1e3, (models - ops) / 1e3);

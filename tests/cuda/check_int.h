@@ -52,5 +52,6 @@ void pair_free(rig *g, pair *w);
 
 void check_ops(rig *g);
 void check_models(rig *g);
+void check_sessions(rig *g);
 
 #endif

@@ -1,0 +1,204 @@
+/* check_sessions.c - what the engine does with caches on the CUDA device: snapshots that are loaded
+ * into another ring, and rows of several timelines in one pass. Both must go on bit for bit, token
+ * by token, as a timeline that was never touched.
+ */
+#include "tests/cuda/check_int.h"
+#include "base/mem.h"
+#include "kv/snapshot.h"
+#include "model/model.h"
+#include "tests/fidelity_model.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LINES = 3 };
+
+/* Some caches of one layout and what passes over them need. */
+typedef struct top {
+    rig *g;
+    model m;
+    kv_layout l;
+    kv_cache c[LINES];
+    kv_batch b;
+    float *logits; /* [LINES, n_vocab] of the last pass */
+} top;
+
+static status top_open(top *t, const char *path, num_type type, int32_t n_ctx, int32_t rows_max,
+                       err *e)
+{
+    gguf file = {0};
+    kv_want_layout want = {
+        .choice = {.k = {type, false}, .v = {type, false}, .single = KV_SINGLE_OFF},
+        .n_ctx = n_ctx,
+        .rows_max = rows_max,
+        .dev = t->g->gpu};
+    status st;
+    if ((st = gguf_open(&file, path, true, NULL, NULL, e)) || (st = model_bind(&t->m, &file, e)) ||
+        (st = model_load(&t->m, t->g->gpu, NULL, NULL, e)))
+        return st;
+    want.spec = t->m.kv;
+    want.n = t->m.n_kv;
+    if ((st = kv_layout_init(&t->l, &want, e)) ||
+        (st = kv_batch_init(&t->b, rows_max, LINES, t->l.n, e)))
+        return st;
+    for (int i = 0; i < LINES && !st; i++)
+        st = kv_open(&t->c[i], t->g->gpu, &t->l, e);
+    t->logits = mem_calloc(LINES * (size_t)t->m.n_vocab, sizeof *t->logits);
+    return st ? st : t->logits ? OK : err_memory(e, "logits", 0);
+}
+
+static void top_close(top *t)
+{
+    mem_free(t->logits);
+    for (int i = 0; i < LINES; i++)
+        if (t->c[i].layout)
+            kv_close(&t->c[i]);
+    kv_batch_free(&t->b);
+    kv_layout_free(&t->l);
+    model_free(&t->m);
+}
+
+/* n rows of each of the first n_lines timelines, all in one pass; logits of the last of each. */
+static status step_all(top *t, kv_cache *const *c, int n_lines, const int32_t *const *ids,
+                       int32_t n, err *e)
+{
+    pass p;
+    status st;
+    kv_batch_clear(&t->b);
+    for (int i = 0; i < n_lines; i++)
+        if ((st = kv_reserve(c[i], n, e)) ||
+            (st = kv_batch_add(&t->b, c[i], ids[i] + c[i]->n_past, n, NULL, KV_WANT_LAST, e)))
+            return st;
+    pass_begin(&p, t->g->gpu, &t->b.st, t->g->gpu_scratch, t->g->scratch_bytes);
+    mat y = model_forward(&p, &t->m, &t->l);
+    if (pass_failed(&p))
+        return err_set(e, p.e.status, "%s", p.e.text);
+    t->g->gpu->download(t->g->gpu, t->logits, y.at,
+                        (size_t)n_lines * (size_t)t->m.n_vocab * sizeof *t->logits);
+    for (int i = 0; i < n_lines; i++)
+        kv_commit(c[i], n);
+    return OK;
+}
+
+static status step_one(top *t, kv_cache *c, const int32_t *ids, int64_t upto, err *e)
+{
+    status st = OK;
+    while (c->n_past < upto && !st)
+        st = step_all(t, &c, 1, &ids, 1, e);
+    return st;
+}
+
+/* Saves line 0 of a at n, loads it into line 0 of b, which held something else; both go on for 12
+ * tokens. Returns how many logits differ; -1: failed. */
+static double snapshot_at(top *a, top *b, const int32_t *ids, const int32_t *other, int64_t n,
+                          err *e)
+{
+    kv_snapshot *k = NULL;
+    size_t n_bytes = (size_t)a->m.n_vocab * sizeof *a->logits;
+    double differ = 0;
+    kv_reset(&a->c[0]);
+    kv_reset(&b->c[0]);
+    if (step_one(a, &a->c[0], ids, n, e) || step_one(b, &b->c[0], other, n + 9, e) ||
+        kv_snapshot_new(&a->l, ids, n, NULL, 0, &k, e))
+        return -1;
+    kv_snapshot_fill(k, &a->c[0]);
+    if (!kv_snapshot_fits(k, &b->l))
+        differ = -1;
+    else
+        kv_snapshot_load(k, &b->c[0]);
+    for (int i = 1; i <= 12 && differ >= 0; i++) {
+        if (step_one(a, &a->c[0], ids, n + i, e) || step_one(b, &b->c[0], ids, n + i, e))
+            differ = -1;
+        else
+            differ += memcmp(a->logits, b->logits, n_bytes) != 0;
+    }
+    kv_snapshot_drop(k);
+    return differ;
+}
+
+static void check_snapshots(rig *g, const char *path, const fidelity *f, num_type type)
+{
+    const int64_t at[] = {1, f->window - 1, f->window, f->window + 1, 3 * f->window + 2};
+    top a = {.g = g}, b = {.g = g};
+    int32_t other[512];
+    err e = {0};
+    for (int i = 0; i < 512; i++)
+        other[i] = f->tokens[(i * 7 + 3) % f->n_tokens];
+    if (top_open(&a, path, type, f->n_tokens, 1, &e) ||
+        top_open(&b, path, type, f->n_tokens + 5, 9, &e)) {
+        failed(g, "snapshot", e.text);
+    } else {
+        for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+            char shape[64];
+            if (at[i] < 1 || at[i] + 13 > f->n_tokens)
+                continue;
+            snprintf(shape, sizeof shape, "%s at %lld: passes that differ", num_name(type),
+                     (long long)at[i]);
+            double differ = snapshot_at(&a, &b, f->tokens, other, at[i], &e);
+            if (differ < 0)
+                failed(g, "snapshot", e.text);
+            else
+                verdict(g, "snapshot", shape, differ, 0);
+        }
+    }
+    top_close(&a);
+    top_close(&b);
+}
+
+/* Three timelines at different places, a row of each in one pass, against each alone. */
+static void check_lines(rig *g, const char *path, const fidelity *f)
+{
+    static const int64_t start[LINES] = {1, 17, 40};
+    top a = {.g = g}, b = {.g = g};
+    err e = {0};
+    size_t n_vocab;
+    double differ = 0;
+    status st;
+    if ((st = top_open(&a, path, NUM_F16, f->n_tokens, LINES, &e)) ||
+        (st = top_open(&b, path, NUM_F16, f->n_tokens, LINES, &e)))
+        goto out;
+    n_vocab = (size_t)a.m.n_vocab;
+    kv_cache *c[LINES];
+    const int32_t *ids[LINES];
+    for (int i = 0; i < LINES; i++) {
+        c[i] = &a.c[i];
+        ids[i] = f->tokens + i; /* other texts, too */
+        if ((st = step_one(&a, &a.c[i], ids[i], start[i], &e)) ||
+            (st = step_one(&b, &b.c[i], ids[i], start[i], &e)))
+            goto out;
+    }
+    for (int k = 1; k <= 12; k++) {
+        if ((st = step_all(&a, c, LINES, ids, 1, &e)))
+            goto out;
+        for (int i = 0; i < LINES; i++) {
+            if ((st = step_one(&b, &b.c[i], ids[i], start[i] + k, &e)))
+                goto out;
+            differ +=
+                memcmp(a.logits + (size_t)i * n_vocab, b.logits, n_vocab * sizeof(float)) != 0;
+        }
+    }
+    verdict(g, "timelines", "three in one pass and alone: rows that differ", differ, 0);
+out:
+    if (st)
+        failed(g, "timelines", e.text);
+    top_close(&a);
+    top_close(&b);
+}
+
+void check_sessions(rig *g)
+{
+    static const num_type types[] = {NUM_F16, NUM_BF16, NUM_F32}; /* what the device reads */
+    fidelity f;
+    if (!wanted(g, "snapshot") && !wanted(g, "timelines"))
+        return;
+    fidelity_open(&f, "all");
+    const char *path = fidelity_write(&f, NULL);
+    if (wanted(g, "snapshot"))
+        for (int i = 0; i < 3; i++)
+            check_snapshots(g, path, &f, types[i]);
+    if (wanted(g, "timelines"))
+        check_lines(g, path, &f);
+    unlink(path);
+    fidelity_close(&f);
+}
