@@ -449,25 +449,28 @@ typedef struct {
     carat_batch *b;
     atomic_int n_left;
     request q;
-    record want;
+    atomic_int n_seen;
+    record seen[4 * 5]; /* here, because the stepping thread writes them when a visitor has gone */
 } crowd;
 
 static void *visit(void *arg)
 {
     crowd *c = arg;
     for (int i = 0; i < 5; i++) {
-        record *r = mem_calloc(1, sizeof *r);
-        CHECK(r);
         int64_t id;
-        carat_job j = {
-            .ids = c->q.ids, .n = c->q.n, .opt = &c->q.o, .fn = keep, .done = done, .user = r};
+        carat_job j = {.ids = c->q.ids,
+                       .n = c->q.n,
+                       .opt = &c->q.o,
+                       .fn = keep,
+                       .done = done,
+                       .user = &c->seen[atomic_fetch_add(&c->n_seen, 1)]};
         carat_error e = {0};
         carat_batch_info info;
         CHECK_OK(carat_batch_submit(c->b, &j, &id, NULL, &e), e);
         if (i % 2)
             carat_batch_cancel(c->b, id);
         carat_batch_get_info(c->b, &info, NULL, 0);
-    } /* the records live until the process ends: the stepping thread writes them */
+    }
     atomic_fetch_sub(&c->n_left, 1);
     carat_batch_wake(c->b);
     return NULL;
@@ -482,6 +485,7 @@ TEST(jobs_may_come_from_many_threads)
     c->b = open_batch(m, 2, 0);
     c->q = (request){.n = 30, .o = options(m, 0, 8)};
     atomic_init(&c->n_left, 4);
+    atomic_init(&c->n_seen, 0);
     for (int i = 0; i < 4; i++)
         CHECK(!pthread_create(&thread[i], NULL, visit, c));
     while (atomic_load(&c->n_left) || carat_batch_wait(c->b, 0)) {

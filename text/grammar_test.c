@@ -465,7 +465,6 @@ TEST(grammar_markers_are_tokens_and_never_spelled)
 {
     toy *words = toy_gemma();
     err e = {0};
-    CHECK_OK(toy_build(words, &e), e);
     token_tree *t;
     grammar *g;
     matcher *m;
@@ -539,8 +538,6 @@ static status follow_once(void *arg, err *e)
 TEST(grammar_every_allocation_may_fail)
 {
     toy *words = toy_gemma();
-    err e = {0};
-    CHECK_OK(toy_build(words, &e), e);
     test_every_allocation(follow_once, words);
     toy_free(words);
 }

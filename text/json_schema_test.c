@@ -499,7 +499,6 @@ TEST(tool_grammar_says_how_calls_look)
     toy *words = toy_gemma();
     err e = {0};
     follower f;
-    CHECK_OK(toy_build(words, &e), e);
     grammar_tools o = {.tools = tools, .n_tools = sizeof tools - 1, .calls = CALLS_MAY};
     static const char *const yes[] = {
         "",
@@ -564,7 +563,6 @@ TEST(tool_grammar_calls_are_read_strictly)
     follower f;
     uint64_t rng = test_seed();
     int n_read = 0;
-    CHECK_OK(toy_build(words, &e), e);
     grammar_tools o = {
         .tools = tools, .n_tools = sizeof tools - 1, .calls = CALLS_MUST, .one = true};
     int32_t quote = vocab_find(words->v, Q, 5);
