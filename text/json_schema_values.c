@@ -198,8 +198,8 @@ static gx *same_length(schema *s, const char *lo, const char *hi)
 static gx *whole(schema *s, int64_t lo, int64_t hi)
 {
     gx_list all = {0};
-    int64_t from = 0, to = 9; /* of the numbers of one length */
-    for (int n = 1; n <= 18; n++, from = to + 1, to = to * 10 + 9) {
+    /* from..to: the numbers of one length; after the last, of 18 digits, there is no next. */
+    for (int64_t from = 0, to = 9; from <= MANY; from = to + 1, to = to < MANY ? to * 10 + 9 : to) {
         int64_t a = lo > from ? lo : from, z = hi < to ? hi : to;
         char x[24], y[24];
         if (a > z)
