@@ -407,7 +407,8 @@ static int32_t node_of(work *w, int32_t from)
     int32_t n = w->n_members - from;
     if (w->b->st)
         return 0;
-    qsort(w->member + from, (size_t)n, sizeof *w->member, by_int);
+    if (n > 1) /* nor is there an array before the first member */
+        qsort(w->member + from, (size_t)n, sizeof *w->member, by_int);
     if (w->n_sets * 2 >= w->n_slots) {
         if (!grow_slots(w))
             return 0;

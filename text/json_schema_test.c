@@ -305,7 +305,7 @@ static bool random_text(follower *f, str *out, int32_t max, uint64_t *rng)
             if (bits[i >> 6] >> (i & 63) & 1 && pick-- == 0)
                 id = i;
         for (const char *c = "\"}]"; *c && rng_below(rng, 2); c++)
-            if (bits[0] >> *c & 1 || (*c > 63 && bits[1] >> (*c & 63) & 1))
+            if (bits[*c >> 6] >> (*c & 63) & 1)
                 id = *c;
         CHECK_OK(grammar_accept(&r, id, &ok, &e), e);
         CHECK(ok);
