@@ -7,6 +7,7 @@
  */
 #include "apps/bench_int.h"
 #include "apps/commands.h"
+#include "apps/device_options.h"
 #include "apps/kv_options.h"
 #include "apps/run_int.h"
 #include "apps/term.h"
@@ -22,8 +23,9 @@
 enum { TOKENS_MAX = 1 << 24, WARM_PROMPT = 64, WARM_GEN = 2, EXIT_INTERRUPTED = 130 };
 
 typedef struct bench_options {
-    const char *model, *prompt, *gen, *depth, *vs, *isa, *device, *repack;
+    const char *model, *prompt, *gen, *depth, *vs, *isa, *repack;
     kv_options kv;
+    device_options where;
     int64_t reps, threads, chunk;
     bool json, floors, ceilings, no_mmap, overcommit;
 } bench_options;
@@ -39,8 +41,7 @@ static const option table[] = {
     OPT_INT(bench_options, chunk, "chunk", 'c', "N", 1, 1 << 20, "prompt tokens per pass"),
     OPT_KV(bench_options),
     OPT_STR(bench_options, vs, "vs", 0, "PROGRAM", "compare with this llama-bench, or other carat"),
-    OPT_STR(bench_options, device, "device", 0, "NAME",
-            "auto, cpu, cuda or cuda:N (default: a GPU that fits)"),
+    OPT_DEVICE(bench_options),
     OPT_STR(bench_options, repack, "repack", 0, "WHEN", REPACK_HELP),
     OPT_STR(bench_options, isa, "isa", 0, "NAME",
             "kernels: portable, avx2, avx512, avx512bf16 or neon"),
@@ -195,6 +196,7 @@ static status raise_ceilings(bench_setup *b, err *e)
     status st = bench_measure_ceilings(b->n_threads, &c, e);
     if (st)
         return st;
+    best->n_threads = c.n_threads;
     best->read_bytes = c.read_bytes > best->read_bytes ? c.read_bytes : best->read_bytes;
     best->f32_flops = c.f32_flops > best->f32_flops ? c.f32_flops : best->f32_flops;
     best->int8_ops = c.int8_ops > best->int8_ops ? c.int8_ops : best->int8_ops;
@@ -225,7 +227,8 @@ static status run_tests(bench_setup *b, const bench_options *o, carat_model *m, 
         bench_print_head(b, stdout);
     term_watch(rig.s);
     for (int i = 0; i < n_tests && !st; i++) {
-        if ((st = run_test(b, &rig, &tests[i], e)) || (st = raise_ceilings(b, e)))
+        if ((st = run_test(b, &rig, &tests[i], e)) ||
+            (!b->info.on_gpu && (st = raise_ceilings(b, e))))
             break;
         if (!b->json)
             bench_print_test(b, &tests[i], stdout);
@@ -288,12 +291,11 @@ static int run_bench(const command *c, int argc, char **argv)
         st = err_set(&e, E_ARG, "--vs needs a file that both programs can open: name one with -m");
         goto out;
     }
-    if ((st = plan_tests(&o, &tests, &n_tests, &n_tokens, &e)) ||
-        (st = bench_measure_ceilings(b.n_threads, &b.ceilings, &e)))
+    if ((st = plan_tests(&o, &tests, &n_tests, &n_tokens, &e)))
         goto out;
     run_options ro = {.threads = b.n_threads,
                       .isa = o.isa,
-                      .device = o.device,
+                      .where = o.where,
                       .repack = o.repack,
                       .no_mmap = o.no_mmap};
     ro.overcommit = o.overcommit;
@@ -304,6 +306,9 @@ static int run_bench(const command *c, int argc, char **argv)
     b.load_ms = clock_ms() - start_ms;
     term_progress_clear();
     carat_model_get_info(m, &b.info);
+    /* What the CPU could do says nothing of a GPU. */
+    if (!b.info.on_gpu && (st = raise_ceilings(&b, &e)))
+        goto out;
     if ((st = run_tests(&b, &o, m, tests, n_tests, n_tokens, &e)))
         goto out;
     if (b.json && !bench_print_json(&b, &b.ceilings, tests, n_tests))

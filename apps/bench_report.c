@@ -71,9 +71,10 @@ void bench_print_head(const bench_setup *b, FILE *f)
     fprintf(f, ", %s, %.4g M weights, %.4g M active, %.1f MB; loaded in %.2f s\n", i->file_type,
             (double)i->n_params * 1e-6, (double)i->n_params_active * 1e-6,
             (double)i->weight_bytes * 1e-6, b->load_ms * 1e-3);
-    fprintf(f, "device    %s; cache %s keys, %s values; passes of %d tokens\n", i->device, b->kv_k,
-            b->kv_v, b->chunk);
-    bench_print_ceilings(&b->ceilings, f);
+    fprintf(f, "device    %s (%s); cache %s keys, %s values; passes of %d tokens\n", i->device,
+            i->device_why, b->kv_k, b->kv_v, b->chunk);
+    if (b->ceilings.n_threads)
+        bench_print_ceilings(&b->ceilings, f);
     fprintf(f,
             "plan      %.1f MiB: weights %.1f, copies %.1f, window caches %.1f, global caches %.1f,"
             " scratch %.1f\n\n",
@@ -95,6 +96,15 @@ static void print_time(FILE *f, double ns)
         fprintf(f, "%8.3f s ", ns * 1e-9);
 }
 
+/* Of what the machine could do, where that was measured. */
+static void print_share(FILE *f, double rate, double ceiling, const char *what)
+{
+    if (ceiling > 0)
+        fprintf(f, "  %3.0f %% %s", 100 * rate / ceiling, what);
+    else
+        fprintf(f, "  %10s", "-");
+}
+
 void bench_print_test(const bench_setup *b, const bench_test *t, FILE *f)
 {
     double r = rate(t, &t->ours);
@@ -103,12 +113,12 @@ void bench_print_test(const bench_setup *b, const bench_test *t, FILE *f)
     fprintf(f, " %10.2f   ±%4.1f %%", r, 100 * bench_spread(&t->ours));
     if (t->n_prompt) {
         double flops = flops_per_token(b) * r;
-        fprintf(f, " %6.0f GFLOP/s  %3.0f %% int8", flops * 1e-9,
-                100 * flops / b->ceilings.int8_ops);
+        fprintf(f, " %6.0f GFLOP/s", flops * 1e-9);
+        print_share(f, flops, b->ceilings.int8_ops, "int8");
     } else {
         double bytes = (double)b->info.active_bytes_per_token * r;
-        fprintf(f, "  %8.2f GB/s  %3.0f %% read", bytes * 1e-9,
-                100 * bytes / b->ceilings.read_bytes);
+        fprintf(f, "  %8.2f GB/s", bytes * 1e-9);
+        print_share(f, bytes, b->ceilings.read_bytes, "read");
     }
     if (t->other.n)
         fprintf(f, "  %10.2f   ±%4.1f %%  %6.2f", rate(t, &t->other), 100 * bench_spread(&t->other),
@@ -226,6 +236,7 @@ static json_t *setup_json(const bench_setup *b)
     put_text(o, "name", b->info.name);
     put_text(o, "file_type", b->info.file_type);
     put_text(o, "device", b->info.device);
+    put_text(o, "device_why", b->info.device_why);
     put_int(o, "n_params_active", b->info.n_params_active);
     put_int(o, "active_bytes_per_token", b->info.active_bytes_per_token);
     put_real(o, "load_ms", b->load_ms);
@@ -250,6 +261,10 @@ bool bench_print_json(const bench_setup *b, const bench_ceilings *c, const bench
     put_real(ceil, "f32_flops_per_second", c->f32_flops);
     put_real(ceil, "int8_ops_per_second", c->int8_ops);
     put_int(ceil, "n_threads", (uint64_t)c->n_threads);
+    if (!c->n_threads) { /* on a GPU none is measured */
+        json_decref(ceil);
+        ceil = json_null();
+    }
     json_object_set_new(root, "ceilings", ceil);
     if (b) {
         json_t *tests = json_array();

@@ -12,6 +12,7 @@
 #include "apps/cache_options.h"
 #include "apps/commands.h"
 #include "apps/daemon_int.h"
+#include "apps/device_options.h"
 #include "apps/kv_options.h"
 #include "apps/term.h"
 #include "base/clock.h"
@@ -28,8 +29,9 @@
 #include <unistd.h>
 
 typedef struct daemon_options {
-    const char *model, *device, *isa, *tokens_file, *samp;
+    const char *model, *isa, *tokens_file, *samp;
     kv_options kv;
+    device_options where;
     cache_options cache;
     int64_t n_ctx, chunk, threads, stream_fd, n_tokens;
     bool ignore_eos, overcommit;
@@ -54,8 +56,7 @@ static const option table[] = {
             "threads (default: the physical cores)"),
     OPT_KV(daemon_options),
     OPT_CACHE(daemon_options),
-    OPT_STR(daemon_options, device, "device", 0, "NAME",
-            "auto, cpu, cuda or cuda:N (default: a GPU that fits)"),
+    OPT_DEVICE(daemon_options),
     OPT_STR(daemon_options, isa, "isa", 0, "NAME", "kernels: portable, avx2, avx512 or neon"),
     OPT_FLAG(daemon_options, overcommit, "overcommit", 0,
              "go on even if the plan exceeds the memory"),
@@ -406,12 +407,12 @@ static status open_all(service *v, const daemon_options *o, carat_error *e)
 {
     carat_model_options mo = {.n_threads = (int32_t)o->threads,
                               .isa = o->isa,
-                              .device = o->device,
                               .overcommit = o->overcommit,
                               .progress = term_progress};
     carat_session_options so = {
         .n_ctx = (int32_t)o->n_ctx, .chunk = (int32_t)o->chunk, .n_outputs = 1};
     status st;
+    device_options_apply(&o->where, &mo);
     kv_options_apply(&o->kv, &so);
     cache_options_apply(&o->cache, &so);
     if (v->stream_fd >= 0 && fcntl(v->stream_fd, F_GETFD) < 0)

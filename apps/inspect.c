@@ -4,6 +4,7 @@
  * runs, the engine's memory plan through the public header. Nothing is loaded for either.
  */
 #include "apps/commands.h"
+#include "apps/device_options.h"
 #include "apps/inspect_int.h"
 #include "apps/kv_options.h"
 #include "apps/term.h"
@@ -14,6 +15,7 @@
 typedef struct {
     int64_t n_ctx;
     kv_options kv;
+    device_options where;
     const char *repack;
     bool json;
 } inspect_options;
@@ -21,8 +23,10 @@ typedef struct {
 static const option table[] = {OPT_INT(inspect_options, n_ctx, "ctx", 'c', "N", 1, 1 << 30,
                                        "plan for N tokens of context (default: the model's own)"),
                                OPT_KV(inspect_options),
+                               OPT_DEVICE(inspect_options),
                                OPT_STR(inspect_options, repack, "repack", 0, "WHEN", REPACK_HELP),
-                               OPT_FLAG(inspect_options, json, "json", 'j', "print JSON"), OPT_END};
+                               OPT_FLAG(inspect_options, json, "json", 'j', "print JSON"),
+                               OPT_END};
 
 /* ---- Counting ------------------------------------------------------------------------------ */
 
@@ -188,6 +192,8 @@ static void put_plan(const inspect_report *r)
            p->chunk);
     for (size_t i = 0; i < sizeof line / sizeof *line; i++)
         printf("  %-32s %12s\n", line[i].what, size_text(line[i].v, a, sizeof a));
+    printf("\nDevice %s: %s\n", r->model->device, r->model->device_why);
+    device_print_kernels(stdout, r->weight, r->n_weights);
     fputs("\nKeys and values\n", stdout);
     kv_print_kinds(stdout, r->kind, r->n_kinds < INSPECT_KINDS ? r->n_kinds : INSPECT_KINDS);
     if (r->n_kinds > INSPECT_KINDS)
@@ -242,6 +248,7 @@ static int run_inspect(const command *c, int argc, char **argv)
     if (stop)
         return stop - 1;
     term_init();
+    device_options_apply(&o.where, &mo);
     if ((st = options_repack(o.repack, &mo.no_repack, &e)))
         goto out;
     if ((st = gguf_open(&g, argv[0], false, NULL, NULL, &e)))
@@ -253,6 +260,7 @@ static int run_inspect(const command *c, int argc, char **argv)
     if (!carat_model_open(argv[0], &mo, &m, &r.why_not) &&
         !carat_plan(m, &so, &r.plan, &r.why_not)) {
         r.n_kinds = carat_plan_kv(m, &so, r.kind, INSPECT_KINDS, NULL);
+        r.n_weights = carat_plan_weights(m, r.weight, INSPECT_KINDS);
         carat_model_get_info(m, &info);
         r.model = &info;
         r.n_active = info.n_params_active; /* knows which tensors are not used */
@@ -261,7 +269,8 @@ static int run_inspect(const command *c, int argc, char **argv)
         st = inspect_json(&r, &e);
     else
         put_report(&r);
-    if (!st && (o.n_ctx || kv_options_given(&o.kv)) && !r.plan.n_ctx) /* it was asked for */
+    bool asked = o.n_ctx || kv_options_given(&o.kv) || o.where.device || o.where.strict;
+    if (!st && asked && !r.plan.n_ctx)
         st = err_set(&e, r.why_not.status, "%s", r.why_not.text);
     if (!st && (fflush(stdout) || ferror(stdout)))
         st = err_set(&e, E_IO, "cannot write to standard output");

@@ -19,7 +19,9 @@ typedef struct inspect_report {
     carat_memory_plan plan;        /* n_ctx 0: none */
     carat_kv_kind kind[INSPECT_KINDS];
     int32_t n_kinds; /* may be more than there is room for */
-    err why_not;     /* why there is no model or no plan */
+    carat_weight_kind weight[INSPECT_KINDS];
+    int32_t n_weights;
+    err why_not; /* why there is no model or no plan */
 } inspect_report;
 
 status inspect_json(const inspect_report *r, err *e); /* one object on stdout */

@@ -75,11 +75,25 @@ static json_t *kinds_of(const inspect_report *r)
     for (int32_t i = 0; i < r->n_kinds && i < INSPECT_KINDS; i++) {
         const carat_kv_kind *k = &r->kind[i];
         json_array_append_new(
-            list, json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:b, s:o, s:s}", "layers",
-                            (int)k->n_layers, "first", (int)k->first, "window", (int)k->window,
-                            "kv_heads", (int)k->n_head_kv, "head_size", (int)k->head_dim, "slots",
-                            (int)k->n_slots, "keys", k->k, "values", k->v, "one_stream",
-                            (int)k->single, "bytes", number_of(k->n_bytes), "kernel", k->kernel));
+            list,
+            json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:b, s:o, s:s, s:b}", "layers",
+                      (int)k->n_layers, "first", (int)k->first, "window", (int)k->window,
+                      "kv_heads", (int)k->n_head_kv, "head_size", (int)k->head_dim, "slots",
+                      (int)k->n_slots, "keys", k->k, "values", k->v, "one_stream", (int)k->single,
+                      "bytes", number_of(k->n_bytes), "kernel", k->kernel, "slow", (int)k->slow));
+    }
+    return list;
+}
+
+static json_t *weights_of(const inspect_report *r)
+{
+    json_t *list = json_array();
+    for (int32_t i = 0; i < r->n_weights; i++) {
+        const carat_weight_kind *k = &r->weight[i];
+        json_array_append_new(list, json_pack("{s:s, s:s, s:i, s:o, s:s, s:b}", "what", k->what,
+                                              "type", k->type, "tensors", (int)k->n, "bytes",
+                                              number_of(k->n_bytes), "kernel", k->kernel, "slow",
+                                              (int)k->slow));
     }
     return list;
 }
@@ -87,13 +101,14 @@ static json_t *kinds_of(const inspect_report *r)
 static json_t *plan_of(const inspect_report *r)
 {
     const carat_memory_plan *p = &r->plan;
-    return json_pack("{s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "context", (int)p->n_ctx,
+    return json_pack("{s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "device",
+                     r->model->device, "device_why", r->model->device_why, "context", (int)p->n_ctx,
                      "chunk", (int)p->chunk, "weight_bytes", number_of(p->weight_bytes),
                      "repack_bytes", number_of(p->repack_bytes), "kv_window_bytes",
                      number_of(p->kv_swa_bytes), "kv_global_bytes", number_of(p->kv_global_bytes),
                      "scratch_bytes", number_of(p->scratch_bytes), "total_bytes",
                      number_of(p->total_bytes), "available_bytes", number_of(p->available_bytes),
-                     "kv", kinds_of(r));
+                     "kv", kinds_of(r), "weights", weights_of(r));
 }
 
 /* jansson frees what json_pack could not place and passes NULL on, so a check at the end does. */

@@ -18,8 +18,9 @@
 enum { KLD_CHUNK_BYTES = 64 << 20 }; /* of one chunk's logits, per session */
 
 typedef struct kld_options {
-    const char *model, *tokens, *text, *base, *isa, *device;
+    const char *model, *tokens, *text, *base, *isa;
     kv_options kv;
+    device_options where;
     int64_t chunk, threads, limit, from;
     bool json, overcommit, exact;
 } kld_options;
@@ -36,8 +37,7 @@ static const option table[] = {
     OPT_INT(kld_options, threads, "threads", 't', "N", 1, 4096,
             "threads (default: the physical cores)"),
     OPT_FLAG(kld_options, exact, "exact", 0, "f32 activations in matrix products"),
-    OPT_STR(kld_options, device, "device", 0, "NAME",
-            "auto, cpu, cuda or cuda:N (default: a GPU that fits)"),
+    OPT_DEVICE(kld_options),
     OPT_STR(kld_options, isa, "isa", 0, "NAME",
             "kernels: portable, avx2, avx512, avx512bf16 or neon"),
     OPT_FLAG(kld_options, overcommit, "overcommit", 0, "go on when memory looks too small"),
@@ -230,7 +230,7 @@ static int run_kld(const command *c, int argc, char **argv)
     double start_ms = clock_ms();
     run_options ro = {.threads = o.threads,
                       .isa = o.isa,
-                      .device = o.device,
+                      .where = o.where,
                       .exact = o.exact,
                       .overcommit = o.overcommit};
     if ((st = run_open_model(o.model, &ro, &m, &e)) || (st = get_ids(&o, m, &ids, &n, &e)))

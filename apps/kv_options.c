@@ -43,9 +43,10 @@ void kv_print_kinds(FILE *f, const carat_kv_kind *kind, int32_t n)
             snprintf(window, sizeof window, "window %" PRId32, k->window);
         fprintf(f,
                 "  %6" PRId32 "  %5" PRId32 "  %-11s %3" PRId32 " x %-4" PRId32 " %6" PRId32
-                "  %-8s  %-8s  %8.1f  %s\n",
+                "  %-8s  %-8s  %8.1f  %s%s\n",
                 k->n_layers, k->first, window, k->n_head_kv, k->head_dim, k->n_slots, k->k,
-                k->single ? "(keys)" : k->v, (double)k->n_bytes * 0x1p-20, k->kernel);
+                k->single ? "(keys)" : k->v, (double)k->n_bytes * 0x1p-20, k->slow ? "SLOW: " : "",
+                k->kernel);
     }
 }
 

@@ -6,6 +6,7 @@
  */
 #include "apps/commands.h"
 #include "apps/ids.h"
+#include "apps/device_options.h"
 #include "apps/kv_options.h"
 #include "apps/term.h"
 #include "base/clock.h"
@@ -15,8 +16,9 @@
 enum { LOGITS_CHUNK_BYTES = 256 << 20 }; /* of one chunk's logits, when no --chunk is given */
 
 typedef struct logits_options {
-    const char *model, *tokens, *out, *isa, *wrap, *device, *repack;
+    const char *model, *tokens, *out, *isa, *wrap, *repack;
     kv_options kv;
+    device_options where;
     int64_t chunk, threads;
     bool all, last, exact, reference;
 } logits_options;
@@ -33,8 +35,7 @@ static const option table[] = {
     OPT_KV(logits_options),
     OPT_FLAG(logits_options, exact, "exact", 0, "f32 activations in matrix products"),
     OPT_FLAG(logits_options, reference, "reference", 0, "the plain reference kernels"),
-    OPT_STR(logits_options, device, "device", 0, "NAME",
-            "auto, cpu, cuda or cuda:N (default: a GPU that fits)"),
+    OPT_DEVICE(logits_options),
     OPT_STR(logits_options, repack, "repack", 0, "WHEN", REPACK_HELP),
     OPT_STR(logits_options, isa, "isa", 0, "NAME",
             "kernels: portable, avx2, avx512, avx512bf16 or neon"),
@@ -112,10 +113,10 @@ static int run_logits(const command *c, int argc, char **argv)
                               .exact_f32 = o.exact,
                               .reference = o.reference,
                               .isa = o.isa,
-                              .device = o.device,
                               .wrap = o.wrap,
                               .progress = term_progress,
                               .log = write_log};
+    device_options_apply(&o.where, &mo);
     if ((st = options_repack(o.repack, &mo.no_repack, &e)) ||
         (st = carat_model_open(o.model, &mo, &m, &e)))
         goto out;

@@ -145,6 +145,8 @@ status chat_open(chat *c, const run_options *o, err *e)
         .n_ctx = (int32_t)o->n_ctx, .chunk = (int32_t)o->chunk, .n_outputs = 1};
     kv_options_apply(&o->kv, &so);
     cache_options_apply(&o->cache, &so);
+    if (o->verbose)
+        device_print(stderr, c->m);
     if (o->verbose && (st = kv_print_plan(stderr, c->m, &so, e)))
         goto out;
     if ((st = carat_session_open(c->m, &so, &c->s, e)))

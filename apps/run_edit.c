@@ -201,7 +201,7 @@ static void show_stats(const chat *c)
     term_put(stderr, i->name, strlen(i->name)); /* a file's word */
     fprintf(stderr, ", %s, %s, %.2f M parameters\n", i->architecture, i->file_type,
             (double)i->n_params * 1e-6);
-    fprintf(stderr, "device     %s\n", i->device);
+    fprintf(stderr, "device     %s: %s\n", i->device, i->device_why);
     fprintf(stderr, "context    %lld of %d tokens\n", (long long)carat_session_n_past(c->s),
             carat_session_n_ctx(c->s));
     fprintf(stderr, "memory     %.1f MiB weights, %.1f MiB at the peak\n",

@@ -10,6 +10,7 @@
 #define APPS_RUN_INT_H
 
 #include "apps/cache_options.h"
+#include "apps/device_options.h"
 #include "apps/kv_options.h"
 #include "apps/options.h"
 #include "apps/term.h"
@@ -21,8 +22,9 @@
 typedef struct run_options {
     const char *model, *prompt_file, *system, *tools_file, *messages_file;
     const char *schema_file, *grammar_file;
-    const char *isa, *wrap, *device, *repack;
+    const char *isa, *wrap, *repack;
     kv_options kv;
+    device_options where;
     cache_options cache;
     int64_t n_tokens, top_k, seed, n_ctx, chunk, threads;
     double temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;

@@ -48,11 +48,11 @@ status run_open_model(const char *path, const run_options *o, carat_model **m, e
                               .reference = o->reference,
                               .overcommit = o->overcommit,
                               .isa = o->isa,
-                              .device = o->device,
                               .wrap = o->wrap,
                               .progress = term_progress,
                               .log = write_log};
     status st = options_repack(o->repack, &mo.no_repack, e);
+    device_options_apply(&o->where, &mo);
     *m = NULL;
     if (st)
         return st;

@@ -241,14 +241,22 @@ mat op_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids)
     return x;
 }
 
-bool device_attend_kernel(const device *d, const kv_view *kv, char *text, size_t cap)
+kernel_speed device_attend_kernel(const device *d, const kv_view *kv, char *text, size_t cap)
 {
     if (d->attend_kernel)
         return d->attend_kernel(d, kv, text, cap);
     bool plain = (kv->k_type == NUM_F32 || kv->k_type == NUM_F16 || kv->k_type == NUM_BF16) &&
                  (kv->v_type == NUM_F32 || kv->v_type == NUM_F16 || kv->v_type == NUM_BF16);
     snprintf(text, cap, "as stored");
-    return plain && !kv->k_rot && !kv->v_rot && !kv->single;
+    return plain && !kv->k_rot && !kv->v_rot && !kv->single ? KERNEL_FULL : KERNEL_NONE;
+}
+
+kernel_speed device_product_kernel(const device *d, const weight *w, char *text, size_t cap)
+{
+    if (d->product_kernel)
+        return d->product_kernel(d, w, text, cap);
+    snprintf(text, cap, "%s", num_name(w->type));
+    return KERNEL_FULL;
 }
 
 void device_close(device *d)

@@ -73,6 +73,10 @@ typedef struct device_ops {
     void (*softcap)(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids);
 } device_ops;
 
+/* How well a device does something: not at all; right, but by a path that was not made fast; at the
+ * speed it was made for. */
+typedef enum kernel_speed { KERNEL_NONE, KERNEL_SLOW, KERNEL_FULL } kernel_speed;
+
 typedef enum device_kind { DEVICE_CPU, DEVICE_CUDA, DEVICE_WRAP } device_kind;
 
 struct device {
@@ -99,9 +103,11 @@ struct device {
     void (*weight_free)(device *d, weight *w);
     /* Bytes weight_load would take for a weight of this type and shape. */
     size_t (*weight_bytes)(const device *d, const weight *w);
-    /* Can it store to and attend over such a view? If so, in words, with which kernel. NULL: f32,
-     * f16 and bf16 in two streams, nothing rotated. */
-    bool (*attend_kernel)(const device *d, const kv_view *kv, char *text, size_t cap);
+    /* How well does it store to and attend over such a view, and, in words, with which kernel?
+     * NULL: f32, f16 and bf16 in two streams, nothing rotated. */
+    kernel_speed (*attend_kernel)(const device *d, const kv_view *kv, char *text, size_t cap);
+    /* The same of products with w, which need not be loaded. NULL: all at full speed. */
+    kernel_speed (*product_kernel)(const device *d, const weight *w, char *text, size_t cap);
     /* Memory that alloc could still give; NULL: the host's. */
     uint64_t (*available_bytes)(const device *d);
     /* A device that works on its own: what went wrong since it was opened, or OK. May be NULL. */
@@ -146,8 +152,9 @@ typedef struct cpu_options {
     const char *isa;   /* NULL: best; "portable", "avx2", "avx512", "avx512bf16", "neon" */
 } cpu_options;
 
-/* d->attend_kernel, or what its absence means. */
-bool device_attend_kernel(const device *d, const kv_view *kv, char *text, size_t cap);
+/* d->attend_kernel and d->product_kernel, or what their absence means. */
+kernel_speed device_attend_kernel(const device *d, const kv_view *kv, char *text, size_t cap);
+kernel_speed device_product_kernel(const device *d, const weight *w, char *text, size_t cap);
 status device_open_cpu(device **d, const cpu_options *opt, err *e);
 
 typedef struct cuda_options {

@@ -367,10 +367,16 @@ static size_t w_weight_bytes(const device *d, const weight *wt)
     return w->inner->weight_bytes(w->inner, wt);
 }
 
-static bool w_attend_kernel(const device *d, const kv_view *kv, char *text, size_t cap)
+static kernel_speed w_attend_kernel(const device *d, const kv_view *kv, char *text, size_t cap)
 {
     const wrapper *w = d->self;
     return device_attend_kernel(w->inner, kv, text, cap);
+}
+
+static kernel_speed w_product_kernel(const device *d, const weight *wt, char *text, size_t cap)
+{
+    const wrapper *w = d->self;
+    return device_product_kernel(w->inner, wt, text, cap);
 }
 
 static void print_times(wrapper *w)
@@ -508,6 +514,7 @@ status device_wrap(device **d, const char *what, device_write_fn write, void *us
                       .weight_free = w_weight_free,
                       .weight_bytes = w_weight_bytes,
                       .attend_kernel = w_attend_kernel,
+                      .product_kernel = w_product_kernel,
                       .close = w_close};
     *d = &w->dev;
     return OK;

@@ -8,8 +8,6 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- Vocabulary and chat format -------------------------------------------------------- */
@@ -151,111 +149,6 @@ static status name_file_type(carat_model *m, err *e)
 
 /* ---- Opening --------------------------------------------------------------------------- */
 
-static void no_log(void *user, const char *text)
-{
-    (void)user;
-    (void)text;
-}
-
-/* "cuda" or "cuda:N" */
-static bool parse_gpu(const char *text, int32_t *which)
-{
-    char *end;
-    *which = 0;
-    if (strncmp(text, "cuda", 4) || (text[4] && text[4] != ':'))
-        return false;
-    if (!text[4])
-        return true;
-    long n = text[5] >= '0' && text[5] <= '9' ? strtol(text + 5, &end, 10) : -1;
-    *which = (int32_t)n;
-    return n >= 0 && n < 1024 && !*end;
-}
-
-/* Leaves m->dev NULL, and why, when the CPU is to do it. */
-static status open_gpu(carat_model *m, const carat_model_options *opt, err *e)
-{
-    bool forced = opt->device && strcmp(opt->device, "auto");
-    cuda_options gpu = {0};
-    err why = {0};
-    if (forced && !strcmp(opt->device, "cpu"))
-        return OK;
-    if (forced && !parse_gpu(opt->device, &gpu.device))
-        return err_set(e, E_ARG, "'%.40s' is no device: auto, cpu, cuda and cuda:N are",
-                       opt->device);
-    bool for_cpu =
-        opt->reference || opt->exact_f32 || opt->no_repack || opt->isa || (opt->wrap && *opt->wrap);
-    if (for_cpu && forced)
-        return err_set(e, E_ARG,
-                       "the options for CPU kernels and for wrappers do not go with "
-                       "device %s",
-                       opt->device);
-    if (for_cpu || (opt->vocab_only && !forced))
-        return OK;
-    status st = device_open_cuda(&m->dev, &gpu, &why);
-    if (st && forced)
-        return err_set(e, st, "%s", why.text);
-    if (st)
-        snprintf(m->device_why, sizeof m->device_why, "%.250s", why.text);
-    return OK;
-}
-
-static status open_cpu(carat_model *m, const carat_model_options *opt, err *e)
-{
-    cpu_options cpu = {.n_threads = opt->n_threads,
-                       .reference = opt->reference,
-                       .exact_f32 = opt->exact_f32,
-                       .no_repack = opt->no_repack,
-                       .isa = opt->isa};
-    status st = device_open_cpu(&m->dev, &cpu, e);
-    for (const char *w = opt->wrap; !st && w && *w;) {
-        char what[16];
-        size_t n = strcspn(w, ",");
-        if (n >= sizeof what)
-            return err_set(e, E_ARG, "'%.40s' is no wrapper: trace, time and check are", w);
-        memcpy(what, w, n);
-        what[n] = 0;
-        w += n + (w[n] == ',');
-        if (n)
-            st = device_wrap(&m->dev, what, opt->log ? opt->log : no_log, opt->log_user, e);
-    }
-    return st;
-}
-
-/* Weights first: what does not fit without any context will not fit with one. */
-static status check_weights_fit(const carat_model *m, err *e)
-{
-    carat_memory_plan plan;
-    session_shape shape;
-    carat_session_options least = {.n_ctx = N_CTX_MIN, .chunk = 1, .n_outputs = 1};
-    status st;
-    if (m->core.n_ctx_train < N_CTX_MIN)
-        least.n_ctx = m->core.n_ctx_train;
-    if ((st = plan_shape(m, &least, 1, &shape, e)) || (st = plan_costs(m, &shape, NULL, &plan, e)))
-        return st;
-    return plan_check(m, &plan, e);
-}
-
-/* A GPU that the model does not fit is given back: layer by layer division comes later. */
-static status open_device(carat_model *m, const carat_model_options *opt, err *e)
-{
-    status st = open_gpu(m, opt, e);
-    err why = {0};
-    if (st)
-        return st;
-    if (m->dev && !opt->vocab_only && (st = check_weights_fit(m, &why))) {
-        if (opt->device && strcmp(opt->device, "auto"))
-            return err_set(e, st, "%s", why.text);
-        snprintf(m->device_why, sizeof m->device_why, "%.250s", why.text);
-        device_close(m->dev);
-        m->dev = NULL;
-    }
-    if (m->dev)
-        return OK;
-    if ((st = open_cpu(m, opt, e)) || opt->vocab_only)
-        return st;
-    return check_weights_fit(m, e);
-}
-
 static void count_taken(carat_model *m)
 {
     for (int32_t i = 0; i < m->core.n_weights; i++)
@@ -286,6 +179,7 @@ static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **o
         return err_memory(e, "the model", sizeof *m);
     }
     m->overcommit = opt->overcommit;
+    m->strict = opt->strict;
     m->progress = opt->progress;
     m->progress_user = opt->progress_user;
     if (pthread_mutex_init(&m->tree_lock, NULL) || pthread_mutex_init(&m->pass_lock, NULL)) {
@@ -406,6 +300,7 @@ void carat_model_get_info(const carat_model *m, carat_model_info *info)
                                .file_type = m->file_type,
                                .device = m->dev->name,
                                .device_why = m->device_why,
+                               .on_gpu = m->dev->kind == DEVICE_CUDA,
                                .n_layer = c->n_layer,
                                .n_embd = c->n_embd,
                                .n_vocab = c->n_vocab,

@@ -46,11 +46,12 @@ struct carat_model {
     char *file_type;      /* "Q4_K_M" */
     atomic_bool loaded;   /* weights are on the device; changes under pass_lock */
     atomic_bool parked;   /* they were, and may be again */
+    bool strict;          /* the caller wants no slow path */
     bool overcommit;      /* the caller does not want to be refused */
     bool direct;          /* the file was read into memory of ours, which no kernel can take back */
     uint64_t taken_bytes; /* anonymous memory that loading took: packed or copied weights */
     double load_ms;
-    char device_why[256];       /* why this device, where there was a choice */
+    char device_why[256];       /* why this device */
     carat_progress_fn progress; /* also told about prefill */
     void *progress_user;
     pthread_mutex_t pass_lock; /* the device runs one pass at a time */
@@ -103,12 +104,17 @@ struct carat_session {
 /* engine.c */
 status model_check_loaded(const carat_model *m, err *e);
 
+/* devices.c: leaves m->dev open, and why it is that one; checks that the model fits it. */
+status open_device(carat_model *m, const carat_model_options *opt, err *e);
+
 /* plan.c: turns options into a shape and its costs. Refuses what cannot be or does not fit. */
 status plan_shape(const carat_model *m, const carat_session_options *opt, int32_t n_seqs,
                   session_shape *shape, err *e);
 status plan_costs(const carat_model *m, const session_shape *shape, kv_layout *layout,
                   carat_memory_plan *plan, err *e); /* layout may be NULL */
 status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e);
+/* With --strict: E_UNSUPPORTED if products with some weight have no kernel at full speed. */
+status plan_check_weights(const carat_model *m, err *e);
 
 /* timeline.c. Only between passes. store may be NULL. */
 status timeline_open(timeline *t, carat_model *m, const kv_layout *l, checkpoint_store *store,

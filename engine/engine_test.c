@@ -753,3 +753,26 @@ TEST(tokens_and_bytes_through_the_public_calls)
     CHECK_EQ(carat_token_bytes(m, 1 << 30, false, &bytes), -1);
     carat_model_close(m);
 }
+
+/* A device is named with its reason, and --strict takes kernels for this processor or none. */
+TEST(strict_refuses_slow_paths)
+{
+    const char *path = toy_model_write(NULL);
+    carat_model_options o = {.device = "cpu", .strict = true, .no_repack = true};
+    carat_model_info i;
+    carat_model *m;
+    err e = {0};
+    CHECK_EQ(carat_model_open(path, &o, &m, &e), E_UNSUPPORTED);
+    CHECK(!m && strstr(e.text, "--strict: products with ") && strstr(e.text, "slow path"));
+    o.strict = false;
+    e = (err){0};
+    CHECK_OK(carat_model_open(path, &o, &m, &e), e);
+    carat_model_get_info(m, &i);
+    CHECK(!i.on_gpu && !strcmp(i.device_why, "it was asked for"));
+    carat_weight_kind k[8];
+    int32_t n = carat_plan_weights(m, k, 8), n_slow = 0;
+    for (int32_t j = 0; j < n; j++)
+        n_slow += k[j].slow;
+    CHECK(n >= 2 && n_slow >= 1);
+    carat_model_close(m);
+}

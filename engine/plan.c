@@ -7,6 +7,9 @@
 #include "engine/engine_int.h"
 #include "base/mem.h"
 
+#include <stdio.h>
+#include <string.h>
+
 enum { ROWS_SMALL = 32 }; /* counts of rows up to here are planned one by one */
 
 /* Of checkpoints, unless the caller says otherwise. */
@@ -156,6 +159,40 @@ static void plan_checkpoints(const carat_model *m, const session_shape *s, carat
         plan->checkpoint_bytes = room;
 }
 
+/* With --strict a session that would read its cache by a slow path is refused. */
+static status check_kernels(const carat_model *m, const kv_layout *l, err *e)
+{
+    char how[128], k[32], v[32];
+    for (int32_t i = 0; m->strict && i < l->n; i++) {
+        const kv_view *w = &l->view[i];
+        if (device_attend_kernel(m->dev, w, how, sizeof how) == KERNEL_FULL)
+            continue;
+        return err_set(e, E_UNSUPPORTED,
+                       "--strict: layer %d (%s, heads of %d, keys of %s, values of %s) would be "
+                       "read by a slow path of %s: %s",
+                       i, w->window ? "sliding window" : "global", w->head_dim,
+                       kv_format_name((kv_format){w->k_type, w->k_rot}, k, sizeof k),
+                       kv_format_name((kv_format){w->v_type, w->v_rot}, v, sizeof v), m->dev->name,
+                       how);
+    }
+    return OK;
+}
+
+status plan_check_weights(const carat_model *m, err *e)
+{
+    char how[128];
+    for (int32_t i = 0; m->strict && i < m->core.n_weights; i++) {
+        const weight *w = m->core.weights[i];
+        if (w->n_out < 2 || w->gather ||
+            device_product_kernel(m->dev, w, how, sizeof how) == KERNEL_FULL)
+            continue;
+        return err_set(e, E_UNSUPPORTED,
+                       "--strict: products with %s (%s) would take a slow path of %s: %s", w->name,
+                       num_name(w->type), m->dev->name, how);
+    }
+    return OK;
+}
+
 status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layout,
                   carat_memory_plan *plan, err *e)
 {
@@ -164,7 +201,7 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
     status st;
 
     *plan = (carat_memory_plan){.n_ctx = s->n_ctx, .chunk = s->chunk};
-    if ((st = plan_layout(m, s, &l, e)))
+    if ((st = plan_layout(m, s, &l, e)) || (st = check_kernels(m, &l, e)))
         goto out;
     if ((st = worst_pass(m, s, &l, &costs, e)))
         goto out;
@@ -242,7 +279,7 @@ static carat_kv_kind kind_of(const carat_model *m, const kv_layout *l, int32_t f
                        .single = v->single};
     kv_format_name((kv_format){v->k_type, v->k_rot}, k.k, sizeof k.k);
     kv_format_name((kv_format){v->v_type, v->v_rot}, k.v, sizeof k.v);
-    device_attend_kernel(m->dev, v, k.kernel, sizeof k.kernel);
+    k.slow = device_attend_kernel(m->dev, v, k.kernel, sizeof k.kernel) != KERNEL_FULL;
     for (int32_t i = first; i < l->n; i++)
         k.n_layers += same_kind(v, &l->view[i]);
     k.n_bytes = (uint64_t)k.n_layers * (uint64_t)v->n_slots * (uint64_t)v->n_head_kv *
@@ -266,5 +303,42 @@ int32_t carat_plan_kv(const carat_model *m, const carat_session_options *opt, ca
             kinds[n - 1] = kind_of(m, &l, i);
     }
     kv_layout_free(&l);
+    return n;
+}
+
+static carat_weight_kind weight_kind_of(const carat_model *m, const weight *w)
+{
+    carat_weight_kind k = {.n = 1,
+                           .what = w->gather      ? "tables"
+                                   : w->n_mat > 1 ? "experts"
+                                                  : "matrices",
+                           .type = num_name(w->type),
+                           .n_bytes = w->n_bytes};
+    if (w->gather)
+        snprintf(k.kernel, sizeof k.kernel, "rows looked up");
+    else
+        k.slow = device_product_kernel(m->dev, w, k.kernel, sizeof k.kernel) != KERNEL_FULL;
+    return k;
+}
+
+int32_t carat_plan_weights(const carat_model *m, carat_weight_kind *kinds, int32_t cap)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < m->core.n_weights; i++) {
+        const weight *w = m->core.weights[i];
+        if (w->n_out < 2) /* a vector */
+            continue;
+        carat_weight_kind k = weight_kind_of(m, w);
+        int32_t j = 0;
+        while (j < n && (strcmp(kinds[j].what, k.what) || strcmp(kinds[j].type, k.type) ||
+                         strcmp(kinds[j].kernel, k.kernel)))
+            j++;
+        if (j < n) {
+            kinds[j].n++;
+            kinds[j].n_bytes += k.n_bytes;
+        } else if (n < cap) {
+            kinds[n++] = k;
+        }
+    }
     return n;
 }

@@ -88,6 +88,7 @@ typedef struct carat_model_options {
     /* NULL or "auto": a GPU if this build can use one, one is there, the model fits it and nothing
      * above asks for CPU kernels; else the CPU. "cpu", "cuda", "cuda:1": that one or an error. */
     const char *device;
+    bool strict; /* refuse a model or session that some slow path would be used for */
     carat_progress_fn progress; /* loading; and prefill, in tokens, unless events report it */
     void *progress_user;
     carat_log_fn log; /* for `wrap`; must not call back into the library */
@@ -114,7 +115,8 @@ typedef struct carat_model_info {
     const char *architecture; /* "gemma4" */
     const char *file_type;    /* "Q4_K_M", or the commonest weight type */
     const char *device;       /* "cpu (avx512, 2 threads)" */
-    const char *device_why;   /* why it is that one, where a choice was made; else "" */
+    const char *device_why;   /* why it is that one: a phrase; owned by the model */
+    bool on_gpu;              /* it is a GPU */
     int32_t n_layer, n_embd, n_vocab, n_ctx_train, window;
     uint64_t n_params, n_params_active;            /* per token, with the head */
     uint64_t weight_bytes, active_bytes_per_token; /* resident; read per decoded token */
@@ -271,6 +273,7 @@ typedef struct carat_kv_kind {
     bool single;       /* one stream of keys and values */
     char k[16], v[16]; /* types, as options name them */
     char kernel[96];   /* "avx512: unpacked 16 at a time" */
+    bool slow;         /* right, but not a path that was made fast */
     uint64_t n_bytes;  /* of all n_layers */
 } carat_kv_kind;
 
@@ -278,6 +281,19 @@ typedef struct carat_kv_kind {
  * Returns their number, of which the first cap are written; -1 with e set. */
 CARAT_API int32_t carat_plan_kv(const carat_model *m, const carat_session_options *opt,
                                 carat_kv_kind *kinds, int32_t cap, carat_error *e);
+
+/* Weights of one format whose products one kernel does, by purpose. */
+typedef struct carat_weight_kind {
+    int32_t n;        /* tensors */
+    const char *what; /* "matrices", "experts", "tables" (looked up, never multiplied) */
+    const char *type; /* "q4_k"; static storage */
+    char kernel[96];
+    bool slow;
+    uint64_t n_bytes; /* in the file */
+} carat_weight_kind;
+
+/* The model's own weights but for vectors. Returns the number of kinds written, at most cap. */
+CARAT_API int32_t carat_plan_weights(const carat_model *m, carat_weight_kind *kinds, int32_t cap);
 
 /* Evaluates ids[0..n) as the whole timeline: keeps the longest prefix already cached, computes
  * the rest in chunks. logits may be NULL; else it receives f32 [n_vocab] of the last token, or

@@ -176,6 +176,7 @@ void handle_props(exchange *x)
     json_text(o, "model_ftype", s->info.file_type);
     json_text(o, "architecture", s->info.architecture);
     json_text(o, "device", s->info.device);
+    json_text(o, "device_why", s->info.device_why);
     json_text(o, "build_info", carat_version());
     json_open(o, "modalities", '{');
     json_bool(o, "vision", false);

@@ -64,8 +64,7 @@ static const option table[] = {
             "threads that compute (default: the physical cores)"),
     OPT_KV(serve_options),
     OPT_CACHE(serve_options),
-    OPT_STR(serve_options, device, "device", 0, "NAME",
-            "auto, cpu, cuda or cuda:N (default: auto)"),
+    OPT_DEVICE(serve_options),
     OPT_FLAG(serve_options, exact, "exact", 0, "f32 activations in matrix products"),
     OPT_FLAG(serve_options, reference, "reference", 0, "the plain reference kernels (slow)"),
     OPT_STR(serve_options, isa, "isa", 0, "NAME", "kernels: portable, avx2, avx512 or neon"),
@@ -256,7 +255,6 @@ static status load(server *s, err *e)
                               .reference = o->reference,
                               .overcommit = o->overcommit,
                               .isa = o->isa,
-                              .device = o->device,
                               .progress = go_on_loading,
                               .progress_user = s};
     carat_batch_options bo = {.session = {.n_ctx = (int32_t)o->n_ctx, .chunk = (int32_t)o->chunk},
@@ -264,6 +262,7 @@ static status load(server *s, err *e)
                               .queue_max = (int32_t)o->queue,
                               .stall_ms = (int32_t)o->stall_ms};
     carat_batch *b = NULL;
+    device_options_apply(&o->where, &mo);
     kv_options_apply(&o->kv, &bo.session);
     cache_options_apply(&o->cache, &bo.session);
     status st =
@@ -357,8 +356,8 @@ static status serve(server *s, err *e)
     atomic_compare_exchange_strong(&s->state, &loading, SERVER_READY);
     notify_systemd("READY=1\nSTATUS=serving\n");
     print_address(s->o->host, port);
-    log_line(s, "ready: %s, %d slots of %d tokens, %s", s->names.name, s->n_slots, s->n_ctx,
-             s->info.device);
+    log_line(s, "device %s: %s", s->info.device, s->info.device_why);
+    log_line(s, "ready: %s, %d slots of %d tokens", s->names.name, s->n_slots, s->n_ctx);
     if (!s->loopback && !s->keys.n)
         log_line(s, "everyone who reaches %s can use this server: --api-key changes that",
                  s->o->host);

@@ -17,6 +17,7 @@
 #define APPS_SERVER_SERVER_H
 
 #include "apps/cache_options.h"
+#include "apps/device_options.h"
 #include "apps/kv_options.h"
 #include "apps/server/answer.h"
 #include "apps/server/metrics.h"
@@ -26,9 +27,9 @@
 #include <stdatomic.h>
 
 typedef struct serve_options {
-    const char *model, *host, *api_key, *api_key_file, *cors, *alias, *trace_dir, *isa, *device,
-        *log;
+    const char *model, *host, *api_key, *api_key_file, *cors, *alias, *trace_dir, *isa, *log;
     kv_options kv;
+    device_options where;
     int64_t port, n_ctx, chunk, threads, parallel, queue, max_body, connections, timeout_s, drain_s,
         ping_s, think_max, stall_ms;
     cache_options cache;

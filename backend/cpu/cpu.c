@@ -155,13 +155,19 @@ static void cpu_weight_free(device *d, weight *w)
     w->packed_bytes = 0;
 }
 
+/* Kernels written for this processor, rather than for any? */
+static bool by_instructions(const cpu_device *c)
+{
+    return !c->reference && c->k != &cpu_kernels_portable;
+}
+
 /* Every format that caches have is read by every instruction set; the words are for a table. */
-static bool cpu_attend_kernel(const device *d, const kv_view *kv, char *text, size_t cap)
+static kernel_speed cpu_attend_kernel(const device *d, const kv_view *kv, char *text, size_t cap)
 {
     const cpu_device *c = d->self;
     const num_format *k = num_format_of(kv->k_type), *v = num_format_of(kv->v_type);
     if (!k || !v || !k->encode || !v->encode)
-        return false;
+        return KERNEL_NONE;
     const char *name = c->reference ? "reference" : c->k->name;
     const char *turned = kv->k_rot || kv->v_rot ? ", rotated" : "";
     const char *one = kv->single ? ", keys made of values" : "";
@@ -175,7 +181,27 @@ static bool cpu_attend_kernel(const device *d, const kv_view *kv, char *text, si
                  most + 1, one, turned);
     else
         snprintf(text, cap, "%s: blocks unpacked%s%s", name, one, turned);
-    return true;
+    return by_instructions(c) ? KERNEL_FULL : KERNEL_SLOW;
+}
+
+/* Codes are multiplied as bytes, floats as floats; what has no packed layout, or may not have one,
+ * is decoded row by row each time. */
+static kernel_speed cpu_product_kernel(const device *d, const weight *w, char *text, size_t cap)
+{
+    const cpu_device *c = d->self;
+    const num_format *f = num_format_of(w->type);
+    if (!f || !f->decode)
+        return KERNEL_NONE;
+    const char *name = c->reference ? "reference" : c->k->name;
+    const char *how = c->reference ? "one value at a time"
+                      : w->type == NUM_F32 || w->type == NUM_F16 || w->type == NUM_BF16 ? "floats"
+                      : c->exact_f32          ? "decoded to floats"
+                      : pack_kind_of(w->type) ? "bytes"
+                                              : "decoded to floats";
+    bool packed = cpu_wants_pack(c, w) || w->n_out < 2;
+    snprintf(text, cap, "%s: %s%s", name, how,
+             packed || c->reference ? "" : ", from the file's layout");
+    return packed && by_instructions(c) ? KERNEL_FULL : KERNEL_SLOW;
 }
 
 static void cpu_close(device *d)
@@ -330,6 +356,7 @@ status device_open_cpu(device **out, const cpu_options *opt, err *e)
         .weight_free = cpu_weight_free,
         .weight_bytes = cpu_weight_bytes,
         .attend_kernel = cpu_attend_kernel,
+        .product_kernel = cpu_product_kernel,
         .close = cpu_close,
     };
     *out = &c->dev;

@@ -493,6 +493,7 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .weight_load = cuda_weight_load,
         .weight_free = cuda_weight_free,
         .weight_bytes = cuda_weight_bytes,
+        .product_kernel = cuda_product_kernel,
         .available_bytes = cuda_available,
         .failed = cuda_failed,
         .begin = cuda_begin,

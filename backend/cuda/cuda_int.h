@@ -6,6 +6,7 @@
  * fuse.c         small ops that become one kernel with the next
  * blas.c         products of many rows through cuBLASLt
  * graph.c        passes of few rows, recorded and replayed
+ * kernels.c      the words for which kernel does what
  * *.cu           kernels, one idea per file, each behind an extern "C" launcher that takes a stream
  *
  * The one idea: ops enqueue and return. What changes between passes is read by kernels from the
@@ -321,6 +322,9 @@ cuda_blas *cuda_blas_open(void); /* NULL if it is not here */
 void cuda_blas_close(cuda_blas *b);
 bool cuda_blas_matmul(cuda_device *c, dev_mat y, const uint16_t *x, const uint16_t *w,
                       int32_t n_in);
+
+/* kernels.c */
+kernel_speed cuda_product_kernel(const device *d, const weight *w, char *text, size_t cap);
 
 /* graph.c */
 bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y);

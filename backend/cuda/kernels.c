@@ -1,0 +1,52 @@
+/* kernels.c - the words for which kernel does what on a CUDA device, and whether it is one that was
+ * made fast: the table that programs print at the start, and what --strict refuses by.
+ *
+ * Nothing is decided here: ops.c and blas.c do, and this file must say what they do.
+ */
+#include "backend/cuda/cuda_int.h"
+
+#include <stdio.h>
+
+enum { ROUTER_ROWS = 1024 }; /* a matrix of floats up to here costs next to nothing anyhow */
+
+static kernel_speed float_kernel(const cuda_device *c, const weight *w, char *text, size_t cap)
+{
+    bool small = w->n_out <= ROUTER_ROWS && w->n_mat == 1;
+    if (w->type == NUM_F32) {
+        snprintf(text, cap, "f32 sums");
+        return small ? KERNEL_FULL : KERNEL_SLOW;
+    }
+    if (w->n_in % GROUP) {
+        snprintf(text, cap, "f32 sums: rows of %d are no multiple of %d", w->n_in, GROUP);
+        return small ? KERNEL_FULL : KERNEL_SLOW;
+    }
+    snprintf(text, cap, "f32 sums to %d rows, bf16 tensor cores above%s", CUDA_VERIFY_ROWS,
+             c->blas ? ", cuBLASLt for prompts" : "; prompts without cuBLASLt");
+    return c->blas ? KERNEL_FULL : KERNEL_SLOW;
+}
+
+kernel_speed cuda_product_kernel(const device *d, const weight *w, char *text, size_t cap)
+{
+    const cuda_device *c = d->self;
+    int32_t kind = cuda_pack_kind(w);
+    if (kind == PACK_NONE)
+        return KERNEL_NONE;
+    if (kind == PACK_FILE) {
+        snprintf(text, cap, "rows looked up");
+        return KERNEL_FULL;
+    }
+    if (kind <= PACK_BF16)
+        return float_kernel(c, w, text, cap);
+    if (kind == PACK_G8) {
+        snprintf(text, cap, "int8 dots over codes widened to 8 bits: more bytes than the file's");
+        return KERNEL_SLOW;
+    }
+    if (w->n_mat > 1) {
+        snprintf(text, cap, "int8 dots to %d rows, bf16 tensor cores by expert above",
+                 CUDA_VERIFY_ROWS);
+        return KERNEL_FULL;
+    }
+    snprintf(text, cap, "int8 dots, int8 tensor cores at 2 to %d rows, %s", CUDA_VERIFY_ROWS,
+             c->blas ? "cuBLASLt for prompts" : "bf16 tensor cores above: no cuBLASLt");
+    return c->blas ? KERNEL_FULL : KERNEL_SLOW;
+}

@@ -1,0 +1,135 @@
+/* devices.c - which device a model runs on, and why.
+ *
+ * The caller names one, or lets the machine decide: a GPU if there is one that the model fits, else
+ * the CPU. The reason is kept as a phrase for people; it is never empty.
+ */
+#include "engine/engine_int.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void no_log(void *user, const char *text)
+{
+    (void)user;
+    (void)text;
+}
+
+__attribute__((format(printf, 2, 3))) static void because(carat_model *m, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(m->device_why, sizeof m->device_why, fmt, ap);
+    va_end(ap);
+}
+
+/* "cuda" or "cuda:N" */
+static bool parse_gpu(const char *text, int32_t *which)
+{
+    char *end;
+    *which = 0;
+    if (strncmp(text, "cuda", 4) || (text[4] && text[4] != ':'))
+        return false;
+    if (!text[4])
+        return true;
+    long n = text[5] >= '0' && text[5] <= '9' ? strtol(text + 5, &end, 10) : -1;
+    *which = (int32_t)n;
+    return n >= 0 && n < 1024 && !*end;
+}
+
+static bool is_named(const carat_model_options *opt)
+{
+    return opt->device && strcmp(opt->device, "auto");
+}
+
+/* Leaves m->dev NULL, and why, when the CPU is to do it. */
+static status open_gpu(carat_model *m, const carat_model_options *opt, err *e)
+{
+    bool forced = is_named(opt);
+    cuda_options gpu = {0};
+    err why = {0};
+    if (forced && !strcmp(opt->device, "cpu")) {
+        because(m, "it was asked for");
+        return OK;
+    }
+    if (forced && !parse_gpu(opt->device, &gpu.device))
+        return err_set(e, E_ARG, "'%.40s' is no device: auto, cpu, cuda and cuda:N are",
+                       opt->device);
+    bool for_cpu =
+        opt->reference || opt->exact_f32 || opt->no_repack || opt->isa || (opt->wrap && *opt->wrap);
+    if (for_cpu && forced)
+        return err_set(e, E_ARG,
+                       "the options for CPU kernels and for wrappers do not go with "
+                       "device %s",
+                       opt->device);
+    because(m, for_cpu ? "options for CPU kernels or wrappers were given"
+                       : "nothing is computed, so no GPU was looked for");
+    if (for_cpu || (opt->vocab_only && !forced))
+        return OK;
+    status st = device_open_cuda(&m->dev, &gpu, &why);
+    if (st && forced)
+        return err_set(e, st, "%s", why.text);
+    if (st)
+        because(m, "%.250s", why.text);
+    else
+        because(m, forced ? "it was asked for" : "a GPU is here, and the model fits it");
+    return OK;
+}
+
+static status open_cpu(carat_model *m, const carat_model_options *opt, err *e)
+{
+    cpu_options cpu = {.n_threads = opt->n_threads,
+                       .reference = opt->reference,
+                       .exact_f32 = opt->exact_f32,
+                       .no_repack = opt->no_repack,
+                       .isa = opt->isa};
+    status st = device_open_cpu(&m->dev, &cpu, e);
+    for (const char *w = opt->wrap; !st && w && *w;) {
+        char what[16];
+        size_t n = strcspn(w, ",");
+        if (n >= sizeof what)
+            return err_set(e, E_ARG, "'%.40s' is no wrapper: trace, time and check are", w);
+        memcpy(what, w, n);
+        what[n] = 0;
+        w += n + (w[n] == ',');
+        if (n)
+            st = device_wrap(&m->dev, what, opt->log ? opt->log : no_log, opt->log_user, e);
+    }
+    return st;
+}
+
+/* Weights first: what does not fit without any context will not fit with one. */
+static status check_weights_fit(const carat_model *m, err *e)
+{
+    carat_memory_plan plan;
+    session_shape shape;
+    carat_session_options least = {.n_ctx = N_CTX_MIN, .chunk = 1, .n_outputs = 1};
+    status st = plan_check_weights(m, e);
+    if (m->core.n_ctx_train < N_CTX_MIN)
+        least.n_ctx = m->core.n_ctx_train;
+    if (st || (st = plan_shape(m, &least, 1, &shape, e)) ||
+        (st = plan_costs(m, &shape, NULL, &plan, e)))
+        return st;
+    return plan_check(m, &plan, e);
+}
+
+status open_device(carat_model *m, const carat_model_options *opt, err *e)
+{
+    status st = open_gpu(m, opt, e);
+    err why = {0};
+    if (st)
+        return st;
+    if (m->dev && !opt->vocab_only && (st = check_weights_fit(m, &why))) {
+        if (is_named(opt))
+            return err_set(e, st, "%s", why.text);
+        because(m, "%.250s", why.text);
+        device_close(m->dev);
+        m->dev = NULL;
+    }
+    if (m->dev)
+        return OK;
+    if ((st = open_cpu(m, opt, e)) || opt->vocab_only)
+        return st;
+    return check_weights_fit(m, e);
+}
