@@ -432,6 +432,7 @@ static void begin(carat_batch *b, slot *s, job *j)
     report_waited(&j->r);
     timeline_prepare(&s->t, j->ids, j->n);
     report_prompt(&j->r, j->n, &s->t);
+    generation_reuses(j->g, s->t.kv.n_past);
     pthread_mutex_lock(&b->lock);
     b->running[s - b->slot] = j->id;
     b->cancel[s - b->slot] = j->cancelled ? j->id : 0;

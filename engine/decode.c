@@ -38,7 +38,7 @@ struct generation {
     bool ended;
     carat_finish finish;
     int32_t id; /* the last token */
-    int64_t n_generated;
+    int64_t n_generated, n_reused;
     thought thought;
     err e; /* of the parser, which reports through callbacks */
     carat_logprob top[LOGPROBS_MAX];
@@ -162,7 +162,15 @@ static bool take_text(void *user, const char *text, size_t n)
 
 bool generation_tell_prefill(generation *g, int64_t done, int64_t total)
 {
-    return tell(g, &(carat_event){.kind = CARAT_EV_PREFILL, .n_done = done, .n_total = total});
+    return tell(g, &(carat_event){.kind = CARAT_EV_PREFILL,
+                                  .n_done = done,
+                                  .n_total = total,
+                                  .n_reused = g->n_reused});
+}
+
+void generation_reuses(generation *g, int64_t n)
+{
+    g->n_reused = n;
 }
 
 /* ---- One token ------------------------------------------------------------------------- */
@@ -459,6 +467,7 @@ carat_status carat_generate(carat_session *s, const int32_t *ids, int64_t n,
         goto out;
     timeline_prepare(&s->t, ids, n);
     report_prompt(&r, n, &s->t);
+    generation_reuses(g, s->t.kv.n_past);
     st = session_prefill(s, ids, n, false, s->w.logits, tell_prefill, g, &why);
     report_prefilled(&r);
     if (st == E_CANCELLED) {

@@ -5,7 +5,7 @@
  * told which token to compute next, if any. All rules on tokens live in decode.c.
  *
  *     generation_open
- *     generation_tell_prefill ...            while the prompt is computed
+ *     generation_reuses, generation_tell_prefill ...            while the prompt is computed
  *     do generation_next(g, t, w, logits)    while (!generation_ended(g)) compute g's token
  *     generation_finish                      decides text that was held back, tells END
  *     generation_close
@@ -24,6 +24,7 @@ status generation_open(generation **g, const carat_model *m, const carat_generat
                        carat_event_fn fn, void *user, err *e);
 void generation_close(generation *g); /* NULL is fine */
 
+void generation_reuses(generation *g, int64_t n); /* tokens of the prompt, that need no passes */
 /* False when the caller's callback has refused to go on. */
 bool generation_tell_prefill(generation *g, int64_t done, int64_t total);
 /* Makes a token of the logits of t's last row, which it changes, and applies every rule that may

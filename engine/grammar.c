@@ -119,6 +119,13 @@ void carat_grammar_close(carat_grammar *g)
     mem_free(g);
 }
 
+carat_status carat_grammar_follow(carat_grammar *g, const char *text, size_t n, carat_error *e)
+{
+    bool ok;
+    status st = grammar_accept_bytes(&g->run, text, n, &ok, e);
+    return st || ok ? st : err_set(e, E_ARG, "no text of the grammar begins like this");
+}
+
 const carat_mask *carat_grammar_mask(carat_grammar *g)
 {
     return &g->mask;

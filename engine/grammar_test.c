@@ -230,6 +230,49 @@ TEST(grammars_side_by_side)
     carat_model_close(m);
 }
 
+/* The client's words first: what is sampled completes them, or there is nothing to complete. */
+TEST(grammars_go_on_with_what_has_begun)
+{
+    static const char colours[] = "{\"enum\":[\"red\",\"green\",\"grey\"]}";
+    static const struct {
+        const char *begun;
+        bool ok;
+    } cases[] = {{"\"gre", true}, {"\"red\"", true}, {"", true}, {"\"blue", false}, {"12", false}};
+    carat_model *m = toy_model_open(NULL, NULL);
+    carat_session *s;
+    carat_error e0 = {0};
+    CHECK_OK(carat_session_open(m, &(carat_session_options){.n_ctx = CTX}, &s, &e0), e0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        carat_grammar_options o = {.kind = CARAT_GRAMMAR_JSON_SCHEMA,
+                                   .source = colours,
+                                   .n_source = sizeof colours - 1};
+        carat_error e = {0};
+        carat_grammar *g;
+        heard h;
+        str whole = {0};
+        CHECK_OK(carat_grammar_open(m, &o, &g, &e), e);
+        size_t n = strlen(cases[i].begun);
+        CHECK_EQ(carat_grammar_follow(g, cases[i].begun, n, &e) == CARAT_OK, cases[i].ok);
+        if (cases[i].ok) {
+            carat_generate_options go = options(m, (uint32_t)i);
+            go.mask = carat_grammar_mask(g);
+            say(s, &go, &h);
+            str_puts(&whole, cases[i].begun);
+            str_puts(&whole, str_text(&h.content));
+            CHECK_MSG(!strcmp(whole.at, "\"red\"") || !strcmp(whole.at, "\"green\"") ||
+                          !strcmp(whole.at, "\"grey\""),
+                      "%s", whole.at);
+            str_free(&whole);
+            forget(&h);
+        } else {
+            CHECK(e.status == E_ARG && *e.text);
+        }
+        carat_grammar_close(g);
+    }
+    carat_session_close(s);
+    carat_model_close(m);
+}
+
 TEST(grammars_that_cannot_be_are_refused)
 {
     carat_model *m = toy_model_open(NULL, NULL);

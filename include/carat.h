@@ -359,7 +359,8 @@ typedef struct carat_event {
     const char *text; /* REASONING, CONTENT, TOOL_CALL arguments: NUL-terminated valid UTF-8 */
     size_t n_text;
     const char *name;        /* TOOL_CALL */
-    int64_t n_done, n_total; /* PREFILL */
+    int64_t n_done, n_total; /* PREFILL; n_reused of those done were in a cache */
+    int64_t n_reused;
     carat_finish finish;     /* END */
     const char *stop;        /* END: the stop string met, or NULL */
 } carat_event;
@@ -456,6 +457,10 @@ typedef struct carat_grammar_options {
 CARAT_API carat_status carat_grammar_open(carat_model *m, const carat_grammar_options *opt,
                                           carat_grammar **g, carat_error *e);
 CARAT_API void carat_grammar_close(carat_grammar *g);                /* NULL is fine */
+/* The text has begun with these bytes, which come from elsewhere. E_ARG: none of the grammar does;
+ * then g is of no more use. Before the first mask. */
+CARAT_API carat_status carat_grammar_follow(carat_grammar *g, const char *text, size_t n,
+                                            carat_error *e);
 CARAT_API const carat_mask *carat_grammar_mask(carat_grammar *g);    /* lives as long as g */
 CARAT_API bool carat_grammar_complete(const carat_grammar *g);       /* the text so far is one */
 CARAT_API const char *carat_grammar_failure(const carat_grammar *g); /* "": it can go on */

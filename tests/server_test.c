@@ -539,6 +539,145 @@ TEST(server_holds_answers_to_what_is_asked)
     stop(&s);
 }
 
+/* Tools that are declared and not allowed now are never called. */
+TEST(server_calls_allowed_tools_alone)
+{
+    static const char tools[] =
+        "\"tools\":[{\"type\":\"function\",\"name\":\"go\"},{\"type\":\"function\",\"name\":"
+        "\"stop\"},{\"type\":\"function\",\"name\":\"wait\"}],\"tool_choice\":{\"type\":"
+        "\"allowed_tools\",\"mode\":\"required\",\"tools\":[{\"type\":\"function\",\"name\":"
+        "\"stop\"},{\"type\":\"function\",\"name\":\"wait\"}]},\"parallel_tool_calls\":false";
+    served s;
+    response r;
+    arena mem = {0};
+    char body[1024];
+    int n[2] = {0};
+    start_toy(&s, NULL);
+    for (int i = 0; i < 12; i++) {
+        snprintf(body, sizeof body,
+                 "{\"input\":\"Say something.\",%s,\"temperature\":3,\"top_p\":1,\"seed\":%d}",
+                 tools, i);
+        http_post(&r, &s, "/v1/responses", body);
+        CHECK_MSG(r.status == 200, "%s", r.body.at);
+        const char *name = text_at(&mem, &r, "output.0.name");
+        CHECK_MSG(!strcmp(name, "stop") || !strcmp(name, "wait"), "%s", name);
+        n[*name == 'w']++;
+        response_free(&r);
+    }
+    CHECK(n[0] && n[1]);
+    arena_free(&mem);
+    stop(&s);
+}
+
+TEST(server_goes_on_with_an_answer_in_its_form)
+{
+    static const char form[] =
+        "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"type\":"
+        "\"object\",\"properties\":{\"way\":{\"enum\":[\"up\",\"down\"]}},\"required\":[\"way\"],"
+        "\"additionalProperties\":false}}}";
+    served s;
+    response r;
+    arena mem = {0};
+    char body[1024];
+    start_toy(&s, NULL);
+    for (int i = 0; i < 4; i++) {
+        snprintf(body, sizeof body,
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\","
+                 "\"content\":\"{\\\"way\\\": \\\"%s\"}],%s,\"temperature\":2,\"seed\":%d}",
+                 i < 3 ? "" : "left", form, i);
+        http_post(&r, &s, "/v1/chat/completions", body);
+        if (i < 3) {
+            CHECK_MSG(r.status == 200, "%s", r.body.at);
+            const char *said = text_at(&mem, &r, "choices.0.message.content");
+            CHECK_MSG(!strncmp(said, "up\"", 3) || !strncmp(said, "down\"", 5), "%s", said);
+            CHECK(said[strlen(said) - 1] == '}');
+        } else {
+            CHECK_MSG(r.status == 400 && strstr(r.body.at, "'response_format' asks for"), "%s",
+                      r.body.at);
+        }
+        response_free(&r);
+    }
+    arena_free(&mem);
+    stop(&s);
+}
+
+TEST(server_tells_logprobs_of_responses)
+{
+    static const char ask[] = "\"input\":\"Say something.\",\"max_output_tokens\":8,"
+                              "\"temperature\":0,\"include\":[\"message.output_text.logprobs\"],"
+                              "\"top_logprobs\":2";
+    served s;
+    response r;
+    arena mem = {0};
+    char body[512];
+    str spelled = {0}, said = {0};
+    start_toy(&s, NULL);
+    snprintf(body, sizeof body, "{%s}", ask);
+    http_post(&r, &s, "/v1/responses", body);
+    CHECK_MSG(r.status == 200, "%s", r.body.at);
+    const jtree *v = parsed(&mem, r.body.at, r.body.n);
+    const jtree *list = at(v, "output.0.content.0.logprobs");
+    CHECK_MSG(list && list->count, "%s", r.body.at);
+    for (const jtree *t = list->first; t; t = t->next) {
+        const jtree *token = jtree_get(t, "token"), *top = jtree_get(t, "top_logprobs");
+        str_put(&spelled, token->s, token->n);
+        CHECK(top->count == 2 && jtree_get(t, "logprob"));
+        CHECK_STR(at(top, "0.token")->s, token->s);
+    }
+    CHECK_STR(spelled.at, at(v, "output.0.content.0.text")->s);
+    size_t n = list->count;
+    response_free(&r);
+    snprintf(body, sizeof body, "{%s,\"stream\":true}", ask);
+    http_post(&r, &s, "/v1/responses", body);
+    joined(&r, "delta", &said);
+    CHECK_STR(said.at, spelled.at);
+    size_t streamed = 0;
+    for (const char *from = r.body.at, *e; (e = strstr(from, "event: response.output_text.delta"));
+         from = e + 1) {
+        const char *data = strstr(e, "data: ") + 6;
+        arena one = {0};
+        streamed += at(parsed(&one, data, (size_t)(strstr(data, "\n\n") - data)), "logprobs")->count;
+        arena_free(&one);
+    }
+    CHECK_EQ(streamed, n);
+    response_free(&r);
+    str_free(&spelled);
+    str_free(&said);
+    arena_free(&mem);
+    stop(&s);
+}
+
+TEST(server_tells_how_far_a_prompt_is)
+{
+    static const char *const paths[] = {"/v1/chat/completions", "/v1/completions", "/v1/responses",
+                                        "/v1/messages"};
+    served s;
+    response r;
+    start_toy(&s, ARGS("--chunk", "16"));
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        str body = {0};
+        str_printf(&body, "{\"max_tokens\":2,\"stream\":true,\"return_progress\":true,%s",
+                   i == 1   ? "\"prompt\":\""
+                   : i == 2 ? "\"input\":\""
+                            : "\"messages\":[{\"role\":\"user\",\"content\":\"");
+        for (int k = 0; k < 60; k++)
+            str_printf(&body, "word %zu ", i);
+        str_puts(&body, i == 1 || i == 2 ? "\"}" : "\"}]}");
+        http_post(&r, &s, paths[i], body.at);
+        int n = 0;
+        for (const char *p = r.body.at; (p = strstr(p, "\"prompt_progress\":{\"total\":")); p++, n++)
+            CHECK(strstr(p, "\"cache\":") && strstr(p, "\"processed\":"));
+        CHECK_MSG(n > 2, "%s: %s", paths[i], r.body.at);
+        CHECK(!strstr(r.body.at, ",,") && !strstr(r.body.at, "{,"));
+        str said = {0};
+        joined(&r, "none", &said); /* every event is JSON */
+        str_free(&said);
+        response_free(&r);
+        str_free(&body);
+    }
+    stop(&s);
+}
+
 TEST(server_says_that_it_is_alive_while_others_are_served)
 {
     const char *args[] = {"-m",         toy_model_write(&(toy_model_file){.n_ctx_train = 65536}),

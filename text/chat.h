@@ -92,7 +92,8 @@ void answer_close(answer_parser *a); /* NULL is fine */
 /* Any bytes: what is not UTF-8 becomes U+FFFD. E_CANCELLED when fn said so, E_MEMORY. */
 status answer_put(answer_parser *a, const char *bytes, size_t n, err *e);
 /* To be said before answer_end when the token limit, not the model, ended the answer: then a call
- * that is not complete is passed on as content. Repairing it might run half a command. */
+ * that is not complete is dropped. Repairing it might run half a command, and its syntax is no
+ * text for anyone. */
 void answer_was_cut(answer_parser *a);
 /* The answer is complete: decides all that was held, repairs or passes on an unfinished call. */
 status answer_end(answer_parser *a, err *e);

@@ -12,7 +12,10 @@
  * Rules beyond the grammar:
  *   - A marker that makes no sense where it stands is dropped; the text around it stays.
  *   - <|channel> without its label opens nothing.
- *   - A call ends an open thought. What does not read as a call is content, without its markers.
+ *   - A call ends an open thought. What does not read as a call is content, without its markers;
+ *     but a call that the token limit cut is dropped: half a call is nobody's words, and no client
+ *     should be tempted to run it.
+ *   - A string delimiter outside of a call is the quotation mark that it stands for.
  *   - White space around thoughts and calls is theirs: it is trimmed from the text beside them.
  *   - A string argument may contain "<tool_call|>". So inside a string that marker is only noted;
  *     if the call then fails to read, the noted place was the end after all, the string lacked its
@@ -29,6 +32,7 @@ enum {
     SPACE_HELD_BYTES = 4096,      /* longer runs of white space are shown as they come */
     REREAD_BYTES = 64 << 20,      /* see above */
     FIRST_HELD_BYTES = 64 * 1024, /* taken when opened: ordinary answers allocate no more */
+    MARK_MAX_BYTES = 17           /* the longest marker */
 };
 
 typedef enum mark {
@@ -40,7 +44,7 @@ typedef enum mark {
     MARK_RESPONSE_END,
     MARK_TURN,
     MARK_TURN_END,
-    MARK_DELIMITER, /* last: text outside of calls */
+    MARK_DELIMITER,
     N_MARKS
 } mark;
 
@@ -77,6 +81,29 @@ struct answer_parser {
 static bool is_space(char c)
 {
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+/* ---- Markers ---- */
+
+/* The first marker at or after s[from]: its place in *where, or the place of what may become one
+ * and N_MARKS, or n and N_MARKS. */
+static mark find_mark(const char *s, size_t from, size_t n, size_t *where)
+{
+    while (from < n) {
+        const char *lt = memchr(s + from, '<', n - from);
+        if (!lt)
+            break;
+        *where = (size_t)(lt - s);
+        size_t left = n - *where;
+        for (mark m = 0; m < N_MARKS; m++) {
+            size_t len = strlen(marks[m]);
+            if (!memcmp(lt, marks[m], left < len ? left : len))
+                return left < len ? N_MARKS : m;
+        }
+        from = *where + 1;
+    }
+    *where = n;
+    return N_MARKS;
 }
 
 /* ---- Events ---- */
@@ -126,6 +153,22 @@ static void put_text(answer_parser *a, const char *s, size_t n)
         a->no_memory = true;
 }
 
+/* What was to be a call and is none: its words, free of markers. */
+static void put_failed_call(answer_parser *a, const char *s, size_t n)
+{
+    for (size_t at = 0, where; at < n;) {
+        mark m = find_mark(s, at, n, &where);
+        if (m == N_MARKS)
+            where = n;
+        put_text(a, s + at, where - at);
+        at = where;
+        if (m == MARK_DELIMITER)
+            put_text(a, "\"", 1);
+        if (m != N_MARKS)
+            at += strlen(marks[m]);
+    }
+}
+
 /* From here on text is of this kind, and the white space around the border goes. */
 static void change_kind(answer_parser *a, answer_kind kind)
 {
@@ -162,11 +205,12 @@ static void end_call(answer_parser *a, size_t n, size_t n_mark)
         n = a->noted;
         n_mark = strlen(marks[MARK_CALL_END]);
     }
-    if (!told && (n_mark || !a->cut))
+    bool half = !n_mark && a->cut;
+    if (!told && !half)
         told = tell_call(a, s, n, true);
     change_kind(a, ANSWER_CONTENT);
-    if (!told)
-        put_text(a, s, n);
+    if (!told && !half)
+        put_failed_call(a, s, n);
     a->at += n + n_mark;
 }
 
@@ -179,39 +223,14 @@ static void begin_call(answer_parser *a)
     a->noted = SIZE_MAX;
 }
 
-/* ---- Markers ---- */
-
-/* The first marker at or after s[from]: its place in *where, or the place of what may become one
- * and N_MARKS, or n and N_MARKS. */
-static mark find_mark(const char *s, size_t from, size_t n, size_t *where)
-{
-    while (from < n) {
-        const char *lt = memchr(s + from, '<', n - from);
-        if (!lt)
-            break;
-        *where = (size_t)(lt - s);
-        size_t left = n - *where;
-        for (mark m = 0; m < N_MARKS; m++) {
-            size_t len = strlen(marks[m]);
-            if (!memcmp(lt, marks[m], left < len ? left : len))
-                return left < len ? N_MARKS : m;
-        }
-        from = *where + 1;
-    }
-    *where = n;
-    return N_MARKS;
-}
+/* ---- Steps ---- */
 
 /* One step through held; false when more text is needed. last: there will be none. */
 static bool step_text(answer_parser *a, bool last)
 {
-    size_t where, from = 0, n = a->held.n - a->at;
+    size_t where, n = a->held.n - a->at;
     const char *s = a->held.at + a->at;
     mark m = find_mark(s, 0, n, &where);
-    while (m == MARK_DELIMITER) {
-        from = where + strlen(marks[m]);
-        m = find_mark(s, from, n, &where);
-    }
     if (m == N_MARKS) {
         if (last)
             where = n;
@@ -227,6 +246,8 @@ static bool step_text(answer_parser *a, bool last)
         change_kind(a, ANSWER_CONTENT);
     else if (m == MARK_CALL)
         begin_call(a);
+    else if (m == MARK_DELIMITER)
+        put_text(a, "\"", 1);
     return true;
 }
 
@@ -262,12 +283,15 @@ static bool step_call(answer_parser *a, bool last)
         n = ANSWER_MAX_CALL_BYTES;
         while (n && ((unsigned char)s[n] & 0xC0) == 0x80)
             n--;
+        for (size_t i = n - MARK_MAX_BYTES; i < n; i++)
+            if (s[i] == '<')
+                n = i; /* not in the middle of a marker */
         if (a->noted < n) {
             end_call(a, n, 0);
             return true;
         }
         change_kind(a, ANSWER_CONTENT);
-        put_text(a, s, n);
+        put_failed_call(a, s, n);
         a->at += n;
         return true;
     }

@@ -139,7 +139,7 @@ TEST(answers_with_stray_markers_keep_their_text)
     expect("<|channel>thou", "");
     expect("Hello<channel|> there", "C(Hello there)");
     expect("<|tool_call>call:f{}<tool_call|><tool_call|>x", "T(f {})C(x)");
-    expect("a" Q "b", "C(a" Q "b)");
+    expect("a" Q "b" Q, "C(a\"b\")");
     expect("x<turn|>", "C(x)");
 }
 
@@ -191,8 +191,13 @@ TEST(calls_without_end)
     expect("<|tool_call>call:f{a:1<|tool_call>call:g{}<tool_call|>", "T(f {\"a\":1})T(g {})");
     expect("<|tool_call>call:f", "C(call:f)");
     expect("<|tool_call>what?<tool_call|>ok", "C(what?ok)");
-    /* Cut off by the token limit: half a call is not run. */
-    expect_cut("<|tool_call>call:rm{path:" Q "/tmp", false, true, "C(call:rm{path:" Q "/tmp)");
+    expect("<|tool_call>say " Q "a<|tool_call>b" Q "!<tool_call|>ok", "C(say \"ab\"!ok)");
+    /* Cut off by the token limit: half a call is neither run nor shown. */
+    expect_cut("<|tool_call>call:rm{path:" Q "/tmp", false, true, "");
+    expect_cut("One moment. <|tool_call>call:rm", false, true, "C(One moment.)");
+    expect_cut("<|tool_call>call:f{}<tool_call|><|tool_call>call:rm{path:" Q "/tmp<|", false, true,
+               "T(f {})");
+    expect_cut("<|tool_call>", false, true, "");
     expect_cut("<|tool_call>call:f{a:1}", false, true, "T(f {\"a\":1})");
     expect_cut("<|tool_call>call:f{a:1<tool_call|>", false, true, "T(f {\"a\":1})");
 }

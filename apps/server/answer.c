@@ -132,7 +132,7 @@ static void take_token(answer *a, choice *c, const carat_event *ev)
 
 static int32_t take_text(answer *a, choice *c, part_kind kind, const carat_event *ev, bool *opened)
 {
-    int32_t i = c->n_parts - 1;
+    int32_t i = c->n_parts - 1, shown_before = c->n_shown;
     /* Tokens were sampled before their text came: what this text shows is shown now. Those of a
      * thought or a call are nobody's content. */
     if (kind == PART_TEXT)
@@ -141,11 +141,14 @@ static int32_t take_text(answer *a, choice *c, part_kind kind, const carat_event
         c->n_tokens = c->n_shown;
     if (i < 0 || c->part[i].kind != kind || kind == PART_CALL) {
         i = add_part(a, c, kind);
+        if (i >= 0)
+            c->part[i].token_from = shown_before;
         *opened = true;
     }
     if (i < 0)
         return -1;
     part *p = &c->part[i];
+    p->token_to = c->n_shown;
     str_put(&p->text, ev->text, ev->n_text);
     if (kind == PART_CALL) {
         p->name = mem_strdup(ev->name);
@@ -363,6 +366,16 @@ void put_old_logprobs(const answer *a, const choice *c, int32_t from, int32_t to
     json_close(o, ']');
     o->bad |= shown.bad;
     str_free(&shown);
+}
+
+void put_progress(const answer *a, const carat_event *ev, str *o)
+{
+    json_open(o, "prompt_progress", '{');
+    json_int(o, "total", ev->n_total);
+    json_int(o, "cache", ev->n_reused);
+    json_int(o, "processed", ev->n_done);
+    json_number(o, "time_ms", clock_ms() - a->start_ms);
+    json_close(o, '}');
 }
 
 void put_timings(const answer *a, str *o)

@@ -20,6 +20,7 @@ typedef struct part {
     str text;          /* of a call: its arguments, a JSON object */
     char *name;        /* of a call */
     char id[ID_BYTES]; /* of a call, as the dialect spells ids; else of the item (responses) */
+    int32_t token_from, token_to; /* of text, with logprobs: which of the choice's tokens */
     int32_t *span;     /* of a call: its tokens, marks included, if they came whole */
     int64_t n_span;
 } part;
@@ -102,9 +103,11 @@ usage answer_usage(const answer *a);
 /* All parts of a kind, one after the other. */
 void put_parts(str *o, const choice *c, part_kind kind);
 int32_t count_parts(const choice *c, part_kind kind);
-/* The logprobs of token from..to in the chat layout: an array. */
+/* The logprobs of token from..to in the layout of chat and responses: an array. */
 void put_logprobs(const answer *a, const choice *c, int32_t from, int32_t to, str *o,
                   const char *key);
+/* How far a prompt is, of an event of that kind: "prompt_progress": {...}. */
+void put_progress(const answer *a, const carat_event *ev, str *o);
 /* The same in the older layout of completions: "tokens", "token_logprobs", "top_logprobs" and
  * "text_offset", in bytes from the first token of `from`. */
 void put_old_logprobs(const answer *a, const choice *c, int32_t from, int32_t to, str *o);

@@ -1,7 +1,6 @@
 /* api_chat.c - POST /v1/chat/completions: reading it, and writing its answers and streams. */
 #include "apps/server/answer.h"
 #include "apps/server/jsonw.h"
-#include "base/clock.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -332,17 +331,13 @@ static void chat_begin(answer *a, str *o)
     }
 }
 
-static void put_progress(answer *a, const happening *h, str *o)
+static void tell_progress(answer *a, const happening *h, str *o)
 {
     open_delta(a, h->choice, o);
     json_close(o, '}');
     json_nothing(o, "finish_reason");
     str_puts(o, "}]");
-    json_open(o, "prompt_progress", '{');
-    json_int(o, "total", h->ev.n_total);
-    json_int(o, "processed", h->ev.n_done);
-    json_number(o, "time_ms", clock_ms() - a->start_ms);
-    json_close(o, '}');
+    put_progress(a, &h->ev, o);
     close_chunk(o);
 }
 
@@ -358,7 +353,7 @@ static void chat_event(answer *a, const happening *h, int32_t part_index, bool o
         close_delta(a, finish_of(c), o);
     }
     if (!h->done && h->ev.kind == CARAT_EV_PREFILL && a->rq->progress)
-        put_progress(a, h, o);
+        tell_progress(a, h, o);
     if (part_index < 0)
         return;
     const part *p = &c->part[part_index];

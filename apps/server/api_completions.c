@@ -215,13 +215,17 @@ static void completions_whole(answer *a, str *o)
     json_close(o, '}');
 }
 
-static void put_chunk(const answer *a, const stretch *t, str *o)
+/* progress: an event that says how far the prompt is, or NULL. */
+static void put_chunk(const answer *a, const stretch *t, const carat_event *progress, str *o)
 {
     str_puts(o, "data: ");
     put_head(a, o);
     json_open(o, "choices", '[');
     put_choice(a, t, o);
-    str_puts(o, "]}\n\n");
+    json_close(o, ']');
+    if (progress)
+        put_progress(a, progress, o);
+    str_puts(o, "}\n\n");
 }
 
 static void completions_begin(answer *a, str *o)
@@ -229,7 +233,7 @@ static void completions_begin(answer *a, str *o)
     for (int32_t i = 0; i < a->n && a->rq->echo; i++) {
         str text = {0};
         put_prompt_text(a, i, &text);
-        put_chunk(a, &(stretch){i, str_text(&text), text.n, 0, 0, NULL}, o);
+        put_chunk(a, &(stretch){i, str_text(&text), text.n, 0, 0, NULL}, NULL, o);
         o->bad |= text.bad;
         str_free(&text);
     }
@@ -243,9 +247,11 @@ static void completions_event(answer *a, const happening *h, int32_t index, bool
     stretch t = {h->choice, h->ev.text, h->ev.n_text, first_token, c->n_shown, NULL};
     if (h->done && !c->failed)
         t = (stretch){h->choice, "", 0, c->n_shown, c->n_shown, finish_of(c)};
+    else if (!h->done && h->ev.kind == CARAT_EV_PREFILL && a->rq->progress)
+        t = (stretch){h->choice, "", 0, c->n_shown, c->n_shown, NULL};
     else if (index < 0)
         return;
-    put_chunk(a, &t, o);
+    put_chunk(a, &t, t.n || t.finish ? NULL : &h->ev, o);
 }
 
 static void completions_end(answer *a, str *o)

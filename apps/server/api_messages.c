@@ -444,10 +444,20 @@ static void close_block(answer *a, str *o)
     a->open_part = -1;
 }
 
+/* Pings may come at any time, and clients do not look into them. */
+static void tell_progress(const answer *a, const happening *h, str *o)
+{
+    open_event(o, "ping");
+    put_progress(a, &h->ev, o);
+    close_event(o);
+}
+
 static void messages_event(answer *a, const happening *h, int32_t i, bool opened,
                            int32_t first_token, str *o)
 {
     (void)first_token;
+    if (!h->done && h->ev.kind == CARAT_EV_PREFILL && a->rq->progress)
+        tell_progress(a, h, o);
     if (i < 0)
         return;
     const part *p = &a->choice[0].part[i];

@@ -4,6 +4,8 @@
  * response is refused. Items of the input become messages: calls that follow each other one
  * message of the assistant's, reasoning the thoughts of what comes after it.
  *
+ * Logprobs come where 'include' asks for "message.output_text.logprobs" or 'top_logprobs' for some.
+ *
  * A stream tells of items (reasoning, message, function_call) in the order of the answer's parts;
  * an item is closed, whole, before the next one opens.
  */
@@ -238,12 +240,26 @@ static bool refuse_memory(const request *rq, problem *p)
     return !background || problem_set(p, 400, "background", "'background' is not supported");
 }
 
+static bool read_logprobs(request *rq, problem *p)
+{
+    const jtree *include;
+    int64_t top = 0;
+    if (!field_kind(p, rq->body, "include", JTREE_ARRAY, &include) ||
+        !field_int(p, rq->body, "top_logprobs", 0, 20, &top))
+        return false;
+    for (const jtree *v = include ? include->first : NULL; v; v = v->next)
+        rq->logprobs |= is_text(v, "message.output_text.logprobs");
+    rq->logprobs |= top > 0;
+    rq->sampling.n_top_logprobs = (int32_t)top;
+    return true;
+}
+
 bool responses_parse(request *rq, const request_limits *lim, problem *p)
 {
     const jtree *reasoning = NULL, *text = NULL, *format = NULL;
     if (!read_common(rq, lim, p) || !refuse_memory(rq, p) ||
         !field_int(p, rq->body, "max_output_tokens", 1, INT32_MAX, &rq->max_tokens) ||
-        !read_stops(rq, "stop", p) || !read_thinking(rq, p) ||
+        !read_stops(rq, "stop", p) || !read_logprobs(rq, p) || !read_thinking(rq, p) ||
         !field_kind(p, rq->body, "reasoning", JTREE_OBJECT, &reasoning) ||
         !read_effort(rq, reasoning, "effort", "reasoning.effort", p) ||
         !field_kind(p, rq->body, "text", JTREE_OBJECT, &text) ||
@@ -280,7 +296,18 @@ static void put_usage(const answer *a, str *o)
     json_close(o, '}');
 }
 
-static void put_text_part(const part *q, bool empty, str *o)
+/* Of the tokens from `from` on; an empty list where nobody asked. */
+static void put_text_logprobs(const answer *a, const part *q, int32_t from, str *o)
+{
+    if (a->rq->logprobs) {
+        put_logprobs(a, &a->choice[0], from, q->token_to, o, "logprobs");
+    } else {
+        json_open(o, "logprobs", '[');
+        json_close(o, ']');
+    }
+}
+
+static void put_text_part(const answer *a, const part *q, bool empty, str *o)
 {
     bool thought = q->kind == PART_REASONING;
     json_open(o, NULL, '{');
@@ -289,15 +316,14 @@ static void put_text_part(const part *q, bool empty, str *o)
     if (!thought) {
         json_open(o, "annotations", '[');
         json_close(o, ']');
-        json_open(o, "logprobs", '[');
-        json_close(o, ']');
+        put_text_logprobs(a, q, empty ? q->token_to : q->token_from, o);
     }
     json_close(o, '}');
 }
 
 /* An item as it is when complete, or (open) as it begins. A call's item and the call have ids of
  * their own; the item's is made from the call's. */
-static void put_item_out(const part *q, bool open, const char *state, str *o)
+static void put_item_out(const answer *a, const part *q, bool open, const char *state, str *o)
 {
     static const char *const types[] = {"reasoning", "message", "function_call"};
     json_open(o, NULL, '{');
@@ -318,7 +344,7 @@ static void put_item_out(const part *q, bool open, const char *state, str *o)
         }
         json_open(o, "content", '[');
         if (!open)
-            put_text_part(q, false, o);
+            put_text_part(a, q, false, o);
         json_close(o, ']');
     }
     json_text(o, "status", open ? "in_progress" : state);
@@ -366,7 +392,7 @@ static void put_response(const answer *a, const char *state, const problem *fail
     json_text(o, "model", model_name(a));
     json_open(o, "output", '[');
     for (int32_t i = 0; over && i < c->n_parts; i++)
-        put_item_out(&c->part[i], false,
+        put_item_out(a, &c->part[i], false,
                      i + 1 == c->n_parts && was_cut(a) ? "incomplete" : "completed", o);
     json_close(o, ']');
     put_echo(a, "parallel_tool_calls", "true", o);
@@ -446,7 +472,7 @@ static void tell_item(answer *a, const char *type, bool open, const char *state,
     open_event(a, type, o);
     json_int(o, "output_index", a->open_part);
     json_key(o, "item");
-    put_item_out(current(a), open, state, o);
+    put_item_out(a, current(a), open, state, o);
     close_event(o);
 }
 
@@ -455,7 +481,7 @@ static void tell_part(answer *a, const char *type, bool empty, str *o)
     open_event(a, type, o);
     put_place(a, true, o);
     json_key(o, "part");
-    put_text_part(current(a), empty, o);
+    put_text_part(a, current(a), empty, o);
     close_event(o);
 }
 
@@ -482,10 +508,8 @@ static void close_item(answer *a, const char *state, str *o)
     if (call)
         json_text(o, "name", q->name);
     json_text_n(o, call ? "arguments" : "text", str_text(&q->text), q->text.n);
-    if (!call && !thought) {
-        json_open(o, "logprobs", '[');
-        json_close(o, ']');
-    }
+    if (!call && !thought)
+        put_text_logprobs(a, q, q->token_from, o);
     close_event(o);
     if (!call)
         tell_part(a, "response.content_part.done", false, o);
@@ -493,10 +517,18 @@ static void close_item(answer *a, const char *state, str *o)
     a->open_part = -1;
 }
 
+static void tell_progress(answer *a, const happening *h, str *o)
+{
+    open_event(a, "response.prompt_progress", o);
+    put_progress(a, &h->ev, o);
+    close_event(o);
+}
+
 static void responses_event(answer *a, const happening *h, int32_t i, bool opened,
                             int32_t first_token, str *o)
 {
-    (void)first_token;
+    if (!h->done && h->ev.kind == CARAT_EV_PREFILL && a->rq->progress)
+        tell_progress(a, h, o);
     if (i < 0)
         return;
     if (opened) {
@@ -511,10 +543,8 @@ static void responses_event(answer *a, const happening *h, int32_t i, bool opene
                o);
     put_place(a, kind != PART_CALL, o);
     json_text_n(o, "delta", h->ev.text, h->ev.n_text);
-    if (kind == PART_TEXT) {
-        json_open(o, "logprobs", '[');
-        json_close(o, ']');
-    }
+    if (kind == PART_TEXT)
+        put_text_logprobs(a, current(a), first_token, o);
     close_event(o);
 }
 

@@ -1,11 +1,16 @@
 /* constrain.c - what an answer is held to while it is sampled, token by token.
  *
  *     response_format, grammar     text of a JSON schema or a grammar, after the thought if any
- *     tool_choice, strict tools    calls that must come, and arguments that follow their schema
+ *     tool_choice, strict tools    calls that must come, or of no other tools than these, and
+ *                                  arguments that follow their schema
  *     both                         calls, or else an answer of that form
  *     other tools                  text is free; a call, once begun, has a name that there is and
  *                                  arguments that follow their schema, if that can be followed
  *     always                       an answer says something: its turn does not end before it began
+ *
+ * Words that the client put at the beginning of the answer are the beginning of what must have the
+ * form: the grammar has followed them before the first token is sampled. Calls that must come, come
+ * behind them.
  *
  * One constraint per job: it knows where that answer stands. Its calls come from the thread that
  * runs passes.
@@ -92,7 +97,8 @@ static bool choose(const request *rq, carat_grammar_options *o, bool *any, bool 
 {
     bool calls = rq->tools.n && rq->choice != TOOLS_NONE;
     *any = true;
-    *lazy = calls && rq->choice == TOOLS_AUTO && !has_strict_tool(rq) && rq->format == FORMAT_TEXT;
+    *lazy = calls && rq->choice == TOOLS_AUTO && !rq->allowed.n && !has_strict_tool(rq) &&
+            rq->format == FORMAT_TEXT;
     if (calls && rq->format == FORMAT_GRAMMAR && rq->choice != TOOLS_REQUIRED)
         return problem_set(p, 400, "grammar",
                            "'grammar' and 'tools' together leave open what the answer is: set "
@@ -102,8 +108,9 @@ static bool choose(const request *rq, carat_grammar_options *o, bool *any, bool 
         o->content_schema = rq->format == FORMAT_JSON_SCHEMA ? rq->schema : NULL;
         o->n_content_schema = rq->n_schema;
         o->kind = CARAT_GRAMMAR_TOOLS;
-        o->source = rq->tools.at;
-        o->n_source = rq->tools.n;
+        const str *tools = rq->allowed.n ? &rq->allowed : &rq->tools;
+        o->source = tools->at;
+        o->n_source = tools->n;
         o->must_call = rq->choice == TOOLS_REQUIRED;
         o->only_tool = rq->only;
         o->one_call = rq->one_call;
@@ -159,6 +166,23 @@ static carat_status open_grammar(constraint *c, carat_grammar_options *o, err *e
     return CARAT_OK;
 }
 
+/* The answer has begun with the client's words. */
+static bool follow_prefill(constraint *c, const request *rq, const char *form, problem *p)
+{
+    err e = {0};
+    if (!rq->prefill || c->lazy || !c->grammar || rq->choice == TOOLS_REQUIRED)
+        return true;
+    if (!carat_grammar_follow(c->grammar, rq->prefill, rq->n_prefill, &e))
+        return true;
+    const char *field = rq->api == API_RESPONSES ? "input" : "messages";
+    if (e.status == CARAT_E_MEMORY)
+        return problem_from(p, &e);
+    return problem_set(p, 400, field,
+                       "'%s' ends with the beginning of an answer, which is not one in the form "
+                       "that '%s' asks for",
+                       field, form);
+}
+
 bool constraint_open(constraint **out, const server *s, const request *rq, bool thinking,
                      bool starts_thinking, problem *p)
 {
@@ -169,11 +193,6 @@ bool constraint_open(constraint **out, const server *s, const request *rq, bool 
     *out = NULL;
     if (!choose(rq, &o, &any, &lazy, p))
         return false;
-    if (any && !lazy && rq->prefill) /* the form is one of whole answers */
-        return problem_set(p, 400, "messages",
-                           "'messages' ends with the beginning of an answer, which "
-                           "does not go with '%s'",
-                           field_of(rq, &o, ""));
     if (!any && (rq->api == API_COMPLETIONS || rq->sampling.ignore_eog))
         return true;
     if (!(c = mem_calloc(1, sizeof *c)))
@@ -189,6 +208,10 @@ bool constraint_open(constraint **out, const server *s, const request *rq, bool 
             return problem_from(p, &e);
         return problem_set(p, 400, field_of(rq, &o, e.text), "'%s': %.900s",
                            field_of(rq, &o, e.text), e.text);
+    }
+    if (!follow_prefill(c, rq, any ? field_of(rq, &o, "") : "", p)) {
+        constraint_close(c);
+        return false;
     }
     *out = c;
     return true;

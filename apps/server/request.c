@@ -22,7 +22,7 @@ bool request_parse(request *rq, api_kind api, const char *body, size_t n, const 
         return problem_set(p, 400, "", "the body is %s; expected a JSON object",
                            jtree_kind_name(rq->body));
     parsers[api](rq, lim, p);
-    if (!p->status && (rq->messages.bad || rq->tools.bad))
+    if (!p->status && (rq->messages.bad || rq->tools.bad || rq->allowed.bad))
         problem_set(p, 503, "", "no memory for a request of this size");
     return !p->status;
 }
@@ -31,6 +31,7 @@ void request_free(request *rq)
 {
     str_free(&rq->messages);
     str_free(&rq->tools);
+    str_free(&rq->allowed);
     arena_free(&rq->mem);
     *rq = (request){0};
 }

@@ -86,6 +86,7 @@ typedef struct request {
     size_t n_prefill;
     tool_choice choice;
     const char *only; /* the one tool that must be called, or NULL */
+    str allowed;      /* as `tools`: those that may be called; empty: all */
     bool one_call;    /* no calls in parallel */
     think_mode think;
     double effort;     /* share of the largest thinking budget; 0: not said */

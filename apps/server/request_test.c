@@ -71,6 +71,25 @@ static const mistake mistakes[] = {
     {API_CHAT,
      "{" M "," F ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}}",
      "tool_choice", "\"g\""},
+    {API_CHAT, "{" M "," F ",\"tool_choice\":{\"type\":\"allowed_tools\"}}", "tool_choice", "'mode'"},
+    {API_CHAT,
+     "{" M "," F ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\","
+     "\"tools\":[]}}}",
+     "tool_choice", "'tools' must list"},
+    {API_CHAT,
+     "{" M "," F ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\","
+     "\"tools\":[{\"type\":\"function\"}]}}}",
+     "tool_choice", "'tool_choice.tools[0]' names no"},
+    {API_RESPONSES,
+     "{" I ",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],\"tool_choice\":{\"type\":"
+     "\"allowed_tools\",\"mode\":\"auto\",\"tools\":[{\"type\":\"function\",\"name\":\"g\"}]}}",
+     "tool_choice", "\"g\""},
+    {API_RESPONSES,
+     "{" I ",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],\"tool_choice\":{\"type\":"
+     "\"allowed_tools\",\"mode\":\"required\",\"tools\":[{\"type\":\"web_search\"}]}}",
+     "tool_choice", "none of the tools"},
+    {API_RESPONSES, "{" I ",\"top_logprobs\":21}", "top_logprobs", "from 0 to 20"},
+    {API_RESPONSES, "{" I ",\"include\":\"x\"}", "include", "an array"},
     {API_CHAT,
      "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\","
      "\"image_url\":{\"url\":\"x\"}}]}]}",
@@ -158,6 +177,33 @@ TEST(request_chat_reads_every_field)
     CHECK_EQ(rq.choice, TOOLS_NONE);
     CHECK_STR(str_text(&rq.messages), "[{\"role\":\"user\",\"content\":\"x\"}]");
     CHECK_STR(str_text(&rq.tools), "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]");
+    request_free(&rq);
+}
+
+TEST(request_allowed_tools_are_some_of_all)
+{
+    request rq;
+    parse(&rq, API_RESPONSES,
+          "{" I ",\"tools\":[{\"type\":\"function\",\"name\":\"f\"},{\"type\":\"function\","
+          "\"name\":\"g\"},{\"type\":\"web_search\"}],\"tool_choice\":{\"type\":\"allowed_tools\","
+          "\"mode\":\"required\",\"tools\":[{\"type\":\"web_search\"},{\"type\":\"function\","
+          "\"name\":\"g\"}]}}");
+    CHECK_EQ(rq.choice, TOOLS_REQUIRED);
+    CHECK_STR(str_text(&rq.tools),
+              "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"type\":\"function\","
+              "\"function\":{\"name\":\"g\"}}]");
+    CHECK_STR(str_text(&rq.allowed), "[{\"type\":\"function\",\"function\":{\"name\":\"g\"}}]");
+    request_free(&rq);
+    parse(&rq, API_CHAT,
+          "{" M "," F ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":"
+          "\"auto\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}}}");
+    CHECK_EQ(rq.choice, TOOLS_AUTO);
+    CHECK_STR(str_text(&rq.allowed), str_text(&rq.tools));
+    request_free(&rq);
+    parse(&rq, API_RESPONSES,
+          "{" I ",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],\"tool_choice\":{\"type\":"
+          "\"allowed_tools\",\"mode\":\"auto\",\"tools\":[{\"type\":\"web_search\"}]}}");
+    CHECK_EQ(rq.choice, TOOLS_NONE);
     request_free(&rq);
 }
 

@@ -128,24 +128,28 @@ bool read_tools(request *rq, tools_shape shape, problem *p)
 
 /* ---- Which to call ---- */
 
-static bool is_declared(const request *rq, const char *name)
+/* The declaration of a tool that carat has: what put_tool takes, or NULL. */
+static const jtree *find_tool(const request *rq, const char *name, tools_shape shape)
 {
-    str piece = {0};
-    json_open(&piece, NULL, '{');
-    json_text(&piece, "name", name); /* as put_tool wrote it */
-    bool found = rq->tools.n && piece.n && strstr(rq->tools.at, piece.at);
-    str_free(&piece);
-    return found;
+    const jtree *list = jtree_get(rq->body, "tools"), *f;
+    size_t i = 0;
+    for (const jtree *t = list ? list->first : NULL; t; t = t->next) {
+        problem none = {0};
+        if (find_function(t, i++, shape, &f, &none) && f &&
+            !strcmp(jtree_get(f, "name")->s, name))
+            return f;
+    }
+    return NULL;
 }
 
-static bool must_call(request *rq, const jtree *holder, problem *p)
+static bool must_call(request *rq, const jtree *holder, tools_shape shape, problem *p)
 {
     const jtree *name = jtree_get(holder, "name");
     rq->choice = TOOLS_REQUIRED;
     if (!jtree_is(name, JTREE_STRING))
         return problem_set(p, 400, "tool_choice", "'tool_choice' names no function");
     rq->only = name->s;
-    return is_declared(rq, name->s) ||
+    return find_tool(rq, name->s, shape) ||
            problem_set(p, 400, "tool_choice",
                        "'tool_choice' names \"%.60s\", which is not among the tools", name->s);
 }
@@ -166,6 +170,53 @@ static bool choice_word(request *rq, const char *word, problem *p)
     return true;
 }
 
+/* {"mode": "auto" or "required", "tools": [...]}: the prompt declares all tools, so that it stays
+ * the one of the conversation, and calls are of these. Tools that carat left out of the
+ * declarations are left out here; if no other is allowed, there are no calls. */
+static bool allow_tools(request *rq, const jtree *c, tools_shape shape, problem *p)
+{
+    const jtree *list, *mode, *type, *name, *f;
+    char field[80];
+    size_t i = 0;
+    if (shape == TOOLS_NESTED)
+        c = jtree_get(c, "allowed_tools");
+    mode = jtree_get(c, "mode");
+    list = jtree_get(c, "tools");
+    if (!jtree_is(mode, JTREE_STRING) || (strcmp(mode->s, "auto") && strcmp(mode->s, "required")))
+        return problem_set(p, 400, "tool_choice",
+                           "'tool_choice' allows tools and has no 'mode', \"auto\" or "
+                           "\"required\"");
+    if (!jtree_is(list, JTREE_ARRAY) || !list->count || list->count > REQUEST_MAX_TOOLS)
+        return problem_set(p, 400, "tool_choice",
+                           "'tool_choice' allows tools; its 'tools' must list 1 to %d of them",
+                           REQUEST_MAX_TOOLS);
+    for (const jtree *t = list->first; t; t = t->next, i++) {
+        type = jtree_get(t, "type");
+        if (shape == TOOLS_FLAT && jtree_is(type, JTREE_STRING) && strcmp(type->s, "function"))
+            continue;
+        name = jtree_get(shape == TOOLS_NESTED ? jtree_get(t, "function") : t, "name");
+        snprintf(field, sizeof field, "tool_choice.tools[%zu]", i);
+        if (!jtree_is(name, JTREE_STRING))
+            return problem_set(p, 400, "tool_choice", "'%s' names no function", field);
+        if (!(f = find_tool(rq, name->s, shape)))
+            return problem_set(p, 400, "tool_choice",
+                               "'%s' names \"%.60s\", which is not among the tools", field,
+                               name->s);
+        if (!rq->allowed.n)
+            str_putc(&rq->allowed, '[');
+        put_tool(&rq->allowed, f, "parameters");
+    }
+    if (rq->allowed.n)
+        str_putc(&rq->allowed, ']');
+    else if (!strcmp(mode->s, "required"))
+        return problem_set(p, 400, "tool_choice",
+                           "'tool_choice' asks for a call, and carat has none of the tools that "
+                           "it allows");
+    else
+        rq->choice = TOOLS_NONE;
+    return !rq->allowed.n || choice_word(rq, mode->s, p);
+}
+
 static bool choice_object(request *rq, const jtree *c, tools_shape shape, problem *p)
 {
     const jtree *type = jtree_get(c, "type");
@@ -177,12 +228,16 @@ static bool choice_object(request *rq, const jtree *c, tools_shape shape, proble
         if (!field_bool(p, c, "disable_parallel_tool_use", &off))
             return false;
         rq->one_call = off;
-        return !strcmp(type->s, "tool") ? must_call(rq, c, p) : choice_word(rq, type->s, p);
+        return !strcmp(type->s, "tool") ? must_call(rq, c, shape, p) : choice_word(rq, type->s, p);
     }
     if (!strcmp(type->s, "function"))
-        return must_call(rq, shape == TOOLS_NESTED ? jtree_get(c, "function") : c, p);
+        return must_call(rq, shape == TOOLS_NESTED ? jtree_get(c, "function") : c, shape, p);
+    if (!strcmp(type->s, "allowed_tools"))
+        return allow_tools(rq, c, shape, p);
     return problem_set(p, 400, "tool_choice",
-                       "'tool_choice.type' is \"%.40s\"; expected \"function\"", type->s);
+                       "'tool_choice.type' is \"%.40s\"; expected \"function\" or "
+                       "\"allowed_tools\"",
+                       type->s);
 }
 
 bool read_tool_choice(request *rq, tools_shape shape, problem *p)
