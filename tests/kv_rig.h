@@ -1,0 +1,54 @@
+/* kv_rig.h - a small model, and a cache of it in any format, driven pass by pass.
+ *
+ * The model has all that caches can meet: rings that wrap many times, global layers with keys and
+ * values alike, layers that read a donor's keys, head sizes of 128 and 256, which every format can
+ * hold. Every store begins full of NaN, so what no one wrote shows at once.
+ */
+#ifndef TESTS_KV_RIG_H
+#define TESTS_KV_RIG_H
+
+#include "kv/kv.h"
+#include "model/model.h"
+
+enum {
+    RIG_WINDOW = 12,
+    RIG_VOCAB = 64,
+    RIG_CTX = 640,
+    RIG_LONG = 43 * RIG_WINDOW + 4, /* past 512 by less than a window */
+    RIG_ROWS = 512,
+    RIG_OWNERS = 4,
+    RIG_SEQS = 4, /* most sequences in a pass */
+    RIG_FORMATS = 27
+};
+
+extern const kv_words rig_format[RIG_FORMATS]; /* every format, in one stream and in two, and mixed */
+const char *rig_words(const kv_words *w, char *buf, size_t cap);
+
+typedef struct rig {
+    model m;
+    device *dev;
+    kv_layout l;
+    kv_cache c;
+    kv_batch b;
+    void *scratch;
+    size_t scratch_bytes;
+} rig;
+
+const char *rig_model(void); /* writes the model's file; its path, valid until the test ends */
+void rig_open(rig *r);       /* model and device */
+void rig_close(rig *r);
+/* Checks that what the layout planned is what the cache took. */
+void rig_open_cache(rig *r, const kv_words *words, int32_t rows);
+void rig_close_cache(rig *r);
+void rig_poison(kv_cache *c);
+
+/* A pass over what was added to r->b, all rows of which are wanted; logits [rows, RIG_VOCAB]. */
+void rig_pass(rig *r, float *logits);
+/* A pass of n rows after what is committed; logits [n, RIG_VOCAB]; the first `keep` rows stay. */
+void rig_run(rig *r, const int32_t *ids, int32_t n, int32_t keep, float *logits);
+/* Logits of RIG_LONG tokens, one row per pass: what all else is compared with. The caller frees. */
+float *rig_token_by_token(rig *r, const kv_words *w, const int32_t *ids);
+bool rig_same(const float *a, const float *b, int32_t rows); /* bit for bit */
+void rig_draw(int32_t *ids, int32_t n, uint64_t *rng);
+
+#endif
