@@ -462,6 +462,7 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
         r = cudaMallocHost(&c->bounce, BOUNCE_BYTES);
     if (!r)
         r = (cudaError_t)(cu_attend_init(c->shared_max) | cu_mma_init() |
+                          cu_rows_init((int)prop.sharedMemPerBlockOptin, prop.multiProcessorCount) |
                           cu_flash_init((int)prop.sharedMemPerBlockOptin, &c->flash_widest));
     if (r)
         return err_set(e, E_IO, "%s: %s", c->name, cudaGetErrorString(r));

@@ -184,6 +184,7 @@ typedef struct product_args {
 } product_args;
 void cu_product_vec(cudaStream_t s, product_args a);  /* any number of rows, one at a time */
 void cu_product_rows(cudaStream_t s, product_args a); /* 2 to 32 rows, no experts */
+int cu_rows_init(int largest, int processors);
 void cu_expert_down(cudaStream_t s, product_args a);
 /* matmul_mma.cu: many rows */
 void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w);

@@ -231,6 +231,7 @@ DEV float fast_exp2(float x)
 {
     return exp2f(x);
 }
+/* c = a b; the other kinds add to c. */
 DEV void mma_s8_k32(int *c, const uint32_t *a, const uint32_t *b)
 {
     uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
@@ -239,7 +240,7 @@ DEV void mma_s8_k32(int *c, const uint32_t *a, const uint32_t *b)
     for (int i = 0; i < 4; i++)
         for (int q = 0; q < 4; q++) {
             int col = 2 * t + i % 2;
-            c[i] = dp4a(w[g * 4 + q][i / 2], w[col * 4 + q][4], c[i]);
+            c[i] = dp4a(w[g * 4 + q][i / 2], w[col * 4 + q][4], q ? c[i] : 0);
             c[i] = dp4a(w[g * 4 + q][2 + i / 2], w[col * 4 + q][5], c[i]);
         }
     emu_warp_done();
@@ -251,7 +252,7 @@ DEV void mma_s8_k16(int *c, const uint32_t *a, uint32_t b)
     int g = emu_lane() / 4, t = emu_lane() % 4;
     for (int i = 0; i < 4; i++)
         for (int q = 0; q < 4; q++)
-            c[i] = dp4a(w[g * 4 + q][i / 2], w[(2 * t + i % 2) * 4 + q][2], c[i]);
+            c[i] = dp4a(w[g * 4 + q][i / 2], w[(2 * t + i % 2) * 4 + q][2], q ? c[i] : 0);
     emu_warp_done();
 }
 DEV void mma_16bit(float *c, const uint32_t *a, const uint32_t *b, bool half)
@@ -339,19 +340,20 @@ DEV float fast_exp2(float x)
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+/* c = a b, from nothing: no registers to clear first. */
 DEV void mma_s8_k32(int *c, const uint32_t *a, const uint32_t *b)
 {
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-                 "{%8,%9}, {%0,%1,%2,%3};"
-                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%10,%10,%10,%10};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(0));
 }
 DEV void mma_s8_k16(int *c, const uint32_t *a, uint32_t b)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
-                 "{%0,%1,%2,%3};"
-                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(b));
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+        "{%7,%7,%7,%7};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b), "r"(0));
 }
 DEV void mma_bf16(float *c, const uint32_t *a, const uint32_t *b)
 {

@@ -1,7 +1,7 @@
 /* formats.cuh - packed weights as kernels read them: codes, scales, and the sum of one group.
  *
  * Layout: cuda_int.h. A group is 32 columns of one row. Its codes come as 8 words of 4 bytes; its
- * scales as up to two factors and two offsets (one per half of 16). group_sum is the one place
+ * scales as up to two factors and two offsets (one per half of 16). group_add is the one place
  * that turns integer sums into floats: every kernel that multiplies int8 activations calls it, in
  * the same order over groups, which is why results do not depend on the number of rows.
  */
@@ -278,25 +278,42 @@ template <int K> DEV scales group_scales(const uint4 s, int g)
     return v;
 }
 
-/* acc + the group's part of the product. i0, i1: integer dot products of the halves (i0: of the
- * whole group where scales are not split). d, s0, s1: the activation's scale and sums. */
+/* The same codes less what is added to them where they are stored, as signed bytes. */
+template <int K> DEV uint32_t signed_codes(uint32_t w)
+{
+    using T = traits<K>;
+    if (!T::bias)
+        return w;
+    return ((w | 0x80808080) - (uint32_t)T::bias * 0x01010101) ^ 0x80808080;
+}
+
+/* acc + the group's part of the product. i0, i1: integer dot products of the halves' signed codes
+ * (i0: of the whole group where scales are not split). d: the activation's scale; e0, e1: d times
+ * its sums over the halves (e0: over the group where not split), for formats with an offset. */
+template <int K>
+DEV float group_add(float acc, const scales &v, int i0, int i1, float d, float e0, float e1)
+{
+    using T = traits<K>;
+    acc = fma_rn(mul_rn(v.f0, d), (float)i0, acc);
+    if (T::split)
+        acc = fma_rn(mul_rn(v.f1, d), (float)i1, acc);
+    if (T::offset)
+        acc = fma_rn(v.m0, e0, acc);
+    if (T::offset && T::split)
+        acc = fma_rn(v.m1, e1, acc);
+    return acc;
+}
+
+/* The same from dot products of the codes as stored, and the activation's sums. */
 template <int K>
 DEV float group_sum(float acc, const scales &v, int i0, int i1, float d, int s0, int s1)
 {
     using T = traits<K>;
-    if (T::split) {
-        acc = fma_rn(mul_rn(v.f0, d), (float)(i0 - T::bias * s0), acc);
-        acc = fma_rn(mul_rn(v.f1, d), (float)(i1 - T::bias * s1), acc);
-        if (T::offset) {
-            acc = fma_rn(mul_rn(v.m0, d), (float)s0, acc);
-            acc = fma_rn(mul_rn(v.m1, d), (float)s1, acc);
-        }
-    } else {
-        acc = fma_rn(mul_rn(v.f0, d), (float)(i0 - T::bias * (s0 + s1)), acc);
-        if (T::offset)
-            acc = fma_rn(mul_rn(v.m0, d), (float)(s0 + s1), acc);
-    }
-    return acc;
+    if (!T::split)
+        s0 += s1;
+    float e0 = T::offset ? mul_rn(d, (float)s0) : 0;
+    float e1 = T::offset && T::split ? mul_rn(d, (float)s1) : 0;
+    return group_add<K>(acc, v, i0 - T::bias * s0, i1 - T::bias * s1, d, e0, e1);
 }
 
 #endif

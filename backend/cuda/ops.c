@@ -327,7 +327,7 @@ static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, a
     if (!p->dry && (!loaded(p, gate) || (up && !loaded(p, up))))
         return;
     dev_quant q = cuda_quant(p, cuda_mat(x), false, false);
-    dev_quant copy = x.rows == 1 ? copy_room(p, y) : (dev_quant){0};
+    dev_quant copy = copy_room(p, y);
     if (skip(p, y))
         return;
     wrote(p, y);

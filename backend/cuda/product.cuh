@@ -1,6 +1,6 @@
 /* product.cuh - what the int8 products agree on, so that they add the same numbers in one order:
  * how many warps share a tile's columns. Warp w of n takes units w, w + n, ..; within a unit even
- * and odd groups are summed apart. The rest of the agreement is group_sum (formats.cuh).
+ * and odd groups are summed apart. The rest of the agreement is group_add (formats.cuh).
  */
 #ifndef BACKEND_CUDA_PRODUCT_CUH
 #define BACKEND_CUDA_PRODUCT_CUH

@@ -536,6 +536,13 @@ void check_ops(rig *g)
         check_invariance(g, block_types[i], g->quick ? 768 : 5376, 40, false);
     check_invariance(g, NUM_Q4_K, 2816 - 2816 % 256, 96, true);
     check_invariance(g, NUM_Q8_0, 2112, 64, true);
+    if (!g->quick) { /* tiles dealt to one warp, two and four, of more tiles than blocks */
+        check_invariance(g, NUM_Q4_K, 1024, 20816, false);
+        check_invariance(g, NUM_Q6_K, 2048, 10400, false);
+        check_invariance(g, NUM_Q5_0, 1056, 5392, false);
+        check_invariance(g, NUM_Q4_K, 2048, 10432, true);
+        check_invariance(g, NUM_Q4_1, 1056, 5200, true);
+    }
     check_invariance(g, NUM_F32, 96, 40, false);
     check_invariance(g, NUM_BF16, 2560, 64, false);
 }
