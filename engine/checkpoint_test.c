@@ -9,8 +9,8 @@
 
 enum { N_IDS = 400, CTX = 512 };
 
-static const char *const formats[] = {"f16",  "bf16", "f32",  "q8_0",  "q4_0",
-                                      "q4_1", "q5_0", "q5_1", "iq4_nl"};
+static const char *const formats[] = {"f16",  "bf16", "f32",    "q8_0",     "q4_0",  "q4_1",
+                                      "q5_0", "q5_1", "iq4_nl", "q4_0+rot", "tq3_0", "q5_0+rot"};
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 
 static int32_t n_vocab_of(const carat_model *m)
@@ -68,7 +68,7 @@ static int64_t like_fresh(carat_session *s, carat_model *m, const carat_session_
  * something else. */
 TEST(a_snapshot_goes_on_bit_for_bit_at_any_position)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
+    carat_model *m = toy_model_open(&(toy_model_file){.wide_heads = true}, NULL);
     int32_t ids[N_IDS], other[N_IDS];
     carat_error e = {0};
     static const int64_t at[] = {1, 16, 17, 64, 127, 350};
@@ -222,13 +222,13 @@ TEST(a_regenerated_edited_or_switched_conversation_costs_only_new_tokens)
 }
 
 /* Random histories that grow, are cut, edited and switched: the results are those of fresh
- * sessions, with much room, with little and with none, in every format. */
+ * sessions, with much room, with little and with none, each format with one of them. */
 TEST(random_histories_equal_fresh_sessions_in_any_budget)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
+    carat_model *m = toy_model_open(&(toy_model_file){.wide_heads = true}, NULL);
     uint64_t rng = test_seed();
     static const int32_t budget_mb[] = {0, 1, -1};
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < N_FORMATS; k++) {
         carat_session_options o = {.n_ctx = CTX,
                                    .chunk = 1 + (int32_t)rng_below(&rng, 40),
                                    .kv_k = formats[k % N_FORMATS],
@@ -250,7 +250,7 @@ TEST(random_histories_equal_fresh_sessions_in_any_budget)
             CHECK(o.checkpoint_mb <= 0 || info.checkpoint_bytes <= (uint64_t)o.checkpoint_mb << 20);
             CHECK(o.checkpoint_mb >= 0 || !info.n_checkpoints);
         }
-        CHECK(reused > 0);
+        CHECK(reused > 0 || o.checkpoint_mb < 0); /* by luck only, where nothing is kept */
         carat_session_close(s);
     }
     carat_model_close(m);

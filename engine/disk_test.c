@@ -18,6 +18,7 @@
 enum { CTX = 256, N_IDS = 150 };
 
 typedef struct {
+    const char *file;
     carat_model *m;
     int32_t n_vocab;
     int32_t ids[CTX];
@@ -27,7 +28,8 @@ typedef struct {
 
 static carat_session_options options(const fixture *f)
 {
-    return (carat_session_options){.n_ctx = CTX, .chunk = 32, .cache_dir = f->dir};
+    return (carat_session_options){
+        .n_ctx = CTX, .chunk = 32, .cache_dir = f->dir, .kv_single = "off"};
 }
 
 static carat_session *open_with(carat_model *m, carat_session_options o)
@@ -38,12 +40,42 @@ static carat_session *open_with(carat_model *m, carat_session_options o)
     return s;
 }
 
+/* Every format, in two streams and in one; heads are wide enough for all. */
+static const struct {
+    const char *k, *single;
+} formats[] = {{"f16", "off"},  {"f16", "on"},      {"bf16", "on"},     {"f32", "off"},
+               {"q8_0", "off"}, {"q8_0", "on"},     {"q5_1", "on"},     {"q5_0", "off"},
+               {"q4_1", "on"},  {"q4_0", "on"},     {"iq4_nl", "off"},  {"tq3_0", "off"},
+               {"tq3_0", "on"}, {"q4_0+rot", "off"}, {"q5_0+rot", "on"}};
+enum { N_FORMATS = sizeof formats / sizeof *formats };
+
+static carat_session_options options_in(const fixture *f, int format)
+{
+    carat_session_options o = options(f);
+    o.kv_k = formats[format].k;
+    o.kv_single = formats[format].single;
+    return o;
+}
+
+/* What a session that keeps nothing says in these formats becomes what is wanted. */
+static void want_format(fixture *f, int format)
+{
+    carat_session_options o = options_in(f, format);
+    carat_error e = {0};
+    o.cache_dir = NULL;
+    o.checkpoint_mb = -1;
+    carat_session *s = open_with(f->m, o);
+    CHECK_OK(carat_eval(s, f->ids, N_IDS, false, f->want, NULL, &e), e);
+    carat_session_close(s);
+}
+
 static fixture begin(void)
 {
-    fixture f = {.m = toy_model_open(NULL, NULL)};
+    fixture f = {.file = toy_model_write(&(toy_model_file){.wide_heads = true})};
     carat_model_info info;
     carat_error e = {0};
     uint64_t rng = test_seed();
+    CHECK_OK(carat_model_open(f.file, NULL, &f.m, &e), e);
     carat_model_get_info(f.m, &info);
     f.n_vocab = info.n_vocab;
     for (int i = 0; i < CTX; i++)
@@ -52,10 +84,7 @@ static fixture begin(void)
     f.got = mem_calloc((size_t)f.n_vocab, sizeof *f.got);
     CHECK(f.want && f.got);
     snprintf(f.dir, sizeof f.dir, "%s", test_temp("cache"));
-    carat_session *s =
-        open_with(f.m, (carat_session_options){.n_ctx = CTX, .chunk = 32, .checkpoint_mb = -1});
-    CHECK_OK(carat_eval(s, f.ids, N_IDS, false, f.want, NULL, &e), e);
-    carat_session_close(s);
+    want_format(&f, 0);
     return f;
 }
 
@@ -138,7 +167,6 @@ static void spill(const char *path, const unsigned char *b, size_t n)
 
 TEST(a_conversation_outlives_the_program)
 {
-    static const char *const formats[] = {"f16", "f32", "q8_0", "q4_0", "iq4_nl"};
     fixture f = begin();
     char path[1024];
     struct stat sb;
@@ -154,9 +182,8 @@ TEST(a_conversation_outlives_the_program)
     CHECK_EQ(right(&f, o, NULL), 120);
     o.n_ctx = N_IDS;
     CHECK_EQ(right(&f, o, NULL), 120);
-    for (int k = 1; k < 5; k++) { /* other formats have files of their own */
-        o = options(&f);
-        o.kv_k = formats[k];
+    for (int k = 1; k < N_FORMATS; k++) { /* other formats have files of their own */
+        o = options_in(&f, k);
         o.checkpoint_mb = 0;
         carat_session *s = open_with(f.m, o);
         int64_t n_reused;
@@ -166,8 +193,8 @@ TEST(a_conversation_outlives_the_program)
         carat_session_close(s);
         CHECK_EQ(right(&f, o, NULL), N_IDS - 1);
     }
-    CHECK_EQ(files(&f, ".carat-kv", NULL, 0), 5);
-    carat_model *other = toy_model_open(&(toy_model_file){.seed = 77}, NULL);
+    CHECK_EQ(files(&f, ".carat-kv", NULL, 0), N_FORMATS);
+    carat_model *other = toy_model_open(&(toy_model_file){.seed = 77, .wide_heads = true}, NULL);
     carat_session *s = open_with(other, options(&f));
     int64_t n_reused;
     carat_error e = {0};
@@ -195,48 +222,59 @@ TEST(a_long_conversation_is_written_now_and_then)
     end(&f);
 }
 
+/* Damage number i of 60 to the n bytes at b, behind which there is one more. Returns how many of
+ * them the file gets. */
+static size_t damage(unsigned char *b, size_t n, int i, uint64_t *rng)
+{
+    b[n] = 0;
+    if (i < 20)
+        return n - 1 - (size_t)i * 9; /* cut in the end, the table, and before it */
+    if (i < 28)
+        return (size_t)rng_below(rng, n);
+    if (i == 28)
+        return n + 1;
+    size_t at = i < 45   ? n - 1 - (size_t)(i - 29) * 14
+                : i < 50 ? (size_t)(i - 45) * 3
+                         : (size_t)rng_below(rng, n);
+    b[at] ^= 1u << (i < 50 ? (uint64_t)i % 8 : rng_below(rng, 8));
+    return n;
+}
+
+static void believe_no_damage(fixture *f, int format, int every, uint64_t *rng)
+{
+    const carat_session_options o = options_in(f, format);
+    char path[1024];
+    size_t n;
+    leave_behind(f, 120, o);
+    want_format(f, format);
+    CHECK_EQ(files(f, ".carat-kv", path, sizeof path), 1);
+    unsigned char *whole = slurp(path, &n), *bad = mem_alloc(n + 1);
+    CHECK(bad);
+    for (int i = (int)rng_below(rng, (uint64_t)every); i < 60; i += every) {
+        memcpy(bad, whole, n);
+        size_t keep = damage(bad, n, i, rng);
+        empty(f); /* of what the session before has written */
+        spill(path, bad, keep);
+        carat_cache_info info;
+        int64_t n_reused = right(f, o, &info);
+        /* Nothing in a file is without meaning. */
+        CHECK_MSG(!n_reused, "%s: damage %d was believed", o.kv_k, i);
+        CHECK_EQ(info.n_rejected, 1);
+        CHECK_MSG(info.last_error[0], "%s: damage %d went unsaid", o.kv_k, i);
+    }
+    empty(f);
+    mem_free(bad);
+    mem_free(whole);
+}
+
 /* Cut after every so many bytes, and with single bits turned: right all the same, and the file is
  * gone. */
 TEST(a_damaged_file_is_removed_and_never_believed)
 {
     fixture f = begin();
-    char path[1024];
-    size_t n;
     uint64_t rng = test_seed();
-    leave_behind(&f, 120, options(&f));
-    CHECK_EQ(files(&f, ".carat-kv", path, sizeof path), 1);
-    unsigned char *whole = slurp(path, &n), *bad = mem_alloc(n + 1);
-    CHECK(bad);
-    carat_session_options o = options(&f);
-    for (int i = 0; i < 60; i++) {
-        size_t keep = n;
-        memcpy(bad, whole, n);
-        bad[n] = 0;
-        if (i < 20)
-            keep = n - 1 - (size_t)i * 9; /* in the end, the table, and before it */
-        else if (i < 28)
-            keep = (size_t)rng_below(&rng, n);
-        else if (i == 28)
-            keep = n + 1;
-        else if (i < 45)
-            bad[n - 1 - (size_t)(i - 29) * 14] ^= 1u << (i % 8);
-        else if (i < 50)
-            bad[(size_t)(i - 45) * 3] ^= 1u << (i % 8);
-        else
-            bad[rng_below(&rng, n)] ^= 1u << rng_below(&rng, 8);
-        bool same = keep == n && !memcmp(bad, whole, n);
-        empty(&f); /* of what the session before has written */
-        spill(path, bad, keep);
-        carat_cache_info info;
-        int64_t n_reused = right(&f, o, &info);
-        /* Four bytes of the head say nothing yet, and must be zero: nothing else is without
-         * meaning. */
-        CHECK_MSG(same || !n_reused, "damage %d was believed", i);
-        CHECK_EQ(info.n_rejected, !same);
-        CHECK_MSG(same || info.last_error[0], "damage %d went unsaid", i);
-    }
-    mem_free(bad);
-    mem_free(whole);
+    for (int k = 0; k < N_FORMATS; k++)
+        believe_no_damage(&f, k, k ? 10 : 1, &rng);
     end(&f);
 }
 
@@ -273,26 +311,25 @@ TEST(strange_files_in_the_directory_are_left_alone)
     end(&f);
 }
 
-TEST(a_full_disk_costs_files_and_nothing_else)
+/* Files may grow to so many bytes only: the disk is full in the ids, the rings or the rest. */
+static void on_a_full_disk(fixture *f, int format, rlim_t n_bytes)
 {
-    fixture f = begin();
-    struct rlimit small = {2000, RLIM_INFINITY}, before;
-    char path[1024];
+    struct rlimit small = {n_bytes, RLIM_INFINITY}, before;
     carat_cache_info info;
-    signal(SIGXFSZ, SIG_IGN);
+    want_format(f, format);
     CHECK(!getrlimit(RLIMIT_FSIZE, &before));
     small.rlim_max = before.rlim_max;
     CHECK(!setrlimit(RLIMIT_FSIZE, &small));
-    carat_session *s = open_with(f.m, options(&f));
+    carat_session *s = open_with(f->m, options_in(f, format));
     carat_error e = {0};
-    CHECK_OK(carat_eval(s, f.ids, N_IDS, false, f.got, NULL, &e), e);
-    CHECK(!memcmp(f.got, f.want, (size_t)f.n_vocab * sizeof *f.got));
+    CHECK_OK(carat_eval(s, f->ids, N_IDS, false, f->got, NULL, &e), e);
+    CHECK(!memcmp(f->got, f->want, (size_t)f->n_vocab * sizeof *f->got));
     carat_generate_options o = {.max_tokens = 2};
-    carat_sampling_default(f.m, &o.sampling);
+    carat_sampling_default(f->m, &o.sampling);
     for (int i = 0; i < 8; i++) { /* other conversations: each wants to be saved */
-        f.ids[0] ^= 1 + i;
-        CHECK_OK(carat_generate(s, f.ids, N_IDS, &o, NULL, NULL, NULL, &e), e);
-        f.ids[0] ^= 1 + i;
+        f->ids[0] ^= 1 + i;
+        CHECK_OK(carat_generate(s, f->ids, N_IDS, &o, NULL, NULL, NULL, &e), e);
+        f->ids[0] ^= 1 + i;
     }
     for (int i = 0; i < 200; i++) { /* the writer has a thread of its own */
         carat_session_cache(s, &info);
@@ -302,10 +339,21 @@ TEST(a_full_disk_costs_files_and_nothing_else)
     }
     CHECK(info.n_failed >= 3 && !info.n_written && info.last_error[0]);
     carat_session_close(s);
-    CHECK_EQ(files(&f, "", path, sizeof path), 0);
+    CHECK_EQ(files(f, "", NULL, 0), 0);
     CHECK(!setrlimit(RLIMIT_FSIZE, &before));
-    leave_behind(&f, 120, options(&f));
-    CHECK_EQ(right(&f, options(&f), NULL), 120);
+}
+
+TEST(a_full_disk_costs_files_and_nothing_else)
+{
+    static const rlim_t room[] = {400, 4000, 20000};
+    fixture f = begin();
+    signal(SIGXFSZ, SIG_IGN);
+    for (int k = 0; k < N_FORMATS; k++) {
+        on_a_full_disk(&f, k, room[k % 3]);
+        leave_behind(&f, 120, options_in(&f, k));
+        CHECK_EQ(right(&f, options_in(&f, k), NULL), 120);
+        empty(&f);
+    }
     end(&f);
 }
 
@@ -337,27 +385,41 @@ TEST(the_directory_keeps_to_its_budget)
     end(&f);
 }
 
-/* A child computes and writes without end, and is killed at any moment. */
+/* Computes and writes without end; says when it begins to. */
+_Noreturn static void write_until_killed(const fixture *f, int format, int ready)
+{
+    fixture g = *f;
+    carat_error e = {0};
+    CHECK_OK(carat_model_open(g.file, NULL, &g.m, &e), e); /* threads do not survive a fork */
+    CHECK(write(ready, "", 1) == 1);
+    for (int i = 0;; i++)
+        leave_behind(&g, 70 + (i * 13) % 80, options_in(&g, format));
+}
+
 TEST(killed_at_any_moment_nothing_is_lost_or_wrong)
 {
     fixture f = begin();
     uint64_t rng = test_seed();
-    for (int round = 0; round < 12; round++) {
+    for (int round = 0; round < 2 * N_FORMATS; round++) {
+        int k = round % N_FORMATS, ready[2];
+        char byte;
+        CHECK(!pipe(ready));
         pid_t pid = fork();
         CHECK(pid >= 0);
-        if (!pid) {
-            fixture g = f;
-            g.m = toy_model_open(NULL, NULL); /* threads do not survive a fork */
-            for (int i = 0;; i++)
-                leave_behind(&g, 70 + (i * 13) % 80, options(&g));
-        }
-        nanosleep(&(struct timespec){.tv_nsec = 20000000 + (long)rng_below(&rng, 80000000)}, NULL);
+        if (!pid)
+            write_until_killed(&f, k, ready[1]);
+        close(ready[1]);
+        CHECK(read(ready[0], &byte, 1) == 1);
+        close(ready[0]);
+        nanosleep(&(struct timespec){.tv_nsec = (long)rng_below(&rng, 50000000)}, NULL);
         CHECK(!kill(pid, SIGKILL));
         CHECK_EQ(waitpid(pid, NULL, 0), pid);
         carat_cache_info info;
-        right(&f, options(&f), &info);
+        want_format(&f, k);
+        right(&f, options_in(&f, k), &info);
         CHECK_MSG(!info.n_rejected, "%s", info.last_error);
     }
+    want_format(&f, 0);
     CHECK(files(&f, ".carat-kv", NULL, 0) > 0);
     CHECK(right(&f, options(&f), NULL) >= 70);
     /* What was half written is swept away once it is old enough that nobody can be at it. */

@@ -2,6 +2,7 @@
  * vocabulary's size; everything else is copied. */
 #include "tests/toy_model.h"
 #include "tests/fidelity_model.h"
+#include "tests/kv_rig.h"
 #include "tests/test.h"
 #include "tests/toy_vocab.h"
 #include "base/mem.h"
@@ -66,11 +67,18 @@ const char *toy_model_write(const toy_model_file *v)
     fidelity f;
     gguf g;
     gguf_writer *w;
+    const char *from;
     err e = {0};
 
     v = v ? v : &plain;
-    fidelity_open(&f, v->base ? v->base : "all");
-    CHECK_OK(gguf_open(&g, fidelity_write(&f, NULL), false, NULL, NULL, &e), e);
+    if (v->wide_heads) {
+        from = rig_model();
+    } else {
+        fidelity_open(&f, v->base ? v->base : "all");
+        from = fidelity_write(&f, NULL);
+        fidelity_close(&f);
+    }
+    CHECK_OK(gguf_open(&g, from, false, NULL, NULL, &e), e);
     toy *t = toy_gemma();
     snprintf(file, sizeof file, "toy-%d.gguf", n_written++);
     const char *path = test_temp(file);
@@ -112,7 +120,6 @@ const char *toy_model_write(const toy_model_file *v)
     CHECK_OK(gguf_commit(w, &e), e);
     toy_free(t);
     gguf_close(&g);
-    fidelity_close(&f);
     return path;
 }
 

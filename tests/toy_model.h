@@ -11,6 +11,7 @@ typedef struct toy_model_file {
     const char *nan_tensor; /* its first element becomes NaN */
     uint32_t n_ctx_train;   /* 0: the base's own */
     bool no_chat;           /* no chat template */
+    bool wide_heads;        /* of kv_rig.h's shape, whose keys every format can hold; no base */
     float scale;            /* of the embedding; 0: 1. Larger: surer answers */
 } toy_model_file;
 
