@@ -197,9 +197,12 @@ $(BUILD)/fuzz_snapshot: FUZZ_OBJ = $(LIB_OBJ)
 $(BUILD)/fuzz_snapshot: $(LIB_OBJ)
 $(BUILD)/fuzz_%: fuzz/fuzz_%.c $(FUZZ_OBJ)
 	$(Q)$(CC) $(CFLAGS_ALL) -DCARAT_FUZZ=1 -fsanitize=fuzzer -o $@ $< $(FUZZ_OBJ) $(LIBS)
-tsan: ## check under ThreadSanitizer
+# The tests in which threads meet. Empty: all of them, which takes long.
+TSAN_TESTS ?= server_ jobs_may_come a_batch_ends is_written_now killed_at_any keeps_to_its_budget \
+              pool_runs several_threads another_thread side_by_side
+tsan: ## the tests in which threads meet, under ThreadSanitizer
 	$(MAKE) BUILD=build/tsan DEBUG=1 SAN="-fsanitize=thread" build/tsan/carat_test build/tsan/carat
-	build/tsan/carat_test -j 1
+	build/tsan/carat_test -j 2 $(TSAN_TESTS)
 
 floors: ## fail on an #include that goes up the house
 	@tools/floors.sh

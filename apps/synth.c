@@ -19,6 +19,7 @@
 
 typedef struct {
     const char *type, *vocab;
+    bool full_vocab;
     int64_t seed, n_threads, n_layer;
 } synth_options;
 
@@ -27,6 +28,8 @@ static const option table[] = {
     OPT_INT(synth_options, seed, "seed", 's', "N", 0, 1e15, "of the random numbers (default 1)"),
     OPT_STR(synth_options, vocab, "vocab", 0, "FILE",
             "take the tokenizer of this GGUF file (default none)"),
+    OPT_FLAG(synth_options, full_vocab, "full-vocab", 0,
+             "with --vocab: made-up words up to the size's own number of tokens"),
     OPT_INT(synth_options, n_layer, "layers", 0, "N", 1, GEMMA4_LAYERS_MAX,
             "stop after N layers (default all)"),
     OPT_INT(synth_options, n_threads, "threads", 0, "N", 1, 256, "threads (default: all cores)"),
@@ -91,15 +94,70 @@ static status fill(void *user, uint64_t i, uint64_t first, uint64_t n_rows, void
     return OK;
 }
 
-/* tokenizer.* of another file, and how many tokens that makes. */
-static status take_vocab(gguf_writer *w, const gguf *from, err *e)
+/* One of the lists with an entry per token, and made-up words behind them: of no merge, so that no
+ * text becomes them, and all different. */
+static status put_longer(gguf_writer *w, const gguf_value *v, int32_t n, err *e)
 {
-    if (!gguf_find(from, "tokenizer.ggml.tokens"))
+    enum { NORMAL = 1, WORD_BYTES = 16 };
+    size_t of = (size_t)n;
+    bool words = !strcmp(v->key, "tokenizer.ggml.tokens");
+    gguf_string *text = words ? mem_calloc(of, sizeof *text) : NULL;
+    char *made = words ? mem_calloc(of, WORD_BYTES) : NULL;
+    float *score = words ? NULL : mem_calloc(of, sizeof *score);
+    int32_t *type = words ? NULL : mem_calloc(of, sizeof *type);
+    uint64_t at = 0;
+    double real;
+    int64_t whole;
+    status st = OK;
+    if (words ? !text || !made : !score || !type) {
+        st = err_memory(e, "a vocabulary", of * WORD_BYTES);
+        goto out;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        bool there = (uint64_t)i < v->count;
+        if (words && (!there || !gguf_next_string(v, &at, &text[i]))) {
+            char *to = made + (size_t)i * WORD_BYTES;
+            text[i] = (gguf_string){
+                .at = to, .n = (size_t)snprintf(to, WORD_BYTES, "\xE2\x96\x81w%d", i)};
+        } else if (!words) {
+            score[i] = there && gguf_item_f64(v, (uint64_t)i, &real) ? (float)real : 0;
+            type[i] = there && gguf_item_i64(v, (uint64_t)i, &whole) ? (int32_t)whole : NORMAL;
+        }
+    }
+    if (words)
+        gguf_put_strings(w, v->key, text, of);
+    else if (!strcmp(v->key, "tokenizer.ggml.scores"))
+        gguf_put_f32s(w, v->key, score, of);
+    else
+        gguf_put_i32s(w, v->key, type, of);
+out:
+    mem_free(type);
+    mem_free(score);
+    mem_free(made);
+    mem_free(text);
+    return st;
+}
+
+/* tokenizer.* of another file, for n tokens. */
+static status take_vocab(gguf_writer *w, const gguf *from, int32_t n, err *e)
+{
+    const gguf_value *tokens = gguf_find(from, "tokenizer.ggml.tokens");
+    status st = OK;
+    if (!tokens)
         return err_set(e, E_FORMAT, "%s: has no tokenizer (tokenizer.ggml.tokens)", from->path);
-    for (uint64_t i = 0; i < from->n_values; i++)
-        if (!strncmp(from->value[i].key, "tokenizer.", 10))
-            gguf_put_value(w, &from->value[i]);
-    return OK;
+    for (uint64_t i = 0; i < from->n_values && !st; i++) {
+        const gguf_value *v = &from->value[i];
+        const char *name = strncmp(v->key, "tokenizer.", 10) ? NULL : v->key + 10;
+        if (!name)
+            continue;
+        if (tokens->count < (uint64_t)n &&
+            (!strcmp(name, "ggml.tokens") || !strcmp(name, "ggml.scores") ||
+             !strcmp(name, "ggml.token_type")))
+            st = put_longer(w, v, n, e);
+        else
+            gguf_put_value(w, v);
+    }
+    return st;
 }
 
 static void put_general(gguf_writer *w, const gemma4_shape *s, const gemma4_mix *mix)
@@ -141,7 +199,7 @@ static status write_model(const char *path, gemma4_shape *s, const gemma4_mix *m
     put_general(w, s, mix);
     if (!vocab)
         gguf_put_string(w, "tokenizer.ggml.model", "no_vocab", 8);
-    else if ((st = take_vocab(w, vocab, e)))
+    else if ((st = take_vocab(w, vocab, s->n_vocab, e)))
         goto out;
     for (int32_t i = 0; i < n; i++) {
         type[i] = gemma4_mix_type(mix, list, n, i);
@@ -203,7 +261,8 @@ static int run_synth(const command *c, int argc, char **argv)
         if ((st = gguf_open(&vocab, o.vocab, false, NULL, NULL, &e)))
             goto out;
         const gguf_value *tokens = gguf_find(&vocab, "tokenizer.ggml.tokens");
-        if (tokens && tokens->count <= INT32_MAX)
+        if (tokens && tokens->count <= INT32_MAX &&
+            (!o.full_vocab || tokens->count > (uint64_t)s.n_vocab))
             s.n_vocab = (int32_t)tokens->count;
     }
     if ((st = gemma4_shape_check(&s, argv[0], &e)))
@@ -227,9 +286,10 @@ const command command_synth = {
     .operands = "SIZE OUT.gguf",
     .summary = "Write a model file with random weights, for speed tests",
     .about = "SIZE is e2b, e4b, 12b, 26b-a4b, 31b, or for tests tiny-dense, tiny-moe, tiny-ple,\n"
-             "tiny-all, tiny-wide. The file has every key and tensor of a published one and no\n"
-             "tokenizer. TYPE is f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q6_k, iq4_nl,\n"
-             "iq4_xs, mxfp4, or one of the mixes q2_k, q3_k_m, q4_k_s, q4_k_m, q5_k_s, q5_k_m.",
+             "tiny-all, tiny-wide. The file has every key and tensor of a published one, and a\n"
+             "tokenizer if --vocab says which. TYPE is f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1,\n"
+             "q6_k, iq4_nl, iq4_xs, mxfp4, or one of the mixes q2_k, q3_k_m, q4_k_s, q4_k_m, q5_k_s,\n"
+             "q5_k_m.",
     .options = table,
     .n_operands_min = 2,
     .n_operands_max = 2,

@@ -6,6 +6,8 @@
 #include "base/mem.h"
 #include "model/gemma4_shapes.h"
 
+#include "tests/toy_model.h"
+
 #include <unistd.h>
 
 static int synth(const char *size, const char *path, const char *type, const char *threads)
@@ -81,6 +83,28 @@ TEST(synth_files_hold_every_tensor_of_their_shape)
             mem_free(list);
             gguf_close(&g);
         }
+}
+
+/* A small vocabulary in a model of more tokens: all have a text, and all texts differ. */
+TEST(synth_fills_a_vocabulary_up)
+{
+    const char *path = test_temp("v.gguf"), *small = toy_model_write(NULL);
+    carat_model *m;
+    carat_error e = {0};
+    int32_t ids[8];
+    for (int full = 0; full < 2; full++) {
+        const char *argv[] = {"tiny-wide", path, "--vocab", small, "--full-vocab"};
+        CHECK_EQ(command_synth.run(&command_synth, 4 + full, (char **)argv), 0);
+        CHECK_OK(carat_model_open(path, NULL, &m, &e), e);
+        carat_model_info info;
+        carat_model_get_info(m, &info);
+        CHECK_EQ(info.n_vocab == 512, full);
+        CHECK(carat_tokenize(m, "a b", 3, 0, ids, 8, &e) > 0);
+        const char *bytes;
+        int32_t n = carat_token_bytes(m, info.n_vocab - 1, false, &bytes);
+        CHECK_EQ(n == 5 && !memcmp(bytes, " w511", 5), full);
+        carat_model_close(m);
+    }
 }
 
 TEST(synth_does_not_depend_on_threads)

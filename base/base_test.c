@@ -117,6 +117,9 @@ TEST(pool_threads_have_stacks_for_kernels_whatever_the_default)
     atomic_int n = 0;
     err e = {0};
     pool *p;
+#ifdef __SANITIZE_THREAD__
+    test_skip("the thread sanitizer starts threads of its own, which need more");
+#endif
     CHECK(!pthread_attr_init(&small) && !pthread_attr_setstacksize(&small, 128 << 10));
     CHECK(!pthread_setattr_default_np(&small));
     CHECK_OK(pool_open(&p, 4, &e), e);

@@ -30,6 +30,7 @@ void served_start(served *s, const char *const *args)
     const char *argv[ARGS_MAX] = {"carat", "serve", "-p", "0"}, *log = test_temp("server.log");
     int n = 4, out[2];
     str line = {0};
+    s->log = log;
     while (args && *args && n < ARGS_MAX - 1)
         argv[n++] = *args++;
     CHECK(!pipe2(out, O_CLOEXEC));
@@ -172,4 +173,56 @@ int http_begin(const served *s, const char *path, const char *body)
     send_all(fd, o.at, o.n);
     str_free(&o);
     return fd;
+}
+
+const jtree *json_at(const jtree *v, const char *path)
+{
+    while (v && *path) {
+        char key[64];
+        size_t n = strcspn(path, ".");
+        CHECK(n < sizeof key);
+        memcpy(key, path, n);
+        key[n] = 0;
+        if (v->kind == JTREE_ARRAY) {
+            int i = atoi(key);
+            for (v = v->first; v && i--;)
+                v = v->next;
+        } else {
+            v = jtree_get(v, key);
+        }
+        path += n + (path[n] == '.');
+    }
+    return v;
+}
+
+const jtree *json_parsed(arena *mem, const char *s, size_t n)
+{
+    const jtree *v = NULL;
+    err e = {0};
+    CHECK_MSG(!jtree_parse(s, n, "the answer", 64, mem, &v, &e), "%s: %.*s", e.text, (int)n, s);
+    return v;
+}
+
+const char *text_at(arena *mem, const response *r, const char *path)
+{
+    const jtree *v = json_at(json_parsed(mem, str_text(&r->body), r->body.n), path);
+    CHECK_MSG(v && v->s, "no %s in %s", path, str_text(&r->body));
+    return v->s;
+}
+
+void stream_text(const response *r, const char *path, str *out)
+{
+    const char *from = str_text(&r->body);
+    for (const char *line; (line = strstr(from, "data: ")); from = line + 6) {
+        const char *end = strstr(line, "\n\n");
+        arena mem = {0};
+        CHECK_MSG(end, "an event without an end: %s", line);
+        if (strncmp(line, "data: [DONE]", 12)) {
+            const jtree *v = json_at(json_parsed(&mem, line + 6, (size_t)(end - line - 6)), path);
+            if (jtree_is(v, JTREE_STRING))
+                str_put(out, v->s, v->n);
+        }
+        arena_free(&mem);
+    }
+    str_puts(out, "");
 }

@@ -3,16 +3,17 @@
 #define TESTS_HTTP_CLIENT_H
 
 #include "base/str.h"
+#include "text/jtree.h"
 
 #include <stdbool.h>
 
 typedef struct served {
     int pid, port;
-    int out; /* its stdout */
+    int out;         /* its stdout */
+    const char *log; /* the file with its stderr */
 } served;
 
-/* `carat serve -p 0` with more arguments (ending with NULL), ready. Its stderr goes to
- * test_temp("server.log"). */
+/* `carat serve -p 0` with more arguments (ending with NULL), ready. */
 void served_start(served *s, const char *const *args);
 int served_stop(served *s, int signal); /* sends it, waits; the exit status, 128 + signal if so */
 
@@ -26,6 +27,17 @@ void http_call(response *r, const served *s, const char *method, const char *pat
                const char *headers, const char *body);
 void http_post(response *r, const served *s, const char *path, const char *body);
 void response_free(response *r);
+
+/* ---- What answers say ---- */
+
+const jtree *json_parsed(arena *mem, const char *s, size_t n); /* or the test fails */
+/* The member at a path like "choices.0.message.content"; NULL if there is none. */
+const jtree *json_at(const jtree *v, const char *path);
+const char *text_at(arena *mem, const response *r, const char *path); /* or the test fails */
+/* All that a stream said under a path, joined. */
+void stream_text(const response *r, const char *path, str *out);
+
+/* ---- Connections of one's own ---- */
 
 int http_dial(const served *s); /* a connection, for requests of one's own */
 /* A request whose answer is read at will: a file descriptor. */

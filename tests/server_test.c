@@ -34,60 +34,6 @@ static void stop(served *s)
     CHECK_EQ(served_stop(s, SIGTERM), 0);
 }
 
-/* The member at a path like "choices.0.message.content"; NULL if there is none. */
-static const jtree *at(const jtree *v, const char *path)
-{
-    while (v && *path) {
-        char key[64];
-        size_t n = strcspn(path, ".");
-        CHECK(n < sizeof key);
-        memcpy(key, path, n);
-        key[n] = 0;
-        if (v->kind == JTREE_ARRAY) {
-            int i = atoi(key);
-            for (v = v->first; v && i--;)
-                v = v->next;
-        } else {
-            v = jtree_get(v, key);
-        }
-        path += n + (path[n] == '.');
-    }
-    return v;
-}
-
-static const jtree *parsed(arena *mem, const char *s, size_t n)
-{
-    const jtree *v = NULL;
-    err e = {0};
-    CHECK_MSG(!jtree_parse(s, n, "the answer", 64, mem, &v, &e), "%s: %.*s", e.text, (int)n, s);
-    return v;
-}
-
-static const char *text_at(arena *mem, const response *r, const char *path)
-{
-    const jtree *v = at(parsed(mem, str_text(&r->body), r->body.n), path);
-    CHECK_MSG(v && v->s, "no %s in %s", path, str_text(&r->body));
-    return v->s;
-}
-
-/* All that a stream said under a path, joined. */
-static void joined(const response *r, const char *path, str *out)
-{
-    const char *from = str_text(&r->body);
-    for (const char *line; (line = strstr(from, "data: ")); from = line + 6) {
-        const char *end = strstr(line, "\n\n");
-        arena mem = {0};
-        CHECK_MSG(end, "an event without an end: %s", line);
-        if (strncmp(line, "data: [DONE]", 12)) {
-            const jtree *v = at(parsed(&mem, line + 6, (size_t)(end - line - 6)), path);
-            if (jtree_is(v, JTREE_STRING))
-                str_put(out, v->s, v->n);
-        }
-        arena_free(&mem);
-    }
-    str_puts(out, "");
-}
-
 TEST(server_streams_say_what_whole_answers_say)
 {
     static const struct {
@@ -113,7 +59,7 @@ TEST(server_streams_say_what_whole_answers_say)
         http_post(&stream, &s, apis[i].path, body);
         CHECK_EQ(stream.status, 200);
         CHECK(strstr(stream.head.at, "text/event-stream"));
-        joined(&stream, apis[i].delta, &said);
+        stream_text(&stream, apis[i].delta, &said);
         CHECK_STR(said.at, text_at(&mem, &whole, apis[i].whole));
         CHECK_MSG(said.n, "%s: an empty answer", apis[i].path);
         str_free(&said);
@@ -453,7 +399,7 @@ TEST(server_knows_itself)
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         http_call(&r, &s, "GET", paths[i], NULL, NULL);
         CHECK_MSG(r.status == 200, "%s: %d", paths[i], r.status);
-        parsed(&mem, r.body.at, r.body.n);
+        json_parsed(&mem, r.body.at, r.body.n);
         response_free(&r);
     }
     http_call(&r, &s, "GET", "/v1/models?client_version=1", NULL, NULL);
@@ -615,28 +561,28 @@ TEST(server_tells_logprobs_of_responses)
     snprintf(body, sizeof body, "{%s}", ask);
     http_post(&r, &s, "/v1/responses", body);
     CHECK_MSG(r.status == 200, "%s", r.body.at);
-    const jtree *v = parsed(&mem, r.body.at, r.body.n);
-    const jtree *list = at(v, "output.0.content.0.logprobs");
+    const jtree *v = json_parsed(&mem, r.body.at, r.body.n);
+    const jtree *list = json_at(v, "output.0.content.0.logprobs");
     CHECK_MSG(list && list->count, "%s", r.body.at);
     for (const jtree *t = list->first; t; t = t->next) {
         const jtree *token = jtree_get(t, "token"), *top = jtree_get(t, "top_logprobs");
         str_put(&spelled, token->s, token->n);
         CHECK(top->count == 2 && jtree_get(t, "logprob"));
-        CHECK_STR(at(top, "0.token")->s, token->s);
+        CHECK_STR(json_at(top, "0.token")->s, token->s);
     }
-    CHECK_STR(spelled.at, at(v, "output.0.content.0.text")->s);
+    CHECK_STR(spelled.at, json_at(v, "output.0.content.0.text")->s);
     size_t n = list->count;
     response_free(&r);
     snprintf(body, sizeof body, "{%s,\"stream\":true}", ask);
     http_post(&r, &s, "/v1/responses", body);
-    joined(&r, "delta", &said);
+    stream_text(&r, "delta", &said);
     CHECK_STR(said.at, spelled.at);
     size_t streamed = 0;
     for (const char *from = r.body.at, *e; (e = strstr(from, "event: response.output_text.delta"));
          from = e + 1) {
         const char *data = strstr(e, "data: ") + 6;
         arena one = {0};
-        streamed += at(parsed(&one, data, (size_t)(strstr(data, "\n\n") - data)), "logprobs")->count;
+        streamed += json_at(json_parsed(&one, data, (size_t)(strstr(data, "\n\n") - data)), "logprobs")->count;
         arena_free(&one);
     }
     CHECK_EQ(streamed, n);
@@ -670,7 +616,7 @@ TEST(server_tells_how_far_a_prompt_is)
         CHECK_MSG(n > 2, "%s: %s", paths[i], r.body.at);
         CHECK(!strstr(r.body.at, ",,") && !strstr(r.body.at, "{,"));
         str said = {0};
-        joined(&r, "none", &said); /* every event is JSON */
+        stream_text(&r, "none", &said); /* every event is JSON */
         str_free(&said);
         response_free(&r);
         str_free(&body);
@@ -786,10 +732,10 @@ TEST(server_traces_requests_with_their_tokens)
     stop(&s);
     snprintf(path, sizeof path, "%s/%s.json", dir, id);
     CHECK_OK(file_read_all(path, 1 << 20, &bytes, &n, &e), e);
-    const jtree *v = parsed(&mem, bytes, n);
-    CHECK_EQ(at(v, "answers.0.sampled_ids")->count, 6);
-    CHECK(at(v, "answers.0.prompt_ids")->count > 5);
-    CHECK_STR(at(v, "request.messages.0.content")->s, "Say something.");
+    const jtree *v = json_parsed(&mem, bytes, n);
+    CHECK_EQ(json_at(v, "answers.0.sampled_ids")->count, 6);
+    CHECK(json_at(v, "answers.0.prompt_ids")->count > 5);
+    CHECK_STR(json_at(v, "request.messages.0.content")->s, "Say something.");
     mem_free(bytes);
     arena_free(&mem);
     unlink(path);

@@ -170,6 +170,42 @@ def check_responses_tool():
     assert final.output[-1].type == "function_call"
 
 
+def check_responses_logprobs():
+    ask = {"model": "any", "input": "What is carat?", "temperature": 0, "top_logprobs": 2,
+           "include": ["message.output_text.logprobs"]}
+    part = oai.responses.create(**ask).output[-1].content[0]
+    assert "".join(t.token for t in part.logprobs) == part.text
+    assert all(len(t.top_logprobs) == 2 and t.logprob <= 0 for t in part.logprobs)
+    tokens, kinds = "", set()
+    for e in oai.responses.create(**ask, stream=True, extra_body={"return_progress": True}):
+        kinds.add(e.type)
+        if e.type == "response.output_text.delta":
+            tokens += "".join(t.token for t in e.logprobs)
+    assert tokens == part.text and "response.prompt_progress" in kinds, kinds
+
+
+def check_allowed_tools():
+    other = {"type": "function", "function": {"name": "get_time", "parameters": {"type": "object"}}}
+    allow = {"type": "allowed_tools", "allowed_tools": {
+        "mode": "required", "tools": [{"type": "function", "function": {"name": "get_time"}}]}}
+    r = chat(messages=[{"role": "user", "content": QUESTION}], tools=[TOOL, other], tool_choice=allow)
+    assert [c.function.name for c in r.choices[0].message.tool_calls][0] == "get_time"
+
+
+def check_prefill_in_form():
+    r = chat(messages=ASK + [{"role": "assistant", "content": '{"city": "'}], max_tokens=200,
+             response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {
+                 **WEATHER, "properties": {"city": {"type": "string", "maxLength": 12}},
+                 "additionalProperties": False}}})
+    assert list(json.loads('{"city": "' + r.choices[0].message.content)) == ["city"]
+
+
+def check_cut_call():
+    r = chat(messages=[{"role": "user", "content": QUESTION}], tools=[TOOL], max_tokens=9)
+    c = r.choices[0]
+    assert c.finish_reason == "length" and not c.message.tool_calls and not c.message.content, c
+
+
 def check_messages():
     r = ant.messages.create(model="any", max_tokens=100, messages=ASK, **GREEDY, system="Be brief.")
     assert r.stop_reason == "end_turn" and r.content[0].text
