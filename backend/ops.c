@@ -259,6 +259,27 @@ kernel_speed device_product_kernel(const device *d, const weight *w, char *text,
     return KERNEL_FULL;
 }
 
+void device_move(device *d, const block_move *m)
+{
+    if (d->move) {
+        d->move(d, m);
+        return;
+    }
+    for (int32_t i = 0; i < m->n; i++) {
+        char *dev = m->dev + (size_t)i * m->dev_stride, *host = m->host + (size_t)i * m->host_stride;
+        if (m->load)
+            d->upload(d, dev, host, m->n_bytes);
+        else
+            d->download(d, host, dev, m->n_bytes);
+    }
+}
+
+void device_moved(device *d)
+{
+    if (d->moved)
+        d->moved(d);
+}
+
 void device_close(device *d)
 {
     if (d)

@@ -79,6 +79,14 @@ typedef enum kernel_speed { KERNEL_NONE, KERNEL_SLOW, KERNEL_FULL } kernel_speed
 
 typedef enum device_kind { DEVICE_CPU, DEVICE_CUDA, DEVICE_WRAP } device_kind;
 
+/* n pieces of n_bytes each between the host and a device, their beginnings strides apart. */
+typedef struct block_move {
+    char *dev, *host;
+    size_t dev_stride, host_stride, n_bytes;
+    int32_t n;
+    bool load; /* to the device; else from it */
+} block_move;
+
 struct device {
     const device_ops *op;
     device_kind kind;
@@ -97,6 +105,13 @@ struct device {
     /* Host to device and back; on a CPU memcpy. Ordered with the passes. */
     void (*upload)(device *d, void *to, const void *from, size_t n_bytes);
     void (*download)(device *d, void *to, const void *from, size_t n_bytes);
+    /* Large transfers: many moves are begun, in order with the passes, and waited for once. The
+     * host's side best lies in host_alloc's memory, which any thread may take and give back. All NULL:
+     * upload, download, mem_pages. */
+    void (*move)(device *d, const block_move *m);
+    void (*moved)(device *d);
+    void *(*host_alloc)(device *d, size_t n_bytes);
+    void (*host_free)(device *d, void *p, size_t n_bytes);
     /* Gives w a place on the device. w->data points at host bytes in the file's layout that stay
      * valid as long as the device lives; the device may keep using them, or make w->packed. */
     status (*weight_load)(device *d, weight *w, err *e);
@@ -164,6 +179,10 @@ typedef struct cuda_options {
 /* E_UNSUPPORTED, with a sentence, in a build without CUDA and on a machine without a GPU. */
 status device_open_cuda(device **d, const cuda_options *opt, err *e);
 void device_close(device *d);
+
+/* d->move and d->moved, or what their absence means. */
+void device_move(device *d, const block_move *m);
+void device_moved(device *d);
 
 /* Wrappers (wrap.c): *d is replaced by a device that does the same and also
  *   trace  writes op, layer, shape and norm of each result,

@@ -69,7 +69,7 @@ TEST(kv_words_that_mean_nothing_are_refused)
 }
 
 /* A window layer, a global one, a global one with one stream, a global one with narrow heads. */
-static kv_layout laid_out(kv_words words, const device *dev, status want, const char *part)
+static kv_layout laid_out(kv_words words, device *dev, status want, const char *part)
 {
     static const float freq[1] = {1};
     static const rope turn = {1, freq, 1, freq};
@@ -109,7 +109,7 @@ TEST(kv_layout_follows_the_last_rule_that_speaks)
 
 TEST(kv_layout_keeps_one_stream_where_it_may)
 {
-    static const device plain = {.name = "plain"}; /* reads floats in two streams only */
+    static device plain = {.name = "plain"}; /* reads floats in two streams only */
     kv_layout l = laid_out((kv_words){0}, NULL, OK, NULL);
     CHECK(l.view[2].single && l.view[2].v_row_bytes == 0 && l.view[2].k_rope);
     CHECK(!l.view[0].single && !l.view[1].single);

@@ -74,6 +74,7 @@ typedef struct kv_layout {
     int32_t rows_max;     /* most rows of one sequence in a pass */
     int32_t n_ring_slots; /* the largest ring; 0 if all stores are linear */
     uint64_t ring_bytes, linear_bytes;
+    device *dev; /* as wanted; also whose host memory snapshots take */
     arena mem;
 } kv_layout;
 
@@ -82,7 +83,7 @@ typedef struct kv_want_layout {
     int32_t n;
     kv_choice choice;
     int32_t n_ctx, rows_max;
-    const device *dev; /* whose kernels must be able to read it; NULL: no question asked */
+    device *dev; /* whose kernels must be able to read it; NULL: no question asked */
 } kv_want_layout;
 
 /* E_UNSUPPORTED for a format that a head size cannot hold or the device not read; E_ARG for a rule

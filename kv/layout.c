@@ -143,6 +143,7 @@ status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e)
         return err_memory(e, "the key/value layout", (size_t)w->n * sizeof *l->view);
     l->n = w->n;
     l->n_ctx = w->n_ctx;
+    l->dev = w->dev;
     /* A pass longer than the context cannot happen; without this cut it would size the rings. */
     l->rows_max = w->rows_max < w->n_ctx ? w->rows_max : w->n_ctx;
     for (int32_t i = 0; i < w->n; i++) {

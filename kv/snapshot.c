@@ -18,17 +18,22 @@ enum { PAGES_FROM = 1 << 20 }; /* larger blocks come straight from the kernel */
 
 /* ---- Blocks of host memory --------------------------------------------------------------- */
 
-static void *block_alloc(size_t n_bytes)
+/* What a GPU copies to should be its own kind of host memory. */
+static void *block_alloc(device *dev, size_t n_bytes)
 {
-    return n_bytes >= PAGES_FROM ? mem_pages(n_bytes) : mem_alloc(n_bytes ? n_bytes : 1);
+    if (n_bytes < PAGES_FROM)
+        return mem_alloc(n_bytes ? n_bytes : 1);
+    return dev && dev->host_alloc ? dev->host_alloc(dev, n_bytes) : mem_pages(n_bytes);
 }
 
-static void block_free(void *p, size_t n_bytes)
+static void block_free(device *dev, void *p, size_t n_bytes)
 {
-    if (n_bytes >= PAGES_FROM)
-        mem_pages_free(p, n_bytes);
-    else
+    if (n_bytes < PAGES_FROM)
         mem_free(p);
+    else if (dev && dev->host_free)
+        dev->host_free(dev, p, n_bytes);
+    else
+        mem_pages_free(p, n_bytes);
 }
 
 /* ---- Rows between a cache and the host ---------------------------------------------------- */
@@ -72,23 +77,21 @@ typedef struct run {
     bool load;
 } run;
 
+/* A run is one piece of every head, or two where a ring begins again. */
 static void move_run(const run *r, unsigned char *host)
 {
-    device *d = r->c->dev;
-    for (int32_t h = 0; h < r->v->n_head_kv; h++) {
-        unsigned char *at = host + (size_t)h * (size_t)r->host_rows * r->row_bytes;
-        for (int64_t i = 0; i < r->n;) {
-            int64_t slot = (r->first + i) % r->v->n_slots;
-            int64_t k = r->v->n_slots - slot < r->n - i ? r->v->n_slots - slot : r->n - i;
-            unsigned char *dev =
-                r->store + ((size_t)h * (size_t)r->v->n_slots + (size_t)slot) * r->row_bytes;
-            size_t n_bytes = (size_t)k * r->row_bytes;
-            if (r->load)
-                d->upload(d, dev, at + (size_t)i * r->row_bytes, n_bytes);
-            else
-                d->download(d, at + (size_t)i * r->row_bytes, dev, n_bytes);
-            i += k;
-        }
+    for (int64_t i = 0; i < r->n;) {
+        int64_t slot = (r->first + i) % r->v->n_slots;
+        int64_t k = r->v->n_slots - slot < r->n - i ? r->v->n_slots - slot : r->n - i;
+        const block_move m = {.dev = (char *)r->store + (size_t)slot * r->row_bytes,
+                              .host = (char *)host + (size_t)i * r->row_bytes,
+                              .dev_stride = (size_t)r->v->n_slots * r->row_bytes,
+                              .host_stride = (size_t)r->host_rows * r->row_bytes,
+                              .n_bytes = (size_t)k * r->row_bytes,
+                              .n = r->v->n_head_kv,
+                              .load = r->load};
+        device_move(r->c->dev, &m);
+        i += k;
     }
 }
 
@@ -146,7 +149,7 @@ void kv_segment_drop(kv_segment *s)
 {
     while (s && atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1) {
         kv_segment *parent = s->parent;
-        block_free(s->rows, s->n_bytes);
+        block_free(s->dev, s->rows, s->n_bytes);
         mem_free(s);
         s = parent;
     }
@@ -163,7 +166,8 @@ static kv_segment *segment_new(const kv_layout *l, kv_segment *parent, int64_t f
     s->from = from;
     s->to = to;
     s->n_bytes = kv_linear_bytes(l, to - from);
-    s->rows = block_alloc(s->n_bytes);
+    s->dev = l->dev;
+    s->rows = block_alloc(s->dev, s->n_bytes);
     if (!s->rows) {
         mem_free(s);
         return NULL;
@@ -232,7 +236,8 @@ status kv_snapshot_new(const kv_layout *l, const int32_t *ids, int64_t n, kv_seg
     }
     s->view = mem_alloc((size_t)l->n * sizeof *s->view);
     s->ids = mem_alloc(id_bytes);
-    s->rings = block_alloc(ring_bytes);
+    s->dev = l->dev;
+    s->rings = block_alloc(s->dev, ring_bytes);
     if (!s->view || !s->ids || !s->rings || !s->linear) {
         kv_snapshot_drop(s);
         *out = NULL;
@@ -250,6 +255,7 @@ void kv_snapshot_fill(kv_snapshot *s, kv_cache *c)
         return;
     segment_fill(s->linear, c);
     move_rings(c, s->n, s->rings, false);
+    device_moved(c->dev);
     s->filled = true;
 }
 
@@ -263,7 +269,7 @@ void kv_snapshot_drop(kv_snapshot *s)
     if (!s || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
         return;
     kv_segment_drop(s->linear);
-    block_free(s->rings, s->ring_bytes);
+    block_free(s->dev, s->rings, s->ring_bytes);
     mem_free(s->ids);
     mem_free(s->view);
     mem_free(s);
@@ -306,5 +312,6 @@ void kv_snapshot_load(const kv_snapshot *s, kv_cache *c)
         upto = upto < g->from ? upto : g->from;
     }
     move_rings(c, s->n, s->rings, true);
+    device_moved(c->dev);
     c->n_past = c->n_written = c->n_loaded = s->n;
 }

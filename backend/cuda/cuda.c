@@ -421,6 +421,7 @@ static void cuda_close(device *d)
         cudaFree(c->step_at);
     cuda_graphs_drop(c);
     cuda_blas_close(c->blas);
+    cuda_pins_close(c->pins);
     if (c->bounce)
         cudaFreeHost(c->bounce);
     if (c->stream)
@@ -491,6 +492,10 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .clear = cuda_clear,
         .upload = cuda_upload,
         .download = cuda_download,
+        .move = cuda_move,
+        .moved = cuda_moved,
+        .host_alloc = cuda_host_alloc,
+        .host_free = cuda_host_free,
         .weight_load = cuda_weight_load,
         .weight_free = cuda_weight_free,
         .weight_bytes = cuda_weight_bytes,
@@ -503,6 +508,8 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .close = cuda_close,
     };
     status st = open_gpu(c, opt->device, e);
+    if (!st)
+        st = cuda_pins_open(&c->pins, opt->device, e);
     if (st) {
         cuda_close(&c->dev);
         return st;

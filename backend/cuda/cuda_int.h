@@ -6,6 +6,7 @@
  * fuse.c         small ops that become one kernel with the next
  * blas.c         products of many rows through cuBLASLt
  * graph.c        passes of few rows, recorded and replayed
+ * pinned.c       page-locked host memory, and large copies
  * kernels.c      the words for which kernel does what
  * *.cu           kernels, one idea per file, each behind an extern "C" launcher that takes a stream
  *
@@ -261,6 +262,7 @@ typedef struct graph_slot {
 enum { GRAPHS = 64 };
 
 typedef struct cuda_blas cuda_blas;
+typedef struct cuda_pins cuda_pins;
 
 typedef struct cuda_device {
     device dev; /* first: a device * is a cuda_device * */
@@ -288,6 +290,7 @@ typedef struct cuda_device {
     waiting wait;
     cuda_blas *blas; /* NULL: no cuBLASLt here */
     void *bounce;    /* pinned, for small downloads */
+    cuda_pins *pins; /* page-locked memory for snapshots */
     graph_slot graphs[GRAPHS];
     graph_slot *recording;
     uint64_t graph_clock;
@@ -323,6 +326,14 @@ cuda_blas *cuda_blas_open(void); /* NULL if it is not here */
 void cuda_blas_close(cuda_blas *b);
 bool cuda_blas_matmul(cuda_device *c, dev_mat y, const uint16_t *x, const uint16_t *w,
                       int32_t n_in);
+
+/* pinned.c */
+status cuda_pins_open(cuda_pins **k, int32_t gpu, err *e);
+void cuda_pins_close(cuda_pins *k);
+void *cuda_host_alloc(device *d, size_t n_bytes);
+void cuda_host_free(device *d, void *at, size_t n_bytes);
+void cuda_move(device *d, const block_move *m);
+void cuda_moved(device *d);
 
 /* kernels.c */
 kernel_speed cuda_product_kernel(const device *d, const weight *w, char *text, size_t cap);

@@ -1,0 +1,262 @@
+/* pinned.c - host memory that the GPU copies to and from by itself: page-locked blocks for
+ * snapshots, and the copies.
+ *
+ * Locking pages takes longer than copying to them (they must be there first), so a thread does it
+ * while the caller goes on to what the block is for; only a copy waits for it. A block that is given
+ * back stays locked for the next one of about its size. What is kept that way is never more than was
+ * once in use at the same time. Where locking fails copies go through the driver's own buffers:
+ * slower, and as right.
+ */
+#include "backend/cuda/cuda_int.h"
+#include "base/mem.h"
+
+#include <pthread.h>
+
+enum { PINS = 1024, PIN_ROUND = 2 << 20 };
+
+typedef enum pin_state { PIN_WAITS, PIN_WORKING, PIN_LOCKED, PIN_PLAIN } pin_state;
+
+typedef struct pin {
+    char *at; /* NULL: a free entry */
+    size_t n_bytes;
+    pin_state state;
+    bool used;
+    uint64_t freed; /* when, by the clock of frees */
+} pin;
+
+struct cuda_pins {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+    bool started, closing;
+    int32_t gpu;
+    pin at[PINS];
+    size_t used_bytes, idle_bytes, most_bytes; /* most: in use at one time, ever */
+    uint64_t clock;
+};
+
+/* ---- The thread that locks ---------------------------------------------------------------- */
+
+static pin *next_waiting(cuda_pins *k)
+{
+    for (int i = 0; i < PINS; i++)
+        if (k->at[i].at && k->at[i].state == PIN_WAITS)
+            return &k->at[i];
+    return NULL;
+}
+
+static void *lock_blocks(void *arg)
+{
+    cuda_pins *k = arg;
+    cudaSetDevice(k->gpu);
+    pthread_mutex_lock(&k->lock);
+    while (!k->closing) {
+        pin *p = next_waiting(k);
+        if (!p) {
+            pthread_cond_wait(&k->changed, &k->lock);
+            continue;
+        }
+        p->state = PIN_WORKING; /* so nobody gives the memory back meanwhile */
+        char *at = p->at;
+        size_t n = p->n_bytes;
+        pthread_mutex_unlock(&k->lock);
+        bool ok = cudaHostRegister(at, n, cudaHostRegisterPortable) == cudaSuccess;
+        if (!ok)
+            cudaGetLastError();
+        pthread_mutex_lock(&k->lock);
+        p->state = ok ? PIN_LOCKED : PIN_PLAIN;
+        pthread_cond_broadcast(&k->changed);
+    }
+    pthread_mutex_unlock(&k->lock);
+    return NULL;
+}
+
+/* ---- Blocks -------------------------------------------------------------------------------- */
+
+status cuda_pins_open(cuda_pins **out, int32_t gpu, err *e)
+{
+    cuda_pins *k = *out = mem_calloc(1, sizeof *k);
+    if (!k)
+        return err_memory(e, "the table of page-locked memory", sizeof *k);
+    k->gpu = gpu;
+    if (pthread_mutex_init(&k->lock, NULL)) {
+        mem_free(k);
+        *out = NULL;
+        return err_set(e, E_MEMORY, "cannot make a lock");
+    }
+    if (pthread_cond_init(&k->changed, NULL)) {
+        pthread_mutex_destroy(&k->lock);
+        mem_free(k);
+        *out = NULL;
+        return err_set(e, E_MEMORY, "cannot make a condition");
+    }
+    return OK;
+}
+
+static void drop(pin *p)
+{
+    if (p->state == PIN_LOCKED && cudaHostUnregister(p->at) != cudaSuccess)
+        cudaGetLastError();
+    mem_pages_free(p->at, p->n_bytes);
+    *p = (pin){0};
+}
+
+void cuda_pins_close(cuda_pins *k)
+{
+    if (!k)
+        return;
+    pthread_mutex_lock(&k->lock);
+    k->closing = true;
+    pthread_cond_broadcast(&k->changed);
+    pthread_mutex_unlock(&k->lock);
+    if (k->started)
+        pthread_join(k->thread, NULL);
+    for (int i = 0; i < PINS; i++)
+        if (k->at[i].at)
+            drop(&k->at[i]);
+    pthread_cond_destroy(&k->changed);
+    pthread_mutex_destroy(&k->lock);
+    mem_free(k);
+}
+
+/* The smallest idle block that n bytes do not waste too much of. */
+static pin *find_idle(cuda_pins *k, size_t n)
+{
+    pin *best = NULL;
+    for (int i = 0; i < PINS; i++) {
+        pin *p = &k->at[i];
+        if (p->at && !p->used && p->n_bytes >= n && p->n_bytes - n <= n / 4 &&
+            (!best || p->n_bytes < best->n_bytes))
+            best = p;
+    }
+    return best;
+}
+
+/* Gives idle blocks back, the one idle for longest first, until n more bytes keep the promise of
+ * this file's head. */
+static void shrink(cuda_pins *k, size_t n)
+{
+    size_t most = k->most_bytes > k->used_bytes + n ? k->most_bytes : k->used_bytes + n;
+    while (k->idle_bytes && k->used_bytes + k->idle_bytes + n > most) {
+        pin *oldest = NULL;
+        for (int i = 0; i < PINS; i++) {
+            pin *p = &k->at[i];
+            if (p->at && !p->used && p->state != PIN_WORKING &&
+                (!oldest || p->freed < oldest->freed))
+                oldest = p;
+        }
+        if (!oldest)
+            return;
+        k->idle_bytes -= oldest->n_bytes;
+        drop(oldest);
+    }
+}
+
+static pin *make(cuda_pins *k, size_t n)
+{
+    pin *p = NULL;
+    for (int i = 0; i < PINS && !p; i++)
+        if (!k->at[i].at)
+            p = &k->at[i];
+    shrink(k, n);
+    char *at = p ? mem_pages(n) : NULL;
+    if (!at)
+        return NULL;
+    if (!k->started)
+        k->started = !pthread_create(&k->thread, NULL, lock_blocks, k);
+    *p = (pin){.at = at, .n_bytes = n, .state = k->started ? PIN_WAITS : PIN_PLAIN};
+    pthread_cond_broadcast(&k->changed);
+    return p;
+}
+
+void *cuda_host_alloc(device *d, size_t n_bytes)
+{
+    cuda_pins *k = ((cuda_device *)d->self)->pins;
+    size_t n = (n_bytes + PIN_ROUND - 1) / PIN_ROUND * PIN_ROUND;
+    if (n < n_bytes)
+        return NULL;
+    pthread_mutex_lock(&k->lock);
+    pin *p = find_idle(k, n);
+    if (p)
+        k->idle_bytes -= p->n_bytes;
+    else
+        p = make(k, n);
+    char *at = p ? p->at : NULL;
+    if (p) {
+        p->used = true;
+        k->used_bytes += p->n_bytes;
+        k->most_bytes = k->used_bytes > k->most_bytes ? k->used_bytes : k->most_bytes;
+    }
+    pthread_mutex_unlock(&k->lock);
+    return at;
+}
+
+/* The block that an address is in. */
+static pin *find(cuda_pins *k, const char *at)
+{
+    for (int i = 0; i < PINS; i++) {
+        pin *p = &k->at[i];
+        if (p->at && at >= p->at && at < p->at + p->n_bytes)
+            return p;
+    }
+    return NULL;
+}
+
+void cuda_host_free(device *d, void *at, size_t n_bytes)
+{
+    cuda_pins *k = ((cuda_device *)d->self)->pins;
+    (void)n_bytes;
+    if (!at)
+        return;
+    pthread_mutex_lock(&k->lock);
+    pin *p = find(k, at);
+    if (p) {
+        p->used = false;
+        p->freed = ++k->clock;
+        k->used_bytes -= p->n_bytes;
+        k->idle_bytes += p->n_bytes;
+    }
+    pthread_mutex_unlock(&k->lock);
+}
+
+static void wait_for_lock(cuda_pins *k, const char *at)
+{
+    pthread_mutex_lock(&k->lock);
+    pin *p = find(k, at);
+    while (p && (p->state == PIN_WAITS || p->state == PIN_WORKING))
+        pthread_cond_wait(&k->changed, &k->lock);
+    pthread_mutex_unlock(&k->lock);
+}
+
+/* ---- Copies -------------------------------------------------------------------------------- */
+
+void cuda_move(device *d, const block_move *m)
+{
+    cuda_device *c = d->self;
+    const size_t pitch_max = (size_t)1 << 30; /* half of what GPUs take */
+    enum cudaMemcpyKind kind = m->load ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
+    char *to = m->load ? m->dev : m->host;
+    const char *from = m->load ? m->host : m->dev;
+    size_t to_stride = m->load ? m->dev_stride : m->host_stride;
+    size_t from_stride = m->load ? m->host_stride : m->dev_stride;
+    cuda_settle(c);
+    wait_for_lock(c->pins, m->host);
+    if (m->n > 1 && to_stride <= pitch_max && from_stride <= pitch_max) {
+        cuda_ok(c, NULL,
+                cudaMemcpy2DAsync(to, to_stride, from, from_stride, m->n_bytes, (size_t)m->n, kind,
+                                  c->stream),
+                "moving keys and values");
+        return;
+    }
+    for (int32_t i = 0; i < m->n; i++)
+        cuda_ok(c, NULL,
+                cudaMemcpyAsync(to + (size_t)i * to_stride, from + (size_t)i * from_stride,
+                                m->n_bytes, kind, c->stream),
+                "moving keys and values");
+}
+
+void cuda_moved(device *d)
+{
+    cuda_device *c = d->self;
+    cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "moving keys and values");
+}
