@@ -152,6 +152,11 @@ $(EMU)/tests/cuda/emu.o: tests/cuda/emu.cpp tests/cuda/emu.h
 	@mkdir -p $(@D)
 	$(Q)$(EMU_CXX) -c -o $@ $<
 
+$(BUILD)/bench_snapshot: $(BUILD)/bench/snapshot.o $(LIB_OBJ)
+	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
+.PHONY: bench-snapshot
+bench-snapshot: $(BUILD)/bench_snapshot ## times of saving and restoring sessions; bench/snapshot.c says how
+
 $(BUILD)/bench_attend: $(BUILD)/bench/attend.o $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
 .PHONY: bench-attend

@@ -266,7 +266,8 @@ void device_move(device *d, const block_move *m)
         return;
     }
     for (int32_t i = 0; i < m->n; i++) {
-        char *dev = m->dev + (size_t)i * m->dev_stride, *host = m->host + (size_t)i * m->host_stride;
+        char *dev = m->dev + (size_t)i * m->dev_stride,
+             *host = m->host + (size_t)i * m->host_stride;
         if (m->load)
             d->upload(d, dev, host, m->n_bytes);
         else

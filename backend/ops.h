@@ -106,8 +106,8 @@ struct device {
     void (*upload)(device *d, void *to, const void *from, size_t n_bytes);
     void (*download)(device *d, void *to, const void *from, size_t n_bytes);
     /* Large transfers: many moves are begun, in order with the passes, and waited for once. The
-     * host's side best lies in host_alloc's memory, which any thread may take and give back. All NULL:
-     * upload, download, mem_pages. */
+     * host's side best lies in host_alloc's memory, which any thread may take and give back. All
+     * NULL: upload, download, mem_pages. */
     void (*move)(device *d, const block_move *m);
     void (*moved)(device *d);
     void *(*host_alloc)(device *d, size_t n_bytes);

@@ -36,7 +36,7 @@ typedef struct kv_snapshot {
     kv_segment *linear;
     unsigned char *rings; /* per ring, stream and head, rows max(0, n - window) .. n - 1 */
     size_t ring_bytes;
-    device *dev; /* whose host memory the rings are in; NULL: anyone's */
+    device *dev;      /* whose host memory the rings are in; NULL: anyone's */
     size_t own_bytes; /* all that was allocated for this one: linear rows it shares do not count */
     bool filled, from_disk;
 } kv_snapshot;

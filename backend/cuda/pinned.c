@@ -2,10 +2,10 @@
  * snapshots, and the copies.
  *
  * Locking pages takes longer than copying to them (they must be there first), so a thread does it
- * while the caller goes on to what the block is for; only a copy waits for it. A block that is given
- * back stays locked for the next one of about its size. What is kept that way is never more than was
- * once in use at the same time. Where locking fails copies go through the driver's own buffers:
- * slower, and as right.
+ * while the caller goes on to what the block is for; only a copy waits for it. A block that is
+ * given back stays locked for the next one of about its size. What is kept that way is never more
+ * than was once in use at the same time. Where locking fails copies go through the driver's own
+ * buffers: slower, and as right.
  */
 #include "backend/cuda/cuda_int.h"
 #include "base/mem.h"
