@@ -142,6 +142,14 @@ def hops(r, tokens, thinking=False):
             return add_system(r, d)
 
 
+def ahead(r, tokens, thinking=False):
+    """A text whose question stands before it and wants the value alone: two searches, without a word between."""
+    while True:
+        d = reading.recall(r, tokens, thinking, r.choice((1, 1, 2, 4)), miss=0.02, frame=r.choice(reading.AHEAD), alone=0.8)
+        if not held_out(d):
+            return add_system(r, d)
+
+
 def add_system(r, d, p=0.3):
     if r.random() < p and d["messages"][0]["role"] != "system":
         d["messages"] = [{"role": "system", "content": r.choice(_SYSTEM)}] + d["messages"]

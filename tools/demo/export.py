@@ -2,6 +2,8 @@
 
     python3 export.py write --shards DIR --template chat_template.jinja --out HF_DIR
     python3 export.py check HF_DIR      (needs transformers: compares logits, prints some answers)
+    python3 export.py read MODEL.gguf --out DIR                 weights and tokenizer to train on from (needs gguf)
+    python3 export.py average DIR OTHER --share 0.75 --out DIR  0.75 of DIR's weights, 0.25 of OTHER's
 """
 import argparse
 import glob
@@ -41,6 +43,47 @@ def load_shards(path):
     for f in sorted(glob.glob(path + "/model-*.safetensors")):
         state |= load_file(f)
     return state
+
+
+GLOBAL = {"token_embd": "embed_tokens", "output_norm": "norm"}
+LAYER = {
+    "attn_norm.weight": "input_layernorm.weight", "post_attention_norm.weight": "post_attention_layernorm.weight",
+    "attn_q.weight": "self_attn.q_proj.weight", "attn_k.weight": "self_attn.k_proj.weight", "attn_v.weight": "self_attn.v_proj.weight",
+    "attn_output.weight": "self_attn.o_proj.weight", "attn_q_norm.weight": "self_attn.q_norm.weight", "attn_k_norm.weight": "self_attn.k_norm.weight",
+    "ffn_norm.weight": "pre_feedforward_layernorm.weight", "post_ffw_norm.weight": "post_feedforward_layernorm.weight",
+    "ffn_gate.weight": "mlp.gate_proj.weight", "ffn_up.weight": "mlp.up_proj.weight", "ffn_down.weight": "mlp.down_proj.weight",
+    "post_ffw_norm_1.weight": "post_feedforward_layernorm_1.weight", "pre_ffw_norm_2.weight": "pre_feedforward_layernorm_2.weight",
+    "post_ffw_norm_2.weight": "post_feedforward_layernorm_2.weight", "ffn_gate_inp.weight": "router.proj.weight", "ffn_gate_inp.scale": "router.scale",
+    "ffn_gate_up_exps.weight": "experts.gate_up_proj", "ffn_down_exps.weight": "experts.down_proj", "ffn_down_exps.scale": "router.per_expert_scale",
+    "layer_output_scale.weight": "layer_scalar",
+}
+
+
+def read(a):
+    """The state dict of a GGUF file of this model, rounded as that file is, and its tokenizer.json."""
+    import gguf
+    file, state = gguf.GGUFReader(a.file), {}
+    for t in file.tensors:
+        head, _, rest = t.name.partition(".")
+        if head == "rope_freqs":
+            continue
+        if head == "blk":
+            il, _, rest = rest.partition(".")
+            name = f"model.layers.{il}.{LAYER[rest]}"
+        else:
+            name = f"model.{GLOBAL[head]}.{rest}"
+        shape = [int(n) for n in reversed(t.shape)]
+        state[name] = torch.from_numpy(gguf.quants.dequantize(t.data, t.tensor_type).reshape(shape).copy()).float()
+    os.makedirs(a.out, exist_ok=True)
+    save_shards(state, a.out)
+    pieces, merges = (file.fields["tokenizer.ggml." + x].contents() for x in ("tokens", "merges"))
+    tokenizer.save(tokenizer.document(pieces, [m.split(" ") for m in merges]), a.out + "/tokenizer.json")
+
+
+def average(a):
+    x, y = load_shards(a.dir), load_shards(a.other)
+    os.makedirs(a.out, exist_ok=True)
+    save_shards({k: a.share * x[k] + (1 - a.share) * y[k] for k in x}, a.out)
 
 
 def config():
@@ -125,6 +168,16 @@ def main():
     c = sub.add_parser("check")
     c.add_argument("dir")
     c.set_defaults(run=check)
+    r = sub.add_parser("read")
+    r.add_argument("file")
+    r.add_argument("--out", required=True)
+    r.set_defaults(run=read)
+    v = sub.add_parser("average")
+    v.add_argument("dir")
+    v.add_argument("other")
+    v.add_argument("--share", type=float, required=True)
+    v.add_argument("--out", required=True)
+    v.set_defaults(run=average)
     a = p.parse_args()
     a.run(a)
 

@@ -53,6 +53,11 @@ def train(texts):
             merges.append((a, b))
             pieces.append(a + b)
     assert len(pieces) == SIZE and len(set(pieces)) == SIZE
+    return document(pieces, merges)
+
+
+def document(pieces, merges):
+    """tokenizer.json as a dict, from the pieces in id order and the pairs in order of rank."""
     return {
         "version": "1.0", "truncation": None, "padding": None,
         "added_tokens": [{"id": i, "content": s, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
@@ -66,6 +71,10 @@ def train(texts):
                   "fuse_unk": True, "byte_fallback": True, "ignore_merges": False,
                   "vocab": {p: i for i, p in enumerate(pieces)}, "merges": [list(m) for m in merges]},
     }
+
+
+def save(doc, path):
+    json.dump(doc, open(path, "w", encoding="utf-8"), ensure_ascii=False, indent=1)
 
 
 class Fast:
@@ -124,7 +133,7 @@ if __name__ == "__main__":
         r = random.Random("tokenizer 1")
         texts = ("".join(t for t, _ in corpus.render(corpus.document(r, 400))) for _ in range(60000))
         os.makedirs(out, exist_ok=True)
-        json.dump(train(p for t in texts for p in _SPECIAL.split(t)[::2]), open(out + "/tokenizer.json", "w", encoding="utf-8"), ensure_ascii=False, indent=1)
+        save(train(p for t in texts for p in _SPECIAL.split(t)[::2]), out + "/tokenizer.json")
     else:
         from tokenizers import Tokenizer
         slow, fast, r = Tokenizer.from_file(out + "/tokenizer.json"), Fast(out + "/tokenizer.json"), random.Random(5)

@@ -31,9 +31,9 @@ import tokenizer
 import words
 
 # progress at which a stage ends; kinds of texts to search: share of the tokens, shortest, longest, maker
-READ, HOPS = corpus.long_document, corpus.hops
+READ, HOPS, AHEAD = corpus.long_document, corpus.hops, corpus.ahead
 STAGES = [(0.20, [(0.35, 60, 500, READ)]), (0.36, [(0.50, 100, 2200, READ)]), (0.58, [(0.55, 200, 9000, READ)]), (1.01, [(0.60, 300, 32300, READ)])]
-TUNE = [(1.01, [(0.36, 500, 32300, READ), (0.26, 40, 2300, READ), (0.10, 30, 900, HOPS)])]
+TUNE = [(1.01, [(0.34, 500, 32300, READ), (0.24, 40, 2300, READ), (0.16, 30, 900, AHEAD), (0.03, 30, 900, HOPS)])]
 
 
 def pack(r, tok, size, stages, progress, stash):
