@@ -190,9 +190,20 @@ typedef struct tree_node {
     /* Every token below and here is made of whole safe characters only, this many at most; 255: is
      * not, or has more. Safe: well-formed, not a control character, not one of " \ <. */
     uint8_t safe;
+    uint32_t kinds; /* bit k: a token below or here has a character of kind k */
 } tree_node;
 
 enum { SAFE_MAX = 64, UNSAFE = 255 };
+
+/* Characters by what grammars tell apart: letters, digits and each common sign are kinds of their
+ * own. Every character has one kind. */
+enum {
+    KIND_SMALL = 0,   /* a..z; the first, as most tokens have some */
+    KIND_WIDE = 2,    /* beyond ASCII */
+    KIND_BROKEN = 31, /* bytes that are no character: a token has a part of one */
+    N_KINDS = 32
+};
+int32_t char_kind(uint32_t cp);
 
 struct token_tree {
     tree_node *node; /* [n_nodes + 1]; node 0 is the root, of depth 0 */
@@ -205,6 +216,8 @@ struct token_tree {
     int32_t n, n_words, max_depth;
     uint64_t *safe_mask[SAFE_MAX + 1]; /* [L]: tokens of at most L safe characters; owned by [0] */
     int32_t safe_max;                  /* characters of the longest safe token; no more masks */
+    uint64_t *kind_mask[N_KINDS];      /* tokens with a character of that kind; owned by [0] */
+    uint64_t *tree_mask;               /* tokens of the tree */
     uint64_t *eog_mask;
     const vocab *v; /* for special pieces; NULL: there are none */
 };

@@ -6,6 +6,9 @@
  * states one state, so what has been found out about a state (where its bytes lead, its mask)
  * holds whenever the text comes to it again: a small grammar soon costs a table lookup per byte.
  *
+ * Most of a mask is found without walking: the insides of strings by masks of safe characters, other
+ * loops (words, lists, text without some signs) by the kinds of characters that they are made of.
+ *
  * All tables have a fixed size. When one is full, everything but the states of living runs (and of
  * the walk at hand) is forgotten.
  */
@@ -22,7 +25,10 @@ enum {
     MAX_CELLS = 1 << 15,
     MAX_VISITS = 4 * GRAMMAR_MAX_CONFIGS, /* places passed while finding one state */
     N_MASKS = 256,                        /* 8 MiB for Gemma's vocabulary, as far as used */
-    N_SEEN = 4 * MAX_VISITS
+    N_SEEN = 4 * MAX_VISITS,
+    LOOP_STATES = 4,                       /* among which a loop of characters goes round */
+    LOOP_PATH = LOOP_STATES + 4,           /* these, and the bytes of one character */
+    LOOP_WORK = GRAMMAR_MAX_MASK_WORK / 32 /* steps that looking for a loop may take */
 };
 enum { STATE_DEAD = -1, STATE_UNKNOWN = -2 };
 
@@ -64,7 +70,7 @@ struct matcher {
     mask mask[N_MASKS];
     int32_t next_mask;
     uint64_t *bits; /* [N_MASKS][n_words] */
-    int32_t *path;  /* [max_depth + 2]: states of the walk at hand; living while there */
+    int32_t *path;  /* [max_depth + 2 + LOOP_PATH]: states of the walk at hand; living while there */
     int32_t n_path;
     grammar_run *runs;
     /* The state being found. */
@@ -151,7 +157,7 @@ status matcher_open(matcher **out, const grammar *g, const token_tree *t, err *e
     m->cell_slot = mem_calloc(2 * MAX_CELLS, sizeof *m->cell_slot);
     m->cell_map = mem_alloc(MAX_CELLS * sizeof *m->cell_map);
     m->bits = mem_alloc((size_t)N_MASKS * (size_t)t->n_words * sizeof *m->bits + 1);
-    m->path = mem_calloc((size_t)t->max_depth + 2, sizeof *m->path);
+    m->path = mem_calloc((size_t)t->max_depth + 2 + LOOP_PATH, sizeof *m->path);
     status st = OK;
     if (!m->row || !m->state || !m->config || !m->cell || !m->state_slot || !m->cell_slot ||
         !m->cell_map || !m->bits || !m->path)
@@ -499,13 +505,121 @@ static int32_t safe_run(const matcher *m, const state *s)
     return most > SAFE_MAX ? SAFE_MAX : most;
 }
 
-/* Walks the tree from the state at path[0]. */
-static status walk(matcher *m, uint64_t *bits, int32_t safe, err *e)
+/* States that lead to each other by every character of some kinds. They lie in the path, the first
+ * LOOP_STATES of which are theirs; [0] is where the text stands. */
+typedef struct loop {
+    int32_t n;
+    uint32_t kinds, done[LOOP_STATES]; /* of each state: kinds that are known to stay */
+} loop;
+
+/* A range of bytes per place, of the well-formed characters beyond ASCII. */
+static const struct wide {
+    int32_t n;
+    uint8_t lo[4], hi[4];
+} wide[] = {{2, {0xC2, 0x80}, {0xDF, 0xBF}},
+            {3, {0xE0, 0xA0, 0x80}, {0xE0, 0xBF, 0xBF}},
+            {3, {0xE1, 0x80, 0x80}, {0xEC, 0xBF, 0xBF}},
+            {3, {0xED, 0x80, 0x80}, {0xED, 0x9F, 0xBF}},
+            {3, {0xEE, 0x80, 0x80}, {0xEF, 0xBF, 0xBF}},
+            {4, {0xF0, 0x90, 0x80, 0x80}, {0xF0, 0xBF, 0xBF, 0xBF}},
+            {4, {0xF1, 0x80, 0x80, 0x80}, {0xF3, 0xBF, 0xBF, 0xBF}},
+            {4, {0xF4, 0x80, 0x80, 0x80}, {0xF4, 0x8F, 0xBF, 0xBF}}};
+
+/* From the state at path[LOOP_STATES + depth] by a byte; what follows goes behind it, or, at the
+ * end of a character, into the loop. False: the text has left the loop. */
+static bool stays(matcher *m, loop *l, int32_t depth, int byte, bool last)
+{
+    err none = {0};
+    int32_t to;
+    m->n_path = LOOP_STATES + depth + 1;
+    if (m->spent > LOOP_WORK || step(m, byte, &to, &none) || to == STATE_DEAD)
+        return false;
+    if (!last) {
+        m->path[m->n_path] = to;
+        return true;
+    }
+    for (int32_t i = 0; i < l->n; i++)
+        if (m->path[i] == to)
+            return true;
+    if (l->n == LOOP_STATES)
+        return false;
+    l->done[l->n] = 0;
+    m->path[l->n++] = to;
+    return true;
+}
+
+/* One byte of each class in lo..hi stands for all of them. */
+static bool wide_stays(matcher *m, loop *l, const struct wide *w, int32_t depth)
+{
+    uint64_t seen[4] = {0};
+    if (depth > 3)
+        return false; /* no character is longer */
+    for (int b = w->lo[depth]; b <= w->hi[depth]; b++) {
+        int c = m->g->class_of[b];
+        bool last = depth + 1 == w->n;
+        if (seen[c >> 6] >> (c & 63) & 1)
+            continue;
+        seen[c >> 6] |= (uint64_t)1 << (c & 63);
+        if (!stays(m, l, depth, b, last) || (!last && !wide_stays(m, l, w, depth + 1)))
+            return false;
+    }
+    return true;
+}
+
+static bool kind_stays(matcher *m, loop *l, int32_t i, int32_t kind)
+{
+    m->path[LOOP_STATES] = m->path[i];
+    for (size_t k = 0; kind == KIND_WIDE && k < sizeof wide / sizeof *wide; k++)
+        if (!wide_stays(m, l, &wide[k], 0))
+            return false;
+    for (uint32_t cp = 0; kind != KIND_WIDE && cp < 0x80; cp++)
+        if (char_kind(cp) == kind && !stays(m, l, 0, (int)cp, true))
+            return false;
+    return true;
+}
+
+/* Kinds of characters of which any number may follow, in any order, wherever they lead. Each is
+ * tried beside those found before it. Without small letters it is not worth the masks. */
+static uint32_t loop_kinds(matcher *m)
+{
+    loop l = {.n = 1};
+    for (int32_t i = 1; i <= LOOP_STATES; i++)
+        m->path[i] = m->path[0];
+    for (int32_t kind = 0; kind < KIND_BROKEN; kind++) {
+        loop with = l;
+        bool ok = true;
+        with.kinds |= (uint32_t)1 << kind;
+        for (int32_t i = 0; i < with.n && ok; i++)
+            for (int32_t k = 0; k <= kind && ok; k++)
+                if ((with.kinds & ~with.done[i]) >> k & 1) {
+                    ok = kind_stays(m, &with, i, k);
+                    with.done[i] |= (uint32_t)1 << k;
+                }
+        if (ok)
+            l = with;
+        else if (!l.kinds)
+            break;
+    }
+    m->n_path = 1;
+    return l.kinds;
+}
+
+/* The tokens that are made of these kinds alone. */
+static void set_kinds(const token_tree *t, uint32_t kinds, uint64_t *bits)
+{
+    memcpy(bits, t->tree_mask, (size_t)t->n_words * sizeof *bits);
+    for (int k = 0; k < N_KINDS; k++)
+        for (int32_t i = 0; !(kinds >> k & 1) && i < t->n_words; i++)
+            bits[i] &= ~t->kind_mask[k][i];
+}
+
+/* Walks the tree from the state at path[0], past what is known beforehand. */
+static status walk(matcher *m, uint64_t *bits, int32_t safe, uint32_t kinds, err *e)
 {
     const token_tree *t = m->t;
     for (int32_t i = 1; i < t->n_nodes;) {
         const tree_node *x = &t->node[i];
-        if (x->safe <= safe) {
+        if (x->safe <= safe || !(x->kinds & ~kinds)) {
             i = (int32_t)x->end;
             continue;
         }
@@ -544,9 +658,16 @@ static status fill(matcher *m, uint64_t *bits, err *e)
     status st;
     m->spent = 0;
     memcpy(bits, t->safe_mask[safe], n * sizeof *bits);
-    if (!safe)
-        memset(bits, 0, n * sizeof *bits);
-    if ((st = walk(m, bits, safe, e)))
+    uint32_t kinds = 0;
+    if (!safe) {
+        kinds = loop_kinds(m);
+        m->spent = 0;
+        if (kinds)
+            set_kinds(t, kinds, bits);
+        else
+            memset(bits, 0, n * sizeof *bits);
+    }
+    if ((st = walk(m, bits, safe, kinds, e)))
         return st;
     for (int32_t i = 0; i < m->g->n_specials; i++) {
         int32_t to;

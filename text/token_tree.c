@@ -4,7 +4,8 @@
  * byte, it refuses for all tokens that go on from there. Nodes lie in preorder, so skipping a
  * subtree is a jump forward. For the inside of strings, where nearly everything is allowed, each
  * node knows whether all tokens below it are made of safe characters: those are taken from a mask
- * made beforehand and not walked at all.
+ * made beforehand and not walked at all. For the inside of words, lists and the like it knows of
+ * which kinds the characters below it are.
  */
 #include "text/grammar_int.h"
 #include "text/vocab_int.h"
@@ -37,6 +38,33 @@ static int32_t safe_chars(const char *s, size_t n)
             return UNSAFE;
     }
     return count;
+}
+
+int32_t char_kind(uint32_t cp)
+{
+    static const char signs[] = " ,.-'_:/()[]{}\"\\<\n\t\r=+*@"; /* a kind each, from 4 on */
+    enum { FIRST_SIGN = 4, CONTROL = FIRST_SIGN + sizeof signs - 1, OTHER };
+    _Static_assert((int)OTHER <= KIND_BROKEN - 1, "a kind is a bit");
+    if (cp >= 0x80)
+        return KIND_WIDE;
+    if ((cp | 32) >= 'a' && (cp | 32) <= 'z')
+        return cp <= 'Z' ? 1 : KIND_SMALL;
+    if (cp >= '0' && cp <= '9')
+        return 3;
+    const char *at = cp ? strchr(signs, (int)cp) : NULL;
+    return at ? FIRST_SIGN + (int32_t)(at - signs) : cp < 0x20 || cp == 0x7F ? CONTROL : OTHER;
+}
+
+static uint32_t kinds_of(const char *s, size_t n)
+{
+    uint32_t kinds = 0;
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        bool ok;
+        i += (size_t)utf8_decode(s + i, n - i, &cp, &ok);
+        kinds |= (uint32_t)1 << (ok ? char_kind(cp) : KIND_BROKEN);
+    }
+    return kinds;
 }
 
 static status copy_texts(token_tree *t, const tree_token *tok, err *e)
@@ -115,7 +143,7 @@ static status make_nodes(token_tree *t, err *e)
     return OK;
 }
 
-static void note_safety(token_tree *t)
+static void note_characters(token_tree *t)
 {
     for (int32_t i = t->n_nodes - 1; i >= 0; i--) {
         tree_node *x = &t->node[i];
@@ -128,11 +156,23 @@ static void note_safety(token_tree *t)
                 t->safe_mask[l][id >> 6] |= (uint64_t)1 << (id & 63);
             if (c != UNSAFE && c > t->safe_max)
                 t->safe_max = c;
+            uint32_t kinds = kinds_of(t->bytes + t->at[id], t->at[id + 1] - t->at[id]);
+            x->kinds |= kinds;
+            t->tree_mask[id >> 6] |= (uint64_t)1 << (id & 63);
+            for (; kinds; kinds &= kinds - 1)
+                t->kind_mask[__builtin_ctz(kinds)][id >> 6] |= (uint64_t)1 << (id & 63);
         }
-        for (int32_t k = i + 1; k < (int32_t)x->end; k = (int32_t)t->node[k].end)
+        for (int32_t k = i + 1; k < (int32_t)x->end; k = (int32_t)t->node[k].end) {
             worst = t->node[k].safe > worst ? t->node[k].safe : worst;
+            x->kinds |= t->node[k].kinds;
+        }
         x->safe = (uint8_t)worst;
     }
+}
+
+static size_t mask_bytes(const token_tree *t)
+{
+    return (size_t)t->n_words * (SAFE_MAX + 3 + N_KINDS) * 8;
 }
 
 status token_tree_build(token_tree **out, const tree_token *tok, int32_t n, err *e)
@@ -148,8 +188,9 @@ status token_tree_build(token_tree **out, const tree_token *tok, int32_t n, err 
         if (tok[i].n > UINT16_MAX)
             st = err_set(e, E_LIMIT, "token %d has more than %d bytes", i, UINT16_MAX);
     t->safe_mask[0] = mem_calloc((size_t)t->n_words * (SAFE_MAX + 2) + 1, sizeof(uint64_t));
-    if (!t->safe_mask[0] && !st)
-        st = err_memory(e, "the masks of a vocabulary", (size_t)t->n_words * (SAFE_MAX + 2) * 8);
+    t->kind_mask[0] = mem_calloc((size_t)t->n_words * (N_KINDS + 1) + 1, sizeof(uint64_t));
+    if ((!t->safe_mask[0] || !t->kind_mask[0]) && !st)
+        st = err_memory(e, "the masks of a vocabulary", mask_bytes(t));
     if (!st)
         st = copy_texts(t, tok, e);
     if (!st)
@@ -160,10 +201,13 @@ status token_tree_build(token_tree **out, const tree_token *tok, int32_t n, err 
     }
     for (int32_t l = 1; l <= SAFE_MAX; l++)
         t->safe_mask[l] = t->safe_mask[0] + (size_t)l * (size_t)t->n_words;
+    for (int32_t k = 1; k < N_KINDS; k++)
+        t->kind_mask[k] = t->kind_mask[0] + (size_t)k * (size_t)t->n_words;
+    t->tree_mask = t->kind_mask[0] + (size_t)N_KINDS * (size_t)t->n_words;
     t->eog_mask = t->safe_mask[0] + (size_t)(SAFE_MAX + 1) * (size_t)t->n_words;
     for (int32_t i = 0; i < n; i++)
         t->eog_mask[i >> 6] |= (uint64_t)t->eog[i] << (i & 63);
-    note_safety(t);
+    note_characters(t);
     *out = t;
     return OK;
 }
@@ -206,6 +250,7 @@ void token_tree_close(token_tree *t)
     mem_free(t->bytes);
     mem_free(t->eog);
     mem_free(t->safe_mask[0]);
+    mem_free(t->kind_mask[0]);
     mem_free(t);
 }
 
@@ -217,5 +262,5 @@ int32_t token_tree_n(const token_tree *t)
 size_t token_tree_bytes(const token_tree *t)
 {
     return sizeof *t + (size_t)t->n_nodes * sizeof *t->node + (size_t)t->n * 9 + t->at[t->n] +
-           (size_t)t->n_words * (SAFE_MAX + 2) * 8;
+           mask_bytes(t);
 }
