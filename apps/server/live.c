@@ -16,6 +16,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+enum { BOX_BYTES = 1 << 16 }; /* of tokens without text, as of a long call, before someone looks */
+
 typedef struct running {
     live *l;
     int32_t index;
@@ -137,9 +139,12 @@ static bool on_event(void *user, const carat_event *ev)
     put_record(&l->box, &h);
     if (ev->kind == CARAT_EV_TOKEN && l->first_ms <= 0)
         l->first_ms = r->last_ms;
-    bool bad = l->box.bad;
+    bool bad = l->box.bad, much = l->box.n > BOX_BYTES;
     pthread_mutex_unlock(&l->lock);
-    ring(l);
+    /* A token alone is nothing to write yet: its text, or the end, comes behind it. With many
+     * streams, threads woken for nothing would take the processors from the next pass. */
+    if (ev->kind != CARAT_EV_TOKEN || much)
+        ring(l);
     return !bad && !(call && l->one_call);
 }
 
