@@ -198,8 +198,9 @@ REQUEST_OBJ := $(call obj,$(patsubst %,apps/server/%.c,request fields tools json
     api_completions api_responses api_messages))
 $(BUILD)/fuzz_request: FUZZ_OBJ += $(REQUEST_OBJ)
 $(BUILD)/fuzz_request: $(REQUEST_OBJ)
-$(BUILD)/fuzz_snapshot: FUZZ_OBJ = $(LIB_OBJ)
-$(BUILD)/fuzz_snapshot: $(LIB_OBJ)
+SNAPSHOT_OBJ := $(call obj,$(call src,kv) backend/ops.c backend/pass.c)
+$(BUILD)/fuzz_snapshot: FUZZ_OBJ += $(SNAPSHOT_OBJ)
+$(BUILD)/fuzz_snapshot: $(SNAPSHOT_OBJ)
 $(BUILD)/fuzz_%: fuzz/fuzz_%.c $(FUZZ_OBJ)
 	$(Q)$(CC) $(CFLAGS_ALL) -DCARAT_FUZZ=1 -fsanitize=fuzzer -o $@ $< $(FUZZ_OBJ) $(LIBS)
 # The tests in which threads meet. Empty: all of them, which takes long.

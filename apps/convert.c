@@ -233,7 +233,8 @@ static status write_file(const convert_request *r, const job *j, const convert_v
     if ((st = gguf_write_header(w, e)))
         goto out;
     *n_bytes = gguf_planned_bytes(w);
-    st = gguf_stream(w, rows, (uint64_t)j->n, threads, fill, (void *)j, term_progress, NULL, e);
+    const stream_source from = {rows, (uint64_t)j->n, fill, (void *)j, term_progress, NULL};
+    st = gguf_stream(w, &from, threads, e);
     if (!st) {
         st = gguf_commit(w, e);
         w = NULL;

@@ -1,4 +1,9 @@
-/* inspect_test.c - the report of a known file, in both forms. */
+/* inspect_test.c - the report of a known file, in both forms.
+ *
+ * A tiny model is written, and what `carat inspect` prints of it is compared with what went in:
+ * metadata, tensors, counts and the memory plan. Files of other models, with odd bytes in their
+ * texts, must not break the terminal or the JSON.
+ */
 #include "tests/test.h"
 #include "apps/commands.h"
 #include "base/json.h"

@@ -224,8 +224,14 @@ static void declare(gguf_writer *w, const gguf *g, const work_list *l, const gem
     }
 }
 
-static status write_file(const char *path, const gguf *g, work_list *l, const gemma4_mix *mix,
-                         int32_t n_threads, uint64_t *n_bytes, err *e)
+typedef struct target {
+    const char *path;
+    const gemma4_mix *mix;
+    int32_t n_threads;
+    uint64_t n_bytes; /* of the file, once it is written */
+} target;
+
+static status write_file(target *to, const gguf *g, work_list *l, err *e)
 {
     gguf_writer *w = NULL;
     pool *threads = NULL;
@@ -233,13 +239,14 @@ static status write_file(const char *path, const gguf *g, work_list *l, const ge
     status st;
     if (!rows)
         return err_memory(e, "the list of tensors", (size_t)l->n * sizeof *rows);
-    if ((st = pool_open(&threads, n_threads, e)) || (st = gguf_create(&w, path, e)))
+    if ((st = pool_open(&threads, to->n_threads, e)) || (st = gguf_create(&w, to->path, e)))
         goto out;
-    declare(w, g, l, mix, rows);
+    declare(w, g, l, to->mix, rows);
     if ((st = gguf_write_header(w, e)))
         goto out;
-    *n_bytes = gguf_planned_bytes(w);
-    if ((st = gguf_stream(w, rows, l->n, threads, fill, l, term_progress, NULL, e)))
+    to->n_bytes = gguf_planned_bytes(w);
+    const stream_source from = {rows, l->n, fill, l, term_progress, NULL};
+    if ((st = gguf_stream(w, &from, threads, e)))
         goto out;
     st = gguf_commit(w, e);
     w = NULL;
@@ -298,20 +305,18 @@ static void print_loss(const work_list *l, bool json)
         printf("%-40s %-18s %-14s %9.4f%%\n", "all of these", "", "", 100 * relative(lost, square));
 }
 
-static status quantize(char **argv, const quantize_options *o, const gemma4_mix *mix,
-                       uint64_t *n_bytes, err *e)
+static status quantize(const char *from, const quantize_options *o, target *to, err *e)
 {
     gguf g = {0};
     work_list l = {0};
-    status st = gguf_open(&g, argv[0], false, NULL, NULL, e);
+    status st = gguf_open(&g, from, false, NULL, NULL, e);
     if (st)
         return st;
     if (pthread_mutex_init(&l.lock, NULL)) {
         gguf_close(&g);
         return err_set(e, E_MEMORY, "cannot make a lock");
     }
-    if (!(st = plan_work(&l, &g, mix, o, e)) &&
-        !(st = write_file(argv[1], &g, &l, mix, (int32_t)o->n_threads, n_bytes, e))) {
+    if (!(st = plan_work(&l, &g, to->mix, o, e)) && !(st = write_file(to, &g, &l, e))) {
         term_progress_clear();
         print_loss(&l, o->json);
     }
@@ -326,7 +331,6 @@ static int run_quantize(const command *c, int argc, char **argv)
     quantize_options o = {.n_threads = pool_default_threads()};
     int n_operands, stop = options_parse(c, argc, argv, &o, &n_operands);
     double start_ms = clock_ms();
-    uint64_t n_bytes = 0;
     err e = {0};
     status st;
     if (stop)
@@ -334,18 +338,19 @@ static int run_quantize(const command *c, int argc, char **argv)
     term_init();
     term_watch(NULL); /* Ctrl-C ends the writing, and leaves no half file */
     const gemma4_mix *mix = gemma4_mix_named(argv[2]);
+    target to = {argv[1], mix, (int32_t)o.n_threads, 0};
     if (!mix)
         st = err_set(&e, E_ARG, "there is no type %.40s; the types are %s", argv[2],
                      gemma4_mix_names);
     else
-        st = quantize(argv, &o, mix, &n_bytes, &e);
+        st = quantize(argv[0], &o, &to, &e);
     term_progress_clear();
     if (st) {
         term_error(&e);
         return st == E_CANCELLED ? 130 : mix ? 1 : 2;
     }
     double taken = (clock_ms() - start_ms) * 1e-3;
-    term_note("%s: %.1f MiB in %.1f s", argv[1], (double)n_bytes * 0x1p-20, taken);
+    term_note("%s: %.1f MiB in %.1f s", argv[1], (double)to.n_bytes * 0x1p-20, taken);
     return 0;
 }
 

@@ -163,7 +163,7 @@ static status take_vocab(gguf_writer *w, const gguf *from, int32_t n, err *e)
 static void put_general(gguf_writer *w, const gemma4_shape *s, const gemma4_mix *mix)
 {
     char name[64];
-    snprintf(name, sizeof name, "gemma-4-%s, random weights", s->name);
+    snprintf(name, sizeof name, "gemma-4-%.32s, random weights", s->name);
     gguf_put_string(w, "general.type", "model", 5);
     gguf_put_string(w, "general.name", name, strlen(name));
     gguf_put_u32(w, "general.file_type", (uint32_t)mix->file_type);
@@ -173,11 +173,19 @@ static void put_general(gguf_writer *w, const gemma4_shape *s, const gemma4_mix 
     gguf_put_f32(w, "general.sampling.temp", 1);
 }
 
-/* Everything from the list of tensors on, for a shape that was checked. */
-static status write_model(const char *path, gemma4_shape *s, const gemma4_mix *mix,
-                          const gguf *vocab, const synth_options *o, uint64_t *n_bytes, err *e)
+typedef struct recipe {
+    gemma4_shape *s; /* was checked */
+    const gemma4_mix *mix;
+    const gguf *vocab; /* NULL: none */
+    const synth_options *o;
+} recipe;
+
+/* Everything from the list of tensors on. */
+static status write_model(const char *path, const recipe *r, uint64_t *n_bytes, err *e)
 {
-    job j = {.s = s, .seed = (uint64_t)o->seed, .lively = !strncmp(s->name, "tiny", 4)};
+    gemma4_shape *s = r->s;
+    const gemma4_mix *mix = r->mix;
+    job j = {.s = s, .seed = (uint64_t)r->o->seed, .lively = !strncmp(s->name, "tiny", 4)};
     gguf_writer *w = NULL;
     pool *threads = NULL;
     int32_t n = gemma4_list_tensors(s, NULL, 0);
@@ -197,9 +205,9 @@ static status write_model(const char *path, gemma4_shape *s, const gemma4_mix *m
         goto out;
     gemma4_put_shape(w, s);
     put_general(w, s, mix);
-    if (!vocab)
+    if (!r->vocab)
         gguf_put_string(w, "tokenizer.ggml.model", "no_vocab", 8);
-    else if ((st = take_vocab(w, vocab, s->n_vocab, e)))
+    else if ((st = take_vocab(w, r->vocab, s->n_vocab, e)))
         goto out;
     for (int32_t i = 0; i < n; i++) {
         type[i] = gemma4_mix_type(mix, list, n, i);
@@ -209,10 +217,11 @@ static status write_model(const char *path, gemma4_shape *s, const gemma4_mix *m
         if (!j.blocks[type[i]] && (st = synth_blocks_open(&j.blocks[type[i]], type[i], e)))
             goto out;
     }
-    if ((st = pool_open(&threads, (int32_t)o->n_threads, e)) || (st = gguf_write_header(w, e)))
+    if ((st = pool_open(&threads, (int32_t)r->o->n_threads, e)) || (st = gguf_write_header(w, e)))
         goto out;
     *n_bytes = gguf_planned_bytes(w);
-    if ((st = gguf_stream(w, rows, (uint64_t)n, threads, fill, &j, term_progress, NULL, e)))
+    const stream_source from = {rows, (uint64_t)n, fill, &j, term_progress, NULL};
+    if ((st = gguf_stream(w, &from, threads, e)))
         goto out;
     st = gguf_commit(w, e);
     w = NULL;
@@ -267,7 +276,8 @@ static int run_synth(const command *c, int argc, char **argv)
     }
     if ((st = gemma4_shape_check(&s, argv[0], &e)))
         goto out;
-    st = write_model(argv[1], &s, mix, with_vocab ? &vocab : NULL, &o, &n_bytes, &e);
+    const recipe r = {&s, mix, with_vocab ? &vocab : NULL, &o};
+    st = write_model(argv[1], &r, &n_bytes, &e);
 out:
     term_progress_clear();
     gguf_close(&vocab);

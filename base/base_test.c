@@ -1,4 +1,9 @@
-/* base_test.c - the ground floor: checked arithmetic, strings, UTF-8, pool, files. */
+/* base_test.c - the ground floor, on which everything else relies without asking.
+ *
+ * Errors keep their first sentence, readers remember a short read, arithmetic catches overflow in
+ * products, sums and round-ups. The pool runs every chunk once, through thousands of loops. Files
+ * are there whole or not at all, through links and beside devices.
+ */
 #include "tests/test.h"
 #include "base/arena.h"
 #include "base/bytes.h"

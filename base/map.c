@@ -24,15 +24,24 @@ enum {
     LINKS_MAX = 40 /* as many as the kernel follows */
 };
 
-static status read_direct(file_map *m, int fd, uint64_t n, const char *path,
-                          carat_progress_fn progress, void *user, err *e)
+typedef struct reading {
+    int fd;
+    uint64_t n_bytes;
+    const char *path;
+    carat_progress_fn progress; /* or NULL */
+    void *user;
+} reading;
+
+static status read_direct(file_map *m, const reading *r, err *e)
 {
+    const char *path = r->path;
+    uint64_t n = r->n_bytes;
     unsigned char *p = mem_pages(n);
     if (!p)
         return err_memory(e, path, n);
     for (uint64_t at = 0; at < n;) {
         size_t step = n - at < READ_STEP ? (size_t)(n - at) : READ_STEP;
-        ssize_t got = pread(fd, p + at, step, (off_t)at);
+        ssize_t got = pread(r->fd, p + at, step, (off_t)at);
         if (got < 0 && errno == EINTR)
             continue;
         status st = OK;
@@ -40,7 +49,7 @@ static status read_direct(file_map *m, int fd, uint64_t n, const char *path,
             st = err_errno(e, "read", path);
         else if (got == 0)
             st = err_set(e, E_IO, "%s: the file became shorter while it was read", path);
-        else if (progress && !progress(user, "bytes read", at + (uint64_t)got, n))
+        else if (r->progress && !r->progress(r->user, "bytes read", at + (uint64_t)got, n))
             st = err_set(e, E_CANCELLED, "%s: loading was cancelled", path);
         if (st) {
             mem_pages_free(p, n);
@@ -69,7 +78,8 @@ status file_map_open(file_map *m, const char *path, bool direct, carat_progress_
     } else if (sb.st_size <= 0) {
         st = err_set(e, E_FORMAT, "%s: the file is empty", path);
     } else if (direct) {
-        st = read_direct(m, fd, (uint64_t)sb.st_size, path, progress, user, e);
+        const reading r = {fd, (uint64_t)sb.st_size, path, progress, user};
+        st = read_direct(m, &r, e);
     } else {
         void *p = mmap(NULL, (size_t)sb.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (p == MAP_FAILED)

@@ -43,9 +43,9 @@ static carat_session *open_with(carat_model *m, carat_session_options o)
 /* Every format, in two streams and in one; heads are wide enough for all. */
 static const struct {
     const char *k, *single;
-} formats[] = {{"f16", "off"},  {"f16", "on"},      {"bf16", "on"},     {"f32", "off"},
-               {"q8_0", "off"}, {"q8_0", "on"},     {"q5_1", "on"},     {"q5_0", "off"},
-               {"q4_1", "on"},  {"q4_0", "on"},     {"iq4_nl", "off"},  {"tq3_0", "off"},
+} formats[] = {{"f16", "off"},  {"f16", "on"},       {"bf16", "on"},    {"f32", "off"},
+               {"q8_0", "off"}, {"q8_0", "on"},      {"q5_1", "on"},    {"q5_0", "off"},
+               {"q4_1", "on"},  {"q4_0", "on"},      {"iq4_nl", "off"}, {"tq3_0", "off"},
                {"tq3_0", "on"}, {"q4_0+rot", "off"}, {"q5_0+rot", "on"}};
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 

@@ -292,9 +292,15 @@ static status split_of(const part *p, int64_t *n_parts, int64_t *no, err *e)
     return OK;
 }
 
+/* How files are read: what gguf_open was told. */
+typedef struct opening {
+    bool direct;
+    carat_progress_fn progress;
+    void *user;
+} opening;
+
 /* Opens and reads the heads of parts 1.. of a split set; part 0 is read already. */
-static status open_rest(gguf *g, part *p, int64_t n_parts, bool direct, carat_progress_fn progress,
-                        void *user, err *e)
+static status open_rest(gguf *g, part *p, int64_t n_parts, const opening *how, err *e)
 {
     status st;
     int64_t want_tensors;
@@ -302,7 +308,7 @@ static status open_rest(gguf *g, part *p, int64_t n_parts, bool direct, carat_pr
     for (int64_t i = 1; i < n_parts; i++) {
         int64_t n, no;
         if ((st = part_path(&g->mem, p[0].path, i, n_parts, &p[i].path, e)) ||
-            (st = file_map_open(&g->part[i], p[i].path, direct, progress, user, e)))
+            (st = file_map_open(&g->part[i], p[i].path, how->direct, how->progress, how->user, e)))
             return st;
         p[i].map = g->part[i];
         if ((st = read_head(&p[i], &g->mem, e)) || (st = split_of(&p[i], &n, &no, e)))
@@ -387,7 +393,7 @@ status gguf_open(gguf *g, const char *path, bool direct, carat_progress_fn progr
     g->part[0] = map;
     map = (file_map){0}; /* g owns it now */
     g->n_parts = (int32_t)n_parts;
-    if (n_parts > 1 && (st = open_rest(g, p, n_parts, direct, progress, user, e)))
+    if (n_parts > 1 && (st = open_rest(g, p, n_parts, &(opening){direct, progress, user}, e)))
         goto out;
     st = read_set(g, p, e);
 out:

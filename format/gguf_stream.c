@@ -32,9 +32,7 @@ typedef struct {
 
 typedef struct {
     gguf_writer *w;
-    const stream_tensor *list;
-    stream_fill_fn fill;
-    void *user;
+    const stream_source *from;
     batch buf[2];
     batch *filling, *writing;
     pthread_mutex_t lock; /* of st and first */
@@ -65,21 +63,22 @@ static void work(void *arg, int32_t chunk, int32_t thread)
             st = gguf_write_data(s->w, b->bytes + b->piece[i].at, b->piece[i].n_bytes, &e);
     } else {
         const piece *p = &s->filling->piece[chunk - 1];
-        st = s->fill(s->user, p->i_tensor, p->first, p->n_rows, s->filling->bytes + p->at, &e);
+        st = s->from->fill(s->from->user, p->i_tensor, p->first, p->n_rows,
+                           s->filling->bytes + p->at, &e);
     }
     if (st)
         fail(s, st, &e);
 }
 
 /* Cuts the next pieces; *i and *row say how far. A row is never cut. */
-static status plan_batch(stream *s, uint64_t n_tensors, uint64_t *i, uint64_t *row, err *e)
+static status plan_batch(stream *s, uint64_t *i, uint64_t *row, err *e)
 {
     batch *b = s->filling;
     size_t end = 0;
     b->n = 0;
     b->n_data = 0;
-    for (; *i < n_tensors && b->n < PIECES_MAX; b->n++) {
-        const stream_tensor *t = &s->list[*i];
+    for (; *i < s->from->n && b->n < PIECES_MAX; b->n++) {
+        const stream_tensor *t = &s->from->list[*i];
         uint64_t rows = t->row_bytes >= PIECE_BYTES ? 1 : PIECE_BYTES / t->row_bytes;
         if (rows > t->n_rows - *row)
             rows = t->n_rows - *row;
@@ -104,9 +103,7 @@ static status plan_batch(stream *s, uint64_t n_tensors, uint64_t *i, uint64_t *r
     return OK;
 }
 
-status gguf_stream(gguf_writer *w, const stream_tensor *list, uint64_t n_tensors, pool *p,
-                   stream_fill_fn fill, void *user, carat_progress_fn progress, void *progress_user,
-                   err *e)
+status gguf_stream(gguf_writer *w, const stream_source *from, pool *p, err *e)
 {
     stream *s = mem_calloc(1, sizeof *s);
     uint64_t i = 0, row = 0, done = 0, total = 0;
@@ -114,9 +111,7 @@ status gguf_stream(gguf_writer *w, const stream_tensor *list, uint64_t n_tensors
     if (!s)
         return err_memory(e, "writing tensors", sizeof *s);
     s->w = w;
-    s->list = list;
-    s->fill = fill;
-    s->user = user;
+    s->from = from;
     pthread_mutex_init(&s->lock, NULL);
     for (int k = 0; k < 2; k++) {
         s->buf[k].cap = (size_t)PIECE_BYTES * PIECES_MAX;
@@ -125,12 +120,12 @@ status gguf_stream(gguf_writer *w, const stream_tensor *list, uint64_t n_tensors
             goto out;
         }
     }
-    for (uint64_t k = 0; k < n_tensors; k++)
-        total += list[k].n_rows * list[k].row_bytes;
+    for (uint64_t k = 0; k < from->n; k++)
+        total += from->list[k].n_rows * from->list[k].row_bytes;
     s->filling = &s->buf[0];
     s->writing = &s->buf[1];
     do {
-        if ((st = plan_batch(s, n_tensors, &i, &row, e)))
+        if ((st = plan_batch(s, &i, &row, e)))
             goto out;
         pool_run(p, s->filling->n + 1, work, s);
         if (s->st) {
@@ -141,7 +136,7 @@ status gguf_stream(gguf_writer *w, const stream_tensor *list, uint64_t n_tensors
         batch *t = s->filling;
         s->filling = s->writing;
         s->writing = t;
-        if (progress && !progress(progress_user, "bytes written", done, total)) {
+        if (from->progress && !from->progress(from->progress_user, "bytes written", done, total)) {
             st = err_set(e, E_CANCELLED, "writing was cancelled");
             goto out;
         }

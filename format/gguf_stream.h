@@ -19,9 +19,16 @@ typedef struct stream_tensor {
 typedef status (*stream_fill_fn)(void *user, uint64_t i_tensor, uint64_t first, uint64_t n_rows,
                                  void *dst, err *e);
 
-/* All tensors, in the order declared. Call after gguf_write_header, before gguf_commit. */
-status gguf_stream(gguf_writer *w, const stream_tensor *list, uint64_t n_tensors, pool *p,
-                   stream_fill_fn fill, void *user, carat_progress_fn progress, void *progress_user,
-                   err *e);
+typedef struct stream_source {
+    const stream_tensor *list; /* [n], all tensors in the order declared */
+    uint64_t n;
+    stream_fill_fn fill;
+    void *user;
+    carat_progress_fn progress; /* or NULL */
+    void *progress_user;
+} stream_source;
+
+/* Call after gguf_write_header, before gguf_commit. */
+status gguf_stream(gguf_writer *w, const stream_source *from, pool *p, err *e);
 
 #endif

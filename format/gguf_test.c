@@ -1,4 +1,9 @@
-/* gguf_test.c - GGUF written and read back, and every way in which a file can lie. */
+/* gguf_test.c - GGUF written and read back, and every way in which a file can lie.
+ *
+ * Files are built byte by byte, each wrong in one place, and refused with a sentence about that
+ * place; then a good one is cut after every byte, and its bytes are turned one by one. What the
+ * writer wrote reads back equal, mapped and direct, in one part and in several.
+ */
 #include "tests/test.h"
 #include "base/bytes.h"
 #include "base/map.h"

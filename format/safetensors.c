@@ -68,10 +68,18 @@ static bool read_shape(const json_t *shape, tensor *t)
     return true;
 }
 
-/* One entry of the header. data: what follows the header. */
-static status read_entry(const char *path, const char *name, const json_t *v, const file_map *m,
-                         uint64_t data, arena *mem, tensor *t, err *e)
+/* A file whose header is being read. */
+typedef struct entries {
+    const char *path;
+    const file_map *m;
+    uint64_t data; /* where the header ends */
+    arena *mem;
+} entries;
+
+static status read_entry(const entries *f, const char *name, const json_t *v, tensor *t, err *e)
 {
+    const char *path = f->path;
+    uint64_t n_data = f->m->n_bytes - f->data;
     const char *dtype = json_string_value(json_object_get(v, "dtype")), *why;
     const json_t *at = json_object_get(v, "data_offsets");
     uint64_t from, to;
@@ -79,7 +87,7 @@ static status read_entry(const char *path, const char *name, const json_t *v, co
     if (n_name < 1 || n_name > TENSOR_NAME_MAX)
         return err_set(e, E_FORMAT, "%s: a tensor name of %zu bytes, expected 1 to %d", path,
                        n_name, TENSOR_NAME_MAX);
-    if (!(t->name = arena_strndup(mem, name, n_name)))
+    if (!(t->name = arena_strndup(f->mem, name, n_name)))
         return err_memory(e, path, n_name);
     if (!dtype)
         return err_set(e, E_FORMAT, "%s: tensor %s has no dtype", path, name);
@@ -92,16 +100,16 @@ static status read_entry(const char *path, const char *name, const json_t *v, co
     if (!tensor_measure(t, &why))
         return err_set(e, E_FORMAT, "%s: tensor %s: %s", path, name, why);
     if (json_array_size(at) != 2 || !json_u64(json_array_get(at, 0), &from) ||
-        !json_u64(json_array_get(at, 1), &to) || from > to || to > m->n_bytes - data)
+        !json_u64(json_array_get(at, 1), &to) || from > to || to > n_data)
         return err_set(e, E_FORMAT,
                        "%s: tensor %s has data_offsets outside the %" PRIu64 " bytes of data "
                        "(truncated?)",
-                       path, name, m->n_bytes - data);
+                       path, name, n_data);
     if (to - from != t->n_bytes)
         return err_set(e, E_FORMAT, "%s: tensor %s has %" PRIu64 " bytes, its shape needs %" PRIu64,
                        path, name, to - from, t->n_bytes);
-    t->offset = data + from;
-    t->bytes = m->bytes + t->offset;
+    t->offset = f->data + from;
+    t->bytes = f->m->bytes + t->offset;
     return OK;
 }
 
@@ -154,13 +162,14 @@ static status read_part(safetensors *s, int32_t i_part, err *e)
     if (s->tensors.n)
         memcpy(t, s->tensors.at, (size_t)s->tensors.n * sizeof *t);
     s->tensors.at = t;
+    const entries f = {path, m, data, &s->mem};
     json_object_foreach(head, name, v)
     {
         if (!strcmp(name, "__metadata__"))
             continue;
         t = &s->tensors.at[s->tensors.n];
         t->part = i_part;
-        if ((st = read_entry(path, name, v, m, data, &s->mem, t, e)))
+        if ((st = read_entry(&f, name, v, t, e)))
             goto out;
         s->tensors.n++;
     }

@@ -1,4 +1,8 @@
-/* safetensors_test.c - safetensors as written by others, and every way in which a file can lie. */
+/* safetensors_test.c - safetensors as written by others, and every way in which a file can lie.
+ *
+ * Headers are JSON of this file's making: good ones give names, shapes, types and bytes; of bad
+ * ones each says one thing wrong. Sharded sets are found through their index.
+ */
 #include "tests/test.h"
 #include "base/json.h"
 #include "base/map.h"

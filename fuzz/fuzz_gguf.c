@@ -1,4 +1,8 @@
-/* fuzz_gguf.c - any bytes as a GGUF file; if it opens, everything it promises is touched. */
+/* fuzz_gguf.c - any bytes as a GGUF file.
+ *
+ * It is refused with a sentence, or it opens; then everything that it promises is touched: each
+ * value by every reader of values, and of each tensor both ends and its last block.
+ */
 #include "fuzz/fuzz.h"
 #include "base/mem.h"
 #include "format/gguf.h"

@@ -1,4 +1,8 @@
-/* fuzz_safetensors.c - any bytes as a safetensors file. */
+/* fuzz_safetensors.c - any bytes as a safetensors file.
+ *
+ * It is refused with a sentence, or it opens; then of each tensor the first and the last byte are
+ * touched.
+ */
 #include "fuzz/fuzz.h"
 #include "format/safetensors.h"
 

@@ -54,7 +54,7 @@ static void encode(const vocab *v, const char *text, size_t n, special_mode mode
         check(vocab_text(v, a.at[i], true, &n_text) != NULL, "an id without text");
     }
     b.n = 0;
-    check(!vocab_encode_spans(v, text, n, mode, span, 2, &b, &e), e.text);
+    check(!vocab_encode_spans(v, &(marked_text){text, n, mode, span, 2}, &b, &e), e.text);
     id_list_free(&a);
     id_list_free(&b);
 }

@@ -60,16 +60,20 @@ void kv_batch_clear(kv_batch *b)
     b->st.all.seen = b->st.out.seen = NULL;
 }
 
+typedef struct row {
+    int32_t token, pos, index, first, seq;
+    uint64_t seen;
+} row;
+
 /* The batch owns the arrays that the step shows as const. */
-static void put(rowset *r, uint64_t *seen, int32_t at, int32_t token, int32_t pos, int32_t index,
-                int32_t first, int32_t seq, uint64_t mask)
+static void put(rowset *r, uint64_t *seen, int32_t at, const row *x)
 {
-    ((int32_t *)r->token)[at] = token;
-    ((int32_t *)r->pos)[at] = pos;
-    ((int32_t *)r->index)[at] = index;
-    ((int32_t *)r->first)[at] = first;
-    ((int32_t *)r->seq)[at] = seq;
-    seen[at] = mask;
+    ((int32_t *)r->token)[at] = x->token;
+    ((int32_t *)r->pos)[at] = x->pos;
+    ((int32_t *)r->index)[at] = x->index;
+    ((int32_t *)r->first)[at] = x->first;
+    ((int32_t *)r->seq)[at] = x->seq;
+    seen[at] = x->seen;
 }
 
 status kv_batch_add(kv_batch *b, const kv_cache *c, const int32_t *token, int32_t n,
@@ -97,12 +101,16 @@ status kv_batch_add(kv_batch *b, const kv_cache *c, const int32_t *token, int32_
         if (from >= i || from < -1)
             return err_set(e, E_ARG, "row %d of a tree follows row %d", i, from);
         uint64_t self = i < 64 ? (uint64_t)1 << i : 0;
-        uint64_t mask = self | (from >= 0 ? seen_all[row0 + from] : 0);
-        int32_t pos = from >= 0 ? st->all.pos[row0 + from] + 1 : first;
-        put(&st->all, seen_all, row0 + i, token[i], pos, first + i, first, st->n_seqs, mask);
+        const row x = {.token = token[i],
+                       .pos = from >= 0 ? st->all.pos[row0 + from] + 1 : first,
+                       .index = first + i,
+                       .first = first,
+                       .seq = st->n_seqs,
+                       .seen = self | (from >= 0 ? seen_all[row0 + from] : 0)};
+        put(&st->all, seen_all, row0 + i, &x);
         if (want == KV_WANT_ALL || (want == KV_WANT_LAST && i == n - 1)) {
             ((int32_t *)st->out_row)[st->out.n] = row0 + i;
-            put(&st->out, seen_out, st->out.n, token[i], pos, first + i, first, st->n_seqs, mask);
+            put(&st->out, seen_out, st->out.n, &x);
             st->out.n++;
         }
     }

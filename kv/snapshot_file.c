@@ -141,51 +141,58 @@ static status end_section(writer *w)
     return st;
 }
 
-/* One stream of one store: head by head, the rows of the chain from its root on. */
-static status put_stream(writer *w, const kv_segment *const *chain, int n_chain, int64_t n,
-                         const kv_view *v, size_t *skip, size_t row_bytes)
+/* The segments of a snapshot of n rows from the root on, and of each the bytes of stores done. */
+typedef struct segments {
+    const kv_segment **at;
+    size_t *done;
+    int n_at;
+    int64_t n;
+} segments;
+
+/* One stream of one store: head by head, the rows of the chain. */
+static status put_stream(writer *w, const segments *c, const kv_view *v, size_t row_bytes)
 {
     status st;
     for (int32_t h = 0; h < v->n_head_kv; h++)
-        for (int i = 0; i < n_chain; i++) {
-            const kv_segment *g = chain[i];
-            int64_t end = i + 1 < n_chain ? chain[i + 1]->from : n;
+        for (int i = 0; i < c->n_at; i++) {
+            const kv_segment *g = c->at[i];
+            int64_t end = i + 1 < c->n_at ? c->at[i + 1]->from : c->n;
             int64_t rows = g->to - g->from;
-            const unsigned char *at = g->rows + skip[i] + (size_t)h * (size_t)rows * row_bytes;
+            const unsigned char *at = g->rows + c->done[i] + (size_t)h * (size_t)rows * row_bytes;
             if ((st = put_raw(w, at, (size_t)(end - g->from) * row_bytes)))
                 return st;
         }
-    for (int i = 0; i < n_chain; i++)
-        skip[i] += (size_t)v->n_head_kv * (size_t)(chain[i]->to - chain[i]->from) * row_bytes;
+    for (int i = 0; i < c->n_at; i++)
+        c->done[i] += (size_t)v->n_head_kv * (size_t)(c->at[i]->to - c->at[i]->from) * row_bytes;
     return OK;
 }
 
 static status put_linear(writer *w, const kv_snapshot *k)
 {
-    int n_chain = 0;
+    segments c = {.n = k->n};
     status st = OK;
     for (const kv_segment *g = k->linear; g; g = g->parent)
-        n_chain++;
-    const kv_segment **chain = mem_calloc((size_t)n_chain, sizeof *chain);
-    size_t *skip = mem_calloc((size_t)n_chain, sizeof *skip); /* of each: bytes of stores done */
-    if (!chain || !skip) {
-        st = err_memory(w->e, "a snapshot", (size_t)n_chain * sizeof *chain);
+        c.n_at++;
+    c.at = mem_calloc((size_t)c.n_at, sizeof *c.at);
+    c.done = mem_calloc((size_t)c.n_at, sizeof *c.done);
+    if (!c.at || !c.done) {
+        st = err_memory(w->e, "a snapshot", (size_t)c.n_at * sizeof *c.at);
         goto out;
     }
-    int at = n_chain;
+    int at = c.n_at;
     for (const kv_segment *g = k->linear; g; g = g->parent)
-        chain[--at] = g;
+        c.at[--at] = g;
     for (int32_t i = 0; i < k->n_views && !st; i++) {
         const kv_view *v = &k->view[i];
         if (v->window)
             continue;
-        st = put_stream(w, chain, n_chain, k->n, v, skip, v->k_row_bytes);
+        st = put_stream(w, &c, v, v->k_row_bytes);
         if (!st && v->v_row_bytes)
-            st = put_stream(w, chain, n_chain, k->n, v, skip, v->v_row_bytes);
+            st = put_stream(w, &c, v, v->v_row_bytes);
     }
 out:
-    mem_free(skip);
-    mem_free(chain);
+    mem_free(c.done);
+    mem_free(c.at);
     return st;
 }
 

@@ -36,50 +36,59 @@ static const char *key_of(const char *key, char *buf, size_t cap)
     return buf;
 }
 
-/* An integer key in [lo, hi]; absent: *out keeps its default if it has one (>= 0). */
-static status get_int(const model *m, const char *key, int64_t lo, int64_t hi, int64_t fallback,
-                      int32_t *out, err *e)
+/* A key whose value lies in [lo, hi]; absent, it is `fallback` unless that is REQUIRED. */
+typedef struct int_key {
+    const char *name;
+    int64_t lo, hi, fallback;
+} int_key;
+
+typedef struct real_key {
+    const char *name;
+    double lo, hi, fallback;
+} real_key;
+
+enum { REQUIRED = -1 };
+
+static status get_int(const model *m, int_key key, int32_t *out, err *e)
 {
     char k[96];
-    int64_t v = fallback;
-    key_of(key, k, sizeof k);
+    int64_t v = key.fallback;
+    key_of(key.name, k, sizeof k);
     if (!gguf_find(&m->file, k)) {
-        if (fallback < 0)
+        if (key.fallback == REQUIRED)
             return err_set(e, E_FORMAT, "%s: key %s is missing", m->file.path, k);
     } else if (!gguf_get_i64(&m->file, k, &v)) {
         return err_set(e, E_FORMAT, "%s: key %s is not an integer", m->file.path, k);
     }
-    if (v < lo || v > hi)
+    if (v < key.lo || v > key.hi)
         return err_set(e, E_FORMAT, "%s: %s = %" PRId64 ", expected %" PRId64 " to %" PRId64,
-                       m->file.path, k, v, lo, hi);
+                       m->file.path, k, v, key.lo, key.hi);
     *out = (int32_t)v;
     return OK;
 }
 
-static status get_real(const model *m, const char *key, double lo, double hi, double fallback,
-                       double *out, err *e)
+static status get_real(const model *m, real_key key, double *out, err *e)
 {
     char k[96];
-    *out = fallback;
-    key_of(key, k, sizeof k);
+    *out = key.fallback;
+    key_of(key.name, k, sizeof k);
     if (gguf_find(&m->file, k) && !gguf_get_f64(&m->file, k, out))
         return err_set(e, E_FORMAT, "%s: key %s is not a number", m->file.path, k);
-    if (!(*out >= lo && *out <= hi)) /* NaN fails too */
-        return err_set(e, E_FORMAT, "%s: %s = %g, expected %g to %g", m->file.path, k, *out, lo,
-                       hi);
+    if (!(*out >= key.lo && *out <= key.hi)) /* NaN fails too */
+        return err_set(e, E_FORMAT, "%s: %s = %g, expected %g to %g", m->file.path, k, *out, key.lo,
+                       key.hi);
     return OK;
 }
 
-/* One integer per layer, from a scalar or an array of n_layer. fallback as in get_int. */
-static status get_per_layer(const model *m, const char *key, int64_t lo, int64_t hi,
-                            int64_t fallback, int32_t *out, int32_t n, err *e)
+/* One integer per layer, from a scalar or an array of n_layer. */
+static status get_per_layer(const model *m, int_key key, int32_t *out, int32_t n, err *e)
 {
     char k[96];
-    key_of(key, k, sizeof k);
+    key_of(key.name, k, sizeof k);
     const gguf_value *v = gguf_find(&m->file, k);
     if (!v || v->kind != GGUF_ARRAY) {
         int32_t x;
-        status st = get_int(m, key, lo, hi, fallback, &x, e);
+        status st = get_int(m, key, &x, e);
         for (int32_t i = 0; !st && i < n; i++)
             out[i] = x;
         return st;
@@ -89,10 +98,10 @@ static status get_per_layer(const model *m, const char *key, int64_t lo, int64_t
                        v->count, n);
     for (int32_t i = 0; i < n; i++) {
         int64_t x;
-        if (!gguf_item_i64(v, (uint64_t)i, &x) || x < lo || x > hi)
+        if (!gguf_item_i64(v, (uint64_t)i, &x) || x < key.lo || x > key.hi)
             return err_set(e, E_FORMAT,
                            "%s: item %d of %s is not an integer from %" PRId64 " to %" PRId64,
-                           m->file.path, i, k, lo, hi);
+                           m->file.path, i, k, key.lo, key.hi);
         out[i] = (int32_t)x;
     }
     return OK;
@@ -109,7 +118,7 @@ typedef struct shapes {
 static status equal_keys(const model *m, const char *a, const char *b, int32_t va, err *e)
 {
     int32_t vb = va;
-    status st = get_int(m, b, 1, WIDTH_MAX, va, &vb, e);
+    status st = get_int(m, (int_key){b, 1, WIDTH_MAX, va}, &vb, e);
     if (!st && va != vb)
         st = err_set(e, E_UNSUPPORTED, "%s: %s%s = %d and %s%s = %d: they must be equal",
                      m->file.path, PREFIX, a, va, PREFIX, b, vb);
@@ -119,34 +128,44 @@ static status equal_keys(const model *m, const char *a, const char *b, int32_t v
 static status read_shapes(const model *m, shapes *s, err *e)
 {
     status st;
-    if ((st = get_int(m, "block_count", 1, LAYERS_MAX, -1, &s->n_layer, e)) ||
-        (st = get_int(m, "embedding_length", 1, WIDTH_MAX, -1, &s->n_embd, e)) ||
-        (st = get_int(m, "context_length", 1, CTX_MAX, -1, &s->n_ctx, e)) ||
-        (st = get_int(m, "attention.sliding_window", 1, CTX_MAX, -1, &s->window, e)) ||
-        (st = get_int(m, "attention.shared_kv_layers", 0, s->n_layer - 1, 0, &s->n_shared, e)) ||
-        (st = get_int(m, "embedding_length_per_layer_input", 0, WIDTH_MAX, 0, &s->n_ple, e)) ||
-        (st = get_int(m, "expert_count", 0, EXPERTS_MAX, 0, &s->n_expert, e)) ||
-        (st = get_int(m, "attention.key_length", 2, WIDTH_MAX, -1, &s->head_dim, e)) ||
-        (st = get_int(m, "attention.key_length_swa", 2, WIDTH_MAX, -1, &s->head_dim_swa, e)) ||
+    if ((st = get_int(m, (int_key){"block_count", 1, LAYERS_MAX, REQUIRED}, &s->n_layer, e)) ||
+        (st = get_int(m, (int_key){"embedding_length", 1, WIDTH_MAX, REQUIRED}, &s->n_embd, e)) ||
+        (st = get_int(m, (int_key){"context_length", 1, CTX_MAX, REQUIRED}, &s->n_ctx, e)) ||
+        (st = get_int(m, (int_key){"attention.sliding_window", 1, CTX_MAX, REQUIRED}, &s->window,
+                      e)) ||
+        (st = get_int(m, (int_key){"attention.shared_kv_layers", 0, s->n_layer - 1, 0},
+                      &s->n_shared, e)) ||
+        (st = get_int(m, (int_key){"embedding_length_per_layer_input", 0, WIDTH_MAX, 0}, &s->n_ple,
+                      e)) ||
+        (st = get_int(m, (int_key){"expert_count", 0, EXPERTS_MAX, 0}, &s->n_expert, e)) ||
+        (st = get_int(m, (int_key){"attention.key_length", 2, WIDTH_MAX, REQUIRED}, &s->head_dim,
+                      e)) ||
+        (st = get_int(m, (int_key){"attention.key_length_swa", 2, WIDTH_MAX, REQUIRED},
+                      &s->head_dim_swa, e)) ||
         (st = equal_keys(m, "attention.key_length", "attention.value_length", s->head_dim, e)) ||
         (st = equal_keys(m, "attention.key_length_swa", "attention.value_length_swa",
                          s->head_dim_swa, e)) ||
         (st = equal_keys(m, "attention.key_length", "rope.dimension_count", s->head_dim, e)) ||
         (st = equal_keys(m, "attention.key_length_swa", "rope.dimension_count_swa", s->head_dim_swa,
                          e)) ||
-        (st = get_real(m, "rope.freq_base", 1, 1e12, 1e6, &s->theta, e)) ||
-        (st = get_real(m, "rope.freq_base_swa", 1, 1e12, 1e4, &s->theta_swa, e)))
+        (st = get_real(m, (real_key){"rope.freq_base", 1, 1e12, 1e6}, &s->theta, e)) ||
+        (st = get_real(m, (real_key){"rope.freq_base_swa", 1, 1e12, 1e4}, &s->theta_swa, e)))
         return st;
     if (s->n_expert &&
-        ((st = get_int(m, "expert_used_count", 1, s->n_expert, -1, &s->n_used, e)) ||
-         (st = get_int(m, "expert_feed_forward_length", 1, WIDTH_MAX / 2, -1, &s->n_ff_exp, e))))
+        ((st = get_int(m, (int_key){"expert_used_count", 1, s->n_expert, REQUIRED}, &s->n_used,
+                       e)) ||
+         (st = get_int(m, (int_key){"expert_feed_forward_length", 1, WIDTH_MAX / 2, REQUIRED},
+                       &s->n_ff_exp, e))))
         return st;
     int32_t n = s->n_layer;
-    if ((st = get_per_layer(m, "attention.head_count", 1, 65536, -1, s->n_head, n, e)) ||
-        (st = get_per_layer(m, "feed_forward_length", 1, WIDTH_MAX, -1, s->n_ff, n, e)) ||
-        (st = get_per_layer(m, "attention.sliding_window_pattern", 0, 1, -1, s->swa, n, e)) ||
-        (st = get_per_layer(m, "attention.head_count_kv", 1, 65536, s->n_head[0], s->n_head_kv, n,
-                            e)))
+    if ((st = get_per_layer(m, (int_key){"attention.head_count", 1, 65536, REQUIRED}, s->n_head, n,
+                            e)) ||
+        (st = get_per_layer(m, (int_key){"feed_forward_length", 1, WIDTH_MAX, REQUIRED}, s->n_ff, n,
+                            e)) ||
+        (st = get_per_layer(m, (int_key){"attention.sliding_window_pattern", 0, 1, REQUIRED},
+                            s->swa, n, e)) ||
+        (st = get_per_layer(m, (int_key){"attention.head_count_kv", 1, 65536, s->n_head[0]},
+                            s->n_head_kv, n, e)))
         return st;
     if (s->head_dim % 2 || s->head_dim_swa % 2)
         return err_set(e, E_FORMAT, "%s: head sizes %d and %d: expected even numbers", m->file.path,
@@ -160,23 +179,30 @@ static status read_shapes(const model *m, shapes *s, err *e)
     return OK;
 }
 
+/* How one kind of layer rotates. */
+typedef struct turning {
+    int32_t head_dim;
+    double theta;
+    bool proportional;     /* a part of the pairs rotates */
+    const weight *factors; /* NULL, or empty: the published part */
+} turning;
+
 /* inv_freq of one kind of layer: theta^(-2i/d), divided by the file's factor for the pair. */
-static status make_rope(model *m, rope *r, int32_t head_dim, double theta, const weight *factors,
-                        bool proportional, err *e)
+static status make_rope(model *m, rope *r, const turning *t, err *e)
 {
-    int32_t n = head_dim / 2;
+    int32_t n = t->head_dim / 2;
     float *inv = arena_array(&m->mem, (size_t)n, sizeof *inv);
     if (!inv)
         return err_memory(e, "rotation frequencies", (size_t)n * sizeof *inv);
     for (int32_t i = 0; i < n; i++) {
         /* Without the file's list: a quarter of the pairs rotate, the published proportion. */
-        double factor = proportional && i >= n / 4 ? 2 * NO_ROTATION : 1;
-        if (factors->n_in)
-            factor = ((const float *)factors->data)[i];
+        double factor = t->proportional && i >= n / 4 ? 2 * NO_ROTATION : 1;
+        if (t->factors && t->factors->n_in)
+            factor = ((const float *)t->factors->data)[i];
         if (!(factor > 0)) /* NaN too */
             return err_set(e, E_FORMAT, "%s: rope_freqs.weight: item %d is %g", m->file.path, i,
                            factor);
-        inv[i] = factor > NO_ROTATION ? 0 : (float)(pow(theta, -2.0 * i / head_dim) / factor);
+        inv[i] = factor > NO_ROTATION ? 0 : (float)(pow(t->theta, -2.0 * i / t->head_dim) / factor);
     }
     r->n_pairs = n;
     r->inv_freq = inv;
@@ -430,11 +456,12 @@ static status bind_all(model *m, gemma4 *g, const shapes *s, err *e)
                   .n_ple = s->n_ple,
                   .n_expert = s->n_expert,
                   .n_expert_used = s->n_used};
-    if ((st = get_real(m, "attention.layer_norm_rms_epsilon", 0, 1, 1e-6, &eps, e)) ||
-        (st = get_real(m, "final_logit_softcapping", 0, 1e6, 30, &softcap, e)) ||
-        (st = bind_globals(m, g, s, e)) ||
-        (st = make_rope(m, &g->rope_global, s->head_dim, s->theta, &g->rope_factors, true, e)) ||
-        (st = make_rope(m, &g->rope_swa, s->head_dim_swa, s->theta_swa, &(weight){0}, false, e)))
+    const turning global = {s->head_dim, s->theta, true, &g->rope_factors};
+    const turning swa = {s->head_dim_swa, s->theta_swa, false, NULL};
+    if ((st = get_real(m, (real_key){"attention.layer_norm_rms_epsilon", 0, 1, 1e-6}, &eps, e)) ||
+        (st = get_real(m, (real_key){"final_logit_softcapping", 0, 1e6, 30}, &softcap, e)) ||
+        (st = bind_globals(m, g, s, e)) || (st = make_rope(m, &g->rope_global, &global, e)) ||
+        (st = make_rope(m, &g->rope_swa, &swa, e)))
         return st;
     g->eps = (float)eps;
     g->softcap = (float)softcap;

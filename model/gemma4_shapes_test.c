@@ -1,4 +1,8 @@
-/* gemma4_shapes_test.c - the table against what is published about the files. */
+/* gemma4_shapes_test.c - the table against what is published about the files.
+ *
+ * Counts of tensors, the types that a stock Q4_K_M file gives them, and factors of rotation are
+ * public for each size; a shape that contradicts itself is refused by name.
+ */
 #include "tests/test.h"
 #include "base/mem.h"
 #include "model/gemma4_shapes.h"

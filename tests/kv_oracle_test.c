@@ -35,7 +35,8 @@ static void each_format(check_fn fn, int part, int of)
 static void check_chunks(rig *r, const kv_words *w, const int32_t *ids, const float *want,
                          uint64_t *rng)
 {
-    static const int32_t chunks[] = {5, 64, RIG_WINDOW - 1, RIG_WINDOW, RIG_WINDOW + 1, RIG_ROWS, RIG_LONG};
+    static const int32_t chunks[] = {5,        64,      RIG_WINDOW - 1, RIG_WINDOW, RIG_WINDOW + 1,
+                                     RIG_ROWS, RIG_LONG};
     static const int32_t lengths[] = {3 * RIG_WINDOW + 1, 8 * RIG_WINDOW + 5, RIG_LONG};
     float *got = mem_alloc((size_t)RIG_LONG * RIG_VOCAB * sizeof *got);
     (void)rng;
@@ -50,7 +51,8 @@ static void check_chunks(rig *r, const kv_words *w, const int32_t *ids, const fl
                 int32_t rows = n - at < chunks[i] ? n - at : chunks[i];
                 rig_run(r, ids + at, rows, rows, got + (size_t)at * RIG_VOCAB);
             }
-            CHECK_MSG(rig_same(got, want, n), "chunks of %d over %d tokens: other bits", chunks[i], n);
+            CHECK_MSG(rig_same(got, want, n), "chunks of %d over %d tokens: other bits", chunks[i],
+                      n);
         }
         rig_close_cache(r);
     }
@@ -169,8 +171,7 @@ static void check_neighbours(rig *r, const kv_words *w, const int32_t *ids, cons
             if (!n[k])
                 continue;
             CHECK_OK(kv_reserve(&c[k], n[k], &e), e);
-            CHECK_OK(
-                kv_batch_add(&r->b, &c[k], ids + c[k].n_past, n[k], NULL, KV_WANT_ALL, &e), e);
+            CHECK_OK(kv_batch_add(&r->b, &c[k], ids + c[k].n_past, n[k], NULL, KV_WANT_ALL, &e), e);
         }
         if (left == ROWS)
             continue;
@@ -256,8 +257,8 @@ static double largest_distance(const float *a, const float *b, int32_t *n_flips)
     return most;
 }
 
-/* In f32 both are the same function in another order of rounding; coarser rig_format round u instead
- * of w u, which is no worse. Distances are from two streams of f32. */
+/* In f32 both are the same function in another order of rounding; coarser rig_format round u
+ * instead of w u, which is no worse. Distances are from two streams of f32. */
 TEST(kv_oracle_one_stream_is_two)
 {
     static const struct {

@@ -232,4 +232,3 @@ const char *rig_words(const kv_words *w, char *buf, size_t cap)
              w->layers ? w->layers : "alike", w->single ? w->single : "auto");
     return buf;
 }
-

@@ -21,7 +21,8 @@ enum {
     RIG_FORMATS = 27
 };
 
-extern const kv_words rig_format[RIG_FORMATS]; /* every format, in one stream and in two, and mixed */
+extern const kv_words
+    rig_format[RIG_FORMATS]; /* every format, in one stream and in two, and mixed */
 const char *rig_words(const kv_words *w, char *buf, size_t cap);
 
 typedef struct rig {

@@ -477,16 +477,14 @@ status encode_counted(const vocab *v, const marked_text *t, id_list *out, encode
     return OK;
 }
 
-status vocab_encode_spans(const vocab *v, const char *text, size_t n, special_mode mode,
-                          const text_span *span, size_t n_spans, id_list *out, err *e)
+status vocab_encode_spans(const vocab *v, const marked_text *t, id_list *out, err *e)
 {
-    marked_text t = {text, n, mode, span, n_spans};
-    return encode_counted(v, &t, out, NULL, e);
+    return encode_counted(v, t, out, NULL, e);
 }
 
 status vocab_encode(const vocab *v, const char *text, size_t n, special_mode mode, id_list *out,
                     err *e)
 {
-    text_span all = {0, n};
-    return vocab_encode_spans(v, text, n, mode, &all, 1, out, e);
+    const text_span all = {0, n};
+    return vocab_encode_spans(v, &(marked_text){text, n, mode, &all, 1}, out, e);
 }

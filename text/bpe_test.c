@@ -458,16 +458,18 @@ TEST(spans_limit_where_specials_match)
     toy *t = toy_gemma();
     const char *text = "<|turn>a<|turn>\n<turn|>";
     text_span span[] = {{0, 7}, {15, 8}};
+    const marked_text marked = {text, strlen(text), SPECIAL_ALL, span, 2};
+    const marked_text half = {"<|turn>", 7, SPECIAL_ALL, span, 1};
     id_list l = {0};
     err e = {0};
-    CHECK_OK(vocab_encode_spans(t->v, text, strlen(text), SPECIAL_ALL, span, 2, &l, &e), e);
+    CHECK_OK(vocab_encode_spans(t->v, &marked, &l, &e), e);
     CHECK_EQ(l.at[0], vocab_find(t->v, "<|turn>", 7));
     CHECK_EQ(l.at[l.n - 1], vocab_find(t->v, "<turn|>", 7));
     CHECK_EQ(l.n, 1 + 1 + 7 + 1 + 1);
     /* A marker half inside a span is no marker. */
     l.n = 0;
     span[0] = (text_span){0, 3};
-    CHECK_OK(vocab_encode_spans(t->v, "<|turn>", 7, SPECIAL_ALL, span, 1, &l, &e), e);
+    CHECK_OK(vocab_encode_spans(t->v, &half, &l, &e), e);
     CHECK_EQ(l.n, 7);
     id_list_free(&l);
     toy_free(t);

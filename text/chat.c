@@ -226,8 +226,8 @@ status chat_tokenize(const vocab *v, const chat_prompt *p, bool raw_markers, id_
             span[n_spans++] = (text_span){s.at - skip, end - s.at};
         }
     }
-    st = vocab_encode_spans(v, str_text(&p->text) + skip, p->text.n - skip, SPECIAL_ALL, span,
-                            n_spans, out, e);
+    const marked_text t = {str_text(&p->text) + skip, p->text.n - skip, SPECIAL_ALL, span, n_spans};
+    st = vocab_encode_spans(v, &t, out, e);
     mem_free(span);
     if (st)
         out->n = n_before;

@@ -1,4 +1,8 @@
-/* jtree_test.c - JSON as requests carry it. */
+/* jtree_test.c - JSON as requests carry it.
+ *
+ * What RFC 8259 allows is read, all else is refused with a place; keys repeat and sort as they do
+ * in Python, because templates are rendered there, and numbers print as Python prints them.
+ */
 #include "tests/test.h"
 #include "text/jtree.h"
 

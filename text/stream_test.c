@@ -1,4 +1,8 @@
-/* stream_test.c - whole characters, stop strings, any cut. */
+/* stream_test.c - whole characters, stop strings, any cut.
+ *
+ * One text is sent through in every division into pieces. What comes out must not depend on it:
+ * never half a character, never a byte of a stop string, and no byte later than it could come.
+ */
 #include "tests/test.h"
 #include "text/stream.h"
 #include "base/rng.h"

@@ -100,7 +100,14 @@ typedef struct text_span {
     size_t at, n;
 } text_span;
 
-status vocab_encode_spans(const vocab *v, const char *text, size_t n_bytes, special_mode mode,
-                          const text_span *span, size_t n_spans, id_list *out, err *e);
+typedef struct marked_text {
+    const char *at;
+    size_t n;
+    special_mode mode;
+    const text_span *span;
+    size_t n_spans;
+} marked_text;
+
+status vocab_encode_spans(const vocab *v, const marked_text *t, id_list *out, err *e);
 
 #endif

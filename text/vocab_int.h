@@ -178,15 +178,6 @@ typedef struct special_hit {
 
 status special_build(vocab *v, err *e); /* the trie, from types and flags */
 void special_free(vocab *v);
-/* A text to be cut up: structure counts inside the spans only, and there as the mode says. */
-typedef struct marked_text {
-    const char *at;
-    size_t n;
-    special_mode mode;
-    const text_span *span; /* in text order, without overlap */
-    size_t n_spans;
-} marked_text;
-
 /* All special pieces of the text that are to be cut out, in text order, without overlap. *hits is
  * the caller's (mem_free), NULL when there are none. Work memory is 60 bytes for each byte of
  * text that begins a special piece, at most. */

@@ -1,4 +1,8 @@
-/* vocab_test.c - what is accepted as a vocabulary, what its tokens print as, what ends a turn. */
+/* vocab_test.c - what is accepted as a vocabulary, what its tokens print as, what ends a turn.
+ *
+ * Vocabularies are built here in every kind that files carry, and broken in one place each. The
+ * algorithm that cuts texts into tokens has tests of its own in bpe_test.c.
+ */
 #include "tests/test.h"
 #include "tests/toy_vocab.h"
 #include "text/vocab_int.h"
