@@ -12,18 +12,30 @@
 
 typedef struct device_options {
     const char *device;
-    bool strict;
+    int64_t gpu_layers;
+    bool cpu_experts, strict;
+    /* Not options: the session to come, if it is known. Its plan is checked before anything is
+     * loaded and, with `tell`, printed there, with the device and its kernels. */
+    const carat_session_options *session;
+    FILE *tell;
 } device_options;
 
 #define OPT_DEVICE(T)                                                                              \
     OPT_STR(T, where.device, "device", 0, "NAME",                                                  \
             "auto, cpu, cuda or cuda:N (default: a GPU that fits)"),                               \
+        OPT_INT(T, where.gpu_layers, "gpu-layers", 0, "N", 1, 4096,                                \
+                "only the last N layers on the GPU, the rest on the CPU (default: all)"),          \
+        OPT_FLAG(T, where.cpu_experts, "cpu-experts", 0,                                           \
+                 "experts stay in the host's memory, and the CPU multiplies by them"),             \
         OPT_FLAG(T, where.strict, "strict", 0,                                                     \
                  "refuse models and caches that some slow kernel would be used for")
 
+/* *o outlives the opening of the model. */
 void device_options_apply(const device_options *o, carat_model_options *mo);
 
 /* What products with the weights are done by, a line for each format and purpose. */
+/* What a session needs on each device, a line each. */
+void device_print_plan(FILE *f, const carat_memory_plan *p);
 void device_print_kernels(FILE *f, const carat_weight_kind *kind, int32_t n);
 /* The device, why it is that one, and those lines. */
 void device_print(FILE *f, const carat_model *m);

@@ -193,6 +193,7 @@ static void put_plan(const inspect_report *r)
     for (size_t i = 0; i < sizeof line / sizeof *line; i++)
         printf("  %-32s %12s\n", line[i].what, size_text(line[i].v, a, sizeof a));
     printf("\nDevice %s: %s\n", r->model->device, r->model->device_why);
+    device_print_plan(stdout, p);
     device_print_kernels(stdout, r->weight, r->n_weights);
     fputs("\nKeys and values\n", stdout);
     kv_print_kinds(stdout, r->kind, r->n_kinds < INSPECT_KINDS ? r->n_kinds : INSPECT_KINDS);

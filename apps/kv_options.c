@@ -34,6 +34,9 @@ bool kv_options_given(const kv_options *o)
 
 void kv_print_kinds(FILE *f, const carat_kv_kind *kind, int32_t n)
 {
+    bool divided = false;
+    for (int32_t i = 0; i < n; i++)
+        divided |= kind[i].device != kind[0].device;
     fprintf(
         f, "  layers  first  kind          heads   slots  keys      values         MiB  read by\n");
     for (int32_t i = 0; i < n; i++) {
@@ -43,10 +46,10 @@ void kv_print_kinds(FILE *f, const carat_kv_kind *kind, int32_t n)
             snprintf(window, sizeof window, "window %" PRId32, k->window);
         fprintf(f,
                 "  %6" PRId32 "  %5" PRId32 "  %-11s %3" PRId32 " x %-4" PRId32 " %6" PRId32
-                "  %-8s  %-8s  %8.1f  %s%s\n",
+                "  %-8s  %-8s  %8.1f  %s%s%s%s\n",
                 k->n_layers, k->first, window, k->n_head_kv, k->head_dim, k->n_slots, k->k,
                 k->single ? "(keys)" : k->v, (double)k->n_bytes * 0x1p-20, k->slow ? "SLOW: " : "",
-                k->kernel);
+                k->kernel, divided ? ", on " : "", divided ? k->device : "");
     }
 }
 

@@ -127,7 +127,14 @@ status chat_open(chat *c, const run_options *o, err *e)
                 .quiet = o->quiet,
                 .stop = o->stop,
                 .seed_given = o->seed != RUN_UNSET};
-    if ((st = run_open_model(o->model, o, &c->m, e)))
+    carat_session_options so = {
+        .n_ctx = (int32_t)o->n_ctx, .chunk = (int32_t)o->chunk, .n_outputs = 1};
+    kv_options_apply(&o->kv, &so);
+    cache_options_apply(&o->cache, &so);
+    run_options with = *o;
+    with.where.session = &so;
+    with.where.tell = o->verbose ? stderr : NULL;
+    if ((st = run_open_model(o->model, &with, &c->m, e)))
         goto out;
     carat_model_get_info(c->m, &c->info);
     if (!c->info.has_vocab) {
@@ -140,14 +147,6 @@ status chat_open(chat *c, const run_options *o, err *e)
         c->raw = true;
     }
     if ((st = choose_sampling(c, o, e)) || (st = load_form(c, o, e)))
-        goto out;
-    carat_session_options so = {
-        .n_ctx = (int32_t)o->n_ctx, .chunk = (int32_t)o->chunk, .n_outputs = 1};
-    kv_options_apply(&o->kv, &so);
-    cache_options_apply(&o->cache, &so);
-    if (o->verbose)
-        device_print(stderr, c->m);
-    if (o->verbose && (st = kv_print_plan(stderr, c->m, &so, e)))
         goto out;
     if ((st = carat_session_open(c->m, &so, &c->s, e)))
         goto out;

@@ -57,6 +57,7 @@ typedef struct weight {
     const void *data;
     size_t row_bytes, mat_bytes, n_bytes;
     bool gather; /* rows are gathered, never multiplied: no device repacks it */
+    int8_t side; /* which of a pass's devices has it: pass.h */
     void *packed;
     size_t packed_bytes;
     int32_t packed_kind; /* device's own numbering */

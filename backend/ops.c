@@ -241,6 +241,71 @@ mat op_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids)
     return x;
 }
 
+/* ---- Between two devices ------------------------------------------------------------------- */
+
+/* n_bytes of the other side's scratch, here; the host's side is memory of the host. */
+static void carry(pass *p, void *here, const void *there, size_t n_bytes)
+{
+    device *main = p->side == PASS_MAIN ? p->dev : p->away.dev;
+    if (p->dry || pass_failed(p) || !n_bytes)
+        return;
+    if (p->side == PASS_MAIN)
+        main->upload(main, here, there, n_bytes);
+    else
+        main->download(main, here, there, n_bytes);
+}
+
+static mat carried(pass *p, mat x)
+{
+    if (!pass_shapes(p, "cross", x.stride == mat_width(x)))
+        return (mat){0};
+    mat y = pass_mat(p, x.rows, x.heads, x.cols);
+    carry(p, y.at, x.at, (size_t)x.rows * (size_t)x.stride * sizeof *x.at);
+    return y;
+}
+
+void op_cross(pass *p, int32_t side, mat *const *x, int32_t n)
+{
+    if (side == p->side)
+        return;
+    pass_turn(p, side);
+    for (int32_t i = 0; i < n && !pass_failed(p); i++)
+        if (x[i]->rows)
+            *x[i] = carried(p, *x[i]);
+}
+
+visit op_visit(pass *p, int32_t side, mat *x, routing *r)
+{
+    visit v = {.from = p->side, .to = side};
+    if (side == p->side)
+        return v;
+    pass_turn(p, side);
+    v.mark = pass_mark(p);
+    *x = carried(p, *x);
+    const routing there = *r;
+    size_t n = (size_t)there.rows * (size_t)there.k;
+    r->id = pass_temp(p, n * sizeof *r->id);
+    r->weight = pass_temp(p, n * sizeof *r->weight);
+    carry(p, r->id, there.id, n * sizeof *r->id);
+    carry(p, r->weight, there.weight, n * sizeof *r->weight);
+    return v;
+}
+
+mat op_return(pass *p, visit v, mat y)
+{
+    if (v.from == v.to)
+        return y;
+    pass_turn(p, v.from);
+    y = carried(p, y);
+    pass_turn(p, v.to);
+    if (!pass_failed(p)) /* then the pass may not have turned */
+        pass_release(p, v.mark);
+    pass_turn(p, v.from);
+    return y;
+}
+
+/* ---- Devices ------------------------------------------------------------------------------- */
+
 kernel_speed device_attend_kernel(const device *d, const kv_view *kv, char *text, size_t cap)
 {
     if (d->attend_kernel)

@@ -125,6 +125,9 @@ struct device {
     kernel_speed (*product_kernel)(const device *d, const weight *w, char *text, size_t cap);
     /* Memory that alloc could still give; NULL: the host's. */
     uint64_t (*available_bytes)(const device *d);
+    /* What alloc and weight_load have given and nobody has given back. Any thread. */
+    uint64_t (*used_bytes)(const device *d);
+    size_t reserve_bytes; /* of available_bytes, what the device takes beside: at most */
     /* A device that works on its own: what went wrong since it was opened, or OK. May be NULL. */
     status (*failed)(const device *d, err *e);
     /* Start of a pass that computes: takes the step to the device. NULL: ops read it in place. */
@@ -157,6 +160,17 @@ mat op_moe_down(pass *p, mat x, routing r, const weight *down);
  * rows of them and sets p->rows. A second call changes nothing. */
 void op_keep_outputs(pass *p, mat *const *x, int32_t n);
 mat op_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids);
+/* From here on the pass is on that side (pass.h), with copies of the n mats there in their place; a
+ * mat without rows stays as it is. Nothing happens if it is there already. */
+void op_cross(pass *p, int32_t side, mat *const *x, int32_t n);
+/* For as long as it takes: copies of x, and of r, on that side, until op_return brings the result y
+ * back and releases what was taken there. Nothing happens if the pass is there already. */
+typedef struct visit {
+    int32_t from, to;
+    size_t mark;
+} visit;
+visit op_visit(pass *p, int32_t side, mat *x, routing *r);
+mat op_return(pass *p, visit v, mat y);
 
 /* Devices. */
 typedef struct cpu_options {

@@ -25,6 +25,36 @@ void pass_begin(pass *p, device *dev, const step *st, void *scratch, size_t scra
         dev->begin(dev, p);
 }
 
+void pass_add_host(pass *p, device *dev, void *scratch, size_t scratch_bytes)
+{
+    p->away = (pass_side){.dev = dev, .scratch = scratch, .scratch_bytes = scratch_bytes};
+    if (!p->dry && dev->begin)
+        dev->begin(dev, p);
+}
+
+void pass_turn(pass *p, int32_t side)
+{
+    const pass_side there = p->away;
+    if (side == p->side || pass_failed(p))
+        return;
+    if (!there.dev) {
+        err_set(&p->e, E_ARG, "layer %d is on a device that the pass does not have", p->il);
+        return;
+    }
+    p->away = (pass_side){p->dev, p->scratch, p->scratch_bytes, p->at, p->peak};
+    p->dev = there.dev;
+    p->scratch = there.scratch;
+    p->scratch_bytes = there.scratch_bytes;
+    p->at = there.at;
+    p->peak = there.peak;
+    p->side = side;
+}
+
+size_t pass_peak(const pass *p, int32_t side)
+{
+    return side == p->side ? p->peak : p->away.peak;
+}
+
 void pass_release(pass *p, size_t mark)
 {
 #ifdef CARAT_DEBUG
@@ -69,6 +99,8 @@ bool pass_shapes(pass *p, const char *op, bool ok)
 
 void pass_tap(pass *p, int32_t il, mat x)
 {
+    if (p->n_taps && p->away.dev)
+        err_set(&p->e, E_UNSUPPORTED, "nobody can listen to layers that are on two devices");
     for (int i = 0; i < p->n_taps && !pass_failed(p); i++)
         if (p->tap[i].il == il) {
             mat to = p->tap[i].to;

@@ -7,6 +7,9 @@
  * A dry pass (dry == true) runs the same model code with no scratch and computes nothing: every
  * op checks its shapes, takes its scratch and returns. Its `peak` is the scratch a real pass of
  * that many rows needs, exactly, and its tallies are the bytes and operations it will move.
+ * A model may be divided between two devices. Then a pass has two sides: PASS_MAIN, where it begins
+ * and ends, and PASS_HOST, a CPU whose memory is the host's. It is on one of them at a time, with
+ * that one's device and scratch; the model crosses over explicitly (op_cross, op_visit in ops.h).
  * One thread at a time.
  */
 #ifndef BACKEND_PASS_H
@@ -26,6 +29,15 @@ typedef struct pass_tap_point {
     mat to; /* rows_cap rows */
 } pass_tap_point;
 
+enum { PASS_MAIN, PASS_HOST };
+
+/* What belongs to the side that a pass is not on. */
+typedef struct pass_side {
+    device *dev; /* NULL: there is no other side */
+    unsigned char *scratch;
+    size_t scratch_bytes, at, peak;
+} pass_side;
+
 typedef struct pass {
     device *dev;
     const step *st;
@@ -33,6 +45,8 @@ typedef struct pass {
     unsigned char *scratch; /* device memory; NULL when dry */
     size_t scratch_bytes, at, peak;
     bool dry;
+    int32_t side; /* PASS_MAIN or PASS_HOST: whose dev, scratch, at and peak the above are */
+    pass_side away;
     int32_t il; /* layer being computed, for traces and errors; -1 outside */
     int32_t n_taps;
     pass_tap_point tap[PASS_TAPS_MAX];
@@ -41,6 +55,11 @@ typedef struct pass {
 } pass;
 
 void pass_begin(pass *p, device *dev, const step *st, void *scratch, size_t scratch_bytes);
+/* The other side: a CPU, and scratch of its own (NULL in a dry pass). The pass is on PASS_MAIN. */
+void pass_add_host(pass *p, device *dev, void *scratch, size_t scratch_bytes);
+/* Goes on on that side; nothing is copied. */
+void pass_turn(pass *p, int32_t side);
+size_t pass_peak(const pass *p, int32_t side); /* the most scratch it took there */
 static inline bool pass_failed(const pass *p)
 {
     return p->e.status != OK;

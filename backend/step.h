@@ -64,7 +64,8 @@ typedef struct step {
 struct weight;
 struct rope;
 typedef struct kv_view {
-    int32_t id; /* which of the step's stores */
+    int32_t id;  /* which of the step's stores */
+    int8_t side; /* which of a pass's devices has them: pass.h */
     num_type k_type, v_type;
     int32_t n_head_kv, head_dim;
     int32_t window; /* a query at pos p sees keys with p - pos < window; 0: all */

@@ -367,6 +367,12 @@ static size_t w_weight_bytes(const device *d, const weight *wt)
     return w->inner->weight_bytes(w->inner, wt);
 }
 
+static uint64_t w_used_bytes(const device *d)
+{
+    const wrapper *w = d->self;
+    return w->inner->used_bytes(w->inner);
+}
+
 static kernel_speed w_attend_kernel(const device *d, const kv_view *kv, char *text, size_t cap)
 {
     const wrapper *w = d->self;
@@ -513,6 +519,7 @@ status device_wrap(device **d, const char *what, device_write_fn write, void *us
                       .weight_load = w_weight_load,
                       .weight_free = w_weight_free,
                       .weight_bytes = w_weight_bytes,
+                      .used_bytes = w_used_bytes,
                       .attend_kernel = w_attend_kernel,
                       .product_kernel = w_product_kernel,
                       .close = w_close};

@@ -165,7 +165,7 @@ carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt, ca
     for (int32_t i = 0; i < b->n_slots; i++)
         if ((st = timeline_open(&b->slot[i].t, m, &b->layout, b->store, e)))
             goto out;
-    if ((st = workspace_open(&b->w, m, &b->layout, b->n_slots, plan.scratch_bytes, e)))
+    if ((st = workspace_open(&b->w, m, &b->layout, b->n_slots, &plan, e)))
         goto out;
     b->info = (carat_batch_info){.n_slots = b->n_slots,
                                  .kv_bytes = plan.kv_swa_bytes + plan.kv_global_bytes};

@@ -1,7 +1,8 @@
-/* devices.c - which device a model runs on, and why.
+/* devices.c - which device a model runs on, and why; and how one that is on two is divided.
  *
  * The caller names one, or lets the machine decide: a GPU if there is one that the model fits, else
- * the CPU. The reason is kept as a phrase for people; it is never empty.
+ * the CPU. The reason is kept as a phrase for people; it is never empty. Nothing is divided that
+ * the caller has not divided.
  */
 #include "engine/engine_int.h"
 
@@ -38,6 +39,17 @@ static bool parse_gpu(const char *text, int32_t *which)
     return n >= 0 && n < 1024 && !*end;
 }
 
+static bool is_divided(const carat_model_options *opt)
+{
+    return opt->gpu_layers || opt->cpu_experts;
+}
+
+/* Two CPU devices: the second stands for the CPU beside a GPU, so that divisions can be tested. */
+static bool is_stand_in(const carat_model_options *opt)
+{
+    return opt->device && !strcmp(opt->device, "cpu,cpu");
+}
+
 static bool is_named(const carat_model_options *opt)
 {
     return opt->device && strcmp(opt->device, "auto");
@@ -49,7 +61,7 @@ static status open_gpu(carat_model *m, const carat_model_options *opt, err *e)
     bool forced = is_named(opt);
     cuda_options gpu = {0};
     err why = {0};
-    if (forced && !strcmp(opt->device, "cpu")) {
+    if (is_stand_in(opt) || (forced && !strcmp(opt->device, "cpu"))) {
         because(m, "it was asked for");
         return OK;
     }
@@ -68,7 +80,7 @@ static status open_gpu(carat_model *m, const carat_model_options *opt, err *e)
     if (for_cpu || (opt->vocab_only && !forced))
         return OK;
     status st = device_open_cuda(&m->dev, &gpu, &why);
-    if (st && forced)
+    if (st && (forced || is_divided(opt)))
         return err_set(e, st, "%s", why.text);
     if (st)
         because(m, "%.250s", why.text);
@@ -77,13 +89,18 @@ static status open_gpu(carat_model *m, const carat_model_options *opt, err *e)
     return OK;
 }
 
+static cpu_options cpu_wanted(const carat_model_options *opt)
+{
+    return (cpu_options){.n_threads = opt->n_threads,
+                         .reference = opt->reference,
+                         .exact_f32 = opt->exact_f32,
+                         .no_repack = opt->no_repack,
+                         .isa = opt->isa};
+}
+
 static status open_cpu(carat_model *m, const carat_model_options *opt, err *e)
 {
-    cpu_options cpu = {.n_threads = opt->n_threads,
-                       .reference = opt->reference,
-                       .exact_f32 = opt->exact_f32,
-                       .no_repack = opt->no_repack,
-                       .isa = opt->isa};
+    const cpu_options cpu = cpu_wanted(opt);
     status st = device_open_cpu(&m->dev, &cpu, e);
     for (const char *w = opt->wrap; !st && w && *w;) {
         char what[16];
@@ -97,6 +114,35 @@ static status open_cpu(carat_model *m, const carat_model_options *opt, err *e)
             st = device_wrap(&m->dev, what, opt->log ? opt->log : no_log, opt->log_user, e);
     }
     return st;
+}
+
+/* m->dev is open. */
+static status divide(carat_model *m, const carat_model_options *opt, err *e)
+{
+    const cpu_options cpu = cpu_wanted(opt);
+    model_division d = {.experts = opt->cpu_experts};
+    status st;
+    if (!is_divided(opt))
+        return OK;
+    if (!m->dev || (m->dev->kind != DEVICE_CUDA && !is_stand_in(opt)))
+        return err_set(e, E_ARG, "only a model on a GPU can leave layers or experts to the CPU");
+    if (opt->wrap && *opt->wrap)
+        return err_set(e, E_ARG, "wrappers do not go with a model on two devices");
+    if (opt->gpu_layers)
+        d.n_layers = m->core.n_layer - opt->gpu_layers;
+    if (!d.n_layers && !d.experts)
+        return OK;
+    if ((st = device_open_cpu(&m->host, &cpu, e)))
+        return st;
+    if ((st = model_divide(&m->core, m->host, d, e)))
+        return st;
+    size_t at = strlen(m->device_why);
+    snprintf(m->device_why + at, sizeof m->device_why - at, "; %.60s has %s%.0d%s%s", m->host->name,
+             d.n_layers ? "the first " : "", d.n_layers, d.n_layers ? " layers" : "",
+             !d.experts   ? ""
+             : d.n_layers ? " and all experts"
+                          : "all experts");
+    return OK;
 }
 
 /* Weights first: what does not fit without any context will not fit with one. */
@@ -120,8 +166,10 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e)
     err why = {0};
     if (st)
         return st;
+    if (m->dev && (st = divide(m, opt, e)))
+        return st;
     if (m->dev && !opt->vocab_only && (st = check_weights_fit(m, &why))) {
-        if (is_named(opt))
+        if (is_named(opt) || is_divided(opt))
             return err_set(e, st, "%s", why.text);
         because(m, "%.250s", why.text);
         device_close(m->dev);
@@ -129,7 +177,7 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e)
     }
     if (m->dev)
         return OK;
-    if ((st = open_cpu(m, opt, e)) || opt->vocab_only)
+    if ((st = open_cpu(m, opt, e)) || (st = divide(m, opt, e)) || opt->vocab_only)
         return st;
     return check_weights_fit(m, e);
 }

@@ -152,7 +152,7 @@ static status name_file_type(carat_model *m, err *e)
 static void count_taken(carat_model *m)
 {
     for (int32_t i = 0; i < m->core.n_weights; i++)
-        m->taken_bytes += m->core.weights[i]->packed_bytes;
+        m->taken_bytes[m->core.weights[i]->side] += m->core.weights[i]->packed_bytes;
 }
 
 static status load_weights(carat_model *m, const carat_model_options *opt, err *e)
@@ -191,12 +191,13 @@ static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **o
     if ((st = model_bind(&m->core, g, e)))
         goto out;
     m->direct = opt->no_mmap && m->core.file.part; /* bytes of the caller's are the caller's */
-    m->taken_bytes = m->direct ? m->core.file.file_bytes : 0;
     if ((st = name_file_type(m, e)))
         goto out;
     if ((st = open_text(m, e)))
         goto out;
     if ((st = open_device(m, opt, e)))
+        goto out;
+    if (opt->planned && (st = opt->planned(opt->planned_user, m, e)))
         goto out;
     if (!opt->vocab_only && (st = load_weights(m, opt, e)))
         goto out;
@@ -245,6 +246,7 @@ void carat_model_close(carat_model *m)
     vocab_close(m->text);
     model_free(&m->core);
     device_close(m->dev);
+    device_close(m->host);
     mem_free(m->file_type);
     if (m->has_lock) {
         pthread_mutex_destroy(&m->pass_lock);
@@ -260,7 +262,7 @@ void carat_model_park(carat_model *m)
         model_unload_weights(&m->core);
         m->loaded = false;
         m->parked = true;
-        m->taken_bytes = m->direct ? m->core.file.file_bytes : 0;
+        memset(m->taken_bytes, 0, sizeof m->taken_bytes);
     }
     pthread_mutex_unlock(&m->pass_lock);
 }
@@ -312,6 +314,21 @@ void carat_model_get_info(const carat_model *m, carat_model_info *info)
                                .active_bytes_per_token = c->active_bytes,
                                .has_vocab = m->text != NULL,
                                .has_chat = m->text && m->chat != CHAT_NONE};
+}
+
+static carat_device_memory memory_of(const device *d)
+{
+    return (carat_device_memory){d->name, d->used_bytes(d),
+                                 d->available_bytes ? d->available_bytes(d)
+                                                    : mem_available_bytes()};
+}
+
+int32_t carat_memory(const carat_model *m, carat_device_memory list[CARAT_SIDES])
+{
+    list[0] = memory_of(m->dev);
+    if (m->host)
+        list[1] = memory_of(m->host);
+    return m->host ? 2 : 1;
 }
 
 int32_t carat_op_times(carat_model *m, carat_op_time *list, int32_t cap, bool clear)

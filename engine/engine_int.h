@@ -39,17 +39,19 @@ enum {
 struct carat_model {
     model core;
     device *dev;
+    device *host;     /* the CPU that has a part of the model; NULL: dev has all. core.host too */
     vocab *text;      /* NULL: a model without vocabulary */
     token_tree *tree; /* of text, for grammars; NULL until one was needed */
     pthread_mutex_t tree_lock;
-    chat_format chat;     /* CHAT_NONE: plain completion only */
-    char *file_type;      /* "Q4_K_M" */
-    atomic_bool loaded;   /* weights are on the device; changes under pass_lock */
-    atomic_bool parked;   /* they were, and may be again */
-    bool strict;          /* the caller wants no slow path */
-    bool overcommit;      /* the caller does not want to be refused */
-    bool direct;          /* the file was read into memory of ours, which no kernel can take back */
-    uint64_t taken_bytes; /* anonymous memory that loading took: packed or copied weights */
+    chat_format chat;   /* CHAT_NONE: plain completion only */
+    char *file_type;    /* "Q4_K_M" */
+    atomic_bool loaded; /* weights are on the device; changes under pass_lock */
+    atomic_bool parked; /* they were, and may be again */
+    bool strict;        /* the caller wants no slow path */
+    bool overcommit;    /* the caller does not want to be refused */
+    bool direct;        /* the file was read into memory of ours, which no kernel can take back */
+    /* On either side: anonymous memory that loading took, packed or copied weights. */
+    uint64_t taken_bytes[CARAT_SIDES];
     double load_ms;
     char device_why[256];       /* why this device */
     carat_progress_fn progress; /* also told about prefill */
@@ -86,6 +88,8 @@ typedef struct workspace {
     kv_batch batch;
     void *scratch; /* device memory */
     size_t scratch_bytes;
+    void *host_scratch; /* of a divided model: the other side's */
+    size_t host_scratch_bytes;
     float *logits; /* [n_seqs][n_vocab] of last rows, on the host */
     float *raw;    /* [n_vocab] before the sampler's changes, for logprobs */
     sampler sampler;
@@ -142,7 +146,7 @@ status timeline_restore(timeline *t, const kv_snapshot *k, err *e);
 status open_checkpoints(checkpoint_store **s, carat_model *m, const kv_layout *l,
                         const carat_session_options *opt, const carat_memory_plan *plan, err *e);
 status workspace_open(workspace *w, carat_model *m, const kv_layout *l, int32_t n_seqs,
-                      size_t scratch_bytes, err *e);
+                      const carat_memory_plan *plan, err *e);
 void workspace_close(workspace *w, carat_model *m); /* safe on a zeroed or closed workspace */
 /* May ids[0..n) be a prompt in a context of n_ctx? */
 status check_ids(const carat_model *m, const int32_t *ids, int64_t n, int32_t n_ctx, err *e);

@@ -15,6 +15,8 @@ enum { ROWS_SMALL = 32 }; /* counts of rows up to here are planned one by one */
 /* Of checkpoints, unless the caller says otherwise. */
 #define CHECKPOINT_MAX_BYTES ((uint64_t)4 << 30)
 
+static const carat_side_plan *too_large(const carat_memory_plan *plan);
+
 /* The longest context, by halving from the model's own, whose plan fits the memory there is. */
 static status longest_fit(const carat_model *m, session_shape *shape, err *e)
 {
@@ -24,8 +26,7 @@ static status longest_fit(const carat_model *m, session_shape *shape, err *e)
     for (;;) {
         if ((st = plan_costs(m, shape, NULL, &plan, e)))
             return st;
-        if (m->overcommit || !plan.available_bytes || plan.total_bytes <= plan.available_bytes ||
-            shape->n_ctx / 2 < N_CTX_MIN)
+        if (m->overcommit || !too_large(&plan) || shape->n_ctx / 2 < N_CTX_MIN)
             return OK;
         shape->n_ctx /= 2;
     }
@@ -90,8 +91,13 @@ static status add_pass(const carat_model *m, const kv_layout *l, int32_t rows, i
         worst->scratch_bytes = c.scratch_bytes;
     if (c.flops > worst->flops)
         worst->flops = c.flops;
+    if (c.host_scratch_bytes > worst->host_scratch_bytes)
+        worst->host_scratch_bytes = c.host_scratch_bytes;
     worst->repack_bytes = c.repack_bytes;
     worst->largest_bytes = c.largest_bytes;
+    worst->host_repack_bytes = c.host_repack_bytes;
+    worst->host_largest_bytes = c.host_largest_bytes;
+    worst->host_file_bytes = c.host_file_bytes;
     return OK;
 }
 
@@ -132,7 +138,8 @@ static status plan_layout(const carat_model *m, const session_shape *s, kv_layou
                                  .choice = s->kv,
                                  .n_ctx = s->n_ctx,
                                  .rows_max = rows_max(s),
-                                 .dev = m->dev};
+                                 .dev = m->dev,
+                                 .host = m->core.host};
     return kv_layout_init(l, &want, e);
 }
 
@@ -148,7 +155,10 @@ static void plan_checkpoints(const carat_model *m, const session_shape *s, carat
         return;
     if (s->checkpoint_mb) {
         plan->checkpoint_bytes = (uint64_t)s->checkpoint_mb << 20;
-        plan->total_bytes += apart ? 0 : plan->checkpoint_bytes;
+        if (!apart) {
+            plan->total_bytes += plan->checkpoint_bytes;
+            plan->side[PASS_MAIN].total_bytes += plan->checkpoint_bytes;
+        }
         return;
     }
     plan->checkpoint_bytes = CHECKPOINT_MAX_BYTES;
@@ -159,21 +169,26 @@ static void plan_checkpoints(const carat_model *m, const session_shape *s, carat
         plan->checkpoint_bytes = room;
 }
 
+static const device *device_of(const carat_model *m, int32_t side)
+{
+    return side == PASS_HOST ? m->core.host : m->dev;
+}
+
 /* With --strict a session that would read its cache by a slow path is refused. */
 static status check_kernels(const carat_model *m, const kv_layout *l, err *e)
 {
     char how[128], k[32], v[32];
     for (int32_t i = 0; m->strict && i < l->n; i++) {
         const kv_view *w = &l->view[i];
-        if (device_attend_kernel(m->dev, w, how, sizeof how) == KERNEL_FULL)
+        const device *d = device_of(m, w->side);
+        if (device_attend_kernel(d, w, how, sizeof how) == KERNEL_FULL)
             continue;
         return err_set(e, E_UNSUPPORTED,
                        "--strict: layer %d (%s, heads of %d, keys of %s, values of %s) would be "
                        "read by a slow path of %s: %s",
                        i, w->window ? "sliding window" : "global", w->head_dim,
                        kv_format_name((kv_format){w->k_type, w->k_rot}, k, sizeof k),
-                       kv_format_name((kv_format){w->v_type, w->v_rot}, v, sizeof v), m->dev->name,
-                       how);
+                       kv_format_name((kv_format){w->v_type, w->v_rot}, v, sizeof v), d->name, how);
     }
     return OK;
 }
@@ -184,13 +199,72 @@ status plan_check_weights(const carat_model *m, err *e)
     for (int32_t i = 0; m->strict && i < m->core.n_weights; i++) {
         const weight *w = m->core.weights[i];
         if (w->n_out < 2 || w->gather ||
-            device_product_kernel(m->dev, w, how, sizeof how) == KERNEL_FULL)
+            device_product_kernel(device_of(m, w->side), w, how, sizeof how) == KERNEL_FULL)
             continue;
         return err_set(e, E_UNSUPPORTED,
                        "--strict: products with %s (%s) would take a slow path of %s: %s", w->name,
-                       num_name(w->type), m->dev->name, how);
+                       num_name(w->type), device_of(m, w->side)->name, how);
     }
     return OK;
+}
+
+/* A CPU's side, of whose weights the file holds file_bytes. Repacked weights are not read from the
+ * file again, so its pages leave memory, tensor by tensor. */
+static void plan_cpu(const carat_model *m, uint64_t file_bytes, uint64_t repack, uint64_t largest,
+                     carat_side_plan *s)
+{
+    s->weight_bytes = m->direct ? file_bytes + repack : file_bytes > repack ? file_bytes : repack;
+    s->total_bytes = s->weight_bytes + s->kv_swa_bytes + s->kv_global_bytes + s->scratch_bytes;
+    /* While the weights are loaded one of them is there twice, and nothing of the session. */
+    if (s->total_bytes < repack + largest)
+        s->total_bytes = repack + largest;
+    s->available_bytes = mem_available_bytes();
+    if (s->available_bytes && m->direct)
+        s->available_bytes += m->core.file.file_bytes;
+}
+
+/* A GPU's: the file stays on the host. */
+static void plan_gpu(const carat_model *m, uint64_t repack, carat_side_plan *s)
+{
+    s->weight_bytes = repack;
+    s->reserve_bytes = m->dev->reserve_bytes;
+    s->total_bytes = s->weight_bytes + s->kv_swa_bytes + s->kv_global_bytes + s->scratch_bytes +
+                     s->reserve_bytes;
+    s->available_bytes = m->dev->available_bytes(m->dev);
+}
+
+static void plan_sides(const carat_model *m, const session_shape *s, const kv_layout *l,
+                       const model_costs *c, carat_memory_plan *plan)
+{
+    carat_side_plan *main = &plan->side[PASS_MAIN], *host = &plan->side[PASS_HOST];
+    uint64_t n = (uint64_t)s->n_seqs;
+    *main = (carat_side_plan){.device = m->dev->name,
+                              .n_layers = m->core.n_layer - m->core.division.n_layers,
+                              .kv_swa_bytes = (l->ring_bytes - l->host_ring_bytes) * n,
+                              .kv_global_bytes = (l->linear_bytes - l->host_linear_bytes) * n,
+                              .scratch_bytes = c->scratch_bytes};
+    if (m->dev->available_bytes)
+        plan_gpu(m, c->repack_bytes, main);
+    else
+        plan_cpu(m, m->core.file.data_bytes - c->host_file_bytes, c->repack_bytes, c->largest_bytes,
+                 main);
+    plan->n_sides = m->core.host ? 2 : 1;
+    if (m->core.host) {
+        *host = (carat_side_plan){.device = m->core.host->name,
+                                  .n_layers = m->core.division.n_layers,
+                                  .kv_swa_bytes = l->host_ring_bytes * n,
+                                  .kv_global_bytes = l->host_linear_bytes * n,
+                                  .scratch_bytes = c->host_scratch_bytes};
+        plan_cpu(m, c->host_file_bytes, c->host_repack_bytes, c->host_largest_bytes, host);
+    }
+    for (int32_t i = 0; i < plan->n_sides; i++) {
+        carat_side_plan *side = &plan->side[i];
+        if (side->available_bytes)
+            side->available_bytes += m->taken_bytes[i];
+        plan->scratch_bytes += side->scratch_bytes;
+        plan->total_bytes += side->total_bytes;
+        plan->available_bytes += side->available_bytes;
+    }
 }
 
 status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layout,
@@ -206,28 +280,12 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
     if ((st = worst_pass(m, s, &l, &costs, e)))
         goto out;
     plan->weight_bytes = m->core.file.data_bytes;
-    plan->repack_bytes = costs.repack_bytes;
+    plan->repack_bytes = costs.repack_bytes + costs.host_repack_bytes;
     plan->kv_swa_bytes = l.ring_bytes * (uint64_t)s->n_seqs;
     plan->kv_global_bytes = l.linear_bytes * (uint64_t)s->n_seqs;
-    plan->scratch_bytes = costs.scratch_bytes;
     plan->chunk_flops = costs.flops;
     plan->n_ring_slots = l.n_ring_slots;
-    /* Repacked weights are not read from the file again, so its pages leave memory, tensor by
-     * tensor. */
-    uint64_t weights =
-        plan->weight_bytes > plan->repack_bytes ? plan->weight_bytes : plan->repack_bytes;
-    if (m->direct)
-        weights = plan->weight_bytes + plan->repack_bytes;
-    if (m->dev->available_bytes)
-        weights = plan->repack_bytes; /* the file stays on the host */
-    plan->total_bytes = weights + plan->kv_swa_bytes + plan->kv_global_bytes + plan->scratch_bytes;
-    /* While the weights are loaded one of them is there twice, and nothing of the session. */
-    uint64_t loading = m->dev->available_bytes ? 0 : plan->repack_bytes + costs.largest_bytes;
-    if (plan->total_bytes < loading)
-        plan->total_bytes = loading;
-    uint64_t free_bytes =
-        m->dev->available_bytes ? m->dev->available_bytes(m->dev) : mem_available_bytes();
-    plan->available_bytes = free_bytes ? free_bytes + m->taken_bytes : 0;
+    plan_sides(m, s, &l, &costs, plan);
     plan_checkpoints(m, s, plan);
     if (layout) {
         *layout = l;
@@ -238,15 +296,31 @@ out:
     return st;
 }
 
+static const carat_side_plan *too_large(const carat_memory_plan *plan)
+{
+    for (int32_t i = 0; i < plan->n_sides; i++)
+        if (plan->side[i].available_bytes &&
+            plan->side[i].total_bytes > plan->side[i].available_bytes)
+            return &plan->side[i];
+    return NULL;
+}
+
 status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e)
 {
-    if (m->overcommit || !plan->available_bytes || plan->total_bytes <= plan->available_bytes)
+    const carat_side_plan *s = too_large(plan);
+    if (m->overcommit || !s)
         return OK;
     return err_set(e, E_MEMORY,
-                   "%s with a context of %d tokens needs %.2f GiB of memory, and %.2f GiB are "
+                   "%s with a context of %d tokens needs %.2f GiB of memory%s%s, and %.2f GiB are "
                    "available",
-                   m->core.name, plan->n_ctx, (double)plan->total_bytes * 0x1p-30,
-                   (double)plan->available_bytes * 0x1p-30);
+                   m->core.name, plan->n_ctx, (double)s->total_bytes * 0x1p-30,
+                   m->dev->available_bytes ? " of " : "", m->dev->available_bytes ? s->device : "",
+                   (double)s->available_bytes * 0x1p-30);
+}
+
+carat_status carat_plan_check(const carat_model *m, const carat_memory_plan *plan, carat_error *e)
+{
+    return plan_check(m, plan, e);
 }
 
 carat_status carat_plan(const carat_model *m, const carat_session_options *opt,
@@ -265,7 +339,8 @@ static bool same_kind(const kv_view *a, const kv_view *b)
 {
     return a->k_type == b->k_type && a->v_type == b->v_type && a->k_rot == b->k_rot &&
            a->v_rot == b->v_rot && a->single == b->single && a->window == b->window &&
-           a->n_head_kv == b->n_head_kv && a->head_dim == b->head_dim && a->n_slots == b->n_slots;
+           a->side == b->side && a->n_head_kv == b->n_head_kv && a->head_dim == b->head_dim &&
+           a->n_slots == b->n_slots;
 }
 
 static carat_kv_kind kind_of(const carat_model *m, const kv_layout *l, int32_t first)
@@ -279,7 +354,9 @@ static carat_kv_kind kind_of(const carat_model *m, const kv_layout *l, int32_t f
                        .single = v->single};
     kv_format_name((kv_format){v->k_type, v->k_rot}, k.k, sizeof k.k);
     kv_format_name((kv_format){v->v_type, v->v_rot}, k.v, sizeof k.v);
-    k.slow = device_attend_kernel(m->dev, v, k.kernel, sizeof k.kernel) != KERNEL_FULL;
+    k.device = device_of(m, v->side)->name;
+    k.slow =
+        device_attend_kernel(device_of(m, v->side), v, k.kernel, sizeof k.kernel) != KERNEL_FULL;
     for (int32_t i = first; i < l->n; i++)
         k.n_layers += same_kind(v, &l->view[i]);
     k.n_bytes = (uint64_t)k.n_layers * (uint64_t)v->n_slots * (uint64_t)v->n_head_kv *
@@ -308,7 +385,8 @@ int32_t carat_plan_kv(const carat_model *m, const carat_session_options *opt, ca
 
 static carat_weight_kind weight_kind_of(const carat_model *m, const weight *w)
 {
-    carat_weight_kind k = {.n = 1,
+    carat_weight_kind k = {.device = device_of(m, w->side)->name,
+                           .n = 1,
                            .what = w->gather      ? "tables"
                                    : w->n_mat > 1 ? "experts"
                                                   : "matrices",
@@ -317,7 +395,8 @@ static carat_weight_kind weight_kind_of(const carat_model *m, const weight *w)
     if (w->gather)
         snprintf(k.kernel, sizeof k.kernel, "rows looked up");
     else
-        k.slow = device_product_kernel(m->dev, w, k.kernel, sizeof k.kernel) != KERNEL_FULL;
+        k.slow = device_product_kernel(device_of(m, w->side), w, k.kernel, sizeof k.kernel) !=
+                 KERNEL_FULL;
     return k;
 }
 
@@ -330,8 +409,8 @@ int32_t carat_plan_weights(const carat_model *m, carat_weight_kind *kinds, int32
             continue;
         carat_weight_kind k = weight_kind_of(m, w);
         int32_t j = 0;
-        while (j < n && (strcmp(kinds[j].what, k.what) || strcmp(kinds[j].type, k.type) ||
-                         strcmp(kinds[j].kernel, k.kernel)))
+        while (j < n && (kinds[j].device != k.device || strcmp(kinds[j].what, k.what) ||
+                         strcmp(kinds[j].type, k.type) || strcmp(kinds[j].kernel, k.kernel)))
             j++;
         if (j < n) {
             kinds[j].n++;

@@ -9,11 +9,12 @@
 /* ---- Opening --------------------------------------------------------------------------- */
 
 status workspace_open(workspace *w, carat_model *m, const kv_layout *l, int32_t n_seqs,
-                      size_t scratch_bytes, err *e)
+                      const carat_memory_plan *plan, err *e)
 {
     size_t n_vocab = (size_t)m->core.n_vocab;
     status st;
-    *w = (workspace){.scratch_bytes = scratch_bytes ? scratch_bytes : 1};
+    size_t main = plan->side[PASS_MAIN].scratch_bytes, host = plan->side[PASS_HOST].scratch_bytes;
+    *w = (workspace){.scratch_bytes = main ? main : 1, .host_scratch_bytes = host ? host : 1};
     if ((st = kv_batch_init(&w->batch, l->rows_max, n_seqs, m->core.n_kv, e)))
         goto out;
     if ((st = sampler_init(&w->sampler, m->core.n_vocab, e)))
@@ -21,6 +22,12 @@ status workspace_open(workspace *w, carat_model *m, const kv_layout *l, int32_t 
     w->scratch = m->dev->alloc(m->dev, w->scratch_bytes);
     if (!w->scratch) {
         st = err_memory(e, "the scratch of a session", w->scratch_bytes);
+        goto out;
+    }
+    if (m->core.host)
+        w->host_scratch = m->core.host->alloc(m->core.host, w->host_scratch_bytes);
+    if (m->core.host && !w->host_scratch) {
+        st = err_memory(e, "the scratch of a session", w->host_scratch_bytes);
         goto out;
     }
     w->logits = mem_calloc(n_vocab * (size_t)n_seqs, sizeof *w->logits);
@@ -37,6 +44,8 @@ void workspace_close(workspace *w, carat_model *m)
 {
     mem_free(w->raw);
     mem_free(w->logits);
+    if (w->host_scratch)
+        m->core.host->release(m->core.host, w->host_scratch, w->host_scratch_bytes);
     if (w->scratch)
         m->dev->release(m->dev, w->scratch, w->scratch_bytes);
     sampler_free(&w->sampler);
@@ -90,7 +99,7 @@ carat_status carat_session_open(carat_model *m, const carat_session_options *opt
         goto out;
     if ((st = timeline_open(&s->t, m, &s->layout, s->store, e)))
         goto out;
-    if ((st = workspace_open(&s->w, m, &s->layout, 1, plan.scratch_bytes, e)))
+    if ((st = workspace_open(&s->w, m, &s->layout, 1, &plan, e)))
         goto out;
     *out = s;
     s = NULL;

@@ -74,6 +74,8 @@ typedef bool (*carat_progress_fn)(void *user, const char *what, uint64_t done, u
 /* Lines that a wrapped device writes (see `wrap`), newline included. */
 typedef void (*carat_log_fn)(void *user, const char *text);
 
+typedef carat_status (*carat_planned_fn)(void *user, const carat_model *m, carat_error *e);
+
 typedef struct carat_model_options {
     int32_t n_threads; /* 0: one per physical core this process may use */
     bool no_mmap;      /* read the file instead of mapping it */
@@ -88,7 +90,16 @@ typedef struct carat_model_options {
     /* NULL or "auto": a GPU if this build can use one, one is there, the model fits it and nothing
      * above asks for CPU kernels; else the CPU. "cpu", "cuda", "cuda:1": that one or an error. */
     const char *device;
+    /* Of a model on a GPU: how many of its layers, the last ones, are there; 0: all. The others,
+     * with the embeddings, are the CPU's, and so are all experts with cpu_experts. */
+    int32_t gpu_layers;
+    bool cpu_experts;
     bool strict; /* refuse a model or session that some slow path would be used for */
+    /* Called once, when it is settled what runs where and nothing is loaded yet: plans can be asked
+     * for, nothing else. Not OK: opening fails with that and what was put into e. NULL: not called.
+     */
+    carat_planned_fn planned;
+    void *planned_user;
     carat_progress_fn progress; /* loading; and prefill, in tokens, unless events report it */
     void *progress_user;
     carat_log_fn log; /* for `wrap`; must not call back into the library */
@@ -124,6 +135,16 @@ typedef struct carat_model_info {
 } carat_model_info;
 
 CARAT_API void carat_model_get_info(const carat_model *m, carat_model_info *info);
+
+/* Memory of the devices that a model is on, now. Any thread. */
+typedef struct carat_device_memory {
+    const char *device;       /* owned by the model */
+    uint64_t used_bytes;      /* by this model: weights that were copied, caches, scratch */
+    uint64_t available_bytes; /* that it could still give, to anybody; 0 unknown */
+} carat_device_memory;
+enum { CARAT_SIDES = 2 }; /* a model is on one device, or on a GPU and the CPU */
+/* Returns how many there are. */
+CARAT_API int32_t carat_memory(const carat_model *m, carat_device_memory list[CARAT_SIDES]);
 
 /* Where the time went, for a model opened with "time" among its wrappers: one line per op, shape
  * and weight format. What a call could not do without is beside what it took: bytes of weights,
@@ -244,6 +265,18 @@ CARAT_API int64_t carat_snapshot_n(const carat_snapshot *p);   /* tokens */
 CARAT_API uint64_t carat_snapshot_bytes(const carat_snapshot *p);
 CARAT_API void carat_snapshot_free(carat_snapshot *p); /* NULL is fine */
 
+/* What one of a model's devices needs for a session. */
+typedef struct carat_side_plan {
+    const char *device;    /* owned by the model */
+    int32_t n_layers;      /* computed there */
+    uint64_t weight_bytes; /* as they will be there */
+    uint64_t kv_swa_bytes, kv_global_bytes, scratch_bytes;
+    uint64_t reserve_bytes; /* GPUs: recorded passes, the step, libraries: at most */
+    uint64_t total_bytes;
+    uint64_t available_bytes; /* that the device can give, what this model has of it included; 0
+                                 unknown */
+} carat_side_plan;
+
 /* Bytes a session needs, by purpose, before it exists. n_ctx 0: the model's own. */
 typedef struct carat_memory_plan {
     uint64_t weight_bytes; /* of the file, mapped */
@@ -258,15 +291,22 @@ typedef struct carat_memory_plan {
     uint64_t
         chunk_flops; /* matrix products of a pass of chunk rows, n_outputs of them with logits */
     int32_t n_ctx, chunk, n_ring_slots;
+    int32_t n_sides; /* of which the above are the sum */
+    carat_side_plan side[CARAT_SIDES];
 } carat_memory_plan;
 
 /* Works without weights too (vocab_only). Reports a plan that exceeds memory without an error. */
 CARAT_API carat_status carat_plan(const carat_model *m, const carat_session_options *opt,
                                   carat_memory_plan *plan, carat_error *e);
 
+/* E_MEMORY, with a sentence, for a plan that carat_session_open would refuse. */
+CARAT_API carat_status carat_plan_check(const carat_model *m, const carat_memory_plan *plan,
+                                        carat_error *e);
+
 /* Layers that keep their keys and values alike, and how attention reads them: one line of the table
  * that a session's layout makes. */
 typedef struct carat_kv_kind {
+    const char *device;      /* where they are; owned by the model */
     int32_t n_layers, first; /* layers with keys of their own; the first of them */
     int32_t window;          /* 0: global */
     int32_t n_head_kv, head_dim, n_slots;
@@ -284,9 +324,10 @@ CARAT_API int32_t carat_plan_kv(const carat_model *m, const carat_session_option
 
 /* Weights of one format whose products one kernel does, by purpose. */
 typedef struct carat_weight_kind {
-    int32_t n;        /* tensors */
-    const char *what; /* "matrices", "experts", "tables" (looked up, never multiplied) */
-    const char *type; /* "q4_k"; static storage */
+    const char *device; /* where they are; owned by the model */
+    int32_t n;          /* tensors */
+    const char *what;   /* "matrices", "experts", "tables" (looked up, never multiplied) */
+    const char *type;   /* "q4_k"; static storage */
     char kernel[96];
     bool slow;
     uint64_t n_bytes; /* in the file */
@@ -361,8 +402,8 @@ typedef struct carat_event {
     const char *name;        /* TOOL_CALL */
     int64_t n_done, n_total; /* PREFILL; n_reused of those done were in a cache */
     int64_t n_reused;
-    carat_finish finish;     /* END */
-    const char *stop;        /* END: the stop string met, or NULL */
+    carat_finish finish; /* END */
+    const char *stop;    /* END: the stop string met, or NULL */
 } carat_event;
 
 /* Pointers in the event live until the callback returns. Return false to cancel. */
@@ -456,7 +497,7 @@ typedef struct carat_grammar_options {
 
 CARAT_API carat_status carat_grammar_open(carat_model *m, const carat_grammar_options *opt,
                                           carat_grammar **g, carat_error *e);
-CARAT_API void carat_grammar_close(carat_grammar *g);                /* NULL is fine */
+CARAT_API void carat_grammar_close(carat_grammar *g); /* NULL is fine */
 /* The text has begun with these bytes, which come from elsewhere. E_ARG: none of the grammar does;
  * then g is of no more use. Before the first mask. */
 CARAT_API carat_status carat_grammar_follow(carat_grammar *g, const char *text, size_t n,

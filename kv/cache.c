@@ -20,8 +20,9 @@ status kv_open(kv_cache *c, device *dev, const kv_layout *l, err *e)
     for (int32_t i = 0; i < l->n; i++) {
         const kv_view *v = &l->view[i];
         size_t k_bytes = store_bytes(v, v->k_row_bytes), v_bytes = store_bytes(v, v->v_row_bytes);
-        c->base[i].k = dev->alloc(dev, k_bytes);
-        c->base[i].v = c->base[i].k && v_bytes ? dev->alloc(dev, v_bytes) : NULL;
+        device *d = kv_device(c, v);
+        c->base[i].k = d->alloc(d, k_bytes);
+        c->base[i].v = c->base[i].k && v_bytes ? d->alloc(d, v_bytes) : NULL;
         if (!c->base[i].k || (v_bytes && !c->base[i].v)) {
             kv_close(c);
             return err_memory(e, "the key/value cache", k_bytes + v_bytes);
@@ -34,10 +35,11 @@ void kv_close(kv_cache *c)
 {
     for (int32_t i = 0; c->base && i < c->layout->n; i++) {
         const kv_view *v = &c->layout->view[i];
+        device *d = kv_device(c, v);
         if (c->base[i].v)
-            c->dev->release(c->dev, c->base[i].v, store_bytes(v, v->v_row_bytes));
+            d->release(d, c->base[i].v, store_bytes(v, v->v_row_bytes));
         if (c->base[i].k)
-            c->dev->release(c->dev, c->base[i].k, store_bytes(v, v->k_row_bytes));
+            d->release(d, c->base[i].k, store_bytes(v, v->k_row_bytes));
     }
     mem_free(c->base);
     *c = (kv_cache){0};

@@ -27,6 +27,7 @@ typedef struct kv_spec {
     bool k_is_v;          /* values are the keys' raw projection: one stream would do */
     const weight *k_norm; /* with k_is_v: what makes keys of them again */
     const rope *k_rope;
+    int8_t side; /* which of the model's devices has the layer: pass.h */
 } kv_spec;
 
 /* ---- What to store: formats.c ------------------------------------------------------------ */
@@ -68,13 +69,15 @@ status kv_choice_parse(kv_choice *c, const kv_words *w, err *e);
 /* ---- How large: layout.c ----------------------------------------------------------------- */
 
 typedef struct kv_layout {
-    int32_t n;            /* stores */
-    kv_view *view;        /* [n], id == index */
-    int32_t n_ctx;        /* most tokens a timeline may hold */
-    int32_t rows_max;     /* most rows of one sequence in a pass */
-    int32_t n_ring_slots; /* the largest ring; 0 if all stores are linear */
-    uint64_t ring_bytes, linear_bytes;
-    device *dev; /* as wanted; also whose host memory snapshots take */
+    int32_t n;                                   /* stores */
+    kv_view *view;                               /* [n], id == index */
+    int32_t n_ctx;                               /* most tokens a timeline may hold */
+    int32_t rows_max;                            /* most rows of one sequence in a pass */
+    int32_t n_ring_slots;                        /* the largest ring; 0 if all stores are linear */
+    uint64_t ring_bytes, linear_bytes;           /* on both sides */
+    uint64_t host_ring_bytes, host_linear_bytes; /* of these, on PASS_HOST */
+    device *dev;  /* as wanted; also whose host memory snapshots take */
+    device *host; /* of stores on PASS_HOST */
     arena mem;
 } kv_layout;
 
@@ -83,7 +86,8 @@ typedef struct kv_want_layout {
     int32_t n;
     kv_choice choice;
     int32_t n_ctx, rows_max;
-    device *dev; /* whose kernels must be able to read it; NULL: no question asked */
+    device *dev;  /* whose kernels must be able to read it; NULL: no question asked */
+    device *host; /* the same for stores on PASS_HOST; NULL: there are none */
 } kv_want_layout;
 
 /* E_UNSUPPORTED for a format that a head size cannot hold or the device not read; E_ARG for a rule
@@ -92,7 +96,7 @@ status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e);
 void kv_layout_free(kv_layout *l);
 
 typedef struct kv_cache {
-    device *dev;
+    device *dev;             /* of stores on PASS_MAIN; the layout knows the other's */
     const kv_layout *layout; /* the caller's; outlives the cache */
     kv_base *base;           /* [layout->n], for step.kv */
     int64_t n_past;          /* committed rows */
@@ -100,6 +104,10 @@ typedef struct kv_cache {
     int64_t n_loaded;        /* of the snapshot loaded; rings hold nothing below its windows */
 } kv_cache;
 
+static inline device *kv_device(const kv_cache *c, const kv_view *v)
+{
+    return v->side == PASS_HOST ? c->layout->host : c->dev;
+}
 status kv_open(kv_cache *c, device *dev, const kv_layout *l, err *e);
 void kv_close(kv_cache *c); /* safe on a zeroed or closed cache */
 

@@ -52,10 +52,16 @@ static status row_bytes(kv_format f, int32_t layer, int32_t dim, size_t *n, err 
     return OK;
 }
 
+static device *device_of(const kv_want_layout *w, const kv_view *v)
+{
+    return v->side == PASS_HOST ? w->host : w->dev;
+}
+
 static bool device_reads(const kv_want_layout *w, const kv_view *v)
 {
     char text[128];
-    return !w->dev || device_attend_kernel(w->dev, v, text, sizeof text);
+    device *d = device_of(w, v);
+    return !d || device_attend_kernel(d, v, text, sizeof text) != KERNEL_NONE;
 }
 
 /* One stream instead of two where the layer allows it and it was asked for, or is worth it. */
@@ -85,7 +91,7 @@ static status choose_single(const kv_want_layout *w, kv_view *v, err *e)
         *v = one;
     else if (forced)
         return err_set(e, E_UNSUPPORTED, "%s cannot read keys and values of %s from one stream",
-                       w->dev->name, kv_format_name(kf, a, sizeof a));
+                       device_of(w, v)->name, kv_format_name(kf, a, sizeof a));
     return OK;
 }
 
@@ -97,6 +103,7 @@ static status view_init(const kv_want_layout *w, int32_t i, int32_t rows_max, kv
     status st;
     formats_of(w, i, &kf, &vf);
     *v = (kv_view){.id = i,
+                   .side = s->side,
                    .k_type = kf.type,
                    .v_type = vf.type,
                    .n_head_kv = s->n_head_kv,
@@ -111,7 +118,7 @@ static status view_init(const kv_want_layout *w, int32_t i, int32_t rows_max, kv
     if (!device_reads(w, v))
         return err_set(e, E_UNSUPPORTED,
                        "%s cannot attend over keys of %s and values of %s in heads of %d",
-                       w->dev->name, kv_format_name(kf, a, sizeof a),
+                       device_of(w, v)->name, kv_format_name(kf, a, sizeof a),
                        kv_format_name(vf, b, sizeof b), s->head_dim);
     return OK;
 }
@@ -144,6 +151,7 @@ status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e)
     l->n = w->n;
     l->n_ctx = w->n_ctx;
     l->dev = w->dev;
+    l->host = w->host;
     /* A pass longer than the context cannot happen; without this cut it would size the rings. */
     l->rows_max = w->rows_max < w->n_ctx ? w->rows_max : w->n_ctx;
     for (int32_t i = 0; i < w->n; i++) {
@@ -154,6 +162,10 @@ status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e)
         }
         uint64_t bytes =
             (uint64_t)v->n_slots * (uint64_t)v->n_head_kv * (v->k_row_bytes + v->v_row_bytes);
+        if (v->side == PASS_HOST && v->window)
+            l->host_ring_bytes += bytes;
+        else if (v->side == PASS_HOST)
+            l->host_linear_bytes += bytes;
         if (v->window) {
             l->ring_bytes += bytes;
             if (v->n_slots > l->n_ring_slots)

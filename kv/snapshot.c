@@ -90,7 +90,7 @@ static void move_run(const run *r, unsigned char *host)
                               .n_bytes = (size_t)k * r->row_bytes,
                               .n = r->v->n_head_kv,
                               .load = r->load};
-        device_move(r->c->dev, &m);
+        device_move(kv_device(r->c, r->v), &m);
         i += k;
     }
 }

@@ -9,7 +9,8 @@
 
 #include <math.h>
 
-const model_arch gemma4_arch = {.name = "gemma4", .bind = gemma4_bind, .forward = gemma4_forward};
+const model_arch gemma4_arch = {
+    .name = "gemma4", .bind = gemma4_bind, .forward = gemma4_forward, .divide = gemma4_divide};
 
 static const weight *or_null(const weight *w)
 {
@@ -45,8 +46,9 @@ static mat gemma4_join_experts(pass *p, const gemma4 *g, const gemma4_layer *L, 
         op_route(p, op_matmul(p, r, &L->router), g->n_expert_used, or_null(&L->expert_scale));
 
     mat h = op_rms_norm(p, x, &L->expert_norm, g->eps);
+    visit v = op_visit(p, L->gate_exps.side, &h, &to); /* experts may be on another device */
     h = op_moe_glu(p, h, to, &L->gate_exps, or_null(&L->up_exps), ACT_GELU_TANH);
-    h = op_moe_down(p, h, to, &L->down_exps);
+    h = op_return(p, v, op_moe_down(p, h, to, &L->down_exps));
     return op_add(p, f, op_rms_norm_inplace(p, h, &L->expert_post_norm, g->eps));
 }
 
@@ -101,6 +103,7 @@ static void gemma4_layer_forward(pass *p, const gemma4 *g, const gemma4_layer *L
 mat gemma4_forward(pass *p, const model *m, const kv_layout *kv)
 {
     const gemma4 *g = m->impl;
+    op_cross(p, g->embd.side, NULL, 0);
     mat x = op_embed(p, &g->embd, sqrtf((float)g->n_embd));
     mat ple = {0};
     if (g->n_ple)
@@ -108,8 +111,9 @@ mat gemma4_forward(pass *p, const model *m, const kv_layout *kv)
 
     for (int32_t il = 0; il < g->n_layer && p->rows->n && !pass_failed(p); il++) {
         const gemma4_layer *L = &g->layer[il];
-        size_t mark = pass_mark(p);
         p->il = il;
+        op_cross(p, L->side, (mat *const[]){&x, &ple}, 2); /* once, if the model is divided */
+        size_t mark = pass_mark(p);
         mat before = x;
         gemma4_layer_forward(p, g, L, il, kv, &x, &ple);
         /* The wanted rows, where they moved, live above the mark: keep them to the end. */
@@ -117,6 +121,7 @@ mat gemma4_forward(pass *p, const model *m, const kv_layout *kv)
             pass_release(p, mark);
     }
     p->il = -1;
+    op_cross(p, PASS_MAIN, (mat *const[]){&x}, 1);
     op_keep_outputs(p, (mat *const[]){&x}, 1);
     if (!p->rows->n)
         return (mat){0};

@@ -9,7 +9,8 @@
 #include "model/model.h"
 
 typedef struct gemma4_layer {
-    bool swa; /* sliding window, else global */
+    bool swa;    /* sliding window, else global */
+    int8_t side; /* which of the model's devices has it: pass.h */
     bool owns_kv;
     bool last_owner; /* no later layer owns keys: from here on only wanted rows matter */
     int32_t kv;      /* the store it reads; its own or its donor's */
@@ -28,7 +29,8 @@ typedef struct gemma4 {
     int32_t n_layer, n_embd, n_ple, n_expert, n_expert_used;
     float eps, softcap;
     rope rope_swa, rope_global;
-    weight rope_factors; /* read at bind, into rope_global */
+    rope host_rope_swa, host_rope_global; /* the same in host memory, for layers there */
+    weight rope_factors;                  /* read at bind, into rope_global */
     weight embd, head, out_norm;
     weight ple_embd, ple_proj, ple_norm;
     gemma4_layer *layer;
@@ -37,6 +39,7 @@ typedef struct gemma4 {
 extern const model_arch gemma4_arch;
 
 status gemma4_bind(model *m, err *e);                             /* gemma4_bind.c */
+status gemma4_divide(model *m, err *e);                           /* gemma4_divide.c */
 mat gemma4_forward(pass *p, const model *m, const kv_layout *kv); /* gemma4.c */
 
 #endif

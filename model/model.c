@@ -66,11 +66,31 @@ fail:
     return st;
 }
 
+static device *device_of(const model *m, device *main, const weight *w)
+{
+    return w->side == PASS_HOST ? m->host : main;
+}
+
+/* Does d do more with w than read the file's bytes? */
+static bool loads(const device *d, const weight *w)
+{
+    return !w->gather || d->loads_gathered;
+}
+
+status model_divide(model *m, device *host, model_division d, err *e)
+{
+    m->host = host;
+    m->division = d;
+    return m->arch->divide(m, e);
+}
+
 void model_unload_weights(model *m)
 {
-    for (int32_t i = 0; m->dev && i < m->n_weights; i++)
-        if (!m->weights[i]->gather || m->dev->loads_gathered)
-            m->dev->weight_free(m->dev, m->weights[i]);
+    for (int32_t i = 0; m->dev && i < m->n_weights; i++) {
+        device *d = device_of(m, m->dev, m->weights[i]);
+        if (loads(d, m->weights[i]))
+            d->weight_free(d, m->weights[i]);
+    }
 }
 
 void model_free(model *m)
@@ -185,15 +205,15 @@ status model_load(model *m, device *dev, carat_progress_fn progress, void *user,
 
 status model_load_weights(model *m, carat_progress_fn progress, void *user, err *e)
 {
-    device *dev = m->dev;
     uint64_t done = 0, total = 0;
     status st;
     for (int32_t i = 0; i < m->n_weights; i++)
-        if (!m->weights[i]->gather || dev->loads_gathered)
+        if (loads(device_of(m, m->dev, m->weights[i]), m->weights[i]))
             total += m->weights[i]->n_bytes;
     for (int32_t i = 0; i < m->n_weights; i++) {
         weight *w = m->weights[i];
-        if (w->gather && !dev->loads_gathered)
+        device *dev = device_of(m, m->dev, w);
+        if (!loads(dev, w))
             continue;
         if ((st = dev->weight_load(dev, w, e)))
             return st;
@@ -216,18 +236,26 @@ status model_plan(const model *m, device *dev, const kv_layout *kv, int32_t rows
     st.n_kv = kv->n;
     pass p;
     pass_begin(&p, dev, &st, NULL, 0);
+    if (m->host)
+        pass_add_host(&p, m->host, NULL, 0);
     model_forward(&p, m, kv);
     if (pass_failed(&p))
         return err_set(e, p.e.status, "%s", p.e.text);
-    c->scratch_bytes = p.peak;
+    c->scratch_bytes = pass_peak(&p, PASS_MAIN);
+    c->host_scratch_bytes = m->host ? pass_peak(&p, PASS_HOST) : 0;
     c->flops = p.n_flops;
     c->weight_bytes = p.weight_bytes_read;
-    for (int32_t i = 0; i < m->n_weights; i++)
-        if (!m->weights[i]->gather || dev->loads_gathered) {
-            uint64_t n = dev->weight_bytes(dev, m->weights[i]);
-            c->repack_bytes += n;
-            c->largest_bytes = n > c->largest_bytes ? n : c->largest_bytes;
-        }
+    for (int32_t i = 0; i < m->n_weights; i++) {
+        const weight *w = m->weights[i];
+        const device *d = device_of(m, dev, w);
+        bool host = w->side == PASS_HOST;
+        uint64_t n = loads(d, w) ? d->weight_bytes(d, w) : 0;
+        uint64_t *sum = host ? &c->host_repack_bytes : &c->repack_bytes;
+        uint64_t *most = host ? &c->host_largest_bytes : &c->largest_bytes;
+        *sum += n;
+        *most = n > *most ? n : *most;
+        c->host_file_bytes += host ? w->n_bytes : 0;
+    }
     return OK;
 }
 
@@ -235,7 +263,8 @@ mat model_forward(pass *p, const model *m, const kv_layout *kv)
 {
     device *d = p->dev;
     mat y;
-    if (p->dry || !d->replay)
+    /* What the host computes in the middle of a pass cannot be recorded. */
+    if (p->dry || !d->replay || m->host)
         return m->arch->forward(p, m, kv);
     if (d->replay(d, p, m, kv, &y))
         return pass_failed(p) ? (mat){0} : y;

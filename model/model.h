@@ -18,7 +18,15 @@ typedef struct model_arch {
     status (*bind)(model *m, err *e);
     /* Logits [p->st->out.n, n_vocab] of the rows wanted; a mat without rows if none are. */
     mat (*forward)(pass *p, const model *m, const kv_layout *kv);
+    /* Says of each weight and store which side it is on, as m->division wants it. */
+    status (*divide)(model *m, err *e);
 } model_arch;
+
+/* What is not on the main device but on a CPU beside it. */
+typedef struct model_division {
+    int32_t n_layers; /* the first n, and what comes before them */
+    bool experts;     /* the experts of all others */
+} model_division;
 
 /* Host memory until model_load moves it to the device. */
 typedef struct model_table {
@@ -35,7 +43,7 @@ struct model {
     const char *name; /* general.name or the file's name */
     int32_t n_layer, n_embd, n_vocab, n_ctx_train, window;
     int32_t n_kv;                                     /* layers that own keys */
-    const kv_spec *kv;                                /* [n_kv] */
+    kv_spec *kv;                                      /* [n_kv] */
     uint64_t n_params, n_params_active, active_bytes; /* active: per decoded token, with the head */
     int32_t n_suppress;
     const int32_t *suppress; /* ids never generated */
@@ -44,12 +52,17 @@ struct model {
     int32_t n_weights, weights_cap;
     model_table *tables; /* small computed arrays that ops read (rotation frequencies, id lists) */
     int32_t n_tables;
-    device *dev; /* borrowed; NULL until loaded */
+    model_division division;
+    device *dev;  /* borrowed; NULL until loaded */
+    device *host; /* borrowed; of PASS_HOST; NULL: not divided */
     arena mem;
 };
 
 /* Takes g (zeroes it) on success and on failure. */
 status model_bind(model *m, gguf *g, err *e);
+/* Divides m, before it is loaded or planned: the parts that d names will be on host, a CPU device,
+ * which outlives m. E_ARG, with a sentence, for a division that cannot be. */
+status model_divide(model *m, device *host, model_division d, err *e);
 /* dev outlives m. progress may be NULL: "bytes loaded". */
 status model_load(model *m, device *dev, carat_progress_fn progress, void *user, err *e);
 /* Gives back what the weights take on the device, and takes it again: the same numbers, perhaps
@@ -62,9 +75,12 @@ typedef struct model_costs {
     size_t scratch_bytes; /* for passes of up to `rows` rows of which `outs` give logits */
     uint64_t repack_bytes, largest_bytes; /* of all copies; of the largest one */
     uint64_t flops, weight_bytes;         /* of one such pass */
+    /* The same on PASS_HOST; the above are PASS_MAIN's. host_file_bytes: of its weights. */
+    size_t host_scratch_bytes;
+    uint64_t host_repack_bytes, host_largest_bytes, host_file_bytes;
 } model_costs;
 
-/* A dry pass on dev (which need not hold the weights). */
+/* A dry pass on dev (which need not hold the weights) and, of a divided model, its host. */
 status model_plan(const model *m, device *dev, const kv_layout *kv, int32_t rows, int32_t outs,
                   model_costs *c, err *e);
 

@@ -248,6 +248,7 @@ void handle_metrics(exchange *x)
                        .ready = atomic_load(&s->state) == SERVER_READY};
     if (look(x, &now.batch, slots)) {
         now.weight_bytes = s->plan.weight_bytes;
+        now.n_devices = carat_memory(s->model, now.device);
         for (int32_t i = 0; i < now.batch.n_slots && i < SLOTS_MAX; i++)
             now.kv_tokens += (uint64_t)slots[i].n_past;
         now.kv_capacity = (uint64_t)now.batch.n_slots * (uint64_t)s->n_ctx;

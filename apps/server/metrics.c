@@ -85,6 +85,27 @@ static void put_requests(metrics *m, str *o)
                        d, atomic_load_explicit(&m->answers[r][d], memory_order_relaxed));
 }
 
+/* What JSON and labels agree on: quotes and backslashes are escaped; a device's name has neither
+ * line ends nor control characters. */
+static void put_devices(const metrics_now *now, str *o)
+{
+    static const char *const what[] = {"used", "available"};
+    head(o, "device_memory_bytes", "gauge",
+         "Memory of each device: that the model uses, and that is still to be had.");
+    for (int32_t i = 0; i < now->n_devices; i++)
+        for (int k = 0; k < 2; k++) {
+            const carat_device_memory *d = &now->device[i];
+            str_puts(o, "carat_device_memory_bytes{device=\"");
+            for (const char *c = d->device; *c; c++) {
+                if (*c == '"' || *c == '\\')
+                    str_putc(o, '\\');
+                str_putc(o, *c);
+            }
+            str_printf(o, "\",state=\"%s\"} %" PRIu64 "\n", what[k],
+                       k ? d->available_bytes : d->used_bytes);
+        }
+}
+
 void metrics_put(metrics *m, const metrics_now *now, str *o)
 {
     const carat_batch_info *b = &now->batch;
@@ -123,6 +144,7 @@ void metrics_put(metrics *m, const metrics_now *now, str *o)
     number(o, "checkpoint_files_rejected_total", "counter", "Damaged files that were removed.",
            (double)b->cache.n_rejected);
     number(o, "weight_bytes", "gauge", "Memory for weights.", (double)now->weight_bytes);
+    put_devices(now, o);
     number(o, "resident_memory_bytes", "gauge", "Resident memory of the process.",
            resident_bytes());
     put_histogram(o, "time_to_first_token_seconds", "From a request to its first token.", &m->ttft);

@@ -246,6 +246,31 @@ static void find_marks(server *s)
             s->ends[s->n_ends++] = id;
 }
 
+/* Before anything is loaded: where it will be, and what a slot of it takes. */
+static carat_status tell_plan(void *user, const carat_model *m, carat_error *e)
+{
+    server *s = user;
+    carat_session_options so = s->session;
+    carat_model_info info;
+    carat_memory_plan p;
+    carat_status st = carat_plan(m, &so, &p, e);
+    if (st)
+        return st;
+    carat_model_get_info(m, &info);
+    log_line(s, "device %s: %s", info.device, info.device_why);
+    for (int32_t i = 0; i < p.n_sides; i++) {
+        const carat_side_plan *d = &p.side[i];
+        log_line(s,
+                 "plan: %d layers on %s: weights %.1f MiB, a slot's window caches %.1f and global "
+                 "caches %.1f, scratch %.1f, reserve %.1f; %.1f available",
+                 d->n_layers, d->device, (double)d->weight_bytes * 0x1p-20,
+                 (double)d->kv_swa_bytes * 0x1p-20, (double)d->kv_global_bytes * 0x1p-20,
+                 (double)d->scratch_bytes * 0x1p-20, (double)d->reserve_bytes * 0x1p-20,
+                 (double)d->available_bytes * 0x1p-20);
+    }
+    return carat_plan_check(m, &p, e);
+}
+
 static status load(server *s, err *e)
 {
     const serve_options *o = s->o;
@@ -265,6 +290,9 @@ static status load(server *s, err *e)
     device_options_apply(&o->where, &mo);
     kv_options_apply(&o->kv, &bo.session);
     cache_options_apply(&o->cache, &bo.session);
+    s->session = bo.session;
+    mo.planned = tell_plan;
+    mo.planned_user = s;
     status st =
         o->model ? carat_model_open(o->model, &mo, &s->model, e) : bundled_open(&mo, &s->model, e);
     if (!strcmp(o->log, "text"))
@@ -356,7 +384,6 @@ static status serve(server *s, err *e)
     atomic_compare_exchange_strong(&s->state, &loading, SERVER_READY);
     notify_systemd("READY=1\nSTATUS=serving\n");
     print_address(s->o->host, port);
-    log_line(s, "device %s: %s", s->info.device, s->info.device_why);
     log_line(s, "ready: %s, %d slots of %d tokens", s->names.name, s->n_slots, s->n_ctx);
     if (!s->loopback && !s->keys.n)
         log_line(s, "everyone who reaches %s can use this server: --api-key changes that",

@@ -54,6 +54,7 @@ typedef struct server {
     carat_model_info info;
     answer_model names;
     request_limits limits;
+    carat_session_options session; /* of every slot */
     carat_memory_plan plan;
     int32_t n_ctx, n_slots;
     int32_t thought_open, thought_close; /* ids of chat markers, -1: none */

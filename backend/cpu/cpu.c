@@ -14,16 +14,31 @@
 #include <stdio.h>
 #include <string.h>
 
+static void count(cpu_device *c, void *p, size_t n_bytes, bool more)
+{
+    if (p && more)
+        atomic_fetch_add_explicit(&c->n_bytes, n_bytes, memory_order_relaxed);
+    else if (p)
+        atomic_fetch_sub_explicit(&c->n_bytes, n_bytes, memory_order_relaxed);
+}
+
 static void *cpu_alloc(device *d, size_t n_bytes)
 {
-    (void)d;
-    return mem_pages(n_bytes);
+    void *p = mem_pages(n_bytes);
+    count(d->self, p, n_bytes, true);
+    return p;
 }
 
 static void cpu_release(device *d, void *p, size_t n_bytes)
 {
-    (void)d;
+    count(d->self, p, n_bytes, false);
     mem_pages_free(p, n_bytes);
+}
+
+static uint64_t cpu_used(const device *d)
+{
+    const cpu_device *c = d->self;
+    return atomic_load_explicit(&c->n_bytes, memory_order_relaxed);
 }
 
 static void cpu_clear(device *d, void *p, size_t n_bytes)
@@ -141,6 +156,7 @@ static status cpu_weight_load(device *d, weight *w, err *e)
     if (!w->packed)
         return err_memory(e, w->name, n_bytes);
     w->packed_bytes = n_bytes;
+    count(c, w->packed, n_bytes, true);
     pack_job j = {w, pack_group_bytes(w), (w->n_out + PACK_LANES - 1) / PACK_LANES};
     int64_t total = (int64_t)j.groups * w->n_mat;
     pool_run(c->pool, (int32_t)((total + GROUPS_PER_CHUNK - 1) / GROUPS_PER_CHUNK), pack_chunk, &j);
@@ -149,6 +165,7 @@ static status cpu_weight_load(device *d, weight *w, err *e)
 
 static void cpu_weight_free(device *d, weight *w)
 {
+    count(d->self, w->packed, w->packed_bytes, false);
     if (w->packed)
         slab_give(d->self, w->packed);
     w->packed = NULL;
@@ -355,6 +372,7 @@ status device_open_cpu(device **out, const cpu_options *opt, err *e)
         .weight_load = cpu_weight_load,
         .weight_free = cpu_weight_free,
         .weight_bytes = cpu_weight_bytes,
+        .used_bytes = cpu_used,
         .attend_kernel = cpu_attend_kernel,
         .product_kernel = cpu_product_kernel,
         .close = cpu_close,

@@ -19,6 +19,8 @@
 #include "backend/cpu/kernels_int.h"
 #include "base/pool.h"
 
+#include <stdatomic.h>
+
 typedef struct cpu_device {
     device dev; /* first: a device * is a cpu_device * */
     pool *pool;
@@ -26,7 +28,8 @@ typedef struct cpu_device {
     const cpu_kernels *k;
     cpu_kernels with_bf16; /* k, where it is AVX-512's with products of bf16 */
     bool exact_f32, no_repack, reference;
-    struct slab *slabs; /* of packed weights (cpu.c) */
+    struct slab *slabs;       /* of packed weights (cpu.c) */
+    _Atomic uint64_t n_bytes; /* given and not given back */
     char name[64];
 } cpu_device;
 

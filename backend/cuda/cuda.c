@@ -26,6 +26,13 @@ static cuda_device *of(const device *d)
     return d->self;
 }
 
+/* Which GPU is the runtime's current one is a property of the thread. */
+static cuda_device *enter(const device *d)
+{
+    cudaSetDevice(of(d)->gpu);
+    return of(d);
+}
+
 bool cuda_ok(cuda_device *c, pass *p, cudaError_t r, const char *doing)
 {
     if (r != cudaSuccess && !c->broken) {
@@ -42,39 +49,40 @@ bool cuda_ok(cuda_device *c, pass *p, cudaError_t r, const char *doing)
 
 static void *cuda_alloc(device *d, size_t n_bytes)
 {
-    cuda_device *c = of(d);
+    cuda_device *c = enter(d);
     void *p = NULL;
     if (cudaMalloc(&p, n_bytes ? n_bytes : 1) != cudaSuccess) {
         cudaGetLastError(); /* running out is the caller's business and no fault of the device */
         return NULL;
     }
     cuda_ok(c, NULL, cudaMemsetAsync(p, 0, n_bytes, c->stream), "clearing memory");
-    c->n_bytes += n_bytes;
+    atomic_fetch_add_explicit(&c->n_bytes, n_bytes, memory_order_relaxed);
     return p;
 }
 
 static void cuda_release(device *d, void *p, size_t n_bytes)
 {
-    cuda_device *c = of(d);
+    cuda_device *c = enter(d);
     if (!p)
         return;
     cuda_settle(c);
     cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "waiting for the device");
     cuda_graphs_drop(c);
     cuda_ok(c, NULL, cudaFree(p), "releasing memory");
-    c->n_bytes -= n_bytes;
+    atomic_fetch_sub_explicit(&c->n_bytes, n_bytes, memory_order_relaxed);
 }
 
 static void cuda_clear(device *d, void *p, size_t n_bytes)
 {
-    cuda_settle(of(d));
+    cuda_settle(enter(d));
     cuda_ok(of(d), NULL, cudaMemsetAsync(p, 0, n_bytes, of(d)->stream), "clearing memory");
 }
 
 static void cuda_upload(device *d, void *to, const void *from, size_t n_bytes)
 {
-    cuda_device *c = of(d);
+    cuda_device *c = enter(d);
     cuda_settle(c);
+    cuda_wrote(c, to, n_bytes);
     cuda_ok(c, NULL, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, c->stream),
             "copying to the device");
     cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "copying to the device");
@@ -83,7 +91,7 @@ static void cuda_upload(device *d, void *to, const void *from, size_t n_bytes)
 /* Through a pinned buffer where it fits: the driver's own way for pageable memory is slower. */
 static void cuda_download(device *d, void *to, const void *from, size_t n_bytes)
 {
-    cuda_device *c = of(d);
+    cuda_device *c = enter(d);
     cuda_settle(c);
     void *at = n_bytes <= BOUNCE_BYTES && c->bounce ? c->bounce : to;
     cuda_ok(c, NULL, cudaMemcpyAsync(at, from, n_bytes, cudaMemcpyDeviceToHost, c->stream),
@@ -96,12 +104,17 @@ static void cuda_download(device *d, void *to, const void *from, size_t n_bytes)
 static uint64_t cuda_available(const device *d)
 {
     size_t free_bytes = 0, total = 0;
-    (void)d;
+    enter(d);
     if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) {
         cudaGetLastError();
         return 0;
     }
-    return free_bytes > RESERVE_BYTES ? free_bytes - RESERVE_BYTES : 1;
+    return free_bytes ? free_bytes : 1;
+}
+
+static uint64_t cuda_used(const device *d)
+{
+    return atomic_load_explicit(&of(d)->n_bytes, memory_order_relaxed);
 }
 
 static status cuda_failed(const device *d, err *e)
@@ -257,7 +270,7 @@ static void cuda_weight_free(device *d, weight *w)
 
 static status cuda_weight_load(device *d, weight *w, err *e)
 {
-    cuda_device *c = of(d);
+    cuda_device *c = enter(d);
     size_t n_bytes;
     int32_t kind = cuda_pack_kind(w);
     if (kind == PACK_NONE)
@@ -356,7 +369,7 @@ static dev_rows put_lists(packer *k, const rowset *r, const void *seen)
  * the next step of the same counts at the same addresses. */
 static void cuda_begin(device *d, pass *p)
 {
-    cuda_device *c = of(d);
+    cuda_device *c = enter(d);
     const step *st = p->st;
     if (c->raw || c->pinned[0])
         free_loading(c);
@@ -440,6 +453,7 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
     }
     if (which < 0 || which >= n)
         return err_set(e, E_ARG, "GPU %d was asked for, and this machine has %d", which, n);
+    c->gpu = which;
     struct cudaDeviceProp prop;
     if ((r = cudaSetDevice(which)) || (r = cudaGetDeviceProperties(&prop, which)))
         return err_set(e, E_UNSUPPORTED, "GPU %d cannot be used: %s", which, cudaGetErrorString(r));
@@ -501,6 +515,8 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .weight_bytes = cuda_weight_bytes,
         .product_kernel = cuda_product_kernel,
         .available_bytes = cuda_available,
+        .used_bytes = cuda_used,
+        .reserve_bytes = RESERVE_BYTES,
         .failed = cuda_failed,
         .begin = cuda_begin,
         .replay = cuda_replay,

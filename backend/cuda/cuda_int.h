@@ -19,6 +19,7 @@
 #include <cuda_runtime_api.h>
 #ifndef __cplusplus
 #include "backend/ops.h"
+#include <stdatomic.h>
 #endif
 #include <stdbool.h>
 #include <stdint.h>
@@ -267,11 +268,12 @@ typedef struct cuda_pins cuda_pins;
 typedef struct cuda_device {
     device dev; /* first: a device * is a cuda_device * */
     cudaStream_t stream;
+    int32_t gpu; /* its number */
     bool broken; /* a CUDA call failed; said once more in every later pass */
     err broken_why;
     int32_t shared_max;
-    int32_t flash_widest; /* head sizes for flash.cu */
-    uint64_t n_bytes;     /* allocated */
+    int32_t flash_widest;     /* head sizes for flash.cu */
+    _Atomic uint64_t n_bytes; /* allocated */
     /* The step block: one device buffer, and pinned buffers it is filled from in turn. */
     char *step_at, *step_host[STEP_BUFFERS];
     cudaEvent_t step_done[STEP_BUFFERS];

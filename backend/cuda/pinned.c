@@ -237,6 +237,7 @@ void cuda_move(device *d, const block_move *m)
     enum cudaMemcpyKind kind = m->load ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
     char *to = m->load ? m->dev : m->host;
     const char *from = m->load ? m->host : m->dev;
+    cudaSetDevice(c->gpu);
     size_t to_stride = m->load ? m->dev_stride : m->host_stride;
     size_t from_stride = m->load ? m->host_stride : m->dev_stride;
     cuda_settle(c);

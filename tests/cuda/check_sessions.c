@@ -1,13 +1,16 @@
 /* check_sessions.c - what the engine does with caches on the CUDA device: snapshots that are loaded
- * into another ring, and rows of several timelines in one pass. Both must go on bit for bit, token
- * by token, as a timeline that was never touched.
+ * into another ring, rows of several timelines in one pass, passes that are replayed from a
+ * recording, models divided between the GPU and the CPU. All but the last must go on bit for bit,
+ * token by token, as a timeline that was never touched.
  */
 #include "tests/cuda/check_int.h"
+#include "backend/cuda/cuda_int.h"
 #include "base/mem.h"
 #include "kv/snapshot.h"
 #include "model/model.h"
 #include "tests/fidelity_model.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,6 +20,7 @@ enum { LINES = 3 };
 /* Some caches of one layout and what passes over them need. */
 typedef struct top {
     rig *g;
+    model_division division; /* to be set before top_open */
     model m;
     kv_layout l;
     kv_cache c[LINES];
@@ -34,9 +38,12 @@ static status top_open(top *t, const char *path, num_type type, int32_t n_ctx, i
         .rows_max = rows_max,
         .dev = t->g->gpu};
     status st;
+    bool divided = t->division.n_layers || t->division.experts;
     if ((st = gguf_open(&file, path, true, NULL, NULL, e)) || (st = model_bind(&t->m, &file, e)) ||
+        (divided && (st = model_divide(&t->m, t->g->ref, t->division, e))) ||
         (st = model_load(&t->m, t->g->gpu, NULL, NULL, e)))
         return st;
+    want.host = t->m.host;
     want.spec = t->m.kv;
     want.n = t->m.n_kv;
     if ((st = kv_layout_init(&t->l, &want, e)) ||
@@ -71,6 +78,8 @@ static status step_all(top *t, kv_cache *const *c, int n_lines, const int32_t *c
             (st = kv_batch_add(&t->b, c[i], ids[i] + c[i]->n_past, n, NULL, KV_WANT_LAST, e)))
             return st;
     pass_begin(&p, t->g->gpu, &t->b.st, t->g->gpu_scratch, t->g->scratch_bytes);
+    if (t->m.host)
+        pass_add_host(&p, t->m.host, t->g->ref_scratch, t->g->scratch_bytes);
     mat y = model_forward(&p, &t->m, &t->l);
     if (pass_failed(&p))
         return err_set(e, p.e.status, "%s", p.e.text);
@@ -186,8 +195,147 @@ out:
     top_close(&b);
 }
 
+/* ---- Recorded passes ------------------------------------------------------------------------ */
+
+static int n_recordings(const cuda_device *c)
+{
+    int n = 0;
+    for (int i = 0; i < GRAPHS; i++)
+        n += c->graphs[i].exec != NULL;
+    return n;
+}
+
+/* Two timelines take turns in passes of `rows` rows, with passes recorded and replayed or all run
+ * plainly: logits of every pass, one after the other. */
+static status run_turns(top *t, const int32_t *const *ids, int32_t rows, int n_passes, bool plainly,
+                        float *out, err *e)
+{
+    cuda_device *c = t->g->gpu->self;
+    size_t width = (size_t)t->m.n_vocab;
+    bool was = c->no_graphs;
+    status st = OK;
+    kv_reset(&t->c[0]);
+    kv_reset(&t->c[1]);
+    c->no_graphs = plainly || was;
+    for (int i = 0; i < 2 * n_passes && !st; i++) {
+        kv_cache *line = &t->c[i % 2];
+        st = step_all(t, &line, 1, &ids[i % 2], rows, e);
+        memcpy(out + (size_t)i * width, t->logits, width * sizeof *out);
+    }
+    if (plainly)
+        c->no_graphs = was;
+    return st;
+}
+
+/* What is replayed must be what would have been computed, bit for bit, whichever timeline was
+ * recorded. */
+static void check_replays(rig *g, const char *path, const fidelity *f, const char *what)
+{
+    static const int32_t rows[] = {1, 2, 7};
+    cuda_device *c = g->gpu->self;
+    const int32_t *ids[2] = {f->tokens, f->tokens + 3};
+    top t = {.g = g};
+    err e = {0};
+    if (top_open(&t, path, NUM_F16, f->n_tokens, 8, &e)) {
+        failed(g, "replay", e.text);
+        top_close(&t);
+        return;
+    }
+    for (int i = 0; i < 3; i++) {
+        char shape[64];
+        int n = (f->n_tokens - 4) / rows[i] < 12 ? (f->n_tokens - 4) / rows[i] : 12;
+        size_t size = 2 * (size_t)n * (size_t)t.m.n_vocab;
+        float *a = mem_calloc(size, sizeof *a), *b = mem_calloc(size, sizeof *b);
+        if (!a || !b || run_turns(&t, ids, rows[i], n, false, a, &e)) {
+            failed(g, "replay", e.text);
+        } else if (!n_recordings(c) && c->no_graphs) {
+            printf("      replay: this runtime records nothing\n");
+        } else if (run_turns(&t, ids, rows[i], n, true, b, &e)) {
+            failed(g, "replay", e.text);
+        } else {
+            snprintf(shape, sizeof shape, "%s, %d rows: logits that differ", what, rows[i]);
+            verdict(g, "replay", shape, n_recordings(c) ? memcmp(a, b, size * sizeof *a) != 0 : NAN,
+                    0);
+        }
+        mem_free(a);
+        mem_free(b);
+    }
+    top_close(&t);
+}
+
+static void check_all_replays(rig *g)
+{
+    static const char *const names[] = {"all", "e2b", "moe"};
+    static const num_type types[] = {NUM_F32, NUM_Q8_0, NUM_Q4_0};
+    for (int i = 0; i < 3; i++) {
+        fidelity f;
+        char what[64];
+        const char *const *known = fidelity_names;
+        while (*known && strcmp(*known, names[i]))
+            known++;
+        if (!*known)
+            continue;
+        fidelity_open(&f, names[i]);
+        const char *path = fidelity_write(&f, &(fidelity_file){.type = types[i]});
+        snprintf(what, sizeof what, "%s of %s", names[i], num_name(types[i]));
+        check_replays(g, path, &f, what);
+        unlink(path);
+        fidelity_close(&f);
+    }
+}
+
+/* ---- Divided models -------------------------------------------------------------------------- */
+
+/* The last logits of every pass, against what transformers computed. */
+static void check_division(rig *g, const char *path, const fidelity *f, model_division d)
+{
+    top t = {.g = g, .division = d};
+    kv_cache *line = &t.c[0];
+    err e = {0};
+    char shape[64];
+    double top_diff = 0;
+    status st = top_open(&t, path, NUM_F32, f->n_tokens, 8, &e);
+    while (!st && line->n_past < f->n_tokens) {
+        int64_t left = f->n_tokens - line->n_past;
+        if ((st = step_all(&t, &line, 1, &f->tokens, left < 8 ? (int32_t)left : 8, &e)))
+            break;
+        const float *want = f->logits + (size_t)(line->n_past - 1) * (size_t)f->n_vocab;
+        for (int32_t i = 0; i < f->n_vocab; i++)
+            if (t.logits[i] != want[i] && !(fabs((double)t.logits[i] - want[i]) <= top_diff))
+                top_diff = fabs((double)t.logits[i] - want[i]);
+    }
+    snprintf(shape, sizeof shape, "%s: %d layers%s on the CPU, max", f->name, d.n_layers,
+             d.experts ? " and experts" : "");
+    if (st)
+        failed(g, "divided", e.text);
+    else
+        verdict(g, "divided", shape, top_diff, 1e-3);
+    top_close(&t);
+}
+
+static void check_divisions(rig *g)
+{
+    static const char *const names[] = {"all", "e2b", "moe", "dense"};
+    for (int i = 0; i < 4; i++) {
+        fidelity f;
+        fidelity_open(&f, names[i]);
+        const char *path = fidelity_write(&f, NULL);
+        check_division(g, path, &f, (model_division){.n_layers = 1});
+        if (!strcmp(names[i], "all") || !strcmp(names[i], "moe")) {
+            check_division(g, path, &f, (model_division){.experts = true});
+            check_division(g, path, &f, (model_division){.n_layers = 1, .experts = true});
+        }
+        unlink(path);
+        fidelity_close(&f);
+    }
+}
+
 void check_sessions(rig *g)
 {
+    if (wanted(g, "divided"))
+        check_divisions(g);
+    if (wanted(g, "replay"))
+        check_all_replays(g);
     static const num_type types[] = {NUM_F16, NUM_BF16, NUM_F32}; /* what the device reads */
     fidelity f;
     if (!wanted(g, "snapshot") && !wanted(g, "timelines"))
