@@ -291,13 +291,14 @@ static void check_division(rig *g, const char *path, const fidelity *f, model_di
 {
     top t = {.g = g, .division = d};
     kv_cache *line = &t.c[0];
+    const int32_t *ids = f->tokens;
     err e = {0};
     char shape[64];
     double top_diff = 0;
     status st = top_open(&t, path, NUM_F32, f->n_tokens, 8, &e);
     while (!st && line->n_past < f->n_tokens) {
         int64_t left = f->n_tokens - line->n_past;
-        if ((st = step_all(&t, &line, 1, &f->tokens, left < 8 ? (int32_t)left : 8, &e)))
+        if ((st = step_all(&t, &line, 1, &ids, left < 8 ? (int32_t)left : 8, &e)))
             break;
         const float *want = f->logits + (size_t)(line->n_past - 1) * (size_t)f->n_vocab;
         for (int32_t i = 0; i < f->n_vocab; i++)
