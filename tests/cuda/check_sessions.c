@@ -242,7 +242,7 @@ static void check_replays(rig *g, const char *path, const fidelity *f, const cha
         return;
     }
     for (int i = 0; i < 3; i++) {
-        char shape[64];
+        char shape[128];
         int n = (f->n_tokens - 4) / rows[i] < 12 ? (f->n_tokens - 4) / rows[i] : 12;
         size_t size = 2 * (size_t)n * (size_t)t.m.n_vocab;
         float *a = mem_calloc(size, sizeof *a), *b = mem_calloc(size, sizeof *b);
