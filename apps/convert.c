@@ -15,7 +15,6 @@
 #include "format/safetensors.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 
 typedef struct {
@@ -151,19 +150,6 @@ static void decode_row(const tensor *src, uint64_t row, float *x, uint64_t n)
     }
 }
 
-static status check_row(const item *it, uint64_t row, const float *x, uint64_t n, err *e)
-{
-    float most = it->type == NUM_F16 ? 65504.0f : 0x1.fffffep127f;
-    bool bad = false;
-    for (uint64_t i = 0; i < n; i++)
-        bad |= !(fabsf(x[i]) <= most); /* NaN too */
-    if (!bad)
-        return OK;
-    return err_set(e, E_NUMERIC,
-                   "tensor %s, row %" PRIu64 ": a value is not finite or too large for %s",
-                   it->source->name, row, num_name(it->type));
-}
-
 static status fill(void *user, uint64_t i, uint64_t first, uint64_t n_rows, void *dst, err *e)
 {
     const job *j = user;
@@ -182,7 +168,7 @@ static status fill(void *user, uint64_t i, uint64_t first, uint64_t n_rows, void
     }
     for (uint64_t r = 0; r < n_rows && !st; r++) {
         decode_row(it->source, first + r, x, n);
-        if (!(st = check_row(it, first + r, x, n, e)))
+        if (!(st = tensor_check_row(it->source, first + r, x, it->type, e)))
             f->encode(x, (unsigned char *)dst + r * size, (int64_t)n);
     }
     mem_free(x);

@@ -135,20 +135,6 @@ out:
 
 /* ---- Rows ---------------------------------------------------------------------------------- */
 
-/* Largest value that fits: infinities and NaN have no code, and one would spoil its block. */
-static status check_row(const work_item *it, uint64_t row, const float *x, uint64_t n, err *e)
-{
-    float most = it->to == NUM_F16 ? 65504.0f : 0x1.fffffep127f;
-    bool bad = false;
-    for (uint64_t i = 0; i < n; i++)
-        bad |= !(fabsf(x[i]) <= most); /* NaN too */
-    if (!bad)
-        return OK;
-    return err_set(e, E_NUMERIC,
-                   "tensor %s, row %" PRIu64 ": a value is not finite or too large for %s",
-                   it->from->name, row, num_name(it->to));
-}
-
 static void add_loss(work_item *sum, const float *x, const float *y, uint64_t n)
 {
     double square = 0, lost = 0;
@@ -184,7 +170,7 @@ static status fill(void *user, uint64_t i, uint64_t first, uint64_t n_rows, void
     for (uint64_t r = 0; r < n_rows && !st; r++) {
         unsigned char *row = (unsigned char *)dst + r * to_bytes;
         from->decode(it->from->bytes + (first + r) * from_bytes, x, (int64_t)n);
-        if ((st = check_row(it, first + r, x, n, e)))
+        if ((st = tensor_check_row(it->from, first + r, x, it->to, e)))
             break;
         to->encode(x, row, (int64_t)n);
         to->decode(row, x + n, (int64_t)n);

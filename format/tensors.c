@@ -11,6 +11,7 @@
 #include "num/num.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 static uint64_t hash_of(const char *s)
@@ -158,4 +159,17 @@ const char *tensor_shape_text(const tensor *t, char *buf, size_t cap)
     if (at > 0 && (size_t)at < cap)
         snprintf(buf + at, cap - (size_t)at, "}");
     return buf;
+}
+
+status tensor_check_row(const tensor *t, uint64_t row, const float *x, uint32_t to, err *e)
+{
+    float most = to == NUM_F16 ? 65504.0f : 0x1.fffffep127f;
+    bool bad = false;
+    for (uint64_t i = 0; i < t->ne[0]; i++)
+        bad |= !(fabsf(x[i]) <= most); /* NaN too */
+    if (!bad)
+        return OK;
+    return err_set(e, E_NUMERIC,
+                   "tensor %s, row %" PRIu64 ": a value is not finite or too large for %s", t->name,
+                   row, num_name(to));
 }
