@@ -163,6 +163,11 @@ $(BUILD)/bench_attend: $(BUILD)/bench/attend.o $(LIB_OBJ)
 bench-attend: $(BUILD)/bench_attend ## times and errors of attention over every format of cache
 	$(BUILD)/bench_attend
 
+$(BUILD)/bench_streams: $(BUILD)/bench/streams.o $(LIB_OBJ)
+	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
+.PHONY: bench-streams
+bench-streams: $(BUILD)/bench_streams ## then build/bench_streams MODEL [STREAMS ...]; answers side by side
+
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 

@@ -1,14 +1,15 @@
 /* attend.c - attention over every format of cache: its time and its error, at the large models'
  * head size of 512.
  *
- *     bench_attend [KEYS]     default 8192
+ *     bench_attend [KEYS [THREADS]]     default 8192 1
  *
  * Keys and values are what a layer of 31B or 26B-A4B with random weights makes: a normed random u,
  * the value; RoPE(w u), the key. Queries likewise; half of them look for one key, so that both
  * kinds of attention that models have are there: spread over everything, and on one place.
  * Error: root of the mean square difference from f32 in two streams, by the root mean square of
- * that. Time: of the processor, on one thread, so that neighbours count less; formats in turn, the
- * median of the repetitions; ratio: f16 in two streams by this.
+ * that. Time: on one thread of the processor, so that neighbours count less, on several what passes;
+ * formats in turn, the median of the repetitions; ratio: f16 in two streams by this. Between two
+ * turns of a format all others go by: its keys are cold.
  */
 #include "backend/ops.h"
 #include "base/mem.h"
@@ -56,10 +57,12 @@ static void check(status st, const err *e)
     }
 }
 
-static double cpu_ms(void)
+static int32_t n_threads = 1;
+
+static double run_ms(void)
 {
     struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    clock_gettime(n_threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
@@ -147,7 +150,7 @@ static void open_bench(bench *b, int32_t n_head, int32_t n_head_kv, int32_t n_ke
     uint64_t rng = 5;
     err e = {0};
     *b = (bench){.n_head = n_head, .n_head_kv = n_head_kv, .n_keys = n_keys};
-    check(device_open_cpu(&b->d, &(cpu_options){.n_threads = 1}, &e), &e);
+    check(device_open_cpu(&b->d, &(cpu_options){.n_threads = n_threads}, &e), &e);
     open_maker(b, &rng);
     size_t n = (size_t)n_keys * (size_t)n_head_kv * DIM;
     b->u = room(n * 4);
@@ -220,11 +223,11 @@ static void run_bench(const char *name, int32_t n_head, int32_t n_head_kv, int32
             mat to = {o + (size_t)i * n, 1, n_head, DIM, (int64_t)n}, from = to;
             from.at = q;
             begin(&b, &p, &b.c[i], 1);
-            double t0 = cpu_ms();
+            double t0 = run_ms();
             b.d->op->attend(&p, to, from, &b.l[i].view[0], 1.0f);
             check(p.e.status, &p.e);
             if (r >= 0)
-                ms[i][r] = cpu_ms() - t0;
+                ms[i][r] = run_ms() - t0;
         }
     printf("%s: one row, %d keys, %d query heads, %d key heads of %d, on %s\n", name, n_keys,
            n_head, n_head_kv, DIM, b.d->name);
@@ -255,8 +258,10 @@ static void run_bench(const char *name, int32_t n_head, int32_t n_head_kv, int32
 int main(int argc, char **argv)
 {
     int32_t n_keys = argc > 1 ? atoi(argv[1]) : 8192;
-    if (n_keys < 2 || n_keys > 1 << 20)
-        return fprintf(stderr, "usage: bench_attend [KEYS]\n"), 2;
+    if (argc > 2)
+        n_threads = atoi(argv[2]);
+    if (n_keys < 2 || n_keys > 1 << 20 || n_threads < 1 || n_threads > 64)
+        return fprintf(stderr, "usage: bench_attend [KEYS [THREADS]]\n"), 2;
     run_bench("31B", 32, 4, n_keys);
     run_bench("26B-A4B", 16, 2, n_keys);
     run_bench("12B", 16, 1, n_keys);

@@ -34,8 +34,8 @@ rows=(
     "e4b-q4_k_m 1 2 -p,256,-n,0 2.3 -"
     "e4b-q4_k_m 2 1 -p,0,-n,32,-d,8192 1.25 -"
     "e4b-q4_k_m 2 1 -p,4096,-n,0 2.3 -"
-    "26b-a4b-q4_k_m 2 3 -p,0,-n,32 1.25 -"
-    "26b-a4b-q4_k_m 2 2 -p,512,-n,0 2.0 -"
+    "26b-a4b-q4_k_m 2 ${R_BIG:-3} -p,0,-n,32 1.25 -"
+    "26b-a4b-q4_k_m 2 ${R_BIG:-2} -p,512,-n,0 2.0 -"
 )
 
 # A file of more than half the memory: both programs cannot hold it at once, so each repetition is

@@ -49,7 +49,8 @@ typedef struct key_maker {
 enum {
     TILE_ROWS = 6,   /* activations a product tile takes at a time */
     TILE_GROUPS = 2, /* groups of sixteen outputs */
-    TILE_COLS = TILE_GROUPS * PACK_LANES
+    TILE_COLS = TILE_GROUPS * PACK_LANES,
+    WIDE_ROWS = 16 /* activations of a wide tile */
 };
 
 /* Where rows are: few queries are as quick as memory is, and ask for rows before their turn. */
@@ -87,6 +88,7 @@ typedef struct value_product {
     const char *v;
     size_t row_bytes;
     row_source source;
+    const char *next; /* what will be read from memory after the values; NULL: nothing known */
 } value_product;
 
 typedef struct cpu_kernels cpu_kernels;
@@ -131,6 +133,12 @@ struct cpu_kernels {
     void (*packed_tile)(const pack_kind *kind, const uint8_t *const group[TILE_GROUPS], int32_t n,
                         const xblock *const *x, int32_t n_rows, float *acc);
     int32_t packed_rows;
+    /* acc[r][0..32) = the same, n_rows <= WIDE_ROWS, from activations that lie side by side:
+     * x[n][WIDE_ROWS], where rows from n_rows on may hold any numbers. Used for products of more
+     * than packed_rows and at most wide_rows rows. NULL and 0: not in this instruction set. */
+    void (*wide_tile)(const pack_kind *kind, const uint8_t *const group[TILE_GROUPS], int32_t n,
+                      const xblock *x, int32_t n_rows, float *acc);
+    int32_t wide_rows;
     /* the same for floats: w[g] are n inputs of a packed group in type t */
     void (*float_tile)(num_type t, const void *const w[TILE_GROUPS], int32_t n,
                        const float *const *x, int32_t n_rows, float *acc);

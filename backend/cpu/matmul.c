@@ -11,6 +11,10 @@
  * A stretch only decides when codes are expanded; each output is summed over the inputs in
  * ascending order in any case, so its bits do not depend on the number of rows.
  *
+ * Few rows skip the middle: codes go from the packed layout to registers and are used at once, for
+ * up to packed_rows rows, or for tiles of WIDE_ROWS rows whose activations were laid side by side.
+ * There reading the weights is most of the work, or much of it, so tasks are long runs through them.
+ *
  * glu is the same with two panels (gate and up) per task; experts are the same with the rows that
  * an expert was given instead of all rows.
  */
@@ -23,7 +27,8 @@ enum {
     ROWS_MAX = 252,       /* rows per task and expansion: sums of 32 KB */
     STRETCH_BLOCKS = 32,  /* 1024 inputs by 32 outputs: 32 KB of codes */
     STRETCH_FLOATS = 512, /* inputs per partial sum of a float product */
-    TASK_BYTES = 1 << 19  /* of weights, for few rows: shorter runs leave the prefetchers behind */
+    READ_ROWS = 32,       /* up to so many rows reading the weights is much of the work: */
+    TASK_BYTES = 1 << 19  /* of weights; shorter runs leave the prefetchers behind */
 };
 
 /* y[rows] (+)= W x for the panels of one matrix or a pair. Row lists are NULL for "all rows". */
@@ -38,6 +43,8 @@ typedef struct product {
     size_t x_row_bytes;
     const unsigned char *x2; /* activations for part 1, when its format wants others */
     size_t x2_row_bytes;
+    bool wide;  /* activations are tiles [n_in / 32][WIDE_ROWS] */
+    bool lists; /* not all rows for all weights: experts */
     float *y;
     size_t y_stride;
     int32_t n_rows;
@@ -193,11 +200,27 @@ static void code_sums(const panel_job *j, float *acc)
     }
 }
 
+/* Codes taken apart anew for each tile of rows, in registers: the first tile has them from memory,
+ * and asks for them ahead, the others from cache. */
+static void wide_sums(const panel_job *j, float *acc)
+{
+    int32_t n_blocks = j->w->n_in / 32;
+    const xblock *x = (const xblock *)(const void *)j->x;
+    for (int32_t r = 0; r < j->s->n; r += WIDE_ROWS, x += (size_t)n_blocks * WIDE_ROWS) {
+        int32_t n_rows = j->s->n - r < WIDE_ROWS ? j->s->n - r : WIDE_ROWS;
+        j->m->c->k->wide_tile(j->kind, j->group, n_blocks, x, n_rows, acc + (size_t)r * TILE_COLS);
+    }
+}
+
 /* acc[n][32] = the panel's outputs for the rows of the job */
 static void panel_sums(panel_job *j, int64_t o, float *acc)
 {
     const cpu_kernels *kern = j->m->c->k;
     find_groups(j, o);
+    if (j->kind && j->m->wide) {
+        wide_sums(j, acc);
+        return;
+    }
     memset(acc, 0, (size_t)j->s->n * TILE_COLS * sizeof(float));
     if (!j->kind) {
         float_sums(j, acc);
@@ -252,7 +275,7 @@ static void panel_task(void *arg, int32_t chunk, int32_t thread)
         s.n = m->from[which + 1] - m->from[which];
     }
     int32_t end = p0 + m->panels_per_task < m->n_panels ? p0 + m->panels_per_task : m->n_panels;
-    if (s.n <= TILE_ROWS) {
+    if (s.n <= TILE_ROWS || m->wide) {
         int32_t most = ROWS_MAX / s.n;
         for (int32_t p = p0; p < end; p += most)
             panels_rows(m, k, p, end - p < most ? end - p : most, &s, thread);
@@ -280,7 +303,7 @@ static void run_product(product *m, int32_t n_active)
         bytes += TILE_GROUPS * pack_group_bytes(m->w[part]);
     m->n_panels = (m->n_out + TILE_COLS - 1) / TILE_COLS;
     m->panels_per_task = 1;
-    if (m->n_rows <= TILE_ROWS && bytes) {
+    if (m->n_rows <= READ_ROWS && bytes) {
         int32_t most = m->n_panels * n_active / (m->c->n_threads * 2);
         m->panels_per_task = bytes < TASK_BYTES ? (int32_t)(TASK_BYTES / bytes) : 1;
         if (m->panels_per_task > most)
@@ -296,13 +319,34 @@ typedef struct quantise_job {
     const cpu_kernels *k;
     const pack_kind *kind;
     xblock *to;
-    mat x; /* one head per row */
+    mat x;     /* one head per row */
+    bool wide; /* to is tiles [n_blocks][WIDE_ROWS] */
 } quantise_job;
+
+/* Row r of a wide tile, or zeros where there is no such row: whole tiles are computed. */
+static void quantise_wide(const quantise_job *j, int32_t r)
+{
+    enum { STRETCH = 32 };
+    int32_t n_blocks = j->x.cols / 32, n;
+    xblock some[STRETCH] = {0};
+    xblock *to = j->to + (size_t)(r / WIDE_ROWS) * (size_t)n_blocks * WIDE_ROWS + r % WIDE_ROWS;
+    for (int32_t b = 0; b < n_blocks; b += n) {
+        n = n_blocks - b < STRETCH ? n_blocks - b : STRETCH;
+        if (r < j->x.rows)
+            j->k->quantise(some, mat_row(j->x, r) + 32 * b, 32 * n, j->kind);
+        for (int32_t i = 0; i < n; i++, to += WIDE_ROWS)
+            *to = some[i];
+    }
+}
 
 static void quantise_row_task(void *arg, int32_t r, int32_t thread)
 {
     (void)thread;
     const quantise_job *j = arg;
+    if (j->wide) {
+        quantise_wide(j, r);
+        return;
+    }
     j->k->quantise(j->to + (size_t)r * (size_t)(j->x.cols / 32), mat_row(j->x, r), j->x.cols,
                    j->kind);
 }
@@ -313,9 +357,14 @@ static const pack_kind *product_kind(const cpu_device *c, const weight *w)
     return c->exact_f32 || w->n_in % 32 ? NULL : pack_kind_of(w->type);
 }
 
-static size_t xblocks_bytes(mat x)
+static int32_t xblock_rows(mat x, bool wide)
 {
-    return (size_t)x.rows * (size_t)(x.cols / 32) * sizeof(xblock);
+    return wide ? (x.rows + WIDE_ROWS - 1) / WIDE_ROWS * WIDE_ROWS : x.rows;
+}
+
+static size_t xblocks_bytes(mat x, bool wide)
+{
+    return (size_t)xblock_rows(x, wide) * (size_t)(x.cols / 32) * sizeof(xblock);
 }
 
 /* What each thread needs to read w without a packed copy. A dry pass may come before the weights:
@@ -329,14 +378,15 @@ static size_t panel_temp_bytes(const pass *p, const weight *w)
     return (n + 63) & ~(size_t)63;
 }
 
-static void quantise_all(cpu_device *c, const pack_kind *kind, xblock *to, mat x)
+static void quantise_all(cpu_device *c, const pack_kind *kind, xblock *to, mat x, bool wide)
 {
-    quantise_job j = {c->k, kind, to, x};
+    quantise_job j = {c->k, kind, to, x, wide};
+    int32_t rows = xblock_rows(x, wide);
     if ((int64_t)x.rows * x.cols < 65536)
-        for (int32_t r = 0; r < x.rows; r++)
+        for (int32_t r = 0; r < rows; r++)
             quantise_row_task(&j, r, 0);
     else
-        pool_run(c->pool, x.rows, quantise_row_task, &j);
+        pool_run(c->pool, rows, quantise_row_task, &j);
 }
 
 /* Activations blocks are alike for two formats when offset, sums and mins are. */
@@ -365,10 +415,11 @@ static bool product_begin(pass *p, product *m, mat x, const weight *a, const wei
     }
     bool two = b && m->kind[1] != m->kind[0] && !same_blocks(m->kind[0], m->kind[1]);
     xblock *q[2] = {NULL, NULL};
+    m->wide = !m->lists && x.rows > c->k->packed_rows && x.rows <= c->k->wide_rows;
     if (m->kind[0])
-        q[0] = pass_temp(p, xblocks_bytes(x));
+        q[0] = pass_temp(p, xblocks_bytes(x, m->wide));
     if (two && m->kind[1])
-        q[1] = pass_temp(p, xblocks_bytes(x));
+        q[1] = pass_temp(p, xblocks_bytes(x, m->wide));
     if (m->temp_bytes)
         m->temp = pass_temp(p, m->temp_bytes * (size_t)c->n_threads);
     pass_release(p, mark); /* ours until the op returns: nothing else takes scratch before */
@@ -381,12 +432,12 @@ static bool product_begin(pass *p, product *m, mat x, const weight *a, const wei
         m->x2_row_bytes = m->x_row_bytes;
     }
     if (q[0]) {
-        quantise_all(c, m->kind[0], q[0], x);
+        quantise_all(c, m->kind[0], q[0], x, m->wide);
         m->x = (const unsigned char *)q[0];
         m->x_row_bytes = (size_t)(x.cols / 32) * sizeof(xblock);
     }
     if (q[1]) {
-        quantise_all(c, m->kind[1], q[1], x);
+        quantise_all(c, m->kind[1], q[1], x, m->wide);
         m->x2 = (const unsigned char *)q[1];
         m->x2_row_bytes = (size_t)(x.cols / 32) * sizeof(xblock);
     }
@@ -472,7 +523,7 @@ typedef struct expert_call {
 
 static void run_experts(pass *p, const expert_call *e)
 {
-    product m = {0};
+    product m = {.lists = true};
     size_t n = (size_t)e->r.rows * (size_t)e->r.k, ne = (size_t)e->a->n_mat, mark = pass_mark(p);
     int32_t *expert = pass_temp(p, ne * sizeof *expert);
     int32_t *from = pass_temp(p, (ne + 1) * sizeof *from);

@@ -374,6 +374,77 @@ INLINE void packed_tile_as(num_type t, const int n_sub, const bool mins, packed_
     }
 }
 
+typedef struct wide_work {
+    const pack_kind *kind;
+    const uint8_t *z; /* superblocks of one group */
+    int32_t n;        /* blocks of 32 inputs */
+    const xblock *x;  /* [n][WIDE_ROWS] */
+    float *acc;
+    int32_t n_rows;
+} wide_work;
+
+/* acc[r][o] = as code_rows, straight from the packed layout: one group, n_rows of WIDE_ROWS rows
+ * layout: as packed_rows; rows of activations lie block by block side by side, one pointer for all
+ * order:  that of code_rows, operation by operation, so the bits are the same
+ * bound:  per row and block 8 products among 11 to 13 instructions of their ports, 10 loads; rows
+ *         hide each other's latency, so one chain of sums each will do */
+INLINE void wide_rows(num_type t, const int n_sub, const bool mins, const wide_work *p,
+                      const int n_rows)
+{
+    const pack_kind *kind = p->kind;
+    const int n_blocks = in_256(t) ? 8 : 1;
+    const uint8_t *z = p->z;
+    const xblock *xb = p->x;
+    __m512 sum[WIDE_ROWS];
+    UNROLL(16)
+    for (int r = 0; r < n_rows; r++)
+        sum[r] = _mm512_setzero_ps();
+    for (int32_t b0 = 0; b0 < p->n; b0 += n_blocks, z += kind->super_bytes) {
+        uint8_t six[64];
+        __m512 d, dm;
+        scales_begin(t, z, six, &d, &dm);
+        for (int j = 0; j < n_blocks; j++, xb += WIDE_ROWS) {
+            __m512i w[8];
+            codes_in_registers(t, z + kind->scale_bytes + j * kind->block_bytes, w);
+            if (in_256(t))
+                prefetch_ahead(z, j * kind->super_bytes / 8, kind->super_bytes / 8);
+            UNROLL(2)
+            for (int h = 0; h < n_sub; h++) {
+                __m512 s = scale_of(t, z, six, j * n_sub + h, d);
+                __m512 m = mins ? min_of(t, z, six, j * n_sub + h, dm) : d;
+                UNROLL(16)
+                for (int r = 0; r < n_rows; r++) {
+                    __m512i dot =
+                        mins ? _mm512_setzero_si512() : _mm512_set1_epi32(xb[r].start[h]);
+                    UNROLL(8)
+                    for (int k = h * 8 / n_sub; k < (h + 1) * 8 / n_sub; k++)
+                        dot = _mm512_dpbusd_epi32(dot, w[k], four(xb[r].q + 4 * k));
+                    sum[r] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dot), s),
+                                             _mm512_set1_ps(xb[r].d), sum[r]);
+                    if (mins)
+                        sum[r] = _mm512_fnmadd_ps(m, _mm512_set1_ps(xb[r].sum[h]), sum[r]);
+                }
+            }
+        }
+    }
+    UNROLL(16)
+    for (int r = 0; r < n_rows; r++)
+        if (r < p->n_rows)
+            _mm512_storeu_ps(p->acc + r * TILE_COLS, sum[r]);
+}
+
+INLINE void wide_tile_as(num_type t, const int n_sub, const bool mins, wide_work p,
+                         const uint8_t *const *group)
+{
+    for (int g = 0; g < TILE_GROUPS; g++, p.acc += PACK_LANES) {
+        p.z = group[g];
+        if (p.n_rows <= WIDE_ROWS / 2)
+            wide_rows(t, n_sub, mins, &p, WIDE_ROWS / 2);
+        else
+            wide_rows(t, n_sub, mins, &p, WIDE_ROWS);
+    }
+}
+
 typedef struct unpacked {
     int32_t n; /* blocks of 32 inputs */
     uint8_t *q;
@@ -421,6 +492,21 @@ static void packed_tile(const pack_kind *kind, const uint8_t *const group[TILE_G
     }
 }
 
+static void wide_tile(const pack_kind *kind, const uint8_t *const group[TILE_GROUPS], int32_t n,
+                      const xblock *x, int32_t n_rows, float *acc)
+{
+    const wide_work p = {.kind = kind, .n = n, .x = x, .acc = acc, .n_rows = n_rows};
+    switch (kind->type) {
+#define WIDE(t, n_sub, mins)                                                                       \
+    case t:                                                                                        \
+        wide_tile_as(t, n_sub, mins, p, group);                                                    \
+        break;
+        EVERY_KIND(WIDE)
+    default:
+        break;
+    }
+}
+
 static void unpack(const pack_kind *kind, const uint8_t *z, int32_t n, uint8_t *q, float *s,
                    float *m)
 {
@@ -442,5 +528,7 @@ const cpu_kernels cpu_kernels_avx512 = {
     .code_tile = code_tile,
     .packed_tile = packed_tile,
     .packed_rows = 4,
+    .wide_tile = wide_tile,
+    .wide_rows = 2 * WIDE_ROWS,
     .expand = unpack,
 };
