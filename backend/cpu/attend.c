@@ -7,7 +7,8 @@
  * needs only its block, blocks can be computed on different threads:
  *
  *   prefill  (row tile, kv head) is a task, which walks the blocks and merges as it goes
- *   decode   (row tile, kv head, block) is a task; another loop merges
+ *   decode   (row tile, kv head, a few blocks) is a task, which keeps a result of each block;
+ *            another loop merges
  *
  * The query heads of a group, and the rows of a tile, go through a block together: a key is read
  * from memory once for all of them. Scores of one block are all that is ever stored.
@@ -37,7 +38,12 @@ enum {
     STREAM_BYTES = 8192, /* of one stream at a time: what products ask for ahead */
     QUERIES_MAX = 32,    /* rows of a tile times heads of a group, but at least one row */
     SPLIT_ROWS = 16,     /* passes of no more rows may be split by blocks */
-    WAVE_BLOCKS = 32     /* blocks whose partial results are held at a time, split decode */
+    /* split decode: blocks of all tiles and heads whose partial results are held at a time; of one
+     * tile and head at least; blocks of a task at most, so that one asks for the next */
+    WAVE_PARTS = 64,
+    WAVE_BLOCKS_MIN = 8,
+    RUN_BLOCKS = 4,
+    MERGE_FLOATS = 65536 /* partial results that are worth waking the other threads for */
 };
 
 typedef struct attention {
@@ -61,11 +67,12 @@ typedef struct attention {
     int32_t n_turning; /* pairs that turn; one stream */
     bool on_blocks;    /* one stream: what stands still can be scored as it is stored */
     mat turned;        /* the queries, rotated; or q itself */
-    /* split decode: partial results [n_tiles * n_head_kv, WAVE_BLOCKS, ...] */
+    /* split decode: partial results [n_tiles * n_head_kv, wave_blocks, ...] */
     float *part_values, *part_state;
     float *run_state;           /* [n_tiles * n_head_kv, 2, tile_rows * group]: merged so far */
     int64_t *tile_lo, *tile_hi; /* [n_tiles]: keys any row of the tile sees */
-    int32_t wave;               /* first block, in units of WAVE_BLOCKS from the tile's first */
+    int32_t wave_blocks, wave;  /* the wave's first block is wave * wave_blocks from the tile's */
+    int32_t n_waves, run_blocks;
 } attention;
 
 /* Rows r0 .. r0 + n of tile: consecutive rows of one sequence. Tiles are cut where the sequence
@@ -132,8 +139,10 @@ typedef struct block_work {
     int32_t head;
     float *queries, *scores, *values, *top, *sum;
     float *piece, *base, *row;
-    const char *next; /* read after the keys: the values of the block */
-    int64_t b0;       /* the block's first index */
+    const char *next;  /* read after the keys: the values of the block */
+    bool goes_on;      /* and then the keys of the block after it */
+    const char *after; /* those keys, or NULL */
+    int64_t b0;        /* the block's first index */
 } block_work;
 
 static size_t queries_cap(const attention *a)
@@ -327,6 +336,7 @@ static void sum_values(const attention *a, block_work *w, const char *v, int32_t
                        .p_stride = KEY_BLOCK,
                        .v = v,
                        .row_bytes = row_bytes,
+                       .next = w->after,
                        /* one stream: the keys' bytes, once more */
                        .source = kv->single ? ROWS_IN_CACHE : ROWS_IN_MEMORY};
     if (reads_stored(a, w, kv->v_type)) {
@@ -437,6 +447,7 @@ static void attend_block(const attention *a, block_work *w, int64_t lo, int64_t 
 
     w->b0 = b0;
     w->next = v + slot * v_bytes;
+    w->after = w->goes_on ? k + (size_t)(hi % kv->n_slots) * kv->k_row_bytes : NULL;
     if (kv->single)
         turn_queries_back(a, w);
     score_keys(a, w, lo, k + slot * kv->k_row_bytes, n0, w->scores + at);
@@ -497,58 +508,66 @@ static void attend_tile(void *arg, int32_t chunk, int32_t thread)
     finish_queries(a, t, head, sum);
 }
 
-/* Decode: one block of one tile and kv head, its partial result kept. */
+/* Decode: a run of blocks of one tile and kv head, the partial result of each kept. */
 static void attend_split(void *arg, int32_t chunk, int32_t thread)
 {
     const attention *a = arg;
-    int32_t n_head = a->kv->n_head_kv;
-    int32_t block = chunk % WAVE_BLOCKS, th = chunk / WAVE_BLOCKS;
-    int32_t head = th % n_head, tile = th / n_head;
+    int32_t n_head = a->kv->n_head_kv, n_runs = a->wave_blocks / a->run_blocks;
+    int32_t th = chunk / n_runs, head = th % n_head, tile = th / n_head;
     row_tile t = tile_at(a, tile);
     size_t cap = queries_cap(a), dim = (size_t)a->kv->head_dim;
     int64_t lo = a->tile_lo[tile], hi = a->tile_hi[tile], b_lo, b_hi;
-    int64_t b0 = (lo / KEY_BLOCK + a->wave * WAVE_BLOCKS + block) * KEY_BLOCK;
+    int32_t block = chunk % n_runs * a->run_blocks, end = block + a->run_blocks;
+    int64_t b0 = (lo / KEY_BLOCK + (int64_t)a->wave * a->wave_blocks + block) * KEY_BLOCK;
 
     if (!t.n || !block_span(lo, hi, b0, &b_lo, &b_hi))
         return;
     block_work w = work_of(a, t, head, thread);
-    w.top = a->part_state + (size_t)chunk * 2 * cap;
-    w.sum = w.top + cap;
-    w.values = a->part_values + (size_t)chunk * cap * dim;
     load_queries(a, t, head, w.queries);
-    attend_block(a, &w, b_lo, b_hi, b0);
+    for (; block < end && block_span(lo, hi, b0, &b_lo, &b_hi); block++, b0 += KEY_BLOCK) {
+        size_t part = (size_t)th * (size_t)a->wave_blocks + (size_t)block;
+        w.top = a->part_state + part * 2 * cap;
+        w.sum = w.top + cap;
+        w.values = a->part_values + part * cap * dim;
+        w.goes_on = block + 1 < end && b_hi < hi;
+        attend_block(a, &w, b_lo, b_hi, b0);
+    }
 }
 
-/* Merges a wave, on the calling thread: a few percent of the work of computing it. */
-static void merge_wave(const attention *a)
+/* Merges the wave's partial results of one query, in ascending order of block. */
+static void merge_query(void *arg, int32_t chunk, int32_t thread)
 {
-    size_t cap = (size_t)a->tile_rows * (size_t)a->group, dim = (size_t)a->kv->head_dim;
-    for (int32_t th = 0; th < a->n_tiles * a->kv->n_head_kv; th++) {
-        int32_t head = th % a->kv->n_head_kv, tile = th / a->kv->n_head_kv;
-        row_tile t = tile_at(a, tile);
-        float *top = a->run_state + (size_t)th * 2 * cap, *sum = top + cap;
-        int64_t lo = a->tile_lo[tile], hi = a->tile_hi[tile], b_lo, b_hi;
-        if (!t.n)
-            continue;
-        if (a->wave == 0)
-            begin_queries(a, t, head, top, sum);
-        for (int32_t b = 0; b < WAVE_BLOCKS; b++) {
-            int64_t b0 = (lo / KEY_BLOCK + a->wave * WAVE_BLOCKS + b) * KEY_BLOCK;
-            if (!block_span(lo, hi, b0, &b_lo, &b_hi))
-                break;
-            size_t chunk = (size_t)th * WAVE_BLOCKS + (size_t)b;
-            const float *part = a->part_state + chunk * 2 * cap;
-            const float *values = a->part_values + chunk * cap * dim;
-            for (int32_t iq = 0; iq < t.n * a->group; iq++)
-                merge_block(a, o_head(a, t, head, iq), &top[iq], &sum[iq],
-                            values + (size_t)iq * dim, part[iq], part[cap + (size_t)iq]);
-        }
+    (void)thread;
+    const attention *a = arg;
+    size_t cap = queries_cap(a), dim = (size_t)a->kv->head_dim;
+    int32_t th = chunk / (int32_t)cap, iq = chunk % (int32_t)cap;
+    int32_t head = th % a->kv->n_head_kv, tile = th / a->kv->n_head_kv;
+    row_tile t = tile_at(a, tile);
+    float *top = a->run_state + (size_t)th * 2 * cap + iq, *sum = top + cap;
+    int64_t lo = a->tile_lo[tile], hi = a->tile_hi[tile], b_lo, b_hi;
+    int64_t b0 = (lo / KEY_BLOCK + (int64_t)a->wave * a->wave_blocks) * KEY_BLOCK;
+    if (iq >= t.n * a->group)
+        return;
+    float *o = o_head(a, t, head, iq);
+    if (a->wave == 0) {
+        memset(o, 0, dim * sizeof(float));
+        *top = -INFINITY;
+        *sum = 0;
     }
+    for (int32_t b = 0; b < a->wave_blocks && block_span(lo, hi, b0, &b_lo, &b_hi);
+         b++, b0 += KEY_BLOCK) {
+        size_t part = (size_t)th * (size_t)a->wave_blocks + (size_t)b;
+        const float *state = a->part_state + part * 2 * cap + iq;
+        merge_block(a, o, top, sum, a->part_values + (part * cap + (size_t)iq) * dim, state[0],
+                    state[cap]);
+    }
+    if (a->wave == a->n_waves - 1)
+        a->k->scale(o, 1.0f / *sum, a->kv->head_dim);
 }
 
 static void attend_waves(attention *a, pool *threads)
 {
-    int64_t n_waves = 0;
+    int64_t most = 0;
     for (int32_t tile = 0; tile < a->n_tiles; tile++) {
         row_tile t = tile_at(a, tile);
         tile_sight(a, t, &a->tile_lo[tile], &a->tile_hi[tile]);
@@ -556,18 +575,21 @@ static void attend_waves(attention *a, pool *threads)
             continue;
         int64_t blocks =
             (a->tile_hi[tile] + KEY_BLOCK - 1) / KEY_BLOCK - a->tile_lo[tile] / KEY_BLOCK;
-        int64_t waves = (blocks + WAVE_BLOCKS - 1) / WAVE_BLOCKS;
-        n_waves = waves > n_waves ? waves : n_waves;
+        most = blocks > most ? blocks : most;
     }
-    for (a->wave = 0; a->wave < n_waves; a->wave++) {
-        pool_run(threads, a->n_tiles * a->kv->n_head_kv * WAVE_BLOCKS, attend_split, a);
-        merge_wave(a);
-    }
-    size_t cap = (size_t)a->tile_rows * (size_t)a->group;
-    for (int32_t th = 0; th < a->n_tiles * a->kv->n_head_kv; th++) {
-        row_tile t = tile_at(a, th / a->kv->n_head_kv);
-        if (t.n)
-            finish_queries(a, t, th % a->kv->n_head_kv, a->run_state + (size_t)th * 2 * cap + cap);
+    a->n_waves = (int32_t)((most + a->wave_blocks - 1) / a->wave_blocks);
+    int64_t held = most < a->wave_blocks ? most : a->wave_blocks;
+    int32_t n_th = a->n_tiles * a->kv->n_head_kv, n_merges = n_th * (int32_t)queries_cap(a);
+    a->run_blocks = RUN_BLOCKS;
+    while (a->run_blocks > 1 && held * n_th < 4 * (int64_t)a->run_blocks * pool_n_threads(threads))
+        a->run_blocks /= 2;
+    for (a->wave = 0; a->wave < a->n_waves; a->wave++) {
+        pool_run(threads, n_th * (a->wave_blocks / a->run_blocks), attend_split, a);
+        if (held * n_merges * a->kv->head_dim >= MERGE_FLOATS)
+            pool_run(threads, n_merges, merge_query, a);
+        else
+            for (int32_t i = 0; i < n_merges; i++)
+                merge_query(a, i, 0);
     }
 }
 
@@ -634,8 +656,12 @@ static void take_temporaries(attention *a, bool split, int32_t n_threads)
     a->base = pass_temp(p, nt * 2 * (size_t)a->n_turning * sizeof(float));
     a->row = pass_temp(p, nt * dim * sizeof(float));
     if (split) {
-        a->part_values = pass_temp(p, th * WAVE_BLOCKS * cap * dim * sizeof(float));
-        a->part_state = pass_temp(p, th * WAVE_BLOCKS * 2 * cap * sizeof(float));
+        a->wave_blocks = (int32_t)(WAVE_PARTS / th) / RUN_BLOCKS * RUN_BLOCKS;
+        if (a->wave_blocks < WAVE_BLOCKS_MIN)
+            a->wave_blocks = WAVE_BLOCKS_MIN;
+        size_t n_parts = th * (size_t)a->wave_blocks;
+        a->part_values = pass_temp(p, n_parts * cap * dim * sizeof(float));
+        a->part_state = pass_temp(p, n_parts * 2 * cap * sizeof(float));
         a->run_state = pass_temp(p, th * 2 * cap * sizeof(float));
         a->tile_lo = pass_temp(p, (size_t)a->n_tiles * sizeof(int64_t));
         a->tile_hi = pass_temp(p, (size_t)a->n_tiles * sizeof(int64_t));

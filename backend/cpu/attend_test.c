@@ -467,3 +467,58 @@ TEST(cpu_attention_with_huge_scores)
         fixture_close(&f);
     }
 }
+
+/* Far more keys than one wave of a split decode holds, in runs of blocks and merged by all threads:
+ * as the reference says, and to the bit what another number of threads, and a chunk, make of it. */
+TEST(cpu_attention_over_several_waves)
+{
+    enum { DIM = 64, KEYS = 17000, ROWS = 20, HEADS = 6 };
+    size_t n = (size_t)KEYS * DIM;
+    uint64_t rng = test_seed();
+    float *x = mem_alloc(n * 4);
+    uint16_t *k = mem_alloc(n * 2), *v = mem_alloc(n * 2);
+    CHECK(x && k && v);
+    test_fill(x, n, 0.3f, &rng);
+    num_format_of(NUM_F16)->encode(x, (unsigned char *)k, (int64_t)n);
+    test_fill(x, n, 1.0f, &rng);
+    num_format_of(NUM_F16)->encode(x, (unsigned char *)v, (int64_t)n);
+    const kv_view view = {.k_type = NUM_F16,
+                          .v_type = NUM_F16,
+                          .n_head_kv = 1,
+                          .head_dim = DIM,
+                          .n_slots = KEYS,
+                          .k_row_bytes = DIM * 2,
+                          .v_row_bytes = DIM * 2};
+    test_pass t;
+    test_pass_open(&t, 64u << 20);
+    t.kv[0] = (kv_base){k, v, NULL};
+    mat q = test_mat(ROWS, HEADS, DIM), want = test_mat(ROWS, HEADS, DIM);
+    test_fill(q.at, (size_t)ROWS * HEADS * DIM, 1.0f, &rng);
+    device *ref = test_device(NULL, (cpu_options){.reference = true});
+    ref->op->attend(test_pass_begin(&t, ref, ROWS, KEYS - ROWS), want, q, &view, 1.0f);
+    for (int32_t n_threads = 1; n_threads <= 3; n_threads++) {
+        device *d = test_device(NULL, (cpu_options){.n_threads = n_threads});
+        mat all = test_mat(ROWS, HEADS, DIM);
+        d->op->attend(test_pass_begin(&t, d, ROWS, KEYS - ROWS), all, q, &view, 1.0f);
+        double nmse = test_nmse(all, want);
+        CHECK_MSG(nmse < 1e-10, "%d threads: nmse %g", n_threads, nmse);
+        for (int32_t r = 0; r < ROWS; r += r < 2 ? 1 : 6) {
+            mat one = q, o = test_mat(1, HEADS, DIM);
+            one.at = mat_row(q, r);
+            one.rows = 1;
+            d->op->attend(test_pass_begin(&t, d, 1, KEYS - ROWS + r), o, one, &view, 1.0f);
+            CHECK_MSG(!memcmp(o.at, mat_row(all, r), HEADS * DIM * 4), "%d threads: row %d differs",
+                      n_threads, r);
+            mem_free(o.at);
+        }
+        mem_free(all.at);
+        device_close(d);
+    }
+    device_close(ref);
+    test_pass_close(&t);
+    mem_free(q.at);
+    mem_free(want.at);
+    mem_free(x);
+    mem_free(k);
+    mem_free(v);
+}

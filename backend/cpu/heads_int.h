@@ -165,8 +165,19 @@ typedef struct value_part {
     int32_t p_stride, n_keys;
     const char *v;
     size_t row_bytes;
-    bool ahead; /* rows come from memory: ask for those after them */
+    bool ahead;       /* rows come from memory: ask for those after them, */
+    size_t n_left;    /* of which so many bytes are left from v on, */
+    const char *next; /* and then for these; NULL: nothing known */
 } value_part;
+
+INLINE void ask_values(const value_part *w, size_t from, size_t n)
+{
+    for (size_t i = from; i < from + n; i += 64)
+        if (i < w->n_left)
+            __builtin_prefetch(w->v + i);
+        else if (w->next)
+            __builtin_prefetch(w->next + (i - w->n_left));
+}
 
 /* n_q <= VALUE_QUERIES queries, n_v <= VALUE_VECTORS vectors of the head from element i on. */
 INLINE void value_tile(num_type t, const value_part *w, const int n_q, int32_t i, const int n_v,
@@ -209,8 +220,11 @@ INLINE void value_rows(num_type t, const int n_q, const value_part *w, int32_t d
     size_t n_bytes = (size_t)w->n_keys * w->row_bytes, asked = 0;
     for (; i + VALUE_VECTORS * VL <= dim; i += VALUE_VECTORS * VL) {
         size_t to = w->ahead ? n_bytes * (size_t)(i + VALUE_VECTORS * VL) / (size_t)dim : 0;
-        for (; asked < to; asked += 64)
-            __builtin_prefetch(w->v + VALUE_BYTES + asked);
+        to = (to + 63) & ~(size_t)63;
+        if (to > asked) {
+            ask_values(w, VALUE_BYTES + asked, to - asked);
+            asked = to;
+        }
         value_tile(t, w, n_q, i, VALUE_VECTORS, VL);
     }
     for (; i + VL <= dim; i += VL)
@@ -225,6 +239,7 @@ INLINE void value_sum_as(num_type t, const value_product *w)
 {
     int32_t most = (int32_t)(VALUE_BYTES / w->row_bytes);
     most = most < 4 ? 4 : most;
+    const bool ahead = w->n_q <= FEW_QUERIES && w->source == ROWS_IN_MEMORY;
     for (int32_t iq = 0; iq < w->n_q;) {
         int n = w->n_q - iq >= VALUE_QUERIES ? VALUE_QUERIES : w->n_q - iq >= 2 ? 2 : 1;
         float *to = w->o + (size_t)iq * (size_t)w->o_stride;
@@ -236,8 +251,11 @@ INLINE void value_sum_as(num_type t, const value_product *w)
                                      .n_keys = w->n_keys - it < most ? w->n_keys - it : most,
                                      .v = w->v + (size_t)it * w->row_bytes,
                                      .row_bytes = w->row_bytes,
-                                     .ahead = iq == 0 && w->n_q <= FEW_QUERIES &&
-                                              w->source == ROWS_IN_MEMORY};
+                                     .ahead = iq == 0 && ahead,
+                                     .n_left = (size_t)(w->n_keys - it) * w->row_bytes,
+                                     .next = w->next};
+            if (part.ahead && it == 0 && AHEAD_BYTES < VALUE_BYTES)
+                ask_values(&part, AHEAD_BYTES, VALUE_BYTES - AHEAD_BYTES);
             if (n == VALUE_QUERIES)
                 value_rows(t, VALUE_QUERIES, &part, w->dim);
             else if (n == 2)
