@@ -7,7 +7,7 @@
  * the value; RoPE(w u), the key. Queries likewise; half of them look for one key, so that both
  * kinds of attention that models have are there: spread over everything, and on one place.
  * Error: root of the mean square difference from f32 in two streams, by the root mean square of
- * that. Time: on one thread of the processor, so that neighbours count less, on several what passes;
+ * that. Time: on one thread the processor's, so that neighbours count less, on several the clock's;
  * formats in turn, the median of the repetitions; ratio: f16 in two streams by this. Between two
  * turns of a format all others go by: its keys are cold.
  */

@@ -48,8 +48,9 @@ static void submit_all(const bench *b, carat_batch *batch, int32_t n)
         fprintf(stderr, "bench_streams: no memory\n");
         exit(1);
     }
-    const carat_generate_options opt = {.sampling = {.top_p = 1, .repeat_penalty = 1, .ignore_eog = true},
-                                        .max_tokens = b->n_passes + 2 * n + 8};
+    const carat_generate_options opt = {
+        .sampling = {.top_p = 1, .repeat_penalty = 1, .ignore_eog = true},
+        .max_tokens = b->n_passes + 2 * n + 8};
     for (int32_t i = 0; i < n; i++) {
         for (int32_t k = 0; k < b->depth; k++)
             ids[k] = (int32_t)rng_below(&rng, (uint64_t)b->n_vocab);

@@ -500,6 +500,7 @@ static void attend_tile(void *arg, int32_t chunk, int32_t thread)
     tile_sight(a, t, &lo, &hi);
     for (int64_t b0 = lo / KEY_BLOCK * KEY_BLOCK; b0 < hi; b0 += KEY_BLOCK) {
         block_span(lo, hi, b0, &b_lo, &b_hi);
+        w.goes_on = b_hi < hi;
         attend_block(a, &w, b_lo, b_hi, b0);
         for (int32_t iq = 0; iq < t.n * a->group; iq++)
             merge_block(a, o_head(a, t, head, iq), &top[iq], &sum[iq], w.values + (size_t)iq * dim,

@@ -13,7 +13,7 @@
  *
  * Few rows skip the middle: codes go from the packed layout to registers and are used at once, for
  * up to packed_rows rows, or for tiles of WIDE_ROWS rows whose activations were laid side by side.
- * There reading the weights is most of the work, or much of it, so tasks are long runs through them.
+ * There reading the weights is much of the work, so tasks are long runs through them.
  *
  * glu is the same with two panels (gate and up) per task; experts are the same with the rows that
  * an expert was given instead of all rows.

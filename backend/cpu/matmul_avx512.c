@@ -414,8 +414,7 @@ INLINE void wide_rows(num_type t, const int n_sub, const bool mins, const wide_w
                 __m512 m = mins ? min_of(t, z, six, j * n_sub + h, dm) : d;
                 UNROLL(16)
                 for (int r = 0; r < n_rows; r++) {
-                    __m512i dot =
-                        mins ? _mm512_setzero_si512() : _mm512_set1_epi32(xb[r].start[h]);
+                    __m512i dot = mins ? _mm512_setzero_si512() : _mm512_set1_epi32(xb[r].start[h]);
                     UNROLL(8)
                     for (int k = h * 8 / n_sub; k < (h + 1) * 8 / n_sub; k++)
                         dot = _mm512_dpbusd_epi32(dot, w[k], four(xb[r].q + 4 * k));
