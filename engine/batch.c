@@ -565,7 +565,9 @@ static void add_part(carat_batch *b, int32_t *n, int32_t i, const int32_t *ids, 
                               .ids = ids,
                               .n = rows,
                               .want = want ? KV_WANT_LAST : KV_WANT_NONE,
-                              .logits = b->w.logits + (size_t)i * (size_t)b->m->core.n_vocab};
+                              .logits = b->w.logits + (size_t)i * (size_t)b->m->core.n_vocab,
+                              .top = want ? generation_needs(b->slot[i].job->g) : 0,
+                              .some = b->w.some + (size_t)i * SOME_MAX};
     ++*n;
 }
 
@@ -650,7 +652,7 @@ static void go_on(carat_batch *b, slot *s, const pass_part *part, uint64_t *n_ge
         }
     }
     if (s->answering && !generation_ended(j->g)) {
-        st = generation_next(j->g, &s->t, &b->w, part->logits, &e);
+        st = generation_next(j->g, &s->t, &b->w, part_logits(part), &e);
         *n_generated += !st;
     }
     if (st || generation_ended(j->g))

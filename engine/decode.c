@@ -72,6 +72,20 @@ static void ban_place_holders(const carat_model *m, float *logits)
         logits[id[i]] = -INFINITY;
 }
 
+static void drop_place_holders(const carat_model *m, row_logits *x)
+{
+    int32_t n = 0, left = 0;
+    const int32_t *id = m->text ? vocab_never_sampled(m->text, &n) : NULL;
+    for (int32_t i = 0; i < x->n_some; i++) {
+        bool never = false;
+        for (int32_t k = 0; k < n; k++)
+            never |= id[k] == x->some[i].id;
+        if (!never)
+            x->some[left++] = x->some[i];
+    }
+    x->n_some = left;
+}
+
 /* The model keeps one sampler for carat_sample, megabytes that would otherwise be allocated for
  * each token. Whoever calls while it is out gets a new one; of two that come back one is kept. */
 static _Atomic(sampler *) *spare_sampler(const carat_model *m)
@@ -223,22 +237,25 @@ static status apply_mask(generation *g, float *logits, err *e)
 
 /* From logits to an id. The draw depends on seed and position alone, so a repeated answer
  * repeats, whatever batches it came in. */
-static status pick(generation *g, const timeline *t, workspace *w, float *logits, carat_event *ev,
+static status pick(generation *g, const timeline *t, workspace *w, row_logits x, carat_event *ev,
                    err *e)
 {
     const carat_sampling *p = &g->opt.sampling;
     uint64_t rng = sample_rng_at(p->seed, t->kv.n_past);
     status st;
     if (p->n_top_logprobs > 0)
-        memcpy(w->raw, logits, (size_t)g->m->core.n_vocab * sizeof *w->raw);
+        memcpy(w->raw, x.all, (size_t)g->m->core.n_vocab * sizeof *w->raw);
     if (thought_is_over(g)) {
         ev->id = g->thought.close_id;
         g->thought.cut = true;
+    } else if (x.some) {
+        drop_place_holders(g->m, &x);
+        ev->id = sample_pick_among(&w->sampler, p, x.some, x.n_some, &rng);
     } else {
-        ban_place_holders(g->m, logits);
-        if (g->opt.mask && (st = apply_mask(g, logits, e)))
+        ban_place_holders(g->m, x.all);
+        if (g->opt.mask && (st = apply_mask(g, x.all, e)))
             return st;
-        ev->id = sample_pick(&w->sampler, p, logits, t->id, t->kv.n_past, &rng);
+        ev->id = sample_pick(&w->sampler, p, x.all, t->id, t->kv.n_past, &rng);
     }
     if (ev->id < 0)
         return err_set(e, E_NUMERIC, "after %lld tokens no token has a finite probability",
@@ -285,7 +302,15 @@ static void accept(generation *g, const carat_event *ev, bool context_full)
         generation_stop(g, CARAT_FINISH_LENGTH);
 }
 
-status generation_next(generation *g, const timeline *t, workspace *w, float *logits, err *e)
+int32_t generation_needs(const generation *g)
+{
+    int32_t k = g->opt.mask ? 0 : sample_needs(&g->opt.sampling), n_never = 0;
+    if (g->m->text)
+        vocab_never_sampled(g->m->text, &n_never);
+    return k && k + n_never <= SOME_MAX / 2 ? k + n_never : 0; /* room for some that are equal */
+}
+
+status generation_next(generation *g, const timeline *t, workspace *w, row_logits logits, err *e)
 {
     carat_event ev = {.kind = CARAT_EV_TOKEN};
     status st = pick(g, t, w, logits, &ev, e);
@@ -432,18 +457,24 @@ static bool tell_prefill(void *user, int64_t done, int64_t total)
 /* The logits of the prompt's last token are in s->w.logits. */
 static status loop(carat_session *s, generation *g, err *e)
 {
+    pass_part part = {.t = &s->t,
+                      .ids = &g->id,
+                      .n = 1,
+                      .want = KV_WANT_LAST,
+                      .logits = s->w.logits,
+                      .top = generation_needs(g),
+                      .some = s->w.some,
+                      .n_some = -1};
     status st;
     for (;;) {
         if (session_take_cancel(s))
             generation_stop(g, CARAT_FINISH_CANCELLED);
         if (generation_ended(g))
             return OK;
-        if ((st = generation_next(g, &s->t, &s->w, s->w.logits, e)))
+        if ((st = generation_next(g, &s->t, &s->w, part_logits(&part), e)))
             return st;
         if (generation_ended(g))
             continue;
-        pass_part part = {
-            .t = &s->t, .ids = &g->id, .n = 1, .want = KV_WANT_LAST, .logits = s->w.logits};
         if ((st = run_pass(s->m, &s->layout, &s->w, &part, 1, e)))
             return st;
         if (part.bad)

@@ -90,10 +90,19 @@ typedef struct workspace {
     size_t scratch_bytes;
     void *host_scratch; /* of a divided model: the other side's */
     size_t host_scratch_bytes;
-    float *logits; /* [n_seqs][n_vocab] of last rows, on the host */
-    float *raw;    /* [n_vocab] before the sampler's changes, for logprobs */
+    float *logits;   /* [n_seqs][n_vocab] of last rows, on the host */
+    float *raw;      /* [n_vocab] before the sampler's changes, for logprobs */
+    candidate *some; /* [n_seqs][SOME_MAX]: see row_logits */
     sampler sampler;
 } workspace;
+
+/* The logits of one row: all of them, or those that its token will be taken from. */
+enum { SOME_MAX = 1024 };
+typedef struct row_logits {
+    float *all;      /* [n_vocab] */
+    candidate *some; /* if it is not NULL, `all` is not filled */
+    int32_t n_some;
+} row_logits;
 
 struct carat_session {
     carat_model *m;
@@ -159,9 +168,17 @@ typedef struct pass_part {
     const int32_t *ids;
     int32_t n;
     kv_want want;
-    float *logits; /* receives the wanted rows, [n_wanted][n_vocab] */
-    bool bad;      /* a wanted row is not finite: nothing of this part was committed */
+    float *logits;   /* receives the wanted rows, [n_wanted][n_vocab] */
+    int32_t top;     /* KV_WANT_LAST: > 0 if those that may be among so many largest would do: */
+    candidate *some; /* [SOME_MAX] receives them then */
+    int32_t n_some;  /* how many of them came; -1: all logits did */
+    bool bad;        /* a wanted row is not finite: nothing of this part was committed */
 } pass_part;
+
+static inline row_logits part_logits(const pass_part *p)
+{
+    return (row_logits){p->logits, p->n_some < 0 ? NULL : p->some, p->n_some};
+}
 
 /* One pass over the rows of all parts, no two of one timeline. Commits them. On failure no timeline
  * has moved. */
@@ -171,7 +188,8 @@ status not_finite(const carat_model *m, int64_t pos, err *e); /* the sentence fo
 
 /* Progress of a prefill: false to cancel. */
 typedef bool (*prefill_fn)(void *user, int64_t done, int64_t total);
-/* Computes ids[n_past..n). all: logits of every row, [n - n_past, n_vocab]; else of the last. */
+/* Computes ids[n_past..n). all: logits of every row, [n - n_past, n_vocab]; else of the last, or of
+ * none if logits is NULL. */
 status session_prefill(carat_session *s, const int32_t *ids, int64_t n, bool all, float *logits,
                        prefill_fn fn, void *user, err *e);
 

@@ -6,7 +6,8 @@
  *
  *     generation_open
  *     generation_reuses, generation_tell_prefill ...            while the prompt is computed
- *     do generation_next(g, t, w, logits)    while (!generation_ended(g)) compute g's token
+ *     do generation_next(g, t, w, logits)    while (!generation_ended(g)) compute g's token,
+ *                                             with logits as generation_needs(g) says
  *     generation_finish                      decides text that was held back, tells END
  *     generation_close
  *
@@ -27,9 +28,11 @@ void generation_close(generation *g); /* NULL is fine */
 void generation_reuses(generation *g, int64_t n); /* tokens of the prompt, that need no passes */
 /* False when the caller's callback has refused to go on. */
 bool generation_tell_prefill(generation *g, int64_t done, int64_t total);
+/* Of how many of the largest logits the next token will be taken; 0: it wants to see all. */
+int32_t generation_needs(const generation *g);
 /* Makes a token of the logits of t's last row, which it changes, and applies every rule that may
  * end the answer. On an error the generation has failed: close it. */
-status generation_next(generation *g, const timeline *t, workspace *w, float *logits, err *e);
+status generation_next(generation *g, const timeline *t, workspace *w, row_logits logits, err *e);
 int32_t generation_token(const generation *g); /* the last one: what to compute unless ended */
 /* Ends it from outside; the first reason stands. */
 void generation_stop(generation *g, carat_finish why);

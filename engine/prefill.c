@@ -28,6 +28,20 @@ status not_finite(const carat_model *m, int64_t pos, err *e)
                    m->core.name, (long long)pos);
 }
 
+/* Only what the token will be taken from. False: the device cannot, or too many are alike. */
+static bool take_some(carat_model *m, const float *row, pass_part *part)
+{
+    device *d = m->dev;
+    if (!d->sift || part->top < 1 || part->want != KV_WANT_LAST)
+        return false;
+    part->n_some =
+        d->sift(d, row, m->core.n_vocab, part->top, part->some, SOME_MAX, &part->bad);
+    if (part->n_some <= SOME_MAX)
+        return part->n_some >= 0;
+    part->n_some = -1;
+    return false;
+}
+
 /* The rows of y belong to the parts in their order. */
 static void take_logits(carat_model *m, mat y, pass_part *part, int32_t n_parts)
 {
@@ -35,6 +49,11 @@ static void take_logits(carat_model *m, mat y, pass_part *part, int32_t n_parts)
     int32_t r = 0;
     for (int32_t i = 0; i < n_parts; i++) {
         int32_t n = part[i].want == KV_WANT_ALL ? part[i].n : part[i].want == KV_WANT_LAST ? 1 : 0;
+        part[i].n_some = -1;
+        if (take_some(m, mat_row(y, r), &part[i])) {
+            r++;
+            continue;
+        }
         for (int32_t k = 0; k < n; k++, r++) {
             float *to = part[i].logits + (size_t)k * n_vocab;
             m->dev->download(m->dev, to, mat_row(y, r), n_vocab * sizeof *to);
@@ -106,7 +125,13 @@ status session_prefill(carat_session *s, const int32_t *ids, int64_t n, bool all
         if (session_take_cancel(s))
             return err_set(e, E_CANCELLED, "cancelled after %lld of %lld prompt tokens",
                            (long long)at, (long long)n);
-        pass_part part = {.t = &s->t, .ids = ids + at, .n = take, .want = want, .logits = logits};
+        pass_part part = {.t = &s->t,
+                          .ids = ids + at,
+                          .n = take,
+                          .want = want,
+                          .logits = logits ? logits : s->w.logits,
+                          .top = logits ? 0 : 1, /* only whether they are finite */
+                          .some = s->w.some};
         if ((st = run_pass(s->m, &s->layout, &s->w, &part, 1, e)))
             return st;
         if (part.bad)
@@ -138,6 +163,6 @@ carat_status carat_eval(carat_session *s, const int32_t *ids, int64_t n, bool al
     timeline_prepare(&s->t, ids, n);
     if (n_reused)
         *n_reused = s->t.kv.n_past;
-    return session_prefill(s, ids, n, all_logits, logits ? logits : s->w.logits,
+    return session_prefill(s, ids, n, all_logits, logits,
                            s->m->progress ? tell_progress : NULL, s->m, e);
 }

@@ -12,6 +12,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -331,16 +332,11 @@ static int32_t cut_top_p(sampler *s, const carat_sampling *p, const float *x, in
     return order_until(s->cand, n, mass, &reached);
 }
 
-int32_t sample_pick(sampler *s, const carat_sampling *p, float *x, const int32_t *past,
-                    int64_t n_past, uint64_t *rng_state)
+/* From the n of s->cand, which are the top_k largest. x: all, if those may be more than
+ * 4 * NUCLEUS; else it is not read. */
+static int32_t pick_from(sampler *s, const carat_sampling *p, const float *x, int32_t n,
+                         uint64_t *rng_state)
 {
-    apply_bias(p, x);
-    apply_penalties(s, p, x, past, n_past);
-    if (!block_maxima(s, x))
-        return -1;
-    if (p->temperature <= 0)
-        return pick_largest(s, x);
-    int32_t n = collect(s, x, p->top_k);
     if (p->top_p < 1)
         n = cut_top_p(s, p, x, n);
     if (p->min_p > 0) {
@@ -352,6 +348,50 @@ int32_t sample_pick(sampler *s, const carat_sampling *p, float *x, const int32_t
         n = kept;
     }
     return draw(s->cand, n, p->temperature, rng_state);
+}
+
+int32_t sample_pick(sampler *s, const carat_sampling *p, float *x, const int32_t *past,
+                    int64_t n_past, uint64_t *rng_state)
+{
+    apply_bias(p, x);
+    apply_penalties(s, p, x, past, n_past);
+    if (!block_maxima(s, x))
+        return -1;
+    if (p->temperature <= 0)
+        return pick_largest(s, x);
+    return pick_from(s, p, x, collect(s, x, p->top_k), rng_state);
+}
+
+int32_t sample_needs(const carat_sampling *p)
+{
+    bool changed = p->n_bias > 0 || p->repeat_penalty != 1 || p->presence_penalty != 0 ||
+                   p->frequency_penalty != 0;
+    if (changed || p->n_top_logprobs > 0)
+        return 0;
+    if (p->temperature <= 0)
+        return 1;
+    return p->top_k > 0 && p->top_k <= 4 * NUCLEUS ? p->top_k : 0;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    int32_t i = ((const candidate *)a)->id, j = ((const candidate *)b)->id;
+    return (i > j) - (i < j);
+}
+
+int32_t sample_pick_among(sampler *s, const carat_sampling *p, const candidate *c, int32_t n,
+                          uint64_t *rng_state)
+{
+    int32_t kept = 0, best = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (c[i].logit >= -FLT_MAX)
+            s->cand[kept++] = c[i];
+    for (int32_t i = 1; i < kept; i++)
+        best = better(s->cand[i], s->cand[best]) ? i : best;
+    if (p->temperature <= 0)
+        return kept ? s->cand[best].id : -1;
+    qsort(s->cand, (size_t)kept, sizeof *s->cand, by_id);
+    return pick_from(s, p, NULL, keep_top(s, kept, p->top_k), rng_state);
 }
 
 void sample_logprobs(sampler *s, const float *x, int32_t id, float *of_id, carat_logprob *top,

@@ -9,12 +9,9 @@
 #ifndef ENGINE_SAMPLE_H
 #define ENGINE_SAMPLE_H
 
-#include "base/err.h"
+#include "backend/ops.h"
 
-typedef struct candidate {
-    int32_t id;
-    float logit;
-} candidate;
+typedef logit candidate;
 
 typedef struct sampler {
     int32_t n_vocab;
@@ -33,6 +30,13 @@ status sample_check(const carat_sampling *p, int32_t n_vocab, err *e);
  * the logits, or nothing but -inf. */
 int32_t sample_pick(sampler *s, const carat_sampling *p, float *logits, const int32_t *past,
                     int64_t n_past, uint64_t *rng_state);
+/* Do the parameters take a token from the k largest logits as the model made them, whatever the
+ * others are? Returns k, or 0. */
+int32_t sample_needs(const carat_sampling *p);
+/* What sample_pick would pick, from n candidates in any order: all logits that may be among the
+ * sample_needs(p) largest, each once, none NaN or +inf. */
+int32_t sample_pick_among(sampler *s, const carat_sampling *p, const candidate *c, int32_t n,
+                          uint64_t *rng_state);
 /* State from which the token at timeline position pos is drawn: the same (seed, position) gives
  * the same draw whatever was computed before, in whatever batches. */
 uint64_t sample_rng_at(uint32_t seed, int64_t pos);

@@ -182,6 +182,53 @@ TEST(top_k_keeps_exactly_k_with_the_lowest_ids_among_equals)
     sampler_free(&s);
 }
 
+/* Devices hand over logits that reach some bound, in any order. */
+TEST(picks_among_the_largest_what_it_picks_among_all)
+{
+    enum { N = 5000, ROUNDS = 300 };
+    uint64_t rng = test_seed();
+    float *x = mem_calloc(N, sizeof *x);
+    candidate *c = mem_calloc(N, sizeof *c);
+    sampler s, t;
+    err e = {0};
+    CHECK(x && c);
+    CHECK_OK(sampler_init(&s, N, &e), e);
+    CHECK_OK(sampler_init(&t, N, &e), e);
+    for (int round = 0; round < ROUNDS; round++) {
+        carat_sampling p = {.temperature = round % 4 ? 0.5f + (float)(round % 3) : 0,
+                            .top_k = 1 + (int32_t)(rng_next(&rng) % 300),
+                            .top_p = round % 5 ? 0.9f : 1,
+                            .min_p = round % 7 ? 0 : 0.05f,
+                            .repeat_penalty = 1};
+        int32_t n = 0, k = sample_needs(&p), steps = round % 2 ? 40 : 1 << 20; /* many equal */
+        for (int32_t i = 0; i < N; i++)
+            x[i] = rng_next(&rng) % 50 ? (float)(rng_next(&rng) % (uint64_t)steps) * 20 / (float)steps
+                                       : -INFINITY;
+        CHECK_EQ(k, p.temperature > 0 ? p.top_k : 1);
+        float bound = INFINITY;
+        for (int32_t reach = 0; reach < k + 10;) { /* a bound that k + 10 or more reach */
+            float next = -INFINITY;
+            for (int32_t i = 0; i < N; i++)
+                next = x[i] < bound && x[i] > next ? x[i] : next;
+            bound = next;
+            reach = 0;
+            for (int32_t i = 0; i < N; i++)
+                reach += x[i] >= bound;
+        }
+        for (int32_t i = N; i-- > 0;)
+            if (x[i] >= bound)
+                c[n++] = (candidate){i, x[i]};
+        uint64_t a = rng_next(&rng), b = a;
+        int32_t among = sample_pick_among(&s, &p, c, n, &b);
+        CHECK_EQ(among, sample_pick(&t, &p, x, NULL, 0, &a));
+        CHECK(a == b);
+    }
+    sampler_free(&s);
+    sampler_free(&t);
+    mem_free(c);
+    mem_free(x);
+}
+
 TEST(sampler_refuses_logits_that_are_no_numbers)
 {
     enum { N = 300 };

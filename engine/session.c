@@ -32,7 +32,8 @@ status workspace_open(workspace *w, carat_model *m, const kv_layout *l, int32_t 
     }
     w->logits = mem_calloc(n_vocab * (size_t)n_seqs, sizeof *w->logits);
     w->raw = mem_calloc(n_vocab, sizeof *w->raw);
-    if (!w->logits || !w->raw)
+    w->some = mem_calloc((size_t)SOME_MAX * (size_t)n_seqs, sizeof *w->some);
+    if (!w->logits || !w->raw || !w->some)
         st = err_memory(e, "a session", n_vocab * ((size_t)n_seqs + 1) * sizeof *w->logits);
 out:
     if (st)
@@ -42,6 +43,7 @@ out:
 
 void workspace_close(workspace *w, carat_model *m)
 {
+    mem_free(w->some);
     mem_free(w->raw);
     mem_free(w->logits);
     if (w->host_scratch)

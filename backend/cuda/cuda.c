@@ -101,6 +101,24 @@ static void cuda_download(device *d, void *to, const void *from, size_t n_bytes)
         memcpy(to, at, n_bytes);
 }
 
+static int32_t cuda_sift(device *d, const float *row, int32_t n, int32_t k, logit *to, int32_t cap,
+                         bool *bad)
+{
+    cuda_device *c = of(d);
+    if (k < 1 || n > SIFT_BLOCKS * 64)
+        return -1;
+    cuda_settle(c);
+    cu_sift(c->stream, row, n, k, c->maxima, c->sift);
+    if (!cuda_ok(c, NULL, cudaGetLastError(), "sifting logits") ||
+        !cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "computing"))
+        return -1;
+    int32_t found = c->sift->n;
+    for (int32_t i = 0; i < found && i < cap && i < SIFT_MOST; i++)
+        to[i] = (logit){c->sift->at[i].id, c->sift->at[i].logit};
+    *bad = c->sift->bad != 0;
+    return found > SIFT_MOST && found <= cap ? -1 : found;
+}
+
 static uint64_t cuda_available(const device *d)
 {
     size_t free_bytes = 0, total = 0;
@@ -437,9 +455,39 @@ static void cuda_close(device *d)
     cuda_pins_close(c->pins);
     if (c->bounce)
         cudaFreeHost(c->bounce);
+    if (c->room.ticket)
+        cudaFree(c->room.ticket);
+    if (c->maxima)
+        cudaFree(c->maxima);
+    if (c->sift)
+        cudaFreeHost(c->sift);
     if (c->stream)
         cudaStreamDestroy(c->stream);
     mem_free(c);
+}
+
+/* What matmul_one.cu has to know of the GPU. */
+static cudaError_t open_room(cuda_device *c, const struct cudaDeviceProp *prop)
+{
+    void *p = NULL;
+    cudaError_t r = cudaMalloc(&p, TICKETS * sizeof(int32_t));
+    if (r)
+        return r;
+    c->room = (one_room){.n_sm = prop->multiProcessorCount,
+                         .shared_sm = (int32_t)prop->sharedMemPerMultiprocessor,
+                         .shared_block = (int32_t)prop->sharedMemPerBlockOptin - ONE_STATIC_SHARED,
+                         .ticket = p};
+    return cudaMemsetAsync(p, 0, TICKETS * sizeof(int32_t), c->stream);
+}
+
+static cudaError_t open_sift(cuda_device *c)
+{
+    void *p = NULL;
+    cudaError_t r = cudaMalloc(&p, SIFT_BLOCKS * sizeof *c->maxima);
+    c->maxima = r ? NULL : p;
+    if (!r && !(r = cudaMallocHost(&p, sizeof *c->sift)))
+        c->sift = p;
+    return r;
 }
 
 static status open_gpu(cuda_device *c, int32_t which, err *e)
@@ -476,7 +524,12 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
     if (!r)
         r = cudaMallocHost(&c->bounce, BOUNCE_BYTES);
     if (!r)
+        r = open_room(c, &prop);
+    if (!r)
+        r = open_sift(c);
+    if (!r)
         r = (cudaError_t)(cu_attend_init(c->shared_max) | cu_mma_init() |
+                          cu_one_init((int)prop.sharedMemPerBlockOptin) |
                           cu_rows_init((int)prop.sharedMemPerBlockOptin, prop.multiProcessorCount) |
                           cu_flash_init((int)prop.sharedMemPerBlockOptin, &c->flash_widest));
     if (r)
@@ -510,6 +563,7 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .moved = cuda_moved,
         .host_alloc = cuda_host_alloc,
         .host_free = cuda_host_free,
+        .sift = cuda_sift,
         .weight_load = cuda_weight_load,
         .weight_free = cuda_weight_free,
         .weight_bytes = cuda_weight_bytes,

@@ -141,7 +141,7 @@ typedef struct residual_args {
     const float *w, *cw;
     float eps, c, h_eps;
     bool scaled;
-    dev_mat h; /* if given: rms_norm(x) hw, and its copy q */
+    dev_mat h; /* if given: rms_norm(x) hw, and its copy q; else q is x's */
     const float *hw;
     dev_quant q;
 } residual_args;
@@ -153,7 +153,8 @@ typedef struct head_job {
     float eps;
     bool norm;
 } head_job;
-/* One or two jobs of equal rows and head sizes, a multiple of 256. */
+/* One to HEAD_JOBS jobs of equal rows and head sizes, a multiple of 256. */
+enum { HEAD_JOBS = 3 };
 void cu_heads(cudaStream_t s, const head_job *job, int n, dev_kv kv, dev_step st);
 /* rope.cu */
 void cu_rope(cudaStream_t s, dev_mat x, int32_t heads, const int32_t *pos, const float *inv_freq,
@@ -169,7 +170,7 @@ pack_sizes cu_pack_sizes(int kind);
 void cu_matmul_float(cudaStream_t s, dev_mat y, dev_mat x, packed w);
 void cu_expert_float(cudaStream_t s, dev_mat y, dev_mat x, int32_t x_heads, const int32_t *id,
                      int32_t k, packed w, const packed *up, int32_t up_row, int32_t n_out);
-/* matmul_vec.cu, matmul_rows.cu: int8 activations, one row and 2 to 32. */
+/* matmul_vec.cu, matmul_rows.cu: int8 activations, rows of experts and 2 to 32 rows. */
 typedef struct product_args {
     dev_mat y;
     dev_quant x;
@@ -177,6 +178,9 @@ typedef struct product_args {
     int32_t up_row, n_out; /* rows of up begin there; rows of w and up that count */
     bool glu;
     dev_quant q; /* copy of y to make as well (glu; n_out a multiple of 32) */
+    /* matmul_one.cu alone: the row as floats, where x has no codes; timed = gelu(y) * times. */
+    const float *floats, *times;
+    float *timed;
     /* Experts: output row p is (row p / k, head p % k) of y, by matrix expert[p]. x has a row for
      * each p if x_per_pair, else one for each row of y. */
     const int32_t *expert;
@@ -187,7 +191,19 @@ typedef struct product_args {
 void cu_product_vec(cudaStream_t s, product_args a);  /* any number of rows, one at a time */
 void cu_product_rows(cudaStream_t s, product_args a); /* 2 to 32 rows, no experts */
 int cu_rows_init(int largest, int processors);
-void cu_expert_down(cudaStream_t s, product_args a);
+/* matmul_one.cu: one row, one to ONE_JOBS products of it; the first job's x and floats are those of
+ * all. */
+enum {
+    ONE_JOBS = 3,
+    ONE_TICKETS = 8,
+    ONE_STATIC_SHARED = 2304 /* and what the system takes of a block's */
+};
+typedef struct one_room {
+    int32_t n_sm, shared_sm, shared_block; /* multiprocessors; bytes of each, of a block */
+    int32_t *ticket;                       /* [ONE_TICKETS] zeros, and again after the launch */
+} one_room;
+void cu_products(cudaStream_t s, const product_args *job, int n, one_room room);
+int cu_one_init(int shared_block);
 /* matmul_mma.cu: many rows */
 void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w);
 int cu_mma_init(void);
@@ -205,6 +221,19 @@ void cu_expert_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w, expert_list
 void cu_route(cudaStream_t s, int32_t *id, float *share, int32_t k, dev_mat logits,
               const float *expert_scale);
 void cu_expert_join(cudaStream_t s, dev_mat y, const float *part, const float *share, int32_t k);
+/* sift.cu: logits of one row that may be among its k largest: all that reach some bound. maxima: a
+ * word per 64 logits, of which there are at most SIFT_BLOCKS. */
+enum { SIFT_MOST = 1024, SIFT_BLOCKS = 8192 };
+typedef struct sift_logit {
+    int32_t id;
+    float logit;
+} sift_logit;
+typedef struct sift_result {
+    int32_t n, bad; /* how many there are, above SIFT_MOST too; is a NaN or +infinity in the row? */
+    sift_logit at[SIFT_MOST];
+} sift_result;
+void cu_sift(cudaStream_t s, const float *x, int32_t n, int32_t k, uint32_t *maxima,
+             sift_result *to);
 /* attend.cu */
 typedef struct attend_args {
     dev_mat o, q; /* [rows, heads * head_dim] */
@@ -230,7 +259,7 @@ enum { FLASH_GROUP = 16 };
 /* ---- The device, host side ---------------------------------------------------------------- */
 
 #ifndef __cplusplus
-enum { SHADOWS = 8, STEP_BUFFERS = 4 };
+enum { SHADOWS = 8, STEP_BUFFERS = 4, TICKETS = 4096 };
 
 /* A copy made for products, still true: nothing has been written over it or over what it copies. */
 typedef struct shadow {
@@ -241,9 +270,11 @@ typedef struct shadow {
 /* fuse.c: what was called and not yet launched. */
 typedef struct waiting {
     residual_args residual;
-    bool has_residual;
-    int32_t n_jobs;
-    head_job job[2];
+    bool has_residual, has_store;
+    int32_t n_products, n_jobs;
+    product_args product[ONE_JOBS];
+    head_job job[HEAD_JOBS];
+    dev_kv kv; /* where jobs store to */
     dev_step st;
 } waiting;
 
@@ -290,9 +321,13 @@ typedef struct cuda_device {
     shadow shadows[SHADOWS];
     int32_t next_shadow;
     waiting wait;
+    one_room room;        /* its ticket: the first of TICKETS, given out in turn */
+    uint32_t next_ticket;
     cuda_blas *blas; /* NULL: no cuBLASLt here */
     void *bounce;    /* pinned, for small downloads */
     cuda_pins *pins; /* page-locked memory for snapshots */
+    uint32_t *maxima;  /* [SIFT_BLOCKS] */
+    sift_result *sift; /* pinned: kernels write it, the host reads it */
     graph_slot graphs[GRAPHS];
     graph_slot *recording;
     uint64_t graph_clock;
@@ -317,11 +352,15 @@ void cuda_settle(cuda_device *c);
 void cuda_forget_waiting(cuda_device *c);
 void cuda_wait_residual(cuda_device *c, residual_args a);
 bool cuda_wait_head(cuda_device *c, head_job j, dev_step st); /* false: nothing waits, launch it */
+void cuda_wait_product(cuda_device *c, product_args a);       /* of one row */
+void cuda_products(cuda_device *c, const product_args *job, int32_t n); /* now */
 /* True if it became part of what waits. */
 bool cuda_join_scale(cuda_device *c, dev_mat x, float k, const float *w);
+bool cuda_join_copy(cuda_device *c, dev_mat x, dev_quant q);
 bool cuda_join_norm(cuda_device *c, dev_mat h, dev_mat x, const float *w, float eps, dev_quant q);
 bool cuda_join_rope(cuda_device *c, dev_mat x, int32_t heads, const float *inv_freq);
 bool cuda_join_store(cuda_device *c, dev_kv kv, dev_mat k, dev_mat v);
+bool cuda_join_act_mul(cuda_device *c, dev_mat y, dev_mat a, dev_mat b);
 
 /* blas.c: y = x w', all rows of w as bf16; false: the library would not. */
 cuda_blas *cuda_blas_open(void); /* NULL if it is not here */
@@ -354,5 +393,7 @@ dev_quant cuda_quant_room(pass *p, int32_t rows, int32_t cols, bool bf, bool sin
 void cuda_quant_keep(pass *p, const float *x, dev_quant q);
 /* The copy of x, made now if there is none. single: rows in tiles of one. */
 dev_quant cuda_quant(pass *p, dev_mat x, bool bf, bool single);
+/* The int8 copy of one row if there is one, else nothing; room for one in a dry pass. */
+dev_quant cuda_quant_of_row(pass *p, dev_mat x);
 #endif
 #endif

@@ -23,16 +23,21 @@ template <class... P, class... A>
 static inline void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
                           cudaStream_t stream, A &&...a)
 {
-    cudaLaunchAttribute overlap = {};
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
+    /* Kernels share a multiprocessor only while its memory is split alike for both. */
+    cudaLaunchAttribute with[2] = {};
+    with[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    with[0].val.programmaticStreamSerializationAllowed = 1;
+#if CUDART_VERSION >= 12080
+    with[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    with[1].val.sharedMemCarveout = 100;
+#endif
     cudaLaunchConfig_t c = {};
     c.gridDim = grid;
     c.blockDim = block;
     c.dynamicSmemBytes = shared_bytes;
     c.stream = stream;
-    c.attrs = &overlap;
-    c.numAttrs = cu_overlap ? 1 : 0;
+    c.attrs = with;
+    c.numAttrs = !cu_overlap ? 0 : CUDART_VERSION >= 12080 ? 2 : 1;
     cudaLaunchKernelEx(&c, kernel, static_cast<P>(a)...);
 }
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                     \
@@ -315,6 +320,14 @@ DEV void copy16_async(void *to, const void *from, bool ok)
     else
         memset(to, 0, 16);
 }
+DEV void copy8_async(void *to, const void *from)
+{
+    memcpy(__builtin_assume_aligned(to, 8), __builtin_assume_aligned(from, 8), 8);
+}
+DEV void copy4_async(void *to, const void *from)
+{
+    memcpy(__builtin_assume_aligned(to, 4), __builtin_assume_aligned(from, 4), 4);
+}
 DEV void copy_commit()
 {
 }
@@ -392,6 +405,16 @@ DEV void copy16_async(void *to, const void *from, bool ok)
     int n = ok ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_at(to)), "l"(from),
                  "r"(n)
+                 : "memory");
+}
+DEV void copy8_async(void *to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_at(to)), "l"(from)
+                 : "memory");
+}
+DEV void copy4_async(void *to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_at(to)), "l"(from)
                  : "memory");
 }
 DEV void copy_commit()

@@ -1,12 +1,18 @@
 /* fuse.c - ops that wait for the op after them, so that both become one kernel.
  *
- *     x += rms_norm(y) w; x *= c; h = rms_norm(x) w'      residual_kernel, as far as it goes
- *     k = rope(rms_norm(k) w); v = rms_norm(v); store     heads_kernel
+ *     x += rms_norm(y) w; x *= c; h = rms_norm(x) w'      residual_kernel, as far as it goes;
+ *                                                         without h it can copy x for a product
+ *     k = h K; v = h V; q = h Q                           one_kernel: one row, up to three products
+ *     g = x W; y = gelu(g) * ple                          the same: one row
+ *     k = rope(rms_norm(k) w); v = rms_norm(v); store;
+ *     q = rope(rms_norm(q) w)                             heads_kernel
  *
- * A layer has seven small ops whose time is that of a launch. The model calls them one by one; here
- * the first is only noted, and what follows either joins it or has it launched. Results are the
- * same bit for bit. Every op but those few begins with cuda_settle, and so does all that reads or
- * frees memory: nobody sees what has not been computed.
+ * A layer has a dozen small ops whose time is that of a launch. The model calls them one by one;
+ * here the first is only noted, and what follows either joins it or has it launched. Products wait
+ * in front of heads: the model makes keys and values, norms and stores them, and only then asks for
+ * queries, whose product must not wait until then. Results are the same bit for bit. Every op but
+ * those few begins with cuda_settle, and so does all that reads or frees memory: nobody sees what
+ * has not been computed.
  */
 #include "backend/cuda/cuda_int.h"
 
@@ -22,27 +28,69 @@ static bool same(dev_mat a, dev_mat b)
     return a.at == b.at && a.rows == b.rows && a.cols == b.cols && a.stride == b.stride;
 }
 
-static void launch_heads(cuda_device *c, dev_kv kv)
+static dev_mat row_of(const float *at, int32_t cols)
 {
-    waiting *w = &c->wait;
-    if (w->n_jobs)
-        cu_heads(c->stream, w->job, w->n_jobs, kv, w->st);
-    w->n_jobs = 0;
+    return (dev_mat){(float *)at, 1, cols, cols};
 }
 
+/* In the order in which they came to wait: heads read what products write. */
 void cuda_settle(cuda_device *c)
 {
     waiting *w = &c->wait;
     if (w->has_residual)
         cu_residual(c->stream, w->residual);
-    w->has_residual = false;
-    launch_heads(c, (dev_kv){0});
+    if (w->n_products)
+        cuda_products(c, w->product, w->n_products);
+    if (w->n_jobs)
+        cu_heads(c->stream, w->job, w->n_jobs, w->kv, w->st);
+    cuda_forget_waiting(c);
 }
 
 void cuda_forget_waiting(cuda_device *c)
 {
-    c->wait.has_residual = false;
-    c->wait.n_jobs = 0;
+    c->wait.has_residual = c->wait.has_store = false;
+    c->wait.n_products = c->wait.n_jobs = 0;
+}
+
+void cuda_products(cuda_device *c, const product_args *job, int32_t n)
+{
+    one_room room = c->room;
+    room.ticket += c->next_ticket++ % (TICKETS / ONE_TICKETS) * ONE_TICKETS;
+    cu_products(c->stream, job, n, room);
+}
+
+/* Products of one row wait together, and may overtake the heads that came between. */
+void cuda_wait_product(cuda_device *c, product_args a)
+{
+    waiting *w = &c->wait;
+    const product_args *first = w->product;
+    dev_mat x = row_of(a.floats, a.w.n_in);
+    bool fits = !w->has_residual && w->n_products < ONE_JOBS;
+    if (w->n_products)
+        fits = fits && first->x.q == a.x.q && first->floats == a.floats &&
+               first->w.n_in == a.w.n_in;
+    else
+        fits = fits && !w->n_jobs;
+    for (int i = 0; i < w->n_products; i++)
+        fits = fits && !overlap(a.y, w->product[i].y) && !w->product[i].times;
+    for (int i = 0; i < w->n_jobs; i++)
+        fits = fits && !overlap(a.y, w->job[i].x) && !overlap(a.y, w->job[i].y) &&
+               !(a.floats && overlap(x, w->job[i].y));
+    if (!fits)
+        cuda_settle(c);
+    w->product[w->n_products++] = a;
+}
+
+bool cuda_join_act_mul(cuda_device *c, dev_mat y, dev_mat a, dev_mat b)
+{
+    waiting *w = &c->wait;
+    product_args *p = w->n_products == 1 && !w->n_jobs ? w->product : NULL;
+    if (!p || !same(p->y, a) || p->times || y.rows != 1 || overlap(y, b) || overlap(y, a) ||
+        overlap(a, b) || (p->floats && overlap(y, row_of(p->floats, p->w.n_in))))
+        return false;
+    p->times = b.at;
+    p->timed = y.at;
+    return true;
 }
 
 void cuda_wait_residual(cuda_device *c, residual_args a)
@@ -63,16 +111,31 @@ bool cuda_join_scale(cuda_device *c, dev_mat x, float k, const float *w)
     return true;
 }
 
+/* Is a copy where m is? */
+static bool covers(dev_quant q, dev_mat m)
+{
+    const char *copy = q.bf ? (const char *)q.bf : (const char *)q.q;
+    const char *m0 = (const char *)m.at;
+    const char *m1 = (const char *)(m.at + (m.rows - 1) * m.stride + m.cols);
+    return copy && copy < m1 && m0 < copy + (size_t)q.rows * (size_t)q.cols * 2 + 4096;
+}
+
 /* A row may be written while another row's y is still to be read. */
+bool cuda_join_copy(cuda_device *c, dev_mat x, dev_quant q)
+{
+    residual_args *a = &c->wait.residual;
+    if (!c->wait.has_residual || !same(a->x, x) || x.cols % GROUP || covers(q, a->y))
+        return false;
+    a->q = q;
+    cuda_settle(c);
+    return true;
+}
+
 bool cuda_join_norm(cuda_device *c, dev_mat h, dev_mat x, const float *w, float eps, dev_quant q)
 {
     residual_args a = c->wait.residual;
-    if (!c->wait.has_residual || !same(a.x, x) || overlap(h, x) || overlap(h, a.y))
-        return false;
-    const char *copy = q.bf ? (const char *)q.bf : (const char *)q.q;
-    const char *y0 = (const char *)a.y.at;
-    const char *y1 = (const char *)(a.y.at + (a.y.rows - 1) * a.y.stride + a.y.cols);
-    if (copy && copy < y1 && y0 < copy + (size_t)q.rows * (size_t)q.cols * 2 + 4096)
+    if (!c->wait.has_residual || !same(a.x, x) || overlap(h, x) || overlap(h, a.y) ||
+        covers(q, a.y))
         return false;
     a.h = h;
     a.hw = w;
@@ -88,12 +151,14 @@ bool cuda_wait_head(cuda_device *c, head_job j, dev_step st)
 {
     waiting *w = &c->wait;
     int32_t n = j.x.cols / j.heads;
-    if (w->has_residual || w->n_jobs == 2)
-        cuda_settle(c);
+    bool fits = !w->has_residual && w->n_jobs < HEAD_JOBS;
     if (n % 256 || n > 2048 || j.x.stride % 4 || j.y.stride % 4)
         return false;
-    if (w->n_jobs && (overlap(j.y, w->job[0].x) || overlap(j.y, w->job[0].y) ||
-                      overlap(j.x, w->job[0].y) || n != w->job[0].x.cols / w->job[0].heads))
+    for (int i = 0; i < w->n_jobs; i++)
+        fits = fits && !overlap(j.y, w->job[i].x) && !overlap(j.y, w->job[i].y) &&
+               !overlap(j.x, w->job[i].y) && j.x.rows == w->job[i].x.rows &&
+               n == w->job[i].x.cols / w->job[i].heads;
+    if (!fits)
         cuda_settle(c);
     w->job[w->n_jobs++] = j;
     w->st = st;
@@ -110,30 +175,30 @@ bool cuda_join_rope(cuda_device *c, dev_mat x, int32_t heads, const float *inv_f
     return true;
 }
 
-/* The job that waits with m as its result, or a new one that only stores m. */
-static bool to_store(waiting *w, dev_mat m, int32_t heads, int32_t store)
+/* The number of the job that waits with m as its result, or -1. */
+static int job_of(const waiting *w, dev_mat m)
 {
     for (int i = 0; i < w->n_jobs; i++)
-        if (same(w->job[i].y, m) && !w->job[i].store) {
-            w->job[i].store = store;
-            return true;
-        }
-    if (w->n_jobs == 2)
-        return false;
-    w->job[w->n_jobs++] = (head_job){.y = m, .x = m, .heads = heads, .store = store};
-    return true;
+        if (same(w->job[i].y, m))
+            return i;
+    return -1;
 }
 
+/* Keys and values both come of jobs that wait, or one of them does and the other is only stored. */
 bool cuda_join_store(cuda_device *c, dev_kv kv, dev_mat k, dev_mat v)
 {
     waiting *w = &c->wait;
-    int known = 0;
-    for (int i = 0; i < w->n_jobs; i++)
-        known += same(w->job[i].y, k) || same(w->job[i].y, v);
-    if (!known || known != w->n_jobs || kv.head_dim % 256 || kv.head_dim > 2048)
+    int i = job_of(w, k), j = job_of(w, v), n_new = (i < 0) + (j < 0);
+    if (n_new == 2 || (i == j && i >= 0) || w->has_store || w->n_jobs + n_new > HEAD_JOBS ||
+        kv.head_dim % 256 || kv.head_dim > 2048)
         return false;
-    if (!to_store(w, k, kv.n_head_kv, 1) || !to_store(w, v, kv.n_head_kv, 2))
-        return false;
-    launch_heads(c, kv);
+    if (i < 0)
+        w->job[i = w->n_jobs++] = (head_job){.y = k, .x = k, .heads = kv.n_head_kv};
+    if (j < 0)
+        w->job[j = w->n_jobs++] = (head_job){.y = v, .x = v, .heads = kv.n_head_kv};
+    w->job[i].store = 1;
+    w->job[j].store = 2;
+    w->kv = kv;
+    w->has_store = true;
     return true;
 }

@@ -29,20 +29,7 @@ DEV float unit_sum(float acc, const raw_unit<K> &u, int unit, int n_group, x_vie
         xscale xs = x.s[at];
         raw_group<K> raw;
         take_group<K>(&raw, u, i);
-        uint32_t lo, hi;
-        int i0 = 0, i1 = 0;
-        code_words<K>(raw.c0.x, raw.c1.x, raw.h0, raw.h1, 0, &lo, &hi);
-        i0 = dp4a(lo, xa.x, i0), i1 = dp4a(hi, xa.y, i1);
-        code_words<K>(raw.c0.y, raw.c1.y, raw.h0, raw.h1, 1, &lo, &hi);
-        i0 = dp4a(lo, xa.z, i0), i1 = dp4a(hi, xa.w, i1);
-        code_words<K>(raw.c0.z, raw.c1.z, raw.h0, raw.h1, 2, &lo, &hi);
-        i0 = dp4a(lo, xb.x, i0), i1 = dp4a(hi, xb.y, i1);
-        code_words<K>(raw.c0.w, raw.c1.w, raw.h0, raw.h1, 3, &lo, &hi);
-        i0 = dp4a(lo, xb.z, i0), i1 = dp4a(hi, xb.w, i1);
-        scales v = group_scales<K>(raw.s, g0 + 2 * i);
-        if (!traits<K>::split)
-            i0 += i1;
-        acc = group_sum<K>(acc, v, i0, i1, xs.d, xs.sum0, xs.sum1);
+        acc = group_dot<K>(acc, raw, g0 + 2 * i, xa, xb, xs);
     }
     return acc;
 }

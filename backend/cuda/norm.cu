@@ -146,7 +146,8 @@ __global__ void __launch_bounds__(1024)
     }
 }
 
-/* x = (x + rms_norm(y) * w) * c * cw[0]; and, where h is given, h = rms_norm(x) * hw with its copy
+/* x = (x + rms_norm(y) * w) * c * cw[0]; and h = rms_norm(x) * hw with its copy, where h is given,
+ * else x's copy, where that is wanted
  * grid:   a block per row
  * shared: one float per warp, twice
  * bound:  latency at few rows, bandwidth at many */
@@ -169,8 +170,11 @@ __global__ void __launch_bounds__(1024) residual_kernel(residual_args a)
         if (place(k) < n)
             *(float4 *)(a.x.at + r * a.x.stride + place(k)) = x.v[k];
     }
-    if (!a.h.at)
+    if (!a.h.at) {
+        if (a.q.q || a.q.bf)
+            put(a.x.at + r * a.x.stride, x, n, a.q, r);
         return;
+    }
     times(&x, inverse(whole_sum(squares(x), table + 32), n, a.h_eps), hw);
     put(a.h.at + r * a.h.stride, x, n, a.q, r);
 }
@@ -201,10 +205,13 @@ DEV void turn_pair(float *p, float *q, int pos, float inv_freq)
  * grid:   head x row x job; head_dim / 8 threads
  * shared: one float per warp
  * bound:  latency */
-__global__ void __launch_bounds__(256) heads_kernel(head_job a, head_job b, dev_kv kv, dev_step st)
+struct head_jobs {
+    head_job at[HEAD_JOBS];
+};
+__global__ void __launch_bounds__(256) heads_kernel(head_jobs jobs, dev_kv kv, dev_step st)
 {
     __shared__ float table[32];
-    head_job j = blockIdx.z ? b : a;
+    head_job j = blockIdx.z == 0 ? jobs.at[0] : blockIdx.z == 1 ? jobs.at[1] : jobs.at[2];
     int h = (int)blockIdx.x, r = (int)blockIdx.y, n = (int)blockDim.x * PER;
     grid_trigger();
     eight w = take_weight(j.w, n);
@@ -275,11 +282,18 @@ extern "C" void cu_residual(cudaStream_t s, residual_args a)
         cu_scale(s, a.x, a.c, a.cw);
     if (a.h.at)
         long_norm(s, a.h, a.x, 1, a.hw, a.h_eps, false, a.q);
+    else if (a.q.q || a.q.bf)
+        cu_quantise(s, a.x, a.q);
 }
 
 extern "C" void cu_heads(cudaStream_t s, const head_job *job, int n, dev_kv kv, dev_step st)
 {
-    int heads = n > 1 && job[1].heads > job[0].heads ? job[1].heads : job[0].heads;
+    head_jobs jobs = {};
+    int heads = 0;
+    for (int i = 0; i < n; i++) {
+        jobs.at[i] = job[i];
+        heads = job[i].heads > heads ? job[i].heads : heads;
+    }
     LAUNCH(heads_kernel, dim3((unsigned)heads, (unsigned)job[0].x.rows, (unsigned)n),
-           dim3((unsigned)(job[0].x.cols / job[0].heads / PER)), 0, s, job[0], job[n - 1], kv, st);
+           dim3((unsigned)(job[0].x.cols / job[0].heads / PER)), 0, s, jobs, kv, st);
 }

@@ -1,9 +1,10 @@
 /* ops.c - the op table of the CUDA device: which kernel, by row count and weight layout.
  *
  *   rows      weights of blocks                 weights of floats
- *   1         matmul_vec   int8 dots            matmul_float   f32
+ *   1         matmul_one   int8 dots            matmul_float   f32
  *   2..32     matmul_rows  int8 tensor cores    matmul_float   f32
  *   33..      matmul_mma   bf16 tensor cores    F32: matmul_float, else matmul_mma
+ *   experts   matmul_vec   up to 32 rows, then as 33..
  *
  * Every op says what it writes before it enqueues (shadow.c says why), takes scratch first, and
  * asks once at its end whether a launch failed. Fused gated units and norms leave the int8 copy
@@ -130,9 +131,12 @@ static void c_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
 {
     (void)act; /* there is one */
     dev_quant q = copy_room(p, y);
-    if (skip(p, y))
+    if (idle(p, y))
         return;
     wrote(p, y);
+    if (cuda_join_act_mul(cuda_of(p), cuda_mat(y), cuda_mat(a), cuda_mat(b)))
+        return;
+    cuda_settle(cuda_of(p));
     cu_act_mul(cuda_of(p)->stream, cuda_mat(y), cuda_mat(a), cuda_mat(b), q);
     cuda_quant_keep(p, y.at, q);
     done(p, "act_mul");
@@ -254,6 +258,13 @@ static bool blas_matmul(pass *p, mat y, dev_quant q, const weight *w, int32_t ki
     return true;
 }
 
+/* One row's int8 copy. Short rows that have none stay floats: whoever reads them makes it. */
+static dev_quant row_copy(pass *p, dev_mat x)
+{
+    enum { SHORT = 512 };
+    return x.cols <= SHORT ? cuda_quant_of_row(p, x) : cuda_quant(p, x, false, false);
+}
+
 static void c_matmul(pass *p, mat y, mat x, const weight *w)
 {
     cuda_device *c = cuda_of(p);
@@ -270,6 +281,16 @@ static void c_matmul(pass *p, mat y, mat x, const weight *w)
         done(p, "matmul");
         return;
     }
+    if (x.rows == 1) {
+        product_args a = {.y = dy, .x = row_copy(p, dx), .n_out = w->n_out};
+        if (idle(p, y))
+            return;
+        wrote(p, y);
+        a.w = cuda_view(w);
+        a.floats = a.x.q ? NULL : x.at;
+        cuda_wait_product(c, a);
+        return;
+    }
     dev_quant q = cuda_quant(p, dx, mma, false);
     if (mma && blas_matmul(p, y, q, w, kind)) {
         done(p, "matmul");
@@ -281,8 +302,6 @@ static void c_matmul(pass *p, mat y, mat x, const weight *w)
     product_args a = {.y = dy, .x = q, .w = cuda_view(w), .n_out = w->n_out};
     if (mma)
         cu_matmul_mma(c->stream, dy, q, a.w);
-    else if (x.rows == 1)
-        cu_product_vec(c->stream, a);
     else
         cu_product_rows(c->stream, a);
     done(p, "matmul");
@@ -326,7 +345,7 @@ static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, a
     }
     if (!p->dry && (!loaded(p, gate) || (up && !loaded(p, up))))
         return;
-    dev_quant q = cuda_quant(p, cuda_mat(x), false, false);
+    dev_quant q = x.rows == 1 ? row_copy(p, cuda_mat(x)) : cuda_quant(p, cuda_mat(x), false, false);
     dev_quant copy = copy_room(p, y);
     if (skip(p, y))
         return;
@@ -334,9 +353,10 @@ static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, a
     product_args a = pair_args(gate, up, y.cols);
     a.y = cuda_mat(y);
     a.x = q;
+    a.floats = q.q ? NULL : x.at;
     a.q = copy;
     if (x.rows == 1)
-        cu_product_vec(c->stream, a);
+        cuda_products(c, &a, 1);
     else
         cu_product_rows(c->stream, a);
     cuda_quant_keep(p, y.at, copy);

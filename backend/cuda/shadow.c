@@ -68,22 +68,45 @@ void cuda_quant_keep(pass *p, const float *x, dev_quant q)
     s->quant = q;
 }
 
-dev_quant cuda_quant(pass *p, dev_mat x, bool bf, bool single)
+static dev_quant known(const cuda_device *c, dev_mat x, bool bf, int32_t tile)
 {
-    cuda_device *c = cuda_of(p);
-    int32_t tile = single || x.rows == 1 ? 1 : 8;
     for (int i = 0; i < SHADOWS && x.at && x.stride == x.cols; i++) {
         const shadow *s = &c->shadows[i];
         if (s->x == (const char *)x.at && s->quant.rows == x.rows && s->quant.cols == x.cols &&
             (bf ? s->quant.bf != NULL : s->quant.q && s->quant.tile == tile))
             return s->quant;
     }
-    dev_quant q = cuda_quant_room(p, x.rows, x.cols, bf, single);
+    return (dev_quant){0};
+}
+
+/* Into room for a copy: by the norm that is to write x anyway, if one waits, or by a kernel of its
+ * own, unless `free` is all that is wanted. */
+static dev_quant make(pass *p, dev_mat x, dev_quant q, bool free)
+{
+    cuda_device *c = cuda_of(p);
     if (p->dry || pass_failed(p))
         return q;
-    cuda_settle(c);
-    cu_quantise(c->stream, x, q);
+    if (!cuda_join_copy(c, x, q)) {
+        if (free)
+            return (dev_quant){0};
+        cuda_settle(c);
+        cu_quantise(c->stream, x, q);
+    }
     if (x.stride == x.cols)
         cuda_quant_keep(p, x.at, q);
     return q;
+}
+
+dev_quant cuda_quant_of_row(pass *p, dev_mat x)
+{
+    dev_quant q = known(cuda_of(p), x, false, 1);
+    return q.q ? q : make(p, x, cuda_quant_room(p, 1, x.cols, false, false), true);
+}
+
+dev_quant cuda_quant(pass *p, dev_mat x, bool bf, bool single)
+{
+    dev_quant q = known(cuda_of(p), x, bf, single || x.rows == 1 ? 1 : 8);
+    if (q.q || q.bf)
+        return q;
+    return make(p, x, cuda_quant_room(p, x.rows, x.cols, bf, single), false);
 }

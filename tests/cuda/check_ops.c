@@ -393,6 +393,84 @@ static void check_attend(rig *g, const attend_case *a)
     kv_layout_free(&l);
 }
 
+/* ---- What waits to become one kernel -------------------------------------------------------- */
+
+/* Three products of one row, with heads of the first two between them, and a gated product whose
+ * result is a short row of floats: each against the reference, and with a fourth that does not fit. */
+static void check_together(rig *g, num_type a, num_type b, int32_t n_in, bool copy)
+{
+    static chain c;
+    both o;
+    mat x[2], y[4][2], z[2];
+    pair w[4];
+    static const int32_t n_out[] = {512, 256, 1024, 48};
+    num_type t[] = {a, b, a, b};
+    for (int i = 0; i < 4; i++)
+        if (!wanted(g, "together") || !pair_make(g, &w[i], t[i], n_in, n_out[i], 1, 0.05, false))
+            return;
+    float *v = draw(g, (size_t)n_in, 1.0);
+    chain_init(&c, 1, 0, 0);
+    both_begin(g, &o, &c.st);
+    both_mat(g, &o, x, v, 1, 1, n_in);
+    if (copy) /* leaves the int8 copy, as a norm before products does */
+        for (int side = 0; side < 2; side++)
+            x[side] = op_rms_norm(side ? &o.gpu : &o.ref, x[side], NULL, 1e-6f);
+    for (int side = 0; side < 2; side++) {
+        pass *p = side ? &o.gpu : &o.ref;
+        y[0][side] = mat_heads(op_matmul(p, x[side], &w[0].w[side]), 256);
+        y[1][side] = mat_heads(op_matmul(p, x[side], &w[1].w[side]), 256);
+        y[1][side] = op_rms_norm(p, y[1][side], NULL, 1e-6f);
+        y[0][side] = op_rms_norm_inplace(p, y[0][side], NULL, 1e-6f);
+        y[2][side] = mat_heads(op_matmul(p, x[side], &w[2].w[side]), 256);
+        y[3][side] = op_matmul(p, x[side], &w[3].w[side]);
+        mat half = {y[2][side].at, 1, 1, 48, 48};
+        z[side] = op_act_mul(p, op_matmul(p, x[side], &w[3].w[side]), half, ACT_GELU_TANH);
+    }
+    double worst = both_error(g, &o, z[0], z[1]);
+    for (int i = 0; i < 4; i++) {
+        double error = both_error(g, &o, y[i][0], y[i][1]);
+        worst = error > worst || error != error ? error : worst;
+    }
+    verdict(g, "together", text("%s and %s of %d%s", num_name(a), num_name(b), n_in,
+                                copy ? ", normed" : ""),
+            worst, 4 * INT8_BOUND);
+    mem_free(v);
+    for (int i = 0; i < 4; i++)
+        pair_free(g, &w[i]);
+}
+
+/* Candidates for the k largest: all that reach the smallest of them, and the k largest with them. */
+static void check_sift(rig *g, int32_t n, int32_t k, int32_t steps, int what)
+{
+    enum { CAP = 1024 };
+    if (!wanted(g, "sift"))
+        return;
+    float *v = draw(g, (size_t)n, 4.0), *at = g->gpu->alloc(g->gpu, (size_t)n * 4);
+    logit *c = mem_calloc(CAP, sizeof *c);
+    bool bad = false;
+    for (int32_t i = 0; i < n && steps; i++) /* many that are equal, of both zeros */
+        v[i] = rintf(v[i] * (float)steps) / (float)steps;
+    if (what)
+        v[n / 3] = what == 1 ? NAN : what == 2 ? INFINITY : -INFINITY;
+    g->gpu->upload(g->gpu, at, v, (size_t)n * 4);
+    int32_t found = g->gpu->sift(g->gpu, at, n, k, c, CAP, &bad), wrong = bad != (what == 1 || what == 2);
+    if (!bad && found <= CAP) {
+        float least = INFINITY;
+        int32_t reach = 0;
+        for (int32_t i = 0; i < found; i++) {
+            wrong += c[i].id < 0 || c[i].id >= n || c[i].logit != v[c[i].id];
+            least = c[i].logit < least ? c[i].logit : least;
+        }
+        for (int32_t i = 0; i < n; i++)
+            reach += v[i] >= least;
+        wrong += reach != found || found < (k < n ? k : n); /* none twice, none left out */
+    }
+    verdict(g, "sift", text("%d of %d, steps %d, %d: wrong", k, n, steps, what), wrong, 0);
+    g->gpu->release(g->gpu, at, (size_t)n * 4);
+    mem_free(c);
+    mem_free(v);
+}
+
 /* ---- Rows do not notice their neighbours --------------------------------------------------- */
 
 static void check_invariance(rig *g, num_type t, int32_t n_in, int32_t n_out, bool glu)
@@ -532,6 +610,19 @@ void check_ops(rig *g)
         check_attend(g, &(attend_case){NUM_F16, 32, 16, 256, 1024, 5000, 3000, 300, false, false});
         check_attend(g, &(attend_case){NUM_F16, 16, 2, 512, 0, 5000, 2000, 200, false, false});
     }
+    check_together(g, NUM_Q4_K, NUM_Q6_K, 768, false);
+    check_together(g, NUM_Q4_K, NUM_Q6_K, 2560, true);
+    check_together(g, NUM_Q8_0, NUM_Q4_0, 352, false);
+    check_together(g, NUM_Q5_0, NUM_Q5_0, 96, true);
+    check_sift(g, 262144, 1, 0, 0);
+    check_sift(g, 262144, 70, 0, 0);
+    check_sift(g, 262144, 300, 0, 3);
+    check_sift(g, 262144, 40, 1000, 0);
+    check_sift(g, 5000, 64, 8, 0);
+    check_sift(g, 320, 8, 0, 0);
+    check_sift(g, 70, 100, 0, 0);
+    check_sift(g, 5001, 5, 0, 1);
+    check_sift(g, 5001, 5, 0, 2);
     for (int i = 0; i < N_BLOCK_TYPES; i++)
         check_invariance(g, block_types[i], g->quick ? 768 : 5376, 40, false);
     check_invariance(g, NUM_Q4_K, 2816 - 2816 % 256, 96, true);

@@ -1,0 +1,123 @@
+/* sift.cu - which of a row's logits may be among its k largest, so that a token costs a few
+ * kilobytes on their way to the host and not a megabyte.
+ *
+ * Logits are cut into blocks of 64. What k of the blocks' maxima reach is a bound: k blocks hold at
+ * least one logit each that reaches it, so no smaller logit is among the k largest. All that reach
+ * it are handed over, in no order; their number is a little above k. The host picks among them as
+ * it would have among all (engine/sample.c finds them in the same way).
+ */
+#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/dev.cuh"
+
+enum { BLOCK = 64, WARPS = 8, THREADS = 1024, SLACK = 64 };
+
+/* a > b exactly when key_of(a) > key_of(b), but for NaN, which is above all; -0 is put with +0. */
+DEV uint32_t key_of(float f)
+{
+    uint32_t u = __float_as_uint(f + 0.0f);
+    if ((u & 0x7fffffff) > 0x7f800000)
+        return 0xffffffff;
+    return u ^ (u & 0x80000000u ? 0xffffffffu : 0x80000000u);
+}
+
+enum { KEY_INFINITY = 0xff800000u }; /* of +infinity: this and more is no logit */
+
+/* The key of the largest of each 64 logits.
+ * grid:   a warp per 64 logits
+ * shared: none
+ * bound:  latency; reading a row that was just written */
+__global__ void __launch_bounds__(32 * WARPS) maxima_kernel(const float *x, int n, uint32_t *key)
+{
+    grid_trigger();
+    grid_wait();
+    int b = (int)blockIdx.x * WARPS + ((int)threadIdx.x >> 5), i = b * BLOCK + 2 * lane_id();
+    if (b * BLOCK >= n)
+        return;
+    uint32_t u = i < n ? key_of(x[i]) : 0, v = i + 1 < n ? key_of(x[i + 1]) : 0;
+    u = warp_max_u32(u > v ? u : v);
+    if (lane_id() == 0)
+        key[b] = u;
+}
+
+/* Sum over the block's THREADS; all threads get it. table: a word per warp; used in turn. */
+DEV int count_all(int v, int *table)
+{
+    v = warp_sum_i32(v);
+    if (lane_id() == 0)
+        table[threadIdx.x >> 5] = v;
+    __syncthreads();
+    return warp_sum_i32(table[lane_id()]);
+}
+
+/* A bound that k to k + SLACK of the n keys reach, or the k-th largest if equals are too many for
+ * that: by halves, a dozen rounds. */
+DEV uint32_t bound_of(const uint32_t *key, int n, int k, int (*table)[32])
+{
+    uint32_t low = 0, high = KEY_INFINITY; /* k reach low, fewer high */
+    for (int round = 0; high - low > 1; round ^= 1) {
+        uint32_t middle = low + (high - low) / 2;
+        int mine = 0;
+        for (int i = (int)threadIdx.x; i < n; i += THREADS)
+            mine += key[i] >= middle;
+        int reach = count_all(mine, table[round]);
+        if (reach < k) {
+            high = middle;
+            continue;
+        }
+        low = middle;
+        if (reach <= k + SLACK)
+            break;
+    }
+    return low;
+}
+
+/* All logits that reach the bound to `to`, in no order; more than fit are counted only.
+ * grid:   one block
+ * shared: the keys of all blocks of logits
+ * bound:  latency */
+__global__ void __launch_bounds__(THREADS)
+    sift_kernel(const float *x, int n, int k, const uint32_t *maxima, sift_result *to)
+{
+    DYN_SHARED(uint32_t, key);
+    __shared__ int table[2][32], n_found, n_bad;
+    int n_blocks = (n + BLOCK - 1) / BLOCK, bad = 0;
+    grid_trigger();
+    if (threadIdx.x == 0)
+        n_found = n_bad = 0;
+    __syncthreads();
+    grid_wait();
+    for (int i = (int)threadIdx.x; i < n_blocks; i += THREADS) {
+        key[i] = maxima[i];
+        bad |= key[i] >= KEY_INFINITY;
+    }
+    if (bad)
+        atomicAdd(&n_bad, 1);
+    __syncthreads();
+    uint32_t bound = k <= n_blocks ? bound_of(key, n_blocks, k, table) : 0;
+    for (int b = (int)threadIdx.x >> 5; b < n_blocks; b += THREADS / 32) {
+        if (key[b] < bound)
+            continue;
+        for (int j = 0; j < 2; j++) {
+            int i = b * BLOCK + 32 * j + lane_id();
+            if (i >= n || key_of(x[i]) < bound)
+                continue;
+            int at = atomicAdd(&n_found, 1);
+            if (at < SIFT_MOST)
+                to->at[at] = (sift_logit){i, x[i]};
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        to->n = n_found;
+        to->bad = n_bad;
+    }
+}
+
+extern "C" void cu_sift(cudaStream_t s, const float *x, int32_t n, int32_t k, uint32_t *maxima,
+                        sift_result *to)
+{
+    int blocks = (n + BLOCK - 1) / BLOCK;
+    LAUNCH(maxima_kernel, dim3((unsigned)((blocks + WARPS - 1) / WARPS)), dim3(32 * WARPS), 0, s, x,
+           n, maxima);
+    LAUNCH(sift_kernel, dim3(1), dim3(THREADS), (size_t)blocks * 4, s, x, n, k, maxima, to);
+}
