@@ -202,8 +202,9 @@ TEST(picks_among_the_largest_what_it_picks_among_all)
                             .repeat_penalty = 1};
         int32_t n = 0, k = sample_needs(&p), steps = round % 2 ? 40 : 1 << 20; /* many equal */
         for (int32_t i = 0; i < N; i++)
-            x[i] = rng_next(&rng) % 50 ? (float)(rng_next(&rng) % (uint64_t)steps) * 20 / (float)steps
-                                       : -INFINITY;
+            x[i] = (float)(rng_next(&rng) % (uint64_t)steps) * 20 / (float)steps;
+        for (int32_t i = 0; i < N; i += 50)
+            x[i] = -INFINITY;
         CHECK_EQ(k, p.temperature > 0 ? p.top_k : 1);
         float bound = INFINITY;
         for (int32_t reach = 0; reach < k + 10;) { /* a bound that k + 10 or more reach */

@@ -473,10 +473,7 @@ static cudaError_t open_room(cuda_device *c, const struct cudaDeviceProp *prop)
     cudaError_t r = cudaMalloc(&p, TICKETS * sizeof(int32_t));
     if (r)
         return r;
-    c->room = (one_room){.n_sm = prop->multiProcessorCount,
-                         .shared_sm = (int32_t)prop->sharedMemPerMultiprocessor,
-                         .shared_block = (int32_t)prop->sharedMemPerBlockOptin - ONE_STATIC_SHARED,
-                         .ticket = p};
+    c->room = (one_room){.n_sm = prop->multiProcessorCount, .ticket = p};
     return cudaMemsetAsync(p, 0, TICKETS * sizeof(int32_t), c->stream);
 }
 

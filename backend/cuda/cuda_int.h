@@ -199,8 +199,8 @@ enum {
     ONE_STATIC_SHARED = 2304 /* and what the system takes of a block's */
 };
 typedef struct one_room {
-    int32_t n_sm, shared_sm, shared_block; /* multiprocessors; bytes of each, of a block */
-    int32_t *ticket;                       /* [ONE_TICKETS] zeros, and again after the launch */
+    int32_t n_sm;    /* multiprocessors */
+    int32_t *ticket; /* [ONE_TICKETS] zeros, and again after the launch */
 } one_room;
 void cu_products(cudaStream_t s, const product_args *job, int n, one_room room);
 int cu_one_init(int shared_block);
@@ -321,7 +321,7 @@ typedef struct cuda_device {
     shadow shadows[SHADOWS];
     int32_t next_shadow;
     waiting wait;
-    one_room room;        /* its ticket: the first of TICKETS, given out in turn */
+    one_room room; /* its ticket: the first of TICKETS, given out in turn */
     uint32_t next_ticket;
     cuda_blas *blas; /* NULL: no cuBLASLt here */
     void *bounce;    /* pinned, for small downloads */

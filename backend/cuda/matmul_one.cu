@@ -7,20 +7,19 @@
  *              4 >> lg tiles of W and as many of W'
  *     block    takes item b, then whichever is next (ticket): far multiprocessors read a third
  *              slower than near ones, and with fixed shares the last would end long after the first
- *     warp     copies its units to a ring of its own in shared memory, into the next item too; a
- *              lane copies what it will read, so nobody waits for others. (Through registers the
- *              compiler has all loads wait for each other, and one unit on its way is not enough.)
- *     lane     has one of a tile's 16 rows and the even or odd groups, as product.cuh has it
+ *     lane     has one of a tile's 16 rows and the even or odd groups, as product.cuh has it, and
+ *              two units of it on their way, when an item ends those of the next
  *
  * Weights depend on no earlier kernel: the first units are asked for before those have ended. A
- * group's work is 8 dot products and a dozen instructions to feed them, and those instructions are
- * what bounds a layer whose weights arrive at 4.6 TB/s: scales of a unit are decoded at once, and
- * the sums that offsets want are in shared memory as they are wanted. Little code, too: at one row
- * much of it runs once, and waits to be fetched.
+ * group's work is 8 dot products and a dozen instructions to feed them, and those instructions
+ * count where weights arrive at 4.6 TB/s: scales of a unit are decoded at once, and the sums that
+ * offsets want are in shared memory as they are wanted. Little code, too: at one row much of it
+ * runs once, and waits to be fetched. Longer rings in shared memory lost: a quarter more
+ * instructions, and shared memory is what they wait for.
  */
 #include "backend/cuda/product.cuh"
 
-enum { WARPS = 8, DEPTH_MAX = 6 };
+enum { WARPS = 8 };
 
 /* One of the products; of a gated unit W is the first and W' the second. */
 struct one_job {
@@ -30,7 +29,7 @@ struct one_job {
 };
 /* Items of one format and the blocks that take them. ticket NULL: each one. */
 struct one_share {
-    int32_t first, end, blocks, depth; /* depth: units that a warp has on their way */
+    int32_t first, end, blocks;
     int32_t *ticket;
 };
 struct one_args {
@@ -42,7 +41,7 @@ struct one_args {
     const float *floats;
     const float *times; /* timed = gelu(y) * times */
     float *timed;
-    dev_quant copy;  /* of a gated unit's y */
+    dev_quant copy; /* of a gated unit's y */
     bool glu;
 };
 
@@ -61,135 +60,131 @@ template <int K> struct slot {
     static constexpr int super = scale + scale_bytes * 32, bytes = super + super_bytes * 32;
 };
 
-/* Where a warp's share of an item is. */
-struct spot {
-    int job, tile, unit, n; /* n units from `unit` on; 0: the tile is past the end */
-};
+/* A lane's share of the units of a tile, two on their way: one to registers, one to shared memory,
+ * since for two in registers the compiler has the older wait for the younger. */
+template <int K> struct lane_units {
+    raw_unit<K> a;
+    char *b;                      /* this lane's 16 bytes of the warp's slot */
+    const uint8_t *c, *h, *s, *p; /* of the unit to load next */
+    int left, group;              /* units to load; groups of it that there are, from the first */
 
-DEV spot spot_of(const one_args &a, int item)
-{
-    int warp = (int)threadIdx.x >> 5, half = a.glu ? WARPS / 2 : WARPS, in = warp & (half - 1);
-    spot s;
-    s.job = a.glu ? warp >= half
-                  : (a.n_jobs > 1 && item >= a.job[1].first) +
-                        (a.n_jobs > 2 && item >= a.job[2].first);
-    const one_job &j = a.job[s.job];
-    s.tile = (item - j.first) * (half >> j.lg) + (in >> j.lg);
-    s.unit = in & ((1 << j.lg) - 1);
-    s.n = s.tile * TILE_ROWS < j.n_out ? (a.n_unit - s.unit + (1 << j.lg) - 1) >> j.lg : 0;
-    return s;
-}
-
-/* A warp's ring of units in shared memory, which each lane fills and reads for itself. Every put is
- * a group of copies, also where there is nothing left to copy, so that the oldest of `depth` groups
- * is the unit to use next. */
-template <int K> struct ring {
-    char *mem; /* this lane's 16 bytes of the first slot */
-    int in, out, depth, last; /* slots, and where the last begins */
-    const uint8_t *c, *h, *s, *p; /* of the next unit to copy */
-    int left, group, step;        /* units to copy; groups from its first on; units from one to the next */
-    int next, end;                /* the item after, below end if there is one */
-    bool gap, loose;              /* nothing was put; and then again something */
-
-    DEV void open(const one_args &a, int item)
+    DEV void begin(const one_job &j, int n_group, int n_unit, int tile, int unit)
     {
         using T = traits<K>;
-        spot at = spot_of(a, item);
-        const one_job &j = a.job[at.job];
-        int row = lane_id() & 15, parity = lane_id() >> 4;
-        size_t g = (size_t)at.tile * a.n_group + at.unit * 8 + parity;
-        size_t u = (size_t)at.tile * a.n_unit + at.unit, k = (u * 2 + parity) * 64 + row * 4;
+        int row = lane_id() & 15, parity = lane_id() >> 4, step = 1 << j.lg;
+        size_t g = (size_t)tile * n_group + unit * 8 + parity, u = (size_t)tile * n_unit + unit;
+        size_t at = (u * 2 + parity) * 64 + row * 4;
         c = j.codes + (g * (T::bytes ? 32 : 16) + row) * 16;
-        h = j.high + k * T::high;
-        s = j.scale + k * T::scale;
-        p = j.super + (T::six ? (u * 16 + row) / 2 * 4 : (u * 16 + row) * T::super_bytes);
-        left = at.n;
-        step = 1 << j.lg;
-        group = a.n_group - at.unit * 8 - parity;
+        h = j.high + at * T::high;
+        s = j.scale + at * T::scale;
+        p = j.super + (u * 16 + row) * T::super_bytes;
+        left = (n_unit - unit + step - 1) >> j.lg;
+        group = n_group - unit * 8 - parity;
+        load(step);
+        copy(step);
     }
-    DEV void put(const one_args &a)
+    DEV void go_on(int step)
+    {
+        using T = traits<K>;
+        c += step * (T::bytes ? 4096 : 2048);
+        h += step * 128 * T::high;
+        s += step * 128 * T::scale;
+        p += step * 16 * T::super_bytes;
+        group -= step * 8;
+    }
+    DEV void load(int step)
+    {
+        using T = traits<K>;
+        if (left-- <= 0)
+            return;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            /* past the end: zeros, as in the padded planes; super-blocks are whole */
+            bool in = T::super || T::six || 2 * i < group;
+            if (T::bytes) {
+                a.c[2 * i] = in ? load16(c + i * 1024) : make_uint4(0, 0, 0, 0);
+                a.c[2 * i + 1] = in ? load16(c + i * 1024 + 256) : make_uint4(0, 0, 0, 0);
+            } else {
+                a.c[i] = in ? load16(c + i * 512) : make_uint4(0, 0, 0, 0);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < T::high / 4; i++)
+            a.h[i] = load16(h + 16 * i);
+        if (T::scale == 2) {
+            uint2 v = *(const uint2 *)s;
+            a.s[0].x = v.x;
+            a.s[0].y = v.y;
+        }
+        if (T::scale >= 4)
+#pragma unroll
+            for (int i = 0; i < T::scale / 4; i++)
+                a.s[i] = load16(s + 16 * i);
+        if (T::super)
+            a.super = load16(p);
+        if (T::six)
+            a.super.x = *(const uint16_t *)p;
+        go_on(step);
+    }
+    DEV void copy(int step)
     {
         using T = traits<K>;
         using S = slot<K>;
-        if (!left && next < end) {
-            open(a, next);
-            next = end;
-        }
-        if (left) {
-            char *to = mem + in;
-            int less = lane_id() * 16; /* mem is 16 bytes a lane on */
+        if (left-- <= 0)
+            return;
+        int less = lane_id() * 16; /* b is 16 bytes a lane on */
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                /* past the end: zeros, as in the padded planes; super-blocks are whole */
-                bool ok = T::super || T::six || 2 * i < group;
-                if (T::bytes) {
-                    copy16_async(to + i * 1024, c + i * 1024, ok);
-                    copy16_async(to + i * 1024 + 512, c + i * 1024 + 256, ok);
-                } else {
-                    copy16_async(to + i * 512, c + i * 512, ok);
-                }
+        for (int i = 0; i < 4; i++) {
+            bool in = T::super || T::six || 2 * i < group;
+            if (T::bytes) {
+                copy16_async(b + i * 1024, c + i * 1024, in);
+                copy16_async(b + i * 1024 + 512, c + i * 1024 + 256, in);
+            } else {
+                copy16_async(b + i * 512, c + i * 512, in);
             }
-#pragma unroll
-            for (int i = 0; i < S::n_high; i++)
-                copy16_async(to + S::high + i * 512, h + 16 * i, true);
-            if (T::scale == 2)
-                copy8_async(to + S::scale - less / 2, s);
-            if (T::scale >= 4)
-#pragma unroll
-                for (int i = 0; i < T::scale / 4; i++)
-                    copy16_async(to + S::scale + i * 512, s + 16 * i, true);
-            if (T::super)
-                copy16_async(to + S::super, p, true);
-            if (T::six) /* two rows' in a word */
-                copy4_async(to + S::super - less / 4 * 3, p);
-            c += step * (T::bytes ? 4096 : 2048);
-            h += step * 128 * T::high;
-            s += step * 128 * T::scale;
-            p += step * 16 * T::super_bytes;
-            group -= step * 8;
-            left--;
-            in = in == last ? 0 : in + S::bytes;
-            loose |= gap;
-        } else {
-            gap = true;
         }
+#pragma unroll
+        for (int i = 0; i < S::n_high; i++)
+            copy16_async(b + S::high + i * 512, h + 16 * i, true);
+        if (T::scale == 2)
+            copy8_async(b + S::scale - less / 2, s);
+        if (T::scale >= 4)
+#pragma unroll
+            for (int i = 0; i < T::scale / 4; i++)
+                copy16_async(b + S::scale + i * 512, s + 16 * i, true);
+        if (T::super)
+            copy16_async(b + S::super, p, true);
+        if (T::six) /* two rows' in a word */
+            copy4_async(b + S::super - less / 4 * 3, p - 2 * (lane_id() & 1));
         copy_commit();
+        go_on(step);
     }
     DEV void take(raw_unit<K> *u)
     {
         using T = traits<K>;
         using S = slot<K>;
-        if (loose || depth == 1)
-            copy_wait<0>();
-        else if (depth == 2)
-            copy_wait<1>();
-        else if (depth == 3)
-            copy_wait<2>();
-        else
-            copy_wait<DEPTH_MAX - 1>();
-        const char *from = mem + out;
         int less = lane_id() * 16;
+        copy_wait<0>();
 #pragma unroll
         for (int i = 0; i < S::n_code; i++)
-            u->c[i] = *(const uint4 *)(from + i * 512);
+            u->c[i] = *(const uint4 *)(b + i * 512);
 #pragma unroll
         for (int i = 0; i < S::n_high; i++)
-            u->h[i] = *(const uint4 *)(from + S::high + i * 512);
+            u->h[i] = *(const uint4 *)(b + S::high + i * 512);
         if (T::scale == 2) {
-            uint2 v = *(const uint2 *)(from + S::scale - less / 2);
+            uint2 v = *(const uint2 *)(b + S::scale - less / 2);
             u->s[0].x = v.x;
             u->s[0].y = v.y;
         }
         if (T::scale >= 4)
 #pragma unroll
             for (int i = 0; i < T::scale / 4; i++)
-                u->s[i] = *(const uint4 *)(from + S::scale + i * 512);
+                u->s[i] = *(const uint4 *)(b + S::scale + i * 512);
         if (T::super)
-            u->super = *(const uint4 *)(from + S::super);
+            u->super = *(const uint4 *)(b + S::super);
         if (T::six)
-            u->super.x = *(const uint32_t *)(from + S::super - less / 4 * 3) >>
-                             16 * (lane_id() & 1) & 0xffff;
-        out = out == last ? 0 : out + S::bytes;
+            u->super.x = *(const uint32_t *)(b + S::super - less / 4 * 3) >> 16 * (lane_id() & 1) &
+                         0xffff;
     }
 };
 
@@ -249,19 +244,23 @@ template <int K> DEV float unit_sum(float acc, const raw_unit<K> &u, const one_r
     return acc;
 }
 
-/* The n units of an item; lanes 0..15 get rows 0..15, both parities joined. */
-template <int K>
-DEV float tile_sum(ring<K> *r, const one_args &a, const spot &at, one_row x, int step)
+/* All of a lane's units; lanes 0..15 get rows 0..15, both parities joined. */
+template <int K> DEV float tile_sum(lane_units<K> *t, int n, one_row x, int unit, int step)
 {
     float acc = 0;
-    x.q += 2 * (at.unit * 8 + (lane_id() >> 4));
-    x.s += at.unit * 8 + (lane_id() >> 4);
-#pragma unroll 1
-    for (int n = at.n; n > 0; n--) {
-        raw_unit<K> u;
-        r->take(&u);
-        acc = unit_sum<K>(acc, u, x);
-        r->put(a);
+    x.q += 2 * (unit * 8 + (lane_id() >> 4));
+    x.s += unit * 8 + (lane_id() >> 4);
+    for (; n > 0; n -= 2) {
+        acc = unit_sum<K>(acc, t->a, x);
+        t->load(step);
+        x.q += 16 * step;
+        x.s += 8 * step;
+        if (n > 1) {
+            raw_unit<K> u;
+            t->take(&u);
+            acc = unit_sum<K>(acc, u, x);
+        }
+        t->copy(step);
         x.q += 16 * step;
         x.s += 8 * step;
     }
@@ -302,6 +301,25 @@ template <int K> DEV one_row read_row(char *mem, const one_args &a)
     }
     __syncthreads();
     return (one_row){q, s};
+}
+
+/* Where a warp's share of an item is. */
+struct spot {
+    int job, tile, unit, n; /* n units from `unit` on; 0: the tile is past the end */
+};
+
+DEV spot spot_of(const one_args &a, int item)
+{
+    int warp = (int)threadIdx.x >> 5, half = a.glu ? WARPS / 2 : WARPS, in = warp & (half - 1);
+    spot s;
+    s.job = a.glu ? warp >= half
+                  : (a.n_jobs > 1 && item >= a.job[1].first) +
+                        (a.n_jobs > 2 && item >= a.job[2].first);
+    const one_job &j = a.job[s.job];
+    s.tile = (item - j.first) * (half >> j.lg) + (in >> j.lg);
+    s.unit = in & ((1 << j.lg) - 1);
+    s.n = s.tile * TILE_ROWS < j.n_out ? (a.n_unit - s.unit + (1 << j.lg) - 1) >> j.lg : 0;
+    return s;
 }
 
 /* An item's outputs from its warps' sums. */
@@ -354,31 +372,25 @@ struct one_shared {
 template <int K>
 DEV void work(const one_args &a, const one_share &s, int b, char *mem, one_shared *shared)
 {
-    using S = slot<K>;
-    int warp = (int)threadIdx.x >> 5, item = s.first + b, next = s.end;
-    ring<K> r;
-    r.mem = mem + a.n_unit * UNIT * 40 + warp * s.depth * S::bytes + lane_id() * 16;
-    r.in = r.out = 0;
-    r.depth = s.depth;
-    r.last = (s.depth - 1) * S::bytes;
-    r.next = r.end = s.end;
-    r.gap = r.loose = false;
-    r.open(a, item);
-#pragma unroll 1
-    for (int i = 0; i < s.depth; i++)
-        r.put(a);
+    int warp = (int)threadIdx.x >> 5, item = s.first + b;
+    lane_units<K> t;
+    t.b = mem + a.n_unit * UNIT * 40 + warp * slot<K>::bytes + lane_id() * 16;
+    spot at = spot_of(a, item);
+    if (at.n)
+        t.begin(a.job[at.job], a.n_group, a.n_unit, at.tile, at.unit);
     draw(s, &shared->drawn[1]);
     grid_wait();
     one_row x = read_row<K>(mem, a);
-    if (s.ticket)
-        next = shared->drawn[1];
+    int next = s.ticket ? shared->drawn[1] : s.end;
     for (int turn = 0;; turn ^= 1) {
         draw(s, &shared->drawn[turn]);
-        spot at = spot_of(a, item);
-        r.next = next;
-        float sum = tile_sum<K>(&r, a, at, x, 1 << a.job[at.job].lg);
+        float sum = tile_sum<K>(&t, at.n, x, at.unit, 1 << a.job[at.job].lg);
         if (lane_id() < 16)
             shared->part[turn][warp][lane_id()] = sum;
+        if (next < s.end)
+            at = spot_of(a, next);
+        if (next < s.end && at.n)
+            t.begin(a.job[at.job], a.n_group, a.n_unit, at.tile, at.unit);
         __syncthreads();
         write_item(a, item, shared->part[turn]);
         if (next >= s.end)
@@ -388,13 +400,19 @@ DEV void work(const one_args &a, const one_share &s, int b, char *mem, one_share
     }
 }
 
+/* Blocks of 8 warps that a multiprocessor has registers for. */
+template <int K, int K2> struct room {
+    static constexpr bool two = traits<K>::six || traits<K>::bytes || traits<K>::five || K != K2;
+    static constexpr int blocks = two ? 2 : 3;
+};
+
 /* y[o] = sum_i x[i] W[o, i], of up to three W; or y = gelu(W x) * (W' x), with its copy. The first
  * share's weights are of format K, the second's of K2.
  * grid:   as many blocks as fit the GPU, or one per item
- * shared: the row, 1.25 bytes a value; the warps' rings, 50 to 150 KB
+ * shared: the row, 1.25 bytes a value; a float per warp and output
  * bound:  reading W, and as much the work on each group */
 template <int K, int K2>
-__global__ void __launch_bounds__(32 * WARPS, 2) one_kernel(one_args a)
+__global__ void __launch_bounds__(32 * WARPS, room<K, K2>::blocks) one_kernel(one_args a)
 {
     DYN_SHARED(char, mem);
     __shared__ one_shared shared;
@@ -446,21 +464,13 @@ template <int K> static double put_share(one_args *a, int which, int from, int t
     return bytes;
 }
 
-/* 6 units, or 3, 2, 1: what leaves a third of a multiprocessor's memory to the next kernel, or, of
- * little memory, whatever fits. */
-static int depth(one_room gpu, int per_sm, int row, int bytes)
-{
-    static const int depths[] = {DEPTH_MAX, 3, 2};
-    int most = gpu.shared_sm / 3 * 2 / per_sm - ONE_STATIC_SHARED;
-    for (int i = 0; i < 3; i++)
-        if (row + WARPS * depths[i] * bytes <= (most < gpu.shared_block ? most : gpu.shared_block))
-            return depths[i];
-    return 1;
-}
+enum { SPARE = 4 }; /* blocks' room that is left for the small kernel that comes next */
 
 template <int K, int K2> static void start(cudaStream_t s, one_args *a, int n_first, one_room gpu)
 {
-    int row = a->n_unit * UNIT * 40, fit = 2 * gpu.n_sm;
+    int longest = slot<K>::bytes > slot<K2>::bytes ? slot<K>::bytes : slot<K2>::bytes;
+    int fit = (room<K, K2>::blocks - 1) * gpu.n_sm;
+    fit += gpu.n_sm > SPARE ? gpu.n_sm - SPARE : 0;
     double bytes0 = put_share<K>(a, 0, 0, n_first);
     double bytes1 = K != K2 ? put_share<K2>(a, 1, n_first, a->n_jobs) : 0;
     int items0 = a->share[0].end, items1 = K != K2 ? a->share[1].end - items0 : 0;
@@ -475,13 +485,8 @@ template <int K, int K2> static void start(cudaStream_t s, one_args *a, int n_fi
         a->share[0].blocks = items0;
         a->share[1].blocks = items1;
     }
-    int per_sm = (a->share[0].blocks + a->share[1].blocks + gpu.n_sm - 1) / gpu.n_sm;
-    a->share[0].depth = depth(gpu, per_sm, row, slot<K>::bytes);
-    a->share[1].depth = depth(gpu, per_sm, row, slot<K2>::bytes);
-    int shared0 = row + WARPS * slot<K>::bytes * a->share[0].depth;
-    int shared1 = row + WARPS * slot<K2>::bytes * a->share[1].depth;
     LAUNCH((one_kernel<K, K2>), dim3((unsigned)(a->share[0].blocks + a->share[1].blocks)),
-           dim3(32 * WARPS), (size_t)(shared0 > shared1 ? shared0 : shared1), s, *a);
+           dim3(32 * WARPS), (size_t)(a->n_unit * UNIT * 40 + WARPS * longest), s, *a);
 }
 
 /* The n products in p are of format K, or those after n_first of K2. */

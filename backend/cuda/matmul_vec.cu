@@ -1,4 +1,4 @@
-/* matmul_vec.cu - one row times a block-format weight: the kernels of decoding.
+/* matmul_vec.cu - rows times block-format weights, one at a time: the products of experts.
  *
  * The activation is int8 with a scale per 32 columns; a weight's codes meet it in 4-way integer dot
  * products, exact within a group. A lane holds one of a tile's 16 rows and every second group, so

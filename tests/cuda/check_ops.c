@@ -396,7 +396,8 @@ static void check_attend(rig *g, const attend_case *a)
 /* ---- What waits to become one kernel -------------------------------------------------------- */
 
 /* Three products of one row, with heads of the first two between them, and a gated product whose
- * result is a short row of floats: each against the reference, and with a fourth that does not fit. */
+ * result is a short row of floats: each against the reference, and with a fourth that does not
+ * fit. */
 static void check_together(rig *g, num_type a, num_type b, int32_t n_in, bool copy)
 {
     static chain c;
@@ -439,7 +440,7 @@ static void check_together(rig *g, num_type a, num_type b, int32_t n_in, bool co
         pair_free(g, &w[i]);
 }
 
-/* Candidates for the k largest: all that reach the smallest of them, and the k largest with them. */
+/* Candidates for the k largest: all that reach the smallest of them, the k largest among them. */
 static void check_sift(rig *g, int32_t n, int32_t k, int32_t steps, int what)
 {
     enum { CAP = 1024 };
@@ -453,7 +454,8 @@ static void check_sift(rig *g, int32_t n, int32_t k, int32_t steps, int what)
     if (what)
         v[n / 3] = what == 1 ? NAN : what == 2 ? INFINITY : -INFINITY;
     g->gpu->upload(g->gpu, at, v, (size_t)n * 4);
-    int32_t found = g->gpu->sift(g->gpu, at, n, k, c, CAP, &bad), wrong = bad != (what == 1 || what == 2);
+    int32_t found = g->gpu->sift(g->gpu, at, n, k, c, CAP, &bad);
+    int32_t wrong = bad != (what == 1 || what == 2);
     if (!bad && found <= CAP) {
         float least = INFINITY;
         int32_t reach = 0;

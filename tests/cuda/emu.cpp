@@ -225,7 +225,7 @@ cudaError_t cudaSetDevice(int)
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
 {
-    *p = cudaDeviceProp{"emulated", 4, 9, 0, (size_t)1 << 32};
+    *p = cudaDeviceProp{"emulated", 4, 9, 0, (size_t)1 << 32, 227 << 10};
     return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t *f, size_t *t)
