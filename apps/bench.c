@@ -20,10 +20,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOKENS_MAX = 1 << 24, WARM_PROMPT = 64, WARM_GEN = 2, EXIT_INTERRUPTED = 130 };
+enum { STREAMS_MAX = 64, TOKENS_MAX = 1 << 24, WARM_PROMPT = 64, WARM_GEN = 2, EXIT_INTERRUPTED = 130 };
 
 typedef struct bench_options {
-    const char *model, *prompt, *gen, *depth, *vs, *isa, *repack;
+    const char *model, *prompt, *gen, *depth, *streams, *vs, *isa, *repack;
     kv_options kv;
     device_options where;
     int64_t reps, threads, chunk;
@@ -35,6 +35,8 @@ static const option table[] = {
     OPT_STR(bench_options, prompt, "prompt", 'p', "LIST", "prompt lengths (default: 512)"),
     OPT_STR(bench_options, gen, "gen", 'n', "LIST", "numbers of decoded tokens (default: 128)"),
     OPT_STR(bench_options, depth, "depth", 'd', "LIST", "tokens already in the cache (default: 0)"),
+    OPT_STR(bench_options, streams, "streams", 's', "LIST",
+            "also decode this many answers side by side"),
     OPT_INT(bench_options, reps, "reps", 'r', "N", 1, BENCH_REPS_MAX, "repetitions (default: 5)"),
     OPT_INT(bench_options, threads, "threads", 't', "N", 1, 4096,
             "threads (default: the physical cores)"),
@@ -57,6 +59,9 @@ static const char about[] =
     "median of the repetitions, the spread half the distance of the slowest and the fastest. With\n"
     "--vs, both programs run every repetition in turn and the ratio is the other's time by ours:\n"
     "above 1 is faster than the other.\n"
+    "\n"
+    "With --streams, \"x 4\" is four answers of --gen tokens in one batch, greedy, a row of each in\n"
+    "every pass, after prompts of --depth tokens: all of theirs per second, while all are under way.\n"
     "\n"
     "GB/s counts the weights a decoded token reads, not the cache. GFLOP/s counts the matrix\n"
     "products of a prompt: layers that nobody's keys depend on are skipped for all but its last\n"
@@ -97,28 +102,35 @@ static status parse_list(const char *name, const char *text, int32_t *list, int 
 static status plan_tests(const bench_options *o, bench_test **tests, int *n, int32_t *n_tokens,
                          err *e)
 {
-    int32_t p[BENCH_LIST_MAX], g[BENCH_LIST_MAX], d[BENCH_LIST_MAX];
-    int n_p, n_g, n_d;
+    int32_t p[BENCH_LIST_MAX], g[BENCH_LIST_MAX], d[BENCH_LIST_MAX], s[BENCH_LIST_MAX];
+    int n_p, n_g, n_d, n_s = 0;
     status st;
     if ((st = parse_list("prompt", o->prompt, p, &n_p, e)) ||
         (st = parse_list("gen", o->gen, g, &n_g, e)) ||
-        (st = parse_list("depth", o->depth, d, &n_d, e)))
+        (st = parse_list("depth", o->depth, d, &n_d, e)) ||
+        (o->streams && (st = parse_list("streams", o->streams, s, &n_s, e))))
         return st;
-    *tests = mem_calloc((size_t)n_d * (size_t)(n_p + n_g), sizeof **tests);
+    for (int i = 0; i < n_s; i++)
+        if (s[i] < 1 || s[i] > STREAMS_MAX)
+            return err_set(e, E_ARG, "--streams=%.60s: from 1 to %d answers side by side",
+                           o->streams, STREAMS_MAX);
+    *tests = mem_calloc((size_t)n_d * (size_t)(n_p + n_g * (1 + n_s)), sizeof **tests);
     if (!*tests)
         return err_memory(e, "the tests", sizeof **tests);
     *n = 0;
     *n_tokens = 0;
     for (int i = 0; i < n_d; i++)
-        for (int j = 0; j < n_p + n_g; j++) {
+        for (int j = 0; j < n_p + n_g * (1 + n_s); j++) {
             bench_test t = {.n_depth = d[i]};
             if (j < n_p)
                 t.n_prompt = p[j];
             else
-                t.n_gen = g[j - n_p];
+                t.n_gen = g[(j - n_p) % n_g];
+            if (j >= n_p + n_g)
+                t.n_streams = s[(j - n_p) / n_g - 1];
             if (!bench_tokens(&t))
                 continue;
-            int32_t end = t.n_depth + bench_tokens(&t);
+            int32_t end = t.n_depth + t.n_prompt + t.n_gen;
             *n_tokens = end > *n_tokens ? end : *n_tokens;
             (*tests)[(*n)++] = t;
         }
@@ -227,7 +239,9 @@ static status run_tests(bench_setup *b, const bench_options *o, carat_model *m, 
         bench_print_head(b, stdout);
     term_watch(rig.s);
     for (int i = 0; i < n_tests && !st; i++) {
-        if ((st = run_test(b, &rig, &tests[i], e)) ||
+        st = tests[i].n_streams ? bench_run_streams(m, &so, b->n_reps, &tests[i], e)
+                                : run_test(b, &rig, &tests[i], e);
+        if (st ||
             (!b->info.on_gpu && (st = raise_ceilings(b, e))))
             break;
         if (!b->json)

@@ -2,6 +2,7 @@
  *
  *     bench.c         options, the tests, the order they run in
  *     bench_floors.c  what this machine can do at most: memory reads, f32 and int8 arithmetic
+ *     bench_streams.c several answers in one batch
  *     bench_profile.c one test's time per op, beside what the machine would need for it
  *     bench_vs.c      another program's time for the same test, through its JSON
  *     bench_report.c  the table and the JSON
@@ -36,9 +37,10 @@ double bench_median_ns(const bench_samples *s);
 double bench_spread(const bench_samples *s); /* half of (slowest - fastest), over the median */
 
 /* One line of the table: n_prompt tokens in passes of a chunk, or n_gen tokens one by one, each
- * on top of n_depth tokens that are already in the cache. One of the two is 0. */
+ * on top of n_depth tokens that are already in the cache. One of the two is 0. With n_streams that
+ * many answers of n_gen tokens each are under way at once. */
 typedef struct bench_test {
-    int32_t n_prompt, n_gen, n_depth;
+    int32_t n_prompt, n_gen, n_depth, n_streams;
     bench_samples ours, other;
     /* with --floors: the ops of the fastest repetition, owned */
     carat_op_time *ops;
@@ -48,7 +50,7 @@ typedef struct bench_test {
 
 static inline int32_t bench_tokens(const bench_test *t)
 {
-    return t->n_prompt + t->n_gen;
+    return t->n_prompt + t->n_gen * (t->n_streams ? t->n_streams : 1);
 }
 
 typedef struct bench_setup {
@@ -62,6 +64,10 @@ typedef struct bench_setup {
     bench_ceilings ceilings;
     double load_ms;
 } bench_setup;
+
+/* t->n_streams answers side by side, n_reps times, in a batch of sessions like so. */
+status bench_run_streams(carat_model *m, const carat_session_options *so, int32_t n_reps,
+                         bench_test *t, err *e);
 
 /* Runs setup->other once for t and adds its time. E_CANCELLED after Ctrl-C. */
 status bench_run_other(const bench_setup *b, bench_test *t, err *e);

@@ -108,10 +108,17 @@ static void print_share(FILE *f, double rate, double ceiling, const char *what)
 void bench_print_test(const bench_setup *b, const bench_test *t, FILE *f)
 {
     double r = rate(t, &t->ours);
-    fprintf(f, "%-8s%6d %7d ", t->n_prompt ? "prefill" : "decode", bench_tokens(t), t->n_depth);
+    char what[16] = "prefill";
+    if (t->n_streams)
+        snprintf(what, sizeof what, "x %d", t->n_streams);
+    else if (t->n_gen)
+        snprintf(what, sizeof what, "decode");
+    fprintf(f, "%-8s%6d %7d ", what, bench_tokens(t), t->n_depth);
     print_time(f, bench_median_ns(&t->ours));
     fprintf(f, " %10.2f   ±%4.1f %%", r, 100 * bench_spread(&t->ours));
-    if (t->n_prompt) {
+    if (t->n_streams) { /* which weights a pass of many rows reads is not known */
+        fprintf(f, "  %7.2f ms/pass", bench_median_ns(&t->ours) * 1e-6 / t->n_gen);
+    } else if (t->n_prompt) {
         double flops = flops_per_token(b) * r;
         fprintf(f, " %6.0f GFLOP/s", flops * 1e-9);
         print_share(f, flops, b->ceilings.int8_ops, "int8");
@@ -213,9 +220,12 @@ static json_t *test_json(const bench_setup *b, const bench_test *t)
     put_int(o, "n_prompt", (uint64_t)t->n_prompt);
     put_int(o, "n_gen", (uint64_t)t->n_gen);
     put_int(o, "n_depth", (uint64_t)t->n_depth);
+    put_int(o, "n_streams", (uint64_t)t->n_streams);
     put_samples(o, t, &t->ours);
     double r = rate(t, &t->ours);
-    if (t->n_gen)
+    if (t->n_streams)
+        put_real(o, "ms_per_pass", bench_median_ns(&t->ours) * 1e-6 / t->n_gen);
+    else if (t->n_gen)
         put_real(o, "weight_bytes_per_second", (double)b->info.active_bytes_per_token * r);
     else
         put_real(o, "flops_per_second", flops_per_token(b) * r);

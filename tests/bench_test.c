@@ -56,6 +56,38 @@ static double real_of(const json_t *o, const char *key)
     return json_number_value(json_object_get(o, key));
 }
 
+TEST(bench_runs_answers_side_by_side)
+{
+    fidelity f;
+    fidelity_open(&f, "moe");
+    const char *argv[] = {"-m", fidelity_write(&f, NULL),
+                          "-p", "0",
+                          "-n", "6",
+                          "-d", "0,5",
+                          "-s", "3",
+                          "-r", "2",
+                          "-t", "2",
+                          "--device", "cpu",
+                          "--json", NULL};
+    json_t *root;
+    CHECK_EQ(run(argv, &root), 0);
+    CHECK(root);
+    const json_t *tests = json_object_get(root, "tests");
+    CHECK_EQ(json_array_size(tests), 4);
+    for (size_t i = 0; i < 4; i++) {
+        const json_t *t = json_array_get(tests, i);
+        CHECK_EQ(real_of(t, "n_streams"), i % 2 ? 3 : 0);
+        CHECK_EQ(real_of(t, "n_gen"), 6);
+        CHECK_EQ(real_of(t, "n_depth"), i < 2 ? 0 : 5);
+        CHECK_EQ(json_array_size(json_object_get(t, "samples_ns")), 2);
+        CHECK(real_of(t, "median_ts") > 0);
+    }
+    json_decref(root);
+    const char *bad[] = {"-m", fidelity_write(&f, NULL), "-p", "0", "-n", "4", "-s", "65", NULL};
+    CHECK_EQ(run(bad, &root), 2);
+    fidelity_close(&f);
+}
+
 TEST(bench_reports_every_test_in_json)
 {
     fidelity f;
