@@ -51,6 +51,29 @@ mat op_rms_norm_inplace(pass *p, mat x, const weight *w, float eps)
     return x;
 }
 
+void op_rms_norms(pass *p, mat *y, mat x, const norm_want *want, int32_t n, float eps)
+{
+    bool fits = n > 0 && n <= NORMS_MAX && x.heads == 1;
+    for (int32_t i = 0; fits && i < n; i++)
+        fits = is_vector(want[i].w, x.cols);
+    for (int32_t i = 0; i < n; i++)
+        y[i] = (mat){0};
+    if (!pass_shapes(p, "rms_norms", fits))
+        return;
+    for (int32_t i = 0; i < n; i++)
+        y[i] = pass_mat(p, x.rows, x.heads, x.cols);
+    if (p->dev->op->rms_norms && !pass_failed(p)) {
+        p->dev->op->rms_norms(p, y, x, want, n, eps);
+        return;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        if (!pass_failed(p))
+            p->dev->op->rms_norm(p, y[i], x, want[i].w, eps);
+        if (!pass_failed(p) && want[i].c != 1.0f)
+            p->dev->op->scale(p, y[i], want[i].c, NULL);
+    }
+}
+
 mat op_matmul(pass *p, mat x, const weight *w)
 {
     if (!pass_shapes(p, "matmul", w && x.heads == 1 && x.cols == w->n_in && w->n_mat == 1))
@@ -165,16 +188,55 @@ void op_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
         op_add(p, x, op_rms_norm(p, y, w, eps));
 }
 
-routing op_route(pass *p, mat logits, int32_t k, const weight *expert_scale)
+void op_add_branches(pass *p, mat x, branch a, branch b, const weight *w, float eps)
 {
-    routing r = {.rows = logits.rows, .k = k};
-    if (!pass_shapes(p, "route",
-                     logits.heads == 1 && k > 0 && k <= logits.cols &&
-                         is_vector(expert_scale, logits.cols)))
-        return r;
-    size_t n = (size_t)r.rows * (size_t)k;
+    bool fits = x.heads == 1 && same_shape(x, a.y) && same_shape(x, b.y) &&
+                is_vector(a.w, x.cols) && is_vector(b.w, x.cols) && is_vector(w, x.cols);
+    if (!pass_shapes(p, "add_branches", fits))
+        return;
+    if (p->dev->op->add_branches) {
+        p->dev->op->add_branches(p, x, a, b, w, eps);
+        return;
+    }
+    mat y = op_rms_norm_inplace(p, a.y, a.w, eps);
+    op_add(p, y, op_rms_norm_inplace(p, b.y, b.w, eps));
+    op_add_rms_norm(p, x, y, w, eps);
+}
+
+static routing routing_of(pass *p, int32_t rows, int32_t k)
+{
+    routing r = {.rows = rows, .k = k};
+    size_t n = (size_t)rows * (size_t)k;
     r.id = pass_temp(p, n * sizeof *r.id);
     r.weight = pass_temp(p, n * sizeof *r.weight);
+    return r;
+}
+
+static bool can_choose(int32_t k, int32_t n, const weight *expert_scale)
+{
+    return k > 0 && k <= n && is_vector(expert_scale, n);
+}
+
+routing op_router(pass *p, mat x, const weight *w, int32_t k, const weight *expert_scale)
+{
+    if (!p->dev->op->router)
+        return op_route(p, op_matmul(p, x, w), k, expert_scale);
+    if (!pass_shapes(p, "router",
+                     w && x.heads == 1 && x.cols == w->n_in && w->n_mat == 1 &&
+                         can_choose(k, w->n_out, expert_scale)))
+        return (routing){.rows = x.rows, .k = k};
+    routing r = routing_of(p, x.rows, k);
+    tally_product(p, x.rows, w, 1);
+    if (!pass_failed(p))
+        p->dev->op->router(p, r, x, w, expert_scale);
+    return r;
+}
+
+routing op_route(pass *p, mat logits, int32_t k, const weight *expert_scale)
+{
+    if (!pass_shapes(p, "route", logits.heads == 1 && can_choose(k, logits.cols, expert_scale)))
+        return (routing){.rows = logits.rows, .k = k};
+    routing r = routing_of(p, logits.rows, k);
     if (!pass_failed(p))
         p->dev->op->route(p, r, logits, expert_scale);
     return r;

@@ -36,11 +36,26 @@ typedef struct routing {
     int32_t rows, k;
 } routing;
 
+/* One of several norms of the same vector: weight (or NULL) and factor. */
+typedef struct norm_want {
+    const weight *w;
+    float c;
+} norm_want;
+enum { NORMS_MAX = 3 };
+
+/* What a branch has made of the stream, and the weight of its norm. */
+typedef struct branch {
+    mat y;
+    const weight *w;
+} branch;
+
 typedef struct device_ops {
     /* y[r] = W[token[r]] * scale, decoded */
     void (*embed)(pass *p, mat y, const weight *w, float scale);
     /* y = x * (mean(x^2) + eps)^-1/2 * w, per head; w may be NULL. y may be x. */
     void (*rms_norm)(pass *p, mat y, mat x, const weight *w, float eps);
+    /* y[i] = x * (mean(x^2) + eps)^-1/2 * w[i] * c[i], n of them. Optional. */
+    void (*rms_norms)(pass *p, const mat *y, mat x, const norm_want *want, int32_t n, float eps);
     /* y[r, o] = sum_i x[r, i] W[o, i] */
     void (*matmul)(pass *p, mat y, mat x, const weight *w);
     /* y = gelu(gate x) * (up x). gate and up may be the halves of one weight (up NULL: rows
@@ -59,8 +74,12 @@ typedef struct device_ops {
     void (*scale)(pass *p, mat x, float c, const weight *w); /* x *= c * w[0]; w may be NULL */
     /* x += rms_norm(y) * w. Optional. */
     void (*add_rms_norm)(pass *p, mat x, mat y, const weight *w, float eps);
+    /* x += rms_norm(rms_norm(a) * aw + rms_norm(b) * bw) * w; a and b are spent. Optional. */
+    void (*add_branches)(pass *p, mat x, branch a, branch b, const weight *w, float eps);
     /* pr = softmax(logits); the k largest, renormalised to sum 1, times expert_scale[e] */
     void (*route)(pass *p, routing r, mat logits, const weight *expert_scale);
+    /* route of the logits x W'. Optional. */
+    void (*router)(pass *p, routing r, mat x, const weight *w, const weight *expert_scale);
     /* y[r, j] = act(gate_e x[r]) * (up_e x[r]), e = r.id[r, j]; y: [rows, k heads, n_ff] */
     void (*moe_glu)(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
                     act_kind act);
@@ -154,6 +173,7 @@ struct device {
 mat op_embed(pass *p, const weight *w, float scale);
 mat op_rms_norm(pass *p, mat x, const weight *w, float eps);
 mat op_rms_norm_inplace(pass *p, mat x, const weight *w, float eps); /* returns x */
+void op_rms_norms(pass *p, mat *y, mat x, const norm_want *want, int32_t n, float eps);
 mat op_matmul(pass *p, mat x, const weight *w);
 mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act);
 mat op_act_mul(pass *p, mat a, mat b, act_kind act);
@@ -163,6 +183,8 @@ mat op_attend(pass *p, mat q, const kv_view *kv, float scale);
 mat op_add(pass *p, mat a, mat b);                      /* a += b; returns a */
 mat op_scale(pass *p, mat x, float c, const weight *w); /* in place; returns x */
 void op_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps);
+void op_add_branches(pass *p, mat x, branch a, branch b, const weight *w, float eps);
+routing op_router(pass *p, mat x, const weight *w, int32_t k, const weight *expert_scale);
 routing op_route(pass *p, mat logits, int32_t k, const weight *expert_scale);
 mat op_moe_glu(pass *p, mat x, routing r, const weight *gate, const weight *up, act_kind act);
 mat op_moe_down(pass *p, mat x, routing r, const weight *down);

@@ -35,21 +35,31 @@ static void gemma4_add_ple(pass *p, const gemma4 *g, const gemma4_layer *L, mat 
     op_add_rms_norm(p, x, op_matmul(p, h, &L->ple_proj), &L->ple_post_norm, g->eps);
 }
 
-/* Experts beside the dense branch f: both normed, then added. All three read the stream x. */
-static mat gemma4_join_experts(pass *p, const gemma4 *g, const gemma4_layer *L, mat x, mat f)
+/* A gated unit and experts beside it: all read the stream x; each branch is normed, then their sum.
+ * The router's norm itself has no weight: its scale stands in for one. */
+static void gemma4_add_experts(pass *p, const gemma4 *g, const gemma4_layer *L, mat x)
 {
-    f = op_rms_norm_inplace(p, f, &L->dense_post_norm, g->eps);
+    mat in[3];
+    const norm_want want[3] = {{&L->ffn_norm, 1.0f},
+                               {&L->router_scale, 1.0f / sqrtf((float)g->n_embd)},
+                               {&L->expert_norm, 1.0f}};
+    op_rms_norms(p, in, x, want, 3, g->eps);
 
-    mat r = op_rms_norm(p, x, &L->router_scale, g->eps); /* the norm itself has no weight */
-    r = op_scale(p, r, 1.0f / sqrtf((float)g->n_embd), NULL);
-    routing to =
-        op_route(p, op_matmul(p, r, &L->router), g->n_expert_used, or_null(&L->expert_scale));
-
-    mat h = op_rms_norm(p, x, &L->expert_norm, g->eps);
+    mat f = op_matmul(p, op_glu(p, in[0], &L->gate, &L->up, ACT_GELU_TANH), &L->down);
+    routing to = op_router(p, in[1], &L->router, g->n_expert_used, or_null(&L->expert_scale));
+    mat h = in[2];
     visit v = op_visit(p, L->gate_exps.side, &h, &to); /* experts may be on another device */
     h = op_moe_glu(p, h, to, &L->gate_exps, or_null(&L->up_exps), ACT_GELU_TANH);
     h = op_return(p, v, op_moe_down(p, h, to, &L->down_exps));
-    return op_add(p, f, op_rms_norm_inplace(p, h, &L->expert_post_norm, g->eps));
+    op_add_branches(p, x, (branch){f, &L->dense_post_norm}, (branch){h, &L->expert_post_norm},
+                    &L->ffn_post_norm, g->eps);
+}
+
+static void gemma4_add_dense(pass *p, const gemma4 *g, const gemma4_layer *L, mat x)
+{
+    mat f = op_rms_norm(p, x, &L->ffn_norm, g->eps);
+    f = op_matmul(p, op_glu(p, f, &L->gate, &L->up, ACT_GELU_TANH), &L->down);
+    op_add_rms_norm(p, x, f, &L->ffn_post_norm, g->eps);
 }
 
 /* Keys and values of the rows, into the layer's store. */
@@ -88,12 +98,10 @@ static void gemma4_layer_forward(pass *p, const gemma4 *g, const gemma4_layer *L
     mat a = op_attend(p, q, kv, 1.0f); /* no 1/sqrt(d): the q and k norms stand in for it */
     op_add_rms_norm(p, *x, op_matmul(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);
 
-    mat f = op_rms_norm(p, *x, &L->ffn_norm, g->eps);
-    f = op_matmul(p, op_glu(p, f, &L->gate, &L->up, ACT_GELU_TANH), &L->down);
     if (L->router.n_in)
-        f = gemma4_join_experts(p, g, L, *x, f);
-    op_add_rms_norm(p, *x, f, &L->ffn_post_norm, g->eps);
-
+        gemma4_add_experts(p, g, L, *x);
+    else
+        gemma4_add_dense(p, g, L, *x);
     if (L->ple_gate.n_in)
         gemma4_add_ple(p, g, L, *x, mat_head(*ple, il));
     op_scale(p, *x, 1.0f, &L->out_scale);

@@ -136,14 +136,25 @@ void cu_softcap(cudaStream_t s, dev_mat x, float cap, const int32_t *ids, int32_
 /* norm.cu */
 void cu_rms_norm(cudaStream_t s, dev_mat y, dev_mat x, int32_t heads, const float *w, float eps,
                  dev_quant q);
+typedef struct norm_job {
+    dev_mat y; /* norm(x) w c, and its copy q; w may be NULL */
+    const float *w;
+    float c;
+    dev_quant q;
+} norm_job;
+enum { NORM_JOBS = 3 };
+/* Norms of x, n of them that are not one another's memory or x's. */
+void cu_norms(cudaStream_t s, dev_mat x, const norm_job *job, int n, float eps);
 typedef struct residual_args {
     dev_mat x, y; /* x = x + rms_norm(y) w, then times c cw[0] if scaled */
     const float *w, *cw;
     float eps, c, h_eps;
     bool scaled;
-    dev_mat h; /* if given: rms_norm(x) hw, and its copy q; else q is x's */
-    const float *hw;
-    dev_quant q;
+    dev_mat b; /* if given: first y = rms_norm(y) yw + rms_norm(b) bw; both are spent */
+    const float *yw, *bw;
+    norm_job h[NORM_JOBS]; /* norms of x as it is then */
+    int32_t n_h;
+    dev_quant q; /* without norms: the copy of x */
 } residual_args;
 void cu_residual(cudaStream_t s, residual_args a);
 typedef struct head_job {
@@ -220,6 +231,17 @@ void cu_expert_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w, expert_list
 /* moe.cu */
 void cu_route(cudaStream_t s, int32_t *id, float *share, int32_t k, dev_mat logits,
               const float *expert_scale);
+/* route of x w', for up to ROUTER_EXPERTS experts and CUDA_VERIFY_ROWS rows; w: floats. */
+enum { ROUTER_EXPERTS = 256, ROUTER_MOST = 32 /* experts of a row */ };
+typedef struct router_args {
+    dev_mat x, logits;
+    packed w;
+    const float *expert_scale; /* or NULL */
+    int32_t *id;
+    float *share;
+    int32_t k;
+} router_args;
+void cu_router(cudaStream_t s, router_args a);
 void cu_expert_join(cudaStream_t s, dev_mat y, const float *part, const float *share, int32_t k);
 /* sift.cu: logits of one row that may be among its k largest: all that reach some bound. maxima: a
  * word per 64 logits, of which there are at most SIFT_BLOCKS. */
@@ -357,7 +379,7 @@ void cuda_products(cuda_device *c, const product_args *job, int32_t n); /* now *
 /* True if it became part of what waits. */
 bool cuda_join_scale(cuda_device *c, dev_mat x, float k, const float *w);
 bool cuda_join_copy(cuda_device *c, dev_mat x, dev_quant q);
-bool cuda_join_norm(cuda_device *c, dev_mat h, dev_mat x, const float *w, float eps, dev_quant q);
+bool cuda_join_norms(cuda_device *c, dev_mat x, const norm_job *job, int32_t n, float eps);
 bool cuda_join_rope(cuda_device *c, dev_mat x, int32_t heads, const float *inv_freq);
 bool cuda_join_store(cuda_device *c, dev_kv kv, dev_mat k, dev_mat v);
 bool cuda_join_act_mul(cuda_device *c, dev_mat y, dev_mat a, dev_mat b);

@@ -189,6 +189,7 @@ DEV float warp_max(float v)
     }
     return v;
 }
+#ifdef CARAT_EMU
 DEV uint32_t warp_max_u32(uint32_t v)
 {
     for (int m = 16; m; m >>= 1) {
@@ -197,6 +198,29 @@ DEV uint32_t warp_max_u32(uint32_t v)
     }
     return v;
 }
+/* What this thread wrote is there for all threads before what it writes next. */
+DEV void write_fence()
+{
+}
+/* Reads what other blocks of this launch wrote. */
+DEV float load_fresh(const float *p)
+{
+    return *p;
+}
+#else
+DEV uint32_t warp_max_u32(uint32_t v)
+{
+    return __reduce_max_sync(0xffffffffu, v);
+}
+DEV void write_fence()
+{
+    __threadfence();
+}
+DEV float load_fresh(const float *p)
+{
+    return __ldcg(p);
+}
+#endif
 
 /* Sum over a block of any number of whole warps; all threads get it. table: 32 floats. Begins and
  * ends with a barrier, so table may be used again at once. */

@@ -2,6 +2,7 @@
  *
  *     x += rms_norm(y) w; x *= c; h = rms_norm(x) w'      residual_kernel, as far as it goes;
  *                                                         without h it can copy x for a product
+ *     y = two branches, normed; the same; h, h', h''      branches_kernel
  *     k = h K; v = h V; q = h Q                           one_kernel: one row, up to three products
  *     g = x W; y = gelu(g) * ple                          the same: one row
  *     k = rope(rms_norm(k) w); v = rms_norm(v); store;
@@ -124,23 +125,27 @@ static bool covers(dev_quant q, dev_mat m)
 bool cuda_join_copy(cuda_device *c, dev_mat x, dev_quant q)
 {
     residual_args *a = &c->wait.residual;
-    if (!c->wait.has_residual || !same(a->x, x) || x.cols % GROUP || covers(q, a->y))
+    if (!c->wait.has_residual || !same(a->x, x) || x.cols % GROUP || covers(q, a->y) ||
+        (a->b.at && covers(q, a->b)))
         return false;
     a->q = q;
     cuda_settle(c);
     return true;
 }
 
-bool cuda_join_norm(cuda_device *c, dev_mat h, dev_mat x, const float *w, float eps, dev_quant q)
+bool cuda_join_norms(cuda_device *c, dev_mat x, const norm_job *job, int32_t n, float eps)
 {
     residual_args a = c->wait.residual;
-    if (!c->wait.has_residual || !same(a.x, x) || overlap(h, x) || overlap(h, a.y) ||
-        covers(q, a.y))
+    if (!c->wait.has_residual || !same(a.x, x) || n > NORM_JOBS)
         return false;
-    a.h = h;
-    a.hw = w;
+    for (int i = 0; i < n; i++)
+        if (overlap(job[i].y, x) || overlap(job[i].y, a.y) || covers(job[i].q, a.y) ||
+            (a.b.at && (overlap(job[i].y, a.b) || covers(job[i].q, a.b))))
+            return false;
+    for (int i = 0; i < n; i++)
+        a.h[i] = job[i];
+    a.n_h = n;
     a.h_eps = eps;
-    a.q = q;
     c->wait.has_residual = false;
     cuda_settle(c);
     cu_residual(c->stream, a);

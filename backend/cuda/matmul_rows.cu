@@ -12,8 +12,8 @@
  *     sums         [tile][part][row][16 outputs]            over the weights, if they are done with
  *
  * A block has several tiles, and for each of them warps that share its columns as in
- * matmul_vec.cu; even and odd groups are summed apart and joined at the end, so a row's result is
- * bit for bit the one that matmul_vec.cu gives.
+ * matmul_one.cu; even and odd groups are summed apart and joined at the end, so a row's result is
+ * bit for bit the one that matmul_one.cu gives.
  */
 #include "backend/cuda/product.cuh"
 
@@ -153,8 +153,6 @@ template <int K> DEV void make_scales(unit_scales to, const uint8_t *unit)
     using T = traits<K>;
     using S = staged<K>;
     int lane = lane_id(), row = lane & 15, parity = lane >> 4;
-    if (K == PACK_G8) /* floats already */
-        return;
     uint4 super = make_uint4(0, 0, 0, 0);
     if (T::super)
         super = *(const uint4 *)(unit + S::at_super + row * 16);
@@ -171,7 +169,6 @@ template <int K> DEV void make_scales(unit_scales to, const uint8_t *unit)
         scales v = group_scales<K>(s, parity + 2 * i);
         to[parity + 2 * i][row & 7][row >> 3] = make_float2(v.f0, T::split ? v.f1 : v.m0);
     }
-    __syncwarp();
 }
 
 /* The words of a weight fragment: rows g and g + 8, halves of the group. */
@@ -385,7 +382,9 @@ __global__ void __launch_bounds__(256, NT < 4 ? 3 : 1) rows_kernel(rows_args r)
         copy_commit();
         if (in && now.unit(r, share) < w.n_unit) {
             const uint8_t *unit = weights + k % STAGES * stage;
-            make_scales<K>(*table, unit);
+            if (K != PACK_G8) /* floats already */
+                make_scales<K>(*table, unit);
+            __syncwarp();
             multiply_unit<K, NT>(acc, unit, xs + (k & 1) * x_stage + share * NT * X_UNIT, *table);
         }
         if (k + 1 < n_step)
@@ -407,9 +406,15 @@ __global__ void __launch_bounds__(256, NT < 4 ? 3 : 1) rows_kernel(rows_args r)
 static int shared_most = 99 << 10; /* a block's: what every GPU of 8.0 and above grants */
 static int n_processors = 132;
 
+/* Of n blocks side by side on a multiprocessor: warps beyond eight hide one another's waiting. */
+static double time_of(int n, int warps)
+{
+    return n ? n * (1 + 8.0 / (n * warps)) : 0;
+}
+
 /* How a launch of up to 8 NT rows is cut: blocks of 8 or 4 warps, how many parts abreast; the rest
- * have their turn after, which changes no sum. What counts is the most tiles that any one
- * multiprocessor gets, over how busy its warps keep it. Returns the bytes of shared memory, 0 if
+ * have their turn after, which changes no sum. What counts is the time of the multiprocessor that
+ * gets most tiles. Returns the bytes of shared memory, 0 if
  * nothing fits. */
 template <int K, int NT> static size_t cut(rows_args *r, int *n_warps)
 {
@@ -432,8 +437,7 @@ template <int K, int NT> static size_t cut(rows_args *r, int *n_warps)
             int fit = (int)(((size_t)shared_most + 1024) / (need + 1024));
             int at_once = (NT < 4 ? 24 : 12) / warps; /* registers */
             fit = fit < at_once ? fit : at_once;
-            int busy = warps * (here < fit ? here : fit);
-            double cost = (double)here * n_tile * (busy + 8) / busy;
+            double cost = n_tile * (here / fit * time_of(fit, warps) + time_of(here % fit, warps));
             if (best && cost >= least)
                 continue;
             best = need;

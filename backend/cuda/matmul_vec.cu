@@ -149,7 +149,8 @@ __global__ void __launch_bounds__(32 * WARPS, room<K>::blocks / 2)
 }
 
 /* y[r, o] = gelu(W x) * (W' x), and its int8 copy where wanted
- * grid:   two tiles of 16 outputs; 1 << lg warps for each tile of W and of W'; y: as above
+ * grid:   row or pair x two tiles of 16 outputs; 1 << lg warps for each tile of W and of W'. Pairs
+ *         of one expert read a tile at about the same time: one of them finds it in the cache
  * shared: the row of x; a float per warp and output
  * bound:  reading W and W' */
 template <int K>
@@ -158,8 +159,8 @@ __global__ void __launch_bounds__(32 * WARPS, room<K>::blocks / 2)
 {
     DYN_SHARED(uint4, mem);
     __shared__ float part[WARPS][16];
-    int warp = (int)(threadIdx.x >> 5), n = 1 << lg, p = (int)blockIdx.y, x_row;
-    int which = warp >> (lg + 1), tile = (int)blockIdx.x * 2 + (warp >> lg & 1);
+    int warp = (int)(threadIdx.x >> 5), n = 1 << lg, p = (int)blockIdx.x, x_row;
+    int which = warp >> (lg + 1), tile = (int)blockIdx.y * 2 + (warp >> lg & 1);
     bool in = tile * 16 < a.n_out;
     size_t mat;
     warp_tile<K> t;
@@ -180,7 +181,7 @@ __global__ void __launch_bounds__(32 * WARPS, room<K>::blocks / 2)
     __syncthreads();
     if (warp > 0)
         return;
-    int k = lane_id() >> 4, o = (int)blockIdx.x * 32 + lane_id();
+    int k = lane_id() >> 4, o = (int)blockIdx.y * 32 + lane_id();
     float v = 0, u = 0;
     if (o < a.n_out) {
         for (int i = 0; i < n; i++) {
@@ -194,18 +195,18 @@ __global__ void __launch_bounds__(32 * WARPS, room<K>::blocks / 2)
             a.y.at[p * a.y.stride + o] = v;
     }
     if (a.q.q)
-        quantise_warp(v, a.q, p, (int)blockIdx.x);
+        quantise_warp(v, a.q, p, (int)blockIdx.y);
 }
 
 /* y[r, o] = sum_j share[r, j] sum_i x[r, j, i] W_e(o, i), e = expert[r, j], in ascending j
- * grid:   tile of 16 outputs x row; a warp per expert of the row
+ * grid:   row x tile of 16 outputs, as above; a warp per expert of the row
  * shared: a float per expert and output
  * bound:  reading k experts' rows; at one row, latency */
 template <int K> __global__ void __launch_bounds__(512) expert_down_kernel(product_args a)
 {
     __shared__ float part[16][16];
     int warp = (int)(threadIdx.x >> 5), n_warps = (int)(blockDim.x >> 5);
-    int tile = (int)blockIdx.x, r = (int)blockIdx.y, o = tile * 16 + lane_id();
+    int tile = (int)blockIdx.y, r = (int)blockIdx.x, o = tile * 16 + lane_id();
     float v = 0;
     grid_trigger();
     grid_wait();
@@ -235,10 +236,10 @@ template <int K> static void vec(cudaStream_t s, product_args a)
     int tiles = (a.n_out + 15) / 16, block = warps > 4 ? 8 : 4;
     size_t shared = (size_t)a.w.n_group * 40;
     if (a.share)
-        LAUNCH((expert_down_kernel<K>), dim3((unsigned)tiles, (unsigned)a.y.rows),
+        LAUNCH((expert_down_kernel<K>), dim3((unsigned)a.y.rows, (unsigned)tiles),
                dim3(32u * (unsigned)(a.k < 16 ? a.k : 16)), 0, s, a);
     else if (a.glu)
-        LAUNCH((glu_kernel<K>), dim3((unsigned)(tiles + 1) / 2, rows), dim3(128u * (unsigned)warps),
+        LAUNCH((glu_kernel<K>), dim3(rows, (unsigned)(tiles + 1) / 2), dim3(128u * (unsigned)warps),
                shared, s, a, lg);
     else
         LAUNCH((vec_kernel<K>), dim3((unsigned)((tiles * warps + block - 1) / block), rows),

@@ -2,11 +2,176 @@
  *
  * The products of experts are in matmul_vec.cu and matmul_float.cu: a launch covers all (row,
  * expert) pairs and reads the expert's number on the device, so the host never learns the choice.
+ * At few rows the router's product and the choice are one kernel: the block that is last to write
+ * a row's logits makes its choice.
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/cuda/dev.cuh"
 
-/* id: the k largest of softmax(z), best first, ties to the lower index; share: their probabilities
+/* Larger for larger floats; NaN is less than any number, and 0 less than any float. */
+DEV uint32_t order_of(float f)
+{
+    uint32_t u = __float_as_uint(f + 0.0f); /* -0 is 0 */
+    if (f != f)
+        return 1;
+    return u >> 31 ? ~u : u | 0x80000000;
+}
+DEV float value_of(uint32_t order)
+{
+    if (order == 1)
+        return __uint_as_float(0x7fc00000);
+    return __uint_as_float(order >> 31 ? order & 0x7fffffff : ~order);
+}
+
+/* A warp chooses for one row: the k largest of n logits, best first, ties to the lower index; their
+ * shares of softmax, over their sum, times scale. The softmax's own sum cancels. k rounds of two
+ * warp-wide maxima, the logits in registers, PER_LANE of them a lane. */
+template <int PER_LANE>
+DEV void choose(int32_t *id, float *share, int k, const float *z, int n, const float *scale)
+{
+    uint32_t order[PER_LANE], mine = 0;
+    int lane = lane_id(), who = 0;
+#pragma unroll
+    for (int j = 0; j < PER_LANE; j++)
+        order[j] = lane + 32 * j < n ? order_of(load_fresh(z + lane + 32 * j)) : 0;
+#pragma unroll 1
+    for (int i = 0; i < k; i++) {
+        uint32_t best = 0, at = 0;
+#pragma unroll
+        for (int j = 0; j < PER_LANE; j++)
+            if (order[j] > best)
+                best = order[j], at = (uint32_t)(lane + 32 * j);
+        uint32_t most = warp_max_u32(best);
+        at = ~warp_max_u32(best == most ? ~at : 0); /* the lowest of those that have it */
+        if (lane == i)
+            mine = most, who = (int)at;
+#pragma unroll
+        for (int j = 0; j < PER_LANE; j++)
+            if (at == (uint32_t)(lane + 32 * j))
+                order[j] = 0;
+    }
+    float v = value_of(mine), top = shfl_f32(v, 0), p = lane < k ? expf(v - top) : 0;
+    p = p / warp_sum(p) * (scale ? scale[lane < k ? who : 0] : 1.0f);
+    if (lane < k) {
+        id[lane] = who;
+        share[lane] = p;
+    }
+}
+
+/* Blocks that are done with each row; zero before and after a launch. */
+static __device__ int32_t tickets[CUDA_VERIFY_ROWS];
+
+template <int K> DEV float4 four_weights(const uint8_t *row, int i)
+{
+    if (K == PACK_F32)
+        return *(const float4 *)(row + i * 4);
+    uint2 u = *(const uint2 *)(row + i * 2);
+    if (K == PACK_F16)
+        return make_float4(f16_to_f32(u.x & 0xffff), f16_to_f32(u.x >> 16),
+                           f16_to_f32(u.y & 0xffff), f16_to_f32(u.y >> 16));
+    return make_float4(bf16_to_f32(u.x & 0xffff), bf16_to_f32(u.x >> 16), bf16_to_f32(u.y & 0xffff),
+                       bf16_to_f32(u.y >> 16));
+}
+
+DEV float dot4(float acc, float4 w, float4 v)
+{
+    acc = fma_rn(w.x, v.x, acc);
+    acc = fma_rn(w.y, v.y, acc);
+    acc = fma_rn(w.z, v.z, acc);
+    return fma_rn(w.w, v.w, acc);
+}
+
+/* The router's weights wait in registers for x: AHEAD times 512 of a row. Few, because a kernel
+ * that runs each instruction once takes as long as it takes to fetch them. */
+enum { ROUTER_THREADS = 128, AHEAD = 6 };
+
+/* logits[r, e] = x[r] . W[e]; the last block of a row chooses
+ * grid:   expert x row
+ * shared: a sum per warp; is this the last block?
+ * bound:  latency: a row of W in flight before x is known, then the choice */
+template <int K, int LANE>
+__global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a)
+{
+    __shared__ float sums[ROUTER_THREADS / 32];
+    __shared__ int last;
+    int lane = lane_id(), e = (int)blockIdx.x, r = (int)blockIdx.y, n = a.w.n_in;
+    const uint8_t *row = a.w.codes + (size_t)e * n * (K == PACK_F32 ? 4 : 2);
+    const float *x = a.x.at + r * a.x.stride;
+    float *z = a.logits.at + r * a.logits.stride;
+    int i0 = 4 * (int)threadIdx.x;
+    float4 w[AHEAD];
+    grid_trigger();
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {
+        int i = i0 + 4 * ROUTER_THREADS * j;
+        w[j] = i < n ? four_weights<K>(row, i) : make_float4(0, 0, 0, 0);
+    }
+    grid_wait();
+    float acc = 0;
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {
+        int i = i0 + 4 * ROUTER_THREADS * j;
+        acc = dot4(acc, w[j], i < n ? *(const float4 *)(x + i) : make_float4(0, 0, 0, 0));
+    }
+#pragma unroll 1
+    for (int i = i0 + 4 * ROUTER_THREADS * AHEAD; i < n; i += 4 * ROUTER_THREADS)
+        acc = dot4(acc, four_weights<K>(row, i), *(const float4 *)(x + i));
+    acc = warp_sum(acc);
+    if (lane == 0)
+        sums[threadIdx.x >> 5] = acc;
+    __syncthreads();
+    if (threadIdx.x >= 32)
+        return;
+    if (lane == 0) {
+        z[e] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+        write_fence();
+        last = atomicAdd(&tickets[r], 1) == (int)gridDim.x - 1;
+    }
+    __syncwarp();
+    if (!last)
+        return;
+    write_fence();
+    choose<LANE>(a.id + (size_t)r * a.k, a.share + (size_t)r * a.k, a.k, z, (int)gridDim.x,
+                 a.expert_scale);
+    if (lane == 0)
+        tickets[r] = 0;
+}
+
+template <int K> static void router(cudaStream_t s, router_args a)
+{
+    dim3 grid((unsigned)a.logits.cols, (unsigned)a.x.rows);
+    if (a.logits.cols <= 128)
+        LAUNCH((router_kernel<K, 4>), grid, dim3(ROUTER_THREADS), 0, s, a);
+    else
+        LAUNCH((router_kernel<K, ROUTER_EXPERTS / 32>), grid, dim3(ROUTER_THREADS), 0, s, a);
+}
+
+extern "C" void cu_router(cudaStream_t s, router_args a)
+{
+    if (a.w.kind == PACK_F32)
+        router<PACK_F32>(s, a);
+    else if (a.w.kind == PACK_F16)
+        router<PACK_F16>(s, a);
+    else
+        router<PACK_BF16>(s, a);
+}
+
+/* The choice alone.
+ * grid:   a warp per row
+ * shared: none
+ * bound:  latency */
+__global__ void __launch_bounds__(32)
+    choose_kernel(int32_t *id, float *share, int k, dev_mat logits, const float *scale)
+{
+    size_t r = blockIdx.x;
+    grid_trigger();
+    grid_wait();
+    choose<ROUTER_EXPERTS / 32>(id + r * k, share + r * k, k,
+                                logits.at + (int64_t)r * logits.stride, logits.cols, scale);
+}
+
+/* The same for more experts than registers hold, or more of a row than a warp has lanes.
+ * id: the k largest of softmax(z), best first, ties to the lower index; share: their probabilities
  * over their sum, times scale[id]. The softmax's own sum cancels.
  * grid:   a warp per row
  * shared: z and whether it is taken
@@ -66,7 +231,11 @@ extern "C" void cu_route(cudaStream_t s, int32_t *id, float *share, int32_t k, d
                          const float *expert_scale)
 {
     size_t shared = (size_t)logits.cols * 5;
-    LAUNCH(route_kernel, dim3((unsigned)logits.rows), dim3(32), shared, s, id, share, k, logits,
+    if (logits.cols <= ROUTER_EXPERTS && k <= ROUTER_MOST)
+        LAUNCH(choose_kernel, dim3((unsigned)logits.rows), dim3(32), 0, s, id, share, k, logits,
+               expert_scale);
+    else
+        LAUNCH(route_kernel, dim3((unsigned)logits.rows), dim3(32), shared, s, id, share, k, logits,
            expert_scale);
 }
 

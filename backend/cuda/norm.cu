@@ -146,6 +146,77 @@ __global__ void __launch_bounds__(1024)
     }
 }
 
+DEV eight sum_of(const eight &a, const eight &b)
+{
+    eight e;
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        e.v[k] = make_float4(a.v[k].x + b.v[k].x, a.v[k].y + b.v[k].y, a.v[k].z + b.v[k].z,
+                             a.v[k].w + b.v[k].w);
+    return e;
+}
+DEV void times_all(eight *e, float c)
+{
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        e->v[k] = make_float4(e->v[k].x * c, e->v[k].y * c, e->v[k].z * c, e->v[k].w * c);
+}
+
+/* residual_kernel where y is two branches, each normed first, or where x is normed for several
+ * readers: y = rms_norm(y) yw + rms_norm(b) bw; x = (x + rms_norm(y) w) c cw[0]; h = rms_norm(x) ..
+ * Without y: only the last. A kernel of its own, because the others need not fetch this much code.
+ * grid:   a block per row
+ * shared: one float per warp, four times
+ * bound:  latency at few rows, bandwidth at many */
+enum { BRANCHES_WIDEST = 480 * PER }; /* three weights of it and the table: 46 KiB */
+__global__ void __launch_bounds__(512) branches_kernel(residual_args a)
+{
+    DYN_SHARED(float, hw); /* [n_h][n]: in registers they would want a copy of the code for each */
+    __shared__ float table[128];
+    int n = a.x.cols, r = (int)blockIdx.x;
+    grid_trigger();
+    eight yw = take_weight(a.yw, n), bw = take_weight(a.bw, n), w = take_weight(a.w, n);
+#pragma unroll 1
+    for (int j = 0; j < a.n_h; j++) {
+        eight h = take_weight(a.h[j].w, n);
+#pragma unroll
+        for (int k = 0; k < 2; k++)
+            if (place(k) < n)
+                *(float4 *)(hw + j * n + place(k)) = h.v[k]; /* read by the thread that wrote it */
+    }
+    float c = a.cw ? a.c * a.cw[0] : a.c;
+    grid_wait();
+    eight x = take(a.x.at + r * a.x.stride, n);
+    if (a.y.at) {
+        eight y = take(a.y.at + r * a.y.stride, n);
+        if (a.b.at) {
+            eight b = take(a.b.at + r * a.b.stride, n);
+            float inv = inverse(whole_sum(squares(y), table), n, a.eps);
+            times(&b, inverse(whole_sum(squares(b), table + 32), n, a.eps), bw);
+            times(&y, inv, yw);
+            y = sum_of(y, b);
+        }
+        times(&y, inverse(whole_sum(squares(y), table + 64), n, a.eps), w);
+        x = sum_of(x, y);
+        if (a.scaled)
+            times_all(&x, c);
+#pragma unroll
+        for (int k = 0; k < 2; k++)
+            if (place(k) < n)
+                *(float4 *)(a.x.at + r * a.x.stride + place(k)) = x.v[k];
+    }
+    if (!a.n_h)
+        return;
+    float inv = inverse(whole_sum(squares(x), table + 96), n, a.h_eps);
+#pragma unroll 1
+    for (int j = 0; j < a.n_h; j++) {
+        eight h = x;
+        times(&h, inv, take(hw + j * n, n));
+        times_all(&h, a.h[j].c); /* times 1 changes nothing */
+        put(a.h[j].y.at + r * a.h[j].y.stride, h, n, a.h[j].q, r);
+    }
+}
+
 /* x = (x + rms_norm(y) * w) * c * cw[0]; and h = rms_norm(x) * hw with its copy, where h is given,
  * else x's copy, where that is wanted
  * grid:   a block per row
@@ -156,7 +227,7 @@ __global__ void __launch_bounds__(1024) residual_kernel(residual_args a)
     __shared__ float table[64];
     int n = a.x.cols, r = (int)blockIdx.x;
     grid_trigger();
-    eight w = take_weight(a.w, n), hw = take_weight(a.hw, n);
+    eight w = take_weight(a.w, n), hw = take_weight(a.h[0].w, n);
     float c = a.cw ? a.c * a.cw[0] : a.c;
     grid_wait();
     eight v = take(a.y.at + r * a.y.stride, n), x = take(a.x.at + r * a.x.stride, n);
@@ -170,13 +241,13 @@ __global__ void __launch_bounds__(1024) residual_kernel(residual_args a)
         if (place(k) < n)
             *(float4 *)(a.x.at + r * a.x.stride + place(k)) = x.v[k];
     }
-    if (!a.h.at) {
+    if (!a.n_h) {
         if (a.q.q || a.q.bf)
             put(a.x.at + r * a.x.stride, x, n, a.q, r);
         return;
     }
     times(&x, inverse(whole_sum(squares(x), table + 32), n, a.h_eps), hw);
-    put(a.h.at + r * a.h.stride, x, n, a.q, r);
+    put(a.h[0].y.at + r * a.h[0].y.stride, x, n, a.h[0].q, r);
 }
 
 DEV void store_four(void *to, int kind, size_t at, float4 v)
@@ -269,19 +340,75 @@ extern "C" void cu_rms_norm(cudaStream_t s, dev_mat y, dev_mat x, int32_t heads,
                y, x, n, w, eps, q);
 }
 
+static bool by_fours(dev_mat m)
+{
+    return m.stride % 4 == 0;
+}
+
+/* May a thread take all it needs four at a time? */
+static bool in_fours(const residual_args &a)
+{
+    bool ok = a.x.cols % 4 == 0 && by_fours(a.x) && by_fours(a.y) && by_fours(a.b);
+    for (int i = 0; i < a.n_h; i++)
+        ok = ok && by_fours(a.h[i].y);
+    return ok;
+}
+
+static void branches(cudaStream_t s, residual_args a)
+{
+    LAUNCH(branches_kernel, dim3((unsigned)a.x.rows), dim3(threads_for(a.x.cols)),
+           (size_t)(a.n_h * a.x.cols) * sizeof(float), s, a);
+}
+
+extern "C" void cu_norms(cudaStream_t s, dev_mat x, const norm_job *job, int n, float eps)
+{
+    residual_args a = {};
+    a.x = x;
+    for (int i = 0; i < n; i++)
+        a.h[i] = job[i];
+    a.n_h = n;
+    a.h_eps = eps;
+    if (n > 1 && x.cols <= BRANCHES_WIDEST && in_fours(a)) {
+        branches(s, a);
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        bool scaled = job[i].c != 1.0f; /* the copy is of what comes of it */
+        dev_quant none = {};
+        cu_rms_norm(s, job[i].y, x, 1, job[i].w, eps, scaled ? none : job[i].q);
+        if (!scaled)
+            continue;
+        cu_scale(s, job[i].y, job[i].c, NULL);
+        if (job[i].q.q || job[i].q.bf)
+            cu_quantise(s, job[i].y, job[i].q);
+    }
+}
+
 extern "C" void cu_residual(cudaStream_t s, residual_args a)
 {
     dev_quant none = {};
-    bool fours = a.x.cols % 4 == 0 && a.x.stride % 4 == 0 && a.y.stride % 4 == 0;
-    if (a.x.cols <= WIDEST && fours) {
-        LAUNCH(residual_kernel, dim3((unsigned)a.x.rows), dim3(threads_for(a.x.cols)), 0, s, a);
+    dim3 rows((unsigned)a.x.rows), block(threads_for(a.x.cols));
+    bool more = a.b.at || a.n_h > 1 || (a.n_h && a.h[0].c != 1.0f);
+    if (!more && a.x.cols <= WIDEST && in_fours(a)) {
+        LAUNCH(residual_kernel, rows, block, 0, s, a);
         return;
+    }
+    if (a.x.cols <= BRANCHES_WIDEST && in_fours(a)) {
+        branches(s, a);
+        if (!a.n_h && (a.q.q || a.q.bf))
+            cu_quantise(s, a.x, a.q);
+        return;
+    }
+    if (a.b.at) {
+        cu_rms_norm(s, a.y, a.y, 1, a.yw, a.eps, none);
+        cu_rms_norm(s, a.b, a.b, 1, a.bw, a.eps, none);
+        cu_add(s, a.y, a.y, a.b);
     }
     long_norm(s, a.x, a.y, 1, a.w, a.eps, true, none);
     if (a.scaled)
         cu_scale(s, a.x, a.c, a.cw);
-    if (a.h.at)
-        long_norm(s, a.h, a.x, 1, a.hw, a.h_eps, false, a.q);
+    if (a.n_h)
+        cu_norms(s, a.x, a.h, a.n_h, a.h_eps);
     else if (a.q.q || a.q.bf)
         cu_quantise(s, a.x, a.q);
 }

@@ -105,12 +105,35 @@ static void c_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
     bool heads = x.heads > 1 || x.cols <= 512 || (!q.q && !q.bf);
     if (heads && cuda_wait_head(c, j, step_of(p)))
         return; /* no product reads a head */
-    if (heads || !cuda_join_norm(c, j.y, j.x, v, eps, q)) {
+    norm_job alone = {.y = j.y, .w = v, .c = 1.0f, .q = q};
+    if (heads || !cuda_join_norms(c, j.x, &alone, 1, eps)) {
         cuda_settle(c);
         cu_rms_norm(c->stream, j.y, j.x, x.heads, v, eps, q);
     }
     cuda_quant_keep(p, y.at, q);
     done(p, "rms_norm");
+}
+
+static void c_rms_norms(pass *p, const mat *y, mat x, const norm_want *want, int32_t n, float eps)
+{
+    cuda_device *c = cuda_of(p);
+    norm_job job[NORM_JOBS];
+    for (int32_t i = 0; i < n; i++)
+        job[i] = (norm_job){.y = cuda_mat(y[i]),
+                            .w = p->dry ? NULL : vector_of(p, want[i].w),
+                            .c = want[i].c,
+                            .q = copy_room(p, y[i])};
+    if (idle(p, x))
+        return;
+    for (int32_t i = 0; i < n; i++)
+        wrote(p, y[i]);
+    if (!cuda_join_norms(c, cuda_mat(x), job, n, eps)) {
+        cuda_settle(c);
+        cu_norms(c->stream, cuda_mat(x), job, n, eps);
+    }
+    for (int32_t i = 0; i < n; i++)
+        cuda_quant_keep(p, y[i].at, job[i].q);
+    done(p, "rms_norms");
 }
 
 static void c_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
@@ -125,6 +148,25 @@ static void c_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
     else /* heads are normed apart: no model does this to a residual stream */
         err_set(&p->e, E_UNSUPPORTED, "add_rms_norm of %d heads on a CUDA device", y.heads);
     done(p, "add_rms_norm");
+}
+
+static void c_add_branches(pass *p, mat x, branch a, branch b, const weight *w, float eps)
+{
+    const float *v = p->dry ? NULL : vector_of(p, w);
+    const float *aw = p->dry ? NULL : vector_of(p, a.w), *bw = p->dry ? NULL : vector_of(p, b.w);
+    if (idle(p, x))
+        return;
+    wrote(p, x);
+    wrote(p, a.y);
+    wrote(p, b.y);
+    cuda_wait_residual(cuda_of(p), (residual_args){.x = cuda_mat(x),
+                                                   .y = cuda_mat(a.y),
+                                                   .b = cuda_mat(b.y),
+                                                   .w = v,
+                                                   .yw = aw,
+                                                   .bw = bw,
+                                                   .eps = eps});
+    done(p, "add_branches");
 }
 
 static void c_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
@@ -376,6 +418,34 @@ static void c_route(pass *p, routing r, mat logits, const weight *expert_scale)
     cuda_wrote(cuda_of(p), r.weight, n);
     cu_route(cuda_of(p)->stream, r.id, r.weight, r.k, cuda_mat(logits), v);
     done(p, "route");
+}
+
+static void c_router(pass *p, routing r, mat x, const weight *w, const weight *expert_scale)
+{
+    const float *v = p->dry ? NULL : vector_of(p, expert_scale);
+    mat logits = pass_mat(p, x.rows, 1, w->n_out);
+    if (pass_failed(p) || (!p->dry && !loaded(p, w)))
+        return;
+    if (!is_float(kind_of(p, w)) || !few(x.rows) || w->n_out > ROUTER_EXPERTS ||
+        r.k > ROUTER_MOST || w->n_in % 4 || x.stride % 4) {
+        c_matmul(p, logits, x, w);
+        c_route(p, r, logits, expert_scale);
+        return;
+    }
+    if (skip(p, logits))
+        return;
+    size_t n = (size_t)r.rows * (size_t)r.k * 4;
+    wrote(p, logits);
+    cuda_wrote(cuda_of(p), r.id, n);
+    cuda_wrote(cuda_of(p), r.weight, n);
+    cu_router(cuda_of(p)->stream, (router_args){.x = cuda_mat(x),
+                                                .logits = cuda_mat(logits),
+                                                .w = cuda_view(w),
+                                                .expert_scale = v,
+                                                .id = r.id,
+                                                .share = r.weight,
+                                                .k = r.k});
+    done(p, "router");
 }
 
 /* [rows, k, n_ff] as [rows * k, n_ff]. */
@@ -652,6 +722,7 @@ static void c_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
 const device_ops cuda_ops = {
     .embed = c_embed,
     .rms_norm = c_rms_norm,
+    .rms_norms = c_rms_norms,
     .matmul = c_matmul,
     .glu = c_glu,
     .act_mul = c_act_mul,
@@ -661,7 +732,9 @@ const device_ops cuda_ops = {
     .add = c_add,
     .scale = c_scale,
     .add_rms_norm = c_add_rms_norm,
+    .add_branches = c_add_branches,
     .route = c_route,
+    .router = c_router,
     .moe_glu = c_moe_glu,
     .moe_down = c_moe_down,
     .gather = c_gather,

@@ -170,6 +170,103 @@ static void check_experts(rig *g, num_type tg, num_type td, int32_t n_in, int32_
     pair_free(g, &scale);
 }
 
+/* The router and its choice; each row alone chooses the same, bit for bit. */
+static void check_router(rig *g, num_type t, int32_t n_in, int32_t n, int32_t k, int32_t rows)
+{
+    static chain c;
+    pair w, scale;
+    both b;
+    mat x[2];
+    if (!wanted(g, "moe") || !pair_make(g, &w, t, n_in, n, 1, 0.05, false) ||
+        !pair_make(g, &scale, NUM_F32, n, 1, 1, 1.0, false))
+        return;
+    chain_init(&c, rows, 0, 0);
+    both_begin(g, &b, &c.st);
+    float *v = draw(g, (size_t)rows * (size_t)n_in, 1.0);
+    both_mat(g, &b, x, v, rows, 1, n_in);
+    routing rr = op_router(&b.ref, x[0], &w.w[0], k, &scale.w[0]);
+    routing rg = op_router(&b.gpu, x[1], &w.w[1], k, &scale.w[1]);
+    mat wr = {rr.weight, rows, 1, k, k}, wg = {rg.weight, rows, 1, k, k};
+    mat ir = {(float *)rr.id, rows, 1, k, k}, ig = {(float *)rg.id, rows, 1, k, k};
+    double e = both_error(g, &b, wr, wg);
+    float *id = gpu_rows(g, ig), *share = gpu_rows(g, wg);
+    if (memcmp(id, ir.at, (size_t)rows * (size_t)k * sizeof *id))
+        e = NAN;
+    verdict(g, "moe router", text("%-4s %d rows, %d of %d", num_name(t), rows, k, n), e, F32_BOUND);
+    int differ = 0;
+    for (int32_t r = 0; rows <= 32 && r < rows; r++) {
+        pass p;
+        chain_init(&c, 1, 0, 0);
+        pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
+        mat one = pass_mat(&p, 1, 1, n_in);
+        g->gpu->upload(g->gpu, one.at, v + (size_t)r * (size_t)n_in, (size_t)n_in * 4);
+        routing ro = op_router(&p, one, &w.w[1], k, &scale.w[1]);
+        float *i1 = gpu_rows(g, (mat){(float *)ro.id, 1, 1, k, k});
+        float *s1 = gpu_rows(g, (mat){ro.weight, 1, 1, k, k});
+        size_t at = (size_t)r * (size_t)k, bytes = (size_t)k * 4;
+        differ += memcmp(i1, id + at, bytes) || memcmp(s1, share + at, bytes);
+        mem_free(i1);
+        mem_free(s1);
+    }
+    verdict(g, "moe router", "each row alone, rows that differ", differ, 0);
+    mem_free(id);
+    mem_free(share);
+    mem_free(v);
+    pair_free(g, &w);
+    pair_free(g, &scale);
+}
+
+/* Two branches into the stream and the norms after it, joined and one by one. */
+static void check_branches(rig *g, int32_t rows, int32_t n)
+{
+    static chain c;
+    pair w[3], d;
+    both b;
+    mat x[2], y[2], z[2], h[2][3];
+    bool ok = wanted(g, "norm") && pair_make(g, &d, NUM_Q8_0, n, 48, 1, 0.05, false);
+    for (int i = 0; ok && i < 3; i++)
+        ok = pair_make(g, &w[i], NUM_F32, n, 1, 1, 1.0, false);
+    if (!ok)
+        return;
+    size_t all = (size_t)rows * (size_t)n;
+    float *v = draw(g, all, 30.0), *u = draw(g, all, 3.0), *t = draw(g, all, 0.1);
+    chain_init(&c, rows, 0, 0);
+    both_begin(g, &b, &c.st);
+    both_mat(g, &b, x, v, rows, 1, n);
+    both_mat(g, &b, y, u, rows, 1, n);
+    both_mat(g, &b, z, t, rows, 1, n);
+    char shape[64];
+    snprintf(shape, sizeof shape, "%d rows of %d", rows, n);
+    for (int turn = 0; turn < 2; turn++) {
+        for (int side = 0; side < 2; side++) {
+            pass *p = side ? &b.gpu : &b.ref;
+            norm_want want[3] = {
+                {&w[0].w[side], 1.0f}, {&w[1].w[side], 0.125f}, {&w[2].w[side], 1.0f}};
+            if (turn == 0) {
+                op_add_branches(p, x[side], (branch){y[side], &w[0].w[side]},
+                                (branch){z[side], &w[1].w[side]}, &w[2].w[side], 1e-6f);
+                op_scale(p, x[side], 0.75f, NULL);
+            }
+            op_rms_norms(p, h[side], x[side], want, 3, 1e-6f);
+        }
+        if (turn == 0)
+            verdict(g, "norm branches", shape, both_error(g, &b, x[0], x[1]), F32_BOUND);
+        for (int i = 0; i < 3; i++) {
+            verdict(g, turn ? "norms" : "norms joined", shape, both_error(g, &b, h[0][i], h[1][i]),
+                    F32_BOUND);
+            mat pr = op_matmul(&b.ref, h[0][i], &d.w[0]), pg = op_matmul(&b.gpu, h[1][i], &d.w[1]);
+            verdict(g, "norms + product", shape, both_error(g, &b, pr, pg),
+                    product_bound(NUM_Q8_0, rows));
+        }
+    }
+    mem_free(v);
+    mem_free(u);
+    mem_free(t);
+    pair_free(g, &d);
+    for (int i = 0; i < 3; i++)
+        pair_free(g, &w[i]);
+}
+
 /* ---- Small ops ----------------------------------------------------------------------------- */
 
 static void check_norms(rig *g, int32_t rows, int32_t heads, int32_t n)
@@ -555,9 +652,16 @@ static void check_products(rig *g)
         check_experts(g, NUM_Q4_K, NUM_Q8_0, 256, 96, 32, 4, 70, fused);
     }
     check_experts(g, NUM_Q8_0, NUM_F16, 64, 24, 5, 2, 3, true); /* halves that end inside a tile */
+    check_router(g, NUM_F32, 256, 8, 3, 1);
+    check_router(g, NUM_BF16, 100, 37, 8, 5);
+    check_router(g, NUM_F16, 3200, 256, 32, 3);
+    check_router(g, NUM_F32, 64, 300, 40, 2); /* more experts than a warp's registers hold */
+    check_router(g, NUM_F32, 96, 16, 4, 40);
     if (g->quick)
         return;
     /* Real shapes. */
+    check_router(g, NUM_F32, 2816, 128, 8, 1);
+    check_router(g, NUM_F32, 2816, 128, 8, 16);
     check_product(g, NUM_Q4_K, 5376, 4096, 1);
     check_product(g, NUM_Q6_K, 21504, 512, 1);
     check_product(g, NUM_Q4_K, 5376, 2048, 8);
@@ -581,6 +685,10 @@ void check_ops(rig *g)
     check_norms(g, 2, 4, 32);
     check_norms(g, 5, 3, 256);
     check_norms(g, 1, 1, 7);
+    check_branches(g, 1, 2816);
+    check_branches(g, 5, 96);
+    check_branches(g, 40, 512);
+    check_branches(g, 2, 4224); /* wider than one kernel has it */
     check_small(g, 1, 4, 64);
     check_small(g, 5, 2, 256);
     check_small(g, 33, 1, 512);
