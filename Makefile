@@ -123,7 +123,7 @@ bench-ops: $(BUILD)/bench_ops ## times the CPU device's ops; then build/bench_op
 # The CUDA device against the CPU reference: on a GPU (cuda-check), and with its kernels compiled by
 # the C++ compiler and run on this machine's CPU (cuda-emu), where SAN=-fsanitize=address watches
 # every access.
-CHECK_C = $(wildcard tests/cuda/*.c) tests/fidelity_model.c
+CHECK_C = $(wildcard tests/cuda/*.c) tests/fidelity_model.c tests/kv_rig.c
 EMU = $(BUILD)/emu
 EMU_C = $(filter-out backend/cuda_none.c,$(LIB_SRC)) $(CUDA_C) $(CHECK_C)
 EMU_OBJ = $(EMU_C:%.c=$(EMU)/%.o) $(CU_SRC:%.cu=$(EMU)/%.cu.o) $(EMU)/tests/cuda/emu.o
@@ -167,6 +167,11 @@ $(BUILD)/bench_streams: $(BUILD)/bench/streams.o $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
 .PHONY: bench-streams
 bench-streams: $(BUILD)/bench_streams ## then build/bench_streams MODEL [STREAMS ...]; answers side by side
+$(BUILD)/bench_attend_cuda: $(BUILD)/bench/attend_cuda.o $(LIB_OBJ)
+	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
+.PHONY: bench-attend-cuda
+bench-attend-cuda: ## build/cuda/bench_attend_cuda: the same on a GPU
+	$(MAKE) CUDA=1 BUILD=build/cuda build/cuda/bench_attend_cuda
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12

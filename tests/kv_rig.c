@@ -52,8 +52,15 @@ static void write_tensor(gguf_writer *w, const gemma4_shape *s, const gemma4_ten
 
 const char *rig_model(void)
 {
-    const gemma4_shape *s = &model_shape;
+    return rig_model_of(model_shape.head_dim, model_shape.head_dim_global);
+}
+
+const char *rig_model_of(int32_t head_dim, int32_t head_dim_global)
+{
+    gemma4_shape shape = model_shape, *s = &shape;
     const char *path = test_temp("rig.gguf");
+    shape.head_dim = head_dim;
+    shape.head_dim_global = head_dim_global;
     int32_t n = gemma4_list_tensors(s, NULL, 0);
     gemma4_tensor *list = mem_calloc((size_t)n, sizeof *list);
     gguf_writer *w;

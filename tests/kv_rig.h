@@ -9,11 +9,9 @@
 
 #include "kv/kv.h"
 #include "model/model.h"
+#include "tests/rig_model.h"
 
 enum {
-    RIG_WINDOW = 12,
-    RIG_VOCAB = 64,
-    RIG_CTX = 640,
     RIG_LONG = 43 * RIG_WINDOW + 4, /* past 512 by less than a window */
     RIG_ROWS = 512,
     RIG_OWNERS = 4,

@@ -23,20 +23,22 @@ __global__ void __launch_bounds__(128) attend_kernel(attend_args a)
     grid_wait();
     DYN_SHARED(float, mem);
     __shared__ float top[64], total[64], shrink[64];
-    int r = (int)blockIdx.z, g = (int)blockIdx.y, d = a.kv.head_dim;
+    int r = a.row0 + (int)blockIdx.z, g = (int)blockIdx.y, d = a.kv.head_dim;
     int group = a.n_head / a.kv.n_head_kv, h0 = g * group;
     float *q = mem, *o = q + group * d, *p = o + group * d; /* p: [group][KEYS] */
     int warp = (int)threadIdx.x >> 5, lane = lane_id();
     sight s = row_sight(a.st.rows, r, a.kv.window);
-    int chunk0 = s.lo / a.chunk, from = s.lo, to = s.hi;
+    int from = s.lo, to = s.hi;
     if (a.part) {
+        int chunk0 = s.lo / a.chunk;
         from = max(s.lo, (chunk0 + (int)blockIdx.x) * a.chunk);
         to = min(s.hi, (chunk0 + (int)blockIdx.x + 1) * a.chunk);
         if (from >= to)
             return;
     }
     dev_kv_base base = a.st.kv[(size_t)a.st.rows.seq[r] * a.st.n_kv + a.kv.id];
-    size_t head = (size_t)g * a.kv.n_slots * d;
+    const uint8_t *keys = (const uint8_t *)base.k + (size_t)g * a.kv.n_slots * a.kv.k_bytes;
+    const uint8_t *values = (const uint8_t *)base.v + (size_t)g * a.kv.n_slots * a.kv.v_bytes;
     for (int i = (int)threadIdx.x; i < group * d; i += 128) {
         q[i] = a.q.at[r * a.q.stride + h0 * d + i] * a.scale;
         o[i] = 0;
@@ -50,12 +52,12 @@ __global__ void __launch_bounds__(128) attend_kernel(attend_args a)
         for (int k = warp; k < KEYS; k += 4) {
             int t = t0 + k;
             bool sees = t >= from && t < to && row_sees(a.st.rows, r, a.kv.window, t);
-            size_t at = head + (size_t)(t % a.kv.n_slots) * d;
+            const uint8_t *key = keys + (size_t)(t % a.kv.n_slots) * a.kv.k_bytes;
             for (int h = 0; h < group; h++) {
                 float sum = 0;
                 if (sees)
                     for (int i = lane; i < d; i += 32)
-                        sum = fma_rn(q[h * d + i], kv_value(base.k, a.kv.k_kind, at + i), sum);
+                        sum = fma_rn(q[h * d + i], kv_value(key, a.kv.k_kind, i), sum);
                 sum = warp_sum(sum);
                 if (lane == 0)
                     p[h * KEYS + k] = sees ? sum : -INFINITY;
@@ -83,8 +85,9 @@ __global__ void __launch_bounds__(128) attend_kernel(attend_args a)
             int h = i / d;
             float sum = o[i] * shrink[h];
             for (int k = k0; k < k1; k++) {
-                size_t at = head + (size_t)((t0 + k) % a.kv.n_slots) * d + i % d;
-                sum = fma_rn(p[h * KEYS + k], kv_value(base.v, a.kv.v_kind, at), sum);
+                const uint8_t *value =
+                    values + (size_t)((t0 + k) % a.kv.n_slots) * a.kv.v_bytes;
+                sum = fma_rn(p[h * KEYS + k], kv_value(value, a.kv.v_kind, i % d), sum);
             }
             o[i] = sum;
         }
@@ -105,20 +108,26 @@ __global__ void __launch_bounds__(128) attend_kernel(attend_args a)
     }
 }
 
-enum { PARTS_MAX = 1024 };
+enum { PARTS_MAX = 1024, COLUMNS = 128, GROUPS = 8 };
 
-/* o[r, h] from the partial results of its chunks, and its int8 copy where wanted.
- * grid:   head x row; threads over head_dim
- * shared: a weight per chunk
+/* o[r, h] from the partial results of its chunks, rotated back where values were rotated, and its
+ * int8 copy where wanted. The 8 threads of a column take every eighth chunk, and their sums are
+ * added in order: nothing depends on more than the row's own chunks.
+ * grid:   128 columns of a head x head x row; 8 x 128 threads
+ * shared: a weight per chunk; 8 sums per column
  * bound:  latency; at long contexts reading the parts, 1 / chunk of the keys' own bytes */
-__global__ void __launch_bounds__(256) combine_kernel(attend_args a, dev_quant q)
+__global__ void __launch_bounds__(GROUPS *COLUMNS)
+    combine_kernel(attend_args a, dev_quant q, bool back)
 {
     __shared__ float weight[PARTS_MAX];
+    __shared__ __align__(16) float sums[GROUPS][COLUMNS];
     grid_trigger();
-    grid_wait();
-    int h = (int)blockIdx.x, r = (int)blockIdx.y, d = a.kv.head_dim, lane = lane_id();
+    int h = (int)blockIdx.y, r = a.row0 + (int)blockIdx.z, d = a.kv.head_dim, lane = lane_id();
+    int mine = (int)threadIdx.x / COLUMNS, column = (int)threadIdx.x % COLUMNS;
+    int i0 = (int)blockIdx.x * COLUMNS, i = i0 + column;
     sight s = row_sight(a.st.rows, r, a.kv.window);
     int n = (s.hi - 1) / a.chunk - s.lo / a.chunk + 1;
+    grid_wait(); /* the step is there since before the pass, the parts are not */
     const float *part = part_at(a, r, h, 0);
     float m = -INFINITY, total = 0;
     for (int c = lane; c < n; c += 32)
@@ -132,25 +141,46 @@ __global__ void __launch_bounds__(256) combine_kernel(attend_args a, dev_quant q
     }
     total = warp_sum(total);
     __syncthreads();
-    for (int i = (int)threadIdx.x; (i & ~31) < d; i += (int)blockDim.x) {
-        float v = 0;
-        if (i < d) {
-#pragma unroll 8
-            for (int c = 0; c < n; c++)
-                v = fma_rn(part[(size_t)c * (d + 2) + i], weight[c], v);
-            v /= total;
-            a.o.at[r * a.o.stride + h * d + i] = v;
-        }
-        if (q.q)
-            quantise_warp(v, q, r, (h * d + i) / 32);
+    float v = 0;
+    if (i < d) {
+#pragma unroll 4
+        for (int c = mine; c < n; c += GROUPS)
+            v = fma_rn(part[(size_t)c * (d + 2) + i], weight[c], v);
     }
+    sums[mine][column] = v;
+    __syncthreads();
+    if (mine == 0) {
+        v = 0;
+        for (int k = 0; k < GROUPS; k++)
+            v += sums[k][column];
+        v /= total;
+    }
+    float *o = a.o.at + r * a.o.stride + h * d;
+    if (back) { /* d is a multiple of 128: one warp turns them all */
+        if (mine == 0)
+            sums[0][column] = v;
+        __syncthreads();
+        if (threadIdx.x >= 32)
+            return;
+        float4 x = rotate_four(*(float4 *)&sums[0][4 * lane], true);
+        *(float4 *)(o + i0 + 4 * lane) = x;
+        if (q.q)
+            quantise_four(x, q, r, h * d + i0 + 4 * lane, true);
+        return;
+    }
+    if (mine || (i & ~31) >= d)
+        return;
+    if (i < d)
+        o[i] = v;
+    if (q.q)
+        quantise_warp(v, q, r, (h * d + i) / 32);
 }
 
-extern "C" void cu_attend_combine(cudaStream_t s, attend_args a, dev_quant q)
+extern "C" void cu_attend_combine(cudaStream_t s, attend_args a, dev_quant q, bool back)
 {
-    int threads = a.kv.head_dim >= 256 ? 256 : (a.kv.head_dim + 31) & ~31;
-    LAUNCH(combine_kernel, dim3((unsigned)a.n_head, (unsigned)a.q.rows), dim3((unsigned)threads), 0,
-           s, a, q);
+    unsigned slices = (unsigned)((a.kv.head_dim + COLUMNS - 1) / COLUMNS);
+    LAUNCH(combine_kernel, dim3(slices, (unsigned)a.n_head, (unsigned)a.n_rows),
+           dim3(GROUPS * COLUMNS), 0, s, a, q, back);
 }
 
 extern "C" void cu_attend(cudaStream_t s, attend_args a)
@@ -158,7 +188,8 @@ extern "C" void cu_attend(cudaStream_t s, attend_args a)
     int group = a.n_head / a.kv.n_head_kv;
     size_t shared = (size_t)group * (2 * (size_t)a.kv.head_dim + KEYS) * sizeof(float);
     LAUNCH(attend_kernel,
-           dim3(a.part ? (unsigned)a.n_chunk : 1, (unsigned)a.kv.n_head_kv, (unsigned)a.q.rows),
+           dim3(a.part ? (unsigned)a.n_chunk : 1, (unsigned)a.kv.n_head_kv,
+                (unsigned)(a.part ? a.n_rows : a.q.rows)),
            dim3(128), shared, s, a);
 }
 

@@ -6,8 +6,7 @@
 #ifndef BACKEND_CUDA_ATTEND_CUH
 #define BACKEND_CUDA_ATTEND_CUH
 
-#include "backend/cuda/cuda_int.h"
-#include "backend/cuda/dev.cuh"
+#include "backend/cuda/kv_formats.cuh"
 
 /* Indices [lo, hi) hold all that row r sees. */
 struct sight {
@@ -47,19 +46,12 @@ DEV bool row_sees(const dev_rows &rs, int r, int window, int t)
     return rs.pos[r] - pos < window;
 }
 
-DEV float kv_value(const void *p, int kind, size_t at)
-{
-    if (kind == KV_F32)
-        return ((const float *)p)[at];
-    uint32_t u = ((const uint16_t *)p)[at];
-    return kind == KV_F16 ? f16_to_f32(u) : bf16_to_f32(u);
-}
-
 /* Partial results of a (row, head, chunk): weighted sum of values, then the largest score and the
- * sum of exponentials relative to it. */
+ * sum of exponentials relative to it. c counts from the first chunk that the row sees. */
 DEV float *part_at(const attend_args &a, int r, int h, int c)
 {
-    return a.part + (((size_t)r * a.n_head + h) * a.n_chunk + c) * (a.kv.head_dim + 2);
+    size_t row = (size_t)(r - a.row0) * a.n_head + h;
+    return a.part + (row * a.n_chunk + c) * (a.kv.head_dim + 2);
 }
 
 #endif

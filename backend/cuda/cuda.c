@@ -528,7 +528,10 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
         r = (cudaError_t)(cu_attend_init(c->shared_max) | cu_mma_init() |
                           cu_one_init((int)prop.sharedMemPerBlockOptin) |
                           cu_rows_init((int)prop.sharedMemPerBlockOptin, prop.multiProcessorCount) |
-                          cu_flash_init((int)prop.sharedMemPerBlockOptin, &c->flash_widest));
+                          cu_flash_init((int)prop.sharedMemPerBlockOptin, &c->flash_widest) |
+                          cu_split_init((int)prop.sharedMemPerBlockOptin, &c->split_widest,
+                                        &c->split_stages));
+    c->n_sm = prop.multiProcessorCount;
     if (r)
         return err_set(e, E_IO, "%s: %s", c->name, cudaGetErrorString(r));
     return OK;
@@ -564,6 +567,7 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .weight_load = cuda_weight_load,
         .weight_free = cuda_weight_free,
         .weight_bytes = cuda_weight_bytes,
+        .attend_kernel = cuda_attend_kernel,
         .product_kernel = cuda_product_kernel,
         .available_bytes = cuda_available,
         .used_bytes = cuda_used,

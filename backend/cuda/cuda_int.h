@@ -99,10 +99,25 @@ typedef struct dev_step {
     int32_t n_kv;
 } dev_step;
 
-enum kv_kind { KV_F32, KV_F16, KV_BF16 };
+/* Formats of caches; from KV_Q8_0 on in blocks of 32. */
+enum kv_kind {
+    KV_F32,
+    KV_F16,
+    KV_BF16,
+    KV_Q8_0,
+    KV_Q5_1,
+    KV_Q5_0,
+    KV_Q4_1,
+    KV_Q4_0,
+    KV_IQ4_NL,
+    KV_TQ3_0,
+    KV_KINDS
+};
 
 typedef struct dev_kv {
     int32_t id, k_kind, v_kind, n_head_kv, head_dim, window, n_slots;
+    int32_t k_bytes, v_bytes; /* of a head's row */
+    bool k_rot, v_rot;
 } dev_kv;
 
 /* ---- Launchers ---------------------------------------------------------------------------- */
@@ -170,6 +185,8 @@ void cu_heads(cudaStream_t s, const head_job *job, int n, dev_kv kv, dev_step st
 /* rope.cu */
 void cu_rope(cudaStream_t s, dev_mat x, int32_t heads, const int32_t *pos, const float *inv_freq,
              int32_t n_pairs);
+/* kv_store.cu */
+void cu_rotate(cudaStream_t s, dev_mat y, dev_mat x, bool back); /* groups of 128 columns */
 void cu_kv_store(cudaStream_t s, dev_kv kv, dev_step st, dev_mat k, dev_mat v);
 /* quantise.cu */
 void cu_quantise(cudaStream_t s, dev_mat x, dev_quant q);
@@ -261,18 +278,31 @@ typedef struct attend_args {
     dev_mat o, q; /* [rows, heads * head_dim] */
     dev_kv kv;
     dev_step st;
-    int32_t n_head, chunk, n_chunk; /* keys per chunk; chunks the grid covers */
+    int32_t n_head;
     float scale;
-    float *part; /* [rows, heads, n_chunk, head_dim + 2], or NULL: no split */
+    /* Split over chunks of keys, for few rows; part NULL: not split. Then these rows are taken: */
+    int32_t row0, n_rows;
+    int32_t chunk, n_chunk; /* keys per chunk, a power of two; chunks that part has room for */
+    float *part;            /* [n_rows, heads, n_chunk, head_dim + 2] */
+    /* split.cu alone */
+    int32_t tile_rows; /* rows of one sequence that share each read of a key */
+    int32_t chunk_shift, group_inverse; /* 1 << shift == chunk; 65536 / heads per KV head, up */
+    int32_t n_block;   /* blocks that divide a tile's chunks among themselves */
+    int32_t stages;    /* tiles of keys on their way, 2 or 3 */
+    int32_t line;      /* bytes from row to row in shared memory; split.cu fills it in */
 } attend_args;
 void cu_attend(cudaStream_t s, attend_args a);
-void cu_attend_combine(cudaStream_t s, attend_args a, dev_quant q);
+/* back: the values were rotated, and the result is to be rotated back. */
+void cu_attend_combine(cudaStream_t s, attend_args a, dev_quant q, bool back);
 int cu_attend_init(int shared_max);
-/* flash.cu: the same on tensor cores; f16 keys and values, head_dim 64, 128, 256 or 512 and at most
- * *widest; with part: at most 16 query heads per KV head. */
+/* split.cu: few rows on tensor cores. Heads of 64 or 128 in f16; of 256 or 512 in all formats but
+ * f32, and at most *widest. At most SPLIT_PAIRS query heads per KV head. */
+void cu_split(cudaStream_t s, attend_args a);
+int cu_split_init(int largest, int *widest, int *stages_512);
+/* flash.cu: many rows on tensor cores, the same heads and formats, at most *widest. */
 void cu_flash(cudaStream_t s, attend_args a);
 int cu_flash_init(int largest, int *widest);
-enum { FLASH_GROUP = 16 };
+enum { SPLIT_PAIRS = 16 };
 
 #ifdef __cplusplus
 }
@@ -325,7 +355,9 @@ typedef struct cuda_device {
     bool broken; /* a CUDA call failed; said once more in every later pass */
     err broken_why;
     int32_t shared_max;
-    int32_t flash_widest;     /* head sizes for flash.cu */
+    int32_t n_sm;         /* multiprocessors */
+    int32_t flash_widest, split_widest; /* head sizes for flash.cu and split.cu */
+    int32_t split_stages; /* of heads of 512 */
     _Atomic uint64_t n_bytes; /* allocated */
     /* The step block: one device buffer, and pinned buffers it is filled from in turn. */
     char *step_at, *step_host[STEP_BUFFERS];
@@ -400,6 +432,22 @@ void cuda_moved(device *d);
 
 /* kernels.c */
 kernel_speed cuda_product_kernel(const device *d, const weight *w, char *text, size_t cap);
+kernel_speed cuda_attend_kernel(const device *d, const kv_view *kv, char *text, size_t cap);
+
+/* attend_ops.c: the ops of caches, and what they decide */
+typedef enum attend_path {
+    ATTEND_NONE,  /* a format or a rotation that is not there */
+    ATTEND_PLAIN, /* attend.cu */
+    ATTEND_TILES  /* flash.cu, split.cu */
+} attend_path;
+attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_rows);
+void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v);
+void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale);
+
+/* ops.c, for the ops of attend_ops.c */
+bool cuda_skip(const pass *p, mat y); /* nothing to do; else what waits has been launched */
+dev_step cuda_step(const pass *p);
+void cuda_done(pass *p, const char *op); /* asks whether a launch failed */
 
 /* graph.c */
 bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y);

@@ -1,57 +1,63 @@
-/* flash.cu - attention on the f16 tensor cores: f16 keys and values, heads of 64 to 512.
+/* flash.cu - attention of many rows on the f16 tensor cores: heads of 64 and 128 over f16, heads of
+ * 256 and 512 over every format but f32.
  *
  *            keys t0 .. t0+63
  *          +------------------+     The query rows of a tile are pairs (row, head) that share a KV
- *   pairs  |  S = Q K'        |     head: 16 of one row (decoding, split over chunks of keys), or
- *  16, 64  |                  |     64 of neighbouring rows (prefill). For S the warps divide the
- *          +------------------+     keys, for P V the columns of V, so that no value of K or V is
- *   O += P V    [pairs, head_dim]   read from shared memory more often than the pairs demand.
+ *   pairs  |  S = Q K'        |     head, of neighbouring rows. For S the warps divide keys and
+ *    64    |                  |     pairs, for P V the columns of V, so that no value of K or V is
+ *          +------------------+     read from shared memory more often than the pairs demand.
+ *   O += P V    [pairs, head_dim]
  *
- * The next tile of K is copied from the end of S on, that of V from the end of P V on. Sums,
- * softmax and O are f32; q and the probabilities are rounded to f16. Tiles begin at multiples of
- * 64, chunks at multiples of their size, and keys that a row does not see add nothing, so with one
- * row per tile a row's result does not depend on its neighbours.
+ * The next tile of K is copied from the end of S on, that of V from the end of P V on. Formats that
+ * are not f16 are copied as they are stored, each row to the place where it is wanted, and made f16
+ * there (kv_formats.cuh). Sums, softmax and O are f32; q and the probabilities are rounded to f16.
  */
 #include "backend/cuda/attend.cuh"
 
-enum { KEYS = 64, LINE_P = KEYS + 8 };
+enum { KEYS = 64, LINE_P = KEYS + 8, MT = 4 }; /* MT: 16 pairs each */
 
-/* Shapes of a tile: MT times 16 pairs, W warps, of which WM divide the pairs in S. */
-template <int D, int MT> struct flash {
-    static constexpr int W = MT == 1 || D == 64 ? 4 : 8, WM = W / 4, WN = 4;
+/* Shapes of a tile: W warps, of which WM divide the pairs in S. */
+template <int D> struct flash {
+    static constexpr int W = D == 64 ? 4 : 8, WM = W / 4, WN = 4;
     static constexpr int M = 16 * MT, MS = MT / WM, LINE = D + 8, COLS = D / W, NT = COLS / 8;
-    /* Few rows: short code, since fetching it is most of a short context's time. */
-    static constexpr int U = MT == 1 ? 2 : 4, U_D = MT == 1 ? 4 : 8;
     static constexpr int halves = (M + 2 * KEYS) * LINE + M * LINE_P;
     static constexpr int bytes = halves * 2 + (WN + 3) * M * 4 + 3 * M * 4;
 };
 
-/* 64 keys or values from t0 on; zeros outside [from, to). */
-template <int D, int THREADS, int U>
-DEV void load_tile(uint16_t *to, const uint16_t *head, int t0, int from, int until, int n_slots)
+/* 64 keys or values from t0 on; zeros outside [from, until). BLOCKS: rows of any size. */
+template <int D, bool BLOCKS>
+DEV void load_tile(uint16_t *to, const uint8_t *head, int row_bytes, int t0, int from, int until,
+                   int n_slots)
 {
-    constexpr int pieces = D / 8, rows = THREADS / pieces;
-    int p = (int)threadIdx.x % pieces * 8, slot0 = t0 % n_slots;
-#pragma unroll U
-    for (int k = (int)threadIdx.x / pieces; k < KEYS; k += rows) {
+    int pieces = BLOCKS ? row_bytes / 16 : D / 8, slot0 = t0 % n_slots;
+    int k = (int)threadIdx.x / pieces, p = (int)threadIdx.x % pieces;
+    int step_k = (int)blockDim.x / pieces, step_p = (int)blockDim.x % pieces;
+#pragma unroll 4
+    while (k < KEYS) {
         int slot = slot0 + k;
         if (slot >= n_slots)
             slot = n_slots < KEYS ? slot % n_slots : slot - n_slots;
         bool ok = t0 + k >= from && t0 + k < until;
-        copy16_async(to + k * (D + 8) + p, head + (size_t)(ok ? slot : 0) * D + p, ok);
+        copy16_async(to + k * (D + 8) + 8 * p,
+                     head + (size_t)(ok ? slot : 0) * row_bytes + 16 * p, ok);
+        k += step_k;
+        p += step_p;
+        if (BLOCKS && p >= pieces) {
+            p -= pieces;
+            k++;
+        }
     }
     copy_commit();
 }
 
 /* o[r, h] = sum_t softmax_t(scale q[r, h] . k[t, g]) v[t, g]
- * grid:   split: row x KV head x chunk; else tile of 64 pairs x KV head
- * shared: Q, 64 keys, 64 values, probabilities, in f16: 33 to 213 KB
- * bound:  few rows: reading K and V; many: tensor cores and ldmatrix, about evenly */
-template <int D, int MT>
-__global__ void __launch_bounds__(32 * flash<D, MT>::W) flash_kernel(attend_args a)
+ * grid:   tile of 64 pairs x KV head
+ * shared: Q, 64 keys, 64 values, probabilities, in f16: 41 to 213 KB
+ * bound:  tensor cores and ldmatrix, about evenly */
+template <int D, bool BLOCKS>
+__global__ void __launch_bounds__(32 * flash<D>::W) flash_kernel(attend_args a)
 {
-    using F = flash<D, MT>;
-    constexpr bool split = MT == 1;
+    using F = flash<D>;
     constexpr int M = F::M, W = F::W, MS = F::MS, LINE = F::LINE, NT = F::NT, threads = 32 * W;
     DYN_SHARED(uint16_t, mem);
     uint16_t *sq = mem, *sk = sq + M * LINE, *sv = sk + KEYS * LINE, *sp = sv + KEYS * LINE;
@@ -60,35 +66,25 @@ __global__ void __launch_bounds__(32 * flash<D, MT>::W) flash_kernel(attend_args
     int group = a.n_head / a.kv.n_head_kv, g = (int)blockIdx.y, lane = lane_id();
     int warp = (int)threadIdx.x >> 5, wm = warp / F::WN, wn = warp % F::WN;
     int gid = lane >> 2, tid = lane & 3, n_rows = a.st.rows.n;
-    int pair0 = split ? (int)blockIdx.x * group : (int)blockIdx.x * M;
-    int n_pairs = split ? group : min(M, n_rows * group - pair0);
+    int pair0 = (int)blockIdx.x * M, n_pairs = min(M, n_rows * group - pair0);
     grid_trigger();
     grid_wait();
 
-    int part_first = 0, part_end = 0x7fffffff, part = 0;
-    if (split) { /* this block's chunk of the row's keys */
-        sight s = row_sight(a.st.rows, (int)blockIdx.x, a.kv.window);
-        part = (int)blockIdx.z;
-        part_first = (s.lo / a.chunk + part) * a.chunk;
-        part_end = part_first + a.chunk;
-        if (part_first >= s.hi)
-            return;
-    }
     for (int i = (int)threadIdx.x; i < M; i += threads) {
         sight s = {0, 0};
         int r = (pair0 + min(i, n_pairs - 1)) / group;
         if (i < n_pairs)
             s = row_sight(a.st.rows, r, a.kv.window);
-        lo[i] = max(s.lo, part_first);
-        hi[i] = min(s.hi, part_end);
+        lo[i] = s.lo;
+        hi[i] = s.hi;
         row[i] = r;
         top[i] = -INFINITY;
     }
     constexpr int q_rows = threads / (D / 4);
-#pragma unroll F::U
+#pragma unroll 4
     for (int m = (int)threadIdx.x / (D / 4); m < M; m += q_rows) {
         int e = (int)threadIdx.x % (D / 4) * 4, p = pair0 + m;
-        int r = split ? (int)blockIdx.x : p / group, h = g * group + (split ? m : p % group);
+        int r = p / group, h = g * group + p % group;
         uint2 u = make_uint2(0, 0);
         if (m < n_pairs) {
             float4 v = *(const float4 *)(a.q.at + r * a.q.stride + h * D + e);
@@ -122,16 +118,21 @@ __global__ void __launch_bounds__(32 * flash<D, MT>::W) flash_kernel(attend_args
             until = max(until, hi[m]);
         }
         dev_kv_base base = a.st.kv[(size_t)seq * a.st.n_kv + a.kv.id];
-        const uint16_t *hk = (const uint16_t *)base.k + (size_t)g * a.kv.n_slots * D;
-        const uint16_t *hv = (const uint16_t *)base.v + (size_t)g * a.kv.n_slots * D;
+        int kb = BLOCKS ? a.kv.k_bytes : 2 * D, vb = BLOCKS ? a.kv.v_bytes : 2 * D;
+        const uint8_t *hk = (const uint8_t *)base.k + (size_t)g * a.kv.n_slots * kb;
+        const uint8_t *hv = (const uint8_t *)base.v + (size_t)g * a.kv.n_slots * vb;
         int first = from / KEYS * KEYS;
         if (first < until) {
-            load_tile<D, threads, F::U>(sk, hk, first, from, until, a.kv.n_slots);
-            load_tile<D, threads, F::U>(sv, hv, first, from, until, a.kv.n_slots);
+            load_tile<D, BLOCKS>(sk, hk, kb, first, from, until, a.kv.n_slots);
+            load_tile<D, BLOCKS>(sv, hv, vb, first, from, until, a.kv.n_slots);
         }
         for (int t0 = first; t0 < until; t0 += KEYS, turn ^= 1) {
             copy_wait<1>();
             __syncthreads();
+            if (BLOCKS) {
+                expand_tile<BLOCKS ? D : 256>(sk, LINE, KEYS, a.kv.k_kind);
+                __syncthreads();
+            }
 
             float s[MS][2][4];
 #pragma unroll
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(32 * flash<D, MT>::W) flash_kernel(attend_args
             const uint16_t *q = sq + (wm * MS * 16 + (lane & 15)) * LINE + (lane >> 4 << 3);
             const uint16_t *k =
                 sk + (wn * 16 + (lane & 7) + (lane >> 4 << 3)) * LINE + ((lane >> 3 & 1) << 3);
-#pragma unroll F::U_D
+#pragma unroll 8
             for (int kk = 0; kk < D; kk += 16) {
                 uint32_t fa[MS][4], fb[4];
                 ldmatrix4(fb, k + kk);
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(32 * flash<D, MT>::W) flash_kernel(attend_args
                 }
             __syncthreads();
             if (t0 + KEYS < until)
-                load_tile<D, threads, F::U>(sk, hk, t0 + KEYS, from, until, a.kv.n_slots);
+                load_tile<D, BLOCKS>(sk, hk, kb, t0 + KEYS, from, until, a.kv.n_slots);
             else
                 copy_commit();
 #pragma unroll
@@ -212,6 +213,10 @@ __global__ void __launch_bounds__(32 * flash<D, MT>::W) flash_kernel(attend_args
                 }
             copy_wait<1>();
             __syncthreads();
+            if (BLOCKS) {
+                expand_tile<BLOCKS ? D : 256>(sv, LINE, KEYS, a.kv.v_kind);
+                __syncthreads();
+            }
 #pragma unroll
             for (int i = 0; i < MT; i++)
 #pragma unroll
@@ -225,7 +230,7 @@ __global__ void __launch_bounds__(32 * flash<D, MT>::W) flash_kernel(attend_args
                 }
             const uint16_t *v = sv + (lane & 15) * LINE + warp * F::COLS + (lane >> 4 << 3);
             const uint16_t *p = sp + (lane & 15) * LINE_P + (lane >> 4 << 3);
-#pragma unroll F::U
+#pragma unroll 4
             for (int kk = 0; kk < KEYS; kk += 16) {
                 uint32_t fa[MT][4];
 #pragma unroll
@@ -244,7 +249,7 @@ __global__ void __launch_bounds__(32 * flash<D, MT>::W) flash_kernel(attend_args
             }
             __syncthreads();
             if (t0 + KEYS < until)
-                load_tile<D, threads, F::U>(sv, hv, t0 + KEYS, from, until, a.kv.n_slots);
+                load_tile<D, BLOCKS>(sv, hv, vb, t0 + KEYS, from, until, a.kv.n_slots);
             else
                 copy_commit();
         }
@@ -272,78 +277,64 @@ __global__ void __launch_bounds__(32 * flash<D, MT>::W) flash_kernel(attend_args
                 continue;
             float total = (red[m] + red[M + m]) + (red[2 * M + m] + red[3 * M + m]);
             int r = p / group, head = g * group + p % group;
-            float *to = split ? part_at(a, r, head, part) : a.o.at + r * a.o.stride + head * D;
-            float by = split ? 1.0f : 1.0f / total;
+            float *to = a.o.at + r * a.o.stride + head * D, by = 1.0f / total;
 #pragma unroll
             for (int j = 0; j < NT; j++) {
                 int col = warp * F::COLS + j * 8 + 2 * tid;
                 *(float2 *)(to + col) = make_float2(o[i][j][2 * h] * by, o[i][j][2 * h + 1] * by);
             }
-            if (split && warp == 0 && tid == 0) {
-                to[D] = top[turn * M + m];
-                to[D + 1] = total;
-            }
         }
 }
 
-template <int D, int MT> static int allow()
+template <int D, bool BLOCKS> static int allow()
 {
 #ifdef CARAT_EMU
     return 0;
 #else
     return (int)cudaFuncSetAttribute(
-        flash_kernel<D, MT>, cudaFuncAttributeMaxDynamicSharedMemorySize, flash<D, MT>::bytes);
+        flash_kernel<D, BLOCKS>, cudaFuncAttributeMaxDynamicSharedMemorySize, flash<D>::bytes);
 #endif
-}
-
-template <int D, int MT> static void flash_of(cudaStream_t s, attend_args a)
-{
-    int group = a.n_head / a.kv.n_head_kv, rows = a.q.rows;
-    dim3 grid((unsigned)rows, (unsigned)a.kv.n_head_kv, (unsigned)a.n_chunk);
-    if (MT > 1)
-        grid = dim3((unsigned)((rows * group + 16 * MT - 1) / (16 * MT)), (unsigned)a.kv.n_head_kv);
-    using F = flash<D, MT>;
-    LAUNCH((flash_kernel<D, MT>), grid, dim3(32 * F::W), F::bytes, s, a);
 }
 
 /* Raises the limits on shared memory; largest: what the GPU grants a block. How wide heads may be.
  */
 extern "C" int cu_flash_init(int largest, int *widest)
 {
-    int bad = allow<64, 1>() | allow<128, 1>() | allow<256, 1>() | allow<64, 4>() | allow<128, 4>();
+    int bad = allow<64, false>() | allow<128, false>();
     *widest = 128;
-    if (flash<256, 4>::bytes <= largest) {
-        bad |= allow<256, 4>();
+    if (flash<256>::bytes <= largest) {
+        bad |= allow<256, false>() | allow<256, true>();
         *widest = 256;
     }
-    if (flash<512, 4>::bytes <= largest) {
-        bad |= allow<512, 1>() | allow<512, 4>();
+    if (flash<512>::bytes <= largest) {
+        bad |= allow<512, false>() | allow<512, true>();
         *widest = 512;
     }
     return bad;
 }
 
-template <int D> static void flash_any(cudaStream_t s, attend_args a)
+template <int D, bool BLOCKS> static void flash_of(cudaStream_t s, attend_args a)
 {
-    if (a.part)
-        flash_of<D, 1>(s, a);
-    else
-        flash_of<D, 4>(s, a);
+    using F = flash<D>;
+    int pairs = a.q.rows * (a.n_head / a.kv.n_head_kv);
+    dim3 grid((unsigned)((pairs + F::M - 1) / F::M), (unsigned)a.kv.n_head_kv);
+    LAUNCH((flash_kernel<D, BLOCKS>), grid, dim3(32 * F::W), F::bytes, s, a);
 }
 
 extern "C" void cu_flash(cudaStream_t s, attend_args a)
 {
+    bool plain = a.kv.k_kind == KV_F16 && a.kv.v_kind == KV_F16;
     switch (a.kv.head_dim) {
     case 64:
-        flash_any<64>(s, a);
+        flash_of<64, false>(s, a);
         break;
     case 128:
-        flash_any<128>(s, a);
+        flash_of<128, false>(s, a);
         break;
     case 256:
-        flash_any<256>(s, a);
+        plain ? flash_of<256, false>(s, a) : flash_of<256, true>(s, a);
         break;
     default:
-        flash_any<512>(s, a);
+        plain ? flash_of<512, false>(s, a) : flash_of<512, true>(s, a);
     }
 }

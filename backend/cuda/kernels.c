@@ -1,7 +1,7 @@
 /* kernels.c - the words for which kernel does what on a CUDA device, and whether it is one that was
  * made fast: the table that programs print at the start, and what --strict refuses by.
  *
- * Nothing is decided here: ops.c and blas.c do, and this file must say what they do.
+ * Nothing is decided here: ops.c, attend_ops.c and blas.c do, and this file must say what they do.
  */
 #include "backend/cuda/cuda_int.h"
 
@@ -49,4 +49,24 @@ kernel_speed cuda_product_kernel(const device *d, const weight *w, char *text, s
     snprintf(text, cap, "int8 dots, int8 tensor cores at 2 to %d rows, %s", CUDA_VERIFY_ROWS,
              c->blas ? "cuBLASLt for prompts" : "bf16 tensor cores above: no cuBLASLt");
     return c->blas ? KERNEL_FULL : KERNEL_SLOW;
+}
+
+kernel_speed cuda_attend_kernel(const device *d, const kv_view *kv, char *text, size_t cap)
+{
+    const cuda_device *c = d->self;
+    attend_path little = cuda_attend_path(c, kv, true), many = cuda_attend_path(c, kv, false);
+    if (little == ATTEND_NONE)
+        return KERNEL_NONE;
+    const char *turned = kv->k_rot || kv->v_rot ? ", rotated" : "";
+    bool blocks = kv->k_type != NUM_F16 || kv->v_type != NUM_F16;
+    if (little == ATTEND_TILES && many == ATTEND_TILES) {
+        snprintf(text, cap, "f16 tensor cores%s%s", blocks ? ", made f16 in tiles" : "", turned);
+        return KERNEL_FULL;
+    }
+    if (little == ATTEND_TILES)
+        snprintf(text, cap, "f16 tensor cores to %d rows, f32 sums above: too little shared memory%s",
+                 CUDA_VERIFY_ROWS, turned);
+    else
+        snprintf(text, cap, "f32 sums%s", turned);
+    return KERNEL_SLOW;
 }

@@ -10,8 +10,7 @@
  * At one row these kernels run every instruction once, and fetching instructions is most of their
  * time: four values at a time and little unrolling, for the sake of length.
  */
-#include "backend/cuda/cuda_int.h"
-#include "backend/cuda/dev.cuh"
+#include "backend/cuda/kv_formats.cuh"
 
 enum { PER = 8, WIDEST = 8192 }; /* values a thread, as two times four; a block's most */
 
@@ -250,18 +249,6 @@ __global__ void __launch_bounds__(1024) residual_kernel(residual_args a)
     put(a.h[0].y.at + r * a.h[0].y.stride, x, n, a.h[0].q, r);
 }
 
-DEV void store_four(void *to, int kind, size_t at, float4 v)
-{
-    if (kind == KV_F32)
-        *(float4 *)((float *)to + at) = v;
-    else if (kind == KV_F16)
-        *(uint2 *)((uint16_t *)to + at) =
-            make_uint2(f32x2_to_f16(v.x, v.y), f32x2_to_f16(v.z, v.w));
-    else
-        *(uint2 *)((uint16_t *)to + at) =
-            make_uint2(f32x2_to_bf16(v.x, v.y), f32x2_to_bf16(v.z, v.w));
-}
-
 DEV void turn_pair(float *p, float *q, int pos, float inv_freq)
 {
     float sn, cs, u = *p, v = *q;
@@ -272,13 +259,16 @@ DEV void turn_pair(float *p, float *q, int pos, float inv_freq)
     *q = u * sn + v * cs;
 }
 
-/* Heads: normed, turned, stored, each where asked for. A thread holds both halves of its pairs.
- * grid:   head x row x job; head_dim / 8 threads
- * shared: one float per warp
- * bound:  latency */
 struct head_jobs {
     head_job at[HEAD_JOBS];
 };
+
+/* Heads: normed, turned, stored, each where asked for. A thread holds both halves of its pairs.
+ * BLOCKS: keys or values are stored in blocks; apart, so that others need not fetch that code.
+ * grid:   head x row x job; head_dim / 8 threads
+ * shared: one float per warp
+ * bound:  latency */
+template <bool BLOCKS>
 __global__ void __launch_bounds__(256) heads_kernel(head_jobs jobs, dev_kv kv, dev_step st)
 {
     __shared__ float table[32];
@@ -310,11 +300,19 @@ __global__ void __launch_bounds__(256) heads_kernel(head_jobs jobs, dev_kv kv, d
     if (!j.store)
         return;
     dev_kv_base base = st.kv[(size_t)st.rows.seq[r] * st.n_kv + kv.id];
-    size_t at = ((size_t)h * kv.n_slots + st.rows.index[r] % kv.n_slots) * n;
-    void *store = j.store == 1 ? base.k : base.v;
-    int kind = j.store == 1 ? kv.k_kind : kv.v_kind;
-    store_four(store, kind, at + place(0), v.v[0]);
-    store_four(store, kind, at + place(1), v.v[1]);
+    size_t at = (size_t)h * kv.n_slots + st.rows.index[r] % kv.n_slots;
+    bool keys = j.store == 1;
+    uint8_t *row = (uint8_t *)(keys ? base.k : base.v) + at * (keys ? kv.k_bytes : kv.v_bytes);
+    int kind = keys ? kv.k_kind : kv.v_kind;
+    bool rot = keys ? kv.k_rot : kv.v_rot;
+    if (BLOCKS) {
+#pragma unroll 1
+        for (int k = 0; k < 2; k++)
+            kv_encode(row, kind, rot, place(k), k ? v.v[1] : v.v[0], true);
+    } else {
+        kv_put_floats(row, kind, place(0), v.v[0]);
+        kv_put_floats(row, kind, place(1), v.v[1]);
+    }
 }
 
 static unsigned threads_for(int n)
@@ -421,6 +419,10 @@ extern "C" void cu_heads(cudaStream_t s, const head_job *job, int n, dev_kv kv, 
         jobs.at[i] = job[i];
         heads = job[i].heads > heads ? job[i].heads : heads;
     }
-    LAUNCH(heads_kernel, dim3((unsigned)heads, (unsigned)job[0].x.rows, (unsigned)n),
-           dim3((unsigned)(job[0].x.cols / job[0].heads / PER)), 0, s, jobs, kv, st);
+    dim3 grid((unsigned)heads, (unsigned)job[0].x.rows, (unsigned)n);
+    dim3 block((unsigned)(job[0].x.cols / job[0].heads / PER));
+    if (kv.k_kind >= KV_Q8_0 || kv.v_kind >= KV_Q8_0)
+        LAUNCH(heads_kernel<true>, grid, block, 0, s, jobs, kv, st);
+    else
+        LAUNCH(heads_kernel<false>, grid, block, 0, s, jobs, kv, st);
 }

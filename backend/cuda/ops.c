@@ -617,106 +617,19 @@ static void c_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
     done(p, "moe_down");
 }
 
-/* ---- Attention ----------------------------------------------------------------------------- */
+/* ---- For attend_ops.c ---------------------------------------------------------------------- */
 
-static int32_t kv_kind(pass *p, num_type t)
+bool cuda_skip(const pass *p, mat y)
 {
-    if (t == NUM_F16)
-        return KV_F16;
-    if (t == NUM_BF16)
-        return KV_BF16;
-    if (t != NUM_F32)
-        err_set(&p->e, E_UNSUPPORTED,
-                "keys or values of %s on a CUDA device: f16, bf16 and f32 are", num_name(t));
-    return KV_F32;
+    return skip(p, y);
 }
-
-static dev_kv view_of(pass *p, const kv_view *v)
+dev_step cuda_step(const pass *p)
 {
-    return (dev_kv){v->id,        kv_kind(p, v->k_type), kv_kind(p, v->v_type),
-                    v->n_head_kv, v->head_dim,           v->window,
-                    v->n_slots};
+    return step_of(p);
 }
-
-static void c_kv_store(pass *p, const kv_view *kv, mat k, mat v)
+void cuda_done(pass *p, const char *op)
 {
-    dev_kv view = view_of(p, kv);
-    if (idle(p, k))
-        return;
-    if (cuda_join_store(cuda_of(p), view, cuda_mat(k), cuda_mat(v))) {
-        done(p, "kv_store");
-        return;
-    }
-    cuda_settle(cuda_of(p));
-    cu_kv_store(cuda_of(p)->stream, view, step_of(p), cuda_mat(k), cuda_mat(v));
-    done(p, "kv_store");
-}
-
-enum { CHUNK = 128, CHUNKS_MAX = 512, CHUNK_BLOCKS = 256 };
-
-/* Keys per chunk: a function of the store alone. Long enough that all heads' chunks of a full store
- * are about CHUNK_BLOCKS, twice what a large GPU holds at a time, and at most CHUNKS_MAX. */
-static int32_t chunk_of(const kv_view *kv)
-{
-    int32_t n = CHUNK, keys = kv->window ? kv->window + STEP_TREE_ROWS_MAX : kv->n_slots;
-    while (n < keys / CHUNKS_MAX || 2 * n <= (int64_t)keys * kv->n_head_kv / CHUNK_BLOCKS)
-        n *= 2;
-    return n;
-}
-
-static int32_t chunks_of(const kv_view *kv, int32_t n_keys)
-{
-    if (kv->window && n_keys > kv->window + STEP_TREE_ROWS_MAX)
-        n_keys = kv->window + STEP_TREE_ROWS_MAX;
-    return (n_keys + chunk_of(kv) - 1) / chunk_of(kv) + (kv->window ? 1 : 0);
-}
-
-/* Can the tensor cores do it? */
-static bool flashes(const cuda_device *c, const kv_view *kv, int32_t rows, int32_t group)
-{
-    int32_t d = kv->head_dim;
-    return kv->k_type == NUM_F16 && kv->v_type == NUM_F16 && !kv->single && d <= c->flash_widest &&
-           (d == 64 || d == 128 || d == 256 || d == 512) && (!few(rows) || group <= FLASH_GROUP);
-}
-
-static void c_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
-{
-    cuda_device *c = cuda_of(p);
-    int32_t rows = few(q.rows) ? q.rows : CUDA_VERIFY_ROWS, group = q.heads / kv->n_head_kv;
-    attend_args a = {
-        .kv = view_of(p, kv), .n_head = q.heads, .chunk = chunk_of(kv), .scale = scale};
-    size_t shared = (size_t)group * (2 * (size_t)q.cols + 64) * sizeof(float);
-    bool flash = flashes(c, kv, q.rows, group);
-    if (!flash && (group > 64 || shared > (size_t)c->shared_max))
-        err_set(&p->e, E_UNSUPPORTED, "attention of %d query heads of %d per KV head on CUDA",
-                group, q.cols);
-    /* Many rows are not split; a plan for them covers the few-row passes of the same session. */
-    size_t mark = pass_mark(p), n = (size_t)rows * (size_t)q.heads *
-                                    (size_t)chunks_of(kv, kv->n_slots) * ((size_t)q.cols + 2);
-    if (few(q.rows) || p->dry)
-        a.part = cuda_temp(p, n * sizeof(float));
-    if (!few(q.rows))
-        pass_release(p, mark);
-    dev_quant copy = {0};
-    if (few(q.rows) && q.cols % GROUP == 0)
-        copy = cuda_quant_room(p, q.rows, q.heads * q.cols, false, false);
-    if (skip(p, q))
-        return;
-    int32_t keys = c->kv_bucket < kv->n_slots ? c->kv_bucket : kv->n_slots;
-    a.o = cuda_mat(o);
-    a.q = cuda_mat(q);
-    a.st = step_of(p);
-    a.n_chunk = chunks_of(kv, keys);
-    wrote(p, o);
-    if (flash)
-        cu_flash(c->stream, a);
-    else
-        cu_attend(c->stream, a);
-    if (a.part) {
-        cu_attend_combine(c->stream, a, copy);
-        cuda_quant_keep(p, o.at, copy);
-    }
-    done(p, "attend");
+    done(p, op);
 }
 
 const device_ops cuda_ops = {
@@ -727,8 +640,8 @@ const device_ops cuda_ops = {
     .glu = c_glu,
     .act_mul = c_act_mul,
     .rope = c_rope,
-    .kv_store = c_kv_store,
-    .attend = c_attend,
+    .kv_store = cuda_kv_store,
+    .attend = cuda_attend,
     .add = c_add,
     .scale = c_scale,
     .add_rms_norm = c_add_rms_norm,

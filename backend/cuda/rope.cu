@@ -1,5 +1,5 @@
-/* rope.cu - rotary embedding, and rows of keys and values into their slots.
- * Few rows seldom come here: heads_kernel (norm.cu) does both after the norm.
+/* rope.cu - rotary embedding. Few rows seldom come here: heads_kernel (norm.cu) turns them after the
+ * norm.
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/cuda/dev.cuh"
@@ -31,36 +31,4 @@ extern "C" void cu_rope(cudaStream_t s, dev_mat x, int32_t heads, const int32_t 
     unsigned n = (unsigned)(heads * n_pairs);
     LAUNCH(rope_kernel, dim3((n + 255) / 256, (unsigned)x.rows), dim3(256), 0, s, x, heads, pos,
            inv_freq, n_pairs);
-}
-
-DEV void store_one(void *to, int kind, size_t at, float v)
-{
-    if (kind == KV_F32)
-        ((float *)to)[at] = v;
-    else
-        ((uint16_t *)to)[at] = (uint16_t)(kind == KV_F16 ? f32_to_f16(v) : f32_to_bf16(v));
-}
-
-/* k, v: [rows, n_head_kv * head_dim], into the slots of the rows' indices.
- * grid:   256 columns x row
- * shared: none
- * bound:  latency */
-__global__ void __launch_bounds__(256) kv_store_kernel(dev_kv kv, dev_step st, dev_mat k, dev_mat v)
-{
-    grid_trigger();
-    grid_wait();
-    int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
-    if (i >= k.cols)
-        return;
-    dev_kv_base base = st.kv[(size_t)st.rows.seq[r] * st.n_kv + kv.id];
-    int h = i / kv.head_dim, e = i % kv.head_dim, slot = st.rows.index[r] % kv.n_slots;
-    size_t at = ((size_t)h * kv.n_slots + slot) * kv.head_dim + e;
-    store_one(base.k, kv.k_kind, at, k.at[r * k.stride + i]);
-    store_one(base.v, kv.v_kind, at, v.at[r * v.stride + i]);
-}
-
-extern "C" void cu_kv_store(cudaStream_t s, dev_kv kv, dev_step st, dev_mat k, dev_mat v)
-{
-    LAUNCH(kv_store_kernel, dim3((unsigned)((k.cols + 255) / 256), (unsigned)k.rows), dim3(256), 0,
-           s, kv, st, k, v);
 }

@@ -224,6 +224,7 @@ int main(int argc, char **argv)
     double ops = clock_ms();
     check_models(&g);
     check_sessions(&g);
+    check_caches(&g);
     double models = clock_ms();
     printf("%d checks, %d failed   (ops %.1f s, models %.1f s)\n", g.n_run, g.n_failed,
            (ops - start) / 1e3, (models - ops) / 1e3);

@@ -53,5 +53,6 @@ void pair_free(rig *g, pair *w);
 void check_ops(rig *g);
 void check_models(rig *g);
 void check_sessions(rig *g);
+void check_caches(rig *g);
 
 #endif

@@ -381,7 +381,41 @@ typedef struct attend_case {
     num_type type;
     int32_t n_head, n_head_kv, d, window, n_ctx, past, rows;
     bool tree, two_seqs;
+    num_type values; /* 0 (f32 keys have f32 values here): as keys */
+    bool rot;
 } attend_case;
+
+/* Whole heads of random elements as a store of this format has them. mem_free. */
+static void *encoded(rig *g, num_type t, bool rot, size_t n, double sigma)
+{
+    uint64_t bytes = 0;
+    float *f = draw(g, n, sigma);
+    num_row_bytes(t, n, &bytes);
+    void *enc = mem_alloc(bytes);
+    if (rot)
+        num_rotate(f, (int64_t)n);
+    num_format_of(t)->encode(f, enc, (int64_t)n);
+    mem_free(f);
+    return enc;
+}
+
+/* The rows that op_kv_store wrote are the same bytes on both devices. */
+static void check_stored(rig *g, const attend_case *a, const kv_view *v, kv_base base[2][2],
+                         const chain *c)
+{
+    int32_t differ = 0;
+    for (int32_t i = 0; i < a->rows; i++)
+        for (int32_t h = 0; h < a->n_head_kv; h++)
+            for (int kv = 0; kv < 2; kv++) {
+                uint8_t got[4096];
+                size_t n = kv ? v->v_row_bytes : v->k_row_bytes;
+                size_t at = ((size_t)h * (size_t)v->n_slots + (size_t)(c->index[i] % v->n_slots)) * n;
+                kv_base ref = base[0][c->seq[i]], gpu = base[1][c->seq[i]];
+                g->gpu->download(g->gpu, got, (char *)(kv ? gpu.v : gpu.k) + at, n);
+                differ += memcmp(got, (char *)(kv ? ref.v : ref.k) + at, n) != 0;
+            }
+    verdict(g, "attend stored", text("%d rows, heads that differ in a byte", a->rows), differ, 0);
+}
 
 /* Random keys and values everywhere, the pass's own stored by op_kv_store, then attention. */
 static void check_attend(rig *g, const attend_case *a)
@@ -395,11 +429,16 @@ static void check_attend(rig *g, const attend_case *a)
     if (!wanted(g, "attend"))
         return;
     kv_spec s = {.window = a->window, .n_head_kv = a->n_head_kv, .head_dim = a->d};
+    num_type type[2] = {a->type, a->values ? a->values : a->type};
+    bool rot[2];
+    for (int kv = 0; kv < 2; kv++)
+        rot[kv] = type[kv] == NUM_TQ3_0 || (a->rot && num_format_of(type[kv])->block_n > 1);
     kv_want_layout want = {.spec = &s,
                            .n = 1,
-                           .choice = {.k = {a->type, false}, .v = {a->type, false}},
+                           .choice = {.k = {type[0], rot[0]}, .v = {type[1], rot[1]}},
                            .n_ctx = a->n_ctx,
-                           .rows_max = a->rows};
+                           .rows_max = a->rows,
+                           .dev = g->gpu};
     int32_t seqs = a->two_seqs ? 2 : 1, half = a->two_seqs ? a->rows / 2 : a->rows;
     if (kv_layout_init(&l, &want, &e)) {
         failed(g, "attend", e.text);
@@ -407,8 +446,7 @@ static void check_attend(rig *g, const attend_case *a)
     }
     const kv_view *view = &l.view[0];
     chain_init(&c, a->rows, a->past, 0);
-    size_t n_elem = (size_t)view->n_slots * (size_t)a->n_head_kv * (size_t)a->d;
-    size_t bytes = (size_t)view->n_slots * (size_t)a->n_head_kv * view->k_row_bytes;
+    size_t n_rows = (size_t)view->n_slots * (size_t)a->n_head_kv, n_elem = n_rows * (size_t)a->d;
     kv_base base[2][2];
     for (int i = 0; i < seqs; i++)
         for (int side = 0; side < 2; side++) {
@@ -421,13 +459,11 @@ static void check_attend(rig *g, const attend_case *a)
         }
     for (int i = 0; i < seqs; i++)
         for (int kv = 0; kv < 2; kv++) {
-            float *f = draw(g, n_elem, kv ? 1.0 : 0.3);
-            void *enc = mem_alloc(bytes);
-            num_format_of(a->type)->encode(f, enc, (int64_t)n_elem);
+            void *enc = encoded(g, type[kv], rot[kv], n_elem, kv ? 1.0 : 0.3);
+            size_t bytes = n_rows * (kv ? view->v_row_bytes : view->k_row_bytes);
             memcpy(kv ? base[0][i].v : base[0][i].k, enc, bytes);
             g->gpu->upload(g->gpu, kv ? base[1][i].v : base[1][i].k, enc, bytes);
             mem_free(enc);
-            mem_free(f);
         }
     for (int32_t i = 0; i < a->rows; i++) {
         int32_t in = i % half, parent = in ? (in - 1) / 2 : -1;
@@ -450,16 +486,24 @@ static void check_attend(rig *g, const attend_case *a)
     both_begin(g, &b, &sr);
     pass_begin(&b.gpu, g->gpu, &sg, g->gpu_scratch, g->scratch_bytes);
     both_mat(g, &b, q, x, a->rows, a->n_head, a->d);
-    both_mat(g, &b, k, x, a->rows, a->n_head_kv, a->d);
-    both_mat(g, &b, v, x + 5, a->rows, a->n_head_kv, a->d);
+    /* Scores of a standard deviation of 1.5, so that many keys count. */
+    float scale = 1.5f / (0.3f * sqrtf((float)a->d));
+    float *own = draw(g, (size_t)a->rows * (size_t)a->n_head_kv * (size_t)a->d, 0.3);
+    both_mat(g, &b, k, own, a->rows, a->n_head_kv, a->d);
+    both_mat(g, &b, v, x, a->rows, a->n_head_kv, a->d);
+    mem_free(own);
     op_kv_store(&b.ref, view, k[0], v[0]);
     op_kv_store(&b.gpu, view, k[1], v[1]);
-    mat yr = op_attend(&b.ref, q[0], view, 0.7f), yg = op_attend(&b.gpu, q[1], view, 0.7f);
+    mat yr = op_attend(&b.ref, q[0], view, scale), yg = op_attend(&b.gpu, q[1], view, scale);
+    char format[2][32];
+    for (int kv = 0; kv < 2; kv++)
+        kv_format_name((kv_format){type[kv], rot[kv]}, format[kv], sizeof format[kv]);
     verdict(g, "attend",
-            text("%s %d/%dx%d w%d past %d rows %d%s%s", num_name(a->type), a->n_head, a->n_head_kv,
-                 a->d, a->window, a->past, a->rows, a->tree ? " tree" : "",
-                 a->two_seqs ? " 2 seqs" : ""),
+            text("%s%s%s %d/%dx%d w%d past %d rows %d%s%s", format[0], a->values ? "/" : "",
+                 a->values ? format[1] : "", a->n_head, a->n_head_kv, a->d, a->window, a->past,
+                 a->rows, a->tree ? " tree" : "", a->two_seqs ? " 2 seqs" : ""),
             both_error(g, &b, yr, yg), a->type == NUM_F32 ? 1e-10 : 2e-6);
+    check_stored(g, a, view, base, &c);
     /* A row alone gives the same bits as in company. */
     if (a->rows <= 32 && a->rows > 1 && !a->tree && !a->two_seqs && !pass_failed(&b.gpu)) {
         float *all = gpu_rows(g, yg);
@@ -474,7 +518,7 @@ static void check_attend(rig *g, const attend_case *a)
             pass_begin(&p, g->gpu, &one, g->gpu_scratch, g->scratch_bytes);
             mat qq = pass_mat(&p, 1, a->n_head, a->d);
             g->gpu->upload(g->gpu, qq.at, x + (size_t)r * width, width * 4);
-            mat y = op_attend(&p, qq, view, 0.7f);
+            mat y = op_attend(&p, qq, view, scale);
             float *got = gpu_rows(g, y);
             differ += memcmp(got, all + (size_t)r * width, width * 4) != 0;
             mem_free(got);
@@ -488,6 +532,32 @@ static void check_attend(rig *g, const attend_case *a)
         for (int side = 0; side < 2; side++)
             kv_close(&cache[i][side]);
     kv_layout_free(&l);
+}
+
+/* Every format where it is fast, in heads of the large models, and where it is not; keys and values
+ * of different formats; rings past their wrap. */
+static void check_formats(rig *g)
+{
+    static const num_type types[] = {NUM_BF16, NUM_Q8_0, NUM_Q5_1,   NUM_Q5_0,
+                                     NUM_Q4_1, NUM_Q4_0, NUM_IQ4_NL, NUM_TQ3_0};
+    for (int i = 0; i < 8; i++) {
+        num_type t = types[i], other = types[(i + 3) % 8];
+        bool rot = t != NUM_BF16;
+        check_attend(g, &(attend_case){t, 8, 2, 256, 40, 400, 230, 3, .rot = false});
+        check_attend(g, &(attend_case){t, 8, 1, 512, 0, 500, 300, 5, .rot = rot});
+        check_attend(g, &(attend_case){t, 4, 2, 128, 60, 300, 150, 2, .rot = false});
+        check_attend(g, &(attend_case){t, 4, 2, 256, 0, 300, 130, 35, .rot = rot});
+        check_attend(g, &(attend_case){t, 8, 4, 256, 50, 400, 90, 9, .tree = true});
+        check_attend(g, &(attend_case){t, 4, 2, 256, 0, 300, 130, 6, .values = other, .rot = rot});
+        check_attend(g, &(attend_case){t, 4, 2, 512, 70, 200, 110, 40, .values = NUM_F16});
+        check_attend(g, &(attend_case){NUM_F16, 4, 2, 512, 0, 200, 60, 2, .values = t, .rot = rot});
+        if (g->quick)
+            continue;
+        check_attend(g, &(attend_case){t, 32, 4, 512, 0, 9000, 8000, 3, .rot = rot});
+        check_attend(g, &(attend_case){t, 32, 16, 256, 1024, 9000, 8000, 8, .rot = false});
+        check_attend(g, &(attend_case){t, 32, 4, 512, 0, 3000, 2000, 70, .rot = rot});
+    }
+    check_attend(g, &(attend_case){NUM_F32, 4, 2, 64, 0, 100, 60, 3, .values = NUM_Q8_0});
 }
 
 /* ---- What waits to become one kernel -------------------------------------------------------- */
@@ -698,27 +768,28 @@ void check_ops(rig *g)
         check_embed(g, block_types[i], 512);
     check_products(g);
     static const attend_case cases[] = {
-        {NUM_F32, 4, 2, 32, 0, 300, 0, 1, false, false},
-        {NUM_F32, 4, 1, 64, 8, 64, 37, 7, false, false},
-        {NUM_F16, 4, 4, 96, 40, 500, 300, 3, false, false},
-        {NUM_F16, 8, 2, 256, 512, 2000, 1234, 5, false, false},
-        {NUM_F16, 16, 2, 512, 0, 1500, 1111, 4, false, false},
-        {NUM_BF16, 16, 1, 512, 0, 700, 600, 2, false, false},
-        {NUM_F16, 8, 2, 256, 128, 1000, 700, 15, true, false},
-        {NUM_F32, 4, 2, 64, 16, 200, 90, 9, true, false},
-        {NUM_F16, 8, 4, 128, 64, 400, 200, 10, false, true},
-        {NUM_F16, 8, 4, 256, 100, 400, 0, 70, false, false},
-        {NUM_F16, 8, 1, 512, 0, 400, 250, 40, false, false},
-        {NUM_BF16, 4, 2, 128, 0, 300, 100, 33, false, false},
-        {NUM_F32, 4, 2, 32, 8, 100, 20, 50, false, false},
+        {NUM_F32, 4, 2, 32, 0, 300, 0, 1, .tree = false},
+        {NUM_F32, 4, 1, 64, 8, 64, 37, 7, .tree = false},
+        {NUM_F16, 4, 4, 96, 40, 500, 300, 3, .tree = false},
+        {NUM_F16, 8, 2, 256, 512, 2000, 1234, 5, .tree = false},
+        {NUM_F16, 16, 2, 512, 0, 1500, 1111, 4, .tree = false},
+        {NUM_BF16, 16, 1, 512, 0, 700, 600, 2, .tree = false},
+        {NUM_F16, 8, 2, 256, 128, 1000, 700, 15, .tree = true},
+        {NUM_F32, 4, 2, 64, 16, 200, 90, 9, .tree = true},
+        {NUM_F16, 8, 4, 128, 64, 400, 200, 10, .two_seqs = true},
+        {NUM_F16, 8, 4, 256, 100, 400, 0, 70, .tree = false},
+        {NUM_F16, 8, 1, 512, 0, 400, 250, 40, .tree = false},
+        {NUM_BF16, 4, 2, 128, 0, 300, 100, 33, .tree = false},
+        {NUM_F32, 4, 2, 32, 8, 100, 20, 50, .tree = false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check_attend(g, &cases[i]);
+    check_formats(g);
     if (!g->quick) {
-        check_attend(g, &(attend_case){NUM_F16, 32, 16, 256, 1024, 9000, 8000, 8, false, false});
-        check_attend(g, &(attend_case){NUM_F16, 32, 4, 512, 0, 9000, 8000, 3, false, false});
-        check_attend(g, &(attend_case){NUM_F16, 32, 16, 256, 1024, 5000, 3000, 300, false, false});
-        check_attend(g, &(attend_case){NUM_F16, 16, 2, 512, 0, 5000, 2000, 200, false, false});
+        check_attend(g, &(attend_case){NUM_F16, 32, 16, 256, 1024, 9000, 8000, 8, .tree = false});
+        check_attend(g, &(attend_case){NUM_F16, 32, 4, 512, 0, 9000, 8000, 3, .tree = false});
+        check_attend(g, &(attend_case){NUM_F16, 32, 16, 256, 1024, 5000, 3000, 300, .tree = false});
+        check_attend(g, &(attend_case){NUM_F16, 16, 2, 512, 0, 5000, 2000, 200, .tree = false});
     }
     check_together(g, NUM_Q4_K, NUM_Q6_K, 768, false);
     check_together(g, NUM_Q4_K, NUM_Q6_K, 2560, true);

@@ -337,7 +337,7 @@ void check_sessions(rig *g)
         check_divisions(g);
     if (wanted(g, "replay"))
         check_all_replays(g);
-    static const num_type types[] = {NUM_F16, NUM_BF16, NUM_F32}; /* what the device reads */
+    static const num_type types[] = {NUM_F16, NUM_BF16, NUM_F32}; /* blocks: check_caches.c */
     fidelity f;
     if (!wanted(g, "snapshot") && !wanted(g, "timelines"))
         return;

@@ -1,0 +1,220 @@
+/* attend_ops.c - the ops of caches on a CUDA device: which kernel stores and which attends, and how
+ * few rows are split over chunks of keys.
+ *
+ *   rows    f16; other formats in heads of 256 and 512      f32; what is left
+ *   1..32   split.cu   f16 tensor cores, over chunks        attend.cu  f32, over chunks
+ *   33..    flash.cu   f16 tensor cores                     attend.cu  f32
+ *
+ * Where keys are stored rotated the queries are rotated first, where values are the result is
+ * rotated back. A store of one stream is not read here: layouts for this device never have one.
+ */
+#include "backend/cuda/cuda_int.h"
+
+enum {
+    CHUNK = 128,
+    CHUNK_WINDOW = 32,
+    CHUNKS_MAX = 256,
+    PART_BYTES = 160 << 20, /* partial results of the rows that are attended to at a time */
+    PART_ROWS_MIN = 8
+};
+
+static int32_t kind_of(num_type t)
+{
+    switch ((int)t) {
+    case NUM_F32:
+        return KV_F32;
+    case NUM_F16:
+        return KV_F16;
+    case NUM_BF16:
+        return KV_BF16;
+    case NUM_Q8_0:
+        return KV_Q8_0;
+    case NUM_Q5_1:
+        return KV_Q5_1;
+    case NUM_Q5_0:
+        return KV_Q5_0;
+    case NUM_Q4_1:
+        return KV_Q4_1;
+    case NUM_Q4_0:
+        return KV_Q4_0;
+    case NUM_IQ4_NL:
+        return KV_IQ4_NL;
+    case NUM_TQ3_0:
+        return KV_TQ3_0;
+    default:
+        return KV_KINDS;
+    }
+}
+
+static dev_kv view_of(const kv_view *v)
+{
+    return (dev_kv){.id = v->id,
+                    .k_kind = kind_of(v->k_type),
+                    .v_kind = kind_of(v->v_type),
+                    .n_head_kv = v->n_head_kv,
+                    .head_dim = v->head_dim,
+                    .window = v->window,
+                    .n_slots = v->n_slots,
+                    .k_bytes = (int32_t)v->k_row_bytes,
+                    .v_bytes = (int32_t)v->v_row_bytes,
+                    .k_rot = v->k_rot,
+                    .v_rot = v->v_rot};
+}
+
+/* Blocks are encoded 32 values at a time, rotated 128. */
+static bool holds(int32_t kind, bool rot, int32_t head_dim)
+{
+    if (kind == KV_KINDS || (rot && kind < KV_Q8_0))
+        return false;
+    return head_dim % (rot ? NUM_ROT_GROUP : kind >= KV_Q8_0 ? GROUP : 1) == 0;
+}
+
+attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_rows)
+{
+    int32_t k = kind_of(kv->k_type), v = kind_of(kv->v_type), d = kv->head_dim;
+    if (kv->single || !holds(k, kv->k_rot, d) || !holds(v, kv->v_rot, d))
+        return ATTEND_NONE;
+    bool narrow = (d == 64 || d == 128) && k == KV_F16 && v == KV_F16;
+    bool wide = (d == 256 || d == 512) && k != KV_F32 && v != KV_F32;
+    bool fits = d <= (few_rows ? c->split_widest : c->flash_widest);
+    return (narrow || wide) && fits ? ATTEND_TILES : ATTEND_PLAIN;
+}
+
+static bool readable(pass *p, const kv_view *kv)
+{
+    if (cuda_attend_path(cuda_of(p), kv, true) != ATTEND_NONE)
+        return true;
+    err_set(&p->e, E_UNSUPPORTED, "keys of %s and values of %s%s in heads of %d on a CUDA device",
+            num_name(kv->k_type), num_name(kv->v_type), kv->single ? " in one stream" : "",
+            kv->head_dim);
+    return false;
+}
+
+void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v)
+{
+    cuda_device *c = cuda_of(p);
+    if (p->dry || pass_failed(p) || k.rows == 0 || !readable(p, kv))
+        return;
+    dev_kv view = view_of(kv);
+    if (!cuda_join_store(c, view, cuda_mat(k), cuda_mat(v))) {
+        cuda_settle(c);
+        cu_kv_store(c->stream, view, cuda_step(p), cuda_mat(k), cuda_mat(v));
+    }
+    cuda_done(p, "kv_store");
+}
+
+/* Keys per chunk: a function of the store alone. Short, so that any number of blocks can share them
+ * evenly, and so long that at most CHUNKS_MAX fill a store. */
+static int32_t chunk_of(const kv_view *kv, bool split)
+{
+    int64_t n = kv->window && split ? CHUNK_WINDOW : CHUNK;
+    int64_t keys = kv->window ? (int64_t)kv->window + STEP_TREE_ROWS_MAX : kv->n_slots;
+    while (n * CHUNKS_MAX < keys)
+        n *= 2;
+    return (int32_t)n;
+}
+
+/* Chunks that a row may meet when all its keys have indices below n_keys. */
+static int32_t chunks_of(const kv_view *kv, int32_t chunk, int32_t n_keys)
+{
+    int32_t n = n_keys;
+    if (kv->window && n > kv->window + STEP_TREE_ROWS_MAX)
+        n = kv->window + STEP_TREE_ROWS_MAX;
+    return (n + chunk - 1) / chunk + (kv->window ? 1 : 0);
+}
+
+/* Rows attended to at a time, and with that how large `part` is. */
+static int32_t part_rows(int64_t row_floats, int32_t rows)
+{
+    int64_t n = PART_BYTES / (int64_t)sizeof(float) / row_floats;
+    n = n < PART_ROWS_MIN ? PART_ROWS_MIN : n;
+    return n < rows ? (int32_t)n : rows;
+}
+
+/* Rows that share each read of a key, and how many blocks share a tile's chunks: as many as the GPU
+ * holds at a time. */
+static void deal(const cuda_device *c, const pass *p, attend_args *a)
+{
+    int32_t d = a->kv.head_dim, group = a->n_head / a->kv.n_head_kv;
+    a->tile_rows = p->st->n_seqs == 1 ? SPLIT_PAIRS / group : 1;
+    a->group_inverse = (65536 + group - 1) / group;
+    for (a->chunk_shift = 0; 1 << a->chunk_shift < a->chunk;)
+        a->chunk_shift++;
+    bool plain = a->kv.k_kind == KV_F16 && a->kv.v_kind == KV_F16;
+    a->stages = d == 512 ? c->split_stages : d == 256 && plain ? 2 : 3;
+    int32_t tiles = (a->n_rows + a->tile_rows - 1) / a->tile_rows;
+    a->n_block = c->n_sm * (d == 512 ? 1 : 2) / (tiles * a->kv.n_head_kv);
+    a->n_block = a->n_block < 1 ? 1 : a->n_block < a->n_chunk ? a->n_block : a->n_chunk;
+}
+
+static void attend_few(pass *p, attend_args a, bool split, int32_t at_a_time, dev_quant copy)
+{
+    cuda_device *c = cuda_of(p);
+    for (a.row0 = 0; a.row0 < a.q.rows; a.row0 += at_a_time) {
+        a.n_rows = a.q.rows - a.row0 < at_a_time ? a.q.rows - a.row0 : at_a_time;
+        if (split) {
+            deal(c, p, &a);
+            cu_split(c->stream, a);
+        } else {
+            cu_attend(c->stream, a);
+        }
+        cu_attend_combine(c->stream, a, copy, a.kv.v_rot);
+    }
+}
+
+void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
+{
+    cuda_device *c = cuda_of(p);
+    int32_t group = q.heads / kv->n_head_kv, d = q.cols;
+    bool few = q.rows <= CUDA_VERIFY_ROWS;
+    bool split = group <= SPLIT_PAIRS && cuda_attend_path(c, kv, true) == ATTEND_TILES;
+    bool tiles = few ? split : cuda_attend_path(c, kv, false) == ATTEND_TILES;
+    size_t shared = (size_t)group * (2 * (size_t)d + 64) * sizeof(float);
+    if (!readable(p, kv))
+        return;
+    if (!tiles && (group > 64 || shared > (size_t)c->shared_max)) {
+        err_set(&p->e, E_UNSUPPORTED, "attention of %d query heads of %d per KV head on CUDA",
+                group, d);
+        return;
+    }
+    attend_args a = {
+        .kv = view_of(kv), .n_head = q.heads, .chunk = chunk_of(kv, split), .scale = scale};
+    mat turned = kv->k_rot ? pass_mat(p, q.rows, q.heads, d) : q;
+    /* Many rows are not split; a plan for them covers the few-row passes of the same session. */
+    size_t mark = pass_mark(p);
+    int64_t row_floats =
+        (int64_t)q.heads * chunks_of(kv, a.chunk, kv->n_slots) * ((int64_t)d + 2);
+    int32_t at_a_time = part_rows(row_floats, few ? q.rows : CUDA_VERIFY_ROWS);
+    if (few || p->dry)
+        a.part = cuda_temp(p, (size_t)row_floats * (size_t)at_a_time * sizeof(float));
+    if (!few)
+        pass_release(p, mark);
+    dev_quant copy = {0};
+    if (few && d % GROUP == 0)
+        copy = cuda_quant_room(p, q.rows, q.heads * d, false, false);
+    if (cuda_skip(p, q))
+        return;
+    int32_t keys = c->kv_bucket < kv->n_slots ? c->kv_bucket : kv->n_slots;
+    size_t n_bytes = (size_t)q.rows * (size_t)q.heads * (size_t)d * sizeof(float);
+    a.o = cuda_mat(o);
+    a.q = cuda_mat(turned);
+    a.st = cuda_step(p);
+    a.n_chunk = chunks_of(kv, a.chunk, keys);
+    cuda_wrote(c, o.at, n_bytes);
+    if (kv->k_rot) {
+        cuda_wrote(c, turned.at, n_bytes);
+        cu_rotate(c->stream, a.q, cuda_mat(q), false);
+    }
+    if (few) {
+        attend_few(p, a, split, at_a_time, copy);
+        cuda_quant_keep(p, o.at, copy);
+    } else {
+        if (tiles)
+            cu_flash(c->stream, a);
+        else
+            cu_attend(c->stream, a);
+        if (kv->v_rot)
+            cu_rotate(c->stream, a.o, a.o, true);
+    }
+    cuda_done(p, "attend");
+}

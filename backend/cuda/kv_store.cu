@@ -1,0 +1,88 @@
+/* kv_store.cu - rows of keys and values into their slots, in any format; and the rotation that some
+ * formats want of queries and results. Few rows in heads of the large models seldom come here:
+ * heads_kernel (norm.cu) stores them after the norm.
+ */
+#include "backend/cuda/kv_formats.cuh"
+
+/* One element, of the formats without blocks. */
+DEV void store_one(void *row, int kind, int e, float v)
+{
+    if (kind == KV_F32)
+        ((float *)row)[e] = v;
+    else
+        ((uint16_t *)row)[e] = (uint16_t)(kind == KV_F16 ? f32_to_f16(v) : f32_to_bf16(v));
+}
+
+/* Where head h of row r keeps its keys, or its values. */
+DEV uint8_t *row_of(const dev_kv &kv, const dev_step &st, int r, int h, bool values)
+{
+    dev_kv_base base = st.kv[(size_t)st.rows.seq[r] * st.n_kv + kv.id];
+    size_t at = (size_t)h * kv.n_slots + st.rows.index[r] % kv.n_slots;
+    return (uint8_t *)(values ? base.v : base.k) + at * (values ? kv.v_bytes : kv.k_bytes);
+}
+
+/* k, v: [rows, n_head_kv * head_dim], into the slots of the rows' indices.
+ * grid:   256 columns x row
+ * shared: none
+ * bound:  latency */
+__global__ void __launch_bounds__(256) kv_store_kernel(dev_kv kv, dev_step st, dev_mat k, dev_mat v)
+{
+    grid_trigger();
+    grid_wait();
+    int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
+    if (i >= k.cols)
+        return;
+    int h = i / kv.head_dim, e = i % kv.head_dim;
+    store_one(row_of(kv, st, r, h, false), kv.k_kind, e, k.at[r * k.stride + i]);
+    store_one(row_of(kv, st, r, h, true), kv.v_kind, e, v.at[r * v.stride + i]);
+}
+
+/* The same where either is in blocks: four columns a lane, so a warp has whole blocks, and where
+ * there is a rotation whole groups of it.
+ * grid:   1024 columns x row x (keys, values) */
+__global__ void __launch_bounds__(256)
+    kv_encode_kernel(dev_kv kv, dev_step st, dev_mat k, dev_mat v)
+{
+    grid_trigger();
+    grid_wait();
+    int i = 4 * (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
+    bool values = blockIdx.z, in = i < k.cols;
+    const dev_mat &m = values ? v : k;
+    const float *x = m.at + r * m.stride + (in ? i : 0);
+    int h = (in ? i : 0) / kv.head_dim, e = i - h * kv.head_dim;
+    kv_encode(row_of(kv, st, r, h, values), values ? kv.v_kind : kv.k_kind,
+              values ? kv.v_rot : kv.k_rot, e, make_float4(x[0], x[1], x[2], x[3]), in);
+}
+
+extern "C" void cu_kv_store(cudaStream_t s, dev_kv kv, dev_step st, dev_mat k, dev_mat v)
+{
+    unsigned n = (unsigned)k.cols, rows = (unsigned)k.rows;
+    if (kv.k_kind <= KV_BF16 && kv.v_kind <= KV_BF16)
+        LAUNCH(kv_store_kernel, dim3((n + 255) / 256, rows), dim3(256), 0, s, kv, st, k, v);
+    else
+        LAUNCH(kv_encode_kernel, dim3((n + 1023) / 1024, rows, 2), dim3(256), 0, s, kv, st, k, v);
+}
+
+/* y = Rot x or Rot^-1 x, for every group of 128 columns; y may be x.
+ * grid:   8 groups x row
+ * shared: none
+ * bound:  bandwidth */
+__global__ void __launch_bounds__(256) rotate_kernel(dev_mat y, dev_mat x, bool back)
+{
+    grid_trigger();
+    grid_wait();
+    int i = 4 * (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
+    bool in = i < x.cols;
+    float4 v = make_float4(0, 0, 0, 0);
+    if (in)
+        v = *(const float4 *)(x.at + r * x.stride + i);
+    v = rotate_four(v, back);
+    if (in)
+        *(float4 *)(y.at + r * y.stride + i) = v;
+}
+
+extern "C" void cu_rotate(cudaStream_t s, dev_mat y, dev_mat x, bool back)
+{
+    LAUNCH(rotate_kernel, dim3((unsigned)((x.cols + 1023) / 1024), (unsigned)x.rows), dim3(256), 0,
+           s, y, x, back);
+}

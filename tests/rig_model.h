@@ -1,0 +1,12 @@
+/* rig_model.h - the model of kv_rig.h with heads of any size: for those who drive it themselves. */
+#ifndef TESTS_RIG_MODEL_H
+#define TESTS_RIG_MODEL_H
+
+#include <stdint.h>
+
+enum { RIG_WINDOW = 12, RIG_VOCAB = 64, RIG_CTX = 640 };
+
+/* Writes the model's file; its path, valid until the test ends. */
+const char *rig_model_of(int32_t head_dim, int32_t head_dim_global);
+
+#endif
