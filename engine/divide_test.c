@@ -113,6 +113,7 @@ TEST(a_divided_model_saves_and_restores)
     carat_model_close(m);
     mem_free(a);
     mem_free(b);
+    fidelity_close(&f);
 }
 
 /* What each device's plan says of caches, scratch and copied weights is what is then taken of it,
