@@ -144,7 +144,8 @@ $(EMU)/%_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
                          -mavx2 -mfma -mf16c -mprefer-vector-width=512
 $(EMU)/%.o: %.c Makefile
 	@mkdir -p $(@D)
-	$(Q)$(CC) -Itests/cuda $(CFLAGS_ALL) $(ISA) -c -o $@ $<
+	$(Q)$(CC) -Itests/cuda $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
+-include $(EMU_OBJ:.o=.d)
 $(EMU)/%.cu.o: %.cu tests/cuda/emu.h $(wildcard backend/cuda/*.cuh backend/cuda/*.h)
 	@mkdir -p $(@D)
 	$(Q)$(EMU_CXX) -include tests/cuda/emu.h -x c++ -c -o $@ $<
