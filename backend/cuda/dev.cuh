@@ -546,4 +546,17 @@ DEV void quantise_four(float4 v, const dev_quant &x, int row, int i, bool in)
     }
 }
 
+/* Four neighbouring float weights of a row, from i on. */
+template <int K> DEV float4 load4(const uint8_t *row, int64_t i)
+{
+    if (K == PACK_F32)
+        return *(const float4 *)(row + i * 4);
+    uint2 u = *(const uint2 *)(row + i * 2);
+    if (K == PACK_F16)
+        return make_float4(f16_to_f32(u.x & 0xffff), f16_to_f32(u.x >> 16),
+                           f16_to_f32(u.y & 0xffff), f16_to_f32(u.y >> 16));
+    return make_float4(bf16_to_f32(u.x & 0xffff), bf16_to_f32(u.x >> 16), bf16_to_f32(u.y & 0xffff),
+                       bf16_to_f32(u.y >> 16));
+}
+
 #endif

@@ -7,18 +7,6 @@
 #include "backend/cuda/cuda_int.h"
 #include "backend/cuda/dev.cuh"
 
-template <int K> DEV float4 load4(const uint8_t *row, int64_t i)
-{
-    if (K == PACK_F32)
-        return *(const float4 *)(row + i * 4);
-    uint2 u = *(const uint2 *)(row + i * 2);
-    if (K == PACK_F16)
-        return make_float4(f16_to_f32(u.x & 0xffff), f16_to_f32(u.x >> 16),
-                           f16_to_f32(u.y & 0xffff), f16_to_f32(u.y >> 16));
-    return make_float4(bf16_to_f32(u.x & 0xffff), bf16_to_f32(u.x >> 16), bf16_to_f32(u.y & 0xffff),
-                       bf16_to_f32(u.y >> 16));
-}
-
 template <int K> DEV float load1(const uint8_t *row, int64_t i)
 {
     if (K == PACK_F32)

@@ -61,18 +61,6 @@ DEV void choose(int32_t *id, float *share, int k, const float *z, int n, const f
 /* Blocks that are done with each row; zero before and after a launch. */
 static __device__ int32_t tickets[CUDA_VERIFY_ROWS];
 
-template <int K> DEV float4 four_weights(const uint8_t *row, int i)
-{
-    if (K == PACK_F32)
-        return *(const float4 *)(row + i * 4);
-    uint2 u = *(const uint2 *)(row + i * 2);
-    if (K == PACK_F16)
-        return make_float4(f16_to_f32(u.x & 0xffff), f16_to_f32(u.x >> 16),
-                           f16_to_f32(u.y & 0xffff), f16_to_f32(u.y >> 16));
-    return make_float4(bf16_to_f32(u.x & 0xffff), bf16_to_f32(u.x >> 16), bf16_to_f32(u.y & 0xffff),
-                       bf16_to_f32(u.y >> 16));
-}
-
 DEV float dot4(float acc, float4 w, float4 v)
 {
     acc = fma_rn(w.x, v.x, acc);
@@ -104,7 +92,7 @@ __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a)
 #pragma unroll
     for (int j = 0; j < AHEAD; j++) {
         int i = i0 + 4 * ROUTER_THREADS * j;
-        w[j] = i < n ? four_weights<K>(row, i) : make_float4(0, 0, 0, 0);
+        w[j] = i < n ? load4<K>(row, i) : make_float4(0, 0, 0, 0);
     }
     grid_wait();
     float acc = 0;
@@ -115,7 +103,7 @@ __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a)
     }
 #pragma unroll 1
     for (int i = i0 + 4 * ROUTER_THREADS * AHEAD; i < n; i += 4 * ROUTER_THREADS)
-        acc = dot4(acc, four_weights<K>(row, i), *(const float4 *)(x + i));
+        acc = dot4(acc, load4<K>(row, i), *(const float4 *)(x + i));
     acc = warp_sum(acc);
     if (lane == 0)
         sums[threadIdx.x >> 5] = acc;
