@@ -724,7 +724,7 @@ TEST(server_traces_requests_with_their_tokens)
     const char *dir = test_temp("traces");
     CHECK(!mkdir(dir, 0700));
     start_toy(&s, ARGS("--trace", dir));
-    http_post(&r, &s, "/v1/chat/completions", "{" ASK ",\"max_tokens\":6}");
+    http_post(&r, &s, "/v1/chat/completions", "{" ASK ",\"max_tokens\":6,\"temperature\":0}");
     CHECK_EQ(r.status, 200);
     const char *line = strstr(r.head.at, "X-Request-Id: ");
     CHECK(line && sscanf(line, "X-Request-Id: %60s", id) == 1);
