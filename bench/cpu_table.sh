@@ -15,7 +15,7 @@ want=${3:-.}
 carat=${CARAT:-./carat}
 reps=${R:-5}
 
-# Together about an hour; 'e2b-q4_k_m' a quarter of it.
+# Together about an hour and a half; 'e2b-q4_k_m' a sixth of it.
 # model, threads, repetitions, what to ask of carat bench, at least, hoped for
 rows=(
     "e2b-q4_k_m 2 $reps -p,0,-n,64 1.30 1.45"
@@ -26,8 +26,16 @@ rows=(
     "e2b-q4_k_m 2 1 -p,4096,-n,0 2.6 3.6"
     "e2b-q8_0 2 $reps -p,0,-n,32 1.30 1.45"
     "e2b-q8_0 2 $reps -p,512,-n,0 2.4 3.3"
+    "e2b-q8_0 1 3 -p,0,-n,32 1.1 1.3"
+    "e2b-q8_0 1 2 -p,256,-n,0 2.4 3.3"
+    "e2b-q8_0 2 1 -p,0,-n,64,-d,8192 1.55 1.75"
+    "e2b-q8_0 2 1 -p,4096,-n,0 2.6 3.6"
     "e2b-q4_0 2 $reps -p,0,-n,32 1.30 1.45"
     "e2b-q4_0 2 $reps -p,512,-n,0 2.4 3.3"
+    "e2b-q4_0 1 3 -p,0,-n,32 1.1 1.3"
+    "e2b-q4_0 1 2 -p,256,-n,0 2.4 3.3"
+    "e2b-q4_0 2 1 -p,0,-n,64,-d,8192 1.55 1.75"
+    "e2b-q4_0 2 1 -p,4096,-n,0 2.6 3.6"
     "e4b-q4_k_m 2 $reps -p,0,-n,32 1.25 -"
     "e4b-q4_k_m 2 3 -p,512,-n,0 2.3 -"
     "e4b-q4_k_m 1 3 -p,0,-n,16 1.1 -"
