@@ -2,8 +2,8 @@
  *
  * The tests mean what llama-bench's mean: -p N times N prompt tokens, -n N times N tokens evaluated
  * one by one, -d D puts D tokens into the cache before the clock starts. Tokens are random; nothing
- * is sampled. One session serves all tests: it keeps what prefix it can, so reaching a depth again
- * costs little after decoding and a prefill (off the clock) after a prompt longer than its rings.
+ * is sampled. One session serves all tests, and a depth is computed once: a snapshot brings it back
+ * for later repetitions and tests, off the clock.
  */
 #include "apps/bench_int.h"
 #include "apps/commands.h"
@@ -139,28 +139,43 @@ static status plan_tests(const bench_options *o, bench_test **tests, int *n, int
     return OK;
 }
 
-/* Brings the session to exactly n tokens of the timeline. */
-static status go_to(carat_session *s, const int32_t *ids, int32_t n, err *e)
-{
-    if (n)
-        return carat_eval(s, ids, n, false, NULL, NULL, e);
-    carat_reset(s);
-    return OK;
-}
-
 /* What a test runs on. */
 typedef struct bench_rig {
     carat_model *m;
     carat_session *s;
     int32_t *ids;
+    carat_snapshot *deep; /* of the session at the depth of the last tests, or NULL */
+    uint64_t deep_bytes;  /* that it may take */
 } bench_rig;
 
+/* Brings the session to exactly n tokens of the timeline. */
+static status go_to(bench_rig *rig, int32_t n, err *e)
+{
+    if (!n) {
+        carat_reset(rig->s);
+        return OK;
+    }
+    if (rig->deep && carat_snapshot_n(rig->deep) == n)
+        return carat_snapshot_restore(rig->s, rig->deep, e);
+    carat_snapshot_free(rig->deep);
+    rig->deep = NULL;
+    status st = carat_eval(rig->s, rig->ids, n, false, NULL, NULL, e);
+    if (st)
+        return st;
+    /* Without memory for it the depth is computed again: slower, and no other result. */
+    uint64_t room = mem_available_bytes();
+    err none = {0};
+    if (!room || rig->deep_bytes < room / 2)
+        carat_snapshot_take(rig->s, &rig->deep, &none);
+    return OK;
+}
+
 /* The test once, on the clock; also used to warm up with fewer tokens. */
-static status run_once(const bench_rig *rig, const bench_test *t, int64_t *ns, err *e)
+static status run_once(bench_rig *rig, const bench_test *t, int64_t *ns, err *e)
 {
     carat_session *s = rig->s;
     const int32_t *ids = rig->ids;
-    status st = go_to(s, ids, t->n_depth, e);
+    status st = go_to(rig, t->n_depth, e);
     if (st)
         return st;
     carat_op_times(rig->m, NULL, 0, true);
@@ -175,15 +190,16 @@ static status run_once(const bench_rig *rig, const bench_test *t, int64_t *ns, e
     return st;
 }
 
-static status run_test(const bench_setup *b, const bench_rig *rig, bench_test *t, err *e)
+static status run_test(const bench_setup *b, bench_rig *rig, bench_test *t, err *e)
 {
     bench_test warm = *t;
     int64_t ns;
-    warm.n_depth = 0;
     warm.n_prompt = warm.n_prompt > WARM_PROMPT ? WARM_PROMPT : warm.n_prompt;
     warm.n_gen = warm.n_gen > WARM_GEN ? WARM_GEN : warm.n_gen;
-    /* At a depth, getting there is the warm-up, and throwing it away would be dear. */
-    status st = t->n_depth ? OK : run_once(rig, &warm, &ns, e);
+    /* Where the depth would be computed again, getting there is the warm-up. */
+    status st = t->n_depth ? go_to(rig, t->n_depth, e) : OK;
+    if (!st && (!t->n_depth || rig->deep))
+        st = run_once(rig, &warm, &ns, e);
     for (int32_t rep = 0; rep < b->n_reps && !st; rep++) {
         term_progress(NULL, t->n_prompt ? "prefill" : "decode", (uint64_t)rep, (uint64_t)b->n_reps);
         if (term_interrupts())
@@ -235,6 +251,7 @@ static status run_tests(bench_setup *b, const bench_options *o, carat_model *m, 
     if ((st = carat_plan(m, &so, &b->plan, e)) || (st = carat_session_open(m, &so, &rig.s, e)))
         goto out;
     b->chunk = b->plan.chunk;
+    rig.deep_bytes = b->plan.kv_swa_bytes + b->plan.kv_global_bytes;
     if (!b->json)
         bench_print_head(b, stdout);
     term_watch(rig.s);
@@ -253,6 +270,7 @@ static status run_tests(bench_setup *b, const bench_options *o, carat_model *m, 
         bench_print_foot(b, stdout);
 out:
     term_watch(NULL);
+    carat_snapshot_free(rig.deep);
     carat_session_close(rig.s);
     mem_free(rig.ids);
     return st;

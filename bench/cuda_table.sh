@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# The tables of the GPU: what carat must reach there and what it does, as markdown.
+#
+#     bench/cuda_table.sh [DIR [RUNS]]
+#
+# DIR (default /dev/shm) holds the model files, which `carat synth` makes when they are missing: 46 GB
+# for all. RUNS picks runs by a pattern over their names, such as '31b' or 'cache'. CARAT names the
+# program (default build/cuda/carat). All runs take about eight minutes on an H200, most of them
+# prompts of 128K tokens: 'base' alone takes three.
+set -euo pipefail
+dir=${1:-/dev/shm}
+want=${2:-.}
+carat=${CARAT:-build/cuda/carat}
+
+# A run is one process of `carat bench`: its name, the model, the cache's type, what to measure.
+runs=(
+    "base-e2b         e2b     f16 -p 4096 -n 128 -d 0,32768 -r 3"
+    "base-e4b         e4b     f16 -p 4096 -n 128 -d 0,32768 -r 3"
+    "base-26b         26b-a4b f16 -p 512,4096 -n 128 -r 5"
+    "base-26b-32k     26b-a4b f16 -p 4096 -n 128 -d 32768 -r 3"
+    "base-26b-128k    26b-a4b f16 -p 2048 -n 128 -d 65536,131072 -r 3"
+    "base-31b         31b     f16 -p 4096 -n 128 -d 0,32768 -r 3"
+    "base-31b-64k     31b     f16 -p 2048 -n 128 -d 65536 -r 3"
+    "rows-31b         31b     f16 -p 2,4,8,16,32 -n 24 -r 7"
+    "streams-26b      26b-a4b f16 -p 0 -n 128 -s 4,16 -r 3"
+)
+for model in 26b-a4b 31b; do
+    for kv in f16 q8_0 q4_0 tq3_0; do
+        runs+=("cache-$model-$kv $model $kv -p 0 -n 64 -d 32768,131072 -r 3")
+    done
+done
+
+# run, test, depth: at least so many tokens/s, and hoped for; or a factor. "rows" is the time of one
+# pass over that of one row, at most; "streams" the speed of all over that of one; "cache" the speed
+# over that with f16.
+wants='
+base-e2b n128 0 600 900
+base-e2b n128 32768 500 750
+base-e2b p4096 0 40000 70000
+base-e2b p4096 32768 25000 45000
+base-e4b n128 0 400 650
+base-e4b n128 32768 350 550
+base-e4b p4096 0 25000 45000
+base-e4b p4096 32768 17000 30000
+base-26b n128 0 400 700
+base-26b p512 0 14000 20000
+base-26b p4096 0 22000 35000
+base-26b-32k n128 32768 360 560
+base-26b-32k p4096 32768 13000 20000
+base-26b-128k n128 65536 340 520
+base-26b-128k n128 131072 310 450
+base-26b-128k p2048 65536 10000 16000
+base-26b-128k p2048 131072 7000 11000
+base-31b n128 0 150 210
+base-31b n128 32768 130 180
+base-31b p4096 0 5500 8500
+base-31b p4096 32768 3800 6000
+base-31b-64k n128 65536 120 160
+base-31b-64k p2048 65536 3000 5000
+rows-31b p8 0 1.35 1.15
+rows-31b p16 0 1.8 1.4
+streams-26b x4 0 2.5 -
+streams-26b x16 0 6 -
+cache-26b-a4b-q8_0 n64 32768 1 -
+cache-26b-a4b-q8_0 n64 131072 1 -
+cache-26b-a4b-q4_0 n64 131072 1 -
+cache-26b-a4b-tq3_0 n64 131072 1 -
+cache-31b-q8_0 n64 32768 1 -
+cache-31b-q8_0 n64 131072 1 -
+cache-31b-q4_0 n64 131072 1 -
+cache-31b-tq3_0 n64 131072 1 -
+'
+
+found=$(mktemp)
+said=$(mktemp)
+trap 'rm -f "$found" "$said"' EXIT
+
+# The tests of a report of `carat bench --json`, a line each: name, depth, tokens/s, spread, ns.
+tests() {
+    awk -F'[:,]' '
+        /"n_prompt"/ { p = $2 + 0 } /"n_gen"/ { g = $2 + 0 } /"n_depth"/ { d = $2 + 0 }
+        /"n_streams"/ { s = $2 + 0 } /"median_ts"/ { ts = $2 + 0 }
+        /"spread"/ {
+            printf "%s %d %g %g %g\n", p ? "p" p : s ? "x" s : "n" g, d, ts, 100 * $2,
+                (p ? p : s ? s : 1) * 1e9 / ts
+        }'
+}
+
+make_model() {
+    [ -e "$dir/$1.gguf" ] || "$carat" synth "$1" "$dir/$1.gguf" >&2
+}
+
+for run in "${runs[@]}"; do
+    read -r name model kv ask <<<"$run"
+    [[ "$name" =~ $want ]] || continue
+    make_model "$model"
+    start=$SECONDS
+    # shellcheck disable=SC2086 # a list of words
+    if "$carat" bench --device cuda --strict -m "$dir/$model.gguf" --kv-type "$kv" $ask --json \
+        >"$said" 2>"$said.err"; then
+        tests <"$said" | sed "s/^/$name $model $kv /" >>"$found"
+    else
+        echo "$name failed: $(tail -1 "$said.err")"
+    fi
+    rm -f "$said.err"
+    echo "$name: $((SECONDS - start)) s" >&2
+done
+
+echo "$("$carat" version), $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -1), $(date -u +%F)"
+echo
+echo "| run | cache | test | depth | tokens/s | spread | pass, ms | counted as | must | aim | |"
+echo "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+awk -v wants="$wants" '
+    BEGIN {
+        n = split(wants, line, "\n")
+        for (i = 1; i <= n; i++)
+            if (split(line[i], w, " ") == 5) {
+                must[w[1] " " w[2] " " w[3]] = w[4]
+                aim[w[1] " " w[2] " " w[3]] = w[5]
+            }
+    }
+    FNR == NR {
+        if ($1 ~ /^rows/ && $4 ~ /^n/) row[$2] = $8
+        if ($1 ~ /^streams/ && $4 ~ /^n/) one[$2] = $6
+        if ($1 ~ /^cache/ && $3 == "f16") f16[$2 $5] = $6
+        next
+    }
+    {
+        key = $1 " " $4 " " $5
+        as = $1 ~ /^rows/ ? $8 / row[$2] : $1 ~ /^streams/ ? $6 / one[$2] : \
+             $1 ~ /^cache/ && f16[$2 $5] ? $6 / f16[$2 $5] : $6
+        asked = key in must
+        ok = $1 ~ /^rows/ ? as <= must[key] : as >= must[key]
+        printf "| %s | %s | %s | %d | %.1f | ±%.1f %% | %.3f | %s | %s | %s | %s |\n", $1, $3, $4, $5,
+            $6, $7, $8 / 1e6, as == $6 ? "" : sprintf("%.2f x", as), must[key], aim[key],
+            asked ? (ok ? "met" : "missed") : ""
+    }' "$found" "$found"
