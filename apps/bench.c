@@ -231,13 +231,10 @@ static status raise_ceilings(bench_setup *b, err *e)
     return OK;
 }
 
-static status run_tests(bench_setup *b, const bench_options *o, carat_model *m, bench_test *tests,
-                        int n_tests, int32_t n_tokens, err *e)
+static status run_tests(bench_setup *b, const carat_session_options *so, carat_model *m,
+                        bench_test *tests, int n_tests, err *e)
 {
-    /* No checkpoints: what is measured must be computed. */
-    carat_session_options so = {
-        .n_ctx = n_tokens, .chunk = b->chunk, .n_outputs = 1, .checkpoint_mb = -1};
-    kv_options_apply(&o->kv, &so);
+    int32_t n_tokens = so->n_ctx;
     bench_rig rig = {.m = m, .ids = mem_calloc((size_t)n_tokens, sizeof *rig.ids)};
     uint64_t rng = 4;
     status st;
@@ -248,7 +245,7 @@ static status run_tests(bench_setup *b, const bench_options *o, carat_model *m, 
     }
     for (int32_t i = 0; i < n_tokens; i++)
         rig.ids[i] = (int32_t)rng_below(&rng, (uint64_t)b->info.n_vocab);
-    if ((st = carat_plan(m, &so, &b->plan, e)) || (st = carat_session_open(m, &so, &rig.s, e)))
+    if ((st = carat_plan(m, so, &b->plan, e)) || (st = carat_session_open(m, so, &rig.s, e)))
         goto out;
     b->chunk = b->plan.chunk;
     rig.deep_bytes = b->plan.kv_swa_bytes + b->plan.kv_global_bytes;
@@ -256,7 +253,7 @@ static status run_tests(bench_setup *b, const bench_options *o, carat_model *m, 
         bench_print_head(b, stdout);
     term_watch(rig.s);
     for (int i = 0; i < n_tests && !st; i++) {
-        st = tests[i].n_streams ? bench_run_streams(m, &so, b->n_reps, &tests[i], e)
+        st = tests[i].n_streams ? bench_run_streams(m, so, b->n_reps, &tests[i], e)
                                 : run_test(b, &rig, &tests[i], e);
         if (st ||
             (!b->info.on_gpu && (st = raise_ceilings(b, e))))
@@ -325,6 +322,11 @@ static int run_bench(const command *c, int argc, char **argv)
     }
     if ((st = plan_tests(&o, &tests, &n_tests, &n_tokens, &e)))
         goto out;
+    /* No checkpoints: what is measured must be computed. */
+    carat_session_options so = {
+        .n_ctx = n_tokens, .chunk = b.chunk, .n_outputs = 1, .checkpoint_mb = -1};
+    kv_options_apply(&o.kv, &so);
+    o.where.session = &so;
     run_options ro = {.threads = b.n_threads,
                       .isa = o.isa,
                       .where = o.where,
@@ -341,7 +343,7 @@ static int run_bench(const command *c, int argc, char **argv)
     /* What the CPU could do says nothing of a GPU. */
     if (!b.info.on_gpu && (st = raise_ceilings(&b, &e)))
         goto out;
-    if ((st = run_tests(&b, &o, m, tests, n_tests, n_tokens, &e)))
+    if ((st = run_tests(&b, &so, m, tests, n_tests, &e)))
         goto out;
     if (b.json && !bench_print_json(&b, &b.ceilings, tests, n_tests))
         st = err_set(&e, E_IO, "cannot write the report");

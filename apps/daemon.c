@@ -411,10 +411,12 @@ static status open_all(service *v, const daemon_options *o, carat_error *e)
                               .progress = term_progress};
     carat_session_options so = {
         .n_ctx = (int32_t)o->n_ctx, .chunk = (int32_t)o->chunk, .n_outputs = 1};
+    device_options where = o->where;
     status st;
-    device_options_apply(&o->where, &mo);
     kv_options_apply(&o->kv, &so);
     cache_options_apply(&o->cache, &so);
+    where.session = &so;
+    device_options_apply(&where, &mo);
     if (v->stream_fd >= 0 && fcntl(v->stream_fd, F_GETFD) < 0)
         return err_set(e, E_ARG, "--stream-fd %d: no such file is open", v->stream_fd);
     if ((st = o->model ? carat_model_open(o->model, &mo, &v->m, e) : bundled_open(&mo, &v->m, e)))

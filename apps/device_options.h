@@ -33,9 +33,9 @@ typedef struct device_options {
 /* *o outlives the opening of the model. */
 void device_options_apply(const device_options *o, carat_model_options *mo);
 
-/* What products with the weights are done by, a line for each format and purpose. */
 /* What a session needs on each device, a line each. */
 void device_print_plan(FILE *f, const carat_memory_plan *p);
+/* What products with the weights are done by, a line for each format and purpose. */
 void device_print_kernels(FILE *f, const carat_weight_kind *kind, int32_t n);
 /* The device, why it is that one, and those lines. */
 void device_print(FILE *f, const carat_model *m);
