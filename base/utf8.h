@@ -15,4 +15,13 @@ bool utf8_valid(const char *s, size_t n);
 /* Bytes at the end of s[0..n) that begin a character and may become well-formed: 0..3. */
 size_t utf8_partial_tail(const char *s, size_t n);
 
+/* The well-formed characters beyond ASCII: in each row a range of bytes per place, of which any
+ * combination is one. */
+typedef struct utf8_row {
+    int32_t n;
+    uint8_t lo[4], hi[4];
+} utf8_row;
+enum { UTF8_WIDE_ROWS = 8 };
+extern const utf8_row utf8_wide[UTF8_WIDE_ROWS];
+
 #endif

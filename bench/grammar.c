@@ -288,6 +288,10 @@ int main(int argc, char **argv)
           repeats);
     bench("schema: 2000 letters", "{\"type\":\"string\",\"maxLength\":2000}", true, essay.at, t,
           repeats);
+    bench("schema: email", "{\"type\":\"string\",\"format\":\"email\"}", true,
+          "\"tola.benur@marin-sol.benar.example.org\"", t, repeats);
+    bench("schema: 64 letters", "{\"type\":\"string\",\"pattern\":\"^[a-z0-9_-]{1,64}$\"}", true,
+          "\"tolas_benar-marin_42_solis_karin-tolas_benarsol\"", t, repeats);
     bench("GBNF: JSON", json_gbnf, false, person_text, t, repeats);
     bench("GBNF: letters", "root ::= ([a-zA-Z]+ [ ,.\\n]*)+", false,
           "Tolas benar marin, solis. Karin tolas", t, repeats);

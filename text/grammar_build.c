@@ -9,6 +9,7 @@
  */
 #include "text/grammar_int.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -121,25 +122,12 @@ static void draw_byte(work *w, int32_t from, int32_t lo, int32_t hi, int32_t to)
     draw_line(w, from, (line){.kind = LINE_BYTES, .to = to, .a = lo, .b = hi});
 }
 
-static int utf8_bytes(uint32_t cp, uint8_t out[4])
-{
-    if (cp < 0x80) {
-        out[0] = (uint8_t)cp;
-        return 1;
-    }
-    int n = cp < 0x800 ? 2 : cp < 0x10000 ? 3 : 4;
-    for (int i = n - 1; i > 0; i--, cp >>= 6)
-        out[i] = (uint8_t)(0x80 | (cp & 63));
-    out[0] = (uint8_t)((n == 2 ? 0xC0 : n == 3 ? 0xE0 : 0xF0) | cp);
-    return n;
-}
-
 /* Characters lo..hi, none of them surrogates and all of one length: cut until the bytes of lo and
  * hi bound a box, of which any combination is in the range. */
 static void draw_same_length(work *w, uint32_t lo, uint32_t hi, int32_t from, int32_t to)
 {
-    uint8_t a[4], z[4];
-    int n = utf8_bytes(lo, a);
+    char a[4], z[4];
+    int n = utf8_encode(lo, a);
     for (int i = 1; i < n; i++) {
         uint32_t mask = (1u << (6 * i)) - 1;
         if ((lo & ~mask) == (hi & ~mask))
@@ -155,10 +143,10 @@ static void draw_same_length(work *w, uint32_t lo, uint32_t hi, int32_t from, in
             return;
         }
     }
-    utf8_bytes(hi, z);
+    utf8_encode(hi, z);
     for (int i = 0; i < n; i++) {
         int32_t next = i == n - 1 ? to : new_point(w);
-        draw_byte(w, from, a[i], z[i], next);
+        draw_byte(w, from, (uint8_t)a[i], (uint8_t)z[i], next);
         from = next;
     }
 }

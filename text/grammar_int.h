@@ -101,6 +101,16 @@ void json_put_char(str *out, uint32_t cp);
 
 /* ---- Automata ---- */
 
+/* Characters by what grammars tell apart: letters, digits and each common sign are kinds of their
+ * own. Every character has one kind. */
+enum {
+    KIND_SMALL = 0,   /* a..z; the first, as most tokens have some */
+    KIND_WIDE = 2,    /* beyond ASCII */
+    KIND_BROKEN = 31, /* bytes that are no character: a token has a part of one */
+    N_KINDS = 32
+};
+int32_t char_kind(uint32_t cp);
+
 /* Bytes lo..hi lead to node `to`. */
 typedef struct g_arc {
     uint8_t lo, hi;
@@ -140,7 +150,10 @@ struct grammar {
     int32_t n_nodes, n_arcs, n_special_arcs, n_calls;
     int32_t start; /* entry of the start frame */
     uint8_t class_of[256];
+    uint16_t class_end[256]; /* of each byte: the first behind those of its class */
     int32_t n_classes;
+    /* Of each kind of characters a list of bytes below 128, one of each class; -1: its end. */
+    int16_t kind_first[N_KINDS], kind_next[128];
     char (*special_name)[64];
     int32_t n_specials;
 };
@@ -195,16 +208,6 @@ typedef struct tree_node {
 
 enum { SAFE_MAX = 64, UNSAFE = 255 };
 
-/* Characters by what grammars tell apart: letters, digits and each common sign are kinds of their
- * own. Every character has one kind. */
-enum {
-    KIND_SMALL = 0,   /* a..z; the first, as most tokens have some */
-    KIND_WIDE = 2,    /* beyond ASCII */
-    KIND_BROKEN = 31, /* bytes that are no character: a token has a part of one */
-    N_KINDS = 32
-};
-int32_t char_kind(uint32_t cp);
-
 struct token_tree {
     tree_node *node; /* [n_nodes + 1]; node 0 is the root, of depth 0 */
     int32_t n_nodes;
@@ -217,6 +220,7 @@ struct token_tree {
     uint64_t *safe_mask[SAFE_MAX + 1]; /* [L]: tokens of at most L safe characters; owned by [0] */
     int32_t safe_max;                  /* characters of the longest safe token; no more masks */
     uint64_t *kind_mask[N_KINDS];      /* tokens with a character of that kind; owned by [0] */
+    uint32_t unsafe_kinds;             /* whose characters are not safe */
     uint64_t *tree_mask;               /* tokens of the tree */
     uint64_t *eog_mask;
     const vocab *v; /* for special pieces; NULL: there are none */

@@ -6,14 +6,16 @@
  * states one state, so what has been found out about a state (where its bytes lead, its mask)
  * holds whenever the text comes to it again: a small grammar soon costs a table lookup per byte.
  *
- * Most of a mask is found without walking: the insides of strings by masks of safe characters, other
- * loops (words, lists, text without some signs) by the kinds of characters that they are made of.
+ * Most of a mask is found without walking: the insides of strings by masks of safe characters;
+ * words, lists, text without some signs, counted or not, by the kinds of characters that they are
+ * made of and by how many of these may follow in any order.
  *
  * All tables have a fixed size. When one is full, everything but the states of living runs (and of
  * the walk at hand) is forgotten.
  */
 #include "text/grammar_int.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,9 +28,11 @@ enum {
     MAX_VISITS = 4 * GRAMMAR_MAX_CONFIGS, /* places passed while finding one state */
     N_MASKS = 256,                        /* 8 MiB for Gemma's vocabulary, as far as used */
     N_SEEN = 4 * MAX_VISITS,
-    LOOP_STATES = 4,                       /* among which a loop of characters goes round */
-    LOOP_PATH = LOOP_STATES + 4,           /* these, and the bytes of one character */
-    LOOP_WORK = GRAMMAR_MAX_MASK_WORK / 32 /* steps that looking for a loop may take */
+    REACH_STATES = 32,                       /* that texts of some kinds of characters lead to */
+    REACH_PATH = REACH_STATES + 4,           /* these, and the bytes of one character */
+    REACH_WORK = GRAMMAR_MAX_MASK_WORK / 32, /* steps that looking for them may take */
+    REACH_LEAST = 3,                         /* characters: for fewer the walk is short */
+    REACH_ANY = INT32_MAX
 };
 enum { STATE_DEAD = -1, STATE_UNKNOWN = -2 };
 
@@ -70,7 +74,8 @@ struct matcher {
     mask mask[N_MASKS];
     int32_t next_mask;
     uint64_t *bits; /* [N_MASKS][n_words] */
-    int32_t *path;  /* [max_depth + 2 + LOOP_PATH]: states of the walk at hand; living while there */
+    int32_t
+        *path; /* [max_depth + 2 + REACH_PATH]: states of the walk at hand; living while there */
     int32_t n_path;
     grammar_run *runs;
     /* The state being found. */
@@ -157,7 +162,7 @@ status matcher_open(matcher **out, const grammar *g, const token_tree *t, err *e
     m->cell_slot = mem_calloc(2 * MAX_CELLS, sizeof *m->cell_slot);
     m->cell_map = mem_alloc(MAX_CELLS * sizeof *m->cell_map);
     m->bits = mem_alloc((size_t)N_MASKS * (size_t)t->n_words * sizeof *m->bits + 1);
-    m->path = mem_calloc((size_t)t->max_depth + 2 + LOOP_PATH, sizeof *m->path);
+    m->path = mem_calloc((size_t)t->max_depth + 2 + REACH_PATH, sizeof *m->path);
     status st = OK;
     if (!m->row || !m->state || !m->config || !m->cell || !m->state_slot || !m->cell_slot ||
         !m->cell_map || !m->bits || !m->path)
@@ -505,121 +510,160 @@ static int32_t safe_run(const matcher *m, const state *s)
     return most > SAFE_MAX ? SAFE_MAX : most;
 }
 
-/* States that lead to each other by every character of some kinds. They lie in the path, the first
- * LOOP_STATES of which are theirs; [0] is where the text stands. */
-typedef struct loop {
-    int32_t n;
-    uint32_t kinds, done[LOOP_STATES]; /* of each state: kinds that are known to stay */
-} loop;
+/* How far texts made of some kinds of characters alone, in any order, go on from a state. Found
+ * breadth first: path[0 .. n) are the states that they lead to, [0] is where the text stands. */
+typedef struct reach {
+    uint32_t kinds;
+    int32_t n, after[REACH_STATES]; /* of each state: characters of the shortest way there */
+    int32_t chars;                  /* all texts of at most so many may follow */
+    bool exact;                     /* and none that is longer */
+    bool ends, goes_on;             /* of texts of the length at hand: does one, does one not? */
+    bool goes_back, full;           /* on some way: to a state met before; a limit */
+} reach;
 
-/* A range of bytes per place, of the well-formed characters beyond ASCII. */
-static const struct wide {
-    int32_t n;
-    uint8_t lo[4], hi[4];
-} wide[] = {{2, {0xC2, 0x80}, {0xDF, 0xBF}},
-            {3, {0xE0, 0xA0, 0x80}, {0xE0, 0xBF, 0xBF}},
-            {3, {0xE1, 0x80, 0x80}, {0xEC, 0xBF, 0xBF}},
-            {3, {0xED, 0x80, 0x80}, {0xED, 0x9F, 0xBF}},
-            {3, {0xEE, 0x80, 0x80}, {0xEF, 0xBF, 0xBF}},
-            {4, {0xF0, 0x90, 0x80, 0x80}, {0xF0, 0xBF, 0xBF, 0xBF}},
-            {4, {0xF1, 0x80, 0x80, 0x80}, {0xF3, 0xBF, 0xBF, 0xBF}},
-            {4, {0xF4, 0x80, 0x80, 0x80}, {0xF4, 0x8F, 0xBF, 0xBF}}};
-
-/* From the state at path[LOOP_STATES + depth] by a byte; what follows goes behind it, or, at the
- * end of a character, into the loop. False: the text has left the loop. */
-static bool stays(matcher *m, loop *l, int32_t depth, int byte, bool last)
+/* From the state at path[REACH_STATES + depth], on the way from state i, by a byte: to the next
+ * place in the path or, at the end of a character, among the states. False: not there. */
+static bool follow(matcher *m, reach *r, int32_t i, int32_t depth, int byte, bool last)
 {
     err none = {0};
-    int32_t to;
-    m->n_path = LOOP_STATES + depth + 1;
-    if (m->spent > LOOP_WORK || step(m, byte, &to, &none) || to == STATE_DEAD)
+    int32_t to, k = 0;
+    m->n_path = REACH_STATES + depth + 1;
+    if (r->full || m->spent > REACH_WORK || step(m, byte, &to, &none)) {
+        r->full = true;
         return false;
+    }
+    if (to == STATE_DEAD) {
+        r->ends = true;
+        return false;
+    }
     if (!last) {
         m->path[m->n_path] = to;
         return true;
     }
-    for (int32_t i = 0; i < l->n; i++)
-        if (m->path[i] == to)
-            return true;
-    if (l->n == LOOP_STATES)
-        return false;
-    l->done[l->n] = 0;
-    m->path[l->n++] = to;
+    r->goes_on = true;
+    while (k < r->n && m->path[k] != to)
+        k++;
+    if (k < r->n) {
+        r->goes_back |= r->after[k] <= r->after[i];
+    } else if (k < REACH_STATES) {
+        r->after[k] = r->after[i] + 1;
+        m->path[r->n++] = to;
+    } else {
+        r->full = true;
+    }
     return true;
 }
 
-/* One byte of each class in lo..hi stands for all of them. */
-static bool wide_stays(matcher *m, loop *l, const struct wide *w, int32_t depth)
+/* One byte of each class stands for all of them. */
+static void follow_wide(matcher *m, reach *r, int32_t i, const utf8_row *w, int32_t depth)
 {
-    uint64_t seen[4] = {0};
+    bool last = depth + 1 == w->n;
     if (depth > 3)
-        return false; /* no character is longer */
-    for (int b = w->lo[depth]; b <= w->hi[depth]; b++) {
-        int c = m->g->class_of[b];
-        bool last = depth + 1 == w->n;
-        if (seen[c >> 6] >> (c & 63) & 1)
-            continue;
-        seen[c >> 6] |= (uint64_t)1 << (c & 63);
-        if (!stays(m, l, depth, b, last) || (!last && !wide_stays(m, l, w, depth + 1)))
-            return false;
+        return; /* no character is longer */
+    for (int b = w->lo[depth]; b <= w->hi[depth]; b = m->g->class_end[b])
+        if (follow(m, r, i, depth, b, last) && !last)
+            follow_wide(m, r, i, w, depth + 1);
+}
+
+/* All characters of a kind, from state i. */
+static void follow_kind(matcher *m, reach *r, int32_t i, int32_t kind)
+{
+    const grammar *g = m->g;
+    m->path[REACH_STATES] = m->path[i];
+    for (int k = 0; kind == KIND_WIDE && k < UTF8_WIDE_ROWS; k++)
+        follow_wide(m, r, i, &utf8_wide[k], 0);
+    for (int b = g->kind_first[kind]; b >= 0; b = g->kind_next[b])
+        follow(m, r, i, 0, b, true);
+}
+
+/* Finds chars and exact for the kinds. False: there are fewer than `least` characters. */
+static bool find_reach(matcher *m, reach *r, int32_t least)
+{
+    r->n = 1;
+    for (int32_t i = 0; i < r->n; i++) {
+        if (i && r->after[i] > r->after[i - 1]) { /* all shorter texts are done */
+            if (r->ends)
+                break;
+            r->goes_on = false;
+        }
+        r->chars = r->after[i];
+        /* The last kind first: it is the one that was not tried before. */
+        for (int32_t kind = N_KINDS - 1; kind >= 0; kind--) {
+            if (r->kinds >> kind & 1)
+                follow_kind(m, r, i, kind);
+            if ((r->ends || r->full) && r->chars < least)
+                return false;
+            if (r->full)
+                return true;
+        }
     }
+    if (r->ends)
+        r->exact = !r->goes_on && !r->goes_back;
+    else
+        r->chars = REACH_ANY;
     return true;
 }
 
-static bool kind_stays(matcher *m, loop *l, int32_t i, int32_t kind)
+/* Adds kinds if texts go as far with them. */
+static bool widen(matcher *m, reach *best, uint32_t kinds)
 {
-    m->path[LOOP_STATES] = m->path[i];
-    for (size_t k = 0; kind == KIND_WIDE && k < sizeof wide / sizeof *wide; k++)
-        if (!wide_stays(m, l, &wide[k], 0))
-            return false;
-    for (uint32_t cp = 0; kind != KIND_WIDE && cp < 0x80; cp++)
-        if (char_kind(cp) == kind && !stays(m, l, 0, (int)cp, true))
-            return false;
+    reach r = {.kinds = best->kinds | kinds};
+    if (r.kinds == best->kinds)
+        return true;
+    if (!find_reach(m, &r, best->chars) || (best->exact && !r.exact))
+        return false;
+    *best = r;
     return true;
 }
 
-/* Kinds of characters of which any number may follow, in any order, wherever they lead. Each is
- * tried beside those found before it. Without small letters it is not worth the masks. */
-static uint32_t loop_kinds(matcher *m)
+/* Small letters and all other kinds that go as far in any order with them. Where small letters do
+ * not go far the masks are not worth their bytes, as few tokens are without: no kinds. */
+static reach find_kinds(matcher *m)
 {
-    loop l = {.n = 1};
-    for (int32_t i = 1; i <= LOOP_STATES; i++)
+    reach best = {.kinds = (uint32_t)1 << KIND_SMALL};
+    uint32_t begin = 0; /* kinds by which a text may begin */
+    for (int32_t i = 1; i <= REACH_STATES; i++)
         m->path[i] = m->path[0];
-    for (int32_t kind = 0; kind < KIND_BROKEN; kind++) {
-        loop with = l;
-        bool ok = true;
-        with.kinds |= (uint32_t)1 << kind;
-        for (int32_t i = 0; i < with.n && ok; i++)
-            for (int32_t k = 0; k <= kind && ok; k++)
-                if ((with.kinds & ~with.done[i]) >> k & 1) {
-                    ok = kind_stays(m, &with, i, k);
-                    with.done[i] |= (uint32_t)1 << k;
-                }
-        if (ok)
-            l = with;
-        else if (!l.kinds)
-            break;
+    if (!find_reach(m, &best, REACH_LEAST)) {
+        m->n_path = 1;
+        return (reach){0};
     }
+    for (int32_t kind = 0; kind < KIND_BROKEN; kind++) {
+        reach r = {.n = 1};
+        follow_kind(m, &r, 0, kind);
+        begin |= (uint32_t)(!r.ends && !r.full) << kind;
+    }
+    if (best.chars < REACH_ANY) /* only safe characters have been counted in the tree */
+        begin &= ~m->t->unsafe_kinds;
+    uint32_t wide = begin & (uint32_t)1 << KIND_WIDE; /* the dearest to follow: for the last */
+    begin &= ~wide;
+    if (!widen(m, &best, begin)) /* all at once, else one by one */
+        for (int32_t kind = 0; kind < KIND_BROKEN; kind++)
+            widen(m, &best, begin & (uint32_t)1 << kind);
+    widen(m, &best, wide);
     m->n_path = 1;
-    return l.kinds;
+    return best;
 }
 
-/* The tokens that are made of these kinds alone. */
-static void set_kinds(const token_tree *t, uint32_t kinds, uint64_t *bits)
+/* The tokens of these kinds that may follow. */
+static void set_reach(const token_tree *t, const reach *r, uint64_t *bits)
 {
-    memcpy(bits, t->tree_mask, (size_t)t->n_words * sizeof *bits);
+    const uint64_t *from = r->chars < REACH_ANY ? t->safe_mask[r->chars] : t->tree_mask;
+    memcpy(bits, from, (size_t)t->n_words * sizeof *bits);
     for (int k = 0; k < N_KINDS; k++)
-        for (int32_t i = 0; !(kinds >> k & 1) && i < t->n_words; i++)
+        for (int32_t i = 0; !(r->kinds >> k & 1) && i < t->n_words; i++)
             bits[i] &= ~t->kind_mask[k][i];
 }
 
-/* Walks the tree from the state at path[0], past what is known beforehand. */
-static status walk(matcher *m, uint64_t *bits, int32_t safe, uint32_t kinds, err *e)
+/* Walks the tree from the state at path[0], past what is known beforehand: tokens of so many safe
+ * characters, and of the kinds of r. */
+static status walk(matcher *m, uint64_t *bits, int32_t safe, const reach *r, err *e)
 {
     const token_tree *t = m->t;
+    int32_t known = r->exact ? UNSAFE : r->chars;
     for (int32_t i = 1; i < t->n_nodes;) {
         const tree_node *x = &t->node[i];
-        if (x->safe <= safe || !(x->kinds & ~kinds)) {
+        if (x->safe <= safe || (!(x->kinds & ~r->kinds) && x->safe <= known)) {
             i = (int32_t)x->end;
             continue;
         }
@@ -657,17 +701,15 @@ static status fill(matcher *m, uint64_t *bits, err *e)
     int32_t safe = safe_run(m, &m->state[m->path[0]]);
     status st;
     m->spent = 0;
-    memcpy(bits, t->safe_mask[safe], n * sizeof *bits);
-    uint32_t kinds = 0;
-    if (!safe) {
-        kinds = loop_kinds(m);
-        m->spent = 0;
-        if (kinds)
-            set_kinds(t, kinds, bits);
-        else
-            memset(bits, 0, n * sizeof *bits);
-    }
-    if ((st = walk(m, bits, safe, kinds, e)))
+    reach r = {0};
+    if (!safe)
+        r = find_kinds(m);
+    if (r.kinds)
+        set_reach(t, &r, bits);
+    else
+        memcpy(bits, t->safe_mask[safe], n * sizeof *bits);
+    m->spent = 0;
+    if ((st = walk(m, bits, safe, &r, e)))
         return st;
     for (int32_t i = 0; i < m->g->n_specials; i++) {
         int32_t to;

@@ -3,11 +3,12 @@
  *   - A node from which no text leads to an end is taken out, so that whatever is still possible
  *     while matching can be completed: no mask ever leads into a blind alley.
  *   - Left recursion is refused: following it would never end.
- *   - Bytes that no automaton tells apart share a class.
+ *   - Bytes that no automaton tells apart share a class, and one of each stands for its kind.
  *   - Nodes at which any run of safe characters may stand are marked (see token_tree).
  */
 #include "text/grammar_int.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 
 #include <string.h>
 
@@ -226,28 +227,20 @@ static void refuse_left_recursion(grammar *g, rules *r, const int32_t *frame, in
 
 /* Bytes of the characters that any string may hold: no control characters, no quote, backslash or
  * less-than sign; well-formed. */
-static const struct {
-    uint8_t n, lo[4], hi[4];
-} safe_char[] = {
-    {1, {0x20}, {0x21}},
-    {1, {0x23}, {0x3B}},
-    {1, {0x3D}, {0x5B}},
-    {1, {0x5D}, {0x7E}},
-    {2, {0xC2, 0x80}, {0xDF, 0xBF}},
-    {3, {0xE0, 0xA0, 0x80}, {0xE0, 0xBF, 0xBF}},
-    {3, {0xE1, 0x80, 0x80}, {0xEC, 0xBF, 0xBF}},
-    {3, {0xED, 0x80, 0x80}, {0xED, 0x9F, 0xBF}},
-    {3, {0xEE, 0x80, 0x80}, {0xEF, 0xBF, 0xBF}},
-    {4, {0xF0, 0x90, 0x80, 0x80}, {0xF0, 0xBF, 0xBF, 0xBF}},
-    {4, {0xF1, 0x80, 0x80, 0x80}, {0xF3, 0xBF, 0xBF, 0xBF}},
-    {4, {0xF4, 0x80, 0x80, 0x80}, {0xF4, 0x8F, 0xBF, 0xBF}},
-};
+enum { SAFE_ASCII = 4 };
+static const utf8_row *safe_row(int i)
+{
+    static const utf8_row ascii[SAFE_ASCII] = {
+        {1, {0x20}, {0x21}}, {1, {0x23}, {0x3B}}, {1, {0x3D}, {0x5B}}, {1, {0x5D}, {0x7E}}};
+    return i < SAFE_ASCII ? &ascii[i] : &utf8_wide[i - SAFE_ASCII];
+}
 
 /* Do all characters of the row lead from node to one and the same node *to (-1: any, and it is
  * noted)? finals: to final nodes, whichever. */
-static bool row_leads(const grammar *g, int32_t node, int row, int byte, bool finals, int32_t *to)
+static bool row_leads(const grammar *g, int32_t node, const utf8_row *row, int byte, bool finals,
+                      int32_t *to)
 {
-    if (byte == safe_char[row].n) {
+    if (byte == row->n) {
         if (finals)
             return g->node[node].flags & NODE_FINAL;
         if (*to < 0)
@@ -255,7 +248,7 @@ static bool row_leads(const grammar *g, int32_t node, int row, int byte, bool fi
         return *to == node;
     }
     const g_node *n = &g->node[node];
-    int lo = safe_char[row].lo[byte], hi = safe_char[row].hi[byte];
+    int lo = row->lo[byte], hi = row->hi[byte];
     for (int32_t i = 0; i < n->n_arcs && lo <= hi; i++) {
         const g_arc *a = &g->arc[n->arc + i];
         if (a->hi < lo)
@@ -269,8 +262,8 @@ static bool row_leads(const grammar *g, int32_t node, int row, int byte, bool fi
 
 static bool safe_leads(const grammar *g, int32_t node, bool finals, int32_t *to)
 {
-    for (int row = 0; row < (int)(sizeof safe_char / sizeof *safe_char); row++)
-        if (!row_leads(g, node, row, 0, finals, to))
+    for (int i = 0; i < SAFE_ASCII + UTF8_WIDE_ROWS; i++)
+        if (!row_leads(g, node, safe_row(i), 0, finals, to))
             return false;
     return true;
 }
@@ -306,6 +299,20 @@ static void find_classes(grammar *g)
         g->class_of[c] = (uint8_t)(n - 1);
     }
     g->n_classes = n;
+    for (int c = 255; c >= 0; c--)
+        g->class_end[c] = (uint16_t)(edge[c + 1] || c == 255 ? c + 1 : g->class_end[c + 1]);
+}
+
+/* Kinds of characters (char_kind) as bytes of ASCII, one of each class. */
+static void list_kinds(grammar *g)
+{
+    memset(g->kind_first, -1, sizeof g->kind_first);
+    for (int c = 127; c >= 0; c--) {
+        int16_t *first = &g->kind_first[char_kind((uint32_t)c)];
+        bool same = *first >= 0 && g->class_of[*first] == g->class_of[c];
+        g->kind_next[c] = same ? g->kind_next[*first] : *first;
+        *first = (int16_t)c;
+    }
 }
 
 status grammar_finish(grammar *g, rules *r, const int32_t *frame, int32_t n_frames)
@@ -323,5 +330,6 @@ status grammar_finish(grammar *g, rules *r, const int32_t *frame, int32_t n_fram
         return r->b->st;
     mark_safe(g, r, frame, n_frames);
     find_classes(g);
+    list_kinds(g);
     return OK;
 }

@@ -25,6 +25,11 @@ static int by_bytes(const void *a, const void *b, void *user)
     return c ? c : nx != ny ? (nx < ny ? -1 : 1) : (x > y) - (x < y);
 }
 
+static bool is_safe(uint32_t cp)
+{
+    return cp >= 0x20 && cp != 0x7F && cp != '"' && cp != '\\' && cp != '<';
+}
+
 /* Characters of s if all are safe and there are SAFE_MAX at most, else UNSAFE. */
 static int32_t safe_chars(const char *s, size_t n)
 {
@@ -33,8 +38,7 @@ static int32_t safe_chars(const char *s, size_t n)
         uint32_t cp;
         bool ok;
         i += (size_t)utf8_decode(s + i, n - i, &cp, &ok);
-        if (!ok || cp < 0x20 || cp == 0x7F || cp == '"' || cp == '\\' || cp == '<' ||
-            count == SAFE_MAX)
+        if (!ok || !is_safe(cp) || count == SAFE_MAX)
             return UNSAFE;
     }
     return count;
@@ -145,6 +149,8 @@ static status make_nodes(token_tree *t, err *e)
 
 static void note_characters(token_tree *t)
 {
+    for (uint32_t cp = 0; cp < 0x80; cp++)
+        t->unsafe_kinds |= (uint32_t)!is_safe(cp) << char_kind(cp);
     for (int32_t i = t->n_nodes - 1; i >= 0; i--) {
         tree_node *x = &t->node[i];
         int32_t worst = 0;
