@@ -1,5 +1,6 @@
 /* http_client.c - see http_client.h. */
 #include "tests/http_client.h"
+#include "tests/spawn.h"
 #include "tests/test.h"
 #include "base/clock.h"
 
@@ -13,17 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { ARGS_MAX = 48, PATIENCE_MS = 60000 };
-
-static const char *program(void)
-{
-    static char path[1024];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path / 2);
-    CHECK(n > 0);
-    path[n] = 0;
-    strcpy(strrchr(path, '/') + 1, "carat");
-    return path;
-}
+enum { ARGS_MAX = 48 };
 
 void served_start(served *s, const char *const *args)
 {
@@ -40,10 +31,7 @@ void served_start(served *s, const char *const *args)
     if (!s->pid) {
         dup2(out[1], 1);
         dup2(open(log, O_WRONLY | O_CREAT | O_APPEND, 0600), 2);
-        signal(SIGPIPE, SIG_DFL);
-        alarm(120); /* a server whose test died ends too */
-        execv(program(), (char *const *)argv);
-        _exit(126);
+        spawn_become("carat", argv);
     }
     close(out[1]);
     s->out = out[0];
@@ -66,10 +54,19 @@ int served_stop(served *s, int sig)
 int http_dial(const served *s)
 {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)s->port)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    double start = clock_ms();
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    CHECK(fd >= 0 && !connect(fd, (struct sockaddr *)&to, sizeof to));
-    return fd;
+    for (;;) {
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        CHECK(fd >= 0);
+        if (!connect(fd, (struct sockaddr *)&to, sizeof to))
+            return fd;
+        /* All ports may be waiting for the last packets of clients that have left. */
+        CHECK_MSG(errno == EADDRNOTAVAIL && clock_ms() - start < PATIENCE_MS, "connect: %s",
+                  strerror(errno));
+        close(fd);
+        usleep(10000);
+    }
 }
 
 static void send_all(int fd, const char *s, size_t n)

@@ -1,6 +1,7 @@
 /* server_test.c - `carat serve` from outside, over sockets: answers, streams, refusals, the queue,
  * clients that leave, and how it ends. The toy model talks nonsense, the bundled one sense. */
 #include "tests/http_client.h"
+#include "tests/spawn.h"
 #include "tests/test.h"
 #include "tests/toy_model.h"
 #include "base/clock.h"
@@ -281,14 +282,15 @@ TEST(server_answers_many_as_it_answers_one)
     stop(&s);
 }
 
-/* A stream that goes on for as long as the context lasts. */
-static int begin_long(const served *s)
+/* A stream that goes on for as long as the context lasts; what it has said is put behind seen, if
+ * that is given. */
+static int begin_long(const served *s, str *seen)
 {
-    str seen = {0};
+    str none = {0};
     int fd = http_begin(s, "/v1/chat/completions",
                         "{" ASK ",\"stream\":true,\"ignore_eos\":true,\"temperature\":0}");
-    CHECK(http_read_until(fd, &seen, "\"content\":"));
-    str_free(&seen);
+    CHECK(http_read_until(fd, seen ? seen : &none, "\"content\":"));
+    str_free(&none);
     return fd;
 }
 
@@ -303,13 +305,14 @@ static int busy_slots(const served *s)
     return busy;
 }
 
-/* Within a few seconds; numbers are as of the last pass. */
+/* Numbers are as of the last pass. */
 static void wait_for_busy(const served *s, int n)
 {
     double start = clock_ms();
-    while (busy_slots(s) != n && clock_ms() - start < 5000)
+    int busy;
+    while ((busy = busy_slots(s)) != n && clock_ms() - start < PATIENCE_MS)
         usleep(10000);
-    CHECK_EQ(busy_slots(s), n);
+    CHECK_EQ(busy, n);
 }
 
 TEST(server_stops_for_clients_that_leave)
@@ -319,7 +322,7 @@ TEST(server_stops_for_clients_that_leave)
         NULL};
     served s;
     served_start(&s, args);
-    int fd = begin_long(&s);
+    int fd = begin_long(&s, NULL);
     wait_for_busy(&s, 1);
     close(fd);
     wait_for_busy(&s, 0);
@@ -337,9 +340,9 @@ TEST(server_queue_is_full_at_some_point)
     served s;
     response r;
     served_start(&s, args);
-    int first = begin_long(&s);
-    int second =
-        http_begin(&s, "/v1/chat/completions", "{" ASK ",\"max_tokens\":2,\"stream\":true}");
+    int first = begin_long(&s, NULL);
+    int second = http_begin(&s, "/v1/chat/completions",
+                            "{" ASK ",\"max_tokens\":2,\"temperature\":0,\"stream\":true}");
     str seen = {0};
     CHECK(http_read_until(second, &seen, "\r\n\r\n")); /* accepted, and waiting */
     http_post(&r, &s, "/v1/chat/completions", "{" ASK "}");
@@ -356,7 +359,8 @@ TEST(server_queue_is_full_at_some_point)
 static void wait_for_draining(const served *s)
 {
     int code = 200;
-    for (double start = clock_ms(); code == 200 && clock_ms() - start < 10000; usleep(10000)) {
+    for (double start = clock_ms(); code == 200 && clock_ms() - start < PATIENCE_MS;
+         usleep(10000)) {
         response r;
         http_call(&r, s, "GET", "/health", NULL, NULL);
         code = r.status;
@@ -370,7 +374,7 @@ TEST(server_drains_on_the_first_signal_and_ends_on_the_second)
     served s;
     str seen = {0};
     start_toy(&s, NULL);
-    int fd = begin_long(&s);
+    int fd = begin_long(&s, &seen);
     kill(s.pid, SIGTERM);
     CHECK_MSG(http_read_until(fd, &seen, "[DONE]"), "%s", str_text(&seen));
     close(fd);
@@ -379,7 +383,7 @@ TEST(server_drains_on_the_first_signal_and_ends_on_the_second)
         "-m", toy_model_write(&(toy_model_file){.n_ctx_train = 65536}), "--ctx", "60000", "-t", "1",
         NULL};
     served_start(&s, args);
-    fd = begin_long(&s);
+    fd = begin_long(&s, NULL);
     kill(s.pid, SIGTERM);
     wait_for_draining(&s); /* two signals at once would be one */
     CHECK_EQ(served_stop(&s, SIGTERM), 128 + SIGTERM);
@@ -471,7 +475,8 @@ TEST(server_holds_answers_to_what_is_asked)
         response_free(&r);
     }
     CHECK(n_calls < 8);
-    snprintf(body, sizeof body, "{" ASK ",%s,\"tool_choice\":\"none\",\"max_tokens\":40}", tool);
+    snprintf(body, sizeof body,
+             "{" ASK ",%s,\"tool_choice\":\"none\",\"max_tokens\":40,\"seed\":1}", tool);
     http_post(&r, &s, "/v1/chat/completions", body);
     CHECK(r.status == 200 && !strstr(r.body.at, "tool_calls"));
     response_free(&r);
@@ -582,7 +587,9 @@ TEST(server_tells_logprobs_of_responses)
          from = e + 1) {
         const char *data = strstr(e, "data: ") + 6;
         arena one = {0};
-        streamed += json_at(json_parsed(&one, data, (size_t)(strstr(data, "\n\n") - data)), "logprobs")->count;
+        streamed +=
+            json_at(json_parsed(&one, data, (size_t)(strstr(data, "\n\n") - data)), "logprobs")
+                ->count;
         arena_free(&one);
     }
     CHECK_EQ(streamed, n);
@@ -602,16 +609,19 @@ TEST(server_tells_how_far_a_prompt_is)
     start_toy(&s, ARGS("--chunk", "16"));
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         str body = {0};
-        str_printf(&body, "{\"max_tokens\":2,\"stream\":true,\"return_progress\":true,%s",
-                   i == 1   ? "\"prompt\":\""
-                   : i == 2 ? "\"input\":\""
-                            : "\"messages\":[{\"role\":\"user\",\"content\":\"");
+        str_printf(
+            &body,
+            "{\"max_tokens\":2,\"temperature\":0,\"stream\":true,\"return_progress\":true,%s",
+            i == 1   ? "\"prompt\":\""
+            : i == 2 ? "\"input\":\""
+                     : "\"messages\":[{\"role\":\"user\",\"content\":\"");
         for (int k = 0; k < 60; k++)
             str_printf(&body, "word %zu ", i);
         str_puts(&body, i == 1 || i == 2 ? "\"}" : "\"}]}");
         http_post(&r, &s, paths[i], body.at);
         int n = 0;
-        for (const char *p = r.body.at; (p = strstr(p, "\"prompt_progress\":{\"total\":")); p++, n++)
+        for (const char *p = r.body.at; (p = strstr(p, "\"prompt_progress\":{\"total\":"));
+             p++, n++)
             CHECK(strstr(p, "\"cache\":") && strstr(p, "\"processed\":"));
         CHECK_MSG(n > 2, "%s: %s", paths[i], r.body.at);
         CHECK(!strstr(r.body.at, ",,") && !strstr(r.body.at, "{,"));
@@ -635,8 +645,9 @@ TEST(server_says_that_it_is_alive_while_others_are_served)
     served s;
     str seen = {0};
     served_start(&s, args);
-    int first = begin_long(&s);
-    int second = http_begin(&s, "/v1/messages", "{" ASK ",\"max_tokens\":2,\"stream\":true}");
+    int first = begin_long(&s, NULL);
+    int second = http_begin(&s, "/v1/messages",
+                            "{" ASK ",\"max_tokens\":2,\"temperature\":0,\"stream\":true}");
     CHECK_MSG(http_read_until(second, &seen, "event: ping"), "%s", str_text(&seen));
     close(first);
     CHECK_MSG(http_read_until(second, &seen, "message_stop"), "%s", str_text(&seen));
@@ -657,8 +668,9 @@ TEST(server_streams_may_be_silent_for_longer_than_clients)
     served s;
     str seen = {0};
     served_start(&s, args);
-    int first = begin_long(&s);
-    int second = http_begin(&s, "/v1/messages", "{" ASK ",\"max_tokens\":2,\"stream\":true}");
+    int first = begin_long(&s, NULL);
+    int second = http_begin(&s, "/v1/messages",
+                            "{" ASK ",\"max_tokens\":2,\"temperature\":0,\"stream\":true}");
     for (double start = clock_ms(); clock_ms() - start < 2500;) { /* who does not read stalls */
         struct pollfd p = {first, POLLIN, 0};
         char buf[65536];

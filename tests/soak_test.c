@@ -9,6 +9,7 @@
  * meet at all places of the server in a few seconds.
  */
 #include "tests/http_client.h"
+#include "tests/spawn.h"
 #include "tests/test.h"
 #include "tests/toy_model.h"
 #include "base/clock.h"
@@ -28,9 +29,8 @@ enum { SANITIZED = 0 };
 enum {
     N_CLIENTS = 16,
     SECONDS_DEFAULT = 4,
-    SECONDS_MAX = 100,  /* the server ends itself after 120 */
-    GROWTH_MIB = 24,    /* of the resident memory in the second half; without sanitizers */
-    LEFT_MS = 10000     /* for the last jobs of clients that left */
+    SECONDS_MAX = 400, /* of the time a test may take */
+    GROWTH_MIB = 24    /* of the resident memory in the second half; without sanitizers */
 };
 
 typedef struct talk {
@@ -84,10 +84,11 @@ static void make_talk(talk *t, int i)
     str_printf(&t->whole, "{\"temperature\":%s,\"seed\":%d,%s", i % 3 ? "0" : "1.25", i,
                dialects[d].before);
     if (i % 5 >= 2 && d != 3) /* a history; where it ends differently, it was edited */
-        str_printf(&t->whole,
-                   "{\"role\":\"user\",\"content\":\"Tell me of the sea.\"},{\"role\":\"assistant\","
-                   "\"content\":\"It is %s.\"},",
-                   i % 5 == 2 ? "wide" : "deep and cold");
+        str_printf(
+            &t->whole,
+            "{\"role\":\"user\",\"content\":\"Tell me of the sea.\"},{\"role\":\"assistant\","
+            "\"content\":\"It is %s.\"},",
+            i % 5 == 2 ? "wide" : "deep and cold");
     str ask = {0};
     for (int k = 0; i % 7 == 3 && k < 40; k++)
         str_puts(&ask, "The quick brown fox. ");
@@ -131,7 +132,11 @@ static bool hear(const served *s, const talk *t, bool stream, str *said)
 /* ---- Clients ---- */
 
 static const char *const bad_bodies[] = {
-    "", "{", "[]", "{\"messages\":1,\"input\":1,\"prompt\":{}}", "{\"a\":\"\xff\"}",
+    "",
+    "{",
+    "[]",
+    "{\"messages\":1,\"input\":1,\"prompt\":{}}",
+    "{\"a\":\"\xff\"}",
     "{\"temperature\":1e999,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"input\":\"x\","
     "\"prompt\":\"x\"}",
     "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"input\":\"x\",\"prompt\":\"x\","
@@ -163,8 +168,9 @@ static void send_half(client *c, const talk *t)
 {
     char head[256];
     int fd = http_dial(c->all->s);
-    int n = snprintf(head, sizeof head,
-                     "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{", t->path);
+    int n =
+        snprintf(head, sizeof head,
+                 "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{", t->path);
     if (send(fd, head, rng_below(&c->rng, (uint64_t)n) + 1, MSG_NOSIGNAL) > 0 && n % 2)
         usleep(1000);
     close(fd);
@@ -176,7 +182,8 @@ static void read_slowly(client *c, const talk *t)
     int fd = http_begin(c->all->s, t->path, t->stream.at);
     usleep(100000 + (useconds_t)rng_below(&c->rng, 100000));
     http_read_until(fd, &seen, "\r\n0\r\n");
-    CHECK_MSG(seen.n && (!memcmp(seen.at, "HTTP/1.1 200", 12) || !memcmp(seen.at, "HTTP/1.1 429", 12)),
+    CHECK_MSG(seen.n &&
+                  (!memcmp(seen.at, "HTTP/1.1 200", 12) || !memcmp(seen.at, "HTTP/1.1 429", 12)),
               "%s", str_text(&seen));
     str_free(&seen);
     close(fd);
@@ -253,7 +260,8 @@ static void wait_for_rest(const served *s)
     double start = clock_ms();
     for (int i = 0; i < 3; i++)
         while (metric(s, names[i]) > 0) {
-            CHECK_MSG(clock_ms() - start < LEFT_MS, "%s is still %g", names[i], metric(s, names[i]));
+            CHECK_MSG(clock_ms() - start < PATIENCE_MS, "%s is still %g", names[i],
+                      metric(s, names[i]));
             usleep(20000);
         }
 }

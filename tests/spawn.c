@@ -8,35 +8,35 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
 
-enum { ARGS_MAX = 160, PATIENCE_MS = 60000 };
+enum { ARGS_MAX = 160 };
 
-static const char *find_program(const char *name)
+void spawn_become(const char *name, const char *const *argv)
 {
-    static char path[1024];
+    char path[1024];
     ssize_t n = readlink("/proc/self/exe", path, sizeof path / 2);
     CHECK(n > 0 && strlen(name) < sizeof path / 4);
     path[n] = 0;
     char *slash = strrchr(path, '/');
     CHECK(slash);
     strcpy(slash + 1, name);
-    return path;
+    signal(SIGPIPE, SIG_DFL);
+    alarm(0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    execv(path, (char *const *)argv);
+    _exit(126);
 }
 
 static void become(const char *name, const char *const *args)
 {
     const char *argv[ARGS_MAX] = {name};
-    int n = 1;
-    for (; *args && n < ARGS_MAX - 1; args++)
+    for (int n = 1; *args && n < ARGS_MAX - 1; args++)
         argv[n++] = *args;
-    const char *path = find_program(name);
-    signal(SIGPIPE, SIG_DFL);
-    alarm(0);
-    execv(path, (char *const *)argv);
-    _exit(126);
+    spawn_become(name, argv);
 }
 
 static int open_tty(int *child)
@@ -185,6 +185,26 @@ void terminal_expect(terminal *t, const char *text)
             test_fail(__FILE__, __LINE__, "waited for \"%s\", saw \"%s\"", text,
                       str_text(&t->seen));
     }
+}
+
+void terminal_expect_answer(terminal *t)
+{
+    double start = clock_ms();
+    struct pollfd p = {t->fd, POLLIN, 0};
+    struct termios mode;
+    bool told = false; /* the editor has gone, and all that it wrote has been read */
+    while (clock_ms() - start < PATIENCE_MS) {
+        bool gone = !tcgetattr(t->fd, &mode) && mode.c_lflag & ISIG;
+        bool more = poll(&p, 1, told ? 10 : 0) > 0;
+        if (more && !drain(t->fd, &t->seen))
+            break;
+        if (more && told)
+            return;
+        told = gone && !more;
+        if (!gone && !more)
+            usleep(1000);
+    }
+    test_fail(__FILE__, __LINE__, "waited for an answer, saw \"%s\"", str_text(&t->seen));
 }
 
 int terminal_close(terminal *t)

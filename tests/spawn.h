@@ -1,4 +1,8 @@
-/* spawn.h - runs the carat program that was built beside the tests, through pipes or a terminal. */
+/* spawn.h - runs the carat program that was built beside the tests, through pipes or a terminal.
+ *
+ * Whatever is waited for, nothing fails because a machine is slow: only what hangs comes to the end
+ * of PATIENCE_MS. Programs end with the test that began them.
+ */
 #ifndef TESTS_SPAWN_H
 #define TESTS_SPAWN_H
 
@@ -6,6 +10,12 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+
+enum { PATIENCE_MS = 300000 };
+
+/* In a child that was just forked: becomes the program of that name beside the tests. argv ends
+ * with NULL. */
+_Noreturn void spawn_become(const char *name, const char *const *argv);
 
 typedef struct spawn_options {
     const char *program;  /* another program beside the tests; NULL: carat */
@@ -37,7 +47,9 @@ typedef struct terminal {
 
 void terminal_open(terminal *t, const char *const *env, const char *const *args);
 void terminal_type(terminal *t, const char *text);
-void terminal_expect(terminal *t, const char *text); /* within 60 s, or the test fails */
-int terminal_close(terminal *t);                     /* waits for the end; its exit status */
+void terminal_expect(terminal *t, const char *text); /* in time, or the test fails */
+/* After a line was typed at a prompt: waits for what answers it, when Ctrl-C is a signal. */
+void terminal_expect_answer(terminal *t);
+int terminal_close(terminal *t); /* waits for the end; its exit status */
 
 #endif
