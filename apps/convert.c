@@ -273,14 +273,7 @@ static int run_convert(const command *c, int argc, char **argv)
         st = err_set(&e, E_ARG, "there is no type %s; the types are %s", o.type, gemma4_mix_names);
     else
         st = convert_model(&r, &n_bytes, &e);
-    term_progress_clear();
-    if (st) {
-        term_error(&e);
-        return st == E_CANCELLED ? 130 : mix ? 1 : 2;
-    }
-    double taken = (clock_ms() - start_ms) * 1e-3;
-    term_note("%s: %.1f MiB in %.1f s", argv[1], (double)n_bytes * 0x1p-20, taken);
-    return 0;
+    return term_wrote(argv[1], n_bytes, start_ms, st, &e);
 }
 
 const command command_convert = {

@@ -91,7 +91,7 @@ static status check_source(const tensor *t, const quantize_options *o, const cha
         return err_set(e, E_UNSUPPORTED, "%s: tensor %s is in format %s, which carat cannot read",
                        path, t->name, num_name(t->type));
     if (!is_float(t->type) && !o->again)
-        return err_set(e, E_ARG,
+        return err_set(e, E_UNSUPPORTED,
                        "%s: tensor %s is %s already, and quantising twice loses twice: --again "
                        "does it all the same",
                        path, t->name, f->name);
@@ -330,14 +330,7 @@ static int run_quantize(const command *c, int argc, char **argv)
                      gemma4_mix_names);
     else
         st = quantize(argv[0], &o, &to, &e);
-    term_progress_clear();
-    if (st) {
-        term_error(&e);
-        return st == E_CANCELLED ? 130 : mix ? 1 : 2;
-    }
-    double taken = (clock_ms() - start_ms) * 1e-3;
-    term_note("%s: %.1f MiB in %.1f s", argv[1], (double)to.n_bytes * 0x1p-20, taken);
-    return 0;
+    return term_wrote(argv[1], to.n_bytes, start_ms, st, &e);
 }
 
 const command command_quantize = {

@@ -117,8 +117,8 @@ static status put_longer(gguf_writer *w, const gguf_value *v, int32_t n, err *e)
         bool there = (uint64_t)i < v->count;
         if (words && (!there || !gguf_next_string(v, &at, &text[i]))) {
             char *to = made + (size_t)i * WORD_BYTES;
-            text[i] = (gguf_string){
-                .at = to, .n = (size_t)snprintf(to, WORD_BYTES, "\xE2\x96\x81w%d", i)};
+            text[i] = (gguf_string){.at = to,
+                                    .n = (size_t)snprintf(to, WORD_BYTES, "\xE2\x96\x81w%d", i)};
         } else if (!words) {
             score[i] = there && gguf_item_f64(v, (uint64_t)i, &real) ? (float)real : 0;
             type[i] = there && gguf_item_i64(v, (uint64_t)i, &whole) ? (int32_t)whole : NORMAL;
@@ -279,27 +279,20 @@ static int run_synth(const command *c, int argc, char **argv)
     const recipe r = {&s, mix, with_vocab ? &vocab : NULL, &o};
     st = write_model(argv[1], &r, &n_bytes, &e);
 out:
-    term_progress_clear();
     gguf_close(&vocab);
-    if (st) {
-        term_error(&e);
-        return st == E_CANCELLED ? 130 : st == E_ARG ? 2 : 1;
-    }
-    double s_taken = (clock_ms() - start_ms) * 1e-3;
-    term_note("%s: %.1f MiB in %.1f s, %.2f GB/s", argv[1], (double)n_bytes * 0x1p-20, s_taken,
-              (double)n_bytes * 1e-9 / s_taken);
-    return 0;
+    return term_wrote(argv[1], n_bytes, start_ms, st, &e);
 }
 
 const command command_synth = {
     .name = "synth",
     .operands = "SIZE OUT.gguf",
     .summary = "Write a model file with random weights, for speed tests",
-    .about = "SIZE is e2b, e4b, 12b, 26b-a4b, 31b, or for tests tiny-dense, tiny-moe, tiny-ple,\n"
-             "tiny-all, tiny-wide. The file has every key and tensor of a published one, and a\n"
-             "tokenizer if --vocab says which. TYPE is f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1,\n"
-             "q6_k, iq4_nl, iq4_xs, mxfp4, or one of the mixes q2_k, q3_k_m, q4_k_s, q4_k_m, q5_k_s,\n"
-             "q5_k_m.",
+    .about =
+        "SIZE is e2b, e4b, 12b, 26b-a4b, 31b, or for tests tiny-dense, tiny-moe, tiny-ple,\n"
+        "tiny-all, tiny-wide. The file has every key and tensor of a published one, and a\n"
+        "tokenizer if --vocab says which. TYPE is f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1,\n"
+        "q6_k, iq4_nl, iq4_xs, mxfp4, or one of the mixes q2_k, q3_k_m, q4_k_s, q4_k_m, q5_k_s,\n"
+        "q5_k_m.",
     .options = table,
     .n_operands_min = 2,
     .n_operands_max = 2,

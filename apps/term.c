@@ -118,6 +118,20 @@ void term_note(const char *fmt, ...)
     fputs("\n", stderr);
 }
 
+int term_wrote(const char *path, uint64_t n_bytes, double start_ms, carat_status st,
+               const carat_error *e)
+{
+    term_progress_clear();
+    if (st) {
+        term_error(e);
+        return st == CARAT_E_CANCELLED ? EXIT_INTERRUPTED : st == CARAT_E_ARG ? 2 : 1;
+    }
+    double s = (clock_ms() - start_ms) * 1e-3;
+    term_note("%s: %.1f MiB in %.1f s, %.2f GB/s", path, (double)n_bytes * 0x1p-20, s,
+              (double)n_bytes * 1e-9 / s);
+    return 0;
+}
+
 /* ---- The bar --------------------------------------------------------------------------- */
 
 static struct {

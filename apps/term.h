@@ -22,6 +22,11 @@ void term_put(FILE *f, const char *text, size_t n);
 void term_error(const carat_error *e);
 void term_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
+/* The last line of a program that was to write a file: its size and the time it took, or why there
+ * is none. Returns the exit status: 0, 1, 2 for wrong use, 130 after Ctrl-C. */
+int term_wrote(const char *path, uint64_t n_bytes, double start_ms, carat_status st,
+               const carat_error *e);
+
 /* A bar on stderr if that is a terminal, once something has taken 0.3 s. term_progress has the
  * type of carat_progress_fn; it returns false after Ctrl-C. */
 bool term_progress(void *user, const char *what, uint64_t done, uint64_t total);

@@ -56,22 +56,30 @@ static double real_of(const json_t *o, const char *key)
     return json_number_value(json_object_get(o, key));
 }
 
-TEST(bench_runs_answers_side_by_side)
+#define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
+enum { ARGS_MAX = 32 };
+
+/* The report on a model of that kind; more: further arguments. */
+static json_t *report(const char *kind, const char *const *more)
 {
     fidelity f;
-    fidelity_open(&f, "moe");
-    const char *argv[] = {"-m", fidelity_write(&f, NULL),
-                          "-p", "0",
-                          "-n", "6",
-                          "-d", "0,5",
-                          "-s", "3",
-                          "-r", "2",
-                          "-t", "2",
-                          "--device", "cpu",
-                          "--json", NULL};
     json_t *root;
+    fidelity_open(&f, kind);
+    const char *argv[ARGS_MAX] = {"-m", fidelity_write(&f, NULL), "--json"};
+    for (int n = 3; *more; n++) {
+        CHECK(n < ARGS_MAX - 1);
+        argv[n] = *more++;
+    }
     CHECK_EQ(run(argv, &root), 0);
     CHECK(root);
+    fidelity_close(&f);
+    return root;
+}
+
+TEST(bench_runs_answers_side_by_side)
+{
+    json_t *root = report("moe", ARGS("-p", "0", "-n", "6", "-d", "0,5", "-s", "3", "-r", "2", "-t",
+                                      "2", "--device", "cpu"));
     const json_t *tests = json_object_get(root, "tests");
     CHECK_EQ(json_array_size(tests), 4);
     for (size_t i = 0; i < 4; i++) {
@@ -83,28 +91,14 @@ TEST(bench_runs_answers_side_by_side)
         CHECK(real_of(t, "median_ts") > 0);
     }
     json_decref(root);
-    const char *bad[] = {"-m", fidelity_write(&f, NULL), "-p", "0", "-n", "4", "-s", "65", NULL};
-    CHECK_EQ(run(bad, &root), 2);
-    fidelity_close(&f);
 }
 
 TEST(bench_reports_every_test_in_json)
 {
-    fidelity f;
-    fidelity_open(&f, "dense");
-    const char *argv[] = {"-m",     fidelity_write(&f, NULL),
-                          "-p",     "16,5",
-                          "-n",     "2",
-                          "-d",     "0,40",
-                          "-r",     "2",
-                          "-t",     "2",
-                          "-c",     "8",
-                          "--json", NULL};
     static const int want[6][3] = {{16, 0, 0},  {5, 0, 0},  {0, 2, 0},
                                    {16, 0, 40}, {5, 0, 40}, {0, 2, 40}};
-    json_t *root;
-    CHECK_EQ(run(argv, &root), 0);
-    CHECK(root);
+    json_t *root = report(
+        "dense", ARGS("-p", "16,5", "-n", "2", "-d", "0,40", "-r", "2", "-t", "2", "-c", "8"));
     const json_t *tests = json_object_get(root, "tests");
     CHECK_EQ(json_array_size(tests), 6);
     for (size_t i = 0; i < 6; i++) {
@@ -118,23 +112,12 @@ TEST(bench_reports_every_test_in_json)
     CHECK(real_of(json_object_get(root, "ceilings"), "read_bytes_per_second") > 0);
     CHECK(real_of(json_object_get(json_object_get(root, "model"), "plan"), "total_bytes") > 0);
     json_decref(root);
-    fidelity_close(&f);
 }
 
 TEST(bench_sets_every_op_beside_its_floor)
 {
-    fidelity f;
-    fidelity_open(&f, "moe");
-    const char *argv[] = {"-m",       fidelity_write(&f, NULL),
-                          "-p",       "16",
-                          "-n",       "3",
-                          "-d",       "20",
-                          "-r",       "2",
-                          "-t",       "1",
-                          "--floors", "--json",
-                          NULL};
-    json_t *root;
-    CHECK_EQ(run(argv, &root), 0);
+    json_t *root =
+        report("moe", ARGS("-p", "16", "-n", "3", "-d", "20", "-r", "2", "-t", "1", "--floors"));
     const json_t *tests = json_object_get(root, "tests");
     for (size_t i = 0; i < 2; i++) {
         const json_t *t = json_array_get(tests, i), *ops = json_object_get(t, "ops");
@@ -158,27 +141,19 @@ TEST(bench_sets_every_op_beside_its_floor)
         CHECK(attends && routes);
     }
     json_decref(root);
-    fidelity_close(&f);
 }
 
 TEST(bench_compares_with_another_program)
 {
-    fidelity f;
     char other[1024];
-    fidelity_open(&f, "dense");
     snprintf(other, sizeof other, "%s", test_path("carat"));
     if (access(other, X_OK))
         test_skip("the program carat has not been built");
-    const char *argv[] = {
-        "-m", fidelity_write(&f, NULL), "-p", "8", "-n", "0", "-r", "1", "--json", "--vs", other,
-        NULL};
-    json_t *root;
-    CHECK_EQ(run(argv, &root), 0);
+    json_t *root = report("dense", ARGS("-p", "8", "-n", "0", "-r", "1", "--vs", other));
     const json_t *t = json_array_get(json_object_get(root, "tests"), 0);
     CHECK(real_of(t, "ratio") > 0);
     CHECK(real_of(json_object_get(t, "other"), "avg_ts") > 0);
     json_decref(root);
-    fidelity_close(&f);
 }
 
 TEST(bench_refuses_what_makes_no_sense)
@@ -200,5 +175,6 @@ TEST(bench_refuses_what_makes_no_sense)
         CHECK_MSG(rc == 1 || rc == 2, "case %zu ends with %d", i, rc);
         json_decref(root);
     }
+    CHECK_EQ(run(ARGS("-m", model, "-p", "0", "-n", "4", "-s", "65"), &root), 2);
     fidelity_close(&f);
 }

@@ -423,3 +423,50 @@ void openai_error(const problem *p, str *o)
     json_close(o, '}');
     json_close(o, '}');
 }
+
+void openai_head(const answer *a, const char *object, str *o)
+{
+    json_open(o, NULL, '{');
+    json_text(o, "id", a->id);
+    json_text(o, "object", object);
+    json_int(o, "created", a->created);
+    json_text(o, "model", model_name(a));
+    json_text(o, "system_fingerprint", "carat");
+}
+
+void openai_usage(const answer *a, str *o)
+{
+    usage u = answer_usage(a);
+    json_open(o, "usage", '{');
+    json_int(o, "prompt_tokens", u.prompt);
+    json_int(o, "completion_tokens", u.generated);
+    json_int(o, "total_tokens", u.prompt + u.generated);
+    json_open(o, "prompt_tokens_details", '{');
+    json_int(o, "cached_tokens", u.cached);
+    json_close(o, '}');
+    json_open(o, "completion_tokens_details", '{');
+    json_int(o, "reasoning_tokens", u.thinking);
+    json_close(o, '}');
+    json_close(o, '}');
+}
+
+void openai_end(const answer *a, const char *object, str *o)
+{
+    if (a->rq->include_usage) {
+        str_puts(o, "data: ");
+        openai_head(a, object, o);
+        str_puts(o, ",\"choices\":[]");
+        openai_usage(a, o);
+        put_timings(a, o);
+        str_puts(o, "}\n\n");
+    }
+    str_puts(o, "data: [DONE]\n\n");
+}
+
+void openai_fail(answer *a, const problem *p, str *o)
+{
+    (void)a;
+    str_puts(o, "data: ");
+    openai_error(p, o);
+    str_puts(o, "\n\n");
+}

@@ -21,7 +21,7 @@ typedef struct part {
     char *name;        /* of a call */
     char id[ID_BYTES]; /* of a call, as the dialect spells ids; else of the item (responses) */
     int32_t token_from, token_to; /* of text, with logprobs: which of the choice's tokens */
-    int32_t *span;     /* of a call: its tokens, marks included, if they came whole */
+    int32_t *span;                /* of a call: its tokens, marks included, if they came whole */
     int64_t n_span;
 } part;
 
@@ -132,6 +132,13 @@ typedef struct dialect {
 extern const dialect chat_dialect, completions_dialect, responses_dialect, messages_dialect;
 const dialect *dialect_of(api_kind api);
 
+/* ---- What OpenAI's dialects share ---- */
+
 void openai_error(const problem *p, str *o);
+/* Of chats and completions: the first members of an object, its usage, and how a stream ends. */
+void openai_head(const answer *a, const char *object, str *o);
+void openai_usage(const answer *a, str *o);
+void openai_end(const answer *a, const char *object, str *o);
+void openai_fail(answer *a, const problem *p, str *o);
 
 #endif

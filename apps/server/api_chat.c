@@ -187,32 +187,6 @@ static const char *finish_of(const choice *c)
     return c->finish == CARAT_FINISH_LENGTH ? "length" : "stop";
 }
 
-static void put_usage(const answer *a, str *o)
-{
-    usage u = answer_usage(a);
-    json_open(o, "usage", '{');
-    json_int(o, "prompt_tokens", u.prompt);
-    json_int(o, "completion_tokens", u.generated);
-    json_int(o, "total_tokens", u.prompt + u.generated);
-    json_open(o, "prompt_tokens_details", '{');
-    json_int(o, "cached_tokens", u.cached);
-    json_close(o, '}');
-    json_open(o, "completion_tokens_details", '{');
-    json_int(o, "reasoning_tokens", u.thinking);
-    json_close(o, '}');
-    json_close(o, '}');
-}
-
-static void put_head(const answer *a, const char *object, str *o)
-{
-    json_open(o, NULL, '{');
-    json_text(o, "id", a->id);
-    json_text(o, "object", object);
-    json_int(o, "created", a->created);
-    json_text(o, "model", model_name(a));
-    json_text(o, "system_fingerprint", "carat");
-}
-
 static void put_call(const part *p, int32_t index, bool stream, str *o)
 {
     json_open(o, NULL, '{');
@@ -271,7 +245,7 @@ static void put_choice_logprobs(const answer *a, const choice *c, int32_t from, 
 
 static void chat_whole(answer *a, str *o)
 {
-    put_head(a, "chat.completion", o);
+    openai_head(a, "chat.completion", o);
     json_open(o, "choices", '[');
     for (int32_t i = 0; i < a->n; i++) {
         const choice *c = &a->choice[i];
@@ -283,17 +257,19 @@ static void chat_whole(answer *a, str *o)
         json_close(o, '}');
     }
     json_close(o, ']');
-    put_usage(a, o);
+    openai_usage(a, o);
     put_timings(a, o);
     json_close(o, '}');
 }
 
 /* ---- A stream ---- */
 
+#define CHUNK "chat.completion.chunk"
+
 static void open_chunk(const answer *a, str *o)
 {
     str_puts(o, "data: ");
-    put_head(a, "chat.completion.chunk", o);
+    openai_head(a, CHUNK, o);
 }
 
 static void close_chunk(str *o)
@@ -376,22 +352,7 @@ static void chat_event(answer *a, const happening *h, int32_t part_index, bool o
 
 static void chat_end(answer *a, str *o)
 {
-    if (a->rq->include_usage) {
-        open_chunk(a, o);
-        str_puts(o, ",\"choices\":[]");
-        put_usage(a, o);
-        put_timings(a, o);
-        close_chunk(o);
-    }
-    str_puts(o, "data: [DONE]\n\n");
-}
-
-static void chat_fail(answer *a, const problem *p, str *o)
-{
-    (void)a;
-    str_puts(o, "data: ");
-    openai_error(p, o);
-    str_puts(o, "\n\n");
+    openai_end(a, CHUNK, o);
 }
 
 const dialect chat_dialect = {.id_prefix = "chatcmpl-",
@@ -399,7 +360,7 @@ const dialect chat_dialect = {.id_prefix = "chatcmpl-",
                               .begin = chat_begin,
                               .event = chat_event,
                               .end = chat_end,
-                              .fail = chat_fail,
+                              .fail = openai_fail,
                               .whole = chat_whole,
                               .error = openai_error,
                               .ping = ": the server is at work\n\n"};

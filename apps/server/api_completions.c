@@ -130,27 +130,7 @@ static const char *finish_of(const choice *c)
     return c->finish == CARAT_FINISH_LENGTH ? "length" : "stop";
 }
 
-static void put_head(const answer *a, str *o)
-{
-    json_open(o, NULL, '{');
-    json_text(o, "id", a->id);
-    json_text(o, "object", "text_completion");
-    json_int(o, "created", a->created);
-    json_text(o, "model", model_name(a));
-}
-
-static void put_usage(const answer *a, str *o)
-{
-    usage u = answer_usage(a);
-    json_open(o, "usage", '{');
-    json_int(o, "prompt_tokens", u.prompt);
-    json_int(o, "completion_tokens", u.generated);
-    json_int(o, "total_tokens", u.prompt + u.generated);
-    json_open(o, "prompt_tokens_details", '{');
-    json_int(o, "cached_tokens", u.cached);
-    json_close(o, '}');
-    json_close(o, '}');
-}
+#define OBJECT "text_completion" /* whole, and each piece of a stream */
 
 static void put_prompt_text(const answer *a, int32_t index, str *text)
 {
@@ -197,7 +177,7 @@ static void put_choice(const answer *a, const stretch *t, str *o)
 
 static void completions_whole(answer *a, str *o)
 {
-    put_head(a, o);
+    openai_head(a, OBJECT, o);
     json_open(o, "choices", '[');
     for (int32_t i = 0; i < a->n; i++) {
         const choice *c = &a->choice[i];
@@ -210,7 +190,7 @@ static void completions_whole(answer *a, str *o)
         str_free(&text);
     }
     json_close(o, ']');
-    put_usage(a, o);
+    openai_usage(a, o);
     put_timings(a, o);
     json_close(o, '}');
 }
@@ -219,7 +199,7 @@ static void completions_whole(answer *a, str *o)
 static void put_chunk(const answer *a, const stretch *t, const carat_event *progress, str *o)
 {
     str_puts(o, "data: ");
-    put_head(a, o);
+    openai_head(a, OBJECT, o);
     json_open(o, "choices", '[');
     put_choice(a, t, o);
     json_close(o, ']');
@@ -256,23 +236,7 @@ static void completions_event(answer *a, const happening *h, int32_t index, bool
 
 static void completions_end(answer *a, str *o)
 {
-    if (a->rq->include_usage) {
-        str_puts(o, "data: ");
-        put_head(a, o);
-        str_puts(o, ",\"choices\":[]");
-        put_usage(a, o);
-        put_timings(a, o);
-        str_puts(o, "}\n\n");
-    }
-    str_puts(o, "data: [DONE]\n\n");
-}
-
-static void completions_fail(answer *a, const problem *p, str *o)
-{
-    (void)a;
-    str_puts(o, "data: ");
-    openai_error(p, o);
-    str_puts(o, "\n\n");
+    openai_end(a, OBJECT, o);
 }
 
 const dialect completions_dialect = {.id_prefix = "cmpl-",
@@ -280,7 +244,7 @@ const dialect completions_dialect = {.id_prefix = "cmpl-",
                                      .begin = completions_begin,
                                      .event = completions_event,
                                      .end = completions_end,
-                                     .fail = completions_fail,
+                                     .fail = openai_fail,
                                      .whole = completions_whole,
                                      .error = openai_error,
                                      .ping = ": the server is at work\n\n"};
