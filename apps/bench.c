@@ -20,7 +20,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STREAMS_MAX = 64, TOKENS_MAX = 1 << 24, WARM_PROMPT = 64, WARM_GEN = 2, EXIT_INTERRUPTED = 130 };
+enum {
+    STREAMS_MAX = 64,
+    TOKENS_MAX = 1 << 24,
+    WARM_PROMPT = 64,
+    WARM_GEN = 2,
+    EXIT_INTERRUPTED = 130
+};
 
 typedef struct bench_options {
     const char *model, *prompt, *gen, *depth, *streams, *vs, *isa, *repack;
@@ -60,8 +66,10 @@ static const char about[] =
     "--vs, both programs run every repetition in turn and the ratio is the other's time by ours:\n"
     "above 1 is faster than the other.\n"
     "\n"
-    "With --streams, \"x 4\" is four answers of --gen tokens in one batch, greedy, a row of each in\n"
-    "every pass, after prompts of --depth tokens: all of theirs per second, while all are under way.\n"
+    "With --streams, \"x 4\" is four answers of --gen tokens in one batch, greedy, a row of each "
+    "in\n"
+    "every pass, after prompts of --depth tokens: all of theirs per second, while all are under "
+    "way.\n"
     "\n"
     "GB/s counts the weights a decoded token reads, not the cache. GFLOP/s counts the matrix\n"
     "products of a prompt: layers that nobody's keys depend on are skipped for all but its last\n"
@@ -255,8 +263,7 @@ static status run_tests(bench_setup *b, const carat_session_options *so, carat_m
     for (int i = 0; i < n_tests && !st; i++) {
         st = tests[i].n_streams ? bench_run_streams(m, so, b->n_reps, &tests[i], e)
                                 : run_test(b, &rig, &tests[i], e);
-        if (st ||
-            (!b->info.on_gpu && (st = raise_ceilings(b, e))))
+        if (st || (!b->info.on_gpu && (st = raise_ceilings(b, e))))
             break;
         if (!b->json)
             bench_print_test(b, &tests[i], stdout);

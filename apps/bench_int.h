@@ -54,8 +54,8 @@ static inline int32_t bench_tokens(const bench_test *t)
 }
 
 typedef struct bench_setup {
-    const char *model_path; /* NULL: the bundled model */
-    const char *other;      /* program to compare with, or NULL */
+    const char *model_path;                          /* NULL: the bundled model */
+    const char *other;                               /* program to compare with, or NULL */
     const char *kv_k, *kv_v, *kv_layers, *kv_single; /* the last two may be NULL */
     int32_t n_threads, n_reps, chunk;
     bool json, floors;

@@ -46,13 +46,13 @@ static void on_done(void *user, carat_status st, const carat_error *e, const car
         err_set(&a->e, st, "%s", e->text);
 }
 
-static status run(carat_batch *b, const bench_test *t, stream *list, const int32_t *ids, int64_t *ns,
-                  err *e)
+static status run(carat_batch *b, const bench_test *t, stream *list, const int32_t *ids,
+                  int64_t *ns, err *e)
 {
     streams all = {.t = t};
     int32_t n_prompt = t->n_depth ? t->n_depth : 1;
-    carat_generate_options opt = {
-        .sampling = {.top_p = 1, .repeat_penalty = 1, .ignore_eog = true}, .max_tokens = t->n_gen};
+    carat_generate_options opt = {.sampling = {.top_p = 1, .repeat_penalty = 1, .ignore_eog = true},
+                                  .max_tokens = t->n_gen};
     status st;
     for (int32_t i = 0; i < t->n_streams; i++) {
         bool full;

@@ -13,10 +13,17 @@
 #include <string.h>
 #include <unistd.h>
 
-const command *const commands[] = {
-    &command_run,      &command_serve, &command_bench,  &command_inspect, &command_convert,
-    &command_quantize, &command_synth, &command_logits, &command_kld,
-    &command_daemon,   NULL};
+const command *const commands[] = {&command_run,
+                                   &command_serve,
+                                   &command_bench,
+                                   &command_inspect,
+                                   &command_convert,
+                                   &command_quantize,
+                                   &command_synth,
+                                   &command_logits,
+                                   &command_kld,
+                                   &command_daemon,
+                                   NULL};
 
 /* A program started without stdin, stdout or stderr would give their numbers to the next files it
  * opens, and write its messages into them. The wrong direction makes any use fail as it should. */

@@ -243,9 +243,8 @@ TEST(grammars_go_on_with_what_has_begun)
     carat_error e0 = {0};
     CHECK_OK(carat_session_open(m, &(carat_session_options){.n_ctx = CTX}, &s, &e0), e0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        carat_grammar_options o = {.kind = CARAT_GRAMMAR_JSON_SCHEMA,
-                                   .source = colours,
-                                   .n_source = sizeof colours - 1};
+        carat_grammar_options o = {
+            .kind = CARAT_GRAMMAR_JSON_SCHEMA, .source = colours, .n_source = sizeof colours - 1};
         carat_error e = {0};
         carat_grammar *g;
         heard h;

@@ -34,8 +34,7 @@ static bool take_some(carat_model *m, const float *row, pass_part *part)
     device *d = m->dev;
     if (!d->sift || part->top < 1 || part->want != KV_WANT_LAST)
         return false;
-    part->n_some =
-        d->sift(d, row, m->core.n_vocab, part->top, part->some, SOME_MAX, &part->bad);
+    part->n_some = d->sift(d, row, m->core.n_vocab, part->top, part->some, SOME_MAX, &part->bad);
     if (part->n_some <= SOME_MAX)
         return part->n_some >= 0;
     part->n_some = -1;
@@ -163,6 +162,6 @@ carat_status carat_eval(carat_session *s, const int32_t *ids, int64_t n, bool al
     timeline_prepare(&s->t, ids, n);
     if (n_reused)
         *n_reused = s->t.kv.n_past;
-    return session_prefill(s, ids, n, all_logits, logits,
-                           s->m->progress ? tell_progress : NULL, s->m, e);
+    return session_prefill(s, ids, n, all_logits, logits, s->m->progress ? tell_progress : NULL,
+                           s->m, e);
 }

@@ -152,9 +152,8 @@ static void hear_whole(const run *r, arena *mem, str said[3])
         hear_parts(jtree_get(v, "content"), said);
 }
 
-static const char *const tags[] = {"<|channel>",      "<channel|>",       "<|tool_call>",
-                                   "<tool_call|>",    "<|tool_response>", "<turn|>",
-                                   "<|\"|>"};
+static const char *const tags[] = {"<|channel>",       "<channel|>", "<|tool_call>", "<tool_call|>",
+                                   "<|tool_response>", "<turn|>",    "<|\"|>"};
 
 static void check_run(const run *r)
 {

@@ -71,13 +71,16 @@ static const mistake mistakes[] = {
     {API_CHAT,
      "{" M "," F ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}}",
      "tool_choice", "\"g\""},
-    {API_CHAT, "{" M "," F ",\"tool_choice\":{\"type\":\"allowed_tools\"}}", "tool_choice", "'mode'"},
+    {API_CHAT, "{" M "," F ",\"tool_choice\":{\"type\":\"allowed_tools\"}}", "tool_choice",
+     "'mode'"},
     {API_CHAT,
-     "{" M "," F ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\","
+     "{" M "," F
+     ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\","
      "\"tools\":[]}}}",
      "tool_choice", "'tools' must list"},
     {API_CHAT,
-     "{" M "," F ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\","
+     "{" M "," F
+     ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\","
      "\"tools\":[{\"type\":\"function\"}]}}}",
      "tool_choice", "'tool_choice.tools[0]' names no"},
     {API_RESPONSES,

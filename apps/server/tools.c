@@ -135,8 +135,7 @@ static const jtree *find_tool(const request *rq, const char *name, tools_shape s
     size_t i = 0;
     for (const jtree *t = list ? list->first : NULL; t; t = t->next) {
         problem none = {0};
-        if (find_function(t, i++, shape, &f, &none) && f &&
-            !strcmp(jtree_get(f, "name")->s, name))
+        if (find_function(t, i++, shape, &f, &none) && f && !strcmp(jtree_get(f, "name")->s, name))
             return f;
     }
     return NULL;
