@@ -52,6 +52,8 @@ LIB_OBJ := $(filter-out $(BUILD)/backend/cuda_none.o,$(LIB_OBJ)) $(call obj,$(CU
 CFLAGS_ALL += -isystem $(CUDA_HOME)/include
 LIBS += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 endif
+# Instructions of one kind of GPU, which runs only what was compiled for it and nothing newer.
+$(BUILD)/%_hopper.cu.o: GENCODE = -gencode arch=compute_90a$(,)code=sm_90a
 $(BUILD)/%.cu.o: %.cu $(wildcard backend/cuda/*.cuh backend/cuda/*.h)
 	@mkdir -p $(@D)
 	$(Q)$(NVCC) $(NVFLAGS) -c -o $@ $<

@@ -1,12 +1,18 @@
-/* attend_cuda.c - attention on a GPU over every format of cache, at the large models' shapes: time
- * of one layer, and the bandwidth at which it reads keys and values.
+/* attend_cuda.c - attention on a GPU at the large models' shapes.
  *
  *     bench_attend_cuda [ROWS] [SUBSTRING]     default: 1 row, all shapes
+ *     bench_attend_cuda many [SUBSTRING]
  *
- * Stores are full of random blocks, enough of them that no cache of the chip holds one until its
- * turn comes again. A pass of attention over all of them is recorded and replayed, as decoding
- * does; the median of the replays, by the clock of the host around them.
+ * Few rows, over every format of cache: time of one layer, and the bandwidth at which it reads keys
+ * and values. Stores are full of random blocks, enough of them that no cache of the chip holds one
+ * until its turn comes again. A pass of attention over all of them is recorded and replayed, as
+ * decoding does; the median of the replays, by the clock of the host around them.
+ *
+ * many: a prompt's chunk of 2048 rows over f16, one layer, by each kernel that there is for the
+ * shape, in turn: medians, products per second, their share of what cuBLAS reaches in bf16, and how
+ * far the kernels' results are from one another.
  */
+#include "backend/cuda/cuda_int.h"
 #include "backend/ops.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -17,7 +23,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REPS = 9, LAYERS_MAX = 24, BLOCK_ROWS = 512, DEPTHS = 3, FORMATS = 10, SHAPES = 8 };
+enum {
+    REPS = 9,
+    LAYERS_MAX = 24,
+    BLOCK_ROWS = 512,
+    DEPTHS = 3,
+    FORMATS = 10,
+    SHAPES = 8,
+    MANY_ROWS = 2048,
+    MANY_REPS = 5,
+    MANY_DEPTHS = 4,
+    MANY_TERA = 790 /* bf16, cuBLAS, on an H200 */
+};
 
 static const struct {
     const char *name;
@@ -29,6 +46,7 @@ static const struct {
     {"E2B global", 8, 1, 512, 0},      {"E2B window", 8, 1, 256, 512},
 };
 static const int32_t depths[DEPTHS] = {4096, 32768, 131072};
+static const int32_t many_depths[MANY_DEPTHS] = {0, 32768, 65536, 131072};
 static const char *const formats[FORMATS] = {"f16",  "bf16", "q8_0",     "q5_1",   "q5_0", "q4_1",
                                              "q4_0", "q4_0+rot", "iq4_nl", "tq3_0"};
 
@@ -68,13 +86,13 @@ typedef struct bench {
     kv_batch b;
 } bench;
 
-static void all_layers(bench *b, int32_t n_head, int32_t rows)
+static mat all_layers(bench *b, int32_t n_head, int32_t rows)
 {
     pass p;
     mat y = {0};
     pass_begin(&p, b->d, &b->b.st, b->scratch, b->scratch_bytes);
     if (b->d->replay && b->d->replay(b->d, &p, b, &b->l, &y))
-        return;
+        return y;
     mat q = pass_mat(&p, rows, n_head, b->l.view[0].head_dim);
     for (int32_t i = 0; i < b->l.n; i++) {
         size_t mark = pass_mark(&p);
@@ -86,6 +104,7 @@ static void all_layers(bench *b, int32_t n_head, int32_t rows)
     err e = {0};
     if (pass_failed(&p))
         check(err_set(&e, p.e.status, "%s", p.e.text), &e);
+    return y;
 }
 
 static int ascending(const void *a, const void *b)
@@ -143,33 +162,160 @@ static double measure(bench *b, int shape, int32_t depth, const char *format, in
     return us[REPS / 2];
 }
 
+/* ---- Many rows ---------------------------------------------------------------------------- */
+
+/* Products and sums of attention itself: what rows do not see is not counted. */
+static double tera(int shape, int32_t depth)
+{
+    double keys = 0;
+    for (int64_t r = 0; r < MANY_ROWS; r++) {
+        int64_t n = depth + r + 1;
+        int64_t most = shapes[shape].window ? shapes[shape].window : n;
+        keys += (double)(n < most ? n : most);
+    }
+    return 4e-12 * keys * shapes[shape].n_head * shapes[shape].dim;
+}
+
+/* Milliseconds of one layer; its first and last row to `rows`, if given. */
+static double once(bench *b, int shape, float *rows)
+{
+    size_t width = (size_t)shapes[shape].n_head * (size_t)shapes[shape].dim;
+    float one;
+    double from = clock_ms();
+    mat y = all_layers(b, shapes[shape].n_head, MANY_ROWS);
+    b->d->download(b->d, &one, b->scratch, sizeof one);
+    double ms = clock_ms() - from;
+    if (rows) {
+        b->d->download(b->d, rows, y.at, width * sizeof *rows);
+        b->d->download(b->d, rows + width, mat_row(y, MANY_ROWS - 1), width * sizeof *rows);
+    }
+    return ms;
+}
+
+static double distance(const float *a, const float *b, size_t n)
+{
+    double diff = 0, sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        diff += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        sum += (double)a[i] * a[i];
+    }
+    return diff / sum;
+}
+
+static void compare(bench *b, int shape, int32_t depth, bool both)
+{
+    cuda_device *c = b->d->self;
+    size_t width = (size_t)shapes[shape].n_head * (size_t)shapes[shape].dim;
+    float *rows[2] = {mem_alloc(2 * width * sizeof(float)), mem_alloc(2 * width * sizeof(float))};
+    double ms[2][MANY_REPS], work = tera(shape, depth);
+    if (!rows[0] || !rows[1])
+        exit(1);
+    for (int i = -1; i < MANY_REPS; i++)
+        for (int k = 0; k <= both; k++) {
+            c->hopper = k;
+            double t = once(b, shape, i < 0 ? rows[k] : NULL);
+            if (i >= 0)
+                ms[k][i] = t;
+        }
+    for (int k = 0; k <= both; k++) {
+        qsort(ms[k], MANY_REPS, sizeof *ms[k], ascending);
+        double mid = ms[k][MANY_REPS / 2];
+        printf("  %8.3f ms %5.0f (%4.1f %%)", mid, work / mid * 1e3,
+               100 * work / mid * 1e3 / MANY_TERA);
+    }
+    if (both)
+        printf("  %5.2f  %.1e", ms[0][MANY_REPS / 2] / ms[1][MANY_REPS / 2],
+               distance(rows[0], rows[1], 2 * width));
+    printf("\n");
+    fflush(stdout);
+    mem_free(rows[0]);
+    mem_free(rows[1]);
+}
+
+static void many(bench *b, const char *only)
+{
+    static int32_t ids[MANY_ROWS];
+    kv_format f16 = {.type = NUM_F16};
+    err e = {0};
+    cuda_device *c = b->d->self;
+    bool usual = c->hopper;
+    printf("%s, %d rows, f16; TFLOP/s and share of %d\n", b->d->name, MANY_ROWS, MANY_TERA);
+    printf("%-16s %7s  %-27s  %-27s  %5s  %s\n", "shape", "depth", "flash.cu", "flash*_hopper.cu",
+           "ratio", "distance");
+    /* Queries: what the first matrix of a pass is made of. */
+    fill(b->d, b->scratch, (size_t)MANY_ROWS * 32 * 512 * sizeof(float), (kv_format){NUM_F32, 0},
+         512);
+    for (int s = 0; s < SHAPES; s++)
+        for (int i = 0; i < MANY_DEPTHS; i++) {
+            int32_t depth = many_depths[i];
+            if ((only && !strstr(shapes[s].name, only)) || (shapes[s].window && i > 1))
+                continue;
+            kv_spec spec = {.window = shapes[s].window,
+                            .n_head_kv = shapes[s].n_head_kv,
+                            .head_dim = shapes[s].dim};
+            kv_want_layout want = {.spec = &spec,
+                                   .n = 1,
+                                   .choice = {.k = f16, .v = f16},
+                                   .n_ctx = depth + MANY_ROWS,
+                                   .rows_max = MANY_ROWS,
+                                   .dev = b->d};
+            check(kv_layout_init(&b->l, &want, &e), &e);
+            check(kv_open(&b->c, b->d, &b->l, &e), &e);
+            check(kv_batch_init(&b->b, MANY_ROWS, 1, 1, &e), &e);
+            const kv_view *v = &b->l.view[0];
+            size_t store = (size_t)v->n_slots * (size_t)v->n_head_kv;
+            fill(b->d, b->c.base[0].k, store * v->k_row_bytes, f16, v->head_dim);
+            fill(b->d, b->c.base[0].v, store * v->v_row_bytes, f16, v->head_dim);
+            b->c.n_past = depth;
+            check(kv_batch_add(&b->b, &b->c, ids, MANY_ROWS, NULL, KV_WANT_NONE, &e), &e);
+            printf("%-16s %7d", shapes[s].name, depth);
+            compare(b, s, depth, c->can_hopper);
+            kv_batch_free(&b->b);
+            kv_close(&b->c);
+            kv_layout_free(&b->l);
+        }
+    c->hopper = usual;
+}
+
+/* ---- Few rows ----------------------------------------------------------------------------- */
+
+static void few(bench *b, int32_t rows, const char *only)
+{
+    printf("%s, %d rows\n%-16s %7s", b->d->name, rows, "us (GB/s)", "depth");
+    for (int f = 0; f < FORMATS; f++)
+        printf(" %13s", formats[f]);
+    printf("\n");
+    for (int s = 0; s < SHAPES; s++)
+        for (int i = 0; i < DEPTHS; i++) {
+            if ((only && !strstr(shapes[s].name, only)) || (shapes[s].window && i > 0))
+                continue;
+            printf("%-16s %7d", shapes[s].name, depths[i]);
+            for (int f = 0; f < FORMATS; f++) {
+                double bytes = 0, us = measure(b, s, depths[i], formats[f], rows, &bytes);
+                printf(" %7.1f (%4.0f)", us, us > 0 ? bytes / us * 1e-3 : 0);
+                fflush(stdout);
+            }
+            printf("\n");
+        }
+}
+
 int main(int argc, char **argv)
 {
     bench b = {.scratch_bytes = (size_t)1 << 30};
     err e = {0};
-    int32_t rows = argc > 1 ? atoi(argv[1]) : 1;
+    bool prompt = argc > 1 && !strcmp(argv[1], "many");
+    int32_t rows = argc > 1 && !prompt ? atoi(argv[1]) : 1;
+    const char *only = argc > 2 ? argv[2] : NULL;
     if (rows < 1 || rows > 32)
         return 2;
     check(device_open_cuda(&b.d, NULL, &e), &e);
     b.scratch = b.d->alloc(b.d, b.scratch_bytes);
     if (!b.scratch)
         return 1;
-    printf("%s, %d rows\n%-16s %7s", b.d->name, rows, "us (GB/s)", "depth");
-    for (int f = 0; f < FORMATS; f++)
-        printf(" %13s", formats[f]);
-    printf("\n");
-    for (int s = 0; s < SHAPES; s++)
-        for (int i = 0; i < DEPTHS; i++) {
-            if ((argc > 2 && !strstr(shapes[s].name, argv[2])) || (shapes[s].window && i > 0))
-                continue;
-            printf("%-16s %7d", shapes[s].name, depths[i]);
-            for (int f = 0; f < FORMATS; f++) {
-                double bytes = 0, us = measure(&b, s, depths[i], formats[f], rows, &bytes);
-                printf(" %7.1f (%4.0f)", us, us > 0 ? bytes / us * 1e-3 : 0);
-                fflush(stdout);
-            }
-            printf("\n");
-        }
+    if (prompt)
+        many(&b, only);
+    else
+        few(&b, rows, only);
     b.d->release(b.d, b.scratch, b.scratch_bytes);
     device_close(b.d);
     return 0;

@@ -5,6 +5,10 @@
  *   1..32   split.cu   f16 tensor cores, over chunks        attend.cu  f32, over chunks
  *   33..    flash.cu   f16 tensor cores                     attend.cu  f32
  *
+ * On GPUs of 9.0 flash256_hopper.cu and flash512_hopper.cu can do flash.cu's work for f16 in heads
+ * of 256 and 512. Until a GPU has said that they are faster, checks and benches alone use them
+ * (cuda_device.hopper).
+ *
  * Where keys are stored rotated the queries are rotated first, where values are the result is
  * rotated back. A store of one stream is not read here: layouts for this device never have one.
  */
@@ -162,6 +166,19 @@ static void attend_few(pass *p, attend_args a, bool split, int32_t at_a_time, de
     }
 }
 
+static void attend_many(const cuda_device *c, attend_args a, bool tiles)
+{
+    bool plain = a.kv.k_kind == KV_F16 && a.kv.v_kind == KV_F16;
+    if (!tiles)
+        cu_attend(c->stream, a);
+    else if (c->hopper && plain && a.kv.head_dim == 256)
+        cu_flash256_hopper(c->stream, a);
+    else if (c->hopper && plain && a.kv.head_dim == 512)
+        cu_flash512_hopper(c->stream, a);
+    else
+        cu_flash(c->stream, a);
+}
+
 void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
 {
     cuda_device *c = cuda_of(p);
@@ -209,10 +226,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
         attend_few(p, a, split, at_a_time, copy);
         cuda_quant_keep(p, o.at, copy);
     } else {
-        if (tiles)
-            cu_flash(c->stream, a);
-        else
-            cu_attend(c->stream, a);
+        attend_many(c, a, tiles);
         if (kv->v_rot)
             cu_rotate(c->stream, a.o, a.o, true);
     }

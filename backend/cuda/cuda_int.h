@@ -302,6 +302,11 @@ int cu_split_init(int largest, int *widest, int *stages_512);
 /* flash.cu: many rows on tensor cores, the same heads and formats, at most *widest. */
 void cu_flash(cudaStream_t s, attend_args a);
 int cu_flash_init(int largest, int *widest);
+/* The same for f16 in heads of 256 and 512 on GPUs of capability 9.0, and on those alone. */
+void cu_flash256_hopper(cudaStream_t s, attend_args a);
+void cu_flash512_hopper(cudaStream_t s, attend_args a);
+int cu_flash256_hopper_init(void);
+int cu_flash512_hopper_init(void);
 enum { SPLIT_PAIRS = 16 };
 
 #ifdef __cplusplus
@@ -358,6 +363,7 @@ typedef struct cuda_device {
     int32_t n_sm;         /* multiprocessors */
     int32_t flash_widest, split_widest; /* head sizes for flash.cu and split.cu */
     int32_t split_stages; /* of heads of 512 */
+    bool can_hopper, hopper; /* flash*_hopper.cu run here; they are used */
     _Atomic uint64_t n_bytes; /* allocated */
     /* The step block: one device buffer, and pinned buffers it is filled from in turn. */
     char *step_at, *step_host[STEP_BUFFERS];

@@ -51,7 +51,7 @@ DEV void load_tile(uint16_t *to, const uint8_t *head, int row_bytes, int t0, int
 }
 
 /* o[r, h] = sum_t softmax_t(scale q[r, h] . k[t, g]) v[t, g]
- * grid:   tile of 64 pairs x KV head
+ * grid:   tile of 64 pairs x KV head, the last rows first: they see most keys
  * shared: Q, 64 keys, 64 values, probabilities, in f16: 41 to 213 KB
  * bound:  tensor cores and ldmatrix, about evenly */
 template <int D, bool BLOCKS>
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(32 * flash<D>::W) flash_kernel(attend_args a)
     int group = a.n_head / a.kv.n_head_kv, g = (int)blockIdx.y, lane = lane_id();
     int warp = (int)threadIdx.x >> 5, wm = warp / F::WN, wn = warp % F::WN;
     int gid = lane >> 2, tid = lane & 3, n_rows = a.st.rows.n;
-    int pair0 = (int)blockIdx.x * M, n_pairs = min(M, n_rows * group - pair0);
+    int pair0 = (int)(gridDim.x - 1 - blockIdx.x) * M, n_pairs = min(M, n_rows * group - pair0);
     grid_trigger();
     grid_wait();
 

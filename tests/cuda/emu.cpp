@@ -5,7 +5,14 @@
 #include <sys/mman.h>
 #include <time.h>
 
-enum { THREADS_MAX = 1024, STACK_BYTES = 96 << 10 };
+enum { THREADS_MAX = 1024, STACK_BYTES = 96 << 10, PRODUCTS = 64, TRIES = 10000000 };
+
+struct late_product {
+    emu_product p;
+    uint32_t regs[4]; /* of A, and the rows of A that they are part of */
+    float a[2][16];
+    int commit; /* the number of the commit it belongs to */
+};
 
 struct emu_fiber {
     void *sp;
@@ -13,6 +20,9 @@ struct emu_fiber {
     dim3 tid;
     int index;
     bool done;
+    /* Products not yet done, oldest first. */
+    late_product late[PRODUCTS];
+    int n_products, n_commits;
 };
 
 struct warp_table {
@@ -77,6 +87,13 @@ static void stuck(const char *what)
     abort();
 }
 
+void emu_yield(long tries, const char *what)
+{
+    if (tries > TRIES)
+        stuck(what);
+    yield_on();
+}
+
 static void release_block_barrier()
 {
     if (block_in && block_in == block_alive) {
@@ -95,6 +112,10 @@ static void release_warp_barrier(warp_table *w)
 static void fiber_main()
 {
     the_call(the_arg);
+    if (emu_now->n_products) {
+        fprintf(stderr, "emu: a thread ends and has not waited for its products\n");
+        abort();
+    }
     emu_now->done = true;
     /* As on the device: threads that have left no longer count at barriers. */
     warp_table *w = &warps[emu_now->index / 32];
@@ -114,7 +135,7 @@ void __syncthreads()
     release_block_barrier();
     while (g == block_generation) {
         yield_on();
-        if (++spins > 10000000)
+        if (++spins > TRIES)
             stuck("__syncthreads");
     }
 }
@@ -128,7 +149,7 @@ static void warp_barrier()
     release_warp_barrier(w);
     while (g == w->generation) {
         yield_on();
-        if (++spins > 10000000)
+        if (++spins > TRIES)
             stuck("a warp exchange");
     }
 }
@@ -150,10 +171,127 @@ void emu_warp_done()
     warp_barrier();
 }
 
+/* ---- Products of warpgroups --------------------------------------------------------------- */
+
+static float half_at(uint32_t at)
+{
+    at ^= (at >> 7 & 7) << 4; /* the 128-byte swizzle is one of addresses */
+    if (at + 2 > dyn_cap) {
+        fprintf(stderr, "emu: an operand beyond shared memory\n");
+        abort();
+    }
+    _Float16 x;
+    memcpy(&x, dyn + at, 2);
+    return (float)x;
+}
+
+/* Element (i, k) of an operand: i counts rows of D for A, columns for B. */
+static uint32_t element(uint64_t desc, int i, int k, bool across)
+{
+    uint32_t at = (uint32_t)(desc & 0x3fff) << 4, next_block = (uint32_t)(desc >> 16 & 0x3fff) << 4;
+    uint32_t eight = (uint32_t)(desc >> 32 & 0x3fff) << 4;
+    if (across)
+        return at + (uint32_t)(i / 64) * next_block + (uint32_t)(i % 64) * 2 +
+               (uint32_t)(k / 8) * eight + (uint32_t)(k % 8) * 128;
+    return at + (uint32_t)(i / 8) * eight + (uint32_t)(i % 8) * 128 + (uint32_t)k * 2;
+}
+
+static void check_operand(uint64_t desc)
+{
+    if (desc >> 62 != 1 || (desc >> 49 & 7) || (desc >> 3 & 7)) {
+        fprintf(stderr, "emu: an operand not at 1024 bytes, or not swizzled by 128\n");
+        abort();
+    }
+}
+
+/* The thread's two rows of A: from memory, or of the four threads that have them. */
+static void rows_of_a(const emu_product *p, float (*a)[16])
+{
+    int lane = emu_lane(), row = emu_now->index / 32 % 4 * 16 + lane / 4;
+    for (int h = 0; h < 2 && !p->a_regs; h++)
+        for (int k = 0; k < 16; k++)
+            a[h][k] = half_at(element(p->a, row + 8 * h, k, false));
+    if (!p->a_regs)
+        return;
+    const uint32_t(*w)[32] = emu_warp_give(p->a_regs, 4);
+    for (int h = 0; h < 2; h++)
+        for (int k = 0; k < 16; k++) {
+            uint32_t u = w[lane / 4 * 4 + k % 8 / 2][h + k / 8 * 2] >> k % 2 * 16;
+            _Float16 x;
+            memcpy(&x, &u, 2);
+            a[h][k] = (float)x;
+        }
+    emu_warp_done();
+}
+
+static void multiply(const emu_product *p, const float (*a)[16])
+{
+    for (int i = 0; i < p->n / 4; i++) {
+        int column = i / 2 * 8 + 2 * (emu_lane() % 4) + i % 2;
+        float *d = p->d + i / 2 * 4 + i % 2;
+        float top = p->sum ? d[0] : 0, bottom = p->sum ? d[2] : 0;
+        for (int k = 0; k < 16; k++) {
+            float b = half_at(element(p->b, column, k, p->b_across));
+            top += a[0][k] * b;
+            bottom += a[1][k] * b;
+        }
+        d[0] = top, d[2] = bottom;
+    }
+}
+
+void emu_product_issue(const emu_product *p)
+{
+    emu_fiber *f = emu_now;
+    float a[2][16];
+    check_operand(p->b);
+    if (!p->a_regs)
+        check_operand(p->a);
+    bool now = (emu_block_idx.x + emu_block_idx.y) % 2 == 0;
+    if (now || p->a_regs)
+        rows_of_a(p, a);
+    if (now) {
+        multiply(p, a);
+        return;
+    }
+    if (f->n_products == PRODUCTS) {
+        fprintf(stderr, "emu: more than %d products in the background\n", PRODUCTS);
+        abort();
+    }
+    late_product *l = &f->late[f->n_products++];
+    l->p = *p;
+    l->commit = f->n_commits;
+    if (p->a_regs) {
+        memcpy(l->a, a, sizeof a);
+        memcpy(l->regs, p->a_regs, sizeof l->regs);
+    }
+}
+void emu_product_commit()
+{
+    emu_now->n_commits++;
+}
+void emu_product_wait(int n)
+{
+    emu_fiber *f = emu_now;
+    int done = 0;
+    for (; done < f->n_products && f->late[done].commit < f->n_commits - n; done++) {
+        late_product *l = &f->late[done];
+        if (!l->p.a_regs)
+            rows_of_a(&l->p, l->a);
+        else if (memcmp(l->regs, l->p.a_regs, sizeof l->regs)) {
+            fprintf(stderr, "emu: registers written while a product reads them\n");
+            abort();
+        }
+        multiply(&l->p, l->a);
+    }
+    f->n_products -= done;
+    memmove(f->late, f->late + done, (size_t)f->n_products * sizeof *f->late);
+}
+
 static void start_fiber(emu_fiber *f, int i, dim3 block)
 {
     f->index = i;
     f->done = false;
+    f->n_products = f->n_commits = 0;
     f->tid = dim3((unsigned)i % block.x, (unsigned)i / block.x % block.y,
                   (unsigned)i / (block.x * block.y));
     if (!f->stack)
@@ -185,8 +323,8 @@ void emu_run(dim3 grid, dim3 block, size_t shared_bytes, void (*call)(void *), v
     the_call = call;
     the_arg = arg;
     free(dyn);
-    dyn_cap = (shared_bytes + 127) & ~(size_t)127;
-    dyn = (char *)aligned_alloc(128, dyn_cap ? dyn_cap : 128);
+    dyn_cap = (shared_bytes + 1023) & ~(size_t)1023;
+    dyn = (char *)aligned_alloc(1024, dyn_cap ? dyn_cap : 1024);
     for (unsigned z = 0; z < grid.z; z++)
         for (unsigned y = 0; y < grid.y; y++)
             for (unsigned x = 0; x < grid.x; x++) {

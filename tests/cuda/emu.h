@@ -86,7 +86,24 @@ void __syncwarp(unsigned mask = 0xffffffffu);
 const uint32_t (*emu_warp_give(const uint32_t *mine, int n))[32];
 void emu_warp_done();
 int emu_lane();
-void *emu_dyn_shared();
+void *emu_dyn_shared(); /* at a multiple of 1024 */
+/* Lets the other threads go on; ends the program at the ten millionth try. */
+void emu_yield(long tries, const char *what);
+
+/* A warpgroup's product in the background (hopper.cuh), this thread's share of it: d[64 x n] = or
+ * += A[64 x 16] B', operands as the descriptors say. It is done when it is issued in every second
+ * block, and as late as it may be in the others: so that what is read too early and what is
+ * overwritten too early both show. */
+struct emu_product {
+    float *d;
+    uint64_t a, b;
+    const uint32_t *a_regs; /* A instead of a: this thread's fragment */
+    int n;
+    bool b_across, sum; /* B lies in rows of its n columns; D is added to */
+};
+void emu_product_issue(const emu_product *p);
+void emu_product_commit();
+void emu_product_wait(int n); /* all but the last n commits */
 
 template <class F> void emu_call(void *f)
 {

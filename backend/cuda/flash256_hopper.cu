@@ -1,0 +1,233 @@
+/* flash256_hopper.cu - attention of many rows over f16 keys and values with heads of 256, on GPUs
+ * of compute capability 9.0. flash.cu does the rest.
+ *
+ * A block has 128 pairs (row, head), 64 to each of two warpgroups; the third copies keys and
+ * values, two tiles of either at a time, K one ahead of V. An attending warpgroup has O in its
+ * registers, and P too: while the tensor cores multiply P V of one tile it takes the exponentials of
+ * the next, whose S they have multiplied before. Sums, softmax and O are f32; q and the
+ * probabilities are rounded to f16, as in flash.cu.
+ */
+#include "backend/cuda/flash_hopper.cuh"
+
+enum {
+    D = 256,
+    PAIRS = 128,
+    BLOCKS = D / 64,
+    TILE_BYTES = BLOCKS * BLOCK_BYTES, /* [4 blocks][64 keys or pairs] */
+    FETCH_REGISTERS = 24,
+    ATTEND_REGISTERS = 240,
+};
+static_assert(FETCH_REGISTERS + 2 * ATTEND_REGISTERS <= 504, "registers");
+
+struct notes {
+    uint64_t k_full[2], k_free[2], v_full[2], v_free[2];
+    sights<PAIRS> sees;
+};
+struct tiles {
+    uint8_t q[2][TILE_BYTES], k[2][TILE_BYTES], v[2][TILE_BYTES];
+    notes n;
+};
+enum { SHARED_BYTES = sizeof(tiles) + 1024 }; /* tiles begin at a multiple of 1024 */
+
+using block = job<D, PAIRS>;
+
+/* ---- Fetch -------------------------------------------------------------------------------- */
+
+struct line { /* of tiles on their way, K or V */
+    uint8_t (*tile)[TILE_BYTES];
+    uint64_t *full, *free;
+};
+DEV void fetch_tile(const line &to, const uint8_t *head, const place &p, int turn)
+{
+    int which = turn & 1;
+    bar_wait(&to.free[which], (turn >> 1 & 1) ^ 1);
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+        fetch_key<D>(to.tile[which] + fetch_offset() + 16 * n * ROW_BYTES, head, p.at[n], 0, BLOCKS,
+                     BLOCK_BYTES);
+    bar_arrive_copied(&to.full[which]);
+}
+
+DEV void fetch(const block &b, tiles &s)
+{
+    line k = {s.k, s.n.k_full, s.n.k_free}, v = {s.v, s.n.v_full, s.n.v_free};
+    walk w = walk_begin(b);
+    bool more = walk_on(b, w);
+    place now = {}, next = {};
+    if (more) {
+        now = place_of(b, w);
+        fetch_tile(k, now.k, now, 0);
+    }
+    for (int turn = 0; more; turn++) {
+        more = walk_on(b, w);
+        if (more) {
+            next = place_of(b, w);
+            fetch_tile(k, next.k, next, turn + 1);
+        }
+        fetch_tile(v, now.v, now, turn);
+        now = next;
+    }
+    copy_commit();
+    copy_wait<0>();
+}
+
+/* ---- Attend ------------------------------------------------------------------------------- */
+
+/* S = Q K', to be waited for. */
+DEV void multiply_keys(tiles &s, float (&x)[32], int half, int turn)
+{
+    uint64_t q = operand(shared_at(s.q[half]), 16), k = operand(shared_at(s.k[turn & 1]), 16);
+    bar_wait(&s.n.k_full[turn & 1], turn >> 1 & 1);
+    tensor_fence();
+    hold(x);
+    wg_fence();
+#pragma unroll
+    for (int i = 0; i < D / 16; i++) { /* 16 columns: 32 of a row's 128 bytes, 4 to a block */
+        int at = (i / 4 * BLOCK_BYTES + i % 4 * 32) / 16;
+        wg_mma_64(x, q + at, k + at, i > 0);
+    }
+    wg_commit();
+}
+/* O += P V, to be waited for. */
+DEV void multiply_values(tiles &s, float (&o)[128], const uint32_t (&p)[4][4], int turn)
+{
+    uint64_t v = operand(shared_at(s.v[turn & 1]), BLOCK_BYTES);
+    bar_wait(&s.n.v_full[turn & 1], turn >> 1 & 1);
+    tensor_fence();
+    hold(o);
+    wg_fence();
+#pragma unroll
+    for (int i = 0; i < KEYS / 16; i++)
+        wg_mma_256(o, p[i], v + i * 16 * ROW_BYTES / 16);
+    wg_commit();
+}
+DEV void release(uint64_t *bar)
+{
+    if (lane_id() == 0)
+        bar_arrive(bar);
+}
+
+/* A tile's scores, as D has them, to probabilities in f16, as A wants them. */
+DEV void to_f16(const float (&x)[32], uint32_t (&p)[4][4])
+{
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        p[i / 4][i % 4] = f32x2_to_f16(x[2 * i], x[2 * i + 1]);
+}
+
+DEV void attend(const block &b, tiles &s, int half)
+{
+    int lane = lane_id(), m0 = 64 * half + 16 * ((int)(threadIdx.x >> 5) & 3) + (lane >> 2);
+    float o[128], x[32], keep[2];
+    uint32_t p[4][4];
+    softmax sm[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
+#pragma unroll
+    for (int i = 0; i < 128; i++)
+        o[i] = 0;
+    walk w = walk_begin(b);
+    walk_on(b, w); /* a row sees itself, so there is a first tile */
+    multiply_keys(s, x, half, 0);
+    wg_wait<0>();
+    hold(x);
+    release(&s.n.k_free[0]);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        mask(b, x, w, m0 + 8 * h, h);
+        exponentials(x, sm[h], h);
+    }
+    to_f16(x, p);
+    int turn = 0;
+    for (; walk_on(b, w); turn++) {
+        multiply_keys(s, x, half, turn + 1);
+        multiply_values(s, o, p, turn);
+        wg_wait<1>();
+        hold(x);
+        release(&s.n.k_free[(turn + 1) & 1]);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            mask(b, x, w, m0 + 8 * h, h);
+            keep[h] = exponentials(x, sm[h], h);
+        }
+        wg_wait<0>();
+        hold(o);
+        release(&s.n.v_free[turn & 1]);
+        if (warp_max_u32(keep[0] != 1 || keep[1] != 1)) { /* rare after the first tiles */
+#pragma unroll
+            for (int i = 0; i < 128; i++)
+                o[i] *= keep[i >> 1 & 1];
+        }
+        to_f16(x, p);
+    }
+    multiply_values(s, o, p, turn);
+    wg_wait<0>();
+    hold(o);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int m = m0 + 8 * h, pair = b.pair0 + m;
+        float by = 1.0f / whole_sum(sm[h]);
+        if (m >= b.n_pairs)
+            continue;
+        int head = (int)blockIdx.y * b.group + pair % b.group;
+        float *to = b.a.o.at + pair / b.group * b.a.o.stride + head * D;
+#pragma unroll
+        for (int j = 0; j < D / 8; j++)
+            *(float2 *)(to + 8 * j + 2 * (lane & 3)) =
+                make_float2(o[4 * j + 2 * h] * by, o[4 * j + 2 * h + 1] * by);
+    }
+}
+
+/* ---- The kernel --------------------------------------------------------------------------- */
+
+DEV void barriers(notes &n)
+{
+    for (int i = 0; i < 2; i++) {
+        bar_init(&n.k_full[i], GROUP_THREADS);
+        bar_init(&n.v_full[i], GROUP_THREADS);
+        bar_init(&n.k_free[i], 8); /* warps */
+        bar_init(&n.v_free[i], 8);
+    }
+}
+
+/* o[r, h] = sum_t softmax_t(scale q[r, h] . k[t, g]) v[t, g]
+ * grid:   tile of 128 pairs x KV head, the last rows first: they see most keys
+ * shared: Q, twice 64 keys and 64 values: 194 KB
+ * bound:  shared memory, which an S of 64 keys reads as long as it is multiplied */
+__global__ void __launch_bounds__(3 * GROUP_THREADS, 1) flash256_hopper_kernel(attend_args a)
+{
+    DYN_SHARED(uint8_t, mem);
+    tiles &s = *(tiles *)(mem + (-shared_at(mem) & 1023));
+    int group = a.n_head / a.kv.n_head_kv;
+    int pair0 = (int)(gridDim.x - 1 - blockIdx.x) * PAIRS;
+    block b = {a, s.n.sees, pair0, min((int)PAIRS, a.st.rows.n * group - pair0), group};
+    grid_trigger();
+    grid_wait();
+    if (threadIdx.x == 0)
+        barriers(s.n);
+    prepare(b, &s.n.sees, s.q[0]);
+    __syncthreads();
+    int role = (int)threadIdx.x / GROUP_THREADS;
+    if (role == 0) {
+        registers_less<FETCH_REGISTERS>();
+        fetch(b, s);
+    } else {
+        registers_more<ATTEND_REGISTERS>();
+        attend(b, s, role - 1);
+    }
+}
+
+extern "C" int cu_flash256_hopper_init(void)
+{
+#ifdef CARAT_EMU
+    return 0;
+#else
+    return (int)cudaFuncSetAttribute(flash256_hopper_kernel,
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+#endif
+}
+
+extern "C" void cu_flash256_hopper(cudaStream_t s, attend_args a)
+{
+    int pairs = a.q.rows * (a.n_head / a.kv.n_head_kv);
+    dim3 grid((unsigned)((pairs + PAIRS - 1) / PAIRS), (unsigned)a.kv.n_head_kv);
+    LAUNCH(flash256_hopper_kernel, grid, dim3(3 * GROUP_THREADS), SHARED_BYTES, s, a);
+}

@@ -1,0 +1,196 @@
+/* flash_hopper.cuh - what the kernels of many rows on GPUs of 9.0 share: which tiles of keys a
+ * block meets, their copies into shared memory, queries, softmax, and what a row does not see.
+ *
+ * A block has PAIRS pairs (row, head) that share a KV head, of neighbouring rows. Keys come 64 at a
+ * time, from multiples of 64 on. Everything lies in blocks of 64 columns, as hopper.cuh says.
+ */
+#ifndef BACKEND_CUDA_FLASH_HOPPER_CUH
+#define BACKEND_CUDA_FLASH_HOPPER_CUH
+
+#include "backend/cuda/attend.cuh"
+#include "backend/cuda/hopper.cuh"
+
+enum {
+    KEYS = 64,
+    GROUP_THREADS = 128,
+    ROW_BYTES = 128,              /* of a block */
+    BLOCK_BYTES = 64 * ROW_BYTES, /* of 64 keys or pairs */
+};
+
+/* What each pair sees, and its row. */
+template <int PAIRS> struct sights {
+    int lo[PAIRS], hi[PAIRS], row[PAIRS];
+};
+
+template <int D, int PAIRS> struct job {
+    const attend_args &a;
+    const sights<PAIRS> &sees;
+    int pair0, n_pairs, group;
+};
+
+/* The block's tiles of keys, in the order in which all warpgroups meet them. Rows of one sequence
+ * after those of another: each run of rows [r0, r1) meets its own keys. */
+struct walk {
+    int r0, r1, t0, from, until;
+};
+
+template <class J> DEV walk walk_begin(const J &b)
+{
+    int r = b.pair0 / b.group;
+    return walk{r, r, 0, 0, 0};
+}
+/* To the next tile; false after the last. */
+template <class J> DEV bool walk_on(const J &b, walk &w)
+{
+    int last = (b.pair0 + b.n_pairs - 1) / b.group;
+    w.t0 += KEYS;
+    while (w.t0 >= w.until) {
+        if (w.r1 > last)
+            return false;
+        w.r0 = w.r1;
+        w.from = 0x7fffffff, w.until = 0;
+        int seq = b.a.st.rows.seq[w.r0];
+        for (; w.r1 <= last && b.a.st.rows.seq[w.r1] == seq; w.r1++) {
+            int m = max(w.r1 * b.group - b.pair0, 0);
+            w.from = min(w.from, b.sees.lo[m]);
+            w.until = max(w.until, b.sees.hi[m]);
+        }
+        w.t0 = w.from / KEYS * KEYS;
+    }
+    return true;
+}
+
+/* ---- Copies ------------------------------------------------------------------------------- */
+
+/* Where a thread of 128 finds its share of a tile: piece `thread % 8` of every block of its keys
+ * thread / 8 + 16 n. at: the slot of each, or -1 for zeros. */
+struct place {
+    const uint8_t *k, *v;
+    int at[4];
+};
+
+template <int D, int PAIRS> DEV place place_of(const job<D, PAIRS> &b, const walk &w)
+{
+    int i = (int)threadIdx.x % GROUP_THREADS, n_slots = b.a.kv.n_slots, slot0 = w.t0 % n_slots;
+    dev_kv_base base = b.a.st.kv[(size_t)b.a.st.rows.seq[w.r0] * b.a.st.n_kv + b.a.kv.id];
+    size_t head = (size_t)blockIdx.y * n_slots * (2 * D) + i % 8 * 16;
+    place p = {(const uint8_t *)base.k + head, (const uint8_t *)base.v + head, {0}};
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        int key = i / 8 + 16 * n, slot = slot0 + key, t = w.t0 + key;
+        if (slot >= n_slots)
+            slot = n_slots < KEYS ? slot % n_slots : slot - n_slots;
+        p.at[n] = t >= w.from && t < w.until ? slot : -1;
+    }
+    return p;
+}
+
+/* The thread's piece of its n-th key (16 n + ...) in blocks first.. of the row, `blocks` of them,
+ * next_block bytes apart in shared memory. */
+template <int D>
+DEV void fetch_key(uint8_t *to, const uint8_t *head, int at, int first, int blocks, int next_block)
+{
+    const uint8_t *from = head + (size_t)max(at, 0) * (2 * D) + first * ROW_BYTES;
+#pragma unroll
+    for (int k = 0; k < blocks; k++)
+        copy16_async(to + k * next_block, from + k * ROW_BYTES, at >= 0);
+}
+/* Where it goes, in a block of which the thread's first key is the first that is there. */
+DEV int fetch_offset()
+{
+    int i = (int)threadIdx.x % GROUP_THREADS;
+    return piece_at(i / 8, i % 8);
+}
+
+/* ---- Before the first tile ---------------------------------------------------------------- */
+
+/* Queries times scale to f16, 64 pairs after another [D / 64 blocks][64 pairs], and what they see.
+ * All threads of the block; the tensor cores see it after the next barrier. */
+template <int D, int PAIRS>
+DEV void prepare(const job<D, PAIRS> &b, sights<PAIRS> *sees, uint8_t *q)
+{
+    for (int i = (int)threadIdx.x; i < PAIRS; i += (int)blockDim.x) {
+        sight s = {0, 0};
+        int r = (b.pair0 + min(i, b.n_pairs - 1)) / b.group;
+        if (i < b.n_pairs)
+            s = row_sight(b.a.st.rows, r, b.a.kv.window);
+        sees->lo[i] = s.lo;
+        sees->hi[i] = s.hi;
+        sees->row[i] = r;
+    }
+#pragma unroll 4
+    for (int i = (int)threadIdx.x; i < PAIRS * (D / 4); i += (int)blockDim.x) {
+        int m = i / (D / 4), e = i % (D / 4) * 4, p = b.pair0 + m;
+        int r = p / b.group, h = (int)blockIdx.y * b.group + p % b.group;
+        uint2 u = make_uint2(0, 0);
+        if (m < b.n_pairs) {
+            float4 v = *(const float4 *)(b.a.q.at + r * b.a.q.stride + h * D + e);
+            u = make_uint2(f32x2_to_f16(v.x * b.a.scale, v.y * b.a.scale),
+                           f32x2_to_f16(v.z * b.a.scale, v.w * b.a.scale));
+        }
+        *(uint2 *)(q + (m / 64 * (D / 64) + e / 64) * BLOCK_BYTES + piece_at(m % 64, e % 64 / 8) +
+                   e % 8 * 2) = u;
+    }
+    tensor_fence();
+}
+
+/* ---- A tile of scores --------------------------------------------------------------------- */
+
+/* Minus infinity for what pair m, the thread's upper (h 0) or lower (h 1) one, does not see. */
+template <int D, int PAIRS>
+DEV void mask(const job<D, PAIRS> &b, float (&s)[32], const walk &w, int m, int h)
+{
+    const dev_rows &rows = b.a.st.rows;
+    int r = b.sees.row[m], lo = b.sees.lo[m], hi = b.sees.hi[m];
+    bool mine = r >= w.r0 && r < w.r1;
+    if (mine && !rows.seen && w.t0 >= lo && w.t0 + KEYS <= hi)
+        return;
+    uint32_t sees = 0;
+#pragma unroll 1
+    for (int j = 0; j < 16; j++) {
+        int t = w.t0 + j / 2 * 8 + lane_id() % 4 * 2 + j % 2;
+        bool in = mine && t >= lo && t < hi;
+        sees |= (uint32_t)(in && row_sees(rows, r, b.a.kv.window, t)) << j;
+    }
+#pragma unroll
+    for (int j = 0; j < 16; j++) {
+        float &x = s[j / 2 * 4 + 2 * h + j % 2];
+        x = sees >> j & 1 ? x : -INFINITY;
+    }
+}
+
+/* A pair's maximum and sum of exponentials so far, of the thread's columns. */
+struct softmax {
+    float top, sum;
+};
+/* Scores of pair h to exponentials relative to the new maximum; returns what was before is worth
+ * beside it. */
+DEV float exponentials(float (&s)[32], softmax &x, int h)
+{
+    const float log2_e = 1.4426950408889634f;
+    float best = x.top, part = 0;
+#pragma unroll
+    for (int j = 0; j < 16; j++)
+        best = fmaxf(best, s[j / 2 * 4 + 2 * h + j % 2]);
+    best = fmaxf(best, shfl_xor_f32(best, 1));
+    best = fmaxf(best, shfl_xor_f32(best, 2));
+    float less = best == -INFINITY ? 0 : -best * log2_e; /* no infinity minus itself */
+    float keep = best == x.top ? 1 : fast_exp2(fma_rn(x.top, log2_e, less));
+#pragma unroll
+    for (int j = 0; j < 16; j++) {
+        float &v = s[j / 2 * 4 + 2 * h + j % 2];
+        v = fast_exp2(fma_rn(v, log2_e, less));
+        part += v;
+    }
+    x.top = best;
+    x.sum = x.sum * keep + part;
+    return keep;
+}
+/* Of the four lanes that share a pair. */
+DEV float whole_sum(const softmax &x)
+{
+    float v = x.sum + shfl_xor_f32(x.sum, 1);
+    return v + shfl_xor_f32(v, 2);
+}
+
+#endif

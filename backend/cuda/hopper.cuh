@@ -1,0 +1,200 @@
+/* hopper.cuh - what GPUs of compute capability 9.0 alone can do: products of 64 rows whose operands
+ * the tensor cores fetch from shared memory themselves, barriers that copies arrive at, registers
+ * dealt out by role. For files that end in _hopper.cu, which are compiled for sm_90a.
+ *
+ * A warpgroup is four consecutive warps; all its threads call the wg_ functions together. Products
+ * run in the background: between wg_fence and wg_wait nobody may touch their accumulators, and
+ * until wg_wait what they read must stay. Fragments of D, 64 x N, with g = lane / 4, t = lane % 4:
+ * warp w has rows 16 w + g (d[4 j], d[4 j + 1]) and 16 w + g + 8 (d[4 j + 2], d[4 j + 3]), columns
+ * 8 j + 2 t and 8 j + 2 t + 1.
+ *
+ * Operands are made of blocks of 64 columns: rows of 128 bytes, 8 of them to 1024 bytes, which
+ * begin at a multiple of 1024. A row's 16-byte piece p lies at place p ^ (row & 7), so that neither
+ * 8 rows of a piece nor 8 pieces of a row meet in a bank.
+ */
+#ifndef BACKEND_CUDA_HOPPER_CUH
+#define BACKEND_CUDA_HOPPER_CUH
+
+#include "backend/cuda/dev.cuh"
+
+/* Bytes from a block's beginning to 16-byte piece p of a row. */
+DEV int piece_at(int row, int p)
+{
+    return row * 128 + ((p ^ (row & 7)) << 4);
+}
+
+#ifdef CARAT_EMU
+DEV uint32_t shared_at(const void *p)
+{
+    return (uint32_t)((const char *)p - (const char *)emu_dyn_shared());
+}
+/* A barrier: how many arrivals a phase takes, how many are missing, the phase under way. */
+DEV void bar_init(uint64_t *bar, int count)
+{
+    *bar = (uint64_t)count | (uint64_t)count << 16;
+}
+DEV void bar_arrive(uint64_t *bar)
+{
+    *bar -= 1 << 16;
+    if (!(*bar >> 16 & 0xffff))
+        *bar = (*bar ^ (uint64_t)1 << 32) | (*bar & 0xffff) << 16;
+}
+/* Returns once the phase of this parity is over; at once for 1 if the first is under way. */
+DEV void bar_wait(uint64_t *bar, int parity)
+{
+    for (long i = 0; (int)(*bar >> 32 & 1) == parity; i++)
+        emu_yield(i, "a barrier in shared memory");
+}
+/* Arrives when this thread's copies so far have arrived. */
+DEV void bar_arrive_copied(uint64_t *bar)
+{
+    bar_arrive(bar);
+}
+/* What was written to shared memory before, also by others before a barrier, the tensor cores see
+ * afterwards. */
+DEV void tensor_fence()
+{
+}
+DEV void wg_fence()
+{
+}
+DEV void wg_commit()
+{
+    emu_product_commit();
+}
+/* All but the last N commits are done. */
+template <int N> DEV void wg_wait()
+{
+    emu_product_wait(N);
+}
+template <int N> DEV void hold(float (&)[N])
+{
+}
+/* D = A B' (sum false) or D += A B': A 64 x 16, B 64 x 16, both along the sum. */
+DEV void wg_mma_64(float (&d)[32], uint64_t a, uint64_t b, bool sum)
+{
+    emu_product p = {d, a, b, NULL, 64, false, sum};
+    emu_product_issue(&p);
+}
+/* D += A B: A 64 x 16, B 16 x 128 as rows of V are. */
+DEV void wg_mma_128(float (&d)[64], uint64_t a, uint64_t b)
+{
+    emu_product p = {d, a, b, NULL, 128, true, true};
+    emu_product_issue(&p);
+}
+/* D += A B: A in registers, as 16-bit fragments of A are (dev.cuh), B 16 x 256 as rows of V are. */
+DEV void wg_mma_256(float (&d)[128], const uint32_t (&a)[4], uint64_t b)
+{
+    emu_product p = {d, 0, b, a, 256, true, true};
+    emu_product_issue(&p);
+}
+template <int N> DEV void registers_more()
+{
+}
+template <int N> DEV void registers_less()
+{
+}
+#else
+DEV void bar_init(uint64_t *bar, int count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(bar)), "r"(count)
+                 : "memory");
+}
+DEV void bar_arrive(uint64_t *bar)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(bar)) : "memory");
+}
+DEV void bar_wait(uint64_t *bar, int parity)
+{
+    uint32_t done, at = shared_at(bar);
+    do {
+        asm volatile("{\n.reg .pred p;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(done)
+                     : "r"(at), "r"(parity)
+                     : "memory");
+    } while (!done);
+}
+DEV void bar_arrive_copied(uint64_t *bar)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_at(bar))
+                 : "memory");
+}
+DEV void tensor_fence()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+DEV void wg_fence()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+DEV void wg_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int N> DEV void wg_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+/* The compiler knows nothing of the background: it moves no use of d across this. */
+template <int N> DEV void hold(float (&d)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+}
+#define TEN(t)                                                                                     \
+    "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t         \
+    "8, %" #t "9, "
+#define F8(i)                                                                                      \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+#define F32_(i) F8(i), F8(i + 8), F8(i + 16), F8(i + 24)
+DEV void wg_mma_64(float (&d)[32], uint64_t a, uint64_t b, bool sum)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" TEN() TEN(1) TEN(2)
+                 "%30, %31}, %32, %33, p, 1, 1, 0, 0;\n}"
+                 : F32_(0)
+                 : "l"(a), "l"(b), "r"((int)sum));
+}
+DEV void wg_mma_128(float (&d)[64], uint64_t a, uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" TEN() TEN(1) TEN(2) TEN(3)
+                     TEN(4) TEN(5) "%60, %61, %62, %63}, %64, %65, 1, 1, 1, 0, 1;"
+                 : F32_(0), F32_(32)
+                 : "l"(a), "l"(b));
+}
+DEV void wg_mma_256(float (&d)[128], const uint32_t (&a)[4], uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" TEN() TEN(1) TEN(2) TEN(3)
+                     TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11)
+                 "%120, %121, %122, %123, %124, %125, %126, %127}, {%128, %129, %130, %131}, %132, "
+                 "1, 1, 1, 1;"
+                 : F32_(0), F32_(32), F32_(64), F32_(96)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+#undef TEN
+#undef F8
+#undef F32_
+template <int N> DEV void registers_more()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N> DEV void registers_less()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+#endif
+
+/* How the tensor cores find an operand, which begins at byte `at` of shared memory. next_block: from
+ * 64 columns to the next 64, for operands that lie as V does; others take one block each. */
+DEV uint64_t operand(uint32_t at, int next_block)
+{
+    const uint64_t eight_rows = 1024 >> 4, swizzled = 1;
+    return (at >> 4 & 0x3fff) | (uint64_t)(next_block >> 4) << 16 | eight_rows << 32 |
+           swizzled << 62;
+}
+
+#endif
