@@ -219,6 +219,14 @@ typedef struct product_args {
 void cu_product_vec(cudaStream_t s, product_args a);  /* any number of rows, one at a time */
 void cu_product_rows(cudaStream_t s, product_args a); /* 2 to 32 rows, no experts */
 int cu_rows_init(int largest, int processors);
+/* How it cuts a product: tiles of a warp, warps of a block, parts of a tile's columns abreast.
+ * Benches may force it (0: free) and ask what the last was, all 0 if one since could not be cut so
+ * and was left out. */
+typedef struct rows_cut {
+    int32_t tiles, warps, abreast;
+} rows_cut;
+void cu_rows_force(rows_cut c);
+rows_cut cu_rows_chosen(void);
 /* matmul_one.cu: one row, one to ONE_JOBS products of it; the first job's x and floats are those of
  * all. */
 enum {

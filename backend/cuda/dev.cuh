@@ -248,6 +248,20 @@ DEV int dp4a(uint32_t a, uint32_t b, int c)
         c += (int)(int8_t)(a >> i) * (int8_t)(b >> i);
     return c;
 }
+/* p, of which the compiler knows nothing. */
+template <class T> DEV T *opaque(T *p)
+{
+    return p;
+}
+/* Four bytes of the eight in b:a, a's first; a hexadecimal digit of `which` for each. */
+DEV uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t which)
+{
+    uint64_t all = a | (uint64_t)b << 32;
+    uint32_t v = 0;
+    for (int i = 0; i < 4; i++)
+        v |= (uint32_t)(all >> 8 * (which >> 4 * i & 7) & 0xff) << 8 * i;
+    return v;
+}
 DEV float fma_rn(float a, float b, float c)
 {
     return fmaf(a, b, c);
@@ -260,8 +274,8 @@ DEV float fast_exp2(float x)
 {
     return exp2f(x);
 }
-/* c = a b; the other kinds add to c. */
-DEV void mma_s8_k32(int *c, const uint32_t *a, const uint32_t *b)
+/* c = from + a b; the other kinds add to c. */
+DEV void mma_s8_k32(int *c, const uint32_t *a, const uint32_t *b, int from)
 {
     uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
     const uint32_t(*w)[32] = emu_warp_give(mine, 6);
@@ -269,19 +283,19 @@ DEV void mma_s8_k32(int *c, const uint32_t *a, const uint32_t *b)
     for (int i = 0; i < 4; i++)
         for (int q = 0; q < 4; q++) {
             int col = 2 * t + i % 2;
-            c[i] = dp4a(w[g * 4 + q][i / 2], w[col * 4 + q][4], q ? c[i] : 0);
+            c[i] = dp4a(w[g * 4 + q][i / 2], w[col * 4 + q][4], q ? c[i] : from);
             c[i] = dp4a(w[g * 4 + q][2 + i / 2], w[col * 4 + q][5], c[i]);
         }
     emu_warp_done();
 }
-DEV void mma_s8_k16(int *c, const uint32_t *a, uint32_t b)
+DEV void mma_s8_k16(int *c, const uint32_t *a, uint32_t b, int from)
 {
     uint32_t mine[3] = {a[0], a[1], b};
     const uint32_t(*w)[32] = emu_warp_give(mine, 3);
     int g = emu_lane() / 4, t = emu_lane() % 4;
     for (int i = 0; i < 4; i++)
         for (int q = 0; q < 4; q++)
-            c[i] = dp4a(w[g * 4 + q][i / 2], w[(2 * t + i % 2) * 4 + q][2], q ? c[i] : 0);
+            c[i] = dp4a(w[g * 4 + q][i / 2], w[(2 * t + i % 2) * 4 + q][2], q ? c[i] : from);
     emu_warp_done();
 }
 DEV void mma_16bit(float *c, const uint32_t *a, const uint32_t *b, bool half)
@@ -348,9 +362,12 @@ DEV void copy8_async(void *to, const void *from)
 {
     memcpy(__builtin_assume_aligned(to, 8), __builtin_assume_aligned(from, 8), 8);
 }
-DEV void copy4_async(void *to, const void *from)
+DEV void copy4_async(void *to, const void *from, bool ok)
 {
-    memcpy(__builtin_assume_aligned(to, 4), __builtin_assume_aligned(from, 4), 4);
+    if (ok)
+        memcpy(__builtin_assume_aligned(to, 4), __builtin_assume_aligned(from, 4), 4);
+    else
+        memset(to, 0, 4);
 }
 DEV void copy_commit()
 {
@@ -362,6 +379,15 @@ template <int N> DEV void copy_wait()
 DEV int dp4a(uint32_t a, uint32_t b, int c)
 {
     return __dp4a((int)a, (int)b, c);
+}
+template <class T> DEV T *opaque(T *p)
+{
+    asm volatile("" : "+l"(p));
+    return p;
+}
+DEV uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t which)
+{
+    return __byte_perm(a, b, which);
 }
 DEV float fma_rn(float a, float b, float c)
 {
@@ -377,20 +403,20 @@ DEV float fast_exp2(float x)
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-/* c = a b, from nothing: no registers to clear first. */
-DEV void mma_s8_k32(int *c, const uint32_t *a, const uint32_t *b)
+/* c = from + a b: no registers to set first. */
+DEV void mma_s8_k32(int *c, const uint32_t *a, const uint32_t *b, int from)
 {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
         "{%10,%10,%10,%10};"
         : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(0));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(from));
 }
-DEV void mma_s8_k16(int *c, const uint32_t *a, uint32_t b)
+DEV void mma_s8_k16(int *c, const uint32_t *a, uint32_t b, int from)
 {
     asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
         "{%7,%7,%7,%7};"
         : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(b), "r"(0));
+        : "r"(a[0]), "r"(a[1]), "r"(b), "r"(from));
 }
 DEV void mma_bf16(float *c, const uint32_t *a, const uint32_t *b)
 {
@@ -436,9 +462,11 @@ DEV void copy8_async(void *to, const void *from)
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_at(to)), "l"(from)
                  : "memory");
 }
-DEV void copy4_async(void *to, const void *from)
+DEV void copy4_async(void *to, const void *from, bool ok)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_at(to)), "l"(from)
+    int n = ok ? 4 : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_at(to)), "l"(from),
+                 "r"(n)
                  : "memory");
 }
 DEV void copy_commit()

@@ -226,27 +226,19 @@ DEV void code_words(uint32_t nib, uint32_t byte1, uint32_t h0, uint32_t h1, int 
     }
 }
 
-/* The same where w is only known at run time. */
-template <int K>
-DEV void code_words_at(uint32_t nib, uint32_t byte1, uint32_t h0, uint32_t h1, int w, uint32_t *lo,
-                       uint32_t *hi)
+/* Bits 0 1, 4 5, 8 9, 12 13 of h as bits 4 and 5 of four bytes. */
+DEV uint32_t spread(uint32_t h)
 {
-    using T = traits<K>;
-    if (T::bytes) {
-        *lo = nib;
-        *hi = byte1;
-        return;
-    }
-    *lo = nib & 0x0f0f0f0f;
-    *hi = nib >> 4 & 0x0f0f0f0f;
-    if (T::five) {
-        *lo |= (h0 >> w & 0x01010101) << 4;
-        *hi |= (h0 >> (w + 4) & 0x01010101) << 4;
-    }
-    if (T::six) {
-        *lo |= (h0 >> 2 * w & 0x03030303) << 4;
-        *hi |= (h1 >> 2 * w & 0x03030303) << 4;
-    }
+    uint32_t p = (h & 0xff) * 0x101 | (h & 0xff00) * 0x10100;
+    return (p << 4 & 0x00300030) | (p & 0x30003000);
+}
+
+/* Of a super-block's scales: those of a parity's four groups, a byte each, and their minima. */
+DEV void super_scales(const uint4 &super, int parity, uint32_t *sc, uint32_t *mn)
+{
+    uint32_t w = super.w >> 2 * parity;
+    *sc = (super.y >> 4 * parity & 0x0f0f0f0f) | spread(w);
+    *mn = (super.z >> 4 * parity & 0x0f0f0f0f) | spread(w >> 16);
 }
 
 template <int K> DEV scales group_scales(const uint4 s, int g)
@@ -278,25 +270,17 @@ template <int K> DEV scales group_scales(const uint4 s, int g)
     return v;
 }
 
-/* The same codes less what is added to them where they are stored, as signed bytes. */
-template <int K> DEV uint32_t signed_codes(uint32_t w)
-{
-    using T = traits<K>;
-    if (!T::bias)
-        return w;
-    return ((w | 0x80808080) - (uint32_t)T::bias * 0x01010101) ^ 0x80808080;
-}
-
-/* acc + the group's part of the product. i0, i1: integer dot products of the halves' signed codes
- * (i0: of the whole group where scales are not split). d: the activation's scale; e0, e1: d times
- * its sums over the halves (e0: over the group where not split), for formats with an offset. */
+/* acc + the group's part of the product. i0, i1: integer dot products of the halves' signed codes,
+ * exact as floats (i0: of the whole group where scales are not split). d: the activation's scale;
+ * e0, e1: d times its sums over the halves (e0: over the group where not split), for formats with
+ * an offset. */
 template <int K>
-DEV float group_add(float acc, const scales &v, int i0, int i1, float d, float e0, float e1)
+DEV float group_add(float acc, const scales &v, float i0, float i1, float d, float e0, float e1)
 {
     using T = traits<K>;
-    acc = fma_rn(mul_rn(v.f0, d), (float)i0, acc);
+    acc = fma_rn(mul_rn(v.f0, d), i0, acc);
     if (T::split)
-        acc = fma_rn(mul_rn(v.f1, d), (float)i1, acc);
+        acc = fma_rn(mul_rn(v.f1, d), i1, acc);
     if (T::offset)
         acc = fma_rn(v.m0, e0, acc);
     if (T::offset && T::split)
@@ -313,7 +297,7 @@ DEV float group_sum(float acc, const scales &v, int i0, int i1, float d, int s0,
         s0 += s1;
     float e0 = T::offset ? mul_rn(d, (float)s0) : 0;
     float e1 = T::offset && T::split ? mul_rn(d, (float)s1) : 0;
-    return group_add<K>(acc, v, i0 - T::bias * s0, i1 - T::bias * s1, d, e0, e1);
+    return group_add<K>(acc, v, (float)(i0 - T::bias * s0), (float)(i1 - T::bias * s1), d, e0, e1);
 }
 
 #endif

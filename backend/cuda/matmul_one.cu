@@ -155,7 +155,7 @@ template <int K> struct lane_units {
         if (T::super)
             copy16_async(b + S::super, p, true);
         if (T::six) /* two rows' in a word */
-            copy4_async(b + S::super - less / 4 * 3, p - 2 * (lane_id() & 1));
+            copy4_async(b + S::super - less / 4 * 3, p - 2 * (lane_id() & 1), true);
         copy_commit();
         go_on(step);
     }
@@ -195,12 +195,6 @@ struct one_row {
     const float2 *s;
 };
 
-/* Bits 0 1, 4 5, 8 9, 12 13 of h as bits 4 and 5 of four bytes. */
-DEV uint32_t spread(uint32_t h)
-{
-    uint32_t p = (h & 0xff) * 0x101 | (h & 0xff00) * 0x10100;
-    return (p << 4 & 0x00300030) | (p & 0x30003000);
-}
 DEV float byte_of(uint32_t v, int i)
 {
     return (float)(uint8_t)(v >> 8 * i);
@@ -212,10 +206,7 @@ template <int K> DEV float unit_sum(float acc, const raw_unit<K> &u, const one_r
     uint32_t sc = 0, mn = 0;
     float d = 0, m = 0;
     if (T::super) { /* group_scales, four groups at a time */
-        int parity = lane_id() >> 4;
-        uint32_t w = u.super.w >> 2 * parity;
-        sc = (u.super.y >> 4 * parity & 0x0f0f0f0f) | spread(w);
-        mn = (u.super.z >> 4 * parity & 0x0f0f0f0f) | spread(w >> 16);
+        super_scales(u.super, lane_id() >> 4, &sc, &mn);
         d = f16_to_f32(u.super.x & 0xffff);
         m = f16_to_f32(u.super.x >> 16);
     }
@@ -239,7 +230,7 @@ template <int K> DEV float unit_sum(float acc, const raw_unit<K> &u, const one_r
             v = group_scales<K>(raw.s, 0);
         }
         int i0, i1 = half_dots<K>(raw, xa, xb, &i0);
-        acc = group_add<K>(acc, v, i0 + i1, 0, xs.x, xs.y, 0);
+        acc = group_add<K>(acc, v, (float)(i0 + i1), 0, xs.x, xs.y, 0);
     }
     return acc;
 }

@@ -3,13 +3,26 @@
  *
  * The integer tensor cores take 16 weight rows x 32 columns against 8 activation rows at once; a
  * group's integer sums leave the unit and meet their scales in f32, since every 32 columns have
- * scales of their own. The weight is read once for all rows, and is what time goes by: it comes
- * through shared memory in pieces of 16 bytes a lane, three units deep.
+ * scales of their own. The weight is read once for all rows, through shared memory, in pieces of
+ * 16 bytes a lane, two or three units deep.
  *
- *     weights      [3 stages][warp][unit of a tile]         each warp its own
+ *     weights      [stages][warp][tile][unit of it]         each warp its own
  *     activations  [2 stages][part][8-row tile][unit]       one copy for all tiles of the block
- *     scales       [warp] a unit's as floats, made once for 8 groups
+ *     scales       [warp][tile] of super-blocks, a byte each, taken apart once for 8 groups
  *     sums         [tile][part][row][16 outputs]            over the weights, if they are done with
+ *
+ * What time goes by, beside memory: reads of shared memory (128 bytes a cycle, whoever wants the
+ * same) and instructions. So a warp has one tile or two: two read the activations once for both,
+ * and want more registers and half as many warps; try_cuts chooses. And codes and scales are made
+ * numbers by few instructions:
+ *
+ *     codes    formats with a bias store code + 8, 16 or 32. Moved to the top of their byte, with
+ *              the top bit turned over, they are 16, 8 or 4 times the signed code
+ *     sums     the tensor cores begin with the integer that as a float is 1.5 * 2^23. What comes
+ *              out is, as a float, that plus the sum: one exact operation takes it off again, and
+ *              the 16, 8 or 4 with it
+ *     scales   of six or eight bits: as bytes of the float 2^23 they are numbers in the same way,
+ *              and one multiply-add gives factor times scale, exact in 24 bits
  *
  * A block has several tiles, and for each of them warps that share its columns as in
  * matmul_one.cu; even and odd groups are summed apart and joined at the end, so a row's result is
@@ -17,7 +30,8 @@
  */
 #include "backend/cuda/product.cuh"
 
-enum { X_CODES = 8 * 8 * 32, X_UNIT = X_CODES + 8 * 8 * 8, STAGES = 3 };
+enum { X_CODES = 8 * 8 * 32, EXACT_BITS = 0x4b400000 /* 1.5 * 2^23 */ };
+static constexpr float EXACT = 12582912.0f;
 
 /* A unit of a tile as staged: the planes' parts one after the other. */
 template <int K> struct staged {
@@ -26,6 +40,18 @@ template <int K> struct staged {
     static constexpr int super = 16 * T::super_bytes;
     static constexpr int at_high = codes, at_scale = codes + high, at_super = at_scale + scale;
     static constexpr int bytes = at_super + super;
+    static constexpr int table = T::super ? 256 : 0; /* [2 parities][16 rows] four scales, minima */
+    static constexpr bool whole = T::super || T::six; /* units end where groups do */
+    /* A unit of 8 rows of activations: codes, then per group and row the scale, and where a format
+     * wants them its sums. */
+    static constexpr int x_scale = T::offset ? 8 : 4, x_unit = X_CODES + 64 * x_scale;
+};
+
+/* M tiles of a warp: how deep its weights are staged, and how many warps a multiprocessor has
+ * registers for, be they of one block or of several. */
+template <int NT, int M> struct warp_of {
+    static constexpr int stages = M > 1 ? 2 : 3;
+    static constexpr int most = M == 1 ? (NT < 4 ? 24 : 16) : (NT < 4 ? 16 : 8);
 };
 
 struct rows_args {
@@ -35,143 +61,231 @@ struct rows_args {
     int shares;      /* parts that a tile's units are dealt to, u to part u mod shares */
     int abreast;     /* parts at work at a time, a warp each; the others have their turn after */
     int unit_rounds; /* most units of a part */
+    uint32_t power;  /* the bits of 2^23: see the kernel */
 };
 
-/* A place in the block's work: the unit that part 0 of those abreast is at. */
+/* A place in the block's work: the turn, and the unit that part 0 of those abreast is at. */
 struct place_at {
-    int turn, round;
-    DEV int unit(const rows_args &r, int share) const
+    int turn, unit;
+    DEV place_at next(const rows_args &r) const
     {
-        return round * r.shares + turn * r.abreast + share;
-    }
-    DEV void on(const rows_args &r)
-    {
-        if (++round == r.unit_rounds)
-            round = 0, turn++;
+        place_at n = {turn, unit + r.shares};
+        if (n.unit >= r.unit_rounds * r.shares)
+            n = {turn + 1, (turn + 1) * r.abreast};
+        return n;
     }
 };
 
-template <int BYTES> DEV void copy_plane(uint8_t *to, const uint8_t *from)
-{
-#pragma unroll
-    for (int i = 0; i < BYTES; i += 512) {
-        int at = i + 16 * lane_id();
-        if (at < BYTES)
-            copy16_async(to + at, from + at, true);
-    }
-}
-
-/* A unit's bytes on their way to shared memory. Groups past the end have no codes: zeros. */
-template <int K> DEV void copy_unit(uint8_t *to, const packed &w, int tile, int unit)
-{
+/* Where the planes of a tile begin for a lane, which copies 16 bytes of every 512. */
+template <int K> struct tile_at {
     using S = staged<K>;
-    const uint8_t *codes = w.codes + ((size_t)tile * w.n_group + unit * 8) * (S::codes / 8);
-    int n = (w.n_group - unit * 8) * (S::codes / 8);
-#pragma unroll
-    for (int i = 0; i < S::codes; i += 512) {
-        int at = i + 16 * lane_id();
-        copy16_async(to + at, codes + (at < n ? at : 0), at < n);
-    }
-    size_t tu = (size_t)tile * w.n_unit + unit;
-    copy_plane<S::high>(to + S::at_high, w.high + tu * S::high);
-    copy_plane<S::scale>(to + S::at_scale, w.scale + tu * S::scale);
-    copy_plane<S::super>(to + S::at_super, w.super + tu * S::super);
-}
+    const uint8_t *codes, *high, *scale, *super;
 
-/* The scales of a unit's activations, on their way through registers: two rows' a lane. For
- * formats with an offset the kernel wants d and d times the group's sum, not the sums. */
-template <int K> struct x_scales {
-    static constexpr bool made = traits<K>::offset && !traits<K>::split;
-    uint2 v[2];
-
-    DEV void load(const xscale *from, int groups, int rows)
+    DEV void begin(const packed &w, int tile)
     {
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            int b = 32 * k + lane_id();
-            bool ok = b >> 3 < groups && (b & 7) < rows;
-            v[k] = ok ? *(const uint2 *)(from + b) : make_uint2(0, 0);
-        }
+        size_t units = (size_t)tile * w.n_unit, lane = 16 * (size_t)lane_id();
+        codes = w.codes + lane + (size_t)tile * w.n_group * (S::codes / 8);
+        high = w.high + lane + units * S::high;
+        scale = w.scale + lane + units * S::scale;
+        super = w.super + lane + units * S::super;
+        /* sums already: compilers keep the parts, twice the registers, and add them every time */
+        codes = opaque(codes);
+        high = opaque(high);
+        scale = opaque(scale);
+        super = opaque(super);
     }
-    DEV void store(uint8_t *to) const
+    template <int BYTES> DEV static void copy_plane(uint8_t *to, const uint8_t *plane, int unit)
     {
+        const uint8_t *from = plane + (size_t)unit * BYTES;
 #pragma unroll
-        for (int k = 0; k < 2; k++) {
-            uint2 u = v[k];
-            int sum = (int)(int16_t)u.y + (int16_t)(u.y >> 16);
-            if (made)
-                u.y = __float_as_uint(mul_rn(__uint_as_float(u.x), (float)sum));
-            *(uint2 *)(to + 8 * (32 * k + lane_id())) = u;
+        for (int i = 0; i < BYTES; i += 512)
+            if (BYTES - i >= 512 || 16 * lane_id() < BYTES - i)
+                copy16_async(to + i, from + i, true);
+    }
+    /* A unit's bytes on their way to shared memory. Groups past the end have no codes: zeros. */
+    DEV void copy(uint8_t *to, int unit, int n_group) const
+    {
+        to += 16 * lane_id();
+        if (S::whole) {
+            copy_plane<S::codes>(to, codes, unit);
+        } else {
+            const uint8_t *from = codes + (size_t)unit * S::codes;
+            int n = (n_group - unit * 8) * (S::codes / 8) - 16 * lane_id();
+#pragma unroll
+            for (int i = 0; i < S::codes; i += 512)
+                copy16_async(to + i, from + i, i < n);
         }
+        copy_plane<S::high>(to + S::at_high, high, unit);
+        copy_plane<S::scale>(to + S::at_scale, scale, unit);
+        copy_plane<S::super>(to + S::at_super, super, unit);
     }
 };
 
-/* The activations of a place, by all warps: codes in the background, scales as x_scales. A warp
- * has the pairs (part, tile of 8 rows) warp, warp + n_warps, ..: at most NT, as there are no more
- * parts abreast than warps. Zeros for rows and groups that are not there. */
+/* The activations of a place, by all threads. Codes, and scales where they are all that is wanted,
+ * in the background; else scales by way of registers, two for each tile of rows: formats with an
+ * offset want d and d times the group's sum, not the sums. Zeros for rows and groups that are not
+ * there. A thread has 16 bytes of codes, and a scale, of every unit whose turn it is. */
 template <int K, int NT> struct x_copy {
-    x_scales<K> s[NT];
-
-    DEV void begin(uint8_t *to, const rows_args &r, const place_at &at)
-    {
-        const dev_quant &x = r.p.x;
-        int n_group = x.cols >> 5, warp = (int)threadIdx.x >> 5, n_warps = (int)blockDim.x >> 5;
-#pragma unroll
-        for (int j = 0; j < NT; j++) {
-            int i = warp + j * n_warps, t = i % NT, unit = at.unit(r, i / NT);
-            int groups = n_group - unit * 8, rows = r.n_rows - 8 * t;
-            if (i >= r.abreast * NT || groups <= 0)
-                break;
-            size_t from = ((size_t)((r.first >> 3) + t) * n_group + unit * 8) * 8;
-#pragma unroll
-            for (int k = 0; k < X_CODES; k += 512) {
-                int b = k + 16 * lane_id();
-                bool ok = b >> 8 < groups && (b >> 5 & 7) < rows;
-                copy16_async(to + i * X_UNIT + b, x.q + (ok ? from * 32 + b : 0), ok);
-            }
-            s[j].load((const xscale *)x.s + from, groups, rows);
-        }
-    }
-    DEV void end(uint8_t *to, const rows_args &r, const place_at &at) const
-    {
-        int n_group = r.p.x.cols >> 5, warp = (int)threadIdx.x >> 5;
-#pragma unroll
-        for (int j = 0; j < NT; j++) {
-            int i = warp + j * ((int)blockDim.x >> 5);
-            if (i >= r.abreast * NT || at.unit(r, i / NT) * 8 >= n_group)
-                break;
-            s[j].store(to + i * X_UNIT + X_CODES);
-        }
-    }
-};
-
-/* A unit's scales as the lanes of a fragment want them: (f0, m0 or f1) of rows g and g + 8. */
-typedef float2 unit_scales[8][8][2];
-
-template <int K> DEV void make_scales(unit_scales to, const uint8_t *unit)
-{
     using T = traits<K>;
     using S = staged<K>;
-    int lane = lane_id(), row = lane & 15, parity = lane >> 4;
-    uint4 super = make_uint4(0, 0, 0, 0);
-    if (T::super)
-        super = *(const uint4 *)(unit + S::at_super + row * 16);
-    if (T::six)
-        super.y = *(const uint16_t *)(unit + S::at_super + row * 2);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const uint8_t *at = unit + S::at_scale + (parity * 64 + row * 4 + i) * T::scale;
-        uint4 s = super;
-        if (T::scale == 2)
-            s.x = *(const uint16_t *)at;
-        if (T::scale == 4)
-            s.x = *(const uint32_t *)at;
-        scales v = group_scales<K>(s, parity + 2 * i);
-        to[parity + 2 * i][row & 7][row >> 3] = make_float2(v.f0, T::split ? v.f1 : v.m0);
+    const int8_t *q;
+    const xscale *s;
+    uint2 v[T::offset ? 2 : 1][NT];
+
+    DEV void start(const rows_args &r)
+    {
+        const dev_quant &x = r.p.x;
+        int id = (int)threadIdx.x;
+        size_t first = (size_t)(r.first >> 3) * (x.cols >> 5) * 8;
+        q = opaque(x.q + first * 32 + (id >> 7) * X_CODES + (id & 127) * 16);
+        s = opaque((const xscale *)x.s + first + id);
     }
+    /* Is there entry e, [group][row], of the unit and tile t of rows? */
+    DEV static bool there(const rows_args &r, int unit, int e, int t)
+    {
+        return unit * 8 + (e >> 3) < r.p.x.cols >> 5 && (e & 7) + 8 * t < r.n_rows;
+    }
+    DEV void begin(uint8_t *to, const rows_args &r, int unit)
+    {
+        int id = (int)threadIdx.x, n = (int)blockDim.x, e = id & 63;
+        size_t tile = (size_t)(r.p.x.cols >> 5) * 8; /* entries from one tile of rows to the next */
+        for (int i = id >> 7, j = 0; i < r.abreast; i += n >> 7, j += n >> 7)
+#pragma unroll
+            for (int t = 0; t < NT; t++)
+                copy16_async(to + (i * NT + t) * S::x_unit + (id & 127) * 16,
+                             q + tile * 32 * t + (unit + j) * X_CODES,
+                             there(r, unit + i, (id & 127) >> 1, t));
+        if (!T::offset) {
+            for (int i = id >> 6, j = 0; i < r.abreast; i += n >> 6, j += n >> 6)
+#pragma unroll
+                for (int t = 0; t < NT; t++)
+                    copy4_async(to + (i * NT + t) * S::x_unit + X_CODES + 4 * e,
+                                s + tile * t + (unit + j) * 64, there(r, unit + i, e, t));
+        } else {
+#pragma unroll
+            for (int k = 0; k < (T::offset ? 2 : 1); k++) {
+                int j = k * (n >> 6), i = (id >> 6) + j;
+#pragma unroll
+                for (int t = 0; t < NT; t++)
+                    v[k][t] = i < r.abreast && there(r, unit + i, e, t)
+                                  ? *(const uint2 *)(s + tile * t + (unit + j) * 64)
+                                  : make_uint2(0, 0);
+            }
+        }
+    }
+    DEV void end(uint8_t *to, const rows_args &r) const
+    {
+        int id = (int)threadIdx.x;
+#pragma unroll
+        for (int k = 0; k < (T::offset ? 2 : 0); k++) {
+            int i = (id >> 6) + k * ((int)blockDim.x >> 6);
+            if (i >= r.abreast)
+                return;
+#pragma unroll
+            for (int t = 0; t < NT; t++) {
+                uint2 u = v[k][t];
+                int sum = (int)(int16_t)u.y + (int16_t)(u.y >> 16);
+                if (!T::split)
+                    u.y = __float_as_uint(mul_rn(__uint_as_float(u.x), (float)sum));
+                *(uint2 *)(to + (i * NT + t) * S::x_unit + X_CODES + 8 * (id & 63)) = u;
+            }
+        }
+    }
+};
+
+/* A super-block's scales to bytes: a lane has a row and a parity. */
+template <int K> DEV void make_table(uint8_t *table, const uint8_t *unit)
+{
+    int row = lane_id() & 15, parity = lane_id() >> 4;
+    uint2 v;
+    super_scales(*(const uint4 *)(unit + staged<K>::at_super + row * 16), parity, &v.x, &v.y);
+    *(uint2 *)(table + lane_id() * 8) = v;
 }
 
-/* The words of a weight fragment: rows g and g + 8, halves of the group. */
+/* 2^23, with byte i of v as byte 0 of the mantissa, or as byte 1. */
+DEV float in_byte0(uint32_t v, int i, uint32_t power)
+{
+    return __uint_as_float(pick_bytes(v, power, 0x7440 + i));
+}
+DEV float in_byte1(uint32_t v, int i, uint32_t power)
+{
+    return __uint_as_float(pick_bytes(v, power, 0x7404 + 16 * i));
+}
+
+/* What a lane keeps of one row's scales: of the unit, and of a parity's four groups. */
+template <int K> struct row_scales {
+    using T = traits<K>;
+    using S = staged<K>;
+    float d, d_off, m, m_off; /* factors, and what takes 2^23 times them off again */
+    uint32_t w[T::scale == 4 ? 4 : 2];
+
+    DEV void begin(const uint8_t *unit, int row)
+    {
+        if (T::super) {
+            uint32_t u = *(const uint32_t *)(unit + S::at_super + row * 16);
+            d = f16_to_f32(u & 0xffff);
+            m = -f16_to_f32(u >> 16);
+            d_off = -0x1p23f * d;
+            m_off = -0x1p23f * m;
+        }
+        if (T::six) { /* in byte 1, 128 added: the offset is of 9 bits, exact times d */
+            d = f16_to_f32(*(const uint16_t *)(unit + S::at_super + row * 2)) * 0x1p-8f;
+            d_off = -(0x1p23f + 0x1p15f) * d;
+        }
+    }
+    DEV void four(const uint8_t *unit, const uint8_t *table, int row, int parity)
+    {
+        const uint8_t *at = unit + S::at_scale + (parity * 64 + row * 4) * T::scale;
+        if (T::super)
+            at = table + (parity * 16 + row) * 8;
+        if (T::scale == 4) {
+            uint4 v = *(const uint4 *)at;
+            w[0] = v.x, w[1] = v.y;
+            w[T::scale == 4 ? 2 : 0] = v.z, w[T::scale == 4 ? 3 : 1] = v.w;
+        } else if (T::scale <= 2) {
+            uint2 v = *(const uint2 *)at;
+            w[0] = T::six ? v.x ^ 0x80808080 : v.x;
+            w[1] = T::six ? v.y ^ 0x80808080 : v.y;
+        }
+    }
+    /* group_scales of group g, of the four. power: the bits of 2^23. */
+    DEV scales group(const uint8_t *unit, int row, int g, uint32_t power) const
+    {
+        int i = g >> 1;
+        scales v = {0, 0, 0, 0};
+        uint4 s = make_uint4(0, 0, 0, 0);
+        if (T::super) {
+            v.f0 = fma_rn(d, in_byte0(w[0], i, power), d_off);
+            v.m0 = fma_rn(m, in_byte0(w[1], i, power), m_off);
+            return v;
+        }
+        if (T::six) {
+            v.f0 = fma_rn(d, in_byte1(w[i >> 1], 2 * (i & 1), power), d_off);
+            v.f1 = fma_rn(d, in_byte1(w[i >> 1], 2 * (i & 1) + 1, power), d_off);
+            return v;
+        }
+        if (T::scale == 16)
+            s = *(const uint4 *)(unit + S::at_scale + ((g & 1) * 64 + row * 4 + i) * 16);
+        else if (T::scale == 4)
+            s.x = w[T::scale == 4 ? i : 0];
+        else
+            s.x = w[i >> 1] >> 16 * (i & 1) & 0xffff;
+        return group_scales<K>(s, g);
+    }
+};
+
+/* By how much codes in a fragment are larger than they are. */
+template <int K> struct code_in {
+    static constexpr int times = traits<K>::bias ? 128 / traits<K>::bias : 1;
+};
+
+/* Bits of a where mask has them, else of b. */
+DEV uint32_t merge(uint32_t a, uint32_t b, uint32_t mask)
+{
+    return (a & mask) | (b & ~mask);
+}
+
+/* The words of a weight fragment: rows gid and gid + 8, halves of group g. */
 template <int K> DEV void load_fragment(uint32_t *a, const uint8_t *unit, int g, int gid, int tid)
 {
     using T = traits<K>;
@@ -179,109 +293,149 @@ template <int K> DEV void load_fragment(uint32_t *a, const uint8_t *unit, int g,
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         int row = gid + 8 * h;
-        uint32_t c0, c1 = 0, h0 = 0, h1 = 0;
         if (T::bytes) {
-            c0 = *(const uint32_t *)(unit + (g * 32 + row) * 16 + 4 * tid);
-            c1 = *(const uint32_t *)(unit + (g * 32 + 16 + row) * 16 + 4 * tid);
-        } else {
-            c0 = *(const uint32_t *)(unit + (g * 16 + row) * 16 + 4 * tid);
+            a[h] = *(const uint32_t *)(unit + (g * 32 + row) * 16 + 4 * tid);
+            a[2 + h] = *(const uint32_t *)(unit + (g * 32 + 16 + row) * 16 + 4 * tid);
+            continue;
         }
+        uint32_t c = *(const uint32_t *)(unit + (g * 16 + row) * 16 + 4 * tid), lo, hi;
         const uint8_t *high = unit + S::at_high + ((g & 1) * 64 + row * 4 + (g >> 1)) * T::high;
-        if (T::five)
-            h0 = *(const uint32_t *)high;
-        if (T::six) {
+        if (T::six) { /* 4 (code - 32) */
             uint2 both = *(const uint2 *)high;
-            h0 = both.x, h1 = both.y;
+            lo = merge(c << 2, both.x << (6 - 2 * tid), 0x3c3c3c3c) & 0xfcfcfcfc;
+            hi = merge(c >> 2, both.y << (6 - 2 * tid), 0x3c3c3c3c) & 0xfcfcfcfc;
+        } else if (T::five && T::bias) { /* 8 (code - 16) */
+            uint32_t fifths = *(const uint32_t *)high;
+            lo = merge(c << 3, fifths << (7 - tid), 0x78787878) & 0xf8f8f8f8;
+            hi = merge(c >> 1, fifths << (3 - tid), 0x78787878) & 0xf8f8f8f8;
+        } else if (T::five) {
+            uint32_t fifths = *(const uint32_t *)high;
+            lo = merge(c, fifths << (4 - tid), 0x0f0f0f0f) & 0x1f1f1f1f;
+            hi = merge(c >> 4, fifths >> tid, 0x0f0f0f0f) & 0x1f1f1f1f;
+        } else if (T::bias) { /* 16 (code - 8) */
+            lo = c << 4 & 0xf0f0f0f0;
+            hi = c & 0xf0f0f0f0;
+        } else {
+            lo = c & 0x0f0f0f0f;
+            hi = c >> 4 & 0x0f0f0f0f;
         }
-        code_words_at<K>(c0, c1, h0, h1, tid, &a[h], &a[2 + h]);
-        a[h] = signed_codes<K>(a[h]);
-        a[2 + h] = signed_codes<K>(a[2 + h]);
+        a[h] = T::bias ? lo ^ 0x80808080 : lo;
+        a[2 + h] = T::bias ? hi ^ 0x80808080 : hi;
     }
 }
 
-template <int K>
-DEV void take_scales(scales *v, const unit_scales t, const uint8_t *unit, int g, int gid)
+/* A sum as the tensor cores leave it, as a float. */
+template <int K> DEV float sum_of(int c)
 {
-    if (K == PACK_G8) {
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            v[h] = group_scales<K>(*(const uint4 *)(unit + staged<K>::at_scale +
-                                                    ((g & 1) * 64 + (gid + 8 * h) * 4 + (g >> 1)) *
-                                                        traits<K>::scale),
-                                   g);
-        return;
-    }
-    float4 f = *(const float4 *)t[g][gid];
-    v[0] = {f.x, f.y, f.y, 0}; /* the second is f1 where scales are split, else m0 */
-    v[1] = {f.z, f.w, f.w, 0};
+    constexpr float part = 1.0f / code_in<K>::times;
+    float v = __int_as_float(c);
+    return part == 1 ? v - EXACT : fma_rn(v, part, -EXACT * part);
 }
 
-/* group_add from what x_scales stored. */
-template <int K>
-DEV float add_group(float acc, const scales &v, int i0, int i1, uint32_t d, uint32_t more)
-{
-    float f = __uint_as_float(d), e0 = 0, e1 = 0;
-    if (x_scales<K>::made)
-        e0 = __uint_as_float(more);
-    else if (traits<K>::offset)
-        e0 = mul_rn(f, (float)(int16_t)more), e1 = mul_rn(f, (float)(int16_t)(more >> 16));
-    return group_add<K>(acc, v, i0, i1, f, e0, e1);
-}
-
-/* A unit times the activations. acc: [even, odd groups][tile of 8 rows][c0..c3] */
-template <int K, int NT>
-DEV void multiply_unit(float (*acc)[NT][4], const uint8_t *unit, const uint8_t *x,
-                       const unit_scales table)
+/* Units of a warp's tiles times the activations.
+ * acc: [tile][even, odd groups][8 rows of x][c0..c3] */
+template <int K, int NT, int M>
+DEV void multiply_units(float (*acc)[2][NT][4], const uint8_t *units, const uint8_t *x,
+                        const uint8_t *tables, uint32_t power)
 {
     using T = traits<K>;
+    using S = staged<K>;
     int gid = lane_id() >> 2, tid = lane_id() & 3;
+    row_scales<K> rows[M][2];
 #pragma unroll
-    for (int g = 0; g < 8; g++) {
-        uint32_t a[4];
-        scales v[2];
-        load_fragment<K>(a, unit, g, gid, tid);
-        take_scales<K>(v, table, unit, g, gid);
+    for (int m = 0; m < 2 * M; m++)
+        rows[m >> 1][m & 1].begin(units + (m >> 1) * S::bytes, gid + 8 * (m & 1));
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        int parity = k >> 2, g = 2 * (k & 3) + parity; /* the even ones first */
+        uint32_t a[M][4];
+        scales v[M][2];
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            const uint8_t *unit = units + m * S::bytes;
+            load_fragment<K>(a[m], unit, g, gid, tid);
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                if ((k & 3) == 0)
+                    rows[m][h].four(unit, tables + m * S::table, gid + 8 * h, parity);
+                v[m][h] = rows[m][h].group(unit, gid + 8 * h, g, power);
+            }
+        }
 #pragma unroll
         for (int t = 0; t < NT; t++) {
-            uint2 b = *(const uint2 *)(x + t * X_UNIT + (g * 8 + gid) * 32 + 8 * tid);
-            const uint8_t *xs = x + t * X_UNIT + X_CODES + (g * 8 + 2 * tid) * 8;
-            uint4 s = *(const uint4 *)xs; /* of rows 2 tid and 2 tid + 1 */
-            uint32_t d[2] = {s.x, s.z}, more[2] = {s.y, s.w};
-            int c[4], c1[4] = {0, 0, 0, 0};
-            if (T::split) {
-                mma_s8_k16(c, a, b.x);
-                mma_s8_k16(c1, a + 2, b.y);
-            } else {
-                uint32_t bb[2] = {b.x, b.y};
-                mma_s8_k32(c, a, bb);
-            }
+            uint2 b = *(const uint2 *)(x + t * S::x_unit + (g * 8 + gid) * 32 + 8 * tid);
+            const uint8_t *xs = x + t * S::x_unit + X_CODES + (g * 8 + 2 * tid) * S::x_scale;
+            float d[2], e0[2] = {0, 0}, e1[2] = {0, 0}; /* of rows 2 tid and 2 tid + 1 */
+            if (T::offset) {
+                uint4 s = *(const uint4 *)xs;
+                uint32_t more[2] = {s.y, s.w};
+                d[0] = __uint_as_float(s.x), d[1] = __uint_as_float(s.z);
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                acc[g & 1][t][i] =
-                    add_group<K>(acc[g & 1][t][i], v[i >> 1], c[i], c1[i], d[i & 1], more[i & 1]);
+                for (int i = 0; i < 2; i++) {
+                    e0[i] =
+                        T::split ? mul_rn(d[i], (float)(int16_t)more[i]) : __uint_as_float(more[i]);
+                    e1[i] = T::split ? mul_rn(d[i], (float)(int16_t)(more[i] >> 16)) : 0;
+                }
+            } else {
+                float2 s = *(const float2 *)xs;
+                d[0] = s.x, d[1] = s.y;
+            }
+            uint32_t bb[2] = {b.x, b.y};
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                int c[4], c1[4];
+                float *to = acc[m][parity][t];
+                if (T::split) {
+                    mma_s8_k16(c, a[m], b.x, EXACT_BITS);
+                    mma_s8_k16(c1, a[m] + 2, b.y, EXACT_BITS);
+                } else {
+                    mma_s8_k32(c, a[m], bb, EXACT_BITS);
+                }
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    to[i] = group_add<K>(to[i], v[m][i >> 1], sum_of<K>(c[i]),
+                                         T::split ? sum_of<K>(c1[i]) : 0, d[i & 1], e0[i & 1],
+                                         e1[i & 1]);
+            }
         }
     }
 }
 
-/* A part of a tile is done: its sums to where all meet, and from nothing again. */
-template <int NT> DEV void keep_sums(float *part, float (*acc)[NT][4])
+/* How many parts of a tile have places of their own: where they take turns one by one, the first
+ * has the sum so far. */
+DEV int places(const rows_args &r)
 {
-    int gid = lane_id() >> 2, tid = lane_id() & 3;
+    return r.abreast > 1 ? r.shares : 1;
+}
+
+/* A turn's parts are done: their sums to where all meet, and from nothing again. */
+template <int NT, int M>
+DEV void keep_sums(float *part, float (*acc)[2][NT][4], const rows_args &r, int n_slot, int turn)
+{
+    int gid = lane_id() >> 2, tid = lane_id() & 3, warp = (int)threadIdx.x >> 5, n = places(r);
+    int slot = warp / r.abreast, share = turn * r.abreast + warp % r.abreast;
 #pragma unroll
-    for (int t = 0; t < NT; t++)
+    for (int m = 0; m < M; m++) {
+        float *to = part + ((m * n_slot + slot) * n + (n > 1 ? share : 0)) * NT * 128;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            part[(t * 8 + 2 * tid + (i & 1)) * 16 + gid + 8 * (i >> 1)] = acc[0][t][i] + acc[1][t][i];
-            acc[0][t][i] = acc[1][t][i] = 0;
-        }
+        for (int t = 0; t < NT; t++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int at = (t * 8 + 2 * tid + (i & 1)) * 16 + gid + 8 * (i >> 1);
+                float v = acc[m][0][t][i] + acc[m][1][t][i];
+                to[at] = n == 1 && turn ? to[at] + v : v;
+                acc[m][0][t][i] = acc[m][1][t][i] = 0;
+            }
+    }
 }
 
 /* The parts of row r, output o of tile slot `slot`, in ascending order. */
 DEV float joined(const float *part, const rows_args &r, int n_row, int slot, int row, int o)
 {
     float v = 0;
-    for (int s = 0; s < r.shares; s++)
-        v += part[((slot * r.shares + s) * n_row + row) * 16 + o];
+    int n = places(r);
+    for (int s = 0; s < n; s++)
+        v += part[((slot * n + s) * n_row + row) * 16 + o];
     return v;
 }
 
@@ -319,82 +473,99 @@ DEV void finish_gated(const float *part, const rows_args &r, int n_row, int n_ti
 }
 
 /* y[r, o] = sum_i x[r, i] W[o, i], or gelu(W x) * (W' x) and its int8 copy where wanted
- * grid:   blocks of warps / abreast tiles of 16 outputs; gated: half of them are tiles of W'
+ * grid:   blocks of M warps / abreast tiles of 16 outputs; gated: half of them are tiles of W', and
+ *         of a warp's two one
  * shared: as drawn above
  * bound:  reading W; from 16 rows on also the f32 work on each group's sums */
-template <int K, int NT, bool GLU>
-__global__ void __launch_bounds__(256, NT < 4 ? 3 : 1) rows_kernel(rows_args r)
+template <int K, int NT, bool GLU, int M>
+__global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows_args r)
 {
+    using S = staged<K>;
+    constexpr int STAGES = warp_of<NT, M>::stages;
     DYN_SHARED(uint8_t, mem);
     const product_args &a = r.p;
     int warp = (int)threadIdx.x >> 5, n_warps = (int)blockDim.x >> 5;
     int n_slot = n_warps / r.abreast, slot = warp / r.abreast, share = warp % r.abreast;
-    int n_tile = GLU ? n_slot / 2 : n_slot; /* of the result */
-    bool second = GLU && slot >= n_tile;
-    int tile = (int)blockIdx.x * n_tile + (second ? slot - n_tile : slot);
-    bool in = tile * 16 < a.n_out;
-    const packed &w = second ? a.up : a.w;
-    if (second)
-        tile += a.up_row / 16;
-
-    uint8_t *weights = mem + warp * staged<K>::bytes;
-    const int stage = n_warps * staged<K>::bytes, x_stage = r.abreast * NT * X_UNIT;
-    uint8_t *xs = mem + STAGES * stage;
-    unit_scales *table = (unit_scales *)(xs + 2 * x_stage);
-    float *part = r.shares > r.abreast ? (float *)(table + n_warps) : (float *)mem;
-    table += warp;
-
-    float acc[2][NT][4];
+    int n_tile = GLU ? n_slot * M / 2 : n_slot * M; /* of the result */
+    int last = (a.n_out + 15) / 16 - 1, n_unit = a.w.n_unit, n_group = a.w.n_group;
+    bool in = false;
+    tile_at<K> from[M];
 #pragma unroll
-    for (int b = 0; b < 2; b++)
-#pragma unroll
-        for (int t = 0; t < NT; t++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                acc[b][t][i] = 0;
-
-    place_at now = {0, 0}, ahead = {0, 0}; /* what is multiplied; what is asked for */
-    int n_step = r.shares / r.abreast * r.unit_rounds;
-    grid_trigger();
-    for (int k = 0; k < STAGES - 1; k++, ahead.on(r)) {
-        int u = ahead.unit(r, share);
-        if (in && k < n_step && u < w.n_unit)
-            copy_unit<K>(weights + k * stage, w, tile, u);
+    for (int m = 0; m < M; m++) { /* a tile past the end beside one that is not: the last again */
+        int i = m * n_slot + slot;
+        bool second = GLU && i >= n_tile;
+        int tile = (int)blockIdx.x * n_tile + (second ? i - n_tile : i);
+        in = in || tile <= last;
+        tile = min(tile, last);
+        from[m].begin(second ? a.up : a.w, second ? tile + a.up_row / 16 : tile);
     }
+
+    uint8_t *weights = mem + warp * M * S::bytes;
+    const int stage = n_warps * M * S::bytes, x_stage = r.abreast * NT * S::x_unit;
+    uint8_t *xs = mem + STAGES * stage, *table = xs + 2 * x_stage;
+    float *part = r.shares > r.abreast ? (float *)(table + n_warps * M * S::table) : (float *)mem;
+    table += warp * M * S::table;
+
+    float acc[M][2][NT][4];
+#pragma unroll
+    for (int i = 0; i < M * 2 * NT * 4; i++)
+        (&acc[0][0][0][0])[i] = 0;
+
+    /* What picks bytes has room for one constant, not two: this one is to stay in a register, and
+     * compilers know no constant that has gone through a shuffle. */
+    const uint32_t power = shfl_u32(r.power, 0);
+    place_at now = {0, 0}, ahead = now; /* what is multiplied; what is asked for */
+    int n_step = r.shares / r.abreast * r.unit_rounds, at = 0; /* the stage multiplied */
+    grid_trigger();
+    for (int k = 0; k < STAGES - 1; k++, ahead = ahead.next(r))
+        if (in && k < n_step && ahead.unit + share < n_unit)
+#pragma unroll
+            for (int m = 0; m < M; m++)
+                from[m].copy(weights + k * stage + m * S::bytes, ahead.unit + share, n_group);
     grid_wait();
     x_copy<K, NT> x;
-    x.begin(xs, r, now);
-    x.end(xs, r, now);
+    x.start(r);
+    x.begin(xs, r, now.unit);
+    x.end(xs, r);
     copy_commit();
-    copy_commit(); /* from here on: activations of a unit, weights of the unit after it, .. */
-    for (int k = 0; k < n_step; k++, ahead.on(r)) {
-        copy_wait<1>(); /* all but the unit after this one */
+    copy_commit(); /* from here on: activations of a unit, weights of one to come, .. */
+    for (int k = 0; k < n_step; k++) {
+        copy_wait<STAGES - 2>(); /* all but the weights of units after this one */
         __syncthreads();
-        place_at next = now;
-        next.on(r);
+        const uint8_t *units = weights + at, *x_now = xs + (k & 1) * x_stage;
         uint8_t *x_next = xs + (~k & 1) * x_stage;
+        place_at next = now.next(r);
+        ahead = next;
+        if (STAGES > 2)
+            ahead = ahead.next(r);
         if (k + 1 < n_step)
-            x.begin(x_next, r, next);
+            x.begin(x_next, r, next.unit);
         copy_commit();
-        int u = ahead.unit(r, share);
-        if (in && k + STAGES - 1 < n_step && u < w.n_unit)
-            copy_unit<K>(weights + (k + STAGES - 1) % STAGES * stage, w, tile, u);
+        if (in && k + STAGES - 1 < n_step && ahead.unit + share < n_unit) {
+            uint8_t *to = weights + (at ? at - stage : (STAGES - 1) * stage);
+#pragma unroll
+            for (int m = 0; m < M; m++)
+                from[m].copy(to + m * S::bytes, ahead.unit + share, n_group);
+        }
         copy_commit();
-        if (in && now.unit(r, share) < w.n_unit) {
-            const uint8_t *unit = weights + k % STAGES * stage;
-            if (K != PACK_G8) /* floats already */
-                make_scales<K>(*table, unit);
-            __syncwarp();
-            multiply_unit<K, NT>(acc, unit, xs + (k & 1) * x_stage + share * NT * X_UNIT, *table);
+        if (in && now.unit + share < n_unit) {
+            if (S::table) {
+#pragma unroll
+                for (int m = 0; m < M; m++)
+                    make_table<K>(table + m * S::table, units + m * S::bytes);
+                __syncwarp();
+            }
+            multiply_units<K, NT, M>(acc, units, x_now + share * NT * S::x_unit, table, power);
         }
         if (k + 1 < n_step)
-            x.end(x_next, r, next);
+            x.end(x_next, r);
         if (next.turn != now.turn && k + 1 < n_step)
-            keep_sums<NT>(part + (slot * r.shares + now.turn * r.abreast + share) * NT * 128, acc);
+            keep_sums<NT, M>(part, acc, r, n_slot, now.turn);
         now = next;
+        at = at == (STAGES - 1) * stage ? 0 : at + stage;
     }
     __syncthreads(); /* where all parts are abreast the sums lie over the weights */
-    keep_sums<NT>(part + (slot * r.shares + r.shares - r.abreast + share) * NT * 128, acc);
+    keep_sums<NT, M>(part, acc, r, n_slot, r.shares / r.abreast - 1);
     __syncthreads();
 
     if (GLU)
@@ -403,60 +574,102 @@ __global__ void __launch_bounds__(256, NT < 4 ? 3 : 1) rows_kernel(rows_args r)
         finish(part, r, NT * 8, n_tile);
 }
 
+/* ---- Launching ----------------------------------------------------------------------------- */
+
 static int shared_most = 99 << 10; /* a block's: what every GPU of 8.0 and above grants */
 static int n_processors = 132;
+static rows_cut forced, chosen; /* cuda_int.h; of benches alone, which are one thread */
+static bool watched, missed;
 
-/* Of n blocks side by side on a multiprocessor: warps beyond eight hide one another's waiting. */
-static double time_of(int n, int warps)
+/* A way to cut a launch, what it takes and about how long. */
+struct cut_cost {
+    rows_cut cut;
+    size_t shared; /* bytes; 0: nothing fits */
+    double time;
+};
+/* What a kernel takes: tiles of a warp, of 8 rows; bytes of a warp's tile, of a unit of 8 rows;
+ * warps that there are registers for. */
+struct rows_needs {
+    int tiles, n_8, per_tile, per_x, warps;
+};
+
+static bool wanted(const rows_cut &c)
 {
-    return n ? n * (1 + 8.0 / (n * warps)) : 0;
+    return (!forced.tiles || c.tiles == forced.tiles) &&
+           (!forced.warps || c.warps == forced.warps) &&
+           (!forced.abreast || c.abreast == forced.abreast);
 }
 
-/* How a launch of up to 8 NT rows is cut: blocks of 8 or 4 warps, how many parts abreast; the rest
- * have their turn after, which changes no sum. What counts is the time of the multiprocessor that
- * gets most tiles. Returns the bytes of shared memory, 0 if
- * nothing fits. */
-template <int K, int NT> static size_t cut(rows_args *r, int *n_warps)
+/* About how long a multiprocessor takes that gets `blocks` blocks of the launch: the work of its
+ * warps, in hundreds of instructions (as compiled for 9.0; reads of shared memory go with them), of
+ * which two tiles of a warp share those for its steps and for activations; staging activations,
+ * once for all tiles of a block; and waiting, which warps beyond eight hide, and other blocks. */
+static double time_of(const rows_needs &k, const rows_cut &c, int blocks, int fit)
 {
-    int tiles = (r->p.n_out + 15) / 16, weights = r->p.glu ? 2 : 1;
-    size_t best = 0;
-    double least = 0;
-    r->shares = product_warps(r->p.w, r->p.glu);
-    r->unit_rounds = (r->p.w.n_unit + r->shares - 1) / r->shares;
-    for (int warps = 8; warps >= 4; warps /= 2)
-        for (int n = 1; n <= r->shares && n <= warps / (r->p.glu ? 4 : 1); n *= 2) {
-            int slots = warps / n, n_tile = slots / weights;
-            size_t need =
-                (size_t)warps * (STAGES * staged<K>::bytes + sizeof(unit_scales)) +
-                (size_t)(2 * n * NT * X_UNIT) +
-                (n < r->shares ? (size_t)(slots * r->shares * NT * 128) * sizeof(float) : 0);
-            if (need > (size_t)shared_most)
+    double m = k.tiles, units = c.warps * m, time = 0;
+    double unit = 1.2 + 2.3 / m + k.n_8 * (1.65 + 0.6 / m + 2.0 * c.abreast / units);
+    for (int n; blocks > 0; blocks -= n) {
+        n = blocks < fit ? blocks : fit;
+        time += unit * (n * units + (n > 1 ? 8 : 12));
+    }
+    return time / c.abreast;
+}
+
+/* Cuts into blocks of 4 to 24 warps; parts that are not abreast have their turn after, which
+ * changes no sum. What counts is the time of the multiprocessor that gets most blocks. */
+static void try_cuts(cut_cost *best, const rows_args &r, const rows_needs &k)
+{
+    int tiles = (r.p.n_out + 15) / 16;
+    for (int warps = 4; warps <= k.warps; warps += 4)
+        for (int n = 1; n <= r.shares && n <= warps && warps % n == 0; n *= 2) {
+            rows_cut c = {k.tiles, warps, n};
+            int slots = warps / n * k.tiles, n_tile = r.p.glu ? slots / 2 : slots;
+            int kept = n > 1 ? r.shares : 1;
+            size_t need = (size_t)(warps * k.tiles * k.per_tile + 2 * n * k.n_8 * k.per_x) +
+                          (n < r.shares ? (size_t)(slots * kept * k.n_8) * 512 : 0);
+            if (need > (size_t)shared_most || (r.p.glu && slots % 4) || !wanted(c))
                 continue;
             int here = (tiles + n_tile - 1) / n_tile; /* blocks, then those of one processor */
             here = (here + n_processors - 1) / n_processors;
             int fit = (int)(((size_t)shared_most + 1024) / (need + 1024));
-            int at_once = (NT < 4 ? 24 : 12) / warps; /* registers */
-            fit = fit < at_once ? fit : at_once;
-            double cost = n_tile * (here / fit * time_of(fit, warps) + time_of(here % fit, warps));
-            if (best && cost >= least)
-                continue;
-            best = need;
-            least = cost;
-            r->abreast = n;
-            *n_warps = warps;
+            fit = fit < k.warps / warps ? fit : k.warps / warps;
+            double time = time_of(k, c, here, fit);
+            if (!best->shared || time < best->time)
+                *best = (cut_cost){c, need, time};
         }
-    return best;
+}
+
+template <int K, int NT, int M> static rows_needs needs_of()
+{
+    using S = staged<K>;
+    using W = warp_of<NT, M>;
+    return (rows_needs){M, NT, W::stages * S::bytes + S::table, S::x_unit, W::most};
+}
+
+template <int K, int NT, bool GLU, int M>
+static void launch_cut(cudaStream_t s, rows_args r, const cut_cost &c)
+{
+    int tiles = (r.p.n_out + 15) / 16, n_tile = c.cut.warps / c.cut.abreast * M / (GLU ? 2 : 1);
+    r.abreast = c.cut.abreast;
+    LAUNCH((rows_kernel<K, NT, GLU, M>), dim3((unsigned)((tiles + n_tile - 1) / n_tile)),
+           dim3(32u * (unsigned)c.cut.warps), c.shared, s, r);
 }
 
 template <int K, int NT, bool GLU> static bool rows_launch(cudaStream_t s, rows_args r)
 {
-    int warps, tiles = (r.p.n_out + 15) / 16;
-    size_t shared = cut<K, NT>(&r, &warps);
-    if (!shared)
+    cut_cost c = {};
+    r.shares = product_warps(r.p.w, GLU);
+    r.unit_rounds = (r.p.w.n_unit + r.shares - 1) / r.shares;
+    try_cuts(&c, r, needs_of<K, NT, 1>());
+    try_cuts(&c, r, needs_of<K, NT, 2>());
+    if (!c.shared)
         return false;
-    int n_tile = warps / r.abreast / (GLU ? 2 : 1);
-    LAUNCH((rows_kernel<K, NT, GLU>), dim3((unsigned)((tiles + n_tile - 1) / n_tile)),
-           dim3(32u * (unsigned)warps), shared, s, r);
+    if (watched)
+        chosen = c.cut;
+    if (c.cut.tiles == 1)
+        launch_cut<K, NT, GLU, 1>(s, r, c);
+    else
+        launch_cut<K, NT, GLU, 2>(s, r, c);
     return true;
 }
 
@@ -464,7 +677,7 @@ template <int K, int NT, bool GLU> static bool rows_launch(cudaStream_t s, rows_
 template <int K, bool GLU> static void rows_of(cudaStream_t s, product_args a)
 {
     for (int first = 0, n; first < a.y.rows; first += n) {
-        rows_args r = {a, first, a.y.rows - first, 0, 0, 0};
+        rows_args r = {a, first, a.y.rows - first, 0, 0, 0, 0x4b000000};
         n = r.n_rows;
         if (n > 16 && rows_launch<K, 4, GLU>(s, r))
             continue;
@@ -472,7 +685,8 @@ template <int K, bool GLU> static void rows_of(cudaStream_t s, product_args a)
         if (n > 8 && rows_launch<K, 2, GLU>(s, r))
             continue;
         n = r.n_rows = n > 8 ? 8 : n;
-        rows_launch<K, 1, GLU>(s, r);
+        if (!rows_launch<K, 1, GLU>(s, r))
+            missed = true;
     }
 }
 
@@ -527,11 +741,14 @@ template <class F> static int allow(F *kernel)
 #endif
 }
 
+template <int K, int NT> static int allow_rows()
+{
+    return allow(rows_kernel<K, NT, false, 1>) | allow(rows_kernel<K, NT, true, 1>) |
+           allow(rows_kernel<K, NT, false, 2>) | allow(rows_kernel<K, NT, true, 2>);
+}
 template <int K> static int allow_kind()
 {
-    return allow(rows_kernel<K, 1, false>) | allow(rows_kernel<K, 1, true>) |
-           allow(rows_kernel<K, 2, false>) | allow(rows_kernel<K, 2, true>) |
-           allow(rows_kernel<K, 4, false>) | allow(rows_kernel<K, 4, true>);
+    return allow_rows<K, 1>() | allow_rows<K, 2>() | allow_rows<K, 4>();
 }
 
 /* largest: shared memory that this GPU grants a block, in bytes. */
@@ -542,4 +759,15 @@ extern "C" int cu_rows_init(int largest, int processors)
     return allow_kind<PACK_Q4_0>() | allow_kind<PACK_Q4_1>() | allow_kind<PACK_Q5_0>() |
            allow_kind<PACK_Q5_1>() | allow_kind<PACK_Q8_0>() | allow_kind<PACK_Q4_K>() |
            allow_kind<PACK_Q5_K>() | allow_kind<PACK_Q6_K>() | allow_kind<PACK_G8>();
+}
+
+extern "C" void cu_rows_force(rows_cut c)
+{
+    forced = c;
+    watched = true;
+    missed = false;
+}
+extern "C" rows_cut cu_rows_chosen(void)
+{
+    return missed ? (rows_cut){} : chosen;
 }

@@ -694,6 +694,56 @@ static void check_invariance(rig *g, num_type t, int32_t n_in, int32_t n_out, bo
         pair_free(g, &u);
 }
 
+/* One product of v's first rows, cut so; NULL where it cannot be. mem_free */
+static float *cut_product(rig *g, const weight *w, const float *v, int32_t rows, rows_cut cut)
+{
+    static chain c;
+    pass p;
+    chain_init(&c, rows, 0, 0);
+    pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
+    mat x = pass_mat(&p, rows, 1, w[0].n_in);
+    g->gpu->upload(g->gpu, x.at, v, (size_t)rows * (size_t)w[0].n_in * 4);
+    cu_rows_force(cut);
+    mat y = w[1].n_in ? op_glu(&p, x, &w[0], &w[1], ACT_GELU_TANH) : op_matmul(&p, x, &w[0]);
+    bool none = !cu_rows_chosen().tiles;
+    cu_rows_force((rows_cut){0});
+    if (pass_failed(&p))
+        failed(g, "invariance", p.e.text);
+    return none || pass_failed(&p) ? NULL : gpu_rows(g, y);
+}
+
+/* However a product of few rows is cut into blocks, warps and turns, it gives the same bits. */
+static void check_cuts(rig *g, num_type t, int32_t n_in, int32_t n_out, bool glu)
+{
+    pair w, u = {0};
+    if (!wanted(g, "invariance") || !pair_make(g, &w, t, n_in, n_out, 1, 0.05, false) ||
+        (glu && !pair_make(g, &u, t, n_in, n_out, 1, 0.05, false)))
+        return;
+    weight pairs[2] = {w.w[1], u.w[1]};
+    float *v = draw(g, 32 * (size_t)n_in, 1.0);
+    static const int32_t counts[] = {2, 11, 32}, warps[] = {4, 8, 12, 24};
+    int differ = 0, n = 0;
+    for (int i = 0; i < 3; i++) {
+        float *free = cut_product(g, pairs, v, counts[i], (rows_cut){0});
+        for (int k = 0; free && k < 2 * 4 * 4; k++) {
+            rows_cut cut = {1 + k % 2, warps[k / 2 % 4], 1 << k / 8};
+            float *y = cut_product(g, pairs, v, counts[i], cut);
+            n += y != NULL;
+            differ += y && memcmp(y, free, (size_t)counts[i] * (size_t)n_out * 4) != 0;
+            mem_free(y);
+        }
+        mem_free(free);
+    }
+    verdict(g, "invariance",
+            text("%s%s %d -> %d, %d cuts: that differ", num_name(t), glu ? " glu" : "", n_in, n_out,
+                 n),
+            n > 6 ? differ : NAN, 0);
+    mem_free(v);
+    pair_free(g, &w);
+    if (glu)
+        pair_free(g, &u);
+}
+
 /* ---- All of them --------------------------------------------------------------------------- */
 
 static void check_products(rig *g)
@@ -836,6 +886,13 @@ void check_ops(rig *g)
         check_invariance(g, NUM_Q4_K, 2048, 10432, true);
         check_invariance(g, NUM_Q4_1, 1056, 5200, true);
     }
+    check_cuts(g, NUM_Q4_K, 2304, 72, false);
+    check_cuts(g, NUM_Q4_K, 1280, 72, true);
+    check_cuts(g, NUM_Q6_K, 2304, 72, false);
+    check_cuts(g, NUM_Q4_0, 2112, 72, false);
+    check_cuts(g, NUM_Q5_0, 1056, 40, true);
+    check_cuts(g, NUM_Q8_0, 1056, 40, false);
+    check_cuts(g, NUM_Q3_K, 1280, 40, true);
     check_invariance(g, NUM_F32, 96, 40, false);
     check_invariance(g, NUM_BF16, 2560, 64, false);
 }
