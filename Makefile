@@ -147,7 +147,7 @@ $(EMU)/%_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 $(EMU)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(Q)$(CC) -Itests/cuda $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
--include $(EMU_OBJ:.o=.d)
+-include $(EMU_OBJ:.o=.d) $(wildcard $(EMU)/bench/*.d)
 $(EMU)/%.cu.o: %.cu tests/cuda/emu.h $(wildcard backend/cuda/*.cuh backend/cuda/*.h)
 	@mkdir -p $(@D)
 	$(Q)$(EMU_CXX) -include tests/cuda/emu.h -x c++ -c -o $@ $<
@@ -175,6 +175,14 @@ $(BUILD)/bench_attend_cuda: $(BUILD)/bench/attend_cuda.o $(LIB_OBJ)
 .PHONY: bench-attend-cuda
 bench-attend-cuda: ## build/cuda/bench_attend_cuda: the same on a GPU
 	$(MAKE) CUDA=1 BUILD=build/cuda build/cuda/bench_attend_cuda
+$(BUILD)/bench_matmul_cuda: $(BUILD)/bench/matmul_cuda.o $(LIB_OBJ)
+	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
+# Emulated, its kernels are compared, not timed: build/emu/bench_matmul_cuda --small
+$(EMU)/bench_matmul_cuda: $(EMU)/bench/matmul_cuda.o $(filter-out $(CHECK_C:%.c=$(EMU)/%.o),$(EMU_OBJ))
+	$(Q)$(CXX) $(SAN) -o $@ $^ $(LDFLAGS) $(LIBS)
+.PHONY: bench-matmul-cuda
+bench-matmul-cuda: ## build/cuda/bench_matmul_cuda: products of 1 to 32 rows on a GPU
+	$(MAKE) CUDA=1 BUILD=build/cuda build/cuda/bench_matmul_cuda
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12

@@ -1,0 +1,543 @@
+/* matmul_cuda.c - products of 1 to 32 rows on a GPU, at the published models' shapes: time, the
+ * bandwidth at which they read weights, and what more rows cost than one.
+ *
+ *     bench_matmul_cuda [--cuts] [--read GB/S] [--small] [SUBSTRING of names, as they are printed]
+ *
+ * A line per product and row count. `us` is what decoding gets: as the device cuts the product
+ * (`cut`: tiles of a warp x warps of a block / parts abreast, matmul_rows.cu); then the best guess
+ * with one tile of weights to a warp and with two, and how much quicker two are. --cuts times
+ * every way to cut it as well. All must give the same bits. `floor` is the share of the time that
+ * reading the weights at --read takes (4660: what a large read gets on one H200); `1 row` is times
+ * the time of one row. At the end, per model and row count, the sum over a pass of the Q4_K_M mix,
+ * as far as its products were measured.
+ *
+ * There are enough weights of each shape that no cache of the chip holds one until its turn comes
+ * again. A pass over all of them is recorded and replayed, as decoding does; the median of the
+ * replays, by the clock of the host around them. --small: shapes and counts for the emulated build,
+ * whose times mean nothing.
+ */
+#include "backend/cuda/cuda_int.h"
+#include "backend/ops.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { REPS = 7, TIMES = 4, WEIGHTS_MAX = 256, PARTS = 3, COUNTS = 6, ROWS = 32, TYPES = 6 };
+enum { WARPS_MOST = 24 };          /* of a block */
+enum { X_MOST = 21504 };           /* values of a row, at most */
+enum { WEIGHT_BYTES = 160 << 20 }; /* of a shape, at least: what no cache holds */
+
+static const int32_t counts[COUNTS] = {1, 2, 4, 8, 16, 32};
+static const num_type types[TYPES] = {NUM_Q4_K, NUM_Q6_K, NUM_Q8_0, NUM_Q4_0, NUM_BF16, NUM_F32};
+
+/* What is multiplied with one activation. */
+typedef enum kind {
+    PLAIN,   /* up to three products: queries, keys, values */
+    GATED,   /* gelu(W x) * (W' x) */
+    EXPERTS, /* of n_expert, k to a row: gated, W and W' in one, and the product after it */
+    ROUTER
+} kind;
+
+enum { T_K = 3, T_ALL = 31, T_SHORT = 28, T_HEAD = 10, T_BF16 = 16, T_F32 = 32 }; /* bits: types */
+
+typedef struct product {
+    const char *model, *name;
+    kind kind;
+    int32_t n_in, n_out[PARTS];
+    int32_t types;       /* bit i: types[i] */
+    int32_t in_pass[2];  /* how often a pass of the Q4_K_M mix has it in Q4_K, in Q6_K */
+    int32_t n_expert, k; /* EXPERTS, ROUTER */
+} product;
+
+static const product products[] = {
+    {"31B", "q k v", PLAIN, 5376, {8192, 4096, 4096}, T_ALL, {50, 0}, 0, 0},
+    {"31B", "q k, global", PLAIN, 5376, {16384, 2048}, T_K, {10, 0}, 0, 0},
+    {"31B", "o", PLAIN, 8192, {5376}, T_ALL, {50, 0}, 0, 0},
+    {"31B", "o, global", PLAIN, 16384, {5376}, T_K, {10, 0}, 0, 0},
+    {"31B", "gate up", GATED, 5376, {21504}, T_ALL, {60, 0}, 0, 0},
+    {"31B", "down", PLAIN, 21504, {5376}, T_ALL, {30, 30}, 0, 0},
+    {"31B", "head", PLAIN, 5376, {262144}, T_HEAD, {0, 1}, 0, 0},
+    {"26B-A4B", "q k v", PLAIN, 2816, {4096, 2048, 2048}, T_ALL, {25, 0}, 0, 0},
+    {"26B-A4B", "q k, global", PLAIN, 2816, {8192, 1024}, T_K, {5, 0}, 0, 0},
+    {"26B-A4B", "o", PLAIN, 4096, {2816}, T_ALL, {25, 0}, 0, 0},
+    {"26B-A4B", "o, global", PLAIN, 8192, {2816}, T_K, {5, 0}, 0, 0},
+    {"26B-A4B", "gate up", GATED, 2816, {2112}, T_ALL, {30, 0}, 0, 0},
+    {"26B-A4B", "down", PLAIN, 2112, {2816}, T_SHORT, {30, 0}, 0, 0},
+    {"26B-A4B", "router", ROUTER, 2816, {128}, T_F32, {30, 0}, 128, 8},
+    {"26B-A4B", "experts", EXPERTS, 2816, {704}, T_K | T_SHORT, {30, 0}, 128, 8},
+    {"26B-A4B", "head", PLAIN, 2816, {262144}, T_HEAD, {0, 1}, 0, 0},
+    {"E4B", "q k v", PLAIN, 2560, {2048, 512, 512}, T_ALL, {20, 0}, 0, 0},
+    {"E4B", "q", PLAIN, 2560, {2048}, T_K, {15, 0}, 0, 0},
+    {"E4B", "q k v, global", PLAIN, 2560, {4096, 1024, 1024}, T_K, {7, 0}, 0, 0},
+    {"E4B", "o", PLAIN, 2048, {2560}, T_ALL, {35, 0}, 0, 0},
+    {"E4B", "o, global", PLAIN, 4096, {2560}, T_K, {7, 0}, 0, 0},
+    {"E4B", "gate up", GATED, 2560, {10240}, T_ALL, {42, 0}, 0, 0},
+    {"E4B", "down", PLAIN, 10240, {2560}, T_ALL, {21, 21}, 0, 0},
+    {"E4B", "per-layer gate", PLAIN, 2560, {256}, T_K, {42, 0}, 0, 0},
+    {"E4B", "per-layer out", PLAIN, 256, {2560}, T_K, {42, 0}, 0, 0},
+    {"E4B", "per-layer table", PLAIN, 2560, {10752}, T_BF16, {1, 0}, 0, 0},
+    {"E4B", "head", PLAIN, 2560, {262144}, T_HEAD, {0, 1}, 0, 0},
+    {"E2B", "q k v", PLAIN, 1536, {2048, 256, 256}, T_ALL, {12, 0}, 0, 0},
+    {"E2B", "q", PLAIN, 1536, {2048}, T_K, {20, 0}, 0, 0},
+    {"E2B", "q k v, global", PLAIN, 1536, {4096, 512, 512}, T_K, {3, 0}, 0, 0},
+    {"E2B", "o", PLAIN, 2048, {1536}, T_ALL, {28, 0}, 0, 0},
+    {"E2B", "o, global", PLAIN, 4096, {1536}, T_K, {7, 0}, 0, 0},
+    {"E2B", "gate up", GATED, 1536, {6144}, T_ALL, {15, 0}, 0, 0},
+    {"E2B", "gate up, wide", GATED, 1536, {12288}, T_K, {20, 0}, 0, 0},
+    {"E2B", "down", PLAIN, 6144, {1536}, T_ALL, {8, 7}, 0, 0},
+    {"E2B", "down, wide", PLAIN, 12288, {1536}, T_K, {10, 10}, 0, 0},
+    {"E2B", "per-layer gate", PLAIN, 1536, {256}, T_K, {35, 0}, 0, 0},
+    {"E2B", "per-layer out", PLAIN, 256, {1536}, T_K, {35, 0}, 0, 0},
+    {"E2B", "per-layer table", PLAIN, 1536, {8960}, T_BF16, {1, 0}, 0, 0},
+    {"E2B", "head", PLAIN, 1536, {262144}, T_HEAD, {0, 1}, 0, 0},
+};
+static const product small[] = {
+    {"small", "q k v", PLAIN, 512, {64, 48, 16}, T_ALL, {1, 1}, 0, 0},
+    {"small", "gate up", GATED, 512, {80}, T_ALL, {1, 0}, 0, 0},
+    {"small", "router", ROUTER, 96, {8}, T_F32, {1, 0}, 8, 3},
+    {"small", "experts", EXPERTS, 256, {96}, T_K | T_SHORT, {1, 0}, 8, 3},
+};
+
+static void check(status st, const err *e)
+{
+    if (st) {
+        fprintf(stderr, "%s\n", e->text);
+        exit(1);
+    }
+}
+static void *room(size_t n_bytes)
+{
+    void *at = mem_alloc(n_bytes);
+    if (!at) {
+        fprintf(stderr, "no memory for %zu bytes\n", n_bytes);
+        exit(1);
+    }
+    return at;
+}
+
+/* A product's weights on the device, n times over: what one call reads is w[i][0..n_parts). */
+typedef struct bench {
+    device *d;
+    void *scratch;
+    size_t scratch_bytes;
+    const product *p;
+    num_type type;
+    int32_t n, n_parts;
+    weight w[WEIGHTS_MAX][PARTS];
+    double bytes; /* that one call reads; for experts, at `rows` rows */
+    float *x;     /* [ROWS, n_in], host */
+    int32_t *id;  /* device: [n][ROWS * k], choices of experts */
+    float *share;
+    int32_t *drawn; /* the same on the host */
+    char tag[3][WARPS_MOST / 4 + 1][9];
+} bench;
+
+/* A step of one chain of `rows` rows that no cache belongs to. */
+static step step_of(int32_t rows)
+{
+    static int32_t list[ROWS], zero[ROWS];
+    static kv_base kv[1];
+    for (int32_t i = 0; i < ROWS; i++)
+        list[i] = i;
+    return (step){
+        .all = {.n = rows, .token = zero, .pos = list, .index = list, .first = zero, .seq = zero},
+        .n_seqs = 1,
+        .n_kv = 1,
+        .kv = kv};
+}
+
+/* Shape of part i of a product's weights. */
+static weight shape_of(const product *p, num_type type, int32_t i)
+{
+    weight w = {.name = "bench", .type = type, .n_in = p->n_in, .n_out = p->n_out[i], .n_mat = 1};
+    uint64_t row = 0;
+    if (p->kind == GATED)
+        w.n_out = p->n_out[0];
+    if (p->kind == EXPERTS) {
+        w.n_mat = p->n_expert;
+        w.n_in = i ? p->n_out[0] : p->n_in;
+        w.n_out = i ? p->n_in : 2 * p->n_out[0];
+        if (i && !num_row_bytes(type, (uint64_t)w.n_in, &row))
+            w.type = NUM_Q8_0; /* rows too short for super-blocks */
+    }
+    if (!num_row_bytes(w.type, (uint64_t)w.n_in, &row))
+        return (weight){0};
+    w.row_bytes = row;
+    w.mat_bytes = row * (size_t)w.n_out;
+    w.n_bytes = w.mat_bytes * (size_t)w.n_mat;
+    return w;
+}
+
+/* A few random rows, over and over: what they hold costs no time. */
+static void *fill(const weight *w)
+{
+    enum { DIFFERENT = 8 };
+    uint64_t rng = 3;
+    char *at = room(w->n_bytes);
+    float *x = room((size_t)w->n_in * sizeof *x);
+    size_t rows = w->n_bytes / w->row_bytes;
+    for (size_t r = 0; r < rows; r++) {
+        for (int32_t i = 0; i < w->n_in && r < DIFFERENT; i++)
+            x[i] = (float)rng_normal(&rng) * 0.02f;
+        if (r < DIFFERENT)
+            num_format_of(w->type)->encode(x, at + r * w->row_bytes, w->n_in);
+        else
+            memcpy(at + r * w->row_bytes, at + r % DIFFERENT * w->row_bytes, w->row_bytes);
+    }
+    mem_free(x);
+    return at;
+}
+
+/* Experts of each row, all different, drawn anew for each call. */
+static void draw_experts(bench *b)
+{
+    const product *p = b->p;
+    size_t n = (size_t)b->n * ROWS * (size_t)p->k;
+    uint64_t rng = 5;
+    float *share = room(n * sizeof *share);
+    b->drawn = room(n * sizeof *b->drawn);
+    for (size_t i = 0; i < n; i++) {
+        size_t row = i - i % (size_t)p->k;
+        share[i] = 1.0f / (float)p->k;
+        for (bool again = true; again;) {
+            b->drawn[i] = (int32_t)(rng_next(&rng) % (uint64_t)p->n_expert);
+            again = false;
+            for (size_t j = row; j < i; j++)
+                again = again || b->drawn[j] == b->drawn[i];
+        }
+    }
+    b->id = b->d->alloc(b->d, n * sizeof *b->id);
+    b->share = b->d->alloc(b->d, n * sizeof *b->share);
+    if (!b->id || !b->share)
+        exit(1);
+    b->d->upload(b->d, b->id, b->drawn, n * sizeof *b->id);
+    b->d->upload(b->d, b->share, share, n * sizeof *b->share);
+    mem_free(share);
+}
+
+/* False if the format cannot hold the shape. */
+static bool load(bench *b, const product *p, num_type type, bool little)
+{
+    size_t bytes = 0, want = little ? 1 : (size_t)WEIGHT_BYTES;
+    void *data[PARTS] = {0};
+    weight part[PARTS];
+    err e = {0};
+    b->p = p;
+    b->type = type;
+    b->n_parts = p->kind == PLAIN ? 1 : p->kind == ROUTER ? 1 : 2;
+    while (p->kind == PLAIN && b->n_parts < PARTS && p->n_out[b->n_parts])
+        b->n_parts++;
+    for (int32_t i = 0; i < b->n_parts; i++) {
+        part[i] = shape_of(p, type, i);
+        if (!part[i].n_bytes)
+            return false;
+        bytes += part[i].n_bytes;
+    }
+    b->n = (int32_t)(want / bytes) + 2;
+    b->n = b->n < WEIGHTS_MAX ? b->n : WEIGHTS_MAX;
+    for (int32_t i = 0; i < b->n_parts; i++) {
+        part[i].data = data[i] = fill(&part[i]);
+        for (int32_t j = 0; j < b->n; j++) {
+            b->w[j][i] = part[i];
+            check(b->d->weight_load(b->d, &b->w[j][i], &e), &e);
+        }
+    }
+    if (p->kind == EXPERTS)
+        draw_experts(b);
+    for (int32_t i = 0; i < b->n_parts; i++)
+        mem_free(data[i]);
+    return true;
+}
+
+static void unload(bench *b)
+{
+    size_t n = (size_t)b->n * ROWS * (size_t)b->p->k;
+    for (int32_t i = 0; i < b->n_parts; i++)
+        for (int32_t j = 0; j < b->n; j++)
+            b->d->weight_free(b->d, &b->w[j][i]);
+    if (b->p->kind == EXPERTS) {
+        b->d->release(b->d, b->id, n * sizeof *b->id);
+        b->d->release(b->d, b->share, n * sizeof *b->share);
+        mem_free(b->drawn);
+    }
+}
+
+/* Bytes of weights that a call reads, on average. */
+static double bytes_read(const bench *b, int32_t rows)
+{
+    const product *p = b->p;
+    double bytes = 0, share = 1;
+    if (p->kind == EXPERTS) {
+        int64_t n = 0;
+        for (int32_t c = 0; c < b->n; c++)
+            for (int32_t i = 0; i < rows * p->k; i++) {
+                const int32_t *id = b->drawn + (size_t)c * ROWS * (size_t)p->k;
+                bool seen = false;
+                for (int32_t j = 0; j < i; j++)
+                    seen = seen || id[j] == id[i];
+                n += !seen;
+            }
+        share = (double)n / b->n / p->n_expert;
+    }
+    for (int32_t i = 0; i < b->n_parts; i++)
+        bytes += (double)b->w[0][i].n_bytes * share;
+    return bytes;
+}
+
+static mat one_call(bench *b, pass *p, mat x, int32_t i)
+{
+    const product *q = b->p;
+    weight *w = b->w[i];
+    mat y = {0};
+    if (q->kind == GATED)
+        return op_glu(p, x, &w[0], &w[1], ACT_GELU_TANH);
+    if (q->kind == ROUTER) {
+        routing r = op_router(p, x, &w[0], q->k, NULL);
+        return (mat){r.weight, x.rows, 1, q->k, q->k};
+    }
+    if (q->kind == EXPERTS) {
+        size_t at = (size_t)i * ROWS * (size_t)q->k;
+        routing r = {b->id + at, b->share + at, x.rows, q->k};
+        return op_moe_down(p, op_moe_glu(p, x, r, &w[0], NULL, ACT_GELU_TANH), r, &w[1]);
+    }
+    for (int32_t k = 0; k < b->n_parts; k++)
+        y = op_matmul(p, x, &w[k]);
+    return y;
+}
+
+/* An address for each cut: a recording is known by it. */
+static const void *tag_of(const bench *b, rows_cut c)
+{
+    return &b->tag[c.tiles][c.warps / 4][c.abreast];
+}
+
+/* All calls, with the products cut so; the result of the last. first: with x to upload. */
+static mat all_calls(bench *b, int32_t rows, rows_cut cut, bool first)
+{
+    step st = step_of(rows);
+    pass p;
+    mat y = {0};
+    err e = {0};
+    cu_rows_force(cut);
+    pass_begin(&p, b->d, &st, b->scratch, b->scratch_bytes);
+    if (!first && b->d->replay && b->d->replay(b->d, &p, tag_of(b, cut), b->scratch, &y))
+        return y;
+    mat x = pass_mat(&p, rows, 1, b->p->n_in);
+    if (first && !pass_failed(&p))
+        b->d->upload(b->d, x.at, b->x, (size_t)rows * (size_t)b->p->n_in * sizeof *b->x);
+    x = op_rms_norm(&p, x, NULL, 1e-6f); /* leaves the copy that products read, as in a model */
+    for (int32_t i = 0; i < b->n; i++) {
+        size_t mark = pass_mark(&p);
+        y = one_call(b, &p, x, i);
+        pass_release(&p, mark);
+    }
+    if (!first && b->d->recorded)
+        b->d->recorded(b->d, &p, y);
+    if (pass_failed(&p))
+        check(err_set(&e, p.e.status, "%s", p.e.text), &e);
+    return y;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Microseconds of a call, 0 where the product cannot be cut so. */
+typedef struct timing {
+    double us;
+    rows_cut cut; /* as it was */
+    float *y;     /* the result, n floats for mem_free */
+    size_t n;
+} timing;
+
+static timing measure(bench *b, int32_t rows, rows_cut cut)
+{
+    double us[REPS];
+    timing t = {0};
+    cu_rows_force(cut);
+    mat y = all_calls(b, rows, cut, true);
+    t.cut = cu_rows_chosen();
+    if (cut.tiles && !t.cut.tiles)
+        return t;
+    for (int i = -3; i < REPS; i++) {
+        float one;
+        b->d->download(b->d, &one, b->scratch, sizeof one);
+        double from = clock_ms();
+        for (int k = 0; k < TIMES; k++)
+            y = all_calls(b, rows, cut, false);
+        b->d->download(b->d, &one, b->scratch, sizeof one);
+        if (i >= 0)
+            us[i] = (clock_ms() - from) * 1e3 / TIMES / b->n;
+    }
+    t.n = (size_t)rows * (size_t)mat_width(y);
+    t.y = room(t.n * sizeof *t.y);
+    b->d->download(b->d, t.y, y.at, t.n * sizeof *t.y);
+    qsort(us, REPS, sizeof *us, ascending);
+    t.us = us[REPS / 2];
+    return t;
+}
+
+/* ---- The table ----------------------------------------------------------------------------- */
+
+typedef struct sums {
+    const char *model;
+    double us[COUNTS][3];
+} sums;
+
+typedef struct wishes {
+    double read_rate; /* GB/s */
+    bool small, cuts;
+    const char *only;
+} wishes;
+
+/* False, and said so, if they are not the same. */
+static bool same(const timing *a, const timing *b)
+{
+    if (a->n == b->n && !memcmp(a->y, b->y, a->n * sizeof *a->y))
+        return true;
+    printf("  RESULTS DIFFER");
+    return false;
+}
+
+/* How often a pass of the Q4_K_M mix has the product in this format, or in one that stands for it
+ * where super-blocks do not fit. */
+static int32_t times_in_pass(const product *p, num_type type)
+{
+    int base = 0;
+    while (!(p->types >> base & 1) || types[base] == NUM_Q6_K)
+        base++;
+    return type == NUM_Q6_K ? p->in_pass[1] : type == types[base] ? p->in_pass[0] : 0;
+}
+
+/* Every way to cut it, and how much quicker it is than the one that the device picks. */
+static bool print_cuts(bench *b, int32_t rows, const timing *free)
+{
+    bool ok = true;
+    for (int32_t tiles = 1; tiles <= 2; tiles++)
+        for (int32_t warps = 4; warps <= WARPS_MOST; warps += 4)
+            for (int32_t abreast = 1; abreast <= 8; abreast *= 2) {
+                timing t = measure(b, rows, (rows_cut){tiles, warps, abreast});
+                if (!t.us)
+                    continue;
+                printf("    %d tiles, %2d warps, %d abreast %17.1f %22.2f", tiles, warps, abreast,
+                       t.us, free->us / t.us);
+                ok = same(&t, free) && ok;
+                printf("\n");
+                fflush(stdout);
+                mem_free(t.y);
+            }
+    return ok;
+}
+
+/* One product in one format: a line per row count. False if results differ. */
+static bool print_product(bench *b, const wishes *want, sums *sum)
+{
+    bool block = b->type != NUM_BF16 && b->type != NUM_F32 && b->p->kind < EXPERTS, ok = true;
+    double one_row = 0;
+    char name[64];
+    snprintf(name, sizeof name, "%s %s %s", b->p->model, b->p->name, num_name(b->type));
+    for (int c = 0; c < COUNTS; c++) {
+        int32_t rows = counts[c];
+        double bytes = bytes_read(b, rows);
+        timing t[3] = {measure(b, rows, (rows_cut){0})};
+        one_row = c ? one_row : t[0].us;
+        printf("%-34s %4d %8.1f %6.0f %5.0f %% %6.2f", name, rows, t[0].us, bytes / t[0].us * 1e-3,
+               100 * bytes / (want->read_rate * 1e3) / t[0].us, t[0].us / one_row);
+        if (block && rows > 1) {
+            for (int k = 1; k < 3; k++) {
+                t[k] = measure(b, rows, (rows_cut){k, 0, 0});
+                ok = same(&t[k], &t[0]) && ok;
+            }
+            printf("  %d x %2d / %d %8.1f %8.1f %6.2f", t[0].cut.tiles, t[0].cut.warps,
+                   t[0].cut.abreast, t[1].us, t[2].us, t[1].us / t[2].us);
+        }
+        printf("\n");
+        fflush(stdout);
+        if (block && rows > 1 && want->cuts)
+            ok = print_cuts(b, rows, &t[0]) && ok;
+        for (int k = 0; k < 3; k++) {
+            sum->us[c][k] += times_in_pass(b->p, b->type) * t[t[k].us > 0 ? k : 0].us;
+            mem_free(t[k].y);
+        }
+    }
+    return ok;
+}
+
+static void print_sums(const sums *s)
+{
+    for (int c = 0; c < COUNTS && s->us[0][0] > 0; c++)
+        printf("%-34s %4d %8.0f %21.2f %20.0f %8.0f %6.2f\n", s->model, counts[c], s->us[c][0],
+               s->us[c][0] / s->us[0][0], s->us[c][1], s->us[c][2], s->us[c][1] / s->us[c][2]);
+}
+
+/* All products that are wanted. False if results differ. */
+static bool print_all(bench *b, const wishes *want)
+{
+    const product *list = want->small ? small : products;
+    size_t n = want->small ? sizeof small / sizeof *small : sizeof products / sizeof *products;
+    sums sum[8] = {0};
+    int n_sums = 0;
+    bool ok = true;
+    printf("%s; floor: %.0f GB/s\n%-34s %4s %8s %6s %7s %6s  %10s %8s %8s %6s\n", b->d->name,
+           want->read_rate, "product", "rows", "us", "GB/s", "floor", "1 row", "cut", "1 tile",
+           "2 tiles", "1 / 2");
+    for (size_t i = 0; i < n; i++)
+        for (int t = 0; t < TYPES; t++) {
+            char name[64];
+            snprintf(name, sizeof name, "%s %s %s", list[i].model, list[i].name,
+                     num_name(types[t]));
+            if (!(list[i].types >> t & 1) || !strstr(name, want->only) ||
+                !load(b, &list[i], types[t], want->small))
+                continue;
+            if (!n_sums || strcmp(sum[n_sums - 1].model, list[i].model))
+                sum[n_sums++].model = list[i].model;
+            ok = print_product(b, want, &sum[n_sums - 1]) && ok;
+            unload(b);
+        }
+    printf("\nproducts of a pass, Q4_K_M\n");
+    for (int i = 0; i < n_sums; i++)
+        print_sums(&sum[i]);
+    return ok;
+}
+
+int main(int argc, char **argv)
+{
+    static bench b;
+    wishes want = {.read_rate = 4660, .only = ""};
+    err e = {0};
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--small"))
+            want.small = true;
+        else if (!strcmp(argv[i], "--cuts"))
+            want.cuts = true;
+        else if (!strcmp(argv[i], "--read") && i + 1 < argc)
+            want.read_rate = atof(argv[++i]);
+        else
+            want.only = argv[i];
+    }
+    if (!(want.read_rate > 0)) {
+        fprintf(stderr, "--read wants a number of GB/s above 0\n");
+        return 2;
+    }
+    check(device_open_cuda(&b.d, NULL, &e), &e);
+    b.scratch_bytes = want.small ? (size_t)16 << 20 : (size_t)256 << 20;
+    b.scratch = b.d->alloc(b.d, b.scratch_bytes);
+    if (!b.scratch)
+        return 1;
+    size_t n = (size_t)ROWS * X_MOST;
+    uint64_t rng = 9;
+    b.x = room(n * sizeof *b.x);
+    for (size_t i = 0; i < n; i++)
+        b.x[i] = (float)rng_normal(&rng);
+    bool ok = print_all(&b, &want);
+    mem_free(b.x);
+    b.d->release(b.d, b.scratch, b.scratch_bytes);
+    device_close(b.d);
+    return !ok;
+}
