@@ -5,11 +5,11 @@
  *
  * A line per product and row count. `us` is what decoding gets: as the device cuts the product
  * (`cut`: tiles of a warp x warps of a block / parts abreast, matmul_rows.cu); then the best guess
- * with one tile of weights to a warp and with two, and how much quicker two are. --cuts times
- * every way to cut it as well. All must give the same bits. `floor` is the share of the time that
- * reading the weights at --read takes (4660: what a large read gets on one H200); `1 row` is times
- * the time of one row. At the end, per model and row count, the sum over a pass of the Q4_K_M mix,
- * as far as its products were measured.
+ * with one tile of weights to a warp, with two and three, and how much quicker than one the
+ * device's choice is. --cuts times every way to cut it as well. All must give the same bits.
+ * `floor` is the share of the time that reading the weights at --read takes (4660: what a large
+ * read gets on one H200); `1 row` is times the time of one row. At the end, per model and row
+ * count, the sum over a pass of the Q4_K_M mix, as far as its products were measured.
  *
  * There are enough weights of each shape that no cache of the chip holds one until its turn comes
  * again. A pass over all of them is recorded and replayed, as decoding does; the median of the
@@ -27,9 +27,9 @@
 #include <string.h>
 
 enum { REPS = 7, TIMES = 4, WEIGHTS_MAX = 256, PARTS = 3, COUNTS = 6, ROWS = 32, TYPES = 6 };
-enum { WARPS_MOST = 24 };          /* of a block */
-enum { X_MOST = 21504 };           /* values of a row, at most */
-enum { WEIGHT_BYTES = 160 << 20 }; /* of a shape, at least: what no cache holds */
+enum { WARPS_MOST = 24, TILES_MOST = 3 }; /* of a block, of a warp */
+enum { X_MOST = 21504 };                  /* values of a row, at most */
+enum { WEIGHT_BYTES = 160 << 20 };        /* of a shape, at least: what no cache holds */
 
 static const int32_t counts[COUNTS] = {1, 2, 4, 8, 16, 32};
 static const num_type types[TYPES] = {NUM_Q4_K, NUM_Q6_K, NUM_Q8_0, NUM_Q4_0, NUM_BF16, NUM_F32};
@@ -133,7 +133,7 @@ typedef struct bench {
     int32_t *id;  /* device: [n][ROWS * k], choices of experts */
     float *share;
     int32_t *drawn; /* the same on the host */
-    char tag[3][WARPS_MOST / 4 + 1][9];
+    char tag[TILES_MOST + 1][WARPS_MOST / 4 + 1][9];
 } bench;
 
 /* A step of one chain of `rows` rows that no cache belongs to. */
@@ -387,7 +387,7 @@ static timing measure(bench *b, int32_t rows, rows_cut cut)
 
 typedef struct sums {
     const char *model;
-    double us[COUNTS][3];
+    double us[COUNTS][TILES_MOST + 1];
 } sums;
 
 typedef struct wishes {
@@ -419,7 +419,7 @@ static int32_t times_in_pass(const product *p, num_type type)
 static bool print_cuts(bench *b, int32_t rows, const timing *free)
 {
     bool ok = true;
-    for (int32_t tiles = 1; tiles <= 2; tiles++)
+    for (int32_t tiles = 1; tiles <= TILES_MOST; tiles++)
         for (int32_t warps = 4; warps <= WARPS_MOST; warps += 4)
             for (int32_t abreast = 1; abreast <= 8; abreast *= 2) {
                 timing t = measure(b, rows, (rows_cut){tiles, warps, abreast});
@@ -445,23 +445,27 @@ static bool print_product(bench *b, const wishes *want, sums *sum)
     for (int c = 0; c < COUNTS; c++) {
         int32_t rows = counts[c];
         double bytes = bytes_read(b, rows);
-        timing t[3] = {measure(b, rows, (rows_cut){0})};
+        timing t[TILES_MOST + 1] = {measure(b, rows, (rows_cut){0})};
         one_row = c ? one_row : t[0].us;
         printf("%-34s %4d %8.1f %6.0f %5.0f %% %6.2f", name, rows, t[0].us, bytes / t[0].us * 1e-3,
                100 * bytes / (want->read_rate * 1e3) / t[0].us, t[0].us / one_row);
         if (block && rows > 1) {
-            for (int k = 1; k < 3; k++) {
+            printf("  %d x %2d / %d", t[0].cut.tiles, t[0].cut.warps, t[0].cut.abreast);
+            for (int k = 1; k <= TILES_MOST; k++) {
                 t[k] = measure(b, rows, (rows_cut){k, 0, 0});
-                ok = same(&t[k], &t[0]) && ok;
+                if (t[k].us > 0)
+                    printf(" %8.1f", t[k].us);
+                else
+                    printf(" %8s", "-");
+                ok = (!t[k].y || same(&t[k], &t[0])) && ok;
             }
-            printf("  %d x %2d / %d %8.1f %8.1f %6.2f", t[0].cut.tiles, t[0].cut.warps,
-                   t[0].cut.abreast, t[1].us, t[2].us, t[1].us / t[2].us);
+            printf(" %6.2f", t[1].us / t[0].us);
         }
         printf("\n");
         fflush(stdout);
         if (block && rows > 1 && want->cuts)
             ok = print_cuts(b, rows, &t[0]) && ok;
-        for (int k = 0; k < 3; k++) {
+        for (int k = 0; k <= TILES_MOST; k++) {
             sum->us[c][k] += times_in_pass(b->p, b->type) * t[t[k].us > 0 ? k : 0].us;
             mem_free(t[k].y);
         }
@@ -472,8 +476,9 @@ static bool print_product(bench *b, const wishes *want, sums *sum)
 static void print_sums(const sums *s)
 {
     for (int c = 0; c < COUNTS && s->us[0][0] > 0; c++)
-        printf("%-34s %4d %8.0f %21.2f %20.0f %8.0f %6.2f\n", s->model, counts[c], s->us[c][0],
-               s->us[c][0] / s->us[0][0], s->us[c][1], s->us[c][2], s->us[c][1] / s->us[c][2]);
+        printf("%-34s %4d %8.0f %21.2f %20.0f %8.0f %8.0f %6.2f\n", s->model, counts[c],
+               s->us[c][0], s->us[c][0] / s->us[0][0], s->us[c][1], s->us[c][2], s->us[c][3],
+               s->us[c][1] / s->us[c][0]);
 }
 
 /* All products that are wanted. False if results differ. */
@@ -484,9 +489,9 @@ static bool print_all(bench *b, const wishes *want)
     sums sum[8] = {0};
     int n_sums = 0;
     bool ok = true;
-    printf("%s; floor: %.0f GB/s\n%-34s %4s %8s %6s %7s %6s  %10s %8s %8s %6s\n", b->d->name,
+    printf("%s; floor: %.0f GB/s\n%-34s %4s %8s %6s %7s %6s  %10s %8s %8s %8s %6s\n", b->d->name,
            want->read_rate, "product", "rows", "us", "GB/s", "floor", "1 row", "cut", "1 tile",
-           "2 tiles", "1 / 2");
+           "2 tiles", "3 tiles", "gain");
     for (size_t i = 0; i < n; i++)
         for (int t = 0; t < TYPES; t++) {
             char name[64];

@@ -12,9 +12,10 @@
  *     sums         [tile][part][row][16 outputs]            over the weights, if they are done with
  *
  * What time goes by, beside memory: reads of shared memory (128 bytes a cycle, whoever wants the
- * same) and instructions. So a warp has one tile or two: two read the activations once for both,
- * and want more registers and half as many warps; try_cuts chooses. And codes and scales are made
- * numbers by few instructions:
+ * same) and instructions. So a warp has one tile, two or three: more read the activations once for
+ * all, and want more registers and fewer warps; and by threes other numbers of tiles come out even
+ * over the multiprocessors. try_cuts chooses. And codes and scales are made numbers by few
+ * instructions:
  *
  *     codes    formats with a bias store code + 8, 16 or 32. Moved to the top of their byte, with
  *              the top bit turned over, they are 16, 8 or 4 times the signed code
@@ -51,7 +52,7 @@ template <int K> struct staged {
  * registers for, be they of one block or of several. */
 template <int NT, int M> struct warp_of {
     static constexpr int stages = M > 1 ? 2 : 3;
-    static constexpr int most = M == 1 ? (NT < 4 ? 24 : 16) : (NT < 4 ? 16 : 8);
+    static constexpr int most = M == 1 ? (NT < 4 ? 24 : 16) : M == 2 && NT < 4 ? 16 : 8;
 };
 
 struct rows_args {
@@ -602,15 +603,15 @@ static bool wanted(const rows_cut &c)
 
 /* About how long a multiprocessor takes that gets `blocks` blocks of the launch: the work of its
  * warps, in hundreds of instructions (as compiled for 9.0; reads of shared memory go with them), of
- * which two tiles of a warp share those for its steps and for activations; staging activations,
- * once for all tiles of a block; and waiting, which warps beyond eight hide, and other blocks. */
+ * which the tiles of a warp share those for its steps and for activations; staging activations,
+ * once for all tiles of a block; and a step's waiting, which other warps hide, and other blocks. */
 static double time_of(const rows_needs &k, const rows_cut &c, int blocks, int fit)
 {
     double m = k.tiles, units = c.warps * m, time = 0;
     double unit = 1.2 + 2.3 / m + k.n_8 * (1.65 + 0.6 / m + 2.0 * c.abreast / units);
     for (int n; blocks > 0; blocks -= n) {
         n = blocks < fit ? blocks : fit;
-        time += unit * (n * units + (n > 1 ? 8 : 12));
+        time += unit * (n * units + 2 + 3 * m + (n > 1 ? 0 : 2));
     }
     return time / c.abreast;
 }
@@ -655,21 +656,31 @@ static void launch_cut(cudaStream_t s, rows_args r, const cut_cost &c)
            dim3(32u * (unsigned)c.cut.warps), c.shared, s, r);
 }
 
+/* Three tiles of a warp: not where W and W' go in pairs, nor where registers would not do. */
+template <int NT, bool GLU> struct threes {
+    static constexpr int tiles = !GLU && NT < 4 ? 3 : 2;
+};
+
 template <int K, int NT, bool GLU> static bool rows_launch(cudaStream_t s, rows_args r)
 {
+    constexpr int MOST = threes<NT, GLU>::tiles;
     cut_cost c = {};
     r.shares = product_warps(r.p.w, GLU);
     r.unit_rounds = (r.p.w.n_unit + r.shares - 1) / r.shares;
     try_cuts(&c, r, needs_of<K, NT, 1>());
     try_cuts(&c, r, needs_of<K, NT, 2>());
+    if (MOST > 2)
+        try_cuts(&c, r, needs_of<K, NT, MOST>());
     if (!c.shared)
         return false;
     if (watched)
         chosen = c.cut;
     if (c.cut.tiles == 1)
         launch_cut<K, NT, GLU, 1>(s, r, c);
-    else
+    else if (c.cut.tiles == 2)
         launch_cut<K, NT, GLU, 2>(s, r, c);
+    else
+        launch_cut<K, NT, GLU, MOST>(s, r, c);
     return true;
 }
 
@@ -744,7 +755,8 @@ template <class F> static int allow(F *kernel)
 template <int K, int NT> static int allow_rows()
 {
     return allow(rows_kernel<K, NT, false, 1>) | allow(rows_kernel<K, NT, true, 1>) |
-           allow(rows_kernel<K, NT, false, 2>) | allow(rows_kernel<K, NT, true, 2>);
+           allow(rows_kernel<K, NT, false, 2>) | allow(rows_kernel<K, NT, true, 2>) |
+           allow(rows_kernel<K, NT, false, threes<NT, false>::tiles>);
 }
 template <int K> static int allow_kind()
 {

@@ -725,8 +725,8 @@ static void check_cuts(rig *g, num_type t, int32_t n_in, int32_t n_out, bool glu
     int differ = 0, n = 0;
     for (int i = 0; i < 3; i++) {
         float *free = cut_product(g, pairs, v, counts[i], (rows_cut){0});
-        for (int k = 0; free && k < 2 * 4 * 4; k++) {
-            rows_cut cut = {1 + k % 2, warps[k / 2 % 4], 1 << k / 8};
+        for (int k = 0; free && k < 3 * 4 * 4; k++) {
+            rows_cut cut = {1 + k % 3, warps[k / 3 % 4], 1 << k / 12};
             float *y = cut_product(g, pairs, v, counts[i], cut);
             n += y != NULL;
             differ += y && memcmp(y, free, (size_t)counts[i] * (size_t)n_out * 4) != 0;
