@@ -24,22 +24,33 @@ template <int D> struct flash {
     static constexpr int bytes = halves * 2 + (WN + 3) * M * 4 + 3 * M * 4;
 };
 
-/* 64 keys or values from t0 on; zeros outside [from, until). BLOCKS: rows of any size. */
+/* 64 keys or values from t0 on; zeros outside [from, until). BLOCKS: rows of any size.
+ * Where all 64 are wanted and lie in a line, which is almost everywhere, an f16 copy is one
+ * instruction. */
 template <int D, bool BLOCKS>
 DEV void load_tile(uint16_t *to, const uint8_t *head, int row_bytes, int t0, int from, int until,
                    int n_slots)
 {
     int pieces = BLOCKS ? row_bytes / 16 : D / 8, slot0 = t0 % n_slots;
     int k = (int)threadIdx.x / pieces, p = (int)threadIdx.x % pieces;
+    if (!BLOCKS && t0 >= from && t0 + KEYS <= until && slot0 + KEYS <= n_slots) {
+        constexpr int step = 32 * flash<D>::W / (D / 8);
+        const uint8_t *at = head + (size_t)(slot0 + k) * (2 * D) + 16 * p;
+#pragma unroll
+        for (int i = 0; i < KEYS; i += step)
+            copy16_async(to + (k + i) * (D + 8) + 8 * p, at + i * (2 * D), true);
+        copy_commit();
+        return;
+    }
     int step_k = (int)blockDim.x / pieces, step_p = (int)blockDim.x % pieces;
-#pragma unroll 4
+#pragma unroll 1
     while (k < KEYS) {
         int slot = slot0 + k;
-        if (slot >= n_slots)
-            slot = n_slots < KEYS ? slot % n_slots : slot - n_slots;
+        while (slot >= n_slots) /* once, but for rings shorter than a tile */
+            slot -= n_slots;
         bool ok = t0 + k >= from && t0 + k < until;
-        copy16_async(to + k * (D + 8) + 8 * p,
-                     head + (size_t)(ok ? slot : 0) * row_bytes + 16 * p, ok);
+        copy16_async(to + k * (D + 8) + 8 * p, head + (size_t)(ok ? slot : 0) * row_bytes + 16 * p,
+                     ok);
         k += step_k;
         p += step_p;
         if (BLOCKS && p >= pieces) {
@@ -55,7 +66,8 @@ DEV void load_tile(uint16_t *to, const uint8_t *head, int row_bytes, int t0, int
  * shared: Q, 64 keys, 64 values, probabilities, in f16: 41 to 213 KB
  * bound:  tensor cores and ldmatrix, about evenly */
 template <int D, bool BLOCKS>
-__global__ void __launch_bounds__(32 * flash<D>::W) flash_kernel(attend_args a)
+__global__ void __launch_bounds__(32 * flash<D>::W, D == 256 && !BLOCKS ? 2 : 1)
+    flash_kernel(attend_args a)
 {
     using F = flash<D>;
     constexpr int M = F::M, W = F::W, MS = F::MS, LINE = F::LINE, NT = F::NT, threads = 32 * W;
@@ -166,16 +178,24 @@ __global__ void __launch_bounds__(32 * flash<D>::W) flash_kernel(attend_args a)
                     bool mine = r >= r0 && r < r1;
                     int from_m = lo[m], until_m = hi[m];
                     float best = -INFINITY;
+                    if (!mine || a.st.rows.seen || t0 < from_m || t0 + KEYS > until_m) {
+                        uint32_t sees = 0;
+#pragma unroll 1
+                        for (int j = 0; j < 4; j++) {
+                            int t = t0 + wn * 16 + (j >> 1) * 8 + 2 * tid + (j & 1);
+                            bool in = mine && t >= from_m && t < until_m;
+                            in = in && row_sees(a.st.rows, r, a.kv.window, t);
+                            sees |= (uint32_t)in << j;
+                        }
 #pragma unroll
-                    for (int j = 0; j < 4; j++) {
-                        int t = t0 + wn * 16 + (j >> 1) * 8 + 2 * tid + (j & 1);
-                        float *x = &s[i][j >> 1][2 * h + (j & 1)];
-                        bool sees = mine && t >= from_m && t < until_m;
-                        if (a.st.rows.seen && sees)
-                            sees = row_sees(a.st.rows, r, a.kv.window, t);
-                        *x = sees ? *x : -INFINITY;
-                        best = fmaxf(best, *x);
+                        for (int j = 0; j < 4; j++) {
+                            float *x = &s[i][j >> 1][2 * h + (j & 1)];
+                            *x = sees >> j & 1 ? *x : -INFINITY;
+                        }
                     }
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        best = fmaxf(best, s[i][j >> 1][2 * h + (j & 1)]);
                     best = fmaxf(best, shfl_xor_f32(best, 1));
                     best = fmaxf(best, shfl_xor_f32(best, 2));
                     if (tid == 0)
@@ -222,6 +242,8 @@ __global__ void __launch_bounds__(32 * flash<D>::W) flash_kernel(attend_args a)
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
                     float keep = shrink[16 * i + gid + 8 * h];
+                    if (keep == 1) /* almost always, after the first tiles */
+                        continue;
 #pragma unroll
                     for (int j = 0; j < NT; j++) {
                         o[i][j][2 * h] *= keep;

@@ -3,8 +3,8 @@
  *
  * A block has 128 pairs (row, head), 64 to each of two warpgroups; the third copies keys and
  * values, two tiles of either at a time, K one ahead of V. An attending warpgroup has O in its
- * registers, and P too: while the tensor cores multiply P V of one tile it takes the exponentials of
- * the next, whose S they have multiplied before. Sums, softmax and O are f32; q and the
+ * registers, and P too: while the tensor cores multiply P V of one tile it takes the exponentials
+ * of the next, whose S they have multiplied before. Sums, softmax and O are f32; q and the
  * probabilities are rounded to f16, as in flash.cu.
  */
 #include "backend/cuda/flash_hopper.cuh"

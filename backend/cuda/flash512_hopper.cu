@@ -8,9 +8,9 @@
  *   score     S = Q K', softmax, P in f16, of all 64 keys: a pair's maximum is four lanes'
  *   collect   O += P V, two of them, 256 columns each: O is half of the registers there are
  *
- * So the tensor cores multiply S of one tile and P V of the one before while exponentials are taken,
- * and copies never stop. A unit's place is free again as soon as its products are done. Sums,
- * softmax and O are f32; q and the probabilities are rounded to f16, as in flash.cu.
+ * So the tensor cores multiply S of one tile and P V of the one before while exponentials are
+ * taken, and copies never stop. A unit's place is free again as soon as its products are done.
+ * Sums, softmax and O are f32; q and the probabilities are rounded to f16, as in flash.cu.
  */
 #include "backend/cuda/flash_hopper.cuh"
 

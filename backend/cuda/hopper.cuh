@@ -188,8 +188,8 @@ template <int N> DEV void registers_less()
 }
 #endif
 
-/* How the tensor cores find an operand, which begins at byte `at` of shared memory. next_block: from
- * 64 columns to the next 64, for operands that lie as V does; others take one block each. */
+/* How the tensor cores find an operand, which begins at byte `at` of shared memory. next_block:
+ * from 64 columns to the next 64, for operands that lie as V does; others take one block each. */
 DEV uint64_t operand(uint32_t at, int next_block)
 {
     const uint64_t eight_rows = 1024 >> 4, swizzled = 1;

@@ -499,14 +499,14 @@ static void check_attend(rig *g, const attend_case *a)
     char format[2][32];
     for (int kv = 0; kv < 2; kv++)
         kv_format_name((kv_format){type[kv], rot[kv]}, format[kv], sizeof format[kv]);
-    const char *shape = text("%s%s%s %d/%dx%d w%d past %d rows %d%s%s", format[0],
-                             a->values ? "/" : "", a->values ? format[1] : "", a->n_head,
-                             a->n_head_kv, a->d, a->window, a->past, a->rows,
-                             a->tree ? " tree" : "", a->two_seqs ? " 2 seqs" : "");
+    const char *shape =
+        text("%s%s%s %d/%dx%d w%d past %d rows %d%s%s", format[0], a->values ? "/" : "",
+             a->values ? format[1] : "", a->n_head, a->n_head_kv, a->d, a->window, a->past, a->rows,
+             a->tree ? " tree" : "", a->two_seqs ? " 2 seqs" : "");
     verdict(g, "attend", shape, both_error(g, &b, yr, yg), a->type == NUM_F32 ? 1e-10 : 2e-6);
     cuda_device *gpu = g->gpu->self;
-    if (gpu->can_hopper && a->rows > CUDA_VERIFY_ROWS && a->d >= 256 &&
-        type[0] == NUM_F16 && type[1] == NUM_F16) {
+    if (gpu->can_hopper && a->rows > CUDA_VERIFY_ROWS && a->d >= 256 && type[0] == NUM_F16 &&
+        type[1] == NUM_F16) {
         bool usual = gpu->hopper;
         gpu->hopper = true;
         mat yh = op_attend(&b.gpu, q[1], view, scale);
@@ -845,6 +845,8 @@ void check_ops(rig *g)
         {NUM_F16, 2, 2, 512, 8, 90, 50, 34, .tree = false},
         {NUM_F16, 8, 4, 512, 64, 400, 200, 70, .two_seqs = true},
         {NUM_F16, 8, 2, 512, 50, 400, 90, 48, .tree = true},
+        {NUM_F16, 4, 2, 64, 0, 300, 150, 40, .tree = false},
+        {NUM_F16, 4, 2, 128, 70, 300, 150, 40, .tree = false},
         {NUM_F16, 8, 1, 256, 0, 1500, 1000, 37, .tree = false},
         {NUM_F16, 6, 2, 256, 0, 300, 0, 65, .tree = false},
         {NUM_F16, 2, 2, 256, 8, 90, 50, 34, .tree = false},
