@@ -248,7 +248,7 @@ DEV int dp4a(uint32_t a, uint32_t b, int c)
         c += (int)(int8_t)(a >> i) * (int8_t)(b >> i);
     return c;
 }
-/* p, of which the compiler knows nothing. */
+/* p, of which the compiler knows no more than that it is in the GPU's memory. */
 template <class T> DEV T *opaque(T *p)
 {
     return p;
@@ -382,8 +382,9 @@ DEV int dp4a(uint32_t a, uint32_t b, int c)
 }
 template <class T> DEV T *opaque(T *p)
 {
-    asm volatile("" : "+l"(p));
-    return p;
+    size_t at = __cvta_generic_to_global(p);
+    asm volatile("" : "+l"(at));
+    return (T *)__cvta_global_to_generic(at);
 }
 DEV uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t which)
 {
