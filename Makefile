@@ -185,7 +185,7 @@ bench-matmul-cuda: ## build/cuda/bench_matmul_cuda: products of 1 to 32 rows on 
 	$(MAKE) CUDA=1 BUILD=build/cuda build/cuda/bench_matmul_cuda
 
 help: ## this list
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 # A program of a user of the library: plain C, the public header, the shared library.
 $(BUILD)/chat: examples/chat.c include/carat.h libcarat.so
