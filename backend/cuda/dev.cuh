@@ -49,6 +49,13 @@ static inline void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t sh
 
 #define DEV __device__ __forceinline__
 
+/* Blocks of up to 113 KB of shared memory that a multiprocessor has room for. */
+#if !defined(CARAT_EMU) && __CUDA_ARCH__ >= 900
+enum { BLOCKS_OF_113K = 2 };
+#else
+enum { BLOCKS_OF_113K = 1 };
+#endif
+
 /* ---- One kernel under the tail of another ------------------------------------------------- */
 
 /* Every kernel waits with grid_wait before it touches what others wrote or read; grid_trigger lets

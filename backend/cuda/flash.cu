@@ -66,7 +66,7 @@ DEV void load_tile(uint16_t *to, const uint8_t *head, int row_bytes, int t0, int
  * shared: Q, 64 keys, 64 values, probabilities, in f16: 41 to 213 KB
  * bound:  tensor cores and ldmatrix, about evenly */
 template <int D, bool BLOCKS>
-__global__ void __launch_bounds__(32 * flash<D>::W, D == 256 && !BLOCKS ? 2 : 1)
+__global__ void __launch_bounds__(32 * flash<D>::W, D == 256 && !BLOCKS ? BLOCKS_OF_113K : 1)
     flash_kernel(attend_args a)
 {
     using F = flash<D>;

@@ -55,13 +55,14 @@ DEV void fetch(const block &b, tiles &s)
     bool more = walk_on(b, w);
     place now = {}, next = {};
     if (more) {
-        now = place_of(b, w);
+        place_on(b, w, next);
+        now = next;
         fetch_tile(k, now.k, now, 0);
     }
     for (int turn = 0; more; turn++) {
         more = walk_on(b, w);
         if (more) {
-            next = place_of(b, w);
+            place_on(b, w, next);
             fetch_tile(k, next.k, next, turn + 1);
         }
         fetch_tile(v, now.v, now, turn);

@@ -69,7 +69,8 @@ DEV void fetch(const block &b, tiles &s)
     bool more = walk_on(b, w);
     place now = {}, next = {};
     if (more) {
-        now = place_of(b, w);
+        place_on(b, w, next);
+        now = next;
 #pragma unroll
         for (int u = 0; u < UNITS; u++)
             fetch_keys(s, now, u, 0);
@@ -77,7 +78,7 @@ DEV void fetch(const block &b, tiles &s)
     for (int turn = 0; more; turn++) {
         more = walk_on(b, w);
         if (more)
-            next = place_of(b, w);
+            place_on(b, w, next);
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
             if (more)

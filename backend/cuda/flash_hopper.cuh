@@ -32,18 +32,20 @@ template <int D, int PAIRS> struct job {
  * after those of another: each run of rows [r0, r1) meets its own keys. */
 struct walk {
     int r0, r1, t0, from, until;
+    bool fresh; /* the first tile of a run */
 };
 
 template <class J> DEV walk walk_begin(const J &b)
 {
     int r = b.pair0 / b.group;
-    return walk{r, r, 0, 0, 0};
+    return walk{r, r, 0, 0, 0, false};
 }
 /* To the next tile; false after the last. */
 template <class J> DEV bool walk_on(const J &b, walk &w)
 {
     int last = (b.pair0 + b.n_pairs - 1) / b.group;
     w.t0 += KEYS;
+    w.fresh = false;
     while (w.t0 >= w.until) {
         if (w.r1 > last)
             return false;
@@ -56,6 +58,7 @@ template <class J> DEV bool walk_on(const J &b, walk &w)
             w.until = max(w.until, b.sees.hi[m]);
         }
         w.t0 = w.from / KEYS * KEYS;
+        w.fresh = true;
     }
     return true;
 }
@@ -66,23 +69,30 @@ template <class J> DEV bool walk_on(const J &b, walk &w)
  * thread / 8 + 16 n. at: the slot of each, or -1 for zeros. */
 struct place {
     const uint8_t *k, *v;
-    int at[4];
+    int slot0, at[4];
 };
 
-template <int D, int PAIRS> DEV place place_of(const job<D, PAIRS> &b, const walk &w)
+/* From the tile before to w. What is read from memory is read once a run: copies would wait. */
+template <int D, int PAIRS> DEV void place_on(const job<D, PAIRS> &b, const walk &w, place &p)
 {
-    int i = (int)threadIdx.x % GROUP_THREADS, n_slots = b.a.kv.n_slots, slot0 = w.t0 % n_slots;
-    dev_kv_base base = b.a.st.kv[(size_t)b.a.st.rows.seq[w.r0] * b.a.st.n_kv + b.a.kv.id];
-    size_t head = (size_t)blockIdx.y * n_slots * (2 * D) + i % 8 * 16;
-    place p = {(const uint8_t *)base.k + head, (const uint8_t *)base.v + head, {0}};
+    int i = (int)threadIdx.x % GROUP_THREADS, n_slots = b.a.kv.n_slots;
+    if (w.fresh) {
+        dev_kv_base base = b.a.st.kv[(size_t)b.a.st.rows.seq[w.r0] * b.a.st.n_kv + b.a.kv.id];
+        size_t head = (size_t)blockIdx.y * n_slots * (2 * D) + i % 8 * 16;
+        p.k = (const uint8_t *)base.k + head;
+        p.v = (const uint8_t *)base.v + head;
+        p.slot0 = w.t0 % n_slots;
+    } else {
+        for (p.slot0 += KEYS; p.slot0 >= n_slots;)
+            p.slot0 -= n_slots;
+    }
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        int key = i / 8 + 16 * n, slot = slot0 + key, t = w.t0 + key;
-        if (slot >= n_slots)
-            slot = n_slots < KEYS ? slot % n_slots : slot - n_slots;
+        int key = i / 8 + 16 * n, slot = p.slot0 + key, t = w.t0 + key;
+        while (slot >= n_slots) /* once, but for rings shorter than a tile */
+            slot -= n_slots;
         p.at[n] = t >= w.from && t < w.until ? slot : -1;
     }
-    return p;
 }
 
 /* The thread's piece of its n-th key (16 n + ...) in blocks first.. of the row, `blocks` of them,
