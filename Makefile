@@ -16,6 +16,8 @@ CFLAGS_ALL = -std=c11 -D_GNU_SOURCE -O3 -g -fno-math-errno -fno-trapping-math -f
 ifneq ($(DEBUG),)
 CFLAGS_ALL += -O2 -DCARAT_DEBUG=1
 endif
+# Sanitizers name lines; where variables are in unrolled kernels takes the compiler minutes to tell.
+CFLAGS_ALL += $(if $(SAN),-g1)
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 LIBS = -ljansson -lxxhash -lzstd -lm -pthread $(SAN)
@@ -63,7 +65,7 @@ TEST_OBJ := $(call obj,$(TEST_SRC))
 VERSION := $(shell sed -n 's/^.define CARAT_VERSION_[A-Z]* //p' include/carat.h | paste -sd.)
 SONAME = libcarat.so.$(firstword $(subst ., ,$(VERSION)))
 
-.PHONY: all help check test asan ubsan tsan fuzz clean floors map symbols format size install uninstall
+.PHONY: all help check test asan ubsan sanitize tsan fuzz clean floors map symbols format size install uninstall
 all: carat libcarat.a libcarat.so
 
 # The program is built beside its objects, so that each kind of build has its own to test.
@@ -196,13 +198,20 @@ test: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## unit and end-to-
 
 check: test floors map symbols ## test, plus the house rules
 
-asan: ## check under AddressSanitizer
-	$(MAKE) BUILD=build/asan DEBUG=1 SAN="-fsanitize=address -fno-omit-frame-pointer" build/asan/carat_test build/asan/carat
-	build/asan/carat_test -j 2
+ASAN = -fsanitize=address -fno-omit-frame-pointer
 # Checks inside loops make gcc give up unrolling and say so: no error here.
+UBSAN = -fsanitize=undefined -fno-sanitize-recover=all -Wno-error
+# $(call sanitized,NAME,FLAGS,TESTS): a build of its own, and its tests.
+define sanitized
+	$(MAKE) BUILD=build/$(1) DEBUG=1 SAN="$(2)" build/$(1)/carat_test build/$(1)/carat
+	build/$(1)/carat_test -j 2 $(3)
+endef
+asan: ## check under AddressSanitizer
+	$(call sanitized,asan,$(ASAN))
 ubsan: ## check under UndefinedBehaviorSanitizer
-	$(MAKE) BUILD=build/ubsan DEBUG=1 SAN="-fsanitize=undefined -fno-sanitize-recover=all -Wno-error" build/ubsan/carat_test build/ubsan/carat
-	build/ubsan/carat_test -j 2
+	$(call sanitized,ubsan,$(UBSAN))
+sanitize: ## check under both at once: one build, one run
+	$(call sanitized,sanitize,$(ASAN) $(UBSAN))
 # The library instrumented, one target on top. What it finds lands in build/fuzz/; a crash becomes a
 # file of fuzz/corpus/ and thereby a test.
 T ?= gguf
@@ -228,8 +237,7 @@ $(BUILD)/fuzz_%: fuzz/fuzz_%.c $(FUZZ_OBJ)
 TSAN_TESTS ?= server_ jobs_may_come a_batch_ends is_written_now killed_at_any keeps_to_its_budget \
               pool_runs several_threads another_thread side_by_side
 tsan: ## the tests in which threads meet, under ThreadSanitizer
-	$(MAKE) BUILD=build/tsan DEBUG=1 SAN="-fsanitize=thread" build/tsan/carat_test build/tsan/carat
-	build/tsan/carat_test -j 2 $(TSAN_TESTS)
+	$(call sanitized,tsan,-fsanitize=thread,$(TSAN_TESTS))
 
 floors: ## fail on an #include that goes up the house
 	@tools/floors.sh

@@ -20,12 +20,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
-
 enum {
     N_CLIENTS = 16,
     SECONDS_DEFAULT = 4,
