@@ -5,7 +5,13 @@
 #include <sys/mman.h>
 #include <time.h>
 
-enum { THREADS_MAX = 1024, STACK_BYTES = 96 << 10, PRODUCTS = 64, TRIES = 10000000 };
+enum {
+    THREADS_MAX = 1024,
+    STACK_BYTES = 96 << 10,
+    PRODUCTS = 64,  /* of a thread in the background */
+    LATE_TURNS = 4, /* of the other threads before a late product is made */
+    TRIES = 10000000
+};
 
 struct late_product {
     emu_product p;
@@ -273,6 +279,9 @@ void emu_product_wait(int n)
 {
     emu_fiber *f = emu_now;
     int done = 0;
+    /* Others go on meanwhile, as far as they may. */
+    for (int i = 0; i < LATE_TURNS && f->n_products; i++)
+        yield_on();
     for (; done < f->n_products && f->late[done].commit < f->n_commits - n; done++) {
         late_product *l = &f->late[done];
         if (!l->p.a_regs)

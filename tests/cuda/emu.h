@@ -92,8 +92,8 @@ void emu_yield(long tries, const char *what);
 
 /* A warpgroup's product in the background (hopper.cuh), this thread's share of it: d[64 x n] = or
  * += A[64 x 16] B', operands as the descriptors say. It is done when it is issued in every second
- * block, and as late as it may be in the others: so that what is read too early and what is
- * overwritten too early both show. */
+ * block, and as late as it may be in the others, after the other threads had their turns: so that
+ * what is read too early and what is overwritten too early both show. */
 struct emu_product {
     float *d;
     uint64_t a, b;
