@@ -119,6 +119,7 @@ struct device {
     int32_t chunk_rows;  /* a good prefill chunk */
     bool loads_gathered; /* gathered tables go through weight_load too: the host's are out of reach
                           */
+    bool one_stream;     /* worth it unasked where a layer allows it: kv_view.single */
     device *inner;       /* of a wrapper */
     void *self;
 

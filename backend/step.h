@@ -72,6 +72,7 @@ typedef struct kv_view {
     int32_t n_slots;
     size_t k_row_bytes, v_row_bytes;
     bool k_rot, v_rot;
+    bool wide;   /* queries or keys may be beyond f16 (65504), whatever holds them */
     bool single; /* one stream: k holds u; v_type and v_rot are k's, v_row_bytes is 0 */
     const struct weight *k_weight; /* single: the norm weight of keys, [head_dim] */
     const struct rope *k_rope;     /* single: the rotation of keys; its table is there */

@@ -509,6 +509,7 @@ status device_wrap(device **d, const char *what, device_write_fn write, void *us
                       .name = w->name,
                       .verify_max = (*d)->verify_max,
                       .chunk_rows = (*d)->chunk_rows,
+                      .one_stream = (*d)->one_stream,
                       .inner = *d,
                       .self = w,
                       .alloc = w_alloc,

@@ -1,12 +1,14 @@
 /* attend_cuda.c - attention on a GPU at the large models' shapes.
  *
- *     bench_attend_cuda [ROWS] [SUBSTRING]     default: 1 row, all shapes
- *     bench_attend_cuda many [SUBSTRING]
+ *     bench_attend_cuda [ROWS] [SHAPE] [FORMAT]     default: 1 row; parts of the names
+ *     bench_attend_cuda many [SHAPE]
  *
- * Few rows, over every format of cache: time of one layer, and the bandwidth at which it reads keys
- * and values. Stores are full of random blocks, enough of them that no cache of the chip holds one
- * until its turn comes again. A pass of attention over all of them is recorded and replayed, as
- * decoding does; the median of the replays, by the clock of the host around them.
+ * Some rows, over every format of cache: time of one layer, and the bandwidth at which it reads
+ * keys and values. Stores are full of random blocks, enough of them that no cache of the chip holds
+ * one until its turn comes again. A pass of attention over all of them is recorded and replayed, as
+ * decoding does; the median of the replays, by the clock of the host around them. Global layers
+ * whose values are their raw keys are also measured in one stream ("one f16" and so on); whether
+ * that becomes the default hangs on 1 row and on a prompt's: bench_attend_cuda 512 31B f16.
  *
  * many: a prompt's chunk of 2048 rows over f16, one layer, by each kernel that there is for the
  * shape, in turn: medians, products per second, their share of what cuBLAS reaches in bf16, and how
@@ -19,6 +21,7 @@
 #include "base/rng.h"
 #include "kv/kv.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,8 +31,8 @@ enum {
     LAYERS_MAX = 24,
     BLOCK_ROWS = 512,
     DEPTHS = 3,
-    FORMATS = 10,
-    SHAPES = 8,
+    FORMATS = 15,
+    SHAPES = 9,
     MANY_ROWS = 2048,
     MANY_REPS = 5,
     MANY_DEPTHS = 4,
@@ -39,16 +42,25 @@ enum {
 static const struct {
     const char *name;
     int32_t n_head, n_head_kv, dim, window;
+    bool k_is_v;
 } shapes[SHAPES] = {
-    {"31B global", 32, 4, 512, 0},     {"31B window", 32, 16, 256, 1024},
-    {"26B-A4B global", 16, 2, 512, 0}, {"26B-A4B window", 16, 8, 256, 1024},
-    {"E4B global", 8, 2, 512, 0},      {"E4B window", 8, 2, 256, 512},
-    {"E2B global", 8, 1, 512, 0},      {"E2B window", 8, 1, 256, 512},
+    {"31B global", 32, 4, 512, 0, true},     {"31B window", 32, 16, 256, 1024, false},
+    {"26B-A4B global", 16, 2, 512, 0, true}, {"26B-A4B window", 16, 8, 256, 1024, false},
+    {"12B global", 16, 1, 512, 0, true},     {"E4B global", 8, 2, 512, 0, false},
+    {"E4B window", 8, 2, 256, 512, false},   {"E2B global", 8, 1, 512, 0, false},
+    {"E2B window", 8, 1, 256, 512, false},
 };
 static const int32_t depths[DEPTHS] = {4096, 32768, 131072};
 static const int32_t many_depths[MANY_DEPTHS] = {0, 32768, 65536, 131072};
-static const char *const formats[FORMATS] = {"f16",  "bf16", "q8_0",     "q5_1",   "q5_0", "q4_1",
-                                             "q4_0", "q4_0+rot", "iq4_nl", "tq3_0"};
+static const struct {
+    const char *name, *type, *single;
+} formats[FORMATS] = {
+    {"f16", "f16", "off"},      {"bf16", "bf16", "off"},         {"q8_0", "q8_0", "off"},
+    {"q5_1", "q5_1", "off"},    {"q5_0", "q5_0", "off"},         {"q4_1", "q4_1", "off"},
+    {"q4_0", "q4_0", "off"},    {"q4_0+rot", "q4_0+rot", "off"}, {"iq4_nl", "iq4_nl", "off"},
+    {"tq3_0", "tq3_0", "off"},  {"one f16", "f16", "on"},        {"one bf16", "bf16", "on"},
+    {"one q8_0", "q8_0", "on"}, {"one q4_0", "q4_0", "on"},      {"one q4_0+rot", "q4_0+rot", "on"},
+};
 
 static void check(status st, const err *e)
 {
@@ -79,12 +91,47 @@ static void fill(device *d, void *to, size_t n_bytes, kv_format f, int32_t dim)
 
 typedef struct bench {
     device *d;
+    rope turn; /* what keys are made with: a quarter of 512 turns */
+    weight norm;
     void *scratch;
     size_t scratch_bytes;
     kv_layout l;
     kv_cache c;
     kv_batch b;
 } bench;
+
+enum { DIM = 512, TURNING = 64 };
+
+static void open_maker(bench *b)
+{
+    static float inv[DIM / 2], w[DIM], turns[ROPE_TURNS][2][TURNING];
+    err e = {0};
+    for (int i = 0; i < TURNING; i++)
+        inv[i] = (float)pow(1e6, -2.0 * i / DIM);
+    for (int i = 0; i < DIM; i++)
+        w[i] = 0.3f;
+    for (int p = 0; p < ROPE_TURNS; p++)
+        for (int i = 0; i < TURNING; i++) {
+            turns[p][0][i] = (float)cos((double)p * inv[i]);
+            turns[p][1][i] = (float)sin((double)p * inv[i]);
+        }
+    void *at[2] = {b->d->alloc(b->d, sizeof inv), b->d->alloc(b->d, sizeof turns)};
+    if (!at[0] || !at[1])
+        exit(1);
+    b->d->upload(b->d, at[0], inv, sizeof inv);
+    b->d->upload(b->d, at[1], turns, sizeof turns);
+    b->turn = (rope){.n_pairs = DIM / 2, .inv_freq = at[0], .n_turning = TURNING, .turns = at[1]};
+    b->norm = (weight){.name = "k_norm",
+                       .type = NUM_F32,
+                       .n_in = DIM,
+                       .n_out = 1,
+                       .n_mat = 1,
+                       .data = w,
+                       .row_bytes = sizeof w,
+                       .mat_bytes = sizeof w,
+                       .n_bytes = sizeof w};
+    check(b->d->weight_load(b->d, &b->norm, &e), &e);
+}
 
 static mat all_layers(bench *b, int32_t n_head, int32_t rows)
 {
@@ -114,14 +161,18 @@ static int ascending(const void *a, const void *b)
 }
 
 /* Microseconds of one layer; 0 if the device does not read the format. */
-static double measure(bench *b, int shape, int32_t depth, const char *format, int32_t rows,
-                      double *bytes)
+static double measure(bench *b, int shape, int32_t depth, int format, int32_t rows, double *bytes)
 {
-    int32_t keys = shapes[shape].window ? shapes[shape].window : depth, ids[64] = {0};
+    static int32_t ids[MANY_ROWS];
+    int32_t keys = shapes[shape].window ? shapes[shape].window : depth;
+    int32_t most = rows < 64 ? 64 : rows;
     kv_spec spec[LAYERS_MAX];
-    kv_want_layout want = {.spec = spec, .n_ctx = depth + 64, .rows_max = 64, .dev = b->d};
-    kv_words words = {.k = format, .single = "off"};
+    kv_want_layout want = {.spec = spec, .n_ctx = depth + 64, .rows_max = most, .dev = b->d};
+    kv_words words = {.k = formats[format].type, .single = formats[format].single};
+    bool one = !strcmp(words.single, "on");
     err e = {0};
+    if (one && !shapes[shape].k_is_v)
+        return 0;
     double us[REPS];
     check(kv_choice_parse(&want.choice, &words, &e), &e);
     int64_t elements = 2 * (int64_t)keys * shapes[shape].n_head_kv * shapes[shape].dim;
@@ -130,28 +181,32 @@ static double measure(bench *b, int shape, int32_t depth, const char *format, in
     for (int i = 0; i < want.n; i++)
         spec[i] = (kv_spec){.window = shapes[shape].window,
                             .n_head_kv = shapes[shape].n_head_kv,
-                            .head_dim = shapes[shape].dim};
+                            .head_dim = shapes[shape].dim,
+                            .k_is_v = shapes[shape].k_is_v,
+                            .k_norm = &b->norm,
+                            .k_rope = &b->turn};
     if (kv_layout_init(&b->l, &want, &e))
         return 0;
     check(kv_open(&b->c, b->d, &b->l, &e), &e);
-    check(kv_batch_init(&b->b, 64, 1, b->l.n, &e), &e);
+    check(kv_batch_init(&b->b, most, 1, b->l.n, &e), &e);
     const kv_view *v = &b->l.view[0];
     size_t store = (size_t)v->n_slots * (size_t)v->n_head_kv;
     for (int i = 0; i < b->l.n; i++) {
         fill(b->d, b->c.base[i].k, store * v->k_row_bytes, want.choice.k, v->head_dim);
-        fill(b->d, b->c.base[i].v, store * v->v_row_bytes, want.choice.v, v->head_dim);
+        if (!one)
+            fill(b->d, b->c.base[i].v, store * v->v_row_bytes, want.choice.v, v->head_dim);
     }
     *bytes = (double)keys * v->n_head_kv * (double)(v->k_row_bytes + v->v_row_bytes);
     b->c.n_past = depth - rows;
     check(kv_batch_add(&b->b, &b->c, ids, rows, NULL, KV_WANT_NONE, &e), &e);
     for (int i = -3; i < REPS; i++) {
         enum { TIMES = 8 };
-        float one;
-        b->d->download(b->d, &one, b->scratch, sizeof one);
+        float probe;
+        b->d->download(b->d, &probe, b->scratch, sizeof probe);
         double from = clock_ms();
         for (int k = 0; k < TIMES; k++)
             all_layers(b, shapes[shape].n_head, rows);
-        b->d->download(b->d, &one, b->scratch, sizeof one);
+        b->d->download(b->d, &probe, b->scratch, sizeof probe);
         if (i >= 0)
             us[i] = (clock_ms() - from) * 1e3 / TIMES / b->l.n;
     }
@@ -248,7 +303,7 @@ static void many(bench *b, const char *only)
     for (int s = 0; s < SHAPES; s++)
         for (int i = 0; i < MANY_DEPTHS; i++) {
             int32_t depth = many_depths[i];
-            if ((only && !strstr(shapes[s].name, only)) || (shapes[s].window && i > 1))
+            if (!strstr(shapes[s].name, only) || (shapes[s].window && i > 1))
                 continue;
             kv_spec spec = {.window = shapes[s].window,
                             .n_head_kv = shapes[s].n_head_kv,
@@ -277,21 +332,24 @@ static void many(bench *b, const char *only)
     c->hopper = usual;
 }
 
-/* ---- Few rows ----------------------------------------------------------------------------- */
+/* ---- Some rows ---------------------------------------------------------------------------- */
 
-static void few(bench *b, int32_t rows, const char *only)
+static void some(bench *b, int32_t rows, const char *shape, const char *format)
 {
     printf("%s, %d rows\n%-16s %7s", b->d->name, rows, "us (GB/s)", "depth");
     for (int f = 0; f < FORMATS; f++)
-        printf(" %13s", formats[f]);
+        if (strstr(formats[f].name, format))
+            printf(" %14s", formats[f].name);
     printf("\n");
     for (int s = 0; s < SHAPES; s++)
         for (int i = 0; i < DEPTHS; i++) {
-            if ((only && !strstr(shapes[s].name, only)) || (shapes[s].window && i > 0))
+            if (!strstr(shapes[s].name, shape) || (shapes[s].window && i > 0))
                 continue;
             printf("%-16s %7d", shapes[s].name, depths[i]);
             for (int f = 0; f < FORMATS; f++) {
-                double bytes = 0, us = measure(b, s, depths[i], formats[f], rows, &bytes);
+                if (!strstr(formats[f].name, format))
+                    continue;
+                double bytes = 0, us = measure(b, s, depths[i], f, rows, &bytes);
                 printf(" %7.1f (%4.0f)", us, us > 0 ? bytes / us * 1e-3 : 0);
                 fflush(stdout);
             }
@@ -305,17 +363,21 @@ int main(int argc, char **argv)
     err e = {0};
     bool prompt = argc > 1 && !strcmp(argv[1], "many");
     int32_t rows = argc > 1 && !prompt ? atoi(argv[1]) : 1;
-    const char *only = argc > 2 ? argv[2] : NULL;
-    if (rows < 1 || rows > 32)
+    const char *shape = argc > 2 ? argv[2] : "", *format = argc > 3 ? argv[3] : "";
+    if (rows < 1 || rows > MANY_ROWS)
         return 2;
     check(device_open_cuda(&b.d, NULL, &e), &e);
     b.scratch = b.d->alloc(b.d, b.scratch_bytes);
     if (!b.scratch)
         return 1;
+    open_maker(&b);
     if (prompt)
-        many(&b, only);
+        many(&b, shape);
     else
-        few(&b, rows, only);
+        some(&b, rows, shape, format);
+    b.d->weight_free(b.d, &b.norm);
+    b.d->release(b.d, (void *)b.turn.inv_freq, DIM / 2 * sizeof(float));
+    b.d->release(b.d, (void *)b.turn.turns, (size_t)ROPE_TURNS * 2 * TURNING * sizeof(float));
     b.d->release(b.d, b.scratch, b.scratch_bytes);
     device_close(b.d);
     return 0;

@@ -214,7 +214,8 @@ typedef struct carat_session_options {
     const char *kv_layers; /* NULL, or "SPEC=TYPE,...": SPEC global, swa, a layer or first-last;
                               TYPE as above or "keys/values"; later ones win */
     const char *kv_single; /* layers whose values are their raw keys (12B, 26B-A4B, 31B) keep one
-                              stream: "on", "off"; NULL or "auto": where that is worth it */
+                              stream: "on", "off"; NULL or "auto": where that is worth it,
+                              which so far means on a CPU */
     int32_t n_outputs; /* rows of one pass that may give logits; 0: 16. carat_eval with all_logits
                           runs passes of min(chunk, n_outputs) rows */
     /* Host memory for checkpoints, in MiB: states of conversations that prompts may go back to. 0:

@@ -2,6 +2,8 @@
 #include "kv/kv.h"
 #include "tests/test.h"
 
+#include <stdio.h>
+
 static kv_choice chosen(kv_words w)
 {
     err e = {0};
@@ -105,6 +107,29 @@ TEST(kv_layout_follows_the_last_rule_that_speaks)
     CHECK_EQ(l.ring_bytes, 520 * 2 * (144 + 272));
     CHECK_EQ(l.linear_bytes, 4096 * (2 * 1024 + 2 * 224 + 2 * 160));
     kv_layout_free(&l);
+}
+
+static kernel_speed reads_all(const device *d, const kv_view *kv, char *text, size_t cap)
+{
+    (void)d, (void)kv;
+    snprintf(text, cap, "anything");
+    return KERNEL_FULL;
+}
+
+TEST(kv_layout_keeps_one_stream_unasked_where_a_device_prefers_it)
+{
+    for (int prefers = 0; prefers < 2; prefers++) {
+        device d = {.name = "able", .attend_kernel = reads_all, .one_stream = prefers};
+        kv_layout l = laid_out((kv_words){0}, &d, OK, NULL);
+        CHECK_EQ(l.view[2].single, prefers);
+        kv_layout_free(&l);
+        l = laid_out((kv_words){.single = "on"}, &d, OK, NULL);
+        CHECK(l.view[2].single);
+        kv_layout_free(&l);
+        l = laid_out((kv_words){.single = "off"}, &d, OK, NULL);
+        CHECK(!l.view[2].single);
+        kv_layout_free(&l);
+    }
 }
 
 TEST(kv_layout_keeps_one_stream_where_it_may)

@@ -24,6 +24,7 @@
 typedef struct kv_spec {
     int32_t window; /* 0: all */
     int32_t n_head_kv, head_dim;
+    bool wide;            /* as of kv_view */
     bool k_is_v;          /* values are the keys' raw projection: one stream would do */
     const weight *k_norm; /* with k_is_v: what makes keys of them again */
     const rope *k_rope;

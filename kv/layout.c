@@ -64,6 +64,13 @@ static bool device_reads(const kv_want_layout *w, const kv_view *v)
     return !d || device_attend_kernel(d, v, text, sizeof text) != KERNEL_NONE;
 }
 
+/* Is one stream the better choice where nothing was said? */
+static bool one_stream_wins(const kv_want_layout *w, const kv_view *v)
+{
+    const device *d = device_of(w, v);
+    return !d || d->one_stream;
+}
+
 /* One stream instead of two where the layer allows it and it was asked for, or is worth it. */
 static status choose_single(const kv_want_layout *w, kv_view *v, err *e)
 {
@@ -80,7 +87,7 @@ static status choose_single(const kv_want_layout *w, kv_view *v, err *e)
                        v->id, kv_format_name(kf, a, sizeof a), kv_format_name(vf, b, sizeof b));
     /* Rotated keys have to be rotated back one by one before they can be made: half the memory
      * then costs more time than it saves. */
-    if (!same || (!forced && kf.rot))
+    if (!same || (!forced && (kf.rot || !one_stream_wins(w, v))))
         return OK;
     kv_view one = *v;
     one.single = true;
@@ -111,7 +118,8 @@ static status view_init(const kv_want_layout *w, int32_t i, int32_t rows_max, kv
                    .window = s->window,
                    .n_slots = slots_needed(s->window, w->n_ctx, rows_max),
                    .k_rot = kf.rot,
-                   .v_rot = vf.rot};
+                   .v_rot = vf.rot,
+                   .wide = s->wide};
     if ((st = row_bytes(kf, i, s->head_dim, &v->k_row_bytes, e)) ||
         (st = row_bytes(vf, i, s->head_dim, &v->v_row_bytes, e)) || (st = choose_single(w, v, e)))
         return st;

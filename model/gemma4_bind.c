@@ -12,6 +12,7 @@
  */
 #include "model/gemma4.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -385,6 +386,33 @@ static status bind_streams(model *m, gemma4 *g, kv_spec *spec, err *e)
     return OK;
 }
 
+/* The largest magnitude; infinity if one is no number. */
+static float most_of(const weight *w)
+{
+    const float *v = w->data;
+    float most = 0;
+    for (int32_t i = 0; i < w->n_in; i++)
+        if (!(fabsf(v[i]) <= most))
+            most = fabsf(v[i]) <= FLT_MAX ? fabsf(v[i]) : INFINITY;
+    return most;
+}
+
+/* May attention go through f16? The norm leaves a head at length sqrt(n), so with its weight no
+ * element, and no pair that turns, nor a group that is rotated, is above sqrt(n) max |w|. Formats
+ * in blocks may end up above that, by less than the half that is kept free here. */
+static void bind_ranges(const gemma4 *g, kv_spec *spec)
+{
+    const float room = 65504.0f / 2;
+    for (int32_t i = 0; i < g->n_layer; i++) {
+        const gemma4_layer *L = &g->layer[i];
+        float length = sqrtf((float)L->head_dim), k = most_of(&g->layer[L->kv].k_norm);
+        float q = length * most_of(&L->q_norm);
+        float product = spec[L->kv].k_is_v ? q * k : 0; /* one stream: queries have keys' weights */
+        if (!(q <= room && length * k <= room && product <= room))
+            spec[L->kv].wide = true;
+    }
+}
+
 static status bind_globals(model *m, gemma4 *g, const shapes *s, err *e)
 {
     binder b = {m, -1, e};
@@ -487,6 +515,7 @@ static status bind_all(model *m, gemma4 *g, const shapes *s, err *e)
     }
     if ((st = bind_streams(m, g, spec, e)))
         return st;
+    bind_ranges(g, spec);
     return bind_suppress(m, e);
 }
 

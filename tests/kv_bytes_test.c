@@ -2,10 +2,12 @@
  *
  * Layouts are those that a session in passes of 512 rows gets; that a cache allocates exactly its
  * layout is checked where caches are opened (kv_oracle_test.c). With -v this prints the table of
- * the README.
+ * the README. Also which of them attention may read through f16.
  */
 #include "kv/kv.h"
 #include "model/gemma4_shapes.h"
+#include "model/model.h"
+#include "tests/rig_model.h"
 #include "tests/test.h"
 
 enum { CHUNK = 512 };
@@ -76,5 +78,28 @@ TEST(kv_bytes_of_published_sizes)
             }
             printf("\n");
         }
+    }
+}
+
+/* Attention goes through f16 only where no norm can leave an element above it: neither a query's
+ * nor a key's, nor, in one stream, a query's that carries the key's. */
+TEST(kv_is_wide_where_norms_reach_beyond_f16)
+{
+    static const struct {
+        float norm;
+        bool windows, globals;
+    } cases[] = {
+        {RIG_QK_NORM, false, false}, {100, false, true}, {5000, true, true}, {NAN, true, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        gguf g;
+        model m;
+        err e = {0};
+        CHECK_OK(gguf_open(&g, rig_model_of(128, 256, cases[i].norm), false, NULL, NULL, &e), e);
+        CHECK_OK(model_bind(&m, &g, &e), e);
+        for (int32_t k = 0; k < m.n_kv; k++) {
+            CHECK_EQ(m.kv[k].k_is_v, !m.kv[k].window);
+            CHECK_EQ(m.kv[k].wide, m.kv[k].window ? cases[i].windows : cases[i].globals);
+        }
+        model_free(&m);
     }
 }

@@ -27,10 +27,9 @@ static const gemma4_shape model_shape = {.name = "rig",
                                          .softcap = 30,
                                          .swa = {true, true, false, true, true, false}};
 
-/* Random values that keep every feature visible; the norms of queries and keys are small, as the
- * scale of attention is 1. */
+/* Random values that keep every feature visible; qk_norm: of the norms of queries and keys. */
 static void write_tensor(gguf_writer *w, const gemma4_shape *s, const gemma4_tensor *t,
-                         uint64_t *rng)
+                         float qk_norm, uint64_t *rng)
 {
     err e = {0};
     uint64_t n = t->ne[0] * t->ne[1] * t->ne[2];
@@ -38,7 +37,7 @@ static void write_tensor(gguf_writer *w, const gemma4_shape *s, const gemma4_ten
     CHECK(x);
     for (uint64_t i = 0; i < n; i++) {
         double r = rng_normal(rng);
-        x[i] = (float)(t->role == GEMMA4_QK_NORM ? 0.3 + 0.1 * r
+        x[i] = (float)(t->role == GEMMA4_QK_NORM ? qk_norm * (1 + r / 3)
                        : t->role == GEMMA4_NORM  ? 1 + 0.2 * r
                        : t->role == GEMMA4_SCALE ? 0.9
                        : t->role == GEMMA4_EMBD  ? 0.3 * r
@@ -52,10 +51,10 @@ static void write_tensor(gguf_writer *w, const gemma4_shape *s, const gemma4_ten
 
 const char *rig_model(void)
 {
-    return rig_model_of(model_shape.head_dim, model_shape.head_dim_global);
+    return rig_model_of(model_shape.head_dim, model_shape.head_dim_global, RIG_QK_NORM);
 }
 
-const char *rig_model_of(int32_t head_dim, int32_t head_dim_global)
+const char *rig_model_of(int32_t head_dim, int32_t head_dim_global, float qk_norm)
 {
     gemma4_shape shape = model_shape, *s = &shape;
     const char *path = test_temp("rig.gguf");
@@ -76,7 +75,7 @@ const char *rig_model_of(int32_t head_dim, int32_t head_dim_global)
         gguf_put_tensor(w, list[i].name, NUM_F32, list[i].n_dims, list[i].ne);
     CHECK_OK(gguf_write_header(w, &e), e);
     for (int32_t i = 0; i < n; i++)
-        write_tensor(w, s, &list[i], &rng);
+        write_tensor(w, s, &list[i], qk_norm, &rng);
     CHECK_OK(gguf_commit(w, &e), e);
     mem_free(list);
     return path;

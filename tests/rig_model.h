@@ -6,7 +6,10 @@
 
 enum { RIG_WINDOW = 12, RIG_VOCAB = 64, RIG_CTX = 640 };
 
+/* What the norms of queries and keys are drawn around: small, as the scale of attention is 1. */
+#define RIG_QK_NORM 0.3f
+
 /* Writes the model's file; its path, valid until the test ends. */
-const char *rig_model_of(int32_t head_dim, int32_t head_dim_global);
+const char *rig_model_of(int32_t head_dim, int32_t head_dim_global, float qk_norm);
 
 #endif

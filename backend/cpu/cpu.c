@@ -363,6 +363,7 @@ status device_open_cpu(device **out, const cpu_options *opt, err *e)
         .name = c->name,
         .verify_max = INT32_MAX,
         .chunk_rows = 512,
+        .one_stream = true,
         .self = c,
         .alloc = cpu_alloc,
         .release = cpu_release,

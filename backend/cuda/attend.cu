@@ -13,9 +13,31 @@
 
 enum { KEYS = 64 }; /* per step; chunks are multiples of it */
 
+/* One stream: a warp's key of the value in `row`, in f32. */
+DEV void make_plain_key(float *to, const uint8_t *row, const dev_kv &kv, int pos)
+{
+    int lane = lane_id(), d = kv.head_dim, half = d / 2;
+    for (int i = lane; i < d; i += 32)
+        to[i] = kv_value(row, kv.k_kind, i);
+    __syncwarp();
+    if (kv.k_rot)
+        for (int i = 4 * lane; i < d; i += 128)
+            *(float4 *)(to + i) = rotate_four(*(float4 *)(to + i), true);
+    __syncwarp();
+    for (int i = lane; i < half; i += 32) {
+        float x = to[i] * kv.k_weight[i], y = to[i + half] * kv.k_weight[i + half];
+        float sn = 0, cs = 1;
+        if (i < kv.n_turning)
+            turn_of(pos, kv.inv_freq[i], &sn, &cs);
+        to[i] = x * cs - y * sn;
+        to[i + half] = x * sn + y * cs;
+    }
+    __syncwarp();
+}
+
 /* o[r, h] = sum_t softmax_t(scale q[r, h] . k[t, g]) v[t, g]
  * grid:   chunk (1 when not split) x KV head x row; 4 warps
- * shared: q and o of the group's heads, scores of 64 keys
+ * shared: q and o of the group's heads, scores of 64 keys; one stream: a key per warp
  * bound:  instructions: every value is widened and multiplied in f32 */
 __global__ void __launch_bounds__(128) attend_kernel(attend_args a)
 {
@@ -38,7 +60,10 @@ __global__ void __launch_bounds__(128) attend_kernel(attend_args a)
     }
     dev_kv_base base = a.st.kv[(size_t)a.st.rows.seq[r] * a.st.n_kv + a.kv.id];
     const uint8_t *keys = (const uint8_t *)base.k + (size_t)g * a.kv.n_slots * a.kv.k_bytes;
-    const uint8_t *values = (const uint8_t *)base.v + (size_t)g * a.kv.n_slots * a.kv.v_bytes;
+    const uint8_t *values = keys;
+    if (!a.kv.single)
+        values = (const uint8_t *)base.v + (size_t)g * a.kv.n_slots * a.kv.v_bytes;
+    float *made = p + group * KEYS + warp * d;
     for (int i = (int)threadIdx.x; i < group * d; i += 128) {
         q[i] = a.q.at[r * a.q.stride + h0 * d + i] * a.scale;
         o[i] = 0;
@@ -51,13 +76,21 @@ __global__ void __launch_bounds__(128) attend_kernel(attend_args a)
     for (int t0 = from / KEYS * KEYS; t0 < to; t0 += KEYS) {
         for (int k = warp; k < KEYS; k += 4) {
             int t = t0 + k;
-            bool sees = t >= from && t < to && row_sees(a.st.rows, r, a.kv.window, t);
+            bool sees = t >= from && t < to && row_sees(a, r, t);
             const uint8_t *key = keys + (size_t)(t % a.kv.n_slots) * a.kv.k_bytes;
+            int kind = a.kv.k_kind;
+            if (sees && a.kv.single) {
+                bool own = a.st.rows.seen && t >= a.st.rows.first[r];
+                int pos = own ? tree_pos(a.all, a.st.rows.seq[r], t) : t;
+                make_plain_key(made, key, a.kv, pos);
+                key = (const uint8_t *)made;
+                kind = KV_F32;
+            }
             for (int h = 0; h < group; h++) {
                 float sum = 0;
                 if (sees)
                     for (int i = lane; i < d; i += 32)
-                        sum = fma_rn(q[h * d + i], kv_value(key, a.kv.k_kind, i), sum);
+                        sum = fma_rn(q[h * d + i], kv_value(key, kind, i), sum);
                 sum = warp_sum(sum);
                 if (lane == 0)
                     p[h * KEYS + k] = sees ? sum : -INFINITY;
@@ -186,7 +219,8 @@ extern "C" void cu_attend_combine(cudaStream_t s, attend_args a, dev_quant q, bo
 extern "C" void cu_attend(cudaStream_t s, attend_args a)
 {
     int group = a.n_head / a.kv.n_head_kv;
-    size_t shared = (size_t)group * (2 * (size_t)a.kv.head_dim + KEYS) * sizeof(float);
+    size_t d = (size_t)a.kv.head_dim, made = a.kv.single ? 4 * d : 0;
+    size_t shared = ((size_t)group * (2 * d + KEYS) + made) * sizeof(float);
     LAUNCH(attend_kernel,
            dim3(a.part ? (unsigned)a.n_chunk : 1, (unsigned)a.kv.n_head_kv,
                 (unsigned)(a.part ? a.n_rows : a.q.rows)),

@@ -29,21 +29,26 @@ DEV sight row_sight(const dev_rows &rs, int r, int window)
     return s;
 }
 
-/* For t inside the sight. */
-DEV bool row_sees(const dev_rows &rs, int r, int window, int t)
+/* The position of key t of a sequence, where positions may differ from indices: one that this pass
+ * adds to a tree. */
+DEV int tree_pos(const dev_rows &all, int seq, int t)
 {
+    for (int i = 0; i < all.n; i++)
+        if (all.seq[i] == seq && all.index[i] == t)
+            return all.pos[i];
+    return t;
+}
+
+/* For t inside the sight. */
+DEV bool row_sees(const attend_args &a, int r, int t)
+{
+    const dev_rows &rs = a.st.rows;
     int first = rs.first[r];
     if (!rs.seen || t < first)
         return true; /* a chain's positions are its indices, and lo has the window */
     if (t - first >= 64 || !(rs.seen[r] >> (t - first) & 1))
         return false;
-    if (!window)
-        return true;
-    int pos = t;
-    for (int i = 0; i < rs.n; i++)
-        if (rs.seq[i] == rs.seq[r] && rs.index[i] == t)
-            pos = rs.pos[i];
-    return rs.pos[r] - pos < window;
+    return !a.kv.window || rs.pos[r] - tree_pos(a.all, rs.seq[r], t) < a.kv.window;
 }
 
 /* Partial results of a (row, head, chunk): weighted sum of values, then the largest score and the

@@ -1,7 +1,7 @@
 /* attend_ops.c - the ops of caches on a CUDA device: which kernel stores and which attends, and how
  * few rows are split over chunks of keys.
  *
- *   rows    f16; other formats in heads of 256 and 512      f32; what is left
+ *   rows    heads of 64, 128, 256 and 512, but not f32      what is left
  *   1..32   split.cu   f16 tensor cores, over chunks        attend.cu  f32, over chunks
  *   33..    flash.cu   f16 tensor cores                     attend.cu  f32
  *
@@ -10,7 +10,8 @@
  * (cuda_device.hopper).
  *
  * Where keys are stored rotated the queries are rotated first, where values are the result is
- * rotated back. A store of one stream is not read here: layouts for this device never have one.
+ * rotated back. One stream (keys.cuh): in heads of 256 and 512 a quarter of which turns, as above;
+ * what tiles take from a rotated store they rotate back themselves, and the f32 kernel its keys.
  */
 #include "backend/cuda/cuda_int.h"
 
@@ -50,19 +51,28 @@ static int32_t kind_of(num_type t)
     }
 }
 
-static dev_kv view_of(const kv_view *v)
+static dev_kv view_of(pass *p, const kv_view *v)
 {
-    return (dev_kv){.id = v->id,
-                    .k_kind = kind_of(v->k_type),
-                    .v_kind = kind_of(v->v_type),
-                    .n_head_kv = v->n_head_kv,
-                    .head_dim = v->head_dim,
-                    .window = v->window,
-                    .n_slots = v->n_slots,
-                    .k_bytes = (int32_t)v->k_row_bytes,
-                    .v_bytes = (int32_t)v->v_row_bytes,
-                    .k_rot = v->k_rot,
-                    .v_rot = v->v_rot};
+    dev_kv d = {.id = v->id,
+                .k_kind = kind_of(v->k_type),
+                .v_kind = kind_of(v->v_type),
+                .n_head_kv = v->n_head_kv,
+                .head_dim = v->head_dim,
+                .window = v->window,
+                .n_slots = v->n_slots,
+                .k_bytes = (int32_t)v->k_row_bytes,
+                .v_bytes = (int32_t)v->v_row_bytes,
+                .k_rot = v->k_rot,
+                .v_rot = v->v_rot,
+                .single = v->single};
+    if (v->single) {
+        d.v_bytes = d.k_bytes;
+        d.n_turning = v->k_rope->n_turning;
+        d.inv_freq = v->k_rope->inv_freq;
+        d.turns = v->k_rope->turns;
+        d.k_weight = p->dry ? NULL : cuda_vector(p, v->k_weight);
+    }
+    return d;
 }
 
 /* Blocks are encoded 32 values at a time, rotated 128. */
@@ -76,21 +86,21 @@ static bool holds(int32_t kind, bool rot, int32_t head_dim)
 attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_rows)
 {
     int32_t k = kind_of(kv->k_type), v = kind_of(kv->v_type), d = kv->head_dim;
-    if (kv->single || !holds(k, kv->k_rot, d) || !holds(v, kv->v_rot, d))
+    if (!holds(k, kv->k_rot, d) || !holds(v, kv->v_rot, d))
         return ATTEND_NONE;
-    bool narrow = (d == 64 || d == 128) && k == KV_F16 && v == KV_F16;
-    bool wide = (d == 256 || d == 512) && k != KV_F32 && v != KV_F32;
+    bool tiles = (d == 64 || d == 128 || d == 256 || d == 512) && k != KV_F32 && v != KV_F32;
+    if (kv->single)
+        tiles = tiles && d >= 256 && kv->k_rope->n_turning == d / 8 && kv->k_rope->turns;
     bool fits = d <= (few_rows ? c->split_widest : c->flash_widest);
-    return (narrow || wide) && fits ? ATTEND_TILES : ATTEND_PLAIN;
+    return tiles && fits && !kv->wide ? ATTEND_TILES : ATTEND_PLAIN;
 }
 
 static bool readable(pass *p, const kv_view *kv)
 {
     if (cuda_attend_path(cuda_of(p), kv, true) != ATTEND_NONE)
         return true;
-    err_set(&p->e, E_UNSUPPORTED, "keys of %s and values of %s%s in heads of %d on a CUDA device",
-            num_name(kv->k_type), num_name(kv->v_type), kv->single ? " in one stream" : "",
-            kv->head_dim);
+    err_set(&p->e, E_UNSUPPORTED, "keys of %s and values of %s in heads of %d on a CUDA device",
+            num_name(kv->k_type), num_name(kv->v_type), kv->head_dim);
     return false;
 }
 
@@ -99,7 +109,9 @@ void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v)
     cuda_device *c = cuda_of(p);
     if (p->dry || pass_failed(p) || k.rows == 0 || !readable(p, kv))
         return;
-    dev_kv view = view_of(kv);
+    dev_kv view = view_of(p, kv);
+    if (pass_failed(p))
+        return;
     if (!cuda_join_store(c, view, cuda_mat(k), cuda_mat(v))) {
         cuda_settle(c);
         cu_kv_store(c->stream, view, cuda_step(p), cuda_mat(k), cuda_mat(v));
@@ -145,7 +157,7 @@ static void deal(const cuda_device *c, const pass *p, attend_args *a)
     for (a->chunk_shift = 0; 1 << a->chunk_shift < a->chunk;)
         a->chunk_shift++;
     bool plain = a->kv.k_kind == KV_F16 && a->kv.v_kind == KV_F16;
-    a->stages = d == 512 ? c->split_stages : d == 256 && plain ? 2 : 3;
+    a->stages = d == 512 ? c->split_stages : d == 256 && (plain || a->kv.single) ? 2 : 3;
     int32_t tiles = (a->n_rows + a->tile_rows - 1) / a->tile_rows;
     a->n_block = c->n_sm * (d == 512 ? 1 : 2) / (tiles * a->kv.n_head_kv);
     a->n_block = a->n_block < 1 ? 1 : a->n_block < a->n_chunk ? a->n_block : a->n_chunk;
@@ -153,6 +165,7 @@ static void deal(const cuda_device *c, const pass *p, attend_args *a)
 
 static void attend_few(pass *p, attend_args a, bool split, int32_t at_a_time, dev_quant copy)
 {
+    bool back = a.kv.v_rot && !(split && a.kv.single);
     cuda_device *c = cuda_of(p);
     for (a.row0 = 0; a.row0 < a.q.rows; a.row0 += at_a_time) {
         a.n_rows = a.q.rows - a.row0 < at_a_time ? a.q.rows - a.row0 : at_a_time;
@@ -162,13 +175,13 @@ static void attend_few(pass *p, attend_args a, bool split, int32_t at_a_time, de
         } else {
             cu_attend(c->stream, a);
         }
-        cu_attend_combine(c->stream, a, copy, a.kv.v_rot);
+        cu_attend_combine(c->stream, a, copy, back);
     }
 }
 
 static void attend_many(const cuda_device *c, attend_args a, bool tiles)
 {
-    bool plain = a.kv.k_kind == KV_F16 && a.kv.v_kind == KV_F16;
+    bool plain = a.kv.k_kind == KV_F16 && a.kv.v_kind == KV_F16 && !a.kv.single;
     if (!tiles)
         cu_attend(c->stream, a);
     else if (c->hopper && plain && a.kv.head_dim == 256)
@@ -186,7 +199,9 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     bool few = q.rows <= CUDA_VERIFY_ROWS;
     bool split = group <= SPLIT_PAIRS && cuda_attend_path(c, kv, true) == ATTEND_TILES;
     bool tiles = few ? split : cuda_attend_path(c, kv, false) == ATTEND_TILES;
-    size_t shared = (size_t)group * (2 * (size_t)d + 64) * sizeof(float);
+    size_t made = kv->single ? 4 * (size_t)d : 0;
+    size_t shared = ((size_t)group * (2 * (size_t)d + 64) + made) * sizeof(float);
+    bool turns = kv->k_rot && !kv->single;
     if (!readable(p, kv))
         return;
     if (!tiles && (group > 64 || shared > (size_t)c->shared_max)) {
@@ -195,8 +210,8 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
         return;
     }
     attend_args a = {
-        .kv = view_of(kv), .n_head = q.heads, .chunk = chunk_of(kv, split), .scale = scale};
-    mat turned = kv->k_rot ? pass_mat(p, q.rows, q.heads, d) : q;
+        .kv = view_of(p, kv), .n_head = q.heads, .chunk = chunk_of(kv, split), .scale = scale};
+    mat turned = turns ? pass_mat(p, q.rows, q.heads, d) : q;
     /* Many rows are not split; a plan for them covers the few-row passes of the same session. */
     size_t mark = pass_mark(p);
     int64_t row_floats =
@@ -216,9 +231,10 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     a.o = cuda_mat(o);
     a.q = cuda_mat(turned);
     a.st = cuda_step(p);
+    a.all = c->rows_all;
     a.n_chunk = chunks_of(kv, a.chunk, keys);
     cuda_wrote(c, o.at, n_bytes);
-    if (kv->k_rot) {
+    if (turns) {
         cuda_wrote(c, turned.at, n_bytes);
         cu_rotate(c->stream, a.q, cuda_mat(q), false);
     }
@@ -227,7 +243,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
         cuda_quant_keep(p, o.at, copy);
     } else {
         attend_many(c, a, tiles);
-        if (kv->v_rot)
+        if (kv->v_rot && !(tiles && kv->single))
             cu_rotate(c->stream, a.o, a.o, true);
     }
     cuda_done(p, "attend");

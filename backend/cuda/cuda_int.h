@@ -118,6 +118,10 @@ typedef struct dev_kv {
     int32_t id, k_kind, v_kind, n_head_kv, head_dim, window, n_slots;
     int32_t k_bytes, v_bytes; /* of a head's row */
     bool k_rot, v_rot;
+    /* One stream: values are read where keys are, and keys are made of them (keys.cuh). */
+    bool single;
+    int32_t n_turning;
+    const float *k_weight, *inv_freq, *turns; /* device memory, as kv_view and rope have them */
 } dev_kv;
 
 /* ---- Launchers ---------------------------------------------------------------------------- */
@@ -286,6 +290,7 @@ typedef struct attend_args {
     dev_mat o, q; /* [rows, heads * head_dim] */
     dev_kv kv;
     dev_step st;
+    dev_rows all; /* every row of the pass: who wrote its keys may be no row of st */
     int32_t n_head;
     float scale;
     /* Split over chunks of keys, for few rows; part NULL: not split. Then these rows are taken: */
@@ -303,8 +308,8 @@ void cu_attend(cudaStream_t s, attend_args a);
 /* back: the values were rotated, and the result is to be rotated back. */
 void cu_attend_combine(cudaStream_t s, attend_args a, dev_quant q, bool back);
 int cu_attend_init(int shared_max);
-/* split.cu: few rows on tensor cores. Heads of 64 or 128 in f16; of 256 or 512 in all formats but
- * f32, and at most *widest. At most SPLIT_PAIRS query heads per KV head. */
+/* split.cu: few rows on tensor cores. Heads of 64, 128, 256 or 512, at most *widest, in all formats
+ * but f32. At most SPLIT_PAIRS query heads per KV head. */
 void cu_split(cudaStream_t s, attend_args a);
 int cu_split_init(int largest, int *widest, int *stages_512);
 /* flash.cu: many rows on tensor cores, the same heads and formats, at most *widest. */
@@ -461,6 +466,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale);
 /* ops.c, for the ops of attend_ops.c */
 bool cuda_skip(const pass *p, mat y); /* nothing to do; else what waits has been launched */
 dev_step cuda_step(const pass *p);
+const float *cuda_vector(pass *p, const weight *w); /* NULL, and an error, if it is not loaded */
 void cuda_done(pass *p, const char *op); /* asks whether a launch failed */
 
 /* graph.c */

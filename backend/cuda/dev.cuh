@@ -144,6 +144,22 @@ DEV int lane_id()
     return (int)(threadIdx.x & 31);
 }
 
+/* The same, asked for anew: what a rare or long path makes of it is then not kept in registers from
+ * before the loop on. */
+#ifdef CARAT_EMU
+DEV int lane_id_anew()
+{
+    return lane_id();
+}
+#else
+DEV int lane_id_anew()
+{
+    int lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
+#endif
+
 #ifdef CARAT_EMU
 DEV uint32_t shfl_xor_u32(uint32_t v, int mask)
 {
@@ -494,15 +510,17 @@ DEV float gelu_tanh(float x)
 }
 
 /* Sine and cosine of pos * inv_freq. Angles reach 2.6e5 radians at the end of a long context, where
- * f32 has lost them: the angle is taken and reduced in f64. */
+ * f32 has lost them: the angle is taken and reduced in f64, to half turns, for which there are
+ * functions without a path for large angles. */
 DEV void turn_of(int pos, float inv_freq, float *sn, float *cs)
 {
-    double a = (double)pos * (double)inv_freq;
-    a -= 6.283185307179586476925 * rint(a * 0.15915494309189533577);
+    double a = (double)pos * (double)inv_freq * 0.15915494309189533577;
+    float halves = (float)(2 * (a - rint(a)));
 #ifdef CARAT_EMU
-    *sn = sinf((float)a), *cs = cosf((float)a);
+    double angle = 3.14159265358979323846 * (double)halves;
+    *sn = (float)sin(angle), *cs = (float)cos(angle);
 #else
-    sincosf((float)a, sn, cs);
+    sincospif(halves, sn, cs);
 #endif
 }
 

@@ -1,5 +1,5 @@
-/* flash.cu - attention of many rows on the f16 tensor cores: heads of 64 and 128 over f16, heads of
- * 256 and 512 over every format but f32.
+/* flash.cu - attention of many rows on the f16 tensor cores: heads of 64, 128, 256 and 512
+ * over every format but f32.
  *
  *            keys t0 .. t0+63
  *          +------------------+     The query rows of a tile are pairs (row, head) that share a KV
@@ -11,17 +11,21 @@
  * The next tile of K is copied from the end of S on, that of V from the end of P V on. Formats that
  * are not f16 are copied as they are stored, each row to the place where it is wanted, and made f16
  * there (kv_formats.cuh). Sums, softmax and O are f32; q and the probabilities are rounded to f16.
+ *
+ * One stream (keys.cuh): the two tiles are this one and the next, which comes while this one is
+ * worked on; keys are made of it between its coming and S.
  */
-#include "backend/cuda/attend.cuh"
+#include "backend/cuda/keys.cuh"
 
 enum { KEYS = 64, LINE_P = KEYS + 8, MT = 4 }; /* MT: 16 pairs each */
 
 /* Shapes of a tile: W warps, of which WM divide the pairs in S. */
-template <int D> struct flash {
+template <int D, bool ONE = false> struct flash {
     static constexpr int W = D == 64 ? 4 : 8, WM = W / 4, WN = 4;
     static constexpr int M = 16 * MT, MS = MT / WM, LINE = D + 8, COLS = D / W, NT = COLS / 8;
     static constexpr int halves = (M + 2 * KEYS) * LINE + M * LINE_P;
-    static constexpr int bytes = halves * 2 + (WN + 3) * M * 4 + 3 * M * 4;
+    static constexpr int bytes = halves * 2 + (WN + 3) * M * 4 + 3 * M * 4 +
+                                 (ONE ? KEYS * key_shape<D>::LINE * 2 + 4 * D : 0);
 };
 
 /* 64 keys or values from t0 on; zeros outside [from, until). BLOCKS: rows of any size.
@@ -31,6 +35,18 @@ template <int D, bool BLOCKS>
 DEV void load_tile(uint16_t *to, const uint8_t *head, int row_bytes, int t0, int from, int until,
                    int n_slots)
 {
+    if (BLOCKS && D <= 128) { /* rows that may begin at any word */
+        int words = row_bytes / 4;
+#pragma unroll 1
+        for (int i = (int)threadIdx.x; i < KEYS * words; i += (int)blockDim.x) {
+            int t = i / words, w = i - t * words;
+            bool ok = t0 + t >= from && t0 + t < until;
+            copy4_async((uint8_t *)(to + t * (D + 8)) + 4 * w,
+                        head + (size_t)(ok ? (t0 + t) % n_slots : 0) * row_bytes + 4 * w, ok);
+        }
+        copy_commit();
+        return;
+    }
     int pieces = BLOCKS ? row_bytes / 16 : D / 8, slot0 = t0 % n_slots;
     int k = (int)threadIdx.x / pieces, p = (int)threadIdx.x % pieces;
     if (!BLOCKS && t0 >= from && t0 + KEYS <= until && slot0 + KEYS <= n_slots) {
@@ -65,16 +81,20 @@ DEV void load_tile(uint16_t *to, const uint8_t *head, int row_bytes, int t0, int
  * grid:   tile of 64 pairs x KV head, the last rows first: they see most keys
  * shared: Q, 64 keys, 64 values, probabilities, in f16: 41 to 213 KB
  * bound:  tensor cores and ldmatrix, about evenly */
-template <int D, bool BLOCKS>
-__global__ void __launch_bounds__(32 * flash<D>::W, D == 256 && !BLOCKS ? BLOCKS_OF_113K : 1)
+template <int D, bool BLOCKS, bool ONE>
+__global__ void __launch_bounds__(32 * flash<D>::W,
+                                  D == 256 && !BLOCKS && !ONE ? BLOCKS_OF_113K : 1)
     flash_kernel(attend_args a)
 {
     using F = flash<D>;
+    constexpr int TURN = key_shape<D>::TURN, K_LINE = key_shape<D>::LINE;
     constexpr int M = F::M, W = F::W, MS = F::MS, LINE = F::LINE, NT = F::NT, threads = 32 * W;
     DYN_SHARED(uint16_t, mem);
     uint16_t *sq = mem, *sk = sq + M * LINE, *sv = sk + KEYS * LINE, *sp = sv + KEYS * LINE;
     float *red = (float *)(sp + M * LINE_P), *shrink = red + F::WN * M, *top = shrink + M;
     int *lo = (int *)(top + 2 * M), *hi = lo + M, *row = hi + M;
+    float *base_turn = (float *)(row + M); /* one stream: of two tiles */
+    uint16_t *made = (uint16_t *)(base_turn + D);
     int group = a.n_head / a.kv.n_head_kv, g = (int)blockIdx.y, lane = lane_id();
     int warp = (int)threadIdx.x >> 5, wm = warp / F::WN, wn = warp % F::WN;
     int gid = lane >> 2, tid = lane & 3, n_rows = a.st.rows.n;
@@ -100,6 +120,10 @@ __global__ void __launch_bounds__(32 * flash<D>::W, D == 256 && !BLOCKS ? BLOCKS
         uint2 u = make_uint2(0, 0);
         if (m < n_pairs) {
             float4 v = *(const float4 *)(a.q.at + r * a.q.stride + h * D + e);
+            if (ONE && e % (D / 2) >= TURN) { /* what stands still has the keys' weight */
+                float4 w = *(const float4 *)(a.kv.k_weight + e);
+                v = make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
+            }
             u = make_uint2(f32x2_to_f16(v.x * a.scale, v.y * a.scale),
                            f32x2_to_f16(v.z * a.scale, v.w * a.scale));
         }
@@ -135,14 +159,33 @@ __global__ void __launch_bounds__(32 * flash<D>::W, D == 256 && !BLOCKS ? BLOCKS
         const uint8_t *hv = (const uint8_t *)base.v + (size_t)g * a.kv.n_slots * vb;
         int first = from / KEYS * KEYS;
         if (first < until) {
+            int second = ONE ? first + KEYS : first;
             load_tile<D, BLOCKS>(sk, hk, kb, first, from, until, a.kv.n_slots);
-            load_tile<D, BLOCKS>(sv, hv, vb, first, from, until, a.kv.n_slots);
+            load_tile<D, BLOCKS>(sv, ONE ? hk : hv, vb, second, from, until, a.kv.n_slots);
         }
-        for (int t0 = first; t0 < until; t0 += KEYS, turn ^= 1) {
+        if constexpr (ONE) {
+            tile_turns<D>(base_turn, a.kv, first, 4);
             copy_wait<1>();
             __syncthreads();
-            if (BLOCKS) {
-                expand_tile<BLOCKS ? D : 256>(sk, LINE, KEYS, a.kv.k_kind);
+        }
+        for (int t0 = first; t0 < until; t0 += KEYS, turn ^= 1) {
+            bool second = (t0 - first) / KEYS & 1; /* of two whose turns are at hand */
+            if constexpr (ONE) {
+                constexpr int STEP = W * key_shape<D>::KEYS;
+                key_maker<D> maker = key_maker_of<D>(a.kv);
+                int tree_from = a.st.rows.seen ? a.st.rows.first[r0] : 0x7fffffff;
+                key_tile t = {made, sk, base_turn + second * (D / 2), LINE, t0, tree_from, seq};
+                if (BLOCKS)
+                    plain_rows<D>(sk, LINE, (const uint8_t *)sk, 2 * LINE, KEYS, a.kv);
+                make_keys<D, KEYS / STEP, STEP>(
+                    a, t, maker, [&](int, int k) { return place_turns<D>(a.kv, maker.e, k & 31); });
+            } else {
+                copy_wait<1>();
+            }
+            __syncthreads();
+            if (BLOCKS && !ONE) {
+                expand_tile<BLOCKS ? D : 256>(sk, LINE, (const uint8_t *)sk, 2 * LINE, KEYS,
+                                              a.kv.k_kind);
                 __syncthreads();
             }
 
@@ -157,10 +200,15 @@ __global__ void __launch_bounds__(32 * flash<D>::W, D == 256 && !BLOCKS ? BLOCKS
             const uint16_t *q = sq + (wm * MS * 16 + (lane & 15)) * LINE + (lane >> 4 << 3);
             const uint16_t *k =
                 sk + (wn * 16 + (lane & 7) + (lane >> 4 << 3)) * LINE + ((lane >> 3 & 1) << 3);
+            const uint16_t *turning =
+                made + (wn * 16 + (lane & 7) + (lane >> 4 << 3)) * K_LINE + ((lane >> 3 & 1) << 3);
 #pragma unroll 8
             for (int kk = 0; kk < D; kk += 16) {
                 uint32_t fa[MS][4], fb[4];
-                ldmatrix4(fb, k + kk);
+                if (ONE && kk % (D / 2) < TURN)
+                    ldmatrix4(fb, turning + (kk < D / 2 ? kk : kk - D / 2 + TURN));
+                else
+                    ldmatrix4(fb, k + kk);
 #pragma unroll
                 for (int i = 0; i < MS; i++) {
                     ldmatrix4(fa[i], q + 16 * i * LINE + kk);
@@ -168,6 +216,9 @@ __global__ void __launch_bounds__(32 * flash<D>::W, D == 256 && !BLOCKS ? BLOCKS
                     mma_f16(s[i][1], fa[i], fb + 2);
                 }
             }
+            if constexpr (ONE)
+                if (second)
+                    tile_turns<D>(base_turn, a.kv, t0 + KEYS, 4);
             const float *old = top + turn * M;
             float *now = top + (turn ^ 1) * M;
 #pragma unroll
@@ -184,7 +235,7 @@ __global__ void __launch_bounds__(32 * flash<D>::W, D == 256 && !BLOCKS ? BLOCKS
                         for (int j = 0; j < 4; j++) {
                             int t = t0 + wn * 16 + (j >> 1) * 8 + 2 * tid + (j & 1);
                             bool in = mine && t >= from_m && t < until_m;
-                            in = in && row_sees(a.st.rows, r, a.kv.window, t);
+                            in = in && row_sees(a, r, t);
                             sees |= (uint32_t)in << j;
                         }
 #pragma unroll
@@ -202,9 +253,9 @@ __global__ void __launch_bounds__(32 * flash<D>::W, D == 256 && !BLOCKS ? BLOCKS
                         red[wn * M + m] = best;
                 }
             __syncthreads();
-            if (t0 + KEYS < until)
+            if (!ONE && t0 + KEYS < until)
                 load_tile<D, BLOCKS>(sk, hk, kb, t0 + KEYS, from, until, a.kv.n_slots);
-            else
+            else if (!ONE)
                 copy_commit();
 #pragma unroll
             for (int i = 0; i < MS; i++)
@@ -231,10 +282,12 @@ __global__ void __launch_bounds__(32 * flash<D>::W, D == 256 && !BLOCKS ? BLOCKS
                         now[m] = best;
                     }
                 }
-            copy_wait<1>();
+            if (!ONE)
+                copy_wait<1>();
             __syncthreads();
-            if (BLOCKS) {
-                expand_tile<BLOCKS ? D : 256>(sv, LINE, KEYS, a.kv.v_kind);
+            if (BLOCKS && !ONE) {
+                expand_tile<BLOCKS ? D : 256>(sv, LINE, (const uint8_t *)sv, 2 * LINE, KEYS,
+                                              a.kv.v_kind);
                 __syncthreads();
             }
 #pragma unroll
@@ -250,7 +303,8 @@ __global__ void __launch_bounds__(32 * flash<D>::W, D == 256 && !BLOCKS ? BLOCKS
                         o[i][j][2 * h + 1] *= keep;
                     }
                 }
-            const uint16_t *v = sv + (lane & 15) * LINE + warp * F::COLS + (lane >> 4 << 3);
+            const uint16_t *values = ONE ? sk : sv;
+            const uint16_t *v = values + (lane & 15) * LINE + warp * F::COLS + (lane >> 4 << 3);
             const uint16_t *p = sp + (lane & 15) * LINE_P + (lane >> 4 << 3);
 #pragma unroll 4
             for (int kk = 0; kk < KEYS; kk += 16) {
@@ -269,11 +323,17 @@ __global__ void __launch_bounds__(32 * flash<D>::W, D == 256 && !BLOCKS ? BLOCKS
                     }
                 }
             }
+            if (ONE)
+                copy_wait<0>();
             __syncthreads();
-            if (t0 + KEYS < until)
-                load_tile<D, BLOCKS>(sv, hv, vb, t0 + KEYS, from, until, a.kv.n_slots);
+            int next = t0 + (ONE ? 2 : 1) * KEYS;
+            uint16_t *spent = ONE ? sk : sv;
+            if (next < until)
+                load_tile<D, BLOCKS>(spent, ONE ? hk : hv, vb, next, from, until, a.kv.n_slots);
             else
                 copy_commit();
+            if (ONE)
+                sk = sv, sv = spent;
         }
         copy_wait<0>();
         __syncthreads(); /* the next run's first tile of K comes where others may still be */
@@ -308,13 +368,14 @@ __global__ void __launch_bounds__(32 * flash<D>::W, D == 256 && !BLOCKS ? BLOCKS
         }
 }
 
-template <int D, bool BLOCKS> static int allow()
+template <int D, bool BLOCKS, bool ONE = false> static int allow()
 {
 #ifdef CARAT_EMU
     return 0;
 #else
-    return (int)cudaFuncSetAttribute(
-        flash_kernel<D, BLOCKS>, cudaFuncAttributeMaxDynamicSharedMemorySize, flash<D>::bytes);
+    return (int)cudaFuncSetAttribute(flash_kernel<D, BLOCKS, ONE>,
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     flash<D, ONE>::bytes);
 #endif
 }
 
@@ -322,41 +383,51 @@ template <int D, bool BLOCKS> static int allow()
  */
 extern "C" int cu_flash_init(int largest, int *widest)
 {
-    int bad = allow<64, false>() | allow<128, false>();
+    int bad = allow<64, false>() | allow<128, false>() | allow<64, true>() | allow<128, true>();
     *widest = 128;
-    if (flash<256>::bytes <= largest) {
+    if (flash<256, true>::bytes <= largest) {
         bad |= allow<256, false>() | allow<256, true>();
+        bad |= allow<256, false, true>() | allow<256, true, true>();
         *widest = 256;
     }
-    if (flash<512>::bytes <= largest) {
+    if (flash<512, true>::bytes <= largest) {
         bad |= allow<512, false>() | allow<512, true>();
+        bad |= allow<512, false, true>() | allow<512, true, true>();
         *widest = 512;
     }
     return bad;
 }
 
-template <int D, bool BLOCKS> static void flash_of(cudaStream_t s, attend_args a)
+template <int D, bool BLOCKS, bool ONE = false> static void flash_of(cudaStream_t s, attend_args a)
 {
-    using F = flash<D>;
+    using F = flash<D, ONE>;
     int pairs = a.q.rows * (a.n_head / a.kv.n_head_kv);
     dim3 grid((unsigned)((pairs + F::M - 1) / F::M), (unsigned)a.kv.n_head_kv);
-    LAUNCH((flash_kernel<D, BLOCKS>), grid, dim3(32 * F::W), F::bytes, s, a);
+    LAUNCH((flash_kernel<D, BLOCKS, ONE>), grid, dim3(32 * F::W), F::bytes, s, a);
+}
+
+template <int D, bool ONE = false> static void flash_any(cudaStream_t s, attend_args a)
+{
+    if (a.kv.k_kind == KV_F16 && a.kv.v_kind == KV_F16)
+        flash_of<D, false, ONE>(s, a);
+    else
+        flash_of<D, true, ONE>(s, a);
 }
 
 extern "C" void cu_flash(cudaStream_t s, attend_args a)
 {
-    bool plain = a.kv.k_kind == KV_F16 && a.kv.v_kind == KV_F16;
+    bool one = a.kv.single;
     switch (a.kv.head_dim) {
     case 64:
-        flash_of<64, false>(s, a);
+        flash_any<64>(s, a);
         break;
     case 128:
-        flash_of<128, false>(s, a);
+        flash_any<128>(s, a);
         break;
     case 256:
-        plain ? flash_of<256, false>(s, a) : flash_of<256, true>(s, a);
+        one ? flash_any<256, true>(s, a) : flash_any<256>(s, a);
         break;
     default:
-        plain ? flash_of<512, false>(s, a) : flash_of<512, true>(s, a);
+        one ? flash_any<512, true>(s, a) : flash_any<512>(s, a);
     }
 }

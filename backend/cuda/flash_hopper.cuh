@@ -160,7 +160,7 @@ DEV void mask(const job<D, PAIRS> &b, float (&s)[32], const walk &w, int m, int 
     for (int j = 0; j < 16; j++) {
         int t = w.t0 + j / 2 * 8 + lane_id() % 4 * 2 + j % 2;
         bool in = mine && t >= lo && t < hi;
-        sees |= (uint32_t)(in && row_sees(rows, r, b.a.kv.window, t)) << j;
+        sees |= (uint32_t)(in && row_sees(b.a, r, t)) << j;
     }
 #pragma unroll
     for (int j = 0; j < 16; j++) {

@@ -189,13 +189,20 @@ static int job_of(const waiting *w, dev_mat m)
     return -1;
 }
 
-/* Keys and values both come of jobs that wait, or one of them does and the other is only stored. */
+/* Keys and values both come of jobs that wait, or one of them does and the other is only stored; or
+ * there is one stream of them. */
 bool cuda_join_store(cuda_device *c, dev_kv kv, dev_mat k, dev_mat v)
 {
     waiting *w = &c->wait;
     int i = job_of(w, k), j = job_of(w, v), n_new = (i < 0) + (j < 0);
-    if (n_new == 2 || (i == j && i >= 0) || w->has_store || w->n_jobs + n_new > HEAD_JOBS ||
-        kv.head_dim % 256 || kv.head_dim > 2048)
+    if (kv.single && i >= 0 && !w->has_store && kv.head_dim % 256 == 0 && kv.head_dim <= 2048) {
+        w->job[i].store = 1;
+        w->kv = kv;
+        w->has_store = true;
+        return true;
+    }
+    if (kv.single || n_new == 2 || (i == j && i >= 0) || w->has_store ||
+        w->n_jobs + n_new > HEAD_JOBS || kv.head_dim % 256 || kv.head_dim > 2048)
         return false;
     if (i < 0)
         w->job[i = w->n_jobs++] = (head_job){.y = k, .x = k, .heads = kv.n_head_kv};

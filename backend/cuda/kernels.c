@@ -58,15 +58,19 @@ kernel_speed cuda_attend_kernel(const device *d, const kv_view *kv, char *text, 
     if (little == ATTEND_NONE)
         return KERNEL_NONE;
     const char *turned = kv->k_rot || kv->v_rot ? ", rotated" : "";
+    const char *one = kv->single ? ", keys made of values" : "";
     bool blocks = kv->k_type != NUM_F16 || kv->v_type != NUM_F16;
     if (little == ATTEND_TILES && many == ATTEND_TILES) {
-        snprintf(text, cap, "f16 tensor cores%s%s", blocks ? ", made f16 in tiles" : "", turned);
+        snprintf(text, cap, "f16 tensor cores%s%s%s", blocks ? ", made f16 in tiles" : "", one,
+                 turned);
         return KERNEL_FULL;
     }
     if (little == ATTEND_TILES)
-        snprintf(text, cap, "f16 tensor cores to %d rows, f32 sums above: too little shared memory%s",
-                 CUDA_VERIFY_ROWS, turned);
+        snprintf(text, cap,
+                 "f16 tensor cores to %d rows, f32 sums above: too little shared "
+                 "memory%s%s",
+                 CUDA_VERIFY_ROWS, one, turned);
     else
-        snprintf(text, cap, "f32 sums%s", turned);
+        snprintf(text, cap, "f32 sums%s%s%s", kv->wide ? ": too large for f16" : "", one, turned);
     return KERNEL_SLOW;
 }

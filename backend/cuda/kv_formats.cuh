@@ -285,33 +285,43 @@ template <int KIND> DEV uint4 kv_piece(const uint8_t *row, int e)
     return scaled<least>(c0, c1, least ? 0x64006400u : fifth ? 0x64106410u : 0x64086408u, dm);
 }
 
-/* Rows of a tile in shared memory, each of `line` halves, from what the cache holds, at the row's
- * beginning, to f16, in place: a warp takes two whole rows into registers before it writes. */
-template <int KIND, int D> DEV void expand_rows(uint16_t *tile, int line, int n_rows)
+/* Rows of a tile in shared memory as the cache holds them, line_from bytes apart, to f16, line_to
+ * halves apart; `from` and `to` may be the same place: a warp takes two whole rows, or as many
+ * small ones as it has lanes for, into registers before it writes. */
+template <int KIND, int D>
+DEV void expand_rows(uint16_t *to, int line_to, const uint8_t *from, int line_from, int n_rows)
 {
-    constexpr int per = D / 256;
+    constexpr int lanes = D / 8 < 32 ? D / 8 : 32, rows = 32 / lanes; /* of a row; at a time */
+    constexpr int per = D / 8 / lanes, both = rows > 1 ? 1 : 2;
     int warp = (int)threadIdx.x >> 5, n_warps = (int)blockDim.x >> 5, lane = lane_id();
-    for (int r = warp; r < n_rows; r += 2 * n_warps) {
-        uint16_t *row[2] = {tile + r * line, tile + (r + n_warps) * line};
-        uint4 v[2][per];
+    int e = lane % lanes;
+    for (int r = warp * rows + lane / lanes; r < n_rows; r += both * n_warps * rows) {
+        uint4 v[both][per];
 #pragma unroll
-        for (int i = 0; i < 2 * per; i++)
+        for (int i = 0; i < both * per; i++)
             v[i / per][i % per] =
-                kv_piece<KIND>((const uint8_t *)row[i / per], lane + 32 * (i % per));
+                kv_piece<KIND>(from + (r + i / per * n_warps) * line_from, e + lanes * (i % per));
         __syncwarp();
 #pragma unroll
-        for (int i = 0; i < 2 * per; i++)
-            *(uint4 *)(row[i / per] + 8 * (lane + 32 * (i % per))) = v[i / per][i % per];
+        for (int i = 0; i < both * per; i++)
+            *(uint4 *)(to + (r + i / per * n_warps) * line_to + 8 * (e + lanes * (i % per))) =
+                v[i / per][i % per];
     }
 }
-/* n_rows: a multiple of twice the block's warps. f16 is there already. */
-template <int D> DEV void expand_tile(uint16_t *tile, int line, int n_rows, int kind)
+/* n_rows: a multiple of what all warps take at a time. f16 that is in its place already stays. */
+template <int D>
+DEV void expand_tile(uint16_t *to, int line_to, const uint8_t *from, int line_from, int n_rows,
+                     int kind)
 {
     switch (kind) {
 #define EXPAND(k)                                                                                  \
     case k:                                                                                        \
-        expand_rows<k, D>(tile, line, n_rows);                                                     \
+        expand_rows<k, D>(to, line_to, from, line_from, n_rows);                                   \
         break
+    case KV_F16:
+        if (D < 256 && (const uint8_t *)to != from)
+            expand_rows<KV_F16, D>(to, line_to, from, line_from, n_rows);
+        break;
         EXPAND(KV_BF16);
         EXPAND(KV_Q8_0);
         EXPAND(KV_Q5_1);

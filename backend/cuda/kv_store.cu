@@ -34,7 +34,8 @@ __global__ void __launch_bounds__(256) kv_store_kernel(dev_kv kv, dev_step st, d
         return;
     int h = i / kv.head_dim, e = i % kv.head_dim;
     store_one(row_of(kv, st, r, h, false), kv.k_kind, e, k.at[r * k.stride + i]);
-    store_one(row_of(kv, st, r, h, true), kv.v_kind, e, v.at[r * v.stride + i]);
+    if (!kv.single)
+        store_one(row_of(kv, st, r, h, true), kv.v_kind, e, v.at[r * v.stride + i]);
 }
 
 /* The same where either is in blocks: four columns a lane, so a warp has whole blocks, and where
@@ -60,7 +61,8 @@ extern "C" void cu_kv_store(cudaStream_t s, dev_kv kv, dev_step st, dev_mat k, d
     if (kv.k_kind <= KV_BF16 && kv.v_kind <= KV_BF16)
         LAUNCH(kv_store_kernel, dim3((n + 255) / 256, rows), dim3(256), 0, s, kv, st, k, v);
     else
-        LAUNCH(kv_encode_kernel, dim3((n + 1023) / 1024, rows, 2), dim3(256), 0, s, kv, st, k, v);
+        LAUNCH(kv_encode_kernel, dim3((n + 1023) / 1024, rows, kv.single ? 1 : 2), dim3(256), 0, s,
+               kv, st, k, v);
 }
 
 /* y = Rot x or Rot^-1 x, for every group of 128 columns; y may be x.

@@ -627,6 +627,10 @@ dev_step cuda_step(const pass *p)
 {
     return step_of(p);
 }
+const float *cuda_vector(pass *p, const weight *w)
+{
+    return vector_of(p, w);
+}
 void cuda_done(pass *p, const char *op)
 {
     done(p, op);

@@ -33,6 +33,10 @@ static const kv_words formats[] = {
     {.k = "tq3_0"},
     {.k = "q8_0", .v = "tq3_0"},
     {.layers = "global=q4_0+rot,swa=q8_0"},
+    {.k = "q8_0", .single = "on"},
+    {.k = "q4_0+rot", .single = "on"},
+    {.k = "f16", .single = "on"},
+    {.k = "tq3_0", .single = "on"},
 };
 enum { FORMATS = sizeof formats / sizeof *formats };
 
@@ -218,15 +222,21 @@ out:
     return st;
 }
 
+static const char *name_of(const rig *g, const kv_words *w)
+{
+    static char name[64];
+    const cuda_device *c = g->gpu->self;
+    snprintf(name, sizeof name, "caches %s%s%s%s%s", w->k ? w->k : w->layers, w->v ? "/" : "",
+             w->v ? w->v : "", w->single ? " one" : "", c->hopper ? " hopper" : "");
+    return name;
+}
+
 static status check_format(rig *g, const model *m, const kv_words *w, const int32_t *ids,
                            float *want, float *got, err *e)
 {
-    char name[48];
+    const char *name = strchr(name_of(g, w), ' ') + 1;
     line n;
     status st = line_open(&n, g, m, w, FEW, e);
-    const cuda_device *c = g->gpu->self;
-    snprintf(name, sizeof name, "%s%s%s%s", w->k ? w->k : w->layers, w->v ? "/" : "",
-             w->v ? w->v : "", c->hopper ? " hopper" : "");
     for (int32_t i = 0; i < LONG && !st; i++)
         st = go_on(&n, ids + i, 1, 1, want + (size_t)i * RIG_VOCAB, e);
     if (!st && !(st = check_chunks(&n, w, name, ids, want, got, e)) &&
@@ -243,22 +253,27 @@ void check_caches(rig *g)
     gguf file = {0};
     model m = {0};
     err e = {0};
-    if (!wanted(g, "caches"))
+    bool any = false;
+    for (int i = 0; i < FORMATS; i++)
+        any = any || wanted(g, name_of(g, &formats[i]));
+    if (!any)
         return;
     for (int i = 0; i < LONG; i++)
         ids[i] = (int32_t)rng_below(&g->rng, RIG_VOCAB);
-    const char *path = rig_model_of(256, 512);
+    const char *path = rig_model_of(256, 512, RIG_QK_NORM);
     if (gguf_open(&file, path, true, NULL, NULL, &e) || model_bind(&m, &file, &e) ||
         model_load(&m, g->gpu, NULL, NULL, &e))
         failed(g, "caches", e.text);
     for (int i = 0; i < FORMATS && !e.status; i++)
-        if ((g->quick ? i % 4 == 2 : true) &&
+        if (wanted(g, name_of(g, &formats[i])) &&
+            (!g->quick || i % 4 == 2 || !wanted(g, "caches")) &&
             check_format(g, &m, &formats[i], ids, want, got, &e))
             failed(g, "caches", e.text);
     cuda_device *c = g->gpu->self;
     bool usual = c->hopper;
     c->hopper = c->can_hopper; /* formats[0]: f16, which its kernels read */
-    if (c->hopper && !e.status && check_format(g, &m, &formats[0], ids, want, got, &e))
+    if (c->hopper && wanted(g, name_of(g, &formats[0])) && !e.status &&
+        check_format(g, &m, &formats[0], ids, want, got, &e))
         failed(g, "caches", e.text);
     c->hopper = usual;
     model_free(&m);

@@ -384,7 +384,52 @@ typedef struct attend_case {
     bool tree, two_seqs;
     num_type values; /* 0 (f32 keys have f32 values here): as keys */
     bool rot;
+    int32_t turning; /* one stream, with as many pairs that turn; 0: two */
+    bool wide;       /* keys beyond what f16 holds */
 } attend_case;
+
+/* What keys of one stream are made with, on both devices. */
+typedef struct key_source {
+    pair norm;
+    float *inv, *turns;
+    rope on[2];
+} key_source;
+
+static bool source_make(rig *g, key_source *k, int32_t d, int32_t n)
+{
+    size_t inv_bytes = (size_t)d / 2 * 4, turns_bytes = (size_t)ROPE_TURNS * 2 * (size_t)n * 4;
+    if (!pair_make(g, &k->norm, NUM_F32, d, 1, 1, 0.3, false))
+        return false;
+    k->inv = draw(g, (size_t)d / 2, 0);
+    k->turns = mem_alloc(turns_bytes);
+    for (int32_t i = 0; i < d / 2; i++)
+        k->inv[i] = i < n ? (float)pow(1e4, -2.0 * i / d) : 0;
+    for (int32_t p = 0; p < ROPE_TURNS; p++)
+        for (int32_t i = 0; i < n; i++) {
+            k->turns[2 * p * n + i] = (float)cos((double)p * k->inv[i]);
+            k->turns[(2 * p + 1) * n + i] = (float)sin((double)p * k->inv[i]);
+        }
+    k->on[0] = (rope){.n_pairs = d / 2, .inv_freq = k->inv, .n_turning = n, .turns = k->turns};
+    k->on[1] = k->on[0];
+    float *inv = g->gpu->alloc(g->gpu, inv_bytes), *turns = g->gpu->alloc(g->gpu, turns_bytes);
+    g->gpu->upload(g->gpu, inv, k->inv, inv_bytes);
+    g->gpu->upload(g->gpu, turns, k->turns, turns_bytes);
+    k->on[1].inv_freq = inv;
+    k->on[1].turns = turns;
+    return true;
+}
+
+static void source_free(rig *g, key_source *k)
+{
+    const rope *r = &k->on[1];
+    if (!k->inv)
+        return;
+    g->gpu->release(g->gpu, (void *)r->inv_freq, (size_t)r->n_pairs * 4);
+    g->gpu->release(g->gpu, (void *)r->turns, (size_t)ROPE_TURNS * 2 * (size_t)r->n_turning * 4);
+    mem_free(k->inv);
+    mem_free(k->turns);
+    pair_free(g, &k->norm);
+}
 
 /* Whole heads of random elements as a store of this format has them. mem_free. */
 static void *encoded(rig *g, num_type t, bool rot, size_t n, double sigma)
@@ -407,7 +452,7 @@ static void check_stored(rig *g, const attend_case *a, const kv_view *v, kv_base
     int32_t differ = 0;
     for (int32_t i = 0; i < a->rows; i++)
         for (int32_t h = 0; h < a->n_head_kv; h++)
-            for (int kv = 0; kv < 2; kv++) {
+            for (int kv = 0; kv < (v->single ? 1 : 2); kv++) {
                 uint8_t got[4096];
                 size_t n = kv ? v->v_row_bytes : v->k_row_bytes;
                 size_t at = ((size_t)h * (size_t)v->n_slots + (size_t)(c->index[i] % v->n_slots)) * n;
@@ -429,23 +474,38 @@ static void check_attend(rig *g, const attend_case *a)
     err e = {0};
     if (!wanted(g, "attend"))
         return;
-    kv_spec s = {.window = a->window, .n_head_kv = a->n_head_kv, .head_dim = a->d};
+    key_source source = {0};
+    if (a->turning && !source_make(g, &source, a->d, a->turning))
+        return;
+    kv_spec s = {.window = a->window,
+                 .n_head_kv = a->n_head_kv,
+                 .head_dim = a->d,
+                 .wide = a->wide,
+                 .k_is_v = a->turning > 0,
+                 .k_norm = &source.norm.w[0],
+                 .k_rope = &source.on[0]};
     num_type type[2] = {a->type, a->values ? a->values : a->type};
     bool rot[2];
     for (int kv = 0; kv < 2; kv++)
         rot[kv] = type[kv] == NUM_TQ3_0 || (a->rot && num_format_of(type[kv])->block_n > 1);
     kv_want_layout want = {.spec = &s,
                            .n = 1,
-                           .choice = {.k = {type[0], rot[0]}, .v = {type[1], rot[1]}},
+                           .choice = {.k = {type[0], rot[0]},
+                                      .v = {type[1], rot[1]},
+                                      .single = a->turning ? KV_SINGLE_ON : KV_SINGLE_OFF},
                            .n_ctx = a->n_ctx,
                            .rows_max = a->rows,
                            .dev = g->gpu};
+    double key_sigma = a->wide ? 6e4 : 0.3;
     int32_t seqs = a->two_seqs ? 2 : 1, half = a->two_seqs ? a->rows / 2 : a->rows;
     if (kv_layout_init(&l, &want, &e)) {
         failed(g, "attend", e.text);
         return;
     }
     const kv_view *view = &l.view[0];
+    kv_view view_gpu = *view;
+    if (a->turning)
+        view_gpu.k_weight = &source.norm.w[1], view_gpu.k_rope = &source.on[1];
     chain_init(&c, a->rows, a->past, 0);
     size_t n_rows = (size_t)view->n_slots * (size_t)a->n_head_kv, n_elem = n_rows * (size_t)a->d;
     kv_base base[2][2];
@@ -459,8 +519,8 @@ static void check_attend(rig *g, const attend_case *a)
             base[side][i] = cache[i][side].base[0];
         }
     for (int i = 0; i < seqs; i++)
-        for (int kv = 0; kv < 2; kv++) {
-            void *enc = encoded(g, type[kv], rot[kv], n_elem, kv ? 1.0 : 0.3);
+        for (int kv = 0; kv < (a->turning ? 1 : 2); kv++) {
+            void *enc = encoded(g, type[kv], rot[kv], n_elem, kv || a->turning ? 1.0 : key_sigma);
             size_t bytes = n_rows * (kv ? view->v_row_bytes : view->k_row_bytes);
             memcpy(kv ? base[0][i].v : base[0][i].k, enc, bytes);
             g->gpu->upload(g->gpu, kv ? base[1][i].v : base[1][i].k, enc, bytes);
@@ -488,25 +548,28 @@ static void check_attend(rig *g, const attend_case *a)
     pass_begin(&b.gpu, g->gpu, &sg, g->gpu_scratch, g->scratch_bytes);
     both_mat(g, &b, q, x, a->rows, a->n_head, a->d);
     /* Scores of a standard deviation of 1.5, so that many keys count. */
-    float scale = 1.5f / (0.3f * sqrtf((float)a->d));
-    float *own = draw(g, (size_t)a->rows * (size_t)a->n_head_kv * (size_t)a->d, 0.3);
+    float scale = (float)(1.5 / (key_sigma * sqrt((double)a->d)));
+    float *own = draw(g, (size_t)a->rows * (size_t)a->n_head_kv * (size_t)a->d, key_sigma);
     both_mat(g, &b, k, own, a->rows, a->n_head_kv, a->d);
     both_mat(g, &b, v, x, a->rows, a->n_head_kv, a->d);
     mem_free(own);
-    op_kv_store(&b.ref, view, k[0], v[0]);
-    op_kv_store(&b.gpu, view, k[1], v[1]);
-    mat yr = op_attend(&b.ref, q[0], view, scale), yg = op_attend(&b.gpu, q[1], view, scale);
+    op_kv_store(&b.ref, view, a->turning ? v[0] : k[0], v[0]);
+    op_kv_store(&b.gpu, &view_gpu, a->turning ? v[1] : k[1], v[1]);
+    mat yr = op_attend(&b.ref, q[0], view, scale), yg = op_attend(&b.gpu, q[1], &view_gpu, scale);
     char format[2][32];
     for (int kv = 0; kv < 2; kv++)
         kv_format_name((kv_format){type[kv], rot[kv]}, format[kv], sizeof format[kv]);
     const char *shape =
-        text("%s%s%s %d/%dx%d w%d past %d rows %d%s%s", format[0], a->values ? "/" : "",
+        text("%s%s%s %d/%dx%d w%d past %d rows %d%s%s%s", format[0], a->values ? "/" : "",
              a->values ? format[1] : "", a->n_head, a->n_head_kv, a->d, a->window, a->past, a->rows,
-             a->tree ? " tree" : "", a->two_seqs ? " 2 seqs" : "");
+             a->tree ? " tree" : "", a->two_seqs ? " 2 seqs" : "",
+             a->turning ? " one"
+             : a->wide  ? " wide"
+                        : "");
     verdict(g, "attend", shape, both_error(g, &b, yr, yg), a->type == NUM_F32 ? 1e-10 : 2e-6);
     cuda_device *gpu = g->gpu->self;
     if (gpu->can_hopper && a->rows > CUDA_VERIFY_ROWS && a->d >= 256 && type[0] == NUM_F16 &&
-        type[1] == NUM_F16) {
+        type[1] == NUM_F16 && !a->turning) {
         bool usual = gpu->hopper;
         gpu->hopper = true;
         mat yh = op_attend(&b.gpu, q[1], view, scale);
@@ -528,7 +591,7 @@ static void check_attend(rig *g, const attend_case *a)
             pass_begin(&p, g->gpu, &one, g->gpu_scratch, g->scratch_bytes);
             mat qq = pass_mat(&p, 1, a->n_head, a->d);
             g->gpu->upload(g->gpu, qq.at, x + (size_t)r * width, width * 4);
-            mat y = op_attend(&p, qq, view, scale);
+            mat y = op_attend(&p, qq, &view_gpu, scale);
             float *got = gpu_rows(g, y);
             differ += memcmp(got, all + (size_t)r * width, width * 4) != 0;
             mem_free(got);
@@ -542,6 +605,7 @@ static void check_attend(rig *g, const attend_case *a)
         for (int side = 0; side < 2; side++)
             kv_close(&cache[i][side]);
     kv_layout_free(&l);
+    source_free(g, &source);
 }
 
 /* Every format where it is fast, in heads of the large models, and where it is not; keys and values
@@ -555,7 +619,13 @@ static void check_formats(rig *g)
         bool rot = t != NUM_BF16;
         check_attend(g, &(attend_case){t, 8, 2, 256, 40, 400, 230, 3, .rot = false});
         check_attend(g, &(attend_case){t, 8, 1, 512, 0, 500, 300, 5, .rot = rot});
-        check_attend(g, &(attend_case){t, 4, 2, 128, 60, 300, 150, 2, .rot = false});
+        check_attend(g, &(attend_case){t, 4, 2, 128, 60, 300, 150, 2, .rot = rot});
+        check_attend(g, &(attend_case){t, 4, 2, 128, 0, 300, 140, 35, .values = NUM_F16});
+        check_attend(g, &(attend_case){NUM_F16, 4, 2, 128, 0, 300, 140, 4, .values = t});
+        if (t != NUM_TQ3_0) {
+            check_attend(g, &(attend_case){t, 8, 2, 64, 40, 400, 230, 5, .rot = false});
+            check_attend(g, &(attend_case){t, 4, 2, 64, 0, 300, 130, 40, .rot = false});
+        }
         check_attend(g, &(attend_case){t, 4, 2, 256, 0, 300, 130, 35, .rot = rot});
         check_attend(g, &(attend_case){t, 8, 4, 256, 50, 400, 90, 9, .tree = true});
         check_attend(g, &(attend_case){t, 4, 2, 256, 0, 300, 130, 6, .values = other, .rot = rot});
@@ -568,6 +638,44 @@ static void check_formats(rig *g)
         check_attend(g, &(attend_case){t, 32, 4, 512, 0, 3000, 2000, 70, .rot = rot});
     }
     check_attend(g, &(attend_case){NUM_F32, 4, 2, 64, 0, 100, 60, 3, .values = NUM_Q8_0});
+    check_attend(g, &(attend_case){NUM_BF16, 4, 2, 256, 0, 200, 120, 3, .wide = true});
+    check_attend(g, &(attend_case){NUM_Q8_0, 4, 1, 512, 0, 200, 90, 35, .wide = true});
+}
+
+/* Keys made of values: by the tiles of heads a quarter of which turns, and by the f32 kernel. */
+static void check_one_stream(rig *g)
+{
+    static const num_type types[] = {NUM_F16,  NUM_BF16, NUM_Q8_0,   NUM_Q5_1, NUM_Q5_0,
+                                     NUM_Q4_1, NUM_Q4_0, NUM_IQ4_NL, NUM_TQ3_0};
+    for (int i = 0; i < 9; i++) {
+        num_type t = types[i];
+        check_attend(g, &(attend_case){t, 8, 1, 512, 0, 700, 500, 5, .turning = 64});
+        check_attend(g, &(attend_case){t, 8, 2, 512, 0, 200, 110, 40, .turning = 64});
+        check_attend(g, &(attend_case){t, 8, 2, 256, 70, 400, 230, 3, .turning = 32});
+        check_attend(g, &(attend_case){t, 4, 1, 512, 0, 300, 90, 9, .tree = true, .turning = 64});
+        if (num_format_of(t)->block_n > 1 && t != NUM_TQ3_0) {
+            check_attend(g,
+                         &(attend_case){t, 4, 1, 512, 0, 300, 200, 2, .rot = true, .turning = 64});
+            check_attend(g,
+                         &(attend_case){t, 4, 1, 512, 0, 300, 130, 35, .rot = true, .turning = 64});
+        }
+        check_attend(g, &(attend_case){t, 4, 2, 128, 0, 200, 120, 3, .turning = 64});
+        if (g->quick)
+            continue;
+        check_attend(g, &(attend_case){t, 32, 4, 512, 0, 140000, 131000, 2, .turning = 64});
+        check_attend(g, &(attend_case){t, 32, 4, 512, 0, 9000, 8000, 8, .turning = 64});
+        check_attend(g, &(attend_case){t, 16, 1, 512, 0, 5000, 4000, 300, .turning = 64});
+    }
+    check_attend(g, &(attend_case){NUM_F32, 4, 2, 64, 0, 200, 90, 9, .tree = true, .turning = 8});
+    check_attend(g, &(attend_case){NUM_F32, 4, 1, 512, 60, 300, 150, 2, .turning = 256});
+    check_attend(g, &(attend_case){NUM_F32, 4, 2, 64, 16, 200, 90, 40, .turning = 32});
+    check_attend(g, &(attend_case){NUM_TQ3_0, 4, 2, 128, 0, 200, 90, 3, .turning = 16});
+    check_attend(
+        g, &(attend_case){NUM_F16, 8, 2, 512, 50, 300, 200, 20, .two_seqs = true, .turning = 64});
+    check_attend(
+        g, &(attend_case){NUM_Q8_0, 8, 2, 256, 50, 300, 200, 40, .two_seqs = true, .turning = 32});
+    check_attend(g,
+                 &(attend_case){NUM_F16, 8, 1, 512, 0, 300, 100, 60, .tree = true, .turning = 64});
 }
 
 /* ---- What waits to become one kernel -------------------------------------------------------- */
@@ -858,6 +966,7 @@ void check_ops(rig *g)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check_attend(g, &cases[i]);
     check_formats(g);
+    check_one_stream(g);
     if (!g->quick) {
         check_attend(g, &(attend_case){NUM_F16, 32, 16, 256, 1024, 9000, 8000, 8, .tree = false});
         check_attend(g, &(attend_case){NUM_F16, 32, 4, 512, 0, 9000, 8000, 3, .tree = false});

@@ -20,7 +20,8 @@ enum { LINES = 3 };
 /* Some caches of one layout and what passes over them need. */
 typedef struct top {
     rig *g;
-    model_division division; /* to be set before top_open */
+    model_division division; /* to be set before top_open, as the next */
+    bool one_stream;         /* of K=V layers */
     model m;
     kv_layout l;
     kv_cache c[LINES];
@@ -32,11 +33,12 @@ static status top_open(top *t, const char *path, num_type type, int32_t n_ctx, i
                        err *e)
 {
     gguf file = {0};
-    kv_want_layout want = {
-        .choice = {.k = {type, false}, .v = {type, false}, .single = KV_SINGLE_OFF},
-        .n_ctx = n_ctx,
-        .rows_max = rows_max,
-        .dev = t->g->gpu};
+    kv_want_layout want = {.choice = {.k = {type, false},
+                                      .v = {type, false},
+                                      .single = t->one_stream ? KV_SINGLE_ON : KV_SINGLE_OFF},
+                           .n_ctx = n_ctx,
+                           .rows_max = rows_max,
+                           .dev = t->g->gpu};
     status st;
     bool divided = t->division.n_layers || t->division.experts;
     if ((st = gguf_open(&file, path, true, NULL, NULL, e)) || (st = model_bind(&t->m, &file, e)) ||
@@ -229,12 +231,13 @@ static status run_turns(top *t, const int32_t *const *ids, int32_t rows, int n_p
 
 /* What is replayed must be what would have been computed, bit for bit, whichever timeline was
  * recorded. */
-static void check_replays(rig *g, const char *path, const fidelity *f, const char *what)
+static void check_replays(rig *g, const char *path, const fidelity *f, const char *what,
+                          bool one_stream)
 {
     static const int32_t rows[] = {1, 2, 7};
     cuda_device *c = g->gpu->self;
     const int32_t *ids[2] = {f->tokens, f->tokens + 3};
-    top t = {.g = g};
+    top t = {.g = g, .one_stream = one_stream};
     err e = {0};
     if (top_open(&t, path, NUM_F16, f->n_tokens, 8, &e)) {
         failed(g, "replay", e.text);
@@ -253,7 +256,8 @@ static void check_replays(rig *g, const char *path, const fidelity *f, const cha
         } else if (run_turns(&t, ids, rows[i], n, true, b, &e)) {
             failed(g, "replay", e.text);
         } else {
-            snprintf(shape, sizeof shape, "%s, %d rows: logits that differ", what, rows[i]);
+            snprintf(shape, sizeof shape, "%s%s, %d rows: logits that differ", what,
+                     one_stream ? " one" : "", rows[i]);
             verdict(g, "replay", shape, n_recordings(c) ? memcmp(a, b, size * sizeof *a) != 0 : NAN,
                     0);
         }
@@ -278,7 +282,8 @@ static void check_all_replays(rig *g)
         fidelity_open(&f, names[i]);
         const char *path = fidelity_write(&f, &(fidelity_file){.type = types[i]});
         snprintf(what, sizeof what, "%s of %s", names[i], num_name(types[i]));
-        check_replays(g, path, &f, what);
+        check_replays(g, path, &f, what, false);
+        check_replays(g, path, &f, what, true);
         unlink(path);
         fidelity_close(&f);
     }
@@ -287,9 +292,10 @@ static void check_all_replays(rig *g)
 /* ---- Divided models -------------------------------------------------------------------------- */
 
 /* The last logits of every pass, against what transformers computed. */
-static void check_division(rig *g, const char *path, const fidelity *f, model_division d)
+static void check_division(rig *g, const char *path, const fidelity *f, model_division d,
+                           bool one_stream)
 {
-    top t = {.g = g, .division = d};
+    top t = {.g = g, .division = d, .one_stream = one_stream};
     kv_cache *line = &t.c[0];
     const int32_t *ids = f->tokens;
     err e = {0};
@@ -305,8 +311,8 @@ static void check_division(rig *g, const char *path, const fidelity *f, model_di
             if (t.logits[i] != want[i] && !(fabs((double)t.logits[i] - want[i]) <= top_diff))
                 top_diff = fabs((double)t.logits[i] - want[i]);
     }
-    snprintf(shape, sizeof shape, "%s: %d layers%s on the CPU, max", f->name, d.n_layers,
-             d.experts ? " and experts" : "");
+    snprintf(shape, sizeof shape, "%s%s: %d layers%s on the CPU, max", f->name,
+             one_stream ? " one" : "", d.n_layers, d.experts ? " and experts" : "");
     if (st)
         failed(g, "divided", e.text);
     else
@@ -321,10 +327,11 @@ static void check_divisions(rig *g)
         fidelity f;
         fidelity_open(&f, names[i]);
         const char *path = fidelity_write(&f, NULL);
-        check_division(g, path, &f, (model_division){.n_layers = 1});
+        check_division(g, path, &f, (model_division){.n_layers = 1}, false);
+        check_division(g, path, &f, (model_division){.n_layers = 1}, true);
         if (!strcmp(names[i], "all") || !strcmp(names[i], "moe")) {
-            check_division(g, path, &f, (model_division){.experts = true});
-            check_division(g, path, &f, (model_division){.n_layers = 1, .experts = true});
+            check_division(g, path, &f, (model_division){.experts = true}, true);
+            check_division(g, path, &f, (model_division){.n_layers = 1, .experts = true}, false);
         }
         unlink(path);
         fidelity_close(&f);

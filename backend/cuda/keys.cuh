@@ -1,0 +1,184 @@
+/* keys.cuh - keys made of values, where a layer keeps one stream of both (step.h: kv_view.single).
+ *
+ *     value  u              as stored
+ *     key    RoPE_p(w u)    q . key  =  sum of still dims (w q) u  +  sum of turning dims q k
+ *
+ * Most pairs of such heads stand still, and w goes over to the queries once: values are their keys.
+ * Only the pairs that turn are made, in f32, and rounded to f16 like any key: for the kernels with
+ * tiles of 32 keys or more, whose fragments they are, into a piece of shared memory of their own,
+ *
+ *     made   [key][low halves of the turning pairs | high halves], f16
+ *
+ * The angle of position p is that of p & ~31, which a tile shares and a few threads find with f64
+ * (turn_of), plus that of p & 31, from the model's table. Always these two, so a key is the same
+ * bits wherever and by whomever it is made, in a tree too.
+ */
+#ifndef BACKEND_CUDA_KEYS_CUH
+#define BACKEND_CUDA_KEYS_CUH
+
+#include "backend/cuda/attend.cuh"
+
+/* Heads of D, a quarter of which turns. */
+template <int D> struct key_shape {
+    static constexpr int TURN = D / 8, LINE = 2 * TURN + 8; /* pairs; halves from key to key */
+    static constexpr int KEYS = 64 / TURN; /* that a warp makes at a time, two pairs a lane */
+};
+
+/* Cosines and sines of two neighbouring pairs, c s c s. */
+DEV float4 turns_add(float4 a, float4 b)
+{
+    return make_float4(fma_rn(a.x, b.x, -mul_rn(a.y, b.y)), fma_rn(a.x, b.y, mul_rn(a.y, b.x)),
+                       fma_rn(a.z, b.z, -mul_rn(a.w, b.w)), fma_rn(a.z, b.w, mul_rn(a.w, b.z)));
+}
+
+/* A lane's share of making keys: pairs 2e and 2e + 1. */
+template <int D> struct key_maker {
+    float2 w_low, w_high;
+    int e;
+};
+
+template <int D> DEV key_maker<D> key_maker_of(const dev_kv &kv)
+{
+    key_maker<D> m;
+    m.e = lane_id() % (key_shape<D>::TURN / 2);
+    m.w_low = *(const float2 *)(kv.k_weight + 2 * m.e);
+    m.w_high = *(const float2 *)(kv.k_weight + D / 2 + 2 * m.e);
+    return m;
+}
+
+/* Of position `place` < 32. */
+template <int D> DEV float4 place_turns(const dev_kv &kv, int e, int place)
+{
+    const float *t = kv.turns + 2 * place * key_shape<D>::TURN + 2 * e;
+    float2 c = *(const float2 *)t, s = *(const float2 *)(t + key_shape<D>::TURN);
+    return make_float4(c.x, s.x, c.y, s.y);
+}
+
+/* The same of a multiple of 32, alone: where positions are not those of the tile. */
+DEV float4 base_turns(const dev_kv &kv, int e, int pos)
+{
+    float4 t;
+    turn_of(pos, kv.inv_freq[2 * e], &t.y, &t.x);
+    turn_of(pos, kv.inv_freq[2 * e + 1], &t.w, &t.z);
+    return t;
+}
+
+/* Those of `n` tiles of 32 keys from t0 on, a thread each, into [n][TURN] pairs of c and s. */
+template <int D> DEV void tile_turns(float *to, const dev_kv &kv, int t0, int n)
+{
+    constexpr int TURN = key_shape<D>::TURN;
+    int i = (int)threadIdx.x;
+    if (i >= n * TURN)
+        return;
+    float sn, cs;
+    turn_of(t0 + i / TURN * 32, kv.inv_freq[i % TURN], &sn, &cs);
+    *(float2 *)(to + 2 * i) = make_float2(cs, sn);
+}
+
+/* What turns of a key: from its value u, f16, to its row of `made`. */
+template <int D>
+DEV void make_key(uint16_t *to, const uint16_t *u, const key_maker<D> &m, float4 turns)
+{
+    uint32_t a = *(const uint32_t *)(u + 2 * m.e), b = *(const uint32_t *)(u + D / 2 + 2 * m.e);
+    float a0 = mul_rn(f16_to_f32(a & 0xffff), m.w_low.x);
+    float a1 = mul_rn(f16_to_f32(a >> 16), m.w_low.y);
+    float b0 = mul_rn(f16_to_f32(b & 0xffff), m.w_high.x);
+    float b1 = mul_rn(f16_to_f32(b >> 16), m.w_high.y);
+    uint32_t *at = (uint32_t *)to + m.e;
+    at[0] = f32x2_to_f16(fma_rn(a0, turns.x, -mul_rn(b0, turns.y)),
+                         fma_rn(a1, turns.z, -mul_rn(b1, turns.w)));
+    at[key_shape<D>::TURN / 2] = f32x2_to_f16(fma_rn(a0, turns.y, mul_rn(b0, turns.x)),
+                                              fma_rn(a1, turns.w, mul_rn(b1, turns.z)));
+}
+
+/* A tile of keys to be made. */
+struct key_tile {
+    uint16_t *made;
+    const uint16_t *u; /* values, `line` halves from one to the next */
+    const float *base; /* tile_turns of it */
+    int line, t0;
+    int tree_from, seq; /* keys from there on, of that sequence, have positions of their own */
+};
+
+/* Row `first` of the tile and every STEP-th after it, N in all: a lane's, whose half warp or warp
+ * they are. place(j, row): place_turns of row & 31 of the j-th. */
+template <int D, int N, int STEP, class P>
+DEV void make_keys(const attend_args &a, const key_tile &t, const key_maker<D> &m, P place)
+{
+    constexpr int TURN = key_shape<D>::TURN, LINE = key_shape<D>::LINE;
+    int first = ((int)threadIdx.x >> 5) * key_shape<D>::KEYS + lane_id() / (TURN / 2);
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        int k = first + j * STEP;
+        float4 base = *(const float4 *)(t.base + (k / 32 * TURN + 2 * m.e) * 2);
+        make_key<D>(t.made + k * LINE, t.u + k * t.line, m, turns_add(base, place(j, k)));
+    }
+    if (t.t0 + N * STEP <= t.tree_from)
+        return;
+#pragma unroll 1
+    for (int k = first; k < N * STEP; k += STEP) {
+        if (t.t0 + k < t.tree_from)
+            continue;
+        int pos = tree_pos(a.all, t.seq, t.t0 + k);
+        float4 turns =
+            turns_add(base_turns(a.kv, m.e, pos & ~31), place_turns<D>(a.kv, m.e, pos & 31));
+        make_key<D>(t.made + k * LINE, t.u + k * t.line, m, turns);
+    }
+}
+
+/* A row as the cache holds it to plain f16 values, rotated back if it was rotated; by a warp. */
+template <int KIND, int D> DEV void plain_row(uint16_t *to, const uint8_t *row, bool rot)
+{
+    int lane = lane_id_anew();
+    uint4 v[D / 256];
+#pragma unroll
+    for (int i = 0; i < D / 256; i++)
+        v[i] = kv_piece<KIND>(row, lane + 32 * i);
+    __syncwarp(); /* to may be row */
+#pragma unroll
+    for (int i = 0; i < D / 256; i++)
+        *(uint4 *)(to + 8 * (lane + 32 * i)) = v[i];
+    __syncwarp();
+    if (!rot)
+        return;
+#pragma unroll 1
+    for (int i = 4 * lane; i < D; i += 128) {
+        uint2 u = *(uint2 *)(to + i);
+        float4 x = make_float4(f16_to_f32(u.x & 0xffff), f16_to_f32(u.x >> 16),
+                               f16_to_f32(u.y & 0xffff), f16_to_f32(u.y >> 16));
+        x = rotate_four(x, true);
+        *(uint2 *)(to + i) = make_uint2(f32x2_to_f16(x.x, x.y), f32x2_to_f16(x.z, x.w));
+    }
+    __syncwarp();
+}
+
+/* The rows of a tile whose keys the caller's warp makes, all n_rows of them by all warps. `from`
+ * and `to` may be the same place; their rows are line_from bytes, line_to halves apart. */
+template <int D>
+DEV void plain_rows(uint16_t *to, int line_to, const uint8_t *from, int line_from, int n_rows,
+                    const dev_kv &kv)
+{
+    constexpr int K = key_shape<D>::KEYS;
+    int warp = (int)threadIdx.x >> 5, step = (int)blockDim.x / 32 * K;
+#pragma unroll 1
+    for (int i = 0; i < n_rows / step * K; i++) {
+        int k = warp * K + i % K + i / K * step;
+        switch (kv.k_kind) {
+#define PLAIN(kind)                                                                                \
+    case kind:                                                                                     \
+        plain_row<kind, D>(to + k * line_to, from + k * line_from, kv.k_rot);                      \
+        break
+            PLAIN(KV_BF16);
+            PLAIN(KV_Q8_0);
+            PLAIN(KV_Q5_1);
+            PLAIN(KV_Q5_0);
+            PLAIN(KV_Q4_1);
+            PLAIN(KV_Q4_0);
+            PLAIN(KV_IQ4_NL);
+            PLAIN(KV_TQ3_0);
+#undef PLAIN
+        }
+    }
+}
+
+#endif
