@@ -235,7 +235,9 @@ $(BUILD)/fuzz_%: fuzz/fuzz_%.c $(FUZZ_OBJ)
 	$(Q)$(CC) $(CFLAGS_ALL) -DCARAT_FUZZ=1 -fsanitize=fuzzer -o $@ $< $(FUZZ_OBJ) $(LIBS)
 # The tests in which threads meet. Empty: all of them, which takes long.
 TSAN_TESTS ?= server_ jobs_may_come a_batch_ends is_written_now killed_at_any keeps_to_its_budget \
-              pool_runs several_threads another_thread side_by_side
+              pool_runs several_threads another_thread grammars_side_by_side
+# Some of them fork; the child begins threads of its own and shares none.
+tsan: export TSAN_OPTIONS = die_after_fork=0
 tsan: ## the tests in which threads meet, under ThreadSanitizer
 	$(call sanitized,tsan,-fsanitize=thread,$(TSAN_TESTS))
 

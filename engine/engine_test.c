@@ -388,13 +388,15 @@ TEST(generate_stops_at_a_stop_string_and_before_it)
     CHECK(whole->n_text > 40);
     char stop[8] = "";
     size_t at = whole->n_text / 2;
-    while (at < whole->n_text && ((unsigned char)whole->text[at] & 0xc0) == 0x80)
-        at++; /* the start of a character */
+    while (at < whole->n_text &&
+           (!whole->text[at] || ((unsigned char)whole->text[at] & 0xc0) == 0x80))
+        at++; /* the start of a character that a string can hold */
     size_t n = 1;
     while (n < 4 && ((unsigned char)whole->text[at + n] & 0xc0) == 0x80)
         n++;
     memcpy(stop, whole->text + at, n);
-    const char *first = strstr(whole->text, stop);
+    const char *first = memmem(whole->text, whole->n_text, stop, strlen(stop));
+    CHECK(first);
     const char *list[] = {"not in there at all", stop};
     o.stop = list;
     o.n_stop = 2;
