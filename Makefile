@@ -203,7 +203,7 @@ ASAN = -fsanitize=address -fno-omit-frame-pointer
 UBSAN = -fsanitize=undefined -fno-sanitize-recover=all -Wno-error
 # $(call sanitized,NAME,FLAGS,TESTS): a build of its own, and its tests.
 define sanitized
-	$(MAKE) BUILD=build/$(1) DEBUG=1 SAN="$(2)" build/$(1)/carat_test build/$(1)/carat
+	+$(MAKE) BUILD=build/$(1) DEBUG=1 SAN="$(2)" build/$(1)/carat_test build/$(1)/carat
 	build/$(1)/carat_test -j 2 $(3)
 endef
 asan: ## check under AddressSanitizer
