@@ -41,6 +41,8 @@ static void become(const char *name, const char *const *args)
 
 static int open_tty(int *child)
 {
+    if (access("/dev/pts/ptmx", F_OK)) /* as in a bare chroot */
+        test_skip("there are no pseudo-terminals: /dev/pts is not mounted");
     int fd = posix_openpt(O_RDWR | O_NOCTTY);
     CHECK(fd >= 0 && !grantpt(fd) && !unlockpt(fd));
     *child = open(ptsname(fd), O_RDWR | O_NOCTTY);
