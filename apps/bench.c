@@ -66,20 +66,17 @@ static const char about[] =
     "--vs, both programs run every repetition in turn and the ratio is the other's time by ours:\n"
     "above 1 is faster than the other.\n"
     "\n"
-    "With --streams, \"x 4\" is four answers of --gen tokens in one batch, greedy, a row of each "
-    "in\n"
-    "every pass, after prompts of --depth tokens: all of theirs per second, while all are under "
-    "way.\n"
+    "With --streams, \"x 4\" is four answers of --gen tokens in one batch, greedy, a row of each\n"
+    "in every pass, after prompts of --depth tokens: all of theirs per second, while all are\n"
+    "under way.\n"
     "\n"
     "GB/s counts the weights a decoded token reads, not the cache. GFLOP/s counts the matrix\n"
     "products of a prompt: layers that nobody's keys depend on are skipped for all but its last\n"
     "token, and so they are in the count.\n"
     "\n"
-    "With --floors each test is followed by its fastest repetition op by op: the time taken, and "
-    "the\n"
-    "time that reading its weights, keys and values once, or its multiplications, would take at "
-    "the\n"
-    "measured rates. Reached is the second by the first.";
+    "With --floors each test is followed by its fastest repetition op by op: the time taken, and\n"
+    "the time that reading its weights, keys and values once, or its multiplications, would take\n"
+    "at the measured rates. Reached is the second by the first.";
 
 /* "512,4096": whole numbers, ascending or not. */
 static status parse_list(const char *name, const char *text, int32_t *list, int *n, err *e)

@@ -19,14 +19,6 @@
 /* ---- Two f16 in a register ---------------------------------------------------------------- */
 
 #ifdef CARAT_EMU
-DEV uint32_t byte_perm(uint32_t a, uint32_t b, uint32_t sel)
-{
-    uint64_t v = a | (uint64_t)b << 32;
-    uint32_t r = 0;
-    for (int i = 0; i < 4; i++)
-        r |= (uint32_t)(v >> 8 * (sel >> 4 * i & 7) & 255) << 8 * i;
-    return r;
-}
 DEV uint32_t f16x2_fma(uint32_t a, uint32_t b, uint32_t c)
 {
     uint32_t r = 0;
@@ -60,10 +52,6 @@ DEV double warp_sum_f64(double v)
     return v;
 }
 #else
-DEV uint32_t byte_perm(uint32_t a, uint32_t b, uint32_t sel)
-{
-    return __byte_perm(a, b, sel);
-}
 DEV uint32_t f16x2_fma(uint32_t a, uint32_t b, uint32_t c)
 {
     uint32_t r;
@@ -188,17 +176,17 @@ DEV uint2 eight_bytes(const uint8_t *row, int at)
     int odd = at >> 1 & 1;
     uint32_t a = w[0], b = w[1], c = w[1 + odd];
     uint32_t sel = odd ? 0x5432 : 0x3210;
-    return make_uint2(byte_perm(a, b, sel), byte_perm(b, c, sel));
+    return make_uint2(pick_bytes(a, b, sel), pick_bytes(b, c, sel));
 }
 /* Four codes in bytes, 0..255, as four halves 1024 + code. */
 DEV uint2 code_halves(uint32_t codes)
 {
-    return make_uint2(byte_perm(codes, 0x64646464, 0x4140), byte_perm(codes, 0x64646464, 0x4342));
+    return make_uint2(pick_bytes(codes, 0x64646464, 0x4140), pick_bytes(codes, 0x64646464, 0x4342));
 }
 /* (code - less) d, or code d + m; `less` comes with the 1024 in it. */
 template <bool MIN> DEV uint4 scaled(uint32_t c0, uint32_t c1, uint32_t less, uint32_t dm)
 {
-    uint32_t d = byte_perm(dm, 0, 0x1010), m = byte_perm(dm, 0, 0x3232);
+    uint32_t d = pick_bytes(dm, 0, 0x1010), m = pick_bytes(dm, 0, 0x3232);
     uint2 a = code_halves(c0), b = code_halves(c1);
     uint32_t v[4] = {a.x, a.y, b.x, b.y};
 #pragma unroll
@@ -219,7 +207,8 @@ DEV uint32_t iq4_bytes(uint32_t n)
     uint32_t s = n & 0x07070707u;
     s = (s | s >> 4) & 0x00ff00ffu;
     s |= s >> 8; /* the selector is its low 16 bits */
-    uint32_t low = byte_perm(IQ4_0, IQ4_4, s & 0xffff), high = byte_perm(IQ4_8, IQ4_12, s & 0xffff);
+    uint32_t low = pick_bytes(IQ4_0, IQ4_4, s & 0xffff);
+    uint32_t high = pick_bytes(IQ4_8, IQ4_12, s & 0xffff);
     uint32_t upper = (n >> 3 & 0x01010101u) * 255;
     return (low ^ ((low ^ high) & upper)) ^ 0x80808080u;
 }
@@ -228,9 +217,9 @@ DEV uint2 tq3_halves(uint32_t sel, uint32_t norm)
 {
     /* The eight levels in f16, ascending: their low bytes, their high bytes. */
     const uint32_t l0 = 0x7e358b1au, l1 = 0x1a8b357eu, h0 = 0xa5acafb2u, h1 = 0x322f2c25u;
-    uint32_t a = byte_perm(l0, l1, sel), b = byte_perm(h0, h1, sel);
-    return make_uint2(f16x2_mul(byte_perm(a, b, 0x5140), norm),
-                      f16x2_mul(byte_perm(a, b, 0x7362), norm));
+    uint32_t a = pick_bytes(l0, l1, sel), b = pick_bytes(h0, h1, sel);
+    return make_uint2(f16x2_mul(pick_bytes(a, b, 0x5140), norm),
+                      f16x2_mul(pick_bytes(a, b, 0x7362), norm));
 }
 /* Elements 8e .. 8e + 7 of a row in shared memory. */
 template <int KIND> DEV uint4 kv_piece(const uint8_t *row, int e)
@@ -263,7 +252,7 @@ template <int KIND> DEV uint4 kv_piece(const uint8_t *row, int e)
         s = (s | s << 6) & 0x03030303u;
         s = (s | s << 3) & 0x11111111u;
         q |= s << 2;
-        uint32_t norm = byte_perm(u16_at(row + at), 0, 0x1010);
+        uint32_t norm = pick_bytes(u16_at(row + at), 0, 0x1010);
         uint2 a = tq3_halves(q & 0xffff, norm), b = tq3_halves(q >> 16, norm);
         return make_uint4(a.x, a.y, b.x, b.y);
     }

@@ -227,8 +227,8 @@ template <int D, int KIND> DEV void sums_as(float (*o)[4], const share &w)
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             uint32_t sel = j & 1 ? 0x7632 : 0x5410;
-            uint32_t fb[2] = {byte_perm(x[j / 2], y[j / 2], sel),
-                              byte_perm(z[j / 2], u[j / 2], sel)};
+            uint32_t fb[2] = {pick_bytes(x[j / 2], y[j / 2], sel),
+                              pick_bytes(z[j / 2], u[j / 2], sel)};
             mma_f16(o[j], fa, fb);
         }
     }
