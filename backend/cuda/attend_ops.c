@@ -5,9 +5,8 @@
  *   1..32   split.cu   f16 tensor cores, over chunks        attend.cu  f32, over chunks
  *   33..    flash.cu   f16 tensor cores                     attend.cu  f32
  *
- * On GPUs of 9.0 flash256_hopper.cu and flash512_hopper.cu can do flash.cu's work for f16 in heads
- * of 256 and 512. Until a GPU has said that they are faster, checks and benches alone use them
- * (cuda_device.hopper).
+ * On GPUs of 9.0 flash256_hopper.cu and flash512_hopper.cu do flash.cu's work for two streams of f16
+ * in heads of 256 and 512.
  *
  * Where keys are stored rotated the queries are rotated first, where values are the result is
  * rotated back. One stream (keys.cuh): in heads of 256 and 512 a quarter of which turns, as above;

@@ -531,7 +531,7 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
                           cu_flash_init((int)prop.sharedMemPerBlockOptin, &c->flash_widest) |
                           cu_split_init((int)prop.sharedMemPerBlockOptin, &c->split_widest,
                                         &c->split_stages));
-    c->can_hopper = prop.major == 9 && prop.minor == 0;
+    c->can_hopper = c->hopper = prop.major == 9 && prop.minor == 0;
     if (!r && c->can_hopper)
         r = (cudaError_t)(cu_flash256_hopper_init() | cu_flash512_hopper_init());
     c->n_sm = prop.multiProcessorCount;
