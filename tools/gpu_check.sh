@@ -13,8 +13,18 @@ check=$dir/cuda_check
 out=/tmp/gpu_check.$$
 bad=0
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null
-"$check" >$out.ops || bad=1
-grep -v '^ok' $out.ops
+n=$(nproc)
+[ "$n" -le 14 ] || n=14
+for i in $(seq 0 $((n - 1))); do
+    { "$check" --part "$i/$n" >$out.ops.$i 2>&1 || echo "FAIL  part $i ended with $?" >>$out.ops.$i; } &
+done
+wait
+for i in $(seq 0 $((n - 1))); do
+    grep -q '^FAIL' $out.ops.$i && bad=1
+    grep -vE '^(ok|cuda|[0-9]+ checks)' $out.ops.$i
+done
+cat $out.ops.* | awk '/^[0-9]+ checks/ { ran += $1; bad += $3; parts++ }
+    END { printf "%d checks, %d failed, in %d parts\n", ran, bad, parts; exit !ran }' || bad=1
 
 same=0
 while read -r prompt; do

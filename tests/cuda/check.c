@@ -1,10 +1,11 @@
 /* check.c - cuda_check: the CUDA device against the CPU reference, in one run.
  *
- *     cuda_check [--quick] [SUBSTRING]
+ *     cuda_check [--quick] [--part I/N] [SUBSTRING]
  *
  * Prints a line per check, then a summary; exit status 0 only if something ran and all agreed. It
- * links the library and the fidelity models of tests/, and
- * needs no other file than tests/data. tools/gpu_check.sh runs it.
+ * links the library and the fidelity models of tests/, and needs no other file than tests/data.
+ * --part: every Nth check, the first of them I of 0 .. N - 1. The reference is what takes the time,
+ * and has one thread: tools/gpu_check.sh runs as many parts side by side as there are processors.
  */
 #include "tests/cuda/check_int.h"
 #include "base/clock.h"
@@ -53,6 +54,11 @@ const char *test_temp(const char *name)
 bool wanted(const rig *g, const char *name)
 {
     return !g->only || strstr(name, g->only);
+}
+
+bool my_turn(rig *g, const char *name)
+{
+    return wanted(g, name) && g->n_turn++ % g->parts == g->part;
 }
 
 void failed(rig *g, const char *name, const char *why)
@@ -199,12 +205,19 @@ void pair_free(rig *g, pair *p)
 
 int main(int argc, char **argv)
 {
-    rig g = {.rng = 7};
+    rig g = {.rng = 7, .parts = 1};
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--quick"))
+        if (!strcmp(argv[i], "--quick")) {
             g.quick = true;
-        else
+        } else if (!strcmp(argv[i], "--part") && i + 1 < argc) {
+            if (sscanf(argv[++i], "%d/%d", &g.part, &g.parts) != 2 || g.parts < 1 || g.part < 0 ||
+                g.part >= g.parts) {
+                printf("--part: I/N is needed, I from 0 to N - 1, not %s\n", argv[i]);
+                return 2;
+            }
+        } else {
             g.only = argv[i];
+        }
     }
     if (device_open_cuda(&g.gpu, NULL, &g.e) ||
         device_open_cpu(&g.ref, &(cpu_options){.reference = true}, &g.e)) {
@@ -233,5 +246,5 @@ int main(int argc, char **argv)
     g.gpu->release(g.gpu, g.gpu_scratch, g.scratch_bytes);
     device_close(g.ref);
     device_close(g.gpu);
-    return g.n_failed || !g.n_run;
+    return g.n_failed || (!g.n_run && g.parts == 1);
 }

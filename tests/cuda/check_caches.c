@@ -227,7 +227,7 @@ static const char *name_of(const rig *g, const kv_words *w)
     static char name[64];
     const cuda_device *c = g->gpu->self;
     snprintf(name, sizeof name, "caches %s%s%s%s%s", w->k ? w->k : w->layers, w->v ? "/" : "",
-             w->v ? w->v : "", w->single ? " one" : "", c->hopper ? " hopper" : "");
+             w->v ? w->v : "", w->single ? " one" : "", c->can_hopper && !c->hopper ? " flash" : "");
     return name;
 }
 
@@ -265,14 +265,14 @@ void check_caches(rig *g)
         model_load(&m, g->gpu, NULL, NULL, &e))
         failed(g, "caches", e.text);
     for (int i = 0; i < FORMATS && !e.status; i++)
-        if (wanted(g, name_of(g, &formats[i])) &&
-            (!g->quick || i % 4 == 2 || !wanted(g, "caches")) &&
+        if ((!g->quick || i % 4 == 2 || !wanted(g, "caches")) &&
+            my_turn(g, name_of(g, &formats[i])) &&
             check_format(g, &m, &formats[i], ids, want, got, &e))
             failed(g, "caches", e.text);
     cuda_device *c = g->gpu->self;
     bool usual = c->hopper;
-    c->hopper = c->can_hopper; /* formats[0]: f16, which its kernels read */
-    if (c->hopper && wanted(g, name_of(g, &formats[0])) && !e.status &&
+    c->hopper = false; /* formats[0]: f16, with what other GPUs take */
+    if (usual && my_turn(g, name_of(g, &formats[0])) && !e.status &&
         check_format(g, &m, &formats[0], ids, want, got, &e))
         failed(g, "caches", e.text);
     c->hopper = usual;

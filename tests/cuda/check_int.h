@@ -17,6 +17,7 @@ typedef struct rig {
     uint64_t rng;
     int n_run, n_failed;
     const char *only; /* substring of check names; NULL: all */
+    int part, parts, n_turn; /* of what is wanted, every parts-th check from the part-th on */
     bool quick;       /* shapes that a slow machine can do */
     err e;
 } rig;
@@ -24,6 +25,8 @@ typedef struct rig {
 /* An op's name and shape, the measured error and its bound. Never passes on NaN. */
 void verdict(rig *g, const char *name, const char *shape, double error, double bound);
 bool wanted(const rig *g, const char *name);
+/* Is it wanted, and this process's share? Asked once for each check, in the same order by all. */
+bool my_turn(rig *g, const char *name);
 void failed(rig *g, const char *name, const char *why);
 
 /* Host floats and what both devices see of them. */

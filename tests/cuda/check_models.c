@@ -224,10 +224,10 @@ static void check_blocks(rig *g, const char *name)
 
 void check_models(rig *g)
 {
-    if (wanted(g, "golden"))
+    if (my_turn(g, "golden"))
         for (const char *const *name = fidelity_names; *name; name++)
             check_golden(g, *name);
-    if (wanted(g, "blocks"))
+    if (my_turn(g, "blocks"))
         for (const char *const *name = fidelity_names; *name; name++)
             check_blocks(g, *name);
 }

@@ -79,7 +79,7 @@ static void check_product(rig *g, num_type t, int32_t n_in, int32_t n_out, int32
     pair w;
     both b;
     mat x[2];
-    if (!wanted(g, "matmul") || !pair_make(g, &w, t, n_in, n_out, 1, 0.05, false))
+    if (!my_turn(g, "matmul") || !pair_make(g, &w, t, n_in, n_out, 1, 0.05, false))
         return;
     chain_init(&c, rows, 0, 0);
     both_begin(g, &b, &c.st);
@@ -98,7 +98,7 @@ static void check_glu(rig *g, num_type t, int32_t n_in, int32_t n_ff, int32_t ro
     pair a, u = {0};
     both b;
     mat x[2];
-    if (!wanted(g, "glu") || !pair_make(g, &a, t, n_in, fused ? 2 * n_ff : n_ff, 1, 0.05, false) ||
+    if (!my_turn(g, "glu") || !pair_make(g, &a, t, n_in, fused ? 2 * n_ff : n_ff, 1, 0.05, false) ||
         (!fused && !pair_make(g, &u, t, n_in, n_ff, 1, 0.05, false)))
         return;
     chain_init(&c, rows, 0, 0);
@@ -133,7 +133,7 @@ static void check_experts(rig *g, num_type tg, num_type td, int32_t n_in, int32_
     pair gate, up = {0}, down, scale;
     both b;
     mat x[2], z[2];
-    if (!wanted(g, "moe") ||
+    if (!my_turn(g, "moe") ||
         !pair_make(g, &gate, tg, n_in, fused ? 2 * n_ff : n_ff, n, 0.05, false) ||
         (!fused && !pair_make(g, &up, tg, n_in, n_ff, n, 0.05, false)) ||
         !pair_make(g, &down, td, n_ff, n_in, n, 0.05, false) ||
@@ -178,7 +178,7 @@ static void check_router(rig *g, num_type t, int32_t n_in, int32_t n, int32_t k,
     pair w, scale;
     both b;
     mat x[2];
-    if (!wanted(g, "moe") || !pair_make(g, &w, t, n_in, n, 1, 0.05, false) ||
+    if (!my_turn(g, "moe") || !pair_make(g, &w, t, n_in, n, 1, 0.05, false) ||
         !pair_make(g, &scale, NUM_F32, n, 1, 1, 1.0, false))
         return;
     chain_init(&c, rows, 0, 0);
@@ -224,7 +224,7 @@ static void check_branches(rig *g, int32_t rows, int32_t n)
     pair w[3], d;
     both b;
     mat x[2], y[2], z[2], h[2][3];
-    bool ok = wanted(g, "norm") && pair_make(g, &d, NUM_Q8_0, n, 48, 1, 0.05, false);
+    bool ok = my_turn(g, "norm") && pair_make(g, &d, NUM_Q8_0, n, 48, 1, 0.05, false);
     for (int i = 0; ok && i < 3; i++)
         ok = pair_make(g, &w[i], NUM_F32, n, 1, 1, 1.0, false);
     if (!ok)
@@ -276,7 +276,7 @@ static void check_norms(rig *g, int32_t rows, int32_t heads, int32_t n)
     pair w;
     both b;
     mat x[2], y[2];
-    if (!wanted(g, "norm") || !pair_make(g, &w, NUM_F32, n, 1, 1, 1.0, false))
+    if (!my_turn(g, "norm") || !pair_make(g, &w, NUM_F32, n, 1, 1, 1.0, false))
         return;
     size_t all = (size_t)rows * (size_t)heads * (size_t)n;
     float *v = draw(g, all, 30.0), *u = draw(g, all, 3.0);
@@ -311,7 +311,7 @@ static void check_small(rig *g, int32_t rows, int32_t heads, int32_t d)
     int32_t width = heads * d;
     char shape[64];
     snprintf(shape, sizeof shape, "%d rows, %d heads of %d", rows, heads, d);
-    if (!wanted(g, "small"))
+    if (!my_turn(g, "small"))
         return;
     size_t n = (size_t)rows * (size_t)width;
     float *v = draw(g, n, 4.0), *u = draw(g, n, 2.0), *inv = draw(g, (size_t)d / 2, 1.0);
@@ -367,7 +367,7 @@ static void check_embed(rig *g, num_type t, int32_t n)
     static chain c;
     pair w;
     both b;
-    if (!wanted(g, "embed") || !pair_make(g, &w, t, n, 37, 1, 1.0, true))
+    if (!my_turn(g, "embed") || !pair_make(g, &w, t, n, 37, 1, 1.0, true))
         return;
     chain_init(&c, 9, 0, 37);
     both_begin(g, &b, &c.st);
@@ -472,7 +472,7 @@ static void check_attend(rig *g, const attend_case *a)
     both b;
     mat q[2], k[2], v[2];
     err e = {0};
-    if (!wanted(g, "attend"))
+    if (!my_turn(g, "attend"))
         return;
     key_source source = {0};
     if (a->turning && !source_make(g, &source, a->d, a->turning))
@@ -571,9 +571,9 @@ static void check_attend(rig *g, const attend_case *a)
     if (gpu->can_hopper && a->rows > CUDA_VERIFY_ROWS && a->d >= 256 && type[0] == NUM_F16 &&
         type[1] == NUM_F16 && !a->turning) {
         bool usual = gpu->hopper;
-        gpu->hopper = true;
-        mat yh = op_attend(&b.gpu, q[1], view, scale);
-        verdict(g, "attend hopper", shape, both_error(g, &b, yr, yh), 2e-6);
+        gpu->hopper = false; /* what other GPUs take */
+        mat yf = op_attend(&b.gpu, q[1], view, scale);
+        verdict(g, "attend flash", shape, both_error(g, &b, yr, yf), 2e-6);
         gpu->hopper = usual;
     }
     check_stored(g, a, view, base, &c);
@@ -692,7 +692,7 @@ static void check_together(rig *g, num_type a, num_type b, int32_t n_in, bool co
     static const int32_t n_out[] = {512, 256, 1024, 48};
     num_type t[] = {a, b, a, b};
     for (int i = 0; i < 4; i++)
-        if (!wanted(g, "together") || !pair_make(g, &w[i], t[i], n_in, n_out[i], 1, 0.05, false))
+        if (!my_turn(g, "together") || !pair_make(g, &w[i], t[i], n_in, n_out[i], 1, 0.05, false))
             return;
     float *v = draw(g, (size_t)n_in, 1.0);
     chain_init(&c, 1, 0, 0);
@@ -729,7 +729,7 @@ static void check_together(rig *g, num_type a, num_type b, int32_t n_in, bool co
 static void check_sift(rig *g, int32_t n, int32_t k, int32_t steps, int what)
 {
     enum { CAP = 1024 };
-    if (!wanted(g, "sift"))
+    if (!my_turn(g, "sift"))
         return;
     float *v = draw(g, (size_t)n, 4.0), *at = g->gpu->alloc(g->gpu, (size_t)n * 4);
     logit *c = mem_calloc(CAP, sizeof *c);
@@ -764,7 +764,7 @@ static void check_invariance(rig *g, num_type t, int32_t n_in, int32_t n_out, bo
 {
     static chain c;
     pair w, u = {0};
-    if (!wanted(g, "invariance") || !pair_make(g, &w, t, n_in, n_out, 1, 0.05, false) ||
+    if (!my_turn(g, "invariance") || !pair_make(g, &w, t, n_in, n_out, 1, 0.05, false) ||
         (glu && !pair_make(g, &u, t, n_in, n_out, 1, 0.05, false)))
         return;
     float *v = draw(g, 32 * (size_t)n_in, 1.0), *alone = mem_alloc(32 * (size_t)n_out * 4);
@@ -824,7 +824,7 @@ static float *cut_product(rig *g, const weight *w, const float *v, int32_t rows,
 static void check_cuts(rig *g, num_type t, int32_t n_in, int32_t n_out, bool glu)
 {
     pair w, u = {0};
-    if (!wanted(g, "invariance") || !pair_make(g, &w, t, n_in, n_out, 1, 0.05, false) ||
+    if (!my_turn(g, "invariance") || !pair_make(g, &w, t, n_in, n_out, 1, 0.05, false) ||
         (glu && !pair_make(g, &u, t, n_in, n_out, 1, 0.05, false)))
         return;
     weight pairs[2] = {w.w[1], u.w[1]};

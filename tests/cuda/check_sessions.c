@@ -340,9 +340,9 @@ static void check_divisions(rig *g)
 
 void check_sessions(rig *g)
 {
-    if (wanted(g, "divided"))
+    if (my_turn(g, "divided"))
         check_divisions(g);
-    if (wanted(g, "replay"))
+    if (my_turn(g, "replay"))
         check_all_replays(g);
     static const num_type types[] = {NUM_F16, NUM_BF16, NUM_F32}; /* blocks: check_caches.c */
     fidelity f;
@@ -350,10 +350,10 @@ void check_sessions(rig *g)
         return;
     fidelity_open(&f, "all");
     const char *path = fidelity_write(&f, NULL);
-    if (wanted(g, "snapshot"))
+    if (my_turn(g, "snapshot"))
         for (int i = 0; i < 3; i++)
             check_snapshots(g, path, &f, types[i]);
-    if (wanted(g, "timelines"))
+    if (my_turn(g, "timelines"))
         check_lines(g, path, &f);
     unlink(path);
     fidelity_close(&f);
