@@ -6,12 +6,15 @@
  */
 #include "backend/cuda/cuda_int.h"
 #include "base/mem.h"
+#include "base/pool.h"
 
 #include <stdio.h>
 #include <string.h>
 
 enum {
     PINNED_BYTES = 16 << 20,
+    PIECE_BYTES = 1 << 20, /* of them, that a thread copies */
+    LOADERS = 8,           /* threads: a file in the page cache comes at several GB/s from each */
     BOUNCE_BYTES = 2 << 20, /* logits of one row: 1 MiB */
     ALIGN = 256,
     ROW_MAX = 38400, /* 40 bytes of shared memory per 32, of the 48 KiB that any block may have */
@@ -222,6 +225,21 @@ static size_t cuda_weight_bytes(const device *d, const weight *w)
     return n;
 }
 
+/* Bytes of a file into a pinned buffer. */
+typedef struct loading {
+    char *to;
+    const char *from;
+    size_t n_bytes;
+} loading;
+
+static void load_piece(void *arg, int32_t chunk, int32_t thread)
+{
+    const loading *l = arg;
+    size_t at = (size_t)chunk * PIECE_BYTES, n = l->n_bytes - at;
+    (void)thread;
+    memcpy(l->to + at, l->from + at, n < PIECE_BYTES ? n : PIECE_BYTES);
+}
+
 /* Host bytes to the device through pinned buffers, the copy into one under the flight of the
  * other. */
 static bool send(cuda_device *c, char *to, const char *from, size_t n_bytes)
@@ -230,7 +248,8 @@ static bool send(cuda_device *c, char *to, const char *from, size_t n_bytes)
         size_t n = n_bytes - at < PINNED_BYTES ? n_bytes - at : PINNED_BYTES;
         if (!cuda_ok(c, NULL, cudaEventSynchronize(c->pinned_done[i]), "loading weights"))
             return false;
-        memcpy(c->pinned[i], from + at, n);
+        loading l = {c->pinned[i], from + at, n};
+        pool_run(c->loaders, (int32_t)((n + PIECE_BYTES - 1) / PIECE_BYTES), load_piece, &l);
         if (!cuda_ok(c, NULL,
                      cudaMemcpyAsync(to + at, c->pinned[i], n, cudaMemcpyHostToDevice, c->stream),
                      "loading weights") ||
@@ -243,6 +262,8 @@ static bool send(cuda_device *c, char *to, const char *from, size_t n_bytes)
 static void free_loading(cuda_device *c)
 {
     cudaStreamSynchronize(c->stream);
+    pool_close(c->loaders);
+    c->loaders = NULL;
     for (int i = 0; i < 2; i++) {
         if (c->pinned[i])
             cudaFreeHost(c->pinned[i]);
@@ -254,10 +275,15 @@ static void free_loading(cuda_device *c)
     c->raw_bytes = 0;
 }
 
-/* Room for the file's bytes of the largest weight so far; given back before the first pass. */
+/* Room for the file's bytes of the largest weight so far, and threads that copy them; given back
+ * before the first pass. */
 static bool room_for_raw(cuda_device *c, size_t n_bytes)
 {
     void *p = NULL;
+    int32_t n = pool_default_threads();
+    err e = {0};
+    if (!c->loaders) /* where threads cannot be had the caller copies alone: pool_run of NULL */
+        (void)pool_open(&c->loaders, n < LOADERS ? n : LOADERS, &e);
     for (int i = 0; i < 2; i++)
         if (!c->pinned[i]) {
             if (cudaMallocHost(&p, PINNED_BYTES) != cudaSuccess)

@@ -389,7 +389,8 @@ typedef struct cuda_device {
     int32_t kv_bucket; /* indices of all rows are below; a power of two */
     /* Loading. */
     char *raw, *pinned[2];
-    size_t raw_bytes, pinned_bytes;
+    size_t raw_bytes;
+    struct pool *loaders; /* NULL but while weights are loaded */
     cudaEvent_t pinned_done[2];
     shadow shadows[SHADOWS];
     int32_t next_shadow;
