@@ -221,7 +221,9 @@ typedef struct product_args {
     bool x_per_pair;
 } product_args;
 void cu_product_vec(cudaStream_t s, product_args a);  /* any number of rows, one at a time */
-void cu_product_rows(cudaStream_t s, product_args a); /* 2 to 32 rows, no experts */
+/* 2 to 32 rows, no experts; one to ONE_JOBS products of the first job's x, or one gated unit. */
+enum { ONE_JOBS = 3 };
+void cu_product_rows(cudaStream_t s, const product_args *job, int n);
 int cu_rows_init(int largest, int processors);
 /* How it cuts a product: tiles of a warp, warps of a block, parts of a tile's columns abreast.
  * Benches may force it (0: free) and ask what the last was, all 0 if one since could not be cut so
@@ -234,7 +236,6 @@ rows_cut cu_rows_chosen(void);
 /* matmul_one.cu: one row, one to ONE_JOBS products of it; the first job's x and floats are those of
  * all. */
 enum {
-    ONE_JOBS = 3,
     ONE_TICKETS = 8,
     ONE_STATIC_SHARED = 2304 /* and what the system takes of a block's */
 };
@@ -426,7 +427,7 @@ void cuda_settle(cuda_device *c);
 void cuda_forget_waiting(cuda_device *c);
 void cuda_wait_residual(cuda_device *c, residual_args a);
 bool cuda_wait_head(cuda_device *c, head_job j, dev_step st); /* false: nothing waits, launch it */
-void cuda_wait_product(cuda_device *c, product_args a);       /* of one row */
+void cuda_wait_product(cuda_device *c, product_args a);       /* of few rows */
 void cuda_products(cuda_device *c, const product_args *job, int32_t n); /* now */
 /* True if it became part of what waits. */
 bool cuda_join_scale(cuda_device *c, dev_mat x, float k, const float *w);

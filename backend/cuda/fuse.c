@@ -3,7 +3,8 @@
  *     x += rms_norm(y) w; x *= c; h = rms_norm(x) w'      residual_kernel, as far as it goes;
  *                                                         without h it can copy x for a product
  *     y = two branches, normed; the same; h, h', h''      branches_kernel
- *     k = h K; v = h V; q = h Q                           one_kernel: one row, up to three products
+ *     k = h K; v = h V; q = h Q                           one_kernel, rows_kernel: few rows, up to
+ *                                                         three products
  *     g = x W; y = gelu(g) * ple                          the same: one row
  *     k = rope(rms_norm(k) w); v = rms_norm(v); store;
  *     q = rope(rms_norm(q) w)                             heads_kernel
@@ -55,12 +56,16 @@ void cuda_forget_waiting(cuda_device *c)
 
 void cuda_products(cuda_device *c, const product_args *job, int32_t n)
 {
+    if (job->y.rows > 1) {
+        cu_product_rows(c->stream, job, n);
+        return;
+    }
     one_room room = c->room;
     room.ticket += c->next_ticket++ % (TICKETS / ONE_TICKETS) * ONE_TICKETS;
     cu_products(c->stream, job, n, room);
 }
 
-/* Products of one row wait together, and may overtake the heads that came between. */
+/* Products of few rows wait together, and may overtake the heads that came between. */
 void cuda_wait_product(cuda_device *c, product_args a)
 {
     waiting *w = &c->wait;
@@ -69,7 +74,7 @@ void cuda_wait_product(cuda_device *c, product_args a)
     bool fits = !w->has_residual && w->n_products < ONE_JOBS;
     if (w->n_products)
         fits = fits && first->x.q == a.x.q && first->floats == a.floats &&
-               first->w.n_in == a.w.n_in;
+               first->w.n_in == a.w.n_in && first->y.rows == a.y.rows;
     else
         fits = fits && !w->n_jobs;
     for (int i = 0; i < w->n_products; i++)

@@ -14,39 +14,13 @@
  * What time goes by, beside memory: reads of shared memory (128 bytes a cycle, whoever wants the
  * same) and instructions. So a warp has one tile, two or three: more read the activations once for
  * all, and want more registers and fewer warps; and by threes other numbers of tiles come out even
- * over the multiprocessors. try_cuts chooses. And codes and scales are made numbers by few
- * instructions:
- *
- *     codes    formats with a bias store code + 8, 16 or 32. Moved to the top of their byte, with
- *              the top bit turned over, they are 16, 8 or 4 times the signed code
- *     sums     the tensor cores begin with the integer that as a float is 1.5 * 2^23. What comes
- *              out is, as a float, that plus the sum: one exact operation takes it off again, and
- *              the 16, 8 or 4 with it
- *     scales   of six or eight bits: as bytes of the float 2^23 they are numbers in the same way,
- *              and one multiply-add gives factor times scale, exact in 24 bits
+ * over the multiprocessors. try_cuts chooses. What a unit costs: rows_unit.cuh.
  *
  * A block has several tiles, and for each of them warps that share its columns as in
  * matmul_one.cu; even and odd groups are summed apart and joined at the end, so a row's result is
  * bit for bit the one that matmul_one.cu gives.
  */
-#include "backend/cuda/product.cuh"
-
-enum { X_CODES = 8 * 8 * 32, EXACT_BITS = 0x4b400000 /* 1.5 * 2^23 */ };
-static constexpr float EXACT = 12582912.0f;
-
-/* A unit of a tile as staged: the planes' parts one after the other. */
-template <int K> struct staged {
-    using T = traits<K>;
-    static constexpr int codes = 128 * T::code, high = 128 * T::high, scale = 128 * T::scale;
-    static constexpr int super = 16 * T::super_bytes;
-    static constexpr int at_high = codes, at_scale = codes + high, at_super = at_scale + scale;
-    static constexpr int bytes = at_super + super;
-    static constexpr int table = T::super ? 256 : 0; /* [2 parities][16 rows] four scales, minima */
-    static constexpr bool whole = T::super || T::six; /* units end where groups do */
-    /* A unit of 8 rows of activations: codes, then per group and row the scale, and where a format
-     * wants them its sums. */
-    static constexpr int x_scale = T::offset ? 8 : 4, x_unit = X_CODES + 64 * x_scale;
-};
+#include "backend/cuda/rows_unit.cuh"
 
 /* M tiles of a warp: how deep its weights are staged, and how many warps a multiprocessor has
  * registers for, be they of one block or of several. */
@@ -55,8 +29,17 @@ template <int NT, int M> struct warp_of {
     static constexpr int most = M == 1 ? (NT < 4 ? 24 : 16) : M == 2 && NT < 4 ? 16 : 8;
 };
 
+/* One of the products of a launch; of a gated unit W, and W' is p.up. */
+struct rows_job {
+    packed w;
+    dev_mat y;
+    int n_out, block; /* outputs; the first block that has some of them */
+};
+
 struct rows_args {
-    product_args p;
+    product_args p; /* the first; of all of them x */
+    rows_job job[ONE_JOBS];
+    int n_jobs;
     int first;       /* row of y and x that is this launch's row 0, a multiple of 8 */
     int n_rows;      /* of this launch */
     int shares;      /* parts that a tile's units are dealt to, u to part u mod shares */
@@ -194,214 +177,6 @@ template <int K, int NT> struct x_copy {
     }
 };
 
-/* A super-block's scales to bytes: a lane has a row and a parity. */
-template <int K> DEV void make_table(uint8_t *table, const uint8_t *unit)
-{
-    int row = lane_id() & 15, parity = lane_id() >> 4;
-    uint2 v;
-    super_scales(*(const uint4 *)(unit + staged<K>::at_super + row * 16), parity, &v.x, &v.y);
-    *(uint2 *)(table + lane_id() * 8) = v;
-}
-
-/* 2^23, with byte i of v as byte 0 of the mantissa, or as byte 1. */
-DEV float in_byte0(uint32_t v, int i, uint32_t power)
-{
-    return __uint_as_float(pick_bytes(v, power, 0x7440 + i));
-}
-DEV float in_byte1(uint32_t v, int i, uint32_t power)
-{
-    return __uint_as_float(pick_bytes(v, power, 0x7404 + 16 * i));
-}
-
-/* What a lane keeps of one row's scales: of the unit, and of a parity's four groups. */
-template <int K> struct row_scales {
-    using T = traits<K>;
-    using S = staged<K>;
-    float d, d_off, m, m_off; /* factors, and what takes 2^23 times them off again */
-    uint32_t w[T::scale == 4 ? 4 : 2];
-
-    DEV void begin(const uint8_t *unit, int row)
-    {
-        if (T::super) {
-            uint32_t u = *(const uint32_t *)(unit + S::at_super + row * 16);
-            d = f16_to_f32(u & 0xffff);
-            m = -f16_to_f32(u >> 16);
-            d_off = -0x1p23f * d;
-            m_off = -0x1p23f * m;
-        }
-        if (T::six) { /* in byte 1, 128 added: the offset is of 9 bits, exact times d */
-            d = f16_to_f32(*(const uint16_t *)(unit + S::at_super + row * 2)) * 0x1p-8f;
-            d_off = -(0x1p23f + 0x1p15f) * d;
-        }
-    }
-    DEV void four(const uint8_t *unit, const uint8_t *table, int row, int parity)
-    {
-        const uint8_t *at = unit + S::at_scale + (parity * 64 + row * 4) * T::scale;
-        if (T::super)
-            at = table + (parity * 16 + row) * 8;
-        if (T::scale == 4) {
-            uint4 v = *(const uint4 *)at;
-            w[0] = v.x, w[1] = v.y;
-            w[T::scale == 4 ? 2 : 0] = v.z, w[T::scale == 4 ? 3 : 1] = v.w;
-        } else if (T::scale <= 2) {
-            uint2 v = *(const uint2 *)at;
-            w[0] = T::six ? v.x ^ 0x80808080 : v.x;
-            w[1] = T::six ? v.y ^ 0x80808080 : v.y;
-        }
-    }
-    /* group_scales of group g, of the four. power: the bits of 2^23. */
-    DEV scales group(const uint8_t *unit, int row, int g, uint32_t power) const
-    {
-        int i = g >> 1;
-        scales v = {0, 0, 0, 0};
-        uint4 s = make_uint4(0, 0, 0, 0);
-        if (T::super) {
-            v.f0 = fma_rn(d, in_byte0(w[0], i, power), d_off);
-            v.m0 = fma_rn(m, in_byte0(w[1], i, power), m_off);
-            return v;
-        }
-        if (T::six) {
-            v.f0 = fma_rn(d, in_byte1(w[i >> 1], 2 * (i & 1), power), d_off);
-            v.f1 = fma_rn(d, in_byte1(w[i >> 1], 2 * (i & 1) + 1, power), d_off);
-            return v;
-        }
-        if (T::scale == 16)
-            s = *(const uint4 *)(unit + S::at_scale + ((g & 1) * 64 + row * 4 + i) * 16);
-        else if (T::scale == 4)
-            s.x = w[T::scale == 4 ? i : 0];
-        else
-            s.x = w[i >> 1] >> 16 * (i & 1) & 0xffff;
-        return group_scales<K>(s, g);
-    }
-};
-
-/* By how much codes in a fragment are larger than they are. */
-template <int K> struct code_in {
-    static constexpr int times = traits<K>::bias ? 128 / traits<K>::bias : 1;
-};
-
-/* Bits of a where mask has them, else of b. */
-DEV uint32_t merge(uint32_t a, uint32_t b, uint32_t mask)
-{
-    return (a & mask) | (b & ~mask);
-}
-
-/* The words of a weight fragment: rows gid and gid + 8, halves of group g. */
-template <int K> DEV void load_fragment(uint32_t *a, const uint8_t *unit, int g, int gid, int tid)
-{
-    using T = traits<K>;
-    using S = staged<K>;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        int row = gid + 8 * h;
-        if (T::bytes) {
-            a[h] = *(const uint32_t *)(unit + (g * 32 + row) * 16 + 4 * tid);
-            a[2 + h] = *(const uint32_t *)(unit + (g * 32 + 16 + row) * 16 + 4 * tid);
-            continue;
-        }
-        uint32_t c = *(const uint32_t *)(unit + (g * 16 + row) * 16 + 4 * tid), lo, hi;
-        const uint8_t *high = unit + S::at_high + ((g & 1) * 64 + row * 4 + (g >> 1)) * T::high;
-        if (T::six) { /* 4 (code - 32) */
-            uint2 both = *(const uint2 *)high;
-            lo = merge(c << 2, both.x << (6 - 2 * tid), 0x3c3c3c3c) & 0xfcfcfcfc;
-            hi = merge(c >> 2, both.y << (6 - 2 * tid), 0x3c3c3c3c) & 0xfcfcfcfc;
-        } else if (T::five && T::bias) { /* 8 (code - 16) */
-            uint32_t fifths = *(const uint32_t *)high;
-            lo = merge(c << 3, fifths << (7 - tid), 0x78787878) & 0xf8f8f8f8;
-            hi = merge(c >> 1, fifths << (3 - tid), 0x78787878) & 0xf8f8f8f8;
-        } else if (T::five) {
-            uint32_t fifths = *(const uint32_t *)high;
-            lo = merge(c, fifths << (4 - tid), 0x0f0f0f0f) & 0x1f1f1f1f;
-            hi = merge(c >> 4, fifths >> tid, 0x0f0f0f0f) & 0x1f1f1f1f;
-        } else if (T::bias) { /* 16 (code - 8) */
-            lo = c << 4 & 0xf0f0f0f0;
-            hi = c & 0xf0f0f0f0;
-        } else {
-            lo = c & 0x0f0f0f0f;
-            hi = c >> 4 & 0x0f0f0f0f;
-        }
-        a[h] = T::bias ? lo ^ 0x80808080 : lo;
-        a[2 + h] = T::bias ? hi ^ 0x80808080 : hi;
-    }
-}
-
-/* A sum as the tensor cores leave it, as a float. */
-template <int K> DEV float sum_of(int c)
-{
-    constexpr float part = 1.0f / code_in<K>::times;
-    float v = __int_as_float(c);
-    return part == 1 ? v - EXACT : fma_rn(v, part, -EXACT * part);
-}
-
-/* Units of a warp's tiles times the activations.
- * acc: [tile][even, odd groups][8 rows of x][c0..c3] */
-template <int K, int NT, int M>
-DEV void multiply_units(float (*acc)[2][NT][4], const uint8_t *units, const uint8_t *x,
-                        const uint8_t *tables, uint32_t power)
-{
-    using T = traits<K>;
-    using S = staged<K>;
-    int gid = lane_id() >> 2, tid = lane_id() & 3;
-    row_scales<K> rows[M][2];
-#pragma unroll
-    for (int m = 0; m < 2 * M; m++)
-        rows[m >> 1][m & 1].begin(units + (m >> 1) * S::bytes, gid + 8 * (m & 1));
-#pragma unroll
-    for (int k = 0; k < 8; k++) {
-        int parity = k >> 2, g = 2 * (k & 3) + parity; /* the even ones first */
-        uint32_t a[M][4];
-        scales v[M][2];
-#pragma unroll
-        for (int m = 0; m < M; m++) {
-            const uint8_t *unit = units + m * S::bytes;
-            load_fragment<K>(a[m], unit, g, gid, tid);
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                if ((k & 3) == 0)
-                    rows[m][h].four(unit, tables + m * S::table, gid + 8 * h, parity);
-                v[m][h] = rows[m][h].group(unit, gid + 8 * h, g, power);
-            }
-        }
-#pragma unroll
-        for (int t = 0; t < NT; t++) {
-            uint2 b = *(const uint2 *)(x + t * S::x_unit + (g * 8 + gid) * 32 + 8 * tid);
-            const uint8_t *xs = x + t * S::x_unit + X_CODES + (g * 8 + 2 * tid) * S::x_scale;
-            float d[2], e0[2] = {0, 0}, e1[2] = {0, 0}; /* of rows 2 tid and 2 tid + 1 */
-            if (T::offset) {
-                uint4 s = *(const uint4 *)xs;
-                uint32_t more[2] = {s.y, s.w};
-                d[0] = __uint_as_float(s.x), d[1] = __uint_as_float(s.z);
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    e0[i] =
-                        T::split ? mul_rn(d[i], (float)(int16_t)more[i]) : __uint_as_float(more[i]);
-                    e1[i] = T::split ? mul_rn(d[i], (float)(int16_t)(more[i] >> 16)) : 0;
-                }
-            } else {
-                float2 s = *(const float2 *)xs;
-                d[0] = s.x, d[1] = s.y;
-            }
-            uint32_t bb[2] = {b.x, b.y};
-#pragma unroll
-            for (int m = 0; m < M; m++) {
-                int c[4], c1[4];
-                float *to = acc[m][parity][t];
-                if (T::split) {
-                    mma_s8_k16(c, a[m], b.x, EXACT_BITS);
-                    mma_s8_k16(c1, a[m] + 2, b.y, EXACT_BITS);
-                } else {
-                    mma_s8_k32(c, a[m], bb, EXACT_BITS);
-                }
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    to[i] = group_add<K>(to[i], v[m][i >> 1], sum_of<K>(c[i]),
-                                         T::split ? sum_of<K>(c1[i]) : 0, d[i & 1], e0[i & 1],
-                                         e1[i & 1]);
-            }
-        }
-    }
-}
-
 /* How many parts of a tile have places of their own: where they take turns one by one, the first
  * has the sum so far. */
 DEV int places(const rows_args &r)
@@ -441,14 +216,14 @@ DEV float joined(const float *part, const rows_args &r, int n_row, int slot, int
 }
 
 /* part: n_row rows of each part of each tile slot; n_tile tiles of the result. */
-DEV void finish(const float *part, const rows_args &r, int n_row, int n_tile)
+DEV void finish(const float *part, const rows_args &r, const rows_job &j, int n_row, int n_tile)
 {
-    const dev_mat &y = r.p.y;
     for (int i = (int)threadIdx.x; i < r.n_rows * n_tile * 16; i += (int)blockDim.x) {
         int row = i / (n_tile * 16), at = i % (n_tile * 16);
-        int o = (int)blockIdx.x * n_tile * 16 + at;
-        if (o < r.p.n_out)
-            y.at[(r.first + row) * y.stride + o] = joined(part, r, n_row, at >> 4, row, at & 15);
+        int o = ((int)blockIdx.x - j.block) * n_tile * 16 + at;
+        if (o < j.n_out)
+            j.y.at[(r.first + row) * j.y.stride + o] =
+                joined(part, r, n_row, at >> 4, row, at & 15);
     }
 }
 
@@ -473,7 +248,19 @@ DEV void finish_gated(const float *part, const rows_args &r, int n_row, int n_ti
     }
 }
 
-/* y[r, o] = sum_i x[r, i] W[o, i], or gelu(W x) * (W' x) and its int8 copy where wanted
+/* The block's product. Not by an index, which would have all of them copied to memory of a thread. */
+DEV rows_job job_of(const rows_args &r)
+{
+    rows_job j = r.job[0];
+    if (r.n_jobs > 1 && (int)blockIdx.x >= r.job[1].block)
+        j = r.job[1];
+    if (r.n_jobs > 2 && (int)blockIdx.x >= r.job[2].block)
+        j = r.job[2];
+    return j;
+}
+
+/* y[r, o] = sum_i x[r, i] W[o, i], of up to three W; or gelu(W x) * (W' x) and its int8 copy where
+ * wanted
  * grid:   blocks of M warps / abreast tiles of 16 outputs; gated: half of them are tiles of W', and
  *         of a warp's two one
  * shared: as drawn above
@@ -485,20 +272,21 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
     constexpr int STAGES = warp_of<NT, M>::stages;
     DYN_SHARED(uint8_t, mem);
     const product_args &a = r.p;
+    const rows_job job = job_of(r);
     int warp = (int)threadIdx.x >> 5, n_warps = (int)blockDim.x >> 5;
     int n_slot = n_warps / r.abreast, slot = warp / r.abreast, share = warp % r.abreast;
     int n_tile = GLU ? n_slot * M / 2 : n_slot * M; /* of the result */
-    int last = (a.n_out + 15) / 16 - 1, n_unit = a.w.n_unit, n_group = a.w.n_group;
+    int last = (job.n_out + 15) / 16 - 1, n_unit = a.w.n_unit, n_group = a.w.n_group;
     bool in = false;
     tile_at<K> from[M];
 #pragma unroll
     for (int m = 0; m < M; m++) { /* a tile past the end beside one that is not: the last again */
         int i = m * n_slot + slot;
         bool second = GLU && i >= n_tile;
-        int tile = (int)blockIdx.x * n_tile + (second ? i - n_tile : i);
+        int tile = ((int)blockIdx.x - job.block) * n_tile + (second ? i - n_tile : i);
         in = in || tile <= last;
         tile = min(tile, last);
-        from[m].begin(second ? a.up : a.w, second ? tile + a.up_row / 16 : tile);
+        from[m].begin(second ? a.up : job.w, second ? tile + a.up_row / 16 : tile);
     }
 
     uint8_t *weights = mem + warp * M * S::bytes;
@@ -572,7 +360,7 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
     if (GLU)
         finish_gated(part, r, NT * 8, n_tile);
     else
-        finish(part, r, NT * 8, n_tile);
+        finish(part, r, job, NT * 8, n_tile);
 }
 
 /* ---- Launching ----------------------------------------------------------------------------- */
@@ -588,11 +376,40 @@ struct cut_cost {
     size_t shared; /* bytes; 0: nothing fits */
     double time;
 };
+/* What a multiprocessor spends on a step, in nanoseconds: on each of its tiles, the same again for
+ * each 8 rows of activations, on a warp, on staging 8 rows of a unit; and once, however many warps
+ * and blocks share it: in waiting, for each tile of a warp and 8 rows. */
+struct step_price {
+    float tile, tile_rows, warp, staged, wait, wait_tile, wait_rows;
+};
+/* Fitted to 928 times on an H200 (bench_matmul_cuda --cuts); nine of ten are within a fifth. */
+template <int K> static step_price price_of()
+{
+    using T = traits<K>;
+    if (T::six)
+        return (step_price){2, 63, 48, 4, 0, 457, 53};
+    if (T::bytes)
+        return (step_price){27, 20, 36, 44, 56, 191, 0};
+    if (T::offset)
+        return (step_price){30, 27, 33, 7, 0, 115, 304};
+    return (step_price){23, 25, 15, 28, 275, 77, 0};
+}
+
 /* What a kernel takes: tiles of a warp, of 8 rows; bytes of a warp's tile, of a unit of 8 rows;
  * warps that there are registers for. */
 struct rows_needs {
     int tiles, n_8, per_tile, per_x, warps;
+    step_price price;
 };
+
+/* Blocks of n_tile tiles of the result each; products have none in common. */
+static int blocks_of(const rows_args &r, int n_tile)
+{
+    int n = 0;
+    for (int i = 0; i < r.n_jobs; i++)
+        n += (r.job[i].n_out + 16 * n_tile - 1) / (16 * n_tile);
+    return n;
+}
 
 static bool wanted(const rows_cut &c)
 {
@@ -601,26 +418,25 @@ static bool wanted(const rows_cut &c)
            (!forced.abreast || c.abreast == forced.abreast);
 }
 
-/* About how long a multiprocessor takes that gets `blocks` blocks of the launch: the work of its
- * warps, in hundreds of instructions (as compiled for 9.0; reads of shared memory go with them), of
- * which the tiles of a warp share those for its steps and for activations; staging activations,
- * once for all tiles of a block; and a step's waiting, which other warps hide, and other blocks. */
+/* About how long a multiprocessor takes for a step of `blocks` blocks, `fit` at a time. */
 static double time_of(const rows_needs &k, const rows_cut &c, int blocks, int fit)
 {
-    double m = k.tiles, units = c.warps * m, time = 0;
-    double unit = 1.2 + 2.3 / m + k.n_8 * (1.65 + 0.6 / m + 2.0 * c.abreast / units);
+    const step_price &p = k.price;
+    double tiles = c.warps * c.tiles, time = 0;
+    double block = tiles * (p.tile + k.n_8 * p.tile_rows) + c.warps * p.warp +
+                   k.n_8 * c.abreast * p.staged;
+    double wait = p.wait + k.tiles * p.wait_tile + k.n_8 * p.wait_rows;
     for (int n; blocks > 0; blocks -= n) {
         n = blocks < fit ? blocks : fit;
-        time += unit * (n * units + 2 + 3 * m + (n > 1 ? 0 : 2));
+        time += n * block + wait;
     }
-    return time / c.abreast;
+    return time / c.abreast; /* steps go by parts that have their turn */
 }
 
 /* Cuts into blocks of 4 to 24 warps; parts that are not abreast have their turn after, which
  * changes no sum. What counts is the time of the multiprocessor that gets most blocks. */
 static void try_cuts(cut_cost *best, const rows_args &r, const rows_needs &k)
 {
-    int tiles = (r.p.n_out + 15) / 16;
     for (int warps = 4; warps <= k.warps; warps += 4)
         for (int n = 1; n <= r.shares && n <= warps && warps % n == 0; n *= 2) {
             rows_cut c = {k.tiles, warps, n};
@@ -630,8 +446,7 @@ static void try_cuts(cut_cost *best, const rows_args &r, const rows_needs &k)
                           (n < r.shares ? (size_t)(slots * kept * k.n_8) * 512 : 0);
             if (need > (size_t)shared_most || (r.p.glu && slots % 4) || !wanted(c))
                 continue;
-            int here = (tiles + n_tile - 1) / n_tile; /* blocks, then those of one processor */
-            here = (here + n_processors - 1) / n_processors;
+            int here = (blocks_of(r, n_tile) + n_processors - 1) / n_processors;
             int fit = (int)(((size_t)shared_most + 1024) / (need + 1024));
             fit = fit < k.warps / warps ? fit : k.warps / warps;
             double time = time_of(k, c, here, fit);
@@ -644,15 +459,18 @@ template <int K, int NT, int M> static rows_needs needs_of()
 {
     using S = staged<K>;
     using W = warp_of<NT, M>;
-    return (rows_needs){M, NT, W::stages * S::bytes + S::table, S::x_unit, W::most};
+    return (rows_needs){M,        NT,     W::stages * S::bytes + S::table, S::x_unit,
+                        W::most, price_of<K>()};
 }
 
 template <int K, int NT, bool GLU, int M>
 static void launch_cut(cudaStream_t s, rows_args r, const cut_cost &c)
 {
-    int tiles = (r.p.n_out + 15) / 16, n_tile = c.cut.warps / c.cut.abreast * M / (GLU ? 2 : 1);
+    int n_tile = c.cut.warps / c.cut.abreast * M / (GLU ? 2 : 1), n_jobs = r.n_jobs;
     r.abreast = c.cut.abreast;
-    LAUNCH((rows_kernel<K, NT, GLU, M>), dim3((unsigned)((tiles + n_tile - 1) / n_tile)),
+    for (r.n_jobs = 0; r.n_jobs < n_jobs; r.n_jobs++)
+        r.job[r.n_jobs].block = blocks_of(r, n_tile); /* those of the jobs before */
+    LAUNCH((rows_kernel<K, NT, GLU, M>), dim3((unsigned)blocks_of(r, n_tile)),
            dim3(32u * (unsigned)c.cut.warps), c.shared, s, r);
 }
 
@@ -665,8 +483,6 @@ template <int K, int NT, bool GLU> static bool rows_launch(cudaStream_t s, rows_
 {
     constexpr int MOST = threes<NT, GLU>::tiles;
     cut_cost c = {};
-    r.shares = product_warps(r.p.w, GLU);
-    r.unit_rounds = (r.p.w.n_unit + r.shares - 1) / r.shares;
     try_cuts(&c, r, needs_of<K, NT, 1>());
     try_cuts(&c, r, needs_of<K, NT, 2>());
     if (MOST > 2)
@@ -685,59 +501,81 @@ template <int K, int NT, bool GLU> static bool rows_launch(cudaStream_t s, rows_
 }
 
 /* As few launches as shared memory allows; 8 rows always fit. */
-template <int K, bool GLU> static void rows_of(cudaStream_t s, product_args a)
+template <int K, bool GLU> static void rows_of(cudaStream_t s, rows_args r)
 {
-    for (int first = 0, n; first < a.y.rows; first += n) {
-        rows_args r = {a, first, a.y.rows - first, 0, 0, 0, 0x4b000000};
-        n = r.n_rows;
-        if (n > 16 && rows_launch<K, 4, GLU>(s, r))
+    int rows = r.p.y.rows;
+    for (; r.first < rows; r.first += r.n_rows) {
+        r.n_rows = rows - r.first;
+        if (r.n_rows > 16 && rows_launch<K, 4, GLU>(s, r))
             continue;
-        n = r.n_rows = n > 16 ? 16 : n;
-        if (n > 8 && rows_launch<K, 2, GLU>(s, r))
+        r.n_rows = r.n_rows > 16 ? 16 : r.n_rows;
+        if (r.n_rows > 8 && rows_launch<K, 2, GLU>(s, r))
             continue;
-        n = r.n_rows = n > 8 ? 8 : n;
+        r.n_rows = r.n_rows > 8 ? 8 : r.n_rows;
         if (!rows_launch<K, 1, GLU>(s, r))
             missed = true;
     }
 }
 
-template <int K> static void rows_any(cudaStream_t s, product_args a)
+template <int K> static void rows_any(cudaStream_t s, const rows_args &r)
 {
-    if (a.glu)
-        rows_of<K, true>(s, a);
+    if (r.p.glu)
+        rows_of<K, true>(s, r);
     else
-        rows_of<K, false>(s, a);
+        rows_of<K, false>(s, r);
 }
 
-extern "C" void cu_product_rows(cudaStream_t s, product_args a)
+static void rows_by_kind(cudaStream_t s, const rows_args &r)
 {
-    switch (a.w.kind) {
+    switch (r.p.w.kind) {
     case PACK_Q4_0:
-        rows_any<PACK_Q4_0>(s, a);
+        rows_any<PACK_Q4_0>(s, r);
         break;
     case PACK_Q4_1:
-        rows_any<PACK_Q4_1>(s, a);
+        rows_any<PACK_Q4_1>(s, r);
         break;
     case PACK_Q5_0:
-        rows_any<PACK_Q5_0>(s, a);
+        rows_any<PACK_Q5_0>(s, r);
         break;
     case PACK_Q5_1:
-        rows_any<PACK_Q5_1>(s, a);
+        rows_any<PACK_Q5_1>(s, r);
         break;
     case PACK_Q8_0:
-        rows_any<PACK_Q8_0>(s, a);
+        rows_any<PACK_Q8_0>(s, r);
         break;
     case PACK_Q4_K:
-        rows_any<PACK_Q4_K>(s, a);
+        rows_any<PACK_Q4_K>(s, r);
         break;
     case PACK_Q5_K:
-        rows_any<PACK_Q5_K>(s, a);
+        rows_any<PACK_Q5_K>(s, r);
         break;
     case PACK_Q6_K:
-        rows_any<PACK_Q6_K>(s, a);
+        rows_any<PACK_Q6_K>(s, r);
         break;
     default:
-        rows_any<PACK_G8>(s, a);
+        rows_any<PACK_G8>(s, r);
+    }
+}
+
+/* Products of one format whose tiles are dealt to as many parts go together. */
+extern "C" void cu_product_rows(cudaStream_t s, const product_args *job, int n)
+{
+    bool done[ONE_JOBS] = {false};
+    for (int i = 0; i < n; i++) {
+        rows_args r = {};
+        r.p = job[i];
+        r.power = 0x4b000000;
+        r.shares = product_warps(r.p.w, r.p.glu);
+        r.unit_rounds = (r.p.w.n_unit + r.shares - 1) / r.shares;
+        for (int j = i; j < n; j++) {
+            const product_args &p = job[j];
+            if (done[j] || p.w.kind != r.p.w.kind || product_warps(p.w, p.glu) != r.shares)
+                continue;
+            done[j] = true;
+            r.job[r.n_jobs++] = (rows_job){p.w, p.y, p.n_out, 0};
+        }
+        if (r.n_jobs)
+            rows_by_kind(s, r);
     }
 }
 

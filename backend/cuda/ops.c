@@ -323,8 +323,9 @@ static void c_matmul(pass *p, mat y, mat x, const weight *w)
         done(p, "matmul");
         return;
     }
-    if (x.rows == 1) {
-        product_args a = {.y = dy, .x = row_copy(p, dx), .n_out = w->n_out};
+    if (!mma) {
+        product_args a = {.y = dy, .n_out = w->n_out};
+        a.x = x.rows == 1 ? row_copy(p, dx) : cuda_quant(p, dx, false, false);
         if (idle(p, y))
             return;
         wrote(p, y);
@@ -334,18 +335,14 @@ static void c_matmul(pass *p, mat y, mat x, const weight *w)
         return;
     }
     dev_quant q = cuda_quant(p, dx, mma, false);
-    if (mma && blas_matmul(p, y, q, w, kind)) {
+    if (blas_matmul(p, y, q, w, kind)) {
         done(p, "matmul");
         return;
     }
     if (skip(p, y))
         return;
     wrote(p, y);
-    product_args a = {.y = dy, .x = q, .w = cuda_view(w), .n_out = w->n_out};
-    if (mma)
-        cu_matmul_mma(c->stream, dy, q, a.w);
-    else
-        cu_product_rows(c->stream, a);
+    cu_matmul_mma(c->stream, dy, q, cuda_view(w));
     done(p, "matmul");
 }
 
@@ -397,10 +394,7 @@ static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, a
     a.x = q;
     a.floats = q.q ? NULL : x.at;
     a.q = copy;
-    if (x.rows == 1)
-        cuda_products(c, &a, 1);
-    else
-        cu_product_rows(c->stream, a);
+    cuda_products(c, &a, 1);
     cuda_quant_keep(p, y.at, copy);
     done(p, "glu");
 }

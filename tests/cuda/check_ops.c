@@ -680,10 +680,10 @@ static void check_one_stream(rig *g)
 
 /* ---- What waits to become one kernel -------------------------------------------------------- */
 
-/* Three products of one row, with heads of the first two between them, and a gated product whose
+/* Three products of few rows, with heads of the first two between them, and a gated product whose
  * result is a short row of floats: each against the reference, and with a fourth that does not
  * fit. */
-static void check_together(rig *g, num_type a, num_type b, int32_t n_in, bool copy)
+static void check_together(rig *g, num_type a, num_type b, int32_t n_in, int32_t rows, bool copy)
 {
     static chain c;
     both o;
@@ -694,10 +694,10 @@ static void check_together(rig *g, num_type a, num_type b, int32_t n_in, bool co
     for (int i = 0; i < 4; i++)
         if (!my_turn(g, "together") || !pair_make(g, &w[i], t[i], n_in, n_out[i], 1, 0.05, false))
             return;
-    float *v = draw(g, (size_t)n_in, 1.0);
-    chain_init(&c, 1, 0, 0);
+    float *v = draw(g, (size_t)rows * (size_t)n_in, 1.0);
+    chain_init(&c, rows, 0, 0);
     both_begin(g, &o, &c.st);
-    both_mat(g, &o, x, v, 1, 1, n_in);
+    both_mat(g, &o, x, v, rows, 1, n_in);
     if (copy) /* leaves the int8 copy, as a norm before products does */
         for (int side = 0; side < 2; side++)
             x[side] = op_rms_norm(side ? &o.gpu : &o.ref, x[side], NULL, 1e-6f);
@@ -709,7 +709,7 @@ static void check_together(rig *g, num_type a, num_type b, int32_t n_in, bool co
         y[0][side] = op_rms_norm_inplace(p, y[0][side], NULL, 1e-6f);
         y[2][side] = mat_heads(op_matmul(p, x[side], &w[2].w[side]), 256);
         y[3][side] = op_matmul(p, x[side], &w[3].w[side]);
-        mat half = {y[2][side].at, 1, 1, 48, 48};
+        mat half = {y[2][side].at, rows, 1, 48, 1024};
         z[side] = op_act_mul(p, op_matmul(p, x[side], &w[3].w[side]), half, ACT_GELU_TANH);
     }
     double worst = both_error(g, &o, z[0], z[1]);
@@ -717,8 +717,9 @@ static void check_together(rig *g, num_type a, num_type b, int32_t n_in, bool co
         double error = both_error(g, &o, y[i][0], y[i][1]);
         worst = error > worst || error != error ? error : worst;
     }
-    verdict(g, "together", text("%s and %s of %d%s", num_name(a), num_name(b), n_in,
-                                copy ? ", normed" : ""),
+    verdict(g, "together",
+            text("%s and %s of %d, %d rows%s", num_name(a), num_name(b), n_in, rows,
+                 copy ? ", normed" : ""),
             worst, 4 * INT8_BOUND);
     mem_free(v);
     for (int i = 0; i < 4; i++)
@@ -813,6 +814,7 @@ static float *cut_product(rig *g, const weight *w, const float *v, int32_t rows,
     g->gpu->upload(g->gpu, x.at, v, (size_t)rows * (size_t)w[0].n_in * 4);
     cu_rows_force(cut);
     mat y = w[1].n_in ? op_glu(&p, x, &w[0], &w[1], ACT_GELU_TANH) : op_matmul(&p, x, &w[0]);
+    cuda_settle(g->gpu->self);
     bool none = !cu_rows_chosen().tiles;
     cu_rows_force((rows_cut){0});
     if (pass_failed(&p))
@@ -973,10 +975,13 @@ void check_ops(rig *g)
         check_attend(g, &(attend_case){NUM_F16, 32, 16, 256, 1024, 5000, 3000, 300, .tree = false});
         check_attend(g, &(attend_case){NUM_F16, 16, 2, 512, 0, 5000, 2000, 200, .tree = false});
     }
-    check_together(g, NUM_Q4_K, NUM_Q6_K, 768, false);
-    check_together(g, NUM_Q4_K, NUM_Q6_K, 2560, true);
-    check_together(g, NUM_Q8_0, NUM_Q4_0, 352, false);
-    check_together(g, NUM_Q5_0, NUM_Q5_0, 96, true);
+    static const int32_t rows[] = {1, 2, 9, 32};
+    for (int i = 0; i < 4; i++) {
+        check_together(g, NUM_Q4_K, NUM_Q6_K, 768, rows[i], false);
+        check_together(g, NUM_Q4_K, NUM_Q6_K, 2560, rows[i], true);
+        check_together(g, NUM_Q8_0, NUM_Q4_0, 352, rows[i], false);
+        check_together(g, NUM_Q5_0, NUM_Q5_0, 96, rows[i], true);
+    }
     check_sift(g, 262144, 1, 0, 0);
     check_sift(g, 262144, 70, 0, 0);
     check_sift(g, 262144, 300, 0, 3);

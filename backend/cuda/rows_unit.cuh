@@ -1,0 +1,242 @@
+/* rows_unit.cuh - a unit of weights, 16 rows x 256 columns, from shared memory through the integer
+ * tensor cores: matmul_rows.cu's inner loop, and what it is to cost few instructions.
+ *
+ *     codes    formats with a bias store code + 8, 16 or 32. Moved to the top of their byte, with
+ *              the top bit turned over, they are 16, 8 or 4 times the signed code
+ *     sums     the tensor cores begin with the integer that as a float is 1.5 * 2^23. What comes
+ *              out is, as a float, that plus the sum: one exact operation takes it off again, and
+ *              the 16, 8 or 4 with it
+ *     scales   of six or eight bits: as bytes of the float 2^23 they are numbers in the same way,
+ *              and one multiply-add gives factor times scale, exact in 24 bits
+ */
+#ifndef BACKEND_CUDA_ROWS_UNIT_CUH
+#define BACKEND_CUDA_ROWS_UNIT_CUH
+
+#include "backend/cuda/product.cuh"
+
+enum { X_CODES = 8 * 8 * 32, EXACT_BITS = 0x4b400000 /* 1.5 * 2^23 */ };
+static constexpr float EXACT = 12582912.0f;
+
+/* A unit of a tile as staged: the planes' parts one after the other. */
+template <int K> struct staged {
+    using T = traits<K>;
+    static constexpr int codes = 128 * T::code, high = 128 * T::high, scale = 128 * T::scale;
+    static constexpr int super = 16 * T::super_bytes;
+    static constexpr int at_high = codes, at_scale = codes + high, at_super = at_scale + scale;
+    static constexpr int bytes = at_super + super;
+    static constexpr int table = T::super ? 256 : 0; /* [2 parities][16 rows] four scales, minima */
+    static constexpr bool whole = T::super || T::six; /* units end where groups do */
+    /* A unit of 8 rows of activations: codes, then per group and row the scale, and where a format
+     * wants them its sums. */
+    static constexpr int x_scale = T::offset ? 8 : 4, x_unit = X_CODES + 64 * x_scale;
+};
+
+/* A super-block's scales to bytes: a lane has a row and a parity. */
+template <int K> DEV void make_table(uint8_t *table, const uint8_t *unit)
+{
+    int row = lane_id() & 15, parity = lane_id() >> 4;
+    uint2 v;
+    super_scales(*(const uint4 *)(unit + staged<K>::at_super + row * 16), parity, &v.x, &v.y);
+    *(uint2 *)(table + lane_id() * 8) = v;
+}
+
+/* 2^23, with byte i of v as byte 0 of the mantissa, or as byte 1. */
+DEV float in_byte0(uint32_t v, int i, uint32_t power)
+{
+    return __uint_as_float(pick_bytes(v, power, 0x7440 + i));
+}
+DEV float in_byte1(uint32_t v, int i, uint32_t power)
+{
+    return __uint_as_float(pick_bytes(v, power, 0x7404 + 16 * i));
+}
+
+/* What a lane keeps of one row's scales: of the unit, and of a parity's four groups. */
+template <int K> struct row_scales {
+    using T = traits<K>;
+    using S = staged<K>;
+    float d, d_off, m, m_off; /* factors, and what takes 2^23 times them off again */
+    uint32_t w[T::scale == 4 ? 4 : 2];
+
+    DEV void begin(const uint8_t *unit, int row)
+    {
+        if (T::super) {
+            uint32_t u = *(const uint32_t *)(unit + S::at_super + row * 16);
+            d = f16_to_f32(u & 0xffff);
+            m = -f16_to_f32(u >> 16);
+            d_off = -0x1p23f * d;
+            m_off = -0x1p23f * m;
+        }
+        if (T::six) { /* in byte 1, 128 added: the offset is of 9 bits, exact times d */
+            d = f16_to_f32(*(const uint16_t *)(unit + S::at_super + row * 2)) * 0x1p-8f;
+            d_off = -(0x1p23f + 0x1p15f) * d;
+        }
+    }
+    DEV void four(const uint8_t *unit, const uint8_t *table, int row, int parity)
+    {
+        const uint8_t *at = unit + S::at_scale + (parity * 64 + row * 4) * T::scale;
+        if (T::super)
+            at = table + (parity * 16 + row) * 8;
+        if (T::scale == 4) {
+            uint4 v = *(const uint4 *)at;
+            w[0] = v.x, w[1] = v.y;
+            w[T::scale == 4 ? 2 : 0] = v.z, w[T::scale == 4 ? 3 : 1] = v.w;
+        } else if (T::scale <= 2) {
+            uint2 v = *(const uint2 *)at;
+            w[0] = T::six ? v.x ^ 0x80808080 : v.x;
+            w[1] = T::six ? v.y ^ 0x80808080 : v.y;
+        }
+    }
+    /* group_scales of group g, of the four. power: the bits of 2^23. */
+    DEV scales group(const uint8_t *unit, int row, int g, uint32_t power) const
+    {
+        int i = g >> 1;
+        scales v = {0, 0, 0, 0};
+        uint4 s = make_uint4(0, 0, 0, 0);
+        if (T::super) {
+            v.f0 = fma_rn(d, in_byte0(w[0], i, power), d_off);
+            v.m0 = fma_rn(m, in_byte0(w[1], i, power), m_off);
+            return v;
+        }
+        if (T::six) {
+            v.f0 = fma_rn(d, in_byte1(w[i >> 1], 2 * (i & 1), power), d_off);
+            v.f1 = fma_rn(d, in_byte1(w[i >> 1], 2 * (i & 1) + 1, power), d_off);
+            return v;
+        }
+        if (T::scale == 16)
+            s = *(const uint4 *)(unit + S::at_scale + ((g & 1) * 64 + row * 4 + i) * 16);
+        else if (T::scale == 4)
+            s.x = w[T::scale == 4 ? i : 0];
+        else
+            s.x = w[i >> 1] >> 16 * (i & 1) & 0xffff;
+        return group_scales<K>(s, g);
+    }
+};
+
+/* By how much codes in a fragment are larger than they are. */
+template <int K> struct code_in {
+    static constexpr int times = traits<K>::bias ? 128 / traits<K>::bias : 1;
+};
+
+/* Bits of a where mask has them, else of b. */
+DEV uint32_t merge(uint32_t a, uint32_t b, uint32_t mask)
+{
+    return (a & mask) | (b & ~mask);
+}
+
+/* The words of a weight fragment: rows gid and gid + 8, halves of group g. */
+template <int K> DEV void load_fragment(uint32_t *a, const uint8_t *unit, int g, int gid, int tid)
+{
+    using T = traits<K>;
+    using S = staged<K>;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int row = gid + 8 * h;
+        if (T::bytes) {
+            a[h] = *(const uint32_t *)(unit + (g * 32 + row) * 16 + 4 * tid);
+            a[2 + h] = *(const uint32_t *)(unit + (g * 32 + 16 + row) * 16 + 4 * tid);
+            continue;
+        }
+        uint32_t c = *(const uint32_t *)(unit + (g * 16 + row) * 16 + 4 * tid), lo, hi;
+        const uint8_t *high = unit + S::at_high + ((g & 1) * 64 + row * 4 + (g >> 1)) * T::high;
+        if (T::six) { /* 4 (code - 32) */
+            uint2 both = *(const uint2 *)high;
+            lo = merge(c << 2, both.x << (6 - 2 * tid), 0x3c3c3c3c) & 0xfcfcfcfc;
+            hi = merge(c >> 2, both.y << (6 - 2 * tid), 0x3c3c3c3c) & 0xfcfcfcfc;
+        } else if (T::five && T::bias) { /* 8 (code - 16) */
+            uint32_t fifths = *(const uint32_t *)high;
+            lo = merge(c << 3, fifths << (7 - tid), 0x78787878) & 0xf8f8f8f8;
+            hi = merge(c >> 1, fifths << (3 - tid), 0x78787878) & 0xf8f8f8f8;
+        } else if (T::five) {
+            uint32_t fifths = *(const uint32_t *)high;
+            lo = merge(c, fifths << (4 - tid), 0x0f0f0f0f) & 0x1f1f1f1f;
+            hi = merge(c >> 4, fifths >> tid, 0x0f0f0f0f) & 0x1f1f1f1f;
+        } else if (T::bias) { /* 16 (code - 8) */
+            lo = c << 4 & 0xf0f0f0f0;
+            hi = c & 0xf0f0f0f0;
+        } else {
+            lo = c & 0x0f0f0f0f;
+            hi = c >> 4 & 0x0f0f0f0f;
+        }
+        a[h] = T::bias ? lo ^ 0x80808080 : lo;
+        a[2 + h] = T::bias ? hi ^ 0x80808080 : hi;
+    }
+}
+
+/* A sum as the tensor cores leave it, as a float. */
+template <int K> DEV float sum_of(int c)
+{
+    constexpr float part = 1.0f / code_in<K>::times;
+    float v = __int_as_float(c);
+    return part == 1 ? v - EXACT : fma_rn(v, part, -EXACT * part);
+}
+
+/* Units of a warp's tiles times the activations.
+ * acc: [tile][even, odd groups][8 rows of x][c0..c3] */
+template <int K, int NT, int M>
+DEV void multiply_units(float (*acc)[2][NT][4], const uint8_t *units, const uint8_t *x,
+                        const uint8_t *tables, uint32_t power)
+{
+    using T = traits<K>;
+    using S = staged<K>;
+    int gid = lane_id() >> 2, tid = lane_id() & 3;
+    row_scales<K> rows[M][2];
+#pragma unroll
+    for (int m = 0; m < 2 * M; m++)
+        rows[m >> 1][m & 1].begin(units + (m >> 1) * S::bytes, gid + 8 * (m & 1));
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        int parity = k >> 2, g = 2 * (k & 3) + parity; /* the even ones first */
+        uint32_t a[M][4];
+        scales v[M][2];
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            const uint8_t *unit = units + m * S::bytes;
+            load_fragment<K>(a[m], unit, g, gid, tid);
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                if ((k & 3) == 0)
+                    rows[m][h].four(unit, tables + m * S::table, gid + 8 * h, parity);
+                v[m][h] = rows[m][h].group(unit, gid + 8 * h, g, power);
+            }
+        }
+#pragma unroll
+        for (int t = 0; t < NT; t++) {
+            uint2 b = *(const uint2 *)(x + t * S::x_unit + (g * 8 + gid) * 32 + 8 * tid);
+            const uint8_t *xs = x + t * S::x_unit + X_CODES + (g * 8 + 2 * tid) * S::x_scale;
+            float d[2], e0[2] = {0, 0}, e1[2] = {0, 0}; /* of rows 2 tid and 2 tid + 1 */
+            if (T::offset) {
+                uint4 s = *(const uint4 *)xs;
+                uint32_t more[2] = {s.y, s.w};
+                d[0] = __uint_as_float(s.x), d[1] = __uint_as_float(s.z);
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    e0[i] =
+                        T::split ? mul_rn(d[i], (float)(int16_t)more[i]) : __uint_as_float(more[i]);
+                    e1[i] = T::split ? mul_rn(d[i], (float)(int16_t)(more[i] >> 16)) : 0;
+                }
+            } else {
+                float2 s = *(const float2 *)xs;
+                d[0] = s.x, d[1] = s.y;
+            }
+            uint32_t bb[2] = {b.x, b.y};
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                int c[4], c1[4];
+                float *to = acc[m][parity][t];
+                if (T::split) {
+                    mma_s8_k16(c, a[m], b.x, EXACT_BITS);
+                    mma_s8_k16(c1, a[m] + 2, b.y, EXACT_BITS);
+                } else {
+                    mma_s8_k32(c, a[m], bb, EXACT_BITS);
+                }
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    to[i] = group_add<K>(to[i], v[m][i >> 1], sum_of<K>(c[i]),
+                                         T::split ? sum_of<K>(c1[i]) : 0, d[i & 1], e0[i & 1],
+                                         e1[i & 1]);
+            }
+        }
+    }
+}
+
+#endif
