@@ -6,7 +6,7 @@
  *   33..    flash.cu   f16 tensor cores                     attend.cu  f32
  *
  * On GPUs of 9.0 flash256_hopper.cu and flash512_hopper.cu do flash.cu's work for two streams of f16
- * in heads of 256 and 512.
+ * in heads of 256 and 512, flash512_one_hopper.cu for one in heads of 512.
  *
  * Where keys are stored rotated the queries are rotated first, where values are the result is
  * rotated back. One stream (keys.cuh): in heads of 256 and 512 a quarter of which turns, as above;
@@ -180,13 +180,14 @@ static void attend_few(pass *p, attend_args a, bool split, int32_t at_a_time, de
 
 static void attend_many(const cuda_device *c, attend_args a, bool tiles)
 {
-    bool plain = a.kv.k_kind == KV_F16 && a.kv.v_kind == KV_F16 && !a.kv.single;
+    bool hopper = c->hopper && a.kv.k_kind == KV_F16 && a.kv.v_kind == KV_F16;
+    int32_t d = a.kv.head_dim;
     if (!tiles)
         cu_attend(c->stream, a);
-    else if (c->hopper && plain && a.kv.head_dim == 256)
+    else if (hopper && d == 256 && !a.kv.single)
         cu_flash256_hopper(c->stream, a);
-    else if (c->hopper && plain && a.kv.head_dim == 512)
-        cu_flash512_hopper(c->stream, a);
+    else if (hopper && d == 512)
+        (a.kv.single ? cu_flash512_one_hopper : cu_flash512_hopper)(c->stream, a);
     else
         cu_flash(c->stream, a);
 }

@@ -316,11 +316,14 @@ int cu_split_init(int largest, int *widest, int *stages_512);
 /* flash.cu: many rows on tensor cores, the same heads and formats, at most *widest. */
 void cu_flash(cudaStream_t s, attend_args a);
 int cu_flash_init(int largest, int *widest);
-/* The same for f16 in heads of 256 and 512 on GPUs of capability 9.0, and on those alone. */
+/* The same for f16 in heads of 256 and 512 on GPUs of capability 9.0, and on those alone; 512_one:
+ * one stream, of which a quarter turns. */
 void cu_flash256_hopper(cudaStream_t s, attend_args a);
 void cu_flash512_hopper(cudaStream_t s, attend_args a);
+void cu_flash512_one_hopper(cudaStream_t s, attend_args a);
 int cu_flash256_hopper_init(void);
 int cu_flash512_hopper_init(void);
+int cu_flash512_one_hopper_init(void);
 enum { SPLIT_PAIRS = 16 };
 
 #ifdef __cplusplus

@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(3 * GROUP_THREADS, 1) flash256_hopper_kernel(a
     grid_wait();
     if (threadIdx.x == 0)
         barriers(s.n);
-    prepare(b, &s.n.sees, s.q[0]);
+    prepare<false>(b, &s.n.sees, s.q[0]);
     __syncthreads();
     int role = (int)threadIdx.x / GROUP_THREADS;
     if (role == 0) {

@@ -80,7 +80,7 @@ template <int D, int PAIRS> DEV void place_on(const job<D, PAIRS> &b, const walk
         dev_kv_base base = b.a.st.kv[(size_t)b.a.st.rows.seq[w.r0] * b.a.st.n_kv + b.a.kv.id];
         size_t head = (size_t)blockIdx.y * n_slots * (2 * D) + i % 8 * 16;
         p.k = (const uint8_t *)base.k + head;
-        p.v = (const uint8_t *)base.v + head;
+        p.v = (const uint8_t *)(b.a.kv.single ? base.k : base.v) + head;
         p.slot0 = w.t0 % n_slots;
     } else {
         for (p.slot0 += KEYS; p.slot0 >= n_slots;)
@@ -115,8 +115,9 @@ DEV int fetch_offset()
 /* ---- Before the first tile ---------------------------------------------------------------- */
 
 /* Queries times scale to f16, 64 pairs after another [D / 64 blocks][64 pairs], and what they see.
- * All threads of the block; the tensor cores see it after the next barrier. */
-template <int D, int PAIRS>
+ * ONE stream: what stands still has the keys' weight. All threads of the block; the tensor cores
+ * see it after the next barrier. */
+template <bool ONE, int D, int PAIRS>
 DEV void prepare(const job<D, PAIRS> &b, sights<PAIRS> *sees, uint8_t *q)
 {
     for (int i = (int)threadIdx.x; i < PAIRS; i += (int)blockDim.x) {
@@ -135,6 +136,10 @@ DEV void prepare(const job<D, PAIRS> &b, sights<PAIRS> *sees, uint8_t *q)
         uint2 u = make_uint2(0, 0);
         if (m < b.n_pairs) {
             float4 v = *(const float4 *)(b.a.q.at + r * b.a.q.stride + h * D + e);
+            if (ONE && e % (D / 2) >= D / 8) {
+                float4 w = *(const float4 *)(b.a.kv.k_weight + e);
+                v = make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
+            }
             u = make_uint2(f32x2_to_f16(v.x * b.a.scale, v.y * b.a.scale),
                            f32x2_to_f16(v.z * b.a.scale, v.w * b.a.scale));
         }

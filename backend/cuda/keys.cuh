@@ -75,20 +75,28 @@ template <int D> DEV void tile_turns(float *to, const dev_kv &kv, int t0, int n)
     *(float2 *)(to + 2 * i) = make_float2(cs, sn);
 }
 
-/* What turns of a key: from its value u, f16, to its row of `made`. */
+/* What turns of a key, a lane's two pairs of it, low and high halves: of its value u, f16. */
+template <int D> DEV uint2 turned_pairs(uint2 u, const key_maker<D> &m, float4 turns)
+{
+    float a0 = mul_rn(f16_to_f32(u.x & 0xffff), m.w_low.x);
+    float a1 = mul_rn(f16_to_f32(u.x >> 16), m.w_low.y);
+    float b0 = mul_rn(f16_to_f32(u.y & 0xffff), m.w_high.x);
+    float b1 = mul_rn(f16_to_f32(u.y >> 16), m.w_high.y);
+    return make_uint2(f32x2_to_f16(fma_rn(a0, turns.x, -mul_rn(b0, turns.y)),
+                                   fma_rn(a1, turns.z, -mul_rn(b1, turns.w))),
+                      f32x2_to_f16(fma_rn(a0, turns.y, mul_rn(b0, turns.x)),
+                                   fma_rn(a1, turns.w, mul_rn(b1, turns.z))));
+}
+/* The same from a row of values to the key's row of `made`. */
 template <int D>
 DEV void make_key(uint16_t *to, const uint16_t *u, const key_maker<D> &m, float4 turns)
 {
-    uint32_t a = *(const uint32_t *)(u + 2 * m.e), b = *(const uint32_t *)(u + D / 2 + 2 * m.e);
-    float a0 = mul_rn(f16_to_f32(a & 0xffff), m.w_low.x);
-    float a1 = mul_rn(f16_to_f32(a >> 16), m.w_low.y);
-    float b0 = mul_rn(f16_to_f32(b & 0xffff), m.w_high.x);
-    float b1 = mul_rn(f16_to_f32(b >> 16), m.w_high.y);
+    uint2 k = turned_pairs(make_uint2(*(const uint32_t *)(u + 2 * m.e),
+                                      *(const uint32_t *)(u + D / 2 + 2 * m.e)),
+                           m, turns);
     uint32_t *at = (uint32_t *)to + m.e;
-    at[0] = f32x2_to_f16(fma_rn(a0, turns.x, -mul_rn(b0, turns.y)),
-                         fma_rn(a1, turns.z, -mul_rn(b1, turns.w)));
-    at[key_shape<D>::TURN / 2] = f32x2_to_f16(fma_rn(a0, turns.y, mul_rn(b0, turns.x)),
-                                              fma_rn(a1, turns.w, mul_rn(b1, turns.z)));
+    at[0] = k.x;
+    at[key_shape<D>::TURN / 2] = k.y;
 }
 
 /* A tile of keys to be made. */
