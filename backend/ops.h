@@ -97,6 +97,16 @@ typedef struct logit {
     float logit;
 } logit;
 
+/* Of a row of logits, all that reach some bound that no more than its k-th largest is. */
+typedef struct sift_want {
+    const float *row;
+    int32_t k;
+    logit *to; /* receives them, in no order */
+    int32_t n; /* how many there are; above the capacity of `to`: it is not to be used; -1: the
+                  device cannot tell */
+    bool bad;  /* a NaN or +inf is in the row */
+} sift_want;
+
 /* How well a device does something: not at all; right, but by a path that was not made fast; at the
  * speed it was made for. */
 typedef enum kernel_speed { KERNEL_NONE, KERNEL_SLOW, KERNEL_FULL } kernel_speed;
@@ -153,11 +163,8 @@ struct device {
     /* What alloc and weight_load have given and nobody has given back. Any thread. */
     uint64_t (*used_bytes)(const device *d);
     size_t reserve_bytes; /* of available_bytes, what the device takes beside: at most */
-    /* All logits of a row of n that reach some bound that no more than its k-th largest is, to `to`,
-     * in no order. *bad: a NaN or +inf is in the row. Returns how many there are (above cap: `to` is
-     * not to be used), or -1 if the device cannot tell. May be NULL. */
-    int32_t (*sift)(device *d, const float *row, int32_t n, int32_t k, logit *to, int32_t cap,
-                    bool *bad);
+    /* Sifts n_wants rows of n logits each, at once; every `to` has room for cap. May be NULL. */
+    void (*sift)(device *d, sift_want *want, int32_t n_wants, int32_t n, int32_t cap);
     /* A device that works on its own: what went wrong since it was opened, or OK. May be NULL. */
     status (*failed)(const device *d, err *e);
     /* Start of a pass that computes: takes the step to the device. NULL: ops read it in place. */

@@ -28,17 +28,31 @@ status not_finite(const carat_model *m, int64_t pos, err *e)
                    m->core.name, (long long)pos);
 }
 
-/* Only what the token will be taken from. False: the device cannot, or too many are alike. */
-static bool take_some(carat_model *m, const float *row, pass_part *part)
+static int32_t rows_wanted(const pass_part *part)
 {
-    device *d = m->dev;
-    if (!d->sift || part->top < 1 || part->want != KV_WANT_LAST)
-        return false;
-    part->n_some = d->sift(d, row, m->core.n_vocab, part->top, part->some, SOME_MAX, &part->bad);
-    if (part->n_some <= SOME_MAX)
-        return part->n_some >= 0;
-    part->n_some = -1;
-    return false;
+    return part->want == KV_WANT_ALL ? part->n : part->want == KV_WANT_LAST ? 1 : 0;
+}
+
+/* Of each part that asks for no more, only what its token will be taken from; n_some stays -1 where
+ * the device cannot, or too many are alike. */
+static void take_some(carat_model *m, mat y, pass_part *part, int32_t n_parts)
+{
+    sift_want want[STEP_SEQS_MAX];
+    int32_t of[STEP_SEQS_MAX], n = 0, r = 0;
+    for (int32_t i = 0; i < n_parts; r += rows_wanted(&part[i++])) {
+        part[i].n_some = -1;
+        if (part[i].want != KV_WANT_LAST || part[i].top < 1 || n == STEP_SEQS_MAX)
+            continue;
+        of[n] = i;
+        want[n++] = (sift_want){.row = mat_row(y, r), .k = part[i].top, .to = part[i].some};
+    }
+    if (!n || !m->dev->sift)
+        return;
+    m->dev->sift(m->dev, want, n, m->core.n_vocab, SOME_MAX);
+    for (int32_t i = 0; i < n; i++) {
+        part[of[i]].bad = want[i].bad;
+        part[of[i]].n_some = want[i].n <= SOME_MAX ? want[i].n : -1;
+    }
 }
 
 /* The rows of y belong to the parts in their order. */
@@ -46,10 +60,10 @@ static void take_logits(carat_model *m, mat y, pass_part *part, int32_t n_parts)
 {
     size_t n_vocab = (size_t)m->core.n_vocab;
     int32_t r = 0;
+    take_some(m, y, part, n_parts);
     for (int32_t i = 0; i < n_parts; i++) {
-        int32_t n = part[i].want == KV_WANT_ALL ? part[i].n : part[i].want == KV_WANT_LAST ? 1 : 0;
-        part[i].n_some = -1;
-        if (take_some(m, mat_row(y, r), &part[i])) {
+        int32_t n = rows_wanted(&part[i]);
+        if (part[i].n_some >= 0) {
             r++;
             continue;
         }

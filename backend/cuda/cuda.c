@@ -104,22 +104,36 @@ static void cuda_download(device *d, void *to, const void *from, size_t n_bytes)
         memcpy(to, at, n_bytes);
 }
 
-static int32_t cuda_sift(device *d, const float *row, int32_t n, int32_t k, logit *to, int32_t cap,
-                         bool *bad)
+static void take_sifted(const sift_result *from, sift_want *w, int32_t cap)
+{
+    for (int32_t i = 0; i < from->n && i < cap && i < SIFT_MOST; i++)
+        w->to[i] = (logit){from->at[i].id, from->at[i].logit};
+    w->bad = from->bad != 0;
+    w->n = from->n > SIFT_MOST && from->n <= cap ? -1 : from->n;
+}
+
+/* SIFT_ROWS at a time: the device is waited for once for all of them. */
+static void cuda_sift(device *d, sift_want *want, int32_t n_wants, int32_t n, int32_t cap)
 {
     cuda_device *c = of(d);
-    if (k < 1 || n > SIFT_BLOCKS * 64)
-        return -1;
     cuda_settle(c);
-    cu_sift(c->stream, row, n, k, c->maxima, c->sift);
-    if (!cuda_ok(c, NULL, cudaGetLastError(), "sifting logits") ||
-        !cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "computing"))
-        return -1;
-    int32_t found = c->sift->n;
-    for (int32_t i = 0; i < found && i < cap && i < SIFT_MOST; i++)
-        to[i] = (logit){c->sift->at[i].id, c->sift->at[i].logit};
-    *bad = c->sift->bad != 0;
-    return found > SIFT_MOST && found <= cap ? -1 : found;
+    for (int32_t i = 0; i < n_wants; i++) {
+        want[i].n = -1;
+        want[i].bad = false;
+    }
+    for (int32_t first = 0; first < n_wants && n <= SIFT_BLOCKS * 64; first += SIFT_ROWS) {
+        sift_rows rows = {.n = n_wants - first < SIFT_ROWS ? n_wants - first : SIFT_ROWS};
+        for (int32_t i = 0; i < rows.n; i++) {
+            rows.x[i] = want[first + i].row;
+            rows.k[i] = want[first + i].k > 0 ? want[first + i].k : 1;
+        }
+        cu_sift(c->stream, rows, n, c->maxima, c->sift);
+        if (!cuda_ok(c, NULL, cudaGetLastError(), "sifting logits") ||
+            !cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "computing"))
+            return;
+        for (int32_t i = 0; i < rows.n; i++)
+            take_sifted(&c->sift[i], &want[first + i], cap);
+    }
 }
 
 static uint64_t cuda_available(const device *d)
@@ -506,9 +520,9 @@ static cudaError_t open_room(cuda_device *c, const struct cudaDeviceProp *prop)
 static cudaError_t open_sift(cuda_device *c)
 {
     void *p = NULL;
-    cudaError_t r = cudaMalloc(&p, SIFT_BLOCKS * sizeof *c->maxima);
+    cudaError_t r = cudaMalloc(&p, sizeof *c->maxima * SIFT_ROWS * SIFT_BLOCKS);
     c->maxima = r ? NULL : p;
-    if (!r && !(r = cudaMallocHost(&p, sizeof *c->sift)))
+    if (!r && !(r = cudaMallocHost(&p, sizeof *c->sift * SIFT_ROWS)))
         c->sift = p;
     return r;
 }

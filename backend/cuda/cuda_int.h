@@ -273,9 +273,13 @@ typedef struct router_args {
 } router_args;
 void cu_router(cudaStream_t s, router_args a);
 void cu_expert_join(cudaStream_t s, dev_mat y, const float *part, const float *share, int32_t k);
-/* sift.cu: logits of one row that may be among its k largest: all that reach some bound. maxima: a
- * word per 64 logits, of which there are at most SIFT_BLOCKS. */
-enum { SIFT_MOST = 1024, SIFT_BLOCKS = 8192 };
+/* sift.cu: logits of each row that may be among its k largest: all that reach some bound. maxima:
+ * for each row SIFT_BLOCKS words, one per 64 logits; to: a result per row. */
+enum { SIFT_MOST = 1024, SIFT_BLOCKS = 8192, SIFT_ROWS = 32 };
+typedef struct sift_rows {
+    const float *x[SIFT_ROWS];
+    int32_t k[SIFT_ROWS], n;
+} sift_rows;
 typedef struct sift_logit {
     int32_t id;
     float logit;
@@ -284,8 +288,7 @@ typedef struct sift_result {
     int32_t n, bad; /* how many there are, above SIFT_MOST too; is a NaN or +infinity in the row? */
     sift_logit at[SIFT_MOST];
 } sift_result;
-void cu_sift(cudaStream_t s, const float *x, int32_t n, int32_t k, uint32_t *maxima,
-             sift_result *to);
+void cu_sift(cudaStream_t s, sift_rows rows, int32_t n, uint32_t *maxima, sift_result *to);
 /* attend.cu */
 typedef struct attend_args {
     dev_mat o, q; /* [rows, heads * head_dim] */
@@ -404,8 +407,8 @@ typedef struct cuda_device {
     cuda_blas *blas; /* NULL: no cuBLASLt here */
     void *bounce;    /* pinned, for small downloads */
     cuda_pins *pins; /* page-locked memory for snapshots */
-    uint32_t *maxima;  /* [SIFT_BLOCKS] */
-    sift_result *sift; /* pinned: kernels write it, the host reads it */
+    uint32_t *maxima;  /* [SIFT_ROWS][SIFT_BLOCKS] */
+    sift_result *sift; /* [SIFT_ROWS] pinned: kernels write it, the host reads it */
     graph_slot graphs[GRAPHS];
     graph_slot *recording;
     uint64_t graph_clock;

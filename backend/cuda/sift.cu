@@ -1,5 +1,5 @@
 /* sift.cu - which of a row's logits may be among its k largest, so that a token costs a few
- * kilobytes on their way to the host and not a megabyte.
+ * kilobytes on their way to the host and not a megabyte. Rows of several sessions at once.
  *
  * Logits are cut into blocks of 64. What k of the blocks' maxima reach is a bound: k blocks hold at
  * least one logit each that reaches it, so no smaller logit is among the k largest. All that reach
@@ -23,11 +23,12 @@ DEV uint32_t key_of(float f)
 enum { KEY_INFINITY = 0xff800000u }; /* of +infinity: this and more is no logit */
 
 /* The key of the largest of each 64 logits.
- * grid:   a warp per 64 logits
+ * grid:   a warp per 64 logits x row
  * shared: none
- * bound:  latency; reading a row that was just written */
-__global__ void __launch_bounds__(32 * WARPS) maxima_kernel(const float *x, int n, uint32_t *key)
+ * bound:  latency; reading rows that were just written */
+__global__ void __launch_bounds__(32 * WARPS) maxima_kernel(sift_rows rows, int n, uint32_t *key)
 {
+    const float *x = rows.x[blockIdx.y];
     grid_trigger();
     grid_wait();
     int b = (int)blockIdx.x * WARPS + ((int)threadIdx.x >> 5), i = b * BLOCK + 2 * lane_id();
@@ -36,7 +37,7 @@ __global__ void __launch_bounds__(32 * WARPS) maxima_kernel(const float *x, int 
     uint32_t u = i < n ? key_of(x[i]) : 0, v = i + 1 < n ? key_of(x[i + 1]) : 0;
     u = warp_max_u32(u > v ? u : v);
     if (lane_id() == 0)
-        key[b] = u;
+        key[blockIdx.y * SIFT_BLOCKS + b] = u;
 }
 
 /* Sum over the block's THREADS; all threads get it. table: a word per warp; used in turn. */
@@ -72,15 +73,18 @@ DEV uint32_t bound_of(const uint32_t *key, int n, int k, int (*table)[32])
 }
 
 /* All logits that reach the bound to `to`, in no order; more than fit are counted only.
- * grid:   one block
- * shared: the keys of all blocks of logits
+ * grid:   a block per row
+ * shared: the keys of all blocks of its logits
  * bound:  latency */
 __global__ void __launch_bounds__(THREADS)
-    sift_kernel(const float *x, int n, int k, const uint32_t *maxima, sift_result *to)
+    sift_kernel(sift_rows rows, int n, const uint32_t *maxima, sift_result *to)
 {
     DYN_SHARED(uint32_t, key);
     __shared__ int table[2][32], n_found, n_bad;
-    int n_blocks = (n + BLOCK - 1) / BLOCK, bad = 0;
+    int n_blocks = (n + BLOCK - 1) / BLOCK, bad = 0, k = rows.k[blockIdx.x];
+    const float *x = rows.x[blockIdx.x];
+    maxima += blockIdx.x * SIFT_BLOCKS;
+    to += blockIdx.x;
     grid_trigger();
     if (threadIdx.x == 0)
         n_found = n_bad = 0;
@@ -113,11 +117,11 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" void cu_sift(cudaStream_t s, const float *x, int32_t n, int32_t k, uint32_t *maxima,
+extern "C" void cu_sift(cudaStream_t s, sift_rows rows, int32_t n, uint32_t *maxima,
                         sift_result *to)
 {
-    int blocks = (n + BLOCK - 1) / BLOCK;
-    LAUNCH(maxima_kernel, dim3((unsigned)((blocks + WARPS - 1) / WARPS)), dim3(32 * WARPS), 0, s, x,
-           n, maxima);
-    LAUNCH(sift_kernel, dim3(1), dim3(THREADS), (size_t)blocks * 4, s, x, n, k, maxima, to);
+    unsigned blocks = (unsigned)(n + BLOCK - 1) / BLOCK, many = (unsigned)rows.n;
+    LAUNCH(maxima_kernel, dim3((blocks + WARPS - 1) / WARPS, many), dim3(32 * WARPS), 0, s, rows, n,
+           maxima);
+    LAUNCH(sift_kernel, dim3(many), dim3(THREADS), (size_t)blocks * 4, s, rows, n, maxima, to);
 }

@@ -731,35 +731,49 @@ static void check_together(rig *g, num_type a, num_type b, int32_t n_in, int32_t
         pair_free(g, &w[i]);
 }
 
-/* Candidates for the k largest: all that reach the smallest of them, the k largest among them. */
-static void check_sift(rig *g, int32_t n, int32_t k, int32_t steps, int what)
+/* Candidates for the k largest: all that reach the smallest of them, the k largest among them.
+ * Wrong, of what came of a row v with a NaN (what 1) or an infinity (2) in it, or without. */
+static int32_t sifted_wrong(const float *v, int32_t n, int what, const sift_want *w, int32_t cap)
 {
-    enum { CAP = 1024 };
+    int32_t wrong = w->bad != (what == 1 || what == 2), reach = 0;
+    float least = INFINITY;
+    if (w->bad || w->n > cap)
+        return wrong;
+    for (int32_t i = 0; i < w->n; i++) {
+        wrong += w->to[i].id < 0 || w->to[i].id >= n || w->to[i].logit != v[w->to[i].id];
+        least = w->to[i].logit < least ? w->to[i].logit : least;
+    }
+    for (int32_t i = 0; i < n; i++)
+        reach += v[i] >= least;
+    return wrong + (reach != w->n || w->n < (w->k < n ? w->k : n)); /* none twice, none left out */
+}
+
+/* Rows side by side: each wants one logit more than the row before; what is in every third. */
+static void check_sift(rig *g, int32_t n, int32_t k, int32_t steps, int what, int32_t rows)
+{
+    enum { CAP = 1024, MOST = 40 };
     if (!my_turn(g, "sift"))
         return;
-    float *v = draw(g, (size_t)n, 4.0), *at = g->gpu->alloc(g->gpu, (size_t)n * 4);
-    logit *c = mem_calloc(CAP, sizeof *c);
-    bool bad = false;
-    for (int32_t i = 0; i < n && steps; i++) /* many that are equal, of both zeros */
+    size_t all = (size_t)n * (size_t)rows;
+    float *v = draw(g, all, 4.0), *at = g->gpu->alloc(g->gpu, all * 4);
+    logit *c = mem_calloc((size_t)CAP * (size_t)rows, sizeof *c);
+    sift_want want[MOST];
+    for (size_t i = 0; i < all && steps; i++) /* many that are equal, of both zeros */
         v[i] = rintf(v[i] * (float)steps) / (float)steps;
-    if (what)
-        v[n / 3] = what == 1 ? NAN : what == 2 ? INFINITY : -INFINITY;
-    g->gpu->upload(g->gpu, at, v, (size_t)n * 4);
-    int32_t found = g->gpu->sift(g->gpu, at, n, k, c, CAP, &bad);
-    int32_t wrong = bad != (what == 1 || what == 2);
-    if (!bad && found <= CAP) {
-        float least = INFINITY;
-        int32_t reach = 0;
-        for (int32_t i = 0; i < found; i++) {
-            wrong += c[i].id < 0 || c[i].id >= n || c[i].logit != v[c[i].id];
-            least = c[i].logit < least ? c[i].logit : least;
-        }
-        for (int32_t i = 0; i < n; i++)
-            reach += v[i] >= least;
-        wrong += reach != found || found < (k < n ? k : n); /* none twice, none left out */
+    for (int32_t r = 0; r < rows; r++) {
+        size_t first = (size_t)r * (size_t)n;
+        if (what && r % 3 == 0)
+            v[first + (size_t)n / 3] = what == 1 ? NAN : what == 2 ? INFINITY : -INFINITY;
+        want[r] = (sift_want){.row = at + first, .k = k + r, .to = c + (size_t)r * CAP};
     }
-    verdict(g, "sift", text("%d of %d, steps %d, %d: wrong", k, n, steps, what), wrong, 0);
-    g->gpu->release(g->gpu, at, (size_t)n * 4);
+    g->gpu->upload(g->gpu, at, v, all * 4);
+    g->gpu->sift(g->gpu, want, rows, n, CAP);
+    int32_t wrong = 0;
+    for (int32_t r = 0; r < rows; r++)
+        wrong += sifted_wrong(v + (size_t)r * (size_t)n, n, r % 3 ? 0 : what, &want[r], CAP);
+    verdict(g, "sift", text("%d of %d, steps %d, %d, rows %d: wrong", k, n, steps, what, rows),
+            wrong, 0);
+    g->gpu->release(g->gpu, at, all * 4);
     mem_free(c);
     mem_free(v);
 }
@@ -987,15 +1001,17 @@ void check_ops(rig *g)
         check_together(g, NUM_Q8_0, NUM_Q4_0, 352, rows[i], false);
         check_together(g, NUM_Q5_0, NUM_Q5_0, 96, rows[i], true);
     }
-    check_sift(g, 262144, 1, 0, 0);
-    check_sift(g, 262144, 70, 0, 0);
-    check_sift(g, 262144, 300, 0, 3);
-    check_sift(g, 262144, 40, 1000, 0);
-    check_sift(g, 5000, 64, 8, 0);
-    check_sift(g, 320, 8, 0, 0);
-    check_sift(g, 70, 100, 0, 0);
-    check_sift(g, 5001, 5, 0, 1);
-    check_sift(g, 5001, 5, 0, 2);
+    check_sift(g, 262144, 1, 0, 0, 1);
+    check_sift(g, 262144, 70, 0, 0, 1);
+    check_sift(g, 262144, 300, 0, 3, 1);
+    check_sift(g, 262144, 40, 1000, 0, 1);
+    check_sift(g, 5000, 64, 8, 0, 1);
+    check_sift(g, 320, 8, 0, 0, 1);
+    check_sift(g, 70, 100, 0, 0, 1);
+    check_sift(g, 5001, 5, 0, 1, 1);
+    check_sift(g, 5001, 5, 0, 2, 1);
+    check_sift(g, 5001, 1, 0, 1, 40);
+    check_sift(g, 777, 3, 50, 2, 16);
     for (int i = 0; i < N_BLOCK_TYPES; i++)
         check_invariance(g, block_types[i], g->quick ? 768 : 5376, 40, false);
     check_invariance(g, NUM_Q4_K, 2816 - 2816 % 256, 96, true);
