@@ -4,12 +4,13 @@
  *
  * Prints a line per check, then a summary; exit status 0 only if something ran and all agreed. It
  * links the library and the fidelity models of tests/, and needs no other file than tests/data.
- * --part: every Nth check, the first of them I of 0 .. N - 1. The reference is what takes the time,
- * and has one thread: tools/gpu_check.sh runs as many parts side by side as there are processors.
+ * --part: every Nth check, the first of them I of 0 .. N - 1, with an Nth of the processors: what
+ * is around the reference has one thread, so tools/gpu_check.sh runs parts side by side.
  */
 #include "tests/cuda/check_int.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/pool.h"
 #include "tests/test.h"
 
 #include <stdarg.h>
@@ -219,8 +220,9 @@ int main(int argc, char **argv)
             g.only = argv[i];
         }
     }
+    int32_t n_threads = (pool_default_threads() + g.parts - 1) / g.parts;
     if (device_open_cuda(&g.gpu, NULL, &g.e) ||
-        device_open_cpu(&g.ref, &(cpu_options){.reference = true}, &g.e)) {
+        device_open_cpu(&g.ref, &(cpu_options){.reference = true, .n_threads = n_threads}, &g.e)) {
         printf("%s\n", g.e.text);
         return 2;
     }

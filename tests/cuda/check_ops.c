@@ -633,9 +633,9 @@ static void check_formats(rig *g)
         check_attend(g, &(attend_case){NUM_F16, 4, 2, 512, 0, 200, 60, 2, .values = t, .rot = rot});
         if (g->quick)
             continue;
-        check_attend(g, &(attend_case){t, 32, 4, 512, 0, 9000, 8000, 3, .rot = rot});
-        check_attend(g, &(attend_case){t, 32, 16, 256, 1024, 9000, 8000, 8, .rot = false});
-        check_attend(g, &(attend_case){t, 32, 4, 512, 0, 3000, 2000, 70, .rot = rot});
+        check_attend(g, &(attend_case){t, 16, 2, 512, 0, 9000, 8000, 2, .rot = rot});
+        check_attend(g, &(attend_case){t, 32, 16, 256, 1024, 9000, 8000, 4, .rot = false});
+        check_attend(g, &(attend_case){t, 16, 2, 512, 0, 2000, 1000, 40, .rot = rot});
     }
     check_attend(g, &(attend_case){NUM_F32, 4, 2, 64, 0, 100, 60, 3, .values = NUM_Q8_0});
     check_attend(g, &(attend_case){NUM_BF16, 4, 2, 256, 0, 200, 120, 3, .wide = true});
@@ -660,11 +660,11 @@ static void check_one_stream(rig *g)
                          &(attend_case){t, 4, 1, 512, 0, 300, 130, 35, .rot = true, .turning = 64});
         }
         check_attend(g, &(attend_case){t, 4, 2, 128, 0, 200, 120, 3, .turning = 64});
-        if (g->quick)
+        if (g->quick || i % 3) /* angles far out are the same in all; the reference finds each */
             continue;
-        check_attend(g, &(attend_case){t, 32, 4, 512, 0, 140000, 131000, 2, .turning = 64});
-        check_attend(g, &(attend_case){t, 32, 4, 512, 0, 9000, 8000, 8, .turning = 64});
-        check_attend(g, &(attend_case){t, 16, 1, 512, 0, 5000, 4000, 300, .turning = 64});
+        check_attend(g, &(attend_case){t, 8, 1, 512, 0, 140000, 131000, 1, .turning = 64});
+        check_attend(g, &(attend_case){t, 32, 4, 512, 0, 3000, 2000, 4, .turning = 64});
+        check_attend(g, &(attend_case){t, 16, 1, 512, 0, 2000, 1000, 70, .turning = 64});
     }
     check_attend(g, &(attend_case){NUM_F32, 4, 2, 64, 0, 200, 90, 9, .tree = true, .turning = 8});
     check_attend(g, &(attend_case){NUM_F32, 4, 1, 512, 60, 300, 150, 2, .turning = 256});
