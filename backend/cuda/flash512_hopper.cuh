@@ -154,6 +154,7 @@ template <class T> DEV void attend_tiles(const attend_args &a, T &s)
 {
     static_assert(T::FETCH_REGISTERS + T::SCORE_REGISTERS + 2 * COLLECT_REGISTERS <= 512,
                   "registers");
+    static_assert(T::FETCH_REGISTERS <= 128 && T::SCORE_REGISTERS >= 128, "of 128 at entry");
     int group = a.n_head / a.kv.n_head_kv;
     int pair0 = (int)(gridDim.x - 1 - blockIdx.x) * PAIRS;
     block b = {a, s.n.sees, pair0, min((int)PAIRS, a.st.rows.n * group - pair0), group};

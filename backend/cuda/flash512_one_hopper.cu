@@ -19,7 +19,7 @@ static_assert(TURN == 64, "what turns fills a block of 64 columns, and another h
 
 struct tiles_one {
     static constexpr bool ONE = true;
-    static constexpr int FETCH_REGISTERS = 56, SCORE_REGISTERS = 120;
+    static constexpr int FETCH_REGISTERS = 48, SCORE_REGISTERS = 128;
     uint8_t q[D / 64 * BLOCK_BYTES], u[2][UNITS][UNIT_BYTES], made[2][2][BLOCK_BYTES];
     shared_notes n;
     uint64_t u_full[2][UNITS], u_free[2][UNITS], made_full[2], scored;
