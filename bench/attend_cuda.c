@@ -1,7 +1,7 @@
 /* attend_cuda.c - attention on a GPU at the large models' shapes.
  *
- *     bench_attend_cuda [ROWS] [SHAPE] [FORMAT]     default: 1 row; parts of the names
- *     bench_attend_cuda many [SHAPE] [FORMAT]       default: f16
+ *     bench_attend_cuda [ROWS] [SHAPE] [FORMAT] [DEPTH]     default: 1 row; parts of the names
+ *     bench_attend_cuda many [SHAPE] [FORMAT]               default: f16
  *
  * Some rows, over every format of cache: time of one layer, and the bandwidth at which it reads
  * keys and values. Stores are full of random blocks, enough of them that no cache of the chip holds
@@ -10,10 +10,10 @@
  * whose values are their raw keys are also measured in one stream ("one f16" and so on); whether
  * that becomes the default hangs on 1 row and on a prompt's: bench_attend_cuda 512 31B f16.
  *
- * many: a prompt's chunk of 2048 rows, one layer, by each kernel that there is for the shape and the
- * format, in turn: medians, products per second, their share of what cuBLAS reaches in bf16, and
- * how far the kernels' results are from one another. Where values are raw keys, one stream has a
- * line of its own, and how many times as fast as two it is.
+ * many: a prompt's chunk of 2048 rows, one layer, by each kernel that there is for the shape and
+ * the format, in turn: medians, products per second, their share of what cuBLAS reaches in bf16,
+ * and how far the kernels' results are from one another. Where values are raw keys, one stream has
+ * a line of its own, and how many times as fast as two it is.
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/ops.h"
@@ -306,11 +306,8 @@ static double many_rows(bench *b, int shape, int32_t depth, const kv_words *word
                     .k_is_v = one,
                     .k_norm = &b->norm,
                     .k_rope = &b->turn};
-    kv_want_layout want = {.spec = &spec,
-                           .n = 1,
-                           .n_ctx = depth + MANY_ROWS,
-                           .rows_max = MANY_ROWS,
-                           .dev = b->d};
+    kv_want_layout want = {
+        .spec = &spec, .n = 1, .n_ctx = depth + MANY_ROWS, .rows_max = MANY_ROWS, .dev = b->d};
     check(kv_choice_parse(&want.choice, words, &e), &e);
     check(kv_layout_init(&b->l, &want, &e), &e);
     check(kv_open(&b->c, b->d, &b->l, &e), &e);
@@ -354,7 +351,7 @@ static void many(bench *b, const char *only, const char *type)
 
 /* ---- Some rows ---------------------------------------------------------------------------- */
 
-static void some(bench *b, int32_t rows, const char *shape, const char *format)
+static void some(bench *b, int32_t rows, const char *shape, const char *format, int32_t depth)
 {
     printf("%s, %d rows\n%-16s %7s", b->d->name, rows, "us (GB/s)", "depth");
     for (int f = 0; f < FORMATS; f++)
@@ -363,7 +360,8 @@ static void some(bench *b, int32_t rows, const char *shape, const char *format)
     printf("\n");
     for (int s = 0; s < SHAPES; s++)
         for (int i = 0; i < DEPTHS; i++) {
-            if (!strstr(shapes[s].name, shape) || (shapes[s].window && i > 0))
+            if (!strstr(shapes[s].name, shape) || (shapes[s].window && i > 0) ||
+                (depth && depth != depths[i]))
                 continue;
             printf("%-16s %7d", shapes[s].name, depths[i]);
             for (int f = 0; f < FORMATS; f++) {
@@ -394,7 +392,7 @@ int main(int argc, char **argv)
     if (prompt)
         many(&b, shape, *format ? format : "f16");
     else
-        some(&b, rows, shape, format);
+        some(&b, rows, shape, format, argc > 4 ? atoi(argv[4]) : 0);
     b.d->weight_free(b.d, &b.norm);
     b.d->release(b.d, (void *)b.turn.inv_freq, DIM / 2 * sizeof(float));
     b.d->release(b.d, (void *)b.turn.turns, (size_t)ROPE_TURNS * 2 * TURNING * sizeof(float));

@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(128) attend_kernel(attend_args a)
     }
 }
 
-enum { PARTS_MAX = 1024, COLUMNS = 128, GROUPS = 8 };
+enum { COLUMNS = 128, GROUPS = 8, PARTS_MAX = GROUPS * COLUMNS };
 
 /* o[r, h] from the partial results of its chunks, rotated back where values were rotated, and its
  * int8 copy where wanted. The 8 threads of a column take every eighth chunk, and their sums are
@@ -152,31 +152,37 @@ enum { PARTS_MAX = 1024, COLUMNS = 128, GROUPS = 8 };
 __global__ void __launch_bounds__(GROUPS *COLUMNS)
     combine_kernel(attend_args a, dev_quant q, bool back)
 {
-    __shared__ float weight[PARTS_MAX];
+    __shared__ float weight[PARTS_MAX], of_warp[2][32];
     __shared__ __align__(16) float sums[GROUPS][COLUMNS];
     grid_trigger();
     int h = (int)blockIdx.y, r = a.row0 + (int)blockIdx.z, d = a.kv.head_dim, lane = lane_id();
     int mine = (int)threadIdx.x / COLUMNS, column = (int)threadIdx.x % COLUMNS;
-    int i0 = (int)blockIdx.x * COLUMNS, i = i0 + column;
+    int i0 = (int)blockIdx.x * COLUMNS, i = i0 + column, c0 = (int)threadIdx.x;
     sight s = row_sight(a.st.rows, r, a.kv.window);
     int n = (s.hi - 1) / a.chunk - s.lo / a.chunk + 1;
     grid_wait(); /* the step is there since before the pass, the parts are not */
     const float *part = part_at(a, r, h, 0);
-    float m = -INFINITY, total = 0;
-    for (int c = lane; c < n; c += 32)
-        m = fmaxf(m, part[(size_t)c * (d + 2) + d]);
-    m = warp_max(m);
-    for (int c = lane; c < n; c += 32) {
-        float w = expf(part[(size_t)c * (d + 2) + d] - m);
-        total = fma_rn(part[(size_t)c * (d + 2) + d + 1], w, total);
-        if (threadIdx.x < 32)
-            weight[c] = w;
+    /* A chunk's weight is found by one thread: what it reads lies in lines far from the others'. */
+    float top = -INFINITY, total = 0;
+    if (c0 < n) {
+        top = part[(size_t)c0 * (d + 2) + d];
+        total = part[(size_t)c0 * (d + 2) + d + 1];
     }
-    total = warp_sum(total);
+    float m = warp_max(top);
+    if (lane == 0)
+        of_warp[0][c0 >> 5] = m;
     __syncthreads();
+    m = warp_max(of_warp[0][lane]);
+    float w = c0 < n ? expf(top - m) : 0;
+    weight[c0] = w;
+    total = warp_sum(total * w);
+    if (lane == 0)
+        of_warp[1][c0 >> 5] = total;
+    __syncthreads();
+    total = warp_sum(of_warp[1][lane]);
     float v = 0;
     if (i < d) {
-#pragma unroll 4
+#pragma unroll 8
         for (int c = mine; c < n; c += GROUPS)
             v = fma_rn(part[(size_t)c * (d + 2) + i], weight[c], v);
     }

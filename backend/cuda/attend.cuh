@@ -59,4 +59,27 @@ DEV float *part_at(const attend_args &a, int r, int h, int c)
     return a.part + (row * a.n_chunk + c) * (a.kv.head_dim + 2);
 }
 
+/* Pair m of a tile is of its row m / group. */
+DEV int pair_row(int m, const attend_args &a)
+{
+    return m * a.group_inverse >> 16;
+}
+
+/* Until all but the newest `pending` groups of copies have come. */
+DEV void copies_wait(int pending)
+{
+    if (pending == 5)
+        copy_wait<5>();
+    else if (pending == 4)
+        copy_wait<4>();
+    else if (pending == 3)
+        copy_wait<3>();
+    else if (pending == 2)
+        copy_wait<2>();
+    else if (pending == 1)
+        copy_wait<1>();
+    else
+        copy_wait<0>();
+}
+
 #endif

@@ -5,8 +5,9 @@
  *   1..32   split.cu   f16 tensor cores, over chunks        attend.cu  f32, over chunks
  *   33..    flash.cu   f16 tensor cores                     attend.cu  f32
  *
- * On GPUs of 9.0 flash256_hopper.cu and flash512_hopper.cu do flash.cu's work for two streams of f16
- * in heads of 256 and 512, flash512_one_hopper.cu for one in heads of 512.
+ * split8.cu does split.cu's work for two streams in heads of 256 and 512 that are not both f16.
+ * On GPUs of 9.0 flash256_hopper.cu and flash512_hopper.cu do flash.cu's work for two streams of
+ * f16 in heads of 256 and 512, flash512_one_hopper.cu for one in heads of 512.
  *
  * Where keys are stored rotated the queries are rotated first, where values are the result is
  * rotated back. One stream (keys.cuh): in heads of 256 and 512 a quarter of which turns, as above;
@@ -16,6 +17,7 @@
 
 enum {
     CHUNK = 128,
+    CHUNK_SMALL = 64,
     CHUNK_WINDOW = 32,
     CHUNKS_MAX = 256,
     PART_BYTES = 160 << 20, /* partial results of the rows that are attended to at a time */
@@ -119,12 +121,18 @@ void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v)
 }
 
 /* Keys per chunk: a function of the store alone. Short, so that any number of blocks can share them
- * evenly, and so long that at most CHUNKS_MAX fill a store. */
-static int32_t chunk_of(const kv_view *kv, bool split)
+ * evenly, and so long that at most CHUNKS_MAX fill a store; split8.cu has two blocks for each
+ * multiprocessor, which a single KV head has to keep busy. */
+static int32_t chunk_of(const kv_view *kv, bool split, bool keys_first)
 {
     int64_t n = kv->window && split ? CHUNK_WINDOW : CHUNK;
     int64_t keys = kv->window ? (int64_t)kv->window + STEP_TREE_ROWS_MAX : kv->n_slots;
-    while (n * CHUNKS_MAX < keys)
+    int64_t most = CHUNKS_MAX;
+    if (keys_first) {
+        n = kv->window && kv->head_dim == 256 ? CHUNK_WINDOW : CHUNK_SMALL;
+        most = kv->n_head_kv == 1 ? 2 * CHUNKS_MAX : CHUNKS_MAX;
+    }
+    while (n * most < keys)
         n *= 2;
     return (int32_t)n;
 }
@@ -162,13 +170,47 @@ static void deal(const cuda_device *c, const pass *p, attend_args *a)
     a->n_block = a->n_block < 1 ? 1 : a->n_block < a->n_chunk ? a->n_block : a->n_chunk;
 }
 
+/* Is it split8.cu's? A question of how keys and values are stored alone, so that a row has the same
+ * bits in any company. */
+static bool keys_first(const cuda_device *c, const dev_kv *kv)
+{
+    int bytes = cu_split8_bytes(*kv, SPLIT_PAIRS, 1);
+    bool plain = kv->k_kind == KV_F16 && kv->v_kind == KV_F16;
+    return !plain && bytes > 0 && bytes <= c->shared_block;
+}
+
+/* The same for split8.cu: as many blocks to a multiprocessor as there is room for, with a stage
+ * where a block has one tile, up to three where it has more. */
+static void deal8(const cuda_device *c, const pass *p, attend_args *a)
+{
+    enum { STAGES_MAX = 3, RESERVED = 1024 /* of a block, by the system */ };
+    int32_t group = a->n_head / a->kv.n_head_kv, d = a->kv.head_dim, run;
+    deal(c, p, a);
+    int32_t rows = a->tile_rows < a->n_rows ? a->tile_rows : a->n_rows;
+    int32_t tiles = (a->n_rows + a->tile_rows - 1) / a->tile_rows, keys = d == 512 ? 64 : 32;
+    int32_t blocks = d == 512 ? 2 : 4, one = cu_split8_bytes(a->kv, rows * group, 1);
+    while (blocks > 1 && blocks * (one + RESERVED) > c->shared_sm)
+        blocks--;
+    a->n_block = c->n_sm * blocks / (tiles * a->kv.n_head_kv);
+    a->n_block = a->n_block < 1 ? 1 : a->n_block < a->n_chunk ? a->n_block : a->n_chunk;
+    run = (a->n_chunk + a->n_block - 1) / a->n_block * a->chunk;
+    for (a->stages = 1; a->stages < STAGES_MAX && run > a->stages * keys; a->stages++) {
+        int bytes = cu_split8_bytes(a->kv, rows * group, a->stages + 1);
+        if (bytes > c->shared_block || blocks * (bytes + RESERVED) > c->shared_sm)
+            break;
+    }
+}
+
 static void attend_few(pass *p, attend_args a, bool split, int32_t at_a_time, dev_quant copy)
 {
     bool back = a.kv.v_rot && !(split && a.kv.single);
     cuda_device *c = cuda_of(p);
     for (a.row0 = 0; a.row0 < a.q.rows; a.row0 += at_a_time) {
         a.n_rows = a.q.rows - a.row0 < at_a_time ? a.q.rows - a.row0 : at_a_time;
-        if (split) {
+        if (split && keys_first(c, &a.kv)) {
+            deal8(c, p, &a);
+            cu_split8(c->stream, a);
+        } else if (split) {
             deal(c, p, &a);
             cu_split(c->stream, a);
         } else {
@@ -209,13 +251,12 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
                 group, d);
         return;
     }
-    attend_args a = {
-        .kv = view_of(p, kv), .n_head = q.heads, .chunk = chunk_of(kv, split), .scale = scale};
+    attend_args a = {.kv = view_of(p, kv), .n_head = q.heads, .scale = scale};
+    a.chunk = chunk_of(kv, split, split && keys_first(c, &a.kv));
     mat turned = turns ? pass_mat(p, q.rows, q.heads, d) : q;
     /* Many rows are not split; a plan for them covers the few-row passes of the same session. */
     size_t mark = pass_mark(p);
-    int64_t row_floats =
-        (int64_t)q.heads * chunks_of(kv, a.chunk, kv->n_slots) * ((int64_t)d + 2);
+    int64_t row_floats = (int64_t)q.heads * chunks_of(kv, a.chunk, kv->n_slots) * ((int64_t)d + 2);
     int32_t at_a_time = part_rows(row_floats, few ? q.rows : CUDA_VERIFY_ROWS);
     if (few || p->dry)
         a.part = cuda_temp(p, (size_t)row_floats * (size_t)at_a_time * sizeof(float));

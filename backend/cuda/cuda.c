@@ -570,7 +570,10 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
                           cu_rows_init((int)prop.sharedMemPerBlockOptin, prop.multiProcessorCount) |
                           cu_flash_init((int)prop.sharedMemPerBlockOptin, &c->flash_widest) |
                           cu_split_init((int)prop.sharedMemPerBlockOptin, &c->split_widest,
-                                        &c->split_stages));
+                                        &c->split_stages) |
+                          cu_split8_init((int)prop.sharedMemPerBlockOptin));
+    c->shared_block = (int32_t)prop.sharedMemPerBlockOptin;
+    c->shared_sm = (int32_t)prop.sharedMemPerMultiprocessor;
     c->can_hopper = c->hopper = prop.major == 9 && prop.minor == 0;
     if (!r && c->can_hopper)
         r = (cudaError_t)(cu_flash256_hopper_init() | cu_flash512_hopper_init() |

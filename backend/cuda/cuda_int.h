@@ -301,12 +301,12 @@ typedef struct attend_args {
     int32_t row0, n_rows;
     int32_t chunk, n_chunk; /* keys per chunk, a power of two; chunks that part has room for */
     float *part;            /* [n_rows, heads, n_chunk, head_dim + 2] */
-    /* split.cu alone */
+    /* split.cu and split8.cu alone */
     int32_t tile_rows; /* rows of one sequence that share each read of a key */
     int32_t chunk_shift, group_inverse; /* 1 << shift == chunk; 65536 / heads per KV head, up */
     int32_t n_block;   /* blocks that divide a tile's chunks among themselves */
-    int32_t stages;    /* tiles of keys on their way, 2 or 3 */
-    int32_t line;      /* bytes from row to row in shared memory; split.cu fills it in */
+    int32_t stages;    /* tiles of keys on their way or in use, 1 to 3 */
+    int32_t line;      /* bytes from row to row in shared memory; the launcher fills it in */
 } attend_args;
 void cu_attend(cudaStream_t s, attend_args a);
 /* back: the values were rotated, and the result is to be rotated back. */
@@ -316,6 +316,11 @@ int cu_attend_init(int shared_max);
  * but f32. At most SPLIT_PAIRS query heads per KV head. */
 void cu_split(cudaStream_t s, attend_args a);
 int cu_split_init(int largest, int *widest, int *stages_512);
+/* split8.cu: the same for heads of 256 and 512 in blocks or bf16. How much shared memory a block
+ * takes; 0: not these heads. */
+void cu_split8(cudaStream_t s, attend_args a);
+int cu_split8_bytes(dev_kv kv, int n_pairs, int stages);
+int cu_split8_init(int largest);
 /* flash.cu: many rows on tensor cores, the same heads and formats, at most *widest. */
 void cu_flash(cudaStream_t s, attend_args a);
 int cu_flash_init(int largest, int *widest);
@@ -383,6 +388,7 @@ typedef struct cuda_device {
     int32_t n_sm;         /* multiprocessors */
     int32_t flash_widest, split_widest; /* head sizes for flash.cu and split.cu */
     int32_t split_stages; /* of heads of 512 */
+    int32_t shared_block, shared_sm; /* bytes of shared memory: most of a block's, all there is */
     bool can_hopper, hopper; /* flash*_hopper.cu run here; they are used */
     _Atomic uint64_t n_bytes; /* allocated */
     /* The step block: one device buffer, and pinned buffers it is filled from in turn. */

@@ -262,27 +262,6 @@ template <int D> DEV void sums_any(float (*o)[4], const share &w, int kind)
 
 /* ---- The kernel ---------------------------------------------------------------------------- */
 
-/* Pair m of a tile is of its row m / group. */
-DEV int pair_row(int m, const attend_args &a)
-{
-    return m * a.group_inverse >> 16;
-}
-
-/* Until all but the newest `pending` groups of copies have come. */
-DEV void copies_wait(int pending)
-{
-    if (pending == 4)
-        copy_wait<4>();
-    else if (pending == 3)
-        copy_wait<3>();
-    else if (pending == 2)
-        copy_wait<2>();
-    else if (pending == 1)
-        copy_wait<1>();
-    else
-        copy_wait<0>();
-}
-
 /* One stream: what a lane keeps of queries and of the keys it makes. */
 template <int D> struct one_lane {
     key_maker<D> maker;

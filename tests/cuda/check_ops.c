@@ -619,6 +619,10 @@ static void check_formats(rig *g)
         bool rot = t != NUM_BF16;
         check_attend(g, &(attend_case){t, 8, 2, 256, 40, 400, 230, 3, .rot = false});
         check_attend(g, &(attend_case){t, 8, 1, 512, 0, 500, 300, 5, .rot = rot});
+        check_attend(g, &(attend_case){t, 16, 1, 512, 0, 200, 120, 2, .rot = rot});
+        check_attend(g, &(attend_case){t, 8, 4, 512, 70, 400, 230, 3, .rot = rot});
+        check_attend(g, &(attend_case){t, 8, 4, 512, 0, 800, 750, 2, .rot = rot});
+        check_attend(g, &(attend_case){t, 16, 4, 256, 0, 800, 750, 5, .rot = rot});
         check_attend(g, &(attend_case){t, 4, 2, 128, 60, 300, 150, 2, .rot = rot});
         check_attend(g, &(attend_case){t, 4, 2, 128, 0, 300, 140, 35, .values = NUM_F16});
         check_attend(g, &(attend_case){NUM_F16, 4, 2, 128, 0, 300, 140, 4, .values = t});
@@ -637,6 +641,7 @@ static void check_formats(rig *g)
         check_attend(g, &(attend_case){t, 32, 16, 256, 1024, 9000, 8000, 4, .rot = false});
         check_attend(g, &(attend_case){t, 16, 2, 512, 0, 2000, 1000, 40, .rot = rot});
     }
+    check_attend(g, &(attend_case){NUM_Q4_0, 8, 4, 512, 0, 16600, 700, 3, .values = NUM_Q8_0});
     check_attend(g, &(attend_case){NUM_F32, 4, 2, 64, 0, 100, 60, 3, .values = NUM_Q8_0});
     check_attend(g, &(attend_case){NUM_BF16, 4, 2, 256, 0, 200, 120, 3, .wide = true});
     check_attend(g, &(attend_case){NUM_Q8_0, 4, 1, 512, 0, 200, 90, 35, .wide = true});

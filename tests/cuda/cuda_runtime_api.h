@@ -35,7 +35,7 @@ enum cudaDeviceAttr {
 typedef struct cudaDeviceProp {
     char name[256];
     int multiProcessorCount, major, minor;
-    size_t totalGlobalMem, sharedMemPerBlockOptin;
+    size_t totalGlobalMem, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
 } cudaDeviceProp;
 
 const char *cudaGetErrorString(cudaError_t e);

@@ -372,7 +372,7 @@ cudaError_t cudaSetDevice(int)
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
 {
-    *p = cudaDeviceProp{"emulated", 4, 9, 0, (size_t)1 << 32, 227 << 10};
+    *p = cudaDeviceProp{"emulated", 4, 9, 0, (size_t)1 << 32, 227 << 10, 228 << 10};
     return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t *f, size_t *t)

@@ -1,0 +1,488 @@
+/* split8.cu - attention of few rows on the f16 tensor cores, keys first: heads of 256 and 512 whose
+ * keys or values are stored in blocks, or in bf16.
+ *
+ * What split.cu does, with chunks of a fixed size at fixed places, dealt to as many blocks as the
+ * GPU holds, and with the same parts for combine_kernel. Here keys are the 16 rows of a product and
+ * pairs (row, head) its 8 columns:
+ *
+ *     S^T [16 keys x 8 pairs] = K Q^T        O^T [16 columns of V x 8 pairs] += V^T P^T
+ *
+ * so eight heads, which most models have to a KV head, waste nothing, and what a lane decodes
+ * (eight elements at a time, kv_pieces.cuh) goes into products whole. Blocks are small, two or four
+ * to a multiprocessor, and have nothing to do with one another: while one waits, others decode. A
+ * tile of 64 keys (32 in heads of 256) in a block:
+ *
+ *     S: groups of 16 keys x parts of the head | softmax in every warp | P V: 64 columns a warp
+ *     keys here                         scores here                values here
+ *
+ * with a barrier before each. Keys and values have stages of their own, filled anew as soon as all
+ * warps are done with them, so one stage of each may do: the next keys come while values are met.
+ * Every warp adds up the parts of S and makes all probabilities of the tile for itself, each in the
+ * lane whose products want it.
+ *
+ * 9 to 16 pairs (NG = 2: heads, or rows that share a tile) are a second product with what was
+ * decoded. A column knows nothing of the others, so a pair has the same bits in any company.
+ */
+#include "backend/cuda/attend.cuh"
+#include "backend/cuda/kv_pieces.cuh"
+
+static constexpr float LOG2E = 1.4426950408889634f; /* scores are made for exp2 */
+
+/* W warps, of which every KEYS / 16 take a part of the head's length for S. */
+template <int D, int NG> struct split8_shape {
+    static constexpr int W = D / 64, KEYS = D == 512 ? 64 : 32, PARTS = W / (KEYS / 16);
+    static constexpr int PAIRS = 8 * NG, ROWS = PAIRS / W; /* ROWS: pairs of a warp's softmax */
+    static constexpr int LINE_Q = D + 32, LINE_S = KEYS + 8, LINE_P = KEYS + 8;
+    static constexpr int fixed =
+        PAIRS * (LINE_Q * 2 + LINE_P * 2 + PARTS * LINE_S * 4 + 3 * (int)sizeof(int));
+};
+/* Shared memory beside the stages. */
+struct split8_shared {
+    uint16_t *q, *p;       /* [PAIRS][LINE_Q], probabilities [PAIRS][LINE_P] */
+    float *scores, *shrink; /* [PARTS][PAIRS][LINE_S], [PAIRS] */
+};
+
+/* ---- A tile -------------------------------------------------------------------------------- */
+
+/* Keys or values of one KV head, their stages, and what comes next. */
+struct tile_copier {
+    const uint8_t *head;
+    uint8_t *stages;
+    int bytes, slot, stage, t; /* of a row; the next tile's slot, stage and first index */
+    int from, until;           /* indices outside are not there */
+};
+
+/* The next tile, as a group of copies: a row by the threads whose number divided by THREADS is its
+ * own. Rows that are not there are some other row, which is finite and counts for nothing. */
+template <int W, int KEYS> DEV void copy_next(tile_copier *c, int n_slots, int n_stages)
+{
+    constexpr int THREADS = 32 * W / KEYS, STEP = 16 * THREADS;
+    int row = (int)threadIdx.x / THREADS, at = (int)threadIdx.x % THREADS * 16, bytes = c->bytes;
+    if (c->t < c->until) {
+        int slot = c->slot + min(max(row, c->from - c->t), c->until - 1 - c->t);
+        while (slot >= n_slots) /* more than once only in rings of a toy */
+            slot -= n_slots;
+        const uint8_t *from = opaque(c->head + (uint64_t)(uint32_t)slot * (uint32_t)bytes + at);
+        uint8_t *to = c->stages + (c->stage * KEYS + row) * line_bytes(bytes) + at;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (at + i * STEP < bytes)
+                copy16_async(to + i * STEP, from + i * STEP, true);
+#pragma unroll 1
+        for (int k = 4; k * STEP < bytes; k += 4)
+#pragma unroll
+            for (int i = k; i < k + 4; i++)
+                if (at + i * STEP < bytes)
+                    copy16_async(to + i * STEP, from + i * STEP, true);
+        c->slot += KEYS;
+        while (c->slot >= n_slots)
+            c->slot -= n_slots;
+    }
+    copy_commit();
+    c->t += KEYS;
+    c->stage = c->stage + 1 == n_stages ? 0 : c->stage + 1;
+}
+
+/* s: the warp's 16 keys x pairs, over its part of the head's length; sums of even and odd products
+ * apart: half the latency. */
+template <int D, int NG, int KIND>
+DEV void scores_as(float (*s)[4], const uint16_t *sq, const uint8_t *tile)
+{
+    using F = split8_shape<D, NG>;
+    constexpr int LINE = line_bytes(row_bytes<KIND, D>), PART = D / F::PARTS, G = F::KEYS / 16;
+    int lane = lane_id(), g = lane >> 2, t = lane & 3, warp = (int)threadIdx.x >> 5;
+    const uint8_t *k = tile + (warp % G * 16 + g) * LINE + warp / G * row_bytes<KIND, PART>;
+    const uint16_t *q = sq + g * F::LINE_Q + warp / G * PART + 8 * t;
+    float s1[NG][4];
+#pragma unroll
+    for (int n = 0; n < NG; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[n][i] = s1[n][i] = 0;
+#pragma unroll
+    for (int b = 0; b < PART / 32; b++) {
+        uint4 x = key_piece<KIND>(k, b, t), y = key_piece<KIND>(k + 8 * LINE, b, t);
+        uint32_t fa[4] = {x.x, y.x, x.y, y.y}, ga[4] = {x.z, y.z, x.w, y.w};
+#pragma unroll
+        for (int n = 0; n < NG; n++) {
+            uint4 z = *(const uint4 *)(q + 8 * n * F::LINE_Q + 32 * b);
+            uint32_t fb[2] = {z.x, z.y}, gb[2] = {z.z, z.w};
+            mma_f16(s[n], fa, fb);
+            mma_f16(s1[n], ga, gb);
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < NG; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[n][i] += s1[n][i];
+}
+
+/* o += V^T P^T: piece `8 warp + g` of each value, its elements two to a product. */
+template <int D, int NG, int KIND>
+DEV void sums_as(float (*o)[4][4], const uint16_t *p, const uint8_t *tile)
+{
+    using F = split8_shape<D, NG>;
+    constexpr int LINE = line_bytes(row_bytes<KIND, D>);
+    int lane = lane_id(), warp = (int)threadIdx.x >> 5;
+    p += (lane >> 2) * F::LINE_P + 2 * (lane & 3);
+    const uint8_t *v = tile + 2 * (lane & 3) * LINE;
+#pragma unroll
+    for (int kk = 0; kk < F::KEYS / 16; kk++, v += 16 * LINE) {
+        uint32_t x[8], y[8], fb[NG][2];
+#pragma unroll
+        for (int n = 0; n < NG; n++) {
+            fb[n][0] = *(const uint32_t *)(p + 8 * n * F::LINE_P + 16 * kk);
+            fb[n][1] = *(const uint32_t *)(p + 8 * n * F::LINE_P + 16 * kk + 8);
+        }
+        value_pieces<KIND>(x, v, v + LINE, warp, lane >> 2);
+        value_pieces<KIND>(y, v + 8 * LINE, v + 9 * LINE, warp, lane >> 2);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            uint32_t fa[4] = {x[2 * j], x[2 * j + 1], y[2 * j], y[2 * j + 1]};
+#pragma unroll
+            for (int n = 0; n < NG; n++)
+                mma_f16(o[n][j], fa, fb[n]);
+        }
+    }
+}
+
+#define EACH_FORMAT(DO)                                                                            \
+    DO(KV_F16) DO(KV_BF16) DO(KV_Q8_0) DO(KV_Q5_1) DO(KV_Q5_0) DO(KV_Q4_1) DO(KV_Q4_0)             \
+    DO(KV_IQ4_NL) DO(KV_TQ3_0)
+template <int D, int NG>
+DEV void scores(float (*s)[4], const uint16_t *sq, const uint8_t *tile, int kind)
+{
+    switch (kind) {
+#define DO(k)                                                                                      \
+    case k:                                                                                        \
+        scores_as<D, NG, k>(s, sq, tile);                                                          \
+        break;
+        EACH_FORMAT(DO)
+#undef DO
+    }
+}
+template <int D, int NG>
+DEV void sums(float (*o)[4][4], const uint16_t *p, const uint8_t *tile, int kind)
+{
+    switch (kind) {
+#define DO(k)                                                                                      \
+    case k:                                                                                        \
+        sums_as<D, NG, k>(o, p, tile);                                                             \
+        break;
+        EACH_FORMAT(DO)
+#undef DO
+    }
+}
+
+/* ---- Softmax and what it leaves ------------------------------------------------------------ */
+
+/* The pairs of a block, and what they see: indices [lo, hi) of each, in shared memory. */
+struct block_pairs {
+    const int *lo, *hi;
+    int r0, h0, n, group;
+    int whole; /* all pairs see [lo of the last, whole) */
+};
+/* Where pair m leaves its result of chunk c; NULL if it has none. */
+DEV float *pair_part(const attend_args &a, const block_pairs &b, int m, int c)
+{
+    int r = pair_row(m, a), part = c - (b.lo[m] >> a.chunk_shift);
+    if (m >= b.n || part < 0 || c << a.chunk_shift >= b.hi[m])
+        return NULL;
+    return part_at(a, b.r0 + r, b.h0 + m - r * b.group, part);
+}
+
+/* What a warp keeps of its pairs, warp + i W, from tile to tile: the largest score, and each lane's
+ * share of the sum of exponentials. */
+template <int ROWS> struct pair_sums {
+    float top[ROWS], sum[ROWS];
+};
+
+/* Probabilities of the tile at t0, and what O shrinks by: of the warp's pairs, a lane's keys being
+ * neighbours. `last`: the chunk ends here. */
+template <int D, int NG>
+DEV void softmax(pair_sums<split8_shape<D, NG>::ROWS> *s, const split8_shared &mem,
+                 const block_pairs &b, const attend_args &a, int t0, bool last)
+{
+    using F = split8_shape<D, NG>;
+    constexpr int EACH = F::KEYS / 32;
+    int lane = lane_id(), warp = (int)threadIdx.x >> 5;
+    bool all = !a.st.rows.seen && t0 + F::KEYS <= b.whole && t0 >= b.lo[b.n - 1];
+#pragma unroll
+    for (int i = 0; i < F::ROWS; i++) {
+        int m = warp + i * F::W;
+        if (m >= b.n)
+            break;
+        float x[EACH], best = -INFINITY;
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            const float *from = mem.scores + m * F::LINE_S + EACH * lane + j;
+            x[j] = from[0];
+#pragma unroll
+            for (int part = 1; part < F::PARTS; part++)
+                x[j] += from[part * F::PAIRS * F::LINE_S];
+            if (!all) {
+                int key = t0 + EACH * lane + j;
+                bool sees = key >= b.lo[m] && key < b.hi[m];
+                if (a.st.rows.seen && sees)
+                    sees = row_sees(a, b.r0 + pair_row(m, a), key);
+                x[j] = sees ? x[j] : -INFINITY;
+            }
+            best = fmaxf(best, x[j]);
+        }
+        best = fmaxf(s->top[i], warp_max(best));
+        float zero = best == -INFINITY ? 0 : best; /* no infinity minus itself */
+        float keep = fast_exp2(s->top[i] - zero), total = s->sum[i] * keep;
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            x[j] = fast_exp2(x[j] - zero);
+            total += x[j];
+        }
+        uint16_t *p = mem.p + m * F::LINE_P + EACH * lane;
+        if (EACH == 2)
+            *(uint32_t *)p = f32x2_to_f16(x[0], x[EACH - 1]);
+        else
+            *p = (uint16_t)f32_to_f16(x[0]);
+        if (lane == 0)
+            mem.shrink[m] = keep;
+        s->top[i] = last ? -INFINITY : best;
+        s->sum[i] = last ? 0 : total;
+        if (last) {
+            total = warp_sum(total);
+            float *to = pair_part(a, b, m, t0 >> a.chunk_shift);
+            if (lane == 0 && to)
+                *(float2 *)(to + D) = make_float2(best / LOG2E, total);
+        }
+    }
+}
+
+/* The lane's elements of O to chunk c's parts; then zero. */
+template <int NG>
+DEV void leave_parts(float (*o)[4][4], const block_pairs &b, const attend_args &a, int c)
+{
+    int lane = lane_id(), e = ((int)threadIdx.x >> 5) * 8 + (lane >> 2);
+#pragma unroll
+    for (int n = 0; n < NG; n++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float *to = pair_part(a, b, 8 * n + 2 * (lane & 3) + i, c);
+            if (!to)
+                continue;
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                *(float2 *)(to + value_order(a.kv.v_kind, e, 2 * j)) =
+                    make_float2(o[n][j][i], o[n][j][2 + i]);
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            o[n][j][0] = o[n][j][1] = o[n][j][2] = o[n][j][3] = 0;
+    }
+}
+
+/* Queries in the order of pieces of keys, zeros for pairs that are not there. */
+template <int D, int NG>
+DEV void load_queries(uint16_t *sq, const block_pairs &b, const attend_args &a)
+{
+    using F = split8_shape<D, NG>;
+    int at = (int)threadIdx.x * 2; /* D / 2 threads */
+    int e0 = key_order(a.kv.k_kind, at >> 3, at & 7);
+    int e1 = key_order(a.kv.k_kind, at >> 3, (at & 7) + 1);
+    float scale = a.scale * LOG2E;
+#pragma unroll 4
+    for (int m = 0; m < F::PAIRS; m++) {
+        uint32_t u = 0;
+        if (m < b.n) {
+            int r = pair_row(m, a);
+            const float *q = a.q.at + (b.r0 + r) * a.q.stride + (b.h0 + m - r * b.group) * D;
+            u = f32x2_to_f16(q[e0] * scale, q[e1] * scale);
+        }
+        *(uint32_t *)(sq + m * F::LINE_Q + at) = u;
+    }
+}
+
+/* ---- The kernel ---------------------------------------------------------------------------- */
+
+/* o[r, h] = sum_t softmax_t(scale q[r, h] . k[t, g]) v[t, g], in parts
+ * grid:   runs of chunks x KV head x tile of rows; D / 2 threads
+ * shared: Q, parts of S, 1 to 3 stages of keys and values: 25 to 150 KB
+ * bound:  reading K and V; decoding them, where a key has few bytes */
+template <int D, int NG>
+__global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_args a)
+{
+    using F = split8_shape<D, NG>;
+    constexpr int W = F::W, KEYS = F::KEYS, LINE_S = F::LINE_S, PAIRS = F::PAIRS, G = KEYS / 16;
+    DYN_SHARED(uint16_t, sq);
+    uint16_t *sp = sq + PAIRS * F::LINE_Q;
+    float *ss = (float *)(sp + PAIRS * F::LINE_P);
+    split8_shared mem = {sq, sp, ss, ss + F::PARTS * PAIRS * LINE_S};
+    int *lo = (int *)(mem.shrink + PAIRS), *hi = lo + PAIRS;
+    uint8_t *k_ring = (uint8_t *)(hi + PAIRS);
+    int group = a.n_head / a.kv.n_head_kv, lane = lane_id(), warp = (int)threadIdx.x >> 5;
+    int r0 = a.row0 + (int)blockIdx.z * a.tile_rows;
+    int n_rows = min(a.tile_rows, a.row0 + a.n_rows - r0);
+    block_pairs b = {lo, hi, r0, (int)blockIdx.y * group, n_rows * group, group, 0};
+    grid_trigger();
+
+    /* The step is there since before the pass: no waiting for the kernel before. */
+    if ((int)threadIdx.x < PAIRS) {
+        sight s = {0, 0};
+        if ((int)threadIdx.x < b.n)
+            s = row_sight(a.st.rows, r0 + pair_row((int)threadIdx.x, a), a.kv.window);
+        lo[threadIdx.x] = s.lo;
+        hi[threadIdx.x] = s.hi;
+    }
+    dev_kv_base base = a.st.kv[(size_t)a.st.rows.seq[r0] * a.st.n_kv + a.kv.id];
+    int committed = a.st.rows.first[r0];
+    __syncthreads();
+    int first = lo[0], end = hi[0];
+    b.whole = hi[0];
+    for (int i = group; i < b.n; i += group) {
+        first = min(first, lo[i]);
+        end = max(end, hi[i]);
+        b.whole = min(b.whole, hi[i]);
+    }
+    int shift = a.chunk_shift, chunk0 = first >> shift, n = ((end - 1) >> shift) + 1 - chunk0;
+    int c0 = chunk0 + n * (int)blockIdx.x / (int)gridDim.x;
+    int c1 = chunk0 + n * ((int)blockIdx.x + 1) / (int)gridDim.x;
+    if (c0 == c1) {
+        grid_wait(); /* who comes after us counts on it */
+        return;
+    }
+    int from = max(first, c0 << shift), until = min(end, c1 << shift);
+    int t_first = from / KEYS * KEYS, n_tiles = (until - t_first + KEYS - 1) / KEYS;
+    int stages = a.stages, slot = t_first % a.kv.n_slots;
+    int k_tile = KEYS * line_bytes(a.kv.k_bytes), v_tile = KEYS * line_bytes(a.kv.v_bytes);
+    uint8_t *v_ring = k_ring + stages * k_tile;
+    size_t head = (size_t)blockIdx.y * a.kv.n_slots;
+    tile_copier keys = {(const uint8_t *)base.k + head * a.kv.k_bytes,
+                        k_ring,
+                        a.kv.k_bytes,
+                        slot,
+                        0,
+                        t_first,
+                        from,
+                        until};
+    tile_copier values = {(const uint8_t *)base.v + head * a.kv.v_bytes,
+                          v_ring,
+                          a.kv.v_bytes,
+                          slot,
+                          0,
+                          t_first,
+                          from,
+                          until};
+
+    /* Keys of earlier passes are asked for at once, this pass's when they have been stored. */
+    bool waited = false;
+#pragma unroll 1
+    for (int i = 0; i < stages; i++) {
+        if (!waited && min(until, keys.t + KEYS) > committed) {
+            grid_wait();
+            waited = true;
+        }
+        copy_next<W, KEYS>(&keys, a.kv.n_slots, stages);
+        copy_next<W, KEYS>(&values, a.kv.n_slots, stages);
+    }
+    if (!waited)
+        grid_wait();
+    load_queries<D, NG>(sq, b, a);
+
+    for (int i = (int)threadIdx.x; i < PAIRS * F::LINE_P / 2; i += 32 * W)
+        ((uint32_t *)sp)[i] = 0; /* probabilities of pairs that are not there */
+    if ((int)threadIdx.x < PAIRS)
+        mem.shrink[threadIdx.x] = 0;
+
+    pair_sums<F::ROWS> sum;
+    float o[NG][4][4];
+#pragma unroll
+    for (int i = 0; i < F::ROWS; i++)
+        sum.top[i] = -INFINITY, sum.sum[i] = 0;
+#pragma unroll
+    for (int i = 0; i < NG * 16; i++)
+        o[i / 16][i / 4 % 4][i % 4] = 0;
+    int stage = 0;
+#pragma unroll 1
+    for (int i = 0; i < n_tiles; i++) {
+        int t0 = t_first + i * KEYS;
+        bool last = i + 1 == n_tiles || (t0 + KEYS & ((1 << shift) - 1)) == 0;
+        copies_wait(2 * stages - (i ? 2 : 1));
+        __syncthreads(); /* keys are here, values of the tile before are done with */
+        if (i)
+            copy_next<W, KEYS>(&values, a.kv.n_slots, stages);
+        float s[NG][4];
+        scores<D, NG>(s, sq, k_ring + stage * k_tile, a.kv.k_kind);
+        float *to = ss + (warp / G * PAIRS + 2 * (lane & 3)) * LINE_S + warp % G * 16 + (lane >> 2);
+#pragma unroll
+        for (int n = 0; n < NG; n++, to += 8 * LINE_S)
+            to[0] = s[n][0], to[LINE_S] = s[n][1], to[8] = s[n][2], to[LINE_S + 8] = s[n][3];
+        __syncthreads(); /* scores are here, keys are done with */
+        copy_next<W, KEYS>(&keys, a.kv.n_slots, stages);
+        softmax<D, NG>(&sum, mem, b, a, t0, last);
+        copies_wait(2 * stages - 1);
+        __syncthreads(); /* probabilities and values are here */
+#pragma unroll
+        for (int n = 0; n < NG; n++) {
+            float2 keep = *(const float2 *)(mem.shrink + 8 * n + 2 * (lane & 3));
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                o[n][j][0] *= keep.x, o[n][j][1] *= keep.y;
+                o[n][j][2] *= keep.x, o[n][j][3] *= keep.y;
+            }
+        }
+        sums<D, NG>(o, sp, v_ring + stage * v_tile, a.kv.v_kind);
+        if (last)
+            leave_parts<NG>(o, b, a, t0 >> shift);
+        stage = stage + 1 == stages ? 0 : stage + 1;
+    }
+}
+
+/* ---- Host side ----------------------------------------------------------------------------- */
+
+/* Bytes of shared memory of a block; 0: not these heads. */
+extern "C" int cu_split8_bytes(dev_kv kv, int n_pairs, int stages)
+{
+    int stage = line_bytes(kv.k_bytes) + line_bytes(kv.v_bytes);
+    if (kv.single || (kv.head_dim != 256 && kv.head_dim != 512))
+        return 0;
+    if (kv.head_dim == 256)
+        stage *= split8_shape<256, 1>::KEYS;
+    else
+        stage *= split8_shape<512, 1>::KEYS;
+    int fixed = kv.head_dim == 256
+                    ? n_pairs > 8 ? split8_shape<256, 2>::fixed : split8_shape<256, 1>::fixed
+                : n_pairs > 8 ? split8_shape<512, 2>::fixed
+                              : split8_shape<512, 1>::fixed;
+    return fixed + stages * stage;
+}
+
+template <int D, int NG> static int allow(int largest)
+{
+#ifdef CARAT_EMU
+    return largest < 0;
+#else
+    return (int)cudaFuncSetAttribute(split8_kernel<D, NG>,
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, largest);
+#endif
+}
+extern "C" int cu_split8_init(int largest)
+{
+    return allow<256, 1>(largest) | allow<256, 2>(largest) | allow<512, 1>(largest) |
+           allow<512, 2>(largest);
+}
+
+template <int D, int NG> static void launch_of(cudaStream_t s, const attend_args &a)
+{
+    dim3 grid((unsigned)a.n_block, (unsigned)a.kv.n_head_kv,
+              (unsigned)((a.n_rows + a.tile_rows - 1) / a.tile_rows));
+    size_t bytes = (size_t)cu_split8_bytes(a.kv, 8 * NG, a.stages);
+    LAUNCH((split8_kernel<D, NG>), grid, dim3(D / 2), bytes, s, a);
+}
+
+extern "C" void cu_split8(cudaStream_t s, attend_args a)
+{
+    int rows = a.tile_rows < a.n_rows ? a.tile_rows : a.n_rows;
+    bool more = rows * (a.n_head / a.kv.n_head_kv) > 8;
+    if (a.kv.head_dim == 256)
+        more ? launch_of<256, 2>(s, a) : launch_of<256, 1>(s, a);
+    else
+        more ? launch_of<512, 2>(s, a) : launch_of<512, 1>(s, a);
+}
