@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(128) attend_kernel(attend_args a)
     }
 }
 
-enum { COLUMNS = 128, GROUPS = 8, PARTS_MAX = GROUPS * COLUMNS };
+enum { COLUMNS = 128, GROUPS = 8, AHEAD = 8, PARTS_MAX = GROUPS * COLUMNS };
 
 /* o[r, h] from the partial results of its chunks, rotated back where values were rotated, and its
  * int8 copy where wanted. The 8 threads of a column take every eighth chunk, and their sums are
@@ -168,6 +168,13 @@ __global__ void __launch_bounds__(GROUPS *COLUMNS)
         top = part[(size_t)c0 * (d + 2) + d];
         total = part[(size_t)c0 * (d + 2) + d + 1];
     }
+    /* The first parts come while weights are found. */
+    float ahead[AHEAD];
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++) {
+        int c = mine + k * GROUPS;
+        ahead[k] = i < d && c < n ? part[(size_t)c * (d + 2) + i] : 0;
+    }
     float m = warp_max(top);
     if (lane == 0)
         of_warp[0][c0 >> 5] = m;
@@ -181,9 +188,13 @@ __global__ void __launch_bounds__(GROUPS *COLUMNS)
     __syncthreads();
     total = warp_sum(of_warp[1][lane]);
     float v = 0;
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++)
+        if (mine + k * GROUPS < n)
+            v = fma_rn(ahead[k], weight[mine + k * GROUPS], v);
     if (i < d) {
 #pragma unroll 8
-        for (int c = mine; c < n; c += GROUPS)
+        for (int c = mine + AHEAD * GROUPS; c < n; c += GROUPS)
             v = fma_rn(part[(size_t)c * (d + 2) + i], weight[c], v);
     }
     sums[mine][column] = v;
