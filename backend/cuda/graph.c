@@ -66,9 +66,11 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
     if (!seen)
         return false;
     if (!s->exec) {
-        if (cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) {
+        cudaError_t r = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal);
+        if (r != cudaSuccess) {
             cudaGetLastError();
             c->no_graphs = true;
+            c->no_graphs_why = r;
             return false;
         }
         c->recording = s;

@@ -252,7 +252,8 @@ static void check_replays(rig *g, const char *path, const fidelity *f, const cha
         if (!a || !b || run_turns(&t, ids, rows[i], n, false, a, &e)) {
             failed(g, "replay", e.text);
         } else if (!n_recordings(c) && c->no_graphs) {
-            printf("      replay: this runtime records nothing\n");
+            printf("      replay: this runtime records nothing: %s\n",
+                   cudaGetErrorString(c->no_graphs_why));
         } else if (run_turns(&t, ids, rows[i], n, true, b, &e)) {
             failed(g, "replay", e.text);
         } else {
