@@ -221,6 +221,10 @@ DEV uint32_t warp_max_u32(uint32_t v)
     }
     return v;
 }
+DEV int warp_count(int v)
+{
+    return warp_sum_i32(v);
+}
 /* What this thread wrote is there for all threads before what it writes next. */
 DEV void write_fence()
 {
@@ -234,6 +238,10 @@ DEV float load_fresh(const float *p)
 DEV uint32_t warp_max_u32(uint32_t v)
 {
     return __reduce_max_sync(0xffffffffu, v);
+}
+DEV int warp_count(int v)
+{
+    return __reduce_add_sync(0xffffffffu, v);
 }
 DEV void write_fence()
 {

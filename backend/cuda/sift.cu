@@ -9,7 +9,7 @@
 #include "backend/cuda/cuda_int.h"
 #include "backend/cuda/dev.cuh"
 
-enum { BLOCK = 64, WARPS = 8, THREADS = 1024, SLACK = 64 };
+enum { BLOCK = 64, WARPS = 8, THREADS = 1024, SLACK = 64, PER_THREAD = SIFT_BLOCKS / THREADS };
 
 /* a > b exactly when key_of(a) > key_of(b), but for NaN, which is above all; -0 is put with +0. */
 DEV uint32_t key_of(float f)
@@ -43,23 +43,24 @@ __global__ void __launch_bounds__(32 * WARPS) maxima_kernel(sift_rows rows, int 
 /* Sum over the block's THREADS; all threads get it. table: a word per warp; used in turn. */
 DEV int count_all(int v, int *table)
 {
-    v = warp_sum_i32(v);
+    v = warp_count(v);
     if (lane_id() == 0)
         table[threadIdx.x >> 5] = v;
     __syncthreads();
-    return warp_sum_i32(table[lane_id()]);
+    return warp_count(table[lane_id()]);
 }
 
-/* A bound that k to k + SLACK of the n keys reach, or the k-th largest if equals are too many for
- * that: by halves, a dozen rounds. */
-DEV uint32_t bound_of(const uint32_t *key, int n, int k, int (*table)[32])
+/* A bound that k to k + SLACK of all threads' keys reach, or the k-th largest if equals are too
+ * many for that: by halves, a dozen rounds. */
+DEV uint32_t bound_of(const uint32_t *key, int k, int (*table)[32])
 {
     uint32_t low = 0, high = KEY_INFINITY; /* k reach low, fewer high */
     for (int round = 0; high - low > 1; round ^= 1) {
         uint32_t middle = low + (high - low) / 2;
         int mine = 0;
-        for (int i = (int)threadIdx.x; i < n; i += THREADS)
-            mine += key[i] >= middle;
+#pragma unroll
+        for (int j = 0; j < PER_THREAD; j++)
+            mine += key[j] >= middle;
         int reach = count_all(mine, table[round]);
         if (reach < k) {
             high = middle;
@@ -74,40 +75,49 @@ DEV uint32_t bound_of(const uint32_t *key, int n, int k, int (*table)[32])
 
 /* All logits that reach the bound to `to`, in no order; more than fit are counted only.
  * grid:   a block per row
- * shared: the keys of all blocks of its logits
- * bound:  latency */
+ * shared: numbers of the blocks of logits that hold some
+ * bound:  latency: keys stay in registers, a round is one barrier */
 __global__ void __launch_bounds__(THREADS)
     sift_kernel(sift_rows rows, int n, const uint32_t *maxima, sift_result *to)
 {
-    DYN_SHARED(uint32_t, key);
-    __shared__ int table[2][32], n_found, n_bad;
+    DYN_SHARED(int, list);
+    __shared__ int table[2][32], n_list, n_found, n_bad;
     int n_blocks = (n + BLOCK - 1) / BLOCK, bad = 0, k = rows.k[blockIdx.x];
     const float *x = rows.x[blockIdx.x];
+    uint32_t key[PER_THREAD];
     maxima += blockIdx.x * SIFT_BLOCKS;
     to += blockIdx.x;
     grid_trigger();
     if (threadIdx.x == 0)
-        n_found = n_bad = 0;
+        n_list = n_found = n_bad = 0;
     __syncthreads();
     grid_wait();
-    for (int i = (int)threadIdx.x; i < n_blocks; i += THREADS) {
-        key[i] = maxima[i];
-        bad |= key[i] >= KEY_INFINITY;
+#pragma unroll
+    for (int j = 0; j < PER_THREAD; j++) {
+        int b = (int)threadIdx.x + j * THREADS;
+        key[j] = b < n_blocks ? maxima[b] : 0;
+        bad |= key[j] >= KEY_INFINITY;
     }
     if (bad)
         atomicAdd(&n_bad, 1);
+    uint32_t bound = k <= n_blocks ? bound_of(key, k, table) : 0;
+#pragma unroll
+    for (int j = 0; j < PER_THREAD; j++) {
+        int b = (int)threadIdx.x + j * THREADS;
+        if (b < n_blocks && key[j] >= bound)
+            list[atomicAdd(&n_list, 1)] = b;
+    }
     __syncthreads();
-    uint32_t bound = k <= n_blocks ? bound_of(key, n_blocks, k, table) : 0;
-    for (int b = (int)threadIdx.x >> 5; b < n_blocks; b += THREADS / 32) {
-        if (key[b] < bound)
-            continue;
+    for (int l = (int)threadIdx.x >> 5; l < n_list; l += THREADS / 32) {
+#pragma unroll
         for (int j = 0; j < 2; j++) {
-            int i = b * BLOCK + 32 * j + lane_id();
-            if (i >= n || key_of(x[i]) < bound)
+            int i = list[l] * BLOCK + 32 * j + lane_id();
+            float v = i < n ? x[i] : 0;
+            if (i >= n || key_of(v) < bound)
                 continue;
             int at = atomicAdd(&n_found, 1);
             if (at < SIFT_MOST)
-                to->at[at] = (sift_logit){i, x[i]};
+                to->at[at] = (sift_logit){i, v};
         }
     }
     __syncthreads();
