@@ -434,6 +434,7 @@ static void cuda_begin(device *d, pass *p)
     memset(c->shadows, 0, sizeof c->shadows);
     cuda_forget_waiting(c);
     c->next_shadow = 0;
+    c->chosen = NULL;
     if (c->broken) {
         err_set(&p->e, c->broken_why.status, "%s", c->broken_why.text);
         return;
@@ -506,7 +507,7 @@ static void cuda_close(device *d)
     mem_free(c);
 }
 
-/* What matmul_one.cu has to know of the GPU. */
+/* What matmul_one.cu and matmul_experts.cu have to know of the GPU. */
 static cudaError_t open_room(cuda_device *c, const struct cudaDeviceProp *prop)
 {
     void *p = NULL;
@@ -567,6 +568,7 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
     if (!r)
         r = (cudaError_t)(cu_attend_init(c->shared_max) | cu_mma_init() |
                           cu_one_init((int)prop.sharedMemPerBlockOptin) |
+                          cu_experts_init((int)prop.sharedMemPerBlockOptin) |
                           cu_rows_init((int)prop.sharedMemPerBlockOptin, prop.multiProcessorCount) |
                           cu_flash_init((int)prop.sharedMemPerBlockOptin, &c->flash_widest) |
                           cu_split_init((int)prop.sharedMemPerBlockOptin, &c->split_widest,

@@ -202,7 +202,8 @@ pack_sizes cu_pack_sizes(int kind);
 void cu_matmul_float(cudaStream_t s, dev_mat y, dev_mat x, packed w);
 void cu_expert_float(cudaStream_t s, dev_mat y, dev_mat x, int32_t x_heads, const int32_t *id,
                      int32_t k, packed w, const packed *up, int32_t up_row, int32_t n_out);
-/* matmul_vec.cu, matmul_rows.cu: int8 activations, rows of experts and 2 to 32 rows. */
+/* matmul_vec.cu, matmul_experts.cu, matmul_rows.cu: int8 activations, rows of experts and 2 to 32
+ * rows. */
 typedef struct product_args {
     dev_mat y;
     dev_quant x;
@@ -219,6 +220,7 @@ typedef struct product_args {
     const float *share; /* moe_down: y[r] = sum_j share[r, j] (down x[r, j]) */
     int32_t k;
     bool x_per_pair;
+    bool chosen; /* matmul_experts.cu: it wrote the last gated products, of the same choice */
 } product_args;
 void cu_product_vec(cudaStream_t s, product_args a);  /* any number of rows, one at a time */
 /* 2 to 32 rows, no experts; one to ONE_JOBS products of the first job's x, or one gated unit. */
@@ -245,6 +247,13 @@ typedef struct one_room {
 } one_room;
 void cu_products(cudaStream_t s, const product_args *job, int n, one_room room);
 int cu_one_init(int shared_block);
+/* matmul_experts.cu: experts of 2 to CUDA_VERIFY_ROWS rows, gated or, with share, each pair's part
+ * of moe_down's sum, already times its share: y [rows, k * n_out]. False, and nothing is done, if
+ * there are more pairs than EXPERT_PAIRS, or more experts or longer rows than a block has room for.
+ */
+enum { EXPERT_PAIRS = 1024 };
+bool cu_product_experts(cudaStream_t s, product_args a, one_room room);
+int cu_experts_init(int shared_block);
 /* matmul_mma.cu: many rows */
 void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w);
 int cu_mma_init(void);
@@ -408,6 +417,7 @@ typedef struct cuda_device {
     shadow shadows[SHADOWS];
     int32_t next_shadow;
     waiting wait;
+    const int32_t *chosen; /* by which experts matmul_experts.cu last made gated products */
     one_room room; /* its ticket: the first of TICKETS, given out in turn */
     uint32_t next_ticket;
     cuda_blas *blas; /* NULL: no cuBLASLt here */
@@ -442,6 +452,7 @@ void cuda_wait_residual(cuda_device *c, residual_args a);
 bool cuda_wait_head(cuda_device *c, head_job j, dev_step st); /* false: nothing waits, launch it */
 void cuda_wait_product(cuda_device *c, product_args a);       /* of few rows */
 void cuda_products(cuda_device *c, const product_args *job, int32_t n); /* now */
+one_room cuda_room(cuda_device *c); /* with tickets that no other launch under way has */
 /* True if it became part of what waits. */
 bool cuda_join_scale(cuda_device *c, dev_mat x, float k, const float *w);
 bool cuda_join_copy(cuda_device *c, dev_mat x, dev_quant q);

@@ -230,7 +230,7 @@ DEV void write_fence()
 {
 }
 /* Reads what other blocks of this launch wrote. */
-DEV float load_fresh(const float *p)
+template <class T> DEV T load_fresh(const T *p)
 {
     return *p;
 }
@@ -247,7 +247,7 @@ DEV void write_fence()
 {
     __threadfence();
 }
-DEV float load_fresh(const float *p)
+template <class T> DEV T load_fresh(const T *p)
 {
     return __ldcg(p);
 }

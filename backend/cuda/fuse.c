@@ -54,15 +54,19 @@ void cuda_forget_waiting(cuda_device *c)
     c->wait.n_products = c->wait.n_jobs = 0;
 }
 
-void cuda_products(cuda_device *c, const product_args *job, int32_t n)
+one_room cuda_room(cuda_device *c)
 {
-    if (job->y.rows > 1) {
-        cu_product_rows(c->stream, job, n);
-        return;
-    }
     one_room room = c->room;
     room.ticket += c->next_ticket++ % (TICKETS / ONE_TICKETS) * ONE_TICKETS;
-    cu_products(c->stream, job, n, room);
+    return room;
+}
+
+void cuda_products(cuda_device *c, const product_args *job, int32_t n)
+{
+    if (job->y.rows > 1)
+        cu_product_rows(c->stream, job, n);
+    else
+        cu_products(c->stream, job, n, cuda_room(c));
 }
 
 /* Products of few rows wait together, and may overtake the heads that came between. */

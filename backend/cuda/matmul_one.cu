@@ -17,13 +17,13 @@
  * runs once, and waits to be fetched. Longer rings in shared memory lost: a quarter more
  * instructions, and shared memory is what they wait for.
  */
-#include "backend/cuda/product.cuh"
+#include "backend/cuda/units.cuh"
 
 enum { WARPS = 8 };
 
 /* One of the products; of a gated unit W is the first and W' the second. */
 struct one_job {
-    const uint8_t *codes, *high, *scale, *super;
+    planes w;
     float *y;
     int32_t n_out, lg, first; /* outputs; log2 of the warps per tile; first item */
 };
@@ -45,227 +45,7 @@ struct one_args {
     bool glu;
 };
 
-/* Formats whose offsets want a group's scale times the sum of its activations. */
-template <int K> struct sums {
-    static constexpr bool floats = traits<K>::offset && !traits<K>::split;
-};
-
-/* A lane's share of a unit: 16 bytes of codes per group, then what there is of high bits, scales,
- * super-block scales; a warp's of all lanes, piece after piece. */
-template <int K> struct slot {
-    using T = traits<K>;
-    static constexpr int n_code = T::bytes ? 8 : 4, n_high = T::high / 4;
-    static constexpr int scale_bytes = 4 * T::scale, super_bytes = T::super ? 16 : T::six ? 4 : 0;
-    static constexpr int high = n_code * 512, scale = high + n_high * 512;
-    static constexpr int super = scale + scale_bytes * 32, bytes = super + super_bytes * 32;
-};
-
-/* A lane's share of the units of a tile, two on their way: one to registers, one to shared memory,
- * since for two in registers the compiler has the older wait for the younger. */
-template <int K> struct lane_units {
-    raw_unit<K> a;
-    char *b;                      /* this lane's 16 bytes of the warp's slot */
-    const uint8_t *c, *h, *s, *p; /* of the unit to load next */
-    int left, group;              /* units to load; groups of it that there are, from the first */
-
-    DEV void begin(const one_job &j, int n_group, int n_unit, int tile, int unit)
-    {
-        using T = traits<K>;
-        int row = lane_id() & 15, parity = lane_id() >> 4, step = 1 << j.lg;
-        size_t g = (size_t)tile * n_group + unit * 8 + parity, u = (size_t)tile * n_unit + unit;
-        size_t at = (u * 2 + parity) * 64 + row * 4;
-        c = j.codes + (g * (T::bytes ? 32 : 16) + row) * 16;
-        h = j.high + at * T::high;
-        s = j.scale + at * T::scale;
-        p = j.super + (u * 16 + row) * T::super_bytes;
-        left = (n_unit - unit + step - 1) >> j.lg;
-        group = n_group - unit * 8 - parity;
-        load(step);
-        copy(step);
-    }
-    DEV void go_on(int step)
-    {
-        using T = traits<K>;
-        c += step * (T::bytes ? 4096 : 2048);
-        h += step * 128 * T::high;
-        s += step * 128 * T::scale;
-        p += step * 16 * T::super_bytes;
-        group -= step * 8;
-    }
-    DEV void load(int step)
-    {
-        using T = traits<K>;
-        if (left-- <= 0)
-            return;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            /* past the end: zeros, as in the padded planes; super-blocks are whole */
-            bool in = T::super || T::six || 2 * i < group;
-            if (T::bytes) {
-                a.c[2 * i] = in ? load16(c + i * 1024) : make_uint4(0, 0, 0, 0);
-                a.c[2 * i + 1] = in ? load16(c + i * 1024 + 256) : make_uint4(0, 0, 0, 0);
-            } else {
-                a.c[i] = in ? load16(c + i * 512) : make_uint4(0, 0, 0, 0);
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < T::high / 4; i++)
-            a.h[i] = load16(h + 16 * i);
-        if (T::scale == 2) {
-            uint2 v = *(const uint2 *)s;
-            a.s[0].x = v.x;
-            a.s[0].y = v.y;
-        }
-        if (T::scale >= 4)
-#pragma unroll
-            for (int i = 0; i < T::scale / 4; i++)
-                a.s[i] = load16(s + 16 * i);
-        if (T::super)
-            a.super = load16(p);
-        if (T::six)
-            a.super.x = *(const uint16_t *)p;
-        go_on(step);
-    }
-    DEV void copy(int step)
-    {
-        using T = traits<K>;
-        using S = slot<K>;
-        if (left-- <= 0)
-            return;
-        int less = lane_id() * 16; /* b is 16 bytes a lane on */
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            bool in = T::super || T::six || 2 * i < group;
-            if (T::bytes) {
-                copy16_async(b + i * 1024, c + i * 1024, in);
-                copy16_async(b + i * 1024 + 512, c + i * 1024 + 256, in);
-            } else {
-                copy16_async(b + i * 512, c + i * 512, in);
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < S::n_high; i++)
-            copy16_async(b + S::high + i * 512, h + 16 * i, true);
-        if (T::scale == 2)
-            copy8_async(b + S::scale - less / 2, s);
-        if (T::scale >= 4)
-#pragma unroll
-            for (int i = 0; i < T::scale / 4; i++)
-                copy16_async(b + S::scale + i * 512, s + 16 * i, true);
-        if (T::super)
-            copy16_async(b + S::super, p, true);
-        if (T::six) /* two rows' in a word */
-            copy4_async(b + S::super - less / 4 * 3, p - 2 * (lane_id() & 1), true);
-        copy_commit();
-        go_on(step);
-    }
-    DEV void take(raw_unit<K> *u)
-    {
-        using T = traits<K>;
-        using S = slot<K>;
-        int less = lane_id() * 16;
-        copy_wait<0>();
-#pragma unroll
-        for (int i = 0; i < S::n_code; i++)
-            u->c[i] = *(const uint4 *)(b + i * 512);
-#pragma unroll
-        for (int i = 0; i < S::n_high; i++)
-            u->h[i] = *(const uint4 *)(b + S::high + i * 512);
-        if (T::scale == 2) {
-            uint2 v = *(const uint2 *)(b + S::scale - less / 2);
-            u->s[0].x = v.x;
-            u->s[0].y = v.y;
-        }
-        if (T::scale >= 4)
-#pragma unroll
-            for (int i = 0; i < T::scale / 4; i++)
-                u->s[i] = *(const uint4 *)(b + S::scale + i * 512);
-        if (T::super)
-            u->super = *(const uint4 *)(b + S::super);
-        if (T::six)
-            u->super.x = *(const uint32_t *)(b + S::super - less / 4 * 3) >> 16 * (lane_id() & 1) &
-                         0xffff;
-    }
-};
-
-/* The row in shared memory, with zeros up to whole units: codes, two 16 bytes per group, and per
- * group its scale with the sums: an xscale, or where K says so the scale times their sum. */
-struct one_row {
-    const uint4 *q;
-    const float2 *s;
-};
-
-DEV float byte_of(uint32_t v, int i)
-{
-    return (float)(uint8_t)(v >> 8 * i);
-}
-
-template <int K> DEV float unit_sum(float acc, const raw_unit<K> &u, const one_row &x)
-{
-    using T = traits<K>;
-    uint32_t sc = 0, mn = 0;
-    float d = 0, m = 0;
-    if (T::super) { /* group_scales, four groups at a time */
-        super_scales(u.super, lane_id() >> 4, &sc, &mn);
-        d = f16_to_f32(u.super.x & 0xffff);
-        m = f16_to_f32(u.super.x >> 16);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        uint4 xa = x.q[4 * i], xb = x.q[4 * i + 1];
-        float2 xs = x.s[2 * i];
-        raw_group<K> raw;
-        take_group<K>(&raw, u, i);
-        if (!sums<K>::floats) {
-            uint32_t both = __float_as_uint(xs.y);
-            xscale v = {xs.x, (int16_t)(both & 0xffff), (int16_t)(both >> 16)};
-            acc = group_dot<K>(acc, raw, 0, xa, xb, v);
-            continue;
-        }
-        scales v;
-        if (T::super) {
-            v.f0 = mul_rn(d, byte_of(sc, i));
-            v.m0 = -mul_rn(m, byte_of(mn, i));
-        } else {
-            v = group_scales<K>(raw.s, 0);
-        }
-        int i0, i1 = half_dots<K>(raw, xa, xb, &i0);
-        acc = group_add<K>(acc, v, (float)(i0 + i1), 0, xs.x, xs.y, 0);
-    }
-    return acc;
-}
-
-/* All of a lane's units; lanes 0..15 get rows 0..15, both parities joined. */
-template <int K> DEV float tile_sum(lane_units<K> *t, int n, one_row x, int unit, int step)
-{
-    float acc = 0;
-    x.q += 2 * (unit * 8 + (lane_id() >> 4));
-    x.s += unit * 8 + (lane_id() >> 4);
-    for (; n > 0; n -= 2) {
-        acc = unit_sum<K>(acc, t->a, x);
-        t->load(step);
-        x.q += 16 * step;
-        x.s += 8 * step;
-        if (n > 1) {
-            raw_unit<K> u;
-            t->take(&u);
-            acc = unit_sum<K>(acc, u, x);
-        }
-        t->copy(step);
-        x.q += 16 * step;
-        x.s += 8 * step;
-    }
-    return acc + shfl_xor_f32(acc, 16);
-}
-
-/* What offsets want of an xscale's second word. */
-DEV float scaled_sum(float2 v)
-{
-    uint32_t both = __float_as_uint(v.y);
-    return mul_rn(v.x, (float)((int16_t)(both & 0xffff) + (int16_t)(both >> 16)));
-}
-
-template <int K> DEV one_row read_row(char *mem, const one_args &a)
+template <int K> DEV shared_rows read_row(char *mem, const one_args &a)
 {
     int n = a.n_group, whole = a.n_unit * UNIT;
     uint4 *q = (uint4 *)mem;
@@ -291,7 +71,7 @@ template <int K> DEV one_row read_row(char *mem, const one_args &a)
         }
     }
     __syncthreads();
-    return (one_row){q, s};
+    return (shared_rows){q, s};
 }
 
 /* Where a warp's share of an item is. */
@@ -303,9 +83,9 @@ DEV spot spot_of(const one_args &a, int item)
 {
     int warp = (int)threadIdx.x >> 5, half = a.glu ? WARPS / 2 : WARPS, in = warp & (half - 1);
     spot s;
-    s.job = a.glu ? warp >= half
-                  : (a.n_jobs > 1 && item >= a.job[1].first) +
-                        (a.n_jobs > 2 && item >= a.job[2].first);
+    s.job =
+        a.glu ? warp >= half
+              : (a.n_jobs > 1 && item >= a.job[1].first) + (a.n_jobs > 2 && item >= a.job[2].first);
     const one_job &j = a.job[s.job];
     s.tile = (item - j.first) * (half >> j.lg) + (in >> j.lg);
     s.unit = in & ((1 << j.lg) - 1);
@@ -317,9 +97,9 @@ DEV spot spot_of(const one_args &a, int item)
 DEV void write_item(const one_args &a, int item, const float (*part)[16])
 {
     int k = (int)threadIdx.x >> 4, at = (int)threadIdx.x & 15;
-    int job = a.glu ? 0
-                    : (a.n_jobs > 1 && item >= a.job[1].first) +
-                          (a.n_jobs > 2 && item >= a.job[2].first);
+    int job =
+        a.glu ? 0
+              : (a.n_jobs > 1 && item >= a.job[1].first) + (a.n_jobs > 2 && item >= a.job[2].first);
     const one_job &j = a.job[job];
     int n_tiles = (a.glu ? WARPS / 2 : WARPS) >> j.lg, tile = (item - j.first) * n_tiles + k;
     int o = tile * TILE_ROWS + at;
@@ -368,20 +148,21 @@ DEV void work(const one_args &a, const one_share &s, int b, char *mem, one_share
     t.b = mem + a.n_unit * UNIT * 40 + warp * slot<K>::bytes + lane_id() * 16;
     spot at = spot_of(a, item);
     if (at.n)
-        t.begin(a.job[at.job], a.n_group, a.n_unit, at.tile, at.unit);
+        t.begin(a.job[at.job].w, a.job[at.job].lg, a.n_group, a.n_unit, at.tile, at.unit);
     draw(s, &shared->drawn[1]);
     grid_wait();
-    one_row x = read_row<K>(mem, a);
+    shared_rows x = read_row<K>(mem, a);
     int next = s.ticket ? shared->drawn[1] : s.end;
     for (int turn = 0;; turn ^= 1) {
         draw(s, &shared->drawn[turn]);
-        float sum = tile_sum<K>(&t, at.n, x, at.unit, 1 << a.job[at.job].lg);
+        float sum;
+        tile_sums<K, 1, 1>(&sum, &t, at.n, x, at.unit, 1 << a.job[at.job].lg);
         if (lane_id() < 16)
             shared->part[turn][warp][lane_id()] = sum;
         if (next < s.end)
             at = spot_of(a, next);
         if (next < s.end && at.n)
-            t.begin(a.job[at.job], a.n_group, a.n_unit, at.tile, at.unit);
+            t.begin(a.job[at.job].w, a.job[at.job].lg, a.n_group, a.n_unit, at.tile, at.unit);
         __syncthreads();
         write_item(a, item, shared->part[turn]);
         if (next >= s.end)
@@ -419,18 +200,9 @@ __global__ void __launch_bounds__(32 * WARPS, room<K, K2>::blocks) one_kernel(on
 /* Job i of the launch; tiles of W begin at row first_row of it. */
 template <int K> static void put_job(one_args *a, const product_args &p, bool up)
 {
-    using T = traits<K>;
     const packed &w = up ? p.up : p.w;
-    size_t tile = (size_t)(up ? p.up_row / TILE_ROWS : 0), units = tile * (size_t)w.n_unit;
     one_job *j = &a->job[a->n_jobs++];
-    *j = (one_job){w.codes + tile * (size_t)w.n_group * 16 * T::code,
-                   w.high + units * 128 * T::high,
-                   w.scale + units * 128 * T::scale,
-                   w.super + units * 16 * T::super_bytes,
-                   p.y.at,
-                   p.n_out,
-                   0,
-                   0};
+    *j = (one_job){planes_from<K>(w, up ? p.up_row : 0), p.y.at, p.n_out, 0, 0};
     while (1 << j->lg < product_warps(w, p.glu))
         j->lg++;
 }
@@ -482,8 +254,7 @@ template <int K, int K2> static void start(cudaStream_t s, one_args *a, int n_fi
 
 /* The n products in p are of format K, or those after n_first of K2. */
 template <int K, int K2>
-static void products(cudaStream_t s, const product_args *const *p, int n, int n_first,
-                     one_room gpu)
+static void products(cudaStream_t s, const product_args *const *p, int n, int n_first, one_room gpu)
 {
     one_args a = {};
     const product_args &x = *p[0];
@@ -512,8 +283,8 @@ template <int K, int K2> static int allow(int shared_block)
 #ifdef CARAT_EMU
     return shared_block < 0;
 #else
-    return (int)cudaFuncSetAttribute(one_kernel<K, K2>,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, shared_block);
+    return (int)cudaFuncSetAttribute(one_kernel<K, K2>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     shared_block);
 #endif
 }
 
@@ -530,7 +301,7 @@ extern "C" int cu_one_init(int shared_block)
 
 #define SAME(K)                                                                                    \
     case K:                                                                                        \
-        products<K, K>(s, p, n, n, gpu);                                                         \
+        products<K, K>(s, p, n, n, gpu);                                                           \
         break;
 static void products_of(cudaStream_t s, const product_args *const *p, int n, one_room gpu)
 {

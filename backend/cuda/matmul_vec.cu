@@ -4,8 +4,9 @@
  * products, exact within a group. A lane holds one of a tile's 16 rows and every second group, so
  * a warp reads 512 neighbouring bytes at a time and the activation is the same 64 bytes for all.
  * Speed is bytes in flight: two units (5 KB of Q4_K) per warp, 24 warps on a multiprocessor.
- * Wins at one row; from two rows on matmul_rows.cu reads the weight once for all, and adds the
- * same numbers in the same order.
+ * Wins at one row; of 2 to 32 rows matmul_experts.cu reads an expert once for all that chose it, and
+ * adds the same numbers in the same order. Where there are more pairs than it has room for, this
+ * takes any number of rows.
  */
 #include "backend/cuda/product.cuh"
 

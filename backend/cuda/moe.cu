@@ -1,7 +1,8 @@
 /* moe.cu - which experts a row goes to.
  *
- * The products of experts are in matmul_vec.cu and matmul_float.cu: a launch covers all (row,
- * expert) pairs and reads the expert's number on the device, so the host never learns the choice.
+ * The products of experts are in matmul_vec.cu, matmul_experts.cu and matmul_float.cu: a launch
+ * covers all (row, expert) pairs and reads the expert's number on the device, so the host never
+ * learns the choice.
  * At few rows the router's product and the choice are one kernel: the block that is last to write
  * a row's logits makes its choice.
  */
@@ -224,10 +225,10 @@ extern "C" void cu_route(cudaStream_t s, int32_t *id, float *share, int32_t k, d
                expert_scale);
     else
         LAUNCH(route_kernel, dim3((unsigned)logits.rows), dim3(32), shared, s, id, share, k, logits,
-           expert_scale);
+               expert_scale);
 }
 
-/* y[r, o] = sum_j share[r, j] part[r, j, o], in ascending j
+/* y[r, o] = sum_j share[r, j] part[r, j, o], in ascending j; without share, the sum of the parts
  * grid:   256 columns x row
  * shared: none
  * bound:  bandwidth */
@@ -240,8 +241,11 @@ __global__ void __launch_bounds__(256)
     if (i >= y.cols)
         return;
     float v = 0;
-    for (int j = 0; j < k; j++)
-        v = fma_rn(share[(size_t)r * k + j], part[((size_t)r * k + j) * y.cols + i], v);
+#pragma unroll 8
+    for (int j = 0; j < k; j++) {
+        size_t p = (size_t)r * k + j;
+        v = fma_rn(share ? share[p] : 1.0f, part[p * y.cols + i], v);
+    }
     y.at[r * y.stride + i] = v;
 }
 

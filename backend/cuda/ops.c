@@ -4,7 +4,7 @@
  *   1         matmul_one   int8 dots            matmul_float   f32
  *   2..32     matmul_rows  int8 tensor cores    matmul_float   f32
  *   33..      matmul_mma   bf16 tensor cores    F32: matmul_float, else matmul_mma
- *   experts   matmul_vec   up to 32 rows, then as 33..
+ *   experts   matmul_vec   one row; to 32 matmul_experts, those of one expert together; then as 33..
  *
  * Every op says what it writes before it enqueues (shadow.c says why), takes scratch first, and
  * asks once at its end whether a launch failed. Fused gated units and norms leave the int8 copy
@@ -513,6 +513,12 @@ static void glu_by_expert(pass *p, mat y, mat x, routing r, const weight *gate, 
     c_act_mul(p, ya, columns(aa, 0, y.cols), up ? bb : columns(bb, y.cols, y.cols), act);
 }
 
+/* Rows of one expert at once; false: one row, or too many of everything. */
+static bool together(cuda_device *c, product_args a)
+{
+    return a.y.rows > 1 && cu_product_experts(c->stream, a, cuda_room(c));
+}
+
 static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
                       act_kind act)
 {
@@ -564,7 +570,10 @@ static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, cons
     a.q = copy;
     a.expert = r.id;
     a.k = r.k;
-    cu_product_vec(c->stream, a);
+    if (together(c, a))
+        c->chosen = r.id;
+    else
+        cu_product_vec(c->stream, a);
     cuda_quant_keep(p, y.at, copy);
     done(p, "moe_glu");
 }
@@ -599,6 +608,7 @@ static void c_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
         return;
     }
     dev_quant q = cuda_quant(p, by_pair(x), false, true);
+    mat part = x.rows > 1 ? pass_mat(p, x.rows, r.k, down->n_out) : (mat){0};
     if (skip(p, y))
         return;
     wrote(p, y);
@@ -607,6 +617,17 @@ static void c_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
     a.share = r.weight;
     a.k = r.k;
     a.x_per_pair = true;
+    if (part.at) {
+        product_args b = a;
+        wrote(p, part);
+        b.y = cuda_mat(part);
+        b.chosen = c->chosen == r.id;
+        if (together(c, b)) {
+            cu_expert_join(c->stream, a.y, part.at, NULL, r.k);
+            done(p, "moe_down");
+            return;
+        }
+    }
     cu_product_vec(c->stream, a);
     done(p, "moe_down");
 }

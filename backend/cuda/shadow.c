@@ -16,6 +16,8 @@ dev_mat cuda_mat(mat m)
 void cuda_wrote(cuda_device *c, const void *at, size_t n_bytes)
 {
     const char *from = at, *to = from + n_bytes;
+    if (from <= (const char *)c->chosen && (const char *)c->chosen < to)
+        c->chosen = NULL;
     for (int i = 0; i < SHADOWS; i++) {
         shadow *s = &c->shadows[i];
         if (s->x && ((from < s->x_end && s->x < to) || (from < s->q_end && s->q < to)))

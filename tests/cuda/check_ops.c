@@ -171,6 +171,80 @@ static void check_experts(rig *g, num_type tg, num_type td, int32_t n_in, int32_
     pair_free(g, &scale);
 }
 
+/* Gated, down and the residual stream after both branches, of v's rows from..from + rows - 1:
+ * gpu_rows. w: gate, up, down, a norm's; l: routing's logits. */
+static void experts_of(rig *g, const weight *w, const float *v, const float *l, int32_t from,
+                       int32_t rows, int32_t k, float *got[3])
+{
+    static chain c;
+    pass p;
+    int32_t n_in = w[0].n_in, n = w[0].n_mat;
+    chain_init(&c, rows, 0, 0);
+    pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
+    mat x = pass_mat(&p, rows, 1, n_in), z = pass_mat(&p, rows, 1, n);
+    g->gpu->upload(g->gpu, x.at, v + (size_t)from * (size_t)n_in,
+                   (size_t)rows * (size_t)n_in * sizeof *v);
+    g->gpu->upload(g->gpu, z.at, l + (size_t)from * (size_t)n,
+                   (size_t)rows * (size_t)n * sizeof *l);
+    routing r = op_route(&p, z, k, NULL);
+    mat h = op_moe_glu(&p, x, r, &w[0], w[1].n_in ? &w[1] : NULL, ACT_GELU_TANH);
+    mat f = op_rms_norm(&p, x, NULL, 1e-6f), y = op_moe_down(&p, h, r, &w[2]);
+    got[1] = pass_failed(&p) ? NULL : gpu_rows(g, y);
+    y = op_moe_down(&p, h, r, &w[2]); /* once more: nobody reads it before it is added */
+    op_add_branches(&p, x, (branch){f, &w[3]}, (branch){y, &w[3]}, &w[3], 1e-6f);
+    if (pass_failed(&p))
+        failed(g, "moe alone", p.e.text);
+    got[0] = pass_failed(&p) ? NULL : gpu_rows(g, (mat){h.at, rows, 1, k * h.cols, k * h.cols});
+    got[2] = pass_failed(&p) ? NULL : gpu_rows(g, x);
+}
+
+/* Each row alone gets the same bits from its experts as side by side, where some read an expert
+ * together: many that few choose, and few that many choose. */
+static void check_experts_alone(rig *g, num_type tg, num_type td, int32_t n_in, int32_t n_ff,
+                                int32_t n, int32_t k, bool fused)
+{
+    pair gate, up = {0}, down, norm;
+    if (!my_turn(g, "moe") ||
+        !pair_make(g, &gate, tg, n_in, fused ? 2 * n_ff : n_ff, n, 0.05, false) ||
+        (!fused && !pair_make(g, &up, tg, n_in, n_ff, n, 0.05, false)) ||
+        !pair_make(g, &down, td, n_ff, n_in, n, 0.05, false) ||
+        !pair_make(g, &norm, NUM_F32, n_in, 1, 1, 1.0, false))
+        return;
+    enum { ROWS = 32, RESULTS = 3 };
+    static const int32_t counts[] = {2, 3, 5, 16, 31, 32};
+    weight w[4] = {gate.w[1], up.w[1], down.w[1], norm.w[1]};
+    float *v = draw(g, (size_t)ROWS * (size_t)n_in, 1.0), *l = draw(g, (size_t)ROWS * (size_t)n, 2);
+    float *alone[ROWS][RESULTS], *got[RESULTS];
+    size_t row[RESULTS] = {(size_t)k * (size_t)n_ff, (size_t)n_in, (size_t)n_in};
+    int differ = 0;
+    for (int32_t r = 0; r < ROWS; r++)
+        experts_of(g, w, v, l, r, 1, k, alone[r]);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        int32_t rows = counts[i], from = ROWS - rows;
+        experts_of(g, w, v, l, from, rows, k, got);
+        for (int j = 0; j < RESULTS; j++) {
+            for (int32_t r = 0; r < rows && got[j]; r++)
+                differ += !alone[from + r][j] || memcmp(got[j] + (size_t)r * row[j],
+                                                        alone[from + r][j], row[j] * sizeof *v);
+            mem_free(got[j]);
+        }
+    }
+    verdict(g, "moe alone",
+            text("%s %s%s %d -> %d, %d of %d: rows that differ", num_name(tg), num_name(td),
+                 fused ? " halves" : "", n_in, n_ff, k, n),
+            differ, 0);
+    for (int32_t r = 0; r < ROWS; r++)
+        for (int j = 0; j < RESULTS; j++)
+            mem_free(alone[r][j]);
+    mem_free(v);
+    mem_free(l);
+    pair_free(g, &norm);
+    pair_free(g, &gate);
+    if (!fused)
+        pair_free(g, &up);
+    pair_free(g, &down);
+}
+
 /* The router and its choice; each row alone chooses the same, bit for bit. */
 static void check_router(rig *g, num_type t, int32_t n_in, int32_t n, int32_t k, int32_t rows)
 {
@@ -916,6 +990,12 @@ static void check_products(rig *g)
         check_experts(g, NUM_Q4_K, NUM_Q8_0, 256, 96, 32, 4, 70, fused);
     }
     check_experts(g, NUM_Q8_0, NUM_F16, 64, 24, 5, 2, 3, true); /* halves that end inside a tile */
+    for (int i = 0; i < N_BLOCK_TYPES; i++)
+        check_experts_alone(g, block_types[i], block_types[N_BLOCK_TYPES - 1 - i], 768, 256, 8, 3,
+                            i % 2);
+    check_experts_alone(g, NUM_Q4_K, NUM_Q8_0, 256, 160, 40, 6, false);
+    check_experts_alone(g, NUM_Q8_0, NUM_Q5_0, 352, 96, 256, 32, true); /* all there is room for */
+    check_experts_alone(g, NUM_Q4_0, NUM_Q4_0, 64, 32, 300, 4, true);   /* and too many of them */
     check_router(g, NUM_F32, 256, 8, 3, 1);
     check_router(g, NUM_BF16, 100, 37, 8, 5);
     check_router(g, NUM_F16, 3200, 256, 32, 3);
@@ -938,6 +1018,7 @@ static void check_products(rig *g)
     check_glu(g, NUM_Q4_K, 5376, 1024, 8, false);
     check_experts(g, NUM_Q4_K, NUM_Q8_0, 2816, 704, 16, 8, 1, true);
     check_experts(g, NUM_Q4_K, NUM_Q5_0, 2816, 704, 16, 8, 4, true);
+    check_experts_alone(g, NUM_Q4_K, NUM_Q5_0, 2816, 704, 64, 8, true);
 }
 
 void check_ops(rig *g)

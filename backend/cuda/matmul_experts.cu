@@ -1,0 +1,438 @@
+/* matmul_experts.cu - rows of experts, side by side: those of one expert read it together.
+ *
+ * Of 16 rows that each choose 8 of 128 experts, two in five share theirs with another. Each block
+ * sorts the pairs (row, expert) by expert for itself, which takes half a microsecond and no kernel
+ * of its own, into groups of up to two pairs of one expert. Then it works as in matmul_one.cu:
+ *
+ *     item     a group times 8 tiles of outputs, a warp to each; of a gated unit, times 4 >> lg
+ *              tiles of W and as many of W', 1 << lg warps to each (product_warps)
+ *     block    takes item b, then whichever is next (ticket). When an item ends, its successor's
+ *              weights and rows are on their way: nobody waits for memory at the seams
+ *
+ * The product after the gated one needs no kernel's result to know its weights: it makes its groups
+ * and asks for its first units under the gated one's tail, and waits only then.
+ *
+ * Codes are unpacked once for a group. Two pairs to a group and not four: rows that share an expert
+ * with two more are few, and the registers for them would be everybody's. What a row gets is bit
+ * for bit what matmul_vec.cu gives it alone.
+ */
+#include "backend/cuda/units.cuh"
+
+enum { WARPS = 8, THREADS = 32 * WARPS, TOGETHER = 2, NO_PAIR = 0xffff };
+
+/* Pairs p[0] and, if it is one, p[1] go to the same expert. */
+struct __align__(8) group
+{
+    uint16_t expert, p[TOGETHER], unused;
+};
+
+struct expert_args {
+    planes w, up;                /* of expert 0; up as far as its first row that counts */
+    size_t w_bytes, up_bytes;    /* from one expert to the next */
+    int32_t n_group, n_unit, lg; /* log2 of the warps per tile */
+    int32_t n_out, columns;      /* items of a group */
+    int32_t n_pairs, n_expert, k;
+    const int32_t *expert;
+    const float *share; /* of the sum over a row's experts: y is multiplied by it */
+    dev_quant x;
+    int32_t x_pairs; /* pairs that have a row of x together: k or 1 */
+    dev_mat y;       /* [rows, k * n_out] */
+    dev_quant copy;  /* of a gated unit's y, by pair */
+    int32_t *ticket;
+    bool chosen; /* before the kernel before this one began: no need to wait for `expert` */
+};
+
+struct list_shared {
+    int sums[WARPS], n_groups, drawn[2];
+};
+
+/* A block's memory: two items' rows, each warp's units, the groups, a count for each expert. */
+template <int K> struct room_of {
+    static constexpr bool two = traits<K>::six || traits<K>::bytes || traits<K>::five;
+    static constexpr int blocks = two ? 2 : 3; /* that a multiprocessor has registers for */
+    static size_t bytes(int n_unit, int n_pairs, int n_expert)
+    {
+        return (size_t)n_unit * UNIT * 40 * TOGETHER * 2 + (size_t)WARPS * slot<K>::bytes +
+               (size_t)n_pairs * sizeof(group) + (size_t)(n_pairs + 3) / 4 * 4 +
+               (size_t)n_expert * 4;
+    }
+};
+
+/* Sum of v over the threads up to this one. */
+DEV int sum_up_to(int v, int *sums)
+{
+    int lane = lane_id(), warp = (int)threadIdx.x >> 5;
+    for (int d = 1; d < 32; d *= 2) {
+        int u = (int)shfl_u32((uint32_t)v, lane - d);
+        v += lane >= d ? u : 0;
+    }
+    if (lane == 31)
+        sums[warp] = v;
+    __syncthreads();
+    for (int i = 0; i < warp; i++)
+        v += sums[i];
+    return v;
+}
+
+/* How many of the pairs before p go to the same expert: bytes of ids that are p's, four at a time.
+ * A row has an expert once, so no byte's count overflows. */
+DEV int rank_of(const uint32_t *ids, int p)
+{
+    uint32_t mine = ((const uint8_t *)ids)[p] * 0x01010101u, n = 0;
+#pragma unroll 4
+    for (int i = 0; i <= p >> 2; i++) {
+        uint32_t x = ids[i] ^ mine;
+        uint32_t equal = ~(((x & 0x7f7f7f7f) + 0x7f7f7f7f) | x) >> 7 & 0x01010101;
+        n += i < p >> 2 ? equal : equal & ((1u << 8 * (p & 3)) - 1);
+    }
+    return (int)(n * 0x01010101u >> 24);
+}
+
+/* Groups in ascending order of experts, pairs in theirs: all blocks must make the same. count:
+ * zeros, a thread for each; ids: a byte per pair. Ends with a barrier. */
+DEV void make_groups(const expert_args &a, group *list, int *count, uint32_t *ids, list_shared *s)
+{
+    int e = (int)threadIdx.x;
+#pragma unroll 1
+    for (int p = (int)threadIdx.x; p < a.n_pairs; p += THREADS) {
+        int id = load_fresh(a.expert + p);
+        ((uint8_t *)ids)[p] = (uint8_t)id;
+        atomicAdd(&count[id], 1);
+    }
+    __syncthreads();
+    int n = e < a.n_expert ? count[e] : 0, mine = (n + TOGETHER - 1) / TOGETHER;
+    int end = sum_up_to(mine, s->sums);
+    if (e < a.n_expert)
+        count[e] = end - mine;
+    if (e == THREADS - 1)
+        s->n_groups = end;
+#pragma unroll 1
+    for (int i = end - mine; i < end; i++)
+        list[i].expert = (uint16_t)e;
+    if (n % TOGETHER)
+        list[end - 1].p[1] = NO_PAIR;
+    __syncthreads();
+#pragma unroll 1
+    for (int p = (int)threadIdx.x; p < a.n_pairs; p += THREADS) {
+        int k = rank_of(ids, p);
+        list[count[((uint8_t *)ids)[p]] + k / TOGETHER].p[k % TOGETHER] = (uint16_t)p;
+    }
+    __syncthreads();
+}
+
+/* What two items' rows are: TOGETHER side by side, as tile_sums reads them. */
+struct row_pair {
+    uint4 *q;
+    float2 *s;
+};
+DEV row_pair pair_at(char *mem, int n_unit, int turn)
+{
+    char *at = mem + turn * n_unit * UNIT * 40 * TOGETHER;
+    return (row_pair){(uint4 *)at, (float2 *)(at + n_unit * UNIT * 32 * TOGETHER)};
+}
+
+/* A group's rows in the background. Each thread copies what it will meet again in settle_rows. */
+DEV void copy_rows(const expert_args &a, group g, row_pair to)
+{
+#pragma unroll
+    for (int r = 0; r < TOGETHER; r++) {
+        if (g.p[r] == NO_PAIR)
+            break;
+        size_t from = quant_index(a.x, g.p[r] / a.x_pairs, 0);
+        const uint4 *q = (const uint4 *)a.x.q + 2 * from;
+        const float2 *s = (const float2 *)a.x.s + from;
+#pragma unroll 1
+        for (int i = (int)threadIdx.x; i < 2 * a.n_group; i += THREADS)
+            copy16_async(to.q + (i >> 1) * 2 * TOGETHER + 2 * r + (i & 1),
+                         q + 2 * (i >> 1) * a.x.tile + (i & 1), true);
+#pragma unroll 1
+        for (int i = (int)threadIdx.x; i < a.n_group; i += THREADS)
+            copy8_async(to.s + i * TOGETHER + r, s + i * a.x.tile);
+    }
+    copy_commit();
+}
+
+/* They are here: sums as offsets want them. */
+template <int K> DEV void settle_rows(const expert_args &a, group g, row_pair at)
+{
+    int n = sums<K>::floats ? a.n_group : 0;
+#pragma unroll
+    for (int r = 0; r < TOGETHER; r++) {
+        if (g.p[r] == NO_PAIR)
+            break;
+#pragma unroll 1
+        for (int i = (int)threadIdx.x; i < n; i += THREADS) {
+            float2 *s = at.s + i * TOGETHER + r;
+            s->y = scaled_sum(*s);
+        }
+    }
+}
+
+/* Groups past the end of a row, once: what is copied never reaches them. */
+DEV void clear_tails(const expert_args &a, char *mem)
+{
+    int first = a.n_group * TOGETHER, end = a.n_unit * UNIT * TOGETHER;
+    for (int turn = 0; turn < 2; turn++) {
+        row_pair at = pair_at(mem, a.n_unit, turn);
+        for (int i = first + (int)threadIdx.x; i < end; i += THREADS) {
+            at.q[2 * i] = at.q[2 * i + 1] = make_uint4(0, 0, 0, 0);
+            at.s[i] = make_float2(0, 0);
+        }
+    }
+}
+
+/* An item: which group, which of its columns. */
+struct place {
+    int group, column;
+};
+DEV place place_of(const expert_args &a, int item)
+{
+    int g = item / a.columns;
+    return (place){g, item - g * a.columns};
+}
+
+/* A warp's tile of a column; its first unit; how many units it has, 0 if the tile is past the end.
+ */
+template <bool GLU> DEV int warp_of_half()
+{
+    return (int)threadIdx.x >> 5 & (GLU ? WARPS / 2 - 1 : WARPS - 1);
+}
+template <bool GLU> DEV int tile_of(const expert_args &a, int column)
+{
+    return column * ((GLU ? WARPS / 2 : WARPS) >> a.lg) + (warp_of_half<GLU>() >> a.lg);
+}
+template <bool GLU> DEV int first_unit(const expert_args &a)
+{
+    return warp_of_half<GLU>() & ((1 << a.lg) - 1);
+}
+template <bool GLU> DEV int units_of(const expert_args &a, int tile)
+{
+    int n = (a.n_unit - first_unit<GLU>(a) + (1 << a.lg) - 1) >> a.lg;
+    return tile * TILE_ROWS < a.n_out ? n : 0;
+}
+
+template <int K, bool GLU>
+DEV void begin_units(const expert_args &a, lane_units<K> *t, int tile, int expert)
+{
+    bool up = GLU && (int)threadIdx.x >= THREADS / 2;
+    planes w = up ? a.up : a.w;
+    size_t on = (size_t)expert * (up ? a.up_bytes : a.w_bytes);
+    w.codes += on, w.high += on, w.scale += on, w.super += on;
+    int n = units_of<GLU>(a, tile);
+    if (n)
+        t->begin(w, a.lg, a.n_group, a.n_unit, tile, first_unit<GLU>(a));
+    if (n < 2)
+        copy_commit(); /* one, as with more */
+}
+
+DEV float *result_at(const expert_args &a, int p, int o)
+{
+    return a.y.at + p / a.k * a.y.stride + (int64_t)(p % a.k) * a.n_out + o;
+}
+
+/* A gated item's outputs from its warps' sums: a warp for 32 of them of one pair. */
+DEV void write_gated(const expert_args &a, int column, group g, const float (*part)[WARPS][16])
+{
+    int warp = (int)threadIdx.x >> 5, n_tiles = WARPS / 2 >> a.lg, halves = n_tiles / 2;
+    int r = warp / halves, k = warp % halves * 2 + (lane_id() >> 4);
+    int tile = column * n_tiles + k, o = tile * TILE_ROWS + (lane_id() & 15);
+    int p = r ? g.p[1] : g.p[0];
+    if (r >= TOGETHER || p == NO_PAIR || (tile & ~1) * TILE_ROWS >= a.n_out)
+        return;
+    float v = 0, u = 0;
+    if (o < a.n_out) {
+        for (int i = 0; i < 1 << a.lg; i++) {
+            v += part[r][(k << a.lg) + i][lane_id() & 15];
+            u += part[r][WARPS / 2 + (k << a.lg) + i][lane_id() & 15];
+        }
+        v = gelu_tanh(v) * u;
+        *result_at(a, p, o) = v;
+    }
+    if (a.copy.q)
+        quantise_warp(v, a.copy, p, tile >> 1);
+}
+
+/* A number for thread 0: the item after the next. Drawn once by each block and once for each item,
+ * so the last to draw is known and sets the ticket back for the next launch. */
+DEV void draw(const expert_args &a, int n_items, int *drawn)
+{
+    if (threadIdx.x)
+        return;
+    int old = atomicAdd(a.ticket, 1);
+    *drawn = (int)gridDim.x + old;
+    if (old == n_items + (int)gridDim.x - 1)
+        *a.ticket = 0;
+}
+
+/* A warp's tile of a group: its sums to part, or where there is nothing to wait for to y. */
+template <int K, bool GLU>
+DEV void work(const expert_args &a, lane_units<K> *t, int column, group g, row_pair at,
+              float (*part)[WARPS][16])
+{
+    shared_rows x = {at.q, at.s};
+    int tile = tile_of<GLU>(a, column), n = units_of<GLU>(a, tile), unit = first_unit<GLU>(a);
+    bool second = lane_id() >= 16, both = g.p[1] != NO_PAIR;
+    int p = second ? g.p[1] : g.p[0], o = tile * TILE_ROWS + (lane_id() & 15);
+    float share = !GLU && p != NO_PAIR ? a.share[p] : 0, sum[TOGETHER];
+    sum[1] = 0;
+    if (both)
+        tile_sums<K, 2, TOGETHER>(sum, t, n, x, unit, 1 << a.lg);
+    else
+        tile_sums<K, 1, TOGETHER>(sum, t, n, x, unit, 1 << a.lg);
+    float v = second ? sum[1] : sum[0];
+    if (GLU)
+        part[second][threadIdx.x >> 5][lane_id() & 15] = v;
+    else if (o < a.n_out && p != NO_PAIR)
+        *result_at(a, p, o) = mul_rn(v, share);
+}
+
+/* y[p] = gelu(W x[p]) * (W' x[p]) with its int8 copy; or y[p] = share[p] (W x[p]); W: expert[p]'s
+ * grid:   as many blocks as fit the GPU, or one per item
+ * shared: room_of; a float per pair, warp and output
+ * bound:  reading the experts' W, each once */
+template <int K, bool GLU>
+__global__ void __launch_bounds__(THREADS, room_of<K>::blocks) experts_kernel(expert_args a)
+{
+    DYN_SHARED(char, mem);
+    __shared__ float part[2][TOGETHER][WARPS][16];
+    __shared__ list_shared s;
+    char *slots = mem + a.n_unit * UNIT * 40 * TOGETHER * 2;
+    group *list = (group *)(slots + WARPS * slot<K>::bytes);
+    uint32_t *ids = (uint32_t *)(list + a.n_pairs);
+    int *count = (int *)(ids + (a.n_pairs + 3) / 4);
+    lane_units<K> t;
+    t.b = slots + ((int)threadIdx.x >> 5) * slot<K>::bytes + lane_id() * 16;
+    if ((int)threadIdx.x < a.n_expert)
+        count[threadIdx.x] = 0;
+    clear_tails(a, mem);
+    __syncthreads();
+    if (!a.chosen)
+        grid_wait();
+    grid_trigger(); /* whatever begins from here on finds that the experts are chosen */
+    make_groups(a, list, count, ids, &s);
+    int n_items = s.n_groups * a.columns, next = (int)blockIdx.x;
+    place at = {-1, 0}; /* nothing at first, but what comes next is asked for */
+    for (int turn = 0;; turn ^= 1) {
+        bool more = next < n_items, first = at.group < 0;
+        draw(a, n_items, &s.drawn[turn]);
+        place then = place_of(a, next);
+        row_pair after = pair_at(mem, a.n_unit, turn ^ 1);
+        if (!first) {
+            if (more)
+                copy_rows(a, list[then.group], after);
+            work<K, GLU>(a, &t, at.column, list[at.group], pair_at(mem, a.n_unit, turn),
+                         part[turn]);
+        }
+        if (more)
+            begin_units<K, GLU>(a, &t, tile_of<GLU>(a, then.column), list[then.group].expert);
+        if (first) {
+            grid_wait();
+            if (more)
+                copy_rows(a, list[then.group], after);
+            copy_wait<0>();
+        } else {
+            copy_wait<1>(); /* all but the units just asked for */
+        }
+        if (more)
+            settle_rows<K>(a, list[then.group], after);
+        __syncthreads();
+        if (GLU && !first)
+            write_gated(a, at.column, list[at.group], part[turn]);
+        if (!more)
+            return;
+        at = then;
+        next = s.drawn[turn];
+    }
+}
+
+/* ---- Launching ----------------------------------------------------------------------------- */
+
+static int largest_shared; /* of a block */
+
+enum { SPARE = 4 }; /* blocks' room that is left for the small kernel that comes next */
+
+template <int K> static bool experts(cudaStream_t s, const product_args &p, one_room gpu)
+{
+    expert_args a = {};
+    int half = p.glu ? WARPS / 2 : WARPS;
+    while (p.glu && 1 << a.lg < product_warps(p.w, true))
+        a.lg++;
+    a.w = planes_from<K>(p.w, 0);
+    a.w_bytes = p.w.mat_bytes;
+    if (p.glu) {
+        a.up = planes_from<K>(p.up, p.up_row);
+        a.up_bytes = p.up.mat_bytes;
+    }
+    a.n_group = p.w.n_group;
+    a.n_unit = p.w.n_unit;
+    a.n_out = p.n_out;
+    a.columns = ((p.n_out + TILE_ROWS - 1) / TILE_ROWS + (half >> a.lg) - 1) / (half >> a.lg);
+    a.n_pairs = p.y.rows * p.k;
+    a.n_expert = p.w.n_mat;
+    a.k = p.k;
+    a.expert = p.expert;
+    a.share = p.share;
+    a.x = p.x;
+    a.x_pairs = p.x_per_pair ? 1 : p.k;
+    a.y = p.y;
+    a.copy = p.q;
+    a.ticket = gpu.ticket;
+    a.chosen = p.chosen;
+    size_t shared = room_of<K>::bytes(a.n_unit, a.n_pairs, a.n_expert);
+    int fit = room_of<K>::blocks * gpu.n_sm, most = a.n_pairs * a.columns;
+    fit -= fit > 2 * SPARE ? SPARE : 0;
+    if (a.n_pairs > EXPERT_PAIRS || a.n_expert > THREADS || shared > (size_t)largest_shared)
+        return false;
+    if (p.glu)
+        LAUNCH((experts_kernel<K, true>), dim3((unsigned)(most < fit ? most : fit)), dim3(THREADS),
+               shared, s, a);
+    else
+        LAUNCH((experts_kernel<K, false>), dim3((unsigned)(most < fit ? most : fit)), dim3(THREADS),
+               shared, s, a);
+    return true;
+}
+
+template <int K> static int allow(int shared_block)
+{
+#ifdef CARAT_EMU
+    return shared_block < 0;
+#else
+    cudaFuncAttribute what = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    return (int)cudaFuncSetAttribute(experts_kernel<K, true>, what, shared_block) |
+           (int)cudaFuncSetAttribute(experts_kernel<K, false>, what, shared_block);
+#endif
+}
+
+/* Once, at open: all the shared memory there is. */
+extern "C" int cu_experts_init(int shared_block)
+{
+    enum { STATIC = sizeof(float) * 2 * TOGETHER * WARPS * 16 + sizeof(list_shared) + 1024 };
+    int n = largest_shared = shared_block - (int)STATIC;
+    return allow<PACK_Q4_0>(n) | allow<PACK_Q4_1>(n) | allow<PACK_Q5_0>(n) | allow<PACK_Q5_1>(n) |
+           allow<PACK_Q8_0>(n) | allow<PACK_Q4_K>(n) | allow<PACK_Q5_K>(n) | allow<PACK_Q6_K>(n) |
+           allow<PACK_G8>(n);
+}
+
+extern "C" bool cu_product_experts(cudaStream_t s, product_args a, one_room gpu)
+{
+    switch (a.w.kind) {
+    case PACK_Q4_0:
+        return experts<PACK_Q4_0>(s, a, gpu);
+    case PACK_Q4_1:
+        return experts<PACK_Q4_1>(s, a, gpu);
+    case PACK_Q5_0:
+        return experts<PACK_Q5_0>(s, a, gpu);
+    case PACK_Q5_1:
+        return experts<PACK_Q5_1>(s, a, gpu);
+    case PACK_Q8_0:
+        return experts<PACK_Q8_0>(s, a, gpu);
+    case PACK_Q4_K:
+        return experts<PACK_Q4_K>(s, a, gpu);
+    case PACK_Q5_K:
+        return experts<PACK_Q5_K>(s, a, gpu);
+    case PACK_Q6_K:
+        return experts<PACK_Q6_K>(s, a, gpu);
+    default:
+        return experts<PACK_G8>(s, a, gpu);
+    }
+}

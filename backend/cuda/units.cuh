@@ -1,0 +1,257 @@
+/* units.cuh - a warp's walk along a tile of 16 outputs: its units as they arrive, and their sums.
+ *
+ * A lane has one of the tile's 16 rows and the even or odd groups, as product.cuh has it. Two units
+ * are on their way; when a tile ends, those of the next may be asked for before anybody waits. The
+ * rows that they meet lie in shared memory. For matmul_one.cu and matmul_experts.cu.
+ */
+#ifndef BACKEND_CUDA_UNITS_CUH
+#define BACKEND_CUDA_UNITS_CUH
+
+#include "backend/cuda/product.cuh"
+
+/* Where a matrix begins, or the tile that counts as its first. */
+struct planes {
+    const uint8_t *codes, *high, *scale, *super;
+};
+
+template <int K> static inline planes planes_from(const packed &w, int first_row)
+{
+    using T = traits<K>;
+    size_t tile = (size_t)(first_row / TILE_ROWS), units = tile * (size_t)w.n_unit;
+    return (planes){w.codes + tile * (size_t)w.n_group * 16 * T::code,
+                    w.high + units * 128 * T::high, w.scale + units * 128 * T::scale,
+                    w.super + units * 16 * T::super_bytes};
+}
+
+/* Formats whose offsets want a group's scale times the sum of its activations. */
+template <int K> struct sums {
+    static constexpr bool floats = traits<K>::offset && !traits<K>::split;
+};
+
+/* A lane's share of a unit: 16 bytes of codes per group, then what there is of high bits, scales,
+ * super-block scales; a warp's of all lanes, piece after piece. */
+template <int K> struct slot {
+    using T = traits<K>;
+    static constexpr int n_code = T::bytes ? 8 : 4, n_high = T::high / 4;
+    static constexpr int scale_bytes = 4 * T::scale, super_bytes = T::super ? 16 : T::six ? 4 : 0;
+    static constexpr int high = n_code * 512, scale = high + n_high * 512;
+    static constexpr int super = scale + scale_bytes * 32, bytes = super + super_bytes * 32;
+};
+
+/* A lane's share of the units of a tile, two on their way: one to registers, one to shared memory,
+ * since for two in registers the compiler has the older wait for the younger. */
+template <int K> struct lane_units {
+    raw_unit<K> a;
+    char *b;                      /* this lane's 16 bytes of the warp's slot */
+    const uint8_t *c, *h, *s, *p; /* of the unit to load next */
+    int left, group;              /* units to load; groups of it that there are, from the first */
+
+    /* Units unit, unit + step, .. of a tile, step = 1 << lg. */
+    DEV void begin(const planes &j, int lg, int n_group, int n_unit, int tile, int unit)
+    {
+        using T = traits<K>;
+        int row = lane_id() & 15, parity = lane_id() >> 4, step = 1 << lg;
+        size_t g = (size_t)tile * n_group + unit * 8 + parity, u = (size_t)tile * n_unit + unit;
+        size_t at = (u * 2 + parity) * 64 + row * 4;
+        c = j.codes + (g * (T::bytes ? 32 : 16) + row) * 16;
+        h = j.high + at * T::high;
+        s = j.scale + at * T::scale;
+        p = j.super + (u * 16 + row) * T::super_bytes;
+        left = (n_unit - unit + step - 1) >> lg;
+        group = n_group - unit * 8 - parity;
+        load(step);
+        copy(step);
+    }
+    DEV void go_on(int step)
+    {
+        using T = traits<K>;
+        c += step * (T::bytes ? 4096 : 2048);
+        h += step * 128 * T::high;
+        s += step * 128 * T::scale;
+        p += step * 16 * T::super_bytes;
+        group -= step * 8;
+    }
+    DEV void load(int step)
+    {
+        using T = traits<K>;
+        if (left-- <= 0)
+            return;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            /* past the end: zeros, as in the padded planes; super-blocks are whole */
+            bool in = T::super || T::six || 2 * i < group;
+            if (T::bytes) {
+                a.c[2 * i] = in ? load16(c + i * 1024) : make_uint4(0, 0, 0, 0);
+                a.c[2 * i + 1] = in ? load16(c + i * 1024 + 256) : make_uint4(0, 0, 0, 0);
+            } else {
+                a.c[i] = in ? load16(c + i * 512) : make_uint4(0, 0, 0, 0);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < T::high / 4; i++)
+            a.h[i] = load16(h + 16 * i);
+        if (T::scale == 2) {
+            uint2 v = *(const uint2 *)s;
+            a.s[0].x = v.x;
+            a.s[0].y = v.y;
+        }
+        if (T::scale >= 4)
+#pragma unroll
+            for (int i = 0; i < T::scale / 4; i++)
+                a.s[i] = load16(s + 16 * i);
+        if (T::super)
+            a.super = load16(p);
+        if (T::six)
+            a.super.x = *(const uint16_t *)p;
+        go_on(step);
+    }
+    DEV void copy(int step)
+    {
+        using T = traits<K>;
+        using S = slot<K>;
+        if (left-- <= 0)
+            return;
+        int less = lane_id() * 16; /* b is 16 bytes a lane on */
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            bool in = T::super || T::six || 2 * i < group;
+            if (T::bytes) {
+                copy16_async(b + i * 1024, c + i * 1024, in);
+                copy16_async(b + i * 1024 + 512, c + i * 1024 + 256, in);
+            } else {
+                copy16_async(b + i * 512, c + i * 512, in);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < S::n_high; i++)
+            copy16_async(b + S::high + i * 512, h + 16 * i, true);
+        if (T::scale == 2)
+            copy8_async(b + S::scale - less / 2, s);
+        if (T::scale >= 4)
+#pragma unroll
+            for (int i = 0; i < T::scale / 4; i++)
+                copy16_async(b + S::scale + i * 512, s + 16 * i, true);
+        if (T::super)
+            copy16_async(b + S::super, p, true);
+        if (T::six) /* two rows' in a word */
+            copy4_async(b + S::super - less / 4 * 3, p - 2 * (lane_id() & 1), true);
+        copy_commit();
+        go_on(step);
+    }
+    DEV void take(raw_unit<K> *u)
+    {
+        using T = traits<K>;
+        using S = slot<K>;
+        int less = lane_id() * 16;
+        copy_wait<0>();
+#pragma unroll
+        for (int i = 0; i < S::n_code; i++)
+            u->c[i] = *(const uint4 *)(b + i * 512);
+#pragma unroll
+        for (int i = 0; i < S::n_high; i++)
+            u->h[i] = *(const uint4 *)(b + S::high + i * 512);
+        if (T::scale == 2) {
+            uint2 v = *(const uint2 *)(b + S::scale - less / 2);
+            u->s[0].x = v.x;
+            u->s[0].y = v.y;
+        }
+        if (T::scale >= 4)
+#pragma unroll
+            for (int i = 0; i < T::scale / 4; i++)
+                u->s[i] = *(const uint4 *)(b + S::scale + i * 512);
+        if (T::super)
+            u->super = *(const uint4 *)(b + S::super);
+        if (T::six)
+            u->super.x =
+                *(const uint32_t *)(b + S::super - less / 4 * 3) >> 16 * (lane_id() & 1) & 0xffff;
+    }
+};
+
+/* Rows in shared memory, with zeros up to whole units: codes, two 16 bytes per group and row, and
+ * per group and row its scale with the sums: an xscale, or where K says so the scale times their
+ * sum. ROWS of them lie side by side, of which R are multiplied. */
+struct shared_rows {
+    const uint4 *q;
+    const float2 *s;
+};
+
+DEV float byte_of(uint32_t v, int i)
+{
+    return (float)(uint8_t)(v >> 8 * i);
+}
+
+template <int K, int R, int ROWS>
+DEV void unit_sums(float *acc, const raw_unit<K> &u, const shared_rows &x)
+{
+    using T = traits<K>;
+    uint32_t sc = 0, mn = 0;
+    float d = 0, m = 0;
+    if (T::super) { /* group_scales, four groups at a time */
+        super_scales(u.super, lane_id() >> 4, &sc, &mn);
+        d = f16_to_f32(u.super.x & 0xffff);
+        m = f16_to_f32(u.super.x >> 16);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        raw_group<K> raw;
+        take_group<K>(&raw, u, i);
+        scales v;
+        if (T::super) {
+            v.f0 = mul_rn(d, byte_of(sc, i));
+            v.m0 = -mul_rn(m, byte_of(mn, i));
+        } else if (sums<K>::floats) {
+            v = group_scales<K>(raw.s, 0);
+        }
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            const uint4 *q = x.q + 4 * i * ROWS + 2 * r;
+            float2 xs = x.s[2 * i * ROWS + r];
+            if (!sums<K>::floats) {
+                uint32_t both = __float_as_uint(xs.y);
+                xscale e = {xs.x, (int16_t)(both & 0xffff), (int16_t)(both >> 16)};
+                acc[r] = group_dot<K>(acc[r], raw, 0, q[0], q[1], e);
+                continue;
+            }
+            int i0, i1 = half_dots<K>(raw, q[0], q[1], &i0);
+            acc[r] = group_add<K>(acc[r], v, (float)(i0 + i1), 0, xs.x, xs.y, 0);
+        }
+    }
+}
+
+/* acc[R] = all of a lane's n units, from `unit` on; lanes 0..15 get rows 0..15 of the tile, both
+ * parities joined, and so do lanes 16..31. */
+template <int K, int R, int ROWS>
+DEV void tile_sums(float *acc, lane_units<K> *t, int n, shared_rows x, int unit, int step)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++)
+        acc[r] = 0;
+    x.q += 2 * ROWS * (unit * 8 + (lane_id() >> 4));
+    x.s += ROWS * (unit * 8 + (lane_id() >> 4));
+    for (; n > 0; n -= 2) {
+        unit_sums<K, R, ROWS>(acc, t->a, x);
+        t->load(step);
+        x.q += 16 * ROWS * step;
+        x.s += 8 * ROWS * step;
+        if (n > 1) {
+            raw_unit<K> u;
+            t->take(&u);
+            unit_sums<K, R, ROWS>(acc, u, x);
+        }
+        t->copy(step);
+        x.q += 16 * ROWS * step;
+        x.s += 8 * ROWS * step;
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++)
+        acc[r] += shfl_xor_f32(acc[r], 16);
+}
+
+/* What offsets want of an xscale's second word. */
+DEV float scaled_sum(float2 v)
+{
+    uint32_t both = __float_as_uint(v.y);
+    return mul_rn(v.x, (float)((int16_t)(both & 0xffff) + (int16_t)(both >> 16)));
+}
+
+#endif
