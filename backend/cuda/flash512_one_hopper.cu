@@ -176,6 +176,7 @@ DEV uint8_t *p_at(tiles_one &s, int turn)
 DEV void p_wait(tiles_one &s, int turn)
 {
     bar_wait(&s.scored, turn & 1);
+    bar_wait(&s.n.p_free[turn & 1], (turn >> 1 & 1) ^ 1); /* keep and grown are read, too */
 }
 
 /* O += P V of a tile; the half's units are free afterwards. */
