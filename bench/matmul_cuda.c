@@ -1,12 +1,15 @@
 /* matmul_cuda.c - products of 1 to 32 rows on a GPU, at the published models' shapes: time, the
  * bandwidth at which they read weights, and what more rows cost than one.
  *
- *     bench_matmul_cuda [--cuts] [--read GB/S] [--small] [SUBSTRING of names, as they are printed]
+ *     bench_matmul_cuda [--cuts] [--rows N]... [--read GB/S] [--small]
+ *                       [SUBSTRING of names, as they are printed]
  *
  * A line per product and row count. `us` is what decoding gets: as the device cuts the product
- * (`cut`: tiles of a warp x warps of a block / parts abreast, matmul_rows.cu); then the best guess
+ * (`cut`: tiles of a warp x warps of a block / parts abreast, steps that activations are staged for
+ * or w for all, s where other blocks have the other parts, matmul_rows.cu); then the best guess
  * with one tile of weights to a warp, with two and three, and how much quicker than one the
  * device's choice is. --cuts times every way to cut it as well. All must give the same bits.
+ * --rows: of the row counts only 1 and those N.
  * `floor` is the share of the time that reading the weights at --read takes (4660: what a large
  * read gets on one H200); `1 row` is times the time of one row. At the end, per model and row
  * count, the sum over a pass of the Q4_K_M mix, as far as its products were measured.
@@ -135,7 +138,7 @@ typedef struct bench {
     int32_t *id;  /* device: [n][ROWS * k], choices of experts */
     float *share;
     int32_t *drawn; /* the same on the host */
-    char tag[TILES_MOST + 1][WARPS_MOST / 4 + 1][9];
+    char tag[TILES_MOST + 1][WARPS_MOST / 4 + 1][9][ROWS_WHOLE + 1][ROWS_SPREAD + 1];
 } bench;
 
 /* A step of one chain of `rows` rows that no cache belongs to. */
@@ -314,7 +317,7 @@ static mat one_call(bench *b, pass *p, mat x, int32_t i)
 /* An address for each cut: a recording is known by it. */
 static const void *tag_of(const bench *b, rows_cut c)
 {
-    return &b->tag[c.tiles][c.warps / 4][c.abreast];
+    return &b->tag[c.tiles][c.warps / 4][c.abreast][c.x][c.spread];
 }
 
 /* All calls, with the products cut so; the result of the last. first: with x to upload. */
@@ -395,6 +398,7 @@ typedef struct sums {
 
 typedef struct wishes {
     double read_rate; /* GB/s */
+    uint64_t rows; /* bit N: N of them, and one; 0: all counts */
     bool small, cuts;
     const char *only;
 } wishes;
@@ -418,18 +422,28 @@ static int32_t times_in_pass(const product *p, num_type type)
     return type == NUM_Q6_K ? p->in_pass[1] : type == types[base] ? p->in_pass[0] : 0;
 }
 
+/* How activations are staged, and where the other parts are. */
+static const char *letters(rows_cut c)
+{
+    static const char text[ROWS_SPREAD][ROWS_WHOLE][3] = {{"1 ", "2 ", "3 ", "4 ", "w "},
+                                                          {"1s", "2s", "3s", "4s", "ws"}};
+    return c.tiles ? text[c.spread - 1][c.x - 1] : "- ";
+}
+
 /* Every way to cut it, and how much quicker it is than the one that the device picks. */
 static bool print_cuts(bench *b, int32_t rows, const timing *free)
 {
     bool ok = true;
     for (int32_t tiles = 1; tiles <= TILES_MOST; tiles++)
         for (int32_t warps = 4; warps <= WARPS_MOST; warps += 4)
-            for (int32_t abreast = 1; abreast <= 8; abreast *= 2) {
-                timing t = measure(b, rows, (rows_cut){tiles, warps, abreast});
+            for (int32_t way = 0; way < 8 * ROWS_WHOLE; way++) {
+                rows_cut cut = {tiles, warps, 1 << way / 2 / ROWS_WHOLE, 1 + way / 2 % ROWS_WHOLE,
+                                1 + way % 2};
+                timing t = measure(b, rows, cut);
                 if (!t.us)
                     continue;
-                printf("    %d tiles, %2d warps, %d abreast %17.1f %22.2f", tiles, warps, abreast,
-                       t.us, free->us / t.us);
+                printf("    %d tiles, %2d warps, %d abreast %s %14.1f %22.2f", tiles, warps,
+                       cut.abreast, letters(cut), t.us, free->us / t.us);
                 ok = same(&t, free) && ok;
                 printf("\n");
                 fflush(stdout);
@@ -447,15 +461,18 @@ static bool print_product(bench *b, const wishes *want, sums *sum)
     snprintf(name, sizeof name, "%s %s %s", b->p->model, b->p->name, num_name(b->type));
     for (int c = 0; c < COUNTS; c++) {
         int32_t rows = counts[c];
+        if (want->rows && rows != 1 && !(want->rows >> rows & 1))
+            continue;
         double bytes = bytes_read(b, rows);
         timing t[TILES_MOST + 1] = {measure(b, rows, (rows_cut){0})};
         one_row = c ? one_row : t[0].us;
         printf("%-34s %4d %8.1f %6.0f %5.0f %% %6.2f", name, rows, t[0].us, bytes / t[0].us * 1e-3,
                100 * bytes / (want->read_rate * 1e3) / t[0].us, t[0].us / one_row);
         if (block && rows > 1) {
-            printf("  %d x %2d / %d", t[0].cut.tiles, t[0].cut.warps, t[0].cut.abreast);
+            printf("  %d x %2d / %d %s", t[0].cut.tiles, t[0].cut.warps, t[0].cut.abreast,
+                   letters(t[0].cut));
             for (int k = 1; k <= TILES_MOST; k++) {
-                t[k] = measure(b, rows, (rows_cut){k, 0, 0});
+                t[k] = measure(b, rows, (rows_cut){.tiles = k});
                 if (t[k].us > 0)
                     printf(" %8.1f", t[k].us);
                 else
@@ -479,7 +496,8 @@ static bool print_product(bench *b, const wishes *want, sums *sum)
 static void print_sums(const sums *s)
 {
     for (int c = 0; c < COUNTS && s->us[0][0] > 0; c++)
-        printf("%-34s %4d %8.0f %21.2f %20.0f %8.0f %8.0f %6.2f\n", s->model, counts[c],
+        if (s->us[c][0] > 0)
+            printf("%-34s %4d %8.0f %21.2f %20.0f %8.0f %8.0f %6.2f\n", s->model, counts[c],
                s->us[c][0], s->us[c][0] / s->us[0][0], s->us[c][1], s->us[c][2], s->us[c][3],
                s->us[c][1] / s->us[c][0]);
 }
@@ -524,6 +542,8 @@ int main(int argc, char **argv)
             want.small = true;
         else if (!strcmp(argv[i], "--cuts"))
             want.cuts = true;
+        else if (!strcmp(argv[i], "--rows") && i + 1 < argc)
+            want.rows |= 1ull << (atoi(argv[++i]) & 63);
         else if (!strcmp(argv[i], "--read") && i + 1 < argc)
             want.read_rate = atof(argv[++i]);
         else

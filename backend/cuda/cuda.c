@@ -511,11 +511,16 @@ static void cuda_close(device *d)
 static cudaError_t open_room(cuda_device *c, const struct cudaDeviceProp *prop)
 {
     void *p = NULL;
-    cudaError_t r = cudaMalloc(&p, TICKETS * sizeof(int32_t));
+    size_t n_bytes = (TICKETS + ROWS_GROUPS) * sizeof(int32_t) + ROWS_SUMS * sizeof(float);
+    cudaError_t r = cudaMalloc(&p, n_bytes);
     if (r)
         return r;
-    c->room = (one_room){.n_sm = prop->multiProcessorCount, .ticket = p};
-    return cudaMemsetAsync(p, 0, TICKETS * sizeof(int32_t), c->stream);
+    int32_t *ticket = p;
+    c->room = (one_room){.n_sm = prop->multiProcessorCount,
+                         .ticket = ticket,
+                         .arrived = ticket + TICKETS,
+                         .sums = (float *)(ticket + TICKETS + ROWS_GROUPS)};
+    return cudaMemsetAsync(p, 0, n_bytes, c->stream);
 }
 
 static cudaError_t open_sift(cuda_device *c)

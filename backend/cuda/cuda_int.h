@@ -225,13 +225,15 @@ typedef struct product_args {
 void cu_product_vec(cudaStream_t s, product_args a);  /* any number of rows, one at a time */
 /* 2 to 32 rows, no experts; one to ONE_JOBS products of the first job's x, or one gated unit. */
 enum { ONE_JOBS = 3 };
-void cu_product_rows(cudaStream_t s, const product_args *job, int n);
 int cu_rows_init(int largest, int processors);
-/* How it cuts a product: tiles of a warp, warps of a block, parts of a tile's columns abreast.
+/* How it cuts a product: tiles of a warp, warps of a block, parts of a tile's columns abreast; the
+ * activations staged for x steps, or, ROWS_WHOLE, all in shared memory; the other parts in turn, or
+ * in blocks of their own.
  * Benches may force it (0: free) and ask what the last was, all 0 if one since could not be cut so
  * and was left out. */
+enum { ROWS_WHOLE = 5, ROWS_TOGETHER = 1, ROWS_SPREAD };
 typedef struct rows_cut {
-    int32_t tiles, warps, abreast;
+    int32_t tiles, warps, abreast, x, spread;
 } rows_cut;
 void cu_rows_force(rows_cut c);
 rows_cut cu_rows_chosen(void);
@@ -244,7 +246,13 @@ enum {
 typedef struct one_room {
     int32_t n_sm;    /* multiprocessors */
     int32_t *ticket; /* [ONE_TICKETS] zeros, and again after the launch */
+    /* Of few rows, where parts of a tile are in several blocks: [ROWS_SUMS], and how many of them
+     * are done, [ROWS_GROUPS] zeros, and again after the launch. */
+    float *sums;
+    int32_t *arrived;
 } one_room;
+enum { ROWS_SUMS = 2 << 20, ROWS_GROUPS = 1024 };
+void cu_product_rows(cudaStream_t s, const product_args *job, int n, one_room room);
 void cu_products(cudaStream_t s, const product_args *job, int n, one_room room);
 int cu_one_init(int shared_block);
 /* matmul_experts.cu: experts of 2 to CUDA_VERIFY_ROWS rows, gated or, with share, each pair's part

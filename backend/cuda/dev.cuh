@@ -549,13 +549,21 @@ DEV size_t quant_index(const dev_quant &x, int row, int g)
     return ((size_t)(row >> 3) * n_group + g) * 8 + (row & 7);
 }
 
+/* max / 127, with 22 bits of mantissa, so that 1.5 * 2^23 times it is exact (rows_unit.cuh says
+ * what for); NaN where that would be near infinity, 0 where a sixteenth would lose bits. */
+DEV float quant_scale(uint32_t top)
+{
+    float d = __uint_as_float(__float_as_uint(__uint_as_float(top) / 127.0f) & ~3u);
+    return d < 0x1p-120f ? 0.0f : d < 0x1p100f ? d : __uint_as_float(0x7fc00000);
+}
+
 /* A warp's 32 values, one a lane, to codes and scale: d = max / 127, q = round(x / d). NaN and
  * infinity end up in d, and so in every product. */
 DEV void quantise_warp(float v, const dev_quant &x, int row, int g)
 {
     size_t at = quant_index(x, row, g);
     uint32_t top = warp_max_u32(__float_as_uint(v) & 0x7fffffff);
-    float d = __uint_as_float(top) / 127.0f;
+    float d = quant_scale(top);
     float inv = top ? 127.0f / __uint_as_float(top) : 0.0f;
     int code = (int)rintf(v * inv), lane = lane_id();
     code = code < -127 ? -127 : code > 127 ? 127 : code;
@@ -584,7 +592,7 @@ DEV void quantise_four(float4 v, const dev_quant &x, int row, int i, bool in)
         uint32_t o = shfl_xor_u32(top, m);
         top = o > top ? o : top;
     }
-    float d = __uint_as_float(top) / 127.0f;
+    float d = quant_scale(top);
     float inv = top ? 127.0f / __uint_as_float(top) : 0.0f;
     float c[4] = {v.x, v.y, v.z, v.w};
     uint32_t word = 0;

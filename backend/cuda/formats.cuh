@@ -270,17 +270,17 @@ template <int K> DEV scales group_scales(const uint4 s, int g)
     return v;
 }
 
-/* acc + the group's part of the product. i0, i1: integer dot products of the halves' signed codes,
- * exact as floats (i0: of the whole group where scales are not split). d: the activation's scale;
- * e0, e1: d times its sums over the halves (e0: over the group where not split), for formats with
- * an offset. */
+/* acc + the group's part of the product. t0, t1: the activation's scale d times the integer dot
+ * products of the halves' signed codes, rounded once (t0: of the whole group where scales are not
+ * split); e0, e1: d times its sums over the halves (e0: over the group where not split), for
+ * formats with an offset. */
 template <int K>
-DEV float group_add(float acc, const scales &v, float i0, float i1, float d, float e0, float e1)
+DEV float group_add(float acc, const scales &v, float t0, float t1, float e0, float e1)
 {
     using T = traits<K>;
-    acc = fma_rn(mul_rn(v.f0, d), i0, acc);
+    acc = fma_rn(v.f0, t0, acc);
     if (T::split)
-        acc = fma_rn(mul_rn(v.f1, d), i1, acc);
+        acc = fma_rn(v.f1, t1, acc);
     if (T::offset)
         acc = fma_rn(v.m0, e0, acc);
     if (T::offset && T::split)
@@ -297,7 +297,8 @@ DEV float group_sum(float acc, const scales &v, int i0, int i1, float d, int s0,
         s0 += s1;
     float e0 = T::offset ? mul_rn(d, (float)s0) : 0;
     float e1 = T::offset && T::split ? mul_rn(d, (float)s1) : 0;
-    return group_add<K>(acc, v, (float)(i0 - T::bias * s0), (float)(i1 - T::bias * s1), d, e0, e1);
+    float t0 = mul_rn(d, (float)(i0 - T::bias * s0)), t1 = mul_rn(d, (float)(i1 - T::bias * s1));
+    return group_add<K>(acc, v, t0, t1, e0, e1);
 }
 
 #endif

@@ -64,7 +64,7 @@ one_room cuda_room(cuda_device *c)
 void cuda_products(cuda_device *c, const product_args *job, int32_t n)
 {
     if (job->y.rows > 1)
-        cu_product_rows(c->stream, job, n);
+        cu_product_rows(c->stream, job, n, c->room);
     else
         cu_products(c->stream, job, n, cuda_room(c));
 }

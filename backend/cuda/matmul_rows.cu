@@ -7,14 +7,19 @@
  * 16 bytes a lane, two or three units deep.
  *
  *     weights      [stages][warp][tile][unit of it]         each warp its own
- *     activations  [2 stages][part][8-row tile][unit]       one copy for all tiles of the block
+ *     activations  [2 stages][8-row tile][unit]             one copy for all tiles of the block. A
+ *                                                           stage is for one step or a few, or all
  *     scales       [warp][tile] of super-blocks, a byte each, taken apart once for 8 groups
  *     sums         [tile][part][row][16 outputs]            over the weights, if they are done with
  *
  * What time goes by, beside memory: reads of shared memory (128 bytes a cycle, whoever wants the
  * same) and instructions. So a warp has one tile, two or three: more read the activations once for
  * all, and want more registers and fewer warps; and by threes other numbers of tiles come out even
- * over the multiprocessors. try_cuts chooses. What a unit costs: rows_unit.cuh.
+ * over the multiprocessors. What a unit costs: rows_unit.cuh. And waiting: each warp waits for its
+ * own weights, but where activations are staged, all do for each other at every stage. Where all
+ * that a block wants fit (5376 columns, or those of a few parts), there is one stage and no
+ * barrier, and so parts of a tile can be in several blocks, which evens out tiles too: sums then
+ * meet in memory, and whichever block comes last adds them. try_cuts chooses.
  *
  * A block has several tiles, and for each of them warps that share its columns as in
  * matmul_one.cu; even and odd groups are summed apart and joined at the end, so a row's result is
@@ -23,10 +28,10 @@
 #include "backend/cuda/rows_unit.cuh"
 
 /* M tiles of a warp: how deep its weights are staged, and how many warps a multiprocessor has
- * registers for, be they of one block or of several. */
+ * registers for (80, 128, 168 or 255 each), be they of one block or of several. */
 template <int NT, int M> struct warp_of {
     static constexpr int stages = M > 1 ? 2 : 3;
-    static constexpr int most = M == 1 ? (NT < 4 ? 24 : 16) : M == 2 && NT < 4 ? 16 : 8;
+    static constexpr int most = NT * M == 1 ? 24 : NT * M == 2 ? 16 : NT * M == 4 ? 12 : 8;
 };
 
 /* One of the products of a launch; of a gated unit W, and W' is p.up. */
@@ -43,20 +48,28 @@ struct rows_args {
     int first;       /* row of y and x that is this launch's row 0, a multiple of 8 */
     int n_rows;      /* of this launch */
     int shares;      /* parts that a tile's units are dealt to, u to part u mod shares */
+    int own;         /* of them a block's; where that is not all, other blocks have the others, */
+    float *sums;     /* and sums meet here: [tiles of a block][part][row][output of them] */
+    int32_t *arrived; /* blocks that have left theirs, for each such group; zeros */
     int abreast;     /* parts at work at a time, a warp each; the others have their turn after */
     int unit_rounds; /* most units of a part */
-    uint32_t power;  /* the bits of 2^23: see the kernel */
+    int x_steps;     /* steps that a stage of activations is for */
+    int x_units;     /* its units */
+    bool x_whole;    /* all there are: no other stage follows */
+    constants is;
 };
 
-/* A place in the block's work: the turn, and the unit that part 0 of those abreast is at. */
+/* A place in the block's work: whose turn it is, and the round of units. */
 struct place_at {
-    int turn, unit;
+    int turn, round;
     DEV place_at next(const rows_args &r) const
     {
-        place_at n = {turn, unit + r.shares};
-        if (n.unit >= r.unit_rounds * r.shares)
-            n = {turn + 1, (turn + 1) * r.abreast};
-        return n;
+        return round + 1 < r.unit_rounds ? (place_at){turn, round + 1} : (place_at){turn + 1, 0};
+    }
+    /* The unit that the first of those parts is at; first: the block's first part. */
+    DEV int unit(const rows_args &r, int first) const
+    {
+        return round * r.shares + first + turn * r.abreast;
     }
 };
 
@@ -105,88 +118,97 @@ template <int K> struct tile_at {
     }
 };
 
-/* The activations of a place, by all threads. Codes, and scales where they are all that is wanted,
- * in the background; else scales by way of registers, two for each tile of rows: formats with an
- * offset want d and d times the group's sum, not the sums. Zeros for rows and groups that are not
- * there. A thread has 16 bytes of codes, and a scale, of every unit whose turn it is. */
-template <int K, int NT> struct x_copy {
-    using T = traits<K>;
-    using S = staged<K>;
-    const int8_t *q;
-    const xscale *s;
-    uint2 v[T::offset ? 2 : 1][NT];
-
-    DEV void start(const rows_args &r)
-    {
-        const dev_quant &x = r.p.x;
-        int id = (int)threadIdx.x;
-        size_t first = (size_t)(r.first >> 3) * (x.cols >> 5) * 8;
-        q = opaque(x.q + first * 32 + (id >> 7) * X_CODES + (id & 127) * 16);
-        s = opaque((const xscale *)x.s + first + id);
-    }
-    /* Is there entry e, [group][row], of the unit and tile t of rows? */
-    DEV static bool there(const rows_args &r, int unit, int e, int t)
-    {
-        return unit * 8 + (e >> 3) < r.p.x.cols >> 5 && (e & 7) + 8 * t < r.n_rows;
-    }
-    DEV void begin(uint8_t *to, const rows_args &r, int unit)
-    {
-        int id = (int)threadIdx.x, n = (int)blockDim.x, e = id & 63;
-        size_t tile = (size_t)(r.p.x.cols >> 5) * 8; /* entries from one tile of rows to the next */
-        for (int i = id >> 7, j = 0; i < r.abreast; i += n >> 7, j += n >> 7)
-#pragma unroll
-            for (int t = 0; t < NT; t++)
-                copy16_async(to + (i * NT + t) * S::x_unit + (id & 127) * 16,
-                             q + tile * 32 * t + (unit + j) * X_CODES,
-                             there(r, unit + i, (id & 127) >> 1, t));
-        if (!T::offset) {
-            for (int i = id >> 6, j = 0; i < r.abreast; i += n >> 6, j += n >> 6)
-#pragma unroll
-                for (int t = 0; t < NT; t++)
-                    copy4_async(to + (i * NT + t) * S::x_unit + X_CODES + 4 * e,
-                                s + tile * t + (unit + j) * 64, there(r, unit + i, e, t));
-        } else {
-#pragma unroll
-            for (int k = 0; k < (T::offset ? 2 : 1); k++) {
-                int j = k * (n >> 6), i = (id >> 6) + j;
-#pragma unroll
-                for (int t = 0; t < NT; t++)
-                    v[k][t] = i < r.abreast && there(r, unit + i, e, t)
-                                  ? *(const uint2 *)(s + tile * t + (unit + j) * 64)
-                                  : make_uint2(0, 0);
-            }
-        }
-    }
-    DEV void end(uint8_t *to, const rows_args &r) const
-    {
-        int id = (int)threadIdx.x;
-#pragma unroll
-        for (int k = 0; k < (T::offset ? 2 : 0); k++) {
-            int i = (id >> 6) + k * ((int)blockDim.x >> 6);
-            if (i >= r.abreast)
-                return;
-#pragma unroll
-            for (int t = 0; t < NT; t++) {
-                uint2 u = v[k][t];
-                int sum = (int)(int16_t)u.y + (int16_t)(u.y >> 16);
-                if (!T::split)
-                    u.y = __float_as_uint(mul_rn(__uint_as_float(u.x), (float)sum));
-                *(uint2 *)(to + (i * NT + t) * S::x_unit + X_CODES + 8 * (id & 63)) = u;
-            }
-        }
-    }
+/* How units of activations lie in a stage: runs of neighbours, `shares` units from run to run. */
+struct x_runs {
+    int n, units;
 };
-
-/* How many parts of a tile have places of their own: where they take turns one by one, the first
- * has the sum so far. */
-DEV int places(const rows_args &r)
+DEV x_runs runs_of(const rows_args &r)
 {
-    return r.abreast > 1 ? r.shares : 1;
+    int units = r.x_whole ? r.own : r.abreast;
+    return units == r.shares ? (x_runs){1, r.x_units} : (x_runs){r.x_units / units, units};
 }
 
-/* A turn's parts are done: their sums to where all meet, and from nothing again. */
+/* A stage of activations, by all threads, from unit `unit` on. Zeros for rows and groups that are
+ * not there. */
+template <int K, int NT> DEV void copy_x(uint8_t *codes, const rows_args &r, int unit)
+{
+    using T = traits<K>;
+    using S = staged<K>;
+    const dev_quant &x = r.p.x;
+    const x_runs run = runs_of(r);
+    const int id = (int)threadIdx.x, n = (int)blockDim.x;
+    const int entries = (x.cols >> 5) * 8; /* [group][row] of a tile of rows */
+    uint8_t *scales = codes + r.x_units * NT * X_CODES;
+    for (int k = 0; k < run.n; k++, unit += r.shares) {
+        const int left = entries - unit * 64;
+        size_t at = (size_t)(r.first >> 3) * (size_t)entries + (size_t)unit * 64;
+#pragma unroll
+        for (int t = 0; t < NT; t++, at += (size_t)entries) {
+            const int8_t *q = x.q + at * 32;
+            const xscale *s = (const xscale *)x.s + at;
+            uint8_t *to = codes + (t * r.x_units + k * run.units) * X_CODES;
+            bool row = (id >> 1 & 7) + 8 * t < r.n_rows; /* n is a multiple of 16 */
+            for (int i = id; i < run.units * 128; i += n)
+                copy16_async(to + i * 16, q + i * 16, row && i < 2 * left);
+            to = scales + (t * r.x_units + k * run.units) * 64 * S::x_scale;
+            row = (id & 7) + 8 * t < r.n_rows;
+            for (int i = id; i < run.units * 64; i += n) {
+                if (!T::offset)
+                    copy4_async(to + i * 4, s + i, row && i < left);
+                else if (row && i < left)
+                    copy8_async(to + i * 8, s + i);
+                else
+                    *(uint2 *)(to + i * 8) = make_uint2(0, 0);
+            }
+        }
+    }
+}
+
+/* Formats with an offset want of an xscale d, and d times the group's sum: each thread sees to
+ * those that it copied. */
+template <int K, int NT> DEV void sum_x(uint8_t *codes, const rows_args &r)
+{
+    if (!traits<K>::offset || traits<K>::split)
+        return;
+    const x_runs run = runs_of(r);
+    uint2 *scales = (uint2 *)(codes + r.x_units * NT * X_CODES);
+    for (int k = 0; k < run.n * NT; k++) {
+        uint2 *at = scales + (k % NT * r.x_units + k / NT * run.units) * 64;
+        for (int i = (int)threadIdx.x; i < run.units * 64; i += (int)blockDim.x) {
+            uint2 v = at[i];
+            int sum = (int)(int16_t)v.y + (int16_t)(v.y >> 16);
+            at[i].y = __float_as_uint(mul_rn(__uint_as_float(v.x), (float)sum));
+        }
+    }
+}
+
+/* How many parts of a tile have places of their own: where they take turns one by one, the sum so
+ * far is kept by its threads. */
+DEV int places(const rows_args &r)
+{
+    return r.abreast > 1 ? r.own : 1;
+}
+
+/* A turn's parts are done, and the sums begin from nothing again. Where parts take turns one by
+ * one: onto those of the turns before. */
 template <int NT, int M>
-DEV void keep_sums(float *part, float (*acc)[2][NT][4], const rows_args &r, int n_slot, int turn)
+DEV void take_turn(float (*kept)[NT][4], float (*acc)[2][NT][4], bool first)
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int t = 0; t < NT; t++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float v = acc[m][0][t][i] + acc[m][1][t][i];
+                kept[m][t][i] = first ? v : kept[m][t][i] + v;
+                acc[m][0][t][i] = acc[m][1][t][i] = 0;
+            }
+}
+
+/* Sums to where all meet. */
+template <int NT, int M>
+DEV void keep_sums(float *part, float (*kept)[NT][4], const rows_args &r, int n_slot, int turn)
 {
     int gid = lane_id() >> 2, tid = lane_id() & 3, warp = (int)threadIdx.x >> 5, n = places(r);
     int slot = warp / r.abreast, share = turn * r.abreast + warp % r.abreast;
@@ -196,12 +218,8 @@ DEV void keep_sums(float *part, float (*acc)[2][NT][4], const rows_args &r, int 
 #pragma unroll
         for (int t = 0; t < NT; t++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int at = (t * 8 + 2 * tid + (i & 1)) * 16 + gid + 8 * (i >> 1);
-                float v = acc[m][0][t][i] + acc[m][1][t][i];
-                to[at] = n == 1 && turn ? to[at] + v : v;
-                acc[m][0][t][i] = acc[m][1][t][i] = 0;
-            }
+            for (int i = 0; i < 4; i++)
+                to[(t * 8 + 2 * tid + (i & 1)) * 16 + gid + 8 * (i >> 1)] = kept[m][t][i];
     }
 }
 
@@ -227,6 +245,41 @@ DEV void finish(const float *part, const rows_args &r, const rows_job &j, int n_
     }
 }
 
+/* The same where blocks have a part each, or a few: the last to come adds them all, in ascending
+ * order. Others of the launch write where none of this group's is. */
+DEV void finish_spread(float *part, const rows_args &r, const rows_job &j, int n_row, int n_tile)
+{
+    bool *last = (bool *)part; /* afterwards: the dynamic part may be all that a block is granted */
+    int spread = r.shares / r.own, width = n_tile * 16, n = r.n_rows * width;
+    int group = (int)blockIdx.x / spread, first = (int)blockIdx.x % spread * r.own;
+    float *sums = r.sums + (size_t)group * (size_t)(r.shares * n);
+    for (int i = (int)threadIdx.x; i < r.own * n; i += (int)blockDim.x) {
+        int share = i / n, row = i % n / width, at = i % width;
+        sums[first * n + i] =
+            part[(((at >> 4) * r.own + share) * n_row + row) * 16 + (at & 15)];
+    }
+    write_fence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        *last = atomicAdd(&r.arrived[group], 1) == spread - 1;
+        if (*last)
+            r.arrived[group] = 0; /* for the next launch */
+        write_fence();
+    }
+    __syncthreads();
+    if (!*last)
+        return;
+    for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) {
+        int row = i / width, o = (((int)blockIdx.x - j.block) / spread) * width + i % width;
+        float v = 0;
+#pragma unroll 8
+        for (int s = 0; s < r.shares; s++)
+            v += load_fresh(sums + s * n + i);
+        if (o < j.n_out)
+            j.y.at[(r.first + row) * j.y.stride + o] = v;
+    }
+}
+
 /* The same, gated. n_tile is even: a warp has 32 outputs of a row, which is a group of the copy. */
 DEV void finish_gated(const float *part, const rows_args &r, int n_row, int n_tile)
 {
@@ -248,7 +301,7 @@ DEV void finish_gated(const float *part, const rows_args &r, int n_row, int n_ti
     }
 }
 
-/* The block's product. Not by an index, which would have all of them copied to memory of a thread. */
+/* The block's product. Not by an index, which would have all copied to memory of each thread. */
 DEV rows_job job_of(const rows_args &r)
 {
     rows_job j = r.job[0];
@@ -275,6 +328,7 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
     const rows_job job = job_of(r);
     int warp = (int)threadIdx.x >> 5, n_warps = (int)blockDim.x >> 5;
     int n_slot = n_warps / r.abreast, slot = warp / r.abreast, share = warp % r.abreast;
+    int spread = r.shares / r.own, first = ((int)blockIdx.x - job.block) % spread * r.own;
     int n_tile = GLU ? n_slot * M / 2 : n_slot * M; /* of the result */
     int last = (job.n_out + 15) / 16 - 1, n_unit = a.w.n_unit, n_group = a.w.n_group;
     bool in = false;
@@ -283,82 +337,107 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
     for (int m = 0; m < M; m++) { /* a tile past the end beside one that is not: the last again */
         int i = m * n_slot + slot;
         bool second = GLU && i >= n_tile;
-        int tile = ((int)blockIdx.x - job.block) * n_tile + (second ? i - n_tile : i);
+        int tile = ((int)blockIdx.x - job.block) / spread * n_tile + (second ? i - n_tile : i);
         in = in || tile <= last;
         tile = min(tile, last);
         from[m].begin(second ? a.up : job.w, second ? tile + a.up_row / 16 : tile);
     }
 
     uint8_t *weights = mem + warp * M * S::bytes;
-    const int stage = n_warps * M * S::bytes, x_stage = r.abreast * NT * S::x_unit;
-    uint8_t *xs = mem + STAGES * stage, *table = xs + 2 * x_stage;
-    float *part = r.shares > r.abreast ? (float *)(table + n_warps * M * S::table) : (float *)mem;
+    const int stage = n_warps * M * S::bytes;
+    const int x_stage = r.x_units * NT * S::x_unit;
+    uint8_t *xs = mem + STAGES * stage, *table = xs + (r.x_whole ? 1 : 2) * x_stage;
+    float *part = r.own > r.abreast && r.abreast > 1 ? (float *)(table + n_warps * M * S::table)
+                                                        : (float *)mem;
     table += warp * M * S::table;
+    uint8_t *x_other = xs + x_stage;
 
-    float acc[M][2][NT][4];
+    float acc[M][2][NT][4], kept[M][NT][4];
 #pragma unroll
     for (int i = 0; i < M * 2 * NT * 4; i++)
         (&acc[0][0][0][0])[i] = 0;
 
-    /* What picks bytes has room for one constant, not two: this one is to stay in a register, and
-     * compilers know no constant that has gone through a shuffle. */
-    const uint32_t power = shfl_u32(r.power, 0);
+    /* Compilers know no constant that has gone through a shuffle. */
+    const constants is = {shfl_u32(r.is.power, 0), shfl_u32(r.is.top, 0)};
     place_at now = {0, 0}, ahead = now; /* what is multiplied; what is asked for */
-    int n_step = r.shares / r.abreast * r.unit_rounds, at = 0; /* the stage multiplied */
+    int n_step = r.own / r.abreast * r.unit_rounds, at = 0; /* the stage multiplied */
     grid_trigger();
     for (int k = 0; k < STAGES - 1; k++, ahead = ahead.next(r))
-        if (in && k < n_step && ahead.unit + share < n_unit)
+        if (in && k < n_step && ahead.unit(r, first) + share < n_unit)
 #pragma unroll
             for (int m = 0; m < M; m++)
-                from[m].copy(weights + k * stage + m * S::bytes, ahead.unit + share, n_group);
+                from[m].copy(weights + k * stage + m * S::bytes, ahead.unit(r, first) + share,
+                             n_group);
     grid_wait();
-    x_copy<K, NT> x;
-    x.start(r);
-    x.begin(xs, r, now.unit);
-    x.end(xs, r);
+    copy_x<K, NT>(xs, r, first);
     copy_commit();
-    copy_commit(); /* from here on: activations of a unit, weights of one to come, .. */
+    copy_commit(); /* from here on: activations of a stage, weights of one to come, .. */
+    int x_left = 0, x_at = 0; /* steps until the next stage; where in this the unit's are */
     for (int k = 0; k < n_step; k++) {
         copy_wait<STAGES - 2>(); /* all but the weights of units after this one */
-        __syncthreads();
-        const uint8_t *units = weights + at, *x_now = xs + (k & 1) * x_stage;
-        uint8_t *x_next = xs + (~k & 1) * x_stage;
+        if (x_left-- == 0) {
+            if (k) {
+                uint8_t *last = xs;
+                xs = x_other;
+                x_other = last;
+            }
+            sum_x<K, NT>(xs, r);
+            __syncthreads();
+            x_left = r.x_steps - 1;
+            x_at = share;
+            if (k + r.x_steps < n_step) {
+                place_at then = now;
+                for (int i = 0; i < r.x_steps; i++)
+                    then = then.next(r);
+                copy_x<K, NT>(x_other, r, then.unit(r, first));
+            }
+        } else {
+            __syncwarp(); /* weights are each warp's own */
+        }
+        const uint8_t *units = weights + at;
         place_at next = now.next(r);
         ahead = next;
         if (STAGES > 2)
             ahead = ahead.next(r);
-        if (k + 1 < n_step)
-            x.begin(x_next, r, next.unit);
         copy_commit();
-        if (in && k + STAGES - 1 < n_step && ahead.unit + share < n_unit) {
+        int unit = now.unit(r, first) + share, unit_ahead = ahead.unit(r, first) + share;
+        if (in && k + STAGES - 1 < n_step && unit_ahead < n_unit) {
             uint8_t *to = weights + (at ? at - stage : (STAGES - 1) * stage);
 #pragma unroll
             for (int m = 0; m < M; m++)
-                from[m].copy(to + m * S::bytes, ahead.unit + share, n_group);
+                from[m].copy(to + m * S::bytes, unit_ahead, n_group);
         }
         copy_commit();
-        if (in && now.unit + share < n_unit) {
+        if (in && unit < n_unit) {
             if (S::table) {
 #pragma unroll
                 for (int m = 0; m < M; m++)
                     make_table<K>(table + m * S::table, units + m * S::bytes);
                 __syncwarp();
             }
-            multiply_units<K, NT, M>(acc, units, x_now + share * NT * S::x_unit, table, power);
+            x_units x = {xs + x_at * X_CODES,
+                         xs + (r.x_units * NT * X_CODES + x_at * 64 * S::x_scale), r.x_units};
+            multiply_units<K, NT, M>(acc, units, x, table, is);
         }
-        if (k + 1 < n_step)
-            x.end(x_next, r);
-        if (next.turn != now.turn && k + 1 < n_step)
-            keep_sums<NT, M>(part, acc, r, n_slot, now.turn);
+        if (next.turn != now.turn) {
+            take_turn<NT, M>(kept, acc, r.abreast > 1 || now.turn == 0);
+            if (r.abreast > 1 && k + 1 < n_step)
+                keep_sums<NT, M>(part, kept, r, n_slot, now.turn);
+        }
+        x_at += r.x_whole ? r.own : r.abreast;
+        if (r.x_whole && next.turn != now.turn)
+            x_at = next.turn * r.abreast + share;
         now = next;
         at = at == (STAGES - 1) * stage ? 0 : at + stage;
     }
     __syncthreads(); /* where all parts are abreast the sums lie over the weights */
-    keep_sums<NT, M>(part, acc, r, n_slot, r.shares / r.abreast - 1);
+    keep_sums<NT, M>(part, kept, r, n_slot, r.own / r.abreast - 1);
     __syncthreads();
 
     if (GLU)
         finish_gated(part, r, NT * 8, n_tile);
+    else if (spread > 1)
+        finish_spread(part, r, job, NT * 8, n_tile);
     else
         finish(part, r, job, NT * 8, n_tile);
 }
@@ -377,23 +456,25 @@ struct cut_cost {
     double time;
 };
 /* What a multiprocessor spends on a step, in nanoseconds: on each of its tiles, the same again for
- * each 8 rows of activations, on a warp, on staging 8 rows of a unit; and once, however many warps
- * and blocks share it: in waiting, for each tile of a warp and 8 rows. */
+ * each 8 rows of activations, on a warp, on staging 8 rows of a unit. Once, however many warps and
+ * blocks share it: waiting, for each tile of a warp and 8 rows, and for each other where a stage of
+ * activations begins; and starting. */
 struct step_price {
-    float tile, tile_rows, warp, staged, wait, wait_tile, wait_rows;
+    float tile, tile_rows, warp, staged, wait, wait_tile, wait_rows, stage, start;
 };
-/* Fitted to 928 times on an H200 (bench_matmul_cuda --cuts); nine of ten are within a fifth. */
+/* Fitted to 625 times on an H200 (bench_matmul_cuda --cuts); nine of ten are within a sixth. */
 template <int K> static step_price price_of()
 {
     using T = traits<K>;
     if (T::six)
-        return (step_price){2, 63, 48, 4, 0, 457, 53};
+        return (step_price){55, 47, 15, 22, 0, 206, 0, 226, 3700};
     if (T::bytes)
-        return (step_price){27, 20, 36, 44, 56, 191, 0};
+        return (step_price){33, 14, 26, 36, 0, 190, 0, 170, 3000};
     if (T::offset)
-        return (step_price){30, 27, 33, 7, 0, 115, 304};
-    return (step_price){23, 25, 15, 28, 275, 77, 0};
+        return (step_price){33, 26, 19, 28, 102, 128, 128, 169, 2500};
+    return (step_price){22, 21, 22, 24, 22, 149, 0, 170, 3000};
 }
+static const double SPREAD = 3500; /* and to add the sums of several blocks: a guess */
 
 /* What a kernel takes: tiles of a warp, of 8 rows; bytes of a warp's tile, of a unit of 8 rows;
  * warps that there are registers for. */
@@ -415,44 +496,75 @@ static bool wanted(const rows_cut &c)
 {
     return (!forced.tiles || c.tiles == forced.tiles) &&
            (!forced.warps || c.warps == forced.warps) &&
-           (!forced.abreast || c.abreast == forced.abreast);
+           (!forced.abreast || c.abreast == forced.abreast) &&
+           (!forced.x || c.x == forced.x) && (!forced.spread || c.spread == forced.spread);
 }
 
-/* About how long a multiprocessor takes for a step of `blocks` blocks, `fit` at a time. */
-static double time_of(const rows_needs &k, const rows_cut &c, int blocks, int fit)
+/* Parts of a tile that a block has. */
+static int own_of(const rows_args &r, const rows_cut &c)
+{
+    return c.spread == ROWS_SPREAD ? c.abreast : r.shares;
+}
+
+/* About how long a multiprocessor takes for `blocks` blocks, `fit` at a time; nanoseconds. */
+static double time_of(const rows_args &r, const rows_needs &k, const rows_cut &c, int blocks,
+                      int fit)
 {
     const step_price &p = k.price;
-    double tiles = c.warps * c.tiles, time = 0;
-    double block = tiles * (p.tile + k.n_8 * p.tile_rows) + c.warps * p.warp +
-                   k.n_8 * c.abreast * p.staged;
+    bool whole = c.x == ROWS_WHOLE;
+    double steps = r.unit_rounds * own_of(r, c) / c.abreast, time = 0;
+    double block = c.warps * (c.tiles * (p.tile + k.n_8 * p.tile_rows) + p.warp) +
+                   (whole ? 0 : k.n_8 * c.abreast * p.staged);
     double wait = p.wait + k.tiles * p.wait_tile + k.n_8 * p.wait_rows;
+    wait += whole ? 0 : p.stage / c.x;
     for (int n; blocks > 0; blocks -= n) {
         n = blocks < fit ? blocks : fit;
-        time += n * block + wait;
+        time += steps * (n * block + wait) + p.start;
     }
-    return time / c.abreast; /* steps go by parts that have their turn */
+    return time + (c.spread == ROWS_SPREAD ? SPREAD : 0);
 }
 
-/* Cuts into blocks of 4 to 24 warps; parts that are not abreast have their turn after, which
- * changes no sum. What counts is the time of the multiprocessor that gets most blocks. */
+/* Shared memory of a block. */
+static size_t shared_of(const rows_args &r, const rows_needs &k, const rows_cut &c)
+{
+    int slots = c.warps / c.abreast * k.tiles, own = own_of(r, c);
+    int x = c.x == ROWS_WHOLE ? r.unit_rounds * own : 2 * c.abreast * c.x;
+    int sums = c.abreast > 1 && c.abreast < own ? slots * own * k.n_8 : 0;
+    return (size_t)(c.warps * k.tiles * k.per_tile + x * k.n_8 * k.per_x + sums * 512);
+}
+
+static void try_cut(cut_cost *best, const rows_args &r, const rows_needs &k, const rows_cut &c)
+{
+    int slots = c.warps / c.abreast * k.tiles, n_tile = r.p.glu ? slots / 2 : slots;
+    int groups = blocks_of(r, n_tile), spread = r.shares / own_of(r, c);
+    size_t need = shared_of(r, k, c);
+    size_t sums = (size_t)groups * (size_t)(r.shares * n_tile * 16 * r.n_rows);
+    if (need > (size_t)shared_most || (r.p.glu && slots % 4) || !wanted(c) ||
+        (spread > 1 && (r.p.glu || groups > ROWS_GROUPS || sums > ROWS_SUMS)))
+        return;
+    /* Of the one that gets most blocks. */
+    int here = (groups * spread + n_processors - 1) / n_processors;
+    int fit = (int)(((size_t)shared_most + 1024) / (need + 1024));
+    fit = fit < k.warps / c.warps ? fit : k.warps / c.warps;
+    double time = time_of(r, k, c, here, fit);
+    if (!best->shared || time < best->time)
+        *best = (cut_cost){c, need, time};
+}
+
+/* Cuts into blocks of 4 to 24 warps. Parts that are not abreast have their turn after, or blocks of
+ * their own, which changes no sum. */
 static void try_cuts(cut_cost *best, const rows_args &r, const rows_needs &k)
 {
     for (int warps = 4; warps <= k.warps; warps += 4)
-        for (int n = 1; n <= r.shares && n <= warps && warps % n == 0; n *= 2) {
-            rows_cut c = {k.tiles, warps, n};
-            int slots = warps / n * k.tiles, n_tile = r.p.glu ? slots / 2 : slots;
-            int kept = n > 1 ? r.shares : 1;
-            size_t need = (size_t)(warps * k.tiles * k.per_tile + 2 * n * k.n_8 * k.per_x) +
-                          (n < r.shares ? (size_t)(slots * kept * k.n_8) * 512 : 0);
-            if (need > (size_t)shared_most || (r.p.glu && slots % 4) || !wanted(c))
-                continue;
-            int here = (blocks_of(r, n_tile) + n_processors - 1) / n_processors;
-            int fit = (int)(((size_t)shared_most + 1024) / (need + 1024));
-            fit = fit < k.warps / warps ? fit : k.warps / warps;
-            double time = time_of(k, c, here, fit);
-            if (!best->shared || time < best->time)
-                *best = (cut_cost){c, need, time};
-        }
+        for (int n = 1; n <= r.shares && n <= warps && warps % n == 0; n *= 2)
+            for (int spread = ROWS_TOGETHER; spread <= (n < r.shares ? ROWS_SPREAD : 1); spread++)
+                for (int x = 1; x <= ROWS_WHOLE; x++) {
+                    rows_cut c = {k.tiles, warps, n, x, spread};
+                    /* A stage for several steps is of one turn's. */
+                    if (x == 1 || x == ROWS_WHOLE ||
+                        (own_of(r, c) == n && x < r.unit_rounds))
+                        try_cut(best, r, k, c);
+                }
 }
 
 template <int K, int NT, int M> static rows_needs needs_of()
@@ -468,9 +580,14 @@ static void launch_cut(cudaStream_t s, rows_args r, const cut_cost &c)
 {
     int n_tile = c.cut.warps / c.cut.abreast * M / (GLU ? 2 : 1), n_jobs = r.n_jobs;
     r.abreast = c.cut.abreast;
+    r.own = own_of(r, c.cut);
+    r.x_whole = c.cut.x == ROWS_WHOLE;
+    r.x_steps = r.x_whole ? r.own / r.abreast * r.unit_rounds : c.cut.x;
+    r.x_units = r.x_whole ? r.own * r.unit_rounds : c.cut.x * r.abreast;
+    int spread = r.shares / r.own;
     for (r.n_jobs = 0; r.n_jobs < n_jobs; r.n_jobs++)
-        r.job[r.n_jobs].block = blocks_of(r, n_tile); /* those of the jobs before */
-    LAUNCH((rows_kernel<K, NT, GLU, M>), dim3((unsigned)blocks_of(r, n_tile)),
+        r.job[r.n_jobs].block = blocks_of(r, n_tile) * spread; /* those of the jobs before */
+    LAUNCH((rows_kernel<K, NT, GLU, M>), dim3((unsigned)(blocks_of(r, n_tile) * spread)),
            dim3(32u * (unsigned)c.cut.warps), c.shared, s, r);
 }
 
@@ -558,13 +675,15 @@ static void rows_by_kind(cudaStream_t s, const rows_args &r)
 }
 
 /* Products of one format whose tiles are dealt to as many parts go together. */
-extern "C" void cu_product_rows(cudaStream_t s, const product_args *job, int n)
+extern "C" void cu_product_rows(cudaStream_t s, const product_args *job, int n, one_room gpu)
 {
     bool done[ONE_JOBS] = {false};
     for (int i = 0; i < n; i++) {
         rows_args r = {};
         r.p = job[i];
-        r.power = 0x4b000000;
+        r.sums = gpu.sums;
+        r.arrived = gpu.arrived;
+        r.is = (constants){0x4b000000, 0x80808080};
         r.shares = product_warps(r.p.w, r.p.glu);
         r.unit_rounds = (r.p.w.n_unit + r.shares - 1) / r.shares;
         for (int j = i; j < n; j++) {

@@ -4,8 +4,9 @@
  *     codes    formats with a bias store code + 8, 16 or 32. Moved to the top of their byte, with
  *              the top bit turned over, they are 16, 8 or 4 times the signed code
  *     sums     the tensor cores begin with the integer that as a float is 1.5 * 2^23. What comes
- *              out is, as a float, that plus the sum: one exact operation takes it off again, and
- *              the 16, 8 or 4 with it
+ *              out is, as a float, that plus the sum: one multiply-add takes it off again, the
+ *              16, 8 or 4 with it, and multiplies with the activations' scale, rounding once,
+ *              because 1.5 * 2^23 times the scale is exact (quant_scale)
  *     scales   of six or eight bits: as bytes of the float 2^23 they are numbers in the same way,
  *              and one multiply-add gives factor times scale, exact in 24 bits
  */
@@ -123,8 +124,15 @@ DEV uint32_t merge(uint32_t a, uint32_t b, uint32_t mask)
     return (a & mask) | (b & ~mask);
 }
 
+/* Constants that are to stay in registers: what picks bytes, and what does three things to bits at
+ * once, has room for one constant, not two. */
+struct constants {
+    uint32_t power, top; /* the bits of 2^23; the top bit of each byte */
+};
+
 /* The words of a weight fragment: rows gid and gid + 8, halves of group g. */
-template <int K> DEV void load_fragment(uint32_t *a, const uint8_t *unit, int g, int gid, int tid)
+template <int K>
+DEV void load_fragment(uint32_t *a, const uint8_t *unit, int g, int gid, int tid, uint32_t top)
 {
     using T = traits<K>;
     using S = staged<K>;
@@ -157,24 +165,37 @@ template <int K> DEV void load_fragment(uint32_t *a, const uint8_t *unit, int g,
             lo = c & 0x0f0f0f0f;
             hi = c >> 4 & 0x0f0f0f0f;
         }
-        a[h] = T::bias ? lo ^ 0x80808080 : lo;
-        a[2 + h] = T::bias ? hi ^ 0x80808080 : hi;
+        a[h] = T::bias ? lo ^ top : lo;
+        a[2 + h] = T::bias ? hi ^ top : hi;
     }
 }
 
-/* A sum as the tensor cores leave it, as a float. */
-template <int K> DEV float sum_of(int c)
+/* An activation's scale, for codes as they are in a fragment. */
+struct x_scale {
+    float d, off;
+};
+template <int K> DEV x_scale scale_in(float d)
 {
     constexpr float part = 1.0f / code_in<K>::times;
-    float v = __int_as_float(c);
-    return part == 1 ? v - EXACT : fma_rn(v, part, -EXACT * part);
+    return (x_scale){mul_rn(d, part), mul_rn(d, -EXACT * part)};
 }
+/* A sum as the tensor cores leave it, times that scale. */
+DEV float scaled(int c, const x_scale &x)
+{
+    return fma_rn(__int_as_float(c), x.d, x.off);
+}
+
+/* A unit of activations in its stage: codes [8 rows of x][units][X_CODES], scales likewise, 64. */
+struct x_units {
+    const uint8_t *codes, *scales;
+    int units;
+};
 
 /* Units of a warp's tiles times the activations.
  * acc: [tile][even, odd groups][8 rows of x][c0..c3] */
 template <int K, int NT, int M>
-DEV void multiply_units(float (*acc)[2][NT][4], const uint8_t *units, const uint8_t *x,
-                        const uint8_t *tables, uint32_t power)
+DEV void multiply_units(float (*acc)[2][NT][4], const uint8_t *units, const x_units &x,
+                        const uint8_t *tables, const constants &is)
 {
     using T = traits<K>;
     using S = staged<K>;
@@ -191,18 +212,19 @@ DEV void multiply_units(float (*acc)[2][NT][4], const uint8_t *units, const uint
 #pragma unroll
         for (int m = 0; m < M; m++) {
             const uint8_t *unit = units + m * S::bytes;
-            load_fragment<K>(a[m], unit, g, gid, tid);
+            load_fragment<K>(a[m], unit, g, gid, tid, is.top);
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 if ((k & 3) == 0)
                     rows[m][h].four(unit, tables + m * S::table, gid + 8 * h, parity);
-                v[m][h] = rows[m][h].group(unit, gid + 8 * h, g, power);
+                v[m][h] = rows[m][h].group(unit, gid + 8 * h, g, is.power);
             }
         }
 #pragma unroll
         for (int t = 0; t < NT; t++) {
-            uint2 b = *(const uint2 *)(x + t * S::x_unit + (g * 8 + gid) * 32 + 8 * tid);
-            const uint8_t *xs = x + t * S::x_unit + X_CODES + (g * 8 + 2 * tid) * S::x_scale;
+            const uint8_t *xq = x.codes + t * x.units * X_CODES;
+            const uint8_t *xs = x.scales + (t * x.units * 64 + g * 8 + 2 * tid) * S::x_scale;
+            uint2 b = *(const uint2 *)(xq + (g * 8 + gid) * 32 + 8 * tid);
             float d[2], e0[2] = {0, 0}, e1[2] = {0, 0}; /* of rows 2 tid and 2 tid + 1 */
             if (T::offset) {
                 uint4 s = *(const uint4 *)xs;
@@ -219,6 +241,7 @@ DEV void multiply_units(float (*acc)[2][NT][4], const uint8_t *units, const uint
                 d[0] = s.x, d[1] = s.y;
             }
             uint32_t bb[2] = {b.x, b.y};
+            x_scale by[2] = {scale_in<K>(d[0]), scale_in<K>(d[1])};
 #pragma unroll
             for (int m = 0; m < M; m++) {
                 int c[4], c1[4];
@@ -231,8 +254,8 @@ DEV void multiply_units(float (*acc)[2][NT][4], const uint8_t *units, const uint
                 }
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    to[i] = group_add<K>(to[i], v[m][i >> 1], sum_of<K>(c[i]),
-                                         T::split ? sum_of<K>(c1[i]) : 0, d[i & 1], e0[i & 1],
+                    to[i] = group_add<K>(to[i], v[m][i >> 1], scaled(c[i], by[i & 1]),
+                                         T::split ? scaled(c1[i], by[i & 1]) : 0, e0[i & 1],
                                          e1[i & 1]);
             }
         }

@@ -213,7 +213,7 @@ DEV void unit_sums(float *acc, const raw_unit<K> &u, const shared_rows &x)
                 continue;
             }
             int i0, i1 = half_dots<K>(raw, q[0], q[1], &i0);
-            acc[r] = group_add<K>(acc[r], v, (float)(i0 + i1), 0, xs.x, xs.y, 0);
+            acc[r] = group_add<K>(acc[r], v, mul_rn(xs.x, (float)(i0 + i1)), 0, xs.y, 0);
         }
     }
 }

@@ -930,11 +930,13 @@ static void check_cuts(rig *g, num_type t, int32_t n_in, int32_t n_out, bool glu
     weight pairs[2] = {w.w[1], u.w[1]};
     float *v = draw(g, 32 * (size_t)n_in, 1.0);
     static const int32_t counts[] = {2, 11, 32}, warps[] = {4, 8, 12, 24};
+    static const int32_t x[] = {1, 2, ROWS_WHOLE};
     int differ = 0, n = 0;
     for (int i = 0; i < 3; i++) {
         float *free = cut_product(g, pairs, v, counts[i], (rows_cut){0});
-        for (int k = 0; free && k < 3 * 4 * 4; k++) {
-            rows_cut cut = {1 + k % 3, warps[k / 3 % 4], 1 << k / 12};
+        for (int k = 0; free && k < 3 * 4 * 4 * 3 * 2; k++) {
+            rows_cut cut = {1 + k % 3, warps[k / 3 % 4], 1 << k / 12 % 4, x[k / 48 % 3],
+                            1 + k / 144};
             float *y = cut_product(g, pairs, v, counts[i], cut);
             n += y != NULL;
             differ += y && memcmp(y, free, (size_t)counts[i] * (size_t)n_out * 4) != 0;
@@ -1110,6 +1112,7 @@ void check_ops(rig *g)
         check_invariance(g, NUM_Q4_1, 1056, 5200, true);
     }
     check_cuts(g, NUM_Q4_K, 2304, 72, false);
+    check_cuts(g, NUM_Q4_K, 4864, 40, false);
     check_cuts(g, NUM_Q4_K, 1280, 72, true);
     check_cuts(g, NUM_Q6_K, 2304, 72, false);
     check_cuts(g, NUM_Q4_0, 2112, 72, false);
