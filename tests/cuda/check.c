@@ -204,6 +204,37 @@ void pair_free(rig *g, pair *p)
     *p = (pair){0};
 }
 
+void chain_init(chain *c, int32_t n, int32_t first, int32_t n_vocab)
+{
+    memset(c, 0, sizeof *c);
+    for (int32_t i = 0; i < n; i++) {
+        c->token[i] = (i * 7919 + 13) % (n_vocab ? n_vocab : 1);
+        c->pos[i] = c->index[i] = first + i;
+        c->first[i] = first;
+        c->out_row[i] = i;
+    }
+    c->st = (step){.all = {.n = n,
+                           .token = c->token,
+                           .pos = c->pos,
+                           .index = c->index,
+                           .first = c->first,
+                           .seq = c->seq},
+                   .out_row = c->out_row,
+                   .n_seqs = 1,
+                   .n_kv = 1,
+                   .kv = c->kv};
+}
+
+char *text(const char *fmt, ...)
+{
+    static char line[128];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    return line;
+}
+
 int main(int argc, char **argv)
 {
     rig g = {.rng = 7, .parts = 1};

@@ -53,7 +53,21 @@ bool pair_make(rig *g, pair *w, num_type type, int32_t n_in, int32_t n_out, int3
                double sigma, bool gather);
 void pair_free(rig *g, pair *w);
 
+enum { ROWS_MAX = 600 };
+/* A step of one chain: rows at indices first.. */
+typedef struct chain {
+    step st;
+    int32_t token[ROWS_MAX], pos[ROWS_MAX], index[ROWS_MAX], first[ROWS_MAX], seq[ROWS_MAX];
+    int32_t out_row[ROWS_MAX];
+    uint64_t seen[ROWS_MAX];
+    kv_base kv[4];
+} chain;
+void chain_init(chain *c, int32_t n, int32_t first, int32_t n_vocab);
+/* Printed into a buffer of its own, for the next verdict. */
+char *text(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
 void check_ops(rig *g);
+void check_attention(rig *g);
 void check_models(rig *g);
 void check_sessions(rig *g);
 void check_caches(rig *g);

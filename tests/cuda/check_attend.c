@@ -1,0 +1,366 @@
+/* check_attend.c - attention of the CUDA device and what it stores, in every format of cache, against
+ * backend/cpu/ref.c; rows against the same rows alone.
+ *
+ * Bounds are normalised mean square errors: 1e-10 for sums in f32, 2e-6 where queries, keys and
+ * probabilities are f16 (2^-11 / sqrt(3) each, squared, and a few times that).
+ */
+#include "tests/cuda/check_int.h"
+#include "backend/cuda/cuda_int.h"
+#include "base/mem.h"
+#include "kv/kv.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct attend_case {
+    num_type type;
+    int32_t n_head, n_head_kv, d, window, n_ctx, past, rows;
+    bool tree, two_seqs;
+    num_type values; /* 0 (f32 keys have f32 values here): as keys */
+    bool rot;
+    int32_t turning; /* one stream, with as many pairs that turn; 0: two */
+    bool wide;       /* keys beyond what f16 holds */
+} attend_case;
+
+/* What keys of one stream are made with, on both devices. */
+typedef struct key_source {
+    pair norm;
+    float *inv, *turns;
+    rope on[2];
+} key_source;
+
+static bool source_make(rig *g, key_source *k, int32_t d, int32_t n)
+{
+    size_t inv_bytes = (size_t)d / 2 * 4, turns_bytes = (size_t)ROPE_TURNS * 2 * (size_t)n * 4;
+    if (!pair_make(g, &k->norm, NUM_F32, d, 1, 1, 0.3, false))
+        return false;
+    k->inv = draw(g, (size_t)d / 2, 0);
+    k->turns = mem_alloc(turns_bytes);
+    for (int32_t i = 0; i < d / 2; i++)
+        k->inv[i] = i < n ? (float)pow(1e4, -2.0 * i / d) : 0;
+    for (int32_t p = 0; p < ROPE_TURNS; p++)
+        for (int32_t i = 0; i < n; i++) {
+            k->turns[2 * p * n + i] = (float)cos((double)p * k->inv[i]);
+            k->turns[(2 * p + 1) * n + i] = (float)sin((double)p * k->inv[i]);
+        }
+    k->on[0] = (rope){.n_pairs = d / 2, .inv_freq = k->inv, .n_turning = n, .turns = k->turns};
+    k->on[1] = k->on[0];
+    float *inv = g->gpu->alloc(g->gpu, inv_bytes), *turns = g->gpu->alloc(g->gpu, turns_bytes);
+    g->gpu->upload(g->gpu, inv, k->inv, inv_bytes);
+    g->gpu->upload(g->gpu, turns, k->turns, turns_bytes);
+    k->on[1].inv_freq = inv;
+    k->on[1].turns = turns;
+    return true;
+}
+
+static void source_free(rig *g, key_source *k)
+{
+    const rope *r = &k->on[1];
+    if (!k->inv)
+        return;
+    g->gpu->release(g->gpu, (void *)r->inv_freq, (size_t)r->n_pairs * 4);
+    g->gpu->release(g->gpu, (void *)r->turns, (size_t)ROPE_TURNS * 2 * (size_t)r->n_turning * 4);
+    mem_free(k->inv);
+    mem_free(k->turns);
+    pair_free(g, &k->norm);
+}
+
+/* Whole heads of random elements as a store of this format has them. mem_free. */
+static void *encoded(rig *g, num_type t, bool rot, size_t n, double sigma)
+{
+    uint64_t bytes = 0;
+    float *f = draw(g, n, sigma);
+    num_row_bytes(t, n, &bytes);
+    void *enc = mem_alloc(bytes);
+    if (rot)
+        num_rotate(f, (int64_t)n);
+    num_format_of(t)->encode(f, enc, (int64_t)n);
+    mem_free(f);
+    return enc;
+}
+
+/* The rows that op_kv_store wrote are the same bytes on both devices. */
+static void check_stored(rig *g, const attend_case *a, const kv_view *v, kv_base base[2][2],
+                         const chain *c)
+{
+    int32_t differ = 0;
+    for (int32_t i = 0; i < a->rows; i++)
+        for (int32_t h = 0; h < a->n_head_kv; h++)
+            for (int kv = 0; kv < (v->single ? 1 : 2); kv++) {
+                uint8_t got[4096];
+                size_t n = kv ? v->v_row_bytes : v->k_row_bytes;
+                size_t at = ((size_t)h * (size_t)v->n_slots + (size_t)(c->index[i] % v->n_slots)) * n;
+                kv_base ref = base[0][c->seq[i]], gpu = base[1][c->seq[i]];
+                g->gpu->download(g->gpu, got, (char *)(kv ? gpu.v : gpu.k) + at, n);
+                differ += memcmp(got, (char *)(kv ? ref.v : ref.k) + at, n) != 0;
+            }
+    verdict(g, "attend stored", text("%d rows, heads that differ in a byte", a->rows), differ, 0);
+}
+
+/* Random keys and values everywhere, the pass's own stored by op_kv_store, then attention. */
+static void check_attend(rig *g, const attend_case *a)
+{
+    static chain c;
+    kv_layout l;
+    kv_cache cache[2][2] = {{{0}}};
+    both b;
+    mat q[2], k[2], v[2];
+    err e = {0};
+    const char *name = a->turning ? "attend one" : "attend";
+    if (!my_turn(g, name))
+        return;
+    key_source source = {0};
+    if (a->turning && !source_make(g, &source, a->d, a->turning))
+        return;
+    kv_spec s = {.window = a->window,
+                 .n_head_kv = a->n_head_kv,
+                 .head_dim = a->d,
+                 .wide = a->wide,
+                 .k_is_v = a->turning > 0,
+                 .k_norm = &source.norm.w[0],
+                 .k_rope = &source.on[0]};
+    num_type type[2] = {a->type, a->values ? a->values : a->type};
+    bool rot[2];
+    for (int kv = 0; kv < 2; kv++)
+        rot[kv] = type[kv] == NUM_TQ3_0 || (a->rot && num_format_of(type[kv])->block_n > 1);
+    kv_want_layout want = {.spec = &s,
+                           .n = 1,
+                           .choice = {.k = {type[0], rot[0]},
+                                      .v = {type[1], rot[1]},
+                                      .single = a->turning ? KV_SINGLE_ON : KV_SINGLE_OFF},
+                           .n_ctx = a->n_ctx,
+                           .rows_max = a->rows,
+                           .dev = g->gpu};
+    double key_sigma = a->wide ? 6e4 : 0.3;
+    int32_t seqs = a->two_seqs ? 2 : 1, half = a->two_seqs ? a->rows / 2 : a->rows;
+    if (kv_layout_init(&l, &want, &e)) {
+        failed(g, "attend", e.text);
+        return;
+    }
+    const kv_view *view = &l.view[0];
+    kv_view view_gpu = *view;
+    if (a->turning)
+        view_gpu.k_weight = &source.norm.w[1], view_gpu.k_rope = &source.on[1];
+    chain_init(&c, a->rows, a->past, 0);
+    size_t n_rows = (size_t)view->n_slots * (size_t)a->n_head_kv, n_elem = n_rows * (size_t)a->d;
+    kv_base base[2][2];
+    for (int i = 0; i < seqs; i++)
+        for (int side = 0; side < 2; side++) {
+            device *dev = side ? g->gpu : g->ref;
+            if (kv_open(&cache[i][side], dev, &l, &e)) {
+                failed(g, "attend", e.text);
+                return;
+            }
+            base[side][i] = cache[i][side].base[0];
+        }
+    for (int i = 0; i < seqs; i++)
+        for (int kv = 0; kv < (a->turning ? 1 : 2); kv++) {
+            void *enc = encoded(g, type[kv], rot[kv], n_elem, kv || a->turning ? 1.0 : key_sigma);
+            size_t bytes = n_rows * (kv ? view->v_row_bytes : view->k_row_bytes);
+            memcpy(kv ? base[0][i].v : base[0][i].k, enc, bytes);
+            g->gpu->upload(g->gpu, kv ? base[1][i].v : base[1][i].k, enc, bytes);
+            mem_free(enc);
+        }
+    for (int32_t i = 0; i < a->rows; i++) {
+        int32_t in = i % half, parent = in ? (in - 1) / 2 : -1;
+        c.seq[i] = a->two_seqs ? i / half : 0;
+        c.first[i] = a->past - 3 * c.seq[i];
+        c.index[i] = c.first[i] + in;
+        c.pos[i] = c.index[i];
+        if (a->tree) {
+            c.seen[i] = (uint64_t)1 << in | (in ? c.seen[i - in + parent] : 0);
+            c.pos[i] = in ? c.pos[i - in + parent] + 1 : c.first[i];
+        }
+    }
+    c.st.n_seqs = seqs;
+    if (a->tree)
+        c.st.all.seen = c.seen;
+    float *x = draw(g, (size_t)a->rows * (size_t)a->n_head * (size_t)a->d, 1.0);
+    step sr = c.st, sg = c.st;
+    sr.kv = base[0];
+    sg.kv = base[1];
+    both_begin(g, &b, &sr);
+    pass_begin(&b.gpu, g->gpu, &sg, g->gpu_scratch, g->scratch_bytes);
+    both_mat(g, &b, q, x, a->rows, a->n_head, a->d);
+    /* Scores of a standard deviation of 1.5, so that many keys count. */
+    float scale = (float)(1.5 / (key_sigma * sqrt((double)a->d)));
+    float *own = draw(g, (size_t)a->rows * (size_t)a->n_head_kv * (size_t)a->d, key_sigma);
+    both_mat(g, &b, k, own, a->rows, a->n_head_kv, a->d);
+    both_mat(g, &b, v, x, a->rows, a->n_head_kv, a->d);
+    mem_free(own);
+    op_kv_store(&b.ref, view, a->turning ? v[0] : k[0], v[0]);
+    op_kv_store(&b.gpu, &view_gpu, a->turning ? v[1] : k[1], v[1]);
+    mat yr = op_attend(&b.ref, q[0], view, scale), yg = op_attend(&b.gpu, q[1], &view_gpu, scale);
+    char format[2][32];
+    for (int kv = 0; kv < 2; kv++)
+        kv_format_name((kv_format){type[kv], rot[kv]}, format[kv], sizeof format[kv]);
+    const char *shape =
+        text("%s%s%s %d/%dx%d w%d past %d rows %d%s%s%s", format[0], a->values ? "/" : "",
+             a->values ? format[1] : "", a->n_head, a->n_head_kv, a->d, a->window, a->past, a->rows,
+             a->tree ? " tree" : "", a->two_seqs ? " 2 seqs" : "",
+             a->wide ? " wide" : "");
+    verdict(g, name, shape, both_error(g, &b, yr, yg), a->type == NUM_F32 ? 1e-10 : 2e-6);
+    cuda_device *gpu = g->gpu->self;
+    if (gpu->can_hopper && a->rows > CUDA_VERIFY_ROWS && a->d >= (a->turning ? 512 : 256) &&
+        type[0] == NUM_F16 && type[1] == NUM_F16) {
+        bool usual = gpu->hopper;
+        gpu->hopper = false; /* what other GPUs take */
+        mat yf = op_attend(&b.gpu, q[1], &view_gpu, scale);
+        verdict(g, a->turning ? "attend one flash" : "attend flash", shape,
+                both_error(g, &b, yr, yf), 2e-6);
+        gpu->hopper = usual;
+    }
+    check_stored(g, a, view, base, &c);
+    /* A row alone gives the same bits as in company. */
+    if (a->rows <= 32 && a->rows > 1 && !a->tree && !a->two_seqs && !pass_failed(&b.gpu)) {
+        float *all = gpu_rows(g, yg);
+        size_t width = (size_t)a->n_head * (size_t)a->d;
+        int32_t differ = 0;
+        for (int32_t r = 0; r < a->rows; r++) {
+            step one = sg;
+            pass p;
+            one.all.n = 1;
+            one.all.token += r, one.all.pos += r, one.all.index += r, one.all.first += r;
+            one.all.seq += r;
+            pass_begin(&p, g->gpu, &one, g->gpu_scratch, g->scratch_bytes);
+            mat qq = pass_mat(&p, 1, a->n_head, a->d);
+            g->gpu->upload(g->gpu, qq.at, x + (size_t)r * width, width * 4);
+            mat y = op_attend(&p, qq, &view_gpu, scale);
+            float *got = gpu_rows(g, y);
+            differ += memcmp(got, all + (size_t)r * width, width * 4) != 0;
+            mem_free(got);
+        }
+        verdict(g, "attend alone", text("%d rows each alone, rows that differ", a->rows), differ,
+                0);
+        mem_free(all);
+    }
+    mem_free(x);
+    for (int i = 0; i < seqs; i++)
+        for (int side = 0; side < 2; side++)
+            kv_close(&cache[i][side]);
+    kv_layout_free(&l);
+    source_free(g, &source);
+}
+
+/* Every format where it is fast, in heads of the large models, and where it is not; keys and values
+ * of different formats; rings past their wrap. */
+static void check_formats(rig *g)
+{
+    static const num_type types[] = {NUM_BF16, NUM_Q8_0, NUM_Q5_1,   NUM_Q5_0,
+                                     NUM_Q4_1, NUM_Q4_0, NUM_IQ4_NL, NUM_TQ3_0};
+    for (int i = 0; i < 8; i++) {
+        num_type t = types[i], other = types[(i + 3) % 8];
+        bool rot = t != NUM_BF16;
+        check_attend(g, &(attend_case){t, 8, 2, 256, 40, 400, 230, 3, .rot = false});
+        check_attend(g, &(attend_case){t, 8, 1, 512, 0, 500, 300, 5, .rot = rot});
+        check_attend(g, &(attend_case){t, 16, 1, 512, 0, 200, 120, 2, .rot = rot});
+        check_attend(g, &(attend_case){t, 8, 4, 512, 70, 400, 230, 3, .rot = rot});
+        check_attend(g, &(attend_case){t, 8, 4, 512, 0, 800, 750, 2, .rot = rot});
+        check_attend(g, &(attend_case){t, 16, 4, 256, 0, 800, 750, 5, .rot = rot});
+        check_attend(g, &(attend_case){t, 4, 2, 128, 60, 300, 150, 2, .rot = rot});
+        check_attend(g, &(attend_case){t, 4, 2, 128, 0, 300, 140, 35, .values = NUM_F16});
+        check_attend(g, &(attend_case){NUM_F16, 4, 2, 128, 0, 300, 140, 4, .values = t});
+        if (t != NUM_TQ3_0) {
+            check_attend(g, &(attend_case){t, 8, 2, 64, 40, 400, 230, 5, .rot = false});
+            check_attend(g, &(attend_case){t, 4, 2, 64, 0, 300, 130, 40, .rot = false});
+        }
+        check_attend(g, &(attend_case){t, 4, 2, 256, 0, 300, 130, 35, .rot = rot});
+        check_attend(g, &(attend_case){t, 8, 4, 256, 50, 400, 90, 9, .tree = true});
+        check_attend(g, &(attend_case){t, 4, 2, 256, 0, 300, 130, 6, .values = other, .rot = rot});
+        check_attend(g, &(attend_case){t, 4, 2, 512, 70, 200, 110, 40, .values = NUM_F16});
+        check_attend(g, &(attend_case){NUM_F16, 4, 2, 512, 0, 200, 60, 2, .values = t, .rot = rot});
+        if (g->quick)
+            continue;
+        check_attend(g, &(attend_case){t, 16, 2, 512, 0, 9000, 8000, 2, .rot = rot});
+        check_attend(g, &(attend_case){t, 32, 16, 256, 1024, 9000, 8000, 4, .rot = false});
+        check_attend(g, &(attend_case){t, 16, 2, 512, 0, 2000, 1000, 40, .rot = rot});
+    }
+    check_attend(g, &(attend_case){NUM_Q4_0, 8, 4, 512, 0, 16600, 700, 3, .values = NUM_Q8_0});
+    check_attend(g, &(attend_case){NUM_F32, 4, 2, 64, 0, 100, 60, 3, .values = NUM_Q8_0});
+    check_attend(g, &(attend_case){NUM_BF16, 4, 2, 256, 0, 200, 120, 3, .wide = true});
+    check_attend(g, &(attend_case){NUM_Q8_0, 4, 1, 512, 0, 200, 90, 35, .wide = true});
+}
+
+/* Keys made of values: by the tiles of heads a quarter of which turns, and by the f32 kernel. */
+static void check_one_stream(rig *g)
+{
+    static const num_type types[] = {NUM_F16,  NUM_BF16, NUM_Q8_0,   NUM_Q5_1, NUM_Q5_0,
+                                     NUM_Q4_1, NUM_Q4_0, NUM_IQ4_NL, NUM_TQ3_0};
+    for (int i = 0; i < 9; i++) {
+        num_type t = types[i];
+        check_attend(g, &(attend_case){t, 8, 1, 512, 0, 700, 500, 5, .turning = 64});
+        check_attend(g, &(attend_case){t, 8, 2, 512, 0, 200, 110, 40, .turning = 64});
+        check_attend(g, &(attend_case){t, 8, 2, 256, 70, 400, 230, 3, .turning = 32});
+        check_attend(g, &(attend_case){t, 4, 1, 512, 0, 300, 90, 9, .tree = true, .turning = 64});
+        if (num_format_of(t)->block_n > 1 && t != NUM_TQ3_0) {
+            check_attend(g,
+                         &(attend_case){t, 4, 1, 512, 0, 300, 200, 2, .rot = true, .turning = 64});
+            check_attend(g,
+                         &(attend_case){t, 4, 1, 512, 0, 300, 130, 35, .rot = true, .turning = 64});
+        }
+        check_attend(g, &(attend_case){t, 4, 2, 128, 0, 200, 120, 3, .turning = 64});
+        if (g->quick || i % 3) /* angles far out are the same in all; the reference finds each */
+            continue;
+        check_attend(g, &(attend_case){t, 8, 1, 512, 0, 140000, 131000, 1, .turning = 64});
+        check_attend(g, &(attend_case){t, 32, 4, 512, 0, 3000, 2000, 4, .turning = 64});
+        check_attend(g, &(attend_case){t, 16, 1, 512, 0, 2000, 1000, 70, .turning = 64});
+    }
+    check_attend(g, &(attend_case){NUM_F32, 4, 2, 64, 0, 200, 90, 9, .tree = true, .turning = 8});
+    check_attend(g, &(attend_case){NUM_F32, 4, 1, 512, 60, 300, 150, 2, .turning = 256});
+    check_attend(g, &(attend_case){NUM_F32, 4, 2, 64, 16, 200, 90, 40, .turning = 32});
+    check_attend(g, &(attend_case){NUM_TQ3_0, 4, 2, 128, 0, 200, 90, 3, .turning = 16});
+    check_attend(
+        g, &(attend_case){NUM_F16, 8, 2, 512, 50, 300, 200, 20, .two_seqs = true, .turning = 64});
+    check_attend(
+        g, &(attend_case){NUM_Q8_0, 8, 2, 256, 50, 300, 200, 40, .two_seqs = true, .turning = 32});
+    check_attend(g,
+                 &(attend_case){NUM_F16, 8, 1, 512, 0, 300, 100, 60, .tree = true, .turning = 64});
+    /* Of f16, beside what the list has: rings past their wrap, two sequences, many tiles. */
+    check_attend(
+        g, &(attend_case){NUM_F16, 8, 2, 512, 90, 700, 600, 70, .two_seqs = true, .turning = 64});
+    check_attend(g, &(attend_case){NUM_F16, 4, 1, 512, 0, 700, 500, 37, .turning = 64});
+    check_attend(g, &(attend_case){NUM_F16, 2, 2, 512, 300, 2000, 1500, 100, .turning = 64});
+}
+
+void check_attention(rig *g)
+{
+    static const attend_case cases[] = {
+        {NUM_F32, 4, 2, 32, 0, 300, 0, 1, .tree = false},
+        {NUM_F32, 4, 1, 64, 8, 64, 37, 7, .tree = false},
+        {NUM_F16, 4, 4, 96, 40, 500, 300, 3, .tree = false},
+        {NUM_F16, 8, 2, 256, 512, 2000, 1234, 5, .tree = false},
+        {NUM_F16, 16, 2, 512, 0, 1500, 1111, 4, .tree = false},
+        {NUM_BF16, 16, 1, 512, 0, 700, 600, 2, .tree = false},
+        {NUM_F16, 8, 2, 256, 128, 1000, 700, 15, .tree = true},
+        {NUM_F32, 4, 2, 64, 16, 200, 90, 9, .tree = true},
+        {NUM_F16, 8, 4, 128, 64, 400, 200, 10, .two_seqs = true},
+        {NUM_F16, 8, 4, 256, 100, 400, 0, 70, .tree = false},
+        {NUM_F16, 8, 1, 512, 0, 400, 250, 40, .tree = false},
+        {NUM_F16, 8, 1, 512, 0, 1500, 1000, 37, .tree = false},
+        {NUM_F16, 6, 2, 512, 0, 300, 0, 65, .tree = false},
+        {NUM_F16, 4, 2, 512, 70, 200, 110, 40, .tree = false},
+        {NUM_F16, 2, 2, 512, 8, 90, 50, 34, .tree = false},
+        {NUM_F16, 8, 4, 512, 64, 400, 200, 70, .two_seqs = true},
+        {NUM_F16, 8, 2, 512, 50, 400, 90, 48, .tree = true},
+        {NUM_F16, 4, 2, 64, 0, 300, 150, 40, .tree = false},
+        {NUM_F16, 4, 2, 128, 70, 300, 150, 40, .tree = false},
+        {NUM_F16, 8, 1, 256, 0, 1500, 1000, 37, .tree = false},
+        {NUM_F16, 6, 2, 256, 0, 300, 0, 65, .tree = false},
+        {NUM_F16, 2, 2, 256, 8, 90, 50, 34, .tree = false},
+        {NUM_F16, 8, 4, 256, 64, 400, 200, 70, .two_seqs = true},
+        {NUM_F16, 8, 2, 256, 50, 400, 90, 48, .tree = true},
+        {NUM_BF16, 4, 2, 128, 0, 300, 100, 33, .tree = false},
+        {NUM_F32, 4, 2, 32, 8, 100, 20, 50, .tree = false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_attend(g, &cases[i]);
+    check_formats(g);
+    check_one_stream(g);
+    if (!g->quick) {
+        check_attend(g, &(attend_case){NUM_F16, 32, 16, 256, 1024, 9000, 8000, 8, .tree = false});
+        check_attend(g, &(attend_case){NUM_F16, 32, 4, 512, 0, 9000, 8000, 3, .tree = false});
+        check_attend(g, &(attend_case){NUM_F16, 32, 16, 256, 1024, 5000, 3000, 300, .tree = false});
+        check_attend(g, &(attend_case){NUM_F16, 16, 2, 512, 0, 5000, 2000, 200, .tree = false});
+    }
+}
