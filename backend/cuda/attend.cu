@@ -141,32 +141,38 @@ __global__ void __launch_bounds__(128) attend_kernel(attend_args a)
     }
 }
 
-enum { COLUMNS = 128, GROUPS = 8, AHEAD = 8, PARTS_MAX = GROUPS * COLUMNS };
+enum { COLUMNS = 128, SUMS = 8, PARTS_MAX = 1024, WEIGHERS = PARTS_MAX / 32 };
 
 /* o[r, h] from the partial results of its chunks, rotated back where values were rotated, and its
- * int8 copy where wanted. The 8 threads of a column take every eighth chunk, and their sums are
- * added in order: nothing depends on more than the row's own chunks.
- * grid:   128 columns of a head x head x row; 8 x 128 threads
- * shared: a weight per chunk; 8 sums per column
+ * int8 copy where wanted. A column has SUMS sums, of every eighth chunk each, which are added in
+ * order: nothing depends on more than the row's own chunks, nor on GROUPS, how many threads share
+ * a column: eight, so that one row's chunks are all on their way at once, or one, where there are
+ * more blocks of eight than the GPU holds at a time.
+ * grid:   128 columns of a head x head x row; GROUPS x 128 threads
+ * shared: a weight per chunk; the sums of each column
  * bound:  latency; at long contexts reading the parts, 1 / chunk of the keys' own bytes */
-__global__ void __launch_bounds__(GROUPS *COLUMNS)
+template <int GROUPS>
+__global__ void __launch_bounds__(GROUPS *COLUMNS, 8 / GROUPS < 2 ? 2 : 8 / GROUPS)
     combine_kernel(attend_args a, dev_quant q, bool back)
 {
-    __shared__ float weight[PARTS_MAX], of_warp[2][32];
-    __shared__ __align__(16) float sums[GROUPS][COLUMNS];
+    constexpr int OWN = SUMS / GROUPS, AHEAD = GROUPS == 1 ? 16 : 8, THREADS = GROUPS * COLUMNS;
+    __shared__ float weight[PARTS_MAX], top_of[GROUPS * COLUMNS / 32], total_of[WEIGHERS];
+    __shared__ __align__(16) float sums[SUMS][COLUMNS];
     grid_trigger();
     int h = (int)blockIdx.y, r = a.row0 + (int)blockIdx.z, d = a.kv.head_dim, lane = lane_id();
     int mine = (int)threadIdx.x / COLUMNS, column = (int)threadIdx.x % COLUMNS;
     int i0 = (int)blockIdx.x * COLUMNS, i = i0 + column, c0 = (int)threadIdx.x;
     sight s = row_sight(a.st.rows, r, a.kv.window);
     int n = (s.hi - 1) / a.chunk - s.lo / a.chunk + 1;
+    if (c0 < WEIGHERS)
+        total_of[c0] = 0;
     grid_wait(); /* the step is there since before the pass, the parts are not */
-    const float *part = part_at(a, r, h, 0);
+    const float *part = part_at(a, r, h, 0), *end = part + d;
     /* A chunk's weight is found by one thread: what it reads lies in lines far from the others'. */
     float top = -INFINITY, total = 0;
     if (c0 < n) {
-        top = part[(size_t)c0 * (d + 2) + d];
-        total = part[(size_t)c0 * (d + 2) + d + 1];
+        top = end[(size_t)c0 * (d + 2)];
+        total = end[(size_t)c0 * (d + 2) + 1];
     }
     /* The first parts come while weights are found. */
     float ahead[AHEAD];
@@ -175,62 +181,91 @@ __global__ void __launch_bounds__(GROUPS *COLUMNS)
         int c = mine + k * GROUPS;
         ahead[k] = i < d && c < n ? part[(size_t)c * (d + 2) + i] : 0;
     }
-    float m = warp_max(top);
+    float m = top;
+    for (int c = c0 + THREADS; c < n; c += THREADS)
+        m = fmaxf(m, end[(size_t)c * (d + 2)]);
+    m = warp_max(m);
     if (lane == 0)
-        of_warp[0][c0 >> 5] = m;
+        top_of[c0 >> 5] = m;
     __syncthreads();
-    m = warp_max(of_warp[0][lane]);
-    float w = c0 < n ? expf(top - m) : 0;
-    weight[c0] = w;
-    total = warp_sum(total * w);
-    if (lane == 0)
-        of_warp[1][c0 >> 5] = total;
+    m = warp_max(top_of[lane % (THREADS / 32)]);
+    /* Totals are added 32 at a time, then those sums: the same tree for any number of threads. */
+#pragma unroll 1
+    for (int c = c0; c - lane < n; c += THREADS) {
+        if (c != c0 && c < n) {
+            top = end[(size_t)c * (d + 2)];
+            total = end[(size_t)c * (d + 2) + 1];
+        }
+        float w = c < n ? expf(top - m) : 0;
+        weight[c] = w;
+        w = warp_sum(total * w);
+        if (lane == 0)
+            total_of[c >> 5] = w;
+    }
     __syncthreads();
-    total = warp_sum(of_warp[1][lane]);
-    float v = 0;
+    total = warp_sum(total_of[lane]);
+    float v[OWN];
+#pragma unroll
+    for (int k = 0; k < OWN; k++)
+        v[k] = 0;
 #pragma unroll
     for (int k = 0; k < AHEAD; k++)
         if (mine + k * GROUPS < n)
-            v = fma_rn(ahead[k], weight[mine + k * GROUPS], v);
+            v[k % OWN] = fma_rn(ahead[k], weight[mine + k * GROUPS], v[k % OWN]);
+    int c = mine + AHEAD * GROUPS;
     if (i < d) {
-#pragma unroll 8
-        for (int c = mine + AHEAD * GROUPS; c < n; c += GROUPS)
-            v = fma_rn(part[(size_t)c * (d + 2) + i], weight[c], v);
+#pragma unroll 1
+        for (; c + (8 - 1) * GROUPS < n; c += 8 * GROUPS) {
+            const float *from = part + (size_t)c * (d + 2) + i;
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                v[k % OWN] = fma_rn(from[(size_t)(k * GROUPS) * (d + 2)], weight[c + k * GROUPS],
+                                    v[k % OWN]);
+        }
+#pragma unroll
+        for (int k = 0; k < 8 - 1; k++, c += GROUPS)
+            if (c < n)
+                v[k % OWN] = fma_rn(part[(size_t)c * (d + 2) + i], weight[c], v[k % OWN]);
     }
-    sums[mine][column] = v;
+#pragma unroll
+    for (int k = 0; k < OWN; k++)
+        sums[mine + k * GROUPS][column] = v[k];
     __syncthreads();
+    float x = 0;
     if (mine == 0) {
-        v = 0;
-        for (int k = 0; k < GROUPS; k++)
-            v += sums[k][column];
-        v /= total;
+        for (int k = 0; k < SUMS; k++)
+            x += sums[k][column];
+        x /= total;
     }
     float *o = a.o.at + r * a.o.stride + h * d;
     if (back) { /* d is a multiple of 128: one warp turns them all */
         if (mine == 0)
-            sums[0][column] = v;
+            sums[0][column] = x;
         __syncthreads();
         if (threadIdx.x >= 32)
             return;
-        float4 x = rotate_four(*(float4 *)&sums[0][4 * lane], true);
-        *(float4 *)(o + i0 + 4 * lane) = x;
+        float4 y = rotate_four(*(float4 *)&sums[0][4 * lane], true);
+        *(float4 *)(o + i0 + 4 * lane) = y;
         if (q.q)
-            quantise_four(x, q, r, h * d + i0 + 4 * lane, true);
+            quantise_four(y, q, r, h * d + i0 + 4 * lane, true);
         return;
     }
     if (mine || (i & ~31) >= d)
         return;
     if (i < d)
-        o[i] = v;
+        o[i] = x;
     if (q.q)
-        quantise_warp(v, q, r, (h * d + i) / 32);
+        quantise_warp(x, q, r, (h * d + i) / 32);
 }
 
-extern "C" void cu_attend_combine(cudaStream_t s, attend_args a, dev_quant q, bool back)
+extern "C" void cu_attend_combine(cudaStream_t s, attend_args a, dev_quant q, bool back, int n_sm)
 {
     unsigned slices = (unsigned)((a.kv.head_dim + COLUMNS - 1) / COLUMNS);
-    LAUNCH(combine_kernel, dim3(slices, (unsigned)a.n_head, (unsigned)a.n_rows),
-           dim3(GROUPS * COLUMNS), 0, s, a, q, back);
+    dim3 grid(slices, (unsigned)a.n_head, (unsigned)a.n_rows);
+    if (slices * grid.y * grid.z > 2 * (unsigned)n_sm)
+        LAUNCH(combine_kernel<1>, grid, dim3(COLUMNS), 0, s, a, q, back);
+    else
+        LAUNCH(combine_kernel<8>, grid, dim3(8 * COLUMNS), 0, s, a, q, back);
 }
 
 extern "C" void cu_attend(cudaStream_t s, attend_args a)

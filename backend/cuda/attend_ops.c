@@ -216,7 +216,7 @@ static void attend_few(pass *p, attend_args a, bool split, int32_t at_a_time, de
         } else {
             cu_attend(c->stream, a);
         }
-        cu_attend_combine(c->stream, a, copy, back);
+        cu_attend_combine(c->stream, a, copy, back, c->n_sm);
     }
 }
 

@@ -327,7 +327,7 @@ typedef struct attend_args {
 } attend_args;
 void cu_attend(cudaStream_t s, attend_args a);
 /* back: the values were rotated, and the result is to be rotated back. */
-void cu_attend_combine(cudaStream_t s, attend_args a, dev_quant q, bool back);
+void cu_attend_combine(cudaStream_t s, attend_args a, dev_quant q, bool back, int n_sm);
 int cu_attend_init(int shared_max);
 /* split.cu: few rows on tensor cores. Heads of 64, 128, 256 or 512, at most *widest, in all formats
  * but f32. At most SPLIT_PAIRS query heads per KV head. */

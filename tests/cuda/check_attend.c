@@ -353,6 +353,9 @@ void check_attention(rig *g)
         {NUM_F16, 8, 2, 256, 50, 400, 90, 48, .tree = true},
         {NUM_BF16, 4, 2, 128, 0, 300, 100, 33, .tree = false},
         {NUM_F32, 4, 2, 32, 8, 100, 20, 50, .tree = false},
+        /* Chunks by the dozen and by the hundred, joined by few threads and by many. */
+        {NUM_F16, 4, 2, 64, 0, 6000, 5000, 9, .tree = false},
+        {NUM_F16, 4, 2, 64, 0, 24000, 21000, 3, .tree = false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check_attend(g, &cases[i]);
@@ -360,7 +363,7 @@ void check_attention(rig *g)
     check_one_stream(g);
     if (!g->quick) {
         check_attend(g, &(attend_case){NUM_F16, 32, 16, 256, 1024, 9000, 8000, 8, .tree = false});
-        check_attend(g, &(attend_case){NUM_F16, 32, 4, 512, 0, 9000, 8000, 3, .tree = false});
+        check_attend(g, &(attend_case){NUM_F16, 32, 4, 512, 0, 32000, 31000, 3, .tree = false});
         check_attend(g, &(attend_case){NUM_F16, 32, 16, 256, 1024, 5000, 3000, 300, .tree = false});
         check_attend(g, &(attend_case){NUM_F16, 16, 2, 512, 0, 5000, 2000, 200, .tree = false});
     }
