@@ -19,12 +19,13 @@
  * own weights, but where activations are staged, all do for each other at every stage. Where all
  * that a block wants fit (5376 columns, or those of a few parts), there is one stage and no
  * barrier, and so parts of a tile can be in several blocks, which evens out tiles too: sums then
- * meet in memory, and whichever block comes last adds them. try_cuts chooses.
+ * meet in memory, and whichever block comes last adds them. rows_cut.c chooses.
  *
  * A block has several tiles, and for each of them warps that share its columns as in
  * matmul_one.cu; even and odd groups are summed apart and joined at the end, so a row's result is
  * bit for bit the one that matmul_one.cu gives.
  */
+#include "backend/cuda/rows_cut.h"
 #include "backend/cuda/rows_unit.cuh"
 
 /* M tiles of a warp: how deep its weights are staged, and how many warps a multiprocessor has
@@ -444,151 +445,49 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
 
 /* ---- Launching ----------------------------------------------------------------------------- */
 
-static int shared_most = 99 << 10; /* a block's: what every GPU of 8.0 and above grants */
-static int n_processors = 132;
-static rows_cut forced, chosen; /* cuda_int.h; of benches alone, which are one thread */
+static rows_gpu gpu = {99 << 10, 132}; /* at least: what every GPU of 8.0 and above grants */
+static rows_cut forced, chosen;        /* cuda_int.h; of benches alone, which are one thread */
 static bool watched, missed;
 
-/* A way to cut a launch, what it takes and about how long. */
-struct cut_cost {
-    rows_cut cut;
-    size_t shared; /* bytes; 0: nothing fits */
-    double time;
-};
-/* What a multiprocessor spends on a step, in nanoseconds: on each of its tiles, the same again for
- * each 8 rows of activations, on a warp, on staging 8 rows of a unit. Once, however many warps and
- * blocks share it: waiting, for each tile of a warp and 8 rows, and for each other where a stage of
- * activations begins; and starting. */
-struct step_price {
-    float tile, tile_rows, warp, staged, wait, wait_tile, wait_rows, stage, start;
-};
-/* Fitted to 625 times on an H200 (bench_matmul_cuda --cuts); nine of ten are within a sixth. */
-template <int K> static step_price price_of()
+/* What chooses a launch's cut. */
+static rows_shape shape_of(const rows_args &r, int rows)
 {
-    using T = traits<K>;
-    if (T::six)
-        return (step_price){55, 47, 15, 22, 0, 206, 0, 226, 3700};
-    if (T::bytes)
-        return (step_price){33, 14, 26, 36, 0, 190, 0, 170, 3000};
-    if (T::offset)
-        return (step_price){33, 26, 19, 28, 102, 128, 128, 169, 2500};
-    return (step_price){22, 21, 22, 24, 22, 149, 0, 170, 3000};
-}
-static const double SPREAD = 3500; /* and to add the sums of several blocks: a guess */
-
-/* What a kernel takes: tiles of a warp, of 8 rows; bytes of a warp's tile, of a unit of 8 rows;
- * warps that there are registers for. */
-struct rows_needs {
-    int tiles, n_8, per_tile, per_x, warps;
-    step_price price;
-};
-
-/* Blocks of n_tile tiles of the result each; products have none in common. */
-static int blocks_of(const rows_args &r, int n_tile)
-{
-    int n = 0;
+    rows_shape s = {};
+    s.n_jobs = r.n_jobs;
     for (int i = 0; i < r.n_jobs; i++)
-        n += (r.job[i].n_out + 16 * n_tile - 1) / (16 * n_tile);
-    return n;
+        s.n_out[i] = r.job[i].n_out;
+    s.rows = rows;
+    s.kind = r.p.w.kind;
+    s.shares = r.shares;
+    s.unit_rounds = r.unit_rounds;
+    s.glu = r.p.glu;
+    return s;
 }
 
-static bool wanted(const rows_cut &c)
-{
-    return (!forced.tiles || c.tiles == forced.tiles) &&
-           (!forced.warps || c.warps == forced.warps) &&
-           (!forced.abreast || c.abreast == forced.abreast) &&
-           (!forced.x || c.x == forced.x) && (!forced.spread || c.spread == forced.spread);
-}
-
-/* Parts of a tile that a block has. */
-static int own_of(const rows_args &r, const rows_cut &c)
-{
-    return c.spread == ROWS_SPREAD ? c.abreast : r.shares;
-}
-
-/* About how long a multiprocessor takes for `blocks` blocks, `fit` at a time; nanoseconds. */
-static double time_of(const rows_args &r, const rows_needs &k, const rows_cut &c, int blocks,
-                      int fit)
-{
-    const step_price &p = k.price;
-    bool whole = c.x == ROWS_WHOLE;
-    double steps = r.unit_rounds * own_of(r, c) / c.abreast, time = 0;
-    double block = c.warps * (c.tiles * (p.tile + k.n_8 * p.tile_rows) + p.warp) +
-                   (whole ? 0 : k.n_8 * c.abreast * p.staged);
-    double wait = p.wait + k.tiles * p.wait_tile + k.n_8 * p.wait_rows;
-    wait += whole ? 0 : p.stage / c.x;
-    for (int n; blocks > 0; blocks -= n) {
-        n = blocks < fit ? blocks : fit;
-        time += steps * (n * block + wait) + p.start;
-    }
-    return time + (c.spread == ROWS_SPREAD ? SPREAD : 0);
-}
-
-/* Shared memory of a block. */
-static size_t shared_of(const rows_args &r, const rows_needs &k, const rows_cut &c)
-{
-    int slots = c.warps / c.abreast * k.tiles, own = own_of(r, c);
-    int x = c.x == ROWS_WHOLE ? r.unit_rounds * own : 2 * c.abreast * c.x;
-    int sums = c.abreast > 1 && c.abreast < own ? slots * own * k.n_8 : 0;
-    return (size_t)(c.warps * k.tiles * k.per_tile + x * k.n_8 * k.per_x + sums * 512);
-}
-
-static void try_cut(cut_cost *best, const rows_args &r, const rows_needs &k, const rows_cut &c)
-{
-    int slots = c.warps / c.abreast * k.tiles, n_tile = r.p.glu ? slots / 2 : slots;
-    int groups = blocks_of(r, n_tile), spread = r.shares / own_of(r, c);
-    size_t need = shared_of(r, k, c);
-    size_t sums = (size_t)groups * (size_t)(r.shares * n_tile * 16 * r.n_rows);
-    if (need > (size_t)shared_most || (r.p.glu && slots % 4) || !wanted(c) ||
-        (spread > 1 && (r.p.glu || groups > ROWS_GROUPS || sums > ROWS_SUMS)))
-        return;
-    /* Of the one that gets most blocks. */
-    int here = (groups * spread + n_processors - 1) / n_processors;
-    int fit = (int)(((size_t)shared_most + 1024) / (need + 1024));
-    fit = fit < k.warps / c.warps ? fit : k.warps / c.warps;
-    double time = time_of(r, k, c, here, fit);
-    if (!best->shared || time < best->time)
-        *best = (cut_cost){c, need, time};
-}
-
-/* Cuts into blocks of 4 to 24 warps. Parts that are not abreast have their turn after, or blocks of
- * their own, which changes no sum. */
-static void try_cuts(cut_cost *best, const rows_args &r, const rows_needs &k)
-{
-    for (int warps = 4; warps <= k.warps; warps += 4)
-        for (int n = 1; n <= r.shares && n <= warps && warps % n == 0; n *= 2)
-            for (int spread = ROWS_TOGETHER; spread <= (n < r.shares ? ROWS_SPREAD : 1); spread++)
-                for (int x = 1; x <= ROWS_WHOLE; x++) {
-                    rows_cut c = {k.tiles, warps, n, x, spread};
-                    /* A stage for several steps is of one turn's. */
-                    if (x == 1 || x == ROWS_WHOLE ||
-                        (own_of(r, c) == n && x < r.unit_rounds))
-                        try_cut(best, r, k, c);
-                }
-}
-
-template <int K, int NT, int M> static rows_needs needs_of()
+template <int K, int NT, int M> static void try_cuts(rows_plan *best, const rows_shape &s)
 {
     using S = staged<K>;
     using W = warp_of<NT, M>;
-    return (rows_needs){M,        NT,     W::stages * S::bytes + S::table, S::x_unit,
-                        W::most, price_of<K>()};
+    const rows_needs needs = {M, NT, W::stages * S::bytes + S::table, S::x_unit, W::most};
+    rows_try(best, &s, &needs, &gpu, forced);
 }
 
 template <int K, int NT, bool GLU, int M>
-static void launch_cut(cudaStream_t s, rows_args r, const cut_cost &c)
+static void launch_cut(cudaStream_t s, rows_args r, const rows_plan &c)
 {
-    int n_tile = c.cut.warps / c.cut.abreast * M / (GLU ? 2 : 1), n_jobs = r.n_jobs;
+    const rows_shape shape = shape_of(r, r.n_rows);
+    int n_tile = c.cut.warps / c.cut.abreast * M / (GLU ? 2 : 1), block = 0;
     r.abreast = c.cut.abreast;
-    r.own = own_of(r, c.cut);
+    r.own = rows_own(&shape, c.cut);
     r.x_whole = c.cut.x == ROWS_WHOLE;
     r.x_steps = r.x_whole ? r.own / r.abreast * r.unit_rounds : c.cut.x;
     r.x_units = r.x_whole ? r.own * r.unit_rounds : c.cut.x * r.abreast;
-    int spread = r.shares / r.own;
-    for (r.n_jobs = 0; r.n_jobs < n_jobs; r.n_jobs++)
-        r.job[r.n_jobs].block = blocks_of(r, n_tile) * spread; /* those of the jobs before */
-    LAUNCH((rows_kernel<K, NT, GLU, M>), dim3((unsigned)(blocks_of(r, n_tile) * spread)),
-           dim3(32u * (unsigned)c.cut.warps), c.shared, s, r);
+    for (int i = 0; i < r.n_jobs; i++) {
+        r.job[i].block = block;
+        block += (r.job[i].n_out + 16 * n_tile - 1) / (16 * n_tile) * (r.shares / r.own);
+    }
+    LAUNCH((rows_kernel<K, NT, GLU, M>), dim3((unsigned)block), dim3(32u * (unsigned)c.cut.warps),
+           c.shared, s, r);
 }
 
 /* Three tiles of a warp: not where W and W' go in pairs, nor where registers would not do. */
@@ -596,42 +495,69 @@ template <int NT, bool GLU> struct threes {
     static constexpr int tiles = !GLU && NT < 4 ? 3 : 2;
 };
 
-template <int K, int NT, bool GLU> static bool rows_launch(cudaStream_t s, rows_args r)
+/* The quickest way for n rows, with a kernel of NT times 8. */
+template <int K, int NT, bool GLU> static rows_plan plan_of(const rows_args &r, int n)
 {
     constexpr int MOST = threes<NT, GLU>::tiles;
-    cut_cost c = {};
-    try_cuts(&c, r, needs_of<K, NT, 1>());
-    try_cuts(&c, r, needs_of<K, NT, 2>());
+    rows_plan best = {};
+    const rows_shape s = shape_of(r, n);
+    try_cuts<K, NT, 1>(&best, s);
+    try_cuts<K, NT, 2>(&best, s);
     if (MOST > 2)
-        try_cuts(&c, r, needs_of<K, NT, MOST>());
+        try_cuts<K, NT, MOST>(&best, s);
+    return best;
+}
+
+template <int K, int NT, bool GLU>
+static void rows_launch(cudaStream_t s, rows_args r, int n, const rows_plan &c)
+{
+    constexpr int MOST = threes<NT, GLU>::tiles;
+    missed = missed || !c.shared;
     if (!c.shared)
-        return false;
+        return;
     if (watched)
         chosen = c.cut;
+    r.n_rows = n;
     if (c.cut.tiles == 1)
         launch_cut<K, NT, GLU, 1>(s, r, c);
     else if (c.cut.tiles == 2)
         launch_cut<K, NT, GLU, 2>(s, r, c);
     else
         launch_cut<K, NT, GLU, MOST>(s, r, c);
-    return true;
 }
 
-/* As few launches as shared memory allows; 8 rows always fit. */
+/* Launches the first of `left` rows, and says how many: all, or 16 of them where two launches are
+ * quicker, or what shared memory allows; 8 rows always fit. */
+template <int K, bool GLU> static int rows_some(cudaStream_t s, const rows_args &r, int left)
+{
+    if (left > 16) {
+        rows_plan all = plan_of<K, 4, GLU>(r, left), half = plan_of<K, 2, GLU>(r, 16);
+        rows_plan rest =
+            left > 24 ? plan_of<K, 2, GLU>(r, left - 16) : plan_of<K, 1, GLU>(r, left - 16);
+        bool two = half.shared && rest.shared && half.time + rest.time < all.time;
+        if (all.shared && !two) {
+            rows_launch<K, 4, GLU>(s, r, left, all);
+            return left;
+        }
+        left = 16;
+    }
+    if (left > 8) {
+        rows_plan all = plan_of<K, 2, GLU>(r, left);
+        if (all.shared) {
+            rows_launch<K, 2, GLU>(s, r, left, all);
+            return left;
+        }
+        left = 8;
+    }
+    rows_launch<K, 1, GLU>(s, r, left, plan_of<K, 1, GLU>(r, left));
+    return left;
+}
+
 template <int K, bool GLU> static void rows_of(cudaStream_t s, rows_args r)
 {
     int rows = r.p.y.rows;
-    for (; r.first < rows; r.first += r.n_rows) {
-        r.n_rows = rows - r.first;
-        if (r.n_rows > 16 && rows_launch<K, 4, GLU>(s, r))
-            continue;
-        r.n_rows = r.n_rows > 16 ? 16 : r.n_rows;
-        if (r.n_rows > 8 && rows_launch<K, 2, GLU>(s, r))
-            continue;
-        r.n_rows = r.n_rows > 8 ? 8 : r.n_rows;
-        if (!rows_launch<K, 1, GLU>(s, r))
-            missed = true;
-    }
+    while (r.first < rows)
+        r.first += rows_some<K, GLU>(s, r, rows - r.first);
 }
 
 template <int K> static void rows_any(cudaStream_t s, const rows_args &r)
@@ -675,14 +601,14 @@ static void rows_by_kind(cudaStream_t s, const rows_args &r)
 }
 
 /* Products of one format whose tiles are dealt to as many parts go together. */
-extern "C" void cu_product_rows(cudaStream_t s, const product_args *job, int n, one_room gpu)
+extern "C" void cu_product_rows(cudaStream_t s, const product_args *job, int n, one_room room)
 {
     bool done[ONE_JOBS] = {false};
     for (int i = 0; i < n; i++) {
         rows_args r = {};
         r.p = job[i];
-        r.sums = gpu.sums;
-        r.arrived = gpu.arrived;
+        r.sums = room.sums;
+        r.arrived = room.arrived;
         r.is = (constants){0x4b000000, 0x80808080};
         r.shares = product_warps(r.p.w, r.p.glu);
         r.unit_rounds = (r.p.w.n_unit + r.shares - 1) / r.shares;
@@ -705,7 +631,7 @@ template <class F> static int allow(F *kernel)
     return 0;
 #else
     return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     shared_most);
+                                     (int)gpu.shared);
 #endif
 }
 
@@ -723,8 +649,8 @@ template <int K> static int allow_kind()
 /* largest: shared memory that this GPU grants a block, in bytes. */
 extern "C" int cu_rows_init(int largest, int processors)
 {
-    n_processors = processors;
-    shared_most = largest > shared_most ? largest : shared_most;
+    gpu.processors = processors;
+    gpu.shared = (size_t)largest > gpu.shared ? (size_t)largest : gpu.shared;
     return allow_kind<PACK_Q4_0>() | allow_kind<PACK_Q4_1>() | allow_kind<PACK_Q5_0>() |
            allow_kind<PACK_Q5_1>() | allow_kind<PACK_Q8_0>() | allow_kind<PACK_Q4_K>() |
            allow_kind<PACK_Q5_K>() | allow_kind<PACK_Q6_K>() | allow_kind<PACK_G8>();

@@ -177,7 +177,8 @@ struct x_scale {
 template <int K> DEV x_scale scale_in(float d)
 {
     constexpr float part = 1.0f / code_in<K>::times;
-    return (x_scale){mul_rn(d, part), mul_rn(d, -EXACT * part)};
+    /* Compilers do not see that times 1 does nothing. */
+    return (x_scale){code_in<K>::times == 1 ? d : mul_rn(d, part), mul_rn(d, -EXACT * part)};
 }
 /* A sum as the tensor cores leave it, times that scale. */
 DEV float scaled(int c, const x_scale &x)
