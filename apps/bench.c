@@ -267,6 +267,9 @@ static status run_tests(bench_setup *b, const carat_session_options *so, carat_m
         if (b->floors && !b->json)
             bench_print_ops(b, &tests[i], stdout);
     }
+    carat_device_memory used[CARAT_SIDES];
+    carat_memory(m, used);
+    b->device_bytes = used[0].used_bytes;
     if (!st && !b->json)
         bench_print_foot(b, stdout);
 out:

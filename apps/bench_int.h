@@ -61,6 +61,7 @@ typedef struct bench_setup {
     bool json, floors;
     carat_model_info info;
     carat_memory_plan plan;
+    uint64_t device_bytes; /* on a GPU: in use by the model and one session, after the tests */
     bench_ceilings ceilings;
     double load_ms;
 } bench_setup;

@@ -138,6 +138,11 @@ void bench_print_foot(const bench_setup *b, FILE *f)
 {
     fprintf(f, "\nmemory    planned %.1f MiB, peak of the process %.1f MiB\n",
             (double)b->plan.total_bytes * 0x1p-20, (double)mem_peak_bytes() * 0x1p-20);
+    if (b->info.on_gpu)
+        fprintf(f, "          of %s: %.1f MiB planned, %.1f of them in reserve; %.1f in use\n",
+                b->plan.side[0].device, (double)b->plan.side[0].total_bytes * 0x1p-20,
+                (double)b->plan.side[0].reserve_bytes * 0x1p-20,
+                (double)b->device_bytes * 0x1p-20);
 }
 
 /* ---- JSON -------------------------------------------------------------------------------- */
@@ -259,6 +264,8 @@ static json_t *setup_json(const bench_setup *b)
     put_int(plan, "chunk_flops", b->plan.chunk_flops);
     json_object_set_new(o, "plan", plan);
     put_int(o, "peak_bytes", mem_peak_bytes());
+    if (b->info.on_gpu)
+        put_int(o, "device_bytes", b->device_bytes);
     return o;
 }
 

@@ -94,6 +94,7 @@ static status add_pass(const carat_model *m, const kv_layout *l, int32_t rows, i
     if (c.host_scratch_bytes > worst->host_scratch_bytes)
         worst->host_scratch_bytes = c.host_scratch_bytes;
     worst->repack_bytes = c.repack_bytes;
+    worst->table_bytes = c.table_bytes;
     worst->largest_bytes = c.largest_bytes;
     worst->host_repack_bytes = c.host_repack_bytes;
     worst->host_largest_bytes = c.host_largest_bytes;
@@ -244,7 +245,7 @@ static void plan_sides(const carat_model *m, const session_shape *s, const kv_la
                               .kv_global_bytes = (l->linear_bytes - l->host_linear_bytes) * n,
                               .scratch_bytes = c->scratch_bytes};
     if (m->dev->available_bytes)
-        plan_gpu(m, c->repack_bytes, main);
+        plan_gpu(m, c->repack_bytes + c->table_bytes, main);
     else
         plan_cpu(m, m->core.file.data_bytes - c->host_file_bytes, c->repack_bytes, c->largest_bytes,
                  main);

@@ -245,6 +245,8 @@ status model_plan(const model *m, device *dev, const kv_layout *kv, int32_t rows
     c->host_scratch_bytes = m->host ? pass_peak(&p, PASS_HOST) : 0;
     c->flops = p.n_flops;
     c->weight_bytes = p.weight_bytes_read;
+    for (int32_t i = 0; i < m->n_tables; i++)
+        c->table_bytes += m->tables[i].n_bytes;
     for (int32_t i = 0; i < m->n_weights; i++) {
         const weight *w = m->weights[i];
         const device *d = device_of(m, dev, w);

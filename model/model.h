@@ -74,6 +74,7 @@ void model_free(model *m); /* safe on a zeroed or freed model */
 typedef struct model_costs {
     size_t scratch_bytes; /* for passes of up to `rows` rows of which `outs` give logits */
     uint64_t repack_bytes, largest_bytes; /* of all copies; of the largest one */
+    uint64_t table_bytes;                 /* of what else is on a device beside a pass */
     uint64_t flops, weight_bytes;         /* of one such pass */
     /* The same on PASS_HOST; the above are PASS_MAIN's. host_file_bytes: of its weights. */
     size_t host_scratch_bytes;

@@ -437,7 +437,6 @@ typedef struct cuda_device {
     graph_slot *recording;
     uint64_t graph_clock;
     bool no_graphs; /* the runtime cannot record */
-    cudaError_t no_graphs_why;
     char name[320];
 } cuda_device;
 

@@ -67,12 +67,13 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
         return false;
     if (!s->exec) {
         cudaError_t r = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal);
-        if (r != cudaSuccess) {
+        if (r == cudaErrorNotSupported) { /* the emulator */
             cudaGetLastError();
             c->no_graphs = true;
-            c->no_graphs_why = r;
             return false;
         }
+        if (!cuda_ok(c, p, r, "recording a pass"))
+            return true;
         c->recording = s;
         return false;
     }

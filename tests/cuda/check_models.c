@@ -1,8 +1,9 @@
-/* check_models.c - whole tiny models on the CUDA device: against what transformers computed, and
- * against the CPU reference with weights of blocks.
+/* check_models.c - whole tiny models on the CUDA device: against what transformers computed,
+ * against the CPU reference with weights of blocks, and their memory against its plan.
  */
 #include "tests/cuda/check_int.h"
 #include "base/mem.h"
+#include "carat.h"
 #include "model/model.h"
 #include "tests/fidelity_model.h"
 
@@ -222,8 +223,50 @@ static void check_blocks(rig *g, const char *name)
     fidelity_close(&f);
 }
 
+/* What a session at work has of the device is what its plan said, to the byte; what the driver gave
+ * for it, with recorded passes and whole pages, is within the plan's reserve. */
+static void check_memory(rig *g, const char *name)
+{
+    fidelity f;
+    fidelity_open(&f, name);
+    const char *path = fidelity_write(&f, NULL);
+    carat_model_options mo = {.device = "cuda"};
+    carat_session_options so = {.n_ctx = f.n_tokens, .chunk = 40, .checkpoint_mb = -1};
+    carat_device_memory now[CARAT_SIDES];
+    carat_memory_plan plan;
+    carat_model *m = NULL;
+    carat_session *s = NULL;
+    carat_error e = {0};
+    carat_status st = carat_model_open(path, &mo, &m, &e);
+    if (!st && !(st = carat_plan(m, &so, &plan, &e)))
+        st = carat_session_open(m, &so, &s, &e);
+    for (int64_t at = 0, n; at < f.n_tokens && !st; at = n) {
+        n = at ? at + 1 : f.n_tokens / 2; /* passes of one row are recorded on the way */
+        st = carat_eval(s, f.tokens, n, false, NULL, NULL, &e);
+    }
+    if (st) {
+        failed(g, "memory", e.text);
+    } else {
+        const carat_side_plan *p = &plan.side[0];
+        carat_memory(m, now);
+        double planned = (double)(p->total_bytes - p->reserve_bytes);
+        double taken = (double)p->available_bytes - (double)now[0].available_bytes;
+        verdict(g, "memory", text("%-8s bytes used beside %.0f planned", name, planned),
+                fabs((double)now[0].used_bytes - planned), 0);
+        verdict(g, "memory", text("%-8s MiB taken from the device", name), taken * 0x1p-20,
+                (double)p->total_bytes * 0x1p-20);
+    }
+    carat_session_close(s);
+    carat_model_close(m);
+    unlink(path);
+    fidelity_close(&f);
+}
+
 void check_models(rig *g)
 {
+    if (my_turn(g, "memory"))
+        for (const char *const *name = fidelity_names; *name; name++)
+            check_memory(g, *name);
     if (my_turn(g, "golden"))
         for (const char *const *name = fidelity_names; *name; name++)
             check_golden(g, *name);
