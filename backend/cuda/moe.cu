@@ -59,7 +59,7 @@ DEV void choose(int32_t *id, float *share, int k, const float *z, int n, const f
     }
 }
 
-/* Blocks that are done with each row; zero before and after a launch. */
+/* Blocks that are done with each tile of rows; zero before and after a launch. */
 static __device__ int32_t tickets[CUDA_VERIFY_ROWS];
 
 DEV float dot4(float acc, float4 w, float4 v)
@@ -74,65 +74,113 @@ DEV float dot4(float acc, float4 w, float4 v)
  * that runs each instruction once takes as long as it takes to fetch them. */
 enum { ROUTER_THREADS = 128, AHEAD = 6 };
 
-/* logits[r, e] = x[r] . W[e]; the last block of a row chooses
- * grid:   expert x row
- * shared: a sum per warp; is this the last block?
- * bound:  latency: a row of W in flight before x is known, then the choice */
-template <int K, int LANE>
+/* logits[r, e] = x[r] . W[e] of a block's EXPERTS and ROWS, which share what is read; the last block
+ * of its rows chooses for them, a warp for each. A product's sums do not depend on the shape.
+ * grid:   experts x rows
+ * shared: a sum per product and warp; is this the last block?
+ * bound:  latency: rows of W in flight before x is known, then the choice; at many rows reading
+ *         both from the second cache */
+template <int K, int LANE, int EXPERTS, int ROWS>
 __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a)
 {
-    __shared__ float sums[ROUTER_THREADS / 32];
+    constexpr int WARPS = ROUTER_THREADS / 32;
+    __shared__ float sums[EXPERTS * ROWS][WARPS];
     __shared__ int last;
-    int lane = lane_id(), e = (int)blockIdx.x, r = (int)blockIdx.y, n = a.w.n_in;
-    const uint8_t *row = a.w.codes + (size_t)e * n * (K == PACK_F32 ? 4 : 2);
-    const float *x = a.x.at + r * a.x.stride;
-    float *z = a.logits.at + r * a.logits.stride;
+    int lane = lane_id(), warp = (int)threadIdx.x >> 5, n = a.w.n_in;
+    int e0 = (int)blockIdx.x * EXPERTS, r0 = (int)blockIdx.y * ROWS;
     int i0 = 4 * (int)threadIdx.x;
-    float4 w[AHEAD];
+    const uint8_t *row[EXPERTS];
+    const float *x[ROWS];
+    float4 w[AHEAD][EXPERTS];
+    float acc[EXPERTS][ROWS];
     grid_trigger();
+    /* What is beyond the last expert or row is the last once more, and nobody sees it. */
 #pragma unroll
-    for (int j = 0; j < AHEAD; j++) {
-        int i = i0 + 4 * ROUTER_THREADS * j;
-        w[j] = i < n ? load4<K>(row, i) : make_float4(0, 0, 0, 0);
-    }
+    for (int e = 0; e < EXPERTS; e++)
+        row[e] = a.w.codes + (size_t)min(e0 + e, a.logits.cols - 1) * n * (K == PACK_F32 ? 4 : 2);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        x[r] = a.x.at + min(r0 + r, a.x.rows - 1) * a.x.stride;
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++)
+#pragma unroll
+        for (int e = 0; e < EXPERTS; e++) {
+            int i = i0 + 4 * ROUTER_THREADS * j;
+            w[j][e] = i < n ? load4<K>(row[e], i) : make_float4(0, 0, 0, 0);
+        }
+#pragma unroll
+    for (int k = 0; k < EXPERTS * ROWS; k++)
+        acc[k / ROWS][k % ROWS] = 0;
     grid_wait();
-    float acc = 0;
 #pragma unroll
-    for (int j = 0; j < AHEAD; j++) {
-        int i = i0 + 4 * ROUTER_THREADS * j;
-        acc = dot4(acc, w[j], i < n ? *(const float4 *)(x + i) : make_float4(0, 0, 0, 0));
-    }
+    for (int j = 0; j < AHEAD; j++)
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            int i = i0 + 4 * ROUTER_THREADS * j;
+            float4 v = i < n ? *(const float4 *)(x[r] + i) : make_float4(0, 0, 0, 0);
+#pragma unroll
+            for (int e = 0; e < EXPERTS; e++)
+                acc[e][r] = dot4(acc[e][r], w[j][e], v);
+        }
 #pragma unroll 1
     for (int i = i0 + 4 * ROUTER_THREADS * AHEAD; i < n; i += 4 * ROUTER_THREADS)
-        acc = dot4(acc, load4<K>(row, i), *(const float4 *)(x + i));
-    acc = warp_sum(acc);
-    if (lane == 0)
-        sums[threadIdx.x >> 5] = acc;
-    __syncthreads();
-    if (threadIdx.x >= 32)
-        return;
-    if (lane == 0) {
-        z[e] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-        write_fence();
-        last = atomicAdd(&tickets[r], 1) == (int)gridDim.x - 1;
+#pragma unroll
+        for (int k = 0; k < EXPERTS * ROWS; k++) {
+            int e = k / ROWS, r = k % ROWS;
+            acc[e][r] = dot4(acc[e][r], load4<K>(row[e], i), *(const float4 *)(x[r] + i));
+        }
+#pragma unroll
+    for (int k = 0; k < EXPERTS * ROWS; k++) {
+        float sum = warp_sum(acc[k / ROWS][k % ROWS]);
+        if (lane == 0)
+            sums[k][warp] = sum;
     }
-    __syncwarp();
-    if (!last)
+    __syncthreads();
+    if (warp >= ROWS)
+        return;
+    if (warp == 0) {
+        int e = e0 + lane / ROWS, r = r0 + lane % ROWS;
+        if (lane < EXPERTS * ROWS && e < a.logits.cols && r < a.x.rows) {
+            const float *of = sums[lane];
+            a.logits.at[r * a.logits.stride + e] = (of[0] + of[1]) + (of[2] + of[3]);
+            write_fence();
+        }
+        __syncwarp();
+        if (lane == 0)
+            last = atomicAdd(&tickets[blockIdx.y], 1) == (int)gridDim.x - 1;
+        __syncwarp();
+    }
+    if (ROWS > 1)
+        __syncthreads();
+    int r = r0 + warp;
+    if (!last || r >= a.x.rows)
         return;
     write_fence();
-    choose<LANE>(a.id + (size_t)r * a.k, a.share + (size_t)r * a.k, a.k, z, (int)gridDim.x,
-                 a.expert_scale);
-    if (lane == 0)
-        tickets[r] = 0;
+    choose<LANE>(a.id + (size_t)r * a.k, a.share + (size_t)r * a.k, a.k,
+                 a.logits.at + r * a.logits.stride, a.logits.cols, a.expert_scale);
+    if (threadIdx.x == 0)
+        tickets[blockIdx.y] = 0;
+}
+
+template <int K, int EXPERTS, int ROWS> static void router_of(cudaStream_t s, router_args a)
+{
+    dim3 grid((unsigned)((a.logits.cols + EXPERTS - 1) / EXPERTS),
+              (unsigned)((a.x.rows + ROWS - 1) / ROWS));
+    if (a.logits.cols <= 128)
+        LAUNCH((router_kernel<K, 4, EXPERTS, ROWS>), grid, dim3(ROUTER_THREADS), 0, s, a);
+    else
+        LAUNCH((router_kernel<K, ROUTER_EXPERTS / 32, EXPERTS, ROWS>), grid, dim3(ROUTER_THREADS),
+               0, s, a);
 }
 
 template <int K> static void router(cudaStream_t s, router_args a)
 {
-    dim3 grid((unsigned)a.logits.cols, (unsigned)a.x.rows);
-    if (a.logits.cols <= 128)
-        LAUNCH((router_kernel<K, 4>), grid, dim3(ROUTER_THREADS), 0, s, a);
+    if (a.x.rows == 1)
+        router_of<K, 1, 1>(s, a);
+    else if (a.x.rows <= 4)
+        router_of<K, 1, 4>(s, a);
     else
-        LAUNCH((router_kernel<K, ROUTER_EXPERTS / 32>), grid, dim3(ROUTER_THREADS), 0, s, a);
+        router_of<K, 2, 4>(s, a);
 }
 
 extern "C" void cu_router(cudaStream_t s, router_args a)

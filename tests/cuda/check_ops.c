@@ -644,6 +644,7 @@ static void check_products(rig *g)
     check_router(g, NUM_F32, 256, 8, 3, 1);
     check_router(g, NUM_BF16, 100, 37, 8, 5);
     check_router(g, NUM_F16, 3200, 256, 32, 3);
+    check_router(g, NUM_F32, 2816, 128, 8, 16);
     check_router(g, NUM_F32, 64, 300, 40, 2); /* more experts than a warp's registers hold */
     check_router(g, NUM_F32, 96, 16, 4, 40);
     if (g->quick)
