@@ -8,11 +8,13 @@ Python.
 
 Prompts are token ids drawn at random, so nothing is in a cache; answers go on until --tokens.
 
-    together   all clients ask at once; tokens/s while all of them are being answered (best and
-               median of three rounds), and the time to each one's first token
+    together   all clients ask at once; tokens/s of all of them from the moment the last one has its
+               first token until the first one has its last: each is being answered, nobody's
+               prompt is being read (best and median of three rounds). The time to each one's first
+               token, which is where the others' prompts show
     load       for --seconds each client asks again as soon as it has its answer, and clients do not
-               start together: tokens/s of answers, the time to the first token (TTFT) and between
-               tokens, at the median and the 99th percentile
+               start together: tokens/s of answers beside the reading of prompts, the time to the
+               first token (TTFT) and between tokens, at the median and the 99th percentile
 
 A table, and the ratio of each rate to that of one client.
 """
