@@ -22,6 +22,10 @@
  *
  * 9 to 16 pairs (NG = 2: heads, or rows that share a tile) are a second product with what was
  * decoded. A column knows nothing of the others, so a pair has the same bits in any company.
+ *
+ * In a window a block has one tile, and most of its time it waits for instructions that it runs
+ * once: so the formats that caches most often have are kernels of their own (KIND), whose rows have
+ * lengths the compiler knows; KV_KINDS is the one of all others, and of keys and values that differ.
  */
 #include "backend/cuda/attend.cuh"
 #include "backend/cuda/kv_pieces.cuh"
@@ -54,22 +58,25 @@ struct tile_copier {
 
 /* The next tile, as a group of copies: a row by the threads whose number divided by THREADS is its
  * own. Rows that are not there are some other row, which is finite and counts for nothing. */
-template <int W, int KEYS> DEV void copy_next(tile_copier *c, int n_slots, int n_stages)
+template <int D, int KIND> DEV void copy_next(tile_copier *c, int n_slots, int n_stages)
 {
-    constexpr int THREADS = 32 * W / KEYS, STEP = 16 * THREADS;
-    int row = (int)threadIdx.x / THREADS, at = (int)threadIdx.x % THREADS * 16, bytes = c->bytes;
+    constexpr int KEYS = split8_shape<D, 1>::KEYS;
+    constexpr int THREADS = D / 2 / KEYS, STEP = 16 * THREADS;
+    int row = (int)threadIdx.x / THREADS, at = (int)threadIdx.x % THREADS * 16;
+    int bytes = KIND == KV_KINDS ? c->bytes : row_bytes<KIND, D>;
     if (c->t < c->until) {
         int slot = c->slot + min(max(row, c->from - c->t), c->until - 1 - c->t);
         while (slot >= n_slots) /* more than once only in rings of a toy */
             slot -= n_slots;
         const uint8_t *from = opaque(c->head + (uint64_t)(uint32_t)slot * (uint32_t)bytes + at);
         uint8_t *to = c->stages + (c->stage * KEYS + row) * line_bytes(bytes) + at;
+        constexpr int FIRST = KIND == KV_KINDS ? 4 : (row_bytes<KIND, D> + STEP - 1) / STEP;
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < FIRST; i++)
             if (at + i * STEP < bytes)
                 copy16_async(to + i * STEP, from + i * STEP, true);
 #pragma unroll 1
-        for (int k = 4; k * STEP < bytes; k += 4)
+        for (int k = FIRST; k * STEP < bytes; k += 4)
 #pragma unroll
             for (int i = k; i < k + 4; i++)
                 if (at + i * STEP < bytes)
@@ -150,9 +157,13 @@ DEV void sums_as(float (*o)[4][4], const uint16_t *p, const uint8_t *tile)
 #define EACH_FORMAT(DO)                                                                            \
     DO(KV_F16) DO(KV_BF16) DO(KV_Q8_0) DO(KV_Q5_1) DO(KV_Q5_0) DO(KV_Q4_1) DO(KV_Q4_0)             \
     DO(KV_IQ4_NL) DO(KV_TQ3_0)
-template <int D, int NG>
+template <int D, int NG, int KIND>
 DEV void scores(float (*s)[4], const uint16_t *sq, const uint8_t *tile, int kind)
 {
+    if constexpr (KIND != KV_KINDS) {
+        scores_as<D, NG, KIND>(s, sq, tile);
+        return;
+    }
     switch (kind) {
 #define DO(k)                                                                                      \
     case k:                                                                                        \
@@ -162,9 +173,13 @@ DEV void scores(float (*s)[4], const uint16_t *sq, const uint8_t *tile, int kind
 #undef DO
     }
 }
-template <int D, int NG>
+template <int D, int NG, int KIND>
 DEV void sums(float (*o)[4][4], const uint16_t *p, const uint8_t *tile, int kind)
 {
+    if constexpr (KIND != KV_KINDS) {
+        sums_as<D, NG, KIND>(o, p, tile);
+        return;
+    }
     switch (kind) {
 #define DO(k)                                                                                      \
     case k:                                                                                        \
@@ -279,24 +294,34 @@ DEV void leave_parts(float (*o)[4][4], const block_pairs &b, const attend_args &
     }
 }
 
-/* Queries in the order of pieces of keys, zeros for pairs that are not there. */
+/* Queries in the order of pieces of keys, zeros for pairs that are not there. Eight elements of a
+ * piece are four pairs of neighbours, whose first and second are 1 or 4 apart in it. */
 template <int D, int NG>
-DEV void load_queries(uint16_t *sq, const block_pairs &b, const attend_args &a)
+DEV void load_queries(uint16_t *sq, const block_pairs &b, const attend_args &a, int kind)
 {
     using F = split8_shape<D, NG>;
-    int at = (int)threadIdx.x * 2; /* D / 2 threads */
-    int e0 = key_order(a.kv.k_kind, at >> 3, at & 7);
-    int e1 = key_order(a.kv.k_kind, at >> 3, (at & 7) + 1);
+    bool far = kind == KV_Q4_0 || kind == KV_TQ3_0;
     float scale = a.scale * LOG2E;
-#pragma unroll 4
-    for (int m = 0; m < F::PAIRS; m++) {
-        uint32_t u = 0;
-        if (m < b.n) {
-            int r = pair_row(m, a);
-            const float *q = a.q.at + (b.r0 + r) * a.q.stride + (b.h0 + m - r * b.group) * D;
-            u = f32x2_to_f16(q[e0] * scale, q[e1] * scale);
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < F::PAIRS * D / 8; i += D / 2) {
+        int m = i / (D / 8), e = i % (D / 8), r = pair_row(m, a);
+        const float *q = a.q.at + (b.r0 + r) * a.q.stride + (b.h0 + m - r * b.group) * D;
+        float2 x[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            x[j] = make_float2(0, 0);
+            if (m < b.n)
+                x[j] = *(const float2 *)(q + key_order(kind, e, far ? j : 2 * j));
+            x[j].x *= scale, x[j].y *= scale;
         }
-        *(uint32_t *)(sq + m * F::LINE_Q + at) = u;
+        uint4 u;
+        if (far)
+            u = make_uint4(f32x2_to_f16(x[0].x, x[1].x), f32x2_to_f16(x[2].x, x[3].x),
+                           f32x2_to_f16(x[0].y, x[1].y), f32x2_to_f16(x[2].y, x[3].y));
+        else
+            u = make_uint4(f32x2_to_f16(x[0].x, x[0].y), f32x2_to_f16(x[1].x, x[1].y),
+                           f32x2_to_f16(x[2].x, x[2].y), f32x2_to_f16(x[3].x, x[3].y));
+        *(uint4 *)(sq + m * F::LINE_Q + 8 * e) = u;
     }
 }
 
@@ -306,7 +331,7 @@ DEV void load_queries(uint16_t *sq, const block_pairs &b, const attend_args &a)
  * grid:   runs of chunks x KV head x tile of rows; D / 2 threads
  * shared: Q, parts of S, 1 to 3 stages of keys and values: 25 to 150 KB
  * bound:  reading K and V; decoding them, where a key has few bytes */
-template <int D, int NG>
+template <int D, int NG, int KIND>
 __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_args a)
 {
     using F = split8_shape<D, NG>;
@@ -351,20 +376,22 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_
     int from = max(first, c0 << shift), until = min(end, c1 << shift);
     int t_first = from / KEYS * KEYS, n_tiles = (until - t_first + KEYS - 1) / KEYS;
     int stages = a.stages, slot = t_first % a.kv.n_slots;
-    int k_tile = KEYS * line_bytes(a.kv.k_bytes), v_tile = KEYS * line_bytes(a.kv.v_bytes);
+    int k_bytes = KIND == KV_KINDS ? a.kv.k_bytes : row_bytes<KIND, D>;
+    int v_bytes = KIND == KV_KINDS ? a.kv.v_bytes : row_bytes<KIND, D>;
+    int k_tile = KEYS * line_bytes(k_bytes), v_tile = KEYS * line_bytes(v_bytes);
     uint8_t *v_ring = k_ring + stages * k_tile;
     size_t head = (size_t)blockIdx.y * a.kv.n_slots;
-    tile_copier keys = {(const uint8_t *)base.k + head * a.kv.k_bytes,
+    tile_copier keys = {(const uint8_t *)base.k + head * k_bytes,
                         k_ring,
-                        a.kv.k_bytes,
+                        k_bytes,
                         slot,
                         0,
                         t_first,
                         from,
                         until};
-    tile_copier values = {(const uint8_t *)base.v + head * a.kv.v_bytes,
+    tile_copier values = {(const uint8_t *)base.v + head * v_bytes,
                           v_ring,
-                          a.kv.v_bytes,
+                          v_bytes,
                           slot,
                           0,
                           t_first,
@@ -379,13 +406,13 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_
             grid_wait();
             waited = true;
         }
-        copy_next<W, KEYS>(&keys, a.kv.n_slots, stages);
-        copy_next<W, KEYS>(&values, a.kv.n_slots, stages);
+        copy_next<D, KIND>(&keys, a.kv.n_slots, stages);
+        copy_next<D, KIND>(&values, a.kv.n_slots, stages);
     }
     if (!waited)
         grid_wait();
-    load_queries<D, NG>(sq, b, a);
-
+    load_queries<D, NG>(sq, b, a, KIND == KV_KINDS ? a.kv.k_kind : KIND);
+#pragma unroll 1
     for (int i = (int)threadIdx.x; i < PAIRS * F::LINE_P / 2; i += 32 * W)
         ((uint32_t *)sp)[i] = 0; /* probabilities of pairs that are not there */
     if ((int)threadIdx.x < PAIRS)
@@ -407,15 +434,15 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_
         copies_wait(2 * stages - (i ? 2 : 1));
         __syncthreads(); /* keys are here, values of the tile before are done with */
         if (i)
-            copy_next<W, KEYS>(&values, a.kv.n_slots, stages);
+            copy_next<D, KIND>(&values, a.kv.n_slots, stages);
         float s[NG][4];
-        scores<D, NG>(s, sq, k_ring + stage * k_tile, a.kv.k_kind);
+        scores<D, NG, KIND>(s, sq, k_ring + stage * k_tile, a.kv.k_kind);
         float *to = ss + (warp / G * PAIRS + 2 * (lane & 3)) * LINE_S + warp % G * 16 + (lane >> 2);
 #pragma unroll
         for (int n = 0; n < NG; n++, to += 8 * LINE_S)
             to[0] = s[n][0], to[LINE_S] = s[n][1], to[8] = s[n][2], to[LINE_S + 8] = s[n][3];
         __syncthreads(); /* scores are here, keys are done with */
-        copy_next<W, KEYS>(&keys, a.kv.n_slots, stages);
+        copy_next<D, KIND>(&keys, a.kv.n_slots, stages);
         softmax<D, NG>(&sum, mem, b, a, t0, last);
         copies_wait(2 * stages - 1);
         __syncthreads(); /* probabilities and values are here */
@@ -428,7 +455,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_
                 o[n][j][2] *= keep.x, o[n][j][3] *= keep.y;
             }
         }
-        sums<D, NG>(o, sp, v_ring + stage * v_tile, a.kv.v_kind);
+        sums<D, NG, KIND>(o, sp, v_ring + stage * v_tile, a.kv.v_kind);
         if (last)
             leave_parts<NG>(o, b, a, t0 >> shift);
         stage = stage + 1 == stages ? 0 : stage + 1;
@@ -454,14 +481,19 @@ extern "C" int cu_split8_bytes(dev_kv kv, int n_pairs, int stages)
     return fixed + stages * stage;
 }
 
-template <int D, int NG> static int allow(int largest)
+template <int D, int NG, int KIND> static int allow_kind(int largest)
 {
 #ifdef CARAT_EMU
     return largest < 0;
 #else
-    return (int)cudaFuncSetAttribute(split8_kernel<D, NG>,
+    return (int)cudaFuncSetAttribute(split8_kernel<D, NG, KIND>,
                                      cudaFuncAttributeMaxDynamicSharedMemorySize, largest);
 #endif
+}
+template <int D, int NG> static int allow(int largest)
+{
+    return allow_kind<D, NG, KV_Q8_0>(largest) | allow_kind<D, NG, KV_Q4_0>(largest) |
+           allow_kind<D, NG, KV_TQ3_0>(largest) | allow_kind<D, NG, KV_KINDS>(largest);
 }
 extern "C" int cu_split8_init(int largest)
 {
@@ -469,12 +501,25 @@ extern "C" int cu_split8_init(int largest)
            allow<512, 2>(largest);
 }
 
-template <int D, int NG> static void launch_of(cudaStream_t s, const attend_args &a)
+template <int D, int NG, int KIND> static void launch_kind(cudaStream_t s, const attend_args &a)
 {
     dim3 grid((unsigned)a.n_block, (unsigned)a.kv.n_head_kv,
               (unsigned)((a.n_rows + a.tile_rows - 1) / a.tile_rows));
     size_t bytes = (size_t)cu_split8_bytes(a.kv, 8 * NG, a.stages);
-    LAUNCH((split8_kernel<D, NG>), grid, dim3(D / 2), bytes, s, a);
+    LAUNCH((split8_kernel<D, NG, KIND>), grid, dim3(D / 2), bytes, s, a);
+}
+
+template <int D, int NG> static void launch_of(cudaStream_t s, const attend_args &a)
+{
+    int kind = a.kv.k_kind == a.kv.v_kind ? a.kv.k_kind : (int)KV_KINDS;
+    if (kind == KV_Q8_0)
+        launch_kind<D, NG, KV_Q8_0>(s, a);
+    else if (kind == KV_Q4_0)
+        launch_kind<D, NG, KV_Q4_0>(s, a);
+    else if (kind == KV_TQ3_0)
+        launch_kind<D, NG, KV_TQ3_0>(s, a);
+    else
+        launch_kind<D, NG, KV_KINDS>(s, a);
 }
 
 extern "C" void cu_split8(cudaStream_t s, attend_args a)
