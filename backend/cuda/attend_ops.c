@@ -265,6 +265,8 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     dev_quant copy = {0};
     if (few && d % GROUP == 0)
         copy = cuda_quant_room(p, q.rows, q.heads * d, false, false);
+    bool joined = turns && !p->dry && !pass_failed(p) &&
+                  cuda_join_rotation(c, cuda_mat(turned), cuda_mat(q));
     if (cuda_skip(p, q))
         return;
     int32_t keys = c->kv_bucket < kv->n_slots ? c->kv_bucket : kv->n_slots;
@@ -277,7 +279,8 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     cuda_wrote(c, o.at, n_bytes);
     if (turns) {
         cuda_wrote(c, turned.at, n_bytes);
-        cu_rotate(c->stream, a.q, cuda_mat(q), false);
+        if (!joined)
+            cu_rotate(c->stream, a.q, cuda_mat(q), false);
     }
     if (few) {
         attend_few(p, a, split, at_a_time, copy);

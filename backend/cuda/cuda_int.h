@@ -182,6 +182,7 @@ typedef struct head_job {
     const float *w, *inv_freq;
     float eps;
     bool norm;
+    float *rotated; /* a copy of y, its groups of 128 rotated, row after row; or NULL */
 } head_job;
 /* One to HEAD_JOBS jobs of equal rows and head sizes, a multiple of 256. */
 enum { HEAD_JOBS = 3 };
@@ -466,6 +467,7 @@ bool cuda_join_copy(cuda_device *c, dev_mat x, dev_quant q);
 bool cuda_join_norms(cuda_device *c, dev_mat x, const norm_job *job, int32_t n, float eps);
 bool cuda_join_rope(cuda_device *c, dev_mat x, int32_t heads, const float *inv_freq);
 bool cuda_join_store(cuda_device *c, dev_kv kv, dev_mat k, dev_mat v);
+bool cuda_join_rotation(cuda_device *c, dev_mat to, dev_mat q);
 bool cuda_join_act_mul(cuda_device *c, dev_mat y, dev_mat a, dev_mat b);
 
 /* blas.c: y = x w', all rows of w as bf16; false: the library would not. */

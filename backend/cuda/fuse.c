@@ -7,7 +7,7 @@
  *                                                         three products
  *     g = x W; y = gelu(g) * ple                          the same: one row
  *     k = rope(rms_norm(k) w); v = rms_norm(v); store;
- *     q = rope(rms_norm(q) w)                             heads_kernel
+ *     q = rope(rms_norm(q) w); q' = Rot q                 heads_kernel
  *
  * A layer has a dozen small ops whose time is that of a launch. The model calls them one by one;
  * here the first is only noted, and what follows either joins it or has it launched. Products wait
@@ -221,5 +221,19 @@ bool cuda_join_store(cuda_device *c, dev_kv kv, dev_mat k, dev_mat v)
     w->job[j].store = 2;
     w->kv = kv;
     w->has_store = true;
+    return true;
+}
+
+/* Queries of rotated keys: the heads that make them leave the rotated ones too. */
+bool cuda_join_rotation(cuda_device *c, dev_mat to, dev_mat q)
+{
+    waiting *w = &c->wait;
+    int k = job_of(w, q);
+    if (k < 0 || w->job[k].rotated || to.stride != to.cols)
+        return false;
+    for (int i = 0; i < w->n_jobs; i++)
+        if (overlap(to, w->job[i].x) || overlap(to, w->job[i].y))
+            return false;
+    w->job[k].rotated = to.at;
     return true;
 }

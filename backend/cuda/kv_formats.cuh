@@ -411,9 +411,18 @@ DEV void put_u32(uint8_t *p, uint32_t v)
     put_u16(p + 2, v >> 16);
 }
 
+/* The largest magnitude of 8 lanes' values. */
+DEV float largest8(const float *x)
+{
+    float v = fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3])));
+    for (int m = 1; m < 8; m *= 2)
+        v = fmaxf(v, shfl_xor_f32(v, m));
+    return v;
+}
+
 DEV void encode_q8(uint8_t *b, const float *x, bool in)
 {
-    float v = fabsf(signed_max8(x)), d = v / 127, id = reciprocal_of(d);
+    float v = largest8(x), d = v / 127, id = reciprocal_of(d);
     uint32_t word = 0;
     for (int i = 0; i < 4; i++) { /* half away from zero */
         float y = mul_rn(x[i], id);

@@ -264,11 +264,12 @@ struct head_jobs {
 };
 
 /* Heads: normed, turned, stored, each where asked for. A thread holds both halves of its pairs.
- * BLOCKS: keys or values are stored in blocks; apart, so that others need not fetch that code.
+ * KIND: how keys and values are stored, KV_F16 for all without blocks, KV_KINDS for any: apart, so
+ * that none fetches the code of others.
  * grid:   head x row x job; head_dim / 8 threads
  * shared: one float per warp
  * bound:  latency */
-template <bool BLOCKS>
+template <int KIND>
 __global__ void __launch_bounds__(256) heads_kernel(head_jobs jobs, dev_kv kv, dev_step st)
 {
     __shared__ float table[32];
@@ -297,6 +298,12 @@ __global__ void __launch_bounds__(256) heads_kernel(head_jobs jobs, dev_kv kv, d
         *(float4 *)(to + place(0)) = v.v[0];
         *(float4 *)(to + place(1)) = v.v[1];
     }
+    if (KIND != KV_F16 && j.rotated) {
+        float *turned = j.rotated + ((int64_t)r * j.heads + h) * n;
+#pragma unroll 1
+        for (int k = 0; k < 2; k++)
+            *(float4 *)(turned + place(k)) = rotate_four(k ? v.v[1] : v.v[0], false);
+    }
     if (!j.store)
         return;
     dev_kv_base base = st.kv[(size_t)st.rows.seq[r] * st.n_kv + kv.id];
@@ -305,10 +312,11 @@ __global__ void __launch_bounds__(256) heads_kernel(head_jobs jobs, dev_kv kv, d
     uint8_t *row = (uint8_t *)(keys ? base.k : base.v) + at * (keys ? kv.k_bytes : kv.v_bytes);
     int kind = keys ? kv.k_kind : kv.v_kind;
     bool rot = keys ? kv.k_rot : kv.v_rot;
-    if (BLOCKS) {
+    if (KIND != KV_F16) {
 #pragma unroll 1
         for (int k = 0; k < 2; k++)
-            kv_encode(row, kind, rot, place(k), k ? v.v[1] : v.v[0], true);
+            kv_encode(row, KIND == KV_KINDS ? kind : KIND, rot, place(k), k ? v.v[1] : v.v[0],
+                      true);
     } else {
         kv_put_floats(row, kind, place(0), v.v[0]);
         kv_put_floats(row, kind, place(1), v.v[1]);
@@ -415,14 +423,22 @@ extern "C" void cu_heads(cudaStream_t s, const head_job *job, int n, dev_kv kv, 
 {
     head_jobs jobs = {};
     int heads = 0;
+    bool rotated = false;
     for (int i = 0; i < n; i++) {
+        rotated = rotated || job[i].rotated;
         jobs.at[i] = job[i];
         heads = job[i].heads > heads ? job[i].heads : heads;
     }
     dim3 grid((unsigned)heads, (unsigned)job[0].x.rows, (unsigned)n);
     dim3 block((unsigned)(job[0].x.cols / job[0].heads / PER));
-    if (kv.k_kind >= KV_Q8_0 || kv.v_kind >= KV_Q8_0)
-        LAUNCH(heads_kernel<true>, grid, block, 0, s, jobs, kv, st);
+    if (kv.k_kind < KV_Q8_0 && kv.v_kind < KV_Q8_0 && !rotated)
+        LAUNCH(heads_kernel<KV_F16>, grid, block, 0, s, jobs, kv, st);
+    else if (kv.k_kind == KV_Q8_0 && kv.v_kind == KV_Q8_0)
+        LAUNCH(heads_kernel<KV_Q8_0>, grid, block, 0, s, jobs, kv, st);
+    else if (kv.k_kind == KV_Q4_0 && kv.v_kind == KV_Q4_0)
+        LAUNCH(heads_kernel<KV_Q4_0>, grid, block, 0, s, jobs, kv, st);
+    else if (kv.k_kind == KV_TQ3_0 && kv.v_kind == KV_TQ3_0)
+        LAUNCH(heads_kernel<KV_TQ3_0>, grid, block, 0, s, jobs, kv, st);
     else
-        LAUNCH(heads_kernel<false>, grid, block, 0, s, jobs, kv, st);
+        LAUNCH(heads_kernel<KV_KINDS>, grid, block, 0, s, jobs, kv, st);
 }

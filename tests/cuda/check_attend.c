@@ -98,6 +98,27 @@ static void check_stored(rig *g, const attend_case *a, const kv_view *v, kv_base
     verdict(g, "attend stored", text("%d rows, heads that differ in a byte", a->rows), differ, 0);
 }
 
+/* Queries of rotated keys: rotated by the kernel that norms them, and by one of their own. */
+static void check_rotation(rig *g, pass *p, mat x, const kv_view *view)
+{
+    float *got[2], one;
+    size_t n = (size_t)x.rows * (size_t)x.heads * (size_t)x.cols;
+    for (int i = 0; i < 2; i++) {
+        mat q = pass_mat(p, x.rows, x.heads, x.cols);
+        g->gpu->upload(g->gpu, q.at, x.at, n * sizeof(float));
+        q = op_rms_norm_inplace(p, q, NULL, 1e-6f);
+        if (i) /* the norm is launched: nothing is left to join */
+            g->gpu->download(g->gpu, &one, q.at, sizeof one);
+        got[i] = gpu_rows(g, op_attend(p, q, view, 0.1f));
+    }
+    int32_t differ = 0;
+    for (size_t i = 0; i < n; i++)
+        differ += memcmp(got[0] + i, got[1] + i, sizeof(float)) != 0;
+    verdict(g, "attend rotation", "joined and not, elements that differ", differ, 0);
+    mem_free(got[0]);
+    mem_free(got[1]);
+}
+
 /* Random keys and values everywhere, the pass's own stored by op_kv_store, then attention. */
 static void check_attend(rig *g, const attend_case *a)
 {
@@ -212,6 +233,8 @@ static void check_attend(rig *g, const attend_case *a)
         gpu->hopper = usual;
     }
     check_stored(g, a, view, base, &c);
+    if (view->k_rot && !a->turning && a->d % 256 == 0)
+        check_rotation(g, &b.gpu, (mat){x, a->rows, a->n_head, a->d, a->n_head * a->d}, &view_gpu);
     /* A row alone gives the same bits as in company. */
     if (a->rows <= 32 && a->rows > 1 && !a->tree && !a->two_seqs && !pass_failed(&b.gpu)) {
         float *all = gpu_rows(g, yg);
