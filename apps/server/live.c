@@ -33,6 +33,8 @@ struct live {
     int32_t n;
     bool one_call, keep_ids;
     int bell;
+    live *next_bell; /* both under the ringer's lock */
+    bool to_ring;
     pthread_mutex_t lock; /* of the next three */
     str box;
     int32_t n_running; /* submitted, done not yet called */
@@ -106,11 +108,17 @@ bool live_next(live *l, happening *h)
 
 /* ---- The thread that runs passes ---- */
 
-static void ring(const live *l)
+/* Soon: when the pass is over, or rather when the next one has begun. */
+static void ring(live *l)
 {
-    uint64_t one = 1;
-    ssize_t n = write(l->bell, &one, sizeof one);
-    (void)n; /* full: it has rung already */
+    ringer *r = &l->s->bells;
+    pthread_mutex_lock(&r->lock);
+    if (!l->to_ring) {
+        l->to_ring = true;
+        l->next_bell = r->first;
+        r->first = l;
+    }
+    pthread_mutex_unlock(&r->lock);
 }
 
 static void note_token(running *r, const carat_event *ev)
@@ -239,6 +247,19 @@ void live_cancel(live *l)
     pthread_mutex_unlock(&l->lock);
 }
 
+/* No callback is left that could ask again. */
+static void unlist(live *l)
+{
+    ringer *r = &l->s->bells;
+    pthread_mutex_lock(&r->lock);
+    for (live **at = &r->first; *at; at = &(*at)->next_bell)
+        if (*at == l) {
+            *at = l->next_bell;
+            break;
+        }
+    pthread_mutex_unlock(&r->lock);
+}
+
 void live_close(live *l)
 {
     if (!l)
@@ -246,6 +267,7 @@ void live_close(live *l)
     live_cancel(l);
     for (int32_t i = 0; i < l->n; i++)
         str_free(&l->job[i].sampled);
+    unlist(l);
     if (l->bell >= 0)
         close(l->bell);
     pthread_cond_destroy(&l->quiet);
@@ -312,4 +334,74 @@ const int32_t *live_sampled(const live *l, int32_t job, int64_t *n)
     const str *s = &l->job[job].sampled;
     *n = (int64_t)(s->n / sizeof(int32_t));
     return (const int32_t *)(const void *)s->at;
+}
+
+/* ---- The ringer ---- */
+
+/* Under the lock, so that no bell is closed meanwhile. The thread that runs passes is in the next
+ * one, and has nothing to list before that is over. */
+static void ring_all(ringer *r)
+{
+    uint64_t one = 1;
+    for (live *l = r->first; l; l = l->next_bell) {
+        ssize_t n = write(l->bell, &one, sizeof one);
+        (void)n; /* full: it has rung already */
+        l->to_ring = false;
+    }
+    r->first = NULL;
+}
+
+static void *ring_on(void *arg)
+{
+    ringer *r = arg;
+    pthread_mutex_lock(&r->lock);
+    while (!r->ending) {
+        while (!r->going && !r->ending)
+            pthread_cond_wait(&r->go, &r->lock);
+        r->going = false;
+        ring_all(r);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return NULL;
+}
+
+status ringer_start(ringer *r, err *e)
+{
+    if (pthread_mutex_init(&r->lock, NULL))
+        return err_set(e, E_MEMORY, "cannot make a lock");
+    if (pthread_cond_init(&r->go, NULL)) {
+        pthread_mutex_destroy(&r->lock);
+        return err_set(e, E_MEMORY, "cannot make a condition variable");
+    }
+    if (pthread_create(&r->thread, NULL, ring_on, r)) {
+        pthread_cond_destroy(&r->go);
+        pthread_mutex_destroy(&r->lock);
+        return err_set(e, E_MEMORY, "cannot start a thread");
+    }
+    r->started = true;
+    return OK;
+}
+
+void ringer_go(ringer *r)
+{
+    pthread_mutex_lock(&r->lock);
+    bool any = r->first != NULL;
+    r->going |= any;
+    pthread_mutex_unlock(&r->lock);
+    if (any)
+        pthread_cond_signal(&r->go);
+}
+
+void ringer_stop(ringer *r)
+{
+    if (!r->started)
+        return;
+    pthread_mutex_lock(&r->lock);
+    r->ending = true;
+    pthread_mutex_unlock(&r->lock);
+    pthread_cond_signal(&r->go);
+    pthread_join(r->thread, NULL);
+    pthread_cond_destroy(&r->go);
+    pthread_mutex_destroy(&r->lock);
+    r->started = false;
 }

@@ -1,8 +1,12 @@
 /* live.h - a request at work: its jobs in the batch, and the mailbox in which the thread that runs
  * passes leaves what happened for the thread that serves the connection.
  *
- *     passes:      live's callbacks copy events into the box, and ring
+ *     passes:      live's callbacks copy events into the box, and ask for the bell to be rung
+ *     ringer:      rings the bells of all that were written to, while the next pass is under way
  *     connection:  live_wait sleeps on the bell and on the socket, live_next takes events out
+ *
+ * To ring is to wake a thread, which takes the device as long as a kernel: a pass of many answers
+ * wakes one thread alone, the ringer.
  *
  * The connection's thread opens and closes it; closing cancels what still runs and waits for it, so
  * no callback ever finds a live that is gone.
@@ -44,5 +48,10 @@ bool live_next(live *l, happening *h);
 bool live_over(const live *l);       /* every job's end has been taken out */
 double live_first_ms(const live *l); /* clock_ms of the first token; 0: none yet */
 const int32_t *live_sampled(const live *l, int32_t job, int64_t *n); /* with keep_ids, when over */
+
+/* The ringer. The thread that runs passes calls ringer_go after each. */
+status ringer_start(ringer *r, err *e);
+void ringer_go(ringer *r);
+void ringer_stop(ringer *r); /* rings what is left; nothing if it was not started */
 
 #endif

@@ -8,7 +8,7 @@
  */
 #include "apps/bundled.h"
 #include "apps/commands.h"
-#include "apps/server/server.h"
+#include "apps/server/live.h"
 #include "apps/term.h"
 #include "base/clock.h"
 #include "base/map.h"
@@ -337,6 +337,7 @@ static void run_passes(server *s)
     double beaten = clock_ms(), deadline = 0;
     for (;;) {
         bool any = carat_batch_step(s->batch);
+        ringer_go(&s->bells);
         double now = clock_ms();
         if (draining(s) && deadline <= 0)
             deadline = now + 1000.0 * (double)s->o->drain_s;
@@ -358,6 +359,8 @@ static void close_batch(server *s)
     s->batch = NULL;
     pthread_rwlock_unlock(&s->batch_lock);
     carat_batch_close(b); /* what still runs ends here, as cancelled */
+    if (s->bells.started)
+        ringer_go(&s->bells);
 }
 
 /* Where a client on this machine finds the server. */
@@ -375,7 +378,8 @@ static status serve(server *s, err *e)
     http *h = NULL;
     int port = 0;
     status st;
-    if ((st = signals_start(&g, s, e)) || (st = http_open(&h, s, &port, e)))
+    if ((st = signals_start(&g, s, e)) || (st = ringer_start(&s->bells, e)) ||
+        (st = http_open(&h, s, &port, e)))
         goto out;
     log_line(s, "listening on %s port %d, loading the model", s->o->host, port);
     if ((st = load(s, e)))
@@ -396,6 +400,7 @@ out:
         http_stop_accepting(h);
     close_batch(s);
     http_close(h);
+    ringer_stop(&s->bells);
     if (st == E_CANCELLED && !s->info.n_vocab) /* a signal while it was loading */
         st = OK;
     signals_stop(&g);

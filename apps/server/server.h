@@ -9,8 +9,8 @@
  *     metrics.c    counters and histograms     log.c  a line per request, --trace
  *     request.h fields.c tools.c api_*.c answer.c jsonw.c    no connection and no model needed
  *
- * Threads: one runs passes (serve.c), one per connection parses and writes, one waits for signals.
- * They meet in the batch (which is made for it), in the mailbox of a live, and in the few fields
+ * Threads: one runs passes (serve.c), one per connection parses and writes, one wakes those (live.c),
+ * one waits for signals. They meet in the batch (which is made for it), in the mailbox of a live, and in the few fields
  * below that are atomic or under a lock.
  */
 #ifndef APPS_SERVER_SERVER_H
@@ -41,6 +41,16 @@ typedef struct api_keys {
     int32_t n;
 } api_keys;
 
+/* live.c: the lives whose connections have something to read, and the thread that tells them. */
+typedef struct ringer {
+    pthread_t thread;
+    pthread_mutex_t lock; /* of the next three */
+    pthread_cond_t go;
+    struct live *first; /* bells to ring */
+    bool going, ending;
+    bool started;
+} ringer;
+
 enum { SERVER_LOADING, SERVER_READY, SERVER_DRAINING };
 
 typedef struct server {
@@ -64,6 +74,7 @@ typedef struct server {
     pthread_rwlock_t batch_lock;
     carat_batch *batch;
 
+    ringer bells;
     atomic_int n_active;     /* requests being answered */
     atomic_llong body_bytes; /* of all bodies held in memory */
     metrics m;
