@@ -129,9 +129,11 @@ struct device {
     int32_t chunk_rows;  /* a good prefill chunk */
     bool loads_gathered; /* gathered tables go through weight_load too: the host's are out of reach
                           */
-    bool one_stream;     /* worth it unasked where a layer allows it: kv_view.single */
     device *inner;       /* of a wrapper */
     void *self;
+
+    /* Is one stream, which this view has (kv_view.single), worth it unasked? NULL: never. */
+    bool (*one_stream)(const device *d, const kv_view *kv);
 
     /* Memory of the device: weights, KV, scratch. Zeroed. NULL on failure. */
     void *(*alloc)(device *d, size_t n_bytes);

@@ -379,6 +379,12 @@ static kernel_speed w_attend_kernel(const device *d, const kv_view *kv, char *te
     return device_attend_kernel(w->inner, kv, text, cap);
 }
 
+static bool w_one_stream(const device *d, const kv_view *kv)
+{
+    const wrapper *w = d->self;
+    return w->inner->one_stream && w->inner->one_stream(w->inner, kv);
+}
+
 static kernel_speed w_product_kernel(const device *d, const weight *wt, char *text, size_t cap)
 {
     const wrapper *w = d->self;
@@ -509,7 +515,6 @@ status device_wrap(device **d, const char *what, device_write_fn write, void *us
                       .name = w->name,
                       .verify_max = (*d)->verify_max,
                       .chunk_rows = (*d)->chunk_rows,
-                      .one_stream = (*d)->one_stream,
                       .inner = *d,
                       .self = w,
                       .alloc = w_alloc,
@@ -522,6 +527,7 @@ status device_wrap(device **d, const char *what, device_write_fn write, void *us
                       .weight_bytes = w_weight_bytes,
                       .used_bytes = w_used_bytes,
                       .attend_kernel = w_attend_kernel,
+                      .one_stream = w_one_stream,
                       .product_kernel = w_product_kernel,
                       .close = w_close};
     *d = &w->dev;

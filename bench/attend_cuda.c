@@ -1,19 +1,18 @@
 /* attend_cuda.c - attention on a GPU at the large models' shapes.
  *
  *     bench_attend_cuda [ROWS] [SHAPE] [FORMAT] [DEPTH]     default: 1 row; parts of the names
- *     bench_attend_cuda many [SHAPE] [FORMAT]               default: f16
+ *     bench_attend_cuda many [SHAPE] [FORMAT] [ROWS]        default: f16, 2048 rows
  *
  * Some rows, over every format of cache: time of one layer, and the bandwidth at which it reads
  * keys and values. Stores are full of random blocks, enough of them that no cache of the chip holds
  * one until its turn comes again. A pass of attention over all of them is recorded and replayed, as
  * decoding does; the median of the replays, by the clock of the host around them. Global layers
- * whose values are their raw keys are also measured in one stream ("one f16" and so on); whether
- * that becomes the default hangs on 1 row and on a prompt's: bench_attend_cuda 512 31B f16.
+ * whose values are their raw keys are also measured in one stream ("one f16" and so on).
  *
- * many: a prompt's chunk of 2048 rows, one layer, by each kernel that there is for the shape and
- * the format, in turn: medians, products per second, their share of what cuBLAS reaches in bf16,
- * and how far the kernels' results are from one another. Where values are raw keys, one stream has
- * a line of its own, and how many times as fast as two it is.
+ * many: a prompt's chunk of rows, one layer, by each kernel that there is for the shape and the
+ * format, in turn: medians, products per second, their share of what cuBLAS reaches in bf16, and
+ * how far the kernels' results are from one another. Where values are raw keys, one stream has a
+ * line of its own, and how many times as fast as two it is.
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/ops.h"
@@ -221,10 +220,10 @@ static double measure(bench *b, int shape, int32_t depth, int format, int32_t ro
 /* ---- Many rows ---------------------------------------------------------------------------- */
 
 /* Products and sums of attention itself: what rows do not see is not counted. */
-static double tera(int shape, int32_t depth)
+static double tera(int shape, int32_t depth, int32_t n_rows)
 {
     double keys = 0;
-    for (int64_t r = 0; r < MANY_ROWS; r++) {
+    for (int64_t r = 0; r < n_rows; r++) {
         int64_t n = depth + r + 1;
         int64_t most = shapes[shape].window ? shapes[shape].window : n;
         keys += (double)(n < most ? n : most);
@@ -233,17 +232,17 @@ static double tera(int shape, int32_t depth)
 }
 
 /* Milliseconds of one layer; its first and last row to `rows`, if given. */
-static double once(bench *b, int shape, float *rows)
+static double once(bench *b, int shape, int32_t n_rows, float *rows)
 {
     size_t width = (size_t)shapes[shape].n_head * (size_t)shapes[shape].dim;
     float one;
     double from = clock_ms();
-    mat y = all_layers(b, shapes[shape].n_head, MANY_ROWS);
+    mat y = all_layers(b, shapes[shape].n_head, n_rows);
     b->d->download(b->d, &one, b->scratch, sizeof one);
     double ms = clock_ms() - from;
     if (rows) {
         b->d->download(b->d, rows, y.at, width * sizeof *rows);
-        b->d->download(b->d, rows + width, mat_row(y, MANY_ROWS - 1), width * sizeof *rows);
+        b->d->download(b->d, rows + width, mat_row(y, n_rows - 1), width * sizeof *rows);
     }
     return ms;
 }
@@ -262,16 +261,17 @@ static double distance(const float *a, const float *b, size_t n)
 static double compare(bench *b, int shape, int32_t depth, double two)
 {
     cuda_device *c = b->d->self;
+    int32_t n_rows = b->b.st.all.n;
     bool both = c->can_hopper;
     size_t width = (size_t)shapes[shape].n_head * (size_t)shapes[shape].dim;
     float *rows[2] = {mem_alloc(2 * width * sizeof(float)), mem_alloc(2 * width * sizeof(float))};
-    double ms[2][MANY_REPS], work = tera(shape, depth), best = 0;
+    double ms[2][MANY_REPS], work = tera(shape, depth, n_rows), best = 0;
     if (!rows[0] || !rows[1])
         exit(1);
     for (int i = -1; i < MANY_REPS; i++)
         for (int k = 0; k <= both; k++) {
             c->hopper = k;
-            double t = once(b, shape, i < 0 ? rows[k] : NULL);
+            double t = once(b, shape, n_rows, i < 0 ? rows[k] : NULL);
             if (i >= 0)
                 ms[k][i] = t;
         }
@@ -295,7 +295,10 @@ static double compare(bench *b, int shape, int32_t depth, double two)
 }
 
 /* In one stream or in two. */
-static double many_rows(bench *b, int shape, int32_t depth, const kv_words *words, double two)
+typedef struct chunk {
+    int32_t depth, rows;
+} chunk;
+static double many_rows(bench *b, int shape, chunk k, const kv_words *words, double two)
 {
     static int32_t ids[MANY_ROWS];
     bool one = !strcmp(words->single, "on");
@@ -307,31 +310,31 @@ static double many_rows(bench *b, int shape, int32_t depth, const kv_words *word
                     .k_norm = &b->norm,
                     .k_rope = &b->turn};
     kv_want_layout want = {
-        .spec = &spec, .n = 1, .n_ctx = depth + MANY_ROWS, .rows_max = MANY_ROWS, .dev = b->d};
+        .spec = &spec, .n = 1, .n_ctx = k.depth + k.rows, .rows_max = k.rows, .dev = b->d};
     check(kv_choice_parse(&want.choice, words, &e), &e);
     check(kv_layout_init(&b->l, &want, &e), &e);
     check(kv_open(&b->c, b->d, &b->l, &e), &e);
-    check(kv_batch_init(&b->b, MANY_ROWS, 1, 1, &e), &e);
+    check(kv_batch_init(&b->b, k.rows, 1, 1, &e), &e);
     const kv_view *v = &b->l.view[0];
     size_t store = (size_t)v->n_slots * (size_t)v->n_head_kv;
     fill(b->d, b->c.base[0].k, store * v->k_row_bytes, want.choice.k, v->head_dim);
     if (!one)
         fill(b->d, b->c.base[0].v, store * v->v_row_bytes, want.choice.v, v->head_dim);
-    b->c.n_past = depth;
-    check(kv_batch_add(&b->b, &b->c, ids, MANY_ROWS, NULL, KV_WANT_NONE, &e), &e);
-    printf("%-16s %7d  %s", shapes[shape].name, depth, one ? "one" : "two");
-    double best = compare(b, shape, depth, two);
+    b->c.n_past = k.depth;
+    check(kv_batch_add(&b->b, &b->c, ids, k.rows, NULL, KV_WANT_NONE, &e), &e);
+    printf("%-16s %7d  %s", shapes[shape].name, k.depth, one ? "one" : "two");
+    double best = compare(b, shape, k.depth, two);
     kv_batch_free(&b->b);
     kv_close(&b->c);
     kv_layout_free(&b->l);
     return best;
 }
 
-static void many(bench *b, const char *only, const char *type)
+static void many(bench *b, const char *only, const char *type, int32_t rows)
 {
     cuda_device *c = b->d->self;
     bool usual = c->hopper;
-    printf("%s, %d rows, %s; TFLOP/s and share of %d\n", b->d->name, MANY_ROWS, type, MANY_TERA);
+    printf("%s, %d rows, %s; TFLOP/s and share of %d\n", b->d->name, rows, type, MANY_TERA);
     printf("%-16s %7s  %3s  %-27s  %-27s  %5s  %-8s %s\n", "shape", "depth", "", "flash.cu",
            "flash*_hopper.cu", "ratio", "distance", "two/one");
     /* Queries: what the first matrix of a pass is made of. */
@@ -342,9 +345,10 @@ static void many(bench *b, const char *only, const char *type)
             kv_words two = {.k = type, .single = "off"}, one = {.k = type, .single = "on"};
             if (!strstr(shapes[s].name, only) || (shapes[s].window && i > 1))
                 continue;
-            double ms = many_rows(b, s, many_depths[i], &two, 0);
+            chunk k = {many_depths[i], rows};
+            double ms = many_rows(b, s, k, &two, 0);
             if (shapes[s].k_is_v)
-                many_rows(b, s, many_depths[i], &one, ms);
+                many_rows(b, s, k, &one, ms);
         }
     c->hopper = usual;
 }
@@ -380,9 +384,9 @@ int main(int argc, char **argv)
     bench b = {.scratch_bytes = (size_t)1 << 30};
     err e = {0};
     bool prompt = argc > 1 && !strcmp(argv[1], "many");
-    int32_t rows = argc > 1 && !prompt ? atoi(argv[1]) : 1;
+    int32_t rows = argc > 1 && !prompt ? atoi(argv[1]) : 1, fourth = argc > 4 ? atoi(argv[4]) : 0;
     const char *shape = argc > 2 ? argv[2] : "", *format = argc > 3 ? argv[3] : "";
-    if (rows < 1 || rows > MANY_ROWS)
+    if (rows < 1 || rows > MANY_ROWS || fourth < 0 || (prompt && fourth > MANY_ROWS))
         return 2;
     check(device_open_cuda(&b.d, NULL, &e), &e);
     b.scratch = b.d->alloc(b.d, b.scratch_bytes);
@@ -390,9 +394,9 @@ int main(int argc, char **argv)
         return 1;
     open_maker(&b);
     if (prompt)
-        many(&b, shape, *format ? format : "f16");
+        many(&b, shape, *format ? format : "f16", fourth ? fourth : MANY_ROWS);
     else
-        some(&b, rows, shape, format, argc > 4 ? atoi(argv[4]) : 0);
+        some(&b, rows, shape, format, fourth);
     b.d->weight_free(b.d, &b.norm);
     b.d->release(b.d, (void *)b.turn.inv_freq, DIM / 2 * sizeof(float));
     b.d->release(b.d, (void *)b.turn.turns, (size_t)ROPE_TURNS * 2 * TURNING * sizeof(float));

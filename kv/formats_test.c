@@ -116,10 +116,17 @@ static kernel_speed reads_all(const device *d, const kv_view *kv, char *text, si
     return KERNEL_FULL;
 }
 
+static bool prefers_f16(const device *d, const kv_view *kv)
+{
+    (void)d;
+    return kv->single && kv->k_type == NUM_F16;
+}
+
 TEST(kv_layout_keeps_one_stream_unasked_where_a_device_prefers_it)
 {
     for (int prefers = 0; prefers < 2; prefers++) {
-        device d = {.name = "able", .attend_kernel = reads_all, .one_stream = prefers};
+        device d = {.name = "able", .attend_kernel = reads_all};
+        d.one_stream = prefers ? prefers_f16 : NULL;
         kv_layout l = laid_out((kv_words){0}, &d, OK, NULL);
         CHECK_EQ(l.view[2].single, prefers);
         kv_layout_free(&l);
@@ -127,6 +134,9 @@ TEST(kv_layout_keeps_one_stream_unasked_where_a_device_prefers_it)
         CHECK(l.view[2].single);
         kv_layout_free(&l);
         l = laid_out((kv_words){.single = "off"}, &d, OK, NULL);
+        CHECK(!l.view[2].single);
+        kv_layout_free(&l);
+        l = laid_out((kv_words){.layers = "2=q8_0"}, &d, OK, NULL); /* of the format, too */
         CHECK(!l.view[2].single);
         kv_layout_free(&l);
     }

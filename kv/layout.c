@@ -64,11 +64,11 @@ static bool device_reads(const kv_want_layout *w, const kv_view *v)
     return !d || device_attend_kernel(d, v, text, sizeof text) != KERNEL_NONE;
 }
 
-/* Is one stream the better choice where nothing was said? */
-static bool one_stream_wins(const kv_want_layout *w, const kv_view *v)
+/* Is this, one stream, the better choice where nothing was said? */
+static bool one_stream_wins(const kv_want_layout *w, const kv_view *one)
 {
-    const device *d = device_of(w, v);
-    return !d || d->one_stream;
+    const device *d = device_of(w, one);
+    return !d || (d->one_stream && d->one_stream(d, one));
 }
 
 /* One stream instead of two where the layer allows it and it was asked for, or is worth it. */
@@ -87,13 +87,15 @@ static status choose_single(const kv_want_layout *w, kv_view *v, err *e)
                        v->id, kv_format_name(kf, a, sizeof a), kv_format_name(vf, b, sizeof b));
     /* Rotated keys have to be rotated back one by one before they can be made: half the memory
      * then costs more time than it saves. */
-    if (!same || (!forced && (kf.rot || !one_stream_wins(w, v))))
+    if (!same || (!forced && kf.rot))
         return OK;
     kv_view one = *v;
     one.single = true;
     one.v_row_bytes = 0;
     one.k_weight = s->k_norm;
     one.k_rope = s->k_rope;
+    if (!forced && !one_stream_wins(w, &one))
+        return OK;
     if (device_reads(w, &one))
         *v = one;
     else if (forced)

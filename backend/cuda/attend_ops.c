@@ -1,13 +1,15 @@
-/* attend_ops.c - the ops of caches on a CUDA device: which kernel stores and which attends, and how
- * few rows are split over chunks of keys.
+/* attend_ops.c - the ops of caches on a CUDA device: which kernel stores and which attends, how few
+ * rows are split over chunks of keys and many over slices of them.
  *
- *   rows    heads of 64, 128, 256 and 512, but not f32      what is left
- *   1..32   split.cu   f16 tensor cores, over chunks        attend.cu  f32, over chunks
- *   33..    flash.cu   f16 tensor cores                     attend.cu  f32
+ *   rows of a sequence   heads of 64, 128, 256, 512, but not f32   what is left
+ *   1..32                split.cu   f16 tensor cores, over chunks  attend.cu  f32, over chunks
+ *   33..                 flash.cu   f16 tensor cores               attend.cu  f32
  *
  * split8.cu does split.cu's work for two streams in heads of 256 and 512 that are not both f16.
- * On GPUs of 9.0 flash256_hopper.cu and flash512_hopper.cu do flash.cu's work for two streams of
- * f16 in heads of 256 and 512, flash512_one_hopper.cu for one in heads of 512.
+ * On GPUs of 9.0 flash256_hopper.cu and flash512_hopper.cu do flash.cu's work in heads of 256 and
+ * 512: over the store where it holds two streams of f16, else over what expand.cu makes of it, a
+ * slice of at most slice_bytes after another. Each sequence of a pass has slices of its own; its
+ * rows, where they are few, are taken as few rows are.
  *
  * Where keys are stored rotated the queries are rotated first, where values are the result is
  * rotated back. One stream (keys.cuh): in heads of 256 and 512 a quarter of which turns, as above;
@@ -21,7 +23,8 @@ enum {
     CHUNK_WINDOW = 32,
     CHUNKS_MAX = 256,
     PART_BYTES = 160 << 20, /* partial results of the rows that are attended to at a time */
-    PART_ROWS_MIN = 8
+    PART_ROWS_MIN = 8,
+    SLICE_KEYS = 64 /* slices begin at multiples of it */
 };
 
 static int32_t kind_of(num_type t)
@@ -93,7 +96,11 @@ attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_r
     if (kv->single)
         tiles = tiles && d >= 256 && kv->k_rope->n_turning == d / 8 && kv->k_rope->turns;
     bool fits = d <= (few_rows ? c->split_widest : c->flash_widest);
-    return tiles && fits && !kv->wide ? ATTEND_TILES : ATTEND_PLAIN;
+    if (!tiles || !fits || kv->wide)
+        return ATTEND_PLAIN;
+    if (few_rows || !c->hopper || d < 256)
+        return ATTEND_TILES;
+    return k == KV_F16 && v == KV_F16 && !kv->single ? ATTEND_WGMMA : ATTEND_SLICES;
 }
 
 static bool readable(pass *p, const kv_view *kv)
@@ -121,9 +128,8 @@ void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v)
 }
 
 /* Keys per chunk: a function of the store alone. Short, so that any number of blocks can share them
- * evenly, also where a long store holds a short context, and so long that at most CHUNKS_MAX fill a
- * store, and a sixteenth more: contexts are often a power of two and some answers. split8.cu has
- * two blocks for each multiprocessor, which one or two KV heads have to keep busy. */
+ * evenly, and so long that at most CHUNKS_MAX fill a store; split8.cu has two blocks for each
+ * multiprocessor, which a single KV head has to keep busy. */
 static int32_t chunk_of(const kv_view *kv, bool split, bool keys_first)
 {
     int64_t n = kv->window && split ? CHUNK_WINDOW : CHUNK;
@@ -131,9 +137,9 @@ static int32_t chunk_of(const kv_view *kv, bool split, bool keys_first)
     int64_t most = CHUNKS_MAX;
     if (keys_first) {
         n = kv->window && kv->head_dim == 256 ? CHUNK_WINDOW : CHUNK_SMALL;
-        most = kv->n_head_kv <= 2 ? 2 * CHUNKS_MAX : CHUNKS_MAX;
+        most = kv->n_head_kv == 1 ? 2 * CHUNKS_MAX : CHUNKS_MAX;
     }
-    while (n * (most + most / 16) < keys)
+    while (n * most < keys)
         n *= 2;
     return (int32_t)n;
 }
@@ -221,19 +227,158 @@ static void attend_few(pass *p, attend_args a, bool split, int32_t at_a_time, de
     }
 }
 
-static void attend_many(const cuda_device *c, attend_args a, bool tiles)
+/* ---- Many rows ---------------------------------------------------------------------------- */
+
+/* Keys of a slice, all KV heads' of them: all that a store may show a pass, or what slice_bytes
+ * holds. A function of the store alone. */
+static int32_t slice_keys(const cuda_device *c, const kv_view *kv)
 {
-    bool hopper = c->hopper && a.kv.k_kind == KV_F16 && a.kv.v_kind == KV_F16;
-    int32_t d = a.kv.head_dim;
-    if (!tiles)
-        cu_attend(c->stream, a);
-    else if (hopper && d == 256 && !a.kv.single)
-        cu_flash256_hopper(c->stream, a);
-    else if (hopper && d == 512)
-        (a.kv.single ? cu_flash512_one_hopper : cu_flash512_hopper)(c->stream, a);
-    else
-        cu_flash(c->stream, a);
+    size_t key_bytes = 2 * sizeof(uint16_t) * (size_t)kv->n_head_kv * (size_t)kv->head_dim;
+    size_t all = (size_t)kv->n_slots / SLICE_KEYS + 2; /* neither end is at a multiple of it */
+    size_t most = c->slice_bytes / key_bytes / SLICE_KEYS;
+    size_t n = most < 1 ? 1 : most < all ? most : all;
+    return (int32_t)(n * SLICE_KEYS);
 }
+/* Scratch for slices: k, v, and carry of every row. */
+static size_t slices_bytes(const cuda_device *c, const kv_view *kv, int32_t rows, int32_t heads)
+{
+    size_t row = (size_t)kv->n_head_kv * (size_t)kv->head_dim * sizeof(uint16_t);
+    return 2 * row * (size_t)slice_keys(c, kv) + 2 * sizeof(float) * (size_t)rows * (size_t)heads;
+}
+
+/* Indices that a run of rows of one sequence sees, as attend.cuh's row_sight. */
+typedef struct key_range {
+    int64_t lo, hi;
+} key_range;
+static key_range keys_seen(const rowset *rs, int32_t window)
+{
+    key_range k = {INT64_MAX, 0};
+    for (int32_t r = 0; r < rs->n; r++) {
+        int64_t lo = window ? (int64_t)rs->pos[r] - window + 1 : 0, hi = (int64_t)rs->index[r] + 1;
+        if (rs->seen && rs->seen[r]) {
+            int top = 63;
+            while (!(rs->seen[r] >> top))
+                top--;
+            hi = (int64_t)rs->first[r] + top + 1;
+        }
+        k.lo = lo < k.lo ? lo : k.lo;
+        k.hi = hi > k.hi ? hi : k.hi;
+    }
+    k.lo = k.lo > 0 ? k.lo : 0;
+    return k;
+}
+
+static void wgmma(const cuda_device *c, attend_args a)
+{
+    (a.kv.head_dim == 256 ? cu_flash256_hopper : cu_flash512_hopper)(c->stream, a);
+}
+
+/* Some neighbouring rows of a pass, here and on the device. */
+typedef struct some_rows {
+    rowset rs;
+    attend_args a;
+} some_rows;
+static some_rows rows_of(const rowset *rs, attend_args a, int32_t row0, int32_t n)
+{
+    dev_rows *d = &a.st.rows;
+    rowset of = {.n = n,
+                 .pos = rs->pos + row0,
+                 .index = rs->index + row0,
+                 .first = rs->first + row0,
+                 .seq = rs->seq + row0,
+                 .seen = rs->seen ? rs->seen + row0 : NULL};
+    d->token += row0, d->pos += row0, d->index += row0, d->first += row0, d->seq += row0;
+    if (d->seen)
+        d->seen += row0;
+    d->n = a.q.rows = a.o.rows = n;
+    a.q.at += row0 * a.q.stride;
+    a.o.at += row0 * a.o.stride;
+    return (some_rows){of, a};
+}
+
+/* Rows of one sequence, their keys a slice at a time: slices as equal as they may be. */
+static void attend_slices(const cuda_device *c, const some_rows *s, const kv_view *kv, uint16_t *to)
+{
+    attend_args a = s->a;
+    int32_t room = slice_keys(c, kv);
+    key_range k = keys_seen(&s->rs, kv->window);
+    size_t elements = (size_t)kv->n_head_kv * (size_t)kv->head_dim * (size_t)room;
+    expand_args x = {.kv = a.kv,
+                     .st = a.st,
+                     .all = a.all,
+                     .seq = s->rs.seq[0],
+                     .tree_from = s->rs.seen ? s->rs.first[0] : INT32_MAX,
+                     .room = room,
+                     .k = to,
+                     .v = to + elements};
+    a.kv.k_kind = a.kv.v_kind = KV_F16;
+    a.kv.single = false;
+    a.kv.n_slots = room;
+    a.slice = (attend_slice){.k = x.k, .v = x.v, .first = true, .carry = (float *)(x.v + elements)};
+    int64_t at = k.lo / SLICE_KEYS * SLICE_KEYS, n = (k.hi - at + room - 1) / room;
+    int64_t each = ((k.hi - at + n - 1) / n + SLICE_KEYS - 1) / SLICE_KEYS * SLICE_KEYS;
+    for (; at < k.hi; at += each, a.slice.first = false) {
+        a.slice.last = at + each >= k.hi;
+        a.slice.from = x.start = (int32_t)at;
+        a.slice.until = x.until = (int32_t)(a.slice.last ? k.hi : at + each);
+        x.from = (int32_t)(at > k.lo ? at : k.lo);
+        cu_expand(c->stream, x);
+        wgmma(c, a);
+    }
+}
+
+/* Rows that have many of their sequence beside them, on tensor cores. */
+static void attend_run(const cuda_device *c, const some_rows *s, const kv_view *kv, void *temp)
+{
+    attend_path path = cuda_attend_path(c, kv, false);
+    if (path == ATTEND_SLICES)
+        attend_slices(c, s, kv, temp);
+    else if (path == ATTEND_WGMMA)
+        wgmma(c, s->a);
+    else
+        cu_flash(c->stream, s->a);
+    if (kv->v_rot && !kv->single)
+        cu_rotate(c->stream, s->a.o, s->a.o, true);
+}
+
+/* Rows of one sequence from row r on. */
+static int32_t run_of(const rowset *rs, int32_t r)
+{
+    int32_t end = r + 1;
+    while (end < rs->n && rs->seq[end] == rs->seq[r])
+        end++;
+    return end - r;
+}
+
+/* Those that answer beside a prompt are taken together, as few rows are, if split.cu takes them:
+ * one block would walk all of a row's keys alone, and end last. Slices are those of one sequence.
+ * temp: for parts and for slices, one after the other. */
+static void attend_many(pass *p, attend_args a, const kv_view *kv, int32_t few_at_a_time,
+                        void *temp)
+{
+    const rowset *rs = p->rows;
+    int32_t most = few_at_a_time ? CUDA_VERIFY_ROWS : 0;
+    bool slices = cuda_attend_path(cuda_of(p), kv, false) == ATTEND_SLICES;
+    for (int32_t r = 0, n; r < rs->n; r += n) {
+        n = run_of(rs, r);
+        bool few = n <= most;
+        while ((few || !slices) && r + n < rs->n) {
+            int32_t next = run_of(rs, r + n);
+            if (few != (next <= most))
+                break;
+            n += next;
+        }
+        some_rows s = rows_of(rs, a, r, n);
+        if (!few) {
+            attend_run(cuda_of(p), &s, kv, temp);
+            continue;
+        }
+        s.a.part = temp;
+        attend_few(p, s.a, true, few_at_a_time, (dev_quant){0});
+    }
+}
+
+/* ---- The op ------------------------------------------------------------------------------- */
 
 void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
 {
@@ -241,7 +386,8 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     int32_t group = q.heads / kv->n_head_kv, d = q.cols;
     bool few = q.rows <= CUDA_VERIFY_ROWS;
     bool split = group <= SPLIT_PAIRS && cuda_attend_path(c, kv, true) == ATTEND_TILES;
-    bool tiles = few ? split : cuda_attend_path(c, kv, false) == ATTEND_TILES;
+    attend_path path = cuda_attend_path(c, kv, false);
+    bool tiles = few ? split : path >= ATTEND_TILES;
     size_t made = kv->single ? 4 * (size_t)d : 0;
     size_t shared = ((size_t)group * (2 * (size_t)d + 64) + made) * sizeof(float);
     bool turns = kv->k_rot && !kv->single;
@@ -253,15 +399,17 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
         return;
     }
     attend_args a = {.kv = view_of(p, kv), .n_head = q.heads, .scale = scale};
+    a.slice = (attend_slice){.until = INT32_MAX, .first = true, .last = true};
     a.chunk = chunk_of(kv, split, split && keys_first(c, &a.kv));
     mat turned = turns ? pass_mat(p, q.rows, q.heads, d) : q;
-    /* Many rows are not split; a plan for them covers the few-row passes of the same session. */
+    /* A plan for many rows covers the few-row passes of the same session. */
     size_t mark = pass_mark(p);
     int64_t row_floats = (int64_t)q.heads * chunks_of(kv, a.chunk, kv->n_slots) * ((int64_t)d + 2);
     int32_t at_a_time = part_rows(row_floats, few ? q.rows : CUDA_VERIFY_ROWS);
-    if (few || p->dry)
-        a.part = cuda_temp(p, (size_t)row_floats * (size_t)at_a_time * sizeof(float));
-    if (!few)
+    size_t part_bytes = (size_t)row_floats * (size_t)at_a_time * sizeof(float);
+    size_t made_bytes = !few && path == ATTEND_SLICES ? slices_bytes(c, kv, q.rows, q.heads) : 0;
+    void *temp = cuda_temp(p, made_bytes > part_bytes ? made_bytes : part_bytes);
+    if (!few) /* spent when this op is */
         pass_release(p, mark);
     dev_quant copy = {0};
     if (few && d % GROUP == 0)
@@ -284,11 +432,14 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
             cu_rotate(c->stream, a.q, cuda_mat(q), false);
     }
     if (few) {
+        a.part = temp;
         attend_few(p, a, split, at_a_time, copy);
         cuda_quant_keep(p, o.at, copy);
+    } else if (tiles) {
+        attend_many(p, a, kv, split ? at_a_time : 0, temp);
     } else {
-        attend_many(c, a, tiles);
-        if (kv->v_rot && !(tiles && kv->single))
+        cu_attend(c->stream, a);
+        if (kv->v_rot)
             cu_rotate(c->stream, a.o, a.o, true);
     }
     cuda_done(p, "attend");

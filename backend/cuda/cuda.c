@@ -582,9 +582,9 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
     c->shared_block = (int32_t)prop.sharedMemPerBlockOptin;
     c->shared_sm = (int32_t)prop.sharedMemPerMultiprocessor;
     c->can_hopper = c->hopper = prop.major == 9 && prop.minor == 0;
+    c->slice_bytes = SLICE_BYTES;
     if (!r && c->can_hopper)
-        r = (cudaError_t)(cu_flash256_hopper_init() | cu_flash512_hopper_init() |
-                          cu_flash512_one_hopper_init());
+        r = (cudaError_t)(cu_flash256_hopper_init() | cu_flash512_hopper_init());
     c->n_sm = prop.multiProcessorCount;
     if (r)
         return err_set(e, E_IO, "%s: %s", c->name, cudaGetErrorString(r));

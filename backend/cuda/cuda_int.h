@@ -308,6 +308,15 @@ typedef struct sift_result {
 } sift_result;
 void cu_sift(cudaStream_t s, sift_rows rows, int32_t n, uint32_t *maxima, sift_result *to);
 /* attend.cu */
+/* Which keys a kernel of flash*_hopper.cu takes at a time. A row that meets its keys in several
+ * slices has its sum of values, not yet divided, in o between them, and carry's two floats. */
+typedef struct attend_slice {
+    const uint16_t *k, *v; /* f16, [KV heads][kv.n_slots][head_dim]: the key of index `from` first;
+                              NULL: keys and values lie where the step says */
+    int32_t from, until;   /* indices; from a multiple of 64, until too but for the last slice */
+    bool first, last;      /* of its rows */
+    float *carry;          /* [rows, heads][2]: largest score, sum of exponentials beside it */
+} attend_slice;
 typedef struct attend_args {
     dev_mat o, q; /* [rows, heads * head_dim] */
     dev_kv kv;
@@ -315,6 +324,7 @@ typedef struct attend_args {
     dev_rows all; /* every row of the pass: who wrote its keys may be no row of st */
     int32_t n_head;
     float scale;
+    attend_slice slice; /* flash*_hopper.cu alone */
     /* Split over chunks of keys, for few rows; part NULL: not split. Then these rows are taken: */
     int32_t row0, n_rows;
     int32_t chunk, n_chunk; /* keys per chunk, a power of two; chunks that part has room for */
@@ -342,15 +352,29 @@ int cu_split8_init(int largest);
 /* flash.cu: many rows on tensor cores, the same heads and formats, at most *widest. */
 void cu_flash(cudaStream_t s, attend_args a);
 int cu_flash_init(int largest, int *widest);
-/* The same for f16 in heads of 256 and 512 on GPUs of capability 9.0, and on those alone; 512_one:
- * one stream, of which a quarter turns. */
+/* The same for f16 in two streams, heads of 256 and 512, on GPUs of capability 9.0, and on those
+ * alone. */
 void cu_flash256_hopper(cudaStream_t s, attend_args a);
 void cu_flash512_hopper(cudaStream_t s, attend_args a);
-void cu_flash512_one_hopper(cudaStream_t s, attend_args a);
 int cu_flash256_hopper_init(void);
 int cu_flash512_hopper_init(void);
-int cu_flash512_one_hopper_init(void);
-enum { SPLIT_PAIRS = 16 };
+/* expand.cu: keys and values of indices [from, until) of one sequence as two streams of f16, as
+ * attend_slice has them; heads of 256 and 512. Rotated ones stay rotated, but of one stream. */
+typedef struct expand_args {
+    dev_kv kv;
+    dev_step st;
+    dev_rows all;
+    int32_t seq;
+    int32_t tree_from; /* one stream: keys from there on have positions of their own */
+    int32_t start, from, until; /* start: the index that lies first; a multiple of 64, <= from */
+    int32_t room;               /* keys from one head to the next */
+    uint16_t *k, *v;
+} expand_args;
+void cu_expand(cudaStream_t s, expand_args a);
+enum {
+    SPLIT_PAIRS = 16,
+    SLICE_BYTES = 128 << 20 /* of scratch: f16 keys and values at a time, 16K keys of 31B's layers */
+};
 
 #ifdef __cplusplus
 }
@@ -408,6 +432,7 @@ typedef struct cuda_device {
     int32_t split_stages; /* of heads of 512 */
     int32_t shared_block, shared_sm; /* bytes of shared memory: most of a block's, all there is */
     bool can_hopper, hopper; /* flash*_hopper.cu run here; they are used */
+    size_t slice_bytes;      /* of keys and values that expand.cu makes at a time */
     _Atomic uint64_t n_bytes; /* allocated */
     /* The step block: one device buffer, and pinned buffers it is filled from in turn. */
     char *step_at, *step_host[STEP_BUFFERS];
@@ -492,7 +517,9 @@ kernel_speed cuda_attend_kernel(const device *d, const kv_view *kv, char *text, 
 typedef enum attend_path {
     ATTEND_NONE,  /* a format or a rotation that is not there */
     ATTEND_PLAIN, /* attend.cu */
-    ATTEND_TILES  /* flash.cu, split.cu */
+    ATTEND_TILES, /* flash.cu, split.cu */
+    ATTEND_WGMMA, /* flash*_hopper.cu */
+    ATTEND_SLICES /* the same, over what expand.cu makes of the store, a slice at a time */
 } attend_path;
 attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_rows);
 void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v);

@@ -1,5 +1,5 @@
 /* flash256_hopper.cu - attention of many rows over f16 keys and values with heads of 256, on GPUs
- * of compute capability 9.0. flash.cu does the rest.
+ * of compute capability 9.0, in the store or made of it (expand.cu). flash.cu does the rest.
  *
  * A block has 128 pairs (row, head), 64 to each of two warpgroups; the third copies keys and
  * values, two tiles of either at a time, K one ahead of V. An attending warpgroup has O in its
@@ -116,64 +116,90 @@ DEV void to_f16(const float (&x)[32], uint32_t (&p)[4][4])
         p[i / 4][i % 4] = f32x2_to_f16(x[2 * i], x[2 * i + 1]);
 }
 
+/* O of pairs m0 and m0 + 8 beside their new maxima. */
+DEV void worth(float (&o)[128], const float (&keep)[2])
+{
+    if (!warp_max_u32(keep[0] != 1 || keep[1] != 1)) /* rare after the first tiles */
+        return;
+#pragma unroll
+    for (int i = 0; i < 128; i++)
+        o[i] *= keep[i >> 1 & 1];
+}
+/* As the slice before left it. */
+DEV void load_sums(const block &b, float (&o)[128], int m0)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (m0 + 8 * h >= b.n_pairs)
+            continue;
+        const float *from = sums_of(b, m0 + 8 * h, 0, D);
+#pragma unroll
+        for (int j = 0; j < D / 8; j++) {
+            float2 x = *(const float2 *)(from + 8 * j);
+            o[4 * j + 2 * h] = x.x;
+            o[4 * j + 2 * h + 1] = x.y;
+        }
+    }
+}
+
 DEV void attend(const block &b, tiles &s, int half)
 {
     int lane = lane_id(), m0 = 64 * half + 16 * ((int)(threadIdx.x >> 5) & 3) + (lane >> 2);
     float o[128], x[32], keep[2];
     uint32_t p[4][4];
-    softmax sm[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
+    softmax sm[2] = {softmax_begin(b, m0), softmax_begin(b, m0 + 8)};
 #pragma unroll
     for (int i = 0; i < 128; i++)
         o[i] = 0;
     walk w = walk_begin(b);
-    walk_on(b, w); /* a row sees itself, so there is a first tile */
-    multiply_keys(s, x, half, 0);
-    wg_wait<0>();
-    hold(x);
-    release(&s.n.k_free[0]);
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        mask(b, x, w, m0 + 8 * h, h);
-        exponentials(x, sm[h], h);
-    }
-    to_f16(x, p);
-    int turn = 0;
-    for (; walk_on(b, w); turn++) {
-        multiply_keys(s, x, half, turn + 1);
-        multiply_values(s, o, p, turn);
-        wg_wait<1>();
+    if (walk_on(b, w)) {
+        multiply_keys(s, x, half, 0);
+        if (!b.a.slice.first)
+            load_sums(b, o, m0);
+        wg_wait<0>();
         hold(x);
-        release(&s.n.k_free[(turn + 1) & 1]);
+        release(&s.n.k_free[0]);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             mask(b, x, w, m0 + 8 * h, h);
             keep[h] = exponentials(x, sm[h], h);
         }
+        worth(o, keep);
+        to_f16(x, p);
+        int turn = 0;
+        for (; walk_on(b, w); turn++) {
+            multiply_keys(s, x, half, turn + 1);
+            multiply_values(s, o, p, turn);
+            wg_wait<1>();
+            hold(x);
+            release(&s.n.k_free[(turn + 1) & 1]);
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                mask(b, x, w, m0 + 8 * h, h);
+                keep[h] = exponentials(x, sm[h], h);
+            }
+            wg_wait<0>();
+            hold(o);
+            release(&s.n.v_free[turn & 1]);
+            worth(o, keep);
+            to_f16(x, p);
+        }
+        multiply_values(s, o, p, turn);
         wg_wait<0>();
         hold(o);
-        release(&s.n.v_free[turn & 1]);
-        if (warp_max_u32(keep[0] != 1 || keep[1] != 1)) { /* rare after the first tiles */
-#pragma unroll
-            for (int i = 0; i < 128; i++)
-                o[i] *= keep[i >> 1 & 1];
-        }
-        to_f16(x, p);
+    } else if (!b.a.slice.first) {
+        load_sums(b, o, m0);
     }
-    multiply_values(s, o, p, turn);
-    wg_wait<0>();
-    hold(o);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        int m = m0 + 8 * h, pair = b.pair0 + m;
-        float by = 1.0f / whole_sum(sm[h]);
+        int m = m0 + 8 * h;
+        float by = softmax_end(b, sm[h], m);
         if (m >= b.n_pairs)
             continue;
-        int head = (int)blockIdx.y * b.group + pair % b.group;
-        float *to = b.a.o.at + pair / b.group * b.a.o.stride + head * D;
+        float *to = sums_of(b, m, 0, D);
 #pragma unroll
         for (int j = 0; j < D / 8; j++)
-            *(float2 *)(to + 8 * j + 2 * (lane & 3)) =
-                make_float2(o[4 * j + 2 * h] * by, o[4 * j + 2 * h + 1] * by);
+            *(float2 *)(to + 8 * j) = make_float2(o[4 * j + 2 * h] * by, o[4 * j + 2 * h + 1] * by);
     }
 }
 
@@ -190,21 +216,19 @@ DEV void barriers(notes &n)
 }
 
 /* o[r, h] = sum_t softmax_t(scale q[r, h] . k[t, g]) v[t, g]
- * grid:   tile of 128 pairs x KV head, the last rows first: they see most keys
+ * grid:   tile of 128 pairs x KV head
  * shared: Q, twice 64 keys and 64 values: 194 KB
  * bound:  shared memory, which an S of 64 keys reads as long as it is multiplied */
 __global__ void __launch_bounds__(3 * GROUP_THREADS, 1) flash256_hopper_kernel(attend_args a)
 {
     DYN_SHARED(uint8_t, mem);
     tiles &s = *(tiles *)(mem + (-shared_at(mem) & 1023));
-    int group = a.n_head / a.kv.n_head_kv;
-    int pair0 = (int)(gridDim.x - 1 - blockIdx.x) * PAIRS;
-    block b = {a, s.n.sees, pair0, min((int)PAIRS, a.st.rows.n * group - pair0), group};
+    block b = job_of<D, PAIRS>(a, s.n.sees);
     grid_trigger();
     grid_wait();
     if (threadIdx.x == 0)
         barriers(s.n);
-    prepare<false>(b, &s.n.sees, s.q[0]);
+    prepare(b, &s.n.sees, s.q[0]);
     __syncthreads();
     int role = (int)threadIdx.x / GROUP_THREADS;
     if (role == 0) {

@@ -1,53 +1,88 @@
 /* flash512_hopper.cu - attention of many rows over f16 keys and values with heads of 512, on GPUs
- * of compute capability 9.0. flash512_hopper.cuh has the parts of a block and what they do.
+ * of compute capability 9.0, in the store or made of it (expand.cu). flash.cu does the rest.
+ *
+ * A block has 64 pairs (row, head), as in flash.cu. Its four warpgroups do different things at the
+ * same time and meet at barriers in shared memory only:
+ *
+ *   fetch     keys and values, in units of 16 KB, as soon as a unit's place is free again
+ *   score     S = Q K', softmax, P in f16, of all 64 keys: a pair's maximum is four lanes'
+ *   collect   O += P V, two of them, 256 columns each: O is half of the registers there are
+ *
+ * So the tensor cores multiply S of one tile and P V of the one before while exponentials are
+ * taken, and copies never stop. Sums, softmax and O are f32; q and the probabilities are rounded to
+ * f16, as in flash.cu.
  *
  * K comes in 4 units of 128 columns, V in 4 units of 16 keys, K one tile ahead of V: S needs a
  * tile's columns one after the other, P V its keys.
  */
-#include "backend/cuda/flash512_hopper.cuh"
+#include "backend/cuda/flash_hopper.cuh"
 
-/* K: [2 blocks][64 keys]; V: [8 blocks][16 keys]. */
-enum { V_BLOCK = 16 * ROW_BYTES };
-
-struct tiles_two {
-    static constexpr bool ONE = false;
-    static constexpr int FETCH_REGISTERS = 40, SCORE_REGISTERS = 136;
-    uint8_t q[D / 64 * BLOCK_BYTES], k[UNITS][UNIT_BYTES], v[UNITS][UNIT_BYTES], p[2][BLOCK_BYTES];
-    shared_notes n;
-    uint64_t k_full[UNITS], k_free[UNITS], v_full[UNITS], v_free[UNITS];
+enum {
+    D = 512,
+    PAIRS = 64,
+    UNITS = 4,
+    UNIT_BYTES = 16384, /* K: [2 blocks][64 keys]; V: [8 blocks][16 keys] */
+    V_BLOCK = 16 * ROW_BYTES,
+    COLUMNS = 256, /* of a collecting warpgroup */
+    FETCH_REGISTERS = 40,
+    SCORE_REGISTERS = 136,
+    COLLECT_REGISTERS = 168,
 };
-enum { SHARED_BYTES = sizeof(tiles_two) + 1024 }; /* tiles begin at a multiple of 1024 */
+static_assert(FETCH_REGISTERS + SCORE_REGISTERS + 2 * COLLECT_REGISTERS <= 512, "registers");
+static_assert(FETCH_REGISTERS <= 128 && SCORE_REGISTERS >= 128, "of 128 at entry");
 
-DEV void barriers(tiles_two &s)
+using block = job<D, PAIRS>;
+
+/* What the warpgroups tell each other. What belongs to P is there twice. */
+struct notes {
+    uint64_t k_full[UNITS], k_free[UNITS], v_full[UNITS], v_free[UNITS];
+    uint64_t p_full[2], p_free[2], all_summed;
+    float keep[2][PAIRS]; /* what O is worth beside the new maximum */
+    float by[PAIRS];      /* what O is multiplied by at the end */
+    uint32_t grown[2][4]; /* per warp: is any keep of its 16 pairs not 1? */
+    sights<PAIRS> sees;
+};
+struct tiles {
+    uint8_t q[D / 64 * BLOCK_BYTES], k[UNITS][UNIT_BYTES], v[UNITS][UNIT_BYTES], p[2][BLOCK_BYTES];
+    notes n;
+};
+enum { SHARED_BYTES = sizeof(tiles) + 1024 }; /* tiles begin at a multiple of 1024 */
+
+DEV void barriers(notes &n)
 {
     for (int u = 0; u < UNITS; u++) {
-        bar_init(&s.k_full[u], GROUP_THREADS);
-        bar_init(&s.v_full[u], GROUP_THREADS);
-        bar_init(&s.k_free[u], 4); /* warps */
-        bar_init(&s.v_free[u], 8);
+        bar_init(&n.k_full[u], GROUP_THREADS);
+        bar_init(&n.v_full[u], GROUP_THREADS);
+        bar_init(&n.k_free[u], 4); /* warps */
+        bar_init(&n.v_free[u], 8);
     }
+    for (int i = 0; i < 2; i++) {
+        bar_init(&n.p_full[i], GROUP_THREADS);
+        bar_init(&n.p_free[i], 8);
+    }
+    bar_init(&n.all_summed, GROUP_THREADS);
 }
 
 /* ---- Fetch -------------------------------------------------------------------------------- */
 
-DEV void fetch_keys(tiles_two &s, const place &p, int unit, int turn)
+DEV void fetch_keys(tiles &s, const place &p, int unit, int turn)
 {
-    bar_wait(&s.k_free[unit], (turn & 1) ^ 1);
+    bar_wait(&s.n.k_free[unit], (turn & 1) ^ 1);
 #pragma unroll
     for (int n = 0; n < 4; n++)
         fetch_key<D>(s.k[unit] + fetch_offset() + 16 * n * ROW_BYTES, p.k, p.at[n], 2 * unit, 2,
                      BLOCK_BYTES);
-    bar_arrive_copied(&s.k_full[unit]);
+    bar_arrive_copied(&s.n.k_full[unit]);
 }
 
-DEV void fetch_values(tiles_two &s, const place &p, int unit, int turn)
+DEV void fetch_values(tiles &s, const place &p, int unit, int turn)
 {
-    bar_wait(&s.v_free[unit], (turn & 1) ^ 1);
+    bar_wait(&s.n.v_free[unit], (turn & 1) ^ 1);
     fetch_key<D>(s.v[unit] + fetch_offset(), p.v, p.at[unit], 0, D / 64, V_BLOCK);
-    bar_arrive_copied(&s.v_full[unit]);
+    bar_arrive_copied(&s.n.v_full[unit]);
 }
 
-DEV void fetch(const block &b, tiles_two &s)
+DEV void fetch(const block &b, tiles &s)
 {
     walk w = walk_begin(b);
     bool more = walk_on(b, w);
@@ -75,16 +110,23 @@ DEV void fetch(const block &b, tiles_two &s)
     copy_wait<0>();
 }
 
-/* ---- Score and collect -------------------------------------------------------------------- */
+/* One arrival of a warp. */
+DEV void warp_arrive(uint64_t *bar)
+{
+    if (lane_id() == 0)
+        bar_arrive(bar);
+}
+
+/* ---- Score -------------------------------------------------------------------------------- */
 
 /* S of a tile; its units of K are free afterwards. */
-DEV void multiply_keys(tiles_two &s, float (&x)[32], int turn)
+DEV void multiply_keys(tiles &s, float (&x)[32], int turn)
 {
     uint64_t q = operand(shared_at(s.q), 16), k = operand(shared_at(s.k), 16);
     hold(x);
 #pragma unroll
     for (int u = 0; u < UNITS; u++) {
-        bar_wait(&s.k_full[u], turn & 1);
+        bar_wait(&s.n.k_full[u], turn & 1);
         tensor_fence();
         wg_fence();
 #pragma unroll
@@ -94,33 +136,69 @@ DEV void multiply_keys(tiles_two &s, float (&x)[32], int turn)
         wg_commit();
         if (u > 0) {
             wg_wait<1>();
-            warp_arrive(&s.k_free[u - 1]);
+            warp_arrive(&s.n.k_free[u - 1]);
         }
     }
     wg_wait<0>();
     hold(x);
-    warp_arrive(&s.k_free[UNITS - 1]);
+    warp_arrive(&s.n.k_free[UNITS - 1]);
 }
 
-DEV uint8_t *p_at(tiles_two &s, int turn)
+DEV void score(const block &b, tiles &s)
 {
-    return s.p[turn & 1];
+    notes &n = s.n;
+    int warp = (int)(threadIdx.x >> 5) & 3, lane = lane_id(), tid = lane & 3;
+    int m0 = 16 * warp + (lane >> 2);
+    softmax sm[2] = {softmax_begin(b, m0), softmax_begin(b, m0 + 8)};
+    walk w = walk_begin(b);
+    for (int turn = 0; walk_on(b, w); turn++) {
+        int which = turn & 1;
+        float x[32], keep[2];
+        multiply_keys(s, x, turn);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            mask(b, x, w, m0 + 8 * h, h);
+            keep[h] = exponentials(x, sm[h], h);
+        }
+        uint32_t grown = warp_max_u32(keep[0] != 1 || keep[1] != 1);
+        bar_wait(&n.p_free[which], (turn >> 1 & 1) ^ 1);
+        uint8_t *p = s.p[which];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int m = m0 + 8 * h;
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                *(uint32_t *)(p + piece_at(m, j) + 4 * tid) =
+                    f32x2_to_f16(x[4 * j + 2 * h], x[4 * j + 2 * h + 1]);
+            if (tid == 0)
+                n.keep[which][m] = keep[h];
+        }
+        if (lane == 0)
+            n.grown[which][warp] = grown;
+        tensor_fence();
+        bar_arrive(&n.p_full[which]);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float by = softmax_end(b, sm[h], m0 + 8 * h);
+        if (tid == 0)
+            n.by[m0 + 8 * h] = by;
+    }
+    bar_arrive(&n.all_summed);
 }
-DEV void p_wait(tiles_two &s, int turn)
-{
-    bar_wait(&s.n.p_free[turn & 1], (turn >> 1 & 1) ^ 1);
-}
+
+/* ---- Collect ------------------------------------------------------------------------------ */
 
 /* O += P V of a tile; its units of V are free afterwards. */
-DEV void multiply_values(tiles_two &s, float (&o)[2][64], int half, int turn)
+DEV void multiply_values(tiles &s, float (&o)[2][64], int half, int turn)
 {
-    uint64_t p = operand(shared_at(p_at(s, turn)), 16);
+    uint64_t p = operand(shared_at(s.p[turn & 1]), 16);
     uint64_t v = operand(shared_at(s.v) + half * (COLUMNS / 64) * V_BLOCK, V_BLOCK);
     hold(o[0]);
     hold(o[1]);
 #pragma unroll
     for (int u = 0; u < UNITS; u++) {
-        bar_wait(&s.v_full[u], turn & 1);
+        bar_wait(&s.n.v_full[u], turn & 1);
         tensor_fence();
         wg_fence();
 #pragma unroll
@@ -129,25 +207,100 @@ DEV void multiply_values(tiles_two &s, float (&o)[2][64], int half, int turn)
         wg_commit();
         if (u > 0) {
             wg_wait<1>();
-            warp_arrive(&s.v_free[u - 1]);
+            warp_arrive(&s.n.v_free[u - 1]);
         }
     }
     wg_wait<0>();
     hold(o[0]);
     hold(o[1]);
-    warp_arrive(&s.v_free[UNITS - 1]);
+    warp_arrive(&s.n.v_free[UNITS - 1]);
+}
+
+/* O as the slice before left it. */
+DEV void load_sums(const block &b, float (&o)[2][64], int m0, int half)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (m0 + 8 * h >= b.n_pairs)
+            continue;
+        const float *from = sums_of(b, m0 + 8 * h, half * COLUMNS, D);
+#pragma unroll
+        for (int j = 0; j < COLUMNS / 8; j++) {
+            float2 x = *(const float2 *)(from + 8 * j);
+            o[j / 16][4 * (j % 16) + 2 * h] = x.x;
+            o[j / 16][4 * (j % 16) + 2 * h + 1] = x.y;
+        }
+    }
+}
+
+DEV void collect(const block &b, tiles &s, int half)
+{
+    notes &n = s.n;
+    int warp = (int)(threadIdx.x >> 5) & 3, lane = lane_id();
+    int m0 = 16 * warp + (lane >> 2);
+    float o[2][64]; /* 128 columns each */
+#pragma unroll
+    for (int i = 0; i < 128; i++)
+        o[i / 64][i % 64] = 0;
+    if (!b.a.slice.first)
+        load_sums(b, o, m0, half);
+    walk w = walk_begin(b);
+    for (int turn = 0; walk_on(b, w); turn++) {
+        int which = turn & 1;
+        bar_wait(&n.p_full[which], turn >> 1 & 1);
+        if (n.grown[which][warp]) { /* rare after the first tiles */
+            float k0 = n.keep[which][m0], k1 = n.keep[which][m0 + 8];
+#pragma unroll
+            for (int i = 0; i < 128; i++)
+                o[i / 64][i % 64] *= i & 2 ? k1 : k0;
+        }
+        multiply_values(s, o, half, turn);
+        __syncwarp(); /* all lanes have read keep */
+        warp_arrive(&n.p_free[which]);
+    }
+    bar_wait(&n.all_summed, 0);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int m = m0 + 8 * h;
+        if (m >= b.n_pairs)
+            continue;
+        float by = n.by[m], *to = sums_of(b, m, half * COLUMNS, D);
+#pragma unroll
+        for (int j = 0; j < COLUMNS / 8; j++) {
+            const float *x = &o[j / 16][4 * (j % 16) + 2 * h];
+            *(float2 *)(to + 8 * j) = make_float2(x[0] * by, x[1] * by);
+        }
+    }
 }
 
 /* ---- The kernel --------------------------------------------------------------------------- */
 
 /* o[r, h] = sum_t softmax_t(scale q[r, h] . k[t, g]) v[t, g]
- * grid:   tile of 64 pairs x KV head, the last rows first: they see most keys
+ * grid:   tile of 64 pairs x KV head
  * shared: Q, 64 keys, 64 values, P twice: 211 KB
  * bound:  64 products to a value read, so the second-level cache before the tensor cores */
 __global__ void __launch_bounds__(4 * GROUP_THREADS, 1) flash512_hopper_kernel(attend_args a)
 {
     DYN_SHARED(uint8_t, mem);
-    attend_tiles(a, *(tiles_two *)(mem + (-shared_at(mem) & 1023)));
+    tiles &s = *(tiles *)(mem + (-shared_at(mem) & 1023));
+    block b = job_of<D, PAIRS>(a, s.n.sees);
+    grid_trigger();
+    grid_wait();
+    if (threadIdx.x == 0)
+        barriers(s.n);
+    prepare(b, &s.n.sees, s.q);
+    __syncthreads();
+    int role = (int)threadIdx.x / GROUP_THREADS;
+    if (role == 0) {
+        registers_less<FETCH_REGISTERS>();
+        fetch(b, s);
+    } else if (role == 1) {
+        registers_more<SCORE_REGISTERS>();
+        score(b, s);
+    } else {
+        registers_more<COLLECT_REGISTERS>();
+        collect(b, s, role - 2);
+    }
 }
 
 extern "C" int cu_flash512_hopper_init(void)

@@ -3,6 +3,10 @@
  *
  * A block has PAIRS pairs (row, head) that share a KV head, of neighbouring rows. Keys come 64 at a
  * time, from multiples of 64 on. Everything lies in blocks of 64 columns, as hopper.cuh says.
+ *
+ * What a launch takes is a slice of the keys (attend_slice): all there are, where they lie in the
+ * store, or what expand.cu has made of some. Then maximum, sum and O of every pair go on where the
+ * slice before left them.
  */
 #ifndef BACKEND_CUDA_FLASH_HOPPER_CUH
 #define BACKEND_CUDA_FLASH_HOPPER_CUH
@@ -28,8 +32,16 @@ template <int D, int PAIRS> struct job {
     int pair0, n_pairs, group;
 };
 
-/* The block's tiles of keys, in the order in which all warpgroups meet them. Rows of one sequence
- * after those of another: each run of rows [r0, r1) meets its own keys. */
+/* The pairs of this block, the last rows first: they see most keys. */
+template <int D, int PAIRS> DEV job<D, PAIRS> job_of(const attend_args &a, sights<PAIRS> &sees)
+{
+    int group = a.n_head / a.kv.n_head_kv;
+    int pair0 = (int)(gridDim.x - 1 - blockIdx.x) * PAIRS;
+    return job<D, PAIRS>{a, sees, pair0, min(PAIRS, a.st.rows.n * group - pair0), group};
+}
+
+/* The block's tiles of keys, in the order in which all warpgroups meet them; there may be none in a
+ * slice. Rows of one sequence after those of another: each run of rows [r0, r1) meets its own. */
 struct walk {
     int r0, r1, t0, from, until;
     bool fresh; /* the first tile of a run */
@@ -57,6 +69,8 @@ template <class J> DEV bool walk_on(const J &b, walk &w)
             w.from = min(w.from, b.sees.lo[m]);
             w.until = max(w.until, b.sees.hi[m]);
         }
+        w.from = max(w.from, b.a.slice.from);
+        w.until = min(w.until, b.a.slice.until);
         w.t0 = w.from / KEYS * KEYS;
         w.fresh = true;
     }
@@ -77,11 +91,17 @@ template <int D, int PAIRS> DEV void place_on(const job<D, PAIRS> &b, const walk
 {
     int i = (int)threadIdx.x % GROUP_THREADS, n_slots = b.a.kv.n_slots;
     if (w.fresh) {
-        dev_kv_base base = b.a.st.kv[(size_t)b.a.st.rows.seq[w.r0] * b.a.st.n_kv + b.a.kv.id];
+        const attend_slice &s = b.a.slice;
         size_t head = (size_t)blockIdx.y * n_slots * (2 * D) + i % 8 * 16;
-        p.k = (const uint8_t *)base.k + head;
-        p.v = (const uint8_t *)(b.a.kv.single ? base.k : base.v) + head;
-        p.slot0 = w.t0 % n_slots;
+        const void *k = s.k, *v = s.v;
+        p.slot0 = w.t0 - s.from;
+        if (!k) {
+            size_t at = (size_t)b.a.st.rows.seq[w.r0] * b.a.st.n_kv + b.a.kv.id;
+            k = b.a.st.kv[at].k, v = b.a.st.kv[at].v;
+            p.slot0 = w.t0 % n_slots;
+        }
+        p.k = (const uint8_t *)k + head;
+        p.v = (const uint8_t *)v + head;
     } else {
         for (p.slot0 += KEYS; p.slot0 >= n_slots;)
             p.slot0 -= n_slots;
@@ -115,9 +135,8 @@ DEV int fetch_offset()
 /* ---- Before the first tile ---------------------------------------------------------------- */
 
 /* Queries times scale to f16, 64 pairs after another [D / 64 blocks][64 pairs], and what they see.
- * ONE stream: what stands still has the keys' weight. All threads of the block; the tensor cores
- * see it after the next barrier. */
-template <bool ONE, int D, int PAIRS>
+ * All threads of the block; the tensor cores see it after the next barrier. */
+template <int D, int PAIRS>
 DEV void prepare(const job<D, PAIRS> &b, sights<PAIRS> *sees, uint8_t *q)
 {
     for (int i = (int)threadIdx.x; i < PAIRS; i += (int)blockDim.x) {
@@ -136,10 +155,6 @@ DEV void prepare(const job<D, PAIRS> &b, sights<PAIRS> *sees, uint8_t *q)
         uint2 u = make_uint2(0, 0);
         if (m < b.n_pairs) {
             float4 v = *(const float4 *)(b.a.q.at + r * b.a.q.stride + h * D + e);
-            if (ONE && e % (D / 2) >= D / 8) {
-                float4 w = *(const float4 *)(b.a.kv.k_weight + e);
-                v = make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
-            }
             u = make_uint2(f32x2_to_f16(v.x * b.a.scale, v.y * b.a.scale),
                            f32x2_to_f16(v.z * b.a.scale, v.w * b.a.scale));
         }
@@ -206,6 +221,46 @@ DEV float whole_sum(const softmax &x)
 {
     float v = x.sum + shfl_xor_f32(x.sum, 1);
     return v + shfl_xor_f32(v, 2);
+}
+
+/* ---- From slice to slice ------------------------------------------------------------------ */
+
+/* The head of pair m of the block; m < n_pairs. */
+template <class J> DEV int head_of(const J &b, int m)
+{
+    return (int)blockIdx.y * b.group + (b.pair0 + m) % b.group;
+}
+template <class J> DEV float *carry_of(const J &b, int m)
+{
+    return b.a.slice.carry + 2 * ((size_t)((b.pair0 + m) / b.group) * b.a.n_head + head_of(b, m));
+}
+/* Where a thread's columns 8 j + 2 t of pair m are summed up, from `column` on. */
+template <class J> DEV float *sums_of(const J &b, int m, int column, int dim)
+{
+    return b.a.o.at + (b.pair0 + m) / b.group * b.a.o.stride + head_of(b, m) * dim + column +
+           2 * (lane_id() & 3);
+}
+
+/* Pair m before the first tile; its sum is one lane's. */
+template <class J> DEV softmax softmax_begin(const J &b, int m)
+{
+    softmax x = {-INFINITY, 0};
+    if (!b.a.slice.first && m < b.n_pairs) {
+        const float *c = carry_of(b, m);
+        x.top = c[0];
+        x.sum = lane_id() & 3 ? 0 : c[1];
+    }
+    return x;
+}
+/* After the last tile: by what O is to be multiplied. */
+template <class J> DEV float softmax_end(const J &b, const softmax &x, int m)
+{
+    float sum = whole_sum(x);
+    if (b.a.slice.last)
+        return 1.0f / sum;
+    if (m < b.n_pairs && (lane_id() & 3) == 0)
+        *(float2 *)carry_of(b, m) = make_float2(x.top, sum);
+    return 1;
 }
 
 #endif

@@ -60,9 +60,11 @@ kernel_speed cuda_attend_kernel(const device *d, const kv_view *kv, char *text, 
     const char *turned = kv->k_rot || kv->v_rot ? ", rotated" : "";
     const char *one = kv->single ? ", keys made of values" : "";
     bool blocks = kv->k_type != NUM_F16 || kv->v_type != NUM_F16;
-    bool hopper = c->hopper && !blocks && kv->head_dim >= (kv->single ? 512 : 256);
-    if (little == ATTEND_TILES && many == ATTEND_TILES) {
-        snprintf(text, cap, "f16 tensor cores%s%s%s%s", hopper ? ", wgmma for prompts" : "",
+    if (little == ATTEND_TILES && many >= ATTEND_TILES) {
+        snprintf(text, cap, "f16 tensor cores%s%s%s%s",
+                 many == ATTEND_WGMMA    ? ", wgmma for prompts"
+                 : many == ATTEND_SLICES ? ", wgmma for prompts over slices made f16"
+                                         : "",
                  blocks ? ", made f16 in tiles" : "", one, turned);
         return KERNEL_FULL;
     }

@@ -1,5 +1,5 @@
-/* check_attend.c - attention of the CUDA device and what it stores, in every format of cache, against
- * backend/cpu/ref.c; rows against the same rows alone.
+/* check_attend.c - attention of the CUDA device and what it stores, in every format of cache,
+ * against backend/cpu/ref.c; rows against the same rows alone.
  *
  * Bounds are normalised mean square errors: 1e-10 for sums in f32, 2e-6 where queries, keys and
  * probabilities are f16 (2^-11 / sqrt(3) each, squared, and a few times that).
@@ -21,6 +21,7 @@ typedef struct attend_case {
     bool rot;
     int32_t turning; /* one stream, with as many pairs that turn; 0: two */
     bool wide;       /* keys beyond what f16 holds */
+    int32_t cut;     /* two_seqs: rows of the first; 0: half of them */
 } attend_case;
 
 /* What keys of one stream are made with, on both devices. */
@@ -90,7 +91,8 @@ static void check_stored(rig *g, const attend_case *a, const kv_view *v, kv_base
             for (int kv = 0; kv < (v->single ? 1 : 2); kv++) {
                 uint8_t got[4096];
                 size_t n = kv ? v->v_row_bytes : v->k_row_bytes;
-                size_t at = ((size_t)h * (size_t)v->n_slots + (size_t)(c->index[i] % v->n_slots)) * n;
+                size_t at =
+                    ((size_t)h * (size_t)v->n_slots + (size_t)(c->index[i] % v->n_slots)) * n;
                 kv_base ref = base[0][c->seq[i]], gpu = base[1][c->seq[i]];
                 g->gpu->download(g->gpu, got, (char *)(kv ? gpu.v : gpu.k) + at, n);
                 differ += memcmp(got, (char *)(kv ? ref.v : ref.k) + at, n) != 0;
@@ -154,7 +156,7 @@ static void check_attend(rig *g, const attend_case *a)
                            .rows_max = a->rows,
                            .dev = g->gpu};
     double key_sigma = a->wide ? 6e4 : 0.3;
-    int32_t seqs = a->two_seqs ? 2 : 1, half = a->two_seqs ? a->rows / 2 : a->rows;
+    int32_t seqs = a->two_seqs ? 2 : 1, half = a->cut ? a->cut : a->rows / seqs;
     if (kv_layout_init(&l, &want, &e)) {
         failed(g, "attend", e.text);
         return;
@@ -184,8 +186,8 @@ static void check_attend(rig *g, const attend_case *a)
             mem_free(enc);
         }
     for (int32_t i = 0; i < a->rows; i++) {
-        int32_t in = i % half, parent = in ? (in - 1) / 2 : -1;
-        c.seq[i] = a->two_seqs ? i / half : 0;
+        c.seq[i] = a->two_seqs && i >= half;
+        int32_t in = c.seq[i] ? i - half : i, parent = in ? (in - 1) / 2 : -1;
         c.first[i] = a->past - 3 * c.seq[i];
         c.index[i] = c.first[i] + in;
         c.pos[i] = c.index[i];
@@ -216,21 +218,31 @@ static void check_attend(rig *g, const attend_case *a)
     char format[2][32];
     for (int kv = 0; kv < 2; kv++)
         kv_format_name((kv_format){type[kv], rot[kv]}, format[kv], sizeof format[kv]);
-    const char *shape =
-        text("%s%s%s %d/%dx%d w%d past %d rows %d%s%s%s", format[0], a->values ? "/" : "",
-             a->values ? format[1] : "", a->n_head, a->n_head_kv, a->d, a->window, a->past, a->rows,
-             a->tree ? " tree" : "", a->two_seqs ? " 2 seqs" : "",
+    char shape[128];
+    snprintf(shape, sizeof shape, "%s%s%s %d/%dx%d w%d past %d rows %d%s%s%s", format[0],
+             a->values ? "/" : "", a->values ? format[1] : "", a->n_head, a->n_head_kv, a->d,
+             a->window, a->past, a->rows, a->tree ? " tree" : "", a->two_seqs ? " 2 seqs" : "",
              a->wide ? " wide" : "");
     verdict(g, name, shape, both_error(g, &b, yr, yg), a->type == NUM_F32 ? 1e-10 : 2e-6);
     cuda_device *gpu = g->gpu->self;
-    if (gpu->can_hopper && a->rows > CUDA_VERIFY_ROWS && a->d >= (a->turning ? 512 : 256) &&
-        type[0] == NUM_F16 && type[1] == NUM_F16) {
+    attend_path path = cuda_attend_path(gpu, &view_gpu, false);
+    if (a->rows > CUDA_VERIFY_ROWS && path >= ATTEND_WGMMA) {
         bool usual = gpu->hopper;
         gpu->hopper = false; /* what other GPUs take */
         mat yf = op_attend(&b.gpu, q[1], &view_gpu, scale);
         verdict(g, a->turning ? "attend one flash" : "attend flash", shape,
                 both_error(g, &b, yr, yf), 2e-6);
         gpu->hopper = usual;
+    }
+    if (a->rows > CUDA_VERIFY_ROWS && path == ATTEND_SLICES) {
+        size_t usual = gpu->slice_bytes, key = 4 * (size_t)a->n_head_kv * (size_t)a->d;
+        for (size_t keys = 64; keys <= 192; keys += 128) {
+            gpu->slice_bytes = keys * key;
+            mat ys = op_attend(&b.gpu, q[1], &view_gpu, scale);
+            verdict(g, a->turning ? "attend one slices" : "attend slices",
+                    text("%s slices of %d", shape, (int)keys), both_error(g, &b, yr, ys), 2e-6);
+        }
+        gpu->slice_bytes = usual;
     }
     check_stored(g, a, view, base, &c);
     if (view->k_rot && !a->turning && a->d % 256 == 0)
@@ -299,6 +311,17 @@ static void check_formats(rig *g)
         check_attend(g, &(attend_case){t, 32, 16, 256, 1024, 9000, 8000, 4, .rot = false});
         check_attend(g, &(attend_case){t, 16, 2, 512, 0, 2000, 1000, 40, .rot = rot});
     }
+    /* Prompts: windows, rings past their wrap, trees, answers beside them. */
+    check_attend(g, &(attend_case){NUM_Q8_0, 4, 2, 256, 100, 700, 600, 70, .tree = false});
+    check_attend(g, &(attend_case){NUM_Q4_0, 8, 2, 512, 90, 700, 600, 70, .two_seqs = true});
+    check_attend(g,
+                 &(attend_case){NUM_Q5_1, 4, 2, 256, 0, 400, 200, 64, .two_seqs = true, .cut = 3});
+    check_attend(g,
+                 &(attend_case){NUM_F16, 4, 1, 512, 0, 400, 300, 45, .two_seqs = true, .cut = 40});
+    check_attend(g,
+                 &(attend_case){NUM_TQ3_0, 4, 1, 512, 0, 400, 300, 45, .two_seqs = true, .cut = 5});
+    check_attend(g, &(attend_case){NUM_IQ4_NL, 4, 2, 256, 50, 400, 90, 48, .tree = true});
+    check_attend(g, &(attend_case){NUM_Q8_0, 2, 1, 512, 0, 900, 800, 100, .values = NUM_F16});
     check_attend(g, &(attend_case){NUM_Q4_0, 8, 4, 512, 0, 16600, 700, 3, .values = NUM_Q8_0});
     check_attend(g, &(attend_case){NUM_F32, 4, 2, 64, 0, 100, 60, 3, .values = NUM_Q8_0});
     check_attend(g, &(attend_case){NUM_BF16, 4, 2, 256, 0, 200, 120, 3, .wide = true});
@@ -314,6 +337,9 @@ static void check_one_stream(rig *g)
         num_type t = types[i];
         check_attend(g, &(attend_case){t, 8, 1, 512, 0, 700, 500, 5, .turning = 64});
         check_attend(g, &(attend_case){t, 8, 2, 512, 0, 200, 110, 40, .turning = 64});
+        check_attend(g, &(attend_case){t, 2, 2, 512, 8, 200, 50, 34, .turning = 64});
+        check_attend(g,
+                     &(attend_case){t, 2, 1, 512, 90, 400, 210, 64, .tree = true, .turning = 64});
         check_attend(g, &(attend_case){t, 8, 2, 256, 70, 400, 230, 3, .turning = 32});
         check_attend(g, &(attend_case){t, 4, 1, 512, 0, 300, 90, 9, .tree = true, .turning = 64});
         if (num_format_of(t)->block_n > 1 && t != NUM_TQ3_0) {

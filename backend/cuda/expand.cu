@@ -1,0 +1,200 @@
+/* expand.cu - some keys and values of a store, whatever its format, as two streams of plain f16:
+ * what the kernels of flash*_hopper.cu read, a slice at a time.
+ *
+ *     store    |............|xxxxxxxxxxxx|xxxxxxxxxxxx|xxxx......|       in any format
+ *     scratch               [ k f16, v f16 ]                              one slice of it
+ *
+ * A prompt's rows read each key hundreds of times, so making it f16 once, in memory, costs one part
+ * in a hundred of what they do with it; doing so in every block that reads it costs more than the
+ * products themselves. Scratch holds a slice, never a cache: what the slice before left in it is
+ * spent. Few rows read the store as it is (split8.cu).
+ *
+ * Rotated streams stay rotated. One stream (keys.cuh) is rotated back, and its keys are made in f32
+ * of what is stored, the still ones too: queries have no weight here.
+ */
+#include "backend/cuda/keys.cuh"
+
+enum {
+    THREADS = 256,
+    WARPS = THREADS / 32,
+    BLOCK_KEYS = 32, /* of a block: they share the angle of their first position */
+};
+
+/* Where key t of a head lies in scratch. */
+template <int D> DEV uint16_t *made_at(uint16_t *to, const expand_args &a, int t)
+{
+    return to + ((size_t)blockIdx.y * a.room + (t - a.start)) * D;
+}
+/* Rows of this block's head. */
+DEV const uint8_t *stored_rows(const expand_args &a, bool values)
+{
+    dev_kv_base base = a.st.kv[(size_t)a.seq * a.st.n_kv + a.kv.id];
+    return (const uint8_t *)(values ? base.v : base.k) +
+           (size_t)blockIdx.y * a.kv.n_slots * (values ? a.kv.v_bytes : a.kv.k_bytes);
+}
+
+/* ---- Two streams --------------------------------------------------------------------------- */
+
+/* A block's keys of one stream, 8 elements a thread. */
+template <int KIND, int D> DEV void expand_keys(const expand_args &a, bool values)
+{
+    constexpr int PIECES = D / 8, STEP = THREADS / PIECES;
+    const uint8_t *rows = stored_rows(a, values);
+    int row_bytes = values ? a.kv.v_bytes : a.kv.k_bytes;
+    int t0 = a.start + (int)blockIdx.x * BLOCK_KEYS + (int)threadIdx.x / PIECES;
+    int e = (int)threadIdx.x % PIECES, slot0 = t0 % a.kv.n_slots;
+#pragma unroll
+    for (int i = 0; i < BLOCK_KEYS; i += STEP) {
+        int t = t0 + i, slot = slot0 + i;
+        if (slot >= a.kv.n_slots)
+            slot %= a.kv.n_slots;
+        if (t >= a.from && t < a.until)
+            *(uint4 *)(made_at<D>(values ? a.v : a.k, a, t) + 8 * e) =
+                kv_piece<KIND>(rows + (size_t)slot * row_bytes, e);
+    }
+}
+
+/* k[h, t] = f16(store's key), v[h, t] = f16(store's value), t = from .. until - 1
+ * grid:   32 keys x KV head x (keys, values)
+ * shared: none
+ * bound:  memory: what is stored is read once, f16 is written once */
+template <int D> __global__ void __launch_bounds__(THREADS) expand_kernel(expand_args a)
+{
+    grid_trigger();
+    grid_wait();
+    bool values = blockIdx.z;
+    switch (values ? a.kv.v_kind : a.kv.k_kind) {
+#define EXPAND(kind)                                                                               \
+    case kind:                                                                                     \
+        expand_keys<kind, D>(a, values);                                                           \
+        break
+        EXPAND(KV_F16);
+        EXPAND(KV_BF16);
+        EXPAND(KV_Q8_0);
+        EXPAND(KV_Q5_1);
+        EXPAND(KV_Q5_0);
+        EXPAND(KV_Q4_1);
+        EXPAND(KV_Q4_0);
+        EXPAND(KV_IQ4_NL);
+        EXPAND(KV_TQ3_0);
+#undef EXPAND
+    }
+}
+
+/* ---- One stream ---------------------------------------------------------------------------- */
+
+/* Four neighbours of a stored row. */
+DEV float4 four_values(const uint8_t *row, int kind, int e)
+{
+    if (kind == KV_F16 || kind == KV_BF16) {
+        uint2 u = *(const uint2 *)(row + 2 * e);
+        uint32_t x[4] = {u.x & 0xffff, u.x >> 16, u.y & 0xffff, u.y >> 16};
+        return kind == KV_F16 ? make_float4(f16_to_f32(x[0]), f16_to_f32(x[1]), f16_to_f32(x[2]),
+                                            f16_to_f32(x[3]))
+                              : make_float4(bf16_to_f32(x[0]), bf16_to_f32(x[1]), bf16_to_f32(x[2]),
+                                            bf16_to_f32(x[3]));
+    }
+    return make_float4(kv_value(row, kind, e), kv_value(row, kind, e + 1),
+                       kv_value(row, kind, e + 2), kv_value(row, kind, e + 3));
+}
+DEV void put_four(uint16_t *to, float4 x)
+{
+    *(uint2 *)to = make_uint2(f32x2_to_f16(x.x, x.y), f32x2_to_f16(x.z, x.w));
+}
+DEV float4 times(float4 a, float4 b)
+{
+    return make_float4(mul_rn(a.x, b.x), mul_rn(a.y, b.y), mul_rn(a.z, b.z), mul_rn(a.w, b.w));
+}
+/* One half of four turned pairs: x c + y s. */
+DEV float4 turned(float4 x, float4 c, float4 y, float4 s)
+{
+    return make_float4(fma_rn(x.x, c.x, mul_rn(y.x, s.x)), fma_rn(x.y, c.y, mul_rn(y.y, s.y)),
+                       fma_rn(x.z, c.z, mul_rn(y.z, s.z)), fma_rn(x.w, c.w, mul_rn(y.w, s.w)));
+}
+
+/* Cosines and sines of four neighbouring pairs, c s c s. */
+struct four_turns {
+    float4 a, b;
+};
+/* Turns the pairs (low, high), i .. i + 3 of a head, to position pos. base: of pos & ~31. */
+template <int D>
+DEV void turn_four(float4 &low, float4 &high, const dev_kv &kv, int i, int pos, four_turns base)
+{
+    const float *place = kv.turns + 2 * (pos & 31) * key_shape<D>::TURN + i;
+    float4 c = *(const float4 *)place, s = *(const float4 *)(place + key_shape<D>::TURN);
+    float4 a = turns_add(base.a, make_float4(c.x, s.x, c.y, s.y));
+    float4 b = turns_add(base.b, make_float4(c.z, s.z, c.w, s.w));
+    float4 cs = make_float4(a.x, a.z, b.x, b.z), sn = make_float4(a.y, a.w, b.y, b.w);
+    float4 x = low;
+    low = turned(x, cs, high, make_float4(-sn.x, -sn.y, -sn.z, -sn.w));
+    high = turned(high, cs, x, sn);
+}
+
+/* v[h, t] = f16(u), k[h, t] = f16(RoPE_t(w u)) of values u as they are stored
+ * grid:   32 keys x KV head; a warp has 4 keys
+ * shared: 32 keys' angle
+ * bound:  memory for f16; instructions for blocks, whose elements are read one by one */
+template <int D> __global__ void __launch_bounds__(THREADS) expand_one_kernel(expand_args a)
+{
+    constexpr int TURN = key_shape<D>::TURN, PARTS = D / 128, HALF = PARTS / 2;
+    __shared__ __align__(16) float base[2 * TURN];
+    grid_trigger();
+    grid_wait();
+    const uint8_t *rows = stored_rows(a, false);
+    int lane = lane_id(), warp = (int)threadIdx.x >> 5, t0 = a.start + (int)blockIdx.x * BLOCK_KEYS;
+    tile_turns<D>(base, a.kv, t0, 1);
+    float4 w[PARTS];
+#pragma unroll
+    for (int i = 0; i < PARTS; i++)
+        w[i] = *(const float4 *)(a.kv.k_weight + 128 * i + 4 * lane);
+    __syncthreads();
+#pragma unroll 2
+    for (int t = t0 + warp; t < t0 + BLOCK_KEYS; t += WARPS) {
+        if (t < a.from || t >= a.until)
+            continue;
+        const uint8_t *row = rows + (size_t)(t % a.kv.n_slots) * a.kv.k_bytes;
+        float4 u[PARTS];
+#pragma unroll
+        for (int i = 0; i < PARTS; i++)
+            u[i] = four_values(row, a.kv.k_kind, 128 * i + 4 * lane);
+        uint16_t *k = made_at<D>(a.k, a, t) + 4 * lane, *v = made_at<D>(a.v, a, t) + 4 * lane;
+#pragma unroll
+        for (int i = 0; i < PARTS; i++) {
+            if (a.kv.k_rot)
+                u[i] = rotate_four(u[i], true);
+            put_four(v + 128 * i, u[i]);
+            u[i] = times(u[i], w[i]);
+        }
+        if (4 * lane < TURN) { /* what turns lies in the first 128 of a half */
+            const float4 *angle = (const float4 *)(base + 8 * lane);
+            four_turns at = {angle[0], angle[1]};
+            int pos = t;
+            if (t >= a.tree_from) {
+                pos = tree_pos(a.all, a.seq, t);
+                at.a = base_turns(a.kv, 2 * lane, pos & ~31);
+                at.b = base_turns(a.kv, 2 * lane + 1, pos & ~31);
+            }
+            turn_four<D>(u[0], u[HALF], a.kv, 4 * lane, pos, at);
+        }
+#pragma unroll
+        for (int i = 0; i < PARTS; i++)
+            put_four(k + 128 * i, u[i]);
+    }
+}
+
+/* ---- The launcher -------------------------------------------------------------------------- */
+
+template <int D> static void expand_of(cudaStream_t s, expand_args a)
+{
+    unsigned blocks = (unsigned)((a.until - a.start + BLOCK_KEYS - 1) / BLOCK_KEYS);
+    unsigned heads = (unsigned)a.kv.n_head_kv;
+    if (a.kv.single)
+        LAUNCH(expand_one_kernel<D>, dim3(blocks, heads), dim3(THREADS), 0, s, a);
+    else
+        LAUNCH(expand_kernel<D>, dim3(blocks, heads, 2), dim3(THREADS), 0, s, a);
+}
+
+extern "C" void cu_expand(cudaStream_t s, expand_args a)
+{
+    a.kv.head_dim == 256 ? expand_of<256>(s, a) : expand_of<512>(s, a);
+}
