@@ -13,7 +13,9 @@ check=$dir/cuda_check
 out=/tmp/gpu_check.$$
 bad=0
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null
-n=$((($(nproc) + 3) / 4)) # processes; more would take the GPU from each other
+n=$(nproc) # processes: the reference is what takes the time
+start=$(date +%s)
+since() { echo "$(($(date +%s) - start)) s"; }
 for i in $(seq 0 $((n - 1))); do
     { "$check" --part "$i/$n" >$out.ops.$i 2>&1 || echo "FAIL  part $i ended with $?" >>$out.ops.$i; } &
 done
@@ -23,7 +25,8 @@ for i in $(seq 0 $((n - 1))); do
     grep -vE '^(ok|cuda|[0-9]+ checks)' $out.ops.$i
 done
 cat $out.ops.* | awk '/^[0-9]+ checks/ { ran += $1; bad += $3; parts++ }
-    END { printf "%d checks, %d failed, in %d parts\n", ran, bad, parts; exit !ran }' || bad=1
+    END { printf "%d checks, %d failed, in %d parts; ", ran, bad, parts; exit !ran }' || bad=1
+since
 
 same=0
 while read -r prompt; do
@@ -59,7 +62,7 @@ Copy this: xylophone
 Are you a person?
 END
 [ $same = 20 ] || bad=1
-echo "$same of 20 greedy answers are the CPU's"
+echo "$same of 20 greedy answers are the CPU's; $(since)"
 
 # A sixth of the quick checks of products, attention and experts: the checker is a hundred times slower.
 if command -v compute-sanitizer >/dev/null; then
@@ -76,6 +79,7 @@ if command -v compute-sanitizer >/dev/null; then
     done
     wait
     [ -e $out.bad ] && bad=1
+    since
 fi
 rm -f $out.*
 [ $bad = 0 ] && echo "gpu_check: all agreed" || echo "gpu_check: something failed"

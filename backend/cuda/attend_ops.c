@@ -128,8 +128,9 @@ void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v)
 }
 
 /* Keys per chunk: a function of the store alone. Short, so that any number of blocks can share them
- * evenly, and so long that at most CHUNKS_MAX fill a store; split8.cu has two blocks for each
- * multiprocessor, which a single KV head has to keep busy. */
+ * evenly, also where a long store holds a short context, and so long that at most CHUNKS_MAX fill a
+ * store, and a sixteenth more: contexts are often a power of two and some answers. split8.cu has
+ * two blocks for each multiprocessor, which one or two KV heads have to keep busy. */
 static int32_t chunk_of(const kv_view *kv, bool split, bool keys_first)
 {
     int64_t n = kv->window && split ? CHUNK_WINDOW : CHUNK;
@@ -137,9 +138,9 @@ static int32_t chunk_of(const kv_view *kv, bool split, bool keys_first)
     int64_t most = CHUNKS_MAX;
     if (keys_first) {
         n = kv->window && kv->head_dim == 256 ? CHUNK_WINDOW : CHUNK_SMALL;
-        most = kv->n_head_kv == 1 ? 2 * CHUNKS_MAX : CHUNKS_MAX;
+        most = kv->n_head_kv <= 2 ? 2 * CHUNKS_MAX : CHUNKS_MAX;
     }
-    while (n * most < keys)
+    while (n * (most + most / 16) < keys)
         n *= 2;
     return (int32_t)n;
 }

@@ -54,9 +54,10 @@ struct rows_args {
     int32_t *arrived; /* blocks that have left theirs, for each such group; zeros */
     int abreast;     /* parts at work at a time, a warp each; the others have their turn after */
     int unit_rounds; /* most units of a part */
-    int x_steps;     /* steps that a stage of activations is for */
-    int x_units;     /* its units */
-    bool x_whole;    /* all there are: no other stage follows */
+    int x_first;     /* steps that the first stage of activations is for */
+    int x_steps;     /* the others */
+    int x_units;     /* there is room for, of each of two stages or of all there are */
+    bool x_whole;    /* all: the first stage and the one other stay */
     constants is;
 };
 
@@ -119,47 +120,45 @@ template <int K> struct tile_at {
     }
 };
 
-/* How units of activations lie in a stage: runs of neighbours, `shares` units from run to run. */
-struct x_runs {
-    int n, units;
+/* A stage of activations: those of steps k to k + n - 1, in their order, from place `at` on. */
+struct x_stage {
+    int k, n, at;
 };
-DEV x_runs runs_of(const rows_args &r)
-{
-    int units = r.x_whole ? r.own : r.abreast;
-    return units == r.shares ? (x_runs){1, r.x_units} : (x_runs){r.x_units / units, units};
-}
 
-/* A stage of activations, by all threads, from unit `unit` on. Zeros for rows and groups that are
- * not there. */
-template <int K, int NT> DEV void copy_x(uint8_t *codes, const rows_args &r, int unit)
+/* Brings them, unit by unit, each by a warp. Zeros for rows and groups that are not there. */
+template <int K, int NT>
+DEV void copy_x(uint8_t *codes, const rows_args &r, int first, const x_stage &stage)
 {
     using T = traits<K>;
     using S = staged<K>;
     const dev_quant &x = r.p.x;
-    const x_runs run = runs_of(r);
-    const int id = (int)threadIdx.x, n = (int)blockDim.x;
+    const int lane = lane_id(), n_warps = (int)blockDim.x >> 5;
     const int entries = (x.cols >> 5) * 8; /* [group][row] of a tile of rows */
     uint8_t *scales = codes + r.x_units * NT * X_CODES;
-    for (int k = 0; k < run.n; k++, unit += r.shares) {
-        const int left = entries - unit * 64;
+    for (int i = (int)threadIdx.x >> 5; i < stage.n * r.abreast; i += n_warps) {
+        const int k = stage.k + i / r.abreast;
+        const place_at place = {k / r.unit_rounds, k % r.unit_rounds};
+        const int unit = place.unit(r, first) + i % r.abreast, left = entries - unit * 64;
         size_t at = (size_t)(r.first >> 3) * (size_t)entries + (size_t)unit * 64;
 #pragma unroll
         for (int t = 0; t < NT; t++, at += (size_t)entries) {
             const int8_t *q = x.q + at * 32;
             const xscale *s = (const xscale *)x.s + at;
-            uint8_t *to = codes + (t * r.x_units + k * run.units) * X_CODES;
-            bool row = (id >> 1 & 7) + 8 * t < r.n_rows; /* n is a multiple of 16 */
-            for (int i = id; i < run.units * 128; i += n)
-                copy16_async(to + i * 16, q + i * 16, row && i < 2 * left);
-            to = scales + (t * r.x_units + k * run.units) * 64 * S::x_scale;
-            row = (id & 7) + 8 * t < r.n_rows;
-            for (int i = id; i < run.units * 64; i += n) {
+            uint8_t *to = codes + (t * r.x_units + stage.at + i) * X_CODES;
+            bool row = (lane >> 1 & 7) + 8 * t < r.n_rows;
+#pragma unroll
+            for (int e = lane; e < 128; e += 32)
+                copy16_async(to + e * 16, q + e * 16, row && e < 2 * left);
+            to = scales + (t * r.x_units + stage.at + i) * 64 * S::x_scale;
+            row = (lane & 7) + 8 * t < r.n_rows;
+#pragma unroll
+            for (int e = lane; e < 64; e += 32) {
                 if (!T::offset)
-                    copy4_async(to + i * 4, s + i, row && i < left);
-                else if (row && i < left)
-                    copy8_async(to + i * 8, s + i);
+                    copy4_async(to + e * 4, s + e, row && e < left);
+                else if (row && e < left)
+                    copy8_async(to + e * 8, s + e);
                 else
-                    *(uint2 *)(to + i * 8) = make_uint2(0, 0);
+                    *(uint2 *)(to + e * 8) = make_uint2(0, 0);
             }
         }
     }
@@ -167,20 +166,22 @@ template <int K, int NT> DEV void copy_x(uint8_t *codes, const rows_args &r, int
 
 /* Formats with an offset want of an xscale d, and d times the group's sum: each thread sees to
  * those that it copied. */
-template <int K, int NT> DEV void sum_x(uint8_t *codes, const rows_args &r)
+template <int K, int NT> DEV void sum_x(uint8_t *codes, const rows_args &r, const x_stage &stage)
 {
     if (!traits<K>::offset || traits<K>::split)
         return;
-    const x_runs run = runs_of(r);
     uint2 *scales = (uint2 *)(codes + r.x_units * NT * X_CODES);
-    for (int k = 0; k < run.n * NT; k++) {
-        uint2 *at = scales + (k % NT * r.x_units + k / NT * run.units) * 64;
-        for (int i = (int)threadIdx.x; i < run.units * 64; i += (int)blockDim.x) {
-            uint2 v = at[i];
-            int sum = (int)(int16_t)v.y + (int16_t)(v.y >> 16);
-            at[i].y = __float_as_uint(mul_rn(__uint_as_float(v.x), (float)sum));
+    for (int i = (int)threadIdx.x >> 5; i < stage.n * r.abreast; i += (int)blockDim.x >> 5)
+#pragma unroll
+        for (int t = 0; t < NT; t++) {
+            uint2 *at = scales + (t * r.x_units + stage.at + i) * 64;
+#pragma unroll
+            for (int e = lane_id(); e < 64; e += 32) {
+                uint2 v = at[e];
+                int sum = (int)(int16_t)v.y + (int16_t)(v.y >> 16);
+                at[e].y = __float_as_uint(mul_rn(__uint_as_float(v.x), (float)sum));
+            }
         }
-    }
 }
 
 /* How many parts of a tile have places of their own: where they take turns one by one, the sum so
@@ -224,25 +225,44 @@ DEV void keep_sums(float *part, float (*kept)[NT][4], const rows_args &r, int n_
     }
 }
 
-/* The parts of row r, output o of tile slot `slot`, in ascending order. */
-DEV float joined(const float *part, const rows_args &r, int n_row, int slot, int row, int o)
+/* The sums of a row's outputs o to o + 3 of a tile slot: its parts in ascending order. */
+DEV float4 joined_four(const float *part, const rows_args &r, int n_row, int slot, int row, int o)
 {
-    float v = 0;
+    float4 v = make_float4(0, 0, 0, 0);
     int n = places(r);
-    for (int s = 0; s < n; s++)
-        v += part[((slot * n + s) * n_row + row) * 16 + o];
+    for (int s = 0; s < n; s++) {
+        float4 p = *(const float4 *)(part + ((slot * n + s) * n_row + row) * 16 + o);
+        v = make_float4(v.x + p.x, v.y + p.y, v.z + p.z, v.w + p.w);
+    }
     return v;
+}
+
+/* Four neighbours, as many of them as there are. */
+DEV void store_four(float *to, float4 v, int n)
+{
+    if (n >= 4 && ((size_t)to & 15) == 0) {
+        *(float4 *)to = v;
+        return;
+    }
+    to[0] = v.x;
+    if (n > 1)
+        to[1] = v.y;
+    if (n > 2)
+        to[2] = v.z;
+    if (n > 3)
+        to[3] = v.w;
 }
 
 /* part: n_row rows of each part of each tile slot; n_tile tiles of the result. */
 DEV void finish(const float *part, const rows_args &r, const rows_job &j, int n_row, int n_tile)
 {
-    for (int i = (int)threadIdx.x; i < r.n_rows * n_tile * 16; i += (int)blockDim.x) {
-        int row = i / (n_tile * 16), at = i % (n_tile * 16);
+    const int fours = n_tile * 4;
+    for (int i = (int)threadIdx.x; i < r.n_rows * fours; i += (int)blockDim.x) {
+        int row = i / fours, at = i % fours * 4;
         int o = ((int)blockIdx.x - j.block) * n_tile * 16 + at;
         if (o < j.n_out)
-            j.y.at[(r.first + row) * j.y.stride + o] =
-                joined(part, r, n_row, at >> 4, row, at & 15);
+            store_four(j.y.at + (r.first + row) * j.y.stride + o,
+                       joined_four(part, r, n_row, at >> 4, row, at & 15), j.n_out - o);
     }
 }
 
@@ -281,24 +301,30 @@ DEV void finish_spread(float *part, const rows_args &r, const rows_job &j, int n
     }
 }
 
-/* The same, gated. n_tile is even: a warp has 32 outputs of a row, which is a group of the copy. */
+/* The same, gated: four outputs of a row a lane. n_tile is even, so eight lanes have 32 of a row,
+ * which is a group of the copy. */
 DEV void finish_gated(const float *part, const rows_args &r, int n_row, int n_tile)
 {
     const dev_mat &y = r.p.y;
-    int pairs = n_tile / 2;
-    for (int i = (int)threadIdx.x >> 5; i < r.n_rows * pairs; i += (int)blockDim.x >> 5) {
-        int row = i / pairs, at = i % pairs * 32 + lane_id();
-        int o = (int)blockIdx.x * n_tile * 16 + at, base = o & ~31;
-        float v = 0;
-        if (base >= r.p.n_out)
-            continue;
-        if (o < r.p.n_out) {
-            v = gelu_tanh(joined(part, r, n_row, at >> 4, row, at & 15)) *
-                joined(part, r, n_row, n_tile + (at >> 4), row, at & 15);
-            y.at[(r.first + row) * y.stride + o] = v;
+    const int n = r.n_rows * (n_tile / 2), n_out = r.p.n_out;
+    for (int i = (int)threadIdx.x >> 5 << 2; i < n; i += (int)blockDim.x >> 3) {
+        int k = i + (lane_id() >> 3), row = k / (n_tile / 2);
+        int at = k % (n_tile / 2) * 32 + 4 * (lane_id() & 7);
+        int o = (int)blockIdx.x * n_tile * 16 + at;
+        bool in = k < n && (o & ~31) < n_out;
+        float4 v = make_float4(0, 0, 0, 0);
+        if (in && o < n_out) {
+            float4 a = joined_four(part, r, n_row, at >> 4, row, at & 15);
+            float4 b = joined_four(part, r, n_row, n_tile + (at >> 4), row, at & 15);
+            float *to = y.at + (r.first + row) * y.stride + o;
+            v.x = gelu_tanh(a.x) * b.x;
+            v.y = o + 1 < n_out ? gelu_tanh(a.y) * b.y : 0;
+            v.z = o + 2 < n_out ? gelu_tanh(a.z) * b.z : 0;
+            v.w = o + 3 < n_out ? gelu_tanh(a.w) * b.w : 0;
+            store_four(to, v, n_out - o);
         }
         if (r.p.q.q)
-            quantise_warp(v, r.p.q, r.first + row, base >> 5);
+            quantise_four(v, r.p.q, r.first + row, o, in);
     }
 }
 
@@ -346,12 +372,12 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
 
     uint8_t *weights = mem + warp * M * S::bytes;
     const int stage = n_warps * M * S::bytes;
-    const int x_stage = r.x_units * NT * S::x_unit;
-    uint8_t *xs = mem + STAGES * stage, *table = xs + (r.x_whole ? 1 : 2) * x_stage;
+    const int x_bytes = r.x_units * NT * S::x_unit;
+    uint8_t *xs = mem + STAGES * stage, *table = xs + (r.x_whole ? 1 : 2) * x_bytes;
     float *part = r.own > r.abreast && r.abreast > 1 ? (float *)(table + n_warps * M * S::table)
                                                         : (float *)mem;
     table += warp * M * S::table;
-    uint8_t *x_other = xs + x_stage;
+    uint8_t *x_other = xs + x_bytes;
 
     float acc[M][2][NT][4], kept[M][NT][4];
 #pragma unroll
@@ -370,28 +396,22 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
                 from[m].copy(weights + k * stage + m * S::bytes, ahead.unit(r, first) + share,
                              n_group);
     grid_wait();
-    copy_x<K, NT>(xs, r, first);
+    x_stage x_now = {0, r.x_first, 0};
+    copy_x<K, NT>(xs, r, first, x_now);
     copy_commit();
     copy_commit(); /* from here on: activations of a stage, weights of one to come, .. */
-    int x_left = 0, x_at = 0; /* steps until the next stage; where in this the unit's are */
+    int x_at = 0;  /* where in its stage the unit's are */
     for (int k = 0; k < n_step; k++) {
         copy_wait<STAGES - 2>(); /* all but the weights of units after this one */
-        if (x_left-- == 0) {
-            if (k) {
-                uint8_t *last = xs;
-                xs = x_other;
-                x_other = last;
-            }
-            sum_x<K, NT>(xs, r);
+        if (k == x_now.k) {
+            sum_x<K, NT>(xs, r, x_now);
             __syncthreads();
-            x_left = r.x_steps - 1;
-            x_at = share;
-            if (k + r.x_steps < n_step) {
-                place_at then = now;
-                for (int i = 0; i < r.x_steps; i++)
-                    then = then.next(r);
-                copy_x<K, NT>(x_other, r, then.unit(r, first));
-            }
+            x_at = x_now.at + share;
+            x_now.k += x_now.n;
+            x_now.n = min(r.x_steps, n_step - x_now.k);
+            x_now.at = r.x_whole ? x_now.k * r.abreast : 0;
+            if (x_now.n > 0)
+                copy_x<K, NT>(r.x_whole ? xs : x_other, r, first, x_now);
         } else {
             __syncwarp(); /* weights are each warp's own */
         }
@@ -425,9 +445,12 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
             if (r.abreast > 1 && k + 1 < n_step)
                 keep_sums<NT, M>(part, kept, r, n_slot, now.turn);
         }
-        x_at += r.x_whole ? r.own : r.abreast;
-        if (r.x_whole && next.turn != now.turn)
-            x_at = next.turn * r.abreast + share;
+        x_at += r.abreast;
+        if (!r.x_whole && k + 1 == x_now.k) {
+            uint8_t *last = xs;
+            xs = x_other;
+            x_other = last;
+        }
         now = next;
         at = at == (STAGES - 1) * stage ? 0 : at + stage;
     }
@@ -480,6 +503,8 @@ static void launch_cut(cudaStream_t s, rows_args r, const rows_plan &c)
     r.abreast = c.cut.abreast;
     r.own = rows_own(&shape, c.cut);
     r.x_whole = c.cut.x == ROWS_WHOLE;
+    /* Of all there are, the first step's come first: the others while it multiplies. */
+    r.x_first = r.x_whole ? 1 : c.cut.x;
     r.x_steps = r.x_whole ? r.own / r.abreast * r.unit_rounds : c.cut.x;
     r.x_units = r.x_whole ? r.own * r.unit_rounds : c.cut.x * r.abreast;
     for (int i = 0; i < r.n_jobs; i++) {

@@ -29,17 +29,15 @@ static step_price price_of(int32_t kind)
 {
     switch (kind) {
     case PACK_Q6_K:
-        return (step_price){.tile = {31, 40, 83},
-                            .warp = {59, 61, 58},
-                            .staged = 36,
-                            .wait_tile = 186,
-                            .wait_rows = 168,
-                            .stage = 1245,
-                            .start = 3606,
-                            .again = 0.01f,
-                            .spread = 150,
-                            .join = 36,
-                            .leave = 96};
+        return (step_price){.tile = {47, 61, 80},
+                            .warp = {41, 49, 70},
+                            .wait_tile = 8,
+                            .wait_rows = 290,
+                            .stage = 767,
+                            .start = 4834,
+                            .spread = 395,
+                            .join = 14.7f,
+                            .leave = 154};
     case PACK_Q4_0:
     case PACK_Q5_0: /* like Q4_0; not measured */
         return (step_price){.tile = {10, 35, 110},
@@ -55,7 +53,7 @@ static step_price price_of(int32_t kind)
                             .join = 34.2f,
                             .leave = 91.3f};
     default: /* Q4_K, Q8_0; the others are not measured */
-        return (step_price){.tile = {22.5f, 35.3f, 112.9f},
+        return (step_price){.tile = {22.5f, 35.3f, 108},
                             .warp = {51.3f, 38.1f, 18.2f},
                             .staged = 20.5f,
                             .whole = 15.4f,

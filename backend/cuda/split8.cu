@@ -328,7 +328,7 @@ DEV void load_queries(uint16_t *sq, const block_pairs &b, const attend_args &a, 
 /* ---- The kernel ---------------------------------------------------------------------------- */
 
 /* o[r, h] = sum_t softmax_t(scale q[r, h] . k[t, g]) v[t, g], in parts
- * grid:   runs of chunks x KV head x tile of rows; D / 2 threads
+ * grid:   KV head x runs of chunks x tile of rows; D / 2 threads
  * shared: Q, parts of S, 1 to 3 stages of keys and values: 25 to 150 KB
  * bound:  reading K and V; decoding them, where a key has few bytes */
 template <int D, int NG, int KIND>
@@ -345,7 +345,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_
     int group = a.n_head / a.kv.n_head_kv, lane = lane_id(), warp = (int)threadIdx.x >> 5;
     int r0 = a.row0 + (int)blockIdx.z * a.tile_rows;
     int n_rows = min(a.tile_rows, a.row0 + a.n_rows - r0);
-    block_pairs b = {lo, hi, r0, (int)blockIdx.y * group, n_rows * group, group, 0};
+    block_pairs b = {lo, hi, r0, (int)blockIdx.x * group, n_rows * group, group, 0};
     grid_trigger();
 
     /* The step is there since before the pass: no waiting for the kernel before. */
@@ -367,9 +367,11 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_
         b.whole = min(b.whole, hi[i]);
     }
     int shift = a.chunk_shift, chunk0 = first >> shift, n = ((end - 1) >> shift) + 1 - chunk0;
-    int c0 = chunk0 + n * (int)blockIdx.x / (int)gridDim.x;
-    int c1 = chunk0 + n * ((int)blockIdx.x + 1) / (int)gridDim.x;
-    if (c0 == c1) {
+    /* Blocks beside those that have a chunk come last, so that a multiprocessor with two of them
+     * never stands beside one with none. */
+    int run = (int)blockIdx.y, n_runs = min(n, (int)gridDim.y);
+    int c0 = chunk0 + n * run / n_runs, c1 = chunk0 + n * (run + 1) / n_runs;
+    if (run >= n_runs) {
         grid_wait(); /* who comes after us counts on it */
         return;
     }
@@ -380,7 +382,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_
     int v_bytes = KIND == KV_KINDS ? a.kv.v_bytes : row_bytes<KIND, D>;
     int k_tile = KEYS * line_bytes(k_bytes), v_tile = KEYS * line_bytes(v_bytes);
     uint8_t *v_ring = k_ring + stages * k_tile;
-    size_t head = (size_t)blockIdx.y * a.kv.n_slots;
+    size_t head = (size_t)blockIdx.x * a.kv.n_slots;
     tile_copier keys = {(const uint8_t *)base.k + head * k_bytes,
                         k_ring,
                         k_bytes,
@@ -503,7 +505,7 @@ extern "C" int cu_split8_init(int largest)
 
 template <int D, int NG, int KIND> static void launch_kind(cudaStream_t s, const attend_args &a)
 {
-    dim3 grid((unsigned)a.n_block, (unsigned)a.kv.n_head_kv,
+    dim3 grid((unsigned)a.kv.n_head_kv, (unsigned)a.n_block,
               (unsigned)((a.n_rows + a.tile_rows - 1) / a.tile_rows));
     size_t bytes = (size_t)cu_split8_bytes(a.kv, 8 * NG, a.stages);
     LAUNCH((split8_kernel<D, NG, KIND>), grid, dim3(D / 2), bytes, s, a);
