@@ -9,7 +9,7 @@
  *     weights      [stages][warp][tile][unit of it]         each warp its own
  *     activations  [2 stages][8-row tile][unit]             one copy for all tiles of the block. A
  *                                                           stage is for one step or a few, or all
- *     scales       [warp][tile] of super-blocks, a byte each, taken apart once for 8 groups
+ *     scales       [warp][tile] of super-blocks, as floats, of four groups at a time
  *     sums         [tile][part][row][16 outputs]            over the weights, if they are done with
  *
  * What time goes by, beside memory: reads of shared memory (128 bytes a cycle, whoever wants the
@@ -54,6 +54,7 @@ struct rows_args {
     int32_t *arrived; /* blocks that have left theirs, for each such group; zeros */
     int abreast;     /* parts at work at a time, a warp each; the others have their turn after */
     int unit_rounds; /* most units of a part */
+    int steps;       /* of a block */
     int x_first;     /* steps that the first stage of activations is for */
     int x_steps;     /* the others */
     int x_units;     /* there is room for, of each of two stages or of all there are */
@@ -387,7 +388,7 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
     /* Compilers know no constant that has gone through a shuffle. */
     const constants is = {shfl_u32(r.is.power, 0), shfl_u32(r.is.top, 0)};
     place_at now = {0, 0}, ahead = now; /* what is multiplied; what is asked for */
-    int n_step = r.own / r.abreast * r.unit_rounds, at = 0; /* the stage multiplied */
+    int n_step = r.steps, at = 0; /* the stage multiplied */
     grid_trigger();
     for (int k = 0; k < STAGES - 1; k++, ahead = ahead.next(r))
         if (in && k < n_step && ahead.unit(r, first) + share < n_unit)
@@ -415,7 +416,7 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
         } else {
             __syncwarp(); /* weights are each warp's own */
         }
-        const uint8_t *units = weights + at;
+        uint8_t *units = weights + at;
         place_at next = now.next(r);
         ahead = next;
         if (STAGES > 2)
@@ -430,17 +431,11 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
         }
         copy_commit();
         if (in && unit < n_unit) {
-            if (S::table) {
-#pragma unroll
-                for (int m = 0; m < M; m++)
-                    make_table<K>(table + m * S::table, units + m * S::bytes);
-                __syncwarp();
-            }
             x_units x = {xs + x_at * X_CODES,
                          xs + (r.x_units * NT * X_CODES + x_at * 64 * S::x_scale), r.x_units};
             multiply_units<K, NT, M>(acc, units, x, table, is);
         }
-        if (next.turn != now.turn) {
+        if (next.turn != now.turn || k + 1 == n_step) {
             take_turn<NT, M>(kept, acc, r.abreast > 1 || now.turn == 0);
             if (r.abreast > 1 && k + 1 < n_step)
                 keep_sums<NT, M>(part, kept, r, n_slot, now.turn);
@@ -482,6 +477,7 @@ static rows_shape shape_of(const rows_args &r, int rows)
     s.rows = rows;
     s.kind = r.p.w.kind;
     s.shares = r.shares;
+    s.n_unit = r.p.w.n_unit;
     s.unit_rounds = r.unit_rounds;
     s.glu = r.p.glu;
     return s;
@@ -502,11 +498,12 @@ static void launch_cut(cudaStream_t s, rows_args r, const rows_plan &c)
     int n_tile = c.cut.warps / c.cut.abreast * M / (GLU ? 2 : 1), block = 0;
     r.abreast = c.cut.abreast;
     r.own = rows_own(&shape, c.cut);
+    r.steps = rows_steps(&shape, c.cut);
     r.x_whole = c.cut.x == ROWS_WHOLE;
     /* Of all there are, the first step's come first: the others while it multiplies. */
     r.x_first = r.x_whole ? 1 : c.cut.x;
-    r.x_steps = r.x_whole ? r.own / r.abreast * r.unit_rounds : c.cut.x;
-    r.x_units = r.x_whole ? r.own * r.unit_rounds : c.cut.x * r.abreast;
+    r.x_steps = r.x_whole ? r.steps : c.cut.x;
+    r.x_units = r.x_steps * r.abreast;
     for (int i = 0; i < r.n_jobs; i++) {
         r.job[i].block = block;
         block += (r.job[i].n_out + 16 * n_tile - 1) / (16 * n_tile) * (r.shares / r.own);

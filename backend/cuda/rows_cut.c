@@ -73,6 +73,15 @@ int32_t rows_own(const rows_shape *s, rows_cut c)
     return c.spread == ROWS_SPREAD ? c.abreast : s->shares;
 }
 
+int32_t rows_steps(const rows_shape *s, rows_cut c)
+{
+    int32_t own = rows_own(s, c), turns = own / c.abreast;
+    /* The last round of the last turn, where no part has a unit left. */
+    bool none = own == s->shares &&
+                (s->unit_rounds - 1) * s->shares + (turns - 1) * c.abreast >= s->n_unit;
+    return turns * s->unit_rounds - none;
+}
+
 /* Blocks of n_tile tiles of the result each; products have none in common. */
 static int32_t blocks_of(const rows_shape *s, int32_t n_tile)
 {
@@ -93,14 +102,14 @@ static double time_of(const rows_shape *s, const rows_needs *k, rows_cut c, int3
                       int32_t fit)
 {
     const step_price p = price_of(s->kind);
-    const int32_t by = k->n_8 == 4 ? 2 : k->n_8 - 1, own = rows_own(s, c);
+    const int32_t by = k->n_8 == 4 ? 2 : k->n_8 - 1;
     const int32_t waves = (blocks + fit - 1) / fit, at_once = blocks < fit ? blocks : fit;
-    const double steps = (double)s->unit_rounds * own / c.abreast;
+    const double steps = rows_steps(s, c);
     double block = c.warps * (k->tiles * p.tile[by] + p.warp[by]); /* a step */
     double wait = k->tiles * (p.wait_tile + k->n_8 * p.wait_rows);
     double time = p.start * (1 + (waves - 1) * (fit > 1 ? p.again : 1));
     if (c.x == ROWS_WHOLE) {
-        time += p.whole * blocks * own * s->unit_rounds * k->n_8;
+        time += p.whole * blocks * steps * c.abreast * k->n_8;
     } else {
         block += p.staged * k->n_8 * c.abreast;
         wait += p.stage / c.x / (1 + p.apart * (at_once - 1));
@@ -116,7 +125,7 @@ static double time_of(const rows_shape *s, const rows_needs *k, rows_cut c, int3
 static size_t shared_of(const rows_shape *s, const rows_needs *k, rows_cut c)
 {
     int32_t own = rows_own(s, c);
-    int32_t x = c.x == ROWS_WHOLE ? s->unit_rounds * own : 2 * c.abreast * c.x;
+    int32_t x = c.abreast * (c.x == ROWS_WHOLE ? rows_steps(s, c) : 2 * c.x);
     int32_t sums = c.abreast > 1 && c.abreast < own ? slots_of(k, c) * own * k->n_8 : 0;
     return (size_t)(c.warps * k->tiles * k->per_tile + x * k->n_8 * k->per_x + sums * 512);
 }

@@ -20,7 +20,8 @@ typedef struct rows_shape {
     int32_t n_jobs, n_out[ONE_JOBS];
     int32_t rows, kind;
     int32_t shares;      /* parts that a tile's units are dealt to */
-    int32_t unit_rounds; /* most units of a part */
+    int32_t n_unit;      /* of a tile */
+    int32_t unit_rounds; /* most of a part */
     bool glu;
 } rows_shape;
 
@@ -41,6 +42,8 @@ extern "C" {
 #endif
 /* Parts of a tile that one block has. */
 int32_t rows_own(const rows_shape *s, rows_cut c);
+/* Steps of a block: a unit of each of the parts that are abreast. */
+int32_t rows_steps(const rows_shape *s, rows_cut c);
 /* Makes *best the quickest way with that kernel, if that is quicker. Where a field of `only` is not
  * 0, cuts have that. */
 void rows_try(rows_plan *best, const rows_shape *s, const rows_needs *k, const rows_gpu *gpu,

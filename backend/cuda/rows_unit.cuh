@@ -25,21 +25,14 @@ template <int K> struct staged {
     static constexpr int super = 16 * T::super_bytes;
     static constexpr int at_high = codes, at_scale = codes + high, at_super = at_scale + scale;
     static constexpr int bytes = at_super + super;
-    static constexpr int table = T::super ? 256 : 0; /* [2 parities][16 rows] four scales, minima */
+    /* A parity's scales as floats, [16 rows][2 groups] factor, offset: of its latter two groups. Of
+     * the former two they take the place of the super-blocks that they were made of. */
+    static constexpr int table = T::super ? 256 : 0;
     static constexpr bool whole = T::super || T::six; /* units end where groups do */
     /* A unit of 8 rows of activations: codes, then per group and row the scale, and where a format
      * wants them its sums. */
     static constexpr int x_scale = T::offset ? 8 : 4, x_unit = X_CODES + 64 * x_scale;
 };
-
-/* A super-block's scales to bytes: a lane has a row and a parity. */
-template <int K> DEV void make_table(uint8_t *table, const uint8_t *unit)
-{
-    int row = lane_id() & 15, parity = lane_id() >> 4;
-    uint2 v;
-    super_scales(*(const uint4 *)(unit + staged<K>::at_super + row * 16), parity, &v.x, &v.y);
-    *(uint2 *)(table + lane_id() * 8) = v;
-}
 
 /* 2^23, with byte i of v as byte 0 of the mantissa, or as byte 1. */
 DEV float in_byte0(uint32_t v, int i, uint32_t power)
@@ -51,36 +44,62 @@ DEV float in_byte1(uint32_t v, int i, uint32_t power)
     return __uint_as_float(pick_bytes(v, power, 0x7404 + 16 * i));
 }
 
-/* What a lane keeps of one row's scales: of the unit, and of a parity's four groups. */
+/* Of a super-block's scales, the part that a lane makes floats of: a row's, and of each parity two
+ * of the four groups. What four lanes would each find out for themselves is so done once. */
+struct super_part {
+    uint32_t even, odd;       /* bytes: two scales, two minima */
+    float d, d_off, m, m_off; /* factors, and what takes 2^23 times them off again */
+
+    DEV void begin(const uint8_t *super)
+    {
+        const int half = lane_id() >> 4; /* groups 4 half to 4 half + 3 */
+        const uint4 v = *(const uint4 *)(super + (lane_id() & 15) * 16);
+        /* Low nibbles of four scales, of four minima; upper bits of them, each four twice. */
+        uint32_t low = pick_bytes(v.y, v.z, half ? 0x7632 : 0x5410);
+        uint32_t up = pick_bytes(v.w, 0, half ? 0x3311 : 0x2200);
+        even = (low & 0x0f0f0f0f) | (up << 4 & 0x00300030) | (up & 0x30003000);
+        odd = (low >> 4 & 0x0f0f0f0f) | (up << 2 & 0x00300030) | (up >> 2 & 0x30003000);
+        d = f16_to_f32(v.x & 0xffff);
+        m = -f16_to_f32(v.x >> 16);
+        d_off = -0x1p23f * d;
+        m_off = -0x1p23f * m;
+    }
+    DEV void write(uint8_t *super, uint8_t *table, uint32_t v, uint32_t power) const
+    {
+        uint8_t *to = lane_id() < 16 ? super : table;
+        *(float4 *)(to + (lane_id() & 15) * 16) = make_float4(
+            fma_rn(d, in_byte0(v, 0, power), d_off), fma_rn(m, in_byte0(v, 2, power), m_off),
+            fma_rn(d, in_byte0(v, 1, power), d_off), fma_rn(m, in_byte0(v, 3, power), m_off));
+    }
+};
+
+/* What a lane keeps of one row's scales: of the unit, and of a parity's four groups, or of two. */
 template <int K> struct row_scales {
     using T = traits<K>;
     using S = staged<K>;
-    float d, d_off, m, m_off; /* factors, and what takes 2^23 times them off again */
-    uint32_t w[T::scale == 4 ? 4 : 2];
+    float d, d_off; /* a factor, and what takes 2^23 times it off again */
+    uint32_t w[T::scale == 4 || T::super ? 4 : 2];
 
     DEV void begin(const uint8_t *unit, int row)
     {
-        if (T::super) {
-            uint32_t u = *(const uint32_t *)(unit + S::at_super + row * 16);
-            d = f16_to_f32(u & 0xffff);
-            m = -f16_to_f32(u >> 16);
-            d_off = -0x1p23f * d;
-            m_off = -0x1p23f * m;
-        }
         if (T::six) { /* in byte 1, 128 added: the offset is of 9 bits, exact times d */
             d = f16_to_f32(*(const uint16_t *)(unit + S::at_super + row * 2)) * 0x1p-8f;
             d_off = -(0x1p23f + 0x1p15f) * d;
         }
     }
-    DEV void four(const uint8_t *unit, const uint8_t *table, int row, int parity)
+    /* Before group i of the parity's. */
+    DEV void before(const uint8_t *unit, const uint8_t *table, int row, int parity, int i)
     {
         const uint8_t *at = unit + S::at_scale + (parity * 64 + row * 4) * T::scale;
+        if (T::super ? i & 1 : i)
+            return;
         if (T::super)
-            at = table + (parity * 16 + row) * 8;
-        if (T::scale == 4) {
+            at = (i ? table : unit + S::at_super) + row * 16;
+        if (T::super || T::scale == 4) {
+            constexpr int more = T::super || T::scale == 4 ? 2 : 0;
             uint4 v = *(const uint4 *)at;
             w[0] = v.x, w[1] = v.y;
-            w[T::scale == 4 ? 2 : 0] = v.z, w[T::scale == 4 ? 3 : 1] = v.w;
+            w[more] = v.z, w[more + 1] = v.w;
         } else if (T::scale <= 2) {
             uint2 v = *(const uint2 *)at;
             w[0] = T::six ? v.x ^ 0x80808080 : v.x;
@@ -94,8 +113,8 @@ template <int K> struct row_scales {
         scales v = {0, 0, 0, 0};
         uint4 s = make_uint4(0, 0, 0, 0);
         if (T::super) {
-            v.f0 = fma_rn(d, in_byte0(w[0], i, power), d_off);
-            v.m0 = fma_rn(m, in_byte0(w[1], i, power), m_off);
+            v.f0 = __uint_as_float(w[2 * (i & 1)]);
+            v.m0 = __uint_as_float(w[2 * (i & 1) + 1]);
             return v;
         }
         if (T::six) {
@@ -195,13 +214,25 @@ struct x_units {
 /* Units of a warp's tiles times the activations.
  * acc: [tile][even, odd groups][8 rows of x][c0..c3] */
 template <int K, int NT, int M>
-DEV void multiply_units(float (*acc)[2][NT][4], const uint8_t *units, const x_units &x,
-                        const uint8_t *tables, const constants &is)
+DEV void multiply_units(float (*acc)[2][NT][4], uint8_t *units, const x_units &x,
+                        uint8_t *tables, const constants &is)
 {
     using T = traits<K>;
     using S = staged<K>;
     int gid = lane_id() >> 2, tid = lane_id() & 3;
     row_scales<K> rows[M][2];
+    super_part parts[M];
+    if (T::super) {
+#pragma unroll
+        for (int m = 0; m < M; m++)
+            parts[m].begin(units + m * S::bytes + S::at_super);
+        __syncwarp(); /* all lanes have read what the floats take the place of */
+#pragma unroll
+        for (int m = 0; m < M; m++)
+            parts[m].write(units + m * S::bytes + S::at_super, tables + m * S::table,
+                           parts[m].even, is.power);
+        __syncwarp();
+    }
 #pragma unroll
     for (int m = 0; m < 2 * M; m++)
         rows[m >> 1][m & 1].begin(units + (m >> 1) * S::bytes, gid + 8 * (m & 1));
@@ -210,14 +241,21 @@ DEV void multiply_units(float (*acc)[2][NT][4], const uint8_t *units, const x_un
         int parity = k >> 2, g = 2 * (k & 3) + parity; /* the even ones first */
         uint32_t a[M][4];
         scales v[M][2];
+        if (T::super && k == 4) { /* all lanes have read the even ones */
+            __syncwarp();
+#pragma unroll
+            for (int m = 0; m < M; m++)
+                parts[m].write(units + m * S::bytes + S::at_super, tables + m * S::table,
+                               parts[m].odd, is.power);
+            __syncwarp();
+        }
 #pragma unroll
         for (int m = 0; m < M; m++) {
             const uint8_t *unit = units + m * S::bytes;
             load_fragment<K>(a[m], unit, g, gid, tid, is.top);
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                if ((k & 3) == 0)
-                    rows[m][h].four(unit, tables + m * S::table, gid + 8 * h, parity);
+                rows[m][h].before(unit, tables + m * S::table, gid + 8 * h, parity, k & 3);
                 v[m][h] = rows[m][h].group(unit, gid + 8 * h, g, is.power);
             }
         }
