@@ -142,12 +142,13 @@ __global__ void __launch_bounds__(128) attend_kernel(attend_args a)
 }
 
 enum { COLUMNS = 128, SUMS = 8, PARTS_MAX = 1024, WEIGHERS = PARTS_MAX / 32 };
+enum { CHUNKS_FEW = 40 }; /* those of a window of 1024, and some more */
 
 /* o[r, h] from the partial results of its chunks, rotated back where values were rotated, and its
  * int8 copy where wanted. A column has SUMS sums, of every eighth chunk each, which are added in
  * order: nothing depends on more than the row's own chunks, nor on GROUPS, how many threads share
- * a column: eight, so that one row's chunks are all on their way at once, or one, where there are
- * more blocks of eight than the GPU holds at a time.
+ * a column: two, or, where few blocks have many chunks, eight, so that more of them are on their way
+ * at once.
  * grid:   128 columns of a head x head x row; GROUPS x 128 threads
  * shared: a weight per chunk; the sums of each column
  * bound:  latency; at long contexts reading the parts, 1 / chunk of the keys' own bytes */
@@ -155,7 +156,7 @@ template <int GROUPS>
 __global__ void __launch_bounds__(GROUPS *COLUMNS, 8 / GROUPS < 2 ? 2 : 8 / GROUPS)
     combine_kernel(attend_args a, dev_quant q, bool back)
 {
-    constexpr int OWN = SUMS / GROUPS, AHEAD = GROUPS == 1 ? 16 : 8, THREADS = GROUPS * COLUMNS;
+    constexpr int OWN = SUMS / GROUPS, AHEAD = GROUPS == 2 ? 16 : 8, THREADS = GROUPS * COLUMNS;
     __shared__ float weight[PARTS_MAX], top_of[GROUPS * COLUMNS / 32], total_of[WEIGHERS];
     __shared__ __align__(16) float sums[SUMS][COLUMNS];
     grid_trigger();
@@ -262,8 +263,8 @@ extern "C" void cu_attend_combine(cudaStream_t s, attend_args a, dev_quant q, bo
 {
     unsigned slices = (unsigned)((a.kv.head_dim + COLUMNS - 1) / COLUMNS);
     dim3 grid(slices, (unsigned)a.n_head, (unsigned)a.n_rows);
-    if (slices * grid.y * grid.z > 2 * (unsigned)n_sm)
-        LAUNCH(combine_kernel<1>, grid, dim3(COLUMNS), 0, s, a, q, back);
+    if (a.n_chunk <= CHUNKS_FEW || slices * grid.y * grid.z > 2 * (unsigned)n_sm)
+        LAUNCH(combine_kernel<2>, grid, dim3(2 * COLUMNS), 0, s, a, q, back);
     else
         LAUNCH(combine_kernel<8>, grid, dim3(8 * COLUMNS), 0, s, a, q, back);
 }
