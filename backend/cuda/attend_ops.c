@@ -103,6 +103,14 @@ attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_r
     return k == KV_F16 && v == KV_F16 && !kv->single ? ATTEND_WGMMA : ATTEND_SLICES;
 }
 
+/* One row reads half, a prompt's slices take a twentieth. Blocks are read faster from two streams
+ * (split8.cu), and prompts on other GPUs make keys in every block that reads them. */
+bool cuda_one_stream(const device *d, const kv_view *kv)
+{
+    const cuda_device *c = d->self;
+    return kv->k_type == NUM_F16 && cuda_attend_path(c, kv, false) == ATTEND_SLICES;
+}
+
 static bool readable(pass *p, const kv_view *kv)
 {
     if (cuda_attend_path(cuda_of(p), kv, true) != ATTEND_NONE)
@@ -230,21 +238,31 @@ static void attend_few(pass *p, attend_args a, bool split, int32_t at_a_time, de
 
 /* ---- Many rows ---------------------------------------------------------------------------- */
 
-/* Keys of a slice, all KV heads' of them: all that a store may show a pass, or what slice_bytes
- * holds. A function of the store alone. */
+/* Values of one stream that may be read where they are: f16, and a store that never wraps. */
+static bool values_stay(const kv_view *kv)
+{
+    return kv->single && kv->k_type == NUM_F16 && !kv->window;
+}
+/* Bytes of a key, and of its value, of all KV heads. */
+static size_t made_key_bytes(const kv_view *kv)
+{
+    size_t one = sizeof(uint16_t) * (size_t)kv->n_head_kv * (size_t)kv->head_dim;
+    return values_stay(kv) ? one : 2 * one;
+}
+/* Keys of a slice: all that a store may show a pass, or what slice_bytes holds. A function of the
+ * store alone. */
 static int32_t slice_keys(const cuda_device *c, const kv_view *kv)
 {
-    size_t key_bytes = 2 * sizeof(uint16_t) * (size_t)kv->n_head_kv * (size_t)kv->head_dim;
     size_t all = (size_t)kv->n_slots / SLICE_KEYS + 2; /* neither end is at a multiple of it */
-    size_t most = c->slice_bytes / key_bytes / SLICE_KEYS;
+    size_t most = c->slice_bytes / made_key_bytes(kv) / SLICE_KEYS;
     size_t n = most < 1 ? 1 : most < all ? most : all;
     return (int32_t)(n * SLICE_KEYS);
 }
 /* Scratch for slices: k, v, and carry of every row. */
 static size_t slices_bytes(const cuda_device *c, const kv_view *kv, int32_t rows, int32_t heads)
 {
-    size_t row = (size_t)kv->n_head_kv * (size_t)kv->head_dim * sizeof(uint16_t);
-    return 2 * row * (size_t)slice_keys(c, kv) + 2 * sizeof(float) * (size_t)rows * (size_t)heads;
+    return made_key_bytes(kv) * (size_t)slice_keys(c, kv) +
+           2 * sizeof(float) * (size_t)rows * (size_t)heads;
 }
 
 /* Indices that a run of rows of one sequence sees, as attend.cuh's row_sight. */
@@ -311,11 +329,15 @@ static void attend_slices(const cuda_device *c, const some_rows *s, const kv_vie
                      .tree_from = s->rs.seen ? s->rs.first[0] : INT32_MAX,
                      .room = room,
                      .k = to,
-                     .v = to + elements};
+                     .v = values_stay(kv) ? NULL : to + elements};
     a.kv.k_kind = a.kv.v_kind = KV_F16;
     a.kv.single = false;
     a.kv.n_slots = room;
-    a.slice = (attend_slice){.k = x.k, .v = x.v, .first = true, .carry = (float *)(x.v + elements)};
+    a.slice = (attend_slice){.k = x.k,
+                             .v = x.v,
+                             .values_room = kv->n_slots,
+                             .first = true,
+                             .carry = (float *)((x.v ? x.v : x.k) + elements)};
     int64_t at = k.lo / SLICE_KEYS * SLICE_KEYS, n = (k.hi - at + room - 1) / room;
     int64_t each = ((k.hi - at + n - 1) / n + SLICE_KEYS - 1) / SLICE_KEYS * SLICE_KEYS;
     for (; at < k.hi; at += each, a.slice.first = false) {
@@ -415,8 +437,8 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     dev_quant copy = {0};
     if (few && d % GROUP == 0)
         copy = cuda_quant_room(p, q.rows, q.heads * d, false, false);
-    bool joined = turns && !p->dry && !pass_failed(p) &&
-                  cuda_join_rotation(c, cuda_mat(turned), cuda_mat(q));
+    bool joined =
+        turns && !p->dry && !pass_failed(p) && cuda_join_rotation(c, cuda_mat(turned), cuda_mat(q));
     if (cuda_skip(p, q))
         return;
     int32_t keys = c->kv_bucket < kv->n_slots ? c->kv_bucket : kv->n_slots;

@@ -605,6 +605,7 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .kind = DEVICE_CUDA,
         .name = c->name,
         .verify_max = CUDA_VERIFY_ROWS,
+        .one_stream = cuda_one_stream,
         .chunk_rows = 2048,
         .loads_gathered = true,
         .self = c,

@@ -313,6 +313,8 @@ void cu_sift(cudaStream_t s, sift_rows rows, int32_t n, uint32_t *maxima, sift_r
 typedef struct attend_slice {
     const uint16_t *k, *v; /* f16, [KV heads][kv.n_slots][head_dim]: the key of index `from` first;
                               NULL: keys and values lie where the step says */
+    int32_t values_room;   /* k without v: values lie in the store, so many from head to head, that
+                              of an index at its own place */
     int32_t from, until;   /* indices; from a multiple of 64, until too but for the last slice */
     bool first, last;      /* of its rows */
     float *carry;          /* [rows, heads][2]: largest score, sum of exponentials beside it */
@@ -368,12 +370,12 @@ typedef struct expand_args {
     int32_t tree_from; /* one stream: keys from there on have positions of their own */
     int32_t start, from, until; /* start: the index that lies first; a multiple of 64, <= from */
     int32_t room;               /* keys from one head to the next */
-    uint16_t *k, *v;
+    uint16_t *k, *v; /* v NULL: one stream of f16, whose values are good where they are */
 } expand_args;
 void cu_expand(cudaStream_t s, expand_args a);
 enum {
     SPLIT_PAIRS = 16,
-    SLICE_BYTES = 128 << 20 /* of scratch: f16 keys and values at a time, 16K keys of 31B's layers */
+    SLICE_BYTES = 256 << 20 /* of scratch: f16 keys and values at a time, 32K keys of 31B's layers */
 };
 
 #ifdef __cplusplus
@@ -522,6 +524,7 @@ typedef enum attend_path {
     ATTEND_SLICES /* the same, over what expand.cu makes of the store, a slice at a time */
 } attend_path;
 attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_rows);
+bool cuda_one_stream(const device *d, const kv_view *kv);
 void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v);
 void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale);
 

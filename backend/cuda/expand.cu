@@ -86,14 +86,6 @@ template <int D> __global__ void __launch_bounds__(THREADS) expand_kernel(expand
 /* Four neighbours of a stored row. */
 DEV float4 four_values(const uint8_t *row, int kind, int e)
 {
-    if (kind == KV_F16 || kind == KV_BF16) {
-        uint2 u = *(const uint2 *)(row + 2 * e);
-        uint32_t x[4] = {u.x & 0xffff, u.x >> 16, u.y & 0xffff, u.y >> 16};
-        return kind == KV_F16 ? make_float4(f16_to_f32(x[0]), f16_to_f32(x[1]), f16_to_f32(x[2]),
-                                            f16_to_f32(x[3]))
-                              : make_float4(bf16_to_f32(x[0]), bf16_to_f32(x[1]), bf16_to_f32(x[2]),
-                                            bf16_to_f32(x[3]));
-    }
     return make_float4(kv_value(row, kind, e), kv_value(row, kind, e + 1),
                        kv_value(row, kind, e + 2), kv_value(row, kind, e + 3));
 }
@@ -130,55 +122,86 @@ DEV void turn_four(float4 &low, float4 &high, const dev_kv &kv, int i, int pos, 
     high = turned(high, cs, x, sn);
 }
 
-/* v[h, t] = f16(u), k[h, t] = f16(RoPE_t(w u)) of values u as they are stored
- * grid:   32 keys x KV head; a warp has 4 keys
+/* A warp's key of u, which is spent, and its value. turn: the angles of a lane's pairs, if they
+ * turn. */
+template <int D>
+DEV void put_key(const expand_args &a, float4 (&u)[D / 128], const float4 (&w)[D / 128], int t,
+                 four_turns turn)
+{
+    constexpr int PARTS = D / 128, TURN = key_shape<D>::TURN;
+    int lane = lane_id(), pos = t;
+    uint16_t *k = made_at<D>(a.k, a, t) + 4 * lane;
+#pragma unroll
+    for (int i = 0; i < PARTS; i++) {
+        if (a.v)
+            put_four(made_at<D>(a.v, a, t) + 4 * lane + 128 * i, u[i]);
+        u[i] = times(u[i], w[i]);
+    }
+    if (4 * lane < TURN) { /* what turns lies in the first 128 of a half */
+        if (t >= a.tree_from) {
+            pos = tree_pos(a.all, a.seq, t);
+            turn.a = base_turns(a.kv, 2 * lane, pos & ~31);
+            turn.b = base_turns(a.kv, 2 * lane + 1, pos & ~31);
+        }
+        turn_four<D>(u[0], u[PARTS / 2], a.kv, 4 * lane, pos, turn);
+    }
+#pragma unroll
+    for (int i = 0; i < PARTS; i++)
+        put_four(k + 128 * i, u[i]);
+}
+
+/* k[h, t] = f16(RoPE_t(w u)) of values u as they are stored, v[h, t] = f16(u)
+ * grid:   32 keys x KV head; a warp has 4 keys, which all are on their way before the first is made
  * shared: 32 keys' angle
  * bound:  memory for f16; instructions for blocks, whose elements are read one by one */
-template <int D> __global__ void __launch_bounds__(THREADS) expand_one_kernel(expand_args a)
+template <int D, bool F16>
+__global__ void __launch_bounds__(THREADS) expand_one_kernel(expand_args a)
 {
-    constexpr int TURN = key_shape<D>::TURN, PARTS = D / 128, HALF = PARTS / 2;
+    constexpr int TURN = key_shape<D>::TURN, PARTS = D / 128, MINE = BLOCK_KEYS / WARPS;
     __shared__ __align__(16) float base[2 * TURN];
     grid_trigger();
     grid_wait();
     const uint8_t *rows = stored_rows(a, false);
     int lane = lane_id(), warp = (int)threadIdx.x >> 5, t0 = a.start + (int)blockIdx.x * BLOCK_KEYS;
+    uint2 on_the_way[F16 ? MINE : 1][PARTS];
+    if (F16) {
+#pragma unroll
+        for (int n = 0; n < MINE; n++) {
+            int t = t0 + warp + n * WARPS, slot = t % a.kv.n_slots;
+            const uint8_t *row = rows + (size_t)slot * (2 * D) + 8 * lane;
+#pragma unroll
+            for (int i = 0; i < PARTS; i++)
+                on_the_way[n][i] =
+                    t >= a.from && t < a.until ? *(const uint2 *)(row + 256 * i) : make_uint2(0, 0);
+        }
+    }
     tile_turns<D>(base, a.kv, t0, 1);
     float4 w[PARTS];
 #pragma unroll
     for (int i = 0; i < PARTS; i++)
         w[i] = *(const float4 *)(a.kv.k_weight + 128 * i + 4 * lane);
     __syncthreads();
-#pragma unroll 2
-    for (int t = t0 + warp; t < t0 + BLOCK_KEYS; t += WARPS) {
+    const float4 *angle = (const float4 *)(base + 8 * (lane % (TURN / 4)));
+    four_turns turn = {angle[0], angle[1]};
+#pragma unroll(F16 ? MINE : 1)
+    for (int n = 0; n < MINE; n++) {
+        int t = t0 + warp + n * WARPS;
         if (t < a.from || t >= a.until)
             continue;
-        const uint8_t *row = rows + (size_t)(t % a.kv.n_slots) * a.kv.k_bytes;
         float4 u[PARTS];
 #pragma unroll
         for (int i = 0; i < PARTS; i++)
-            u[i] = four_values(row, a.kv.k_kind, 128 * i + 4 * lane);
-        uint16_t *k = made_at<D>(a.k, a, t) + 4 * lane, *v = made_at<D>(a.v, a, t) + 4 * lane;
-#pragma unroll
-        for (int i = 0; i < PARTS; i++) {
-            if (a.kv.k_rot)
-                u[i] = rotate_four(u[i], true);
-            put_four(v + 128 * i, u[i]);
-            u[i] = times(u[i], w[i]);
-        }
-        if (4 * lane < TURN) { /* what turns lies in the first 128 of a half */
-            const float4 *angle = (const float4 *)(base + 8 * lane);
-            four_turns at = {angle[0], angle[1]};
-            int pos = t;
-            if (t >= a.tree_from) {
-                pos = tree_pos(a.all, a.seq, t);
-                at.a = base_turns(a.kv, 2 * lane, pos & ~31);
-                at.b = base_turns(a.kv, 2 * lane + 1, pos & ~31);
+            if (F16) {
+                uint2 x = on_the_way[n][i];
+                u[i] = make_float4(f16_to_f32(x.x & 0xffff), f16_to_f32(x.x >> 16),
+                                   f16_to_f32(x.y & 0xffff), f16_to_f32(x.y >> 16));
+            } else {
+                const uint8_t *row = rows + (size_t)(t % a.kv.n_slots) * a.kv.k_bytes;
+                u[i] = four_values(row, a.kv.k_kind, 128 * i + 4 * lane);
+                if (a.kv.k_rot)
+                    u[i] = rotate_four(u[i], true);
             }
-            turn_four<D>(u[0], u[HALF], a.kv, 4 * lane, pos, at);
-        }
-#pragma unroll
-        for (int i = 0; i < PARTS; i++)
-            put_four(k + 128 * i, u[i]);
+        put_key<D>(a, u, w, t, turn);
     }
 }
 
@@ -188,8 +211,10 @@ template <int D> static void expand_of(cudaStream_t s, expand_args a)
 {
     unsigned blocks = (unsigned)((a.until - a.start + BLOCK_KEYS - 1) / BLOCK_KEYS);
     unsigned heads = (unsigned)a.kv.n_head_kv;
-    if (a.kv.single)
-        LAUNCH(expand_one_kernel<D>, dim3(blocks, heads), dim3(THREADS), 0, s, a);
+    if (a.kv.single && a.kv.k_kind == KV_F16)
+        LAUNCH((expand_one_kernel<D, true>), dim3(blocks, heads), dim3(THREADS), 0, s, a);
+    else if (a.kv.single)
+        LAUNCH((expand_one_kernel<D, false>), dim3(blocks, heads), dim3(THREADS), 0, s, a);
     else
         LAUNCH(expand_kernel<D>, dim3(blocks, heads, 2), dim3(THREADS), 0, s, a);
 }

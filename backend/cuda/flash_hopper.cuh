@@ -92,16 +92,14 @@ template <int D, int PAIRS> DEV void place_on(const job<D, PAIRS> &b, const walk
     int i = (int)threadIdx.x % GROUP_THREADS, n_slots = b.a.kv.n_slots;
     if (w.fresh) {
         const attend_slice &s = b.a.slice;
+        dev_kv_base base = b.a.st.kv[(size_t)b.a.st.rows.seq[w.r0] * b.a.st.n_kv + b.a.kv.id];
         size_t head = (size_t)blockIdx.y * n_slots * (2 * D) + i % 8 * 16;
-        const void *k = s.k, *v = s.v;
-        p.slot0 = w.t0 - s.from;
-        if (!k) {
-            size_t at = (size_t)b.a.st.rows.seq[w.r0] * b.a.st.n_kv + b.a.kv.id;
-            k = b.a.st.kv[at].k, v = b.a.st.kv[at].v;
-            p.slot0 = w.t0 % n_slots;
-        }
-        p.k = (const uint8_t *)k + head;
-        p.v = (const uint8_t *)v + head;
+        p.k = (const uint8_t *)(s.k ? s.k : base.k) + head;
+        p.v = (const uint8_t *)(s.k ? s.v : base.v) + head;
+        if (s.k && !s.v)
+            p.v = (const uint8_t *)base.k + i % 8 * 16 +
+                  ((size_t)blockIdx.y * s.values_room + s.from) * (2 * D);
+        p.slot0 = s.k ? w.t0 - s.from : w.t0 % n_slots;
     } else {
         for (p.slot0 += KEYS; p.slot0 >= n_slots;)
             p.slot0 -= n_slots;
