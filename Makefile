@@ -141,6 +141,7 @@ cuda-emu: $(EMU)/check ## the CUDA kernels, emulated, against the reference
 	$(EMU)/check --quick
 $(BUILD)/cuda_check: $(call obj,$(CHECK_C)) $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
+-include $(patsubst %.o,%.d,$(call obj,$(CHECK_C)))
 $(EMU)/check: $(EMU_OBJ)
 	$(Q)$(CXX) $(SAN) -o $@ $^ $(LDFLAGS) $(LIBS)
 $(EMU)/%_avx2.o: ISA = -mavx2 -mfma -mf16c
