@@ -13,14 +13,16 @@ check=$dir/cuda_check
 out=/tmp/gpu_check.$$
 bad=0
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null
-n=$(nproc) # processes: the reference is what takes the time
 start=$(date +%s)
 since() { echo "$(($(date +%s) - start)) s"; }
+n=$((($(nproc) + 1) / 2)) # processes: the reference is what takes the time
+"$check" --models >$out.ops.m 2>&1 || echo "FAIL  models ended with $?" >>$out.ops.m
+echo "models: $(since)"
 for i in $(seq 0 $((n - 1))); do
-    { "$check" --part "$i/$n" >$out.ops.$i 2>&1 || echo "FAIL  part $i ended with $?" >>$out.ops.$i; } &
+    { "$check" --ops --part "$i/$n" >$out.ops.$i 2>&1 || echo "FAIL  part $i ended with $?" >>$out.ops.$i; } &
 done
 wait
-for i in $(seq 0 $((n - 1))); do
+for i in m $(seq 0 $((n - 1))); do
     grep -q '^FAIL' $out.ops.$i && bad=1
     grep -vE '^(ok|cuda|[0-9]+ checks)' $out.ops.$i
 done

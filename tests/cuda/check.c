@@ -1,11 +1,13 @@
 /* check.c - cuda_check: the CUDA device against the CPU reference, in one run.
  *
- *     cuda_check [--quick] [--part I/N] [SUBSTRING]
+ *     cuda_check [--quick] [--ops | --models] [--part I/N] [SUBSTRING]
  *
  * Prints a line per check, then a summary; exit status 0 only if something ran and all agreed. It
  * links the library and the fidelity models of tests/, and needs no other file than tests/data.
- * --part: every Nth check, the first of them I of 0 .. N - 1, with an Nth of the processors: what
- * is around the reference has one thread, so tools/gpu_check.sh runs parts side by side.
+ * --ops, --models: single ops alone, or whole passes and sessions. --part: every Nth check, the first
+ * of them I of 0 .. N - 1, with an Nth of the processors: what is around the reference of an op has
+ * one thread, so tools/gpu_check.sh runs parts of those side by side. Models are thousands of short
+ * passes, which processes that share a GPU only keep from each other.
  */
 #include "tests/cuda/check_int.h"
 #include "base/clock.h"
@@ -238,9 +240,14 @@ char *text(const char *fmt, ...)
 int main(int argc, char **argv)
 {
     rig g = {.rng = 7, .parts = 1};
+    bool only_ops = false, only_models = false;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--quick")) {
             g.quick = true;
+        } else if (!strcmp(argv[i], "--ops")) {
+            only_ops = true;
+        } else if (!strcmp(argv[i], "--models")) {
+            only_models = true;
         } else if (!strcmp(argv[i], "--part") && i + 1 < argc) {
             if (sscanf(argv[++i], "%d/%d", &g.part, &g.parts) != 2 || g.parts < 1 || g.part < 0 ||
                 g.part >= g.parts) {
@@ -266,11 +273,14 @@ int main(int argc, char **argv)
         return 2;
     }
     double start = clock_ms();
-    check_ops(&g);
+    if (!only_models)
+        check_ops(&g);
     double ops = clock_ms();
-    check_models(&g);
-    check_sessions(&g);
-    check_caches(&g);
+    if (!only_ops) {
+        check_models(&g);
+        check_sessions(&g);
+        check_caches(&g);
+    }
     double models = clock_ms();
     printf("%d checks, %d failed   (ops %.1f s, models %.1f s)\n", g.n_run, g.n_failed,
            (ops - start) / 1e3, (models - ops) / 1e3);
