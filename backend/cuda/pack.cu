@@ -196,11 +196,11 @@ DEV uint8_t *plane(const uint8_t *p)
 /* The packed form of a weight's rows, all matrices; rows past n_out become zeros.
  * grid:   one thread per (row of the padded tiles, group), 128 per block; y: matrix
  * shared: none
- * bound:  reading bytes one by one. Runs once per load; far above what the disk delivers */
+ * bound:  reading bytes one by one. Runs once per load; far above what the disk delivers
+ * No trigger: what comes next may be a product, which asks for weights before its wait. */
 __global__ void __launch_bounds__(128)
     pack_kernel(packed w, pack_sizes z, int type, const uint8_t *file, size_t row_bytes)
 {
-    grid_trigger();
     grid_wait();
     int64_t i = (int64_t)blockIdx.x * 128 + threadIdx.x;
     int64_t tg = i / 16;
