@@ -9,9 +9,9 @@
  *     metrics.c    counters and histograms     log.c  a line per request, --trace
  *     request.h fields.c tools.c api_*.c answer.c jsonw.c    no connection and no model needed
  *
- * Threads: one runs passes (serve.c), one per connection parses and writes, one wakes those (live.c),
- * one waits for signals. They meet in the batch (which is made for it), in the mailbox of a live, and in the few fields
- * below that are atomic or under a lock.
+ * Threads: one runs passes (serve.c), one per connection parses and writes, one wakes those
+ * (live.c), one waits for signals. They meet in the batch (which is made for it), in the mailbox of
+ * a live, and in the few fields below that are atomic or under a lock.
  */
 #ifndef APPS_SERVER_SERVER_H
 #define APPS_SERVER_SERVER_H

@@ -147,8 +147,8 @@ enum { CHUNKS_FEW = 40 }; /* those of a window of 1024, and some more */
 /* o[r, h] from the partial results of its chunks, rotated back where values were rotated, and its
  * int8 copy where wanted. A column has SUMS sums, of every eighth chunk each, which are added in
  * order: nothing depends on more than the row's own chunks, nor on GROUPS, how many threads share
- * a column: two, or, where few blocks have many chunks, eight, so that more of them are on their way
- * at once.
+ * a column: two, or, where few blocks have many chunks, eight, so that more of them are on their
+ * way at once.
  * grid:   128 columns of a head x head x row; GROUPS x 128 threads
  * shared: a weight per chunk; the sums of each column
  * bound:  latency; at long contexts reading the parts, 1 / chunk of the keys' own bytes */

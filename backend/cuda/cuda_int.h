@@ -375,7 +375,7 @@ typedef struct expand_args {
 void cu_expand(cudaStream_t s, expand_args a);
 enum {
     SPLIT_PAIRS = 16,
-    SLICE_BYTES = 256 << 20 /* of scratch: f16 keys and values at a time, 32K keys of 31B's layers */
+    SLICE_BYTES = 256 << 20 /* scratch: f16 keys and values at a time, 32K keys of 31B's layers */
 };
 
 #ifdef __cplusplus
