@@ -122,21 +122,17 @@ static double compare(const float *got, const float *want, int32_t rows, bool bi
 
 /* f16 probabilities are off by 2^-12 of themselves; what that moves in a key that is stored next is
  * then rounded to the format, and where it falls to the other side of a step, logits move by that
- * step: 0.064 were measured on an H200 with q8_0, and the sixteen times of it with q4_0, whose steps
- * are sixteen times as wide. Which codes fall so is chance, so the bound of four bits is 16 times that
- * of eight, and others have about twice what was measured. That the right keys are read is for the
- * bits of short chunks, above, and for check_attend.c to say. */
+ * step. Twice what an H200 was measured to give. */
 static double bound_of(const kv_words *w)
 {
     static const struct {
         const char *type;
         double most;
     } known[] = {{"f16", 0.007}, {"bf16", 0.05}, {"q8_0", 0.08}, {"q5_0", 0.5}, {"q5_1", 0.5}};
-    const double four_bits = 16 * 0.08;
     for (size_t i = 0; w->k && !w->v && i < sizeof known / sizeof *known; i++)
         if (!strcmp(w->k, known[i].type))
             return known[i].most;
-    return w->layers ? 0.2 : w->k && !strcmp(w->k, "tq3_0") ? 1.6 : four_bits;
+    return w->layers ? 0.2 : w->k && !strcmp(w->k, "tq3_0") ? 1.6 : 0.8;
 }
 
 static status check_chunks(const line *of, const kv_words *w, const char *name, const int32_t *ids,
