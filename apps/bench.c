@@ -188,8 +188,8 @@ static status run_once(bench_rig *rig, const bench_test *t, int64_t *ns, err *e)
     if (t->n_prompt) {
         st = carat_eval(s, ids, n + t->n_prompt, false, NULL, NULL, e);
     } else {
-        for (int32_t i = 1; i <= t->n_gen && !st; i++)
-            st = carat_eval(s, ids, n + i, false, NULL, NULL, e);
+        for (int32_t i = 0; i < t->n_gen && !st; i++)
+            st = carat_append(s, ids + n + i, 1, false, NULL, e);
     }
     *ns = clock_ns() - start;
     return st;

@@ -499,7 +499,8 @@ carat_status carat_generate(carat_session *s, const int32_t *ids, int64_t n,
     timeline_prepare(&s->t, ids, n);
     report_prompt(&r, n, &s->t);
     generation_reuses(g, s->t.kv.n_past);
-    st = session_prefill(s, ids, n, false, s->w.logits, tell_prefill, g, &why);
+    int64_t cached = s->t.kv.n_past;
+    st = session_prefill(s, ids + cached, n - cached, false, s->w.logits, tell_prefill, g, &why);
     report_prefilled(&r);
     if (st == E_CANCELLED) {
         generation_stop(g, CARAT_FINISH_CANCELLED);

@@ -192,6 +192,7 @@ TEST(eval_gives_all_logits_in_any_chunks)
     carat_model *m = toy_model_open(NULL, NULL);
     size_t n_vocab = (size_t)n_vocab_of(m), n_bytes = 100 * n_vocab * sizeof(float);
     float *a = mem_alloc(n_bytes), *b = mem_alloc(n_bytes);
+    int64_t n_cached;
     int32_t ids[100];
     err e = {0};
     CHECK(a && b);
@@ -205,6 +206,15 @@ TEST(eval_gives_all_logits_in_any_chunks)
         done = upto;
     }
     CHECK(!memcmp(a, b, n_bytes));
+    memset(b, 0, n_bytes);
+    carat_reset(t);
+    CHECK_OK(carat_append(t, ids, 40, true, b, &e), e);
+    for (int64_t n = 40; n < 100; n += 10)
+        CHECK_OK(carat_append(t, ids + n, 10, true, b + (size_t)n * n_vocab, &e), e);
+    CHECK(!memcmp(a, b, n_bytes));
+    CHECK_OK(carat_eval(t, ids, 100, false, b, &n_cached, &e), e);
+    CHECK_EQ(n_cached, 99); /* what was appended is the timeline's */
+    CHECK(!memcmp(a + 99 * n_vocab, b, n_vocab * sizeof *b));
     CHECK(carat_rewind(t, 95));
     CHECK_EQ(carat_session_n_past(t), 95);
     CHECK(!carat_rewind(t, -1));
@@ -650,6 +660,20 @@ TEST(what_makes_no_sense_is_refused_with_a_sentence)
     ids[1] = 1;
     err_clear(&e);
     CHECK_STATUS(carat_eval(s, ids, 2, true, NULL, NULL, &e), E_ARG);
+    err_clear(&e);
+    CHECK_STATUS(carat_append(s, ids, 2, true, NULL, &e), E_ARG);
+    err_clear(&e);
+    CHECK_STATUS(carat_append(s, ids, 0, false, NULL, &e), E_ARG);
+    ids[3] = -1;
+    err_clear(&e);
+    CHECK_STATUS(carat_append(s, ids, 4, false, NULL, &e), E_ARG);
+    ids[3] = 1;
+    CHECK_EQ(carat_session_n_past(s), 0);
+    err_clear(&e);
+    CHECK_OK(carat_append(s, ids, 60, false, NULL, &e), e);
+    CHECK_STATUS(carat_append(s, ids, 5, false, NULL, &e), E_LIMIT);
+    CHECK(strstr(e.text, "60") && strstr(e.text, "64"));
+    CHECK_EQ(carat_session_n_past(s), 60);
     carat_generate_options o = options(m, NAN, 4);
     err_clear(&e);
     CHECK_STATUS(carat_generate(s, ids, 2, &o, NULL, NULL, NULL, &e), E_ARG);

@@ -127,19 +127,20 @@ status session_prefill(carat_session *s, const int32_t *ids, int64_t n, bool all
 {
     int32_t rows = s->shape.chunk;
     size_t n_vocab = (size_t)s->m->core.n_vocab;
+    int64_t from = s->t.kv.n_past, end = from + n;
     status st;
 
     if (all && rows > s->shape.n_outputs)
         rows = s->shape.n_outputs;
-    while (s->t.kv.n_past < n) {
+    while (s->t.kv.n_past < end) {
         int64_t at = s->t.kv.n_past;
-        int32_t take = n - at < rows ? (int32_t)(n - at) : rows;
-        kv_want want = all ? KV_WANT_ALL : at + take == n ? KV_WANT_LAST : KV_WANT_NONE;
+        int32_t take = end - at < rows ? (int32_t)(end - at) : rows;
+        kv_want want = all ? KV_WANT_ALL : at + take == end ? KV_WANT_LAST : KV_WANT_NONE;
         if (session_take_cancel(s))
             return err_set(e, E_CANCELLED, "cancelled after %lld of %lld prompt tokens",
-                           (long long)at, (long long)n);
+                           (long long)at, (long long)end);
         pass_part part = {.t = &s->t,
-                          .ids = ids + at,
+                          .ids = ids + (at - from),
                           .n = take,
                           .want = want,
                           .logits = logits ? logits : s->w.logits,
@@ -151,9 +152,9 @@ status session_prefill(carat_session *s, const int32_t *ids, int64_t n, bool all
             return not_finite(s->m, at + take - 1, e);
         if (all)
             logits += (size_t)take * n_vocab;
-        if (fn && !fn(user, s->t.kv.n_past, n))
+        if (fn && !fn(user, s->t.kv.n_past, end))
             return err_set(e, E_CANCELLED, "cancelled after %lld of %lld prompt tokens",
-                           (long long)s->t.kv.n_past, (long long)n);
+                           (long long)s->t.kv.n_past, (long long)end);
     }
     return OK;
 }
@@ -174,8 +175,26 @@ carat_status carat_eval(carat_session *s, const int32_t *ids, int64_t n, bool al
         return err_set(e, E_ARG,
                        "carat_eval: all logits are wanted, and there is no place for them");
     timeline_prepare(&s->t, ids, n);
+    int64_t cached = s->t.kv.n_past;
     if (n_reused)
-        *n_reused = s->t.kv.n_past;
+        *n_reused = cached;
+    return session_prefill(s, ids + cached, n - cached, all_logits, logits,
+                           s->m->progress ? tell_progress : NULL, s->m, e);
+}
+
+carat_status carat_append(carat_session *s, const int32_t *ids, int64_t n, bool all_logits,
+                          float *logits, carat_error *e)
+{
+    int64_t cached = s->t.kv.n_past;
+    status st = check_ids(s->m, ids, n, s->shape.n_ctx, e);
+    if (st)
+        return st;
+    if (n > s->shape.n_ctx - cached)
+        return err_set(e, E_LIMIT, "%lld tokens after %lld: the context holds %d", (long long)n,
+                       (long long)cached, s->shape.n_ctx);
+    if (all_logits && !logits)
+        return err_set(e, E_ARG,
+                       "carat_append: all logits are wanted, and there is no place for them");
     return session_prefill(s, ids, n, all_logits, logits, s->m->progress ? tell_progress : NULL,
                            s->m, e);
 }

@@ -64,6 +64,17 @@ bool my_turn(rig *g, const char *name)
     return wanted(g, name) && g->n_turn++ % g->parts == g->part;
 }
 
+/* Keeps what took longest: the full set is to stay short enough to be run. */
+static void keep_slowest(rig *g, const char *name, const char *shape)
+{
+    double now = clock_ms();
+    if (now - g->last_ms > g->slowest_ms) {
+        g->slowest_ms = now - g->last_ms;
+        snprintf(g->slowest, sizeof g->slowest, "%s %s", name, shape);
+    }
+    g->last_ms = now;
+}
+
 void failed(rig *g, const char *name, const char *why)
 {
     g->n_run++;
@@ -79,6 +90,7 @@ void verdict(rig *g, const char *name, const char *shape, double error, double b
     g->n_failed += !ok;
     printf("%s  %-14s %-44s %9.2e  of %7.0e\n", ok ? "ok  " : "FAIL", name, shape, error, bound);
     fflush(stdout);
+    keep_slowest(g, name, shape);
 }
 
 /* ---- Two devices --------------------------------------------------------------------------- */
@@ -272,7 +284,7 @@ int main(int argc, char **argv)
         printf("no memory for the scratch\n");
         return 2;
     }
-    double start = clock_ms();
+    double start = g.last_ms = clock_ms();
     if (!only_models)
         check_ops(&g);
     double ops = clock_ms();
@@ -282,8 +294,8 @@ int main(int argc, char **argv)
         check_caches(&g);
     }
     double models = clock_ms();
-    printf("%d checks, %d failed   (ops %.1f s, models %.1f s)\n", g.n_run, g.n_failed,
-           (ops - start) / 1e3, (models - ops) / 1e3);
+    printf("%d checks, %d failed   (ops %.1f s, models %.1f s; slowest %.1f s: %s)\n", g.n_run,
+           g.n_failed, (ops - start) / 1e3, (models - ops) / 1e3, g.slowest_ms / 1e3, g.slowest);
     fflush(stdout);
     g.ref->release(g.ref, g.ref_scratch, g.scratch_bytes);
     g.gpu->release(g.gpu, g.gpu_scratch, g.scratch_bytes);

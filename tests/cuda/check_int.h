@@ -18,6 +18,8 @@ typedef struct rig {
     int n_run, n_failed;
     const char *only; /* substring of check names; NULL: all */
     int part, parts, n_turn; /* of what is wanted, every parts-th check from the part-th on */
+    double last_ms, slowest_ms; /* when the last verdict was said; the longest wait for one */
+    char slowest[128];
     bool quick;       /* shapes that a slow machine can do */
     err e;
 } rig;
