@@ -141,22 +141,32 @@ __global__ void __launch_bounds__(128) attend_kernel(attend_args a)
     }
 }
 
-enum { COLUMNS = 128, SUMS = 8, PARTS_MAX = 1024, WEIGHERS = PARTS_MAX / 32 };
-enum { CHUNKS_FEW = 40 }; /* those of a window of 1024, and some more */
+enum { SUMS = 8, PARTS_MAX = 1024, WEIGHERS = PARTS_MAX / 32 };
+enum { CHUNKS_FEW = 40 /* those of a window of 1024, and some more */, CHUNKS_SOME = 128 };
+
+/* How a row's chunks are joined: COLUMNS of a head to a block, GROUPS threads to a column, and the
+ * parts that a thread asks for before it knows their weights, then a ROUND of them at a time. */
+template <int C, int G, int A, int R> struct join_shape {
+    static constexpr int COLUMNS = C, GROUPS = G, AHEAD = A, ROUND = R, THREADS = C * G;
+    static constexpr int BLOCKS = THREADS > 256 ? 1 : A > 16 ? 3 : 4; /* of a multiprocessor */
+};
+typedef join_shape<128, 2, 16, 8> join_few;      /* windows; as many blocks as the GPU holds */
+typedef join_shape<32, 8, 16, 16> join_some;     /* few blocks: columns of many threads, */
+typedef join_shape<32, 8, 40, 32> join_many;     /* and hundreds of parts on their way */
+typedef join_shape<128, 8, 24, 24> join_rotated; /* the same, where 128 columns are rotated back */
 
 /* o[r, h] from the partial results of its chunks, rotated back where values were rotated, and its
  * int8 copy where wanted. A column has SUMS sums, of every eighth chunk each, which are added in
- * order: nothing depends on more than the row's own chunks, nor on GROUPS, how many threads share
- * a column: two, or, where few blocks have many chunks, eight, so that more of them are on their
- * way at once.
- * grid:   128 columns of a head x head x row; GROUPS x 128 threads
+ * order: nothing depends on more than the row's own chunks, nor on the SHAPE.
+ * grid:   COLUMNS of a head x head x row; GROUPS x COLUMNS threads
  * shared: a weight per chunk; the sums of each column
  * bound:  latency; at long contexts reading the parts, 1 / chunk of the keys' own bytes */
-template <int GROUPS>
-__global__ void __launch_bounds__(GROUPS *COLUMNS, 8 / GROUPS < 2 ? 2 : 8 / GROUPS)
+template <class SHAPE>
+__global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::BLOCKS)
     combine_kernel(attend_args a, dev_quant q, bool back)
 {
-    constexpr int OWN = SUMS / GROUPS, AHEAD = GROUPS == 2 ? 16 : 8, THREADS = GROUPS * COLUMNS;
+    constexpr int COLUMNS = SHAPE::COLUMNS, GROUPS = SHAPE::GROUPS, AHEAD = SHAPE::AHEAD;
+    constexpr int OWN = SUMS / GROUPS, THREADS = SHAPE::THREADS, ROUND = SHAPE::ROUND;
     __shared__ float weight[PARTS_MAX], top_of[GROUPS * COLUMNS / 32], total_of[WEIGHERS];
     __shared__ __align__(16) float sums[SUMS][COLUMNS];
     grid_trigger();
@@ -213,20 +223,17 @@ __global__ void __launch_bounds__(GROUPS *COLUMNS, 8 / GROUPS < 2 ? 2 : 8 / GROU
     for (int k = 0; k < AHEAD; k++)
         if (mine + k * GROUPS < n)
             v[k % OWN] = fma_rn(ahead[k], weight[mine + k * GROUPS], v[k % OWN]);
-    int c = mine + AHEAD * GROUPS;
-    if (i < d) {
 #pragma unroll 1
-        for (; c + (8 - 1) * GROUPS < n; c += 8 * GROUPS) {
-            const float *from = part + (size_t)c * (d + 2) + i;
+    for (int c = mine + AHEAD * GROUPS; c < n; c += ROUND * GROUPS) {
+        const float *from = part + (size_t)c * (d + 2) + i;
+        float next[ROUND];
 #pragma unroll
-            for (int k = 0; k < 8; k++)
-                v[k % OWN] = fma_rn(from[(size_t)(k * GROUPS) * (d + 2)], weight[c + k * GROUPS],
-                                    v[k % OWN]);
-        }
+        for (int k = 0; k < ROUND; k++)
+            next[k] = i < d && c + k * GROUPS < n ? from[(size_t)(k * GROUPS) * (d + 2)] : 0;
 #pragma unroll
-        for (int k = 0; k < 8 - 1; k++, c += GROUPS)
-            if (c < n)
-                v[k % OWN] = fma_rn(part[(size_t)c * (d + 2) + i], weight[c], v[k % OWN]);
+        for (int k = 0; k < ROUND; k++)
+            if (c + k * GROUPS < n)
+                v[(AHEAD + k) % OWN] = fma_rn(next[k], weight[c + k * GROUPS], v[(AHEAD + k) % OWN]);
     }
 #pragma unroll
     for (int k = 0; k < OWN; k++)
@@ -259,14 +266,25 @@ __global__ void __launch_bounds__(GROUPS *COLUMNS, 8 / GROUPS < 2 ? 2 : 8 / GROU
         quantise_warp(x, q, r, (h * d + i) / 32);
 }
 
+template <class SHAPE>
+static void combine(cudaStream_t s, const attend_args &a, const dev_quant &q, bool back)
+{
+    dim3 grid((unsigned)((a.kv.head_dim + SHAPE::COLUMNS - 1) / SHAPE::COLUMNS), (unsigned)a.n_head,
+              (unsigned)a.n_rows);
+    LAUNCH(combine_kernel<SHAPE>, grid, dim3(SHAPE::THREADS), 0, s, a, q, back);
+}
+
 extern "C" void cu_attend_combine(cudaStream_t s, attend_args a, dev_quant q, bool back, int n_sm)
 {
-    unsigned slices = (unsigned)((a.kv.head_dim + COLUMNS - 1) / COLUMNS);
-    dim3 grid(slices, (unsigned)a.n_head, (unsigned)a.n_rows);
-    if (a.n_chunk <= CHUNKS_FEW || slices * grid.y * grid.z > 2 * (unsigned)n_sm)
-        LAUNCH(combine_kernel<2>, grid, dim3(2 * COLUMNS), 0, s, a, q, back);
+    int columns = join_few::COLUMNS, slices = (a.kv.head_dim + columns - 1) / columns;
+    if (a.n_chunk <= CHUNKS_FEW || slices * a.n_head * a.n_rows > 2 * n_sm)
+        combine<join_few>(s, a, q, back);
+    else if (back)
+        combine<join_rotated>(s, a, q, back);
+    else if (a.n_chunk <= CHUNKS_SOME)
+        combine<join_some>(s, a, q, back);
     else
-        LAUNCH(combine_kernel<8>, grid, dim3(8 * COLUMNS), 0, s, a, q, back);
+        combine<join_many>(s, a, q, back);
 }
 
 extern "C" void cu_attend(cudaStream_t s, attend_args a)
