@@ -7,7 +7,8 @@
  *                                                         three products
  *     g = x W; y = gelu(g) * ple                          the same: one row
  *     k = rope(rms_norm(k) w); v = rms_norm(v); store;
- *     q = rope(rms_norm(q) w); q' = Rot q                 heads_kernel
+ *     q = rope(rms_norm(q) w); q' = Rot q                 heads_kernel; where values come of the
+ *                                                         same rows as keys, both in one block
  *
  * A layer has a dozen small ops whose time is that of a launch. The model calls them one by one;
  * here the first is only noted, and what follows either joins it or has it launched. Products wait
@@ -69,6 +70,12 @@ void cuda_products(cuda_device *c, const product_args *job, int32_t n)
         cu_products(c->stream, job, n, cuda_room(c));
 }
 
+/* Does it write where m is? */
+static bool writes(const head_job *j, dev_mat m)
+{
+    return overlap(m, j->y) || (j->bare.at && overlap(m, j->bare));
+}
+
 /* Products of few rows wait together, and may overtake the heads that came between. */
 void cuda_wait_product(cuda_device *c, product_args a)
 {
@@ -84,8 +91,8 @@ void cuda_wait_product(cuda_device *c, product_args a)
     for (int i = 0; i < w->n_products; i++)
         fits = fits && !overlap(a.y, w->product[i].y) && !w->product[i].times;
     for (int i = 0; i < w->n_jobs; i++)
-        fits = fits && !overlap(a.y, w->job[i].x) && !overlap(a.y, w->job[i].y) &&
-               !(a.floats && overlap(x, w->job[i].y));
+        fits = fits && !overlap(a.y, w->job[i].x) && !writes(&w->job[i], a.y) &&
+               !(a.floats && writes(&w->job[i], x));
     if (!fits)
         cuda_settle(c);
     w->product[w->n_products++] = a;
@@ -161,6 +168,24 @@ bool cuda_join_norms(cuda_device *c, dev_mat x, const norm_job *job, int32_t n, 
     return true;
 }
 
+/* Keys of the rows whose norm without weights waits, as values: one job, for keys may be made where
+ * the rows are. */
+static bool join_bare(waiting *w, const head_job *j)
+{
+    head_job *b = w->n_jobs ? &w->job[w->n_jobs - 1] : NULL;
+    if (!b || !b->norm || b->w || b->inv_freq || b->store || b->bare.at || b->rotated ||
+        !same(b->x, j->x) || b->heads != j->heads || b->eps != j->eps || overlap(b->y, b->x) ||
+        overlap(b->y, j->y))
+        return false;
+    for (head_job *i = w->job; i < b; i++)
+        if (overlap(j->y, i->x) || writes(i, j->y))
+            return false;
+    b->bare = b->y;
+    b->y = j->y;
+    b->w = j->w;
+    return true;
+}
+
 bool cuda_wait_head(cuda_device *c, head_job j, dev_step st)
 {
     waiting *w = &c->wait;
@@ -168,9 +193,11 @@ bool cuda_wait_head(cuda_device *c, head_job j, dev_step st)
     bool fits = !w->has_residual && w->n_jobs < HEAD_JOBS;
     if (n % 256 || n > 2048 || j.x.stride % 4 || j.y.stride % 4)
         return false;
+    if (fits && join_bare(w, &j))
+        return true;
     for (int i = 0; i < w->n_jobs; i++)
-        fits = fits && !overlap(j.y, w->job[i].x) && !overlap(j.y, w->job[i].y) &&
-               !overlap(j.x, w->job[i].y) && j.x.rows == w->job[i].x.rows &&
+        fits = fits && !overlap(j.y, w->job[i].x) && !writes(&w->job[i], j.y) &&
+               !writes(&w->job[i], j.x) && j.x.rows == w->job[i].x.rows &&
                n == w->job[i].x.cols / w->job[i].heads;
     if (!fits)
         cuda_settle(c);
@@ -198,14 +225,16 @@ static int job_of(const waiting *w, dev_mat m)
     return -1;
 }
 
-/* Keys and values both come of jobs that wait, or one of them does and the other is only stored; or
- * there is one stream of them. */
+/* Keys and values both come of jobs that wait, or of one, or one of them does and the other is only
+ * stored; or there is one stream of them. */
 bool cuda_join_store(cuda_device *c, dev_kv kv, dev_mat k, dev_mat v)
 {
     waiting *w = &c->wait;
     int i = job_of(w, k), j = job_of(w, v), n_new = (i < 0) + (j < 0);
-    if (kv.single && i >= 0 && !w->has_store && kv.head_dim % 256 == 0 && kv.head_dim <= 2048) {
-        w->job[i].store = 1;
+    bool bare = i >= 0 && w->job[i].bare.at && same(w->job[i].bare, v);
+    if ((kv.single || bare) && i >= 0 && !w->has_store && kv.head_dim % 256 == 0 &&
+        kv.head_dim <= 2048) {
+        w->job[i].store = kv.single ? 1 : 3;
         w->kv = kv;
         w->has_store = true;
         return true;
@@ -232,7 +261,7 @@ bool cuda_join_rotation(cuda_device *c, dev_mat to, dev_mat q)
     if (k < 0 || w->job[k].rotated || to.stride != to.cols)
         return false;
     for (int i = 0; i < w->n_jobs; i++)
-        if (overlap(to, w->job[i].x) || overlap(to, w->job[i].y))
+        if (overlap(to, w->job[i].x) || writes(&w->job[i], to))
             return false;
     w->job[k].rotated = to.at;
     return true;

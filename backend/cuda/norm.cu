@@ -80,6 +80,20 @@ DEV void times(eight *e, float inv, const eight &w)
         e->v[k].w = mul_rn(mul_rn(e->v[k].w, inv), w.v[k].w);
     }
 }
+/* The two steps of it. */
+DEV void times_all(eight *e, float c)
+{
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        e->v[k] = make_float4(e->v[k].x * c, e->v[k].y * c, e->v[k].z * c, e->v[k].w * c);
+}
+DEV void times_each(eight *e, const eight &w)
+{
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        e->v[k] = make_float4(mul_rn(e->v[k].x, w.v[k].x), mul_rn(e->v[k].y, w.v[k].y),
+                              mul_rn(e->v[k].z, w.v[k].z), mul_rn(e->v[k].w, w.v[k].w));
+}
 /* To a row at `to`, which is row r of what q copies. */
 DEV void put(float *to, const eight &e, int n, const dev_quant &q, int r)
 {
@@ -153,12 +167,6 @@ DEV eight sum_of(const eight &a, const eight &b)
         e.v[k] = make_float4(a.v[k].x + b.v[k].x, a.v[k].y + b.v[k].y, a.v[k].z + b.v[k].z,
                              a.v[k].w + b.v[k].w);
     return e;
-}
-DEV void times_all(eight *e, float c)
-{
-#pragma unroll
-    for (int k = 0; k < 2; k++)
-        e->v[k] = make_float4(e->v[k].x * c, e->v[k].y * c, e->v[k].z * c, e->v[k].w * c);
 }
 
 /* residual_kernel where y is two branches, each normed first, or where x is normed for several
@@ -263,6 +271,31 @@ struct head_jobs {
     head_job at[HEAD_JOBS];
 };
 
+/* A thread's share of a head of row r, to the cache. */
+template <int KIND>
+DEV void store_head(const eight &v, bool keys, const dev_kv &kv, const dev_step &st, int r)
+{
+    dev_kv_base base = st.kv[(size_t)st.rows.seq[r] * st.n_kv + kv.id];
+    size_t at = (size_t)blockIdx.x * kv.n_slots + st.rows.index[r] % kv.n_slots;
+    uint8_t *row = (uint8_t *)(keys ? base.k : base.v) + at * (keys ? kv.k_bytes : kv.v_bytes);
+    int kind = keys ? kv.k_kind : kv.v_kind;
+    bool rot = keys ? kv.k_rot : kv.v_rot;
+    if (KIND != KV_F16) {
+#pragma unroll 1
+        for (int k = 0; k < 2; k++)
+            kv_encode(row, KIND == KV_KINDS ? kind : KIND, rot, place(k), k ? v.v[1] : v.v[0],
+                      true);
+    } else {
+        kv_put_floats(row, kind, place(0), v.v[0]);
+        kv_put_floats(row, kind, place(1), v.v[1]);
+    }
+}
+DEV void leave_head(float *to, const eight &v)
+{
+    *(float4 *)(to + place(0)) = v.v[0];
+    *(float4 *)(to + place(1)) = v.v[1];
+}
+
 /* Heads: normed, turned, stored, each where asked for. A thread holds both halves of its pairs.
  * KIND: how keys and values are stored, KV_F16 for all without blocks, KV_KINDS for any: apart, so
  * that none fetches the code of others.
@@ -285,8 +318,14 @@ __global__ void __launch_bounds__(256) heads_kernel(head_jobs jobs, dev_kv kv, d
         return;
     int pos = st.rows.pos[r];
     eight v = take(j.x.at + r * j.x.stride + (int64_t)h * n, n);
-    if (j.norm)
-        times(&v, inverse(whole_sum(squares(v), table), n, j.eps), w);
+    if (j.norm) {
+        times_all(&v, inverse(whole_sum(squares(v), table), n, j.eps));
+        if (j.bare.at)
+            leave_head(j.bare.at + r * j.bare.stride + (int64_t)h * n, v);
+    }
+    eight bare = v;
+    if (j.w)
+        times_each(&v, w);
     if (j.inv_freq) {
         turn_pair(&v.v[0].x, &v.v[1].x, pos, f.x);
         turn_pair(&v.v[0].y, &v.v[1].y, pos, f.y);
@@ -294,33 +333,18 @@ __global__ void __launch_bounds__(256) heads_kernel(head_jobs jobs, dev_kv kv, d
         turn_pair(&v.v[0].w, &v.v[1].w, pos, f.w);
     }
     float *to = j.y.at + r * j.y.stride + (int64_t)h * n;
-    if (j.norm) {
-        *(float4 *)(to + place(0)) = v.v[0];
-        *(float4 *)(to + place(1)) = v.v[1];
-    }
+    if (j.norm)
+        leave_head(to, v);
     if (KIND != KV_F16 && j.rotated) {
         float *turned = j.rotated + ((int64_t)r * j.heads + h) * n;
 #pragma unroll 1
         for (int k = 0; k < 2; k++)
             *(float4 *)(turned + place(k)) = rotate_four(k ? v.v[1] : v.v[0], false);
     }
-    if (!j.store)
-        return;
-    dev_kv_base base = st.kv[(size_t)st.rows.seq[r] * st.n_kv + kv.id];
-    size_t at = (size_t)h * kv.n_slots + st.rows.index[r] % kv.n_slots;
-    bool keys = j.store == 1;
-    uint8_t *row = (uint8_t *)(keys ? base.k : base.v) + at * (keys ? kv.k_bytes : kv.v_bytes);
-    int kind = keys ? kv.k_kind : kv.v_kind;
-    bool rot = keys ? kv.k_rot : kv.v_rot;
-    if (KIND != KV_F16) {
 #pragma unroll 1
-        for (int k = 0; k < 2; k++)
-            kv_encode(row, KIND == KV_KINDS ? kind : KIND, rot, place(k), k ? v.v[1] : v.v[0],
-                      true);
-    } else {
-        kv_put_floats(row, kind, place(0), v.v[0]);
-        kv_put_floats(row, kind, place(1), v.v[1]);
-    }
+    for (int what = 1; what <= 2; what++) /* keys, values */
+        if (j.store & what)
+            store_head<KIND>(j.store == 3 && what == 2 ? bare : v, what == 1, kv, st, r);
 }
 
 static unsigned threads_for(int n)

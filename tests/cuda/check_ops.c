@@ -418,8 +418,10 @@ static void check_together(rig *g, num_type a, num_type b, int32_t n_in, int32_t
     pair w[4];
     static const int32_t n_out[] = {512, 256, 1024, 48};
     num_type t[] = {a, b, a, b};
+    if (!my_turn(g, "together"))
+        return;
     for (int i = 0; i < 4; i++)
-        if (!my_turn(g, "together") || !pair_make(g, &w[i], t[i], n_in, n_out[i], 1, 0.05, false))
+        if (!pair_make(g, &w[i], t[i], n_in, n_out[i], 1, 0.05, false))
             return;
     float *v = draw(g, (size_t)rows * (size_t)n_in, 1.0);
     chain_init(&c, rows, 0, 0);
@@ -451,6 +453,50 @@ static void check_together(rig *g, num_type a, num_type b, int32_t n_in, int32_t
     mem_free(v);
     for (int i = 0; i < 4; i++)
         pair_free(g, &w[i]);
+}
+
+/* Values of the rows that keys are made of where they are: by one kernel, and by one after the other,
+ * which is the same bit for bit; and what the reference makes. */
+static void check_values_of_keys(rig *g, int32_t rows, int32_t heads, int32_t d)
+{
+    static chain c;
+    both o;
+    mat k[2], value[2], apart;
+    pair w;
+    float *got[2][2], one;
+    size_t n = (size_t)rows * (size_t)heads * (size_t)d;
+    if (!my_turn(g, "together") || !pair_make(g, &w, NUM_F32, d, 1, 1, 1.0, false))
+        return;
+    float *x = draw(g, n, 1.0);
+    chain_init(&c, rows, 0, 0);
+    both_begin(g, &o, &c.st);
+    both_mat(g, &o, k, x, rows, heads, d);
+    value[0] = op_rms_norm(&o.ref, k[0], NULL, 1e-6f);
+    k[0] = op_rms_norm_inplace(&o.ref, k[0], &w.w[0], 1e-6f);
+    for (int together = 0; together < 2; together++) {
+        apart = pass_mat(&o.gpu, rows, heads, d);
+        g->gpu->upload(g->gpu, apart.at, x, n * sizeof *x);
+        value[1] = op_rms_norm(&o.gpu, apart, NULL, 1e-6f);
+        if (!together)
+            g->gpu->download(g->gpu, &one, value[1].at, sizeof one);
+        k[1] = op_rms_norm_inplace(&o.gpu, apart, &w.w[1], 1e-6f);
+        got[together][0] = gpu_rows(g, value[1]);
+        got[together][1] = gpu_rows(g, k[1]);
+    }
+    char shape[64];
+    snprintf(shape, sizeof shape, "values of keys, %d rows, %d heads of %d", rows, heads, d);
+    double error = both_error(g, &o, value[0], value[1]), of_keys = both_error(g, &o, k[0], k[1]);
+    verdict(g, "together", shape, error > of_keys || error != error ? error : of_keys,
+            F32_BOUND);
+    int32_t differ = 0;
+    for (int i = 0; i < 2; i++) {
+        differ += memcmp(got[0][i], got[1][i], n * sizeof(float)) != 0;
+        mem_free(got[0][i]);
+        mem_free(got[1][i]);
+    }
+    verdict(g, "together", text("%s: that differ", shape), differ, 0);
+    mem_free(x);
+    pair_free(g, &w);
 }
 
 /* Candidates for the k largest: all that reach the smallest of them, the k largest among them.
@@ -695,6 +741,8 @@ void check_ops(rig *g)
         check_together(g, NUM_Q4_K, NUM_Q6_K, 2560, rows[i], true);
         check_together(g, NUM_Q8_0, NUM_Q4_0, 352, rows[i], false);
         check_together(g, NUM_Q5_0, NUM_Q5_0, 96, rows[i], true);
+        check_values_of_keys(g, rows[i], 2, 512);
+        check_values_of_keys(g, rows[i], 4, 256);
     }
     check_sift(g, 262144, 1, 0, 0, 1);
     check_sift(g, 262144, 70, 0, 0, 1);
