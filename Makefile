@@ -127,7 +127,7 @@ bench-ops: $(BUILD)/bench_ops ## times the CPU device's ops; then build/bench_op
 # The CUDA device against the CPU reference: on a GPU (cuda-check), and with its kernels compiled by
 # the C++ compiler and run on this machine's CPU (cuda-emu), where SAN=-fsanitize=address watches
 # every access.
-CHECK_C = $(wildcard tests/cuda/*.c) tests/fidelity_model.c tests/kv_rig.c
+CHECK_C = $(wildcard tests/cuda/*.c) tests/fidelity_model.c tests/kv_rig.c tests/kv_codes.c
 EMU = $(BUILD)/emu
 EMU_C = $(filter-out backend/cuda_none.c,$(LIB_SRC)) $(CUDA_C) $(CHECK_C)
 EMU_OBJ = $(EMU_C:%.c=$(EMU)/%.o) $(CU_SRC:%.cu=$(EMU)/%.cu.o) $(EMU)/tests/cuda/emu.o

@@ -3,8 +3,12 @@
  * read.
  *
  * The oracle is token by token on the same device in the same format. Passes of up to 32 rows give
- * its bits; longer ones go through other kernels (flash.cu), whose sums have another order and
- * whose probabilities become f16 relative to another maximum. Every store begins full of NaN.
+ * its bits; longer ones go through other kernels, whose sums have another order and whose
+ * probabilities become f16 relative to another maximum. Then a value a hair from the edge between
+ * two codes may fall to the other side of it, and two sessions that are both right go apart by a
+ * format's step, the further the longer they are. So beside long passes go short ones which have
+ * the long ones' keys and values to read (kv_codes.h), and what the two may differ in is the
+ * arithmetic of a pass, in every format alike. Every store begins full of NaN.
  */
 #include "tests/cuda/check_int.h"
 #include "tests/rig_model.h"
@@ -113,55 +117,118 @@ static double compare(const float *got, const float *want, int32_t rows, bool bi
     for (int32_t i = 0; i < rows; i++) {
         const float *a = got + (size_t)i * RIG_VOCAB, *b = want + (size_t)i * RIG_VOCAB;
         far += bits && memcmp(a, b, RIG_VOCAB * sizeof *a) != 0;
-        for (int32_t k = 0; k < RIG_VOCAB && !bits; k++)
-            if (!(fabs((double)a[k] - b[k]) <= far))
-                far = fabs((double)a[k] - b[k]);
+        for (int32_t k = 0; k < RIG_VOCAB && !bits; k++) {
+            double d = fabs((double)a[k] - b[k]);
+            far = isnan(far) || d <= far ? far : d; /* a NaN stays */
+        }
     }
     return far;
 }
 
-/* f16 probabilities are off by 2^-12 of themselves; what that moves in a key that is stored next is
- * then rounded to the format, and where it falls to the other side of a step, logits move by that
- * step. Twice what an H200 was measured to give. */
-static double bound_of(const kv_words *w)
+/* What a check of one format needs. */
+typedef struct work {
+    const kv_words *w;
+    const char *name;
+    const int32_t *ids;
+    const float *want; /* token by token */
+    float *got;        /* [LONG, RIG_VOCAB], as want */
+} work;
+
+/* The whole text in chunks. kept: what is stored, for whoever is to follow; or NULL. */
+static status go_through(line *n, const work *k, int32_t chunk, float *logits, codes *kept, err *e)
 {
-    static const struct {
-        const char *type;
-        double most;
-    } known[] = {{"f16", 0.007}, {"bf16", 0.05}, {"q8_0", 0.08}, {"q5_0", 0.5}, {"q5_1", 0.5}};
-    for (size_t i = 0; w->k && !w->v && i < sizeof known / sizeof *known; i++)
-        if (!strcmp(w->k, known[i].type))
-            return known[i].most;
-    return w->layers ? 0.2 : w->k && !strcmp(w->k, "tq3_0") ? 1.6 : 0.8;
+    status st = OK;
+    for (int32_t at = 0; at < LONG && !st; at += chunk) {
+        int32_t rows = LONG - at < chunk ? LONG - at : chunk;
+        st = go_on(n, k->ids + at, rows, rows, logits + (size_t)at * RIG_VOCAB, e);
+        if (!st && kept)
+            codes_take(kept, n->g->gpu, &n->c, at, rows);
+    }
+    return st;
 }
 
-static status check_chunks(const line *of, const kv_words *w, const char *name, const int32_t *ids,
-                           const float *want, float *got, err *e)
+/* Queries and probabilities are f16 in either session, each off by at most 2^-11 of itself, and
+ * other sums are made of them; what is made of stores that are not f16 is rounded once more. As far
+ * as that rounding would take them the logits may be apart: all together by 2^-11 or 2^-10 of what
+ * they are, a single one by as much of the largest. */
+static void compare_followed(const line *n, const work *k, const char *shape, const float *want)
 {
-    static const int32_t chunks[] = {5,  RIG_WINDOW - 1, RIG_WINDOW, RIG_WINDOW + 1,
-                                     32, 40,             64,         LONG};
-    for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
-        bool bits = chunks[i] <= FEW;
-        char shape[128];
-        line n; /* its rings are as small as these chunks allow */
-        status st = line_open(&n, of->g, of->m, w, chunks[i], e);
-        for (int32_t at = 0; at < LONG && !st; at += chunks[i]) {
-            int32_t rows = LONG - at < chunks[i] ? LONG - at : chunks[i];
-            st = go_on(&n, ids + at, rows, rows, got + (size_t)at * RIG_VOCAB, e);
-        }
-        line_close(&n);
-        if (st)
-            return st;
-        snprintf(shape, sizeof shape, "%s chunks of %d%s", name, chunks[i],
-                 bits ? ": rows that differ" : "");
-        verdict(of->g, "caches", shape, compare(got, want, LONG, bits), bits ? 0 : bound_of(w));
+    bool plain = k->w->k && !k->w->v && !strcmp(k->w->k, "f16");
+    double unit = plain ? 0x1p-11 : 0x1p-10, diff = 0, sum = 0, top = 0;
+    for (size_t i = 0; i < (size_t)LONG * RIG_VOCAB; i++) {
+        diff += ((double)k->got[i] - want[i]) * ((double)k->got[i] - want[i]);
+        sum += (double)want[i] * want[i];
+        top = fmax(top, fabs((double)want[i]));
     }
-    return OK;
+    verdict(n->g, "caches", text("%s: logits apart, at most", shape),
+            compare(k->got, want, LONG, false), unit * top);
+    verdict(n->g, "caches", text("%s: root mean square", shape), sqrt(diff / (LONG * RIG_VOCAB)),
+            unit * sqrt(sum / (LONG * RIG_VOCAB)));
+}
+
+/* Passes of FEW after n, which has gone through the text and stored `kept`. */
+static status check_followed(const line *n, const work *k, const char *shape, const codes *kept,
+                             bool bits, err *e)
+{
+    static float want[LONG * RIG_VOCAB];
+    follower f;
+    line of;
+    status st = line_open(&of, n->g, n->m, k->w, FEW, e);
+    if (!st) {
+        follow_begin(&f, n->g, kept);
+        st = go_through(&of, k, FEW, want, NULL, e);
+        follow_end(&f);
+    }
+    if (!st && bits) /* who follows its equal differs in nothing: this checks the check */
+        verdict(n->g, "caches", text("%s, followed: rows and codes that differ", shape),
+                compare(k->got, want, LONG, true) + (double)f.codes.n_other, 0);
+    else if (!st) {
+        compare_followed(n, k, shape, want);
+        follow_verdict(&f, "caches", shape);
+    }
+    line_close(&of);
+    return st;
+}
+
+static status check_chunk(const line *of, const work *k, int32_t chunk, err *e)
+{
+    cuda_device *c = of->g->gpu->self;
+    size_t usual = c->slice_bytes;
+    bool bits = chunk <= FEW;
+    char shape[128];
+    codes kept = {0};
+    line n; /* its rings are as small as this chunk allows */
+    status st = line_open(&n, of->g, of->m, k->w, chunk, e);
+    if (!st && chunk >= FEW)
+        st = codes_open(&kept, &n.l, LONG, e);
+    if (chunk == LONG) /* slices as short as they may be, or there would be one */
+        c->slice_bytes = 1;
+    if (!st)
+        st = go_through(&n, k, chunk, k->got, chunk >= FEW ? &kept : NULL, e);
+    c->slice_bytes = usual;
+    snprintf(shape, sizeof shape, "%s chunks of %d", k->name, chunk);
+    if (!st && chunk >= FEW)
+        st = check_followed(&n, k, shape, &kept, bits, e);
+    strcat(shape, ": rows that differ");
+    if (!st && bits)
+        verdict(of->g, "caches", shape, compare(k->got, k->want, LONG, true), 0);
+    codes_close(&kept);
+    line_close(&n);
+    return st;
+}
+
+static status check_chunks(const line *of, const work *k, err *e)
+{
+    static const int32_t chunks[] = {5,   RIG_WINDOW - 1, RIG_WINDOW, RIG_WINDOW + 1, FEW, 40, 64,
+                                     LONG};
+    status st = OK;
+    for (size_t i = 0; i < sizeof chunks / sizeof *chunks && !st; i++)
+        st = check_chunk(of, k, chunks[i], e);
+    return st;
 }
 
 /* Drafts of up to 15, a random number of them right: what is rejected leaves nothing behind. */
-static status check_verify(line *n, const char *name, const int32_t *ids, const float *want,
-                           float *got, err *e)
+static status check_verify(line *n, const work *k, err *e)
 {
     double differ = 0;
     status st;
@@ -173,48 +240,47 @@ static status check_verify(line *n, const char *name, const int32_t *ids, const 
         rows = rows < LONG - at ? rows : LONG - at;
         int32_t good = (int32_t)rng_below(&n->g->rng, (uint64_t)rows + 1);
         for (int32_t i = 0; i < rows; i++)
-            batch[i] = i < good ? ids[at + i] : (ids[at + i] + 1 + i) % RIG_VOCAB;
-        if ((st = go_on(n, batch, rows, good, got, e)))
+            batch[i] = i < good ? k->ids[at + i] : (k->ids[at + i] + 1 + i) % RIG_VOCAB;
+        if ((st = go_on(n, batch, rows, good, k->got, e)))
             return st;
-        differ += compare(got, want + (size_t)at * RIG_VOCAB, good, true);
+        differ += compare(k->got, k->want + (size_t)at * RIG_VOCAB, good, true);
         at += good;
     }
-    snprintf(shape, sizeof shape, "%s verified with rejections: rows that differ", name);
+    snprintf(shape, sizeof shape, "%s verified with rejections: rows that differ", k->name);
     verdict(n->g, "caches", shape, differ, 0);
     return OK;
 }
 
 /* Saved before and after the ring's first wrap, loaded into a cache that held something else. */
-static status check_snapshots(line *n, const kv_words *w, const char *name, const int32_t *ids,
-                              const float *want, float *got, err *e)
+static status check_snapshots(line *n, const work *k, err *e)
 {
     static const int32_t at[] = {1, RIG_WINDOW - 1, RIG_WINDOW + 1, 5 * RIG_WINDOW + 2};
     double differ = 0;
     status st = OK;
     char shape[128];
     line other;
-    if ((st = line_open(&other, n->g, n->m, w, FEW, e)))
+    if ((st = line_open(&other, n->g, n->m, k->w, FEW, e)))
         goto out;
     for (size_t i = 0; i < sizeof at / sizeof *at && !st; i++) {
-        kv_snapshot *k = NULL;
+        kv_snapshot *s = NULL;
         kv_reset(&n->c);
         kv_reset(&other.c);
-        if ((st = go_on(&other, ids + 7, FEW, FEW, got, e)))
+        if ((st = go_on(&other, k->ids + 7, FEW, FEW, k->got, e)))
             break;
         for (int32_t t = 0; t < at[i] && !st; t++)
-            st = go_on(n, ids + t, 1, 1, got, e);
-        if (st || (st = kv_snapshot_new(&n->l, ids, at[i], NULL, 0, &k, e)))
+            st = go_on(n, k->ids + t, 1, 1, k->got, e);
+        if (st || (st = kv_snapshot_new(&n->l, k->ids, at[i], NULL, 0, &s, e)))
             break;
-        kv_snapshot_fill(k, &n->c);
-        if (!kv_snapshot_fits(k, &other.l))
+        kv_snapshot_fill(s, &n->c);
+        if (!kv_snapshot_fits(s, &other.l))
             st = err_set(e, E_ARG, "a snapshot does not fit its own layout");
         else
-            kv_snapshot_load(k, &other.c);
-        if (!st && !(st = go_on(&other, ids + at[i], FEW, FEW, got, e)))
-            differ += compare(got, want + (size_t)at[i] * RIG_VOCAB, FEW, true);
-        kv_snapshot_drop(k);
+            kv_snapshot_load(s, &other.c);
+        if (!st && !(st = go_on(&other, k->ids + at[i], FEW, FEW, k->got, e)))
+            differ += compare(k->got, k->want + (size_t)at[i] * RIG_VOCAB, FEW, true);
+        kv_snapshot_drop(s);
     }
-    snprintf(shape, sizeof shape, "%s snapshots: rows that differ", name);
+    snprintf(shape, sizeof shape, "%s snapshots: rows that differ", k->name);
     if (!st)
         verdict(n->g, "caches", shape, differ, 0);
 out:
@@ -227,29 +293,28 @@ static const char *name_of(const rig *g, const kv_words *w)
     static char name[64];
     const cuda_device *c = g->gpu->self;
     snprintf(name, sizeof name, "caches %s%s%s%s%s", w->k ? w->k : w->layers, w->v ? "/" : "",
-             w->v ? w->v : "", w->single ? " one" : "", c->can_hopper && !c->hopper ? " flash" : "");
+             w->v ? w->v : "", w->single ? " one" : "",
+             c->can_hopper && !c->hopper ? " flash" : "");
     return name;
 }
 
-static status check_format(rig *g, const model *m, const kv_words *w, const int32_t *ids,
-                           float *want, float *got, err *e)
+static status check_format(rig *g, const model *m, const kv_words *w, const int32_t *ids, err *e)
 {
-    const char *name = strchr(name_of(g, w), ' ') + 1;
+    static float want[LONG * RIG_VOCAB], got[LONG * RIG_VOCAB];
+    work k = {w, strchr(name_of(g, w), ' ') + 1, ids, want, got};
     line n;
     status st = line_open(&n, g, m, w, FEW, e);
-    for (int32_t i = 0; i < LONG && !st; i++)
-        st = go_on(&n, ids + i, 1, 1, want + (size_t)i * RIG_VOCAB, e);
-    if (!st && !(st = check_chunks(&n, w, name, ids, want, got, e)) &&
-        !(st = check_verify(&n, name, ids, want, got, e)))
-        st = check_snapshots(&n, w, name, ids, want, got, e);
+    if (!st && !(st = go_through(&n, &k, 1, want, NULL, e)) && !(st = check_chunks(&n, &k, e)) &&
+        !(st = check_verify(&n, &k, e)))
+        st = check_snapshots(&n, &k, e);
     line_close(&n);
     return st;
 }
 
 void check_caches(rig *g)
 {
-    static float want[LONG * RIG_VOCAB], got[LONG * RIG_VOCAB];
     int32_t ids[LONG];
+    uint64_t rng = 7; /* the same text, whatever was checked before */
     gguf file = {0};
     model m = {0};
     err e = {0};
@@ -259,21 +324,20 @@ void check_caches(rig *g)
     if (!any)
         return;
     for (int i = 0; i < LONG; i++)
-        ids[i] = (int32_t)rng_below(&g->rng, RIG_VOCAB);
+        ids[i] = (int32_t)rng_below(&rng, RIG_VOCAB);
     const char *path = rig_model_of(256, 512, RIG_QK_NORM);
     if (gguf_open(&file, path, true, NULL, NULL, &e) || model_bind(&m, &file, &e) ||
         model_load(&m, g->gpu, NULL, NULL, &e))
         failed(g, "caches", e.text);
     for (int i = 0; i < FORMATS && !e.status; i++)
         if ((!g->quick || i % 4 == 2 || !wanted(g, "caches")) &&
-            my_turn(g, name_of(g, &formats[i])) &&
-            check_format(g, &m, &formats[i], ids, want, got, &e))
+            my_turn(g, name_of(g, &formats[i])) && check_format(g, &m, &formats[i], ids, &e))
             failed(g, "caches", e.text);
     cuda_device *c = g->gpu->self;
     bool usual = c->hopper;
     c->hopper = false; /* formats[0]: f16, with what other GPUs take */
     if (usual && my_turn(g, name_of(g, &formats[0])) && !e.status &&
-        check_format(g, &m, &formats[0], ids, want, got, &e))
+        check_format(g, &m, &formats[0], ids, &e))
         failed(g, "caches", e.text);
     c->hopper = usual;
     model_free(&m);

@@ -9,6 +9,8 @@
 
 #include "backend/ops.h"
 #include "base/rng.h"
+#include "kv/kv.h"
+#include "tests/kv_codes.h"
 
 typedef struct rig {
     device *ref, *gpu;
@@ -16,11 +18,11 @@ typedef struct rig {
     size_t scratch_bytes;
     uint64_t rng;
     int n_run, n_failed;
-    const char *only; /* substring of check names; NULL: all */
-    int part, parts, n_turn; /* of what is wanted, every parts-th check from the part-th on */
+    const char *only;           /* substring of check names; NULL: all */
+    int part, parts, n_turn;    /* of what is wanted, every parts-th check from the part-th on */
     double last_ms, slowest_ms; /* when the last verdict was said; the longest wait for one */
     char slowest[128];
-    bool quick;       /* shapes that a slow machine can do */
+    bool quick; /* shapes that a slow machine can do */
     err e;
 } rig;
 
@@ -67,6 +69,31 @@ typedef struct chain {
 void chain_init(chain *c, int32_t n, int32_t first, int32_t n_vocab);
 /* Printed into a buffer of its own, for the next verdict. */
 char *text(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* What a session has stored, by position: [n_head_kv][n][row_bytes] of each store and stream. */
+enum { CODES_STORES = 8 };
+typedef struct codes {
+    int32_t n;
+    uint8_t *at[CODES_STORES][2];
+} codes;
+status codes_open(codes *c, const kv_layout *l, int32_t n, err *e); /* for n positions */
+void codes_close(codes *c);
+/* Rows [first, first + n), which are in sight. */
+void codes_take(codes *c, device *dev, const kv_cache *from, int32_t first, int32_t n);
+
+/* Between begin and end what the GPU stores is compared with what `first` has of the same indices,
+ * and becomes that. */
+typedef struct follower {
+    rig *g;
+    const codes *first;
+    const device_ops *usual;
+    device_ops ops;
+    bool no_graphs;
+    code_tally codes;
+} follower;
+void follow_begin(follower *f, rig *g, const codes *first);
+void follow_end(follower *f);
+void follow_verdict(const follower *f, const char *name, const char *shape);
 
 void check_ops(rig *g);
 void check_attention(rig *g);

@@ -1,0 +1,118 @@
+/* check_follow.c - a session on the CUDA device follows another: kv_codes.h says what for. Rows are
+ * found by their index alone, so one that was stored elsewhere is not found.
+ */
+#include "tests/cuda/check_int.h"
+#include "backend/cuda/cuda_int.h"
+#include "base/mem.h"
+
+/* ---- What a session has stored ------------------------------------------------------------ */
+
+status codes_open(codes *c, const kv_layout *l, int32_t n, err *e)
+{
+    *c = (codes){.n = n};
+    if (l->n > CODES_STORES)
+        return err_set(e, E_ARG, "%d stores: the check has room for %d", l->n, CODES_STORES);
+    for (int32_t i = 0; i < l->n; i++)
+        for (int s = 0; s < 2; s++) {
+            size_t bytes = (size_t)l->view[i].n_head_kv * (size_t)n * stored_bytes(&l->view[i], s);
+            if (bytes && !(c->at[i][s] = mem_calloc(bytes, 1)))
+                return err_memory(e, "codes", bytes);
+        }
+    return OK;
+}
+
+void codes_close(codes *c)
+{
+    for (int i = 0; i < CODES_STORES; i++)
+        for (int s = 0; s < 2; s++)
+            mem_free(c->at[i][s]);
+    *c = (codes){0};
+}
+
+static uint8_t *code_row(const codes *c, const kv_view *v, int stream, int32_t head, int32_t index)
+{
+    size_t row = (size_t)head * (size_t)c->n + (size_t)index;
+    return c->at[v->id][stream] + row * stored_bytes(v, stream);
+}
+
+void codes_take(codes *c, device *dev, const kv_cache *from, int32_t first, int32_t n)
+{
+    for (int32_t i = 0; i < from->layout->n; i++) {
+        const kv_view *v = &from->layout->view[i];
+        for (int s = 0; s < 2; s++)
+            for (int32_t h = 0; stored_bytes(v, s) && h < v->n_head_kv; h++)
+                for (int32_t at = first; at < first + n; at++)
+                    dev->download(dev, code_row(c, v, s, h, at),
+                                  stored_at(v, from->base[i], s, h, at), stored_bytes(v, s));
+    }
+}
+
+/* ---- Following ---------------------------------------------------------------------------- */
+
+static follower *now; /* an op table has no room for it */
+
+static void follow_stream(const kv_view *v, const pass *p, mat m, int stream)
+{
+    device *dev = now->g->gpu;
+    num_type type = stream ? v->v_type : v->k_type;
+    const rowset *rows = p->rows;
+    size_t bytes = stored_bytes(v, stream), width = (size_t)mat_width(m), d = (size_t)v->head_dim;
+    float *x = gpu_rows(now->g, m), *values = mem_alloc(2 * d * sizeof *values);
+    char *row = mem_alloc(bytes);
+    stored_values s = {.own = values, .first = values + d, .n = v->head_dim, .type = type};
+    for (int32_t r = 0; r < rows->n; r++)
+        for (int32_t h = 0; h < v->n_head_kv; h++) {
+            float *mine = x + (size_t)r * width + (size_t)h * d;
+            kv_base base = p->st->kv[(size_t)rows->seq[r] * (size_t)p->st->n_kv + (size_t)v->id];
+            char *at = stored_at(v, base, stream, h, rows->index[r]);
+            const uint8_t *first = code_row(now->first, v, stream, h, rows->index[r]);
+            dev->download(dev, row, at, bytes);
+            if (stream ? v->v_rot : v->k_rot)
+                num_rotate(mine, v->head_dim);
+            num_format_of(type)->decode(row, values, v->head_dim);
+            num_format_of(type)->decode(first, values + d, v->head_dim);
+            s.x = mine;
+            code_tally_add(&now->codes, &s);
+            dev->upload(dev, at, first, bytes);
+        }
+    mem_free(row);
+    mem_free(values);
+    mem_free(x);
+}
+
+static void follow_store(pass *p, const kv_view *kv, mat k, mat v)
+{
+    now->usual->kv_store(p, kv, k, v);
+    if (p->dry || pass_failed(p))
+        return;
+    follow_stream(kv, p, k, 0);
+    if (!kv->single)
+        follow_stream(kv, p, v, 1);
+}
+
+void follow_begin(follower *f, rig *g, const codes *first)
+{
+    cuda_device *c = g->gpu->self;
+    *f = (follower){.g = g, .first = first, .usual = g->gpu->op, .no_graphs = c->no_graphs};
+    f->codes.hair = 2 * CODE_HAIR; /* sums of f16 products, too, go to either side */
+    f->ops = *f->usual;
+    f->ops.kv_store = follow_store;
+    g->gpu->op = &f->ops;
+    c->no_graphs = true; /* a replay would store without asking */
+    now = f;
+}
+
+void follow_end(follower *f)
+{
+    cuda_device *c = f->g->gpu->self;
+    f->g->gpu->op = f->usual;
+    c->no_graphs = f->no_graphs;
+    now = NULL;
+}
+
+void follow_verdict(const follower *f, const char *name, const char *shape)
+{
+    const code_tally *t = &f->codes;
+    verdict(f->g, name, text("%s: codes that are no hair off", shape), (double)t->n_far, t->rare);
+    verdict(f->g, name, text("%s: codes beyond a step", shape), t->beyond, t->hair);
+}
