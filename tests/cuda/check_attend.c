@@ -131,7 +131,7 @@ static void check_attend(rig *g, const attend_case *a)
     mat q[2], k[2], v[2];
     err e = {0};
     const char *name = a->turning ? "attend one" : "attend";
-    if (!my_turn(g, name))
+    if (!my_turn(g, text("%s %s", name, num_name(a->type))))
         return;
     key_source source = {0};
     if (a->turning && !source_make(g, &source, a->d, a->turning))
