@@ -363,33 +363,42 @@ typedef struct ref_attention {
     float scale;
     double *sum, *row; /* [n_threads, head_dim] each */
     float *stored;     /* [n_threads, head_dim] */
+    double (*back)[NUM_ROT_GROUP]; /* Rot^-1, a column after the other, times sqrt(NUM_ROT_GROUP) */
 } ref_attention;
 
-/* x = Rot^-1 x by its definition, an entry of H being the parity of i & j. */
-static void unrotate(double *x, int32_t n)
+/* By its definition, an entry of H being the parity of i & j. */
+static void fill_back(double (*back)[NUM_ROT_GROUP])
 {
     float first[NUM_ROT_GROUP], last[NUM_ROT_GROUP];
-    double y[NUM_ROT_GROUP];
     num_rotation_signs(first, last);
-    for (; n > 0; n -= NUM_ROT_GROUP, x += NUM_ROT_GROUP) {
-        for (int i = 0; i < NUM_ROT_GROUP; i++) {
-            y[i] = 0;
-            for (int j = 0; j < NUM_ROT_GROUP; j++)
-                y[i] += (__builtin_popcount((unsigned)(i & j)) & 1 ? -1 : 1) * last[j] * x[j];
-        }
+    for (int j = 0; j < NUM_ROT_GROUP; j++)
         for (int i = 0; i < NUM_ROT_GROUP; i++)
-            x[i] = first[i] * y[i] / sqrt(NUM_ROT_GROUP);
+            back[j][i] = (__builtin_popcount((unsigned)(i & j)) & 1 ? -1 : 1) * first[i] * last[j];
+}
+
+static void unrotate(double (*back)[NUM_ROT_GROUP], double *x, int32_t n)
+{
+    for (; n > 0; n -= NUM_ROT_GROUP, x += NUM_ROT_GROUP) {
+        double y[NUM_ROT_GROUP] = {0};
+        for (int j = 0; j < NUM_ROT_GROUP; j++)
+            for (int i = 0; i < NUM_ROT_GROUP; i++)
+                y[i] += back[j][i] * x[j];
+        for (int i = 0; i < NUM_ROT_GROUP; i++)
+            x[i] = y[i] / sqrt(NUM_ROT_GROUP);
     }
 }
 
-static void decode_plain(num_type t, bool rot, const char *from, float *stored, double *x,
-                         int32_t n)
+/* A stored row of keys or values in thread's `row`. */
+static void decode_plain(const ref_attention *a, bool keys, const char *from, int32_t thread)
 {
-    num_format_of(t)->decode(from, stored, n);
+    int32_t n = a->kv->head_dim;
+    double *row = a->row + (size_t)thread * (size_t)n;
+    float *stored = a->stored + (size_t)thread * (size_t)n;
+    num_format_of(keys ? a->kv->k_type : a->kv->v_type)->decode(from, stored, n);
     for (int32_t i = 0; i < n; i++)
-        x[i] = stored[i];
-    if (rot)
-        unrotate(x, n);
+        row[i] = stored[i];
+    if (keys ? a->kv->k_rot : a->kv->v_rot)
+        unrotate(a->back, row, n);
 }
 
 /* x = RoPE_pos(w * x), as the norm and the rotation of keys would have made it. */
@@ -418,7 +427,6 @@ static void attend_head(void *arg, int32_t chunk, int32_t thread)
     kv_base base = a->p->st->kv[(size_t)rs->seq[r] * (size_t)a->p->st->n_kv + (size_t)kv->id];
     const float *q = mat_row(a->q, r) + (size_t)h * (size_t)n;
     double *sum = a->sum + (size_t)thread * (size_t)n, *row = a->row + (size_t)thread * (size_t)n;
-    float *stored = a->stored + (size_t)thread * (size_t)n;
     row_sight s = cpu_row_sight(rs, r, kv->window);
     double top = -INFINITY, total = 0;
 
@@ -430,7 +438,7 @@ static void attend_head(void *arg, int32_t chunk, int32_t thread)
             size_t at = (size_t)g * (size_t)kv->n_slots + (size_t)(t % kv->n_slots);
             const char *k = (char *)base.k + at * kv->k_row_bytes, *v = k;
             double score = 0;
-            decode_plain(kv->k_type, kv->k_rot, k, stored, row, n);
+            decode_plain(a, true, k, thread);
             if (kv->single)
                 make_key(kv, cpu_key_pos(a->p, r, t), row);
             else
@@ -444,7 +452,7 @@ static void attend_head(void *arg, int32_t chunk, int32_t thread)
             }
             double e = exp(score - top);
             total += e;
-            decode_plain(kv->v_type, kv->v_rot, v, stored, row, n);
+            decode_plain(a, false, v, thread);
             for (int32_t i = 0; i < n; i++)
                 sum[i] += e * row[i];
         }
@@ -459,10 +467,15 @@ static void ref_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     size_t mark = pass_mark(p);
     double *sum = pass_temp(p, n * sizeof *sum), *row = pass_temp(p, n * sizeof *row);
     float *stored = pass_temp(p, n * sizeof *stored);
+    double(*back)[NUM_ROT_GROUP] = NULL;
+    if (kv->k_rot || kv->v_rot)
+        back = pass_temp(p, NUM_ROT_GROUP * sizeof *back);
     pass_release(p, mark);
     if (p->dry || pass_failed(p))
         return;
-    ref_attention a = {p, o, q, kv, scale, sum, row, stored};
+    if (back)
+        fill_back(back);
+    ref_attention a = {p, o, q, kv, scale, sum, row, stored, back};
     pool_run(c->pool, q.rows * q.heads, attend_head, &a);
 }
 

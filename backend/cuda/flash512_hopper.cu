@@ -58,7 +58,7 @@ DEV void barriers(notes &n)
     }
     for (int i = 0; i < 2; i++) {
         bar_init(&n.p_full[i], GROUP_THREADS);
-        bar_init(&n.p_free[i], 8);
+        bar_init(&n.p_free[i], 2 * GROUP_THREADS); /* whoever reads keep arrives for itself */
     }
     bar_init(&n.all_summed, GROUP_THREADS);
 }
@@ -255,8 +255,7 @@ DEV void collect(const block &b, tiles &s, int half)
                 o[i / 64][i % 64] *= i & 2 ? k1 : k0;
         }
         multiply_values(s, o, half, turn);
-        __syncwarp(); /* all lanes have read keep */
-        warp_arrive(&n.p_free[which]);
+        bar_arrive(&n.p_free[which]);
     }
     bar_wait(&n.all_summed, 0);
 #pragma unroll
