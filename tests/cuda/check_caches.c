@@ -142,7 +142,7 @@ static status go_through(line *n, const work *k, int32_t chunk, float *logits, c
         int32_t rows = LONG - at < chunk ? LONG - at : chunk;
         st = go_on(n, k->ids + at, rows, rows, logits + (size_t)at * RIG_VOCAB, e);
         if (!st && kept)
-            codes_take(kept, n->g->gpu, &n->c, at, rows);
+            st = codes_take(kept, n->g->gpu, &n->c, at, rows, e);
     }
     return st;
 }

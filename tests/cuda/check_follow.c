@@ -5,6 +5,8 @@
 #include "backend/cuda/cuda_int.h"
 #include "base/mem.h"
 
+#include <string.h>
+
 /* ---- What a session has stored ------------------------------------------------------------ */
 
 status codes_open(codes *c, const kv_layout *l, int32_t n, err *e)
@@ -35,47 +37,71 @@ static uint8_t *code_row(const codes *c, const kv_view *v, int stream, int32_t h
     return c->at[v->id][stream] + row * stored_bytes(v, stream);
 }
 
-void codes_take(codes *c, device *dev, const kv_cache *from, int32_t first, int32_t n)
+/* All of a stream, between the device and the host: one transfer, where rows would be hundreds. */
+static size_t whole_bytes(const kv_view *v, int stream)
 {
-    for (int32_t i = 0; i < from->layout->n; i++) {
-        const kv_view *v = &from->layout->view[i];
-        for (int s = 0; s < 2; s++)
-            for (int32_t h = 0; stored_bytes(v, s) && h < v->n_head_kv; h++)
+    return (size_t)v->n_head_kv * (size_t)v->n_slots * stored_bytes(v, stream);
+}
+static char *stream_take(device *dev, const kv_view *v, kv_base base, int stream)
+{
+    char *all = mem_alloc(whole_bytes(v, stream));
+    if (all)
+        dev->download(dev, all, stream ? base.v : base.k, whole_bytes(v, stream));
+    return all;
+}
+
+status codes_take(codes *c, device *dev, const kv_cache *from, int32_t first, int32_t n, err *e)
+{
+    for (int32_t i = 0; i < from->layout->n; i++)
+        for (int s = 0; s < 2; s++) {
+            const kv_view *v = &from->layout->view[i];
+            if (!stored_bytes(v, s))
+                continue;
+            char *all = stream_take(dev, v, from->base[i], s);
+            if (!all)
+                return err_memory(e, "a stream", whole_bytes(v, s));
+            for (int32_t h = 0; h < v->n_head_kv; h++)
                 for (int32_t at = first; at < first + n; at++)
-                    dev->download(dev, code_row(c, v, s, h, at),
-                                  stored_at(v, from->base[i], s, h, at), stored_bytes(v, s));
-    }
+                    memcpy(code_row(c, v, s, h, at),
+                           stored_at(v, (kv_base){.k = all, .v = all}, s, h, at),
+                           stored_bytes(v, s));
+            mem_free(all);
+        }
+    return OK;
 }
 
 /* ---- Following ---------------------------------------------------------------------------- */
 
 static follower *now; /* an op table has no room for it */
 
-static void follow_stream(const kv_view *v, const pass *p, mat m, int stream)
+static void follow_stream(pass *p, const kv_view *v, mat m, int stream)
 {
     device *dev = now->g->gpu;
     num_type type = stream ? v->v_type : v->k_type;
     const rowset *rows = p->rows;
     size_t bytes = stored_bytes(v, stream), width = (size_t)mat_width(m), d = (size_t)v->head_dim;
+    kv_base base = p->st->kv[v->id]; /* of the one sequence there is */
+    char *all = stream_take(dev, v, base, stream);
     float *x = gpu_rows(now->g, m), *values = mem_alloc(2 * d * sizeof *values);
-    char *row = mem_alloc(bytes);
     stored_values s = {.own = values, .first = values + d, .n = v->head_dim, .type = type};
-    for (int32_t r = 0; r < rows->n; r++)
+    if (!all || !values)
+        err_memory(&p->e, "a stream", whole_bytes(v, stream));
+    for (int32_t r = 0; !pass_failed(p) && r < rows->n; r++)
         for (int32_t h = 0; h < v->n_head_kv; h++) {
             float *mine = x + (size_t)r * width + (size_t)h * d;
-            kv_base base = p->st->kv[(size_t)rows->seq[r] * (size_t)p->st->n_kv + (size_t)v->id];
-            char *at = stored_at(v, base, stream, h, rows->index[r]);
+            char *at = stored_at(v, (kv_base){.k = all, .v = all}, stream, h, rows->index[r]);
             const uint8_t *first = code_row(now->first, v, stream, h, rows->index[r]);
-            dev->download(dev, row, at, bytes);
             if (stream ? v->v_rot : v->k_rot)
                 num_rotate(mine, v->head_dim);
-            num_format_of(type)->decode(row, values, v->head_dim);
+            num_format_of(type)->decode(at, values, v->head_dim);
             num_format_of(type)->decode(first, values + d, v->head_dim);
             s.x = mine;
             code_tally_add(&now->codes, &s);
-            dev->upload(dev, at, first, bytes);
+            memcpy(at, first, bytes);
         }
-    mem_free(row);
+    if (!pass_failed(p))
+        dev->upload(dev, stream ? base.v : base.k, all, whole_bytes(v, stream));
+    mem_free(all);
     mem_free(values);
     mem_free(x);
 }
@@ -85,9 +111,9 @@ static void follow_store(pass *p, const kv_view *kv, mat k, mat v)
     now->usual->kv_store(p, kv, k, v);
     if (p->dry || pass_failed(p))
         return;
-    follow_stream(kv, p, k, 0);
+    follow_stream(p, kv, k, 0);
     if (!kv->single)
-        follow_stream(kv, p, v, 1);
+        follow_stream(p, kv, v, 1);
 }
 
 void follow_begin(follower *f, rig *g, const codes *first)

@@ -79,7 +79,7 @@ typedef struct codes {
 status codes_open(codes *c, const kv_layout *l, int32_t n, err *e); /* for n positions */
 void codes_close(codes *c);
 /* Rows [first, first + n), which are in sight. */
-void codes_take(codes *c, device *dev, const kv_cache *from, int32_t first, int32_t n);
+status codes_take(codes *c, device *dev, const kv_cache *from, int32_t first, int32_t n, err *e);
 
 /* Between begin and end what the GPU stores is compared with what `first` has of the same indices,
  * and becomes that. */
