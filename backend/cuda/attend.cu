@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::BLOCKS)
     int mine = (int)threadIdx.x / COLUMNS, column = (int)threadIdx.x % COLUMNS;
     int i0 = (int)blockIdx.x * COLUMNS, i = i0 + column, c0 = (int)threadIdx.x;
     sight s = row_sight(a.st.rows, r, a.kv.window);
-    int n = (s.hi - 1) / a.chunk - s.lo / a.chunk + 1;
+    int chunk = row_chunk(a, s), n = (s.hi - 1) / chunk - s.lo / chunk + 1;
     if (c0 < WEIGHERS)
         total_of[c0] = 0;
     grid_wait(); /* the step is there since before the pass, the parts are not */

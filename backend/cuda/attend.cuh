@@ -51,6 +51,13 @@ DEV bool row_sees(const attend_args &a, int r, int t)
     return !a.kv.window || rs.pos[r] - tree_pos(a.all, rs.seq[r], t) < a.kv.window;
 }
 
+/* Keys per chunk of a row that sees s. */
+DEV int row_chunk(const attend_args &a, sight s)
+{
+    int n = a.parts * SPLIT512_TURN;
+    return n ? (s.hi - s.lo + n - 1) / n * SPLIT512_TURN : a.chunk;
+}
+
 /* Partial results of a (row, head, chunk): weighted sum of values, then the largest score and the
  * sum of exponentials relative to it. c counts from the first chunk that the row sees. */
 DEV float *part_at(const attend_args &a, int r, int h, int c)

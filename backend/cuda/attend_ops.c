@@ -5,7 +5,8 @@
  *   1..32                split.cu   f16 tensor cores, over chunks  attend.cu  f32, over chunks
  *   33..                 flash.cu   f16 tensor cores               attend.cu  f32
  *
- * split8.cu does split.cu's work for two streams in heads of 256 and 512 that are not both f16.
+ * split8.cu does split.cu's work for two streams in heads of 256 and 512 that are not both f16, and
+ * split512.cu both their work in heads of 512 of the formats that caches most often have.
  * On GPUs of 9.0 flash256_hopper.cu and flash512_hopper.cu do flash.cu's work in heads of 256 and
  * 512: over the store where it holds two streams of f16, else over what expand.cu makes of it, a
  * slice of at most slice_bytes after another. Each sequence of a pass has slices of its own; its
@@ -103,8 +104,9 @@ attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_r
     return k == KV_F16 && v == KV_F16 && !kv->single ? ATTEND_WGMMA : ATTEND_SLICES;
 }
 
-/* One row reads half, a prompt's slices take a twentieth. Blocks are read faster from two streams
- * (split8.cu), and prompts on other GPUs make keys in every block that reads them. */
+/* One row reads half, a prompt's slices take a twentieth. Of blocks two streams are as fast or
+ * faster (split512.cu: instructions bind there), and prompts on other GPUs make keys in every block
+ * that reads them. */
 bool cuda_one_stream(const device *d, const kv_view *kv)
 {
     const cuda_device *c = d->self;
@@ -153,13 +155,20 @@ static int32_t chunk_of(const kv_view *kv, bool split, bool keys_first)
     return (int32_t)n;
 }
 
-/* Chunks that a row may meet when all its keys have indices below n_keys. */
-static int32_t chunks_of(const kv_view *kv, int32_t chunk, int32_t n_keys)
+/* Keys of a row all of which have indices below n_keys. */
+static int32_t keys_of(const kv_view *kv, int32_t n_keys)
 {
-    int32_t n = n_keys;
-    if (kv->window && n > kv->window + STEP_TREE_ROWS_MAX)
-        n = kv->window + STEP_TREE_ROWS_MAX;
-    return (n + chunk - 1) / chunk + (kv->window ? 1 : 0);
+    bool all = !kv->window || n_keys <= kv->window + STEP_TREE_ROWS_MAX;
+    return all ? n_keys : kv->window + STEP_TREE_ROWS_MAX;
+}
+/* Chunks that such a row may meet. */
+static int32_t chunks_of(const kv_view *kv, const attend_args *a, int32_t n_keys)
+{
+    int32_t chunk = a->parts ? SPLIT512_TURN : a->chunk;
+    int32_t n = (keys_of(kv, n_keys) + chunk - 1) / chunk;
+    if (a->parts) /* chunks that are longer make no more, and one */
+        return (n < a->parts ? n : a->parts) + 1;
+    return n + (kv->window ? 1 : 0);
 }
 
 /* Rows attended to at a time, and with that how large `part` is. */
@@ -217,13 +226,40 @@ static void deal8(const cuda_device *c, const pass *p, attend_args *a)
     }
 }
 
+/* Is it split512.cu's? As keys_first, a question of the store alone. */
+static bool by_warps(const cuda_device *c, const dev_kv *kv)
+{
+    return cu_split512_stages(*kv, c->shared_block) > 0;
+}
+
+/* Chunks of a row at most: as many as an H100 or H200 has multiprocessors for a KV head's eights of
+ * query heads, so that one row fills it once. Not as many as this has: bits are alike on all. */
+static int32_t row_parts(int32_t n_head, const kv_view *kv)
+{
+    enum { PROCESSORS = 132, FEWEST = 8 };
+    int32_t n = PROCESSORS / ((n_head / kv->n_head_kv + 7) / 8 * kv->n_head_kv);
+    return n < FEWEST ? FEWEST : n;
+}
+
+/* As many blocks as the GPU holds, one to a multiprocessor. */
+static void deal512(const cuda_device *c, attend_args *a)
+{
+    int32_t eights = (a->n_head / a->kv.n_head_kv + 7) / 8 * a->kv.n_head_kv;
+    a->stages = cu_split512_stages(a->kv, c->shared_block);
+    a->n_block = c->n_sm / (eights * a->n_rows);
+    a->n_block = a->n_block < 1 ? 1 : a->n_block < a->n_chunk ? a->n_block : a->n_chunk;
+}
+
 static void attend_few(pass *p, attend_args a, bool split, int32_t at_a_time, dev_quant copy)
 {
     bool back = a.kv.v_rot && !(split && a.kv.single);
     cuda_device *c = cuda_of(p);
     for (a.row0 = 0; a.row0 < a.q.rows; a.row0 += at_a_time) {
         a.n_rows = a.q.rows - a.row0 < at_a_time ? a.q.rows - a.row0 : at_a_time;
-        if (split && keys_first(c, &a.kv)) {
+        if (a.parts) {
+            deal512(c, &a);
+            cu_split512(c->stream, a);
+        } else if (split && keys_first(c, &a.kv)) {
             deal8(c, p, &a);
             cu_split8(c->stream, a);
         } else if (split) {
@@ -424,10 +460,12 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     attend_args a = {.kv = view_of(p, kv), .n_head = q.heads, .scale = scale};
     a.slice = (attend_slice){.until = INT32_MAX, .first = true, .last = true};
     a.chunk = chunk_of(kv, split, split && keys_first(c, &a.kv));
+    a.parts = split && by_warps(c, &a.kv) ? row_parts(q.heads, kv) : 0;
     mat turned = turns ? pass_mat(p, q.rows, q.heads, d) : q;
     /* A plan for many rows covers the few-row passes of the same session. */
     size_t mark = pass_mark(p);
-    int64_t row_floats = (int64_t)q.heads * chunks_of(kv, a.chunk, kv->n_slots) * ((int64_t)d + 2);
+    int32_t chunks = chunks_of(kv, &a, kv->n_slots);
+    int64_t row_floats = (int64_t)q.heads * chunks * ((int64_t)d + 2);
     int32_t at_a_time = part_rows(row_floats, few ? q.rows : CUDA_VERIFY_ROWS);
     size_t part_bytes = (size_t)row_floats * (size_t)at_a_time * sizeof(float);
     size_t made_bytes = !few && path == ATTEND_SLICES ? slices_bytes(c, kv, q.rows, q.heads) : 0;
@@ -447,7 +485,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     a.q = cuda_mat(turned);
     a.st = cuda_step(p);
     a.all = c->rows_all;
-    a.n_chunk = chunks_of(kv, a.chunk, keys);
+    a.n_chunk = chunks_of(kv, &a, keys);
     cuda_wrote(c, o.at, n_bytes);
     if (turns) {
         cuda_wrote(c, turned.at, n_bytes);

@@ -578,7 +578,8 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
                           cu_flash_init((int)prop.sharedMemPerBlockOptin, &c->flash_widest) |
                           cu_split_init((int)prop.sharedMemPerBlockOptin, &c->split_widest,
                                         &c->split_stages) |
-                          cu_split8_init((int)prop.sharedMemPerBlockOptin));
+                          cu_split8_init((int)prop.sharedMemPerBlockOptin) |
+                          cu_split512_init((int)prop.sharedMemPerBlockOptin));
     c->shared_block = (int32_t)prop.sharedMemPerBlockOptin;
     c->shared_sm = (int32_t)prop.sharedMemPerMultiprocessor;
     c->can_hopper = c->hopper = prop.major == 9 && prop.minor == 0;

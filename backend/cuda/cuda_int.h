@@ -338,6 +338,8 @@ typedef struct attend_args {
     int32_t n_block;   /* blocks that divide a tile's chunks among themselves */
     int32_t stages;    /* tiles of keys on their way or in use, 1 to 3 */
     int32_t line;      /* bytes from row to row in shared memory; the launcher fills it in */
+    int32_t parts;     /* split512.cu: a row's chunks are as long as makes them at most so many, and
+                          one more (attend.cuh, row_chunk); 0: chunk keys each */
 } attend_args;
 void cu_attend(cudaStream_t s, attend_args a);
 /* back: the values were rotated, and the result is to be rotated back. */
@@ -352,6 +354,13 @@ int cu_split_init(int largest, int *widest, int *stages_512);
 void cu_split8(cudaStream_t s, attend_args a);
 int cu_split8_bytes(dev_kv kv, int n_pairs, int stages);
 int cu_split8_init(int largest);
+/* split512.cu: the same for heads of 512 in Q8_0, Q4_0 or TQ3_0, keys and values alike, or one
+ * stream of the first two. Units of a ring where a block has so many bytes of shared memory; 0: not
+ * these. */
+enum { SPLIT512_PAIRS = 8, SPLIT512_TURN = 16 * SPLIT512_PAIRS }; /* of warps; their keys */
+void cu_split512(cudaStream_t s, attend_args a);
+int cu_split512_stages(dev_kv kv, int largest);
+int cu_split512_init(int largest);
 /* flash.cu: many rows on tensor cores, the same heads and formats, at most *widest. */
 void cu_flash(cudaStream_t s, attend_args a);
 int cu_flash_init(int largest, int *widest);

@@ -225,6 +225,15 @@ DEV int warp_count(int v)
 {
     return warp_sum_i32(v);
 }
+DEV bool warp_any(bool v)
+{
+    return warp_max_u32(v);
+}
+/* A barrier of n threads, whole warps, of a block; id: 1 to 15, 0 is __syncthreads'. */
+DEV void some_sync(int id, int n)
+{
+    emu_named_barrier(id, n);
+}
 /* What this thread wrote is there for all threads before what it writes next. */
 DEV void write_fence()
 {
@@ -242,6 +251,14 @@ DEV uint32_t warp_max_u32(uint32_t v)
 DEV int warp_count(int v)
 {
     return __reduce_add_sync(0xffffffffu, v);
+}
+DEV bool warp_any(bool v)
+{
+    return __any_sync(0xffffffffu, v);
+}
+DEV void some_sync(int id, int n)
+{
+    asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(id), "r"(n) : "memory");
 }
 DEV void write_fence()
 {
@@ -381,6 +398,15 @@ DEV void ldmatrix4_t(uint32_t *r, const void *row)
     }
     emu_warp_done();
 }
+/* An 8 x 8 matrix of 16-bit values, transposed: lane (g, t) has columns 2t, 2t + 1 of row g. */
+DEV uint32_t transpose8(uint32_t v)
+{
+    const uint32_t(*w)[32] = emu_warp_give(&v, 1);
+    int g = emu_lane() / 4, t = emu_lane() % 4, sh = 16 * (g & 1);
+    uint32_t lo = w[8 * t + g / 2][0], hi = w[8 * t + 4 + g / 2][0];
+    emu_warp_done();
+    return (lo >> sh & 0xffff) | (hi >> sh & 0xffff) << 16;
+}
 /* 16 bytes from device to shared memory in the background; zeros where !ok. */
 DEV void copy16_async(void *to, const void *from, bool ok)
 {
@@ -481,6 +507,12 @@ DEV void ldmatrix4_t(uint32_t *r, const void *row)
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(shared_at(row))
                  : "memory");
+}
+DEV uint32_t transpose8(uint32_t v)
+{
+    uint32_t r;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(v));
+    return r;
 }
 DEV void copy16_async(void *to, const void *from, bool ok)
 {

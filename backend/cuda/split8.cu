@@ -513,7 +513,7 @@ template <int D, int NG, int KIND> static void launch_kind(cudaStream_t s, const
 
 template <int D, int NG> static void launch_of(cudaStream_t s, const attend_args &a)
 {
-    int kind = a.kv.k_kind == a.kv.v_kind ? a.kv.k_kind : (int)KV_KINDS;
+    int kind = a.kv.k_kind == a.kv.v_kind && D == 256 ? a.kv.k_kind : (int)KV_KINDS;
     if (kind == KV_Q8_0)
         launch_kind<D, NG, KV_Q8_0>(s, a);
     else if (kind == KV_Q4_0)

@@ -324,6 +324,9 @@ static void check_formats(rig *g)
     check_attend(g, &(attend_case){NUM_Q8_0, 2, 1, 512, 0, 900, 800, 100, .values = NUM_F16});
     check_attend(g, &(attend_case){NUM_Q4_0, 8, 4, 512, 0, 16600, 700, 3, .values = NUM_Q8_0});
     check_attend(g, &(attend_case){NUM_F32, 4, 2, 64, 0, 100, 60, 3, .values = NUM_Q8_0});
+    /* Chunks longer than a turn of split512.cu's warps. */
+    check_attend(g, &(attend_case){NUM_Q8_0, 32, 4, 512, 0, 6000, 5000, 2, .rot = false});
+    check_attend(g, &(attend_case){NUM_TQ3_0, 12, 1, 512, 0, 9000, 8500, 1, .rot = true});
     check_attend(g, &(attend_case){NUM_BF16, 4, 2, 256, 0, 200, 120, 3, .wide = true});
     check_attend(g, &(attend_case){NUM_Q8_0, 4, 1, 512, 0, 200, 90, 35, .wide = true});
 }
@@ -356,6 +359,8 @@ static void check_one_stream(rig *g)
         check_attend(g, &(attend_case){t, 32, 4, 512, 0, 3000, 2000, 4, .turning = 64});
         check_attend(g, &(attend_case){t, 16, 1, 512, 0, 2000, 1000, 70, .turning = 64});
     }
+    check_attend(g, &(attend_case){NUM_Q8_0, 32, 4, 512, 0, 6000, 5000, 2, .turning = 64});
+    check_attend(g, &(attend_case){NUM_Q4_0, 8, 4, 512, 4500, 6000, 5000, 3, .turning = 64});
     check_attend(g, &(attend_case){NUM_F32, 4, 2, 64, 0, 200, 90, 9, .tree = true, .turning = 8});
     check_attend(g, &(attend_case){NUM_F32, 4, 1, 512, 60, 300, 150, 2, .turning = 256});
     check_attend(g, &(attend_case){NUM_F32, 4, 2, 64, 16, 200, 90, 40, .turning = 32});

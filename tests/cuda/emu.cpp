@@ -146,6 +146,26 @@ void __syncthreads()
     }
 }
 
+/* Barriers of some threads: how many are there, how often all were. Empty when a block ends. */
+static struct {
+    int in;
+    unsigned generation;
+} named[16];
+void emu_named_barrier(int id, int n_threads)
+{
+    unsigned g = named[id].generation;
+    long spins = 0;
+    if (++named[id].in == n_threads) {
+        named[id].in = 0;
+        named[id].generation++;
+    }
+    while (g == named[id].generation) {
+        yield_on();
+        if (++spins > TRIES)
+            stuck("a barrier of some threads");
+    }
+}
+
 static void warp_barrier()
 {
     warp_table *w = &warps[emu_now->index / 32];

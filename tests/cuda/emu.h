@@ -81,6 +81,7 @@ const dim3 &emu_thread_idx();
 
 void __syncthreads();
 void __syncwarp(unsigned mask = 0xffffffffu);
+void emu_named_barrier(int id, int n_threads);
 /* Gives `mine` (n words) to the warp and returns the warp's table: 32 rows of 32 words. Valid until
  * emu_warp_done, which every lane calls. */
 const uint32_t (*emu_warp_give(const uint32_t *mine, int n))[32];
