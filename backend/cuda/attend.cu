@@ -148,11 +148,11 @@ enum { CHUNKS_FEW = 40 /* those of a window of 1024, and some more */, CHUNKS_SO
  * parts that a thread asks for before it knows their weights, then a ROUND of them at a time. */
 template <int C, int G, int A, int R> struct join_shape {
     static constexpr int COLUMNS = C, GROUPS = G, AHEAD = A, ROUND = R, THREADS = C * G;
-    static constexpr int BLOCKS = THREADS > 256 ? 1 : A > 16 ? 3 : 4; /* of a multiprocessor */
+    static constexpr int BLOCKS = THREADS > 256 ? 1 : A > 16 ? 2 : 4; /* of a multiprocessor */
 };
 typedef join_shape<128, 2, 16, 8> join_few;      /* windows; as many blocks as the GPU holds */
 typedef join_shape<32, 8, 16, 16> join_some;     /* few blocks: columns of many threads, */
-typedef join_shape<32, 8, 40, 32> join_many;     /* and hundreds of parts on their way */
+typedef join_shape<32, 8, 72, 8> join_many;      /* and all of hundreds of parts on their way */
 typedef join_shape<128, 8, 24, 24> join_rotated; /* the same, where 128 columns are rotated back */
 
 /* o[r, h] from the partial results of its chunks, rotated back where values were rotated, and its

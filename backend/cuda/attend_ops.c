@@ -140,18 +140,19 @@ void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v)
 /* Keys per chunk: a function of the store alone. Short, so that any number of blocks can share them
  * evenly, also where a long store holds a short context, and so long that at most CHUNKS_MAX fill a
  * store, and a sixteenth more: contexts are often a power of two and some answers. split8.cu has
- * two blocks for each multiprocessor, which one or two KV heads have to keep busy. */
+ * two blocks for each multiprocessor, which one or two KV heads of a long store have to keep busy
+ * with twice as many; of a store of CHUNKS_MAX times CHUNK keys they do so with as many. */
 static int32_t chunk_of(const kv_view *kv, bool split, bool keys_first)
 {
-    int64_t n = kv->window && split ? CHUNK_WINDOW : CHUNK;
+    int64_t n = kv->window && split ? CHUNK_WINDOW : CHUNK, most = CHUNKS_MAX;
     int64_t keys = kv->window ? (int64_t)kv->window + STEP_TREE_ROWS_MAX : kv->n_slots;
-    int64_t most = CHUNKS_MAX;
-    if (keys_first) {
+    if (keys_first)
         n = kv->window && kv->head_dim == 256 ? CHUNK_WINDOW : CHUNK_SMALL;
-        most = kv->n_head_kv <= 2 ? 2 * CHUNKS_MAX : CHUNKS_MAX;
-    }
-    while (n * (most + most / 16) < keys)
+    while (n * (most + most / 16) < keys) {
         n *= 2;
+        if (keys_first && kv->n_head_kv <= 2 && n > CHUNK)
+            most = 2 * CHUNKS_MAX;
+    }
     return (int32_t)n;
 }
 
