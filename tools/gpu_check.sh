@@ -75,8 +75,12 @@ if command -v compute-sanitizer >/dev/null; then
                 timeout 150 compute-sanitizer --tool "$tool" --error-exitcode 9 \
                     "$check" --quick --part 0/6 "$ops" >"$out.$tool.$ops" 2>&1
                 rc=$?
-                [ $rc = 0 ] || touch $out.bad
                 echo "== $tool $ops: $([ $rc = 124 ] && echo 'not done in time' || tail -1 "$out.$tool.$ops")"
+                if [ $rc != 0 ]; then
+                    touch $out.bad
+                    grep -E '^FAIL|^=+ (Error|Warning|Invalid|Uninit| +and )' "$out.$tool.$ops" |
+                        sed 's/ \[[0-9]* hazards\]//' | sort | uniq -c | sort -rn | head -20
+                fi
             } &
         done
     done
