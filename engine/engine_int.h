@@ -188,8 +188,8 @@ status not_finite(const carat_model *m, int64_t pos, err *e); /* the sentence fo
 
 /* Progress of a prefill: false to cancel. */
 typedef bool (*prefill_fn)(void *user, int64_t done, int64_t total);
-/* Computes ids[0..n), which come after the timeline's tokens. all: logits of every row, [n, n_vocab];
- * else of the last, or of none if logits is NULL. */
+/* Computes ids[0..n), which come after the timeline's tokens. all: logits of every row, [n,
+ * n_vocab]; else of the last, or of none if logits is NULL. */
 status session_prefill(carat_session *s, const int32_t *ids, int64_t n, bool all, float *logits,
                        prefill_fn fn, void *user, err *e);
 

@@ -342,9 +342,9 @@ CARAT_API int32_t carat_plan_weights(const carat_model *m, carat_weight_kind *ki
  * with all_logits [n_new, n_vocab] where n_new = n - *n_reused rows. n_reused may be NULL. */
 CARAT_API carat_status carat_eval(carat_session *s, const int32_t *ids, int64_t n, bool all_logits,
                                   float *logits, int64_t *n_reused, carat_error *e);
-/* Computes ids[0..n) as what comes after the tokens in the cache: carat_eval that compares nothing, so
- * that a token costs the same whatever the depth. Logits as there, with all_logits of n rows. E_LIMIT
- * where the context does not hold them. */
+/* Computes ids[0..n) as what comes after the tokens in the cache: carat_eval that compares nothing,
+ * so that a token costs the host the same at any depth. Logits as there, with all_logits of n rows.
+ * E_LIMIT where the context does not hold them. */
 CARAT_API carat_status carat_append(carat_session *s, const int32_t *ids, int64_t n,
                                     bool all_logits, float *logits, carat_error *e);
 /* Forgets positions >= n. Returns false if the rings no longer hold what that needs. */

@@ -178,7 +178,7 @@ typedef struct residual_args {
 void cu_residual(cudaStream_t s, residual_args a);
 typedef struct head_job {
     dev_mat y, x;         /* y = rms_norm(x) w per head (if norm), turned (if inv_freq) */
-    dev_mat bare;         /* also rms_norm(x) without w, of the same shape; at NULL: not asked for */
+    dev_mat bare;         /* also rms_norm(x) without w, as large as y; at NULL: not wanted */
     int32_t heads, store; /* store: y 1 as keys, 2 as values, 3 as keys and bare as values */
     const float *w, *inv_freq;
     float eps;

@@ -75,7 +75,6 @@ static constexpr __host__ __device__ int fixed_bytes(bool one)
            (64 * G + (one ? 32 * PLACE_LINE + WEIGHTS : 0)) * (int)sizeof(float4);
 }
 
-
 /* ---- Copies -------------------------------------------------------------------------------- */
 
 /* What a warp asks for next: tile by tile, keys before values. */

@@ -25,7 +25,8 @@
  *
  * In a window a block has one tile, and most of its time it waits for instructions that it runs
  * once: so the formats that caches most often have are kernels of their own (KIND), whose rows have
- * lengths the compiler knows; KV_KINDS is the one of all others, and of keys and values that differ.
+ * lengths the compiler knows; KV_KINDS is the one of all others, and of keys and values that
+ * differ.
  */
 #include "backend/cuda/attend.cuh"
 #include "backend/cuda/kv_pieces.cuh"

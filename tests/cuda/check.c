@@ -4,8 +4,8 @@
  *
  * Prints a line per check, then a summary; exit status 0 only if something ran and all agreed. It
  * links the library and the fidelity models of tests/, and needs no other file than tests/data.
- * --ops, --models: single ops alone, or whole passes and sessions. --part: every Nth check, the first
- * of them I of 0 .. N - 1, with an Nth of the processors: what is around the reference of an op has
+ * --ops, --models: single ops alone, or whole passes and sessions. --part: every Nth check, the
+ * first of them I of 0 .. N - 1, with an Nth of the processors: what is around the reference of an op has
  * one thread, so tools/gpu_check.sh runs parts of those side by side. Models are thousands of short
  * passes, which processes that share a GPU only keep from each other.
  */

@@ -455,8 +455,8 @@ static void check_together(rig *g, num_type a, num_type b, int32_t n_in, int32_t
         pair_free(g, &w[i]);
 }
 
-/* Values of the rows that keys are made of where they are: by one kernel, and by one after the other,
- * which is the same bit for bit; and what the reference makes. */
+/* Values of the rows that keys are made of where they are: by one kernel, and by one after the
+ * other, which is the same bit for bit; and what the reference makes. */
 static void check_values_of_keys(rig *g, int32_t rows, int32_t heads, int32_t d)
 {
     static chain c;
