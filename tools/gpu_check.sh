@@ -20,15 +20,16 @@ since() { echo "$(($(date +%s) - start)) s"; }
 n=$(($(nproc) * 4))
 "$check" --models >$out.ops.m 2>&1 || echo "FAIL  models ended with $?" >>$out.ops.m
 echo "models: $(since)"
-seq 0 $((n - 1)) | xargs -P "$(nproc)" -I I \
-    sh -c '"$1" --ops --part I/$2 >$3.I 2>&1 || echo "FAIL  part I ended with $?" >>$3.I' \
+seq 0 $((n - 1)) | xargs -P "$(nproc)" -n 1 \
+    sh -c '"$1" --ops --part "$4/$2" >"$3.$4" 2>&1 || echo "FAIL  part $4 ended with $?" >>"$3.$4"' \
     sh "$check" "$n" "$out.ops"
 for i in m $(seq 0 $((n - 1))); do
     grep -q '^FAIL' "$out.ops.$i" && bad=1
     grep -vE '^(ok|cuda|[0-9]+ checks|NVIDIA)' "$out.ops.$i"
 done
-cat $out.ops.* | awk '/^[0-9]+ checks/ { ran += $1; bad += $3; parts++ }
-    END { printf "%d checks, %d failed, in %d parts; ", ran, bad, parts; exit !ran }' || bad=1
+cat $out.ops.* | awk -v want=$((n + 1)) '/^[0-9]+ checks/ { ran += $1; bad += $3; parts++ }
+    END { printf "%d checks, %d failed, in %d parts of %d; ", ran, bad, parts, want
+          exit bad || parts != want }' || bad=1
 since
 
 same=0
