@@ -165,21 +165,31 @@ static bool tell_progress(void *user, int64_t done, int64_t total)
     return m->progress(m->progress_user, "prompt tokens", (uint64_t)done, (uint64_t)total);
 }
 
+/* What both calls do once they know which ids are new. */
+static status eval_new(carat_session *s, const int32_t *ids, int64_t n, bool all, float *logits,
+                       err *e)
+{
+    return session_prefill(s, ids, n, all, logits, s->m->progress ? tell_progress : NULL, s->m, e);
+}
+
+static status check_place(bool all, const float *logits, err *e)
+{
+    if (all && !logits)
+        return err_set(e, E_ARG, "all logits are wanted, and there is no place for them");
+    return OK;
+}
+
 carat_status carat_eval(carat_session *s, const int32_t *ids, int64_t n, bool all_logits,
                         float *logits, int64_t *n_reused, carat_error *e)
 {
     status st = check_ids(s->m, ids, n, s->shape.n_ctx, e);
-    if (st)
+    if (st || (st = check_place(all_logits, logits, e)))
         return st;
-    if (all_logits && !logits)
-        return err_set(e, E_ARG,
-                       "carat_eval: all logits are wanted, and there is no place for them");
     timeline_prepare(&s->t, ids, n);
     int64_t cached = s->t.kv.n_past;
     if (n_reused)
         *n_reused = cached;
-    return session_prefill(s, ids + cached, n - cached, all_logits, logits,
-                           s->m->progress ? tell_progress : NULL, s->m, e);
+    return eval_new(s, ids + cached, n - cached, all_logits, logits, e);
 }
 
 carat_status carat_append(carat_session *s, const int32_t *ids, int64_t n, bool all_logits,
@@ -187,14 +197,10 @@ carat_status carat_append(carat_session *s, const int32_t *ids, int64_t n, bool 
 {
     int64_t cached = s->t.kv.n_past;
     status st = check_ids(s->m, ids, n, s->shape.n_ctx, e);
-    if (st)
+    if (st || (st = check_place(all_logits, logits, e)))
         return st;
     if (n > s->shape.n_ctx - cached)
         return err_set(e, E_LIMIT, "%lld tokens after %lld: the context holds %d", (long long)n,
                        (long long)cached, s->shape.n_ctx);
-    if (all_logits && !logits)
-        return err_set(e, E_ARG,
-                       "carat_append: all logits are wanted, and there is no place for them");
-    return session_prefill(s, ids, n, all_logits, logits, s->m->progress ? tell_progress : NULL,
-                           s->m, e);
+    return eval_new(s, ids, n, all_logits, logits, e);
 }
