@@ -301,10 +301,5 @@ extern "C" void cu_attend(cudaStream_t s, attend_args a)
 /* Once, at open: the shared memory that groups of 16 heads of 512 take. */
 extern "C" int cu_attend_init(int shared_max)
 {
-#ifdef CARAT_EMU
-    return shared_max < 0;
-#else
-    return (int)cudaFuncSetAttribute(attend_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     shared_max);
-#endif
+    return allow_shared(attend_kernel, shared_max);
 }

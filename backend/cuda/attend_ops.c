@@ -234,7 +234,8 @@ static bool by_warps(const cuda_device *c, const dev_kv *kv)
 }
 
 /* Chunks of a row at most: as many as an H100 or H200 has multiprocessors for a KV head's eights of
- * query heads, so that one row fills it once. Not as many as this has: bits are alike on all. */
+ * query heads, so that one row fills it once. Not as many as this has: bits are alike on all GPUs
+ * that have room for these blocks. */
 static int32_t row_parts(int32_t n_head, const kv_view *kv)
 {
     enum { PROCESSORS = 132, FEWEST = 8 };

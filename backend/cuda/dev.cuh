@@ -47,6 +47,18 @@ static inline void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t sh
     type *name = (type *)dyn_shared_
 #endif
 
+/* Once, at open: a kernel may be launched with so many bytes of dynamic shared memory. A CUDA error,
+ * or 0. */
+template <class F> static inline int allow_shared(F *kernel, int bytes)
+{
+#ifdef CARAT_EMU
+    (void)kernel;
+    return bytes < 0;
+#else
+    return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+#endif
+}
+
 #define DEV __device__ __forceinline__
 
 /* Blocks of up to 113 KB of shared memory that a multiprocessor has room for. */

@@ -64,20 +64,12 @@ template <int D> __global__ void __launch_bounds__(THREADS) expand_kernel(expand
     grid_wait();
     bool values = blockIdx.z;
     switch (values ? a.kv.v_kind : a.kv.k_kind) {
-#define EXPAND(kind)                                                                               \
+#define DO(kind)                                                                                   \
     case kind:                                                                                     \
         expand_keys<kind, D>(a, values);                                                           \
-        break
-        EXPAND(KV_F16);
-        EXPAND(KV_BF16);
-        EXPAND(KV_Q8_0);
-        EXPAND(KV_Q5_1);
-        EXPAND(KV_Q5_0);
-        EXPAND(KV_Q4_1);
-        EXPAND(KV_Q4_0);
-        EXPAND(KV_IQ4_NL);
-        EXPAND(KV_TQ3_0);
-#undef EXPAND
+        break;
+        EACH_FORMAT(DO)
+#undef DO
     }
 }
 

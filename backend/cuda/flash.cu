@@ -370,13 +370,7 @@ __global__ void __launch_bounds__(32 * flash<D>::W,
 
 template <int D, bool BLOCKS, bool ONE = false> static int allow()
 {
-#ifdef CARAT_EMU
-    return 0;
-#else
-    return (int)cudaFuncSetAttribute(flash_kernel<D, BLOCKS, ONE>,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     flash<D, ONE>::bytes);
-#endif
+    return allow_shared(flash_kernel<D, BLOCKS, ONE>, flash<D, ONE>::bytes);
 }
 
 /* Raises the limits on shared memory; largest: what the GPU grants a block. How wide heads may be.

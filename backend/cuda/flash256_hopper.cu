@@ -242,12 +242,7 @@ __global__ void __launch_bounds__(3 * GROUP_THREADS, 1) flash256_hopper_kernel(a
 
 extern "C" int cu_flash256_hopper_init(void)
 {
-#ifdef CARAT_EMU
-    return 0;
-#else
-    return (int)cudaFuncSetAttribute(flash256_hopper_kernel,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
-#endif
+    return allow_shared(flash256_hopper_kernel, SHARED_BYTES);
 }
 
 extern "C" void cu_flash256_hopper(cudaStream_t s, attend_args a)

@@ -304,12 +304,7 @@ __global__ void __launch_bounds__(4 * GROUP_THREADS, 1) flash512_hopper_kernel(a
 
 extern "C" int cu_flash512_hopper_init(void)
 {
-#ifdef CARAT_EMU
-    return 0;
-#else
-    return (int)cudaFuncSetAttribute(flash512_hopper_kernel,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
-#endif
+    return allow_shared(flash512_hopper_kernel, SHARED_BYTES);
 }
 
 extern "C" void cu_flash512_hopper(cudaStream_t s, attend_args a)

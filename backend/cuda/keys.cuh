@@ -172,19 +172,12 @@ DEV void plain_rows(uint16_t *to, int line_to, const uint8_t *from, int line_fro
     for (int i = 0; i < n_rows / step * K; i++) {
         int k = warp * K + i % K + i / K * step;
         switch (kv.k_kind) {
-#define PLAIN(kind)                                                                                \
+#define DO(kind)                                                                                   \
     case kind:                                                                                     \
         plain_row<kind, D>(to + k * line_to, from + k * line_from, kv.k_rot);                      \
-        break
-            PLAIN(KV_BF16);
-            PLAIN(KV_Q8_0);
-            PLAIN(KV_Q5_1);
-            PLAIN(KV_Q5_0);
-            PLAIN(KV_Q4_1);
-            PLAIN(KV_Q4_0);
-            PLAIN(KV_IQ4_NL);
-            PLAIN(KV_TQ3_0);
-#undef PLAIN
+        break;
+            EACH_BUT_F16(DO)
+#undef DO
         }
     }
 }

@@ -16,6 +16,12 @@
 
 #include "backend/cuda/dev.cuh"
 
+/* What the tensor cores' kernels read: all but f32. */
+#define EACH_BUT_F16(DO)                                                                           \
+    DO(KV_BF16) DO(KV_Q8_0) DO(KV_Q5_1) DO(KV_Q5_0) DO(KV_Q4_1) DO(KV_Q4_0) DO(KV_IQ4_NL)          \
+    DO(KV_TQ3_0)
+#define EACH_FORMAT(DO) DO(KV_F16) EACH_BUT_F16(DO)
+
 /* ---- Two f16 in a register ---------------------------------------------------------------- */
 
 #ifdef CARAT_EMU
@@ -303,23 +309,16 @@ DEV void expand_tile(uint16_t *to, int line_to, const uint8_t *from, int line_fr
                      int kind)
 {
     switch (kind) {
-#define EXPAND(k)                                                                                  \
+#define DO(k)                                                                                      \
     case k:                                                                                        \
         expand_rows<k, D>(to, line_to, from, line_from, n_rows);                                   \
-        break
+        break;
+        EACH_BUT_F16(DO)
+#undef DO
     case KV_F16:
         if (D < 256 && (const uint8_t *)to != from)
             expand_rows<KV_F16, D>(to, line_to, from, line_from, n_rows);
         break;
-        EXPAND(KV_BF16);
-        EXPAND(KV_Q8_0);
-        EXPAND(KV_Q5_1);
-        EXPAND(KV_Q5_0);
-        EXPAND(KV_Q4_1);
-        EXPAND(KV_Q4_0);
-        EXPAND(KV_IQ4_NL);
-        EXPAND(KV_TQ3_0);
-#undef EXPAND
     }
 }
 

@@ -394,13 +394,8 @@ template <int K> static bool experts(cudaStream_t s, const product_args &p, one_
 
 template <int K> static int allow(int shared_block)
 {
-#ifdef CARAT_EMU
-    return shared_block < 0;
-#else
-    cudaFuncAttribute what = cudaFuncAttributeMaxDynamicSharedMemorySize;
-    return (int)cudaFuncSetAttribute(experts_kernel<K, true>, what, shared_block) |
-           (int)cudaFuncSetAttribute(experts_kernel<K, false>, what, shared_block);
-#endif
+    return allow_shared(experts_kernel<K, true>, shared_block) |
+           allow_shared(experts_kernel<K, false>, shared_block);
 }
 
 /* Once, at open: all the shared memory there is. */

@@ -224,12 +224,7 @@ enum { SHARED_BYTES = 2 * (BM + BN) * LINE * 2 };
 
 template <int K> static int allow()
 {
-#ifdef CARAT_EMU
-    return 0;
-#else
-    return (int)cudaFuncSetAttribute(mma_kernel<K>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     SHARED_BYTES);
-#endif
+    return allow_shared(mma_kernel<K>, SHARED_BYTES);
 }
 
 extern "C" int cu_mma_init(void)

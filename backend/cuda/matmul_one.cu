@@ -280,12 +280,7 @@ static void products(cudaStream_t s, const product_args *const *p, int n, int n_
 
 template <int K, int K2> static int allow(int shared_block)
 {
-#ifdef CARAT_EMU
-    return shared_block < 0;
-#else
-    return (int)cudaFuncSetAttribute(one_kernel<K, K2>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     shared_block);
-#endif
+    return allow_shared(one_kernel<K, K2>, shared_block);
 }
 
 /* Once, at open: all the shared memory there is. */

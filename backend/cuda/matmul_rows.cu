@@ -648,13 +648,7 @@ extern "C" void cu_product_rows(cudaStream_t s, const product_args *job, int n, 
 
 template <class F> static int allow(F *kernel)
 {
-#ifdef CARAT_EMU
-    (void)kernel;
-    return 0;
-#else
-    return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     (int)gpu.shared);
-#endif
+    return allow_shared(kernel, (int)gpu.shared);
 }
 
 template <int K, int NT> static int allow_rows()

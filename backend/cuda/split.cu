@@ -234,9 +234,6 @@ template <int D, int KIND> DEV void sums_as(float (*o)[4], const share &w)
     }
 }
 
-#define EACH_FORMAT(DO)                                                                            \
-    DO(KV_F16) DO(KV_BF16) DO(KV_Q8_0) DO(KV_Q5_1) DO(KV_Q5_0) DO(KV_Q4_1) DO(KV_Q4_0)             \
-    DO(KV_IQ4_NL) DO(KV_TQ3_0)
 template <int D> DEV void scores_any(float *s, const share &w, int kind)
 {
     switch (kind) {
@@ -549,13 +546,8 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
 
 template <int D, bool BLOCKS, bool ONE = false> static int allow(int stages)
 {
-#ifdef CARAT_EMU
-    return stages < 0;
-#else
-    return (int)cudaFuncSetAttribute(split_kernel<D, BLOCKS, ONE>,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     split_bytes<D, BLOCKS, ONE>(stages, 2 * D + 16));
-#endif
+    return allow_shared(split_kernel<D, BLOCKS, ONE>,
+                        split_bytes<D, BLOCKS, ONE>(stages, 2 * D + 16));
 }
 
 /* Raises the limits on shared memory; largest: what the GPU grants a block. How wide heads may be,

@@ -647,20 +647,13 @@ extern "C" int cu_split512_stages(dev_kv kv, int largest)
     return n < STAGES_MIN ? 0 : n;
 }
 
-template <int KIND, bool ONE> static int allow(int largest)
-{
-#ifdef CARAT_EMU
-    return largest < 0;
-#else
-    return (int)cudaFuncSetAttribute(split512_kernel<KIND, ONE>,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, largest);
-#endif
-}
 extern "C" int cu_split512_init(int largest)
 {
-    return allow<KV_Q8_0, false>(largest) | allow<KV_Q4_0, false>(largest) |
-           allow<KV_TQ3_0, false>(largest) | allow<KV_Q8_0, true>(largest) |
-           allow<KV_Q4_0, true>(largest);
+    return allow_shared(split512_kernel<KV_Q8_0, false>, largest) |
+           allow_shared(split512_kernel<KV_Q4_0, false>, largest) |
+           allow_shared(split512_kernel<KV_TQ3_0, false>, largest) |
+           allow_shared(split512_kernel<KV_Q8_0, true>, largest) |
+           allow_shared(split512_kernel<KV_Q4_0, true>, largest);
 }
 
 template <int KIND, bool ONE> static void launch_of(cudaStream_t s, const attend_args &a)

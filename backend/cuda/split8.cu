@@ -155,9 +155,6 @@ DEV void sums_as(float (*o)[4][4], const uint16_t *p, const uint8_t *tile)
     }
 }
 
-#define EACH_FORMAT(DO)                                                                            \
-    DO(KV_F16) DO(KV_BF16) DO(KV_Q8_0) DO(KV_Q5_1) DO(KV_Q5_0) DO(KV_Q4_1) DO(KV_Q4_0)             \
-    DO(KV_IQ4_NL) DO(KV_TQ3_0)
 template <int D, int NG, int KIND>
 DEV void scores(float (*s)[4], const uint16_t *sq, const uint8_t *tile, int kind)
 {
@@ -484,19 +481,12 @@ extern "C" int cu_split8_bytes(dev_kv kv, int n_pairs, int stages)
     return fixed + stages * stage;
 }
 
-template <int D, int NG, int KIND> static int allow_kind(int largest)
-{
-#ifdef CARAT_EMU
-    return largest < 0;
-#else
-    return (int)cudaFuncSetAttribute(split8_kernel<D, NG, KIND>,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, largest);
-#endif
-}
 template <int D, int NG> static int allow(int largest)
 {
-    return allow_kind<D, NG, KV_Q8_0>(largest) | allow_kind<D, NG, KV_Q4_0>(largest) |
-           allow_kind<D, NG, KV_TQ3_0>(largest) | allow_kind<D, NG, KV_KINDS>(largest);
+    return allow_shared(split8_kernel<D, NG, KV_Q8_0>, largest) |
+           allow_shared(split8_kernel<D, NG, KV_Q4_0>, largest) |
+           allow_shared(split8_kernel<D, NG, KV_TQ3_0>, largest) |
+           allow_shared(split8_kernel<D, NG, KV_KINDS>, largest);
 }
 extern "C" int cu_split8_init(int largest)
 {
