@@ -74,7 +74,7 @@ static double distance(const float *got, const float *want, size_t n, double *to
         double d = fabs((double)got[i] - want[i]);
         if (isinf(want[i]) && got[i] == want[i])
             continue;
-        if (!(d <= *top))
+        if (!isnan(*top) && !(d <= *top)) /* a NaN stays */
             *top = d;
         sum += d * d;
     }
