@@ -209,22 +209,29 @@ static bool keys_first(const cuda_device *c, const dev_kv *kv)
  * where a block has one tile, up to three where it has more. */
 static void deal8(const cuda_device *c, const pass *p, attend_args *a)
 {
-    enum { STAGES_MAX = 3, RESERVED = 1024 /* of a block, by the system */ };
+    enum { STAGES_MAX = 3 };
     int32_t group = a->n_head / a->kv.n_head_kv, d = a->kv.head_dim, run;
     deal(c, p, a);
     int32_t rows = a->tile_rows < a->n_rows ? a->tile_rows : a->n_rows;
     int32_t tiles = (a->n_rows + a->tile_rows - 1) / a->tile_rows, keys = d == 512 ? 64 : 32;
     int32_t blocks = d == 512 ? 2 : 4, one = cu_split8_bytes(a->kv, rows * group, 1);
-    while (blocks > 1 && blocks * (one + RESERVED) > c->shared_sm)
+    while (blocks > 1 && blocks * (one + BLOCK_RESERVED) > c->shared_sm)
         blocks--;
     a->n_block = c->n_sm * blocks / (tiles * a->kv.n_head_kv);
     a->n_block = a->n_block < 1 ? 1 : a->n_block < a->n_chunk ? a->n_block : a->n_chunk;
     run = (a->n_chunk + a->n_block - 1) / a->n_block * a->chunk;
     for (a->stages = 1; a->stages < STAGES_MAX && run > a->stages * keys; a->stages++) {
         int bytes = cu_split8_bytes(a->kv, rows * group, a->stages + 1);
-        if (bytes > c->shared_block || blocks * (bytes + RESERVED) > c->shared_sm)
+        if (bytes > c->shared_block || blocks * (bytes + BLOCK_RESERVED) > c->shared_sm)
             break;
     }
+    /* Chunks that rows in a row see of a window: blocks beyond those leave at once. */
+    int32_t most = a->n_chunk;
+    if (a->kv.window)
+        most = (a->kv.window + rows - 2 + a->chunk - 1) / a->chunk + 1;
+    int32_t n = tiles * a->kv.n_head_kv * (most < a->n_block ? most : a->n_block);
+    size_t bytes = (size_t)cu_split8_bytes(a->kv, rows * group > 8 ? 16 : 8, a->stages);
+    a->spread = (int32_t)spread_bytes(bytes, n, c->n_sm, c->shared_sm);
 }
 
 /* Is it split512.cu's? As keys_first, a question of the store alone. */

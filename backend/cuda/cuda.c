@@ -517,6 +517,7 @@ static cudaError_t open_room(cuda_device *c, const struct cudaDeviceProp *prop)
         return r;
     int32_t *ticket = p;
     c->room = (one_room){.n_sm = prop->multiProcessorCount,
+                         .shared_sm = (int32_t)prop->sharedMemPerMultiprocessor,
                          .ticket = ticket,
                          .arrived = ticket + TICKETS,
                          .sums = (float *)(ticket + TICKETS + ROWS_GROUPS)};

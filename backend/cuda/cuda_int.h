@@ -222,7 +222,7 @@ typedef struct product_args {
     const float *share; /* moe_down: y[r] = sum_j share[r, j] (down x[r, j]) */
     int32_t k;
     bool x_per_pair;
-    bool chosen; /* matmul_experts.cu: it wrote the last gated products, of the same choice */
+    bool chosen; /* the last gated products were of the same choice: it may be read at once */
 } product_args;
 void cu_product_vec(cudaStream_t s, product_args a);  /* any number of rows, one at a time */
 /* 2 to 32 rows, no experts; one to ONE_JOBS products of the first job's x, or one gated unit. */
@@ -245,8 +245,20 @@ enum {
     ONE_TICKETS = 8,
     ONE_STATIC_SHARED = 2304 /* and what the system takes of a block's */
 };
+/* How much shared memory blocks are launched with that want `bytes` each: as much more as keeps a
+ * multiprocessor from taking more than its share of the n. Blocks come while those of the kernel
+ * before leave, and go where these leave first: three to one place and none to another, where they
+ * are the last to end. */
+enum { BLOCK_RESERVED = 1024 /* of shared memory, of every block, by the system */ };
+static inline size_t spread_bytes(size_t bytes, int32_t n, int32_t n_sm, int32_t shared_sm)
+{
+    int32_t share = (n + n_sm - 1) / n_sm, one_more = shared_sm / (share + 1) - BLOCK_RESERVED;
+    bool few = share <= 2; /* of more the registers take care */
+    return few && bytes <= (size_t)one_more ? (size_t)one_more + 16 : bytes;
+}
+
 typedef struct one_room {
-    int32_t n_sm;    /* multiprocessors */
+    int32_t n_sm, shared_sm; /* multiprocessors, bytes of shared memory of each */
     int32_t *ticket; /* [ONE_TICKETS] zeros, and again after the launch */
     /* Of few rows, where parts of a tile are in several blocks: [ROWS_SUMS], and how many of them
      * are done, [ROWS_GROUPS] zeros, and again after the launch. */
@@ -337,6 +349,7 @@ typedef struct attend_args {
     int32_t chunk_shift, group_inverse; /* 1 << shift == chunk; 65536 / heads per KV head, up */
     int32_t n_block;   /* blocks that divide a tile's chunks among themselves */
     int32_t stages;    /* tiles of keys on their way or in use, 1 to 3 */
+    int32_t spread;    /* split8.cu: bytes of shared memory that a block is launched with */
     int32_t line;      /* bytes from row to row in shared memory; the launcher fills it in */
     int32_t parts;     /* split512.cu: a row's chunks are as long as makes them at most so many, and
                           one more (attend.cuh, row_chunk); 0: chunk keys each */
@@ -463,7 +476,7 @@ typedef struct cuda_device {
     shadow shadows[SHADOWS];
     int32_t next_shadow;
     waiting wait;
-    const int32_t *chosen; /* by which experts matmul_experts.cu last made gated products */
+    const int32_t *chosen; /* by which experts gated products were last made */
     one_room room; /* its ticket: the first of TICKETS, given out in turn */
     uint32_t next_ticket;
     cuda_blas *blas; /* NULL: no cuBLASLt here */

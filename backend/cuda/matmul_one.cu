@@ -248,8 +248,10 @@ template <int K, int K2> static void start(cudaStream_t s, one_args *a, int n_fi
         a->share[0].blocks = items0;
         a->share[1].blocks = items1;
     }
-    LAUNCH((one_kernel<K, K2>), dim3((unsigned)(a->share[0].blocks + a->share[1].blocks)),
-           dim3(32 * WARPS), (size_t)(a->n_unit * UNIT * 40 + WARPS * longest), s, *a);
+    int blocks = a->share[0].blocks + a->share[1].blocks;
+    size_t bytes = (size_t)(a->n_unit * UNIT * 40 + WARPS * longest);
+    LAUNCH((one_kernel<K, K2>), dim3((unsigned)blocks), dim3(32 * WARPS),
+           spread_bytes(bytes, blocks, gpu.n_sm, gpu.shared_sm), s, *a);
 }
 
 /* The n products in p are of format K, or those after n_first of K2. */

@@ -508,8 +508,9 @@ static void launch_cut(cudaStream_t s, rows_args r, const rows_plan &c)
         r.job[i].block = block;
         block += (r.job[i].n_out + 16 * n_tile - 1) / (16 * n_tile) * (r.shares / r.own);
     }
+    int shared_sm = (int)gpu.shared + BLOCK_RESERVED;
     LAUNCH((rows_kernel<K, NT, GLU, M>), dim3((unsigned)block), dim3(32u * (unsigned)c.cut.warps),
-           c.shared, s, r);
+           spread_bytes(c.shared, block, gpu.processors, shared_sm), s, r);
 }
 
 /* Three tiles of a warp: not where W and W' go in pairs, nor where registers would not do. */

@@ -36,9 +36,9 @@ DEV float unit_sum(float acc, const raw_unit<K> &u, int unit, int n_group, x_vie
 }
 
 /* One warp's part of a tile: units first, first + step, .. of matrix `mat`. A lane holds one of 16
- * rows and the even or odd groups; two units are always on their way. */
-template <int K> struct warp_tile {
-    raw_unit<K> a, b;
+ * rows and the even or odd groups; AHEAD units are always on their way. */
+template <int K, int AHEAD> struct warp_tile {
+    raw_unit<K> raw[AHEAD];
     size_t base;
     int tile, first, step;
 
@@ -47,8 +47,9 @@ template <int K> struct warp_tile {
     {
         base = mat * w.mat_bytes;
         tile = tile_, first = first_, step = step_;
-        load(&a, w, first);
-        load(&b, w, first + step);
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            load(&raw[i], w, first + i * step);
     }
     DEV void load(raw_unit<K> *u, const packed &w, int unit)
     {
@@ -59,13 +60,14 @@ template <int K> struct warp_tile {
     DEV float run(const packed &w, x_view x)
     {
         float acc = 0;
-        for (int u = first; u < w.n_unit; u += 2 * step) {
-            acc = unit_sum<K>(acc, a, u, w.n_group, x);
-            load(&a, w, u + 2 * step);
-            if (u + step < w.n_unit)
-                acc = unit_sum<K>(acc, b, u + step, w.n_group, x);
-            load(&b, w, u + 3 * step);
-        }
+#pragma unroll 1
+        for (int u = first; u < w.n_unit; u += AHEAD * step)
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++)
+                if (u + i * step < w.n_unit) {
+                    acc = unit_sum<K>(acc, raw[i], u + i * step, w.n_group, x);
+                    load(&raw[i], w, u + (AHEAD + i) * step);
+                }
         return acc + shfl_xor_f32(acc, 16);
     }
 };
@@ -95,9 +97,13 @@ DEV x_view x_shared(uint4 *mem, const dev_quant &x, int row)
 enum { WARPS = 8 };
 
 /* Blocks of 4 warps that a multiprocessor must have room for: all of a product's warps are to be
- * there at once (product_warps), 24 of a gated unit's. */
+ * there at once (product_warps). An expert's warp has a handful of units: 16 warps have most of them
+ * on their way at once, and registers for them. */
 template <int K> struct room {
-    static constexpr int blocks = traits<K>::six || traits<K>::bytes || traits<K>::five ? 4 : 6;
+    static constexpr bool large = traits<K>::six || traits<K>::bytes || traits<K>::five;
+    static constexpr int blocks = large ? 4 : 6;
+    static constexpr int gated = traits<K>::bytes ? 2 : large ? 3 : 4;
+    static constexpr int down = traits<K>::bytes ? 2 : 3;
 };
 
 /* Which matrix, and which row of x. */
@@ -122,7 +128,7 @@ __global__ void __launch_bounds__(32 * WARPS, room<K>::blocks / 2)
     int n_tiles = (int)(blockDim.x >> 5) >> lg, tile = (int)blockIdx.x * n_tiles + (warp >> lg);
     bool in = tile * 16 < a.n_out;
     size_t mat;
-    warp_tile<K> t;
+    warp_tile<K, 2> t;
     grid_trigger();
     if (a.expert)
         grid_wait();
@@ -155,8 +161,7 @@ __global__ void __launch_bounds__(32 * WARPS, room<K>::blocks / 2)
  * shared: the row of x; a float per warp and output
  * bound:  reading W and W' */
 template <int K>
-__global__ void __launch_bounds__(32 * WARPS, room<K>::blocks / 2)
-    glu_kernel(product_args a, int lg)
+__global__ void __launch_bounds__(32 * WARPS, 2) glu_kernel(product_args a, int lg)
 {
     DYN_SHARED(uint4, mem);
     __shared__ float part[WARPS][16];
@@ -164,10 +169,10 @@ __global__ void __launch_bounds__(32 * WARPS, room<K>::blocks / 2)
     int which = warp >> (lg + 1), tile = (int)blockIdx.y * 2 + (warp >> lg & 1);
     bool in = tile * 16 < a.n_out;
     size_t mat;
-    warp_tile<K> t;
-    grid_trigger();
+    warp_tile<K, room<K>::gated> t;
     if (a.expert)
         grid_wait();
+    grid_trigger(); /* whatever begins from here on finds that the experts are chosen */
     whose(a, p, &mat, &x_row);
     const packed &w = which ? a.up : a.w;
     if (in)
@@ -208,22 +213,34 @@ template <int K> __global__ void __launch_bounds__(512) expert_down_kernel(produ
     __shared__ float part[16][16];
     int warp = (int)(threadIdx.x >> 5), n_warps = (int)(blockDim.x >> 5);
     int tile = (int)blockIdx.y, r = (int)blockIdx.x, o = tile * 16 + lane_id();
-    float v = 0;
+    float v = 0, share = 0;
+    warp_tile<K, room<K>::down> t;
+    auto begin = [&](int j) {
+        if (j >= a.k)
+            return;
+        t.begin(a.w, (size_t)load_fresh(a.expert + r * a.k + j), tile, 0, 1);
+        share = load_fresh(a.share + r * a.k + j);
+    };
     grid_trigger();
+    if (a.chosen)
+        begin(warp);
     grid_wait();
-    for (int j0 = 0; j0 < a.k; j0 += n_warps) {
-        int j = j0 + warp, p = r * a.k + j;
+    if (!a.chosen)
+        begin(warp);
+    for (int j0 = 0;; j0 += n_warps) {
+        int j = j0 + warp;
         if (j < a.k) {
-            warp_tile<K> t;
-            t.begin(a.w, (size_t)a.expert[p], tile, 0, 1);
-            float s = t.run(a.w, x_at(a.x, p));
+            float s = t.run(a.w, x_at(a.x, r * a.k + j));
             if (lane_id() < 16)
-                part[warp][lane_id()] = mul_rn(s, a.share[p]);
+                part[warp][lane_id()] = mul_rn(s, share);
         }
         __syncthreads();
         if (warp == 0 && lane_id() < 16)
             for (int i = 0; i < n_warps && j0 + i < a.k; i++)
                 v += part[i][lane_id()];
+        if (j0 + n_warps >= a.k)
+            break;
+        begin(j + n_warps);
         __syncthreads();
     }
     if (warp == 0 && lane_id() < 16 && o < a.n_out)

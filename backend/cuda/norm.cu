@@ -8,11 +8,21 @@
  * one kernel each.
  *
  * At one row these kernels run every instruction once, and fetching instructions is most of their
- * time: four values at a time and little unrolling, for the sake of length.
+ * time: four values at a time and little unrolling, for the sake of length. And while they wait for
+ * the kernel before, they go through themselves with ones instead of values and nothing to leave,
+ * so that when its result is there their code is too: go 0 of `for (int go = first_go(rows); go < 2;
+ * go++)` is that rehearsal, go 1 begins with grid_wait. Where a multiprocessor has other work
+ * meanwhile, as beside attention, this loses.
  */
 #include "backend/cuda/kv_formats.cuh"
 
 enum { PER = 8, WIDEST = 8192 }; /* values a thread, as two times four; a block's most */
+
+/* Many rows have more blocks than fit at a time, which would rehearse in vain. */
+DEV int first_go(int rows)
+{
+    return rows > 4;
+}
 
 /* Sum over the block, the same in every thread. table: 32 floats, used once. */
 DEV float whole_sum(float v, float *table)
@@ -41,12 +51,14 @@ DEV int place(int k)
 {
     return 4 * ((int)threadIdx.x + k * (int)blockDim.x);
 }
-DEV eight take(const float *from, int n)
+/* beyond: what stands for those behind the end. */
+DEV eight take(const float *from, int n, float beyond = 0)
 {
     eight e;
 #pragma unroll
     for (int k = 0; k < 2; k++)
-        e.v[k] = place(k) < n ? *(const float4 *)(from + place(k)) : make_float4(0, 0, 0, 0);
+        e.v[k] = place(k) < n ? *(const float4 *)(from + place(k))
+                              : make_float4(beyond, beyond, beyond, beyond);
     return e;
 }
 /* Weights of a norm, asked for before the values are known; ones where there are none. */
@@ -173,13 +185,13 @@ DEV eight sum_of(const eight &a, const eight &b)
  * readers: y = rms_norm(y) yw + rms_norm(b) bw; x = (x + rms_norm(y) w) c cw[0]; h = rms_norm(x) ..
  * Without y: only the last. A kernel of its own, because the others need not fetch this much code.
  * grid:   a block per row
- * shared: one float per warp, four times
+ * shared: one float per warp, eight times
  * bound:  latency at few rows, bandwidth at many */
 enum { BRANCHES_WIDEST = 480 * PER }; /* three weights of it and the table: 46 KiB */
 __global__ void __launch_bounds__(512) branches_kernel(residual_args a)
 {
     DYN_SHARED(float, hw); /* [n_h][n]: in registers they would want a copy of the code for each */
-    __shared__ float table[128];
+    __shared__ float table[2][128];
     int n = a.x.cols, r = (int)blockIdx.x;
     grid_trigger();
     eight yw = take_weight(a.yw, n), bw = take_weight(a.bw, n), w = take_weight(a.w, n);
@@ -192,100 +204,131 @@ __global__ void __launch_bounds__(512) branches_kernel(residual_args a)
                 *(float4 *)(hw + j * n + place(k)) = h.v[k]; /* read by the thread that wrote it */
     }
     float c = a.cw ? a.c * a.cw[0] : a.c;
-    grid_wait();
-    eight x = take(a.x.at + r * a.x.stride, n);
-    if (a.y.at) {
-        eight y = take(a.y.at + r * a.y.stride, n);
-        if (a.b.at) {
-            eight b = take(a.b.at + r * a.b.stride, n);
-            float inv = inverse(whole_sum(squares(y), table), n, a.eps);
-            times(&b, inverse(whole_sum(squares(b), table + 32), n, a.eps), bw);
-            times(&y, inv, yw);
-            y = sum_of(y, b);
-        }
-        times(&y, inverse(whole_sum(squares(y), table + 64), n, a.eps), w);
-        x = sum_of(x, y);
-        if (a.scaled)
-            times_all(&x, c);
-#pragma unroll
-        for (int k = 0; k < 2; k++)
-            if (place(k) < n)
-                *(float4 *)(a.x.at + r * a.x.stride + place(k)) = x.v[k];
-    }
-    if (!a.n_h)
-        return;
-    float inv = inverse(whole_sum(squares(x), table + 96), n, a.h_eps);
 #pragma unroll 1
-    for (int j = 0; j < a.n_h; j++) {
-        eight h = x;
-        times(&h, inv, take(hw + j * n, n));
-        times_all(&h, a.h[j].c); /* times 1 changes nothing */
-        put(a.h[j].y.at + r * a.h[j].y.stride, h, n, a.h[j].q, r);
+    for (int go = first_go((int)gridDim.x); go < 2; go++) {
+        if (go)
+            grid_wait();
+        int there = go ? n : 0;
+        float beyond = go ? 0.0f : 1.0f, *sums = table[go];
+        eight x = take(a.x.at + r * a.x.stride, there, beyond);
+        if (a.y.at) {
+            eight y = take(a.y.at + r * a.y.stride, there, beyond);
+            if (a.b.at) {
+                eight b = take(a.b.at + r * a.b.stride, there, beyond);
+                float inv = inverse(whole_sum(squares(y), sums), n, a.eps);
+                times(&b, inverse(whole_sum(squares(b), sums + 32), n, a.eps), bw);
+                times(&y, inv, yw);
+                y = sum_of(y, b);
+            }
+            times(&y, inverse(whole_sum(squares(y), sums + 64), n, a.eps), w);
+            x = sum_of(x, y);
+            if (a.scaled)
+                times_all(&x, c);
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+                if (place(k) < there)
+                    *(float4 *)(a.x.at + r * a.x.stride + place(k)) = x.v[k];
+        }
+        if (!a.n_h)
+            continue;
+        float inv = inverse(whole_sum(squares(x), sums + 96), n, a.h_eps);
+#pragma unroll 1
+        for (int j = 0; j < (go ? a.n_h : 1); j++) {
+            eight h = x;
+            times(&h, inv, take(hw + j * n, n));
+            times_all(&h, a.h[j].c); /* times 1 changes nothing */
+            put(a.h[j].y.at + r * a.h[j].y.stride, h, there, a.h[j].q, r);
+        }
     }
 }
 
 /* x = (x + rms_norm(y) * w) * c * cw[0]; and h = rms_norm(x) * hw with its copy, where h is given,
  * else x's copy, where that is wanted
  * grid:   a block per row
- * shared: one float per warp, twice
+ * shared: one float per warp, four times
  * bound:  latency at few rows, bandwidth at many */
 __global__ void __launch_bounds__(1024) residual_kernel(residual_args a)
 {
-    __shared__ float table[64];
+    __shared__ float table[2][64];
     int n = a.x.cols, r = (int)blockIdx.x;
     grid_trigger();
     eight w = take_weight(a.w, n), hw = take_weight(a.h[0].w, n);
     float c = a.cw ? a.c * a.cw[0] : a.c;
-    grid_wait();
-    eight v = take(a.y.at + r * a.y.stride, n), x = take(a.x.at + r * a.x.stride, n);
-    times(&v, inverse(whole_sum(squares(v), table), n, a.eps), w);
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-        x.v[k] = make_float4(x.v[k].x + v.v[k].x, x.v[k].y + v.v[k].y, x.v[k].z + v.v[k].z,
-                             x.v[k].w + v.v[k].w);
+#pragma unroll 1
+    for (int go = first_go((int)gridDim.x); go < 2; go++) {
+        if (go)
+            grid_wait();
+        int there = go ? n : 0;
+        float beyond = go ? 0.0f : 1.0f;
+        eight v = take(a.y.at + r * a.y.stride, there, beyond);
+        eight x = take(a.x.at + r * a.x.stride, there, beyond);
+        times(&v, inverse(whole_sum(squares(v), table[go]), n, a.eps), w);
+        x = sum_of(x, v);
         if (a.scaled)
-            x.v[k] = make_float4(x.v[k].x * c, x.v[k].y * c, x.v[k].z * c, x.v[k].w * c);
-        if (place(k) < n)
-            *(float4 *)(a.x.at + r * a.x.stride + place(k)) = x.v[k];
+            times_all(&x, c);
+#pragma unroll
+        for (int k = 0; k < 2; k++)
+            if (place(k) < there)
+                *(float4 *)(a.x.at + r * a.x.stride + place(k)) = x.v[k];
+        if (a.n_h) {
+            times(&x, inverse(whole_sum(squares(x), table[go] + 32), n, a.h_eps), hw);
+            put(a.h[0].y.at + r * a.h[0].y.stride, x, there, a.h[0].q, r);
+        } else if (a.q.q || a.q.bf) {
+            put(a.x.at + r * a.x.stride, x, there, a.q, r);
+        }
     }
-    if (!a.n_h) {
-        if (a.q.q || a.q.bf)
-            put(a.x.at + r * a.x.stride, x, n, a.q, r);
-        return;
-    }
-    times(&x, inverse(whole_sum(squares(x), table + 32), n, a.h_eps), hw);
-    put(a.h[0].y.at + r * a.h[0].y.stride, x, n, a.h[0].q, r);
 }
 
-DEV void turn_pair(float *p, float *q, int pos, float inv_freq)
+/* Of a thread's four pairs: frequency, sine, cosine. Heads that turn in part have mostly pairs whose
+ * frequency is 0, and no sine for them. */
+struct turns {
+    float f[4], sn[4], cs[4];
+};
+DEV turns turns_at(float4 f, int pos)
 {
-    float sn, cs, u = *p, v = *q;
-    if (inv_freq == 0) /* heads that turn in part: most pairs, and no sine for them */
-        return;
-    turn_of(pos, inv_freq, &sn, &cs);
-    *p = u * cs - v * sn;
-    *q = u * sn + v * cs;
+    turns t = {{f.x, f.y, f.z, f.w}, {}, {}};
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (t.f[i] != 0)
+            turn_of(pos, t.f[i], &t.sn[i], &t.cs[i]);
+    return t;
+}
+DEV void turn(eight *e, const turns &t)
+{
+    float *p[4] = {&e->v[0].x, &e->v[0].y, &e->v[0].z, &e->v[0].w};
+    float *q[4] = {&e->v[1].x, &e->v[1].y, &e->v[1].z, &e->v[1].w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float u = *p[i], v = *q[i];
+        if (t.f[i] == 0)
+            continue;
+        *p[i] = u * t.cs[i] - v * t.sn[i];
+        *q[i] = u * t.sn[i] + v * t.cs[i];
+    }
 }
 
 struct head_jobs {
     head_job at[HEAD_JOBS];
 };
 
-/* A thread's share of a head of row r, to the cache. */
-template <int KIND>
-DEV void store_head(const eight &v, bool keys, const dev_kv &kv, const dev_step &st, int r)
+/* Where head blockIdx.x of row r goes in the cache. */
+DEV uint8_t *stored_at(bool keys, const dev_kv &kv, const dev_step &st, int r)
 {
     dev_kv_base base = st.kv[(size_t)st.rows.seq[r] * st.n_kv + kv.id];
     size_t at = (size_t)blockIdx.x * kv.n_slots + st.rows.index[r] % kv.n_slots;
-    uint8_t *row = (uint8_t *)(keys ? base.k : base.v) + at * (keys ? kv.k_bytes : kv.v_bytes);
+    return (uint8_t *)(keys ? base.k : base.v) + at * (keys ? kv.k_bytes : kv.v_bytes);
+}
+/* A thread's share of a head, if it is in. */
+template <int KIND>
+DEV void store_head(uint8_t *row, const eight &v, bool keys, const dev_kv &kv, bool in)
+{
     int kind = keys ? kv.k_kind : kv.v_kind;
     bool rot = keys ? kv.k_rot : kv.v_rot;
     if (KIND != KV_F16) {
 #pragma unroll 1
         for (int k = 0; k < 2; k++)
-            kv_encode(row, KIND == KV_KINDS ? kind : KIND, rot, place(k), k ? v.v[1] : v.v[0],
-                      true);
-    } else {
+            kv_encode(row, KIND == KV_KINDS ? kind : KIND, rot, place(k), k ? v.v[1] : v.v[0], in);
+    } else if (in) {
         kv_put_floats(row, kind, place(0), v.v[0]);
         kv_put_floats(row, kind, place(1), v.v[1]);
     }
@@ -299,52 +342,59 @@ DEV void leave_head(float *to, const eight &v)
 /* Heads: normed, turned, stored, each where asked for. A thread holds both halves of its pairs.
  * KIND: how keys and values are stored, KV_F16 for all without blocks, KV_KINDS for any: apart, so
  * that none fetches the code of others.
- * grid:   head x row x job; head_dim / 8 threads
- * shared: one float per warp
+ * grid:   head x row x job; head_dim / 8 threads, twice if a job leaves bare rows as well, which
+ *         are the second's
+ * shared: one float per warp, four times
  * bound:  latency */
 template <int KIND>
-__global__ void __launch_bounds__(256) heads_kernel(head_jobs jobs, dev_kv kv, dev_step st)
+__global__ void __launch_bounds__(512) heads_kernel(head_jobs jobs, dev_kv kv, dev_step st)
 {
-    __shared__ float table[32];
+    __shared__ float table[2][2][32];
     head_job j = blockIdx.z == 0 ? jobs.at[0] : blockIdx.z == 1 ? jobs.at[1] : jobs.at[2];
     int h = (int)blockIdx.x, r = (int)blockIdx.y, n = (int)blockDim.x * PER;
+    bool second = threadIdx.y > 0;
+    int what = second ? j.store & 2 : j.bare.at ? j.store & 1 : j.store; /* to store: 1 keys */
     grid_trigger();
+    if (h >= j.heads || (second && !j.bare.at))
+        return; /* others of the grid wait: who comes after us counts on one */
+    /* What does not depend on the kernel before: the step is there since before the pass. */
     eight w = take_weight(j.w, n);
-    float4 f = make_float4(0, 0, 0, 0);
+    turns t = {};
     if (j.inv_freq)
-        f = *(const float4 *)(j.inv_freq + place(0));
-    grid_wait();
-    if (h >= j.heads)
-        return;
-    int pos = st.rows.pos[r];
-    eight v = take(j.x.at + r * j.x.stride + (int64_t)h * n, n);
-    if (j.norm) {
-        times_all(&v, inverse(whole_sum(squares(v), table), n, j.eps));
+        t = turns_at(*(const float4 *)(j.inv_freq + place(0)), st.rows.pos[r]);
+    uint8_t *row = what ? stored_at(what == 1, kv, st, r) : NULL;
+#pragma unroll 1
+    for (int go = first_go((int)gridDim.y); go < 2; go++) {
+        if (go)
+            grid_wait();
+        eight v = take(j.x.at + r * j.x.stride + (int64_t)h * n, go ? n : 0, go ? 0.0f : 1.0f);
         if (j.bare.at)
-            leave_head(j.bare.at + r * j.bare.stride + (int64_t)h * n, v);
-    }
-    eight bare = v;
-    if (j.w)
-        times_each(&v, w);
-    if (j.inv_freq) {
-        turn_pair(&v.v[0].x, &v.v[1].x, pos, f.x);
-        turn_pair(&v.v[0].y, &v.v[1].y, pos, f.y);
-        turn_pair(&v.v[0].z, &v.v[1].z, pos, f.z);
-        turn_pair(&v.v[0].w, &v.v[1].w, pos, f.w);
-    }
-    float *to = j.y.at + r * j.y.stride + (int64_t)h * n;
-    if (j.norm)
-        leave_head(to, v);
-    if (KIND != KV_F16 && j.rotated) {
-        float *turned = j.rotated + ((int64_t)r * j.heads + h) * n;
+            __syncthreads(); /* keys may be left where the rows were */
+        if (j.norm)
+            times_all(&v, inverse(whole_sum(squares(v), table[go][threadIdx.y]), n, j.eps));
+        if (second) {
+            if (go)
+                leave_head(j.bare.at + r * j.bare.stride + (int64_t)h * n, v);
+        } else {
+            if (j.w)
+                times_each(&v, w);
+            if (j.inv_freq)
+                turn(&v, t);
+            if (j.norm && go)
+                leave_head(j.y.at + r * j.y.stride + (int64_t)h * n, v);
+        }
+        if (KIND != KV_F16 && j.rotated && !second) {
+            float *turned = j.rotated + ((int64_t)r * j.heads + h) * n;
 #pragma unroll 1
-        for (int k = 0; k < 2; k++)
-            *(float4 *)(turned + place(k)) = rotate_four(k ? v.v[1] : v.v[0], false);
+            for (int k = 0; k < 2; k++) {
+                float4 u = rotate_four(k ? v.v[1] : v.v[0], false);
+                if (go)
+                    *(float4 *)(turned + place(k)) = u;
+            }
+        }
+        if (what)
+            store_head<KIND>(row, v, what == 1, kv, go);
     }
-#pragma unroll 1
-    for (int what = 1; what <= 2; what++) /* keys, values */
-        if (j.store & what)
-            store_head<KIND>(j.store == 3 && what == 2 ? bare : v, what == 1, kv, st, r);
 }
 
 static unsigned threads_for(int n)
@@ -447,14 +497,15 @@ extern "C" void cu_heads(cudaStream_t s, const head_job *job, int n, dev_kv kv, 
 {
     head_jobs jobs = {};
     int heads = 0;
-    bool rotated = false;
+    bool rotated = false, both = false;
     for (int i = 0; i < n; i++) {
         rotated = rotated || job[i].rotated;
+        both = both || job[i].bare.at;
         jobs.at[i] = job[i];
         heads = job[i].heads > heads ? job[i].heads : heads;
     }
     dim3 grid((unsigned)heads, (unsigned)job[0].x.rows, (unsigned)n);
-    dim3 block((unsigned)(job[0].x.cols / job[0].heads / PER));
+    dim3 block((unsigned)(job[0].x.cols / job[0].heads / PER), both ? 2 : 1);
     if (kv.k_kind < KV_Q8_0 && kv.v_kind < KV_Q8_0 && !rotated)
         LAUNCH(heads_kernel<KV_F16>, grid, block, 0, s, jobs, kv, st);
     else if (kv.k_kind == KV_Q8_0 && kv.v_kind == KV_Q8_0)

@@ -570,10 +570,9 @@ static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, cons
     a.q = copy;
     a.expert = r.id;
     a.k = r.k;
-    if (together(c, a))
-        c->chosen = r.id;
-    else
+    if (!together(c, a))
         cu_product_vec(c->stream, a);
+    c->chosen = r.id;
     cuda_quant_keep(p, y.at, copy);
     done(p, "moe_glu");
 }
@@ -617,11 +616,11 @@ static void c_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
     a.share = r.weight;
     a.k = r.k;
     a.x_per_pair = true;
+    a.chosen = c->chosen == r.id;
     if (part.at) {
         product_args b = a;
         wrote(p, part);
         b.y = cuda_mat(part);
-        b.chosen = c->chosen == r.id;
         if (together(c, b)) {
             cu_expert_join(c->stream, a.y, part.at, NULL, r.k);
             done(p, "moe_down");

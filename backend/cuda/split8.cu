@@ -369,10 +369,8 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_
      * never stands beside one with none. */
     int run = (int)blockIdx.y, n_runs = min(n, (int)gridDim.y);
     int c0 = chunk0 + n * run / n_runs, c1 = chunk0 + n * (run + 1) / n_runs;
-    if (run >= n_runs) {
-        grid_wait(); /* who comes after us counts on it */
-        return;
-    }
+    if (run >= n_runs)
+        return; /* others of the grid wait: who comes after us counts on one */
     int from = max(first, c0 << shift), until = min(end, c1 << shift);
     int t_first = from / KEYS * KEYS, n_tiles = (until - t_first + KEYS - 1) / KEYS;
     int stages = a.stages, slot = t_first % a.kv.n_slots;
@@ -498,8 +496,7 @@ template <int D, int NG, int KIND> static void launch_kind(cudaStream_t s, const
 {
     dim3 grid((unsigned)a.kv.n_head_kv, (unsigned)a.n_block,
               (unsigned)((a.n_rows + a.tile_rows - 1) / a.tile_rows));
-    size_t bytes = (size_t)cu_split8_bytes(a.kv, 8 * NG, a.stages);
-    LAUNCH((split8_kernel<D, NG, KIND>), grid, dim3(D / 2), bytes, s, a);
+    LAUNCH((split8_kernel<D, NG, KIND>), grid, dim3(D / 2), (size_t)a.spread, s, a);
 }
 
 template <int D, int NG> static void launch_of(cudaStream_t s, const attend_args &a)
