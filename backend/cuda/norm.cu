@@ -10,19 +10,16 @@
  * At one row these kernels run every instruction once, and fetching instructions is most of their
  * time: four values at a time and little unrolling, for the sake of length. And while they wait for
  * the kernel before, they go through themselves with ones instead of values and nothing to leave,
- * so that when its result is there their code is too: go 0 of `for (int go = first_go(rows); go < 2;
- * go++)` is that rehearsal, go 1 begins with grid_wait. Where a multiprocessor has other work
- * meanwhile, as beside attention, this loses.
+ * so that when its result is there their code is too: go 0 of `for (int go = REHEARSES ? 0 : 1; ..)`
+ * is that rehearsal, go 1 begins with grid_wait. Where a multiprocessor has other work meanwhile, as
+ * beside attention, this loses; and many rows have more blocks than fit at a time, and kernels of
+ * their own, which need fewer registers.
  */
 #include "backend/cuda/kv_formats.cuh"
 
 enum { PER = 8, WIDEST = 8192 }; /* values a thread, as two times four; a block's most */
 
-/* Many rows have more blocks than fit at a time, which would rehearse in vain. */
-DEV int first_go(int rows)
-{
-    return rows > 4;
-}
+enum { FEW = 4 }; /* rows of kernels that rehearse */
 
 /* Sum over the block, the same in every thread. table: 32 floats, used once. */
 DEV float whole_sum(float v, float *table)
@@ -188,7 +185,7 @@ DEV eight sum_of(const eight &a, const eight &b)
  * shared: one float per warp, eight times
  * bound:  latency at few rows, bandwidth at many */
 enum { BRANCHES_WIDEST = 480 * PER }; /* three weights of it and the table: 46 KiB */
-__global__ void __launch_bounds__(512) branches_kernel(residual_args a)
+template <bool REHEARSES> __global__ void __launch_bounds__(512) branches_kernel(residual_args a)
 {
     DYN_SHARED(float, hw); /* [n_h][n]: in registers they would want a copy of the code for each */
     __shared__ float table[2][128];
@@ -205,7 +202,7 @@ __global__ void __launch_bounds__(512) branches_kernel(residual_args a)
     }
     float c = a.cw ? a.c * a.cw[0] : a.c;
 #pragma unroll 1
-    for (int go = first_go((int)gridDim.x); go < 2; go++) {
+    for (int go = REHEARSES ? 0 : 1; go < 2; go++) {
         if (go)
             grid_wait();
         int there = go ? n : 0;
@@ -247,7 +244,7 @@ __global__ void __launch_bounds__(512) branches_kernel(residual_args a)
  * grid:   a block per row
  * shared: one float per warp, four times
  * bound:  latency at few rows, bandwidth at many */
-__global__ void __launch_bounds__(1024) residual_kernel(residual_args a)
+template <bool REHEARSES> __global__ void __launch_bounds__(1024) residual_kernel(residual_args a)
 {
     __shared__ float table[2][64];
     int n = a.x.cols, r = (int)blockIdx.x;
@@ -255,7 +252,7 @@ __global__ void __launch_bounds__(1024) residual_kernel(residual_args a)
     eight w = take_weight(a.w, n), hw = take_weight(a.h[0].w, n);
     float c = a.cw ? a.c * a.cw[0] : a.c;
 #pragma unroll 1
-    for (int go = first_go((int)gridDim.x); go < 2; go++) {
+    for (int go = REHEARSES ? 0 : 1; go < 2; go++) {
         if (go)
             grid_wait();
         int there = go ? n : 0;
@@ -346,7 +343,7 @@ DEV void leave_head(float *to, const eight &v)
  *         are the second's
  * shared: one float per warp, four times
  * bound:  latency */
-template <int KIND>
+template <int KIND, bool REHEARSES>
 __global__ void __launch_bounds__(512) heads_kernel(head_jobs jobs, dev_kv kv, dev_step st)
 {
     __shared__ float table[2][2][32];
@@ -364,7 +361,7 @@ __global__ void __launch_bounds__(512) heads_kernel(head_jobs jobs, dev_kv kv, d
         t = turns_at(*(const float4 *)(j.inv_freq + place(0)), st.rows.pos[r]);
     uint8_t *row = what ? stored_at(what == 1, kv, st, r) : NULL;
 #pragma unroll 1
-    for (int go = first_go((int)gridDim.y); go < 2; go++) {
+    for (int go = REHEARSES ? 0 : 1; go < 2; go++) {
         if (go)
             grid_wait();
         eight v = take(j.x.at + r * j.x.stride + (int64_t)h * n, go ? n : 0, go ? 0.0f : 1.0f);
@@ -436,7 +433,8 @@ static bool in_fours(const residual_args &a)
 
 static void branches(cudaStream_t s, residual_args a)
 {
-    LAUNCH(branches_kernel, dim3((unsigned)a.x.rows), dim3(threads_for(a.x.cols)),
+    LAUNCH((a.x.rows <= FEW ? branches_kernel<true> : branches_kernel<false>),
+           dim3((unsigned)a.x.rows), dim3(threads_for(a.x.cols)),
            (size_t)(a.n_h * a.x.cols) * sizeof(float), s, a);
 }
 
@@ -470,7 +468,8 @@ extern "C" void cu_residual(cudaStream_t s, residual_args a)
     dim3 rows((unsigned)a.x.rows), block(threads_for(a.x.cols));
     bool more = a.b.at || a.n_h > 1 || (a.n_h && a.h[0].c != 1.0f);
     if (!more && a.x.cols <= WIDEST && in_fours(a)) {
-        LAUNCH(residual_kernel, rows, block, 0, s, a);
+        LAUNCH((a.x.rows <= FEW ? residual_kernel<true> : residual_kernel<false>), rows, block, 0,
+               s, a);
         return;
     }
     if (a.x.cols <= BRANCHES_WIDEST && in_fours(a)) {
@@ -493,27 +492,35 @@ extern "C" void cu_residual(cudaStream_t s, residual_args a)
         cu_quantise(s, a.x, a.q);
 }
 
+template <int KIND>
+static void heads(cudaStream_t s, dim3 grid, dim3 block, const head_jobs &jobs, const dev_kv &kv,
+                  const dev_step &st)
+{
+    LAUNCH((grid.y <= FEW ? heads_kernel<KIND, true> : heads_kernel<KIND, false>), grid, block, 0,
+           s, jobs, kv, st);
+}
+
 extern "C" void cu_heads(cudaStream_t s, const head_job *job, int n, dev_kv kv, dev_step st)
 {
     head_jobs jobs = {};
-    int heads = 0;
+    int most = 0;
     bool rotated = false, both = false;
     for (int i = 0; i < n; i++) {
         rotated = rotated || job[i].rotated;
         both = both || job[i].bare.at;
         jobs.at[i] = job[i];
-        heads = job[i].heads > heads ? job[i].heads : heads;
+        most = job[i].heads > most ? job[i].heads : most;
     }
-    dim3 grid((unsigned)heads, (unsigned)job[0].x.rows, (unsigned)n);
+    dim3 grid((unsigned)most, (unsigned)job[0].x.rows, (unsigned)n);
     dim3 block((unsigned)(job[0].x.cols / job[0].heads / PER), both ? 2 : 1);
     if (kv.k_kind < KV_Q8_0 && kv.v_kind < KV_Q8_0 && !rotated)
-        LAUNCH(heads_kernel<KV_F16>, grid, block, 0, s, jobs, kv, st);
+        heads<KV_F16>(s, grid, block, jobs, kv, st);
     else if (kv.k_kind == KV_Q8_0 && kv.v_kind == KV_Q8_0)
-        LAUNCH(heads_kernel<KV_Q8_0>, grid, block, 0, s, jobs, kv, st);
+        heads<KV_Q8_0>(s, grid, block, jobs, kv, st);
     else if (kv.k_kind == KV_Q4_0 && kv.v_kind == KV_Q4_0)
-        LAUNCH(heads_kernel<KV_Q4_0>, grid, block, 0, s, jobs, kv, st);
+        heads<KV_Q4_0>(s, grid, block, jobs, kv, st);
     else if (kv.k_kind == KV_TQ3_0 && kv.v_kind == KV_TQ3_0)
-        LAUNCH(heads_kernel<KV_TQ3_0>, grid, block, 0, s, jobs, kv, st);
+        heads<KV_TQ3_0>(s, grid, block, jobs, kv, st);
     else
-        LAUNCH(heads_kernel<KV_KINDS>, grid, block, 0, s, jobs, kv, st);
+        heads<KV_KINDS>(s, grid, block, jobs, kv, st);
 }
