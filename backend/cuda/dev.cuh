@@ -72,7 +72,8 @@ enum { BLOCKS_OF_113K = 1 };
 
 /* Every kernel waits with grid_wait before it touches what others wrote or read; grid_trigger lets
  * the next one be put beside it, up to its own grid_wait. A kernel ends only after its wait, so
- * order holds over any number of kernels. Weights may be asked for before the wait. */
+ * order holds over any number of kernels: blocks with nothing to do may leave at once where some
+ * block of the grid always waits. Weights may be asked for before the wait. */
 #if !defined(CARAT_EMU) && __CUDA_ARCH__ >= 900
 DEV void grid_wait()
 {
