@@ -68,10 +68,10 @@ END
 [ $same = 20 ] || bad=1
 echo "$same of 20 greedy answers are the CPU's; $(since)"
 
-# A sixth of the quick checks of products, attention and experts: the checker is a hundred times slower.
+# A sixth of the quick checks of most kernels: the checker is a hundred times slower.
 if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck initcheck; do
-        for ops in matmul attend moe; do
+        for ops in matmul attend moe norm together; do
             {
                 timeout 150 compute-sanitizer --tool "$tool" --error-exitcode 9 \
                     "$check" --quick --part 0/6 "$ops" >"$out.$tool.$ops" 2>&1

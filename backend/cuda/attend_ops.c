@@ -230,7 +230,7 @@ static void deal8(const cuda_device *c, const pass *p, attend_args *a)
     if (a->kv.window)
         most = (a->kv.window + rows - 2 + a->chunk - 1) / a->chunk + 1;
     int32_t n = tiles * a->kv.n_head_kv * (most < a->n_block ? most : a->n_block);
-    size_t bytes = (size_t)cu_split8_bytes(a->kv, rows * group > 8 ? 16 : 8, a->stages);
+    size_t bytes = (size_t)cu_split8_bytes(a->kv, rows * group, a->stages);
     a->spread = (int32_t)spread_bytes(bytes, n, c->n_sm, c->shared_sm);
 }
 

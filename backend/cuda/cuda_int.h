@@ -248,13 +248,13 @@ enum {
 /* How much shared memory blocks are launched with that want `bytes` each: as much more as keeps a
  * multiprocessor from taking more than its share of the n. Blocks come while those of the kernel
  * before leave, and go where these leave first: three to one place and none to another, where they
- * are the last to end. */
+ * are the last to end. Where no kernel begins under another, they come to an empty GPU. */
 enum { BLOCK_RESERVED = 1024 /* of shared memory, of every block, by the system */ };
 static inline size_t spread_bytes(size_t bytes, int32_t n, int32_t n_sm, int32_t shared_sm)
 {
     int32_t share = (n + n_sm - 1) / n_sm, one_more = shared_sm / (share + 1) - BLOCK_RESERVED;
     bool few = share <= 2; /* of more the registers take care */
-    return few && bytes <= (size_t)one_more ? (size_t)one_more + 16 : bytes;
+    return cu_overlap && few && bytes <= (size_t)one_more ? (size_t)one_more + 16 : bytes;
 }
 
 typedef struct one_room {

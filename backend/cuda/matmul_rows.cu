@@ -508,7 +508,7 @@ static void launch_cut(cudaStream_t s, rows_args r, const rows_plan &c)
         r.job[i].block = block;
         block += (r.job[i].n_out + 16 * n_tile - 1) / (16 * n_tile) * (r.shares / r.own);
     }
-    int shared_sm = (int)gpu.shared + BLOCK_RESERVED;
+    int shared_sm = (int)gpu.shared + BLOCK_RESERVED; /* one block may have all there is */
     LAUNCH((rows_kernel<K, NT, GLU, M>), dim3((unsigned)block), dim3(32u * (unsigned)c.cut.warps),
            spread_bytes(c.shared, block, gpu.processors, shared_sm), s, r);
 }

@@ -3,7 +3,8 @@
  * The activation is int8 with a scale per 32 columns; a weight's codes meet it in 4-way integer dot
  * products, exact within a group. A lane holds one of a tile's 16 rows and every second group, so
  * a warp reads 512 neighbouring bytes at a time and the activation is the same 64 bytes for all.
- * Speed is bytes in flight: two units (5 KB of Q4_K) per warp, 24 warps on a multiprocessor.
+ * Speed is bytes in flight: of Q4_K two units (5 KB) per warp and 24 warps on a multiprocessor, or,
+ * of experts, up to four units and 16 warps.
  * Wins at one row; of 2 to 32 rows matmul_experts.cu reads an expert once for all that chose it, and
  * adds the same numbers in the same order. Where there are more pairs than it has room for, this
  * takes any number of rows.

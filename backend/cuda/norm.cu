@@ -12,14 +12,19 @@
  * the kernel before, they go through themselves with ones instead of values and nothing to leave,
  * so that when its result is there their code is too: go 0 of `for (int go = REHEARSES ? 0 : 1; ..)`
  * is that rehearsal, go 1 begins with grid_wait. Where a multiprocessor has other work meanwhile, as
- * beside attention, this loses; and many rows have more blocks than fit at a time, and kernels of
- * their own, which need fewer registers.
+ * beside attention, this loses. Many rows have more blocks than fit at a time, and GPUs on which no
+ * kernel begins under another have nothing to wait for: they have kernels without it, which need
+ * fewer registers.
  */
 #include "backend/cuda/kv_formats.cuh"
 
 enum { PER = 8, WIDEST = 8192 }; /* values a thread, as two times four; a block's most */
 
-enum { FEW = 4 }; /* rows of kernels that rehearse */
+static bool rehearses(int32_t rows)
+{
+    enum { FEW = 4 };
+    return cu_overlap && rows <= FEW;
+}
 
 /* Sum over the block, the same in every thread. table: 32 floats, used once. */
 DEV float whole_sum(float v, float *table)
@@ -433,7 +438,7 @@ static bool in_fours(const residual_args &a)
 
 static void branches(cudaStream_t s, residual_args a)
 {
-    LAUNCH((a.x.rows <= FEW ? branches_kernel<true> : branches_kernel<false>),
+    LAUNCH((rehearses(a.x.rows) ? branches_kernel<true> : branches_kernel<false>),
            dim3((unsigned)a.x.rows), dim3(threads_for(a.x.cols)),
            (size_t)(a.n_h * a.x.cols) * sizeof(float), s, a);
 }
@@ -468,7 +473,7 @@ extern "C" void cu_residual(cudaStream_t s, residual_args a)
     dim3 rows((unsigned)a.x.rows), block(threads_for(a.x.cols));
     bool more = a.b.at || a.n_h > 1 || (a.n_h && a.h[0].c != 1.0f);
     if (!more && a.x.cols <= WIDEST && in_fours(a)) {
-        LAUNCH((a.x.rows <= FEW ? residual_kernel<true> : residual_kernel<false>), rows, block, 0,
+        LAUNCH((rehearses(a.x.rows) ? residual_kernel<true> : residual_kernel<false>), rows, block, 0,
                s, a);
         return;
     }
@@ -496,8 +501,9 @@ template <int KIND>
 static void heads(cudaStream_t s, dim3 grid, dim3 block, const head_jobs &jobs, const dev_kv &kv,
                   const dev_step &st)
 {
-    LAUNCH((grid.y <= FEW ? heads_kernel<KIND, true> : heads_kernel<KIND, false>), grid, block, 0,
-           s, jobs, kv, st);
+    bool rehearsed = rehearses((int32_t)grid.y);
+    LAUNCH((rehearsed ? heads_kernel<KIND, true> : heads_kernel<KIND, false>), grid, block, 0, s,
+           jobs, kv, st);
 }
 
 extern "C" void cu_heads(cudaStream_t s, const head_job *job, int n, dev_kv kv, dev_step st)
