@@ -162,6 +162,10 @@ status check_ids(const carat_model *m, const int32_t *ids, int64_t n, int32_t n_
 /* True once per carat_session_cancel: takes the wish back as it reports it. */
 bool session_take_cancel(carat_session *s);
 
+/* sampling.c: tokens that must not be in an answer, taken out of what its next token comes from. */
+void ban_place_holders(const carat_model *m, float *logits);
+void drop_place_holders(const carat_model *m, row_logits *x);
+
 /* prefill.c. Some rows of one timeline in a pass. want as kv_batch_add. */
 typedef struct pass_part {
     timeline *t;
