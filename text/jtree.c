@@ -6,6 +6,7 @@
  * parser with its line and column. Nothing here knows about chats.
  */
 #include "text/jtree.h"
+#include "text/lower.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 
@@ -398,42 +399,18 @@ const char *jtree_kind_name(const jtree *v)
     return v ? name[v->kind] : "nothing";
 }
 
-/* Lower case of the scripts whose names turn up as keys: Latin, Greek, Cyrillic. */
-static uint32_t lower(uint32_t c)
-{
-    if (c < 0x80)
-        return c >= 'A' && c <= 'Z' ? c + 32 : c;
-    if (c >= 0xC0 && c <= 0xDE)
-        return c == 0xD7 ? c : c + 32;
-    if ((c >= 0x100 && c <= 0x12F) || (c >= 0x132 && c <= 0x137) || (c >= 0x14A && c <= 0x177))
-        return c | 1;
-    if ((c >= 0x139 && c <= 0x148) || (c >= 0x179 && c <= 0x17E))
-        return c & 1 ? c + 1 : c;
-    if (c == 0x178)
-        return 0xFF;
-    if (c >= 0x391 && c <= 0x3A9)
-        return c == 0x3A2 ? c : c + 32;
-    if (c >= 0x410 && c <= 0x42F)
-        return c + 32;
-    if (c >= 0x400 && c <= 0x40F)
-        return c + 80;
-    return c;
-}
-
+/* By lower case, and by code points within that, as Python compares strings. */
 static int compare_lower(const jtree *a, const jtree *b)
 {
-    size_t i = 0, j = 0;
-    while (i < a->n_key && j < b->n_key) {
-        uint32_t x, y;
-        bool ok;
-        i += (size_t)utf8_decode(a->key + i, a->n_key - i, &x, &ok);
-        j += (size_t)utf8_decode(b->key + j, b->n_key - j, &y, &ok);
-        x = lower(x);
-        y = lower(y);
+    lower_reader r = {.s = a->key, .n = a->n_key}, q = {.s = b->key, .n = b->n_key};
+    uint32_t x, y;
+    for (;;) {
+        bool more_a = lower_next(&r, &x), more_b = lower_next(&q, &y);
+        if (!more_a || !more_b)
+            return more_a - more_b;
         if (x != y)
             return x < y ? -1 : 1;
     }
-    return i < a->n_key ? 1 : j < b->n_key ? -1 : 0;
 }
 
 /* A stable merge sort: keys that differ in case only keep their order. */
