@@ -398,7 +398,7 @@ static void set_flags(vocab *v)
             f |= FLAG_SPECIAL | FLAG_STRUCTURE;
         if (v->type[id] == TOKEN_USER_DEFINED)
             f |= marker ? FLAG_SPECIAL | FLAG_STRUCTURE : FLAG_SPECIAL;
-        if (*p == '<' && n >= 5 && v->type[id] != TOKEN_BYTE) {
+        if (n >= 5 && *p == '<' && v->type[id] != TOKEN_BYTE) {
             for (size_t i = 0; i < COUNT_OF(shown_pieces); i++)
                 if (spelled(p, n, shown_pieces[i]))
                     f |= FLAG_SHOWN;
@@ -508,10 +508,6 @@ static status build_texts(vocab *v, err *e)
         const char *p = vocab_piece(v, id, &n);
         if (v->type[id] == TOKEN_BYTE) {
             v->text_bytes[at++] = (char)byte_of(p, n);
-        } else if (v->type[id] != TOKEN_NORMAL) {
-            if (n)
-                memcpy(v->text_bytes + at, p, n);
-            at += n;
         } else {
             for (size_t i = 0; i < n;) {
                 bool space = n - i >= 3 && !memcmp(p + i, SPACE_MARK, 3);

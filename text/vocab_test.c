@@ -189,6 +189,49 @@ TEST(tokens_print_as_their_type_says)
     toy_free(t);
 }
 
+TEST(added_tokens_print_their_spaces)
+{
+    vocab *v;
+    err e = {0};
+    source s = {"gemma4",
+                NULL,
+                {"a", "aa", "\xE2\x96\x81\xE2\x96\x81", "<|x\xE2\x96\x81y|>", "<\xE2\x96\x81>"},
+                {1, 1, 4, 4, 3},
+                {"a a"},
+                0,
+                0,
+                0};
+    CHECK_OK(build(&s, &v, &e), e);
+    shows(v, "\xE2\x96\x81\xE2\x96\x81", false, "  ");
+    shows(v, "<|x\xE2\x96\x81y|>", false, "<|x y|>");
+    shows(v, "<\xE2\x96\x81>", true, "< >");
+    vocab_close(v);
+}
+
+/* The pieces fill their buffer to the last byte, and the last piece is an empty place holder: with
+ * AddressSanitizer a look at its first byte is an error. */
+TEST(an_empty_last_piece_is_not_looked_at)
+{
+    enum { BUFFER = 1 << 16, LONG = 1 << 12 };
+    vocab_builder *b;
+    vocab *v;
+    err e = {0};
+    char piece[LONG];
+    vocab_settings set = {"gemma4", NULL, -1, -1, -1, 0, -1};
+    CHECK_OK(vocab_begin(&b, BUFFER / LONG + 1 + 2, 1, &e), e);
+    for (int i = 0; i < BUFFER / LONG; i++) {
+        size_t n = i ? LONG : LONG - 3;
+        memset(piece, 'b' + i, n);
+        vocab_add_token(b, piece, n, TOKEN_NORMAL);
+    }
+    vocab_add_token(b, "a", 1, TOKEN_NORMAL);
+    vocab_add_token(b, "aa", 2, TOKEN_NORMAL);
+    vocab_add_token(b, "", 0, TOKEN_UNUSED);
+    vocab_add_merge(b, "a a", 3);
+    CHECK_OK(vocab_finish(b, &set, &v, &e), e);
+    vocab_close(v);
+}
+
 TEST(plain_text_never_merges_into_structure)
 {
     vocab *v;
