@@ -141,8 +141,7 @@ void bench_print_foot(const bench_setup *b, FILE *f)
     if (b->info.on_gpu)
         fprintf(f, "          of %s: %.1f MiB planned, %.1f of them in reserve; %.1f in use\n",
                 b->plan.side[0].device, (double)b->plan.side[0].total_bytes * 0x1p-20,
-                (double)b->plan.side[0].reserve_bytes * 0x1p-20,
-                (double)b->device_bytes * 0x1p-20);
+                (double)b->plan.side[0].reserve_bytes * 0x1p-20, (double)b->device_bytes * 0x1p-20);
 }
 
 /* ---- JSON -------------------------------------------------------------------------------- */
@@ -290,8 +289,7 @@ bool bench_print_json(const bench_setup *b, const bench_ceilings *c, const bench
             json_array_append_new(tests, test_json(b, &t[i]));
         json_object_set_new(root, "tests", tests);
     }
-    bool ok = !json_was_short() && root && !json_dumpf(root, stdout, JSON_INDENT(2)) &&
-              putchar('\n') != EOF && !fflush(stdout);
+    bool ok = !json_was_short() && root && json_write(stdout, root, JSON_INDENT(2));
     json_decref(root);
     return ok;
 }

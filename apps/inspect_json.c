@@ -142,9 +142,7 @@ status inspect_json(const inspect_report *r, err *e)
         json_decref(top);
         return err_memory(e, "the report", 0);
     }
-    int bad = json_dumpf(top, stdout, JSON_INDENT(1));
+    bool ok = json_write(stdout, top, JSON_INDENT(1));
     json_decref(top);
-    if (bad || putchar('\n') == EOF || fflush(stdout))
-        return err_set(e, E_IO, "cannot write to standard output");
-    return OK;
+    return ok ? OK : err_set(e, E_IO, "cannot write to standard output");
 }

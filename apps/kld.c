@@ -9,6 +9,7 @@
 #include "apps/ids.h"
 #include "apps/run_int.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/mem.h"
 
 #include <inttypes.h>
@@ -147,9 +148,9 @@ static status print_json(const kld_report *r, const char *layers, err *e)
                   (json_int_t)r->base_bytes, "tested_bytes", (json_int_t)r->tested_bytes);
     if (!o)
         return err_memory(e, "the report", 0);
-    int bad = json_dumpf(o, stdout, 0);
+    bool ok = json_write(stdout, o, 0);
     json_decref(o);
-    return bad || putchar('\n') == EOF ? err_set(e, E_IO, "cannot write the report") : OK;
+    return ok ? OK : err_set(e, E_IO, "cannot write the report");
 }
 
 /* ---- The command ------------------------------------------------------------------------- */

@@ -10,7 +10,7 @@
  */
 #include "apps/term.h"
 #include "base/clock.h"
-#include "base/utf8.h"
+#include "base/show.h"
 
 #include <signal.h>
 #include <stdarg.h>
@@ -64,14 +64,7 @@ void term_set(FILE *f, term_style s)
         fputs(code[s], f);
 }
 
-/* C0 but for tab and newline, DEL, and C1, which some terminals obey like ESC sequences. Also the
- * marks that reorder text, which can make an answer read as what it does not say. */
-static bool is_control(uint32_t cp)
-{
-    return (cp < 0x20 && cp != '\n' && cp != '\t') || (cp >= 0x7f && cp < 0xa0) ||
-           (cp >= 0x202a && cp <= 0x202e) || (cp >= 0x2066 && cp <= 0x2069);
-}
-
+/* Carriage returns are left out: models write them before newlines. */
 void term_put(FILE *f, const char *text, size_t n)
 {
     if (!tty[fd_of(f)]) {
@@ -79,19 +72,12 @@ void term_put(FILE *f, const char *text, size_t n)
         return;
     }
     while (n) {
-        uint32_t cp;
-        bool ok;
-        int len = utf8_decode(text, n, &cp, &ok);
-        if (!ok)
-            fputs("\xef\xbf\xbd", f);
-        else if (!is_control(cp))
-            fwrite(text, 1, (size_t)len, f);
-        else if (cp < 0x20 && cp != '\r')
-            fprintf(f, "^%c", (int)cp + '@');
-        else if (cp != '\r')
-            fprintf(f, "<%04X>", (unsigned)cp);
-        text += len;
-        n -= (size_t)len;
+        char safe[SHOW_CHAR_MAX];
+        size_t len, taken = show_one(text, n, SHOW_TEXT, safe, &len);
+        if (*text != '\r')
+            fwrite(safe, 1, len, f);
+        text += taken;
+        n -= taken;
     }
 }
 

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "base/rng.h"
+#include "base/show.h"
 #include "base/str.h"
 #include "base/utf8.h"
 
@@ -25,8 +26,52 @@ TEST(err_keeps_the_first_sentence_and_no_control_bytes)
     err e = {0};
     CHECK_STATUS(err_set(&e, E_FORMAT, "name \x1b[2J%s", "x"), E_FORMAT);
     CHECK_STATUS(err_set(&e, E_IO, "second"), E_IO);
-    CHECK_STR(e.text, "name ?[2Jx");
+    CHECK_STR(e.text, "name ^[[2Jx");
     CHECK_EQ(e.status, E_FORMAT);
+    err cut = {0};
+    char name[sizeof cut.text + 8];
+    memset(name, 'a', sizeof name);
+    strcpy(name + sizeof cut.text - 2, "\xC3\xBC"); /* cut in the middle of this one */
+    err_set(&cut, E_FORMAT, "%s", name);
+    CHECK_EQ(strlen(cut.text), sizeof cut.text - 2);
+    CHECK(utf8_valid(cut.text, strlen(cut.text)));
+}
+
+TEST(a_name_from_outside_cannot_drive_a_terminal)
+{
+    static const struct {
+        const char *raw, *name, *text, *json;
+    } cases[] = {
+        {"plain \xC3\xBC\xE4\xBD\xA0", "plain \xC3\xBC\xE4\xBD\xA0", "plain \xC3\xBC\xE4\xBD\xA0",
+         "plain \xC3\xBC\xE4\xBD\xA0"},
+        {"\x1b]0;t\x07", "^[]0;t^G", "^[]0;t^G", "\x1b]0;t\x07"}, /* JSON has no raw C0 */
+        {"a\nb\tc", "a^Jb^Ic", "a\nb\tc", "a\nb\tc"},
+        {"\x7f\xC2\x9B"
+         "2J",
+         "^?<009B>2J", "^?<009B>2J", "\\u007f\\u009b2J"},
+        {"x\xE2\x80\xAEy\xE2\x81\xA6z", "x<202E>y<2066>z", "x<202E>y<2066>z", "x\\u202ey\\u2066z"},
+        {"\xE2\x80\x8F|\xE2\x80\xA8", "<200F>|<2028>", "\xE2\x80\x8F|\xE2\x80\xA8",
+         "\\u200f|\\u2028"},
+        {"\xC0\xAF\xFF", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD",
+         "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD", "\\ufffd\\ufffd\\ufffd"},
+        {"", "", "", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        str o = {0};
+        size_t n = strlen(cases[i].raw);
+        CHECK_STR(SHOWN(cases[i].raw), cases[i].name);
+        show_put(&o, cases[i].raw, n, SHOW_NAME);
+        CHECK_STR(str_text(&o), cases[i].name);
+        str_cut(&o, 0);
+        show_put(&o, cases[i].raw, n, SHOW_TEXT);
+        CHECK_STR(str_text(&o), cases[i].text);
+        str_cut(&o, 0);
+        show_put_json(&o, cases[i].raw, n);
+        CHECK_STR(str_text(&o), cases[i].json);
+        str_free(&o);
+    }
+    char small[6];
+    CHECK_STR(show_into(small, sizeof small, "ab\x1b\x1b"), "ab^[");
 }
 
 TEST(reader_remembers_a_short_read)
@@ -213,6 +258,55 @@ TEST(file_out_writes_through_symbolic_links)
     CHECK(!symlink("loop", loop));
     CHECK_STATUS(file_out_open(&f, loop, &e), E_IO);
     CHECK(strstr(e.text, "too many symbolic links"));
+}
+
+TEST(file_out_private_replaces_a_link_and_is_of_its_owner_alone)
+{
+    char dir[1024], link[1100], file[1100];
+    struct stat sb;
+    err e = {0};
+    file_out f;
+    snprintf(dir, sizeof dir, "%s", test_temp("private"));
+    snprintf(link, sizeof link, "%s/link", dir);
+    snprintf(file, sizeof file, "%s/file", dir);
+    CHECK(!mkdir(dir, 0700) && !symlink("file", link));
+    write_text(file, "old");
+    CHECK_OK(file_out_open_private(&f, link, &e), e);
+    CHECK_OK(file_out_write(&f, "new", 3, &e), e);
+    CHECK_OK(file_out_commit(&f, &e), e);
+    check_text(file, "old");
+    check_text(link, "new");
+    CHECK(!lstat(link, &sb) && S_ISREG(sb.st_mode) && (sb.st_mode & 0777) == 0600);
+    CHECK(!stat(file, &sb) && (sb.st_mode & 0777) == (0666 & ~umask(022)));
+}
+
+static atomic_bool umask_done;
+
+static void *write_files(void *path)
+{
+    for (int i = 0; i < 200; i++)
+        write_text(path, "x");
+    atomic_store(&umask_done, true);
+    return NULL;
+}
+
+/* A thread that creates a file at the wrong moment must not get mode 0666. */
+TEST(file_out_leaves_the_umask_of_the_process_alone)
+{
+    pthread_t t;
+    char path[512], other[512];
+    struct stat sb;
+    umask(077);
+    snprintf(path, sizeof path, "%s", test_temp("written"));
+    snprintf(other, sizeof other, "%s", test_temp("other"));
+    CHECK(!pthread_create(&t, NULL, write_files, path));
+    while (!atomic_load(&umask_done)) {
+        int fd = open(other, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        CHECK(fd >= 0 && !fstat(fd, &sb) && !close(fd) && !unlink(other));
+        CHECK_EQ(sb.st_mode & 0777, 0600);
+    }
+    pthread_join(t, NULL);
+    CHECK(!stat(path, &sb) && (sb.st_mode & 0777) == 0600);
 }
 
 TEST(file_out_writes_into_a_device_and_never_over_it)

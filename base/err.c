@@ -1,14 +1,16 @@
 /* err.c - a status and one sentence, of which the first is kept.
  *
  * The first failure is the cause and the later ones are its echoes, so an error that is set stays.
- * Sentences quote names out of files; control bytes in them become question marks, since the text
- * will be printed on a terminal. Every function works without an err to fill.
+ * Sentences quote names out of files and end on terminals, so they go through base/show.h. Every
+ * function works without an err to fill.
  */
 /* For the POSIX strerror_r, which fills the buffer it is given; GNU's has another type. */
 #undef _GNU_SOURCE
 #define _POSIX_C_SOURCE 200809L
 
 #include "base/err.h"
+
+#include "base/show.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -22,11 +24,8 @@ status err_set(err *e, status st, const char *fmt, ...)
     e->status = st;
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(e->text, sizeof e->text, fmt, ap);
+    show_format(e->text, sizeof e->text, fmt, ap);
     va_end(ap);
-    for (unsigned char *c = (unsigned char *)e->text; *c; c++)
-        if (*c < 0x20 || *c == 0x7f)
-            *c = '?';
     return st;
 }
 

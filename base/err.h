@@ -23,7 +23,7 @@ typedef carat_error err;
 #define E_NUMERIC CARAT_E_NUMERIC
 
 /* Stores st and the sentence unless e already holds one; returns st. Text from files may be
- * passed as an argument: control bytes are replaced, so a hostile name cannot drive a terminal. */
+ * passed as an argument: it is escaped (base/show.h), so a hostile name cannot drive a terminal. */
 status err_set(err *e, status st, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 status err_errno(err *e, const char *doing, const char *what); /* E_IO, E_MEMORY for ENOMEM */
 status err_memory(err *e, const char *what, size_t n_bytes);

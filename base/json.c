@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "base/show.h"
 #include "base/str.h"
 #include "base/utf8.h"
 
@@ -96,6 +97,25 @@ status json_read_words(json_t **out, char **text, const char *path, size_t max_b
     else
         mem_free(bytes);
     return st;
+}
+
+static int append(const char *bytes, size_t n, void *out)
+{
+    str *o = out;
+    str_put(o, bytes, n);
+    return o->bad ? -1 : 0;
+}
+
+bool json_write(FILE *f, const json_t *v, size_t flags)
+{
+    str raw = {0}, safe = {0};
+    bool ok = !json_dump_callback(v, append, &raw, flags);
+    show_put_json(&safe, str_text(&raw), raw.n);
+    str_putc(&safe, '\n');
+    ok = ok && !safe.bad && fwrite(safe.at, 1, safe.n, f) == safe.n && !fflush(f);
+    str_free(&raw);
+    str_free(&safe);
+    return ok;
 }
 
 json_t *json_lossy_text(const char *s, size_t n)

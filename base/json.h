@@ -10,6 +10,7 @@
 #include "base/err.h"
 
 #include <jansson.h>
+#include <stdio.h>
 
 void json_init(void); /* any number of times, from any thread */
 /* The value, owned by the caller (json_decref), or NULL. E_FORMAT with line and reason, or
@@ -21,6 +22,9 @@ status json_parse_file(json_t **out, const char *path, size_t max_bytes, err *e)
 /* A file of conversations or tools: strings may hold U+0000, and the last of duplicate keys
  * counts. text, if not NULL, gets the file as it is (mem_free). */
 status json_read_words(json_t **out, char **text, const char *path, size_t max_bytes, err *e);
+/* The value and a newline into f, flushed; characters that drive terminals are escaped
+ * (base/show.h). False: it could not be written. */
+bool json_write(FILE *f, const json_t *v, size_t flags);
 /* True once after an allocation of jansson's failed in this thread: what was built since the last
  * call may lack parts, which jansson's own calls do not always say. */
 bool json_was_short(void);

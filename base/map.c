@@ -7,6 +7,7 @@
  */
 #include "base/map.h"
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/mem.h"
 
 #include <errno.h>
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -152,10 +154,31 @@ static status follow_links(const char *path, char **out, err *e)
     return err_set(e, E_IO, "%s: cannot create: too many symbolic links", path);
 }
 
-status file_out_open(file_out *f, const char *path, err *e)
+/* A new file of a name that nobody has. The mode is open's, so the umask applies without a moment
+ * in which the process has another one. */
+static int create_beside(const char *path, mode_t mode, char *temp, size_t cap)
+{
+    int fd = -1;
+    for (int tries = 0; tries < 100 && fd < 0; tries++) {
+        uint32_t r;
+        if (getrandom(&r, sizeof r, 0) != sizeof r)
+            r = (uint32_t)clock_ns();
+        snprintf(temp, cap, "%s.%06x", path, (unsigned)r & 0xffffff);
+        fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+        if (fd < 0 && errno != EEXIST)
+            break;
+    }
+    return fd;
+}
+
+static status open_out(file_out *f, const char *path, bool private, err *e)
 {
     *f = (file_out){.fd = -1};
-    status st = follow_links(path, &f->path, e);
+    status st = OK;
+    if (!private)
+        st = follow_links(path, &f->path, e);
+    else if (!(f->path = mem_strdup(path)))
+        st = err_memory(e, path, strlen(path));
     if (st)
         return st;
     path = f->path;
@@ -166,28 +189,32 @@ status file_out_open(file_out *f, const char *path, err *e)
         st = err_memory(e, path, OUT_BUF);
     } else {
         struct stat sb;
-        snprintf(f->temp, cap, "%s.XXXXXX", path);
-        if (!stat(path, &sb) && !S_ISREG(sb.st_mode)) {
+        f->temp[0] = 0;
+        if (!private && !stat(path, &sb) && !S_ISREG(sb.st_mode)) {
             /* A device or a pipe is written in place: renaming over it would destroy it. A
              * directory fails here, by name. */
-            f->temp[0] = 0;
             f->fd = open(path, O_WRONLY | O_CLOEXEC);
         } else {
-            f->fd = mkostemp(f->temp, O_CLOEXEC);
+            f->fd = create_beside(path, private ? 0600 : 0666, f->temp, cap);
         }
         if (f->fd < 0) {
             st = err_errno(e, "create", path);
             f->temp[0] = 0;
-        } else if (f->temp[0]) {
-            /* mkostemp makes 0600; a model file follows the umask like any other. */
-            mode_t mask = umask(0);
-            umask(mask);
-            fchmod(f->fd, 0666 & ~mask);
         }
     }
     if (st)
         file_out_discard(f);
     return st;
+}
+
+status file_out_open(file_out *f, const char *path, err *e)
+{
+    return open_out(f, path, false, e);
+}
+
+status file_out_open_private(file_out *f, const char *path, err *e)
+{
+    return open_out(f, path, true, e);
 }
 
 status file_out_reserve(file_out *f, uint64_t n, err *e)

@@ -36,6 +36,9 @@ typedef struct {
 
 /* A symbolic link stays one: its target is written, there or not. */
 status file_out_open(file_out *f, const char *path, err *e);
+/* The same for what others must not read: mode 0600. It replaces the name, whatever stands there,
+ * and never follows a link. */
+status file_out_open_private(file_out *f, const char *path, err *e);
 /* Asks for room for a file of n_bytes, so that a full disk fails early. File systems that cannot
  * promise room are taken at their word. */
 status file_out_reserve(file_out *f, uint64_t n_bytes, err *e);

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "text/jtree.h"
 
 #include <poll.h>
@@ -733,8 +734,9 @@ TEST(server_traces_requests_with_their_tokens)
     char *bytes;
     size_t n;
     err e = {0};
-    const char *dir = test_temp("traces");
-    CHECK(!mkdir(dir, 0700));
+    const char *dir = test_temp("traces"); /* the server makes it */
+    struct stat sb;
+    umask(0);
     start_toy(&s, ARGS("--trace", dir));
     http_post(&r, &s, "/v1/chat/completions", "{" ASK ",\"max_tokens\":6,\"temperature\":0}");
     CHECK_EQ(r.status, 200);
@@ -743,6 +745,7 @@ TEST(server_traces_requests_with_their_tokens)
     response_free(&r);
     stop(&s);
     snprintf(path, sizeof path, "%s/%s.json", dir, id);
+    CHECK(!stat(path, &sb) && (sb.st_mode & 0777) == 0600);
     CHECK_OK(file_read_all(path, 1 << 20, &bytes, &n, &e), e);
     const jtree *v = json_parsed(&mem, bytes, n);
     CHECK_EQ(json_at(v, "answers.0.sampled_ids")->count, 6);
@@ -752,4 +755,43 @@ TEST(server_traces_requests_with_their_tokens)
     arena_free(&mem);
     unlink(path);
     rmdir(dir);
+}
+
+TEST(server_refuses_to_start_where_traces_would_be_lost)
+{
+    const char *m = toy_model_write(NULL);
+    const char *const dirs[][2] = {{"/proc/none/traces", "/proc/none/traces: cannot create"},
+                                   {m, "is not a directory"}};
+    for (int i = 0; i < 2; i++) {
+        spawned r;
+        spawn_carat(&r, NULL, ARGS("serve", "-p", "0", "-m", m, "--trace", dirs[i][0]));
+        CHECK_EQ(r.code, 1);
+        CHECK_MSG(strstr(str_text(&r.err), dirs[i][1]), "%s", str_text(&r.err));
+        spawned_free(&r);
+    }
+}
+
+TEST(server_log_cannot_drive_a_terminal)
+{
+    static const char *const forms[] = {"text", "json"};
+    for (int i = 0; i < 2; i++) {
+        served s;
+        response r;
+        char *log;
+        size_t n;
+        err e = {0};
+        start_toy(&s, ARGS("--log", forms[i], "--alias", "\x1b]0;t\x07\xC2\x9B\xE2\x80\xAE|"));
+        http_call(&r, &s, "GET", "/%1b%5d0;x%07%c2%9b%e2%80%ae%0a%ff", NULL, NULL);
+        CHECK_EQ(r.status, 404);
+        CHECK(utf8_valid(r.body.at, r.body.n));
+        response_free(&r);
+        stop(&s);
+        CHECK_OK(file_read_all(s.log, 1 << 20, &log, &n, &e), e);
+        CHECK_MSG(strstr(log, "^[]0;t^G<009B><202E>|"), "%s", log);
+        CHECK_MSG(strstr(log, "^[]0;x^G<009B><202E>^J\xEF\xBF\xBD"), "%s", log);
+        CHECK(utf8_valid(log, n));
+        CHECK(!strpbrk(log, "\x1b\x07") && !strstr(log, "\xC2\x9B") &&
+              !strstr(log, "\xE2\x80\xAE"));
+        mem_free(log);
+    }
 }

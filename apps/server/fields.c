@@ -6,6 +6,7 @@
  */
 #include "apps/server/jsonw.h"
 #include "apps/server/request.h"
+#include "base/show.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -23,9 +24,9 @@ bool problem_set(problem *p, int http, const char *param, const char *fmt, ...)
         return false;
     va_list ap;
     p->status = http;
-    snprintf(p->param, sizeof p->param, "%s", param ? param : "");
+    show_into(p->param, sizeof p->param, param ? param : "");
     va_start(ap, fmt);
-    vsnprintf(p->text, sizeof p->text, fmt, ap);
+    show_format(p->text, sizeof p->text, fmt, ap);
     va_end(ap);
     return false;
 }

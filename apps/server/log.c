@@ -7,7 +7,7 @@
 #include "apps/server/server.h"
 #include "base/clock.h"
 #include "base/map.h"
-#include "base/utf8.h"
+#include "base/show.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -47,14 +47,14 @@ void log_line(const server *s, const char *fmt, ...)
     if (!strcmp(s->o->log, "off"))
         return;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    show_format(text, sizeof text, fmt, ap);
     va_end(ap);
     put_time(when);
     if (as_json(s)) {
         json_open(&o, NULL, '{');
         json_text(&o, "time", when);
         json_text(&o, "level", "info");
-        json_text(&o, "message", utf8_valid(text, strlen(text)) ? text : "(no text)");
+        json_text(&o, "message", text);
         json_close(&o, '}');
     } else {
         str_printf(&o, "%s %s", when, text);
@@ -67,17 +67,18 @@ void log_exchange(const exchange *x)
     char when[32];
     str o = {0};
     const usage *u = &x->used;
-    bool path_ok = utf8_valid(x->path, strlen(x->path));
+    char path[512];
     double rate = u->decode_ms > 0 ? 1000 * (double)u->generated / u->decode_ms : 0;
     if (!strcmp(x->s->o->log, "off"))
         return;
     put_time(when);
+    show_into(path, sizeof path, x->path);
     json_open(&o, NULL, '{');
     json_text(&o, "time", when);
     json_text(&o, "level", x->status >= 500 ? "error" : "info");
     json_text(&o, "id", x->id);
-    json_text(&o, "method", x->method);
-    json_text(&o, "path", path_ok ? x->path : "(no text)");
+    json_text(&o, "method", SHOWN(x->method));
+    json_text(&o, "path", path);
     json_int(&o, "status", x->status);
     json_number(&o, "ms", clock_ms() - x->start_ms);
     if (u->prompt || u->generated) {
@@ -93,16 +94,13 @@ void log_exchange(const exchange *x)
     json_close(&o, '}');
     if (!as_json(x->s)) {
         str line = {0};
-        str_printf(&line, "%s %s %s %.100s %d %.0f ms", when, x->id, x->method,
-                   path_ok ? x->path : "(no text)", x->status, clock_ms() - x->start_ms);
+        str_printf(&line, "%s %s %s %s %d %.0f ms", when, x->id, SHOWN(x->method), path, x->status,
+                   clock_ms() - x->start_ms);
         if (u->prompt || u->generated)
             str_printf(&line, ", prompt %lld (%lld cached), %lld tokens at %.1f/s",
                        (long long)u->prompt, (long long)u->cached, (long long)u->generated, rate);
         if (x->note)
             str_printf(&line, ", %s", x->note);
-        for (size_t i = 0; i < line.n; i++) /* a path may hold anything */
-            if ((unsigned char)line.at[i] < ' ' || line.at[i] == 127)
-                line.at[i] = '?';
         str_free(&o);
         o = line;
     }
@@ -154,7 +152,7 @@ void trace_write(const exchange *x, const answer *a, const trace_prompt *p, int3
     json_text(&o, "time", when);
     json_text(&o, "version", carat_version());
     json_text(&o, "model", x->s->info.name);
-    json_text(&o, "path", x->path);
+    json_text(&o, "path", SHOWN(x->path));
     json_tree(&o, "request", a->rq->body);
     json_open(&o, "answers", '[');
     for (int32_t i = 0; i < n; i++)
@@ -165,7 +163,7 @@ void trace_write(const exchange *x, const answer *a, const trace_prompt *p, int3
     snprintf(path, sizeof path, "%.1000s/%s.json", x->s->o->trace_dir, x->id);
     if (o.bad)
         log_line(x->s, "%s: no memory for a trace", path);
-    else if (file_out_open(&f, path, &e) || file_out_write(&f, o.at, o.n, &e) ||
+    else if (file_out_open_private(&f, path, &e) || file_out_write(&f, o.at, o.n, &e) ||
              file_out_commit(&f, &e))
         log_line(x->s, "%s", e.text);
     file_out_discard(&f);

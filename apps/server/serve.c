@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "base/show.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -20,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -58,7 +60,7 @@ static const option table[] = {
             "longest pause of a stream while other prompts are computed (default: 200)"),
     OPT_STR(serve_options, log, "log", 0, "FORM", "text, json or off (default: text)"),
     OPT_STR(serve_options, trace_dir, "trace", 0, "DIR",
-            "write each request there with its tokens, for bug reports"),
+            "write each request there with its tokens, for bug reports; made if it is not there"),
     OPT_INT(serve_options, chunk, "chunk", 0, "N", 0, 1 << 24, "prompt tokens per pass"),
     OPT_INT(serve_options, threads, "threads", 't', "N", 0, 4096,
             "threads that compute (default: the physical cores)"),
@@ -407,11 +409,24 @@ out:
     return st;
 }
 
+/* A directory that cannot be written to would lose every trace: that is said at the start. */
+static status check_trace(const char *dir, err *e)
+{
+    struct stat sb;
+    if (!dir)
+        return OK;
+    if (mkdir(dir, 0700) && errno != EEXIST)
+        return err_errno(e, "create the directory for traces", dir);
+    if (stat(dir, &sb) || access(dir, W_OK | X_OK))
+        return err_errno(e, "write traces into it", dir);
+    return S_ISDIR(sb.st_mode) ? OK : err_set(e, E_ARG, "--trace: %s is not a directory", dir);
+}
+
 static bool check_options(const serve_options *o)
 {
     const char *l = o->log;
     if (strcmp(l, "text") && strcmp(l, "json") && strcmp(l, "off")) {
-        fprintf(stderr, "carat serve: --log: %s is none of text, json and off\n", l);
+        fprintf(stderr, "carat serve: --log: %s is none of text, json and off\n", SHOWN(l));
         return false;
     }
     return true;
@@ -442,7 +457,9 @@ static int run_serve(const command *cmd, int argc, char **argv)
     s.o = &o;
     metrics_init(&s.m);
     pthread_rwlock_init(&s.batch_lock, NULL);
-    status st = read_keys(&o, &s.keys, &e);
+    status st = check_trace(o.trace_dir, &e);
+    if (!st)
+        st = read_keys(&o, &s.keys, &e);
     if (!st)
         st = serve(&s, &e);
     if (st)
