@@ -417,9 +417,9 @@ static status check_trace(const char *dir, err *e)
         return OK;
     if (mkdir(dir, 0700) && errno != EEXIST)
         return err_errno(e, "create the directory for traces", dir);
-    if (stat(dir, &sb) || access(dir, W_OK | X_OK))
-        return err_errno(e, "write traces into it", dir);
-    return S_ISDIR(sb.st_mode) ? OK : err_set(e, E_ARG, "--trace: %s is not a directory", dir);
+    if (!stat(dir, &sb) && !S_ISDIR(sb.st_mode))
+        return err_set(e, E_ARG, "--trace: %s is not a directory", dir);
+    return access(dir, W_OK | X_OK) ? err_errno(e, "write traces into it", dir) : OK;
 }
 
 static bool check_options(const serve_options *o)
