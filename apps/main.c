@@ -25,6 +25,9 @@ const command *const commands[] = {&command_run,
                                    &command_daemon,
                                    NULL};
 
+#define HELP_SUMMARY "This list, or the help of a command"
+#define VERSION_SUMMARY "The version"
+
 /* A program started without stdin, stdout or stderr would give their numbers to the next files it
  * opens, and write its messages into them. The wrong direction makes any use fail as it should. */
 static void keep_standard_files(void)
@@ -39,9 +42,7 @@ static void usage(FILE *out)
     fputs("Usage: carat COMMAND [OPTIONS] [OPERANDS]\n\nCommands:\n", out);
     for (const command *const *c = commands; *c; c++)
         fprintf(out, "  %-10s %s\n", (*c)->name, (*c)->summary);
-    fputs("  help       this list, or the help of a command\n"
-          "  version    the version\n",
-          out);
+    fputs("  help       " HELP_SUMMARY "\n  version    " VERSION_SUMMARY "\n", out);
 }
 
 static const command *find(const char *name)
@@ -85,6 +86,11 @@ int main(int argc, char **argv)
     }
     if (help)
         name = argv[2];
+    if (help && (!strcmp(name, "help") || !strcmp(name, "version"))) {
+        printf("Usage: carat %s\n\n%s.\n", strcmp(name, "help") ? name : "help [COMMAND]",
+               strcmp(name, "help") ? VERSION_SUMMARY : HELP_SUMMARY);
+        return printed();
+    }
     const command *c = find(name);
     if (!c) {
         fprintf(stderr, "carat: there is no command '%s'\nTry 'carat help'.\n", name);

@@ -10,8 +10,10 @@
 #include "base/mem.h"
 
 #include <errno.h>
+#include <langinfo.h>
 #include <locale.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -173,6 +175,47 @@ static status answer_once(chat *c, const run_options *o, const str *prompt, err 
     return OK;
 }
 
+/* The line editor drops what the locale's encoding cannot say; prompts are UTF-8 in any locale. */
+static void use_utf8(void)
+{
+    setlocale(LC_CTYPE, "");
+    if (strcmp(nl_langinfo(CODESET), "UTF-8"))
+        setlocale(LC_CTYPE, "C.UTF-8");
+}
+
+/* "gemma4", "llama3.2:1b", "google/gemma-3-4b": one word in which a family of models has a number,
+ * or the name of a model file. */
+static bool looks_like_model(const char *word)
+{
+    static const char *const families[] = {"gemma", "llama",    "qwen",    "mistral", "mixtral",
+                                           "phi",   "deepseek", "gpt-oss", "granite", "smollm"};
+    size_t n = strlen(word);
+    if (strspn(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:/-") != n)
+        return false;
+    if (n > 5 && !strcasecmp(word + n - 5, ".gguf"))
+        return true;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        const char *at = strcasestr(word, families[i]);
+        if (at && strpbrk(at, "0123456789:"))
+            return true;
+    }
+    return false;
+}
+
+/* Who comes from other programs puts a model or a file first, which would be part of the prompt. */
+static void doubt_first_word(int n_words, char **words)
+{
+    struct stat st;
+    if (n_words && looks_like_model(words[0]))
+        term_note("'%s' looks like a model but is read as part of the prompt: carat run -m FILE "
+                  "names a model",
+                  words[0]);
+    else if (n_words > 1 && !stat(words[0], &st) && S_ISREG(st.st_mode))
+        term_note("'%s' is a file but its name is read as part of the prompt: carat run -p FILE "
+                  "reads a prompt",
+                  words[0]);
+}
+
 static int run_run(const command *cmd, int argc, char **argv)
 {
     run_options o = {.seed = RUN_UNSET,
@@ -190,9 +233,11 @@ static int run_run(const command *cmd, int argc, char **argv)
 
     if (bad)
         return bad - 1;
-    setlocale(LC_CTYPE, "");
+    use_utf8();
     term_init();
     term_watch(NULL);
+    if (!o.model)
+        doubt_first_word(n_words, argv);
     bool tty = isatty(STDIN_FILENO);
     bool converse = o.interactive || (tty && !n_words && !o.prompt_file);
     if (o.interactive && !tty) {

@@ -14,8 +14,13 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <wchar.h>
 
-enum { HISTORY_LINES = 1000, PATH_BYTES = 4096 };
+enum {
+    HISTORY_LINES = 1000,
+    PATH_BYTES = 4096,
+    PASTE_MAX = 256 << 10 /* characters: every key redraws the whole line */
+};
 
 typedef struct editor {
     EditLine *el;
@@ -24,6 +29,7 @@ typedef struct editor {
     char history_path[PATH_BYTES];
     const char *prompt;
     bool dropped; /* the last line ended by Ctrl-C */
+    bool pasted;  /* the last line began with pasted text of several lines */
 } editor;
 
 #ifdef __SANITIZE_ADDRESS__
@@ -44,13 +50,77 @@ static char *prompt_of(EditLine *el)
     return (char *)ed->prompt;
 }
 
-static unsigned char drop_line(EditLine *el, int key)
+static unsigned char drop_line(EditLine *el, wint_t key)
 {
     editor *ed;
     (void)key;
     el_get(el, EL_CLIENTDATA, &ed);
     ed->dropped = true;
     return CC_NEWLINE;
+}
+
+static bool ends_with(const wchar_t *text, size_t n, const wchar_t *end)
+{
+    size_t n_end = wcslen(end);
+    return n >= n_end && !wmemcmp(text + n - n_end, end, n_end);
+}
+
+/* Without control characters, with LF for every CR LF and CR. Returns the new length. */
+static size_t clean_paste(wchar_t *text, size_t n)
+{
+    size_t n_kept = 0;
+    wchar_t before = 0;
+    for (size_t i = 0; i < n; i++) {
+        wchar_t c = text[i];
+        if (c == L'\r' || (c == L'\n' && before != L'\r'))
+            text[n_kept++] = L'\n';
+        else if (c == L'\t' || (c >= 0x20 && !(c >= 0x7f && c < 0xa0)))
+            text[n_kept++] = c;
+        before = c;
+    }
+    return n_kept;
+}
+
+/* The terminal has sent the mark that begins a paste: all up to the mark that ends it becomes part
+ * of the line being edited, its line ends too. Nothing is sent before Enter is typed. */
+static unsigned char paste(EditLine *el, wint_t key)
+{
+    static const wchar_t end_mark[] = L"\033[201~";
+    editor *ed;
+    wchar_t *text = mem_alloc((PASTE_MAX + 1) * sizeof *text);
+    size_t n = 0;
+    bool too_long = !text;
+    wchar_t last[6] = {0}, c;
+    (void)key;
+    el_get(el, EL_CLIENTDATA, &ed);
+    while (el_wgetc(el, &c) == 1) {
+        wmemmove(last, last + 1, 5);
+        last[5] = c;
+        if (n < PASTE_MAX && !too_long)
+            text[n++] = c;
+        else
+            too_long = true;
+        if (ends_with(last, 6, end_mark))
+            break;
+    }
+    if (too_long) {
+        fputs("\n", stderr);
+        term_note("a paste of more than %d characters is left out: carat run -i -p FILE reads one",
+                  PASTE_MAX);
+        mem_free(text);
+        return CC_REDISPLAY;
+    }
+    if (ends_with(text, n, end_mark))
+        n -= 6;
+    n = clean_paste(text, n);
+    text[n] = 0;
+    const LineInfoW *line = el_wline(el);
+    if (line->cursor == line->buffer)
+        ed->pasted = wcschr(text, L'\n') != NULL;
+    if (n)
+        el_winsertstr(el, text);
+    mem_free(text);
+    return CC_REFRESH;
 }
 
 /* Makes every directory on the way to path, as mkdir -p does. */
@@ -95,11 +165,18 @@ static bool editor_open(editor *ed)
     el_set(ed->el, EL_EDITOR, "emacs");
     el_set(ed->el, EL_HIST, history, ed->history);
     el_set(ed->el, EL_SIGNAL, 0);
-    el_set(ed->el, EL_ADDFN, "carat-drop-line", "drop the line", drop_line);
+    el_wset(ed->el, EL_ADDFN, L"carat-drop-line", L"drop the line", drop_line);
+    el_wset(ed->el, EL_ADDFN, L"carat-paste", L"insert pasted text", paste);
     el_source(ed->el, NULL); /* the user's own ~/.editrc */
     el_set(ed->el, EL_SETTY, "-d", "-isig", NULL);
     el_set(ed->el, EL_BIND, "^C", "carat-drop-line", NULL);
     el_set(ed->el, EL_BIND, "^R", "em-inc-search-prev", NULL);
+    /* A key that begins with ESC would take ESC itself from vi's editing. */
+    const char *mode = NULL;
+    if (!el_get(ed->el, EL_EDITOR, &mode) && mode && !strcmp(mode, "emacs")) {
+        el_wset(ed->el, EL_BIND, L"\033[200~", L"carat-paste", NULL);
+        term_converse(true);
+    }
     return true;
 }
 
@@ -114,6 +191,7 @@ static void editor_close(editor *ed)
         history_end(ed->history);
     if (ed->el)
         el_end(ed->el);
+    term_converse(false);
 }
 
 /* One line without its newline, appended to out. False at the end of input. */
@@ -121,11 +199,12 @@ static bool read_line(editor *ed, const char *prompt, str *out)
 {
     int n = 0;
     ed->prompt = prompt;
-    ed->dropped = false;
+    ed->dropped = ed->pasted = false;
     el_set(ed->el, EL_PREP_TERM, 1); /* before the prompt is seen: Ctrl-C is a key from now on */
     term_prompting(true);
     const char *line = el_gets(ed->el, &n);
     term_prompting(false);
+    term_hold_keys();
     if (ed->dropped) {
         fputs("\n", stderr);
         return true;
@@ -138,17 +217,19 @@ static bool read_line(editor *ed, const char *prompt, str *out)
     return true;
 }
 
-/* A whole input: lines joined by a backslash at the end, or all between triple quotes. */
-static bool read_input(editor *ed, str *in)
+/* A whole input: lines joined by a backslash at the end, or all between triple quotes. A paste of
+ * several lines is one already, and *is_text: neither a command nor quoted. */
+static bool read_input(editor *ed, str *in, bool *is_text)
 {
     bool quoted;
     str_cut(in, 0);
     if (!read_line(ed, ">>> ", in))
         return false;
-    quoted = in->n >= 3 && !memcmp(in->at, "\"\"\"", 3);
+    *is_text = ed->pasted && strchr(str_text(in), '\n');
+    quoted = !*is_text && in->n >= 3 && !memcmp(in->at, "\"\"\"", 3);
     if (quoted)
         str_drop(in, 3);
-    while (!ed->dropped) {
+    while (!ed->dropped && !*is_text) {
         char *end = quoted ? strstr(str_text(in), "\"\"\"") : NULL;
         if (end) {
             str_cut(in, (size_t)(end - in->at));
@@ -189,7 +270,7 @@ static const char help_text[] =
     "/stats             model, memory, settings and the last answer's speed\n"
     "/quit              leave (also Ctrl-D)\n"
     "A backslash at the end of a line, or \"\"\" around several, makes one message of many "
-    "lines.\n";
+    "lines;\na paste of several lines is one message.\n";
 
 static void show_stats(const chat *c)
 {
@@ -384,10 +465,10 @@ int run_interactive(chat *c, const run_options *o)
               c->info.file_type, carat_session_n_ctx(c->s));
     while (!quit && !c->out.broken && !term_terminated()) {
         err e = {0};
-        bool speak_now = false, asked = false;
+        bool speak_now = false, asked = false, is_text = false;
         status st = OK;
         term_watch(NULL);
-        bool more = read_input(&ed, &in);
+        bool more = read_input(&ed, &in, &is_text);
         if (!more)
             break;
         if (ed.dropped) {
@@ -396,7 +477,7 @@ int run_interactive(chat *c, const run_options *o)
         }
         if (!in.n)
             continue;
-        if (in.at[0] == '/' && in.n > 1 && in.at[1] != '/')
+        if (!is_text && in.at[0] == '/' && in.n > 1 && in.at[1] != '/')
             st = obey(c, in.at, &speak_now, &quit, &e);
         else if (chat_open_calls(c))
             st = err_set(&e, E_ARG, "the model waits for its tool: /result TEXT, or /undo");

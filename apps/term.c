@@ -29,6 +29,10 @@ enum {
     EXIT_INTERRUPTED = 130
 };
 
+/* Bracketed paste, as xterm defined it. */
+#define PASTE_ON "\033[?2004h"
+#define PASTE_OFF "\033[?2004l"
+
 static bool tty[3], colour[3]; /* by file descriptor */
 static bool obeys;             /* stderr is a terminal that knows escape sequences */
 
@@ -187,13 +191,22 @@ static atomic_int n_interrupts;
 static atomic_bool terminated, prompting;
 static struct termios at_start;
 static bool handling, has_terminal;
+static atomic_bool conversing;
+
+/* The terminal as the program found it. Only calls that a signal handler may make. */
+static void give_terminal_back(void)
+{
+    if (atomic_load(&conversing) && write(STDERR_FILENO, PASTE_OFF, sizeof PASTE_OFF - 1) < 0)
+        return; /* the terminal is gone */
+    if (has_terminal)
+        tcsetattr(STDIN_FILENO, TCSANOW, &at_start);
+}
 
 static void on_signal(int sig)
 {
     if (sig == SIGTERM && atomic_load(&prompting)) {
         /* Nothing to finish: end at once, but not with the terminal as the line editor has it. */
-        if (has_terminal)
-            tcsetattr(STDIN_FILENO, TCSANOW, &at_start);
+        give_terminal_back();
         signal(sig, SIG_DFL);
         raise(sig);
         return;
@@ -201,8 +214,11 @@ static void on_signal(int sig)
     if (sig == SIGTERM)
         atomic_store(&terminated, true);
     /* The first is obeyed at the next token or chunk; who insists does not want to wait. */
-    if (atomic_fetch_add(&n_interrupts, 1) >= 1)
+    if (atomic_fetch_add(&n_interrupts, 1) >= 1) {
+        if (atomic_load(&conversing))
+            give_terminal_back();
         _exit(EXIT_INTERRUPTED);
+    }
     carat_session *s = atomic_load(&watched);
     if (s)
         carat_session_cancel(s);
@@ -227,7 +243,12 @@ void term_watch(carat_session *s)
 
 void term_prompting(bool on)
 {
+    struct termios t;
     atomic_store(&prompting, on);
+    if (!on || !atomic_load(&conversing) || tcgetattr(STDIN_FILENO, &t))
+        return;
+    t.c_iflag &= ~(tcflag_t)(ICRNL | INLCR); /* else the CR LF of a paste reads as two ends */
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &t);
 }
 
 bool term_terminated(void)
@@ -238,4 +259,60 @@ bool term_terminated(void)
 int term_interrupts(void)
 {
     return atomic_load(&n_interrupts);
+}
+
+/* ---- A conversation --------------------------------------------------------------------- */
+
+/* Installed with SA_RESETHAND and SA_NODEFER: raise() takes the default action at once. */
+static void on_end_or_stop(int sig);
+
+static void handle_end_and_stop(bool on)
+{
+    static const int signals[] = {SIGTSTP, SIGQUIT, SIGHUP};
+    struct sigaction sa = {.sa_handler = on ? on_end_or_stop : SIG_DFL,
+                           .sa_flags = (int)(SA_RESETHAND | SA_NODEFER)};
+    sigemptyset(&sa.sa_mask);
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        sigaction(signals[i], &sa, NULL);
+}
+
+static void on_end_or_stop(int sig)
+{
+    struct termios now;
+    bool known = !tcgetattr(STDIN_FILENO, &now);
+    give_terminal_back();
+    raise(sig);
+    /* Only a stopped program comes here, once it is continued. */
+    handle_end_and_stop(true);
+    if (known)
+        tcsetattr(STDIN_FILENO, TCSANOW, &now);
+    if (write(STDERR_FILENO, PASTE_ON, sizeof PASTE_ON - 1) < 0)
+        return;
+}
+
+void term_converse(bool on)
+{
+    if (!obeys || !has_terminal || on == atomic_load(&conversing))
+        return;
+    if (on) {
+        atomic_store(&conversing, true);
+        handle_end_and_stop(true);
+        fputs(PASTE_ON, stderr);
+        return;
+    }
+    give_terminal_back();
+    handle_end_and_stop(false);
+    atomic_store(&conversing, false);
+}
+
+void term_hold_keys(void)
+{
+    if (!atomic_load(&conversing))
+        return;
+    struct termios t = at_start;
+    t.c_iflag &= ~(tcflag_t)(ICRNL | INLCR);
+    t.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+    t.c_cc[VMIN] = 1;
+    t.c_cc[VTIME] = 0;
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &t);
 }

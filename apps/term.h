@@ -40,4 +40,10 @@ int term_interrupts(void);         /* since the last term_watch(NULL) */
 void term_prompting(bool on);      /* a line is being typed: SIGTERM ends the program at once */
 bool term_terminated(void);        /* by SIGTERM, at some time */
 
+/* Between on and off the terminal marks pasted text (ESC[200~ ... ESC[201~). Every signal that ends
+ * or stops the program first gives the terminal back as it was at the start. */
+void term_converse(bool on);
+/* Keys typed from now on are kept, unechoed, for the next line editing; Ctrl-C stays a signal. */
+void term_hold_keys(void);
+
 #endif

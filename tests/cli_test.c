@@ -76,6 +76,8 @@ TEST(cli_wrong_use_is_exit_2_and_points_to_help)
     run_and_check(NULL, 2, "exclude each other",
                   ARGS("logits", "-m", "x", "--tokens", "x", "-o", "x", "--all", "--last"));
     run_and_check(NULL, 0, NULL, ARGS("help"));
+    run_and_check(NULL, 0, NULL, ARGS("help", "help"));
+    run_and_check(NULL, 0, NULL, ARGS("help", "version"));
     run_and_check(NULL, 0, NULL, ARGS("run", "--help"));
     run_and_check(NULL, 0, NULL, ARGS("--version"));
 }
@@ -122,6 +124,24 @@ TEST(cli_prompts_that_cannot_be)
     /* In raw mode any bytes are a prompt. */
     run_and_check(NULL, 0, NULL,
                   ARGS("run", "-q", "-m", m, "--raw", "--seed", "1", "-n", "3", "abc\xff\xfe"));
+}
+
+TEST(cli_a_model_name_in_front_of_the_prompt_is_doubted)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    const char *says = "looks like a model but is read as part of the prompt";
+    run_and_check(NULL, 1, says, ARGS("run", "--isa", "none", "gemma4", "hi"));
+    run_and_check(NULL, 1, says, ARGS("run", "--isa", "none", "google/gemma-4-E2B:Q4_K_M"));
+    run_and_check(NULL, 1, says, ARGS("run", "--isa", "none", "model.gguf", "hi"));
+    run_and_check(NULL, 1, "is a file but its name",
+                  ARGS("run", "--isa", "none", test_path("README.md"), "hi"));
+    spawned r;
+    spawn_carat(&r, NULL, ARGS("run", "--isa", "none", "gemma", "is", "and/or", "4", "words"));
+    CHECK(!strstr(str_text(&r.err), "prompt"));
+    spawned_free(&r);
+    spawn_carat(&r, NULL, ARGS("run", "--isa", "none", "-m", m, "gemma4", "hi"));
+    CHECK(!strstr(str_text(&r.err), "prompt"));
+    spawned_free(&r);
 }
 
 TEST(cli_context_larger_than_memory_names_both_numbers)
@@ -439,6 +459,58 @@ TEST(cli_conversation_on_a_terminal)
     mem_free(history);
     struct stat sb;
     CHECK(!stat(test_temp("state/carat/history"), &sb) && (sb.st_mode & 077) == 0);
+}
+
+TEST(cli_a_paste_of_several_lines_is_one_message)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 20});
+    char state[512], saved[600], *text;
+    size_t n;
+    err e = {0};
+    terminal t;
+    snprintf(state, sizeof state, "XDG_STATE_HOME=%s", test_temp("state"));
+    snprintf(saved, sizeof saved, "/save %s\r", test_temp("pasted.json"));
+    terminal_open(&t, ARGS(state, "TERM=xterm", "NO_COLOR=1", "LC_ALL=C"),
+                  ARGS("run", "-m", m, "--seed", "1", "-c", "4096", "--ignore-eog", "-n", "5"));
+    terminal_expect(&t, "\033[?2004h");
+    terminal_expect(&t, ">>> ");
+    /* Line ends as terminals send them; a bell and a colour that do not belong into a message; a
+     * first line that would be a command; a last one that would ask for more. */
+    terminal_type(&t, "\033[200~/quit\rtwo \303\251\007\033[31m\r\nthree\n\\\033[201~");
+    terminal_expect(&t, "three");
+    terminal_type(&t, "!\r");
+    terminal_expect(&t, "answer 5 tokens");
+    terminal_expect(&t, ">>> ");
+    /* Within a line it is inserted; alone on one it may be a command. */
+    terminal_type(&t, "a \033[200~b\rc\033[201~ d\r");
+    terminal_expect(&t, "answer 5 tokens");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "\033[200~/stats\033[201~\r");
+    terminal_expect(&t, "last turn");
+    /* While an answer is written it waits for the next line. */
+    terminal_type(&t, "/limit 0\r");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "Go on\r");
+    terminal_expect_answer(&t);
+    terminal_type(&t, "\033[200~x\ry\033[201~");
+    terminal_type(&t, "\x03");
+    terminal_expect(&t, "stopped");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "/limit 5\x01\x0b"); /* to the beginning, delete all */
+    terminal_type(&t, "/limit 5\r");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "\033[200~x\ry\033[201~\r");
+    terminal_expect(&t, "answer 5 tokens");
+    terminal_type(&t, saved);
+    terminal_expect(&t, "saved ");
+    terminal_type(&t, "/quit\r");
+    terminal_expect(&t, "\033[?2004l");
+    CHECK_EQ(terminal_close(&t), 0);
+    CHECK_OK(file_read_all(test_temp("pasted.json"), 1 << 20, &text, &n, &e), e);
+    CHECK_MSG(strstr(text, "\"/quit\\ntwo \303\251[31m\\nthree\\n\\\\!\""), "%s", text);
+    CHECK_MSG(strstr(text, "\"a b\\nc d\""), "%s", text);
+    CHECK_MSG(strstr(text, "\"x\\ny\""), "%s", text);
+    mem_free(text);
 }
 
 TEST(cli_end_of_input_leaves_the_conversation)
