@@ -10,103 +10,10 @@
  *   rope_freqs absent        synthesised: the first quarter of the pairs rotate
  *   experts                  gate and up fused in one tensor, or apart
  */
+#include "model/bind.h"
 #include "model/gemma4.h"
 
-#include <float.h>
-#include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
-
-enum {
-    LAYERS_MAX = 512, /* 60 published; a bound against absurd files, as the next two */
-    WIDTH_MAX = 1 << 20,
-    EXPERTS_MAX = 4096,
-    TURNING_MAX = 4096, /* pairs of a head that rotate: 64 published */
-    CTX_MAX = 1 << 24   /* token positions are exact in f32 up to here */
-};
-
-/* A factor this large in rope_freqs means "does not rotate" (files use 1e30). */
-static const double NO_ROTATION = 1e20;
-
-static const char PREFIX[] = "gemma4.";
-
-static const char *key_of(const char *key, char *buf, size_t cap)
-{
-    snprintf(buf, cap, "%s%s", PREFIX, key);
-    return buf;
-}
-
-/* A key whose value lies in [lo, hi]; absent, it is `fallback` unless that is REQUIRED. */
-typedef struct int_key {
-    const char *name;
-    int64_t lo, hi, fallback;
-} int_key;
-
-typedef struct real_key {
-    const char *name;
-    double lo, hi, fallback;
-} real_key;
-
-enum { REQUIRED = -1 };
-
-static status get_int(const model *m, int_key key, int32_t *out, err *e)
-{
-    char k[96];
-    int64_t v = key.fallback;
-    key_of(key.name, k, sizeof k);
-    if (!gguf_find(&m->file, k)) {
-        if (key.fallback == REQUIRED)
-            return err_set(e, E_FORMAT, "%s: key %s is missing", m->file.path, k);
-    } else if (!gguf_get_i64(&m->file, k, &v)) {
-        return err_set(e, E_FORMAT, "%s: key %s is not an integer", m->file.path, k);
-    }
-    if (v < key.lo || v > key.hi)
-        return err_set(e, E_FORMAT, "%s: %s = %" PRId64 ", expected %" PRId64 " to %" PRId64,
-                       m->file.path, k, v, key.lo, key.hi);
-    *out = (int32_t)v;
-    return OK;
-}
-
-static status get_real(const model *m, real_key key, double *out, err *e)
-{
-    char k[96];
-    *out = key.fallback;
-    key_of(key.name, k, sizeof k);
-    if (gguf_find(&m->file, k) && !gguf_get_f64(&m->file, k, out))
-        return err_set(e, E_FORMAT, "%s: key %s is not a number", m->file.path, k);
-    if (!(*out >= key.lo && *out <= key.hi)) /* NaN fails too */
-        return err_set(e, E_FORMAT, "%s: %s = %g, expected %g to %g", m->file.path, k, *out, key.lo,
-                       key.hi);
-    return OK;
-}
-
-/* One integer per layer, from a scalar or an array of n_layer. */
-static status get_per_layer(const model *m, int_key key, int32_t *out, int32_t n, err *e)
-{
-    char k[96];
-    key_of(key.name, k, sizeof k);
-    const gguf_value *v = gguf_find(&m->file, k);
-    if (!v || v->kind != GGUF_ARRAY) {
-        int32_t x;
-        status st = get_int(m, key, &x, e);
-        for (int32_t i = 0; !st && i < n; i++)
-            out[i] = x;
-        return st;
-    }
-    if (v->count != (uint64_t)n)
-        return err_set(e, E_FORMAT, "%s: %s has %" PRIu64 " items for %d layers", m->file.path, k,
-                       v->count, n);
-    for (int32_t i = 0; i < n; i++) {
-        int64_t x;
-        if (!gguf_item_i64(v, (uint64_t)i, &x) || x < key.lo || x > key.hi)
-            return err_set(e, E_FORMAT,
-                           "%s: item %d of %s is not an integer from %" PRId64 " to %" PRId64,
-                           m->file.path, i, k, key.lo, key.hi);
-        out[i] = (int32_t)x;
-    }
-    return OK;
-}
 
 /* Shapes of all layers, before any tensor is looked at. */
 typedef struct shapes {
@@ -116,57 +23,47 @@ typedef struct shapes {
     int32_t n_head[LAYERS_MAX], n_head_kv[LAYERS_MAX], n_ff[LAYERS_MAX], swa[LAYERS_MAX];
 } shapes;
 
-static status equal_keys(const model *m, const char *a, const char *b, int32_t va, err *e)
-{
-    int32_t vb = va;
-    status st = get_int(m, (int_key){b, 1, WIDTH_MAX, va}, &vb, e);
-    if (!st && va != vb)
-        st = err_set(e, E_UNSUPPORTED, "%s: %s%s = %d and %s%s = %d: they must be equal",
-                     m->file.path, PREFIX, a, va, PREFIX, b, vb);
-    return st;
-}
-
 static status read_shapes(const model *m, shapes *s, err *e)
 {
     status st;
-    if ((st = get_int(m, (int_key){"block_count", 1, LAYERS_MAX, REQUIRED}, &s->n_layer, e)) ||
-        (st = get_int(m, (int_key){"embedding_length", 1, WIDTH_MAX, REQUIRED}, &s->n_embd, e)) ||
-        (st = get_int(m, (int_key){"context_length", 1, CTX_MAX, REQUIRED}, &s->n_ctx, e)) ||
-        (st = get_int(m, (int_key){"attention.sliding_window", 1, CTX_MAX, REQUIRED}, &s->window,
-                      e)) ||
-        (st = get_int(m, (int_key){"attention.shared_kv_layers", 0, s->n_layer - 1, 0},
-                      &s->n_shared, e)) ||
-        (st = get_int(m, (int_key){"embedding_length_per_layer_input", 0, WIDTH_MAX, 0}, &s->n_ple,
-                      e)) ||
-        (st = get_int(m, (int_key){"expert_count", 0, EXPERTS_MAX, 0}, &s->n_expert, e)) ||
-        (st = get_int(m, (int_key){"attention.key_length", 2, WIDTH_MAX, REQUIRED}, &s->head_dim,
-                      e)) ||
-        (st = get_int(m, (int_key){"attention.key_length_swa", 2, WIDTH_MAX, REQUIRED},
-                      &s->head_dim_swa, e)) ||
-        (st = equal_keys(m, "attention.key_length", "attention.value_length", s->head_dim, e)) ||
-        (st = equal_keys(m, "attention.key_length_swa", "attention.value_length_swa",
+    if ((st = bind_int(m, (int_key){"block_count", 1, LAYERS_MAX, REQUIRED}, &s->n_layer, e)) ||
+        (st = bind_int(m, (int_key){"embedding_length", 1, WIDTH_MAX, REQUIRED}, &s->n_embd, e)) ||
+        (st = bind_int(m, (int_key){"context_length", 1, CTX_MAX, REQUIRED}, &s->n_ctx, e)) ||
+        (st = bind_int(m, (int_key){"attention.sliding_window", 1, CTX_MAX, REQUIRED}, &s->window,
+                       e)) ||
+        (st = bind_int(m, (int_key){"attention.shared_kv_layers", 0, s->n_layer - 1, 0},
+                       &s->n_shared, e)) ||
+        (st = bind_int(m, (int_key){"embedding_length_per_layer_input", 0, WIDTH_MAX, 0}, &s->n_ple,
+                       e)) ||
+        (st = bind_int(m, (int_key){"expert_count", 0, EXPERTS_MAX, 0}, &s->n_expert, e)) ||
+        (st = bind_int(m, (int_key){"attention.key_length", 2, WIDTH_MAX, REQUIRED}, &s->head_dim,
+                       e)) ||
+        (st = bind_int(m, (int_key){"attention.key_length_swa", 2, WIDTH_MAX, REQUIRED},
+                       &s->head_dim_swa, e)) ||
+        (st = bind_equal(m, "attention.key_length", "attention.value_length", s->head_dim, e)) ||
+        (st = bind_equal(m, "attention.key_length_swa", "attention.value_length_swa",
                          s->head_dim_swa, e)) ||
-        (st = equal_keys(m, "attention.key_length", "rope.dimension_count", s->head_dim, e)) ||
-        (st = equal_keys(m, "attention.key_length_swa", "rope.dimension_count_swa", s->head_dim_swa,
+        (st = bind_equal(m, "attention.key_length", "rope.dimension_count", s->head_dim, e)) ||
+        (st = bind_equal(m, "attention.key_length_swa", "rope.dimension_count_swa", s->head_dim_swa,
                          e)) ||
-        (st = get_real(m, (real_key){"rope.freq_base", 1, 1e12, 1e6}, &s->theta, e)) ||
-        (st = get_real(m, (real_key){"rope.freq_base_swa", 1, 1e12, 1e4}, &s->theta_swa, e)))
+        (st = bind_real(m, (real_key){"rope.freq_base", 1, 1e12, 1e6}, &s->theta, e)) ||
+        (st = bind_real(m, (real_key){"rope.freq_base_swa", 1, 1e12, 1e4}, &s->theta_swa, e)))
         return st;
     if (s->n_expert &&
-        ((st = get_int(m, (int_key){"expert_used_count", 1, s->n_expert, REQUIRED}, &s->n_used,
-                       e)) ||
-         (st = get_int(m, (int_key){"expert_feed_forward_length", 1, WIDTH_MAX / 2, REQUIRED},
-                       &s->n_ff_exp, e))))
+        ((st = bind_int(m, (int_key){"expert_used_count", 1, s->n_expert, REQUIRED}, &s->n_used,
+                        e)) ||
+         (st = bind_int(m, (int_key){"expert_feed_forward_length", 1, WIDTH_MAX / 2, REQUIRED},
+                        &s->n_ff_exp, e))))
         return st;
     int32_t n = s->n_layer;
-    if ((st = get_per_layer(m, (int_key){"attention.head_count", 1, 65536, REQUIRED}, s->n_head, n,
-                            e)) ||
-        (st = get_per_layer(m, (int_key){"feed_forward_length", 1, WIDTH_MAX, REQUIRED}, s->n_ff, n,
-                            e)) ||
-        (st = get_per_layer(m, (int_key){"attention.sliding_window_pattern", 0, 1, REQUIRED},
-                            s->swa, n, e)) ||
-        (st = get_per_layer(m, (int_key){"attention.head_count_kv", 1, 65536, s->n_head[0]},
-                            s->n_head_kv, n, e)))
+    if ((st = bind_per_layer(m, (int_key){"attention.head_count", 1, HEADS_MAX, REQUIRED},
+                             s->n_head, n, e)) ||
+        (st = bind_per_layer(m, (int_key){"feed_forward_length", 1, WIDTH_MAX, REQUIRED}, s->n_ff,
+                             n, e)) ||
+        (st = bind_per_layer(m, (int_key){"attention.sliding_window_pattern", 0, 1, REQUIRED},
+                             s->swa, n, e)) ||
+        (st = bind_per_layer(m, (int_key){"attention.head_count_kv", 1, HEADS_MAX, s->n_head[0]},
+                             s->n_head_kv, n, e)))
         return st;
     if (s->head_dim % 2 || s->head_dim_swa % 2)
         return err_set(e, E_FORMAT, "%s: head sizes %d and %d: expected even numbers", m->file.path,
@@ -178,89 +75,6 @@ static status read_shapes(const model *m, shapes *s, err *e)
                            m->file.path, i, s->n_head[i], d, s->n_head_kv[i]);
     }
     return OK;
-}
-
-/* How one kind of layer rotates. */
-typedef struct turning {
-    int32_t head_dim;
-    double theta;
-    bool proportional;     /* a part of the pairs rotates */
-    const weight *factors; /* NULL, or empty: the published part */
-} turning;
-
-/* inv_freq of one kind of layer: theta^(-2i/d), divided by the file's factor for the pair. */
-static status make_rope(model *m, rope *r, const turning *t, err *e)
-{
-    int32_t n = t->head_dim / 2;
-    float *inv = arena_array(&m->mem, (size_t)n, sizeof *inv);
-    if (!inv)
-        return err_memory(e, "rotation frequencies", (size_t)n * sizeof *inv);
-    for (int32_t i = 0; i < n; i++) {
-        /* Without the file's list: a quarter of the pairs rotate, the published proportion. */
-        double factor = t->proportional && i >= n / 4 ? 2 * NO_ROTATION : 1;
-        if (t->factors && t->factors->n_in)
-            factor = ((const float *)t->factors->data)[i];
-        if (!(factor > 0)) /* NaN too */
-            return err_set(e, E_FORMAT, "%s: rope_freqs.weight: item %d is %g", m->file.path, i,
-                           factor);
-        inv[i] = factor > NO_ROTATION ? 0 : (float)(pow(t->theta, -2.0 * i / t->head_dim) / factor);
-    }
-    r->n_pairs = n;
-    r->inv_freq = inv;
-    for (int32_t i = 0; i < n; i++)
-        r->n_turning = inv[i] != 0 ? i + 1 : r->n_turning;
-    model_add_table(m, (const void **)&r->inv_freq, (size_t)n * sizeof *inv);
-    return OK;
-}
-
-/* Cosines and sines of the first ROPE_TURNS positions, for who makes keys as it reads them. */
-static status make_turns(model *m, rope *r, err *e)
-{
-    if (r->turns || r->n_turning > TURNING_MAX)
-        return OK; /* without a table the layer keeps two streams */
-    size_t n = (size_t)r->n_turning, n_bytes = 2 * ROPE_TURNS * n * sizeof(float);
-    float *t = arena_array(&m->mem, 2 * ROPE_TURNS * n, sizeof *t);
-    if (!t)
-        return err_memory(e, "rotation tables", n_bytes);
-    for (size_t p = 0; p < ROPE_TURNS; p++)
-        for (size_t i = 0; i < n; i++) {
-            double angle = (double)p * r->inv_freq[i];
-            t[2 * p * n + i] = (float)cos(angle);
-            t[(2 * p + 1) * n + i] = (float)sin(angle);
-        }
-    r->turns = t;
-    model_add_table(m, (const void **)&r->turns, n_bytes);
-    return OK;
-}
-
-/* weight() of a layer, by the tail of its name. */
-typedef struct binder {
-    model *m;
-    int32_t il;
-    err *e;
-} binder;
-
-static status bind_one(const binder *b, weight *w, const char *tail, model_want want)
-{
-    char name[128];
-    if (b->il < 0)
-        snprintf(name, sizeof name, "%s", tail);
-    else
-        snprintf(name, sizeof name, "blk.%d.%s", b->il, tail);
-    want.name = name;
-    return model_weight(b->m, w, &want, b->e);
-}
-
-static status bind_matrix(const binder *b, weight *w, const char *tail, int32_t n_in, int32_t n_out)
-{
-    return bind_one(b, w, tail,
-                    (model_want){.n_in = n_in, .n_out = n_out, .n_mat = 1, .active = 1});
-}
-
-static status bind_vector(const binder *b, weight *w, const char *tail, int32_t n)
-{
-    return bind_one(b, w, tail,
-                    (model_want){.n_in = n, .n_out = 1, .n_mat = 1, .active = 1, .f32 = true});
 }
 
 static status bind_attention(const binder *b, gemma4_layer *L, const shapes *s)
@@ -278,37 +92,24 @@ static status bind_attention(const binder *b, gemma4_layer *L, const shapes *s)
     if ((st = bind_matrix(b, &L->wk, "attn_k.weight", d, kv)) ||
         (st = bind_vector(b, &L->k_norm, "attn_k_norm.weight", L->head_dim)))
         return st;
-    return bind_one(
-        b, &L->wv, "attn_v.weight",
-        (model_want){.n_in = d, .n_out = kv, .n_mat = 1, .active = 1, .optional = true});
+    return bind_matrix_if(b, &L->wv, "attn_v.weight", d, kv);
 }
 
-static status bind_experts(const binder *b, gemma4_layer *L, const shapes *s)
+static status bind_moe(const binder *b, gemma4_layer *L, const shapes *s)
 {
-    int32_t d = s->n_embd, f = s->n_ff_exp, n = s->n_expert;
-    double active = (double)s->n_used / n;
-    model_want both = {.n_in = d, .n_out = 2 * f, .n_mat = n, .active = active, .optional = true};
-    model_want one = {.n_in = d, .n_out = f, .n_mat = n, .active = active};
-    model_want down = {.n_in = f, .n_out = d, .n_mat = n, .active = active};
-    model_want scale = {
-        .n_in = n, .n_out = 1, .n_mat = 1, .active = 1, .f32 = true, .optional = true};
+    const expert_sizes sizes = {s->n_embd, s->n_ff_exp, s->n_expert, s->n_used};
+    int32_t d = s->n_embd, n = s->n_expert;
     status st;
-    if ((st =
-             bind_one(b, &L->router, "ffn_gate_inp.weight",
-                      (model_want){.n_in = d, .n_out = n, .n_mat = 1, .active = 1, .f32 = true})) ||
+    if ((st = bind_tensor(
+             b, &L->router, "ffn_gate_inp.weight",
+             (model_want){.n_in = d, .n_out = n, .n_mat = 1, .active = 1, .f32 = true})) ||
         (st = bind_vector(b, &L->router_scale, "ffn_gate_inp.scale", d)) ||
-        (st = bind_one(b, &L->expert_scale, "ffn_down_exps.scale", scale)) ||
-        (st = bind_one(b, &L->gate_exps, "ffn_gate_up_exps.weight", both)) ||
-        (st = bind_one(b, &L->down_exps, "ffn_down_exps.weight", down)) ||
+        (st = bind_vector_if(b, &L->expert_scale, "ffn_down_exps.scale", n)) ||
+        (st = bind_experts(b, &sizes, &L->gate_exps, &L->up_exps, &L->down_exps)) ||
         (st = bind_vector(b, &L->dense_post_norm, "post_ffw_norm_1.weight", d)) ||
-        (st = bind_vector(b, &L->expert_norm, "pre_ffw_norm_2.weight", d)) ||
-        (st = bind_vector(b, &L->expert_post_norm, "post_ffw_norm_2.weight", d)))
+        (st = bind_vector(b, &L->expert_norm, "pre_ffw_norm_2.weight", d)))
         return st;
-    if (L->gate_exps.n_in)
-        return OK;
-    if ((st = bind_one(b, &L->gate_exps, "ffn_gate_exps.weight", one)))
-        return st;
-    return bind_one(b, &L->up_exps, "ffn_up_exps.weight", one);
+    return bind_vector(b, &L->expert_post_norm, "post_ffw_norm_2.weight", d);
 }
 
 static status bind_layer(const binder *b, gemma4_layer *L, const shapes *s)
@@ -323,7 +124,7 @@ static status bind_layer(const binder *b, gemma4_layer *L, const shapes *s)
         (st = bind_vector(b, &L->ffn_post_norm, "post_ffw_norm.weight", d)) ||
         (st = bind_vector(b, &L->out_scale, "layer_output_scale.weight", 1)))
         return st;
-    if (s->n_expert && (st = bind_experts(b, L, s)))
+    if (s->n_expert && (st = bind_moe(b, L, s)))
         return st;
     if (s->n_ple && ((st = bind_matrix(b, &L->ple_gate, "inp_gate.weight", d, s->n_ple)) ||
                      (st = bind_matrix(b, &L->ple_proj, "proj.weight", s->n_ple, d)) ||
@@ -376,7 +177,7 @@ static status bind_streams(model *m, gemma4 *g, kv_spec *spec, err *e)
     for (int32_t i = 0; i < m->n_kv; i++) {
         gemma4_layer *L = &g->layer[i];
         rope *r = L->swa ? &g->rope_swa : &g->rope_global;
-        status st = L->wv.n_in ? OK : make_turns(m, r, e);
+        status st = L->wv.n_in ? OK : bind_turns(m, r, e);
         if (st)
             return st;
         spec[i].k_is_v = !L->wv.n_in && r->turns;
@@ -384,17 +185,6 @@ static status bind_streams(model *m, gemma4 *g, kv_spec *spec, err *e)
         spec[i].k_rope = r;
     }
     return OK;
-}
-
-/* The largest magnitude; infinity if one is no number. */
-static float most_of(const weight *w)
-{
-    const float *v = w->data;
-    float most = 0;
-    for (int32_t i = 0; i < w->n_in; i++)
-        if (!(fabsf(v[i]) <= most))
-            most = fabsf(v[i]) <= FLT_MAX ? fabsf(v[i]) : INFINITY;
-    return most;
 }
 
 /* May attention go through f16? The norm leaves a head at length sqrt(n), so with its weight no
@@ -405,8 +195,8 @@ static void bind_ranges(const gemma4 *g, kv_spec *spec)
     const float room = 65504.0f / 2;
     for (int32_t i = 0; i < g->n_layer; i++) {
         const gemma4_layer *L = &g->layer[i];
-        float length = sqrtf((float)L->head_dim), k = most_of(&g->layer[L->kv].k_norm);
-        float q = length * most_of(&L->q_norm);
+        float length = sqrtf((float)L->head_dim), k = bind_largest(&g->layer[L->kv].k_norm);
+        float q = length * bind_largest(&L->q_norm);
         float product = spec[L->kv].k_is_v ? q * k : 0; /* one stream: queries have keys' weights */
         if (!(q <= room && length * k <= room && product <= room))
             spec[L->kv].wide = true;
@@ -418,23 +208,9 @@ static status bind_globals(model *m, gemma4 *g, const shapes *s, err *e)
     binder b = {m, -1, e};
     int32_t d = s->n_embd;
     status st;
-    /* The table is gathered by rows; the head multiplies by all of them. Tied files hold one. */
-    bool tied = !tensor_find(&m->file.tensors, "output.weight");
-    if ((st = bind_one(&b, &g->embd, "token_embd.weight",
-                       (model_want){.n_in = d, .n_mat = 1, .gather = true})))
-        return st;
-    m->n_vocab = g->embd.n_out;
-    uint64_t counted = m->n_params;
-    if ((st = bind_matrix(&b, &g->head, tied ? "token_embd.weight" : "output.weight", d,
-                          m->n_vocab)) ||
-        (st = bind_vector(&b, &g->out_norm, "output_norm.weight", d)))
-        return st;
-    if (tied)
-        m->n_params -= counted;
-    if ((st = bind_one(
-             &b, &g->rope_factors, "rope_freqs.weight",
-             (model_want){
-                 .n_in = s->head_dim / 2, .n_out = 1, .n_mat = 1, .f32 = true, .optional = true})))
+    if ((st = bind_tokens(m, &g->embd, &g->head, d, e)) ||
+        (st = bind_vector(&b, &g->out_norm, "output_norm.weight", d)) ||
+        (st = bind_vector_if(&b, &g->rope_factors, "rope_freqs.weight", s->head_dim / 2)))
         return st;
     if (!s->n_ple)
         return OK;
@@ -442,37 +218,12 @@ static status bind_globals(model *m, gemma4 *g, const shapes *s, err *e)
     if (wide > WIDTH_MAX)
         return err_set(e, E_FORMAT, "%s: %d layers of %d per-layer values are too wide",
                        m->file.path, s->n_layer, s->n_ple);
-    if ((st = bind_one(
+    if ((st = bind_tensor(
              &b, &g->ple_embd, "per_layer_token_embd.weight",
              (model_want){.n_in = wide, .n_out = m->n_vocab, .n_mat = 1, .gather = true})) ||
         (st = bind_matrix(&b, &g->ple_proj, "per_layer_model_proj.weight", d, (int32_t)wide)))
         return st;
     return bind_vector(&b, &g->ple_norm, "per_layer_proj_norm.weight", s->n_ple);
-}
-
-static status bind_suppress(model *m, err *e)
-{
-    const gguf_value *v = gguf_find(&m->file, "tokenizer.ggml.suppress_tokens");
-    if (!v || !v->count)
-        return OK;
-    if (v->kind != GGUF_ARRAY || v->count > (uint64_t)m->n_vocab)
-        return err_set(e, E_FORMAT, "%s: tokenizer.ggml.suppress_tokens is not a list of tokens",
-                       m->file.path);
-    int32_t *ids = arena_array(&m->mem, (size_t)v->count, sizeof *ids);
-    if (!ids)
-        return err_memory(e, m->file.path, (size_t)v->count * sizeof *ids);
-    for (uint64_t i = 0; i < v->count; i++) {
-        int64_t id;
-        if (!gguf_item_i64(v, i, &id) || id < 0 || id >= m->n_vocab)
-            return err_set(e, E_FORMAT,
-                           "%s: item %" PRIu64 " of tokenizer.ggml.suppress_tokens is no token",
-                           m->file.path, i);
-        ids[i] = (int32_t)id;
-    }
-    m->suppress = ids;
-    m->n_suppress = (int32_t)v->count;
-    model_add_table(m, (const void **)&m->suppress, (size_t)v->count * sizeof *ids);
-    return OK;
 }
 
 static status bind_all(model *m, gemma4 *g, const shapes *s, err *e)
@@ -484,12 +235,13 @@ static status bind_all(model *m, gemma4 *g, const shapes *s, err *e)
                   .n_ple = s->n_ple,
                   .n_expert = s->n_expert,
                   .n_expert_used = s->n_used};
-    const turning global = {s->head_dim, s->theta, true, &g->rope_factors};
-    const turning swa = {s->head_dim_swa, s->theta_swa, false, NULL};
-    if ((st = get_real(m, (real_key){"attention.layer_norm_rms_epsilon", 0, 1, 1e-6}, &eps, e)) ||
-        (st = get_real(m, (real_key){"final_logit_softcapping", 0, 1e6, 30}, &softcap, e)) ||
-        (st = bind_globals(m, g, s, e)) || (st = make_rope(m, &g->rope_global, &global, e)) ||
-        (st = make_rope(m, &g->rope_swa, &swa, e)))
+    /* Without the file's list a quarter of the global pairs rotate, the published proportion. */
+    const turning global = {s->head_dim, s->theta, s->head_dim / 8, &g->rope_factors};
+    const turning swa = {s->head_dim_swa, s->theta_swa, s->head_dim_swa / 2, NULL};
+    if ((st = bind_real(m, (real_key){"attention.layer_norm_rms_epsilon", 0, 1, 1e-6}, &eps, e)) ||
+        (st = bind_real(m, (real_key){"final_logit_softcapping", 0, 1e6, 30}, &softcap, e)) ||
+        (st = bind_globals(m, g, s, e)) || (st = bind_rope(m, &g->rope_global, &global, e)) ||
+        (st = bind_rope(m, &g->rope_swa, &swa, e)))
         return st;
     g->eps = (float)eps;
     g->softcap = (float)softcap;
@@ -516,7 +268,7 @@ static status bind_all(model *m, gemma4 *g, const shapes *s, err *e)
     if ((st = bind_streams(m, g, spec, e)))
         return st;
     bind_ranges(g, spec);
-    return bind_suppress(m, e);
+    return bind_suppressed(m, e);
 }
 
 status gemma4_bind(model *m, err *e)

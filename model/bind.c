@@ -1,0 +1,243 @@
+/* bind.c - see bind.h. */
+#include "model/bind.h"
+
+#include <float.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A factor this large in rope_freqs means "does not rotate" (files use 1e30). */
+static const double NO_ROTATION = 1e20;
+
+/* ---- Metadata ---- */
+
+enum { KEY_BYTES = 128 };
+
+static const char *full_key(const model *m, const char *key, char buf[KEY_BYTES])
+{
+    snprintf(buf, KEY_BYTES, "%s.%s", m->arch->name, key);
+    return buf;
+}
+
+status bind_int(const model *m, int_key key, int32_t *out, err *e)
+{
+    char k[KEY_BYTES];
+    int64_t v = key.fallback;
+    full_key(m, key.name, k);
+    if (!gguf_find(&m->file, k)) {
+        if (key.fallback == REQUIRED)
+            return err_set(e, E_FORMAT, "%s: key %s is missing", m->file.path, k);
+    } else if (!gguf_get_i64(&m->file, k, &v)) {
+        return err_set(e, E_FORMAT, "%s: key %s is not an integer", m->file.path, k);
+    }
+    if (v < key.lo || v > key.hi)
+        return err_set(e, E_FORMAT, "%s: %s = %" PRId64 ", expected %" PRId64 " to %" PRId64,
+                       m->file.path, k, v, key.lo, key.hi);
+    *out = (int32_t)v;
+    return OK;
+}
+
+status bind_real(const model *m, real_key key, double *out, err *e)
+{
+    char k[KEY_BYTES];
+    *out = key.fallback;
+    full_key(m, key.name, k);
+    if (gguf_find(&m->file, k) && !gguf_get_f64(&m->file, k, out))
+        return err_set(e, E_FORMAT, "%s: key %s is not a number", m->file.path, k);
+    if (!(*out >= key.lo && *out <= key.hi)) /* NaN fails too */
+        return err_set(e, E_FORMAT, "%s: %s = %g, expected %g to %g", m->file.path, k, *out, key.lo,
+                       key.hi);
+    return OK;
+}
+
+status bind_per_layer(const model *m, int_key key, int32_t *out, int32_t n, err *e)
+{
+    char k[KEY_BYTES];
+    full_key(m, key.name, k);
+    const gguf_value *v = gguf_find(&m->file, k);
+    if (!v || v->kind != GGUF_ARRAY) {
+        int32_t x;
+        status st = bind_int(m, key, &x, e);
+        for (int32_t i = 0; !st && i < n; i++)
+            out[i] = x;
+        return st;
+    }
+    if (v->count != (uint64_t)n)
+        return err_set(e, E_FORMAT, "%s: %s has %" PRIu64 " items for %d layers", m->file.path, k,
+                       v->count, n);
+    for (int32_t i = 0; i < n; i++) {
+        int64_t x;
+        if (!gguf_item_i64(v, (uint64_t)i, &x) || x < key.lo || x > key.hi)
+            return err_set(e, E_FORMAT,
+                           "%s: item %d of %s is not an integer from %" PRId64 " to %" PRId64,
+                           m->file.path, i, k, key.lo, key.hi);
+        out[i] = (int32_t)x;
+    }
+    return OK;
+}
+
+status bind_equal(const model *m, const char *a, const char *b, int32_t va, err *e)
+{
+    int32_t vb = va;
+    status st = bind_int(m, (int_key){b, 1, WIDTH_MAX, va}, &vb, e);
+    if (!st && va != vb)
+        st = err_set(e, E_UNSUPPORTED, "%s: %s.%s = %d and %s.%s = %d: they must be equal",
+                     m->file.path, m->arch->name, a, va, m->arch->name, b, vb);
+    return st;
+}
+
+/* ---- Weights ---- */
+
+status bind_tensor(const binder *b, weight *w, const char *tail, model_want want)
+{
+    char name[128];
+    if (b->il < 0)
+        snprintf(name, sizeof name, "%s", tail);
+    else
+        snprintf(name, sizeof name, "blk.%d.%s", b->il, tail);
+    want.name = name;
+    return model_weight(b->m, w, &want, b->e);
+}
+
+status bind_matrix(const binder *b, weight *w, const char *tail, int32_t n_in, int32_t n_out)
+{
+    return bind_tensor(b, w, tail,
+                       (model_want){.n_in = n_in, .n_out = n_out, .n_mat = 1, .active = 1});
+}
+
+status bind_vector(const binder *b, weight *w, const char *tail, int32_t n)
+{
+    return bind_tensor(b, w, tail,
+                       (model_want){.n_in = n, .n_out = 1, .n_mat = 1, .active = 1, .f32 = true});
+}
+
+status bind_matrix_if(const binder *b, weight *w, const char *tail, int32_t n_in, int32_t n_out)
+{
+    return bind_tensor(
+        b, w, tail,
+        (model_want){.n_in = n_in, .n_out = n_out, .n_mat = 1, .active = 1, .optional = true});
+}
+
+status bind_vector_if(const binder *b, weight *w, const char *tail, int32_t n)
+{
+    return bind_tensor(
+        b, w, tail,
+        (model_want){
+            .n_in = n, .n_out = 1, .n_mat = 1, .active = 1, .f32 = true, .optional = true});
+}
+
+status bind_experts(const binder *b, const expert_sizes *s, weight *gate, weight *up, weight *down)
+{
+    double active = (double)s->n_used / s->n_expert;
+    model_want one = {.n_in = s->n_embd, .n_out = s->n_ff, .n_mat = s->n_expert, .active = active};
+    model_want both = one, back = one;
+    status st;
+    both.n_out = 2 * s->n_ff;
+    both.optional = true;
+    back.n_in = s->n_ff;
+    back.n_out = s->n_embd;
+    if ((st = bind_tensor(b, gate, "ffn_gate_up_exps.weight", both)) ||
+        (st = bind_tensor(b, down, "ffn_down_exps.weight", back)))
+        return st;
+    if (gate->n_in)
+        return OK;
+    if ((st = bind_tensor(b, gate, "ffn_gate_exps.weight", one)))
+        return st;
+    return bind_tensor(b, up, "ffn_up_exps.weight", one);
+}
+
+status bind_tokens(model *m, weight *embd, weight *head, int32_t n_embd, err *e)
+{
+    binder b = {m, -1, e};
+    /* The table is gathered by rows; the head multiplies by all of them. */
+    bool tied = !tensor_find(&m->file.tensors, "output.weight");
+    status st = bind_tensor(&b, embd, "token_embd.weight",
+                            (model_want){.n_in = n_embd, .n_mat = 1, .gather = true});
+    if (st)
+        return st;
+    m->n_vocab = embd->n_out;
+    st = bind_matrix(&b, head, tied ? "token_embd.weight" : "output.weight", n_embd, m->n_vocab);
+    if (!st && tied)
+        m->n_params -= (uint64_t)embd->n_in * (uint64_t)embd->n_out;
+    return st;
+}
+
+status bind_suppressed(model *m, err *e)
+{
+    const gguf_value *v = gguf_find(&m->file, "tokenizer.ggml.suppress_tokens");
+    if (!v || !v->count)
+        return OK;
+    if (v->kind != GGUF_ARRAY || v->count > (uint64_t)m->n_vocab)
+        return err_set(e, E_FORMAT, "%s: tokenizer.ggml.suppress_tokens is not a list of tokens",
+                       m->file.path);
+    int32_t *ids = arena_array(&m->mem, (size_t)v->count, sizeof *ids);
+    if (!ids)
+        return err_memory(e, m->file.path, (size_t)v->count * sizeof *ids);
+    for (uint64_t i = 0; i < v->count; i++) {
+        int64_t id;
+        if (!gguf_item_i64(v, i, &id) || id < 0 || id >= m->n_vocab)
+            return err_set(e, E_FORMAT,
+                           "%s: item %" PRIu64 " of tokenizer.ggml.suppress_tokens is no token",
+                           m->file.path, i);
+        ids[i] = (int32_t)id;
+    }
+    m->suppress = ids;
+    m->n_suppress = (int32_t)v->count;
+    model_add_table(m, (const void **)&m->suppress, (size_t)v->count * sizeof *ids);
+    return OK;
+}
+
+float bind_largest(const weight *w)
+{
+    const float *v = w->data;
+    float most = 0;
+    for (int32_t i = 0; i < w->n_in; i++)
+        if (!(fabsf(v[i]) <= most))
+            most = fabsf(v[i]) <= FLT_MAX ? fabsf(v[i]) : INFINITY;
+    return most;
+}
+
+/* ---- Rotation ---- */
+
+status bind_rope(model *m, rope *r, const turning *t, err *e)
+{
+    int32_t n = t->head_dim / 2;
+    float *inv = arena_array(&m->mem, (size_t)n, sizeof *inv);
+    if (!inv)
+        return err_memory(e, "rotation frequencies", (size_t)n * sizeof *inv);
+    for (int32_t i = 0; i < n; i++) {
+        double factor = i >= t->n_turning ? 2 * NO_ROTATION : 1;
+        if (t->factors && t->factors->n_in)
+            factor = ((const float *)t->factors->data)[i];
+        if (!(factor > 0)) /* NaN too */
+            return err_set(e, E_FORMAT, "%s: rope_freqs.weight: item %d is %g", m->file.path, i,
+                           factor);
+        inv[i] = factor > NO_ROTATION ? 0 : (float)(pow(t->theta, -2.0 * i / t->head_dim) / factor);
+    }
+    r->n_pairs = n;
+    r->inv_freq = inv;
+    for (int32_t i = 0; i < n; i++)
+        r->n_turning = inv[i] != 0 ? i + 1 : r->n_turning;
+    model_add_table(m, (const void **)&r->inv_freq, (size_t)n * sizeof *inv);
+    return OK;
+}
+
+status bind_turns(model *m, rope *r, err *e)
+{
+    if (r->turns || r->n_turning > TURNING_MAX)
+        return OK; /* without a table the layer keeps two streams */
+    size_t n = (size_t)r->n_turning, n_bytes = 2 * ROPE_TURNS * n * sizeof(float);
+    float *t = arena_array(&m->mem, 2 * ROPE_TURNS * n, sizeof *t);
+    if (!t)
+        return err_memory(e, "rotation tables", n_bytes);
+    for (size_t p = 0; p < ROPE_TURNS; p++)
+        for (size_t i = 0; i < n; i++) {
+            double angle = (double)p * r->inv_freq[i];
+            t[2 * p * n + i] = (float)cos(angle);
+            t[(2 * p + 1) * n + i] = (float)sin(angle);
+        }
+    r->turns = t;
+    model_add_table(m, (const void **)&r->turns, n_bytes);
+    return OK;
+}
