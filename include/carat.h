@@ -187,6 +187,7 @@ typedef struct carat_chat_options {
     bool preserve_thinking; /* keep the thoughts of finished tool turns */
     bool no_generation_prompt;
     bool raw_markers; /* markers inside content become control tokens (what a Jinja server does) */
+    bool continue_last; /* a last message of the assistant's is how the answer begins: not closed */
 } carat_chat_options;
 
 /* A rendered conversation: the prompt as text and as tokens. Free with carat_chat_free. */

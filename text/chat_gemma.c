@@ -10,10 +10,12 @@
  * three renderers share the system block, calls, responses and content; what differs is when a
  * turn opens, when it closes, and which thoughts are kept.
  *
- * Two departures from the templates, both applied to every revision:
+ * Three departures from the templates, applied to every revision:
  *   - Repair of a gap: with content after a tool's result the templates close the turn and then,
  *     taking the result for the last thing said, ask for nothing. A prompt that ends in a closed
  *     turn although an answer was asked for gets "<|turn>model\n".
+ *   - With continue_last the turn of a last assistant message stays open, and its content is not
+ *     trimmed. Where that message alone is the turn, the turn begins as an answer's does.
  *   - What a template would drop without a word or print as Python text is an error here: unknown
  *     roles and parts, results of no call, contents of a wrong type.
  */
@@ -22,6 +24,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+
+#define EMPTY_THOUGHT "<|channel>thought\n<channel|>"
 
 typedef enum last_said { SAID_OTHER, SAID_CALL, SAID_RESPONSE } last_said;
 
@@ -44,6 +48,7 @@ typedef struct gemma {
     int64_t last_user; /* -1: none */
     last_said said;
     bool closed; /* the text ends in "<turn|>\n" */
+    bool begun;  /* the text ends in the beginning of the answer */
 } gemma;
 
 /* ---- Reading messages ---- */
@@ -203,6 +208,23 @@ static bool put_content(gemma *g, const message *m)
         }
     }
     return any_media;
+}
+
+/* The beginning of an answer, to the byte. */
+static void put_beginning(gemma *g, const message *m)
+{
+    const jtree *c = content_of(g, m);
+    if (jtree_is(c, JTREE_STRING))
+        chat_put(g->w, c->s, c->n);
+    for (const jtree *it = jtree_is(c, JTREE_ARRAY) ? c->first : NULL; it && !g->w->st;
+         it = it->next) {
+        const char *media;
+        const jtree *text = part_text(g, m, it, &media);
+        if (media)
+            put_media(g, media);
+        else if (text)
+            chat_put(g->w, text->s, text->n);
+    }
 }
 
 /* ---- Calls and responses ---- */
@@ -405,6 +427,21 @@ static bool has_text(const chat_prompt *p, size_t from)
     return n > 0;
 }
 
+static bool wants_empty_thought(const gemma *g)
+{
+    return g->format != CHAT_GEMMA4_JULY_SMALL && !g->opt->thinking;
+}
+
+/* The answer goes on with message i. Not with calls that wait for results, nor with results that
+ * wait for an answer. */
+static bool is_beginning(const gemma *g, size_t i)
+{
+    const message *m = &g->m[i];
+    bool content = jtree_truthy(jtree_get(m->v, "content"));
+    return g->opt->continue_last && i + 1 == g->n && m->role == ROLE_ASSISTANT &&
+           (m->responses ? content : !m->calls);
+}
+
 /* July 2026 and late April: results of the `tool` role follow the calls they answer. */
 static void put_message(gemma *g, size_t i)
 {
@@ -413,7 +450,9 @@ static void put_message(gemma *g, size_t i)
     bool last_turn = (int64_t)i > g->last_user, answered = false;
 
     g->said = SAID_OTHER;
-    if (!(model && before && before->role == ROLE_ASSISTANT))
+    g->begun = is_beginning(g, i);
+    bool opens = !(model && before && before->role == ROLE_ASSISTANT) || (g->begun && g->closed);
+    if (opens)
         open_turn(g, m->role);
     g->closed = false;
 
@@ -421,6 +460,8 @@ static void put_message(gemma *g, size_t i)
     bool keep = july ? last_turn || (g->opt->preserve_thinking && m->calls) : last_turn && m->calls;
     if (thought && keep)
         put_thought(g, thought, "\n<channel|>");
+    else if (g->begun && opens && !m->calls && !m->responses && wants_empty_thought(g))
+        chat_lit(g->w, EMPTY_THOUGHT);
     if (m->calls)
         put_calls(g, m);
     if (m->responses) {
@@ -433,6 +474,10 @@ static void put_message(gemma *g, size_t i)
         }
     }
 
+    if (g->begun) {
+        put_beginning(g, m);
+        return;
+    }
     size_t from = g->w->p->text.n;
     bool media = put_content(g, m);
     bool waiting = g->said == SAID_CALL && !answered;
@@ -463,6 +508,9 @@ static void put_message_first(gemma *g, size_t i)
         open_turn(g, m->role);
     g->said = SAID_OTHER;
     g->closed = false;
+    g->begun = is_beginning(g, i);
+    if (g->begun && !m->calls && !m->responses && wants_empty_thought(g))
+        chat_lit(g->w, EMPTY_THOUGHT);
     if (m->calls) {
         const jtree *thought = string_of(g, m, m->v, "reasoning_content");
         if (thought && (int64_t)i > g->last_user)
@@ -471,6 +519,10 @@ static void put_message_first(gemma *g, size_t i)
     }
     if (m->responses)
         put_own_responses(g, m);
+    if (g->begun) {
+        put_beginning(g, m);
+        return;
+    }
     if (put_content(g, m))
         g->said = SAID_OTHER;
     if (!(m->responses && !jtree_truthy(jtree_get(m->v, "content"))))
@@ -500,7 +552,6 @@ static void put_system(gemma *g, const message *m)
 static void put_generation_prompt(gemma *g)
 {
     bool thinking = g->opt->thinking, july = g->format >= CHAT_GEMMA4_JULY_SMALL;
-    bool large = g->format != CHAT_GEMMA4_JULY_SMALL;
     bool first = g->format == CHAT_GEMMA4_APRIL_FIRST;
     bool opens = g->said == SAID_OTHER || (first && g->said == SAID_CALL);
     if (opens) {
@@ -513,8 +564,8 @@ static void put_generation_prompt(gemma *g)
         chat_lit(g->w, "<|channel>thought\n");
         g->w->p->starts_thinking = true;
     }
-    if (large && !thinking && (opens || first))
-        chat_lit(g->w, "<|channel>thought\n<channel|>");
+    if (wants_empty_thought(g) && (opens || first))
+        chat_lit(g->w, EMPTY_THOUGHT);
 }
 
 void gemma_render(chat_writer *w, chat_format f, const jtree *messages, const jtree *tools,
@@ -581,6 +632,6 @@ void gemma_render(chat_writer *w, chat_format f, const jtree *messages, const jt
                       g.m[i].i);
         }
     }
-    if (!opt->no_generation_prompt && !w->st)
+    if (!opt->no_generation_prompt && !g.begun && !w->st)
         put_generation_prompt(&g);
 }

@@ -65,6 +65,7 @@ static void check_case(int line, const jtree *c, int t, const vocab *v)
     const jtree *m = jtree_get(c, "messages"), *tools = jtree_get(c, "tools");
     carat_chat_options opt = {.thinking = jtree_truthy(jtree_get(c, "thinking")),
                               .preserve_thinking = jtree_truthy(jtree_get(c, "preserve")),
+                              .continue_last = jtree_truthy(jtree_get(c, "continue")),
                               .no_generation_prompt = !jtree_truthy(jtree_get(c, "generate"))};
     chat_prompt p;
     err e = {0};

@@ -234,6 +234,45 @@ def render(template, name, messages, tools, thinking, preserve, generate):
     return full
 
 
+SENTINEL = "\u241f"
+
+
+def begin_answer(template, name, messages, tools, thinking, preserve):
+    """What Hugging Face's continue_final_message makes of it: the text up to the end of the last
+    message's content. A turn that is nothing but that content begins as an answer does."""
+    marked = copy.deepcopy(messages)
+    last = marked[-1]
+    last["content"] = (last.get("content") or "") + SENTINEL
+    text = template.render(messages=marked, tools=tools, enable_thinking=thinking,
+                           preserve_thinking=preserve, bos_token="<bos>",
+                           add_generation_prompt=False).split(SENTINEL)[0]
+    turn = text[text.rindex("<|turn>model\n") + len("<|turn>model\n"):]
+    if name != "small" and not thinking and turn == (messages[-1].get("content") or ""):
+        text = text[:len(text) - len(turn)] + "<|channel>thought\n<channel|>" + turn
+    return text
+
+
+def beginnings():
+    """Conversations that end with the beginning of an answer."""
+    for i in range(40):
+        messages = conversation()
+        while messages[-1]["role"] != "user":
+            messages.pop()
+        kind = i % 5
+        if kind == 1:  # the turn has begun earlier
+            messages.append({"role": "assistant", "content": rng.choice(["First.", "One, two,"])})
+        last = {"role": "assistant", "content": rng.choice(["The answer is", "{\"a\":", "No"])}
+        if kind == 2:
+            last[rng.choice(["reasoning", "reasoning_content"])] = text()
+        if kind >= 3:
+            names = [rng.choice(NAMES) for _ in range(rng.randint(1, 2))]
+            if kind == 3:
+                last["tool_calls"] = [dict(call(k), function={"name": n, "arguments": arguments()})
+                                      for k, n in enumerate(names)]
+            last["tool_responses"] = [{"name": n, "response": arguments()} for n in names]
+        yield messages + [last]
+
+
 def unusable(name, messages):
     """Inputs on which this template prints Python text."""
     first_system = messages[0]["role"] in ("system", "developer")
@@ -263,6 +302,24 @@ def edit(base, text):
     while back and (b[len(b) - back] & 0xC0) == 0x80:
         back -= 1
     return [front, b[front:len(b) - back].decode(), back]
+
+
+def print_beginnings(templates):
+    for messages in beginnings():
+        thinking, preserve = rng.random() < 0.5, rng.random() < 0.3
+        twice = messages[-2]["role"] == "assistant"
+        want = {}
+        for name, template in templates.items():
+            try: # the late template closes the first of two messages and opens nothing: no reference
+                want[name] = None if unusable(name, messages) or (name == "late" and twice) else \
+                    begin_answer(template, name, messages, None, thinking, preserve)
+            except Exception as e:
+                want[name] = None
+        for name in ("first", "late", "small"):
+            want[name] = want[name] and want["large"] and edit(want["large"], want[name])
+        print(json.dumps({"messages": json.dumps(messages, ensure_ascii=False), "tools": None,
+                          "thinking": thinking, "preserve": preserve, "generate": True,
+                          "continue": True, "want": want}, ensure_ascii=False))
 
 
 def main():
@@ -297,6 +354,7 @@ def main():
                           "tools": tools and json.dumps(tools, ensure_ascii=False),
                           "thinking": thinking, "preserve": preserve, "generate": generate,
                           "want": want}, ensure_ascii=False))
+    print_beginnings(templates)
 
 
 main()
