@@ -10,8 +10,6 @@
 #include "base/mem.h"
 
 #include <errno.h>
-#include <langinfo.h>
-#include <locale.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -175,14 +173,6 @@ static status answer_once(chat *c, const run_options *o, const str *prompt, err 
     return OK;
 }
 
-/* The line editor drops what the locale's encoding cannot say; prompts are UTF-8 in any locale. */
-static void use_utf8(void)
-{
-    setlocale(LC_CTYPE, "");
-    if (strcmp(nl_langinfo(CODESET), "UTF-8"))
-        setlocale(LC_CTYPE, "C.UTF-8");
-}
-
 /* "gemma4", "llama3.2:1b", "google/gemma-3-4b": one word in which a family of models has a number,
  * or the name of a model file. */
 static bool looks_like_model(const char *word)
@@ -233,7 +223,6 @@ static int run_run(const command *cmd, int argc, char **argv)
 
     if (bad)
         return bad - 1;
-    use_utf8();
     term_init();
     term_watch(NULL);
     if (!o.model)

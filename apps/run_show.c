@@ -20,6 +20,7 @@ void answer_reset(answer *a)
     a->thinking = a->any_output = a->broken = false;
     a->at_line_start = true;
     a->finish = CARAT_FINISH_CANCELLED;
+    a->content_words = a->thought_words = (wrap){0};
     str_cut(&a->content, 0);
     str_cut(&a->reasoning, 0);
     json_array_clear(a->calls);
@@ -97,6 +98,8 @@ static void end_thought(answer *a)
     if (!a->thinking)
         return;
     a->thinking = false;
+    term_end_words(stderr, &a->thought_words);
+    a->thought_words = (wrap){0};
     term_set(stderr, TERM_PLAIN);
     fputs("\n\n", stderr);
     fflush(stderr);
@@ -107,24 +110,31 @@ static void show_thought(answer *a, const carat_event *ev)
     if (!a->thinking)
         term_set(stderr, TERM_DIM);
     a->thinking = true;
-    term_put(stderr, ev->text, ev->n_text);
+    term_put_words(stderr, &a->thought_words, ev->text, ev->n_text);
     fflush(stderr);
 }
 
 static void show_content(answer *a, const carat_event *ev)
 {
     end_thought(a);
-    term_put(stdout, ev->text, ev->n_text);
+    term_put_words(stdout, &a->content_words, ev->text, ev->n_text);
     a->any_output = true;
     a->at_line_start = ev->n_text && ev->text[ev->n_text - 1] == '\n';
+}
+
+static void end_line(answer *a)
+{
+    term_end_words(stdout, &a->content_words);
+    a->content_words = (wrap){0};
+    if (!a->at_line_start)
+        fputs("\n", stdout);
+    a->at_line_start = true;
 }
 
 static void show_call(answer *a, const carat_event *ev)
 {
     end_thought(a);
-    if (!a->at_line_start)
-        fputs("\n", stdout);
-    a->at_line_start = true;
+    end_line(a);
     a->any_output = true;
     if (!a->interactive) {
         print_call(a, ev, "", "");
@@ -174,9 +184,8 @@ void answer_finish(answer *a)
 {
     term_progress_clear();
     end_thought(a);
-    if (!a->json && a->any_output && !a->at_line_start)
-        fputs("\n", stdout);
-    a->at_line_start = true;
+    if (!a->json && a->any_output)
+        end_line(a);
     if (fflush(stdout) || ferror(stdout))
         a->broken = true;
 }

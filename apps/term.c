@@ -12,6 +12,8 @@
 #include "base/clock.h"
 #include "base/show.h"
 
+#include <langinfo.h>
+#include <locale.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -36,8 +38,17 @@ enum {
 static bool tty[3], colour[3]; /* by file descriptor */
 static bool obeys;             /* stderr is a terminal that knows escape sequences */
 
+/* Widths of characters and the line editor's input depend on the locale; text is UTF-8 in any. */
+static void use_utf8(void)
+{
+    setlocale(LC_CTYPE, "");
+    if (strcmp(nl_langinfo(CODESET), "UTF-8"))
+        setlocale(LC_CTYPE, "C.UTF-8");
+}
+
 void term_init(void)
 {
+    use_utf8();
     const char *no = getenv("NO_COLOR"), *kind = getenv("TERM");
     bool smart = kind && *kind && strcmp(kind, "dumb") != 0, want = !(no && *no) && smart;
     for (int fd = 1; fd <= 2; fd++) {
@@ -85,11 +96,40 @@ void term_put(FILE *f, const char *text, size_t n)
     }
 }
 
+/* Of the terminal behind f; 0 if it does not say. */
+static int columns(FILE *f)
+{
+    struct winsize size;
+    return ioctl(fd_of(f), TIOCGWINSZ, &size) ? 0 : size.ws_col;
+}
+
+void term_put_words(FILE *f, wrap *w, const char *text, size_t n)
+{
+    if (tty[fd_of(f)])
+        wrap_put(w, f, columns(f), text, n);
+    else
+        fwrite(text, 1, n, f);
+}
+
+void term_end_words(FILE *f, wrap *w)
+{
+    if (tty[fd_of(f)])
+        wrap_flush(w, f, columns(f));
+}
+
+/* A line on stderr of its own. */
+static void put_line(const char *before, const char *text)
+{
+    wrap w = {0};
+    term_put_words(stderr, &w, before, strlen(before));
+    term_put_words(stderr, &w, text, strlen(text));
+    term_end_words(stderr, &w);
+}
+
 void term_error(const carat_error *e)
 {
     term_progress_clear();
-    fputs("carat: ", stderr);
-    term_put(stderr, e->text, strlen(e->text));
+    put_line("carat: ", e->text);
     fputs("\n", stderr);
 }
 
@@ -98,12 +138,11 @@ void term_note(const char *fmt, ...)
     char line[1024];
     va_list ap;
     va_start(ap, fmt);
-    int n = vsnprintf(line, sizeof line, fmt, ap);
+    show_format(line, sizeof line, fmt, ap);
     va_end(ap);
     term_progress_clear();
     term_set(stderr, TERM_DIM);
-    if (n > 0)
-        term_put(stderr, line, (size_t)n < sizeof line ? (size_t)n : sizeof line - 1);
+    put_line("", line);
     term_set(stderr, TERM_PLAIN);
     fputs("\n", stderr);
 }
@@ -138,13 +177,6 @@ void term_progress_clear(void)
     bar.what = NULL;
 }
 
-/* Of the terminal on stderr; one that does not say is taken to be wide. */
-static int columns(void)
-{
-    struct winsize size;
-    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) || !size.ws_col ? BAR_COLUMNS : size.ws_col;
-}
-
 bool term_progress(void *user, const char *what, uint64_t done, uint64_t total)
 {
     (void)user;
@@ -166,7 +198,8 @@ bool term_progress(void *user, const char *what, uint64_t done, uint64_t total)
         return true;
     bar.shown_ms = now;
     bar.visible = true;
-    if (columns() < BAR_COLUMNS) {
+    int width = columns(stderr);
+    if (width && width < BAR_COLUMNS) {
         fprintf(stderr, "\r\033[K%d%%", (int)((double)done / (double)total * 100));
         fflush(stderr);
         return true;

@@ -7,6 +7,7 @@
 #ifndef APPS_TERM_H
 #define APPS_TERM_H
 
+#include "apps/term_wrap.h"
 #include "carat.h"
 
 #include <stdio.h>
@@ -18,6 +19,9 @@ bool term_is_tty(FILE *f);            /* of stdout or stderr */
 void term_set(FILE *f, term_style s); /* nothing where colours are not wanted */
 /* Text from outside. On a terminal control characters are shown, not sent: ESC as ^[. */
 void term_put(FILE *f, const char *text, size_t n);
+/* The same, broken between words on a terminal. w is zeroed at the beginning of a line. */
+void term_put_words(FILE *f, wrap *w, const char *text, size_t n);
+void term_end_words(FILE *f, wrap *w); /* the word that may have been held back */
 /* One sentence on stderr, "carat: ..."; the progress bar makes way. */
 void term_error(const carat_error *e);
 void term_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
