@@ -2,7 +2,7 @@
  *
  * Two things are settled for all subcommands before: the three standard files exist, if only as a
  * descriptor that fails, and a file-size limit is a failed write and no signal. `--man` prints the
- * manual page; the Makefile makes carat.1 with it.
+ * manual page and `--markdown` the same for docs/cli.md; the Makefile writes both files.
  */
 #include "apps/commands.h"
 
@@ -42,7 +42,10 @@ static void usage(FILE *out)
     fputs("Usage: carat COMMAND [OPTIONS] [OPERANDS]\n\nCommands:\n", out);
     for (const command *const *c = commands; *c; c++)
         fprintf(out, "  %-10s %s\n", (*c)->name, (*c)->summary);
-    fputs("  help       " HELP_SUMMARY "\n  version    " VERSION_SUMMARY "\n", out);
+    fputs("  help       " HELP_SUMMARY "\n  version    " VERSION_SUMMARY "\n\n"
+          "Environment:\n"
+          "  CARAT_ISA  instruction set of the CPU kernels where no --isa names one\n",
+          out);
 }
 
 static const command *find(const char *name)
@@ -77,6 +80,10 @@ int main(int argc, char **argv)
     }
     if (!strcmp(name, "--man")) { /* the Makefile makes carat.1 with it */
         options_print_man(commands, stdout);
+        return printed();
+    }
+    if (!strcmp(name, "--markdown")) { /* the Makefile makes docs/cli.md with it */
+        options_print_markdown(commands, stdout);
         return printed();
     }
     bool help = !strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h");

@@ -1,4 +1,5 @@
-/* options.c - the parser of command lines, --help and the man page, all from one table.
+/* options.c - the parser of command lines, --help, the man page and docs/cli.md, all from one
+ * table.
  *
  * A table row says where in the command's struct the value goes, so no command has parsing code of
  * its own, and an option that is not documented cannot exist. What is wrong is said with the name
@@ -166,6 +167,10 @@ void options_print_help(const command *c, FILE *out)
     }
 }
 
+static const char environment_isa[] =
+    "the instruction set of the CPU kernels (avx512bf16, avx512, avx2, neon, portable) where no\n"
+    "option names one; a name that this processor lacks is an error\n";
+
 /* roff: a backslash, and a dot or quote at the start of a line, mean something. */
 static void roff(FILE *out, const char *s)
 {
@@ -227,6 +232,76 @@ void options_print_man(const command *const *list, FILE *out)
             fputs("\n", out);
         }
     }
+    fputs(".SH ENVIRONMENT\n.TP\n.B CARAT_ISA\n", out);
+    fputs(environment_isa, out);
     fputs(".SH EXIT STATUS\n0 on success, 1 on failure, 2 on wrong use, 130 when interrupted.\n",
+          out);
+}
+
+/* What Markdown would take for markup gets a backslash. */
+static void markdown(FILE *out, const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (strchr("\\`*_<>[]|#", s[i]))
+            fputc('\\', out);
+        fputc(s[i], out);
+    }
+}
+
+/* Paragraphs; an indented one is printed as code. */
+static void markdown_paragraphs(FILE *out, const char *s)
+{
+    while (*s) {
+        const char *end = strstr(s, "\n\n");
+        size_t n = end ? (size_t)(end - s) : strlen(s);
+        if (*s == ' ')
+            fprintf(out, "```\n%.*s\n```\n\n", (int)n, s);
+        else {
+            markdown(out, s, n);
+            fputs("\n\n", out);
+        }
+        s += n + (end ? 2 : 0);
+    }
+}
+
+static void markdown_option(const option *o, FILE *out)
+{
+    fputs("| `", out);
+    if (o->letter)
+        fprintf(out, "-%c`, `", o->letter);
+    fprintf(out, "--%s%s%s` | ", o->name, o->arg ? " " : "", o->arg ? o->arg : "");
+    markdown(out, o->help, strlen(o->help));
+    fputs(" |\n", out);
+}
+
+void options_print_markdown(const command *const *list, FILE *out)
+{
+    fputs(
+        "# The commands of carat\n\n"
+        "`make docs/cli.md` writes this page from the tables that the program parses its command\n"
+        "line with: it is `carat --markdown`. `carat help COMMAND` and `carat(1)` say the same.\n\n"
+        "Options and operands may be mixed. `--name VALUE`, `--name=VALUE`, `-x VALUE` and\n"
+        "`-xVALUE` are accepted, `--` ends the options. Numbers may end in `k`, which is 1024.\n"
+        "Of an option given twice the last counts, unless it may be repeated.\n\n",
+        out);
+    for (; *list; list++) {
+        const command *c = *list;
+        fprintf(out, "## carat %s\n\n`carat %s%s%s%s`\n\n", c->name, c->name,
+                c->options && c->options->name ? " [OPTIONS]" : "", c->operands[0] ? " " : "",
+                c->operands);
+        markdown(out, c->summary, strlen(c->summary));
+        fputs(".\n\n", out);
+        if (c->about)
+            markdown_paragraphs(out, c->about);
+        if (!c->options || !c->options->name)
+            continue;
+        fputs("| option | |\n| --- | --- |\n", out);
+        for (const option *o = c->options; o->name; o++)
+            markdown_option(o, out);
+        fputc('\n', out);
+    }
+    fputs("## Environment\n\n`CARAT_ISA`: ", out);
+    fputs(environment_isa, out);
+    fputs("\n## Exit status\n\n0 on success, 1 on failure, 2 on wrong use, 130 when interrupted.\n",
           out);
 }

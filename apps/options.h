@@ -95,5 +95,6 @@ int options_parse(const command *c, int argc, char **argv, void *opts, int *n_op
 status options_repack(const char *text, bool *off, err *e);
 void options_print_help(const command *c, FILE *out);
 void options_print_man(const command *const *list, FILE *out); /* the whole carat(1) page, roff */
+void options_print_markdown(const command *const *list, FILE *out); /* docs/cli.md */
 
 #endif

@@ -369,15 +369,21 @@ TEST(cli_interrupt_ends_the_answer_with_130)
     spawned_free(&r);
 }
 
+/* The grammar leaves the model one text, so every instruction set writes the same bytes: a window
+ * title, colours, a C1 control, a delete and a bell. */
 TEST(cli_model_text_cannot_drive_the_terminal)
 {
+    static const char rule[] = "root ::= \"a\\x1b]0;owned\\x07b\\x1b[31mc\\x9bd\\x7f\\x08e\\n\"\n";
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 16});
-    const char *const args[] = {
-        "run", "-q",     "-m", m,         "--raw", "-n",      "1000", "--ignore-eog", "--seed",
-        "1",   "--temp", "3",  "--top-k", "0",     "--top-p", "1",    "hi",           NULL};
+    const char *grammar = write_file("escapes.gbnf", rule, sizeof rule - 1);
+    const char *const args[] = {"run", "-q",        "-m",    m,    "--raw", "-n",
+                                "100", "--grammar", grammar, "hi", NULL};
     spawned tty, pipe;
     spawn_carat(&pipe, NULL, args);
-    CHECK(memchr(pipe.out.at, 0x1b, pipe.out.n)); /* there is something to hold back */
+    CHECK_STR(str_text(&pipe.out), "a\x1b]0;owned\x07"
+                                   "b\x1b[31mc\xc2\x9b"
+                                   "d\x7f\x08"
+                                   "e\n");
     spawn_carat(&tty, &(spawn_options){.out_tty = true}, args);
     CHECK_EQ(tty.code, 0);
     CHECK(strstr(tty.out.at, "^["));
@@ -389,6 +395,20 @@ TEST(cli_model_text_cannot_drive_the_terminal)
     }
     spawned_free(&tty);
     spawned_free(&pipe);
+}
+
+/* CARAT_ISA stands in for --isa where no option names an instruction set. */
+TEST(cli_environment_pins_the_instruction_set)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 16});
+    const char *const args[] = {"run", "-m", m, "--device", "cpu", "-v", "-n", "1", "hi", NULL};
+    const char *const named[] = {"run", "-m", m, "-v", "-n", "1", "--isa", "portable", "hi", NULL};
+    run_and_check(&(spawn_options){.env = "CARAT_ISA=portable"}, 0, "cpu (portable", args);
+    run_and_check(&(spawn_options){.env = "CARAT_ISA=mmx"}, 1,
+                  "carat: CARAT_ISA: instruction set mmx: expected ", args);
+    run_and_check(&(spawn_options){.env = "CARAT_ISA=mmx"}, 0, "cpu (portable", named);
+    CHECK(!setenv("CARAT_ISA", "", 1)); /* nothing is pinned */
+    run_and_check(NULL, 0, "cpu (", args);
 }
 
 /* ---- On a terminal --------------------------------------------------------------------- */

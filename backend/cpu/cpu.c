@@ -12,6 +12,7 @@
 #include <cpuid.h>
 #endif
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void count(cpu_device *c, void *p, size_t n_bytes, bool more)
@@ -297,6 +298,14 @@ static const cpu_kernels *const kernel_sets[] = {
     &cpu_kernels_portable,
 };
 
+/* CARAT_ISA pins the instruction set of every CPU device whose options name none, so that a whole
+ * test suite can run under another one than this processor's best. No other code reads it. */
+static const char *isa_from_environment(void)
+{
+    const char *isa = getenv("CARAT_ISA");
+    return isa && *isa ? isa : NULL;
+}
+
 static status choose_kernels(const char *isa, const cpu_kernels **k, err *e)
 {
     for (size_t i = 0; i < sizeof kernel_sets / sizeof *kernel_sets; i++) {
@@ -308,7 +317,7 @@ static status choose_kernels(const char *isa, const cpu_kernels **k, err *e)
         if (isa)
             return err_set(e, E_UNSUPPORTED, "this processor has not all of %s", isa);
     }
-    return err_set(e, E_ARG, "instruction set %s: expected %sportable", isa,
+    return err_set(e, E_ARG, "instruction set %.40s: expected %sportable", isa,
 #if defined(__x86_64__)
                    "avx512bf16, avx512, avx2 or "
 #elif defined(__aarch64__)
@@ -352,10 +361,15 @@ status device_open_cpu(device **out, const cpu_options *opt, err *e)
     c->exact_f32 = opt->exact_f32;
     c->no_repack = opt->no_repack;
     c->reference = opt->reference;
-    bool bf16 = opt->isa && !strcmp(opt->isa, "avx512bf16");
-    status st = choose_kernels(bf16 ? "avx512" : opt->isa, &c->k, e);
+    const char *pinned = opt->isa ? NULL : isa_from_environment();
+    const char *isa = pinned ? pinned : opt->isa;
+    bool bf16 = isa && !strcmp(isa, "avx512bf16");
+    err why = {0};
+    status st = choose_kernels(bf16 ? "avx512" : isa, &c->k, &why);
     if (!st)
-        st = choose_bf16(c, opt->isa, e);
+        st = choose_bf16(c, isa, &why);
+    if (st)
+        err_set(e, st, "%s%s", pinned ? "CARAT_ISA: " : "", why.text);
     if (!st)
         st = pool_open(&c->pool, c->n_threads, e);
     if (st) {
