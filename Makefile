@@ -65,7 +65,8 @@ TEST_OBJ := $(call obj,$(TEST_SRC))
 VERSION := $(shell sed -n 's/^.define CARAT_VERSION_[A-Z]* //p' include/carat.h | paste -sd.)
 SONAME = libcarat.so.$(firstword $(subst ., ,$(VERSION)))
 
-.PHONY: all help check test asan ubsan sanitize tsan fuzz clean floors map symbols format size install uninstall
+.PHONY: all help check test asan ubsan sanitize tsan fuzz clean floors map symbols format size \
+        install uninstall cli docs results results-check
 all: carat libcarat.a libcarat.so
 
 # The program is built beside its objects, so that each kind of build has its own to test.
@@ -197,7 +198,7 @@ $(BUILD)/chat: examples/chat.c include/carat.h libcarat.so
 test: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## unit and end-to-end tests
 	$(BUILD)/carat_test -j 2
 
-check: test floors map symbols ## test, plus the house rules
+check: test floors map symbols docs results-check ## test, plus the house rules
 
 ASAN = -fsanitize=address -fno-omit-frame-pointer
 # Checks inside loops make gcc give up unrolling and say so: no error here.
@@ -256,6 +257,16 @@ size: ## the ten largest files and functions
 	@tools/size.sh
 carat.1: carat
 	$(Q)./carat --man > $@
+# docs/cli.md is what the program prints. `make cli` writes it, `make docs` compares.
+cli: carat ## write docs/cli.md
+	./carat --markdown > docs/cli.md
+docs: carat ## fail when docs/cli.md is not what the program prints
+	@./carat --markdown | cmp -s - docs/cli.md || \
+	    { echo "docs/cli.md is not what the program prints; run 'make cli'"; exit 1; }
+results: ## write README's table of speed from bench/results.csv
+	bench/results.sh write
+results-check: ## fail when that table is another, or results.csv is damaged
+	@bench/results.sh check
 
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib

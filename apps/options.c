@@ -278,7 +278,7 @@ void options_print_markdown(const command *const *list, FILE *out)
 {
     fputs(
         "# The commands of carat\n\n"
-        "`make docs/cli.md` writes this page from the tables that the program parses its command\n"
+        "`make cli` writes this page from the tables that the program parses its command\n"
         "line with: it is `carat --markdown`. `carat help COMMAND` and `carat(1)` say the same.\n\n"
         "Options and operands may be mixed. `--name VALUE`, `--name=VALUE`, `-x VALUE` and\n"
         "`-xVALUE` are accepted, `--` ends the options. Numbers may end in `k`, which is 1024.\n"
