@@ -192,7 +192,7 @@ static void deal(const cuda_device *c, const pass *p, attend_args *a)
     bool plain = a->kv.k_kind == KV_F16 && a->kv.v_kind == KV_F16;
     a->stages = d == 512 ? c->split_stages : d == 256 && (plain || a->kv.single) ? 2 : 3;
     int32_t tiles = (a->n_rows + a->tile_rows - 1) / a->tile_rows;
-    a->n_block = c->n_sm * (d == 512 ? 1 : 2) / (tiles * a->kv.n_head_kv);
+    a->n_block = c->facts.n_sm * (d == 512 ? 1 : 2) / (tiles * a->kv.n_head_kv);
     a->n_block = a->n_block < 1 ? 1 : a->n_block < a->n_chunk ? a->n_block : a->n_chunk;
 }
 
@@ -202,7 +202,7 @@ static bool keys_first(const cuda_device *c, const dev_kv *kv)
 {
     int bytes = cu_split8_bytes(*kv, SPLIT_PAIRS, 1);
     bool plain = kv->k_kind == KV_F16 && kv->v_kind == KV_F16;
-    return !plain && bytes > 0 && bytes <= c->shared_block;
+    return !plain && bytes > 0 && bytes <= c->facts.shared_block;
 }
 
 /* The same for split8.cu: as many blocks to a multiprocessor as there is room for, with a stage
@@ -215,14 +215,14 @@ static void deal8(const cuda_device *c, const pass *p, attend_args *a)
     int32_t rows = a->tile_rows < a->n_rows ? a->tile_rows : a->n_rows;
     int32_t tiles = (a->n_rows + a->tile_rows - 1) / a->tile_rows, keys = d == 512 ? 64 : 32;
     int32_t blocks = d == 512 ? 2 : 4, one = cu_split8_bytes(a->kv, rows * group, 1);
-    while (blocks > 1 && blocks * (one + BLOCK_RESERVED) > c->shared_sm)
+    while (blocks > 1 && blocks * (one + BLOCK_RESERVED) > c->facts.shared_sm)
         blocks--;
-    a->n_block = c->n_sm * blocks / (tiles * a->kv.n_head_kv);
+    a->n_block = c->facts.n_sm * blocks / (tiles * a->kv.n_head_kv);
     a->n_block = a->n_block < 1 ? 1 : a->n_block < a->n_chunk ? a->n_block : a->n_chunk;
     run = (a->n_chunk + a->n_block - 1) / a->n_block * a->chunk;
     for (a->stages = 1; a->stages < STAGES_MAX && run > a->stages * keys; a->stages++) {
         int bytes = cu_split8_bytes(a->kv, rows * group, a->stages + 1);
-        if (bytes > c->shared_block || blocks * (bytes + BLOCK_RESERVED) > c->shared_sm)
+        if (bytes > c->facts.shared_block || blocks * (bytes + BLOCK_RESERVED) > c->facts.shared_sm)
             break;
     }
     /* Chunks that rows in a row see of a window: blocks beyond those leave at once. */
@@ -231,13 +231,13 @@ static void deal8(const cuda_device *c, const pass *p, attend_args *a)
         most = (a->kv.window + rows - 2 + a->chunk - 1) / a->chunk + 1;
     int32_t n = tiles * a->kv.n_head_kv * (most < a->n_block ? most : a->n_block);
     size_t bytes = (size_t)cu_split8_bytes(a->kv, rows * group, a->stages);
-    a->spread = (int32_t)spread_bytes(bytes, n, c->n_sm, c->shared_sm);
+    a->spread = (int32_t)spread_bytes(bytes, n);
 }
 
 /* Is it split512.cu's? As keys_first, a question of the store alone. */
 static bool by_warps(const cuda_device *c, const dev_kv *kv)
 {
-    return cu_split512_stages(*kv, c->shared_block) > 0;
+    return cu_split512_stages(*kv, c->facts.shared_block) > 0;
 }
 
 /* Chunks of a row at most: as many as an H100 or H200 has multiprocessors for a KV head's eights of
@@ -254,8 +254,8 @@ static int32_t row_parts(int32_t n_head, const kv_view *kv)
 static void deal512(const cuda_device *c, attend_args *a)
 {
     int32_t eights = (a->n_head / a->kv.n_head_kv + 7) / 8 * a->kv.n_head_kv;
-    a->stages = cu_split512_stages(a->kv, c->shared_block);
-    a->n_block = c->n_sm / (eights * a->n_rows);
+    a->stages = cu_split512_stages(a->kv, c->facts.shared_block);
+    a->n_block = c->facts.n_sm / (eights * a->n_rows);
     a->n_block = a->n_block < 1 ? 1 : a->n_block < a->n_chunk ? a->n_block : a->n_chunk;
 }
 
@@ -277,7 +277,7 @@ static void attend_few(pass *p, attend_args a, bool split, int32_t at_a_time, de
         } else {
             cu_attend(c->stream, a);
         }
-        cu_attend_combine(c->stream, a, copy, back, c->n_sm);
+        cu_attend_combine(c->stream, a, copy, back, c->facts.n_sm);
     }
 }
 

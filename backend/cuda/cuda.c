@@ -13,8 +13,8 @@
 
 enum {
     PINNED_BYTES = 16 << 20,
-    PIECE_BYTES = 1 << 20, /* of them, that a thread copies */
-    LOADERS = 8,           /* threads: a file in the page cache comes at several GB/s from each */
+    PIECE_BYTES = 1 << 20,  /* of them, that a thread copies */
+    LOADERS = 8,            /* threads: a file in the page cache comes at several GB/s from each */
     BOUNCE_BYTES = 2 << 20, /* logits of one row: 1 MiB */
     ALIGN = 256,
     ROW_MAX = 38400, /* 40 bytes of shared memory per 32, of the 48 KiB that any block may have */
@@ -22,37 +22,16 @@ enum {
     RESERVE_BYTES = 512 << 20 /* for the driver's own, captured passes, the raw bytes of loading */
 };
 
-int cu_overlap = -1;
-
 static cuda_device *of(const device *d)
 {
     return d->self;
-}
-
-/* Which GPU is the runtime's current one is a property of the thread. */
-static cuda_device *enter(const device *d)
-{
-    cudaSetDevice(of(d)->gpu);
-    return of(d);
-}
-
-bool cuda_ok(cuda_device *c, pass *p, cudaError_t r, const char *doing)
-{
-    if (r != cudaSuccess && !c->broken) {
-        c->broken = true;
-        err_set(&c->broken_why, r == cudaErrorMemoryAllocation ? E_MEMORY : E_IO, "%s: %s: %s",
-                c->dev.name, doing, cudaGetErrorString(r));
-    }
-    if (c->broken && p)
-        err_set(&p->e, c->broken_why.status, "%s", c->broken_why.text);
-    return r == cudaSuccess;
 }
 
 /* ---- Memory ------------------------------------------------------------------------------- */
 
 static void *cuda_alloc(device *d, size_t n_bytes)
 {
-    cuda_device *c = enter(d);
+    cuda_device *c = cuda_select(d);
     void *p = NULL;
     if (cudaMalloc(&p, n_bytes ? n_bytes : 1) != cudaSuccess) {
         cudaGetLastError(); /* running out is the caller's business and no fault of the device */
@@ -65,7 +44,7 @@ static void *cuda_alloc(device *d, size_t n_bytes)
 
 static void cuda_release(device *d, void *p, size_t n_bytes)
 {
-    cuda_device *c = enter(d);
+    cuda_device *c = cuda_select(d);
     if (!p)
         return;
     cuda_settle(c);
@@ -77,13 +56,13 @@ static void cuda_release(device *d, void *p, size_t n_bytes)
 
 static void cuda_clear(device *d, void *p, size_t n_bytes)
 {
-    cuda_settle(enter(d));
+    cuda_settle(cuda_select(d));
     cuda_ok(of(d), NULL, cudaMemsetAsync(p, 0, n_bytes, of(d)->stream), "clearing memory");
 }
 
 static void cuda_upload(device *d, void *to, const void *from, size_t n_bytes)
 {
-    cuda_device *c = enter(d);
+    cuda_device *c = cuda_select(d);
     cuda_settle(c);
     cuda_wrote(c, to, n_bytes);
     cuda_ok(c, NULL, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, c->stream),
@@ -94,7 +73,7 @@ static void cuda_upload(device *d, void *to, const void *from, size_t n_bytes)
 /* Through a pinned buffer where it fits: the driver's own way for pageable memory is slower. */
 static void cuda_download(device *d, void *to, const void *from, size_t n_bytes)
 {
-    cuda_device *c = enter(d);
+    cuda_device *c = cuda_select(d);
     cuda_settle(c);
     void *at = n_bytes <= BOUNCE_BYTES && c->bounce ? c->bounce : to;
     cuda_ok(c, NULL, cudaMemcpyAsync(at, from, n_bytes, cudaMemcpyDeviceToHost, c->stream),
@@ -115,7 +94,7 @@ static void take_sifted(const sift_result *from, sift_want *w, int32_t cap)
 /* SIFT_ROWS at a time: the device is waited for once for all of them. */
 static void cuda_sift(device *d, sift_want *want, int32_t n_wants, int32_t n, int32_t cap)
 {
-    cuda_device *c = of(d);
+    cuda_device *c = cuda_select(d);
     cuda_settle(c);
     for (int32_t i = 0; i < n_wants; i++) {
         want[i].n = -1;
@@ -139,7 +118,7 @@ static void cuda_sift(device *d, sift_want *want, int32_t n_wants, int32_t n, in
 static uint64_t cuda_available(const device *d)
 {
     size_t free_bytes = 0, total = 0;
-    enter(d);
+    cuda_select(d);
     if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) {
         cudaGetLastError();
         return 0;
@@ -328,7 +307,7 @@ static void cuda_weight_free(device *d, weight *w)
 
 static status cuda_weight_load(device *d, weight *w, err *e)
 {
-    cuda_device *c = enter(d);
+    cuda_device *c = cuda_select(d);
     size_t n_bytes;
     int32_t kind = cuda_pack_kind(w);
     if (kind == PACK_NONE)
@@ -427,7 +406,7 @@ static dev_rows put_lists(packer *k, const rowset *r, const void *seen)
  * the next step of the same counts at the same addresses. */
 static void cuda_begin(device *d, pass *p)
 {
-    cuda_device *c = enter(d);
+    cuda_device *c = cuda_select(d);
     const step *st = p->st;
     if (c->raw || c->pinned[0])
         free_loading(c);
@@ -477,7 +456,7 @@ static void cuda_begin(device *d, pass *p)
 
 static void cuda_close(device *d)
 {
-    cuda_device *c = of(d);
+    cuda_device *c = cuda_select(d);
     if (c->stream || c->step_done[0])
         free_loading(c);
     for (int i = 0; i < STEP_BUFFERS; i++) {
@@ -507,20 +486,20 @@ static void cuda_close(device *d)
     mem_free(c);
 }
 
-/* What matmul_one.cu and matmul_experts.cu have to know of the GPU. */
-static cudaError_t open_room(cuda_device *c, const struct cudaDeviceProp *prop)
+/* Memory of launches, zeroed: tickets, and sums of blocks that share a tile. */
+static cudaError_t open_room(cuda_device *c)
 {
     void *p = NULL;
-    size_t n_bytes = (TICKETS + ROWS_GROUPS) * sizeof(int32_t) + ROWS_SUMS * sizeof(float);
+    size_t n_bytes =
+        (TICKETS + ROWS_GROUPS + ROUTER_TICKETS) * sizeof(int32_t) + ROWS_SUMS * sizeof(float);
     cudaError_t r = cudaMalloc(&p, n_bytes);
     if (r)
         return r;
     int32_t *ticket = p;
-    c->room = (one_room){.n_sm = prop->multiProcessorCount,
-                         .shared_sm = (int32_t)prop->sharedMemPerMultiprocessor,
-                         .ticket = ticket,
+    c->room = (one_room){.ticket = ticket,
                          .arrived = ticket + TICKETS,
-                         .sums = (float *)(ticket + TICKETS + ROWS_GROUPS)};
+                         .sums = (float *)(ticket + TICKETS + ROWS_GROUPS + ROUTER_TICKETS)};
+    c->router_ticket = c->room.arrived + ROWS_GROUPS;
     return cudaMemsetAsync(p, 0, n_bytes, c->stream);
 }
 
@@ -553,11 +532,15 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
         return err_set(e, E_UNSUPPORTED,
                        "GPU %d (%s) is of compute capability %d.%d: 8.0 is needed", which,
                        prop.name, prop.major, prop.minor);
+    c->facts = (gpu_facts){.n_sm = prop.multiProcessorCount,
+                           .shared_block = (int32_t)prop.sharedMemPerBlockOptin,
+                           .shared_sm = (int32_t)prop.sharedMemPerMultiprocessor,
+                           .overlap = prop.major >= 9};
+    cuda_select(&c->dev);
     c->blas = cuda_blas_open();
     snprintf(c->name, sizeof c->name, "cuda (%.200s, %d multiprocessors, %.0f GiB, %s)", prop.name,
              prop.multiProcessorCount, (double)prop.totalGlobalMem / (1 << 30),
              c->blas ? "cuBLASLt" : "no cuBLASLt: prompts at half speed");
-    cu_overlap = cu_overlap != 0 && prop.major >= 9;
     c->shared_max = 96 << 10; /* what every GPU of 8.0 and above grants a block */
     if ((r = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking)))
         return err_set(e, E_IO, "%s: %s", c->name, cudaGetErrorString(r));
@@ -568,26 +551,20 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
     if (!r)
         r = cudaMallocHost(&c->bounce, BOUNCE_BYTES);
     if (!r)
-        r = open_room(c, &prop);
+        r = open_room(c);
     if (!r)
         r = open_sift(c);
     if (!r)
-        r = (cudaError_t)(cu_attend_init(c->shared_max) | cu_mma_init() |
-                          cu_one_init((int)prop.sharedMemPerBlockOptin) |
-                          cu_experts_init((int)prop.sharedMemPerBlockOptin) |
-                          cu_rows_init((int)prop.sharedMemPerBlockOptin, prop.multiProcessorCount) |
-                          cu_flash_init((int)prop.sharedMemPerBlockOptin, &c->flash_widest) |
-                          cu_split_init((int)prop.sharedMemPerBlockOptin, &c->split_widest,
-                                        &c->split_stages) |
-                          cu_split8_init((int)prop.sharedMemPerBlockOptin) |
-                          cu_split512_init((int)prop.sharedMemPerBlockOptin));
-    c->shared_block = (int32_t)prop.sharedMemPerBlockOptin;
-    c->shared_sm = (int32_t)prop.sharedMemPerMultiprocessor;
+        r = (cudaError_t)(cu_attend_init(c->shared_max) | cu_mma_init() | cu_one_init() |
+                          cu_experts_init() | cu_rows_init() |
+                          cu_flash_init(c->facts.shared_block, &c->flash_widest) |
+                          cu_split_init(c->facts.shared_block, &c->split_widest, &c->split_stages) |
+                          cu_split8_init(c->facts.shared_block) |
+                          cu_split512_init(c->facts.shared_block));
     c->can_hopper = c->hopper = prop.major == 9 && prop.minor == 0;
     c->slice_bytes = SLICE_BYTES;
     if (!r && c->can_hopper)
         r = (cudaError_t)(cu_flash256_hopper_init() | cu_flash512_hopper_init());
-    c->n_sm = prop.multiProcessorCount;
     if (r)
         return err_set(e, E_IO, "%s: %s", c->name, cudaGetErrorString(r));
     return OK;

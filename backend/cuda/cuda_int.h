@@ -1,5 +1,6 @@
 /* cuda_int.h - what the files of the CUDA device share: host C11 on one side, kernels on the other.
  *
+ * runtime.c      the GPU that a thread has selected; failures of the runtime
  * cuda.c         opens the device, memory, weights, the step block
  * ops.c          the op table: picks kernels by row count and weight layout
  * shadow.c       which activations already have an int8 or bf16 copy
@@ -78,7 +79,16 @@ typedef struct pack_sizes {
 extern "C" {
 #endif
 
-extern int cu_overlap; /* GPUs in use can put a kernel under the tail of another (9.0 and up) */
+/* What launchers must know of the GPU that the calling thread has selected. Like the runtime's own
+ * current device it belongs to the thread; cuda_select (runtime.c) alone sets both, so that several
+ * unequal GPUs may be open. */
+typedef struct gpu_facts {
+    int32_t n_sm;         /* multiprocessors */
+    int32_t shared_block; /* bytes of shared memory: the most that a block may ask for */
+    int32_t shared_sm;    /* and all that a multiprocessor has */
+    bool overlap;         /* a kernel may begin under the tail of the one before (9.0 and up) */
+} gpu_facts;
+extern __thread gpu_facts cu_gpu;
 
 /* ---- The step block ----------------------------------------------------------------------- */
 
@@ -227,7 +237,7 @@ typedef struct product_args {
 void cu_product_vec(cudaStream_t s, product_args a);  /* any number of rows, one at a time */
 /* 2 to 32 rows, no experts; one to ONE_JOBS products of the first job's x, or one gated unit. */
 enum { ONE_JOBS = 3 };
-int cu_rows_init(int largest, int processors);
+int cu_rows_init(void);
 /* How it cuts a product: tiles of a warp, warps of a block, parts of a tile's columns abreast; the
  * activations staged for x steps, or, ROWS_WHOLE, all in shared memory; the other parts in turn, or
  * in blocks of their own.
@@ -250,15 +260,15 @@ enum {
  * before leave, and go where these leave first: three to one place and none to another, where they
  * are the last to end. Where no kernel begins under another, they come to an empty GPU. */
 enum { BLOCK_RESERVED = 1024 /* of shared memory, of every block, by the system */ };
-static inline size_t spread_bytes(size_t bytes, int32_t n, int32_t n_sm, int32_t shared_sm)
+static inline size_t spread_bytes(size_t bytes, int32_t n)
 {
-    int32_t share = (n + n_sm - 1) / n_sm, one_more = shared_sm / (share + 1) - BLOCK_RESERVED;
+    int32_t share = (n + cu_gpu.n_sm - 1) / cu_gpu.n_sm;
+    int32_t one_more = cu_gpu.shared_sm / (share + 1) - BLOCK_RESERVED;
     bool few = share <= 2; /* of more the registers take care */
-    return cu_overlap && few && bytes <= (size_t)one_more ? (size_t)one_more + 16 : bytes;
+    return cu_gpu.overlap && few && bytes <= (size_t)one_more ? (size_t)one_more + 16 : bytes;
 }
 
 typedef struct one_room {
-    int32_t n_sm, shared_sm; /* multiprocessors, bytes of shared memory of each */
     int32_t *ticket; /* [ONE_TICKETS] zeros, and again after the launch */
     /* Of few rows, where parts of a tile are in several blocks: [ROWS_SUMS], and how many of them
      * are done, [ROWS_GROUPS] zeros, and again after the launch. */
@@ -268,14 +278,14 @@ typedef struct one_room {
 enum { ROWS_SUMS = 2 << 20, ROWS_GROUPS = 1024 };
 void cu_product_rows(cudaStream_t s, const product_args *job, int n, one_room room);
 void cu_products(cudaStream_t s, const product_args *job, int n, one_room room);
-int cu_one_init(int shared_block);
+int cu_one_init(void);
 /* matmul_experts.cu: experts of 2 to CUDA_VERIFY_ROWS rows, gated or, with share, each pair's part
  * of moe_down's sum, already times its share: y [rows, k * n_out]. False, and nothing is done, if
  * there are more pairs than EXPERT_PAIRS, or more experts or longer rows than a block has room for.
  */
 enum { EXPERT_PAIRS = 1024 };
 bool cu_product_experts(cudaStream_t s, product_args a, one_room room);
-int cu_experts_init(int shared_block);
+int cu_experts_init(void);
 /* matmul_mma.cu: many rows */
 void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w);
 int cu_mma_init(void);
@@ -293,7 +303,7 @@ void cu_expert_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w, expert_list
 void cu_route(cudaStream_t s, int32_t *id, float *share, int32_t k, dev_mat logits,
               const float *expert_scale);
 /* route of x w', for up to ROUTER_EXPERTS experts and CUDA_VERIFY_ROWS rows; w: floats. */
-enum { ROUTER_EXPERTS = 256, ROUTER_MOST = 32 /* experts of a row */ };
+enum { ROUTER_EXPERTS = 256, ROUTER_MOST = 32 /* experts of a row */, ROUTER_TICKETS = 32 };
 typedef struct router_args {
     dev_mat x, logits;
     packed w;
@@ -301,6 +311,7 @@ typedef struct router_args {
     int32_t *id;
     float *share;
     int32_t k;
+    int32_t *ticket; /* [ROUTER_TICKETS] zeros, and again after the launch */
 } router_args;
 void cu_router(cudaStream_t s, router_args a);
 void cu_expert_join(cudaStream_t s, dev_mat y, const float *part, const float *share, int32_t k);
@@ -449,13 +460,12 @@ typedef struct cuda_device {
     device dev; /* first: a device * is a cuda_device * */
     cudaStream_t stream;
     int32_t gpu; /* its number */
+    gpu_facts facts;
     bool broken; /* a CUDA call failed; said once more in every later pass */
     err broken_why;
     int32_t shared_max;
-    int32_t n_sm;         /* multiprocessors */
     int32_t flash_widest, split_widest; /* head sizes for flash.cu and split.cu */
     int32_t split_stages; /* of heads of 512 */
-    int32_t shared_block, shared_sm; /* bytes of shared memory: most of a block's, all there is */
     bool can_hopper, hopper; /* flash*_hopper.cu run here; they are used */
     size_t slice_bytes;      /* of keys and values that expand.cu makes at a time */
     _Atomic uint64_t n_bytes; /* allocated */
@@ -479,6 +489,7 @@ typedef struct cuda_device {
     const int32_t *chosen; /* by which experts gated products were last made */
     one_room room; /* its ticket: the first of TICKETS, given out in turn */
     uint32_t next_ticket;
+    int32_t *router_ticket; /* [ROUTER_TICKETS] */
     cuda_blas *blas; /* NULL: no cuBLASLt here */
     void *bounce;    /* pinned, for small downloads */
     cuda_pins *pins; /* page-locked memory for snapshots */
@@ -498,6 +509,10 @@ static inline cuda_device *cuda_of(const pass *p)
 
 extern const device_ops cuda_ops; /* ops.c */
 
+/* runtime.c: what every file asks of the CUDA runtime. */
+/* Makes the device's GPU the calling thread's. Every entry point that any thread may call begins
+ * with it, and so does cuda_settle, which comes before every launch of an op. */
+cuda_device *cuda_select(const device *d);
 /* Notes a failure of CUDA itself, in the device and, if there is one, the pass. True if ok. */
 bool cuda_ok(cuda_device *c, pass *p, cudaError_t r, const char *doing);
 packed cuda_view(const weight *w);       /* of w->packed */

@@ -37,7 +37,7 @@ static inline void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t sh
     c.dynamicSmemBytes = shared_bytes;
     c.stream = stream;
     c.attrs = with;
-    c.numAttrs = !cu_overlap ? 0 : CUDART_VERSION >= 12080 ? 2 : 1;
+    c.numAttrs = !cu_gpu.overlap ? 0 : CUDART_VERSION >= 12080 ? 2 : 1;
     cudaLaunchKernelEx(&c, kernel, static_cast<P>(a)...);
 }
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                     \
@@ -52,8 +52,7 @@ static inline void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t sh
 template <class F> static inline int allow_shared(F *kernel, int bytes)
 {
 #ifdef CARAT_EMU
-    (void)kernel;
-    return bytes < 0;
+    return emu_allow_shared((const void *)kernel, bytes);
 #else
     return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 #endif

@@ -40,6 +40,7 @@ static dev_mat row_of(const float *at, int32_t cols)
 void cuda_settle(cuda_device *c)
 {
     waiting *w = &c->wait;
+    cuda_select(&c->dev);
     if (w->has_residual)
         cu_residual(c->stream, w->residual);
     if (w->n_products)

@@ -47,7 +47,7 @@ static graph_slot *slot_of(cuda_device *c, const graph_key *k)
 
 bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
 {
-    cuda_device *c = d->self;
+    cuda_device *c = cuda_select(d);
     const step *st = p->st;
     c->recording = NULL;
     if (c->no_graphs || p->n_taps || st->all.n > CUDA_VERIFY_ROWS || pass_failed(p))

@@ -347,7 +347,12 @@ __global__ void __launch_bounds__(THREADS, room_of<K>::blocks) experts_kernel(ex
 
 /* ---- Launching ----------------------------------------------------------------------------- */
 
-static int largest_shared; /* of a block */
+/* Of a block: all that the GPU grants, less what it declares itself. */
+static int largest_shared()
+{
+    enum { STATIC = sizeof(float) * 2 * TOGETHER * WARPS * 16 + sizeof(list_shared) + 1024 };
+    return cu_gpu.shared_block - (int)STATIC;
+}
 
 enum { SPARE = 4 }; /* blocks' room that is left for the small kernel that comes next */
 
@@ -379,9 +384,9 @@ template <int K> static bool experts(cudaStream_t s, const product_args &p, one_
     a.ticket = gpu.ticket;
     a.chosen = p.chosen;
     size_t shared = room_of<K>::bytes(a.n_unit, a.n_pairs, a.n_expert);
-    int fit = room_of<K>::blocks * gpu.n_sm, most = a.n_pairs * a.columns;
+    int fit = room_of<K>::blocks * cu_gpu.n_sm, most = a.n_pairs * a.columns;
     fit -= fit > 2 * SPARE ? SPARE : 0;
-    if (a.n_pairs > EXPERT_PAIRS || a.n_expert > THREADS || shared > (size_t)largest_shared)
+    if (a.n_pairs > EXPERT_PAIRS || a.n_expert > THREADS || shared > (size_t)largest_shared())
         return false;
     if (p.glu)
         LAUNCH((experts_kernel<K, true>), dim3((unsigned)(most < fit ? most : fit)), dim3(THREADS),
@@ -399,10 +404,9 @@ template <int K> static int allow(int shared_block)
 }
 
 /* Once, at open: all the shared memory there is. */
-extern "C" int cu_experts_init(int shared_block)
+extern "C" int cu_experts_init(void)
 {
-    enum { STATIC = sizeof(float) * 2 * TOGETHER * WARPS * 16 + sizeof(list_shared) + 1024 };
-    int n = largest_shared = shared_block - (int)STATIC;
+    int n = largest_shared();
     return allow<PACK_Q4_0>(n) | allow<PACK_Q4_1>(n) | allow<PACK_Q5_0>(n) | allow<PACK_Q5_1>(n) |
            allow<PACK_Q8_0>(n) | allow<PACK_Q4_K>(n) | allow<PACK_Q5_K>(n) | allow<PACK_Q6_K>(n) |
            allow<PACK_G8>(n);

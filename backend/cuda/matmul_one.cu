@@ -232,8 +232,8 @@ enum { SPARE = 4 }; /* blocks' room that is left for the small kernel that comes
 template <int K, int K2> static void start(cudaStream_t s, one_args *a, int n_first, one_room gpu)
 {
     int longest = slot<K>::bytes > slot<K2>::bytes ? slot<K>::bytes : slot<K2>::bytes;
-    int fit = (room<K, K2>::blocks - 1) * gpu.n_sm;
-    fit += gpu.n_sm > SPARE ? gpu.n_sm - SPARE : 0;
+    int fit = (room<K, K2>::blocks - 1) * cu_gpu.n_sm;
+    fit += cu_gpu.n_sm > SPARE ? cu_gpu.n_sm - SPARE : 0;
     double bytes0 = put_share<K>(a, 0, 0, n_first);
     double bytes1 = K != K2 ? put_share<K2>(a, 1, n_first, a->n_jobs) : 0;
     int items0 = a->share[0].end, items1 = K != K2 ? a->share[1].end - items0 : 0;
@@ -251,7 +251,7 @@ template <int K, int K2> static void start(cudaStream_t s, one_args *a, int n_fi
     int blocks = a->share[0].blocks + a->share[1].blocks;
     size_t bytes = (size_t)(a->n_unit * UNIT * 40 + WARPS * longest);
     LAUNCH((one_kernel<K, K2>), dim3((unsigned)blocks), dim3(32 * WARPS),
-           spread_bytes(bytes, blocks, gpu.n_sm, gpu.shared_sm), s, *a);
+           spread_bytes(bytes, blocks), s, *a);
 }
 
 /* The n products in p are of format K, or those after n_first of K2. */
@@ -286,9 +286,9 @@ template <int K, int K2> static int allow(int shared_block)
 }
 
 /* Once, at open: all the shared memory there is. */
-extern "C" int cu_one_init(int shared_block)
+extern "C" int cu_one_init(void)
 {
-    int n = shared_block - ONE_STATIC_SHARED;
+    int n = cu_gpu.shared_block - ONE_STATIC_SHARED;
     return allow<PACK_Q4_0, PACK_Q4_0>(n) | allow<PACK_Q4_1, PACK_Q4_1>(n) |
            allow<PACK_Q5_0, PACK_Q5_0>(n) | allow<PACK_Q5_1, PACK_Q5_1>(n) |
            allow<PACK_Q8_0, PACK_Q8_0>(n) | allow<PACK_Q4_K, PACK_Q4_K>(n) |

@@ -463,8 +463,7 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
 
 /* ---- Launching ----------------------------------------------------------------------------- */
 
-static rows_gpu gpu = {99 << 10, 132}; /* at least: what every GPU of 8.0 and above grants */
-static rows_cut forced, chosen;        /* cuda_int.h; of benches alone, which are one thread */
+static rows_cut forced, chosen; /* cuda_int.h; of benches alone, which are one thread */
 static bool watched, missed;
 
 /* What chooses a launch's cut. */
@@ -487,6 +486,7 @@ template <int K, int NT, int M> static void try_cuts(rows_plan *best, const rows
 {
     using S = staged<K>;
     using W = warp_of<NT, M>;
+    const rows_gpu gpu = {(size_t)cu_gpu.shared_block, cu_gpu.n_sm};
     const rows_needs needs = {M, NT, W::stages * S::bytes + S::table, S::x_unit, W::most};
     rows_try(best, &s, &needs, &gpu, forced);
 }
@@ -508,9 +508,8 @@ static void launch_cut(cudaStream_t s, rows_args r, const rows_plan &c)
         r.job[i].block = block;
         block += (r.job[i].n_out + 16 * n_tile - 1) / (16 * n_tile) * (r.shares / r.own);
     }
-    int shared_sm = (int)gpu.shared + BLOCK_RESERVED; /* one block may have all there is */
     LAUNCH((rows_kernel<K, NT, GLU, M>), dim3((unsigned)block), dim3(32u * (unsigned)c.cut.warps),
-           spread_bytes(c.shared, block, gpu.processors, shared_sm), s, r);
+           spread_bytes(c.shared, block), s, r);
 }
 
 /* Three tiles of a warp: not where W and W' go in pairs, nor where registers would not do. */
@@ -649,7 +648,7 @@ extern "C" void cu_product_rows(cudaStream_t s, const product_args *job, int n, 
 
 template <class F> static int allow(F *kernel)
 {
-    return allow_shared(kernel, (int)gpu.shared);
+    return allow_shared(kernel, cu_gpu.shared_block);
 }
 
 template <int K, int NT> static int allow_rows()
@@ -663,11 +662,9 @@ template <int K> static int allow_kind()
     return allow_rows<K, 1>() | allow_rows<K, 2>() | allow_rows<K, 4>();
 }
 
-/* largest: shared memory that this GPU grants a block, in bytes. */
-extern "C" int cu_rows_init(int largest, int processors)
+/* Once, at open: all the shared memory that the GPU grants a block. */
+extern "C" int cu_rows_init(void)
 {
-    gpu.processors = processors;
-    gpu.shared = (size_t)largest > gpu.shared ? (size_t)largest : gpu.shared;
     return allow_kind<PACK_Q4_0>() | allow_kind<PACK_Q4_1>() | allow_kind<PACK_Q5_0>() |
            allow_kind<PACK_Q5_1>() | allow_kind<PACK_Q8_0>() | allow_kind<PACK_Q4_K>() |
            allow_kind<PACK_Q5_K>() | allow_kind<PACK_Q6_K>() | allow_kind<PACK_G8>();

@@ -59,9 +59,6 @@ DEV void choose(int32_t *id, float *share, int k, const float *z, int n, const f
     }
 }
 
-/* Blocks that are done with each tile of rows; zero before and after a launch. */
-static __device__ int32_t tickets[CUDA_VERIFY_ROWS];
-
 DEV float dot4(float acc, float4 w, float4 v)
 {
     acc = fma_rn(w.x, v.x, acc);
@@ -147,7 +144,7 @@ __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a)
         }
         __syncwarp();
         if (lane == 0)
-            last = atomicAdd(&tickets[blockIdx.y], 1) == (int)gridDim.x - 1;
+            last = atomicAdd(&a.ticket[blockIdx.y], 1) == (int)gridDim.x - 1;
         __syncwarp();
     }
     if (ROWS > 1)
@@ -159,7 +156,7 @@ __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a)
     choose<LANE>(a.id + (size_t)r * a.k, a.share + (size_t)r * a.k, a.k,
                  a.logits.at + r * a.logits.stride, a.logits.cols, a.expert_scale);
     if (threadIdx.x == 0)
-        tickets[blockIdx.y] = 0;
+        a.ticket[blockIdx.y] = 0;
 }
 
 template <int K, int EXPERTS, int ROWS> static void router_of(cudaStream_t s, router_args a)

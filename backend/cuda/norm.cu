@@ -23,7 +23,7 @@ enum { PER = 8, WIDEST = 8192 }; /* values a thread, as two times four; a block'
 static bool rehearses(int32_t rows)
 {
     enum { FEW = 4 };
-    return cu_overlap && rows <= FEW;
+    return cu_gpu.overlap && rows <= FEW;
 }
 
 /* Sum over the block, the same in every thread. table: 32 floats, used once. */

@@ -438,7 +438,8 @@ static void c_router(pass *p, routing r, mat x, const weight *w, const weight *e
                                                 .expert_scale = v,
                                                 .id = r.id,
                                                 .share = r.weight,
-                                                .k = r.k});
+                                                .k = r.k,
+                                                .ticket = cuda_of(p)->router_ticket});
     done(p, "router");
 }
 

@@ -171,7 +171,7 @@ static pin *make(cuda_pins *k, size_t n)
 
 void *cuda_host_alloc(device *d, size_t n_bytes)
 {
-    cuda_pins *k = ((cuda_device *)d->self)->pins;
+    cuda_pins *k = cuda_select(d)->pins;
     size_t n = (n_bytes + PIN_ROUND - 1) / PIN_ROUND * PIN_ROUND;
     if (n < n_bytes)
         return NULL;
@@ -232,12 +232,11 @@ static void wait_for_lock(cuda_pins *k, const char *at)
 
 void cuda_move(device *d, const block_move *m)
 {
-    cuda_device *c = d->self;
+    cuda_device *c = cuda_select(d);
     const size_t pitch_max = (size_t)1 << 30; /* half of what GPUs take */
     enum cudaMemcpyKind kind = m->load ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
     char *to = m->load ? m->dev : m->host;
     const char *from = m->load ? m->host : m->dev;
-    cudaSetDevice(c->gpu);
     size_t to_stride = m->load ? m->dev_stride : m->host_stride;
     size_t from_stride = m->load ? m->host_stride : m->dev_stride;
     cuda_settle(c);
@@ -258,6 +257,6 @@ void cuda_move(device *d, const block_move *m)
 
 void cuda_moved(device *d)
 {
-    cuda_device *c = d->self;
+    cuda_device *c = cuda_select(d);
     cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "moving keys and values");
 }

@@ -22,7 +22,9 @@ typedef struct rig {
     int part, parts, n_turn;    /* of what is wanted, every parts-th check from the part-th on */
     double last_ms, slowest_ms; /* when the last verdict was said; the longest wait for one */
     char slowest[128];
-    bool quick; /* shapes that a slow machine can do */
+    bool quick;         /* shapes that a slow machine can do */
+    device *meanwhile;  /* a device that the thread uses in the middle of a pass, or NULL */
+    void *meanwhile_at; /* a few bytes of its memory */
     err e;
 } rig;
 

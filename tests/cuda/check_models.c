@@ -40,6 +40,8 @@ static float *run(rig *g, device *dev, const model *m, const int32_t *ids, int32
             (st = kv_batch_add(&b, &c, ids + at, rows, NULL, KV_WANT_ALL, e)))
             goto out;
         pass_begin(&p, dev, &b.st, scratch, g->scratch_bytes);
+        if (g->meanwhile)
+            g->meanwhile->upload(g->meanwhile, g->meanwhile_at, ids, sizeof *ids);
         mat y = model_forward(&p, m, &l);
         if (pass_failed(&p)) {
             st = err_set(e, p.e.status, "%s", p.e.text);
@@ -223,6 +225,66 @@ static void check_blocks(rig *g, const char *name)
     fidelity_close(&f);
 }
 
+/* The logits of a model with weights of blocks on one more GPU, and again on the first while the
+ * other is open and used in the middle of each pass. */
+static void check_two_gpus(rig *g, const char *name)
+{
+    rig second = *g;
+    fidelity f;
+    model m[2] = {{0}};
+    void *made[2048];
+    float *y[3] = {NULL};
+    int n_made = 0;
+    err e = {0};
+    fidelity_open(&f, name);
+    const char *path = fidelity_write(&f, NULL);
+    size_t n = (size_t)f.n_tokens * (size_t)f.n_vocab * sizeof *y[0];
+    bool ok = open_model(&m[0], path, &e) && open_model(&m[1], path, &e);
+    for (int i = 0; ok && i < 2; i++)
+        requantise(&m[i], made, &n_made);
+    ok = ok && !model_load(&m[0], g->gpu, NULL, NULL, &e) &&
+         (y[0] = run(g, g->gpu, &m[0], f.tokens, f.n_tokens, 13, NUM_F16, &e));
+    second.gpu = NULL;
+    ok = ok && !device_open_cuda(&second.gpu, &(cuda_options){.device = 1}, &e) &&
+         (second.gpu_scratch = second.gpu->alloc(second.gpu, g->scratch_bytes)) &&
+         !model_load(&m[1], second.gpu, NULL, NULL, &e);
+    if (ok) {
+        g->meanwhile = second.gpu;
+        g->meanwhile_at = second.gpu_scratch;
+        second.meanwhile = g->gpu;
+        second.meanwhile_at = g->gpu_scratch;
+        ok = (y[1] = run(&second, second.gpu, &m[1], f.tokens, f.n_tokens, 13, NUM_F16, &e)) &&
+             (y[2] = run(g, g->gpu, &m[0], f.tokens, f.n_tokens, 13, NUM_F16, &e));
+        g->meanwhile = NULL;
+    }
+    if (!ok)
+        failed(g, "two gpus", e.text);
+    for (int i = 1; ok && i < 3; i++)
+        verdict(g, "two gpus", text("%-8s GPU %d beside another: logits that differ", name, i % 2),
+                memcmp(y[0], y[i], n) != 0, 0);
+    for (int i = 0; i < 3; i++)
+        mem_free(y[i]);
+    for (int i = 0; i < 2; i++)
+        model_free(&m[i]);
+    if (second.gpu) {
+        second.gpu->release(second.gpu, second.gpu_scratch, g->scratch_bytes);
+        device_close(second.gpu);
+    }
+    for (int i = 0; i < n_made; i++)
+        mem_free(made[i]);
+    unlink(path);
+    fidelity_close(&f);
+}
+
+static bool second_gpu_is_here(void)
+{
+    device *d = NULL;
+    err e = {0};
+    bool here = !device_open_cuda(&d, &(cuda_options){.device = 1}, &e);
+    device_close(d);
+    return here;
+}
+
 /* What a session at work has of the device is what its plan said, to the byte; what the driver gave
  * for it, with recorded passes and whole pages, is within the plan's reserve. */
 static void check_memory(rig *g, const char *name)
@@ -273,4 +335,6 @@ void check_models(rig *g)
     if (my_turn(g, "blocks"))
         for (const char *const *name = fidelity_names; *name; name++)
             check_blocks(g, *name);
+    if (my_turn(g, "two gpus") && second_gpu_is_here())
+        check_two_gpus(g, "moe");
 }

@@ -343,10 +343,6 @@ void emu_run(dim3 grid, dim3 block, size_t shared_bytes, void (*call)(void *), v
                 grid.z, n_fibers);
         abort();
     }
-    if (shared_bytes > 227 << 10) {
-        fprintf(stderr, "emu: %zu bytes of shared memory\n", shared_bytes);
-        abort();
-    }
     emu_grid_dim = grid;
     emu_block_dim = block;
     the_call = call;
@@ -370,6 +366,67 @@ void emu_run(dim3 grid, dim3 block, size_t shared_bytes, void (*call)(void *), v
             }
 }
 
+/* ---- Two unequal GPUs --------------------------------------------------------------------- */
+
+/* They differ in what a process could mistake for its own: multiprocessors, capability, shared
+ * memory. */
+static const cudaDeviceProp gpus[] = {
+    {"emulated", 4, 9, 0, (size_t)1 << 32, 227 << 10, 228 << 10},
+    {"emulated, smaller", 3, 8, 6, (size_t)1 << 32, 99 << 10, 100 << 10}};
+enum { GPUS = sizeof gpus / sizeof *gpus, GRANTS = 4096, ANY_KERNEL_SHARED = 48 << 10 };
+static thread_local int current_gpu;
+static thread_local cudaError_t last_error;
+
+struct emu_stream {
+    int gpu;
+};
+
+/* How much dynamic shared memory each kernel may be launched with, by GPU. */
+static struct {
+    const void *kernel;
+    int bytes[GPUS];
+} grants[GRANTS];
+
+/* The kernel's entry, or the free one where it belongs. */
+static int grant_of(const void *kernel)
+{
+    int i = (int)((uintptr_t)kernel / 16 % GRANTS);
+    for (int n = 0; grants[i].kernel && grants[i].kernel != kernel; n++, i = (i + 1) % GRANTS)
+        if (n == GRANTS) {
+            fprintf(stderr, "emu: more than %d kernels\n", GRANTS);
+            abort();
+        }
+    return i;
+}
+
+int emu_allow_shared(const void *kernel, int bytes)
+{
+    if (bytes < 0 || (size_t)bytes > gpus[current_gpu].sharedMemPerBlockOptin)
+        return cudaErrorInvalidValue;
+    int i = grant_of(kernel);
+    grants[i].kernel = kernel;
+    grants[i].bytes[current_gpu] = bytes;
+    return cudaSuccess;
+}
+
+bool emu_may_launch(const void *kernel, size_t shared_bytes, cudaStream_t s)
+{
+    if (s && s->gpu != current_gpu) {
+        fprintf(stderr, "emu: a launch on a stream of GPU %d while GPU %d is current\n", s->gpu,
+                current_gpu);
+        last_error = cudaErrorInvalidResourceHandle;
+        return false;
+    }
+    if (shared_bytes > ANY_KERNEL_SHARED &&
+        shared_bytes > (size_t)grants[grant_of(kernel)].bytes[current_gpu]) {
+        fprintf(stderr, "emu: %zu bytes of shared memory that GPU %d has not granted\n",
+                shared_bytes, current_gpu);
+        last_error = cudaErrorInvalidValue;
+        return false;
+    }
+    return true;
+}
+
 /* ---- Host calls --------------------------------------------------------------------------- */
 
 extern "C" {
@@ -379,20 +436,32 @@ const char *cudaGetErrorString(cudaError_t e)
 }
 cudaError_t cudaGetLastError(void)
 {
-    return cudaSuccess;
+    cudaError_t e = last_error;
+    last_error = cudaSuccess;
+    return e;
 }
 cudaError_t cudaGetDeviceCount(int *n)
 {
-    *n = 1;
+    *n = GPUS;
     return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int)
+cudaError_t cudaSetDevice(int d)
 {
+    if (d < 0 || d >= GPUS)
+        return cudaErrorInvalidDevice;
+    current_gpu = d;
     return cudaSuccess;
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
+cudaError_t cudaGetDevice(int *d)
 {
-    *p = cudaDeviceProp{"emulated", 4, 9, 0, (size_t)1 << 32, 227 << 10, 228 << 10};
+    *d = current_gpu;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int d)
+{
+    if (d < 0 || d >= GPUS)
+        return cudaErrorInvalidDevice;
+    *p = gpus[d];
     return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t *f, size_t *t)
@@ -450,11 +519,15 @@ cudaError_t cudaMemsetAsync(void *to, int v, size_t n, cudaStream_t)
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
 {
-    *s = NULL;
+    *s = (cudaStream_t)calloc(1, sizeof(emu_stream));
+    if (!*s)
+        return cudaErrorMemoryAllocation;
+    (*s)->gpu = current_gpu;
     return cudaSuccess;
 }
-cudaError_t cudaStreamDestroy(cudaStream_t)
+cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
+    free(s);
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t)

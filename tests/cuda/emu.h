@@ -111,12 +111,22 @@ template <class F> void emu_call(void *f)
     (*(F *)f)();
 }
 void emu_run(dim3 grid, dim3 block, size_t shared_bytes, void (*call)(void *), void *f);
-template <class F> void emu_launch(dim3 grid, dim3 block, size_t shared_bytes, F f)
+/* May the thread's current GPU run it so? Else the launch fails as the runtime's does. */
+bool emu_may_launch(const void *kernel, size_t shared_bytes, cudaStream_t s);
+int emu_allow_shared(const void *kernel, int bytes); /* on the current GPU; a CUDA error, or 0 */
+template <class K> const void *emu_address(K *kernel)
 {
-    emu_run(grid, block, shared_bytes, emu_call<F>, &f);
+    return (const void *)kernel;
+}
+template <class F>
+void emu_launch(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t s, F f)
+{
+    if (emu_may_launch(kernel, shared_bytes, s))
+        emu_run(grid, block, shared_bytes, emu_call<F>, &f);
 }
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                     \
-    ((void)(stream), emu_launch(grid, block, shared_bytes, [&] { kernel(__VA_ARGS__); }))
+    emu_launch(emu_address(kernel), grid, block, shared_bytes, stream,                             \
+               [&] { kernel(__VA_ARGS__); })
 #define DYN_SHARED(type, name) type *name = (type *)emu_dyn_shared()
 
 template <class T> T __ldg(const T *p)
