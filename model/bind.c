@@ -184,8 +184,7 @@ status bind_suppressed(model *m, err *e)
     }
     m->suppress = ids;
     m->n_suppress = (int32_t)v->count;
-    model_add_table(m, (const void **)&m->suppress, (size_t)v->count * sizeof *ids);
-    return OK;
+    return model_add_table(m, (const void **)&m->suppress, (size_t)v->count * sizeof *ids, e);
 }
 
 float bind_largest(const weight *w)
@@ -219,8 +218,7 @@ status bind_rope(model *m, rope *r, const turning *t, err *e)
     r->inv_freq = inv;
     for (int32_t i = 0; i < n; i++)
         r->n_turning = inv[i] != 0 ? i + 1 : r->n_turning;
-    model_add_table(m, (const void **)&r->inv_freq, (size_t)n * sizeof *inv);
-    return OK;
+    return model_add_table(m, (const void **)&r->inv_freq, (size_t)n * sizeof *inv, e);
 }
 
 status bind_turns(model *m, rope *r, err *e)
@@ -238,6 +236,5 @@ status bind_turns(model *m, rope *r, err *e)
             t[(2 * p + 1) * n + i] = (float)sin(angle);
         }
     r->turns = t;
-    model_add_table(m, (const void **)&r->turns, n_bytes);
-    return OK;
+    return model_add_table(m, (const void **)&r->turns, n_bytes, e);
 }

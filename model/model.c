@@ -182,10 +182,13 @@ status model_weight(model *m, weight *w, const model_want *want, err *e)
     return OK;
 }
 
-void model_add_table(model *m, const void **at, size_t n_bytes)
+status model_add_table(model *m, const void **at, size_t n_bytes, err *e)
 {
-    if (m->n_tables < MODEL_TABLES_MAX)
-        m->tables[m->n_tables++] = (model_table){.at = at, .n_bytes = n_bytes};
+    if (m->n_tables >= MODEL_TABLES_MAX)
+        return err_set(e, E_LIMIT, "%s: more than %d tables for the device", m->file.path,
+                       MODEL_TABLES_MAX);
+    m->tables[m->n_tables++] = (model_table){.at = at, .n_bytes = n_bytes};
+    return OK;
 }
 
 status model_load(model *m, device *dev, carat_progress_fn progress, void *user, err *e)

@@ -98,7 +98,7 @@ typedef struct model_want {
     double active; /* share of it read per token: 1, k/E for experts, 0 for gathered tables */
 } model_want;
 status model_weight(model *m, weight *w, const model_want *want, err *e);
-/* Registers n_bytes at *at, in m->mem, to be moved to the device. */
-void model_add_table(model *m, const void **at, size_t n_bytes);
+/* Registers n_bytes at *at, in m->mem, to be moved to the device. E_LIMIT at MODEL_TABLES_MAX. */
+status model_add_table(model *m, const void **at, size_t n_bytes, err *e);
 
 #endif
