@@ -170,6 +170,48 @@ TEST(glu_of_one_fused_weight_equals_two)
     fixture_close(&f);
 }
 
+static void check_unknown_act(fixture *f)
+{
+    static _Alignas(64) unsigned char scratch[1 << 18];
+    const act_kind unknown = (act_kind)(ACT_GELU_TANH + 1);
+    fill_step(f);
+    CHECK(device_knows_act(f->dev, ACT_GELU_TANH));
+    CHECK(!device_knows_act(f->dev, unknown) && !device_knows_act(f->dev, (act_kind)99));
+    for (int dry = 0; dry < 2; dry++)
+        for (int op = 0; op < 3; op++) {
+            int32_t id[ROWS] = {0};
+            float share[ROWS] = {0};
+            routing to = {id, share, ROWS, 1};
+            pass p;
+            pass_begin(&p, f->dev, &f->b.st, dry ? NULL : scratch, dry ? 0 : sizeof scratch);
+            mat x = op_embed(&p, &f->embd, 1.0f);
+            if (op == 0)
+                op_glu(&p, x, &f->gate, &f->up, unknown);
+            else if (op == 1)
+                op_act_mul(&p, x, x, unknown);
+            else
+                op_moe_glu(&p, x, to, &f->gate, &f->up, unknown);
+            CHECK_STATUS(p.e.status, E_UNSUPPORTED);
+            CHECK_MSG(strstr(p.e.text, "activation"), "%s", p.e.text);
+        }
+}
+
+/* No device computes another activation in the place of one that it does not know. */
+TEST(an_unknown_activation_is_refused)
+{
+    fixture f;
+    fixture_open(&f);
+    device *ref = f.dev;
+    check_unknown_act(&f);
+    CHECK_OK(device_open_cpu(&f.dev, &(cpu_options){.n_threads = 1}, &f.e), f.e);
+    check_unknown_act(&f);
+    CHECK_OK(device_wrap(&f.dev, "check", NULL, NULL, &f.e), f.e);
+    check_unknown_act(&f);
+    device_close(f.dev);
+    f.dev = ref;
+    fixture_close(&f);
+}
+
 static void collect(void *user, const char *line)
 {
     str_puts(user, line);

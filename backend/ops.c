@@ -92,12 +92,25 @@ static mat columns(mat m, int32_t first, int32_t n)
     return m;
 }
 
+bool device_knows_act(const device *d, act_kind act)
+{
+    return (uint32_t)act < 32 && (d->acts >> act & 1);
+}
+
+static bool knows_act(pass *p, const char *op, act_kind act)
+{
+    if (!pass_failed(p) && !device_knows_act(p->dev, act))
+        err_set(&p->e, E_UNSUPPORTED, "%s: activation %d is not one that %s computes (layer %d)",
+                op, (int)act, p->dev->name, p->il);
+    return !pass_failed(p);
+}
+
 mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act)
 {
     bool fits = gate && x.heads == 1 && x.cols == gate->n_in && gate->n_mat == 1 &&
                 (up ? up->n_in == gate->n_in && up->n_out == gate->n_out && up->n_mat == 1
                     : gate->n_out % 2 == 0);
-    if (!pass_shapes(p, "glu", fits))
+    if (!pass_shapes(p, "glu", fits) || !knows_act(p, "glu", act))
         return (mat){0};
     int32_t n_ff = up ? gate->n_out : gate->n_out / 2;
     mat y = pass_mat(p, x.rows, 1, n_ff);
@@ -125,7 +138,7 @@ mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act)
 
 mat op_act_mul(pass *p, mat a, mat b, act_kind act)
 {
-    if (!pass_shapes(p, "act_mul", same_shape(a, b)))
+    if (!pass_shapes(p, "act_mul", same_shape(a, b)) || !knows_act(p, "act_mul", act))
         return (mat){0};
     mat y = pass_mat(p, a.rows, a.heads, a.cols);
     if (!pass_failed(p))
@@ -247,7 +260,7 @@ mat op_moe_glu(pass *p, mat x, routing r, const weight *gate, const weight *up, 
     bool fits = gate && x.heads == 1 && x.cols == gate->n_in && x.rows == r.rows &&
                 (up ? up->n_in == gate->n_in && up->n_out == gate->n_out && up->n_mat == gate->n_mat
                     : gate->n_out % 2 == 0);
-    if (!pass_shapes(p, "moe_glu", fits))
+    if (!pass_shapes(p, "moe_glu", fits) || !knows_act(p, "moe_glu", act))
         return (mat){0};
     int32_t n_ff = up ? gate->n_out : gate->n_out / 2;
     mat y = pass_mat(p, x.rows, r.k, n_ff);

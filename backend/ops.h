@@ -27,6 +27,7 @@ typedef struct rope {
     const float *turns;    /* device memory, [ROPE_TURNS][2][n_turning], cosines first; or NULL */
 } rope;
 
+/* Activations; a device says which of them it computes (device.acts). */
 typedef enum act_kind { ACT_GELU_TANH } act_kind;
 
 /* Which experts a row goes to: device memory, [rows, k] each, best first. */
@@ -58,7 +59,7 @@ typedef struct device_ops {
     void (*rms_norms)(pass *p, const mat *y, mat x, const norm_want *want, int32_t n, float eps);
     /* y[r, o] = sum_i x[r, i] W[o, i] */
     void (*matmul)(pass *p, mat y, mat x, const weight *w);
-    /* y = gelu(gate x) * (up x). gate and up may be the halves of one weight (up NULL: rows
+    /* y = act(gate x) * (up x). gate and up may be the halves of one weight (up NULL: rows
      * 0..n/2-1 are the gate's, the rest up's). Optional. */
     void (*glu)(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act);
     /* y = act(a) * b; y may be a */
@@ -127,6 +128,7 @@ struct device {
     const char *name;    /* "cpu (avx512, 2 threads)" */
     int32_t verify_max;  /* rows up to which results are row-invariant; INT32_MAX: always */
     int32_t chunk_rows;  /* a good prefill chunk */
+    uint32_t acts;       /* bit k: it computes the activation of act_kind k */
     bool loads_gathered; /* gathered tables go through weight_load too: the host's are out of reach
                           */
     device *inner;       /* of a wrapper */
@@ -226,6 +228,9 @@ typedef struct cpu_options {
 /* d->attend_kernel and d->product_kernel, or what their absence means. */
 kernel_speed device_attend_kernel(const device *d, const kv_view *kv, char *text, size_t cap);
 kernel_speed device_product_kernel(const device *d, const weight *w, char *text, size_t cap);
+/* Does it compute this activation, in glu, act_mul and moe_glu? A model may ask before its first
+ * pass; ops ask too, and a pass fails with E_UNSUPPORTED where the answer is no. */
+bool device_knows_act(const device *d, act_kind act);
 status device_open_cpu(device **d, const cpu_options *opt, err *e);
 
 typedef struct cuda_options {

@@ -382,6 +382,7 @@ status device_open_cpu(device **out, const cpu_options *opt, err *e)
         .op = c->reference ? &cpu_ref_ops : &cpu_ops,
         .kind = DEVICE_CPU,
         .name = c->name,
+        .acts = 1u << ACT_GELU_TANH,
         .verify_max = INT32_MAX,
         .chunk_rows = 512,
         .one_stream = cpu_one_stream,

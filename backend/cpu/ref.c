@@ -53,7 +53,7 @@ static double gelu_tanh(double x)
 
 static void ref_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
 {
-    (void)act; /* there is one */
+    (void)act; /* device.acts has one */
     if (p->dry)
         return;
     for (int32_t r = 0; r < y.rows; r++)
@@ -238,7 +238,7 @@ static void moe_glu_row(void *arg, int32_t chunk, int32_t thread)
 static void ref_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
                         act_kind act)
 {
-    (void)act;
+    (void)act; /* device.acts has one */
     cpu_device *c = cpu_of(p);
     size_t mark = pass_mark(p);
     float *row = pass_temp(p, (size_t)c->n_threads * (size_t)gate->n_in * sizeof(float));

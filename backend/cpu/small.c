@@ -185,7 +185,7 @@ void cpu_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
 
 void cpu_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
 {
-    (void)act; /* there is one */
+    (void)act; /* device.acts has one */
     if (p->dry)
         return;
     rows_job j = {.p = p, .y = y, .a = a, .b = b, .row = act_row};

@@ -171,7 +171,7 @@ static void c_add_branches(pass *p, mat x, branch a, branch b, const weight *w, 
 
 static void c_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
 {
-    (void)act; /* there is one */
+    (void)act; /* device.acts has one */
     dev_quant q = copy_room(p, y);
     if (idle(p, y))
         return;

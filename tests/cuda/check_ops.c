@@ -126,6 +126,33 @@ static void check_experts(rig *g, num_type tg, num_type td, int32_t n_in, int32_
     pair_free(g, &scale);
 }
 
+/* An activation that the GPU does not know is refused, before and in a pass. */
+static void check_unknown_act(rig *g)
+{
+    static chain c;
+    pair w;
+    pass p;
+    const act_kind unknown = (act_kind)(ACT_GELU_TANH + 1);
+    if (!my_turn(g, "unknown act") || !pair_make(g, &w, NUM_Q8_0, 64, 64, 1, 0.05, false))
+        return;
+    int wrong = device_knows_act(g->gpu, unknown) + !device_knows_act(g->gpu, ACT_GELU_TANH);
+    chain_init(&c, 3, 0, 0);
+    for (int op = 0; op < 3; op++) {
+        pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
+        mat x = pass_mat(&p, 3, 1, 64);
+        routing r = {.rows = 3, .k = 1};
+        if (op == 0)
+            op_glu(&p, x, &w.w[1], &w.w[1], unknown);
+        else if (op == 1)
+            op_act_mul(&p, x, x, unknown);
+        else
+            op_moe_glu(&p, x, r, &w.w[1], &w.w[1], unknown);
+        wrong += p.e.status != E_UNSUPPORTED;
+    }
+    verdict(g, "unknown act", "glu, act_mul, moe_glu: not refused", wrong, 0);
+    pair_free(g, &w);
+}
+
 /* Gated, down and the residual stream after both branches, of v's rows from..from + rows - 1:
  * gpu_rows. w: gate, up, down, a norm's; l: routing's logits. */
 static void experts_of(rig *g, const weight *w, const float *v, const float *l, int32_t from,
@@ -647,6 +674,7 @@ static void check_cuts(rig *g, num_type t, int32_t n_in, int32_t n_out, bool glu
 
 static void check_products(rig *g)
 {
+    check_unknown_act(g);
     static const int32_t counts[] = {1, 2, 7, 8, 9, 16, 17, 32, 33, 100, 257};
     for (int i = 0; i < N_BLOCK_TYPES; i++)
         for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
