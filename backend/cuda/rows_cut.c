@@ -8,7 +8,7 @@
  *
  * They are fitted to 9,000 times on an H200 (bench_matmul_cuda --cuts, of 31B, 26B-A4B, E4B and
  * E2B at 4 to 32 rows) so that the cut chosen is as quick as the quickest, not so that each time is
- * right: bench/JOURNAL.md says how well.
+ * right: bench/journal/few-rows.md says how well.
  */
 #include "backend/cuda/rows_cut.h"
 
