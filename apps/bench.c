@@ -267,9 +267,10 @@ static status run_tests(bench_setup *b, const carat_session_options *so, carat_m
         if (b->floors && !b->json)
             bench_print_ops(b, &tests[i], stdout);
     }
-    carat_device_memory used[CARAT_SIDES];
-    carat_memory(m, used);
-    b->device_bytes = used[0].used_bytes;
+    carat_device_memory used[CARAT_DEVICES_MAX];
+    int32_t n_devices = carat_memory(m, used);
+    for (int32_t i = 0; i < n_devices; i++)
+        b->used_bytes[i] = used[i].used_bytes;
     if (!st && !b->json)
         bench_print_foot(b, stdout);
 out:

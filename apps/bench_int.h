@@ -61,7 +61,8 @@ typedef struct bench_setup {
     bool json, floors;
     carat_model_info info;
     carat_memory_plan plan;
-    uint64_t device_bytes; /* on a GPU: in use by the model and one session, after the tests */
+    /* In use by the model and one session after the tests; by device, as the plan has them. */
+    uint64_t used_bytes[CARAT_DEVICES_MAX];
     bench_ceilings ceilings;
     double load_ms;
 } bench_setup;

@@ -138,10 +138,12 @@ void bench_print_foot(const bench_setup *b, FILE *f)
 {
     fprintf(f, "\nmemory    planned %.1f MiB, peak of the process %.1f MiB\n",
             (double)b->plan.total_bytes * 0x1p-20, (double)mem_peak_bytes() * 0x1p-20);
-    if (b->info.on_gpu)
+    for (int32_t i = 0; i < b->plan.n_devices && (b->info.on_gpu || b->plan.n_devices > 1); i++) {
+        const carat_device_plan *d = &b->plan.device[i];
         fprintf(f, "          of %s: %.1f MiB planned, %.1f of them in reserve; %.1f in use\n",
-                b->plan.side[0].device, (double)b->plan.side[0].total_bytes * 0x1p-20,
-                (double)b->plan.side[0].reserve_bytes * 0x1p-20, (double)b->device_bytes * 0x1p-20);
+                d->device, (double)d->total_bytes * 0x1p-20, (double)d->reserve_bytes * 0x1p-20,
+                (double)b->used_bytes[i] * 0x1p-20);
+    }
 }
 
 /* ---- JSON -------------------------------------------------------------------------------- */
@@ -244,6 +246,22 @@ static json_t *test_json(const bench_setup *b, const bench_test *t)
     return o;
 }
 
+static json_t *devices_json(const bench_setup *b)
+{
+    json_t *list = json_array();
+    for (int32_t i = 0; i < b->plan.n_devices; i++) {
+        const carat_device_plan *d = &b->plan.device[i];
+        json_t *o = json_object();
+        put_text(o, "device", d->device);
+        put_int(o, "n_layers", (uint64_t)d->n_layers);
+        put_int(o, "planned_bytes", d->total_bytes);
+        put_int(o, "reserve_bytes", d->reserve_bytes);
+        put_int(o, "used_bytes", b->used_bytes[i]);
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
 static json_t *setup_json(const bench_setup *b)
 {
     json_t *o = json_object(), *plan = json_object();
@@ -263,8 +281,7 @@ static json_t *setup_json(const bench_setup *b)
     put_int(plan, "chunk_flops", b->plan.chunk_flops);
     json_object_set_new(o, "plan", plan);
     put_int(o, "peak_bytes", mem_peak_bytes());
-    if (b->info.on_gpu)
-        put_int(o, "device_bytes", b->device_bytes);
+    json_object_set_new(o, "devices", devices_json(b));
     return o;
 }
 

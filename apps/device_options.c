@@ -10,8 +10,8 @@ void device_print_plan(FILE *f, const carat_memory_plan *p)
 {
     fprintf(
         f, "  memory, MiB  weights   windows    global   scratch   reserve       all  available\n");
-    for (int32_t i = 0; i < p->n_sides; i++) {
-        const carat_side_plan *s = &p->side[i];
+    for (int32_t i = 0; i < p->n_devices; i++) {
+        const carat_device_plan *s = &p->device[i];
         const uint64_t v[] = {s->weight_bytes,   s->kv_swa_bytes,  s->kv_global_bytes,
                               s->scratch_bytes,  s->reserve_bytes, s->total_bytes,
                               s->available_bytes};

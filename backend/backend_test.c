@@ -108,7 +108,7 @@ static size_t planned_bytes(const fixture *f)
     toy_forward(&p, f);
     CHECK_OK(p.e.status, p.e);
     CHECK(p.n_flops > 0 && p.weight_bytes_read > 0);
-    return p.peak;
+    return p.side[PASS_MAIN].peak;
 }
 
 TEST(dry_pass_plans_the_scratch_exactly)
@@ -122,7 +122,7 @@ TEST(dry_pass_plans_the_scratch_exactly)
     pass_begin(&p, f.dev, &f.b.st, scratch, n);
     mat y = toy_forward(&p, &f);
     CHECK_OK(p.e.status, p.e);
-    CHECK_EQ(p.peak, n);
+    CHECK_EQ(p.side[PASS_MAIN].peak, n);
     CHECK_EQ(y.rows, 1);
     pass_begin(&p, f.dev, &f.b.st, scratch, n - 64);
     toy_forward(&p, &f);
@@ -235,7 +235,7 @@ TEST(wrappers_trace_time_and_agree_with_the_reference)
     fixture f;
     str out = {0};
     fixture_open(&f);
-    f.c.dev = f.dev; /* the cache keeps the inner device: wrappers only see ops */
+    f.c.dev[PASS_MAIN] = f.dev; /* the cache keeps the inner device: wrappers only see ops */
     CHECK_OK(device_wrap(&f.dev, "check", NULL, NULL, &f.e), f.e);
     CHECK_OK(device_wrap(&f.dev, "time", collect, &out, &f.e), f.e);
     CHECK_OK(device_wrap(&f.dev, "trace", collect, &out, &f.e), f.e);

@@ -316,53 +316,67 @@ mat op_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids)
     return x;
 }
 
-/* ---- Between two devices ------------------------------------------------------------------- */
+/* ---- Between devices ----------------------------------------------------------------------- */
 
-/* n_bytes of the other side's scratch, here; the host's side is memory of the host. */
-static void carry(pass *p, void *here, const void *there, size_t n_bytes)
+enum { CARRY_BYTES = 16384 }; /* a piece on the way through the host */
+
+/* Copies n_bytes from side `from` to memory of the side that the pass is on. */
+static void carry(pass *p, int32_t from, void *to, const void *at, size_t n_bytes)
 {
-    device *main = p->side == PASS_MAIN ? p->dev : p->away.dev;
-    if (p->dry || pass_failed(p) || !n_bytes)
+    device *d = p->dev, *src = p->side[from].dev;
+    char piece[CARRY_BYTES];
+    if (p->dry || pass_failed(p))
         return;
-    if (p->side == PASS_MAIN)
-        main->upload(main, here, there, n_bytes);
-    else
-        main->download(main, here, there, n_bytes);
+    if (src->host_memory) {
+        d->upload(d, to, at, n_bytes);
+        return;
+    }
+    if (d->host_memory) {
+        src->download(src, to, at, n_bytes);
+        return;
+    }
+    for (size_t i = 0; i < n_bytes; i += sizeof piece) {
+        size_t n = n_bytes - i < sizeof piece ? n_bytes - i : sizeof piece;
+        src->download(src, piece, (const char *)at + i, n);
+        d->upload(d, (char *)to + i, piece, n);
+    }
 }
 
-static mat carried(pass *p, mat x)
+/* A copy, on the side that the pass is on, of x on side `from`. */
+static mat carried(pass *p, int32_t from, mat x)
 {
     if (!pass_shapes(p, "cross", x.stride == mat_width(x)))
         return (mat){0};
     mat y = pass_mat(p, x.rows, x.heads, x.cols);
-    carry(p, y.at, x.at, (size_t)x.rows * (size_t)x.stride * sizeof *x.at);
+    carry(p, from, y.at, x.at, (size_t)x.rows * (size_t)x.stride * sizeof *x.at);
     return y;
 }
 
 void op_cross(pass *p, int32_t side, mat *const *x, int32_t n)
 {
-    if (side == p->side)
+    int32_t from = p->here;
+    if (side == from)
         return;
     pass_turn(p, side);
     for (int32_t i = 0; i < n && !pass_failed(p); i++)
         if (x[i]->rows)
-            *x[i] = carried(p, *x[i]);
+            *x[i] = carried(p, from, *x[i]);
 }
 
 visit op_visit(pass *p, int32_t side, mat *x, routing *r)
 {
-    visit v = {.from = p->side, .to = side};
-    if (side == p->side)
+    visit v = {.from = p->here, .to = side};
+    if (v.from == v.to)
         return v;
     pass_turn(p, side);
     v.mark = pass_mark(p);
-    *x = carried(p, *x);
+    *x = carried(p, v.from, *x);
     const routing there = *r;
     size_t n = (size_t)there.rows * (size_t)there.k;
     r->id = pass_temp(p, n * sizeof *r->id);
     r->weight = pass_temp(p, n * sizeof *r->weight);
-    carry(p, r->id, there.id, n * sizeof *r->id);
-    carry(p, r->weight, there.weight, n * sizeof *r->weight);
+    carry(p, v.from, r->id, there.id, n * sizeof *r->id);
+    carry(p, v.from, r->weight, there.weight, n * sizeof *r->weight);
     return v;
 }
 
@@ -371,7 +385,7 @@ mat op_return(pass *p, visit v, mat y)
     if (v.from == v.to)
         return y;
     pass_turn(p, v.from);
-    y = carried(p, y);
+    y = carried(p, v.to, y);
     pass_turn(p, v.to);
     if (!pass_failed(p)) /* then the pass may not have turned */
         pass_release(p, v.mark);

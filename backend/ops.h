@@ -129,6 +129,7 @@ struct device {
     int32_t verify_max;  /* rows up to which results are row-invariant; INT32_MAX: always */
     int32_t chunk_rows;  /* a good prefill chunk */
     uint32_t acts;       /* bit k: it computes the activation of act_kind k */
+    bool host_memory;    /* what alloc gives is memory that the host reads and writes itself */
     bool loads_gathered; /* gathered tables go through weight_load too: the host's are out of reach
                           */
     device *inner;       /* of a wrapper */
@@ -141,7 +142,8 @@ struct device {
     void *(*alloc)(device *d, size_t n_bytes);
     void (*release)(device *d, void *p, size_t n_bytes);
     void (*clear)(device *d, void *p, size_t n_bytes);
-    /* Host to device and back; on a CPU memcpy. Ordered with the passes. */
+    /* Host to device and back; on a CPU memcpy. Ordered with the passes, and done when they return.
+     */
     void (*upload)(device *d, void *to, const void *from, size_t n_bytes);
     void (*download)(device *d, void *to, const void *from, size_t n_bytes);
     /* Large transfers: many moves are begun, in order with the passes, and waited for once. The
@@ -162,7 +164,7 @@ struct device {
     kernel_speed (*attend_kernel)(const device *d, const kv_view *kv, char *text, size_t cap);
     /* The same of products with w, which need not be loaded. NULL: all at full speed. */
     kernel_speed (*product_kernel)(const device *d, const weight *w, char *text, size_t cap);
-    /* Memory that alloc could still give; NULL: the host's. */
+    /* Memory that alloc could still give; NULL with host_memory: mem_available_bytes. */
     uint64_t (*available_bytes)(const device *d);
     /* What alloc and weight_load have given and nobody has given back. Any thread. */
     uint64_t (*used_bytes)(const device *d);
@@ -204,8 +206,9 @@ mat op_moe_down(pass *p, mat x, routing r, const weight *down);
  * rows of them and sets p->rows. A second call changes nothing. */
 void op_keep_outputs(pass *p, mat *const *x, int32_t n);
 mat op_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids);
-/* From here on the pass is on that side (pass.h), with copies of the n mats there in their place; a
- * mat without rows stays as it is. Nothing happens if it is there already. */
+/* Moves the pass to that side (pass.h), and replaces the n mats by copies there; a mat without rows
+ * stays as it is. Does nothing if the pass is there already. Between two devices neither of which
+ * has the host's memory, copies go through the host. */
 void op_cross(pass *p, int32_t side, mat *const *x, int32_t n);
 /* For as long as it takes: copies of x, and of r, on that side, until op_return brings the result y
  * back and releases what was taken there. Nothing happens if the pass is there already. */

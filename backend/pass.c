@@ -14,72 +14,61 @@ enum { SCRATCH_ALIGN = 64 };
 
 void pass_begin(pass *p, device *dev, const step *st, void *scratch, size_t scratch_bytes)
 {
-    *p = (pass){.dev = dev,
-                .st = st,
-                .rows = &st->all,
-                .scratch = scratch,
-                .scratch_bytes = scratch_bytes,
-                .dry = scratch == NULL,
-                .il = -1};
-    if (!p->dry && dev->begin)
-        dev->begin(dev, p);
+    *p = (pass){.dev = dev, .st = st, .rows = &st->all, .dry = scratch == NULL, .il = -1};
+    pass_add_side(p, dev, scratch, scratch_bytes);
 }
 
-void pass_add_host(pass *p, device *dev, void *scratch, size_t scratch_bytes)
+void pass_add_side(pass *p, device *dev, void *scratch, size_t scratch_bytes)
 {
-    p->away = (pass_side){.dev = dev, .scratch = scratch, .scratch_bytes = scratch_bytes};
+    if (p->n_sides == PASS_SIDES_MAX) {
+        err_set(&p->e, E_ARG, "a pass over more than %d devices", PASS_SIDES_MAX);
+        return;
+    }
+    p->side[p->n_sides++] =
+        (pass_side){.dev = dev, .scratch = scratch, .scratch_bytes = scratch_bytes};
     if (!p->dry && dev->begin)
         dev->begin(dev, p);
 }
 
 void pass_turn(pass *p, int32_t side)
 {
-    const pass_side there = p->away;
-    if (side == p->side || pass_failed(p))
+    if (pass_failed(p))
         return;
-    if (!there.dev) {
+    if (side < 0 || side >= p->n_sides) {
         err_set(&p->e, E_ARG, "layer %d is on a device that the pass does not have", p->il);
         return;
     }
-    p->away = (pass_side){p->dev, p->scratch, p->scratch_bytes, p->at, p->peak};
-    p->dev = there.dev;
-    p->scratch = there.scratch;
-    p->scratch_bytes = there.scratch_bytes;
-    p->at = there.at;
-    p->peak = there.peak;
-    p->side = side;
-}
-
-size_t pass_peak(const pass *p, int32_t side)
-{
-    return side == p->side ? p->peak : p->away.peak;
+    p->here = side;
+    p->dev = p->side[side].dev;
 }
 
 void pass_release(pass *p, size_t mark)
 {
+    pass_side *s = &p->side[p->here];
 #ifdef CARAT_DEBUG
     /* A mat used after its release reads NaN, and the logits say so. */
-    if (!p->dry && p->dev->kind == DEVICE_CPU && p->at > mark)
-        memset(p->scratch + mark, 0xff, p->at - mark);
+    if (!p->dry && p->dev->kind == DEVICE_CPU && s->at > mark)
+        memset(s->scratch + mark, 0xff, s->at - mark);
 #endif
-    p->at = mark;
+    s->at = mark;
 }
 
 void *pass_temp(pass *p, size_t n_bytes)
 {
+    pass_side *s = &p->side[p->here];
     if (pass_failed(p))
         return NULL;
     size_t n = (n_bytes + SCRATCH_ALIGN - 1) & ~(size_t)(SCRATCH_ALIGN - 1);
-    if (n < n_bytes || (!p->dry && n > p->scratch_bytes - p->at)) {
+    if (n < n_bytes || (!p->dry && n > s->scratch_bytes - s->at)) {
         err_set(&p->e, E_MEMORY,
                 "the pass needs more scratch than the %zu bytes planned for it (layer %d)",
-                p->scratch_bytes, p->il);
+                s->scratch_bytes, p->il);
         return NULL;
     }
-    void *at = p->dry ? NULL : p->scratch + p->at;
-    p->at += n;
-    if (p->at > p->peak)
-        p->peak = p->at;
+    void *at = p->dry ? NULL : s->scratch + s->at;
+    s->at += n;
+    if (s->at > s->peak)
+        s->peak = s->at;
     return at;
 }
 
@@ -99,8 +88,8 @@ bool pass_shapes(pass *p, const char *op, bool ok)
 
 void pass_tap(pass *p, int32_t il, mat x)
 {
-    if (p->n_taps && p->away.dev)
-        err_set(&p->e, E_UNSUPPORTED, "nobody can listen to layers that are on two devices");
+    if (p->n_taps && p->n_sides > 1)
+        err_set(&p->e, E_UNSUPPORTED, "nobody can listen to layers that are on several devices");
     for (int i = 0; i < p->n_taps && !pass_failed(p); i++)
         if (p->tap[i].il == il) {
             mat to = p->tap[i].to;

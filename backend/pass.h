@@ -7,10 +7,11 @@
  * A dry pass (dry == true) runs the same model code with no scratch and computes nothing: every
  * op checks its shapes, takes its scratch and returns. Its `peak` is the scratch a real pass of
  * that many rows needs, exactly, and its tallies are the bytes and operations it will move.
- * A model may be divided between two devices. Then a pass has two sides: PASS_MAIN, where it begins
- * and ends, and PASS_HOST, a CPU whose memory is the host's. It is on one of them at a time, with
- * that one's device and scratch; the model crosses over explicitly (op_cross, op_visit in ops.h).
- * One thread at a time.
+ *
+ * A model may be divided between devices. Then a pass has several sides, a device and a scratch
+ * block each: side PASS_MAIN, where the pass begins and ends, and others in any order, a CPU among
+ * them. The pass is on one side at a time; the model crosses over explicitly (op_cross, op_visit
+ * in ops.h). One thread at a time.
  */
 #ifndef BACKEND_PASS_H
 #define BACKEND_PASS_H
@@ -29,24 +30,23 @@ typedef struct pass_tap_point {
     mat to; /* rows_cap rows */
 } pass_tap_point;
 
-enum { PASS_MAIN, PASS_HOST };
+/* Side 0 is the main one. At most: eight GPUs and a CPU. */
+enum { PASS_MAIN = 0, PASS_SIDES_MAX = 9 };
 
-/* What belongs to the side that a pass is not on. */
 typedef struct pass_side {
-    device *dev; /* NULL: there is no other side */
-    unsigned char *scratch;
-    size_t scratch_bytes, at, peak;
+    device *dev;
+    unsigned char *scratch; /* memory of dev; NULL when dry */
+    size_t scratch_bytes;
+    size_t at, peak; /* bytes in use; the most there were */
 } pass_side;
 
 typedef struct pass {
-    device *dev;
+    device *dev; /* of the side that the pass is on: side[here].dev */
     const step *st;
-    const rowset *rows;     /* the rows that x now has: &st->all, then &st->out (op_keep_outputs) */
-    unsigned char *scratch; /* device memory; NULL when dry */
-    size_t scratch_bytes, at, peak;
+    const rowset *rows; /* the rows that x now has: &st->all, then &st->out (op_keep_outputs) */
     bool dry;
-    int32_t side; /* PASS_MAIN or PASS_HOST: whose dev, scratch, at and peak the above are */
-    pass_side away;
+    int32_t n_sides, here;
+    pass_side side[PASS_SIDES_MAX];
     int32_t il; /* layer being computed, for traces and errors; -1 outside */
     int32_t n_taps;
     pass_tap_point tap[PASS_TAPS_MAX];
@@ -55,18 +55,17 @@ typedef struct pass {
 } pass;
 
 void pass_begin(pass *p, device *dev, const step *st, void *scratch, size_t scratch_bytes);
-/* The other side: a CPU, and scratch of its own (NULL in a dry pass). The pass is on PASS_MAIN. */
-void pass_add_host(pass *p, device *dev, void *scratch, size_t scratch_bytes);
-/* Goes on on that side; nothing is copied. */
+/* Adds the next side, 1 and up, with scratch of its own (NULL in a dry pass). */
+void pass_add_side(pass *p, device *dev, void *scratch, size_t scratch_bytes);
+/* Moves the pass to that side; copies nothing. */
 void pass_turn(pass *p, int32_t side);
-size_t pass_peak(const pass *p, int32_t side); /* the most scratch it took there */
 static inline bool pass_failed(const pass *p)
 {
     return p->e.status != OK;
 }
 static inline size_t pass_mark(const pass *p)
 {
-    return p->at;
+    return p->side[p->here].at;
 }
 void pass_release(pass *p, size_t mark); /* debug builds poison what is released */
 

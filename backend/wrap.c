@@ -516,6 +516,7 @@ status device_wrap(device **d, const char *what, device_write_fn write, void *us
                       .verify_max = (*d)->verify_max,
                       .chunk_rows = (*d)->chunk_rows,
                       .acts = (*d)->acts & (w->ref ? w->ref->acts : UINT32_MAX),
+                      .host_memory = (*d)->host_memory,
                       .inner = *d,
                       .self = w,
                       .alloc = w_alloc,

@@ -162,7 +162,7 @@ static void open_bench(bench *b, int32_t n_head, int32_t n_head_kv, int32_t n_ke
     check(kv_batch_init(&b->b, ROWS_STORED, 1, 1, &e), &e);
     for (int i = 0; i < N_WORDS; i++) {
         kv_want_layout w = {
-            .spec = &b->spec, .n = 1, .n_ctx = n_keys, .rows_max = ROWS_STORED, .dev = b->d};
+            .spec = &b->spec, .n = 1, .n_ctx = n_keys, .rows_max = ROWS_STORED, .dev = {b->d}};
         const kv_words say = {.k = words[i].type, .single = words[i].single};
         check(kv_choice_parse(&w.choice, &say, &e), &e);
         check(kv_layout_init(&b->l[i], &w, &e), &e);

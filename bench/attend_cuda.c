@@ -167,7 +167,7 @@ static double measure(bench *b, int shape, int32_t depth, int format, int32_t ro
     int32_t keys = shapes[shape].window ? shapes[shape].window : depth;
     int32_t most = rows < 64 ? 64 : rows;
     kv_spec spec[LAYERS_MAX];
-    kv_want_layout want = {.spec = spec, .n_ctx = depth + 64, .rows_max = most, .dev = b->d};
+    kv_want_layout want = {.spec = spec, .n_ctx = depth + 64, .rows_max = most, .dev = {b->d}};
     kv_words words = {.k = formats[format].type, .single = formats[format].single};
     bool one = !strcmp(words.single, "on");
     err e = {0};
@@ -310,7 +310,7 @@ static double many_rows(bench *b, int shape, chunk k, const kv_words *words, dou
                     .k_norm = &b->norm,
                     .k_rope = &b->turn};
     kv_want_layout want = {
-        .spec = &spec, .n = 1, .n_ctx = k.depth + k.rows, .rows_max = k.rows, .dev = b->d};
+        .spec = &spec, .n = 1, .n_ctx = k.depth + k.rows, .rows_max = k.rows, .dev = {b->d}};
     check(kv_choice_parse(&want.choice, words, &e), &e);
     check(kv_layout_init(&b->l, &want, &e), &e);
     check(kv_open(&b->c, b->d, &b->l, &e), &e);

@@ -1,4 +1,4 @@
-/* devices.c - which device a model runs on, and why; and how one that is on two is divided.
+/* devices.c - which devices a model runs on, and why; and how a model on several is divided.
  *
  * The caller names one, or lets the machine decide: a GPU if there is one that the model fits, else
  * the CPU. The reason is kept as a phrase for people; it is never empty. Nothing is divided that
@@ -44,10 +44,23 @@ static bool is_divided(const carat_model_options *opt)
     return opt->gpu_layers || opt->cpu_experts;
 }
 
-/* Two CPU devices: the second stands for the CPU beside a GPU, so that divisions can be tested. */
+/* "cpu,cpu" or longer: several CPU devices, the first in the place of a GPU, so that divisions can
+ * be tested. Returns how many; 0 for any other text. */
+static int32_t n_stand_ins(const carat_model_options *opt)
+{
+    int32_t n = 0;
+    const char *at = opt->device ? opt->device : "";
+    for (; !strncmp(at, "cpu", 3); at += at[3] ? 4 : 3) {
+        n++;
+        if (at[3] != ',')
+            return at[3] || n < 2 || n > CARAT_DEVICES_MAX ? 0 : n;
+    }
+    return 0;
+}
+
 static bool is_stand_in(const carat_model_options *opt)
 {
-    return opt->device && !strcmp(opt->device, "cpu,cpu");
+    return n_stand_ins(opt) > 0;
 }
 
 static bool is_named(const carat_model_options *opt)
@@ -116,6 +129,24 @@ static status open_cpu(carat_model *m, const carat_model_options *opt, err *e)
     return st;
 }
 
+/* "; cpu (avx2, 2 threads) has the first 3 layers and all experts" */
+static void tell_division(carat_model *m, bool experts)
+{
+    for (int32_t i = 1; i < m->n_sides; i++) {
+        int32_t n = model_layers_on(&m->core, i);
+        bool has_experts = experts && i == m->n_sides - 1;
+        const char *which = i == 1 ? "the first " : "the next ";
+        size_t at = strlen(m->device_why);
+        if (!n && !has_experts)
+            continue;
+        snprintf(m->device_why + at, sizeof m->device_why - at, "; %.60s has %s%.0d%s%s",
+                 model_device(m, i)->name, n ? which : "", n, n ? " layers" : "",
+                 !has_experts ? ""
+                 : n          ? " and all experts"
+                              : "all experts");
+    }
+}
+
 /* m->dev is open. */
 static status divide(carat_model *m, const carat_model_options *opt, err *e)
 {
@@ -127,21 +158,20 @@ static status divide(carat_model *m, const carat_model_options *opt, err *e)
     if (!m->dev || (m->dev->kind != DEVICE_CUDA && !is_stand_in(opt)))
         return err_set(e, E_ARG, "only a model on a GPU can leave layers or experts to the CPU");
     if (opt->wrap && *opt->wrap)
-        return err_set(e, E_ARG, "wrappers do not go with a model on two devices");
+        return err_set(e, E_ARG, "wrappers do not go with a model on several devices");
     if (opt->gpu_layers)
         d.n_layers = m->core.n_layer - opt->gpu_layers;
     if (!d.n_layers && !d.experts)
         return OK;
-    if ((st = device_open_cpu(&m->host, &cpu, e)))
+    int32_t n = is_stand_in(opt) ? n_stand_ins(opt) : 2;
+    while (m->n_sides < n) {
+        if ((st = device_open_cpu(&m->other[m->n_sides - 1], &cpu, e)))
+            return st;
+        m->n_sides++;
+    }
+    if ((st = model_divide(&m->core, m->other, n - 1, d, e)))
         return st;
-    if ((st = model_divide(&m->core, m->host, d, e)))
-        return st;
-    size_t at = strlen(m->device_why);
-    snprintf(m->device_why + at, sizeof m->device_why - at, "; %.60s has %s%.0d%s%s", m->host->name,
-             d.n_layers ? "the first " : "", d.n_layers, d.n_layers ? " layers" : "",
-             !d.experts   ? ""
-             : d.n_layers ? " and all experts"
-                          : "all experts");
+    tell_division(m, d.experts);
     return OK;
 }
 
@@ -162,6 +192,7 @@ static status check_weights_fit(const carat_model *m, err *e)
 
 status open_device(carat_model *m, const carat_model_options *opt, err *e)
 {
+    m->n_sides = 1;
     status st = open_gpu(m, opt, e);
     err why = {0};
     if (st)

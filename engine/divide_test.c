@@ -1,21 +1,24 @@
 /* divide_test.c - models on two devices: what they compute, where their bytes are, what is refused.
  *
- * Two CPU devices stand for a GPU and the CPU beside it (device "cpu,cpu"). On a CPU a row's result
- * does not depend on who computes it, so a divided model must give the same bytes as a whole one.
+ * CPU devices stand for GPUs and the CPU beside them (device "cpu,cpu" and longer). On a CPU a
+ * row's result is the same on every device, so a divided model must give the same bytes as a whole
+ * one.
  */
 #include "carat.h"
 #include "base/mem.h"
+#include "kv/kv.h"
+#include "model/model.h"
 #include "num/num.h"
 #include "tests/fidelity_model.h"
 #include "tests/test.h"
 
 #include <string.h>
 
-static carat_model *open_on(const char *path, const char *device, int32_t gpu_layers, bool experts)
+static carat_model *open_on(const char *path, const char *devices, int32_t gpu_layers, bool experts)
 {
     carat_model *m;
     carat_error e = {0};
-    carat_model_options o = {.device = device, .gpu_layers = gpu_layers, .cpu_experts = experts};
+    carat_model_options o = {.device = devices, .gpu_layers = gpu_layers, .cpu_experts = experts};
     CHECK_OK(carat_model_open(path, &o, &m, &e), e);
     return m;
 }
@@ -33,12 +36,13 @@ static void evaluate(carat_model *m, const fidelity *f, int32_t chunk, float *lo
     carat_session_close(s);
 }
 
-static void same_as_whole(const char *path, const fidelity *f, int32_t gpu_layers, bool experts)
+static void same_as_whole(const char *path, const fidelity *f, const char *devices,
+                          int32_t gpu_layers, bool experts)
 {
     size_t n = (size_t)f->n_vocab;
     float *a = mem_calloc(n, sizeof *a), *b = mem_calloc(n, sizeof *b);
     carat_model *whole = open_on(path, "cpu", 0, false);
-    carat_model *parts = open_on(path, "cpu,cpu", gpu_layers, experts);
+    carat_model *parts = open_on(path, devices, gpu_layers, experts);
     const int32_t chunks[] = {64, 7, 1};
     for (int i = 0; i < 3; i++) {
         evaluate(whole, f, chunks[i], a);
@@ -71,27 +75,30 @@ TEST(divided_models_compute_what_whole_ones_do)
             if (!carat_model_open(path, &o, &m, &e)) {
                 carat_model_close(m);
                 least = least ? least : n;
-                same_as_whole(path, &f, n, false);
+                same_as_whole(path, &f, "cpu,cpu", n, false);
+                if (n % 3 == 1)
+                    same_as_whole(path, &f, "cpu,cpu,cpu", n, false);
             } else {
                 /* Only those are refused that are parted from their keys, and all fewer. */
                 CHECK(!least && f.n_shared && e.status == CARAT_E_ARG);
-                CHECK(strstr(e.text, "read the keys of layer") != NULL);
+                CHECK(strstr(e.text, "whose keys it reads") != NULL);
             }
         }
         CHECK(least > 0 && (f.n_shared == 0) == (least == 1));
         if (has_experts(*name)) {
-            same_as_whole(path, &f, 0, true);
-            same_as_whole(path, &f, f.n_layer - 1, true);
+            same_as_whole(path, &f, "cpu,cpu", 0, true);
+            same_as_whole(path, &f, "cpu,cpu", f.n_layer - 1, true);
+            same_as_whole(path, &f, "cpu,cpu,cpu", f.n_layer - 2, true);
         }
         fidelity_close(&f);
     }
 }
 
-TEST(a_divided_model_saves_and_restores)
+static void saves_and_restores(const char *devices, bool park)
 {
     fidelity f;
     fidelity_open(&f, "all");
-    carat_model *m = open_on(fidelity_write(&f, NULL), "cpu,cpu", f.n_layer - 1, true);
+    carat_model *m = open_on(fidelity_write(&f, NULL), devices, f.n_layer - 2, true);
     carat_session_options o = {.n_ctx = f.n_tokens, .chunk = 5, .checkpoint_mb = -1};
     carat_session *s, *t;
     carat_snapshot *p;
@@ -103,6 +110,10 @@ TEST(a_divided_model_saves_and_restores)
     CHECK_OK(carat_session_open(m, &o, &t, &e), e);
     CHECK_OK(carat_eval(s, f.tokens, at, false, NULL, NULL, &e), e);
     CHECK_OK(carat_snapshot_take(s, &p, &e), e);
+    if (park) {
+        carat_model_park(m);
+        CHECK_OK(carat_model_unpark(m, &e), e);
+    }
     CHECK_OK(carat_snapshot_restore(t, p, &e), e);
     CHECK_OK(carat_eval(s, f.tokens, f.n_tokens, false, a, NULL, &e), e);
     CHECK_OK(carat_eval(t, f.tokens, f.n_tokens, false, b, NULL, &e), e);
@@ -116,6 +127,12 @@ TEST(a_divided_model_saves_and_restores)
     fidelity_close(&f);
 }
 
+TEST(a_divided_model_saves_and_restores)
+{
+    saves_and_restores("cpu,cpu", false);
+    saves_and_restores("cpu,cpu,cpu", true);
+}
+
 /* What each device's plan says of caches, scratch and copied weights is what is then taken of it,
  * to the byte: on a CPU nothing is rounded. */
 TEST(divided_plans_are_what_is_taken)
@@ -123,22 +140,23 @@ TEST(divided_plans_are_what_is_taken)
     fidelity f;
     fidelity_open(&f, "all");
     const char *path = fidelity_write(&f, &(fidelity_file){.type = NUM_Q8_0});
-    for (int divided = 0; divided < 2; divided++) {
+    for (int divided = 0; divided < 3; divided++) {
+        const char *const devices[] = {"cpu", "cpu,cpu", "cpu,cpu,cpu"};
         carat_model *m =
-            open_on(path, divided ? "cpu,cpu" : "cpu", divided ? f.n_layer - 1 : 0, divided != 0);
+            open_on(path, devices[divided], divided ? f.n_layer - divided : 0, divided != 0);
         carat_session_options o = {.n_ctx = f.n_tokens, .chunk = 16, .checkpoint_mb = -1};
-        carat_device_memory before[CARAT_SIDES], after[CARAT_SIDES];
+        carat_device_memory before[CARAT_DEVICES_MAX], after[CARAT_DEVICES_MAX];
         carat_memory_plan plan;
         carat_session *s;
         carat_error e = {0};
         uint64_t copies = 0;
         CHECK_OK(carat_plan(m, &o, &plan, &e), e);
-        CHECK_EQ(plan.n_sides, 1 + divided);
-        CHECK_EQ(carat_memory(m, before), plan.n_sides);
+        CHECK_EQ(plan.n_devices, 1 + divided);
+        CHECK_EQ(carat_memory(m, before), plan.n_devices);
         CHECK_OK(carat_session_open(m, &o, &s, &e), e);
         carat_memory(m, after);
-        for (int32_t i = 0; i < plan.n_sides; i++) {
-            const carat_side_plan *p = &plan.side[i];
+        for (int32_t i = 0; i < plan.n_devices; i++) {
+            const carat_device_plan *p = &plan.device[i];
             CHECK_EQ(after[i].used_bytes - before[i].used_bytes,
                      p->kv_swa_bytes + p->kv_global_bytes + p->scratch_bytes);
             CHECK(p->scratch_bytes && p->n_layers && !strcmp(p->device, after[i].device));
@@ -147,7 +165,7 @@ TEST(divided_plans_are_what_is_taken)
         CHECK(copies >= plan.repack_bytes && copies < plan.repack_bytes + (64 << 10));
         carat_session_close(s);
         carat_memory(m, after);
-        for (int32_t i = 0; i < plan.n_sides; i++)
+        for (int32_t i = 0; i < plan.n_devices; i++)
             CHECK_EQ(after[i].used_bytes, before[i].used_bytes);
         carat_model_close(m);
     }
@@ -196,6 +214,182 @@ TEST(a_plan_is_told_before_anything_is_loaded)
     const char *path = fidelity_write(&f, NULL);
     carat_model_options o = {.device = "cpu", .planned = look, .planned_user = &p};
     CHECK_EQ(carat_model_open(path, &o, &m, &e), CARAT_E_CANCELLED);
-    CHECK(!m && p.n_ctx == 64 && p.total_bytes && p.n_sides == 1);
+    CHECK(!m && p.n_ctx == 64 && p.total_bytes && p.n_devices == 1);
+    fidelity_close(&f);
+}
+
+typedef struct divided_open {
+    const fidelity *f;
+    const char *path;
+} divided_open;
+
+static status open_divided(void *arg, err *e)
+{
+    const divided_open *o = arg;
+    const fidelity *f = o->f;
+    carat_model_options mo = {
+        .device = "cpu,cpu,cpu", .gpu_layers = 1, .cpu_experts = true, .n_threads = 1};
+    carat_session_options so = {.n_ctx = 32, .chunk = 8, .checkpoint_mb = -1};
+    carat_model *m;
+    carat_session *s = NULL;
+    carat_snapshot *p = NULL;
+    status st = carat_model_open(o->path, &mo, &m, e);
+    if (st)
+        return st;
+    if (!(st = carat_session_open(m, &so, &s, e)) &&
+        !(st = carat_eval(s, f->tokens, 8, false, NULL, NULL, e)) &&
+        !(st = carat_snapshot_take(s, &p, e)))
+        st = carat_snapshot_restore(s, p, e);
+    carat_snapshot_free(p);
+    carat_session_close(s);
+    carat_model_close(m);
+    return st;
+}
+
+TEST(a_divided_model_survives_every_failing_allocation)
+{
+    fidelity f;
+    fidelity_open(&f, "moe");
+    test_every_allocation(open_divided, &(divided_open){&f, fidelity_write(&f, NULL)});
+    fidelity_close(&f);
+}
+
+/* ---- Any layer anywhere ------------------------------------------------------------------ */
+
+enum { DEVICES = 3, ROWS = 16 };
+
+/* One timeline of a model whose layers are placed by hand. */
+typedef struct placed {
+    device *dev[DEVICES];
+    void *scratch[DEVICES];
+    size_t scratch_bytes[DEVICES];
+    int32_t n_dev;
+    model m;
+    kv_layout l;
+    kv_cache c;
+    kv_batch b;
+} placed;
+
+/* n_dev 1: whole. Else layer i is on device i mod n_dev, and its experts on the next one.
+ * apart: no device has the host's memory, so copies between them are staged. */
+static void place(placed *p, const char *path, const fidelity *f, int32_t n_dev, bool apart)
+{
+    int8_t layer[64], expert[64];
+    gguf file = {0};
+    model_costs costs;
+    err e = {0};
+    CHECK(f->n_layer <= 64);
+    *p = (placed){.n_dev = n_dev};
+    CHECK_OK(gguf_open(&file, path, false, NULL, NULL, &e), e);
+    CHECK_OK(model_bind(&p->m, &file, &e), e);
+    for (int32_t i = 0; i < f->n_layer; i++) {
+        layer[i] = (int8_t)(i % n_dev);
+        expert[i] = (int8_t)(has_experts(f->name) ? (i + 1) % n_dev : layer[i]);
+    }
+    for (int32_t i = 0; i < n_dev; i++) {
+        CHECK_OK(device_open_cpu(&p->dev[i], &(cpu_options){.n_threads = 1}, &e), e);
+        p->dev[i]->host_memory = !apart;
+    }
+    CHECK_OK(model_place(&p->m, p->dev + 1, n_dev - 1, layer, expert, &e), e);
+    CHECK_OK(model_load(&p->m, p->dev[0], NULL, NULL, &e), e);
+    kv_want_layout want = {.spec = p->m.kv, .n = p->m.n_kv, .n_ctx = f->n_tokens, .rows_max = ROWS};
+    memcpy(want.dev, p->dev, sizeof p->dev);
+    CHECK_OK(kv_layout_init(&p->l, &want, &e), e);
+    CHECK_OK(kv_open(&p->c, p->dev[0], &p->l, &e), e);
+    CHECK_OK(kv_batch_init(&p->b, ROWS, 1, p->m.n_kv, &e), e);
+    for (int32_t rows = 1; rows <= ROWS; rows++) {
+        CHECK_OK(model_plan(&p->m, p->dev[0], &p->l, rows, 1, &costs, &e), e);
+        for (int32_t i = 0; i < n_dev; i++)
+            if (costs.side[i].scratch_bytes > p->scratch_bytes[i])
+                p->scratch_bytes[i] = costs.side[i].scratch_bytes;
+    }
+    for (int32_t i = 0; i < n_dev; i++) {
+        p->scratch[i] = p->dev[i]->alloc(p->dev[i], p->scratch_bytes[i]);
+        CHECK(p->scratch[i]);
+    }
+}
+
+static void unplace(placed *p)
+{
+    kv_batch_free(&p->b);
+    kv_close(&p->c);
+    kv_layout_free(&p->l);
+    for (int32_t i = 0; i < p->n_dev; i++)
+        p->dev[i]->release(p->dev[i], p->scratch[i], p->scratch_bytes[i]);
+    model_free(&p->m);
+    for (int32_t i = 0; i < p->n_dev; i++)
+        device_close(p->dev[i]);
+}
+
+/* The logits after the next n tokens. */
+static void go_on(placed *t, const fidelity *f, int32_t n, float *logits)
+{
+    pass p;
+    err e = {0};
+    kv_batch_clear(&t->b);
+    CHECK_OK(kv_reserve(&t->c, n, &e), e);
+    CHECK_OK(kv_batch_add(&t->b, &t->c, f->tokens + t->c.n_past, n, NULL, KV_WANT_LAST, &e), e);
+    pass_begin(&p, t->dev[0], &t->b.st, t->scratch[0], t->scratch_bytes[0]);
+    for (int32_t i = 1; i < t->n_dev; i++)
+        pass_add_side(&p, t->dev[i], t->scratch[i], t->scratch_bytes[i]);
+    mat y = model_forward(&p, &t->m, &t->l);
+    CHECK_OK(p.e.status, p.e);
+    CHECK_EQ(p.here, PASS_MAIN);
+    for (int32_t i = 0; i < t->n_dev; i++)
+        CHECK(p.side[i].peak && p.side[i].peak <= t->scratch_bytes[i]);
+    memcpy(logits, y.at, (size_t)f->n_vocab * sizeof *logits);
+    kv_commit(&t->c, n);
+}
+
+TEST(layers_may_be_placed_in_any_order)
+{
+    int n_models = 0;
+    for (const char *const *name = fidelity_names; *name; name++) {
+        fidelity f;
+        fidelity_open(&f, *name);
+        const char *path = fidelity_write(&f, NULL);
+        size_t n = (size_t)f.n_vocab;
+        float *a = mem_calloc(n, sizeof *a), *b = mem_calloc(n, sizeof *b);
+        for (int apart = 0; apart < 2 && !f.n_shared; apart++, n_models++) {
+            placed whole, parts;
+            place(&whole, path, &f, 1, false);
+            place(&parts, path, &f, DEVICES, apart);
+            const int32_t rows[] = {ROWS, 5, 1, 1};
+            for (int i = 0; i < 4; i++) {
+                go_on(&whole, &f, rows[i], a);
+                go_on(&parts, &f, rows[i], b);
+                CHECK(!memcmp(a, b, n * sizeof *a));
+            }
+            unplace(&whole);
+            unplace(&parts);
+        }
+        mem_free(a);
+        mem_free(b);
+        fidelity_close(&f);
+    }
+    CHECK(n_models > 0);
+}
+
+TEST(placements_that_cannot_be_are_refused)
+{
+    fidelity f;
+    gguf file = {0};
+    model m;
+    device *none[PASS_SIDES_MAX] = {0};
+    int8_t side[64] = {0}, beyond[64] = {0};
+    err e = {0};
+    fidelity_open(&f, "all"); /* its last layers read the keys of earlier ones */
+    CHECK_OK(gguf_open(&file, fidelity_write(&f, NULL), false, NULL, NULL, &e), e);
+    CHECK_OK(model_bind(&m, &file, &e), e);
+    beyond[0] = 2;
+    CHECK_STATUS(model_place(&m, none, 1, beyond, side, &e), E_ARG);
+    CHECK(strstr(e.text, "is not there"));
+    e = (err){0};
+    CHECK_STATUS(model_place(&m, none, PASS_SIDES_MAX, side, side, &e), E_ARG);
+    e = (err){0};
+    side[f.n_layer - 1] = 1;
+    CHECK_STATUS(model_place(&m, none, 1, side, side, &e), E_ARG);
+    CHECK(f.n_shared && strstr(e.text, "whose keys it reads"));
+    model_free(&m);
     fidelity_close(&f);
 }

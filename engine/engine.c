@@ -246,7 +246,8 @@ void carat_model_close(carat_model *m)
     vocab_close(m->text);
     model_free(&m->core);
     device_close(m->dev);
-    device_close(m->host);
+    for (int32_t i = 1; i < m->n_sides; i++)
+        device_close(m->other[i - 1]);
     mem_free(m->file_type);
     if (m->has_lock) {
         pthread_mutex_destroy(&m->pass_lock);
@@ -323,12 +324,14 @@ static carat_device_memory memory_of(const device *d)
                                                     : mem_available_bytes()};
 }
 
-int32_t carat_memory(const carat_model *m, carat_device_memory list[CARAT_SIDES])
+_Static_assert((int)CARAT_DEVICES_MAX == (int)PASS_SIDES_MAX,
+               "each device of a model is a side of a pass");
+
+int32_t carat_memory(const carat_model *m, carat_device_memory list[CARAT_DEVICES_MAX])
 {
-    list[0] = memory_of(m->dev);
-    if (m->host)
-        list[1] = memory_of(m->host);
-    return m->host ? 2 : 1;
+    for (int32_t i = 0; i < m->n_sides; i++)
+        list[i] = memory_of(model_device(m, i));
+    return m->n_sides;
 }
 
 int32_t carat_op_times(carat_model *m, carat_op_time *list, int32_t cap, bool clear)

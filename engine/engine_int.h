@@ -38,8 +38,9 @@ enum {
 
 struct carat_model {
     model core;
-    device *dev;
-    device *host;     /* the CPU that has a part of the model; NULL: dev has all. core.host too */
+    device *dev;                       /* core.dev[PASS_MAIN]: logits come from it */
+    device *other[PASS_SIDES_MAX - 1]; /* of sides 1 .. n_sides - 1 of a divided model */
+    int32_t n_sides;
     vocab *text;      /* NULL: a model without vocabulary */
     token_tree *tree; /* of text, for grammars; NULL until one was needed */
     pthread_mutex_t tree_lock;
@@ -50,8 +51,8 @@ struct carat_model {
     bool strict;        /* the caller wants no slow path */
     bool overcommit;    /* the caller does not want to be refused */
     bool direct;        /* the file was read into memory of ours, which no kernel can take back */
-    /* On either side: anonymous memory that loading took, packed or copied weights. */
-    uint64_t taken_bytes[CARAT_SIDES];
+    /* By side: memory that loading took for packed or copied weights. */
+    uint64_t taken_bytes[PASS_SIDES_MAX];
     double load_ms;
     char device_why[256];       /* why this device */
     carat_progress_fn progress; /* also told about prefill */
@@ -86,10 +87,10 @@ typedef struct timeline {
 /* What passes and sampling need beside timelines: one set per session, one per batch. */
 typedef struct workspace {
     kv_batch batch;
-    void *scratch; /* device memory */
-    size_t scratch_bytes;
-    void *host_scratch; /* of a divided model: the other side's */
-    size_t host_scratch_bytes;
+    struct {
+        void *at; /* memory of the side's device */
+        size_t n_bytes;
+    } scratch[PASS_SIDES_MAX];
     float *logits;   /* [n_seqs][n_vocab] of last rows, on the host */
     float *raw;      /* [n_vocab] before the sampler's changes, for logprobs */
     candidate *some; /* [n_seqs][SOME_MAX]: see row_logits */
@@ -113,6 +114,13 @@ struct carat_session {
     workspace w;
     atomic_bool cancel;
 };
+
+static inline device *model_device(const carat_model *m, int32_t side)
+{
+    return side == PASS_MAIN ? m->dev : m->other[side - 1];
+}
+/* Begins a pass on the model's devices, with the scratch of w. */
+void workspace_begin_pass(const workspace *w, const carat_model *m, pass *p);
 
 /* engine.c */
 status model_check_loaded(const carat_model *m, err *e);

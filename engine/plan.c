@@ -15,7 +15,7 @@ enum { ROWS_SMALL = 32 }; /* counts of rows up to here are planned one by one */
 /* Of checkpoints, unless the caller says otherwise. */
 #define CHECKPOINT_MAX_BYTES ((uint64_t)4 << 30)
 
-static const carat_side_plan *too_large(const carat_memory_plan *plan);
+static const carat_device_plan *too_large(const carat_memory_plan *plan);
 
 /* The longest context, by halving from the model's own, whose plan fits the memory there is. */
 static status longest_fit(const carat_model *m, session_shape *shape, err *e)
@@ -87,18 +87,11 @@ static status add_pass(const carat_model *m, const kv_layout *l, int32_t rows, i
     status st = plan_pass(m, l, rows, outs, &c, e);
     if (st)
         return st;
-    if (c.scratch_bytes > worst->scratch_bytes)
-        worst->scratch_bytes = c.scratch_bytes;
-    if (c.flops > worst->flops)
-        worst->flops = c.flops;
-    if (c.host_scratch_bytes > worst->host_scratch_bytes)
-        worst->host_scratch_bytes = c.host_scratch_bytes;
-    worst->repack_bytes = c.repack_bytes;
-    worst->table_bytes = c.table_bytes;
-    worst->largest_bytes = c.largest_bytes;
-    worst->host_repack_bytes = c.host_repack_bytes;
-    worst->host_largest_bytes = c.host_largest_bytes;
-    worst->host_file_bytes = c.host_file_bytes;
+    c.flops = c.flops > worst->flops ? c.flops : worst->flops;
+    for (int32_t i = 0; i < m->n_sides; i++)
+        if (c.side[i].scratch_bytes < worst->side[i].scratch_bytes)
+            c.side[i].scratch_bytes = worst->side[i].scratch_bytes;
+    *worst = c; /* all else is the same for every pass */
     return OK;
 }
 
@@ -134,13 +127,13 @@ static status worst_pass(const carat_model *m, const session_shape *s, const kv_
 
 static status plan_layout(const carat_model *m, const session_shape *s, kv_layout *l, err *e)
 {
-    const kv_want_layout want = {.spec = m->core.kv,
-                                 .n = m->core.n_kv,
-                                 .choice = s->kv,
-                                 .n_ctx = s->n_ctx,
-                                 .rows_max = rows_max(s),
-                                 .dev = m->dev,
-                                 .host = m->core.host};
+    kv_want_layout want = {.spec = m->core.kv,
+                           .n = m->core.n_kv,
+                           .choice = s->kv,
+                           .n_ctx = s->n_ctx,
+                           .rows_max = rows_max(s)};
+    for (int32_t i = 0; i < m->n_sides; i++)
+        want.dev[i] = model_device(m, i);
     return kv_layout_init(l, &want, e);
 }
 
@@ -149,7 +142,7 @@ static status plan_layout(const carat_model *m, const session_shape *s, kv_layou
  * never the reason for a refusal. */
 static void plan_checkpoints(const carat_model *m, const session_shape *s, carat_memory_plan *plan)
 {
-    bool apart = m->dev->available_bytes != NULL;
+    bool apart = !m->dev->host_memory;
     uint64_t room = apart ? mem_available_bytes() : plan->available_bytes;
     uint64_t taken = apart ? 0 : plan->total_bytes;
     if (s->checkpoint_mb < 0)
@@ -158,7 +151,7 @@ static void plan_checkpoints(const carat_model *m, const session_shape *s, carat
         plan->checkpoint_bytes = (uint64_t)s->checkpoint_mb << 20;
         if (!apart) {
             plan->total_bytes += plan->checkpoint_bytes;
-            plan->side[PASS_MAIN].total_bytes += plan->checkpoint_bytes;
+            plan->device[PASS_MAIN].total_bytes += plan->checkpoint_bytes;
         }
         return;
     }
@@ -170,18 +163,13 @@ static void plan_checkpoints(const carat_model *m, const session_shape *s, carat
         plan->checkpoint_bytes = room;
 }
 
-static const device *device_of(const carat_model *m, int32_t side)
-{
-    return side == PASS_HOST ? m->core.host : m->dev;
-}
-
 /* With --strict a session that would read its cache by a slow path is refused. */
 static status check_kernels(const carat_model *m, const kv_layout *l, err *e)
 {
     char how[128], k[32], v[32];
     for (int32_t i = 0; m->strict && i < l->n; i++) {
         const kv_view *w = &l->view[i];
-        const device *d = device_of(m, w->side);
+        const device *d = model_device(m, w->side);
         if (device_attend_kernel(d, w, how, sizeof how) == KERNEL_FULL)
             continue;
         return err_set(e, E_UNSUPPORTED,
@@ -200,71 +188,69 @@ status plan_check_weights(const carat_model *m, err *e)
     for (int32_t i = 0; m->strict && i < m->core.n_weights; i++) {
         const weight *w = m->core.weights[i];
         if (w->n_out < 2 || w->gather ||
-            device_product_kernel(device_of(m, w->side), w, how, sizeof how) == KERNEL_FULL)
+            device_product_kernel(model_device(m, w->side), w, how, sizeof how) == KERNEL_FULL)
             continue;
         return err_set(e, E_UNSUPPORTED,
                        "--strict: products with %s (%s) would take a slow path of %s: %s", w->name,
-                       num_name(w->type), device_of(m, w->side)->name, how);
+                       num_name(w->type), model_device(m, w->side)->name, how);
     }
     return OK;
 }
 
-/* A CPU's side, of whose weights the file holds file_bytes. Repacked weights are not read from the
- * file again, so its pages leave memory, tensor by tensor. */
-static void plan_cpu(const carat_model *m, uint64_t file_bytes, uint64_t repack, uint64_t largest,
-                     carat_side_plan *s)
+/* A device in the host's memory, of whose weights the file holds file_bytes. The file is mapped:
+ * repacked weights are not read from it again, so its pages leave memory, tensor by tensor. */
+static void plan_host(const carat_model *m, uint64_t file_bytes, const model_side_costs *c,
+                      carat_device_plan *p)
 {
-    s->weight_bytes = m->direct ? file_bytes + repack : file_bytes > repack ? file_bytes : repack;
-    s->total_bytes = s->weight_bytes + s->kv_swa_bytes + s->kv_global_bytes + s->scratch_bytes;
+    uint64_t loading = c->repack_bytes + c->largest_bytes;
+    p->weight_bytes = m->direct                      ? file_bytes + c->repack_bytes
+                      : file_bytes > c->repack_bytes ? file_bytes
+                                                     : c->repack_bytes;
+    p->total_bytes = p->weight_bytes + p->kv_swa_bytes + p->kv_global_bytes + p->scratch_bytes;
     /* While the weights are loaded one of them is there twice, and nothing of the session. */
-    if (s->total_bytes < repack + largest)
-        s->total_bytes = repack + largest;
-    s->available_bytes = mem_available_bytes();
-    if (s->available_bytes && m->direct)
-        s->available_bytes += m->core.file.file_bytes;
+    if (p->total_bytes < loading)
+        p->total_bytes = loading;
+    p->available_bytes = mem_available_bytes();
+    if (p->available_bytes && m->direct)
+        p->available_bytes += m->core.file.file_bytes;
 }
 
-/* A GPU's: the file stays on the host. */
-static void plan_gpu(const carat_model *m, uint64_t repack, carat_side_plan *s)
+/* A device with memory of its own: the file stays on the host. */
+static void plan_apart(const device *d, const model_side_costs *c, carat_device_plan *p)
 {
-    s->weight_bytes = repack;
-    s->reserve_bytes = m->dev->reserve_bytes;
-    s->total_bytes = s->weight_bytes + s->kv_swa_bytes + s->kv_global_bytes + s->scratch_bytes +
-                     s->reserve_bytes;
-    s->available_bytes = m->dev->available_bytes(m->dev);
+    p->weight_bytes = c->repack_bytes + c->table_bytes;
+    p->reserve_bytes = d->reserve_bytes;
+    p->total_bytes = p->weight_bytes + p->kv_swa_bytes + p->kv_global_bytes + p->scratch_bytes +
+                     p->reserve_bytes;
+    p->available_bytes = d->available_bytes(d);
 }
 
-static void plan_sides(const carat_model *m, const session_shape *s, const kv_layout *l,
-                       const model_costs *c, carat_memory_plan *plan)
+static void plan_devices(const carat_model *m, const session_shape *s, const kv_layout *l,
+                         const model_costs *c, carat_memory_plan *plan)
 {
-    carat_side_plan *main = &plan->side[PASS_MAIN], *host = &plan->side[PASS_HOST];
-    uint64_t n = (uint64_t)s->n_seqs;
-    *main = (carat_side_plan){.device = m->dev->name,
-                              .n_layers = m->core.n_layer - m->core.division.n_layers,
-                              .kv_swa_bytes = (l->ring_bytes - l->host_ring_bytes) * n,
-                              .kv_global_bytes = (l->linear_bytes - l->host_linear_bytes) * n,
-                              .scratch_bytes = c->scratch_bytes};
-    if (m->dev->available_bytes)
-        plan_gpu(m, c->repack_bytes + c->table_bytes, main);
-    else
-        plan_cpu(m, m->core.file.data_bytes - c->host_file_bytes, c->repack_bytes, c->largest_bytes,
-                 main);
-    plan->n_sides = m->core.host ? 2 : 1;
-    if (m->core.host) {
-        *host = (carat_side_plan){.device = m->core.host->name,
-                                  .n_layers = m->core.division.n_layers,
-                                  .kv_swa_bytes = l->host_ring_bytes * n,
-                                  .kv_global_bytes = l->host_linear_bytes * n,
-                                  .scratch_bytes = c->host_scratch_bytes};
-        plan_cpu(m, c->host_file_bytes, c->host_repack_bytes, c->host_largest_bytes, host);
-    }
-    for (int32_t i = 0; i < plan->n_sides; i++) {
-        carat_side_plan *side = &plan->side[i];
-        if (side->available_bytes)
-            side->available_bytes += m->taken_bytes[i];
-        plan->scratch_bytes += side->scratch_bytes;
-        plan->total_bytes += side->total_bytes;
-        plan->available_bytes += side->available_bytes;
+    uint64_t n = (uint64_t)s->n_seqs, file_bytes = m->core.file.data_bytes;
+    plan->n_devices = m->n_sides;
+    for (int32_t i = m->n_sides - 1; i >= 0; i--) {
+        const device *d = model_device(m, i);
+        carat_device_plan *p = &plan->device[i];
+        *p = (carat_device_plan){.device = d->name,
+                                 .n_layers = model_layers_on(&m->core, i),
+                                 .kv_swa_bytes = l->side[i].ring * n,
+                                 .kv_global_bytes = l->side[i].linear * n,
+                                 .scratch_bytes = c->side[i].scratch_bytes};
+        /* Of the file the main device has what no other has: tensors that nobody asked for too. */
+        uint64_t of_file = i == PASS_MAIN ? file_bytes : c->side[i].file_bytes;
+        file_bytes -= of_file;
+        if (d->host_memory)
+            plan_host(m, of_file, &c->side[i], p);
+        else
+            plan_apart(d, &c->side[i], p);
+        if (p->available_bytes)
+            p->available_bytes += m->taken_bytes[i];
+        plan->scratch_bytes += p->scratch_bytes;
+        plan->repack_bytes += c->side[i].repack_bytes;
+        plan->total_bytes += p->total_bytes;
+        plan->available_bytes += p->available_bytes;
     }
 }
 
@@ -281,12 +267,11 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
     if ((st = worst_pass(m, s, &l, &costs, e)))
         goto out;
     plan->weight_bytes = m->core.file.data_bytes;
-    plan->repack_bytes = costs.repack_bytes + costs.host_repack_bytes;
-    plan->kv_swa_bytes = l.ring_bytes * (uint64_t)s->n_seqs;
-    plan->kv_global_bytes = l.linear_bytes * (uint64_t)s->n_seqs;
+    plan->kv_swa_bytes = l.all.ring * (uint64_t)s->n_seqs;
+    plan->kv_global_bytes = l.all.linear * (uint64_t)s->n_seqs;
     plan->chunk_flops = costs.flops;
     plan->n_ring_slots = l.n_ring_slots;
-    plan_sides(m, s, &l, &costs, plan);
+    plan_devices(m, s, &l, &costs, plan);
     plan_checkpoints(m, s, plan);
     if (layout) {
         *layout = l;
@@ -297,25 +282,25 @@ out:
     return st;
 }
 
-static const carat_side_plan *too_large(const carat_memory_plan *plan)
+static const carat_device_plan *too_large(const carat_memory_plan *plan)
 {
-    for (int32_t i = 0; i < plan->n_sides; i++)
-        if (plan->side[i].available_bytes &&
-            plan->side[i].total_bytes > plan->side[i].available_bytes)
-            return &plan->side[i];
+    for (int32_t i = 0; i < plan->n_devices; i++)
+        if (plan->device[i].available_bytes &&
+            plan->device[i].total_bytes > plan->device[i].available_bytes)
+            return &plan->device[i];
     return NULL;
 }
 
 status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e)
 {
-    const carat_side_plan *s = too_large(plan);
+    const carat_device_plan *s = too_large(plan);
     if (m->overcommit || !s)
         return OK;
     return err_set(e, E_MEMORY,
                    "%s with a context of %d tokens needs %.2f GiB of memory%s%s, and %.2f GiB are "
                    "available",
                    m->core.name, plan->n_ctx, (double)s->total_bytes * 0x1p-30,
-                   m->dev->available_bytes ? " of " : "", m->dev->available_bytes ? s->device : "",
+                   m->dev->host_memory ? "" : " of ", m->dev->host_memory ? "" : s->device,
                    (double)s->available_bytes * 0x1p-30);
 }
 
@@ -355,9 +340,9 @@ static carat_kv_kind kind_of(const carat_model *m, const kv_layout *l, int32_t f
                        .single = v->single};
     kv_format_name((kv_format){v->k_type, v->k_rot}, k.k, sizeof k.k);
     kv_format_name((kv_format){v->v_type, v->v_rot}, k.v, sizeof k.v);
-    k.device = device_of(m, v->side)->name;
+    k.device = model_device(m, v->side)->name;
     k.slow =
-        device_attend_kernel(device_of(m, v->side), v, k.kernel, sizeof k.kernel) != KERNEL_FULL;
+        device_attend_kernel(model_device(m, v->side), v, k.kernel, sizeof k.kernel) != KERNEL_FULL;
     for (int32_t i = first; i < l->n; i++)
         k.n_layers += same_kind(v, &l->view[i]);
     k.n_bytes = (uint64_t)k.n_layers * (uint64_t)v->n_slots * (uint64_t)v->n_head_kv *
@@ -386,7 +371,7 @@ int32_t carat_plan_kv(const carat_model *m, const carat_session_options *opt, ca
 
 static carat_weight_kind weight_kind_of(const carat_model *m, const weight *w)
 {
-    carat_weight_kind k = {.device = device_of(m, w->side)->name,
+    carat_weight_kind k = {.device = model_device(m, w->side)->name,
                            .n = 1,
                            .what = w->gather      ? "tables"
                                    : w->n_mat > 1 ? "experts"
@@ -396,7 +381,7 @@ static carat_weight_kind weight_kind_of(const carat_model *m, const weight *w)
     if (w->gather)
         snprintf(k.kernel, sizeof k.kernel, "rows looked up");
     else
-        k.slow = device_product_kernel(device_of(m, w->side), w, k.kernel, sizeof k.kernel) !=
+        k.slow = device_product_kernel(model_device(m, w->side), w, k.kernel, sizeof k.kernel) !=
                  KERNEL_FULL;
     return k;
 }

@@ -101,9 +101,7 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *par
         pthread_mutex_unlock(&m->pass_lock);
         return st;
     }
-    pass_begin(&p, m->dev, &w->batch.st, w->scratch, w->scratch_bytes);
-    if (m->core.host)
-        pass_add_host(&p, m->core.host, w->host_scratch, w->host_scratch_bytes);
+    workspace_begin_pass(w, m, &p);
     mat y = model_forward(&p, &m->core, l);
     if (pass_failed(&p))
         st = err_set(e, p.e.status, "%s", p.e.text);

@@ -13,22 +13,20 @@ status workspace_open(workspace *w, carat_model *m, const kv_layout *l, int32_t 
 {
     size_t n_vocab = (size_t)m->core.n_vocab;
     status st;
-    size_t main = plan->side[PASS_MAIN].scratch_bytes, host = plan->side[PASS_HOST].scratch_bytes;
-    *w = (workspace){.scratch_bytes = main ? main : 1, .host_scratch_bytes = host ? host : 1};
+    *w = (workspace){0};
     if ((st = kv_batch_init(&w->batch, l->rows_max, n_seqs, m->core.n_kv, e)))
         goto out;
     if ((st = sampler_init(&w->sampler, m->core.n_vocab, e)))
         goto out;
-    w->scratch = m->dev->alloc(m->dev, w->scratch_bytes);
-    if (!w->scratch) {
-        st = err_memory(e, "the scratch of a session", w->scratch_bytes);
-        goto out;
-    }
-    if (m->core.host)
-        w->host_scratch = m->core.host->alloc(m->core.host, w->host_scratch_bytes);
-    if (m->core.host && !w->host_scratch) {
-        st = err_memory(e, "the scratch of a session", w->host_scratch_bytes);
-        goto out;
+    for (int32_t i = 0; i < m->n_sides; i++) {
+        device *d = model_device(m, i);
+        size_t n = plan->device[i].scratch_bytes;
+        w->scratch[i].n_bytes = n ? n : 1;
+        w->scratch[i].at = d->alloc(d, w->scratch[i].n_bytes);
+        if (!w->scratch[i].at) {
+            st = err_memory(e, "the scratch of a session", w->scratch[i].n_bytes);
+            goto out;
+        }
     }
     w->logits = mem_calloc(n_vocab * (size_t)n_seqs, sizeof *w->logits);
     w->raw = mem_calloc(n_vocab, sizeof *w->raw);
@@ -46,13 +44,21 @@ void workspace_close(workspace *w, carat_model *m)
     mem_free(w->some);
     mem_free(w->raw);
     mem_free(w->logits);
-    if (w->host_scratch)
-        m->core.host->release(m->core.host, w->host_scratch, w->host_scratch_bytes);
-    if (w->scratch)
-        m->dev->release(m->dev, w->scratch, w->scratch_bytes);
+    for (int32_t i = 0; i < m->n_sides; i++) {
+        device *d = model_device(m, i);
+        if (w->scratch[i].at)
+            d->release(d, w->scratch[i].at, w->scratch[i].n_bytes);
+    }
     sampler_free(&w->sampler);
     kv_batch_free(&w->batch);
     *w = (workspace){0};
+}
+
+void workspace_begin_pass(const workspace *w, const carat_model *m, pass *p)
+{
+    pass_begin(p, m->dev, &w->batch.st, w->scratch[PASS_MAIN].at, w->scratch[PASS_MAIN].n_bytes);
+    for (int32_t i = 1; i < m->n_sides; i++)
+        pass_add_side(p, model_device(m, i), w->scratch[i].at, w->scratch[i].n_bytes);
 }
 
 status open_checkpoints(checkpoint_store **s, carat_model *m, const kv_layout *l,

@@ -142,9 +142,9 @@ typedef struct carat_device_memory {
     uint64_t used_bytes;      /* by this model: weights that were copied, caches, scratch */
     uint64_t available_bytes; /* that it could still give, to anybody; 0 unknown */
 } carat_device_memory;
-enum { CARAT_SIDES = 2 }; /* a model is on one device, or on a GPU and the CPU */
-/* Returns how many there are. */
-CARAT_API int32_t carat_memory(const carat_model *m, carat_device_memory list[CARAT_SIDES]);
+enum { CARAT_DEVICES_MAX = 9 }; /* that one model may be on: eight GPUs and a CPU */
+/* Returns how many devices the model is on. The first is the main one. */
+CARAT_API int32_t carat_memory(const carat_model *m, carat_device_memory list[CARAT_DEVICES_MAX]);
 
 /* Where the time went, for a model opened with "time" among its wrappers: one line per op, shape
  * and weight format. What a call could not do without is beside what it took: bytes of weights,
@@ -268,7 +268,7 @@ CARAT_API uint64_t carat_snapshot_bytes(const carat_snapshot *p);
 CARAT_API void carat_snapshot_free(carat_snapshot *p); /* NULL is fine */
 
 /* What one of a model's devices needs for a session. */
-typedef struct carat_side_plan {
+typedef struct carat_device_plan {
     const char *device;    /* owned by the model */
     int32_t n_layers;      /* computed there */
     uint64_t weight_bytes; /* as they will be there */
@@ -277,7 +277,7 @@ typedef struct carat_side_plan {
     uint64_t total_bytes;
     uint64_t available_bytes; /* that the device can give, what this model has of it included; 0
                                  unknown */
-} carat_side_plan;
+} carat_device_plan;
 
 /* Bytes a session needs, by purpose, before it exists. n_ctx 0: the model's own. */
 typedef struct carat_memory_plan {
@@ -293,8 +293,8 @@ typedef struct carat_memory_plan {
     uint64_t
         chunk_flops; /* matrix products of a pass of chunk rows, n_outputs of them with logits */
     int32_t n_ctx, chunk, n_ring_slots;
-    int32_t n_sides; /* of which the above are the sum */
-    carat_side_plan side[CARAT_SIDES];
+    int32_t n_devices; /* the above are the sums over these */
+    carat_device_plan device[CARAT_DEVICES_MAX];
 } carat_memory_plan;
 
 /* Works without weights too (vocab_only). Reports a plan that exceeds memory without an error. */

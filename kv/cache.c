@@ -6,6 +6,8 @@
 #include "base/mem.h"
 #include "kv/kv.h"
 
+#include <string.h>
+
 static size_t store_bytes(const kv_view *v, size_t row_bytes)
 {
     return (size_t)v->n_head_kv * (size_t)v->n_slots * row_bytes;
@@ -13,7 +15,9 @@ static size_t store_bytes(const kv_view *v, size_t row_bytes)
 
 status kv_open(kv_cache *c, device *dev, const kv_layout *l, err *e)
 {
-    *c = (kv_cache){.dev = dev, .layout = l};
+    *c = (kv_cache){.layout = l};
+    memcpy(c->dev, l->dev, sizeof c->dev);
+    c->dev[PASS_MAIN] = dev;
     c->base = mem_calloc((size_t)l->n, sizeof *c->base);
     if (!c->base)
         return err_memory(e, "the key/value cache", (size_t)l->n * sizeof *c->base);

@@ -84,7 +84,7 @@ static kv_layout laid_out(kv_words words, device *dev, status want, const char *
     kv_layout l;
     err e = {0};
     kv_want_layout w = {
-        .spec = spec, .n = 4, .choice = chosen(words), .n_ctx = 4096, .rows_max = 9, .dev = dev};
+        .spec = spec, .n = 4, .choice = chosen(words), .n_ctx = 4096, .rows_max = 9, .dev = {dev}};
     CHECK_STATUS(kv_layout_init(&l, &w, &e), want);
     if (want) {
         CHECK_MSG(strstr(e.text, part), "\"%s\" does not say \"%s\"", e.text, part);
@@ -104,8 +104,8 @@ TEST(kv_layout_follows_the_last_rule_that_speaks)
     CHECK(l.view[1].k_type == NUM_BF16 && !l.view[1].k_rot && l.view[1].v_row_bytes == 1024);
     CHECK(l.view[2].k_type == NUM_TQ3_0 && l.view[2].k_rot && l.view[2].k_row_bytes == 224);
     CHECK(l.view[3].k_type == NUM_F32 && l.view[3].k_row_bytes == 160);
-    CHECK_EQ(l.ring_bytes, 520 * 2 * (144 + 272));
-    CHECK_EQ(l.linear_bytes, 4096 * (2 * 1024 + 2 * 224 + 2 * 160));
+    CHECK_EQ(l.all.ring, 520 * 2 * (144 + 272));
+    CHECK_EQ(l.all.linear, 4096 * (2 * 1024 + 2 * 224 + 2 * 160));
     kv_layout_free(&l);
 }
 

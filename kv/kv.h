@@ -69,16 +69,18 @@ status kv_choice_parse(kv_choice *c, const kv_words *w, err *e);
 
 /* ---- How large: layout.c ----------------------------------------------------------------- */
 
+typedef struct kv_layout_bytes {
+    uint64_t ring, linear;
+} kv_layout_bytes;
+
 typedef struct kv_layout {
-    int32_t n;                                   /* stores */
-    kv_view *view;                               /* [n], id == index */
-    int32_t n_ctx;                               /* most tokens a timeline may hold */
-    int32_t rows_max;                            /* most rows of one sequence in a pass */
-    int32_t n_ring_slots;                        /* the largest ring; 0 if all stores are linear */
-    uint64_t ring_bytes, linear_bytes;           /* on both sides */
-    uint64_t host_ring_bytes, host_linear_bytes; /* of these, on PASS_HOST */
-    device *dev;  /* as wanted; also whose host memory snapshots take */
-    device *host; /* of stores on PASS_HOST */
+    int32_t n;                                 /* stores */
+    kv_view *view;                             /* [n], id == index */
+    int32_t n_ctx;                             /* most tokens a timeline may hold */
+    int32_t rows_max;                          /* most rows of one sequence in a pass */
+    int32_t n_ring_slots;                      /* the largest ring; 0 if all stores are linear */
+    kv_layout_bytes all, side[PASS_SIDES_MAX]; /* all: the sum of the sides */
+    device *dev[PASS_SIDES_MAX];               /* as wanted */
     arena mem;
 } kv_layout;
 
@@ -87,8 +89,8 @@ typedef struct kv_want_layout {
     int32_t n;
     kv_choice choice;
     int32_t n_ctx, rows_max;
-    device *dev;  /* whose kernels must be able to read it; NULL: no question asked */
-    device *host; /* the same for stores on PASS_HOST; NULL: there are none */
+    /* By side, the device whose kernels must be able to read the stores; NULL: not checked. */
+    device *dev[PASS_SIDES_MAX];
 } kv_want_layout;
 
 /* E_UNSUPPORTED for a format that a head size cannot hold or the device not read; E_ARG for a rule
@@ -97,18 +99,19 @@ status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e);
 void kv_layout_free(kv_layout *l);
 
 typedef struct kv_cache {
-    device *dev;             /* of stores on PASS_MAIN; the layout knows the other's */
-    const kv_layout *layout; /* the caller's; outlives the cache */
-    kv_base *base;           /* [layout->n], for step.kv */
-    int64_t n_past;          /* committed rows */
-    int64_t n_written;       /* highest index ever written since reset, plus one */
-    int64_t n_loaded;        /* of the snapshot loaded; rings hold nothing below its windows */
+    device *dev[PASS_SIDES_MAX]; /* by side */
+    const kv_layout *layout;     /* the caller's; outlives the cache */
+    kv_base *base;               /* [layout->n], for step.kv */
+    int64_t n_past;              /* committed rows */
+    int64_t n_written;           /* highest index ever written since reset, plus one */
+    int64_t n_loaded;            /* of the snapshot loaded; rings hold nothing below its windows */
 } kv_cache;
 
 static inline device *kv_device(const kv_cache *c, const kv_view *v)
 {
-    return v->side == PASS_HOST ? c->layout->host : c->dev;
+    return c->dev[v->side];
 }
+/* dev: of PASS_MAIN; the layout has those of the other sides. */
 status kv_open(kv_cache *c, device *dev, const kv_layout *l, err *e);
 void kv_close(kv_cache *c); /* safe on a zeroed or closed cache */
 

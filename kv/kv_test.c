@@ -115,11 +115,11 @@ TEST(layout_needs_no_ring_when_the_context_is_short)
                     {.window = 0, .n_head_kv = 1, .head_dim = 512}};
     CHECK_OK(layout(&l, s, 2, NUM_F16, NUM_F16, 100, 512, &e), e);
     CHECK_EQ(l.view[0].n_slots, 100);
-    CHECK_EQ(l.linear_bytes, 100 * 512 * 2 * 2);
+    CHECK_EQ(l.all.linear, 100 * 512 * 2 * 2);
     kv_layout_free(&l);
     CHECK_OK(layout(&l, s, 2, NUM_F16, NUM_F16, 4096, 512, &e), e);
     CHECK_EQ(l.view[0].n_slots, 1023);
-    CHECK_EQ(l.ring_bytes, 1023 * 2 * 256 * 2 * 2);
+    CHECK_EQ(l.all.ring, 1023 * 2 * 256 * 2 * 2);
     kv_layout_free(&l);
 }
 

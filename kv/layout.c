@@ -7,6 +7,8 @@
 #include "base/bytes.h"
 #include "kv/kv.h"
 
+#include <string.h>
+
 /* Slots a store needs. A ring of W + n - 1 is the proven minimum for passes of n rows; a context
  * that never exceeds it needs no ring at all, and then slot == index. */
 static int32_t slots_needed(int32_t window, int32_t n_ctx, int32_t rows_max)
@@ -54,7 +56,7 @@ static status row_bytes(kv_format f, int32_t layer, int32_t dim, size_t *n, err 
 
 static device *device_of(const kv_want_layout *w, const kv_view *v)
 {
-    return v->side == PASS_HOST ? w->host : w->dev;
+    return w->dev[v->side];
 }
 
 static bool device_reads(const kv_want_layout *w, const kv_view *v)
@@ -160,8 +162,7 @@ status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e)
         return err_memory(e, "the key/value layout", (size_t)w->n * sizeof *l->view);
     l->n = w->n;
     l->n_ctx = w->n_ctx;
-    l->dev = w->dev;
-    l->host = w->host;
+    memcpy(l->dev, w->dev, sizeof l->dev);
     /* A pass longer than the context cannot happen; without this cut it would size the rings. */
     l->rows_max = w->rows_max < w->n_ctx ? w->rows_max : w->n_ctx;
     for (int32_t i = 0; i < w->n; i++) {
@@ -172,16 +173,15 @@ status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e)
         }
         uint64_t bytes =
             (uint64_t)v->n_slots * (uint64_t)v->n_head_kv * (v->k_row_bytes + v->v_row_bytes);
-        if (v->side == PASS_HOST && v->window)
-            l->host_ring_bytes += bytes;
-        else if (v->side == PASS_HOST)
-            l->host_linear_bytes += bytes;
+        kv_layout_bytes *side = &l->side[v->side];
         if (v->window) {
-            l->ring_bytes += bytes;
+            side->ring += bytes;
+            l->all.ring += bytes;
             if (v->n_slots > l->n_ring_slots)
                 l->n_ring_slots = v->n_slots;
         } else {
-            l->linear_bytes += bytes;
+            side->linear += bytes;
+            l->all.linear += bytes;
         }
     }
     return OK;

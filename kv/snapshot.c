@@ -18,20 +18,22 @@ enum { PAGES_FROM = 1 << 20 }; /* larger blocks come straight from the kernel */
 
 /* ---- Blocks of host memory --------------------------------------------------------------- */
 
-/* What a GPU copies to should be its own kind of host memory. */
-static void *block_alloc(device *dev, size_t n_bytes)
+/* A GPU copies fastest to host memory that it page-locked. One device locks it; CUDA makes such
+ * memory fast for every GPU of the process. */
+static void *block_alloc(device *pin_dev, size_t n_bytes)
 {
     if (n_bytes < PAGES_FROM)
         return mem_alloc(n_bytes ? n_bytes : 1);
-    return dev && dev->host_alloc ? dev->host_alloc(dev, n_bytes) : mem_pages(n_bytes);
+    return pin_dev && pin_dev->host_alloc ? pin_dev->host_alloc(pin_dev, n_bytes)
+                                          : mem_pages(n_bytes);
 }
 
-static void block_free(device *dev, void *p, size_t n_bytes)
+static void block_free(device *pin_dev, void *p, size_t n_bytes)
 {
     if (n_bytes < PAGES_FROM)
         mem_free(p);
-    else if (dev && dev->host_free)
-        dev->host_free(dev, p, n_bytes);
+    else if (pin_dev && pin_dev->host_free)
+        pin_dev->host_free(pin_dev, p, n_bytes);
     else
         mem_pages_free(p, n_bytes);
 }
@@ -137,6 +139,13 @@ static void move_linear(kv_cache *c, const kv_segment *s, int64_t upto, bool loa
     }
 }
 
+static void wait_for_moves(const kv_cache *c)
+{
+    for (int32_t i = 0; i < PASS_SIDES_MAX; i++)
+        if (c->dev[i])
+            device_moved(c->dev[i]);
+}
+
 /* ---- Segments ---------------------------------------------------------------------------- */
 
 void kv_segment_keep(kv_segment *s)
@@ -149,7 +158,7 @@ void kv_segment_drop(kv_segment *s)
 {
     while (s && atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1) {
         kv_segment *parent = s->parent;
-        block_free(s->dev, s->rows, s->n_bytes);
+        block_free(s->pin_dev, s->rows, s->n_bytes);
         mem_free(s);
         s = parent;
     }
@@ -166,8 +175,8 @@ static kv_segment *segment_new(const kv_layout *l, kv_segment *parent, int64_t f
     s->from = from;
     s->to = to;
     s->n_bytes = kv_linear_bytes(l, to - from);
-    s->dev = l->dev;
-    s->rows = block_alloc(s->dev, s->n_bytes);
+    s->pin_dev = l->dev[PASS_MAIN];
+    s->rows = block_alloc(s->pin_dev, s->n_bytes);
     if (!s->rows) {
         mem_free(s);
         return NULL;
@@ -236,8 +245,8 @@ status kv_snapshot_new(const kv_layout *l, const int32_t *ids, int64_t n, kv_seg
     }
     s->view = mem_alloc((size_t)l->n * sizeof *s->view);
     s->ids = mem_alloc(id_bytes);
-    s->dev = l->dev;
-    s->rings = block_alloc(s->dev, ring_bytes);
+    s->pin_dev = l->dev[PASS_MAIN];
+    s->rings = block_alloc(s->pin_dev, ring_bytes);
     if (!s->view || !s->ids || !s->rings || !s->linear) {
         kv_snapshot_drop(s);
         *out = NULL;
@@ -255,7 +264,7 @@ void kv_snapshot_fill(kv_snapshot *s, kv_cache *c)
         return;
     segment_fill(s->linear, c);
     move_rings(c, s->n, s->rings, false);
-    device_moved(c->dev);
+    wait_for_moves(c);
     s->filled = true;
 }
 
@@ -269,7 +278,7 @@ void kv_snapshot_drop(kv_snapshot *s)
     if (!s || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
         return;
     kv_segment_drop(s->linear);
-    block_free(s->dev, s->rings, s->ring_bytes);
+    block_free(s->pin_dev, s->rings, s->ring_bytes);
     mem_free(s->ids);
     mem_free(s->view);
     mem_free(s);
@@ -312,6 +321,6 @@ void kv_snapshot_load(const kv_snapshot *s, kv_cache *c)
         upto = upto < g->from ? upto : g->from;
     }
     move_rings(c, s->n, s->rings, true);
-    device_moved(c->dev);
+    wait_for_moves(c);
     c->n_past = c->n_written = c->n_loaded = s->n;
 }

@@ -22,7 +22,7 @@ typedef struct kv_segment {
     int64_t from, to;
     size_t n_bytes;
     unsigned char *rows;
-    device *dev; /* whose host memory that is; NULL: anyone's */
+    device *pin_dev; /* page-locked the rows; NULL: they are plain memory */
     bool filled;
     int64_t mark; /* for whoever counts shared segments once: its owner's thread only */
 } kv_segment;
@@ -36,7 +36,7 @@ typedef struct kv_snapshot {
     kv_segment *linear;
     unsigned char *rings; /* per ring, stream and head, rows max(0, n - window) .. n - 1 */
     size_t ring_bytes;
-    device *dev;      /* whose host memory the rings are in; NULL: anyone's */
+    device *pin_dev;  /* page-locked the rings; NULL: they are plain memory */
     size_t own_bytes; /* all that was allocated for this one: linear rows it shares do not count */
     bool filled, from_disk;
 } kv_snapshot;

@@ -28,9 +28,9 @@ typedef struct gemma4_layer {
 typedef struct gemma4 {
     int32_t n_layer, n_embd, n_ple, n_expert, n_expert_used;
     float eps, softcap;
-    rope rope_swa, rope_global;
-    rope host_rope_swa, host_rope_global; /* the same in host memory, for layers there */
-    weight rope_factors;                  /* read at bind, into rope_global */
+    /* By side: the same tables on each device that has layers. */
+    rope rope_swa[PASS_SIDES_MAX], rope_global[PASS_SIDES_MAX];
+    weight rope_factors; /* read at bind, into rope_global */
     weight embd, head, out_norm;
     weight ple_embd, ple_proj, ple_norm;
     gemma4_layer *layer;

@@ -176,7 +176,7 @@ static status bind_streams(model *m, gemma4 *g, kv_spec *spec, err *e)
 {
     for (int32_t i = 0; i < m->n_kv; i++) {
         gemma4_layer *L = &g->layer[i];
-        rope *r = L->swa ? &g->rope_swa : &g->rope_global;
+        rope *r = L->swa ? &g->rope_swa[PASS_MAIN] : &g->rope_global[PASS_MAIN];
         status st = L->wv.n_in ? OK : bind_turns(m, r, e);
         if (st)
             return st;
@@ -240,8 +240,9 @@ static status bind_all(model *m, gemma4 *g, const shapes *s, err *e)
     const turning swa = {s->head_dim_swa, s->theta_swa, s->head_dim_swa / 2, NULL};
     if ((st = bind_real(m, (real_key){"attention.layer_norm_rms_epsilon", 0, 1, 1e-6}, &eps, e)) ||
         (st = bind_real(m, (real_key){"final_logit_softcapping", 0, 1e6, 30}, &softcap, e)) ||
-        (st = bind_globals(m, g, s, e)) || (st = bind_rope(m, &g->rope_global, &global, e)) ||
-        (st = bind_rope(m, &g->rope_swa, &swa, e)))
+        (st = bind_globals(m, g, s, e)) ||
+        (st = bind_rope(m, &g->rope_global[PASS_MAIN], &global, e)) ||
+        (st = bind_rope(m, &g->rope_swa[PASS_MAIN], &swa, e)))
         return st;
     g->eps = (float)eps;
     g->softcap = (float)softcap;
@@ -255,7 +256,7 @@ static status bind_all(model *m, gemma4 *g, const shapes *s, err *e)
         L->n_head = s->n_head[i];
         L->n_head_kv = s->n_head_kv[i];
         L->n_ff = s->n_ff[i];
-        L->rope = L->swa ? &g->rope_swa : &g->rope_global;
+        L->rope = L->swa ? &g->rope_swa[PASS_MAIN] : &g->rope_global[PASS_MAIN];
     }
     kv_spec *spec = NULL;
     if ((st = bind_kv(m, g, s, &spec, e)))

@@ -1,19 +1,21 @@
-/* gemma4_divide.c - a model on two devices: which weights and stores are on which.
+/* gemma4_divide.c - a model on several devices: which weights and stores are on which side.
  *
- * The first layers go to the host, with the embeddings before them: their tables are looked up,
- * which costs a CPU nothing, and the stream crosses over once. The head, the largest product of
- * all, stays on the main device. Experts may be on the host alone: few are read per token, and they
- * are most of the bytes.
+ * Every layer has a side, and its experts may have another one: few experts are read per token, and
+ * they are most of the bytes. The embeddings go with the first layer. Their tables are looked up,
+ * which costs a CPU nothing; so a CPU gets the first layers. The head, the largest product of all,
+ * stays on the main device.
  *
  * A layer that reads another layer's keys must be where these are.
  */
 #include "model/gemma4.h"
 
-/* Weights of a layer lie in its gemma4_layer. */
-static bool belongs_to(const gemma4_layer *first, int32_t n, const weight *w)
+/* Weights of a layer lie in its gemma4_layer. -1: w belongs to no layer. */
+static int32_t layer_of(const gemma4 *g, const weight *w)
 {
-    const char *at = (const char *)w;
-    return at >= (const char *)first && at < (const char *)(first + n);
+    const char *at = (const char *)w, *first = (const char *)g->layer;
+    if (at < first || at >= (const char *)(g->layer + g->n_layer))
+        return -1;
+    return (int32_t)((size_t)(at - first) / sizeof *g->layer);
 }
 
 /* The first layer whose keys another one reads; n_layer if there is none. */
@@ -28,48 +30,67 @@ static int32_t first_donor(const gemma4 *g)
 
 static status check(const model *m, const gemma4 *g, err *e)
 {
-    int32_t n = m->division.n_layers, donor = first_donor(g);
-    if (n < 0 || n >= g->n_layer)
-        return err_set(e, E_ARG, "%d layers on the GPU: %s has %d, and 1 to all of them may be",
-                       g->n_layer - n, m->name, g->n_layer);
-    if (n > donor)
-        return err_set(e, E_ARG,
-                       "%d layers on the GPU: the last ones of %s read the keys of layer %d, which "
-                       "must be there too, so at least %d",
-                       g->n_layer - n, m->name, donor, g->n_layer - donor);
-    if (m->division.experts && !g->n_expert)
+    bool apart = false;
+    for (int32_t i = 0; i < g->n_layer; i++) {
+        int32_t from = g->layer[i].kv;
+        if (m->layer_side[i] != m->layer_side[from])
+            return err_set(e, E_ARG,
+                           "layer %d of %s would be on another device than layer %d, whose keys it "
+                           "reads: the last %d layers belong together",
+                           i, m->name, from, g->n_layer - first_donor(g));
+        apart |= m->expert_side[i] != m->layer_side[i];
+    }
+    if (apart && !g->n_expert)
         return err_set(e, E_ARG, "%s has no experts that could stay with the CPU", m->name);
     return OK;
 }
 
 static void place_weights(model *m, const gemma4 *g)
 {
-    int32_t n = m->division.n_layers;
     for (int32_t i = 0; i < m->n_weights; i++) {
         weight *w = m->weights[i];
-        bool before =
-            n && (w == &g->embd || w == &g->ple_embd || w == &g->ple_proj || w == &g->ple_norm);
-        bool expert = m->division.experts && w->n_mat > 1;
-        w->side = before || expert || belongs_to(g->layer, n, w) ? PASS_HOST : PASS_MAIN;
+        int32_t il = layer_of(g, w);
+        bool first = w == &g->embd || w == &g->ple_embd || w == &g->ple_proj || w == &g->ple_norm;
+        if (il >= 0)
+            w->side = w->n_mat > 1 ? m->expert_side[il] : m->layer_side[il];
+        else
+            w->side = first ? m->layer_side[0] : PASS_MAIN;
     }
+}
+
+/* by_side: [PASS_SIDES_MAX]. */
+static status copy_rope(model *m, rope *by_side, int8_t side, err *e)
+{
+    const rope *from = &by_side[PASS_MAIN];
+    rope *to = &by_side[side];
+    *to = *from;
+    status st = model_copy_table(m, (const void *const *)&from->inv_freq,
+                                 (const void **)&to->inv_freq, side, e);
+    return st ? st
+              : model_copy_table(m, (const void *const *)&from->turns, (const void **)&to->turns,
+                                 side, e);
 }
 
 status gemma4_divide(model *m, err *e)
 {
     gemma4 *g = m->impl;
     status st = check(m, g, e);
+    for (int8_t side = 1; side < m->n_sides && !st; side++) {
+        if (!model_layers_on(m, side))
+            continue;
+        st = copy_rope(m, g->rope_swa, side, e);
+        st = st ? st : copy_rope(m, g->rope_global, side, e);
+    }
     if (st)
         return st;
     place_weights(m, g);
-    g->host_rope_swa = g->rope_swa;
-    g->host_rope_global = g->rope_global;
-    for (int32_t i = 0; i < m->division.n_layers; i++) {
+    for (int32_t i = 0; i < g->n_layer; i++) {
         gemma4_layer *L = &g->layer[i];
-        L->side = PASS_HOST;
-        L->rope = L->swa ? &g->host_rope_swa : &g->host_rope_global;
+        L->side = m->layer_side[i];
+        L->rope = L->swa ? &g->rope_swa[L->side] : &g->rope_global[L->side];
         if (!L->owns_kv)
             continue;
-        m->kv[i].side = PASS_HOST;
+        m->kv[i].side = L->side;
         m->kv[i].k_rope = L->rope;
     }
     return OK;

@@ -60,15 +60,23 @@ status model_bind(model *m, gguf *g, err *e)
     }
     if ((st = m->arch->bind(m, e)))
         goto fail;
+    m->n_sides = 1;
+    m->layer_side = arena_array(&m->mem, (size_t)m->n_layer, sizeof *m->layer_side);
+    m->expert_side = arena_array(&m->mem, (size_t)m->n_layer, sizeof *m->expert_side);
+    if (!m->layer_side || !m->expert_side) {
+        st = err_memory(e, path, (size_t)m->n_layer);
+        goto fail;
+    }
     return OK;
 fail:
     model_free(m);
     return st;
 }
 
-static device *device_of(const model *m, device *main, const weight *w)
+/* main: of PASS_MAIN, which m may not know yet. */
+static device *device_of(const model *m, device *main, int32_t side)
 {
-    return w->side == PASS_HOST ? m->host : main;
+    return side == PASS_MAIN ? main : m->dev[side];
 }
 
 /* Does d do more with w than read the file's bytes? */
@@ -77,17 +85,53 @@ static bool loads(const device *d, const weight *w)
     return !w->gather || d->loads_gathered;
 }
 
-status model_divide(model *m, device *host, model_division d, err *e)
+status model_place(model *m, device *const *others, int32_t n_others, const int8_t *layer_side,
+                   const int8_t *expert_side, err *e)
 {
-    m->host = host;
-    m->division = d;
+    if (n_others < 0 || n_others >= PASS_SIDES_MAX)
+        return err_set(e, E_ARG, "%s on %d devices: at most %d", m->name, n_others + 1,
+                       PASS_SIDES_MAX);
+    for (int32_t i = 0; i < m->n_layer; i++)
+        if (layer_side[i] < 0 || layer_side[i] > n_others || expert_side[i] < 0 ||
+            expert_side[i] > n_others)
+            return err_set(e, E_ARG, "layer %d of %s is on a device that is not there", i, m->name);
+    m->n_sides = 1 + n_others;
+    memcpy(m->dev + 1, others, (size_t)n_others * sizeof *others);
+    memcpy(m->layer_side, layer_side, (size_t)m->n_layer * sizeof *layer_side);
+    memcpy(m->expert_side, expert_side, (size_t)m->n_layer * sizeof *expert_side);
     return m->arch->divide(m, e);
+}
+
+status model_divide(model *m, device *const *others, int32_t n_others, model_division d, err *e)
+{
+    int32_t n = d.n_layers;
+    if (n < 0 || n >= m->n_layer)
+        return err_set(e, E_ARG, "%d layers on the GPU: %s has %d, and 1 to all of them may be",
+                       m->n_layer - n, m->name, m->n_layer);
+    int8_t *side = mem_alloc(2 * (size_t)m->n_layer * sizeof *side);
+    if (!side)
+        return err_memory(e, m->name, 2 * (size_t)m->n_layer);
+    for (int32_t i = 0; i < m->n_layer; i++) {
+        side[i] = (int8_t)(i < n ? 1 + (int64_t)i * n_others / n : PASS_MAIN);
+        side[m->n_layer + i] = d.experts ? (int8_t)n_others : side[i];
+    }
+    status st = model_place(m, others, n_others, side, side + m->n_layer, e);
+    mem_free(side);
+    return st;
+}
+
+int32_t model_layers_on(const model *m, int32_t side)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < m->n_layer; i++)
+        n += m->layer_side[i] == side;
+    return n;
 }
 
 void model_unload_weights(model *m)
 {
-    for (int32_t i = 0; m->dev && i < m->n_weights; i++) {
-        device *d = device_of(m, m->dev, m->weights[i]);
+    for (int32_t i = 0; m->dev[PASS_MAIN] && i < m->n_weights; i++) {
+        device *d = m->dev[m->weights[i]->side];
         if (loads(d, m->weights[i]))
             d->weight_free(d, m->weights[i]);
     }
@@ -95,9 +139,12 @@ void model_unload_weights(model *m)
 
 void model_free(model *m)
 {
-    for (int32_t i = 0; m->dev && i < m->n_tables; i++)
-        if (m->tables[i].moved)
-            m->dev->release(m->dev, (void *)*m->tables[i].at, m->tables[i].n_bytes);
+    for (int32_t i = 0; i < m->n_tables; i++) {
+        const model_table *t = &m->tables[i];
+        device *d = m->dev[t->side];
+        if (t->moved)
+            d->release(d, (void *)*t->at, t->n_bytes);
+    }
     model_unload_weights(m);
     mem_free(m->weights);
     arena_free(&m->mem);
@@ -182,24 +229,41 @@ status model_weight(model *m, weight *w, const model_want *want, err *e)
     return OK;
 }
 
-status model_add_table(model *m, const void **at, size_t n_bytes, err *e)
+static status add_table(model *m, model_table t, err *e)
 {
     if (m->n_tables >= MODEL_TABLES_MAX)
-        return err_set(e, E_LIMIT, "%s: more than %d tables for the device", m->file.path,
+        return err_set(e, E_LIMIT, "%s: more than %d tables for its devices", m->file.path,
                        MODEL_TABLES_MAX);
-    m->tables[m->n_tables++] = (model_table){.at = at, .n_bytes = n_bytes};
+    m->tables[m->n_tables++] = t;
     return OK;
+}
+
+status model_add_table(model *m, const void **at, size_t n_bytes, err *e)
+{
+    return add_table(m, (model_table){.at = at, .n_bytes = n_bytes}, e);
+}
+
+status model_copy_table(model *m, const void *const *table, const void **at, int8_t side, err *e)
+{
+    for (int32_t i = 0; i < m->n_tables; i++)
+        if (m->tables[i].at == (const void **)table) {
+            *at = *table;
+            return add_table(
+                m, (model_table){.at = at, .n_bytes = m->tables[i].n_bytes, .side = side}, e);
+        }
+    return OK; /* there is no such table: *at stays NULL */
 }
 
 status model_load(model *m, device *dev, carat_progress_fn progress, void *user, err *e)
 {
-    m->dev = dev;
+    m->dev[PASS_MAIN] = dev;
     for (int32_t i = 0; i < m->n_tables; i++) {
         model_table *t = &m->tables[i];
-        void *to = dev->alloc(dev, t->n_bytes);
+        device *d = m->dev[t->side];
+        void *to = d->alloc(d, t->n_bytes);
         if (!to)
             return err_memory(e, m->file.path, t->n_bytes);
-        dev->upload(dev, to, *t->at, t->n_bytes);
+        d->upload(d, to, *t->at, t->n_bytes);
         *t->at = to;
         t->moved = true;
     }
@@ -211,11 +275,11 @@ status model_load_weights(model *m, carat_progress_fn progress, void *user, err 
     uint64_t done = 0, total = 0;
     status st;
     for (int32_t i = 0; i < m->n_weights; i++)
-        if (loads(device_of(m, m->dev, m->weights[i]), m->weights[i]))
+        if (loads(m->dev[m->weights[i]->side], m->weights[i]))
             total += m->weights[i]->n_bytes;
     for (int32_t i = 0; i < m->n_weights; i++) {
         weight *w = m->weights[i];
-        device *dev = device_of(m, m->dev, w);
+        device *dev = m->dev[w->side];
         if (!loads(dev, w))
             continue;
         if ((st = dev->weight_load(dev, w, e)))
@@ -239,27 +303,25 @@ status model_plan(const model *m, device *dev, const kv_layout *kv, int32_t rows
     st.n_kv = kv->n;
     pass p;
     pass_begin(&p, dev, &st, NULL, 0);
-    if (m->host)
-        pass_add_host(&p, m->host, NULL, 0);
+    for (int32_t i = 1; i < m->n_sides; i++)
+        pass_add_side(&p, m->dev[i], NULL, 0);
     model_forward(&p, m, kv);
     if (pass_failed(&p))
         return err_set(e, p.e.status, "%s", p.e.text);
-    c->scratch_bytes = pass_peak(&p, PASS_MAIN);
-    c->host_scratch_bytes = m->host ? pass_peak(&p, PASS_HOST) : 0;
     c->flops = p.n_flops;
     c->weight_bytes = p.weight_bytes_read;
+    for (int32_t i = 0; i < m->n_sides; i++)
+        c->side[i].scratch_bytes = p.side[i].peak;
     for (int32_t i = 0; i < m->n_tables; i++)
-        c->table_bytes += m->tables[i].n_bytes;
+        c->side[m->tables[i].side].table_bytes += m->tables[i].n_bytes;
     for (int32_t i = 0; i < m->n_weights; i++) {
         const weight *w = m->weights[i];
-        const device *d = device_of(m, dev, w);
-        bool host = w->side == PASS_HOST;
+        const device *d = device_of(m, dev, w->side);
+        model_side_costs *s = &c->side[w->side];
         uint64_t n = loads(d, w) ? d->weight_bytes(d, w) : 0;
-        uint64_t *sum = host ? &c->host_repack_bytes : &c->repack_bytes;
-        uint64_t *most = host ? &c->host_largest_bytes : &c->largest_bytes;
-        *sum += n;
-        *most = n > *most ? n : *most;
-        c->host_file_bytes += host ? w->n_bytes : 0;
+        s->repack_bytes += n;
+        s->largest_bytes = n > s->largest_bytes ? n : s->largest_bytes;
+        s->file_bytes += w->n_bytes;
     }
     return OK;
 }
@@ -268,8 +330,8 @@ mat model_forward(pass *p, const model *m, const kv_layout *kv)
 {
     device *d = p->dev;
     mat y;
-    /* What the host computes in the middle of a pass cannot be recorded. */
-    if (p->dry || !d->replay || m->host)
+    /* A recording holds the work of one device; a divided pass works on several in turn. */
+    if (p->dry || !d->replay || m->n_sides > 1)
         return m->arch->forward(p, m, kv);
     if (d->replay(d, p, m, kv, &y))
         return pass_failed(p) ? (mat){0} : y;

@@ -18,24 +18,25 @@ typedef struct model_arch {
     status (*bind)(model *m, err *e);
     /* Logits [p->st->out.n, n_vocab] of the rows wanted; a mat without rows if none are. */
     mat (*forward)(pass *p, const model *m, const kv_layout *kv);
-    /* Says of each weight and store which side it is on, as m->division wants it. */
+    /* Gives every weight and store the side that m->layer_side and m->expert_side say. */
     status (*divide)(model *m, err *e);
 } model_arch;
 
-/* What is not on the main device but on a CPU beside it. */
+/* What the main device leaves to the others. */
 typedef struct model_division {
-    int32_t n_layers; /* the first n, and what comes before them */
-    bool experts;     /* the experts of all others */
+    int32_t n_layers; /* the first n, and what comes before them, in equal ranges by side */
+    bool experts;     /* the experts of every layer, to the last side */
 } model_division;
 
-/* Host memory until model_load moves it to the device. */
+/* Host memory until model_load copies it to the device of its side. */
 typedef struct model_table {
     const void **at;
     size_t n_bytes;
+    int8_t side;
     bool moved;
 } model_table;
 
-enum { MODEL_TABLES_MAX = 16 };
+enum { MODEL_TABLES_MAX = 8 + 4 * PASS_SIDES_MAX };
 
 struct model {
     const model_arch *arch;
@@ -52,17 +53,22 @@ struct model {
     int32_t n_weights, weights_cap;
     model_table *tables; /* small computed arrays that ops read (rotation frequencies, id lists) */
     int32_t n_tables;
-    model_division division;
-    device *dev;  /* borrowed; NULL until loaded */
-    device *host; /* borrowed; of PASS_HOST; NULL: not divided */
+    int32_t n_sides;                  /* 1: not divided */
+    int8_t *layer_side, *expert_side; /* [n_layer] of each layer; of its experts */
+    device *dev[PASS_SIDES_MAX];      /* borrowed; dev[PASS_MAIN] is NULL until loaded */
     arena mem;
 };
 
 /* Takes g (zeroes it) on success and on failure. */
 status model_bind(model *m, gguf *g, err *e);
-/* Divides m, before it is loaded or planned: the parts that d names will be on host, a CPU device,
- * which outlives m. E_ARG, with a sentence, for a division that cannot be. */
-status model_divide(model *m, device *host, model_division d, err *e);
+/* Divides m, before it is loaded or planned: others[i] is the device of side 1 + i and outlives m.
+ * E_ARG, with a sentence, for a division that cannot be. */
+status model_divide(model *m, device *const *others, int32_t n_others, model_division d, err *e);
+/* The same for a side per layer, and for each layer's experts: [n_layer] each. */
+status model_place(model *m, device *const *others, int32_t n_others, const int8_t *layer_side,
+                   const int8_t *expert_side, err *e);
+/* How many layers side has. */
+int32_t model_layers_on(const model *m, int32_t side);
 /* dev outlives m. progress may be NULL: "bytes loaded". */
 status model_load(model *m, device *dev, carat_progress_fn progress, void *user, err *e);
 /* Gives back what the weights take on the device, and takes it again: the same numbers, perhaps
@@ -71,17 +77,21 @@ void model_unload_weights(model *m);
 status model_load_weights(model *m, carat_progress_fn progress, void *user, err *e);
 void model_free(model *m); /* safe on a zeroed or freed model */
 
-typedef struct model_costs {
-    size_t scratch_bytes; /* for passes of up to `rows` rows of which `outs` give logits */
-    uint64_t repack_bytes, largest_bytes; /* of all copies; of the largest one */
+/* Of one side. */
+typedef struct model_side_costs {
+    size_t scratch_bytes;                 /* of a pass */
+    uint64_t repack_bytes, largest_bytes; /* of all copied weights; of the largest one */
     uint64_t table_bytes;                 /* of what else is on a device beside a pass */
-    uint64_t flops, weight_bytes;         /* of one such pass */
-    /* The same on PASS_HOST; the above are PASS_MAIN's. host_file_bytes: of its weights. */
-    size_t host_scratch_bytes;
-    uint64_t host_repack_bytes, host_largest_bytes, host_file_bytes;
+    uint64_t file_bytes;                  /* of its weights, as the file has them */
+} model_side_costs;
+
+/* Of a pass of `rows` rows of which `outs` give logits. */
+typedef struct model_costs {
+    uint64_t flops, weight_bytes;
+    model_side_costs side[PASS_SIDES_MAX];
 } model_costs;
 
-/* A dry pass on dev (which need not hold the weights) and, of a divided model, its host. */
+/* A dry pass on dev, which need not hold the weights, and on the model's other devices. */
 status model_plan(const model *m, device *dev, const kv_layout *kv, int32_t rows, int32_t outs,
                   model_costs *c, err *e);
 
@@ -98,7 +108,10 @@ typedef struct model_want {
     double active; /* share of it read per token: 1, k/E for experts, 0 for gathered tables */
 } model_want;
 status model_weight(model *m, weight *w, const model_want *want, err *e);
-/* Registers n_bytes at *at, in m->mem, to be moved to the device. E_LIMIT at MODEL_TABLES_MAX. */
+/* Registers n_bytes at *at, in m->mem, to be moved to the main device. E_LIMIT at MODEL_TABLES_MAX.
+ */
 status model_add_table(model *m, const void **at, size_t n_bytes, err *e);
+/* Registers the same bytes once more, for another side: *at, which becomes that side's copy. */
+status model_copy_table(model *m, const void *const *table, const void **at, int8_t side, err *e);
 
 #endif

@@ -31,7 +31,7 @@ static uint64_t planned(const gemma4_shape *s, const char *type, const char *sin
     err e = {0};
     CHECK_OK(kv_choice_parse(&w.choice, &(kv_words){.k = type, .single = single}, &e), e);
     CHECK_OK(kv_layout_init(&l, &w, &e), e);
-    uint64_t bytes = l.ring_bytes + l.linear_bytes;
+    uint64_t bytes = l.all.ring + l.all.linear;
     kv_layout_free(&l);
     return bytes;
 }

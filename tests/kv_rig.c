@@ -118,7 +118,7 @@ void rig_open_cache(rig *r, const kv_words *words, int32_t rows)
     err e = {0};
     model_costs costs;
     kv_want_layout w = {
-        .spec = r->m.kv, .n = r->m.n_kv, .n_ctx = RIG_CTX, .rows_max = rows, .dev = r->dev};
+        .spec = r->m.kv, .n = r->m.n_kv, .n_ctx = RIG_CTX, .rows_max = rows, .dev = {r->dev}};
     CHECK_OK(kv_choice_parse(&w.choice, words, &e), e);
     CHECK_OK(kv_layout_init(&r->l, &w, &e), e);
     counted = 0;
@@ -126,12 +126,12 @@ void rig_open_cache(rig *r, const kv_words *words, int32_t rows)
     r->dev->alloc = counting_alloc;
     CHECK_OK(kv_open(&r->c, r->dev, &r->l, &e), e);
     r->dev->alloc = plain_alloc;
-    CHECK_EQ(counted, r->l.ring_bytes + r->l.linear_bytes); /* planned is actual */
+    CHECK_EQ(counted, r->l.all.ring + r->l.all.linear); /* planned is actual */
     CHECK_OK(kv_batch_init(&r->b, rows, RIG_SEQS, r->l.n, &e), e);
     for (int32_t n = 1; n <= rows; n = n < rows && 2 * n > rows ? rows : 2 * n) {
         CHECK_OK(model_plan(&r->m, r->dev, &r->l, n, n, &costs, &e), e);
-        r->scratch_bytes =
-            costs.scratch_bytes > r->scratch_bytes ? costs.scratch_bytes : r->scratch_bytes;
+        if (costs.side[PASS_MAIN].scratch_bytes > r->scratch_bytes)
+            r->scratch_bytes = costs.side[PASS_MAIN].scratch_bytes;
     }
     r->scratch_bytes += 1 << 20; /* counts between the powers of two */
     r->scratch = r->dev->alloc(r->dev, r->scratch_bytes);

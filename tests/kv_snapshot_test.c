@@ -198,7 +198,7 @@ TEST(kv_snapshots_of_another_format_are_refused)
     rig_draw(ids, N, &rng);
     for (int i = 0; i < RIG_FORMATS; i++) {
         kv_want_layout w = {
-            .spec = r.m.kv, .n = r.m.n_kv, .n_ctx = RIG_CTX, .rows_max = 8, .dev = r.dev};
+            .spec = r.m.kv, .n = r.m.n_kv, .n_ctx = RIG_CTX, .rows_max = 8, .dev = {r.dev}};
         CHECK_OK(kv_choice_parse(&w.choice, &rig_format[i], &e), e);
         CHECK_OK(kv_layout_init(&layout[i], &w, &e), e);
         kv_layout_words(&layout[i], &id[i].layout);

@@ -40,7 +40,7 @@ void metrics_count(metrics *m, metrics_route r, int status);
 typedef struct metrics_now {
     carat_batch_info batch;
     uint64_t weight_bytes, kv_tokens, kv_capacity;
-    carat_device_memory device[CARAT_SIDES];
+    carat_device_memory device[CARAT_DEVICES_MAX];
     int32_t n_devices;
     int32_t n_active;
     bool ready;

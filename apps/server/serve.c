@@ -260,8 +260,8 @@ static carat_status tell_plan(void *user, const carat_model *m, carat_error *e)
         return st;
     carat_model_get_info(m, &info);
     log_line(s, "device %s: %s", info.device, info.device_why);
-    for (int32_t i = 0; i < p.n_sides; i++) {
-        const carat_side_plan *d = &p.side[i];
+    for (int32_t i = 0; i < p.n_devices; i++) {
+        const carat_device_plan *d = &p.device[i];
         log_line(s,
                  "plan: %d layers on %s: weights %.1f MiB, a slot's window caches %.1f and global "
                  "caches %.1f, scratch %.1f, reserve %.1f; %.1f available",

@@ -385,6 +385,7 @@ status device_open_cpu(device **out, const cpu_options *opt, err *e)
         .acts = 1u << ACT_GELU_TANH,
         .verify_max = INT32_MAX,
         .chunk_rows = 512,
+        .host_memory = true,
         .one_stream = cpu_one_stream,
         .self = c,
         .alloc = cpu_alloc,

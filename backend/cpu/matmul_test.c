@@ -63,7 +63,7 @@ static mat run_product(device *d, test_pass *t, const weight *w, mat x)
     mat y = test_mat(x.rows, 1, w->n_out);
     d->op->matmul(p, y, x, w);
     CHECK_OK(p->e.status, p->e);
-    CHECK_EQ(p->at, 0);
+    CHECK_EQ(pass_mark(p), 0);
     return y;
 }
 
@@ -344,7 +344,7 @@ TEST(cpu_glu_of_two_weights_and_of_halves)
                 pass *p = test_pass_begin(&t, d, rows, 0);
                 d->op->glu(p, y, x, &gate, c[j].halves ? NULL : &up, ACT_GELU_TANH);
                 CHECK_OK(p->e.status, p->e);
-                CHECK_EQ(p->at, 0);
+                CHECK_EQ(pass_mark(p), 0);
                 double nmse = test_nmse(y, want);
                 CHECK_MSG(nmse < 2e-4, "%s case %zu, %d rows: nmse %g", d->name, j, rows, nmse);
                 d->weight_free(d, &gate);
@@ -396,7 +396,7 @@ static void check_experts(const char *isa, num_type type, bool halves, int32_t f
     d->op->moe_glu(p, y, x, r, &gate, halves ? NULL : &up, ACT_GELU_TANH);
     d->op->moe_down(p, z, y, r, &down);
     CHECK_OK(p->e.status, p->e);
-    CHECK_EQ(p->at, 0);
+    CHECK_EQ(pass_mark(p), 0);
     mat want = test_mat(ROWS, 1, 50);
     for (int32_t i = 0; i < ROWS; i++) {
         mat xi = {mat_row(x, i), 1, 1, N_IN, N_IN};

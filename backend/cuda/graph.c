@@ -54,7 +54,7 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
         return false;
     graph_key k = {.model = model,
                    .kv = kv,
-                   .scratch = p->scratch,
+                   .scratch = p->side[PASS_MAIN].scratch,
                    .rows = st->all.n,
                    .outs = st->out.n,
                    .n_seqs = st->n_seqs,

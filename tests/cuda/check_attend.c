@@ -126,7 +126,7 @@ static void check_attend(rig *g, const attend_case *a)
 {
     static chain c;
     kv_layout l;
-    kv_cache cache[2][2] = {{{0}}};
+    kv_cache cache[2][2] = {{{.layout = NULL}}};
     both b;
     mat q[2], k[2], v[2];
     err e = {0};
@@ -154,7 +154,7 @@ static void check_attend(rig *g, const attend_case *a)
                                       .single = a->turning ? KV_SINGLE_ON : KV_SINGLE_OFF},
                            .n_ctx = a->n_ctx,
                            .rows_max = a->rows,
-                           .dev = g->gpu};
+                           .dev = {g->gpu}};
     double key_sigma = a->wide ? 6e4 : 0.3;
     int32_t seqs = a->two_seqs ? 2 : 1, half = a->cut ? a->cut : a->rows / seqs;
     if (kv_layout_init(&l, &want, &e)) {

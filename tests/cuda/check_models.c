@@ -294,7 +294,7 @@ static void check_memory(rig *g, const char *name)
     const char *path = fidelity_write(&f, NULL);
     carat_model_options mo = {.device = "cuda"};
     carat_session_options so = {.n_ctx = f.n_tokens, .chunk = 40, .checkpoint_mb = -1};
-    carat_device_memory now[CARAT_SIDES];
+    carat_device_memory now[CARAT_DEVICES_MAX];
     carat_memory_plan plan;
     carat_model *m = NULL;
     carat_session *s = NULL;
@@ -309,7 +309,7 @@ static void check_memory(rig *g, const char *name)
     if (st) {
         failed(g, "memory", e.text);
     } else {
-        const carat_side_plan *p = &plan.side[0];
+        const carat_device_plan *p = &plan.device[0];
         carat_memory(m, now);
         double planned = (double)(p->total_bytes - p->reserve_bytes);
         double taken = (double)p->available_bytes - (double)now[0].available_bytes;

@@ -38,14 +38,14 @@ static status top_open(top *t, const char *path, num_type type, int32_t n_ctx, i
                                       .single = t->one_stream ? KV_SINGLE_ON : KV_SINGLE_OFF},
                            .n_ctx = n_ctx,
                            .rows_max = rows_max,
-                           .dev = t->g->gpu};
+                           .dev = {t->g->gpu}};
     status st;
     bool divided = t->division.n_layers || t->division.experts;
     if ((st = gguf_open(&file, path, true, NULL, NULL, e)) || (st = model_bind(&t->m, &file, e)) ||
-        (divided && (st = model_divide(&t->m, t->g->ref, t->division, e))) ||
+        (divided && (st = model_divide(&t->m, &t->g->ref, 1, t->division, e))) ||
         (st = model_load(&t->m, t->g->gpu, NULL, NULL, e)))
         return st;
-    want.host = t->m.host;
+    want.dev[1] = t->m.dev[1];
     want.spec = t->m.kv;
     want.n = t->m.n_kv;
     if ((st = kv_layout_init(&t->l, &want, e)) ||
@@ -80,8 +80,8 @@ static status step_all(top *t, kv_cache *const *c, int n_lines, const int32_t *c
             (st = kv_batch_add(&t->b, c[i], ids[i] + c[i]->n_past, n, NULL, KV_WANT_LAST, e)))
             return st;
     pass_begin(&p, t->g->gpu, &t->b.st, t->g->gpu_scratch, t->g->scratch_bytes);
-    if (t->m.host)
-        pass_add_host(&p, t->m.host, t->g->ref_scratch, t->g->scratch_bytes);
+    if (t->m.n_sides > 1)
+        pass_add_side(&p, t->m.dev[1], t->g->ref_scratch, t->g->scratch_bytes);
     mat y = model_forward(&p, &t->m, &t->l);
     if (pass_failed(&p))
         return err_set(e, p.e.status, "%s", p.e.text);
