@@ -75,6 +75,8 @@ static status compile(grammar **g, const carat_grammar_options *o, err *e)
         return grammar_from_schema(g, o->source, o->n_source, thought, e);
     case CARAT_GRAMMAR_GBNF:
         return grammar_from_gbnf_after(g, o->source, o->n_source, thought, e);
+    case CARAT_GRAMMAR_REGEX:
+        return grammar_from_regex(g, o->source, o->n_source, thought, e);
     case CARAT_GRAMMAR_TOOLS:
         return grammar_from_tools(g, &tools, e);
     }

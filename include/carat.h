@@ -481,12 +481,13 @@ typedef enum carat_grammar_kind {
     CARAT_GRAMMAR_JSON,        /* any JSON object */
     CARAT_GRAMMAR_JSON_SCHEMA, /* JSON that the schema validates; see text/json_schema.c */
     CARAT_GRAMMAR_GBNF,        /* what `root` of a grammar in llama.cpp's notation derives */
+    CARAT_GRAMMAR_REGEX,       /* text that a regular expression matches, all of it */
     CARAT_GRAMMAR_TOOLS        /* text and tool calls, of the tools given as OpenAI has them */
 } carat_grammar_kind;
 
 typedef struct carat_grammar_options {
     carat_grammar_kind kind;
-    const char *source; /* schema, grammar or tools; NULL for JSON; copied */
+    const char *source; /* schema, grammar, expression or tools; NULL for JSON; copied */
     size_t n_source;
     bool thinking;        /* the prompt allows a thought, which comes before the text */
     bool starts_thinking; /* the prompt ended inside one: as carat_chat_render said */

@@ -795,3 +795,135 @@ TEST(server_log_cannot_drive_a_terminal)
         mem_free(log);
     }
 }
+
+/* ---- Prompts, as the templates have them ---- */
+
+static void check_prompt(const served *s, const char *body, const char *want)
+{
+    arena mem = {0};
+    response r;
+    http_post(&r, s, "/apply-template", body);
+    CHECK_MSG(r.status == 200, "%s", str_text(&r.body));
+    CHECK_STR(text_at(&mem, &r, "prompt"), want);
+    response_free(&r);
+    arena_free(&mem);
+}
+
+#define USER "{\"role\":\"user\",\"content\":\"q\"}"
+
+/* The toy model has the template of the large models. */
+#define OPENED "<bos><|turn>user\nq<turn|>\n<|turn>model\n"
+#define ASKED OPENED "<|channel>thought\n<channel|>"
+TEST(server_prompts_are_the_templates)
+{
+    served s;
+    start_toy(&s, NULL);
+    check_prompt(&s, "{\"messages\":[" USER "]}", ASKED);
+    check_prompt(&s, "{\"messages\":[" USER "],\"add_generation_prompt\":false}",
+                 "<bos><|turn>user\nq<turn|>\n");
+    check_prompt(&s, "{\"messages\":[" USER ",{\"role\":\"assistant\",\"content\":\"A\"}]}",
+                 ASKED "A");
+    check_prompt(&s,
+                 "{\"messages\":[" USER ",{\"role\":\"assistant\",\"content\":\"A\"},"
+                 "{\"role\":\"assistant\",\"content\":\"B\"}]}",
+                 OPENED "AB");
+    check_prompt(&s,
+                 "{\"messages\":[" USER ",{\"role\":\"assistant\",\"content\":\"A\",\"reasoning\":"
+                 "\"hm\"}]}",
+                 OPENED "<|channel>thought\nhm\n<channel|>A");
+    check_prompt(
+        &s,
+        "{\"messages\":[" USER ",{\"role\":\"assistant\",\"tool_calls\":[{\"function\":"
+        "{\"name\":\"f\"}}],\"tool_responses\":[{\"name\":\"f\",\"response\":{\"t\":1}}]}]}",
+        OPENED "<|tool_call>call:f{}<tool_call|><|tool_response>response:f{t:1}"
+               "<tool_response|>");
+    check_prompt(&s,
+                 "{\"messages\":[" USER
+                 ",{\"role\":\"assistant\",\"tool_responses\":[{\"name\":\"f\","
+                 "\"response\":1}]}]}",
+                 OPENED "<|tool_response>response:f{value:1}<tool_response|>");
+    check_prompt(
+        &s,
+        "{\"messages\":[" USER "],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":"
+        "\"f\",\"description\":\"d\",\"response\":{\"type\":\"object\",\"description\":\"r\"}}}]}",
+        "<bos><|turn>system\n<|tool>declaration:f{description:<|\"|>d<|\"|>,response:{"
+        "description:<|\"|>r<|\"|>,type:<|\"|>OBJECT<|\"|>}}<tool|><turn|>\n<|turn>user\n"
+        "q<turn|>\n<|turn>model\n<|channel>thought\n<channel|>");
+    check_prompt(
+        &s,
+        "{\"messages\":[" USER ",{\"role\":\"assistant\",\"reasoning\":\"hm\",\"tool_calls\":"
+        "[{\"id\":\"1\",\"function\":{\"name\":\"f\"}}]},{\"role\":\"tool\",\"tool_call_id\":"
+        "\"1\",\"content\":\"r\"},{\"role\":\"assistant\",\"content\":\"A\"}," USER
+        "],\"chat_template_kwargs\":{\"preserve_thinking\":true}}",
+        OPENED "<|channel>thought\nhm\n<channel|><|tool_call>call:f{}<tool_call|>"
+               "<|tool_response>response:f{value:<|\"|>r<|\"|>}<tool_response|>A<turn|>\n"
+               "<|turn>user\nq<turn|>\n<|turn>model\n<|channel>thought\n<channel|>");
+    stop(&s);
+}
+
+TEST(server_holds_answers_to_the_forms_of_other_servers)
+{
+    static const struct {
+        const char *field, *want; /* all that can come */
+    } forms[] = {
+        {"\"guided_choice\":[\"yes \\u00fc\"]", "yes \xC3\xBC"},
+        {"\"guided_regex\":\"^[b]{3}x$\"", "bbbx"},
+        {"\"guided_regex\":\"(?:ab|ab)\"", "ab"},
+        {"\"guided_grammar\":\"root ::= \\\"no\\\"\"", "no"},
+        {"\"guided_json\":{\"const\":17}", "17"},
+        {"\"json_schema\":{\"const\":\"a\"}", "\"a\""},
+        {"\"structured_outputs\":{\"choice\":[\"one\"]}", "one"},
+    };
+    static const char *const paths[][3] = {
+        {"/v1/chat/completions", "{" ASK ",\"max_tokens\":64,%s}", "choices.0.message.content"},
+        {"/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":64,%s}", "choices.0.text"},
+        {"/v1/responses", "{\"input\":\"x\",\"max_output_tokens\":64,%s}",
+         "output.0.content.0.text"},
+        {"/v1/messages", "{" ASK ",\"max_tokens\":64,%s}", "content.0.text"}};
+    served s;
+    start_toy(&s, NULL);
+    for (size_t k = 0; k < 4; k++)
+        for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+            arena mem = {0};
+            response r;
+            char body[600];
+            snprintf(body, sizeof body, paths[k][1], forms[i].field);
+            http_post(&r, &s, paths[k][0], body);
+            CHECK_MSG(r.status == 200, "%s: %s", body, str_text(&r.body));
+            CHECK_STR(text_at(&mem, &r, paths[k][2]), forms[i].want);
+            response_free(&r);
+            arena_free(&mem);
+        }
+    response r;
+    http_post(&r, &s, "/v1/chat/completions", "{" ASK ",\"guided_regex\":\"(?=x)\"}");
+    CHECK_EQ(r.status, 400);
+    CHECK_MSG(strstr(r.body.at, "'guided_regex'"), "%s", r.body.at);
+    response_free(&r);
+    stop(&s);
+}
+
+TEST(server_tells_calls_in_the_older_way)
+{
+    served s;
+    response r;
+    arena mem = {0};
+    str name = {0};
+    start_toy(&s, NULL);
+#define OLD_CALL                                                                                   \
+    "{" ASK ",\"max_tokens\":200,\"functions\":[{\"name\":\"f\",\"parameters\":{\"type\":"         \
+    "\"object\",\"properties\":{\"a\":{\"const\":1}},\"required\":[\"a\"]}}],\"function_call\":{"  \
+    "\"name\":\"f\"}"
+    http_post(&r, &s, "/v1/chat/completions", OLD_CALL "}");
+    CHECK_MSG(r.status == 200, "%s", str_text(&r.body));
+    CHECK_STR(text_at(&mem, &r, "choices.0.message.function_call.name"), "f");
+    CHECK_STR(text_at(&mem, &r, "choices.0.message.function_call.arguments"), "{\"a\":1}");
+    CHECK_STR(text_at(&mem, &r, "choices.0.finish_reason"), "function_call");
+    response_free(&r);
+    http_post(&r, &s, "/v1/chat/completions", OLD_CALL ",\"stream\":true}");
+    stream_text(&r, "choices.0.delta.function_call.name", &name);
+    CHECK_STR(str_text(&name), "f");
+    str_free(&name);
+    response_free(&r);
+    arena_free(&mem);
+    stop(&s);
+}

@@ -59,6 +59,9 @@ status grammar_from_schema(grammar **g, const char *schema, size_t n, grammar_th
 status grammar_from_gbnf_after(grammar **g, const char *text, size_t n, grammar_thought thought,
                                err *e);
 
+/* Text that all of a regular expression matches; see grammar_regex.c for what it may be. */
+status grammar_from_regex(grammar **g, const char *text, size_t n, grammar_thought thought, err *e);
+
 typedef enum grammar_calls {
     CALLS_MAY,  /* text, or calls, or text and then calls */
     CALLS_MUST, /* at least one call, nothing else but a thought */

@@ -374,3 +374,30 @@ gx *regex_parse(gx_builder *b, const char *s, size_t n, bool json, const char *w
         refuse(&r, E_FORMAT, "a closing parenthesis too many");
     return x;
 }
+
+status grammar_from_regex(grammar **g, const char *text, size_t n, grammar_thought thought, err *e)
+{
+    gx_builder b = {.e = e};
+    str whole = {0};
+    *g = NULL;
+    if (n && text[0] == '^') { /* the ends are anchored in any case */
+        text++;
+        n--;
+    }
+    bool escaped = false;
+    for (size_t i = n; n && i > 1 && text[i - 2] == '\\'; i--)
+        escaped = !escaped;
+    n -= n && text[n - 1] == '$' && !escaped;
+    str_puts(&whole, "^(?:");
+    str_put(&whole, text, n);
+    str_puts(&whole, ")$");
+    if (whole.bad) {
+        str_free(&whole);
+        return err_memory(e, "a regular expression", n);
+    }
+    gx *root = regex_parse(&b, whole.at, whole.n, false, "the expression");
+    status st = grammar_build(g, &b, gx_after_thought(&b, thought, root));
+    gx_free(&b);
+    str_free(&whole);
+    return st;
+}

@@ -36,7 +36,30 @@ static void put_part(str *o, const jtree *piece)
     json_close(o, '}');
 }
 
-static bool put_message(request *rq, const jtree *m, size_t i, problem *p)
+/* The older way to say calls and results: `function_call`, and the role `function`. There is one
+ * call at a time, so a number joins them. */
+static void put_member(request *rq, const jtree *f, int32_t *n_calls)
+{
+    str *o = &rq->messages;
+    char id[32];
+    if (!strcmp(f->key, "function_call") && f->kind == JTREE_OBJECT) {
+        snprintf(id, sizeof id, "function_%d", (int)++*n_calls);
+        json_open(o, "tool_calls", '[');
+        json_open(o, NULL, '{');
+        json_text(o, "id", id);
+        json_text(o, "type", "function");
+        json_tree(o, "function", f);
+        str_puts(o, "}]");
+    } else if (!strcmp(f->key, "role") && jtree_is(f, JTREE_STRING) && !strcmp(f->s, "function")) {
+        snprintf(id, sizeof id, "function_%d", (int)*n_calls);
+        json_text(o, "role", "tool");
+        json_text(o, "tool_call_id", id);
+    } else {
+        json_tree(o, f->key, f);
+    }
+}
+
+static bool put_message(request *rq, const jtree *m, size_t i, int32_t *n_calls, problem *p)
 {
     const jtree *c = jtree_get(m, "content");
     size_t k = 0;
@@ -48,7 +71,7 @@ static bool put_message(request *rq, const jtree *m, size_t i, problem *p)
     json_open(&rq->messages, NULL, '{');
     for (const jtree *f = m->first; f; f = f->next)
         if (f != c)
-            json_tree(&rq->messages, f->key, f);
+            put_member(rq, f, n_calls);
     if (jtree_is(c, JTREE_ARRAY)) {
         json_open(&rq->messages, "content", '[');
         for (const jtree *piece = c->first; piece; piece = piece->next) {
@@ -64,65 +87,60 @@ static bool put_message(request *rq, const jtree *m, size_t i, problem *p)
     return true;
 }
 
-/* A conversation that ends with words of the assistant's is one to go on with: they are how the
- * answer begins. */
+/* A conversation that ends with a message of the assistant's is one to go on with: its words are
+ * how the answer begins. They are kept here as well, for grammars to follow. */
 static bool read_prefill(request *rq, const jtree *last, size_t i, problem *p)
 {
-    const jtree *c = jtree_get(last, "content");
+    const jtree *c = jtree_get(last, "content"), *t = c;
+    const jtree *thought = jtree_get(last, "reasoning");
+    bool list = jtree_is(c, JTREE_ARRAY);
     str text = {0};
     char field[64];
     snprintf(field, sizeof field, "messages[%zu]", i);
-    if (jtree_truthy(jtree_get(last, "tool_calls")))
+    if (jtree_truthy(jtree_get(last, "function_call")) ||
+        (jtree_truthy(jtree_get(last, "tool_calls")) &&
+         !jtree_truthy(jtree_get(last, "tool_responses"))))
         return problem_set(p, 400, field, "'%s' calls tools, and the results are missing", field);
-    if (jtree_is(c, JTREE_STRING))
-        str_put(&text, c->s, c->n);
-    size_t k = 0;
-    for (const jtree *piece = jtree_is(c, JTREE_ARRAY) ? c->first : NULL; piece;
-         piece = piece->next) {
-        const jtree *t = jtree_get(piece, "text");
-        if (!refuse_part(piece, i, k++, p))
-            goto out;
+    if (!rq->continue_last)
+        return true;
+    for (const jtree *piece = list ? c->first : c; piece; piece = list ? piece->next : NULL) {
+        t = list ? jtree_get(piece, "text") : c;
         if (jtree_is(t, JTREE_STRING))
             str_put(&text, t->s, t->n);
-    }
-    if (c && c->kind != JTREE_STRING && c->kind != JTREE_ARRAY) {
-        problem_set(p, 400, field, "'%s.content' is %s; expected a string", field,
-                    jtree_kind_name(c));
-        goto out;
     }
     if (text.n && !text.bad && keep_text(rq, p, text.at, text.n, &rq->prefill))
         rq->n_prefill = text.n;
     if (text.bad)
         problem_set(p, 503, "", "no memory for '%s'", field);
-    if (text.n && rq->think == THINK_ON)
+    thought = thought ? thought : jtree_get(last, "reasoning_content");
+    rq->thought = jtree_truthy(thought);
+    if (text.n && rq->think == THINK_ON && !rq->thought)
         problem_set(p, 400, field,
                     "'%s' begins the answer, which cannot be thought about first: turn thinking "
                     "off, or end with a message of the user",
                     field);
-out:
     str_free(&text);
     return !p->status;
 }
 
 static bool read_messages(request *rq, problem *p)
 {
-    const jtree *list;
+    const jtree *list, *last = NULL;
     size_t i = 0;
+    int32_t n_calls = 0;
     if (!field_kind(p, rq->body, "messages", JTREE_ARRAY, &list))
         return false;
     if (!list || !list->count)
         return problem_set(p, 400, "messages", "'messages' is %s", list ? "empty" : "missing");
     str_putc(&rq->messages, '[');
     for (const jtree *m = list->first; m; m = m->next, i++) {
-        if (!m->next && is_role(m, "assistant") && i > 0) {
-            if (!read_prefill(rq, m, i, p))
-                return false;
-        } else if (!put_message(rq, m, i, p)) {
+        last = m;
+        if (!put_message(rq, m, i, &n_calls, p))
             return false;
-        }
     }
     str_putc(&rq->messages, ']');
-    return true;
+    bool assistant = is_role(last, "assistant") && i > 1;
+    return read_continue(rq, assistant, p) && (!assistant || read_prefill(rq, last, i - 1, p));
 }
 
 static bool read_logprobs(request *rq, problem *p)
@@ -137,53 +155,56 @@ static bool read_logprobs(request *rq, problem *p)
     return true;
 }
 
-static bool read_grammar(request *rq, problem *p)
+/* OpenRouter's object: an effort or a number of tokens, and whether there is to be a thought. */
+static bool read_reasoning(request *rq, problem *p)
 {
-    const jtree *g;
-    if (!field_kind(p, rq->body, "grammar", JTREE_STRING, &g) || !g || !g->n)
-        return !p->status;
-    if (rq->format != FORMAT_TEXT)
-        return problem_set(p, 400, "grammar", "'grammar' and 'response_format' exclude each other");
-    rq->format = FORMAT_GRAMMAR;
-    rq->schema = g->s;
-    rq->n_schema = g->n;
+    const jtree *r = NULL;
+    bool on = true, hidden = false;
+    int64_t most = -1;
+    if (!field_kind(p, rq->body, "reasoning", JTREE_OBJECT, &r) ||
+        !read_effort(rq, r, "effort", "reasoning.effort", p) ||
+        !field_int(p, r, "max_tokens", 1, INT32_MAX, &most) || !field_bool(p, r, "enabled", &on) ||
+        !field_bool(p, r, "exclude", &hidden))
+        return false;
+    if (hidden)
+        return problem_set(
+            p, 400, "reasoning.exclude",
+            "'reasoning.exclude' is not supported: leave 'reasoning_content' unread");
+    if (jtree_get(r, "enabled") || most > 0)
+        rq->think = on ? THINK_ON : THINK_OFF;
+    if (most > 0)
+        rq->think_max = most;
     return true;
 }
 
 bool chat_parse(request *rq, const request_limits *lim, problem *p)
 {
-    const jtree *options = NULL, *reasoning = NULL, *format = NULL;
+    static const char *const limits[] = {"max_tokens", "max_completion_tokens", "n_predict", NULL};
+    const jtree *options = NULL, *format = NULL;
     int64_t n = 1;
     if (!read_common(rq, lim, p) ||
         !field_kind(p, rq->body, "stream_options", JTREE_OBJECT, &options) ||
         !field_bool(p, options, "include_usage", &rq->include_usage) ||
         !field_int(p, rq->body, "n", 1, REQUEST_MAX_CHOICES, &n) ||
-        !field_int(p, rq->body, "max_tokens", -1, INT32_MAX, &rq->max_tokens) ||
-        !field_int(p, rq->body, "max_completion_tokens", -1, INT32_MAX, &rq->max_tokens) ||
-        !read_stops(rq, "stop", p) || !read_logprobs(rq, p) || !read_thinking(rq, p) ||
+        !read_max_tokens(rq, limits, p) || !read_stops(rq, "stop", p) || !read_logprobs(rq, p) ||
+        !read_thinking(rq, p) ||
         !read_effort(rq, rq->body, "reasoning_effort", "reasoning_effort", p) ||
-        !field_kind(p, rq->body, "reasoning", JTREE_OBJECT, &reasoning) ||
-        !read_effort(rq, reasoning, "effort", "reasoning.effort", p) ||
+        !read_reasoning(rq, p) ||
         !field_kind(p, rq->body, "response_format", JTREE_OBJECT, &format) ||
-        !read_format(rq, format, "response_format", false, p) || !read_grammar(rq, p) ||
+        !read_format(rq, format, "response_format", false, p) || !read_forms(rq, p) ||
         !read_tools(rq, TOOLS_NESTED, p) || !read_tool_choice(rq, TOOLS_NESTED, p) ||
         !read_messages(rq, p))
         return false;
-    const char *key =
-        jtree_get(rq->body, "max_completion_tokens") ? "max_completion_tokens" : "max_tokens";
-    if (jtree_get(rq->body, key) && !rq->max_tokens)
-        return problem_set(p, 400, key, "'%s' is 0; an answer has at least one token", key);
     rq->n = (int32_t)n;
-    rq->max_tokens = rq->max_tokens < 0 ? 0 : rq->max_tokens;
     return true;
 }
 
 /* ---- Writing ---- */
 
-static const char *finish_of(const choice *c)
+static const char *finish_of(const answer *a, const choice *c)
 {
     if (c->n_calls && c->finish != CARAT_FINISH_LENGTH)
-        return "tool_calls";
+        return a->rq->functions ? "function_call" : "tool_calls";
     return c->finish == CARAT_FINISH_LENGTH ? "length" : "stop";
 }
 
@@ -201,6 +222,15 @@ static void put_call(const part *p, int32_t index, bool stream, str *o)
     json_close(o, '}');
 }
 
+/* In the older way: there is one. */
+static void put_function_call(const part *p, str *o)
+{
+    json_open(o, "function_call", '{');
+    json_text(o, "name", p->name);
+    json_text_n(o, "arguments", str_text(&p->text), p->text.n);
+    json_close(o, '}');
+}
+
 static void put_joined(str *o, const char *key, const choice *c, part_kind kind)
 {
     str text = {0};
@@ -210,7 +240,7 @@ static void put_joined(str *o, const char *key, const choice *c, part_kind kind)
     str_free(&text);
 }
 
-static void put_message_out(const choice *c, str *o)
+static void put_message_out(const answer *a, const choice *c, str *o)
 {
     json_open(o, "message", '{');
     json_text(o, "role", "assistant");
@@ -221,7 +251,10 @@ static void put_message_out(const choice *c, str *o)
     json_nothing(o, "refusal");
     if (count_parts(c, PART_REASONING))
         put_joined(o, "reasoning_content", c, PART_REASONING);
-    if (c->n_calls) {
+    for (int32_t i = 0; a->rq->functions && i < c->n_parts; i++)
+        if (c->part[i].kind == PART_CALL)
+            put_function_call(&c->part[i], o);
+    if (c->n_calls && !a->rq->functions) {
         json_open(o, "tool_calls", '[');
         for (int32_t i = 0, index = 0; i < c->n_parts; i++)
             if (c->part[i].kind == PART_CALL)
@@ -251,9 +284,9 @@ static void chat_whole(answer *a, str *o)
         const choice *c = &a->choice[i];
         json_open(o, NULL, '{');
         json_int(o, "index", i);
-        put_message_out(c, o);
+        put_message_out(a, c, o);
         put_choice_logprobs(a, c, 0, c->n_shown, o);
-        json_text(o, "finish_reason", finish_of(c));
+        json_text(o, "finish_reason", finish_of(a, c));
         json_close(o, '}');
     }
     json_close(o, ']');
@@ -326,7 +359,7 @@ static void chat_event(answer *a, const happening *h, int32_t part_index, bool o
         open_delta(a, h->choice, o);
         json_close(o, '}');
         json_nothing(o, "logprobs");
-        close_delta(a, finish_of(c), o);
+        close_delta(a, finish_of(a, c), o);
     }
     if (!h->done && h->ev.kind == CARAT_EV_PREFILL && a->rq->progress)
         tell_progress(a, h, o);
@@ -334,7 +367,9 @@ static void chat_event(answer *a, const happening *h, int32_t part_index, bool o
         return;
     const part *p = &c->part[part_index];
     open_delta(a, h->choice, o);
-    if (p->kind == PART_CALL) {
+    if (p->kind == PART_CALL && a->rq->functions) {
+        put_function_call(p, o);
+    } else if (p->kind == PART_CALL) {
         json_open(o, "tool_calls", '[');
         put_call(p, c->n_calls - 1, true, o);
         json_close(o, ']');

@@ -93,34 +93,26 @@ static bool read_refused(request *rq, problem *p)
 
 bool completions_parse(request *rq, const request_limits *lim, problem *p)
 {
-    const jtree *options, *l = jtree_get(rq->body, "logprobs"), *g;
+    static const char *const limits[] = {"max_tokens", "n_predict", NULL};
+    const jtree *options, *l = jtree_get(rq->body, "logprobs"), *format;
     int64_t n = 1, top = 0;
     if (!read_common(rq, lim, p) ||
         !field_kind(p, rq->body, "stream_options", JTREE_OBJECT, &options) ||
         !field_bool(p, options, "include_usage", &rq->include_usage) ||
         !field_int(p, rq->body, "n", 1, REQUEST_MAX_CHOICES, &n) ||
-        !field_int(p, rq->body, "max_tokens", -1, INT32_MAX, &rq->max_tokens) ||
-        !field_int(p, rq->body, "logprobs", 0, 20, &top) || !read_stops(rq, "stop", p) ||
-        !field_bool(p, rq->body, "echo", &rq->echo) || !read_prompt(rq, lim, p))
+        !read_max_tokens(rq, limits, p) || !field_int(p, rq->body, "logprobs", 0, 20, &top) ||
+        !read_stops(rq, "stop", p) || !field_bool(p, rq->body, "echo", &rq->echo) ||
+        !read_prompt(rq, lim, p))
         return false;
-    if (jtree_get(rq->body, "max_tokens") && !rq->max_tokens)
-        return problem_set(p, 400, "max_tokens",
-                           "'max_tokens' is 0; an answer has at least one token");
     rq->n = (int32_t)n;
     if (n * rq->n_prompts > REQUEST_MAX_CHOICES)
         return problem_set(p, 400, "n", "'n' times the number of prompts is %d; at most %d",
                            (int)(n * rq->n_prompts), REQUEST_MAX_CHOICES);
     rq->logprobs = l != NULL;
     rq->sampling.n_top_logprobs = (int32_t)top;
-    rq->max_tokens = rq->max_tokens < 0 ? 0 : rq->max_tokens;
-    if (!read_refused(rq, p) || !field_kind(p, rq->body, "grammar", JTREE_STRING, &g))
-        return false;
-    if (g && g->n) {
-        rq->format = FORMAT_GRAMMAR;
-        rq->schema = g->s;
-        rq->n_schema = g->n;
-    }
-    return true;
+    return read_refused(rq, p) &&
+           field_kind(p, rq->body, "response_format", JTREE_OBJECT, &format) &&
+           read_format(rq, format, "response_format", false, p) && read_forms(rq, p);
 }
 
 /* ---- Writing ---- */

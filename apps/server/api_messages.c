@@ -9,6 +9,13 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Which message of the request the next rendered one is made of; -1: `system`. */
+static void note_origin(request *rq, size_t i, bool system)
+{
+    int32_t at = system ? -1 : (int32_t)i;
+    str_put(&rq->origin, (const char *)&at, sizeof at);
+}
+
 typedef struct place { /* where in the request, for messages to the user */
     request *rq;
     problem *p;
@@ -63,6 +70,7 @@ static bool read_system(request *rq, problem *p)
         str_put(&text, t->s, t->n);
     }
     if (text.n) {
+        note_origin(rq, 0, true);
         json_open(&rq->messages, NULL, '{');
         json_text(&rq->messages, "role", "system");
         json_text_n(&rq->messages, "content", text.at, text.n);
@@ -111,6 +119,7 @@ static bool put_results(const place *at, const jtree *blocks)
             str_free(&text);
             return false;
         }
+        note_origin(at->rq, at->i, false);
         json_open(o, NULL, '{');
         json_text(o, "role", "tool");
         json_tree(o, "tool_call_id", id);
@@ -179,6 +188,7 @@ static bool put_user(const place *at, const jtree *blocks)
     for (const jtree *b = blocks->first; b; b = b->next)
         results |= is_text(jtree_get(b, "type"), "tool_result");
     if (text.n || !results) {
+        note_origin(at->rq, at->i, false);
         json_open(o, NULL, '{');
         json_text(o, "role", "user");
         json_text_n(o, "content", str_text(&text), text.n);
@@ -189,27 +199,29 @@ static bool put_user(const place *at, const jtree *blocks)
     return true;
 }
 
+/* last: the answer may begin with it. */
 static bool put_assistant(const place *at, const jtree *blocks, bool last)
 {
-    str *o = &at->rq->messages, text = {0}, thought = {0};
-    bool ok = true;
+    request *rq = at->rq;
+    str *o = &rq->messages, text = {0}, thought = {0};
     join_text(blocks, "text", "text", &text);
     join_text(blocks, "thinking", "thinking", &thought);
-    if (last) {
-        for (const jtree *b = blocks->first; b; b = b->next)
-            if (is_text(jtree_get(b, "type"), "tool_use"))
-                ok = refuse(at, 0, "calls tools, and the results are missing");
-        if (ok && text.n && (ok = keep_text(at->rq, at->p, text.at, text.n, &at->rq->prefill)))
-            at->rq->n_prefill = text.n;
-    } else {
-        json_open(o, NULL, '{');
-        json_text(o, "role", "assistant");
-        if (thought.n)
-            json_text_n(o, "reasoning_content", thought.at, thought.n);
-        json_text_n(o, "content", str_text(&text), text.n);
-        put_calls(o, blocks);
-        json_close(o, '}');
-    }
+    bool ok = !last || read_continue(rq, true, at->p);
+    for (const jtree *b = blocks->first; b && ok && last; b = b->next)
+        if (is_text(jtree_get(b, "type"), "tool_use"))
+            ok = refuse(at, 0, "calls tools, and the results are missing");
+    if (ok && rq->continue_last && text.n &&
+        (ok = keep_text(rq, at->p, text.at, text.n, &rq->prefill)))
+        rq->n_prefill = text.n;
+    rq->thought = rq->continue_last && thought.n > 0;
+    note_origin(rq, at->i, false);
+    json_open(o, NULL, '{');
+    json_text(o, "role", "assistant");
+    if (thought.n)
+        json_text_n(o, "reasoning_content", thought.at, thought.n);
+    json_text_n(o, "content", str_text(&text), text.n);
+    put_calls(o, blocks);
+    json_close(o, '}');
     o->bad |= text.bad | thought.bad;
     str_free(&text);
     str_free(&thought);
@@ -250,6 +262,7 @@ static bool put_message(const place *at, const jtree *m)
         return put_user(at, c);
     if (system) { /* reminders in the middle of a conversation */
         str words = {0};
+        note_origin(at->rq, at->i, false);
         join_text(c, "text", "text", &words);
         json_open(&at->rq->messages, NULL, '{');
         json_text(&at->rq->messages, "role", "system");
@@ -277,19 +290,22 @@ static bool read_messages(request *rq, problem *p)
         if (!put_message(&at, m))
             return false;
     str_putc(&rq->messages, ']');
+    if (!rq->continue_last && !read_continue(rq, false, p))
+        return false;
     return rq->messages.bad || rq->messages.n > 2 ||
            problem_set(p, 400, "messages", "'messages' says nothing");
 }
 
 bool messages_parse(request *rq, const request_limits *lim, problem *p)
 {
+    static const char *const limits[] = {"n_predict", NULL};
     const jtree *config = NULL, *format = NULL;
     if (!read_common(rq, lim, p) ||
         !field_int(p, rq->body, "max_tokens", 1, INT32_MAX, &rq->max_tokens) ||
-        !read_stops(rq, "stop_sequences", p) || !read_thinking(rq, p) ||
-        !field_kind(p, rq->body, "output_config", JTREE_OBJECT, &config) ||
+        !read_max_tokens(rq, limits, p) || !read_stops(rq, "stop_sequences", p) ||
+        !read_thinking(rq, p) || !field_kind(p, rq->body, "output_config", JTREE_OBJECT, &config) ||
         !field_kind(p, config, "format", JTREE_OBJECT, &format) ||
-        !read_format(rq, format, "output_config.format", true, p) ||
+        !read_format(rq, format, "output_config.format", true, p) || !read_forms(rq, p) ||
         !read_tools(rq, TOOLS_ANTHROPIC, p) || !read_tool_choice(rq, TOOLS_ANTHROPIC, p) ||
         !read_messages(rq, p))
         return false;
@@ -298,7 +314,7 @@ bool messages_parse(request *rq, const request_limits *lim, problem *p)
     if (!read_effort(rq, config, "effort", "output_config.effort", p))
         return false;
     rq->think = said;
-    return !(rq->prefill && rq->think == THINK_ON) ||
+    return !(rq->prefill && rq->think == THINK_ON && !rq->thought) ||
            problem_set(p, 400, "thinking",
                        "'thinking' is enabled, and the conversation ends with "
                        "words of the assistant: an answer that has begun is not thought about");

@@ -79,7 +79,9 @@ static bool join_parts(const items *at, const jtree *c, str *out)
 
 static void open_message(items *at, const char *role)
 {
+    int32_t origin = (int32_t)at->i;
     close_calls(at);
+    str_put(&at->rq->origin, (const char *)&origin, sizeof origin);
     json_open(&at->rq->messages, NULL, '{');
     json_text(&at->rq->messages, "role", role);
 }
@@ -94,15 +96,19 @@ static bool put_message(items *at, const jtree *item, bool last)
         return refuse(at, "has a role that is none of user, assistant, system and developer");
     if (!(ok = join_parts(at, jtree_get(item, "content"), &text)))
         goto out;
-    if (assistant && last && at->i > 0) {
-        close_calls(at);
-        if (text.n && (ok = keep_text(at->rq, at->p, text.at, text.n, &at->rq->prefill)))
+    if (assistant && last && at->i > 0) { /* the answer may begin with it */
+        if (!(ok = read_continue(at->rq, true, at->p)))
+            goto out;
+        if (at->rq->continue_last && text.n &&
+            (ok = keep_text(at->rq, at->p, text.at, text.n, &at->rq->prefill)))
             at->rq->n_prefill = text.n;
-        goto out;
+        at->rq->thought = at->rq->continue_last && at->thought.n > 0;
     }
     open_message(at, role->s);
     if (assistant)
         put_thought(at);
+    else
+        str_cut(&at->thought, 0); /* of an answer that is not there */
     json_text_n(&at->rq->messages, "content", str_text(&text), text.n);
     json_close(&at->rq->messages, '}');
 out:
@@ -191,8 +197,10 @@ static bool put_item(items *at, const jtree *item, bool last)
     return refuse(at, "is of a type that carat does not know");
 }
 
-static void put_plain(str *o, const char *role, const jtree *text)
+static void put_plain(request *rq, const char *role, const jtree *text, int32_t origin)
 {
+    str *o = &rq->messages;
+    str_put(&rq->origin, (const char *)&origin, sizeof origin);
     json_open(o, NULL, '{');
     json_text(o, "role", role);
     json_tree(o, "content", text);
@@ -213,14 +221,24 @@ static bool read_input(request *rq, problem *p)
                            jtree_kind_name(in));
     str_putc(&rq->messages, '[');
     if (instructions && instructions->n)
-        put_plain(&rq->messages, "system", instructions);
+        put_plain(rq, "system", instructions, -1);
     if (in->kind == JTREE_STRING)
-        put_plain(&rq->messages, "user", in);
+        put_plain(rq, "user", in, 0);
     for (const jtree *v = in->kind == JTREE_ARRAY ? in->first : NULL; v && ok; v = v->next, at.i++)
         ok = put_item(&at, v, !v->next);
+    if (ok && at.thought.n && at.i > 1 && (ok = read_continue(rq, true, p))) {
+        at.i--; /* a thought, and the answer to come */
+        rq->thought = rq->continue_last;
+        open_message(&at, "assistant");
+        put_thought(&at);
+        json_text(&rq->messages, "content", "");
+        json_close(&rq->messages, '}');
+    }
     close_calls(&at);
     str_free(&at.thought);
     str_putc(&rq->messages, ']');
+    if (ok && !rq->continue_last)
+        ok = read_continue(rq, false, p);
     return ok && (rq->messages.n > 2 || rq->messages.bad ||
                   problem_set(p, 400, "input", "'input' is empty"));
 }
@@ -256,18 +274,25 @@ static bool read_logprobs(request *rq, problem *p)
 
 bool responses_parse(request *rq, const request_limits *lim, problem *p)
 {
-    const jtree *reasoning = NULL, *text = NULL, *format = NULL;
+    static const char *const limits[] = {"max_tokens", "n_predict", NULL};
+    const jtree *reasoning = NULL, *text = NULL, *format = NULL, *options, *word;
     if (!read_common(rq, lim, p) || !refuse_memory(rq, p) ||
         !field_int(p, rq->body, "max_output_tokens", 1, INT32_MAX, &rq->max_tokens) ||
-        !read_stops(rq, "stop", p) || !read_logprobs(rq, p) || !read_thinking(rq, p) ||
-        !field_kind(p, rq->body, "reasoning", JTREE_OBJECT, &reasoning) ||
+        !field_kind(p, rq->body, "stream_options", JTREE_OBJECT, &options) ||
+        !read_max_tokens(rq, limits, p) || !read_stops(rq, "stop", p) || !read_logprobs(rq, p) ||
+        !read_thinking(rq, p) || !field_kind(p, rq->body, "reasoning", JTREE_OBJECT, &reasoning) ||
         !read_effort(rq, reasoning, "effort", "reasoning.effort", p) ||
         !field_kind(p, rq->body, "text", JTREE_OBJECT, &text) ||
         !field_kind(p, text, "format", JTREE_OBJECT, &format) ||
-        !read_format(rq, format, "text.format", true, p) || !read_tools(rq, TOOLS_FLAT, p) ||
-        !read_tool_choice(rq, TOOLS_FLAT, p) || !read_input(rq, p))
+        !read_format(rq, format, "text.format", true, p) || !read_forms(rq, p) ||
+        !read_tools(rq, TOOLS_FLAT, p) || !read_tool_choice(rq, TOOLS_FLAT, p) ||
+        !read_input(rq, p))
         return false;
-    return !(rq->prefill && rq->think == THINK_ON) ||
+    if ((word = jtree_get(text, "verbosity")) &&
+        !(word->kind == JTREE_STRING && !strcmp(word->s, "medium")))
+        return problem_set(p, 400, "text.verbosity",
+                           "'text.verbosity' is not supported: leave it out, or send medium");
+    return !(rq->prefill && rq->think == THINK_ON && !rq->thought) ||
            problem_set(p, 400, "input",
                        "'input' ends with words of the assistant, and 'reasoning' "
                        "is on: an answer that has begun is not thought about");

@@ -99,10 +99,12 @@ static bool choose(const request *rq, carat_grammar_options *o, bool *any, bool 
     *any = true;
     *lazy = calls && rq->choice == TOOLS_AUTO && !rq->allowed.n && !has_strict_tool(rq) &&
             rq->format == FORMAT_TEXT;
-    if (calls && rq->format == FORMAT_GRAMMAR && rq->choice != TOOLS_REQUIRED)
-        return problem_set(p, 400, "grammar",
-                           "'grammar' and 'tools' together leave open what the answer is: set "
-                           "'tool_choice' to \"none\" or \"required\"");
+    bool free_form = rq->format == FORMAT_GRAMMAR || rq->format == FORMAT_REGEX;
+    if (calls && free_form && rq->choice != TOOLS_REQUIRED)
+        return problem_set(p, 400, rq->form_field,
+                           "'%s' and 'tools' together leave open what the answer is: set "
+                           "'tool_choice' to \"none\" or \"required\"",
+                           rq->form_field);
     if (calls) { /* calls, or an answer in the form that is asked for */
         o->content_json = rq->format == FORMAT_JSON_OBJECT;
         o->content_schema = rq->format == FORMAT_JSON_SCHEMA ? rq->schema : NULL;
@@ -131,6 +133,9 @@ static bool choose(const request *rq, carat_grammar_options *o, bool *any, bool 
     case FORMAT_GRAMMAR:
         o->kind = CARAT_GRAMMAR_GBNF;
         break;
+    case FORMAT_REGEX:
+        o->kind = CARAT_GRAMMAR_REGEX;
+        break;
     }
     return true;
 }
@@ -138,14 +143,10 @@ static bool choose(const request *rq, carat_grammar_options *o, bool *any, bool 
 /* why: the sentence of a refusal, or "". */
 static const char *field_of(const request *rq, const carat_grammar_options *o, const char *why)
 {
-    static const char *const formats[] = {[API_CHAT] = "response_format",
-                                          [API_COMPLETIONS] = "grammar",
-                                          [API_RESPONSES] = "text.format",
-                                          [API_MESSAGES] = "output_config.format"};
     bool of_content = strstr(why, "the schema at ") && !strstr(why, "the schema at tools[");
     if (o->kind == CARAT_GRAMMAR_TOOLS && !(o->content_schema && of_content))
-        return "tools";
-    return o->kind == CARAT_GRAMMAR_GBNF ? "grammar" : formats[rq->api];
+        return rq->functions ? "functions" : "tools";
+    return rq->form_field;
 }
 
 /* Arguments follow the schemas of all tools if they can be followed, else of those that ask for it.

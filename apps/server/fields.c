@@ -1,8 +1,8 @@
 /* fields.c - reading members of a request, each checked: kind, range, and a sentence with its name.
  *
  * What a server may be asked is never taken at its word: numbers are read from their spelling
- * (1e400 is out of range, not infinity), whole numbers must be whole, lists have limits. Fields
- * that carat does not know are ignored, as every server does.
+ * (1e400 is out of range, not infinity), whole numbers must be whole, lists have limits. What
+ * becomes of fields that nobody reads is known.c's.
  */
 #include "apps/server/jsonw.h"
 #include "apps/server/request.h"
@@ -267,6 +267,20 @@ bool read_common(request *rq, const request_limits *lim, problem *p)
     return read_biases(rq, lim, p);
 }
 
+bool read_max_tokens(request *rq, const char *const *keys, problem *p)
+{
+    for (; *keys; keys++) {
+        int64_t v = -1;
+        if (!field_int(p, rq->body, *keys, -1, INT32_MAX, &v))
+            return false;
+        if (!v)
+            return problem_set(p, 400, *keys, "'%s' is 0; an answer has at least one token", *keys);
+        if (v > 0 && (!rq->max_tokens || v < rq->max_tokens))
+            rq->max_tokens = v;
+    }
+    return true;
+}
+
 bool read_stops(request *rq, const char *key, problem *p)
 {
     const jtree *v = jtree_get(rq->body, key);
@@ -347,6 +361,47 @@ static bool read_thinking_object(request *rq, const jtree *t, problem *p)
     return true;
 }
 
+/* The template's variables that are no options of its: with another value, another prompt. Names
+ * that the template does not read change nothing and pass. */
+static bool check_kwargs(const jtree *kw, problem *p)
+{
+    static const char *const own[] = {"messages", "tools", "bos_token"};
+    char field[64];
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (jtree_get(kw, own[i])) {
+            snprintf(field, sizeof field, "chat_template_kwargs.%s", own[i]);
+            return problem_set(p, 400, field,
+                               "'%s' is not supported: the prompt's own '%s' cannot be replaced",
+                               field, own[i]);
+        }
+    return true;
+}
+
+bool read_continue(request *rq, bool ends_with_assistant, problem *p)
+{
+    const jtree *kw = jtree_get(rq->body, "chat_template_kwargs");
+    bool prompt = true, goes_on;
+    if (!field_bool(p, rq->body, "add_generation_prompt", &prompt) ||
+        !field_bool(p, kw, "add_generation_prompt", &prompt))
+        return false;
+    bool said =
+        jtree_get(rq->body, "add_generation_prompt") || jtree_get(kw, "add_generation_prompt");
+    goes_on = ends_with_assistant && prompt;
+    if (!field_bool(p, rq->body, "continue_final_message", &goes_on))
+        return false;
+    if (goes_on && !ends_with_assistant)
+        return problem_set(p, 400, "continue_final_message",
+                           "'continue_final_message' is set, and the last message is not the "
+                           "assistant's");
+    if (goes_on && said && prompt && jtree_get(rq->body, "continue_final_message"))
+        return problem_set(p, 400, "continue_final_message",
+                           "'continue_final_message' and 'add_generation_prompt' exclude each "
+                           "other");
+    rq->continue_last = goes_on;
+    rq->no_generation_prompt = !prompt && !goes_on;
+    return true;
+}
+
 bool read_thinking(request *rq, problem *p)
 {
     const jtree *t = NULL, *kw = NULL;
@@ -356,55 +411,16 @@ bool read_thinking(request *rq, problem *p)
         !field_kind(p, rq->body, "chat_template_kwargs", JTREE_OBJECT, &kw) ||
         !field_int(p, rq->body, "reasoning_budget_tokens", -1, INT32_MAX, &budget) ||
         !field_int(p, rq->body, "thinking_budget_tokens", -1, INT32_MAX, &budget) ||
-        !field_bool(p, kw, "enable_thinking", &on))
+        !field_int(p, rq->body, "thinking_token_budget", -1, INT32_MAX, &budget) ||
+        !field_bool(p, rq->body, "enable_thinking", &on) ||
+        !field_bool(p, kw, "enable_thinking", &on) || !check_kwargs(kw, p) ||
+        !field_bool(p, kw, "preserve_thinking", &rq->preserve_thinking))
         return false;
-    if (jtree_get(kw, "enable_thinking"))
+    if (jtree_get(rq->body, "enable_thinking") || jtree_get(kw, "enable_thinking"))
         rq->think = on ? THINK_ON : THINK_OFF;
     if (budget >= 0)
         rq->think_max = budget;
     if (budget == 0)
         rq->think = THINK_OFF;
     return !t || read_thinking_object(rq, t, p);
-}
-
-/* ---- Structured output ---- */
-
-bool read_format(request *rq, const jtree *f, const char *field, bool flat, problem *p)
-{
-    const char *type = NULL;
-    const jtree *schema = NULL, *holder = f;
-    str text = {0};
-    if (!f)
-        return true;
-    if (!field_text(p, f, "type", &type))
-        return false;
-    if (!type)
-        return problem_set(p, 400, field, "'%s.type' is missing", field);
-    if (!strcmp(type, "text"))
-        return true;
-    if (!strcmp(type, "json_object")) {
-        rq->format = FORMAT_JSON_OBJECT;
-    } else if (!strcmp(type, "json_schema")) {
-        rq->format = FORMAT_JSON_SCHEMA;
-        if (!flat && !field_kind(p, f, "json_schema", JTREE_OBJECT, &holder))
-            return false;
-    } else {
-        return problem_set(p, 400, field,
-                           "'%s.type' is \"%.40s\"; expected text, json_object or json_schema",
-                           field, type);
-    }
-    schema = jtree_get(holder, "schema");
-    if (schema && schema->kind != JTREE_OBJECT && schema->kind != JTREE_TRUE)
-        return problem_set(p, 400, field, "'%s' has a schema that is %s; expected an object", field,
-                           jtree_kind_name(schema));
-    if (!schema && rq->format == FORMAT_JSON_SCHEMA)
-        return problem_set(p, 400, field, "'%s' is of type json_schema, and has no schema", field);
-    if (!schema)
-        return true;
-    rq->format = FORMAT_JSON_SCHEMA;
-    json_tree(&text, NULL, schema);
-    bool ok = !text.bad && keep_text(rq, p, str_text(&text), text.n, &rq->schema);
-    rq->n_schema = text.n;
-    str_free(&text);
-    return ok || problem_set(p, 503, "", "no memory for a schema");
 }

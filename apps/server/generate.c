@@ -56,18 +56,20 @@ static bool too_long(const stream *st, int64_t n, problem *p)
     if (st->rq.api == API_MESSAGES) /* the words by which Claude Code knows that it must shorten */
         return problem_set(p, 400, "messages", "prompt is too long: %lld tokens > %d maximum",
                            (long long)n, n_ctx - 1);
-    return problem_set(p, 400, st->rq.api == API_COMPLETIONS ? "prompt" : "messages",
+    static const char *const fields[] = {
+        [API_CHAT] = "messages", [API_COMPLETIONS] = "prompt", [API_RESPONSES] = "input"};
+    return problem_set(p, 400, fields[st->rq.api],
                        "the prompt has %lld tokens, and the context holds %d, at least one of "
                        "them for the answer",
                        (long long)n, n_ctx);
 }
 
-static int32_t *copy_ids(stream *st, const int32_t *ids, int64_t n, int64_t more, problem *p)
+static int32_t *copy_ids(stream *st, const int32_t *ids, int64_t n, problem *p)
 {
-    int32_t *out = arena_array(&st->rq.mem, (size_t)(n + more) + 1, sizeof *out);
+    int32_t *out = arena_array(&st->rq.mem, (size_t)n + 1, sizeof *out);
     if (!out)
         problem_set(p, 503, "", "no memory for a prompt of %lld tokens", (long long)n);
-    else if (n)
+    else if (ids)
         memcpy(out, ids, (size_t)n * sizeof *out);
     return out;
 }
@@ -80,24 +82,20 @@ static bool wants_thought(const stream *st)
     return st->x->s->o->think && !rq->prefill;
 }
 
-/* A conversation, rendered; how the answer begins, if the client says, is put behind it. */
+/* A conversation, rendered; text may be NULL. */
 static bool render(stream *st, prompt *out, str *text, problem *p)
 {
     request *rq = &st->rq;
     const server *s = st->x->s;
-    carat_chat_options opt = {.thinking = wants_thought(st)};
+    carat_chat_options opt = {.thinking = wants_thought(st),
+                              .preserve_thinking = rq->preserve_thinking,
+                              .no_generation_prompt = rq->no_generation_prompt,
+                              .continue_last = rq->continue_last};
     carat_chat chat = {0};
     err e = {0};
-    int64_t more = 0;
     if (carat_chat_render(s->model, rq->messages.at, rq->tools.n ? rq->tools.at : NULL, &opt, &chat,
                           &e))
-        return problem_from(p, &e);
-    if (rq->prefill)
-        more = carat_tokenize(s->model, rq->prefill, rq->n_prefill, 0, NULL, 0, &e);
-    if (more < 0) {
-        carat_chat_free(&chat);
-        return problem_from(p, &e);
-    }
+        return problem_of(rq, p, &e);
     int32_t *replayed = NULL;
     int64_t n = chat.n_ids;
     if (s->names.call_open >= 0)
@@ -106,16 +104,12 @@ static bool render(stream *st, prompt *out, str *text, problem *p)
                          &(replay_prompt){rq->messages.at, rq->messages.n, chat.ids, chat.n_ids,
                                           s->names.call_open, s->names.call_close},
                          &n);
-    out->ids = copy_ids(st, replayed ? replayed : chat.ids, n, more, p);
+    out->ids = copy_ids(st, replayed ? replayed : chat.ids, n, p);
     mem_free(replayed);
-    if (out->ids && more)
-        carat_tokenize(s->model, rq->prefill, rq->n_prefill, 0, out->ids + n, more, &e);
-    out->n = n + more;
-    out->starts_thinking = chat.starts_thinking && !rq->prefill;
-    if (text) {
+    out->n = n;
+    out->starts_thinking = chat.starts_thinking;
+    if (text)
         str_put(text, chat.text, chat.n_text);
-        str_put(text, rq->prefill ? rq->prefill : "", rq->n_prefill);
-    }
     carat_chat_free(&chat);
     return out->ids != NULL;
 }
@@ -127,7 +121,7 @@ static bool encode(stream *st, const raw_prompt *r, prompt *out, problem *p)
     int32_t flags = CARAT_TOK_SPECIAL | (has_bos ? 0 : CARAT_TOK_BOS);
     err e = {0};
     if (r->ids) {
-        out->ids = copy_ids(st, r->ids, r->n_ids, 0, p);
+        out->ids = copy_ids(st, r->ids, r->n_ids, p);
         out->n = r->n_ids;
         return out->ids != NULL;
     }
@@ -138,7 +132,7 @@ static bool encode(stream *st, const raw_prompt *r, prompt *out, problem *p)
         return problem_set(p, 400, "prompt",
                            "'prompt' is empty, and this model has no token to "
                            "begin with");
-    out->ids = copy_ids(st, NULL, 0, out->n, p);
+    out->ids = copy_ids(st, NULL, out->n, p);
     if (out->ids)
         carat_tokenize(s->model, r->text, r->n, flags, out->ids, out->n, &e);
     return out->ids != NULL;
@@ -237,8 +231,8 @@ static bool make_jobs(stream *st, problem *p)
         o->starts_thinking = q->starts_thinking;
         if (o->parse)
             set_thinking(st, o);
-        if (!constraint_open(&st->held[i], st->x->s, rq, o->parse && wants_thought(st),
-                             q->starts_thinking, p))
+        bool may_think = o->parse && wants_thought(st) && !rq->prefill && !rq->thought;
+        if (!constraint_open(&st->held[i], st->x->s, rq, may_think, q->starts_thinking, p))
             return false;
         o->mask = constraint_mask(st->held[i]);
     }

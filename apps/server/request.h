@@ -39,7 +39,8 @@ typedef enum format_kind {
     FORMAT_TEXT,
     FORMAT_JSON_OBJECT,
     FORMAT_JSON_SCHEMA,
-    FORMAT_GRAMMAR
+    FORMAT_GRAMMAR,
+    FORMAT_REGEX
 } format_kind;
 typedef enum think_mode { THINK_DEFAULT, THINK_OFF, THINK_ON } think_mode;
 
@@ -50,13 +51,15 @@ enum {
     REQUEST_MAX_BIASES = 4096,
     REQUEST_MAX_CHOICES = 64,
     REQUEST_MAX_TOOLS = 1024,
-    REQUEST_MAX_NAME = 256 /* bytes of a tool's name */
+    REQUEST_MAX_WORDS = 4096, /* to choose one of */
+    REQUEST_MAX_NAME = 256    /* bytes of a tool's name */
 };
 
 /* What a parser must know of the model. */
 typedef struct request_limits {
     int32_t n_vocab;
     carat_sampling sampling; /* where the request says nothing */
+    bool lenient;            /* unknown fields pass */
 } request_limits;
 
 typedef struct raw_prompt { /* of /v1/completions: text, or ids if that is not NULL */
@@ -82,7 +85,7 @@ typedef struct request {
 
     /* Conversations. */
     str messages, tools; /* JSON; tools empty: none */
-    const char *prefill; /* how the answer begins, or NULL */
+    const char *prefill; /* the words with which the answer begins, or NULL */
     size_t n_prefill;
     tool_choice choice;
     const char *only; /* the one tool that must be called, or NULL */
@@ -93,8 +96,16 @@ typedef struct request {
     int64_t think_max; /* tokens of thought; -1: not said */
     int64_t reserve;   /* tokens kept for the answer; -1: not said */
     format_kind format;
-    const char *schema; /* JSON schema, or the grammar; NULL: none */
+    const char *form_field; /* that asked for the format */
+    const char *schema;     /* JSON schema, grammar or expression; NULL: none */
     size_t n_schema;
+    bool preserve_thinking; /* past thoughts of finished tool turns stay in the prompt */
+    bool no_generation_prompt;
+    bool continue_last; /* the last message is how the answer begins */
+    bool thought;       /* and the thought before it is given */
+    bool functions;     /* calls are asked for, and told, in the older way */
+    str origin;         /* int32_t per message: its place in the request, -1 none */
+    str tool_origin;    /* the same per tool */
 
     /* /v1/completions. */
     raw_prompt *prompt;
@@ -105,6 +116,10 @@ typedef struct request {
 bool request_parse(request *rq, api_kind api, const char *body, size_t n, const request_limits *lim,
                    problem *p);
 void request_free(request *rq);
+
+/* A sentence of the library's about "messages[2]" or "tools[1]": those are numbered as they were
+ * rendered, and the client must read its own numbers. */
+bool problem_of(const request *rq, problem *p, const err *e);
 
 /* ---- One dialect each: called by request_parse with rq->body an object ---- */
 
@@ -131,7 +146,17 @@ bool read_common(request *rq, const request_limits *lim, problem *p); /* model, 
 bool read_stops(request *rq, const char *key, problem *p);
 bool read_thinking(request *rq, problem *p); /* thinking, chat_template_kwargs, budgets */
 bool read_effort(request *rq, const jtree *o, const char *key, const char *field, problem *p);
+/* The answer has a form (forms.c): the dialect's own field for it, then everybody else's. */
 bool read_format(request *rq, const jtree *f, const char *field, bool flat, problem *p);
+bool read_forms(request *rq, problem *p);
+/* The least of the limits given; -1 is none. */
+bool read_max_tokens(request *rq, const char *const *keys, problem *p);
+/* add_generation_prompt, continue_final_message: called when the last message is known. */
+bool read_continue(request *rq, bool ends_with_assistant, problem *p);
+/* known.c: what is neither read nor harmless is refused by its name. */
+bool check_fields(const request *rq, const request_limits *lim, problem *p);
+bool field_is_read(const char *name, api_kind api);
+const char *field_read_at(size_t i, api_kind *api); /* the i-th, for tests; NULL: no more */
 /* Tools in one of three shapes become rq->tools; unknown kinds of tools are left out where the
  * dialect says so. */
 typedef enum tools_shape { TOOLS_NESTED, TOOLS_FLAT, TOOLS_ANTHROPIC } tools_shape;

@@ -165,7 +165,7 @@ TEST(request_chat_reads_every_field)
           "\"stop\":[\"a\",\"\",\"b\"],\"logprobs\":true,\"top_logprobs\":2,"
           "\"logit_bias\":{\"3\":1.5,\"4\":-100},\"reasoning_effort\":\"low\","
           "\"parallel_tool_calls\":false,\"tool_choice\":\"none\"," F "," M
-          ",\"unknown\":{\"deep\":[1]},\"user\":null}");
+          ",\"unknown\":{},\"user\":null}");
     CHECK_STR(rq.model, "m");
     CHECK(rq.stream && rq.include_usage && rq.logprobs && rq.seed_given && rq.one_call);
     CHECK_EQ(rq.n, 3);
@@ -279,8 +279,250 @@ TEST(request_prefill_is_how_the_answer_begins)
         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":"
         "\"Well, \"}]}");
     CHECK_STR(rq.prefill, "Well, ");
-    CHECK_STR(str_text(&rq.messages), "[{\"role\":\"user\",\"content\":\"x\"}]");
+    CHECK_STR(str_text(&rq.messages), "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":"
+                                      "\"assistant\",\"content\":\"Well, \"}]");
+    CHECK(rq.continue_last && !rq.no_generation_prompt);
     request_free(&rq);
+}
+
+static bool refused(api_kind api, const char *body, problem *p)
+{
+    request rq = {0};
+    *p = (problem){0};
+    bool ok = request_parse(&rq, api, body, strlen(body), &limits, p);
+    request_free(&rq);
+    return !ok;
+}
+
+static const char *const shells[] = {[API_CHAT] = "{" M ",%s}",
+                                     [API_COMPLETIONS] = "{" P ",%s}",
+                                     [API_RESPONSES] = "{" I ",%s}",
+                                     [API_MESSAGES] = "{" M ",%s}"};
+
+TEST(request_no_field_is_ignored_in_silence)
+{
+    static const char *const refusals[][2] = {
+        {"typical_p", "0.9"},
+        {"mirostat", "2"},
+        {"dry_multiplier", "0.8"},
+        {"xtc_probability", "0.5"},
+        {"min_tokens", "5"},
+        {"stop_token_ids", "[1]"},
+        {"bad_words", "[\"x\"]"},
+        {"allowed_token_ids", "[1]"},
+        {"samplers", "[\"top_k\"]"},
+        {"skip_special_tokens", "false"},
+        {"include_stop_str_in_output", "true"},
+        {"use_beam_search", "true"},
+        {"grammar_lazy", "true"},
+        {"guided_whitespace_pattern", "\" *\""},
+        {"reasoning_format", "\"none\""},
+        {"prompt_logprobs", "3"},
+        {"n_probs", "2"},
+        {"lora", "[{\"id\":0,\"scale\":1}]"},
+        {"never_heard_of", "7"},
+        {"guided_jsn", "{\"type\":\"object\"}"},
+    };
+    static const char *const neutral[] = {
+        "\"typical_p\":1",
+        "\"typical_p\":1.0",
+        "\"mirostat\":0,\"mirostat_tau\":5",
+        "\"dry_multiplier\":0.0,\"dry_sequence_breakers\":[\"a\"]",
+        "\"xtc_probability\":0,\"xtc_threshold\":0.1",
+        "\"min_tokens\":0",
+        "\"bad_words\":[]",
+        "\"skip_special_tokens\":true",
+        "\"lora\":[]",
+        "\"samplers\":\"\"",
+        "\"user\":\"me\",\"metadata\":{\"a\":\"b\"}",
+        "\"store\":true",
+        "\"service_tier\":\"auto\"",
+        "\"never_heard_of\":null",
+        "\"never_heard_of\":[]",
+        "\"never_heard_of\":0",
+        "\"cache_prompt\":true,\"id_slot\":-1,\"n_keep\":4,\"timings_per_token\":true",
+        "\"speculative.n_max\":4",
+    };
+    char body[512], field[256];
+    problem p;
+    for (int api = 0; api < 4; api++) {
+        for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+            snprintf(field, sizeof field, "\"%s\":%s", refusals[i][0], refusals[i][1]);
+            snprintf(body, sizeof body, shells[api], field);
+            CHECK_MSG(refused((api_kind)api, body, &p) && p.status == 400, "%s", body);
+            CHECK_STR(p.param, refusals[i][0]);
+            CHECK_MSG(strstr(p.text, refusals[i][0]), "%s", p.text);
+        }
+        for (size_t i = 0; i < sizeof neutral / sizeof *neutral; i++) {
+            snprintf(body, sizeof body, shells[api], neutral[i]);
+            CHECK_MSG(!refused((api_kind)api, body, &p), "%s: %s", body, p.text);
+        }
+    }
+    /* A field of one endpoint is none of another's. */
+    CHECK(refused(API_RESPONSES, "{" I ",\"response_format\":{\"type\":\"json_object\"}}", &p));
+    CHECK_STR(p.param, "response_format");
+    CHECK(refused(API_MESSAGES, "{" M ",\"stop\":\"x\"}", &p));
+    CHECK(refused(API_COMPLETIONS, "{" P "," F "}", &p));
+    request rq = {0};
+    p = (problem){0};
+    request_limits lenient = limits;
+    lenient.lenient = true;
+    static const char odd[] = "{" M ",\"never_heard_of\":7}";
+    CHECK(request_parse(&rq, API_CHAT, odd, sizeof odd - 1, &lenient, &p));
+    request_free(&rq);
+}
+
+TEST(request_forms_of_other_servers)
+{
+    static const struct {
+        const char *field, *says;
+        format_kind kind;
+        const char *schema;
+    } forms[] = {
+        {"guided_json", "{\"type\":\"object\"}", FORMAT_JSON_SCHEMA, "{\"type\":\"object\"}"},
+        {"guided_json", "\"{\\\"type\\\":\\\"object\\\"}\"", FORMAT_JSON_SCHEMA,
+         "{\"type\":\"object\"}"},
+        {"json_schema", "{}", FORMAT_JSON_SCHEMA, "{}"},
+        {"guided_regex", "\"a+\"", FORMAT_REGEX, "a+"},
+        {"guided_choice", "[\"a\\\"\",\"b\\n\"]", FORMAT_GRAMMAR,
+         "root ::= \"a\\\"\" | \"b\\x0A\""},
+        {"guided_grammar", "\"root ::= [0-9]\"", FORMAT_GRAMMAR, "root ::= [0-9]"},
+        {"grammar", "\"root ::= [0-9]\"", FORMAT_GRAMMAR, "root ::= [0-9]"},
+        {"structured_outputs", "{\"json\":{\"type\":\"object\"},\"regex\":null}",
+         FORMAT_JSON_SCHEMA, "{\"type\":\"object\"}"},
+        {"structured_outputs", "{\"regex\":\"a|b\"}", FORMAT_REGEX, "a|b"},
+        {"structured_outputs", "{\"choice\":[\"x\"]}", FORMAT_GRAMMAR, "root ::= \"x\""},
+        {"structured_outputs", "{\"json_object\":true}", FORMAT_JSON_OBJECT, NULL},
+        {"structured_outputs", "{}", FORMAT_TEXT, NULL},
+    };
+    char body[512], field[256];
+    request rq;
+    problem p;
+    for (int api = 0; api < 4; api++)
+        for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+            snprintf(field, sizeof field, "\"%s\":%s", forms[i].field, forms[i].says);
+            snprintf(body, sizeof body, shells[api], field);
+            parse(&rq, (api_kind)api, body);
+            CHECK_EQ(rq.format, forms[i].kind);
+            if (forms[i].schema)
+                CHECK_STR(rq.schema, forms[i].schema);
+            request_free(&rq);
+        }
+    CHECK(refused(API_CHAT, "{" M ",\"guided_regex\":\"a\",\"guided_choice\":[\"a\"]}", &p));
+    CHECK_STR(p.param, "guided_choice");
+    CHECK(refused(API_CHAT, "{" M ",\"guided_choice\":[]}", &p));
+    CHECK(refused(API_CHAT, "{" M ",\"structured_outputs\":{\"structural_tag\":\"x\"}}", &p));
+    CHECK(strstr(p.text, "structural_tag"));
+}
+
+TEST(request_least_limit_of_tokens_counts)
+{
+    request rq;
+    parse(&rq, API_CHAT, "{" M ",\"n_predict\":5,\"max_tokens\":9}");
+    CHECK_EQ(rq.max_tokens, 5);
+    request_free(&rq);
+    parse(&rq, API_MESSAGES, "{" M ",\"n_predict\":5,\"max_tokens\":9}");
+    CHECK_EQ(rq.max_tokens, 5);
+    request_free(&rq);
+    parse(&rq, API_CHAT, "{" M ",\"n_predict\":-1}");
+    CHECK_EQ(rq.max_tokens, 0);
+    request_free(&rq);
+}
+
+TEST(request_functions_are_tools_in_the_older_way)
+{
+    request rq;
+    problem p;
+    parse(
+        &rq, API_CHAT,
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":"
+        "null,\"function_call\":{\"name\":\"f\",\"arguments\":\"{}\"}},{\"role\":\"function\","
+        "\"name\":\"f\",\"content\":\"r\"}],\"functions\":[{\"name\":\"f\"}],\"function_call\":"
+        "{\"name\":\"f\"}}");
+    CHECK(rq.functions && rq.one_call);
+    CHECK_EQ(rq.choice, TOOLS_REQUIRED);
+    CHECK_STR(rq.only, "f");
+    CHECK_STR(str_text(&rq.tools), "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]");
+    CHECK_STR(str_text(&rq.messages),
+              "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":null,"
+              "\"tool_calls\":[{\"id\":\"function_1\",\"type\":\"function\",\"function\":{\"name\":"
+              "\"f\",\"arguments\":\"{}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"function_1\","
+              "\"name\":\"f\",\"content\":\"r\"}]");
+    request_free(&rq);
+    CHECK(refused(API_CHAT, "{" M ",\"functions\":[{\"name\":\"f\"}]," F "}", &p));
+    CHECK_STR(p.param, "functions");
+    CHECK(refused(API_CHAT, "{" M ",\"function_call\":\"auto\"}", &p));
+    CHECK_STR(p.param, "function_call");
+    CHECK(refused(API_CHAT,
+                  "{" M ",\"functions\":[{\"name\":\"f\"}],\"function_call\":{\"name\":"
+                  "\"g\"}}",
+                  &p));
+}
+
+TEST(request_a_tool_allowed_twice_is_one_tool)
+{
+    request rq;
+    parse(&rq, API_CHAT,
+          "{" M "," F ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":"
+          "\"auto\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"type\":"
+          "\"function\",\"function\":{\"name\":\"f\"}}]}}}");
+    CHECK_STR(str_text(&rq.allowed), str_text(&rq.tools));
+    request_free(&rq);
+}
+
+TEST(request_template_arguments)
+{
+    request rq;
+    problem p;
+    parse(&rq, API_CHAT,
+          "{" M ",\"chat_template_kwargs\":{\"preserve_thinking\":true,"
+          "\"enable_thinking\":true,\"add_generation_prompt\":false,\"other\":1}}");
+    CHECK(rq.preserve_thinking && rq.no_generation_prompt && rq.think == THINK_ON);
+    request_free(&rq);
+    parse(&rq, API_CHAT, "{" M ",\"add_generation_prompt\":false}");
+    CHECK(rq.no_generation_prompt);
+    request_free(&rq);
+    CHECK(refused(API_CHAT, "{" M ",\"chat_template_kwargs\":{\"tools\":[1]}}", &p));
+    CHECK_STR(p.param, "chat_template_kwargs.tools");
+    CHECK(refused(API_CHAT, "{" M ",\"continue_final_message\":true}", &p));
+    CHECK_STR(p.param, "continue_final_message");
+    CHECK(refused(API_CHAT, "{" M ",\"chat_template\":\"{{ x }}\"}", &p));
+}
+
+TEST(request_sentences_of_the_library_name_the_clients_fields)
+{
+    static const struct {
+        api_kind api;
+        const char *body, *says, *param, *text;
+    } cases[] = {
+        {API_RESPONSES,
+         "{\"instructions\":\"i\",\"input\":[{\"role\":\"user\",\"content\":\"a\"},"
+         "{\"type\":\"web_search_call\"},{\"role\":\"user\",\"content\":\"b\"}]}",
+         "messages[2].content is odd", "input[2]", "input[2] is odd"},
+        {API_RESPONSES, "{\"instructions\":\"i\",\"input\":\"x\"}", "messages[0]: odd",
+         "instructions", "instructions: odd"},
+        {API_RESPONSES, "{" I "}", "messages: too deep", "input", "input: too deep"},
+        {API_RESPONSES,
+         "{" I ",\"tools\":[{\"type\":\"web_search\"},{\"type\":\"function\",\"name\":"
+         "\"f\"}]}",
+         "tools[0] (f): odd", "tools[1]", "tools[1] (f): odd"},
+        {API_MESSAGES, "{\"system\":\"s\"," M "}", "messages[1] is odd", "messages[0]",
+         "messages[0] is odd"},
+        {API_MESSAGES, "{\"system\":\"s\"," M "}", "messages[0] is odd", "system", "system is odd"},
+        {API_CHAT, "{" M "}", "messages[0].content is odd", "messages[0].content",
+         "messages[0].content is odd"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        request rq;
+        problem p = {0};
+        err e = {0};
+        parse(&rq, cases[i].api, cases[i].body);
+        err_set(&e, E_FORMAT, "%s", cases[i].says);
+        CHECK(!problem_of(&rq, &p, &e));
+        CHECK_STR(p.param, cases[i].param);
+        CHECK_STR(p.text, cases[i].text);
+        request_free(&rq);
+    }
 }
 
 static status parse_all(void *arg, err *e)

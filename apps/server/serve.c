@@ -43,6 +43,8 @@ static const option table[] = {
     OPT_STR(
         serve_options, cors, "cors", 0, "ORIGINS",
         "web pages that may use the server, separated by commas; * any (default: only its own)"),
+    OPT_FLAG(serve_options, lenient, "lenient", 0,
+             "let unknown fields of requests pass (default: 400)"),
     OPT_FLAG(serve_options, think, "think", 0, "let the model think when a request does not say"),
     OPT_INT(serve_options, think_max, "think-max", 0, "N", 1, 1 << 30,
             "tokens of thought at high effort (default: half of the context)"),
@@ -313,6 +315,7 @@ static status load(server *s, err *e)
     carat_plan(s->model, &bo.session, &s->plan, NULL);
     carat_sampling_default(s->model, &s->limits.sampling);
     s->limits.n_vocab = s->info.n_vocab;
+    s->limits.lenient = o->lenient;
     s->names.name = o->alias ? o->alias : s->info.name;
     s->names.model = s->model;
     find_marks(s);

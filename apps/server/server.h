@@ -7,7 +7,8 @@
  *     generate.c   a request to prompts, budgets and masks; answers and streams from happenings
  *     info.c       models, health, props, slots, tokens
  *     metrics.c    counters and histograms     log.c  a line per request, --trace
- *     request.h fields.c tools.c api_*.c answer.c jsonw.c    no connection and no model needed
+ *     request.h known.c fields.c forms.c tools.c api_*.c answer.c jsonw.c
+ *                  no connection and no model needed
  *
  * Threads: one runs passes (serve.c), one per connection parses and writes, one wakes those
  * (live.c), one waits for signals. They meet in the batch (which is made for it), in the mailbox of
@@ -33,7 +34,7 @@ typedef struct serve_options {
     int64_t port, n_ctx, chunk, threads, parallel, queue, max_body, connections, timeout_s, drain_s,
         ping_s, think_max, stall_ms;
     cache_options cache;
-    bool think, exact, reference, no_mmap, overcommit;
+    bool lenient, think, exact, reference, no_mmap, overcommit;
 } serve_options;
 
 typedef struct api_keys {

@@ -38,6 +38,8 @@ static void put_tool(str *o, const jtree *f, const char *schema_key)
         json_tree(o, "description", jtree_get(f, "description"));
     if (jtree_get(f, schema_key))
         json_tree(o, "parameters", jtree_get(f, schema_key));
+    if (jtree_get(f, "response"))
+        json_tree(o, "response", jtree_get(f, "response"));
     if (jtree_get(f, "strict"))
         json_tree(o, "strict", jtree_get(f, "strict"));
     json_close(o, '}');
@@ -106,6 +108,39 @@ static bool read_tool(request *rq, const jtree *t, size_t i, tools_shape shape, 
     if (!rq->tools.n)
         str_putc(&rq->tools, '[');
     put_tool(&rq->tools, f, schema_key);
+    int32_t origin = (int32_t)i;
+    str_put(&rq->tool_origin, (const char *)&origin, sizeof origin);
+    return true;
+}
+
+/* The older way to say `tools`: their functions alone. */
+static bool read_functions(request *rq, problem *p)
+{
+    const jtree *list, *f;
+    size_t i = 0;
+    char field[80];
+    if (!field_kind(p, rq->body, "functions", JTREE_ARRAY, &list) || !list)
+        return !p->status;
+    if (list->count > REQUEST_MAX_TOOLS)
+        return problem_set(p, 400, "functions", "'functions' has %zu entries; at most %d",
+                           list->count, REQUEST_MAX_TOOLS);
+    if (list->count && rq->tools.n)
+        return problem_set(p, 400, "functions", "'functions' and 'tools' exclude each other");
+    for (f = list->first; f; f = f->next, i++) {
+        const jtree *schema = jtree_get(f, "parameters");
+        snprintf(field, sizeof field, "functions[%zu].name", i);
+        if (!check_name(p, field, jtree_get(f, "name")))
+            return false;
+        snprintf(field, sizeof field, "functions[%zu].parameters", i);
+        if (schema && schema->kind != JTREE_OBJECT)
+            return problem_set(p, 400, field, "'%s' is %s; expected a JSON schema, an object",
+                               field, jtree_kind_name(schema));
+        str_putc(&rq->tools, rq->tools.n ? ',' : '[');
+        put_tool(&rq->tools, f, "parameters");
+        rq->functions = true;
+    }
+    if (rq->functions)
+        str_putc(&rq->tools, ']');
     return true;
 }
 
@@ -123,19 +158,24 @@ bool read_tools(request *rq, tools_shape shape, problem *p)
             return false;
     if (rq->tools.n)
         str_putc(&rq->tools, ']');
+    if (shape == TOOLS_NESTED && !read_functions(rq, p))
+        return false;
     return !rq->tools.bad || problem_set(p, 503, "", "no memory for 'tools'");
 }
 
 /* ---- Which to call ---- */
 
-/* The declaration of a tool that carat has: what put_tool takes, or NULL. */
-static const jtree *find_tool(const request *rq, const char *name, tools_shape shape)
+/* The declaration of a tool that carat has: what put_tool takes, or NULL. *place: in `tools`. */
+static const jtree *find_tool(const request *rq, const char *name, tools_shape shape, size_t *place)
 {
-    const jtree *list = jtree_get(rq->body, "tools"), *f;
-    size_t i = 0;
-    for (const jtree *t = list ? list->first : NULL; t; t = t->next) {
+    const jtree *list = jtree_get(rq->body, rq->functions ? "functions" : "tools"), *f;
+    *place = 0;
+    for (const jtree *t = list ? list->first : NULL; t; t = t->next, ++*place) {
         problem none = {0};
-        if (find_function(t, i++, shape, &f, &none) && f && !strcmp(jtree_get(f, "name")->s, name))
+        f = t;
+        if (!rq->functions && !find_function(t, *place, shape, &f, &none))
+            continue;
+        if (f && !strcmp(jtree_get(f, "name")->s, name))
             return f;
     }
     return NULL;
@@ -144,13 +184,15 @@ static const jtree *find_tool(const request *rq, const char *name, tools_shape s
 static bool must_call(request *rq, const jtree *holder, tools_shape shape, problem *p)
 {
     const jtree *name = jtree_get(holder, "name");
+    const char *field = rq->functions ? "function_call" : "tool_choice";
+    size_t place;
     rq->choice = TOOLS_REQUIRED;
     if (!jtree_is(name, JTREE_STRING))
-        return problem_set(p, 400, "tool_choice", "'tool_choice' names no function");
+        return problem_set(p, 400, field, "'%s' names no function", field);
     rq->only = name->s;
-    return find_tool(rq, name->s, shape) ||
-           problem_set(p, 400, "tool_choice",
-                       "'tool_choice' names \"%.60s\", which is not among the tools", name->s);
+    return find_tool(rq, name->s, shape, &place) ||
+           problem_set(p, 400, field, "'%s' names \"%.60s\", which is not among the %s", field,
+                       name->s, rq->functions ? "functions" : "tools");
 }
 
 static bool choice_word(request *rq, const char *word, problem *p)
@@ -175,8 +217,12 @@ static bool choice_word(request *rq, const char *word, problem *p)
 static bool allow_tools(request *rq, const jtree *c, tools_shape shape, problem *p)
 {
     const jtree *list, *mode, *type, *name, *f;
+    const jtree *tools = jtree_get(rq->body, "tools");
+    bool *taken = arena_array(&rq->mem, tools ? tools->count + 1 : 1, sizeof *taken);
     char field[80];
-    size_t i = 0;
+    size_t i = 0, place;
+    if (!taken)
+        return problem_set(p, 503, "", "no memory for 'tool_choice'");
     if (shape == TOOLS_NESTED)
         c = jtree_get(c, "allowed_tools");
     mode = jtree_get(c, "mode");
@@ -197,10 +243,13 @@ static bool allow_tools(request *rq, const jtree *c, tools_shape shape, problem 
         snprintf(field, sizeof field, "tool_choice.tools[%zu]", i);
         if (!jtree_is(name, JTREE_STRING))
             return problem_set(p, 400, "tool_choice", "'%s' names no function", field);
-        if (!(f = find_tool(rq, name->s, shape)))
+        if (!(f = find_tool(rq, name->s, shape, &place)))
             return problem_set(p, 400, "tool_choice",
                                "'%s' names \"%.60s\", which is not among the tools", field,
                                name->s);
+        if (taken[place]) /* named twice, it is one tool */
+            continue;
+        taken[place] = true;
         if (!rq->allowed.n)
             str_putc(&rq->allowed, '[');
         put_tool(&rq->allowed, f, "parameters");
@@ -239,6 +288,23 @@ static bool choice_object(request *rq, const jtree *c, tools_shape shape, proble
                        type->s);
 }
 
+/* The older way to say `tool_choice`. One call at most. */
+static bool read_function_call(request *rq, problem *p)
+{
+    const jtree *c = jtree_get(rq->body, "function_call");
+    if (!c)
+        return true;
+    if (!rq->functions)
+        return problem_set(p, 400, "function_call",
+                           "'function_call' needs 'functions'; with 'tools' it is 'tool_choice'");
+    if (c->kind == JTREE_OBJECT)
+        return must_call(rq, c, TOOLS_NESTED, p);
+    if (jtree_is(c, JTREE_STRING) && (!strcmp(c->s, "auto") || !strcmp(c->s, "none")))
+        return choice_word(rq, c->s, p);
+    return problem_set(p, 400, "function_call",
+                       "'function_call' is none of \"auto\", \"none\" and {\"name\": ...}");
+}
+
 bool read_tool_choice(request *rq, tools_shape shape, problem *p)
 {
     const jtree *c = jtree_get(rq->body, "tool_choice");
@@ -246,8 +312,10 @@ bool read_tool_choice(request *rq, tools_shape shape, problem *p)
     if (shape != TOOLS_ANTHROPIC) {
         if (!field_bool(p, rq->body, "parallel_tool_calls", &parallel))
             return false;
-        rq->one_call = !parallel;
+        rq->one_call = !parallel || rq->functions;
     }
+    if (shape == TOOLS_NESTED && !read_function_call(rq, p))
+        return false;
     if (!c)
         return true;
     if (c->kind == JTREE_STRING && shape != TOOLS_ANTHROPIC) {

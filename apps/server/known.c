@@ -1,0 +1,291 @@
+/* known.c - every field of a request's body that carat knows, and what becomes of it.
+ *
+ * The rule: a field that would change the answer works, or the request is refused with a 400 that
+ * names it. Nothing is ignored silently.
+ *
+ *     READ       a parser reads it: api_*.c, fields.c, forms.c, tools.c
+ *     HARMLESS   accepted, and of no effect: it is about billing, storing, caching, scheduling, or
+ *                it tunes something that must be off anyway
+ *     ONLY       accepted with the values that change nothing; any other is refused
+ *
+ * A field that is not in the table is refused as OpenAI's and Anthropic's own servers refuse it,
+ * unless its value asks for nothing: null, false, 0, "", [] or {}. The option --lenient lets
+ * unknown fields pass, for clients that are newer than this table.
+ */
+#include "apps/server/request.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    CHAT = 1 << API_CHAT,
+    TEXT = 1 << API_COMPLETIONS,
+    RESP = 1 << API_RESPONSES,
+    MESS = 1 << API_MESSAGES,
+    TALK = CHAT | RESP | MESS,
+    OPEN = CHAT | TEXT | RESP,
+    ALL = OPEN | MESS
+};
+
+typedef enum known_kind { READ, HARMLESS, ONLY } known_kind;
+
+typedef struct known_field {
+    const char *name;
+    unsigned apis;
+    known_kind kind;
+    const char *values; /* of ONLY: numbers and words between bars; "" is for what asks nothing */
+} known_field;
+
+static const known_field fields[] = {
+    /* What to answer. */
+    {"messages", CHAT | MESS, READ, NULL},
+    {"prompt", TEXT, READ, NULL},
+    {"input", RESP, READ, NULL},
+    {"instructions", RESP, READ, NULL},
+    {"system", MESS, READ, NULL},
+    {"model", ALL, READ, NULL},
+    {"suffix", TEXT, READ, NULL},
+    {"echo", TEXT, READ, NULL},
+    {"previous_response_id", RESP, READ, NULL},
+    {"conversation", RESP, READ, NULL},
+    {"background", RESP, READ, NULL},
+    /* How it is sent. */
+    {"stream", ALL, READ, NULL},
+    {"stream_options", OPEN, READ, NULL},
+    {"return_progress", ALL, READ, NULL},
+    {"n", CHAT | TEXT, READ, NULL},
+    {"n", RESP | MESS, ONLY, "1"},
+    {"best_of", TEXT, READ, NULL},
+    {"best_of", CHAT, ONLY, "0|1"},
+    {"logprobs", CHAT | TEXT, READ, NULL},
+    {"top_logprobs", CHAT | RESP, READ, NULL},
+    {"include", RESP, READ, NULL},
+    {"include_reasoning", ALL, ONLY, "true"},
+    {"reasoning_format", ALL, ONLY, "auto|deepseek"},
+    {"reasoning_in_content", ALL, ONLY, "false"},
+    {"parse_tool_calls", ALL, ONLY, "true"},
+    {"modalities", CHAT, ONLY, "text"},
+    /* How long it is. */
+    {"max_tokens", ALL, READ, NULL},
+    {"max_completion_tokens", CHAT, READ, NULL},
+    {"max_output_tokens", RESP, READ, NULL},
+    {"n_predict", ALL, READ, NULL},
+    {"stop", OPEN, READ, NULL},
+    {"stop_sequences", MESS, READ, NULL},
+    {"ignore_eos", ALL, READ, NULL},
+    {"min_tokens", ALL, ONLY, ""},
+    {"stop_token_ids", ALL, ONLY, ""},
+    {"include_stop_str_in_output", ALL, ONLY, "false"},
+    {"t_max_predict_ms", ALL, ONLY, "0|-1"},
+    {"truncation", RESP, ONLY, "disabled|auto"},
+    {"truncate_prompt_tokens", ALL, ONLY, ""},
+    {"verbosity", CHAT, ONLY, "medium"},
+    /* How tokens are chosen. */
+    {"seed", ALL, READ, NULL},
+    {"temperature", ALL, READ, NULL},
+    {"top_p", ALL, READ, NULL},
+    {"top_k", ALL, READ, NULL},
+    {"min_p", ALL, READ, NULL},
+    {"presence_penalty", ALL, READ, NULL},
+    {"frequency_penalty", ALL, READ, NULL},
+    {"repetition_penalty", ALL, READ, NULL},
+    {"repeat_penalty", ALL, READ, NULL},
+    {"repeat_last_n", ALL, READ, NULL},
+    {"logit_bias", ALL, READ, NULL},
+    {"typical_p", ALL, ONLY, "1"},
+    {"typ_p", ALL, ONLY, "1"},
+    {"tfs_z", ALL, ONLY, "1"},
+    {"top_a", ALL, ONLY, "0"},
+    {"top_n_sigma", ALL, ONLY, "-1|0"},
+    {"epsilon_cutoff", ALL, ONLY, "0"},
+    {"eta_cutoff", ALL, ONLY, "0"},
+    {"mirostat", ALL, ONLY, "0"},
+    {"mirostat_mode", ALL, ONLY, "0"},
+    {"mirostat_tau", ALL, HARMLESS, NULL}, /* mirostat is off */
+    {"mirostat_eta", ALL, HARMLESS, NULL},
+    {"dynatemp_range", ALL, ONLY, "0"},
+    {"dynatemp_exponent", ALL, HARMLESS, NULL}, /* the range is 0 */
+    {"smoothing_factor", ALL, ONLY, "0"},
+    {"xtc_probability", ALL, ONLY, "0"},
+    {"xtc_threshold", ALL, HARMLESS, NULL}, /* the probability is 0 */
+    {"dry_multiplier", ALL, ONLY, "0"},
+    {"dry_base", ALL, HARMLESS, NULL}, /* the multiplier is 0 */
+    {"dry_allowed_length", ALL, HARMLESS, NULL},
+    {"dry_penalty_last_n", ALL, HARMLESS, NULL},
+    {"dry_sequence_breakers", ALL, HARMLESS, NULL},
+    {"bad_words", ALL, ONLY, ""},
+    {"allowed_token_ids", ALL, ONLY, ""},
+    {"samplers", ALL, ONLY, ""},
+    {"min_keep", ALL, ONLY, "0"},
+    {"use_beam_search", ALL, ONLY, "false"},
+    {"length_penalty", ALL, ONLY, "1"},
+    {"early_stopping", ALL, ONLY, "false"},
+    {"n_probs", ALL, ONLY, "0"},
+    {"post_sampling_probs", ALL, ONLY, "false"},
+    {"prompt_logprobs", ALL, ONLY, "0"},
+    {"skip_special_tokens", ALL, ONLY, "true"},
+    {"spaces_between_special_tokens", ALL, HARMLESS, NULL}, /* special tokens are skipped */
+    {"lora", ALL, ONLY, ""},
+    /* The form it has. */
+    {"response_format", CHAT | TEXT, READ, NULL},
+    {"text", RESP, READ, NULL},
+    {"output_config", MESS, READ, NULL},
+    {"grammar", ALL, READ, NULL},
+    {"grammar_lazy", ALL, ONLY, "false"},
+    {"json_schema", ALL, READ, NULL},
+    {"guided_json", ALL, READ, NULL},
+    {"guided_regex", ALL, READ, NULL},
+    {"guided_choice", ALL, READ, NULL},
+    {"guided_grammar", ALL, READ, NULL},
+    {"structured_outputs", ALL, READ, NULL},
+    {"guided_decoding_backend", ALL, HARMLESS, NULL}, /* there is one */
+    {"guided_whitespace_pattern", ALL, ONLY, ""},
+    /* Tools. */
+    {"tools", TALK, READ, NULL},
+    {"tool_choice", TALK, READ, NULL},
+    {"parallel_tool_calls", CHAT | RESP, READ, NULL},
+    {"functions", CHAT, READ, NULL},
+    {"function_call", CHAT, READ, NULL},
+    {"max_tool_calls", RESP, HARMLESS, NULL}, /* of calls that the server makes: it makes none */
+    {"tool_resources", ALL, ONLY, ""},
+    {"mcp_servers", MESS, ONLY, ""},
+    {"web_search_options", CHAT, ONLY, ""},
+    /* Thinking, and the prompt. */
+    {"thinking", TALK, READ, NULL},
+    {"reasoning_effort", CHAT, READ, NULL},
+    {"reasoning", CHAT | RESP, READ, NULL},
+    {"reasoning_budget_tokens", TALK, READ, NULL},
+    {"thinking_budget_tokens", TALK, READ, NULL},
+    {"thinking_token_budget", TALK, READ, NULL},
+    {"reasoning_budget_message", TALK, ONLY, ""},
+    {"enable_thinking", TALK, READ, NULL},
+    {"chat_template_kwargs", TALK, READ, NULL},
+    {"add_generation_prompt", TALK, READ, NULL},
+    {"continue_final_message", TALK, READ, NULL},
+    {"chat_template", TALK, ONLY, ""},
+    {"documents", TALK, ONLY, ""},
+    {"add_special_tokens", CHAT | RESP | MESS, ONLY, "false"},
+    {"add_special_tokens", TEXT, ONLY, "true"},
+    {"echo", TALK, ONLY, "false"},
+    /* About money, storage and bookkeeping; about speed; extras of answers. */
+    {"user", ALL, HARMLESS, NULL},
+    {"metadata", ALL, HARMLESS, NULL},
+    {"client_metadata", ALL, HARMLESS, NULL},
+    {"store", ALL, HARMLESS, NULL},
+    {"service_tier", ALL, HARMLESS, NULL},
+    {"safety_identifier", ALL, HARMLESS, NULL},
+    {"prompt_cache_key", ALL, HARMLESS, NULL},
+    {"prompt_cache_retention", ALL, HARMLESS, NULL},
+    {"prompt_cache_options", ALL, HARMLESS, NULL},
+    {"prediction", CHAT, HARMLESS, NULL},
+    {"request_id", ALL, HARMLESS, NULL},
+    {"priority", ALL, HARMLESS, NULL},
+    {"session_id", ALL, HARMLESS, NULL},
+    {"cache_key", ALL, HARMLESS, NULL},
+    {"cache_salt", ALL, HARMLESS, NULL},
+    {"cache_prompt", ALL, HARMLESS, NULL},
+    {"cache_control", ALL, HARMLESS, NULL},
+    {"n_cache_reuse", ALL, HARMLESS, NULL},
+    {"id_slot", ALL, HARMLESS, NULL},
+    {"n_keep", ALL, HARMLESS, NULL}, /* a context is never shifted */
+    {"n_discard", ALL, HARMLESS, NULL},
+    {"t_max_prompt_ms", ALL, HARMLESS, NULL},
+    {"timings_per_token", ALL, HARMLESS, NULL},
+    {"verbose", ALL, HARMLESS, NULL},
+    {"sse_ping_interval", ALL, HARMLESS, NULL},
+    {"backend_sampling", ALL, HARMLESS, NULL},
+    {"keep_alive", ALL, HARMLESS, NULL},
+    {"context_management", RESP | MESS, HARMLESS, NULL}, /* it drops what no longer fits */
+    {"inference_geo", MESS, HARMLESS, NULL},
+    {"speed", MESS, HARMLESS, NULL},
+    {"anthropic_version", MESS, HARMLESS, NULL},
+    {"anthropic_beta", MESS, HARMLESS, NULL},
+};
+
+static const known_field *find(const char *name, api_kind api)
+{
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (!strcmp(fields[i].name, name) && fields[i].apis & 1u << api)
+            return &fields[i];
+    return !strncmp(name, "speculative.", 12) ? find("priority", api) : NULL; /* about speed */
+}
+
+bool field_is_read(const char *name, api_kind api)
+{
+    const known_field *f = find(name, api);
+    return f && f->kind == READ;
+}
+
+const char *field_read_at(size_t i, api_kind *api)
+{
+    for (size_t k = 0; k < sizeof fields / sizeof *fields; k++)
+        for (int a = 0; a < 4; a++)
+            if (fields[k].kind == READ && fields[k].apis & 1u << a && i-- == 0) {
+                *api = (api_kind)a;
+                return fields[k].name;
+            }
+    return NULL;
+}
+
+static bool equals(const jtree *v, const char *word, size_t n)
+{
+    char *end;
+    switch (v->kind) {
+    case JTREE_FALSE:
+        return n == 5 && !memcmp(word, "false", 5);
+    case JTREE_TRUE:
+        return n == 4 && !memcmp(word, "true", 4);
+    case JTREE_INTEGER:
+    case JTREE_REAL: {
+        double want = strtod(word, &end);
+        return n && end == word + n && strtod(v->s, NULL) == want;
+    }
+    case JTREE_STRING:
+        return n && v->n == n && !memcmp(v->s, word, n);
+    case JTREE_ARRAY: /* a list of such words */
+        for (const jtree *i = v->first; i; i = i->next)
+            if (i->kind != JTREE_STRING || !equals(i, word, n))
+                return false;
+        return true;
+    case JTREE_NULL:
+    case JTREE_OBJECT:
+        break;
+    }
+    return false;
+}
+
+static bool is_neutral(const jtree *v, const char *values)
+{
+    if (!*values)
+        return !jtree_truthy(v);
+    for (const char *at = values;;) {
+        size_t n = strcspn(at, "|");
+        if (equals(v, at, n))
+            return true;
+        if (!at[n])
+            return false;
+        at += n + 1;
+    }
+}
+
+bool check_fields(const request *rq, const request_limits *lim, problem *p)
+{
+    for (const jtree *v = rq->body->first; v; v = v->next) {
+        const known_field *f = find(v->key, rq->api);
+        if (v->kind == JTREE_NULL || (f && f->kind != ONLY) || (!f && lim->lenient))
+            continue;
+        if (!f && jtree_truthy(v)) {
+            p->code = "unknown_parameter";
+            return problem_set(p, 400, v->key,
+                               "'%.100s' is no field that this endpoint knows; /openapi.json lists "
+                               "those that it reads",
+                               v->key);
+        }
+        if (f && !is_neutral(v, f->values)) {
+            p->code = "unsupported_parameter";
+            return problem_set(p, 400, v->key, "'%s' is not supported: leave it out%s%s", v->key,
+                               *f->values ? ", or send " : "", f->values);
+        }
+    }
+    return true;
+}
