@@ -98,10 +98,16 @@ DEMO := $(wildcard models/demo.gguf)
 $(BUILD)/apps/run_model.o: $(DEMO)
 $(BUILD)/apps/run_model.o: ISA = $(if $(DEMO),-DCARAT_BUNDLED='"$(DEMO)"')
 # What the server hands out as it is: its description, and the page at /.
-PAGE := $(wildcard apps/web/index.html)
+PAGE := $(if $(wildcard apps/web/index.html),$(BUILD)/page.html)
 $(BUILD)/apps/server/info.o: apps/server/openapi.json $(PAGE)
 $(BUILD)/apps/server/info.o: ISA = -DCARAT_OPENAPI='"apps/server/openapi.json"' \
                                    $(if $(PAGE),-DCARAT_PAGE='"$(PAGE)"')
+# The page is one file: its style and scripts stand where it says "include".
+$(BUILD)/page.html: $(wildcard apps/web/*)
+	@mkdir -p $(@D)
+	$(Q)awk '$$2 == "include" { f = "apps/web/" $$3; n = 0; while ((getline l < f) > 0) { print l; n++ } \
+	    if (!n) { print f ": cannot be read" > "/dev/stderr"; exit 1 } next } 1' apps/web/index.html > $@.part
+	@mv $@.part $@
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<

@@ -2,10 +2,11 @@
 
 Needs the playwright package and a Chromium. Starts ./carat serve with the bundled model on a free
 port, talks to it through the page (stream, regenerate, edit, stop, several conversations, reload,
-structured output), then plays the server itself to show what the small model never writes:
-markdown, code, thoughts, tool calls, errors, markup that wants to run. Fails on any error in the
-page's console, on any request that leaves the server, and on text wider than the screen. With -o
-it leaves screenshots, light and dark, desktop and phone, to be looked at.
+structured output, answers side by side), then plays the server itself to show what the small model
+never writes: markdown, code, thoughts, tool calls, errors, markup that wants to run, 200 KB of texts
+that are slow to render. Two tabs then write into one conversation. Fails on any error in the page's
+console, on any request that leaves the server, and on text wider than the screen. With -o it leaves
+screenshots, light and dark, desktop and phone, to be looked at.
 """
 import argparse
 import json
@@ -45,9 +46,65 @@ int add(int n) {
 
 [bad](javascript:alert(1)) ![picture](https://example.org/x.png) <img src=x onerror="window.ran=1">
 
+So \\(a_1 * b_1\\) is **\u201cbold\u201d**\u662f, 3 \\* 4 and `` a`b ``; ~~gone~~, **_both_ of them**.
+
+\\[
+x = \\frac{a}{b}
+- c
+\\]
+
+- [ ] open
+- [x] done
+
 ---
 
 Done."""
+
+SIZE = 200000
+
+
+def times(text):
+    return (text * (SIZE // len(text) + 1))[:SIZE]
+
+
+# What stopped renderers of Markdown, this page's first one among them.
+HOSTILE = {
+    "a heading and spaces": "# a" + " " * SIZE + "b",
+    "marks of emphasis": times("*"), "emphasis that never ends": times("*a "),
+    "strong in strong": times("**a ")[:SIZE // 2] + times("a** ")[:SIZE // 2],
+    "emphasis of two kinds": times("*_*_**__"), "emphasis in words": times("a**bc*"),
+    "ladder of backticks": "".join("`" * i + " " for i in range(1, 630)), "backticks": times("`a "),
+    "brackets": "[" * (SIZE // 2) + "]" * (SIZE // 2), "links that never end": times("[a]("),
+    "titles that never end": times('[a](b "'), "addresses that never end": times("[a](<b"),
+    "pictures": times("!["), "links": times("[a](http://b.c) "), "addresses": times("<http://"),
+    "quotes in quotes": times("> "), "lists in lists": times("- ") + "x", "a long list": times("- a\n"),
+    "a deep list": "".join(" " * min(i, 400) + "- a\n" for i in range(1000)),
+    "quotes": times("> a\nb\n"), "quotes and lists": times("> a\n\n- b\n\n"),
+    "a wide table": "|".join("a" * 5000) + "\n" + "|".join("-" * 5000) + "\n" + times("|\n"),
+    "a long table": "a|b\n-|-\n" + times("a|b\n"), "almost a rule": "---" + " " * SIZE + "x",
+    "almost a table": "a|b\n" + times("-| "), "almost a fence": "~" * SIZE + "`",
+    "an open fence": "```c\n" + times("int x = 1; // y\n"), "quotes in code": "```js\n" + times("'\\'")[:59000],
+    "escapes in code": "```c\n" + times('\\"')[:59000], "TeX that never ends": times("\\(a "),
+    "short lines": times("a\n"), "one word": times("a"), "spaces": " " * SIZE, "everything": times("*_`[~\\(\n> - | # "),
+}
+
+# Renders a text at once, then as it comes: milliseconds, with layout, and the longest pause.
+RENDER = """([text, step]) => {
+    const box = document.createElement('div');
+    document.querySelector('#log').append(box);
+    const stream = new MarkdownStream(box), start = performance.now();
+    let worst = 0;
+    for (let n = step; n < text.length; n += step) {
+        const from = performance.now();
+        stream.show(text.slice(0, n), false);
+        worst = Math.max(worst, performance.now() - from);
+    }
+    stream.show(text, true);
+    box.offsetHeight;
+    const ms = performance.now() - start, n_nodes = box.querySelectorAll('*').length;
+    box.remove();
+    return [ms, worst, n_nodes];
+}"""
 
 STATS = {"choices": [],
          "usage": {"prompt_tokens": 812, "completion_tokens": 231,
@@ -69,6 +126,15 @@ def stream(chunks):
 def want(ok, what):
     if not ok:
         raise SystemExit("page_check: " + what)
+
+
+def when(p, js):
+    """Waits until js is true; the page's policy forbids playwright's own way."""
+    for _ in range(600):
+        if p.evaluate(js):
+            return
+        p.wait_for_timeout(100)
+    raise SystemExit("page_check: never true: " + js)
 
 
 class Page:
@@ -128,14 +194,34 @@ def with_the_model(page):
     p.keyboard.type("Who made you?")
     p.keyboard.press("Enter")
     page.until(".msg", 2)
-    # A schema that takes long, stopped.
+    # What was edited is a version, and so is what followed it.
+    want("2/2" in p.locator(".msg.user").first.inner_text(), "an edit without versions")
+    p.locator(".msg.user").first.get_by_label("Version before").click()
+    page.until(".msg", 6)
+    want("2/2" in p.locator(".msg.assistant").last.inner_text(), "a regenerated answer without versions")
+    page.shot("3-versions")
+    p.locator(".msg.user").first.get_by_label("Version after").click()
+    page.until(".msg", 2)
+    # Answers that take long, side by side; each is stopped by itself.
     p.click("#open-set")
     p.fill("[name=schema]", '{"type":"array","items":{"type":"integer"},"minItems":20000}')
     p.keyboard.press("Escape")
     page.say("Numbers, please.")
     p.wait_for_selector(".msg.assistant:last-child .md p")
+    p.click("#new")
+    page.say("More numbers, please.")
+    p.wait_for_selector(".msg.assistant:last-child .md p")
+    want(p.locator("#list .busy").count() == 2, "two answers side by side")
+    page.shot("3-side-by-side")
+    p.click("#send")
+    page.until(".note", 1)
+    want(p.locator("#list .busy").count() == 1, "Stop stopped more than its own conversation")
+    p.locator("#list .busy .go").click()
+    n = len(p.inner_text(".msg.assistant:last-child .md"))
+    when(p, f"document.querySelector('.msg.assistant:last-child .md').innerText.length > {n}")
     p.keyboard.press("Escape")
     page.until(".note", 1)
+    want(p.locator("#list .busy").count() == 0, "Escape did not stop the answer")
     p.click("#open-set")
     p.fill("[name=schema]", '{"type":"object","properties":{"n":{"type":"integer"},"s":{"type":"string"'
            ',"maxLength":20}},"required":["n","s"]}')
@@ -181,6 +267,10 @@ def played(page):
     want(p.evaluate("window.ran === undefined"), "markup of the model ran")
     want(all(a.get_attribute("href").startswith("https:") for a in p.locator("#log a").all()), "a bad link")
     want(p.locator("#log table").count() == 1 and p.locator("#log ol ul li").count() == 2, "markdown")
+    text = p.inner_text("#log .md")
+    want("\\(a_1 * b_1\\)" in text and "- c\n\\]" in text, "TeX lost its backslashes")
+    want(p.locator("#log .md strong", has_text="bold").count() == 1 and p.locator("#log .md del").count() == 1
+         and "3 * 4" in text and p.locator("#log .md li.task").count() == 2, "marks of emphasis")
     page.say("Weather in Rome?")
     p.wait_for_selector(".call textarea")
     p.fill(".call textarea", '{"t":21}')
@@ -201,7 +291,49 @@ def played(page):
     p.keyboard.press("Escape")
     p.reload()
     p.wait_for_selector(".fail")
-    want(p.locator(".msg").count() == 7 and p.locator("#list .go").count() == 3, "what a reload keeps")
+    want(p.locator(".msg").count() == 7 and p.locator("#list .go").count() == 4, "what a reload keeps")
+
+
+def hostile(page):
+    for name, text in HOSTILE.items():
+        for step in (SIZE * 2, 400):
+            ms, worst, n_nodes = page.p.evaluate(RENDER, [text, step])
+            print(f"  {name:26} {'whole' if step > SIZE else 'streamed':8} {ms:6.0f} ms, longest pause {worst:4.0f} ms, {n_nodes} nodes")
+            want(ms < (5000 if step > SIZE else 20000) and worst < 2500, f"{name} stops the page for {max(ms, worst):.0f} ms")
+
+
+def two_tabs(page, url):
+    """Both write into one conversation: nothing is lost, and what came second is another version."""
+    pages = [page.p, page.p.context.new_page()]
+    for p in pages:
+        p.on("pageerror", lambda e: page.troubles.append(str(e)))
+        p.route("**/v1/chat/completions", lambda r: r.fulfill(
+            status=200, content_type="text/event-stream", body=stream([delta(content="An answer."), delta("stop"), STATS])))
+    a, b = pages
+    a.click("#new")
+    a.fill("#input", "From the first tab")
+    a.keyboard.press("Enter")
+    a.wait_for_selector(".cost")
+    b.goto(url)
+    b.wait_for_selector(".cost")
+    for p, words in ((a, "one"), (b, "two")):
+        p.fill("#input", "And " + words)
+    a.evaluate("document.querySelector('#form').requestSubmit()")
+    b.evaluate("document.querySelector('#form').requestSubmit()")
+    for p in pages:
+        when(p, "document.querySelectorAll('.msg').length >= 4 && document.querySelector('#log').ariaBusy === 'false'")
+    a.reload()
+    a.wait_for_selector(".cost")
+    seen = a.evaluate("JSON.stringify([...chat.messages.values()].map((m) => m.content))")
+    want("And one" in seen and "And two" in seen, "a turn was lost between two tabs: " + seen)
+    # What one tab says and gets answered is shown in the other.
+    n = b.locator(".msg").count()
+    a.evaluate("openChat(chat.id)")
+    b.fill("#input", "Third")
+    b.keyboard.press("Enter")
+    when(b, f"document.querySelectorAll('.msg').length === {n + 2}")
+    when(a, "[...chat.messages.values()].some((m) => m.content === 'Third')")
+    b.close()
 
 
 def with_a_key(browser, out):
@@ -245,6 +377,7 @@ def main():
             page = Page(browser, url, o.o, viewport={"width": 1280, "height": 860})
             with_the_model(page)
             played(page)
+            hostile(page)
             troubles, kept = page.troubles, page.p.context.storage_state()
             phone = {"is_mobile": True, "has_touch": True, "device_scale_factor": 2}
             for name, kw in {"dark": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "dark"},
@@ -260,6 +393,9 @@ def main():
                     page.p.click("#open-side")
                     page.shot("9-" + name + "-side")
                 troubles += page.troubles
+            page = Page(browser, url, o.o, viewport={"width": 1280, "height": 860})
+            two_tabs(page, url)
+            troubles += page.troubles
             want(not troubles, f"in the console: {troubles}")
             with_a_key(browser, o.o)
             browser.close()

@@ -1,0 +1,150 @@
+/* store.js - conversations in the storage of this browser, which all its tabs share.
+ *
+ *     carat.chat.ID          {id, title, at, system, leaf}
+ *     carat.msg.ID.MESSAGE   {id, parent, at, role, content, ...}
+ *
+ * A conversation is a tree: a message that was edited, or an answer that was asked for again, has a
+ * sibling. What is shown is the way from the root to the leaf. A message is written once, by the tab
+ * that made it and under a key of its own, so no tab overwrites what another has written; a storage
+ * event brings it to the others. */
+
+const store = {
+  read(key, fallback) {
+    try {
+      const text = localStorage.getItem('carat.' + key);
+      return text === null ? fallback : JSON.parse(text);
+    } catch { return fallback; }
+  },
+  write(key, value) {
+    try {
+      localStorage.setItem('carat.' + key, JSON.stringify(value));
+      return true;
+    } catch {
+      toast('This browser has no room left: delete or export conversations.');
+      return false;
+    }
+  },
+  drop(key) { try { localStorage.removeItem('carat.' + key); } catch { /* nothing was kept */ } },
+  keys(prefix) {
+    const out = [];
+    try {
+      for (let i = 0; i < localStorage.length; i++) {
+        const key = localStorage.key(i);
+        if (key.startsWith('carat.' + prefix)) out.push(key.slice(6));
+      }
+    } catch { /* nothing is kept */ }
+    return out;
+  },
+};
+
+const newId = () => Date.now().toString(36) + Math.random().toString(36).slice(2, 8);
+const newChat = () => ({ id: newId(), title: '', at: Date.now(), system: '', leaf: null, messages: new Map(), children: new Map() });
+
+/* ---- The tree ---- */
+
+/* Adds m or puts it in the place of the one with its id. */
+function addMessage(c, m) {
+  const parent = m.parent || '', list = c.children.get(parent) || [];
+  const at = list.findIndex((x) => x.id === m.id);
+  if (at >= 0) list[at] = m;
+  else list.push(m);
+  list.sort((a, b) => a.at - b.at || (a.id < b.id ? -1 : 1));
+  c.children.set(parent, list);
+  c.messages.set(m.id, m);
+}
+
+function dropMessage(c, m) {
+  const list = c.children.get(m.parent || '');
+  c.messages.delete(m.id);
+  list.splice(list.indexOf(m), 1);
+  if (c.leaf === m.id) c.leaf = m.parent;
+  store.drop('msg.' + c.id + '.' + m.id);
+}
+
+/* The messages from the root to leaf. */
+function pathTo(c, leaf) {
+  const path = [], seen = new Set();
+  for (let m = c.messages.get(leaf); m && !seen.has(m); m = c.messages.get(m.parent)) {
+    seen.add(m);
+    path.push(m);
+  }
+  return path.reverse();
+}
+
+const shownPath = (c) => pathTo(c, c.leaf);
+const siblings = (c, m) => c.children.get(m.parent || '') || [];
+
+/* The end of the newest way on from m. */
+function newestLeaf(c, m) {
+  const seen = new Set();
+  for (let next = m; next && !seen.has(next); next = (c.children.get(m.id) || []).at(-1)) seen.add(m = next);
+  return m;
+}
+
+/* ---- Reading and writing ---- */
+
+const isMessage = (m) => m && typeof m === 'object' && typeof m.id === 'string' && typeof m.role === 'string';
+
+/* Before there were trees a conversation was one record with a list of messages. */
+function splitRecord(record) {
+  let parent = null;
+  record.messages.forEach((old, k) => {
+    const m = Object.assign({}, old, { id: 'm' + k, parent, at: record.at + k });
+    store.write('msg.' + record.id + '.' + m.id, m);
+    parent = m.id;
+  });
+  delete record.messages;
+  record.leaf = parent;
+  store.write('chat.' + record.id, record);
+}
+
+function loadChat(id) {
+  const record = store.read('chat.' + id, null);
+  if (!record) return null;
+  if (Array.isArray(record.messages)) splitRecord(record);
+  const c = Object.assign(newChat(), record, { id });
+  for (const key of store.keys('msg.' + id + '.')) {
+    const m = store.read(key, null);
+    if (isMessage(m)) addMessage(c, m);
+  }
+  if (!c.messages.has(c.leaf)) {
+    const root = (c.children.get('') || []).at(-1);
+    c.leaf = root ? newestLeaf(c, root).id : null;
+  }
+  return c;
+}
+
+/* What is said of a conversation; all of it, if another tab has deleted it. */
+function saveChat(c) {
+  if (!c.messages.size && !c.system) return;
+  const gone = store.read('chat.' + c.id, null) === null;
+  store.write('chat.' + c.id, { id: c.id, title: c.title, at: c.at, system: c.system, leaf: c.leaf });
+  if (gone) for (const m of c.messages.values()) if (!m.writing) store.write('msg.' + c.id + '.' + m.id, m);
+  chats.set(c.id, { id: c.id, title: c.title, at: c.at });
+}
+
+function saveMessage(c, m) {
+  saveChat(c);
+  store.write('msg.' + c.id + '.' + m.id, m);
+}
+
+function eraseChat(id) {
+  chats.delete(id);
+  store.drop('chat.' + id);
+  for (const key of store.keys('msg.' + id + '.')) store.drop(key);
+}
+
+/* What the list needs to know of every conversation. */
+function readChats() {
+  const all = new Map();
+  for (const key of store.keys('chat.')) {
+    const record = store.read(key, null);
+    if (!record || typeof record.id !== 'string') continue;
+    if (Array.isArray(record.messages)) splitRecord(record);
+    all.set(record.id, { id: record.id, title: String(record.title || ''), at: Number(record.at) || 0 });
+  }
+  store.drop('index');
+  return all;
+}
+
+const chats = readChats(); /* id -> {id, title, at} */
