@@ -4,18 +4,19 @@
  * arguments are shapes and pointers that never move, so a captured sequence of kernels can be
  * replayed for any tokens, any position and any session.
  *
- *   index     where a row's key and value go: the logical index in its sequence's timeline.
- *             slot = index mod n_slots of the view; nothing else converts between them.
- *   pos       what RoPE and the window see. Equal to index for a chain; rows of a draft tree at
- *             equal depth share a pos and never an index.
- *   first     the first index of this pass in the row's sequence: below it all is committed.
- *   seen      trees only: bit b set when the row sees the row with index first + b (its ancestors
- *             and itself). NULL: chains, where a row sees every index up to its own.
- *             In a pass with a tree no sequence has more than STEP_TREE_ROWS_MAX rows.
+ *   pos       what RoPE and windows see. Rows of a draft tree at equal depth share a pos.
+ *   index     the number of a row's key, counted per sequence and per kind of store. No two rows
+ *             share it. key_walk.h turns a number into a place in memory; no other code does.
+ *   first     the number of the sequence's first key of this pass: keys below it are committed.
+ *   last      the number of the sequence's last key of this pass.
+ *   seen      trees only: bit b is set when the row sees key first + b (its ancestors and itself).
+ *             NULL: chains, where a row sees every key up to its own. A pass with a tree has at
+ *             most STEP_TREE_ROWS_MAX rows of each sequence.
  *
  *      committed            this pass
  *   ....................|  r0  r1  r2  r3      chain: r2 sees r0 r1 r2
- *   0            first-1|first ...             tree:  r2 sees what its `seen` says
+ *   0            first-1|first        last     tree:  r2 sees what its `seen` says
+ *                                              KV_INSIDE_ALL: r2 sees r0 r1 r2 r3
  */
 #ifndef BACKEND_STEP_H
 #define BACKEND_STEP_H
@@ -24,15 +25,24 @@
 
 enum { STEP_TREE_ROWS_MAX = 64, STEP_SEQS_MAX = 64 };
 
+/* Kinds of stores. Stores of one kind number a sequence's keys alike; a kind may keep fewer keys
+ * than the sequence has tokens, and then numbers are smaller than positions. In a store with a
+ * window, and in one of a single stream, the number of a committed key is its position. */
+typedef enum store_kind { STORE_LINEAR, STORE_RING, STORE_KINDS } store_kind;
+
+/* The keys of some rows in stores of one kind. Arrays of rowset.n. */
+typedef struct row_keys {
+    const int32_t *index, *first, *last;
+} row_keys;
+
 /* Some rows of the pass, with what kernels need to know of each. Arrays of n. */
 typedef struct rowset {
     int32_t n;
     const int32_t *token;
     const int32_t *pos;
-    const int32_t *index;
-    const int32_t *first;
     const int32_t *seq;   /* which sequence of the pass, 0 .. n_seqs-1 */
     const uint64_t *seen; /* or NULL */
+    row_keys keys[STORE_KINDS];
 } rowset;
 
 /* Where one sequence keeps one layer's keys and values. page: reserved for pooled pages (slot /
@@ -63,9 +73,18 @@ typedef struct step {
  * u. The value is u, the key is RoPE_pos(k_weight * u), made when it is read. */
 struct weight;
 struct rope;
+
+/* Which keys of its own pass a row sees; committed keys are not concerned. */
+typedef enum kv_inside {
+    KV_INSIDE_CAUSAL, /* a chain: all up to its own; a tree: its ancestors and its own */
+    KV_INSIDE_ALL     /* all of its sequence: drafters that predict a block of tokens at once */
+} kv_inside;
+
 typedef struct kv_view {
-    int32_t id;  /* which of the step's stores */
-    int8_t side; /* which of a pass's devices has them: pass.h */
+    int32_t id;      /* which of the step's stores */
+    int8_t side;     /* which of a pass's devices has them: pass.h */
+    store_kind kind; /* whose numbers its keys have: rowset.keys */
+    kv_inside inside;
     num_type k_type, v_type;
     int32_t n_head_kv, head_dim;
     int32_t window; /* a query at pos p sees keys with p - pos < window; 0: all */
@@ -77,5 +96,10 @@ typedef struct kv_view {
     const struct weight *k_weight; /* single: the norm weight of keys, [head_dim] */
     const struct rope *k_rope;     /* single: the rotation of keys; its table is there */
 } kv_view;
+
+static inline const row_keys *rows_keys(const rowset *rs, const kv_view *kv)
+{
+    return &rs->keys[kv->kind];
+}
 
 #endif

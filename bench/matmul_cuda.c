@@ -148,11 +148,11 @@ static step step_of(int32_t rows)
     static kv_base kv[1];
     for (int32_t i = 0; i < ROWS; i++)
         list[i] = i;
-    return (step){
-        .all = {.n = rows, .token = zero, .pos = list, .index = list, .first = zero, .seq = zero},
-        .n_seqs = 1,
-        .n_kv = 1,
-        .kv = kv};
+    const row_keys keys = {list, zero, list};
+    return (step){.all = {.n = rows, .token = zero, .pos = list, .seq = zero, .keys = {keys, keys}},
+                  .n_seqs = 1,
+                  .n_kv = 1,
+                  .kv = kv};
 }
 
 /* Shape of part i of a product's weights. */

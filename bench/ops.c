@@ -132,9 +132,12 @@ static void begin(bench *b, device *d, int32_t rows, int32_t first)
     memset(b->zero, 0, (size_t)rows * sizeof *b->zero);
     for (int32_t i = 0; i < rows; i++)
         b->zero[rows + i] = first;
-    b->st.all.pos = b->st.all.index = b->pos;
+    b->st.all.pos = b->pos;
     b->st.all.seq = b->zero;
-    b->st.all.first = b->zero + rows;
+    for (int32_t i = 0; i < rows; i++)
+        b->zero[2 * rows + i] = first + rows - 1;
+    for (int k = 0; k < STORE_KINDS; k++)
+        b->st.all.keys[k] = (row_keys){b->pos, b->zero + rows, b->zero + 2 * rows};
     b->st.n_seqs = b->st.n_kv = 1;
     b->st.kv = &b->kv;
     pass_begin(&b->p, d, &b->st, b->scratch, SCRATCH);
@@ -379,7 +382,7 @@ int main(int argc, char **argv)
             die(e.text);
     b.scratch = mem_pages(SCRATCH);
     b.pos = mem_calloc(8192, sizeof *b.pos);
-    b.zero = mem_calloc(16384, sizeof *b.zero);
+    b.zero = mem_calloc((size_t)3 * 8192, sizeof *b.zero);
     if (!b.scratch || !b.pos || !b.zero)
         die("no memory");
     b.gbs = measure_bandwidth(n_threads);

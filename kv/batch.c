@@ -8,11 +8,16 @@
 
 #include <string.h>
 
-enum { ARRAYS_PER_SET = 5 };
+enum { ARRAYS_PER_SET = 3 + 3 * STORE_KINDS };
 
 static void set_arrays(rowset *r, int32_t **at, uint64_t **seen, int32_t cap)
 {
-    const int32_t **field[ARRAYS_PER_SET] = {&r->token, &r->pos, &r->index, &r->first, &r->seq};
+    const int32_t **field[ARRAYS_PER_SET] = {&r->token, &r->pos, &r->seq};
+    for (int k = 0; k < STORE_KINDS; k++) {
+        field[3 + 3 * k] = &r->keys[k].index;
+        field[4 + 3 * k] = &r->keys[k].first;
+        field[5 + 3 * k] = &r->keys[k].last;
+    }
     for (int i = 0; i < ARRAYS_PER_SET; i++) {
         *field[i] = *at;
         *at += cap;
@@ -30,7 +35,7 @@ status kv_batch_init(kv_batch *b, int32_t rows_cap, int32_t seqs_cap, int32_t n_
     b->bases = mem_calloc((size_t)seqs_cap * (size_t)n_kv, sizeof *b->bases);
     if (!b->i32 || !b->u64 || !b->bases) {
         kv_batch_free(b);
-        return err_memory(e, "a batch", rows * 64);
+        return err_memory(e, "a batch", rows * 100);
     }
     b->st.n_kv = n_kv;
     kv_batch_clear(b);
@@ -61,19 +66,23 @@ void kv_batch_clear(kv_batch *b)
 }
 
 typedef struct row {
-    int32_t token, pos, index, first, seq;
+    int32_t token, pos, seq, nth, n; /* the nth of n rows of its sequence */
     uint64_t seen;
 } row;
 
 /* The batch owns the arrays that the step shows as const. */
-static void put(rowset *r, uint64_t *seen, int32_t at, const row *x)
+static void put(rowset *r, uint64_t *seen, int32_t at, const row *x, const kv_cache *c)
 {
     ((int32_t *)r->token)[at] = x->token;
     ((int32_t *)r->pos)[at] = x->pos;
-    ((int32_t *)r->index)[at] = x->index;
-    ((int32_t *)r->first)[at] = x->first;
     ((int32_t *)r->seq)[at] = x->seq;
     seen[at] = x->seen;
+    for (int k = 0; k < STORE_KINDS; k++) {
+        int32_t first = (int32_t)kv_n_keys(c, (store_kind)k);
+        ((int32_t *)r->keys[k].index)[at] = first + x->nth;
+        ((int32_t *)r->keys[k].first)[at] = first;
+        ((int32_t *)r->keys[k].last)[at] = first + x->n - 1;
+    }
 }
 
 status kv_batch_add(kv_batch *b, const kv_cache *c, const int32_t *token, int32_t n,
@@ -86,7 +95,7 @@ status kv_batch_add(kv_batch *b, const kv_cache *c, const int32_t *token, int32_
     bool tree = b->has_tree || parent;
     int32_t longest = n;
     for (int32_t i = 0; tree && i < st->all.n; i++) {
-        int32_t rows = st->all.index[i] - st->all.first[i] + 1;
+        int32_t rows = st->all.keys[0].last[i] - st->all.keys[0].first[i] + 1;
         longest = rows > longest ? rows : longest;
     }
     if (tree && longest > STEP_TREE_ROWS_MAX)
@@ -103,14 +112,14 @@ status kv_batch_add(kv_batch *b, const kv_cache *c, const int32_t *token, int32_
         uint64_t self = i < 64 ? (uint64_t)1 << i : 0;
         const row x = {.token = token[i],
                        .pos = from >= 0 ? st->all.pos[row0 + from] + 1 : first,
-                       .index = first + i,
-                       .first = first,
                        .seq = st->n_seqs,
+                       .nth = i,
+                       .n = n,
                        .seen = self | (from >= 0 ? seen_all[row0 + from] : 0)};
-        put(&st->all, seen_all, row0 + i, &x);
+        put(&st->all, seen_all, row0 + i, &x, c);
         if (want == KV_WANT_ALL || (want == KV_WANT_LAST && i == n - 1)) {
             ((int32_t *)st->out_row)[st->out.n] = row0 + i;
-            put(&st->out, seen_out, st->out.n, &x);
+            put(&st->out, seen_out, st->out.n, &x, c);
             st->out.n++;
         }
     }

@@ -140,7 +140,11 @@ TEST(batch_of_a_tree_knows_ancestors_and_depth)
     uint64_t seen[5] = {1, 3, 5, 11, 21};
     for (int i = 0; i < 5; i++) {
         CHECK_EQ(b.st.all.pos[i], pos[i]);
-        CHECK_EQ(b.st.all.index[i], 10 + i);
+        for (int k = 0; k < STORE_KINDS; k++) {
+            CHECK_EQ(b.st.all.keys[k].index[i], 10 + i);
+            CHECK_EQ(b.st.out.keys[k].first[i], 10);
+            CHECK_EQ(b.st.out.keys[k].last[i], 14);
+        }
         CHECK_EQ(b.st.out.seen[i], seen[i]);
     }
     CHECK_OK(kv_batch_add(&b, &c, token, 3, NULL, KV_WANT_LAST, &e), e); /* a chain beside it */

@@ -115,6 +115,7 @@ static status view_init(const kv_want_layout *w, int32_t i, int32_t rows_max, kv
     formats_of(w, i, &kf, &vf);
     *v = (kv_view){.id = i,
                    .side = s->side,
+                   .kind = s->window ? STORE_RING : STORE_LINEAR,
                    .k_type = kf.type,
                    .v_type = vf.type,
                    .n_head_kv = s->n_head_kv,

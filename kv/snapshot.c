@@ -10,6 +10,7 @@
  * below `from` count. Segments and snapshots are counted references and never change once filled.
  */
 #include "kv/snapshot.h"
+#include "backend/key_walk.h"
 #include "base/mem.h"
 
 #include <string.h>
@@ -73,6 +74,7 @@ size_t kv_linear_bytes(const kv_layout *l, int64_t n_rows)
 typedef struct run {
     kv_cache *c;
     const kv_view *v;
+    const kv_base *base;
     unsigned char *store; /* device */
     size_t row_bytes;
     int64_t first, n, host_rows;
@@ -83,9 +85,9 @@ typedef struct run {
 static void move_run(const run *r, unsigned char *host)
 {
     for (int64_t i = 0; i < r->n;) {
-        int64_t slot = (r->first + i) % r->v->n_slots;
-        int64_t k = r->v->n_slots - slot < r->n - i ? r->v->n_slots - slot : r->n - i;
-        const block_move m = {.dev = (char *)r->store + (size_t)slot * r->row_bytes,
+        key_span s = key_walk(r->v, r->base, r->first + i);
+        int64_t k = s.n < r->n - i ? s.n : r->n - i;
+        const block_move m = {.dev = key_row(r->v, r->store, r->row_bytes, 0, s.place),
                               .host = (char *)host + (size_t)i * r->row_bytes,
                               .dev_stride = (size_t)r->v->n_slots * r->row_bytes,
                               .host_stride = (size_t)r->host_rows * r->row_bytes,
@@ -107,6 +109,7 @@ static unsigned char *move_store(kv_cache *c, int32_t i, const run *what, unsign
     void *const stream[2] = {c->base[i].k, c->base[i].v};
     const size_t row_bytes[2] = {v->k_row_bytes, v->v_row_bytes};
     for (int s = 0; s < 2; s++) {
+        r.base = &c->base[i];
         r.store = stream[s];
         r.row_bytes = row_bytes[s];
         if (r.row_bytes)

@@ -15,7 +15,7 @@
 #ifndef TESTS_KV_CODES_H
 #define TESTS_KV_CODES_H
 
-#include "backend/step.h"
+#include "backend/key_walk.h"
 
 /* Values as they were to be stored (rotated if they are stored so), and as two have stored them,
  * decoded: n of them, whole blocks of a type. */
@@ -48,8 +48,8 @@ static inline size_t stored_bytes(const kv_view *v, int stream)
 static inline char *stored_at(const kv_view *v, kv_base base, int stream, int32_t head,
                               int64_t index)
 {
-    size_t row = (size_t)head * (size_t)v->n_slots + (size_t)(index % v->n_slots);
-    return (char *)(stream ? base.v : base.k) + row * stored_bytes(v, stream);
+    return key_row(v, stream ? base.v : base.k, stored_bytes(v, stream), head,
+                   key_walk(v, &base, index).place);
 }
 
 #endif

@@ -142,7 +142,7 @@ static void late_store(pass *p, const kv_view *kv, mat k, mat v)
             float x[3][256];
             CHECK(kv->head_dim <= 256);
             const uint8_t *first = late.row[kv->id][s] + (size_t)h * n;
-            char *own = stored_at(kv, p->st->kv[kv->id], s, h, p->rows->index[r]);
+            char *own = stored_at(kv, p->st->kv[kv->id], s, h, rows_keys(p->rows, kv)->index[r]);
             memcpy(x[0], mat_row(s ? v : k, r) + h * kv->head_dim,
                    (size_t)kv->head_dim * sizeof **x);
             if (s ? kv->v_rot : kv->k_rot)
@@ -380,8 +380,9 @@ static void plain_store(pass *p, const kv_view *kv, mat k, mat v)
                 int is = w->single ? 0 : s;
                 float *to = mat_row(s ? v : k, r) + h * kv->head_dim;
                 num_format_of(is ? w->v_type : w->k_type)
-                    ->decode(stored_at(w, plain.from->base[kv->id], is, h, p->rows->index[r]), to,
-                             kv->head_dim);
+                    ->decode(stored_at(w, plain.from->base[kv->id], is, h,
+                                       rows_keys(p->rows, w)->index[r]),
+                             to, kv->head_dim);
                 if (is ? w->v_rot : w->k_rot)
                     num_unrotate(to, kv->head_dim);
                 const float *by = w->single && !s ? w->k_weight->data : NULL;

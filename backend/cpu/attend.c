@@ -28,6 +28,7 @@
  */
 #include "backend/cpu/cpu_int.h"
 #include "backend/cpu/table_ops_int.h"
+#include "backend/key_walk.h"
 
 #include <math.h>
 #include <string.h>
@@ -109,7 +110,7 @@ static void tile_sight(const attention *a, row_tile t, int64_t *lo, int64_t *hi)
     *lo = INT64_MAX;
     *hi = 0;
     for (int32_t r = t.r0; r < t.r0 + t.n; r++) {
-        row_sight s = cpu_row_sight(a->p->rows, r, a->kv->window);
+        row_sight s = cpu_row_sight(a->p->rows, r, a->kv);
         *lo = s.lo < *lo ? s.lo : *lo;
         *hi = s.hi > *hi ? s.hi : *hi;
     }
@@ -120,16 +121,16 @@ static void tile_sight(const attention *a, row_tile t, int64_t *lo, int64_t *hi)
 static void mask_row(const attention *a, int32_t r, int64_t b0, float *scores)
 {
     const rowset *rs = a->p->rows;
-    row_sight s = cpu_row_sight(rs, r, a->kv->window);
-    int64_t end = b0 + KEY_BLOCK;
+    row_sight s = cpu_row_sight(rs, r, a->kv);
+    int64_t first = rows_keys(rs, a->kv)->first[r], end = b0 + KEY_BLOCK;
     for (int64_t t = b0; t < s.lo && t < end; t++)
         scores[t - b0] = -INFINITY;
     for (int64_t t = s.hi > b0 ? s.hi : b0; t < end; t++)
         scores[t - b0] = -INFINITY;
     if (!s.tree)
         return;
-    for (int64_t t = rs->first[r] > b0 ? rs->first[r] : b0; t < s.hi && t < end; t++)
-        if (!cpu_row_sees(a->p, r, a->kv->window, t))
+    for (int64_t t = first > b0 ? first : b0; t < s.hi && t < end; t++)
+        if (!cpu_row_sees(a->p, r, a->kv, t))
             scores[t - b0] = -INFINITY;
 }
 
@@ -237,13 +238,14 @@ static void make_keys(const attention *a, block_work *w, int64_t index, key_rows
     const rope *rp = a->kv->k_rope;
     const float *weights = a->kv->k_weight->data;
     int32_t n = u.n;
-    bool committed = index + n <= a->p->rows->first[w->t.r0]; /* such keys follow each other */
+    int32_t first = rows_keys(a->p->rows, a->kv)->first[w->t.r0];
+    bool committed = index + n <= first; /* such keys have neighbouring positions */
     key_maker m = {
         .w = weights, .w_high = weights + a->kv->head_dim / 2, .n_turning = a->n_turning};
     u.n = committed ? n : 1;
     for (int32_t i = 0; i < n; i += u.n, u.at += (size_t)u.n * u.row_bytes) {
         /* From the block's first position; rows of a tree may have positions before it. */
-        int64_t place = cpu_key_pos(a->p, w->t.r0, index + i) - w->b0;
+        int64_t place = cpu_key_pos(a->p, w->t.r0, a->kv, index + i) - w->b0;
         m.back = place < 0;
         m.turn = rp->turns + (size_t)(m.back ? -place : place) * 2 * (size_t)a->n_turning;
         a->k->make_keys(&u, to + (size_t)i * (size_t)to_stride, to_stride, &m);
@@ -430,29 +432,24 @@ static void turn_queries_back(const attention *a, block_work *w)
 static void attend_block(const attention *a, block_work *w, int64_t lo, int64_t hi, int64_t b0)
 {
     const kv_view *kv = a->kv;
-    const step *st = a->p->st;
     int32_t n_q = w->t.n * a->group;
-    kv_base base = st->kv[(size_t)a->p->rows->seq[w->t.r0] * (size_t)st->n_kv + (size_t)kv->id];
-    size_t head = (size_t)w->head * (size_t)kv->n_slots;
-    const char *k = (char *)base.k + head * kv->k_row_bytes, *v = k;
-    size_t v_bytes = kv->k_row_bytes;
-    if (!kv->single) {
-        v_bytes = kv->v_row_bytes;
-        v = (char *)base.v + head * v_bytes;
-    }
-    /* Slots wrap at most once inside a block: no more keys are visible than there are slots. */
-    size_t slot = (size_t)(lo % kv->n_slots);
-    int32_t n = (int32_t)(hi - lo), at = (int32_t)(lo - b0);
-    int32_t n0 = (size_t)kv->n_slots - slot < (size_t)n ? (int32_t)((size_t)kv->n_slots - slot) : n;
+    const kv_base *base = step_store(a->p->st, a->p->rows->seq[w->t.r0], kv);
+    void *values = kv->single ? base->k : base->v;
+    size_t k_bytes = kv->k_row_bytes, v_bytes = kv->single ? k_bytes : kv->v_row_bytes;
 
     w->b0 = b0;
-    w->next = v + slot * v_bytes;
-    w->after = w->goes_on ? k + (size_t)(hi % kv->n_slots) * kv->k_row_bytes : NULL;
+    w->next = key_row(kv, values, v_bytes, w->head, key_walk(kv, base, lo).place);
+    w->after = NULL;
+    if (w->goes_on)
+        w->after = key_row(kv, base->k, k_bytes, w->head, key_walk(kv, base, hi).place);
     if (kv->single)
         turn_queries_back(a, w);
-    score_keys(a, w, lo, k + slot * kv->k_row_bytes, n0, w->scores + at);
-    if (n0 < n)
-        score_keys(a, w, lo + n0, k, n - n0, w->scores + at + n0);
+    for (int64_t t = lo, n; t < hi; t += n) {
+        key_span span = key_walk(kv, base, t);
+        n = span.n < hi - t ? span.n : hi - t;
+        score_keys(a, w, t, key_row(kv, base->k, k_bytes, w->head, span.place), (int32_t)n,
+                   w->scores + (t - b0));
+    }
     for (int32_t i = 0; i < w->t.n; i++)
         for (int32_t g = 0; g < a->group; g++) {
             int32_t iq = i * a->group + g;
@@ -461,9 +458,12 @@ static void attend_block(const attention *a, block_work *w, int64_t lo, int64_t 
             w->sum[iq] = a->k->softmax(s, KEY_BLOCK, &w->top[iq]);
         }
     memset(w->values, 0, (size_t)n_q * (size_t)kv->head_dim * sizeof(float));
-    sum_values(a, w, v + slot * v_bytes, n0, w->scores + at);
-    if (n0 < n)
-        sum_values(a, w, v, n - n0, w->scores + at + n0);
+    for (int64_t t = lo, n; t < hi; t += n) {
+        key_span span = key_walk(kv, base, t);
+        n = span.n < hi - t ? span.n : hi - t;
+        sum_values(a, w, key_row(kv, values, v_bytes, w->head, span.place), (int32_t)n,
+                   w->scores + (t - b0));
+    }
 }
 
 static void begin_queries(const attention *a, row_tile t, int32_t head, float *top, float *sum)

@@ -94,7 +94,8 @@ static bool fixture_open(attend_fixture *f, const char *isa, shape s, uint64_t *
     open_maker(f, rng);
     CHECK(num_row_bytes(s.k, (uint64_t)s.dim, &k_row) &&
           num_row_bytes(s.v, (uint64_t)s.dim, &v_row));
-    f->view = (kv_view){.k_type = s.k,
+    f->view = (kv_view){.kind = s.window ? STORE_RING : STORE_LINEAR,
+                        .k_type = s.k,
                         .v_type = s.v,
                         .n_head_kv = s.n_head_kv,
                         .head_dim = s.dim,
@@ -108,6 +109,7 @@ static bool fixture_open(attend_fixture *f, const char *isa, shape s, uint64_t *
                         .k_weight = &f->norm,
                         .k_rope = &f->turn};
     test_pass_open(&f->t, 64u << 20);
+    f->t.st.all.keys[!f->view.kind] = (row_keys){0}; /* numbers of another kind: nobody's */
     f->k_bytes = (size_t)s.n_head_kv * (size_t)s.n_slots * f->view.k_row_bytes;
     f->v_bytes = (size_t)s.n_head_kv * (size_t)s.n_slots * f->view.v_row_bytes;
     f->t.st.n_seqs = 2;
@@ -155,7 +157,7 @@ static void store(attend_fixture *f, pass *p)
     mat k = test_mat(n, f->s.n_head_kv, f->s.dim), v = test_mat(n, f->s.n_head_kv, f->s.dim);
     for (int32_t r = 0; r < n; r++) {
         const timeline *l = &f->line[p->rows->seq[r]];
-        size_t at = (size_t)p->rows->index[r] * (size_t)width;
+        size_t at = (size_t)rows_keys(p->rows, &f->view)->index[r] * (size_t)width;
         memcpy(mat_row(k, r), l->k + at, (size_t)width * 4);
         memcpy(mat_row(v, r), l->v + at, (size_t)width * 4);
     }
@@ -166,31 +168,37 @@ static void store(attend_fixture *f, pass *p)
 }
 
 /* Rule by rule, from step.h. */
-static int32_t pos_of(const pass *p, int32_t r, int32_t index)
+static int32_t pos_of(const attend_fixture *f, const pass *p, int32_t r, int32_t t)
 {
     const rowset *rs = p->rows;
-    if (rs->seen && index >= rs->first[r])
+    const row_keys *k = rows_keys(rs, &f->view);
+    if (rs->seen && t >= k->first[r])
         for (int32_t i = 0; i < rs->n; i++)
-            if (rs->seq[i] == rs->seq[r] && rs->index[i] == index)
+            if (rs->seq[i] == rs->seq[r] && k->index[i] == t)
                 return rs->pos[i];
-    return index;
+    return t;
 }
 
-static bool sees(const pass *p, int32_t r, int32_t window, int32_t index)
+static bool sees(const attend_fixture *f, const pass *p, int32_t r, int32_t t)
 {
     const rowset *rs = p->rows;
-    if (rs->seen && index >= rs->first[r]) {
-        if (!(rs->seen[r] >> (index - rs->first[r]) & 1))
+    const row_keys *k = rows_keys(rs, &f->view);
+    int32_t window = f->s.window;
+    if (f->view.inside == KV_INSIDE_ALL) {
+        if (t > k->last[r])
             return false;
-    } else if (index > rs->index[r]) {
+    } else if (rs->seen && t >= k->first[r]) {
+        if (!(rs->seen[r] >> (t - k->first[r]) & 1))
+            return false;
+    } else if (t > k->index[r]) {
         return false;
     }
-    return !window || rs->pos[r] - pos_of(p, r, index) < window;
+    return !window || rs->pos[r] - pos_of(f, p, r, t) < window;
 }
 
 /* The keys of head h that row r sees, made of the values where there is one stream. */
-static const float *key_row(const attend_fixture *f, const pass *p, int32_t r, int32_t t, int32_t h,
-                            float *made)
+static const float *seen_key(const attend_fixture *f, const pass *p, int32_t r, int32_t t,
+                             int32_t h, float *made)
 {
     const timeline *l = &f->line[p->rows->seq[r]];
     const float *k =
@@ -198,7 +206,7 @@ static const float *key_row(const attend_fixture *f, const pass *p, int32_t r, i
     if (!f->s.single)
         return k;
     memcpy(made, k, (size_t)f->s.dim * 4);
-    make_key(f, pos_of(p, r, t), made);
+    make_key(f, pos_of(f, p, r, t), made);
     return made;
 }
 
@@ -217,16 +225,14 @@ static mat plain(const attend_fixture *f, const pass *p, mat q, float scale)
     for (int32_t r = 0; r < n; r++)
         for (int32_t h = 0; h < f->s.n_head && checked(r, n); h++) {
             const timeline *l = &f->line[p->rows->seq[r]];
-            int32_t end = p->rows->first[r] + STEP_TREE_ROWS_MAX;
-            end = end > p->rows->index[r] + 1 ? end : p->rows->index[r] + 1;
-            end = end < l->n ? end : l->n;
+            int32_t end = rows_keys(p->rows, &f->view)->last[r] + 1;
             double top = -INFINITY, total = 0;
             memset(sum, 0, (size_t)dim * sizeof *sum);
             for (int32_t t = 0; t < end; t++) {
                 e[t] = -INFINITY;
-                if (!sees(p, r, f->s.window, t))
+                if (!sees(f, p, r, t))
                     continue;
-                const float *k = key_row(f, p, r, t, h / g, made);
+                const float *k = seen_key(f, p, r, t, h / g, made);
                 e[t] = 0;
                 for (int32_t i = 0; i < dim; i++)
                     e[t] += (double)mat_row(q, r)[h * dim + i] * k[i];
@@ -280,7 +286,8 @@ static void check_pass(attend_fixture *f, pass *p, const char *what, double boun
               "%s %s: %s%s/%s%s%s, head %d, %d of %d heads, window %d, %d slots, index %d: nmse %g",
               f->d->name, what, num_name(f->s.k), f->s.k_rot ? "+rot" : "", num_name(f->s.v),
               f->s.v_rot ? "+rot" : "", f->s.single ? " in one stream" : "", f->s.dim, f->s.n_head,
-              f->s.n_head_kv, f->s.window, f->s.n_slots, p->rows->index[0], nmse);
+              f->s.n_head_kv, f->s.window, f->s.n_slots, rows_keys(p->rows, &f->view)->index[0],
+              nmse);
     mem_free(q.at);
     mem_free(o.at);
     mem_free(want.at);
@@ -372,7 +379,8 @@ static void store_chain(attend_fixture *f, int32_t seq, int32_t n)
     }
 }
 
-/* Two sequences of different lengths in one pass, in runs and alternating; then two trees. */
+/* Two sequences of different lengths in one pass, in runs and alternating; then two trees; each
+ * also with rows that see all rows of their sequence. */
 TEST(cpu_attention_of_two_sequences_and_of_trees)
 {
     uint64_t rng = test_seed();
@@ -393,11 +401,15 @@ TEST(cpu_attention_of_two_sequences_and_of_trees)
                         int32_t s = mixed ? r % 2 : r >= n / 3;
                         f.t.seq[r] = s;
                         f.t.first[r] = past[s];
+                        f.t.last[r] = past[s] + (mixed ? (n + !s) / 2 : s ? n - n / 3 : n / 3) - 1;
                         f.t.index[r] = f.t.pos[r] = past[s] + taken[s]++;
                     }
                     store(&f, p);
                     check_pass(&f, p, mixed ? "two sequences, mixed" : "two sequences", 1e-11,
                                &rng);
+                    f.view.inside = KV_INSIDE_ALL;
+                    check_pass(&f, p, "all rows", 1e-11, &rng);
+                    f.view.inside = KV_INSIDE_CAUSAL;
                     /* the same rows as random trees */
                     taken[0] = taken[1] = 0;
                     int32_t row_of[2][STEP_TREE_ROWS_MAX];
@@ -411,7 +423,31 @@ TEST(cpu_attention_of_two_sequences_and_of_trees)
                     }
                     f.t.st.all.seen = f.t.seen;
                     check_pass(&f, p, "trees", 1e-11, &rng);
+                    f.view.inside = KV_INSIDE_ALL;
+                    check_pass(&f, p, "all rows of trees", 1e-11, &rng);
+                    f.view.inside = KV_INSIDE_CAUSAL;
                 }
+            fixture_close(&f);
+        }
+}
+
+/* A store that keeps fewer keys than its sequence has tokens: only numbers say what a row sees. */
+TEST(cpu_attention_by_numbers_that_are_not_positions)
+{
+    uint64_t rng = test_seed();
+    for (int a = 0; a < N_ISA; a++)
+        for (int i = 0; i < N_SHAPES; i++) {
+            attend_fixture f;
+            if (shapes[i].window || shapes[i].single)
+                continue;
+            if (!fixture_open(&f, every_isa[a], shapes[i], &rng))
+                break;
+            store_chain(&f, 0, 150);
+            pass *p = test_pass_begin(&f.t, f.d, 20, 150);
+            for (int32_t r = 0; r < 20; r++)
+                f.t.pos[r] += 5000;
+            store(&f, p);
+            check_pass(&f, p, "numbers below positions", 1e-11, &rng);
             fixture_close(&f);
         }
 }

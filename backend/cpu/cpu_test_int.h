@@ -26,7 +26,8 @@ typedef struct test_pass {
     pass p;
     step st;
     kv_base kv[STEP_SEQS_MAX];
-    int32_t token[ROWS_CAP], pos[ROWS_CAP], index[ROWS_CAP], first[ROWS_CAP], seq[ROWS_CAP];
+    int32_t token[ROWS_CAP], pos[ROWS_CAP], index[ROWS_CAP], first[ROWS_CAP], last[ROWS_CAP],
+        seq[ROWS_CAP];
     uint64_t seen[ROWS_CAP];
     unsigned char *scratch;
     size_t scratch_bytes;
@@ -38,7 +39,9 @@ __attribute__((unused)) static void test_pass_open(test_pass *t, size_t scratch_
     t->scratch_bytes = scratch_bytes;
     t->scratch = mem_pages(scratch_bytes);
     CHECK(t->scratch);
-    t->st.all = (rowset){0, t->token, t->pos, t->index, t->first, t->seq, NULL};
+    t->st.all = (rowset){.token = t->token, .pos = t->pos, .seq = t->seq};
+    for (int k = 0; k < STORE_KINDS; k++)
+        t->st.all.keys[k] = (row_keys){t->index, t->first, t->last};
     t->st.n_seqs = 1;
     t->st.n_kv = 1;
     t->st.kv = t->kv;
@@ -59,6 +62,7 @@ __attribute__((unused)) static pass *test_pass_begin(test_pass *t, device *d, in
     for (int32_t i = 0; i < n; i++) {
         t->pos[i] = t->index[i] = first + i;
         t->first[i] = first;
+        t->last[i] = first + n - 1;
         t->seq[i] = 0;
     }
     pass_begin(&t->p, d, &t->st, t->scratch, t->scratch_bytes);

@@ -9,6 +9,7 @@
  * The fused ops (glu, add_rms_norm) are absent: their expansions in backend/ops.c define them.
  */
 #include "backend/cpu/cpu_int.h"
+#include "backend/key_walk.h"
 
 #include <math.h>
 #include <string.h>
@@ -279,47 +280,48 @@ static void ref_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
 
 /* ---- Attention --------------------------------------------------------------------------- */
 
-static int64_t pos_in(const rowset *rs, int32_t seq, int64_t index)
+int64_t cpu_key_pos(const pass *p, int32_t r, const kv_view *kv, int64_t t)
 {
-    for (int32_t i = 0; i < rs->n; i++)
-        if (rs->seq[i] == seq && rs->index[i] == index)
-            return rs->pos[i];
-    return index;
+    if (t < rows_keys(p->rows, kv)->first[r])
+        return t;
+    /* The key's writer may be a row without wanted logits, so it is looked for among all. */
+    const rowset *all = &p->st->all;
+    for (int32_t i = 0; i < all->n; i++)
+        if (all->seq[i] == p->rows->seq[r] && rows_keys(all, kv)->index[i] == t)
+            return all->pos[i];
+    return t;
 }
 
-int64_t cpu_key_pos(const pass *p, int32_t r, int64_t index)
+bool cpu_row_sees(const pass *p, int32_t r, const kv_view *kv, int64_t t)
 {
     const rowset *rs = p->rows;
-    /* all rows: the one that wrote the key may be none of those whose logits are wanted */
-    return index < rs->first[r] ? index : pos_in(&p->st->all, rs->seq[r], index);
-}
-
-bool cpu_row_sees(const pass *p, int32_t r, int32_t window, int64_t index)
-{
-    const rowset *rs = p->rows;
-    int64_t first = rs->first[r];
-    if (index < 0)
+    const row_keys *k = rows_keys(rs, kv);
+    int64_t nth = t - k->first[r]; /* of this pass, where it is not negative */
+    if (t < 0)
         return false;
-    if (index >= first && rs->seen) {
-        if (index - first >= STEP_TREE_ROWS_MAX || !(rs->seen[r] >> (index - first) & 1))
+    if (kv->inside == KV_INSIDE_ALL) {
+        if (t > k->last[r])
             return false;
-    } else if (index > rs->index[r]) {
+    } else if (nth >= 0 && rs->seen) {
+        if (nth >= STEP_TREE_ROWS_MAX || !(rs->seen[r] >> nth & 1))
+            return false;
+    } else if (t > k->index[r]) {
         return false;
     }
-    return !window || rs->pos[r] - cpu_key_pos(p, r, index) < window;
+    return !kv->window || rs->pos[r] - cpu_key_pos(p, r, kv, t) < kv->window;
 }
 
-row_sight cpu_row_sight(const rowset *rs, int32_t r, int32_t window)
+row_sight cpu_row_sight(const rowset *rs, int32_t r, const kv_view *kv)
 {
-    row_sight s = {0, (int64_t)rs->index[r] + 1, rs->seen != NULL};
-    /* Keys of this pass may have positions below their indices (a tree), never above, so the
-     * committed rule bounds every visible index from below. */
-    if (window && (int64_t)rs->pos[r] - window + 1 > 0)
-        s.lo = (int64_t)rs->pos[r] - window + 1;
-    if (s.tree && rs->seen[r]) {
-        int64_t last = 63 - __builtin_clzll(rs->seen[r]);
-        s.hi = rs->first[r] + last + 1;
-    }
+    const row_keys *k = rows_keys(rs, kv);
+    bool all = kv->inside == KV_INSIDE_ALL;
+    row_sight s = {0, (int64_t)(all ? k->last : k->index)[r] + 1, rs->seen != NULL};
+    /* Keys of this pass may have positions below their numbers (a tree), never above, so the rule
+     * for committed keys bounds every visible one from below. */
+    if (kv->window && (int64_t)rs->pos[r] - kv->window + 1 > 0)
+        s.lo = (int64_t)rs->pos[r] - kv->window + 1;
+    if (s.tree && rs->seen[r] && !all)
+        s.hi = (int64_t)k->first[r] + 63 - __builtin_clzll(rs->seen[r]) + 1;
     return s;
 }
 
@@ -342,16 +344,15 @@ static void ref_kv_store(pass *p, const kv_view *kv, mat k, mat v)
         return;
     const rowset *rs = p->rows;
     for (int32_t r = 0; r < k.rows; r++) {
-        kv_base base = p->st->kv[(size_t)rs->seq[r] * (size_t)p->st->n_kv + (size_t)kv->id];
-        size_t slot = (size_t)(rs->index[r] % kv->n_slots);
+        const kv_base *base = step_store(p->st, rs->seq[r], kv);
+        size_t place = key_walk(kv, base, rows_keys(rs, kv)->index[r]).place;
         for (int32_t h = 0; h < kv->n_head_kv; h++) {
-            size_t at = (size_t)h * (size_t)kv->n_slots + slot;
             size_t from = (size_t)h * (size_t)kv->head_dim;
-            store_head(mat_row(k, r) + from, (char *)base.k + at * kv->k_row_bytes, kv->k_type,
-                       kv->k_rot ? turned : NULL, kv->head_dim);
+            store_head(mat_row(k, r) + from, key_row(kv, base->k, kv->k_row_bytes, h, place),
+                       kv->k_type, kv->k_rot ? turned : NULL, kv->head_dim);
             if (!kv->single)
-                store_head(mat_row(v, r) + from, (char *)base.v + at * kv->v_row_bytes, kv->v_type,
-                           kv->v_rot ? turned : NULL, kv->head_dim);
+                store_head(mat_row(v, r) + from, key_row(kv, base->v, kv->v_row_bytes, h, place),
+                           kv->v_type, kv->v_rot ? turned : NULL, kv->head_dim);
         }
     }
 }
@@ -361,8 +362,8 @@ typedef struct ref_attention {
     mat o, q;
     const kv_view *kv;
     float scale;
-    double *sum, *row; /* [n_threads, head_dim] each */
-    float *stored;     /* [n_threads, head_dim] */
+    double *sum, *row;             /* [n_threads, head_dim] each */
+    float *stored;                 /* [n_threads, head_dim] */
     double (*back)[NUM_ROT_GROUP]; /* Rot^-1, a column after the other, times sqrt(NUM_ROT_GROUP) */
 } ref_attention;
 
@@ -424,25 +425,25 @@ static void attend_head(void *arg, int32_t chunk, int32_t thread)
     const rowset *rs = a->p->rows;
     int32_t r = chunk / a->q.heads, h = chunk % a->q.heads, n = kv->head_dim;
     int32_t g = h / (a->q.heads / kv->n_head_kv);
-    kv_base base = a->p->st->kv[(size_t)rs->seq[r] * (size_t)a->p->st->n_kv + (size_t)kv->id];
+    const kv_base *base = step_store(a->p->st, rs->seq[r], kv);
     const float *q = mat_row(a->q, r) + (size_t)h * (size_t)n;
     double *sum = a->sum + (size_t)thread * (size_t)n, *row = a->row + (size_t)thread * (size_t)n;
-    row_sight s = cpu_row_sight(rs, r, kv->window);
+    row_sight s = cpu_row_sight(rs, r, kv);
     double top = -INFINITY, total = 0;
 
     memset(sum, 0, (size_t)n * sizeof *sum);
     for (int walk = 0; walk < 2; walk++)
         for (int64_t t = s.lo; t < s.hi; t++) {
-            if (!cpu_row_sees(a->p, r, kv->window, t))
+            if (!cpu_row_sees(a->p, r, kv, t))
                 continue;
-            size_t at = (size_t)g * (size_t)kv->n_slots + (size_t)(t % kv->n_slots);
-            const char *k = (char *)base.k + at * kv->k_row_bytes, *v = k;
+            size_t place = key_walk(kv, base, t).place;
+            const char *k = key_row(kv, base->k, kv->k_row_bytes, g, place), *v = k;
             double score = 0;
             decode_plain(a, true, k, thread);
             if (kv->single)
-                make_key(kv, cpu_key_pos(a->p, r, t), row);
+                make_key(kv, cpu_key_pos(a->p, r, kv, t), row);
             else
-                v = (char *)base.v + at * kv->v_row_bytes;
+                v = key_row(kv, base->v, kv->v_row_bytes, g, place);
             for (int32_t i = 0; i < n; i++)
                 score += row[i] * q[i];
             score *= a->scale;

@@ -5,6 +5,7 @@
  */
 #include "backend/cpu/cpu_int.h"
 #include "backend/cpu/table_ops_int.h"
+#include "backend/key_walk.h"
 
 #include <math.h>
 #include <string.h>
@@ -134,17 +135,15 @@ static void store_row(const rows_job *j, int32_t r, int32_t thread)
     const kv_view *kv = j->kv;
     float *turned = j->temp + (size_t)thread * (size_t)kv->head_dim;
     const rowset *rs = j->p->rows;
-    const step *st = j->p->st;
-    kv_base base = st->kv[(size_t)rs->seq[r] * (size_t)st->n_kv + (size_t)kv->id];
-    size_t slot = (size_t)(rs->index[r] % kv->n_slots);
+    const kv_base *base = step_store(j->p->st, rs->seq[r], kv);
+    size_t place = key_walk(kv, base, rows_keys(rs, kv)->index[r]).place;
     for (int32_t h = 0; h < kv->n_head_kv; h++) {
-        size_t at = (size_t)h * (size_t)kv->n_slots + slot;
         size_t from = (size_t)h * (size_t)kv->head_dim;
-        store_head(mat_row(j->a, r) + from, (char *)base.k + at * kv->k_row_bytes, kv->k_type,
-                   kv->k_rot ? turned : NULL, kv->head_dim);
+        store_head(mat_row(j->a, r) + from, key_row(kv, base->k, kv->k_row_bytes, h, place),
+                   kv->k_type, kv->k_rot ? turned : NULL, kv->head_dim);
         if (!kv->single)
-            store_head(mat_row(j->b, r) + from, (char *)base.v + at * kv->v_row_bytes, kv->v_type,
-                       kv->v_rot ? turned : NULL, kv->head_dim);
+            store_head(mat_row(j->b, r) + from, key_row(kv, base->v, kv->v_row_bytes, h, place),
+                       kv->v_type, kv->v_rot ? turned : NULL, kv->head_dim);
     }
 }
 

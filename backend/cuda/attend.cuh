@@ -15,7 +15,7 @@ struct sight {
 
 DEV sight row_sight(const dev_rows &rs, int r, int window)
 {
-    sight s = {0, rs.index[r] + 1};
+    sight s = {0, rs.newest[r] + 1};
     if (window && rs.pos[r] - window + 1 > 0)
         s.lo = rs.pos[r] - window + 1;
     if (rs.seen) {

@@ -130,9 +130,10 @@ void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v)
     dev_kv view = view_of(p, kv);
     if (pass_failed(p))
         return;
-    if (!cuda_join_store(c, view, cuda_mat(k), cuda_mat(v))) {
+    dev_step st = cuda_step(p, kv);
+    if (!cuda_join_store(c, view, st, cuda_mat(k), cuda_mat(v))) {
         cuda_settle(c);
-        cu_kv_store(c->stream, view, cuda_step(p), cuda_mat(k), cuda_mat(v));
+        cu_kv_store(c->stream, view, st, cuda_mat(k), cuda_mat(v));
     }
     cuda_done(p, "kv_store");
 }
@@ -314,16 +315,19 @@ static size_t slices_bytes(const cuda_device *c, const kv_view *kv, int32_t rows
 typedef struct key_range {
     int64_t lo, hi;
 } key_range;
-static key_range keys_seen(const rowset *rs, int32_t window)
+static key_range keys_seen(const rowset *rs, const kv_view *kv)
 {
+    const row_keys *keys = rows_keys(rs, kv);
+    bool all = kv->inside == KV_INSIDE_ALL;
     key_range k = {INT64_MAX, 0};
     for (int32_t r = 0; r < rs->n; r++) {
-        int64_t lo = window ? (int64_t)rs->pos[r] - window + 1 : 0, hi = (int64_t)rs->index[r] + 1;
-        if (rs->seen && rs->seen[r]) {
+        int64_t lo = kv->window ? (int64_t)rs->pos[r] - kv->window + 1 : 0;
+        int64_t hi = (int64_t)(all ? keys->last : keys->index)[r] + 1;
+        if (!all && rs->seen && rs->seen[r]) {
             int top = 63;
             while (!(rs->seen[r] >> top))
                 top--;
-            hi = (int64_t)rs->first[r] + top + 1;
+            hi = (int64_t)keys->first[r] + top + 1;
         }
         k.lo = lo < k.lo ? lo : k.lo;
         k.hi = hi > k.hi ? hi : k.hi;
@@ -347,11 +351,14 @@ static some_rows rows_of(const rowset *rs, attend_args a, int32_t row0, int32_t 
     dev_rows *d = &a.st.rows;
     rowset of = {.n = n,
                  .pos = rs->pos + row0,
-                 .index = rs->index + row0,
-                 .first = rs->first + row0,
                  .seq = rs->seq + row0,
                  .seen = rs->seen ? rs->seen + row0 : NULL};
-    d->token += row0, d->pos += row0, d->index += row0, d->first += row0, d->seq += row0;
+    for (int i = 0; i < STORE_KINDS; i++) {
+        const row_keys *k = &rs->keys[i];
+        of.keys[i] = (row_keys){k->index + row0, k->first + row0, k->last + row0};
+    }
+    d->token += row0, d->pos += row0, d->seq += row0;
+    d->index += row0, d->first += row0, d->newest += row0;
     if (d->seen)
         d->seen += row0;
     d->n = a.q.rows = a.o.rows = n;
@@ -365,13 +372,13 @@ static void attend_slices(const cuda_device *c, const some_rows *s, const kv_vie
 {
     attend_args a = s->a;
     int32_t room = slice_keys(c, kv);
-    key_range k = keys_seen(&s->rs, kv->window);
+    key_range k = keys_seen(&s->rs, kv);
     size_t elements = (size_t)kv->n_head_kv * (size_t)kv->head_dim * (size_t)room;
     expand_args x = {.kv = a.kv,
                      .st = a.st,
                      .all = a.all,
                      .seq = s->rs.seq[0],
-                     .tree_from = s->rs.seen ? s->rs.first[0] : INT32_MAX,
+                     .tree_from = s->rs.seen ? rows_keys(&s->rs, kv)->first[0] : INT32_MAX,
                      .room = room,
                      .k = to,
                      .v = values_stay(kv) ? NULL : to + elements};
@@ -492,8 +499,8 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     size_t n_bytes = (size_t)q.rows * (size_t)q.heads * (size_t)d * sizeof(float);
     a.o = cuda_mat(o);
     a.q = cuda_mat(turned);
-    a.st = cuda_step(p);
-    a.all = c->rows_all;
+    a.st = cuda_step(p, kv);
+    a.all = cuda_rows(&c->rows_all, kv);
     a.n_chunk = chunks_of(kv, &a, keys);
     cuda_wrote(c, o.at, n_bytes);
     if (turns) {

@@ -343,8 +343,9 @@ static status cuda_weight_load(device *d, weight *w, err *e)
 
 static size_t step_need(const step *st)
 {
+    enum { MASKS = 2 * 8, LISTS = (3 + 3 * STORE_KINDS) * 4 }; /* bytes of a row */
     size_t rows = (size_t)st->all.n + (size_t)st->out.n;
-    return (size_t)st->n_seqs * (size_t)st->n_kv * sizeof(dev_kv_base) + rows * 8 + rows * 5 * 4 +
+    return (size_t)st->n_seqs * (size_t)st->n_kv * sizeof(dev_kv_base) + rows * (MASKS + LISTS) +
            (size_t)st->out.n * 4 + 64;
 }
 
@@ -389,16 +390,45 @@ static const void *put(packer *k, const void *from, size_t n_bytes)
     return to;
 }
 
-/* Masks first (they are wider); the lists are a multiple of 4 bytes each. */
-static dev_rows put_lists(packer *k, const rowset *r, const void *seen)
+/* Masks of a tree's rows: which rows each sees, and all rows of its sequence. */
+static void put_masks(packer *k, const rowset *r, bool tree, step_rows *d)
+{
+    *d = (step_rows){0};
+    if (!tree)
+        return;
+    d->seen = put(k, r->seen, r->seen ? (size_t)r->n * sizeof *r->seen : 0);
+    d->all_seen = (const uint64_t *)(k->dev + k->at);
+    for (int32_t i = 0; i < r->n; i++) {
+        int32_t n = r->keys[0].last[i] - r->keys[0].first[i] + 1;
+        uint64_t all = n < 64 ? ((uint64_t)1 << n) - 1 : UINT64_MAX;
+        put(k, &all, sizeof all);
+    }
+}
+
+/* After the masks, which are wider: each list is a multiple of 4 bytes. */
+static void put_lists(packer *k, const rowset *r, step_rows *d)
 {
     size_t n = (size_t)r->n * sizeof(int32_t);
-    dev_rows d = {.n = r->n, .seen = seen};
-    d.token = put(k, r->token, n);
-    d.pos = put(k, r->pos, n);
-    d.index = put(k, r->index, n);
-    d.first = put(k, r->first, n);
-    d.seq = put(k, r->seq, n);
+    d->rows = (dev_rows){.n = r->n};
+    d->rows.token = put(k, r->token, n);
+    d->rows.pos = put(k, r->pos, n);
+    d->rows.seq = put(k, r->seq, n);
+    for (int i = 0; i < STORE_KINDS; i++) {
+        d->keys[i].index = put(k, r->keys[i].index, n);
+        d->keys[i].first = put(k, r->keys[i].first, n);
+        d->keys[i].last = put(k, r->keys[i].last, n);
+    }
+}
+
+dev_rows cuda_rows(const step_rows *r, const kv_view *kv)
+{
+    const row_keys *k = &r->keys[kv->kind];
+    bool all = kv->inside == KV_INSIDE_ALL;
+    dev_rows d = r->rows;
+    d.index = k->index;
+    d.first = k->first;
+    d.newest = all ? k->last : k->index;
+    d.seen = all ? r->all_seen : r->seen;
     return d;
 }
 
@@ -433,17 +463,18 @@ static void cuda_begin(device *d, pass *p)
         kv[i] = (dev_kv_base){st->kv[i].k, st->kv[i].v};
     c->kv = (const dev_kv_base *)k.dev;
     k.at = n_kv * sizeof *kv;
-    const void *seen_all = NULL, *seen_out = NULL;
-    if (st->all.seen) {
-        seen_all = put(&k, st->all.seen, (size_t)st->all.n * 8);
-        seen_out = put(&k, st->out.seen, st->out.seen ? (size_t)st->out.n * 8 : 0);
-    }
-    c->rows_all = put_lists(&k, &st->all, seen_all);
-    c->rows_out = put_lists(&k, &st->out, seen_out);
+    bool tree = st->all.seen != NULL;
+    put_masks(&k, &st->all, tree, &c->rows_all);
+    put_masks(&k, &st->out, tree, &c->rows_out);
+    put_lists(&k, &st->all, &c->rows_all);
+    put_lists(&k, &st->out, &c->rows_out);
     c->out_row = put(&k, st->out_row, (size_t)st->out.n * sizeof(int32_t));
     int64_t top = 0;
     for (int32_t i = 0; i < st->all.n; i++)
-        top = st->all.index[i] >= top ? (int64_t)st->all.index[i] + 1 : top;
+        for (int kind = 0; kind < STORE_KINDS; kind++) {
+            int64_t end = (int64_t)st->all.keys[kind].last[i] + 1;
+            top = end > top ? end : top;
+        }
     c->kv_bucket = KV_BUCKET_MIN;
     while (c->kv_bucket < top && c->kv_bucket < 1 << 30)
         c->kv_bucket *= 2;

@@ -92,9 +92,11 @@ extern __thread gpu_facts cu_gpu;
 
 /* ---- The step block ----------------------------------------------------------------------- */
 
+/* Rows as one view's kernels see them. index and first are of the view's kind of store; newest is
+ * the number of the newest key that a row may see: its own, or its sequence's last. */
 typedef struct dev_rows {
-    const int32_t *token, *pos, *index, *first, *seq;
-    const uint64_t *seen; /* NULL: chains */
+    const int32_t *token, *pos, *seq, *index, *first, *newest;
+    const uint64_t *seen; /* NULL: a row sees all keys up to `newest` */
     int32_t n;
 } dev_rows;
 
@@ -421,6 +423,14 @@ enum {
 #ifndef __cplusplus
 enum { SHADOWS = 8, STEP_BUFFERS = 4, TICKETS = 4096 };
 
+/* A rowset on the device. all_seen: masks of all rows of each row's sequence; NULL as seen is. */
+typedef struct step_rows {
+    dev_rows rows; /* what all views share */
+    row_keys keys[STORE_KINDS];
+    const uint64_t *seen, *all_seen;
+} step_rows;
+dev_rows cuda_rows(const step_rows *r, const kv_view *kv); /* cuda.c */
+
 /* A copy made for products, still true: nothing has been written over it or over what it copies. */
 typedef struct shadow {
     const char *x, *x_end, *q, *q_end;
@@ -474,7 +484,7 @@ typedef struct cuda_device {
     cudaEvent_t step_done[STEP_BUFFERS];
     size_t step_bytes;
     int32_t step_turn;
-    dev_rows rows_all, rows_out; /* as uploaded for the pass under way */
+    step_rows rows_all, rows_out; /* as uploaded for the pass under way */
     const dev_kv_base *kv;
     const int32_t *out_row;
     int32_t kv_bucket; /* indices of all rows are below; a power of two */
@@ -531,7 +541,7 @@ bool cuda_join_scale(cuda_device *c, dev_mat x, float k, const float *w);
 bool cuda_join_copy(cuda_device *c, dev_mat x, dev_quant q);
 bool cuda_join_norms(cuda_device *c, dev_mat x, const norm_job *job, int32_t n, float eps);
 bool cuda_join_rope(cuda_device *c, dev_mat x, int32_t heads, const float *inv_freq);
-bool cuda_join_store(cuda_device *c, dev_kv kv, dev_mat k, dev_mat v);
+bool cuda_join_store(cuda_device *c, dev_kv kv, dev_step st, dev_mat k, dev_mat v);
 bool cuda_join_rotation(cuda_device *c, dev_mat to, dev_mat q);
 bool cuda_join_act_mul(cuda_device *c, dev_mat y, dev_mat a, dev_mat b);
 
@@ -568,7 +578,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale);
 
 /* ops.c, for the ops of attend_ops.c */
 bool cuda_skip(const pass *p, mat y); /* nothing to do; else what waits has been launched */
-dev_step cuda_step(const pass *p);
+dev_step cuda_step(const pass *p, const kv_view *kv);
 const float *cuda_vector(pass *p, const weight *w); /* NULL, and an error, if it is not loaded */
 void cuda_done(pass *p, const char *op); /* asks whether a launch failed */
 

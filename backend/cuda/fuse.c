@@ -203,7 +203,8 @@ bool cuda_wait_head(cuda_device *c, head_job j, dev_step st)
     if (!fits)
         cuda_settle(c);
     w->job[w->n_jobs++] = j;
-    w->st = st;
+    if (!w->has_store) /* else `st` has the numbers of the store's keys */
+        w->st = st;
     return true;
 }
 
@@ -228,7 +229,7 @@ static int job_of(const waiting *w, dev_mat m)
 
 /* Keys and values both come of jobs that wait, or of one, or one of them does and the other is only
  * stored; or there is one stream of them. */
-bool cuda_join_store(cuda_device *c, dev_kv kv, dev_mat k, dev_mat v)
+bool cuda_join_store(cuda_device *c, dev_kv kv, dev_step st, dev_mat k, dev_mat v)
 {
     waiting *w = &c->wait;
     int i = job_of(w, k), j = job_of(w, v), n_new = (i < 0) + (j < 0);
@@ -237,6 +238,7 @@ bool cuda_join_store(cuda_device *c, dev_kv kv, dev_mat k, dev_mat v)
         kv.head_dim <= 2048) {
         w->job[i].store = kv.single ? 1 : 3;
         w->kv = kv;
+        w->st = st;
         w->has_store = true;
         return true;
     }
@@ -250,6 +252,7 @@ bool cuda_join_store(cuda_device *c, dev_kv kv, dev_mat k, dev_mat v)
     w->job[i].store = 1;
     w->job[j].store = 2;
     w->kv = kv;
+    w->st = st;
     w->has_store = true;
     return true;
 }

@@ -4,7 +4,8 @@
  *   1         matmul_one   int8 dots            matmul_float   f32
  *   2..32     matmul_rows  int8 tensor cores    matmul_float   f32
  *   33..      matmul_mma   bf16 tensor cores    F32: matmul_float, else matmul_mma
- *   experts   matmul_vec   one row; to 32 matmul_experts, those of one expert together; then as 33..
+ *   experts   matmul_vec   one row; to 32 matmul_experts, those of one expert together; then
+ * as 33..
  *
  * Every op says what it writes before it enqueues (shadow.c says why), takes scratch first, and
  * asks once at its end whether a launch failed. Fused gated units and norms leave the int8 copy
@@ -56,15 +57,16 @@ static bool skip(const pass *p, mat y)
     return false;
 }
 
-static const dev_rows *rows_of(const pass *p)
+static const step_rows *rows_of(const pass *p)
 {
     const cuda_device *c = cuda_of(p);
     return p->rows == &p->st->out ? &c->rows_out : &c->rows_all;
 }
 
+/* For kernels that look at no keys. */
 static dev_step step_of(const pass *p)
 {
-    return (dev_step){*rows_of(p), cuda_of(p)->kv, p->st->n_kv};
+    return (dev_step){rows_of(p)->rows, cuda_of(p)->kv, p->st->n_kv};
 }
 
 static bool few(int32_t rows)
@@ -88,7 +90,7 @@ static void c_embed(pass *p, mat y, const weight *w, float scale)
         return;
     wrote(p, y);
     cu_embed(cuda_of(p)->stream, cuda_mat(y), w->packed, (int)w->type, w->row_bytes,
-             rows_of(p)->token, scale);
+             rows_of(p)->rows.token, scale);
     done(p, "embed");
 }
 
@@ -192,7 +194,8 @@ static void c_rope(pass *p, mat x, const rope *f)
     if (cuda_join_rope(cuda_of(p), cuda_mat(x), x.heads, f->inv_freq))
         return;
     cuda_settle(cuda_of(p));
-    cu_rope(cuda_of(p)->stream, cuda_mat(x), x.heads, rows_of(p)->pos, f->inv_freq, f->n_pairs);
+    cu_rope(cuda_of(p)->stream, cuda_mat(x), x.heads, rows_of(p)->rows.pos, f->inv_freq,
+            f->n_pairs);
     done(p, "rope");
 }
 
@@ -638,9 +641,9 @@ bool cuda_skip(const pass *p, mat y)
 {
     return skip(p, y);
 }
-dev_step cuda_step(const pass *p)
+dev_step cuda_step(const pass *p, const kv_view *kv)
 {
-    return step_of(p);
+    return (dev_step){cuda_rows(rows_of(p), kv), cuda_of(p)->kv, p->st->n_kv};
 }
 const float *cuda_vector(pass *p, const weight *w)
 {

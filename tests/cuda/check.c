@@ -225,18 +225,16 @@ void chain_init(chain *c, int32_t n, int32_t first, int32_t n_vocab)
         c->token[i] = (i * 7919 + 13) % (n_vocab ? n_vocab : 1);
         c->pos[i] = c->index[i] = first + i;
         c->first[i] = first;
+        c->last[i] = first + n - 1;
         c->out_row[i] = i;
     }
-    c->st = (step){.all = {.n = n,
-                           .token = c->token,
-                           .pos = c->pos,
-                           .index = c->index,
-                           .first = c->first,
-                           .seq = c->seq},
-                   .out_row = c->out_row,
-                   .n_seqs = 1,
-                   .n_kv = 1,
-                   .kv = c->kv};
+    const row_keys keys = {c->index, c->first, c->last};
+    c->st = (step){
+        .all = {.n = n, .token = c->token, .pos = c->pos, .seq = c->seq, .keys = {keys, keys}},
+        .out_row = c->out_row,
+        .n_seqs = 1,
+        .n_kv = 1,
+        .kv = c->kv};
 }
 
 char *text(const char *fmt, ...)

@@ -21,6 +21,7 @@ typedef struct attend_case {
     bool rot;
     int32_t turning; /* one stream, with as many pairs that turn; 0: two */
     bool wide;       /* keys beyond what f16 holds */
+    bool all;        /* rows see all rows of their sequence */
     int32_t cut;     /* two_seqs: rows of the first; 0: half of them */
 } attend_case;
 
@@ -91,11 +92,9 @@ static void check_stored(rig *g, const attend_case *a, const kv_view *v, kv_base
             for (int kv = 0; kv < (v->single ? 1 : 2); kv++) {
                 uint8_t got[4096];
                 size_t n = kv ? v->v_row_bytes : v->k_row_bytes;
-                size_t at =
-                    ((size_t)h * (size_t)v->n_slots + (size_t)(c->index[i] % v->n_slots)) * n;
                 kv_base ref = base[0][c->seq[i]], gpu = base[1][c->seq[i]];
-                g->gpu->download(g->gpu, got, (char *)(kv ? gpu.v : gpu.k) + at, n);
-                differ += memcmp(got, (char *)(kv ? ref.v : ref.k) + at, n) != 0;
+                g->gpu->download(g->gpu, got, stored_at(v, gpu, kv, h, c->index[i]), n);
+                differ += memcmp(got, stored_at(v, ref, kv, h, c->index[i]), n) != 0;
             }
     verdict(g, "attend stored", text("%d rows, heads that differ in a byte", a->rows), differ, 0);
 }
@@ -155,13 +154,15 @@ static void check_attend(rig *g, const attend_case *a)
                            .n_ctx = a->n_ctx,
                            .rows_max = a->rows,
                            .dev = {g->gpu}};
+    static int32_t wrong[ROWS_MAX];
     double key_sigma = a->wide ? 6e4 : 0.3;
     int32_t seqs = a->two_seqs ? 2 : 1, half = a->cut ? a->cut : a->rows / seqs;
     if (kv_layout_init(&l, &want, &e)) {
         failed(g, "attend", e.text);
         return;
     }
-    const kv_view *view = &l.view[0];
+    kv_view *view = &l.view[0];
+    view->inside = a->all ? KV_INSIDE_ALL : KV_INSIDE_CAUSAL;
     kv_view view_gpu = *view;
     if (a->turning)
         view_gpu.k_weight = &source.norm.w[1], view_gpu.k_rope = &source.on[1];
@@ -190,6 +191,8 @@ static void check_attend(rig *g, const attend_case *a)
         int32_t in = c.seq[i] ? i - half : i, parent = in ? (in - 1) / 2 : -1;
         c.first[i] = a->past - 3 * c.seq[i];
         c.index[i] = c.first[i] + in;
+        c.last[i] = c.first[i] + (!a->two_seqs ? a->rows : c.seq[i] ? a->rows - half : half) - 1;
+        wrong[i] = 7 * i + 3;
         c.pos[i] = c.index[i];
         if (a->tree) {
             c.seen[i] = (uint64_t)1 << in | (in ? c.seen[i - in + parent] : 0);
@@ -197,6 +200,8 @@ static void check_attend(rig *g, const attend_case *a)
         }
     }
     c.st.n_seqs = seqs;
+    /* Numbers of keys in stores of another kind are none of this view's. */
+    c.st.all.keys[!view->kind] = (row_keys){wrong, wrong, wrong};
     if (a->tree)
         c.st.all.seen = c.seen;
     float *x = draw(g, (size_t)a->rows * (size_t)a->n_head * (size_t)a->d, 1.0);
@@ -219,10 +224,10 @@ static void check_attend(rig *g, const attend_case *a)
     for (int kv = 0; kv < 2; kv++)
         kv_format_name((kv_format){type[kv], rot[kv]}, format[kv], sizeof format[kv]);
     char shape[128];
-    snprintf(shape, sizeof shape, "%s%s%s %d/%dx%d w%d past %d rows %d%s%s%s", format[0],
+    snprintf(shape, sizeof shape, "%s%s%s %d/%dx%d w%d past %d rows %d%s%s%s%s", format[0],
              a->values ? "/" : "", a->values ? format[1] : "", a->n_head, a->n_head_kv, a->d,
              a->window, a->past, a->rows, a->tree ? " tree" : "", a->two_seqs ? " 2 seqs" : "",
-             a->wide ? " wide" : "");
+             a->all ? " all" : "", a->wide ? " wide" : "");
     verdict(g, name, shape, both_error(g, &b, yr, yg), a->type == NUM_F32 ? 1e-10 : 2e-6);
     cuda_device *gpu = g->gpu->self;
     attend_path path = cuda_attend_path(gpu, &view_gpu, false);
@@ -248,7 +253,8 @@ static void check_attend(rig *g, const attend_case *a)
     if (view->k_rot && !a->turning && a->d % 256 == 0)
         check_rotation(g, &b.gpu, (mat){x, a->rows, a->n_head, a->d, a->n_head * a->d}, &view_gpu);
     /* A row alone gives the same bits as in company. */
-    if (a->rows <= 32 && a->rows > 1 && !a->tree && !a->two_seqs && !pass_failed(&b.gpu)) {
+    if (a->rows <= 32 && a->rows > 1 && !a->tree && !a->two_seqs && !a->all &&
+        !pass_failed(&b.gpu)) {
         float *all = gpu_rows(g, yg);
         size_t width = (size_t)a->n_head * (size_t)a->d;
         int32_t differ = 0;
@@ -256,8 +262,11 @@ static void check_attend(rig *g, const attend_case *a)
             step one = sg;
             pass p;
             one.all.n = 1;
-            one.all.token += r, one.all.pos += r, one.all.index += r, one.all.first += r;
-            one.all.seq += r;
+            one.all.token += r, one.all.pos += r, one.all.seq += r;
+            for (int kind = 0; kind < STORE_KINDS; kind++) {
+                row_keys *keys = &one.all.keys[kind];
+                keys->index += r, keys->first += r, keys->last = keys->index;
+            }
             pass_begin(&p, g->gpu, &one, g->gpu_scratch, g->scratch_bytes);
             mat qq = pass_mat(&p, 1, a->n_head, a->d);
             g->gpu->upload(g->gpu, qq.at, x + (size_t)r * width, width * 4);
@@ -328,6 +337,24 @@ static void check_formats(rig *g)
     check_attend(g, &(attend_case){NUM_Q8_0, 32, 4, 512, 0, 6000, 5000, 2, .rot = false});
     check_attend(g, &(attend_case){NUM_TQ3_0, 12, 1, 512, 0, 9000, 8500, 1, .rot = true});
     check_attend(g, &(attend_case){NUM_BF16, 4, 2, 256, 0, 200, 120, 3, .wide = true});
+    /* Rows that see those after them: in chains, by every kernel; in trees. */
+    check_attend(g, &(attend_case){NUM_F16, 8, 2, 256, 60, 400, 230, 16, .all = true});
+    check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 300, 200, 16, .all = true});
+    check_attend(g, &(attend_case){NUM_F16, 4, 2, 128, 40, 300, 130, 7, .all = true});
+    check_attend(g, &(attend_case){NUM_F32, 4, 2, 64, 16, 200, 90, 9, .all = true});
+    check_attend(g, &(attend_case){NUM_F32, 4, 2, 64, 0, 200, 90, 40, .all = true});
+    check_attend(g, &(attend_case){NUM_Q8_0, 8, 4, 256, 50, 400, 230, 9, .all = true});
+    check_attend(g, &(attend_case){NUM_Q4_0, 8, 1, 512, 0, 400, 230, 5, .all = true});
+    check_attend(g, &(attend_case){NUM_F16, 8, 2, 256, 50, 400, 90, 64, .all = true});
+    check_attend(g, &(attend_case){NUM_F16, 4, 1, 512, 30, 400, 90, 48, .all = true});
+    check_attend(g, &(attend_case){NUM_Q5_0, 4, 1, 512, 0, 400, 90, 48, .all = true});
+    check_attend(
+        g, &(attend_case){NUM_F16, 8, 2, 256, 50, 400, 230, 40, .two_seqs = true, .all = true});
+    check_attend(g, &(attend_case){NUM_F16, 8, 2, 256, 50, 400, 90, 15, .tree = true, .all = true});
+    check_attend(g, &(attend_case){NUM_F16, 8, 2, 256, 50, 400, 90, 48, .tree = true, .all = true});
+    check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 300, 90, 9, .all = true, .turning = 64});
+    check_attend(g, &(attend_case){NUM_F16, 4, 1, 512, 0, 300, 90, 40, .all = true, .turning = 64});
+    check_attend(g, &(attend_case){NUM_Q8_0, 4, 1, 512, 0, 300, 90, 9, .all = true, .turning = 64});
     check_attend(g, &(attend_case){NUM_Q8_0, 4, 1, 512, 0, 200, 90, 35, .wide = true});
 }
 

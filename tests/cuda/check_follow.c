@@ -78,7 +78,8 @@ static void follow_stream(pass *p, const kv_view *v, mat m, int stream)
 {
     device *dev = now->g->gpu;
     num_type type = stream ? v->v_type : v->k_type;
-    const rowset *rows = p->rows;
+    int32_t n_rows = p->rows->n;
+    const int32_t *index = rows_keys(p->rows, v)->index;
     size_t bytes = stored_bytes(v, stream), width = (size_t)mat_width(m), d = (size_t)v->head_dim;
     kv_base base = p->st->kv[v->id]; /* of the one sequence there is */
     char *all = stream_take(dev, v, base, stream);
@@ -86,11 +87,11 @@ static void follow_stream(pass *p, const kv_view *v, mat m, int stream)
     stored_values s = {.own = values, .first = values + d, .n = v->head_dim, .type = type};
     if (!all || !values)
         err_memory(&p->e, "a stream", whole_bytes(v, stream));
-    for (int32_t r = 0; !pass_failed(p) && r < rows->n; r++)
+    for (int32_t r = 0; !pass_failed(p) && r < n_rows; r++)
         for (int32_t h = 0; h < v->n_head_kv; h++) {
             float *mine = x + (size_t)r * width + (size_t)h * d;
-            char *at = stored_at(v, (kv_base){.k = all, .v = all}, stream, h, rows->index[r]);
-            const uint8_t *first = code_row(now->first, v, stream, h, rows->index[r]);
+            char *at = stored_at(v, (kv_base){.k = all, .v = all}, stream, h, index[r]);
+            const uint8_t *first = code_row(now->first, v, stream, h, index[r]);
             if (stream ? v->v_rot : v->k_rot)
                 num_rotate(mine, v->head_dim);
             num_format_of(type)->decode(at, values, v->head_dim);
