@@ -4,7 +4,7 @@
  *     place    .   .   2   3   4   5   6   7   0   1       keys 0 and 1 are overwritten
  *
  * Whatever reads or writes a store on the host asks key_walk; kernels ask the key_walk of
- * cuda/kv_formats.cuh, which follows the same rule. The rule stands nowhere else, so stores may
+ * cuda/key_walk.cuh, which follows the same rule. The rule stands nowhere else, so stores may
  * come to lie in pages without a change in any kernel: `base` is where a table of pages would be,
  * and neighbouring keys lie side by side for at least one key and at most to the end of a page.
  */
@@ -24,6 +24,12 @@ static inline key_span key_walk(const kv_view *kv, const kv_base *base, int64_t 
     (void)base;
     int64_t place = t % kv->n_slots;
     return (key_span){(size_t)place, kv->n_slots - place};
+}
+
+/* Is key t's place t, for every key? Kernels that add a number to an address rely on it. */
+static inline bool store_in_line(const kv_view *kv)
+{
+    return kv->kind == STORE_LINEAR;
 }
 
 /* The row at a place of KV head h, in a stream (base.k or base.v) of rows of row_bytes. */

@@ -58,11 +58,10 @@ __global__ void __launch_bounds__(128) attend_kernel(attend_args a)
         if (from >= to)
             return;
     }
-    dev_kv_base base = a.st.kv[(size_t)a.st.rows.seq[r] * a.st.n_kv + a.kv.id];
-    const uint8_t *keys = (const uint8_t *)base.k + (size_t)g * a.kv.n_slots * a.kv.k_bytes;
-    const uint8_t *values = keys;
+    dev_kv_base base = store_of(a.st, a.st.rows.seq[r], a.kv);
+    const uint8_t *keys = head_rows(a.kv, base.k, g, a.kv.k_bytes), *values = keys;
     if (!a.kv.single)
-        values = (const uint8_t *)base.v + (size_t)g * a.kv.n_slots * a.kv.v_bytes;
+        values = head_rows(a.kv, base.v, g, a.kv.v_bytes);
     float *made = p + group * KEYS + warp * d;
     for (int i = (int)threadIdx.x; i < group * d; i += 128) {
         q[i] = a.q.at[r * a.q.stride + h0 * d + i] * a.scale;
@@ -77,7 +76,7 @@ __global__ void __launch_bounds__(128) attend_kernel(attend_args a)
         for (int k = warp; k < KEYS; k += 4) {
             int t = t0 + k;
             bool sees = t >= from && t < to && row_sees(a, r, t);
-            const uint8_t *key = keys + (size_t)(t % a.kv.n_slots) * a.kv.k_bytes;
+            const uint8_t *key = keys + (size_t)key_walk_at(a.kv, t).place * a.kv.k_bytes;
             int kind = a.kv.k_kind;
             if (sees && a.kv.single) {
                 bool own = a.st.rows.seen && t >= a.st.rows.first[r];
@@ -119,7 +118,7 @@ __global__ void __launch_bounds__(128) attend_kernel(attend_args a)
             float sum = o[i] * shrink[h];
             for (int k = k0; k < k1; k++) {
                 const uint8_t *value =
-                    values + (size_t)((t0 + k) % a.kv.n_slots) * a.kv.v_bytes;
+                    values + (size_t)key_walk_at(a.kv, t0 + k).place * a.kv.v_bytes;
                 sum = fma_rn(p[h * KEYS + k], kv_value(value, a.kv.v_kind, i % d), sum);
             }
             o[i] = sum;

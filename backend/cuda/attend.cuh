@@ -6,6 +6,7 @@
 #ifndef BACKEND_CUDA_ATTEND_CUH
 #define BACKEND_CUDA_ATTEND_CUH
 
+#include "backend/cuda/key_walk.cuh"
 #include "backend/cuda/kv_formats.cuh"
 
 /* Indices [lo, hi) hold all that row r sees. */

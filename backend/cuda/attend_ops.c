@@ -17,6 +17,7 @@
  * what tiles take from a rotated store they rotate back themselves, and the f32 kernel its keys.
  */
 #include "backend/cuda/cuda_int.h"
+#include "backend/key_walk.h"
 
 enum {
     CHUNK = 128,
@@ -287,7 +288,7 @@ static void attend_few(pass *p, attend_args a, bool split, int32_t at_a_time, de
 /* Values of one stream that may be read where they are: f16, and a store that never wraps. */
 static bool values_stay(const kv_view *kv)
 {
-    return kv->single && kv->k_type == NUM_F16 && !kv->window;
+    return kv->single && kv->k_type == NUM_F16 && store_in_line(kv);
 }
 /* Bytes of a key, and of its value, of all KV heads. */
 static size_t made_key_bytes(const kv_view *kv)

@@ -28,9 +28,9 @@ template <int D> DEV uint16_t *made_at(uint16_t *to, const expand_args &a, int t
 /* Rows of this block's head. */
 DEV const uint8_t *stored_rows(const expand_args &a, bool values)
 {
-    dev_kv_base base = a.st.kv[(size_t)a.seq * a.st.n_kv + a.kv.id];
-    return (const uint8_t *)(values ? base.v : base.k) +
-           (size_t)blockIdx.y * a.kv.n_slots * (values ? a.kv.v_bytes : a.kv.k_bytes);
+    dev_kv_base base = store_of(a.st, a.seq, a.kv);
+    return head_rows(a.kv, values ? base.v : base.k, (int)blockIdx.y,
+                     values ? a.kv.v_bytes : a.kv.k_bytes);
 }
 
 /* ---- Two streams --------------------------------------------------------------------------- */
@@ -42,15 +42,14 @@ template <int KIND, int D> DEV void expand_keys(const expand_args &a, bool value
     const uint8_t *rows = stored_rows(a, values);
     int row_bytes = values ? a.kv.v_bytes : a.kv.k_bytes;
     int t0 = a.start + (int)blockIdx.x * BLOCK_KEYS + (int)threadIdx.x / PIECES;
-    int e = (int)threadIdx.x % PIECES, slot0 = t0 % a.kv.n_slots;
+    int e = (int)threadIdx.x % PIECES;
+    key_walk walk = key_walk_at(a.kv, t0);
 #pragma unroll
     for (int i = 0; i < BLOCK_KEYS; i += STEP) {
-        int t = t0 + i, slot = slot0 + i;
-        if (slot >= a.kv.n_slots)
-            slot %= a.kv.n_slots;
+        int t = t0 + i;
         if (t >= a.from && t < a.until)
             *(uint4 *)(made_at<D>(values ? a.v : a.k, a, t) + 8 * e) =
-                kv_piece<KIND>(rows + (size_t)slot * row_bytes, e);
+                kv_piece<KIND>(rows + (size_t)key_place(walk, i) * row_bytes, e);
     }
 }
 
@@ -159,8 +158,8 @@ __global__ void __launch_bounds__(THREADS) expand_one_kernel(expand_args a)
     if (F16) {
 #pragma unroll
         for (int n = 0; n < MINE; n++) {
-            int t = t0 + warp + n * WARPS, slot = t % a.kv.n_slots;
-            const uint8_t *row = rows + (size_t)slot * (2 * D) + 8 * lane;
+            int t = t0 + warp + n * WARPS, place = key_walk_at(a.kv, t).place;
+            const uint8_t *row = rows + (size_t)place * (2 * D) + 8 * lane;
 #pragma unroll
             for (int i = 0; i < PARTS; i++)
                 on_the_way[n][i] =
@@ -188,7 +187,7 @@ __global__ void __launch_bounds__(THREADS) expand_one_kernel(expand_args a)
                 u[i] = make_float4(f16_to_f32(x.x & 0xffff), f16_to_f32(x.x >> 16),
                                    f16_to_f32(x.y & 0xffff), f16_to_f32(x.y >> 16));
             } else {
-                const uint8_t *row = rows + (size_t)(t % a.kv.n_slots) * a.kv.k_bytes;
+                const uint8_t *row = rows + (size_t)key_walk_at(a.kv, t).place * a.kv.k_bytes;
                 u[i] = four_values(row, a.kv.k_kind, 128 * i + 4 * lane);
                 if (a.kv.k_rot)
                     u[i] = rotate_four(u[i], true);

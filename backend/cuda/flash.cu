@@ -33,8 +33,9 @@ template <int D, bool ONE = false> struct flash {
  * instruction. */
 template <int D, bool BLOCKS>
 DEV void load_tile(uint16_t *to, const uint8_t *head, int row_bytes, int t0, int from, int until,
-                   int n_slots)
+                   const dev_kv &kv)
 {
+    key_walk walk = key_walk_at(kv, t0);
     if (BLOCKS && D <= 128) { /* rows that may begin at any word */
         int words = row_bytes / 4;
 #pragma unroll 1
@@ -42,16 +43,16 @@ DEV void load_tile(uint16_t *to, const uint8_t *head, int row_bytes, int t0, int
             int t = i / words, w = i - t * words;
             bool ok = t0 + t >= from && t0 + t < until;
             copy4_async((uint8_t *)(to + t * (D + 8)) + 4 * w,
-                        head + (size_t)(ok ? (t0 + t) % n_slots : 0) * row_bytes + 4 * w, ok);
+                        head + (size_t)(ok ? key_place(walk, t) : 0) * row_bytes + 4 * w, ok);
         }
         copy_commit();
         return;
     }
-    int pieces = BLOCKS ? row_bytes / 16 : D / 8, slot0 = t0 % n_slots;
+    int pieces = BLOCKS ? row_bytes / 16 : D / 8;
     int k = (int)threadIdx.x / pieces, p = (int)threadIdx.x % pieces;
-    if (!BLOCKS && t0 >= from && t0 + KEYS <= until && slot0 + KEYS <= n_slots) {
+    if (!BLOCKS && t0 >= from && t0 + KEYS <= until && keys_adjoin(walk, KEYS)) {
         constexpr int step = 32 * flash<D>::W / (D / 8);
-        const uint8_t *at = head + (size_t)(slot0 + k) * (2 * D) + 16 * p;
+        const uint8_t *at = head + (size_t)(walk.place + k) * (2 * D) + 16 * p;
 #pragma unroll
         for (int i = 0; i < KEYS; i += step)
             copy16_async(to + (k + i) * (D + 8) + 8 * p, at + i * (2 * D), true);
@@ -61,11 +62,9 @@ DEV void load_tile(uint16_t *to, const uint8_t *head, int row_bytes, int t0, int
     int step_k = (int)blockDim.x / pieces, step_p = (int)blockDim.x % pieces;
 #pragma unroll 1
     while (k < KEYS) {
-        int slot = slot0 + k;
-        while (slot >= n_slots) /* once, but for rings shorter than a tile */
-            slot -= n_slots;
+        int place = key_place(walk, k);
         bool ok = t0 + k >= from && t0 + k < until;
-        copy16_async(to + k * (D + 8) + 8 * p, head + (size_t)(ok ? slot : 0) * row_bytes + 16 * p,
+        copy16_async(to + k * (D + 8) + 8 * p, head + (size_t)(ok ? place : 0) * row_bytes + 16 * p,
                      ok);
         k += step_k;
         p += step_p;
@@ -153,15 +152,15 @@ __global__ void __launch_bounds__(32 * flash<D>::W,
             from = min(from, lo[m]);
             until = max(until, hi[m]);
         }
-        dev_kv_base base = a.st.kv[(size_t)seq * a.st.n_kv + a.kv.id];
+        dev_kv_base base = store_of(a.st, seq, a.kv);
         int kb = BLOCKS ? a.kv.k_bytes : 2 * D, vb = BLOCKS ? a.kv.v_bytes : 2 * D;
-        const uint8_t *hk = (const uint8_t *)base.k + (size_t)g * a.kv.n_slots * kb;
-        const uint8_t *hv = (const uint8_t *)base.v + (size_t)g * a.kv.n_slots * vb;
+        const uint8_t *hk = head_rows(a.kv, base.k, g, kb);
+        const uint8_t *hv = head_rows(a.kv, base.v, g, vb);
         int first = from / KEYS * KEYS;
         if (first < until) {
             int second = ONE ? first + KEYS : first;
-            load_tile<D, BLOCKS>(sk, hk, kb, first, from, until, a.kv.n_slots);
-            load_tile<D, BLOCKS>(sv, ONE ? hk : hv, vb, second, from, until, a.kv.n_slots);
+            load_tile<D, BLOCKS>(sk, hk, kb, first, from, until, a.kv);
+            load_tile<D, BLOCKS>(sv, ONE ? hk : hv, vb, second, from, until, a.kv);
         }
         if constexpr (ONE) {
             tile_turns<D>(base_turn, a.kv, first, 4);
@@ -254,7 +253,7 @@ __global__ void __launch_bounds__(32 * flash<D>::W,
                 }
             __syncthreads();
             if (!ONE && t0 + KEYS < until)
-                load_tile<D, BLOCKS>(sk, hk, kb, t0 + KEYS, from, until, a.kv.n_slots);
+                load_tile<D, BLOCKS>(sk, hk, kb, t0 + KEYS, from, until, a.kv);
             else if (!ONE)
                 copy_commit();
 #pragma unroll
@@ -329,7 +328,7 @@ __global__ void __launch_bounds__(32 * flash<D>::W,
             int next = t0 + (ONE ? 2 : 1) * KEYS;
             uint16_t *spent = ONE ? sk : sv;
             if (next < until)
-                load_tile<D, BLOCKS>(spent, ONE ? hk : hv, vb, next, from, until, a.kv.n_slots);
+                load_tile<D, BLOCKS>(spent, ONE ? hk : hv, vb, next, from, until, a.kv);
             else
                 copy_commit();
             if (ONE)

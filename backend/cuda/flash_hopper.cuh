@@ -80,36 +80,34 @@ template <class J> DEV bool walk_on(const J &b, walk &w)
 /* ---- Copies ------------------------------------------------------------------------------- */
 
 /* Where a thread of 128 finds its share of a tile: piece `thread % 8` of every block of its keys
- * thread / 8 + 16 n. at: the slot of each, or -1 for zeros. */
+ * thread / 8 + 16 n. at: the place of each, or -1 for zeros. */
 struct place {
     const uint8_t *k, *v;
-    int slot0, at[4];
+    key_walk walk;
+    int at[4];
 };
 
 /* From the tile before to w. What is read from memory is read once a run: copies would wait. */
 template <int D, int PAIRS> DEV void place_on(const job<D, PAIRS> &b, const walk &w, place &p)
 {
-    int i = (int)threadIdx.x % GROUP_THREADS, n_slots = b.a.kv.n_slots;
+    const dev_kv &kv = b.a.kv;
+    int i = (int)threadIdx.x % GROUP_THREADS, g = (int)blockIdx.y;
     if (w.fresh) {
         const attend_slice &s = b.a.slice;
-        dev_kv_base base = b.a.st.kv[(size_t)b.a.st.rows.seq[w.r0] * b.a.st.n_kv + b.a.kv.id];
-        size_t head = (size_t)blockIdx.y * n_slots * (2 * D) + i % 8 * 16;
-        p.k = (const uint8_t *)(s.k ? s.k : base.k) + head;
-        p.v = (const uint8_t *)(s.k ? s.v : base.v) + head;
+        dev_kv_base base = store_of(b.a.st, b.a.st.rows.seq[w.r0], kv);
+        p.k = head_rows(kv, s.k ? (void *)s.k : base.k, g, 2 * D) + i % 8 * 16;
+        p.v = head_rows(kv, s.k ? (void *)s.v : base.v, g, 2 * D) + i % 8 * 16;
         if (s.k && !s.v)
             p.v = (const uint8_t *)base.k + i % 8 * 16 +
-                  ((size_t)blockIdx.y * s.values_room + s.from) * (2 * D);
-        p.slot0 = s.k ? w.t0 - s.from : w.t0 % n_slots;
+                  ((size_t)g * s.values_room + s.from) * (2 * D);
+        p.walk = s.k ? key_walk{kv.n_slots, w.t0 - s.from} : key_walk_at(kv, w.t0);
     } else {
-        for (p.slot0 += KEYS; p.slot0 >= n_slots;)
-            p.slot0 -= n_slots;
+        key_walk_on(&p.walk, KEYS);
     }
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        int key = i / 8 + 16 * n, slot = p.slot0 + key, t = w.t0 + key;
-        while (slot >= n_slots) /* once, but for rings shorter than a tile */
-            slot -= n_slots;
-        p.at[n] = t >= w.from && t < w.until ? slot : -1;
+        int key = i / 8 + 16 * n, t = w.t0 + key;
+        p.at[n] = t >= w.from && t < w.until ? key_place(p.walk, key) : -1;
     }
 }
 

@@ -2,6 +2,7 @@
  * formats want of queries and results. Few rows in heads of the large models seldom come here:
  * heads_kernel (norm.cu) stores them after the norm.
  */
+#include "backend/cuda/key_walk.cuh"
 #include "backend/cuda/kv_formats.cuh"
 
 /* One element, of the formats without blocks. */
@@ -11,14 +12,6 @@ DEV void store_one(void *row, int kind, int e, float v)
         ((float *)row)[e] = v;
     else
         ((uint16_t *)row)[e] = (uint16_t)(kind == KV_F16 ? f32_to_f16(v) : f32_to_bf16(v));
-}
-
-/* Where head h of row r keeps its keys, or its values. */
-DEV uint8_t *row_of(const dev_kv &kv, const dev_step &st, int r, int h, bool values)
-{
-    dev_kv_base base = st.kv[(size_t)st.rows.seq[r] * st.n_kv + kv.id];
-    size_t at = (size_t)h * kv.n_slots + st.rows.index[r] % kv.n_slots;
-    return (uint8_t *)(values ? base.v : base.k) + at * (values ? kv.v_bytes : kv.k_bytes);
 }
 
 /* k, v: [rows, n_head_kv * head_dim], into the slots of the rows' indices.
@@ -33,9 +26,9 @@ __global__ void __launch_bounds__(256) kv_store_kernel(dev_kv kv, dev_step st, d
     if (i >= k.cols)
         return;
     int h = i / kv.head_dim, e = i % kv.head_dim;
-    store_one(row_of(kv, st, r, h, false), kv.k_kind, e, k.at[r * k.stride + i]);
+    store_one(stored_row(kv, st, r, h, true), kv.k_kind, e, k.at[r * k.stride + i]);
     if (!kv.single)
-        store_one(row_of(kv, st, r, h, true), kv.v_kind, e, v.at[r * v.stride + i]);
+        store_one(stored_row(kv, st, r, h, false), kv.v_kind, e, v.at[r * v.stride + i]);
 }
 
 /* The same where either is in blocks: four columns a lane, so a warp has whole blocks, and where
@@ -51,7 +44,7 @@ __global__ void __launch_bounds__(256)
     const dev_mat &m = values ? v : k;
     const float *x = m.at + r * m.stride + (in ? i : 0);
     int h = (in ? i : 0) / kv.head_dim, e = i - h * kv.head_dim;
-    kv_encode(row_of(kv, st, r, h, values), values ? kv.v_kind : kv.k_kind,
+    kv_encode(stored_row(kv, st, r, h, !values), values ? kv.v_kind : kv.k_kind,
               values ? kv.v_rot : kv.k_rot, e, make_float4(x[0], x[1], x[2], x[3]), in);
 }
 

@@ -16,6 +16,7 @@
  * kernel begins under another have nothing to wait for: they have kernels without it, which need
  * fewer registers.
  */
+#include "backend/cuda/key_walk.cuh"
 #include "backend/cuda/kv_formats.cuh"
 
 enum { PER = 8, WIDEST = 8192 }; /* values a thread, as two times four; a block's most */
@@ -313,13 +314,6 @@ struct head_jobs {
     head_job at[HEAD_JOBS];
 };
 
-/* Where head blockIdx.x of row r goes in the cache. */
-DEV uint8_t *stored_at(bool keys, const dev_kv &kv, const dev_step &st, int r)
-{
-    dev_kv_base base = st.kv[(size_t)st.rows.seq[r] * st.n_kv + kv.id];
-    size_t at = (size_t)blockIdx.x * kv.n_slots + st.rows.index[r] % kv.n_slots;
-    return (uint8_t *)(keys ? base.k : base.v) + at * (keys ? kv.k_bytes : kv.v_bytes);
-}
 /* A thread's share of a head, if it is in. */
 template <int KIND>
 DEV void store_head(uint8_t *row, const eight &v, bool keys, const dev_kv &kv, bool in)
@@ -364,7 +358,7 @@ __global__ void __launch_bounds__(512) heads_kernel(head_jobs jobs, dev_kv kv, d
     turns t = {};
     if (j.inv_freq)
         t = turns_at(*(const float4 *)(j.inv_freq + place(0)), st.rows.pos[r]);
-    uint8_t *row = what ? stored_at(what == 1, kv, st, r) : NULL;
+    uint8_t *row = what ? stored_row(kv, st, r, (int)blockIdx.x, what == 1) : NULL;
 #pragma unroll 1
     for (int go = REHEARSES ? 0 : 1; go < 2; go++) {
         if (go)

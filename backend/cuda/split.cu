@@ -63,16 +63,17 @@ static constexpr int split_bytes(int stages, int line)
     return split_shape<D, REGISTERS>::fixed + (ONE ? TURNS * D : 0) + in_f16 + as_stored;
 }
 
-/* A store's rows of one KV head, and the slot of the next tile to be copied. */
+/* A store's rows of one KV head, and the next tile to be copied. */
 struct tile_source {
     const uint8_t *head;
-    int row_bytes, slot;
+    int row_bytes;
+    key_walk next;
 };
 
 /* Rows t0 .. t0 + 31, each by a warp; outside [from, until) some row inside stands in, which is
  * finite and counts for nothing. */
 template <int D, bool BLOCKS, int W>
-DEV void copy_tile(uint8_t *to, int line, tile_source *s, int t0, int from, int until, int n_slots)
+DEV void copy_tile(uint8_t *to, int line, tile_source *s, int t0, int from, int until)
 {
     int warp = (int)threadIdx.x >> 5, lane = lane_id(), bytes = BLOCKS ? s->row_bytes : 2 * D;
     to += warp * line + 16 * lane;
@@ -80,24 +81,20 @@ DEV void copy_tile(uint8_t *to, int line, tile_source *s, int t0, int from, int 
     for (int i = 0; i < KEYS / W; i++) {
         int k = warp + i * W;
         k = min(max(k, from - t0), until - 1 - t0);
-        int slot = s->slot + k;
-        while (slot >= n_slots) /* more than once only in rings of a toy */
-            slot -= n_slots;
+        int place = key_place(s->next, k);
         if (BLOCKS && D <= 128) { /* rows that may begin at any word */
-            const uint8_t *from_row = s->head + (size_t)slot * bytes;
+            const uint8_t *from_row = s->head + (size_t)place * bytes;
             for (int j = 4 * lane; j < bytes; j += 128)
                 copy4_async(to + i * W * line - 16 * lane + j, from_row + j, true);
             continue;
         }
-        const uint8_t *row = s->head + (size_t)slot * bytes + 16 * lane;
+        const uint8_t *row = s->head + (size_t)place * bytes + 16 * lane;
 #pragma unroll
         for (int j = 0; j < D / 8; j += 32)
             if ((D >= 256 && !BLOCKS) || 16 * (lane + j) < bytes)
                 copy16_async(to + i * W * line + 16 * j, row + 16 * j, true);
     }
-    s->slot += KEYS;
-    while (s->slot >= n_slots)
-        s->slot -= n_slots;
+    key_walk_on(&s->next, KEYS);
 }
 
 /* ---- Tiles on the tensor cores ------------------------------------------------------------- */
@@ -297,7 +294,7 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
         lo[threadIdx.x] = s.lo;
         hi[threadIdx.x] = s.hi;
     }
-    dev_kv_base base = a.st.kv[(size_t)a.st.rows.seq[r0] * a.st.n_kv + a.kv.id];
+    dev_kv_base base = store_of(a.st, a.st.rows.seq[r0], a.kv);
     int committed = a.st.rows.first[r0];
     __syncthreads();
     int first = lo[0], end = hi[0], whole = hi[0]; /* all pairs see [lo of the last, whole) */
@@ -315,10 +312,11 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
 
     constexpr int TILE = KEYS * (2 * D + 16); /* in f16 */
     int kb = BLOCKS ? a.kv.k_bytes : 2 * D, vb = BLOCKS ? a.kv.v_bytes : 2 * D;
-    int slot = t_first % a.kv.n_slots, line = BLOCKS ? a.line : 2 * D + 16;
+    key_walk first_tile = key_walk_at(a.kv, t_first);
+    int line = BLOCKS ? a.line : 2 * D + 16;
     int stage_bytes = (ONE ? 1 : 2) * KEYS * line;
-    tile_source src_k = {(const uint8_t *)base.k + (size_t)g * a.kv.n_slots * kb, kb, slot};
-    tile_source src_v = {(const uint8_t *)base.v + (size_t)g * a.kv.n_slots * vb, vb, slot};
+    tile_source src_k = {head_rows(a.kv, base.k, g, kb), kb, first_tile};
+    tile_source src_v = {head_rows(a.kv, base.v, g, vb), vb, first_tile};
     /* Groups of copies on their way before turn 0, and stages of them. One stream in f16 has a
      * stage more: that of the values of the tile before. */
     int lead = !ONE ? a.stages : 2 * a.stages - (BLOCKS ? BUFFERS_MORE : 1);
@@ -328,10 +326,9 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
     auto copy_group = [&](int j, uint8_t *to) {
         int t = t_first + j * KEYS;
         if (j < n_tiles)
-            copy_tile<D, BLOCKS, F::W>(to, line, &src_k, t, from, until, a.kv.n_slots);
+            copy_tile<D, BLOCKS, F::W>(to, line, &src_k, t, from, until);
         if (!ONE && j > 0 && j <= n_tiles)
-            copy_tile<D, BLOCKS, F::W>(to + KEYS * line, line, &src_v, t - KEYS, from, until,
-                                       a.kv.n_slots);
+            copy_tile<D, BLOCKS, F::W>(to + KEYS * line, line, &src_v, t - KEYS, from, until);
         copy_commit();
     };
     if (c0 == c1) {

@@ -81,7 +81,8 @@ static constexpr __host__ __device__ int fixed_bytes(bool one)
 struct ring {
     uint8_t *units;
     const uint8_t *k, *v; /* of one KV head */
-    int t, slot, from, until;
+    int t, from, until;
+    key_walk next; /* at key t */
     int stage, stages;
     bool values;
 };
@@ -89,16 +90,16 @@ struct ring {
 /* The warp's eight rows of the tile at t. They lie side by side in the store, so 32 lanes ask for
  * 512 neighbouring bytes: less than a line at a time is more requests than the way to memory takes.
  * At ends rows outside [from, until) are some other row, which is finite and counts for nothing. */
-template <int KIND>
-DEV void copy_rows(uint8_t *to, const uint8_t *head, const ring &r, int side, int n_slots)
+template <int KIND> DEV void copy_rows(uint8_t *to, const uint8_t *head, const ring &r, int side)
 {
     constexpr int BYTES = row_bytes<KIND, D>, LINE = line_bytes(BYTES), PIECES = BYTES / 16;
     constexpr int ALL = KEYS / 2 * PIECES;
     static_assert(LINE == BYTES + 16, "a row's place in shared memory");
     int lane = lane_id(), row0 = KEYS / 2 * side;
     to += row0 * LINE;
-    if (r.t >= r.from && r.t + KEYS <= r.until && r.slot + KEYS <= n_slots) {
-        const uint8_t *src = opaque(head + (uint64_t)(uint32_t)(r.slot + row0) * BYTES + 16 * lane);
+    if (r.t >= r.from && r.t + KEYS <= r.until && keys_adjoin(r.next, KEYS)) {
+        const uint8_t *src =
+            opaque(head + (uint64_t)(uint32_t)(r.next.place + row0) * BYTES + 16 * lane);
         to += 16 * lane;
 #pragma unroll
         for (int i = 0; i < ALL; i += 32)
@@ -108,10 +109,8 @@ DEV void copy_rows(uint8_t *to, const uint8_t *head, const ring &r, int side, in
     }
 #pragma unroll 1
     for (int row = 0; row < KEYS / 2; row++) {
-        int slot = r.slot + min(max(row0 + row, r.from - r.t), r.until - 1 - r.t);
-        while (slot >= n_slots) /* more than once only in rings of a toy */
-            slot -= n_slots;
-        const uint8_t *src = head + (uint64_t)(uint32_t)slot * BYTES;
+        int k = min(max(row0 + row, r.from - r.t), r.until - 1 - r.t);
+        const uint8_t *src = head + (uint64_t)(uint32_t)key_place(r.next, k) * BYTES;
 #pragma unroll 1
         for (int i = lane; i < PIECES; i += 32)
             copy16_async(to + row * LINE + 16 * i, src + 16 * i, true);
@@ -119,16 +118,14 @@ DEV void copy_rows(uint8_t *to, const uint8_t *head, const ring &r, int side, in
 }
 
 /* The next unit, as a group of copies. */
-template <int KIND, bool ONE> DEV void copy_unit(ring *r, int side, int n_slots)
+template <int KIND, bool ONE> DEV void copy_unit(ring *r, int side)
 {
     constexpr int UNIT = KEYS * line_bytes(row_bytes<KIND, D>);
     if (r->t < r->until) {
-        copy_rows<KIND>(r->units + r->stage * UNIT, r->values ? r->v : r->k, *r, side, n_slots);
+        copy_rows<KIND>(r->units + r->stage * UNIT, r->values ? r->v : r->k, *r, side);
         if (ONE || r->values) {
             r->t += G * KEYS;
-            r->slot += G * KEYS;
-            while (r->slot >= n_slots)
-                r->slot -= n_slots;
+            key_walk_on(&r->next, G * KEYS);
         }
         if (!ONE)
             r->values = !r->values;
@@ -544,13 +541,12 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(attend_args a)
     row.seq = a.st.rows.seq[row.r];
     int committed = a.st.rows.first[row.r];
     row.tree_from = a.st.rows.seen ? committed : 0x7fffffff;
-    dev_kv_base base = a.st.kv[(size_t)row.seq * a.st.n_kv + a.kv.id];
+    dev_kv_base base = store_of(a.st, row.seq, a.kv);
     int chunk = row_chunk(a, s), c0 = s.lo / chunk, c1 = (s.hi - 1) / chunk + 1;
-    size_t head = (size_t)blockIdx.x * a.kv.n_slots * row_bytes<KIND, D>;
     ring r;
     r.units = rings + at.pair * a.stages * UNIT;
-    r.k = (const uint8_t *)base.k + head;
-    r.v = (const uint8_t *)base.v + head;
+    r.k = head_rows(a.kv, base.k, (int)blockIdx.x, row_bytes<KIND, D>);
+    r.v = head_rows(a.kv, base.v, (int)blockIdx.x, row_bytes<KIND, D>);
     r.stages = a.stages;
     bool waited = false;
 
@@ -559,7 +555,7 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(attend_args a)
         r.from = max(s.lo, c * chunk), r.until = min(s.hi, (c + 1) * chunk);
         /* In turns of all pairs, in the first of which some see nothing where a window begins. */
         r.t = r.from / SPLIT512_TURN * SPLIT512_TURN + at.pair * KEYS;
-        r.slot = r.t % a.kv.n_slots;
+        r.next = key_walk_at(a.kv, r.t);
         r.stage = 0, r.values = false;
         int t0 = r.t, stage = 0;
         /* Keys of earlier passes are asked for at once, this pass's when they have been stored. */
@@ -569,7 +565,7 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(attend_args a)
                 grid_wait();
                 waited = true;
             }
-            copy_unit<KIND, ONE>(&r, at.side, a.kv.n_slots);
+            copy_unit<KIND, ONE>(&r, at.side);
         }
         if (!waited)
             grid_wait();
@@ -593,7 +589,7 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(attend_args a)
             copies_wait(a.stages - 1 - more);
             some_sync(1 + at.pair, 64); /* keys are here; the tile before is done with */
             if (more)
-                copy_unit<KIND, ONE>(&r, at.side, a.kv.n_slots);
+                copy_unit<KIND, ONE>(&r, at.side);
             more = true;
             half_scores<KIND, ONE>(score, r.units + stage * UNIT, a, mem, row, at.side, t0);
             __syncwarp(); /* all lanes have read the turns that were there */
@@ -604,7 +600,7 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(attend_args a)
             }
             some_sync(1 + at.pair, 64); /* scores are here, of two streams values too */
             if (!ONE)
-                copy_unit<KIND, ONE>(&r, at.side, a.kv.n_slots);
+                copy_unit<KIND, ONE>(&r, at.side);
             float4 other = mem.halves[32 * (1 - at.side) + lane];
             score[0] += other.x, score[1] += other.y, score[2] += other.z, score[3] += other.w;
             if (probabilities(p, keep, score, &w, a, row, t0)) {

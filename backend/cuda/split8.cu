@@ -53,23 +53,22 @@ struct split8_shared {
 struct tile_copier {
     const uint8_t *head;
     uint8_t *stages;
-    int bytes, slot, stage, t; /* of a row; the next tile's slot, stage and first index */
+    int bytes, stage, t;       /* of a row; the next tile's stage and first key */
+    key_walk next;             /* at key t */
     int from, until;           /* indices outside are not there */
 };
 
 /* The next tile, as a group of copies: a row by the threads whose number divided by THREADS is its
  * own. Rows that are not there are some other row, which is finite and counts for nothing. */
-template <int D, int KIND> DEV void copy_next(tile_copier *c, int n_slots, int n_stages)
+template <int D, int KIND> DEV void copy_next(tile_copier *c, int n_stages)
 {
     constexpr int KEYS = split8_shape<D, 1>::KEYS;
     constexpr int THREADS = D / 2 / KEYS, STEP = 16 * THREADS;
     int row = (int)threadIdx.x / THREADS, at = (int)threadIdx.x % THREADS * 16;
     int bytes = KIND == KV_KINDS ? c->bytes : row_bytes<KIND, D>;
     if (c->t < c->until) {
-        int slot = c->slot + min(max(row, c->from - c->t), c->until - 1 - c->t);
-        while (slot >= n_slots) /* more than once only in rings of a toy */
-            slot -= n_slots;
-        const uint8_t *from = opaque(c->head + (uint64_t)(uint32_t)slot * (uint32_t)bytes + at);
+        int place = key_place(c->next, min(max(row, c->from - c->t), c->until - 1 - c->t));
+        const uint8_t *from = opaque(c->head + (uint64_t)(uint32_t)place * (uint32_t)bytes + at);
         uint8_t *to = c->stages + (c->stage * KEYS + row) * line_bytes(bytes) + at;
         constexpr int FIRST = KIND == KV_KINDS ? 4 : (row_bytes<KIND, D> + STEP - 1) / STEP;
 #pragma unroll
@@ -82,9 +81,7 @@ template <int D, int KIND> DEV void copy_next(tile_copier *c, int n_slots, int n
             for (int i = k; i < k + 4; i++)
                 if (at + i * STEP < bytes)
                     copy16_async(to + i * STEP, from + i * STEP, true);
-        c->slot += KEYS;
-        while (c->slot >= n_slots)
-            c->slot -= n_slots;
+        key_walk_on(&c->next, KEYS);
     }
     copy_commit();
     c->t += KEYS;
@@ -354,7 +351,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_
         lo[threadIdx.x] = s.lo;
         hi[threadIdx.x] = s.hi;
     }
-    dev_kv_base base = a.st.kv[(size_t)a.st.rows.seq[r0] * a.st.n_kv + a.kv.id];
+    dev_kv_base base = store_of(a.st, a.st.rows.seq[r0], a.kv);
     int committed = a.st.rows.first[r0];
     __syncthreads();
     int first = lo[0], end = hi[0];
@@ -373,28 +370,16 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_
         return; /* others of the grid wait: who comes after us counts on one */
     int from = max(first, c0 << shift), until = min(end, c1 << shift);
     int t_first = from / KEYS * KEYS, n_tiles = (until - t_first + KEYS - 1) / KEYS;
-    int stages = a.stages, slot = t_first % a.kv.n_slots;
+    int stages = a.stages;
+    key_walk first_tile = key_walk_at(a.kv, t_first);
     int k_bytes = KIND == KV_KINDS ? a.kv.k_bytes : row_bytes<KIND, D>;
     int v_bytes = KIND == KV_KINDS ? a.kv.v_bytes : row_bytes<KIND, D>;
     int k_tile = KEYS * line_bytes(k_bytes), v_tile = KEYS * line_bytes(v_bytes);
     uint8_t *v_ring = k_ring + stages * k_tile;
-    size_t head = (size_t)blockIdx.x * a.kv.n_slots;
-    tile_copier keys = {(const uint8_t *)base.k + head * k_bytes,
-                        k_ring,
-                        k_bytes,
-                        slot,
-                        0,
-                        t_first,
-                        from,
-                        until};
-    tile_copier values = {(const uint8_t *)base.v + head * v_bytes,
-                          v_ring,
-                          v_bytes,
-                          slot,
-                          0,
-                          t_first,
-                          from,
-                          until};
+    const uint8_t *head_k = head_rows(a.kv, base.k, (int)blockIdx.x, k_bytes);
+    const uint8_t *head_v = head_rows(a.kv, base.v, (int)blockIdx.x, v_bytes);
+    tile_copier keys = {head_k, k_ring, k_bytes, 0, t_first, first_tile, from, until};
+    tile_copier values = {head_v, v_ring, v_bytes, 0, t_first, first_tile, from, until};
 
     /* Keys of earlier passes are asked for at once, this pass's when they have been stored. */
     bool waited = false;
@@ -404,8 +389,8 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_
             grid_wait();
             waited = true;
         }
-        copy_next<D, KIND>(&keys, a.kv.n_slots, stages);
-        copy_next<D, KIND>(&values, a.kv.n_slots, stages);
+        copy_next<D, KIND>(&keys, stages);
+        copy_next<D, KIND>(&values, stages);
     }
     if (!waited)
         grid_wait();
@@ -432,7 +417,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_
         copies_wait(2 * stages - (i ? 2 : 1));
         __syncthreads(); /* keys are here, values of the tile before are done with */
         if (i)
-            copy_next<D, KIND>(&values, a.kv.n_slots, stages);
+            copy_next<D, KIND>(&values, stages);
         float s[NG][4];
         scores<D, NG, KIND>(s, sq, k_ring + stage * k_tile, a.kv.k_kind);
         float *to = ss + (warp / G * PAIRS + 2 * (lane & 3)) * LINE_S + warp % G * 16 + (lane >> 2);
@@ -440,7 +425,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_
         for (int n = 0; n < NG; n++, to += 8 * LINE_S)
             to[0] = s[n][0], to[LINE_S] = s[n][1], to[8] = s[n][2], to[LINE_S + 8] = s[n][3];
         __syncthreads(); /* scores are here, keys are done with */
-        copy_next<D, KIND>(&keys, a.kv.n_slots, stages);
+        copy_next<D, KIND>(&keys, stages);
         softmax<D, NG>(&sum, mem, b, a, t0, last);
         copies_wait(2 * stages - 1);
         __syncthreads(); /* probabilities and values are here */

@@ -129,7 +129,7 @@ static void check_attend(rig *g, const attend_case *a)
     both b;
     mat q[2], k[2], v[2];
     err e = {0};
-    const char *name = a->turning ? "attend one" : "attend";
+    const char *name = a->all ? "attend all" : a->turning ? "attend one" : "attend";
     if (!my_turn(g, text("%s %s", name, num_name(a->type))))
         return;
     key_source source = {0};
@@ -154,7 +154,7 @@ static void check_attend(rig *g, const attend_case *a)
                            .n_ctx = a->n_ctx,
                            .rows_max = a->rows,
                            .dev = {g->gpu}};
-    static int32_t wrong[ROWS_MAX];
+    static int32_t other[3][ROWS_MAX]; /* numbers of keys in stores of the other kind */
     double key_sigma = a->wide ? 6e4 : 0.3;
     int32_t seqs = a->two_seqs ? 2 : 1, half = a->cut ? a->cut : a->rows / seqs;
     if (kv_layout_init(&l, &want, &e)) {
@@ -192,7 +192,9 @@ static void check_attend(rig *g, const attend_case *a)
         c.first[i] = a->past - 3 * c.seq[i];
         c.index[i] = c.first[i] + in;
         c.last[i] = c.first[i] + (!a->two_seqs ? a->rows : c.seq[i] ? a->rows - half : half) - 1;
-        wrong[i] = 7 * i + 3;
+        other[0][i] = c.index[i] + 1000;
+        other[1][i] = c.first[i] + 1000;
+        other[2][i] = c.last[i] + 1000;
         c.pos[i] = c.index[i];
         if (a->tree) {
             c.seen[i] = (uint64_t)1 << in | (in ? c.seen[i - in + parent] : 0);
@@ -200,8 +202,7 @@ static void check_attend(rig *g, const attend_case *a)
         }
     }
     c.st.n_seqs = seqs;
-    /* Numbers of keys in stores of another kind are none of this view's. */
-    c.st.all.keys[!view->kind] = (row_keys){wrong, wrong, wrong};
+    c.st.all.keys[!view->kind] = (row_keys){other[0], other[1], other[2]};
     if (a->tree)
         c.st.all.seen = c.seen;
     float *x = draw(g, (size_t)a->rows * (size_t)a->n_head * (size_t)a->d, 1.0);
