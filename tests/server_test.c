@@ -13,6 +13,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -925,5 +926,120 @@ TEST(server_tells_calls_in_the_older_way)
     str_free(&name);
     response_free(&r);
     arena_free(&mem);
+    stop(&s);
+}
+
+/* ---- Connections ---- */
+
+/* What a server says to raw bytes, until it closes the connection. */
+static void say_raw(const served *s, const char *bytes, str *seen)
+{
+    int fd = http_dial(s);
+    str_cut(seen, 0);
+    CHECK(send(fd, bytes, strlen(bytes), MSG_NOSIGNAL) == (ssize_t)strlen(bytes));
+    CHECK(!http_read_until(fd, seen, "never said"));
+    close(fd);
+}
+
+TEST(server_refuses_a_body_of_two_lengths)
+{
+    static const char *const frames[] = {
+        "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n",
+        "Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+        "Content-Length: 2\r\ncontent-length: 3\r\n\r\n{} ",
+        "Content-Length: 2, 2\r\n\r\n{}",
+        "Content-Length: +2\r\n\r\n{}",
+        "Content-Length: -2\r\n\r\n{}",
+        "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    };
+    static const char hidden[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    served s;
+    str seen = {0};
+    start_toy(&s, NULL);
+    for (size_t i = 0; i < sizeof frames / sizeof *frames; i++) {
+        char bytes[512];
+        snprintf(bytes, sizeof bytes, "POST /tokenize HTTP/1.1\r\nHost: localhost\r\n%s%s",
+                 frames[i], hidden);
+        say_raw(&s, bytes, &seen);
+        CHECK_MSG(!strncmp(str_text(&seen), "HTTP/1.1 400", 12), "%s: %s", frames[i],
+                  str_text(&seen));
+        CHECK_MSG(!strstr(seen.at, "HTTP/1.1 200"), "%s: %s", frames[i], seen.at);
+    }
+    response r;
+    http_call(&r, &s, "GET", "/health", NULL, NULL);
+    CHECK_EQ(r.status, 200);
+    response_free(&r);
+    str_free(&seen);
+    stop(&s);
+}
+
+enum { SLOW_CLIENTS = 1000 };
+
+/* Whatever they trickle, honest clients get in at once, and the slow ones are closed in time. */
+TEST(server_serves_the_honest_beside_a_thousand_slow_ones)
+{
+    static const char begin[] = "GET /health HTTP/1.1\r\nX-Slow: ";
+    static int fd[SLOW_CLIENTS];
+    struct rlimit l;
+    served s;
+    CHECK(!getrlimit(RLIMIT_NOFILE, &l));
+    if (l.rlim_cur < SLOW_CLIENTS + 100) {
+        l.rlim_cur = l.rlim_max < SLOW_CLIENTS + 100 ? l.rlim_max : SLOW_CLIENTS + 100;
+        if (l.rlim_cur < SLOW_CLIENTS + 100 || setrlimit(RLIMIT_NOFILE, &l)) {
+            test_skip("this process may not have 1,100 open files");
+        }
+    }
+    start_toy(&s, ARGS("--timeout", "3", "--connections", "8"));
+    for (int i = 0; i < SLOW_CLIENTS; i++) {
+        fd[i] = http_dial(&s);
+        if (i % 4) /* some say nothing at all */
+            send(fd[i], begin, sizeof begin - 1, MSG_NOSIGNAL);
+    }
+    double start = clock_ms();
+    int n_calls = 0;
+    while (clock_ms() - start < 5000) {
+        response r;
+        double called = clock_ms();
+        http_call(&r, &s, "GET", "/health", NULL, NULL);
+        CHECK_EQ(r.status, 200);
+        response_free(&r);
+        CHECK_MSG(clock_ms() - called < 2000, "an honest client waited %.0f ms",
+                  clock_ms() - called);
+        n_calls++;
+        for (int i = 0; i < SLOW_CLIENTS; i++)
+            if (i % 4)
+                send(fd[i], "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+        usleep(50000);
+    }
+    CHECK(n_calls > 5);
+    for (int i = 0; i < SLOW_CLIENTS; i++) {
+        struct pollfd p = {fd[i], POLLIN, 0};
+        CHECK_MSG(poll(&p, 1, 0) == 1, "client %d is still connected", i);
+        close(fd[i]);
+    }
+    stop(&s);
+}
+
+/* After an answer, too, trickling does not hold a connection. */
+TEST(server_closes_connections_that_trickle_a_second_request)
+{
+    static const char first[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    served s;
+    str seen = {0};
+    start_toy(&s, ARGS("--timeout", "1"));
+    int fd = http_dial(&s);
+    double start = clock_ms();
+    CHECK_EQ(send(fd, first, sizeof first - 1, MSG_NOSIGNAL), sizeof first - 1);
+    CHECK(http_read_until(fd, &seen, "\"status\":\"ok\""));
+    for (bool open = true; open;) {
+        struct pollfd p = {fd, POLLIN, 0};
+        char c;
+        send(fd, "G", 1, MSG_NOSIGNAL);
+        open = poll(&p, 1, 100) == 0 || read(fd, &c, 1) > 0;
+        CHECK(clock_ms() - start < 30000);
+    }
+    close(fd);
+    str_free(&seen);
     stop(&s);
 }

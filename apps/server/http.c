@@ -1,6 +1,7 @@
 /* http.c - connections: who may ask what, bodies in, answers and streams out.
  *
- * libmicrohttpd gives each connection a thread, so a handler may block: on the mailbox of its
+ * gate.c accepts connections and hands them over when their first header is complete.
+ * libmicrohttpd gives each of them a thread, so a handler may block: on the mailbox of its
  * request, while the batch works. What is refused is refused before the body is read: unknown
  * paths, missing keys, bodies that say they are too long.
  *
@@ -10,6 +11,7 @@
  */
 #include "apps/server/server.h"
 
+#include "apps/server/gate.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
@@ -21,20 +23,35 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 enum {
-    HEADERS_MAX = 64 << 10,       /* bytes of one request's headers */
-    THREAD_STACK = 1 << 20,       /* nothing here recurses further than a request's depth */
-    BODIES_MAX_SHARE = 8,         /* all bodies together: this many of the largest */
-    UPLOAD_MAX_MS = 5 * 60 * 1000 /* a body that takes longer is somebody holding a thread */
+    HEADERS_MAX = 64 << 10,        /* bytes of one request's headers */
+    THREAD_STACK = 1 << 20,        /* nothing here recurses further than a request's depth */
+    BODIES_MAX_SHARE = 8,          /* all bodies together: this many of the largest */
+    UPLOAD_MAX_MS = 5 * 60 * 1000, /* a body that takes longer is somebody holding a thread */
+    HEADER_MAX_MS = 10 * 1000,     /* for the first header of a connection, all of it */
+    WAITING_MAX = 4096             /* connections without one */
 };
+
+/* A connection that the library has. Between two requests it is idle. */
+typedef struct visitor {
+    struct visitor *previous, *next;
+    int fd;
+    bool idle;
+    double idle_ms; /* since */
+} visitor;
 
 struct http {
     server *s;
     struct MHD_Daemon *daemon;
+    gate *gate;
     int listener;
+    pthread_mutex_t lock; /* of the next two */
+    visitor *first;
+    int64_t n_visitors;
 };
 
 typedef enum who { ANYONE, KEY_HOLDERS } who;
@@ -231,6 +248,7 @@ typedef struct request_state {
     char *path, *method;
     str body;
     bool too_long, counted;
+    visitor *visitor;
     size_t n_swallowed;
 } request_state;
 
@@ -271,7 +289,7 @@ static void add_headers(const exchange *x, struct MHD_Response *r)
     }
     if (x->status == 401)
         MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
-    if (x->status >= 500 || atomic_load(&x->s->state) == SERVER_DRAINING)
+    if (x->close || x->status >= 500 || atomic_load(&x->s->state) == SERVER_DRAINING)
         MHD_add_response_header(r, "Connection", "close");
 }
 
@@ -371,6 +389,42 @@ static bool check_state(const exchange *x, problem *p)
                                                : "the server is shutting down");
 }
 
+/* ---- The frame of a request ---- */
+
+typedef struct framing {
+    int n_lengths, n_encodings;
+    bool bad; /* a length that is no number, an encoding that is not chunked */
+} framing;
+
+static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char *key,
+                                  const char *value)
+{
+    framing *f = cls;
+    (void)kind;
+    if (!strcasecmp(key, "Content-Length")) {
+        f->n_lengths++;
+        f->bad |=
+            !value || !*value || strspn(value, "0123456789") != strlen(value) || strlen(value) > 18;
+    } else if (!strcasecmp(key, "Transfer-Encoding")) {
+        f->n_encodings++;
+        f->bad |= !value || strcasecmp(value, "chunked") != 0;
+    }
+    return MHD_YES;
+}
+
+/* Two servers in a row that see the end of a body in two places see two different requests. */
+static bool check_framing(exchange *x, problem *p)
+{
+    framing f = {0};
+    MHD_get_connection_values(x->connection, MHD_HEADER_KIND, see_header, &f);
+    if (f.n_lengths + f.n_encodings <= 1 && !f.bad)
+        return true;
+    x->close = true;
+    return problem_set(p, 400, f.n_encodings ? "Transfer-Encoding" : "Content-Length",
+                       "the request says in more than one way, or in an unknown one, how long its "
+                       "body is: expected one Content-Length or Transfer-Encoding: chunked");
+}
+
 /* Before the body: everything that can be said without it. */
 static bool check_head(request_state *q, problem *p, const char **allow)
 {
@@ -383,6 +437,8 @@ static bool check_head(request_state *q, problem *p, const char **allow)
         x->errors = q->route->errors;
     else if (!strncmp(x->path, "/v1/messages", 12))
         x->errors = &messages_dialect;
+    if (!check_framing(x, p))
+        return false;
     if (!q->route && other) {
         *allow = other->method;
         return problem_set(p, 405, "", "%.100s wants the method %s", x->path, other->method);
@@ -449,6 +505,9 @@ static request_state *open_request(server *s, struct MHD_Connection *c, const ch
                       .errors = &chat_dialect,
                       .start_ms = clock_ms()};
     make_id(q->x.id, "req_");
+    const union MHD_ConnectionInfo *context =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    q->visitor = context ? context->socket_context : NULL;
     if (!q->path || !q->method) {
         mem_free(q->path);
         mem_free(q->method);
@@ -456,6 +515,16 @@ static request_state *open_request(server *s, struct MHD_Connection *c, const ch
         return NULL;
     }
     return q;
+}
+
+static void set_idle(http *h, visitor *v, bool idle)
+{
+    if (!v)
+        return;
+    pthread_mutex_lock(&h->lock);
+    v->idle = idle;
+    v->idle_ms = clock_ms();
+    pthread_mutex_unlock(&h->lock);
 }
 
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *path,
@@ -471,7 +540,8 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
         if (!(q = open_request(h->s, c, path, method)))
             return MHD_NO;
         *state = q;
-        if (!strcmp(method, "OPTIONS"))
+        set_idle(h, q->visitor, false);
+        if (!strcmp(method, "OPTIONS") && check_framing(&q->x, &p))
             return preflight(&q->x);
         return check_head(q, &p, &allow) ? MHD_YES : refuse(&q->x, &p, allow);
     }
@@ -504,6 +574,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **state,
         histogram_add(&h->s->m.request, (clock_ms() - x->start_ms) * 1e-3);
         log_exchange(x);
     }
+    set_idle(h, q->visitor, true);
     if (q->counted)
         atomic_fetch_sub(&h->s->n_active, 1);
     atomic_fetch_sub(&h->s->body_bytes, (long long)q->body.n);
@@ -515,16 +586,97 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **state,
     *state = NULL;
 }
 
+/* ---- Connections ---- */
+
+static void on_connection(void *cls, struct MHD_Connection *c, void **context,
+                          enum MHD_ConnectionNotificationCode what)
+{
+    http *h = cls;
+    visitor *v = *context;
+    const union MHD_ConnectionInfo *fd =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (what == MHD_CONNECTION_NOTIFY_STARTED)
+        v = mem_calloc(1, sizeof *v);
+    pthread_mutex_lock(&h->lock);
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        h->n_visitors++;
+        if (v) { /* else nobody watches it */
+            *v = (visitor){.next = h->first,
+                           .fd = fd ? fd->connect_fd : -1,
+                           .idle = true,
+                           .idle_ms = clock_ms()};
+            if (h->first)
+                h->first->previous = v;
+            h->first = v;
+        }
+        *context = v;
+    } else {
+        h->n_visitors--;
+        if (v) {
+            *(v->previous ? &v->previous->next : &h->first) = v->next;
+            if (v->next)
+                v->next->previous = v->previous;
+        }
+        mem_free(v);
+    }
+    pthread_mutex_unlock(&h->lock);
+}
+
+static bool enter(void *user, int fd, const struct sockaddr *address, socklen_t n)
+{
+    http *h = user;
+    pthread_mutex_lock(&h->lock);
+    bool room = h->n_visitors < h->s->o->connections;
+    pthread_mutex_unlock(&h->lock);
+    if (room)
+        MHD_add_connection(h->daemon, fd, address, n); /* closes it if it cannot be served */
+    return room;
+}
+
+static void count_expired(void *user)
+{
+    http *h = user;
+    atomic_fetch_add(&h->s->m.expired, 1);
+}
+
+/* A next request must be there, header and all, when the last answer is --timeout old: what
+ * trickles in between does not begin that time anew. */
+static void close_idle(void *user)
+{
+    http *h = user;
+    double before = clock_ms() - 1000.0 * (double)h->s->o->timeout_s;
+    pthread_mutex_lock(&h->lock);
+    for (visitor *v = h->first; v; v = v->next)
+        if (v->idle && v->idle_ms < before && v->fd >= 0)
+            shutdown(v->fd, SHUT_RDWR); /* its own thread closes it */
+    pthread_mutex_unlock(&h->lock);
+}
+
+/* As many descriptors as this process may have. */
+static int32_t raise_limit(void)
+{
+    struct rlimit l;
+    if (getrlimit(RLIMIT_NOFILE, &l))
+        return WAITING_MAX;
+    if (l.rlim_cur < l.rlim_max) {
+        struct rlimit more = {l.rlim_max, l.rlim_max};
+        if (!setrlimit(RLIMIT_NOFILE, &more))
+            l = more;
+    }
+    return l.rlim_cur / 2 < WAITING_MAX ? (int32_t)(l.rlim_cur / 2) : WAITING_MAX;
+}
+
 /* ---- Listening ---- */
 
 static int bind_first(const struct addrinfo *list)
 {
     for (const struct addrinfo *a = list; a; a = a->ai_next) {
-        int one = 1, fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
+        int one = 1, fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
+                                 a->ai_protocol);
         if (fd < 0)
             continue;
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-        if (!bind(fd, a->ai_addr, a->ai_addrlen) && !listen(fd, 256))
+        if (!bind(fd, a->ai_addr, a->ai_addrlen) && !listen(fd, 1024))
             return fd;
         close(fd);
     }
@@ -574,22 +726,38 @@ status http_open(http **out, server *s, int *port, err *e)
         return err_memory(e, "the server", sizeof *h);
     h->s = s;
     h->listener = -1;
+    pthread_mutex_init(&h->lock, NULL);
     if ((st = listen_on(h, port, e)))
         goto out;
     h->daemon = MHD_start_daemon(
         MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL |
-            MHD_USE_ITC,
-        0, NULL, NULL, on_request, h, MHD_OPTION_LISTEN_SOCKET, h->listener,
-        MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)s->o->connections, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->o->timeout_s,
+            MHD_USE_ITC | MHD_USE_NO_LISTEN_SOCKET,
+        0, NULL, NULL, on_request, h, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)s->o->connections + 1, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->o->timeout_s,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADERS_MAX, MHD_OPTION_THREAD_STACK_SIZE,
-        (size_t)THREAD_STACK, MHD_OPTION_END);
-    if (!h->daemon)
+        (size_t)THREAD_STACK, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+    if (!h->daemon) {
         st = err_set(e, E_IO, "the HTTP server could not be started");
+        goto out;
+    }
+    int64_t header_ms = s->o->timeout_s * 1000;
+    gate_options o = {.listener = h->listener,
+                      .waiting_max = raise_limit(),
+                      .header_ms = (int)(header_ms < HEADER_MAX_MS ? header_ms : HEADER_MAX_MS),
+                      .header_max = HEADERS_MAX,
+                      .user = h,
+                      .enter = enter,
+                      .expired = count_expired,
+                      .tick = close_idle};
+    st = gate_open(&h->gate, &o, e);
 out:
     if (st) {
+        if (h->daemon)
+            MHD_stop_daemon(h->daemon);
         if (h->listener >= 0)
             close(h->listener);
+        pthread_mutex_destroy(&h->lock);
         mem_free(h);
         return st;
     }
@@ -599,16 +767,16 @@ out:
 
 void http_stop_accepting(http *h)
 {
-    if (h->listener >= 0 && MHD_quiesce_daemon(h->daemon) != MHD_INVALID_SOCKET) {
-        close(h->listener);
-        h->listener = -1;
-    }
+    gate_close(h->gate); /* with the listener */
+    h->gate = NULL;
 }
 
 void http_close(http *h)
 {
     if (!h)
         return;
-    MHD_stop_daemon(h->daemon); /* closes the listener, if that is still its own */
+    http_stop_accepting(h);
+    MHD_stop_daemon(h->daemon);
+    pthread_mutex_destroy(&h->lock);
     mem_free(h);
 }

@@ -116,6 +116,9 @@ void metrics_put(metrics *m, const metrics_now *now, str *o)
            (double)atomic_load(&m->cancelled));
     number(o, "requests_refused_total", "counter", "Requests refused because the queue was full.",
            (double)atomic_load(&m->refused_full));
+    number(o, "connections_expired_total", "counter",
+           "Connections closed because their request header was not complete in time.",
+           (double)atomic_load(&m->expired));
     number(o, "queue_depth", "gauge", "Generations that wait for a slot.", b->n_queued);
     number(o, "slots_busy", "gauge", "Generations at work.", b->n_busy);
     number(o, "slots", "gauge", "Generations that can be at work side by side.", b->n_slots);

@@ -30,7 +30,7 @@ typedef enum metrics_route {
 typedef struct metrics {
     histogram ttft, per_token, queue, request;
     atomic_ullong answers[ROUTE_COUNT][6]; /* by the first digit of the status */
-    atomic_ullong cancelled, refused_full;
+    atomic_ullong cancelled, refused_full, expired;
 } metrics;
 
 void metrics_init(metrics *m);

@@ -2,6 +2,7 @@
  *
  *     serve.c      options, loading, signals, the loop that runs passes, draining
  *     http.c       connections: routes, keys, limits, bodies in, answers and streams out
+ *     gate.c       connections whose first header is not complete yet
  *     live.c       a request at work: jobs of the batch, and the mailbox between two threads
  *     replay.c     calls as they were sampled   constrain.c   what answers are held to
  *     generate.c   a request to prompts, budgets and masks; answers and streams from happenings
@@ -107,6 +108,7 @@ typedef struct exchange {
     size_t n_file;
     struct stream *stream;
     int retry_s;
+    bool close; /* the connection, behind the answer */
     /* For the log. */
     double start_ms;
     usage used;
