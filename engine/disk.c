@@ -212,7 +212,7 @@ static bool list_add(listing *l, const on_disk *f)
     return true;
 }
 
-/* All snapshot files, of any model; removes stale temporaries on the way. */
+/* All snapshot files of this user, of any model; removes stale temporaries on the way. */
 static status list_dir(const disk_store *d, listing *l, err *e)
 {
     *l = (listing){0};
@@ -224,7 +224,8 @@ static status list_dir(const disk_store *d, listing *l, err *e)
         on_disk f = {0};
         struct stat sb;
         if (strlen(x->d_name) >= sizeof f.name ||
-            fstatat(dirfd(dir), x->d_name, &sb, AT_SYMLINK_NOFOLLOW) || !S_ISREG(sb.st_mode))
+            fstatat(dirfd(dir), x->d_name, &sb, AT_SYMLINK_NOFOLLOW) || !S_ISREG(sb.st_mode) ||
+            sb.st_uid != geteuid())
             continue;
         const char *end = strstr(x->d_name, suffix);
         if (end && strlen(end) == sizeof suffix - 1 + 7 && end[sizeof suffix - 1] == '.') {
@@ -456,7 +457,7 @@ kv_snapshot *disk_load(disk_store *d, const int32_t *ids, int64_t n, int64_t abo
             st = err_set(&e, E_FORMAT, "%s: holds other tokens than its name says", path);
         }
         if (!st)
-            utimensat(AT_FDCWD, path, NULL, 0); /* used now */
+            utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW); /* used now */
         else if (st == E_FORMAT)
             unlink(path); /* whatever it is, it would fail again */
         mem_free(path);
@@ -482,12 +483,36 @@ void disk_info(disk_store *d, carat_cache_info *info)
 /* ---- Opening -----------------------------------------------------------------------------------
  */
 
+/* Whoever may rename files in the directory can put a file of one conversation in the place of
+ * another, or take the files away. So it must belong to this user, or to root, and nobody else may
+ * write to it unless its sticky bit keeps users from each other's files. */
+static status check_owner(const disk_store *d, const struct stat *sb, err *e)
+{
+    if (sb->st_uid != geteuid() && sb->st_uid != 0)
+        return err_set(e, E_IO,
+                       "%s: conversations are not kept in a directory of another user (number %u)",
+                       d->dir, (unsigned)sb->st_uid);
+    if ((sb->st_mode & (S_IWGRP | S_IWOTH)) && !(sb->st_mode & S_ISVTX))
+        return err_set(e, E_IO,
+                       "%s: conversations are not kept in a directory that other users may write "
+                       "to (mode %03o): chmod go-w",
+                       d->dir, (unsigned)sb->st_mode & 0777);
+    return OK;
+}
+
 static status open_dir(disk_store *d, err *e)
 {
     listing l;
+    struct stat sb;
     status st;
     if (mkdir(d->dir, 0700) && errno != EEXIST)
         return err_set(e, E_IO, "%s: cannot make the directory: %s", d->dir, strerror(errno));
+    if (stat(d->dir, &sb))
+        return err_set(e, E_IO, "%s: cannot keep conversations there: %s", d->dir, strerror(errno));
+    if (!S_ISDIR(sb.st_mode))
+        return err_set(e, E_IO, "%s: a file, and conversations are kept in a directory", d->dir);
+    if ((st = check_owner(d, &sb, e)))
+        return st;
     if (access(d->dir, R_OK | W_OK | X_OK))
         return err_set(e, E_IO, "%s: cannot keep conversations there: %s", d->dir, strerror(errno));
     if ((st = list_dir(d, &l, e)))

@@ -19,7 +19,8 @@ struct carat_model;
 
 typedef struct disk_store disk_store;
 
-/* The directory is made if it is not there; one that cannot be used is an error. */
+/* The directory is made if it is not there; one that cannot be used, or that other users may change
+ * files in, is an error. Files of other users are not there. */
 status disk_open(disk_store **d, const struct carat_model *m, const kv_layout *l, const char *dir,
                  uint64_t budget_bytes, err *e);
 void disk_close(disk_store *d); /* writes what was offered; NULL is fine */

@@ -1,6 +1,7 @@
 /* disk_test.c - conversations that outlive the program, and everything that can happen to files:
  * cut, damaged, foreign, half written by a program that was killed, on a disk that is full. */
 #include "carat.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "tests/test.h"
@@ -296,7 +297,7 @@ TEST(strange_files_in_the_directory_are_left_alone)
     carat_error e = {0};
     o.cache_dir = name;
     CHECK_STATUS(carat_session_open(f.m, &o, &s, &e), E_IO);
-    CHECK(strstr(e.text, "README"));
+    CHECK(strstr(e.text, "README: a file, and"));
     err_clear(&e);
     o.cache_dir = "/nowhere/at/all";
     CHECK_STATUS(carat_session_open(f.m, &o, &s, &e), E_IO);
@@ -308,6 +309,57 @@ TEST(strange_files_in_the_directory_are_left_alone)
     o = options(&f);
     o.cache_mb = -1;
     CHECK_STATUS(carat_session_open(f.m, &o, &s, &e), E_ARG);
+    end(&f);
+}
+
+TEST(a_link_under_a_snapshots_name_is_replaced)
+{
+    fixture f = begin();
+    char path[1024], victim[1100], *text;
+    struct stat sb;
+    err e = {0};
+    size_t n;
+    leave_behind(&f, 120, options(&f));
+    CHECK_EQ(files(&f, ".carat-kv", path, sizeof path), 1);
+    snprintf(victim, sizeof victim, "%s/precious", f.dir);
+    spill(victim, (const unsigned char *)"precious", 8);
+    CHECK(!unlink(path) && !symlink("precious", path));
+    leave_behind(&f, 120, options(&f)); /* writes a file of the same name */
+    CHECK(!lstat(path, &sb) && S_ISREG(sb.st_mode) && (sb.st_mode & 0777) == 0600);
+    CHECK_OK(file_read_all(victim, 100, &text, &n, &e), e);
+    CHECK(n == 8 && !memcmp(text, "precious", 8));
+    mem_free(text);
+    CHECK_EQ(right(&f, options(&f), NULL), 120);
+    end(&f);
+}
+
+TEST(a_directory_that_others_may_change_is_refused)
+{
+    fixture f = begin();
+    carat_session_options o = options(&f);
+    carat_session *s;
+    carat_error e = {0};
+    leave_behind(&f, 120, o);
+    const mode_t refused[] = {0770, 0777, 0702}, fine[] = {0700, 0755, 01777, 01770};
+    for (int i = 0; i < 3; i++) {
+        CHECK(!chmod(f.dir, refused[i]));
+        CHECK_STATUS(carat_session_open(f.m, &o, &s, &e), E_IO);
+        CHECK(strstr(e.text, "other users may write"));
+        err_clear(&e);
+    }
+    for (int i = 0; i < 4; i++) {
+        CHECK(!chmod(f.dir, fine[i]));
+        CHECK_EQ(right(&f, o, NULL), 120);
+    }
+    if (!geteuid()) { /* only root can make files and directories of others */
+        char path[1024];
+        CHECK_EQ(files(&f, ".carat-kv", path, sizeof path), 1);
+        CHECK(!chown(path, 12345, 12345));
+        CHECK_EQ(right(&f, o, NULL), 0);
+        CHECK(!chown(f.dir, 12345, 12345));
+        CHECK_STATUS(carat_session_open(f.m, &o, &s, &e), E_IO);
+        CHECK(strstr(e.text, "another user (number 12345)"));
+    }
     end(&f);
 }
 

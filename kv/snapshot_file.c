@@ -254,9 +254,8 @@ status kv_snapshot_write(const kv_snapshot *k, const char *path, const kv_file_i
         st = err_memory(e, path, ZIP_BLOCK);
         goto out;
     }
-    if ((st = file_out_open(&w.f, path, e)))
+    if ((st = file_out_open_private(&w.f, path, e)))
         goto out;
-    fchmod(w.f.fd, 0600);   /* it holds what people said */
     flock(w.f.fd, LOCK_EX); /* says that the temporary is alive; advisory, failure costs nothing */
     memcpy(head, head_mark, 8);
     le(head + 8, KV_FILE_VERSION, 4);
@@ -464,10 +463,17 @@ status kv_snapshot_read(const char *path, const kv_file_id *id, const kv_layout 
 {
     /* Not through a link, and not waiting for the other end of a pipe. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    struct stat sb;
+    status st;
     *out = NULL;
     if (fd < 0)
         return err_set(e, E_IO, "%s: cannot read: %s", path, strerror(errno));
-    status st = kv_snapshot_read_fd(fd, path, id, l, out, e);
+    /* Checksums find damage, not intent: in a directory that others may add to, as /tmp, another
+     * user's file could put words into a conversation. */
+    if (!fstat(fd, &sb) && sb.st_uid != geteuid())
+        st = err_set(e, E_IO, "%s: not read: the file is another user's", path);
+    else
+        st = kv_snapshot_read_fd(fd, path, id, l, out, e);
     close(fd);
     return st;
 }

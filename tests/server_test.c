@@ -10,6 +10,7 @@
 #include "base/utf8.h"
 #include "text/jtree.h"
 
+#include <dirent.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -71,6 +72,44 @@ TEST(server_streams_say_what_whole_answers_say)
         response_free(&stream);
     }
     stop(&s);
+}
+
+TEST(server_logs_a_damaged_file_of_a_conversation)
+{
+    const char *dir = test_temp("kept"), *model = toy_model_write(NULL);
+    const char *args[] = {"-m", model, "--ctx", "512", "-t", "1", "--kv-cache-dir", dir, NULL};
+    str body = {0};
+    char path[1024] = "", *log;
+    size_t n;
+    err e = {0};
+    str_puts(&body, "{\"max_tokens\":2,\"prompt\":\"");
+    for (int i = 0; i < 100; i++)
+        str_puts(&body, i % 3 ? "once " : "upon ");
+    str_puts(&body, "\"}");
+    for (int round = 0; round < 2; round++) {
+        served s;
+        response r;
+        served_start(&s, args);
+        http_post(&r, &s, "/v1/completions", body.at);
+        CHECK_MSG(r.status == 200, "%s", str_text(&r.body));
+        response_free(&r);
+        stop(&s);
+        CHECK_OK(file_read_all(s.log, 1 << 20, &log, &n, &e), e);
+        const char *line = strstr(log, "kept conversations: ");
+        CHECK_MSG(!line == !round, "%s", log);
+        CHECK_MSG(!line || (strstr(line, ".carat-kv") && !strstr(line + 1, "kept conversations: ")),
+                  "%s", log);
+        mem_free(log);
+        DIR *d = opendir(dir);
+        for (struct dirent *x; !round && (x = readdir(d));)
+            if (strstr(x->d_name, ".carat-kv")) {
+                snprintf(path, sizeof path, "%s/%s", dir, x->d_name);
+                CHECK(!truncate(path, 100));
+            }
+        closedir(d);
+        CHECK(path[0]);
+    }
+    str_free(&body);
 }
 
 TEST(server_counts_tokens_and_reuse)

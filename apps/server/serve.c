@@ -336,14 +336,33 @@ static bool draining(server *s)
     return atomic_load(&s->state) == SERVER_DRAINING;
 }
 
+/* What goes wrong with files of conversations changes no answer, so it would pass unseen: each new
+ * sentence about it is a line of the log. told: the last one. */
+static void tell_cache_errors(server *s, char *told, size_t cap)
+{
+    carat_batch_info info;
+    carat_batch_get_info(s->batch, &info, NULL, 0);
+    if (!info.cache.last_error[0] || !strcmp(info.cache.last_error, told))
+        return;
+    snprintf(told, cap, "%s", info.cache.last_error);
+    log_line(s, "kept conversations: %s", told);
+}
+
 static void run_passes(server *s)
 {
+    enum { LOOK_MS = 1000 };
+    char told[sizeof((carat_cache_info *)NULL)->last_error] = "";
+    double looked = 0;
     int beat_ms = watchdog_ms();
     double beaten = clock_ms(), deadline = 0;
     for (;;) {
         bool any = carat_batch_step(s->batch);
         ringer_go(&s->bells);
         double now = clock_ms();
+        if (!any || now - looked > LOOK_MS) {
+            tell_cache_errors(s, told, sizeof told);
+            looked = now;
+        }
         if (draining(s) && deadline <= 0)
             deadline = now + 1000.0 * (double)s->o->drain_s;
         if (draining(s) && (atomic_load(&s->n_active) == 0 || now > deadline))
