@@ -65,7 +65,7 @@ TEST_OBJ := $(call obj,$(TEST_SRC))
 VERSION := $(shell sed -n 's/^.define CARAT_VERSION_[A-Z]* //p' include/carat.h | paste -sd.)
 SONAME = libcarat.so.$(firstword $(subst ., ,$(VERSION)))
 
-.PHONY: all help check test asan ubsan sanitize tsan fuzz clean floors map symbols format size \
+.PHONY: all help check test test-isa asan ubsan sanitize tsan fuzz clean floors map symbols format size \
         install uninstall cli docs results results-check
 all: carat libcarat.a libcarat.so
 
@@ -203,6 +203,13 @@ $(BUILD)/chat: examples/chat.c include/carat.h libcarat.so
 
 test: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## unit and end-to-end tests
 	$(BUILD)/carat_test -j 2
+
+# The tests in which a whole model computes, with the kernels of another instruction set than the best
+# that this processor has. Tests of single kernels name theirs. `CARAT_ISA=avx2 make test` runs all.
+ISA ?= portable
+ISA_TESTS ?= engine/ apps/ cli_test server_test demo_test soak_test session_
+test-isa: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## ISA=avx2: the tests of whole models, with those kernels
+	CARAT_ISA=$(ISA) $(BUILD)/carat_test -j 2 $(ISA_TESTS)
 
 check: test floors map symbols docs results-check ## test, plus the house rules
 
