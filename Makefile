@@ -206,10 +206,10 @@ test: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## unit and end-to-
 
 # The tests in which a whole model computes, with the kernels of another instruction set than the best
 # that this processor has. Tests of single kernels name theirs. `CARAT_ISA=avx2 make test` runs all.
-ISA ?= portable
+KERNELS ?= portable
 ISA_TESTS ?= engine/ apps/ cli_test server_test demo_test soak_test session_
-test-isa: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## ISA=avx2: the tests of whole models, with those kernels
-	CARAT_ISA=$(ISA) $(BUILD)/carat_test -j 2 $(ISA_TESTS)
+test-isa: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## KERNELS=avx2: the tests of whole models, with those kernels
+	CARAT_ISA=$(KERNELS) $(BUILD)/carat_test -j 2 $(ISA_TESTS)
 
 check: test floors map symbols docs results-check ## test, plus the house rules
 
