@@ -67,7 +67,7 @@ void bench_print_head(const bench_setup *b, FILE *f)
     const carat_model_info *i = &b->info;
     const carat_memory_plan *p = &b->plan;
     fputs("model     ", f);
-    term_put(f, i->name, strlen(i->name)); /* a file's word */
+    term_put_name(f, i->name, strlen(i->name), 0);
     fprintf(f, ", %s, %.4g M weights, %.4g M active, %.1f MB; loaded in %.2f s\n", i->file_type,
             (double)i->n_params * 1e-6, (double)i->n_params_active * 1e-6,
             (double)i->weight_bytes * 1e-6, b->load_ms * 1e-3);

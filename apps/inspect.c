@@ -109,7 +109,7 @@ static void put_text(const char *s, uint64_t n, uint64_t most)
     putchar('"');
     for (uint64_t i = 0, from = 0; i <= shown; i++)
         if (i == shown || s[i] == '\n') {
-            term_put(stdout, s + from, (size_t)(i - from));
+            term_put_name(stdout, s + from, (size_t)(i - from), 0);
             if (i < shown)
                 fputs("\\n", stdout);
             from = i + 1;
@@ -151,9 +151,7 @@ static void put_value(const gguf_value *v)
     int64_t i;
     double f;
     fputs("  ", stdout);
-    term_put(stdout, v->key, strlen(v->key));
-    for (size_t n = strlen(v->key); n < 42; n++)
-        putchar(' ');
+    term_put_name(stdout, v->key, strlen(v->key), 42);
     putchar(' ');
     if (v->kind == GGUF_ARRAY)
         put_array(v);
@@ -205,7 +203,7 @@ static void put_report(const inspect_report *r)
 {
     const gguf *g = r->g;
     char a[32], b[32], shape[96];
-    term_put(stdout, g->path, strlen(g->path));
+    term_put_name(stdout, g->path, strlen(g->path), 0);
     printf("\n  GGUF version %" PRIu32 ", %s in %" PRId32 " file%s, %" PRIu64 " tensors\n",
            g->version, size_text(g->file_bytes, a, sizeof a), g->n_parts, g->n_parts > 1 ? "s" : "",
            g->tensors.n);
@@ -224,9 +222,7 @@ static void put_report(const inspect_report *r)
         const tensor *t = &g->tensors.at[i];
         tensor_shape_text(t, shape, sizeof shape);
         fputs("  ", stdout);
-        term_put(stdout, t->name, strlen(t->name));
-        for (size_t n = strlen(t->name); n < 36; n++)
-            putchar(' ');
+        term_put_name(stdout, t->name, strlen(t->name), 36);
         printf(" %-8s %-22s %12s\n", num_name(t->type), shape, size_text(t->n_bytes, a, sizeof a));
     }
     put_plan(r);

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/show.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -133,7 +134,7 @@ static void summarise(kld_run *k, kld_report *r)
 static void print_report(const kld_report *r, const char *layers)
 {
     printf("keys %s, values %s%s%s against %s, %" PRId64 " positions\n", r->k, r->v,
-           layers ? ", " : "", layers ? layers : "", r->base, r->n);
+           layers ? ", " : "", SHOWN(layers ? layers : ""), r->base, r->n);
     printf("  KLD mean   %.3e\n  KLD p99    %.3e\n  KLD max    %.3e\n", r->mean, r->p99, r->max);
     printf("  same top   %.3f %%\n  cache      %.2f MiB of %.2f\n", 100 * r->same,
            (double)r->tested_bytes * 0x1p-20, (double)r->base_bytes * 0x1p-20);

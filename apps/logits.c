@@ -13,6 +13,8 @@
 #include "base/map.h"
 #include "base/mem.h"
 
+#include <string.h>
+
 enum { LOGITS_CHUNK_BYTES = 256 << 20 }; /* of one chunk's logits, when no --chunk is given */
 
 typedef struct logits_options {
@@ -85,7 +87,7 @@ static carat_status evaluate(evaluation *v, carat_error *e)
 static void write_log(void *user, const char *text)
 {
     (void)user;
-    fputs(text, stderr);
+    term_put(stderr, text, strlen(text));
 }
 
 static int run_logits(const command *c, int argc, char **argv)

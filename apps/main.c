@@ -6,6 +6,7 @@
  */
 #include "apps/commands.h"
 
+#include "base/show.h"
 #include "carat.h"
 
 #include <fcntl.h>
@@ -100,7 +101,7 @@ int main(int argc, char **argv)
     }
     const command *c = find(name);
     if (!c) {
-        fprintf(stderr, "carat: there is no command '%s'\nTry 'carat help'.\n", name);
+        fprintf(stderr, "carat: there is no command '%s'\nTry 'carat help'.\n", SHOWN(name));
         return 2;
     }
     if (help) {

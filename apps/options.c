@@ -7,6 +7,7 @@
  */
 #include "apps/options.h"
 
+#include "base/show.h"
 #include "carat.h"
 
 #include <errno.h>
@@ -15,7 +16,7 @@
 
 static int misuse(const command *c, const char *what, const char *name, const char *more)
 {
-    fprintf(stderr, "carat %s: %s%s%s\n", c->name, what, name, more);
+    fprintf(stderr, "carat %s: %s%s%s\n", c->name, what, SHOWN(name), SHOWN(more));
     fprintf(stderr, "Try 'carat %s --help'.\n", c->name);
     return 3;
 }

@@ -8,6 +8,7 @@
 #include "apps/commands.h"
 #include "apps/term.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "base/pool.h"
 #include "format/gguf_stream.h"
@@ -17,6 +18,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 
 typedef struct quantize_options {
     int64_t n_threads;
@@ -252,16 +254,15 @@ static double relative(double lost, double square)
 
 static void print_json(const work_item *it)
 {
-    printf("{\"tensor\": \"");
-    for (const unsigned char *c = (const unsigned char *)it->from->name; *c; c++)
-        if (*c < 32 || *c == '"' || *c == '\\' || *c == 127)
-            printf("\\u%04x", *c);
-        else
-            putchar(*c);
-    printf("\", \"from\": \"%s\", \"to\": \"%s\", \"elements\": %" PRIu64
-           ", \"relative_error\": %.9g, \"worst_error\": %.9g}\n",
-           num_name(it->from->type), num_name(it->to), it->from->n_elements,
-           relative(it->lost, it->square), (double)it->worst);
+    const char *name = it->from->name;
+    json_t *o =
+        json_pack("{s:o, s:s, s:s, s:I, s:f, s:f}", "tensor", json_lossy_text(name, strlen(name)),
+                  "from", num_name(it->from->type), "to", num_name(it->to), "elements",
+                  (json_int_t)it->from->n_elements, "relative_error",
+                  relative(it->lost, it->square), "worst_error", (double)it->worst);
+    if (o)
+        json_write(stdout, o, JSON_REAL_PRECISION(9));
+    json_decref(o);
 }
 
 static void print_loss(const work_list *l, bool json)
@@ -279,7 +280,7 @@ static void print_loss(const work_list *l, bool json)
             continue;
         }
         tensor_shape_text(it->from, shape, sizeof shape);
-        term_put(stdout, it->from->name, strlen(it->from->name)); /* a file's word */
+        term_put_name(stdout, it->from->name, strlen(it->from->name), 0);
         int pad = NAME_WIDTH - (int)strlen(it->from->name);
         printf("%*s %-18s %4s to %-6s %9.4f%% %10.3g\n", pad > 0 ? pad : 0, "", shape,
                num_name(it->from->type), num_name(it->to), 100 * relative(it->lost, it->square),

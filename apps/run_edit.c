@@ -279,7 +279,7 @@ static void show_stats(const chat *c)
     int64_t n_dropped;
     const char *reuse = carat_session_reuse(c->s, &n_dropped);
     fputs("model      ", stderr);
-    term_put(stderr, i->name, strlen(i->name)); /* a file's word */
+    term_put_name(stderr, i->name, strlen(i->name), 0);
     fprintf(stderr, ", %s, %s, %.2f M parameters\n", i->architecture, i->file_type,
             (double)i->n_params * 1e-6);
     fprintf(stderr, "device     %s: %s\n", i->device, i->device_why);

@@ -24,7 +24,7 @@ static void write_log(void *user, const char *text)
 {
     (void)user;
     term_progress_clear();
-    fputs(text, stderr);
+    term_put(stderr, text, strlen(text));
 }
 
 status bundled_open(const carat_model_options *o, carat_model **m, err *e)

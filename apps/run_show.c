@@ -5,6 +5,7 @@
  */
 #include "apps/run_int.h"
 #include "base/mem.h"
+#include "base/show.h"
 
 #include <string.h>
 
@@ -46,28 +47,43 @@ static json_t *call_json(const carat_event *ev)
     return json_pack("{s:s, s:o}", "name", ev->name, "arguments", text_json(ev));
 }
 
+/* A line of JSON, in which characters that drive terminals are escaped. */
+static bool print_line(answer *a, const char *json, size_t n)
+{
+    str line = {0};
+    show_put_json(&line, json, n);
+    str_putc(&line, '\n');
+    bool ok = !line.bad;
+    if (ok)
+        fwrite(line.at, 1, line.n, stdout);
+    str_free(&line);
+    a->any_output = true;
+    return ok;
+}
+
 /* A call as one line of JSON, its arguments as the model's own JSON. */
-static void print_call(answer *a, const carat_event *ev, const char *before, const char *after)
+static bool print_call(answer *a, const carat_event *ev, const char *before, const char *after)
 {
     json_t *name = json_string(ev->name);
     char *text = name ? json_dumps(name, JSON_ENCODE_ANY) : NULL;
+    str line = {0};
     json_decref(name);
-    fprintf(stdout, "%s{\"name\":%s,\"arguments\":", before, text ? text : "\"\"");
-    fwrite(ev->text, 1, ev->n_text, stdout);
-    fprintf(stdout, "}%s\n", after);
+    str_printf(&line, "%s{\"name\":%s,\"arguments\":", before, text ? text : "\"\"");
+    str_put(&line, ev->text, ev->n_text);
+    str_printf(&line, "}%s", after);
     free(text);
-    a->any_output = true;
+    bool ok = !line.bad && print_line(a, line.at, line.n);
+    str_free(&line);
+    return ok;
 }
 
 static bool print_json(answer *a, json_t *line)
 {
     char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
     json_decref(line);
-    if (text)
-        fprintf(stdout, "%s\n", text);
+    bool ok = text && print_line(a, text, strlen(text));
     free(text);
-    a->any_output = true;
-    return text != NULL;
+    return ok;
 }
 
 static bool show_json(answer *a, const carat_event *ev)
@@ -84,8 +100,7 @@ static bool show_json(answer *a, const carat_event *ev)
                                        ev->kind == CARAT_EV_CONTENT ? "content" : "reasoning",
                                        "text", text_json(ev)));
     case CARAT_EV_TOOL_CALL:
-        print_call(a, ev, "{\"event\":\"tool_call\",\"call\":", "}");
-        return true;
+        return print_call(a, ev, "{\"event\":\"tool_call\",\"call\":", "}");
     case CARAT_EV_END:
         return print_json(
             a, json_pack("{s:s, s:s}", "event", "end", "finish", carat_finish_name(ev->finish)));

@@ -96,6 +96,20 @@ void term_put(FILE *f, const char *text, size_t n)
     }
 }
 
+void term_put_name(FILE *f, const char *name, size_t n, int cells)
+{
+    while (n) {
+        char safe[SHOW_CHAR_MAX];
+        size_t len, taken = show_one(name, n, SHOW_NAME, safe, &len);
+        fwrite(safe, 1, len, f);
+        cells -= (int)len;
+        name += taken;
+        n -= taken;
+    }
+    for (; cells > 0; cells--)
+        fputc(' ', f);
+}
+
 /* Of the terminal behind f; 0 if it does not say. */
 static int columns(FILE *f)
 {

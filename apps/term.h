@@ -19,7 +19,9 @@ bool term_is_tty(FILE *f);            /* of stdout or stderr */
 void term_set(FILE *f, term_style s); /* nothing where colours are not wanted */
 /* Text from outside. On a terminal control characters are shown, not sent: ESC as ^[. */
 void term_put(FILE *f, const char *text, size_t n);
-/* The same, broken between words on a terminal. w is zeroed at the beginning of a line. */
+/* A name or another text of one line, escaped for a file too, and spaces up to `cells` in all. */
+void term_put_name(FILE *f, const char *name, size_t n, int cells);
+/* Text, broken between words on a terminal. w is zeroed at the beginning of a line. */
 void term_put_words(FILE *f, wrap *w, const char *text, size_t n);
 void term_end_words(FILE *f, wrap *w); /* the word that may have been held back */
 /* One sentence on stderr, "carat: ..."; the progress bar makes way. */

@@ -411,6 +411,32 @@ TEST(cli_environment_pins_the_instruction_set)
     run_and_check(NULL, 0, "cpu (", args);
 }
 
+/* Names are escaped in pipes too: whoever reads a report may print it. */
+TEST(cli_names_cannot_drive_the_terminal)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    const char *evil = test_temp("\x1b]0;title\x07\xc2\x9b\xe2\x80\xae.gguf");
+    CHECK(!symlink(m, evil));
+    const char *const *const uses[] = {ARGS("\x1b[2J"),
+                                       ARGS("run", "--\x1b[2J"),
+                                       ARGS("run", "--top-k=\x1b[2J\xc2\x9b", "hi"),
+                                       ARGS("inspect", evil),
+                                       ARGS("inspect", "--json", evil),
+                                       ARGS("run", "-q", "-m", evil, "--kv-type", "\x1b", "hi"),
+                                       ARGS("run", "\xe2\x80\xae/gemma4", "hi")};
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
+        spawned r;
+        spawn_carat(&r, NULL, uses[i]);
+        for (int k = 0; k < 2; k++) {
+            const char *text = str_text(k ? &r.err : &r.out);
+            CHECK_MSG(!strpbrk(text, "\x1b\x07") && !strstr(text, "\xc2\x9b") &&
+                          !strstr(text, "\xe2\x80\xae"),
+                      "use %zu: %s", i, text);
+        }
+        spawned_free(&r);
+    }
+}
+
 /* ---- On a terminal --------------------------------------------------------------------- */
 
 TEST(cli_conversation_on_a_terminal)

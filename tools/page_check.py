@@ -266,7 +266,8 @@ def played(page):
     want(p.locator("#log script, #log img").count() == 0, "markup of the model became nodes")
     want(p.evaluate("window.ran === undefined"), "markup of the model ran")
     want(all(a.get_attribute("href").startswith("https:") for a in p.locator("#log a").all()), "a bad link")
-    want(p.locator("#log table").count() == 1 and p.locator("#log ol ul li").count() == 2, "markdown")
+    want(p.locator("#log table").count() == 1 and p.locator("#log ol ul li").count() == 2
+         and p.evaluate("document.querySelector('#log ol').start") == 1, "markdown")
     text = p.inner_text("#log .md")
     want("\\(a_1 * b_1\\)" in text and "- c\n\\]" in text, "TeX lost its backslashes")
     want(p.locator("#log .md strong", has_text="bold").count() == 1 and p.locator("#log .md del").count() == 1

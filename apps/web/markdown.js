@@ -371,7 +371,7 @@ function beginBlock(line) {
   if (isRule(line)) return { kind: 'rule' };
   if (isMathMark(line)) return { kind: 'math', close: line.trim() === '$$' ? '$$' : '\\]' };
   if (QUOTE.test(line)) return { kind: 'quote' };
-  if ((m = ITEM.exec(line))) return { kind: 'list', base: indentOf(line), ordered: m[2].length > 1, start: parseInt(m[2], 10) };
+  if ((m = ITEM.exec(line))) return { kind: 'list', base: indentOf(line), ordered: m[2].length > 1, first: parseInt(m[2], 10) };
   return { kind: 'text' };
 }
 
@@ -406,9 +406,9 @@ function goesOn(b, line) {
 class Blocks {
   constructor() {
     this.complete = [];
-    this.open = null; /* {kind, start, lines} */
+    this.open = null; /* {kind, from: where it begins in the text, lines} */
   }
-  add(line, start) {
+  add(line, from) {
     if (this.open && goesOn(this.open, line)) {
       this.open.lines.push(line);
       return;
@@ -416,7 +416,7 @@ class Blocks {
     this.end();
     if (!line.trim()) return;
     this.open = beginBlock(line);
-    this.open.start = start;
+    this.open.from = from;
     this.open.lines = [line];
   }
   end() {
@@ -451,7 +451,7 @@ function listNode(b, depth) {
   const node = el(b.ordered ? 'ol' : 'ul');
   const items = [];
   let width = 0;
-  if (b.ordered && b.start !== 1) node.start = b.start;
+  if (b.ordered && b.first !== 1) node.start = b.first;
   for (const line of b.lines) {
     const m = indentOf(line) <= b.base + 1 && isItem(line) ? ITEM.exec(line) : null;
     if (m) {
@@ -556,7 +556,7 @@ class MarkdownStream {
     const open = this.blocks.open;
     if (over) return;
     if (open && open.kind === 'fence' && !open.closed) return this.showCode(open, text);
-    const source = text.slice(open ? open.start : this.read);
+    const source = text.slice(open ? open.from : this.read);
     if (source.length < SHORT_BLOCK || source.length > this.drawn * 1.25 || !this.tail) {
       this.forget();
       nodesLeft = MAX_NODES - this.spent;
@@ -575,7 +575,7 @@ class MarkdownStream {
       const code = el('code');
       this.node.append(el('div', { className: 'fence' }, el('div', {}, el('span', {}, open.lang || 'text')), el('pre', { tabIndex: 0 }, code)));
       this.code = new GrowingText(code);
-      this.code_from = text.indexOf('\n', open.start) + 1;
+      this.code_from = text.indexOf('\n', open.from) + 1;
     }
     const line = text.slice(Math.max(this.read, this.code_from));
     const end = /^\s*[`~]/.test(line.slice(0, 8)) ? this.read : text.length; /* it may close the fence */
