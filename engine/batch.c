@@ -192,7 +192,9 @@ static void job_free(job *j)
 static void job_done(job *j, status st, const err *e)
 {
     carat_timings t;
-    report_end(&j->r, st ? NULL : j->g, &t);
+    if (!st && j->g)
+        generation_report(j->g, &j->r.t);
+    report_end(&j->r, &t);
     if (j->done)
         j->done(j->user, st, e, &t);
     job_free(j);

@@ -432,7 +432,9 @@ carat_status carat_generate(carat_session *s, const int32_t *ids, int64_t n,
     st = generation_finish(g, e);
     timeline_rest(&s->t);
 out:
-    report_end(&r, st ? NULL : g, t);
+    if (!st)
+        generation_report(g, &r.t);
+    report_end(&r, t);
     generation_close(g);
     return st;
 }

@@ -1,8 +1,7 @@
 /* report.c - timings of a generation, and the words for how it ended.
  *
- * A report is begun, told of each stage as it passes, and ended; the clock is read in this file
- * alone. Every path out of a generation ends its report, failed and cancelled ones too, so that a
- * caller's carat_timings never hold what an earlier call left there.
+ * The clock is read in this file alone. Every path out of a generation ends its report, failed and
+ * cancelled ones too, so that a caller's carat_timings never hold what an earlier call left there.
  */
 #include "engine/report.h"
 #include "base/clock.h"
@@ -14,6 +13,7 @@ void report_begin(report *r, const carat_model *m)
     r->mark_ms = r->start_ms;
     r->t.load_ms = m->load_ms;
     r->t.reuse = "new";
+    r->t.finish = CARAT_FINISH_CANCELLED;
 }
 
 void report_waited(report *r)
@@ -42,11 +42,8 @@ void report_decoded(report *r)
     r->t.decode_ms = clock_ms() - r->mark_ms;
 }
 
-void report_end(report *r, const generation *g, carat_timings *t)
+void report_end(report *r, carat_timings *t)
 {
-    r->t.finish = CARAT_FINISH_CANCELLED;
-    if (g)
-        generation_report(g, &r->t);
     r->t.peak_bytes = mem_peak_bytes();
     if (t)
         *t = r->t;

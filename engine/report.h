@@ -1,8 +1,11 @@
-/* report.h - where the time of a generation went. */
+/* report.h - where the time of a generation went.
+ *
+ * A report is begun, told of each stage as it passes, and ended. It knows no generation: whoever
+ * ends it adds what the generation says of itself (generation_report) to t. */
 #ifndef ENGINE_REPORT_H
 #define ENGINE_REPORT_H
 
-#include "engine/generation.h"
+#include "engine/engine_int.h"
 
 typedef struct report {
     carat_timings t;
@@ -15,7 +18,8 @@ void report_waited(report *r); /* in a queue, until now */
 void report_prompt(report *r, int64_t n_prompt, const timeline *t);
 void report_prefilled(report *r); /* the first logits are there */
 void report_decoded(report *r);   /* the last token was sampled */
-/* g NULL: it failed. t may be NULL. */
-void report_end(report *r, const generation *g, carat_timings *t);
+/* Copies the timings to t, which may be NULL. Without generation_report before it, they say
+ * CARAT_FINISH_CANCELLED. */
+void report_end(report *r, carat_timings *t);
 
 #endif
