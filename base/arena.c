@@ -23,9 +23,14 @@ void *arena_alloc(arena *a, size_t n)
     n = (n + ALIGN - 1) & ~(size_t)(ALIGN - 1);
     if (!a->head || a->cap - a->used < n) {
         size_t cap = n > BLOCK_BYTES ? n : BLOCK_BYTES;
+        if (a->max_bytes && (cap > a->max_bytes || a->n_bytes > a->max_bytes - cap)) {
+            a->over = true;
+            return NULL;
+        }
         arena_block *b = mem_calloc(1, sizeof *b + cap);
         if (!b)
             return NULL;
+        a->n_bytes += cap;
         b->next = a->head;
         a->head = b;
         a->cap = cap;
@@ -56,5 +61,5 @@ void arena_free(arena *a)
         next = b->next;
         mem_free(b);
     }
-    *a = (arena){0};
+    *a = (arena){.max_bytes = a->max_bytes};
 }

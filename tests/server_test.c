@@ -1082,3 +1082,64 @@ TEST(server_closes_connections_that_trickle_a_second_request)
     str_free(&seen);
     stop(&s);
 }
+
+/* ---- Memory ---- */
+
+static long peak_kib(const served *s)
+{
+    char path[64], line[256];
+    long kib = -1;
+    snprintf(path, sizeof path, "/proc/%d/status", s->pid);
+    FILE *f = fopen(path, "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "VmHWM: %ld", &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kib;
+}
+
+static void put_times(str *o, const char *text, int n)
+{
+    for (int i = 0; i < n; i++)
+        str_puts(o, text);
+}
+
+/* A request takes a small multiple of its body, whatever that consists of. */
+TEST(server_memory_is_bounded_by_the_body)
+{
+    enum { BODY = 8 << 20 };
+    static const struct {
+        const char *path, *before, *piece, *after;
+    } bodies[] = {
+        {"/v1/chat/completions", "{\"messages\":[", "1,", "1]}"},
+        {"/v1/completions", "{\"prompt\":[", "1,", "1]}"},
+        {"/detokenize", "{\"tokens\":[", "5,", "5]}"},
+        {"/v1/responses", "{\"input\":[", "{},", "{}]}"},
+        {"/v1/messages", "{\"messages\":[{\"role\":\"user\",\"content\":\"", "a", "\"}]}"},
+        {"/v1/chat/completions",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\","
+         "\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":[",
+         "1,", "1]}\"}}],\"tool_responses\":[{\"response\":1}]}]}"},
+    };
+    served s;
+    start_toy(&s, NULL);
+    long before = peak_kib(&s);
+    if (before < 0)
+        test_skip("no /proc to read the memory of a process in");
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+        response r;
+        str body = {0};
+        str_puts(&body, bodies[i].before);
+        put_times(&body, bodies[i].piece, BODY / (int)strlen(bodies[i].piece));
+        str_puts(&body, bodies[i].after);
+        http_post(&r, &s, bodies[i].path, body.at);
+        CHECK_MSG(r.status == 400, "%s: %d %.200s", bodies[i].path, r.status, str_text(&r.body));
+        response_free(&r);
+        str_free(&body);
+        long kib = peak_kib(&s) - before;
+        CHECK_MSG(kib < 24 * (BODY >> 10), "%s: %ld KiB for a body of %d", bodies[i].path, kib,
+                  BODY >> 10);
+    }
+    stop(&s);
+}

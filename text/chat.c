@@ -173,7 +173,7 @@ status chat_render(chat_format f, const char *messages, size_t n_messages, const
 {
     static const carat_chat_options off = {0};
     const jtree *jm = NULL, *jt = NULL;
-    arena mem = {0};
+    arena mem = {.max_bytes = arena_limit_for(n_messages + n_tools)};
     status st;
 
     *p = (chat_prompt){0};

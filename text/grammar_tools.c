@@ -116,7 +116,7 @@ static gx *answer(gx_builder *b, arena *mem, const grammar_tools *o, const jtree
 status grammar_from_tools(grammar **g, const grammar_tools *o, err *e)
 {
     gx_builder b = {.e = e};
-    arena mem = {0};
+    arena mem = {.max_bytes = arena_limit_for(o->n_tools + o->n_schema)};
     const jtree *tools = NULL;
     *g = NULL;
     if (o->n_tools > CHAT_MAX_JSON_BYTES / 16)

@@ -627,7 +627,7 @@ void schema_finish(schema *s)
 status grammar_from_schema(grammar **g, const char *text, size_t n, grammar_thought thought, err *e)
 {
     gx_builder b = {.e = e};
-    arena mem = {0};
+    arena mem = {.max_bytes = arena_limit_for(n)};
     const jtree *root = NULL;
     schema s;
     *g = NULL;

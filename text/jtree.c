@@ -42,6 +42,11 @@ static status fail(parser *p, const char *why)
 
 static status no_memory(parser *p)
 {
+    if (p->mem->over)
+        return p->st = err_set(p->e, E_LIMIT,
+                               "%s: too many values for its %zu bytes: they would take more than "
+                               "%zu bytes of memory",
+                               p->what, p->n, p->mem->max_bytes);
     return p->st = err_memory(p->e, p->what, p->n);
 }
 

@@ -31,6 +31,8 @@ enum {
     HEADERS_MAX = 64 << 10,        /* bytes of one request's headers */
     THREAD_STACK = 1 << 20,        /* nothing here recurses further than a request's depth */
     BODIES_MAX_SHARE = 8,          /* all bodies together: this many of the largest */
+    WORK_FACTOR = 12,              /* memory to read a body and to tokenise it: so many times it */
+    WORK_MAX_SHARE = 16,           /* all of that together: this many of the largest body */
     UPLOAD_MAX_MS = 5 * 60 * 1000, /* a body that takes longer is somebody holding a thread */
     HEADER_MAX_MS = 10 * 1000,     /* for the first header of a connection, all of it */
     WAITING_MAX = 4096             /* connections without one */
@@ -249,6 +251,7 @@ typedef struct request_state {
     str body;
     bool too_long, counted;
     visitor *visitor;
+    long long n_work;
     size_t n_swallowed;
 } request_state;
 
@@ -467,6 +470,20 @@ static void take_body(request_state *q, const char *bytes, size_t n)
     str_put(&q->body, bytes, n);
 }
 
+/* Before the body is read: whether there is room for what that takes. */
+static bool take_work(request_state *q, problem *p)
+{
+    server *s = q->x.s;
+    long long n = (long long)q->body.n * WORK_FACTOR;
+    if (atomic_fetch_add(&s->work_bytes, n) + n <= WORK_MAX_SHARE * s->o->max_body) {
+        q->n_work = n;
+        return true;
+    }
+    atomic_fetch_sub(&s->work_bytes, n);
+    p->retry_s = 2;
+    return problem_set(p, 503, "", "other large requests are at work: try again soon");
+}
+
 static enum MHD_Result run(request_state *q)
 {
     exchange *x = &q->x;
@@ -477,6 +494,8 @@ static enum MHD_Result run(request_state *q)
         problem_set(&p, 503, "", "no memory for a body of this size");
     else if (q->route->needs_model)
         check_state(x, &p);
+    if (!p.status)
+        take_work(q, &p);
     if (p.status)
         return refuse(x, &p, NULL);
     x->body = str_text(&q->body);
@@ -578,6 +597,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **state,
     if (q->counted)
         atomic_fetch_sub(&h->s->n_active, 1);
     atomic_fetch_sub(&h->s->body_bytes, (long long)q->body.n);
+    atomic_fetch_sub(&h->s->work_bytes, q->n_work);
     str_free(&q->body);
     str_free(&x->out);
     mem_free(q->path);

@@ -268,6 +268,7 @@ typedef struct token_request {
 static bool parse_body(exchange *x, token_request *t, problem *p)
 {
     err e = {0};
+    t->mem.max_bytes = arena_limit_for(x->n_body);
     if (jtree_parse(x->body, x->n_body, "the body", REQUEST_MAX_DEPTH, &t->mem, &t->body, &e))
         return problem_from(p, &e);
     return t->body->kind == JTREE_OBJECT ||

@@ -254,7 +254,7 @@ static bool rebuild(const call **calls, int64_t n_calls, const replay_prompt *p,
 
 int32_t *replay_apply(replay *r, const replay_prompt *p, int64_t *n_out)
 {
-    arena mem = {0};
+    arena mem = {.max_bytes = arena_limit_for(p->n_messages)};
     const jtree *list;
     ids_out o = {0};
     int64_t n_calls;

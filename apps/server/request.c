@@ -18,6 +18,7 @@ bool request_parse(request *rq, api_kind api, const char *body, size_t n, const 
     rq->model = "";
     rq->n = 1;
     rq->think_max = rq->reserve = -1;
+    rq->mem.max_bytes = arena_limit_for(n);
     if (jtree_parse(body, n, "the body", REQUEST_MAX_DEPTH, &rq->mem, &rq->body, &e))
         return problem_from(p, &e);
     if (rq->body->kind != JTREE_OBJECT)

@@ -44,6 +44,8 @@ typedef enum format_kind {
 } format_kind;
 typedef enum think_mode { THINK_DEFAULT, THINK_OFF, THINK_ON } think_mode;
 
+/* The limits of a request; beyond one it is refused with 400, beyond --max-body (64 MiB) with 413.
+ * Its JSON tree may take 16 MiB and 8 times the body (base/arena.h), whatever it consists of. */
 enum {
     REQUEST_MAX_DEPTH = 64,  /* of nesting: what the chat formats take */
     REQUEST_MAX_STOPS = 64,  /* stop strings: each is looked for at every token */

@@ -79,6 +79,7 @@ typedef struct server {
     ringer bells;
     atomic_int n_active;     /* requests being answered */
     atomic_llong body_bytes; /* of all bodies held in memory */
+    atomic_llong work_bytes; /* that reading the bodies of the requests at work may take */
     metrics m;
 } server;
 
