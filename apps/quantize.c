@@ -252,14 +252,20 @@ static double relative(double lost, double square)
     return square > 0 ? sqrt(lost / square) : 0;
 }
 
+/* JSON has no word for what a tensor of infinities gives. */
+static json_t *number_json(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
 static void print_json(const work_item *it)
 {
     const char *name = it->from->name;
-    json_t *o =
-        json_pack("{s:o, s:s, s:s, s:I, s:f, s:f}", "tensor", json_lossy_text(name, strlen(name)),
-                  "from", num_name(it->from->type), "to", num_name(it->to), "elements",
-                  (json_int_t)it->from->n_elements, "relative_error",
-                  relative(it->lost, it->square), "worst_error", (double)it->worst);
+    json_t *o = json_pack("{s:o, s:s, s:s, s:I, s:o, s:o}", "tensor",
+                          json_lossy_text(name, strlen(name)), "from", num_name(it->from->type),
+                          "to", num_name(it->to), "elements", (json_int_t)it->from->n_elements,
+                          "relative_error", number_json(relative(it->lost, it->square)),
+                          "worst_error", number_json((double)it->worst));
     if (o)
         json_write(stdout, o, JSON_REAL_PRECISION(9));
     json_decref(o);
