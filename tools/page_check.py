@@ -335,6 +335,14 @@ def two_tabs(page, url):
     when(b, f"document.querySelectorAll('.msg').length === {n + 2}")
     when(a, "[...chat.messages.values()].some((m) => m.content === 'Third')")
     b.close()
+    # A conversation as it was stored before messages had keys of their own.
+    a.evaluate("""localStorage.setItem('carat.chat.old', JSON.stringify({id: 'old', title: 'Old one', at: Date.now(),
+        system: '', messages: [{role: 'user', content: 'Old question'}, {role: 'assistant', content: 'Old *answer*'}]}))""")
+    a.goto(url)
+    a.get_by_text("Old one").click()
+    a.wait_for_selector(".md em")
+    want(a.locator(".msg").count() == 2 and "Old question" in a.inner_text("#log")
+         and a.evaluate("'messages' in JSON.parse(localStorage.getItem('carat.chat.old'))") is False, "an old conversation")
 
 
 def with_a_key(browser, out):

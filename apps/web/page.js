@@ -162,14 +162,13 @@ $('scroll').addEventListener('scroll', () => {
 });
 $('down').onclick = () => toEnd(true);
 
-let toastTimer = 0;
 function toast(text, action, run) {
   const t = $('toast');
   t.replaceChildren(text);
   if (action) t.append(el('button', { type: 'button', onclick: () => { t.hidden = true; run(); } }, action));
   t.hidden = false;
-  clearTimeout(toastTimer);
-  toastTimer = setTimeout(() => { t.hidden = true; }, 6000);
+  clearTimeout(toast.timer);
+  toast.timer = setTimeout(() => { t.hidden = true; }, 6000);
 }
 
 /* ---- The request and its stream ---- */
@@ -281,7 +280,6 @@ async function generate(c, parent) {
   if (isBusy(c)) return;
   const m = { id: newId(), parent, at: Date.now(), role: 'assistant', content: '' };
   const abort = new AbortController(), times = { start: performance.now() }, paint = painter(c, m);
-  const body = requestBody(c, pathTo(c, parent));
   Object.defineProperty(m, 'writing', { value: true, writable: true, configurable: true, enumerable: false });
   addMessage(c, m);
   c.leaf = m.id;
@@ -289,6 +287,7 @@ async function generate(c, parent) {
   if (chat === c) showChat();
   showList();
   try {
+    const body = requestBody(c, pathTo(c, parent));
     const response = await fetch('v1/chat/completions', { method: 'POST', headers: headers(true), body: JSON.stringify(body), signal: abort.signal });
     if (response.status === 401) throw new Error('The server asks for an API key: enter it under Parameters.');
     if (!response.ok) throw new Error(await sentence(response));

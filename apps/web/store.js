@@ -86,23 +86,37 @@ function newestLeaf(c, m) {
 const isMessage = (m) => m && typeof m === 'object' && typeof m.id === 'string' && typeof m.role === 'string';
 
 /* Before there were trees a conversation was one record with a list of messages. */
+function listToTree(record) {
+  return record.messages.map((old, k) => Object.assign({}, old, { id: 'm' + k, parent: k ? 'm' + (k - 1) : null, at: record.at + k }));
+}
+
+/* Writes such a record as it would be written today. False, and nothing changed: there is no room. */
 function splitRecord(record) {
-  let parent = null;
-  record.messages.forEach((old, k) => {
-    const m = Object.assign({}, old, { id: 'm' + k, parent, at: record.at + k });
-    store.write('msg.' + record.id + '.' + m.id, m);
-    parent = m.id;
-  });
-  delete record.messages;
-  record.leaf = parent;
-  store.write('chat.' + record.id, record);
+  const messages = listToTree(record), written = [];
+  store.drop('chat.' + record.id); /* its room is needed */
+  for (const m of messages) {
+    const key = 'msg.' + record.id + '.' + m.id;
+    if (store.write(key, m)) written.push(key);
+    else break;
+  }
+  const { id, title, at, system } = record, leaf = messages.length ? messages.at(-1).id : null;
+  if (written.length === messages.length && store.write('chat.' + id, { id, title, at, system, leaf })) return true;
+  for (const key of written) store.drop(key);
+  store.write('chat.' + id, record);
+  return false;
 }
 
 function loadChat(id) {
-  const record = store.read('chat.' + id, null);
+  let record = store.read('chat.' + id, null), list = [];
+  if (record && Array.isArray(record.messages)) {
+    if (!splitRecord(record)) list = listToTree(record);
+    record = Object.assign({}, record, { messages: undefined, leaf: 'm' + (record.messages.length - 1) });
+  }
   if (!record) return null;
-  if (Array.isArray(record.messages)) splitRecord(record);
-  const c = Object.assign(newChat(), record, { id });
+  const c = newChat();
+  for (const key of ['title', 'at', 'system', 'leaf']) if (record[key]) c[key] = record[key];
+  c.id = id;
+  for (const m of list) addMessage(c, m);
   for (const key of store.keys('msg.' + id + '.')) {
     const m = store.read(key, null);
     if (isMessage(m)) addMessage(c, m);
@@ -117,7 +131,8 @@ function loadChat(id) {
 /* What is said of a conversation; all of it, if another tab has deleted it. */
 function saveChat(c) {
   if (!c.messages.size && !c.system) return;
-  const gone = store.read('chat.' + c.id, null) === null;
+  const old = store.read('chat.' + c.id, null), gone = old === null;
+  if (old && Array.isArray(old.messages) && !splitRecord(old)) return;
   store.write('chat.' + c.id, { id: c.id, title: c.title, at: c.at, system: c.system, leaf: c.leaf });
   if (gone) for (const m of c.messages.values()) if (!m.writing) store.write('msg.' + c.id + '.' + m.id, m);
   chats.set(c.id, { id: c.id, title: c.title, at: c.at });
