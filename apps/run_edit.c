@@ -28,6 +28,7 @@ typedef struct editor {
     HistEvent ev;
     char history_path[PATH_BYTES];
     const char *prompt;
+    str typed;    /* the inputs of this conversation, a NUL after each */
     bool dropped; /* the last line ended by Ctrl-C */
     bool pasted;  /* the last line began with pasted text of several lines */
 } editor;
@@ -180,13 +181,43 @@ static bool editor_open(editor *ed)
     return true;
 }
 
+/* What is in the file by now, which another conversation may have written, and after it what was
+ * typed in this one. The file is replaced as a whole and is its owner's alone. */
+static void save_history(editor *ed)
+{
+    History *all = history_init();
+    FILE *text = tmpfile(); /* libedit writes to files alone */
+    str bytes = {0};
+    file_out f = {0};
+    err e = {0};
+    if (all && text) {
+        char part[4096];
+        history(all, &ed->ev, H_SETSIZE, HISTORY_LINES);
+        history(all, &ed->ev, H_SETUNIQUE, 1);
+        history(all, &ed->ev, H_LOAD, ed->history_path);
+        for (size_t at = 0; at < ed->typed.n; at += strlen(ed->typed.at + at) + 1)
+            history(all, &ed->ev, H_ENTER, ed->typed.at + at);
+        bool whole = history(all, &ed->ev, H_SAVE_FP, text) >= 0 && !fseek(text, 0, SEEK_SET);
+        for (size_t n; whole && (n = fread(part, 1, sizeof part, text));)
+            str_put(&bytes, part, n);
+        /* A home that cannot be written to costs the history, not the conversation. */
+        if (whole && !ferror(text) && !bytes.bad &&
+            (file_out_open_private(&f, ed->history_path, &e) ||
+             file_out_write(&f, str_text(&bytes), bytes.n, &e) || file_out_commit(&f, &e)))
+            file_out_discard(&f);
+    }
+    if (text)
+        fclose(text);
+    if (all)
+        history_end(all);
+    str_free(&bytes);
+}
+
 static void editor_close(editor *ed)
 {
-    if (ed->history && ed->history_path[0]) {
-        mode_t mask = umask(077); /* what was typed is nobody else's business */
-        history(ed->history, &ed->ev, H_SAVE, ed->history_path);
-        umask(mask);
-    }
+    if (ed->history && ed->history_path[0] && ed->typed.n)
+        save_history(ed);
+    str_free(&ed->typed);
     if (ed->history)
         history_end(ed->history);
     if (ed->el)
@@ -246,8 +277,10 @@ static bool read_input(editor *ed, str *in, bool *is_text)
     }
     if (ed->dropped)
         str_cut(in, 0);
-    else if (in->n)
+    else if (in->n && !in->bad) {
         history(ed->history, &ed->ev, H_ENTER, str_text(in));
+        str_put(&ed->typed, str_text(in), strlen(str_text(in)) + 1);
+    }
     return !in->bad;
 }
 
@@ -322,12 +355,13 @@ static status show_tokens(const chat *c, const char *text, err *e)
     return OK;
 }
 
-static status number_of(const char *arg, double min, double max, double *v, err *e)
+static status number_of(const char *arg, double min, double max, bool whole, double *v, err *e)
 {
     char *end;
     *v = strtod(arg, &end);
-    if (end == arg || *end || !(*v >= min && *v <= max))
-        return err_set(e, E_ARG, "expected a number from %g to %g, not '%.40s'", min, max, arg);
+    if (end == arg || *end || !(*v >= min && *v <= max) || (whole && *v != (double)(int64_t)*v))
+        return err_set(e, E_ARG, "expected a %snumber from %.10g to %.10g, not '%.40s'",
+                       whole ? "whole " : "", min, max, arg);
     return OK;
 }
 
@@ -337,23 +371,23 @@ static status set_number(chat *c, const char *name, const char *arg, err *e)
     double v;
     status st;
     if (!strcmp(name, "temp")) {
-        if (!(st = number_of(arg, 0, 100, &v, e)))
+        if (!(st = number_of(arg, 0, 100, false, &v, e)))
             p->temperature = (float)v;
     } else if (!strcmp(name, "top-k")) {
-        if (!(st = number_of(arg, 0, INT32_MAX, &v, e)))
+        if (!(st = number_of(arg, 0, INT32_MAX, true, &v, e)))
             p->top_k = (int32_t)v;
     } else if (!strcmp(name, "top-p")) {
-        if (!(st = number_of(arg, 0, 1, &v, e)))
+        if (!(st = number_of(arg, 0, 1, false, &v, e)))
             p->top_p = (float)v;
     } else if (!strcmp(name, "min-p")) {
-        if (!(st = number_of(arg, 0, 1, &v, e)))
+        if (!(st = number_of(arg, 0, 1, false, &v, e)))
             p->min_p = (float)v;
     } else if (!strcmp(name, "seed")) {
-        if (!(st = number_of(arg, 0, UINT32_MAX, &v, e))) {
+        if (!(st = number_of(arg, 0, UINT32_MAX, true, &v, e))) {
             p->seed = (uint32_t)v;
             c->seed_given = true;
         }
-    } else if (!(st = number_of(arg, 0, 1 << 30, &v, e))) {
+    } else if (!(st = number_of(arg, 0, 1 << 30, true, &v, e))) {
         c->max_tokens = (int32_t)v;
     }
     return st;

@@ -463,6 +463,8 @@ TEST(cli_conversation_on_a_terminal)
     terminal_expect(&t, "/tools needs a file");
     terminal_type(&t, "/temp hot\r");
     terminal_expect(&t, "expected a number");
+    terminal_type(&t, "/seed 1e12\r");
+    terminal_expect(&t, "expected a whole number from 0 to 4294967295");
     terminal_type(&t, "/temp 0.5\r");
     terminal_expect(&t, ">>> ");
     terminal_type(&t, "/tokens the cat\r");
@@ -502,6 +504,23 @@ TEST(cli_conversation_on_a_terminal)
     err e = {0};
     CHECK_OK(file_read_all(test_temp("state/carat/history"), 1 << 20, &history, &n, &e), e);
     CHECK(strstr(history, "Hello"));
+    mem_free(history);
+    /* Two conversations at once: the one that ends last keeps what the other has typed. */
+    terminal other;
+    terminal_open(&t, ARGS(state, "TERM=xterm", "NO_COLOR=1"), ARGS("run", "-m", m, "--raw"));
+    terminal_expect(&t, ">>> ");
+    terminal_open(&other, ARGS(state, "TERM=xterm", "NO_COLOR=1"), ARGS("run", "-m", m, "--raw"));
+    terminal_expect(&other, ">>> ");
+    terminal_type(&other, "/temp 0.25\r");
+    terminal_expect(&other, ">>> ");
+    terminal_type(&other, "/quit\r");
+    CHECK_EQ(terminal_close(&other), 0);
+    terminal_type(&t, "/temp 0.75\r");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "/quit\r");
+    CHECK_EQ(terminal_close(&t), 0);
+    CHECK_OK(file_read_all(test_temp("state/carat/history"), 1 << 20, &history, &n, &e), e);
+    CHECK(strstr(history, "Hello") && strstr(history, "0.25") && strstr(history, "0.75"));
     mem_free(history);
     struct stat sb;
     CHECK(!stat(test_temp("state/carat/history"), &sb) && (sb.st_mode & 077) == 0);
