@@ -204,8 +204,8 @@ static void bench(const char *name, const char *source, bool schema, const char 
         err e = {0};
         double a = now_us();
         status st =
-            schema ? grammar_from_schema(&g, source, source ? strlen(source) : 0, THOUGHT_NONE, &e)
-                   : grammar_from_gbnf(&g, source, strlen(source), &e);
+            schema ? grammar_from_schema(&g, source, source ? strlen(source) : 0, NULL, &e)
+                   : grammar_from_gbnf(&g, source, strlen(source), NULL, &e);
         double b = now_us();
         if (!st)
             st = matcher_open(&m, g, t, &e);

@@ -11,6 +11,7 @@
  * REPEATS.
  */
 #include "tests/vocab_json.h"
+#include "text/gemma4.h"
 #include "text/vocab_int.h"
 #include "base/map.h"
 #include "base/mem.h"
@@ -148,7 +149,7 @@ static vocab *make_vocab(pieces *p, double *load_ms, int64_t *n_merges)
     vocab *v = NULL;
     vocab_builder *b;
     err e = {0};
-    vocab_settings s = {.model = "gemma4", .bos = -1, .eos = -1, .eot = -1, .unk = -1, .pad = -1};
+    vocab_settings s = {.family = &gemma4_text, .model = "gemma4", .bos = -1, .eos = -1, .eot = -1, .unk = -1, .pad = -1};
     double from = cpu_ms();
     if (!vocab_begin(&b, p->n, (int64_t)n, &e)) {
         for (int32_t id = 0; id < p->n; id++)

@@ -40,14 +40,13 @@ struct checkpoint_store {
 status checkpoints_open(checkpoint_store **out, struct carat_model *m, const kv_layout *l,
                         const checkpoint_wish *wish, err *e)
 {
-    static const char turn[] = "<|turn>";
     checkpoint_store *s = *out = mem_calloc(1, sizeof *s);
     if (!s)
         return err_memory(e, "the checkpoints", sizeof *s);
     s->m = m;
     s->layout = l;
     s->budget_bytes = wish->budget_bytes;
-    s->turn_id = m->text && m->chat != CHAT_NONE ? vocab_find(m->text, turn, sizeof turn - 1) : -1;
+    s->turn_id = m->text && m->chat ? vocab_mark(m->text, m->chat->family->turn_open) : -1;
     if (!wish->dir)
         return OK;
     status st = disk_open(&s->disk, m, l, wish->dir, wish->dir_bytes, e);

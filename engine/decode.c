@@ -262,13 +262,12 @@ void generation_report(const generation *g, carat_timings *t)
 
 static status open_thought(generation *g, err *e)
 {
-    static const char open[] = "<|channel>", close[] = "<channel|>";
     const carat_model *m = g->m;
     thought *t = &g->thought;
     t->open_id = t->close_id = -1;
-    if (m->text && m->chat != CHAT_NONE) {
-        t->open_id = vocab_find(m->text, open, sizeof open - 1);
-        t->close_id = vocab_find(m->text, close, sizeof close - 1);
+    if (m->text && m->chat) {
+        t->open_id = vocab_mark(m->text, m->chat->family->answer->thought_open);
+        t->close_id = vocab_mark(m->text, m->chat->family->answer->thought_close);
     }
     t->inside = g->opt.starts_thinking;
     if (t->close_id < 0 && (g->opt.max_thinking > 0 || g->opt.answer_reserve > 0))

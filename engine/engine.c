@@ -5,102 +5,11 @@
  * too, because plans are dry passes on it, but no weights.
  */
 #include "engine/engine_int.h"
+#include "engine/text_file.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
 #include <string.h>
-
-/* ---- Vocabulary and chat format -------------------------------------------------------- */
-
-static int32_t file_token(const gguf *g, const char *key)
-{
-    int64_t id;
-    return gguf_get_i64(g, key, &id) && id >= 0 && id <= INT32_MAX ? (int32_t)id : -1;
-}
-
-static status check_array(const gguf *g, const char *key, gguf_kind item, uint64_t count,
-                          const gguf_value **out, err *e)
-{
-    const gguf_value *v = *out = gguf_find(g, key);
-    if (!v)
-        return OK;
-    bool fits = v->kind == GGUF_ARRAY && (item == GGUF_STRING) == (v->item == GGUF_STRING);
-    if (!fits)
-        return err_set(e, E_FORMAT, "%s: %s is not an array of %s", g->path, key,
-                       item == GGUF_STRING ? "strings" : "numbers");
-    if (count && v->count != count)
-        return err_set(e, E_FORMAT, "%s: %s has %llu entries, and there are %llu tokens", g->path,
-                       key, (unsigned long long)v->count, (unsigned long long)count);
-    return OK;
-}
-
-static status build_vocab(carat_model *m, const vocab_settings *set, const gguf_value *tokens,
-                          const gguf_value *types, const gguf_value *merges, err *e)
-{
-    vocab_builder *b;
-    gguf_string piece;
-    uint64_t at = 0;
-    status st = vocab_begin(&b, (int64_t)tokens->count, merges ? (int64_t)merges->count : 0, e);
-    if (st)
-        return st;
-    for (uint64_t i = 0; i < tokens->count && gguf_next_string(tokens, &at, &piece); i++) {
-        int64_t type = TOKEN_NORMAL;
-        if (types)
-            gguf_item_i64(types, i, &type);
-        vocab_add_token(b, piece.at, piece.n, type);
-    }
-    at = 0;
-    while (merges && gguf_next_string(merges, &at, &piece))
-        vocab_add_merge(b, piece.at, piece.n);
-    return vocab_finish(b, set, &m->text, e);
-}
-
-/* A model without vocabulary is whole: it takes and gives ids. */
-static status open_text(carat_model *m, err *e)
-{
-    const gguf *g = &m->core.file;
-    const gguf_value *tokens, *types, *merges;
-    gguf_string kind, pre, template;
-    char *model_name = NULL, *pre_name = NULL;
-    status st;
-
-    if (!gguf_get_string(g, "tokenizer.ggml.model", &kind) ||
-        (kind.n == 8 && !memcmp(kind.at, "no_vocab", 8)))
-        return OK;
-    if ((st = check_array(g, "tokenizer.ggml.tokens", GGUF_STRING, 0, &tokens, e)))
-        return st;
-    if (!tokens)
-        return err_set(e, E_FORMAT, "%s: names a tokenizer and has no tokenizer.ggml.tokens",
-                       g->path);
-    if (tokens->count > (uint64_t)m->core.n_vocab)
-        return err_set(e, E_FORMAT, "%s: %llu tokens, and the embedding has %d rows", g->path,
-                       (unsigned long long)tokens->count, m->core.n_vocab);
-    if ((st = check_array(g, "tokenizer.ggml.token_type", GGUF_I32, tokens->count, &types, e)) ||
-        (st = check_array(g, "tokenizer.ggml.merges", GGUF_STRING, 0, &merges, e)))
-        return st;
-    model_name = mem_strndup(kind.at, kind.n);
-    if (gguf_get_string(g, "tokenizer.ggml.pre", &pre))
-        pre_name = mem_strndup(pre.at, pre.n);
-    if (!model_name) {
-        st = err_memory(e, "the vocabulary", kind.n);
-        goto out;
-    }
-    vocab_settings set = {.model = model_name,
-                          .pre = pre_name,
-                          .bos = file_token(g, "tokenizer.ggml.bos_token_id"),
-                          .eos = file_token(g, "tokenizer.ggml.eos_token_id"),
-                          .eot = file_token(g, "tokenizer.ggml.eot_token_id"),
-                          .unk = file_token(g, "tokenizer.ggml.unknown_token_id"),
-                          .pad = file_token(g, "tokenizer.ggml.padding_token_id")};
-    if ((st = build_vocab(m, &set, tokens, types, merges, e)))
-        goto out;
-    if (gguf_get_string(g, "tokenizer.chat_template", &template))
-        m->chat = chat_format_of(template.at, template.n);
-out:
-    mem_free(pre_name);
-    mem_free(model_name);
-    return st;
-}
 
 /* ---- What the file calls its type ------------------------------------------------------ */
 
@@ -193,7 +102,7 @@ static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **o
     m->direct = opt->no_mmap && m->core.file.part; /* bytes of the caller's are the caller's */
     if ((st = name_file_type(m, e)))
         goto out;
-    if ((st = open_text(m, e)))
+    if ((st = text_from_gguf(&m->core.file, m->core.n_vocab, &m->text, &m->chat, e)))
         goto out;
     if ((st = open_device(m, opt, e)))
         goto out;
@@ -314,7 +223,7 @@ void carat_model_get_info(const carat_model *m, carat_model_info *info)
                                .weight_bytes = c->file.data_bytes,
                                .active_bytes_per_token = c->active_bytes,
                                .has_vocab = m->text != NULL,
-                               .has_chat = m->text && m->chat != CHAT_NONE};
+                               .has_chat = m->text && m->chat};
 }
 
 static carat_device_memory memory_of(const device *d)

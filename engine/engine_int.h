@@ -44,7 +44,7 @@ struct carat_model {
     vocab *text;      /* NULL: a model without vocabulary */
     token_tree *tree; /* of text, for grammars; NULL until one was needed */
     pthread_mutex_t tree_lock;
-    chat_format chat;   /* CHAT_NONE: plain completion only */
+    const chat_format *chat; /* NULL: plain completion only */
     char *file_type;    /* "Q4_K_M" */
     atomic_bool loaded; /* weights are on the device; changes under pass_lock */
     atomic_bool parked; /* they were, and may be again */

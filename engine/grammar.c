@@ -51,11 +51,14 @@ static void accept(void *user, int32_t id)
         err_set(&g->e, E_ARG, "token %d was taken, which the grammar does not allow here", id);
 }
 
-static status compile(grammar **g, const carat_grammar_options *o, err *e)
+static status compile(grammar **g, const carat_model *m, const carat_grammar_options *o, err *e)
 {
-    grammar_thought thought = o->starts_thinking ? THOUGHT_INSIDE
-                              : o->thinking      ? THOUGHT_MAY
-                                                 : THOUGHT_NONE;
+    const grammar_setting how = {.family = m->text ? vocab_family(m->text) : NULL,
+                                 .thought = o->starts_thinking ? THOUGHT_INSIDE
+                                            : o->thinking      ? THOUGHT_MAY
+                                                               : THOUGHT_NONE,
+                                 .cancelled = o->cancelled,
+                                 .user = o->user};
     grammar_tools tools = {.tools = o->source,
                            .n_tools = o->n_source,
                            .calls = o->must_call ? CALLS_MUST : CALLS_MAY,
@@ -64,21 +67,20 @@ static status compile(grammar **g, const carat_grammar_options *o, err *e)
                            .schema = o->content_schema,
                            .n_schema = o->n_content_schema,
                            .json = o->content_json,
-                           .strict_all = o->strict,
-                           .thought = thought};
+                           .strict_all = o->strict};
     if (!o->source && o->kind != CARAT_GRAMMAR_JSON)
         return err_set(e, E_ARG, "carat_grammar_open: no source");
     switch (o->kind) {
     case CARAT_GRAMMAR_JSON:
-        return grammar_from_schema(g, NULL, 0, thought, e);
+        return grammar_from_schema(g, NULL, 0, &how, e);
     case CARAT_GRAMMAR_JSON_SCHEMA:
-        return grammar_from_schema(g, o->source, o->n_source, thought, e);
+        return grammar_from_schema(g, o->source, o->n_source, &how, e);
     case CARAT_GRAMMAR_GBNF:
-        return grammar_from_gbnf_after(g, o->source, o->n_source, thought, e);
+        return grammar_from_gbnf(g, o->source, o->n_source, &how, e);
     case CARAT_GRAMMAR_REGEX:
-        return grammar_from_regex(g, o->source, o->n_source, thought, e);
+        return grammar_from_regex(g, o->source, o->n_source, &how, e);
     case CARAT_GRAMMAR_TOOLS:
-        return grammar_from_tools(g, &tools, e);
+        return grammar_from_tools(g, &tools, &how, e);
     }
     return err_set(e, E_ARG, "carat_grammar_open: no such kind");
 }
@@ -92,7 +94,7 @@ carat_status carat_grammar_open(carat_model *m, const carat_grammar_options *opt
     *out = NULL;
     if (!g)
         return err_memory(e, "a grammar", sizeof *g);
-    st = compile(&g->g, opt, e);
+    st = compile(&g->g, m, opt, e);
     if (!st)
         st = tree_of(m, &t, e);
     if (!st && token_tree_n(t) < m->core.n_vocab)

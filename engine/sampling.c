@@ -11,9 +11,13 @@ void carat_sampling_default(const carat_model *m, carat_sampling *p)
     const gguf *g = &m->core.file;
     double v;
     int64_t k;
-    /* The family's recommendation, unless the file has its own. */
-    *p = (carat_sampling){
-        .temperature = 1, .top_k = 64, .top_p = 0.95f, .repeat_penalty = 1, .penalty_last_n = 64};
+    const model_sampling *usual = &m->core.arch->sampling;
+    *p = (carat_sampling){.temperature = usual->temperature,
+                          .top_k = usual->top_k,
+                          .top_p = usual->top_p,
+                          .min_p = usual->min_p,
+                          .repeat_penalty = 1,
+                          .penalty_last_n = 64};
     if (gguf_get_f64(g, "general.sampling.temp", &v) && isfinite(v))
         p->temperature = (float)v;
     if (gguf_get_i64(g, "general.sampling.top_k", &k) && k >= 0 && k <= INT32_MAX)

@@ -7,6 +7,7 @@
  * template to recognise.
  */
 #include "fuzz/fuzz.h"
+#include "text/gemma4.h"
 #include "text/chat.h"
 #include "base/utf8.h"
 
@@ -26,7 +27,13 @@ static vocab *small_vocab(void)
 {
     static const char *const markers[] = {"<bos>", "<|turn>", "<turn|>", "<|channel>", "<|\"|>"};
     vocab_builder *b;
-    vocab_settings s = {"gemma4", NULL, -1, -1, -1, -1, -1};
+    vocab_settings s = {.family = &gemma4_text,
+                        .model = "gemma4",
+                        .bos = -1,
+                        .eos = -1,
+                        .eot = -1,
+                        .unk = -1,
+                        .pad = -1};
     vocab *v = NULL;
     err e = {0};
     if (vocab_begin(&b, 5 + 256 + 2, 1, &e))
@@ -100,9 +107,9 @@ static void try_one(const uint8_t *data, size_t size)
         .thinking = flags & 1, .preserve_thinking = flags & 2, .no_generation_prompt = flags & 4};
     chat_prompt p;
     err e = {0};
-    chat_format_of(m, size);
-    status st = chat_render((chat_format)(1 + (flags >> 3) % 4), m, n, cut ? cut + 1 : NULL,
-                            cut ? size - n - 1 : 0, &opt, &p, &e);
+    chat_format_of(&gemma4_text, m, size);
+    status st = chat_render(&gemma4_formats[(flags >> 3) % N_GEMMA4_FORMATS], m, n,
+                            cut ? cut + 1 : NULL, cut ? size - n - 1 : 0, &opt, &p, &e);
     if (st)
         check(*e.text && !p.text.n, "refused without a sentence");
     else

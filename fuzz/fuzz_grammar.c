@@ -6,6 +6,7 @@
  * the text is followed as far as it goes, and at every step the mask agrees with what is accepted.
  */
 #include "fuzz/fuzz.h"
+#include "text/gemma4.h"
 #include "text/grammar_int.h"
 
 #include <stdio.h>
@@ -84,12 +85,12 @@ FUZZ(grammar)
     status st;
     if (len > 4096)
         return;
-    grammar_thought thought = (grammar_thought)(kind / 3 % 3);
-    grammar_tools tools = {
-        .tools = s, .n_tools = len, .thought = thought, .json = kind & 32, .strict_all = kind & 64};
-    st = kind % 3 == 0   ? grammar_from_gbnf_after(&g, s, len, thought, &e)
-         : kind % 3 == 1 ? grammar_from_schema(&g, s, len, thought, &e)
-                         : grammar_from_tools(&g, &tools, &e);
+    const grammar_setting how = {.family = &gemma4_text,
+                                 .thought = (grammar_thought)(kind / 3 % 3)};
+    grammar_tools tools = {.tools = s, .n_tools = len, .json = kind & 32, .strict_all = kind & 64};
+    st = kind % 3 == 0   ? grammar_from_gbnf(&g, s, len, &how, &e)
+         : kind % 3 == 1 ? grammar_from_schema(&g, s, len, &how, &e)
+                         : grammar_from_tools(&g, &tools, &how, &e);
     check(!st == !!g && (!st || *e.text), "refused without a sentence");
     if (g && cut)
         follow(g, (const uint8_t *)cut + 1, n - len - 1);

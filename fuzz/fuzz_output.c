@@ -4,6 +4,7 @@
  *
  * Both ways must tell the same: valid UTF-8, NUL-terminated, arguments that are a JSON object.
  */
+#include "text/gemma4.h"
 #include "fuzz/fuzz.h"
 #include "text/chat.h"
 #include "text/jtree.h"
@@ -53,7 +54,7 @@ static void read_answer(const char *s, size_t n, size_t piece, uint8_t flags, st
     heard h = {.last = -1};
     answer_parser *a;
     err e = {0};
-    if (answer_open(&a, CHAT_GEMMA4_JULY_LARGE, flags & 1, hear, &h, &e))
+    if (answer_open(&a, &gemma4_formats[GEMMA4_JULY_LARGE], flags & 1, hear, &h, &e))
         return;
     for (size_t i = 0; i < n; i += piece)
         check(!answer_put(a, s + i, piece < n - i ? piece : n - i, &e), e.text);

@@ -7,6 +7,7 @@
  * its own, and the same ids twice.
  */
 #include "fuzz/fuzz.h"
+#include "text/gemma4.h"
 #include "text/vocab.h"
 
 #include <stdio.h>
@@ -66,7 +67,13 @@ static void try_one(const uint8_t *data, size_t size)
     uint8_t flags = next(&b);
     int n_pieces = next(&b), n_merges = 0;
     vocab_builder *builder;
-    vocab_settings set = {"gemma4", NULL, -1, -1, -1, flags & 4 ? 0 : -1, -1};
+    vocab_settings set = {.family = &gemma4_text,
+                          .model = "gemma4",
+                          .bos = -1,
+                          .eos = -1,
+                          .eot = -1,
+                          .unk = flags & 4 ? 0 : -1,
+                          .pad = -1};
     vocab *v;
     err e = {0};
     size_t n;

@@ -501,6 +501,10 @@ typedef struct carat_grammar_options {
     const char *content_schema;
     size_t n_content_schema;
     bool content_json;
+    /* Compiling a large source takes up to about a second. It asks this again and again, on the
+     * calling thread; true ends it with E_CANCELLED. NULL: never asked. */
+    bool (*cancelled)(void *user);
+    void *user;
 } carat_grammar_options;
 
 CARAT_API carat_status carat_grammar_open(carat_model *m, const carat_grammar_options *opt,

@@ -9,8 +9,11 @@
 
 #include <math.h>
 
-const model_arch gemma4_arch = {
-    .name = "gemma4", .bind = gemma4_bind, .forward = gemma4_forward, .divide = gemma4_divide};
+const model_arch gemma4_arch = {.name = "gemma4",
+                                .sampling = {.temperature = 1, .top_k = 64, .top_p = 0.95f},
+                                .bind = gemma4_bind,
+                                .forward = gemma4_forward,
+                                .divide = gemma4_divide};
 
 static const weight *or_null(const weight *w)
 {

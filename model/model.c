@@ -26,6 +26,15 @@ static const model_arch *find_arch(gguf_string name)
     return NULL;
 }
 
+static const char *arch_names(char *buf, size_t cap)
+{
+    size_t n = 0;
+    *buf = 0;
+    for (size_t i = 0; i < sizeof archs / sizeof *archs && n < cap; i++)
+        n += (size_t)snprintf(buf + n, cap - n, "%s%s", i ? ", " : "", archs[i]->name);
+    return buf;
+}
+
 static const char *file_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -44,8 +53,10 @@ status model_bind(model *m, gguf *g, err *e)
         goto fail;
     }
     if (!(m->arch = find_arch(arch))) {
-        st = err_set(e, E_UNSUPPORTED, "%s: architecture '%.*s' is not supported (gemma4 is)", path,
-                     (int)(arch.n < 64 ? arch.n : 64), arch.at);
+        char known[256];
+        st = err_set(e, E_UNSUPPORTED, "%s: architecture '%.*s' is not supported (these are: %s)",
+                     path, (int)(arch.n < 64 ? arch.n : 64), arch.at,
+                     arch_names(known, sizeof known));
         goto fail;
     }
     if (gguf_get_string(&m->file, "general.name", &name) && name.n && name.n < 256)

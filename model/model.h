@@ -13,8 +13,15 @@
 
 typedef struct model model;
 
+/* What the publishers recommend, where the file says nothing. */
+typedef struct model_sampling {
+    float temperature, top_p, min_p;
+    int32_t top_k;
+} model_sampling;
+
 typedef struct model_arch {
     const char *name; /* general.architecture */
+    model_sampling sampling;
     status (*bind)(model *m, err *e);
     /* Logits [p->st->out.n, n_vocab] of the rows wanted; a mat without rows if none are. */
     mat (*forward)(pass *p, const model *m, const kv_layout *kv);

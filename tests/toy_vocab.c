@@ -1,6 +1,7 @@
 /* toy_vocab.c - see toy_vocab.h. */
 #include "tests/toy_vocab.h"
 #include "tests/test.h"
+#include "text/gemma4.h"
 #include "base/mem.h"
 
 toy *toy_new(void)
@@ -62,7 +63,13 @@ bool toy_merge_pieces(toy *t, int32_t left, int32_t right, int type)
 status toy_build(toy *t, err *e)
 {
     vocab_builder *b;
-    vocab_settings s = {.model = "gemma4", .bos = -1, .eos = -1, .eot = -1, .unk = -1, .pad = -1};
+    vocab_settings s = {.family = &gemma4_text,
+                        .model = "gemma4",
+                        .bos = -1,
+                        .eos = -1,
+                        .eot = -1,
+                        .unk = -1,
+                        .pad = -1};
     status st = vocab_begin(&b, t->n_pieces, t->n_merges, e);
     if (st)
         return st;

@@ -10,6 +10,7 @@
  *     mate, is closed; a key without a value is dropped.
  * The output is written as it is read: one pass, no tree.
  */
+#include "text/gemma4.h"
 #include "text/parse_int.h"
 
 #include <string.h>
@@ -147,7 +148,7 @@ static bool read_bare(reading *r)
     size_t stop = end;
     while (stop > r->at && is_space(r->s[stop - 1]))
         stop--;
-    if (stop == r->at || memmem(r->s + r->at, stop - r->at, MARK_STRING, sizeof MARK_STRING - 1))
+    if (stop == r->at || memmem(r->s + r->at, stop - r->at, GEMMA_QUOTE, sizeof GEMMA_QUOTE - 1))
         return false;
     jtree_put_string(r->out, r->s + r->at, stop - r->at);
     r->at = end;
@@ -199,12 +200,12 @@ static bool read_key(reading *r, const char **key, size_t *n)
 {
     const char *s = r->s + r->at, *end;
     size_t left = r->n - r->at;
-    if (take(r, MARK_STRING)) {
-        s += sizeof MARK_STRING - 1;
-        left -= sizeof MARK_STRING - 1;
-        if (!(end = memmem(s, left, MARK_STRING, sizeof MARK_STRING - 1)))
+    if (take(r, GEMMA_QUOTE)) {
+        s += sizeof GEMMA_QUOTE - 1;
+        left -= sizeof GEMMA_QUOTE - 1;
+        if (!(end = memmem(s, left, GEMMA_QUOTE, sizeof GEMMA_QUOTE - 1)))
             return false;
-        r->at += (size_t)(end - s) + sizeof MARK_STRING - 1;
+        r->at += (size_t)(end - s) + sizeof GEMMA_QUOTE - 1;
     } else if (take(r, "\"")) {
         s++;
         if (!(end = memchr(s, '"', left - 1)))
@@ -216,7 +217,7 @@ static bool read_key(reading *r, const char **key, size_t *n)
         end = r->s + r->at;
         while (end > s && is_space(end[-1]))
             end--;
-        if (memmem(s, (size_t)(end - s), MARK_STRING, sizeof MARK_STRING - 1))
+        if (memmem(s, (size_t)(end - s), GEMMA_QUOTE, sizeof GEMMA_QUOTE - 1))
             return false;
     }
     *key = s;
@@ -270,11 +271,11 @@ static bool read_object(reading *r)
 static bool read_value(reading *r)
 {
     static const char *const words[] = {"true", "false", "null"};
-    const size_t n_mark = sizeof MARK_STRING - 1;
+    const size_t n_mark = sizeof GEMMA_QUOTE - 1;
     bool real;
     skip_space(r);
-    if (take(r, MARK_STRING)) {
-        const char *s = r->s + r->at, *end = memmem(s, r->n - r->at, MARK_STRING, n_mark);
+    if (take(r, GEMMA_QUOTE)) {
+        const char *s = r->s + r->at, *end = memmem(s, r->n - r->at, GEMMA_QUOTE, n_mark);
         if (!end)
             return r->lenient && read_unclosed_string(r);
         jtree_put_string(r->out, s, (size_t)(end - s));

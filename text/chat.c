@@ -1,7 +1,7 @@
-/* chat.c - what all chat formats share: recognising a template, parsing the JSON of a request,
- * keeping template and conversation apart in the text, and turning that text into ids.
+/* chat.c - what all chat formats share: parsing the JSON of a request, keeping template and
+ * conversation apart in the text, and turning that text into ids.
  *
- * The formats themselves: chat_gemma.c. Their tool syntax: tools.c.
+ * The formats themselves are the families': text/family.h.
  */
 #include "text/chat_int.h"
 #include "base/mem.h"
@@ -13,41 +13,9 @@
 
 /* ---- Templates ---- */
 
-static bool has(const char *text, size_t n, const char *what)
+const chat_format *chat_format_of(const text_family *f, const char *template_text, size_t n)
 {
-    return n && memmem(text, n, what, strlen(what));
-}
-
-chat_format chat_format_of(const char *t, size_t n)
-{
-    if (!has(t, n, "<|turn>"))
-        return CHAT_NONE;
-    /* The text is Jinja source: the line feed inside the literal is spelled \n. */
-    bool empty_thought =
-        has(t, n, "<|channel>thought\\n<channel|>") || has(t, n, "<|channel>thought\n<channel|>");
-    bool july = has(t, n, "preserve_thinking");
-    if (!july && has(t, n, "ns_tool_scan"))
-        return CHAT_GEMMA4_APRIL_LATE;
-    if (!july && has(t, n, "tool_responses"))
-        return CHAT_GEMMA4_APRIL_FIRST;
-    return empty_thought ? CHAT_GEMMA4_JULY_LARGE : CHAT_GEMMA4_JULY_SMALL;
-}
-
-const char *chat_format_name(chat_format f)
-{
-    switch (f) {
-    case CHAT_GEMMA4_APRIL_FIRST:
-        return "gemma4 first april";
-    case CHAT_GEMMA4_APRIL_LATE:
-        return "gemma4 late april";
-    case CHAT_GEMMA4_JULY_SMALL:
-        return "gemma4 july small";
-    case CHAT_GEMMA4_JULY_LARGE:
-        return "gemma4 july large";
-    case CHAT_NONE:
-        break;
-    }
-    return "none";
+    return f && n ? f->recognise(template_text, n) : NULL;
 }
 
 /* ---- The writer ---- */
@@ -168,7 +136,7 @@ static status parse(const char *text, size_t n, const char *what, arena *mem, co
     return jtree_parse(text, n, what, CHAT_MAX_DEPTH, mem, out, e);
 }
 
-status chat_render(chat_format f, const char *messages, size_t n_messages, const char *tools,
+status chat_render(const chat_format *f, const char *messages, size_t n_messages, const char *tools,
                    size_t n_tools, const carat_chat_options *opt, chat_prompt *p, err *e)
 {
     static const carat_chat_options off = {0};
@@ -177,7 +145,7 @@ status chat_render(chat_format f, const char *messages, size_t n_messages, const
     status st;
 
     *p = (chat_prompt){0};
-    if (f == CHAT_NONE)
+    if (!f)
         return err_set(e, E_UNSUPPORTED,
                        "this model carries no chat template that carat knows; send it plain text");
     if ((st = parse(messages, n_messages, "messages", &mem, &jm, e)))
@@ -185,7 +153,8 @@ status chat_render(chat_format f, const char *messages, size_t n_messages, const
     if (tools && n_tools && (st = parse(tools, n_tools, "tools", &mem, &jt, e)))
         goto out;
     chat_writer w = {.p = p, .mem = &mem, .e = e};
-    gemma_render(&w, f, jm, jt, opt ? opt : &off);
+    p->family = f->family;
+    f->family->render(&w, f, jm, jt, opt ? opt : &off);
     st = w.st;
 out:
     arena_free(&mem);
@@ -196,16 +165,16 @@ out:
 
 status chat_tokenize(const vocab *v, const chat_prompt *p, bool raw_markers, id_list *out, err *e)
 {
-    static const char bos[] = "<bos>";
-    const size_t n_bos = sizeof bos - 1;
+    const char *bos = p->family && p->family->bos ? p->family->bos : "";
+    const size_t n_bos = strlen(bos);
     size_t skip = 0, n_spans = 0;
     int64_t n_before = out->n;
     status st = OK;
 
     /* The template's own BOS, whatever the vocabulary calls that token. */
-    if (p->text.n >= n_bos && !memcmp(p->text.at, bos, n_bos)) {
+    if (n_bos && p->text.n >= n_bos && !memcmp(p->text.at, bos, n_bos)) {
         skip = n_bos;
-        if (vocab_bos(v) >= 0 && (st = id_list_put(out, vocab_bos(v), e)))
+        if (vocab_bos_token(v) >= 0 && (st = id_list_put(out, vocab_bos_token(v), e)))
             return st;
     }
     text_span *span = mem_alloc((p->n_segments + 1) * sizeof *span);

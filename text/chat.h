@@ -14,22 +14,13 @@
 #define TEXT_CHAT_H
 
 #include "base/str.h"
+#include "text/family.h"
 #include "text/vocab.h"
 
-/* ---- Messages to a prompt (chat.c, chat_gemma.c, tools.c)
- * ---------------------------------------- */
+/* ---- Messages to a prompt (chat.c, and the files of each family) ------------------------- */
 
-typedef enum chat_format {
-    CHAT_NONE,               /* not a chat model, or a template carat does not know */
-    CHAT_GEMMA4_APRIL_FIRST, /* the template as first published: no `tool` role */
-    CHAT_GEMMA4_APRIL_LATE,  /* `tool` messages are folded into the model's turn */
-    CHAT_GEMMA4_JULY_SMALL,  /* the current one, as E2B and E4B carry it */
-    CHAT_GEMMA4_JULY_LARGE   /* the same plus an empty thought when thinking is off */
-} chat_format;
-
-/* Recognises a template text by its landmarks. n == 0: CHAT_NONE. */
-chat_format chat_format_of(const char *template_text, size_t n);
-const char *chat_format_name(chat_format f); /* "gemma4 july large"; static storage */
+/* The revision that a template text is, found by its landmarks; NULL: none that f knows. */
+const chat_format *chat_format_of(const text_family *f, const char *template_text, size_t n);
 
 enum {
     CHAT_MAX_DEPTH = 64,            /* nesting of JSON in messages, schemas and arguments */
@@ -43,16 +34,19 @@ typedef struct chat_segment {
 } chat_segment;
 
 typedef struct chat_prompt {
-    str text;              /* valid UTF-8; begins with one "<bos>" */
+    str text;              /* valid UTF-8; begins with one BOS, if the family has one */
     chat_segment *segment; /* adjoining, in order, together the whole text */
     size_t n_segments, cap_segments;
     bool starts_thinking; /* the text ends inside a thought: the answer begins as reasoning */
     int32_t n_media;      /* place holders for images, sounds and films in the text */
+    const text_family *family;
 } chat_prompt;
 
-/* tools may be NULL (n_tools_bytes 0). opt NULL: all off. On failure p is empty. */
-status chat_render(chat_format f, const char *messages, size_t n_messages_bytes, const char *tools,
-                   size_t n_tools_bytes, const carat_chat_options *opt, chat_prompt *p, err *e);
+/* f NULL: E_UNSUPPORTED. tools may be NULL (n_tools_bytes 0). opt NULL: all off. On failure p is
+ * empty. */
+status chat_render(const chat_format *f, const char *messages, size_t n_messages_bytes,
+                   const char *tools, size_t n_tools_bytes, const carat_chat_options *opt,
+                   chat_prompt *p, err *e);
 void chat_prompt_free(chat_prompt *p); /* safe on a zeroed or freed prompt */
 
 /* Appends the ids of a prompt, exactly one BOS in front (the template's own). Special pieces are
@@ -62,8 +56,7 @@ void chat_prompt_free(chat_prompt *p); /* safe on a zeroed or freed prompt */
  * renders with Jinja and tokenises the result. Content free of markers gives the same ids. */
 status chat_tokenize(const vocab *v, const chat_prompt *p, bool raw_markers, id_list *out, err *e);
 
-/* ---- An answer to events (parse_gemma.c, call_gemma.c)
- * ------------------------------------------------- */
+/* ---- An answer to events (parse.c, and the files of each family) ------------------------- */
 
 typedef enum answer_kind { ANSWER_REASONING, ANSWER_CONTENT, ANSWER_TOOL_CALL } answer_kind;
 
@@ -85,9 +78,9 @@ enum {
     ANSWER_MAX_CALLS = 1024          /* of one answer; later ones are passed on as content */
 };
 
-/* f says which grammar; CHAT_NONE: all is content. starts_thinking as chat_render reported it. */
-status answer_open(answer_parser **a, chat_format f, bool starts_thinking, answer_fn fn, void *user,
-                   err *e);
+/* f says which syntax; NULL: all is content. starts_thinking as chat_render reported it. */
+status answer_open(answer_parser **a, const chat_format *f, bool starts_thinking, answer_fn fn,
+                   void *user, err *e);
 void answer_close(answer_parser *a); /* NULL is fine */
 /* Any bytes: what is not UTF-8 becomes U+FFFD. E_CANCELLED when fn said so, E_MEMORY. */
 status answer_put(answer_parser *a, const char *bytes, size_t n, err *e);

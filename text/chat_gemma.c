@@ -19,7 +19,7 @@
  *   - What a template would drop without a word or print as Python text is an error here: unknown
  *     roles and parts, results of no call, contents of a wrong type.
  */
-#include "text/chat_int.h"
+#include "text/gemma4.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -41,7 +41,7 @@ typedef struct message {
 
 typedef struct gemma {
     chat_writer *w;
-    chat_format format;
+    int32_t revision;
     const carat_chat_options *opt;
     message *m;
     size_t n;
@@ -363,7 +363,7 @@ static void put_tool_message(gemma *g, const message *caller, const message *m)
     jtree whole = {.kind = JTREE_STRING, .s = str_text(&text), .n = text.n};
     put_response(g, m, name, &whole);
     str_free(&text);
-    if (g->format == CHAT_GEMMA4_APRIL_LATE)
+    if (g->revision == GEMMA4_APRIL_LATE)
         return; /* it forgets the media */
     for (const jtree *it = c->first; it; it = it->next) {
         const char *media = media_of(jtree_get(it, "type"));
@@ -429,7 +429,7 @@ static bool has_text(const chat_prompt *p, size_t from)
 
 static bool wants_empty_thought(const gemma *g)
 {
-    return g->format != CHAT_GEMMA4_JULY_SMALL && !g->opt->thinking;
+    return g->revision != GEMMA4_JULY_SMALL && !g->opt->thinking;
 }
 
 /* The answer goes on with message i. Not with calls that wait for results, nor with results that
@@ -446,7 +446,7 @@ static bool is_beginning(const gemma *g, size_t i)
 static void put_message(gemma *g, size_t i)
 {
     const message *m = &g->m[i], *before = previous_spoken(g, i), *after = next_spoken(g, i);
-    bool july = g->format >= CHAT_GEMMA4_JULY_SMALL, model = m->role == ROLE_ASSISTANT;
+    bool july = g->revision >= GEMMA4_JULY_SMALL, model = m->role == ROLE_ASSISTANT;
     bool last_turn = (int64_t)i > g->last_user, answered = false;
 
     g->said = SAID_OTHER;
@@ -551,8 +551,8 @@ static void put_system(gemma *g, const message *m)
 
 static void put_generation_prompt(gemma *g)
 {
-    bool thinking = g->opt->thinking, july = g->format >= CHAT_GEMMA4_JULY_SMALL;
-    bool first = g->format == CHAT_GEMMA4_APRIL_FIRST;
+    bool thinking = g->opt->thinking, july = g->revision >= GEMMA4_JULY_SMALL;
+    bool first = g->revision == GEMMA4_APRIL_FIRST;
     bool opens = g->said == SAID_OTHER || (first && g->said == SAID_CALL);
     if (opens) {
         open_turn(g, ROLE_ASSISTANT);
@@ -568,16 +568,13 @@ static void put_generation_prompt(gemma *g)
         chat_lit(g->w, EMPTY_THOUGHT);
 }
 
-void gemma_render(chat_writer *w, chat_format f, const jtree *messages, const jtree *tools,
+void gemma_render(chat_writer *w, const chat_format *f, const jtree *messages, const jtree *tools,
                   const carat_chat_options *opt)
 {
-    gemma g = {.w = w, .format = f, .opt = opt, .last_user = -1};
-    tools_style style = f == CHAT_GEMMA4_APRIL_FIRST  ? TOOLS_APRIL_FIRST
-                        : f == CHAT_GEMMA4_APRIL_LATE ? TOOLS_APRIL_LATE
-                                                      : TOOLS_JULY;
+    gemma g = {.w = w, .revision = f->revision, .opt = opt, .last_user = -1};
     size_t i = 0;
 
-    w->python = f == CHAT_GEMMA4_APRIL_FIRST || f == CHAT_GEMMA4_APRIL_LATE;
+    w->python = f->revision < GEMMA4_JULY_SMALL;
     if (messages->kind != JTREE_ARRAY || !messages->count) {
         chat_fail(w, E_FORMAT, "messages is %s; expected an array with at least one message",
                   messages->kind == JTREE_ARRAY ? "empty" : jtree_kind_name(messages));
@@ -611,7 +608,7 @@ void gemma_render(chat_writer *w, chat_format f, const jtree *messages, const jt
         i = 0;
         for (const jtree *t = jtree_truthy(tools) ? tools->first : NULL; t && !w->st; t = t->next) {
             chat_lit(w, "<|tool>");
-            tools_put_declaration(w, t, i++, style);
+            tools_put_declaration(w, t, i++, f->revision);
             chat_lit(w, "<tool|>");
         }
         close_turn(&g);
@@ -621,7 +618,7 @@ void gemma_render(chat_writer *w, chat_format f, const jtree *messages, const jt
             g.last_user = (int64_t)i;
     bool after_call = false;
     for (i = 0; i < g.n && !w->st; i++) {
-        if (f == CHAT_GEMMA4_APRIL_FIRST) {
+        if (f->revision == GEMMA4_APRIL_FIRST) {
             put_message_first(&g, i);
         } else if (g.m[i].role != ROLE_TOOL) {
             put_message(&g, i);

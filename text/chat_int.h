@@ -32,23 +32,4 @@ void text_trim(const char **s, size_t *n);
 /* A name that can stand before a brace: a string, not empty, no braces, no control bytes. */
 bool chat_is_name(const jtree *v);
 
-/* ---- tools.c ---- */
-
-/* A value in the syntax of calls and responses; keys bare or between string delimiters. */
-void tools_put_value(chat_writer *w, const jtree *v, bool quote_keys, bool check_delimiter,
-                     const char *where);
-/* k:v,k:v without braces, keys sorted and bare. */
-void tools_put_members(chat_writer *w, const jtree *object, bool check_delimiter,
-                       const char *where);
-/* declaration:NAME{...} of tools[i]. first_april: as the first template orders it. */
-typedef enum tools_style { TOOLS_APRIL_FIRST, TOOLS_APRIL_LATE, TOOLS_JULY } tools_style;
-void tools_put_declaration(chat_writer *w, const jtree *tool, size_t i, tools_style style);
-
-/* ---- chat_gemma.c ---- */
-
-void gemma_render(chat_writer *w, chat_format f, const jtree *messages, const jtree *tools,
-                  const carat_chat_options *opt);
-
-#define STRING_DELIMITER "<|\"|>"
-
 #endif

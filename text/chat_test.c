@@ -3,6 +3,7 @@
  * tests/data/chat/fixtures.jsonl is made by tools/chat_fixtures.py from the published templates.
  */
 #include "tests/test.h"
+#include "text/gemma4.h"
 #include "tests/toy_vocab.h"
 #include "text/chat_int.h"
 #include "base/map.h"
@@ -11,12 +12,12 @@
 
 static const struct {
     const char *name, *path;
-    chat_format f;
+    const chat_format *f;
 } templates[] = {
-    {"first", "google-gemma-4-31B-it-interleaved.jinja", CHAT_GEMMA4_APRIL_FIRST},
-    {"late", "google-gemma-4-31B-it.jinja", CHAT_GEMMA4_APRIL_LATE},
-    {"small", "gemma4_e2b_chat_template.jinja2", CHAT_GEMMA4_JULY_SMALL},
-    {"large", "gemma4_31b_chat_template.jinja2", CHAT_GEMMA4_JULY_LARGE},
+    {"first", "google-gemma-4-31B-it-interleaved.jinja", &gemma4_formats[GEMMA4_APRIL_FIRST]},
+    {"late", "google-gemma-4-31B-it.jinja", &gemma4_formats[GEMMA4_APRIL_LATE]},
+    {"small", "gemma4_e2b_chat_template.jinja2", &gemma4_formats[GEMMA4_JULY_SMALL]},
+    {"large", "gemma4_31b_chat_template.jinja2", &gemma4_formats[GEMMA4_JULY_LARGE]},
 };
 
 TEST(templates_are_recognised)
@@ -27,12 +28,12 @@ TEST(templates_are_recognised)
         err e = {0};
         snprintf(path, sizeof path, "tests/data/chat/%s", templates[i].path);
         CHECK_OK(file_read_all(test_path(path), 1 << 20, &text, &n, &e), e);
-        CHECK_EQ(chat_format_of(text, n), templates[i].f);
+        CHECK(chat_format_of(&gemma4_text, text, n) == templates[i].f);
         mem_free(text);
     }
     const char *chatml = "{% for m in messages %}<|im_start|>{{ m.role }}{% endfor %}";
-    CHECK_EQ(chat_format_of(chatml, strlen(chatml)), CHAT_NONE);
-    CHECK_EQ(chat_format_of(NULL, 0), CHAT_NONE);
+    CHECK(chat_format_of(&gemma4_text, chatml, strlen(chatml)) == NULL);
+    CHECK(chat_format_of(&gemma4_text, NULL, 0) == NULL);
 }
 
 /* The segments tile the text. */
@@ -141,7 +142,7 @@ TEST(prompts_are_what_jinja_renders)
 
 static const char hello[] = "[{\"role\":\"user\",\"content\":\"Hi\"}]";
 
-static void expect_prompt(chat_format f, const char *messages, const carat_chat_options *opt,
+static void expect_prompt(const chat_format *f, const char *messages, const carat_chat_options *opt,
                           const char *want)
 {
     chat_prompt p;
@@ -156,20 +157,20 @@ static void expect_prompt(chat_format f, const char *messages, const carat_chat_
 TEST(prompts_of_the_specification)
 {
     carat_chat_options think = {.thinking = true};
-    expect_prompt(CHAT_GEMMA4_JULY_LARGE, hello, NULL,
+    expect_prompt(&gemma4_formats[GEMMA4_JULY_LARGE], hello, NULL,
                   "<bos><|turn>user\nHi<turn|>\n<|turn>model\n<|channel>thought\n<channel|>");
-    expect_prompt(CHAT_GEMMA4_JULY_SMALL, hello, NULL,
+    expect_prompt(&gemma4_formats[GEMMA4_JULY_SMALL], hello, NULL,
                   "<bos><|turn>user\nHi<turn|>\n<|turn>model\n");
-    expect_prompt(CHAT_GEMMA4_JULY_LARGE, hello, &think,
+    expect_prompt(&gemma4_formats[GEMMA4_JULY_LARGE], hello, &think,
                   "<bos><|turn>system\n<|think|>\n<turn|>\n<|turn>user\nHi<turn|>\n<|turn>model\n");
-    expect_prompt(CHAT_GEMMA4_JULY_SMALL,
+    expect_prompt(&gemma4_formats[GEMMA4_JULY_SMALL],
                   "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":null,"
                   "\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]}]",
                   NULL,
                   "<bos><|turn>user\nx<turn|>\n<|turn>model\n<|tool_call>call:f{}<tool_call|>"
                   "<|tool_response>");
     expect_prompt(
-        CHAT_GEMMA4_JULY_SMALL,
+        &gemma4_formats[GEMMA4_JULY_SMALL],
         "[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":"
         "{\"x\":null,\"l\":[1,\"a\"],\"o\":{\"k\":\"v\"},\"n\":1.5}}}]}]",
         NULL,
@@ -188,12 +189,12 @@ TEST(prompt_after_content_and_result_asks_for_an_answer)
                                "<tool_call|><|tool_response>response:f{value:<|\"|>r<|\"|>}"
                                "<tool_response|>wait<turn|>\n";
     char want[400];
-    expect_prompt(CHAT_GEMMA4_JULY_LARGE, messages, &none, body);
+    expect_prompt(&gemma4_formats[GEMMA4_JULY_LARGE], messages, &none, body);
     snprintf(want, sizeof want, "%s<|turn>model\n", body);
-    expect_prompt(CHAT_GEMMA4_JULY_LARGE, messages, NULL, want);
+    expect_prompt(&gemma4_formats[GEMMA4_JULY_LARGE], messages, NULL, want);
     snprintf(want, sizeof want, "<bos><|turn>system\n<|think|>\n<turn|>\n%s<|turn>model\n",
              body + 5);
-    expect_prompt(CHAT_GEMMA4_JULY_LARGE, messages, &think, want);
+    expect_prompt(&gemma4_formats[GEMMA4_JULY_LARGE], messages, &think, want);
 }
 
 TEST(requests_that_are_refused)
@@ -245,23 +246,23 @@ TEST(requests_that_are_refused)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         chat_prompt p;
         err e = {0};
-        status st =
-            chat_render(CHAT_GEMMA4_JULY_LARGE, bad[i].messages, strlen(bad[i].messages),
-                        bad[i].tools, bad[i].tools ? strlen(bad[i].tools) : 0, NULL, &p, &e);
+        status st = chat_render(&gemma4_formats[GEMMA4_JULY_LARGE], bad[i].messages,
+                                strlen(bad[i].messages), bad[i].tools,
+                                bad[i].tools ? strlen(bad[i].tools) : 0, NULL, &p, &e);
         CHECK_MSG(st, "%s was accepted", bad[i].messages);
         CHECK_MSG(strstr(e.text, bad[i].sentence), "\"%s\" does not say \"%s\"", e.text,
                   bad[i].sentence);
         CHECK(!p.text.n && !p.segment);
     }
     chat_prompt p;
-    CHECK_STATUS(chat_render(CHAT_NONE, hello, strlen(hello), NULL, 0, NULL, &p, NULL),
-                 E_UNSUPPORTED);
+    CHECK_STATUS(chat_render(NULL, hello, strlen(hello), NULL, 0, NULL, &p, NULL), E_UNSUPPORTED);
     str deep = {0};
     str_puts(&deep, "[{\"role\":\"user\",\"content\":");
     for (int i = 0; i < CHAT_MAX_DEPTH; i++)
         str_puts(&deep, "[");
-    CHECK_STATUS(chat_render(CHAT_GEMMA4_JULY_LARGE, deep.at, deep.n, NULL, 0, NULL, &p, NULL),
-                 E_LIMIT);
+    CHECK_STATUS(
+        chat_render(&gemma4_formats[GEMMA4_JULY_LARGE], deep.at, deep.n, NULL, 0, NULL, &p, NULL),
+        E_LIMIT);
     str_free(&deep);
 }
 
@@ -276,7 +277,8 @@ TEST(content_cannot_forge_structure)
     chat_prompt p;
     err e = {0};
     id_list ids = {0}, raw = {0};
-    CHECK_OK(chat_render(CHAT_GEMMA4_JULY_SMALL, messages, strlen(messages), NULL, 0, NULL, &p, &e),
+    CHECK_OK(chat_render(&gemma4_formats[GEMMA4_JULY_SMALL], messages, strlen(messages), NULL, 0,
+                         NULL, &p, &e),
              e);
     CHECK_OK(chat_tokenize(t->v, &p, false, &ids, &e), e);
     CHECK_OK(chat_tokenize(t->v, &p, true, &raw, &e), e);
@@ -314,7 +316,8 @@ TEST(clean_content_gives_the_ids_of_the_whole_text)
     chat_prompt p;
     err e = {0};
     id_list ids = {0}, whole = {0};
-    CHECK_OK(chat_render(CHAT_GEMMA4_JULY_LARGE, messages, strlen(messages), NULL, 0, NULL, &p, &e),
+    CHECK_OK(chat_render(&gemma4_formats[GEMMA4_JULY_LARGE], messages, strlen(messages), NULL, 0,
+                         NULL, &p, &e),
              e);
     CHECK_OK(chat_tokenize(t->v, &p, false, &ids, &e), e);
     CHECK_OK(vocab_encode(t->v, p.text.at, p.text.n, SPECIAL_ALL, &whole, &e), e);
@@ -343,8 +346,8 @@ static status render_and_encode(void *arg, err *e)
     const toy *t = arg;
     chat_prompt p;
     id_list ids = {0};
-    status st = chat_render(CHAT_GEMMA4_JULY_LARGE, messages, sizeof messages - 1, tools,
-                            sizeof tools - 1, NULL, &p, e);
+    status st = chat_render(&gemma4_formats[GEMMA4_JULY_LARGE], messages, sizeof messages - 1,
+                            tools, sizeof tools - 1, NULL, &p, e);
     if (!st)
         st = chat_tokenize(t->v, &p, false, &ids, e);
     chat_prompt_free(&p);

@@ -25,42 +25,54 @@ enum {
     GRAMMAR_MAX_SOURCE_BYTES = 1 << 20, /* of one GBNF text or JSON schema */
     GRAMMAR_MAX_NESTING = 100,          /* of parentheses: parsers and builders recurse on them */
     GRAMMAR_MAX_RULES = 1 << 14,
-    GRAMMAR_MAX_NODES = 1 << 17,    /* of all automata together: 3 MiB */
-    GRAMMAR_MAX_REPEAT = 1 << 20,   /* the largest count in x{m,n}, minLength or maxItems */
-    GRAMMAR_MAX_SPECIALS = 32,      /* different chat markers in one grammar */
-    GRAMMAR_MAX_DEPTH = 256,        /* rules open at once while matching: brackets in brackets */
-    GRAMMAR_MAX_CONFIGS = 512,      /* readings of one text followed at once: ambiguity */
-    GRAMMAR_MAX_BUILD = 1 << 24,    /* steps of building automata: under a second */
+    GRAMMAR_MAX_NODES = 1 << 17,  /* of all automata together: 3 MiB */
+    GRAMMAR_MAX_REPEAT = 1 << 20, /* the largest count in x{m,n}, minLength or maxItems */
+    GRAMMAR_MAX_SPECIALS = 32,    /* different chat markers in one grammar */
+    GRAMMAR_MAX_DEPTH = 256,      /* rules open at once while matching: brackets in brackets */
+    GRAMMAR_MAX_CONFIGS = 512,    /* readings of one text followed at once: ambiguity */
+    /* Steps of compiling a source, from reading a schema to its automata: about a second. Memory is
+     * counted as well, 16 bytes a step. */
+    GRAMMAR_MAX_BUILD = 1 << 24,
     GRAMMAR_MAX_MASK_WORK = 1 << 20 /* steps of one mask, 10 ms; usual ones take some thousand */
 };
 
 typedef struct grammar grammar;
+struct text_family; /* family.h */
+
+/* What stands before the constrained text in an answer. */
+typedef enum grammar_thought {
+    THOUGHT_NONE,  /* the text begins at once */
+    THOUGHT_MAY,   /* a thought may come first */
+    THOUGHT_INSIDE /* the prompt ends in a thought: it is to be closed first */
+} grammar_thought;
+
+typedef struct grammar_setting {
+    const struct text_family *family; /* whose thoughts and calls; NULL: there are none */
+    grammar_thought thought;
+    /* Asked again and again while a source is compiled; true ends it with E_CANCELLED. NULL: never
+     * asked. */
+    bool (*cancelled)(void *user);
+    void *user;
+} grammar_setting;
 
 /* GBNF as llama.cpp reads it: rules `name ::= ...` with "literals", [classes], ., ( ), |, * + ? and
  * {m}, {m,}, {m,n}, # comments; the text is what `root` derives. A chat marker outside of quotes,
- * such as <|tool_call>, stands for that token. Left recursion is refused. */
-status grammar_from_gbnf(grammar **g, const char *text, size_t n, err *e);
+ * such as <|tool_call>, stands for that token. Left recursion is refused. how NULL: a zeroed one.
+ */
+status grammar_from_gbnf(grammar **g, const char *text, size_t n, const grammar_setting *how,
+                         err *e);
 
 /* ---- From JSON schemas (json_schema.c) ---- */
-
-/* What stands around the constrained text in an answer of Gemma 4. */
-typedef enum grammar_thought {
-    THOUGHT_NONE,  /* the text begins at once */
-    THOUGHT_MAY,   /* a thought, <|channel>thought ... <channel|>, may come first */
-    THOUGHT_INSIDE /* the prompt ends in a thought: it is to be closed first */
-} grammar_thought;
 
 /* JSON that validates against the schema, or any JSON object (schema NULL). See json_schema.c for
  * the keywords; one that is not supported is refused by its name and place. Members come in the
  * schema's order; white space is limited. */
-status grammar_from_schema(grammar **g, const char *schema, size_t n, grammar_thought thought,
+status grammar_from_schema(grammar **g, const char *schema, size_t n, const grammar_setting *how,
                            err *e);
-/* A GBNF text with a thought in front. */
-status grammar_from_gbnf_after(grammar **g, const char *text, size_t n, grammar_thought thought,
-                               err *e);
 
 /* Text that all of a regular expression matches; see grammar_regex.c for what it may be. */
-status grammar_from_regex(grammar **g, const char *text, size_t n, grammar_thought thought, err *e);
+status grammar_from_regex(grammar **g, const char *text, size_t n, const grammar_setting *how,
+                          err *e);
 
 typedef enum grammar_calls {
     CALLS_MAY,  /* text, or calls, or text and then calls */
@@ -79,12 +91,11 @@ typedef struct grammar_tools {
     size_t n_schema;
     bool json;
     bool strict_all; /* arguments follow the schema of every tool, not only of strict ones */
-    grammar_thought thought;
 } grammar_tools;
 
-/* Answers of Gemma 4 with calls in its own syntax. A call's name is one of the tools'. Its
+/* Answers with calls in the syntax of how->family. A call's name is one of the tools'. Its
  * arguments follow the schema if the tool says "strict": true; else they are any that parse. */
-status grammar_from_tools(grammar **g, const grammar_tools *t, err *e);
+status grammar_from_tools(grammar **g, const grammar_tools *t, const grammar_setting *how, err *e);
 
 void grammar_close(grammar *g); /* NULL is fine; matchers must be closed first */
 size_t grammar_bytes(const grammar *g);

@@ -104,7 +104,7 @@ static int32_t new_point(work *w)
 
 static void draw_line(work *w, int32_t from, line l)
 {
-    if (!rules_tick(&w->r, 1) ||
+    if (!gx_work(w->b, 1) ||
         !room(w, (void **)&w->line, w->n_lines, &w->cap_lines, sizeof *w->line))
         return;
     l.next = w->point[from];
@@ -276,7 +276,7 @@ static void draw_repeat(work *w, gx *x, int32_t from, int32_t to, const instance
 /* Paths from `from` to `to` that spell x. Adds no way into from nor out of to. */
 static void draw(work *w, gx *x, int32_t from, int32_t to, const instance *in)
 {
-    if (!rules_tick(&w->r, 1))
+    if (!gx_work(w->b, 1))
         return;
     switch (x->kind) {
     case GX_SEQ:
@@ -349,7 +349,7 @@ static void close_over(work *w, int32_t p)
                 w->seen[to] = w->epoch;
                 w->todo[n++] = to;
             }
-            rules_tick(&w->r, 1);
+            gx_work(w->b, 1);
         }
         if (matters &&
             room(w, (void **)&w->member, w->n_members, &w->cap_members, sizeof *w->member))
@@ -423,14 +423,14 @@ static int32_t target(work *w, subset s, const line *like)
 {
     int32_t from = w->n_members;
     w->epoch++;
-    for (int32_t i = 0; i < s.n && rules_tick(&w->r, 1); i++)
+    for (int32_t i = 0; i < s.n && gx_work(w->b, 1); i++)
         for (int32_t l = w->point[w->member[s.at + i]]; l >= 0; l = w->line[l].next) {
             const line *x = &w->line[l];
             bool same =
                 x->kind == like->kind &&
                 (x->kind == LINE_BYTES ? x->a <= like->a && like->a <= x->b
                                        : x->a == like->a && x->b == like->b && x->c == like->c);
-            rules_tick(&w->r, 1);
+            gx_work(w->b, 1);
             if (same)
                 close_over(w, x->to);
         }
@@ -449,7 +449,7 @@ static void put_bytes(work *w, subset s)
                 continue;
             edge[x->a] = edge[x->b + 1] = true;
             memset(any + x->a, 1, (size_t)(x->b - x->a + 1));
-            rules_tick(&w->r, 1);
+            gx_work(w->b, 1);
         }
     for (int32_t lo = 0, hi; lo < 256 && !w->b->st; lo = hi + 1) {
         for (hi = lo; hi < 255 && !edge[hi + 1]; hi++)
@@ -490,7 +490,7 @@ static void put_symbols(work *w, subset s, g_node *node)
                 g->special[g->n_special_arcs] = (g_special){x.a, target(w, s, &x)};
                 g->n_special_arcs++;
             } else if (x.kind == LINE_CALL) {
-                for (int32_t k = node->call; k < g->n_calls && rules_tick(&w->r, 1); k++)
+                for (int32_t k = node->call; k < g->n_calls && gx_work(w->b, 1); k++)
                     known |=
                         g->call[k].entry == x.a && g->call[k].min == x.b && g->call[k].max == x.c;
                 if (known ||

@@ -15,11 +15,17 @@
 /* Stands in for whatever could not be built. Nothing writes to it: builders look at b->st first. */
 static gx nothing = {.kind = GX_SEQ, .frame = -1};
 
+void gx_begin(gx_builder *b, const grammar_setting *how, err *e)
+{
+    static const grammar_setting none;
+    *b = (gx_builder){.how = how ? how : &none, .e = e};
+}
+
 void gx_free(gx_builder *b)
 {
     mem_free(b->rule);
     arena_free(&b->mem);
-    *b = (gx_builder){.st = b->st, .e = b->e};
+    *b = (gx_builder){.how = b->how, .st = b->st, .e = b->e};
 }
 
 bool gx_fail(gx_builder *b, status st, const char *fmt, ...)
@@ -36,8 +42,27 @@ bool gx_fail(gx_builder *b, status st, const char *fmt, ...)
     return false;
 }
 
+bool gx_work(gx_builder *b, uint64_t steps)
+{
+    enum { ASK_BITS = 12 }; /* the caller is asked every 4096 steps */
+    uint64_t before = b->work;
+    if (b->st)
+        return false;
+    b->work += steps;
+    if (b->work > GRAMMAR_MAX_BUILD || steps > GRAMMAR_MAX_BUILD)
+        return gx_fail(b, E_LIMIT,
+                       "the grammar is too complex: building it takes more than %d steps",
+                       GRAMMAR_MAX_BUILD);
+    if (b->how->cancelled && (!before || before >> ASK_BITS != b->work >> ASK_BITS) &&
+        b->how->cancelled(b->how->user))
+        return gx_fail(b, E_CANCELLED, "compiling the grammar was cancelled");
+    return true;
+}
+
 void *gx_alloc(gx_builder *b, size_t n, size_t size)
 {
+    enum { STEPS = 8, BYTES_PER_STEP = 16 };
+    gx_work(b, STEPS + (uint64_t)n * size / BYTES_PER_STEP);
     void *p = b->st ? NULL : arena_array(&b->mem, n ? n : 1, size);
     if (!p && !b->st) {
         b->st = E_MEMORY;
@@ -274,21 +299,34 @@ gx *gx_ref(gx_builder *b, int32_t rule)
     return x;
 }
 
-/* What ends a thought, for whoever reads the answer as text. A thought may not spell it. */
-static const char *const thought_marks[] = {"<channel|>", "<|channel>", "<|tool_call>", "<turn|>"};
-
-gx *gx_after_thought(gx_builder *b, grammar_thought thought, gx *x)
+gx *gx_without_any(gx_builder *b, const char *const *word)
 {
-    if (thought == THOUGHT_NONE)
+    int32_t n = 0;
+    while (word[n])
+        n++;
+    return gx_without(b, word, n);
+}
+
+gx *gx_after_thought(gx_builder *b, gx *x)
+{
+    const answer_syntax *a = b->how->family ? b->how->family->answer : NULL;
+    if (b->how->thought == THOUGHT_NONE)
         return x;
-    gx *text = gx_without(b, thought_marks, 4), *shut = gx_special(b, "<channel|>");
+    if (!a || !a->thought_open) {
+        gx_fail(b, E_UNSUPPORTED, "answers of this model have no thoughts");
+        return &nothing;
+    }
+    gx *text = gx_without_any(b, a->thought_not), *shut = gx_special(b, a->thought_close);
     if (!b->st)
         text->min = 1; /* a thought may be cut off anywhere, inside a character too */
     gx *inside = gx_seq2(b, text, shut);
-    if (thought == THOUGHT_INSIDE)
+    if (b->how->thought == THOUGHT_INSIDE)
         return gx_seq2(b, inside, x);
-    gx *body = gx_alt2(b, gx_seq2(b, gx_text(b, "thought"), inside), shut); /* or cut off at once */
-    return gx_seq2(b, gx_maybe(b, gx_seq2(b, gx_special(b, "<|channel>"), body)), x);
+    gx *body = inside;
+    if (*a->thought_label)
+        body = gx_alt2(b, gx_seq2(b, gx_text(b, a->thought_label), inside),
+                       shut); /* or cut off at once */
+    return gx_seq2(b, gx_maybe(b, gx_seq2(b, gx_special(b, a->thought_open), body)), x);
 }
 
 /* ---- Characters of JSON strings ---- */

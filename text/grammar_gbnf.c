@@ -101,6 +101,8 @@ static int32_t rule_here(gbnf *g)
         h = (h ^ (unsigned char)name[i]) * 16777619u;
     for (;; h++) {
         int32_t *slot = &g->slot[h % N_SLOTS];
+        if (!gx_work(g->b, 1)) /* names can be chosen to collide */
+            return 0;
         if (!*slot) {
             int32_t r = gx_new_rule(g->b, name);
             if (g->b->st)
@@ -403,18 +405,14 @@ gx *gbnf_parse(gx_builder *b, const char *text, size_t n)
     return parse(g);
 }
 
-status grammar_from_gbnf_after(grammar **g, const char *text, size_t n, grammar_thought thought,
-                               err *e)
+status grammar_from_gbnf(grammar **g, const char *text, size_t n, const grammar_setting *how,
+                         err *e)
 {
-    gx_builder b = {.e = e};
+    gx_builder b;
+    gx_begin(&b, how, e);
     *g = NULL;
     gx *root = gbnf_parse(&b, text, n);
-    status st = grammar_build(g, &b, gx_after_thought(&b, thought, root));
+    status st = grammar_build(g, &b, gx_after_thought(&b, root));
     gx_free(&b);
     return st;
-}
-
-status grammar_from_gbnf(grammar **g, const char *text, size_t n, err *e)
-{
-    return grammar_from_gbnf_after(g, text, n, THOUGHT_NONE, e);
 }

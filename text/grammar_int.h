@@ -13,6 +13,7 @@
 
 #include "base/arena.h"
 #include "base/str.h"
+#include "text/family.h"
 #include "text/grammar.h"
 
 typedef enum gx_kind {
@@ -57,7 +58,10 @@ typedef struct gx_list {
     int32_t n, cap;
 } gx_list;
 
-typedef struct gx_builder {
+typedef struct gx_builder gx_builder;
+struct gx_builder {
+    const grammar_setting *how;
+    uint64_t work; /* steps so far, of GRAMMAR_MAX_BUILD */
     arena mem;
     gx_rule *rule;
     int32_t n_rules, cap_rules;
@@ -65,9 +69,13 @@ typedef struct gx_builder {
     int32_t n_specials;
     status st;
     err *e;
-} gx_builder;
+};
 
+void gx_begin(gx_builder *b, const grammar_setting *how, err *e);
 void gx_free(gx_builder *b);
+/* Counts so many steps, about 50 ns each. False: the budget is spent, the caller has cancelled, or
+ * an error was there before. Whatever a source can make long counts its steps. */
+bool gx_work(gx_builder *b, uint64_t steps);
 bool gx_fail(gx_builder *b, status st, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void *gx_alloc(gx_builder *b, size_t n, size_t size); /* NULL: out of memory, noted */
 
@@ -88,7 +96,9 @@ int32_t gx_new_rule(gx_builder *b, const char *name); /* body NULL until set; na
 gx *gx_ref(gx_builder *b, int32_t rule);
 
 /* x with what may stand in front of it in an answer. */
-gx *gx_after_thought(gx_builder *b, grammar_thought thought, gx *x);
+gx *gx_after_thought(gx_builder *b, gx *x);
+/* gx_without for a list that ends in NULL. */
+gx *gx_without_any(gx_builder *b, const char *const *word);
 /* Parses GBNF into the builder and returns a reference to root. */
 gx *gbnf_parse(gx_builder *b, const char *text, size_t n);
 /* A regular expression as JSON Schema's `pattern` has them, for the text of a string; json: as it
@@ -175,12 +185,10 @@ typedef struct rules {
     gx_builder *b;
     rule_info *info; /* [b->n_rules], grown with it */
     int32_t cap;
-    uint64_t work;
 } rules;
 
 status rules_learn(rules *r, gx_builder *b);
 void rules_free(rules *r);
-bool rules_tick(rules *r, uint64_t steps); /* false: an error is noted, stop */
 bool gx_nullable(rules *r, const gx *x);
 int32_t gx_size(rules *r, gx *x);
 /* Is x (a REPEAT) to be written out, rather than counted while matching? */

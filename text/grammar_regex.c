@@ -375,11 +375,13 @@ gx *regex_parse(gx_builder *b, const char *s, size_t n, bool json, const char *w
     return x;
 }
 
-status grammar_from_regex(grammar **g, const char *text, size_t n, grammar_thought thought, err *e)
+status grammar_from_regex(grammar **g, const char *text, size_t n, const grammar_setting *how,
+                          err *e)
 {
-    gx_builder b = {.e = e};
+    gx_builder b;
     str whole = {0};
     *g = NULL;
+    gx_begin(&b, how, e);
     if (n && text[0] == '^') { /* the ends are anchored in any case */
         text++;
         n--;
@@ -396,7 +398,7 @@ status grammar_from_regex(grammar **g, const char *text, size_t n, grammar_thoug
         return err_memory(e, "a regular expression", n);
     }
     gx *root = regex_parse(&b, whole.at, whole.n, false, "the expression");
-    status st = grammar_build(g, &b, gx_after_thought(&b, thought, root));
+    status st = grammar_build(g, &b, gx_after_thought(&b, root));
     gx_free(&b);
     str_free(&whole);
     return st;

@@ -18,15 +18,6 @@ enum {
     SIZE_CEILING = 1 << 28 /* sizes stop growing here; far above any limit */
 };
 
-bool rules_tick(rules *r, uint64_t steps)
-{
-    r->work += steps;
-    if (r->work > GRAMMAR_MAX_BUILD)
-        gx_fail(r->b, E_LIMIT, "the grammar is too complex: building it takes more than %d steps",
-                GRAMMAR_MAX_BUILD);
-    return !r->b->st;
-}
-
 static bool grow(rules *r)
 {
     if (r->b->st)
@@ -58,7 +49,7 @@ void rules_free(rules *r)
 
 bool gx_nullable(rules *r, const gx *x)
 {
-    if (!rules_tick(r, 1))
+    if (!gx_work(r->b, 1))
         return true;
     switch (x->kind) {
     case GX_SEQ:
@@ -98,7 +89,7 @@ bool gx_written_out(rules *r, gx *x)
 int32_t gx_size(rules *r, gx *x)
 {
     int64_t size = 2;
-    if (x->size || !rules_tick(r, 1))
+    if (x->size || !gx_work(r->b, 1))
         return x->size;
     switch (x->kind) {
     case GX_SEQ:
@@ -148,7 +139,7 @@ int32_t rules_frame_of(rules *r, gx *x)
 /* Does x refer to the rule in last places only? */
 static bool only_last(rules *r, const gx *x, int32_t rule, bool last)
 {
-    if (!rules_tick(r, 1))
+    if (!gx_work(r->b, 1))
         return false;
     switch (x->kind) {
     case GX_RULE:
@@ -183,7 +174,7 @@ typedef struct tarjan {
 
 static void collect(tarjan *t, const gx *x)
 {
-    if (!rules_tick(t->r, 1))
+    if (!gx_work(t->r->b, 1))
         return;
     if (x->kind == GX_RULE) {
         if (t->n_use == t->cap_use) {
@@ -253,7 +244,7 @@ static void visit(tarjan *t, int32_t root)
     int32_t n = 0;
     t->path[n++] = root;
     open_rule(t, root);
-    while (n && rules_tick(t->r, 1)) {
+    while (n && gx_work(t->r->b, 1)) {
         int32_t at = t->path[n - 1];
         if (t->cursor[at] == t->use_at[at + 1]) {
             close_rule(t, at);

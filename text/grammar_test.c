@@ -164,7 +164,8 @@ TEST(grammar_masks_are_those_of_the_plain_matcher)
     int n_built = 0, n_masks = 0, n_refused = 0;
     for (int round = 0; round < 300; round++) {
         err e = {0};
-        gx_builder b = {.e = &e};
+        gx_builder b;
+        gx_begin(&b, NULL, &e);
         grammar *g = NULL;
         gx *body[3];
         for (int i = 0; i < 3; i++)
@@ -252,7 +253,7 @@ TEST(grammar_masks_of_words_are_what_their_bytes_say)
         grammar_run r, copy;
         const uint64_t *bits;
         bool ok;
-        CHECK_OK(grammar_from_gbnf(&g, source, strlen(source), &e), e);
+        CHECK_OK(grammar_from_gbnf(&g, source, strlen(source), NULL, &e), e);
         CHECK_OK(matcher_open(&m, g, t, &e), e);
         CHECK_OK(grammar_begin(&r, m, &e), e);
         for (int steps = 0; steps < 30 && !grammar_mask(&r, &bits, NULL, NULL); steps++) {
@@ -298,7 +299,7 @@ static void open_bytes(follower *f, const char *gbnf)
         tok[i] = (tree_token){&byte[i], 1, false};
     }
     tok[256] = (tree_token){NULL, 0, true};
-    CHECK_OK(grammar_from_gbnf(&f->g, gbnf, strlen(gbnf), &e), e);
+    CHECK_OK(grammar_from_gbnf(&f->g, gbnf, strlen(gbnf), NULL, &e), e);
     CHECK_OK(token_tree_build(&f->t, tok, 257, &e), e);
     CHECK_OK(matcher_open(&f->m, f->g, f->t, &e), e);
 }
@@ -418,7 +419,7 @@ TEST(grammar_refuses_what_it_cannot_follow)
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         grammar *g;
         err e = {0};
-        status st = grammar_from_gbnf(&g, row[i].gbnf, strlen(row[i].gbnf), &e);
+        status st = grammar_from_gbnf(&g, row[i].gbnf, strlen(row[i].gbnf), NULL, &e);
         CHECK_MSG(st == row[i].st && strstr(e.text, row[i].says) && !g, "%s: %s: %s", row[i].gbnf,
                   carat_status_name(st), e.text);
     }
@@ -429,27 +430,27 @@ TEST(grammar_refuses_what_it_cannot_follow)
     str_puts(&s, "root ::= ");
     for (int i = 0; i < 100000; i++)
         str_putc(&s, '(');
-    CHECK_STATUS(grammar_from_gbnf(&g, s.at, s.n, &e), E_LIMIT);
+    CHECK_STATUS(grammar_from_gbnf(&g, s.at, s.n, NULL, &e), E_LIMIT);
     str_cut(&s, 0);
     str_puts(&s, "root ::= r0\n");
     for (int i = 0; i < 15000; i++)
         str_printf(&s, "r%d ::= r%d\n", i, i + 1);
     str_puts(&s, "r15000 ::= \"a\"\n");
     err_clear(&e);
-    CHECK_OK(grammar_from_gbnf(&g, s.at, s.n, &e), e);
+    CHECK_OK(grammar_from_gbnf(&g, s.at, s.n, NULL, &e), e);
     CHECK(g->n_nodes < 20000);
     grammar_close(g);
     str_cut(&s, 0);
     str_puts(&s, "root ::= r0\n");
     for (int i = 0; i < 20000; i++)
         str_printf(&s, "r%d ::= \"b\" r%d\n", i, i + 1);
-    CHECK_STATUS(grammar_from_gbnf(&g, s.at, s.n, &e), E_LIMIT);
+    CHECK_STATUS(grammar_from_gbnf(&g, s.at, s.n, NULL, &e), E_LIMIT);
     str_cut(&s, 0);
     str_puts(&s, "root ::= \"\"");
     for (int i = 0; i < 20000; i++)
         str_printf(&s, " | \"%d\"", i * 7919);
     err_clear(&e);
-    CHECK_OK(grammar_from_gbnf(&g, s.at, s.n, &e), e);
+    CHECK_OK(grammar_from_gbnf(&g, s.at, s.n, NULL, &e), e);
     grammar_close(g);
     str_free(&s);
 }
@@ -553,7 +554,7 @@ TEST(grammar_markers_are_tokens_and_never_spelled)
     int32_t n;
     const char *gbnf = "root ::= <|tool_call> \"a\"+ <tool_call|> | \"<|tool\"";
     CHECK_OK(token_tree_open(&t, words->v, &e), e);
-    CHECK_OK(grammar_from_gbnf(&g, gbnf, strlen(gbnf), &e), e);
+    CHECK_OK(grammar_from_gbnf(&g, gbnf, strlen(gbnf), NULL, &e), e);
     CHECK_OK(matcher_open(&m, g, t, &e), e);
     CHECK_OK(grammar_begin(&r, m, &e), e);
     int32_t open = vocab_find(words->v, "<|tool_call>", 12),
@@ -582,7 +583,7 @@ TEST(grammar_markers_are_tokens_and_never_spelled)
     matcher_close(m);
     grammar_close(g);
     gbnf = "root ::= <|nothing>";
-    CHECK_OK(grammar_from_gbnf(&g, gbnf, strlen(gbnf), &e), e);
+    CHECK_OK(grammar_from_gbnf(&g, gbnf, strlen(gbnf), NULL, &e), e);
     CHECK_STATUS(matcher_open(&m, g, t, &e), E_UNSUPPORTED);
     CHECK(strstr(e.text, "<|nothing>"));
     grammar_close(g);
@@ -600,7 +601,7 @@ static status follow_once(void *arg, err *e)
     matcher *m = NULL;
     grammar_run r = {0};
     const uint64_t *bits;
-    status st = grammar_from_gbnf(&g, gbnf, strlen(gbnf), e);
+    status st = grammar_from_gbnf(&g, gbnf, strlen(gbnf), NULL, e);
     if (!st)
         st = token_tree_open(&t, words->v, e);
     if (!st)

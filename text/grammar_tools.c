@@ -1,11 +1,11 @@
-/* grammar_tools.c - answers of Gemma 4 that may, or must, call the tools of a request.
+/* grammar_tools.c - answers that may, or must, call the tools of a request.
  *
  *     answer = [ thought ] ( [ text ] { call } | call { call } | json )
- *     call   = <|tool_call> call:NAME{key:value,...} <tool_call|>
+ *     call   = call_open ... call_close, as the family writes one
  *
- * The markers are tokens; names and keys are plain text; the arguments are what the parser of
- * answers (call_gemma.c) reads without repair. After a call the model hands over by ending its
- * turn, which is allowed wherever the answer is complete.
+ * The marks are tokens; names and keys are plain text; the arguments are what the family's reader
+ * of calls reads without repair. After a call the model hands over by ending its turn, which is
+ * allowed wherever the answer is complete.
  */
 #include "text/json_schema_int.h"
 #include "text/chat.h"
@@ -15,23 +15,24 @@
 
 enum { MAX_CALLS = 128 }; /* in one answer: an end to a model that only ever calls */
 
-/* What chat markers would mean to whoever reads the answer as text. */
-static const char *const marks[] = {"<|channel>",   "<channel|>",       "<|tool_call>",
-                                    "<tool_call|>", "<|tool_response>", "<tool_response|>",
-                                    "<|turn>",      "<turn|>"};
-
 typedef struct tool {
     const char *name;
     const jtree *parameters; /* NULL: none */
     bool strict;
 } tool;
 
+static const answer_syntax *syntax_of(const gx_builder *b)
+{
+    return b->how->family->answer;
+}
+
 static bool read_tool(gx_builder *b, const jtree *x, int i, tool *t)
 {
     const jtree *f = jtree_get(x, "function"), *name = jtree_get(f, "name");
     if (!jtree_is(f, JTREE_OBJECT) || !jtree_is(name, JTREE_STRING) || !name->n)
         return gx_fail(b, E_FORMAT, "tools[%d].function.name must be a string", i);
-    if (strlen(name->s) != name->n || name->s[strcspn(name->s, "{}<>:,\"\n\r\t ")] || name->n > 200)
+    if (strlen(name->s) != name->n || name->s[strcspn(name->s, syntax_of(b)->name_not)] ||
+        name->n > 200)
         return gx_fail(b, E_UNSUPPORTED,
                        "tools[%d].function.name \"%.60s\" cannot be written in this model's calls",
                        i, name->s);
@@ -63,7 +64,7 @@ static gx *call_of(gx_builder *b, schema *anything, const tool *t, bool strict, 
     } else {
         arguments = value_any_object(anything);
     }
-    return gx_seq3(b, gx_text(b, "call:"), gx_text(b, t->name), arguments);
+    return syntax_of(b)->call_grammar(b, t->name, arguments);
 }
 
 /* What an answer without calls is held to. */
@@ -77,7 +78,7 @@ static gx *content(gx_builder *b, arena *mem, const grammar_tools *o)
     if (!b->st && o->schema)
         b->st =
             jtree_parse(o->schema, o->n_schema, "the schema", SCHEMA_MAX_DEPTH, mem, &root, b->e);
-    schema_init(&s, b, mem, root, false);
+    schema_init(&s, b, mem, root, NULL);
     if (b->st)
         return gx_text(b, "");
     gx *x = root ? schema_of(&s, root, "") : value_any_object(&s);
@@ -90,11 +91,12 @@ static gx *answer(gx_builder *b, arena *mem, const grammar_tools *o, const jtree
     gx_list calls = {0};
     schema anything;
     int i = 0;
-    schema_init(&anything, b, mem, NULL, true);
+    schema_init(&anything, b, mem, NULL, syntax_of(b));
     if (!jtree_is(tools, JTREE_ARRAY))
         gx_fail(b, E_FORMAT, "tools must be an array");
     for (const jtree *x = b->st ? NULL : tools->first; x && !b->st; x = x->next, i++) {
         tool t = {0};
+        gx_work(b, 1 + x->count);
         if (read_tool(b, x, i, &t) && (!o->only || !strcmp(o->only, t.name)))
             gx_add(b, &calls, call_of(b, &anything, &t, t.strict || o->strict_all, i));
     }
@@ -102,29 +104,32 @@ static gx *answer(gx_builder *b, arena *mem, const grammar_tools *o, const jtree
         gx_fail(b, E_FORMAT, "tool_choice names %.80s, which tools does not declare", o->only);
     else if (!calls.n)
         gx_fail(b, E_FORMAT, "tools is empty");
-    gx *call =
-        gx_seq3(b, gx_special(b, "<|tool_call>"), gx_alt(b, &calls), gx_special(b, "<tool_call|>"));
+    gx *call = gx_seq3(b, gx_special(b, syntax_of(b)->call_open), gx_alt(b, &calls),
+                       gx_special(b, syntax_of(b)->call_close));
     bool json = o->json || o->schema, must = o->calls == CALLS_MUST;
     gx *all = gx_repeat(b, call, must || json, o->one ? 1 : MAX_CALLS);
     if (must)
         return all;
     if (json)
         return gx_alt2(b, all, content(b, mem, o));
-    return gx_seq2(b, gx_without(b, marks, sizeof marks / sizeof *marks), all);
+    return gx_seq2(b, gx_without_any(b, syntax_of(b)->content_not), all);
 }
 
-status grammar_from_tools(grammar **g, const grammar_tools *o, err *e)
+status grammar_from_tools(grammar **g, const grammar_tools *o, const grammar_setting *how, err *e)
 {
-    gx_builder b = {.e = e};
+    gx_builder b;
     arena mem = {.max_bytes = arena_limit_for(o->n_tools + o->n_schema)};
     const jtree *tools = NULL;
     *g = NULL;
+    gx_begin(&b, how, e);
+    if (!how || !how->family || !how->family->answer->call_open)
+        return err_set(e, E_UNSUPPORTED, "answers of this model have no tool calls");
     if (o->n_tools > CHAT_MAX_JSON_BYTES / 16)
         return err_set(e, E_LIMIT, "tools has %zu bytes; the most is %d", o->n_tools,
                        CHAT_MAX_JSON_BYTES / 16);
     status st = jtree_parse(o->tools, o->n_tools, "tools", SCHEMA_MAX_DEPTH, &mem, &tools, e);
     if (!st)
-        st = grammar_build(g, &b, gx_after_thought(&b, o->thought, answer(&b, &mem, o, tools)));
+        st = grammar_build(g, &b, gx_after_thought(&b, answer(&b, &mem, o, tools)));
     gx_free(&b);
     arena_free(&mem);
     return st;

@@ -50,7 +50,7 @@ static void find_living(grammar *g, rules *r)
             g_node *n = &g->node[i];
             if (n->flags & NODE_PRODUCTIVE)
                 continue;
-            if (!rules_tick(r, 1 + (uint64_t)n->n_arcs / 8 + (uint64_t)n->n_calls))
+            if (!gx_work(r->b, 1 + (uint64_t)n->n_arcs / 8 + (uint64_t)n->n_calls))
                 return;
             if (leads_on(g, n)) {
                 n->flags |= NODE_PRODUCTIVE;
@@ -121,7 +121,7 @@ static bool look(left *l, int32_t frame, bool with_edges)
     while (n) {
         const g_node *x = &g->node[l->todo[--n]];
         end |= (x->flags & NODE_FINAL) != 0;
-        if (!rules_tick(l->r, 1 + (uint64_t)x->n_calls))
+        if (!gx_work(l->r->b, 1 + (uint64_t)x->n_calls))
             return false;
         for (int32_t i = 0; i < x->n_calls; i++) {
             const g_call *c = &g->call[x->call + i];

@@ -38,12 +38,12 @@ bool schema_refuse(schema *s, status st, const char *where, const char *fmt, ...
     return gx_fail(s->b, st, "the schema at %s: %s", *where ? where : "its root", text);
 }
 
-void schema_init(schema *s, gx_builder *b, arena *mem, const jtree *root, bool gemma)
+void schema_init(schema *s, gx_builder *b, arena *mem, const jtree *root, const answer_syntax *bare)
 {
     *s = (schema){.b = b,
                   .mem = mem,
                   .root = root,
-                  .gemma = gemma,
+                  .bare = bare && bare->quote ? bare : NULL,
                   .any_value = -1,
                   .any_object = -1,
                   .any_string = -1,
@@ -101,7 +101,7 @@ static void refuse_unsupported(schema *s, const jtree *node, const char *where)
 }
 
 /* One step of a JSON pointer: ~1 is /, ~0 is ~, %XX as in URIs. */
-static const jtree *child(const jtree *v, const char *step, size_t n)
+static const jtree *child(schema *s, const jtree *v, const char *step, size_t n)
 {
     char key[256];
     size_t k = 0;
@@ -119,6 +119,7 @@ static const jtree *child(const jtree *v, const char *step, size_t n)
         key[k++] = c;
     }
     key[k] = 0;
+    gx_work(s->b, 1 + v->count / 8);
     if (v->kind == JTREE_OBJECT)
         return jtree_get(v, key);
     if (v->kind != JTREE_ARRAY || !k || strspn(key, "0123456789") != k)
@@ -142,9 +143,9 @@ static const jtree *resolve(schema *s, const jtree *ref, const char *where)
                       ref->s);
         return NULL;
     }
-    for (const char *p = ref->s + 1; *p && at;) {
+    for (const char *p = ref->s + 1; *p && at && !s->b->st;) {
         size_t n = strcspn(++p, "/");
-        at = child(at, p, n);
+        at = child(s, at, p, n);
         p += n;
     }
     if (!at)
@@ -180,7 +181,7 @@ static void view_add(schema *s, view *v, const jtree *node, int depth)
         if (v->part[i] == node)
             return;
     v->part[v->n++] = node;
-    if (node->kind == JTREE_FALSE)
+    if (node->kind == JTREE_FALSE || !gx_work(s->b, 8 + node->count)) /* looks for 20 keywords */
         return;
     refuse_unsupported(s, node, v->where);
     if ((x = jtree_get(node, "$ref")) && (x = resolve(s, x, v->where)))
@@ -189,19 +190,21 @@ static void view_add(schema *s, view *v, const jtree *node, int depth)
         if (x->kind != JTREE_ARRAY || !x->count)
             schema_refuse(s, E_FORMAT, v->where, "allOf must be an array of schemas");
         else
-            for (x = x->first; x; x = x->next)
+            for (x = x->first; x && !s->b->st; x = x->next)
                 view_add(s, v, x, depth + 1);
     }
 }
 
-static bool same_json(const jtree *a, const jtree *b, int depth)
+static bool same_json(schema *s, const jtree *a, const jtree *b, int depth)
 {
-    if (a->kind != b->kind || a->count != b->count || depth > SCHEMA_MAX_DEPTH)
+    if (a->kind != b->kind || a->count != b->count || depth > SCHEMA_MAX_DEPTH ||
+        !gx_work(s->b, 1 + a->n / 256))
         return false;
     if (a->kind == JTREE_OBJECT || a->kind == JTREE_ARRAY) {
         const jtree *y = b->first;
         for (const jtree *x = a->first; x; x = x->next, y = y->next)
-            if ((a->kind == JTREE_OBJECT && strcmp(x->key, y->key)) || !same_json(x, y, depth + 1))
+            if ((a->kind == JTREE_OBJECT && strcmp(x->key, y->key)) ||
+                !same_json(s, x, y, depth + 1))
                 return false;
         return true;
     }
@@ -214,7 +217,7 @@ const jtree *view_get(schema *s, const view *v, const char *key)
     for (int32_t i = 0; i < v->n; i++) {
         if (!(x = jtree_get(v->part[i], key)))
             continue;
-        if (found && !same_json(found, x, 0))
+        if (found && !same_json(s, found, x, 0))
             schema_refuse(s, E_UNSUPPORTED, v->where,
                           "%s is said twice, differently, by schemas that hold at once", key);
         found = x;
@@ -369,7 +372,7 @@ static int view_types(schema *s, const view *v)
 /* ---- anyOf, oneOf ---- */
 
 /* The one value or the values a member must have, for telling branches apart. */
-static bool values_differ(const jtree *a, const jtree *b)
+static bool values_differ(schema *s, const jtree *a, const jtree *b)
 {
     const jtree *x = jtree_get(a, "const"), *y = jtree_get(b, "const");
     const jtree *ex = jtree_get(a, "enum"), *ey = jtree_get(b, "enum");
@@ -379,16 +382,18 @@ static bool values_differ(const jtree *a, const jtree *b)
     for (; xs; xs = x ? NULL : xs->next)
         for (const jtree *ys = y ? y : ey->first; ys; ys = y ? NULL : ys->next) {
             /* 1 and 1.0 are equal and spelled differently: numbers never differ for sure. */
-            if (same_json(xs, ys, 0) || type_of_value(xs) & type_of_value(ys) & T_NUMBER)
+            if (s->b->st || same_json(s, xs, ys, 0) ||
+                type_of_value(xs) & type_of_value(ys) & T_NUMBER)
                 return false;
         }
     return true;
 }
 
-static bool requires(const view *v, const char *key)
+static bool requires(schema *s, const view *v, const char *key)
 {
     for (int32_t i = 0; i < v->n; i++) {
         const jtree *r = jtree_get(v->part[i], "required");
+        gx_work(s->b, 1 + (r ? r->count : 0) / 8);
         for (r = jtree_is(r, JTREE_ARRAY) ? r->first : NULL; r; r = r->next)
             if (r->kind == JTREE_STRING && !strcmp(r->s, key))
                 return true;
@@ -404,14 +409,17 @@ static bool exclude_each_other(schema *s, const view *a, const view *b)
         return true;
     for (int32_t i = 0; i < a->n; i++)
         for (int32_t k = 0; k < b->n; k++) {
-            if (values_differ(a->part[i], b->part[k]))
+            if (values_differ(s, a->part[i], b->part[k]))
                 return true;
             const jtree *pa = jtree_get(a->part[i], "properties");
             if ((ta & tb) != T_OBJECT || !jtree_is(pa, JTREE_OBJECT))
                 continue;
-            for (const jtree *x = pa->first; x; x = x->next) {
-                const jtree *y = jtree_get(jtree_get(b->part[k], "properties"), x->key);
-                if (y && values_differ(x, y) && requires(a, x->key) && requires(b, x->key))
+            const jtree *pb = jtree_get(b->part[k], "properties");
+            for (const jtree *x = pa->first; x && pb; x = x->next) {
+                if (!gx_work(s->b, 1 + pb->count / 8))
+                    return true;
+                const jtree *y = jtree_get(pb, x->key);
+                if (y && values_differ(s, x, y) && requires(s, a, x->key) && requires(s, b, x->key))
                     return true;
             }
         }
@@ -485,7 +493,7 @@ static gx *of_literals(schema *s, const view *v, int types)
     if (list && list->count > SCHEMA_MAX_ENUM)
         schema_refuse(s, E_LIMIT, v->where, "enum has more than %d values", SCHEMA_MAX_ENUM);
     for (const jtree *x = list ? list->first : one; x && !s->b->st; x = list ? x->next : NULL)
-        if (type_of_value(x) & types && (!one || !list || same_json(one, x, 0)))
+        if (type_of_value(x) & types && (!one || !list || same_json(s, one, x, 0)))
             gx_add(s->b, &all, value_literal(s, x, v->where, 0));
     if (!all.n)
         schema_refuse(s, E_FORMAT, v->where,
@@ -530,6 +538,8 @@ static gx *of_view(schema *s, view *v)
 {
     if (++s->depth > SCHEMA_MAX_DEPTH)
         schema_refuse(s, E_LIMIT, v->where, "schemas nest deeper than %d", SCHEMA_MAX_DEPTH);
+    for (int32_t i = 0; i < v->n; i++)
+        gx_work(s->b, 8 + 2 * v->part[i]->count); /* looks for 40 keywords */
     if (++s->n_views > SCHEMA_MAX_VIEWS)
         schema_refuse(s, E_LIMIT, v->where, "too many combinations of anyOf and oneOf");
     int types = s->b->st ? 0 : view_types(s, v);
@@ -580,6 +590,7 @@ gx *schema_of(schema *s, const jtree *node, const char *where)
     }
     for (i = 0; i < s->n_todo && s->todo[i].node != node; i++)
         ;
+    gx_work(s->b, 1 + (uint64_t)i / 32);
     if (i == SCHEMA_MAX_RULES)
         schema_refuse(s, E_LIMIT, "", "more than %d schemas in one document", SCHEMA_MAX_RULES);
     if (i == s->n_todo && !s->b->st) {
@@ -624,24 +635,26 @@ void schema_finish(schema *s)
     }
 }
 
-status grammar_from_schema(grammar **g, const char *text, size_t n, grammar_thought thought, err *e)
+status grammar_from_schema(grammar **g, const char *text, size_t n, const grammar_setting *how,
+                           err *e)
 {
-    gx_builder b = {.e = e};
+    gx_builder b;
     arena mem = {.max_bytes = arena_limit_for(n)};
     const jtree *root = NULL;
     schema s;
     *g = NULL;
+    gx_begin(&b, how, e);
     status st = OK;
     if (text && n > GRAMMAR_MAX_SOURCE_BYTES)
         return err_set(e, E_LIMIT, "a schema of %zu bytes; the most is %d", n,
                        GRAMMAR_MAX_SOURCE_BYTES);
     if (text)
         st = jtree_parse(text, n, "the schema", SCHEMA_MAX_DEPTH, &mem, &root, e);
-    schema_init(&s, &b, &mem, root, false);
+    schema_init(&s, &b, &mem, root, NULL);
     if (!st) {
         gx *x = text ? schema_of(&s, root, "") : value_any_object(&s);
         schema_finish(&s);
-        st = grammar_build(g, &b, gx_after_thought(&b, thought, x));
+        st = grammar_build(g, &b, gx_after_thought(&b, x));
     }
     gx_free(&b);
     arena_free(&mem);

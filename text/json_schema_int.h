@@ -1,15 +1,13 @@
 /* json_schema_int.h - between the reader of schemas and the writer of values.
  *
- * Values are written in one of two spellings: JSON, or the syntax of Gemma 4's tool calls (bare
- * keys in dictionary order, strings between <|"|> tokens, no white space).
+ * Values are written in one of two spellings: JSON, or bare, as Gemma 4 has them in its calls (bare
+ * keys in dictionary order, strings between two quote tokens, no white space).
  */
 #ifndef TEXT_JSON_SCHEMA_INT_H
 #define TEXT_JSON_SCHEMA_INT_H
 
 #include "text/grammar_int.h"
 #include "text/jtree.h"
-
-#define GEMMA_QUOTE "<|\"|>"
 
 enum {
     SCHEMA_MAX_DEPTH = 100,     /* of JSON in a schema, and of schemas in schemas */
@@ -38,7 +36,7 @@ typedef struct schema {
     gx_builder *b;
     arena *mem;
     const jtree *root;
-    bool gemma;
+    const answer_syntax *bare; /* whose calls the values are in, bare; NULL: JSON */
     int depth, n_views;
     /* Rules of schemas by node, in the order they were asked for; compiled one after the other so
      * that chains of $ref do not recurse. */
@@ -53,7 +51,9 @@ gx *schema_of(schema *s, const jtree *node, const char *where); /* a reference t
 bool schema_refuse(schema *s, status st, const char *where, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 void schema_finish(schema *s); /* compiles what was asked for */
-void schema_init(schema *s, gx_builder *b, arena *mem, const jtree *root, bool gemma);
+/* bare: see schema; one without a quote means JSON. */
+void schema_init(schema *s, gx_builder *b, arena *mem, const jtree *root,
+                 const answer_syntax *bare);
 
 /* The same for what must be an object: a call's arguments. */
 gx *schema_object_of(schema *s, const jtree *node, const char *where);

@@ -4,6 +4,7 @@
 #include "text/jtree.h"
 #include "text/parse_int.h"
 #include "tests/test.h"
+#include "text/gemma4.h"
 #include "tests/toy_vocab.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -33,7 +34,7 @@ static token_tree *byte_tree(void)
 static void open_schema(follower *f, const char *schema)
 {
     err e = {0};
-    status st = grammar_from_schema(&f->g, schema, schema ? strlen(schema) : 0, THOUGHT_NONE, &e);
+    status st = grammar_from_schema(&f->g, schema, schema ? strlen(schema) : 0, NULL, &e);
     CHECK_MSG(!st, "%s: %s", schema, e.text);
     f->t = byte_tree();
     CHECK_OK(matcher_open(&f->m, f->g, f->t, &e), e);
@@ -279,7 +280,7 @@ TEST(schema_refuses_by_name)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         grammar *g;
         err e = {0};
-        status st = grammar_from_schema(&g, bad[i].schema, strlen(bad[i].schema), THOUGHT_NONE, &e);
+        status st = grammar_from_schema(&g, bad[i].schema, strlen(bad[i].schema), NULL, &e);
         CHECK_MSG(st == bad[i].st && strstr(e.text, bad[i].says) && !g, "%s: %s: %s", bad[i].schema,
                   carat_status_name(st), e.text);
     }
@@ -466,10 +467,12 @@ static const char tools[] =
     "\"required\":[\"city\"]}}},{\"type\":\"function\",\"function\":{\"name\":\"note\"}},"
     "{\"type\":\"function\",\"function\":{\"name\":\"ping\",\"strict\":true}}]";
 
+static grammar_setting how = {.family = &gemma4_text}; /* every test is a process */
+
 static void open_tools(follower *f, const grammar_tools *o, const vocab *v)
 {
     err e = {0};
-    CHECK_OK(grammar_from_tools(&f->g, o, &e), e);
+    CHECK_OK(grammar_from_tools(&f->g, o, &how, &e), e);
     CHECK_OK(token_tree_open(&f->t, v, &e), e);
     CHECK_OK(matcher_open(&f->m, f->g, f->t, &e), e);
 }
@@ -539,18 +542,18 @@ TEST(tool_grammar_says_how_calls_look)
     CHECK(!follows(&f, words->v, CALL("ping{}") CALL("ping{}")));
     CHECK(!follows(&f, words->v, "<|channel>thought\nx<channel|>" CALL("ping{}")));
     close_all(&f);
-    o.thought = THOUGHT_MAY;
+    how.thought = THOUGHT_MAY;
     open_tools(&f, &o, words->v);
     CHECK(follows(&f, words->v, CALL("ping{}")));
     CHECK(follows(&f, words->v, "<|channel>thought\nx < y<channel|>" CALL("ping{}")));
     close_all(&f);
-    o.thought = THOUGHT_INSIDE;
+    how.thought = THOUGHT_INSIDE;
     open_tools(&f, &o, words->v);
     CHECK(!follows(&f, words->v, CALL("ping{}")));
     CHECK(follows(&f, words->v, "hm<channel|>" CALL("ping{}")));
     close_all(&f);
     o.only = "nobody";
-    CHECK_STATUS(grammar_from_tools(&f.g, &o, &e), E_FORMAT);
+    CHECK_STATUS(grammar_from_tools(&f.g, &o, &how, &e), E_FORMAT);
     CHECK(strstr(e.text, "tool_choice names nobody"));
     toy_free(words);
 }
@@ -611,17 +614,18 @@ TEST(tool_grammar_calls_are_read_strictly)
 
 static status compile_all(void *arg, err *e)
 {
+    const grammar_setting may = {.family = &gemma4_text, .thought = THOUGHT_MAY};
     (void)arg;
     grammar *g = NULL;
-    status st = grammar_from_schema(&g, samples[0], strlen(samples[0]), THOUGHT_MAY, e);
+    status st = grammar_from_schema(&g, samples[0], strlen(samples[0]), &may, e);
     grammar_close(g);
     if (!st)
-        st = grammar_from_schema(&g, samples[2], strlen(samples[2]), THOUGHT_NONE, e);
+        st = grammar_from_schema(&g, samples[2], strlen(samples[2]), NULL, e);
     if (st)
         return st;
     grammar_close(g);
     grammar_tools o = {.tools = tools, .n_tools = sizeof tools - 1};
-    st = grammar_from_tools(&g, &o, e);
+    st = grammar_from_tools(&g, &o, &how, e);
     grammar_close(g);
     return st;
 }
@@ -629,4 +633,38 @@ static status compile_all(void *arg, err *e)
 TEST(schema_every_allocation_may_fail)
 {
     test_every_allocation(compile_all, NULL);
+}
+
+static bool cancel_at(void *user)
+{
+    int *left = user;
+    return --*left == 0;
+}
+
+/* 12,000 branches of 2,000 values each in 244 KB: whoever compiles all of it takes 20 seconds. */
+TEST(schema_compilation_has_a_budget_and_can_be_cancelled)
+{
+    str s = {0};
+    char word[40];
+    grammar *g;
+    err e = {0};
+    int asked = 0;
+    grammar_setting setting = {.cancelled = cancel_at, .user = &asked};
+    str_puts(&s, "{\"a\":{\"enum\":[\"v\"");
+    for (int i = 0; i < 2000; i++) {
+        snprintf(word, sizeof word, ",\"v%d\"", i);
+        str_puts(&s, word);
+    }
+    str_puts(&s, "]},\"type\":\"string\",\"anyOf\":[true");
+    for (int i = 0; i < 12000; i++)
+        str_puts(&s, ",{\"$ref\":\"#/a\",\"x\":1}");
+    str_puts(&s, "]}");
+    CHECK_STATUS(grammar_from_schema(&g, s.at, s.n, &setting, &e), E_LIMIT);
+    CHECK_MSG(strstr(e.text, "more than 16777216 steps"), "%s", e.text);
+    CHECK(asked < -1000); /* a thousand times and more in about a second */
+    asked = 100;
+    e = (err){0};
+    CHECK_STATUS(grammar_from_schema(&g, s.at, s.n, &setting, &e), E_CANCELLED);
+    CHECK_EQ(asked, 0); /* and never again */
+    str_free(&s);
 }

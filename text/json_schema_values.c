@@ -1,4 +1,4 @@
-/* json_schema_values.c - values of each type as they are written, in JSON or in a Gemma call.
+/* json_schema_values.c - values of each type as they are written, in JSON or bare.
  *
  * Numbers have at most 18 digits before the point and 17 behind it, and exponents two, so that
  * every number that can be written is one that programs can read.
@@ -50,7 +50,7 @@ static gx *set_body(schema *s, int32_t rule, gx *body)
 gx *value_white(schema *s)
 {
     bool made;
-    if (s->gemma)
+    if (s->bare)
         return text(s, "");
     int32_t rule = shared_rule(s, &s->white, "(white space)", &made);
     if (!made)
@@ -63,14 +63,29 @@ gx *value_white(schema *s)
 
 /* ---- Strings ---- */
 
-/* What would end the string or the call, for whoever reads the answer as text. */
-static const char *const call_marks[] = {GEMMA_QUOTE, "<tool_call|>", "<|tool_call>"};
+enum { N_CALL_MARKS = 3 };
+
+/* What would end the string or the call, for a reader of the answer as text. */
+static void call_marks(const schema *s, const char *mark[N_CALL_MARKS])
+{
+    mark[0] = s->bare->quote;
+    mark[1] = s->bare->call_close;
+    mark[2] = s->bare->call_open;
+}
 
 static gx *quoted(schema *s, gx *inside)
 {
-    if (s->gemma)
-        return gx_seq3(s->b, gx_special(s->b, GEMMA_QUOTE), inside, gx_special(s->b, GEMMA_QUOTE));
+    if (s->bare)
+        return gx_seq3(s->b, gx_special(s->b, s->bare->quote), inside,
+                       gx_special(s->b, s->bare->quote));
     return gx_seq3(s->b, text(s, "\""), inside, text(s, "\""));
+}
+
+static gx *bare_string(schema *s)
+{
+    const char *mark[N_CALL_MARKS];
+    call_marks(s, mark);
+    return gx_without(s->b, mark, N_CALL_MARKS);
 }
 
 static gx *any_string(schema *s)
@@ -79,8 +94,7 @@ static gx *any_string(schema *s)
     int32_t rule = shared_rule(s, &s->any_string, "(a string)", &made);
     if (!made)
         return gx_ref(s->b, rule);
-    gx *inside =
-        s->gemma ? gx_without(s->b, call_marks, 3) : gx_repeat(s->b, json_char(s->b, false), 0, -1);
+    gx *inside = s->bare ? bare_string(s) : gx_repeat(s->b, json_char(s->b, false), 0, -1);
     return set_body(s, rule, quoted(s, inside));
 }
 
@@ -89,7 +103,7 @@ static gx *any_string(schema *s)
 static gx *counted_char(schema *s)
 {
     static const gx_range less = {'<', '<'};
-    return s->gemma ? gx_set(s->b, &less, 1, true) : json_char(s->b, false);
+    return s->bare ? gx_set(s->b, &less, 1, true) : json_char(s->b, false);
 }
 
 /* Days of a month; the 29th of February is left out, since most years have none. */
@@ -148,9 +162,9 @@ gx *value_string(schema *s, const view *v)
     if (s->b->st || (!pattern && !f && !min && max < 0))
         return any_string(s);
     if (pattern)
-        return quoted(s, regex_parse(s->b, pattern->s, pattern->n, !s->gemma, v->where));
+        return quoted(s, regex_parse(s->b, pattern->s, pattern->n, !s->bare, v->where));
     if (f)
-        return quoted(s, regex_parse(s->b, f->pattern, strlen(f->pattern), !s->gemma, v->where));
+        return quoted(s, regex_parse(s->b, f->pattern, strlen(f->pattern), !s->bare, v->where));
     if (max >= 0 && max < min)
         schema_refuse(s, E_FORMAT, v->where, "maxLength is less than minLength");
     return quoted(s, gx_repeat(s->b, counted_char(s), (int32_t)min, (int32_t)max));
@@ -513,7 +527,7 @@ typedef struct object {
 
 static gx *key_text(schema *s, const char *key, size_t n, const char *where)
 {
-    if (!s->gemma) {
+    if (!s->bare) {
         str out = {0};
         jtree_put_string(&out, key, n);
         if (out.bad)
@@ -551,7 +565,7 @@ typedef struct name {
 
 static size_t char_length(const schema *s, const char *at, size_t left)
 {
-    if (!s->gemma && at[0] == '\\')
+    if (!s->bare && at[0] == '\\')
         return left > 5 && at[1] == 'u' ? 6 : 2;
     unsigned char c = (unsigned char)at[0];
     return c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
@@ -563,7 +577,7 @@ static gx *key_char_but(schema *s, const name *but, int32_t n)
     enum { MAX = 512 };
     gx_range out[MAX + 8];
     int32_t k = 0;
-    if (s->gemma) {
+    if (s->bare) {
         /* Letters, digits, _ - . less those. */
         gx_list all = {0};
         for (int c = 0; c < 128; c++) {
@@ -640,7 +654,7 @@ static gx *other_rest(schema *s, const name *names, int32_t n, size_t at, int de
                        other_rest(s, names + i, k - i, at + len, depth + 1)));
     }
     gx_add(s->b, &all, gx_seq2(s->b, key_char_but(s, next, n_next), any));
-    if (!ends && (at || !s->gemma))
+    if (!ends && (at || !s->bare))
         gx_add(s->b, &all, text(s, ""));
     return gx_alt(s->b, &all);
 }
@@ -661,17 +675,18 @@ static gx *other_key(schema *s, const object *o)
         gx *spelled = key_text(s, o->m[i].key, o->m[i].n_key, o->v->where);
         if (s->b->st)
             return text(s, "");
-        names[i] = (name){spelled->s + !s->gemma, spelled->n_bytes - (s->gemma ? 0 : 2)};
+        names[i] = (name){spelled->s + !s->bare, spelled->n_bytes - (s->bare ? 0 : 2)};
     }
     qsort(names, (size_t)o->n, sizeof *names, by_name);
     gx *rest = other_rest(s, names, o->n, 0, 0);
-    return s->gemma ? rest : gx_seq3(s->b, text(s, "\""), rest, text(s, "\""));
+    return s->bare ? rest : gx_seq3(s->b, text(s, "\""), rest, text(s, "\""));
 }
 
-static bool is_required(const view *v, const char *key, size_t n)
+static bool is_required(schema *s, const view *v, const char *key, size_t n)
 {
     for (int32_t i = 0; i < v->n; i++) {
         const jtree *r = jtree_get(v->part[i], "required");
+        gx_work(s->b, 1 + (r ? r->count : 0) / 8);
         for (r = jtree_is(r, JTREE_ARRAY) ? r->first : NULL; r; r = r->next)
             if (r->kind == JTREE_STRING && r->n == n && !memcmp(r->s, key, n))
                 return true;
@@ -697,28 +712,32 @@ static void find_members(schema *s, object *o)
     o->m = gx_alloc(s->b, cap, sizeof *o->m);
     for (int32_t i = 0; i < o->v->n && !s->b->st; i++) {
         const jtree *p = jtree_get(o->v->part[i], "properties");
-        const jtree **sorted = p && s->gemma ? jtree_sorted(p, s->mem) : NULL;
-        if (p && p->count && s->gemma && !sorted)
+        gx_work(s->b, p ? p->count : 0);
+        const jtree **sorted = p && s->bare ? jtree_sorted(p, s->mem) : NULL;
+        if (p && p->count && s->bare && !sorted)
             gx_fail(s->b, E_MEMORY, "no memory to sort properties");
         const jtree *x = p ? p->first : NULL;
         for (size_t k = 0; p && k < p->count && !s->b->st; k++, x = x->next) {
             const jtree *m = sorted ? sorted[k] : x;
+            gx_work(s->b, 1 + (uint64_t)o->n / 8);
             for (int32_t j = 0; j < o->n; j++)
                 if (o->m[j].n_key == m->n_key && !memcmp(o->m[j].key, m->key, m->n_key))
                     schema_refuse(s, E_UNSUPPORTED, o->v->where,
                                   "the property %.60s is described by two schemas that hold at "
                                   "once",
                                   m->key);
-            if (jtree_is(m, JTREE_FALSE) && is_required(o->v, m->key, m->n_key))
+            if (jtree_is(m, JTREE_FALSE) && is_required(s, o->v, m->key, m->n_key))
                 schema_refuse(s, E_FORMAT, o->v->where, "%.60s is required and forbidden", m->key);
             else
-                o->m[o->n++] = (member){m, m->key, m->n_key, is_required(o->v, m->key, m->n_key)};
+                o->m[o->n++] =
+                    (member){m, m->key, m->n_key, is_required(s, o->v, m->key, m->n_key)};
         }
     }
 }
 
-static bool has_member(const object *o, const jtree *key)
+static bool has_member(schema *s, const object *o, const jtree *key)
 {
+    gx_work(s->b, 1 + (uint64_t)o->n / 8);
     for (int32_t i = 0; i < o->n; i++)
         if (o->m[i].n_key == key->n && !memcmp(o->m[i].key, key->s, key->n))
             return true;
@@ -735,7 +754,7 @@ static void find_required(schema *s, object *o)
         for (r = jtree_is(r, JTREE_ARRAY) ? r->first : NULL; r && !s->b->st; r = r->next) {
             if (r->kind != JTREE_STRING) {
                 schema_refuse(s, E_FORMAT, o->v->where, "required must be an array of names");
-            } else if (has_member(o, r)) {
+            } else if (has_member(s, o, r)) {
                 continue;
             } else if (jtree_is(more, JTREE_FALSE)) {
                 schema_refuse(s, E_FORMAT, o->v->where,
@@ -815,7 +834,7 @@ gx *value_object(schema *s, const view *v)
 static gx *free_key(schema *s)
 {
     object none = {.v = NULL};
-    return s->gemma ? other_key(s, &none) : any_string(s);
+    return s->bare ? other_key(s, &none) : any_string(s);
 }
 
 gx *value_any_object(schema *s)
@@ -849,6 +868,7 @@ gx *value_any(schema *s)
 gx *value_literal(schema *s, const jtree *v, const char *where, int depth)
 {
     static const char *const word[] = {"null", "false", "true"};
+    const char *mark[N_CALL_MARKS];
     gx_list l = {0};
     if (depth > SCHEMA_MAX_DEPTH) {
         schema_refuse(s, E_LIMIT, where, "a value nests deeper than %d", SCHEMA_MAX_DEPTH);
@@ -863,19 +883,20 @@ gx *value_literal(schema *s, const jtree *v, const char *where, int depth)
     case JTREE_REAL:
         return gx_bytes(s->b, v->s, v->n);
     case JTREE_STRING:
-        if (!s->gemma)
+        if (!s->bare)
             return key_text(s, v->s, v->n, where);
-        for (int i = 0; i < 3; i++)
-            if (memmem(v->s, v->n, call_marks[i], strlen(call_marks[i])))
+        call_marks(s, mark);
+        for (int i = 0; i < N_CALL_MARKS; i++)
+            if (memmem(v->s, v->n, mark[i], strlen(mark[i])))
                 schema_refuse(s, E_UNSUPPORTED, where,
                               "a string with %s cannot be written in this model's tool calls",
-                              call_marks[i]);
+                              mark[i]);
         return quoted(s, gx_bytes(s->b, v->s, v->n));
     default:
         break;
     }
     bool braces = v->kind == JTREE_OBJECT;
-    const jtree **sorted = braces && s->gemma ? jtree_sorted(v, s->mem) : NULL;
+    const jtree **sorted = braces && s->bare ? jtree_sorted(v, s->mem) : NULL;
     const jtree *x = v->first;
     for (size_t i = 0; i < v->count && !s->b->st; i++, x = x->next) {
         const jtree *m = sorted ? sorted[i] : x;

@@ -1,5 +1,6 @@
 /* parse_test.c - answers: every rule by example, every example at every cut. */
 #include "tests/test.h"
+#include "text/gemma4.h"
 #include "text/parse_int.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -54,7 +55,7 @@ static void parse(const char *text, size_t n, bool thinking, bool cut, int piece
     record r = {.last = -1};
     answer_parser *a;
     err e = {0};
-    CHECK_OK(answer_open(&a, CHAT_GEMMA4_JULY_LARGE, thinking, note, &r, &e), e);
+    CHECK_OK(answer_open(&a, &gemma4_formats[GEMMA4_JULY_LARGE], thinking, note, &r, &e), e);
     for (size_t i = 0; i < n;) {
         size_t len = piece == 0 ? n : piece > 0 ? (size_t)piece : 1 + rng_below(rng, 12);
         len = len > n - i ? n - i : len;
@@ -88,7 +89,7 @@ static void expect_cut(const char *text, bool thinking, bool was_cut, const char
         record r = {.last = -1};
         answer_parser *a;
         err e = {0};
-        CHECK_OK(answer_open(&a, CHAT_GEMMA4_JULY_SMALL, thinking, note, &r, &e), e);
+        CHECK_OK(answer_open(&a, &gemma4_formats[GEMMA4_JULY_SMALL], thinking, note, &r, &e), e);
         CHECK_OK(answer_put(a, text, i, &e), e);
         CHECK_OK(answer_put(a, text + i, n - i, &e), e);
         if (was_cut)
@@ -292,7 +293,8 @@ static size_t total(const char *text, size_t n, size_t piece, int32_t *calls)
     answer_parser *a;
     size_t bytes = 0;
     err e = {0};
-    CHECK_OK(answer_open(&a, CHAT_GEMMA4_JULY_LARGE, false, count_bytes, &bytes, &e), e);
+    CHECK_OK(answer_open(&a, &gemma4_formats[GEMMA4_JULY_LARGE], false, count_bytes, &bytes, &e),
+             e);
     for (size_t i = 0; i < n; i += piece)
         CHECK_OK(answer_put(a, text + i, piece < n - i ? piece : n - i, &e), e);
     CHECK_OK(answer_end(a, &e), e);
@@ -335,7 +337,7 @@ static status parse_some(void *arg, err *e)
         "<|channel>thought\nx<channel|>y <|tool_call>call:f{a:\"b\",c:1<tool_call|>";
     answer_parser *a;
     size_t bytes = 0;
-    status st = answer_open(&a, CHAT_GEMMA4_JULY_LARGE, false, count_bytes, &bytes, e);
+    status st = answer_open(&a, &gemma4_formats[GEMMA4_JULY_LARGE], false, count_bytes, &bytes, e);
     (void)arg;
     if (!st)
         st = answer_put(a, text, sizeof text - 1, e);
@@ -355,7 +357,8 @@ TEST(ordinary_answers_allocate_nothing_after_open)
     answer_parser *a;
     size_t bytes = 0;
     err e = {0};
-    CHECK_OK(answer_open(&a, CHAT_GEMMA4_JULY_LARGE, false, count_bytes, &bytes, &e), e);
+    CHECK_OK(answer_open(&a, &gemma4_formats[GEMMA4_JULY_LARGE], false, count_bytes, &bytes, &e),
+             e);
     int64_t before = mem_count();
     for (int i = 0; i < 2000; i++) {
         CHECK_OK(answer_put(a, "Some words, ", 12, &e), e);
@@ -377,7 +380,7 @@ TEST(answers_can_be_cancelled)
 {
     answer_parser *a;
     err e = {0};
-    CHECK_OK(answer_open(&a, CHAT_GEMMA4_JULY_LARGE, false, stop_at_once, NULL, &e), e);
+    CHECK_OK(answer_open(&a, &gemma4_formats[GEMMA4_JULY_LARGE], false, stop_at_once, NULL, &e), e);
     CHECK_STATUS(answer_put(a, "some text", 9, &e), E_CANCELLED);
     CHECK_STATUS(answer_end(a, &e), E_CANCELLED);
     answer_close(a);

@@ -25,13 +25,6 @@ struct vocab_builder {
     uint16_t *merge_cut; /* [n_merges]: length of A */
 };
 
-static const char *const eog_pieces[] = {"<eos>", "<turn|>", "<|tool_response>"};
-static const char *const shown_pieces[] = {"<|turn>",          "<|channel>",   "<channel|>",
-                                           "<|tool_call>",     "<tool_call|>", "<|tool_response>",
-                                           "<tool_response|>", "<|\"|>"};
-static const char *const media_pieces[] = {"<|image>",  "<image|>",  "<|audio>", "<audio|>",
-                                           "<|image|>", "<|audio|>", "<|video|>"};
-
 #define COUNT_OF(a) (sizeof(a) / sizeof *(a))
 
 /* ---- Building ---- */
@@ -193,6 +186,11 @@ int32_t vocab_find(const vocab *v, const char *piece, size_t n)
     return find_hashed(v, piece, n, hash_bytes(piece, n));
 }
 
+int32_t vocab_mark(const vocab *v, const char *piece)
+{
+    return piece ? vocab_find(v, piece, strlen(piece)) : -1;
+}
+
 static uint32_t table_size(uint64_t n)
 {
     uint32_t size = 16;
@@ -351,22 +349,10 @@ static status build_merges(vocab_builder *b, err *e)
             }
         }
     }
-    /* Line feeds are a word of their own whatever the merges say. */
-    const uint64_t lf = (uint64_t)1 << '\n';
-    for (int x = 0; x < 128; x++)
-        if (x != '\n')
-            v->join_ascii[x][0] &= ~lf;
-    v->join_ascii['\n'][0] &= lf;
-    v->join_ascii['\n'][1] = 0;
     return OK;
 }
 
 /* ---- Types, flags, characters, what tokens print as ---- */
-
-static bool spelled(const char *piece, size_t n, const char *text)
-{
-    return strlen(text) == n && !memcmp(piece, text, n);
-}
 
 /* "<0x0A>" to 10; -1 if it is not of that form. */
 static int byte_of(const char *p, size_t n)
@@ -386,6 +372,15 @@ static int byte_of(const char *p, size_t n)
     return value;
 }
 
+static void set_flag(vocab *v, const char *const *piece, uint8_t flag)
+{
+    for (; *piece; piece++) {
+        int32_t id = vocab_mark(v, *piece);
+        if (id >= 0 && v->type[id] != TOKEN_BYTE)
+            v->flags[id] |= flag;
+    }
+}
+
 static void set_flags(vocab *v)
 {
     for (int32_t id = 0; id < v->n; id++) {
@@ -398,15 +393,14 @@ static void set_flags(vocab *v)
             f |= FLAG_SPECIAL | FLAG_STRUCTURE;
         if (v->type[id] == TOKEN_USER_DEFINED)
             f |= marker ? FLAG_SPECIAL | FLAG_STRUCTURE : FLAG_SPECIAL;
-        if (n >= 5 && *p == '<' && v->type[id] != TOKEN_BYTE) {
-            for (size_t i = 0; i < COUNT_OF(shown_pieces); i++)
-                if (spelled(p, n, shown_pieces[i]))
-                    f |= FLAG_SHOWN;
-            for (size_t i = 0; i < COUNT_OF(eog_pieces); i++)
-                if (spelled(p, n, eog_pieces[i]))
-                    f |= FLAG_EOG;
-        }
         v->flags[id] = f;
+    }
+    set_flag(v, v->family->shown, FLAG_SHOWN);
+    set_flag(v, v->family->ends, FLAG_EOG);
+    for (const char *const *mark = v->family->shown; *mark; mark++) {
+        int32_t id = vocab_mark(v, *mark);
+        if (id >= 0 && v->type[id] == TOKEN_USER_DEFINED)
+            v->flags[id] |= FLAG_STRUCTURE;
     }
 }
 
@@ -424,19 +418,20 @@ static status set_specials(vocab *v, const vocab_settings *s, err *e)
         if (ids[i].id < -1 || ids[i].id >= v->n)
             return err_set(e, E_FORMAT, "the %s id is %d; the vocabulary has %d pieces",
                            ids[i].name, ids[i].id, v->n);
-    v->bos = s->bos >= 0 ? s->bos : vocab_find(v, "<bos>", 5);
-    v->eos = s->eos >= 0 ? s->eos : vocab_find(v, "<eos>", 5);
-    v->unk = s->unk >= 0 ? s->unk : vocab_find(v, "<unk>", 5);
+    const text_family *f = v->family;
+    v->bos = s->bos >= 0 ? s->bos : vocab_mark(v, f->bos);
+    v->eos = s->eos >= 0 ? s->eos : vocab_mark(v, f->eos);
+    v->unk = s->unk >= 0 ? s->unk : vocab_mark(v, f->unk);
+    v->raw_bos = f->bos_always || s->add_bos ? v->bos : -1;
     const int32_t ends[] = {s->eos, s->eot};
     for (size_t i = 0; i < COUNT_OF(ends); i++) {
         size_t n;
         const char *p = vocab_piece(v, ends[i], &n);
-        /* "</s>" is an ordinary piece of this family (an HTML tag): answers may contain it. */
-        if (p && !spelled(p, n, "</s>"))
+        if (p && !text_is_one_of(f->ends_not, p, n))
             v->flags[ends[i]] |= FLAG_EOG;
     }
-    for (size_t i = 0; i < COUNT_OF(media_pieces); i++) {
-        int32_t id = vocab_find(v, media_pieces[i], strlen(media_pieces[i]));
+    for (const char *const *piece = f->media; *piece && v->n_never < VOCAB_MAX_NEVER; piece++) {
+        int32_t id = vocab_mark(v, *piece);
         if (id >= 0)
             v->never[v->n_never++] = id;
     }
@@ -523,19 +518,25 @@ static status build_texts(vocab *v, err *e)
 static status choose_kind(const vocab_builder *b, const vocab_settings *s, err *e)
 {
     const char *model = s->model ? s->model : "", *pre = s->pre ? s->pre : "";
+    vocab *v = b->v;
+    v->family = s->family;
     if (!strcmp(model, "no_vocab")) {
-        b->v->kind = VOCAB_NONE;
+        v->kind = VOCAB_NONE;
         return OK;
     }
-    bool gemma = !strcmp(model, "gemma4") || (!strcmp(model, "llama") && !strcmp(pre, "gemma4"));
-    if (!gemma && !(!strcmp(model, "llama") && b->merges > 0))
+    const tokenizer_name *t = s->family->tokenizers;
+    while (t->model && (strcmp(model, t->model) || (t->pre && strcmp(pre, t->pre)) ||
+                        (t->needs_merges && !b->merges)))
+        t++;
+    if (!t->model)
         return err_set(e, E_UNSUPPORTED,
-                       "the tokenizer is \"%s\" (pre \"%s\"); carat reads \"gemma4\" so far", model,
-                       pre);
+                       "the tokenizer is \"%s\" (pre \"%s\"), which carat does not know for %s",
+                       model, pre, s->family->name);
     if (!b->merges)
         return err_set(e, E_FORMAT, "the tokenizer is \"%s\" but the file has no merges for it",
                        model);
-    b->v->kind = VOCAB_GEMMA4;
+    v->kind = t->kind;
+    v->word_length = t->word_length;
     return OK;
 }
 
@@ -557,9 +558,13 @@ status vocab_finish(vocab_builder *b, const vocab_settings *s, vocab **out, err 
         goto out;
     }
     v->n = (int32_t)b->tokens;
-    v->bos = v->eos = v->unk = -1;
+    v->bos = v->raw_bos = v->eos = v->unk = -1;
     if (!v->piece_bytes && !(v->piece_bytes = mem_calloc(1, 1))) {
         st = err_memory(e, "a vocabulary", 1);
+        goto out;
+    }
+    if (!s->family) {
+        st = err_set(e, E_ARG, "a vocabulary of no family");
         goto out;
     }
     if ((st = choose_kind(b, s, e)))
@@ -593,7 +598,17 @@ int32_t vocab_n(const vocab *v)
     return v->n;
 }
 
+const text_family *vocab_family(const vocab *v)
+{
+    return v->family;
+}
+
 int32_t vocab_bos(const vocab *v)
+{
+    return v->raw_bos;
+}
+
+int32_t vocab_bos_token(const vocab *v)
 {
     return v->bos;
 }

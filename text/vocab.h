@@ -18,6 +18,7 @@
 
 #include "base/err.h"
 
+struct text_family; /* family.h */
 typedef struct vocab vocab;
 typedef struct vocab_builder vocab_builder;
 
@@ -32,15 +33,17 @@ typedef enum token_type {
 } token_type;
 
 typedef enum vocab_kind {
-    VOCAB_NONE,  /* the model has no text: ids only */
-    VOCAB_GEMMA4 /* BPE by merge rank over characters, spaces spelled U+2581, bytes as fallback */
+    VOCAB_NONE, /* the model has no text: ids only */
+    VOCAB_CHARS /* BPE by merge rank over characters, spaces spelled U+2581, bytes as fallback */
 } vocab_kind;
 
 /* What stands beside the arrays in the file. Ids that are absent are -1. */
 typedef struct vocab_settings {
-    const char *model; /* tokenizer.ggml.model: "gemma4", "llama" or "no_vocab" */
-    const char *pre;   /* tokenizer.ggml.pre, or NULL */
+    const struct text_family *family; /* of the file's architecture */
+    const char *model;                /* tokenizer.ggml.model; "no_vocab": ids only */
+    const char *pre;                  /* tokenizer.ggml.pre, or NULL */
     int32_t bos, eos, eot, unk, pad;
+    bool add_bos; /* tokenizer.ggml.add_bos_token */
 } vocab_settings;
 
 status vocab_begin(vocab_builder **b, int64_t n_tokens, int64_t n_merges, err *e);
@@ -53,20 +56,23 @@ void vocab_close(vocab *v);           /* NULL is fine */
 
 vocab_kind vocab_kind_of(const vocab *v);
 int32_t vocab_n(const vocab *v);
-int32_t vocab_bos(const vocab *v); /* -1: none. Raw prompts begin with it, whatever the file says */
-int32_t vocab_eos(const vocab *v); /* -1: none */
-/* Generation ends with any of: <eos>, <turn|>, <|tool_response>, and the file's eos and eot. */
+const struct text_family *vocab_family(const vocab *v);
+int32_t vocab_bos(const vocab *v);       /* raw prompts begin with it; -1: with none */
+int32_t vocab_bos_token(const vocab *v); /* what a template's BOS becomes; -1: there is none */
+int32_t vocab_eos(const vocab *v);       /* -1: none */
+/* Generation ends with any of the family's ends, and with the file's eos and eot. */
 bool vocab_is_eog(const vocab *v, int32_t id); /* false for ids out of range */
 /* Place holders for media, which a text model must never sample. Owned by the vocabulary. */
 const int32_t *vocab_never_sampled(const vocab *v, int32_t *n);
 
 int32_t vocab_find(const vocab *v, const char *piece, size_t n); /* -1: no such piece */
+int32_t vocab_mark(const vocab *v, const char *piece); /* the same, NUL-terminated; NULL: -1 */
 token_type vocab_type(const vocab *v, int32_t id);
 /* The piece as the file spells it. NULL if id is out of range. */
 const char *vocab_piece(const vocab *v, int32_t id, size_t *n);
 /* The bytes a token stands for: U+2581 is a space again, a byte token is its byte. Control tokens
- * are empty unless special is set; the markers an output parser needs (channel, tool call, tool
- * response end, string delimiter) are always spelled out. NULL if id is out of range. */
+ * are empty unless special is set; the marks that an output parser needs (the family's `shown`) are
+ * always spelled out. NULL if id is out of range. */
 const char *vocab_text(const vocab *v, int32_t id, bool special, size_t *n);
 
 /* ---- Bytes to ids (bpe.c) ---------------------------------------------------------------- */

@@ -9,6 +9,7 @@
 #define TEXT_VOCAB_INT_H
 
 #include "base/arena.h"
+#include "text/family.h"
 #include "text/vocab.h"
 
 #include <stdatomic.h>
@@ -21,6 +22,7 @@ enum {
     VOCAB_MAX_SPECIAL_BYTES = 1024, /* of one special piece: a search may walk so far per byte */
     VOCAB_MAX_BYTES = 1 << 30,      /* of all pieces, and of all merges, together */
     VOCAB_MAX_PROBES = 4096,        /* a table this unlucky was built to be slow */
+    VOCAB_MAX_NEVER = 16,           /* place holders of a family */
     VOCAB_MAX_TEXT_BYTES = 1 << 30, /* of one text to encode: positions fit 32 bits with room */
 };
 
@@ -53,7 +55,9 @@ typedef struct trie_slot {
 } trie_slot;
 
 struct vocab {
+    const text_family *family;
     vocab_kind kind;
+    size_t (*word_length)(const char *s, size_t n); /* tokenizer_name in family.h */
     int32_t n;
     uint32_t *piece_at; /* [n + 1] into piece_bytes */
     char *piece_bytes;
@@ -87,8 +91,8 @@ struct vocab {
     int32_t *node_id; /* [n_nodes]: the special piece that ends here, -1 */
     bool first[256];  /* bytes that begin a special piece */
 
-    int32_t bos, eos, unk;
-    int32_t never[8], n_never;
+    int32_t bos, raw_bos, eos, unk; /* raw_bos: of raw prompts */
+    int32_t never[VOCAB_MAX_NEVER], n_never;
 };
 
 enum { JOIN_BITS = 1 << 21 };

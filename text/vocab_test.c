@@ -5,6 +5,7 @@
  */
 #include "tests/test.h"
 #include "tests/toy_vocab.h"
+#include "text/gemma4.h"
 #include "text/vocab_int.h"
 #include "base/mem.h"
 
@@ -20,7 +21,8 @@ static status build(const source *s, vocab **v, err *e)
 {
     vocab_builder *b;
     int64_t n = 0, m = 0;
-    vocab_settings set = {s->model, s->pre, s->bos - 1, s->eos - 1, s->eot - 1, -1, -1};
+    vocab_settings set = {&gemma4_text, s->model, s->pre, s->bos - 1, s->eos - 1,
+                          s->eot - 1,   -1,       -1,     false};
     while (n < 16 && s->pieces[n])
         n++;
     while (m < 8 && s->merges[m])
@@ -85,7 +87,7 @@ TEST(vocabularies_that_are_refused)
     e = (err){0};
     CHECK_OK(vocab_begin(&b, 3, 0, &e), e);
     vocab *v;
-    vocab_settings set = {"gemma4", NULL, -1, -1, -1, -1, -1};
+    vocab_settings set = {&gemma4_text, "gemma4", NULL, -1, -1, -1, -1, -1, false};
     CHECK_STATUS(vocab_finish(b, &set, &v, &e), E_ARG); /* announced three, none came */
     e = (err){0};
     CHECK_OK(vocab_begin(&b, 1, 1, &e), e);
@@ -99,7 +101,7 @@ TEST(vocabularies_without_bytes_need_an_unknown_token)
     vocab *v;
     err e = {0};
     id_list ids = {0};
-    vocab_settings set = {"gemma4", NULL, -1, -1, -1, -1, -1};
+    vocab_settings set = {&gemma4_text, "gemma4", NULL, -1, -1, -1, -1, -1, false};
     for (int unk = 0; unk < 2; unk++) {
         CHECK_OK(vocab_begin(&b, 3, 1, &e), e);
         vocab_add_token(b, "a", 1, 1);
@@ -122,7 +124,7 @@ TEST(kinds_are_told_by_model_pre_and_merges)
     err e = {0};
     source s = {"llama", "gemma4", {"a", "aa"}, {0}, {"a a"}, 0, 0, 0};
     CHECK_OK(build(&s, &v, &e), e);
-    CHECK_EQ(vocab_kind_of(v), VOCAB_GEMMA4);
+    CHECK_EQ(vocab_kind_of(v), VOCAB_CHARS);
     vocab_close(v);
     s.pre = NULL; /* merges decide */
     CHECK_OK(build(&s, &v, &e), e);
@@ -217,7 +219,7 @@ TEST(an_empty_last_piece_is_not_looked_at)
     vocab *v;
     err e = {0};
     char piece[LONG];
-    vocab_settings set = {"gemma4", NULL, -1, -1, -1, 0, -1};
+    vocab_settings set = {&gemma4_text, "gemma4", NULL, -1, -1, -1, 0, -1, false};
     CHECK_OK(vocab_begin(&b, BUFFER / LONG + 1 + 2, 1, &e), e);
     for (int i = 0; i < BUFFER / LONG; i++) {
         size_t n = i ? LONG : LONG - 3;

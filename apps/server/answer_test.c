@@ -4,6 +4,7 @@
 #include "base/rng.h"
 #include "base/utf8.h"
 #include "tests/test.h"
+#include "text/gemma4.h"
 #include "text/chat.h"
 
 static const request_limits limits = {.n_vocab = 1000, .sampling = {.temperature = 1, .top_p = 1}};
@@ -226,7 +227,7 @@ static void feed(run *r, const str *text, bool cut, uint64_t *seed)
 {
     answer_parser *a;
     err e = {0};
-    chat_format f = r->rq.api == API_COMPLETIONS ? CHAT_NONE : CHAT_GEMMA4_JULY_LARGE;
+    const chat_format *f = r->rq.api == API_COMPLETIONS ? NULL : &gemma4_formats[GEMMA4_JULY_LARGE];
     CHECK_OK(answer_open(&a, f, false, take_event, r, &e), e);
     for (size_t at = 0, n; at < text->n; at += n) {
         n = 1 + rng_next(seed) % 7;

@@ -1,8 +1,10 @@
-/* parse_gemma.c - an answer in the Gemma 4 format, piece by piece, to reasoning, content and calls.
+/* parse.c - an answer, piece by piece, to reasoning, content and calls.
  *
- *     answer  = [ "<|turn>model\n" ] { thought | text | call }
- *     thought = "<|channel>" "thought" body "<channel|>"
- *     call    = "<|tool_call>" call:name{...} "<tool_call|>"
+ *     answer  = [ opening ] { thought | text | call }
+ *     thought = thought_open label body thought_close
+ *     call    = call_open text call_close
+ *
+ * The marks, and the reader of a call's text, are the family's (answer_syntax in family.h).
  *
  * The text goes through `held`: what is decided leaves it as events, what is not waits. Waiting is
  * whatever may be the beginning of a marker, white space that a marker may turn out to trim, and a
@@ -11,17 +13,18 @@
  *
  * Rules beyond the grammar:
  *   - A marker that makes no sense where it stands is dropped; the text around it stays.
- *   - <|channel> without its label opens nothing.
+ *   - thought_open without its label opens nothing.
  *   - A call ends an open thought. What does not read as a call is content, without its markers;
  *     but a call that the token limit cut is dropped: half a call is nobody's words, and no client
  *     should be tempted to run it.
- *   - A string delimiter outside of a call is the quotation mark that it stands for.
+ *   - A quote mark outside of a call is the quotation mark that it stands for.
  *   - White space around thoughts and calls is theirs: it is trimmed from the text beside them.
- *   - A string argument may contain "<tool_call|>". So inside a string that marker is only noted;
+ *   - A string argument may spell call_close. So inside a string that marker is only noted;
  *     if the call then fails to read, the noted place was the end after all, the string lacked its
  *     delimiter, and the text behind it is looked at afresh (up to REREAD_BYTES in total, so that
  *     nobody can make this quadratic; from then on the first end marker counts).
  */
+#include "text/chat.h"
 #include "text/parse_int.h"
 #include "text/stream.h"
 #include "base/mem.h"
@@ -29,33 +32,36 @@
 #include <string.h>
 
 enum {
-    SPACE_HELD_BYTES = 4096,      /* longer runs of white space are shown as they come */
-    REREAD_BYTES = 64 << 20,      /* see above */
-    FIRST_HELD_BYTES = 64 * 1024, /* taken when opened: ordinary answers allocate no more */
-    MARK_MAX_BYTES = 17           /* the longest marker */
+    SPACE_HELD_BYTES = 4096,     /* longer runs of white space are shown as they come */
+    REREAD_BYTES = 64 << 20,     /* see above */
+    FIRST_HELD_BYTES = 64 * 1024 /* taken when opened: ordinary answers allocate no more */
 };
 
+/* Strays are the marks from MARK_STRAY on. */
 typedef enum mark {
-    MARK_CHANNEL,
-    MARK_CHANNEL_END,
+    MARK_NONE = -1,
+    MARK_THOUGHT,
+    MARK_THOUGHT_END,
     MARK_CALL,
     MARK_CALL_END,
-    MARK_RESPONSE,
-    MARK_RESPONSE_END,
-    MARK_TURN,
-    MARK_TURN_END,
-    MARK_DELIMITER,
-    N_MARKS
+    MARK_QUOTE,
+    MARK_STRAY,
+    MARKS_MAX = 16
 } mark;
 
-static const char *const marks[N_MARKS] = {"<|channel>",   "<channel|>",       "<|tool_call>",
-                                           "<tool_call|>", "<|tool_response>", "<tool_response|>",
-                                           "<|turn>",      "<turn|>",          MARK_STRING};
+typedef struct mark_text {
+    const char *s;
+    size_t n; /* 0: the family has no such mark */
+} mark_text;
 
 typedef enum state { START, TEXT, LABEL, CALL } state;
 
 struct answer_parser {
-    chat_format format;
+    const answer_syntax *syntax; /* NULL: all is content */
+    mark_text mark[MARKS_MAX];
+    int n_marks;
+    size_t longest; /* bytes of the longest mark */
+    char first;     /* of every mark */
     answer_fn fn;
     void *user;
     stream bytes; /* makes characters of them */
@@ -85,25 +91,46 @@ static bool is_space(char c)
 
 /* ---- Markers ---- */
 
-/* The first marker at or after s[from]: its place in *where, or the place of what may become one
- * and N_MARKS, or n and N_MARKS. */
-static mark find_mark(const char *s, size_t from, size_t n, size_t *where)
+static void add_mark(answer_parser *a, const char *s)
+{
+    mark_text *m = &a->mark[a->n_marks++];
+    if (!s)
+        return;
+    *m = (mark_text){s, strlen(s)};
+    a->first = *s;
+    a->longest = m->n > a->longest ? m->n : a->longest;
+}
+
+static void add_marks(answer_parser *a, const answer_syntax *x)
+{
+    add_mark(a, x->thought_open);
+    add_mark(a, x->thought_close);
+    add_mark(a, x->call_open);
+    add_mark(a, x->call_close);
+    add_mark(a, x->quote);
+    for (const char *const *stray = x->stray; *stray && a->n_marks < MARKS_MAX; stray++)
+        add_mark(a, *stray);
+}
+
+/* The first mark at or after s[from]: its place in *where. MARK_NONE: *where is the place of what
+ * may become one, or n. */
+static mark find_mark(const answer_parser *a, const char *s, size_t from, size_t n, size_t *where)
 {
     while (from < n) {
-        const char *lt = memchr(s + from, '<', n - from);
-        if (!lt)
+        const char *at = memchr(s + from, a->first, n - from);
+        if (!at)
             break;
-        *where = (size_t)(lt - s);
+        *where = (size_t)(at - s);
         size_t left = n - *where;
-        for (mark m = 0; m < N_MARKS; m++) {
-            size_t len = strlen(marks[m]);
-            if (!memcmp(lt, marks[m], left < len ? left : len))
-                return left < len ? N_MARKS : m;
+        for (int m = 0; m < a->n_marks; m++) {
+            size_t len = a->mark[m].n;
+            if (len && !memcmp(at, a->mark[m].s, left < len ? left : len))
+                return left < len ? MARK_NONE : (mark)m;
         }
         from = *where + 1;
     }
     *where = n;
-    return N_MARKS;
+    return MARK_NONE;
 }
 
 /* ---- Events ---- */
@@ -157,15 +184,15 @@ static void put_text(answer_parser *a, const char *s, size_t n)
 static void put_failed_call(answer_parser *a, const char *s, size_t n)
 {
     for (size_t at = 0, where; at < n;) {
-        mark m = find_mark(s, at, n, &where);
-        if (m == N_MARKS)
+        mark m = find_mark(a, s, at, n, &where);
+        if (m == MARK_NONE)
             where = n;
         put_text(a, s + at, where - at);
         at = where;
-        if (m == MARK_DELIMITER)
+        if (m == MARK_QUOTE)
             put_text(a, "\"", 1);
-        if (m != N_MARKS)
-            at += strlen(marks[m]);
+        if (m != MARK_NONE)
+            at += a->mark[m].n;
     }
 }
 
@@ -183,7 +210,7 @@ static void change_kind(answer_parser *a, answer_kind kind)
 
 static bool tell_call(answer_parser *a, const char *s, size_t n, bool lenient)
 {
-    if (a->n_calls == ANSWER_MAX_CALLS || !gemma_read_call(s, n, lenient, &a->name, &a->out)) {
+    if (a->n_calls == ANSWER_MAX_CALLS || !a->syntax->read_call(s, n, lenient, &a->name, &a->out)) {
         a->no_memory |= a->name.bad || a->out.bad;
         str_cut(&a->out, 0);
         return false;
@@ -203,7 +230,7 @@ static void end_call(answer_parser *a, size_t n, size_t n_mark)
     if (!told && a->noted < n) {
         a->reread_bytes += n - a->noted;
         n = a->noted;
-        n_mark = strlen(marks[MARK_CALL_END]);
+        n_mark = a->mark[MARK_CALL_END].n;
     }
     bool half = !n_mark && a->cut;
     if (!told && !half)
@@ -230,8 +257,8 @@ static bool step_text(answer_parser *a, bool last)
 {
     size_t where, n = a->held.n - a->at;
     const char *s = a->held.at + a->at;
-    mark m = find_mark(s, 0, n, &where);
-    if (m == N_MARKS) {
+    mark m = find_mark(a, s, 0, n, &where);
+    if (m == MARK_NONE) {
         if (last)
             where = n;
         put_text(a, s, where);
@@ -239,22 +266,22 @@ static bool step_text(answer_parser *a, bool last)
         return false;
     }
     put_text(a, s, where);
-    a->at += where + strlen(marks[m]);
-    if (m == MARK_CHANNEL)
+    a->at += where + a->mark[m].n;
+    if (m == MARK_THOUGHT)
         a->state = LABEL;
-    else if (m == MARK_CHANNEL_END && a->kind == ANSWER_REASONING)
+    else if (m == MARK_THOUGHT_END && a->kind == ANSWER_REASONING)
         change_kind(a, ANSWER_CONTENT);
     else if (m == MARK_CALL)
         begin_call(a);
-    else if (m == MARK_DELIMITER)
+    else if (m == MARK_QUOTE)
         put_text(a, "\"", 1);
     return true;
 }
 
 static bool step_label(answer_parser *a, bool last)
 {
-    static const char label[] = "thought";
-    size_t len = sizeof label - 1, n = a->held.n - a->at;
+    const char *label = a->syntax->thought_label;
+    size_t len = strlen(label), n = a->held.n - a->at;
     if (n < len && !memcmp(a->held.at + a->at, label, n)) {
         if (last)
             a->at = a->held.n;
@@ -276,15 +303,15 @@ static bool step_call(answer_parser *a, bool last)
 {
     size_t where, n = a->held.n - a->at;
     const char *s = a->held.at + a->at;
-    mark m = find_mark(s, a->scanned, n, &where);
+    mark m = find_mark(a, s, a->scanned, n, &where);
     if (where > ANSWER_MAX_CALL_BYTES) {
         /* No call is so long. It ended where a string seemed to hold its end marker, or else its
          * text is content; what follows is looked at again. */
         n = ANSWER_MAX_CALL_BYTES;
         while (n && ((unsigned char)s[n] & 0xC0) == 0x80)
             n--;
-        for (size_t i = n - MARK_MAX_BYTES; i < n; i++)
-            if (s[i] == '<')
+        for (size_t i = n - a->longest; i < n; i++)
+            if (s[i] == a->first)
                 n = i; /* not in the middle of a marker */
         if (a->noted < n) {
             end_call(a, n, 0);
@@ -295,20 +322,20 @@ static bool step_call(answer_parser *a, bool last)
         a->at += n;
         return true;
     }
-    if (m == N_MARKS) {
+    if (m == MARK_NONE) {
         a->scanned = where;
         if (last)
             end_call(a, n, 0);
         return last;
     }
-    a->scanned = where + strlen(marks[m]);
-    if (m == MARK_DELIMITER) {
+    a->scanned = where + a->mark[m].n;
+    if (m == MARK_QUOTE) {
         a->in_string = !a->in_string;
     } else if (m == MARK_CALL_END && a->in_string && a->reread_bytes < REREAD_BYTES) {
         if (a->noted == SIZE_MAX)
             a->noted = where;
     } else if (m == MARK_CALL_END) {
-        end_call(a, where, strlen(marks[m]));
+        end_call(a, where, a->mark[m].n);
     } else if (m == MARK_CALL && !a->in_string) {
         end_call(a, where, 0); /* another one begins: this one never ended */
     }
@@ -317,8 +344,8 @@ static bool step_call(answer_parser *a, bool last)
 
 static bool step_start(answer_parser *a, bool last)
 {
-    static const char opening[] = "<|turn>model\n";
-    size_t len = sizeof opening - 1, n = a->held.n - a->at;
+    const char *opening = a->syntax->opening;
+    size_t len = strlen(opening), n = a->held.n - a->at;
     if (n < len && !memcmp(str_text(&a->held) + a->at, opening, n) && !last)
         return false;
     if (n >= len && !memcmp(a->held.at + a->at, opening, len))
@@ -355,7 +382,7 @@ static void run(answer_parser *a, bool last)
 static bool take_chars(void *user, const char *text, size_t n)
 {
     answer_parser *a = user;
-    if (a->format == CHAT_NONE) {
+    if (!a->syntax) {
         str_put(&a->out, text, n);
         tell_text(a, ANSWER_CONTENT);
         return !a->cancelled && !a->no_memory;
@@ -375,7 +402,7 @@ static bool reserve(str *s, size_t n)
     return !s->bad;
 }
 
-status answer_open(answer_parser **out, chat_format f, bool starts_thinking, answer_fn fn,
+status answer_open(answer_parser **out, const chat_format *f, bool starts_thinking, answer_fn fn,
                    void *user, err *e)
 {
     answer_parser *a = mem_calloc(1, sizeof *a);
@@ -383,7 +410,9 @@ status answer_open(answer_parser **out, chat_format f, bool starts_thinking, ans
     *out = NULL;
     if (!a)
         return err_memory(e, "an answer", sizeof *a);
-    a->format = f;
+    a->syntax = f ? f->family->answer : NULL;
+    if (a->syntax)
+        add_marks(a, a->syntax);
     a->fn = fn;
     a->user = user;
     a->kind = starts_thinking ? ANSWER_REASONING : ANSWER_CONTENT;
@@ -436,7 +465,8 @@ status answer_end(answer_parser *a, err *e)
 {
     if (!a->cancelled && !a->no_memory) {
         stream_end(&a->bytes);
-        run(a, true);
+        if (a->syntax)
+            run(a, true);
         /* White space at the very end is part of an answer, not of a thought. */
         if (a->kind == ANSWER_CONTENT && a->space.n) {
             str_put(&a->out, a->space.at, a->space.n);

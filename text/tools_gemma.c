@@ -1,4 +1,4 @@
-/* tools.c - how Gemma 4 spells tools: values, and the declaration of a function.
+/* tools_gemma.c - how Gemma 4 spells tools: values, and the declaration of a function.
  *
  *     declaration:NAME{description:<|"|>...<|"|>,parameters:{properties:{...},required:[...],
  *                      type:<|"|>OBJECT<|"|>}}
@@ -10,21 +10,21 @@
  *     closing brace);
  *   - a property schema that is no object (JSON Schema allows true and false) is an empty one.
  */
-#include "text/chat_int.h"
+#include "text/gemma4.h"
 
 #include <stdio.h>
 #include <string.h>
 
 static void put_quoted(chat_writer *w, const char *s, size_t n)
 {
-    chat_lit(w, STRING_DELIMITER);
+    chat_lit(w, GEMMA_QUOTE);
     chat_put(w, s, n);
-    chat_lit(w, STRING_DELIMITER);
+    chat_lit(w, GEMMA_QUOTE);
 }
 
 static bool has_delimiter(const char *s, size_t n)
 {
-    return memmem(s, n, STRING_DELIMITER, sizeof STRING_DELIMITER - 1) != NULL;
+    return memmem(s, n, GEMMA_QUOTE, sizeof GEMMA_QUOTE - 1) != NULL;
 }
 
 static void refuse_delimiter(chat_writer *w, const char *s, size_t n, const char *where)
@@ -33,7 +33,7 @@ static void refuse_delimiter(chat_writer *w, const char *s, size_t n, const char
         chat_fail(w, E_FORMAT,
                   "%s: a string contains %s, which ends strings in this model's tool syntax and "
                   "cannot be spelled inside one",
-                  where, STRING_DELIMITER);
+                  where, GEMMA_QUOTE);
 }
 
 static void put_number(chat_writer *w, const jtree *v, const char *where)
@@ -128,7 +128,7 @@ void tools_put_members(chat_writer *w, const jtree *object, bool check, const ch
 
 typedef struct declaration {
     chat_writer *w;
-    tools_style style;
+    int32_t revision;
     const char *where; /* "tools[1] (search)" */
 } declaration;
 
@@ -172,13 +172,13 @@ static bool type_is(const jtree *type, const char *upper)
 /* Types are ASCII words; what is not stays as it is. */
 static void put_upper(declaration *d, const jtree *s)
 {
-    chat_lit(d->w, STRING_DELIMITER);
+    chat_lit(d->w, GEMMA_QUOTE);
     for (size_t i = 0; s && i < s->n; i++) {
         char c = s->s[i];
         c = c >= 'a' && c <= 'z' ? (char)(c - 32) : c;
         chat_put(d->w, &c, 1);
     }
-    chat_lit(d->w, STRING_DELIMITER);
+    chat_lit(d->w, GEMMA_QUOTE);
 }
 
 static void put_text(declaration *d, const jtree *s)
@@ -365,7 +365,7 @@ static void put_properties(declaration *d, const jtree *map, bool filter)
 {
     const jtree **m = sorted(d->w, map);
     bool any_property = false;
-    filter |= d->style != TOOLS_JULY;
+    filter |= d->revision < GEMMA4_JULY_SMALL;
     for (size_t i = 0; m && i < map->count && !d->w->st; i++) {
         const jtree *v = m[i], *type = type_of(v);
         if (filter && is_standard(v->key))
@@ -377,7 +377,7 @@ static void put_properties(declaration *d, const jtree *map, bool filter)
         chat_put(d->w, v->key, v->n_key);
         chat_lit(d->w, ":{");
         bool any = put_description(d, v);
-        if (d->style == TOOLS_APRIL_FIRST)
+        if (d->revision == GEMMA4_APRIL_FIRST)
             put_first_april(d, v, type, &any);
         else
             put_later(d, v, type, &any);
@@ -415,10 +415,10 @@ static void put_parameters(declaration *d, const jtree *params)
     chat_lit(d->w, "}");
 }
 
-void tools_put_declaration(chat_writer *w, const jtree *tool, size_t i, tools_style style)
+void tools_put_declaration(chat_writer *w, const jtree *tool, size_t i, int32_t revision)
 {
     char where[160];
-    declaration d = {w, style, where};
+    declaration d = {w, revision, where};
     const jtree *f = jtree_get(tool, "function"), *kind = jtree_get(tool, "type");
     const jtree *name = jtree_get(f, "name"), *text = jtree_get(f, "description");
     const jtree *params = jtree_get(f, "parameters"), *response = jtree_get(f, "response");

@@ -1,0 +1,23 @@
+/* family.c - the families that carat knows. */
+#include "text/family.h"
+#include "text/gemma4.h"
+
+#include <string.h>
+
+const text_family *const text_families[] = {&gemma4_text, NULL};
+
+bool text_is_one_of(const char *const *list, const char *s, size_t n)
+{
+    for (; list && *list; list++)
+        if (strlen(*list) == n && !memcmp(*list, s, n))
+            return true;
+    return false;
+}
+
+const text_family *text_family_of(const char *arch, size_t n)
+{
+    for (const text_family *const *f = text_families; *f; f++)
+        if (text_is_one_of((*f)->archs, arch, n))
+            return *f;
+    return NULL;
+}

@@ -1,0 +1,99 @@
+/* gemma4.c - Gemma 4's entry in the table of families: its pieces, its marks, its template's
+ * landmarks, the form of its calls.
+ */
+#include "text/gemma4.h"
+#include "text/grammar_int.h"
+
+#include <string.h>
+
+/* Words are runs of line feeds and runs of anything else: a whole paragraph is one word. */
+static size_t word_length(const char *s, size_t n)
+{
+    size_t i = 1;
+    if (*s != '\n') {
+        const char *end = memchr(s, '\n', n);
+        return end ? (size_t)(end - s) : n;
+    }
+    while (i < n && s[i] == '\n')
+        i++;
+    return i;
+}
+
+/* Converters that follow another project write "llama" and, at best, the pre-splitter's name. */
+static const tokenizer_name tokenizers[] = {{"gemma4", NULL, false, VOCAB_CHARS, word_length},
+                                            {"llama", "gemma4", false, VOCAB_CHARS, word_length},
+                                            {"llama", NULL, true, VOCAB_CHARS, word_length},
+                                            {0}};
+
+static bool has(const char *text, size_t n, const char *what)
+{
+    return n && memmem(text, n, what, strlen(what));
+}
+
+const chat_format gemma4_formats[N_GEMMA4_FORMATS] = {
+    {"gemma4 first april", &gemma4_text, GEMMA4_APRIL_FIRST},
+    {"gemma4 late april", &gemma4_text, GEMMA4_APRIL_LATE},
+    {"gemma4 july small", &gemma4_text, GEMMA4_JULY_SMALL},
+    {"gemma4 july large", &gemma4_text, GEMMA4_JULY_LARGE}};
+
+static const chat_format *recognise(const char *t, size_t n)
+{
+    if (!has(t, n, "<|turn>"))
+        return NULL;
+    /* The text is Jinja source: the line feed inside the literal is spelled \n. */
+    bool empty_thought =
+        has(t, n, "<|channel>thought\\n<channel|>") || has(t, n, "<|channel>thought\n<channel|>");
+    bool july = has(t, n, "preserve_thinking");
+    if (!july && has(t, n, "ns_tool_scan"))
+        return &gemma4_formats[GEMMA4_APRIL_LATE];
+    if (!july && has(t, n, "tool_responses"))
+        return &gemma4_formats[GEMMA4_APRIL_FIRST];
+    return &gemma4_formats[empty_thought ? GEMMA4_JULY_LARGE : GEMMA4_JULY_SMALL];
+}
+
+static gx *call_grammar(gx_builder *b, const char *name, gx *arguments)
+{
+    return gx_seq3(b, gx_text(b, "call:"), gx_text(b, name), arguments);
+}
+
+#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static const answer_syntax answer = {
+    .opening = "<|turn>model\n",
+    .thought_open = "<|channel>",
+    .thought_label = "thought",
+    .thought_close = "<channel|>",
+    .call_open = "<|tool_call>",
+    .call_close = "<tool_call|>",
+    .quote = GEMMA_QUOTE,
+    .stray = LIST("<|tool_response>", "<tool_response|>", "<|turn>", "<turn|>"),
+    .thought_not = LIST("<channel|>", "<|channel>", "<|tool_call>", "<turn|>"),
+    .content_not = LIST("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>",
+                        "<|tool_response>", "<tool_response|>", "<|turn>", "<turn|>"),
+    .name_not = "{}<>:,\"\n\r\t ",
+    .read_call = gemma_read_call,
+    .call_grammar = call_grammar};
+
+const text_family gemma4_text = {
+    .archs = LIST("gemma4"),
+    .name = "Gemma 4",
+    .model_type = "gemma4",
+    .tokenizers = tokenizers,
+    .bos = "<bos>",
+    .eos = "<eos>",
+    .unk = "<unk>",
+    .pad = "<pad>",
+    .mask = "<mask>",
+    .bos_always = true,
+    /* A model that has called hands over by <|tool_response>. */
+    .ends = LIST("<eos>", "<turn|>", "<|tool_response>"),
+    .ends_not = LIST("</s>"), /* an ordinary piece, an HTML tag: answers may contain it */
+    .shown = LIST("<|turn>", "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>",
+                  "<|tool_response>", "<tool_response|>", GEMMA_QUOTE),
+    .media =
+        LIST("<|image>", "<image|>", "<|audio>", "<audio|>", "<|image|>", "<|audio|>", "<|video|>"),
+    .turn_open = "<|turn>",
+    .turn_close = "<turn|>",
+    .recognise = recognise,
+    .render = gemma_render,
+    .answer = &answer};
