@@ -1143,3 +1143,33 @@ TEST(server_memory_is_bounded_by_the_body)
     }
     stop(&s);
 }
+
+/* A stream that a shutdown cuts says so, and its line in the log counts its tokens. */
+TEST(server_says_that_a_stream_ends_by_its_shutdown)
+{
+    const char *args[] = {"-m",      toy_model_write(&(toy_model_file){.n_ctx_train = 65536}),
+                          "--ctx",   "60000",
+                          "-t",      "1",
+                          "--drain", "0",
+                          NULL};
+    served s;
+    str seen = {0};
+    char *log;
+    size_t n;
+    err e = {0};
+    served_start(&s, args);
+    int fd = begin_long(&s, NULL);
+    for (int i = 0; i < 20; i++)
+        CHECK(http_read_until(fd, &seen, "\n\n") && (str_drop(&seen, seen.n), true));
+    kill(s.pid, SIGTERM);
+    CHECK_MSG(http_read_until(fd, &seen, "was shut down before the answer was complete"), "%s",
+              str_text(&seen));
+    close(fd);
+    str_free(&seen);
+    CHECK_EQ(served_stop(&s, 0), 0);
+    CHECK_OK(file_read_all(s.log, 1 << 20, &log, &n, &e), e);
+    const char *line = strstr(log, "(0 cached), "), *end = line ? strchr(line, '\n') : NULL;
+    CHECK_MSG(end && strtol(line + 12, NULL, 10) > 10, "%s", log);
+    CHECK_MSG(memmem(line, (size_t)(end - line), "shut down", 9), "%s", log);
+    mem_free(log);
+}

@@ -180,6 +180,7 @@ int32_t answers_take(answer *a, const happening *h, bool *opened)
     }
     switch (ev->kind) {
     case CARAT_EV_TOKEN:
+        c->n_sampled++;
         if (a->m->call_open >= 0)
             follow_call(a, c, ev->id);
         if (a->rq->logprobs)
@@ -213,11 +214,12 @@ usage answer_usage(const answer *a)
     int32_t per = a->rq->n > 0 ? a->rq->n : 1;
     for (int32_t i = 0; i < a->n; i++) {
         const carat_timings *t = &a->choice[i].t;
-        if (i % per == 0) { /* n answers to one prompt: it counts once */
-            u.prompt += t->n_prompt;
+        int64_t n = a->choice[i].n_sampled; /* of an answer that failed, no timings tell it */
+        if (i % per == 0) {                 /* n answers to one prompt: it counts once */
+            u.prompt += t->n_prompt || !n ? t->n_prompt : a->n_prompt;
             u.cached += t->n_reused;
         }
-        u.generated += t->n_generated;
+        u.generated += t->n_generated > n ? t->n_generated : n;
         u.thinking += t->n_thinking;
         u.prefill_ms += t->prefill_ms;
         u.decode_ms += t->decode_ms;

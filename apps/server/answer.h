@@ -41,6 +41,7 @@ typedef struct token_entry {
 typedef struct choice {
     part *part;
     int32_t n_parts, cap_parts, n_calls;
+    int64_t n_sampled; /* tokens so far */
     /* With logprobs: tokens whose text has been shown, and those whose text is still held. */
     token_entry *token;
     int32_t n_tokens, n_shown, cap_tokens;

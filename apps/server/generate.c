@@ -5,6 +5,8 @@
  * A stream is pulled by the connection's thread. When nothing is to be sent for a while, as in a
  * long prefill, it says so in the dialect's own way, so that no client or proxy gives up.
  */
+#include "apps/server/generate.h"
+
 #include "apps/server/constrain.h"
 #include "apps/server/jsonw.h"
 #include "apps/server/live.h"
@@ -244,7 +246,8 @@ static bool make_jobs(stream *st, problem *p)
 static void fail_stream(stream *st, const problem *p)
 {
     st->over = true;
-    st->x->note = "failed";
+    if (!st->x->note)
+        st->x->note = "failed";
     if (st->rq.stream)
         st->d->fail(&st->a, p, &st->out);
 }
@@ -264,6 +267,13 @@ static bool take_all(stream *st, problem *p)
         bool opened;
         int32_t first = st->a.choice[h.choice].n_shown;
         int32_t part_index = answers_take(&st->a, &h, &opened);
+        if (h.done && h.status == CARAT_E_CANCELLED) { /* nobody but the server's end does this */
+            st->x->note = "shut down";
+            return problem_set(p, 503, "",
+                               "the server was shut down before the answer was complete: %lld "
+                               "tokens of it had been sampled",
+                               (long long)st->a.choice[h.choice].n_sampled);
+        }
         if (h.done && h.status) {
             err e = {.status = h.status};
             const char *why = constraint_failure(st->held[h.choice]);

@@ -9,9 +9,11 @@
  * back: requests whose Host is no name of this machine (DNS rebinding) and requests from pages of
  * other origins (unless --cors lets them) are refused.
  */
-#include "apps/server/server.h"
+#include "apps/server/http.h"
 
 #include "apps/server/gate.h"
+#include "apps/server/generate.h"
+#include "apps/server/info.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
@@ -255,18 +257,10 @@ typedef struct request_state {
     size_t n_swallowed;
 } request_state;
 
-bool query_has(const exchange *x, const char *key, const char *value)
+static bool query_has(const exchange *x, const char *key, const char *value)
 {
     const char *v = MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, key);
     return v && !strcmp(v, value);
-}
-
-void reply_problem(exchange *x, const problem *p)
-{
-    str_cut(&x->out, 0);
-    x->errors->error(p, &x->out);
-    x->status = p->status;
-    x->retry_s = p->retry_s;
 }
 
 static void add_headers(const exchange *x, struct MHD_Response *r)
@@ -518,6 +512,7 @@ static request_state *open_request(server *s, struct MHD_Connection *c, const ch
     q->method = mem_strdup(method);
     q->x = (exchange){.s = s,
                       .connection = c,
+                      .query_has = query_has,
                       .path = q->path,
                       .method = q->method,
                       .fd = fd ? fd->connect_fd : -1,

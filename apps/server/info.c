@@ -1,6 +1,7 @@
 /* info.c - what the server says about itself and its model, and tokens as a service. */
+#include "apps/server/info.h"
+
 #include "apps/server/jsonw.h"
-#include "apps/server/server.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 
@@ -217,7 +218,7 @@ void handle_slots(exchange *x)
     carat_slot_info slots[SLOTS_MAX] = {0};
     str *o = &x->out;
     look(x, &b, slots);
-    if (query_has(x, "fail_on_no_slot", "1") && b.n_busy >= b.n_slots) {
+    if (x->query_has(x, "fail_on_no_slot", "1") && b.n_busy >= b.n_slots) {
         problem p = {.retry_s = 1};
         problem_set(&p, 503, "", "all %d slots are at work", b.n_slots);
         reply_problem(x, &p);

@@ -3,8 +3,8 @@
  *
  * Nothing of a conversation is ever logged; a trace holds all of it and is for bug reports.
  */
+#include "apps/server/exchange.h"
 #include "apps/server/jsonw.h"
-#include "apps/server/server.h"
 #include "base/clock.h"
 #include "base/map.h"
 #include "base/show.h"

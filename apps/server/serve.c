@@ -8,6 +8,7 @@
  */
 #include "apps/bundled.h"
 #include "apps/commands.h"
+#include "apps/server/http.h"
 #include "apps/server/live.h"
 #include "apps/term.h"
 #include "base/clock.h"

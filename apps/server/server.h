@@ -2,6 +2,7 @@
  *
  *     serve.c      options, loading, signals, the loop that runs passes, draining
  *     http.c       connections: routes, keys, limits, bodies in, answers and streams out
+ *     exchange.c   one request on its way from http.c to a handler, and its answer back
  *     gate.c       connections whose first header is not complete yet
  *     live.c       a request at work: jobs of the batch, and the mailbox between two threads
  *     replay.c     calls as they were sampled   constrain.c   what answers are held to
@@ -83,78 +84,18 @@ typedef struct server {
     metrics m;
 } server;
 
-/* ---- http.c ---- */
-
-typedef struct http http;
-/* Listens; answers 503 until the server is ready. *port: the one that was taken. */
-status http_open(http **h, server *s, int *port, err *e);
-void http_stop_accepting(http *h);
-void http_close(http *h); /* waits for the connections to end */
-
-/* One request on its way, as handlers see it. */
-typedef struct exchange {
-    server *s;
-    void *connection; /* http.c's */
-    const char *path, *method;
-    const char *body; /* NUL-terminated */
-    size_t n_body;
-    int fd;                /* of the connection: to notice that the client went away */
-    char id[ID_BYTES];     /* of the request, in logs and traces */
-    const dialect *errors; /* how problems are spelled */
-    /* What the handler leaves: one text, or a stream. */
-    int status;
-    const char *type; /* of the content; static storage */
-    str out;
-    const char *file; /* instead of out: bytes that outlive everything */
-    size_t n_file;
-    struct stream *stream;
-    int retry_s;
-    bool close; /* the connection, behind the answer */
-    /* For the log. */
-    double start_ms;
-    usage used;
-    double ttft_ms;
-    const char *note;
-} exchange;
-
-void reply_problem(exchange *x, const problem *p);
-bool query_has(const exchange *x, const char *key, const char *value);
-
-/* ---- generate.c ---- */
-
-void handle_generation(exchange *x, api_kind api);
-void handle_count(exchange *x, api_kind api); /* how many tokens a conversation is */
-void handle_template(exchange *x);
-/* A stream: bytes to send, as they come. */
-typedef struct stream stream;
-/* Blocks until there is something. 0: it is over; -1: it failed, or the client went away. */
-int64_t stream_read(stream *st, char *buf, size_t max);
-void stream_close(stream *st);
-
-/* ---- info.c ---- */
-
-void handle_health(exchange *x);
-void handle_live(exchange *x);
-void handle_models(exchange *x);
-void handle_props(exchange *x);
-void handle_slots(exchange *x);
-void handle_metrics(exchange *x);
-void handle_tokenize(exchange *x);
-void handle_detokenize(exchange *x);
-void handle_embeddings(exchange *x);
-void handle_openapi(exchange *x);
-void handle_page(exchange *x);
+struct exchange; /* exchange.h */
 
 /* ---- log.c ---- */
 
 void log_line(const server *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void log_exchange(const exchange *x);
+void log_exchange(const struct exchange *x);
 /* For --trace: the request, its prompt and what was sampled, as ID.json. Failures are logged. */
 typedef struct trace_prompt {
     const int32_t *ids, *sampled;
     int64_t n, n_sampled;
 } trace_prompt;
-void trace_write(const exchange *x, const answer *a, const trace_prompt *p, int32_t n);
+void trace_write(const struct exchange *x, const answer *a, const trace_prompt *p, int32_t n);
 
 /* ---- serve.c ---- */
 

@@ -1,0 +1,19 @@
+/* info.h - requests about the server, its model and its tokens. */
+#ifndef APPS_SERVER_INFO_H
+#define APPS_SERVER_INFO_H
+
+#include "apps/server/exchange.h"
+
+void handle_health(exchange *x);
+void handle_live(exchange *x);
+void handle_models(exchange *x);
+void handle_props(exchange *x);
+void handle_slots(exchange *x);
+void handle_metrics(exchange *x);
+void handle_tokenize(exchange *x);
+void handle_detokenize(exchange *x);
+void handle_embeddings(exchange *x);
+void handle_openapi(exchange *x);
+void handle_page(exchange *x);
+
+#endif
