@@ -4,6 +4,8 @@
 #     bench/results.sh                 README's table of speed: the newest figure of each kind
 #     bench/results.sh list [PATTERN]  the newest figure of every kind whose line matches PATTERN
 #     bench/results.sh write           puts the table between README's two markers
+#     bench/results.sh take MACHINE REVISION COMMAND <TABLE >>bench/results.csv
+#                                      lines of a table that cuda_table.sh or cpu_table.sh printed
 #     bench/results.sh check           fails when README holds another table, or a line is damaged
 #
 # results.csv has a line per figure, is append-only and in order of dates. A field holds no comma and
@@ -98,6 +100,44 @@ list() {
         }' "$csv"
 }
 
+# Columns are found by their names. A run of cuda_table.sh is called after its model: base-26b-32k.
+take() {
+    awk -F ' *[|] *' -v machine="$1" -v revision="$2" -v command="$3" -v date="$(date -u +%F)" '
+        function line(program, model, kv, test, depth, value, unit, note) {
+            if (value ~ /^[0-9.]+$/)
+                printf "%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,%s\n", date, revision, machine, program, model, kv,
+                    test, depth, value, unit, command, note
+        }
+        # n128, p4096, x4 or decode 64, prefill 512
+        function test_of(t) {
+            return t ~ /^(n|decode)/ ? "decode" : t ~ /^x/ ? substr(t, 2) " streams" : \
+                   t ~ /^p[0-9]/ ? "prompt " substr(t, 2) : t ~ /^prefill/ ? "prompt " substr(t, 9) : t
+        }
+        $2 == "run" || $2 == "file" { delete at; for (i = 2; i < NF; i++) at[$i] = i; gpu = $2 == "run"; next }
+        !("test" in at) || $2 ~ /^-*$/ { next }
+        gpu {
+            if (!match($2, /(e2b|e4b|26b|31b)/))
+                next
+            model = substr($2, RSTART, RLENGTH)
+            model = (model == "26b" ? "26b-a4b" : model) " q4_k_m"
+            t = $at["test"]
+            if ($2 ~ /^rows/)
+                line("carat", model, $at["cache"], (t ~ /^p/ ? substr(t, 2) : 1) " rows", 0, $at["pass, ms"], "ms", "one pass")
+            else if (t == "load")
+                line("carat", model, $at["cache"], t, 0, $at["pass, ms"] / 1000, "s", "from the page cache")
+            else
+                line("carat", model, $at["cache"], test_of(t), $at["depth"], $at["tokens/s"], "tokens/s", "spread " $at["spread"])
+            next
+        }
+        {
+            model = $2
+            sub(/-q/, " q", model)
+            threads = $at["threads"] " threads"
+            line("carat", model, "f16", test_of($at["test"]), $at["depth"], $at["carat, tokens/s"], "tokens/s", threads)
+            line("llama.cpp", model, "f16", test_of($at["test"]), $at["depth"], $at["other, tokens/s"], "tokens/s", threads)
+        }'
+}
+
 # README.md with the table between its markers.
 readme() {
     speed >"$tmp/speed"
@@ -121,6 +161,7 @@ write)
     readme >"$tmp/README.md"
     cp "$tmp/README.md" README.md
     ;;
+take) take "${2:?MACHINE}" "${3:?REVISION}" "${4:?COMMAND}" ;;
 check)
     check_lines
     readme >"$tmp/README.md" || { echo "README.md: the markers of the speed table are missing"; exit 1; }
