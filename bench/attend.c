@@ -3,13 +3,14 @@
  *
  *     bench_attend [KEYS [THREADS]]     default 8192 1
  *
- * Keys and values are what a layer of 31B or 26B-A4B with random weights makes: a normed random u,
- * the value; RoPE(w u), the key. Queries likewise; half of them look for one key, so that both
- * kinds of attention that models have are there: spread over everything, and on one place.
- * Error: root of the mean square difference from f32 in two streams, by the root mean square of
- * that. Time: on one thread the processor's, so that neighbours count less, on several the clock's;
- * formats in turn, the median of the repetitions; ratio: f16 in two streams by this. Between two
- * turns of a format all others go by: its keys are cold.
+ * Keys and values are those of a K=V layer of 31B or 26B-A4B with random weights: the value is a
+ * normed random u, the key RoPE(w u). Queries are made alike. Half of the heads attend to all keys,
+ * the other half to one key, because models have heads of both kinds.
+ *
+ * Error: root mean square of the difference from f32 in two streams, divided by the root mean
+ * square of f32's result. Time: on one thread the thread's processor time, which other processes
+ * disturb less; on several threads the clock's; the median of the repetitions. Ratio: the time of
+ * f16 in two streams / this time. Formats take turns, so the keys of each are out of the caches.
  */
 #include "backend/ops.h"
 #include "base/mem.h"
@@ -177,7 +178,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The first half of the heads looks anywhere; the others for one key, with a score of about 12. */
+/* The first half of the heads attends to all keys; the others to one, with a score of about 12. */
 static void draw_queries(const bench *b, float *q, uint64_t *rng)
 {
     float u[DIM];

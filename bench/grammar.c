@@ -1,13 +1,14 @@
 /* grammar.c - times grammars: `make bench-grammar`, or build/bench_grammar [REPEATS].
  *
- * The vocabulary is made here: 262144 tokens, of which about 190000 are words of syllables with a
- * space in front or not, 32000 are characters and words of two and three bytes each, 24000 are
- * what code and JSON are made of (quotes, brackets, line ends and indents, joined with letters),
- * runs of spaces and line ends, digits, and all bytes. For each grammar a text of it is followed
- * token by token, always the longest token that the mask allows, as a model that writes this text
- * would; before each token its mask is asked for. `first`: with a matcher that knows nothing, as
- * at the first generation; `again`: the same text a second time. Times are of this thread's
- * processor, in microseconds; `compile` and `open` are once per generation.
+ * The vocabulary is made here: 262144 tokens. About 190000 are words of syllables with and without
+ * a space in front, 32000 are characters and words of two- and three-byte characters, 24000 are
+ * pieces of code and JSON (quotes, brackets, line ends, indents, joined with letters); the rest are
+ * runs of spaces and line ends, digits, and all bytes.
+ *
+ * For each grammar one of its texts is followed token by token. Each step computes the mask and
+ * takes the longest allowed token, as a model that writes this text would. `first`: with a new
+ * matcher, as in the first generation; `again`: the same text a second time. Times are processor
+ * times of this thread, in microseconds; `compile` and `open` happen once per generation.
  */
 #include "text/grammar_int.h"
 #include "base/mem.h"
@@ -126,7 +127,7 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The longest allowed token that the text goes on with. */
+/* The longest allowed token with which the text continues. */
 static int32_t next_token(const token_tree *t, const uint64_t *bits, const char *s, size_t n)
 {
     int32_t best = -1;

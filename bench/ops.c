@@ -2,11 +2,11 @@
  *
  *     build/bench_ops [-t THREADS] [-n REPEATS] [-i ISA[,ISA]] [SUBSTRING]
  *
- * Decode lines read weights from a set larger than the last cache, in turn, as a pass does, and are
- * set against the memory bandwidth measured first; prefill lines are set against the rate of the
- * multiply instruction they are made of. With two instruction sets the runs alternate and the last
- * column is old / new. Times are medians; `best` is the shortest, which on a busy machine is the
- * figure to look at.
+ * Decode lines read a set of weights larger than the last cache, in turn, as a pass does. They are
+ * compared with the memory bandwidth, which is measured first; prefill lines with the rate of their
+ * multiply instruction. With two instruction sets the runs alternate and the last column is
+ * old / new. Times are medians; `best` is the shortest time, the most reliable figure on a busy
+ * machine.
  */
 #include "backend/cpu/cpu_int.h"
 #include "base/clock.h"
@@ -249,7 +249,7 @@ static void bench_attention(bench *b, int32_t rows, int32_t past, int32_t dim, i
                   .v_row_bytes = (size_t)dim * 2};
     size_t n = (size_t)slots * (size_t)heads_kv * (size_t)dim;
     uint64_t rng = 3;
-    /* a layer's keys are cold when its turn comes: all weights have gone by since */
+    /* a layer's keys are out of the caches in a pass: all weights were read since */
     int32_t n_sets = rows > 16 ? 1 : (int32_t)(cold_bytes / (n * 4)) + 1;
     n_sets = n_sets > SETS_MAX ? SETS_MAX : n_sets;
     size_t n_bytes = n * 2 * (size_t)n_sets;

@@ -2,8 +2,8 @@
  *
  *     build/bench_snapshot MODEL.gguf [TOKENS] [DEVICE] [KV TYPE]
  *
- * The first copy pays for its memory, later ones find some; both are shown. After each restore one
- * more token is evaluated, whose logits must be the same bytes every time.
+ * The first copy includes the time to get its memory, later copies reuse it; both are shown. After
+ * each restore one more token is evaluated; its logits must be bit-identical every time.
  */
 #include "base/clock.h"
 #include "base/mem.h"
@@ -35,8 +35,8 @@ static void print(const char *what, double *ms, int n, uint64_t n_bytes)
            ms[0], ms[n - 1], (double)n_bytes * 1e-6 / ms[n / 2]);
 }
 
-/* One round trip: what is restored is taken again, all of it, for a restored session knows of no
- * copy of its rows. logits receives the row of the token after. */
+/* One round trip: restores, then takes the state again. All rows are copied again, because a
+ * restored session knows of no copy of them. logits receives the row of the next token. */
 static carat_status round_trip(carat_session *s, carat_snapshot **p, const int32_t *ids, int32_t n,
                                float *logits, double ms[2], carat_error *e)
 {

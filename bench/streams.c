@@ -1,10 +1,10 @@
-/* streams.c - how fast many answers are computed side by side: `make bench-streams`, then
+/* streams.c - the speed of several answers in one batch: `make bench-streams`, then
  *
  *     build/bench_streams MODEL.gguf [-t THREADS] [-n PASSES] [-d DEPTH] [--ops] [STREAMS ...]
  *
- * Each line is a batch of so many streams, every one past a prompt of DEPTH tokens of its own
- * (default 16), all answering greedily: the median time of a pass that computes one token of each,
- * and the tokens per second of all together. --ops adds the time by op, per pass.
+ * Each line is a batch of that many streams. Each stream has a prompt of DEPTH tokens of its own
+ * (default 16) and answers greedily. Printed are the median time of a pass that computes one token
+ * of each stream, and the tokens per second of all together. --ops adds the time per op and pass.
  */
 #include "base/clock.h"
 #include "base/mem.h"
@@ -38,7 +38,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Jobs of their own prompts; no two share a first token, so none is reused. */
+/* Jobs with different prompts; no two begin with the same token, so nothing is reused. */
 static void submit_all(const bench *b, carat_batch *batch, int32_t n)
 {
     carat_error e = {0};

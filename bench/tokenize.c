@@ -4,11 +4,10 @@
  *
  * Without -v the vocabulary is made here: 262144 pieces of the Gemma kind (bytes, runs of spaces
  * and line feeds, words built of syllables with a space in front or not), with a merge for every
- * way to cut a piece into two pieces. Without TEXT the text is prose of such words, about as
- * repetitive as English, one word in forty unknown to the vocabulary. `tools/bpe_fixtures.py
- * --large` trains a real one. The hostile lines are worst cases of one megabyte. Times are of this
- * thread's processor, so that a busy machine disturbs less; rates are the median and the best of
- * REPEATS.
+ * cut of a piece into two pieces. Without TEXT the text is prose of such words, about as repetitive
+ * as English; one word in forty is not in the vocabulary. `tools/bpe_fixtures.py --large` trains a
+ * real vocabulary. The hostile lines are worst cases of one megabyte. Times are processor times of
+ * this thread, which a busy machine disturbs less; rates are the median and the best of REPEATS.
  */
 #include "tests/vocab_json.h"
 #include "text/gemma4.h"
@@ -99,8 +98,8 @@ static void make_pieces(pieces *p, uint64_t *rng)
         add(p, &c, 1, TOKEN_NORMAL);
     p->first_word = p->n;
     while (p->n < N_PIECES) {
-        /* A piece grows out of a piece that is there: by letters for the first syllable, then by
-         * another piece. With and without the space in front. */
+        /* A piece is an existing piece and more: letters in the first syllable, then another
+         * piece. Each exists with and without the space in front. */
         char word[64];
         size_t n = 0, letters;
         if (p->n > 2000 && rng_below(rng, 4)) {
@@ -177,7 +176,7 @@ static void make_prose(const pieces *p, uint64_t *rng, str *text)
             for (uint64_t k = 1 + rng_below(rng, 4); k > 0; k--)
                 syllable(rng, &w);
         } else {
-            /* Ranks fall off a little faster than 1/n, so that as many words repeat as do in
+            /* Frequency falls a little faster than 1/rank, so that as many words repeat as in
              * English prose (column `cached`: 0.83 there). */
             int32_t n_words = p->n - p->first_word;
             int32_t id = p->first_word + (int32_t)exp(pow(rng_unit(rng), 1.8) * log(n_words)) - 1;

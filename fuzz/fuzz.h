@@ -2,10 +2,9 @@
  *
  *     FUZZ(gguf) { ... data, n ... }
  *
- * `make fuzz T=gguf SECS=300` builds fuzz_gguf.c with libFuzzer, which calls it with inputs it
- * invents. The test program has every target too and replays fuzz/corpus/gguf/, one test per
- * target, so a crash that was found once is looked for in every run. A target may do anything with
- * its bytes but write to them.
+ * `make fuzz T=gguf SECS=300` builds fuzz_gguf.c with libFuzzer, which invents inputs. The test
+ * program holds every target too and replays fuzz/corpus/gguf/, one test per target, so every run
+ * looks for each crash that was ever found. A target must not write to its bytes.
  */
 #ifndef FUZZ_FUZZ_H
 #define FUZZ_FUZZ_H

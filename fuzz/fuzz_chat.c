@@ -2,9 +2,9 @@
  *
  *     options | messages | 0 | tools
  *
- * A request is refused with a sentence or becomes valid UTF-8 that its segments tile, begins with
- * one BOS, and encodes so that content never yields a control token. The bytes are also tried as a
- * template to recognise.
+ * A request is refused with a sentence, or becomes a prompt: valid UTF-8, covered by its segments
+ * without gap or overlap, with one BOS at its begin, and encoded so that content yields no control
+ * token. The bytes are also tried as a template to recognise.
  */
 #include "fuzz/fuzz.h"
 #include "text/gemma4.h"

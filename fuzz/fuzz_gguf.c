@@ -1,7 +1,7 @@
 /* fuzz_gguf.c - any bytes as a GGUF file.
  *
- * It is refused with a sentence, or it opens; then everything that it promises is touched: each
- * value by every reader of values, and of each tensor both ends and its last block.
+ * The file is refused with a sentence, or it opens. Then everything in it is read: each value by
+ * every reader of values, and of each tensor both ends and the last block.
  */
 #include "fuzz/fuzz.h"
 #include "base/mem.h"

@@ -1,8 +1,8 @@
-/* fuzz_output.c - what a model may write, whole and in pieces.
+/* fuzz_output.c - answers of a model, parsed whole and in pieces.
  *
  *     options | text       options: & 1 starts in a thought, & 2 cut off, >> 2 size of the pieces
  *
- * Both ways must tell the same: valid UTF-8, NUL-terminated, arguments that are a JSON object.
+ * Both must give the same events: valid UTF-8, NUL-terminated, arguments that are a JSON object.
  */
 #include "text/gemma4.h"
 #include "fuzz/fuzz.h"

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #if CARAT_FUZZ
-/* The dialects write too, and then name tokens; here nothing is written, and there is no model. */
+/* Writing an answer names tokens, which needs a model; here nothing is written. */
 int32_t carat_token_bytes(const carat_model *m, int32_t id, bool special, const char **bytes)
 {
     (void)m, (void)id, (void)special;

@@ -1,7 +1,7 @@
 /* fuzz_safetensors.c - any bytes as a safetensors file.
  *
- * It is refused with a sentence, or it opens; then of each tensor the first and the last byte are
- * touched.
+ * The file is refused with a sentence, or it opens. Then the first and the last byte of each tensor
+ * are read.
  */
 #include "fuzz/fuzz.h"
 #include "format/safetensors.h"

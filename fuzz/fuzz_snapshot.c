@@ -1,7 +1,7 @@
 /* fuzz_snapshot.c - any bytes as a saved conversation of a small layout.
  *
- * Checksums would end nearly every input at once, so they are made right first: what is tried is
- * all that lies behind them.
+ * The target first makes the checksums right, because nearly every input would end there: it tests
+ * the code behind them.
  */
 #include "fuzz/fuzz.h"
 #include "base/hash.h"

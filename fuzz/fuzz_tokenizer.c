@@ -2,9 +2,8 @@
  *
  *     flags | n_pieces { type len bytes } | n_merges { len bytes } | text
  *
- * flags & 1: all byte pieces are there; & 2: a few chat markers too. Whatever the vocabulary turns
- * out to be, it either is refused with a sentence or encodes every text in every mode to ids of
- * its own, and the same ids twice.
+ * flags & 1: all byte pieces are there; & 2: a few chat markers too. The vocabulary is refused with
+ * a sentence, or it encodes every text in every mode to its own ids, twice to the same ids.
  */
 #include "fuzz/fuzz.h"
 #include "text/gemma4.h"

@@ -1,5 +1,5 @@
-/* replay.c - the corpus as a test: every file of fuzz/corpus/TARGET/ through the target once, and
- * through every truncation of the small ones. */
+/* replay.c - the corpus as a test: each file of fuzz/corpus/TARGET/ goes through the target once; a
+ * small file also cut at every length. */
 #include "fuzz/fuzz.h"
 #include "base/map.h"
 #include "base/mem.h"
@@ -27,7 +27,7 @@ void fuzz_replay(const char *target, void (*fn)(const uint8_t *data, size_t n))
         fflush(stdout);
         CHECK_OK(file_read_all(test_path(path), 64 << 20, &bytes, &n, &e), e);
         for (size_t cut = n < CUT_BELOW ? 0 : n; cut <= n; cut++) {
-            uint8_t *copy = mem_alloc(cut); /* exactly as long: a read past it is seen */
+            uint8_t *copy = mem_alloc(cut); /* exact, so that sanitizers see an overrun */
             CHECK(copy);
             memcpy(copy, bytes, cut);
             fn(copy, cut);

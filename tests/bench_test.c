@@ -26,7 +26,7 @@ TEST(bench_ceilings_are_plausible)
     err e = {0};
     CHECK_OK(bench_measure_ceilings(1, &c, &e), e);
     CHECK_EQ(c.n_threads, 1);
-    /* From a small board to what no machine does with one core; instrumented builds are slow. */
+    /* Bounds from a small board to more than any core does; instrumented builds are slow. */
     CHECK(c.read_bytes > 1e8 && c.read_bytes < 1e12);
     CHECK(c.f32_flops > 1e7 && c.f32_flops < 1e12);
     CHECK(c.int8_ops > 1e7 && c.int8_ops < 1e13);
@@ -136,7 +136,7 @@ TEST(bench_sets_every_op_beside_its_floor)
             if (!strcmp(name, "moe_down")) /* of three rows or sixteen, 2 of 8 experts each */
                 routes |= real_of(o, "bytes") > 0 && real_of(o, "floor_ms") > 0;
         }
-        /* the ops of one repetition, the fastest, and none of what brought it to its depth */
+        /* the ops of the fastest repetition, without those that filled the cache before */
         CHECK(ms > 0 && ms * 1e6 <= best);
         CHECK(attends && routes);
     }

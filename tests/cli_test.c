@@ -1,4 +1,4 @@
-/* cli_test.c - the program from outside: what users type, and what goes wrong around them. */
+/* cli_test.c - the program from outside: right and wrong use, faults, terminals, skills. */
 #include "tests/spawn.h"
 #include "tests/test.h"
 #include "tests/toy_model.h"
@@ -411,7 +411,7 @@ TEST(cli_environment_pins_the_instruction_set)
     run_and_check(NULL, 0, "cpu (", args);
 }
 
-/* Names are escaped in pipes too: whoever reads a report may print it. */
+/* Names are escaped in pipes too, because a reader of the report may print it. */
 TEST(cli_names_cannot_drive_the_terminal)
 {
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
@@ -607,8 +607,8 @@ TEST(cli_termination_ends_a_conversation_and_an_answer)
 
 /* ---- The bundled model ----------------------------------------------------------------- */
 
-/* Some of its skills, through every door of the program. How good it is at them is measured by
- * tools/demo; these are easy cases, greedy, so they repeat. */
+/* Some of its skills, through each way into the program. tools/demo measures how good it is at
+ * them; these are easy cases, greedy, so that they repeat. */
 static void need_bundled(void)
 {
     if (access(test_path("models/demo.gguf"), R_OK))

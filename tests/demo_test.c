@@ -1,10 +1,10 @@
 /* demo_test.c - the bundled model answers questions it has never seen, through the library.
  *
  * tests/demo/skills.jsonl has held-out cases of each skill: a conversation (with tools, with
- * results of tools, thinking or not) and what the answer must be. This is the one test in which
- * weights that mean something go through everything at once: chat format, tokenizer, chunks,
- * windows that have wrapped, experts, sampling, the parser of answers. A wrong kernel or a wrong
- * template does not lower the share of right answers a little; it brings it near nothing.
+ * results of tools, thinking or not) and the expected answer. This is the one test in which trained
+ * weights go through everything together: chat format, tokenizer, chunks, windows that have
+ * wrapped, experts, sampling, the parser of answers. A wrong kernel or template does not cost a few
+ * right answers but nearly all.
  */
 #include "tests/test.h"
 #include "base/json.h"
@@ -79,7 +79,7 @@ TEST(demo_answers_what_it_has_never_seen)
         if (line_no++ % EVERY)
             continue;
         CHECK_OK(json_parse(&c, line, strlen(line), "skills.jsonl", &e), e);
-        /* The text of a call is the parser's business, and tested there. */
+        /* The text of a call is tested with the parser. */
         if (strcmp(json_string_value(json_object_get(c, "skill")), "tool_call") != 0) {
             n_cases++;
             n_right += answers(&a, c);

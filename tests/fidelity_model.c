@@ -197,7 +197,7 @@ static void put_values(gguf_writer *w, const fidelity *f, const fidelity_file *v
     }
 }
 
-/* What is in the file, and how. */
+/* The tensors of the file and their types. */
 static bool wanted(const recipe *r, const fidelity_file *v)
 {
     return !(r->unused && !v->unused_kv) && !same(r->name, v->drop_tensor);
@@ -208,8 +208,8 @@ static bool is_split(const recipe *r, const fidelity_file *v)
     return v->split_experts && ends(r->name, "ffn_gate_up_exps.weight");
 }
 
-/* Matrices that files quantise: two dimensions and more, but for the router and the projection to
- * per-layer embeddings. */
+/* Matrices that files quantise: tensors of two dimensions and more, except the router and the
+ * projection to per-layer embeddings. */
 static uint32_t type_of(const recipe *r, const fidelity_file *v)
 {
     const num_format *f = num_format_of(v->type);
@@ -297,7 +297,7 @@ const char *fidelity_write(const fidelity *f, const fidelity_file *v)
     return path;
 }
 
-/* The recipe is only worth something if both sides draw the same weights. */
+/* Both sides must draw the same weights, or the comparison means nothing. */
 TEST(fidelity_weights_are_those_of_the_reference)
 {
     for (const char *const *name = fidelity_names; *name; name++) {

@@ -2,8 +2,8 @@
  * them.
  *
  * tests/data/fidelity/NAME.golden holds metadata, tensor recipe, prompt and logits; the weights
- * are drawn here, bit for bit as tools/fidelity_fixtures.py drew them (that file has the formula).
- * The writer can make every generation of model file that is in circulation, and broken ones.
+ * are drawn here, bit-identical to those of tools/fidelity_fixtures.py (that file has the formula).
+ * The writer can make every generation of model files in circulation, and broken ones.
  */
 #ifndef TESTS_FIDELITY_MODEL_H
 #define TESTS_FIDELITY_MODEL_H
@@ -24,7 +24,7 @@ typedef struct fidelity {
 void fidelity_open(fidelity *f, const char *name); /* a failure fails the test */
 void fidelity_close(fidelity *f);
 
-/* How the model file differs from the plain one; all zero is the plain one. */
+/* How the model file differs from the plain one; zeroed: the plain one. */
 typedef struct fidelity_file {
     bool unused_kv;     /* shared layers carry keys and values that nothing may read */
     bool split_experts; /* ffn_gate_exps and ffn_up_exps instead of ffn_gate_up_exps */

@@ -55,8 +55,8 @@ static carat_model *open_model(const char *path, const carat_model_options *opt)
     return m;
 }
 
-/* n_outputs too: all_logits then really makes passes of chunk rows, and rings are as small as they
- * can be. */
+/* n_outputs is set too: then all_logits makes passes of chunk rows, and the rings are as small as
+ * possible. */
 static carat_session *open_session(carat_model *m, int32_t n_ctx, int32_t chunk, const char *kv)
 {
     err e = {0};
@@ -166,7 +166,7 @@ TEST(fidelity_wide_heads_odd_window)
     check_model("wide");
 }
 
-/* Default options: whatever the device does to F32 weights for speed stays within the bounds. */
+/* Default options: what the device does to F32 weights for speed stays within the bounds. */
 TEST(fidelity_with_default_options)
 {
     for (const char *const *name = fidelity_names; *name; name++) {
@@ -177,7 +177,7 @@ TEST(fidelity_with_default_options)
     }
 }
 
-/* Every generation of files says the same in other words: the same bits must come out. */
+/* Every generation of files says the same in other words: the results are bit-identical. */
 TEST(fidelity_generations_of_files_agree)
 {
     static const struct {
@@ -228,8 +228,8 @@ TEST(fidelity_absent_ple_key_is_zero)
     fidelity_close(&f);
 }
 
-/* Rounding keys and values costs this much on these models (measured: about twice less), and no
- * more. Where a router chooses, one rounding may change an expert and with it everything: there
+/* An upper bound of what rounding keys and values costs on these models: about twice the measured
+ * value. Where a router chooses, one rounding may change an expert and thereby everything: there
  * only chunk sizes are compared. */
 TEST(fidelity_rounded_caches)
 {
@@ -258,13 +258,13 @@ TEST(fidelity_rounded_caches)
     }
 }
 
-/* Largest distance of int8 activations, measured about twice smaller; logits deviate by 5. */
+/* Bound of the distance of int8 activations: about twice the measured one; logits deviate by 5. */
 static const double INT8_MAX_BOUND = 6, INT8_RMS_BOUND = 0.5;
 
-/* Types of each kind that a file may store (backend/cpu/ tests them all), against the reference
- * kernels, which decode and never round activations. Kernels told to be exact must agree; those
- * that round activations to int8 may differ by so much; and no kernel may let a row notice its
- * neighbours. */
+/* One type of each kind that a file may store (backend/cpu/ tests all of them), against the
+ * reference kernels, which decode weights and never round activations. Exact kernels must agree;
+ * kernels that round activations to int8 may differ by a bound; in every kernel a row is
+ * bit-identical in any company. */
 static void check_types(const char *name)
 {
     static const uint32_t types[] = {NUM_F16, NUM_BF16, NUM_Q8_0, NUM_Q4_0, NUM_Q5_1};
@@ -285,7 +285,7 @@ static void check_types(const char *name)
             distance d = compare(x, want, f.n_tokens, f.n_vocab);
             printf("  %s, %s, %s: max %.1e rms %.1e\n", f.name, num_name(types[i]), kinds[kind],
                    d.max, d.rms);
-            /* Rounded activations may change the choice of an expert, and then anything. */
+            /* Rounded activations may change the choice of an expert, and thereby everything. */
             CHECK_MSG(kind == 2 ? routed || (d.max <= INT8_MAX_BOUND && d.rms <= INT8_RMS_BOUND)
                                 : d.max <= MAX_BOUND && d.rms <= RMS_BOUND,
                       "%s, %s, %s: max %.2e rms %.2e from the reference kernels", f.name,
@@ -321,7 +321,7 @@ TEST(fidelity_stored_types_wide_heads)
     check_types("wide");
 }
 
-/* Rows without wanted logits leave the pass at the last layer that owns keys: nobody may see it. */
+/* Rows without wanted logits leave the pass at the last layer that owns keys; no result changes. */
 TEST(fidelity_last_row_alone_is_the_last_of_all)
 {
     for (const char *const *name = fidelity_names; *name; name++) {
@@ -347,7 +347,7 @@ TEST(fidelity_last_row_alone_is_the_last_of_all)
 
 /* ---- One session, many prompts ---------------------------------------------------------- */
 
-/* The last row's logits from s, which may hold anything, and from a session that holds nothing. */
+/* The last row's logits from s, whatever it holds, and from an empty session. */
 static void check_like_fresh(const fidelity *f, carat_model *m, carat_session *s,
                              const int32_t *ids, int64_t n, const char *what, int64_t *reused)
 {
@@ -385,7 +385,7 @@ TEST(session_edited_prompt_equals_a_fresh_session)
             check_like_fresh(&f, m, s, ids, f.n_tokens, what, &reused);
             CHECK_MSG(reused >= 0 && reused <= at, "%s: claims to reuse %" PRId64 " of %" PRId64,
                       what, reused, at);
-            /* One token back needs the last window - 1 keys before it: the ring has them. */
+            /* One token back needs the window - 1 keys before it: the ring still has them. */
             if (back == 1)
                 CHECK_EQ(reused, at);
             carat_session_close(s);

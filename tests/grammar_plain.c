@@ -1,6 +1,6 @@
-/* grammar_plain.c - see grammar_plain.h. Every expression is matched with a list of what comes
- * after it; the end of the text answers. In prefix mode reaching the end of the text is enough,
- * because only expressions that have a text at all are ever entered. */
+/* grammar_plain.c - see grammar_plain.h. Every expression is matched together with the
+ * list of expressions after it. In prefix mode reaching the end of the text is a match, because
+ * only expressions that have a text at all are entered. */
 #include "tests/grammar_plain.h"
 #include "base/mem.h"
 #include "base/utf8.h"
@@ -94,7 +94,7 @@ static bool go_on(attempt *a, size_t at, const after *k)
     return enter(a, x->part[0], at, &again);
 }
 
-/* One character at s, of which the text may hold only a beginning. */
+/* One character at s; the text may end inside of it. */
 static bool enter_set(attempt *a, const gx *x, size_t at, const after *next)
 {
     uint32_t cp;
@@ -106,7 +106,7 @@ static bool enter_set(attempt *a, const gx *x, size_t at, const after *next)
                 return go_on(a, at + (size_t)n, next);
         return false;
     }
-    /* Is what is left the beginning of any character of the set? */
+    /* Are the bytes left the beginning of a character of the set? */
     size_t left = a->n - at;
     for (int32_t i = 0; a->prefix && left < 4 && i < x->n; i++)
         for (uint32_t c = x->range[i].lo < 128 ? 128 : x->range[i].lo;

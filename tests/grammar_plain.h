@@ -1,7 +1,7 @@
-/* grammar_plain.h - what grammars mean, without automata: a matcher that tries everything.
+/* grammar_plain.h - the meaning of grammars without automata: a matcher that tries everything.
  *
- * Works on the expressions themselves, character by character of the text, with backtracking.
- * Takes exponential time and gives up (-1) when it would take too long; so small texts only.
+ * It works on the expressions, character by character, with backtracking. That takes exponential
+ * time, so it is for small texts; it returns -1 when it would take too long.
  */
 #ifndef TESTS_GRAMMAR_PLAIN_H
 #define TESTS_GRAMMAR_PLAIN_H

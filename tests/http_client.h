@@ -1,4 +1,4 @@
-/* http_client.h - a server of one's own and a small HTTP client over plain sockets, for tests. */
+/* http_client.h - starts a server, and a small HTTP client over plain sockets, for tests. */
 #ifndef TESTS_HTTP_CLIENT_H
 #define TESTS_HTTP_CLIENT_H
 
@@ -37,10 +37,10 @@ const char *text_at(arena *mem, const response *r, const char *path); /* or the 
 /* All that a stream said under a path, joined. */
 void stream_text(const response *r, const char *path, str *out);
 
-/* ---- Connections of one's own ---- */
+/* ---- Connections that the test reads and writes itself ---- */
 
-int http_dial(const served *s); /* a connection, for requests of one's own */
-/* A request whose answer is read at will: a file descriptor. */
+int http_dial(const served *s); /* a connection; the test writes the request */
+/* Sends a request; the test reads the answer from the returned file descriptor. */
 int http_begin(const served *s, const char *path, const char *body);
 /* Reads until the text was seen. False: the connection ended before. */
 bool http_read_until(int fd, str *seen, const char *text);

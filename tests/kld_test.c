@@ -1,5 +1,5 @@
-/* kld_test.c - `carat kld` measures nothing where there is nothing, something where there is, and
- * says what is wrong with what it was given. */
+/* kld_test.c - `carat kld`: zero for equal formats, more for others, and a sentence for wrong
+ * input. */
 #include "base/json.h"
 #include "base/map.h"
 #include "tests/spawn.h"

@@ -1,7 +1,7 @@
 /* main.c - runs the tests: `carat_test [-j N] [-v] [SUBSTRING...]`.
  *
- * Each test runs in a forked child with its output captured, so a crash is one red line and not a
- * silence. Exit status 0 only if something ran and nothing failed.
+ * Each test runs in a forked child with its output captured, so a crash is one failed test and the
+ * others still run. The exit status is 0 only if a test ran and none failed.
  */
 #include "tests/test.h"
 #include "base/clock.h"

@@ -1,4 +1,5 @@
-/* rig_model.h - the model of kv_rig.h with heads of any size: for those who drive it themselves. */
+/* rig_model.h - the model of kv_rig.h with heads of any size, for tests with passes of their own.
+ */
 #ifndef TESTS_RIG_MODEL_H
 #define TESTS_RIG_MODEL_H
 

@@ -169,7 +169,7 @@ TEST(server_refuses_with_the_apis_own_words)
         CHECK_MSG(strstr(r.body.at, wrong[i].says), "%s: %s", wrong[i].path, r.body.at);
         response_free(&r);
     }
-    str deep = {0}; /* nested beyond all reason */
+    str deep = {0}; /* nested deeper than the limit */
     str_puts(&deep, "{\"messages\":");
     for (int i = 0; i < 100000; i++)
         str_putc(&deep, '[');
@@ -323,8 +323,8 @@ TEST(server_answers_many_as_it_answers_one)
     stop(&s);
 }
 
-/* A stream that goes on for as long as the context lasts; what it has said is put behind seen, if
- * that is given. */
+/* A stream that lasts until the context is full. What was read of it is appended to seen, unless
+ * that is NULL. */
 static int begin_long(const served *s, str *seen)
 {
     str none = {0};
@@ -712,7 +712,7 @@ TEST(server_streams_may_be_silent_for_longer_than_clients)
     int first = begin_long(&s, NULL);
     int second = http_begin(&s, "/v1/messages",
                             "{" ASK ",\"max_tokens\":2,\"temperature\":0,\"stream\":true}");
-    for (double start = clock_ms(); clock_ms() - start < 2500;) { /* who does not read stalls */
+    for (double start = clock_ms(); clock_ms() - start < 2500;) { /* it does not read */
         struct pollfd p = {first, POLLIN, 0};
         char buf[65536];
         if (poll(&p, 1, 50) > 0 && read(first, buf, sizeof buf) <= 0)
@@ -1015,7 +1015,7 @@ TEST(server_refuses_a_body_of_two_lengths)
 
 enum { SLOW_CLIENTS = 1000 };
 
-/* Whatever they trickle, honest clients get in at once, and the slow ones are closed in time. */
+/* However clients trickle: honest ones are served at once, and slow ones are closed in time. */
 TEST(server_serves_the_honest_beside_a_thousand_slow_ones)
 {
     static const char begin[] = "GET /health HTTP/1.1\r\nX-Slow: ";

@@ -1,11 +1,11 @@
-/* soak_test.c - many clients at once for a while, polite ones and rude ones, against one server.
+/* soak_test.c - many clients at once, polite and rude ones, against one server.
  *
- * Each conversation is first held alone. Then threads hold them all at random, whole and streamed,
- * in all dialects; leave in the middle, send bad and half bodies, read slowly, look at the metrics.
- * Every answer that is heard to its end is the one that was given alone. Afterwards nothing is at
- * work, and the server ends in order, which is when sanitizers say what they have seen.
+ * Each conversation is first held alone. Then threads hold all of them at random, whole and
+ * streamed, in all dialects; they leave in the middle, send bad and half bodies, read slowly, read
+ * the metrics. Every complete answer must equal the answer that was given alone. Afterwards no
+ * request is at work and the server ends in order, which is when sanitizers report.
  *
- * SOAK_SECONDS in the environment says for how long. The toy model has short passes, so clients
+ * SOAK_SECONDS in the environment sets the duration. The toy model has short passes, so clients
  * meet at all places of the server in a few seconds.
  */
 #include "tests/http_client.h"
@@ -77,7 +77,7 @@ static void make_talk(talk *t, int i)
                 .delta_at = dialects[d].delta_at};
     str_printf(&t->whole, "{\"temperature\":%s,\"seed\":%d,%s", i % 3 ? "0" : "1.25", i,
                dialects[d].before);
-    if (i % 5 >= 2 && d != 3) /* a history; where it ends differently, it was edited */
+    if (i % 5 >= 2 && d != 3) /* a history; one that ends differently was edited */
         str_printf(
             &t->whole,
             "{\"role\":\"user\",\"content\":\"Tell me of the sea.\"},{\"role\":\"assistant\","
@@ -147,7 +147,7 @@ static void say_again(client *c, const talk *t, bool stream)
     str_free(&said);
 }
 
-/* Hears some of a stream and goes, or hears nothing at all. */
+/* Reads a part of a stream, or nothing, and leaves. */
 static void leave(client *c, const talk *t)
 {
     char buf[256];

@@ -52,7 +52,7 @@ static int open_tty(int *child)
     return fd;
 }
 
-/* Reads what there is; false at the end. A terminal whose other side is gone says EIO. */
+/* Reads what has arrived; false at the end. A terminal without its other side gives EIO. */
 static bool drain(int fd, str *to)
 {
     char buf[65536];
@@ -194,7 +194,7 @@ void terminal_expect_answer(terminal *t)
     double start = clock_ms();
     struct pollfd p = {t->fd, POLLIN, 0};
     struct termios mode;
-    bool told = false; /* the editor has gone, and all that it wrote has been read */
+    bool told = false; /* the editor has ended, and all its output was read */
     while (clock_ms() - start < PATIENCE_MS) {
         bool gone = !tcgetattr(t->fd, &mode) && mode.c_lflag & ISIG;
         bool more = poll(&p, 1, told ? 10 : 0) > 0;

@@ -1,7 +1,7 @@
 /* spawn.h - runs the carat program that was built beside the tests, through pipes or a terminal.
  *
- * Whatever is waited for, nothing fails because a machine is slow: only what hangs comes to the end
- * of PATIENCE_MS. Programs end with the test that began them.
+ * Every wait lasts up to PATIENCE_MS, so that no test fails because a machine is slow, but one that
+ * hangs does. Programs end with the test that started them.
  */
 #ifndef TESTS_SPAWN_H
 #define TESTS_SPAWN_H
@@ -13,8 +13,8 @@
 
 enum { PATIENCE_MS = 300000 };
 
-/* In a child that was just forked: becomes the program of that name beside the tests. argv ends
- * with NULL. */
+/* In a freshly forked child: executes the program of that name beside the tests. argv ends with
+ * NULL. */
 _Noreturn void spawn_become(const char *name, const char *const *argv);
 
 typedef struct spawn_options {
@@ -24,7 +24,7 @@ typedef struct spawn_options {
     const char *out_path; /* stdout goes there; "" closes it */
     bool no_in;           /* stdin is closed */
     bool out_tty;         /* stdout is a terminal */
-    int signal;           /* sent once something came out on stdout; 0: none */
+    int signal;           /* sent after the first bytes on stdout; 0: none */
     bool close_early;     /* the reader of stdout goes away after the first bytes */
     const char *env;      /* one NAME=VALUE more */
 } spawn_options;
@@ -48,7 +48,7 @@ typedef struct terminal {
 void terminal_open(terminal *t, const char *const *env, const char *const *args);
 void terminal_type(terminal *t, const char *text);
 void terminal_expect(terminal *t, const char *text); /* in time, or the test fails */
-/* After a line was typed at a prompt: waits for what answers it, when Ctrl-C is a signal. */
+/* After a line was typed at a prompt: waits until its answer runs, when Ctrl-C is a signal. */
 void terminal_expect_answer(terminal *t);
 int terminal_close(terminal *t); /* waits for the end; its exit status */
 

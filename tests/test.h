@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Instrumented builds take many times as long, and their memory grows in its own way. */
+/* Sanitizer builds take many times as long, and their memory grows in another way. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { SANITIZED = 1 };
 #else

@@ -1,7 +1,7 @@
 /* toy_vocab.h - small vocabularies of the Gemma kind, for tests.
  *
- * A pieces list that is easy to fill, kept beside the vocabulary made from it, so that a test can
- * also work on the spelled-out pieces and merges.
+ * A list of pieces that is easy to fill. It is kept beside the vocabulary made from it, so that a
+ * test can also read the spelled-out pieces and merges.
  */
 #ifndef TESTS_TOY_VOCAB_H
 #define TESTS_TOY_VOCAB_H

@@ -1,8 +1,8 @@
 #!/bin/sh
 # demo_text.sh [TOKENS] - a text of about that many tokens (8000) with one fact in its middle.
 #
-# Plain sentences from short word lists, the same on every machine: awk's own random numbers
-# differ between awks, so the generator is a linear congruential one.
+# Plain sentences from short word lists, equal on every machine: a linear congruential generator
+# draws them, because each awk has random numbers of its own.
 awk -v tokens="${1:-8000}" '
 function pick(list, n) { seed = (seed * 16807) % 2147483647; return list[1 + seed % n] }
 BEGIN {

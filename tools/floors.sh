@@ -1,8 +1,8 @@
 #!/bin/sh
-# Fails on an #include that points up the house. A folder may include its own headers and those of
-# the folders below it; include/carat.h is open to all (it includes nothing of ours); programs see
-# carat.h and base/, the server also text/jtree.h, and the file tools (convert, synth, quantize, inspect) also format/, num/ and
-# model/'s shape tables; tests may see everything.
+# Fails on an #include that points up the house. A folder may include its own headers and those of the
+# folders below it. Everyone may include include/carat.h, which includes nothing of ours. Programs
+# include carat.h and base/; the server also text/jtree.h; the file tools (convert, synth, quantize,
+# inspect) also format/, num/, model/ and text/. Tests may include everything.
 set -eu
 cd "$(dirname "$0")/.."
 git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' | awk '
