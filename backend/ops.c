@@ -6,6 +6,7 @@
 #include "backend/ops.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static bool same_shape(mat a, mat b)
 {
@@ -318,37 +319,13 @@ mat op_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids)
 
 /* ---- Between devices ----------------------------------------------------------------------- */
 
-enum { CARRY_BYTES = 16384 }; /* a piece on the way through the host */
-
-/* Copies n_bytes from side `from` to memory of the side that the pass is on. */
-static void carry(pass *p, int32_t from, void *to, const void *at, size_t n_bytes)
-{
-    device *d = p->dev, *src = p->side[from].dev;
-    char piece[CARRY_BYTES];
-    if (p->dry || pass_failed(p))
-        return;
-    if (src->host_memory) {
-        d->upload(d, to, at, n_bytes);
-        return;
-    }
-    if (d->host_memory) {
-        src->download(src, to, at, n_bytes);
-        return;
-    }
-    for (size_t i = 0; i < n_bytes; i += sizeof piece) {
-        size_t n = n_bytes - i < sizeof piece ? n_bytes - i : sizeof piece;
-        src->download(src, piece, (const char *)at + i, n);
-        d->upload(d, (char *)to + i, piece, n);
-    }
-}
-
 /* A copy, on the side that the pass is on, of x on side `from`. */
 static mat carried(pass *p, int32_t from, mat x)
 {
     if (!pass_shapes(p, "cross", x.stride == mat_width(x)))
         return (mat){0};
     mat y = pass_mat(p, x.rows, x.heads, x.cols);
-    carry(p, from, y.at, x.at, (size_t)x.rows * (size_t)x.stride * sizeof *x.at);
+    pass_carry(p, from, y.at, x.at, (size_t)x.rows * (size_t)x.stride * sizeof *x.at);
     return y;
 }
 
@@ -375,8 +352,8 @@ visit op_visit(pass *p, int32_t side, mat *x, routing *r)
     size_t n = (size_t)there.rows * (size_t)there.k;
     r->id = pass_temp(p, n * sizeof *r->id);
     r->weight = pass_temp(p, n * sizeof *r->weight);
-    carry(p, v.from, r->id, there.id, n * sizeof *r->id);
-    carry(p, v.from, r->weight, there.weight, n * sizeof *r->weight);
+    pass_carry(p, v.from, r->id, there.id, n * sizeof *r->id);
+    pass_carry(p, v.from, r->weight, there.weight, n * sizeof *r->weight);
     return v;
 }
 
@@ -433,6 +410,24 @@ void device_moved(device *d)
 {
     if (d->moved)
         d->moved(d);
+}
+
+void device_keep_rows(device *d, const row_store *store, int32_t n_stores, int64_t first,
+                      const int32_t *from, int32_t n)
+{
+    if (d->keep_rows) {
+        d->keep_rows(d, store, n_stores, first, from, n);
+        return;
+    }
+    for (const row_store *s = store; s < store + n_stores; s++)
+        for (int32_t h = 0; h < s->n_heads; h++) {
+            char *head = s->at + (size_t)h * (size_t)s->n_slots * s->row_bytes;
+            for (int32_t i = 0; i < n; i++)
+                if (from[i] != i)
+                    memcpy(head + (size_t)((first + i) % s->n_slots) * s->row_bytes,
+                           head + (size_t)((first + from[i]) % s->n_slots) * s->row_bytes,
+                           s->row_bytes);
+        }
 }
 
 void device_close(device *d)

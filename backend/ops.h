@@ -122,6 +122,14 @@ typedef struct block_move {
     bool load; /* to the device; else from it */
 } block_move;
 
+/* One stream of a store of keys and values: n_heads runs of n_slots rows; row j of a head is in
+ * slot j mod n_slots. */
+typedef struct row_store {
+    char *at;
+    size_t row_bytes;
+    int32_t n_heads, n_slots;
+} row_store;
+
 struct device {
     const device_ops *op;
     device_kind kind;
@@ -151,6 +159,11 @@ struct device {
      * NULL: upload, download, mem_pages. */
     void (*move)(device *d, const block_move *m);
     void (*moved)(device *d);
+    /* In every store and head, row first + i becomes row first + from[i], for i from 0 to n - 1 in
+     * this order. from ascends, from[i] >= i, n <= STEP_TREE_ROWS_MAX. Ordered with the passes,
+     * not waited for. NULL: stores are memory of the host. */
+    void (*keep_rows)(device *d, const row_store *store, int32_t n_stores, int64_t first,
+                      const int32_t *from, int32_t n);
     void *(*host_alloc)(device *d, size_t n_bytes);
     void (*host_free)(device *d, void *p, size_t n_bytes);
     /* Gives w a place on the device. w->data points at host bytes in the file's layout that stay
@@ -243,18 +256,30 @@ typedef struct cuda_options {
 /* E_UNSUPPORTED, with a sentence, in a build without CUDA and on a machine without a GPU. */
 status device_open_cuda(device **d, const cuda_options *opt, err *e);
 void device_close(device *d);
+/* The device inside all wrappers. */
+static inline const device *device_bare(const device *d)
+{
+    while (d && d->kind == DEVICE_WRAP)
+        d = d->inner;
+    return d;
+}
 
 /* d->move and d->moved, or what their absence means. */
 void device_move(device *d, const block_move *m);
 void device_moved(device *d);
+/* d->keep_rows, or its definition for memory of the host. */
+void device_keep_rows(device *d, const row_store *store, int32_t n_stores, int64_t first,
+                      const int32_t *from, int32_t n);
 
 /* Wrappers (wrap.c): *d is replaced by a device that does the same and also
  *   trace  writes op, layer, shape and norm of each result,
  *   time   keeps a table of time per op and shape, written when the device is closed,
  *   check  repeats each op on the reference kernels and fails the pass at the first that disagrees.
+ * Around a GPU results are downloaded op by op, so nothing is fused and no pass is recorded.
  * Lines go to write(user, text), newline included. Closing the wrapper closes the inner device. */
 typedef void (*device_write_fn)(void *user, const char *text);
 status device_wrap(device **d, const char *what, device_write_fn write, void *user, err *e);
+void device_unwrap(device *d); /* closes the wrapper d alone; d->inner lives on */
 
 /* What all calls of one op, shape and weight format took, and what they could not do without:
  * bytes of weights, keys and values, each read once per call, and multiply-adds (counted twice) of

@@ -86,16 +86,60 @@ bool pass_shapes(pass *p, const char *op, bool ok)
     return !pass_failed(p);
 }
 
+enum { CARRY_BYTES = 16384 }; /* a piece on the way through the host */
+
+void pass_carry(pass *p, int32_t from, void *to, const void *at, size_t n_bytes)
+{
+    device *d = p->dev, *src = p->side[from].dev;
+    char piece[CARRY_BYTES];
+    if (p->dry || pass_failed(p))
+        return;
+    if (src->host_memory) {
+        d->upload(d, to, at, n_bytes);
+        return;
+    }
+    if (d->host_memory) {
+        src->download(src, to, at, n_bytes);
+        return;
+    }
+    for (size_t i = 0; i < n_bytes; i += sizeof piece) {
+        size_t n = n_bytes - i < sizeof piece ? n_bytes - i : sizeof piece;
+        src->download(src, piece, (const char *)at + i, n);
+        d->upload(d, (char *)to + i, piece, n);
+    }
+}
+
+/* To the tap's side, row by row: either may be wider apart than it is wide. */
+static void carry_tap(pass *p, int32_t side, mat to, mat x)
+{
+    int32_t from = p->here;
+    pass_turn(p, side);
+    for (int32_t r = 0; r < x.rows; r++)
+        pass_carry(p, from, mat_row(to, r), mat_row(x, r), (size_t)mat_width(x) * sizeof *x.at);
+    if (!pass_failed(p)) /* then the pass has not turned */
+        pass_turn(p, from);
+}
+
 void pass_tap(pass *p, int32_t il, mat x)
 {
-    if (p->n_taps && p->n_sides > 1)
-        err_set(&p->e, E_UNSUPPORTED, "nobody can listen to layers that are on several devices");
-    for (int i = 0; i < p->n_taps && !pass_failed(p); i++)
-        if (p->tap[i].il == il) {
-            mat to = p->tap[i].to;
-            if (!pass_shapes(p, "tap", to.rows >= x.rows && mat_width(to) == mat_width(x)))
-                return;
-            to.rows = x.rows;
+    for (int i = 0; p->taps && i < p->taps->n && !pass_failed(p); i++) {
+        const pass_tap_point *t = &p->taps->at[i];
+        mat to = t->to;
+        if (t->il != il ||
+            !pass_shapes(p, "tap", to.rows >= x.rows && mat_width(to) == mat_width(x)))
+            continue;
+        to.rows = x.rows;
+        if (t->side == p->here)
             p->dev->op->copy(p, mat_flat(to), mat_flat(x));
-        }
+        else
+            carry_tap(p, t->side, to, x);
+    }
+}
+
+int32_t pass_last_tap(const pass *p)
+{
+    int32_t last = -1;
+    for (int i = 0; p->taps && i < p->taps->n; i++)
+        last = p->taps->at[i].il > last ? p->taps->at[i].il : last;
+    return last;
 }

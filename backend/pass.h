@@ -24,11 +24,22 @@ typedef struct device device;
 
 enum { PASS_TAPS_MAX = 16 };
 
-/* A drafter that listens to a layer: rows of x after layer il are copied to at. */
+/* Copies of what a drafter reads of a model. After layer il: the residual stream, all rows of the
+ * pass, in their order. PASS_TAP_NORM: what the output head reads, the wanted rows alone. `to` has
+ * room for them, and a fixed address, which recorded passes depend on. It lies in the memory of
+ * `side`, where the copy goes wherever the layer is; a pass with a tap on another side than
+ * PASS_MAIN is not recorded. The struct belongs to the caller and stays as it is for the pass. */
+enum { PASS_TAP_NORM = -1 };
 typedef struct pass_tap_point {
     int32_t il;
-    mat to; /* rows_cap rows */
+    int8_t side;
+    mat to;
 } pass_tap_point;
+
+typedef struct pass_taps {
+    int32_t n;
+    pass_tap_point at[PASS_TAPS_MAX];
+} pass_taps;
 
 /* Side 0 is the main one. At most: eight GPUs and a CPU. */
 enum { PASS_MAIN = 0, PASS_SIDES_MAX = 9 };
@@ -48,8 +59,7 @@ typedef struct pass {
     int32_t n_sides, here;
     pass_side side[PASS_SIDES_MAX];
     int32_t il; /* layer being computed, for traces and errors; -1 outside */
-    int32_t n_taps;
-    pass_tap_point tap[PASS_TAPS_MAX];
+    const pass_taps *taps; /* NULL: none; set after pass_begin */
     uint64_t n_flops, weight_bytes_read, kv_bytes_read; /* tallies of a dry pass */
     err e;
 } pass;
@@ -59,6 +69,8 @@ void pass_begin(pass *p, device *dev, const step *st, void *scratch, size_t scra
 void pass_add_side(pass *p, device *dev, void *scratch, size_t scratch_bytes);
 /* Moves the pass to that side; copies nothing. */
 void pass_turn(pass *p, int32_t side);
+/* Copies n_bytes from memory of side `from` to memory of the side that the pass is on. */
+void pass_carry(pass *p, int32_t from, void *to, const void *at, size_t n_bytes);
 static inline bool pass_failed(const pass *p)
 {
     return p->e.status != OK;
@@ -76,6 +88,9 @@ mat pass_mat(pass *p, int32_t rows, int32_t heads, int32_t cols);
 
 /* False, with the error set, unless ok; also false if the pass has failed already. */
 bool pass_shapes(pass *p, const char *op, bool ok);
+/* For models: x after layer il, or for PASS_TAP_NORM. */
 void pass_tap(pass *p, int32_t il, mat x);
+/* The last layer that is tapped: up to there all rows are computed. -1: none is. */
+int32_t pass_last_tap(const pass *p);
 
 #endif

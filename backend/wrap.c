@@ -5,8 +5,12 @@
  * first on the inner device, then, with the output put back as it was, on the reference kernels,
  * and compares. In a dry pass it runs both as well, so scratch is planned for both.
  *
- * Wrapping nests: "trace,check" is a trace around a check around the device. For CPU devices: the
- * wrappers read mats directly.
+ * Where the inner device has memory of its own (a GPU), results are downloaded to be printed or
+ * compared, and the reference gets copies in host memory of all that the call reads: mirrors, which
+ * live until the call is over. Ops that wait for the next one are launched by the download, and
+ * passes are not recorded, so times are those of single ops.
+ *
+ * Wrapping nests: "trace,check" is a trace around a check around the device.
  */
 #include "backend/ops.h"
 #include "base/clock.h"
@@ -18,6 +22,8 @@
 #include <string.h>
 
 typedef enum wrap_kind { WRAP_TRACE, WRAP_TIME, WRAP_CHECK } wrap_kind;
+
+enum { MIRRORS_MAX = 2 * STEP_SEQS_MAX + 16 }; /* of one call: two streams of every sequence */
 
 typedef struct wrapper {
     device dev;
@@ -35,13 +41,28 @@ typedef struct wrapper {
     size_t mark;
     float *before, *result; /* check: the output as it was; as the inner device left it */
     size_t copy_cap;        /* floats each holds */
+    /* A device with memory of its own. */
+    bool apart;
+    void *mirror[MIRRORS_MAX];
+    int32_t n_mirrors;
+    const float *out_at;         /* check: the output on the device, */
+    mat out;                     /* and its mirror */
+    unsigned char *host_scratch; /* check: for the reference, as large as the pass's */
+    size_t host_scratch_bytes;
+    unsigned char *dev_scratch; /* the pass's, while the reference runs */
+    const step *dev_step;
+    step host_step;
+    kv_view host_view;
+    rope host_rope;
 } wrapper;
 
 /* Largest normalised mean square error between a device and the reference, per op. Products of
  * int8 activations are off by their rounding, about (1/127)^2/12 relative to a uniform peak;
- * everything else is f32 against f32. */
-static double tolerance(const char *op, const weight *w)
+ * attention of a GPU multiplies f16; everything else is f32 against f32. */
+static double tolerance(const wrapper *d, const char *op, const weight *w)
 {
+    if (d->apart && !strcmp(op, "attend"))
+        return 1e-5;
     bool product = strstr(op, "mat") || strstr(op, "glu") || strstr(op, "down");
     bool rounded = product && w && w->type != NUM_F32;
     return rounded ? 1e-3 : 1e-9;
@@ -62,10 +83,20 @@ static double norm_of(mat m)
     return sqrt(s);
 }
 
-static void copy_out(float *to, mat m)
+/* ---- Between the device and the host ------------------------------------------------------- */
+
+static void copy_out(wrapper *w, float *to, mat m)
 {
-    for (int32_t r = 0; r < m.rows; r++, to += mat_width(m))
-        memcpy(to, mat_row(m, r), (size_t)mat_width(m) * sizeof *to);
+    size_t width = (size_t)mat_width(m);
+    if (w->apart && m.stride == mat_width(m)) {
+        w->inner->download(w->inner, to, m.at, (size_t)m.rows * width * sizeof *to);
+        return;
+    }
+    for (int32_t r = 0; r < m.rows; r++, to += width)
+        if (w->apart)
+            w->inner->download(w->inner, to, mat_row(m, r), width * sizeof *to);
+        else
+            memcpy(to, mat_row(m, r), width * sizeof *to);
 }
 
 static void copy_in(mat m, const float *from)
@@ -73,6 +104,125 @@ static void copy_in(mat m, const float *from)
     for (int32_t r = 0; r < m.rows; r++, from += mat_width(m))
         memcpy(mat_row(m, r), from, (size_t)mat_width(m) * sizeof *from);
 }
+
+/* n_bytes of host memory until the call is over; a debugging device may allocate inside a pass. */
+static void *mirror_room(wrapper *w, pass *p, size_t n_bytes)
+{
+    void *at = w->n_mirrors < MIRRORS_MAX ? mem_alloc(n_bytes ? n_bytes : 1) : NULL;
+    if (at)
+        w->mirror[w->n_mirrors++] = at;
+    else
+        err_memory(&p->e, "a device wrapper", n_bytes);
+    return at;
+}
+
+static void *mirror_bytes(wrapper *w, pass *p, const void *from, size_t n_bytes)
+{
+    void *at = mirror_room(w, p, n_bytes);
+    if (at)
+        w->inner->download(w->inner, at, from, n_bytes);
+    return at;
+}
+
+static mat packed(mat m, float *at)
+{
+    m.at = at;
+    m.stride = mat_width(m);
+    return m;
+}
+
+static mat mirror(wrapper *w, pass *p, mat m)
+{
+    if (m.at == w->out_at) /* in place: as it was before */
+        return packed(m, w->out.at);
+    mat to = packed(m, mirror_room(w, p, (size_t)m.rows * (size_t)mat_width(m) * sizeof *m.at));
+    if (to.at)
+        copy_out(w, to.at, m);
+    return to;
+}
+
+/* The output as it was before. */
+static mat mirror_out(wrapper *w, pass *p, mat y)
+{
+    size_t n = (size_t)y.rows * (size_t)mat_width(y);
+    w->out_at = y.at;
+    w->out = packed(y, mirror_room(w, p, n * sizeof *y.at));
+    if (w->out.at)
+        memcpy(w->out.at, w->before, n * sizeof *y.at);
+    return w->out;
+}
+
+static routing mirror_routing(wrapper *w, pass *p, routing r)
+{
+    size_t n = (size_t)r.rows * (size_t)r.k;
+    r.id = mirror_bytes(w, p, r.id, n * sizeof *r.id);
+    r.weight = mirror_bytes(w, p, r.weight, n * sizeof *r.weight);
+    return r;
+}
+
+static const rope *mirror_rope(wrapper *w, pass *p, const rope *r)
+{
+    w->host_rope = (rope){.n_pairs = r->n_pairs, .n_turning = r->n_turning};
+    w->host_rope.inv_freq =
+        mirror_bytes(w, p, r->inv_freq, (size_t)r->n_pairs * sizeof *r->inv_freq);
+    return &w->host_rope;
+}
+
+/* The whole store of every sequence; and the step that shows it. */
+static const kv_view *mirror_view(wrapper *w, pass *p, const kv_view *kv)
+{
+    const step *st = p->st;
+    size_t n = (size_t)st->n_seqs * (size_t)st->n_kv;
+    size_t rows = (size_t)kv->n_head_kv * (size_t)kv->n_slots;
+    kv_base *base = mirror_room(w, p, n * sizeof *base);
+    for (int32_t i = 0; base && i < st->n_seqs; i++) {
+        size_t at = (size_t)i * (size_t)st->n_kv + (size_t)kv->id;
+        base[at] = (kv_base){.k = mirror_bytes(w, p, st->kv[at].k, rows * kv->k_row_bytes)};
+        if (st->kv[at].v)
+            base[at].v = mirror_bytes(w, p, st->kv[at].v, rows * kv->v_row_bytes);
+    }
+    w->dev_step = st;
+    w->host_step = *st;
+    w->host_step.kv = base;
+    p->st = &w->host_step;
+    w->host_view = *kv;
+    if (kv->k_rope)
+        w->host_view.k_rope = mirror_rope(w, p, kv->k_rope);
+    return &w->host_view;
+}
+
+/* From here on the pass's temporaries are the reference's, in host memory. */
+static void to_host_scratch(wrapper *w, pass *p)
+{
+    pass_side *s = &p->side[p->here];
+    if (w->host_scratch_bytes < s->scratch_bytes) {
+        mem_pages_free(w->host_scratch, w->host_scratch_bytes);
+        w->host_scratch = mem_pages(s->scratch_bytes);
+        w->host_scratch_bytes = w->host_scratch ? s->scratch_bytes : 0;
+    }
+    if (!w->host_scratch) {
+        err_memory(&p->e, "a device wrapper", s->scratch_bytes);
+        return;
+    }
+    w->dev_scratch = s->scratch;
+    s->scratch = w->host_scratch;
+}
+
+static void leave(wrapper *w, pass *p)
+{
+    if (w->dev_scratch)
+        p->side[p->here].scratch = w->dev_scratch;
+    if (w->dev_step)
+        p->st = w->dev_step;
+    w->dev_scratch = NULL;
+    w->dev_step = NULL;
+    w->out_at = NULL;
+    while (w->n_mirrors)
+        mem_free(w->mirror[--w->n_mirrors]);
+    p->dev = &w->dev;
+}
+
+/* ---- What the kinds do ---------------------------------------------------------------------- */
 
 static bool room_for(wrapper *w, pass *p, mat y)
 {
@@ -105,18 +255,23 @@ static void compare(wrapper *w, pass *p, const char *op, mat y, const weight *wt
             sum += ref * ref;
         }
     double nmse = diff / (sum > 0 ? sum : 1);
-    if (bad_row >= 0 || nmse > tolerance(op, wt))
+    if (bad_row >= 0 || nmse > tolerance(w, op, wt))
         err_set(&p->e, E_NUMERIC,
                 "check: %s in layer %d%s%s: %d x %d differs from the reference by %.2e (allowed "
                 "%.0e)%s",
                 op, p->il, wt ? " with " : "", wt ? wt->name : "", y.rows, width, nmse,
-                tolerance(op, wt), bad_row >= 0 ? ", and one of the two is not finite" : "");
-    copy_in(y, w->result);
+                tolerance(w, op, wt), bad_row >= 0 ? ", and one of the two is not finite" : "");
+    if (!w->apart)
+        copy_in(y, w->result);
 }
 
-static void trace(wrapper *w, const pass *p, const char *op, mat y, const weight *wt)
+static void trace(wrapper *w, pass *p, const char *op, mat y, const weight *wt)
 {
     char line[256];
+    if (w->apart)
+        y = mirror(w, p, y);
+    if (!y.at)
+        return;
     snprintf(line, sizeof line, "layer %3d  %-12s %5d x %-6d norm %-12.6g first %.6g  %s\n", p->il,
              op, y.rows, mat_width(y), norm_of(y), y.rows ? y.at[0] : 0.0f, wt ? wt->name : "");
     say(w, line);
@@ -168,7 +323,10 @@ static void cost_experts(pass *p, routing r, const weight *w)
 {
     if (!w || p->dry)
         return;
-    int32_t n = r.rows * r.k, n_used = 0;
+    wrapper *d = p->dev->self;
+    if (d->apart)
+        r = mirror_routing(d, p, r);
+    int32_t n = r.id ? r.rows * r.k : 0, n_used = 0;
     for (int32_t i = 0; i < n; i++) {
         int32_t j = 0;
         while (j < i && r.id[j] != r.id[i])
@@ -206,126 +364,147 @@ static wrapper *enter(pass *p, mat y)
     w->mark = pass_mark(p);
     p->dev = w->inner;
     if (w->kind == WRAP_CHECK && !p->dry && room_for(w, p, y))
-        copy_out(w->before, y);
-    w->start_ms = w->kind == WRAP_TIME ? clock_ms() : 0;
+        copy_out(w, w->before, y);
+    if (w->kind == WRAP_TIME && !p->dry) {
+        device_moved(w->inner); /* what was called before is done */
+        w->start_ms = clock_ms();
+    }
     return w;
 }
 
-/* After a run of the call: is there another? */
-static bool again(wrapper *w, pass *p, const char *op, mat y, const weight *wt)
+/* After a run of the call: is there another? checked: the reference can repeat it. */
+static bool again(wrapper *w, pass *p, const char *op, mat y, const weight *wt, bool checked)
 {
     pass_release(p, w->mark);
-    if (w->kind == WRAP_CHECK && w->phase == 0 && !pass_failed(p)) {
+    if (w->kind == WRAP_CHECK && checked && w->phase == 0 && !pass_failed(p)) {
         w->phase = 1;
-        p->dev = w->ref;
         if (!p->dry) {
-            copy_out(w->result, y);
-            copy_in(y, w->before);
+            copy_out(w, w->result, y);
+            if (w->apart)
+                to_host_scratch(w, p);
+            else
+                copy_in(y, w->before);
         }
+        p->dev = w->ref;
         return true;
     }
-    p->dev = &w->dev;
+    if (!p->dry && w->kind == WRAP_TIME)
+        device_moved(w->inner);
     if (p->dry || pass_failed(p))
         return false;
-    if (w->kind == WRAP_CHECK)
+    if (w->kind == WRAP_CHECK && checked)
         compare(w, p, op, y, wt);
     else if (w->kind == WRAP_TRACE)
         trace(w, p, op, y, wt);
-    else
+    else if (w->kind == WRAP_TIME)
         add_time(w, op, y, wt, clock_ms() - w->start_ms);
     w->cost = (device_op_time){0};
     return false;
 }
 
-/* y: the mat that the call writes. */
-#define AROUND(name, y, wt, call)                                                                  \
-    wrapper *w_ = enter(p, y);                                                                     \
+/* y: the mat that the call writes. mirrors: replaces what the call reads by what m_ has in host
+ * memory. */
+#define AROUND_IF(checked, name, y, wt, mirrors, call)                                             \
+    wrapper *m_ = enter(p, y);                                                                     \
     do {                                                                                           \
+        if (m_->phase && m_->apart && !p->dry && !pass_failed(p)) {                                \
+            y = mirror_out(m_, p, y);                                                              \
+            mirrors;                                                                               \
+        }                                                                                          \
         if (pass_failed(p))                                                                        \
             break;                                                                                 \
         const device_ops *op = p->dev->op;                                                         \
         call;                                                                                      \
-    } while (again(w_, p, name, y, wt));                                                           \
-    p->dev = &w_->dev
+    } while (again(m_, p, name, y, wt, checked));                                                  \
+    leave(m_, p)
+#define AROUND(name, y, wt, mirrors, call) AROUND_IF(true, name, y, wt, mirrors, call)
 
 static void w_embed(pass *p, mat y, const weight *w, float c)
 {
-    AROUND("embed", y, w, op->embed(p, y, w, c));
+    AROUND("embed", y, w, (void)0, op->embed(p, y, w, c));
 }
 static void w_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
 {
-    AROUND("rms_norm", y, w, op->rms_norm(p, y, x, w, eps));
+    AROUND("rms_norm", y, w, x = mirror(m_, p, x), op->rms_norm(p, y, x, w, eps));
 }
 static void w_matmul(pass *p, mat y, mat x, const weight *w)
 {
     cost_weight(p, x.rows, 1, w);
-    AROUND("matmul", y, w, op->matmul(p, y, x, w));
+    AROUND("matmul", y, w, x = mirror(m_, p, x), op->matmul(p, y, x, w));
 }
 static void w_glu(pass *p, mat y, mat x, const weight *g, const weight *u, act_kind a)
 {
     cost_weight(p, x.rows, 1, g);
     cost_weight(p, x.rows, 1, u);
-    AROUND("glu", y, g, op->glu(p, y, x, g, u, a));
+    AROUND("glu", y, g, x = mirror(m_, p, x), op->glu(p, y, x, g, u, a));
 }
 static void w_act_mul(pass *p, mat y, mat a, mat b, act_kind k)
 {
-    AROUND("act_mul", y, NULL, op->act_mul(p, y, a, b, k));
+    AROUND("act_mul", y, NULL, (a = mirror(m_, p, a), b = mirror(m_, p, b)),
+           op->act_mul(p, y, a, b, k));
 }
 static void w_rope(pass *p, mat x, const rope *r)
 {
-    AROUND("rope", x, NULL, op->rope(p, x, r));
+    AROUND("rope", x, NULL, r = mirror_rope(m_, p, r), op->rope(p, x, r));
 }
 static void w_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
 {
     cost_attention(p, q, kv);
-    AROUND("attend", o, NULL, op->attend(p, o, q, kv, scale));
+    AROUND("attend", o, NULL, (q = mirror(m_, p, q), kv = mirror_view(m_, p, kv)),
+           op->attend(p, o, q, kv, scale));
 }
 static void w_add(pass *p, mat y, mat a, mat b)
 {
-    AROUND("add", y, NULL, op->add(p, y, a, b));
+    AROUND("add", y, NULL, (a = mirror(m_, p, a), b = mirror(m_, p, b)), op->add(p, y, a, b));
 }
 static void w_scale(pass *p, mat x, float c, const weight *w)
 {
-    AROUND("scale", x, NULL, op->scale(p, x, c, w));
+    AROUND("scale", x, NULL, (void)0, op->scale(p, x, c, w));
 }
 static void w_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
 {
-    AROUND("add_rms_norm", x, w, op->add_rms_norm(p, x, y, w, eps));
+    AROUND("add_rms_norm", x, w, y = mirror(m_, p, y), op->add_rms_norm(p, x, y, w, eps));
 }
 static void w_moe_glu(pass *p, mat y, mat x, routing r, const weight *g, const weight *u,
                       act_kind a)
 {
     cost_experts(p, r, g);
     cost_experts(p, r, u);
-    AROUND("moe_glu", y, g, op->moe_glu(p, y, x, r, g, u, a));
+    AROUND("moe_glu", y, g, (x = mirror(m_, p, x), r = mirror_routing(m_, p, r)),
+           op->moe_glu(p, y, x, r, g, u, a));
 }
 static void w_moe_down(pass *p, mat y, mat x, routing r, const weight *d)
 {
     cost_experts(p, r, d);
-    AROUND("moe_down", y, d, op->moe_down(p, y, x, r, d));
+    AROUND("moe_down", y, d, (x = mirror(m_, p, x), r = mirror_routing(m_, p, r)),
+           op->moe_down(p, y, x, r, d));
 }
 static void w_gather(pass *p, mat y, mat x, const int32_t *row)
 {
-    AROUND("gather", y, NULL, op->gather(p, y, x, row));
+    AROUND("gather", y, NULL, x = mirror(m_, p, x), op->gather(p, y, x, row));
 }
 static void w_copy(pass *p, mat y, mat x)
 {
-    AROUND("copy", y, NULL, op->copy(p, y, x));
+    AROUND("copy", y, NULL, x = mirror(m_, p, x), op->copy(p, y, x));
 }
 static void w_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n)
 {
-    AROUND("softcap", x, NULL, op->softcap(p, x, cap, ids, n));
+    AROUND("softcap", x, NULL, ids = mirror_bytes(m_, p, ids, (size_t)n * sizeof *ids),
+           op->softcap(p, x, cap, ids, n));
 }
 /* The weights of the chosen experts; a different choice shows as different weights. */
 static void w_route(pass *p, routing r, mat logits, const weight *scale)
 {
     mat y = {.at = r.weight, .rows = r.rows, .heads = 1, .cols = r.k, .stride = r.k};
-    AROUND("route", y, NULL, op->route(p, r, logits, scale));
+    AROUND("route", y, NULL,
+           (r = mirror_routing(m_, p, r), r.weight = y.at, logits = mirror(m_, p, logits)),
+           op->route(p, r, logits, scale));
 }
-/* What is stored shows when it is attended to; here only the keys' norm and the time. */
+/* What is stored shows when it is attended to; here only the keys' norm and the time. The reference
+ * cannot repeat it for a device apart: the stores are there. */
 static void w_kv_store(pass *p, const kv_view *kv, mat k, mat v)
 {
-    AROUND("kv_store", k, NULL, op->kv_store(p, kv, k, v));
+    AROUND_IF(!m_->apart, "kv_store", k, NULL, (void)0, op->kv_store(p, kv, k, v));
 }
 
 static void *w_alloc(device *d, size_t n)
@@ -369,6 +548,53 @@ static size_t w_weight_bytes(const device *d, const weight *wt)
     return w->inner->weight_bytes(w->inner, wt);
 }
 
+static void w_move(device *d, const block_move *m)
+{
+    wrapper *w = d->self;
+    w->inner->move(w->inner, m);
+}
+static void w_moved(device *d)
+{
+    wrapper *w = d->self;
+    w->inner->moved(w->inner);
+}
+static void w_keep_rows(device *d, const row_store *store, int32_t n_stores, int64_t first,
+                        const int32_t *from, int32_t n)
+{
+    wrapper *w = d->self;
+    w->inner->keep_rows(w->inner, store, n_stores, first, from, n);
+}
+static void *w_host_alloc(device *d, size_t n)
+{
+    wrapper *w = d->self;
+    return w->inner->host_alloc(w->inner, n);
+}
+static void w_host_free(device *d, void *at, size_t n)
+{
+    wrapper *w = d->self;
+    w->inner->host_free(w->inner, at, n);
+}
+static void w_sift(device *d, sift_want *want, int32_t n_wants, int32_t n, int32_t cap)
+{
+    wrapper *w = d->self;
+    w->inner->sift(w->inner, want, n_wants, n, cap);
+}
+static void w_begin(device *d, pass *p)
+{
+    wrapper *w = d->self;
+    w->inner->begin(w->inner, p);
+}
+static status w_failed(const device *d, err *e)
+{
+    const wrapper *w = d->self;
+    return w->inner->failed(w->inner, e);
+}
+static uint64_t w_available_bytes(const device *d)
+{
+    const wrapper *w = d->self;
+    return w->inner->available_bytes(w->inner);
+}
+
 static uint64_t w_used_bytes(const device *d)
 {
     const wrapper *w = d->self;
@@ -384,7 +610,7 @@ static kernel_speed w_attend_kernel(const device *d, const kv_view *kv, char *te
 static bool w_one_stream(const device *d, const kv_view *kv)
 {
     const wrapper *w = d->self;
-    return w->inner->one_stream && w->inner->one_stream(w->inner, kv);
+    return w->inner->one_stream(w->inner, kv);
 }
 
 static kernel_speed w_product_kernel(const device *d, const weight *wt, char *text, size_t cap)
@@ -420,16 +646,24 @@ static void print_times(wrapper *w)
         say(w, "(more shapes than the table holds were left out)\n");
 }
 
-static void w_close(device *d)
+void device_unwrap(device *d)
 {
     wrapper *w = d->self;
     if (w->kind == WRAP_TIME)
         print_times(w);
     device_close(w->ref);
-    device_close(w->inner);
+    mem_pages_free(w->host_scratch, w->host_scratch_bytes);
     mem_free(w->before);
     mem_free(w->result);
     mem_free(w);
+}
+
+static void w_close(device *d)
+{
+    wrapper *w = d->self;
+    device *inner = w->inner;
+    device_unwrap(d);
+    device_close(inner);
 }
 
 int32_t device_op_times(device *d, device_op_time *list, int32_t cap, bool clear)
@@ -479,6 +713,23 @@ static void drop_missing(device_ops *t, const device *inner, const device *ref)
         t->add_rms_norm = NULL;
 }
 
+/* What a device need not have, a wrapper has if the inner device has it. */
+static void add_optional(device *d, const device *inner)
+{
+    d->move = inner->move ? w_move : NULL;
+    d->moved = inner->moved ? w_moved : NULL;
+    d->keep_rows = inner->keep_rows ? w_keep_rows : NULL;
+    d->host_alloc = inner->host_alloc ? w_host_alloc : NULL;
+    d->host_free = inner->host_free ? w_host_free : NULL;
+    d->sift = inner->sift ? w_sift : NULL;
+    d->begin = inner->begin ? w_begin : NULL;
+    d->failed = inner->failed ? w_failed : NULL;
+    d->available_bytes = inner->available_bytes ? w_available_bytes : NULL;
+    d->one_stream = inner->one_stream ? w_one_stream : NULL;
+    d->reserve_bytes = inner->reserve_bytes;
+    d->loads_gathered = inner->loads_gathered;
+}
+
 typedef struct wrapper_block {
     wrapper w;
     device_ops ops;
@@ -492,8 +743,6 @@ status device_wrap(device **d, const char *what, device_write_fn write, void *us
         kind++;
     if (kind == 3)
         return err_set(e, E_ARG, "there is no wrapper '%s' (trace, time, check)", what);
-    if ((*d)->kind == DEVICE_CUDA)
-        return err_set(e, E_UNSUPPORTED, "wrapper %s: only CPU devices can be wrapped", what);
     wrapper_block *b = mem_calloc(1, sizeof *b);
     if (!b)
         return err_memory(e, "a device wrapper", sizeof *b);
@@ -510,6 +759,7 @@ status device_wrap(device **d, const char *what, device_write_fn write, void *us
     snprintf(w->name, sizeof w->name, "%s of %s", what, (*d)->name);
     w->kind = (wrap_kind)kind;
     w->inner = *d;
+    w->apart = !(*d)->host_memory;
     w->write = write;
     w->user = user;
     w->dev = (device){.op = &b->ops,
@@ -531,9 +781,9 @@ status device_wrap(device **d, const char *what, device_write_fn write, void *us
                       .weight_bytes = w_weight_bytes,
                       .used_bytes = w_used_bytes,
                       .attend_kernel = w_attend_kernel,
-                      .one_stream = w_one_stream,
                       .product_kernel = w_product_kernel,
                       .close = w_close};
+    add_optional(&w->dev, *d);
     *d = &w->dev;
     return OK;
 }

@@ -59,9 +59,9 @@ struct carat_batch {
     checkpoint_store *store; /* of all slots; NULL: none */
     slot *slot;
     int32_t n_slots, queue_max, stall_ms;
-    pass_part *part; /* [n_slots] of the pass being made */
-    int32_t *of;     /* [n_slots] whose each is */
-    int32_t turn;    /* the slot whose prompt comes first in the next pass */
+    pass_part *part;    /* [n_slots] of the pass being made */
+    int32_t *part_slot; /* [n_slots] the slot of each part */
+    int32_t turn;       /* the slot whose prompt comes first in the next pass */
     int64_t n_steps;
     double row_ms;    /* of a prompt's row; 0: not measured yet */
     double decode_ms; /* of a pass without prompts */
@@ -84,17 +84,13 @@ struct carat_batch {
 static status plan_batch(carat_batch *b, const carat_batch_options *opt, carat_memory_plan *plan,
                          err *e)
 {
-    carat_session_options so = opt->session;
     status st;
-    if (!so.n_outputs)
-        so.n_outputs = OUTPUTS_DEFAULT;
-    if (so.n_outputs < b->n_slots)
-        so.n_outputs = b->n_slots; /* every slot's row may give logits in one pass */
-    if ((st = plan_shape(b->m, &so, b->n_slots, &b->shape, e)))
+    if ((st = plan_shape(b->m, &opt->session, b->n_slots, 1, &b->shape, e)))
         return st;
     if ((st = plan_costs(b->m, &b->shape, &b->layout, plan, e)))
         return st;
-    if (b->shape.n_outputs < b->n_slots || b->layout.rows_max < b->n_slots)
+    int32_t rows = b->n_slots * b->shape.verify_rows;
+    if (b->shape.n_outputs < rows || b->layout.rows_max < rows)
         return err_set(e, E_ARG, "a context of %d tokens is too short for %d slots", b->shape.n_ctx,
                        b->n_slots);
     return plan_check(b->m, plan, e);
@@ -105,11 +101,11 @@ static status open_arrays(carat_batch *b, err *e)
     size_t n = (size_t)b->n_slots;
     b->slot = mem_calloc(n, sizeof *b->slot);
     b->part = mem_calloc(n, sizeof *b->part);
-    b->of = mem_calloc(n, sizeof *b->of);
+    b->part_slot = mem_calloc(n, sizeof *b->part_slot);
     b->cancel = mem_calloc(n, sizeof *b->cancel);
     b->running = mem_calloc(n, sizeof *b->running);
     b->shown = mem_calloc(n, sizeof *b->shown);
-    if (b->slot && b->part && b->of && b->cancel && b->running && b->shown)
+    if (b->slot && b->part && b->part_slot && b->cancel && b->running && b->shown)
         return OK;
     return err_memory(e, "a batch", n * sizeof *b->slot);
 }
@@ -165,7 +161,7 @@ carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt, ca
     for (int32_t i = 0; i < b->n_slots; i++)
         if ((st = timeline_open(&b->slot[i].t, m, &b->layout, b->store, e)))
             goto out;
-    if ((st = workspace_open(&b->w, m, &b->layout, b->n_slots, &plan, e)))
+    if ((st = workspace_open(&b->w, m, &b->layout, &b->shape, &plan, e)))
         goto out;
     b->info = (carat_batch_info){.n_slots = b->n_slots,
                                  .kv_bytes = plan.kv_swa_bytes + plan.kv_global_bytes};
@@ -227,7 +223,7 @@ void carat_batch_close(carat_batch *b)
     mem_free(b->shown);
     mem_free(b->running);
     mem_free(b->cancel);
-    mem_free(b->of);
+    mem_free(b->part_slot);
     mem_free(b->part);
     mem_free(b->slot);
     mem_free(b);
@@ -562,14 +558,15 @@ static void end_cancelled(carat_batch *b)
 static void add_part(carat_batch *b, int32_t *n, int32_t i, const int32_t *ids, int32_t rows,
                      bool want)
 {
-    b->of[*n] = i;
-    b->part[*n] = (pass_part){.t = &b->slot[i].t,
-                              .ids = ids,
-                              .n = rows,
-                              .want = want ? KV_WANT_LAST : KV_WANT_NONE,
-                              .logits = b->w.logits + (size_t)i * (size_t)b->m->core.n_vocab,
-                              .top = want ? generation_needs(b->slot[i].job->g) : 0,
-                              .some = b->w.some + (size_t)i * SOME_MAX};
+    size_t row0 = (size_t)i * (size_t)b->shape.verify_rows; /* of the slot in the workspace */
+    b->part_slot[*n] = i;
+    b->part[*n] =
+        (pass_part){.t = &b->slot[i].t,
+                    .rows = {.token = ids, .n = rows, .want = want ? KV_WANT_LAST : KV_WANT_NONE},
+                    .logits = b->w.logits + row0 * (size_t)b->m->core.n_vocab,
+                    .n_best = want ? generation_needs(b->slot[i].job->g) : 0,
+                    .candidates = b->w.candidates + row0 * CANDIDATES_MAX,
+                    .n_candidates = b->w.n_candidates + row0};
     ++*n;
 }
 
@@ -634,16 +631,17 @@ static void measure(carat_batch *b, double ms, int32_t n_answering, int32_t n_pr
     *to = *to > 0 ? 0.7 * *to + 0.3 * x : x;
 }
 
-/* The part's rows are committed: what follows from its logits. */
+/* The part's rows are computed: commits them, and what follows from the logits. */
 static void go_on(carat_batch *b, slot *s, const pass_part *part, uint64_t *n_generated)
 {
     job *j = s->job;
     err e = {0};
     status st = OK;
-    if (part->bad) {
-        leave(b, s, not_finite(b->m, s->t.kv.n_past + part->n - 1, &e), &e);
+    if (!part_finite(part)) {
+        leave(b, s, not_finite(b->m, s->t.kv.n_past + part->rows.n - 1, &e), &e);
         return;
     }
+    timeline_commit(&s->t, part, NULL, part->rows.n);
     if (!s->answering) {
         if (!generation_tell_prefill(j->g, s->t.kv.n_past, j->n)) {
             report_prefilled(&j->r);
@@ -654,7 +652,7 @@ static void go_on(carat_batch *b, slot *s, const pass_part *part, uint64_t *n_ge
         }
     }
     if (s->answering && !generation_ended(j->g)) {
-        st = generation_next(j->g, &s->t, &b->w, part_logits(part), &e);
+        st = generation_next(j->g, &s->t, s->t.kv.n_past, &b->w, part_logits(part, b->m, 0), &e);
         *n_generated += !st;
     }
     if (st || generation_ended(j->g))
@@ -704,7 +702,7 @@ bool carat_batch_step(carat_batch *b)
     if (!st)
         measure(b, ms, n_answering, n_prompt_rows);
     for (int32_t k = 0; k < n; k++) {
-        slot *s = &b->slot[b->of[k]];
+        slot *s = &b->slot[b->part_slot[k]];
         if (st) {
             err copy = e;
             leave(b, s, st, &copy);

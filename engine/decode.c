@@ -153,29 +153,29 @@ static status apply_mask(generation *g, float *logits, err *e)
 
 /* From logits to an id. The draw depends on seed and position alone, so a repeated answer
  * repeats, whatever batches it came in. */
-static status pick(generation *g, const timeline *t, workspace *w, row_logits x, carat_event *ev,
-                   err *e)
+static status pick(generation *g, const timeline *t, int64_t n, workspace *w, row_logits x,
+                   carat_event *ev, err *e)
 {
     const carat_sampling *p = &g->opt.sampling;
-    uint64_t rng = sample_rng_at(p->seed, t->kv.n_past);
+    uint64_t rng = sample_rng_at(p->seed, n);
     status st;
     if (p->n_top_logprobs > 0)
         memcpy(w->raw, x.all, (size_t)g->m->core.n_vocab * sizeof *w->raw);
     if (thought_is_over(g)) {
         ev->id = g->thought.close_id;
         g->thought.cut = true;
-    } else if (x.some) {
+    } else if (x.candidates) {
         drop_place_holders(g->m, &x);
-        ev->id = sample_pick_among(&w->sampler, p, x.some, x.n_some, &rng);
+        ev->id = sample_pick_among(&w->sampler, p, x.candidates, x.n_candidates, &rng);
     } else {
         ban_place_holders(g->m, x.all);
         if (g->opt.mask && (st = apply_mask(g, x.all, e)))
             return st;
-        ev->id = sample_pick(&w->sampler, p, x.all, t->id, t->kv.n_past, &rng);
+        ev->id = sample_pick(&w->sampler, p, x.all, t->id, n, &rng);
     }
     if (ev->id < 0)
         return err_set(e, E_NUMERIC, "after %lld tokens no token has a finite probability",
-                       (long long)t->kv.n_past);
+                       (long long)n);
     if (p->n_top_logprobs > 0) {
         sample_logprobs(&w->sampler, w->raw, ev->id, &ev->logprob, g->top, p->n_top_logprobs);
         ev->n_top = p->n_top_logprobs;
@@ -223,15 +223,17 @@ int32_t generation_needs(const generation *g)
     int32_t k = g->opt.mask ? 0 : sample_needs(&g->opt.sampling), n_never = 0;
     if (g->m->text)
         vocab_never_sampled(g->m->text, &n_never);
-    return k && k + n_never <= SOME_MAX / 2 ? k + n_never : 0; /* room for some that are equal */
+    return k && k + n_never <= CANDIDATES_MAX / 2 ? k + n_never
+                                                  : 0; /* room for some that are equal */
 }
 
-status generation_next(generation *g, const timeline *t, workspace *w, row_logits logits, err *e)
+status generation_next(generation *g, const timeline *t, int64_t n, workspace *w, row_logits logits,
+                       err *e)
 {
     carat_event ev = {.kind = CARAT_EV_TOKEN};
-    status st = pick(g, t, w, logits, &ev, e);
+    status st = pick(g, t, n, w, logits, &ev, e);
     if (!st)
-        accept(g, &ev, t->kv.n_past == t->kv.layout->n_ctx);
+        accept(g, &ev, n == t->kv.layout->n_ctx);
     return st;
 }
 
@@ -373,27 +375,27 @@ static bool tell_prefill(void *user, int64_t done, int64_t total)
 static status loop(carat_session *s, generation *g, err *e)
 {
     pass_part part = {.t = &s->t,
-                      .ids = &g->id,
-                      .n = 1,
-                      .want = KV_WANT_LAST,
+                      .rows = {.token = &g->id, .n = 1, .want = KV_WANT_LAST},
                       .logits = s->w.logits,
-                      .top = generation_needs(g),
-                      .some = s->w.some,
-                      .n_some = -1};
+                      .n_best = generation_needs(g),
+                      .candidates = s->w.candidates,
+                      .n_candidates = s->w.n_candidates};
     status st;
+    part.n_candidates[0] = LOGITS_ALL;
     for (;;) {
         if (session_take_cancel(s))
             generation_stop(g, CARAT_FINISH_CANCELLED);
         if (generation_ended(g))
             return OK;
-        if ((st = generation_next(g, &s->t, &s->w, part_logits(&part), e)))
+        if ((st = generation_next(g, &s->t, s->t.kv.n_past, &s->w, part_logits(&part, s->m, 0), e)))
             return st;
         if (generation_ended(g))
             continue;
         if ((st = run_pass(s->m, &s->layout, &s->w, &part, 1, e)))
             return st;
-        if (part.bad)
+        if (!part_finite(&part))
             return not_finite(s->m, s->t.kv.n_past, e);
+        timeline_commit(&s->t, &part, NULL, 1);
     }
 }
 

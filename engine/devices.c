@@ -68,6 +68,23 @@ static bool is_named(const carat_model_options *opt)
     return opt->device && strcmp(opt->device, "auto");
 }
 
+static status wrap(carat_model *m, const carat_model_options *opt, err *e)
+{
+    status st = OK;
+    for (const char *w = opt->wrap; !st && w && *w;) {
+        char what[16];
+        size_t n = strcspn(w, ",");
+        if (n >= sizeof what)
+            return err_set(e, E_ARG, "'%.40s' is no wrapper: trace, time and check are", w);
+        memcpy(what, w, n);
+        what[n] = 0;
+        w += n + (w[n] == ',');
+        if (n)
+            st = device_wrap(&m->dev, what, opt->log ? opt->log : no_log, opt->log_user, e);
+    }
+    return st;
+}
+
 /* Leaves m->dev NULL, and why, when the CPU is to do it. */
 static status open_gpu(carat_model *m, const carat_model_options *opt, err *e)
 {
@@ -81,13 +98,11 @@ static status open_gpu(carat_model *m, const carat_model_options *opt, err *e)
     if (forced && !parse_gpu(opt->device, &gpu.device))
         return err_set(e, E_ARG, "'%.40s' is no device: auto, cpu, cuda and cuda:N are",
                        opt->device);
-    bool for_cpu =
-        opt->reference || opt->exact_f32 || opt->no_repack || opt->isa || (opt->wrap && *opt->wrap);
+    bool for_cpu = opt->reference || opt->exact_f32 || opt->no_repack || opt->isa;
     if (for_cpu && forced)
-        return err_set(e, E_ARG,
-                       "the options for CPU kernels and for wrappers do not go with "
-                       "device %s",
+        return err_set(e, E_ARG, "the options for CPU kernels do not go with device %s",
                        opt->device);
+    for_cpu |= opt->wrap && *opt->wrap && !forced;
     because(m, for_cpu ? "options for CPU kernels or wrappers were given"
                        : "nothing is computed, so no GPU was looked for");
     if (for_cpu || (opt->vocab_only && !forced))
@@ -99,7 +114,7 @@ static status open_gpu(carat_model *m, const carat_model_options *opt, err *e)
         because(m, "%.250s", why.text);
     else
         because(m, forced ? "it was asked for" : "a GPU is here, and the model fits it");
-    return OK;
+    return st ? OK : wrap(m, opt, e);
 }
 
 static cpu_options cpu_wanted(const carat_model_options *opt)
@@ -115,18 +130,7 @@ static status open_cpu(carat_model *m, const carat_model_options *opt, err *e)
 {
     const cpu_options cpu = cpu_wanted(opt);
     status st = device_open_cpu(&m->dev, &cpu, e);
-    for (const char *w = opt->wrap; !st && w && *w;) {
-        char what[16];
-        size_t n = strcspn(w, ",");
-        if (n >= sizeof what)
-            return err_set(e, E_ARG, "'%.40s' is no wrapper: trace, time and check are", w);
-        memcpy(what, w, n);
-        what[n] = 0;
-        w += n + (w[n] == ',');
-        if (n)
-            st = device_wrap(&m->dev, what, opt->log ? opt->log : no_log, opt->log_user, e);
-    }
-    return st;
+    return st ? st : wrap(m, opt, e);
 }
 
 /* "; cpu (avx2, 2 threads) has the first 3 layers and all experts" */
@@ -155,7 +159,7 @@ static status divide(carat_model *m, const carat_model_options *opt, err *e)
     status st;
     if (!is_divided(opt))
         return OK;
-    if (!m->dev || (m->dev->kind != DEVICE_CUDA && !is_stand_in(opt)))
+    if (!m->dev || (device_bare(m->dev)->kind != DEVICE_CUDA && !is_stand_in(opt)))
         return err_set(e, E_ARG, "only a model on a GPU can leave layers or experts to the CPU");
     if (opt->wrap && *opt->wrap)
         return err_set(e, E_ARG, "wrappers do not go with a model on several devices");
@@ -184,7 +188,7 @@ static status check_weights_fit(const carat_model *m, err *e)
     status st = plan_check_weights(m, e);
     if (m->core.n_ctx_train < N_CTX_MIN)
         least.n_ctx = m->core.n_ctx_train;
-    if (st || (st = plan_shape(m, &least, 1, &shape, e)) ||
+    if (st || (st = plan_shape(m, &least, 1, 1, &shape, e)) ||
         (st = plan_costs(m, &shape, NULL, &plan, e)))
         return st;
     return plan_check(m, &plan, e);

@@ -298,7 +298,7 @@ static void place(placed *p, const char *path, const fidelity *f, int32_t n_dev,
     CHECK_OK(kv_open(&p->c, p->dev[0], &p->l, &e), e);
     CHECK_OK(kv_batch_init(&p->b, ROWS, 1, p->m.n_kv, &e), e);
     for (int32_t rows = 1; rows <= ROWS; rows++) {
-        CHECK_OK(model_plan(&p->m, p->dev[0], &p->l, rows, 1, &costs, &e), e);
+        CHECK_OK(model_plan(&p->m, p->dev[0], &p->l, rows, 1, NULL, &costs, &e), e);
         for (int32_t i = 0; i < n_dev; i++)
             if (costs.side[i].scratch_bytes > p->scratch_bytes[i])
                 p->scratch_bytes[i] = costs.side[i].scratch_bytes;

@@ -212,7 +212,7 @@ void carat_model_get_info(const carat_model *m, carat_model_info *info)
                                .file_type = m->file_type,
                                .device = m->dev->name,
                                .device_why = m->device_why,
-                               .on_gpu = m->dev->kind == DEVICE_CUDA,
+                               .on_gpu = device_bare(m->dev)->kind == DEVICE_CUDA,
                                .n_layer = c->n_layer,
                                .n_embd = c->n_embd,
                                .n_vocab = c->n_vocab,

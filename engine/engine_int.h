@@ -8,7 +8,8 @@
  *     workspace      what passes and sampling use up and fill again
  *
  * The ids of a timeline are the truth about its cache: id[0 .. kv.n_past) are exactly the tokens
- * whose keys and values are in it. Every path that moves kv.n_past keeps that so.
+ * whose keys and values are in it. Whatever moves kv.n_past keeps that so; a pass does not move it
+ * (pass.c).
  *
  * Passes of several sessions take turns on the device (model->pass_lock); everything else of a
  * session belongs to the one thread that is in a call on it, but for `cancel`.
@@ -66,7 +67,10 @@ struct carat_model {
 typedef struct session_shape {
     int32_t n_ctx, chunk, n_outputs;
     int32_t n_seqs;        /* timelines that share one workspace */
+    int32_t verify_rows;   /* of one timeline in a pass whose logits reach the workspace: 1, or a
+                              token and the drafts after it */
     int32_t checkpoint_mb; /* 0: chosen; < 0: none */
+    const pass_taps *taps; /* of every pass; NULL: none. The caller's, as long as the workspace */
     kv_choice kv;
 } session_shape;
 
@@ -74,7 +78,8 @@ typedef struct session_shape {
 typedef struct timeline {
     carat_model *m;
     kv_cache kv;
-    int32_t *id;             /* [n_ctx]: id[0 .. kv.n_past) are the tokens in kv */
+    int32_t *id;             /* [n_ctx]: id[0 .. kv.n_past) are the tokens in kv; the rest is free
+                                for tokens that are being checked */
     const char *reuse;       /* what the last prompt found in the cache: static storage */
     int64_t n_dropped;       /* cached tokens it could not use */
     checkpoint_store *store; /* borrowed; NULL: none */
@@ -87,22 +92,25 @@ typedef struct timeline {
 /* What passes and sampling need beside timelines: one set per session, one per batch. */
 typedef struct workspace {
     kv_batch batch;
+    const pass_taps *taps; /* as session_shape */
     struct {
         void *at; /* memory of the side's device */
         size_t n_bytes;
     } scratch[PASS_SIDES_MAX];
-    float *logits;   /* [n_seqs][n_vocab] of last rows, on the host */
-    float *raw;      /* [n_vocab] before the sampler's changes, for logprobs */
-    candidate *some; /* [n_seqs][SOME_MAX]: see row_logits */
+    /* For rows whose tokens will be sampled: verify_rows of each of n_seqs timelines. */
+    float *logits;         /* [rows][n_vocab] */
+    candidate *candidates; /* [rows][CANDIDATES_MAX] */
+    int32_t *n_candidates; /* [as many rows as a pass may have logits of, or more] */
+    float *raw;            /* [n_vocab] before the sampler's changes, for logprobs */
     sampler sampler;
 } workspace;
 
-/* The logits of one row: all of them, or those that its token will be taken from. */
-enum { SOME_MAX = 1024 };
+/* The logits of one row: all of them, or a superset of the largest ones. */
+enum { CANDIDATES_MAX = 1024 };
 typedef struct row_logits {
-    float *all;      /* [n_vocab] */
-    candidate *some; /* if it is not NULL, `all` is not filled */
-    int32_t n_some;
+    float *all;            /* [n_vocab] */
+    candidate *candidates; /* if it is not NULL, `all` is not filled */
+    int32_t n_candidates;
 } row_logits;
 
 struct carat_session {
@@ -130,7 +138,7 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e);
 
 /* plan.c: turns options into a shape and its costs. Refuses what cannot be or does not fit. */
 status plan_shape(const carat_model *m, const carat_session_options *opt, int32_t n_seqs,
-                  session_shape *shape, err *e);
+                  int32_t verify_rows, session_shape *shape, err *e);
 status plan_costs(const carat_model *m, const session_shape *shape, kv_layout *layout,
                   carat_memory_plan *plan, err *e); /* layout may be NULL */
 status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e);
@@ -162,11 +170,14 @@ status timeline_restore(timeline *t, const kv_snapshot *k, err *e);
 /* NULL if opt wants none. opt may be NULL. */
 status open_checkpoints(checkpoint_store **s, carat_model *m, const kv_layout *l,
                         const carat_session_options *opt, const carat_memory_plan *plan, err *e);
-status workspace_open(workspace *w, carat_model *m, const kv_layout *l, int32_t n_seqs,
+status workspace_open(workspace *w, carat_model *m, const kv_layout *l, const session_shape *shape,
                       const carat_memory_plan *plan, err *e);
 void workspace_close(workspace *w, carat_model *m); /* safe on a zeroed or closed workspace */
 /* May ids[0..n) be a prompt in a context of n_ctx? */
 status check_ids(const carat_model *m, const int32_t *ids, int64_t n, int32_t n_ctx, err *e);
+/* carat_session_open, with verify_rows as session_shape. */
+status session_open(carat_model *m, const carat_session_options *opt, int32_t verify_rows,
+                    carat_session **out, err *e);
 /* True once per carat_session_cancel: takes the wish back as it reports it. */
 bool session_take_cancel(carat_session *s);
 
@@ -174,31 +185,48 @@ bool session_take_cancel(carat_session *s);
 void ban_place_holders(const carat_model *m, float *logits);
 void drop_place_holders(const carat_model *m, row_logits *x);
 
-/* prefill.c. Some rows of one timeline in a pass. want as kv_batch_add. */
+/* pass.c. Rows of one timeline in a pass, and where the logits of the wanted ones go. */
+enum { LOGITS_ALL = -1, LOGITS_BAD = -2 };
 typedef struct pass_part {
     timeline *t;
-    const int32_t *ids;
-    int32_t n;
-    kv_want want;
-    float *logits;   /* receives the wanted rows, [n_wanted][n_vocab] */
-    int32_t top;     /* KV_WANT_LAST: > 0 if those that may be among so many largest would do: */
-    candidate *some; /* [SOME_MAX] receives them then */
-    int32_t n_some;  /* how many of them came; -1: all logits did */
-    bool bad;        /* a wanted row is not finite: nothing of this part was committed */
+    kv_rows rows;
+    float *logits;         /* [n_wanted][n_vocab] */
+    int32_t n_best;        /* > 0: a superset of each row's n_best largest logits will do */
+    candidate *candidates; /* n_best > 0: [n_wanted][CANDIDATES_MAX] */
+    int32_t *n_candidates; /* [n_wanted]: how many came of each row; LOGITS_ALL: `logits` has the
+                              row; LOGITS_BAD: a NaN or +inf is in it */
 } pass_part;
 
-static inline row_logits part_logits(const pass_part *p)
+/* Of wanted row k. */
+static inline row_logits part_logits(const pass_part *p, const carat_model *m, int32_t k)
 {
-    return (row_logits){p->logits, p->n_some < 0 ? NULL : p->some, p->n_some};
+    row_logits x = {.all = p->logits + (size_t)k * (size_t)m->core.n_vocab};
+    if (p->n_candidates[k] >= 0) {
+        x.candidates = p->candidates + (size_t)k * CANDIDATES_MAX;
+        x.n_candidates = p->n_candidates[k];
+    }
+    return x;
 }
 
-/* One pass over the rows of all parts, no two of one timeline. Commits them. On failure no timeline
- * has moved. */
-status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *part, int32_t n_parts,
-                err *e);
-status not_finite(const carat_model *m, int64_t pos, err *e); /* the sentence for a bad part */
+/* Is no wanted row LOGITS_BAD? */
+static inline bool part_finite(const pass_part *p)
+{
+    bool finite = true;
+    for (int32_t k = 0; k < kv_rows_wanted(&p->rows); k++)
+        finite &= p->n_candidates[k] != LOGITS_BAD;
+    return finite;
+}
 
-/* Progress of a prefill: false to cancel. */
+/* One pass over the rows of all parts, no two of one timeline. No timeline moves. */
+status run_pass(carat_model *m, const kv_layout *l, workspace *w, const pass_part *part,
+                int32_t n_parts, err *e);
+/* After run_pass: t goes on with n rows of its part. path: NULL for the first n rows of a chain,
+ * else the rows' numbers from the committed context downwards, each the parent of the next. The
+ * other rows are dropped. Once per pass and timeline. */
+void timeline_commit(timeline *t, const pass_part *part, const int32_t *path, int32_t n);
+status not_finite(const carat_model *m, int64_t pos, err *e); /* the sentence for LOGITS_BAD */
+
+/* prefill.c. Progress of a prefill: false to cancel. */
 typedef bool (*prefill_fn)(void *user, int64_t done, int64_t total);
 /* Computes ids[0..n), which come after the timeline's tokens. all: logits of every row, [n,
  * n_vocab]; else of the last, or of none if logits is NULL. */

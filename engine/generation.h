@@ -6,7 +6,7 @@
  *
  *     generation_open
  *     generation_reuses, generation_tell_prefill ...            while the prompt is computed
- *     do generation_next(g, t, w, logits)    while (!generation_ended(g)) compute g's token,
+ *     do generation_next(g, t, n, w, logits) while (!generation_ended(g)) compute g's token,
  *                                             with logits as generation_needs(g) says
  *     generation_finish                      decides text that was held back, tells END
  *     generation_close
@@ -30,9 +30,12 @@ void generation_reuses(generation *g, int64_t n); /* tokens of the prompt, that 
 bool generation_tell_prefill(generation *g, int64_t done, int64_t total);
 /* Of how many of the largest logits the next token will be taken; 0: it wants to see all. */
 int32_t generation_needs(const generation *g);
-/* Makes a token of the logits of t's last row, which it changes, and applies every rule that may
- * end the answer. On an error the generation has failed: close it. */
-status generation_next(generation *g, const timeline *t, workspace *w, row_logits logits, err *e);
+/* Makes the token at position n of the logits of the row before it, which it changes, and applies
+ * every rule that may end the answer. t->id[0..n) are the tokens before: those committed and, above
+ * kv.n_past, those of rows that are computed only. On an error the generation has failed: close
+ * it. */
+status generation_next(generation *g, const timeline *t, int64_t n, workspace *w, row_logits logits,
+                       err *e);
 int32_t generation_token(const generation *g); /* the last one: what to compute unless ended */
 /* Ends it from outside; the first reason stands. */
 void generation_stop(generation *g, carat_finish why);

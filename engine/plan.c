@@ -33,13 +33,14 @@ static status longest_fit(const carat_model *m, session_shape *shape, err *e)
 }
 
 status plan_shape(const carat_model *m, const carat_session_options *opt, int32_t n_seqs,
-                  session_shape *shape, err *e)
+                  int32_t verify_rows, session_shape *shape, err *e)
 {
     static const carat_session_options none;
     status st;
 
     opt = opt ? opt : &none;
-    *shape = (session_shape){.n_seqs = n_seqs, .checkpoint_mb = opt->checkpoint_mb};
+    *shape = (session_shape){
+        .n_seqs = n_seqs, .verify_rows = verify_rows, .checkpoint_mb = opt->checkpoint_mb};
     const kv_words words = {opt->kv_k, opt->kv_v, opt->kv_layers, opt->kv_single};
     if ((st = kv_choice_parse(&shape->kv, &words, e)))
         return st;
@@ -50,6 +51,8 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
                        m->core.name, m->core.n_ctx_train);
     shape->chunk = opt->chunk ? opt->chunk : m->dev->chunk_rows;
     shape->n_outputs = opt->n_outputs ? opt->n_outputs : OUTPUTS_DEFAULT;
+    if (shape->n_outputs < n_seqs * verify_rows) /* all of them may be in one pass */
+        shape->n_outputs = n_seqs * verify_rows;
     shape->n_ctx = opt->n_ctx;
     int32_t n_ctx_max = opt->n_ctx ? opt->n_ctx : m->core.n_ctx_train;
     if (shape->chunk > n_ctx_max)
@@ -70,21 +73,21 @@ static int32_t rows_max(const session_shape *s)
 }
 
 /* A dry pass is a pass: a wrapped device keeps the call it is in, and no two may mix. */
-static status plan_pass(const carat_model *m, const kv_layout *l, int32_t rows, int32_t outs,
-                        model_costs *c, err *e)
+static status plan_pass(const carat_model *m, const session_shape *s, const kv_layout *l,
+                        int32_t rows, int32_t outs, model_costs *c, err *e)
 {
     pthread_mutex_t *lock = (pthread_mutex_t *)&m->pass_lock; /* all else of m stays as it is */
     pthread_mutex_lock(lock);
-    status st = model_plan(&m->core, m->dev, l, rows, outs, c, e);
+    status st = model_plan(&m->core, m->dev, l, rows, outs, s->taps, c, e);
     pthread_mutex_unlock(lock);
     return st;
 }
 
-static status add_pass(const carat_model *m, const kv_layout *l, int32_t rows, int32_t outs,
-                       model_costs *worst, err *e)
+static status add_pass(const carat_model *m, const session_shape *s, const kv_layout *l,
+                       int32_t rows, int32_t outs, model_costs *worst, err *e)
 {
     model_costs c;
-    status st = plan_pass(m, l, rows, outs, &c, e);
+    status st = plan_pass(m, s, l, rows, outs, &c, e);
     if (st)
         return st;
     c.flops = c.flops > worst->flops ? c.flops : worst->flops;
@@ -105,7 +108,7 @@ static int32_t next_count(int32_t n, int32_t most)
 /* Kernels change with the number of rows, and what they need beside their result with it, so the
  * largest pass need not be the hungriest: all small counts are tried, then every doubling. A
  * session has logits of no row, one, all but one and all of those allowed; a batch of as many as
- * are answering, beside any number of prompt rows. */
+ * are answering, and whoever checks drafts of any number, beside any number of prompt rows. */
 static status worst_pass(const carat_model *m, const session_shape *s, const kv_layout *l,
                          model_costs *worst, err *e)
 {
@@ -116,10 +119,11 @@ static status worst_pass(const carat_model *m, const session_shape *s, const kv_
         int32_t outs = rows < s->n_outputs ? rows : s->n_outputs;
         const int32_t wanted[4] = {0, 1, outs - 1, outs};
         for (int i = 0; i < 4; i++)
-            if ((st = add_pass(m, l, rows, wanted[i], worst, e)))
+            if ((st = add_pass(m, s, l, rows, wanted[i], worst, e)))
                 return st;
-        for (int32_t k = 2; s->n_seqs > 1 && k < outs - 1; k = next_count(k, outs))
-            if ((st = add_pass(m, l, rows, k, worst, e)))
+        bool any = s->n_seqs > 1 || s->verify_rows > 1;
+        for (int32_t k = 2; any && k < outs - 1; k = next_count(k, outs))
+            if ((st = add_pass(m, s, l, rows, k, worst, e)))
                 return st;
     }
     return OK;
@@ -313,7 +317,7 @@ carat_status carat_plan(const carat_model *m, const carat_session_options *opt,
                         carat_memory_plan *plan, carat_error *e)
 {
     session_shape shape;
-    status st = plan_shape(m, opt, 1, &shape, e);
+    status st = plan_shape(m, opt, 1, 1, &shape, e);
     if (st) {
         *plan = (carat_memory_plan){0};
         return st;
@@ -356,7 +360,7 @@ int32_t carat_plan_kv(const carat_model *m, const carat_session_options *opt, ca
     session_shape shape;
     kv_layout l;
     int32_t n = 0;
-    if (plan_shape(m, opt, 1, &shape, e) || plan_layout(m, &shape, &l, e))
+    if (plan_shape(m, opt, 1, 1, &shape, e) || plan_layout(m, &shape, &l, e))
         return -1;
     for (int32_t i = 0; i < l.n; i++) {
         bool first = true;

@@ -41,14 +41,14 @@ void drop_place_holders(const carat_model *m, row_logits *x)
 {
     int32_t n = 0, left = 0;
     const int32_t *id = m->text ? vocab_never_sampled(m->text, &n) : NULL;
-    for (int32_t i = 0; i < x->n_some; i++) {
+    for (int32_t i = 0; i < x->n_candidates; i++) {
         bool never = false;
         for (int32_t k = 0; k < n; k++)
-            never |= id[k] == x->some[i].id;
+            never |= id[k] == x->candidates[i].id;
         if (!never)
-            x->some[left++] = x->some[i];
+            x->candidates[left++] = x->candidates[i];
     }
-    x->n_some = left;
+    x->n_candidates = left;
 }
 
 /* The model keeps one sampler for carat_sample, megabytes that would otherwise be allocated for

@@ -8,13 +8,15 @@
 
 /* ---- Opening --------------------------------------------------------------------------- */
 
-status workspace_open(workspace *w, carat_model *m, const kv_layout *l, int32_t n_seqs,
+status workspace_open(workspace *w, carat_model *m, const kv_layout *l, const session_shape *shape,
                       const carat_memory_plan *plan, err *e)
 {
     size_t n_vocab = (size_t)m->core.n_vocab;
+    size_t rows = (size_t)shape->n_seqs * (size_t)shape->verify_rows;
+    size_t outputs = (size_t)shape->n_outputs > rows ? (size_t)shape->n_outputs : rows;
     status st;
-    *w = (workspace){0};
-    if ((st = kv_batch_init(&w->batch, l->rows_max, n_seqs, m->core.n_kv, e)))
+    *w = (workspace){.taps = shape->taps};
+    if ((st = kv_batch_init(&w->batch, l->rows_max, shape->n_seqs, m->core.n_kv, e)))
         goto out;
     if ((st = sampler_init(&w->sampler, m->core.n_vocab, e)))
         goto out;
@@ -28,11 +30,12 @@ status workspace_open(workspace *w, carat_model *m, const kv_layout *l, int32_t 
             goto out;
         }
     }
-    w->logits = mem_calloc(n_vocab * (size_t)n_seqs, sizeof *w->logits);
+    w->logits = mem_calloc(n_vocab * rows, sizeof *w->logits);
     w->raw = mem_calloc(n_vocab, sizeof *w->raw);
-    w->some = mem_calloc((size_t)SOME_MAX * (size_t)n_seqs, sizeof *w->some);
-    if (!w->logits || !w->raw || !w->some)
-        st = err_memory(e, "a session", n_vocab * ((size_t)n_seqs + 1) * sizeof *w->logits);
+    w->candidates = mem_calloc(CANDIDATES_MAX * rows, sizeof *w->candidates);
+    w->n_candidates = mem_calloc(outputs, sizeof *w->n_candidates);
+    if (!w->logits || !w->raw || !w->candidates || !w->n_candidates)
+        st = err_memory(e, "a session", n_vocab * (rows + 1) * sizeof *w->logits);
 out:
     if (st)
         workspace_close(w, m);
@@ -41,7 +44,8 @@ out:
 
 void workspace_close(workspace *w, carat_model *m)
 {
-    mem_free(w->some);
+    mem_free(w->n_candidates);
+    mem_free(w->candidates);
     mem_free(w->raw);
     mem_free(w->logits);
     for (int32_t i = 0; i < m->n_sides; i++) {
@@ -57,6 +61,7 @@ void workspace_close(workspace *w, carat_model *m)
 void workspace_begin_pass(const workspace *w, const carat_model *m, pass *p)
 {
     pass_begin(p, m->dev, &w->batch.st, w->scratch[PASS_MAIN].at, w->scratch[PASS_MAIN].n_bytes);
+    p->taps = w->taps;
     for (int32_t i = 1; i < m->n_sides; i++)
         pass_add_side(p, model_device(m, i), w->scratch[i].at, w->scratch[i].n_bytes);
 }
@@ -80,8 +85,8 @@ status open_checkpoints(checkpoint_store **s, carat_model *m, const kv_layout *l
     return w.budget_bytes ? checkpoints_open(s, m, l, &w, e) : OK;
 }
 
-carat_status carat_session_open(carat_model *m, const carat_session_options *opt,
-                                carat_session **out, carat_error *e)
+status session_open(carat_model *m, const carat_session_options *opt, int32_t verify_rows,
+                    carat_session **out, err *e)
 {
     carat_memory_plan plan;
     carat_session *s = NULL;
@@ -97,7 +102,7 @@ carat_status carat_session_open(carat_model *m, const carat_session_options *opt
     }
     s->m = m;
     atomic_init(&s->cancel, false);
-    if ((st = plan_shape(m, opt, 1, &s->shape, e)))
+    if ((st = plan_shape(m, opt, 1, verify_rows, &s->shape, e)))
         goto out;
     if ((st = plan_costs(m, &s->shape, &s->layout, &plan, e)))
         goto out;
@@ -107,13 +112,19 @@ carat_status carat_session_open(carat_model *m, const carat_session_options *opt
         goto out;
     if ((st = timeline_open(&s->t, m, &s->layout, s->store, e)))
         goto out;
-    if ((st = workspace_open(&s->w, m, &s->layout, 1, &plan, e)))
+    if ((st = workspace_open(&s->w, m, &s->layout, &s->shape, &plan, e)))
         goto out;
     *out = s;
     s = NULL;
 out:
     carat_session_close(s);
     return st;
+}
+
+carat_status carat_session_open(carat_model *m, const carat_session_options *opt,
+                                carat_session **out, carat_error *e)
+{
+    return session_open(m, opt, 1, out, e);
 }
 
 void carat_session_close(carat_session *s)

@@ -85,44 +85,61 @@ static void put(rowset *r, uint64_t *seen, int32_t at, const row *x, const kv_ca
     }
 }
 
-status kv_batch_add(kv_batch *b, const kv_cache *c, const int32_t *token, int32_t n,
-                    const int32_t *parent, kv_want want, err *e)
+static bool is_wanted(const kv_rows *r, int32_t i, int32_t *next)
 {
-    step *st = &b->st;
-    if (st->n_seqs == b->seqs_cap || n < 1 || n > b->rows_cap - st->all.n)
-        return err_set(e, E_LIMIT, "the batch holds %d rows of %d sequences", b->rows_cap,
-                       b->seqs_cap);
-    bool tree = b->has_tree || parent;
-    int32_t longest = n;
-    for (int32_t i = 0; tree && i < st->all.n; i++) {
+    if (r->want == KV_WANT_LISTED && *next < r->n_wanted && r->wanted[*next] == i) {
+        ++*next;
+        return true;
+    }
+    return r->want == KV_WANT_ALL || (r->want == KV_WANT_LAST && i == r->n - 1);
+}
+
+/* Of the sequences there already, the one with most rows. */
+static int32_t longest_part(const step *st)
+{
+    int32_t longest = 0;
+    for (int32_t i = 0; i < st->all.n; i++) {
         int32_t rows = st->all.keys[0].last[i] - st->all.keys[0].first[i] + 1;
         longest = rows > longest ? rows : longest;
     }
+    return longest;
+}
+
+status kv_batch_add_rows(kv_batch *b, const kv_cache *c, const kv_rows *rows, err *e)
+{
+    step *st = &b->st;
+    int32_t n = rows->n, row0 = st->all.n, first = (int32_t)c->n_past, next = 0;
+    uint64_t *seen_all = b->u64, *seen_out = b->u64 + b->rows_cap;
+    if (st->n_seqs == b->seqs_cap || n < 1 || n > b->rows_cap - row0)
+        return err_set(e, E_LIMIT, "the batch holds %d rows of %d sequences", b->rows_cap,
+                       b->seqs_cap);
+    bool tree = b->has_tree || rows->parent;
+    int32_t longest = tree ? longest_part(st) : 0;
+    longest = n > longest ? n : longest;
     if (tree && longest > STEP_TREE_ROWS_MAX)
         return err_set(e, E_LIMIT, "%d rows of one sequence in a pass with a tree: at most %d",
                        longest, STEP_TREE_ROWS_MAX);
-    int32_t first = (int32_t)c->n_past;
-    uint64_t *seen_all = b->u64, *seen_out = b->u64 + b->rows_cap;
-    int32_t row0 = st->all.n;
     for (int32_t i = 0; i < n; i++) {
         /* A row sees itself and all that the row it follows sees. */
-        int32_t from = parent ? parent[i] : i - 1;
+        int32_t from = rows->parent ? rows->parent[i] : i - 1;
         if (from >= i || from < -1)
             return err_set(e, E_ARG, "row %d of a tree follows row %d", i, from);
         uint64_t self = i < 64 ? (uint64_t)1 << i : 0;
-        const row x = {.token = token[i],
+        const row x = {.token = rows->token[i],
                        .pos = from >= 0 ? st->all.pos[row0 + from] + 1 : first,
                        .seq = st->n_seqs,
                        .nth = i,
                        .n = n,
                        .seen = self | (from >= 0 ? seen_all[row0 + from] : 0)};
         put(&st->all, seen_all, row0 + i, &x, c);
-        if (want == KV_WANT_ALL || (want == KV_WANT_LAST && i == n - 1)) {
+        if (is_wanted(rows, i, &next)) {
             ((int32_t *)st->out_row)[st->out.n] = row0 + i;
             put(&st->out, seen_out, st->out.n, &x, c);
             st->out.n++;
         }
     }
+    if (rows->want == KV_WANT_LISTED && next < rows->n_wanted)
+        return err_set(e, E_ARG, "wanted row %d of %d rows is row %d", next, n, rows->wanted[next]);
     st->all.n += n;
     memcpy(b->bases + (size_t)st->n_seqs * (size_t)st->n_kv, c->base,
            (size_t)st->n_kv * sizeof *c->base);
@@ -133,4 +150,11 @@ status kv_batch_add(kv_batch *b, const kv_cache *c, const int32_t *token, int32_
         st->out.seen = seen_out;
     }
     return OK;
+}
+
+status kv_batch_add(kv_batch *b, const kv_cache *c, const int32_t *token, int32_t n,
+                    const int32_t *parent, kv_want want, err *e)
+{
+    const kv_rows rows = {.token = token, .parent = parent, .n = n, .want = want};
+    return kv_batch_add_rows(b, c, &rows, e);
 }

@@ -68,6 +68,49 @@ void kv_commit(kv_cache *c, int32_t n)
     c->n_past += n;
 }
 
+/* Of the rows after the committed ones, row skip + i becomes row skip + from[i], in all stores of a
+ * kind on one side. */
+static void keep_rows(kv_cache *c, int8_t side, store_kind kind, int32_t skip, const int32_t *from,
+                      int32_t n)
+{
+    enum { STORES = 64 };
+    row_store s[STORES];
+    int32_t n_stores = 0;
+    int64_t first = kv_n_keys(c, kind) + skip;
+    device *d = NULL;
+    for (int32_t i = 0; i < c->layout->n; i++) {
+        const kv_view *v = &c->layout->view[i];
+        if (v->side != side || v->kind != kind)
+            continue;
+        d = kv_device(c, v);
+        if (n_stores + 2 > STORES) {
+            device_keep_rows(d, s, n_stores, first, from, n);
+            n_stores = 0;
+        }
+        s[n_stores++] = (row_store){c->base[i].k, v->k_row_bytes, v->n_head_kv, v->n_slots};
+        if (c->base[i].v)
+            s[n_stores++] = (row_store){c->base[i].v, v->v_row_bytes, v->n_head_kv, v->n_slots};
+    }
+    if (n_stores)
+        device_keep_rows(d, s, n_stores, first, from, n);
+}
+
+/* Row path[i] was written at index n_past + path[i], and has position n_past + i: its key was
+ * rotated by that position, or will be when it is read (one stream). So at index n_past + i it is
+ * the row that a chain would have written there. n_written counts the rejected rows already. */
+void kv_commit_path(kv_cache *c, const int32_t *path, int32_t n)
+{
+    int32_t from[STEP_TREE_ROWS_MAX], in_place = 0;
+    while (in_place < n && path[in_place] == in_place)
+        in_place++;
+    for (int32_t i = in_place; i < n; i++)
+        from[i - in_place] = path[i] - in_place;
+    for (int8_t side = 0; in_place < n && side < PASS_SIDES_MAX; side++)
+        for (int kind = 0; kind < STORE_KINDS; kind++)
+            keep_rows(c, side, (store_kind)kind, in_place, from, n - in_place);
+    c->n_past += n;
+}
+
 /* The next query, at n_past, sees back to n_past - window + 1. The ring holds the newest n_slots
  * indices ever written: n_written - n_slots and later; or fewer, if a snapshot's were loaded. */
 bool kv_can_rewind(const kv_cache *c, int64_t n_past)

@@ -124,8 +124,12 @@ void kv_close(kv_cache *c); /* safe on a zeroed or closed cache */
 /* May a pass add n rows after n_past? E_LIMIT with a sentence if not. Call before the pass; the
  * rows take indices n_past .. n_past+n-1. */
 status kv_reserve(kv_cache *c, int32_t n, err *e);
-void kv_commit(kv_cache *c,
-               int32_t n); /* keep the first n rows of the pass; the rest are dropped */
+/* Keeps the pass's first n rows; the others are dropped. */
+void kv_commit(kv_cache *c, int32_t n);
+/* The same of a tree: keeps rows path[0] < path[1] < ... < path[n-1] of the pass, a path from the
+ * committed context downwards, and moves each to the index of its depth, bit for bit. Between
+ * passes; a device may do it later, but before the next pass. */
+void kv_commit_path(kv_cache *c, const int32_t *path, int32_t n);
 bool kv_can_rewind(const kv_cache *c, int64_t n_past);
 bool kv_rewind(kv_cache *c, int64_t n_past); /* false, and unchanged, if the rings forgot */
 void kv_reset(kv_cache *c);
@@ -144,12 +148,28 @@ typedef struct kv_batch {
 status kv_batch_init(kv_batch *b, int32_t rows_cap, int32_t seqs_cap, int32_t n_kv, err *e);
 void kv_batch_free(kv_batch *b);
 void kv_batch_clear(kv_batch *b);
-/* Adds n rows of c's timeline after its n_past. want: which rows' logits are wanted:
- * KV_WANT_NONE, KV_WANT_LAST, KV_WANT_ALL. parent: NULL for a chain; else parent[i] is the row
- * within this sequence's rows that row i follows, -1 for the committed context, parent[i] < i. The
- * caller has reserved. E_LIMIT if the batch is full, or a tree's pass has a sequence of more than
- * STEP_TREE_ROWS_MAX rows. */
-typedef enum kv_want { KV_WANT_NONE, KV_WANT_LAST, KV_WANT_ALL } kv_want;
+/* Rows of one sequence in a pass. */
+typedef enum kv_want { KV_WANT_NONE, KV_WANT_LAST, KV_WANT_ALL, KV_WANT_LISTED } kv_want;
+typedef struct kv_rows {
+    const int32_t *token;  /* [n] */
+    const int32_t *parent; /* [n]: the row that each row follows, -1: the committed context; a
+                              parent comes before its children. NULL: a chain */
+    int32_t n;
+    kv_want want;          /* which rows' logits are wanted */
+    const int32_t *wanted; /* [n_wanted], ascending: the rows of KV_WANT_LISTED */
+    int32_t n_wanted;
+} kv_rows;
+static inline int32_t kv_rows_wanted(const kv_rows *r)
+{
+    return r->want == KV_WANT_ALL      ? r->n
+           : r->want == KV_WANT_LISTED ? r->n_wanted
+                                       : r->want == KV_WANT_LAST;
+}
+
+/* Adds rows of c's timeline after its n_past. The caller has reserved. E_LIMIT if the batch is
+ * full, or a pass with a tree has more than STEP_TREE_ROWS_MAX rows of one sequence; E_ARG for
+ * parents or wanted rows that are out of order. After an error: clear the batch. */
+status kv_batch_add_rows(kv_batch *b, const kv_cache *c, const kv_rows *rows, err *e);
 status kv_batch_add(kv_batch *b, const kv_cache *c, const int32_t *token, int32_t n,
                     const int32_t *parent, kv_want want, err *e);
 

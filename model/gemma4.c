@@ -82,7 +82,8 @@ static void gemma4_store_kv(pass *p, const gemma4 *g, const gemma4_layer *L, con
 }
 
 /* One decoder layer. *x: [rows, n_embd], updated in place; *ple: [rows, n_layer, n_ple] or empty.
- * Both are replaced by their wanted rows once no later layer needs the keys of the others. */
+ * Both are replaced by their wanted rows once no later layer needs the keys of the others, nor a
+ * tap the others themselves. */
 static void gemma4_layer_forward(pass *p, const gemma4 *g, const gemma4_layer *L, int32_t il,
                                  const kv_layout *kvs, mat *x, mat *ple)
 {
@@ -91,7 +92,7 @@ static void gemma4_layer_forward(pass *p, const gemma4 *g, const gemma4_layer *L
     mat h = op_rms_norm(p, *x, &L->attn_norm, g->eps);
     if (L->owns_kv)
         gemma4_store_kv(p, g, L, kv, h);
-    if (L->last_owner && !p->n_taps) {
+    if (L->last_owner && pass_last_tap(p) < il) {
         op_keep_outputs(p, (mat *const[]){x, &h, ple}, 3);
         if (!p->rows->n)
             return;
@@ -114,6 +115,10 @@ static void gemma4_layer_forward(pass *p, const gemma4 *g, const gemma4_layer *L
 mat gemma4_forward(pass *p, const model *m, const kv_layout *kv)
 {
     const gemma4 *g = m->impl;
+    int32_t last_tap = pass_last_tap(p);
+    bool keys_done = false; /* no later layer owns keys */
+    if (!pass_shapes(p, "taps", last_tap < g->n_layer))
+        return (mat){0};
     op_cross(p, g->embd.side, NULL, 0);
     mat x = op_embed(p, &g->embd, sqrtf((float)g->n_embd));
     mat ple = {0};
@@ -130,6 +135,9 @@ mat gemma4_forward(pass *p, const model *m, const kv_layout *kv)
         /* The wanted rows, where they moved, live above the mark: keep them to the end. */
         if (x.at == before.at && x.rows == before.rows)
             pass_release(p, mark);
+        keys_done |= L->last_owner;
+        if (keys_done && il >= last_tap) /* if the layer has not */
+            op_keep_outputs(p, (mat *const[]){&x, &ple}, 2);
     }
     p->il = -1;
     op_cross(p, PASS_MAIN, (mat *const[]){&x}, 1);
@@ -137,5 +145,6 @@ mat gemma4_forward(pass *p, const model *m, const kv_layout *kv)
     if (!p->rows->n)
         return (mat){0};
     mat y = op_rms_norm(p, x, &g->out_norm, g->eps);
+    pass_tap(p, PASS_TAP_NORM, y);
     return op_softcap(p, op_matmul(p, y, &g->head), g->softcap, m->suppress, m->n_suppress);
 }

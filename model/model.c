@@ -307,13 +307,14 @@ status model_load_weights(model *m, carat_progress_fn progress, void *user, err 
 }
 
 status model_plan(const model *m, device *dev, const kv_layout *kv, int32_t rows, int32_t outs,
-                  model_costs *c, err *e)
+                  const pass_taps *taps, model_costs *c, err *e)
 {
     *c = (model_costs){0};
     step st = plan_step(rows, outs);
     st.n_kv = kv->n;
     pass p;
     pass_begin(&p, dev, &st, NULL, 0);
+    p.taps = taps;
     for (int32_t i = 1; i < m->n_sides; i++)
         pass_add_side(&p, m->dev[i], NULL, 0);
     model_forward(&p, m, kv);

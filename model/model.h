@@ -98,9 +98,10 @@ typedef struct model_costs {
     model_side_costs side[PASS_SIDES_MAX];
 } model_costs;
 
-/* A dry pass on dev, which need not hold the weights, and on the model's other devices. */
+/* A dry pass on dev, which need not hold the weights, and on the model's other devices. taps: of
+ * the passes that are planned; may be NULL. */
 status model_plan(const model *m, device *dev, const kv_layout *kv, int32_t rows, int32_t outs,
-                  model_costs *c, err *e);
+                  const pass_taps *taps, model_costs *c, err *e);
 
 mat model_forward(pass *p, const model *m, const kv_layout *kv);
 

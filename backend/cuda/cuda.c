@@ -115,6 +115,27 @@ static void cuda_sift(device *d, sift_want *want, int32_t n_wants, int32_t n, in
     }
 }
 
+static void cuda_keep_rows(device *d, const row_store *store, int32_t n_stores, int64_t first,
+                           const int32_t *from, int32_t n)
+{
+    cuda_device *c = cuda_select(d);
+    keep_args a = {.first = first, .n = n};
+    _Static_assert((int)KEEP_ROWS == (int)STEP_TREE_ROWS_MAX, "a path has at most a tree's rows");
+    cuda_settle(c);
+    for (int32_t i = 0; i < n; i++)
+        a.from[i] = (uint8_t)from[i];
+    for (int32_t i = 0; i < n_stores; i++) {
+        const row_store *s = &store[i];
+        a.store[a.n_stores++] =
+            (keep_store){(uint8_t *)s->at, (int32_t)s->row_bytes, s->n_heads, s->n_slots};
+        if (a.n_stores < KEEP_STORES && i < n_stores - 1)
+            continue;
+        cu_keep_rows(c->stream, a);
+        cuda_ok(c, NULL, cudaGetLastError(), "keeping rows");
+        a.n_stores = 0;
+    }
+}
+
 static uint64_t cuda_available(const device *d)
 {
     size_t free_bytes = 0, total = 0;
@@ -627,6 +648,7 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .download = cuda_download,
         .move = cuda_move,
         .moved = cuda_moved,
+        .keep_rows = cuda_keep_rows,
         .host_alloc = cuda_host_alloc,
         .host_free = cuda_host_free,
         .sift = cuda_sift,

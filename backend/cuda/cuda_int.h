@@ -206,6 +206,19 @@ void cu_rope(cudaStream_t s, dev_mat x, int32_t heads, const int32_t *pos, const
 /* kv_store.cu */
 void cu_rotate(cudaStream_t s, dev_mat y, dev_mat x, bool back); /* groups of 128 columns */
 void cu_kv_store(cudaStream_t s, dev_kv kv, dev_step st, dev_mat k, dev_mat v);
+/* keep_rows.cu: as device.keep_rows; from: as many as a tree has rows */
+enum { KEEP_STORES = 64, KEEP_ROWS = 64 };
+typedef struct keep_store {
+    uint8_t *at;
+    int32_t row_bytes, n_heads, n_slots;
+} keep_store;
+typedef struct keep_args {
+    keep_store store[KEEP_STORES];
+    int64_t first;
+    int32_t n_stores, n;
+    uint8_t from[KEEP_ROWS];
+} keep_args;
+void cu_keep_rows(cudaStream_t s, keep_args a);
 /* quantise.cu */
 void cu_quantise(cudaStream_t s, dev_mat x, dev_quant q);
 /* pack.cu */
@@ -454,6 +467,7 @@ typedef struct graph_key {
     const void *model, *kv, *scratch;
     int32_t rows, outs, n_seqs, kv_bucket;
     bool tree;
+    pass_taps taps;
 } graph_key;
 typedef struct graph_slot {
     graph_key key;

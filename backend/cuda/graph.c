@@ -3,18 +3,37 @@
  *
  * What changes between two passes of equal counts is in the step block, at a fixed address; all
  * that kernels are given as arguments depends on the key: model, layout, scratch, counts, and how
- * many chunks of keys the grids of attention cover (a power of two). A pass is run plainly the
+ * many chunks of keys the grids of attention cover (a power of two), and where taps copy what they
+ * are for. A pass is run plainly the
  * first time, so that whatever happens once has happened; recorded and replayed the second time;
  * replayed from then on. A recording names addresses, so all are dropped when any memory is given
  * back.
  */
 #include "backend/cuda/cuda_int.h"
 
+static bool same_taps(const pass_taps *a, const pass_taps *b)
+{
+    bool same = a->n == b->n;
+    for (int32_t i = 0; i < a->n && same; i++) {
+        const pass_tap_point *s = &a->at[i], *t = &b->at[i];
+        same = s->il == t->il && s->to.at == t->to.at && s->to.stride == t->to.stride;
+    }
+    return same;
+}
+
+static bool on_main(const pass_taps *taps)
+{
+    bool main = true;
+    for (int32_t i = 0; taps && i < taps->n; i++)
+        main &= taps->at[i].side == PASS_MAIN;
+    return main;
+}
+
 static bool same(const graph_key *a, const graph_key *b)
 {
     return a->model == b->model && a->kv == b->kv && a->scratch == b->scratch &&
            a->rows == b->rows && a->outs == b->outs && a->n_seqs == b->n_seqs &&
-           a->kv_bucket == b->kv_bucket && a->tree == b->tree;
+           a->kv_bucket == b->kv_bucket && a->tree == b->tree && same_taps(&a->taps, &b->taps);
 }
 
 static void forget(graph_slot *s)
@@ -50,7 +69,7 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
     cuda_device *c = cuda_select(d);
     const step *st = p->st;
     c->recording = NULL;
-    if (c->no_graphs || p->n_taps || st->all.n > CUDA_VERIFY_ROWS || pass_failed(p))
+    if (c->no_graphs || !on_main(p->taps) || st->all.n > CUDA_VERIFY_ROWS || pass_failed(p))
         return false;
     graph_key k = {.model = model,
                    .kv = kv,
@@ -60,6 +79,8 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
                    .n_seqs = st->n_seqs,
                    .kv_bucket = c->kv_bucket,
                    .tree = st->all.seen != NULL};
+    if (p->taps)
+        k.taps = *p->taps;
     graph_slot *s = slot_of(c, &k);
     bool seen = s->used != 0;
     s->used = ++c->graph_clock;

@@ -258,5 +258,6 @@ void cuda_move(device *d, const block_move *m)
 void cuda_moved(device *d)
 {
     cuda_device *c = cuda_select(d);
+    cuda_settle(c);
     cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "moving keys and values");
 }

@@ -290,6 +290,8 @@ int main(int argc, char **argv)
         check_models(&g);
         check_sessions(&g);
         check_caches(&g);
+        check_commit(&g);
+        check_taps(&g);
     }
     double models = clock_ms();
     printf("%d checks, %d failed   (ops %.1f s, models %.1f s; slowest %.1f s: %s)\n", g.n_run,

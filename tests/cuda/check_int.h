@@ -103,5 +103,7 @@ void check_attention(rig *g);
 void check_models(rig *g);
 void check_sessions(rig *g);
 void check_caches(rig *g);
+void check_commit(rig *g);
+void check_taps(rig *g);
 
 #endif

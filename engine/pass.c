@@ -1,0 +1,168 @@
+/* pass.c - every computation of the engine: rows of one or more timelines in a pass, and their
+ * logits.
+ *
+ *     run_pass          reserves, fills the step, runs the model, takes the wanted rows' logits
+ *     timeline_commit   keeps some of the rows that were computed: ids, keys and counters together
+ *
+ * A timeline moves in timeline_commit only. So a pass that fails, and rows that nobody commits,
+ * leave every timeline as it was; the next pass overwrites them.
+ */
+#include "engine/engine_int.h"
+
+#include <assert.h>
+#include <float.h>
+#include <string.h>
+
+/* False for NaN or +inf in a row of logits: the weights or the input are broken, and every later
+ * token would be noise. -inf is a ban and stands. */
+static bool finite_row(const float *x, int32_t n)
+{
+    int bad = 0;
+    for (int32_t i = 0; i < n; i++)
+        bad |= !(x[i] <= FLT_MAX);
+    return !bad;
+}
+
+status not_finite(const carat_model *m, int64_t pos, err *e)
+{
+    return err_set(e, E_NUMERIC,
+                   "%s computed a NaN or an infinity at position %lld: the weights are damaged, or "
+                   "the numbers overflow",
+                   m->core.name, (long long)pos);
+}
+
+/* ---- Logits ------------------------------------------------------------------------------ */
+
+/* Rows that the device sifts in one call, and where their counts go. */
+typedef struct sift_batch {
+    carat_model *m;
+    sift_want want[STEP_SEQS_MAX];
+    int32_t *count[STEP_SEQS_MAX];
+    int32_t n;
+} sift_batch;
+
+static void sift_now(sift_batch *b)
+{
+    device *d = b->m->dev;
+    if (b->n)
+        d->sift(d, b->want, b->n, b->m->core.n_vocab, CANDIDATES_MAX);
+    for (int32_t i = 0; i < b->n; i++) {
+        const sift_want *w = &b->want[i];
+        if (w->bad)
+            *b->count[i] = LOGITS_BAD;
+        else if (w->n >= 0 && w->n <= CANDIDATES_MAX)
+            *b->count[i] = w->n;
+    }
+    b->n = 0;
+}
+
+/* The candidates of every row for which they will do. Its count stays LOGITS_ALL where the device
+ * cannot sift, or too many logits are equal. */
+static void take_candidates(carat_model *m, mat y, const pass_part *part, int32_t n_parts)
+{
+    sift_batch b;
+    int32_t r = 0;
+    b.m = m;
+    b.n = 0;
+    for (int32_t i = 0; i < n_parts; i++) {
+        const pass_part *p = &part[i];
+        for (int32_t k = 0; k < kv_rows_wanted(&p->rows); k++, r++) {
+            p->n_candidates[k] = LOGITS_ALL;
+            if (p->n_best < 1 || !m->dev->sift)
+                continue;
+            if (b.n == STEP_SEQS_MAX)
+                sift_now(&b);
+            b.count[b.n] = &p->n_candidates[k];
+            b.want[b.n++] = (sift_want){.row = mat_row(y, r),
+                                        .k = p->n_best,
+                                        .to = p->candidates + (size_t)k * CANDIDATES_MAX};
+        }
+    }
+    sift_now(&b);
+}
+
+/* The rows of y belong to the parts in their order. */
+static void take_logits(carat_model *m, mat y, const pass_part *part, int32_t n_parts)
+{
+    size_t n_vocab = (size_t)m->core.n_vocab;
+    int32_t r = 0;
+    take_candidates(m, y, part, n_parts);
+    for (int32_t i = 0; i < n_parts; i++) {
+        const pass_part *p = &part[i];
+        for (int32_t k = 0; k < kv_rows_wanted(&p->rows); k++, r++) {
+            float *to = p->logits + (size_t)k * n_vocab;
+            if (p->n_candidates[k] != LOGITS_ALL)
+                continue;
+            m->dev->download(m->dev, to, mat_row(y, r), n_vocab * sizeof *to);
+            if (!finite_row(to, m->core.n_vocab))
+                p->n_candidates[k] = LOGITS_BAD;
+        }
+    }
+}
+
+/* ---- Passes ------------------------------------------------------------------------------ */
+
+static status fill_step(workspace *w, const pass_part *part, int32_t n_parts, err *e)
+{
+    status st = OK;
+    kv_batch_clear(&w->batch);
+    for (int32_t i = 0; i < n_parts && !st; i++) {
+        timeline *t = part[i].t;
+        timeline_before_pass(t, part[i].rows.n);
+        if (!(st = kv_reserve(&t->kv, part[i].rows.n, e)))
+            st = kv_batch_add_rows(&w->batch, &t->kv, &part[i].rows, e);
+    }
+    return st;
+}
+
+status run_pass(carat_model *m, const kv_layout *l, workspace *w, const pass_part *part,
+                int32_t n_parts, err *e)
+{
+    pass p;
+    status st = fill_step(w, part, n_parts, e);
+    if (st)
+        return st;
+    pthread_mutex_lock(&m->pass_lock);
+    if ((st = model_check_loaded(m, e))) {
+        pthread_mutex_unlock(&m->pass_lock);
+        return st;
+    }
+    workspace_begin_pass(w, m, &p);
+    mat y = model_forward(&p, &m->core, l);
+    if (pass_failed(&p))
+        st = err_set(e, p.e.status, "%s", p.e.text);
+    else
+        take_logits(m, y, part, n_parts);
+    if (!st && m->dev->failed)
+        st = m->dev->failed(m->dev, e);
+    pthread_mutex_unlock(&m->pass_lock);
+    return st;
+}
+
+/* Is path a chain of parents from the committed context downwards? */
+static bool is_path(const kv_rows *r, const int32_t *path, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        int32_t row = path ? path[i] : i, before = i ? (path ? path[i - 1] : i - 1) : -1;
+        if (row >= r->n || (r->parent ? r->parent[row] : row - 1) != before)
+            return false;
+    }
+    return true;
+}
+
+void timeline_commit(timeline *t, const pass_part *part, const int32_t *path, int32_t n)
+{
+    const kv_rows *r = &part->rows;
+    int32_t *to = t->id + t->kv.n_past;
+    assert(part->t == t && n <= r->n && is_path(r, path, n));
+    if (!path) {
+        memmove(to, r->token, (size_t)n * sizeof *to);
+        kv_commit(&t->kv, n);
+        return;
+    }
+    for (int32_t i = 0; i < n; i++) /* also if the tokens lie there: path[i] >= i */
+        to[i] = r->token[path[i]];
+    pthread_mutex_lock(&t->m->pass_lock);
+    kv_commit_path(&t->kv, path, n);
+    pthread_mutex_unlock(&t->m->pass_lock);
+}

@@ -1,0 +1,96 @@
+/* wrap_test.c - wrappers around a device whose memory the host does not touch: whole models, all
+ * kinds of ops. A CPU device stands for it; what a wrapper reads of it without a download is right
+ * here, so the CUDA check repeats this on a real one (tests/cuda/check_taps.c).
+ */
+#include "tests/fidelity_model.h"
+#include "tests/test.h"
+#include "base/mem.h"
+#include "kv/kv.h"
+#include "model/model.h"
+
+#include <string.h>
+
+enum { ROWS = 8 };
+
+static int n_lines;
+static void count(void *user, const char *line)
+{
+    (void)user;
+    n_lines += line[0] != 0;
+}
+
+static size_t n_downloaded;
+static void (*plain_download)(device *d, void *to, const void *from, size_t n_bytes);
+static void counting_download(device *d, void *to, const void *from, size_t n_bytes)
+{
+    n_downloaded += n_bytes;
+    plain_download(d, to, from, n_bytes);
+}
+
+/* Logits of the first ROWS tokens, on a device in these wrappers. */
+static void run(const char *path, const fidelity *f, const char *const *wrappers, float *logits)
+{
+    gguf file = {0};
+    model m;
+    device *d;
+    kv_layout l;
+    kv_cache c;
+    kv_batch b;
+    model_costs costs;
+    pass p;
+    err e = {0};
+    CHECK_OK(gguf_open(&file, path, false, NULL, NULL, &e), e);
+    CHECK_OK(model_bind(&m, &file, &e), e);
+    CHECK_OK(device_open_cpu(&d, &(cpu_options){.n_threads = 1}, &e), e);
+    plain_download = d->download;
+    d->download = counting_download;
+    d->host_memory = false;
+    for (int i = 0; wrappers[i]; i++)
+        CHECK_OK(device_wrap(&d, wrappers[i], count, NULL, &e), e);
+    CHECK_OK(model_load(&m, d, NULL, NULL, &e), e);
+    kv_want_layout want = {
+        .spec = m.kv, .n = m.n_kv, .n_ctx = f->n_tokens, .rows_max = ROWS, .dev = {d}};
+    CHECK_OK(kv_choice_parse(&want.choice, &(kv_words){.k = "q8_0", .single = "on"}, &e), e);
+    CHECK_OK(kv_layout_init(&l, &want, &e), e);
+    CHECK_OK(kv_open(&c, d, &l, &e), e);
+    CHECK_OK(kv_batch_init(&b, ROWS, 1, l.n, &e), e);
+    CHECK_OK(kv_reserve(&c, ROWS, &e), e);
+    CHECK_OK(kv_batch_add(&b, &c, f->tokens, ROWS, NULL, KV_WANT_ALL, &e), e);
+    CHECK_OK(model_plan(&m, d, &l, ROWS, ROWS, NULL, &costs, &e), e);
+    size_t n = costs.side[PASS_MAIN].scratch_bytes;
+    void *scratch = d->alloc(d, n);
+    CHECK(scratch);
+    pass_begin(&p, d, &b.st, scratch, n);
+    mat y = model_forward(&p, &m, &l);
+    CHECK_OK(p.e.status, p.e);
+    d->download(d, logits, y.at, (size_t)ROWS * (size_t)m.n_vocab * sizeof *logits);
+    d->release(d, scratch, n);
+    kv_batch_free(&b);
+    kv_close(&c);
+    kv_layout_free(&l);
+    model_free(&m);
+    device_close(d);
+}
+
+TEST(wrappers_work_where_memory_is_apart)
+{
+    static const char *const none[] = {NULL}, *const all[] = {"check", "trace", "time", NULL};
+    for (const char *const *name = fidelity_names; *name; name++) {
+        fidelity f;
+        fidelity_open(&f, *name);
+        const char *path = fidelity_write(&f, NULL);
+        size_t n = (size_t)ROWS * (size_t)f.n_vocab;
+        float *want = mem_alloc(n * sizeof *want), *got = mem_alloc(n * sizeof *got);
+        CHECK(want && got);
+        run(path, &f, none, want);
+        n_lines = 0;
+        n_downloaded = 0;
+        run(path, &f, all, got);
+        CHECK_MSG(!memcmp(got, want, n * sizeof *got), "%s: other logits", *name);
+        CHECK(n_lines > 12 * f.n_layer);
+        CHECK(n_downloaded > 100 * n); /* results and all that the reference read */
+        mem_free(want);
+        mem_free(got);
+        fidelity_close(&f);
+    }
+}
