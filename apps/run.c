@@ -28,6 +28,8 @@ static const option table[] = {
             "most tokens of an answer (default: until the context is full)"),
     OPT_STR(run_options, system, "system", 's', "TEXT", "the system message"),
     OPT_FLAG(run_options, think, "think", 0, "let the model think before it answers"),
+    OPT_FLAG(run_options, preserve_thinking, "preserve-thinking", 0,
+             "keep the thoughts of finished turns that called tools"),
     OPT_STR(run_options, tools_file, "tools", 0, "FILE",
             "tool declarations, JSON as OpenAI has it"),
     OPT_FLAG(run_options, json, "json", 0, "answers are JSON objects"),

@@ -123,6 +123,7 @@ status chat_open(chat *c, const run_options *o, err *e)
     status st;
     *c = (chat){.max_tokens = (int32_t)o->n_tokens,
                 .thinking = o->think,
+                .preserve_thinking = o->preserve_thinking,
                 .raw = o->raw,
                 .quiet = o->quiet,
                 .stop = o->stop,
@@ -351,7 +352,7 @@ static status render(chat *c, carat_chat *out, err *e)
     }
     char *text = json_dumps(all, JSON_COMPACT);
     json_decref(all);
-    carat_chat_options opt = {.thinking = c->thinking, .preserve_thinking = false};
+    carat_chat_options opt = {.thinking = c->thinking, .preserve_thinking = c->preserve_thinking};
     st = text ? carat_chat_render(c->m, text, c->tools, &opt, out, e) : no_memory(e);
     free(text);
     return st;

@@ -29,8 +29,8 @@ typedef struct run_options {
     int64_t n_tokens, top_k, seed, n_ctx, chunk, threads;
     double temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     option_list stop, logit_bias, result;
-    bool think, raw, greedy, quiet, json_events, exact, reference, no_mmap, overcommit, interactive,
-        ignore_eog, verbose, json;
+    bool think, preserve_thinking, raw, greedy, quiet, json_events, exact, reference, no_mmap,
+        overcommit, interactive, ignore_eog, verbose, json;
 } run_options;
 
 enum { RUN_UNSET = -2 }; /* numbers the user did not give: the model's own are used */
@@ -63,7 +63,7 @@ typedef struct chat {
     carat_logit_bias bias[OPTION_LIST_MAX]; /* sampling.bias points here */
     option_list stop;
     int32_t max_tokens;
-    bool thinking, raw, quiet, seed_given;
+    bool thinking, preserve_thinking, raw, quiet, seed_given;
     json_t *messages; /* OpenAI's shape, without the system message */
     char *system;     /* or NULL */
     char *tools;      /* JSON text, or NULL */

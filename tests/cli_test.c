@@ -397,6 +397,36 @@ TEST(cli_model_text_cannot_drive_the_terminal)
     spawned_free(&pipe);
 }
 
+/* The prompt tokens that `carat run` reports. */
+static int prompt_tokens(const char *const *args)
+{
+    spawned r;
+    int n = 0;
+    spawn_carat(&r, NULL, args);
+    CHECK_MSG(r.code == 0, "%s", str_text(&r.err));
+    const char *at = strstr(str_text(&r.err), "[prompt ");
+    CHECK(at && sscanf(at, "[prompt %d", &n) == 1);
+    spawned_free(&r);
+    return n;
+}
+
+TEST(cli_keeps_thoughts_of_tool_turns_where_it_is_asked_to)
+{
+    static const char talk[] =
+        "[{\"role\":\"user\",\"content\":\"Hi\"},"
+        "{\"role\":\"assistant\",\"reasoning_content\":\"Look it "
+        "up.\",\"tool_calls\":[{\"id\":\"a\","
+        "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},"
+        "{\"role\":\"tool\",\"tool_call_id\":\"a\",\"content\":\"1\"},"
+        "{\"role\":\"assistant\",\"content\":\"One.\"}]";
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 16});
+    const char *file = write_file("talk.json", talk, sizeof talk - 1);
+    int plain = prompt_tokens(ARGS("run", "-m", m, "--messages", file, "-n", "1", "And?"));
+    int kept = prompt_tokens(
+        ARGS("run", "-m", m, "--messages", file, "-n", "1", "--preserve-thinking", "And?"));
+    CHECK_MSG(kept > plain, "%d prompt tokens with the thought, %d without", kept, plain);
+}
+
 /* CARAT_ISA stands in for --isa where no option names an instruction set. */
 TEST(cli_environment_pins_the_instruction_set)
 {
