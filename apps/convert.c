@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "base/show.h"
 #include "format/gguf_stream.h"
 #include "format/safetensors.h"
 
@@ -74,7 +75,8 @@ static status check_source(const gemma4_tensor *t, const tensor *src, const char
 
 /* Finds every tensor of the shape in the files; drops the keys that no layer uses and that the
  * files left out. n_vocab may shrink to the tokenizer's. */
-static status plan_items(job *j, gemma4_shape *s, const gemma4_mix *mix, int32_t n_tokens, err *e)
+static status plan_items(job *j, gemma4_shape *s, const gemma4_mix *mix, int32_t n_tokens,
+                         bool tied, err *e)
 {
     const char *prefix = NULL, *path = j->from->part_path[0];
     const tensor *embd = NULL, *head;
@@ -116,7 +118,11 @@ static status plan_items(job *j, gemma4_shape *s, const gemma4_mix *mix, int32_t
         }
         j->at[k++] = it;
     }
-    head = tensor_find(&j->from->tensors, "lm_head.weight");
+    /* The reference reads no head of a tied model, even if the files have one. */
+    head = tied ? NULL : tensor_find(&j->from->tensors, "lm_head.weight");
+    if (!st && !tied && !head)
+        st = err_set(e, E_FORMAT,
+                     "%s: tie_word_embeddings is false, and there is no lm_head.weight", path);
     if (!st && head &&
         (head->n_bytes != embd->n_bytes ||
          memcmp(head->bytes, embd->bytes, (size_t)embd->n_bytes))) {
@@ -189,7 +195,7 @@ static void base_name(const char *dir, char *buf, size_t cap)
     snprintf(buf, cap, "%.*s", (int)(n - at), dir + at);
 }
 
-static status write_file(const convert_request *r, const job *j, const convert_vocab *vocab,
+static status write_file(const convert_request *r, const job *j, const convert_vocab *words,
                          uint64_t *n_bytes, err *e)
 {
     char base[256];
@@ -208,7 +214,7 @@ static status write_file(const convert_request *r, const job *j, const convert_v
     gguf_put_string(w, "general.name", name, strlen(name));
     gguf_put_u32(w, "general.file_type", (uint32_t)r->mix->file_type);
     gguf_put_u32(w, "general.quantization_version", 2);
-    if ((st = convert_vocab_put(vocab, w, e)))
+    if ((st = convert_vocab_put(words, w, e)))
         goto out;
     for (int32_t i = 0; i < j->n; i++) {
         const item *it = &j->at[i];
@@ -234,24 +240,25 @@ out:
 
 status convert_model(const convert_request *r, uint64_t *n_bytes, err *e)
 {
-    convert_vocab vocab = {0};
+    convert_vocab words = {0};
     safetensors from = {0};
     gemma4_shape s;
     job j = {.s = &s, .from = &from};
     char config[4096];
+    bool tied = true;
     status st;
     snprintf(config, sizeof config, "%s/config.json", r->dir);
-    if ((st = convert_vocab_read(&vocab, r->dir, e)) ||
-        (st = convert_read_shape(vocab.config, config, &s, e)) ||
+    if ((st = convert_vocab_read(&words, r->dir, e)) ||
+        (st = convert_read_shape(words.config, config, &s, &tied, r->unknown, e)) ||
         (st = safetensors_open(&from, r->dir, e)) ||
-        (st = plan_items(&j, &s, r->mix, vocab.n, e)) ||
-        (vocab.n && (st = convert_vocab_fit(&vocab, s.n_vocab, e))))
+        (st = plan_items(&j, &s, r->mix, words.n, tied, e)) ||
+        (words.n && (st = convert_vocab_fit(&words, s.n_vocab, e))))
         goto out;
-    st = write_file(r, &j, &vocab, n_bytes, e);
+    st = write_file(r, &j, &words, n_bytes, e);
 out:
     mem_free(j.at);
     safetensors_close(&from);
-    convert_vocab_free(&vocab);
+    convert_vocab_free(&words);
     return st;
 }
 
@@ -268,11 +275,16 @@ static int run_convert(const command *c, int argc, char **argv)
     term_init();
     term_watch(NULL); /* Ctrl-C ends the writing, and leaves no half file */
     const gemma4_mix *mix = gemma4_mix_named(o.type);
-    convert_request r = {argv[0], argv[1], mix, o.name, (int32_t)o.n_threads};
+    str unknown = {0};
+    convert_request r = {argv[0], argv[1], mix, o.name, (int32_t)o.n_threads, &unknown};
     if (!mix)
         st = err_set(&e, E_ARG, "there is no type %s; the types are %s", o.type, gemma4_mix_names);
     else
         st = convert_model(&r, &n_bytes, &e);
+    if (unknown.n)
+        term_note("config.json has keys that carat does not know and ignores: %s",
+                  SHOWN(unknown.at));
+    str_free(&unknown);
     return term_wrote(argv[1], n_bytes, start_ms, st, &e);
 }
 

@@ -5,6 +5,7 @@
  */
 #include "apps/convert_int.h"
 #include "base/map.h"
+#include "text/family.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -92,22 +93,48 @@ static void read_layers(fields *f, gemma4_shape *s)
     }
 }
 
-/* rope_parameters: {"full_attention": {...}, "sliding_attention": {...}} */
+/* One kind of layer's rotation. A key that is not known here could change it. */
+static fields rope_of(const fields *f, const json_t *rope, const char *kind)
+{
+    static const char *const known[] = {"rope_type", "type", "rope_theta", "partial_rotary_factor",
+                                        "factor",    NULL};
+    fields r = {json_object_get(rope, kind), f->path, f->st, f->e};
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)r.object, key, v) if (!r.st &&
+                                                        !text_is_one_of(known, key, strlen(key)) &&
+                                                        !json_is_null(v)) r.st =
+        err_set(f->e, E_UNSUPPORTED, "%s: rope_parameters.%s.%.60s is not supported", f->path, kind,
+                key);
+    return r;
+}
+
+/* rope_parameters: {"full_attention": {...}, "sliding_attention": {...}}. A proportional rotation
+ * turns a part of the pairs, with frequencies divided by `factor`; a default one heeds neither. */
 static void read_rope(fields *f, gemma4_shape *s)
 {
     const json_t *rope = get(f, "rope_parameters");
-    fields full = {json_object_get(rope, "full_attention"), f->path, f->st, f->e};
-    fields swa = {json_object_get(rope, "sliding_attention"), f->path, f->st, f->e};
+    fields full = rope_of(f, rope, "full_attention"), swa = rope_of(f, rope, "sliding_attention");
     const char *kind = json_string_value(get(&full, "rope_type"));
     const char *kind_swa = json_string_value(get(&swa, "rope_type"));
+    f->st = full.st ? full.st : swa.st;
+    if (f->st)
+        return;
     if (!kind || !kind_swa || strcmp(kind_swa, "default") != 0 ||
         (strcmp(kind, "proportional") != 0 && strcmp(kind, "default") != 0)) {
         refuse(f, "rope_parameters", "pair of a proportional and a default rotation");
         return;
     }
+    bool proportional = !strcmp(kind, "proportional");
     s->theta = real(&full, "rope_theta");
     s->theta_swa = real(&swa, "rope_theta");
-    s->rotary_part = !strcmp(kind, "default") ? 1 : real(&full, "partial_rotary_factor");
+    s->rotary_part = proportional ? real(&full, "partial_rotary_factor") : 1;
+    s->rope_factor = proportional && get(&full, "factor") ? real(&full, "factor") : 1;
+    const fields *whole_heads[] = {proportional ? &swa : &full, &swa};
+    for (int i = 0; i < 2; i++)
+        if (get(whole_heads[i], "partial_rotary_factor") &&
+            json_number_value(get(whole_heads[i], "partial_rotary_factor")) != 1)
+            refuse(f, "rope_parameters", "rotation of whole heads where the type is default");
     f->st = f->st ? f->st : full.st ? full.st : swa.st;
 }
 
@@ -149,20 +176,67 @@ static void read_overrides(fields *f, gemma4_shape *s)
     }
 }
 
-/* Options of the reference that change the arithmetic and that no Gemma 4 model uses. */
+/* Options of the reference that change the arithmetic and that no Gemma 4 model uses: each with the
+ * one value, beside null, that leaves it as it is. */
 static void refuse_options(fields *f)
 {
-    const char *act = json_string_value(get(f, "hidden_activation"));
-    if (f->st)
-        return;
-    if (act && strcmp(act, "gelu_pytorch_tanh") != 0)
-        f->st = err_set(f->e, E_UNSUPPORTED,
-                        "%s: hidden_activation is %.64s, expected gelu_pytorch_tanh", f->path, act);
-    else if (truth(f, "attention_bias"))
-        f->st = err_set(f->e, E_UNSUPPORTED, "%s: attention_bias is not supported", f->path);
+    static const struct {
+        const char *key, *neutral; /* NULL: there is none */
+    } option[] = {
+        {"hidden_activation", "gelu_pytorch_tanh"},
+        {"hidden_act", "gelu_pytorch_tanh"},
+        {"attention_bias", NULL},
+        {"mlp_bias", NULL},
+        {"attn_logit_softcapping", NULL},
+        {"rope_scaling", NULL},
+        {"quantization_config", NULL},
+        {"use_bidirectional_attention", "vision"}, /* among images; text stays causal */
+    };
+    for (size_t i = 0; i < sizeof option / sizeof *option && !f->st; i++) {
+        const json_t *v = get(f, option[i].key);
+        const char *text = json_string_value(v), *neutral = option[i].neutral;
+        if (!v || json_is_false(v) || (text && neutral && !strcmp(text, neutral)))
+            continue;
+        f->st = err_set(f->e, E_UNSUPPORTED, "%s: %s is %.80s, expected %s", f->path, option[i].key,
+                        text ? text : "set", neutral ? neutral : "none");
+    }
 }
 
-status convert_read_shape(const json_t *config, const char *path, gemma4_shape *s, err *e)
+/* Keys that are read here, and keys that change no logit. */
+static void list_unknown(const fields *f, str *unknown)
+{
+    static const char *const known[] = {
+        /* read, or refused above */
+        "model_type", "num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads",
+        "num_key_value_heads", "head_dim", "attention_k_eq_v", "global_head_dim",
+        "num_global_key_value_heads", "intermediate_size", "use_double_wide_mlp",
+        "hidden_size_per_layer_input", "num_kv_shared_layers", "sliding_window",
+        "max_position_embeddings", "rms_norm_eps", "final_logit_softcapping", "enable_moe_block",
+        "num_experts", "top_k_experts", "moe_intermediate_size", "layer_types", "rope_parameters",
+        "per_layer_config", "hidden_activation", "hidden_act", "attention_bias", "mlp_bias",
+        "use_bidirectional_attention", "attn_logit_softcapping", "rope_scaling",
+        "quantization_config", "tie_word_embeddings",
+        /* the table of per-layer embeddings says its own size */
+        "vocab_size_per_layer_input",
+        /* of training, of other programs, or of tokens, which the tokenizer's files name */
+        "architectures", "attention_dropout", "attn_implementation", "_attn_implementation",
+        "_name_or_path", "_experts_implementation", "experts_implementation", "bos_token_id",
+        "boa_token_id", "boi_token_id", "eoa_token_id", "eoi_token_id", "eos_token_id",
+        "image_token_id", "audio_token_id", "video_token_id", "pad_token_id", "sep_token_id",
+        "cache_implementation", "chunk_size_feed_forward", "dtype", "torch_dtype", "id2label",
+        "label2id", "initializer_range", "is_encoder_decoder", "num_labels", "output_attentions",
+        "output_hidden_states", "output_router_logits", "problem_type", "return_dict",
+        "router_aux_loss_coef", "transformers_version", "use_cache", "vision_config",
+        "audio_config", NULL};
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)f->object, key,
+                        v) if (!json_is_null(v) && !text_is_one_of(known, key, strlen(key)))
+        str_printf(unknown, "%s%.80s", unknown->n ? ", " : "", key);
+}
+
+status convert_read_shape(const json_t *config, const char *path, gemma4_shape *s, bool *tied,
+                          str *unknown, err *e)
 {
     const json_t *text = json_object_get(config, "text_config");
     fields f = {text ? text : config, path, OK, e};
@@ -199,5 +273,14 @@ status convert_read_shape(const json_t *config, const char *path, gemma4_shape *
     read_rope(&f, s);
     read_overrides(&f, s);
     refuse_options(&f);
+    fields whole_model = {config, path, f.st, e};
+    const char *tie = "tie_word_embeddings"; /* the reference ties unless told otherwise */
+    *tied = get(&f, tie)             ? truth(&f, tie)
+            : get(&whole_model, tie) ? truth(&whole_model, tie)
+                                     : true;
+    refuse_options(&whole_model);
+    if (unknown)
+        list_unknown(&f, unknown);
+    f.st = f.st ? f.st : whole_model.st;
     return f.st ? f.st : gemma4_shape_check(s, path, e);
 }

@@ -4,24 +4,30 @@
 
 #include "base/json.h"
 #include "model/gemma4_shapes.h"
+#include "text/family.h"
+#include "text/jtree.h"
 
 enum { CONVERT_JSON_MAX = 512 << 20 }; /* a tokenizer.json is 33 MB */
 
 /* dir/name parsed; OK with *out NULL if the file does not exist and need not. */
 status convert_read_json(json_t **out, const char *dir, const char *name, bool required, err *e);
 
-/* config.json of a Gemma 4 text model, or the text_config inside a multimodal one. */
-status convert_read_shape(const json_t *config, const char *path, gemma4_shape *s, err *e);
+/* config.json of a Gemma 4 text model, or the text_config inside a multimodal one. *tied: the head
+ * is the embedding. unknown gets the names of keys that carat does not know, apart by ", ". */
+status convert_read_shape(const json_t *config, const char *path, gemma4_shape *s, bool *tied,
+                          str *unknown, err *e);
 
 /* Everything about tokens that a directory says. */
 typedef struct convert_vocab {
-    json_t *tokenizer, *tokenizer_config, *generation, *config;
-    char *template;     /* Jinja source, or NULL */
-    int32_t n;          /* tokens; 0: the directory has no tokenizer */
-    gguf_string *piece; /* [n], into the trees */
-    int32_t *type;      /* [n] */
-    float *score;       /* [n] */
-    gguf_string *merge; /* [n_merges] */
+    json_t *tokenizer_config, *generation, *config;
+    const text_family *family;
+    const jtree *tokenizer; /* pieces may hold U+0000, which jansson's keys cannot */
+    char *template;         /* Jinja source, or NULL */
+    int32_t n;              /* tokens; 0: the directory has no tokenizer */
+    gguf_string *piece;     /* [n], into the trees */
+    int32_t *type;          /* [n] */
+    float *score;           /* [n] */
+    gguf_string *merge;     /* [n_merges] */
     uint64_t n_merges;
     arena mem;
 } convert_vocab;
@@ -39,6 +45,7 @@ typedef struct convert_request {
     const gemma4_mix *mix;
     const char *name; /* general.name; NULL: the directory's */
     int32_t n_threads;
+    str *unknown; /* see convert_read_shape; NULL: not wanted */
 } convert_request;
 
 /* The whole of it. *n_bytes: how large the file is. */

@@ -7,8 +7,10 @@
 #include "base/rng.h"
 #include "base/str.h"
 #include "carat.h"
+#include "model/gemma4.h"
 
 #include <dirent.h>
+#include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -26,6 +28,8 @@ typedef struct {
     const char *skip;       /* a tensor to leave out */
     const char *wrong;      /* a tensor to give one row too many */
     const char *nan;        /* a tensor with a NaN */
+    double factor;          /* of the proportional rotation; 0: says none */
+    bool nul_piece;         /* a piece U+0000, and a merge with it */
     const char *config_add; /* fields that come first, so they win nothing but can duplicate */
     const char *instead;    /* the whole config.json */
 } made;
@@ -85,8 +89,10 @@ static void put_config(const char *dir, const gemma4_shape *s, const made *m)
     for (int32_t il = 0; il < s->n_layer; il++)
         str_printf(&c, "%s\"%s_attention\"", il ? "," : "", s->swa[il] ? "sliding" : "full");
     str_puts(&c, "],\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"proportional\","
-                 "\"rope_theta\":1000000.0,\"partial_rotary_factor\":0.25},"
-                 "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":10000.0}}");
+                 "\"rope_theta\":1000000.0,\"partial_rotary_factor\":0.25");
+    if (m->factor > 0)
+        str_printf(&c, ",\"factor\":%g", m->factor);
+    str_puts(&c, "},\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":10000.0}}");
     str_puts(&c, m->nested ? "}}" : "}");
     put_file(dir, "config.json", &c);
     str_free(&c);
@@ -178,10 +184,15 @@ static void put_tokenizer(const char *dir, const made *m)
     str_puts(&t, "],\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"vocab\":{");
     for (int i = 0; i < 256; i++)
         str_printf(&t, "%s\"<0x%02X>\":%d", i ? "," : "", i, FIRST_BYTE + i);
+    if (m->nul_piece)
+        str_printf(&t, ",\"\\u0000\":%d,\"a\\u0000\":%d", FIRST_LETTER + 5, FIRST_LETTER + 6);
     str_printf(&t, ",\"a\":%d,\"b\":%d,\"ab\":%d,\"\\u2581\":%d,\"\\n\":%d},\"merges\":[",
                FIRST_LETTER, FIRST_LETTER + 1, FIRST_LETTER + 2, FIRST_LETTER + 3,
                FIRST_LETTER + 4);
-    str_puts(&t, m->pairs ? "[\"a\",\"b\"]]}}" : "\"a b\"]}}");
+    str_puts(&t, m->pairs ? "[\"a\",\"b\"]" : "\"a b\"");
+    if (m->nul_piece)
+        str_puts(&t, m->pairs ? ",[\"a\",\"\\u0000\"]" : ",\"a \\u0000\"");
+    str_puts(&t, "]}}");
     put_file(dir, "tokenizer.json", &t);
     str_cut(&t, 0);
     str_puts(&t, "{\"bos_token\":\"<bos>\",\"eos_token\":{\"content\":\"<eos>\"},"
@@ -314,7 +325,7 @@ TEST(convert_keeps_every_value)
         gemma4_shape s;
         gguf g;
         err e = {0};
-        carat_model *model;
+        carat_model *opened;
         snprintf(name, sizeof name, "dir%zu", i);
         snprintf(out, sizeof out, "%zu.gguf", i);
         const char *dir = make_dir(name, one[i].size, &one[i].m, &s), *path = test_temp(out);
@@ -324,8 +335,9 @@ TEST(convert_keeps_every_value)
         compare(&g, &s, &one[i].m, one[i].tolerance);
         check_tokens(&g);
         gguf_close(&g);
-        CHECK_OK(carat_model_open(path, &(carat_model_options){.vocab_only = true}, &model, &e), e);
-        carat_model_close(model);
+        CHECK_OK(carat_model_open(path, &(carat_model_options){.vocab_only = true}, &opened, &e),
+                 e);
+        carat_model_close(opened);
     }
 }
 
@@ -358,6 +370,14 @@ TEST(convert_refuses_what_does_not_fit)
         {.instead = "{\"model_type\":\"gemma4_text\"}"},
         {.config_add = "\"hidden_size\":96,"},
         {.config_add = "\"attention_bias\":true,"},
+        {.config_add = "\"use_bidirectional_attention\":\"all\","},
+        {.config_add = "\"use_bidirectional_attention\":true,"},
+        {.config_add = "\"hidden_act\":\"silu\","},
+        {.config_add = "\"attn_logit_softcapping\":50.0,"},
+        {.config_add = "\"rope_scaling\":{\"factor\":2},"},
+        {.config_add = "\"quantization_config\":{\"bits\":4},"},
+        {.config_add = "\"tie_word_embeddings\":false,"}, /* and there is no lm_head */
+        {.factor = 1e30},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         made m = bad[i];
@@ -371,9 +391,75 @@ TEST(convert_refuses_what_does_not_fit)
         char out[1024];
         int before = n_files(dir);
         snprintf(out, sizeof out, "%s/out.gguf", dir);
-        CHECK_MSG(convert(dir, out, "bf16") == 1, "case %zu was converted", i);
+        CHECK_MSG(convert(dir, out, "bf16") != 0, "case %zu was converted", i);
         CHECK_EQ(n_files(dir), before); /* neither the file nor half of one */
     }
+}
+
+/* The frequencies of global layers, from the files that conversion made of both. */
+TEST(convert_divides_frequencies_by_the_factor)
+{
+    enum { FACTOR = 8 };
+    made m = {.prefix = "model.", .type = NUM_F32, .shards = 1, .factor = FACTOR};
+    gemma4_shape s;
+    gguf g;
+    err e = {0};
+    model bound;
+    const char *dir = make_dir("factor", "tiny-dense", &m, &s), *path = test_temp("factor.gguf");
+    CHECK_EQ(convert(dir, path, "f32"), 0);
+    CHECK_OK(gguf_open(&g, path, false, NULL, NULL, &e), e);
+    CHECK_OK(model_bind(&bound, &g, &e), e);
+    const gemma4 *loaded = bound.impl;
+    int32_t n = s.head_dim_global / 2;
+    CHECK_EQ(loaded->rope_global->n_turning, n / 4);
+    for (int32_t i = 0; i < n; i++) {
+        double want = i < n / 4 ? pow(1e6, -2.0 * i / s.head_dim_global) / FACTOR : 0;
+        CHECK_MSG(fabs(loaded->rope_global->inv_freq[i] - want) <= 1e-6 * want, "pair %d: %g", i,
+                  (double)loaded->rope_global->inv_freq[i]);
+    }
+    for (int32_t i = 0; i < s.head_dim / 2; i++) {
+        double want = pow(1e4, -2.0 * i / s.head_dim);
+        CHECK(fabs(loaded->rope_swa->inv_freq[i] - want) <= 1e-6 * want);
+    }
+    model_free(&bound);
+}
+
+TEST(convert_takes_a_piece_of_a_nul_byte)
+{
+    for (int pairs = 0; pairs < 2; pairs++) {
+        made m = {
+            .prefix = "model.", .type = NUM_F32, .shards = 1, .pairs = pairs, .nul_piece = true};
+        gemma4_shape s;
+        err e = {0};
+        carat_model *opened;
+        int32_t ids[4];
+        const char *dir = make_dir(pairs ? "nul2" : "nul1", "tiny-dense", &m, &s);
+        const char *path = test_temp(pairs ? "nul2.gguf" : "nul1.gguf");
+        CHECK_EQ(convert(dir, path, "f32"), 0);
+        CHECK_OK(carat_model_open(path, &(carat_model_options){.vocab_only = true}, &opened, &e),
+                 e);
+        CHECK_EQ(carat_tokenize(opened, "ba\0a", 4, 0, ids, 4, &e), 3);
+        CHECK_EQ(ids[1], FIRST_LETTER + 6);
+        carat_model_close(opened);
+    }
+}
+
+TEST(convert_lists_keys_that_it_does_not_know)
+{
+    made m = {.prefix = "model.",
+              .type = NUM_F32,
+              .shards = 1,
+              .config_add = "\"use_cache\":true,\"laurel_rank\":64,\"x\":null,\"y\":[1],"};
+    gemma4_shape s;
+    str unknown = {0};
+    err e = {0};
+    uint64_t n_bytes;
+    const char *dir = make_dir("unknown", "tiny-dense", &m, &s);
+    convert_request r = {dir,     test_temp("unknown.gguf"), gemma4_mix_named("bf16"), NULL, 2,
+                         &unknown};
+    CHECK_OK(convert_model(&r, &n_bytes, &e), e);
+    CHECK_STR(unknown.at, "laurel_rank, y");
+    str_free(&unknown);
 }
 
 TEST(convert_on_a_full_disk_leaves_nothing)
@@ -425,7 +511,7 @@ TEST(convert_survives_every_kind_of_shortage)
         err e = {0};
         uint64_t n_bytes;
         mem_fail_after(n);
-        convert_request r = {dir, out, gemma4_mix_named("q8_0"), NULL, 2};
+        convert_request r = {dir, out, gemma4_mix_named("q8_0"), NULL, 2, NULL};
         status st = convert_model(&r, &n_bytes, &e);
         bool hit = mem_fail_hit();
         mem_fail_after(-1);

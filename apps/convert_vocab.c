@@ -1,21 +1,20 @@
 /* convert_vocab.c - tokenizer.json and its neighbours to tokenizer.* keys.
  *
  * Token types follow llama.cpp: entries of added_tokens are control tokens if special, else
- * user-defined; seven markers that a reader of answers must see are user-defined always.
+ * user-defined; the marks that a reader of answers must see are user-defined always.
  */
 #include "apps/convert_int.h"
 #include "base/map.h"
 #include "base/mem.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
 
 enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER_DEFINED, TYPE_UNUSED, TYPE_BYTE };
 enum { TOKENS_MAX = 1 << 22 }; /* sixteen times the published vocabulary */
-
-static const char *const visible[] = {"<|channel>",   "<channel|>",       "<|tool_call>",
-                                      "<tool_call|>", "<|tool_response>", "<tool_response|>",
-                                      "<|\"|>"};
 
 static bool equals(gguf_string s, const char *text)
 {
@@ -34,11 +33,12 @@ static bool is_byte_piece(gguf_string s)
     return sscanf(text, "<0x%2X>", &v) == 1 && text[5] == '>';
 }
 
-static int32_t type_of(gguf_string piece, bool added, bool special, const char *unk)
+static int32_t type_of(const text_family *f, gguf_string piece, bool added, bool special,
+                       const char *unk)
 {
-    for (size_t i = 0; i < sizeof visible / sizeof *visible; i++)
-        if (equals(piece, visible[i]))
-            return TYPE_USER_DEFINED;
+    /* Turns are shown too, but only ever come from a template. */
+    if (text_is_one_of(f->shown, piece.at, (size_t)piece.n) && !equals(piece, f->turn_open))
+        return TYPE_USER_DEFINED;
     if (equals(piece, unk))
         return TYPE_UNKNOWN;
     if (is_byte_piece(piece))
@@ -47,11 +47,10 @@ static int32_t type_of(gguf_string piece, bool added, bool special, const char *
 }
 
 /* Room for tokens 0..id. */
-static status grow(convert_vocab *v, json_int_t id, int32_t *cap, err *e)
+static status grow(convert_vocab *v, int64_t id, int32_t *cap, err *e)
 {
     if (id < 0 || id >= TOKENS_MAX)
-        return err_set(e, E_FORMAT,
-                       "tokenizer.json: token id %" JSON_INTEGER_FORMAT " is out of range", id);
+        return err_set(e, E_FORMAT, "tokenizer.json: token id %" PRId64 " is out of range", id);
     if (id >= *cap) {
         int32_t n = *cap ? *cap : 4096;
         while (n <= id)
@@ -73,70 +72,75 @@ static status grow(convert_vocab *v, json_int_t id, int32_t *cap, err *e)
     return OK;
 }
 
+/* The id that v spells; -1 if it is none. */
+static int64_t id_of(const jtree *v)
+{
+    return jtree_is(v, JTREE_INTEGER) && v->n < 12 ? strtoll(v->s, NULL, 10) : -1;
+}
+
+static status take_piece(convert_vocab *v, int64_t id, gguf_string piece, int32_t type,
+                         int32_t *cap, err *e)
+{
+    status st = grow(v, id, cap, e);
+    if (st)
+        return st;
+    bool same = v->piece[id].n == piece.n && !memcmp(v->piece[id].at, piece.at, (size_t)piece.n);
+    if (v->type[id] && !same)
+        return err_set(e, E_FORMAT, "tokenizer.json: two tokens have the id %" PRId64, id);
+    v->piece[id] = piece;
+    v->type[id] = type;
+    return OK;
+}
+
 static status read_pieces(convert_vocab *v, err *e)
 {
-    json_t *model = json_object_get(v->tokenizer, "model"), *token;
-    json_t *vocab = json_object_get(model, "vocab");
-    const json_t *added = json_object_get(v->tokenizer, "added_tokens");
-    const char *kind = json_string_value(json_object_get(model, "type")), *text;
-    const char *unk = json_string_value(json_object_get(model, "unk_token"));
+    const jtree *model = jtree_get(v->tokenizer, "model"), *pieces = jtree_get(model, "vocab");
+    const jtree *added = jtree_get(v->tokenizer, "added_tokens"), *kind = jtree_get(model, "type");
+    const jtree *unk_token = jtree_get(model, "unk_token");
+    const char *unk = jtree_is(unk_token, JTREE_STRING) ? unk_token->s : "<unk>";
     int32_t cap = 0;
-    status st;
-    unk = unk ? unk : "<unk>";
-    if (!json_is_object(vocab) || (kind && strcmp(kind, "BPE") != 0))
+    status st = OK;
+    if (!jtree_is(pieces, JTREE_OBJECT) || (jtree_is(kind, JTREE_STRING) && strcmp(kind->s, "BPE")))
         return err_set(e, E_UNSUPPORTED, "tokenizer.json: not a BPE vocabulary");
-    json_object_foreach(vocab, text, token)
-    {
-        json_int_t id = json_is_integer(token) ? json_integer_value(token) : -1;
-        gguf_string piece = {text, strlen(text)};
-        if ((st = grow(v, id, &cap, e)))
-            return st;
-        if (v->type[id])
-            return err_set(e, E_FORMAT, "tokenizer.json: two tokens have the id %" PRId64,
-                           (int64_t)id);
-        v->piece[id] = piece;
-        v->type[id] = type_of(piece, false, false, unk);
+    for (const jtree *it = pieces->first; it && !st; it = it->next) {
+        gguf_string piece = {it->key, it->n_key};
+        st = take_piece(v, id_of(it), piece, type_of(v->family, piece, false, false, unk), &cap, e);
     }
-    for (size_t i = 0; i < json_array_size(added); i++) {
-        json_t *a = json_array_get(added, i), *a_id = json_object_get(a, "id");
-        json_t *content = json_object_get(a, "content");
-        json_int_t id = json_is_integer(a_id) ? json_integer_value(a_id) : -1;
-        if (!json_is_string(content))
+    for (const jtree *it = jtree_is(added, JTREE_ARRAY) ? added->first : NULL; it && !st;
+         it = it->next) {
+        const jtree *content = jtree_get(it, "content");
+        if (!jtree_is(content, JTREE_STRING))
             return err_set(e, E_FORMAT, "tokenizer.json: an entry of added_tokens has no content");
-        if ((st = grow(v, id, &cap, e)))
-            return st;
-        gguf_string piece = {json_string_value(content), json_string_length(content)};
-        if (v->type[id] &&
-            (v->piece[id].n != piece.n || memcmp(v->piece[id].at, piece.at, (size_t)piece.n) != 0))
-            return err_set(e, E_FORMAT, "tokenizer.json: two tokens have the id %" PRId64,
-                           (int64_t)id);
-        v->piece[id] = piece;
-        v->type[id] = type_of(piece, true, json_is_true(json_object_get(a, "special")), unk);
+        gguf_string piece = {content->s, content->n};
+        bool special = jtree_is(jtree_get(it, "special"), JTREE_TRUE);
+        st = take_piece(v, id_of(jtree_get(it, "id")), piece,
+                        type_of(v->family, piece, true, special, unk), &cap, e);
     }
-    return OK;
+    return st;
 }
 
 /* Merges are "left right" or ["left", "right"]; a space inside a piece would be misread. */
 static status read_merges(convert_vocab *v, err *e)
 {
-    const json_t *list = json_object_get(json_object_get(v->tokenizer, "model"), "merges");
-    size_t n = json_array_size(list);
+    const jtree *list = jtree_get(jtree_get(v->tokenizer, "model"), "merges");
+    size_t n = jtree_is(list, JTREE_ARRAY) ? list->count : 0, i = 0;
     v->merge = arena_array(&v->mem, n, sizeof *v->merge);
     if (!v->merge)
         return err_memory(e, "the merges", n * sizeof *v->merge);
-    for (size_t i = 0; i < n; i++) {
-        json_t *m = json_array_get(list, i);
-        const json_t *a = json_array_get(m, 0), *b = json_array_get(m, 1);
-        gguf_string s = {json_string_value(m), json_string_length(m)};
-        if (!s.at && json_array_size(m) == 2 && json_is_string(a) && json_is_string(b)) {
-            size_t na = json_string_length(a), nb = json_string_length(b);
-            char *p = arena_alloc(&v->mem, na + nb + 1);
+    for (const jtree *m = n ? list->first : NULL; m; m = m->next, i++) {
+        gguf_string s = {NULL, 0};
+        const jtree *a = m->first, *b = a ? a->next : NULL;
+        if (jtree_is(m, JTREE_STRING)) {
+            s = (gguf_string){m->s, m->n};
+        } else if (jtree_is(m, JTREE_ARRAY) && m->count == 2 && jtree_is(a, JTREE_STRING) &&
+                   jtree_is(b, JTREE_STRING)) {
+            char *p = arena_alloc(&v->mem, a->n + b->n + 1);
             if (!p)
-                return err_memory(e, "the merges", na + nb);
-            memcpy(p, json_string_value(a), na);
-            p[na] = ' ';
-            memcpy(p + na + 1, json_string_value(b), nb);
-            s = (gguf_string){p, na + nb + 1};
+                return err_memory(e, "the merges", a->n + b->n);
+            memcpy(p, a->s, a->n);
+            p[a->n] = ' ';
+            memcpy(p + a->n + 1, b->s, b->n);
+            s = (gguf_string){p, a->n + b->n + 1};
         }
         /* The first space after the first byte must be the only one. */
         const char *space = s.n > 2 ? memchr(s.at + 1, ' ', (size_t)s.n - 1) : NULL;
@@ -147,6 +151,23 @@ static status read_merges(convert_vocab *v, err *e)
     }
     v->n_merges = n;
     return OK;
+}
+
+static status read_tokenizer(convert_vocab *v, const char *dir, err *e)
+{
+    enum { DEPTH_MAX = 32 };
+    char path[4096], *text;
+    struct stat sb;
+    size_t n;
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    if (stat(path, &sb) && errno == ENOENT)
+        return OK;
+    status st = file_read_all(path, CONVERT_JSON_MAX, &text, &n, e);
+    if (st)
+        return st;
+    st = jtree_parse(text, n, path, DEPTH_MAX, &v->mem, &v->tokenizer, e);
+    mem_free(text);
+    return st;
 }
 
 /* chat_template.jinja, else chat_template of tokenizer_config.json or chat_template.json. */
@@ -183,14 +204,29 @@ static status read_template(convert_vocab *v, const char *dir, err *e)
     return st;
 }
 
+/* By model_type, which begins with a family's name. */
+static status find_family(convert_vocab *v, const char *dir, err *e)
+{
+    const json_t *text = json_object_get(v->config, "text_config");
+    const char *type = json_string_value(json_object_get(text ? text : v->config, "model_type"));
+    for (const text_family *const *f = text_families; *f && type; f++)
+        if (!strncmp(type, (*f)->model_type, strlen((*f)->model_type)))
+            v->family = *f;
+    if (v->family)
+        return OK;
+    return err_set(e, E_UNSUPPORTED,
+                   "%s/config.json: model_type is %.64s, which carat cannot convert", dir,
+                   type ? type : "missing");
+}
+
 status convert_vocab_read(convert_vocab *v, const char *dir, err *e)
 {
     status st;
-    if ((st = convert_read_json(&v->tokenizer, dir, "tokenizer.json", false, e)) ||
+    if ((st = read_tokenizer(v, dir, e)) ||
         (st = convert_read_json(&v->tokenizer_config, dir, "tokenizer_config.json", false, e)) ||
         (st = convert_read_json(&v->generation, dir, "generation_config.json", false, e)) ||
         (st = convert_read_json(&v->config, dir, "config.json", true, e)) ||
-        (st = read_template(v, dir, e)))
+        (st = find_family(v, dir, e)) || (st = read_template(v, dir, e)))
         return st;
     if (v->tokenizer && ((st = read_pieces(v, e)) || (st = read_merges(v, e))))
         return st;
@@ -269,12 +305,13 @@ static status put_suppressed(const convert_vocab *v, gguf_writer *w, err *e)
 static void put_ids(const convert_vocab *v, gguf_writer *w)
 {
     const json_t *eos = json_object_get(v->generation, "eos_token_id");
-    int32_t eos_id = named_token(v, "eos_token", "<eos>"), eot = find_piece(v, "<turn|>");
-    put_id(w, "tokenizer.ggml.bos_token_id", named_token(v, "bos_token", "<bos>"));
+    int32_t eos_id = named_token(v, "eos_token", v->family->eos),
+            eot = find_piece(v, v->family->turn_close);
+    put_id(w, "tokenizer.ggml.bos_token_id", named_token(v, "bos_token", v->family->bos));
     put_id(w, "tokenizer.ggml.eos_token_id", eos_id);
-    put_id(w, "tokenizer.ggml.unknown_token_id", named_token(v, "unk_token", "<unk>"));
-    put_id(w, "tokenizer.ggml.padding_token_id", named_token(v, "pad_token", "<pad>"));
-    put_id(w, "tokenizer.ggml.mask_token_id", named_token(v, "mask_token", "<mask>"));
+    put_id(w, "tokenizer.ggml.unknown_token_id", named_token(v, "unk_token", v->family->unk));
+    put_id(w, "tokenizer.ggml.padding_token_id", named_token(v, "pad_token", v->family->pad));
+    put_id(w, "tokenizer.ggml.mask_token_id", named_token(v, "mask_token", v->family->mask));
     /* The generation's list of ends has the end of a turn in it; name it for loaders that go by
      * ids. The rest of the list is found by text. */
     for (size_t i = 0; i < json_array_size(eos); i++)
@@ -302,13 +339,16 @@ status convert_vocab_put(const convert_vocab *v, gguf_writer *w, err *e)
         gguf_put_string(w, "tokenizer.ggml.model", "no_vocab", 8);
         return OK;
     }
-    gguf_put_string(w, "tokenizer.ggml.model", "gemma4", 6);
+    const tokenizer_name *tokenizer = v->family->tokenizers;
+    gguf_put_string(w, "tokenizer.ggml.model", tokenizer->model, strlen(tokenizer->model));
+    if (tokenizer->pre)
+        gguf_put_string(w, "tokenizer.ggml.pre", tokenizer->pre, strlen(tokenizer->pre));
     gguf_put_strings(w, "tokenizer.ggml.tokens", v->piece, (uint64_t)v->n);
     gguf_put_f32s(w, "tokenizer.ggml.scores", v->score, (uint64_t)v->n);
     gguf_put_i32s(w, "tokenizer.ggml.token_type", v->type, (uint64_t)v->n);
     gguf_put_strings(w, "tokenizer.ggml.merges", v->merge, v->n_merges);
     put_ids(v, w);
-    gguf_put_bool(w, "tokenizer.ggml.add_bos_token", true);
+    gguf_put_bool(w, "tokenizer.ggml.add_bos_token", v->family->bos_always);
     gguf_put_bool(w, "tokenizer.ggml.add_space_prefix", false);
     if (v->template)
         gguf_put_string(w, "tokenizer.chat_template", v->template, strlen(v->template));
@@ -317,7 +357,6 @@ status convert_vocab_put(const convert_vocab *v, gguf_writer *w, err *e)
 
 void convert_vocab_free(convert_vocab *v)
 {
-    json_decref(v->tokenizer);
     json_decref(v->tokenizer_config);
     json_decref(v->generation);
     json_decref(v->config);

@@ -18,7 +18,9 @@ typedef struct {
     int32_t period;
 } row;
 
-#define COMMON .eps = 1e-6f, .theta = 1e6f, .theta_swa = 1e4f, .rotary_part = 0.25f, .softcap = 30
+#define COMMON                                                                                     \
+    .eps = 1e-6f, .theta = 1e6f, .theta_swa = 1e4f, .rotary_part = 0.25f, .rope_factor = 1,        \
+    .softcap = 30
 #define FULL COMMON, .n_vocab = 262144, .head_dim = 256, .head_dim_global = 512
 /* The small ones keep every proportion that matters: head sizes differ between the kinds of layer,
  * the window is a few tokens, and the stack holds each kind of layer more than once. */
@@ -116,7 +118,7 @@ status gemma4_shape_check(const gemma4_shape *s, const char *what, err *e)
     if (s->head_dim % 2 || s->head_dim_global % 2)
         return err_set(e, E_ARG, "%s: a head size is odd", what);
     if (!(s->rotary_part > 0 && s->rotary_part <= 1) || !(s->eps > 0) || !(s->theta > 0) ||
-        !(s->theta_swa > 0) || !(s->softcap >= 0))
+        !(s->theta_swa > 0) || !(s->softcap >= 0) || !(s->rope_factor > 0 && s->rope_factor < 1e6f))
         return err_set(e, E_ARG, "%s: a rotation, epsilon or soft cap parameter makes no sense",
                        what);
     return OK;
@@ -355,7 +357,7 @@ void gemma4_rope_factors(const gemma4_shape *s, float *out)
     /* The part is of the pairs; the reference rounds down. */
     int32_t n = s->head_dim_global / 2, turning = (int32_t)((double)s->rotary_part * n);
     for (int32_t i = 0; i < n; i++)
-        out[i] = i < turning ? 1.0f : 1e30f;
+        out[i] = i < turning ? s->rope_factor : 1e30f;
 }
 
 /* ---- Quantisation mixes -------------------------------------------------------------------- */

@@ -23,8 +23,9 @@ typedef struct gemma4_shape {
     int32_t n_kv_shared;                          /* layers at the end without keys of their own */
     bool k_eq_v;                                  /* global layers have no V projection */
     int32_t window, n_ctx_train;
-    float eps, theta, theta_swa, rotary_part, softcap; /* rotary_part: of the global head */
-    bool swa[GEMMA4_LAYERS_MAX];                       /* sliding-window layer, else global */
+    float eps, theta, theta_swa, softcap;
+    float rotary_part, rope_factor; /* of global heads: pairs that turn, and how much slower */
+    bool swa[GEMMA4_LAYERS_MAX];    /* sliding-window layer, else global */
 } gemma4_shape;
 
 /* e2b e4b 12b 26b-a4b 31b, and small ones for tests: tiny-dense tiny-moe tiny-ple tiny-all
@@ -80,7 +81,8 @@ int32_t gemma4_list_tensors(const gemma4_shape *s, gemma4_tensor *out, int32_t c
 
 /* All gemma4.* keys and general.architecture. */
 void gemma4_put_shape(gguf_writer *w, const gemma4_shape *s);
-/* head_dim_global / 2 factors: 1 for the pairs that turn, 1e30 for those that stand still. */
+/* head_dim_global / 2 divisors of frequencies: rope_factor for the pairs that turn, 1e30 for those
+ * that stand still. */
 void gemma4_rope_factors(const gemma4_shape *s, float *out);
 
 /* Which type each tensor gets under a name such as "q4_k_m". */

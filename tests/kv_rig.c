@@ -23,7 +23,7 @@ static const gemma4_shape model_shape = {.name = "rig",
                                          .eps = 1e-6f,
                                          .theta = 1e6f,
                                          .theta_swa = 1e4f,
-                                         .rotary_part = 0.25f,
+                                         .rotary_part = 0.25f, .rope_factor = 1,
                                          .softcap = 30,
                                          .swa = {true, true, false, true, true, false}};
 
