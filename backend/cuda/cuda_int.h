@@ -238,18 +238,25 @@ typedef struct product_args {
     int32_t up_row, n_out; /* rows of up begin there; rows of w and up that count */
     bool glu;
     dev_quant q; /* copy of y to make as well (glu; n_out a multiple of 32) */
-    /* matmul_one.cu alone: the row as floats, where x has no codes; timed = gelu(y) * times. */
+} product_args;
+/* matmul_one.cu: a row may come as floats, where x has no codes; its result may be gated by a
+ * vector: timed = gelu(y) * times. */
+typedef struct one_product {
+    product_args p;
     const float *floats, *times;
     float *timed;
-    /* Experts: output row p is (row p / k, head p % k) of y, by matrix expert[p]. x has a row for
-     * each p if x_per_pair, else one for each row of y. */
+} one_product;
+/* matmul_vec.cu, matmul_experts.cu: output row p is (row p / k, head p % k) of y, by matrix
+ * expert[p]. x has a row for each p if x_per_pair, else one for each row of y. */
+typedef struct expert_product {
+    product_args p;
     const int32_t *expert;
     const float *share; /* moe_down: y[r] = sum_j share[r, j] (down x[r, j]) */
     int32_t k;
     bool x_per_pair;
     bool chosen; /* the last gated products were of the same choice: it may be read at once */
-} product_args;
-void cu_product_vec(cudaStream_t s, product_args a);  /* any number of rows, one at a time */
+} expert_product;
+void cu_product_vec(cudaStream_t s, expert_product a); /* any number of rows, one at a time */
 /* 2 to 32 rows, no experts; one to ONE_JOBS products of the first job's x, or one gated unit. */
 enum { ONE_JOBS = 3 };
 int cu_rows_init(void);
@@ -292,14 +299,14 @@ typedef struct one_room {
 } one_room;
 enum { ROWS_SUMS = 2 << 20, ROWS_GROUPS = 1024 };
 void cu_product_rows(cudaStream_t s, const product_args *job, int n, one_room room);
-void cu_products(cudaStream_t s, const product_args *job, int n, one_room room);
+void cu_products(cudaStream_t s, const one_product *job, int n, one_room room);
 int cu_one_init(void);
 /* matmul_experts.cu: experts of 2 to CUDA_VERIFY_ROWS rows, gated or, with share, each pair's part
  * of moe_down's sum, already times its share: y [rows, k * n_out]. False, and nothing is done, if
  * there are more pairs than EXPERT_PAIRS, or more experts or longer rows than a block has room for.
  */
 enum { EXPERT_PAIRS = 1024 };
-bool cu_product_experts(cudaStream_t s, product_args a, one_room room);
+bool cu_product_experts(cudaStream_t s, expert_product a, one_room room);
 int cu_experts_init(void);
 /* matmul_mma.cu: many rows */
 void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w);
@@ -455,7 +462,7 @@ typedef struct waiting {
     residual_args residual;
     bool has_residual, has_store;
     int32_t n_products, n_jobs;
-    product_args product[ONE_JOBS];
+    one_product product[ONE_JOBS];
     head_job job[HEAD_JOBS];
     dev_kv kv; /* where jobs store to */
     dev_step st;
@@ -547,8 +554,8 @@ void cuda_settle(cuda_device *c);
 void cuda_forget_waiting(cuda_device *c);
 void cuda_wait_residual(cuda_device *c, residual_args a);
 bool cuda_wait_head(cuda_device *c, head_job j, dev_step st); /* false: nothing waits, launch it */
-void cuda_wait_product(cuda_device *c, product_args a);       /* of few rows */
-void cuda_products(cuda_device *c, const product_args *job, int32_t n); /* now */
+void cuda_wait_product(cuda_device *c, one_product a);        /* of few rows */
+void cuda_products(cuda_device *c, const one_product *job, int32_t n); /* now */
 one_room cuda_room(cuda_device *c); /* with tickets that no other launch under way has */
 /* True if it became part of what waits. */
 bool cuda_join_scale(cuda_device *c, dev_mat x, float k, const float *w);

@@ -63,12 +63,16 @@ one_room cuda_room(cuda_device *c)
     return room;
 }
 
-void cuda_products(cuda_device *c, const product_args *job, int32_t n)
+void cuda_products(cuda_device *c, const one_product *job, int32_t n)
 {
-    if (job->y.rows > 1)
-        cu_product_rows(c->stream, job, n, c->room);
-    else
+    product_args rows[ONE_JOBS];
+    if (job->p.y.rows == 1) {
         cu_products(c->stream, job, n, cuda_room(c));
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        rows[i] = job[i].p;
+    cu_product_rows(c->stream, rows, n, c->room);
 }
 
 /* Does it write where m is? */
@@ -78,21 +82,21 @@ static bool writes(const head_job *j, dev_mat m)
 }
 
 /* Products of few rows wait together, and may overtake the heads that came between. */
-void cuda_wait_product(cuda_device *c, product_args a)
+void cuda_wait_product(cuda_device *c, one_product a)
 {
     waiting *w = &c->wait;
-    const product_args *first = w->product;
-    dev_mat x = row_of(a.floats, a.w.n_in);
+    const one_product *first = w->product;
+    dev_mat x = row_of(a.floats, a.p.w.n_in), y = a.p.y;
     bool fits = !w->has_residual && w->n_products < ONE_JOBS;
     if (w->n_products)
-        fits = fits && first->x.q == a.x.q && first->floats == a.floats &&
-               first->w.n_in == a.w.n_in && first->y.rows == a.y.rows;
+        fits = fits && first->p.x.q == a.p.x.q && first->floats == a.floats &&
+               first->p.w.n_in == a.p.w.n_in && first->p.y.rows == y.rows;
     else
         fits = fits && !w->n_jobs;
     for (int i = 0; i < w->n_products; i++)
-        fits = fits && !overlap(a.y, w->product[i].y) && !w->product[i].times;
+        fits = fits && !overlap(y, w->product[i].p.y) && !w->product[i].times;
     for (int i = 0; i < w->n_jobs; i++)
-        fits = fits && !overlap(a.y, w->job[i].x) && !writes(&w->job[i], a.y) &&
+        fits = fits && !overlap(y, w->job[i].x) && !writes(&w->job[i], y) &&
                !(a.floats && writes(&w->job[i], x));
     if (!fits)
         cuda_settle(c);
@@ -102,9 +106,9 @@ void cuda_wait_product(cuda_device *c, product_args a)
 bool cuda_join_act_mul(cuda_device *c, dev_mat y, dev_mat a, dev_mat b)
 {
     waiting *w = &c->wait;
-    product_args *p = w->n_products == 1 && !w->n_jobs ? w->product : NULL;
-    if (!p || !same(p->y, a) || p->times || y.rows != 1 || overlap(y, b) || overlap(y, a) ||
-        overlap(a, b) || (p->floats && overlap(y, row_of(p->floats, p->w.n_in))))
+    one_product *p = w->n_products == 1 && !w->n_jobs ? w->product : NULL;
+    if (!p || !same(p->p.y, a) || p->times || y.rows != 1 || overlap(y, b) || overlap(y, a) ||
+        overlap(a, b) || (p->floats && overlap(y, row_of(p->floats, p->p.w.n_in))))
         return false;
     p->times = b.at;
     p->timed = y.at;

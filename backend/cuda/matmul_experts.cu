@@ -356,8 +356,9 @@ static int largest_shared()
 
 enum { SPARE = 4 }; /* blocks' room that is left for the small kernel that comes next */
 
-template <int K> static bool experts(cudaStream_t s, const product_args &p, one_room gpu)
+template <int K> static bool experts(cudaStream_t s, const expert_product &e, one_room gpu)
 {
+    const product_args &p = e.p;
     expert_args a = {};
     int half = p.glu ? WARPS / 2 : WARPS;
     while (p.glu && 1 << a.lg < product_warps(p.w, true))
@@ -372,17 +373,17 @@ template <int K> static bool experts(cudaStream_t s, const product_args &p, one_
     a.n_unit = p.w.n_unit;
     a.n_out = p.n_out;
     a.columns = ((p.n_out + TILE_ROWS - 1) / TILE_ROWS + (half >> a.lg) - 1) / (half >> a.lg);
-    a.n_pairs = p.y.rows * p.k;
+    a.n_pairs = p.y.rows * e.k;
     a.n_expert = p.w.n_mat;
-    a.k = p.k;
-    a.expert = p.expert;
-    a.share = p.share;
+    a.k = e.k;
+    a.expert = e.expert;
+    a.share = e.share;
     a.x = p.x;
-    a.x_pairs = p.x_per_pair ? 1 : p.k;
+    a.x_pairs = e.x_per_pair ? 1 : e.k;
     a.y = p.y;
     a.copy = p.q;
     a.ticket = gpu.ticket;
-    a.chosen = p.chosen;
+    a.chosen = e.chosen;
     size_t shared = room_of<K>::bytes(a.n_unit, a.n_pairs, a.n_expert);
     int fit = room_of<K>::blocks * cu_gpu.n_sm, most = a.n_pairs * a.columns;
     fit -= fit > 2 * SPARE ? SPARE : 0;
@@ -412,9 +413,9 @@ extern "C" int cu_experts_init(void)
            allow<PACK_G8>(n);
 }
 
-extern "C" bool cu_product_experts(cudaStream_t s, product_args a, one_room gpu)
+extern "C" bool cu_product_experts(cudaStream_t s, expert_product a, one_room gpu)
 {
-    switch (a.w.kind) {
+    switch (a.p.w.kind) {
     case PACK_Q4_0:
         return experts<PACK_Q4_0>(s, a, gpu);
     case PACK_Q4_1:

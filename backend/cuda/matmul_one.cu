@@ -256,24 +256,24 @@ template <int K, int K2> static void start(cudaStream_t s, one_args *a, int n_fi
 
 /* The n products in p are of format K, or those after n_first of K2. */
 template <int K, int K2>
-static void products(cudaStream_t s, const product_args *const *p, int n, int n_first, one_room gpu)
+static void products(cudaStream_t s, const one_product *const *p, int n, int n_first, one_room gpu)
 {
     one_args a = {};
-    const product_args &x = *p[0];
+    const product_args &x = p[0]->p;
     a.n_group = x.w.n_group;
     a.n_unit = x.w.n_unit;
     a.q = x.x.q;
     a.s = x.x.s;
-    a.floats = x.floats;
-    a.times = x.times;
-    a.timed = x.timed;
+    a.floats = p[0]->floats;
+    a.times = p[0]->times;
+    a.timed = p[0]->timed;
     a.copy = x.q;
     a.glu = x.glu;
     for (int i = 0; i < n; i++) {
         if (i < n_first)
-            put_job<K>(&a, *p[i], false);
+            put_job<K>(&a, p[i]->p, false);
         else
-            put_job<K2>(&a, *p[i], false);
+            put_job<K2>(&a, p[i]->p, false);
     }
     if (a.glu)
         put_job<K>(&a, x, true);
@@ -300,9 +300,9 @@ extern "C" int cu_one_init(void)
     case K:                                                                                        \
         products<K, K>(s, p, n, n, gpu);                                                           \
         break;
-static void products_of(cudaStream_t s, const product_args *const *p, int n, one_room gpu)
+static void products_of(cudaStream_t s, const one_product *const *p, int n, one_room gpu)
 {
-    switch (p[0]->w.kind) {
+    switch (p[0]->p.w.kind) {
         SAME(PACK_Q4_0)
         SAME(PACK_Q4_1)
         SAME(PACK_Q5_0)
@@ -318,13 +318,13 @@ static void products_of(cudaStream_t s, const product_args *const *p, int n, one
 
 /* Products of one format go together, and those of Q4_K with those of Q6_K, as they stand side by
  * side in the usual mix; other formats get launches of their own. */
-extern "C" void cu_products(cudaStream_t s, const product_args *job, int n, one_room gpu)
+extern "C" void cu_products(cudaStream_t s, const one_product *job, int n, one_room gpu)
 {
-    const product_args *p[ONE_JOBS];
+    const one_product *p[ONE_JOBS];
     int n_by[PACK_END] = {0}, at = 0;
     for (int kind = 0; kind < PACK_END; kind++)
         for (int j = 0; j < n; j++)
-            if (job[j].w.kind == kind) {
+            if (job[j].p.w.kind == kind) {
                 p[at++] = &job[j];
                 n_by[kind]++;
             }
@@ -333,6 +333,6 @@ extern "C" void cu_products(cudaStream_t s, const product_args *job, int n, one_
         products<PACK_Q4_K, PACK_Q6_K>(s, p, n, n4, gpu);
         return;
     }
-    for (int from = 0; from < n; from += n_by[p[from]->w.kind], gpu.ticket += 2)
-        products_of(s, p + from, n_by[p[from]->w.kind], gpu);
+    for (int from = 0; from < n; from += n_by[p[from]->p.w.kind], gpu.ticket += 2)
+        products_of(s, p + from, n_by[p[from]->p.w.kind], gpu);
 }

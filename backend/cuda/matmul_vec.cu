@@ -108,7 +108,7 @@ template <int K> struct room {
 };
 
 /* Which matrix, and which row of x. */
-DEV void whose(const product_args &a, int p, size_t *mat, int *x_row)
+DEV void whose(const expert_product &a, int p, size_t *mat, int *x_row)
 {
     *mat = a.expert ? (size_t)a.expert[p] : 0;
     *x_row = a.expert && !a.x_per_pair ? p / a.k : p;
@@ -121,13 +121,13 @@ DEV void whose(const product_args &a, int p, size_t *mat, int *x_row)
  * bandwidth */
 template <int K>
 __global__ void __launch_bounds__(32 * WARPS, room<K>::blocks / 2)
-    vec_kernel(product_args a, int lg)
+    vec_kernel(expert_product a, int lg)
 {
     DYN_SHARED(uint4, mem);
     __shared__ float part[WARPS][16];
     int warp = (int)(threadIdx.x >> 5), n = 1 << lg, p = (int)blockIdx.y, x_row;
     int n_tiles = (int)(blockDim.x >> 5) >> lg, tile = (int)blockIdx.x * n_tiles + (warp >> lg);
-    bool in = tile * 16 < a.n_out;
+    bool in = tile * 16 < a.p.n_out;
     size_t mat;
     warp_tile<K, 2> t;
     grid_trigger();
@@ -135,25 +135,25 @@ __global__ void __launch_bounds__(32 * WARPS, room<K>::blocks / 2)
         grid_wait();
     whose(a, p, &mat, &x_row);
     if (in)
-        t.begin(a.w, mat, tile, warp & (n - 1), n);
+        t.begin(a.p.w, mat, tile, warp & (n - 1), n);
     grid_wait();
-    x_view x = x_shared(mem, a.x, x_row);
+    x_view x = x_shared(mem, a.p.x, x_row);
     if (in) {
-        float s = t.run(a.w, x);
+        float s = t.run(a.p.w, x);
         if (lane_id() < 16)
             part[warp][lane_id()] = s;
     }
     __syncthreads();
     int k = (int)threadIdx.x >> 4, o = ((int)blockIdx.x * n_tiles + k) * 16 + (lane_id() & 15);
-    if (k >= n_tiles || o >= a.n_out)
+    if (k >= n_tiles || o >= a.p.n_out)
         return;
     float v = 0;
     for (int i = 0; i < n; i++)
         v += part[(k << lg) + i][lane_id() & 15];
     if (a.expert)
-        a.y.at[p / a.k * a.y.stride + (int64_t)(p % a.k) * a.n_out + o] = v;
+        a.p.y.at[p / a.k * a.p.y.stride + (int64_t)(p % a.k) * a.p.n_out + o] = v;
     else
-        a.y.at[p * a.y.stride + o] = v;
+        a.p.y.at[p * a.p.y.stride + o] = v;
 }
 
 /* y[r, o] = gelu(W x) * (W' x), and its int8 copy where wanted
@@ -162,24 +162,24 @@ __global__ void __launch_bounds__(32 * WARPS, room<K>::blocks / 2)
  * shared: the row of x; a float per warp and output
  * bound:  reading W and W' */
 template <int K>
-__global__ void __launch_bounds__(32 * WARPS, 2) glu_kernel(product_args a, int lg)
+__global__ void __launch_bounds__(32 * WARPS, 2) glu_kernel(expert_product a, int lg)
 {
     DYN_SHARED(uint4, mem);
     __shared__ float part[WARPS][16];
     int warp = (int)(threadIdx.x >> 5), n = 1 << lg, p = (int)blockIdx.x, x_row;
     int which = warp >> (lg + 1), tile = (int)blockIdx.y * 2 + (warp >> lg & 1);
-    bool in = tile * 16 < a.n_out;
+    bool in = tile * 16 < a.p.n_out;
     size_t mat;
     warp_tile<K, room<K>::gated> t;
     if (a.expert)
         grid_wait();
     grid_trigger(); /* whatever begins from here on finds that the experts are chosen */
     whose(a, p, &mat, &x_row);
-    const packed &w = which ? a.up : a.w;
+    const packed &w = which ? a.p.up : a.p.w;
     if (in)
-        t.begin(w, mat, which ? tile + a.up_row / 16 : tile, warp & (n - 1), n);
+        t.begin(w, mat, which ? tile + a.p.up_row / 16 : tile, warp & (n - 1), n);
     grid_wait();
-    x_view x = x_shared(mem, a.x, x_row);
+    x_view x = x_shared(mem, a.p.x, x_row);
     if (in) {
         float s = t.run(w, x);
         if (lane_id() < 16)
@@ -190,26 +190,26 @@ __global__ void __launch_bounds__(32 * WARPS, 2) glu_kernel(product_args a, int 
         return;
     int k = lane_id() >> 4, o = (int)blockIdx.y * 32 + lane_id();
     float v = 0, u = 0;
-    if (o < a.n_out) {
+    if (o < a.p.n_out) {
         for (int i = 0; i < n; i++) {
             v += part[(k << lg) + i][lane_id() & 15];
             u += part[((2 + k) << lg) + i][lane_id() & 15];
         }
         v = gelu_tanh(v) * u;
         if (a.expert)
-            a.y.at[p / a.k * a.y.stride + (int64_t)(p % a.k) * a.n_out + o] = v;
+            a.p.y.at[p / a.k * a.p.y.stride + (int64_t)(p % a.k) * a.p.n_out + o] = v;
         else
-            a.y.at[p * a.y.stride + o] = v;
+            a.p.y.at[p * a.p.y.stride + o] = v;
     }
-    if (a.q.q)
-        quantise_warp(v, a.q, p, (int)blockIdx.y);
+    if (a.p.q.q)
+        quantise_warp(v, a.p.q, p, (int)blockIdx.y);
 }
 
 /* y[r, o] = sum_j share[r, j] sum_i x[r, j, i] W_e(o, i), e = expert[r, j], in ascending j
  * grid:   row x tile of 16 outputs, as above; a warp per expert of the row
  * shared: a float per expert and output
  * bound:  reading k experts' rows; at one row, latency */
-template <int K> __global__ void __launch_bounds__(512) expert_down_kernel(product_args a)
+template <int K> __global__ void __launch_bounds__(512) expert_down_kernel(expert_product a)
 {
     __shared__ float part[16][16];
     int warp = (int)(threadIdx.x >> 5), n_warps = (int)(blockDim.x >> 5);
@@ -219,7 +219,7 @@ template <int K> __global__ void __launch_bounds__(512) expert_down_kernel(produ
     auto begin = [&](int j) {
         if (j >= a.k)
             return;
-        t.begin(a.w, (size_t)load_fresh(a.expert + r * a.k + j), tile, 0, 1);
+        t.begin(a.p.w, (size_t)load_fresh(a.expert + r * a.k + j), tile, 0, 1);
         share = load_fresh(a.share + r * a.k + j);
     };
     grid_trigger();
@@ -231,7 +231,7 @@ template <int K> __global__ void __launch_bounds__(512) expert_down_kernel(produ
     for (int j0 = 0;; j0 += n_warps) {
         int j = j0 + warp;
         if (j < a.k) {
-            float s = t.run(a.w, x_at(a.x, r * a.k + j));
+            float s = t.run(a.p.w, x_at(a.p.x, r * a.k + j));
             if (lane_id() < 16)
                 part[warp][lane_id()] = mul_rn(s, share);
         }
@@ -244,20 +244,20 @@ template <int K> __global__ void __launch_bounds__(512) expert_down_kernel(produ
         begin(j + n_warps);
         __syncthreads();
     }
-    if (warp == 0 && lane_id() < 16 && o < a.n_out)
-        a.y.at[r * a.y.stride + o] = v;
+    if (warp == 0 && lane_id() < 16 && o < a.p.n_out)
+        a.p.y.at[r * a.p.y.stride + o] = v;
 }
 
-template <int K> static void vec(cudaStream_t s, product_args a)
+template <int K> static void vec(cudaStream_t s, expert_product a)
 {
-    int warps = product_warps(a.w, a.glu), lg = warps >= 8 ? 3 : warps >= 4 ? 2 : warps >> 1;
-    unsigned rows = (unsigned)(a.expert ? a.y.rows * a.k : a.y.rows);
-    int tiles = (a.n_out + 15) / 16, block = warps > 4 ? 8 : 4;
-    size_t shared = (size_t)a.w.n_group * 40;
+    int warps = product_warps(a.p.w, a.p.glu), lg = warps >= 8 ? 3 : warps >= 4 ? 2 : warps >> 1;
+    unsigned rows = (unsigned)(a.expert ? a.p.y.rows * a.k : a.p.y.rows);
+    int tiles = (a.p.n_out + 15) / 16, block = warps > 4 ? 8 : 4;
+    size_t shared = (size_t)a.p.w.n_group * 40;
     if (a.share)
-        LAUNCH((expert_down_kernel<K>), dim3((unsigned)a.y.rows, (unsigned)tiles),
+        LAUNCH((expert_down_kernel<K>), dim3((unsigned)a.p.y.rows, (unsigned)tiles),
                dim3(32u * (unsigned)(a.k < 16 ? a.k : 16)), 0, s, a);
-    else if (a.glu)
+    else if (a.p.glu)
         LAUNCH((glu_kernel<K>), dim3(rows, (unsigned)(tiles + 1) / 2), dim3(128u * (unsigned)warps),
                shared, s, a, lg);
     else
@@ -265,9 +265,9 @@ template <int K> static void vec(cudaStream_t s, product_args a)
                dim3(32u * (unsigned)block), shared, s, a, lg);
 }
 
-extern "C" void cu_product_vec(cudaStream_t s, product_args a)
+extern "C" void cu_product_vec(cudaStream_t s, expert_product a)
 {
-    switch (a.w.kind) {
+    switch (a.p.w.kind) {
     case PACK_Q4_0:
         vec<PACK_Q4_0>(s, a);
         break;

@@ -327,13 +327,13 @@ static void c_matmul(pass *p, mat y, mat x, const weight *w)
         return;
     }
     if (!mma) {
-        product_args a = {.y = dy, .n_out = w->n_out};
-        a.x = x.rows == 1 ? row_copy(p, dx) : cuda_quant(p, dx, false, false);
+        one_product a = {.p = {.y = dy, .n_out = w->n_out}};
+        a.p.x = x.rows == 1 ? row_copy(p, dx) : cuda_quant(p, dx, false, false);
         if (idle(p, y))
             return;
         wrote(p, y);
-        a.w = cuda_view(w);
-        a.floats = a.x.q ? NULL : x.at;
+        a.p.w = cuda_view(w);
+        a.floats = a.p.x.q ? NULL : x.at;
         cuda_wait_product(c, a);
         return;
     }
@@ -392,11 +392,10 @@ static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, a
     if (skip(p, y))
         return;
     wrote(p, y);
-    product_args a = pair_args(gate, up, y.cols);
-    a.y = cuda_mat(y);
-    a.x = q;
-    a.floats = q.q ? NULL : x.at;
-    a.q = copy;
+    one_product a = {.p = pair_args(gate, up, y.cols), .floats = q.q ? NULL : x.at};
+    a.p.y = cuda_mat(y);
+    a.p.x = q;
+    a.p.q = copy;
     cuda_products(c, &a, 1);
     cuda_quant_keep(p, y.at, copy);
     done(p, "glu");
@@ -453,7 +452,7 @@ static dev_mat by_pair(mat y)
 }
 
 /* One matrix of every expert pair, apart from its twin: shapes and types that no pair fits. */
-static void expert_product(pass *p, mat y, mat x, routing r, const weight *w)
+static void expert_alone(pass *p, mat y, mat x, routing r, const weight *w)
 {
     cuda_device *c = cuda_of(p);
     if (is_float(kind_of(p, w))) {
@@ -465,9 +464,9 @@ static void expert_product(pass *p, mat y, mat x, routing r, const weight *w)
     dev_quant q = cuda_quant(p, cuda_mat(x), false, false);
     if (skip(p, y))
         return;
-    product_args a = {.y = cuda_mat(y), .x = q, .w = cuda_view(w), .n_out = w->n_out};
-    a.expert = r.id;
-    a.k = r.k;
+    expert_product a = {.p = {.y = cuda_mat(y), .x = q, .w = cuda_view(w), .n_out = w->n_out},
+                        .expert = r.id,
+                        .k = r.k};
     cu_product_vec(c->stream, a);
 }
 
@@ -518,9 +517,9 @@ static void glu_by_expert(pass *p, mat y, mat x, routing r, const weight *gate, 
 }
 
 /* Rows of one expert at once; false: one row, or too many of everything. */
-static bool together(cuda_device *c, product_args a)
+static bool together(cuda_device *c, expert_product a)
 {
-    return a.y.rows > 1 && cu_product_experts(c->stream, a, cuda_room(c));
+    return a.p.y.rows > 1 && cu_product_experts(c->stream, a, cuda_room(c));
 }
 
 static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
@@ -554,9 +553,9 @@ static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, cons
             wrote(p, a);
             wrote(p, b);
         }
-        expert_product(p, a, x, r, gate);
+        expert_alone(p, a, x, r, gate);
         if (up)
-            expert_product(p, b, x, r, up);
+            expert_alone(p, b, x, r, up);
         mat ya = {y.at, y.rows * y.heads, 1, y.cols, y.cols};
         mat aa = {a.at, ya.rows, 1, a.cols, a.cols}, bb = {b.at, ya.rows, 1, b.cols, b.cols};
         c_act_mul(p, ya, columns(aa, 0, y.cols), up ? bb : columns(bb, y.cols, y.cols), act);
@@ -568,12 +567,10 @@ static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, cons
     if (skip(p, y))
         return;
     wrote(p, y);
-    product_args a = pair_args(gate, up, y.cols);
-    a.y = cuda_mat(y);
-    a.x = q;
-    a.q = copy;
-    a.expert = r.id;
-    a.k = r.k;
+    expert_product a = {.p = pair_args(gate, up, y.cols), .expert = r.id, .k = r.k};
+    a.p.y = cuda_mat(y);
+    a.p.x = q;
+    a.p.q = copy;
     if (!together(c, a))
         cu_product_vec(c->stream, a);
     c->chosen = r.id;
@@ -615,18 +612,18 @@ static void c_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
     if (skip(p, y))
         return;
     wrote(p, y);
-    product_args a = {.y = cuda_mat(y), .x = q, .w = cuda_view(down), .n_out = down->n_out};
-    a.expert = r.id;
-    a.share = r.weight;
-    a.k = r.k;
-    a.x_per_pair = true;
-    a.chosen = c->chosen == r.id;
+    expert_product a = {.p = {.y = cuda_mat(y), .x = q, .w = cuda_view(down), .n_out = down->n_out},
+                        .expert = r.id,
+                        .share = r.weight,
+                        .k = r.k,
+                        .x_per_pair = true,
+                        .chosen = c->chosen == r.id};
     if (part.at) {
-        product_args b = a;
+        expert_product b = a;
         wrote(p, part);
-        b.y = cuda_mat(part);
+        b.p.y = cuda_mat(part);
         if (together(c, b)) {
-            cu_expert_join(c->stream, a.y, part.at, NULL, r.k);
+            cu_expert_join(c->stream, a.p.y, part.at, NULL, r.k);
             done(p, "moe_down");
             return;
         }
