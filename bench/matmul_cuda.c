@@ -1,4 +1,4 @@
-/* matmul_cuda.c - products of 1 to 32 rows on a GPU, at the published models' shapes: time, the
+/* matmul_cuda.c - products of 1 to 64 rows on a GPU, at the published models' shapes: time, the
  * bandwidth at which they read weights, and what more rows cost than one.
  *
  *     bench_matmul_cuda [--cuts] [--rows N]... [--read GB/S] [--small]
@@ -9,7 +9,8 @@
  * or w for all, s where other blocks have the other parts, matmul_rows.cu); then the best guess
  * with one tile of weights to a warp, with two and three, and how much quicker than one the
  * device's choice is. --cuts times every way to cut it as well. All must give the same bits.
- * --rows: of the row counts only 1 and those N.
+ * --rows: of the row counts only 1 and those N. Beyond 32 rows `many` is the time by the kernels of
+ * many rows, as a pass beyond device.few_rows has it: not recorded, and with other bits.
  * `floor` is the share of the time that reading the weights at --read takes (4660: what a large
  * read gets on one H200); `1 row` is times the time of one row. At the end, per model and row
  * count, the sum over a pass of the Q4_K_M mix, as far as its products were measured.
@@ -29,12 +30,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REPS = 7, TIMES = 4, WEIGHTS_MAX = 256, PARTS = 3, COUNTS = 6, ROWS = 32, TYPES = 6 };
+enum { REPS = 7, TIMES = 4, WEIGHTS_MAX = 256, PARTS = 3, COUNTS = 8, ROWS = FEW_ROWS, TYPES = 6 };
 enum { WARPS_MOST = 24, TILES_MOST = 3 }; /* of a block, of a warp */
 enum { X_MOST = 21504 };                  /* values of a row, at most */
 enum { WEIGHT_BYTES = 160 << 20 };        /* of a shape, at least: what no cache holds */
 
-static const int32_t counts[COUNTS] = {1, 2, 4, 8, 16, 32};
+static const int32_t counts[COUNTS] = {1, 2, 4, 8, 16, 32, 48, 64};
 static const num_type types[TYPES] = {NUM_Q4_K, NUM_Q6_K, NUM_Q8_0, NUM_Q4_0, NUM_BF16, NUM_F32};
 
 /* What is multiplied with one activation. */
@@ -393,12 +394,12 @@ static timing measure(bench *b, int32_t rows, rows_cut cut)
 
 typedef struct sums {
     const char *model;
-    double us[COUNTS][TILES_MOST + 1];
+    double us[COUNTS][TILES_MOST + 1], many[COUNTS];
 } sums;
 
 typedef struct wishes {
     double read_rate; /* GB/s */
-    uint64_t rows; /* bit N: N of them, and one; 0: all counts */
+    uint64_t rows;    /* bit N - 1: N of them, and one; 0: all counts */
     bool small, cuts;
     const char *only;
 } wishes;
@@ -452,6 +453,17 @@ static bool print_cuts(bench *b, int32_t rows, const timing *free)
     return ok;
 }
 
+/* Microseconds of a call by the kernels of many rows. */
+static double by_many(bench *b, int32_t rows)
+{
+    cuda_device *c = b->d->self;
+    c->few_rows = LAUNCH_ROWS;
+    timing t = measure(b, rows, (rows_cut){0});
+    c->few_rows = FEW_ROWS;
+    mem_free(t.y);
+    return t.us;
+}
+
 /* One product in one format: a line per row count. False if results differ. */
 static bool print_product(bench *b, const wishes *want, sums *sum)
 {
@@ -461,7 +473,7 @@ static bool print_product(bench *b, const wishes *want, sums *sum)
     snprintf(name, sizeof name, "%s %s %s", b->p->model, b->p->name, num_name(b->type));
     for (int c = 0; c < COUNTS; c++) {
         int32_t rows = counts[c];
-        if (want->rows && rows != 1 && !(want->rows >> rows & 1))
+        if (want->rows && rows != 1 && !(want->rows >> (rows - 1) & 1))
             continue;
         double bytes = bytes_read(b, rows);
         timing t[TILES_MOST + 1] = {measure(b, rows, (rows_cut){0})};
@@ -481,6 +493,9 @@ static bool print_product(bench *b, const wishes *want, sums *sum)
             }
             printf(" %6.2f", t[1].us / t[0].us);
         }
+        double many = rows > LAUNCH_ROWS ? by_many(b, rows) : 0;
+        if (many > 0)
+            printf("%*s %8.1f", block ? 0 : 45, "", many);
         printf("\n");
         fflush(stdout);
         if (block && rows > 1 && want->cuts)
@@ -489,6 +504,7 @@ static bool print_product(bench *b, const wishes *want, sums *sum)
             sum->us[c][k] += times_in_pass(b->p, b->type) * t[t[k].us > 0 ? k : 0].us;
             mem_free(t[k].y);
         }
+        sum->many[c] += times_in_pass(b->p, b->type) * many;
     }
     return ok;
 }
@@ -496,10 +512,14 @@ static bool print_product(bench *b, const wishes *want, sums *sum)
 static void print_sums(const sums *s)
 {
     for (int c = 0; c < COUNTS && s->us[0][0] > 0; c++)
-        if (s->us[c][0] > 0)
-            printf("%-34s %4d %8.0f %21.2f %20.0f %8.0f %8.0f %6.2f\n", s->model, counts[c],
-               s->us[c][0], s->us[c][0] / s->us[0][0], s->us[c][1], s->us[c][2], s->us[c][3],
-               s->us[c][1] / s->us[c][0]);
+        if (s->us[c][0] > 0) {
+            printf("%-34s %4d %8.0f %21.2f %20.0f %8.0f %8.0f %6.2f", s->model, counts[c],
+                   s->us[c][0], s->us[c][0] / s->us[0][0], s->us[c][1], s->us[c][2], s->us[c][3],
+                   s->us[c][1] / s->us[c][0]);
+            if (s->many[c] > 0)
+                printf(" %8.0f", s->many[c]);
+            printf("\n");
+        }
 }
 
 /* All products that are wanted. False if results differ. */
@@ -510,9 +530,9 @@ static bool print_all(bench *b, const wishes *want)
     sums sum[8] = {0};
     int n_sums = 0;
     bool ok = true;
-    printf("%s; floor: %.0f GB/s\n%-34s %4s %8s %6s %7s %6s  %10s %8s %8s %8s %6s\n", b->d->name,
-           want->read_rate, "product", "rows", "us", "GB/s", "floor", "1 row", "cut", "1 tile",
-           "2 tiles", "3 tiles", "gain");
+    printf("%s; floor: %.0f GB/s\n%-34s %4s %8s %6s %7s %6s  %10s %8s %8s %8s %6s %8s\n",
+           b->d->name, want->read_rate, "product", "rows", "us", "GB/s", "floor", "1 row", "cut",
+           "1 tile", "2 tiles", "3 tiles", "gain", "many");
     for (size_t i = 0; i < n; i++)
         for (int t = 0; t < TYPES; t++) {
             char name[64];
@@ -543,7 +563,7 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[i], "--cuts"))
             want.cuts = true;
         else if (!strcmp(argv[i], "--rows") && i + 1 < argc)
-            want.rows |= 1ull << (atoi(argv[++i]) & 63);
+            want.rows |= 1ull << ((atoi(argv[++i]) - 1) & 63);
         else if (!strcmp(argv[i], "--read") && i + 1 < argc)
             want.read_rate = atof(argv[++i]);
         else

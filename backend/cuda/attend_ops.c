@@ -433,7 +433,7 @@ static void attend_many(pass *p, attend_args a, const kv_view *kv, int32_t few_a
                         void *temp)
 {
     const rowset *rs = p->rows;
-    int32_t most = few_at_a_time ? CUDA_VERIFY_ROWS : 0;
+    int32_t most = few_at_a_time ? LAUNCH_ROWS : 0;
     bool slices = cuda_attend_path(cuda_of(p), kv, false) == ATTEND_SLICES;
     for (int32_t r = 0, n; r < rs->n; r += n) {
         n = run_of(rs, r);
@@ -460,7 +460,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
 {
     cuda_device *c = cuda_of(p);
     int32_t group = q.heads / kv->n_head_kv, d = q.cols;
-    bool few = q.rows <= CUDA_VERIFY_ROWS;
+    bool few = q.rows <= c->few_rows;
     bool split = group <= SPLIT_PAIRS && cuda_attend_path(c, kv, true) == ATTEND_TILES;
     attend_path path = cuda_attend_path(c, kv, false);
     bool tiles = few ? split : path >= ATTEND_TILES;
@@ -483,7 +483,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     size_t mark = pass_mark(p);
     int32_t chunks = chunks_of(kv, &a, kv->n_slots);
     int64_t row_floats = (int64_t)q.heads * chunks * ((int64_t)d + 2);
-    int32_t at_a_time = part_rows(row_floats, few ? q.rows : CUDA_VERIFY_ROWS);
+    int32_t at_a_time = part_rows(row_floats, few ? q.rows : LAUNCH_ROWS);
     size_t part_bytes = (size_t)row_floats * (size_t)at_a_time * sizeof(float);
     size_t made_bytes = !few && path == ATTEND_SLICES ? slices_bytes(c, kv, q.rows, q.heads) : 0;
     void *temp = cuda_temp(p, made_bytes > part_bytes ? made_bytes : part_bytes);

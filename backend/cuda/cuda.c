@@ -628,15 +628,19 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
     *out = NULL;
     if (!opt)
         opt = &defaults;
+    if (opt->few_rows < 0 || opt->few_rows > FEW_ROWS)
+        return err_set(e, E_ARG, "few_rows is %d: 1 to %d rows, or 0 for the default, are needed",
+                       opt->few_rows, FEW_ROWS);
     cuda_device *c = mem_calloc(1, sizeof *c);
     if (!c)
         return err_memory(e, "the CUDA device", sizeof *c);
+    c->few_rows = opt->few_rows ? opt->few_rows : FEW_ROWS;
     c->dev = (device){
         .op = &cuda_ops,
         .kind = DEVICE_CUDA,
         .name = c->name,
         .acts = 1u << ACT_GELU_TANH,
-        .verify_max = CUDA_VERIFY_ROWS,
+        .verify_max = c->few_rows,
         .one_stream = cuda_one_stream,
         .chunk_rows = 2048,
         .loads_gathered = true,

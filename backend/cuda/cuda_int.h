@@ -25,8 +25,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Rows up to which a row's result does not depend on its neighbours. */
-enum { CUDA_VERIFY_ROWS = 32, TILE_ROWS = 16, GROUP = 32, UNIT = 8 };
+/* A pass of at most cuda_device.few_rows rows takes the kernels of few rows: its rows do not depend
+ * on their neighbours, and it is recorded. Products take LAUNCH_ROWS of them at a time, so that
+ * weights are read once for each LAUNCH_ROWS. FEW_ROWS is the default, and the most. */
+enum { FEW_ROWS = 64, LAUNCH_ROWS = 32, TILE_ROWS = 16, GROUP = 32, UNIT = 8 };
 
 /* ---- Weights ------------------------------------------------------------------------------ */
 
@@ -257,7 +259,8 @@ typedef struct expert_product {
     bool chosen; /* the last gated products were of the same choice: it may be read at once */
 } expert_product;
 void cu_product_vec(cudaStream_t s, expert_product a); /* any number of rows, one at a time */
-/* 2 to 32 rows, no experts; one to ONE_JOBS products of the first job's x, or one gated unit. */
+/* 2 rows and more, LAUNCH_ROWS to a launch, no experts; one to ONE_JOBS products of the first job's
+ * x, or one gated unit. */
 enum { ONE_JOBS = 3 };
 int cu_rows_init(void);
 /* How it cuts a product: tiles of a warp, warps of a block, parts of a tile's columns abreast; the
@@ -301,7 +304,7 @@ enum { ROWS_SUMS = 2 << 20, ROWS_GROUPS = 1024 };
 void cu_product_rows(cudaStream_t s, const product_args *job, int n, one_room room);
 void cu_products(cudaStream_t s, const one_product *job, int n, one_room room);
 int cu_one_init(void);
-/* matmul_experts.cu: experts of 2 to CUDA_VERIFY_ROWS rows, gated or, with share, each pair's part
+/* matmul_experts.cu: experts of 2 to FEW_ROWS rows, gated or, with share, each pair's part
  * of moe_down's sum, already times its share: y [rows, k * n_out]. False, and nothing is done, if
  * there are more pairs than EXPERT_PAIRS, or more experts or longer rows than a block has room for.
  */
@@ -324,7 +327,7 @@ void cu_expert_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w, expert_list
 /* moe.cu */
 void cu_route(cudaStream_t s, int32_t *id, float *share, int32_t k, dev_mat logits,
               const float *expert_scale);
-/* route of x w', for up to ROUTER_EXPERTS experts and CUDA_VERIFY_ROWS rows; w: floats. */
+/* route of x w', for up to ROUTER_EXPERTS experts and FEW_ROWS rows; w: floats. */
 enum { ROUTER_EXPERTS = 256, ROUTER_MOST = 32 /* experts of a row */, ROUTER_TICKETS = 32 };
 typedef struct router_args {
     dev_mat x, logits;
@@ -339,7 +342,7 @@ void cu_router(cudaStream_t s, router_args a);
 void cu_expert_join(cudaStream_t s, dev_mat y, const float *part, const float *share, int32_t k);
 /* sift.cu: logits of each row that may be among its k largest: all that reach some bound. maxima:
  * for each row SIFT_BLOCKS words, one per 64 logits; to: a result per row. */
-enum { SIFT_MOST = 1024, SIFT_BLOCKS = 8192, SIFT_ROWS = 32 };
+enum { SIFT_MOST = 1024, SIFT_BLOCKS = 8192, SIFT_ROWS = 64 };
 typedef struct sift_rows {
     const float *x[SIFT_ROWS];
     int32_t k[SIFT_ROWS], n;
@@ -492,6 +495,7 @@ typedef struct cuda_device {
     cudaStream_t stream;
     int32_t gpu; /* its number */
     gpu_facts facts;
+    int32_t few_rows; /* a pass of so many rows takes the kernels of few rows */
     bool broken; /* a CUDA call failed; said once more in every later pass */
     err broken_why;
     int32_t shared_max;

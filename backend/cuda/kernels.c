@@ -20,7 +20,7 @@ static kernel_speed float_kernel(const cuda_device *c, const weight *w, char *te
         snprintf(text, cap, "f32 sums: rows of %d are no multiple of %d", w->n_in, GROUP);
         return small ? KERNEL_FULL : KERNEL_SLOW;
     }
-    snprintf(text, cap, "f32 sums to %d rows, bf16 tensor cores above%s", CUDA_VERIFY_ROWS,
+    snprintf(text, cap, "f32 sums to %d rows, bf16 tensor cores above%s", c->few_rows,
              c->blas ? ", cuBLASLt for prompts" : "; prompts without cuBLASLt");
     return c->blas ? KERNEL_FULL : KERNEL_SLOW;
 }
@@ -42,11 +42,10 @@ kernel_speed cuda_product_kernel(const device *d, const weight *w, char *text, s
         return KERNEL_SLOW;
     }
     if (w->n_mat > 1) {
-        snprintf(text, cap, "int8 dots to %d rows, bf16 tensor cores by expert above",
-                 CUDA_VERIFY_ROWS);
+        snprintf(text, cap, "int8 dots to %d rows, bf16 tensor cores by expert above", c->few_rows);
         return KERNEL_FULL;
     }
-    snprintf(text, cap, "int8 dots, int8 tensor cores at 2 to %d rows, %s", CUDA_VERIFY_ROWS,
+    snprintf(text, cap, "int8 dots, int8 tensor cores at 2 to %d rows, %s", c->few_rows,
              c->blas ? "cuBLASLt for prompts" : "bf16 tensor cores above: no cuBLASLt");
     return c->blas ? KERNEL_FULL : KERNEL_SLOW;
 }
@@ -72,7 +71,7 @@ kernel_speed cuda_attend_kernel(const device *d, const kv_view *kv, char *text, 
         snprintf(text, cap,
                  "f16 tensor cores to %d rows, f32 sums above: too little shared "
                  "memory%s%s",
-                 CUDA_VERIFY_ROWS, one, turned);
+                 c->few_rows, one, turned);
     else
         snprintf(text, cap, "f32 sums%s%s%s", kv->wide ? ": too large for f16" : "", one, turned);
     return KERNEL_SLOW;

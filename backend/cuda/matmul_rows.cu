@@ -578,8 +578,10 @@ template <int K, bool GLU> static int rows_some(cudaStream_t s, const rows_args 
 template <int K, bool GLU> static void rows_of(cudaStream_t s, rows_args r)
 {
     int rows = r.p.y.rows;
-    while (r.first < rows)
-        r.first += rows_some<K, GLU>(s, r, rows - r.first);
+    while (r.first < rows) {
+        int left = rows - r.first;
+        r.first += rows_some<K, GLU>(s, r, left < LAUNCH_ROWS ? left : (int)LAUNCH_ROWS);
+    }
 }
 
 template <int K> static void rows_any(cudaStream_t s, const rows_args &r)

@@ -2,10 +2,13 @@
  *
  *   rows      weights of blocks                 weights of floats
  *   1         matmul_one   int8 dots            matmul_float   f32
- *   2..32     matmul_rows  int8 tensor cores    matmul_float   f32
- *   33..      matmul_mma   bf16 tensor cores    F32: matmul_float, else matmul_mma
- *   experts   matmul_vec   one row; to 32 matmul_experts, those of one expert together; then
- * as 33..
+ *   few       matmul_rows  int8 tensor cores    matmul_float   f32
+ *   many      matmul_mma   bf16 tensor cores    F32: matmul_float, else matmul_mma
+ *   experts   matmul_vec   one row; few: matmul_experts, those of one expert together; as many
+ *
+ * Few are up to device.few_rows, and matmul_rows takes them 32 at a time. That reads weights twice
+ * for 33 to 64 rows, and is still the quicker way: a pass of 26B-A4B took 7.6 ms for 32 rows and
+ * 35 ms for 64 by the kernels of many. bench_matmul_cuda times both at 64.
  *
  * Every op says what it writes before it enqueues (shadow.c says why), takes scratch first, and
  * asks once at its end whether a launch failed. Fused gated units and norms leave the int8 copy
@@ -69,9 +72,10 @@ static dev_step step_of(const pass *p)
     return (dev_step){rows_of(p)->rows, cuda_of(p)->kv, p->st->n_kv};
 }
 
-static bool few(int32_t rows)
+/* Do so many rows take the kernels of few? The only place where that is decided by count. */
+static bool few(const pass *p, int32_t rows)
 {
-    return rows <= CUDA_VERIFY_ROWS;
+    return rows <= cuda_of(p)->few_rows;
 }
 
 /* Room for the copy of y that the next product will want, or nothing if none would fit. */
@@ -79,7 +83,7 @@ static dev_quant copy_room(pass *p, mat y)
 {
     if (y.heads != 1 || y.cols % GROUP || y.stride != y.cols)
         return (dev_quant){0};
-    return cuda_quant_room(p, y.rows, y.cols, !few(y.rows), false);
+    return cuda_quant_room(p, y.rows, y.cols, !few(p, y.rows), false);
 }
 
 /* ---- Element by element -------------------------------------------------------------------- */
@@ -315,7 +319,7 @@ static void c_matmul(pass *p, mat y, mat x, const weight *w)
     cuda_device *c = cuda_of(p);
     int32_t kind = kind_of(p, w);
     dev_mat dx = cuda_mat(x), dy = cuda_mat(y);
-    bool mma = !few(x.rows) && kind != PACK_F32 && w->n_in % GROUP == 0;
+    bool mma = !few(p, x.rows) && kind != PACK_F32 && w->n_in % GROUP == 0;
     if (!p->dry && !loaded(p, w))
         return;
     if (!mma && is_float(kind)) {
@@ -374,7 +378,7 @@ static product_args pair_args(const weight *gate, const weight *up, int32_t n_ff
 static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act)
 {
     cuda_device *c = cuda_of(p);
-    if (!few(x.rows) || !pairs(p, gate, up, y.cols)) {
+    if (!few(p, x.rows) || !pairs(p, gate, up, y.cols)) {
         mat a = pass_mat(p, x.rows, 1, gate->n_out);
         mat b = up ? pass_mat(p, x.rows, 1, up->n_out) : a;
         if (pass_failed(p))
@@ -422,7 +426,7 @@ static void c_router(pass *p, routing r, mat x, const weight *w, const weight *e
     mat logits = pass_mat(p, x.rows, 1, w->n_out);
     if (pass_failed(p) || (!p->dry && !loaded(p, w)))
         return;
-    if (!is_float(kind_of(p, w)) || !few(x.rows) || w->n_out > ROUTER_EXPERTS ||
+    if (!is_float(kind_of(p, w)) || !few(p, x.rows) || w->n_out > ROUTER_EXPERTS ||
         r.k > ROUTER_MOST || w->n_in % 4 || x.stride % 4) {
         c_matmul(p, logits, x, w);
         c_route(p, r, logits, expert_scale);
@@ -474,7 +478,7 @@ static void expert_alone(pass *p, mat y, mat x, routing r, const weight *w)
 static bool by_expert(const pass *p, int32_t rows, const weight *w)
 {
     int32_t kind = kind_of(p, w);
-    return !few(rows) && kind != PACK_F32 && kind != PACK_NONE && w->n_in % GROUP == 0;
+    return !few(p, rows) && kind != PACK_F32 && kind != PACK_NONE && w->n_in % GROUP == 0;
 }
 
 static expert_lists sort_pairs(pass *p, routing r, int32_t n_expert)

@@ -5,11 +5,12 @@
  * Prints a line per check, then a summary; exit status 0 only if something ran and all agreed. It
  * links the library and the fidelity models of tests/, and needs no other file than tests/data.
  * --ops, --models: single ops alone, or whole passes and sessions. --part: every Nth check, the
- * first of them I of 0 .. N - 1, with an Nth of the processors: what is around the reference of an op has
- * one thread, so tools/gpu_check.sh runs parts of those side by side. Models are thousands of short
- * passes, which processes that share a GPU only keep from each other.
+ * first of them I of 0 .. N - 1, with an Nth of the processors: what is around the reference of an
+ * op has one thread, so tools/gpu_check.sh runs parts of those side by side. Models are thousands
+ * of short passes, which processes that share a GPU only keep from each other.
  */
 #include "tests/cuda/check_int.h"
+#include "backend/cuda/cuda_int.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/pool.h"
@@ -91,6 +92,12 @@ void verdict(rig *g, const char *name, const char *shape, double error, double b
     printf("%s  %-14s %-44s %9.2e  of %7.0e\n", ok ? "ok  " : "FAIL", name, shape, error, bound);
     fflush(stdout);
     keep_slowest(g, name, shape);
+}
+
+void few_rows(rig *g, int32_t n)
+{
+    cuda_device *c = g->gpu->self;
+    c->few_rows = c->dev.verify_max = n;
 }
 
 /* ---- Two devices --------------------------------------------------------------------------- */
@@ -269,7 +276,7 @@ int main(int argc, char **argv)
         }
     }
     int32_t n_threads = (pool_default_threads() + g.parts - 1) / g.parts;
-    if (device_open_cuda(&g.gpu, NULL, &g.e) ||
+    if (device_open_cuda(&g.gpu, &(cuda_options){.few_rows = LAUNCH_ROWS}, &g.e) ||
         device_open_cpu(&g.ref, &(cpu_options){.reference = true, .n_threads = n_threads}, &g.e)) {
         printf("%s\n", g.e.text);
         return 2;

@@ -232,7 +232,7 @@ static void check_attend(rig *g, const attend_case *a)
     verdict(g, name, shape, both_error(g, &b, yr, yg), a->type == NUM_F32 ? 1e-10 : 2e-6);
     cuda_device *gpu = g->gpu->self;
     attend_path path = cuda_attend_path(gpu, &view_gpu, false);
-    if (a->rows > CUDA_VERIFY_ROWS && path >= ATTEND_WGMMA) {
+    if (a->rows > gpu->few_rows && path >= ATTEND_WGMMA) {
         bool usual = gpu->hopper;
         gpu->hopper = false; /* what other GPUs take */
         mat yf = op_attend(&b.gpu, q[1], &view_gpu, scale);
@@ -240,7 +240,7 @@ static void check_attend(rig *g, const attend_case *a)
                 both_error(g, &b, yr, yf), 2e-6);
         gpu->hopper = usual;
     }
-    if (a->rows > CUDA_VERIFY_ROWS && path == ATTEND_SLICES) {
+    if (a->rows > gpu->few_rows && path == ATTEND_SLICES) {
         size_t usual = gpu->slice_bytes, key = 4 * (size_t)a->n_head_kv * (size_t)a->d;
         for (size_t keys = 64; keys <= 192; keys += 128) {
             gpu->slice_bytes = keys * key;
@@ -254,7 +254,7 @@ static void check_attend(rig *g, const attend_case *a)
     if (view->k_rot && !a->turning && a->d % 256 == 0)
         check_rotation(g, &b.gpu, (mat){x, a->rows, a->n_head, a->d, a->n_head * a->d}, &view_gpu);
     /* A row alone gives the same bits as in company. */
-    if (a->rows <= 32 && a->rows > 1 && !a->tree && !a->two_seqs && !a->all &&
+    if (a->rows <= gpu->few_rows && a->rows > 1 && !a->tree && !a->two_seqs && !a->all &&
         !pass_failed(&b.gpu)) {
         float *all = gpu_rows(g, yg);
         size_t width = (size_t)a->n_head * (size_t)a->d;
@@ -443,6 +443,11 @@ void check_attention(rig *g)
         check_attend(g, &cases[i]);
     check_formats(g);
     check_one_stream(g);
+    few_rows(g, FEW_ROWS);
+    check_attend(g, &(attend_case){NUM_F16, 4, 2, 256, 50, 400, 230, FEW_ROWS, .tree = false});
+    check_attend(g, &(attend_case){NUM_Q8_0, 8, 2, 512, 0, 400, 230, 41, .tree = false});
+    check_attend(g, &(attend_case){NUM_F32, 4, 2, 32, 8, 200, 20, 50, .tree = false});
+    few_rows(g, LAUNCH_ROWS);
     if (!g->quick) {
         check_attend(g, &(attend_case){NUM_F16, 32, 16, 256, 1024, 9000, 8000, 8, .tree = false});
         check_attend(g, &(attend_case){NUM_F16, 32, 4, 512, 0, 32000, 31000, 3, .tree = false});

@@ -35,6 +35,10 @@ bool wanted(const rig *g, const char *name);
 bool my_turn(rig *g, const char *name);
 void failed(rig *g, const char *name, const char *why);
 
+/* The most rows that take the GPU's kernels of few rows. The rig's own is LAUNCH_ROWS, so that the
+ * kernels of many rows are reached with shapes that an emulator can afford. */
+void few_rows(rig *g, int32_t n);
+
 /* Host floats and what both devices see of them. */
 float *draw(rig *g, size_t n, double sigma); /* mem_free */
 typedef struct both {

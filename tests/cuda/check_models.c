@@ -2,6 +2,7 @@
  * against the CPU reference with weights of blocks, and their memory against its plan.
  */
 #include "tests/cuda/check_int.h"
+#include "backend/cuda/cuda_int.h"
 #include "base/mem.h"
 #include "carat.h"
 #include "model/model.h"
@@ -179,7 +180,7 @@ static double cpu_distance(rig *g, const char *path, const float *want, size_t n
  * no further than twice what the CPU's int8 kernels are. */
 static void check_blocks(rig *g, const char *name)
 {
-    static const int32_t chunks[] = {64, 13, 1};
+    static const int32_t chunks[] = {64, 13, 1, 50};
     fidelity f;
     model m[2] = {{0}};
     void *made[2048];
@@ -197,10 +198,11 @@ static void check_blocks(rig *g, const char *name)
         failed(g, "blocks", e.text);
     size_t n = (size_t)f.n_tokens * (size_t)f.n_vocab;
     double bound = want ? 2 * cpu_distance(g, path, want, n, &f) : NAN;
-    float *few[2] = {NULL, NULL};
-    for (int i = 0; want && i < 3; i++) {
+    float *few[3] = {NULL};
+    for (int i = 0; want && i < 4; i++) {
         char shape[64];
         snprintf(shape, sizeof shape, "%-8s chunks of %d", name, chunks[i]);
+        few_rows(g, i < 3 ? LAUNCH_ROWS : FEW_ROWS);
         float *y = run(g, g->gpu, &m[1], f.tokens, f.n_tokens, chunks[i], NUM_F16, &e);
         if (y)
             compare(g, "blocks", shape, y, want, n, INFINITY, bound);
@@ -211,11 +213,13 @@ static void check_blocks(rig *g, const char *name)
         else
             mem_free(y);
     }
-    if (few[0] && few[1])
-        verdict(g, "blocks", "13 rows a pass and 1: logits that differ",
-                memcmp(few[0], few[1], n * sizeof(float)) != 0, 0);
-    mem_free(few[0]);
-    mem_free(few[1]);
+    few_rows(g, LAUNCH_ROWS);
+    for (int i = 0; i < 3; i += 2)
+        if (few[i] && few[1])
+            verdict(g, "blocks", text("%d rows a pass and 1: logits that differ", chunks[i + 1]),
+                    memcmp(few[i], few[1], n * sizeof(float)) != 0, 0);
+    for (int i = 0; i < 3; i++)
+        mem_free(few[i]);
     mem_free(want);
     for (int i = 0; i < 2; i++)
         model_free(&m[i]);

@@ -192,13 +192,14 @@ static void check_experts_alone(rig *g, num_type tg, num_type td, int32_t n_in, 
         !pair_make(g, &down, td, n_ff, n_in, n, 0.05, false) ||
         !pair_make(g, &norm, NUM_F32, n_in, 1, 1, 1.0, false))
         return;
-    enum { ROWS = 32, RESULTS = 3 };
-    static const int32_t counts[] = {2, 3, 5, 16, 31, 32};
+    enum { ROWS = FEW_ROWS, RESULTS = 3 };
+    static const int32_t counts[] = {2, 3, 5, 16, 31, 33, FEW_ROWS};
     weight w[4] = {gate.w[1], up.w[1], down.w[1], norm.w[1]};
     float *v = draw(g, (size_t)ROWS * (size_t)n_in, 1.0), *l = draw(g, (size_t)ROWS * (size_t)n, 2);
     float *alone[ROWS][RESULTS], *got[RESULTS];
     size_t row[RESULTS] = {(size_t)k * (size_t)n_ff, (size_t)n_in, (size_t)n_in};
     int differ = 0;
+    few_rows(g, FEW_ROWS);
     for (int32_t r = 0; r < ROWS; r++)
         experts_of(g, w, v, l, r, 1, k, alone[r]);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -215,6 +216,7 @@ static void check_experts_alone(rig *g, num_type tg, num_type td, int32_t n_in, 
             text("%s %s%s %d -> %d, %d of %d: rows that differ", num_name(tg), num_name(td),
                  fused ? " halves" : "", n_in, n_ff, k, n),
             differ, 0);
+    few_rows(g, LAUNCH_ROWS);
     for (int32_t r = 0; r < ROWS; r++)
         for (int j = 0; j < RESULTS; j++)
             mem_free(alone[r][j]);
@@ -237,6 +239,7 @@ static void check_router(rig *g, num_type t, int32_t n_in, int32_t n, int32_t k,
     if (!my_turn(g, "moe") || !pair_make(g, &w, t, n_in, n, 1, 0.05, false) ||
         !pair_make(g, &scale, NUM_F32, n, 1, 1, 1.0, false))
         return;
+    few_rows(g, FEW_ROWS);
     chain_init(&c, rows, 0, 0);
     both_begin(g, &b, &c.st);
     float *v = draw(g, (size_t)rows * (size_t)n_in, 1.0);
@@ -251,7 +254,7 @@ static void check_router(rig *g, num_type t, int32_t n_in, int32_t n, int32_t k,
         e = NAN;
     verdict(g, "moe router", text("%-4s %d rows, %d of %d", num_name(t), rows, k, n), e, F32_BOUND);
     int differ = 0;
-    for (int32_t r = 0; rows <= 32 && r < rows; r++) {
+    for (int32_t r = 0; rows <= FEW_ROWS && r < rows; r++) {
         pass p;
         chain_init(&c, 1, 0, 0);
         pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
@@ -266,6 +269,7 @@ static void check_router(rig *g, num_type t, int32_t n_in, int32_t n, int32_t k,
         mem_free(s1);
     }
     verdict(g, "moe router", "each row alone, rows that differ", differ, 0);
+    few_rows(g, LAUNCH_ROWS);
     mem_free(id);
     mem_free(share);
     mem_free(v);
@@ -513,8 +517,7 @@ static void check_values_of_keys(rig *g, int32_t rows, int32_t heads, int32_t d)
     char shape[64];
     snprintf(shape, sizeof shape, "values of keys, %d rows, %d heads of %d", rows, heads, d);
     double error = both_error(g, &o, value[0], value[1]), of_keys = both_error(g, &o, k[0], k[1]);
-    verdict(g, "together", shape, error > of_keys || error != error ? error : of_keys,
-            F32_BOUND);
+    verdict(g, "together", shape, error > of_keys || error != error ? error : of_keys, F32_BOUND);
     int32_t differ = 0;
     for (int i = 0; i < 2; i++) {
         differ += memcmp(got[0][i], got[1][i], n * sizeof(float)) != 0;
@@ -582,11 +585,14 @@ static void check_invariance(rig *g, num_type t, int32_t n_in, int32_t n_out, bo
     if (!my_turn(g, "invariance") || !pair_make(g, &w, t, n_in, n_out, 1, 0.05, false) ||
         (glu && !pair_make(g, &u, t, n_in, n_out, 1, 0.05, false)))
         return;
-    float *v = draw(g, 32 * (size_t)n_in, 1.0), *alone = mem_alloc(32 * (size_t)n_out * 4);
-    static const int32_t counts[] = {1, 2, 3, 5, 8, 9, 16, 17, 32};
+    const int32_t most = FEW_ROWS;
+    float *v = draw(g, (size_t)most * (size_t)n_in, 1.0);
+    float *alone = mem_alloc((size_t)most * (size_t)n_out * 4);
+    static const int32_t counts[] = {1, 2, 3, 5, 8, 9, 16, 17, 32, 33, 43, FEW_ROWS};
     int differ = 0;
-    for (int32_t i = -32; i < (int32_t)(sizeof counts / sizeof *counts); i++) {
-        int32_t rows = i < 0 ? 1 : counts[i], from = i < 0 ? i + 32 : 32 - rows;
+    few_rows(g, most);
+    for (int32_t i = -most; i < (int32_t)(sizeof counts / sizeof *counts); i++) {
+        int32_t rows = i < 0 ? 1 : counts[i], from = i < 0 ? i + most : most - rows;
         pass p;
         chain_init(&c, rows, 0, 0);
         pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
@@ -607,9 +613,10 @@ static void check_invariance(rig *g, num_type t, int32_t n_in, int32_t n_out, bo
         mem_free(got);
     }
     verdict(g, "invariance",
-            text("%s%s %d -> %d, 1..32 rows: counts that differ", num_name(t), glu ? " glu" : "",
-                 n_in, n_out),
+            text("%s%s %d -> %d, 1..%d rows: counts that differ", num_name(t), glu ? " glu" : "",
+                 n_in, n_out, most),
             differ, 0);
+    few_rows(g, LAUNCH_ROWS);
     mem_free(v);
     mem_free(alone);
     pair_free(g, &w);
@@ -660,10 +667,10 @@ static void check_cuts(rig *g, num_type t, int32_t n_in, int32_t n_out, bool glu
         }
         mem_free(free);
     }
-    verdict(g, "invariance",
-            text("%s%s %d -> %d, %d cuts: that differ", num_name(t), glu ? " glu" : "", n_in, n_out,
-                 n),
-            n > 6 ? differ : NAN, 0);
+    verdict(
+        g, "invariance",
+        text("%s%s %d -> %d, %d cuts: that differ", num_name(t), glu ? " glu" : "", n_in, n_out, n),
+        n > 6 ? differ : NAN, 0);
     mem_free(v);
     pair_free(g, &w);
     if (glu)
@@ -721,6 +728,8 @@ static void check_products(rig *g)
     check_router(g, NUM_F32, 2816, 128, 8, 16);
     check_router(g, NUM_F32, 64, 300, 40, 2); /* more experts than a warp's registers hold */
     check_router(g, NUM_F32, 96, 16, 4, 40);
+    check_router(g, NUM_BF16, 96, 16, 4, FEW_ROWS);
+    check_router(g, NUM_F32, 96, 16, 4, FEW_ROWS + 6);
     if (g->quick)
         return;
     /* Real shapes. */
