@@ -11,6 +11,8 @@ set -euo pipefail
 dir=${1:-/dev/shm}
 want=${2:-.}
 carat=${CARAT:-build/cuda/carat}
+# shellcheck source=bench/cuda_runs.sh
+. "$(dirname "$0")/cuda_runs.sh"
 
 # A run is one process of `carat bench`: its name, the model, the cache's type, what to measure.
 runs=(
@@ -22,7 +24,7 @@ runs=(
     "base-31b         31b     f16 -p 4096 -n 128 -d 0,32768 -r 3"
     "base-31b-64k     31b     f16 -p 2048 -n 128 -d 65536 -r 3"
     "rows-31b         31b     f16 -p 2,4,8,16,32 -n 24 -r 7"
-    "streams-26b      26b-a4b f16 -p 0 -n 128 -s 4,16 -r 3"
+    "streams-26b      26b-a4b f16 -p 0 -n 128 -s 4,16,32,64 -r 3"
 )
 for model in 26b-a4b 31b; do
     for kv in f16 q8_0 q4_0 tq3_0; do
@@ -76,26 +78,10 @@ found=$(mktemp)
 said=$(mktemp)
 trap 'rm -f "$found" "$said"' EXIT
 
-# The loading and the tests of a report of `carat bench --json`: name, depth, tokens/s, spread, ns.
-tests() {
-    awk -F'[:,]' '
-        /"load_ms"/ { printf "load 0 0 0 %g\n", $2 * 1e6 }
-        /"n_prompt"/ { p = $2 + 0 } /"n_gen"/ { g = $2 + 0 } /"n_depth"/ { d = $2 + 0 }
-        /"n_streams"/ { s = $2 + 0 } /"median_ts"/ { ts = $2 + 0 }
-        /"spread"/ {
-            printf "%s %d %g %g %g\n", p ? "p" p : s ? "x" s : "n" g, d, ts, 100 * $2,
-                (p ? p : s ? s : 1) * 1e9 / ts
-        }'
-}
-
-make_model() {
-    [ -e "$dir/$1.gguf" ] || "$carat" synth "$1" "$dir/$1.gguf" >&2
-}
-
 for run in "${runs[@]}"; do
     read -r name model kv ask <<<"$run"
     [[ "$name" =~ $want ]] || continue
-    make_model "$model"
+    make_model "$carat" "$model"
     start=$SECONDS
     # shellcheck disable=SC2086 # a list of words
     if "$carat" bench --device cuda --strict -m "$dir/$model.gguf" --kv-type "$kv" $ask --json \
@@ -108,7 +94,7 @@ for run in "${runs[@]}"; do
     echo "$name: $((SECONDS - start)) s" >&2
 done
 
-echo "$("$carat" version), $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -1), $(date -u +%F)"
+echo "$("$carat" version), $(gpu_line), $(date -u +%F)"
 echo
 echo "| run | cache | test | depth | tokens/s | spread | pass, ms | counted as | must | aim | |"
 echo "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"

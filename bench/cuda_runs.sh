@@ -1,0 +1,22 @@
+# cuda_runs.sh - what cuda_table.sh and cuda_compare.sh share; sourced. $dir: where models are.
+
+# The loading and the tests of a report of `carat bench --json`: name, depth, tokens/s, spread, ns.
+tests() {
+    awk -F'[:,]' '
+        /"load_ms"/ { printf "load 0 0 0 %g\n", $2 * 1e6 }
+        /"n_prompt"/ { p = $2 + 0 } /"n_gen"/ { g = $2 + 0 } /"n_depth"/ { d = $2 + 0 }
+        /"n_streams"/ { s = $2 + 0 } /"median_ts"/ { ts = $2 + 0 }
+        /"spread"/ {
+            printf "%s %d %g %g %g\n", p ? "p" p : s ? "x" s : "n" g, d, ts, 100 * $2,
+                (p ? p : s ? s : 1) * 1e9 / ts
+        }'
+}
+
+# make_model PROGRAM NAME
+make_model() {
+    [ -e "$dir/$2.gguf" ] || "$1" synth "$2" "$dir/$2.gguf" >&2
+}
+
+gpu_line() {
+    nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -1
+}
