@@ -16,7 +16,7 @@
  * rotated back. One stream (keys.cuh): in heads of 256 and 512 a quarter of which turns, as above;
  * what tiles take from a rotated store they rotate back themselves, and the f32 kernel its keys.
  */
-#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/ops_int.h"
 #include "backend/key_walk.h"
 
 enum {

@@ -1,7 +1,7 @@
 /* cuda_int.h - what the files of the CUDA device share: host C11 on one side, kernels on the other.
  *
  * runtime.c      the GPU that a thread has selected; failures of the runtime
- * cuda.c         opens the device, memory, weights, the step block
+ * cuda.c, weights.c   the device, its memory, the step block; weights on their way to it
  * ops.c          the op table: picks kernels by row count and weight layout
  * shadow.c       which activations already have an int8 or bf16 copy
  * fuse.c         small ops that become one kernel with the next
@@ -452,7 +452,6 @@ typedef struct step_rows {
     row_keys keys[STORE_KINDS];
     const uint64_t *seen, *all_seen;
 } step_rows;
-dev_rows cuda_rows(const step_rows *r, const kv_view *kv); /* cuda.c */
 
 /* A copy made for products, still true: nothing has been written over it or over what it copies. */
 typedef struct shadow {
@@ -550,8 +549,14 @@ extern const device_ops cuda_ops; /* ops.c */
 cuda_device *cuda_select(const device *d);
 /* Notes a failure of CUDA itself, in the device and, if there is one, the pass. True if ok. */
 bool cuda_ok(cuda_device *c, pass *p, cudaError_t r, const char *doing);
+
+/* weights.c */
 packed cuda_view(const weight *w);       /* of w->packed */
 int32_t cuda_pack_kind(const weight *w); /* the layout w gets, PACK_NONE if none */
+size_t cuda_weight_bytes(const device *d, const weight *w);
+status cuda_weight_load(device *d, weight *w, err *e);
+void cuda_weight_free(device *d, weight *w);
+void cuda_loading_free(cuda_device *c); /* what only loading needs */
 
 /* fuse.c: launches what waits. */
 void cuda_settle(cuda_device *c);
@@ -600,12 +605,6 @@ attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_r
 bool cuda_one_stream(const device *d, const kv_view *kv);
 void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v);
 void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale);
-
-/* ops.c, for the ops of attend_ops.c */
-bool cuda_skip(const pass *p, mat y); /* nothing to do; else what waits has been launched */
-dev_step cuda_step(const pass *p, const kv_view *kv);
-const float *cuda_vector(pass *p, const weight *w); /* NULL, and an error, if it is not loaded */
-void cuda_done(pass *p, const char *op); /* asks whether a launch failed */
 
 /* graph.c */
 bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y);

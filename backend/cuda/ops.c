@@ -14,17 +14,9 @@
  * asks once at its end whether a launch failed. Fused gated units and norms leave the int8 copy
  * that the next product will want.
  */
-#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/ops_int.h"
 
 #include <stdint.h>
-
-/* A weight that a vector op reads: its floats on the device. */
-static const float *vector_of(pass *p, const weight *w)
-{
-    if (w && !w->packed)
-        err_set(&p->e, E_ARG, "tensor %s is not on the device", w->name);
-    return w ? w->packed : NULL;
-}
 
 static bool loaded(pass *p, const weight *w)
 {
@@ -37,39 +29,6 @@ static void wrote(pass *p, mat y)
 {
     size_t n = (size_t)(y.rows ? y.rows - 1 : 0) * (size_t)y.stride + (size_t)mat_width(y);
     cuda_wrote(cuda_of(p), y.at, n * sizeof(float));
-}
-
-static void done(pass *p, const char *op)
-{
-    cudaError_t r = cudaGetLastError();
-    if (r != cudaSuccess)
-        cuda_ok(cuda_of(p), p, r, op);
-}
-
-static bool idle(const pass *p, mat y)
-{
-    return p->dry || pass_failed(p) || y.rows == 0;
-}
-
-/* Nothing to do; else what waits has been launched. */
-static bool skip(const pass *p, mat y)
-{
-    if (idle(p, y))
-        return true;
-    cuda_settle(cuda_of(p));
-    return false;
-}
-
-static const step_rows *rows_of(const pass *p)
-{
-    const cuda_device *c = cuda_of(p);
-    return p->rows == &p->st->out ? &c->rows_out : &c->rows_all;
-}
-
-/* For kernels that look at no keys. */
-static dev_step step_of(const pass *p)
-{
-    return (dev_step){rows_of(p)->rows, cuda_of(p)->kv, p->st->n_kv};
 }
 
 /* Do so many rows take the kernels of few? The only place where that is decided by count. */
@@ -90,26 +49,26 @@ static dev_quant copy_room(pass *p, mat y)
 
 static void c_embed(pass *p, mat y, const weight *w, float scale)
 {
-    if (skip(p, y) || !loaded(p, w))
+    if (cuda_skip(p, y) || !loaded(p, w))
         return;
     wrote(p, y);
     cu_embed(cuda_of(p)->stream, cuda_mat(y), w->packed, (int)w->type, w->row_bytes,
-             rows_of(p)->rows.token, scale);
-    done(p, "embed");
+             cuda_step_rows(p)->rows.token, scale);
+    cuda_done(p, "embed");
 }
 
 static void c_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
 {
     cuda_device *c = cuda_of(p);
     dev_quant q = copy_room(p, y);
-    const float *v = p->dry ? NULL : vector_of(p, w);
-    if (idle(p, y))
+    const float *v = p->dry ? NULL : cuda_vector(p, w);
+    if (cuda_idle(p, y))
         return;
     wrote(p, y);
     head_job j = {
         .y = cuda_mat(y), .x = cuda_mat(x), .heads = x.heads, .w = v, .eps = eps, .norm = true};
     bool heads = x.heads > 1 || x.cols <= 512 || (!q.q && !q.bf);
-    if (heads && cuda_wait_head(c, j, step_of(p)))
+    if (heads && cuda_wait_head(c, j, cuda_step_without_keys(p)))
         return; /* no product reads a head */
     norm_job alone = {.y = j.y, .w = v, .c = 1.0f, .q = q};
     if (heads || !cuda_join_norms(c, j.x, &alone, 1, eps)) {
@@ -117,7 +76,7 @@ static void c_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
         cu_rms_norm(c->stream, j.y, j.x, x.heads, v, eps, q);
     }
     cuda_quant_keep(p, y.at, q);
-    done(p, "rms_norm");
+    cuda_done(p, "rms_norm");
 }
 
 static void c_rms_norms(pass *p, const mat *y, mat x, const norm_want *want, int32_t n, float eps)
@@ -126,10 +85,10 @@ static void c_rms_norms(pass *p, const mat *y, mat x, const norm_want *want, int
     norm_job job[NORM_JOBS];
     for (int32_t i = 0; i < n; i++)
         job[i] = (norm_job){.y = cuda_mat(y[i]),
-                            .w = p->dry ? NULL : vector_of(p, want[i].w),
+                            .w = p->dry ? NULL : cuda_vector(p, want[i].w),
                             .c = want[i].c,
                             .q = copy_room(p, y[i])};
-    if (idle(p, x))
+    if (cuda_idle(p, x))
         return;
     for (int32_t i = 0; i < n; i++)
         wrote(p, y[i]);
@@ -139,13 +98,13 @@ static void c_rms_norms(pass *p, const mat *y, mat x, const norm_want *want, int
     }
     for (int32_t i = 0; i < n; i++)
         cuda_quant_keep(p, y[i].at, job[i].q);
-    done(p, "rms_norms");
+    cuda_done(p, "rms_norms");
 }
 
 static void c_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
 {
-    const float *v = p->dry ? NULL : vector_of(p, w);
-    if (idle(p, x))
+    const float *v = p->dry ? NULL : cuda_vector(p, w);
+    if (cuda_idle(p, x))
         return;
     wrote(p, x);
     if (y.heads == 1)
@@ -153,14 +112,15 @@ static void c_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
                            (residual_args){.x = cuda_mat(x), .y = cuda_mat(y), .w = v, .eps = eps});
     else /* heads are normed apart: no model does this to a residual stream */
         err_set(&p->e, E_UNSUPPORTED, "add_rms_norm of %d heads on a CUDA device", y.heads);
-    done(p, "add_rms_norm");
+    cuda_done(p, "add_rms_norm");
 }
 
 static void c_add_branches(pass *p, mat x, branch a, branch b, const weight *w, float eps)
 {
-    const float *v = p->dry ? NULL : vector_of(p, w);
-    const float *aw = p->dry ? NULL : vector_of(p, a.w), *bw = p->dry ? NULL : vector_of(p, b.w);
-    if (idle(p, x))
+    const float *v = p->dry ? NULL : cuda_vector(p, w);
+    const float *aw = p->dry ? NULL : cuda_vector(p, a.w),
+                *bw = p->dry ? NULL : cuda_vector(p, b.w);
+    if (cuda_idle(p, x))
         return;
     wrote(p, x);
     wrote(p, a.y);
@@ -172,14 +132,14 @@ static void c_add_branches(pass *p, mat x, branch a, branch b, const weight *w, 
                                                    .yw = aw,
                                                    .bw = bw,
                                                    .eps = eps});
-    done(p, "add_branches");
+    cuda_done(p, "add_branches");
 }
 
 static void c_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
 {
     (void)act; /* device.acts has one */
     dev_quant q = copy_room(p, y);
-    if (idle(p, y))
+    if (cuda_idle(p, y))
         return;
     wrote(p, y);
     if (cuda_join_act_mul(cuda_of(p), cuda_mat(y), cuda_mat(a), cuda_mat(b)))
@@ -187,47 +147,47 @@ static void c_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
     cuda_settle(cuda_of(p));
     cu_act_mul(cuda_of(p)->stream, cuda_mat(y), cuda_mat(a), cuda_mat(b), q);
     cuda_quant_keep(p, y.at, q);
-    done(p, "act_mul");
+    cuda_done(p, "act_mul");
 }
 
 static void c_rope(pass *p, mat x, const rope *f)
 {
-    if (idle(p, x))
+    if (cuda_idle(p, x))
         return;
     wrote(p, x);
     if (cuda_join_rope(cuda_of(p), cuda_mat(x), x.heads, f->inv_freq))
         return;
     cuda_settle(cuda_of(p));
-    cu_rope(cuda_of(p)->stream, cuda_mat(x), x.heads, rows_of(p)->rows.pos, f->inv_freq,
+    cu_rope(cuda_of(p)->stream, cuda_mat(x), x.heads, cuda_step_rows(p)->rows.pos, f->inv_freq,
             f->n_pairs);
-    done(p, "rope");
+    cuda_done(p, "rope");
 }
 
 static void c_add(pass *p, mat y, mat a, mat b)
 {
-    if (skip(p, y))
+    if (cuda_skip(p, y))
         return;
     wrote(p, y);
     cu_add(cuda_of(p)->stream, cuda_mat(y), cuda_mat(a), cuda_mat(b));
-    done(p, "add");
+    cuda_done(p, "add");
 }
 
 static void c_scale(pass *p, mat x, float k, const weight *w)
 {
-    const float *v = p->dry ? NULL : vector_of(p, w);
-    if (idle(p, x))
+    const float *v = p->dry ? NULL : cuda_vector(p, w);
+    if (cuda_idle(p, x))
         return;
     wrote(p, x);
     if (cuda_join_scale(cuda_of(p), cuda_mat(x), k, v))
         return;
     cuda_settle(cuda_of(p));
     cu_scale(cuda_of(p)->stream, cuda_mat(x), k, v);
-    done(p, "scale");
+    cuda_done(p, "scale");
 }
 
 static void c_gather(pass *p, mat y, mat x, const int32_t *row)
 {
-    if (skip(p, y))
+    if (cuda_skip(p, y))
         return;
     if (row != p->st->out_row) {
         err_set(&p->e, E_UNSUPPORTED, "gather on a CUDA device takes the step's own rows");
@@ -235,25 +195,25 @@ static void c_gather(pass *p, mat y, mat x, const int32_t *row)
     }
     wrote(p, y);
     cu_gather(cuda_of(p)->stream, cuda_mat(y), cuda_mat(x), cuda_of(p)->out_row);
-    done(p, "gather");
+    cuda_done(p, "gather");
 }
 
 static void c_copy(pass *p, mat y, mat x)
 {
-    if (skip(p, y))
+    if (cuda_skip(p, y))
         return;
     wrote(p, y);
     cu_gather(cuda_of(p)->stream, cuda_mat(y), cuda_mat(x), NULL);
-    done(p, "copy");
+    cuda_done(p, "copy");
 }
 
 static void c_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids)
 {
-    if (skip(p, x))
+    if (cuda_skip(p, x))
         return;
     wrote(p, x);
     cu_softcap(cuda_of(p)->stream, cuda_mat(x), cap, ids, n_ids);
-    done(p, "softcap");
+    cuda_done(p, "softcap");
 }
 
 /* ---- Products ------------------------------------------------------------------------------ */
@@ -288,7 +248,7 @@ static bool blas_matmul(pass *p, mat y, dev_quant q, const weight *w, int32_t ki
     size_t mark = pass_mark(p);
     uint16_t *to = kind == PACK_BF16 ? NULL : cuda_temp(p, (size_t)part * row);
     pass_release(p, mark);
-    if (skip(p, y))
+    if (cuda_skip(p, y))
         return true;
     packed v = cuda_view(w);
     wrote(p, y);
@@ -323,17 +283,17 @@ static void c_matmul(pass *p, mat y, mat x, const weight *w)
     if (!p->dry && !loaded(p, w))
         return;
     if (!mma && is_float(kind)) {
-        if (skip(p, y))
+        if (cuda_skip(p, y))
             return;
         wrote(p, y);
         cu_matmul_float(c->stream, dy, dx, cuda_view(w));
-        done(p, "matmul");
+        cuda_done(p, "matmul");
         return;
     }
     if (!mma) {
         one_product a = {.p = {.y = dy, .n_out = w->n_out}};
         a.p.x = x.rows == 1 ? row_copy(p, dx) : cuda_quant(p, dx, false, false);
-        if (idle(p, y))
+        if (cuda_idle(p, y))
             return;
         wrote(p, y);
         a.p.w = cuda_view(w);
@@ -343,14 +303,14 @@ static void c_matmul(pass *p, mat y, mat x, const weight *w)
     }
     dev_quant q = cuda_quant(p, dx, mma, false);
     if (blas_matmul(p, y, q, w, kind)) {
-        done(p, "matmul");
+        cuda_done(p, "matmul");
         return;
     }
-    if (skip(p, y))
+    if (cuda_skip(p, y))
         return;
     wrote(p, y);
     cu_matmul_mma(c->stream, dy, q, cuda_view(w));
-    done(p, "matmul");
+    cuda_done(p, "matmul");
 }
 
 static mat columns(mat m, int32_t first, int32_t n)
@@ -393,7 +353,7 @@ static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, a
         return;
     dev_quant q = x.rows == 1 ? row_copy(p, cuda_mat(x)) : cuda_quant(p, cuda_mat(x), false, false);
     dev_quant copy = copy_room(p, y);
-    if (skip(p, y))
+    if (cuda_skip(p, y))
         return;
     wrote(p, y);
     one_product a = {.p = pair_args(gate, up, y.cols), .floats = q.q ? NULL : x.at};
@@ -402,14 +362,14 @@ static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, a
     a.p.q = copy;
     cuda_products(c, &a, 1);
     cuda_quant_keep(p, y.at, copy);
-    done(p, "glu");
+    cuda_done(p, "glu");
 }
 
 /* ---- Experts ------------------------------------------------------------------------------- */
 
 static void c_route(pass *p, routing r, mat logits, const weight *expert_scale)
 {
-    const float *v = p->dry ? NULL : vector_of(p, expert_scale);
+    const float *v = p->dry ? NULL : cuda_vector(p, expert_scale);
     if (p->dry || pass_failed(p) || !r.rows)
         return;
     cuda_settle(cuda_of(p));
@@ -417,12 +377,12 @@ static void c_route(pass *p, routing r, mat logits, const weight *expert_scale)
     cuda_wrote(cuda_of(p), r.id, n);
     cuda_wrote(cuda_of(p), r.weight, n);
     cu_route(cuda_of(p)->stream, r.id, r.weight, r.k, cuda_mat(logits), v);
-    done(p, "route");
+    cuda_done(p, "route");
 }
 
 static void c_router(pass *p, routing r, mat x, const weight *w, const weight *expert_scale)
 {
-    const float *v = p->dry ? NULL : vector_of(p, expert_scale);
+    const float *v = p->dry ? NULL : cuda_vector(p, expert_scale);
     mat logits = pass_mat(p, x.rows, 1, w->n_out);
     if (pass_failed(p) || (!p->dry && !loaded(p, w)))
         return;
@@ -432,7 +392,7 @@ static void c_router(pass *p, routing r, mat x, const weight *w, const weight *e
         c_route(p, r, logits, expert_scale);
         return;
     }
-    if (skip(p, logits))
+    if (cuda_skip(p, logits))
         return;
     size_t n = (size_t)r.rows * (size_t)r.k * 4;
     wrote(p, logits);
@@ -446,7 +406,7 @@ static void c_router(pass *p, routing r, mat x, const weight *w, const weight *e
                                                 .share = r.weight,
                                                 .k = r.k,
                                                 .ticket = cuda_of(p)->router_ticket});
-    done(p, "router");
+    cuda_done(p, "router");
 }
 
 /* [rows, k, n_ff] as [rows * k, n_ff]. */
@@ -460,13 +420,13 @@ static void expert_alone(pass *p, mat y, mat x, routing r, const weight *w)
 {
     cuda_device *c = cuda_of(p);
     if (is_float(kind_of(p, w))) {
-        if (!skip(p, y))
+        if (!cuda_skip(p, y))
             cu_expert_float(c->stream, cuda_mat(y), cuda_mat(x), 1, r.id, r.k, cuda_view(w), NULL,
                             0, w->n_out);
         return;
     }
     dev_quant q = cuda_quant(p, cuda_mat(x), false, false);
-    if (skip(p, y))
+    if (cuda_skip(p, y))
         return;
     expert_product a = {.p = {.y = cuda_mat(y), .x = q, .w = cuda_view(w), .n_out = w->n_out},
                         .expert = r.id,
@@ -534,18 +494,18 @@ static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, cons
         return;
     if (by_expert(p, x.rows, gate) && (!up || by_expert(p, x.rows, up))) {
         glu_by_expert(p, y, x, r, gate, up, act);
-        done(p, "moe_glu");
+        cuda_done(p, "moe_glu");
         return;
     }
     int32_t kind = kind_of(p, gate);
     if (is_float(kind) && (!up || kind_of(p, up) == kind)) {
-        if (skip(p, y))
+        if (cuda_skip(p, y))
             return;
         wrote(p, y);
         packed u = cuda_view(up ? up : gate);
         cu_expert_float(c->stream, cuda_mat(y), cuda_mat(x), 1, r.id, r.k, cuda_view(gate), &u,
                         up ? 0 : y.cols, y.cols);
-        done(p, "moe_glu");
+        cuda_done(p, "moe_glu");
         return;
     }
     if (!pairs(p, gate, up, y.cols)) {
@@ -568,7 +528,7 @@ static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, cons
     dev_quant q = cuda_quant(p, cuda_mat(x), false, false), copy = {0};
     if (y.cols % GROUP == 0)
         copy = cuda_quant_room(p, y.rows * y.heads, y.cols, false, true);
-    if (skip(p, y))
+    if (cuda_skip(p, y))
         return;
     wrote(p, y);
     expert_product a = {.p = pair_args(gate, up, y.cols), .expert = r.id, .k = r.k};
@@ -579,7 +539,7 @@ static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, cons
         cu_product_vec(c->stream, a);
     c->chosen = r.id;
     cuda_quant_keep(p, y.at, copy);
-    done(p, "moe_glu");
+    cuda_done(p, "moe_glu");
 }
 
 static void c_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
@@ -592,28 +552,28 @@ static void c_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
         expert_lists l = sort_pairs(p, r, down->n_mat);
         mat part = pass_mat(p, x.rows, r.k, down->n_out);
         expert_mma(p, part, q, down, l, 1);
-        if (skip(p, y))
+        if (cuda_skip(p, y))
             return;
         wrote(p, y);
         cu_expert_join(c->stream, cuda_mat(y), part.at, r.weight, r.k);
-        done(p, "moe_down");
+        cuda_done(p, "moe_down");
         return;
     }
     if (is_float(kind_of(p, down))) {
         mat part = pass_mat(p, x.rows, r.k, down->n_out);
-        if (pass_failed(p) || skip(p, y))
+        if (pass_failed(p) || cuda_skip(p, y))
             return;
         wrote(p, part);
         wrote(p, y);
         cu_expert_float(c->stream, cuda_mat(part), cuda_mat(x), r.k, r.id, r.k, cuda_view(down),
                         NULL, 0, down->n_out);
         cu_expert_join(c->stream, cuda_mat(y), part.at, r.weight, r.k);
-        done(p, "moe_down");
+        cuda_done(p, "moe_down");
         return;
     }
     dev_quant q = cuda_quant(p, by_pair(x), false, true);
     mat part = x.rows > 1 ? pass_mat(p, x.rows, r.k, down->n_out) : (mat){0};
-    if (skip(p, y))
+    if (cuda_skip(p, y))
         return;
     wrote(p, y);
     expert_product a = {.p = {.y = cuda_mat(y), .x = q, .w = cuda_view(down), .n_out = down->n_out},
@@ -628,31 +588,12 @@ static void c_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
         b.p.y = cuda_mat(part);
         if (together(c, b)) {
             cu_expert_join(c->stream, a.p.y, part.at, NULL, r.k);
-            done(p, "moe_down");
+            cuda_done(p, "moe_down");
             return;
         }
     }
     cu_product_vec(c->stream, a);
-    done(p, "moe_down");
-}
-
-/* ---- For attend_ops.c ---------------------------------------------------------------------- */
-
-bool cuda_skip(const pass *p, mat y)
-{
-    return skip(p, y);
-}
-dev_step cuda_step(const pass *p, const kv_view *kv)
-{
-    return (dev_step){cuda_rows(rows_of(p), kv), cuda_of(p)->kv, p->st->n_kv};
-}
-const float *cuda_vector(pass *p, const weight *w)
-{
-    return vector_of(p, w);
-}
-void cuda_done(pass *p, const char *op)
-{
-    done(p, op);
+    cuda_done(p, "moe_down");
 }
 
 const device_ops cuda_ops = {

@@ -1,0 +1,219 @@
+/* weights.c - weights on their way to the device: which layout each gets, where its planes lie, and
+ * how the file's bytes reach them.
+ *
+ * Bytes go through two pinned buffers, filled by several threads: one is filled while the other is
+ * on its way. A weight of blocks is sent as the file has it and packed by a kernel (pack.cu). The
+ * buffers, the threads and the room for raw bytes are given back when the first pass begins.
+ */
+#include "backend/cuda/cuda_int.h"
+#include "base/pool.h"
+
+#include <string.h>
+
+enum {
+    PINNED_BYTES = 16 << 20,
+    PIECE_BYTES = 1 << 20, /* of them, that a thread copies */
+    LOADERS = 8,           /* threads: a file in the page cache comes at several GB/s from each */
+    ALIGN = 256,
+    ROW_MAX = 38400 /* 40 bytes of shared memory per 32, of the 48 KiB that any block may have */
+};
+
+int32_t cuda_pack_kind(const weight *w)
+{
+    if (w->gather)
+        return PACK_FILE;
+    switch (w->type) {
+    case NUM_F32:
+        return PACK_F32;
+    case NUM_F16:
+        return PACK_F16;
+    case NUM_BF16:
+        return PACK_BF16;
+    case NUM_Q4_0:
+        return PACK_Q4_0;
+    case NUM_Q4_1:
+        return PACK_Q4_1;
+    case NUM_Q5_0:
+        return PACK_Q5_0;
+    case NUM_Q5_1:
+        return PACK_Q5_1;
+    case NUM_Q8_0:
+        return PACK_Q8_0;
+    case NUM_Q4_K:
+        return PACK_Q4_K;
+    case NUM_Q5_K:
+        return PACK_Q5_K;
+    case NUM_Q6_K:
+        return PACK_Q6_K;
+    case NUM_Q2_K:
+    case NUM_Q3_K:
+    case NUM_IQ4_NL:
+    case NUM_IQ4_XS:
+    case NUM_MXFP4:
+        return PACK_G8;
+    default:
+        return PACK_NONE;
+    }
+}
+
+static size_t aligned(size_t n)
+{
+    return (n + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+}
+
+/* Planes of w packed at `at`; *n_bytes of all matrices. */
+static packed lay_out(const weight *w, int32_t kind, const uint8_t *at, size_t *n_bytes)
+{
+    packed v = {.codes = at, .kind = kind, .n_in = w->n_in, .n_out = w->n_out, .n_mat = w->n_mat};
+    if (kind <= PACK_BF16) {
+        v.mat_bytes = w->mat_bytes;
+        *n_bytes = w->n_bytes;
+        return v;
+    }
+    pack_sizes z = cu_pack_sizes(kind);
+    v.n_group = w->n_in / GROUP;
+    v.n_unit = (v.n_group + UNIT - 1) / UNIT;
+    v.n_tile = (w->n_out + TILE_ROWS - 1) / TILE_ROWS;
+    size_t rows = (size_t)v.n_tile * TILE_ROWS, units = rows * (size_t)v.n_unit;
+    v.high = at + aligned(rows * (size_t)v.n_group * (size_t)z.code);
+    v.scale = v.high + aligned(units * UNIT * (size_t)z.high);
+    v.super = v.scale + aligned(units * UNIT * (size_t)z.scale);
+    v.mat_bytes = (size_t)(v.super - at) + aligned(units * (size_t)z.super);
+    *n_bytes = v.mat_bytes * (size_t)w->n_mat;
+    return v;
+}
+
+packed cuda_view(const weight *w)
+{
+    size_t n;
+    return lay_out(w, w->packed_kind, w->packed, &n);
+}
+
+size_t cuda_weight_bytes(const device *d, const weight *w)
+{
+    size_t n;
+    (void)d;
+    lay_out(w, cuda_pack_kind(w), NULL, &n);
+    return n;
+}
+
+/* Bytes of a file into a pinned buffer. */
+typedef struct loading {
+    char *to;
+    const char *from;
+    size_t n_bytes;
+} loading;
+
+static void load_piece(void *arg, int32_t chunk, int32_t thread)
+{
+    const loading *l = arg;
+    size_t at = (size_t)chunk * PIECE_BYTES, n = l->n_bytes - at;
+    (void)thread;
+    memcpy(l->to + at, l->from + at, n < PIECE_BYTES ? n : PIECE_BYTES);
+}
+
+/* Host bytes to the device through pinned buffers, the copy into one under the flight of the
+ * other. */
+static bool send(cuda_device *c, char *to, const char *from, size_t n_bytes)
+{
+    for (size_t at = 0, i = 0; at < n_bytes; at += PINNED_BYTES, i ^= 1) {
+        size_t n = n_bytes - at < PINNED_BYTES ? n_bytes - at : PINNED_BYTES;
+        if (!cuda_ok(c, NULL, cudaEventSynchronize(c->pinned_done[i]), "loading weights"))
+            return false;
+        loading l = {c->pinned[i], from + at, n};
+        pool_run(c->loaders, (int32_t)((n + PIECE_BYTES - 1) / PIECE_BYTES), load_piece, &l);
+        if (!cuda_ok(c, NULL,
+                     cudaMemcpyAsync(to + at, c->pinned[i], n, cudaMemcpyHostToDevice, c->stream),
+                     "loading weights") ||
+            !cuda_ok(c, NULL, cudaEventRecord(c->pinned_done[i], c->stream), "loading weights"))
+            return false;
+    }
+    return true;
+}
+
+void cuda_loading_free(cuda_device *c)
+{
+    cudaStreamSynchronize(c->stream);
+    pool_close(c->loaders);
+    c->loaders = NULL;
+    for (int i = 0; i < 2; i++) {
+        if (c->pinned[i])
+            cudaFreeHost(c->pinned[i]);
+        c->pinned[i] = NULL;
+    }
+    if (c->raw)
+        cudaFree(c->raw);
+    c->raw = NULL;
+    c->raw_bytes = 0;
+}
+
+/* Room for the file's bytes of the largest weight so far, and threads that copy them; given back
+ * before the first pass. */
+static bool room_for_raw(cuda_device *c, size_t n_bytes)
+{
+    void *p = NULL;
+    int32_t n = pool_default_threads();
+    err e = {0};
+    if (!c->loaders) /* where threads cannot be had the caller copies alone: pool_run of NULL */
+        (void)pool_open(&c->loaders, n < LOADERS ? n : LOADERS, &e);
+    for (int i = 0; i < 2; i++)
+        if (!c->pinned[i]) {
+            if (cudaMallocHost(&p, PINNED_BYTES) != cudaSuccess)
+                return false;
+            c->pinned[i] = p;
+        }
+    if (n_bytes <= c->raw_bytes)
+        return true;
+    cudaStreamSynchronize(c->stream);
+    if (c->raw)
+        cudaFree(c->raw);
+    c->raw = NULL;
+    c->raw_bytes = 0;
+    if (cudaMalloc(&p, n_bytes) != cudaSuccess)
+        return false;
+    c->raw = p;
+    c->raw_bytes = n_bytes;
+    return true;
+}
+
+void cuda_weight_free(device *d, weight *w)
+{
+    if (w->packed)
+        d->release(d, w->packed, w->packed_bytes);
+    w->packed = NULL;
+    w->packed_bytes = 0;
+}
+
+status cuda_weight_load(device *d, weight *w, err *e)
+{
+    cuda_device *c = cuda_select(d);
+    size_t n_bytes;
+    int32_t kind = cuda_pack_kind(w);
+    if (kind == PACK_NONE)
+        return err_set(e, E_UNSUPPORTED,
+                       "tensor %s is in format %s, which carat cannot compute with", w->name,
+                       num_name(w->type));
+    if (kind > PACK_BF16 && w->n_in > ROW_MAX)
+        return err_set(e, E_UNSUPPORTED,
+                       "tensor %s: rows of %d are longer than the %d of a GPU's "
+                       "products",
+                       w->name, w->n_in, ROW_MAX);
+    packed v = lay_out(w, kind, NULL, &n_bytes);
+    bool as_is = kind <= PACK_BF16;
+    if (!room_for_raw(c, as_is ? 0 : w->n_bytes) || !(w->packed = d->alloc(d, n_bytes))) {
+        cudaGetLastError();
+        return err_memory(e, w->name, n_bytes);
+    }
+    w->packed_bytes = n_bytes;
+    w->packed_kind = kind;
+    v = cuda_view(w);
+    if (send(c, as_is ? (char *)w->packed : c->raw, w->data, w->n_bytes) && !as_is) {
+        cu_pack(c->stream, v, (int)w->type, c->raw, w->row_bytes);
+        cuda_ok(c, NULL, cudaGetLastError(), "packing weights");
+    }
+    if (c->broken) {
+        cuda_weight_free(d, w);
+        return err_set(e, c->broken_why.status, "%s: %s", w->name, c->broken_why.text);
+    }
+    return OK;
+}
