@@ -1173,3 +1173,56 @@ TEST(server_says_that_a_stream_ends_by_its_shutdown)
     CHECK_MSG(memmem(line, (size_t)(end - line), "shut down", 9), "%s", log);
     mem_free(log);
 }
+
+/* A schema that takes long to compile is given up when its client leaves. */
+TEST(server_gives_up_a_schema_whose_client_left)
+{
+    served s;
+    str body = {0};
+    char *log = NULL;
+    size_t n;
+    err e = {0};
+    start_toy(&s, NULL);
+    str_puts(&body, "{" ASK ",\"guided_json\":{\"properties\":{");
+    for (int i = 0; i < 20000; i++)
+        str_printf(&body, "%s\"p%d\":{\"$ref\":\"#/$defs/d%d\"}", i ? "," : "", i, i % 100);
+    str_puts(&body, "},\"$defs\":{");
+    for (int i = 0; i < 100; i++)
+        str_printf(&body,
+                   "%s\"d%d\":{\"type\":\"object\",\"properties\":{\"x%d\":{\"type\":"
+                   "\"string\",\"pattern\":\"^[a-z]{1,40}$\"}}}",
+                   i ? "," : "", i, i);
+    str_puts(&body, "}}}");
+    CHECK(body.n > 200000);
+    int fd = http_begin(&s, "/v1/chat/completions", body.at);
+    close(fd);
+    double start = clock_ms();
+    while (!log || !strstr(log, "/v1/chat/completions")) {
+        mem_free(log);
+        CHECK_OK(file_read_all(s.log, 1 << 20, &log, &n, &e), e);
+        CHECK(clock_ms() - start < PATIENCE_MS);
+        usleep(5000);
+    }
+    CHECK_MSG(strstr(log, " 499 ") && strstr(log, "client gone"), "%s", log);
+    mem_free(log);
+    str_free(&body);
+    stop(&s);
+}
+
+TEST(server_tells_the_methods_of_a_path)
+{
+    static const char *const paths[][2] = {{"/v1/chat/completions", "Allow: POST, OPTIONS\r\n"},
+                                           {"/health", "Allow: GET, HEAD, OPTIONS\r\n"},
+                                           {"/v1/models/x", "Allow: GET, HEAD, OPTIONS\r\n"},
+                                           {"/none", NULL}};
+    served s;
+    start_toy(&s, NULL);
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        response r;
+        http_call(&r, &s, "OPTIONS", paths[i][0], NULL, NULL);
+        CHECK_EQ(r.status, paths[i][1] ? 204 : 404);
+        CHECK_MSG(!paths[i][1] || strstr(r.head.at, paths[i][1]), "%s", r.head.at);
+        response_free(&r);
+    }
+    stop(&s);
+}

@@ -265,8 +265,12 @@ static bool read_logprobs(request *rq, problem *p)
     if (!field_kind(p, rq->body, "include", JTREE_ARRAY, &include) ||
         !field_int(p, rq->body, "top_logprobs", 0, 20, &top))
         return false;
-    for (const jtree *v = include ? include->first : NULL; v; v = v->next)
+    for (const jtree *v = include ? include->first : NULL; v; v = v->next) {
+        if (v->kind != JTREE_STRING)
+            return problem_set(p, 400, "include", "'include' holds %s; expected strings",
+                               jtree_kind_name(v));
         rq->logprobs |= is_text(v, "message.output_text.logprobs");
+    }
     rq->logprobs |= top > 0;
     rq->sampling.n_top_logprobs = (int32_t)top;
     return true;
@@ -279,6 +283,7 @@ bool responses_parse(request *rq, const request_limits *lim, problem *p)
     if (!read_common(rq, lim, p) || !refuse_memory(rq, p) ||
         !field_int(p, rq->body, "max_output_tokens", 1, INT32_MAX, &rq->max_tokens) ||
         !field_kind(p, rq->body, "stream_options", JTREE_OBJECT, &options) ||
+        !field_bool(p, options, "include_usage", &rq->include_usage) ||
         !read_max_tokens(rq, limits, p) || !read_stops(rq, "stop", p) || !read_logprobs(rq, p) ||
         !read_thinking(rq, p) || !field_kind(p, rq->body, "reasoning", JTREE_OBJECT, &reasoning) ||
         !read_effort(rq, reasoning, "effort", "reasoning.effort", p) ||

@@ -17,6 +17,7 @@
  */
 #include "apps/server/constrain.h"
 
+#include "apps/server/live.h"
 #include "base/mem.h"
 
 #include <string.h>
@@ -157,11 +158,11 @@ static carat_status open_grammar(constraint *c, carat_grammar_options *o, err *e
     err first = {0};
     o->strict = tools;
     carat_status st = carat_grammar_open(c->s->model, o, &c->grammar, tools ? &first : e);
-    if (st && tools) {
+    if (st && st != CARAT_E_CANCELLED && tools) {
         o->strict = false;
         st = carat_grammar_open(c->s->model, o, &c->grammar, e);
     }
-    if (!st || st == CARAT_E_MEMORY || !c->lazy)
+    if (!st || st == CARAT_E_MEMORY || st == CARAT_E_CANCELLED || !c->lazy)
         return st;
     c->lazy = false;
     return CARAT_OK;
@@ -184,10 +185,26 @@ static bool follow_prefill(constraint *c, const request *rq, const char *form, p
                        field, form);
 }
 
-bool constraint_open(constraint **out, const server *s, const request *rq, bool thinking,
-                     bool starts_thinking, problem *p)
+/* Compiling a grammar ends with the client, and with the server. */
+typedef struct compiling {
+    server *s;
+    int fd;
+} compiling;
+
+static bool is_over(void *user)
 {
-    carat_grammar_options o = {.thinking = thinking, .starts_thinking = starts_thinking};
+    const compiling *c = user;
+    return atomic_load(&c->s->state) == SERVER_DRAINING || client_left(c->fd);
+}
+
+bool constraint_open(constraint **out, server *s, const constraint_plan *plan, problem *p)
+{
+    const request *rq = plan->rq;
+    compiling who = {s, plan->fd};
+    carat_grammar_options o = {.thinking = plan->thinking,
+                               .starts_thinking = plan->starts_thinking,
+                               .cancelled = is_over,
+                               .user = &who};
     constraint *c;
     bool any, lazy;
     err e = {0};
@@ -199,12 +216,16 @@ bool constraint_open(constraint **out, const server *s, const request *rq, bool 
     if (!(c = mem_calloc(1, sizeof *c)))
         return problem_set(p, 503, "", "no memory for a request");
     c->s = s;
-    c->thinking = starts_thinking;
+    c->thinking = plan->starts_thinking;
     c->lazy = any && lazy;
     c->mask = (carat_mask){.fill = fill, .accept = accept, .user = c};
     carat_status st = any ? open_grammar(c, &o, &e) : CARAT_OK;
     if (st) {
         mem_free(c);
+        if (st == CARAT_E_CANCELLED) {
+            p->retry_s = 5;
+            return problem_set(p, 503, "", "the server is shutting down");
+        }
         if (st == CARAT_E_MEMORY)
             return problem_from(p, &e);
         return problem_set(p, 400, field_of(rq, &o, e.text), "'%s': %.900s",

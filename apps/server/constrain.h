@@ -11,9 +11,16 @@
 
 typedef struct constraint constraint;
 
-/* *c may come out NULL: nothing to hold to. thinking: the answer may begin with a thought. */
-bool constraint_open(constraint **c, const server *s, const request *rq, bool thinking,
-                     bool starts_thinking, problem *p);
+/* What an answer is held to. */
+typedef struct constraint_plan {
+    const request *rq;
+    bool thinking;        /* the answer may begin with a thought */
+    bool starts_thinking; /* the prompt ends in one */
+    int fd;               /* of the connection: a client that left needs no grammar */
+} constraint_plan;
+
+/* *c may come out NULL: nothing to hold to. */
+bool constraint_open(constraint **c, server *s, const constraint_plan *plan, problem *p);
 void constraint_close(constraint *c); /* NULL is fine */
 const carat_mask *constraint_mask(constraint *c);
 const char *constraint_failure(const constraint *c); /* why it could not be followed, or "" */

@@ -234,7 +234,8 @@ static bool make_jobs(stream *st, problem *p)
         if (o->parse)
             set_thinking(st, o);
         bool may_think = o->parse && wants_thought(st) && !rq->prefill && !rq->thought;
-        if (!constraint_open(&st->held[i], st->x->s, rq, may_think, q->starts_thinking, p))
+        constraint_plan plan = {rq, may_think, q->starts_thinking, st->x->fd};
+        if (!constraint_open(&st->held[i], st->x->s, &plan, p))
             return false;
         o->mask = constraint_mask(st->held[i]);
     }
@@ -446,6 +447,10 @@ void handle_generation(exchange *x, api_kind api)
     st->last_ms = clock_ms();
     if (!begin(st, api, &p)) {
         reply_problem(x, &p);
+        if (p.status == 503 && client_left(x->fd)) {
+            x->status = STATUS_GONE;
+            x->note = "client gone";
+        }
         stream_close(st);
         return;
     }

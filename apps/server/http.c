@@ -344,8 +344,19 @@ static enum MHD_Result refuse(exchange *x, const problem *p, const char *allow)
     return send_reply(x, allow);
 }
 
+/* The methods of a path, NULL: there is no such path. "*" is the server itself. */
+static const char *methods_of(const char *path)
+{
+    const route *other;
+    if (!strcmp(path, "*"))
+        return "GET, HEAD, POST, OPTIONS";
+    if (find_route("GET", path, &other))
+        return "GET, HEAD, OPTIONS";
+    return find_route("POST", path, &other) ? "POST, OPTIONS" : NULL;
+}
+
 /* What a browser asks before it asks. */
-static enum MHD_Result preflight(exchange *x)
+static enum MHD_Result preflight(exchange *x, const char *methods)
 {
     const char *origin = allowed_origin(x);
     const char *wanted = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND,
@@ -357,13 +368,13 @@ static enum MHD_Result preflight(exchange *x)
         return MHD_NO;
     if (origin) {
         MHD_add_response_header(r, "Access-Control-Allow-Origin", origin);
-        MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+        MHD_add_response_header(r, "Access-Control-Allow-Methods", methods);
         MHD_add_response_header(r, "Access-Control-Allow-Headers",
                                 wanted ? wanted : "Authorization, Content-Type, X-Api-Key");
         MHD_add_response_header(r, "Access-Control-Max-Age", "86400");
         MHD_add_response_header(r, "Vary", "Origin");
     }
-    MHD_add_response_header(r, "Allow", "GET, HEAD, POST, OPTIONS");
+    MHD_add_response_header(r, "Allow", methods);
     enum MHD_Result ok = MHD_queue_response(x->connection, 204, r);
     MHD_destroy_response(r);
     return ok;
@@ -555,8 +566,9 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
             return MHD_NO;
         *state = q;
         set_idle(h, q->visitor, false);
-        if (!strcmp(method, "OPTIONS") && check_framing(&q->x, &p))
-            return preflight(&q->x);
+        const char *methods = strcmp(method, "OPTIONS") ? NULL : methods_of(path);
+        if (methods && check_framing(&q->x, &p))
+            return preflight(&q->x, methods);
         return check_head(q, &p, &allow) ? MHD_YES : refuse(&q->x, &p, allow);
     }
     if (*n_upload) {

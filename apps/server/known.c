@@ -33,7 +33,7 @@ typedef struct known_field {
     const char *name;
     unsigned apis;
     known_kind kind;
-    const char *values; /* of ONLY: numbers and words between bars; "" is for what asks nothing */
+    const char *values; /* of ONLY: numbers, words, a [word] in a list; "" is what asks nothing */
 } known_field;
 
 static const known_field fields[] = {
@@ -64,7 +64,7 @@ static const known_field fields[] = {
     {"reasoning_format", ALL, ONLY, "auto|deepseek"},
     {"reasoning_in_content", ALL, ONLY, "false"},
     {"parse_tool_calls", ALL, ONLY, "true"},
-    {"modalities", CHAT, ONLY, "text"},
+    {"modalities", CHAT, ONLY, "[text]"},
     /* How long it is. */
     {"max_tokens", ALL, READ, NULL},
     {"max_completion_tokens", CHAT, READ, NULL},
@@ -210,21 +210,15 @@ static const known_field *find(const char *name, api_kind api)
     return !strncmp(name, "speculative.", 12) ? find("priority", api) : NULL; /* about speed */
 }
 
-bool field_is_read(const char *name, api_kind api)
+bool field_row_at(size_t i, api_kind api, field_row *row)
 {
-    const known_field *f = find(name, api);
-    return f && f->kind == READ;
-}
-
-const char *field_read_at(size_t i, api_kind *api)
-{
+    static const char *const kinds[] = {"read", "harmless", "only"};
     for (size_t k = 0; k < sizeof fields / sizeof *fields; k++)
-        for (int a = 0; a < 4; a++)
-            if (fields[k].kind == READ && fields[k].apis & 1u << a && i-- == 0) {
-                *api = (api_kind)a;
-                return fields[k].name;
-            }
-    return NULL;
+        if (fields[k].apis & 1u << api && i-- == 0) {
+            *row = (field_row){fields[k].name, kinds[fields[k].kind], fields[k].values};
+            return true;
+        }
+    return false;
 }
 
 static bool equals(const jtree *v, const char *word, size_t n)
@@ -242,11 +236,11 @@ static bool equals(const jtree *v, const char *word, size_t n)
     }
     case JTREE_STRING:
         return n && v->n == n && !memcmp(v->s, word, n);
-    case JTREE_ARRAY: /* a list of such words */
+    case JTREE_ARRAY: /* "[word]": nothing but this word in it */
         for (const jtree *i = v->first; i; i = i->next)
-            if (i->kind != JTREE_STRING || !equals(i, word, n))
+            if (n < 2 || *word != '[' || i->kind != JTREE_STRING || !equals(i, word + 1, n - 2))
                 return false;
-        return true;
+        return n && *word == '[';
     case JTREE_NULL:
     case JTREE_OBJECT:
         break;

@@ -290,6 +290,12 @@ static bool is_gone(int fd, short revents)
     return recv(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 }
 
+bool client_left(int fd)
+{
+    struct pollfd p = {fd, POLLRDHUP, 0};
+    return fd >= 0 && poll(&p, 1, 0) > 0 && is_gone(fd, p.revents);
+}
+
 live_state live_wait(live *l, int fd, int timeout_ms)
 {
     struct pollfd p[2] = {{l->bell, POLLIN, 0}, {fd, POLLRDHUP, 0}};

@@ -45,6 +45,8 @@ void live_close(live *l);  /* cancels first; NULL is fine */
 live_state live_wait(live *l, int fd, int timeout_ms);
 /* The next happening; pointers in it live until the next live_wait. False: none is left now. */
 bool live_next(live *l, happening *h);
+/* Is the other side of a connection gone? */
+bool client_left(int fd);
 bool live_over(const live *l);       /* every job's end has been taken out */
 double live_first_ms(const live *l); /* clock_ms of the first token; 0: none yet */
 const int32_t *live_sampled(const live *l, int32_t job, int64_t *n); /* with keep_ids, when over */

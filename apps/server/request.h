@@ -157,8 +157,12 @@ bool read_max_tokens(request *rq, const char *const *keys, problem *p);
 bool read_continue(request *rq, bool ends_with_assistant, problem *p);
 /* known.c: what is neither read nor harmless is refused by its name. */
 bool check_fields(const request *rq, const request_limits *lim, problem *p);
-bool field_is_read(const char *name, api_kind api);
-const char *field_read_at(size_t i, api_kind *api); /* the i-th, for tests; NULL: no more */
+/* The i-th row of an endpoint in its table, for tests. False: there are no more. */
+typedef struct field_row {
+    const char *name, *kind; /* "read", "harmless", "only" */
+    const char *values;      /* of "only": what is accepted, between bars */
+} field_row;
+bool field_row_at(size_t i, api_kind api, field_row *row);
 /* Tools in one of three shapes become rq->tools; unknown kinds of tools are left out where the
  * dialect says so. */
 typedef enum tools_shape { TOOLS_NESTED, TOOLS_FLAT, TOOLS_ANTHROPIC } tools_shape;
