@@ -117,7 +117,7 @@ typedef struct sink {
     bool full; /* no memory for more */
 } sink;
 
-static bool take(void *user, const carat_event *ev)
+static bool take_token(void *user, const carat_event *ev)
 {
     sink *k = user;
     if (ev->kind != CARAT_EV_TOKEN)
@@ -157,14 +157,14 @@ static status snap_on_the_way(service *v, const daemon_request *r, carat_error *
     return OK;
 }
 
-static status generate(service *v, const daemon_request *r, sink *k, carat_timings *t,
-                       carat_error *e)
+static status generate_ids(service *v, const daemon_request *r, sink *k, carat_timings *t,
+                           carat_error *e)
 {
     carat_generate_options o = {.max_tokens = r->n_gen, .sampling = r->sampling};
     o.sampling.ignore_eog = v->ignore_eos;
     status st = snap_on_the_way(v, r, e);
     if (!st)
-        st = carat_generate(v->s, r->ids, r->n, &o, take, k, t, e);
+        st = carat_generate(v->s, r->ids, r->n, &o, take_token, k, t, e);
     if (!st && k->full)
         st = err_memory(e, "an answer", (size_t)k->n * sizeof *k->ids);
     return st;
@@ -178,7 +178,7 @@ static double tokens_per_second(const carat_timings *t)
                : 0;
 }
 
-static void fail(service *v, const char *why, bool sentinel)
+static void reply_failure(service *v, const char *why, bool sentinel)
 {
     reply(v, "err %s", why);
     if (sentinel)
@@ -204,7 +204,7 @@ static void run_prompt(service *v, daemon_request *r)
     carat_error e = {0};
     status st;
     if (r->kind == DAEMON_PROMPT && v->stream_fd < 0) {
-        fail(v, "no_stream_fd", false);
+        reply_failure(v, "no_stream_fd", false);
         return;
     }
     const char *why = obstacle(v, r);
@@ -214,12 +214,12 @@ static void run_prompt(service *v, daemon_request *r)
         /* A bare prompt's sentinel comes before the sentence, a restored one's after it. */
         if (r->kind == DAEMON_PROMPT)
             stream(v, STREAM_END);
-        fail(v, why, r->kind == DAEMON_RESTORE);
+        reply_failure(v, why, r->kind == DAEMON_RESTORE);
         return;
     }
     st = r->kind == DAEMON_RESTORE ? carat_snapshot_restore(v->s, v->slot[r->slot], &e) : OK;
     if (!st)
-        st = generate(v, r, &k, &t, &e);
+        st = generate_ids(v, r, &k, &t, &e);
     stream(v, STREAM_END);
     if (st)
         reply(v, "err %s", e.text);
@@ -245,11 +245,11 @@ static void run_to_file(service *v, daemon_request *r)
     if (!why && (daemon_read_ids(r, true, &e) || !r->n))
         why = "empty_prompt";
     if (why)
-        fail(v, why, false);
-    else if (generate(v, r, &k, &t, &e))
+        reply_failure(v, why, false);
+    else if (generate_ids(v, r, &k, &t, &e))
         reply(v, "err %s", e.text);
     else if (daemon_write_ids(r->out, k.ids, k.n, &e))
-        fail(v, "write_out", false);
+        reply_failure(v, "write_out", false);
     else
         reply(v,
               "ok N=%" PRId64 " gen=%" PRId64
@@ -267,7 +267,7 @@ static void take_snapshot(service *v, const daemon_request *r)
     carat_snapshot *p = NULL;
     carat_error e = {0};
     if (r->bad) {
-        fail(v, "bad_args", true);
+        reply_failure(v, "bad_args", true);
         return;
     }
     if (r->slot >= 0 && r->slot < DAEMON_SLOTS && !carat_snapshot_take(v->s, &p, &e)) {
@@ -280,7 +280,7 @@ static void take_snapshot(service *v, const daemon_request *r)
 static void free_snapshot(service *v, const daemon_request *r)
 {
     if (r->bad) {
-        fail(v, "bad_args", true);
+        reply_failure(v, "bad_args", true);
         return;
     }
     if (r->slot >= 0 && r->slot < DAEMON_SLOTS) {
@@ -306,7 +306,7 @@ static void park(service *v, const daemon_request *r)
     carat_error e = {0};
     bool target = r->target && v->parked == (r->kind == DAEMON_UNPARK);
     if (r->bad) {
-        fail(v, "bad_args", true);
+        reply_failure(v, "bad_args", true);
         return;
     }
     if (target && r->kind == DAEMON_PARK) {
@@ -323,7 +323,7 @@ static void park(service *v, const daemon_request *r)
 }
 
 /* False: the end. */
-static bool obey(service *v, char *line)
+static bool run_command(service *v, char *line)
 {
     daemon_request r;
     daemon_parse(&r, line);
@@ -356,7 +356,7 @@ static bool obey(service *v, char *line)
         stream(v, STREAM_END); /* none was loaded */
         break;
     default:
-        fail(v, "unknown_command", true);
+        reply_failure(v, "unknown_command", true);
     }
     daemon_request_free(&r);
     return !v->reply_lost;
@@ -381,7 +381,7 @@ static void serve_lines(service *v)
         if (got <= 0) {
             if (n && !too_long) { /* the last line may lack its end */
                 line[n] = 0;
-                obey(v, line);
+                run_command(v, line);
             }
             return;
         }
@@ -389,9 +389,9 @@ static void serve_lines(service *v)
             if (buf[i] == '\n') {
                 line[n] = 0;
                 if (too_long)
-                    fail(v, "bad_args", true);
+                    reply_failure(v, "bad_args", true);
                 else
-                    go_on = obey(v, line);
+                    go_on = run_command(v, line);
                 n = 0;
                 too_long = false;
             } else if (n + 1 < sizeof line) {

@@ -16,7 +16,7 @@
 
 enum { WORDS_MAX = 8 };
 
-static bool whole(const char *word, int64_t least, int64_t most, int64_t *out)
+static bool parse_whole(const char *word, int64_t least, int64_t most, int64_t *out)
 {
     char *end;
     if (!word || !((*word >= '0' && *word <= '9') || *word == '-'))
@@ -32,7 +32,7 @@ static bool whole(const char *word, int64_t least, int64_t most, int64_t *out)
 static bool word32(const char *word, int64_t least, int32_t *out)
 {
     int64_t v;
-    if (!whole(word, least, INT32_MAX, &v))
+    if (!parse_whole(word, least, INT32_MAX, &v))
         return false;
     *out = (int32_t)v;
     return true;
@@ -81,7 +81,8 @@ static bool parse_snap(char *text, daemon_request *r)
     if (!colon)
         return false;
     *colon = 0;
-    if (!whole(text, INT32_MIN, INT32_MAX, &pos) || !word32(colon + 1, INT32_MIN, &r->snap_slot))
+    if (!parse_whole(text, INT32_MIN, INT32_MAX, &pos) ||
+        !word32(colon + 1, INT32_MIN, &r->snap_slot))
         return false;
     r->snap_pos = pos;
     r->has_snap = true;
@@ -103,7 +104,7 @@ static int cut(daemon_request *r, char *line, char *word[WORDS_MAX])
     return n;
 }
 
-static daemon_kind kind_of(char *const word[], int n)
+static daemon_kind command_kind(char *const word[], int n)
 {
     static const struct {
         const char *name;
@@ -139,7 +140,7 @@ void daemon_parse(daemon_request *r, char *line)
     daemon_greedy(&r->sampling);
     int n = cut(r, line, word);
     bool good = true;
-    r->kind = kind_of(word, n);
+    r->kind = command_kind(word, n);
     switch (r->kind) {
     case DAEMON_PROMPT:
         r->path = word[0];

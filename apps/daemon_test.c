@@ -9,7 +9,7 @@
 
 enum { N = 90, CTX = 256 };
 
-static daemon_request parse(const char *line)
+static daemon_request parse_line(const char *line)
 {
     static char copy[1024];
     daemon_request r;
@@ -20,7 +20,7 @@ static daemon_request parse(const char *line)
 
 TEST(daemon_lines_become_requests)
 {
-    daemon_request r = parse("/a/b 5 samp=0.5,0.9,40,1.1,7,0.1,0.2 snap=3:9");
+    daemon_request r = parse_line("/a/b 5 samp=0.5,0.9,40,1.1,7,0.1,0.2 snap=3:9");
     CHECK(r.kind == DAEMON_PROMPT && !r.bad && r.n_gen == 5);
     CHECK_STR(r.path, "/a/b");
     CHECK_NEAR(r.sampling.temperature, 0.5, 0);
@@ -29,21 +29,21 @@ TEST(daemon_lines_become_requests)
     CHECK_NEAR(r.sampling.frequency_penalty, 0.1, 1e-7);
     CHECK_NEAR(r.sampling.presence_penalty, 0.2, 1e-7);
     CHECK(r.has_snap && r.snap_pos == 3 && r.snap_slot == 9);
-    r = parse("./p samp=1 7\r");
+    r = parse_line("./p samp=1 7\r");
     CHECK(r.kind == DAEMON_PROMPT && !r.bad && r.n_gen == 7 && !r.has_snap);
     CHECK_NEAR(r.sampling.top_p, 1, 0);
-    CHECK(parse("RESTORE 63 x 1").kind == DAEMON_RESTORE && !parse("RESTORE 63 x 1").bad);
-    CHECK(parse("generate a 3 b").kind == DAEMON_GENERATE);
-    CHECK(parse("unpark").kind == DAEMON_UNPARK && parse("unpark").target);
-    CHECK(parse("park draft").kind == DAEMON_PARK && !parse("park draft").target);
-    CHECK(parse("").kind == DAEMON_NOTHING && parse("  \t").kind == DAEMON_NOTHING);
-    CHECK(parse("free drafter").kind == DAEMON_FREE_DRAFTER);
-    CHECK(parse("drafter free").kind == DAEMON_FREE_DRAFTER);
-    CHECK(parse("exit").kind == DAEMON_QUIT);
+    CHECK(parse_line("RESTORE 63 x 1").kind == DAEMON_RESTORE && !parse_line("RESTORE 63 x 1").bad);
+    CHECK(parse_line("generate a 3 b").kind == DAEMON_GENERATE);
+    CHECK(parse_line("unpark").kind == DAEMON_UNPARK && parse_line("unpark").target);
+    CHECK(parse_line("park draft").kind == DAEMON_PARK && !parse_line("park draft").target);
+    CHECK(parse_line("").kind == DAEMON_NOTHING && parse_line("  \t").kind == DAEMON_NOTHING);
+    CHECK(parse_line("free drafter").kind == DAEMON_FREE_DRAFTER);
+    CHECK(parse_line("drafter free").kind == DAEMON_FREE_DRAFTER);
+    CHECK(parse_line("exit").kind == DAEMON_QUIT);
     static const char *const unknown[] = {"hello",         "parked", "snapshot 1",
                                           "compress a 50", "free",   "RESTORE_CHAIN 1 - /a 5"};
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
-        CHECK_MSG(parse(unknown[i]).kind == DAEMON_UNKNOWN, "%s", unknown[i]);
+        CHECK_MSG(parse_line(unknown[i]).kind == DAEMON_UNKNOWN, "%s", unknown[i]);
     static const char *const bad[] = {"/a",
                                       "/a 0",
                                       "/a -3",
@@ -71,7 +71,7 @@ TEST(daemon_lines_become_requests)
                                       "FREE_SNAPSHOT",
                                       "park everything"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        CHECK_MSG(parse(bad[i]).bad, "%s", bad[i]);
+        CHECK_MSG(parse_line(bad[i]).bad, "%s", bad[i]);
 }
 
 /* ---- From outside ------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ typedef struct {
     int32_t ids[N], other[N];
 } fixture;
 
-static void put_ids(const char *path, const int32_t *ids, int64_t n, bool counted)
+static void write_prompt(const char *path, const int32_t *ids, int64_t n, bool counted)
 {
     file_out f;
     err e = {0};
@@ -95,7 +95,7 @@ static void put_ids(const char *path, const int32_t *ids, int64_t n, bool counte
     CHECK_OK(file_out_commit(&f, &e), e);
 }
 
-static fixture begin(void)
+static fixture begin_daemon(void)
 {
     fixture f;
     snprintf(f.model, sizeof f.model, "%s", toy_model_write(NULL));
@@ -109,10 +109,10 @@ static fixture begin(void)
         f.ids[i] = 40 + i * 7 % 50;
         f.other[i] = i < 60 ? f.ids[i] : 40 + i * 11 % 50;
     }
-    put_ids(f.a, f.ids, N, false);
-    put_ids(f.b, f.other, N, false);
-    put_ids(f.counted, f.ids, N, true);
-    put_ids(f.empty, f.ids, 0, false);
+    write_prompt(f.a, f.ids, N, false);
+    write_prompt(f.b, f.other, N, false);
+    write_prompt(f.counted, f.ids, N, true);
+    write_prompt(f.empty, f.ids, 0, false);
     return f;
 }
 
@@ -121,7 +121,7 @@ typedef struct {
     int n;
 } tokens;
 
-static bool keep(void *user, const carat_event *ev)
+static bool keep_token(void *user, const carat_event *ev)
 {
     tokens *t = user;
     if (ev->kind == CARAT_EV_TOKEN)
@@ -130,7 +130,7 @@ static bool keep(void *user, const carat_event *ev)
 }
 
 /* What the library answers. */
-static tokens answer(const fixture *f, const int32_t *ids, int32_t n, const char *samp)
+static tokens expected_answer(const fixture *f, const int32_t *ids, int32_t n, const char *samp)
 {
     carat_session *s;
     carat_error e = {0};
@@ -144,7 +144,7 @@ static tokens answer(const fixture *f, const int32_t *ids, int32_t n, const char
     }
     o.sampling.ignore_eog = true;
     CHECK_OK(carat_session_open(f->m, &(carat_session_options){.n_ctx = CTX}, &s, &e), e);
-    CHECK_OK(carat_generate(s, ids, N, &o, keep, &t, NULL, &e), e);
+    CHECK_OK(carat_generate(s, ids, N, &o, keep_token, &t, NULL, &e), e);
     carat_session_close(s);
     return t;
 }
@@ -188,7 +188,7 @@ static void expect_lines(const spawned *r, const char *const *line)
 
 TEST(daemon_answers_what_the_library_answers)
 {
-    fixture f = begin();
+    fixture f = begin_daemon();
     char lines[8192];
     snprintf(lines, sizeof lines,
              "%s 20\n"
@@ -231,8 +231,10 @@ TEST(daemon_answers_what_the_library_answers)
         NULL};
     expect_lines(&r, want);
     CHECK(strstr(str_text(&r.out), "decode_tok_s=") && strstr(str_text(&r.out), "out="));
-    tokens greedy = answer(&f, f.ids, 20, NULL), b = answer(&f, f.other, 15, NULL);
-    tokens hot = answer(&f, f.ids, 20, "0.8,0.95,40,1.1,7"), b1 = answer(&f, f.other, 15, "1");
+    tokens greedy = expected_answer(&f, f.ids, 20, NULL),
+           b = expected_answer(&f, f.other, 15, NULL);
+    tokens hot = expected_answer(&f, f.ids, 20, "0.8,0.95,40,1.1,7"),
+           b1 = expected_answer(&f, f.other, 15, "1");
     tokens none = {.n = 0};
     size_t at = expect_tokens(&r, 0, &greedy);
     at = expect_tokens(&r, at, &hot);
@@ -257,7 +259,7 @@ TEST(daemon_answers_what_the_library_answers)
 
 TEST(daemon_says_what_it_cannot_do)
 {
-    fixture f = begin();
+    fixture f = begin_daemon();
     char lines[8192];
     snprintf(lines, sizeof lines,
              "hello\n\n%s\n%s 0\n%s 5\n/nowhere/x 5\n%s 5\nRESTORE 3 %s 5\nRESTORE x\n"
@@ -301,10 +303,10 @@ TEST(daemon_says_what_it_cannot_do)
 
 TEST(daemon_survives_long_lines_and_strange_ids)
 {
-    fixture f = begin();
+    fixture f = begin_daemon();
     str in = {0};
     int32_t far[3] = {1, 2, 1 << 30};
-    put_ids(f.b, far, 3, false);
+    write_prompt(f.b, far, 3, false);
     for (int i = 0; i < 100000; i++)
         str_putc(&in, 'x');
     str_printf(&in, "\n%s 5\n%s 3\n", f.b, f.a);
@@ -337,7 +339,7 @@ TEST(daemon_survives_long_lines_and_strange_ids)
                                 NULL};
     spawn_carat(&r, &(spawn_options){.in = ""}, once);
     CHECK_EQ(r.code, 0);
-    tokens hot = answer(&f, f.ids, 9, "0.8,0.95,40,1.1,7");
+    tokens hot = expected_answer(&f, f.ids, 9, "0.8,0.95,40,1.1,7");
     CHECK_EQ(expect_tokens(&r, 0, &hot), r.err.n);
     spawned_free(&r);
     carat_model_close(f.m);

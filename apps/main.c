@@ -49,7 +49,7 @@ static void usage(FILE *out)
           out);
 }
 
-static const command *find(const char *name)
+static const command *find_command(const char *name)
 {
     for (const command *const *c = commands; *c; c++)
         if (!strcmp((*c)->name, name))
@@ -99,7 +99,7 @@ int main(int argc, char **argv)
                strcmp(name, "help") ? VERSION_SUMMARY : HELP_SUMMARY);
         return printed();
     }
-    const command *c = find(name);
+    const command *c = find_command(name);
     if (!c) {
         fprintf(stderr, "carat: there is no command '%s'\nTry 'carat help'.\n", SHOWN(name));
         return 2;

@@ -52,7 +52,7 @@ static bool parse_number(const char *text, double *v)
     return !*end && *v == *v;
 }
 
-static int store(const command *c, const option *o, const char *value, void *opts)
+static int store_value(const command *c, const option *o, const char *value, void *opts)
 {
     char *field = (char *)opts + o->offset;
     if (o->kind == OPTION_FLAG) {
@@ -124,7 +124,7 @@ int options_parse(const command *c, int argc, char **argv, void *opts, int *n_op
                 return misuse(c, "--", o->name, " needs a value");
             value = argv[++i];
         }
-        if ((bad = store(c, o, value, opts)))
+        if ((bad = store_value(c, o, value, opts)))
             return bad;
     }
     if (n < c->n_operands_min)

@@ -29,7 +29,7 @@ status check_utf8(const char *what, const char *text, size_t n, err *e)
     return OK;
 }
 
-static status no_memory(err *e)
+static status chat_no_memory(err *e)
 {
     return err_memory(e, "the conversation", 256);
 }
@@ -155,7 +155,7 @@ status chat_open(chat *c, const run_options *o, err *e)
         goto out;
     c->messages = json_array();
     if (!c->messages) {
-        st = no_memory(e);
+        st = chat_no_memory(e);
         goto out;
     }
     if (o->system && (st = chat_set_system(c, o->system, e)))
@@ -200,7 +200,7 @@ status chat_set_system(chat *c, const char *text, err *e)
     if (st)
         return st;
     if (text && *text && !(copy = mem_strdup(text)))
-        return no_memory(e);
+        return chat_no_memory(e);
     mem_free(c->system);
     c->system = copy;
     return OK;
@@ -223,7 +223,7 @@ status chat_load_tools(chat *c, const char *path, err *e)
     json_decref(list);
     mem_free(text);
     if (!fits || array.bad) {
-        st = fits ? no_memory(e)
+        st = fits ? chat_no_memory(e)
                   : err_set(e, E_FORMAT, "%s: expected an array of tool declarations", path);
         str_free(&array);
         return st;
@@ -239,18 +239,18 @@ status chat_add_user(chat *c, const char *text, size_t n, err *e)
     if (c->raw) {
         c->raw_mark = c->raw_text.n;
         str_put(&c->raw_text, text, n);
-        return c->raw_text.bad ? no_memory(e) : OK;
+        return c->raw_text.bad ? chat_no_memory(e) : OK;
     }
     if ((st = check_utf8("the prompt", text, n, e)))
         return st;
     json_t *content = json_stringn(text, n);
     if (!content || json_array_append_new(
                         c->messages, json_pack("{s:s, s:o}", "role", "user", "content", content)))
-        return no_memory(e);
+        return chat_no_memory(e);
     return OK;
 }
 
-static const char *role_of(const json_t *messages, size_t i)
+static const char *message_role(const json_t *messages, size_t i)
 {
     const char *role = json_string_value(json_object_get(json_array_get(messages, i), "role"));
     return role ? role : "";
@@ -261,7 +261,7 @@ static json_t *pending_calls(const chat *c, size_t *n_results)
 {
     size_t i = json_array_size(c->messages);
     *n_results = 0;
-    while (i-- > 0 && !strcmp(role_of(c->messages, i), "tool"))
+    while (i-- > 0 && !strcmp(message_role(c->messages, i), "tool"))
         ++*n_results;
     if (i == (size_t)-1)
         return NULL;
@@ -290,7 +290,7 @@ status chat_add_result(chat *c, const char *text, err *e)
                             json_object_get(call, "id"), "name", json_object_get(fn, "name"),
                             "content", text);
     if (!msg || json_array_append_new(c->messages, msg))
-        return no_memory(e);
+        return chat_no_memory(e);
     return OK;
 }
 
@@ -303,7 +303,7 @@ static status keep_answer(chat *c, err *e)
     size_t n_calls = json_array_size(a->calls);
     if (c->raw) {
         str_put(&c->raw_text, str_text(&a->content), a->content.n);
-        return c->raw_text.bad ? no_memory(e) : OK;
+        return c->raw_text.bad ? chat_no_memory(e) : OK;
     }
     json_t *msg = json_pack("{s:s, s:o}", "role", "assistant", "content",
                             json_stringn(str_text(&a->content), a->content.n));
@@ -323,11 +323,11 @@ static status keep_answer(chat *c, err *e)
     if (calls)
         json_object_set_new(msg, "tool_calls", calls);
     if (!msg || json_array_append_new(c->messages, msg))
-        return no_memory(e);
+        return chat_no_memory(e);
     return OK;
 }
 
-static status render(chat *c, carat_chat *out, err *e)
+static status render_chat(chat *c, carat_chat *out, err *e)
 {
     status st;
     *out = (carat_chat){0};
@@ -338,7 +338,7 @@ static status render(chat *c, carat_chat *out, err *e)
             return e ? e->status : E_MEMORY;
         out->ids = mem_calloc((size_t)n, sizeof *out->ids);
         if (!out->ids)
-            return no_memory(e);
+            return chat_no_memory(e);
         out->n_ids = carat_tokenize(c->m, str_text(&c->raw_text), c->raw_text.n,
                                     CARAT_TOK_BOS | CARAT_TOK_SPECIAL, out->ids, n, e);
         return out->n_ids < 0 ? (e ? e->status : E_MEMORY) : OK;
@@ -348,12 +348,12 @@ static status render(chat *c, carat_chat *out, err *e)
         json_array_append_new(all, json_pack("{s:s, s:s}", "role", "system", "content", c->system));
     if (!all || json_array_extend(all, c->messages)) {
         json_decref(all);
-        return no_memory(e);
+        return chat_no_memory(e);
     }
     char *text = json_dumps(all, JSON_COMPACT);
     json_decref(all);
     carat_chat_options opt = {.thinking = c->thinking, .preserve_thinking = c->preserve_thinking};
-    st = text ? carat_chat_render(c->m, text, c->tools, &opt, out, e) : no_memory(e);
+    st = text ? carat_chat_render(c->m, text, c->tools, &opt, out, e) : chat_no_memory(e);
     free(text);
     return st;
 }
@@ -367,7 +367,7 @@ status chat_answer(chat *c, err *e)
                                   .stop = c->stop.at,
                                   .n_stop = c->stop.n,
                                   .parse = !c->raw};
-    status st = render(c, &prompt, e);
+    status st = render_chat(c, &prompt, e);
     c->kept = false;
     answer_reset(&c->out);
     if (!st && c->has_form && !(st = open_form(c, prompt.starts_thinking, &form, e)))
@@ -400,7 +400,7 @@ static bool cut_after_last_user(chat *c, bool with_it)
 {
     size_t n = json_array_size(c->messages);
     for (size_t i = n; i-- > 0;)
-        if (!strcmp(role_of(c->messages, i), "user")) {
+        if (!strcmp(message_role(c->messages, i), "user")) {
             for (size_t k = n; k-- > i + (with_it ? 0 : 1);)
                 json_array_remove(c->messages, k);
             return true;
@@ -443,7 +443,7 @@ status chat_save(const chat *c, const char *path, err *e)
     char *text = all ? json_dumps(all, JSON_INDENT(2)) : NULL;
     json_decref(all);
     if (!text)
-        return no_memory(e);
+        return chat_no_memory(e);
     if (!(st = file_out_open(&f, path, e))) {
         if ((st = file_out_write(&f, text, strlen(text), e)) ||
             (st = file_out_write(&f, "\n", 1, e)))
@@ -466,7 +466,7 @@ status chat_load(chat *c, const char *path, err *e)
     list = json_is_object(file) ? json_object_get(file, "messages") : file;
     kept = json_array();
     if (!kept) {
-        st = no_memory(e);
+        st = chat_no_memory(e);
         goto out;
     }
     if (!json_is_array(list)) {

@@ -60,7 +60,7 @@ static unsigned char drop_line(EditLine *el, wint_t key)
     return CC_NEWLINE;
 }
 
-static bool ends_with(const wchar_t *text, size_t n, const wchar_t *end)
+static bool has_end(const wchar_t *text, size_t n, const wchar_t *end)
 {
     size_t n_end = wcslen(end);
     return n >= n_end && !wmemcmp(text + n - n_end, end, n_end);
@@ -101,7 +101,7 @@ static unsigned char paste(EditLine *el, wint_t key)
             text[n++] = c;
         else
             too_long = true;
-        if (ends_with(last, 6, end_mark))
+        if (has_end(last, 6, end_mark))
             break;
     }
     if (too_long) {
@@ -111,7 +111,7 @@ static unsigned char paste(EditLine *el, wint_t key)
         mem_free(text);
         return CC_REDISPLAY;
     }
-    if (ends_with(text, n, end_mark))
+    if (has_end(text, n, end_mark))
         n -= 6;
     n = clean_paste(text, n);
     text[n] = 0;
@@ -191,15 +191,15 @@ static void save_history(editor *ed)
     file_out f = {0};
     err e = {0};
     if (all && text) {
-        char part[4096];
+        char chunk[4096];
         history(all, &ed->ev, H_SETSIZE, HISTORY_LINES);
         history(all, &ed->ev, H_SETUNIQUE, 1);
         history(all, &ed->ev, H_LOAD, ed->history_path);
         for (size_t at = 0; at < ed->typed.n; at += strlen(ed->typed.at + at) + 1)
             history(all, &ed->ev, H_ENTER, ed->typed.at + at);
         bool whole = history(all, &ed->ev, H_SAVE_FP, text) >= 0 && !fseek(text, 0, SEEK_SET);
-        for (size_t n; whole && (n = fread(part, 1, sizeof part, text));)
-            str_put(&bytes, part, n);
+        for (size_t n; whole && (n = fread(chunk, 1, sizeof chunk, text));)
+            str_put(&bytes, chunk, n);
         /* A home that cannot be written to costs the history, not the conversation. */
         if (whole && !ferror(text) && !bytes.bad &&
             (file_out_open_private(&f, ed->history_path, &e) ||
@@ -250,7 +250,7 @@ static bool read_line(editor *ed, const char *prompt, str *out)
 
 /* A whole input: lines joined by a backslash at the end, or all between triple quotes. A paste of
  * several lines is one already, and *is_text: neither a command nor quoted. */
-static bool read_input(editor *ed, str *in, bool *is_text)
+static bool read_message(editor *ed, str *in, bool *is_text)
 {
     bool quoted;
     str_cut(in, 0);
@@ -355,7 +355,7 @@ static status show_tokens(const chat *c, const char *text, err *e)
     return OK;
 }
 
-static status number_of(const char *arg, double min, double max, bool whole, double *v, err *e)
+static status parse_setting(const char *arg, double min, double max, bool whole, double *v, err *e)
 {
     char *end;
     *v = strtod(arg, &end);
@@ -371,30 +371,30 @@ static status set_number(chat *c, const char *name, const char *arg, err *e)
     double v;
     status st;
     if (!strcmp(name, "temp")) {
-        if (!(st = number_of(arg, 0, 100, false, &v, e)))
+        if (!(st = parse_setting(arg, 0, 100, false, &v, e)))
             p->temperature = (float)v;
     } else if (!strcmp(name, "top-k")) {
-        if (!(st = number_of(arg, 0, INT32_MAX, true, &v, e)))
+        if (!(st = parse_setting(arg, 0, INT32_MAX, true, &v, e)))
             p->top_k = (int32_t)v;
     } else if (!strcmp(name, "top-p")) {
-        if (!(st = number_of(arg, 0, 1, false, &v, e)))
+        if (!(st = parse_setting(arg, 0, 1, false, &v, e)))
             p->top_p = (float)v;
     } else if (!strcmp(name, "min-p")) {
-        if (!(st = number_of(arg, 0, 1, false, &v, e)))
+        if (!(st = parse_setting(arg, 0, 1, false, &v, e)))
             p->min_p = (float)v;
     } else if (!strcmp(name, "seed")) {
-        if (!(st = number_of(arg, 0, UINT32_MAX, true, &v, e))) {
+        if (!(st = parse_setting(arg, 0, UINT32_MAX, true, &v, e))) {
             p->seed = (uint32_t)v;
             c->seed_given = true;
         }
-    } else if (!(st = number_of(arg, 0, 1 << 30, true, &v, e))) {
+    } else if (!(st = parse_setting(arg, 0, 1 << 30, true, &v, e))) {
         c->max_tokens = (int32_t)v;
     }
     return st;
 }
 
 /* Sets *speak_now when the model should speak now, *quit at the end. */
-static status obey(chat *c, const char *line, bool *speak_now, bool *quit, err *e)
+static status run_slash_command(chat *c, const char *line, bool *speak_now, bool *quit, err *e)
 {
     char name[16];
     size_t n = strcspn(line + 1, " \t\n");
@@ -502,7 +502,7 @@ int run_interactive(chat *c, const run_options *o)
         bool speak_now = false, asked = false, is_text = false;
         status st = OK;
         term_watch(NULL);
-        bool more = read_input(&ed, &in, &is_text);
+        bool more = read_message(&ed, &in, &is_text);
         if (!more)
             break;
         if (ed.dropped) {
@@ -512,7 +512,7 @@ int run_interactive(chat *c, const run_options *o)
         if (!in.n)
             continue;
         if (!is_text && in.at[0] == '/' && in.n > 1 && in.at[1] != '/')
-            st = obey(c, in.at, &speak_now, &quit, &e);
+            st = run_slash_command(c, in.at, &speak_now, &quit, &e);
         else if (chat_open_calls(c))
             st = err_set(&e, E_ARG, "the model waits for its tool: /result TEXT, or /undo");
         else

@@ -42,7 +42,7 @@ typedef struct answer {
     bool thinking;    /* the last text shown was a thought */
     bool any_output, at_line_start;
     bool broken; /* stdout cannot be written */
-    wrap content_words, thought_words;
+    word_wrap content_words, thought_words;
     str content, reasoning;
     json_t *calls; /* [{"name", "arguments"}] */
     carat_finish finish;

@@ -20,7 +20,7 @@ __asm__(".section .rodata\n"
 extern const unsigned char carat_bundled_begin[], carat_bundled_end[];
 #endif
 
-static void write_log(void *user, const char *text)
+static void show_log(void *user, const char *text)
 {
     (void)user;
     term_progress_clear();
@@ -50,7 +50,7 @@ status run_open_model(const char *path, const run_options *o, carat_model **m, e
                               .isa = o->isa,
                               .wrap = o->wrap,
                               .progress = term_progress,
-                              .log = write_log};
+                              .log = show_log};
     status st = options_repack(o->repack, &mo.no_repack, e);
     device_options_apply(&o->where, &mo);
     *m = NULL;

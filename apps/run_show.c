@@ -21,7 +21,7 @@ void answer_reset(answer *a)
     a->thinking = a->any_output = a->broken = false;
     a->at_line_start = true;
     a->finish = CARAT_FINISH_CANCELLED;
-    a->content_words = a->thought_words = (wrap){0};
+    a->content_words = a->thought_words = (word_wrap){0};
     str_cut(&a->content, 0);
     str_cut(&a->reasoning, 0);
     json_array_clear(a->calls);
@@ -48,7 +48,7 @@ static json_t *call_json(const carat_event *ev)
 }
 
 /* A line of JSON, in which characters that drive terminals are escaped. */
-static bool print_line(answer *a, const char *json, size_t n)
+static bool print_json_line(answer *a, const char *json, size_t n)
 {
     str line = {0};
     show_put_json(&line, json, n);
@@ -72,16 +72,16 @@ static bool print_call(answer *a, const carat_event *ev, const char *before, con
     str_put(&line, ev->text, ev->n_text);
     str_printf(&line, "}%s", after);
     free(text);
-    bool ok = !line.bad && print_line(a, line.at, line.n);
+    bool ok = !line.bad && print_json_line(a, line.at, line.n);
     str_free(&line);
     return ok;
 }
 
-static bool print_json(answer *a, json_t *line)
+static bool print_event(answer *a, json_t *line)
 {
     char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
     json_decref(line);
-    bool ok = text && print_line(a, text, strlen(text));
+    bool ok = text && print_json_line(a, text, strlen(text));
     free(text);
     return ok;
 }
@@ -90,19 +90,19 @@ static bool show_json(answer *a, const carat_event *ev)
 {
     switch (ev->kind) {
     case CARAT_EV_PREFILL:
-        return print_json(a, json_pack("{s:s, s:I, s:I}", "event", "prefill", "done",
-                                       (json_int_t)ev->n_done, "total", (json_int_t)ev->n_total));
+        return print_event(a, json_pack("{s:s, s:I, s:I}", "event", "prefill", "done",
+                                        (json_int_t)ev->n_done, "total", (json_int_t)ev->n_total));
     case CARAT_EV_TOKEN:
-        return print_json(a, json_pack("{s:s, s:i}", "event", "token", "id", (int)ev->id));
+        return print_event(a, json_pack("{s:s, s:i}", "event", "token", "id", (int)ev->id));
     case CARAT_EV_REASONING:
     case CARAT_EV_CONTENT:
-        return print_json(a, json_pack("{s:s, s:o}", "event",
-                                       ev->kind == CARAT_EV_CONTENT ? "content" : "reasoning",
-                                       "text", text_json(ev)));
+        return print_event(a, json_pack("{s:s, s:o}", "event",
+                                        ev->kind == CARAT_EV_CONTENT ? "content" : "reasoning",
+                                        "text", text_json(ev)));
     case CARAT_EV_TOOL_CALL:
         return print_call(a, ev, "{\"event\":\"tool_call\",\"call\":", "}");
     case CARAT_EV_END:
-        return print_json(
+        return print_event(
             a, json_pack("{s:s, s:s}", "event", "end", "finish", carat_finish_name(ev->finish)));
     }
     return true;
@@ -114,7 +114,7 @@ static void end_thought(answer *a)
         return;
     a->thinking = false;
     term_end_words(stderr, &a->thought_words);
-    a->thought_words = (wrap){0};
+    a->thought_words = (word_wrap){0};
     term_set(stderr, TERM_PLAIN);
     fputs("\n\n", stderr);
     fflush(stderr);
@@ -137,10 +137,10 @@ static void show_content(answer *a, const carat_event *ev)
     a->at_line_start = ev->n_text && ev->text[ev->n_text - 1] == '\n';
 }
 
-static void end_line(answer *a)
+static void end_answer_line(answer *a)
 {
     term_end_words(stdout, &a->content_words);
-    a->content_words = (wrap){0};
+    a->content_words = (word_wrap){0};
     if (!a->at_line_start)
         fputs("\n", stdout);
     a->at_line_start = true;
@@ -149,7 +149,7 @@ static void end_line(answer *a)
 static void show_call(answer *a, const carat_event *ev)
 {
     end_thought(a);
-    end_line(a);
+    end_answer_line(a);
     a->any_output = true;
     if (!a->interactive) {
         print_call(a, ev, "", "");
@@ -200,7 +200,7 @@ void answer_finish(answer *a)
     term_progress_clear();
     end_thought(a);
     if (!a->json && a->any_output)
-        end_line(a);
+        end_answer_line(a);
     if (fflush(stdout) || ferror(stdout))
         a->broken = true;
 }

@@ -111,30 +111,30 @@ void term_put_name(FILE *f, const char *name, size_t n, int cells)
 }
 
 /* Of the terminal behind f; 0 if it does not say. */
-static int columns(FILE *f)
+static int terminal_columns(FILE *f)
 {
     struct winsize size;
     return ioctl(fd_of(f), TIOCGWINSZ, &size) ? 0 : size.ws_col;
 }
 
-void term_put_words(FILE *f, wrap *w, const char *text, size_t n)
+void term_put_words(FILE *f, word_wrap *w, const char *text, size_t n)
 {
     if (tty[fd_of(f)])
-        wrap_put(w, f, columns(f), text, n);
+        wrap_put(w, f, terminal_columns(f), text, n);
     else
         fwrite(text, 1, n, f);
 }
 
-void term_end_words(FILE *f, wrap *w)
+void term_end_words(FILE *f, word_wrap *w)
 {
     if (tty[fd_of(f)])
-        wrap_flush(w, f, columns(f));
+        wrap_flush(w, f, terminal_columns(f));
 }
 
 /* A line on stderr of its own. */
 static void put_line(const char *before, const char *text)
 {
-    wrap w = {0};
+    word_wrap w = {0};
     term_put_words(stderr, &w, before, strlen(before));
     term_put_words(stderr, &w, text, strlen(text));
     term_end_words(stderr, &w);
@@ -212,7 +212,7 @@ bool term_progress(void *user, const char *what, uint64_t done, uint64_t total)
         return true;
     bar.shown_ms = now;
     bar.visible = true;
-    int width = columns(stderr);
+    int width = terminal_columns(stderr);
     if (width && width < BAR_COLUMNS) {
         fprintf(stderr, "\r\033[K%d%%", (int)((double)done / (double)total * 100));
         fflush(stderr);

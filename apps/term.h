@@ -22,8 +22,8 @@ void term_put(FILE *f, const char *text, size_t n);
 /* A name or another text of one line, escaped for a file too, and spaces up to `cells` in all. */
 void term_put_name(FILE *f, const char *name, size_t n, int cells);
 /* Text, broken between words on a terminal. w is zeroed at the beginning of a line. */
-void term_put_words(FILE *f, wrap *w, const char *text, size_t n);
-void term_end_words(FILE *f, wrap *w); /* the word that may have been held back */
+void term_put_words(FILE *f, word_wrap *w, const char *text, size_t n);
+void term_end_words(FILE *f, word_wrap *w); /* the word that may have been held back */
 /* One sentence on stderr, "carat: ..."; the progress bar makes way. */
 void term_error(const carat_error *e);
 void term_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -10,7 +10,7 @@
 enum { COLUMNS_MIN = 8, TAB_CELLS = 8, ZERO_WIDTH_JOINER = 0x200d };
 
 /* The held word goes out: on this line if it fits, else on the next, without the gap. */
-static void release(wrap *w, FILE *f, int columns)
+static void release_word(word_wrap *w, FILE *f, int columns)
 {
     if (!w->n_held)
         return;
@@ -31,7 +31,7 @@ static void release(wrap *w, FILE *f, int columns)
     w->joins = w->is_rest = false;
 }
 
-static void end_line(wrap *w, FILE *f)
+static void end_line(word_wrap *w, FILE *f)
 {
     fputc('\n', f);
     w->column = w->gap = w->n_fence = 0;
@@ -39,7 +39,7 @@ static void end_line(wrap *w, FILE *f)
 }
 
 /* Three ` or ~ that begin a line begin or end a fenced block. */
-static void watch_for_fence(wrap *w, uint32_t c)
+static void watch_for_fence(word_wrap *w, uint32_t c)
 {
     if (w->in_line || c == ' ')
         return;
@@ -61,15 +61,16 @@ static bool closes(uint32_t c)
            c == 0xff1a || c == 0xff1b || c == 0xff1f;
 }
 
-static void hold(wrap *w, FILE *f, int columns, uint32_t c, const char *bytes, size_t n, int cells)
+static void hold(word_wrap *w, FILE *f, int columns, uint32_t c, const char *bytes, size_t n,
+                 int cells)
 {
     /* Text in wide characters has no spaces: lines break between any two. */
     if (cells > 0 && !w->joins && (cells == 2 || w->last_cells == 2) && !closes(c))
-        release(w, f, columns);
+        release_word(w, f, columns);
     if (w->held_cells + cells > columns || w->n_held + n > sizeof w->held) {
         /* Too long for any line: begins one and leaves the break to the terminal, so that it can
          * be copied whole. */
-        release(w, f, columns);
+        release_word(w, f, columns);
         w->is_rest = true;
     }
     memcpy(w->held + w->n_held, bytes, n);
@@ -80,7 +81,7 @@ static void hold(wrap *w, FILE *f, int columns, uint32_t c, const char *bytes, s
     w->joins = c == ZERO_WIDTH_JOINER;
 }
 
-void wrap_put(wrap *w, FILE *f, int columns, const char *text, size_t n)
+void wrap_put(word_wrap *w, FILE *f, int columns, const char *text, size_t n)
 {
     if (columns < COLUMNS_MIN)
         columns = 1 << 20;
@@ -99,13 +100,13 @@ void wrap_put(wrap *w, FILE *f, int columns, const char *text, size_t n)
             cells = 1;
         watch_for_fence(w, c);
         if (c == '\n') {
-            release(w, f, columns);
+            release_word(w, f, columns);
             end_line(w, f);
         } else if (w->fenced) {
-            release(w, f, columns);
+            release_word(w, f, columns);
             fwrite(safe, 1, len, f);
         } else if (c == ' ' || c == '\t') {
-            release(w, f, columns);
+            release_word(w, f, columns);
             w->is_rest = false;
             w->gap += c == ' ' ? 1 : TAB_CELLS - (w->column + w->gap) % TAB_CELLS;
         } else {
@@ -114,7 +115,7 @@ void wrap_put(wrap *w, FILE *f, int columns, const char *text, size_t n)
     }
 }
 
-void wrap_flush(wrap *w, FILE *f, int columns)
+void wrap_flush(word_wrap *w, FILE *f, int columns)
 {
-    release(w, f, columns < COLUMNS_MIN ? 1 << 20 : columns);
+    release_word(w, f, columns < COLUMNS_MIN ? 1 << 20 : columns);
 }

@@ -15,7 +15,7 @@
 
 enum { WRAP_HELD_BYTES = 1024 }; /* of a word with its combining marks */
 
-typedef struct wrap {
+typedef struct word_wrap {
     int column;                 /* cells before the cursor */
     int gap;                    /* cells of space before the held word */
     char held[WRAP_HELD_BYTES]; /* the word */
@@ -27,10 +27,10 @@ typedef struct wrap {
     bool fenced;                /* in a fenced block */
     char fence;                 /* which mark: ` or ~ */
     int n_fence;                /* marks at the beginning of this line */
-} wrap;
+} word_wrap;
 
-/* A zeroed wrap is at the beginning of a line. columns: the terminal's width, 0 if unknown. */
-void wrap_put(wrap *w, FILE *f, int columns, const char *text, size_t n);
-void wrap_flush(wrap *w, FILE *f, int columns); /* the held word, complete or not */
+/* A zeroed word_wrap is at the beginning of a line. columns: the terminal's width, 0 if unknown. */
+void wrap_put(word_wrap *w, FILE *f, int columns, const char *text, size_t n);
+void wrap_flush(word_wrap *w, FILE *f, int columns); /* the held word, complete or not */
 
 #endif

@@ -11,7 +11,7 @@ static char *wrapped(const char *text, int columns, size_t n_piece)
 {
     char *out = NULL;
     size_t n_out, n = strlen(text);
-    wrap w = {0};
+    word_wrap w = {0};
     FILE *f = open_memstream(&out, &n_out);
     CHECK(f);
     for (size_t at = 0, end; at < n; at = end) {

@@ -39,7 +39,7 @@ static void check_refusal(const char *says, const char *const *args)
     spawned_free(&r);
 }
 
-static const char *write_file(const char *name, const void *bytes, size_t n)
+static const char *write_test_file(const char *name, const void *bytes, size_t n)
 {
     const char *path = test_temp(name);
     file_out f;
@@ -55,7 +55,7 @@ static const char *write_ids(int32_t n)
     int32_t ids[1000];
     for (int32_t i = 0; i < n; i++)
         ids[i] = 5 + i * 7 % 200;
-    return write_file("ids.bin", ids, (size_t)n * sizeof *ids);
+    return write_test_file("ids.bin", ids, (size_t)n * sizeof *ids);
 }
 
 /* ---- Wrong use ------------------------------------------------------------------------- */
@@ -84,8 +84,8 @@ TEST(cli_wrong_use_is_exit_2_and_points_to_help)
 
 TEST(cli_files_that_are_not_there_or_not_models)
 {
-    const char *junk = write_file("junk.gguf", "GGUFnot really", 14);
-    const char *empty = write_file("empty.gguf", "", 0);
+    const char *junk = write_test_file("junk.gguf", "GGUFnot really", 14);
+    const char *empty = write_test_file("empty.gguf", "", 0);
     check_refusal("nowhere.gguf", ARGS("run", "-m", "/nowhere.gguf", "hi"));
     check_refusal("a directory, not a file", ARGS("run", "-m", "/tmp", "hi"));
     check_refusal("junk.gguf", ARGS("run", "-m", junk, "hi"));
@@ -113,7 +113,7 @@ TEST(cli_prompts_that_cannot_be)
     check_refusal("on, off or auto", ARGS("run", "-m", m, "--raw", "--kv-single", "no", "hi"));
     check_refusal("has heads of", ARGS("run", "-m", m, "--raw", "--kv-type", "tq3_0", "hi"));
     check_refusal("nowhere.json", ARGS("run", "-m", m, "--raw", "--tools", "/nowhere.json", "hi"));
-    const char *bad = write_file("bad.json", "[{]", 3);
+    const char *bad = write_test_file("bad.json", "[{]", 3);
     check_refusal("not valid JSON at line 1", ARGS("run", "-m", m, "--raw", "--tools", bad, "hi"));
     run_and_check(&(spawn_options){.in = ""}, 2, "the prompt is empty", ARGS("run", "-m", m));
     run_and_check(&(spawn_options){.no_in = true}, 2, "the prompt is empty", ARGS("run", "-m", m));
@@ -175,7 +175,7 @@ TEST(cli_answers_go_to_stdout_and_nothing_else_does)
     CHECK_EQ(b.code, 0);
     CHECK_EQ(b.err.n, 0);
     CHECK_STR(str_text(&a.out), str_text(&b.out));
-    const char *file = write_file("prompt.txt", "Hel", 3);
+    const char *file = write_test_file("prompt.txt", "Hel", 3);
     spawn_carat(&c, NULL,
                 ARGS("run", "-q", "-m", m, "--raw", "-n", "50", "--greedy", "--ignore-eog", "-p",
                      file, "lo"));
@@ -295,11 +295,12 @@ TEST(cli_logits_are_the_same_in_any_chunks_and_whole_or_not_at_all)
                   ARGS("logits", "-m", m, "--tokens", ids, "-o", "/dev/full"));
     check_refusal("cannot create",
                   ARGS("logits", "-m", m, "--tokens", ids, "-o", "/nowhere/at/all.f32"));
-    check_refusal("not a list of 4-byte ids",
-                  ARGS("logits", "-m", m, "--tokens", write_file("odd.bin", "12345", 5), "-o", c));
+    check_refusal(
+        "not a list of 4-byte ids",
+        ARGS("logits", "-m", m, "--tokens", write_test_file("odd.bin", "12345", 5), "-o", c));
     int32_t far[2] = {1, 1 << 30};
     check_refusal("token 1 of the prompt is 1073741824",
-                  ARGS("logits", "-m", m, "--tokens", write_file("far.bin", far, 8), "-o", c));
+                  ARGS("logits", "-m", m, "--tokens", write_test_file("far.bin", far, 8), "-o", c));
     CHECK(access(c, F_OK) != 0); /* nothing is left of a failure */
 }
 
@@ -375,7 +376,7 @@ TEST(cli_model_text_cannot_drive_the_terminal)
 {
     static const char rule[] = "root ::= \"a\\x1b]0;owned\\x07b\\x1b[31mc\\x9bd\\x7f\\x08e\\n\"\n";
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 16});
-    const char *grammar = write_file("escapes.gbnf", rule, sizeof rule - 1);
+    const char *grammar = write_test_file("escapes.gbnf", rule, sizeof rule - 1);
     const char *const args[] = {"run", "-q",        "-m",    m,    "--raw", "-n",
                                 "100", "--grammar", grammar, "hi", NULL};
     spawned tty, pipe;
@@ -662,7 +663,7 @@ TEST(demo_answers_from_arguments_stdin_and_file)
     ask_bundled("What is carat?", "inference engine", ARGS("run", "-q", "--greedy"));
     ask_bundled("", "inference engine",
                 ARGS("run", "-q", "--greedy", "-m", test_path("models/demo.gguf"), "-p",
-                     write_file("q.txt", "What is carat?\n", 15)));
+                     write_test_file("q.txt", "What is carat?\n", 15)));
 }
 
 TEST(demo_recalls_from_the_middle_of_a_long_text)

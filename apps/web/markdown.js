@@ -283,7 +283,7 @@ class Inline {
   }
 
   nodes() {
-    const top = document.createDocumentFragment(), stack = [top];
+    const root = document.createDocumentFragment(), stack = [root];
     let text = '', links = 0;
     const flush = () => { if (text) stack[stack.length - 1].append(text); text = ''; };
     const put = (node) => { flush(); stack[stack.length - 1].append(node); };
@@ -309,7 +309,7 @@ class Inline {
       else put(links ? p.text : el('a', { href: p.href, target: '_blank', rel: 'noopener noreferrer' }, p.text));
     }
     flush();
-    return top;
+    return root;
   }
 }
 

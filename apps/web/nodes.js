@@ -48,10 +48,10 @@ class GrowingText {
     while (this.n < text.length) {
       let piece = this.node.lastChild;
       if (!piece || piece.full) this.node.append(piece = el('span', { className: 'piece' }, ''));
-      const room = PIECE_CHARS - piece.textContent.length;
+      const headroom = PIECE_CHARS - piece.textContent.length;
       let end = text.length;
-      if (end - this.n >= room) { /* a block ends with a line, whose newline it stands for */
-        const line = text.indexOf('\n', this.n + room);
+      if (end - this.n >= headroom) { /* a block ends with a line, whose newline it stands for */
+        const line = text.indexOf('\n', this.n + headroom);
         if (line >= 0) {
           piece.full = true;
           end = line;
