@@ -1,10 +1,10 @@
-/* bundled.h - the model inside the program, if it was built with one. */
+/* bundled.h - the model that is part of the program, if the build had one. */
 #ifndef APPS_BUNDLED_H
 #define APPS_BUNDLED_H
 
 #include "base/err.h"
 
-/* E_ARG: there is none. */
+/* E_ARG: the program has no bundled model. */
 status bundled_open(const carat_model_options *o, carat_model **m, err *e);
 
 #endif

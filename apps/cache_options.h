@@ -1,6 +1,5 @@
-/* cache_options.h - what is kept of conversations: the options of every subcommand that has any. A
- * subcommand's struct has a field `cache_options cache` and its table a line OPT_CACHE(its type).
- */
+/* cache_options.h - the options on checkpoints and saved conversations. A subcommand has a field
+ * `cache_options cache` in its struct and OPT_CACHE(type of the struct) in its table. */
 #ifndef APPS_CACHE_OPTIONS_H
 #define APPS_CACHE_OPTIONS_H
 
@@ -12,7 +11,7 @@ typedef struct cache_options {
     const char *dir;
 } cache_options;
 
-/* What the fields hold when nothing is given. */
+/* The values of options that were not given. */
 #define CACHE_OPTIONS_NONE                                                                         \
     {                                                                                              \
         -1, 4096, NULL                                                                             \
@@ -20,11 +19,11 @@ typedef struct cache_options {
 
 #define OPT_CACHE(T)                                                                               \
     OPT_INT(T, cache.checkpoint_mb, "checkpoint-mb", 0, "N", 0, 1 << 30,                           \
-            "memory for states that prompts may go back to; 0 none (default: a quarter of what "   \
-            "is left over, at most 4096)"),                                                        \
-        OPT_STR(T, cache.dir, "kv-cache-dir", 0, "DIR", "keep such states there between runs"),    \
+            "MiB for checkpoints that later prompts reuse; 0: none (default: a quarter of the "    \
+            "memory that the plan leaves, at most 4096)"),                                         \
+        OPT_STR(T, cache.dir, "kv-cache-dir", 0, "DIR", "save checkpoints there between runs"),    \
         OPT_INT(T, cache.cache_mb, "kv-cache-mb", 0, "N", 1, 1 << 30,                              \
-                "most that the directory may hold (default: 4096)")
+                "most MiB in that directory (default: 4096)")
 
 static inline void cache_options_apply(const cache_options *o, carat_session_options *so)
 {

@@ -1,4 +1,4 @@
-/* commands.h - the subcommands; each lives in the file of its name. */
+/* commands.h - the subcommands, each defined in the file of its name. */
 #ifndef APPS_COMMANDS_H
 #define APPS_COMMANDS_H
 

@@ -1,12 +1,11 @@
-/* daemon.c - `carat daemon`: generations on request, one line of text each.
+/* daemon.c - `carat daemon`: generates for another program, one line of text per request.
  *
- *     stdin    commands, one per line          stdout   one line of reply each, flushed
- *     stderr   what goes wrong outside them    --stream-fd   tokens as int32, -1 after the last
+ *     stdin    one command per line            stdout        one line of reply per command, flushed
+ *     stderr   errors outside of commands      --stream-fd   tokens as int32, -1 after the last
  *
- * The two output channels are read by others independently: a reply never waits for a token to be
- * read and the other way round. Every request is sampled from its own seed, whatever came before.
- * A prompt is always handed over whole; what the session still knows of it, or a snapshot that was
- * restored, is not computed again, and never believed without comparing tokens.
+ * Replies and tokens are separate channels; neither waits for the reader of the other. Each request
+ * samples from its own seed, independent of earlier requests. A request names its whole prompt. The
+ * session, or the restored snapshot, compares it token by token and reuses the equal beginning.
  */
 #include "apps/bundled.h"
 #include "apps/cache_options.h"
@@ -43,12 +42,12 @@ static const option table[] = {
     OPT_INT(daemon_options, stream_fd, "stream-fd", 0, "N", 0, 1 << 20,
             "write tokens to this open file: int32 each, -1 after the last"),
     OPT_STR(daemon_options, tokens_file, "tokens-file", 0, "FILE",
-            "answer this prompt (int32 ids), then leave"),
+            "answer this prompt (int32 ids), then exit"),
     OPT_INT(daemon_options, n_tokens, "tokens", 'n', "N", 1, 1 << 30,
             "most tokens of that answer (default 128)"),
     OPT_STR(daemon_options, samp, "samp", 0, "LIST",
             "how to sample it: temp,top_p,top_k,rep_pen,seed,freq_pen,pres_pen (default: greedy)"),
-    OPT_FLAG(daemon_options, ignore_eos, "ignore-eos", 0, "go on when the model ends its turn"),
+    OPT_FLAG(daemon_options, ignore_eos, "ignore-eos", 0, "continue when the model ends its turn"),
     OPT_INT(daemon_options, n_ctx, "ctx", 'c', "N", 0, 1 << 30,
             "tokens of context (default: what fits)"),
     OPT_INT(daemon_options, chunk, "chunk", 0, "N", 0, 1 << 24, "prompt tokens per pass"),
@@ -57,9 +56,10 @@ static const option table[] = {
     OPT_KV(daemon_options),
     OPT_CACHE(daemon_options),
     OPT_DEVICE(daemon_options),
-    OPT_STR(daemon_options, isa, "isa", 0, "NAME", "kernels: portable, avx2, avx512 or neon"),
+    OPT_STR(daemon_options, isa, "isa", 0, "NAME",
+            "kernels: portable, avx2, avx512, avx512bf16 or neon"),
     OPT_FLAG(daemon_options, overcommit, "overcommit", 0,
-             "go on even if the plan exceeds the memory"),
+             "continue even if the plan exceeds the memory"),
     OPT_END};
 
 typedef struct service {
@@ -72,7 +72,7 @@ typedef struct service {
 
 /* ---- Replies and tokens ---------------------------------------------------------------------- */
 
-/* One line, whatever a name or a sentence holds. */
+/* Prints one line; control characters become spaces. */
 static void reply(service *v, const char *fmt, ...)
 {
     char line[2048];
@@ -87,7 +87,8 @@ static void reply(service *v, const char *fmt, ...)
         v->reply_lost = true;
 }
 
-/* A reader that has gone does not end the generation; nor does one that is slow lose a token. */
+/* Writes one token. A slow reader loses none; a reader that has gone does not end the generation.
+ */
 static void stream(service *v, int32_t id)
 {
     const uint32_t u = (uint32_t)id;
@@ -112,9 +113,9 @@ enum { STREAM_END = -1 };
 typedef struct sink {
     service *v;
     bool streamed;
-    int32_t *ids; /* kept instead, for a file */
+    int32_t *ids; /* without streamed: the tokens, for a file */
     int64_t n, cap;
-    bool full; /* no memory for more */
+    bool full; /* an allocation failed */
 } sink;
 
 static bool take_token(void *user, const carat_event *ev)
@@ -140,7 +141,8 @@ static bool take_token(void *user, const carat_event *ev)
     return true;
 }
 
-/* A snapshot when the prompt has come so far. A place that is out of range is ignored. */
+/* Takes the snapshot of snap=POS:SLOT at position POS of the prompt. POS or SLOT out of range is
+ * ignored. */
 static status snap_on_the_way(service *v, const daemon_request *r, carat_error *e)
 {
     if (!r->has_snap || r->snap_pos < 1 || r->snap_pos > r->n || r->snap_slot < 0 ||
@@ -170,7 +172,7 @@ static status generate_ids(service *v, const daemon_request *r, sink *k, carat_t
     return st;
 }
 
-/* Seconds of decoding are of all tokens but the first, which comes with the prompt. */
+/* The prompt's pass gives the first token, so decode time belongs to the other tokens. */
 static double tokens_per_second(const carat_timings *t)
 {
     return t->decode_ms > 0 && t->n_generated > 1
@@ -185,7 +187,7 @@ static void reply_failure(service *v, const char *why, bool sentinel)
         stream(v, STREAM_END);
 }
 
-/* What keeps a request from being begun; NULL: nothing. */
+/* Why a request cannot begin; NULL: it can. */
 static const char *obstacle(const service *v, const daemon_request *r)
 {
     if (r->bad)
@@ -211,7 +213,7 @@ static void run_prompt(service *v, daemon_request *r)
     if (!why && (daemon_read_ids(r, false, &e) || !r->n))
         why = "empty_prompt";
     if (why) {
-        /* A bare prompt's sentinel comes before the sentence, a restored one's after it. */
+        /* The -1 of a plain prompt precedes the reply; that of RESTORE follows it. */
         if (r->kind == DAEMON_PROMPT)
             stream(v, STREAM_END);
         reply_failure(v, why, r->kind == DAEMON_RESTORE);
@@ -300,7 +302,7 @@ static void list_slots(service *v)
     reply(v, "[snap] slots=%s", line);
 }
 
-/* There is no draft model here: what is asked of one is done. */
+/* There is no draft model, so parking one succeeds at once. */
 static void park(service *v, const daemon_request *r)
 {
     carat_error e = {0};
@@ -322,7 +324,7 @@ static void park(service *v, const daemon_request *r)
     stream(v, STREAM_END);
 }
 
-/* False: the end. */
+/* Runs one line; false ends the program. */
 static bool run_command(service *v, char *line)
 {
     daemon_request r;
@@ -353,7 +355,7 @@ static bool run_command(service *v, char *line)
         park(v, &r);
         break;
     case DAEMON_FREE_DRAFTER:
-        stream(v, STREAM_END); /* none was loaded */
+        stream(v, STREAM_END); /* there is none */
         break;
     default:
         reply_failure(v, "unknown_command", true);
@@ -367,7 +369,7 @@ static bool run_command(service *v, char *line)
 
 enum { LINE_MAX_BYTES = 64 << 10 };
 
-/* A line that is too long is answered once and skipped to its end. */
+/* A line longer than LINE_MAX_BYTES gets one error reply and is skipped. */
 static void serve_lines(service *v)
 {
     static char line[LINE_MAX_BYTES];
@@ -379,7 +381,7 @@ static void serve_lines(service *v)
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0) {
-            if (n && !too_long) { /* the last line may lack its end */
+            if (n && !too_long) { /* the last line may lack its newline */
                 line[n] = 0;
                 run_command(v, line);
             }
@@ -427,7 +429,7 @@ static status open_all(service *v, const daemon_options *o, carat_error *e)
     return OK;
 }
 
-/* --tokens-file: as if the one line had been typed. */
+/* --tokens-file: answers one prompt, like its line in the protocol. */
 static status serve_one(service *v, const daemon_options *o, carat_error *e)
 {
     daemon_request r = {.kind = DAEMON_PROMPT, .path = (char *)o->tokens_file};
@@ -458,7 +460,7 @@ static int run_daemon(const command *c, int argc, char **argv)
     if (bad)
         return bad < 0 ? 0 : bad;
     service v = {.stream_fd = (int)o.stream_fd, .ignore_eos = o.ignore_eos};
-    signal(SIGPIPE, SIG_IGN); /* a channel that nobody reads any more ends nothing */
+    signal(SIGPIPE, SIG_IGN); /* a closed channel must not end the program */
     status st = open_all(&v, &o, &e);
     if (st)
         goto out;

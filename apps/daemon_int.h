@@ -1,4 +1,4 @@
-/* daemon_int.h - a line of the daemon's protocol as a request. */
+/* daemon_int.h - one line of the daemon's protocol, parsed. */
 #ifndef APPS_DAEMON_INT_H
 #define APPS_DAEMON_INT_H
 
@@ -21,29 +21,30 @@ typedef enum daemon_kind {
     DAEMON_FREE_DRAFTER
 } daemon_kind;
 
-/* Words point into the line. */
+/* Strings point into the line. */
 typedef struct daemon_request {
     daemon_kind kind;
-    bool bad; /* arguments missing or impossible */
+    bool bad; /* an argument is missing or out of range */
     char *path, *out;
     int32_t n_gen, slot;
     bool has_snap;
     int64_t snap_pos;
     int32_t snap_slot;
-    bool target; /* of park: the model is meant */
+    bool target; /* park, unpark: the target model is meant */
     carat_sampling sampling;
-    int32_t *ids; /* daemon_read_ids */
+    int32_t *ids; /* the prompt, after daemon_read_ids */
     int64_t n;
 } daemon_request;
 
-/* Cuts the line into words, in place. */
+/* Parses the line in place. */
 void daemon_parse(daemon_request *r, char *line);
 void daemon_request_free(daemon_request *r);
-/* "temp,top_p,top_k,rep_pen,seed,freq_pen,pres_pen", at least the first. Cut in place. */
+/* Parses "temp,top_p,top_k,rep_pen,seed,freq_pen,pres_pen" in place; all but temp may be left
+ * out. */
 bool daemon_parse_samp(char *text, carat_sampling *s);
 void daemon_greedy(carat_sampling *s);
 
-/* r->path: int32 ids; counted: a uint32 count in front. */
+/* Reads the int32 ids in the file r->path; counted: their uint32 count comes first. */
 status daemon_read_ids(daemon_request *r, bool counted, err *e);
 status daemon_write_ids(const char *path, const int32_t *ids, int64_t n, err *e);
 

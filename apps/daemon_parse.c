@@ -1,7 +1,7 @@
-/* daemon_parse.c - lines of the daemon's protocol, and its files of ids.
+/* daemon_parse.c - parses lines of the daemon's protocol; reads and writes its files of ids.
  *
- * A line comes from another program, so whatever it holds gives a request or says that it is none:
- * numbers are whole words, in range, or the arguments are bad.
+ * A line comes from another program and may hold anything. Every line gives a request; `bad` marks
+ * one whose arguments are missing, malformed or out of range.
  */
 #include "apps/daemon_int.h"
 #include "apps/ids.h"
@@ -89,7 +89,7 @@ static bool parse_snap(char *text, daemon_request *r)
     return true;
 }
 
-/* Takes suffixes out; what is left are the words. Returns their number. */
+/* Splits the line into words and parses samp= and snap=. Returns the number of other words. */
 static int cut(daemon_request *r, char *line, char *word[WORDS_MAX])
 {
     int n = 0;
@@ -122,7 +122,7 @@ static daemon_kind command_kind(char *const word[], int n)
     if (n == 2 && ((!strcmp(word[0], "free") && !strcmp(word[1], "drafter")) ||
                    (!strcmp(word[0], "drafter") && !strcmp(word[1], "free"))))
         return DAEMON_FREE_DRAFTER;
-    /* A path shows what it is by where it begins or by a slash. */
+    /* A word that begins with a dot or contains a slash is a path. */
     return word[0][0] == '.' || strchr(word[0], '/') ? DAEMON_PROMPT : DAEMON_UNKNOWN;
 }
 

@@ -1,5 +1,5 @@
-/* daemon_test.c - the daemon from outside: what it answers, what it streams, and that both are what
- * the library gives. */
+/* daemon_test.c - parsing of the protocol; replies and streamed tokens of the running daemon,
+ * compared with the library's results. */
 #include "apps/daemon_int.h"
 #include "base/map.h"
 #include "base/mem.h"
@@ -129,7 +129,7 @@ static bool keep_token(void *user, const carat_event *ev)
     return true;
 }
 
-/* What the library answers. */
+/* The tokens that the library generates. */
 static tokens expected_answer(const fixture *f, const int32_t *ids, int32_t n, const char *samp)
 {
     carat_session *s;
@@ -149,7 +149,7 @@ static tokens expected_answer(const fixture *f, const int32_t *ids, int32_t n, c
     return t;
 }
 
-/* Runs the daemon over these lines; the stream comes on stderr. */
+/* Runs the daemon on these lines, with stderr as the token stream. */
 static spawned converse(const fixture *f, const char *lines, bool with_stream)
 {
     spawned r;
@@ -172,7 +172,7 @@ static size_t expect_tokens(const spawned *r, size_t at, const tokens *t)
     return at + n + 4;
 }
 
-/* The reply lines in order, each by how it begins. */
+/* Compares the beginning of each reply line, in order. */
 static void expect_lines(const spawned *r, const char *const *line)
 {
     const char *at = str_text(&r->out);
@@ -240,7 +240,7 @@ TEST(daemon_answers_what_the_library_answers)
     at = expect_tokens(&r, at, &hot);
     at = expect_tokens(&r, at, &b);
     at = expect_tokens(&r, at, &b1);
-    at = expect_tokens(&r, at, &hot); /* the same seed, the same answer */
+    at = expect_tokens(&r, at, &hot); /* the same seed gives the same answer */
     for (int i = 0; i < 5; i++)       /* park; two refused; park again; unpark */
         at = expect_tokens(&r, at, &none);
     at = expect_tokens(&r, at, &greedy);
@@ -286,8 +286,8 @@ TEST(daemon_says_what_it_cannot_do)
                                        "[snap] slots=\n",
                                        NULL};
     expect_lines(&r, want);
-    /* One sentinel each, but for generate and the slots: 5 before the answer, 2 after it, 1 for
-     * SNAPSHOT, 3 for the last ones. */
+    /* Every command but generate and the snapshot commands sends one -1: 5 before the answer, 2
+     * after it, 1 for SNAPSHOT, 3 at the end. */
     CHECK_EQ(r.err.n, (size_t)(5 + 6 + 2 + 1 + 3) * 4);
     spawned_free(&r);
     snprintf(lines, sizeof lines, "%s 5\nRESTORE 1 %s 5\ngenerate %s 3 %s\n", f.a, f.a, f.counted,

@@ -1,8 +1,8 @@
-/* main.c - the program: finds the subcommand and hands over.
+/* main.c - the program: finds the subcommand and runs it.
  *
- * Two things are settled for all subcommands before: the three standard files exist, if only as a
- * descriptor that fails, and a file-size limit is a failed write and no signal. `--man` prints the
- * manual page and `--markdown` the same for docs/cli.md; the Makefile writes both files.
+ * It first settles two things for all subcommands. File descriptors 0, 1 and 2 are open. A write
+ * past a file-size limit fails with an error and raises no signal. `--man` prints the manual page,
+ * `--markdown` prints docs/cli.md; the Makefile writes both files.
  */
 #include "apps/commands.h"
 
@@ -29,8 +29,9 @@ const command *const commands[] = {&command_run,
 #define HELP_SUMMARY "This list, or the help of a command"
 #define VERSION_SUMMARY "The version"
 
-/* A program started without stdin, stdout or stderr would give their numbers to the next files it
- * opens, and write its messages into them. The wrong direction makes any use fail as it should. */
+/* In a program that starts without stdin, stdout or stderr, the next opened files would get their
+ * numbers, and messages would go into those files. The missing ones are opened in the wrong
+ * direction, so that every use of them fails. */
 static void keep_standard_files(void)
 {
     for (int fd = 0; fd <= 2; fd++)
@@ -57,7 +58,7 @@ static const command *find_command(const char *name)
     return NULL;
 }
 
-/* What was printed has arrived, or the program says that it has not. */
+/* The exit status after printing: 1, with a message, if stdout took less than everything. */
 static int printed(void)
 {
     if (!fflush(stdout) && !ferror(stdout))
@@ -69,7 +70,7 @@ static int printed(void)
 int main(int argc, char **argv)
 {
     keep_standard_files();
-    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is then a failed write, which cleans up */
+    signal(SIGXFSZ, SIG_IGN); /* a write past a file-size limit fails, and its caller cleans up */
     if (argc < 2) {
         usage(stderr);
         return 2;

@@ -1,9 +1,9 @@
 /* options.c - the parser of command lines, --help, the man page and docs/cli.md, all from one
  * table.
  *
- * A table row says where in the command's struct the value goes, so no command has parsing code of
- * its own, and an option that is not documented cannot exist. What is wrong is said with the name
- * of the option and what was expected, before anything is opened or loaded.
+ * A row of the table holds the offset of the option's field in the command's struct. So no command
+ * has a parser of its own, and every option is documented. An error names the option and the
+ * expected values. It appears before any file is opened.
  */
 #include "apps/options.h"
 
@@ -37,7 +37,7 @@ static const option *find_letter(const command *c, char letter)
     return NULL;
 }
 
-/* 4096, 4k, 8K (times 1024), 1e5 are all numbers. */
+/* Numbers are written 4096, 1e5, or 4k and 8K (k and K: times 1024). */
 static bool parse_number(const char *text, double *v)
 {
     char *end;
@@ -172,7 +172,7 @@ static const char environment_isa[] =
     "the instruction set of the CPU kernels (avx512bf16, avx512, avx2, neon, portable) where no\n"
     "option names one; a name that this processor lacks is an error\n";
 
-/* roff: a backslash, and a dot or quote at the start of a line, mean something. */
+/* In roff a backslash, and a dot or quote at the start of a line, are commands. */
 static void roff(FILE *out, const char *s)
 {
     bool start = true;

@@ -1,4 +1,4 @@
-/* options.h - one table per subcommand: the parser, --help and the man page all read it.
+/* options.h - one table per subcommand, read by the parser, --help and the man page.
  *
  *     typedef struct { const char *model; int64_t n_ctx; bool json; } inspect_options;
  *     static const option inspect_table[] = {
@@ -8,8 +8,8 @@
  *         OPT_END};
  *
  * Accepted: --name VALUE, --name=VALUE, -x VALUE, -xVALUE, flags, "--" ends options. Options and
- * operands may be mixed. Anything unknown or out of range is one sentence on stderr and exit 2. An
- * option given twice counts as it was given last, but an OPT_LIST keeps every value.
+ * operands may be mixed. An unknown option or a value out of range gives one sentence on stderr and
+ * exit status 2. Of an option given twice the last value counts; an OPT_LIST keeps every value.
  */
 #ifndef APPS_OPTIONS_H
 #define APPS_OPTIONS_H
@@ -31,7 +31,7 @@ typedef enum option_kind {
 
 enum { OPTION_LIST_MAX = 64 }; /* values of one repeatable option */
 
-/* The values of a repeatable option in the order given; they point into argv. */
+/* The values of a repeatable option, in the order given. The strings are argv's. */
 typedef struct option_list {
     const char *at[OPTION_LIST_MAX];
     int n;
@@ -72,7 +72,7 @@ typedef struct option {
         NULL, 0, OPTION_FLAG, NULL, 0, 0, 0, NULL                                                  \
     }
 
-/* An option of every program that opens a model for computing. */
+/* --repack belongs to every command that computes with a model. */
 #define REPACK_HELP "weights rearranged at load for speed: auto (default) or off"
 
 typedef struct command {
@@ -82,16 +82,15 @@ typedef struct command {
     const char *about;    /* paragraphs for --help and the man page; may be NULL */
     const option *options;
     int n_operands_min, n_operands_max; /* max < 0: any */
-    /* Parses its own options with options_parse and returns the exit status: 0 done, 1 failed,
+    /* Parses the options with options_parse and runs. Returns the exit status: 0 done, 1 failed,
      * 2 wrong use. */
     int (*run)(const struct command *c, int argc, char **argv);
 } command;
 
-/* Fills opts (the caller set the defaults). Operands are moved to the front of argv and counted
- * in *n_operands. Returns 0, or the exit status to end with + 1 (so 1 after --help, 3 on misuse).
- */
+/* Fills opts, in which the caller has set the defaults. Moves the operands to the front of argv and
+ * counts them in *n_operands. Returns 0, or the exit status + 1: 1 after --help, 3 on wrong use. */
 int options_parse(const command *c, int argc, char **argv, void *opts, int *n_operands);
-/* The value of --repack, NULL for none: *off as carat_model_options.no_repack wants it. */
+/* Reads the value of --repack (NULL: not given) into *off, for carat_model_options.no_repack. */
 status options_repack(const char *text, bool *off, err *e);
 void options_print_help(const command *c, FILE *out);
 void options_print_man(const command *const *list, FILE *out); /* the whole carat(1) page, roff */

@@ -16,7 +16,7 @@
 
 enum {
     PROMPT_MAX = 256 << 20, /* bytes of a prompt: far above any context */
-    RESULT_ROUNDS_MAX = 8,  /* calls answered with --result before it looks like a loop */
+    RESULT_ROUNDS_MAX = 8,  /* rounds of tool calls before the run counts as a loop and ends */
     EXIT_INTERRUPTED = 130
 };
 
@@ -34,11 +34,11 @@ static const option table[] = {
             "tool declarations, JSON as OpenAI has it"),
     OPT_FLAG(run_options, json, "json", 0, "answers are JSON objects"),
     OPT_STR(run_options, schema_file, "json-schema", 0, "FILE",
-            "answers are JSON that this JSON schema validates"),
+            "answers are JSON that matches this schema"),
     OPT_STR(run_options, grammar_file, "grammar", 0, "FILE",
-            "answers are texts of this grammar, in llama.cpp's notation (GBNF)"),
+            "answers match this grammar, in llama.cpp's notation (GBNF)"),
     OPT_LIST(run_options, result, "result", 0, "TEXT",
-             "what the tools answer, in a one-shot run; repeatable, the last one repeats"),
+             "the result of a tool call in a one-shot run; repeatable, the last one repeats"),
     OPT_STR(run_options, messages_file, "messages", 0, "FILE",
             "begin with a saved conversation (JSON)"),
     OPT_FLAG(run_options, raw, "raw", 0, "complete the text as it is: no chat format"),
@@ -47,22 +47,22 @@ static const option table[] = {
              "temperature; 0 takes the likeliest token"),
     OPT_INT(run_options, top_k, "top-k", 0, "N", 0, 1 << 30, "keep the N likeliest tokens; 0 all"),
     OPT_REAL(run_options, top_p, "top-p", 0, "X", 0, 1,
-             "keep the likeliest tokens up to this probability"),
+             "keep the likeliest tokens whose probabilities sum to X"),
     OPT_REAL(run_options, min_p, "min-p", 0, "X", 0, 1,
-             "keep tokens at least this likely beside the likeliest"),
+             "keep tokens with X times the probability of the likeliest"),
     OPT_REAL(run_options, repeat_penalty, "repeat-penalty", 0, "X", 0.01, 100,
-             "make recent tokens less likely; 1 is off"),
+             "make recent tokens less likely: logits above 0 / X, others * X; 1 is off"),
     OPT_REAL(run_options, presence_penalty, "presence-penalty", 0, "X", -100, 100,
              "taken from the logit of every recent token; 0 is off"),
     OPT_REAL(run_options, frequency_penalty, "frequency-penalty", 0, "X", -100, 100,
-             "the same, times how often the token came; 0 is off"),
+             "the same, times the number of occurrences; 0 is off"),
     OPT_LIST(run_options, logit_bias, "logit-bias", 0, "ID=X",
              "add X to the logit of a token; -inf bans it; repeatable"),
     OPT_LIST(run_options, stop, "stop", 0, "TEXT", "end the answer before this text; repeatable"),
     OPT_INT(run_options, seed, "seed", 0, "N", 0, UINT32_MAX,
-            "repeats an answer (default: random)"),
+            "the seed of sampling (default: random)"),
     OPT_FLAG(run_options, greedy, "greedy", 0, "always the likeliest token"),
-    OPT_FLAG(run_options, ignore_eog, "ignore-eog", 0, "go on when the model ends its turn"),
+    OPT_FLAG(run_options, ignore_eog, "ignore-eog", 0, "continue when the model ends its turn"),
     OPT_INT(run_options, n_ctx, "ctx", 'c', "N", 0, 1 << 30,
             "tokens of context (default: what fits)"),
     OPT_INT(run_options, chunk, "chunk", 0, "N", 0, 1 << 24, "prompt tokens per pass"),
@@ -78,16 +78,17 @@ static const option table[] = {
     OPT_DEVICE(run_options),
     OPT_STR(run_options, wrap, "wrap", 0, "LIST", "trace, time or check every op, on stderr"),
     OPT_FLAG(run_options, no_mmap, "no-mmap", 0, "read the file instead of mapping it"),
-    OPT_FLAG(run_options, overcommit, "overcommit", 0, "go on even if the plan exceeds the memory"),
+    OPT_FLAG(run_options, overcommit, "overcommit", 0,
+             "continue even if the plan exceeds the memory"),
     OPT_FLAG(
         run_options, verbose, "verbose", 'v',
-        "print which device was chosen and why, which kernels, and how keys and values are kept"),
+        "print the device and why it was chosen, the kernels, and the formats of keys and values"),
     OPT_FLAG(run_options, quiet, "quiet", 'q', "no speed line"),
     OPT_FLAG(run_options, json_events, "json-events", 0,
              "every event of the answer as a line of JSON"),
     OPT_END};
 
-/* A closed stdin says no more than an empty one, unless it was asked for by name. */
+/* A closed stdin counts as an empty one, but is an error when `-p -` names it. */
 static status read_stdin(str *out, bool named, err *e)
 {
     char buf[65536];
@@ -115,7 +116,7 @@ static void drop_last_newline(str *s)
         str_cut(s, s->n - 1);
 }
 
-/* The prompt from all its sources: file, stdin, words; blank lines between. */
+/* Joins the parts of the prompt: file, stdin, words, with a blank line between them. */
 static status gather(const run_options *o, int n_words, char **words, str *out, err *e)
 {
     bool from_stdin = o->prompt_file && !strcmp(o->prompt_file, "-");
@@ -152,7 +153,8 @@ static uint32_t random_seed(void)
     return seed;
 }
 
-/* The answer to one prompt; with --result, also what the model makes of its tools' answers. */
+/* Answers one prompt. With --result, also gives the model its tool results and shows the answers
+ * that follow. */
 static status answer_once(chat *c, const run_options *o, const str *prompt, err *e)
 {
     status st;
@@ -175,8 +177,8 @@ static status answer_once(chat *c, const run_options *o, const str *prompt, err 
     return OK;
 }
 
-/* "gemma4", "llama3.2:1b", "google/gemma-3-4b": one word in which a family of models has a number,
- * or the name of a model file. */
+/* True of "gemma4", "llama3.2:1b", "google/gemma-3-4b" and "model.gguf": one word with the name of
+ * a family of models and a number, or the name of a model file. */
 static bool looks_like_model(const char *word)
 {
     static const char *const families[] = {"gemma", "llama",    "qwen",    "mistral", "mixtral",
@@ -194,7 +196,8 @@ static bool looks_like_model(const char *word)
     return false;
 }
 
-/* Who comes from other programs puts a model or a file first, which would be part of the prompt. */
+/* In other programs the first argument is a model or a file. Here it is part of the prompt, so a
+ * first word that looks like one gets a note. */
 static void doubt_first_word(int n_words, char **words)
 {
     struct stat st;
@@ -242,7 +245,7 @@ static int run_run(const command *cmd, int argc, char **argv)
         code = 2;
         goto out;
     }
-    /* Before the model is loaded: what is wrong with the prompt is cheap to say now. */
+    /* A bad prompt is reported before the model is loaded, which may take long. */
     if (!o.raw && (st = check_utf8("the prompt", str_text(&prompt), prompt.n, &e)))
         goto out;
     if ((st = chat_open(&c, &o, &e)))

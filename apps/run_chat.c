@@ -1,7 +1,7 @@
-/* run_chat.c - a conversation and its turns, for the one-shot run and the interactive one alike.
+/* run_chat.c - a conversation and its turns, in a one-shot run and in an interactive one.
  *
- * The conversation is kept as messages, never as tokens: each turn hands the whole of it to the
- * session, which finds out by itself what it has computed already.
+ * A conversation is kept as messages, not as tokens. Each turn hands the whole prompt to the
+ * session, which reuses the part that it has computed already.
  */
 #include "apps/run_int.h"
 #include "base/json.h"
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { JSON_FILE_MAX = 64 << 20 }; /* of a tools or conversation file */
+enum { JSON_FILE_MAX = 64 << 20 }; /* bytes of a tools or conversation file */
 
 status check_utf8(const char *what, const char *text, size_t n, err *e)
 {
@@ -36,7 +36,7 @@ static status chat_no_memory(err *e)
 
 /* ---- Open and close -------------------------------------------------------------------- */
 
-/* "1234=-5", "7=-inf": a token's id and what is added to its logit. */
+/* Parses "1234=-5" or "7=-inf": a token id and the number added to its logit. */
 static status parse_bias(const char *text, int32_t n_vocab, carat_logit_bias *out, err *e)
 {
     char *end;
@@ -53,7 +53,7 @@ static status parse_bias(const char *text, int32_t n_vocab, carat_logit_bias *ou
     return OK;
 }
 
-/* The model's recommended settings, with what the user said instead. */
+/* Takes the model's recommended settings and replaces those that the user gave. */
 static status choose_sampling(chat *c, const run_options *o, err *e)
 {
     carat_sampling *p = &c->sampling;
@@ -94,7 +94,7 @@ static status open_form(chat *c, bool starts_thinking, carat_grammar **g, err *e
     return carat_grammar_open(c->m, &o, g, e);
 }
 
-/* Reads what answers are to be held to, and sees whether it can be followed. */
+/* Reads the schema or grammar of answers and compiles it once, to report errors early. */
 static status load_form(chat *c, const run_options *o, err *e)
 {
     enum { FORM_MAX = 1 << 20 };
@@ -173,7 +173,7 @@ out:
 void chat_close(chat *c)
 {
     if (c->s)
-        term_watch(NULL); /* a signal from here on must not reach for the session */
+        term_watch(NULL); /* the session is closed below: no signal may cancel it any more */
     answer_free(&c->out);
     str_free(&c->raw_text);
     mem_free(c->form);
@@ -191,7 +191,7 @@ void chat_close(chat *c)
     *c = (chat){0};
 }
 
-/* ---- What is said ---------------------------------------------------------------------- */
+/* ---- Messages ---------------------------------------------------------------------- */
 
 status chat_set_system(chat *c, const char *text, err *e)
 {
@@ -206,7 +206,7 @@ status chat_set_system(chat *c, const char *text, err *e)
     return OK;
 }
 
-/* The declarations go to the model as they were written; they are parsed to be sure they are. */
+/* The model gets the declarations as they are written in the file. Parsing only checks them. */
 status chat_load_tools(chat *c, const char *path, err *e)
 {
     json_t *list = NULL;
@@ -215,7 +215,7 @@ status chat_load_tools(chat *c, const char *path, err *e)
     status st = json_read_words(&list, &text, path, JSON_FILE_MAX, e);
     if (st)
         return st;
-    if (json_is_object(list)) /* one tool, not in a list */
+    if (json_is_object(list)) /* a single tool without its list */
         str_printf(&array, "[%s]", text);
     else
         str_puts(&array, text);
@@ -256,7 +256,7 @@ static const char *message_role(const json_t *messages, size_t i)
     return role ? role : "";
 }
 
-/* The last assistant message with calls and the number of results that follow it. */
+/* The calls of the last message that is no tool result, and the number of results after it. */
 static json_t *pending_calls(const chat *c, size_t *n_results)
 {
     size_t i = json_array_size(c->messages);
@@ -296,7 +296,7 @@ status chat_add_result(chat *c, const char *text, err *e)
 
 /* ---- One turn -------------------------------------------------------------------------- */
 
-/* What was generated, as a message. */
+/* Adds the generated answer to the conversation. */
 static status keep_answer(chat *c, err *e)
 {
     const answer *a = &c->out;

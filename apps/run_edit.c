@@ -1,8 +1,8 @@
 /* run_edit.c - the conversation on a terminal: line editing, history, /commands.
  *
- * While a line is edited the terminal sends no signals: Ctrl-C is a key, bound to drop_line. While
- * an answer runs it is SIGINT, which term_watch turns into a cancel of the session. So neither
- * ever ends the program by itself.
+ * While a line is edited, Ctrl-C is a key, bound to drop_line, and raises no signal. While an
+ * answer runs, Ctrl-C is SIGINT, and term_watch cancels the session. So Ctrl-C never ends the
+ * program.
  */
 #include "apps/run_int.h"
 #include "base/map.h"
@@ -19,7 +19,7 @@
 enum {
     HISTORY_LINES = 1000,
     PATH_BYTES = 4096,
-    PASTE_MAX = 256 << 10 /* characters: every key redraws the whole line */
+    PASTE_MAX = 256 << 10 /* characters; libedit redraws the whole line at every key */
 };
 
 typedef struct editor {
@@ -28,13 +28,13 @@ typedef struct editor {
     HistEvent ev;
     char history_path[PATH_BYTES];
     const char *prompt;
-    str typed;    /* the inputs of this conversation, a NUL after each */
-    bool dropped; /* the last line ended by Ctrl-C */
-    bool pasted;  /* the last line began with pasted text of several lines */
+    str typed;    /* the messages typed in this run, each with a NUL after it */
+    bool dropped; /* Ctrl-C ended the last line */
+    bool pasted;  /* the last line began with a paste of several lines */
 } editor;
 
 #ifdef __SANITIZE_ADDRESS__
-/* libedit keeps the names that EL_ADDFN is given beyond el_end. */
+/* el_end does not free the names given to EL_ADDFN. */
 const char *__lsan_default_suppressions(void);
 __attribute__((visibility("default"))) const char *__lsan_default_suppressions(void)
 {
@@ -66,7 +66,7 @@ static bool has_end(const wchar_t *text, size_t n, const wchar_t *end)
     return n >= n_end && !wmemcmp(text + n - n_end, end, n_end);
 }
 
-/* Without control characters, with LF for every CR LF and CR. Returns the new length. */
+/* Removes control characters and turns every CR LF and CR into LF. Returns the new length. */
 static size_t clean_paste(wchar_t *text, size_t n)
 {
     size_t n_kept = 0;
@@ -82,8 +82,8 @@ static size_t clean_paste(wchar_t *text, size_t n)
     return n_kept;
 }
 
-/* The terminal has sent the mark that begins a paste: all up to the mark that ends it becomes part
- * of the line being edited, its line ends too. Nothing is sent before Enter is typed. */
+/* Bound to the sequence that begins a paste. Inserts all text up to the end mark, with its
+ * newlines, into the line being edited. The message is sent when the user presses Enter. */
 static unsigned char paste(EditLine *el, wint_t key)
 {
     static const wchar_t end_mark[] = L"\033[201~";
@@ -124,7 +124,7 @@ static unsigned char paste(EditLine *el, wint_t key)
     return CC_REFRESH;
 }
 
-/* Makes every directory on the way to path, as mkdir -p does. */
+/* Creates the parent directories of path, like mkdir -p. */
 static void make_parents(char *path)
 {
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
@@ -134,7 +134,7 @@ static void make_parents(char *path)
     }
 }
 
-/* "" when there is no place: history then lives as long as the program. */
+/* Sets path to "" if there is no home directory: the history is then not saved. */
 static void find_history(char path[PATH_BYTES])
 {
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
@@ -172,7 +172,7 @@ static bool editor_open(editor *ed)
     el_set(ed->el, EL_SETTY, "-d", "-isig", NULL);
     el_set(ed->el, EL_BIND, "^C", "carat-drop-line", NULL);
     el_set(ed->el, EL_BIND, "^R", "em-inc-search-prev", NULL);
-    /* A key that begins with ESC would take ESC itself from vi's editing. */
+    /* In vi mode ESC alone is a key, and a binding that begins with ESC would break it. */
     const char *mode = NULL;
     if (!el_get(ed->el, EL_EDITOR, &mode) && mode && !strcmp(mode, "emacs")) {
         el_wset(ed->el, EL_BIND, L"\033[200~", L"carat-paste", NULL);
@@ -181,12 +181,12 @@ static bool editor_open(editor *ed)
     return true;
 }
 
-/* What is in the file by now, which another conversation may have written, and after it what was
- * typed in this one. The file is replaced as a whole and is its owner's alone. */
+/* Reads the history file again, because another run may have written it meanwhile, and appends the
+ * messages of this run. The new file, with mode 0600, replaces the old one. */
 static void save_history(editor *ed)
 {
     History *all = history_init();
-    FILE *text = tmpfile(); /* libedit writes to files alone */
+    FILE *text = tmpfile(); /* H_SAVE_FP calls fchmod, so a memory stream does not do */
     str bytes = {0};
     file_out f = {0};
     err e = {0};
@@ -200,7 +200,7 @@ static void save_history(editor *ed)
         bool whole = history(all, &ed->ev, H_SAVE_FP, text) >= 0 && !fseek(text, 0, SEEK_SET);
         for (size_t n; whole && (n = fread(chunk, 1, sizeof chunk, text));)
             str_put(&bytes, chunk, n);
-        /* A home that cannot be written to costs the history, not the conversation. */
+        /* A failure to write is not reported: the history is a convenience. */
         if (whole && !ferror(text) && !bytes.bad &&
             (file_out_open_private(&f, ed->history_path, &e) ||
              file_out_write(&f, str_text(&bytes), bytes.n, &e) || file_out_commit(&f, &e)))
@@ -225,13 +225,14 @@ static void editor_close(editor *ed)
     term_converse(false);
 }
 
-/* One line without its newline, appended to out. False at the end of input. */
+/* Appends one line to out, without its newline. False at the end of input. */
 static bool read_line(editor *ed, const char *prompt, str *out)
 {
     int n = 0;
     ed->prompt = prompt;
     ed->dropped = ed->pasted = false;
-    el_set(ed->el, EL_PREP_TERM, 1); /* before the prompt is seen: Ctrl-C is a key from now on */
+    el_set(ed->el, EL_PREP_TERM,
+           1); /* before the prompt appears, so that Ctrl-C is a key by then */
     term_prompting(true);
     const char *line = el_gets(ed->el, &n);
     term_prompting(false);
@@ -248,8 +249,8 @@ static bool read_line(editor *ed, const char *prompt, str *out)
     return true;
 }
 
-/* A whole input: lines joined by a backslash at the end, or all between triple quotes. A paste of
- * several lines is one already, and *is_text: neither a command nor quoted. */
+/* Reads one message: a line, lines joined by backslashes, or the text between triple quotes. With
+ * *is_text set it is a paste of several lines, in which slashes and quotes have no meaning. */
 static bool read_message(editor *ed, str *in, bool *is_text)
 {
     bool quoted;
@@ -287,8 +288,8 @@ static bool read_message(editor *ed, str *in, bool *is_text)
 /* ---- Commands -------------------------------------------------------------------------- */
 
 static const char help_text[] =
-    "/help              this list\n"
-    "/clear             forget the conversation\n"
+    "/help              show this list\n"
+    "/clear             delete the conversation\n"
     "/regen             answer the last question again\n"
     "/undo              take back the last question and its answer\n"
     "/system [TEXT]     set the system message, or remove it\n"
@@ -393,7 +394,7 @@ static status set_number(chat *c, const char *name, const char *arg, err *e)
     return st;
 }
 
-/* Sets *speak_now when the model should speak now, *quit at the end. */
+/* Runs a /command. Sets *speak_now if the model must answer now, *quit for /quit. */
 static status run_slash_command(chat *c, const char *line, bool *speak_now, bool *quit, err *e)
 {
     char name[16];
@@ -415,7 +416,7 @@ static status run_slash_command(chat *c, const char *line, bool *speak_now, bool
     } else if (!strcmp(name, "regen")) {
         if (!chat_drop_answer(c))
             return err_set(e, E_ARG, "there is no question to answer again");
-        c->sampling.seed++; /* the same seed would give the same answer */
+        c->sampling.seed++; /* with the same seed the answer would be the same */
         *speak_now = true;
     } else if (!strcmp(name, "undo")) {
         if (!chat_undo(c))
@@ -470,14 +471,14 @@ static void speak(chat *c, bool asked)
 {
     err e = {0};
     if (!c->seed_given)
-        c->sampling.seed++; /* a repeated question may get another answer */
+        c->sampling.seed++; /* so a repeated question may get another answer */
     status st = chat_answer(c, &e);
     bool cancelled = !st && c->out.finish == CARAT_FINISH_CANCELLED;
     if (st)
         term_error(&e);
     if (cancelled)
         term_note("stopped");
-    /* A question without an answer would be sent along with the next one. */
+    /* Without this the unanswered question would be part of the next prompt. */
     if (asked && (st || cancelled) && !c->kept)
         chat_undo(c);
     if (chat_open_calls(c))

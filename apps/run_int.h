@@ -1,10 +1,10 @@
-/* run_int.h - what the files of `carat run` share.
+/* run_int.h - declarations shared by the files of `carat run`.
  *
  *     run.c        options, one answer for a prompt from arguments, stdin or a file
  *     run_chat.c   a conversation: messages, rendering, one turn, saving and loading
  *     run_show.c   events of an answer on the terminal or as JSON lines
  *     run_edit.c   the interactive loop: line editing, history, /commands
- *     run_model.c  which model: a file, or the bundled one
+ *     run_model.c  opening the model: a file, or the bundled one
  */
 #ifndef APPS_RUN_INT_H
 #define APPS_RUN_INT_H
@@ -33,15 +33,15 @@ typedef struct run_options {
         overcommit, interactive, ignore_eog, verbose, json;
 } run_options;
 
-enum { RUN_UNSET = -2 }; /* numbers the user did not give: the model's own are used */
+enum { RUN_UNSET = -2 }; /* not given by the user: the model's recommended value is used */
 
-/* Where an answer goes, and what is remembered of it. */
+/* How an answer is shown, and the parts of it that become a message. */
 typedef struct answer {
-    bool json;        /* every event as a line of JSON on stdout */
-    bool interactive; /* thoughts and calls are shown for a reader, not for a program */
-    bool thinking;    /* the last text shown was a thought */
+    bool json;        /* each event is one line of JSON on stdout */
+    bool interactive; /* tool calls are formatted for a reader, not as JSON */
+    bool thinking;    /* the last event shown was a thought */
     bool any_output, at_line_start;
-    bool broken; /* stdout cannot be written */
+    bool broken; /* writing to stdout failed */
     word_wrap content_words, thought_words;
     str content, reasoning;
     json_t *calls; /* [{"name", "arguments"}] */
@@ -52,7 +52,7 @@ status answer_init(answer *a, bool json, bool interactive, err *e);
 void answer_reset(answer *a);
 void answer_free(answer *a);
 bool answer_show(void *user, const carat_event *ev); /* a carat_event_fn; user is the answer */
-void answer_finish(answer *a);                       /* the last newline */
+void answer_finish(answer *a);                       /* ends the last line */
 void answer_print_speed(const carat_timings *t, const carat_session *s);
 
 typedef struct chat {
@@ -67,31 +67,32 @@ typedef struct chat {
     json_t *messages; /* OpenAI's shape, without the system message */
     char *system;     /* or NULL */
     char *tools;      /* JSON text, or NULL */
-    /* What answers are held to: with has_form set, of that kind, from form and n_form. */
+    /* With has_form set, answers follow this schema or grammar: its kind and its source. */
     bool has_form;
     carat_grammar_kind form_kind;
     char *form;
     size_t n_form;
-    str raw_text;    /* raw mode: the whole text so far */
-    size_t raw_mark; /* where its last question begins */
-    bool kept;       /* the last answer became part of the conversation */
+    str raw_text;    /* raw mode: prompt and answers so far */
+    size_t raw_mark; /* offset of the last question in it */
+    bool kept;       /* the last answer is part of the conversation */
     answer out;
     carat_timings timings; /* of the last turn */
 } chat;
 
-/* All of these leave one sentence in e on failure and the conversation as it was. */
+/* On failure each of these leaves one sentence in e and the conversation unchanged. */
 status chat_open(chat *c, const run_options *o, err *e);
 void chat_close(chat *c);
 status chat_set_system(chat *c, const char *text, err *e); /* NULL or "": none */
 status chat_load_tools(chat *c, const char *path, err *e);
 status chat_add_user(chat *c, const char *text, size_t n, err *e);
-status chat_add_result(chat *c, const char *text, err *e); /* of the oldest open call */
+status chat_add_result(chat *c, const char *text, err *e); /* answers the oldest open call */
 int chat_open_calls(const chat *c);
-/* One answer to the conversation as it stands; it becomes part of it. With nothing shown and an
- * error or an interrupt, nothing is added. */
+/* Generates one answer, shows it and adds it to the conversation. If an error or an interrupt ends
+ * it before its first text, nothing is added. */
 status chat_answer(chat *c, err *e);
-bool chat_undo(chat *c);        /* the last question and all after it */
-bool chat_drop_answer(chat *c); /* all after the last question; false if there is none */
+bool chat_undo(chat *c); /* removes the last question and everything after it */
+bool chat_drop_answer(
+    chat *c); /* removes everything after the last question; false: there is none */
 void chat_clear(chat *c);
 status chat_save(const chat *c, const char *path, err *e);
 status chat_load(chat *c, const char *path, err *e);

@@ -1,8 +1,7 @@
-/* run_model.c - which model `carat run` uses: the file it is given, or the one inside the program,
- * which other commands use too.
+/* run_model.c - opening a model file, or the bundled model, which other commands use too.
  *
- * The bundled model is part of the executable (an .incbin of models/demo.gguf when the Makefile
- * found it), so the program answers from any directory and needs no installation.
+ * The bundled model is part of the executable: an .incbin of models/demo.gguf, if the Makefile
+ * finds that file. So the program works from any directory, without installation.
  */
 #include "apps/bundled.h"
 #include "apps/run_int.h"

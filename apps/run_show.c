@@ -1,7 +1,7 @@
-/* run_show.c - the events of an answer, for a reader or for a program.
+/* run_show.c - prints the events of an answer, for a reader or for a program.
  *
- * stdout carries the answer and nothing else; thoughts, calls for a reader and speeds go to
- * stderr. A single call of a one-shot run is the answer, so it goes to stdout, as JSON.
+ * stdout gets the answer: its text and its tool calls. In a one-shot run a call is one line of
+ * JSON. Thoughts, progress and speeds go to stderr.
  */
 #include "apps/run_int.h"
 #include "base/mem.h"
@@ -35,19 +35,19 @@ void answer_free(answer *a)
     *a = (answer){0};
 }
 
-/* Bytes into a JSON string; what is not UTF-8 cannot occur, events carry valid text. */
+/* The text of an event is valid UTF-8, so json_stringn cannot refuse it. */
 static json_t *text_json(const carat_event *ev)
 {
     return json_stringn(ev->text, ev->n_text);
 }
 
-/* The arguments stay text: a parser would round numbers that the model wrote out in full. */
+/* The arguments stay text, because a JSON parser would round large numbers. */
 static json_t *call_json(const carat_event *ev)
 {
     return json_pack("{s:s, s:o}", "name", ev->name, "arguments", text_json(ev));
 }
 
-/* A line of JSON, in which characters that drive terminals are escaped. */
+/* Prints a line of JSON and escapes characters that terminals obey (base/show.h). */
 static bool print_json_line(answer *a, const char *json, size_t n)
 {
     str line = {0};
@@ -61,7 +61,7 @@ static bool print_json_line(answer *a, const char *json, size_t n)
     return ok;
 }
 
-/* A call as one line of JSON, its arguments as the model's own JSON. */
+/* Prints a call as one line of JSON, with the arguments as the model wrote them. */
 static bool print_call(answer *a, const carat_event *ev, const char *before, const char *after)
 {
     json_t *name = json_string(ev->name);
@@ -212,7 +212,7 @@ void answer_print_speed(const carat_timings *t, const carat_session *s)
     char reused[96] = "";
     if (t->n_reused)
         snprintf(reused, sizeof reused, " (%lld reused: %s)", (long long)t->n_reused, t->reuse);
-    /* The first token comes with the prompt: the decode time is that of the others. */
+    /* The prompt's pass gives the first token, so decode time belongs to the other tokens. */
     int64_t n_steps = t->n_generated > 1 ? t->n_generated - 1 : 0;
     term_note(
         "[prompt %lld tokens%s, %.1f/s | answer %lld tokens, %.1f/s | context %lld of %d | %s]",

@@ -1,12 +1,11 @@
-/* term.c - colours, text that cannot drive a terminal, a progress bar, Ctrl-C.
+/* term.c - see term.h.
  *
- * What is known of the two output files is found out once, in term_init. A progress bar is one line
- * that is drawn over itself, so it must never be wider than the terminal, and everything else that
- * is printed clears it first.
+ * term_init asks once whether stdout and stderr are terminals. The progress bar is one line that is
+ * drawn over itself, so it must not be wider than the terminal. All other output clears it first.
  *
- * Signals only count themselves and cancel the watched session; whoever waits then sees the call
- * return. So nothing here needs more than atomics, and no answer is cut in the middle of a
- * character. The exception is a line being typed: there is nothing to finish then.
+ * The signal handler counts the signal and cancels the watched session; the call that uses the
+ * session then returns. So the handler needs atomics only, and no answer ends inside a character.
+ * While a line is typed there is no call to wait for, and SIGTERM ends the program at once.
  */
 #include "apps/term.h"
 #include "base/clock.h"
@@ -27,18 +26,18 @@ enum {
     BAR_AFTER_MS = 300,
     BAR_EVERY_MS = 80,
     BAR_CELLS = 24,
-    BAR_COLUMNS = 72, /* the longest line: two numbers and what they count */
+    BAR_COLUMNS = 72, /* of the longest bar: two numbers and a unit */
     EXIT_INTERRUPTED = 130
 };
 
-/* Bracketed paste, as xterm defined it. */
+/* Bracketed paste: xterm marks both ends of pasted text. */
 #define PASTE_ON "\033[?2004h"
 #define PASTE_OFF "\033[?2004l"
 
 static bool tty[3], colour[3]; /* by file descriptor */
-static bool obeys;             /* stderr is a terminal that knows escape sequences */
+static bool obeys;             /* stderr is a terminal that understands escape sequences */
 
-/* Widths of characters and the line editor's input depend on the locale; text is UTF-8 in any. */
+/* wcwidth and libedit need a locale of UTF-8, which is the encoding of all text here. */
 static void use_utf8(void)
 {
     setlocale(LC_CTYPE, "");
@@ -79,7 +78,7 @@ void term_set(FILE *f, term_style s)
         fputs(code[s], f);
 }
 
-/* Carriage returns are left out: models write them before newlines. */
+/* Carriage returns are dropped on a terminal; models write them before newlines. */
 void term_put(FILE *f, const char *text, size_t n)
 {
     if (!tty[fd_of(f)]) {
@@ -110,7 +109,7 @@ void term_put_name(FILE *f, const char *name, size_t n, int cells)
         fputc(' ', f);
 }
 
-/* Of the terminal behind f; 0 if it does not say. */
+/* The width of the terminal on f, or 0 if unknown. */
 static int terminal_columns(FILE *f)
 {
     struct winsize size;
@@ -131,7 +130,7 @@ void term_end_words(FILE *f, word_wrap *w)
         wrap_flush(w, f, terminal_columns(f));
 }
 
-/* A line on stderr of its own. */
+/* Prints one line on stderr, without its newline. */
 static void put_line(const char *before, const char *text)
 {
     word_wrap w = {0};
@@ -199,7 +198,7 @@ bool term_progress(void *user, const char *what, uint64_t done, uint64_t total)
         return false;
     if (!obeys || !total)
         return true;
-    if (bar.what != what) { /* a new piece of work: names are literals */
+    if (bar.what != what) { /* a new task: names are string literals, so pointers suffice */
         term_progress_clear();
         bar.what = what;
         bar.start_ms = bar.shown_ms = now;
@@ -240,7 +239,7 @@ static struct termios at_start;
 static bool handling, has_terminal;
 static atomic_bool conversing;
 
-/* The terminal as the program found it. Only calls that a signal handler may make. */
+/* Restores the terminal. Signal handlers call it, so it uses async-signal-safe calls only. */
 static void give_terminal_back(void)
 {
     if (atomic_load(&conversing) && write(STDERR_FILENO, PASTE_OFF, sizeof PASTE_OFF - 1) < 0)
@@ -252,7 +251,7 @@ static void give_terminal_back(void)
 static void on_signal(int sig)
 {
     if (sig == SIGTERM && atomic_load(&prompting)) {
-        /* Nothing to finish: end at once, but not with the terminal as the line editor has it. */
+        /* A line is being typed: restore the terminal from the line editor's mode and end. */
         give_terminal_back();
         signal(sig, SIG_DFL);
         raise(sig);
@@ -260,7 +259,7 @@ static void on_signal(int sig)
     }
     if (sig == SIGTERM)
         atomic_store(&terminated, true);
-    /* The first is obeyed at the next token or chunk; who insists does not want to wait. */
+    /* The first signal takes effect at the next token or chunk; a second one does not wait. */
     if (atomic_fetch_add(&n_interrupts, 1) >= 1) {
         if (atomic_load(&conversing))
             give_terminal_back();
@@ -276,13 +275,14 @@ void term_watch(carat_session *s)
     if (!s)
         atomic_store(&n_interrupts, 0);
     atomic_store(&watched, s);
-    if (s && term_interrupts()) /* came while nothing was watched */
+    if (s && term_interrupts()) /* a signal came before the session was watched */
         carat_session_cancel(s);
     if (!handling) {
         has_terminal = !tcgetattr(STDIN_FILENO, &at_start);
         struct sigaction sa = {.sa_handler = on_signal};
         sigemptyset(&sa.sa_mask);
-        sigaction(SIGINT, &sa, NULL); /* no SA_RESTART: a read of the prompt must end too */
+        sigaction(SIGINT, &sa,
+                  NULL); /* no SA_RESTART: reading the prompt from stdin must end too */
         sigaction(SIGTERM, &sa, NULL);
         handling = true;
     }
@@ -294,7 +294,7 @@ void term_prompting(bool on)
     atomic_store(&prompting, on);
     if (!on || !atomic_load(&conversing) || tcgetattr(STDIN_FILENO, &t))
         return;
-    t.c_iflag &= ~(tcflag_t)(ICRNL | INLCR); /* else the CR LF of a paste reads as two ends */
+    t.c_iflag &= ~(tcflag_t)(ICRNL | INLCR); /* libedit's INLCR makes two ends of a pasted CR LF */
     tcsetattr(STDIN_FILENO, TCSADRAIN, &t);
 }
 
@@ -310,7 +310,7 @@ int term_interrupts(void)
 
 /* ---- A conversation --------------------------------------------------------------------- */
 
-/* Installed with SA_RESETHAND and SA_NODEFER: raise() takes the default action at once. */
+/* Installed with SA_RESETHAND and SA_NODEFER, so raise() in it takes the default action. */
 static void on_end_or_stop(int sig);
 
 static void handle_end_and_stop(bool on)
@@ -329,7 +329,7 @@ static void on_end_or_stop(int sig)
     bool known = !tcgetattr(STDIN_FILENO, &now);
     give_terminal_back();
     raise(sig);
-    /* Only a stopped program comes here, once it is continued. */
+    /* Reached only after a stop, when the program is continued. */
     handle_end_and_stop(true);
     if (known)
         tcsetattr(STDIN_FILENO, TCSANOW, &now);

@@ -1,5 +1,4 @@
-/* term_wrap.c - see term_wrap.h. One character at a time: it ends the held word, or becomes part of
- * it. */
+/* term_wrap.c - see term_wrap.h. Each character either joins the held word or ends it. */
 #include "apps/term_wrap.h"
 #include "base/show.h"
 #include "base/utf8.h"
@@ -9,7 +8,7 @@
 
 enum { COLUMNS_MIN = 8, TAB_CELLS = 8, ZERO_WIDTH_JOINER = 0x200d };
 
-/* The held word goes out: on this line if it fits, else on the next, without the gap. */
+/* Prints the held word: after the gap if both fit, else on the next line without the gap. */
 static void release_word(word_wrap *w, FILE *f, int columns)
 {
     if (!w->n_held)
@@ -24,7 +23,7 @@ static void release_word(word_wrap *w, FILE *f, int columns)
     }
     fwrite(w->held, 1, w->n_held, f);
     w->column += w->held_cells;
-    while (w->column > columns) /* the terminal has broken it */
+    while (w->column > columns) /* the terminal itself has broken the word */
         w->column -= columns;
     w->gap = w->held_cells = w->last_cells = 0;
     w->n_held = 0;
@@ -38,7 +37,7 @@ static void end_line(word_wrap *w, FILE *f)
     w->in_line = false;
 }
 
-/* Three ` or ~ that begin a line begin or end a fenced block. */
+/* Three ` or ~ at the beginning of a line begin or end fenced code. */
 static void watch_for_fence(word_wrap *w, uint32_t c)
 {
     if (w->in_line || c == ' ')
@@ -53,7 +52,7 @@ static void watch_for_fence(word_wrap *w, uint32_t c)
     w->in_line = true;
 }
 
-/* Closing marks of East Asian text, which do not begin a line. */
+/* True of closing punctuation in East Asian text, which must not begin a line. */
 static bool closes(uint32_t c)
 {
     return (c >= 0x3001 && c <= 0x3002) || c == 0x3009 || c == 0x300b || c == 0x300d ||
@@ -64,12 +63,12 @@ static bool closes(uint32_t c)
 static void hold(word_wrap *w, FILE *f, int columns, uint32_t c, const char *bytes, size_t n,
                  int cells)
 {
-    /* Text in wide characters has no spaces: lines break between any two. */
+    /* Text in wide characters has no spaces, so a line may break between any two of them. */
     if (cells > 0 && !w->joins && (cells == 2 || w->last_cells == 2) && !closes(c))
         release_word(w, f, columns);
     if (w->held_cells + cells > columns || w->n_held + n > sizeof w->held) {
-        /* Too long for any line: begins one and leaves the break to the terminal, so that it can
-         * be copied whole. */
+        /* The word is longer than a line. The terminal breaks it, so that the user can copy it as
+         * one word. */
         release_word(w, f, columns);
         w->is_rest = true;
     }

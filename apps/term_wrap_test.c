@@ -1,4 +1,4 @@
-/* term_wrap_test.c - lines break between words, wherever the pieces of the stream are cut. */
+/* term_wrap_test.c - lines break between words, however the stream is cut into pieces. */
 #include "apps/term_wrap.h"
 #include "tests/test.h"
 
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* text in pieces of n_piece bytes of whole characters, as a terminal of that width gets it. */
+/* The output for text that comes in pieces of about n_piece bytes, cut between characters. */
 static char *wrapped(const char *text, int columns, size_t n_piece)
 {
     char *out = NULL;
@@ -38,10 +38,10 @@ TEST(term_words_move_to_the_next_line_whole)
         {"ends here. \n\n  an indent", "ends here.\n\n  an\nindent", 10},
         {"tab\tstops a", "tab     stops\na", 13},
         {"a  b        ccc", "a  b\nccc", 8},
-        /* Longer than the line: begins one, and the terminal breaks it. */
+        /* A word longer than a line begins a new line, and the terminal breaks it. */
         {"see http://example.org now", "see\nhttp://example.org\nnow", 10},
         {"see http://example.org up", "see\nhttp://example.org up", 11},
-        /* Cells, not bytes and not characters. */
+        /* Widths are cells, not bytes or characters. */
         {"\xC3\xA4\xC3\xB6\xC3\xBC\xC3\x9F \xC3\xA4\xC3\xB6\xC3\xBC bb",
          "\xC3\xA4\xC3\xB6\xC3\xBC\xC3\x9F \xC3\xA4\xC3\xB6\xC3\xBC\nbb", 8},
         {"e\xCC\x81\xCC\x81 e\xCC\x81\xCC\x81"
@@ -53,7 +53,7 @@ TEST(term_words_move_to_the_next_line_whole)
          "\xE6\xBC\xA2\xE5\xAD\x97\xE6\xBC\xA2\xE5\xAD\x97\n\xE6\xBC\xA2", 8},
         {"\xE6\xBC\xA2\xE5\xAD\x97\xE6\xBC\xA2\xE5\xAD\x97\xE3\x80\x82",
          "\xE6\xBC\xA2\xE5\xAD\x97\xE6\xBC\xA2\n\xE5\xAD\x97\xE3\x80\x82", 9},
-        /* Code keeps its lines; what follows it does not. */
+        /* Code keeps its lines; the text after it is broken. */
         {"```c\nint a_long_line;  // x\n```\nwords again here",
          "```c\nint a_long_line;  // x\n```\nwords\nagain here", 10},
         {"a ``` in a line is none", "a ``` in a\nline is\nnone", 10},

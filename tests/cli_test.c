@@ -1,4 +1,4 @@
-/* cli_test.c - the program from outside: right and wrong use, faults, terminals, skills. */
+/* cli_test.c - the program as users run it: right use, wrong use, faults, terminals. */
 #include "tests/spawn.h"
 #include "tests/test.h"
 #include "tests/toy_model.h"
@@ -13,7 +13,7 @@
 
 #define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-/* Runs carat; checks the exit status and that stderr holds `says` (NULL: anything). */
+/* Runs carat; checks the exit status and that stderr contains `says` (NULL: no check). */
 static void run_and_check(const spawn_options *o, int code, const char *says,
                           const char *const *args)
 {
@@ -26,7 +26,7 @@ static void run_and_check(const spawn_options *o, int code, const char *says,
     spawned_free(&r);
 }
 
-/* A failure is one line that begins with "carat", and nothing on stdout. */
+/* A failure prints one line that begins with "carat: " and nothing on stdout. */
 static void check_refusal(const char *says, const char *const *args)
 {
     spawned r;
@@ -121,7 +121,7 @@ TEST(cli_prompts_that_cannot_be)
                   ARGS("run", "-m", m, "--raw", "-p", "-", "hi"));
     run_and_check(&(spawn_options){.no_in = true}, 0, NULL,
                   ARGS("run", "-q", "-m", m, "--raw", "--seed", "1", "-n", "3", "hi"));
-    /* In raw mode any bytes are a prompt. */
+    /* In raw mode a prompt need not be UTF-8. */
     run_and_check(NULL, 0, NULL,
                   ARGS("run", "-q", "-m", m, "--raw", "--seed", "1", "-n", "3", "abc\xff\xfe"));
 }
@@ -169,7 +169,7 @@ TEST(cli_answers_go_to_stdout_and_nothing_else_does)
     CHECK_EQ(a.code, 0);
     CHECK(a.out.n > 1 && a.out.at[a.out.n - 1] == '\n');
     CHECK(strstr(str_text(&a.err), "50 tokens"));
-    /* The same through stdin, and through a file. */
+    /* The same prompt through stdin and from a file. */
     spawn_carat(&b, &(spawn_options){.in = "Hello"},
                 ARGS("run", "-q", "-m", m, "--raw", "-n", "50", "--greedy", "--ignore-eog"));
     CHECK_EQ(b.code, 0);
@@ -230,7 +230,7 @@ TEST(cli_biases_and_penalties_reach_the_sampler)
     CHECK_EQ(sampled(ARGS(RUN_TOY, "--logit-bias", ban, "--logit-bias", only, "Hello"), other), 30);
     for (int i = 0; i < 30; i++)
         CHECK(other[i] != plain[0] && other[i] != plain[3]);
-    /* A penalty that outweighs every logit: no token comes twice. */
+    /* The penalty is larger than every logit, so no token occurs twice. */
     const char *const penalty[] = {"--presence-penalty", "--frequency-penalty"};
     for (int k = 0; k < 2; k++) {
         CHECK_EQ(sampled(ARGS(RUN_TOY, penalty[k], "100", "Hello"), other), 30);
@@ -301,7 +301,7 @@ TEST(cli_logits_are_the_same_in_any_chunks_and_whole_or_not_at_all)
     int32_t far[2] = {1, 1 << 30};
     check_refusal("token 1 of the prompt is 1073741824",
                   ARGS("logits", "-m", m, "--tokens", write_test_file("far.bin", far, 8), "-o", c));
-    CHECK(access(c, F_OK) != 0); /* nothing is left of a failure */
+    CHECK(access(c, F_OK) != 0); /* a failure leaves no file */
 }
 
 TEST(cli_nan_weights_are_named)
@@ -310,7 +310,7 @@ TEST(cli_nan_weights_are_named)
     check_refusal("NaN", ARGS("run", "-q", "-m", m, "--raw", "hi"));
 }
 
-/* ---- Faults around it ------------------------------------------------------------------ */
+/* ---- Faults of the system ------------------------------------------------------------------ */
 
 TEST(cli_stdout_full_or_closed_is_an_error_not_a_silence)
 {
@@ -370,8 +370,8 @@ TEST(cli_interrupt_ends_the_answer_with_130)
     spawned_free(&r);
 }
 
-/* The grammar leaves the model one text, so every instruction set writes the same bytes: a window
- * title, colours, a C1 control, a delete and a bell. */
+/* The grammar allows one text only, so every instruction set writes the same bytes: a window title,
+ * colours, a C1 control, a delete and a bell. */
 TEST(cli_model_text_cannot_drive_the_terminal)
 {
     static const char rule[] = "root ::= \"a\\x1b]0;owned\\x07b\\x1b[31mc\\x9bd\\x7f\\x08e\\n\"\n";
@@ -421,14 +421,14 @@ TEST(cli_keeps_thoughts_of_tool_turns_where_it_is_asked_to)
         "{\"role\":\"tool\",\"tool_call_id\":\"a\",\"content\":\"1\"},"
         "{\"role\":\"assistant\",\"content\":\"One.\"}]";
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 16});
-    const char *file = write_file("talk.json", talk, sizeof talk - 1);
+    const char *file = write_test_file("talk.json", talk, sizeof talk - 1);
     int plain = prompt_tokens(ARGS("run", "-m", m, "--messages", file, "-n", "1", "And?"));
     int kept = prompt_tokens(
         ARGS("run", "-m", m, "--messages", file, "-n", "1", "--preserve-thinking", "And?"));
     CHECK_MSG(kept > plain, "%d prompt tokens with the thought, %d without", kept, plain);
 }
 
-/* CARAT_ISA stands in for --isa where no option names an instruction set. */
+/* CARAT_ISA chooses the instruction set if --isa does not. */
 TEST(cli_environment_pins_the_instruction_set)
 {
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 16});
@@ -438,11 +438,11 @@ TEST(cli_environment_pins_the_instruction_set)
     run_and_check(&(spawn_options){.env = "CARAT_ISA=mmx"}, 1,
                   "carat: CARAT_ISA: instruction set mmx: expected ", args);
     run_and_check(&(spawn_options){.env = "CARAT_ISA=mmx"}, 0, "cpu (portable", named);
-    CHECK(!setenv("CARAT_ISA", "", 1)); /* nothing is pinned */
+    CHECK(!setenv("CARAT_ISA", "", 1)); /* an empty value counts as unset */
     run_and_check(NULL, 0, "cpu (", args);
 }
 
-/* Names are escaped in pipes too, because a reader of the report may print it. */
+/* Names are escaped in pipes too, because the reader of a report may print it. */
 TEST(cli_names_cannot_drive_the_terminal)
 {
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
@@ -517,7 +517,7 @@ TEST(cli_conversation_on_a_terminal)
     terminal_expect(&t, ">>> ");
     terminal_type(&t, "Go on\r");
     terminal_expect_answer(&t);
-    terminal_type(&t, "\x03"); /* now a signal: stops the answer, not the program */
+    terminal_type(&t, "\x03"); /* a signal now: it stops the answer, not the program */
     terminal_expect(&t, "stopped");
     terminal_expect(&t, ">>> ");
     terminal_type(&t, "/stats\r");
@@ -536,7 +536,7 @@ TEST(cli_conversation_on_a_terminal)
     CHECK_OK(file_read_all(test_temp("state/carat/history"), 1 << 20, &history, &n, &e), e);
     CHECK(strstr(history, "Hello"));
     mem_free(history);
-    /* Two conversations at once: the one that ends last keeps what the other has typed. */
+    /* Of two conversations at once, the second to end keeps the history of the first. */
     terminal other;
     terminal_open(&t, ARGS(state, "TERM=xterm", "NO_COLOR=1"), ARGS("run", "-m", m, "--raw"));
     terminal_expect(&t, ">>> ");
@@ -570,20 +570,20 @@ TEST(cli_a_paste_of_several_lines_is_one_message)
                   ARGS("run", "-m", m, "--seed", "1", "-c", "4096", "--ignore-eog", "-n", "5"));
     terminal_expect(&t, "\033[?2004h");
     terminal_expect(&t, ">>> ");
-    /* Line ends as terminals send them; a bell and a colour that do not belong into a message; a
-     * first line that would be a command; a last one that would ask for more. */
+    /* CR, CR LF and LF as line ends; a bell and a colour, which are dropped. Typed, the first
+     * line would be a command and the last one would ask for a further line. */
     terminal_type(&t, "\033[200~/quit\rtwo \303\251\007\033[31m\r\nthree\n\\\033[201~");
     terminal_expect(&t, "three");
     terminal_type(&t, "!\r");
     terminal_expect(&t, "answer 5 tokens");
     terminal_expect(&t, ">>> ");
-    /* Within a line it is inserted; alone on one it may be a command. */
+    /* A paste within a line is inserted. A paste of one line may be a command. */
     terminal_type(&t, "a \033[200~b\rc\033[201~ d\r");
     terminal_expect(&t, "answer 5 tokens");
     terminal_expect(&t, ">>> ");
     terminal_type(&t, "\033[200~/stats\033[201~\r");
     terminal_expect(&t, "last turn");
-    /* While an answer is written it waits for the next line. */
+    /* A paste during an answer. */
     terminal_type(&t, "/limit 0\r");
     terminal_expect(&t, ">>> ");
     terminal_type(&t, "Go on\r");
@@ -592,7 +592,7 @@ TEST(cli_a_paste_of_several_lines_is_one_message)
     terminal_type(&t, "\x03");
     terminal_expect(&t, "stopped");
     terminal_expect(&t, ">>> ");
-    terminal_type(&t, "/limit 5\x01\x0b"); /* to the beginning, delete all */
+    terminal_type(&t, "/limit 5\x01\x0b"); /* Ctrl-A, Ctrl-K: deletes the line */
     terminal_type(&t, "/limit 5\r");
     terminal_expect(&t, ">>> ");
     terminal_type(&t, "\033[200~x\ry\033[201~\r");
@@ -638,8 +638,8 @@ TEST(cli_termination_ends_a_conversation_and_an_answer)
 
 /* ---- The bundled model ----------------------------------------------------------------- */
 
-/* Some of its skills, through each way into the program. tools/demo measures how good it is at
- * them; these are easy cases, greedy, so that they repeat. */
+/* Easy questions, answered greedily, so that the answers repeat. tools/demo measures the model's
+ * quality. */
 static void need_bundled(void)
 {
     if (access(test_path("models/demo.gguf"), R_OK))
@@ -677,7 +677,7 @@ TEST(demo_recalls_from_the_middle_of_a_long_text)
     }
     ask_bundled(str_text(&text), "6154",
                 ARGS("run", "-q", "--greedy", "What is the secret code of the red drum?"));
-    /* Chunks smaller than the window, as large, and larger give the same answer. */
+    /* The answer is the same with chunks smaller than, equal to and larger than the window. */
     ask_bundled(str_text(&text), "6154",
                 ARGS("run", "-q", "--greedy", "--chunk", "100", "-c", "6000",
                      "What is the secret code of the red drum?"));
@@ -720,7 +720,7 @@ TEST(demo_calls_a_tool_and_reads_its_result)
     ask_bundled("", "18 degrees",
                 ARGS("run", "-q", "--greedy", "--tools", tools, "--result", "18 degrees and sunny",
                      "What is the weather in Oslo?"));
-    /* Two calls at once, and a result for each. */
+    /* Two calls in one answer, with a result for each. */
     ask_bundled("", "The result is: snow; sunny, 30 degrees",
                 ARGS("run", "-q", "--greedy", "--tools", tools, "--result", "snow", "--result",
                      "sunny, 30 degrees", "What is the weather in Oslo and Rome?"));
@@ -760,7 +760,7 @@ TEST(demo_conversation_with_tools_thoughts_and_files)
     terminal_expect(&t, "get_weather");
     terminal_expect(&t, "/result TEXT");
     terminal_expect(&t, ">>> ");
-    terminal_type(&t, "And in Rome?\r"); /* not before the tool has answered */
+    terminal_type(&t, "And in Rome?\r"); /* refused before the tool's result */
     terminal_expect(&t, "waits for its tool");
     terminal_type(&t, "/result 18 degrees and sunny\r");
     terminal_expect(&t, "18 degrees");
@@ -778,7 +778,7 @@ TEST(demo_conversation_with_tools_thoughts_and_files)
     terminal_expect(&t, "get_weather");
     terminal_type(&t, "/quit\r");
     CHECK_EQ(terminal_close(&t), 0);
-    /* A saved conversation is a prompt for the one-shot run too. */
+    /* A one-shot run can continue a saved conversation. */
     ask_bundled("", "inference engine",
                 ARGS("run", "-q", "--greedy", "--messages", saved, "What is carat?"));
 }

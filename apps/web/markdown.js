@@ -1,27 +1,27 @@
-/* markdown.js - the Markdown that models write, as nodes, in time linear in the text.
+/* markdown.js - turns the Markdown of models into nodes, in time linear in the length of the text.
  *
- * Why it is ours: a page that nothing may be fetched for would carry a library of 100 KB, which a
- * hostile text stops for seconds all the same. What is read here: headings, rules, quotes, lists,
- * tables, fenced code, emphasis, code, links, TeX between \( \) and \[ \] (shown as it is written).
- * No raw HTML, no images, no reference links, no indented code.
+ * It reads headings, rules, quotes, lists, tables, fenced code, emphasis, code, links, and TeX between
+ * \( \) and \[ \], which it shows unchanged. It reads no HTML, images, reference links or indented code.
+ * A library would add 100 KB to the page, and some texts of 200 KB would still stop it for seconds.
  *
- * Linear means: every scan either moves on in the text for good or has a bound. So nothing here is a
- * regular expression with two repetitions that can match the same characters; nesting has a limit;
- * and what was looked for in vain is remembered. tools/page_check.py holds it to that.
+ * How time stays linear: a scan never returns to text that an earlier scan has passed, or it has a
+ * fixed bound. No regular expression has two repetitions that can match the same characters. Nesting
+ * is limited. A closing mark that does not exist is searched for once. tools/page_check.py measures
+ * hostile texts.
  *
- * A text that is still being written is a MarkdownStream: blocks that are complete are never looked
- * at again. The block in progress is made anew while it is short, and after that only when it has
- * grown by a quarter, with plain text in between: in sum that is linear too. */
+ * MarkdownStream shows a text that is still growing. Complete blocks are rendered once. The last block
+ * is rendered again at every change while it is short. A long one is rendered again after it has grown
+ * by a quarter; until then its new text is shown plain. The sum of this work is linear too. */
 
 const MAX_NESTING = 16;
-const MAX_NODES = 10000;     /* of one text; what comes after them is shown as it is written */
-const MAX_COLUMNS = 64;      /* browsers lay out every cell of a table, those that are not there too */
-const SHORT_BLOCK = 16384;   /* characters that may be rendered anew for each token */
+const MAX_NODES = 10000;     /* of one text; the rest of the text is shown plain */
+const MAX_COLUMNS = 64;      /* a browser's time for a table grows with rows times columns, empty cells included */
+const SHORT_BLOCK = 16384;   /* characters that are rendered again for each token */
 const MAX_HIGHLIGHT = 60000; /* characters of code */
 const MAX_MATH = 4000;       /* characters between \( and \) */
 const MAX_PARENS = 8;        /* open parentheses in an address */
 
-/* How many more nodes the text may have that is being rendered. */
+/* The number of nodes that the text being rendered may still add. */
 let nodesLeft = 0;
 const mayAdd = () => nodesLeft > 0 && nodesLeft-- > 0;
 
@@ -32,7 +32,7 @@ const HASH_COMMENTS = /^(py|python|sh|bash|shell|zsh|yaml|yml|toml|rb|ruby|perl|
 const DASH_COMMENTS = /^(sql|lua|haskell)$/i;
 const WORD = /[A-Za-z_]\w*/y, NUMBER = /\d[\w.]*/y;
 
-/* Where the comment that may begin at i ends, else i. */
+/* The end of the comment that begins at i, or i if there is none. */
 function commentEnd(code, i, lang) {
   const mark = HASH_COMMENTS.test(lang) ? '#' : DASH_COMMENTS.test(lang) ? '--' : '//';
   const long = mark === '//' && code.startsWith('/*', i);
@@ -41,7 +41,7 @@ function commentEnd(code, i, lang) {
   return end < 0 ? code.length : long ? end + 2 : end;
 }
 
-/* Where the string that begins at i ends; {closed} says whether it does before its line ends. */
+/* The end of the string that begins at i; closed: false if it has no closing quote on its line. */
 function stringEnd(code, i) {
   const quote = code[i];
   let k = i + 1;
@@ -98,15 +98,15 @@ const ADDRESS = /https?:\/\/[^\s<>()`"'\/.,;:!?][^\s<>()`"']*/y, BRACKETED = /<(
 const isSpace = (c) => c === undefined || /\s/.test(c);
 const isWord = (c) => c !== undefined && /[\p{L}\p{N}_]/u.test(c);
 
-/* A bare address without the marks that end a sentence or an emphasis around it. */
+/* Removes from the end of an address the marks of a sentence or an emphasis around it. */
 function withoutStops(url) {
   let end = url.length;
   while (end && '.,;:!?]*_~'.includes(url[end - 1])) end--;
   return url.slice(0, end);
 }
 
-/* The address and title after "](", which ends at {end}; null if it is none. Failing is cheap: no
- * more than MAX_PARENS times does a scan cross the beginning of another. */
+/* Reads address and title after "](". Returns {href, end}, or null. A scan that fails crosses at most
+ * MAX_PARENS beginnings of other links, so the sum of all scans is linear. */
 function destination(text, i) {
   const blank = () => { while (text[i] === ' ' || text[i] === '\n') i++; };
   let href = '', depth = 0;
@@ -135,16 +135,16 @@ function destination(text, i) {
   return text[i] === ')' && (href = safeLink(href)) ? { href, end: i + 1 } : null;
 }
 
-/* Reads text into pieces: strings, and objects {kind}. Emphasis is settled by a list of the runs of
- * marks, as CommonMark describes it, links by a stack of the open brackets. */
+/* Splits the text of a block into pieces: strings and objects {kind}. Emphasis is matched on a list of
+ * runs of marks, with CommonMark's algorithm; links are matched on a stack of open brackets. */
 class Inline {
   constructor(text) {
     this.text = text;
     this.pieces = [];
-    this.brackets = []; /* {at: index of its piece, run: the last run before it, image} */
-    this.last = null;   /* of the list of runs */
-    this.ticks = null;  /* length of a run of backticks -> {places, next} */
-    this.closers = {};  /* of TeX: where the next one is */
+    this.brackets = []; /* open ones: {at: index of the piece, run: the last run before it, image} */
+    this.last = null;   /* the last run on the list */
+    this.ticks = null;  /* length of a run of backticks -> {places, next}: the next one not passed */
+    this.closers = {};  /* closing mark of TeX -> the place of the next one, or Infinity */
     this.read();
     this.emphasis(null);
   }
@@ -201,7 +201,7 @@ class Inline {
     flush();
   }
 
-  /* The end of TeX that begins at i with \( or \[, else 0. */
+  /* The end of the TeX that begins at i with \( or \[, or 0. */
   mathEnd(i) {
     const close = { '(': '\\)', '[': '\\]' }[this.text[i + 1]];
     if (!close) return 0;
@@ -212,7 +212,7 @@ class Inline {
     return this.closers[close] - i <= MAX_MATH ? this.closers[close] + 2 : 0;
   }
 
-  /* Where the next run of exactly n backticks after i begins, or -1. */
+  /* The place of the next run of exactly n backticks after i, or -1. */
   closingTicks(i, n) {
     if (!this.ticks) {
       this.ticks = new Map();
@@ -223,12 +223,12 @@ class Inline {
       }
     }
     const same = this.ticks.get(n);
-    if (!same) return -1; /* the rest of a run whose first tick was escaped */
+    if (!same) return -1; /* i is inside a run whose first backtick is escaped */
     while (same.places[same.next] <= i) same.next++;
     return same.next < same.places.length ? same.places[same.next] : -1;
   }
 
-  /* A run of marks that may begin or end emphasis, else null. */
+  /* Adds a run of marks to the list if it can begin or end emphasis; else returns null. */
   run(char, i, end) {
     const before = this.text[i - 1], after = this.text[end];
     const opens = !isSpace(after) && !(char === '_' && isWord(before));
@@ -245,9 +245,9 @@ class Inline {
     else this.last = run.prev;
   }
 
-  /* Matches the runs after bottom (null: all) and takes them off the list. */
+  /* Matches the runs after bottom (null: all runs) and removes them from the list. */
   emphasis(bottom) {
-    const hopeless = {}; /* kind of closer -> no run before this place begins what it ends */
+    const hopeless = {}; /* kind of closer -> no run before this place can open it */
     let closer = this.last;
     while (closer && closer.prev !== bottom) closer = closer.prev;
     while (closer) {
@@ -270,7 +270,7 @@ class Inline {
       closer.ends.push(tag);
       opener.left -= n;
       closer.left -= n;
-      opener.next = closer; /* what is between them stays text */
+      opener.next = closer; /* unmatched runs between the two stay text */
       closer.prev = opener;
       if (!opener.left) this.unlink(opener);
       if (!closer.left) {
@@ -287,7 +287,7 @@ class Inline {
     let text = '', links = 0;
     const flush = () => { if (text) stack[stack.length - 1].append(text); text = ''; };
     const put = (node) => { flush(); stack[stack.length - 1].append(node); };
-    const begin = (tag, props) => { /* beyond the limit there is only text */
+    const begin = (tag, props) => { /* beyond a limit no element is made */
       const up = stack[stack.length - 1];
       flush();
       if (stack.length <= MAX_NESTING && tag && mayAdd()) up.append(stack[stack.length] = el(tag, props));
@@ -313,7 +313,7 @@ class Inline {
   }
 }
 
-/* One space at both ends belongs to the marks; a newline is a space. */
+/* Newlines become spaces. One space at both ends is removed, as in `` `a` ``. */
 function tidyCode(text) {
   text = text.replaceAll('\n', ' ');
   return text.length > 2 && text.startsWith(' ') && text.endsWith(' ') ? text.slice(1, -1) : text;
@@ -375,7 +375,7 @@ function beginBlock(line) {
   return { kind: 'text' };
 }
 
-/* Whether the line goes on with block b, which may learn from it. */
+/* Whether the line continues block b. Updates the state of b. */
 function goesOn(b, line) {
   const blank = !line.trim();
   switch (b.kind) {
@@ -402,7 +402,7 @@ function goesOn(b, line) {
   }
 }
 
-/* Takes lines one by one; blocks beyond the open one are complete. */
+/* Splits a text into blocks, line by line. Only the last block is open; the others are complete. */
 class Blocks {
   constructor() {
     this.complete = [];
@@ -480,7 +480,7 @@ function listNode(b, depth) {
   return node;
 }
 
-/* A short row stays short: filling it up would make many cells of little text. */
+/* Short rows are not filled up: that would make many cells from little text. */
 function tableNode(b) {
   const side = cells(b.lines[1]).map((c) => c.endsWith(':') ? c.startsWith(':') ? 'mid' : 'right' : '');
   const head = cells(b.lines[0]);
@@ -505,7 +505,7 @@ function blockNode(b, depth) {
   }
 }
 
-/* ---- A text while it is written ---- */
+/* ---- A text that grows ---- */
 
 class MarkdownStream {
   constructor(node) {
@@ -516,19 +516,19 @@ class MarkdownStream {
   reset() {
     this.node.replaceChildren();
     this.blocks = new Blocks();
-    this.read = 0;     /* characters in whole lines that the blocks have */
-    this.n = 0;        /* characters there were the last time */
-    this.n_final = 0;  /* nodes that stay, */
-    this.spent = 0;    /* with those in them */
+    this.read = 0;     /* characters given to the blocks, in whole lines */
+    this.n = 0;        /* characters at the last call */
+    this.n_final = 0;  /* nodes of complete blocks, */
+    this.spent = 0;    /* with their descendants */
     this.forget();
   }
 
-  /* Nothing is known of the block in progress. */
+  /* Removes the nodes of the open block. */
   forget() {
     while (this.node.childNodes.length > this.n_final) this.node.lastChild.remove();
-    this.drawn = 0;    /* characters of the block in progress that were rendered */
-    this.tail = null;  /* where plain text after them goes */
-    this.code = null;  /* or the code of a fence, which only grows */
+    this.drawn = 0;    /* characters of the open block that were rendered */
+    this.tail = null;  /* the node for plain text after them */
+    this.code = null;  /* the text of an open fence */
   }
 
   addLines(text, over) {
@@ -546,7 +546,7 @@ class MarkdownStream {
     this.n_final = this.node.childNodes.length;
   }
 
-  /* Shows text, which goes on from what was shown before; over: it is complete. */
+  /* Shows text, which begins with the text of the last call. over: it is complete. */
   show(text, over) {
     if (this.over && over && text.length === this.n) return;
     if (text.length < this.n || this.over) this.reset();
@@ -578,7 +578,7 @@ class MarkdownStream {
       this.code_from = text.indexOf('\n', open.from) + 1;
     }
     const line = text.slice(Math.max(this.read, this.code_from));
-    const end = /^\s*[`~]/.test(line.slice(0, 8)) ? this.read : text.length; /* it may close the fence */
+    const end = /^\s*[`~]/.test(line.slice(0, 8)) ? this.read : text.length; /* the line may close the fence */
     this.code.show(text.slice(this.code_from, Math.max(end, this.code_from)));
   }
 }

@@ -1,4 +1,4 @@
-/* nodes.js - making nodes. Strings among the children become text, never markup. */
+/* nodes.js - makes nodes. Strings among the children become text, never HTML. */
 
 const $ = (id) => document.getElementById(id);
 
@@ -33,8 +33,8 @@ function copyButton(text) {
 
 const PIECE_CHARS = 4096;
 
-/* Preformatted text that grows. It is kept in blocks of some thousand characters, because a browser
- * lays out a block anew for every character that it gains. */
+/* Preformatted text that grows at its end. It is split into blocks of PIECE_CHARS characters, because
+ * a browser lays out a whole block again when one character is added. */
 class GrowingText {
   constructor(node) {
     this.node = node;
@@ -50,7 +50,7 @@ class GrowingText {
       if (!piece || piece.full) this.node.append(piece = el('span', { className: 'piece' }, ''));
       const headroom = PIECE_CHARS - piece.textContent.length;
       let end = text.length;
-      if (end - this.n >= headroom) { /* a block ends with a line, whose newline it stands for */
+      if (end - this.n >= headroom) { /* a block ends at a newline, which is left out */
         const line = text.indexOf('\n', this.n + headroom);
         if (line >= 0) {
           piece.full = true;

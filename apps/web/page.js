@@ -1,12 +1,12 @@
-/* page.js - the conversation on the screen: messages, requests and their streams, what the user does.
+/* page.js - the conversation on the screen: messages, requests and their streams, actions of the user.
  *
- * Every conversation may have an answer in flight of its own; the buttons act on the one shown. */
+ * Each conversation can have one answer in flight. Buttons act on the conversation that is shown. */
 
 let settings = Object.assign({}, store.read('settings', {}));
-let chat = null;             /* the conversation that is shown */
-const flights = new Map();   /* id of a conversation -> the answer being written: {chat, abort, message} */
+let chat = null;             /* the one shown */
+const flights = new Map();   /* id of a conversation -> its answer in flight: {chat, abort, message} */
 const views = new WeakMap(); /* message -> its node */
-const drafts = new Map();    /* id of a conversation -> what was typed and not sent */
+const drafts = new Map();    /* id of a conversation -> text typed but not sent */
 let contextMax = 0;
 
 const isBusy = (c) => flights.has(c.id);
@@ -49,7 +49,7 @@ function callNode(c, m, call) {
   return node;
 }
 
-/* "2/3" with arrows, for a message that has others in its place. */
+/* "2/3" with arrows, for a message with siblings. */
 function versionsNode(c, m) {
   const all = siblings(c, m), k = all.indexOf(m);
   if (all.length < 2) return null;
@@ -62,7 +62,7 @@ function versionsNode(c, m) {
   return el('span', { className: 'versions' }, go(-1, 'Version before', '\u2039'), `${k + 1}/${all.length}`, go(1, 'Version after', '\u203a'));
 }
 
-/* Makes or updates the node of message m of conversation c. */
+/* Creates or updates the node of message m of conversation c. */
 function showMessage(c, m) {
   const writing = m.writing;
   if (m.role === 'tool') return null;
@@ -147,7 +147,7 @@ function showList() {
   $('list').replaceChildren(...items);
 }
 
-/* ---- Keeping to the end while text comes, unless the reader went up ---- */
+/* ---- Scrolling: to the end while text comes, unless the reader has scrolled up ---- */
 
 let following = true;
 function toEnd(force) {
@@ -207,7 +207,7 @@ function requestBody(c, path) {
   return body;
 }
 
-/* The data of each event of a stream, as they come. */
+/* The data of each event of a stream. */
 async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = '';
@@ -255,8 +255,8 @@ function takeChunk(m, chunk, times) {
   if (m.stats && times.first) m.stats.first = times.first;
 }
 
-/* Draws an answer as it grows. Each picture takes its time off the next one, so that a text that is
- * slow to draw leaves three quarters of the time to the user. */
+/* Returns a function that draws a growing answer. After a drawing that took t, the next one waits for
+ * 3 t, so drawing takes at most a quarter of the time. */
 function painter(c, m) {
   let waiting = 0;
   const draw = () => {
@@ -275,7 +275,7 @@ function painter(c, m) {
   return request;
 }
 
-/* Asks for the message that follows parent, the id of one. */
+/* Requests the answer to the path that ends with parent, the id of a message. */
 async function generate(c, parent) {
   if (isBusy(c)) return;
   const m = { id: newId(), parent, at: Date.now(), role: 'assistant', content: '' };
@@ -306,7 +306,7 @@ async function generate(c, parent) {
   if (m.error) connect();
 }
 
-/* The answer is over, for whatever reason. */
+/* Saves an answer that is complete, stopped or failed. */
 function land(c, m) {
   m.writing = false;
   delete m.progress;
@@ -325,7 +325,7 @@ function land(c, m) {
 
 /* ---- What the user can do ---- */
 
-/* A new message of the user after parent, the id of a message or null; and its answer. */
+/* Adds a message of the user after parent, the id of a message or null, and requests its answer. */
 function ask(c, parent, text) {
   if (isBusy(c) || !text.trim()) return;
   const m = { id: newId(), parent, at: Date.now(), role: 'user', content: text };
@@ -338,7 +338,7 @@ function ask(c, parent, text) {
   generate(c, m.id);
 }
 
-/* Another answer in the place of m. The old one stays as a version, unless it says nothing. */
+/* Requests another version of the answer m. An m that holds only an error is removed. */
 function regenerate(c, m) {
   if (isBusy(c)) return;
   if (m.error && !m.content && !m.calls) dropMessage(c, m);
@@ -375,7 +375,7 @@ function addResult(c, m, call, text) {
   else generate(c, result.id);
 }
 
-/* The conversation as this tab knows it: one that is being answered, or the one shown, or stored. */
+/* The conversation's object: the one in flight, the one shown, or a new one from the storage. */
 function findChat(id) {
   return flights.has(id) ? flights.get(id).chat : chat && chat.id === id ? chat : loadChat(id);
 }
@@ -491,7 +491,7 @@ $('theme').onclick = () => {
   showTheme();
 };
 
-/* ---- Parameters: taken as they are typed, except JSON that does not parse ---- */
+/* ---- Parameters: every change is saved at once, unless it is invalid ---- */
 
 function checkJson(field, wants) {
   const out = $('params').querySelector(`output[data-for=${field.name}]`);
@@ -547,7 +547,7 @@ async function connect() {
   }
 }
 
-/* ---- What other tabs have written ---- */
+/* ---- Changes by other tabs ---- */
 
 addEventListener('storage', (e) => {
   const [, kind, id, message] = (e.key || '').split('.');
@@ -570,7 +570,7 @@ addEventListener('storage', (e) => {
   }
 });
 
-/* An answer to what is shown here is shown here too; anything else is another version. */
+/* An answer below the message shown last becomes visible here; another message becomes a version. */
 function takeMessage(c, m) {
   addMessage(c, m);
   if (!isBusy(c) && m.role === 'assistant' && pathTo(c, m.id).some((x) => x.id === c.leaf)) c.leaf = m.id;

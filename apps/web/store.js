@@ -1,12 +1,11 @@
-/* store.js - conversations in the storage of this browser, which all its tabs share.
+/* store.js - conversations in localStorage, which all tabs of the browser share.
  *
  *     carat.chat.ID          {id, title, at, system, leaf}
  *     carat.msg.ID.MESSAGE   {id, parent, at, role, content, ...}
  *
- * A conversation is a tree: a message that was edited, or an answer that was asked for again, has a
- * sibling. What is shown is the way from the root to the leaf. A message is written once, by the tab
- * that made it and under a key of its own, so no tab overwrites what another has written; a storage
- * event brings it to the others. */
+ * A conversation is a tree: editing a message or regenerating an answer adds a sibling. The page shows
+ * the path from a root to `leaf`. Each message has its own key, which only the tab that made the
+ * message writes. So no tab overwrites a message of another; storage events tell the other tabs. */
 
 const store = {
   read(key, fallback) {
@@ -24,7 +23,7 @@ const store = {
       return false;
     }
   },
-  drop(key) { try { localStorage.removeItem('carat.' + key); } catch { /* nothing was kept */ } },
+  drop(key) { try { localStorage.removeItem('carat.' + key); } catch { /* no storage */ } },
   keys(prefix) {
     const out = [];
     try {
@@ -32,7 +31,7 @@ const store = {
         const key = localStorage.key(i);
         if (key.startsWith('carat.' + prefix)) out.push(key.slice(6));
       }
-    } catch { /* nothing is kept */ }
+    } catch { /* no storage */ }
     return out;
   },
 };
@@ -42,7 +41,7 @@ const newChat = () => ({ id: newId(), title: '', at: Date.now(), system: '', lea
 
 /* ---- The tree ---- */
 
-/* Adds m or puts it in the place of the one with its id. */
+/* Adds m, or replaces the message of the same id. */
 function addMessage(c, m) {
   const parent = m.parent || '', list = c.children.get(parent) || [];
   const at = list.findIndex((x) => x.id === m.id);
@@ -61,7 +60,7 @@ function dropMessage(c, m) {
   store.drop('msg.' + c.id + '.' + m.id);
 }
 
-/* The messages from the root to leaf. */
+/* The messages from the root to the message leaf. */
 function pathTo(c, leaf) {
   const path = [], seen = new Set();
   for (let m = c.messages.get(leaf); m && !seen.has(m); m = c.messages.get(m.parent)) {
@@ -74,7 +73,7 @@ function pathTo(c, leaf) {
 const shownPath = (c) => pathTo(c, c.leaf);
 const siblings = (c, m) => c.children.get(m.parent || '') || [];
 
-/* The end of the newest way on from m. */
+/* Follows the newest child from m to a leaf. */
 function newestLeaf(c, m) {
   const seen = new Set();
   for (let next = m; next && !seen.has(next); next = (c.children.get(m.id) || []).at(-1)) seen.add(m = next);
@@ -85,15 +84,15 @@ function newestLeaf(c, m) {
 
 const isMessage = (m) => m && typeof m === 'object' && typeof m.id === 'string' && typeof m.role === 'string';
 
-/* Before there were trees a conversation was one record with a list of messages. */
+/* The old format: one record per conversation, with a list of messages. */
 function listToTree(record) {
   return record.messages.map((old, k) => Object.assign({}, old, { id: 'm' + k, parent: k ? 'm' + (k - 1) : null, at: record.at + k }));
 }
 
-/* Writes such a record as it would be written today. False, and nothing changed: there is no room. */
+/* Converts an old record in the storage. If there is no room, changes nothing and returns false. */
 function splitRecord(record) {
   const messages = listToTree(record), written = [];
-  store.drop('chat.' + record.id); /* its room is needed */
+  store.drop('chat.' + record.id); /* frees its room */
   for (const m of messages) {
     const key = 'msg.' + record.id + '.' + m.id;
     if (store.write(key, m)) written.push(key);
@@ -128,7 +127,7 @@ function loadChat(id) {
   return c;
 }
 
-/* What is said of a conversation; all of it, if another tab has deleted it. */
+/* Writes the record of a conversation, and its messages too if another tab has deleted them. */
 function saveChat(c) {
   if (!c.messages.size && !c.system) return;
   const old = store.read('chat.' + c.id, null), gone = old === null;
@@ -149,7 +148,7 @@ function eraseChat(id) {
   for (const key of store.keys('msg.' + id + '.')) store.drop(key);
 }
 
-/* What the list needs to know of every conversation. */
+/* The entries of the list of conversations. */
 function readChats() {
   const all = new Map();
   for (const key of store.keys('chat.')) {
