@@ -14,7 +14,8 @@ function el(tag, props, ...children) {
 }
 
 function icon(name) {
-  const ns = 'http://www.w3.org/2000/svg', svg = document.createElementNS(ns, 'svg');
+  const ns = 'http://www.w3.org/2000/svg',
+    svg = document.createElementNS(ns, 'svg');
   const use = document.createElementNS(ns, 'use');
   use.setAttribute('href', '#' + name);
   svg.setAttribute('class', 'i');
@@ -24,17 +25,31 @@ function icon(name) {
 }
 
 function copyButton(text) {
-  return el('button', { type: 'button', className: 'ghost', onclick: async (e) => {
-    try { await navigator.clipboard.writeText(text()); } catch { return toast('The browser does not let this page copy.'); }
-    e.target.textContent = 'Copied';
-    setTimeout(() => { e.target.textContent = 'Copy'; }, 1200);
-  } }, 'Copy');
+  return el(
+    'button',
+    {
+      type: 'button',
+      className: 'ghost',
+      onclick: async (e) => {
+        try {
+          await navigator.clipboard.writeText(text());
+        } catch {
+          return toast('The browser does not let this page copy.');
+        }
+        e.target.textContent = 'Copied';
+        setTimeout(() => {
+          e.target.textContent = 'Copy';
+        }, 1200);
+      },
+    },
+    'Copy',
+  );
 }
 
 const PIECE_CHARS = 4096;
 
-/* Preformatted text that grows at its end. It is split into blocks of PIECE_CHARS characters, because
- * a browser lays out a whole block again when one character is added. */
+/* Preformatted text that grows at its end. It is split into blocks of PIECE_CHARS characters,
+ * because a browser lays out a whole block again when one character is added. */
 class GrowingText {
   constructor(node) {
     this.node = node;
@@ -47,10 +62,11 @@ class GrowingText {
     }
     while (this.n < text.length) {
       let piece = this.node.lastChild;
-      if (!piece || piece.full) this.node.append(piece = el('span', { className: 'piece' }, ''));
+      if (!piece || piece.full) this.node.append((piece = el('span', { className: 'piece' }, '')));
       const headroom = PIECE_CHARS - piece.textContent.length;
       let end = text.length;
-      if (end - this.n >= headroom) { /* a block ends at a newline, which is left out */
+      if (end - this.n >= headroom) {
+        /* a block ends at a newline, which is left out */
         const line = text.indexOf('\n', this.n + headroom);
         if (line >= 0) {
           piece.full = true;

@@ -1,65 +1,137 @@
-/* page.js - the conversation on the screen: messages, requests and their streams, actions of the user.
+/* page.js - the conversation on the screen: messages, requests and their streams, actions of the
+ * user.
  *
- * Each conversation can have one answer in flight. Buttons act on the conversation that is shown. */
+ * Each conversation can have one answer in flight. Buttons act on the one shown. */
 
 let settings = Object.assign({}, store.read('settings', {}));
-let chat = null;             /* the one shown */
-const flights = new Map();   /* id of a conversation -> its answer in flight: {chat, abort, message} */
-const views = new WeakMap(); /* message -> its node */
-const drafts = new Map();    /* id of a conversation -> text typed but not sent */
+let chat = null; /* the one shown */
+/* id of a conversation -> its answer in flight: {chat, abort, message} */
+const flights = new Map();
+/* message -> its node */
+const views = new WeakMap();
+/* id of a conversation -> text typed but not sent */
+const drafts = new Map();
 let contextMax = 0;
 
 const isBusy = (c) => flights.has(c.id);
 
 /* ---- One message ---- */
 
-const number = (n) => n >= 100 ? String(Math.round(n)) : n.toPrecision(2);
-const seconds = (ms) => ms < 60000 ? (ms / 1000).toFixed(ms < 9950 ? 1 : 0) + ' s' : Math.floor(ms / 60000) + ' min ' + Math.round(ms % 60000 / 1000) + ' s';
+const number = (n) => (n >= 100 ? String(Math.round(n)) : n.toPrecision(2));
+const seconds = (ms) =>
+  ms < 60000
+    ? (ms / 1000).toFixed(ms < 9950 ? 1 : 0) + ' s'
+    : Math.floor(ms / 60000) + ' min ' + Math.round((ms % 60000) / 1000) + ' s';
 
 function pretty(json) {
-  try { return JSON.stringify(JSON.parse(json), null, 2); } catch { return json; }
+  try {
+    return JSON.stringify(JSON.parse(json), null, 2);
+  } catch {
+    return json;
+  }
 }
 
 function costNode(s) {
-  const prompt = s.prompt || 0, cached = Math.min(s.cached || 0, prompt);
+  const prompt = s.prompt || 0,
+    cached = Math.min(s.cached || 0, prompt);
   const words = [`${s.generated} tokens`];
   if (s.rate) words.push(`${number(s.rate)}/s`);
   if (prompt) words.push(cached ? `${cached} of ${prompt} reused` : `${prompt} read`);
-  const node = el('span', { className: 'cost', title: [s.first && `first token after ${seconds(s.first)}`, s.thinking && `${s.thinking} tokens of thought`, s.why].filter(Boolean).join(', ') }, ...words.map((w) => el('span', {}, w)));
+  const node = el(
+    'span',
+    {
+      className: 'cost',
+      title: [
+        s.first && `first token after ${seconds(s.first)}`,
+        s.thinking && `${s.thinking} tokens of thought`,
+        s.why,
+      ]
+        .filter(Boolean)
+        .join(', '),
+    },
+    ...words.map((w) => el('span', {}, w)),
+  );
   if (prompt) {
     const bar = el('i');
-    bar.style.width = (100 * cached / prompt).toFixed(1) + '%';
-    node.append(el('span', { className: 'reuse', role: 'img', 'aria-label': `${Math.round(100 * cached / prompt)} percent of the prompt was reused` }, bar));
+    bar.style.width = ((100 * cached) / prompt).toFixed(1) + '%';
+    node.append(
+      el(
+        'span',
+        {
+          className: 'reuse',
+          role: 'img',
+          'aria-label': `${Math.round((100 * cached) / prompt)} percent of the prompt was reused`,
+        },
+        bar,
+      ),
+    );
   }
   return node;
 }
 
 function callNode(c, m, call) {
   const result = shownPath(c).find((x) => x.role === 'tool' && x.tool_call_id === call.id);
-  const node = el('section', { className: 'call', 'aria-label': 'Tool call ' + call.name }, el('header', {}, icon('tool'), 'calls ', el('code', {}, call.name)),
-    el('pre', {}, pretty(call.arguments)));
+  const node = el(
+    'section',
+    { className: 'call', 'aria-label': 'Tool call ' + call.name },
+    el('header', {}, icon('tool'), 'calls ', el('code', {}, call.name)),
+    el('pre', {}, pretty(call.arguments)),
+  );
   if (result) node.append(el('pre', { className: 'result' }, result.content));
   else if (!isBusy(c)) {
-    const text = el('textarea', { rows: 2, required: true, spellcheck: false, 'aria-label': 'Result of ' + call.name, placeholder: 'What the tool answers' });
-    node.append(el('form', { onsubmit: (e) => {
-      e.preventDefault();
-      addResult(c, m, call, text.value);
-    } }, text, el('button', { type: 'submit' }, 'Give the result')));
+    const text = el('textarea', {
+      rows: 2,
+      required: true,
+      spellcheck: false,
+      'aria-label': 'Result of ' + call.name,
+      placeholder: 'What the tool answers',
+    });
+    node.append(
+      el(
+        'form',
+        {
+          onsubmit: (e) => {
+            e.preventDefault();
+            addResult(c, m, call, text.value);
+          },
+        },
+        text,
+        el('button', { type: 'submit' }, 'Give the result'),
+      ),
+    );
   }
   return node;
 }
 
 /* "2/3" with arrows, for a message with siblings. */
 function versionsNode(c, m) {
-  const all = siblings(c, m), k = all.indexOf(m);
+  const all = siblings(c, m),
+    k = all.indexOf(m);
   if (all.length < 2) return null;
-  const go = (step, name, sign) => el('button', { type: 'button', className: 'ghost', 'aria-label': name, disabled: isBusy(c) || !all[k + step], onclick: () => {
-    if (isBusy(c)) return;
-    c.leaf = newestLeaf(c, all[k + step]).id;
-    saveChat(c);
-    showChat();
-  } }, sign);
-  return el('span', { className: 'versions' }, go(-1, 'Version before', '\u2039'), `${k + 1}/${all.length}`, go(1, 'Version after', '\u203a'));
+  const go = (step, name, sign) =>
+    el(
+      'button',
+      {
+        type: 'button',
+        className: 'ghost',
+        'aria-label': name,
+        disabled: isBusy(c) || !all[k + step],
+        onclick: () => {
+          if (isBusy(c)) return;
+          c.leaf = newestLeaf(c, all[k + step]).id;
+          saveChat(c);
+          showChat();
+        },
+      },
+      sign,
+    );
+  return el(
+    'span',
+    { className: 'versions' },
+    go(-1, 'Version before', '\u2039'),
+    `${k + 1}/${all.length}`,
+    go(1, 'Version after', '\u203a'),
+  );
 }
 
 /* Creates or updates the node of message m of conversation c. */
@@ -68,25 +140,51 @@ function showMessage(c, m) {
   if (m.role === 'tool') return null;
   let node = views.get(m);
   if (!node || !node.isConnected) {
-    views.set(m, node = el('article', { className: 'msg ' + m.role }));
+    views.set(m, (node = el('article', { className: 'msg ' + m.role })));
     node.setAttribute('aria-label', m.role === 'user' ? 'You' : 'carat');
-    if (m.role === 'assistant') node.append(el('div', { className: 'thoughts' }), el('div', { className: 'md' }), el('div', { className: 'calls' }), el('div', { className: 'rest' }));
+    if (m.role === 'assistant')
+      node.append(
+        el('div', { className: 'thoughts' }),
+        el('div', { className: 'md' }),
+        el('div', { className: 'calls' }),
+        el('div', { className: 'rest' }),
+      );
   }
   if (m.role === 'user') {
-    node.replaceChildren(el('div', { className: 'body' }, m.content), el('div', { className: 'acts' }, versionsNode(c, m), copyButton(() => m.content),
-      el('button', { type: 'button', className: 'ghost', onclick: () => editMessage(c, m) }, 'Edit'),
-      c.leaf === m.id && !isBusy(c) && el('button', { type: 'button', className: 'ghost', onclick: () => generate(c, m.id) }, 'Answer')));
+    node.replaceChildren(
+      el('div', { className: 'body' }, m.content),
+      el(
+        'div',
+        { className: 'acts' },
+        versionsNode(c, m),
+        copyButton(() => m.content),
+        el(
+          'button',
+          { type: 'button', className: 'ghost', onclick: () => editMessage(c, m) },
+          'Edit',
+        ),
+        c.leaf === m.id &&
+          !isBusy(c) &&
+          el(
+            'button',
+            { type: 'button', className: 'ghost', onclick: () => generate(c, m.id) },
+            'Answer',
+          ),
+      ),
+    );
     return node;
   }
   const [thoughts, md, calls, rest] = node.children;
   if (m.reasoning) {
     let d = thoughts.firstChild;
     if (!d) {
-      thoughts.append(d = el('details', { className: 'thought' }, el('summary'), el('div')));
+      thoughts.append((d = el('details', { className: 'thought' }, el('summary'), el('div'))));
       d.text = new GrowingText(d.lastChild);
     }
     const over = !writing || m.content || m.calls;
-    d.firstChild.textContent = over ? `Thought${m.thought_ms ? ' for ' + seconds(m.thought_ms) : ''}` : 'Thinking\u2026';
+    d.firstChild.textContent = over
+      ? `Thought${m.thought_ms ? ' for ' + seconds(m.thought_ms) : ''}`
+      : 'Thinking\u2026';
     d.text.show(m.reasoning);
   }
   md.stream = md.stream || new MarkdownStream(md);
@@ -96,18 +194,42 @@ function showMessage(c, m) {
   if (writing) {
     const p = m.progress;
     if (!m.content && !m.calls && !m.reasoning)
-      rest.append(el('p', { className: 'wait' }, el('b'), p ? `Reading ${p.total} tokens` : 'Waiting for the model', p && el('progress', { max: p.total, value: p.processed, 'aria-label': 'Prompt read' })));
+      rest.append(
+        el(
+          'p',
+          { className: 'wait' },
+          el('b'),
+          p ? `Reading ${p.total} tokens` : 'Waiting for the model',
+          p && el('progress', { max: p.total, value: p.processed, 'aria-label': 'Prompt read' }),
+        ),
+      );
     return node;
   }
-  if (m.error) rest.append(el('p', { className: 'fail', role: 'alert' }, m.error, el('button', { type: 'button', onclick: () => regenerate(c, m) }, 'Try again')));
-  if (m.finish === 'length') rest.append(el('p', { className: 'note' }, 'The answer was cut off at its limit of tokens.'));
+  if (m.error)
+    rest.append(
+      el(
+        'p',
+        { className: 'fail', role: 'alert' },
+        m.error,
+        el('button', { type: 'button', onclick: () => regenerate(c, m) }, 'Try again'),
+      ),
+    );
+  if (m.finish === 'length')
+    rest.append(el('p', { className: 'note' }, 'The answer was cut off at its limit of tokens.'));
   if (m.finish === 'cancelled') rest.append(el('p', { className: 'note' }, 'Stopped.'));
-  const acts = el('div', { className: 'acts' }), versions = versionsNode(c, m);
+  const acts = el('div', { className: 'acts' }),
+    versions = versionsNode(c, m);
   if (m.error && !m.content && !m.calls && !versions) return node;
   if (versions) acts.append(versions);
   if (m.stats) acts.append(costNode(m.stats));
   if (m.content) acts.append(copyButton(() => m.content));
-  acts.append(el('button', { type: 'button', className: 'ghost', onclick: () => regenerate(c, m) }, 'Regenerate'));
+  acts.append(
+    el(
+      'button',
+      { type: 'button', className: 'ghost', onclick: () => regenerate(c, m) },
+      'Regenerate',
+    ),
+  );
   rest.append(acts);
   return node;
 }
@@ -129,7 +251,10 @@ function showChat(stay) {
 function showContext() {
   const last = shownPath(chat).findLast((m) => m.stats);
   const used = last ? last.stats.prompt + last.stats.generated : 0;
-  $('context').textContent = used && contextMax ? `${used.toLocaleString()} of ${contextMax.toLocaleString()} tokens of context` : '';
+  $('context').textContent =
+    used && contextMax
+      ? `${used.toLocaleString()} of ${contextMax.toLocaleString()} tokens of context`
+      : '';
 }
 
 function showList() {
@@ -137,12 +262,45 @@ function showList() {
   let day = '';
   for (const x of [...chats.values()].sort((a, b) => b.at - a.at)) {
     const age = (new Date().setHours(0, 0, 0, 0) - new Date(x.at).setHours(0, 0, 0, 0)) / 864e5;
-    const name = age <= 0 ? 'Today' : age < 2 ? 'Yesterday' : age < 8 ? 'This week' : new Date(x.at).toLocaleDateString(undefined, { month: 'long', year: 'numeric' });
-    if (name !== day) items.push(el('li', { className: 'day' }, day = name));
-    const on = chat && x.id === chat.id, title = x.title || 'Untitled';
-    items.push(el('li', { className: (on ? 'on' : '') + (flights.has(x.id) ? ' busy' : '') },
-      el('button', { type: 'button', className: 'go', title: flights.has(x.id) ? title + ' (an answer is being written)' : title, 'aria-current': on ? 'true' : 'false', onclick: () => openChat(x.id), ondblclick: () => rename(x.id) }, title),
-      el('button', { type: 'button', className: 'del', 'aria-label': 'Delete ' + title, onclick: () => removeChat(x.id) }, icon('bin'))));
+    const name =
+      age <= 0
+        ? 'Today'
+        : age < 2
+          ? 'Yesterday'
+          : age < 8
+            ? 'This week'
+            : new Date(x.at).toLocaleDateString(undefined, { month: 'long', year: 'numeric' });
+    if (name !== day) items.push(el('li', { className: 'day' }, (day = name)));
+    const on = chat && x.id === chat.id,
+      title = x.title || 'Untitled';
+    items.push(
+      el(
+        'li',
+        { className: (on ? 'on' : '') + (flights.has(x.id) ? ' busy' : '') },
+        el(
+          'button',
+          {
+            type: 'button',
+            className: 'go',
+            title: flights.has(x.id) ? title + ' (an answer is being written)' : title,
+            'aria-current': on ? 'true' : 'false',
+            onclick: () => openChat(x.id),
+            ondblclick: () => rename(x.id),
+          },
+          title,
+        ),
+        el(
+          'button',
+          {
+            type: 'button',
+            className: 'del',
+            'aria-label': 'Delete ' + title,
+            onclick: () => removeChat(x.id),
+          },
+          icon('bin'),
+        ),
+      ),
+    );
   }
   $('list').replaceChildren(...items);
 }
@@ -165,10 +323,25 @@ $('down').onclick = () => toEnd(true);
 function toast(text, action, run) {
   const t = $('toast');
   t.replaceChildren(text);
-  if (action) t.append(el('button', { type: 'button', onclick: () => { t.hidden = true; run(); } }, action));
+  if (action)
+    t.append(
+      el(
+        'button',
+        {
+          type: 'button',
+          onclick: () => {
+            t.hidden = true;
+            run();
+          },
+        },
+        action,
+      ),
+    );
   t.hidden = false;
   clearTimeout(toast.timer);
-  toast.timer = setTimeout(() => { t.hidden = true; }, 6000);
+  toast.timer = setTimeout(() => {
+    t.hidden = true;
+  }, 6000);
 }
 
 /* ---- The request and its stream ---- */
@@ -185,15 +358,27 @@ function requestBody(c, path) {
   const messages = c.system ? [{ role: 'system', content: c.system }] : [];
   for (const m of path) {
     if (m.role === 'user') messages.push({ role: 'user', content: m.content });
-    else if (m.role === 'tool') messages.push({ role: 'tool', tool_call_id: m.tool_call_id, content: m.content });
+    else if (m.role === 'tool')
+      messages.push({ role: 'tool', tool_call_id: m.tool_call_id, content: m.content });
     else if (m.content || m.calls) {
       const a = { role: 'assistant', content: m.content || null };
       if (m.reasoning) a.reasoning_content = m.reasoning;
-      if (m.calls) a.tool_calls = m.calls.map((x) => ({ id: x.id, type: 'function', function: { name: x.name, arguments: x.arguments } }));
+      if (m.calls)
+        a.tool_calls = m.calls.map((x) => ({
+          id: x.id,
+          type: 'function',
+          function: { name: x.name, arguments: x.arguments },
+        }));
       messages.push(a);
     }
   }
-  const body = { model: 'carat', messages, stream: true, stream_options: { include_usage: true }, return_progress: true };
+  const body = {
+    model: 'carat',
+    messages,
+    stream: true,
+    stream_options: { include_usage: true },
+    return_progress: true,
+  };
   for (const key of NUMBERS) {
     const v = settings[key];
     if (v !== undefined && v !== '' && Number.isFinite(Number(v))) body[key] = Number(v);
@@ -202,7 +387,11 @@ function requestBody(c, path) {
   else if (settings.effort) body.reasoning_effort = settings.effort;
   const stop = (settings.stop || '').split('\n').filter(Boolean);
   if (stop.length) body.stop = stop;
-  if (settings.schema) body.response_format = { type: 'json_schema', json_schema: { name: 'answer', schema: JSON.parse(settings.schema), strict: true } };
+  if (settings.schema)
+    body.response_format = {
+      type: 'json_schema',
+      json_schema: { name: 'answer', schema: JSON.parse(settings.schema), strict: true },
+    };
   if (settings.tools) body.tools = JSON.parse(settings.tools);
   return body;
 }
@@ -216,55 +405,84 @@ async function* events(body) {
     if (done) return;
     const lines = (rest + value).split('\n');
     rest = lines.pop();
-    for (const line of lines)
-      if (line.startsWith('data:')) yield line.slice(5).trim();
+    for (const line of lines) if (line.startsWith('data:')) yield line.slice(5).trim();
   }
 }
 
 async function sentence(response) {
   try {
     const j = await response.json();
-    return (j.error && j.error.message) || 'The server answered with status ' + response.status + '.';
-  } catch { return 'The server answered with status ' + response.status + '.'; }
+    return (
+      (j.error && j.error.message) || 'The server answered with status ' + response.status + '.'
+    );
+  } catch {
+    return 'The server answered with status ' + response.status + '.';
+  }
 }
 
 function takeChunk(m, chunk, times) {
-  const choice = chunk.choices && chunk.choices[0], d = (choice && choice.delta) || {};
+  const choice = chunk.choices && chunk.choices[0],
+    d = (choice && choice.delta) || {};
   if (chunk.error) throw new Error(chunk.error.message || 'The server failed.');
   if (chunk.prompt_progress) m.progress = chunk.prompt_progress;
-  const now = performance.now(), thought = d.reasoning_content || d.reasoning;
+  const now = performance.now(),
+    thought = d.reasoning_content || d.reasoning;
   if ((thought || d.content || d.tool_calls) && !times.first) times.first = now - times.start;
   if (thought) {
     if (!times.thought) times.thought = now;
     m.reasoning = (m.reasoning || '') + thought;
   }
-  if ((d.content || d.tool_calls) && times.thought && !m.thought_ms) m.thought_ms = now - times.thought;
+  if ((d.content || d.tool_calls) && times.thought && !m.thought_ms)
+    m.thought_ms = now - times.thought;
   if (d.content) m.content += d.content;
   for (const t of d.tool_calls || []) {
     m.calls = m.calls || [];
-    const call = m.calls[t.index || 0] || (m.calls[t.index || 0] = { id: '', name: '', arguments: '' });
+    const call =
+      m.calls[t.index || 0] || (m.calls[t.index || 0] = { id: '', name: '', arguments: '' });
     if (t.id) call.id = t.id;
     if (t.function && t.function.name) call.name += t.function.name;
     if (t.function && t.function.arguments) call.arguments += t.function.arguments;
   }
   if (choice && choice.finish_reason) m.finish = choice.finish_reason;
-  const u = chunk.usage, t = chunk.timings;
-  if (u) m.stats = Object.assign(m.stats || {}, { prompt: u.prompt_tokens, generated: u.completion_tokens,
-    cached: (u.prompt_tokens_details || {}).cached_tokens || 0, thinking: (u.completion_tokens_details || {}).reasoning_tokens || 0 });
-  if (t) m.stats = Object.assign(m.stats || {}, { rate: t.predicted_per_second, why: t.reuse || '', prompt: t.prompt_n + t.cache_n, cached: t.cache_n, generated: t.predicted_n });
+  const u = chunk.usage,
+    t = chunk.timings;
+  if (u)
+    m.stats = Object.assign(m.stats || {}, {
+      prompt: u.prompt_tokens,
+      generated: u.completion_tokens,
+      cached: (u.prompt_tokens_details || {}).cached_tokens || 0,
+      thinking: (u.completion_tokens_details || {}).reasoning_tokens || 0,
+    });
+  if (t)
+    m.stats = Object.assign(m.stats || {}, {
+      rate: t.predicted_per_second,
+      why: t.reuse || '',
+      prompt: t.prompt_n + t.cache_n,
+      cached: t.cache_n,
+      generated: t.predicted_n,
+    });
   if (m.stats && times.first) m.stats.first = times.first;
 }
 
-/* Returns a function that draws a growing answer. After a drawing that took t, the next one waits for
- * 3 t, so drawing takes at most a quarter of the time. */
+/* Returns a function that draws a growing answer. After a drawing that took t, the next one waits
+ * for 3 t, so drawing takes at most a quarter of the time. */
 function painter(c, m) {
   let waiting = 0;
   const draw = () => {
     const start = performance.now();
-    if (chat !== c || !m.writing) { waiting = 0; return; }
+    if (chat !== c || !m.writing) {
+      waiting = 0;
+      return;
+    }
     showMessage(c, m);
     toEnd();
-    waiting = setTimeout(() => { waiting = 0; if (again) request(); }, 3 * (performance.now() - start));
+    waiting = setTimeout(
+      () => {
+        waiting = 0;
+        if (again) request();
+      },
+      3 * (performance.now() - start),
+    );
     again = false;
   };
   let again = false;
@@ -279,8 +497,15 @@ function painter(c, m) {
 async function generate(c, parent) {
   if (isBusy(c)) return;
   const m = { id: newId(), parent, at: Date.now(), role: 'assistant', content: '' };
-  const abort = new AbortController(), times = { start: performance.now() }, paint = painter(c, m);
-  Object.defineProperty(m, 'writing', { value: true, writable: true, configurable: true, enumerable: false });
+  const abort = new AbortController(),
+    times = { start: performance.now() },
+    paint = painter(c, m);
+  Object.defineProperty(m, 'writing', {
+    value: true,
+    writable: true,
+    configurable: true,
+    enumerable: false,
+  });
   addMessage(c, m);
   c.leaf = m.id;
   flights.set(c.id, { chat: c, abort, message: m });
@@ -288,8 +513,14 @@ async function generate(c, parent) {
   showList();
   try {
     const body = requestBody(c, pathTo(c, parent));
-    const response = await fetch('v1/chat/completions', { method: 'POST', headers: headers(true), body: JSON.stringify(body), signal: abort.signal });
-    if (response.status === 401) throw new Error('The server asks for an API key: enter it under Parameters.');
+    const response = await fetch('v1/chat/completions', {
+      method: 'POST',
+      headers: headers(true),
+      body: JSON.stringify(body),
+      signal: abort.signal,
+    });
+    if (response.status === 401)
+      throw new Error('The server asks for an API key: enter it under Parameters.');
     if (!response.ok) throw new Error(await sentence(response));
     for await (const data of events(response.body)) {
       if (data === '[DONE]') break;
@@ -299,7 +530,8 @@ async function generate(c, parent) {
     if (!m.finish) throw new Error('The answer ended before it was complete.');
   } catch (e) {
     if (abort.signal.aborted) m.finish = 'cancelled';
-    else if (e instanceof TypeError) m.error = 'The server cannot be reached. Is carat serve still running?';
+    else if (e instanceof TypeError)
+      m.error = 'The server cannot be reached. Is carat serve still running?';
     else m.error = e.message;
   }
   land(c, m);
@@ -347,26 +579,56 @@ function regenerate(c, m) {
 
 function editMessage(c, m) {
   if (isBusy(c)) return toast('Stop the answer first.');
-  const box = el('textarea', { className: 'edit', value: m.content, 'aria-label': 'Edit your message' });
-  const back = () => { showMessage(c, m); $('input').focus(); };
+  const box = el('textarea', {
+    className: 'edit',
+    value: m.content,
+    'aria-label': 'Edit your message',
+  });
+  const back = () => {
+    showMessage(c, m);
+    $('input').focus();
+  };
   const send = () => ask(c, m.parent, box.value);
   box.onkeydown = (e) => {
-    if (e.key === 'Escape') { e.stopPropagation(); back(); }
-    if (e.key === 'Enter' && !e.shiftKey && !e.isComposing) { e.preventDefault(); send(); }
+    if (e.key === 'Escape') {
+      e.stopPropagation();
+      back();
+    }
+    if (e.key === 'Enter' && !e.shiftKey && !e.isComposing) {
+      e.preventDefault();
+      send();
+    }
   };
-  views.get(m).replaceChildren(box, el('div', { className: 'acts' }, el('button', { type: 'button', className: 'ghost', onclick: back }, 'Cancel'),
-    el('button', { type: 'button', className: 'ghost', onclick: send }, 'Send again')));
+  views
+    .get(m)
+    .replaceChildren(
+      box,
+      el(
+        'div',
+        { className: 'acts' },
+        el('button', { type: 'button', className: 'ghost', onclick: back }, 'Cancel'),
+        el('button', { type: 'button', className: 'ghost', onclick: send }, 'Send again'),
+      ),
+    );
   box.style.height = Math.min(box.scrollHeight + 4, innerHeight / 2) + 'px';
   box.focus();
 }
 
 function addResult(c, m, call, text) {
   if (isBusy(c)) return;
-  const path = shownPath(c), given = (x) => path.find((r) => r.role === 'tool' && r.tool_call_id === x.id);
+  const path = shownPath(c),
+    given = (x) => path.find((r) => r.role === 'tool' && r.tool_call_id === x.id);
   let at = path.indexOf(m);
   if (at < 0) return;
   while (path[at + 1] && path[at + 1].role === 'tool') at++;
-  const result = { id: newId(), parent: path[at].id, at: Date.now(), role: 'tool', tool_call_id: call.id, content: text };
+  const result = {
+    id: newId(),
+    parent: path[at].id,
+    at: Date.now(),
+    role: 'tool',
+    tool_call_id: call.id,
+    content: text,
+  };
   addMessage(c, result);
   c.leaf = result.id;
   c.at = result.at;
@@ -409,11 +671,17 @@ function removeChat(id) {
   eraseChat(id);
   if (chat.id === id) startChat();
   showList();
-  toast(`Deleted ${(c && c.title) || 'the conversation'}.`, 'Undo', () => { if (c) { saveChat(c); openChat(id); } });
+  toast(`Deleted ${(c && c.title) || 'the conversation'}.`, 'Undo', () => {
+    if (c) {
+      saveChat(c);
+      openChat(id);
+    }
+  });
 }
 
 function rename(id) {
-  const c = findChat(id), title = c && prompt('Name of the conversation', c.title);
+  const c = findChat(id),
+    title = c && prompt('Name of the conversation', c.title);
   if (!title || !title.trim()) return;
   c.title = title.trim().slice(0, 120);
   saveChat(c);
@@ -422,7 +690,8 @@ function rename(id) {
 }
 
 function showSend() {
-  const busy = isBusy(chat), send = $('send');
+  const busy = isBusy(chat),
+    send = $('send');
   send.replaceChildren(icon(busy ? 'stop' : 'up'));
   send.setAttribute('aria-label', busy ? 'Stop' : 'Send');
   send.disabled = !busy && !$('input').value.trim();
@@ -431,7 +700,7 @@ function showSend() {
 function fitInput() {
   const box = $('input');
   box.style.height = 'auto';
-  box.style.height = Math.min(box.scrollHeight, innerHeight * .4) + 'px';
+  box.style.height = Math.min(box.scrollHeight, innerHeight * 0.4) + 'px';
   showSend();
 }
 
@@ -455,15 +724,31 @@ document.addEventListener('keydown', (e) => {
     if (document.body.classList.contains('side')) closeSide();
     else if (isBusy(chat)) flights.get(chat.id).abort.abort();
   }
-  if (e.key === '/' && !/^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName) && !$('set').open) {
+  if (
+    e.key === '/' &&
+    !/^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName) &&
+    !$('set').open
+  ) {
     e.preventDefault();
     $('input').focus();
   }
 });
 $('new').onclick = startChat;
 $('export').onclick = () => {
-  const all = [...chats.keys()].map(loadChat).filter(Boolean).map((c) => ({ id: c.id, title: c.title, at: c.at, system: c.system, leaf: c.leaf, messages: [...c.messages.values()] }));
-  const url = URL.createObjectURL(new Blob([JSON.stringify(all, null, 1)], { type: 'application/json' }));
+  const all = [...chats.keys()]
+    .map(loadChat)
+    .filter(Boolean)
+    .map((c) => ({
+      id: c.id,
+      title: c.title,
+      at: c.at,
+      system: c.system,
+      leaf: c.leaf,
+      messages: [...c.messages.values()],
+    }));
+  const url = URL.createObjectURL(
+    new Blob([JSON.stringify(all, null, 1)], { type: 'application/json' }),
+  );
   el('a', { href: url, download: 'carat-conversations.json' }).click();
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 };
@@ -497,8 +782,11 @@ function checkJson(field, wants) {
   const out = $('params').querySelector(`output[data-for=${field.name}]`);
   let bad = '';
   try {
-    if (field.value.trim() && !wants(JSON.parse(field.value))) bad = field.name === 'tools' ? 'This must be an array.' : 'This must be an object.';
-  } catch (e) { bad = e.message; }
+    if (field.value.trim() && !wants(JSON.parse(field.value)))
+      bad = field.name === 'tools' ? 'This must be an array.' : 'This must be an object.';
+  } catch (e) {
+    bad = e.message;
+  }
   out.textContent = bad;
   field.classList.toggle('wrong', !!bad);
   return !bad;
@@ -506,8 +794,12 @@ function checkJson(field, wants) {
 
 $('params').oninput = (e) => {
   const f = e.target;
-  if (f.name === 'system') { chat.system = f.value; return; }
-  if (f.name === 'schema' && !checkJson(f, (v) => v && typeof v === 'object' && !Array.isArray(v))) return;
+  if (f.name === 'system') {
+    chat.system = f.value;
+    return;
+  }
+  if (f.name === 'schema' && !checkJson(f, (v) => v && typeof v === 'object' && !Array.isArray(v)))
+    return;
   if (f.name === 'tools' && !checkJson(f, Array.isArray)) return;
   if (NUMBERS.includes(f.name)) {
     const ok = f.value.trim() === '' || Number.isFinite(Number(f.value));
@@ -518,12 +810,18 @@ $('params').oninput = (e) => {
   store.write('settings', settings);
 };
 $('open-set').onclick = () => {
-  for (const f of $('params').elements) if (f.name) f.value = f.name === 'system' ? chat.system : settings[f.name] || '';
+  for (const f of $('params').elements)
+    if (f.name) f.value = f.name === 'system' ? chat.system : settings[f.name] || '';
   $('set').showModal();
 };
 $('close-set').onclick = () => $('set').close();
-$('set').onclick = (e) => { if (e.target === $('set')) $('set').close(); };
-$('set').onclose = () => { saveChat(chat); connect(); };
+$('set').onclick = (e) => {
+  if (e.target === $('set')) $('set').close();
+};
+$('set').onclose = () => {
+  saveChat(chat);
+  connect();
+};
 
 /* ---- Start ---- */
 
@@ -533,11 +831,17 @@ async function connect() {
   clearTimeout(again);
   try {
     const r = await fetch('v1/models', { headers: headers(false) });
-    if (!r.ok) throw new Error(r.status === 503 ? 'loading the model' : r.status === 401 ? 'API key needed' : 'not ready');
+    if (!r.ok)
+      throw new Error(
+        r.status === 503 ? 'loading the model' : r.status === 401 ? 'API key needed' : 'not ready',
+      );
     const m = (await r.json()).data[0];
     contextMax = m.context_length || (m.meta && m.meta.n_ctx) || 0;
     $('model-name').textContent = m.id;
-    box.title = m.meta ? `${m.id}, ${(m.meta.n_params / 1e9).toPrecision(2)} billion parameters, ${m.meta.ftype || ''}` : m.id;
+    box.title = m.meta
+      ? `${m.id}, ${(m.meta.n_params / 1e9).toPrecision(2)} billion parameters, ` +
+        (m.meta.ftype || '')
+      : m.id;
     box.className = 'up';
     showContext();
   } catch (e) {
@@ -556,7 +860,8 @@ addEventListener('storage', (e) => {
     showTheme();
   } else if (kind === 'chat') {
     const record = store.read('chat.' + id, null);
-    if (record) chats.set(id, { id, title: String(record.title || ''), at: Number(record.at) || 0 });
+    if (record)
+      chats.set(id, { id, title: String(record.title || ''), at: Number(record.at) || 0 });
     else chats.delete(id);
     if (record && chat.id === id) {
       chat.title = String(record.title || '');
@@ -570,10 +875,11 @@ addEventListener('storage', (e) => {
   }
 });
 
-/* An answer below the message shown last becomes visible here; another message becomes a version. */
+/* An answer below the message shown last becomes visible; another message becomes a version. */
 function takeMessage(c, m) {
   addMessage(c, m);
-  if (!isBusy(c) && m.role === 'assistant' && pathTo(c, m.id).some((x) => x.id === c.leaf)) c.leaf = m.id;
+  if (!isBusy(c) && m.role === 'assistant' && pathTo(c, m.id).some((x) => x.id === c.leaf))
+    c.leaf = m.id;
   const typing = $('log').querySelector('.edit, .call textarea:focus');
   if (c === chat && !isBusy(c) && !typing) showChat(true);
 }
@@ -583,8 +889,14 @@ addEventListener('pagehide', () => {
     if (m.content || m.reasoning) saveMessage(c, Object.assign({}, m, { finish: 'cancelled' }));
 });
 
-for (const idea of ['What is carat?', 'Explain what a mutex is, with a short example in C.', 'Plan a three-day walk in the mountains for two.'])
-  $('ideas').append(el('li', {}, el('button', { type: 'button', onclick: () => ask(chat, chat.leaf, idea) }, idea)));
+for (const idea of [
+  'What is carat?',
+  'Explain what a mutex is, with a short example in C.',
+  'Plan a three-day walk in the mountains for two.',
+])
+  $('ideas').append(
+    el('li', {}, el('button', { type: 'button', onclick: () => ask(chat, chat.leaf, idea) }, idea)),
+  );
 showTheme();
 chat = loadChat(store.read('last', '')) || newChat();
 showList();
