@@ -6,8 +6,7 @@
  */
 #include "carat.h"
 #include "base/mem.h"
-#include "kv/kv.h"
-#include "model/model.h"
+#include "engine/engine_int.h"
 #include "num/num.h"
 #include "tests/fidelity_model.h"
 #include "tests/test.h"
@@ -215,6 +214,33 @@ TEST(a_plan_is_told_before_anything_is_loaded)
     carat_model_options o = {.device = "cpu", .planned = look, .planned_user = &p};
     CHECK_EQ(carat_model_open(path, &o, &m, &e), CARAT_E_CANCELLED);
     CHECK(!m && p.n_ctx == 64 && p.total_bytes && p.n_devices == 1);
+    fidelity_close(&f);
+}
+
+static status broken(const device *d, err *e)
+{
+    return err_set(e, E_IO, "%s: broken", d->name);
+}
+
+TEST(any_device_of_a_divided_model_may_fail_a_pass)
+{
+    fidelity f;
+    fidelity_open(&f, "moe");
+    carat_model *m = open_on(fidelity_write(&f, NULL), "cpu,cpu,cpu", 1, false);
+    carat_session_options o = {.n_ctx = 32, .checkpoint_mb = -1};
+    carat_session *s;
+    carat_error e = {0};
+    CHECK_OK(carat_session_open(m, &o, &s, &e), e);
+    for (int32_t i = 0; i < 3; i++) {
+        model_device(m, i)->failed = broken;
+        CHECK_STATUS(carat_eval(s, f.tokens, 8, false, NULL, NULL, &e), E_IO);
+        CHECK_EQ(carat_session_n_past(s), 0);
+        model_device(m, i)->failed = NULL;
+        e = (carat_error){0};
+    }
+    CHECK_OK(carat_eval(s, f.tokens, 8, false, NULL, NULL, &e), e);
+    carat_session_close(s);
+    carat_model_close(m);
     fidelity_close(&f);
 }
 

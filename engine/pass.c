@@ -115,6 +115,18 @@ static status fill_step(workspace *w, const pass_part *part, int32_t n_parts, er
     return st;
 }
 
+/* A device that works on its own may have failed after its op returned. */
+static status check_devices(const carat_model *m, err *e)
+{
+    status st = OK;
+    for (int32_t i = 0; i < m->n_sides && !st; i++) {
+        const device *d = model_device(m, i);
+        if (d->failed)
+            st = d->failed(d, e);
+    }
+    return st;
+}
+
 status run_pass(carat_model *m, const kv_layout *l, workspace *w, const pass_part *part,
                 int32_t n_parts, err *e)
 {
@@ -133,8 +145,7 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, const pass_par
         st = err_set(e, p.e.status, "%s", p.e.text);
     else
         take_logits(m, y, part, n_parts);
-    if (!st && m->dev->failed)
-        st = m->dev->failed(m->dev, e);
+    st = st ? st : check_devices(m, e);
     pthread_mutex_unlock(&m->pass_lock);
     return st;
 }
