@@ -39,22 +39,24 @@ DEV void make_plain_key(float *to, const uint8_t *row, const dev_kv &kv, int pos
  * grid:   chunk (1 when not split) x KV head x row; 4 warps
  * shared: q and o of the group's heads, scores of 64 keys; one stream: a key per warp
  * bound:  instructions: every value is widened and multiplied in f32 */
-__global__ void __launch_bounds__(128) attend_kernel(attend_args a)
+__global__ void __launch_bounds__(128) attend_kernel(chunk_args x)
 {
+    const attend_args &a = x.a;
+    const chunk_parts &parts = x.parts; /* at NULL: rows are not cut */
     grid_trigger();
     grid_wait();
     DYN_SHARED(float, mem);
     __shared__ float top[64], total[64], shrink[64];
-    int r = a.row0 + (int)blockIdx.z, g = (int)blockIdx.y, d = a.kv.head_dim;
+    int r = parts.row0 + (int)blockIdx.z, g = (int)blockIdx.y, d = a.kv.head_dim;
     int group = a.n_head / a.kv.n_head_kv, h0 = g * group;
     float *q = mem, *o = q + group * d, *p = o + group * d; /* p: [group][KEYS] */
     int warp = (int)threadIdx.x >> 5, lane = lane_id();
     sight s = row_sight(a.st.rows, r, a.kv.window);
     int from = s.lo, to = s.hi;
-    if (a.part) {
-        int chunk0 = s.lo / a.chunk;
-        from = max(s.lo, (chunk0 + (int)blockIdx.x) * a.chunk);
-        to = min(s.hi, (chunk0 + (int)blockIdx.x + 1) * a.chunk);
+    if (parts.at) {
+        int chunk0 = s.lo / parts.chunk;
+        from = max(s.lo, (chunk0 + (int)blockIdx.x) * parts.chunk);
+        to = min(s.hi, (chunk0 + (int)blockIdx.x + 1) * parts.chunk);
         if (from >= to)
             return;
     }
@@ -127,11 +129,11 @@ __global__ void __launch_bounds__(128) attend_kernel(attend_args a)
     }
     for (int i = (int)threadIdx.x; i < group * d; i += 128) {
         int h = i / d;
-        if (!a.part) {
+        if (!parts.at) {
             a.o.at[r * a.o.stride + h0 * d + i] = o[i] / total[h];
             continue;
         }
-        float *part = part_at(a, r, h0 + h, (int)blockIdx.x);
+        float *part = part_at(a, parts, r, h0 + h, (int)blockIdx.x);
         part[i % d] = o[i];
         if (i % d == 0) {
             part[d] = top[h];
@@ -162,22 +164,24 @@ typedef join_shape<128, 8, 24, 24> join_rotated; /* the same, where 128 columns 
  * bound:  latency; at long contexts reading the parts, 1 / chunk of the keys' own bytes */
 template <class SHAPE>
 __global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::BLOCKS)
-    combine_kernel(attend_args a, dev_quant q, bool back)
+    combine_kernel(chunk_args x, dev_quant q, bool back)
 {
+    const attend_args &a = x.a;
     constexpr int COLUMNS = SHAPE::COLUMNS, GROUPS = SHAPE::GROUPS, AHEAD = SHAPE::AHEAD;
     constexpr int OWN = SUMS / GROUPS, THREADS = SHAPE::THREADS, ROUND = SHAPE::ROUND;
     __shared__ float weight[PARTS_MAX], top_of[GROUPS * COLUMNS / 32], total_of[WEIGHERS];
     __shared__ __align__(16) float sums[SUMS][COLUMNS];
     grid_trigger();
-    int h = (int)blockIdx.y, r = a.row0 + (int)blockIdx.z, d = a.kv.head_dim, lane = lane_id();
+    int h = (int)blockIdx.y, r = x.parts.row0 + (int)blockIdx.z, d = a.kv.head_dim,
+        lane = lane_id();
     int mine = (int)threadIdx.x / COLUMNS, column = (int)threadIdx.x % COLUMNS;
     int i0 = (int)blockIdx.x * COLUMNS, i = i0 + column, c0 = (int)threadIdx.x;
     sight s = row_sight(a.st.rows, r, a.kv.window);
-    int chunk = row_chunk(a, s), n = (s.hi - 1) / chunk - s.lo / chunk + 1;
+    int chunk = row_chunk(x.parts, s), n = (s.hi - 1) / chunk - s.lo / chunk + 1;
     if (c0 < WEIGHERS)
         total_of[c0] = 0;
     grid_wait(); /* the step is there since before the pass, the parts are not */
-    const float *part = part_at(a, r, h, 0), *end = part + d;
+    const float *part = part_at(a, x.parts, r, h, 0), *end = part + d;
     /* A chunk's weight is found by one thread: what it reads lies in lines far from the others'. */
     float top = -INFINITY, total = 0;
     if (c0 < n) {
@@ -238,16 +242,16 @@ __global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::BLOCKS)
     for (int k = 0; k < OWN; k++)
         sums[mine + k * GROUPS][column] = v[k];
     __syncthreads();
-    float x = 0;
+    float sum = 0;
     if (mine == 0) {
         for (int k = 0; k < SUMS; k++)
-            x += sums[k][column];
-        x /= total;
+            sum += sums[k][column];
+        sum /= total;
     }
     float *o = a.o.at + r * a.o.stride + h * d;
     if (back) { /* d is a multiple of 128: one warp turns them all */
         if (mine == 0)
-            sums[0][column] = x;
+            sums[0][column] = sum;
         __syncthreads();
         if (threadIdx.x >= 32)
             return;
@@ -260,41 +264,49 @@ __global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::BLOCKS)
     if (mine || (i & ~31) >= d)
         return;
     if (i < d)
-        o[i] = x;
+        o[i] = sum;
     if (q.q)
-        quantise_warp(x, q, r, (h * d + i) / 32);
+        quantise_warp(sum, q, r, (h * d + i) / 32);
 }
 
 template <class SHAPE>
-static void combine(cudaStream_t s, const attend_args &a, const dev_quant &q, bool back)
+static void combine(cudaStream_t s, const chunk_args &x, const dev_quant &q, bool back)
 {
+    const attend_args &a = x.a;
     dim3 grid((unsigned)((a.kv.head_dim + SHAPE::COLUMNS - 1) / SHAPE::COLUMNS), (unsigned)a.n_head,
-              (unsigned)a.n_rows);
-    LAUNCH(combine_kernel<SHAPE>, grid, dim3(SHAPE::THREADS), 0, s, a, q, back);
+              (unsigned)x.parts.n_rows);
+    LAUNCH(combine_kernel<SHAPE>, grid, dim3(SHAPE::THREADS), 0, s, x, q, back);
 }
 
-extern "C" void cu_attend_combine(cudaStream_t s, attend_args a, dev_quant q, bool back, int n_sm)
+extern "C" void cu_attend_combine(cudaStream_t s, chunk_args x, dev_quant q, bool back, int n_sm)
 {
-    int columns = join_few::COLUMNS, slices = (a.kv.head_dim + columns - 1) / columns;
-    if (a.n_chunk <= CHUNKS_FEW || slices * a.n_head * a.n_rows > 2 * n_sm)
-        combine<join_few>(s, a, q, back);
+    int columns = join_few::COLUMNS, slices = (x.a.kv.head_dim + columns - 1) / columns;
+    if (x.parts.n_chunk <= CHUNKS_FEW || slices * x.a.n_head * x.parts.n_rows > 2 * n_sm)
+        combine<join_few>(s, x, q, back);
     else if (back)
-        combine<join_rotated>(s, a, q, back);
-    else if (a.n_chunk <= CHUNKS_SOME)
-        combine<join_some>(s, a, q, back);
+        combine<join_rotated>(s, x, q, back);
+    else if (x.parts.n_chunk <= CHUNKS_SOME)
+        combine<join_some>(s, x, q, back);
     else
-        combine<join_many>(s, a, q, back);
+        combine<join_many>(s, x, q, back);
 }
 
+static void launch_plain(cudaStream_t s, const chunk_args &x, int n_chunk, int n_rows)
+{
+    const dev_kv &kv = x.a.kv;
+    int group = x.a.n_head / kv.n_head_kv;
+    size_t d = (size_t)kv.head_dim, made = kv.single ? 4 * d : 0;
+    size_t shared = ((size_t)group * (2 * d + KEYS) + made) * sizeof(float);
+    dim3 grid((unsigned)n_chunk, (unsigned)kv.n_head_kv, (unsigned)n_rows);
+    LAUNCH(attend_kernel, grid, dim3(128), shared, s, x);
+}
 extern "C" void cu_attend(cudaStream_t s, attend_args a)
 {
-    int group = a.n_head / a.kv.n_head_kv;
-    size_t d = (size_t)a.kv.head_dim, made = a.kv.single ? 4 * d : 0;
-    size_t shared = ((size_t)group * (2 * d + KEYS) + made) * sizeof(float);
-    LAUNCH(attend_kernel,
-           dim3(a.part ? (unsigned)a.n_chunk : 1, (unsigned)a.kv.n_head_kv,
-                (unsigned)(a.part ? a.n_rows : a.q.rows)),
-           dim3(128), shared, s, a);
+    launch_plain(s, chunk_args{a, {}}, 1, a.q.rows);
+}
+extern "C" void cu_attend_chunks(cudaStream_t s, chunk_args x)
+{
+    launch_plain(s, x, x.parts.n_chunk, x.parts.n_rows);
 }
 
 /* Once, at open: the shared memory that groups of 16 heads of 512 take. */

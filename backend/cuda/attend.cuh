@@ -53,24 +53,24 @@ DEV bool row_sees(const attend_args &a, int r, int t)
 }
 
 /* Keys per chunk of a row that sees s. */
-DEV int row_chunk(const attend_args &a, sight s)
+DEV int row_chunk(const chunk_parts &parts, sight s)
 {
-    int n = a.parts * SPLIT512_TURN;
-    return n ? (s.hi - s.lo + n - 1) / n * SPLIT512_TURN : a.chunk;
+    int n = parts.most * SPLIT512_TURN;
+    return n ? (s.hi - s.lo + n - 1) / n * SPLIT512_TURN : parts.chunk;
 }
 
 /* Partial results of a (row, head, chunk): weighted sum of values, then the largest score and the
  * sum of exponentials relative to it. c counts from the first chunk that the row sees. */
-DEV float *part_at(const attend_args &a, int r, int h, int c)
+DEV float *part_at(const attend_args &a, const chunk_parts &parts, int r, int h, int c)
 {
-    size_t row = (size_t)(r - a.row0) * a.n_head + h;
-    return a.part + (row * a.n_chunk + c) * (a.kv.head_dim + 2);
+    size_t row = (size_t)(r - parts.row0) * a.n_head + h;
+    return parts.at + (row * parts.n_chunk + c) * (a.kv.head_dim + 2);
 }
 
 /* Pair m of a tile is of its row m / group. */
-DEV int pair_row(int m, const attend_args &a)
+DEV int pair_row(int m, const tile_deal &deal)
 {
-    return m * a.group_inverse >> 16;
+    return m * deal.group_inverse >> 16;
 }
 
 /* Until all but the newest `pending` groups of copies have come. */

@@ -165,12 +165,12 @@ static int32_t keys_of(const kv_view *kv, int32_t n_keys)
     return all ? n_keys : kv->window + STEP_TREE_ROWS_MAX;
 }
 /* Chunks that such a row may meet. */
-static int32_t chunks_of(const kv_view *kv, const attend_args *a, int32_t n_keys)
+static int32_t chunks_of(const kv_view *kv, const chunk_parts *parts, int32_t n_keys)
 {
-    int32_t chunk = a->parts ? SPLIT512_TURN : a->chunk;
+    int32_t chunk = parts->most ? SPLIT512_TURN : parts->chunk;
     int32_t n = (keys_of(kv, n_keys) + chunk - 1) / chunk;
-    if (a->parts) /* chunks that are longer make no more, and one */
-        return (n < a->parts ? n : a->parts) + 1;
+    if (parts->most) /* chunks that are longer make no more, and one */
+        return (n < parts->most ? n : parts->most) + 1;
     return n + (kv->window ? 1 : 0);
 }
 
@@ -184,18 +184,24 @@ static int32_t part_rows(int64_t row_floats, int32_t rows)
 
 /* Rows that share each read of a key, and how many blocks share a tile's chunks: as many as the GPU
  * holds at a time. */
-static void deal(const cuda_device *c, const pass *p, attend_args *a)
+static int32_t within(int32_t n, int32_t most)
 {
-    int32_t d = a->kv.head_dim, group = a->n_head / a->kv.n_head_kv;
-    a->tile_rows = p->st->n_seqs == 1 ? SPLIT_PAIRS / group : 1;
-    a->group_inverse = (65536 + group - 1) / group;
-    for (a->chunk_shift = 0; 1 << a->chunk_shift < a->chunk;)
-        a->chunk_shift++;
-    bool plain = a->kv.k_kind == KV_F16 && a->kv.v_kind == KV_F16;
-    a->stages = d == 512 ? c->split_stages : d == 256 && (plain || a->kv.single) ? 2 : 3;
-    int32_t tiles = (a->n_rows + a->tile_rows - 1) / a->tile_rows;
-    a->n_block = c->facts.n_sm * (d == 512 ? 1 : 2) / (tiles * a->kv.n_head_kv);
-    a->n_block = a->n_block < 1 ? 1 : a->n_block < a->n_chunk ? a->n_block : a->n_chunk;
+    return n < 1 ? 1 : n < most ? n : most;
+}
+static tile_deal deal(const cuda_device *c, const pass *p, const chunk_args *x)
+{
+    const dev_kv *kv = &x->a.kv;
+    int32_t d = kv->head_dim, group = x->a.n_head / kv->n_head_kv;
+    tile_deal t = {.tile_rows = p->st->n_seqs == 1 ? SPLIT_PAIRS / group : 1,
+                   .group_inverse = (65536 + group - 1) / group};
+    while (1 << t.chunk_shift < x->parts.chunk)
+        t.chunk_shift++;
+    bool plain = kv->k_kind == KV_F16 && kv->v_kind == KV_F16;
+    t.stages = d == 512 ? c->split_stages : d == 256 && (plain || kv->single) ? 2 : 3;
+    int32_t tiles = (x->parts.n_rows + t.tile_rows - 1) / t.tile_rows;
+    int32_t blocks = c->facts.n_sm * (d == 512 ? 1 : 2) / (tiles * kv->n_head_kv);
+    t.n_block = within(blocks, x->parts.n_chunk);
+    return t;
 }
 
 /* Is it split8.cu's? A question of how keys and values are stored alone, so that a row has the same
@@ -209,31 +215,32 @@ static bool keys_first(const cuda_device *c, const dev_kv *kv)
 
 /* The same for split8.cu: as many blocks to a multiprocessor as there is room for, with a stage
  * where a block has one tile, up to three where it has more. */
-static void deal8(const cuda_device *c, const pass *p, attend_args *a)
+static split8_args deal8(const cuda_device *c, const pass *p, const chunk_args *x)
 {
     enum { STAGES_MAX = 3 };
-    int32_t group = a->n_head / a->kv.n_head_kv, d = a->kv.head_dim, run;
-    deal(c, p, a);
-    int32_t rows = a->tile_rows < a->n_rows ? a->tile_rows : a->n_rows;
-    int32_t tiles = (a->n_rows + a->tile_rows - 1) / a->tile_rows, keys = d == 512 ? 64 : 32;
-    int32_t blocks = d == 512 ? 2 : 4, one = cu_split8_bytes(a->kv, rows * group, 1);
+    const dev_kv *kv = &x->a.kv;
+    const chunk_parts *parts = &x->parts;
+    int32_t group = x->a.n_head / kv->n_head_kv, d = kv->head_dim;
+    tile_deal t = deal(c, p, x);
+    int32_t rows = t.tile_rows < parts->n_rows ? t.tile_rows : parts->n_rows;
+    int32_t tiles = (parts->n_rows + t.tile_rows - 1) / t.tile_rows, keys = d == 512 ? 64 : 32;
+    int32_t blocks = d == 512 ? 2 : 4, one = cu_split8_bytes(*kv, rows * group, 1);
     while (blocks > 1 && blocks * (one + BLOCK_RESERVED) > c->facts.shared_sm)
         blocks--;
-    a->n_block = c->facts.n_sm * blocks / (tiles * a->kv.n_head_kv);
-    a->n_block = a->n_block < 1 ? 1 : a->n_block < a->n_chunk ? a->n_block : a->n_chunk;
-    run = (a->n_chunk + a->n_block - 1) / a->n_block * a->chunk;
-    for (a->stages = 1; a->stages < STAGES_MAX && run > a->stages * keys; a->stages++) {
-        int bytes = cu_split8_bytes(a->kv, rows * group, a->stages + 1);
+    t.n_block = within(c->facts.n_sm * blocks / (tiles * kv->n_head_kv), parts->n_chunk);
+    int32_t run = (parts->n_chunk + t.n_block - 1) / t.n_block * parts->chunk;
+    for (t.stages = 1; t.stages < STAGES_MAX && run > t.stages * keys; t.stages++) {
+        int bytes = cu_split8_bytes(*kv, rows * group, t.stages + 1);
         if (bytes > c->facts.shared_block || blocks * (bytes + BLOCK_RESERVED) > c->facts.shared_sm)
             break;
     }
     /* Chunks that rows in a row see of a window: blocks beyond those leave at once. */
-    int32_t most = a->n_chunk;
-    if (a->kv.window)
-        most = (a->kv.window + rows - 2 + a->chunk - 1) / a->chunk + 1;
-    int32_t n = tiles * a->kv.n_head_kv * (most < a->n_block ? most : a->n_block);
-    size_t bytes = (size_t)cu_split8_bytes(a->kv, rows * group, a->stages);
-    a->spread = (int32_t)spread_bytes(bytes, n);
+    int32_t most = parts->n_chunk;
+    if (kv->window)
+        most = (kv->window + rows - 2 + parts->chunk - 1) / parts->chunk + 1;
+    int32_t n = tiles * kv->n_head_kv * (most < t.n_block ? most : t.n_block);
+    size_t bytes = (size_t)cu_split8_bytes(*kv, rows * group, t.stages);
+    return (split8_args){x->a, *parts, t, (int32_t)spread_bytes(bytes, n)};
 }
 
 /* Is it split512.cu's? As keys_first, a question of the store alone. */
@@ -253,33 +260,32 @@ static int32_t row_parts(int32_t n_head, const kv_view *kv)
 }
 
 /* As many blocks as the GPU holds, one to a multiprocessor. */
-static void deal512(const cuda_device *c, attend_args *a)
+static split512_args deal512(const cuda_device *c, const chunk_args *x)
 {
-    int32_t eights = (a->n_head / a->kv.n_head_kv + 7) / 8 * a->kv.n_head_kv;
-    a->stages = cu_split512_stages(a->kv, c->facts.shared_block);
-    a->n_block = c->facts.n_sm / (eights * a->n_rows);
-    a->n_block = a->n_block < 1 ? 1 : a->n_block < a->n_chunk ? a->n_block : a->n_chunk;
+    const dev_kv *kv = &x->a.kv;
+    int32_t eights = (x->a.n_head / kv->n_head_kv + 7) / 8 * kv->n_head_kv;
+    int32_t blocks = c->facts.n_sm / (eights * x->parts.n_rows);
+    return (split512_args){x->a, x->parts, within(blocks, x->parts.n_chunk),
+                           cu_split512_stages(*kv, c->facts.shared_block)};
 }
 
-static void attend_few(pass *p, attend_args a, bool split, int32_t at_a_time, dev_quant copy)
+static void attend_few(pass *p, chunk_args x, bool split, int32_t at_a_time, dev_quant copy)
 {
-    bool back = a.kv.v_rot && !(split && a.kv.single);
+    const dev_kv *kv = &x.a.kv;
+    bool back = kv->v_rot && !(split && kv->single);
     cuda_device *c = cuda_of(p);
-    for (a.row0 = 0; a.row0 < a.q.rows; a.row0 += at_a_time) {
-        a.n_rows = a.q.rows - a.row0 < at_a_time ? a.q.rows - a.row0 : at_a_time;
-        if (a.parts) {
-            deal512(c, &a);
-            cu_split512(c->stream, a);
-        } else if (split && keys_first(c, &a.kv)) {
-            deal8(c, p, &a);
-            cu_split8(c->stream, a);
-        } else if (split) {
-            deal(c, p, &a);
-            cu_split(c->stream, a);
-        } else {
-            cu_attend(c->stream, a);
-        }
-        cu_attend_combine(c->stream, a, copy, back, c->facts.n_sm);
+    for (int32_t r = 0; r < x.a.q.rows; r += at_a_time) {
+        x.parts.row0 = r;
+        x.parts.n_rows = x.a.q.rows - r < at_a_time ? x.a.q.rows - r : at_a_time;
+        if (x.parts.most)
+            cu_split512(c->stream, deal512(c, &x));
+        else if (split && keys_first(c, kv))
+            cu_split8(c->stream, deal8(c, p, &x));
+        else if (split)
+            cu_split(c->stream, (split_args){x.a, x.parts, deal(c, p, &x), 0});
+        else
+            cu_attend_chunks(c->stream, x);
+        cu_attend_combine(c->stream, x, copy, back, c->facts.n_sm);
     }
 }
 
@@ -337,9 +343,9 @@ static key_range keys_seen(const rowset *rs, const kv_view *kv)
     return k;
 }
 
-static void wgmma(const cuda_device *c, attend_args a)
+static void wgmma(const cuda_device *c, hopper_args x)
 {
-    (a.kv.head_dim == 256 ? cu_flash256_hopper : cu_flash512_hopper)(c->stream, a);
+    (x.a.kv.head_dim == 256 ? cu_flash256_hopper : cu_flash512_hopper)(c->stream, x);
 }
 
 /* Some neighbouring rows of a pass, here and on the device. */
@@ -371,35 +377,36 @@ static some_rows rows_of(const rowset *rs, attend_args a, int32_t row0, int32_t 
 /* Rows of one sequence, their keys a slice at a time: slices as equal as they may be. */
 static void attend_slices(const cuda_device *c, const some_rows *s, const kv_view *kv, uint16_t *to)
 {
-    attend_args a = s->a;
+    const attend_args *a = &s->a;
     int32_t room = slice_keys(c, kv);
     key_range k = keys_seen(&s->rs, kv);
     size_t elements = (size_t)kv->n_head_kv * (size_t)kv->head_dim * (size_t)room;
-    expand_args x = {.kv = a.kv,
-                     .st = a.st,
-                     .all = a.all,
+    expand_args x = {.kv = a->kv,
+                     .st = a->st,
+                     .all = a->all,
                      .seq = s->rs.seq[0],
                      .tree_from = s->rs.seen ? rows_keys(&s->rs, kv)->first[0] : INT32_MAX,
                      .room = room,
                      .k = to,
                      .v = values_stay(kv) ? NULL : to + elements};
-    a.kv.k_kind = a.kv.v_kind = KV_F16;
-    a.kv.single = false;
-    a.kv.n_slots = room;
-    a.slice = (attend_slice){.k = x.k,
-                             .v = x.v,
-                             .values_room = kv->n_slots,
-                             .first = true,
-                             .carry = (float *)((x.v ? x.v : x.k) + elements)};
+    hopper_args h = {.a = *a,
+                     .slice = {.k = x.k,
+                               .v = x.v,
+                               .values_room = kv->n_slots,
+                               .first = true,
+                               .carry = (float *)((x.v ? x.v : x.k) + elements)}};
+    h.a.kv.k_kind = h.a.kv.v_kind = KV_F16;
+    h.a.kv.single = false;
+    h.a.kv.n_slots = room;
     int64_t at = k.lo / SLICE_KEYS * SLICE_KEYS, n = (k.hi - at + room - 1) / room;
     int64_t each = ((k.hi - at + n - 1) / n + SLICE_KEYS - 1) / SLICE_KEYS * SLICE_KEYS;
-    for (; at < k.hi; at += each, a.slice.first = false) {
-        a.slice.last = at + each >= k.hi;
-        a.slice.from = x.start = (int32_t)at;
-        a.slice.until = x.until = (int32_t)(a.slice.last ? k.hi : at + each);
+    for (; at < k.hi; at += each, h.slice.first = false) {
+        h.slice.last = at + each >= k.hi;
+        h.slice.from = x.start = (int32_t)at;
+        h.slice.until = x.until = (int32_t)(h.slice.last ? k.hi : at + each);
         x.from = (int32_t)(at > k.lo ? at : k.lo);
         cu_expand(c->stream, x);
-        wgmma(c, a);
+        wgmma(c, h);
     }
 }
 
@@ -410,7 +417,7 @@ static void attend_run(const cuda_device *c, const some_rows *s, const kv_view *
     if (path == ATTEND_SLICES)
         attend_slices(c, s, kv, temp);
     else if (path == ATTEND_WGMMA)
-        wgmma(c, s->a);
+        wgmma(c, (hopper_args){s->a, {.until = INT32_MAX, .first = true, .last = true}});
     else
         cu_flash(c->stream, s->a);
     if (kv->v_rot && !kv->single)
@@ -429,7 +436,7 @@ static int32_t run_of(const rowset *rs, int32_t r)
 /* Those that answer beside a prompt are taken together, as few rows are, if split.cu takes them:
  * one block would walk all of a row's keys alone, and end last. Slices are those of one sequence.
  * temp: for parts and for slices, one after the other. */
-static void attend_many(pass *p, attend_args a, const kv_view *kv, int32_t few_at_a_time,
+static void attend_many(pass *p, const chunk_args *x, const kv_view *kv, int32_t few_at_a_time,
                         void *temp)
 {
     const rowset *rs = p->rows;
@@ -444,13 +451,12 @@ static void attend_many(pass *p, attend_args a, const kv_view *kv, int32_t few_a
                 break;
             n += next;
         }
-        some_rows s = rows_of(rs, a, r, n);
+        some_rows s = rows_of(rs, x->a, r, n);
         if (!few) {
             attend_run(cuda_of(p), &s, kv, temp);
             continue;
         }
-        s.a.part = temp;
-        attend_few(p, s.a, true, few_at_a_time, (dev_quant){0});
+        attend_few(p, (chunk_args){s.a, x->parts}, true, few_at_a_time, (dev_quant){0});
     }
 }
 
@@ -474,14 +480,14 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
                 group, d);
         return;
     }
-    attend_args a = {.kv = view_of(p, kv), .n_head = q.heads, .scale = scale};
-    a.slice = (attend_slice){.until = INT32_MAX, .first = true, .last = true};
-    a.chunk = chunk_of(kv, split, split && keys_first(c, &a.kv));
-    a.parts = split && by_warps(c, &a.kv) ? row_parts(q.heads, kv) : 0;
+    chunk_args x = {.a = {.kv = view_of(p, kv), .n_head = q.heads, .scale = scale}};
+    attend_args *a = &x.a;
+    x.parts.chunk = chunk_of(kv, split, split && keys_first(c, &a->kv));
+    x.parts.most = split && by_warps(c, &a->kv) ? row_parts(q.heads, kv) : 0;
     mat turned = turns ? pass_mat(p, q.rows, q.heads, d) : q;
     /* A plan for many rows covers the few-row passes of the same session. */
     size_t mark = pass_mark(p);
-    int32_t chunks = chunks_of(kv, &a, kv->n_slots);
+    int32_t chunks = chunks_of(kv, &x.parts, kv->n_slots);
     int64_t row_floats = (int64_t)q.heads * chunks * ((int64_t)d + 2);
     int32_t at_a_time = part_rows(row_floats, few ? q.rows : LAUNCH_ROWS);
     size_t part_bytes = (size_t)row_floats * (size_t)at_a_time * sizeof(float);
@@ -498,27 +504,27 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
         return;
     int32_t keys = c->kv_bucket < kv->n_slots ? c->kv_bucket : kv->n_slots;
     size_t n_bytes = (size_t)q.rows * (size_t)q.heads * (size_t)d * sizeof(float);
-    a.o = cuda_mat(o);
-    a.q = cuda_mat(turned);
-    a.st = cuda_step(p, kv);
-    a.all = cuda_rows(&c->rows_all, kv);
-    a.n_chunk = chunks_of(kv, &a, keys);
+    a->o = cuda_mat(o);
+    a->q = cuda_mat(turned);
+    a->st = cuda_step(p, kv);
+    a->all = cuda_rows(&c->rows_all, kv);
+    x.parts.at = temp;
+    x.parts.n_chunk = chunks_of(kv, &x.parts, keys);
     cuda_wrote(c, o.at, n_bytes);
     if (turns) {
         cuda_wrote(c, turned.at, n_bytes);
         if (!joined)
-            cu_rotate(c->stream, a.q, cuda_mat(q), false);
+            cu_rotate(c->stream, a->q, cuda_mat(q), false);
     }
     if (few) {
-        a.part = temp;
-        attend_few(p, a, split, at_a_time, copy);
+        attend_few(p, x, split, at_a_time, copy);
         cuda_quant_keep(p, o.at, copy);
     } else if (tiles) {
-        attend_many(p, a, kv, split ? at_a_time : 0, temp);
+        attend_many(p, &x, kv, split ? at_a_time : 0, temp);
     } else {
-        cu_attend(c->stream, a);
+        cu_attend(c->stream, *a);
         if (kv->v_rot)
-            cu_rotate(c->stream, a.o, a.o, true);
+            cu_rotate(c->stream, a->o, a->o, true);
     }
     cuda_done(p, "attend");
 }

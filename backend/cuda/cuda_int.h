@@ -356,67 +356,97 @@ typedef struct sift_result {
     sift_logit at[SIFT_MOST];
 } sift_result;
 void cu_sift(cudaStream_t s, sift_rows rows, int32_t n, uint32_t *maxima, sift_result *to);
-/* attend.cu */
-/* Which keys a kernel of flash*_hopper.cu takes at a time. A row that meets its keys in several
- * slices has its sum of values, not yet divided, in o between them, and carry's two floats. */
-typedef struct attend_slice {
-    const uint16_t *k, *v; /* f16, [KV heads][kv.n_slots][head_dim]: the key of index `from` first;
-                              NULL: keys and values lie where the step says */
-    int32_t values_room;   /* k without v: values lie in the store, so many from head to head, that
-                              of an index at its own place */
-    int32_t from, until;   /* indices; from a multiple of 64, until too but for the last slice */
-    bool first, last;      /* of its rows */
-    float *carry;          /* [rows, heads][2]: largest score, sum of exponentials beside it */
-} attend_slice;
+/* Attention. What every kernel is given; some get more, in a struct of their own. */
 typedef struct attend_args {
     dev_mat o, q; /* [rows, heads * head_dim] */
     dev_kv kv;
     dev_step st;
-    dev_rows all; /* every row of the pass: who wrote its keys may be no row of st */
+    dev_rows all; /* every row of the pass: the writer of a key may be outside st */
     int32_t n_head;
     float scale;
-    attend_slice slice; /* flash*_hopper.cu alone */
-    /* Split over chunks of keys, for few rows; part NULL: not split. Then these rows are taken: */
-    int32_t row0, n_rows;
-    int32_t chunk, n_chunk; /* keys per chunk, a power of two; chunks that part has room for */
-    float *part;            /* [n_rows, heads, n_chunk, head_dim + 2] */
-    /* split.cu and split8.cu alone */
-    int32_t tile_rows; /* rows of one sequence that share each read of a key */
-    int32_t chunk_shift, group_inverse; /* 1 << shift == chunk; 65536 / heads per KV head, up */
-    int32_t n_block;   /* blocks that divide a tile's chunks among themselves */
-    int32_t stages;    /* tiles of keys on their way or in use, 1 to 3 */
-    int32_t spread;    /* split8.cu: bytes of shared memory that a block is launched with */
-    int32_t line;      /* bytes from row to row in shared memory; the launcher fills it in */
-    int32_t parts;     /* split512.cu: a row's chunks are as long as makes them at most so many, and
-                          one more (attend.cuh, row_chunk); 0: chunk keys each */
 } attend_args;
+/* Few rows: n_rows of them from row0 on, their keys cut into chunks. A kernel leaves a partial
+ * result for each (row, head, chunk); combine_kernel joins those of a row and head. */
+typedef struct chunk_parts {
+    float *at; /* [n_rows, heads, n_chunk, head_dim + 2] */
+    int32_t row0, n_rows;
+    int32_t chunk;   /* keys per chunk, a power of two */
+    int32_t n_chunk; /* chunks of a row that `at` has room for */
+    int32_t most;    /* 0; split512.cu: chunks are so long that a row has at most these, and one */
+} chunk_parts;
+typedef struct chunk_args {
+    attend_args a;
+    chunk_parts parts;
+} chunk_args;
+/* attend.cu: any shape. cu_attend: all rows, whole; cu_attend_chunks: few rows, by chunks. */
 void cu_attend(cudaStream_t s, attend_args a);
+void cu_attend_chunks(cudaStream_t s, chunk_args x);
 /* back: the values were rotated, and the result is to be rotated back. */
-void cu_attend_combine(cudaStream_t s, attend_args a, dev_quant q, bool back, int n_sm);
+void cu_attend_combine(cudaStream_t s, chunk_args x, dev_quant q, bool back, int n_sm);
 int cu_attend_init(int shared_max);
+/* How split.cu and split8.cu deal a tile's chunks to blocks. */
+typedef struct tile_deal {
+    int32_t tile_rows;                  /* rows of one sequence that share each read of a key */
+    int32_t chunk_shift, group_inverse; /* 1 << shift == chunk; 65536 / heads per KV head, up */
+    int32_t n_block;                    /* blocks that divide a tile's chunks among themselves */
+    int32_t stages;                     /* tiles of keys on their way or in use, 1 to 3 */
+} tile_deal;
 /* split.cu: few rows on tensor cores. Heads of 64, 128, 256 or 512, at most *widest, in all formats
  * but f32. At most SPLIT_PAIRS query heads per KV head. */
-void cu_split(cudaStream_t s, attend_args a);
+typedef struct split_args {
+    attend_args a;
+    chunk_parts parts;
+    tile_deal deal;
+    int32_t line; /* bytes from row to row in shared memory; the launcher fills it in */
+} split_args;
+void cu_split(cudaStream_t s, split_args x);
 int cu_split_init(int largest, int *widest, int *stages_512);
 /* split8.cu: the same for heads of 256 and 512 in blocks or bf16. How much shared memory a block
  * takes; 0: not these heads. */
-void cu_split8(cudaStream_t s, attend_args a);
+typedef struct split8_args {
+    attend_args a;
+    chunk_parts parts;
+    tile_deal deal;
+    int32_t spread; /* bytes of shared memory that a block is launched with */
+} split8_args;
+void cu_split8(cudaStream_t s, split8_args x);
 int cu_split8_bytes(dev_kv kv, int n_pairs, int stages);
 int cu_split8_init(int largest);
 /* split512.cu: the same for heads of 512 in Q8_0, Q4_0 or TQ3_0, keys and values alike, or one
  * stream of the first two. Units of a ring where a block has so many bytes of shared memory; 0: not
  * these. */
 enum { SPLIT512_PAIRS = 8, SPLIT512_TURN = 16 * SPLIT512_PAIRS }; /* of warps; their keys */
-void cu_split512(cudaStream_t s, attend_args a);
+typedef struct split512_args {
+    attend_args a;
+    chunk_parts parts;
+    int32_t n_block; /* blocks that take a row's chunks in turn */
+    int32_t stages;  /* units of each pair's ring */
+} split512_args;
+void cu_split512(cudaStream_t s, split512_args x);
 int cu_split512_stages(dev_kv kv, int largest);
 int cu_split512_init(int largest);
 /* flash.cu: many rows on tensor cores, the same heads and formats, at most *widest. */
 void cu_flash(cudaStream_t s, attend_args a);
 int cu_flash_init(int largest, int *widest);
+/* Which keys a kernel of flash*_hopper.cu takes at a time. Between the slices of a row, o holds its
+ * sum of values, not yet divided, and `carry` its two floats. */
+typedef struct attend_slice {
+    const uint16_t *k, *v; /* f16, [KV heads][kv.n_slots][head_dim]: key `from` first; NULL: keys
+                              and values lie in the store */
+    int32_t values_room; /* k without v: values lie in the store, in a line, and this is the number
+                            of rows from head to head */
+    int32_t from, until; /* numbers of keys; from a multiple of 64; until too, but in the last */
+    bool first, last;    /* of its rows */
+    float *carry;        /* [rows, heads][2]: largest score, sum of exponentials beside it */
+} attend_slice;
 /* The same for f16 in two streams, heads of 256 and 512, on GPUs of capability 9.0, and on those
  * alone. */
-void cu_flash256_hopper(cudaStream_t s, attend_args a);
-void cu_flash512_hopper(cudaStream_t s, attend_args a);
+typedef struct hopper_args {
+    attend_args a;
+    attend_slice slice;
+} hopper_args;
+void cu_flash256_hopper(cudaStream_t s, hopper_args x);
+void cu_flash512_hopper(cudaStream_t s, hopper_args x);
 int cu_flash256_hopper_init(void);
 int cu_flash512_hopper_init(void);
 /* expand.cu: keys and values of indices [from, until) of one sequence as two streams of f16, as

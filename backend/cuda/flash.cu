@@ -76,6 +76,294 @@ DEV void load_tile(uint16_t *to, const uint8_t *head, int row_bytes, int t0, int
     copy_commit();
 }
 
+/* ---- A block's work ------------------------------------------------------------------------ */
+
+/* Shared memory of a block. Keys and values change places where there is one stream. */
+struct flash_shared {
+    uint16_t *q, *k, *v, *p;   /* [M][LINE], [KEYS][LINE] twice, probabilities [M][LINE_P] */
+    float *red, *shrink, *top; /* [WN][M]; [M]; [2][M]: largest scores, before and after a tile */
+    int *lo, *hi, *row;        /* [M]: the keys that a pair sees, its row */
+    float *turns;              /* one stream: of two tiles */
+    uint16_t *made;            /* one stream: keys */
+};
+template <int D> DEV flash_shared shared_parts(uint16_t *mem)
+{
+    using F = flash<D>;
+    flash_shared s;
+    s.q = mem, s.k = s.q + F::M * F::LINE, s.v = s.k + KEYS * F::LINE, s.p = s.v + KEYS * F::LINE;
+    s.red = (float *)(s.p + F::M * LINE_P), s.shrink = s.red + F::WN * F::M;
+    s.top = s.shrink + F::M;
+    s.lo = (int *)(s.top + 2 * F::M), s.hi = s.lo + F::M, s.row = s.hi + F::M;
+    s.turns = (float *)(s.row + F::M);
+    s.made = (uint16_t *)(s.turns + D);
+    return s;
+}
+
+/* The pairs of a block: n_pairs from pair0 on, of KV head g. */
+struct flash_block {
+    int pair0, n_pairs, group, g;
+};
+/* Rows [r0, r1) of one sequence, and the keys [from, until) that they see. A block of rows of
+ * several sequences takes one such run after the other. */
+struct row_run {
+    int r0, r1, seq, from, until;
+};
+
+/* What each pair sees, and queries times scale in f16, zeros for pairs that are not there. */
+template <int D, bool ONE>
+DEV void begin_pairs(const attend_args &a, const flash_shared &s, const flash_block &b)
+{
+    using F = flash<D>;
+    constexpr int M = F::M, TURN = key_shape<D>::TURN, threads = 32 * F::W;
+    for (int i = (int)threadIdx.x; i < M; i += threads) {
+        sight see = {0, 0};
+        int r = (b.pair0 + min(i, b.n_pairs - 1)) / b.group;
+        if (i < b.n_pairs)
+            see = row_sight(a.st.rows, r, a.kv.window);
+        s.lo[i] = see.lo;
+        s.hi[i] = see.hi;
+        s.row[i] = r;
+        s.top[i] = -INFINITY;
+    }
+    constexpr int q_rows = threads / (D / 4);
+#pragma unroll 4
+    for (int m = (int)threadIdx.x / (D / 4); m < M; m += q_rows) {
+        int e = (int)threadIdx.x % (D / 4) * 4, p = b.pair0 + m;
+        int r = p / b.group, h = b.g * b.group + p % b.group;
+        uint2 u = make_uint2(0, 0);
+        if (m < b.n_pairs) {
+            float4 v = *(const float4 *)(a.q.at + r * a.q.stride + h * D + e);
+            if (ONE && e % (D / 2) >= TURN) { /* still dims have the keys' weight */
+                float4 w = *(const float4 *)(a.kv.k_weight + e);
+                v = make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
+            }
+            u = make_uint2(f32x2_to_f16(v.x * a.scale, v.y * a.scale),
+                           f32x2_to_f16(v.z * a.scale, v.w * a.scale));
+        }
+        *(uint2 *)(s.q + m * F::LINE + e) = u;
+    }
+}
+
+/* The run of rows that begins at row r0; `last`: the block's last row. */
+DEV row_run run_at(const attend_args &a, const flash_shared &s, const flash_block &b, int r0,
+                   int last)
+{
+    row_run run = {r0, r0, a.st.rows.seq[r0], 0x7fffffff, 0};
+    for (; run.r1 <= last && a.st.rows.seq[run.r1] == run.seq; run.r1++) {
+        int m = max(run.r1 * b.group - b.pair0, 0);
+        run.from = min(run.from, s.lo[m]);
+        run.until = max(run.until, s.hi[m]);
+    }
+    return run;
+}
+
+/* ---- A tile -------------------------------------------------------------------------------- */
+
+/* A warp's share: for S, MS times 16 pairs (part wm) and 16 keys (part wn); of a lane's fragments,
+ * pairs gid and gid + 8, keys or columns 2 tid and 2 tid + 1. */
+struct warp_share {
+    int warp, wm, wn, lane, gid, tid;
+};
+
+/* One stream: keys of the tile at t0, made of the values in s.k. `second`: of two tiles whose first
+ * positions' turns are at hand. */
+template <int D, bool BLOCKS>
+DEV void make_tile(const attend_args &a, const flash_shared &s, const row_run &run, int t0,
+                   bool second)
+{
+    constexpr int STEP = flash<D>::W * key_shape<D>::KEYS, LINE = flash<D>::LINE;
+    key_maker<D> maker = key_maker_of<D>(a.kv);
+    int tree_from = a.st.rows.seen ? a.st.rows.first[run.r0] : 0x7fffffff;
+    key_tile t = {s.made, s.k, s.turns + second * (D / 2), LINE, t0, tree_from, run.seq};
+    if (BLOCKS)
+        plain_rows<D>(s.k, LINE, (const uint8_t *)s.k, 2 * LINE, KEYS, a.kv);
+    make_keys<D, KEYS / STEP, STEP>(
+        a, t, maker, [&](int, int k) { return place_turns<D>(a.kv, maker.e, k & 31); });
+}
+
+/* x = Q K' of the warp's pairs and keys. */
+template <int D, bool ONE, int MS>
+DEV void scores(float (&x)[MS][2][4], const flash_shared &s, const warp_share &w)
+{
+    constexpr int LINE = flash<D>::LINE, TURN = key_shape<D>::TURN, K_LINE = key_shape<D>::LINE;
+    int lane = w.lane;
+#pragma unroll
+    for (int i = 0; i < MS; i++)
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                x[i][j][e] = 0;
+    const uint16_t *q = s.q + (w.wm * MS * 16 + (lane & 15)) * LINE + (lane >> 4 << 3);
+    int key = w.wn * 16 + (lane & 7) + (lane >> 4 << 3), half = (lane >> 3 & 1) << 3;
+    const uint16_t *k = s.k + key * LINE + half, *turning = s.made + key * K_LINE + half;
+#pragma unroll 8
+    for (int kk = 0; kk < D; kk += 16) {
+        uint32_t fa[MS][4], fb[4];
+        if (ONE && kk % (D / 2) < TURN)
+            ldmatrix4(fb, turning + (kk < D / 2 ? kk : kk - D / 2 + TURN));
+        else
+            ldmatrix4(fb, k + kk);
+#pragma unroll
+        for (int i = 0; i < MS; i++) {
+            ldmatrix4(fa[i], q + 16 * i * LINE + kk);
+            mma_f16(x[i][0], fa[i], fb);
+            mma_f16(x[i][1], fa[i], fb + 2);
+        }
+    }
+}
+
+/* Hides what pairs do not see, and leaves the largest score of each pair and 16 keys in s.red. */
+template <int D, int MS>
+DEV void hide_scores(float (&x)[MS][2][4], const attend_args &a, const flash_shared &s,
+                     const row_run &run, const warp_share &w, int t0)
+{
+#pragma unroll
+    for (int i = 0; i < MS; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int m = (w.wm * MS + i) * 16 + w.gid + 8 * h, r = s.row[m];
+            bool mine = r >= run.r0 && r < run.r1;
+            int from_m = s.lo[m], until_m = s.hi[m];
+            float best = -INFINITY;
+            if (!mine || a.st.rows.seen || t0 < from_m || t0 + KEYS > until_m) {
+                uint32_t sees = 0;
+#pragma unroll 1
+                for (int j = 0; j < 4; j++) {
+                    int t = t0 + w.wn * 16 + (j >> 1) * 8 + 2 * w.tid + (j & 1);
+                    bool in = mine && t >= from_m && t < until_m;
+                    in = in && row_sees(a, r, t);
+                    sees |= (uint32_t)in << j;
+                }
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    float *v = &x[i][j >> 1][2 * h + (j & 1)];
+                    *v = sees >> j & 1 ? *v : -INFINITY;
+                }
+            }
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                best = fmaxf(best, x[i][j >> 1][2 * h + (j & 1)]);
+            best = fmaxf(best, shfl_xor_f32(best, 1));
+            best = fmaxf(best, shfl_xor_f32(best, 2));
+            if (w.tid == 0)
+                s.red[w.wn * flash<D>::M + m] = best;
+        }
+}
+
+/* Scores to probabilities in s.p, and by what O and the sums shrink. turn: which of s.top's halves
+ * has the largest scores so far; the other gets the new ones. */
+template <int D, int MS>
+DEV void probabilities(float (&sum)[MS][2], const float (&x)[MS][2][4], const flash_shared &s,
+                       const warp_share &w, int turn)
+{
+    constexpr int M = flash<D>::M;
+    const float *old = s.top + turn * M, *red = s.red;
+    float *now = s.top + (turn ^ 1) * M;
+#pragma unroll
+    for (int i = 0; i < MS; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int m = (w.wm * MS + i) * 16 + w.gid + 8 * h;
+            float was = old[m];
+            float best = fmaxf(fmaxf(red[m], red[M + m]), fmaxf(red[2 * M + m], red[3 * M + m]));
+            best = fmaxf(best, was);
+            float zero = best == -INFINITY ? 0 : best; /* no infinity minus itself */
+            float keep = fast_exp2((was - zero) * 1.4426950408889634f), part_sum = 0;
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                float u = fast_exp2((x[i][j][2 * h] - zero) * 1.4426950408889634f);
+                float v = fast_exp2((x[i][j][2 * h + 1] - zero) * 1.4426950408889634f);
+                part_sum += u + v;
+                *(uint32_t *)(s.p + m * LINE_P + w.wn * 16 + j * 8 + 2 * w.tid) =
+                    f32x2_to_f16(u, v);
+            }
+            sum[i][h] = sum[i][h] * keep + part_sum;
+            if (w.wn == 0 && w.tid == 0) {
+                s.shrink[m] = keep;
+                now[m] = best;
+            }
+        }
+}
+
+/* O shrinks, then gains P V of the warp's columns; values: s.k where there is one stream. */
+template <int D, int NT>
+DEV void add_values(float (&o)[MT][NT][4], const flash_shared &s, const uint16_t *values,
+                    const warp_share &w)
+{
+    constexpr int LINE = flash<D>::LINE;
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float keep = s.shrink[16 * i + w.gid + 8 * h];
+            if (keep == 1) /* almost always, after the first tiles */
+                continue;
+#pragma unroll
+            for (int j = 0; j < NT; j++) {
+                o[i][j][2 * h] *= keep;
+                o[i][j][2 * h + 1] *= keep;
+            }
+        }
+    int lane = w.lane;
+    const uint16_t *v = values + (lane & 15) * LINE + w.warp * flash<D>::COLS + (lane >> 4 << 3);
+    const uint16_t *p = s.p + (lane & 15) * LINE_P + (lane >> 4 << 3);
+#pragma unroll 4
+    for (int kk = 0; kk < KEYS; kk += 16) {
+        uint32_t fa[MT][4];
+#pragma unroll
+        for (int i = 0; i < MT; i++)
+            ldmatrix4(fa[i], p + 16 * i * LINE_P + kk);
+#pragma unroll
+        for (int j = 0; j < NT; j += 2) {
+            uint32_t fb[4];
+            ldmatrix4_t(fb, v + kk * LINE + j * 8);
+#pragma unroll
+            for (int i = 0; i < MT; i++) {
+                mma_f16(o[i][j], fa[i], fb);
+                mma_f16(o[i][j + 1], fa[i], fb + 2);
+            }
+        }
+    }
+}
+
+/* O divided by its sums, to the result. */
+template <int D, int MS, int NT>
+DEV void leave_rows(const float (&o)[MT][NT][4], const float (&sum)[MS][2], const attend_args &a,
+                    const flash_shared &s, const flash_block &b, const warp_share &w)
+{
+    constexpr int M = flash<D>::M;
+    float *red = s.red;
+#pragma unroll
+    for (int i = 0; i < MS; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float v = sum[i][h] + shfl_xor_f32(sum[i][h], 1);
+            v += shfl_xor_f32(v, 2);
+            if (w.tid == 0)
+                red[w.wn * M + (w.wm * MS + i) * 16 + w.gid + 8 * h] = v;
+        }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int m = 16 * i + w.gid + 8 * h, p = b.pair0 + m;
+            if (m >= b.n_pairs)
+                continue;
+            float total = (red[m] + red[M + m]) + (red[2 * M + m] + red[3 * M + m]);
+            int r = p / b.group, head = b.g * b.group + p % b.group;
+            float *to = a.o.at + r * a.o.stride + head * D, by = 1.0f / total;
+#pragma unroll
+            for (int j = 0; j < NT; j++) {
+                int col = w.warp * flash<D>::COLS + j * 8 + 2 * w.tid;
+                *(float2 *)(to + col) = make_float2(o[i][j][2 * h] * by, o[i][j][2 * h + 1] * by);
+            }
+        }
+}
+
+/* ---- The kernel ---------------------------------------------------------------------------- */
+
 /* o[r, h] = sum_t softmax_t(scale q[r, h] . k[t, g]) v[t, g]
  * grid:   tile of 64 pairs x KV head, the last rows first: they see most keys
  * shared: Q, 64 keys, 64 values, probabilities, in f16: 41 to 213 KB
@@ -86,48 +374,17 @@ __global__ void __launch_bounds__(32 * flash<D>::W,
     flash_kernel(attend_args a)
 {
     using F = flash<D>;
-    constexpr int TURN = key_shape<D>::TURN, K_LINE = key_shape<D>::LINE;
-    constexpr int M = F::M, W = F::W, MS = F::MS, LINE = F::LINE, NT = F::NT, threads = 32 * W;
+    constexpr int MS = F::MS, LINE = F::LINE, NT = F::NT, BLOCKS_D = BLOCKS ? D : 256;
     DYN_SHARED(uint16_t, mem);
-    uint16_t *sq = mem, *sk = sq + M * LINE, *sv = sk + KEYS * LINE, *sp = sv + KEYS * LINE;
-    float *red = (float *)(sp + M * LINE_P), *shrink = red + F::WN * M, *top = shrink + M;
-    int *lo = (int *)(top + 2 * M), *hi = lo + M, *row = hi + M;
-    float *base_turn = (float *)(row + M); /* one stream: of two tiles */
-    uint16_t *made = (uint16_t *)(base_turn + D);
-    int group = a.n_head / a.kv.n_head_kv, g = (int)blockIdx.y, lane = lane_id();
-    int warp = (int)threadIdx.x >> 5, wm = warp / F::WN, wn = warp % F::WN;
-    int gid = lane >> 2, tid = lane & 3, n_rows = a.st.rows.n;
-    int pair0 = (int)(gridDim.x - 1 - blockIdx.x) * M, n_pairs = min(M, n_rows * group - pair0);
+    flash_shared s = shared_parts<D>(mem);
+    flash_block b = {(int)(gridDim.x - 1 - blockIdx.x) * F::M, 0, a.n_head / a.kv.n_head_kv,
+                     (int)blockIdx.y};
+    b.n_pairs = min((int)F::M, a.st.rows.n * b.group - b.pair0);
+    int warp = (int)threadIdx.x >> 5, lane = lane_id();
+    warp_share w = {warp, warp / F::WN, warp % F::WN, lane, lane >> 2, lane & 3};
     grid_trigger();
     grid_wait();
-
-    for (int i = (int)threadIdx.x; i < M; i += threads) {
-        sight s = {0, 0};
-        int r = (pair0 + min(i, n_pairs - 1)) / group;
-        if (i < n_pairs)
-            s = row_sight(a.st.rows, r, a.kv.window);
-        lo[i] = s.lo;
-        hi[i] = s.hi;
-        row[i] = r;
-        top[i] = -INFINITY;
-    }
-    constexpr int q_rows = threads / (D / 4);
-#pragma unroll 4
-    for (int m = (int)threadIdx.x / (D / 4); m < M; m += q_rows) {
-        int e = (int)threadIdx.x % (D / 4) * 4, p = pair0 + m;
-        int r = p / group, h = g * group + p % group;
-        uint2 u = make_uint2(0, 0);
-        if (m < n_pairs) {
-            float4 v = *(const float4 *)(a.q.at + r * a.q.stride + h * D + e);
-            if (ONE && e % (D / 2) >= TURN) { /* what stands still has the keys' weight */
-                float4 w = *(const float4 *)(a.kv.k_weight + e);
-                v = make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
-            }
-            u = make_uint2(f32x2_to_f16(v.x * a.scale, v.y * a.scale),
-                           f32x2_to_f16(v.z * a.scale, v.w * a.scale));
-        }
-        *(uint2 *)(sq + m * LINE + e) = u;
-    }
+    begin_pairs<D, ONE>(a, s, b);
 
     float o[MT][NT][4], sum[MS][2];
 #pragma unroll
@@ -142,229 +399,72 @@ __global__ void __launch_bounds__(32 * flash<D>::W,
         sum[i][0] = sum[i][1] = 0;
     __syncthreads();
 
-    int turn = 0, last = (pair0 + n_pairs - 1) / group;
-    /* Rows of one sequence after those of another: each run of them meets its own keys. */
-    for (int r0 = pair0 / group; r0 <= last;) {
-        int seq = a.st.rows.seq[r0], r1 = r0;
-        int from = 0x7fffffff, until = 0;
-        for (; r1 <= last && a.st.rows.seq[r1] == seq; r1++) {
-            int m = max(r1 * group - pair0, 0);
-            from = min(from, lo[m]);
-            until = max(until, hi[m]);
-        }
-        dev_kv_base base = store_of(a.st, seq, a.kv);
+    int turn = 0, last = (b.pair0 + b.n_pairs - 1) / b.group;
+    for (int r0 = b.pair0 / b.group; r0 <= last;) {
+        row_run run = run_at(a, s, b, r0, last);
+        dev_kv_base base = store_of(a.st, run.seq, a.kv);
         int kb = BLOCKS ? a.kv.k_bytes : 2 * D, vb = BLOCKS ? a.kv.v_bytes : 2 * D;
-        const uint8_t *hk = head_rows(a.kv, base.k, g, kb);
-        const uint8_t *hv = head_rows(a.kv, base.v, g, vb);
-        int first = from / KEYS * KEYS;
-        if (first < until) {
+        const uint8_t *hk = head_rows(a.kv, base.k, b.g, kb);
+        const uint8_t *hv = head_rows(a.kv, base.v, b.g, vb);
+        int first = run.from / KEYS * KEYS;
+        if (first < run.until) {
             int second = ONE ? first + KEYS : first;
-            load_tile<D, BLOCKS>(sk, hk, kb, first, from, until, a.kv);
-            load_tile<D, BLOCKS>(sv, ONE ? hk : hv, vb, second, from, until, a.kv);
+            load_tile<D, BLOCKS>(s.k, hk, kb, first, run.from, run.until, a.kv);
+            load_tile<D, BLOCKS>(s.v, ONE ? hk : hv, vb, second, run.from, run.until, a.kv);
         }
         if constexpr (ONE) {
-            tile_turns<D>(base_turn, a.kv, first, 4);
+            tile_turns<D>(s.turns, a.kv, first, 4);
             copy_wait<1>();
             __syncthreads();
         }
-        for (int t0 = first; t0 < until; t0 += KEYS, turn ^= 1) {
+        for (int t0 = first; t0 < run.until; t0 += KEYS, turn ^= 1) {
             bool second = (t0 - first) / KEYS & 1; /* of two whose turns are at hand */
-            if constexpr (ONE) {
-                constexpr int STEP = W * key_shape<D>::KEYS;
-                key_maker<D> maker = key_maker_of<D>(a.kv);
-                int tree_from = a.st.rows.seen ? a.st.rows.first[r0] : 0x7fffffff;
-                key_tile t = {made, sk, base_turn + second * (D / 2), LINE, t0, tree_from, seq};
-                if (BLOCKS)
-                    plain_rows<D>(sk, LINE, (const uint8_t *)sk, 2 * LINE, KEYS, a.kv);
-                make_keys<D, KEYS / STEP, STEP>(
-                    a, t, maker, [&](int, int k) { return place_turns<D>(a.kv, maker.e, k & 31); });
-            } else {
+            if constexpr (ONE)
+                make_tile<D, BLOCKS>(a, s, run, t0, second);
+            else
                 copy_wait<1>();
-            }
             __syncthreads();
             if (BLOCKS && !ONE) {
-                expand_tile<BLOCKS ? D : 256>(sk, LINE, (const uint8_t *)sk, 2 * LINE, KEYS,
-                                              a.kv.k_kind);
+                expand_tile<BLOCKS_D>(s.k, LINE, (const uint8_t *)s.k, 2 * LINE, KEYS, a.kv.k_kind);
                 __syncthreads();
             }
-
-            float s[MS][2][4];
-#pragma unroll
-            for (int i = 0; i < MS; i++)
-#pragma unroll
-                for (int j = 0; j < 2; j++)
-#pragma unroll
-                    for (int e = 0; e < 4; e++)
-                        s[i][j][e] = 0;
-            const uint16_t *q = sq + (wm * MS * 16 + (lane & 15)) * LINE + (lane >> 4 << 3);
-            const uint16_t *k =
-                sk + (wn * 16 + (lane & 7) + (lane >> 4 << 3)) * LINE + ((lane >> 3 & 1) << 3);
-            const uint16_t *turning =
-                made + (wn * 16 + (lane & 7) + (lane >> 4 << 3)) * K_LINE + ((lane >> 3 & 1) << 3);
-#pragma unroll 8
-            for (int kk = 0; kk < D; kk += 16) {
-                uint32_t fa[MS][4], fb[4];
-                if (ONE && kk % (D / 2) < TURN)
-                    ldmatrix4(fb, turning + (kk < D / 2 ? kk : kk - D / 2 + TURN));
-                else
-                    ldmatrix4(fb, k + kk);
-#pragma unroll
-                for (int i = 0; i < MS; i++) {
-                    ldmatrix4(fa[i], q + 16 * i * LINE + kk);
-                    mma_f16(s[i][0], fa[i], fb);
-                    mma_f16(s[i][1], fa[i], fb + 2);
-                }
-            }
+            float x[MS][2][4];
+            scores<D, ONE>(x, s, w);
             if constexpr (ONE)
                 if (second)
-                    tile_turns<D>(base_turn, a.kv, t0 + KEYS, 4);
-            const float *old = top + turn * M;
-            float *now = top + (turn ^ 1) * M;
-#pragma unroll
-            for (int i = 0; i < MS; i++)
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    int m = (wm * MS + i) * 16 + gid + 8 * h, r = row[m];
-                    bool mine = r >= r0 && r < r1;
-                    int from_m = lo[m], until_m = hi[m];
-                    float best = -INFINITY;
-                    if (!mine || a.st.rows.seen || t0 < from_m || t0 + KEYS > until_m) {
-                        uint32_t sees = 0;
-#pragma unroll 1
-                        for (int j = 0; j < 4; j++) {
-                            int t = t0 + wn * 16 + (j >> 1) * 8 + 2 * tid + (j & 1);
-                            bool in = mine && t >= from_m && t < until_m;
-                            in = in && row_sees(a, r, t);
-                            sees |= (uint32_t)in << j;
-                        }
-#pragma unroll
-                        for (int j = 0; j < 4; j++) {
-                            float *x = &s[i][j >> 1][2 * h + (j & 1)];
-                            *x = sees >> j & 1 ? *x : -INFINITY;
-                        }
-                    }
-#pragma unroll
-                    for (int j = 0; j < 4; j++)
-                        best = fmaxf(best, s[i][j >> 1][2 * h + (j & 1)]);
-                    best = fmaxf(best, shfl_xor_f32(best, 1));
-                    best = fmaxf(best, shfl_xor_f32(best, 2));
-                    if (tid == 0)
-                        red[wn * M + m] = best;
-                }
+                    tile_turns<D>(s.turns, a.kv, t0 + KEYS, 4);
+            hide_scores<D>(x, a, s, run, w, t0);
             __syncthreads();
-            if (!ONE && t0 + KEYS < until)
-                load_tile<D, BLOCKS>(sk, hk, kb, t0 + KEYS, from, until, a.kv);
+            if (!ONE && t0 + KEYS < run.until)
+                load_tile<D, BLOCKS>(s.k, hk, kb, t0 + KEYS, run.from, run.until, a.kv);
             else if (!ONE)
                 copy_commit();
-#pragma unroll
-            for (int i = 0; i < MS; i++)
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    int m = (wm * MS + i) * 16 + gid + 8 * h;
-                    float was = old[m];
-                    float best =
-                        fmaxf(fmaxf(red[m], red[M + m]), fmaxf(red[2 * M + m], red[3 * M + m]));
-                    best = fmaxf(best, was);
-                    float zero = best == -INFINITY ? 0 : best; /* no infinity minus itself */
-                    float keep = fast_exp2((was - zero) * 1.4426950408889634f), part_sum = 0;
-#pragma unroll
-                    for (int j = 0; j < 2; j++) {
-                        float x = fast_exp2((s[i][j][2 * h] - zero) * 1.4426950408889634f);
-                        float y = fast_exp2((s[i][j][2 * h + 1] - zero) * 1.4426950408889634f);
-                        part_sum += x + y;
-                        *(uint32_t *)(sp + m * LINE_P + wn * 16 + j * 8 + 2 * tid) =
-                            f32x2_to_f16(x, y);
-                    }
-                    sum[i][h] = sum[i][h] * keep + part_sum;
-                    if (wn == 0 && tid == 0) {
-                        shrink[m] = keep;
-                        now[m] = best;
-                    }
-                }
+            probabilities<D>(sum, x, s, w, turn);
             if (!ONE)
                 copy_wait<1>();
             __syncthreads();
             if (BLOCKS && !ONE) {
-                expand_tile<BLOCKS ? D : 256>(sv, LINE, (const uint8_t *)sv, 2 * LINE, KEYS,
-                                              a.kv.v_kind);
+                expand_tile<BLOCKS_D>(s.v, LINE, (const uint8_t *)s.v, 2 * LINE, KEYS, a.kv.v_kind);
                 __syncthreads();
             }
-#pragma unroll
-            for (int i = 0; i < MT; i++)
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    float keep = shrink[16 * i + gid + 8 * h];
-                    if (keep == 1) /* almost always, after the first tiles */
-                        continue;
-#pragma unroll
-                    for (int j = 0; j < NT; j++) {
-                        o[i][j][2 * h] *= keep;
-                        o[i][j][2 * h + 1] *= keep;
-                    }
-                }
-            const uint16_t *values = ONE ? sk : sv;
-            const uint16_t *v = values + (lane & 15) * LINE + warp * F::COLS + (lane >> 4 << 3);
-            const uint16_t *p = sp + (lane & 15) * LINE_P + (lane >> 4 << 3);
-#pragma unroll 4
-            for (int kk = 0; kk < KEYS; kk += 16) {
-                uint32_t fa[MT][4];
-#pragma unroll
-                for (int i = 0; i < MT; i++)
-                    ldmatrix4(fa[i], p + 16 * i * LINE_P + kk);
-#pragma unroll
-                for (int j = 0; j < NT; j += 2) {
-                    uint32_t fb[4];
-                    ldmatrix4_t(fb, v + kk * LINE + j * 8);
-#pragma unroll
-                    for (int i = 0; i < MT; i++) {
-                        mma_f16(o[i][j], fa[i], fb);
-                        mma_f16(o[i][j + 1], fa[i], fb + 2);
-                    }
-                }
-            }
+            add_values<D>(o, s, ONE ? s.k : s.v, w);
             if (ONE)
                 copy_wait<0>();
             __syncthreads();
             int next = t0 + (ONE ? 2 : 1) * KEYS;
-            uint16_t *spent = ONE ? sk : sv;
-            if (next < until)
-                load_tile<D, BLOCKS>(spent, ONE ? hk : hv, vb, next, from, until, a.kv);
+            uint16_t *spent = ONE ? s.k : s.v;
+            if (next < run.until)
+                load_tile<D, BLOCKS>(spent, ONE ? hk : hv, vb, next, run.from, run.until, a.kv);
             else
                 copy_commit();
             if (ONE)
-                sk = sv, sv = spent;
+                s.k = s.v, s.v = spent;
         }
         copy_wait<0>();
         __syncthreads(); /* the next run's first tile of K comes where others may still be */
-        r0 = r1;
+        r0 = run.r1;
     }
-
-#pragma unroll
-    for (int i = 0; i < MS; i++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float v = sum[i][h] + shfl_xor_f32(sum[i][h], 1);
-            v += shfl_xor_f32(v, 2);
-            if (tid == 0)
-                red[wn * M + (wm * MS + i) * 16 + gid + 8 * h] = v;
-        }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < MT; i++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            int m = 16 * i + gid + 8 * h, p = pair0 + m;
-            if (m >= n_pairs)
-                continue;
-            float total = (red[m] + red[M + m]) + (red[2 * M + m] + red[3 * M + m]);
-            int r = p / group, head = g * group + p % group;
-            float *to = a.o.at + r * a.o.stride + head * D, by = 1.0f / total;
-#pragma unroll
-            for (int j = 0; j < NT; j++) {
-                int col = warp * F::COLS + j * 8 + 2 * tid;
-                *(float2 *)(to + col) = make_float2(o[i][j][2 * h] * by, o[i][j][2 * h + 1] * by);
-            }
-        }
+    leave_rows<D>(o, sum, a, s, b, w);
 }
 
 template <int D, bool BLOCKS, bool ONE = false> static int allow()

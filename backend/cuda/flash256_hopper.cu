@@ -154,7 +154,7 @@ DEV void attend(const block &b, tiles &s, int half)
     walk w = walk_begin(b);
     if (walk_on(b, w)) {
         multiply_keys(s, x, half, 0);
-        if (!b.a.slice.first)
+        if (!b.slice.first)
             load_sums(b, o, m0);
         wg_wait<0>();
         hold(x);
@@ -187,7 +187,7 @@ DEV void attend(const block &b, tiles &s, int half)
         multiply_values(s, o, p, turn);
         wg_wait<0>();
         hold(o);
-    } else if (!b.a.slice.first) {
+    } else if (!b.slice.first) {
         load_sums(b, o, m0);
     }
 #pragma unroll
@@ -219,11 +219,11 @@ DEV void barriers(notes &n)
  * grid:   tile of 128 pairs x KV head
  * shared: Q, twice 64 keys and 64 values: 194 KB
  * bound:  shared memory, which an S of 64 keys reads as long as it is multiplied */
-__global__ void __launch_bounds__(3 * GROUP_THREADS, 1) flash256_hopper_kernel(attend_args a)
+__global__ void __launch_bounds__(3 * GROUP_THREADS, 1) flash256_hopper_kernel(hopper_args x)
 {
     DYN_SHARED(uint8_t, mem);
     tiles &s = *(tiles *)(mem + (-shared_at(mem) & 1023));
-    block b = job_of<D, PAIRS>(a, s.n.sees);
+    block b = job_of<D, PAIRS>(x, s.n.sees);
     grid_trigger();
     grid_wait();
     if (threadIdx.x == 0)
@@ -245,9 +245,9 @@ extern "C" int cu_flash256_hopper_init(void)
     return allow_shared(flash256_hopper_kernel, SHARED_BYTES);
 }
 
-extern "C" void cu_flash256_hopper(cudaStream_t s, attend_args a)
+extern "C" void cu_flash256_hopper(cudaStream_t s, hopper_args x)
 {
-    int pairs = a.q.rows * (a.n_head / a.kv.n_head_kv);
-    dim3 grid((unsigned)((pairs + PAIRS - 1) / PAIRS), (unsigned)a.kv.n_head_kv);
-    LAUNCH(flash256_hopper_kernel, grid, dim3(3 * GROUP_THREADS), SHARED_BYTES, s, a);
+    int pairs = x.a.q.rows * (x.a.n_head / x.a.kv.n_head_kv);
+    dim3 grid((unsigned)((pairs + PAIRS - 1) / PAIRS), (unsigned)x.a.kv.n_head_kv);
+    LAUNCH(flash256_hopper_kernel, grid, dim3(3 * GROUP_THREADS), SHARED_BYTES, s, x);
 }

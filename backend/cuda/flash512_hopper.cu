@@ -242,7 +242,7 @@ DEV void collect(const block &b, tiles &s, int half)
 #pragma unroll
     for (int i = 0; i < 128; i++)
         o[i / 64][i % 64] = 0;
-    if (!b.a.slice.first)
+    if (!b.slice.first)
         load_sums(b, o, m0, half);
     walk w = walk_begin(b);
     for (int turn = 0; walk_on(b, w); turn++) {
@@ -278,11 +278,11 @@ DEV void collect(const block &b, tiles &s, int half)
  * grid:   tile of 64 pairs x KV head
  * shared: Q, 64 keys, 64 values, P twice: 211 KB
  * bound:  64 products to a value read, so the second-level cache before the tensor cores */
-__global__ void __launch_bounds__(4 * GROUP_THREADS, 1) flash512_hopper_kernel(attend_args a)
+__global__ void __launch_bounds__(4 * GROUP_THREADS, 1) flash512_hopper_kernel(hopper_args x)
 {
     DYN_SHARED(uint8_t, mem);
     tiles &s = *(tiles *)(mem + (-shared_at(mem) & 1023));
-    block b = job_of<D, PAIRS>(a, s.n.sees);
+    block b = job_of<D, PAIRS>(x, s.n.sees);
     grid_trigger();
     grid_wait();
     if (threadIdx.x == 0)
@@ -307,9 +307,9 @@ extern "C" int cu_flash512_hopper_init(void)
     return allow_shared(flash512_hopper_kernel, SHARED_BYTES);
 }
 
-extern "C" void cu_flash512_hopper(cudaStream_t s, attend_args a)
+extern "C" void cu_flash512_hopper(cudaStream_t s, hopper_args x)
 {
-    int pairs = a.q.rows * (a.n_head / a.kv.n_head_kv);
-    dim3 grid((unsigned)((pairs + PAIRS - 1) / PAIRS), (unsigned)a.kv.n_head_kv);
-    LAUNCH(flash512_hopper_kernel, grid, dim3(4 * GROUP_THREADS), SHARED_BYTES, s, a);
+    int pairs = x.a.q.rows * (x.a.n_head / x.a.kv.n_head_kv);
+    dim3 grid((unsigned)((pairs + PAIRS - 1) / PAIRS), (unsigned)x.a.kv.n_head_kv);
+    LAUNCH(flash512_hopper_kernel, grid, dim3(4 * GROUP_THREADS), SHARED_BYTES, s, x);
 }

@@ -28,16 +28,18 @@ template <int PAIRS> struct sights {
 
 template <int D, int PAIRS> struct job {
     const attend_args &a;
+    const attend_slice &slice;
     const sights<PAIRS> &sees;
     int pair0, n_pairs, group;
 };
 
 /* The pairs of this block, the last rows first: they see most keys. */
-template <int D, int PAIRS> DEV job<D, PAIRS> job_of(const attend_args &a, sights<PAIRS> &sees)
+template <int D, int PAIRS> DEV job<D, PAIRS> job_of(const hopper_args &x, sights<PAIRS> &sees)
 {
+    const attend_args &a = x.a;
     int group = a.n_head / a.kv.n_head_kv;
     int pair0 = (int)(gridDim.x - 1 - blockIdx.x) * PAIRS;
-    return job<D, PAIRS>{a, sees, pair0, min(PAIRS, a.st.rows.n * group - pair0), group};
+    return job<D, PAIRS>{a, x.slice, sees, pair0, min(PAIRS, a.st.rows.n * group - pair0), group};
 }
 
 /* The block's tiles of keys, in the order in which all warpgroups meet them; there may be none in a
@@ -69,8 +71,8 @@ template <class J> DEV bool walk_on(const J &b, walk &w)
             w.from = min(w.from, b.sees.lo[m]);
             w.until = max(w.until, b.sees.hi[m]);
         }
-        w.from = max(w.from, b.a.slice.from);
-        w.until = min(w.until, b.a.slice.until);
+        w.from = max(w.from, b.slice.from);
+        w.until = min(w.until, b.slice.until);
         w.t0 = w.from / KEYS * KEYS;
         w.fresh = true;
     }
@@ -93,7 +95,7 @@ template <int D, int PAIRS> DEV void place_on(const job<D, PAIRS> &b, const walk
     const dev_kv &kv = b.a.kv;
     int i = (int)threadIdx.x % GROUP_THREADS, g = (int)blockIdx.y;
     if (w.fresh) {
-        const attend_slice &s = b.a.slice;
+        const attend_slice &s = b.slice;
         dev_kv_base base = store_of(b.a.st, b.a.st.rows.seq[w.r0], kv);
         p.k = head_rows(kv, s.k ? (void *)s.k : base.k, g, 2 * D) + i % 8 * 16;
         p.v = head_rows(kv, s.k ? (void *)s.v : base.v, g, 2 * D) + i % 8 * 16;
@@ -228,7 +230,7 @@ template <class J> DEV int head_of(const J &b, int m)
 }
 template <class J> DEV float *carry_of(const J &b, int m)
 {
-    return b.a.slice.carry + 2 * ((size_t)((b.pair0 + m) / b.group) * b.a.n_head + head_of(b, m));
+    return b.slice.carry + 2 * ((size_t)((b.pair0 + m) / b.group) * b.a.n_head + head_of(b, m));
 }
 /* Where a thread's columns 8 j + 2 t of pair m are summed up, from `column` on. */
 template <class J> DEV float *sums_of(const J &b, int m, int column, int dim)
@@ -241,7 +243,7 @@ template <class J> DEV float *sums_of(const J &b, int m, int column, int dim)
 template <class J> DEV softmax softmax_begin(const J &b, int m)
 {
     softmax x = {-INFINITY, 0};
-    if (!b.a.slice.first && m < b.n_pairs) {
+    if (!b.slice.first && m < b.n_pairs) {
         const float *c = carry_of(b, m);
         x.top = c[0];
         x.sum = lane_id() & 3 ? 0 : c[1];
@@ -252,7 +254,7 @@ template <class J> DEV softmax softmax_begin(const J &b, int m)
 template <class J> DEV float softmax_end(const J &b, const softmax &x, int m)
 {
     float sum = whole_sum(x);
-    if (b.a.slice.last)
+    if (b.slice.last)
         return 1.0f / sum;
     if (m < b.n_pairs && (lane_id() & 3) == 0)
         *(float2 *)carry_of(b, m) = make_float2(x.top, sum);

@@ -63,6 +63,9 @@ static constexpr int split_bytes(int stages, int line)
     return split_shape<D, REGISTERS>::fixed + (ONE ? TURNS * D : 0) + in_f16 + as_stored;
 }
 
+/* Bytes of a tile in f16. */
+template <int D> static constexpr int F16_TILE = KEYS *(2 * D + 16);
+
 /* A store's rows of one KV head, and the next tile to be copied. */
 struct tile_source {
     const uint8_t *head;
@@ -254,14 +257,314 @@ template <int D> DEV void sums_any(float (*o)[4], const share &w, int kind)
     }
 }
 
-/* ---- The kernel ---------------------------------------------------------------------------- */
+/* ---- A block's work ------------------------------------------------------------------------ */
 
-/* One stream: what a lane keeps of queries and of the keys it makes. */
+/* Shared memory of a block; `tiles` takes the rest. */
+struct split_shared {
+    uint16_t *q, *p;        /* [M][LINE_Q], [M][LINE_P]; one stream: keys are made where q was */
+    float *scores, *shrink; /* [PARTS][M][LINE_S], [M] */
+    int *lo, *hi;           /* [M]: the keys that a pair sees */
+    float *turns;           /* one stream: [TURNS][D / 8] pairs, of tiles' first positions */
+    uint8_t *tiles;
+};
+template <int D, bool BLOCKS, bool ONE> DEV split_shared shared_parts(uint16_t *mem)
+{
+    using F = split_shape<D, in_registers<D, BLOCKS, ONE>>;
+    split_shared s;
+    s.q = mem, s.p = s.q + M * F::LINE_Q;
+    s.scores = (float *)(s.p + M * LINE_P), s.shrink = s.scores + F::PARTS * M * LINE_S;
+    s.lo = (int *)(s.shrink + M), s.hi = s.lo + M;
+    s.turns = (float *)(s.hi + M);
+    s.tiles = (uint8_t *)(s.turns + (ONE ? TURNS * D / 4 : 0));
+    return s;
+}
+
+/* The pairs of a block, the heads of KV head g of rows from r0 on, and its run of keys. */
+struct split_block {
+    int r0, g, h0, group, n_pairs;
+    dev_kv_base base;
+    int committed;        /* keys below it were stored by earlier passes */
+    int from, until;      /* the run; empty if they are equal */
+    int whole;            /* all pairs see [lo of the last pair, whole) */
+    int t_first, n_tiles; /* its tiles of KEYS; the first begins at t_first */
+};
+/* What each pair sees, into shared memory, and the block's share of the chunks. The step is there
+ * since before the pass: no waiting for the kernel before. */
+DEV split_block block_work(const split_args &x, const split_shared &s)
+{
+    const attend_args &a = x.a;
+    split_block b;
+    b.group = a.n_head / a.kv.n_head_kv, b.g = (int)blockIdx.y, b.h0 = b.g * b.group;
+    b.r0 = x.parts.row0 + (int)blockIdx.z * x.deal.tile_rows;
+    b.n_pairs = min(x.deal.tile_rows, x.parts.row0 + x.parts.n_rows - b.r0) * b.group;
+    if ((int)threadIdx.x < M) {
+        sight see = {0, 0};
+        if ((int)threadIdx.x < b.n_pairs)
+            see = row_sight(a.st.rows, b.r0 + pair_row((int)threadIdx.x, x.deal), a.kv.window);
+        s.lo[threadIdx.x] = see.lo;
+        s.hi[threadIdx.x] = see.hi;
+    }
+    b.base = store_of(a.st, a.st.rows.seq[b.r0], a.kv);
+    b.committed = a.st.rows.first[b.r0];
+    __syncthreads();
+    int first = s.lo[0], end = s.hi[0];
+    b.whole = s.hi[0];
+    for (int i = b.group; i < b.n_pairs; i += b.group) {
+        first = min(first, s.lo[i]);
+        end = max(end, s.hi[i]);
+        b.whole = min(b.whole, s.hi[i]);
+    }
+    int shift = x.deal.chunk_shift, chunk0 = first >> shift, n = ((end - 1) >> shift) + 1 - chunk0;
+    int c0 = chunk0 + n * (int)blockIdx.x / (int)gridDim.x;
+    int c1 = chunk0 + n * ((int)blockIdx.x + 1) / (int)gridDim.x;
+    b.from = max(first, c0 << shift), b.until = c0 == c1 ? b.from : min(end, c1 << shift);
+    b.t_first = b.from / KEYS * KEYS, b.n_tiles = (b.until - b.t_first + KEYS - 1) / KEYS;
+    return b;
+}
+
+/* Stages of copies, in use in turn. Group j of copies has keys of tile j and values of tile j - 1.
+ * `lead` groups are on their way before turn 0; one stream in f16 has a stage more than that, which
+ * holds the values of the tile before. */
+struct tile_ring {
+    uint8_t *first, *end;
+    int stage_bytes, line, lead;
+    tile_source k, v;
+};
+template <int D, bool BLOCKS, bool ONE>
+DEV tile_ring ring_of(const split_args &x, const split_shared &s, const split_block &b)
+{
+    constexpr bool MADE_F16 = BLOCKS && !in_registers<D, BLOCKS, ONE>;
+    const dev_kv &kv = x.a.kv;
+    int kb = BLOCKS ? kv.k_bytes : 2 * D, vb = BLOCKS ? kv.v_bytes : 2 * D;
+    key_walk walk = key_walk_at(kv, b.t_first);
+    tile_ring r;
+    r.line = BLOCKS ? x.line : 2 * D + 16;
+    r.stage_bytes = (ONE ? 1 : 2) * KEYS * r.line;
+    r.lead = !ONE ? x.deal.stages : 2 * x.deal.stages - (BLOCKS ? BUFFERS_MORE : 1);
+    r.first = s.tiles + (MADE_F16 ? BUFFERS_MORE * F16_TILE<D> : 0);
+    r.end = r.first + (r.lead + (ONE && !BLOCKS)) * r.stage_bytes;
+    r.k = {head_rows(kv, b.base.k, b.g, kb), kb, walk};
+    r.v = {head_rows(kv, b.base.v, b.g, vb), vb, walk};
+    return r;
+}
+template <int D, bool BLOCKS, bool ONE>
+DEV void copy_group(tile_ring *r, const split_block &b, int j, uint8_t *to)
+{
+    constexpr int W = split_shape<D, in_registers<D, BLOCKS, ONE>>::W;
+    int t = b.t_first + j * KEYS;
+    if (j < b.n_tiles)
+        copy_tile<D, BLOCKS, W>(to, r->line, &r->k, t, b.from, b.until);
+    if (!ONE && j > 0 && j <= b.n_tiles)
+        copy_tile<D, BLOCKS, W>(to + KEYS * r->line, r->line, &r->v, t - KEYS, b.from, b.until);
+    copy_commit();
+}
+/* The first groups: keys of earlier passes are asked for at once, this pass's when they have been
+ * stored. Has the block waited for that? */
+template <int D, bool BLOCKS, bool ONE> DEV bool begin_copies(tile_ring *r, const split_block &b)
+{
+    bool waited = false;
+#pragma unroll 1
+    for (int j = 0; j < r->lead; j++) {
+        if (!waited && min(b.until, b.t_first + (j + 1) * KEYS) > b.committed) {
+            grid_wait();
+            waited = true;
+        }
+        copy_group<D, BLOCKS, ONE>(r, b, j, r->first + j * r->stage_bytes);
+    }
+    return waited;
+}
+
+/* Queries times scale to f16, zeros for pairs that are not there. */
+template <int D, bool BLOCKS, bool ONE>
+DEV void store_queries(const split_args &x, const split_shared &s, const split_block &b)
+{
+    using F = split_shape<D, in_registers<D, BLOCKS, ONE>>;
+    const attend_args &a = x.a;
+    constexpr int q_rows = 32 * F::W / (D / 4);
+    int e = (int)threadIdx.x % (D / 4) * 4;
+#pragma unroll 2
+    for (int m = (int)threadIdx.x / (D / 4); m < M; m += q_rows) {
+        uint2 u = make_uint2(0, 0);
+        if (m < b.n_pairs) {
+            int r = pair_row(m, x.deal), h = b.h0 + m - r * b.group;
+            float4 v = *(const float4 *)(a.q.at + (b.r0 + r) * a.q.stride + h * D + e);
+            if (ONE && e % (D / 2) >= D / 8) { /* still dims have the keys' weight */
+                float4 w = *(const float4 *)(a.kv.k_weight + e);
+                v = make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
+            }
+            u = make_uint2(f32x2_to_f16(v.x * a.scale, v.y * a.scale),
+                           f32x2_to_f16(v.z * a.scale, v.w * a.scale));
+        }
+        *(uint2 *)(s.q + m * F::LINE_Q + e) = u;
+    }
+}
+
+/* ---- Keys of one stream -------------------------------------------------------------------- */
+
+/* What a lane keeps of queries and of the keys it makes. */
 template <int D> struct one_lane {
     key_maker<D> maker;
     float4 place[2];
     uint32_t q[ONE_STEPS][4];
 };
+template <int D> DEV void begin_keys(one_lane<D> *one, const dev_kv &kv)
+{
+    constexpr int K = key_shape<D>::KEYS;
+    int lane = lane_id(), warp = (int)threadIdx.x >> 5;
+    one->maker = key_maker_of<D>(kv);
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+        one->place[j] = place_turns<D>(kv, one->maker.e, warp * K + lane * K / 32 + j * KEYS / 2);
+}
+/* Keys of tile i, of its values at u, to where queries were. */
+template <int D, bool BLOCKS>
+DEV void make_tile(const attend_args &a, const split_shared &s, const split_block &b,
+                   const one_lane<D> &one, int i, const uint8_t *u)
+{
+    key_tile t = {s.q,
+                  (const uint16_t *)u,
+                  s.turns + i % TURNS * (D / 4),
+                  D + 8,
+                  b.t_first + i * KEYS,
+                  a.st.rows.seen ? b.committed : 0x7fffffff,
+                  a.st.rows.seq[b.r0]};
+    key_maker<D> m = BLOCKS ? key_maker_of<D>(a.kv) : one.maker; /* blocks want registers */
+    make_keys<D, 2, KEYS / 2>(a, t, m, [&](int j, int k) {
+        return BLOCKS ? place_turns<D>(a.kv, m.e, k) : one.place[j];
+    });
+}
+
+/* ---- A turn -------------------------------------------------------------------------------- */
+
+/* The warp's scores of a tile, to shared memory. */
+template <int D, bool BLOCKS, bool ONE>
+DEV void put_scores(const split_shared &s, const share &mine, const one_lane<D> &one, int kind)
+{
+    constexpr bool REGISTERS = in_registers<D, BLOCKS, ONE>;
+    int lane = lane_id();
+    float x[4] = {0, 0, 0, 0};
+    if constexpr (ONE)
+        scores_one<D>(x, one.q, mine);
+    else if (REGISTERS)
+        scores_any<REGISTERS ? D : 256>(x, mine, kind);
+    else
+        scores<D>(x, mine);
+    float *to =
+        s.scores + (mine.warp / 4 * M + (lane >> 2)) * LINE_S + mine.warp % 4 * 8 + 2 * (lane & 3);
+    *(float2 *)to = make_float2(x[0], x[1]);
+    *(float2 *)(to + 8 * LINE_S) = make_float2(x[2], x[3]);
+}
+
+/* O shrinks as the new largest scores demand, and gains P V of a tile. */
+template <int D, bool BLOCKS, bool ONE, int NT>
+DEV void add_values(float (&o)[NT][4], const split_shared &s, const share &mine, int kind)
+{
+    constexpr bool REGISTERS = in_registers<D, BLOCKS, ONE>;
+    int gid = lane_id() >> 2;
+    float keep[2] = {s.shrink[gid], s.shrink[gid + 8]};
+#pragma unroll
+    for (int j = 0; j < NT; j++)
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            o[j][k] *= keep[k / 2];
+    if (REGISTERS)
+        sums_any<REGISTERS ? D : 256>(o, mine, kind);
+    else
+        sums<D>(o, mine);
+}
+
+/* Where pair m leaves its result of chunk c; NULL if it has none. */
+DEV float *pair_part(const split_args &x, const split_shared &s, const split_block &b, int m, int c)
+{
+    int shift = x.deal.chunk_shift, r = pair_row(m, x.deal), part = c - (s.lo[m] >> shift);
+    if (m >= b.n_pairs || part < 0 || c << shift >= s.hi[m])
+        return NULL;
+    return part_at(x.a, x.parts, b.r0 + r, b.h0 + m - r * b.group, part);
+}
+/* The warp's columns of O to chunk c's parts; then zero. */
+template <int D, bool REGISTERS, int NT>
+DEV void leave_columns(float (&o)[NT][4], const split_args &x, const split_shared &s,
+                       const split_block &b, int c)
+{
+    int lane = lane_id(), warp = (int)threadIdx.x >> 5, tid = lane & 3;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float *to = pair_part(x, s, b, (lane >> 2) + 8 * h, c);
+        if (!to)
+            continue;
+        to += warp * split_shape<D, REGISTERS>::COLS;
+#pragma unroll
+        for (int j = 0; j < NT; j++)
+            if (!REGISTERS) {
+                *(float2 *)(to + 8 * j + 2 * tid) = make_float2(o[j][2 * h], o[j][2 * h + 1]);
+            } else if (j % 2 == 0) {
+                float2 *at = (float2 *)(to + 16 * tid + j);
+                at[0] = make_float2(o[j][2 * h], o[j + 1][2 * h]);
+                at[4] = make_float2(o[j][2 * h + 1], o[j + 1][2 * h + 1]);
+            }
+    }
+#pragma unroll
+    for (int j = 0; j < NT; j++)
+        o[j][0] = o[j][1] = o[j][2] = o[j][3] = 0;
+}
+
+/* Softmax of the tile at t0, a key to each lane, of the warp's pairs warp + i W; `last`: the chunk
+ * ends here, and its largest score and sum go to its part. */
+template <int D, bool REGISTERS, int ROWS>
+DEV void softmax(float (&top)[ROWS], float (&sum)[ROWS], const split_args &x, const split_shared &s,
+                 const split_block &b, int t0, bool last)
+{
+    using F = split_shape<D, REGISTERS>;
+    int lane = lane_id(), warp = (int)threadIdx.x >> 5, t = t0 + lane;
+    bool all = !x.a.st.rows.seen && t0 + KEYS <= b.whole && t0 >= s.lo[b.n_pairs - 1];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        int m = warp + i * F::W;
+        if (m >= b.n_pairs)
+            continue;
+        float v = s.scores[m * LINE_S + lane];
+#pragma unroll
+        for (int k = 1; k < F::PARTS; k++)
+            v += s.scores[(k * M + m) * LINE_S + lane];
+        if (!all) {
+            bool sees = t >= s.lo[m] && t < s.hi[m];
+            if (x.a.st.rows.seen && sees)
+                sees = row_sees(x.a, b.r0 + pair_row(m, x.deal), t);
+            v = sees ? v : -INFINITY;
+        }
+        float was = top[i], best = fmaxf(was, warp_max(v));
+        float zero = best == -INFINITY ? 0 : best; /* no infinity minus itself */
+        float keep = fast_exp2((was - zero) * 1.4426950408889634f);
+        v = fast_exp2((v - zero) * 1.4426950408889634f);
+        float total = sum[i] * keep + v;
+        s.p[m * LINE_P + lane] = (uint16_t)f32_to_f16(v);
+        if (lane == 0)
+            s.shrink[m] = keep;
+        top[i] = last ? -INFINITY : best;
+        sum[i] = last ? 0 : total;
+        if (last) {
+            total = warp_sum(total);
+            float *to = pair_part(x, s, b, m, t0 >> x.deal.chunk_shift);
+            if (lane == 0 && to)
+                *(float2 *)(to + D) = make_float2(best, total);
+        }
+    }
+}
+
+/* Small heads of blocks: keys, or values, of a stage to f16. */
+template <int D>
+DEV void expand_keys(const split_shared &s, const uint8_t *stage, int line, int kind)
+{
+    expand_tile<D>((uint16_t *)s.tiles, D + 8, stage, line, KEYS, kind);
+}
+template <int D>
+DEV void expand_values(const split_shared &s, const uint8_t *stage, int line, int kind)
+{
+    expand_tile<D>((uint16_t *)(s.tiles + F16_TILE<D>), D + 8, stage + KEYS * line, line, KEYS,
+                   kind);
+}
+
+/* ---- The kernel ---------------------------------------------------------------------------- */
 
 /* o[r, h] = sum_t softmax_t(scale q[r, h] . k[t, g]) v[t, g], in parts
  * grid:   runs of chunks x KV head x tile of rows
@@ -269,145 +572,49 @@ template <int D> struct one_lane {
  * bound:  reading K and V */
 template <int D, bool BLOCKS, bool ONE>
 __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ONE>>::W,
-                                  D == 512 ? 1 : 2) split_kernel(attend_args a)
+                                  D == 512 ? 1 : 2) split_kernel(split_args x)
 {
     constexpr bool REGISTERS = in_registers<D, BLOCKS, ONE>, EXPAND = BLOCKS && !ONE && !REGISTERS;
+    constexpr int EXPAND_D = EXPAND ? D : 256, LINE_F16 = 2 * D + 16;
     using F = split_shape<D, REGISTERS>;
-    constexpr int LINE_Q = F::LINE_Q, NT = F::NT, PARTS = F::PARTS, ROWS = F::ROWS;
+    constexpr int NT = F::NT, ROWS = F::ROWS;
+    const dev_kv &kv = x.a.kv;
     DYN_SHARED(uint16_t, mem);
-    uint16_t *sq = mem, *sp = sq + M * LINE_Q;
-    float *ss = (float *)(sp + M * LINE_P), *shrink = ss + PARTS * M * LINE_S;
-    int *lo = (int *)(shrink + M), *hi = lo + M;
-    float *base_turn = (float *)(hi + M); /* one stream: [TURNS][TURN] pairs */
-    uint8_t *tiles = (uint8_t *)(base_turn + (ONE ? TURNS * D / 4 : 0));
-    int group = a.n_head / a.kv.n_head_kv, g = (int)blockIdx.y, lane = lane_id();
-    int warp = (int)threadIdx.x >> 5, gid = lane >> 2, tid = lane & 3;
-    int r0 = a.row0 + (int)blockIdx.z * a.tile_rows, h0 = g * group;
-    int n_rows = min(a.tile_rows, a.row0 + a.n_rows - r0), n_pairs = n_rows * group;
+    split_shared s = shared_parts<D, BLOCKS, ONE>(mem);
+    int warp = (int)threadIdx.x >> 5, in_chunk = (1 << x.deal.chunk_shift) - 1;
     grid_trigger();
-
-    /* The step is there since before the pass: no waiting for the kernel before. */
-    if ((int)threadIdx.x < M) {
-        sight s = {0, 0};
-        if ((int)threadIdx.x < n_pairs)
-            s = row_sight(a.st.rows, r0 + pair_row((int)threadIdx.x, a), a.kv.window);
-        lo[threadIdx.x] = s.lo;
-        hi[threadIdx.x] = s.hi;
-    }
-    dev_kv_base base = store_of(a.st, a.st.rows.seq[r0], a.kv);
-    int committed = a.st.rows.first[r0];
-    __syncthreads();
-    int first = lo[0], end = hi[0], whole = hi[0]; /* all pairs see [lo of the last, whole) */
-    for (int i = group; i < n_pairs; i += group) {
-        first = min(first, lo[i]);
-        end = max(end, hi[i]);
-        whole = min(whole, hi[i]);
-    }
-    int shift = a.chunk_shift, chunk0 = first >> shift, n = ((end - 1) >> shift) + 1 - chunk0;
-    int c0 = chunk0 + n * (int)blockIdx.x / (int)gridDim.x;
-    int c1 = chunk0 + n * ((int)blockIdx.x + 1) / (int)gridDim.x;
-    int from = max(first, c0 << shift), until = min(end, c1 << shift);
-    int t_first = from / KEYS * KEYS, n_tiles = (until - t_first + KEYS - 1) / KEYS;
-    int in_chunk = (1 << shift) - 1;
-
-    constexpr int TILE = KEYS * (2 * D + 16); /* in f16 */
-    int kb = BLOCKS ? a.kv.k_bytes : 2 * D, vb = BLOCKS ? a.kv.v_bytes : 2 * D;
-    key_walk first_tile = key_walk_at(a.kv, t_first);
-    int line = BLOCKS ? a.line : 2 * D + 16;
-    int stage_bytes = (ONE ? 1 : 2) * KEYS * line;
-    tile_source src_k = {head_rows(a.kv, base.k, g, kb), kb, first_tile};
-    tile_source src_v = {head_rows(a.kv, base.v, g, vb), vb, first_tile};
-    /* Groups of copies on their way before turn 0, and stages of them. One stream in f16 has a
-     * stage more: that of the values of the tile before. */
-    int lead = !ONE ? a.stages : 2 * a.stages - (BLOCKS ? BUFFERS_MORE : 1);
-    uint8_t *ring = tiles + (EXPAND || (ONE && BLOCKS) ? BUFFERS_MORE * TILE : 0);
-    uint8_t *ring_end = ring + (lead + (ONE && !BLOCKS)) * stage_bytes;
-    /* Group j of copies, into stage j mod stages: keys of tile j, values of tile j - 1. */
-    auto copy_group = [&](int j, uint8_t *to) {
-        int t = t_first + j * KEYS;
-        if (j < n_tiles)
-            copy_tile<D, BLOCKS, F::W>(to, line, &src_k, t, from, until);
-        if (!ONE && j > 0 && j <= n_tiles)
-            copy_tile<D, BLOCKS, F::W>(to + KEYS * line, line, &src_v, t - KEYS, from, until);
-        copy_commit();
-    };
-    if (c0 == c1) {
+    split_block b = block_work(x, s);
+    if (b.from == b.until) {
         grid_wait(); /* who comes after us counts on it */
         return;
     }
-    /* Keys of earlier passes are asked for at once, this pass's when they have been stored. */
-    bool waited = false;
-#pragma unroll 1
-    for (int j = 0; j < lead; j++) {
-        if (!waited && min(until, t_first + (j + 1) * KEYS) > committed) {
-            grid_wait();
-            waited = true;
-        }
-        copy_group(j, ring + j * stage_bytes);
-    }
+    tile_ring ring = ring_of<D, BLOCKS, ONE>(x, s, b);
+    bool waited = begin_copies<D, BLOCKS, ONE>(&ring, b);
     one_lane<D> one;
     if constexpr (ONE) {
-        constexpr int K = key_shape<D>::KEYS;
-        one.maker = key_maker_of<D>(a.kv);
-#pragma unroll
-        for (int j = 0; j < 2; j++)
-            one.place[j] =
-                place_turns<D>(a.kv, one.maker.e, warp * K + lane * K / 32 + j * KEYS / 2);
-        tile_turns<D>(base_turn, a.kv, t_first, TURNS);
+        begin_keys<D>(&one, kv);
+        tile_turns<D>(s.turns, kv, b.t_first, TURNS);
     }
     if (!waited)
         grid_wait();
-    constexpr int q_rows = 32 * F::W / (D / 4);
-    int e = (int)threadIdx.x % (D / 4) * 4;
-#pragma unroll 2
-    for (int m = (int)threadIdx.x / (D / 4); m < M; m += q_rows) {
-        uint2 u = make_uint2(0, 0);
-        if (m < n_pairs) {
-            int r = pair_row(m, a), h = h0 + m - r * group;
-            float4 v = *(const float4 *)(a.q.at + (r0 + r) * a.q.stride + h * D + e);
-            if (ONE && e % (D / 2) >= D / 8) { /* what stands still has the keys' weight */
-                float4 w = *(const float4 *)(a.kv.k_weight + e);
-                v = make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
-            }
-            u = make_uint2(f32x2_to_f16(v.x * a.scale, v.y * a.scale),
-                           f32x2_to_f16(v.z * a.scale, v.w * a.scale));
-        }
-        *(uint2 *)(sq + m * LINE_Q + e) = u;
-    }
+    store_queries<D, BLOCKS, ONE>(x, s, b);
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < M * LINE_P / 2; i += 32 * F::W)
-        ((uint32_t *)sp)[i] = 0; /* probabilities of pairs that are not there */
+        ((uint32_t *)s.p)[i] = 0; /* probabilities of pairs that are not there */
     if ((int)threadIdx.x < M)
-        shrink[threadIdx.x] = 0;
-    copies_wait(lead - 1);
+        s.shrink[threadIdx.x] = 0;
+    copies_wait(ring.lead - 1);
     __syncthreads();
-    /* Keys of tile i of values at u. */
-    auto make = [&](int i, const uint8_t *u) {
-        if constexpr (ONE) {
-            key_tile t = {sq,
-                          (const uint16_t *)u,
-                          base_turn + i % TURNS * (D / 4),
-                          D + 8,
-                          t_first + i * KEYS,
-                          a.st.rows.seen ? committed : 0x7fffffff,
-                          a.st.rows.seq[r0]};
-            key_maker<D> m = BLOCKS ? key_maker_of<D>(a.kv) : one.maker; /* blocks want registers */
-            make_keys<D, 2, KEYS / 2>(a, t, m, [&](int j, int k) {
-                return BLOCKS ? place_turns<D>(a.kv, m.e, k) : one.place[j];
-            });
-        }
-    };
     if constexpr (ONE) {
-        load_queries<D>(one.q, sq, warp);
+        load_queries<D>(one.q, s.q, warp);
         if (BLOCKS)
-            plain_rows<D>((uint16_t *)tiles, D + 8, ring, line, KEYS, a.kv);
+            plain_rows<D>((uint16_t *)s.tiles, D + 8, ring.first, ring.line, KEYS, kv);
         __syncthreads(); /* keys come where queries were */
-        make(0, tiles);
+        make_tile<D, BLOCKS>(x.a, s, b, one, 0, s.tiles);
         __syncthreads();
     }
-
     if (EXPAND) {
-        expand_tile<EXPAND ? D : 256>((uint16_t *)tiles, D + 8, ring, line, KEYS, a.kv.k_kind);
+        expand_keys<EXPAND_D>(s, ring.first, ring.line, kv.k_kind);
         __syncthreads();
     }
 
@@ -419,123 +626,49 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
     for (int j = 0; j < NT; j++)
         o[j][0] = o[j][1] = o[j][2] = o[j][3] = 0;
 
-    uint8_t *stage = ring;
+    uint8_t *stage = ring.first;
     for (int i = 0;; i++) {
-        int t0 = t_first + i * KEYS;
-        uint8_t *next = stage + stage_bytes == ring_end ? ring : stage + stage_bytes;
-        uint8_t *now = stage, *was = stage + KEYS * line; /* keys i, values i - 1 */
+        int t0 = b.t_first + i * KEYS;
+        uint8_t *next =
+            stage + ring.stage_bytes == ring.end ? ring.first : stage + ring.stage_bytes;
+        uint8_t *now = stage, *was = stage + KEYS * ring.line; /* keys i, values i - 1 */
         if (ONE && BLOCKS)
-            now = tiles + (i & 1) * TILE, was = tiles + (~i & 1) * TILE;
+            now = s.tiles + (i & 1) * F16_TILE<D>, was = s.tiles + (~i & 1) * F16_TILE<D>;
         else if (ONE)
-            was = (stage == ring ? ring_end : stage) - stage_bytes;
+            was = (stage == ring.first ? ring.end : stage) - ring.stage_bytes;
         else if (EXPAND)
-            now = tiles, was = tiles + TILE;
-        share mine = {sq, now, was, sp, ONE || EXPAND ? 2 * D + 16 : line, warp};
+            now = s.tiles, was = s.tiles + F16_TILE<D>;
+        share mine = {s.q, now, was, s.p, ONE || EXPAND ? LINE_F16 : ring.line, warp};
         if constexpr (ONE)
             if ((i + 1) % TURNS == 0)
-                tile_turns<D>(base_turn, a.kv, t0 + KEYS, TURNS);
-        if (i < n_tiles) {
-            float s[4] = {0, 0, 0, 0};
-            if constexpr (ONE)
-                scores_one<D>(s, one.q, mine);
-            else if (REGISTERS)
-                scores_any<REGISTERS ? D : 256>(s, mine, a.kv.k_kind);
-            else
-                scores<D>(s, mine);
-            float *to = ss + (warp / 4 * M + gid) * LINE_S + warp % 4 * 8 + 2 * tid;
-            *(float2 *)to = make_float2(s[0], s[1]);
-            *(float2 *)(to + 8 * LINE_S) = make_float2(s[2], s[3]);
-        }
+                tile_turns<D>(s.turns, kv, t0 + KEYS, TURNS);
+        if (i < b.n_tiles)
+            put_scores<D, BLOCKS, ONE>(s, mine, one, kv.k_kind);
         if (i > 0) {
-            float keep[2] = {shrink[gid], shrink[gid + 8]};
-#pragma unroll
-            for (int j = 0; j < NT; j++)
-#pragma unroll
-                for (int k = 0; k < 4; k++)
-                    o[j][k] *= keep[k / 2];
-            if (REGISTERS)
-                sums_any<REGISTERS ? D : 256>(o, mine, a.kv.v_kind);
-            else
-                sums<D>(o, mine);
-            if (i == n_tiles || (t0 & in_chunk) == 0) {
-                int c = (t0 - 1) >> shift;
-#pragma unroll
-                for (int b = 0; b < 2; b++) {
-                    int m = gid + 8 * b, r = pair_row(m, a), part = c - (lo[m] >> shift);
-                    if (m >= n_pairs || part < 0 || c << shift >= hi[m])
-                        continue;
-                    float *to = part_at(a, r0 + r, h0 + m - r * group, part) + warp * F::COLS;
-#pragma unroll
-                    for (int j = 0; j < NT; j++)
-                        if (!REGISTERS) {
-                            *(float2 *)(to + 8 * j + 2 * tid) =
-                                make_float2(o[j][2 * b], o[j][2 * b + 1]);
-                        } else if (j % 2 == 0) {
-                            float2 *at = (float2 *)(to + 16 * tid + j);
-                            at[0] = make_float2(o[j][2 * b], o[j + 1][2 * b]);
-                            at[4] = make_float2(o[j][2 * b + 1], o[j + 1][2 * b + 1]);
-                        }
-                }
-#pragma unroll
-                for (int j = 0; j < NT; j++)
-                    o[j][0] = o[j][1] = o[j][2] = o[j][3] = 0;
-            }
+            add_values<D, BLOCKS, ONE>(o, s, mine, kv.v_kind);
+            if (i == b.n_tiles || (t0 & in_chunk) == 0)
+                leave_columns<D, REGISTERS>(o, x, s, b, (t0 - 1) >> x.deal.chunk_shift);
         }
-        if (i == n_tiles)
+        if (i == b.n_tiles)
             break;
-        copies_wait(lead - 2);
+        copies_wait(ring.lead - 2);
         __syncthreads();
-        copy_group(i + lead, ONE && !BLOCKS ? was : stage);
-
-        bool last = i + 1 == n_tiles || (t0 + KEYS & in_chunk) == 0;
-        bool all = !a.st.rows.seen && t0 + KEYS <= whole && t0 >= lo[n_pairs - 1];
-#pragma unroll
-        for (int w = 0; w < ROWS; w++) {
-            int m = warp + w * F::W, t = t0 + lane;
-            if (m >= n_pairs)
-                continue;
-            float x = ss[m * LINE_S + lane];
-#pragma unroll
-            for (int k = 1; k < PARTS; k++)
-                x += ss[(k * M + m) * LINE_S + lane];
-            if (!all) {
-                bool sees = t >= lo[m] && t < hi[m];
-                if (a.st.rows.seen && sees)
-                    sees = row_sees(a, r0 + pair_row(m, a), t);
-                x = sees ? x : -INFINITY;
-            }
-            float was = top[w], best = fmaxf(was, warp_max(x));
-            float zero = best == -INFINITY ? 0 : best; /* no infinity minus itself */
-            float keep = fast_exp2((was - zero) * 1.4426950408889634f);
-            x = fast_exp2((x - zero) * 1.4426950408889634f);
-            float total = sum[w] * keep + x;
-            sp[m * LINE_P + lane] = (uint16_t)f32_to_f16(x);
-            if (lane == 0)
-                shrink[m] = keep;
-            top[w] = last ? -INFINITY : best;
-            sum[w] = last ? 0 : total;
-            if (last) {
-                total = warp_sum(total);
-                int r = pair_row(m, a), c = t0 >> shift, part = c - (lo[m] >> shift);
-                if (lane == 0 && part >= 0 && c << shift < hi[m])
-                    *(float2 *)(part_at(a, r0 + r, h0 + m - r * group, part) + D) =
-                        make_float2(best, total);
-            }
-        }
+        copy_group<D, BLOCKS, ONE>(&ring, b, i + ring.lead, ONE && !BLOCKS ? was : stage);
+        bool last = i + 1 == b.n_tiles || (t0 + KEYS & in_chunk) == 0;
+        softmax<D, REGISTERS>(top, sum, x, s, b, t0, last);
         if constexpr (ONE)
-            if (i + 1 < n_tiles) {
+            if (i + 1 < b.n_tiles) {
                 uint8_t *u = next;
                 if (BLOCKS) {
-                    u = tiles + (~i & 1) * TILE;
-                    plain_rows<D>((uint16_t *)u, D + 8, next, line, KEYS, a.kv);
+                    u = s.tiles + (~i & 1) * F16_TILE<D>;
+                    plain_rows<D>((uint16_t *)u, D + 8, next, ring.line, KEYS, kv);
                 }
-                make(i + 1, u);
+                make_tile<D, BLOCKS>(x.a, s, b, one, i + 1, u);
             }
-        if (EXPAND && i + 1 < n_tiles)
-            expand_tile<EXPAND ? D : 256>((uint16_t *)tiles, D + 8, next, line, KEYS, a.kv.k_kind);
+        if (EXPAND && i + 1 < b.n_tiles)
+            expand_keys<EXPAND_D>(s, next, ring.line, kv.k_kind);
         if (EXPAND)
-            expand_tile<EXPAND ? D : 256>((uint16_t *)(tiles + TILE), D + 8, next + KEYS * line,
-                                          line, KEYS, a.kv.v_kind);
+            expand_values<EXPAND_D>(s, next, ring.line, kv.v_kind);
         stage = next;
         __syncthreads();
     }
@@ -567,44 +700,44 @@ extern "C" int cu_split_init(int largest, int *widest, int *stages_512)
     return bad;
 }
 
-template <int D, bool BLOCKS, bool ONE = false> static void split_of(cudaStream_t s, attend_args a)
+template <int D, bool BLOCKS, bool ONE = false> static void split_of(cudaStream_t s, split_args x)
 {
-    dim3 grid((unsigned)a.n_block, (unsigned)a.kv.n_head_kv,
-              (unsigned)((a.n_rows + a.tile_rows - 1) / a.tile_rows));
-    int row = a.kv.k_bytes > a.kv.v_bytes ? a.kv.k_bytes : a.kv.v_bytes;
-    a.line = row + 16; /* an odd multiple of 16: neighbours' banks differ */
-    a.line += a.line % 32 ? 0 : 16;
+    dim3 grid((unsigned)x.deal.n_block, (unsigned)x.a.kv.n_head_kv,
+              (unsigned)((x.parts.n_rows + x.deal.tile_rows - 1) / x.deal.tile_rows));
+    int row = x.a.kv.k_bytes > x.a.kv.v_bytes ? x.a.kv.k_bytes : x.a.kv.v_bytes;
+    x.line = row + 16; /* an odd multiple of 16: neighbours' banks differ */
+    x.line += x.line % 32 ? 0 : 16;
     if (!BLOCKS)
-        a.line = 2 * D + 16;
+        x.line = 2 * D + 16;
     else if (D <= 128)
-        a.line = (row + 15) / 16 * 16 + 16;
+        x.line = (row + 15) / 16 * 16 + 16;
     dim3 block(32 * split_shape<D, in_registers<D, BLOCKS, ONE>>::W);
-    size_t bytes = split_bytes<D, BLOCKS, ONE>(a.stages, a.line);
-    LAUNCH((split_kernel<D, BLOCKS, ONE>), grid, block, bytes, s, a);
+    size_t bytes = split_bytes<D, BLOCKS, ONE>(x.deal.stages, x.line);
+    LAUNCH((split_kernel<D, BLOCKS, ONE>), grid, block, bytes, s, x);
 }
 
-template <int D, bool ONE = false> static void split_any(cudaStream_t s, attend_args a)
+template <int D, bool ONE = false> static void split_any(cudaStream_t s, split_args x)
 {
-    if (a.kv.k_kind == KV_F16 && a.kv.v_kind == KV_F16)
-        split_of<D, false, ONE>(s, a);
+    if (x.a.kv.k_kind == KV_F16 && x.a.kv.v_kind == KV_F16)
+        split_of<D, false, ONE>(s, x);
     else
-        split_of<D, true, ONE>(s, a);
+        split_of<D, true, ONE>(s, x);
 }
 
-extern "C" void cu_split(cudaStream_t s, attend_args a)
+extern "C" void cu_split(cudaStream_t s, split_args x)
 {
-    bool one = a.kv.single;
-    switch (a.kv.head_dim) {
+    bool one = x.a.kv.single;
+    switch (x.a.kv.head_dim) {
     case 64:
-        split_any<64>(s, a);
+        split_any<64>(s, x);
         break;
     case 128:
-        split_any<128>(s, a);
+        split_any<128>(s, x);
         break;
     case 256:
-        one ? split_any<256, true>(s, a) : split_any<256>(s, a);
+        one ? split_any<256, true>(s, x) : split_any<256>(s, x);
         break;
     default:
-        one ? split_any<512, true>(s, a) : split_any<512>(s, a);
+        one ? split_any<512, true>(s, x) : split_any<512>(s, x);
     }
 }

@@ -397,8 +397,9 @@ template <int KIND> DEV void sums(float (*o)[4], const uint32_t *p, const uint8_
 /* O, sums and largest scores of all pairs to part c of the row: half of O at a time, in the order
  * of pairs. All warps call; `room` is what their rings were. */
 template <int KIND>
-DEV void leave_part(float (*o)[4], warp_sums *w, const attend_args &a, const split512_shared &mem,
-                    float4 *room, const row_view &row, warp_role at, int c)
+DEV void leave_part(float (*o)[4], warp_sums *w, const split512_args &args,
+                    const split512_shared &mem, float4 *room, const row_view &row, warp_role at,
+                    int c)
 {
     constexpr int HALF = PARTS / 2;
     int lane = lane_id(), g = lane >> 2, t = lane & 3;
@@ -424,7 +425,8 @@ DEV void leave_part(float (*o)[4], warp_sums *w, const attend_args &a, const spl
         for (int k = 0; k < G; k++)
             total += sum[k] * fast_exp2(top[k] - zero);
         keep[i] = fast_exp2(w->top[i] - zero);
-        to[i] = 2 * t + i < row.n_pairs ? part_at(a, row.r, row.h0 + 2 * t + i, c) : NULL;
+        to[i] = 2 * t + i < row.n_pairs ? part_at(args.a, args.parts, row.r, row.h0 + 2 * t + i, c)
+                                        : NULL;
         if (threadIdx.x < 32 && g == 0 && to[i])
             *(float2 *)(to[i] + D) = make_float2(best / LOG2E, total);
     }
@@ -515,8 +517,9 @@ DEV void load_query(const split512_shared &mem, const row_view &row, const atten
  * shared: Q, rings of 2 to 6 units a pair: 100 to 225 KB
  * bound:  reading keys and values; decoding them, where they have few bytes */
 template <int KIND, bool ONE>
-__global__ void __launch_bounds__(64 * G, 1) split512_kernel(attend_args a)
+__global__ void __launch_bounds__(64 * G, 1) split512_kernel(split512_args x)
 {
+    const attend_args &a = x.a;
     constexpr int UNIT = KEYS * line_bytes(row_bytes<KIND, D>);
     DYN_SHARED(uint8_t, memory);
     split512_shared mem;
@@ -530,7 +533,7 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(attend_args a)
     uint8_t *rings = memory + fixed_bytes(ONE);
     int eights = (group + PAIRS - 1) / PAIRS, eight = (int)blockIdx.z % eights;
     row_view row;
-    row.r = a.row0 + (int)blockIdx.z / eights;
+    row.r = x.parts.row0 + (int)blockIdx.z / eights;
     row.h0 = (int)blockIdx.x * group + eight * PAIRS;
     row.n_pairs = min((int)PAIRS, group - eight * PAIRS);
     grid_trigger();
@@ -542,12 +545,12 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(attend_args a)
     int committed = a.st.rows.first[row.r];
     row.tree_from = a.st.rows.seen ? committed : 0x7fffffff;
     dev_kv_base base = store_of(a.st, row.seq, a.kv);
-    int chunk = row_chunk(a, s), c0 = s.lo / chunk, c1 = (s.hi - 1) / chunk + 1;
+    int chunk = row_chunk(x.parts, s), c0 = s.lo / chunk, c1 = (s.hi - 1) / chunk + 1;
     ring r;
-    r.units = rings + at.pair * a.stages * UNIT;
+    r.units = rings + at.pair * x.stages * UNIT;
     r.k = head_rows(a.kv, base.k, (int)blockIdx.x, row_bytes<KIND, D>);
     r.v = head_rows(a.kv, base.v, (int)blockIdx.x, row_bytes<KIND, D>);
-    r.stages = a.stages;
+    r.stages = x.stages;
     bool waited = false;
 
 #pragma unroll 1
@@ -560,7 +563,7 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(attend_args a)
         int t0 = r.t, stage = 0;
         /* Keys of earlier passes are asked for at once, this pass's when they have been stored. */
 #pragma unroll 1
-        for (int i = 0; i < a.stages; i++) {
+        for (int i = 0; i < x.stages; i++) {
             if (!waited && min(r.until, r.t + KEYS) > committed) {
                 grid_wait();
                 waited = true;
@@ -586,7 +589,7 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(attend_args a)
         for (bool more = false; t0 < r.until; t0 += G * KEYS) {
             float score[4], keep[2];
             uint32_t p[2];
-            copies_wait(a.stages - 1 - more);
+            copies_wait(x.stages - 1 - more);
             some_sync(1 + at.pair, 64); /* keys are here; the tile before is done with */
             if (more)
                 copy_unit<KIND, ONE>(&r, at.side);
@@ -595,8 +598,8 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(attend_args a)
             __syncwarp(); /* all lanes have read the turns that were there */
             mem.halves[32 * at.side + lane] = make_float4(score[0], score[1], score[2], score[3]);
             if (!ONE) {
-                stage = stage + 1 == a.stages ? 0 : stage + 1;
-                copies_wait(a.stages - 2);
+                stage = stage + 1 == x.stages ? 0 : stage + 1;
+                copies_wait(x.stages - 2);
             }
             some_sync(1 + at.pair, 64); /* scores are here, of two streams values too */
             if (!ONE)
@@ -611,7 +614,7 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(attend_args a)
                 }
             }
             sums<KIND>(o, p, r.units + stage * UNIT, at.side);
-            stage = stage + 1 == a.stages ? 0 : stage + 1;
+            stage = stage + 1 == x.stages ? 0 : stage + 1;
         }
         /* As many barriers for every pair: compute-sanitizer counts them, and takes a pair that had
          * fewer for one that is not yet at the block's next. */
@@ -620,7 +623,7 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(attend_args a)
             some_sync(1 + at.pair, 64);
             some_sync(1 + at.pair, 64);
         }
-        leave_part<KIND>(o, &w, a, mem, (float4 *)rings, row, at, c - c0);
+        leave_part<KIND>(o, &w, x, mem, (float4 *)rings, row, at, c - c0);
     }
     if (!waited)
         grid_wait(); /* who comes after us counts on it */
@@ -658,20 +661,20 @@ extern "C" int cu_split512_init(int largest)
            allow_shared(split512_kernel<KV_Q4_0, true>, largest);
 }
 
-template <int KIND, bool ONE> static void launch_of(cudaStream_t s, const attend_args &a)
+template <int KIND, bool ONE> static void launch_of(cudaStream_t s, const split512_args &x)
 {
-    int group = a.n_head / a.kv.n_head_kv, eights = (group + PAIRS - 1) / PAIRS;
-    dim3 grid((unsigned)a.kv.n_head_kv, (unsigned)a.n_block, (unsigned)(a.n_rows * eights));
-    size_t bytes = (size_t)shared_bytes(a.kv, a.stages);
-    LAUNCH((split512_kernel<KIND, ONE>), grid, dim3(64 * G), bytes, s, a);
+    int group = x.a.n_head / x.a.kv.n_head_kv, eights = (group + PAIRS - 1) / PAIRS;
+    dim3 grid((unsigned)x.a.kv.n_head_kv, (unsigned)x.n_block, (unsigned)(x.parts.n_rows * eights));
+    size_t bytes = (size_t)shared_bytes(x.a.kv, x.stages);
+    LAUNCH((split512_kernel<KIND, ONE>), grid, dim3(64 * G), bytes, s, x);
 }
 
-extern "C" void cu_split512(cudaStream_t s, attend_args a)
+extern "C" void cu_split512(cudaStream_t s, split512_args x)
 {
-    if (a.kv.k_kind == KV_TQ3_0)
-        launch_of<KV_TQ3_0, false>(s, a);
-    else if (a.kv.k_kind == KV_Q8_0)
-        a.kv.single ? launch_of<KV_Q8_0, true>(s, a) : launch_of<KV_Q8_0, false>(s, a);
+    if (x.a.kv.k_kind == KV_TQ3_0)
+        launch_of<KV_TQ3_0, false>(s, x);
+    else if (x.a.kv.k_kind == KV_Q8_0)
+        x.a.kv.single ? launch_of<KV_Q8_0, true>(s, x) : launch_of<KV_Q8_0, false>(s, x);
     else
-        a.kv.single ? launch_of<KV_Q4_0, true>(s, a) : launch_of<KV_Q4_0, false>(s, a);
+        x.a.kv.single ? launch_of<KV_Q4_0, true>(s, x) : launch_of<KV_Q4_0, false>(s, x);
 }

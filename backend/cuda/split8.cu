@@ -194,12 +194,12 @@ struct block_pairs {
     int whole; /* all pairs see [lo of the last, whole) */
 };
 /* Where pair m leaves its result of chunk c; NULL if it has none. */
-DEV float *pair_part(const attend_args &a, const block_pairs &b, int m, int c)
+DEV float *pair_part(const split8_args &x, const block_pairs &b, int m, int c)
 {
-    int r = pair_row(m, a), part = c - (b.lo[m] >> a.chunk_shift);
-    if (m >= b.n || part < 0 || c << a.chunk_shift >= b.hi[m])
+    int r = pair_row(m, x.deal), part = c - (b.lo[m] >> x.deal.chunk_shift);
+    if (m >= b.n || part < 0 || c << x.deal.chunk_shift >= b.hi[m])
         return NULL;
-    return part_at(a, b.r0 + r, b.h0 + m - r * b.group, part);
+    return part_at(x.a, x.parts, b.r0 + r, b.h0 + m - r * b.group, part);
 }
 
 /* What a warp keeps of its pairs, warp + i W, from tile to tile: the largest score, and each lane's
@@ -212,8 +212,9 @@ template <int ROWS> struct pair_sums {
  * neighbours. `last`: the chunk ends here. */
 template <int D, int NG>
 DEV void softmax(pair_sums<split8_shape<D, NG>::ROWS> *s, const split8_shared &mem,
-                 const block_pairs &b, const attend_args &a, int t0, bool last)
+                 const block_pairs &b, const split8_args &args, int t0, bool last)
 {
+    const attend_args &a = args.a;
     using F = split8_shape<D, NG>;
     constexpr int EACH = F::KEYS / 32;
     int lane = lane_id(), warp = (int)threadIdx.x >> 5;
@@ -235,7 +236,7 @@ DEV void softmax(pair_sums<split8_shape<D, NG>::ROWS> *s, const split8_shared &m
                 int key = t0 + EACH * lane + j;
                 bool sees = key >= b.lo[m] && key < b.hi[m];
                 if (a.st.rows.seen && sees)
-                    sees = row_sees(a, b.r0 + pair_row(m, a), key);
+                    sees = row_sees(a, b.r0 + pair_row(m, args.deal), key);
                 x[j] = sees ? x[j] : -INFINITY;
             }
             best = fmaxf(best, x[j]);
@@ -259,7 +260,7 @@ DEV void softmax(pair_sums<split8_shape<D, NG>::ROWS> *s, const split8_shared &m
         s->sum[i] = last ? 0 : total;
         if (last) {
             total = warp_sum(total);
-            float *to = pair_part(a, b, m, t0 >> a.chunk_shift);
+            float *to = pair_part(args, b, m, t0 >> args.deal.chunk_shift);
             if (lane == 0 && to)
                 *(float2 *)(to + D) = make_float2(best / LOG2E, total);
         }
@@ -268,19 +269,19 @@ DEV void softmax(pair_sums<split8_shape<D, NG>::ROWS> *s, const split8_shared &m
 
 /* The lane's elements of O to chunk c's parts; then zero. */
 template <int NG>
-DEV void leave_parts(float (*o)[4][4], const block_pairs &b, const attend_args &a, int c)
+DEV void leave_parts(float (*o)[4][4], const block_pairs &b, const split8_args &x, int c)
 {
     int lane = lane_id(), e = ((int)threadIdx.x >> 5) * 8 + (lane >> 2);
 #pragma unroll
     for (int n = 0; n < NG; n++) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            float *to = pair_part(a, b, 8 * n + 2 * (lane & 3) + i, c);
+            float *to = pair_part(x, b, 8 * n + 2 * (lane & 3) + i, c);
             if (!to)
                 continue;
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                *(float2 *)(to + value_order(a.kv.v_kind, e, 2 * j)) =
+                *(float2 *)(to + value_order(x.a.kv.v_kind, e, 2 * j)) =
                     make_float2(o[n][j][i], o[n][j][2 + i]);
         }
 #pragma unroll
@@ -292,14 +293,15 @@ DEV void leave_parts(float (*o)[4][4], const block_pairs &b, const attend_args &
 /* Queries in the order of pieces of keys, zeros for pairs that are not there. Eight elements of a
  * piece are four pairs of neighbours, whose first and second are 1 or 4 apart in it. */
 template <int D, int NG>
-DEV void load_queries(uint16_t *sq, const block_pairs &b, const attend_args &a, int kind)
+DEV void load_queries(uint16_t *sq, const block_pairs &b, const split8_args &args, int kind)
 {
+    const attend_args &a = args.a;
     using F = split8_shape<D, NG>;
     bool far = kind == KV_Q4_0 || kind == KV_TQ3_0;
     float scale = a.scale * LOG2E;
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < F::PAIRS * D / 8; i += D / 2) {
-        int m = i / (D / 8), e = i % (D / 8), r = pair_row(m, a);
+        int m = i / (D / 8), e = i % (D / 8), r = pair_row(m, args.deal);
         const float *q = a.q.at + (b.r0 + r) * a.q.stride + (b.h0 + m - r * b.group) * D;
         float2 x[4];
 #pragma unroll
@@ -327,8 +329,9 @@ DEV void load_queries(uint16_t *sq, const block_pairs &b, const attend_args &a, 
  * shared: Q, parts of S, 1 to 3 stages of keys and values: 25 to 150 KB
  * bound:  reading K and V; decoding them, where a key has few bytes */
 template <int D, int NG, int KIND>
-__global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_args a)
+__global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_args x)
 {
+    const attend_args &a = x.a;
     using F = split8_shape<D, NG>;
     constexpr int W = F::W, KEYS = F::KEYS, LINE_S = F::LINE_S, PAIRS = F::PAIRS, G = KEYS / 16;
     DYN_SHARED(uint16_t, sq);
@@ -338,8 +341,8 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_
     int *lo = (int *)(mem.shrink + PAIRS), *hi = lo + PAIRS;
     uint8_t *k_ring = (uint8_t *)(hi + PAIRS);
     int group = a.n_head / a.kv.n_head_kv, lane = lane_id(), warp = (int)threadIdx.x >> 5;
-    int r0 = a.row0 + (int)blockIdx.z * a.tile_rows;
-    int n_rows = min(a.tile_rows, a.row0 + a.n_rows - r0);
+    int r0 = x.parts.row0 + (int)blockIdx.z * x.deal.tile_rows;
+    int n_rows = min(x.deal.tile_rows, x.parts.row0 + x.parts.n_rows - r0);
     block_pairs b = {lo, hi, r0, (int)blockIdx.x * group, n_rows * group, group, 0};
     grid_trigger();
 
@@ -347,7 +350,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_
     if ((int)threadIdx.x < PAIRS) {
         sight s = {0, 0};
         if ((int)threadIdx.x < b.n)
-            s = row_sight(a.st.rows, r0 + pair_row((int)threadIdx.x, a), a.kv.window);
+            s = row_sight(a.st.rows, r0 + pair_row((int)threadIdx.x, x.deal), a.kv.window);
         lo[threadIdx.x] = s.lo;
         hi[threadIdx.x] = s.hi;
     }
@@ -361,7 +364,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_
         end = max(end, hi[i]);
         b.whole = min(b.whole, hi[i]);
     }
-    int shift = a.chunk_shift, chunk0 = first >> shift, n = ((end - 1) >> shift) + 1 - chunk0;
+    int shift = x.deal.chunk_shift, chunk0 = first >> shift, n = ((end - 1) >> shift) + 1 - chunk0;
     /* Blocks beside those that have a chunk come last, so that a multiprocessor with two of them
      * never stands beside one with none. */
     int run = (int)blockIdx.y, n_runs = min(n, (int)gridDim.y);
@@ -370,7 +373,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_
         return; /* others of the grid wait: who comes after us counts on one */
     int from = max(first, c0 << shift), until = min(end, c1 << shift);
     int t_first = from / KEYS * KEYS, n_tiles = (until - t_first + KEYS - 1) / KEYS;
-    int stages = a.stages;
+    int stages = x.deal.stages;
     key_walk first_tile = key_walk_at(a.kv, t_first);
     int k_bytes = KIND == KV_KINDS ? a.kv.k_bytes : row_bytes<KIND, D>;
     int v_bytes = KIND == KV_KINDS ? a.kv.v_bytes : row_bytes<KIND, D>;
@@ -394,7 +397,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_
     }
     if (!waited)
         grid_wait();
-    load_queries<D, NG>(sq, b, a, KIND == KV_KINDS ? a.kv.k_kind : KIND);
+    load_queries<D, NG>(sq, b, x, KIND == KV_KINDS ? a.kv.k_kind : KIND);
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < PAIRS * F::LINE_P / 2; i += 32 * W)
         ((uint32_t *)sp)[i] = 0; /* probabilities of pairs that are not there */
@@ -426,7 +429,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_
             to[0] = s[n][0], to[LINE_S] = s[n][1], to[8] = s[n][2], to[LINE_S + 8] = s[n][3];
         __syncthreads(); /* scores are here, keys are done with */
         copy_next<D, KIND>(&keys, stages);
-        softmax<D, NG>(&sum, mem, b, a, t0, last);
+        softmax<D, NG>(&sum, mem, b, x, t0, last);
         copies_wait(2 * stages - 1);
         __syncthreads(); /* probabilities and values are here */
 #pragma unroll
@@ -440,7 +443,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(attend_
         }
         sums<D, NG, KIND>(o, sp, v_ring + stage * v_tile, a.kv.v_kind);
         if (last)
-            leave_parts<NG>(o, b, a, t0 >> shift);
+            leave_parts<NG>(o, b, x, t0 >> shift);
         stage = stage + 1 == stages ? 0 : stage + 1;
     }
 }
@@ -477,32 +480,32 @@ extern "C" int cu_split8_init(int largest)
            allow<512, 2>(largest);
 }
 
-template <int D, int NG, int KIND> static void launch_kind(cudaStream_t s, const attend_args &a)
+template <int D, int NG, int KIND> static void launch_kind(cudaStream_t s, const split8_args &x)
 {
-    dim3 grid((unsigned)a.kv.n_head_kv, (unsigned)a.n_block,
-              (unsigned)((a.n_rows + a.tile_rows - 1) / a.tile_rows));
-    LAUNCH((split8_kernel<D, NG, KIND>), grid, dim3(D / 2), (size_t)a.spread, s, a);
+    dim3 grid((unsigned)x.a.kv.n_head_kv, (unsigned)x.deal.n_block,
+              (unsigned)((x.parts.n_rows + x.deal.tile_rows - 1) / x.deal.tile_rows));
+    LAUNCH((split8_kernel<D, NG, KIND>), grid, dim3(D / 2), (size_t)x.spread, s, x);
 }
 
-template <int D, int NG> static void launch_of(cudaStream_t s, const attend_args &a)
+template <int D, int NG> static void launch_of(cudaStream_t s, const split8_args &x)
 {
-    int kind = a.kv.k_kind == a.kv.v_kind && D == 256 ? a.kv.k_kind : (int)KV_KINDS;
+    int kind = x.a.kv.k_kind == x.a.kv.v_kind && D == 256 ? x.a.kv.k_kind : (int)KV_KINDS;
     if (kind == KV_Q8_0)
-        launch_kind<D, NG, KV_Q8_0>(s, a);
+        launch_kind<D, NG, KV_Q8_0>(s, x);
     else if (kind == KV_Q4_0)
-        launch_kind<D, NG, KV_Q4_0>(s, a);
+        launch_kind<D, NG, KV_Q4_0>(s, x);
     else if (kind == KV_TQ3_0)
-        launch_kind<D, NG, KV_TQ3_0>(s, a);
+        launch_kind<D, NG, KV_TQ3_0>(s, x);
     else
-        launch_kind<D, NG, KV_KINDS>(s, a);
+        launch_kind<D, NG, KV_KINDS>(s, x);
 }
 
-extern "C" void cu_split8(cudaStream_t s, attend_args a)
+extern "C" void cu_split8(cudaStream_t s, split8_args x)
 {
-    int rows = a.tile_rows < a.n_rows ? a.tile_rows : a.n_rows;
-    bool more = rows * (a.n_head / a.kv.n_head_kv) > 8;
-    if (a.kv.head_dim == 256)
-        more ? launch_of<256, 2>(s, a) : launch_of<256, 1>(s, a);
+    int rows = x.deal.tile_rows < x.parts.n_rows ? x.deal.tile_rows : x.parts.n_rows;
+    bool more = rows * (x.a.n_head / x.a.kv.n_head_kv) > 8;
+    if (x.a.kv.head_dim == 256)
+        more ? launch_of<256, 2>(s, x) : launch_of<256, 1>(s, x);
     else
-        more ? launch_of<512, 2>(s, a) : launch_of<512, 1>(s, a);
+        more ? launch_of<512, 2>(s, x) : launch_of<512, 1>(s, x);
 }
