@@ -16,7 +16,8 @@ CFLAGS_ALL = -std=c11 -D_GNU_SOURCE -O3 -g -fno-math-errno -fno-trapping-math -f
 ifneq ($(DEBUG),)
 CFLAGS_ALL += -O2 -DCARAT_DEBUG=1
 endif
-# Sanitizers name lines; where variables are in unrolled kernels takes the compiler minutes to tell.
+# Sanitizer builds need line numbers alone: full debug information of unrolled kernels takes the
+# compiler minutes.
 CFLAGS_ALL += $(if $(SAN),-g1)
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
@@ -34,9 +35,9 @@ TEST_SRC := $(sort $(wildcard $(addsuffix /*_test.c,$(LIB_DIRS) $(APP_DIRS))) $(
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
 LIB_OBJ := $(call obj,$(LIB_SRC))
 
-# CUDA=1 (make cuda) puts the CUDA device in the place of the file that says there is none. Its
-# runtime is linked in and looks for the driver when the device is opened. ARCH=90 builds for one
-# kind of GPU, else for all below and, as PTX, for later ones.
+# CUDA=1 (make cuda) replaces backend/cuda_none.c by the CUDA device. The CUDA runtime is linked
+# statically and looks for the driver when the device is opened. ARCH=90 builds for one kind of GPU;
+# without it the build is for the kinds below and, as PTX, for later ones.
 CUDA ?=
 NVCC ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc /usr/local/cuda-*/bin/nvcc) nvcc)
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
@@ -54,7 +55,7 @@ LIB_OBJ := $(filter-out $(BUILD)/backend/cuda_none.o,$(LIB_OBJ)) $(call obj,$(CU
 CFLAGS_ALL += -isystem $(CUDA_HOME)/include
 LIBS += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 endif
-# Instructions of one kind of GPU, which runs only what was compiled for it and nothing newer.
+# wgmma exists on compute capability 9.0 alone, and code for it runs nowhere else.
 $(BUILD)/%_hopper.cu.o: GENCODE = -gencode arch=compute_90a$(,)code=sm_90a
 $(BUILD)/%.cu.o: %.cu $(wildcard backend/cuda/*.cuh backend/cuda/*.h)
 	@mkdir -p $(@D)
@@ -69,12 +70,12 @@ SONAME = libcarat.so.$(firstword $(subst ., ,$(VERSION)))
         install uninstall cli docs results results-check
 all: carat libcarat.a libcarat.so
 
-# The program is built beside its objects, so that each kind of build has its own to test.
+# The program is built beside its objects, so that each kind of build tests its own.
 carat: $(BUILD)/carat
 	$(Q)cp -f $< $@
 $(BUILD)/carat: $(APP_OBJ) $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS) $(APP_LIBS)
-# One object, in which only carat_* is left to link with: a program may have a str_free of its own.
+# One object whose only global names are carat_*: a program may have a str_free of its own.
 libcarat.a: $(LIB_OBJ)
 	@rm -f $@
 	$(Q)$(CC) -r -nostdlib -o $(BUILD)/libcarat.o $(LIB_OBJ)
@@ -83,7 +84,7 @@ libcarat.a: $(LIB_OBJ)
 libcarat.so: $(LIB_OBJ)
 	$(Q)$(CC) -shared -Wl,-soname,$(SONAME) -o $@ $(LIB_OBJ) $(LDFLAGS) $(LIBS)
 	$(Q)ln -sf $@ $(SONAME)
-# The test program has the apps' code too, all but main().
+# The test program holds the code of apps/ too, except main().
 $(BUILD)/carat_test: $(TEST_OBJ) $(filter-out $(BUILD)/apps/main.o,$(APP_OBJ)) $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS) $(APP_LIBS)
 
@@ -93,11 +94,11 @@ $(BUILD)/%_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vn
                            -mavx2 -mfma -mf16c -mprefer-vector-width=512
 $(BUILD)/%_avx512bf16.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 \
                                -mavx2 -mfma -mprefer-vector-width=512
-# The bundled model becomes part of the program, once it is there.
+# The bundled model becomes part of the program if the file exists.
 DEMO := $(wildcard models/demo.gguf)
 $(BUILD)/apps/run_model.o: $(DEMO)
 $(BUILD)/apps/run_model.o: ISA = $(if $(DEMO),-DCARAT_BUNDLED='"$(DEMO)"')
-# What the server hands out as it is: its description, and the page at /.
+# Files that the server sends as they are: its description, and the page at /.
 PAGE := $(if $(wildcard apps/web/index.html),$(BUILD)/page.html)
 $(BUILD)/apps/server/info.o: apps/server/openapi.json $(PAGE)
 $(BUILD)/apps/server/info.o: ISA = -DCARAT_OPENAPI='"apps/server/openapi.json"' \
@@ -128,12 +129,11 @@ bench-grammar: $(BUILD)/bench_grammar ## times masks of grammars; bench/grammar.
 $(BUILD)/bench_ops: $(BUILD)/bench/ops.o $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
 .PHONY: bench-ops
-bench-ops: $(BUILD)/bench_ops ## times the CPU device's ops; then build/bench_ops [SUBSTRING]
+bench-ops: $(BUILD)/bench_ops ## times the CPU device's ops; build/bench_ops [SUBSTRING] some of them
 	$(BUILD)/bench_ops
 
-# The CUDA device against the CPU reference: on a GPU (cuda-check), and with its kernels compiled by
-# the C++ compiler and run on this machine's CPU (cuda-emu), where SAN=-fsanitize=address watches
-# every access.
+# The CUDA device against the CPU reference: on a GPU (cuda-check), and emulated (cuda-emu): the C++
+# compiler compiles the kernels for this machine's CPU, where SAN=-fsanitize=address checks each access.
 CHECK_C = $(wildcard tests/cuda/*.c) tests/fidelity_model.c tests/kv_rig.c tests/kv_codes.c
 EMU = $(BUILD)/emu
 EMU_C = $(filter-out backend/cuda_none.c,$(LIB_SRC)) $(CUDA_C) $(CHECK_C)
@@ -179,7 +179,7 @@ bench-attend: $(BUILD)/bench_attend ## times and errors of attention over every 
 $(BUILD)/bench_streams: $(BUILD)/bench/streams.o $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
 .PHONY: bench-streams
-bench-streams: $(BUILD)/bench_streams ## then build/bench_streams MODEL [STREAMS ...]; answers side by side
+bench-streams: $(BUILD)/bench_streams ## builds build/bench_streams MODEL [STREAMS ...]: answers side by side
 $(BUILD)/bench_attend_cuda: $(BUILD)/bench/attend_cuda.o $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
 .PHONY: bench-attend-cuda
@@ -187,7 +187,7 @@ bench-attend-cuda: ## build/cuda/bench_attend_cuda: the same on a GPU
 	$(MAKE) CUDA=1 BUILD=build/cuda build/cuda/bench_attend_cuda
 $(BUILD)/bench_matmul_cuda: $(BUILD)/bench/matmul_cuda.o $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
-# Emulated, its kernels are compared, not timed: build/emu/bench_matmul_cuda --small
+# The emulated bench compares kernels and times nothing: build/emu/bench_matmul_cuda --small
 $(EMU)/bench_matmul_cuda: $(EMU)/bench/matmul_cuda.o $(filter-out $(CHECK_C:%.c=$(EMU)/%.o),$(EMU_OBJ))
 	$(Q)$(CXX) $(SAN) -o $@ $^ $(LDFLAGS) $(LIBS)
 .PHONY: bench-matmul-cuda
@@ -197,15 +197,15 @@ bench-matmul-cuda: ## build/cuda/bench_matmul_cuda: products of 1 to 32 rows on 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-# A program of a user of the library: plain C, the public header, the shared library.
+# A user's program: plain C, the public header, the shared library.
 $(BUILD)/chat: examples/chat.c include/carat.h libcarat.so
 	$(Q)$(CC) -std=c11 $(WARN) -Iinclude -o $@ $< -L. -lcarat -Wl,-rpath,$(CURDIR)
 
 test: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## unit and end-to-end tests
 	$(BUILD)/carat_test -j 2
 
-# The tests in which a whole model computes, with the kernels of another instruction set than the best
-# that this processor has. Tests of single kernels name theirs. `CARAT_ISA=avx2 make test` runs all.
+# The tests in which a whole model computes, with the kernels of a chosen instruction set. Tests of
+# single kernels go through all instruction sets anyway. `CARAT_ISA=avx2 make test` runs every test.
 KERNELS ?= portable
 ISA_TESTS ?= engine/ apps/ cli_test server_test demo_test soak_test session_
 test-isa: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## KERNELS=avx2: the tests of whole models, with those kernels
@@ -214,7 +214,7 @@ test-isa: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## KERNELS=avx2
 check: test floors map symbols docs results-check ## test, plus the house rules
 
 ASAN = -fsanitize=address -fno-omit-frame-pointer
-# Checks inside loops make gcc give up unrolling and say so: no error here.
+# Checks inside loops keep gcc from unrolling, about which it warns: no error here.
 UBSAN = -fsanitize=undefined -fno-sanitize-recover=all -Wno-error
 # $(call sanitized,NAME,FLAGS,TESTS): a build of its own, and its tests.
 define sanitized
@@ -227,8 +227,8 @@ ubsan: ## check under UndefinedBehaviorSanitizer
 	$(call sanitized,ubsan,$(UBSAN))
 sanitize: ## check under both at once: one build, one run
 	$(call sanitized,sanitize,$(ASAN) $(UBSAN))
-# The library instrumented, one target on top. What it finds lands in build/fuzz/; a crash becomes a
-# file of fuzz/corpus/ and thereby a test.
+# One target, linked with the instrumented library. Findings are written to build/fuzz/; a crash becomes
+# a file of fuzz/corpus/ and thereby a test.
 T ?= gguf
 SECS ?= 60
 fuzz: ## make fuzz T=gguf SECS=60: libFuzzer over fuzz/fuzz_$T.c (needs clang)
@@ -236,9 +236,9 @@ fuzz: ## make fuzz T=gguf SECS=60: libFuzzer over fuzz/fuzz_$T.c (needs clang)
 	@mkdir -p build/fuzz/found/$(T)
 	build/fuzz/fuzz_$(T) -max_total_time=$(SECS) -timeout=10 -rss_limit_mb=2048 -max_len=65536 \
 	    -artifact_prefix=build/fuzz/$(T)- build/fuzz/found/$(T) fuzz/corpus/$(T)
-# The floors that read bytes from outside; kernels have no business here.
+# The floors that read bytes from outside: no kernels.
 FUZZ_OBJ := $(call obj,$(call src,base num format text))
-# Requests are read without connections, models and threads.
+# The reader of requests needs no connection, model or thread.
 REQUEST_OBJ := $(call obj,$(patsubst %,apps/server/%.c,request fields tools jsonw answer api_chat \
     api_completions api_responses api_messages))
 $(BUILD)/fuzz_request: FUZZ_OBJ += $(REQUEST_OBJ)
@@ -248,23 +248,23 @@ $(BUILD)/fuzz_snapshot: FUZZ_OBJ += $(SNAPSHOT_OBJ)
 $(BUILD)/fuzz_snapshot: $(SNAPSHOT_OBJ)
 $(BUILD)/fuzz_%: fuzz/fuzz_%.c $(FUZZ_OBJ)
 	$(Q)$(CC) $(CFLAGS_ALL) -DCARAT_FUZZ=1 -fsanitize=fuzzer -o $@ $< $(FUZZ_OBJ) $(LIBS)
-# The tests in which threads meet. Empty: all of them, which takes long.
+# The tests with threads. Empty: all tests, which takes long.
 TSAN_TESTS ?= server_ jobs_may_come a_batch_ends is_written_now killed_at_any keeps_to_its_budget \
               pool_runs several_threads another_thread grammars_side_by_side
-# Some of them fork; the child begins threads of its own and shares none.
+# Some of them fork; the child starts threads of its own and shares none.
 tsan: export TSAN_OPTIONS = die_after_fork=0
-tsan: ## the tests in which threads meet, under ThreadSanitizer
+tsan: ## the tests with threads, under ThreadSanitizer
 	$(call sanitized,tsan,-fsanitize=thread,$(TSAN_TESTS))
 
 floors: ## fail on an #include that goes up the house
 	@tools/floors.sh
-map: ## fail on a file DESIGN.md does not name
+map: ## fail on a file that DESIGN.md does not name, or that does not exist
 	@tools/map.sh
-symbols: libcarat.a libcarat.so ## fail on a name that a library shows and that is not carat's
+symbols: libcarat.a libcarat.so ## fail on a global name in a library that is not carat_*
 	@bad=$$({ $(NM) -g --defined-only libcarat.a; $(NM) -D --defined-only libcarat.so; } | \
 	    awk 'NF == 3 && $$3 !~ /^(carat_|_)/ { print $$3 }'); \
 	[ -z "$$bad" ] || { echo "libcarat shows" $$bad; exit 1; }
-format: ## let clang-format decide
+format: ## format all C files with clang-format
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
 size: ## the ten largest files and functions
 	@tools/size.sh

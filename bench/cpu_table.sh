@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The table of the CPU: carat against another llama-bench, in turns, as markdown.
+# cpu_table.sh - the CPU's table as Markdown: carat and another program, which take turns.
 #
 #     bench/cpu_table.sh PEER [DIR [ROWS]]
 #
 # PEER is a llama-bench (or another carat). DIR holds the model files, which `carat synth` makes when
-# they are missing: 3.4 GB for e2b q4_k_m, 33 GB for all. ROWS picks lines by a pattern over their
-# names, such as 'e2b-q4_k_m' or 'decode'. R is the number of repetitions where they are short
-# (default 5). CARAT names the program. The machine should be idle: a line that took much longer than
-# its neighbours, or with a wide spread, is worth a second run.
+# they are missing: 3.4 GB for e2b q4_k_m, 33 GB for all. ROWS is a pattern that picks lines, such as
+# 'e2b-q4_k_m' or 'decode'. R is the number of repetitions of short tests (default 5). CARAT names the
+# program. The machine should be idle: repeat a line with a wide spread. `bench/results.sh take` makes
+# lines of results.csv from the table.
 set -euo pipefail
 peer=${1:?usage: bench/cpu_table.sh PEER [DIR [ROWS]]}
 dir=${2:-.}
@@ -15,8 +15,8 @@ want=${3:-.}
 carat=${CARAT:-./carat}
 reps=${R:-5}
 
-# Together about an hour and a half; 'e2b-q4_k_m' a sixth of it.
-# model, threads, repetitions, what to ask of carat bench, at least, hoped for
+# All lines take about an hour and a half, 'e2b-q4_k_m' a sixth of it.
+# model, threads, repetitions, arguments of carat bench, the ratio that must be reached, the aim
 rows=(
     "e2b-q4_k_m 2 $reps -p,0,-n,64 1.30 1.45"
     "e2b-q4_k_m 2 $reps -p,512,-n,0 2.4 3.3"
@@ -46,8 +46,8 @@ rows=(
     "26b-a4b-q4_k_m 2 ${R_BIG:-2} -p,512,-n,0 2.0 -"
 )
 
-# A file of more than half the memory: both programs cannot hold it at once, so each repetition is
-# two processes, one after the other. Prints the line of the table.
+# Both programs together cannot hold a file of more than half the memory. So each repetition is two
+# processes, one after the other. Prints the line of the table.
 apart() {
     local model=$1 threads=$2 n=$3 ask=$4 must=$5 aim=$6 file=$7 ours=() theirs=() i
     local other=(-m "$file" -t "$threads" -r 1 $ask -o json)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains small vocabularies of the Gemma kind and records what `tokenizers` makes of many texts.
+"""Trains small vocabularies of the Gemma kind and records how `tokenizers` encodes many texts.
 
     tools/bpe_fixtures.py                    writes tests/data/vocab/*.json (replayed by bpe_test.c)
     tools/bpe_fixtures.py --large OUT FILES  a 262144-piece vocabulary trained on FILES, no cases,
@@ -9,11 +9,11 @@ A vocabulary here is what Gemma 4's tokenizer.json holds: normalizer Replace(" "
 with byte fallback and merged unknowns, markers as added tokens. Two kinds of merge list:
 
     trained  the merges as training found them, free to join words across spaces
-    splits   words end at spaces, and every piece has a merge for each way to cut it into two
-             pieces, ranked by piece: how the real list is made
+    splits   words end at spaces, and every piece has a merge for each cut into two pieces, ranked
+             by piece: the real list is made like this
 
-`tokenizers` has no rule that takes a run of line feeds whole, so training keeps line feeds apart
-from other text, and runs get merges under which the two ways agree; that is checked here.
+`tokenizers` has no rule for a whole run of line feeds. So training keeps line feeds apart from other
+text, and runs get merges under which both kinds agree; the script checks that.
 """
 import json
 import os

@@ -3,12 +3,12 @@
 
     tools/chat_fixtures.py > tests/data/chat/fixtures.jsonl
 
-One line per conversation: messages and tools as JSON text, options, and what each template makes
-of it (null: the template raises or prints Python text, so it is no reference; a list: the edit
-that turns the text for "large" into this one). text/chat_test.c replays the file. Two things are done to the input of the templates that carat does itself, as any
-server must: arguments that are JSON text are parsed, and a schema type that is a list becomes its
-first type and `nullable`. One thing is done to their output: the repair of the missing generation
-prompt that text/chat_gemma.c describes.
+One line per conversation: messages and tools as JSON text, options, and the text of each template (null:
+the template raises or prints Python text, so it is no reference; a list: the edit that turns the text
+for "large" into this one). text/chat_test.c replays the file. The script changes the templates' input
+in two ways, as carat does: arguments that are JSON text are parsed, and a schema type that is a list
+becomes its first type and `nullable`. It changes their output in one: the repair of the missing
+generation prompt, which text/chat_gemma.c describes.
 """
 import copy
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tests/data/fidelity/*.golden: what transformers computes for tiny Gemma 4 models.
+"""Makes tests/data/fidelity/*.golden: logits of transformers for tiny Gemma 4 models.
 
     python3 tools/fidelity_fixtures.py                  rewrite the golden files
     python3 tools/fidelity_fixtures.py --check          compute again and compare, write nothing
@@ -8,17 +8,16 @@
 
 Needs torch, transformers >= 5.5 and numpy; never needed to build or run carat.
 
-A golden file is a GGUF container (architecture "fidelity") that holds the recipe of a model and
-the answer, not the model: every gemma4.* key exactly as a model file carries it; the list of its
-tensors, each with shape, mean and deviation; a seed; the prompt; and the f32 logits at every
-position. The weights are drawn from SplitMix64 by integer arithmetic and one rounding, so that
+A golden file is a GGUF container (architecture "fidelity") with the recipe of a model and its logits,
+without weights: every gemma4.* key exactly as in a model file; the list of tensors, each with shape,
+mean and deviation; a seed; the prompt; and the f32 logits at every position. The weights are drawn from SplitMix64 by integer arithmetic and one rounding, so that
 tests/fidelity_model.c makes the same bits without this script:
 
     state of tensor i  = mix(seed + i)                   (mix, next: base/rng.h)
     element            = float32(mean + sigma * ((s - 131070) * Z)),  s = sum of the four 16-bit
                          fields of next(state);          Z makes the deviation of s one
 
-The random init is meant to make every feature visible: norms, router scales and layer scales away
+The random values are chosen so that every feature shows in the logits: norms, router scales and layer scales away
 from 1, embeddings and matrices large enough that logits have a deviation of about 5.
 """
 import argparse

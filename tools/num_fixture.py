@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/data/num.bin: random blocks with what the reference dequantisers make of them, and
-random rows with what the reference quantisers make of them. Needs the package `gguf`.
+"""Writes tests/data/num.bin: random blocks and their values by the reference dequantisers, random rows
+and their blocks by the reference quantisers. Needs the package `gguf`.
 
 Record: u32 type, u32 is_encode, u32 n, u32 n_bytes, n_bytes of blocks, n of f32. Little-endian.
 """

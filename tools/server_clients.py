@@ -4,8 +4,8 @@
     ./carat serve -p 8080 &
     venv/bin/python tools/server_clients.py http://127.0.0.1:8080
 
-Chat, streams, a round trip with a tool, structured output, thinking, responses, errors. Prints a
-line per check and ends with 1 if one failed. Not part of the build or of the tests.
+It checks chat, streams, a round trip with a tool, structured output, thinking, responses and errors,
+prints a line per check and exits with 1 if one failed. Not part of the build or of the tests.
 """
 import json
 import sys

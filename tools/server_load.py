@@ -1,22 +1,21 @@
-"""How many tokens a second `carat serve` gives 1, 4 and 16 clients, and how soon. Needs nothing but
-Python.
+"""Tokens per second and latency of `carat serve` with 1, 4 and 16 clients. Needs only Python.
 
     ./carat synth 26b-a4b m.gguf --vocab models/demo.gguf --full-vocab
     ./carat serve -m m.gguf --parallel 16 --ctx 4096 --checkpoint-mb 0 --log off &
     python3 tools/server_load.py http://127.0.0.1:8080 [--clients 1,4,16] [--prompt 512]
                                  [--tokens 256] [--seconds 15]
 
-Prompts are token ids drawn at random, so nothing is in a cache; answers go on until --tokens.
+Prompts are random token ids, so nothing is in a cache; answers have --tokens tokens.
 
-    together   all clients ask at once; tokens/s of all of them from the moment the last one has its
-               first token until the first one has its last: each is being answered, nobody's
-               prompt is being read (best and median of three rounds). The time to each one's first
-               token, which is where the others' prompts show
-    load       for --seconds each client asks again as soon as it has its answer, and clients do not
-               start together: tokens/s of answers beside the reading of prompts, the time to the
-               first token (TTFT) and between tokens, at the median and the 99th percentile
+    together   all clients ask at once. Tokens/s of all of them, from the last client's first token to
+               the first client's last token: in this time all are answered and no prompt is computed
+               (best and median of three rounds). Also the time to each client's first token, which
+               includes the others' prompts
+    load       for --seconds each client asks again as soon as it has its answer, and clients start at
+               different times. Tokens/s of answers beside prompts, the time to the first token (TTFT)
+               and between tokens, at the median and the 99th percentile
 
-A table, and the ratio of each rate to that of one client.
+Prints a table, and the ratio of each rate to that of one client.
 """
 import argparse
 import http.client
@@ -45,7 +44,7 @@ def get(path):
 
 
 def ask(rng, until=None):
-    """When the request went out, and when each token came. A stream has an event per token."""
+    """Times of the request and of each token. A stream has an event per token."""
     body = {"prompt": [rng.randrange(300, 2000) for _ in range(o.prompt)], "max_tokens": o.tokens,
             "temperature": o.temperature, "ignore_eos": True, "stream": True, "seed": 1}
     c = http.client.HTTPConnection(URL.hostname, URL.port, timeout=120)

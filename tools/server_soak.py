@@ -4,9 +4,9 @@ leave in the middle. Needs nothing but Python.
     ./carat serve -p 8080 --parallel 8 --queue 256 &
     python3 tools/server_soak.py http://127.0.0.1:8080 [SECONDS] [CLIENTS]
 
-Every greedy answer is compared with the one that the same conversation got first, when the server
-had nothing else to do. Afterwards no slot may be busy and nothing may wait. The resident memory of
-each tenth of the time is printed. Ends with 1 if anything was wrong.
+Every greedy answer is compared with the answer that the same conversation got alone, before the load.
+Afterwards no slot may be busy and no request may wait. The script prints the resident memory of each
+tenth of the time and exits with 1 if anything was wrong.
 """
 import http.client
 import json
@@ -81,7 +81,7 @@ def whole(messages):
 
 
 def streamed(messages, leave_after):
-    """The text, or None if this client left."""
+    """The text; None if this client left."""
     c = connect()
     c.request("POST", "/v1/chat/completions", json.dumps(body_of(messages, True)))
     r = c.getresponse()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How far quantised model files are from the one they were made of.
+"""The divergence of quantised model files from their original.
 
     tools/weights_kl.py REFERENCE.gguf TOKENS.bin FILE.gguf ...
 
