@@ -248,6 +248,10 @@ static int run_run(const command *cmd, int argc, char **argv)
     /* A bad prompt is reported before the model is loaded, which may take long. */
     if (!o.raw && (st = check_utf8("the prompt", str_text(&prompt), prompt.n, &e)))
         goto out;
+    /* A large model takes long to load: a paste meanwhile must arrive with its marks. */
+    if (converse)
+        term_converse(true);
+    term_hold_keys();
     if ((st = chat_open(&c, &o, &e)))
         goto out;
     if (!c.seed_given)
@@ -269,6 +273,7 @@ out:
         code = st == E_CANCELLED ? EXIT_INTERRUPTED : 1;
     }
     chat_close(&c);
+    term_converse(false);
     str_free(&prompt);
     return code;
 }

@@ -33,15 +33,6 @@ typedef struct editor {
     bool pasted;  /* the last line began with a paste of several lines */
 } editor;
 
-#ifdef __SANITIZE_ADDRESS__
-/* el_end does not free the names given to EL_ADDFN. */
-const char *__lsan_default_suppressions(void);
-__attribute__((visibility("default"))) const char *__lsan_default_suppressions(void)
-{
-    return "leak:wcsdup\n";
-}
-#endif
-
 /* ---- Lines ----------------------------------------------------------------------------- */
 
 static char *prompt_of(EditLine *el)
@@ -152,6 +143,7 @@ static void find_history(char path[PATH_BYTES])
 static bool editor_open(editor *ed)
 {
     *ed = (editor){.prompt = ">>> "};
+    term_converse(false); /* libedit takes the terminal's mode at el_init for the usual one */
     ed->el = el_init("carat", stdin, stderr, stderr);
     ed->history = history_init();
     if (!ed->el || !ed->history)

@@ -569,6 +569,11 @@ TEST(cli_a_paste_of_several_lines_is_one_message)
     terminal_open(&t, ARGS(state, "TERM=xterm", "NO_COLOR=1", "LC_ALL=C"),
                   ARGS("run", "-m", m, "--seed", "1", "-c", "4096", "--ignore-eog", "-n", "5"));
     terminal_expect(&t, "\033[?2004h");
+    terminal_type(&t, "\033[200~early\rbird\033[201~"); /* while the model is loaded */
+    terminal_expect(&t, ">>> ");
+    terminal_expect(&t, "bird");
+    terminal_type(&t, "\r");
+    terminal_expect(&t, "answer 5 tokens");
     terminal_expect(&t, ">>> ");
     /* CR, CR LF and LF as line ends; a bell and a colour, which are dropped. Typed, the first
      * line would be a command and the last one would ask for a further line. */
@@ -604,6 +609,7 @@ TEST(cli_a_paste_of_several_lines_is_one_message)
     CHECK_EQ(terminal_close(&t), 0);
     CHECK_OK(file_read_all(test_temp("pasted.json"), 1 << 20, &text, &n, &e), e);
     CHECK_MSG(strstr(text, "\"/quit\\ntwo \303\251[31m\\nthree\\n\\\\!\""), "%s", text);
+    CHECK_MSG(strstr(text, "\"early\\nbird\""), "%s", text);
     CHECK_MSG(strstr(text, "\"a b\\nc d\""), "%s", text);
     CHECK_MSG(strstr(text, "\"x\\ny\""), "%s", text);
     mem_free(text);
