@@ -449,11 +449,11 @@ const jtree **jtree_sorted(const jtree *object, arena *mem)
 
 void jtree_put_string(str *out, const char *s, size_t n)
 {
-    static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
+    static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt", hex[] = "0123456789abcdef";
     str_putc(out, '"');
     for (size_t i = 0, from_i = 0; i <= n; i++) {
         unsigned char c = i < n ? (unsigned char)s[i] : 0;
-        if (i < n && c >= 0x20 && c != '"' && c != '\\' && c != 0x7F)
+        if (i < n && c >= 0x20 && c != '"' && c != '\\')
             continue;
         str_put(out, s + from_i, i - from_i);
         from_i = i + 1;
@@ -464,7 +464,8 @@ void jtree_put_string(str *out, const char *s, size_t n)
             str_putc(out, '\\');
             str_putc(out, to[f - from]);
         } else {
-            str_printf(out, "\\u%04x", c);
+            const char code[] = {'\\', 'u', '0', '0', hex[c >> 4], hex[c & 15]};
+            str_put(out, code, sizeof code);
         }
     }
     str_putc(out, '"');

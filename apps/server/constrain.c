@@ -18,6 +18,7 @@
 #include "apps/server/constrain.h"
 
 #include "apps/server/live.h"
+#include "base/clock.h"
 #include "base/mem.h"
 
 #include <string.h>
@@ -189,18 +190,20 @@ static bool follow_prefill(constraint *c, const request *rq, const char *form, p
 typedef struct compiling {
     server *s;
     int fd;
+    double until_ms;
 } compiling;
 
 static bool is_over(void *user)
 {
     const compiling *c = user;
-    return atomic_load(&c->s->state) == SERVER_DRAINING || client_left(c->fd);
+    return atomic_load(&c->s->state) == SERVER_DRAINING || clock_ms() > c->until_ms ||
+           client_left(c->fd);
 }
 
 bool constraint_open(constraint **out, server *s, const constraint_plan *plan, problem *p)
 {
     const request *rq = plan->rq;
-    compiling who = {s, plan->fd};
+    compiling who = {s, plan->fd, plan->until_ms};
     carat_grammar_options o = {.thinking = plan->thinking,
                                .starts_thinking = plan->starts_thinking,
                                .cancelled = is_over,
@@ -222,6 +225,12 @@ bool constraint_open(constraint **out, server *s, const constraint_plan *plan, p
     carat_status st = any ? open_grammar(c, &o, &e) : CARAT_OK;
     if (st) {
         mem_free(c);
+        if (st == CARAT_E_CANCELLED && atomic_load(&s->state) != SERVER_DRAINING &&
+            clock_ms() > plan->until_ms)
+            return problem_set(p, 400, rq->n > 1 ? "n" : field_of(rq, &o, ""),
+                               "'n' is %d: the grammars of so many answers take more than %d "
+                               "seconds to compile",
+                               rq->n, CONSTRAINT_MAX_MS / 1000);
         if (st == CARAT_E_CANCELLED) {
             p->retry_s = 5;
             return problem_set(p, 503, "", "the server is shutting down");

@@ -11,12 +11,17 @@
 
 typedef struct constraint constraint;
 
+/* For the grammars of all answers to one request. One grammar takes a second at most, by the
+ * library's budget. */
+enum { CONSTRAINT_MAX_MS = 10 * 1000 };
+
 /* What an answer is held to. */
 typedef struct constraint_plan {
     const request *rq;
     bool thinking;        /* the answer may begin with a thought */
     bool starts_thinking; /* the prompt ends in one */
     int fd;               /* of the connection: a client that left needs no grammar */
+    double until_ms;      /* clock_ms by which the grammars of all answers must be there */
 } constraint_plan;
 
 /* *c may come out NULL: nothing to hold to. */

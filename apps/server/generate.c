@@ -216,6 +216,7 @@ static bool make_jobs(stream *st, problem *p)
         return false;
     if (!rq->seed_given)
         make_seed(&rq->sampling.seed);
+    double until_ms = clock_ms() + CONSTRAINT_MAX_MS;
     for (int32_t i = 0; i < n; i++) {
         const prompt *q = &st->prompt[i / rq->n];
         carat_generate_options *o = &st->job[i].opt;
@@ -234,7 +235,7 @@ static bool make_jobs(stream *st, problem *p)
         if (o->parse)
             set_thinking(st, o);
         bool may_think = o->parse && wants_thought(st) && !rq->prefill && !rq->thought;
-        constraint_plan plan = {rq, may_think, q->starts_thinking, st->x->fd};
+        constraint_plan plan = {rq, may_think, q->starts_thinking, st->x->fd, until_ms};
         if (!constraint_open(&st->held[i], st->x->s, &plan, p))
             return false;
         o->mask = constraint_mask(st->held[i]);
