@@ -44,7 +44,7 @@ typedef struct norm_want {
 } norm_want;
 enum { NORMS_MAX = 3 };
 
-/* What a branch has made of the stream, and the weight of its norm. */
+/* The output of a branch, and the weight of its norm. */
 typedef struct branch {
     mat y;
     const weight *w;
@@ -67,7 +67,7 @@ typedef struct device_ops {
     /* in place, every head */
     void (*rope)(pass *p, mat x, const rope *r);
     /* k, v: [rows, n_head_kv, head_dim], into the slots of the rows' indices; a view of one stream
-     * wants u in k and does not look at v */
+     * takes u from k and ignores v */
     void (*kv_store)(pass *p, const kv_view *kv, mat k, mat v);
     /* o[r, h] = sum_t softmax_t(scale * q[r, h] . k[t, h / group]) v[t, h / group] */
     void (*attend)(pass *p, mat o, mat q, const kv_view *kv, float scale);
@@ -75,7 +75,7 @@ typedef struct device_ops {
     void (*scale)(pass *p, mat x, float c, const weight *w); /* x *= c * w[0]; w may be NULL */
     /* x += rms_norm(y) * w. Optional. */
     void (*add_rms_norm)(pass *p, mat x, mat y, const weight *w, float eps);
-    /* x += rms_norm(rms_norm(a) * aw + rms_norm(b) * bw) * w; a and b are spent. Optional. */
+    /* x += rms_norm(rms_norm(a) * aw + rms_norm(b) * bw) * w; a and b are overwritten. Optional. */
     void (*add_branches)(pass *p, mat x, branch a, branch b, const weight *w, float eps);
     /* pr = softmax(logits); the k largest, renormalised to sum 1, times expert_scale[e] */
     void (*route)(pass *p, routing r, mat logits, const weight *expert_scale);
@@ -98,23 +98,22 @@ typedef struct logit {
     float logit;
 } logit;
 
-/* Of a row of logits, all that reach some bound that no more than its k-th largest is. */
+/* A superset of a row's k largest logits. */
 typedef struct sift_want {
     const float *row;
     int32_t k;
-    logit *to; /* receives them, in no order */
-    int32_t n; /* how many there are; above the capacity of `to`: it is not to be used; -1: the
-                  device cannot tell */
+    logit *to; /* receives the logits, in no order */
+    int32_t n; /* their number; above the capacity of `to`, `to` is incomplete; -1: unknown, the
+                  device could not sift */
     bool bad;  /* a NaN or +inf is in the row */
 } sift_want;
 
-/* How well a device does something: not at all; right, but by a path that was not made fast; at the
- * speed it was made for. */
+/* Speed of a device's kernel for something: none exists; a correct but slow path; the fast path. */
 typedef enum kernel_speed { KERNEL_NONE, KERNEL_SLOW, KERNEL_FULL } kernel_speed;
 
 typedef enum device_kind { DEVICE_CPU, DEVICE_CUDA, DEVICE_WRAP } device_kind;
 
-/* n pieces of n_bytes each between the host and a device, their beginnings strides apart. */
+/* n pieces of n_bytes each, at fixed strides on the host and on a device. */
 typedef struct block_move {
     char *dev, *host;
     size_t dev_stride, host_stride, n_bytes;
@@ -143,7 +142,7 @@ struct device {
     device *inner;       /* of a wrapper */
     void *self;
 
-    /* Is one stream, which this view has (kv_view.single), worth it unasked? NULL: never. */
+    /* Is one stream (kv_view.single) the better choice for such a view? NULL: never. */
     bool (*one_stream)(const device *d, const kv_view *kv);
 
     /* Memory of the device: weights, KV, scratch. Zeroed. NULL on failure. */
@@ -154,9 +153,9 @@ struct device {
      */
     void (*upload)(device *d, void *to, const void *from, size_t n_bytes);
     void (*download)(device *d, void *to, const void *from, size_t n_bytes);
-    /* Large transfers: many moves are begun, in order with the passes, and waited for once. The
-     * host's side best lies in host_alloc's memory, which any thread may take and give back. All
-     * NULL: upload, download, mem_pages. */
+    /* Large transfers: `move` starts one, in order with the passes; `moved` waits for all. Host
+     * memory is best taken from host_alloc, which any thread may call. All NULL: upload, download
+     * and mem_pages serve. */
     void (*move)(device *d, const block_move *m);
     void (*moved)(device *d);
     /* In every store and head, row first + i becomes row first + from[i], for i from 0 to n - 1 in
@@ -172,21 +171,21 @@ struct device {
     void (*weight_free)(device *d, weight *w);
     /* Bytes weight_load would take for a weight of this type and shape. */
     size_t (*weight_bytes)(const device *d, const weight *w);
-    /* How well does it store to and attend over such a view, and, in words, with which kernel?
-     * NULL: f32, f16 and bf16 in two streams, nothing rotated. */
+    /* How fast it stores to and attends over such a view, and a description of the kernel. NULL:
+     * f32, f16 and bf16 in two streams at full speed, no rotation. */
     kernel_speed (*attend_kernel)(const device *d, const kv_view *kv, char *text, size_t cap);
-    /* The same of products with w, which need not be loaded. NULL: all at full speed. */
+    /* The same for products with w, which need not be loaded. NULL: all at full speed. */
     kernel_speed (*product_kernel)(const device *d, const weight *w, char *text, size_t cap);
     /* Memory that alloc could still give; NULL with host_memory: mem_available_bytes. */
     uint64_t (*available_bytes)(const device *d);
-    /* What alloc and weight_load have given and nobody has given back. Any thread. */
+    /* Bytes taken by alloc and weight_load and not released. Any thread may ask. */
     uint64_t (*used_bytes)(const device *d);
-    size_t reserve_bytes; /* of available_bytes, what the device takes beside: at most */
+    size_t reserve_bytes; /* the most that the device takes beyond used_bytes */
     /* Sifts n_wants rows of n logits each, at once; every `to` has room for cap. May be NULL. */
     void (*sift)(device *d, sift_want *want, int32_t n_wants, int32_t n, int32_t cap);
-    /* A device that works on its own: what went wrong since it was opened, or OK. May be NULL. */
+    /* An asynchronous device: its first failure since it was opened, or OK. May be NULL. */
     status (*failed)(const device *d, err *e);
-    /* Start of a pass that computes: takes the step to the device. NULL: ops read it in place. */
+    /* Starts a pass that computes: uploads the step. NULL: ops read the step in place. */
     void (*begin)(device *d, pass *p);
     /* True: the pass was one like an earlier one, and has been run from a recording of that, its
      * result in *y. False: run it, then call recorded. What `model` and `kv` point to is only

@@ -1,11 +1,10 @@
-/* blas.c - products of many rows through cuBLASLt, where that library is found when the program
- * runs.
+/* blas.c - products of many rows through cuBLASLt, where the library is found at run time.
  *
- * A weight of blocks becomes bf16 in scratch once per chunk, and the library multiplies: unpacking
- * moves 2.6 bytes per weight and is shared by all rows, so from some hundred rows on it is nearly
- * free. Nothing is linked: the few entry points are declared here as the library's manual has them,
- * and looked up by name. Without the library matmul_mma.cu does the same product, at about half the
- * speed; the device's description says which of the two it is.
+ * A weight of blocks becomes bf16 in scratch once per chunk of a prompt, and the library
+ * multiplies. Unpacking moves 2.6 bytes per weight, shared by all rows, so from some hundred rows
+ * on it is nearly free. Nothing is linked: the few entry points are declared here as the library's
+ * manual has them, and looked up by name. Without the library matmul_mma.cu computes the same
+ * product at about half the speed; the device's name says so.
  */
 #include "backend/cuda/cuda_int.h"
 #include "base/mem.h"
@@ -13,7 +12,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-/* The library's numbers for what is asked of it. */
+/* The library's constants. */
 enum { COMPUTE_F32 = 68, R_32F = 0, R_16BF = 14, DESC_TRANSA = 3, PREF_WORKSPACE = 1, OP_T = 1 };
 
 typedef struct lt_algo {
@@ -46,7 +45,7 @@ typedef struct lt_calls {
                   cudaStream_t stream);
 } lt_calls;
 
-/* A product's shape, and how the library wants to do it. */
+/* A product's shape, and the algorithm that the library chose for it. */
 typedef struct lt_plan {
     int32_t rows, n_in, n_out;
     int64_t stride; /* of y */
@@ -137,9 +136,7 @@ cuda_blas *cuda_blas_open(void)
     return b;
 }
 
-/* Column-major, as the library thinks: Y' [n_out, rows] = W' transposed [n_out, n_in] X' [n_in,
- * rows].
- */
+/* The library is column-major: Y' [n_out, rows] = W' transposed [n_out, n_in] X' [n_in, rows]. */
 static bool make_plan(cuda_blas *b, lt_plan *p)
 {
     int t = OP_T, found = 0;

@@ -32,9 +32,9 @@ enum { FEW_ROWS = 64, LAUNCH_ROWS = 32, TILE_ROWS = 16, GROUP = 32, UNIT = 8 };
 
 /* ---- Weights ------------------------------------------------------------------------------ */
 
-/* Layouts of weight.packed. ROWS_*: as in the file, row after row. The rest: tiles of 16 output
- * rows (n_out padded), groups of 32 columns, and up to four planes, so that 16 lanes that hold 16
- * rows read 16 x 16 neighbouring bytes whatever the format's block was:
+/* Layouts of weight.packed. FILE, F32, F16 and BF16: as in the file, row after row. The others:
+ * tiles of 16 output rows (n_out padded), groups of 32 columns, and up to four planes. So 16 lanes,
+ * a row each, read 16 x 16 neighbouring bytes in every format:
  *
  *   codes  [tile][group][16 rows][16 bytes]   byte j: element j low, element j + 16 high nibble;
  *          [tile][group][2 halves][16 rows][16 bytes]   8-bit codes, elements 0..15 and 16..31
@@ -44,10 +44,10 @@ enum { FEW_ROWS = 64, LAUNCH_ROWS = 32, TILE_ROWS = 16, GROUP = 32, UNIT = 8 };
  *   super  [tile][unit][16 rows][super bytes]   K formats
  *
  * A unit is 8 groups; parity p has its groups p, p + 2, p + 4, p + 6. That is a lane's share in the
- * kernels of one row: one wide load each brings its high bits and scales.
+ * kernels of one row: one wide load each for its high bits and its scales.
  *
- * Word w < 4 of a group holds elements 4w.., word w >= 4 elements 16 + 4(w - 4)..; the order in
- * which integer tensor-core fragments want them. */
+ * Word w < 4 of a group holds elements 4w.., word w >= 4 elements 16 + 4(w - 4)..; the order of
+ * integer tensor-core fragments. */
 enum pack_kind {
     PACK_NONE,
     PACK_FILE, /* gathered tables: the file's bytes */
@@ -81,9 +81,9 @@ typedef struct pack_sizes {
 extern "C" {
 #endif
 
-/* What launchers must know of the GPU that the calling thread has selected. Like the runtime's own
- * current device it belongs to the thread; cuda_select (runtime.c) alone sets both, so that several
- * unequal GPUs may be open. */
+/* Facts of the GPU that the calling thread has selected, for launchers. Like the runtime's current
+ * device they belong to the thread. cuda_select (runtime.c) alone sets both, so several unequal
+ * GPUs may be open. */
 typedef struct gpu_facts {
     int32_t n_sm;         /* multiprocessors */
     int32_t shared_block; /* bytes of shared memory: the most that a block may ask for */
@@ -106,7 +106,7 @@ typedef struct dev_kv_base {
     void *k, *v;
 } dev_kv_base;
 
-/* As kernels get it, by value: all pointers fixed for a given number of rows. */
+/* Passed to kernels by value. All pointers are fixed for given counts of rows. */
 typedef struct dev_step {
     dev_rows rows;
     const dev_kv_base *kv; /* [n_seqs][n_kv] */
@@ -146,7 +146,7 @@ typedef struct dev_mat { /* a mat, flat */
     int64_t stride;
 } dev_mat;
 
-/* A copy of a mat for products; or nothing (all NULL).
+/* A copy of a mat for products; all NULL: none.
  *   q   int8  [row tile][group][rows of the tile][32], tiles of `tile` rows (1, or 8 as tensor-core
  *       fragments have them); the words of a group in the order 0 4 1 5 2 6 3 7
  *   s   [row tile][group][rows of the tile] xscale, 8 bytes each
@@ -176,24 +176,24 @@ typedef struct norm_job {
     dev_quant q;
 } norm_job;
 enum { NORM_JOBS = 3 };
-/* Norms of x, n of them that are not one another's memory or x's. */
+/* n norms of x; results overlap neither each other nor x. */
 void cu_norms(cudaStream_t s, dev_mat x, const norm_job *job, int n, float eps);
 typedef struct residual_args {
     dev_mat x, y; /* x = x + rms_norm(y) w, then times c cw[0] if scaled */
     const float *w, *cw;
     float eps, c, h_eps;
     bool scaled;
-    dev_mat b; /* if given: first y = rms_norm(y) yw + rms_norm(b) bw; both are spent */
+    dev_mat b; /* optional: first y = rms_norm(y) yw + rms_norm(b) bw; y and b are overwritten */
     const float *yw, *bw;
-    norm_job h[NORM_JOBS]; /* norms of x as it is then */
+    norm_job h[NORM_JOBS]; /* norms of the new x */
     int32_t n_h;
-    dev_quant q; /* without norms: the copy of x */
+    dev_quant q; /* without norms: the copy of the new x */
 } residual_args;
 void cu_residual(cudaStream_t s, residual_args a);
 typedef struct head_job {
     dev_mat y, x;         /* y = rms_norm(x) w per head (if norm), turned (if inv_freq) */
-    dev_mat bare;         /* also rms_norm(x) without w, as large as y; at NULL: not wanted */
-    int32_t heads, store; /* store: y 1 as keys, 2 as values, 3 as keys and bare as values */
+    dev_mat bare;         /* also rms_norm(x) without w, as large as y; at NULL: none */
+    int32_t heads, store; /* store: 1 y as keys, 2 y as values, 3 y as keys and bare as values */
     const float *w, *inv_freq;
     float eps;
     bool norm;
@@ -231,72 +231,69 @@ pack_sizes cu_pack_sizes(int kind);
 void cu_matmul_float(cudaStream_t s, dev_mat y, dev_mat x, packed w);
 void cu_expert_float(cudaStream_t s, dev_mat y, dev_mat x, int32_t x_heads, const int32_t *id,
                      int32_t k, packed w, const packed *up, int32_t up_row, int32_t n_out);
-/* matmul_vec.cu, matmul_experts.cu, matmul_rows.cu: int8 activations, rows of experts and 2 to 32
- * rows. */
+/* Products of int8 activations with weights of blocks: the part that all kernels share. */
 typedef struct product_args {
     dev_mat y;
     dev_quant x;
-    packed w, up;          /* up only where glu: y = gelu(w x) * (up x) */
-    int32_t up_row, n_out; /* rows of up begin there; rows of w and up that count */
+    packed w, up;          /* up only with glu: y = gelu(w x) * (up x) */
+    int32_t up_row, n_out; /* the first row of up; outputs */
     bool glu;
-    dev_quant q; /* copy of y to make as well (glu; n_out a multiple of 32) */
+    dev_quant q; /* the copy of y to make as well (glu; n_out a multiple of 32) */
 } product_args;
-/* matmul_one.cu: a row may come as floats, where x has no codes; its result may be gated by a
+/* For matmul_one.cu: a row may come as floats instead of codes, and its result may be gated by a
  * vector: timed = gelu(y) * times. */
 typedef struct one_product {
     product_args p;
     const float *floats, *times;
     float *timed;
 } one_product;
-/* matmul_vec.cu, matmul_experts.cu: output row p is (row p / k, head p % k) of y, by matrix
- * expert[p]. x has a row for each p if x_per_pair, else one for each row of y. */
+/* For matmul_vec.cu and matmul_experts.cu: pair p is (row p / k, head p % k) of y, and takes matrix
+ * expert[p]. x has a row per pair if x_per_pair, else a row per row of y. */
 typedef struct expert_product {
     product_args p;
     const int32_t *expert;
     const float *share; /* moe_down: y[r] = sum_j share[r, j] (down x[r, j]) */
     int32_t k;
     bool x_per_pair;
-    bool chosen; /* the last gated products were of the same choice: it may be read at once */
+    bool chosen; /* the preceding gated product had the same choice: readable before grid_wait */
 } expert_product;
 void cu_product_vec(cudaStream_t s, expert_product a); /* any number of rows, one at a time */
 /* 2 rows and more, LAUNCH_ROWS to a launch, no experts; one to ONE_JOBS products of the first job's
  * x, or one gated unit. */
 enum { ONE_JOBS = 3 };
 int cu_rows_init(void);
-/* How it cuts a product: tiles of a warp, warps of a block, parts of a tile's columns abreast; the
- * activations staged for x steps, or, ROWS_WHOLE, all in shared memory; the other parts in turn, or
- * in blocks of their own.
- * Benches may force it (0: free) and ask what the last was, all 0 if one since could not be cut so
- * and was left out. */
+/* The cut of a product: tiles of a warp, warps of a block, parts of a tile abreast; x: activations
+ * are staged for so many steps, or as a whole (ROWS_WHOLE); spread: the other parts follow in
+ * turns, or have blocks of their own. Benches may force fields (0: free) and ask for the last cut;
+ * it is all 0 if a product since could not be cut so, and was not launched. */
 enum { ROWS_WHOLE = 5, ROWS_TOGETHER = 1, ROWS_SPREAD };
 typedef struct rows_cut {
     int32_t tiles, warps, abreast, x, spread;
 } rows_cut;
 void cu_rows_force(rows_cut c);
 rows_cut cu_rows_chosen(void);
-/* matmul_one.cu: one row, one to ONE_JOBS products of it; the first job's x and floats are those of
- * all. */
+/* matmul_one.cu: one to ONE_JOBS products of one row; all have the first job's x and floats. */
 enum {
     ONE_TICKETS = 8,
-    ONE_STATIC_SHARED = 2304 /* and what the system takes of a block's */
+    ONE_STATIC_SHARED = 2304 /* and the system's share of a block */
 };
-/* How much shared memory blocks are launched with that want `bytes` each: as much more as keeps a
- * multiprocessor from taking more than its share of the n. Blocks come while those of the kernel
- * before leave, and go where these leave first: three to one place and none to another, where they
- * are the last to end. Where no kernel begins under another, they come to an empty GPU. */
-enum { BLOCK_RESERVED = 1024 /* of shared memory, of every block, by the system */ };
+/* The shared memory to request for a launch of n blocks that need `bytes` each. Blocks start where
+ * the preceding kernel's blocks end first: three on one multiprocessor and none on another. So
+ * small launches request extra shared memory, so that no multiprocessor takes more than its share
+ * of blocks. Where kernels do not overlap, the GPU is empty at the start and this is not needed. */
+enum { BLOCK_RESERVED = 1024 /* of shared memory, in every block, for the system */ };
 static inline size_t spread_bytes(size_t bytes, int32_t n)
 {
     int32_t share = (n + cu_gpu.n_sm - 1) / cu_gpu.n_sm;
     int32_t one_more = cu_gpu.shared_sm / (share + 1) - BLOCK_RESERVED;
-    bool few = share <= 2; /* of more the registers take care */
+    bool few = share <= 2; /* larger shares are limited by registers */
     return cu_gpu.overlap && few && bytes <= (size_t)one_more ? (size_t)one_more + 16 : bytes;
 }
 
 typedef struct one_room {
     int32_t *ticket; /* [ONE_TICKETS] zeros, and again after the launch */
-    /* Of few rows, where parts of a tile are in several blocks: [ROWS_SUMS], and how many of them
-     * are done, [ROWS_GROUPS] zeros, and again after the launch. */
+    /* For parts of a tile in several blocks: their sums [ROWS_SUMS], and the number of blocks that
+     * have left theirs, [ROWS_GROUPS] zeros before and after a launch. */
     float *sums;
     int32_t *arrived;
 } one_room;
@@ -304,10 +301,9 @@ enum { ROWS_SUMS = 2 << 20, ROWS_GROUPS = 1024 };
 void cu_product_rows(cudaStream_t s, const product_args *job, int n, one_room room);
 void cu_products(cudaStream_t s, const one_product *job, int n, one_room room);
 int cu_one_init(void);
-/* matmul_experts.cu: experts of 2 to FEW_ROWS rows, gated or, with share, each pair's part
- * of moe_down's sum, already times its share: y [rows, k * n_out]. False, and nothing is done, if
- * there are more pairs than EXPERT_PAIRS, or more experts or longer rows than a block has room for.
- */
+/* matmul_experts.cu: experts of 2 to FEW_ROWS rows, gated or, with share, each pair's part of
+ * moe_down's sum times its share: y [rows, k * n_out]. False, and nothing is launched, where a
+ * block has no room for so many pairs (EXPERT_PAIRS at most) or experts, or for such long rows. */
 enum { EXPERT_PAIRS = 1024 };
 bool cu_product_experts(cudaStream_t s, expert_product a, one_room room);
 int cu_experts_init(void);
@@ -340,8 +336,8 @@ typedef struct router_args {
 } router_args;
 void cu_router(cudaStream_t s, router_args a);
 void cu_expert_join(cudaStream_t s, dev_mat y, const float *part, const float *share, int32_t k);
-/* sift.cu: logits of each row that may be among its k largest: all that reach some bound. maxima:
- * for each row SIFT_BLOCKS words, one per 64 logits; to: a result per row. */
+/* sift.cu: a superset of each row's k largest logits. maxima: SIFT_BLOCKS words per row, one per 64
+ * logits; to: a result per row. */
 enum { SIFT_MOST = 1024, SIFT_BLOCKS = 8192, SIFT_ROWS = 64 };
 typedef struct sift_rows {
     const float *x[SIFT_ROWS];
@@ -352,7 +348,7 @@ typedef struct sift_logit {
     float logit;
 } sift_logit;
 typedef struct sift_result {
-    int32_t n, bad; /* how many there are, above SIFT_MOST too; is a NaN or +infinity in the row? */
+    int32_t n, bad; /* their number, which may exceed SIFT_MOST; has the row NaN or +infinity? */
     sift_logit at[SIFT_MOST];
 } sift_result;
 void cu_sift(cudaStream_t s, sift_rows rows, int32_t n, uint32_t *maxima, sift_result *to);
@@ -483,13 +479,13 @@ typedef struct step_rows {
     const uint64_t *seen, *all_seen;
 } step_rows;
 
-/* A copy made for products, still true: nothing has been written over it or over what it copies. */
+/* A valid copy for products: neither it nor its original was overwritten. */
 typedef struct shadow {
     const char *x, *x_end, *q, *q_end;
     dev_quant quant;
 } shadow;
 
-/* fuse.c: what was called and not yet launched. */
+/* fuse.c: ops that were called and are not launched yet. */
 typedef struct waiting {
     residual_args residual;
     bool has_residual, has_store;
@@ -550,7 +546,7 @@ typedef struct cuda_device {
     shadow shadows[SHADOWS];
     int32_t next_shadow;
     waiting wait;
-    const int32_t *chosen; /* by which experts gated products were last made */
+    const int32_t *chosen; /* the choice of experts of the last gated product */
     one_room room; /* its ticket: the first of TICKETS, given out in turn */
     uint32_t next_ticket;
     int32_t *router_ticket; /* [ROUTER_TICKETS] */
@@ -577,7 +573,8 @@ extern const device_ops cuda_ops; /* ops.c */
 /* Makes the device's GPU the calling thread's. Every entry point that any thread may call begins
  * with it, and so does cuda_settle, which comes before every launch of an op. */
 cuda_device *cuda_select(const device *d);
-/* Notes a failure of CUDA itself, in the device and, if there is one, the pass. True if ok. */
+/* Keeps a failure of the runtime, in the device and in the pass, if there is one. True if r is
+ * OK. */
 bool cuda_ok(cuda_device *c, pass *p, cudaError_t r, const char *doing);
 
 /* weights.c */
@@ -586,17 +583,17 @@ int32_t cuda_pack_kind(const weight *w); /* the layout w gets, PACK_NONE if none
 size_t cuda_weight_bytes(const device *d, const weight *w);
 status cuda_weight_load(device *d, weight *w, err *e);
 void cuda_weight_free(device *d, weight *w);
-void cuda_loading_free(cuda_device *c); /* what only loading needs */
+void cuda_loading_free(cuda_device *c); /* frees the buffers of loading */
 
-/* fuse.c: launches what waits. */
+/* fuse.c. cuda_settle launches all waiting ops. */
 void cuda_settle(cuda_device *c);
 void cuda_forget_waiting(cuda_device *c);
 void cuda_wait_residual(cuda_device *c, residual_args a);
-bool cuda_wait_head(cuda_device *c, head_job j, dev_step st); /* false: nothing waits, launch it */
+bool cuda_wait_head(cuda_device *c, head_job j, dev_step st); /* false: the caller launches it */
 void cuda_wait_product(cuda_device *c, one_product a);        /* of few rows */
 void cuda_products(cuda_device *c, const one_product *job, int32_t n); /* now */
-one_room cuda_room(cuda_device *c); /* with tickets that no other launch under way has */
-/* True if it became part of what waits. */
+one_room cuda_room(cuda_device *c); /* with tickets of its own */
+/* True if the op joined a waiting one. */
 bool cuda_join_scale(cuda_device *c, dev_mat x, float k, const float *w);
 bool cuda_join_copy(cuda_device *c, dev_mat x, dev_quant q);
 bool cuda_join_norms(cuda_device *c, dev_mat x, const norm_job *job, int32_t n, float eps);

@@ -23,7 +23,7 @@ template <class... P, class... A>
 static inline void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
                           cudaStream_t stream, A &&...a)
 {
-    /* Kernels share a multiprocessor only while its memory is split alike for both. */
+    /* Kernels overlap on a multiprocessor only if they want the same split of its memory. */
     cudaLaunchAttribute with[2] = {};
     with[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     with[0].val.programmaticStreamSerializationAllowed = 1;
@@ -47,8 +47,8 @@ static inline void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t sh
     type *name = (type *)dyn_shared_
 #endif
 
-/* Once, at open: a kernel may be launched with so many bytes of dynamic shared memory. A CUDA error,
- * or 0. */
+/* Once per kernel and GPU, at open: allows launches with so many bytes of dynamic shared memory.
+ * Returns a CUDA error, or 0. */
 template <class F> static inline int allow_shared(F *kernel, int bytes)
 {
 #ifdef CARAT_EMU
@@ -60,7 +60,7 @@ template <class F> static inline int allow_shared(F *kernel, int bytes)
 
 #define DEV __device__ __forceinline__
 
-/* Blocks of up to 113 KB of shared memory that a multiprocessor has room for. */
+/* How many blocks of 113 KB of shared memory fit into a multiprocessor. */
 #if !defined(CARAT_EMU) && __CUDA_ARCH__ >= 900
 enum { BLOCKS_OF_113K = 2 };
 #else
@@ -69,10 +69,14 @@ enum { BLOCKS_OF_113K = 1 };
 
 /* ---- One kernel under the tail of another ------------------------------------------------- */
 
-/* Every kernel waits with grid_wait before it touches what others wrote or read; grid_trigger lets
- * the next one be put beside it, up to its own grid_wait. A kernel ends only after its wait, so
- * order holds over any number of kernels: blocks with nothing to do may leave at once where some
- * block of the grid always waits. Weights may be asked for before the wait. */
+/*     kernel A  ....work....grid_trigger....work....end
+ *     kernel B                          ....weights....grid_wait....work
+ *
+ * grid_trigger lets the next kernel start beside this one. grid_wait blocks until all earlier
+ * kernels have ended. A kernel calls it before it touches memory that others write or read; weights
+ * may be read before. Every grid has a block that waits, so a kernel ends after its predecessor,
+ * and the order of any number of kernels holds. Other blocks without work may return without
+ * waiting. */
 #if !defined(CARAT_EMU) && __CUDA_ARCH__ >= 900
 DEV void grid_wait()
 {
@@ -156,8 +160,8 @@ DEV int lane_id()
     return (int)(threadIdx.x & 31);
 }
 
-/* The same, asked for anew: what a rare or long path makes of it is then not kept in registers from
- * before the loop on. */
+/* The same, read again: the compiler then keeps nothing derived from it in registers across a
+ * loop. */
 #ifdef CARAT_EMU
 DEV int lane_id_anew()
 {
@@ -203,7 +207,7 @@ DEV float shfl_f32(float v, int from)
 {
     return __uint_as_float(shfl_u32(__float_as_uint(v), from));
 }
-/* Over 2 * from neighbouring lanes; every lane gets the sum, in one order. */
+/* Sum over 2 * from neighbouring lanes, in one order; every lane gets it. */
 DEV float warp_sum(float v, int from = 16)
 {
     for (int m = from; m; m >>= 1)
@@ -241,16 +245,16 @@ DEV bool warp_any(bool v)
 {
     return warp_max_u32(v);
 }
-/* A barrier of n threads, whole warps, of a block; id: 1 to 15, 0 is __syncthreads'. */
+/* A barrier of n threads of a block, in whole warps. id: 1 to 15; __syncthreads has 0. */
 DEV void some_sync(int id, int n)
 {
     emu_named_barrier(id, n);
 }
-/* What this thread wrote is there for all threads before what it writes next. */
+/* Earlier writes of this thread are visible everywhere before its later ones. */
 DEV void write_fence()
 {
 }
-/* Reads what other blocks of this launch wrote. */
+/* A read that bypasses the first cache: for values that other blocks of this launch wrote. */
 template <class T> DEV T load_fresh(const T *p)
 {
     return *p;
@@ -308,12 +312,12 @@ DEV int dp4a(uint32_t a, uint32_t b, int c)
         c += (int)(int8_t)(a >> i) * (int8_t)(b >> i);
     return c;
 }
-/* p, of which the compiler knows no more than that it is in the GPU's memory. */
+/* p, with its origin hidden from the compiler; it points to global memory. */
 template <class T> DEV T *opaque(T *p)
 {
     return p;
 }
-/* Four bytes of the eight in b:a, a's first; a hexadecimal digit of `which` for each. */
+/* Four of the eight bytes of b:a, where a's come first: one hexadecimal digit of `which` each. */
 DEV uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t which)
 {
     uint64_t all = a | (uint64_t)b << 32;
@@ -334,7 +338,7 @@ DEV float fast_exp2(float x)
 {
     return exp2f(x);
 }
-/* c = from + a b; the other kinds add to c. */
+/* c = from + a b; the other products add to c. */
 DEV void mma_s8_k32(int *c, const uint32_t *a, const uint32_t *b, int from)
 {
     uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
@@ -419,7 +423,7 @@ DEV uint32_t transpose8(uint32_t v)
     emu_warp_done();
     return (lo >> sh & 0xffff) | (hi >> sh & 0xffff) << 16;
 }
-/* 16 bytes from device to shared memory in the background; zeros where !ok. */
+/* Starts a copy of 16 bytes from global to shared memory; zeros where !ok. */
 DEV void copy16_async(void *to, const void *from, bool ok)
 {
     if (ok)
@@ -473,7 +477,7 @@ DEV float fast_exp2(float x)
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-/* c = from + a b: no registers to set first. */
+/* c = from + a b: c need not be set first. */
 DEV void mma_s8_k32(int *c, const uint32_t *a, const uint32_t *b, int from)
 {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -561,9 +565,9 @@ DEV float gelu_tanh(float x)
     return 0.5f * x * (1.0f + tanhf(u));
 }
 
-/* Sine and cosine of pos * inv_freq. Angles reach 2.6e5 radians at the end of a long context, where
- * f32 has lost them: the angle is taken and reduced in f64, to half turns, for which there are
- * functions without a path for large angles. */
+/* Sine and cosine of pos * inv_freq. Angles reach 2.6e5 radians at the end of a long context, too
+ * large for f32. So the angle is computed and reduced in f64, to half turns, whose sine and cosine
+ * need no slow path for large angles. */
 DEV void turn_of(int pos, float inv_freq, float *sn, float *cs)
 {
     double a = (double)pos * (double)inv_freq * 0.15915494309189533577;
@@ -593,16 +597,17 @@ DEV size_t quant_index(const dev_quant &x, int row, int g)
     return ((size_t)(row >> 3) * n_group + g) * 8 + (row & 7);
 }
 
-/* max / 127, with 22 bits of mantissa, so that 1.5 * 2^23 times it is exact (rows_unit.cuh says
- * what for); NaN where that would be near infinity, 0 where a sixteenth would lose bits. */
+/* max / 127 with 22 bits of mantissa, so that 1.5 * 2^23 times it is exact (rows_unit.cuh needs
+ * that). NaN where the product would be near infinity, 0 where a sixteenth of it would lose
+ * bits. */
 DEV float quant_scale(uint32_t top)
 {
     float d = __uint_as_float(__float_as_uint(__uint_as_float(top) / 127.0f) & ~3u);
     return d < 0x1p-120f ? 0.0f : d < 0x1p100f ? d : __uint_as_float(0x7fc00000);
 }
 
-/* A warp's 32 values, one a lane, to codes and scale: d = max / 127, q = round(x / d). NaN and
- * infinity end up in d, and so in every product. */
+/* A warp's 32 values, one a lane, as codes and a scale: d = max / 127, q = round(x / d). NaN and
+ * infinity go into d, and so into every product. */
 DEV void quantise_warp(float v, const dev_quant &x, int row, int g)
 {
     size_t at = quant_index(x, row, g);
@@ -621,14 +626,14 @@ DEV void quantise_warp(float v, const dev_quant &x, int row, int g)
     }
 }
 
-/* The same for four neighbouring values a lane (8 lanes to a group, first element i of row `row`),
- * and the same bits. All lanes of a warp call; those with !in leave nothing. */
+/* The same for four neighbouring values a lane, with the same bits: 8 lanes to a group, i the
+ * lane's first element of the row. All lanes of a warp call it; lanes with !in write nothing. */
 DEV void quantise_four(float4 v, const dev_quant &x, int row, int i, bool in)
 {
     size_t at = quant_index(x, row, i >> 5);
     uint32_t top =
         __float_as_uint(fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
-    /* fmaxf drops a NaN: put it back */
+    /* fmaxf ignores NaN, so it is added back */
     float nan = (v.x + v.y) + (v.z + v.w);
     if (nan != nan)
         top = 0x7fc00000;

@@ -1,7 +1,7 @@
 /* elementwise.cu - ops that touch each value once: embed, act_mul, add, scale, gather, softcap.
  *
- * Rows may be wider apart than they are wide (a head of every row). One thread per value, rows in
- * y; all are bound by launch latency at few rows and by bandwidth at many.
+ * A row may be part of a wider one (one head of every row). One thread per value, rows in y of the
+ * grid. All are bound by launch latency at few rows and by bandwidth at many.
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/cuda/dev.cuh"
@@ -152,7 +152,7 @@ __global__ void act_mul_kernel(dev_mat y, dev_mat a, dev_mat b, dev_quant q)
         v = gelu_tanh(a.at[r * a.stride + i]) * b.at[r * b.stride + i];
         y.at[r * y.stride + i] = v;
     }
-    int base = i & ~31; /* a warp is in or out as a whole where q is wanted: cols % 32 == 0 */
+    int base = i & ~31; /* with q, cols % 32 == 0, so a warp is inside or outside as a whole */
     if (q.q && base < y.cols)
         quantise_warp(v, q, r, base / 32);
     if (q.bf && in)
@@ -222,7 +222,7 @@ extern "C" void cu_gather(cudaStream_t s, dev_mat y, dev_mat x, const int32_t *r
  * the list, which is a few ids long.
  * grid:   1024 columns x row
  * shared: none
- * bound:  bandwidth: four values a thread on their way */
+ * bound:  bandwidth: a thread has four values in flight */
 enum { CAPPED = 4 };
 __global__ void softcap_kernel(dev_mat x, float cap, const int32_t *ids, int n_ids)
 {

@@ -1,9 +1,11 @@
 /* formats.cuh - packed weights as kernels read them: codes, scales, and the sum of one group.
  *
- * Layout: cuda_int.h. A group is 32 columns of one row. Its codes come as 8 words of 4 bytes; its
- * scales as up to two factors and two offsets (one per half of 16). group_add is the one place
- * that turns integer sums into floats: every kernel that multiplies int8 activations calls it, in
- * the same order over groups, which is why results do not depend on the number of rows.
+ *     group    32 columns of one row: codes as 8 words of 4 bytes, and up to two factors and two
+ *              offsets, one for each half of 16
+ *     share    a lane's part of a unit: the groups of one parity of one row
+ *
+ * cuda_int.h draws the layout. group_add alone turns integer sums into floats. Every kernel of int8
+ * activations calls it in the same order of groups, so results do not depend on the number of rows.
  */
 #ifndef BACKEND_CUDA_FORMATS_CUH
 #define BACKEND_CUDA_FORMATS_CUH
@@ -11,7 +13,7 @@
 #include "backend/cuda/cuda_int.h"
 #include "backend/cuda/dev.cuh"
 
-/* What is known of a layout when kernels are compiled. */
+/* Compile-time facts of a layout. */
 template <int K> struct traits {
     static constexpr bool bytes = K == PACK_Q8_0 || K == PACK_G8; /* codes of 8 bits */
     static constexpr bool five = K == PACK_Q5_0 || K == PACK_Q5_1 || K == PACK_Q5_K;
@@ -19,8 +21,8 @@ template <int K> struct traits {
     static constexpr bool super = K == PACK_Q4_K || K == PACK_Q5_K;
     static constexpr bool split = K == PACK_Q6_K || K == PACK_G8; /* scales per 16 */
     static constexpr bool offset = K == PACK_Q4_1 || K == PACK_Q5_1 || K == PACK_Q4_K ||
-                                   K == PACK_Q5_K || K == PACK_G8; /* a value is added per group */
-    /* Codes are stored plus this. */
+                                   K == PACK_Q5_K || K == PACK_G8; /* adds a value per group */
+    /* Stored codes are this much larger than signed ones. */
     static constexpr int bias = K == PACK_Q4_0 ? 8 : K == PACK_Q5_0 ? 16 : K == PACK_Q6_K ? 32 : 0;
     static constexpr int code = bytes ? 32 : 16;
     static constexpr int high = five ? 4 : six ? 8 : 0;
@@ -33,10 +35,10 @@ template <int K> struct traits {
 };
 
 struct scales {
-    float f0, f1, m0, m1; /* factor and offset of each half; the second only where split */
+    float f0, f1, m0, m1; /* factor and offset of each half; the second half's only where split */
 };
 
-/* Bytes of one group as they lie in memory; loaded early, taken apart later. */
+/* The bytes of one group as stored: loaded early, decoded later. */
 template <int K> struct raw_group {
     uint4 c0, c1;
     uint32_t h0, h1;
@@ -48,7 +50,7 @@ DEV uint4 load16(const void *p)
 #ifdef CARAT_EMU
     return *(const uint4 *)p;
 #else
-    uint4 v; /* weights pass through once: do not let them push out activations */
+    uint4 v; /* a streaming load: weights are read once and must not evict activations */
     asm("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
         : "l"(p));
@@ -56,7 +58,7 @@ DEV uint4 load16(const void *p)
 #endif
 }
 
-/* Where a lane's share of a unit begins in the high and scale planes, in groups. */
+/* Where a share begins in the high and scale planes, in groups. */
 DEV size_t share_at(const packed &w, int tile, int unit, int parity, int row)
 {
     return (((size_t)tile * w.n_unit + unit) * 2 + parity) * 64 + row * 4;
@@ -111,7 +113,7 @@ DEV void load_group(raw_group<K> *r, const packed &w, size_t base, int tile, int
     load_scales<K>(r, w, base, tile, g, row);
 }
 
-/* A lane's share of a unit as it lies in memory: its parity's groups of one row. */
+/* The bytes of a share as stored. */
 template <int K> struct raw_unit {
     uint4 c[traits<K>::bytes ? 8 : 4];
     uint4 h[2];
@@ -130,7 +132,7 @@ DEV void load_unit(raw_unit<K> *r, const packed &w, size_t base, int tile, int u
         c = w.codes + base + (((size_t)tile * w.n_group + g0) * 32 + row) * 16;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        bool in = g0 + 2 * i < w.n_group; /* past the end: zeros, as in the padded planes */
+        bool in = g0 + 2 * i < w.n_group; /* groups past the end read as zeros */
         if (T::bytes) {
             r->c[2 * i] = in ? load16(c + i * 1024) : make_uint4(0, 0, 0, 0);
             r->c[2 * i + 1] = in ? load16(c + i * 1024 + 256) : make_uint4(0, 0, 0, 0);
@@ -168,7 +170,7 @@ DEV uint32_t pick(const uint4 &v, int i)
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-/* Group i of the share, as load_group would have it; i is known when compiled. */
+/* Group i of the share, as load_group gives it; i is a compile-time constant. */
 template <int K> DEV void take_group(raw_group<K> *g, const raw_unit<K> &u, int i)
 {
     using T = traits<K>;
@@ -193,7 +195,7 @@ template <int K> DEV void take_group(raw_group<K> *g, const raw_unit<K> &u, int 
         g->s.y = u.super.x;
 }
 
-/* Shifts bits of h to where they belong in word w: fifth bits to bit 4 of each byte. */
+/* The fifth bits of word w from h, at bit 4 of each byte. */
 DEV uint32_t fifth(uint32_t h, int w)
 {
     return (w <= 4 ? h << (4 - w) : h >> (w - 4)) & 0x10101010;
@@ -233,7 +235,7 @@ DEV uint32_t spread(uint32_t h)
     return (p << 4 & 0x00300030) | (p & 0x30003000);
 }
 
-/* Of a super-block's scales: those of a parity's four groups, a byte each, and their minima. */
+/* The scales of a parity's four groups from a super-block, a byte each, and their minima. */
 DEV void super_scales(const uint4 &super, int parity, uint32_t *sc, uint32_t *mn)
 {
     uint32_t w = super.w >> 2 * parity;
@@ -270,10 +272,9 @@ template <int K> DEV scales group_scales(const uint4 s, int g)
     return v;
 }
 
-/* acc + the group's part of the product. t0, t1: the activation's scale d times the integer dot
- * products of the halves' signed codes, rounded once (t0: of the whole group where scales are not
- * split); e0, e1: d times its sums over the halves (e0: over the group where not split), for
- * formats with an offset. */
+/* acc + one group's product. t0, t1: the activation's scale d times the integer dot product of each
+ * half, rounded once; where scales are not split, t0 covers the whole group. e0, e1: d times the
+ * activation's sum over each half, likewise, for formats with an offset. */
 template <int K>
 DEV float group_add(float acc, const scales &v, float t0, float t1, float e0, float e1)
 {
@@ -288,7 +289,7 @@ DEV float group_add(float acc, const scales &v, float t0, float t1, float e0, fl
     return acc;
 }
 
-/* The same from dot products of the codes as stored, and the activation's sums. */
+/* The same from dot products of stored codes, which still have their bias. */
 template <int K>
 DEV float group_sum(float acc, const scales &v, int i0, int i1, float d, int s0, int s1)
 {

@@ -1,21 +1,21 @@
-/* fuse.c - ops that wait for the op after them, so that both become one kernel.
+/* fuse.c - small ops that wait for the next op, so that both become one kernel.
  *
  *     x += rms_norm(y) w; x *= c; h = rms_norm(x) w'      residual_kernel, as far as it goes;
  *                                                         without h it can copy x for a product
  *     y = two branches, normed; the same; h, h', h''      branches_kernel
  *     k = h K; v = h V; q = h Q                           one_kernel, rows_kernel: few rows, up to
  *                                                         three products
- *     g = x W; y = gelu(g) * ple                          the same: one row
+ *     g = x W; y = gelu(g) * ple                          the same, at one row
  *     k = rope(rms_norm(k) w); v = rms_norm(v); store;
- *     q = rope(rms_norm(q) w); q' = Rot q                 heads_kernel; where values come of the
- *                                                         same rows as keys, both in one block
+ *     q = rope(rms_norm(q) w); q' = Rot q                 heads_kernel; where values and keys come
+ *                                                         of the same rows, one job makes both
  *
- * A layer has a dozen small ops whose time is that of a launch. The model calls them one by one;
- * here the first is only noted, and what follows either joins it or has it launched. Products wait
- * in front of heads: the model makes keys and values, norms and stores them, and only then asks for
- * queries, whose product must not wait until then. Results are the same bit for bit. Every op but
- * those few begins with cuda_settle, and so does all that reads or frees memory: nobody sees what
- * has not been computed.
+ * A layer has a dozen small ops whose time is a launch's. The model calls them one by one. Such an
+ * op is only noted; the next op joins it, or launches it first. Products wait in front of heads:
+ * the model computes, norms and stores keys and values before it asks for queries, and the product
+ * of queries shares the launch of theirs. Results are bit-identical to separate launches. Every op
+ * that cannot join begins with cuda_settle, and so does every read or release of memory, so no one
+ * sees a result that is not launched yet.
  */
 #include "backend/cuda/cuda_int.h"
 
@@ -36,7 +36,7 @@ static dev_mat row_of(const float *at, int32_t cols)
     return (dev_mat){(float *)at, 1, cols, cols};
 }
 
-/* In the order in which they came to wait: heads read what products write. */
+/* Launches in the order of the calls: heads read results of products. */
 void cuda_settle(cuda_device *c)
 {
     waiting *w = &c->wait;
@@ -75,13 +75,13 @@ void cuda_products(cuda_device *c, const one_product *job, int32_t n)
     cu_product_rows(c->stream, rows, n, c->room);
 }
 
-/* Does it write where m is? */
+/* Does the job write into m? */
 static bool writes(const head_job *j, dev_mat m)
 {
     return overlap(m, j->y) || (j->bare.at && overlap(m, j->bare));
 }
 
-/* Products of few rows wait together, and may overtake the heads that came between. */
+/* Products of few rows wait together, and may be launched before heads that were called earlier. */
 void cuda_wait_product(cuda_device *c, one_product a)
 {
     waiting *w = &c->wait;
@@ -133,7 +133,7 @@ bool cuda_join_scale(cuda_device *c, dev_mat x, float k, const float *w)
     return true;
 }
 
-/* Is a copy where m is? */
+/* Does the copy overlap m? */
 static bool covers(dev_quant q, dev_mat m)
 {
     const char *copy = q.bf ? (const char *)q.bf : (const char *)q.q;
@@ -142,7 +142,7 @@ static bool covers(dev_quant q, dev_mat m)
     return copy && copy < m1 && m0 < copy + (size_t)q.rows * (size_t)q.cols * 2 + 4096;
 }
 
-/* A row may be written while another row's y is still to be read. */
+/* Not over y: a block may write its row of the copy while another still reads its row of y. */
 bool cuda_join_copy(cuda_device *c, dev_mat x, dev_quant q)
 {
     residual_args *a = &c->wait.residual;
@@ -173,8 +173,8 @@ bool cuda_join_norms(cuda_device *c, dev_mat x, const norm_job *job, int32_t n, 
     return true;
 }
 
-/* Keys of the rows whose norm without weights waits, as values: one job, for keys may be made where
- * the rows are. */
+/* The same rows normed without weights wait, as values: keys join their job, because keys may
+ * overwrite the rows. */
 static bool join_bare(waiting *w, const head_job *j)
 {
     head_job *b = w->n_jobs ? &w->job[w->n_jobs - 1] : NULL;
@@ -222,7 +222,7 @@ bool cuda_join_rope(cuda_device *c, dev_mat x, int32_t heads, const float *inv_f
     return true;
 }
 
-/* The number of the job that waits with m as its result, or -1. */
+/* The waiting job whose result is m, or -1. */
 static int job_of(const waiting *w, dev_mat m)
 {
     for (int i = 0; i < w->n_jobs; i++)
@@ -231,8 +231,8 @@ static int job_of(const waiting *w, dev_mat m)
     return -1;
 }
 
-/* Keys and values both come of jobs that wait, or of one, or one of them does and the other is only
- * stored; or there is one stream of them. */
+/* Joins where waiting jobs, or one job, make keys and values; where a job makes one of them and the
+ * other is only stored; or where there is one stream. */
 bool cuda_join_store(cuda_device *c, dev_kv kv, dev_step st, dev_mat k, dev_mat v)
 {
     waiting *w = &c->wait;
@@ -261,7 +261,7 @@ bool cuda_join_store(cuda_device *c, dev_kv kv, dev_step st, dev_mat k, dev_mat 
     return true;
 }
 
-/* Queries of rotated keys: the heads that make them leave the rotated ones too. */
+/* Queries for rotated keys: the job that makes them writes the rotated copy too. */
 bool cuda_join_rotation(cuda_device *c, dev_mat to, dev_mat q)
 {
     waiting *w = &c->wait;

@@ -1,55 +1,53 @@
-/* matmul_experts.cu - rows of experts, side by side: those of one expert read it together.
+/* matmul_experts.cu - products of experts for a few rows; two rows of one expert share its weights.
  *
- * Of 16 rows that each choose 8 of 128 experts, two in five share theirs with another. Each block
- * sorts the pairs (row, expert) by expert for itself, which takes half a microsecond and no kernel
- * of its own, into groups of up to two pairs of one expert. Then it works as in matmul_one.cu:
+ *     pair     (row, expert); of 16 rows that choose 8 of 128 experts, two in five share theirs
+ *     group    one or two pairs of one expert; every block sorts the pairs into groups itself
+ *     item     a group times 8 tiles of outputs, a warp to a tile; of a gated unit 4 >> lg tiles of
+ *              W and as many of W', 1 << lg warps to a tile (product_warps)
+ *     block    computes item b, then the next free one (ticket)
  *
- *     item     a group times 8 tiles of outputs, a warp to each; of a gated unit, times 4 >> lg
- *              tiles of W and as many of W', 1 << lg warps to each (product_warps)
- *     block    takes item b, then whichever is next (ticket). When an item ends, its successor's
- *              weights and rows are on their way: nobody waits for memory at the seams
- *
- * The product after the gated one needs no kernel's result to know its weights: it makes its groups
- * and asks for its first units under the gated one's tail, and waits only then.
- *
- * Codes are unpacked once for a group. Two pairs to a group and not four: rows that share an expert
- * with two more are few, and the registers for them would be everybody's. What a row gets is bit
- * for bit what matmul_vec.cu gives it alone.
+ * Sorting takes half a microsecond and needs no kernel of its own. At the end of an item the next
+ * item's weights and rows are already in flight. The product after the gated one knows its experts
+ * from the start: it sorts and requests its first units under the tail of the gated one, and waits
+ * only then. A group's codes are unpacked once. Groups of more pairs are rare; they would cost
+ * every block registers. A row's result is bit-identical to that of matmul_vec.cu.
  */
 #include "backend/cuda/units.cuh"
 
 enum { WARPS = 8, THREADS = 32 * WARPS, TOGETHER = 2, NO_PAIR = 0xffff };
 
-/* Pairs p[0] and, if it is one, p[1] go to the same expert. */
+/* The pairs p[0] and p[1] of one expert; p[1] may be NO_PAIR. */
 struct __align__(8) group
 {
     uint16_t expert, p[TOGETHER], unused;
 };
 
 struct expert_args {
-    planes w, up;                /* of expert 0; up as far as its first row that counts */
+    planes w, up;                /* of expert 0; up begins at row up_row */
     size_t w_bytes, up_bytes;    /* from one expert to the next */
     int32_t n_group, n_unit, lg; /* log2 of the warps per tile */
     int32_t n_out, columns;      /* items of a group */
     int32_t n_pairs, n_expert, k;
     const int32_t *expert;
-    const float *share; /* of the sum over a row's experts: y is multiplied by it */
+    const float *share; /* the pair's weight in the sum over a row's experts, or NULL */
     dev_quant x;
-    int32_t x_pairs; /* pairs that have a row of x together: k or 1 */
+    int32_t x_pairs; /* pairs per row of x: k or 1 */
     dev_mat y;       /* [rows, k * n_out] */
     dev_quant copy;  /* of a gated unit's y, by pair */
     int32_t *ticket;
-    bool chosen; /* before the kernel before this one began: no need to wait for `expert` */
+    bool chosen; /* `expert` was written before the preceding kernel began, so it may be read at
+                    once */
 };
 
 struct list_shared {
     int sums[WARPS], n_groups, drawn[2];
 };
 
-/* A block's memory: two items' rows, each warp's units, the groups, a count for each expert. */
+/* A block's shared memory: rows of two items, units of each warp, the groups, a count per
+ * expert. */
 template <int K> struct room_of {
     static constexpr bool two = traits<K>::six || traits<K>::bytes || traits<K>::five;
-    static constexpr int blocks = two ? 2 : 3; /* that a multiprocessor has registers for */
+    static constexpr int blocks = two ? 2 : 3; /* that fit into the registers of a multiprocessor */
     static size_t bytes(int n_unit, int n_pairs, int n_expert)
     {
         return (size_t)n_unit * UNIT * 40 * TOGETHER * 2 + (size_t)WARPS * slot<K>::bytes +
@@ -58,7 +56,7 @@ template <int K> struct room_of {
     }
 };
 
-/* Sum of v over the threads up to this one. */
+/* Inclusive prefix sum of v over the block's threads. */
 DEV int sum_up_to(int v, int *sums)
 {
     int lane = lane_id(), warp = (int)threadIdx.x >> 5;
@@ -74,8 +72,8 @@ DEV int sum_up_to(int v, int *sums)
     return v;
 }
 
-/* How many of the pairs before p go to the same expert: bytes of ids that are p's, four at a time.
- * A row has an expert once, so no byte's count overflows. */
+/* The number of pairs before p with p's expert, four bytes of ids at a time. A row chooses an
+ * expert at most once, so the byte counters cannot overflow. */
 DEV int rank_of(const uint32_t *ids, int p)
 {
     uint32_t mine = ((const uint8_t *)ids)[p] * 0x01010101u, n = 0;
@@ -88,8 +86,8 @@ DEV int rank_of(const uint32_t *ids, int p)
     return (int)(n * 0x01010101u >> 24);
 }
 
-/* Groups in ascending order of experts, pairs in theirs: all blocks must make the same. count:
- * zeros, a thread for each; ids: a byte per pair. Ends with a barrier. */
+/* Makes the groups: experts ascending, pairs ascending within an expert, the same in every block.
+ * count: zeros, one per expert; ids: a byte per pair. Ends with a barrier. */
 DEV void make_groups(const expert_args &a, group *list, int *count, uint32_t *ids, list_shared *s)
 {
     int e = (int)threadIdx.x;
@@ -120,7 +118,7 @@ DEV void make_groups(const expert_args &a, group *list, int *count, uint32_t *id
     __syncthreads();
 }
 
-/* What two items' rows are: TOGETHER side by side, as tile_sums reads them. */
+/* The rows of a group in shared memory, side by side as tile_sums reads them. */
 struct row_pair {
     uint4 *q;
     float2 *s;
@@ -131,7 +129,7 @@ DEV row_pair pair_at(char *mem, int n_unit, int turn)
     return (row_pair){(uint4 *)at, (float2 *)(at + n_unit * UNIT * 32 * TOGETHER)};
 }
 
-/* A group's rows in the background. Each thread copies what it will meet again in settle_rows. */
+/* Starts the copy of a group's rows. Each thread copies what it converts in settle_rows. */
 DEV void copy_rows(const expert_args &a, group g, row_pair to)
 {
 #pragma unroll
@@ -152,7 +150,7 @@ DEV void copy_rows(const expert_args &a, group g, row_pair to)
     copy_commit();
 }
 
-/* They are here: sums as offsets want them. */
+/* After the copy: converts the sums for formats with an offset. */
 template <int K> DEV void settle_rows(const expert_args &a, group g, row_pair at)
 {
     int n = sums<K>::floats ? a.n_group : 0;
@@ -168,7 +166,7 @@ template <int K> DEV void settle_rows(const expert_args &a, group g, row_pair at
     }
 }
 
-/* Groups past the end of a row, once: what is copied never reaches them. */
+/* Clears the columns past the end of a row, once: copies never write them. */
 DEV void clear_tails(const expert_args &a, char *mem)
 {
     int first = a.n_group * TOGETHER, end = a.n_unit * UNIT * TOGETHER;
@@ -181,7 +179,7 @@ DEV void clear_tails(const expert_args &a, char *mem)
     }
 }
 
-/* An item: which group, which of its columns. */
+/* An item: its group, and its column of tiles. */
 struct place {
     int group, column;
 };
@@ -222,7 +220,7 @@ DEV void begin_units(const expert_args &a, lane_units<K> *t, int tile, int exper
     if (n)
         t->begin(w, a.lg, a.n_group, a.n_unit, tile, first_unit<GLU>(a));
     if (n < 2)
-        copy_commit(); /* one, as with more */
+        copy_commit(); /* commits stay in step with longer tiles */
 }
 
 DEV float *result_at(const expert_args &a, int p, int o)
@@ -230,7 +228,7 @@ DEV float *result_at(const expert_args &a, int p, int o)
     return a.y.at + p / a.k * a.y.stride + (int64_t)(p % a.k) * a.n_out + o;
 }
 
-/* A gated item's outputs from its warps' sums: a warp for 32 of them of one pair. */
+/* Adds the warps' sums of a gated item; a warp writes 32 outputs of one pair. */
 DEV void write_gated(const expert_args &a, int column, group g, const float (*part)[WARPS][16])
 {
     int warp = (int)threadIdx.x >> 5, n_tiles = WARPS / 2 >> a.lg, halves = n_tiles / 2;
@@ -252,8 +250,8 @@ DEV void write_gated(const expert_args &a, int column, group g, const float (*pa
         quantise_warp(v, a.copy, p, tile >> 1);
 }
 
-/* A number for thread 0: the item after the next. Drawn once by each block and once for each item,
- * so the last to draw is known and sets the ticket back for the next launch. */
+/* Thread 0 draws the number of the item after the next one. The ticket is drawn once per block and
+ * item, so the last draw is known, and it resets the ticket for the next launch. */
 DEV void draw(const expert_args &a, int n_items, int *drawn)
 {
     if (threadIdx.x)
@@ -264,7 +262,7 @@ DEV void draw(const expert_args &a, int n_items, int *drawn)
         *a.ticket = 0;
 }
 
-/* A warp's tile of a group: its sums to part, or where there is nothing to wait for to y. */
+/* A warp's tile of a group. Gated: its sums go to part; else its outputs to y. */
 template <int K, bool GLU>
 DEV void work(const expert_args &a, lane_units<K> *t, int column, group g, row_pair at,
               float (*part)[WARPS][16])
@@ -308,10 +306,10 @@ __global__ void __launch_bounds__(THREADS, room_of<K>::blocks) experts_kernel(ex
     __syncthreads();
     if (!a.chosen)
         grid_wait();
-    grid_trigger(); /* whatever begins from here on finds that the experts are chosen */
+    grid_trigger(); /* a kernel that begins from here on may read the choice of experts */
     make_groups(a, list, count, ids, &s);
     int n_items = s.n_groups * a.columns, next = (int)blockIdx.x;
-    place at = {-1, 0}; /* nothing at first, but what comes next is asked for */
+    place at = {-1, 0}; /* no item at first; the first real one is requested in turn 0 */
     for (int turn = 0;; turn ^= 1) {
         bool more = next < n_items, first = at.group < 0;
         draw(a, n_items, &s.drawn[turn]);
@@ -347,14 +345,14 @@ __global__ void __launch_bounds__(THREADS, room_of<K>::blocks) experts_kernel(ex
 
 /* ---- Launching ----------------------------------------------------------------------------- */
 
-/* Of a block: all that the GPU grants, less what it declares itself. */
+/* Dynamic shared memory of a block: all that the GPU grants, less the static part. */
 static int largest_shared()
 {
     enum { STATIC = sizeof(float) * 2 * TOGETHER * WARPS * 16 + sizeof(list_shared) + 1024 };
     return cu_gpu.shared_block - (int)STATIC;
 }
 
-enum { SPARE = 4 }; /* blocks' room that is left for the small kernel that comes next */
+enum { SPARE = 4 }; /* block slots left free for the small kernel that follows */
 
 template <int K> static bool experts(cudaStream_t s, const expert_product &e, one_room gpu)
 {
@@ -404,7 +402,7 @@ template <int K> static int allow(int shared_block)
            allow_shared(experts_kernel<K, false>, shared_block);
 }
 
-/* Once, at open: all the shared memory there is. */
+/* Once per GPU, at open: all the shared memory that it grants a block. */
 extern "C" int cu_experts_init(void)
 {
     int n = largest_shared();

@@ -1,8 +1,8 @@
 /* matmul_float.cu - products with weights of floats: F32, F16, BF16, in the file's rows.
  *
- * Activations stay f32 and sums are f32: this is the exact path, of routers, of per-layer
- * projections at few rows and of test models. One warp per output; every lane's columns and the
- * tree that joins lanes are the same at every row count.
+ * Activations and sums are f32. Routers, per-layer projections at few rows and test models take
+ * this path. One warp computes an output. A lane's columns and the tree that adds the lanes are the
+ * same at every row count.
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/cuda/dev.cuh"
@@ -18,7 +18,7 @@ template <int K> DEV float load1(const uint8_t *row, int64_t i)
 struct float_args {
     dev_mat y, x;
     packed w;
-    const int32_t *expert; /* [rows * k] or NULL: which matrix output row r, head j takes */
+    const int32_t *expert; /* [rows * k] or NULL: the matrix of output row r, head j */
     int32_t k, x_heads;    /* experts per row; x has one head for all, or one each */
     bool glu;              /* y = gelu(W x) * (W' x), W' = up, rows up_row.. */
     packed up;
@@ -52,7 +52,7 @@ template <int K, int R> __global__ void __launch_bounds__(256) matmul_float_kern
     float acc[R], acc2[R];
 #pragma unroll
     for (int r = 0; r < R; r++) {
-        int at = r0 + r < a.x.rows ? r0 + r : a.x.rows - 1; /* surplus rows repeat the last */
+        int at = r0 + r < a.x.rows ? r0 + r : a.x.rows - 1; /* rows past the end repeat the last */
         x[r] = a.x.at + at * a.x.stride + (a.x_heads > 1 ? (int64_t)head * n : 0);
         acc[r] = acc2[r] = 0;
     }

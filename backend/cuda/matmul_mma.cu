@@ -11,7 +11,7 @@
  */
 #include "backend/cuda/formats.cuh"
 
-enum { BM = 128, BN = 128, BK = 64, LINE = BK + 8 /* padded: no two rows in one bank */ };
+enum { BM = 128, BN = 128, BK = 64, LINE = BK + 8 /* padded against bank conflicts */ };
 
 /* A tile of rows of one expert: order[first .. first + n). */
 struct expert_tile {
@@ -32,7 +32,7 @@ template <int K> struct floats_kind {
     static constexpr bool value = K == PACK_BF16 || K == PACK_F16;
 };
 
-/* 32 weights of one row, as they lie in memory. */
+/* 32 weights of one row as stored. */
 template <int K, bool FLOATS = floats_kind<K>::value> struct raw_weights {
     raw_group<K> g;
     DEV void load(const packed &w, size_t base, int o, int group)
@@ -146,7 +146,7 @@ template <int K> __global__ void __launch_bounds__(256) mma_kernel(mma_args a)
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 acc[i][j][e] = 0;
-    int wm = warp & 1, wn = warp >> 1; /* the warp's 64 outputs and 32 rows */
+    int wm = warp & 1, wn = warp >> 1; /* the warp's place among 2 x 4: 64 outputs, 32 rows */
 
     for (int step = -1; step < n_step; step++) {
         int next = step + 1, buf = step & 1;
@@ -286,7 +286,7 @@ extern "C" void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w)
 
 /* ---- Experts ------------------------------------------------------------------------------- */
 
-/* Pairs by expert: order lists them, tiles cuts each expert's list into at most BN.
+/* Sorts pairs by expert: order lists them, tiles cuts each expert's list into at most BN.
  * grid:   one block; pairs are at most 2^16
  * shared: counts and places, two ints per expert
  * bound:  latency, about 10 us a layer */
@@ -322,7 +322,7 @@ __global__ void __launch_bounds__(1024)
         order[atomicAdd(&place[expert[p]], 1)] = p;
 }
 
-/* At most this many tiles: full ones, and a last one of each expert. */
+/* An upper bound of the tiles: full ones, and a last one per expert. */
 extern "C" int32_t cu_expert_tiles(int32_t n_pairs, int32_t n_expert)
 {
     return n_pairs / BN + (n_pairs < n_expert ? n_pairs : n_expert);

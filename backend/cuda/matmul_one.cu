@@ -1,33 +1,33 @@
-/* matmul_one.cu - one row times block-format weights: the kernel of decoding.
+/* matmul_one.cu - one row times weights of blocks: the product of decoding.
  *
- * Up to three products that read one activation are one launch: queries, keys and values. Outputs
- * are cut into items, what the 8 warps of a block compute between two barriers:
+ *     launch   one to three products of one activation (queries, keys, values), or a gated unit
+ *     item     what the 8 warps of a block compute between two barriers: 8 >> lg tiles of 16
+ *              outputs, 1 << lg warps to a tile (product_warps); of a gated unit 4 >> lg tiles of W
+ *              and as many of W'
+ *     block    computes item b, then the next free one (ticket)
+ *     lane     holds one of a tile's 16 rows and its even or odd groups (product.cuh). Two units of
+ *              its weights are in flight; at the end of an item, the first two of the next item
  *
- *     item     8 >> lg tiles of 16 outputs, 1 << lg warps to each (product_warps); of a gated unit
- *              4 >> lg tiles of W and as many of W'
- *     block    takes item b, then whichever is next (ticket): far multiprocessors read a third
- *              slower than near ones, and with fixed shares the last would end long after the first
- *     lane     has one of a tile's 16 rows and the even or odd groups, as product.cuh has it, and
- *              two units of it on their way, when an item ends those of the next
- *
- * Weights depend on no earlier kernel: the first units are asked for before those have ended. A
- * group's work is 8 dot products and a dozen instructions to feed them, and those instructions
- * count where weights arrive at 4.6 TB/s: scales of a unit are decoded at once, and the sums that
- * offsets want are in shared memory as they are wanted. Little code, too: at one row much of it
- * runs once, and waits to be fetched. Longer rings in shared memory lost: a quarter more
- * instructions, and shared memory is what they wait for.
+ * Blocks draw items, because distant multiprocessors read memory a third slower than near ones and
+ * would end last with equal shares. Weights depend on no earlier kernel, so the first units are
+ * requested before the earlier kernel ends. A group costs 8 dot products and a dozen instructions
+ * that prepare them, and at 4.6 TB/s those instructions count. So the scales of a unit are decoded
+ * together, and shared memory holds the sums that formats with an offset multiply. The code is
+ * short, because at one row most of it runs once and its fetch takes time. Longer rings in shared
+ * memory were slower: they cost a quarter more instructions, and shared memory is the bottleneck.
  */
 #include "backend/cuda/units.cuh"
 
 enum { WARPS = 8 };
 
-/* One of the products; of a gated unit W is the first and W' the second. */
+/* One product of the launch. A gated unit has two: W, then W'. */
 struct one_job {
     planes w;
     float *y;
     int32_t n_out, lg, first; /* outputs; log2 of the warps per tile; first item */
 };
-/* Items of one format and the blocks that take them. ticket NULL: each one. */
+/* The items of one weight format, and the blocks that compute them. ticket NULL: a block for each
+ * item. */
 struct one_share {
     int32_t first, end, blocks;
     int32_t *ticket;
@@ -36,7 +36,7 @@ struct one_args {
     one_job job[ONE_JOBS];
     int32_t n_jobs, n_group, n_unit;
     one_share share[2];
-    const int8_t *q; /* the row as codes and scales, or NULL: */
+    const int8_t *q; /* the row as codes and scales, or NULL: then floats */
     const void *s;
     const float *floats;
     const float *times; /* timed = gelu(y) * times */
@@ -60,7 +60,7 @@ template <int K> DEV shared_rows read_row(char *mem, const one_args &a)
                 v.y = scaled_sum(v);
             s[i] = v;
         }
-    } else { /* a short row: every block makes the codes for itself */
+    } else { /* a short row without codes: every block makes its own */
         dev_quant to = {(int8_t *)q, s, 0, 1, 32 * whole, 1};
 #pragma unroll 1
         for (int g = (int)threadIdx.x >> 5; g < whole; g += WARPS) {
@@ -74,7 +74,7 @@ template <int K> DEV shared_rows read_row(char *mem, const one_args &a)
     return (shared_rows){q, s};
 }
 
-/* Where a warp's share of an item is. */
+/* A warp's share of an item. */
 struct spot {
     int job, tile, unit, n; /* n units from `unit` on; 0: the tile is past the end */
 };
@@ -93,7 +93,7 @@ DEV spot spot_of(const one_args &a, int item)
     return s;
 }
 
-/* An item's outputs from its warps' sums. */
+/* Adds the warps' sums of an item and writes its outputs. */
 DEV void write_item(const one_args &a, int item, const float (*part)[16])
 {
     int k = (int)threadIdx.x >> 4, at = (int)threadIdx.x & 15;
@@ -122,8 +122,8 @@ DEV void write_item(const one_args &a, int item, const float (*part)[16])
         quantise_warp(v, a.copy, 0, tile >> 1);
 }
 
-/* A number for thread 0: the item after the next. Drawn once for each block and each item, so the
- * last to draw is known and sets the ticket back for the next launch. */
+/* Thread 0 draws the number of the item after the next one. The ticket is drawn once per block and
+ * item, so the last draw is known, and it resets the ticket for the next launch. */
 DEV void draw(const one_share &s, int *drawn)
 {
     if (!s.ticket || threadIdx.x)
@@ -139,7 +139,7 @@ struct one_shared {
     int drawn[2];
 };
 
-/* What block b of the share does. */
+/* The work of block b of the share. */
 template <int K>
 DEV void work(const one_args &a, const one_share &s, int b, char *mem, one_shared *shared)
 {
@@ -172,7 +172,7 @@ DEV void work(const one_args &a, const one_share &s, int b, char *mem, one_share
     }
 }
 
-/* Blocks of 8 warps that a multiprocessor has registers for. */
+/* How many blocks of 8 warps fit into the registers of a multiprocessor. */
 template <int K, int K2> struct room {
     static constexpr bool two = traits<K>::six || traits<K>::bytes || traits<K>::five || K != K2;
     static constexpr int blocks = two ? 2 : 3;
@@ -182,7 +182,7 @@ template <int K, int K2> struct room {
  * share's weights are of format K, the second's of K2.
  * grid:   as many blocks as fit the GPU, or one per item
  * shared: the row, 1.25 bytes a value; a float per warp and output
- * bound:  reading W, and as much the work on each group */
+ * bound:  reading W, and equally the instructions per group */
 template <int K, int K2>
 __global__ void __launch_bounds__(32 * WARPS, room<K, K2>::blocks) one_kernel(one_args a)
 {
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(32 * WARPS, room<K, K2>::blocks) one_kernel(on
 
 /* ---- Launching ----------------------------------------------------------------------------- */
 
-/* Job i of the launch; tiles of W begin at row first_row of it. */
+/* Adds a job to the launch: p's W, or its W' if up. */
 template <int K> static void put_job(one_args *a, const product_args &p, bool up)
 {
     const packed &w = up ? p.up : p.w;
@@ -207,7 +207,7 @@ template <int K> static void put_job(one_args *a, const product_args &p, bool up
         j->lg++;
 }
 
-/* Jobs from..to - 1 are a share; bytes: about what its weights take. */
+/* Jobs from..to - 1 form a share. Returns the relative size of its weights. */
 template <int K> static double put_share(one_args *a, int which, int from, int to)
 {
     using T = traits<K>;
@@ -227,7 +227,7 @@ template <int K> static double put_share(one_args *a, int which, int from, int t
     return bytes;
 }
 
-enum { SPARE = 4 }; /* blocks' room that is left for the small kernel that comes next */
+enum { SPARE = 4 }; /* block slots left free for the small kernel that follows */
 
 template <int K, int K2> static void start(cudaStream_t s, one_args *a, int n_first, one_room gpu)
 {
@@ -254,7 +254,7 @@ template <int K, int K2> static void start(cudaStream_t s, one_args *a, int n_fi
            spread_bytes(bytes, blocks), s, *a);
 }
 
-/* The n products in p are of format K, or those after n_first of K2. */
+/* The first n_first of the n products have format K, the others K2. */
 template <int K, int K2>
 static void products(cudaStream_t s, const one_product *const *p, int n, int n_first, one_room gpu)
 {
@@ -285,7 +285,7 @@ template <int K, int K2> static int allow(int shared_block)
     return allow_shared(one_kernel<K, K2>, shared_block);
 }
 
-/* Once, at open: all the shared memory there is. */
+/* Once per GPU, at open: all the shared memory that it grants a block. */
 extern "C" int cu_one_init(void)
 {
     int n = cu_gpu.shared_block - ONE_STATIC_SHARED;
@@ -316,8 +316,8 @@ static void products_of(cudaStream_t s, const one_product *const *p, int n, one_
     }
 }
 
-/* Products of one format go together, and those of Q4_K with those of Q6_K, as they stand side by
- * side in the usual mix; other formats get launches of their own. */
+/* Products of one format share a launch. Q4_K and Q6_K share one too, because the Q4_K_M mix has
+ * them side by side. Other formats get launches of their own. */
 extern "C" void cu_products(cudaStream_t s, const one_product *job, int n, one_room gpu)
 {
     const one_product *p[ONE_JOBS];

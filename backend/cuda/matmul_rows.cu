@@ -1,82 +1,77 @@
-/* matmul_rows.cu - 2 to 32 rows times a block-format weight: verification of drafts, answers of
- * several sessions.
+/* matmul_rows.cu - 2 rows and more times weights of blocks: drafts to verify, answers of several
+ * sessions. A launch has at most 32 rows.
  *
- * The integer tensor cores take 16 weight rows x 32 columns against 8 activation rows at once; a
- * group's integer sums leave the unit and meet their scales in f32, since every 32 columns have
- * scales of their own. The weight is read once for all rows, through shared memory, in pieces of
- * 16 bytes a lane, two or three units deep.
+ *     weights      [stages][warp][tile][unit]     each warp copies its own
+ *     activations  [2 stages][8-row tile][unit]   one copy for all tiles of the block; a stage is
+ *                                                 for one step, several, or the whole row
+ *     scales       [warp][tile]                   of super-blocks, as floats, four groups at a time
+ *     sums         [tile][part][row][16 outputs]  over the weights, once those are used
  *
- *     weights      [stages][warp][tile][unit of it]         each warp its own
- *     activations  [2 stages][8-row tile][unit]             one copy for all tiles of the block. A
- *                                                           stage is for one step or a few, or all
- *     scales       [warp][tile] of super-blocks, as floats, of four groups at a time
- *     sums         [tile][part][row][16 outputs]            over the weights, if they are done with
+ * The integer tensor cores multiply 16 weight rows x 32 columns by 8 activation rows. Every 32
+ * columns have scales of their own, so each group's integer sums are scaled in f32 (rows_unit.cuh).
+ * Weights are read once for all rows of the launch, through shared memory, 16 bytes a lane, two or
+ * three units ahead. Reads of shared memory and instructions cost as much time as memory does. So a
+ * warp has one, two or three tiles: more tiles share each read of the activations, and need more
+ * registers. Where the activations of a block fit into shared memory as a whole (5376 columns, or a
+ * few parts' columns), there is one stage and no barrier. Then the parts of a tile can be in
+ * several blocks, which spreads tiles evenly; the last block to end adds their sums. rows_cut.c
+ * chooses.
  *
- * What time goes by, beside memory: reads of shared memory (128 bytes a cycle, whoever wants the
- * same) and instructions. So a warp has one tile, two or three: more read the activations once for
- * all, and want more registers and fewer warps; and by threes other numbers of tiles come out even
- * over the multiprocessors. What a unit costs: rows_unit.cuh. And waiting: each warp waits for its
- * own weights, but where activations are staged, all do for each other at every stage. Where all
- * that a block wants fit (5376 columns, or those of a few parts), there is one stage and no
- * barrier, and so parts of a tile can be in several blocks, which evens out tiles too: sums then
- * meet in memory, and whichever block comes last adds them. rows_cut.c chooses.
- *
- * A block has several tiles, and for each of them warps that share its columns as in
- * matmul_one.cu; even and odd groups are summed apart and joined at the end, so a row's result is
- * bit for bit the one that matmul_one.cu gives.
+ * As in matmul_one.cu several warps share the columns of a tile, and even and odd groups are summed
+ * apart. So a row's result is bit-identical to that of matmul_one.cu.
  */
 #include "backend/cuda/rows_cut.h"
 #include "backend/cuda/rows_unit.cuh"
 
-/* M tiles of a warp: how deep its weights are staged, and how many warps a multiprocessor has
- * registers for (80, 128, 168 or 255 each), be they of one block or of several. */
+/* For M tiles to a warp: stages of its weights, and how many warps fit into the registers of a
+ * multiprocessor (80, 128, 168 or 255 registers a thread). */
 template <int NT, int M> struct warp_of {
     static constexpr int stages = M > 1 ? 2 : 3;
     static constexpr int most = NT * M == 1 ? 24 : NT * M == 2 ? 16 : NT * M == 4 ? 12 : 8;
 };
 
-/* One of the products of a launch; of a gated unit W, and W' is p.up. */
+/* One product of a launch. For a gated unit it is W; W' is p.up. */
 struct rows_job {
     packed w;
     dev_mat y;
-    int n_out, block; /* outputs; the first block that has some of them */
+    int n_out, block; /* outputs; the product's first block */
 };
 
 struct rows_args {
-    product_args p; /* the first; of all of them x */
+    product_args p; /* the first product, whose x is that of all */
     rows_job job[ONE_JOBS];
     int n_jobs;
-    int first;       /* row of y and x that is this launch's row 0, a multiple of 8 */
-    int n_rows;      /* of this launch */
-    int shares;      /* parts that a tile's units are dealt to, u to part u mod shares */
-    int own;         /* of them a block's; where that is not all, other blocks have the others, */
-    float *sums;     /* and sums meet here: [tiles of a block][part][row][output of them] */
-    int32_t *arrived; /* blocks that have left theirs, for each such group; zeros */
-    int abreast;     /* parts at work at a time, a warp each; the others have their turn after */
+    int first;       /* the row of y and x where this launch begins; a multiple of 8 */
+    int n_rows;      /* rows of this launch */
+    int shares;      /* parts of a tile: unit u belongs to part u mod shares */
+    int own;         /* parts of one block; other blocks have the other parts, */
+    float *sums;     /* and leave their sums here: [tiles of a block][part][row][output] */
+    int32_t *arrived; /* blocks that have left theirs, by group; zero between launches */
+    int abreast;     /* parts computed at a time, a warp each; the others follow in turns */
     int unit_rounds; /* most units of a part */
     int steps;       /* of a block */
-    int x_first;     /* steps that the first stage of activations is for */
-    int x_steps;     /* the others */
-    int x_units;     /* there is room for, of each of two stages or of all there are */
-    bool x_whole;    /* all: the first stage and the one other stay */
+    int x_first;     /* steps covered by the first stage of activations */
+    int x_steps;     /* by each further stage */
+    int x_units;     /* units of activations that a stage has room for */
+    bool x_whole;    /* the whole row stays: a first stage, and a second with the rest */
     constants is;
 };
 
-/* A place in the block's work: whose turn it is, and the round of units. */
+/* A place in the block's work: the turn of parts, and the round of units. */
 struct place_at {
     int turn, round;
     DEV place_at next(const rows_args &r) const
     {
         return round + 1 < r.unit_rounds ? (place_at){turn, round + 1} : (place_at){turn + 1, 0};
     }
-    /* The unit that the first of those parts is at; first: the block's first part. */
+    /* The unit of the turn's first part. first: the block's first part. */
     DEV int unit(const rows_args &r, int first) const
     {
         return round * r.shares + first + turn * r.abreast;
     }
 };
 
-/* Where the planes of a tile begin for a lane, which copies 16 bytes of every 512. */
+/* Where a lane's bytes of a tile's planes begin; it copies 16 of every 512. */
 template <int K> struct tile_at {
     using S = staged<K>;
     const uint8_t *codes, *high, *scale, *super;
@@ -88,7 +83,7 @@ template <int K> struct tile_at {
         high = w.high + lane + units * S::high;
         scale = w.scale + lane + units * S::scale;
         super = w.super + lane + units * S::super;
-        /* sums already: compilers keep the parts, twice the registers, and add them every time */
+        /* the addresses are final: compilers would keep both summands and add them at each use */
         codes = opaque(codes);
         high = opaque(high);
         scale = opaque(scale);
@@ -102,7 +97,7 @@ template <int K> struct tile_at {
             if (BYTES - i >= 512 || 16 * lane_id() < BYTES - i)
                 copy16_async(to + i, from + i, true);
     }
-    /* A unit's bytes on their way to shared memory. Groups past the end have no codes: zeros. */
+    /* Starts the copy of a unit to shared memory. Groups past the end become zeros. */
     DEV void copy(uint8_t *to, int unit, int n_group) const
     {
         to += 16 * lane_id();
@@ -121,12 +116,12 @@ template <int K> struct tile_at {
     }
 };
 
-/* A stage of activations: those of steps k to k + n - 1, in their order, from place `at` on. */
+/* A stage of activations: those of steps k to k + n - 1, in order, from unit `at` of the stage. */
 struct x_stage {
     int k, n, at;
 };
 
-/* Brings them, unit by unit, each by a warp. Zeros for rows and groups that are not there. */
+/* Copies a stage, a warp per unit. Missing rows and groups become zeros. */
 template <int K, int NT>
 DEV void copy_x(uint8_t *codes, const rows_args &r, int first, const x_stage &stage)
 {
@@ -165,8 +160,8 @@ DEV void copy_x(uint8_t *codes, const rows_args &r, int first, const x_stage &st
     }
 }
 
-/* Formats with an offset want of an xscale d, and d times the group's sum: each thread sees to
- * those that it copied. */
+/* Formats with an offset need d and d times the group's sum instead of an xscale. Each thread
+ * converts what it copied. */
 template <int K, int NT> DEV void sum_x(uint8_t *codes, const rows_args &r, const x_stage &stage)
 {
     if (!traits<K>::offset || traits<K>::split)
@@ -185,15 +180,15 @@ template <int K, int NT> DEV void sum_x(uint8_t *codes, const rows_args &r, cons
         }
 }
 
-/* How many parts of a tile have places of their own: where they take turns one by one, the sum so
- * far is kept by its threads. */
+/* Parts of a tile that have sums of their own in shared memory. Where parts take turns one by one,
+ * the threads keep the running sum in registers. */
 DEV int places(const rows_args &r)
 {
     return r.abreast > 1 ? r.own : 1;
 }
 
-/* A turn's parts are done, and the sums begin from nothing again. Where parts take turns one by
- * one: onto those of the turns before. */
+/* Ends a turn: its sums are taken, added to those of earlier turns where parts take turns one by
+ * one, and the accumulators are cleared. */
 template <int NT, int M>
 DEV void take_turn(float (*kept)[NT][4], float (*acc)[2][NT][4], bool first)
 {
@@ -209,7 +204,7 @@ DEV void take_turn(float (*kept)[NT][4], float (*acc)[2][NT][4], bool first)
             }
 }
 
-/* Sums to where all meet. */
+/* Writes the sums of a turn to shared memory. */
 template <int NT, int M>
 DEV void keep_sums(float *part, float (*kept)[NT][4], const rows_args &r, int n_slot, int turn)
 {
@@ -226,7 +221,7 @@ DEV void keep_sums(float *part, float (*kept)[NT][4], const rows_args &r, int n_
     }
 }
 
-/* The sums of a row's outputs o to o + 3 of a tile slot: its parts in ascending order. */
+/* Four outputs of a row, from o: the sums of all parts, added in ascending order. */
 DEV float4 joined_four(const float *part, const rows_args &r, int n_row, int slot, int row, int o)
 {
     float4 v = make_float4(0, 0, 0, 0);
@@ -238,7 +233,7 @@ DEV float4 joined_four(const float *part, const rows_args &r, int n_row, int slo
     return v;
 }
 
-/* Four neighbours, as many of them as there are. */
+/* Stores the first n of four neighbours. */
 DEV void store_four(float *to, float4 v, int n)
 {
     if (n >= 4 && ((size_t)to & 15) == 0) {
@@ -267,11 +262,11 @@ DEV void finish(const float *part, const rows_args &r, const rows_job &j, int n_
     }
 }
 
-/* The same where blocks have a part each, or a few: the last to come adds them all, in ascending
- * order. Others of the launch write where none of this group's is. */
+/* The same where the parts of a tile are in several blocks: the last block to arrive adds all parts
+ * in ascending order. Each group of blocks has sums of its own. */
 DEV void finish_spread(float *part, const rows_args &r, const rows_job &j, int n_row, int n_tile)
 {
-    bool *last = (bool *)part; /* afterwards: the dynamic part may be all that a block is granted */
+    bool *last = (bool *)part; /* no static memory: a block may be granted no more than this */
     int spread = r.shares / r.own, width = n_tile * 16, n = r.n_rows * width;
     int group = (int)blockIdx.x / spread, first = (int)blockIdx.x % spread * r.own;
     float *sums = r.sums + (size_t)group * (size_t)(r.shares * n);
@@ -302,8 +297,8 @@ DEV void finish_spread(float *part, const rows_args &r, const rows_job &j, int n
     }
 }
 
-/* The same, gated: four outputs of a row a lane. n_tile is even, so eight lanes have 32 of a row,
- * which is a group of the copy. */
+/* The same for a gated unit: a lane has four outputs of a row. n_tile is even, so eight lanes have
+ * 32 neighbouring outputs, a group of the int8 copy. */
 DEV void finish_gated(const float *part, const rows_args &r, int n_row, int n_tile)
 {
     const dev_mat &y = r.p.y;
@@ -329,7 +324,8 @@ DEV void finish_gated(const float *part, const rows_args &r, int n_row, int n_ti
     }
 }
 
-/* The block's product. Not by an index, which would have all copied to memory of each thread. */
+/* The block's product. An index would copy all products to local memory, so it is chosen by
+ * compares. */
 DEV rows_job job_of(const rows_args &r)
 {
     rows_job j = r.job[0];
@@ -340,10 +336,9 @@ DEV rows_job job_of(const rows_args &r)
     return j;
 }
 
-/* y[r, o] = sum_i x[r, i] W[o, i], of up to three W; or gelu(W x) * (W' x) and its int8 copy where
- * wanted
- * grid:   blocks of M warps / abreast tiles of 16 outputs; gated: half of them are tiles of W', and
- *         of a warp's two one
+/* y[r, o] = sum_i x[r, i] W[o, i], of up to three W; or gelu(W x) * (W' x) and its int8 copy
+ * grid:   a block has M warps / abreast tiles of 16 outputs; of a gated unit half of them, and one
+ *         of a warp's two, are tiles of W'
  * shared: as drawn above
  * bound:  reading W; from 16 rows on also the f32 work on each group's sums */
 template <int K, int NT, bool GLU, int M>
@@ -362,7 +357,7 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
     bool in = false;
     tile_at<K> from[M];
 #pragma unroll
-    for (int m = 0; m < M; m++) { /* a tile past the end beside one that is not: the last again */
+    for (int m = 0; m < M; m++) { /* a tile past the end repeats the last */
         int i = m * n_slot + slot;
         bool second = GLU && i >= n_tile;
         int tile = ((int)blockIdx.x - job.block) / spread * n_tile + (second ? i - n_tile : i);
@@ -385,9 +380,9 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
     for (int i = 0; i < M * 2 * NT * 4; i++)
         (&acc[0][0][0][0])[i] = 0;
 
-    /* Compilers know no constant that has gone through a shuffle. */
+    /* A shuffle hides the constants from the compiler, which keeps them in registers then. */
     const constants is = {shfl_u32(r.is.power, 0), shfl_u32(r.is.top, 0)};
-    place_at now = {0, 0}, ahead = now; /* what is multiplied; what is asked for */
+    place_at now = {0, 0}, ahead = now; /* the units multiplied; the units requested */
     int n_step = r.steps, at = 0; /* the stage multiplied */
     grid_trigger();
     for (int k = 0; k < STAGES - 1; k++, ahead = ahead.next(r))
@@ -400,8 +395,9 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
     x_stage x_now = {0, r.x_first, 0};
     copy_x<K, NT>(xs, r, first, x_now);
     copy_commit();
-    copy_commit(); /* from here on: activations of a stage, weights of one to come, .. */
-    int x_at = 0;  /* where in its stage the unit's are */
+    copy_commit(); /* commits alternate from here on: a stage of activations, then a unit of weights
+                    */
+    int x_at = 0;  /* the unit's place in its stage */
     for (int k = 0; k < n_step; k++) {
         copy_wait<STAGES - 2>(); /* all but the weights of units after this one */
         if (k == x_now.k) {
@@ -414,7 +410,7 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
             if (x_now.n > 0)
                 copy_x<K, NT>(r.x_whole ? xs : x_other, r, first, x_now);
         } else {
-            __syncwarp(); /* weights are each warp's own */
+            __syncwarp(); /* a warp waits for its own weights alone */
         }
         uint8_t *units = weights + at;
         place_at next = now.next(r);
@@ -449,7 +445,7 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
         now = next;
         at = at == (STAGES - 1) * stage ? 0 : at + stage;
     }
-    __syncthreads(); /* where all parts are abreast the sums lie over the weights */
+    __syncthreads(); /* sums of parts that are all abreast overwrite the weights */
     keep_sums<NT, M>(part, kept, r, n_slot, r.own / r.abreast - 1);
     __syncthreads();
 
@@ -466,7 +462,7 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
 static rows_cut forced, chosen; /* cuda_int.h; of benches alone, which are one thread */
 static bool watched, missed;
 
-/* What chooses a launch's cut. */
+/* The launch as rows_cut.c sees it. */
 static rows_shape shape_of(const rows_args &r, int rows)
 {
     rows_shape s = {};
@@ -500,7 +496,7 @@ static void launch_cut(cudaStream_t s, rows_args r, const rows_plan &c)
     r.own = rows_own(&shape, c.cut);
     r.steps = rows_steps(&shape, c.cut);
     r.x_whole = c.cut.x == ROWS_WHOLE;
-    /* Of all there are, the first step's come first: the others while it multiplies. */
+    /* Of a whole row the first step is copied first, the rest while that is multiplied. */
     r.x_first = r.x_whole ? 1 : c.cut.x;
     r.x_steps = r.x_whole ? r.steps : c.cut.x;
     r.x_units = r.x_steps * r.abreast;
@@ -512,12 +508,12 @@ static void launch_cut(cudaStream_t s, rows_args r, const rows_plan &c)
            spread_bytes(c.shared, block), s, r);
 }
 
-/* Three tiles of a warp: not where W and W' go in pairs, nor where registers would not do. */
+/* The most tiles of a warp: two where W and W' go in pairs, or where three exceed the registers. */
 template <int NT, bool GLU> struct threes {
     static constexpr int tiles = !GLU && NT < 4 ? 3 : 2;
 };
 
-/* The quickest way for n rows, with a kernel of NT times 8. */
+/* The quickest cut for n rows with the kernel of NT * 8 rows. */
 template <int K, int NT, bool GLU> static rows_plan plan_of(const rows_args &r, int n)
 {
     constexpr int MOST = threes<NT, GLU>::tiles;
@@ -548,8 +544,8 @@ static void rows_launch(cudaStream_t s, rows_args r, int n, const rows_plan &c)
         launch_cut<K, NT, GLU, MOST>(s, r, c);
 }
 
-/* Launches the first of `left` rows, and says how many: all, or 16 of them where two launches are
- * quicker, or what shared memory allows; 8 rows always fit. */
+/* Launches the first of `left` rows and returns how many: all of them, 16 where two launches are
+ * quicker, or as many as shared memory allows. 8 rows always fit. */
 template <int K, bool GLU> static int rows_some(cudaStream_t s, const rows_args &r, int left)
 {
     if (left > 16) {
@@ -624,7 +620,7 @@ static void rows_by_kind(cudaStream_t s, const rows_args &r)
     }
 }
 
-/* Products of one format whose tiles are dealt to as many parts go together. */
+/* Products of one format and one number of parts share a launch. */
 extern "C" void cu_product_rows(cudaStream_t s, const product_args *job, int n, one_room room)
 {
     bool done[ONE_JOBS] = {false};
@@ -664,7 +660,7 @@ template <int K> static int allow_kind()
     return allow_rows<K, 1>() | allow_rows<K, 2>() | allow_rows<K, 4>();
 }
 
-/* Once, at open: all the shared memory that the GPU grants a block. */
+/* Once per GPU, at open: all the shared memory that it grants a block. */
 extern "C" int cu_rows_init(void)
 {
     return allow_kind<PACK_Q4_0>() | allow_kind<PACK_Q4_1>() | allow_kind<PACK_Q5_0>() |

@@ -1,13 +1,14 @@
-/* matmul_vec.cu - rows times block-format weights, one at a time: the products of experts.
+/* matmul_vec.cu - products of experts, one (row, expert) pair at a time.
  *
- * The activation is int8 with a scale per 32 columns; a weight's codes meet it in 4-way integer dot
- * products, exact within a group. A lane holds one of a tile's 16 rows and every second group, so
- * a warp reads 512 neighbouring bytes at a time and the activation is the same 64 bytes for all.
- * Speed is bytes in flight: of Q4_K two units (5 KB) per warp and 24 warps on a multiprocessor, or,
- * of experts, up to four units and 16 warps.
- * Wins at one row; of 2 to 32 rows matmul_experts.cu reads an expert once for all that chose it, and
- * adds the same numbers in the same order. Where there are more pairs than it has room for, this
- * takes any number of rows.
+ *     warp    some of a tile's units; block: all warps of a tile, or of several
+ *     lane    one of the tile's 16 rows and every second group, so that a warp reads 512
+ *             neighbouring bytes, and the same 64 bytes of activations
+ *
+ * The activation is int8 with a scale per 32 columns; 4-way integer dot products are exact within a
+ * group. Speed needs bytes in flight: of Q4_K two units (5 KB) per warp and 24 warps on a
+ * multiprocessor, for experts up to four units and 16 warps. It wins at one row. At few rows
+ * matmul_experts.cu reads an expert once for two rows, and adds the same numbers in the same order.
+ * This file takes any number of rows, so it also serves where that one has no room for the pairs.
  */
 #include "backend/cuda/product.cuh"
 
@@ -19,7 +20,7 @@ struct x_view {
 };
 
 /* A lane's share of a unit times the activation. Groups past the end have codes and scales of zero
- * and meet the last group's activation, which adds nothing: no branch holds up the loads. */
+ * and are multiplied by the last group's activation. They add nothing, and need no branch. */
 template <int K>
 DEV float unit_sum(float acc, const raw_unit<K> &u, int unit, int n_group, x_view x)
 {
@@ -36,14 +37,14 @@ DEV float unit_sum(float acc, const raw_unit<K> &u, int unit, int n_group, x_vie
     return acc;
 }
 
-/* One warp's part of a tile: units first, first + step, .. of matrix `mat`. A lane holds one of 16
- * rows and the even or odd groups; AHEAD units are always on their way. */
+/* A warp's part of a tile: units first, first + step, .. of matrix `mat`. AHEAD units are always in
+ * flight. */
 template <int K, int AHEAD> struct warp_tile {
     raw_unit<K> raw[AHEAD];
     size_t base;
     int tile, first, step;
 
-    /* Weights depend on no earlier kernel: they are asked for before those have ended. */
+    /* Weights depend on no earlier kernel, so they are requested before grid_wait. */
     DEV void begin(const packed &w, size_t mat, int tile_, int first_, int step_)
     {
         base = mat * w.mat_bytes;
@@ -57,7 +58,7 @@ template <int K, int AHEAD> struct warp_tile {
         if (unit < w.n_unit)
             load_unit<K>(u, w, base, tile, unit, lane_id() & 15, lane_id() >> 4);
     }
-    /* Lanes 0..15 get rows 0..15, both parities joined. */
+    /* The sums, both parities added: lanes 0..15 get rows 0..15. */
     DEV float run(const packed &w, x_view x)
     {
         float acc = 0;
@@ -80,7 +81,7 @@ DEV x_view x_at(const dev_quant &x, int row)
     return v;
 }
 
-/* The row in shared memory: all lanes of all warps read it, and what is read is waited for. */
+/* Copies the row to shared memory, where all warps read it with little latency. */
 DEV x_view x_shared(uint4 *mem, const dev_quant &x, int row)
 {
     x_view from = x_at(x, row);
@@ -97,9 +98,9 @@ DEV x_view x_shared(uint4 *mem, const dev_quant &x, int row)
 
 enum { WARPS = 8 };
 
-/* Blocks of 4 warps that a multiprocessor must have room for: all of a product's warps are to be
- * there at once (product_warps). An expert's warp has a handful of units: 16 warps have most of them
- * on their way at once, and registers for them. */
+/* How many blocks of 4 warps must fit into a multiprocessor, so that all warps of a product run at
+ * once (product_warps). An expert's warp has a handful of units: 16 warps have most of them in
+ * flight, and the registers for that. */
 template <int K> struct room {
     static constexpr bool large = traits<K>::six || traits<K>::bytes || traits<K>::five;
     static constexpr int blocks = large ? 4 : 6;
@@ -107,18 +108,17 @@ template <int K> struct room {
     static constexpr int down = traits<K>::bytes ? 2 : 3;
 };
 
-/* Which matrix, and which row of x. */
+/* The matrix and the row of x of pair p. */
 DEV void whose(const expert_product &a, int p, size_t *mat, int *x_row)
 {
     *mat = a.expert ? (size_t)a.expert[p] : 0;
     *x_row = a.expert && !a.x_per_pair ? p / a.k : p;
 }
 
-/* y[r, o] = sum_i x[r, i] W[o, i]
- *                                      W: blocks of 32, x: int8
- * grid:   4 or 8 warps; tiles of 16 outputs, 1 << lg warps each; y: rows, or pairs of row and
- * expert shared: the row of x; a float per warp and output bound:  reading W. Target 85 % of memory
- * bandwidth */
+/* y[p, o] = sum_i x[p, i] W[o, i]      W: blocks of 32, x: int8
+ * grid:   4 or 8 warps, 1 << lg to a tile of 16 outputs; y: pairs
+ * shared: the row of x; a float per warp and output
+ * bound:  reading W; target 85 % of memory bandwidth */
 template <int K>
 __global__ void __launch_bounds__(32 * WARPS, room<K>::blocks / 2)
     vec_kernel(expert_product a, int lg)
@@ -157,8 +157,8 @@ __global__ void __launch_bounds__(32 * WARPS, room<K>::blocks / 2)
 }
 
 /* y[r, o] = gelu(W x) * (W' x), and its int8 copy where wanted
- * grid:   row or pair x two tiles of 16 outputs; 1 << lg warps for each tile of W and of W'. Pairs
- *         of one expert read a tile at about the same time: one of them finds it in the cache
+ * grid:   pair x two tiles of 16 outputs; 1 << lg warps for each tile of W and of W'. Pairs of one
+ *         expert read a tile at about the same time, so the second read hits the cache
  * shared: the row of x; a float per warp and output
  * bound:  reading W and W' */
 template <int K>
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(32 * WARPS, 2) glu_kernel(expert_product a, in
     warp_tile<K, room<K>::gated> t;
     if (a.expert)
         grid_wait();
-    grid_trigger(); /* whatever begins from here on finds that the experts are chosen */
+    grid_trigger(); /* a kernel that begins from here on may read the choice of experts */
     whose(a, p, &mat, &x_row);
     const packed &w = which ? a.p.up : a.p.w;
     if (in)

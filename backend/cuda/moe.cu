@@ -1,15 +1,14 @@
 /* moe.cu - which experts a row goes to.
  *
- * The products of experts are in matmul_vec.cu, matmul_experts.cu and matmul_float.cu: a launch
- * covers all (row, expert) pairs and reads the expert's number on the device, so the host never
- * learns the choice.
- * At few rows the router's product and the choice are one kernel: the block that is last to write
- * a row's logits makes its choice.
+ * At few rows the router's product and the choice are one kernel: the last block to write a row's
+ * logits chooses for it. The host never learns the choice: the products of experts (matmul_vec.cu,
+ * matmul_experts.cu, matmul_float.cu) cover all pairs of row and expert, and read the expert's
+ * number on the device.
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/cuda/dev.cuh"
 
-/* Larger for larger floats; NaN is less than any number, and 0 less than any float. */
+/* An integer that orders like the float; NaN is below every number, and the result is never 0. */
 DEV uint32_t order_of(float f)
 {
     uint32_t u = __float_as_uint(f + 0.0f); /* -0 is 0 */
@@ -25,8 +24,8 @@ DEV float value_of(uint32_t order)
 }
 
 /* A warp chooses for one row: the k largest of n logits, best first, ties to the lower index; their
- * shares of softmax, over their sum, times scale. The softmax's own sum cancels. k rounds of two
- * warp-wide maxima, the logits in registers, PER_LANE of them a lane. */
+ * softmax, normalised to sum 1, times scale. The softmax's own sum cancels. Logits are in
+ * registers, PER_LANE a lane; each of k rounds takes two warp-wide maxima. */
 template <int PER_LANE>
 DEV void choose(int32_t *id, float *share, int k, const float *z, int n, const float *scale)
 {
@@ -43,7 +42,7 @@ DEV void choose(int32_t *id, float *share, int k, const float *z, int n, const f
             if (order[j] > best)
                 best = order[j], at = (uint32_t)(lane + 32 * j);
         uint32_t most = warp_max_u32(best);
-        at = ~warp_max_u32(best == most ? ~at : 0); /* the lowest of those that have it */
+        at = ~warp_max_u32(best == most ? ~at : 0); /* the lowest index among equals */
         if (lane == i)
             mine = most, who = (int)at;
 #pragma unroll
@@ -67,16 +66,16 @@ DEV float dot4(float acc, float4 w, float4 v)
     return fma_rn(w.w, v.w, acc);
 }
 
-/* The router's weights wait in registers for x: AHEAD times 512 of a row. Few, because a kernel
- * that runs each instruction once takes as long as it takes to fetch them. */
+/* The router's weights are loaded into registers before x is known: AHEAD times 512 of a row. More
+ * would lengthen the code, and the fetch of instructions is most of this kernel's time. */
 enum { ROUTER_THREADS = 128, AHEAD = 6 };
 
-/* logits[r, e] = x[r] . W[e] of a block's EXPERTS and ROWS, which share what is read; the last block
- * of its rows chooses for them, a warp for each. A product's sums do not depend on the shape.
+/* logits[r, e] = x[r] . W[e] for a block's EXPERTS and ROWS, which share their reads. The last
+ * block of a tile of rows chooses for them, a warp per row. Sums do not depend on EXPERTS and ROWS.
  * grid:   experts x rows
  * shared: a sum per product and warp; is this the last block?
- * bound:  latency: rows of W in flight before x is known, then the choice; at many rows reading
- *         both from the second cache */
+ * bound:  latency: rows of W are in flight before x is known, then the choice; at many rows reads
+ *         of both from the second cache */
 template <int K, int LANE, int EXPERTS, int ROWS>
 __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a)
 {
@@ -91,7 +90,7 @@ __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a)
     float4 w[AHEAD][EXPERTS];
     float acc[EXPERTS][ROWS];
     grid_trigger();
-    /* What is beyond the last expert or row is the last once more, and nobody sees it. */
+    /* Past the last expert or row the last one is repeated; the result is not written. */
 #pragma unroll
     for (int e = 0; e < EXPERTS; e++)
         row[e] = a.w.codes + (size_t)min(e0 + e, a.logits.cols - 1) * n * (K == PACK_F32 ? 4 : 2);

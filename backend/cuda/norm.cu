@@ -1,25 +1,24 @@
-/* norm.cu - RMS norm of whole rows and of heads, and what follows it in every layer.
+/* norm.cu - RMS norms of whole rows and of heads, fused with the small ops around them.
  *
- * A vector is held in registers, 8 values a thread, read once. The sum of squares is taken in f32
- * by a fixed tree, so it does not depend on other rows. A norm of a whole row is nearly always
- * followed by a product, so it can leave the int8 or bf16 copy that the product will read
- * (quantise.cu makes the same one); the norm of a branch is followed by the next norm of the
- * stream, and that of a head by its rotation and, for keys and values, by their way into the store:
- * one kernel each.
+ *     rms_norm_kernel   a row or head; its int8 or bf16 copy for the next product
+ *     residual_kernel   x += norm(y) w; x *= c; h = norm(x) w' with its copy
+ *     branches_kernel   the same with two branches in y, or several h
+ *     heads_kernel      heads: norm, rotation, store; several jobs in one launch
  *
- * At one row these kernels run every instruction once, and fetching instructions is most of their
- * time: four values at a time and little unrolling, for the sake of length. And while they wait for
- * the kernel before, they go through themselves with ones instead of values and nothing to leave,
- * so that when its result is there their code is too: go 0 of `for (int go = REHEARSES ? 0 : 1; ..)`
- * is that rehearsal, go 1 begins with grid_wait. Where a multiprocessor has other work meanwhile, as
- * beside attention, this loses. Many rows have more blocks than fit at a time, and GPUs on which no
- * kernel begins under another have nothing to wait for: they have kernels without it, which need
- * fewer registers.
+ * A block holds a vector in registers, 8 values a thread, and reads it once. The sum of squares is
+ * taken in f32 by a fixed tree, so it does not depend on other rows.
+ *
+ * At one row a kernel runs every instruction once, and fetching the instructions is most of its
+ * time. So loops are hardly unrolled. While a kernel waits for its predecessor, it runs once on
+ * dummy input, to warm the instruction cache: in `for (int go = REHEARSES ? 0 : 1; ..)` go 0 is
+ * that rehearsal, and go 1 begins with grid_wait. It loses where the multiprocessor has other work,
+ * as beside attention. Kernels without it need fewer registers: they serve many rows, whose blocks
+ * do not fit all at once, and GPUs on which kernels do not overlap.
  */
 #include "backend/cuda/key_walk.cuh"
 #include "backend/cuda/kv_formats.cuh"
 
-enum { PER = 8, WIDEST = 8192 }; /* values a thread, as two times four; a block's most */
+enum { PER = 8, WIDEST = 8192 }; /* values a thread, twice four; the most of a block */
 
 static bool rehearses(int32_t rows)
 {
@@ -27,7 +26,7 @@ static bool rehearses(int32_t rows)
     return cu_gpu.overlap && rows <= FEW;
 }
 
-/* Sum over the block, the same in every thread. table: 32 floats, used once. */
+/* Sum over the block; every thread gets it. table: 32 floats, not used again. */
 DEV float whole_sum(float v, float *table)
 {
     int n_warps = (int)(blockDim.x >> 5);
@@ -54,7 +53,7 @@ DEV int place(int k)
 {
     return 4 * ((int)threadIdx.x + k * (int)blockDim.x);
 }
-/* beyond: what stands for those behind the end. */
+/* beyond: the value of elements past the end. */
 DEV eight take(const float *from, int n, float beyond = 0)
 {
     eight e;
@@ -64,7 +63,7 @@ DEV eight take(const float *from, int n, float beyond = 0)
                               : make_float4(beyond, beyond, beyond, beyond);
     return e;
 }
-/* Weights of a norm, asked for before the values are known; ones where there are none. */
+/* Weights of a norm, requested before the values are known; ones without weights. */
 DEV eight take_weight(const float *w, int n)
 {
     eight e;
@@ -95,7 +94,7 @@ DEV void times(eight *e, float inv, const eight &w)
         e->v[k].w = mul_rn(mul_rn(e->v[k].w, inv), w.v[k].w);
     }
 }
-/* The two steps of it. */
+/* Its two steps. */
 DEV void times_all(eight *e, float c)
 {
 #pragma unroll
@@ -109,7 +108,7 @@ DEV void times_each(eight *e, const eight &w)
         e->v[k] = make_float4(mul_rn(e->v[k].x, w.v[k].x), mul_rn(e->v[k].y, w.v[k].y),
                               mul_rn(e->v[k].z, w.v[k].z), mul_rn(e->v[k].w, w.v[k].w));
 }
-/* To a row at `to`, which is row r of what q copies. */
+/* Writes row r: to `to`, and to the copy q. */
 DEV void put(float *to, const eight &e, int n, const dev_quant &q, int r)
 {
 #pragma unroll
@@ -184,16 +183,16 @@ DEV eight sum_of(const eight &a, const eight &b)
     return e;
 }
 
-/* residual_kernel where y is two branches, each normed first, or where x is normed for several
- * readers: y = rms_norm(y) yw + rms_norm(b) bw; x = (x + rms_norm(y) w) c cw[0]; h = rms_norm(x) ..
- * Without y: only the last. A kernel of its own, because the others need not fetch this much code.
+/* residual_kernel with two branches, each normed first, or with several norms of x:
+ * y = rms_norm(y) yw + rms_norm(b) bw; x = (x + rms_norm(y) w) c cw[0]; h = rms_norm(x) hw
+ * Without y: h alone. A kernel of its own, so that residual_kernel's code stays short.
  * grid:   a block per row
  * shared: one float per warp, eight times
  * bound:  latency at few rows, bandwidth at many */
 enum { BRANCHES_WIDEST = 480 * PER }; /* three weights of it and the table: 46 KiB */
 template <bool REHEARSES> __global__ void __launch_bounds__(512) branches_kernel(residual_args a)
 {
-    DYN_SHARED(float, hw); /* [n_h][n]: in registers they would want a copy of the code for each */
+    DYN_SHARED(float, hw); /* [n_h][n]; registers would need a copy of the code for each h */
     __shared__ float table[2][128];
     int n = a.x.cols, r = (int)blockIdx.x;
     grid_trigger();
@@ -204,7 +203,7 @@ template <bool REHEARSES> __global__ void __launch_bounds__(512) branches_kernel
 #pragma unroll
         for (int k = 0; k < 2; k++)
             if (place(k) < n)
-                *(float4 *)(hw + j * n + place(k)) = h.v[k]; /* read by the thread that wrote it */
+                *(float4 *)(hw + j * n + place(k)) = h.v[k]; /* read back by the same thread */
     }
     float c = a.cw ? a.c * a.cw[0] : a.c;
 #pragma unroll 1
@@ -245,8 +244,8 @@ template <bool REHEARSES> __global__ void __launch_bounds__(512) branches_kernel
     }
 }
 
-/* x = (x + rms_norm(y) * w) * c * cw[0]; and h = rms_norm(x) * hw with its copy, where h is given,
- * else x's copy, where that is wanted
+/* x = (x + rms_norm(y) * w) * c * cw[0]; then h = rms_norm(x) * hw and its copy, or, without h, the
+ * copy of x
  * grid:   a block per row
  * shared: one float per warp, four times
  * bound:  latency at few rows, bandwidth at many */
@@ -282,8 +281,8 @@ template <bool REHEARSES> __global__ void __launch_bounds__(1024) residual_kerne
     }
 }
 
-/* Of a thread's four pairs: frequency, sine, cosine. Heads that turn in part have mostly pairs whose
- * frequency is 0, and no sine for them. */
+/* Frequency, sine and cosine of a thread's four pairs. In heads that turn in part most frequencies
+ * are 0, and need no sine. */
 struct turns {
     float f[4], sn[4], cs[4];
 };
@@ -314,7 +313,7 @@ struct head_jobs {
     head_job at[HEAD_JOBS];
 };
 
-/* A thread's share of a head, if it is in. */
+/* Stores a thread's share of a head as keys or values. */
 template <int KIND>
 DEV void store_head(uint8_t *row, const eight &v, bool keys, const dev_kv &kv, bool in)
 {
@@ -335,11 +334,11 @@ DEV void leave_head(float *to, const eight &v)
     *(float4 *)(to + place(1)) = v.v[1];
 }
 
-/* Heads: normed, turned, stored, each where asked for. A thread holds both halves of its pairs.
- * KIND: how keys and values are stored, KV_F16 for all without blocks, KV_KINDS for any: apart, so
- * that none fetches the code of others.
- * grid:   head x row x job; head_dim / 8 threads, twice if a job leaves bare rows as well, which
- *         are the second's
+/* Heads: norm, rotation and store, each as the job says. A thread holds both halves of its pairs.
+ * KIND: the format of keys and values; KV_F16 stands for all formats without blocks, KV_KINDS for a
+ * mixture. One kernel per format, so that none fetches the code of another.
+ * grid:   head x row x job; head_dim / 8 threads, or twice as many where a job has bare rows, which
+ *         the second half makes
  * shared: one float per warp, four times
  * bound:  latency */
 template <int KIND, bool REHEARSES>
@@ -352,8 +351,8 @@ __global__ void __launch_bounds__(512) heads_kernel(head_jobs jobs, dev_kv kv, d
     int what = second ? j.store & 2 : j.bare.at ? j.store & 1 : j.store; /* to store: 1 keys */
     grid_trigger();
     if (h >= j.heads || (second && !j.bare.at))
-        return; /* others of the grid wait: who comes after us counts on one */
-    /* What does not depend on the kernel before: the step is there since before the pass. */
+        return; /* other blocks of the grid wait, as grid_wait demands */
+    /* These do not depend on earlier kernels: the step was uploaded before the pass. */
     eight w = take_weight(j.w, n);
     turns t = {};
     if (j.inv_freq)
@@ -365,7 +364,7 @@ __global__ void __launch_bounds__(512) heads_kernel(head_jobs jobs, dev_kv kv, d
             grid_wait();
         eight v = take(j.x.at + r * j.x.stride + (int64_t)h * n, go ? n : 0, go ? 0.0f : 1.0f);
         if (j.bare.at)
-            __syncthreads(); /* keys may be left where the rows were */
+            __syncthreads(); /* keys may overwrite the rows */
         if (j.norm)
             times_all(&v, inverse(whole_sum(squares(v), table[go][threadIdx.y]), n, j.eps));
         if (second) {
@@ -421,7 +420,7 @@ static bool by_fours(dev_mat m)
     return m.stride % 4 == 0;
 }
 
-/* May a thread take all it needs four at a time? */
+/* Are all of its vectors aligned for loads of four floats? */
 static bool in_fours(const residual_args &a)
 {
     bool ok = a.x.cols % 4 == 0 && by_fours(a.x) && by_fours(a.y) && by_fours(a.b);
@@ -450,7 +449,7 @@ extern "C" void cu_norms(cudaStream_t s, dev_mat x, const norm_job *job, int n, 
         return;
     }
     for (int i = 0; i < n; i++) {
-        bool scaled = job[i].c != 1.0f; /* the copy is of what comes of it */
+        bool scaled = job[i].c != 1.0f; /* the copy must have the scaled values */
         dev_quant none = {};
         cu_rms_norm(s, job[i].y, x, 1, job[i].w, eps, scaled ? none : job[i].q);
         if (!scaled)

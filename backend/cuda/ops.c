@@ -10,9 +10,9 @@
  * for 33 to 64 rows, and is still the quicker way: a pass of 26B-A4B took 7.6 ms for 32 rows and
  * 35 ms for 64 by the kernels of many. bench_matmul_cuda times both at 64.
  *
- * Every op says what it writes before it enqueues (shadow.c says why), takes scratch first, and
- * asks once at its end whether a launch failed. Fused gated units and norms leave the int8 copy
- * that the next product will want.
+ * Every op takes scratch first, announces what it writes before it enqueues (shadow.c says why),
+ * and asks once at its end whether a launch failed. Gated units and norms also write the int8 copy
+ * that the next product reads.
  */
 #include "backend/cuda/ops_int.h"
 
@@ -37,7 +37,7 @@ static bool few(const pass *p, int32_t rows)
     return rows <= cuda_of(p)->few_rows;
 }
 
-/* Room for the copy of y that the next product will want, or nothing if none would fit. */
+/* Scratch for the copy of y that the next product reads; nothing if y has no such copy. */
 static dev_quant copy_room(pass *p, mat y)
 {
     if (y.heads != 1 || y.cols % GROUP || y.stride != y.cols)
@@ -218,7 +218,7 @@ static void c_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_i
 
 /* ---- Products ------------------------------------------------------------------------------ */
 
-/* The layout a weight has on this device; in a dry pass it need not be loaded. */
+/* The layout of a weight on this device; in a dry pass the weight need not be loaded. */
 static int32_t kind_of(const pass *p, const weight *w)
 {
     if (w->packed)
@@ -233,10 +233,10 @@ static bool is_float(int32_t kind)
     return kind == PACK_F32 || kind == PACK_F16 || kind == PACK_BF16;
 }
 
-enum { BLAS_ROWS = 192 }; /* from here on unpacking a weight first is the quicker way */
+enum { BLAS_ROWS = 192 }; /* from here on it is quicker to unpack the weight first */
 
-/* True if it is done, or, in a dry pass, if it would be. Parts of a weight as large as an
- * eighth of a GiB are unpacked at a time. */
+/* True if the product is done, or, in a dry pass, if it would be. At most an eighth of a GiB of a
+ * weight is unpacked at a time. */
 static bool blas_matmul(pass *p, mat y, dev_quant q, const weight *w, int32_t kind)
 {
     cuda_device *c = cuda_of(p);
@@ -267,7 +267,7 @@ static bool blas_matmul(pass *p, mat y, dev_quant q, const weight *w, int32_t ki
     return true;
 }
 
-/* One row's int8 copy. Short rows that have none stay floats: whoever reads them makes it. */
+/* One row's int8 copy. A short row without one stays floats: each block of the product makes it. */
 static dev_quant row_copy(pass *p, dev_mat x)
 {
     enum { SHORT = 512 };
@@ -320,7 +320,7 @@ static mat columns(mat m, int32_t first, int32_t n)
     return m;
 }
 
-/* May gate and up be read by one kernel of block products? */
+/* Can one kernel of block products read gate and up together? */
 static bool pairs(const pass *p, const weight *gate, const weight *up, int32_t n_ff)
 {
     int32_t kind = kind_of(p, gate);
@@ -415,7 +415,8 @@ static dev_mat by_pair(mat y)
     return (dev_mat){y.at, y.rows * y.heads, y.cols, y.cols};
 }
 
-/* One matrix of every expert pair, apart from its twin: shapes and types that no pair fits. */
+/* One matrix of every pair, without its twin: for shapes and formats that the gated kernels
+ * refuse. */
 static void expert_alone(pass *p, mat y, mat x, routing r, const weight *w)
 {
     cuda_device *c = cuda_of(p);
@@ -434,7 +435,7 @@ static void expert_alone(pass *p, mat y, mat x, routing r, const weight *w)
     cu_product_vec(c->stream, a);
 }
 
-/* Many rows: pairs sorted by expert, one product of tiles per expert, y and part by pair. */
+/* Many rows: pairs sorted by expert, then one product over tiles of rows of one expert. */
 static bool by_expert(const pass *p, int32_t rows, const weight *w)
 {
     int32_t kind = kind_of(p, w);
@@ -480,7 +481,7 @@ static void glu_by_expert(pass *p, mat y, mat x, routing r, const weight *gate, 
     c_act_mul(p, ya, columns(aa, 0, y.cols), up ? bb : columns(bb, y.cols, y.cols), act);
 }
 
-/* Rows of one expert at once; false: one row, or too many of everything. */
+/* Rows of one expert share its weights. False: there is one row, or no room for the pairs. */
 static bool together(cuda_device *c, expert_product a)
 {
     return a.p.y.rows > 1 && cu_product_experts(c->stream, a, cuda_room(c));

@@ -1,8 +1,9 @@
 /* pack.cu - from the file's blocks to the device's layout, and from that to bf16.
  *
- * Packing runs once, at load, one thread per row and group of 32; it reads bytes, so blocks need no
- * alignment. Every code and scale is kept exactly; formats without a layout of their own become
- * int8 codes with an f32 factor and offset per 16. Unpacking to bf16 serves products of many rows.
+ * Packing runs once, at load, one thread per row and group of 32. It reads single bytes, so blocks
+ * need no alignment. Every code and scale is kept exactly. Formats without a layout of their own
+ * become int8 codes with an f32 factor and offset per 16. Unpacking to bf16 serves products of many
+ * rows.
  */
 #include "backend/cuda/formats.cuh"
 
@@ -45,10 +46,10 @@ DEV int mxfp4_level(int q)
     return q < 8 ? m : -m;
 }
 
-/* One group taken from the file: codes 0..255 (or int8), what group_scales wants, or factors. */
+/* One group of the file: codes 0..255 (or int8), and scale bytes for group_scales, or factors. */
 struct group_bits {
     uint8_t code[32];
-    uint32_t scale;   /* bytes of the scale plane, where 4 or fewer */
+    uint32_t scale;   /* its bytes of the scale plane, where 4 or fewer */
     float f[2], m[2]; /* PACK_G8 */
 };
 
@@ -193,11 +194,11 @@ DEV uint8_t *plane(const uint8_t *p)
     return (uint8_t *)p;
 }
 
-/* The packed form of a weight's rows, all matrices; rows past n_out become zeros.
+/* Packs all matrices of a weight; rows past n_out become zeros.
  * grid:   one thread per (row of the padded tiles, group), 128 per block; y: matrix
  * shared: none
- * bound:  reading bytes one by one. Runs once per load; far above what the disk delivers
- * No trigger: what comes next may be a product, which asks for weights before its wait. */
+ * bound:  reading single bytes; once per load, and far faster than the disk
+ * No trigger: a following product reads weights before its wait. */
 __global__ void __launch_bounds__(128)
     pack_kernel(packed w, pack_sizes z, int type, const uint8_t *file, size_t row_bytes)
 {

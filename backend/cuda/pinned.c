@@ -1,11 +1,10 @@
-/* pinned.c - host memory that the GPU copies to and from by itself: page-locked blocks for
+/* pinned.c - page-locked host memory, which the GPU reads and writes by itself: blocks for
  * snapshots, and the copies.
  *
- * Locking pages takes longer than copying to them (they must be there first), so a thread does it
- * while the caller goes on to what the block is for; only a copy waits for it. A block that is
- * given back stays locked for the next one of about its size. What is kept that way is never more
- * than was once in use at the same time. Where locking fails copies go through the driver's own
- * buffers: slower, and as right.
+ * Locking pages takes longer than copying to them, because the system must provide them first. So a
+ * thread locks them, and only a copy waits for it. A freed block stays locked for the next one of
+ * about its size. Blocks in use and idle blocks together never exceed the most that was in use at
+ * one time. Where locking fails, copies go through the driver's own buffers, which is slower.
  */
 #include "backend/cuda/cuda_int.h"
 #include "base/mem.h"
@@ -21,7 +20,7 @@ typedef struct pin {
     size_t n_bytes;
     pin_state state;
     bool used;
-    uint64_t freed; /* when, by the clock of frees */
+    uint64_t freed; /* the count of frees at that time */
 } pin;
 
 struct cuda_pins {
@@ -31,7 +30,7 @@ struct cuda_pins {
     bool started, closing;
     int32_t gpu;
     pin at[PINS];
-    size_t used_bytes, idle_bytes, most_bytes; /* most: in use at one time, ever */
+    size_t used_bytes, idle_bytes, most_bytes; /* most: the largest used_bytes so far */
     uint64_t clock;
 };
 
@@ -56,7 +55,7 @@ static void *lock_blocks(void *arg)
             pthread_cond_wait(&k->changed, &k->lock);
             continue;
         }
-        p->state = PIN_WORKING; /* so nobody gives the memory back meanwhile */
+        p->state = PIN_WORKING; /* so that shrink leaves the block alone */
         char *at = p->at;
         size_t n = p->n_bytes;
         pthread_mutex_unlock(&k->lock);
@@ -119,7 +118,7 @@ void cuda_pins_close(cuda_pins *k)
     mem_free(k);
 }
 
-/* The smallest idle block that n bytes do not waste too much of. */
+/* The smallest idle block that fits n bytes and wastes little. */
 static pin *find_idle(cuda_pins *k, size_t n)
 {
     pin *best = NULL;
@@ -132,8 +131,8 @@ static pin *find_idle(cuda_pins *k, size_t n)
     return best;
 }
 
-/* Gives idle blocks back, the one idle for longest first, until n more bytes keep the promise of
- * this file's head. */
+/* Frees idle blocks, the longest idle first, until n more bytes keep the bound at the top of this
+ * file. */
 static void shrink(cuda_pins *k, size_t n)
 {
     size_t most = k->most_bytes > k->used_bytes + n ? k->most_bytes : k->used_bytes + n;
@@ -191,7 +190,7 @@ void *cuda_host_alloc(device *d, size_t n_bytes)
     return at;
 }
 
-/* The block that an address is in. */
+/* The block that contains an address. */
 static pin *find(cuda_pins *k, const char *at)
 {
     for (int i = 0; i < PINS; i++) {
@@ -233,7 +232,7 @@ static void wait_for_lock(cuda_pins *k, const char *at)
 void cuda_move(device *d, const block_move *m)
 {
     cuda_device *c = cuda_select(d);
-    const size_t pitch_max = (size_t)1 << 30; /* half of what GPUs take */
+    const size_t pitch_max = (size_t)1 << 30; /* half of the GPUs' limit */
     enum cudaMemcpyKind kind = m->load ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
     char *to = m->load ? m->dev : m->host;
     const char *from = m->load ? m->host : m->dev;

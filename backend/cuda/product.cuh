@@ -1,16 +1,21 @@
-/* product.cuh - what the int8 products agree on, so that they add the same numbers in one order:
- * how many warps share a tile's columns. Warp w of n takes units w, w + n, ..; within a unit even
- * and odd groups are summed apart; the warps' sums are added in ascending order. The rest of the
- * agreement is group_add (formats.cuh).
+/* product.cuh - the order in which every int8 product adds, so that their results are
+ * bit-identical.
+ *
+ *     warp w of n     units w, w + n, ..
+ *     in a unit       even and odd groups apart, then together
+ *     at the end      the warps' sums in ascending order
+ *
+ * How many warps share a tile is a function of the weight's shape (product_warps). group_add
+ * (formats.cuh) adds one group.
  */
 #ifndef BACKEND_CUDA_PRODUCT_CUH
 #define BACKEND_CUDA_PRODUCT_CUH
 
 #include "backend/cuda/formats.cuh"
 
-/* 8 warps per tile of 16 outputs, 2 for each half of a gated pair; fewer where a warp would be
- * without a unit, or a large GPU has enough to do. From the weight's shape alone: never the row
- * count, never the GPU. */
+/* 8 warps per tile of 16 outputs, 2 for each half of a gated pair; fewer where a warp would have no
+ * unit, or where tiles alone fill a large GPU. A function of the weight's shape alone, never of the
+ * row count or the GPU. */
 static inline int product_warps(const packed &w, bool glu)
 {
     int n = 1;
@@ -19,7 +24,8 @@ static inline int product_warps(const packed &w, bool glu)
     return n;
 }
 
-/* Codes of a group times 32 activations xa, xb: of the first half to *half, the second returned. */
+/* Integer dot products of a group's codes with 32 activations xa, xb: *half gets the first half's,
+ * the second half's is returned. */
 template <int K> DEV int half_dots(const raw_group<K> &raw, uint4 xa, uint4 xb, int *half)
 {
     uint32_t lo, hi;
@@ -36,7 +42,7 @@ template <int K> DEV int half_dots(const raw_group<K> &raw, uint4 xa, uint4 xb, 
     return i1;
 }
 
-/* acc + one row's group g times 32 activations: codes xa, xb, scale and sums xs. */
+/* acc + the product of one row's group g with 32 activations: codes xa, xb, scale and sums xs. */
 template <int K>
 DEV float group_dot(float acc, const raw_group<K> &raw, int g, uint4 xa, uint4 xb, xscale xs)
 {

@@ -1,4 +1,4 @@
-/* quantise.cu - copies of activations that products read: int8 in groups of 32, or bf16.
+/* quantise.cu - copies of activations for products: int8 in groups of 32, or bf16.
  *
  * The int8 copy has one f32 scale per 32 values and the sum of each half's codes, which formats
  * with an offset need.

@@ -1,6 +1,5 @@
-/* rope.cu - rotary embedding. Few rows seldom come here: heads_kernel (norm.cu) turns them after the
- * norm.
- */
+/* rope.cu - rotary embedding alone. Mostly heads_kernel (norm.cu) rotates heads after their
+ * norm. */
 #include "backend/cuda/cuda_int.h"
 #include "backend/cuda/dev.cuh"
 

@@ -1,22 +1,24 @@
-/* rows_cut.c - which of some hundreds of ways to cut a product of few rows is about the quickest.
+/* rows_cut.c - the cheapest of some hundreds of ways to cut a product of few rows into blocks.
  *
- * A block has warps / abreast slots of `tiles` tiles; a step is a unit of each of its warps' tiles.
- * What a multiprocessor spends on a step grows with the tiles and warps that it has at once, and
- * beside that there is a wait that does not, because warps that began together wait together. Then
- * come what blocks cost as such: starting, activations, adding the sums of several. price_of has
- * the numbers, in nanoseconds.
+ *     block   warps / abreast slots of `tiles` tiles
+ *     step    a unit of weights for each of the block's warps' tiles
+ *     time    steps * (work of all blocks on the multiprocessor + one wait), plus fixed costs
  *
- * They are fitted to 9,000 times on an H200 (bench_matmul_cuda --cuts, of 31B, 26B-A4B, E4B and
- * E2B at 4 to 32 rows) so that the cut chosen is as quick as the quickest, not so that each time is
- * right: bench/journal/few-rows.md says how well.
+ * The work of a step grows with the tiles and warps on the multiprocessor. The wait does not,
+ * because warps that begin together wait together. Fixed costs of a block are its start, the
+ * activations, and the addition of sums. price_of has the prices in nanoseconds. They are fitted to
+ * 9,000 times on an H200 (bench_matmul_cuda --cuts; 31B, 26B-A4B, E4B and E2B at 4 to 32 rows), so
+ * that the chosen cut is nearly the fastest, not so that each time is right. bench/journal/ says
+ * how well.
  */
 #include "backend/cuda/rows_cut.h"
 
-/* By 8, 16 and 32 rows: for each tile and for each warp, a step. For 8 rows of a unit: staged with
- * its step, or with all at the beginning. Waiting, once a step: for a warp's tiles, and for each 8
- * rows of them; where a stage begins, less where `apart` more blocks are there to go on. Starting a
- * wave of blocks, and one after it. Where blocks have a part of a tile each: once; for the last to
- * come, for each tile, part and 8 rows; for what each leaves. */
+/* tile, warp: per step, for 8, 16 and 32 rows. staged, whole: 8 rows of a unit of activations,
+ * copied with their step or all at the beginning. wait_tile, wait_rows, stage: the wait of a step,
+ * by the warp's tiles, by 8 rows of them, and at the start of a stage; further blocks on the
+ * multiprocessor hide a share of the last (apart). start, again: the first wave of blocks, and each
+ * later one relative to it. spread, join, leave: where the parts of a tile are in several blocks,
+ * once per launch; per tile, part and 8 rows for the last block; per sum that a block leaves. */
 typedef struct step_price {
     float tile[3], warp[3];
     float staged, whole;
@@ -76,13 +78,13 @@ int32_t rows_own(const rows_shape *s, rows_cut c)
 int32_t rows_steps(const rows_shape *s, rows_cut c)
 {
     int32_t own = rows_own(s, c), turns = own / c.abreast;
-    /* The last round of the last turn, where no part has a unit left. */
+    /* Whether the last round of the last turn has no unit at all. */
     bool none = own == s->shares &&
                 (s->unit_rounds - 1) * s->shares + (turns - 1) * c.abreast >= s->n_unit;
     return turns * s->unit_rounds - none;
 }
 
-/* Blocks of n_tile tiles of the result each; products have none in common. */
+/* Blocks of n_tile tiles of the result; no block has tiles of two products. */
 static int32_t blocks_of(const rows_shape *s, int32_t n_tile)
 {
     int32_t n = 0;
@@ -91,13 +93,13 @@ static int32_t blocks_of(const rows_shape *s, int32_t n_tile)
     return n;
 }
 
-/* Tiles of a block, of W and W' where the product is gated. */
+/* Tiles of a block; of a gated product those of W and of W'. */
 static int32_t slots_of(const rows_needs *k, rows_cut c)
 {
     return c.warps / c.abreast * k->tiles;
 }
 
-/* About how long a multiprocessor takes for `blocks` blocks, `fit` at a time. */
+/* The estimated time of a multiprocessor for `blocks` blocks, `fit` at a time. */
 static double time_of(const rows_shape *s, const rows_needs *k, rows_cut c, int32_t blocks,
                       int32_t fit)
 {
@@ -148,7 +150,7 @@ static void try_cut(rows_plan *best, const rows_shape *s, const rows_needs *k, c
     size_t sums = (size_t)groups * (size_t)(s->shares * n_tile * 16 * s->rows);
     if (need > gpu->shared || (spread > 1 && (s->glu || groups > ROWS_GROUPS || sums > ROWS_SUMS)))
         return;
-    /* Of the multiprocessor that gets most blocks. */
+    /* The blocks of the multiprocessor that has most. */
     int32_t here = (groups * spread + gpu->processors - 1) / gpu->processors;
     int32_t fit = (int32_t)((gpu->shared + 1024) / (need + 1024)), warps = k->warps / c.warps;
     double time = time_of(s, k, c, here, fit < warps ? fit : warps);
@@ -156,8 +158,8 @@ static void try_cut(rows_plan *best, const rows_shape *s, const rows_needs *k, c
         *best = (rows_plan){c, need, time};
 }
 
-/* Blocks of 4 to 24 warps. Parts that are not abreast have their turn after, or blocks of their
- * own, which changes no sum. */
+/* Tries blocks of 4 to 24 warps. Parts that are not abreast take turns, or have blocks of their
+ * own; sums are the same either way. */
 void rows_try(rows_plan *best, const rows_shape *s, const rows_needs *k, const rows_gpu *gpu,
               rows_cut only)
 {
@@ -167,7 +169,7 @@ void rows_try(rows_plan *best, const rows_shape *s, const rows_needs *k, const r
                  spread++)
                 for (int32_t x = 1; x <= ROWS_WHOLE; x++) {
                     rows_cut c = {k->tiles, warps, n, x, spread};
-                    /* A stage for several steps is of one turn's. */
+                    /* A stage of several steps does not cross turns. */
                     bool one_turn = rows_own(s, c) == n && x < s->unit_rounds;
                     if ((x == 1 || x == ROWS_WHOLE || one_turn) && wanted(c, only))
                         try_cut(best, s, k, gpu, c);

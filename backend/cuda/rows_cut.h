@@ -1,32 +1,32 @@
-/* rows_cut.h - how a product of 2 to 32 rows is cut into blocks: what fits, and about how long it
- * takes. matmul_rows.cu asks before each launch; what it launches is there. Host code, no CUDA.
+/* rows_cut.h - how a product of 2 to 32 rows is cut into blocks: which cuts fit, and their
+ * estimated times. matmul_rows.cu asks before each launch. Host code without CUDA.
  *
- * The times are a model with prices for each format, fitted to measured ones. They are for choosing
- * among cuts and are never promised to anyone.
+ * Estimates come from prices per format that are fitted to measured times. They serve to compare
+ * cuts, and nothing else.
  */
 #ifndef BACKEND_CUDA_ROWS_CUT_H
 #define BACKEND_CUDA_ROWS_CUT_H
 
 #include "backend/cuda/cuda_int.h"
 
-/* A GPU: shared memory that it grants a block, multiprocessors. */
+/* A GPU: bytes of shared memory that it grants a block; multiprocessors. */
 typedef struct rows_gpu {
     size_t shared;
     int32_t processors;
 } rows_gpu;
 
-/* A launch, however it is cut: up to 32 rows times products of one layout side by side. */
+/* A launch before it is cut: up to 32 rows times products of one layout. */
 typedef struct rows_shape {
     int32_t n_jobs, n_out[ONE_JOBS];
     int32_t rows, kind;
-    int32_t shares;      /* parts that a tile's units are dealt to */
-    int32_t n_unit;      /* of a tile */
-    int32_t unit_rounds; /* most of a part */
+    int32_t shares;      /* parts of a tile, which share its units */
+    int32_t n_unit;      /* units of a tile */
+    int32_t unit_rounds; /* the most units of a part */
     bool glu;
 } rows_shape;
 
-/* What a kernel takes: tiles of a warp; activations by 8 rows; bytes of a warp's tile, of a unit of
- * 8 rows of activations; warps that a multiprocessor has registers for. */
+/* A kernel's needs: tiles of a warp; tiles of 8 activation rows; bytes of shared memory per tile of
+ * a warp, and per unit of 8 activation rows; warps that fit into a multiprocessor's registers. */
 typedef struct rows_needs {
     int32_t tiles, n_8, per_tile, per_x, warps;
 } rows_needs;
@@ -40,12 +40,12 @@ typedef struct rows_plan {
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* Parts of a tile that one block has. */
+/* Parts of a tile in one block. */
 int32_t rows_own(const rows_shape *s, rows_cut c);
-/* Steps of a block: a unit of each of the parts that are abreast. */
+/* Steps of a block; a step is a unit of each part abreast. */
 int32_t rows_steps(const rows_shape *s, rows_cut c);
-/* Makes *best the quickest way with that kernel, if that is quicker. Where a field of `only` is not
- * 0, cuts have that. */
+/* Replaces *best by a quicker cut for that kernel, if there is one. A field of `only` that is not 0
+ * fixes that field of the cut. */
 void rows_try(rows_plan *best, const rows_shape *s, const rows_needs *k, const rows_gpu *gpu,
               rows_cut only);
 #ifdef __cplusplus

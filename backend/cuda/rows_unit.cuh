@@ -1,14 +1,14 @@
-/* rows_unit.cuh - a unit of weights, 16 rows x 256 columns, from shared memory through the integer
- * tensor cores: matmul_rows.cu's inner loop, and what it is to cost few instructions.
+/* rows_unit.cuh - the inner loop of matmul_rows.cu: a unit of weights (16 rows x 256 columns) from
+ * shared memory through the integer tensor cores, in few instructions.
  *
  *     codes    formats with a bias store code + 8, 16 or 32. Moved to the top of their byte, with
- *              the top bit turned over, they are 16, 8 or 4 times the signed code
- *     sums     the tensor cores begin with the integer that as a float is 1.5 * 2^23. What comes
- *              out is, as a float, that plus the sum: one multiply-add takes it off again, the
- *              16, 8 or 4 with it, and multiplies with the activations' scale, rounding once,
- *              because 1.5 * 2^23 times the scale is exact (quant_scale)
- *     scales   of six or eight bits: as bytes of the float 2^23 they are numbers in the same way,
- *              and one multiply-add gives factor times scale, exact in 24 bits
+ *              the top bit flipped, they are 16, 8 or 4 times the signed code
+ *     sums     accumulators start at the integer whose bits are the float 1.5 * 2^23. The result,
+ *              read as a float, is that number plus the sum. One multiply-add subtracts it, divides
+ *              by 16, 8 or 4 and applies the activation's scale. It rounds once, because
+ *              1.5 * 2^23 times the scale is exact (quant_scale)
+ *     scales   of six or eight bits become floats in the same way: they replace a byte of the float
+ *              2^23, and one multiply-add gives factor times scale, exact in 24 bits
  */
 #ifndef BACKEND_CUDA_ROWS_UNIT_CUH
 #define BACKEND_CUDA_ROWS_UNIT_CUH
@@ -18,7 +18,7 @@
 enum { X_CODES = 8 * 8 * 32, EXACT_BITS = 0x4b400000 /* 1.5 * 2^23 */ };
 static constexpr float EXACT = 12582912.0f;
 
-/* A unit of a tile as staged: the planes' parts one after the other. */
+/* A unit of a tile in shared memory: its parts of the planes, one after the other. */
 template <int K> struct staged {
     using T = traits<K>;
     static constexpr int codes = 128 * T::code, high = 128 * T::high, scale = 128 * T::scale;
@@ -28,13 +28,13 @@ template <int K> struct staged {
     /* A parity's scales as floats, [16 rows][2 groups] factor, offset: of its latter two groups. Of
      * the former two they take the place of the super-blocks that they were made of. */
     static constexpr int table = T::super ? 256 : 0;
-    static constexpr bool whole = T::super || T::six; /* units end where groups do */
+    static constexpr bool whole = T::super || T::six; /* every unit is full */
     /* A unit of 8 rows of activations: codes, then per group and row the scale, and where a format
      * wants them its sums. */
     static constexpr int x_scale = T::offset ? 8 : 4, x_unit = X_CODES + 64 * x_scale;
 };
 
-/* 2^23, with byte i of v as byte 0 of the mantissa, or as byte 1. */
+/* The float 2^23 with byte i of v as byte 0 of its mantissa; the next function: as byte 1. */
 DEV float in_byte0(uint32_t v, int i, uint32_t power)
 {
     return __uint_as_float(pick_bytes(v, power, 0x7440 + i));
@@ -44,11 +44,11 @@ DEV float in_byte1(uint32_t v, int i, uint32_t power)
     return __uint_as_float(pick_bytes(v, power, 0x7404 + 16 * i));
 }
 
-/* Of a super-block's scales, the part that a lane makes floats of: a row's, and of each parity two
- * of the four groups. What four lanes would each find out for themselves is so done once. */
+/* A lane's part of a super-block's scales, to be made floats: of one row, two of the four groups of
+ * each parity. So no two lanes decode the same scale. */
 struct super_part {
     uint32_t even, odd;       /* bytes: two scales, two minima */
-    float d, d_off, m, m_off; /* factors, and what takes 2^23 times them off again */
+    float d, d_off, m, m_off; /* factors, and 2^23 times them, negated */
 
     DEV void begin(const uint8_t *super)
     {
@@ -73,21 +73,21 @@ struct super_part {
     }
 };
 
-/* What a lane keeps of one row's scales: of the unit, and of a parity's four groups, or of two. */
+/* A lane's registers for one row's scales: the unit's, and those of two or four groups. */
 template <int K> struct row_scales {
     using T = traits<K>;
     using S = staged<K>;
-    float d, d_off; /* a factor, and what takes 2^23 times it off again */
+    float d, d_off; /* a factor, and 2^23 times it, negated */
     uint32_t w[T::scale == 4 || T::super ? 4 : 2];
 
     DEV void begin(const uint8_t *unit, int row)
     {
-        if (T::six) { /* in byte 1, 128 added: the offset is of 9 bits, exact times d */
+        if (T::six) { /* in byte 1 with 128 added: an offset of 9 bits, exact times d */
             d = f16_to_f32(*(const uint16_t *)(unit + S::at_super + row * 2)) * 0x1p-8f;
             d_off = -(0x1p23f + 0x1p15f) * d;
         }
     }
-    /* Before group i of the parity's. */
+    /* Loads the scales that group i of the parity needs. */
     DEV void before(const uint8_t *unit, const uint8_t *table, int row, int parity, int i)
     {
         const uint8_t *at = unit + S::at_scale + (parity * 64 + row * 4) * T::scale;
@@ -132,24 +132,23 @@ template <int K> struct row_scales {
     }
 };
 
-/* By how much codes in a fragment are larger than they are. */
+/* The factor by which codes in a fragment are too large. */
 template <int K> struct code_in {
     static constexpr int times = traits<K>::bias ? 128 / traits<K>::bias : 1;
 };
 
-/* Bits of a where mask has them, else of b. */
+/* Takes bits from a where mask is set, else from b. */
 DEV uint32_t merge(uint32_t a, uint32_t b, uint32_t mask)
 {
     return (a & mask) | (b & ~mask);
 }
 
-/* Constants that are to stay in registers: what picks bytes, and what does three things to bits at
- * once, has room for one constant, not two. */
+/* Constants kept in registers: byte permutes and three-input logic take one immediate, not two. */
 struct constants {
     uint32_t power, top; /* the bits of 2^23; the top bit of each byte */
 };
 
-/* The words of a weight fragment: rows gid and gid + 8, halves of group g. */
+/* The words of a weight fragment: rows gid and gid + 8, both halves of group g. */
 template <int K>
 DEV void load_fragment(uint32_t *a, const uint8_t *unit, int g, int gid, int tid, uint32_t top)
 {
@@ -189,17 +188,17 @@ DEV void load_fragment(uint32_t *a, const uint8_t *unit, int g, int gid, int tid
     }
 }
 
-/* An activation's scale, for codes as they are in a fragment. */
+/* An activation's scale, divided by the fragment's factor. */
 struct x_scale {
     float d, off;
 };
 template <int K> DEV x_scale scale_in(float d)
 {
     constexpr float part = 1.0f / code_in<K>::times;
-    /* Compilers do not see that times 1 does nothing. */
+    /* The compiler does not drop a multiplication by 1. */
     return (x_scale){code_in<K>::times == 1 ? d : mul_rn(d, part), mul_rn(d, -EXACT * part)};
 }
-/* A sum as the tensor cores leave it, times that scale. */
+/* A raw accumulator as a scaled float. */
 DEV float scaled(int c, const x_scale &x)
 {
     return fma_rn(__int_as_float(c), x.d, x.off);
@@ -226,7 +225,7 @@ DEV void multiply_units(float (*acc)[2][NT][4], uint8_t *units, const x_units &x
 #pragma unroll
         for (int m = 0; m < M; m++)
             parts[m].begin(units + m * S::bytes + S::at_super);
-        __syncwarp(); /* all lanes have read what the floats take the place of */
+        __syncwarp(); /* all lanes have read the bytes that the floats overwrite */
 #pragma unroll
         for (int m = 0; m < M; m++)
             parts[m].write(units + m * S::bytes + S::at_super, tables + m * S::table,
@@ -238,10 +237,10 @@ DEV void multiply_units(float (*acc)[2][NT][4], uint8_t *units, const x_units &x
         rows[m >> 1][m & 1].begin(units + (m >> 1) * S::bytes, gid + 8 * (m & 1));
 #pragma unroll
     for (int k = 0; k < 8; k++) {
-        int parity = k >> 2, g = 2 * (k & 3) + parity; /* the even ones first */
+        int parity = k >> 2, g = 2 * (k & 3) + parity; /* even groups first */
         uint32_t a[M][4];
         scales v[M][2];
-        if (T::super && k == 4) { /* all lanes have read the even ones */
+        if (T::super && k == 4) { /* all lanes have read the scales of the even groups */
             __syncwarp();
 #pragma unroll
             for (int m = 0; m < M; m++)

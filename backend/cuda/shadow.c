@@ -1,10 +1,10 @@
-/* shadow.c - copies of activations that products read, and how long they stay true.
+/* shadow.c - copies of activations for products, and how long they are valid.
  *
- * A product of few rows wants its activation as int8, of many rows as bf16. Three products often
- * read one activation, and the norm before them can make the copy on its way. So a copy is kept in
- * scratch beside what it copies, and forgotten as soon as an op writes over either: every op tells
- * cuda_wrote what it is about to write. In a dry pass nothing is ever found, which plans for the
- * worst.
+ * A product of few rows reads its activation as int8, a product of many rows as bf16. Up to three
+ * products read one activation, and the norm before them can make the copy. So a copy is kept in
+ * scratch together with the address of its original, and is forgotten when an op writes over
+ * either: every op tells cuda_wrote what it is about to write. A dry pass finds no copies, so it
+ * plans for the worst case.
  */
 #include "backend/cuda/cuda_int.h"
 
@@ -81,8 +81,8 @@ static dev_quant known(const cuda_device *c, dev_mat x, bool bf, int32_t tile)
     return (dev_quant){0};
 }
 
-/* Into room for a copy: by the norm that is to write x anyway, if one waits, or by a kernel of its
- * own, unless `free` is all that is wanted. */
+/* Fills the copy q: in the waiting norm that is about to write x, else by a kernel of its own. With
+ * `free` only the former, and else nothing. */
 static dev_quant make(pass *p, dev_mat x, dev_quant q, bool free)
 {
     cuda_device *c = cuda_of(p);

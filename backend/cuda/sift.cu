@@ -1,17 +1,20 @@
-/* sift.cu - which of a row's logits may be among its k largest, so that a token costs a few
- * kilobytes on their way to the host and not a megabyte. Rows of several sessions at once.
+/* sift.cu - a superset of the k largest logits of each row, so that a token costs a few kilobytes
+ * on their way to the host instead of a megabyte. One launch serves rows of several sessions.
  *
- * Logits are cut into blocks of 64. What k of the blocks' maxima reach is a bound: k blocks hold at
- * least one logit each that reaches it, so no smaller logit is among the k largest. All that reach
- * it are handed over, in no order; their number is a little above k. The host picks among them as
- * it would have among all (engine/sample.c finds them in the same way).
+ *     logits  [64][64][64] ..    blocks of 64
+ *     maxima   m   m   m         one per block
+ *     bound    the k-th largest maximum, or slightly less
+ *
+ * At least k blocks hold a logit that reaches the bound, so no smaller logit is among the k
+ * largest. All logits that reach it are returned, in no order; they are few more than k. The host
+ * picks among them exactly as it would among all (engine/sample.c does the same).
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/cuda/dev.cuh"
 
 enum { BLOCK = 64, WARPS = 8, THREADS = 1024, SLACK = 64, PER_THREAD = SIFT_BLOCKS / THREADS };
 
-/* a > b exactly when key_of(a) > key_of(b), but for NaN, which is above all; -0 is put with +0. */
+/* An integer that orders like the float; NaN is above all, and -0 equals +0. */
 DEV uint32_t key_of(float f)
 {
     uint32_t u = __float_as_uint(f + 0.0f);
@@ -20,7 +23,7 @@ DEV uint32_t key_of(float f)
     return u ^ (u & 0x80000000u ? 0xffffffffu : 0x80000000u);
 }
 
-enum { KEY_INFINITY = 0xff800000u }; /* of +infinity: this and more is no logit */
+enum { KEY_INFINITY = 0xff800000u }; /* the key of +infinity; this and above are no logits */
 
 /* The key of the largest of each 64 logits.
  * grid:   a warp per 64 logits x row
@@ -40,7 +43,8 @@ __global__ void __launch_bounds__(32 * WARPS) maxima_kernel(sift_rows rows, int 
         key[blockIdx.y * SIFT_BLOCKS + b] = u;
 }
 
-/* Sum over the block's THREADS; all threads get it. table: a word per warp; used in turn. */
+/* Sum over the block's THREADS; all threads get it. table: a word per warp; callers alternate
+ * two. */
 DEV int count_all(int v, int *table)
 {
     v = warp_count(v);
@@ -50,11 +54,11 @@ DEV int count_all(int v, int *table)
     return warp_count(table[lane_id()]);
 }
 
-/* A bound that k to k + SLACK of all threads' keys reach, or the k-th largest if equals are too
- * many for that: by halves, a dozen rounds. */
+/* By bisection, in a dozen rounds: a bound that k to k + SLACK of the threads' keys reach, or the
+ * k-th largest key if too many are equal. */
 DEV uint32_t bound_of(const uint32_t *key, int k, int (*table)[32])
 {
-    uint32_t low = 0, high = KEY_INFINITY; /* k reach low, fewer high */
+    uint32_t low = 0, high = KEY_INFINITY; /* at least k keys reach low, fewer reach high */
     for (int round = 0; high - low > 1; round ^= 1) {
         uint32_t middle = low + (high - low) / 2;
         int mine = 0;
@@ -73,9 +77,10 @@ DEV uint32_t bound_of(const uint32_t *key, int k, int (*table)[32])
     return low;
 }
 
-/* All logits that reach the bound to `to`, in no order; more than fit are counted only.
+/* Writes all logits that reach the bound to `to`, in no order; those that do not fit are only
+ * counted.
  * grid:   a block per row
- * shared: numbers of the blocks of logits that hold some
+ * shared: the numbers of the blocks whose maximum reaches the bound
  * bound:  latency: keys stay in registers, a round is one barrier */
 __global__ void __launch_bounds__(THREADS)
     sift_kernel(sift_rows rows, int n, const uint32_t *maxima, sift_result *to)

@@ -1,15 +1,17 @@
-/* units.cuh - a warp's walk along a tile of 16 outputs: its units as they arrive, and their sums.
+/* units.cuh - a warp's walk along a tile of 16 outputs: loading its units, and their sums. For
+ * matmul_one.cu and matmul_experts.cu.
  *
- * A lane has one of the tile's 16 rows and the even or odd groups, as product.cuh has it. Two units
- * are on their way; when a tile ends, those of the next may be asked for before anybody waits. The
- * rows that they meet lie in shared memory. For matmul_one.cu and matmul_experts.cu.
+ *     lane     one of the tile's 16 rows, and its even or odd groups (product.cuh)
+ *     units    two in flight: one to registers, one to shared memory; at the end of a tile, the
+ *              first two of the next
+ *     rows     activations, in shared memory
  */
 #ifndef BACKEND_CUDA_UNITS_CUH
 #define BACKEND_CUDA_UNITS_CUH
 
 #include "backend/cuda/product.cuh"
 
-/* Where a matrix begins, or the tile that counts as its first. */
+/* The planes of a matrix, or of a part of it that begins at a tile. */
 struct planes {
     const uint8_t *codes, *high, *scale, *super;
 };
@@ -23,13 +25,13 @@ template <int K> static inline planes planes_from(const packed &w, int first_row
                     w.super + units * 16 * T::super_bytes};
 }
 
-/* Formats whose offsets want a group's scale times the sum of its activations. */
+/* Formats whose offset multiplies a group's scale times the sum of its activations. */
 template <int K> struct sums {
     static constexpr bool floats = traits<K>::offset && !traits<K>::split;
 };
 
-/* A lane's share of a unit: 16 bytes of codes per group, then what there is of high bits, scales,
- * super-block scales; a warp's of all lanes, piece after piece. */
+/* A warp's share of a unit in shared memory, 16-byte pieces of all lanes one after the other: codes
+ * by group, then high bits, scales and super-block scales, where the format has them. */
 template <int K> struct slot {
     using T = traits<K>;
     static constexpr int n_code = T::bytes ? 8 : 4, n_high = T::high / 4;
@@ -38,13 +40,13 @@ template <int K> struct slot {
     static constexpr int super = scale + scale_bytes * 32, bytes = super + super_bytes * 32;
 };
 
-/* A lane's share of the units of a tile, two on their way: one to registers, one to shared memory,
- * since for two in registers the compiler has the older wait for the younger. */
+/* A lane's share of a tile's units, two in flight: one to registers, one to shared memory. With
+ * both in registers the compiler makes the older load wait for the younger. */
 template <int K> struct lane_units {
     raw_unit<K> a;
     char *b;                      /* this lane's 16 bytes of the warp's slot */
     const uint8_t *c, *h, *s, *p; /* of the unit to load next */
-    int left, group;              /* units to load; groups of it that there are, from the first */
+    int left, group; /* units still to load; groups of the row from the next unit on */
 
     /* Units unit, unit + step, .. of a tile, step = 1 << lg. */
     DEV void begin(const planes &j, int lg, int n_group, int n_unit, int tile, int unit)
@@ -78,7 +80,7 @@ template <int K> struct lane_units {
             return;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            /* past the end: zeros, as in the padded planes; super-blocks are whole */
+            /* groups past the end read as zeros, like the padded planes; super-blocks are whole */
             bool in = T::super || T::six || 2 * i < group;
             if (T::bytes) {
                 a.c[2 * i] = in ? load16(c + i * 1024) : make_uint4(0, 0, 0, 0);
@@ -111,7 +113,7 @@ template <int K> struct lane_units {
         using S = slot<K>;
         if (left-- <= 0)
             return;
-        int less = lane_id() * 16; /* b is 16 bytes a lane on */
+        int less = lane_id() * 16; /* b already points at this lane's piece */
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             bool in = T::super || T::six || 2 * i < group;
@@ -133,7 +135,7 @@ template <int K> struct lane_units {
                 copy16_async(b + S::scale + i * 512, s + 16 * i, true);
         if (T::super)
             copy16_async(b + S::super, p, true);
-        if (T::six) /* two rows' in a word */
+        if (T::six) /* a word holds the scales of two rows */
             copy4_async(b + S::super - less / 4 * 3, p - 2 * (lane_id() & 1), true);
         copy_commit();
         go_on(step);
@@ -167,9 +169,9 @@ template <int K> struct lane_units {
     }
 };
 
-/* Rows in shared memory, with zeros up to whole units: codes, two 16 bytes per group and row, and
- * per group and row its scale with the sums: an xscale, or where K says so the scale times their
- * sum. ROWS of them lie side by side, of which R are multiplied. */
+/* ROWS activation rows side by side in shared memory, zero up to whole units; R of them are
+ * multiplied. Per group and row: codes, twice 16 bytes, and an xscale, or, where the format has an
+ * offset (sums), the scale and the scale times the sum. */
 struct shared_rows {
     const uint4 *q;
     const float2 *s;
@@ -218,8 +220,8 @@ DEV void unit_sums(float *acc, const raw_unit<K> &u, const shared_rows &x)
     }
 }
 
-/* acc[R] = all of a lane's n units, from `unit` on; lanes 0..15 get rows 0..15 of the tile, both
- * parities joined, and so do lanes 16..31. */
+/* acc[R]: the products of the warp's n units, from `unit` on. Lanes 0..15 and lanes 16..31 both get
+ * rows 0..15 of the tile, with both parities added. */
 template <int K, int R, int ROWS>
 DEV void tile_sums(float *acc, lane_units<K> *t, int n, shared_rows x, int unit, int step)
 {
@@ -247,7 +249,7 @@ DEV void tile_sums(float *acc, lane_units<K> *t, int n, shared_rows x, int unit,
         acc[r] += shfl_xor_f32(acc[r], 16);
 }
 
-/* What offsets want of an xscale's second word. */
+/* The scale times the sum of its codes, from an xscale. */
 DEV float scaled_sum(float2 v)
 {
     uint32_t both = __float_as_uint(v.y);
