@@ -48,8 +48,9 @@ static inline float *mat_row(mat m, int32_t r)
 }
 
 /* n_mat stacked matrices (experts; else 1) of n_out rows of n_in values: y[o] = sum_i W[o][i] x[i].
- * A vector (norm weight) has n_out 1. `data` is in the file's layout; `packed`, if the device made
- * one, in the device's own, and then products read it. The model owns both through its device. */
+ * A vector (norm weight) has n_out 1. `data` has the file's layout. `packed`, where the device made
+ * a copy, has the device's own layout, and products read it. The model owns both through its
+ * device. */
 typedef struct weight {
     const char *name; /* of the tensor; owned by the model */
     num_type type;

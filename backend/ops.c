@@ -1,7 +1,7 @@
 /* ops.c - see ops.h: shape checks, results, tallies, and the expansions of fused ops.
  *
- * The one idea: by the time a device sees an op, its arguments are right. So kernels check
- * nothing, and a mistake in a model file is found by a dry pass, before any weight is loaded.
+ * The one idea: a device gets only checked arguments. So kernels check nothing, and a dry pass
+ * finds a mistake in a model file before any weight is loaded.
  */
 #include "backend/ops.h"
 
@@ -364,7 +364,7 @@ mat op_return(pass *p, visit v, mat y)
     pass_turn(p, v.from);
     y = carried(p, v.to, y);
     pass_turn(p, v.to);
-    if (!pass_failed(p)) /* then the pass may not have turned */
+    if (!pass_failed(p)) /* a failed pass may not have turned */
         pass_release(p, v.mark);
     pass_turn(p, v.from);
     return y;

@@ -1,8 +1,8 @@
 /* codes_int.h - taking packed superblocks apart: codes to bytes, scales and mins to f32.
  *
- * Plain loops of fixed length that a compiler turns into vectors; included by each matmul_*.c. The
- * layout is drawn in pack_int.h. Scales are products of an f16 factor and a small integer, which
- * f32 holds exactly, so every instruction set gets the same ones.
+ * Plain loops of fixed length, which compilers turn into vectors; each matmul_*.c includes them.
+ * pack_int.h draws the layout. A scale is the product of an f16 factor and a small integer, exact
+ * in f32, so it is bit-identical in every instruction set.
  */
 #ifndef BACKEND_CPU_CODES_INT_H
 #define BACKEND_CPU_CODES_INT_H

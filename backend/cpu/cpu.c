@@ -1,8 +1,8 @@
 /* cpu.c - the CPU device: opening, memory, weights.
  *
- * On a CPU to enqueue an op is to run it, and device memory is host memory: an upload is a copy
- * and a weight may stay where the file is mapped. What is the device's own is the packed copy of
- * a product's weight (pack.h) and a pool of threads.
+ * On a CPU an op runs when it is called, and device memory is host memory: an upload is a copy, and
+ * a weight may stay where the file is mapped. The device owns packed copies of products' weights
+ * (pack_int.h) and a pool of threads.
  */
 #include "backend/cpu/cpu_int.h"
 #include "backend/cpu/table_ops_int.h"
@@ -56,9 +56,9 @@ static void cpu_transfer(device *d, void *to, const void *from, size_t n_bytes)
 
 /* ---- Packed weights ---------------------------------------------------------------------- */
 
-/* Packed weights lie side by side in large pieces of memory, so that also small ones are on huge
- * pages: prefetching ends where a page does, and a page table walk costs more than a line. A piece
- * goes when its last weight does. */
+/* Packed weights lie side by side in large pieces of memory, so that small ones are on huge pages
+ * too: prefetching ends at the end of a page, and a page table walk costs more than a cache line. A
+ * piece is freed with its last weight. */
 typedef struct slab {
     struct slab *next;
     unsigned char *at;
@@ -173,20 +173,20 @@ static void cpu_weight_free(device *d, weight *w)
     w->packed_bytes = 0;
 }
 
-/* Kernels written for this processor, rather than for any? */
+/* Does the device run kernels of an instruction set, not the portable ones? */
 static bool by_instructions(const cpu_device *c)
 {
     return !c->reference && c->k != &cpu_kernels_portable;
 }
 
-/* Half the memory, for at most a twentieth of the speed. */
+/* One stream halves the memory and costs at most a twentieth of the speed. */
 static bool cpu_one_stream(const device *d, const kv_view *kv)
 {
     (void)d, (void)kv;
     return true;
 }
 
-/* Every format that caches have is read by every instruction set; the words are for a table. */
+/* Every instruction set reads every format of caches; the text is for a table. */
 static kernel_speed cpu_attend_kernel(const device *d, const kv_view *kv, char *text, size_t cap)
 {
     const cpu_device *c = d->self;
@@ -209,8 +209,8 @@ static kernel_speed cpu_attend_kernel(const device *d, const kv_view *kv, char *
     return by_instructions(c) ? KERNEL_FULL : KERNEL_SLOW;
 }
 
-/* Codes are multiplied as bytes, floats as floats; what has no packed layout, or may not have one,
- * is decoded row by row each time. */
+/* Codes are multiplied as bytes, floats as floats. A weight without a packed copy is decoded row by
+ * row in each product. */
 static kernel_speed cpu_product_kernel(const device *d, const weight *w, char *text, size_t cap)
 {
     const cpu_device *c = d->self;
@@ -232,7 +232,7 @@ static kernel_speed cpu_product_kernel(const device *d, const weight *w, char *t
 static void cpu_close(device *d)
 {
     cpu_device *c = d->self;
-    while (c->slabs) { /* weights that were never given back */
+    while (c->slabs) { /* weights that were never freed */
         slab *s = c->slabs;
         c->slabs = s->next;
         mem_pages_free(s->at, s->n_bytes);
@@ -265,7 +265,7 @@ static const device_ops cpu_ops = {
 /* ---- Instruction sets -------------------------------------------------------------------- */
 
 #if defined(__x86_64__)
-/* clang learnt to ask for it by name late. */
+/* Older clang has no name for it. */
 static bool has_f16c(void)
 {
     unsigned a, b, c, d;
@@ -328,8 +328,8 @@ static status choose_kernels(const char *isa, const cpu_kernels **k, err *e)
     );
 }
 
-/* AVX-512 is one table with or without products of bf16, "avx512bf16" and "avx512" by name. Without
- * a name the better one; f32 activations want none. */
+/* The AVX-512 table exists with products of bf16 ("avx512bf16") and without ("avx512"). Without a
+ * name the better one is taken; a device of f32 activations never takes products of bf16. */
 static status choose_bf16(cpu_device *c, const char *isa, err *e)
 {
     bool asked = isa && !strcmp(isa, "avx512bf16"), have = false;

@@ -29,7 +29,7 @@ typedef struct cpu_device {
     cpu_kernels with_bf16; /* k, where it is AVX-512's with products of bf16 */
     bool exact_f32, no_repack, reference;
     struct slab *slabs;       /* of packed weights (cpu.c) */
-    _Atomic uint64_t n_bytes; /* given and not given back */
+    _Atomic uint64_t n_bytes; /* allocated and not released */
     char name[64];
 } cpu_device;
 

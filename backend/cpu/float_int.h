@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-/* With sixteen lanes both groups go side by side: twelve sums hide the latency of an FMA. */
+/* With sixteen lanes both groups are computed together: twelve sums hide the latency of an FMA. */
 enum {
     FLOAT_GROUPS = VL == 16 ? TILE_GROUPS : 1,
     GROUP_VECS = PACK_LANES / VL,
@@ -96,9 +96,9 @@ static void k_float_tile(num_type t, const void *const w[TILE_GROUPS], int32_t n
         float_tile_as(NUM_BF16, w, n, x, n_rows, acc);
 }
 
-/* 32 activations to int8: d = max |x| / 127, q = round(x / d), ties to even. A block that holds
- * an infinity or a NaN becomes NaN as a whole (d), so the product shows it instead of a wrong
- * number; one too small for 1/d becomes zero. */
+/* 32 activations to int8: d = max |x| / 127, q = round(x / d), ties to even. In a block with an
+ * infinity or a NaN d is NaN, so the product is NaN and not a wrong number. A block too small for
+ * 1/d becomes zero. */
 INLINE void quantise_block(xblock *to, const float *x, int32_t off, int32_t n_sub, bool mins)
 {
     vf top = {0}, odd = {0};

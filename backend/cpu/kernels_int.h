@@ -1,8 +1,8 @@
 /* kernels_int.h - the table of kernels that an instruction set fills.
  *
- * Kernels work on plain arrays of one thread; splitting is the callers' affair. Each is compiled
- * once per instruction set from the same text (small_int.h, heads_int.h, float_int.h) or, where
- * integer dot products are concerned, written for it (matmul_*.c).
+ * A kernel works on plain arrays, in one thread; callers split the work. It is compiled once per
+ * instruction set from the same text (small_int.h, heads_int.h, float_int.h), or, for integer dot
+ * products, written for each (matmul_*.c).
  *
  * Whatever the number of rows, keys or groups in a call, one result comes from one sequence of
  * operations. The sequences of two instruction sets may differ.
@@ -12,7 +12,7 @@
 
 #include "backend/cpu/pack_int.h"
 
-/* 32 activations as a product of int8 codes wants them. */
+/* 32 activations for a product of int8 codes. */
 typedef struct xblock {
     int8_t q[32];
     float d; /* x = d * q */
@@ -23,7 +23,7 @@ typedef struct xblock {
     float unused;
 } xblock;
 
-/* Up to two groups of sixteen outputs, taken apart for a stretch of inputs. */
+/* Codes and scales of sixteen outputs, for a stretch of inputs. */
 typedef struct codes {
     const uint8_t *q; /* [n][8][64] */
     const float *s;   /* [n][n_sub][16] */
@@ -38,8 +38,8 @@ typedef struct key_rows {
     int32_t n, dim;
 } key_rows;
 
-/* What makes keys of values: the norm's weight of either half of the pairs that turn, and n_turning
- * cosines and as many sines per key, of one key after the other; back: the other way round. */
+/* To make keys from values: the norm's weights of both halves of the turning pairs, and per key
+ * n_turning cosines and as many sines; back: from keys to values. */
 typedef struct key_maker {
     const float *w, *w_high, *turn;
     int32_t n_turning;
@@ -47,22 +47,22 @@ typedef struct key_maker {
 } key_maker;
 
 enum {
-    TILE_ROWS = 6,   /* activations a product tile takes at a time */
+    TILE_ROWS = 6,   /* rows of activations of a product's tile */
     TILE_GROUPS = 2, /* groups of sixteen outputs */
     TILE_COLS = TILE_GROUPS * PACK_LANES,
-    WIDE_ROWS = 16 /* activations of a wide tile */
+    WIDE_ROWS = 16 /* rows of activations of a wide tile */
 };
 
-/* Where rows are: few queries are as quick as memory is, and ask for rows before their turn. */
+/* Where rows are. With few queries memory is the limit, so rows are prefetched. */
 typedef enum row_source {
     ROWS_IN_MEMORY,
-    ROWS_ASKED_FOR, /* in memory as well, but whoever read the rows before has asked for them */
+    ROWS_ASKED_FOR, /* in memory too, and prefetched by the reader of the preceding rows */
     ROWS_IN_CACHE
 } row_source;
 
-/* s[iq, it] = q[iq] . k[it] for n_q queries and n_keys rows of keys. A key may be in parts: dim
- * elements, as many again high_bytes further on, and made_dim floats of another place. Queries have
- * them side by side. */
+/* s[iq, it] = q[iq] . k[it] for n_q queries and n_keys rows of keys. A key may have three parts:
+ * dim elements, dim more at high_bytes further on, and made_dim floats elsewhere. A query has them
+ * side by side. */
 typedef struct key_product {
     num_type type;
     int32_t n_q, n_keys, dim;
@@ -72,7 +72,7 @@ typedef struct key_product {
     const char *k;
     size_t row_bytes;
     row_source source;
-    const char *next;  /* what will be read from memory after the keys; NULL: nothing known */
+    const char *next;  /* the memory read next after the keys, to be prefetched; NULL: unknown */
     size_t high_bytes; /* 0: no such part */
     const float *made; /* [n_keys, made_dim] */
     int32_t made_dim;  /* 0: no such part */
@@ -88,7 +88,7 @@ typedef struct value_product {
     const char *v;
     size_t row_bytes;
     row_source source;
-    const char *next; /* what will be read from memory after the values; NULL: nothing known */
+    const char *next; /* the memory read next after the values, to be prefetched; NULL: unknown */
 } value_product;
 
 typedef struct cpu_kernels cpu_kernels;
@@ -110,14 +110,14 @@ struct cpu_kernels {
 
     void (*key_dot)(const key_product *);
     void (*value_sum)(const value_product *);
-    /* Up to so many queries the two above read blocks as well; with more they want floats. Either
-     * way a result is the same. */
+    /* Up to so many queries the two kernels above read blocks; with more the caller unpacks to
+     * floats. Results are the same. */
     int32_t block_queries;
     /* to[it] = k[it], as num decodes it */
     void (*unpack)(const key_rows *k, float *to, int32_t to_stride);
-    /* to[it] = RoPE(w * u[it]) of pairs (i, n_turning + i), whose halves u has at u->at and
-     * u->high_bytes further on: values to the keys they were made of (kv_view, one stream). In
-     * floats it may be done in place. */
+    /* to[it] = RoPE(w * u[it]) of pairs (i, n_turning + i), whose halves are at u->at and
+     * u->high_bytes further on: the keys of one stream's values (kv_view). In floats `to` may be
+     * u. */
     void (*make_keys)(const key_rows *u, float *to, int32_t to_stride, const key_maker *m);
     void (*merge)(float *o, float co, const float *x, float cx, int32_t n); /* o = co o + cx x */
 
@@ -128,14 +128,14 @@ struct cpu_kernels {
     /* acc[r][0..32) += two groups of outputs of rows 0..n_rows, n_rows <= TILE_ROWS */
     void (*code_tile)(const pack_kind *kind, const codes c[TILE_GROUPS], int32_t n,
                       const xblock *const *x, int32_t n_rows, float *acc);
-    /* The same straight from the packed layout, n_rows <= packed_rows: for rows so few that storing
-     * the codes would cost more than using them. NULL and 0: not in this instruction set. */
+    /* The same directly from the packed layout, n_rows <= packed_rows: with few rows it would cost
+     * more to store the codes than to use them. NULL and 0: not in this instruction set. */
     void (*packed_tile)(const pack_kind *kind, const uint8_t *const group[TILE_GROUPS], int32_t n,
                         const xblock *const *x, int32_t n_rows, float *acc);
     int32_t packed_rows;
-    /* acc[r][0..32) = the same, n_rows <= WIDE_ROWS, from activations that lie side by side:
-     * x[n][WIDE_ROWS], where rows from n_rows on may hold any numbers. Used for products of more
-     * than packed_rows and at most wide_rows rows. NULL and 0: not in this instruction set. */
+    /* acc[r][0..32) = the same, n_rows <= WIDE_ROWS, from interleaved activations x[n][WIDE_ROWS];
+     * rows from n_rows on may hold any numbers. Used above packed_rows and up to wide_rows rows.
+     * NULL and 0: not in this instruction set. */
     void (*wide_tile)(const pack_kind *kind, const uint8_t *const group[TILE_GROUPS], int32_t n,
                       const xblock *x, int32_t n_rows, float *acc);
     int32_t wide_rows;

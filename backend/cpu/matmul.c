@@ -1,22 +1,19 @@
-/* matmul.c - products: what is split how, and which kernel gets it.
- *
- * Outputs are taken in panels of two packed groups (32 outputs). A task is a panel, or a few, of
- * one weight matrix; it takes its weights apart for a stretch of inputs at a time (the stretch
- * fits L1 with its activations) and runs the activation rows past them, six at a time:
+/* matmul.c - products: how they are split, and which kernel computes each piece.
  *
  *            inputs ->  stretch 0   stretch 1  ...
  *   panel 0  32 outputs [ codes  ]  [ codes  ]        one task: for each stretch expand the codes,
  *   panel 1  32 outputs [ codes  ]  [ codes  ]        then for each 6 rows add to acc[rows][32]
  *
- * A stretch only decides when codes are expanded; each output is summed over the inputs in
- * ascending order in any case, so its bits do not depend on the number of rows.
+ * A panel is two packed groups (32 outputs); a task is one or several panels of one matrix. A task
+ * expands the codes of a stretch of inputs, which fits L1 together with its activations, and
+ * multiplies it by the rows, six at a time. Each output is summed over the inputs in ascending
+ * order, so its bits depend neither on the stretch nor on the number of rows.
  *
- * Few rows skip the middle: codes go from the packed layout to registers and are used at once, for
- * up to packed_rows rows, or for tiles of WIDE_ROWS rows whose activations were laid side by side.
- * There reading the weights is much of the work, so tasks are long runs through them.
+ * Few rows do not expand: codes go from the packed layout to registers, for up to packed_rows rows,
+ * or for tiles of WIDE_ROWS interleaved rows. Then reading weights is much of the work, so a task
+ * is a long run through them.
  *
- * glu is the same with two panels (gate and up) per task; experts are the same with the rows that
- * an expert was given instead of all rows.
+ * glu has two panels (gate and up) per task. Experts have lists of rows instead of all rows.
  */
 #include "backend/cpu/cpu_int.h"
 #include "backend/cpu/table_ops_int.h"
@@ -27,8 +24,8 @@ enum {
     ROWS_MAX = 252,       /* rows per task and expansion: sums of 32 KB */
     STRETCH_BLOCKS = 32,  /* 1024 inputs by 32 outputs: 32 KB of codes */
     STRETCH_FLOATS = 512, /* inputs per partial sum of a float product */
-    READ_ROWS = 32,       /* up to so many rows reading the weights is much of the work: */
-    TASK_BYTES = 1 << 19  /* of weights; shorter runs leave the prefetchers behind */
+    READ_ROWS = 32,       /* up to so many rows, reading the weights is much of the work: */
+    TASK_BYTES = 1 << 19  /* of weights; the prefetchers need runs of this length */
 };
 
 /* y[rows] (+)= W x for the panels of one matrix or a pair. Row lists are NULL for "all rows". */
@@ -41,15 +38,15 @@ typedef struct product {
     const pack_kind *kind[2]; /* NULL: float sums */
     const unsigned char *x;   /* rows of f32, or of xblock */
     size_t x_row_bytes;
-    const unsigned char *x2; /* activations for part 1, when its format wants others */
+    const unsigned char *x2; /* activations for part 1, where its format needs others */
     size_t x2_row_bytes;
     bool wide;  /* activations are tiles [n_in / 32][WIDE_ROWS] */
-    bool lists; /* not all rows for all weights: experts */
+    bool lists; /* experts: each matrix has a list of rows */
     float *y;
     size_t y_stride;
     int32_t n_rows;
     int32_t panels_per_task, n_panels;
-    unsigned char *temp; /* per thread: a panel packed or decoded on the fly; may be NULL */
+    unsigned char *temp; /* per thread: a panel packed or decoded for this product; may be NULL */
     size_t temp_bytes;
     /* experts */
     const int32_t *expert; /* [n_active] */
@@ -96,7 +93,7 @@ static size_t decode_panel_bytes(const weight *w)
 typedef struct panel_job {
     const product *m;
     const row_span *s;
-    int32_t k, thread; /* which matrix; whose temporaries */
+    int32_t k, thread; /* the matrix; the thread whose temporaries are used */
     const weight *w;
     const pack_kind *kind; /* NULL: float sums */
     const unsigned char *x;
@@ -124,7 +121,7 @@ static const void *x_row(const panel_job *j, int32_t i)
     return j->x + (size_t)(span_row(j->s, i) / j->s->x_share) * j->x_row_bytes;
 }
 
-/* Where the panel's groups are: in the packed copy, or made now. */
+/* Finds the panel's groups in the packed copy, or makes them. */
 static void find_groups(panel_job *j, int64_t o)
 {
     const weight *w = j->w;
@@ -133,7 +130,7 @@ static void find_groups(panel_job *j, int64_t o)
         int64_t g = o / PACK_LANES, n_groups = (w->n_out + PACK_LANES - 1) / PACK_LANES;
         const unsigned char *base =
             (const unsigned char *)w->packed + (size_t)j->k * (size_t)n_groups * n_bytes;
-        for (int i = 0; i < TILE_GROUPS; i++) /* past the end: the last again, thrown away */
+        for (int i = 0; i < TILE_GROUPS; i++) /* past the end the last is repeated, and dropped */
             j->group[i] = base + (size_t)(g + i < n_groups ? g + i : n_groups - 1) * n_bytes;
         return;
     }
@@ -172,7 +169,7 @@ static void float_sums(const panel_job *j, float *acc)
     }
 }
 
-/* Codes taken apart once for all rows, a stretch of inputs at a time. */
+/* Expands codes once for all rows, a stretch of inputs at a time. */
 static void code_sums(const panel_job *j, float *acc)
 {
     _Alignas(64) uint8_t q[TILE_GROUPS][STRETCH_BLOCKS * PACK_CODES];
@@ -183,7 +180,7 @@ static void code_sums(const panel_job *j, float *acc)
     codes c[TILE_GROUPS];
     for (int g = 0; g < TILE_GROUPS; g++)
         c[g] = (codes){q[g], sc[g], mn[g]};
-    /* One expansion of few rows should not leave L1; a large one is used again and again. */
+    /* For few rows an expansion must stay in L1; with many rows a larger one pays. */
     int32_t stretch = n_rows_all <= TILE_ROWS ? 8 : STRETCH_BLOCKS;
     for (int32_t b = 0; b < n_blocks; b += stretch) {
         int32_t n = n_blocks - b < stretch ? n_blocks - b : stretch;
@@ -200,8 +197,8 @@ static void code_sums(const panel_job *j, float *acc)
     }
 }
 
-/* Codes taken apart anew for each tile of rows, in registers: the first tile has them from memory,
- * and asks for them ahead, the others from cache. */
+/* Expands codes in registers, anew for each tile of rows. The first tile prefetches them from
+ * memory, the others find them in cache. */
 static void wide_sums(const panel_job *j, float *acc)
 {
     int32_t n_blocks = j->w->n_in / 32;
@@ -234,9 +231,9 @@ static void panel_sums(panel_job *j, int64_t o, float *acc)
     }
 }
 
-/* n panels from panel p0 on, for rows whose sums fit. Part by part: a few rows take a panel in
- * microseconds, and going to and fro between two weights would break either's run through memory.
- */
+/* n panels from panel p0 on, for rows whose sums fit. All panels of part 0, then all of part 1: a
+ * few rows take microseconds per panel, and alternating would break both weights' runs through
+ * memory. */
 static void panels_rows(const product *m, int32_t k, int32_t p0, int32_t n, const row_span *s,
                         int32_t thread)
 {
@@ -282,7 +279,7 @@ static void panel_task(void *arg, int32_t chunk, int32_t thread)
         return;
     }
     for (int32_t panel = p0; panel < end; panel++) {
-        /* Blocks of rows of about equal length, whole tiles but the last. */
+        /* Blocks of about equal numbers of rows; all but the last are whole tiles. */
         int32_t n_blocks = (s.n + ROWS_MAX - 1) / ROWS_MAX;
         int32_t per = (s.n + n_blocks - 1) / n_blocks;
         per = (per + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
@@ -323,7 +320,7 @@ typedef struct quantise_job {
     bool wide; /* to is tiles [n_blocks][WIDE_ROWS] */
 } quantise_job;
 
-/* Row r of a wide tile, or zeros where there is no such row: whole tiles are computed. */
+/* Row r of a wide tile; zeros past the last row, because whole tiles are computed. */
 static void quantise_wide(const quantise_job *j, int32_t r)
 {
     enum { STRETCH = 32 };
@@ -351,7 +348,7 @@ static void quantise_row_task(void *arg, int32_t r, int32_t thread)
                    j->kind);
 }
 
-/* The kind by which w's products are done; NULL: in floats. */
+/* The kind of w's codes; NULL: products in floats. */
 static const pack_kind *product_kind(const cpu_device *c, const weight *w)
 {
     return c->exact_f32 || w->n_in % 32 ? NULL : pack_kind_of(w->type);
@@ -367,8 +364,8 @@ static size_t xblocks_bytes(mat x, bool wide)
     return (size_t)xblock_rows(x, wide) * (size_t)(x.cols / 32) * sizeof(xblock);
 }
 
-/* What each thread needs to read w without a packed copy. A dry pass may come before the weights:
- * it counts on the copy they will have. */
+/* Temporary bytes of a thread that reads w without a packed copy. A dry pass may run before the
+ * weights are loaded; then it counts on their packed copy. */
 static size_t panel_temp_bytes(const pass *p, const weight *w)
 {
     const cpu_device *c = cpu_of(p);
@@ -389,7 +386,7 @@ static void quantise_all(cpu_device *c, const pack_kind *kind, xblock *to, mat x
         pool_run(c->pool, rows, quantise_row_task, &j);
 }
 
-/* Activations blocks are alike for two formats when offset, sums and mins are. */
+/* Two formats share activation blocks if offset, sums and mins are alike. */
 static bool same_blocks(const pack_kind *a, const pack_kind *b)
 {
     return a && b && a->off == b->off && a->n_sub == b->n_sub && a->mins == b->mins;
@@ -422,7 +419,7 @@ static bool product_begin(pass *p, product *m, mat x, const weight *a, const wei
         q[1] = pass_temp(p, xblocks_bytes(x, m->wide));
     if (m->temp_bytes)
         m->temp = pass_temp(p, m->temp_bytes * (size_t)c->n_threads);
-    pass_release(p, mark); /* ours until the op returns: nothing else takes scratch before */
+    pass_release(p, mark); /* still valid: nothing else takes scratch until the op returns */
     if (p->dry || pass_failed(p))
         return false;
     m->x = (const unsigned char *)x.at;
@@ -457,7 +454,7 @@ void cpu_matmul(pass *p, mat y, mat x, const weight *w)
     run_product(&m, 1);
 }
 
-/* Halves of one weight can be taken in step when the second starts on a group. */
+/* Can both halves of one weight be read together? The second must begin at a group. */
 static bool halves_fit(const weight *gate, const weight *up)
 {
     return up || gate->n_out / 2 % PACK_LANES == 0;
@@ -489,7 +486,7 @@ void cpu_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_ki
 }
 
 /* Sorts the (row, choice) pairs by expert: expert[], from[], list[]. Returns the number of experts
- * with any. Ascending within an expert, so the lists are the same however the pass is cut. */
+ * that have pairs. Pairs of an expert ascend. */
 static int32_t group_by_expert(const routing *r, int32_t n_mat, int32_t *expert, int32_t *from,
                                int32_t *list, int32_t *count)
 {
@@ -499,7 +496,7 @@ static int32_t group_by_expert(const routing *r, int32_t n_mat, int32_t *expert,
         count[r->id[i]]++;
     for (int32_t e = 0; e < n_mat; e++) {
         int32_t rows = count[e];
-        count[e] = at; /* from now on: where its next row goes */
+        count[e] = at; /* from here on: the place of its next pair */
         if (!rows)
             continue;
         expert[n_active] = e;

@@ -240,7 +240,7 @@ INLINE __m512 min_of(num_type t, const uint8_t *z, const uint8_t *six, int a, __
     return m;
 }
 
-/* What a superblock's scales share: factors, and the fourth quarter of six-bit values. */
+/* The shared part of a superblock's scales: factors, and the fourth quarter of six-bit values. */
 INLINE void scales_begin(num_type t, const uint8_t *z, uint8_t six[64], __m512 *d, __m512 *m)
 {
     *m = _mm512_setzero_ps();
@@ -285,8 +285,8 @@ INLINE void scales_begin(num_type t, const uint8_t *z, uint8_t six[64], __m512 *
     }
 }
 
-/* A superblock is read scales first, then here and there: the hardware's prefetchers lose the
- * stream, and one core gets 26 GB/s of q4_k. Asked for 8 KB ahead it gets 42, what it can read. */
+/* A superblock is read scales first, then out of order, so the hardware's prefetchers lose the
+ * stream: one core gets 26 GB/s of q4_k. With prefetches 8 KB ahead it gets 42, its limit. */
 INLINE void prefetch_ahead(const uint8_t *z, int from, int n_bytes)
 {
     for (int i = 0; i < n_bytes; i += 64)

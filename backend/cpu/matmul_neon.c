@@ -129,7 +129,7 @@ static bool machine_has_sdot(void)
 static void code_tile(const pack_kind *kind, const codes c[TILE_GROUPS], int32_t n,
                       const xblock *const *x, int32_t n_rows, float *acc)
 {
-    static int known; /* 0: not asked yet; the answer is the same for every thread */
+    static int known; /* 0: not known yet; every thread finds the same answer */
     int has = __atomic_load_n(&known, __ATOMIC_RELAXED);
     if (!has) {
         has = machine_has_sdot() ? 1 : -1;

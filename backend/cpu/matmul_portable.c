@@ -1,7 +1,7 @@
 /* matmul_portable.c - the kernels for any processor, in plain C.
  *
- * The vectors are four floats (vec_int.h) and a product adds byte by byte. The text of all other
- * kernels is shared with the instruction sets; what is written here is the product of codes.
+ * Vectors have four floats (vec_int.h), and the product of codes, which is written here, multiplies
+ * byte by byte. All other kernels share their text with the instruction sets.
  */
 #include "backend/cpu/codes_int.h"
 #include "backend/cpu/float_int.h"

@@ -227,8 +227,8 @@ static void put_scales(const pack_kind *p, const parts *s, int lane, uint8_t *z)
         memcpy(factors + 32 + 2 * lane, s->m, 2);
 }
 
-/* Four codes of one lane, a byte each, as one word: what holds for a byte holds for all four, as
- * long as no shift carries from one into the next. */
+/* Four codes of one lane as one word, a byte each. Shifts must not carry from one byte into the
+ * next. */
 static uint32_t four_codes(const uint8_t *code, int shift, uint32_t mask)
 {
     uint32_t v;
@@ -241,7 +241,7 @@ static void put_four(uint8_t *z, int t, int lane, uint32_t v)
     memcpy(z + 64 * t + 4 * lane, &v, 4);
 }
 
-/* 32 codes of one lane: every byte of the lane is written. */
+/* Writes 32 codes of one lane, all of its bytes. */
 static void put_codes(const pack_kind *p, const uint8_t *code, int lane, uint8_t *z)
 {
     if (p->bytes)

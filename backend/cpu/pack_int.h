@@ -13,7 +13,7 @@
  *   bits     1 x 64 bytes: byte (lane, i) holds input 4t + i at bit t
  *   bytes    8 x 64 bytes: byte (lane, i) of vector t is input 4t + i
  *
- * so that four consecutive inputs of a row are one 32-bit lane, as integer dot products want.
+ * So four consecutive inputs of a row are one 32-bit lane, the operand of integer dot products.
  * Codes are unsigned: value = scale * (code - off), or scale * code - min.
  */
 #ifndef BACKEND_CPU_PACK_INT_H

@@ -1,10 +1,10 @@
 /* ref.c - the plain definition of every op.
  *
- * What an op means is what this file does: simple loops, one output at a time, sums in double,
- * weights decoded to f32, activations never rounded. The kernels are tested against it, and a
- * device opened with `reference` runs on nothing else. It uses the pool where a product would
- * otherwise take minutes; each output is still computed by one loop in one order. Temporaries are
- * released as soon as they are taken: no op takes scratch while another uses its own.
+ * This file defines the ops: simple loops, one output at a time, sums in double, weights decoded to
+ * f32, activations never rounded. Kernels are tested against it, and a device opened with
+ * `reference` uses nothing else. Long products are spread over the pool; each output is still
+ * computed by one loop in one order. Temporaries are released right after they are taken, because
+ * no op takes scratch while another uses its own.
  *
  * The fused ops (glu, add_rms_norm) are absent: their expansions in backend/ops.c define them.
  */
@@ -193,7 +193,7 @@ static void ref_route(pass *p, routing r, mat logits, const weight *expert_scale
                 bool taken = false;
                 for (int32_t i = 0; i < j; i++)
                     taken |= id[i] == e;
-                /* a NaN never compares larger, yet some expert must be named */
+                /* NaN never compares larger; then the first free expert is taken */
                 if (!taken && (best < 0 || pr[e] > pr[best]))
                     best = e;
             }
@@ -367,7 +367,7 @@ typedef struct ref_attention {
     double (*back)[NUM_ROT_GROUP]; /* Rot^-1, a column after the other, times sqrt(NUM_ROT_GROUP) */
 } ref_attention;
 
-/* By its definition, an entry of H being the parity of i & j. */
+/* By definition; the sign of an entry of H is the parity of i & j. */
 static void fill_back(double (*back)[NUM_ROT_GROUP])
 {
     float first[NUM_ROT_GROUP], last[NUM_ROT_GROUP];
@@ -415,9 +415,9 @@ static void make_key(const kv_view *kv, int64_t pos, double *x)
     }
 }
 
-/* Two walks over the keys: the largest score, then the weighted sum. Scores are computed twice;
- * nothing is stored per key, and keys and values are taken back to what they were before they were
- * stored, whatever the format. */
+/* Two walks over the keys: the largest score, then the weighted sum. Nothing is stored per key, so
+ * scores are computed twice. Keys and values of every format are decoded to their values before the
+ * store. */
 static void attend_head(void *arg, int32_t chunk, int32_t thread)
 {
     ref_attention *a = arg;

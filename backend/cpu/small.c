@@ -1,7 +1,7 @@
 /* small.c - the ops that are neither products nor attention: rows in, rows out.
  *
- * Each splits its rows over the pool once the work is worth the wake-up, and hands single rows to
- * the kernels. A decode step has hundreds of these on one row: they run where they are.
+ * Each splits its rows over the pool where the work outweighs the wake-up, and hands single rows to
+ * the kernels. A decode step has hundreds of them on one row, which run on the calling thread.
  */
 #include "backend/cpu/cpu_int.h"
 #include "backend/cpu/table_ops_int.h"
@@ -214,7 +214,7 @@ void cpu_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids)
     if (p->dry)
         return;
     rows_job j = {.p = p, .y = x, .c = cap, .ids = ids, .n_ids = n_ids, .row = softcap_row};
-    /* One row of logits is long enough to share: as so many rows of a narrower matrix. */
+    /* One row of logits is long enough to split: it is treated as rows of a narrower matrix. */
     if (x.rows == 1 && cap > 0) {
         int32_t n = mat_width(x), piece = 4096;
         mat rest = x;
@@ -282,8 +282,8 @@ typedef struct route_job {
     float *temp; /* [n_threads, n] */
 } route_job;
 
-/* Soft max of a copy, then k times the largest that is left: ties go to the lower index. A NaN
- * never compares larger, yet some expert must be named. */
+/* Soft max of a copy, then k times the largest that is left; ties go to the lower index. NaN never
+ * compares larger, so the first free expert is taken where all are NaN. */
 static void route_row(void *arg, int32_t row, int32_t thread)
 {
     const route_job *j = arg;

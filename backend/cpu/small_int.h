@@ -1,7 +1,7 @@
 /* small_int.h - kernels over one row: norms, activations, soft cap, soft max, rotation.
  *
- * Included by each matmul_*.c and compiled for its vectors (vec_int.h). All of them stream a few
- * kilobytes; what matters is that an element's result does not depend on where it lies.
+ * Included by each matmul_*.c and compiled for its vectors (vec_int.h). Each streams a few
+ * kilobytes. An element's result does not depend on its place.
  */
 #ifndef BACKEND_CPU_SMALL_INT_H
 #define BACKEND_CPU_SMALL_INT_H
@@ -90,7 +90,7 @@ static void k_softcap(float *x, float cap, int32_t n)
     EACH(n, PUT(x, vf_set(cap) * vf_tanh(AT(x) / vf_set(cap))));
 }
 
-/* x[i..] with -inf for what is missing; whole vectors are the rule. */
+/* x[i..], with -inf past the end. */
 INLINE vf or_hidden(const float *x, int32_t left)
 {
     vf v = vf_set(-INFINITY);

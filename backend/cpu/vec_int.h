@@ -1,10 +1,9 @@
 /* vec_int.h - a vector of floats, as wide as the instruction set this file is compiled for.
  *
- * The kernels that are written once (small_int.h, float_int.h, heads_int.h) use nothing else; each
- * matmul_*.c compiles them for its own instruction set. GCC's and clang's vector extensions give
- * the operators; here is what they lack. No operation depends on the lane a value sits in, and
- * tails are computed by the full-width code on a padded copy, so an element's result is the same
- * wherever it stands.
+ * The shared kernels (small_int.h, float_int.h, heads_int.h) use nothing else; each matmul_*.c
+ * compiles them for its own instruction set. GCC's and clang's vector extensions give the
+ * operators, this file the rest. No operation depends on the lane of a value, and tails are
+ * computed at full width on a padded copy. So an element's result does not depend on its place.
  */
 #ifndef BACKEND_CPU_VEC_INT_H
 #define BACKEND_CPU_VEC_INT_H
@@ -25,8 +24,8 @@
 #include <arm_neon.h>
 #endif
 
-/* Before a loop of constant length whose arrays are to live in registers. Compilers refuse the
- * wish, and warn, where sanitizers have made the loop unrecognisable. */
+/* Unrolls a loop of constant length, so that its arrays live in registers. Under sanitizers
+ * compilers refuse, and warn. */
 #if defined(CARAT_DEBUG) || (defined(__GNUC__) && !defined(__OPTIMIZE__))
 #define UNROLL(n)
 #elif defined(__clang__)
@@ -74,7 +73,7 @@ INLINE vf vf_set(float x)
     return (vf){x, x, x, x};
 #endif
 }
-/* Makes the compiler hold v in a register, where it would rather load it again for each use. */
+/* Forces v into a register; the compiler would load it again for each use. */
 INLINE void vf_keep(vf *v)
 {
 #if VL >= 8
@@ -88,8 +87,7 @@ INLINE vi vi_set(int32_t x)
     return (vi)((vf)vf_set(0) != vf_set(0)) + x;
 }
 
-/* a * b + c, in one rounding where the hardware has it. Portable code has not: there the two
- * roundings are the instruction set's own order. */
+/* a * b + c, rounded once where the hardware can; in portable code rounded twice. */
 INLINE vf vf_fma(vf a, vf b, vf c)
 {
 #if VL == 16
@@ -132,7 +130,7 @@ INLINE vf vf_abs(vf a)
     return (vf)((vi)a & 0x7fffffff);
 }
 
-/* Folding in halves: one tree for all, whatever the vector came from. */
+/* The sum of all lanes, folded in halves: always the same tree. */
 INLINE float vf_sum(vf v)
 {
     float t[VL];
@@ -149,8 +147,8 @@ INLINE float vf_sum(vf v)
 #endif
     return (t[0] + t[2]) + (t[1] + t[3]);
 }
-/* The sums of VL vectors, each folded as vf_sum folds: s[i] is the sum of v[i]. With sixteen lanes
- * the folding is shared, three instructions for what vf_sum takes ten. */
+/* s[i] is the sum of v[i], by vf_sum's tree, for VL vectors. With sixteen lanes they share the
+ * folding: three instructions each instead of ten. */
 INLINE vf vf_sums(const vf v[VL])
 {
 #if VL == 16
@@ -205,8 +203,8 @@ INLINE vf vf_of_f16(vh h)
 #elif VL == 8
     return (vf)_mm256_cvtph_ps((__m128i)h);
 #else
-    /* Move exponent and fraction up and let one product fix the bias, which also makes subnormals
-     * right; infinities and NaN get the top exponent by hand. */
+    /* Exponent and fraction are shifted up, and one product corrects the bias, for subnormals too.
+     * Infinities and NaN get the top exponent separately. */
     vu u = __builtin_convertvector(h, vu);
     vu special = (vu)((u & 0x7c00) == 0x7c00) & 0x7f800000u;
     vf f = (vf)((u & 0x7fff) << 13) * 0x1p112f;
