@@ -170,7 +170,7 @@ TEST(glu_of_one_fused_weight_equals_two)
     fixture_close(&f);
 }
 
-static void check_unknown_act(fixture *f)
+static void refuses_unknown_act(fixture *f)
 {
     static _Alignas(64) unsigned char scratch[1 << 18];
     const act_kind unknown = (act_kind)(ACT_GELU_TANH + 1);
@@ -202,11 +202,11 @@ TEST(an_unknown_activation_is_refused)
     fixture f;
     fixture_open(&f);
     device *ref = f.dev;
-    check_unknown_act(&f);
+    refuses_unknown_act(&f);
     CHECK_OK(device_open_cpu(&f.dev, &(cpu_options){.n_threads = 1}, &f.e), f.e);
-    check_unknown_act(&f);
+    refuses_unknown_act(&f);
     CHECK_OK(device_wrap(&f.dev, "check", NULL, NULL, &f.e), f.e);
-    check_unknown_act(&f);
+    refuses_unknown_act(&f);
     device_close(f.dev);
     f.dev = ref;
     fixture_close(&f);

@@ -405,7 +405,7 @@ typedef struct wishes {
 } wishes;
 
 /* False, and said so, if they are not the same. */
-static bool same(const timing *a, const timing *b)
+static bool same_results(const timing *a, const timing *b)
 {
     if (a->n == b->n && !memcmp(a->y, b->y, a->n * sizeof *a->y))
         return true;
@@ -445,7 +445,7 @@ static bool print_cuts(bench *b, int32_t rows, const timing *free)
                     continue;
                 printf("    %d tiles, %2d warps, %d abreast %s %14.1f %22.2f", tiles, warps,
                        cut.abreast, letters(cut), t.us, free->us / t.us);
-                ok = same(&t, free) && ok;
+                ok = same_results(&t, free) && ok;
                 printf("\n");
                 fflush(stdout);
                 mem_free(t.y);
@@ -489,7 +489,7 @@ static bool print_product(bench *b, const wishes *want, sums *sum)
                     printf(" %8.1f", t[k].us);
                 else
                     printf(" %8s", "-");
-                ok = (!t[k].y || same(&t[k], &t[0])) && ok;
+                ok = (!t[k].y || same_results(&t[k], &t[0])) && ok;
             }
             printf(" %6.2f", t[1].us / t[0].us);
         }

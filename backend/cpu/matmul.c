@@ -102,7 +102,8 @@ typedef struct panel_job {
     const unsigned char *group[TILE_GROUPS];
 } panel_job;
 
-static panel_job part_of(const product *m, int part, const row_span *s, int32_t k, int32_t thread)
+static panel_job product_part(const product *m, int part, const row_span *s, int32_t k,
+                              int32_t thread)
 {
     bool other = part && m->x2;
     return (panel_job){.m = m,
@@ -240,7 +241,7 @@ static void panels_rows(const product *m, int32_t k, int32_t p0, int32_t n, cons
     _Alignas(64) float acc[2][ROWS_MAX * TILE_COLS];
     size_t panel_acc = (size_t)s->n * TILE_COLS;
     for (int part = 0; part < m->n_parts; part++) {
-        panel_job j = part_of(m, part, s, k, thread);
+        panel_job j = product_part(m, part, s, k, thread);
         for (int32_t p = 0; p < n; p++)
             panel_sums(&j, m->first[part] + (int64_t)(p0 + p) * TILE_COLS,
                        acc[part] + (size_t)p * panel_acc);

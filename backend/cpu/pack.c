@@ -236,21 +236,21 @@ static uint32_t four_codes(const uint8_t *code, int shift, uint32_t mask)
     return v >> shift & mask * 0x01010101u;
 }
 
-static void put_four(uint8_t *z, int t, int lane, uint32_t v)
+static void pack_four(uint8_t *z, int t, int lane, uint32_t v)
 {
     memcpy(z + 64 * t + 4 * lane, &v, 4);
 }
 
 /* Writes 32 codes of one lane, all of its bytes. */
-static void put_codes(const pack_kind *p, const uint8_t *code, int lane, uint8_t *z)
+static void pack_codes(const pack_kind *p, const uint8_t *code, int lane, uint8_t *z)
 {
     if (p->bytes)
         for (int t = 0; t < 8; t++)
-            put_four(z, t, lane, four_codes(code + 4 * t, 0, 255));
+            pack_four(z, t, lane, four_codes(code + 4 * t, 0, 255));
     if (p->nibbles) {
         for (int t = 0; t < 4; t++)
-            put_four(z, t, lane,
-                     four_codes(code + 4 * t, 0, 15) | four_codes(code + 16 + 4 * t, 0, 15) << 4);
+            pack_four(z, t, lane,
+                      four_codes(code + 4 * t, 0, 15) | four_codes(code + 16 + 4 * t, 0, 15) << 4);
         z += 256;
     }
     if (p->pairs) { /* all of a two-bit code, the top of a six-bit one */
@@ -259,7 +259,7 @@ static void put_codes(const pack_kind *p, const uint8_t *code, int lane, uint8_t
             uint32_t v = 0;
             for (int f = 0; f < 4; f++)
                 v |= four_codes(code + 16 * u + 4 * f, shift, 3) << (2 * f);
-            put_four(z, u, lane, v);
+            pack_four(z, u, lane, v);
         }
         z += 128;
     }
@@ -268,7 +268,7 @@ static void put_codes(const pack_kind *p, const uint8_t *code, int lane, uint8_t
         uint32_t v = 0;
         for (int t = 0; t < 8; t++)
             v |= four_codes(code + 4 * t, shift, 1) << t;
-        put_four(z, 0, lane, v);
+        pack_four(z, 0, lane, v);
     }
 }
 
@@ -302,7 +302,7 @@ void pack_group(const weight *w, int32_t k, int64_t row, unsigned char *to)
             take_apart(w->type, from, &s);
             put_scales(p, &s, lane, z);
             for (int b = 0; b < p->n_blocks; b++)
-                put_codes(p, s.code + 32 * b, lane, z + p->scale_bytes + b * p->block_bytes);
+                pack_codes(p, s.code + 32 * b, lane, z + p->scale_bytes + b * p->block_bytes);
             from += f->block_bytes;
             z += p->super_bytes;
         }

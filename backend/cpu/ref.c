@@ -47,7 +47,7 @@ static void ref_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
         }
 }
 
-static double gelu_tanh(double x)
+static double ref_gelu_tanh(double x)
 {
     return 0.5 * x * (1.0 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
 }
@@ -59,7 +59,7 @@ static void ref_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
         return;
     for (int32_t r = 0; r < y.rows; r++)
         for (int32_t i = 0; i < mat_width(y); i++)
-            mat_row(y, r)[i] = (float)(gelu_tanh(mat_row(a, r)[i]) * mat_row(b, r)[i]);
+            mat_row(y, r)[i] = (float)(ref_gelu_tanh(mat_row(a, r)[i]) * mat_row(b, r)[i]);
 }
 
 static void ref_rope(pass *p, mat x, const rope *f)
@@ -232,7 +232,7 @@ static void moe_glu_row(void *arg, int32_t chunk, int32_t thread)
     for (int32_t o = 0; o < m->n_ff; o++) {
         double g = expert_dot(m->a, e, o, mat_row(m->x, r), row);
         double u = expert_dot(up, e, m->b ? o : o + m->n_ff, mat_row(m->x, r), row);
-        mat_row(m->y, r)[(size_t)j * (size_t)m->n_ff + (size_t)o] = (float)(gelu_tanh(g) * u);
+        mat_row(m->y, r)[(size_t)j * (size_t)m->n_ff + (size_t)o] = (float)(ref_gelu_tanh(g) * u);
     }
 }
 
@@ -326,7 +326,7 @@ row_sight cpu_row_sight(const rowset *rs, int32_t r, const kv_view *kv)
 }
 
 /* Rot x, then the blocks of it: what a rotated format stores. */
-static void store_head(const float *x, char *to, num_type t, float *turned, int32_t n)
+static void ref_store_head(const float *x, char *to, num_type t, float *turned, int32_t n)
 {
     if (turned) {
         memcpy(turned, x, (size_t)n * sizeof *x);
@@ -348,11 +348,12 @@ static void ref_kv_store(pass *p, const kv_view *kv, mat k, mat v)
         size_t place = key_walk(kv, base, rows_keys(rs, kv)->index[r]).place;
         for (int32_t h = 0; h < kv->n_head_kv; h++) {
             size_t from = (size_t)h * (size_t)kv->head_dim;
-            store_head(mat_row(k, r) + from, key_row(kv, base->k, kv->k_row_bytes, h, place),
-                       kv->k_type, kv->k_rot ? turned : NULL, kv->head_dim);
+            ref_store_head(mat_row(k, r) + from, key_row(kv, base->k, kv->k_row_bytes, h, place),
+                           kv->k_type, kv->k_rot ? turned : NULL, kv->head_dim);
             if (!kv->single)
-                store_head(mat_row(v, r) + from, key_row(kv, base->v, kv->v_row_bytes, h, place),
-                           kv->v_type, kv->v_rot ? turned : NULL, kv->head_dim);
+                ref_store_head(mat_row(v, r) + from,
+                               key_row(kv, base->v, kv->v_row_bytes, h, place), kv->v_type,
+                               kv->v_rot ? turned : NULL, kv->head_dim);
         }
     }
 }

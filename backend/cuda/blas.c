@@ -160,7 +160,7 @@ static bool make_plan(cuda_blas *b, lt_plan *p)
     return ok;
 }
 
-static lt_plan *plan_of(cuda_blas *b, const lt_plan *want)
+static lt_plan *find_plan(cuda_blas *b, const lt_plan *want)
 {
     lt_plan *oldest = &b->plan[0];
     for (int i = 0; i < LT_PLANS; i++) {
@@ -183,7 +183,7 @@ bool cuda_blas_matmul(cuda_device *c, dev_mat y, const uint16_t *x, const uint16
 {
     cuda_blas *b = c->blas;
     const lt_plan want = {.rows = y.rows, .n_in = n_in, .n_out = y.cols, .stride = y.stride};
-    lt_plan *p = plan_of(b, &want);
+    lt_plan *p = find_plan(b, &want);
     const float one = 1, zero = 0;
     if (!p)
         return false;

@@ -197,7 +197,7 @@ typedef struct packer {
     size_t at;
 } packer;
 
-static const void *put(packer *k, const void *from, size_t n_bytes)
+static const void *put_bytes(packer *k, const void *from, size_t n_bytes)
 {
     const void *to = k->dev + k->at;
     if (n_bytes)
@@ -212,12 +212,12 @@ static void put_masks(packer *k, const rowset *r, bool tree, step_rows *d)
     *d = (step_rows){0};
     if (!tree)
         return;
-    d->seen = put(k, r->seen, r->seen ? (size_t)r->n * sizeof *r->seen : 0);
+    d->seen = put_bytes(k, r->seen, r->seen ? (size_t)r->n * sizeof *r->seen : 0);
     d->all_seen = (const uint64_t *)(k->dev + k->at);
     for (int32_t i = 0; i < r->n; i++) {
         int32_t n = r->keys[0].last[i] - r->keys[0].first[i] + 1;
         uint64_t all = n < 64 ? ((uint64_t)1 << n) - 1 : UINT64_MAX;
-        put(k, &all, sizeof all);
+        put_bytes(k, &all, sizeof all);
     }
 }
 
@@ -226,13 +226,13 @@ static void put_lists(packer *k, const rowset *r, step_rows *d)
 {
     size_t n = (size_t)r->n * sizeof(int32_t);
     d->rows = (dev_rows){.n = r->n};
-    d->rows.token = put(k, r->token, n);
-    d->rows.pos = put(k, r->pos, n);
-    d->rows.seq = put(k, r->seq, n);
+    d->rows.token = put_bytes(k, r->token, n);
+    d->rows.pos = put_bytes(k, r->pos, n);
+    d->rows.seq = put_bytes(k, r->seq, n);
     for (int i = 0; i < STORE_KINDS; i++) {
-        d->keys[i].index = put(k, r->keys[i].index, n);
-        d->keys[i].first = put(k, r->keys[i].first, n);
-        d->keys[i].last = put(k, r->keys[i].last, n);
+        d->keys[i].index = put_bytes(k, r->keys[i].index, n);
+        d->keys[i].first = put_bytes(k, r->keys[i].first, n);
+        d->keys[i].last = put_bytes(k, r->keys[i].last, n);
     }
 }
 
@@ -272,7 +272,7 @@ static void cuda_begin(device *d, pass *p)
     put_masks(&k, &st->out, tree, &c->rows_out);
     put_lists(&k, &st->all, &c->rows_all);
     put_lists(&k, &st->out, &c->rows_out);
-    c->out_row = put(&k, st->out_row, (size_t)st->out.n * sizeof(int32_t));
+    c->out_row = put_bytes(&k, st->out_row, (size_t)st->out.n * sizeof(int32_t));
     int64_t top = 0;
     for (int32_t i = 0; i < st->all.n; i++)
         for (int kind = 0; kind < STORE_KINDS; kind++) {
@@ -310,8 +310,8 @@ static void cuda_close(device *d)
     cuda_pins_close(c->pins);
     if (c->bounce)
         cudaFreeHost(c->bounce);
-    if (c->room.ticket)
-        cudaFree(c->room.ticket);
+    if (c->launch.ticket)
+        cudaFree(c->launch.ticket);
     if (c->maxima)
         cudaFree(c->maxima);
     if (c->sift)
@@ -322,7 +322,7 @@ static void cuda_close(device *d)
 }
 
 /* Memory of launches, zeroed: tickets, and sums of blocks that share a tile. */
-static cudaError_t open_room(cuda_device *c)
+static cudaError_t open_launch_memory(cuda_device *c)
 {
     void *p = NULL;
     size_t n_bytes =
@@ -331,10 +331,10 @@ static cudaError_t open_room(cuda_device *c)
     if (r)
         return r;
     int32_t *ticket = p;
-    c->room = (one_room){.ticket = ticket,
-                         .arrived = ticket + TICKETS,
-                         .sums = (float *)(ticket + TICKETS + ROWS_GROUPS + ROUTER_TICKETS)};
-    c->router_ticket = c->room.arrived + ROWS_GROUPS;
+    c->launch = (launch_memory){.ticket = ticket,
+                                .arrived = ticket + TICKETS,
+                                .sums = (float *)(ticket + TICKETS + ROWS_GROUPS + ROUTER_TICKETS)};
+    c->router_ticket = c->launch.arrived + ROWS_GROUPS;
     return cudaMemsetAsync(p, 0, n_bytes, c->stream);
 }
 
@@ -386,7 +386,7 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
     if (!r)
         r = cudaMallocHost(&c->bounce, BOUNCE_BYTES);
     if (!r)
-        r = open_room(c);
+        r = open_launch_memory(c);
     if (!r)
         r = open_sift(c);
     if (!r)

@@ -290,22 +290,22 @@ static inline size_t spread_bytes(size_t bytes, int32_t n)
     return cu_gpu.overlap && few && bytes <= (size_t)one_more ? (size_t)one_more + 16 : bytes;
 }
 
-typedef struct one_room {
+typedef struct launch_memory {
     int32_t *ticket; /* [ONE_TICKETS] zeros, and again after the launch */
     /* For parts of a tile in several blocks: their sums [ROWS_SUMS], and the number of blocks that
      * have left theirs, [ROWS_GROUPS] zeros before and after a launch. */
     float *sums;
     int32_t *arrived;
-} one_room;
+} launch_memory;
 enum { ROWS_SUMS = 2 << 20, ROWS_GROUPS = 1024 };
-void cu_product_rows(cudaStream_t s, const product_args *job, int n, one_room room);
-void cu_products(cudaStream_t s, const one_product *job, int n, one_room room);
+void cu_product_rows(cudaStream_t s, const product_args *job, int n, launch_memory memory);
+void cu_products(cudaStream_t s, const one_product *job, int n, launch_memory memory);
 int cu_one_init(void);
 /* matmul_experts.cu: experts of 2 to FEW_ROWS rows, gated or, with share, each pair's part of
  * moe_down's sum times its share: y [rows, k * n_out]. False, and nothing is launched, where a
  * block has no room for so many pairs (EXPERT_PAIRS at most) or experts, or for such long rows. */
 enum { EXPERT_PAIRS = 1024 };
-bool cu_product_experts(cudaStream_t s, expert_product a, one_room room);
+bool cu_product_experts(cudaStream_t s, expert_product a, launch_memory memory);
 int cu_experts_init(void);
 /* matmul_mma.cu: many rows */
 void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w);
@@ -547,7 +547,7 @@ typedef struct cuda_device {
     int32_t next_shadow;
     waiting wait;
     const int32_t *chosen; /* the choice of experts of the last gated product */
-    one_room room; /* its ticket: the first of TICKETS, given out in turn */
+    launch_memory launch; /* its ticket: the first of TICKETS, given out in turn */
     uint32_t next_ticket;
     int32_t *router_ticket; /* [ROUTER_TICKETS] */
     cuda_blas *blas; /* NULL: no cuBLASLt here */
@@ -592,7 +592,7 @@ void cuda_wait_residual(cuda_device *c, residual_args a);
 bool cuda_wait_head(cuda_device *c, head_job j, dev_step st); /* false: the caller launches it */
 void cuda_wait_product(cuda_device *c, one_product a);        /* of few rows */
 void cuda_products(cuda_device *c, const one_product *job, int32_t n); /* now */
-one_room cuda_room(cuda_device *c); /* with tickets of its own */
+launch_memory cuda_launch_memory(cuda_device *c); /* with tickets of its own */
 /* True if the op joined a waiting one. */
 bool cuda_join_scale(cuda_device *c, dev_mat x, float k, const float *w);
 bool cuda_join_copy(cuda_device *c, dev_mat x, dev_quant q);

@@ -32,7 +32,7 @@ __global__ void embed_float_kernel(dev_mat y, const uint8_t *table, int type, si
     y.at[r * y.stride + i] = v * scale;
 }
 
-DEV uint32_t u16_at(const uint8_t *p)
+DEV uint32_t table_u16(const uint8_t *p)
 {
     return p[0] | (uint32_t)p[1] << 8;
 }
@@ -55,32 +55,32 @@ DEV float k_value(const uint8_t *row, int type, int i)
         int c = j & 1 ? q[l] >> 4 : q[l] & 15;
         if (type == 13)
             c += (p[16 + l] >> j & 1) * 16;
-        return mul_rn(mul_rn(f16_to_f32(u16_at(p)), (float)sc), (float)c) -
-               mul_rn(f16_to_f32(u16_at(p + 2)), (float)mn);
+        return mul_rn(mul_rn(f16_to_f32(table_u16(p)), (float)sc), (float)c) -
+               mul_rn(f16_to_f32(table_u16(p + 2)), (float)mn);
     }
     if (type == 14) { /* Q6_K */
         const uint8_t *p = row + (size_t)(i >> 8) * 210;
         int low = p[g / 8 * 64 + k % 2 * 32 + at + e] >> k / 2 * 4 & 15;
         int high = p[128 + g / 8 * 32 + at + e] >> 2 * k & 3;
-        return mul_rn(f16_to_f32(u16_at(p + 208)), (float)(int8_t)p[192 + g]) *
+        return mul_rn(f16_to_f32(table_u16(p + 208)), (float)(int8_t)p[192 + g]) *
                (float)((low | high << 4) - 32);
     }
     if (type == 10) { /* Q2_K */
         const uint8_t *p = row + (size_t)(i >> 8) * 84;
         int q = p[16 + g / 8 * 32 + at + e] >> 2 * k & 3;
-        return mul_rn(mul_rn(f16_to_f32(u16_at(p + 80)), (float)(p[g] & 15)), (float)q) -
-               mul_rn(f16_to_f32(u16_at(p + 82)), (float)(p[g] >> 4));
+        return mul_rn(mul_rn(f16_to_f32(table_u16(p + 80)), (float)(p[g] & 15)), (float)q) -
+               mul_rn(f16_to_f32(table_u16(p + 82)), (float)(p[g] >> 4));
     }
     if (type == 11) { /* Q3_K */
         const uint8_t *p = row + (size_t)(i >> 8) * 110, *sc = p + 96;
         int q = (p[32 + g / 8 * 32 + at + e] >> 2 * k & 3) - 4 + (p[at + e] >> j & 1) * 4;
         int s = ((g < 8 ? sc[g] & 15 : sc[g - 8] >> 4) | (sc[8 + g % 4] >> 2 * (g / 4) & 3) << 4);
-        return mul_rn(f16_to_f32(u16_at(p + 108)), (float)(s - 32)) * (float)q;
+        return mul_rn(f16_to_f32(table_u16(p + 108)), (float)(s - 32)) * (float)q;
     }
     const uint8_t *p = row + (size_t)(i >> 8) * 136; /* IQ4_XS */
-    int ls = (p[4 + j / 2] >> 4 * (j & 1) & 15) | (int)(u16_at(p + 2) >> 2 * j & 3) << 4;
+    int ls = (p[4 + j / 2] >> 4 * (j & 1) & 15) | (int)(table_u16(p + 2) >> 2 * j & 3) << 4;
     const uint8_t *q = p + 8 + 16 * j;
-    return mul_rn(f16_to_f32(u16_at(p)), (float)(ls - 32)) *
+    return mul_rn(f16_to_f32(table_u16(p)), (float)(ls - 32)) *
            iq4(l < 16 ? q[l] & 15 : q[l - 16] >> 4);
 }
 
@@ -92,7 +92,7 @@ DEV float block_value(const uint8_t *row, int type, int i)
     const uint8_t *p = row + (size_t)(i >> 5) * (type == 8 ? 34 : head + 16), *q = p + head;
     float d = type == 39
                   ? __uint_as_float(p[0] < 2 ? 0x00200000u << p[0] : (uint32_t)(p[0] - 1) << 23)
-                  : f16_to_f32(u16_at(p));
+                  : f16_to_f32(table_u16(p));
     if (type == 8)
         return (float)(int8_t)q[l] * d;
     int c = l < 16 ? q[l] & 15 : q[l - 16] >> 4;
@@ -101,7 +101,7 @@ DEV float block_value(const uint8_t *row, int type, int i)
     if (type == 2 || type == 6)
         return (float)(c - (type == 2 ? 8 : 16)) * d;
     if (type == 3 || type == 7)
-        return mul_rn((float)c, d) + f16_to_f32(u16_at(p + 2));
+        return mul_rn((float)c, d) + f16_to_f32(table_u16(p + 2));
     if (type == 20)
         return iq4(c) * d;
     int m = (int)(0x0c08060403020100ull >> 8 * (c & 7) & 0xff); /* MXFP4 */

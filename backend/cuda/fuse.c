@@ -26,7 +26,7 @@ static bool overlap(dev_mat a, dev_mat b)
     return a.at < b_end && b.at < a_end;
 }
 
-static bool same(dev_mat a, dev_mat b)
+static bool same_mat(dev_mat a, dev_mat b)
 {
     return a.at == b.at && a.rows == b.rows && a.cols == b.cols && a.stride == b.stride;
 }
@@ -56,23 +56,23 @@ void cuda_forget_waiting(cuda_device *c)
     c->wait.n_products = c->wait.n_jobs = 0;
 }
 
-one_room cuda_room(cuda_device *c)
+launch_memory cuda_launch_memory(cuda_device *c)
 {
-    one_room room = c->room;
-    room.ticket += c->next_ticket++ % (TICKETS / ONE_TICKETS) * ONE_TICKETS;
-    return room;
+    launch_memory memory = c->launch;
+    memory.ticket += c->next_ticket++ % (TICKETS / ONE_TICKETS) * ONE_TICKETS;
+    return memory;
 }
 
 void cuda_products(cuda_device *c, const one_product *job, int32_t n)
 {
     product_args rows[ONE_JOBS];
     if (job->p.y.rows == 1) {
-        cu_products(c->stream, job, n, cuda_room(c));
+        cu_products(c->stream, job, n, cuda_launch_memory(c));
         return;
     }
     for (int i = 0; i < n; i++)
         rows[i] = job[i].p;
-    cu_product_rows(c->stream, rows, n, c->room);
+    cu_product_rows(c->stream, rows, n, c->launch);
 }
 
 /* Does the job write into m? */
@@ -107,7 +107,7 @@ bool cuda_join_act_mul(cuda_device *c, dev_mat y, dev_mat a, dev_mat b)
 {
     waiting *w = &c->wait;
     one_product *p = w->n_products == 1 && !w->n_jobs ? w->product : NULL;
-    if (!p || !same(p->p.y, a) || p->times || y.rows != 1 || overlap(y, b) || overlap(y, a) ||
+    if (!p || !same_mat(p->p.y, a) || p->times || y.rows != 1 || overlap(y, b) || overlap(y, a) ||
         overlap(a, b) || (p->floats && overlap(y, row_of(p->floats, p->p.w.n_in))))
         return false;
     p->times = b.at;
@@ -125,7 +125,7 @@ void cuda_wait_residual(cuda_device *c, residual_args a)
 bool cuda_join_scale(cuda_device *c, dev_mat x, float k, const float *w)
 {
     residual_args *a = &c->wait.residual;
-    if (!c->wait.has_residual || a->scaled || !same(a->x, x))
+    if (!c->wait.has_residual || a->scaled || !same_mat(a->x, x))
         return false;
     a->scaled = true;
     a->c = k;
@@ -146,7 +146,7 @@ static bool covers(dev_quant q, dev_mat m)
 bool cuda_join_copy(cuda_device *c, dev_mat x, dev_quant q)
 {
     residual_args *a = &c->wait.residual;
-    if (!c->wait.has_residual || !same(a->x, x) || x.cols % GROUP || covers(q, a->y) ||
+    if (!c->wait.has_residual || !same_mat(a->x, x) || x.cols % GROUP || covers(q, a->y) ||
         (a->b.at && covers(q, a->b)))
         return false;
     a->q = q;
@@ -157,7 +157,7 @@ bool cuda_join_copy(cuda_device *c, dev_mat x, dev_quant q)
 bool cuda_join_norms(cuda_device *c, dev_mat x, const norm_job *job, int32_t n, float eps)
 {
     residual_args a = c->wait.residual;
-    if (!c->wait.has_residual || !same(a.x, x) || n > NORM_JOBS)
+    if (!c->wait.has_residual || !same_mat(a.x, x) || n > NORM_JOBS)
         return false;
     for (int i = 0; i < n; i++)
         if (overlap(job[i].y, x) || overlap(job[i].y, a.y) || covers(job[i].q, a.y) ||
@@ -179,7 +179,7 @@ static bool join_bare(waiting *w, const head_job *j)
 {
     head_job *b = w->n_jobs ? &w->job[w->n_jobs - 1] : NULL;
     if (!b || !b->norm || b->w || b->inv_freq || b->store || b->bare.at || b->rotated ||
-        !same(b->x, j->x) || b->heads != j->heads || b->eps != j->eps || overlap(b->y, b->x) ||
+        !same_mat(b->x, j->x) || b->heads != j->heads || b->eps != j->eps || overlap(b->y, b->x) ||
         overlap(b->y, j->y))
         return false;
     for (head_job *i = w->job; i < b; i++)
@@ -216,17 +216,17 @@ bool cuda_join_rope(cuda_device *c, dev_mat x, int32_t heads, const float *inv_f
 {
     waiting *w = &c->wait;
     head_job *j = w->n_jobs ? &w->job[w->n_jobs - 1] : NULL;
-    if (!j || j->inv_freq || !same(j->y, x) || j->heads != heads)
+    if (!j || j->inv_freq || !same_mat(j->y, x) || j->heads != heads)
         return false;
     j->inv_freq = inv_freq;
     return true;
 }
 
 /* The waiting job whose result is m, or -1. */
-static int job_of(const waiting *w, dev_mat m)
+static int waiting_job(const waiting *w, dev_mat m)
 {
     for (int i = 0; i < w->n_jobs; i++)
-        if (same(w->job[i].y, m))
+        if (same_mat(w->job[i].y, m))
             return i;
     return -1;
 }
@@ -236,8 +236,8 @@ static int job_of(const waiting *w, dev_mat m)
 bool cuda_join_store(cuda_device *c, dev_kv kv, dev_step st, dev_mat k, dev_mat v)
 {
     waiting *w = &c->wait;
-    int i = job_of(w, k), j = job_of(w, v), n_new = (i < 0) + (j < 0);
-    bool bare = i >= 0 && w->job[i].bare.at && same(w->job[i].bare, v);
+    int i = waiting_job(w, k), j = waiting_job(w, v), n_new = (i < 0) + (j < 0);
+    bool bare = i >= 0 && w->job[i].bare.at && same_mat(w->job[i].bare, v);
     if ((kv.single || bare) && i >= 0 && !w->has_store && kv.head_dim % 256 == 0 &&
         kv.head_dim <= 2048) {
         w->job[i].store = kv.single ? 1 : 3;
@@ -265,7 +265,7 @@ bool cuda_join_store(cuda_device *c, dev_kv kv, dev_step st, dev_mat k, dev_mat 
 bool cuda_join_rotation(cuda_device *c, dev_mat to, dev_mat q)
 {
     waiting *w = &c->wait;
-    int k = job_of(w, q);
+    int k = waiting_job(w, q);
     if (k < 0 || w->job[k].rotated || to.stride != to.cols)
         return false;
     for (int i = 0; i < w->n_jobs; i++)

@@ -45,7 +45,7 @@ struct list_shared {
 
 /* A block's shared memory: rows of two items, units of each warp, the groups, a count per
  * expert. */
-template <int K> struct room_of {
+template <int K> struct block_memory {
     static constexpr bool two = traits<K>::six || traits<K>::bytes || traits<K>::five;
     static constexpr int blocks = two ? 2 : 3; /* that fit into the registers of a multiprocessor */
     static size_t bytes(int n_unit, int n_pairs, int n_expert)
@@ -130,7 +130,7 @@ DEV row_pair pair_at(char *mem, int n_unit, int turn)
 }
 
 /* Starts the copy of a group's rows. Each thread copies what it converts in settle_rows. */
-DEV void copy_rows(const expert_args &a, group g, row_pair to)
+DEV void copy_group_rows(const expert_args &a, group g, row_pair to)
 {
 #pragma unroll
     for (int r = 0; r < TOGETHER; r++) {
@@ -252,7 +252,7 @@ DEV void write_gated(const expert_args &a, int column, group g, const float (*pa
 
 /* Thread 0 draws the number of the item after the next one. The ticket is drawn once per block and
  * item, so the last draw is known, and it resets the ticket for the next launch. */
-DEV void draw(const expert_args &a, int n_items, int *drawn)
+DEV void draw_expert_item(const expert_args &a, int n_items, int *drawn)
 {
     if (threadIdx.x)
         return;
@@ -264,7 +264,7 @@ DEV void draw(const expert_args &a, int n_items, int *drawn)
 
 /* A warp's tile of a group. Gated: its sums go to part; else its outputs to y. */
 template <int K, bool GLU>
-DEV void work(const expert_args &a, lane_units<K> *t, int column, group g, row_pair at,
+DEV void expert_tile_sums(const expert_args &a, lane_units<K> *t, int column, group g, row_pair at,
               float (*part)[WARPS][16])
 {
     shared_rows x = {at.q, at.s};
@@ -286,10 +286,10 @@ DEV void work(const expert_args &a, lane_units<K> *t, int column, group g, row_p
 
 /* y[p] = gelu(W x[p]) * (W' x[p]) with its int8 copy; or y[p] = share[p] (W x[p]); W: expert[p]'s
  * grid:   as many blocks as fit the GPU, or one per item
- * shared: room_of; a float per pair, warp and output
+ * shared: block_memory; a float per pair, warp and output
  * bound:  reading the experts' W, each once */
 template <int K, bool GLU>
-__global__ void __launch_bounds__(THREADS, room_of<K>::blocks) experts_kernel(expert_args a)
+__global__ void __launch_bounds__(THREADS, block_memory<K>::blocks) experts_kernel(expert_args a)
 {
     DYN_SHARED(char, mem);
     __shared__ float part[2][TOGETHER][WARPS][16];
@@ -312,13 +312,13 @@ __global__ void __launch_bounds__(THREADS, room_of<K>::blocks) experts_kernel(ex
     place at = {-1, 0}; /* no item at first; the first real one is requested in turn 0 */
     for (int turn = 0;; turn ^= 1) {
         bool more = next < n_items, first = at.group < 0;
-        draw(a, n_items, &s.drawn[turn]);
+        draw_expert_item(a, n_items, &s.drawn[turn]);
         place then = place_of(a, next);
         row_pair after = pair_at(mem, a.n_unit, turn ^ 1);
         if (!first) {
             if (more)
-                copy_rows(a, list[then.group], after);
-            work<K, GLU>(a, &t, at.column, list[at.group], pair_at(mem, a.n_unit, turn),
+                copy_group_rows(a, list[then.group], after);
+            expert_tile_sums<K, GLU>(a, &t, at.column, list[at.group], pair_at(mem, a.n_unit, turn),
                          part[turn]);
         }
         if (more)
@@ -326,7 +326,7 @@ __global__ void __launch_bounds__(THREADS, room_of<K>::blocks) experts_kernel(ex
         if (first) {
             grid_wait();
             if (more)
-                copy_rows(a, list[then.group], after);
+                copy_group_rows(a, list[then.group], after);
             copy_wait<0>();
         } else {
             copy_wait<1>(); /* all but the units just asked for */
@@ -354,7 +354,7 @@ static int largest_shared()
 
 enum { SPARE = 4 }; /* block slots left free for the small kernel that follows */
 
-template <int K> static bool experts(cudaStream_t s, const expert_product &e, one_room gpu)
+template <int K> static bool experts(cudaStream_t s, const expert_product &e, launch_memory memory)
 {
     const product_args &p = e.p;
     expert_args a = {};
@@ -380,10 +380,10 @@ template <int K> static bool experts(cudaStream_t s, const expert_product &e, on
     a.x_pairs = e.x_per_pair ? 1 : e.k;
     a.y = p.y;
     a.copy = p.q;
-    a.ticket = gpu.ticket;
+    a.ticket = memory.ticket;
     a.chosen = e.chosen;
-    size_t shared = room_of<K>::bytes(a.n_unit, a.n_pairs, a.n_expert);
-    int fit = room_of<K>::blocks * cu_gpu.n_sm, most = a.n_pairs * a.columns;
+    size_t shared = block_memory<K>::bytes(a.n_unit, a.n_pairs, a.n_expert);
+    int fit = block_memory<K>::blocks * cu_gpu.n_sm, most = a.n_pairs * a.columns;
     fit -= fit > 2 * SPARE ? SPARE : 0;
     if (a.n_pairs > EXPERT_PAIRS || a.n_expert > THREADS || shared > (size_t)largest_shared())
         return false;
@@ -396,7 +396,7 @@ template <int K> static bool experts(cudaStream_t s, const expert_product &e, on
     return true;
 }
 
-template <int K> static int allow(int shared_block)
+template <int K> static int allow_experts(int shared_block)
 {
     return allow_shared(experts_kernel<K, true>, shared_block) |
            allow_shared(experts_kernel<K, false>, shared_block);
@@ -406,31 +406,31 @@ template <int K> static int allow(int shared_block)
 extern "C" int cu_experts_init(void)
 {
     int n = largest_shared();
-    return allow<PACK_Q4_0>(n) | allow<PACK_Q4_1>(n) | allow<PACK_Q5_0>(n) | allow<PACK_Q5_1>(n) |
-           allow<PACK_Q8_0>(n) | allow<PACK_Q4_K>(n) | allow<PACK_Q5_K>(n) | allow<PACK_Q6_K>(n) |
-           allow<PACK_G8>(n);
+    return allow_experts<PACK_Q4_0>(n) | allow_experts<PACK_Q4_1>(n) | allow_experts<PACK_Q5_0>(n) |
+           allow_experts<PACK_Q5_1>(n) | allow_experts<PACK_Q8_0>(n) | allow_experts<PACK_Q4_K>(n) |
+           allow_experts<PACK_Q5_K>(n) | allow_experts<PACK_Q6_K>(n) | allow_experts<PACK_G8>(n);
 }
 
-extern "C" bool cu_product_experts(cudaStream_t s, expert_product a, one_room gpu)
+extern "C" bool cu_product_experts(cudaStream_t s, expert_product a, launch_memory memory)
 {
     switch (a.p.w.kind) {
     case PACK_Q4_0:
-        return experts<PACK_Q4_0>(s, a, gpu);
+        return experts<PACK_Q4_0>(s, a, memory);
     case PACK_Q4_1:
-        return experts<PACK_Q4_1>(s, a, gpu);
+        return experts<PACK_Q4_1>(s, a, memory);
     case PACK_Q5_0:
-        return experts<PACK_Q5_0>(s, a, gpu);
+        return experts<PACK_Q5_0>(s, a, memory);
     case PACK_Q5_1:
-        return experts<PACK_Q5_1>(s, a, gpu);
+        return experts<PACK_Q5_1>(s, a, memory);
     case PACK_Q8_0:
-        return experts<PACK_Q8_0>(s, a, gpu);
+        return experts<PACK_Q8_0>(s, a, memory);
     case PACK_Q4_K:
-        return experts<PACK_Q4_K>(s, a, gpu);
+        return experts<PACK_Q4_K>(s, a, memory);
     case PACK_Q5_K:
-        return experts<PACK_Q5_K>(s, a, gpu);
+        return experts<PACK_Q5_K>(s, a, memory);
     case PACK_Q6_K:
-        return experts<PACK_Q6_K>(s, a, gpu);
+        return experts<PACK_Q6_K>(s, a, memory);
     default:
-        return experts<PACK_G8>(s, a, gpu);
+        return experts<PACK_G8>(s, a, memory);
     }
 }

@@ -95,7 +95,7 @@ template <int K, int R> __global__ void __launch_bounds__(256) matmul_float_kern
     }
 }
 
-template <int R> static void launch(cudaStream_t s, float_args a, int tiles)
+template <int R> static void launch_float(cudaStream_t s, float_args a, int tiles)
 {
     dim3 grid((unsigned)((a.n_out + 7) / 8), (unsigned)tiles);
     if (a.w.kind == PACK_F32)
@@ -110,9 +110,9 @@ extern "C" void cu_matmul_float(cudaStream_t s, dev_mat y, dev_mat x, packed w)
 {
     float_args a = {y, x, w, 0, 1, 1, false, w, 0, w.n_out};
     if (y.rows == 1)
-        launch<1>(s, a, 1);
+        launch_float<1>(s, a, 1);
     else
-        launch<8>(s, a, (y.rows + 7) / 8);
+        launch_float<8>(s, a, (y.rows + 7) / 8);
 }
 
 /* Experts: row r, head j of y is a product with matrix id[r * k + j]; with up, the gated pair. */
@@ -121,5 +121,5 @@ extern "C" void cu_expert_float(cudaStream_t s, dev_mat y, dev_mat x, int32_t x_
                                 int32_t up_row, int32_t n_out)
 {
     float_args a = {y, x, w, id, k, x_heads, up != 0, up ? *up : w, up_row, n_out};
-    launch<1>(s, a, y.rows * k);
+    launch_float<1>(s, a, y.rows * k);
 }

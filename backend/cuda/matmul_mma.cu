@@ -222,16 +222,17 @@ template <int K> __global__ void __launch_bounds__(256) mma_kernel(mma_args a)
 
 enum { SHARED_BYTES = 2 * (BM + BN) * LINE * 2 };
 
-template <int K> static int allow()
+template <int K> static int allow_mma()
 {
     return allow_shared(mma_kernel<K>, SHARED_BYTES);
 }
 
 extern "C" int cu_mma_init(void)
 {
-    return allow<PACK_F16>() | allow<PACK_BF16>() | allow<PACK_Q4_0>() | allow<PACK_Q4_1>() |
-           allow<PACK_Q5_0>() | allow<PACK_Q5_1>() | allow<PACK_Q8_0>() | allow<PACK_Q4_K>() |
-           allow<PACK_Q5_K>() | allow<PACK_Q6_K>() | allow<PACK_G8>();
+    return allow_mma<PACK_F16>() | allow_mma<PACK_BF16>() | allow_mma<PACK_Q4_0>() |
+           allow_mma<PACK_Q4_1>() | allow_mma<PACK_Q5_0>() | allow_mma<PACK_Q5_1>() |
+           allow_mma<PACK_Q8_0>() | allow_mma<PACK_Q4_K>() | allow_mma<PACK_Q5_K>() |
+           allow_mma<PACK_Q6_K>() | allow_mma<PACK_G8>();
 }
 
 template <int K> static void mma(cudaStream_t s, mma_args a, int tiles)

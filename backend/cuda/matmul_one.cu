@@ -124,7 +124,7 @@ DEV void write_item(const one_args &a, int item, const float (*part)[16])
 
 /* Thread 0 draws the number of the item after the next one. The ticket is drawn once per block and
  * item, so the last draw is known, and it resets the ticket for the next launch. */
-DEV void draw(const one_share &s, int *drawn)
+DEV void draw_item(const one_share &s, int *drawn)
 {
     if (!s.ticket || threadIdx.x)
         return;
@@ -141,7 +141,7 @@ struct one_shared {
 
 /* The work of block b of the share. */
 template <int K>
-DEV void work(const one_args &a, const one_share &s, int b, char *mem, one_shared *shared)
+DEV void run_share(const one_args &a, const one_share &s, int b, char *mem, one_shared *shared)
 {
     int warp = (int)threadIdx.x >> 5, item = s.first + b;
     lane_units<K> t;
@@ -149,12 +149,12 @@ DEV void work(const one_args &a, const one_share &s, int b, char *mem, one_share
     spot at = spot_of(a, item);
     if (at.n)
         t.begin(a.job[at.job].w, a.job[at.job].lg, a.n_group, a.n_unit, at.tile, at.unit);
-    draw(s, &shared->drawn[1]);
+    draw_item(s, &shared->drawn[1]);
     grid_wait();
     shared_rows x = read_row<K>(mem, a);
     int next = s.ticket ? shared->drawn[1] : s.end;
     for (int turn = 0;; turn ^= 1) {
-        draw(s, &shared->drawn[turn]);
+        draw_item(s, &shared->drawn[turn]);
         float sum;
         tile_sums<K, 1, 1>(&sum, &t, at.n, x, at.unit, 1 << a.job[at.job].lg);
         if (lane_id() < 16)
@@ -173,7 +173,7 @@ DEV void work(const one_args &a, const one_share &s, int b, char *mem, one_share
 }
 
 /* How many blocks of 8 warps fit into the registers of a multiprocessor. */
-template <int K, int K2> struct room {
+template <int K, int K2> struct occupancy {
     static constexpr bool two = traits<K>::six || traits<K>::bytes || traits<K>::five || K != K2;
     static constexpr int blocks = two ? 2 : 3;
 };
@@ -184,15 +184,15 @@ template <int K, int K2> struct room {
  * shared: the row, 1.25 bytes a value; a float per warp and output
  * bound:  reading W, and equally the instructions per group */
 template <int K, int K2>
-__global__ void __launch_bounds__(32 * WARPS, room<K, K2>::blocks) one_kernel(one_args a)
+__global__ void __launch_bounds__(32 * WARPS, occupancy<K, K2>::blocks) one_kernel(one_args a)
 {
     DYN_SHARED(char, mem);
     __shared__ one_shared shared;
     grid_trigger();
     if (K == K2 || (int)blockIdx.x < a.share[0].blocks)
-        work<K>(a, a.share[0], (int)blockIdx.x, mem, &shared);
+        run_share<K>(a, a.share[0], (int)blockIdx.x, mem, &shared);
     else
-        work<K2>(a, a.share[1], (int)blockIdx.x - a.share[0].blocks, mem, &shared);
+        run_share<K2>(a, a.share[1], (int)blockIdx.x - a.share[0].blocks, mem, &shared);
 }
 
 /* ---- Launching ----------------------------------------------------------------------------- */
@@ -229,10 +229,11 @@ template <int K> static double put_share(one_args *a, int which, int from, int t
 
 enum { SPARE = 4 }; /* block slots left free for the small kernel that follows */
 
-template <int K, int K2> static void start(cudaStream_t s, one_args *a, int n_first, one_room gpu)
+template <int K, int K2>
+static void start(cudaStream_t s, one_args *a, int n_first, launch_memory memory)
 {
     int longest = slot<K>::bytes > slot<K2>::bytes ? slot<K>::bytes : slot<K2>::bytes;
-    int fit = (room<K, K2>::blocks - 1) * cu_gpu.n_sm;
+    int fit = (occupancy<K, K2>::blocks - 1) * cu_gpu.n_sm;
     fit += cu_gpu.n_sm > SPARE ? cu_gpu.n_sm - SPARE : 0;
     double bytes0 = put_share<K>(a, 0, 0, n_first);
     double bytes1 = K != K2 ? put_share<K2>(a, 1, n_first, a->n_jobs) : 0;
@@ -242,8 +243,8 @@ template <int K, int K2> static void start(cudaStream_t s, one_args *a, int n_fi
         one = one < 1 && items1 ? 1 : one < items1 ? one : items1;
         a->share[0].blocks = items0 < fit - one ? items0 : fit - one;
         a->share[1].blocks = one;
-        a->share[0].ticket = a->share[0].blocks < items0 ? gpu.ticket : 0;
-        a->share[1].ticket = one < items1 ? gpu.ticket + 1 : 0;
+        a->share[0].ticket = a->share[0].blocks < items0 ? memory.ticket : 0;
+        a->share[1].ticket = one < items1 ? memory.ticket + 1 : 0;
     } else {
         a->share[0].blocks = items0;
         a->share[1].blocks = items1;
@@ -256,7 +257,8 @@ template <int K, int K2> static void start(cudaStream_t s, one_args *a, int n_fi
 
 /* The first n_first of the n products have format K, the others K2. */
 template <int K, int K2>
-static void products(cudaStream_t s, const one_product *const *p, int n, int n_first, one_room gpu)
+static void products(cudaStream_t s, const one_product *const *p, int n, int n_first,
+                     launch_memory memory)
 {
     one_args a = {};
     const product_args &x = p[0]->p;
@@ -277,10 +279,10 @@ static void products(cudaStream_t s, const one_product *const *p, int n, int n_f
     }
     if (a.glu)
         put_job<K>(&a, x, true);
-    start<K, K2>(s, &a, a.glu ? 2 : n_first, gpu);
+    start<K, K2>(s, &a, a.glu ? 2 : n_first, memory);
 }
 
-template <int K, int K2> static int allow(int shared_block)
+template <int K, int K2> static int allow_one(int shared_block)
 {
     return allow_shared(one_kernel<K, K2>, shared_block);
 }
@@ -289,18 +291,18 @@ template <int K, int K2> static int allow(int shared_block)
 extern "C" int cu_one_init(void)
 {
     int n = cu_gpu.shared_block - ONE_STATIC_SHARED;
-    return allow<PACK_Q4_0, PACK_Q4_0>(n) | allow<PACK_Q4_1, PACK_Q4_1>(n) |
-           allow<PACK_Q5_0, PACK_Q5_0>(n) | allow<PACK_Q5_1, PACK_Q5_1>(n) |
-           allow<PACK_Q8_0, PACK_Q8_0>(n) | allow<PACK_Q4_K, PACK_Q4_K>(n) |
-           allow<PACK_Q5_K, PACK_Q5_K>(n) | allow<PACK_Q6_K, PACK_Q6_K>(n) |
-           allow<PACK_G8, PACK_G8>(n) | allow<PACK_Q4_K, PACK_Q6_K>(n);
+    return allow_one<PACK_Q4_0, PACK_Q4_0>(n) | allow_one<PACK_Q4_1, PACK_Q4_1>(n) |
+           allow_one<PACK_Q5_0, PACK_Q5_0>(n) | allow_one<PACK_Q5_1, PACK_Q5_1>(n) |
+           allow_one<PACK_Q8_0, PACK_Q8_0>(n) | allow_one<PACK_Q4_K, PACK_Q4_K>(n) |
+           allow_one<PACK_Q5_K, PACK_Q5_K>(n) | allow_one<PACK_Q6_K, PACK_Q6_K>(n) |
+           allow_one<PACK_G8, PACK_G8>(n) | allow_one<PACK_Q4_K, PACK_Q6_K>(n);
 }
 
 #define SAME(K)                                                                                    \
     case K:                                                                                        \
-        products<K, K>(s, p, n, n, gpu);                                                           \
+        products<K, K>(s, p, n, n, memory);                                                        \
         break;
-static void products_of(cudaStream_t s, const one_product *const *p, int n, one_room gpu)
+static void products_of(cudaStream_t s, const one_product *const *p, int n, launch_memory memory)
 {
     switch (p[0]->p.w.kind) {
         SAME(PACK_Q4_0)
@@ -312,13 +314,13 @@ static void products_of(cudaStream_t s, const one_product *const *p, int n, one_
         SAME(PACK_Q5_K)
         SAME(PACK_Q6_K)
     default:
-        products<PACK_G8, PACK_G8>(s, p, n, n, gpu);
+        products<PACK_G8, PACK_G8>(s, p, n, n, memory);
     }
 }
 
 /* Products of one format share a launch. Q4_K and Q6_K share one too, because the Q4_K_M mix has
  * them side by side. Other formats get launches of their own. */
-extern "C" void cu_products(cudaStream_t s, const one_product *job, int n, one_room gpu)
+extern "C" void cu_products(cudaStream_t s, const one_product *job, int n, launch_memory memory)
 {
     const one_product *p[ONE_JOBS];
     int n_by[PACK_END] = {0}, at = 0;
@@ -330,9 +332,9 @@ extern "C" void cu_products(cudaStream_t s, const one_product *job, int n, one_r
             }
     int n4 = n_by[PACK_Q4_K];
     if (n4 && n4 < n && n4 + n_by[PACK_Q6_K] == n) {
-        products<PACK_Q4_K, PACK_Q6_K>(s, p, n, n4, gpu);
+        products<PACK_Q4_K, PACK_Q6_K>(s, p, n, n4, memory);
         return;
     }
-    for (int from = 0; from < n; from += n_by[p[from]->p.w.kind], gpu.ticket += 2)
-        products_of(s, p + from, n_by[p[from]->p.w.kind], gpu);
+    for (int from = 0; from < n; from += n_by[p[from]->p.w.kind], memory.ticket += 2)
+        products_of(s, p + from, n_by[p[from]->p.w.kind], memory);
 }

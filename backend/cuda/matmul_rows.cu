@@ -326,7 +326,7 @@ DEV void finish_gated(const float *part, const rows_args &r, int n_row, int n_ti
 
 /* The block's product. An index would copy all products to local memory, so it is chosen by
  * compares. */
-DEV rows_job job_of(const rows_args &r)
+DEV rows_job block_job(const rows_args &r)
 {
     rows_job j = r.job[0];
     if (r.n_jobs > 1 && (int)blockIdx.x >= r.job[1].block)
@@ -348,7 +348,7 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
     constexpr int STAGES = warp_of<NT, M>::stages;
     DYN_SHARED(uint8_t, mem);
     const product_args &a = r.p;
-    const rows_job job = job_of(r);
+    const rows_job job = block_job(r);
     int warp = (int)threadIdx.x >> 5, n_warps = (int)blockDim.x >> 5;
     int n_slot = n_warps / r.abreast, slot = warp / r.abreast, share = warp % r.abreast;
     int spread = r.shares / r.own, first = ((int)blockIdx.x - job.block) % spread * r.own;
@@ -463,7 +463,7 @@ static rows_cut forced, chosen; /* cuda_int.h; of benches alone, which are one t
 static bool watched, missed;
 
 /* The launch as rows_cut.c sees it. */
-static rows_shape shape_of(const rows_args &r, int rows)
+static rows_shape launch_shape(const rows_args &r, int rows)
 {
     rows_shape s = {};
     s.n_jobs = r.n_jobs;
@@ -490,7 +490,7 @@ template <int K, int NT, int M> static void try_cuts(rows_plan *best, const rows
 template <int K, int NT, bool GLU, int M>
 static void launch_cut(cudaStream_t s, rows_args r, const rows_plan &c)
 {
-    const rows_shape shape = shape_of(r, r.n_rows);
+    const rows_shape shape = launch_shape(r, r.n_rows);
     int n_tile = c.cut.warps / c.cut.abreast * M / (GLU ? 2 : 1), block = 0;
     r.abreast = c.cut.abreast;
     r.own = rows_own(&shape, c.cut);
@@ -514,11 +514,11 @@ template <int NT, bool GLU> struct threes {
 };
 
 /* The quickest cut for n rows with the kernel of NT * 8 rows. */
-template <int K, int NT, bool GLU> static rows_plan plan_of(const rows_args &r, int n)
+template <int K, int NT, bool GLU> static rows_plan best_plan(const rows_args &r, int n)
 {
     constexpr int MOST = threes<NT, GLU>::tiles;
     rows_plan best = {};
-    const rows_shape s = shape_of(r, n);
+    const rows_shape s = launch_shape(r, n);
     try_cuts<K, NT, 1>(&best, s);
     try_cuts<K, NT, 2>(&best, s);
     if (MOST > 2)
@@ -546,12 +546,12 @@ static void rows_launch(cudaStream_t s, rows_args r, int n, const rows_plan &c)
 
 /* Launches the first of `left` rows and returns how many: all of them, 16 where two launches are
  * quicker, or as many as shared memory allows. 8 rows always fit. */
-template <int K, bool GLU> static int rows_some(cudaStream_t s, const rows_args &r, int left)
+template <int K, bool GLU> static int launch_piece(cudaStream_t s, const rows_args &r, int left)
 {
     if (left > 16) {
-        rows_plan all = plan_of<K, 4, GLU>(r, left), half = plan_of<K, 2, GLU>(r, 16);
+        rows_plan all = best_plan<K, 4, GLU>(r, left), half = best_plan<K, 2, GLU>(r, 16);
         rows_plan rest =
-            left > 24 ? plan_of<K, 2, GLU>(r, left - 16) : plan_of<K, 1, GLU>(r, left - 16);
+            left > 24 ? best_plan<K, 2, GLU>(r, left - 16) : best_plan<K, 1, GLU>(r, left - 16);
         bool two = half.shared && rest.shared && half.time + rest.time < all.time;
         if (all.shared && !two) {
             rows_launch<K, 4, GLU>(s, r, left, all);
@@ -560,75 +560,76 @@ template <int K, bool GLU> static int rows_some(cudaStream_t s, const rows_args 
         left = 16;
     }
     if (left > 8) {
-        rows_plan all = plan_of<K, 2, GLU>(r, left);
+        rows_plan all = best_plan<K, 2, GLU>(r, left);
         if (all.shared) {
             rows_launch<K, 2, GLU>(s, r, left, all);
             return left;
         }
         left = 8;
     }
-    rows_launch<K, 1, GLU>(s, r, left, plan_of<K, 1, GLU>(r, left));
+    rows_launch<K, 1, GLU>(s, r, left, best_plan<K, 1, GLU>(r, left));
     return left;
 }
 
-template <int K, bool GLU> static void rows_of(cudaStream_t s, rows_args r)
+template <int K, bool GLU> static void launch_pieces(cudaStream_t s, rows_args r)
 {
     int rows = r.p.y.rows;
     while (r.first < rows) {
         int left = rows - r.first;
-        r.first += rows_some<K, GLU>(s, r, left < LAUNCH_ROWS ? left : (int)LAUNCH_ROWS);
+        r.first += launch_piece<K, GLU>(s, r, left < LAUNCH_ROWS ? left : (int)LAUNCH_ROWS);
     }
 }
 
-template <int K> static void rows_any(cudaStream_t s, const rows_args &r)
+template <int K> static void launch_gated_or_not(cudaStream_t s, const rows_args &r)
 {
     if (r.p.glu)
-        rows_of<K, true>(s, r);
+        launch_pieces<K, true>(s, r);
     else
-        rows_of<K, false>(s, r);
+        launch_pieces<K, false>(s, r);
 }
 
 static void rows_by_kind(cudaStream_t s, const rows_args &r)
 {
     switch (r.p.w.kind) {
     case PACK_Q4_0:
-        rows_any<PACK_Q4_0>(s, r);
+        launch_gated_or_not<PACK_Q4_0>(s, r);
         break;
     case PACK_Q4_1:
-        rows_any<PACK_Q4_1>(s, r);
+        launch_gated_or_not<PACK_Q4_1>(s, r);
         break;
     case PACK_Q5_0:
-        rows_any<PACK_Q5_0>(s, r);
+        launch_gated_or_not<PACK_Q5_0>(s, r);
         break;
     case PACK_Q5_1:
-        rows_any<PACK_Q5_1>(s, r);
+        launch_gated_or_not<PACK_Q5_1>(s, r);
         break;
     case PACK_Q8_0:
-        rows_any<PACK_Q8_0>(s, r);
+        launch_gated_or_not<PACK_Q8_0>(s, r);
         break;
     case PACK_Q4_K:
-        rows_any<PACK_Q4_K>(s, r);
+        launch_gated_or_not<PACK_Q4_K>(s, r);
         break;
     case PACK_Q5_K:
-        rows_any<PACK_Q5_K>(s, r);
+        launch_gated_or_not<PACK_Q5_K>(s, r);
         break;
     case PACK_Q6_K:
-        rows_any<PACK_Q6_K>(s, r);
+        launch_gated_or_not<PACK_Q6_K>(s, r);
         break;
     default:
-        rows_any<PACK_G8>(s, r);
+        launch_gated_or_not<PACK_G8>(s, r);
     }
 }
 
 /* Products of one format and one number of parts share a launch. */
-extern "C" void cu_product_rows(cudaStream_t s, const product_args *job, int n, one_room room)
+extern "C" void cu_product_rows(cudaStream_t s, const product_args *job, int n,
+                                launch_memory memory)
 {
     bool done[ONE_JOBS] = {false};
     for (int i = 0; i < n; i++) {
         rows_args r = {};
         r.p = job[i];
-        r.sums = room.sums;
-        r.arrived = room.arrived;
+        r.sums = memory.sums;
+        r.arrived = memory.arrived;
         r.is = (constants){0x4b000000, 0x80808080};
         r.shares = product_warps(r.p.w, r.p.glu);
         r.unit_rounds = (r.p.w.n_unit + r.shares - 1) / r.shares;
@@ -644,16 +645,16 @@ extern "C" void cu_product_rows(cudaStream_t s, const product_args *job, int n, 
     }
 }
 
-template <class F> static int allow(F *kernel)
+template <class F> static int allow_cut(F *kernel)
 {
     return allow_shared(kernel, cu_gpu.shared_block);
 }
 
 template <int K, int NT> static int allow_rows()
 {
-    return allow(rows_kernel<K, NT, false, 1>) | allow(rows_kernel<K, NT, true, 1>) |
-           allow(rows_kernel<K, NT, false, 2>) | allow(rows_kernel<K, NT, true, 2>) |
-           allow(rows_kernel<K, NT, false, threes<NT, false>::tiles>);
+    return allow_cut(rows_kernel<K, NT, false, 1>) | allow_cut(rows_kernel<K, NT, true, 1>) |
+           allow_cut(rows_kernel<K, NT, false, 2>) | allow_cut(rows_kernel<K, NT, true, 2>) |
+           allow_cut(rows_kernel<K, NT, false, threes<NT, false>::tiles>);
 }
 template <int K> static int allow_kind()
 {

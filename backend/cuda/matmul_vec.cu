@@ -101,7 +101,7 @@ enum { WARPS = 8 };
 /* How many blocks of 4 warps must fit into a multiprocessor, so that all warps of a product run at
  * once (product_warps). An expert's warp has a handful of units: 16 warps have most of them in
  * flight, and the registers for that. */
-template <int K> struct room {
+template <int K> struct occupancy {
     static constexpr bool large = traits<K>::six || traits<K>::bytes || traits<K>::five;
     static constexpr int blocks = large ? 4 : 6;
     static constexpr int gated = traits<K>::bytes ? 2 : large ? 3 : 4;
@@ -120,7 +120,7 @@ DEV void whose(const expert_product &a, int p, size_t *mat, int *x_row)
  * shared: the row of x; a float per warp and output
  * bound:  reading W; target 85 % of memory bandwidth */
 template <int K>
-__global__ void __launch_bounds__(32 * WARPS, room<K>::blocks / 2)
+__global__ void __launch_bounds__(32 * WARPS, occupancy<K>::blocks / 2)
     vec_kernel(expert_product a, int lg)
 {
     DYN_SHARED(uint4, mem);
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(32 * WARPS, 2) glu_kernel(expert_product a, in
     int which = warp >> (lg + 1), tile = (int)blockIdx.y * 2 + (warp >> lg & 1);
     bool in = tile * 16 < a.p.n_out;
     size_t mat;
-    warp_tile<K, room<K>::gated> t;
+    warp_tile<K, occupancy<K>::gated> t;
     if (a.expert)
         grid_wait();
     grid_trigger(); /* a kernel that begins from here on may read the choice of experts */
@@ -215,7 +215,7 @@ template <int K> __global__ void __launch_bounds__(512) expert_down_kernel(exper
     int warp = (int)(threadIdx.x >> 5), n_warps = (int)(blockDim.x >> 5);
     int tile = (int)blockIdx.y, r = (int)blockIdx.x, o = tile * 16 + lane_id();
     float v = 0, share = 0;
-    warp_tile<K, room<K>::down> t;
+    warp_tile<K, occupancy<K>::down> t;
     auto begin = [&](int j) {
         if (j >= a.k)
             return;

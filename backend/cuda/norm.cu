@@ -27,7 +27,7 @@ static bool rehearses(int32_t rows)
 }
 
 /* Sum over the block; every thread gets it. table: 32 floats, not used again. */
-DEV float whole_sum(float v, float *table)
+DEV float vector_sum(float v, float *table)
 {
     int n_warps = (int)(blockDim.x >> 5);
     v = warp_sum(v);
@@ -54,7 +54,7 @@ DEV int place(int k)
     return 4 * ((int)threadIdx.x + k * (int)blockDim.x);
 }
 /* beyond: the value of elements past the end. */
-DEV eight take(const float *from, int n, float beyond = 0)
+DEV eight take_eight(const float *from, int n, float beyond = 0)
 {
     eight e;
 #pragma unroll
@@ -84,7 +84,7 @@ DEV float squares(const eight &e)
     }
     return sum;
 }
-DEV void times(eight *e, float inv, const eight &w)
+DEV void eight_times(eight *e, float inv, const eight &w)
 {
 #pragma unroll
     for (int k = 0; k < 2; k++) {
@@ -109,7 +109,7 @@ DEV void times_each(eight *e, const eight &w)
                               mul_rn(e->v[k].z, w.v[k].z), mul_rn(e->v[k].w, w.v[k].w));
 }
 /* Writes row r: to `to`, and to the copy q. */
-DEV void put(float *to, const eight &e, int n, const dev_quant &q, int r)
+DEV void put_row(float *to, const eight &e, int n, const dev_quant &q, int r)
 {
 #pragma unroll
     for (int k = 0; k < 2; k++) {
@@ -138,9 +138,9 @@ __global__ void __launch_bounds__(1024)
     grid_trigger();
     eight weight = take_weight(w, n);
     grid_wait();
-    eight v = take(x.at + r * x.stride + (int64_t)h * n, n);
-    times(&v, inverse(whole_sum(squares(v), table), n, eps), weight);
-    put(y.at + r * y.stride + (int64_t)h * n, v, n, q, r);
+    eight v = take_eight(x.at + r * x.stride + (int64_t)h * n, n);
+    eight_times(&v, inverse(vector_sum(squares(v), table), n, eps), weight);
+    put_row(y.at + r * y.stride + (int64_t)h * n, v, n, q, r);
 }
 
 /* The same for rows of any length, read twice. */
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(1024)
     float sum = 0;
     for (int i = (int)threadIdx.x; i < n; i += step)
         sum = fma_rn(from[i], from[i], sum);
-    float inv = inverse(whole_sum(sum, table), n, eps);
+    float inv = inverse(vector_sum(sum, table), n, eps);
     for (int i = (int)threadIdx.x; (i & ~31) < n; i += step) {
         float u = 0;
         if (i < n) {
@@ -212,17 +212,17 @@ template <bool REHEARSES> __global__ void __launch_bounds__(512) branches_kernel
             grid_wait();
         int there = go ? n : 0;
         float beyond = go ? 0.0f : 1.0f, *sums = table[go];
-        eight x = take(a.x.at + r * a.x.stride, there, beyond);
+        eight x = take_eight(a.x.at + r * a.x.stride, there, beyond);
         if (a.y.at) {
-            eight y = take(a.y.at + r * a.y.stride, there, beyond);
+            eight y = take_eight(a.y.at + r * a.y.stride, there, beyond);
             if (a.b.at) {
-                eight b = take(a.b.at + r * a.b.stride, there, beyond);
-                float inv = inverse(whole_sum(squares(y), sums), n, a.eps);
-                times(&b, inverse(whole_sum(squares(b), sums + 32), n, a.eps), bw);
-                times(&y, inv, yw);
+                eight b = take_eight(a.b.at + r * a.b.stride, there, beyond);
+                float inv = inverse(vector_sum(squares(y), sums), n, a.eps);
+                eight_times(&b, inverse(vector_sum(squares(b), sums + 32), n, a.eps), bw);
+                eight_times(&y, inv, yw);
                 y = sum_of(y, b);
             }
-            times(&y, inverse(whole_sum(squares(y), sums + 64), n, a.eps), w);
+            eight_times(&y, inverse(vector_sum(squares(y), sums + 64), n, a.eps), w);
             x = sum_of(x, y);
             if (a.scaled)
                 times_all(&x, c);
@@ -233,13 +233,13 @@ template <bool REHEARSES> __global__ void __launch_bounds__(512) branches_kernel
         }
         if (!a.n_h)
             continue;
-        float inv = inverse(whole_sum(squares(x), sums + 96), n, a.h_eps);
+        float inv = inverse(vector_sum(squares(x), sums + 96), n, a.h_eps);
 #pragma unroll 1
         for (int j = 0; j < (go ? a.n_h : 1); j++) {
             eight h = x;
-            times(&h, inv, take(hw + j * n, n));
+            eight_times(&h, inv, take_eight(hw + j * n, n));
             times_all(&h, a.h[j].c); /* times 1 changes nothing */
-            put(a.h[j].y.at + r * a.h[j].y.stride, h, there, a.h[j].q, r);
+            put_row(a.h[j].y.at + r * a.h[j].y.stride, h, there, a.h[j].q, r);
         }
     }
 }
@@ -262,9 +262,9 @@ template <bool REHEARSES> __global__ void __launch_bounds__(1024) residual_kerne
             grid_wait();
         int there = go ? n : 0;
         float beyond = go ? 0.0f : 1.0f;
-        eight v = take(a.y.at + r * a.y.stride, there, beyond);
-        eight x = take(a.x.at + r * a.x.stride, there, beyond);
-        times(&v, inverse(whole_sum(squares(v), table[go]), n, a.eps), w);
+        eight v = take_eight(a.y.at + r * a.y.stride, there, beyond);
+        eight x = take_eight(a.x.at + r * a.x.stride, there, beyond);
+        eight_times(&v, inverse(vector_sum(squares(v), table[go]), n, a.eps), w);
         x = sum_of(x, v);
         if (a.scaled)
             times_all(&x, c);
@@ -273,10 +273,10 @@ template <bool REHEARSES> __global__ void __launch_bounds__(1024) residual_kerne
             if (place(k) < there)
                 *(float4 *)(a.x.at + r * a.x.stride + place(k)) = x.v[k];
         if (a.n_h) {
-            times(&x, inverse(whole_sum(squares(x), table[go] + 32), n, a.h_eps), hw);
-            put(a.h[0].y.at + r * a.h[0].y.stride, x, there, a.h[0].q, r);
+            eight_times(&x, inverse(vector_sum(squares(x), table[go] + 32), n, a.h_eps), hw);
+            put_row(a.h[0].y.at + r * a.h[0].y.stride, x, there, a.h[0].q, r);
         } else if (a.q.q || a.q.bf) {
-            put(a.x.at + r * a.x.stride, x, there, a.q, r);
+            put_row(a.x.at + r * a.x.stride, x, there, a.q, r);
         }
     }
 }
@@ -315,7 +315,7 @@ struct head_jobs {
 
 /* Stores a thread's share of a head as keys or values. */
 template <int KIND>
-DEV void store_head(uint8_t *row, const eight &v, bool keys, const dev_kv &kv, bool in)
+DEV void store_share(uint8_t *row, const eight &v, bool keys, const dev_kv &kv, bool in)
 {
     int kind = keys ? kv.k_kind : kv.v_kind;
     bool rot = keys ? kv.k_rot : kv.v_rot;
@@ -362,11 +362,12 @@ __global__ void __launch_bounds__(512) heads_kernel(head_jobs jobs, dev_kv kv, d
     for (int go = REHEARSES ? 0 : 1; go < 2; go++) {
         if (go)
             grid_wait();
-        eight v = take(j.x.at + r * j.x.stride + (int64_t)h * n, go ? n : 0, go ? 0.0f : 1.0f);
+        eight v =
+            take_eight(j.x.at + r * j.x.stride + (int64_t)h * n, go ? n : 0, go ? 0.0f : 1.0f);
         if (j.bare.at)
             __syncthreads(); /* keys may overwrite the rows */
         if (j.norm)
-            times_all(&v, inverse(whole_sum(squares(v), table[go][threadIdx.y]), n, j.eps));
+            times_all(&v, inverse(vector_sum(squares(v), table[go][threadIdx.y]), n, j.eps));
         if (second) {
             if (go)
                 leave_head(j.bare.at + r * j.bare.stride + (int64_t)h * n, v);
@@ -388,7 +389,7 @@ __global__ void __launch_bounds__(512) heads_kernel(head_jobs jobs, dev_kv kv, d
             }
         }
         if (what)
-            store_head<KIND>(row, v, what == 1, kv, go);
+            store_share<KIND>(row, v, what == 1, kv, go);
     }
 }
 

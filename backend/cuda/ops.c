@@ -219,7 +219,7 @@ static void c_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_i
 /* ---- Products ------------------------------------------------------------------------------ */
 
 /* The layout of a weight on this device; in a dry pass the weight need not be loaded. */
-static int32_t kind_of(const pass *p, const weight *w)
+static int32_t weight_kind(const pass *p, const weight *w)
 {
     if (w->packed)
         return w->packed_kind;
@@ -277,7 +277,7 @@ static dev_quant row_copy(pass *p, dev_mat x)
 static void c_matmul(pass *p, mat y, mat x, const weight *w)
 {
     cuda_device *c = cuda_of(p);
-    int32_t kind = kind_of(p, w);
+    int32_t kind = weight_kind(p, w);
     dev_mat dx = cuda_mat(x), dy = cuda_mat(y);
     bool mma = !few(p, x.rows) && kind != PACK_F32 && w->n_in % GROUP == 0;
     if (!p->dry && !loaded(p, w))
@@ -313,7 +313,7 @@ static void c_matmul(pass *p, mat y, mat x, const weight *w)
     cuda_done(p, "matmul");
 }
 
-static mat columns(mat m, int32_t first, int32_t n)
+static mat column_range(mat m, int32_t first, int32_t n)
 {
     m.at = m.at ? m.at + first : NULL;
     m.cols = n;
@@ -323,8 +323,8 @@ static mat columns(mat m, int32_t first, int32_t n)
 /* Can one kernel of block products read gate and up together? */
 static bool pairs(const pass *p, const weight *gate, const weight *up, int32_t n_ff)
 {
-    int32_t kind = kind_of(p, gate);
-    return !is_float(kind) && (up ? kind_of(p, up) == kind : n_ff % TILE_ROWS == 0);
+    int32_t kind = weight_kind(p, gate);
+    return !is_float(kind) && (up ? weight_kind(p, up) == kind : n_ff % TILE_ROWS == 0);
 }
 
 static product_args pair_args(const weight *gate, const weight *up, int32_t n_ff)
@@ -346,7 +346,7 @@ static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, a
         c_matmul(p, a, x, gate);
         if (up)
             c_matmul(p, b, x, up);
-        c_act_mul(p, y, columns(a, 0, y.cols), up ? b : columns(a, y.cols, y.cols), act);
+        c_act_mul(p, y, column_range(a, 0, y.cols), up ? b : column_range(a, y.cols, y.cols), act);
         return;
     }
     if (!p->dry && (!loaded(p, gate) || (up && !loaded(p, up))))
@@ -386,7 +386,7 @@ static void c_router(pass *p, routing r, mat x, const weight *w, const weight *e
     mat logits = pass_mat(p, x.rows, 1, w->n_out);
     if (pass_failed(p) || (!p->dry && !loaded(p, w)))
         return;
-    if (!is_float(kind_of(p, w)) || !few(p, x.rows) || w->n_out > ROUTER_EXPERTS ||
+    if (!is_float(weight_kind(p, w)) || !few(p, x.rows) || w->n_out > ROUTER_EXPERTS ||
         r.k > ROUTER_MOST || w->n_in % 4 || x.stride % 4) {
         c_matmul(p, logits, x, w);
         c_route(p, r, logits, expert_scale);
@@ -420,7 +420,7 @@ static dev_mat by_pair(mat y)
 static void expert_alone(pass *p, mat y, mat x, routing r, const weight *w)
 {
     cuda_device *c = cuda_of(p);
-    if (is_float(kind_of(p, w))) {
+    if (is_float(weight_kind(p, w))) {
         if (!cuda_skip(p, y))
             cu_expert_float(c->stream, cuda_mat(y), cuda_mat(x), 1, r.id, r.k, cuda_view(w), NULL,
                             0, w->n_out);
@@ -438,7 +438,7 @@ static void expert_alone(pass *p, mat y, mat x, routing r, const weight *w)
 /* Many rows: pairs sorted by expert, then one product over tiles of rows of one expert. */
 static bool by_expert(const pass *p, int32_t rows, const weight *w)
 {
-    int32_t kind = kind_of(p, w);
+    int32_t kind = weight_kind(p, w);
     return !few(p, rows) && kind != PACK_F32 && kind != PACK_NONE && w->n_in % GROUP == 0;
 }
 
@@ -478,13 +478,13 @@ static void glu_by_expert(pass *p, mat y, mat x, routing r, const weight *gate, 
         expert_mma(p, b, q, up, l, r.k);
     mat ya = {y.at, y.rows * y.heads, 1, y.cols, y.cols};
     mat aa = {a.at, ya.rows, 1, a.cols, a.cols}, bb = {b.at, ya.rows, 1, b.cols, b.cols};
-    c_act_mul(p, ya, columns(aa, 0, y.cols), up ? bb : columns(bb, y.cols, y.cols), act);
+    c_act_mul(p, ya, column_range(aa, 0, y.cols), up ? bb : column_range(bb, y.cols, y.cols), act);
 }
 
 /* Rows of one expert share its weights. False: there is one row, or no room for the pairs. */
 static bool together(cuda_device *c, expert_product a)
 {
-    return a.p.y.rows > 1 && cu_product_experts(c->stream, a, cuda_room(c));
+    return a.p.y.rows > 1 && cu_product_experts(c->stream, a, cuda_launch_memory(c));
 }
 
 static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
@@ -498,8 +498,8 @@ static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, cons
         cuda_done(p, "moe_glu");
         return;
     }
-    int32_t kind = kind_of(p, gate);
-    if (is_float(kind) && (!up || kind_of(p, up) == kind)) {
+    int32_t kind = weight_kind(p, gate);
+    if (is_float(kind) && (!up || weight_kind(p, up) == kind)) {
         if (cuda_skip(p, y))
             return;
         wrote(p, y);
@@ -523,7 +523,8 @@ static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, cons
             expert_alone(p, b, x, r, up);
         mat ya = {y.at, y.rows * y.heads, 1, y.cols, y.cols};
         mat aa = {a.at, ya.rows, 1, a.cols, a.cols}, bb = {b.at, ya.rows, 1, b.cols, b.cols};
-        c_act_mul(p, ya, columns(aa, 0, y.cols), up ? bb : columns(bb, y.cols, y.cols), act);
+        c_act_mul(p, ya, column_range(aa, 0, y.cols), up ? bb : column_range(bb, y.cols, y.cols),
+                  act);
         return;
     }
     dev_quant q = cuda_quant(p, cuda_mat(x), false, false), copy = {0};
@@ -560,7 +561,7 @@ static void c_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
         cuda_done(p, "moe_down");
         return;
     }
-    if (is_float(kind_of(p, down))) {
+    if (is_float(weight_kind(p, down))) {
         mat part = pass_mat(p, x.rows, r.k, down->n_out);
         if (pass_failed(p) || cuda_skip(p, y))
             return;

@@ -34,7 +34,7 @@ DEV uint32_t ld4(const uint8_t *p)
 {
     return ld2(p) | ld2(p + 2) << 16;
 }
-DEV int iq4_level(int q)
+DEV int iq4_code(int q)
 {
     /* -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113, a byte each */
     const uint64_t lo = 0xf6eaddcfbfad9881ull, hi = 0x7159453526190d01ull;
@@ -97,7 +97,7 @@ DEV void take_k(group_bits *b, int type, const uint8_t *p, int j)
     }
 }
 
-DEV void take(group_bits *b, int type, const uint8_t *row, int g)
+DEV void take_file_group(group_bits *b, int type, const uint8_t *row, int g)
 {
     const uint8_t *p;
     b->scale = 0;
@@ -151,7 +151,7 @@ DEV void take(group_bits *b, int type, const uint8_t *row, int g)
         nibbles(b, p);
         for (int j = 0; j < 32; j++)
             b->code[j] =
-                (uint8_t)(type == T_MXFP4 ? mxfp4_level(b->code[j]) : iq4_level(b->code[j]));
+                (uint8_t)(type == T_MXFP4 ? mxfp4_level(b->code[j]) : iq4_code(b->code[j]));
         b->f[0] = b->f[1] = f;
         b->m[0] = b->m[1] = 0;
         break;
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(128)
     const uint8_t *row = file + ((size_t)blockIdx.y * w.n_out + o) * row_bytes;
     group_bits b = {};
     if (o < w.n_out)
-        take(&b, type, row, g);
+        take_file_group(&b, type, row, g);
     uint32_t word[8], h0 = 0, h1 = 0;
     for (int k = 0; k < 8; k++) {
         word[k] = 0;
@@ -369,7 +369,7 @@ extern "C" void cu_pack(cudaStream_t s, packed w, int type, const void *file, si
 }
 
 template <int K>
-static void unpack(cudaStream_t s, packed w, int first_row, int n_rows, uint16_t *to)
+static void unpack_kind(cudaStream_t s, packed w, int first_row, int n_rows, uint16_t *to)
 {
     int64_t n = (int64_t)((n_rows + 15) / 16) * w.n_group * 16;
     LAUNCH(unpack_kernel<K>, dim3((unsigned)((n + 255) / 256)), dim3(256), 0, s, w, first_row / 16,
@@ -382,31 +382,31 @@ extern "C" void cu_unpack_bf16(cudaStream_t s, packed w, int32_t first_row, int3
 {
     switch (w.kind) {
     case PACK_Q4_0:
-        unpack<PACK_Q4_0>(s, w, first_row, n_rows, to);
+        unpack_kind<PACK_Q4_0>(s, w, first_row, n_rows, to);
         break;
     case PACK_Q4_1:
-        unpack<PACK_Q4_1>(s, w, first_row, n_rows, to);
+        unpack_kind<PACK_Q4_1>(s, w, first_row, n_rows, to);
         break;
     case PACK_Q5_0:
-        unpack<PACK_Q5_0>(s, w, first_row, n_rows, to);
+        unpack_kind<PACK_Q5_0>(s, w, first_row, n_rows, to);
         break;
     case PACK_Q5_1:
-        unpack<PACK_Q5_1>(s, w, first_row, n_rows, to);
+        unpack_kind<PACK_Q5_1>(s, w, first_row, n_rows, to);
         break;
     case PACK_Q8_0:
-        unpack<PACK_Q8_0>(s, w, first_row, n_rows, to);
+        unpack_kind<PACK_Q8_0>(s, w, first_row, n_rows, to);
         break;
     case PACK_Q4_K:
-        unpack<PACK_Q4_K>(s, w, first_row, n_rows, to);
+        unpack_kind<PACK_Q4_K>(s, w, first_row, n_rows, to);
         break;
     case PACK_Q5_K:
-        unpack<PACK_Q5_K>(s, w, first_row, n_rows, to);
+        unpack_kind<PACK_Q5_K>(s, w, first_row, n_rows, to);
         break;
     case PACK_Q6_K:
-        unpack<PACK_Q6_K>(s, w, first_row, n_rows, to);
+        unpack_kind<PACK_Q6_K>(s, w, first_row, n_rows, to);
         break;
     case PACK_G8:
-        unpack<PACK_G8>(s, w, first_row, n_rows, to);
+        unpack_kind<PACK_G8>(s, w, first_row, n_rows, to);
         break;
     default: {
         int64_t n = (int64_t)n_rows * w.n_in;

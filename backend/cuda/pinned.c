@@ -151,7 +151,7 @@ static void shrink(cuda_pins *k, size_t n)
     }
 }
 
-static pin *make(cuda_pins *k, size_t n)
+static pin *make_pin(cuda_pins *k, size_t n)
 {
     pin *p = NULL;
     for (int i = 0; i < PINS && !p; i++)
@@ -179,7 +179,7 @@ void *cuda_host_alloc(device *d, size_t n_bytes)
     if (p)
         k->idle_bytes -= p->n_bytes;
     else
-        p = make(k, n);
+        p = make_pin(k, n);
     char *at = p ? p->at : NULL;
     if (p) {
         p->used = true;

@@ -199,7 +199,7 @@ template <int K> DEV x_scale scale_in(float d)
     return (x_scale){code_in<K>::times == 1 ? d : mul_rn(d, part), mul_rn(d, -EXACT * part)};
 }
 /* A raw accumulator as a scaled float. */
-DEV float scaled(int c, const x_scale &x)
+DEV float scaled_float(int c, const x_scale &x)
 {
     return fma_rn(__int_as_float(c), x.d, x.off);
 }
@@ -292,8 +292,8 @@ DEV void multiply_units(float (*acc)[2][NT][4], uint8_t *units, const x_units &x
                 }
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    to[i] = group_add<K>(to[i], v[m][i >> 1], scaled(c[i], by[i & 1]),
-                                         T::split ? scaled(c1[i], by[i & 1]) : 0, e0[i & 1],
+                    to[i] = group_add<K>(to[i], v[m][i >> 1], scaled_float(c[i], by[i & 1]),
+                                         T::split ? scaled_float(c1[i], by[i & 1]) : 0, e0[i & 1],
                                          e1[i & 1]);
             }
         }

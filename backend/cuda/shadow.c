@@ -83,7 +83,7 @@ static dev_quant known(const cuda_device *c, dev_mat x, bool bf, int32_t tile)
 
 /* Fills the copy q: in the waiting norm that is about to write x, else by a kernel of its own. With
  * `free` only the former, and else nothing. */
-static dev_quant make(pass *p, dev_mat x, dev_quant q, bool free)
+static dev_quant make_copy(pass *p, dev_mat x, dev_quant q, bool free)
 {
     cuda_device *c = cuda_of(p);
     if (p->dry || pass_failed(p))
@@ -102,7 +102,7 @@ static dev_quant make(pass *p, dev_mat x, dev_quant q, bool free)
 dev_quant cuda_quant_of_row(pass *p, dev_mat x)
 {
     dev_quant q = known(cuda_of(p), x, false, 1);
-    return q.q ? q : make(p, x, cuda_quant_room(p, 1, x.cols, false, false), true);
+    return q.q ? q : make_copy(p, x, cuda_quant_room(p, 1, x.cols, false, false), true);
 }
 
 dev_quant cuda_quant(pass *p, dev_mat x, bool bf, bool single)
@@ -110,5 +110,5 @@ dev_quant cuda_quant(pass *p, dev_mat x, bool bf, bool single)
     dev_quant q = known(cuda_of(p), x, bf, single || x.rows == 1 ? 1 : 8);
     if (q.q || q.bf)
         return q;
-    return make(p, x, cuda_quant_room(p, x.rows, x.cols, bf, single), false);
+    return make_copy(p, x, cuda_quant_room(p, x.rows, x.cols, bf, single), false);
 }
