@@ -68,7 +68,7 @@ static double tolerance(const wrapper *d, const char *op, const weight *w)
     return rounded ? 1e-3 : 1e-9;
 }
 
-static void say(wrapper *w, const char *line)
+static void log_line(wrapper *w, const char *line)
 {
     if (w->write)
         w->write(w->user, line);
@@ -208,7 +208,7 @@ static void to_host_scratch(wrapper *w, pass *p)
     s->scratch = w->host_scratch;
 }
 
-static void leave(wrapper *w, pass *p)
+static void leave_call(wrapper *w, pass *p)
 {
     if (w->dev_scratch)
         p->side[p->here].scratch = w->dev_scratch;
@@ -224,7 +224,7 @@ static void leave(wrapper *w, pass *p)
 
 /* ---- What the kinds do ---------------------------------------------------------------------- */
 
-static bool room_for(wrapper *w, pass *p, mat y)
+static bool reserve_copies(wrapper *w, pass *p, mat y)
 {
     size_t n = (size_t)y.rows * (size_t)mat_width(y);
     if (n > w->copy_cap) {
@@ -274,7 +274,7 @@ static void trace(wrapper *w, pass *p, const char *op, mat y, const weight *wt)
         return;
     snprintf(line, sizeof line, "layer %3d  %-12s %5d x %-6d norm %-12.6g first %.6g  %s\n", p->il,
              op, y.rows, mat_width(y), norm_of(y), y.rows ? y.at[0] : 0.0f, wt ? wt->name : "");
-    say(w, line);
+    log_line(w, line);
 }
 
 static void add_time(wrapper *w, const char *op, mat y, const weight *wt, double ms)
@@ -357,13 +357,13 @@ static void cost_attention(pass *p, mat q, const kv_view *kv)
     }
 }
 
-static wrapper *enter(pass *p, mat y)
+static wrapper *enter_call(pass *p, mat y)
 {
     wrapper *w = p->dev->self;
     w->phase = 0;
     w->mark = pass_mark(p);
     p->dev = w->inner;
-    if (w->kind == WRAP_CHECK && !p->dry && room_for(w, p, y))
+    if (w->kind == WRAP_CHECK && !p->dry && reserve_copies(w, p, y))
         copy_out(w, w->before, y);
     if (w->kind == WRAP_TIME && !p->dry) {
         device_moved(w->inner); /* what was called before is done */
@@ -373,7 +373,7 @@ static wrapper *enter(pass *p, mat y)
 }
 
 /* After a run of the call: is there another? checked: the reference can repeat it. */
-static bool again(wrapper *w, pass *p, const char *op, mat y, const weight *wt, bool checked)
+static bool next_run(wrapper *w, pass *p, const char *op, mat y, const weight *wt, bool checked)
 {
     pass_release(p, w->mark);
     if (w->kind == WRAP_CHECK && checked && w->phase == 0 && !pass_failed(p)) {
@@ -405,7 +405,7 @@ static bool again(wrapper *w, pass *p, const char *op, mat y, const weight *wt, 
 /* y: the mat that the call writes. mirrors: replaces what the call reads by what m_ has in host
  * memory. */
 #define AROUND_IF(checked, name, y, wt, mirrors, call)                                             \
-    wrapper *m_ = enter(p, y);                                                                     \
+    wrapper *m_ = enter_call(p, y);                                                                \
     do {                                                                                           \
         if (m_->phase && m_->apart && !p->dry && !pass_failed(p)) {                                \
             y = mirror_out(m_, p, y);                                                              \
@@ -415,8 +415,8 @@ static bool again(wrapper *w, pass *p, const char *op, mat y, const weight *wt, 
             break;                                                                                 \
         const device_ops *op = p->dev->op;                                                         \
         call;                                                                                      \
-    } while (again(m_, p, name, y, wt, checked));                                                  \
-    leave(m_, p)
+    } while (next_run(m_, p, name, y, wt, checked));                                               \
+    leave_call(m_, p)
 #define AROUND(name, y, wt, mirrors, call) AROUND_IF(true, name, y, wt, mirrors, call)
 
 static void w_embed(pass *p, mat y, const weight *w, float c)
@@ -627,7 +627,7 @@ static void print_times(wrapper *w)
         total += w->times[i].ms;
     if (!w->n_times)
         return;
-    say(w, "op            rows     n_in ->  n_out      calls         ms   share\n");
+    log_line(w, "op            rows     n_in ->  n_out      calls         ms   share\n");
     for (int32_t k = 0; k < w->n_times; k++) {
         int32_t best = -1;
         for (int32_t i = 0; i < w->n_times; i++)
@@ -639,11 +639,11 @@ static void print_times(wrapper *w)
         snprintf(line, sizeof line, "%-12s %5d %8d -> %6d %10" PRId64 " %10.2f  %5.1f %%\n", t->op,
                  t->rows, t->n_in, t->n_out, t->n_calls, t->ms,
                  100 * t->ms / (total > 0 ? total : 1));
-        say(w, line);
+        log_line(w, line);
         t->n_calls = 0;
     }
     if (w->n_times == DEVICE_OP_TIMES_MAX)
-        say(w, "(more shapes than the table holds were left out)\n");
+        log_line(w, "(more shapes than the table holds were left out)\n");
 }
 
 void device_unwrap(device *d)

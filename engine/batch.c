@@ -70,7 +70,7 @@ struct carat_batch {
     pthread_cond_t changed;
     bool has_lock, has_cond, woken;
     job *head, **tail; /* the queue */
-    job *taken;        /* out of the queue, and not in a slot yet */
+    job *admitted;     /* out of the queue, and not in a slot yet */
     int64_t *cancel;   /* [n_slots] ids of running jobs to end */
     int64_t *running;  /* [n_slots] ids of running jobs; 0: idle */
     int64_t last_id;
@@ -81,7 +81,7 @@ struct carat_batch {
 /* ---- Opening --------------------------------------------------------------------------- */
 
 /* One set of scratch, n_slots of keys and values. */
-static status plan_batch(carat_batch *b, const carat_batch_options *opt, carat_memory_plan *plan,
+static status plan_slots(carat_batch *b, const carat_batch_options *opt, carat_memory_plan *plan,
                          err *e)
 {
     status st;
@@ -154,7 +154,7 @@ carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt, ca
     b->n_slots = opt->n_slots ? opt->n_slots : SLOTS_DEFAULT;
     b->queue_max = opt->queue_max ? opt->queue_max : QUEUE_DEFAULT;
     b->stall_ms = opt->stall_ms ? opt->stall_ms : STALL_DEFAULT_MS;
-    if ((st = open_lock(b, e)) || (st = plan_batch(b, opt, &plan, e)) || (st = open_arrays(b, e)))
+    if ((st = open_lock(b, e)) || (st = plan_slots(b, opt, &plan, e)) || (st = open_arrays(b, e)))
         goto out;
     if ((st = open_checkpoints(&b->store, m, &b->layout, &opt->session, &plan, e)))
         goto out;
@@ -336,8 +336,8 @@ void carat_batch_cancel(carat_batch *b, int64_t id)
     for (job *j = b->head; j; j = j->next)
         if (j->id == id)
             j->cancelled = true;
-    if (b->taken && b->taken->id == id)
-        b->taken->cancelled = true;
+    if (b->admitted && b->admitted->id == id)
+        b->admitted->cancelled = true;
     pthread_cond_broadcast(&b->changed);
     pthread_mutex_unlock(&b->lock);
 }
@@ -350,7 +350,7 @@ void carat_batch_wake(carat_batch *b)
     pthread_mutex_unlock(&b->lock);
 }
 
-static bool work_there(const carat_batch *b)
+static bool has_work(const carat_batch *b)
 {
     return b->head || b->info.n_busy;
 }
@@ -366,16 +366,16 @@ bool carat_batch_wait(carat_batch *b, int32_t timeout_ms)
         until.tv_nsec -= 1000000000;
     }
     pthread_mutex_lock(&b->lock);
-    while (!work_there(b) && !b->woken) {
+    while (!has_work(b) && !b->woken) {
         if (timeout_ms < 0)
             pthread_cond_wait(&b->changed, &b->lock);
         else if (pthread_cond_timedwait(&b->changed, &b->lock, &until))
             break;
     }
     b->woken = false;
-    bool there = work_there(b);
+    bool work = has_work(b);
     pthread_mutex_unlock(&b->lock);
-    return there;
+    return work;
 }
 
 void carat_batch_get_info(carat_batch *b, carat_batch_info *info, carat_slot_info *slots,
@@ -421,7 +421,7 @@ static void ask_others(carat_batch *b, const slot *s, const job *j)
     }
 }
 
-static void begin(carat_batch *b, slot *s, job *j)
+static void begin_job(carat_batch *b, slot *s, job *j)
 {
     ask_others(b, s, j);
     s->job = j;
@@ -434,7 +434,7 @@ static void begin(carat_batch *b, slot *s, job *j)
     pthread_mutex_lock(&b->lock);
     b->running[s - b->slot] = j->id;
     b->cancel[s - b->slot] = j->cancelled ? j->id : 0;
-    b->taken = NULL;
+    b->admitted = NULL;
     b->info.n_busy++;
     b->info.n_jobs++;
     b->info.n_prompt += (uint64_t)j->n;
@@ -443,7 +443,7 @@ static void begin(carat_batch *b, slot *s, job *j)
 }
 
 /* st OK: the generation has ended, one way or another. */
-static void leave(carat_batch *b, slot *s, status st, err *e)
+static void end_job(carat_batch *b, slot *s, status st, err *e)
 {
     job *j = s->job;
     s->job = NULL;
@@ -504,7 +504,7 @@ static job *take_queued(carat_batch *b, bool (*as_asked)(const carat_batch *b, c
         if (!j->next)
             b->tail = at;
         j->next = NULL;
-        b->taken = j;
+        b->admitted = j;
         b->info.n_queued--;
     }
     pthread_mutex_unlock(&b->lock);
@@ -525,13 +525,13 @@ static void admit(carat_batch *b)
     while ((j = take_queued(b, is_cancelled))) {
         err e = {0};
         pthread_mutex_lock(&b->lock);
-        b->taken = NULL;
+        b->admitted = NULL;
         pthread_mutex_unlock(&b->lock);
         err_set(&e, E_CANCELLED, "cancelled while waiting for a slot");
         job_done(j, E_CANCELLED, &e);
     }
     while (any_idle(b) && (j = take_queued(b, may_begin)))
-        begin(b, slot_for(b, j), j);
+        begin_job(b, slot_for(b, j), j);
 }
 
 static void end_cancelled(carat_batch *b)
@@ -549,14 +549,14 @@ static void end_cancelled(carat_batch *b)
         if (!s->answering)
             report_prefilled(&s->job->r);
         generation_stop(s->job->g, CARAT_FINISH_CANCELLED);
-        leave(b, s, OK, &e);
+        end_job(b, s, OK, &e);
     }
 }
 
 /* ---- One pass --------------------------------------------------------------------------- */
 
-static void add_part(carat_batch *b, int32_t *n, int32_t i, const int32_t *ids, int32_t rows,
-                     bool want)
+static void add_pass_part(carat_batch *b, int32_t *n, int32_t i, const int32_t *ids, int32_t rows,
+                          bool want)
 {
     size_t row0 = (size_t)i * (size_t)b->shape.verify_rows; /* of the slot in the workspace */
     b->part_slot[*n] = i;
@@ -580,9 +580,9 @@ static int32_t prompt_rows(const carat_batch *b, int32_t n_answering)
         return rows;
     /* Where answers alone take longer than that, prompts may take as long again: else each pass
      * would read all weights for a handful of rows. */
-    double room = b->stall_ms - b->decode_ms;
-    room = room > b->decode_ms ? room : b->decode_ms;
-    double fit = b->row_ms > 0 ? room / b->row_ms : ROWS_UNMEASURED;
+    double headroom_ms = b->stall_ms - b->decode_ms;
+    headroom_ms = headroom_ms > b->decode_ms ? headroom_ms : b->decode_ms;
+    double fit = b->row_ms > 0 ? headroom_ms / b->row_ms : ROWS_UNMEASURED;
     int32_t bound = fit < ROWS_LEAST ? ROWS_LEAST : fit < rows ? (int32_t)fit : rows;
     return bound < rows ? bound : rows;
 }
@@ -596,7 +596,7 @@ static int32_t plan_step_rows(carat_batch *b, int32_t *n_answering, int32_t *n_p
         slot *s = &b->slot[i];
         if (s->job && s->answering) {
             s->job->row_id = generation_token(s->job->g);
-            add_part(b, &n, i, &s->job->row_id, 1, true);
+            add_pass_part(b, &n, i, &s->job->row_id, 1, true);
         }
     }
     *n_answering = n;
@@ -609,7 +609,7 @@ static int32_t plan_step_rows(carat_batch *b, int32_t *n_answering, int32_t *n_p
             continue;
         int64_t at = s->t.kv.n_past, rest = s->job->n - at;
         int32_t rows = rest < left ? (int32_t)rest : left;
-        add_part(b, &n, i, s->job->ids + at, rows, rows == rest);
+        add_pass_part(b, &n, i, s->job->ids + at, rows, rows == rest);
         left -= rows;
         *n_prompt_rows += rows;
         if (!turned)
@@ -620,25 +620,25 @@ static int32_t plan_step_rows(carat_batch *b, int32_t *n_answering, int32_t *n_p
 }
 
 /* What a row of a prompt, and a pass of answers alone, take: smoothed, for the stall bound. */
-static void measure(carat_batch *b, double ms, int32_t n_answering, int32_t n_prompt_rows)
+static void measure_pass(carat_batch *b, double ms, int32_t n_answering, int32_t n_prompt_rows)
 {
     double *to = n_prompt_rows ? &b->row_ms : &b->decode_ms;
     double x = ms;
     if (n_prompt_rows) {
-        double of_prompt = n_answering ? ms - b->decode_ms : ms;
-        x = (of_prompt > 0 ? of_prompt : 0) / n_prompt_rows;
+        double prompt_ms = n_answering ? ms - b->decode_ms : ms;
+        x = (prompt_ms > 0 ? prompt_ms : 0) / n_prompt_rows;
     }
     *to = *to > 0 ? 0.7 * *to + 0.3 * x : x;
 }
 
 /* The part's rows are computed: commits them, and what follows from the logits. */
-static void go_on(carat_batch *b, slot *s, const pass_part *part, uint64_t *n_generated)
+static void use_logits(carat_batch *b, slot *s, const pass_part *part, uint64_t *n_generated)
 {
     job *j = s->job;
     err e = {0};
     status st = OK;
     if (!part_finite(part)) {
-        leave(b, s, not_finite(b->m, s->t.kv.n_past + part->rows.n - 1, &e), &e);
+        end_job(b, s, not_finite(b->m, s->t.kv.n_past + part->rows.n - 1, &e), &e);
         return;
     }
     timeline_commit(&s->t, part, NULL, part->rows.n);
@@ -656,10 +656,10 @@ static void go_on(carat_batch *b, slot *s, const pass_part *part, uint64_t *n_ge
         *n_generated += !st;
     }
     if (st || generation_ended(j->g))
-        leave(b, s, st, &e);
+        end_job(b, s, st, &e);
 }
 
-static void show(carat_batch *b, uint64_t n_rows, uint64_t n_generated, double ms)
+static void show_slots(carat_batch *b, uint64_t n_rows, uint64_t n_generated, double ms)
 {
     carat_cache_info cache = {0};
     if (b->store)
@@ -700,16 +700,16 @@ bool carat_batch_step(carat_batch *b)
     status st = run_pass(b->m, &b->layout, &b->w, b->part, n, &e);
     double ms = clock_ms() - start;
     if (!st)
-        measure(b, ms, n_answering, n_prompt_rows);
+        measure_pass(b, ms, n_answering, n_prompt_rows);
     for (int32_t k = 0; k < n; k++) {
         slot *s = &b->slot[b->part_slot[k]];
         if (st) {
             err copy = e;
-            leave(b, s, st, &copy);
+            end_job(b, s, st, &copy);
         } else {
-            go_on(b, s, &b->part[k], &n_generated);
+            use_logits(b, s, &b->part[k], &n_generated);
         }
     }
-    show(b, (uint64_t)(n_answering + n_prompt_rows), n_generated, ms);
+    show_slots(b, (uint64_t)(n_answering + n_prompt_rows), n_generated, ms);
     return true;
 }

@@ -172,7 +172,7 @@ static void drop_entry(checkpoint_store *s, int32_t i)
 }
 
 /* Room for entries is taken ahead, so that putting one in between two tokens allocates nothing. */
-static bool grow(checkpoint_store *s)
+static bool grow_entries(checkpoint_store *s)
 {
     if (s->cap - s->n >= STEP_SEQS_MAX * CUTS_MAX + 1)
         return true;
@@ -214,7 +214,7 @@ static bool evict(checkpoint_store *s, uint64_t n_more, const kv_snapshot *keep)
 
 bool checkpoints_make_room(checkpoint_store *s, uint64_t n_bytes)
 {
-    return n_bytes <= s->budget_bytes && grow(s) && evict(s, n_bytes, NULL);
+    return n_bytes <= s->budget_bytes && grow_entries(s) && evict(s, n_bytes, NULL);
 }
 
 void checkpoints_put(checkpoint_store *s, kv_snapshot *k)

@@ -41,13 +41,13 @@ struct generation {
     int64_t n_generated, n_reused;
     thought thought;
     err e; /* of the parser, which reports through callbacks */
-    carat_logprob top[LOGPROBS_MAX];
+    carat_logprob top_logprobs[LOGPROBS_MAX];
     char buf[TEXT_BYTES]; /* events carry NUL-terminated text, streams do not */
 };
 
 /* ---- Events ---------------------------------------------------------------------------- */
 
-static bool tell(generation *d, const carat_event *ev)
+static bool tell_event(generation *d, const carat_event *ev)
 {
     if (d->fn && !d->refused && !d->fn(d->user, ev))
         d->refused = true;
@@ -60,7 +60,7 @@ static bool tell_answer(void *user, const answer_event *a)
                                             [ANSWER_CONTENT] = CARAT_EV_CONTENT,
                                             [ANSWER_TOOL_CALL] = CARAT_EV_TOOL_CALL};
     carat_event ev = {.kind = kind[a->kind], .text = a->text, .n_text = a->n, .name = a->name};
-    return tell(user, &ev);
+    return tell_event(user, &ev);
 }
 
 /* What fits the buffer, cut between characters. */
@@ -73,7 +73,7 @@ static size_t fitting(const char *text, size_t n)
 }
 
 /* From the stream: whole characters, free of stop strings. */
-static bool take_text(void *user, const char *text, size_t n)
+static bool take_stream_text(void *user, const char *text, size_t n)
 {
     generation *d = user;
     if (d->parser)
@@ -82,7 +82,7 @@ static bool take_text(void *user, const char *text, size_t n)
         size_t now = fitting(text, n);
         memcpy(d->buf, text, now);
         d->buf[now] = 0;
-        if (!tell(d, &(carat_event){.kind = CARAT_EV_CONTENT, .text = d->buf, .n_text = now}))
+        if (!tell_event(d, &(carat_event){.kind = CARAT_EV_CONTENT, .text = d->buf, .n_text = now}))
             return false;
         text += now;
         n -= now;
@@ -92,10 +92,10 @@ static bool take_text(void *user, const char *text, size_t n)
 
 bool generation_tell_prefill(generation *g, int64_t done, int64_t total)
 {
-    return tell(g, &(carat_event){.kind = CARAT_EV_PREFILL,
-                                  .n_done = done,
-                                  .n_total = total,
-                                  .n_reused = g->n_reused});
+    return tell_event(g, &(carat_event){.kind = CARAT_EV_PREFILL,
+                                        .n_done = done,
+                                        .n_total = total,
+                                        .n_reused = g->n_reused});
 }
 
 void generation_reuses(generation *g, int64_t n)
@@ -153,8 +153,8 @@ static status apply_mask(generation *g, float *logits, err *e)
 
 /* From logits to an id. The draw depends on seed and position alone, so a repeated answer
  * repeats, whatever batches it came in. */
-static status pick(generation *g, const timeline *t, int64_t n, workspace *w, row_logits x,
-                   carat_event *ev, err *e)
+static status pick_token(generation *g, const timeline *t, int64_t n, workspace *w, row_logits x,
+                         carat_event *ev, err *e)
 {
     const carat_sampling *p = &g->opt.sampling;
     uint64_t rng = sample_rng_at(p->seed, n);
@@ -177,9 +177,10 @@ static status pick(generation *g, const timeline *t, int64_t n, workspace *w, ro
         return err_set(e, E_NUMERIC, "after %lld tokens no token has a finite probability",
                        (long long)n);
     if (p->n_top_logprobs > 0) {
-        sample_logprobs(&w->sampler, w->raw, ev->id, &ev->logprob, g->top, p->n_top_logprobs);
+        sample_logprobs(&w->sampler, w->raw, ev->id, &ev->logprob, g->top_logprobs,
+                        p->n_top_logprobs);
         ev->n_top = p->n_top_logprobs;
-        ev->top = g->top;
+        ev->top = g->top_logprobs;
     }
     return OK;
 }
@@ -194,7 +195,7 @@ static void count_thought(thought *t, int32_t id)
 }
 
 /* Makes ev's token the next of the answer and applies every rule that may end it. */
-static void accept(generation *g, const carat_event *ev, bool context_full)
+static void accept_token(generation *g, const carat_event *ev, bool context_full)
 {
     const carat_model *m = g->m;
     size_t n = 0;
@@ -203,7 +204,7 @@ static void accept(generation *g, const carat_event *ev, bool context_full)
     count_thought(&g->thought, ev->id);
     if (g->opt.mask && g->opt.mask->accept)
         g->opt.mask->accept(g->opt.mask->user, ev->id);
-    if (!tell(g, ev)) {
+    if (!tell_event(g, ev)) {
         generation_stop(g, CARAT_FINISH_CANCELLED);
         return;
     }
@@ -231,9 +232,9 @@ status generation_next(generation *g, const timeline *t, int64_t n, workspace *w
                        err *e)
 {
     carat_event ev = {.kind = CARAT_EV_TOKEN};
-    status st = pick(g, t, n, w, logits, &ev, e);
+    status st = pick_token(g, t, n, w, logits, &ev, e);
     if (!st)
-        accept(g, &ev, n == t->kv.layout->n_ctx);
+        accept_token(g, &ev, n == t->kv.layout->n_ctx);
     return st;
 }
 
@@ -308,7 +309,7 @@ static status open_parts(generation *g, err *e)
     if (g->opt.parse &&
         (st = answer_open(&g->parser, m->chat, g->opt.starts_thinking, tell_answer, g, e)))
         return st;
-    return stream_init(&g->text, g->opt.stop, g->opt.n_stop, take_text, g, e);
+    return stream_init(&g->text, g->opt.stop, g->opt.n_stop, take_stream_text, g, e);
 }
 
 status generation_open(generation **out, const carat_model *m, const carat_generate_options *opt,
@@ -358,9 +359,9 @@ status generation_finish(generation *g, err *e)
     if (g->finish == CARAT_FINISH_STOP && g->parser && answer_n_calls(g->parser) > 0)
         g->finish = CARAT_FINISH_TOOL_CALLS;
     g->refused = false;
-    tell(g, &(carat_event){.kind = CARAT_EV_END,
-                           .finish = g->finish,
-                           .stop = g->text.met >= 0 ? g->opt.stop[g->text.met] : NULL});
+    tell_event(g, &(carat_event){.kind = CARAT_EV_END,
+                                 .finish = g->finish,
+                                 .stop = g->text.met >= 0 ? g->opt.stop[g->text.met] : NULL});
     return OK;
 }
 

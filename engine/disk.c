@@ -161,7 +161,7 @@ static void insert(disk_store *d, file f)
     d->n++;
 }
 
-static void forget(disk_store *d, file f)
+static void forget_file(disk_store *d, file f)
 {
     for (int32_t i = 0; i < d->n; i++)
         if (d->at[i].n == f.n && d->at[i].hash == f.hash) {
@@ -272,7 +272,7 @@ static void trim(disk_store *d, const char *keep)
         mem_free(path);
         pthread_mutex_lock(&d->lock);
         if (f->key == d->key)
-            forget(d, f->f);
+            forget_file(d, f->f);
         pthread_mutex_unlock(&d->lock);
         l.n_bytes -= f->n_bytes;
         f->n_bytes = 0;
@@ -312,7 +312,7 @@ static bool disk_is_full(const disk_store *d, uint64_t n_bytes)
 }
 
 /* Removes files of ours worth n_bytes. */
-static void make_room(disk_store *d, uint64_t n_bytes)
+static void make_disk_room(disk_store *d, uint64_t n_bytes)
 {
     uint64_t budget = d->budget_bytes;
     pthread_mutex_lock(&d->lock);
@@ -336,7 +336,7 @@ static void write_one(disk_store *d, hash_stream *h, const kv_snapshot *k)
         return;
     status st = kv_snapshot_write(k, path, &d->id, &n_bytes, &e);
     if (st == E_IO && disk_is_full(d, k->own_bytes)) {
-        make_room(d, k->own_bytes);
+        make_disk_room(d, k->own_bytes);
         err_clear(&e);
         st = kv_snapshot_write(k, path, &d->id, &n_bytes, &e);
     }
@@ -400,7 +400,7 @@ static file longest(disk_store *d, const int32_t *ids, int64_t n, int64_t above)
 }
 
 /* The lock is held. */
-static bool wanted(disk_store *d, const int32_t *ids, int64_t n)
+static bool is_worth_a_file(disk_store *d, const int32_t *ids, int64_t n)
 {
     if (d->n_queue == QUEUE_MAX || d->n_failures >= FAILURES_MAX)
         return false;
@@ -416,7 +416,7 @@ static bool wanted(disk_store *d, const int32_t *ids, int64_t n)
 bool disk_wants(disk_store *d, const int32_t *ids, int64_t n)
 {
     pthread_mutex_lock(&d->lock);
-    bool yes = wanted(d, ids, n);
+    bool yes = is_worth_a_file(d, ids, n);
     pthread_mutex_unlock(&d->lock);
     return yes;
 }
@@ -424,7 +424,7 @@ bool disk_wants(disk_store *d, const int32_t *ids, int64_t n)
 void disk_offer(disk_store *d, kv_snapshot *k)
 {
     pthread_mutex_lock(&d->lock);
-    if (wanted(d, k->ids, k->n)) {
+    if (is_worth_a_file(d, k->ids, k->n)) {
         kv_snapshot_keep(k);
         d->queue[d->n_queue++] = k;
         pthread_cond_broadcast(&d->changed);
@@ -466,7 +466,7 @@ kv_snapshot *disk_load(disk_store *d, const int32_t *ids, int64_t n, int64_t abo
         note(d, &e);
         pthread_mutex_lock(&d->lock);
         d->info.n_rejected += st == E_FORMAT;
-        forget(d, f);
+        forget_file(d, f);
         pthread_mutex_unlock(&d->lock);
     }
 }

@@ -40,7 +40,7 @@ status session_prefill(carat_session *s, const int32_t *ids, int64_t n, bool all
     return OK;
 }
 
-static bool tell_progress(void *user, int64_t done, int64_t total)
+static bool tell_prompt_progress(void *user, int64_t done, int64_t total)
 {
     const carat_model *m = user;
     return m->progress(m->progress_user, "prompt tokens", (uint64_t)done, (uint64_t)total);
@@ -50,7 +50,8 @@ static bool tell_progress(void *user, int64_t done, int64_t total)
 static status eval_new(carat_session *s, const int32_t *ids, int64_t n, bool all, float *logits,
                        err *e)
 {
-    return session_prefill(s, ids, n, all, logits, s->m->progress ? tell_progress : NULL, s->m, e);
+    return session_prefill(s, ids, n, all, logits, s->m->progress ? tell_prompt_progress : NULL,
+                           s->m, e);
 }
 
 static status check_place(bool all, const float *logits, err *e)

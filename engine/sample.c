@@ -168,7 +168,7 @@ static bool block_maxima(sampler *s, const float *x)
 
 /* The k largest finite logits into s->cand, in ascending order of id; k <= 0: all. Needs the
  * block maxima. Returns how many. */
-static int32_t collect(sampler *s, const float *x, int32_t k)
+static int32_t collect_largest(sampler *s, const float *x, int32_t k)
 {
     int32_t n = s->n_vocab, n_blocks = (n + BLOCK - 1) / BLOCK, kept = 0, n_equal;
     /* k blocks hold at least one logit each that is as large as the k-th largest maximum, so no
@@ -298,7 +298,7 @@ static int32_t pick_largest(const sampler *s, const float *x)
     return -1;
 }
 
-static int32_t draw(const candidate *c, int32_t n, double temperature, uint64_t *rng_state)
+static int32_t draw_token(const candidate *c, int32_t n, double temperature, uint64_t *rng_state)
 {
     double max = max_logit(c, n), total = 0, sum = 0;
     for (int32_t i = 0; i < n; i++)
@@ -324,10 +324,10 @@ static int32_t cut_top_p(sampler *s, const carat_sampling *p, const float *x, in
     double mass = (double)p->top_p * sum_exp(s->cand, n, max_logit(s->cand, n));
     bool reached = false;
     if (n > 4 * NUCLEUS) {
-        int32_t kept = order_until(s->cand, collect(s, x, NUCLEUS), mass, &reached);
+        int32_t kept = order_until(s->cand, collect_largest(s, x, NUCLEUS), mass, &reached);
         if (reached)
             return kept;
-        n = collect(s, x, p->top_k);
+        n = collect_largest(s, x, p->top_k);
     }
     return order_until(s->cand, n, mass, &reached);
 }
@@ -347,7 +347,7 @@ static int32_t pick_from(sampler *s, const carat_sampling *p, const float *x, in
                 s->cand[kept++] = s->cand[i];
         n = kept;
     }
-    return draw(s->cand, n, p->temperature, rng_state);
+    return draw_token(s->cand, n, p->temperature, rng_state);
 }
 
 int32_t sample_pick(sampler *s, const carat_sampling *p, float *x, const int32_t *past,
@@ -359,7 +359,7 @@ int32_t sample_pick(sampler *s, const carat_sampling *p, float *x, const int32_t
         return -1;
     if (p->temperature <= 0)
         return pick_largest(s, x);
-    return pick_from(s, p, x, collect(s, x, p->top_k), rng_state);
+    return pick_from(s, p, x, collect_largest(s, x, p->top_k), rng_state);
 }
 
 int32_t sample_needs(const carat_sampling *p)
@@ -405,7 +405,7 @@ void sample_logprobs(sampler *s, const float *x, int32_t id, float *of_id, carat
         sum += exp(x[i] - max);
     double log_sum = max + log(sum);
     *of_id = (float)(x[id] - log_sum);
-    int32_t found = n > 0 ? collect(s, x, n) : 0;
+    int32_t found = n > 0 ? collect_largest(s, x, n) : 0;
     bool reached;
     found = order_until(s->cand, found, INFINITY, &reached);
     for (int32_t i = 0; i < n; i++)

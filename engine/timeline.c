@@ -105,7 +105,7 @@ static void forget_unshared(timeline *t)
  */
 
 /* Copies come between passes of other sessions. */
-static void fill(timeline *t, kv_snapshot *k)
+static void fill_snapshot(timeline *t, kv_snapshot *k)
 {
     pthread_mutex_lock(&t->m->pass_lock);
     kv_snapshot_fill(k, &t->kv);
@@ -115,8 +115,8 @@ static void fill(timeline *t, kv_snapshot *k)
 }
 
 /* A snapshot of ids[0..n), not filled; NULL if there is no room. base as kv_snapshot_new. */
-static kv_snapshot *reserve(const timeline *t, const int32_t *ids, int64_t n, kv_segment *base,
-                            int64_t base_n)
+static kv_snapshot *reserve_snapshot(const timeline *t, const int32_t *ids, int64_t n,
+                                     kv_segment *base, int64_t base_n)
 {
     const kv_layout *l = t->kv.layout;
     kv_snapshot *k = NULL;
@@ -143,7 +143,7 @@ status timeline_snapshot(timeline *t, kv_snapshot **out, err *e)
                        (long long)n);
     if ((st = kv_snapshot_new(t->kv.layout, t->id, n, t->seg, t->seg_n, out, e)))
         return st;
-    fill(t, *out);
+    fill_snapshot(t, *out);
     return OK;
 }
 
@@ -153,10 +153,10 @@ void timeline_save_end(timeline *t)
     if (!t->store || n < SAVE_LEAST || !kv_can_save(&t->kv, n, 0) ||
         checkpoints_have(t->store, t->id, n))
         return;
-    kv_snapshot *k = reserve(t, t->id, n, t->seg, t->seg_n);
+    kv_snapshot *k = reserve_snapshot(t, t->id, n, t->seg, t->seg_n);
     if (!k)
         return;
-    fill(t, k);
+    fill_snapshot(t, k);
     checkpoints_put(t->store, k);
 }
 
@@ -168,10 +168,10 @@ void timeline_offer(timeline *t, const int32_t *ids, int64_t n, int64_t above)
     if (!t->store || same < SAVE_LEAST || same < above + RESTORE_GAIN ||
         !kv_can_save(&t->kv, same, 0) || checkpoints_have(t->store, ids, same))
         return;
-    kv_snapshot *k = reserve(t, ids, same, t->seg, t->seg_n);
+    kv_snapshot *k = reserve_snapshot(t, ids, same, t->seg, t->seg_n);
     if (!k)
         return;
-    fill(t, k);
+    fill_snapshot(t, k);
     checkpoints_put(t->store, k);
 }
 
@@ -186,7 +186,7 @@ static void fill_pending(timeline *t, int32_t n_more, bool all)
         if (!computed || (!all && kv_can_save(&t->kv, k->n, n_more))) {
             t->pending[left++] = k;
         } else if (kv_can_save(&t->kv, k->n, 0)) {
-            fill(t, k);
+            fill_snapshot(t, k);
             checkpoints_put(t->store, k);
         } else {
             kv_snapshot_drop(k);
@@ -225,7 +225,7 @@ static void plan_pending(timeline *t, const int32_t *ids, int64_t n)
         bool behind = cut[i] <= t->kv.n_past;
         if ((behind && !kv_can_save(&t->kv, cut[i], 0)) || checkpoints_have(t->store, ids, cut[i]))
             continue;
-        kv_snapshot *k = reserve(t, ids, cut[i], base, base_n);
+        kv_snapshot *k = reserve_snapshot(t, ids, cut[i], base, base_n);
         if (!k)
             continue;
         t->pending[t->n_pending++] = k;
@@ -240,7 +240,7 @@ static void plan_pending(timeline *t, const int32_t *ids, int64_t n)
  * -------------------------------------------------------------------------------- */
 
 /* Tokens that ids[0..n) and the timeline have in common, its last one left to be computed. */
-static int64_t common(const timeline *t, const int32_t *ids, int64_t n)
+static int64_t common_prefix(const timeline *t, const int32_t *ids, int64_t n)
 {
     enum { RUN = 1024 }; /* ids at a time: a long conversation is compared with every message */
     int64_t most = t->kv.n_past < n - 1 ? t->kv.n_past : n - 1, same = 0;
@@ -253,7 +253,7 @@ static int64_t common(const timeline *t, const int32_t *ids, int64_t n)
 
 int64_t timeline_usable(const timeline *t, const int32_t *ids, int64_t n)
 {
-    int64_t same = common(t, ids, n);
+    int64_t same = common_prefix(t, ids, n);
     return kv_can_rewind(&t->kv, same) ? same : 0;
 }
 
@@ -274,7 +274,7 @@ status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
 }
 
 /* From the timeline's own store, whose segments it may go on with. */
-static void restore(timeline *t, kv_snapshot *k, int64_t n)
+static void restore_checkpoint(timeline *t, kv_snapshot *k, int64_t n)
 {
     if (timeline_restore(t, k, NULL))
         return;
@@ -293,7 +293,7 @@ static void save_what_goes(timeline *t, int64_t n_kept)
     timeline_save_end(t);
 }
 
-static void align(timeline *t, int64_t same)
+static void align_live(timeline *t, int64_t same)
 {
     int64_t cached = t->kv.n_past;
     if (same == cached) {
@@ -309,19 +309,19 @@ static void align(timeline *t, int64_t same)
 
 void timeline_prepare(timeline *t, const int32_t *ids, int64_t n)
 {
-    int64_t cached = t->kv.n_past, same = common(t, ids, n), use = 0;
+    int64_t cached = t->kv.n_past, same = common_prefix(t, ids, n), use = 0;
     int64_t live = kv_can_rewind(&t->kv, same) ? same : 0;
     kv_snapshot *k = NULL;
     if (t->store)
         k = checkpoints_find(t->store, ids, n, live ? live + RESTORE_GAIN : 0, &use);
     save_what_goes(t, k ? 0 : live);
     if (k)
-        restore(t, k, use);
+        restore_checkpoint(t, k, use);
     else
-        align(t, same);
+        align_live(t, same);
     kv_snapshot_drop(k);
-    int64_t of_cached = t->kv.n_past < same ? t->kv.n_past : same;
-    t->n_dropped = cached - of_cached;
+    int64_t n_kept = t->kv.n_past < same ? t->kv.n_past : same;
+    t->n_dropped = cached - n_kept;
     if (t->store)
         plan_pending(t, ids, n);
 }

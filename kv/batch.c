@@ -71,7 +71,7 @@ typedef struct row {
 } row;
 
 /* The batch owns the arrays that the step shows as const. */
-static void put(rowset *r, uint64_t *seen, int32_t at, const row *x, const kv_cache *c)
+static void put_row(rowset *r, uint64_t *seen, int32_t at, const row *x, const kv_cache *c)
 {
     ((int32_t *)r->token)[at] = x->token;
     ((int32_t *)r->pos)[at] = x->pos;
@@ -131,10 +131,10 @@ status kv_batch_add_rows(kv_batch *b, const kv_cache *c, const kv_rows *rows, er
                        .nth = i,
                        .n = n,
                        .seen = self | (from >= 0 ? seen_all[row0 + from] : 0)};
-        put(&st->all, seen_all, row0 + i, &x, c);
+        put_row(&st->all, seen_all, row0 + i, &x, c);
         if (is_wanted(rows, i, &next)) {
             ((int32_t *)st->out_row)[st->out.n] = row0 + i;
-            put(&st->out, seen_out, st->out.n, &x, c);
+            put_row(&st->out, seen_out, st->out.n, &x, c);
             st->out.n++;
         }
     }

@@ -86,7 +86,7 @@ static void le(unsigned char *to, uint64_t v, int n)
         to[i] = (unsigned char)(v >> (8 * i));
 }
 
-static status put_block(writer *w)
+static status write_block(writer *w)
 {
     enum { VAIN_MAX = 4, TRY_AGAIN = 16 };
     const void *at = w->block;
@@ -117,7 +117,7 @@ static status put_raw(writer *w, const unsigned char *bytes, size_t n)
         bytes += take;
         n -= take;
         if (w->n_block == ZIP_BLOCK) {
-            status st = put_block(w);
+            status st = write_block(w);
             if (st)
                 return st;
         }
@@ -136,7 +136,7 @@ static void begin_section(writer *w, enum section s, uint64_t stride)
 
 static status end_section(writer *w)
 {
-    status st = put_block(w);
+    status st = write_block(w);
     w->now->hash = hash_value(w->h);
     return st;
 }
@@ -389,7 +389,7 @@ static status check_layout(const file_in *f, const kv_file_id *id)
     return st;
 }
 
-static status read_ids(const file_in *f, int32_t **ids)
+static status read_token_ids(const file_in *f, int32_t **ids)
 {
     size_t n = (size_t)f->n;
     unsigned char *b = mem_alloc(n * 4);
@@ -407,7 +407,7 @@ static status read_rows(const file_in *f, const kv_layout *l, kv_snapshot **out)
 {
     int32_t *ids = NULL;
     kv_snapshot *k = NULL;
-    status st = read_ids(f, &ids);
+    status st = read_token_ids(f, &ids);
     if (!st)
         st = kv_snapshot_new(l, ids, (int64_t)f->n, NULL, 0, &k, f->e);
     mem_free(ids);

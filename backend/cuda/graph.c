@@ -29,14 +29,14 @@ static bool on_main(const pass_taps *taps)
     return main;
 }
 
-static bool same(const graph_key *a, const graph_key *b)
+static bool same_graph_key(const graph_key *a, const graph_key *b)
 {
     return a->model == b->model && a->kv == b->kv && a->scratch == b->scratch &&
            a->rows == b->rows && a->outs == b->outs && a->n_seqs == b->n_seqs &&
            a->kv_bucket == b->kv_bucket && a->tree == b->tree && same_taps(&a->taps, &b->taps);
 }
 
-static void forget(graph_slot *s)
+static void forget_slot(graph_slot *s)
 {
     if (s->exec)
         cudaGraphExecDestroy(s->exec);
@@ -46,7 +46,7 @@ static void forget(graph_slot *s)
 void cuda_graphs_drop(cuda_device *c)
 {
     for (int i = 0; i < GRAPHS; i++)
-        forget(&c->graphs[i]);
+        forget_slot(&c->graphs[i]);
 }
 
 /* The slot of this key, or the one that was not used for longest, made free. */
@@ -54,12 +54,12 @@ static graph_slot *slot_of(cuda_device *c, const graph_key *k)
 {
     graph_slot *oldest = &c->graphs[0];
     for (int i = 0; i < GRAPHS; i++) {
-        if (c->graphs[i].used && same(&c->graphs[i].key, k))
+        if (c->graphs[i].used && same_graph_key(&c->graphs[i].key, k))
             return &c->graphs[i];
         if (c->graphs[i].used < oldest->used)
             oldest = &c->graphs[i];
     }
-    forget(oldest);
+    forget_slot(oldest);
     oldest->key = *k;
     return oldest;
 }
@@ -118,7 +118,7 @@ void cuda_recorded(device *d, pass *p, mat y)
     if (!cuda_ok(c, p, cudaStreamEndCapture(c->stream, &g), "recording a pass"))
         return;
     if (pass_failed(p))
-        forget(s);
+        forget_slot(s);
     else if (cuda_ok(c, p, cudaGraphInstantiate(&s->exec, g, 0), "recording a pass") &&
              cuda_ok(c, p, cudaGraphLaunch(s->exec, c->stream), "replaying a pass"))
         s->y = y;
