@@ -1,9 +1,9 @@
-/* pass.c - one forward pass: its scratch, its first error, who listens to its layers.
+/* pass.c - one forward pass: its scratch, its first error, its taps.
  *
- * Scratch is a bump pointer that a layer takes back to a mark: the same calls give the same
- * addresses, which recorded passes depend on, and nothing here allocates. A dry pass moves the
- * pointer without memory behind it, so the highest place it reached is what a real one needs.
- * Debug builds fill what is released with NaN.
+ * Scratch is a bump pointer, which a layer sets back to a mark. Equal calls give equal addresses,
+ * which recorded passes require, and nothing here allocates. A dry pass moves the pointer without
+ * memory behind it: its maximum is the scratch that a real pass needs. Debug builds fill released
+ * scratch with NaN.
  */
 #include "backend/ops.h"
 #include "backend/pass.h"
@@ -86,7 +86,7 @@ bool pass_shapes(pass *p, const char *op, bool ok)
     return !pass_failed(p);
 }
 
-enum { CARRY_BYTES = 16384 }; /* a piece on the way through the host */
+enum { CARRY_BYTES = 16384 }; /* the staging buffer between two devices */
 
 void pass_carry(pass *p, int32_t from, void *to, const void *at, size_t n_bytes)
 {
@@ -109,7 +109,7 @@ void pass_carry(pass *p, int32_t from, void *to, const void *at, size_t n_bytes)
     }
 }
 
-/* To the tap's side, row by row: either may be wider apart than it is wide. */
+/* Copies x to the tap's side, row by row, because the strides may differ. */
 static void carry_tap(pass *p, int32_t side, mat to, mat x)
 {
     int32_t from = p->here;

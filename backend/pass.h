@@ -1,12 +1,13 @@
-/* pass.h - what one forward pass holds: device, step, scratch, first error.
+/* pass.h - the state of one forward pass: device, step, scratch, first error.
  *
- * Ops return no status: the first failure stays in the pass, later ops do nothing, the caller asks
- * once with pass_failed. Results are bumped from one scratch block; a model marks before a layer
- * and releases after it, so the same calls give the same addresses every time.
+ * Ops return no status. The first failure stays in the pass, later ops do nothing, and the caller
+ * asks once with pass_failed. Results come from one scratch block by a bump pointer. A model marks
+ * the pointer before a layer and releases to the mark after it, so equal calls give equal
+ * addresses.
  *
- * A dry pass (dry == true) runs the same model code with no scratch and computes nothing: every
- * op checks its shapes, takes its scratch and returns. Its `peak` is the scratch a real pass of
- * that many rows needs, exactly, and its tallies are the bytes and operations it will move.
+ * A dry pass (dry == true) runs the same model code without scratch and computes nothing: every op
+ * checks its shapes, takes its scratch and returns. Its `peak` is exactly the scratch that a real
+ * pass of that many rows needs; its tallies are the bytes and operations of a real pass.
  *
  * A model may be divided between devices. Then a pass has several sides, a device and a scratch
  * block each: side PASS_MAIN, where the pass begins and ends, and others in any order, a CPU among
@@ -24,11 +25,12 @@ typedef struct device device;
 
 enum { PASS_TAPS_MAX = 16 };
 
-/* Copies of what a drafter reads of a model. After layer il: the residual stream, all rows of the
- * pass, in their order. PASS_TAP_NORM: what the output head reads, the wanted rows alone. `to` has
- * room for them, and a fixed address, which recorded passes depend on. It lies in the memory of
- * `side`, where the copy goes wherever the layer is; a pass with a tap on another side than
- * PASS_MAIN is not recorded. The struct belongs to the caller and stays as it is for the pass. */
+/* A tap copies activations for a drafter. il is a layer: the residual stream after that layer, all
+ * rows of the pass in their order. il is PASS_TAP_NORM: the input of the output head, the wanted
+ * rows only. `to` must hold that many rows; recorded passes require that its address never changes.
+ * It is memory of side `side`; the copy goes there from whichever side the layer is on. A pass with
+ * a tap on a side other than PASS_MAIN is not recorded. The caller owns the struct and must not
+ * change it during the pass. */
 enum { PASS_TAP_NORM = -1 };
 typedef struct pass_tap_point {
     int32_t il;
@@ -48,17 +50,17 @@ typedef struct pass_side {
     device *dev;
     unsigned char *scratch; /* memory of dev; NULL when dry */
     size_t scratch_bytes;
-    size_t at, peak; /* bytes in use; the most there were */
+    size_t at, peak; /* bytes in use; their maximum */
 } pass_side;
 
 typedef struct pass {
     device *dev; /* of the side that the pass is on: side[here].dev */
     const step *st;
-    const rowset *rows; /* the rows that x now has: &st->all, then &st->out (op_keep_outputs) */
+    const rowset *rows; /* the current rows of x: &st->all, then &st->out (op_keep_outputs) */
     bool dry;
     int32_t n_sides, here;
     pass_side side[PASS_SIDES_MAX];
-    int32_t il; /* layer being computed, for traces and errors; -1 outside */
+    int32_t il;            /* the current layer, for traces and errors; -1 outside layers */
     const pass_taps *taps; /* NULL: none; set after pass_begin */
     uint64_t n_flops, weight_bytes_read, kv_bytes_read; /* tallies of a dry pass */
     err e;
@@ -79,18 +81,18 @@ static inline size_t pass_mark(const pass *p)
 {
     return p->side[p->here].at;
 }
-void pass_release(pass *p, size_t mark); /* debug builds poison what is released */
+void pass_release(pass *p, size_t mark); /* debug builds poison released scratch */
 
 /* n_bytes of scratch, 64-aligned; NULL when dry or failed. For a device's own temporaries, which
- * it releases itself by mark. */
+ * the device releases itself by mark. */
 void *pass_temp(pass *p, size_t n_bytes);
 mat pass_mat(pass *p, int32_t rows, int32_t heads, int32_t cols);
 
-/* False, with the error set, unless ok; also false if the pass has failed already. */
+/* True if ok. Otherwise false, with the error set; also false if the pass has already failed. */
 bool pass_shapes(pass *p, const char *op, bool ok);
-/* For models: x after layer il, or for PASS_TAP_NORM. */
+/* Called by models with x after layer il, and with the normed x for PASS_TAP_NORM. */
 void pass_tap(pass *p, int32_t il, mat x);
-/* The last layer that is tapped: up to there all rows are computed. -1: none is. */
+/* The last tapped layer, up to which all rows are computed; -1: no layer is tapped. */
 int32_t pass_last_tap(const pass *p);
 
 #endif

@@ -1,13 +1,13 @@
 /* wrap.c - devices around a device: trace, time, check. See ops.h.
  *
- * A wrapper has the same op table, each entry one line: AROUND runs the call on the inner device,
- * and what happens before and after depends on the wrapper's kind. `check` runs the call twice:
- * first on the inner device, then, with the output put back as it was, on the reference kernels,
- * and compares. In a dry pass it runs both as well, so scratch is planned for both.
+ * A wrapper has an op table whose entries are one line each: AROUND runs the call on the inner
+ * device, with an action before and after it that depends on the wrapper's kind. `check` runs the
+ * call twice and compares: first on the inner device, then, with the output restored, on the
+ * reference kernels. It does so in a dry pass too, so scratch is planned for both.
  *
- * Where the inner device has memory of its own (a GPU), results are downloaded to be printed or
- * compared, and the reference gets copies in host memory of all that the call reads: mirrors, which
- * live until the call is over. Ops that wait for the next one are launched by the download, and
+ * If the inner device has its own memory (a GPU), results are downloaded before they are printed or
+ * compared, and the reference reads copies of its inputs in host memory. These mirrors live until
+ * the call ends. A download launches any op that waits to be fused with the next one, and wrapped
  * passes are not recorded, so times are those of single ops.
  *
  * Wrapping nests: "trace,check" is a trace around a check around the device.
@@ -23,7 +23,9 @@
 
 typedef enum wrap_kind { WRAP_TRACE, WRAP_TIME, WRAP_CHECK } wrap_kind;
 
-enum { MIRRORS_MAX = 2 * STEP_SEQS_MAX + 16 }; /* of one call: two streams of every sequence */
+enum {
+    MIRRORS_MAX = 2 * STEP_SEQS_MAX + 16
+}; /* of one call: two streams per sequence, and a few more */
 
 typedef struct wrapper {
     device dev;
@@ -39,26 +41,26 @@ typedef struct wrapper {
     int phase;
     double start_ms;
     size_t mark;
-    float *before, *result; /* check: the output as it was; as the inner device left it */
+    float *before, *result; /* check: the output before the call; after the inner device */
     size_t copy_cap;        /* floats each holds */
-    /* A device with memory of its own. */
+    /* apart: the inner device has its own memory. */
     bool apart;
     void *mirror[MIRRORS_MAX];
     int32_t n_mirrors;
-    const float *out_at;         /* check: the output on the device, */
+    const float *out_at;         /* check: the address of the output on the device, */
     mat out;                     /* and its mirror */
-    unsigned char *host_scratch; /* check: for the reference, as large as the pass's */
+    unsigned char *host_scratch; /* check: scratch of the reference */
     size_t host_scratch_bytes;
-    unsigned char *dev_scratch; /* the pass's, while the reference runs */
+    unsigned char *dev_scratch; /* the pass's scratch, while the reference runs */
     const step *dev_step;
     step host_step;
     kv_view host_view;
     rope host_rope;
 } wrapper;
 
-/* Largest normalised mean square error between a device and the reference, per op. Products of
- * int8 activations are off by their rounding, about (1/127)^2/12 relative to a uniform peak;
- * attention of a GPU multiplies f16; everything else is f32 against f32. */
+/* The allowed normalised mean square error between a device and the reference, per op. Products
+ * round activations to int8: an error of about (1/127)^2/12 for uniform values. Attention on a GPU
+ * multiplies f16. Everything else is f32 on both sides. */
 static double tolerance(const wrapper *d, const char *op, const weight *w)
 {
     if (d->apart && !strcmp(op, "attend"))
@@ -105,7 +107,7 @@ static void copy_in(mat m, const float *from)
         memcpy(mat_row(m, r), from, (size_t)mat_width(m) * sizeof *from);
 }
 
-/* n_bytes of host memory until the call is over; a debugging device may allocate inside a pass. */
+/* n_bytes of host memory until the call ends. A debugging device may allocate inside a pass. */
 static void *mirror_room(wrapper *w, pass *p, size_t n_bytes)
 {
     void *at = w->n_mirrors < MIRRORS_MAX ? mem_alloc(n_bytes ? n_bytes : 1) : NULL;
@@ -133,7 +135,7 @@ static mat packed(mat m, float *at)
 
 static mat mirror(wrapper *w, pass *p, mat m)
 {
-    if (m.at == w->out_at) /* in place: as it was before */
+    if (m.at == w->out_at) /* an op in place reads the output before the call */
         return packed(m, w->out.at);
     mat to = packed(m, mirror_room(w, p, (size_t)m.rows * (size_t)mat_width(m) * sizeof *m.at));
     if (to.at)
@@ -141,7 +143,7 @@ static mat mirror(wrapper *w, pass *p, mat m)
     return to;
 }
 
-/* The output as it was before. */
+/* A mirror of the output before the call. */
 static mat mirror_out(wrapper *w, pass *p, mat y)
 {
     size_t n = (size_t)y.rows * (size_t)mat_width(y);
@@ -168,7 +170,7 @@ static const rope *mirror_rope(wrapper *w, pass *p, const rope *r)
     return &w->host_rope;
 }
 
-/* The whole store of every sequence; and the step that shows it. */
+/* Mirrors the whole store of every sequence, and points the pass to a step with the mirrors. */
 static const kv_view *mirror_view(wrapper *w, pass *p, const kv_view *kv)
 {
     const step *st = p->st;
@@ -191,7 +193,7 @@ static const kv_view *mirror_view(wrapper *w, pass *p, const kv_view *kv)
     return &w->host_view;
 }
 
-/* From here on the pass's temporaries are the reference's, in host memory. */
+/* Gives the pass host scratch, for the temporaries of the reference. */
 static void to_host_scratch(wrapper *w, pass *p)
 {
     pass_side *s = &p->side[p->here];
@@ -228,7 +230,7 @@ static bool reserve_copies(wrapper *w, pass *p, mat y)
 {
     size_t n = (size_t)y.rows * (size_t)mat_width(y);
     if (n > w->copy_cap) {
-        /* A debugging device may allocate inside a pass; the ones it wraps may not. */
+        /* A debugging device may allocate inside a pass; the device inside it may not. */
         mem_free(w->before);
         mem_free(w->result);
         w->before = mem_alloc(n * sizeof *w->before);
@@ -290,7 +292,7 @@ static void add_time(wrapper *w, const char *op, mat y, const weight *wt, double
             break;
     }
     if (i == DEVICE_OP_TIMES_MAX)
-        return; /* said in the table's last line */
+        return; /* print_times says so in its last line */
     if (i == w->n_times)
         w->times[w->n_times++] = now;
     w->times[i].n_calls++;
@@ -300,9 +302,9 @@ static void add_time(wrapper *w, const char *op, mat y, const weight *wt, double
     w->times[i].f32_ops += w->cost.f32_ops;
 }
 
-/* ---- What a call has to read and to multiply: its floor ------------------------------------ */
+/* ---- The bytes and operations that a call needs at least ----------------------------------- */
 
-/* `rows` products with each of n_mat matrices' worth of bytes; rows counts over all matrices. */
+/* `rows` products in total, with n_mat matrices that are read once each. */
 static void cost_weight(pass *p, int64_t rows, int32_t n_mat, const weight *w)
 {
     wrapper *d = p->dev->self;
@@ -318,7 +320,7 @@ static void cost_weight(pass *p, int64_t rows, int32_t n_mat, const weight *w)
         d->cost.int8_ops += ops;
 }
 
-/* Experts that some row was given to are read once. */
+/* Every expert that is used by a row is read once. */
 static void cost_experts(pass *p, routing r, const weight *w)
 {
     if (!w || p->dry)
@@ -336,7 +338,7 @@ static void cost_experts(pass *p, routing r, const weight *w)
     cost_weight(p, n, n_used, w);
 }
 
-/* Keys and values in sight of consecutive rows of a sequence are read once. */
+/* Consecutive rows of a sequence read the keys and values that they see once. */
 static void cost_attention(pass *p, mat q, const kv_view *kv)
 {
     wrapper *d = p->dev->self;
@@ -366,13 +368,13 @@ static wrapper *enter_call(pass *p, mat y)
     if (w->kind == WRAP_CHECK && !p->dry && reserve_copies(w, p, y))
         copy_out(w, w->before, y);
     if (w->kind == WRAP_TIME && !p->dry) {
-        device_moved(w->inner); /* what was called before is done */
+        device_moved(w->inner); /* wait for earlier calls */
         w->start_ms = clock_ms();
     }
     return w;
 }
 
-/* After a run of the call: is there another? checked: the reference can repeat it. */
+/* After a run of the call: true if the reference runs next. checked: the reference can run it. */
 static bool next_run(wrapper *w, pass *p, const char *op, mat y, const weight *wt, bool checked)
 {
     pass_release(p, w->mark);
@@ -402,8 +404,8 @@ static bool next_run(wrapper *w, pass *p, const char *op, mat y, const weight *w
     return false;
 }
 
-/* y: the mat that the call writes. mirrors: replaces what the call reads by what m_ has in host
- * memory. */
+/* y: the output of the call. mirrors: an expression that replaces the inputs by mirrors of the
+ * wrapper m_. */
 #define AROUND_IF(checked, name, y, wt, mirrors, call)                                             \
     wrapper *m_ = enter_call(p, y);                                                                \
     do {                                                                                           \
@@ -492,7 +494,7 @@ static void w_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n)
     AROUND("softcap", x, NULL, ids = mirror_bytes(m_, p, ids, (size_t)n * sizeof *ids),
            op->softcap(p, x, cap, ids, n));
 }
-/* The weights of the chosen experts; a different choice shows as different weights. */
+/* Compares the weights of the chosen experts: another choice has other weights. */
 static void w_route(pass *p, routing r, mat logits, const weight *scale)
 {
     mat y = {.at = r.weight, .rows = r.rows, .heads = 1, .cols = r.k, .stride = r.k};
@@ -500,8 +502,8 @@ static void w_route(pass *p, routing r, mat logits, const weight *scale)
            (r = mirror_routing(m_, p, r), r.weight = y.at, logits = mirror(m_, p, logits)),
            op->route(p, r, logits, scale));
 }
-/* What is stored shows when it is attended to; here only the keys' norm and the time. The reference
- * cannot repeat it for a device apart: the stores are there. */
+/* Shows the norm of the keys and the time. Wrong stored values are found by the next attend. If the
+ * device has its own memory the reference cannot repeat the call, because the stores are there. */
 static void w_kv_store(pass *p, const kv_view *kv, mat k, mat v)
 {
     AROUND_IF(!m_->apart, "kv_store", k, NULL, (void)0, op->kv_store(p, kv, k, v));
@@ -703,8 +705,8 @@ static const device_ops wrap_ops = {
     .softcap = w_softcap,
 };
 
-/* Optional ops are in the wrapper's table only if the inner device, and for check the reference
- * too, has them: the expansion is then wrapped op by op. */
+/* The wrapper has an optional op only if the inner device has it, and for check the reference too.
+ * Otherwise the op's expansion runs, and is wrapped op by op. */
 static void drop_missing(device_ops *t, const device *inner, const device *ref)
 {
     if (!inner->op->glu || (ref && !ref->op->glu))
@@ -713,7 +715,7 @@ static void drop_missing(device_ops *t, const device *inner, const device *ref)
         t->add_rms_norm = NULL;
 }
 
-/* What a device need not have, a wrapper has if the inner device has it. */
+/* A wrapper has the optional functions that its inner device has. */
 static void add_optional(device *d, const device *inner)
 {
     d->move = inner->move ? w_move : NULL;

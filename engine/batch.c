@@ -1,15 +1,15 @@
-/* batch.c - many generations side by side: who gets rows of the next pass.
+/* batch.c - many generations side by side: decides whose rows are in the next pass.
  *
  *     submit -> queue -> slot (a timeline) -> prompt in chunks -> one row per pass -> done
  *
- * A pass has one row of every job that is answering; the rows that are left go to prompts, one
- * prompt after the other in turn. While anyone is answering, the rows of prompts are bounded by
- * what a pass may take (stall_ms), measured as it goes. What a row computes does not depend on its
- * neighbours, so none of this changes any answer.
+ * A pass has one row of every answering job. The other rows go to prompts, which take turns. While
+ * a job is answering, the number of prompt rows is limited, so that no pass takes longer than
+ * stall_ms; times of rows are measured continuously. A row's result does not depend on the other
+ * rows of its pass, so the schedule changes no answer.
  *
- * Two threads' worlds meet in the mailbox under `lock`: submit, cancel and wake put in, the
- * stepping thread takes out. Everything else belongs to the stepping thread, which holds no lock
- * while it computes or calls back.
+ * Other threads reach the batch through a mailbox under `lock`: submit, cancel and wake write to
+ * it, the stepping thread reads it. Everything else belongs to the stepping thread, which holds no
+ * lock while it computes or calls back.
  */
 #include "engine/generation.h"
 #include "engine/report.h"
@@ -23,9 +23,9 @@ enum {
     SLOTS_DEFAULT = 4,
     QUEUE_DEFAULT = 64,
     STALL_DEFAULT_MS = 200,
-    ROWS_UNMEASURED = 32, /* of a prompt beside answers, before a row's time is known */
-    ROWS_LEAST = 8,       /* a prompt gets on, however slow the device */
-    WAIT_GAIN = 16        /* tokens of a prompt worth waiting for another job to compute */
+    ROWS_UNMEASURED = 32, /* prompt rows beside answers until a row has been timed */
+    ROWS_LEAST = 8,       /* prompt rows per pass even on the slowest device */
+    WAIT_GAIN = 16        /* shared tokens that make waiting for another job worthwhile */
 };
 
 typedef struct job {
@@ -34,7 +34,7 @@ typedef struct job {
     int32_t *ids;
     int64_t n;
     carat_generate_options opt;
-    char *stop_text; /* what opt.stop points into */
+    char *stop_text; /* the bytes of opt.stop */
     bool has_opt, cancelled;
     carat_event_fn fn;
     void (*done)(void *user, carat_status st, const carat_error *e, const carat_timings *t);
@@ -59,18 +59,18 @@ struct carat_batch {
     checkpoint_store *store; /* of all slots; NULL: none */
     slot *slot;
     int32_t n_slots, queue_max, stall_ms;
-    pass_part *part;    /* [n_slots] of the pass being made */
+    pass_part *part;    /* [n_slots] of the current pass */
     int32_t *part_slot; /* [n_slots] the slot of each part */
     int32_t turn;       /* the slot whose prompt comes first in the next pass */
     int64_t n_steps;
     double row_ms;    /* of a prompt's row; 0: not measured yet */
     double decode_ms; /* of a pass without prompts */
 
-    pthread_mutex_t lock; /* of all below */
+    pthread_mutex_t lock; /* protects all fields below */
     pthread_cond_t changed;
     bool has_lock, has_cond, woken;
     job *head, **tail; /* the queue */
-    job *admitted;     /* out of the queue, and not in a slot yet */
+    job *admitted;     /* taken from the queue, not yet in a slot */
     int64_t *cancel;   /* [n_slots] ids of running jobs to end */
     int64_t *running;  /* [n_slots] ids of running jobs; 0: idle */
     int64_t last_id;
@@ -80,7 +80,7 @@ struct carat_batch {
 
 /* ---- Opening --------------------------------------------------------------------------- */
 
-/* One set of scratch, n_slots of keys and values. */
+/* One set of scratch; keys and values for each slot. */
 static status plan_slots(carat_batch *b, const carat_batch_options *opt, carat_memory_plan *plan,
                          err *e)
 {
@@ -184,7 +184,7 @@ static void job_free(job *j)
     mem_free(j);
 }
 
-/* The last word to the caller. */
+/* Reports the end of a job to its caller, and frees the job. */
 static void job_done(job *j, status st, const err *e)
 {
     carat_timings t;
@@ -236,7 +236,7 @@ int32_t carat_batch_n_ctx(const carat_batch *b)
 
 /* ---- The mailbox ------------------------------------------------------------------------ */
 
-/* Copies of what the options point at: the caller's may be gone when the job runs. */
+/* Copies the arrays and strings of the options: the caller may free its own before the job runs. */
 static status copy_options(job *j, const carat_generate_options *o, err *e)
 {
     size_t n_text = 0, n_bias = (size_t)(o->sampling.n_bias > 0 ? o->sampling.n_bias : 0);
@@ -390,8 +390,9 @@ void carat_batch_get_info(carat_batch *b, carat_batch_info *info, carat_slot_inf
 
 /* ---- Jobs into slots, and out again ------------------------------------------------------ */
 
-/* A slot for j among those idle: the one with the longest usable prefix, as long as that is worth
- * more than what the job would overwrite there; else the one unused for longest. */
+/* The idle slot for j: the slot with the longest usable prefix, if that prefix is at least as long
+ * as the rest of the slot's timeline, which the job would overwrite; else the slot unused for the
+ * longest time. */
 static slot *slot_for(carat_batch *b, const job *j)
 {
     slot *best = NULL, *oldest = NULL;
@@ -411,7 +412,7 @@ static slot *slot_for(carat_batch *b, const job *j)
     return best ? best : oldest;
 }
 
-/* What running jobs have in common with this one is copied from them. */
+/* Running jobs whose timelines share a prefix with j's prompt save a checkpoint of it. */
 static void ask_others(carat_batch *b, const slot *s, const job *j)
 {
     for (int32_t i = 0; b->store && i < b->n_slots; i++) {
@@ -442,7 +443,7 @@ static void begin_job(carat_batch *b, slot *s, job *j)
     pthread_mutex_unlock(&b->lock);
 }
 
-/* st OK: the generation has ended, one way or another. */
+/* st OK: the generation has ended, for whatever reason. */
 static void end_job(carat_batch *b, slot *s, status st, err *e)
 {
     job *j = s->job;
@@ -461,8 +462,8 @@ static void end_job(carat_batch *b, slot *s, status st, err *e)
     job_done(j, st, e);
 }
 
-/* Is a running job computing a prefix of this one's prompt, so that waiting saves more than it
- * costs? Several answers to one prompt come all at once. */
+/* True if a running job is computing a prefix that j's prompt shares, so that waiting saves at
+ * least WAIT_GAIN tokens. Requests for several answers to one prompt arrive together. */
 static bool better_wait(const carat_batch *b, const job *j)
 {
     for (int32_t i = 0; b->store && i < b->n_slots; i++) {
@@ -491,7 +492,7 @@ static bool may_begin(const carat_batch *b, const job *j)
     return !better_wait(b, j);
 }
 
-/* Takes the first job of the queue that is as asked. NULL: none. */
+/* Removes the first job that satisfies as_asked from the queue. NULL: there is none. */
 static job *take_queued(carat_batch *b, bool (*as_asked)(const carat_batch *b, const job *j))
 {
     pthread_mutex_lock(&b->lock);
@@ -558,7 +559,8 @@ static void end_cancelled(carat_batch *b)
 static void add_pass_part(carat_batch *b, int32_t *n, int32_t i, const int32_t *ids, int32_t rows,
                           bool want)
 {
-    size_t row0 = (size_t)i * (size_t)b->shape.verify_rows; /* of the slot in the workspace */
+    size_t row0 =
+        (size_t)i * (size_t)b->shape.verify_rows; /* the slot's first row in the workspace */
     b->part_slot[*n] = i;
     b->part[*n] =
         (pass_part){.t = &b->slot[i].t,
@@ -570,7 +572,7 @@ static void add_pass_part(carat_batch *b, int32_t *n, int32_t i, const int32_t *
     ++*n;
 }
 
-/* Rows of prompts beside n_answering answers. */
+/* How many prompt rows may join n_answering answers. */
 static int32_t prompt_rows(const carat_batch *b, int32_t n_answering)
 {
     int32_t rows = b->layout.rows_max - n_answering;
@@ -578,8 +580,8 @@ static int32_t prompt_rows(const carat_batch *b, int32_t n_answering)
         rows = b->shape.chunk;
     if (!n_answering)
         return rows;
-    /* Where answers alone take longer than that, prompts may take as long again: else each pass
-     * would read all weights for a handful of rows. */
+    /* If a pass of answers alone exceeds stall_ms, prompts may double its time: else each pass
+     * would read all weights for a few prompt rows. */
     double headroom_ms = b->stall_ms - b->decode_ms;
     headroom_ms = headroom_ms > b->decode_ms ? headroom_ms : b->decode_ms;
     double fit = b->row_ms > 0 ? headroom_ms / b->row_ms : ROWS_UNMEASURED;
@@ -587,7 +589,7 @@ static int32_t prompt_rows(const carat_batch *b, int32_t n_answering)
     return bound < rows ? bound : rows;
 }
 
-/* Fills b->part; returns how many. Answers first: they are one row each. */
+/* Fills b->part and returns the number of parts: answers first, one row each, then prompts. */
 static int32_t plan_step_rows(carat_batch *b, int32_t *n_answering, int32_t *n_prompt_rows)
 {
     int32_t n = 0;
@@ -619,7 +621,7 @@ static int32_t plan_step_rows(carat_batch *b, int32_t *n_answering, int32_t *n_p
     return n;
 }
 
-/* What a row of a prompt, and a pass of answers alone, take: smoothed, for the stall bound. */
+/* Updates the smoothed times of a prompt row and of a pass of answers alone. */
 static void measure_pass(carat_batch *b, double ms, int32_t n_answering, int32_t n_prompt_rows)
 {
     double *to = n_prompt_rows ? &b->row_ms : &b->decode_ms;
@@ -631,7 +633,7 @@ static void measure_pass(carat_batch *b, double ms, int32_t n_answering, int32_t
     *to = *to > 0 ? 0.7 * *to + 0.3 * x : x;
 }
 
-/* The part's rows are computed: commits them, and what follows from the logits. */
+/* Commits the part's computed rows, and takes the next token from their logits. */
 static void use_logits(carat_batch *b, slot *s, const pass_part *part, uint64_t *n_generated)
 {
     job *j = s->job;

@@ -1,8 +1,8 @@
-/* checkpoint.c - the snapshots a session or batch keeps, and which of them go.
+/* checkpoint.c - the snapshots that a session or batch keeps, and the order in which they go.
  *
- * Worth of a snapshot: the tokens it saves over the next shorter one of the same conversation,
- * times how often it was of use (a use fades by half in HALF_LIFE_MS), per byte that dropping it
- * frees. Bytes are counted by walking: segments that several snapshots share count once.
+ * The worth of a snapshot is the number of tokens it saves over the next shorter snapshot of the
+ * same conversation, times its uses (a use halves every HALF_LIFE_MS), divided by the bytes that
+ * dropping it frees. Segments shared by several snapshots count once.
  */
 #include "engine/checkpoint.h"
 #include "engine/disk.h"
@@ -15,13 +15,13 @@
 
 enum {
     HALF_LIFE_MS = 60 * 60 * 1000,
-    LOAD_GAIN = 32, /* tokens that a file must save over what is in memory */
-    CUT_LEAST = 32  /* tokens: a shorter prefix is computed as fast as it is copied */
+    LOAD_GAIN = 32, /* a file must save this many tokens over memory */
+    CUT_LEAST = 32  /* a prefix of fewer tokens is computed as fast as copied */
 };
 
 typedef struct entry {
     kv_snapshot *k;
-    int64_t base; /* length of the longest other entry that is a prefix of this one */
+    int64_t base; /* length of the longest other entry that is a prefix of it */
     double uses;  /* as of used_ms */
     double used_ms;
 } entry;
@@ -68,7 +68,7 @@ void checkpoints_close(checkpoint_store *s)
     mem_free(s);
 }
 
-/* ---- What is there ------------------------------------------------------------------------ */
+/* ---- Finding ------------------------------------------------------------------------------ */
 
 static bool begins_with(const kv_snapshot *k, const kv_snapshot *prefix)
 {
@@ -101,7 +101,7 @@ static entry *find_here(checkpoint_store *s, const int32_t *ids, int64_t n, int6
     entry *best = NULL;
     for (int32_t i = 0; i < s->n; i++) {
         kv_snapshot *k = s->at[i].k;
-        if (k->n <= *above) /* cannot serve more than it has */
+        if (k->n <= *above) /* too short to be better */
             continue;
         int64_t use = kv_snapshot_usable(k, same_tokens(k, ids, n - 1));
         if (use > *above) {
@@ -133,9 +133,9 @@ kv_snapshot *checkpoints_find(checkpoint_store *s, const int32_t *ids, int64_t n
     return best->k;
 }
 
-/* ---- What fits ----------------------------------------------------------------------------- */
+/* ---- The budget ---------------------------------------------------------------------------- */
 
-/* Bytes of all entries but `without`. */
+/* Bytes of all entries except `without`. */
 static uint64_t bytes_of(checkpoint_store *s, const entry *without)
 {
     uint64_t sum = 0;
@@ -171,7 +171,7 @@ static void drop_entry(checkpoint_store *s, int32_t i)
     kv_snapshot_drop(gone);
 }
 
-/* Room for entries is taken ahead, so that putting one in between two tokens allocates nothing. */
+/* Allocates entries ahead, so that adding one between two tokens allocates nothing. */
 static bool grow_entries(checkpoint_store *s)
 {
     if (s->cap - s->n >= STEP_SEQS_MAX * CUTS_MAX + 1)
@@ -185,7 +185,7 @@ static bool grow_entries(checkpoint_store *s)
     return true;
 }
 
-/* Drops what is worth least until n_more bytes fit beside the rest; never `keep`. */
+/* Drops the entries of least worth, never `keep`, until n_more bytes fit. */
 static bool evict(checkpoint_store *s, uint64_t n_more, const kv_snapshot *keep)
 {
     double now = clock_ms();
@@ -231,7 +231,7 @@ void checkpoints_put(checkpoint_store *s, kv_snapshot *k)
     for (int32_t i = 0; i < s->n; i++)
         if (s->at[i].base < k->n && begins_with(s->at[i].k, k))
             s->at[i].base = k->n;
-    /* Segments that it shares may have belonged to nobody here, so only now is its size known. */
+    /* Its shared segments may be new to the store, so its size is known only now. */
     if (!evict(s, 0, k))
         for (int32_t i = 0; i < s->n; i++)
             if (s->at[i].k == k) {
@@ -252,12 +252,13 @@ void checkpoints_info(checkpoint_store *s, carat_cache_info *info)
         disk_info(s->disk, info);
 }
 
-/* ---- Where ----------------------------------------------------------------------------------- */
+/* ---- Positions of snapshots -------------------------------------------------------------------
+ */
 
 int32_t checkpoints_cuts(const checkpoint_store *s, const int32_t *ids, int64_t n,
                          int64_t cut[CUTS_MAX])
 {
-    int64_t second = 0, last[2] = {0, 0}; /* where turns begin: the second of all, the last two */
+    int64_t second = 0, last[2] = {0, 0}; /* beginnings of the second and the last two turns */
     int32_t k = 0;
     for (int64_t i = 0, seen = 0; s->turn_id >= 0 && i < n; i++) {
         if (ids[i] != s->turn_id)
@@ -267,7 +268,7 @@ int32_t checkpoints_cuts(const checkpoint_store *s, const int32_t *ids, int64_t 
         last[0] = last[1];
         last[1] = i;
     }
-    /* The last turn is the answer's own, empty yet; the one before it the user's. */
+    /* The last turn is the still empty answer; the one before it is the user's. */
     if (second >= CUT_LEAST && second < last[0])
         cut[k++] = second;
     if (last[0] >= CUT_LEAST)

@@ -1,16 +1,17 @@
-/* checkpoint.h - what a model remembers of conversations beyond the live caches.
+/* checkpoint.h - snapshots of conversations beside the live caches.
  *
  * A store holds snapshots of the timelines of one session or batch, in host memory, within a
- * budget; what is worth least goes first. Timelines ask it for the longest prefix of a prompt.
+ * budget; the snapshot of least worth is dropped first. Timelines ask it for the longest prefix of
+ * a prompt.
  *
- * Snapshots are taken where the next prompt is likely to part from this one: at the end of a
+ * Snapshots are taken where the next prompt probably diverges from this one: at the end of the
  * prompt (the answer is regenerated, or its thoughts are left out of the history), at the start of
- * the last user's turn (the message is edited), after the system prompt (another conversation
- * begins alike), and of what a switch of conversations would throw away. Memory for the first
- * three is taken before the answer begins, and the rows are copied only when a ring is about to
- * overwrite them: most turns copy nothing.
+ * the last user turn (the message is edited), after the system prompt (another conversation shares
+ * it), and of a timeline that a switch of conversations would discard. Memory for the first three
+ * is reserved before the answer begins. Their rows are copied only when a ring is about to
+ * overwrite them, so most turns copy nothing.
  *
- * Belongs to the thread that runs passes.
+ * The store belongs to the thread that runs passes.
  */
 #ifndef ENGINE_CHECKPOINT_H
 #define ENGINE_CHECKPOINT_H
@@ -22,7 +23,7 @@ struct carat_model;
 
 typedef struct checkpoint_store checkpoint_store;
 
-/* What the caller asked for. */
+/* The options of a store. */
 typedef struct checkpoint_wish {
     uint64_t budget_bytes;
     const char *dir; /* NULL: nothing on disk */
@@ -33,22 +34,22 @@ status checkpoints_open(checkpoint_store **s, struct carat_model *m, const kv_la
                         const checkpoint_wish *wish, err *e);
 void checkpoints_close(checkpoint_store *s); /* NULL is fine */
 
-/* A snapshot with the longest prefix of ids[0..n) that a cache could have, if that is more than
- * `above` tokens; from the directory if that has a longer one. NULL: none. *usable < n: the last
- * token is left to be computed. The caller's reference. */
+/* The snapshot that gives a cache the longest prefix of ids[0..n), if that is longer than `above`
+ * tokens; the directory is searched too. NULL: there is none. *usable, the length of the prefix, is
+ * less than n, because the last token must be computed. The caller owns the reference. */
 kv_snapshot *checkpoints_find(checkpoint_store *s, const int32_t *ids, int64_t n, int64_t above,
                               int64_t *usable);
-/* Puts a filled snapshot in; takes the reference. */
+/* Adds a filled snapshot; takes the reference. */
 void checkpoints_put(checkpoint_store *s, kv_snapshot *k);
-/* Is there one of exactly ids[0..n)? */
+/* True if the store has a snapshot of exactly ids[0..n). */
 bool checkpoints_have(const checkpoint_store *s, const int32_t *ids, int64_t n);
-/* Makes room for n_bytes; false: they would never fit. */
+/* Drops snapshots until n_bytes fit; false: they exceed the budget. */
 bool checkpoints_make_room(checkpoint_store *s, uint64_t n_bytes);
-/* The positions of ids[0..n) where snapshots are worth having, ascending; at most CUTS_MAX. */
+/* The positions in ids[0..n) where snapshots are useful, ascending; at most CUTS_MAX. */
 enum { CUTS_MAX = 4 };
 int32_t checkpoints_cuts(const checkpoint_store *s, const int32_t *ids, int64_t n,
                          int64_t cut[CUTS_MAX]);
-/* Would one of ids[0..n) be written to the directory? */
+/* True if a snapshot of ids[0..n) would be written to the directory. */
 bool checkpoints_on_disk_wanted(checkpoint_store *s, const int32_t *ids, int64_t n);
 void checkpoints_info(checkpoint_store *s, carat_cache_info *info);
 

@@ -1,12 +1,12 @@
 /* decode.c - the rules of the token loop: sampling, masks, stop rules, budgets, cancellation,
- * streaming. Everything that generates drives this one state machine.
+ * streaming. Sessions and batches both drive this one state machine.
  *
  *     logits -> sample -> TOKEN event -> end of turn? -> bytes -> stream (whole characters, stop
  *     strings) -> answer parser (reasoning, content, calls) -> events -> budget? -> next pass
  *
- * All memory is taken before the first token; between the first and the last nothing here
- * allocates (the answer parser may grow its buffer for a tool call). Whatever ends the answer, the
- * text that was held back is decided and shown, and the last event is END.
+ * All memory is allocated before the first token. Between the first and the last token nothing here
+ * allocates, except that the answer parser may grow its buffer for a tool call. At every end of an
+ * answer the withheld text is resolved and sent, and the last event is END.
  */
 #include "engine/generation.h"
 #include "engine/report.h"
@@ -19,7 +19,8 @@
 
 enum { TEXT_BYTES = 4096, LOGPROBS_MAX = 20 };
 
-/* Where an answer is with its thoughts. The marks are tokens of the vocabulary; -1: none. */
+/* The state of an answer's thoughts. open_id and close_id are the tokens that mark them; -1: the
+ * vocabulary has none. */
 typedef struct thought {
     int32_t open_id, close_id;
     bool inside, cut;
@@ -34,7 +35,7 @@ struct generation {
     stream text;
     answer_parser *parser; /* NULL: all text is content */
     uint32_t *allowed;     /* of the mask; NULL without one */
-    bool refused;          /* fn returned false: nothing but END is told from then on */
+    bool refused;          /* fn returned false: END is the only event from then on */
     bool ended;
     carat_finish finish;
     int32_t id; /* the last token */
@@ -63,7 +64,7 @@ static bool tell_answer(void *user, const answer_event *a)
     return tell_event(user, &ev);
 }
 
-/* What fits the buffer, cut between characters. */
+/* The number of bytes that fit the buffer, without cutting a character. */
 static size_t fitting(const char *text, size_t n)
 {
     if (n < TEXT_BYTES)
@@ -72,7 +73,7 @@ static size_t fitting(const char *text, size_t n)
     return n - utf8_partial_tail(text, n);
 }
 
-/* From the stream: whole characters, free of stop strings. */
+/* Receives text from the stream: whole characters, without stop strings. */
 static bool take_stream_text(void *user, const char *text, size_t n)
 {
     generation *d = user;
@@ -112,7 +113,8 @@ void generation_stop(generation *g, carat_finish why)
     g->ended = true;
 }
 
-/* Must the thought end now, so that an answer still fits? */
+/* True if the thought must end now: its budget is used up, or the rest is reserved for the answer.
+ */
 static bool thought_is_over(const generation *g)
 {
     const carat_generate_options *o = &g->opt;
@@ -151,8 +153,8 @@ static status apply_mask(generation *g, float *logits, err *e)
     return OK;
 }
 
-/* From logits to an id. The draw depends on seed and position alone, so a repeated answer
- * repeats, whatever batches it came in. */
+/* Samples the token at position n. The draw depends on seed and position alone, so an answer is the
+ * same in every batch. */
 static status pick_token(generation *g, const timeline *t, int64_t n, workspace *w, row_logits x,
                          carat_event *ev, err *e)
 {
@@ -194,7 +196,7 @@ static void count_thought(thought *t, int32_t id)
         t->inside = false;
 }
 
-/* Makes ev's token the next of the answer and applies every rule that may end it. */
+/* Appends ev's token to the answer and applies every rule that may end the answer. */
 static void accept_token(generation *g, const carat_event *ev, bool context_full)
 {
     const carat_model *m = g->m;
@@ -225,7 +227,7 @@ int32_t generation_needs(const generation *g)
     if (g->m->text)
         vocab_never_sampled(g->m->text, &n_never);
     return k && k + n_never <= CANDIDATES_MAX / 2 ? k + n_never
-                                                  : 0; /* room for some that are equal */
+                                                  : 0; /* half the buffer is for equal logits */
 }
 
 status generation_next(generation *g, const timeline *t, int64_t n, workspace *w, row_logits logits,
@@ -347,7 +349,7 @@ status generation_finish(generation *g, err *e)
 {
     if (!g->refused)
         stream_end(&g->text);
-    /* Ended from outside: half a call must not be completed by guessing and then run. */
+    /* The answer was cut: an incomplete tool call must not be completed and run. */
     if (g->parser && (g->finish != CARAT_FINISH_STOP || g->text.met >= 0))
         answer_was_cut(g->parser);
     if (g->parser && !g->refused)
@@ -372,7 +374,7 @@ static bool tell_prefill(void *user, int64_t done, int64_t total)
     return generation_tell_prefill(user, done, total);
 }
 
-/* The logits of the prompt's last token are in s->w.logits. */
+/* Generates until the answer ends. s->w.logits has the logits of the prompt's last token. */
 static status loop(carat_session *s, generation *g, err *e)
 {
     pass_part part = {.t = &s->t,

@@ -1,4 +1,4 @@
-/* disk.c - the directory: which files there are, which is worth its bytes, who writes. */
+/* disk.c - the directory of snapshot files: its contents, its budget, the thread that writes. */
 #include "engine/disk.h"
 #include "engine/engine_int.h"
 #include "base/hash.h"
@@ -18,11 +18,11 @@
 #include <unistd.h>
 
 enum {
-    FRESH_LEAST = 64, /* tokens that no file has: fewer are not worth a file */
-    FRESH_SHARE = 8,  /* nor is less than this part: bounds what a long conversation writes */
-    QUEUE_MAX = 4,    /* snapshots waiting to be written hold memory */
-    FAILURES_MAX = 5, /* in a row: then no more is written */
-    TEMP_AGE_S = 10,  /* a younger temporary may be about to be locked by who made it */
+    FRESH_LEAST = 64, /* a file needs this many tokens that no file has, */
+    FRESH_SHARE = 8,  /* and this share of its tokens: limits writes of long conversations */
+    QUEUE_MAX = 4,    /* queued snapshots occupy memory */
+    FAILURES_MAX = 5, /* consecutive failures after which writing stops */
+    TEMP_AGE_S = 10,  /* a younger temporary may not be locked yet by its writer */
     HALF_LIFE_S = 6 * 3600,
     SAMPLE_BYTES = 4096,
     SAMPLES = 8,
@@ -45,15 +45,15 @@ struct disk_store {
     hash_stream *h;
 
     pthread_t thread;
-    pthread_mutex_t lock; /* of all below */
+    pthread_mutex_t lock; /* protects all fields below */
     pthread_cond_t changed;
     bool has_thread, has_lock, has_cond, quit;
     kv_snapshot *queue[QUEUE_MAX];
     int32_t n_queue;
-    kv_snapshot *writing; /* out of the queue, and not among the files yet */
-    file *at;             /* of this key, by length */
+    kv_snapshot *writing; /* taken from the queue, not yet a file */
+    file *at;             /* the files of this key, ordered by length */
     int32_t n, cap;
-    int32_t n_failures; /* in a row */
+    int32_t n_failures; /* consecutive */
     carat_cache_info info;
 };
 
@@ -67,7 +67,7 @@ static void put_u64(hash_stream *h, uint64_t v)
     hash_put(h, b, 8);
 }
 
-/* All metadata and shapes, and samples of every tensor: a fine-tune moves them all. */
+/* Hashes metadata, shapes and samples of every tensor: a fine-tune changes every tensor. */
 static void model_identity(const model *m, hash_stream *h, uint64_t id[2])
 {
     const gguf *g = &m->file;
@@ -77,7 +77,7 @@ static void model_identity(const model *m, hash_stream *h, uint64_t id[2])
         for (uint64_t i = 0; i < g->n_values; i++) {
             const gguf_value *v = &g->value[i];
             if (!strncmp(v->key, "tokenizer.", 10))
-                continue; /* ids are ids */
+                continue; /* the tokenizer does not change the meaning of ids */
             hash_put(h, v->key, strlen(v->key) + 1);
             put_u64(h, v->n_bytes);
             hash_put(h, v->bytes, (size_t)v->n_bytes);
@@ -101,8 +101,7 @@ static void model_identity(const model *m, hash_stream *h, uint64_t id[2])
     }
 }
 
-/* ---- The directory -----------------------------------------------------------------------------
- */
+/* ---- The directory ------------------------------------------------------------------------- */
 
 static uint64_t hash_ids(hash_stream *h, const int32_t *ids, int64_t from, int64_t to)
 {
@@ -128,7 +127,7 @@ static void name_of(const disk_store *d, const file *f, char *name, size_t cap)
              suffix);
 }
 
-/* A name of ours, exactly. */
+/* Parses exactly the names that the store writes. */
 static bool parse_name(const char *name, uint64_t *key, file *f)
 {
     char again[128];
@@ -149,7 +148,7 @@ static void insert(disk_store *d, file f)
         int32_t cap = d->cap ? 2 * d->cap : 64;
         file *at = mem_realloc(d->at, (size_t)cap, sizeof *at);
         if (!at)
-            return; /* the next start finds it */
+            return; /* the next start will list it */
         d->at = at;
         d->cap = cap;
     }
@@ -171,7 +170,7 @@ static void forget_file(disk_store *d, file f)
         }
 }
 
-/* A temporary that nobody is writing: left by a program that was killed. */
+/* True for a temporary without a writer: its program was killed. */
 static void remove_stale(const char *path, const struct stat *sb)
 {
     if (time(NULL) - sb->st_mtime < TEMP_AGE_S)
@@ -212,7 +211,7 @@ static bool list_add(listing *l, const on_disk *f)
     return true;
 }
 
-/* All snapshot files of this user, of any model; removes stale temporaries on the way. */
+/* Lists this user's snapshot files of all models, and removes stale temporaries. */
 static status list_dir(const disk_store *d, listing *l, err *e)
 {
     *l = (listing){0};
@@ -250,7 +249,7 @@ static status list_dir(const disk_store *d, listing *l, err *e)
     return st;
 }
 
-/* Removes files until the budget holds, the least valuable first; never the one named `keep`. */
+/* Removes the least valuable files, never `keep`, until the budget holds. */
 static void trim(disk_store *d, const char *keep)
 {
     listing l;
@@ -292,10 +291,9 @@ static void note(disk_store *d, const err *e)
     pthread_mutex_unlock(&d->lock);
 }
 
-/* ---- Writing -----------------------------------------------------------------------------------
- */
+/* ---- Writing ------------------------------------------------------------------------------- */
 
-/* The rename is on the disk only when its directory is. */
+/* A rename is durable only after its directory is synchronised. */
 static void sync_dir(const disk_store *d)
 {
     int fd = open(d->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -311,7 +309,7 @@ static bool disk_is_full(const disk_store *d, uint64_t n_bytes)
     return !statvfs(d->dir, &v) && (uint64_t)v.f_bavail * v.f_frsize < n_bytes;
 }
 
-/* Removes files of ours worth n_bytes. */
+/* Removes n_bytes of this store's files. */
 static void make_disk_room(disk_store *d, uint64_t n_bytes)
 {
     uint64_t budget = d->budget_bytes;
@@ -384,7 +382,7 @@ static void *writer(void *arg)
     return NULL;
 }
 
-/* Tokens of the longest file that is a prefix of ids[0..n), n included. The lock is held. */
+/* The longest file that is a prefix of ids[0..n), up to n itself. The caller holds the lock. */
 static file longest(disk_store *d, const int32_t *ids, int64_t n, int64_t above)
 {
     file best = {0};
@@ -399,7 +397,7 @@ static file longest(disk_store *d, const int32_t *ids, int64_t n, int64_t above)
     return best;
 }
 
-/* The lock is held. */
+/* The caller holds the lock. */
 static bool is_worth_a_file(disk_store *d, const int32_t *ids, int64_t n)
 {
     if (d->n_queue == QUEUE_MAX || d->n_failures >= FAILURES_MAX)
@@ -432,8 +430,7 @@ void disk_offer(disk_store *d, kv_snapshot *k)
     pthread_mutex_unlock(&d->lock);
 }
 
-/* ---- Reading -----------------------------------------------------------------------------------
- */
+/* ---- Reading ------------------------------------------------------------------------------- */
 
 kv_snapshot *disk_load(disk_store *d, const int32_t *ids, int64_t n, int64_t above)
 {
@@ -457,9 +454,9 @@ kv_snapshot *disk_load(disk_store *d, const int32_t *ids, int64_t n, int64_t abo
             st = err_set(&e, E_FORMAT, "%s: holds other tokens than its name says", path);
         }
         if (!st)
-            utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW); /* used now */
+            utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW); /* marks it as used now */
         else if (st == E_FORMAT)
-            unlink(path); /* whatever it is, it would fail again */
+            unlink(path); /* it would fail again */
         mem_free(path);
         if (!st || st == E_MEMORY)
             return k;
@@ -480,12 +477,11 @@ void disk_info(disk_store *d, carat_cache_info *info)
     pthread_mutex_unlock(&d->lock);
 }
 
-/* ---- Opening -----------------------------------------------------------------------------------
- */
+/* ---- Opening ------------------------------------------------------------------------------- */
 
-/* Whoever may rename files in the directory can put a file of one conversation in the place of
- * another, or take the files away. So it must belong to this user, or to root, and nobody else may
- * write to it unless its sticky bit keeps users from each other's files. */
+/* A user who may rename files in the directory can exchange or remove conversations. So the
+ * directory must belong to this user or to root, and no other user may write to it, unless its
+ * sticky bit protects the files of one user from another. */
 static status check_owner(const disk_store *d, const struct stat *sb, err *e)
 {
     if (sb->st_uid != geteuid() && sb->st_uid != 0)

@@ -1,12 +1,12 @@
 /* disk.h - checkpoints that outlive the program: a directory of snapshot files with a budget.
  *
- * Files are named KEY-TOKENS-HASH.carat-kv: the key says which weights and layout, the hash which
- * tokens, so finding the longest prefix of a prompt opens no file. Writing happens on a thread of
- * the store's own. Several programs may use one directory: files appear whole, and one that is
- * gone when it is opened was never there.
+ * Files are named KEY-TOKENS-HASH.carat-kv. KEY identifies weights and layout, HASH the tokens, so
+ * the longest prefix of a prompt is found without opening a file. A thread of the store writes.
+ * Several programs may share a directory: a file appears complete, and a file that another program
+ * has deleted counts as absent.
  *
- * Nothing here is needed for an answer: what cannot be read is removed and computed, what cannot be
- * written is not. The last sentence about either is kept for whoever asks.
+ * No answer depends on a file. An unreadable file is removed and its tokens are computed; a failed
+ * write is skipped. The last error message of either kind is kept for disk_info.
  *
  * find, load and offer belong to the thread that runs passes.
  */
@@ -19,18 +19,18 @@ struct carat_model;
 
 typedef struct disk_store disk_store;
 
-/* The directory is made if it is not there; one that cannot be used, or that other users may change
- * files in, is an error. Files of other users are not there. */
+/* Creates the directory if it is absent. A directory that cannot be used, or where other users may
+ * change files, is an error. Files of other users are ignored. */
 status disk_open(disk_store **d, const struct carat_model *m, const kv_layout *l, const char *dir,
                  uint64_t budget_bytes, err *e);
-void disk_close(disk_store *d); /* writes what was offered; NULL is fine */
+void disk_close(disk_store *d); /* writes queued snapshots first; NULL is allowed */
 
-/* Loads the file with the longest prefix of ids[0..n), if that is more than `above` tokens. NULL:
- * none. The caller's reference. */
+/* Loads the file with the longest prefix of ids[0..n), if that is longer than `above` tokens. NULL:
+ * there is none. The caller owns the reference. */
 kv_snapshot *disk_load(disk_store *d, const int32_t *ids, int64_t n, int64_t above);
-/* Do ids[0..n) hold enough that no file has? */
+/* True if ids[0..n) have enough tokens that no file has. */
 bool disk_wants(disk_store *d, const int32_t *ids, int64_t n);
-/* To be written, if it holds enough that no file has. Takes a reference of its own. */
+/* Queues k for writing, if it has enough tokens that no file has. Takes its own reference. */
 void disk_offer(disk_store *d, kv_snapshot *k);
 void disk_info(disk_store *d, carat_cache_info *info);
 

@@ -1,11 +1,11 @@
-/* pass.c - every computation of the engine: rows of one or more timelines in a pass, and their
+/* pass.c - every computation of the engine: runs passes over rows of timelines, and reads their
  * logits.
  *
- *     run_pass          reserves, fills the step, runs the model, takes the wanted rows' logits
- *     timeline_commit   keeps some of the rows that were computed: ids, keys and counters together
+ *     run_pass          reserves indices, fills the step, runs the model, reads the wanted logits
+ *     timeline_commit   keeps a prefix or a path of the computed rows: ids, keys and counters
  *
- * A timeline moves in timeline_commit only. So a pass that fails, and rows that nobody commits,
- * leave every timeline as it was; the next pass overwrites them.
+ * Only timeline_commit changes a timeline. So a failed pass, or rows that are never committed,
+ * leave every timeline as it was; the next pass overwrites those rows.
  */
 #include "engine/engine_int.h"
 
@@ -13,8 +13,8 @@
 #include <float.h>
 #include <string.h>
 
-/* False for NaN or +inf in a row of logits: the weights or the input are broken, and every later
- * token would be noise. -inf is a ban and stands. */
+/* False if a row of logits holds NaN or +inf: weights or input are broken, and every later token
+ * would be noise. -inf is a ban, and allowed. */
 static bool finite_row(const float *x, int32_t n)
 {
     int bad = 0;
@@ -33,7 +33,7 @@ status not_finite(const carat_model *m, int64_t pos, err *e)
 
 /* ---- Logits ------------------------------------------------------------------------------ */
 
-/* Rows that the device sifts in one call, and where their counts go. */
+/* The rows of one call of device.sift, and where the numbers of their candidates go. */
 typedef struct sift_batch {
     carat_model *m;
     sift_want want[STEP_SEQS_MAX];
@@ -56,8 +56,8 @@ static void sift_now(sift_batch *b)
     b->n = 0;
 }
 
-/* The candidates of every row for which they will do. Its count stays LOGITS_ALL where the device
- * cannot sift, or too many logits are equal. */
+/* Reads the candidates of every row whose part accepts them. A row's count stays LOGITS_ALL if the
+ * device cannot sift, or too many logits are equal. */
 static void take_candidates(carat_model *m, mat y, const pass_part *part, int32_t n_parts)
 {
     sift_batch b;
@@ -81,7 +81,7 @@ static void take_candidates(carat_model *m, mat y, const pass_part *part, int32_
     sift_now(&b);
 }
 
-/* The rows of y belong to the parts in their order. */
+/* y has the wanted rows of all parts, in the order of the parts. */
 static void take_logits(carat_model *m, mat y, const pass_part *part, int32_t n_parts)
 {
     size_t n_vocab = (size_t)m->core.n_vocab;
@@ -150,7 +150,7 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, const pass_par
     return st;
 }
 
-/* Is path a chain of parents from the committed context downwards? */
+/* True if path leads from the committed context downwards, each row the parent of the next. */
 static bool is_path(const kv_rows *r, const int32_t *path, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) {
@@ -171,7 +171,7 @@ void timeline_commit(timeline *t, const pass_part *part, const int32_t *path, in
         kv_commit(&t->kv, n);
         return;
     }
-    for (int32_t i = 0; i < n; i++) /* also if the tokens lie there: path[i] >= i */
+    for (int32_t i = 0; i < n; i++) /* tokens may lie in `to` itself: path[i] >= i */
         to[i] = r->token[path[i]];
     pthread_mutex_lock(&t->m->pass_lock);
     kv_commit_path(&t->kv, path, n);

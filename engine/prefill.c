@@ -1,5 +1,5 @@
-/* prefill.c - prompts, cut into chunks: a prompt is a row of passes of which only the last wants
- * logits, unless all are asked for.
+/* prefill.c - prompts, cut into chunks of rows. Only the last pass of a prompt wants logits, unless
+ * the caller asks for all.
  */
 #include "engine/engine_int.h"
 
@@ -23,7 +23,8 @@ status session_prefill(carat_session *s, const int32_t *ids, int64_t n, bool all
         pass_part part = {.t = &s->t,
                           .rows = {.token = ids + (at - from), .n = take, .want = want},
                           .logits = logits ? logits : s->w.logits,
-                          .n_best = logits ? 0 : 1, /* only whether they are finite */
+                          .n_best =
+                              logits ? 0 : 1, /* the logits are only tested for NaN and +inf */
                           .candidates = s->w.candidates,
                           .n_candidates = s->w.n_candidates};
         if ((st = run_pass(s->m, &s->layout, &s->w, &part, 1, e)))
@@ -46,7 +47,7 @@ static bool tell_prompt_progress(void *user, int64_t done, int64_t total)
     return m->progress(m->progress_user, "prompt tokens", (uint64_t)done, (uint64_t)total);
 }
 
-/* What both calls do once they know which ids are new. */
+/* The common part of carat_eval and carat_append: computes the new ids. */
 static status eval_new(carat_session *s, const int32_t *ids, int64_t n, bool all, float *logits,
                        err *e)
 {

@@ -1,10 +1,10 @@
 /* sample.c - see sample.h for the chain.
  *
- * The one idea: 262144 logits are never sorted. The k largest are found by counting: block maxima
- * give a bound that few logits pass, and a radix selection over those gives the k-th exactly, ties
- * by lowest id. Only what a cut leaves is put in order, and through a heap, so that top_p without
- * top_k orders no more than it keeps. All of it is linear in n_vocab at worst but for that heap,
- * and the same input gives the same token on every machine with the same exp().
+ * The one idea: 262144 logits are never sorted. The k largest are found by counting. Block maxima
+ * give a lower bound that few logits reach; a radix selection among these finds the k-th largest
+ * exactly, ties by lowest id. Only the remaining candidates are ordered, with a heap, so top_p
+ * without top_k orders no more than it keeps. Except for the heap all steps are linear in n_vocab.
+ * The same input gives the same token on every machine with the same exp().
  */
 #include "engine/sample.h"
 #include "base/mem.h"
@@ -17,8 +17,8 @@
 
 enum {
     NUCLEUS = 256,   /* candidates that top_p usually needs at most */
-    BLOCK = 64,      /* logits per maximum; a vector loop's worth */
-    RADIX_BITS = 11, /* 3 rounds for 32 bits; 8 KiB of counters stay in the first cache */
+    BLOCK = 64,      /* logits per block maximum: one vector loop */
+    RADIX_BITS = 11, /* 3 rounds for 32 bits; 8 KiB of counters fit the L1 cache */
     RADIX_N = 1 << RADIX_BITS,
     TOP_LOGPROBS_MAX = 20
 };
@@ -88,7 +88,7 @@ uint64_t sample_rng_at(uint32_t seed, int64_t pos)
 
 /* ---- Selection ------------------------------------------------------------------------- */
 
-/* Order-preserving: a > b exactly when key_of(a) > key_of(b); -0 is put with +0. */
+/* An order-preserving integer: a > b exactly if key_of(a) > key_of(b); -0 equals +0. */
 static uint32_t key_of(float f)
 {
     uint32_t u;
@@ -97,8 +97,8 @@ static uint32_t key_of(float f)
     return u ^ (u & 0x80000000u ? 0xffffffffu : 0x80000000u);
 }
 
-/* The key of the k-th largest of n values at x, x + stride, ... (1 <= k <= n), and how many of
- * those equal to it belong to the k largest. */
+/* The key of the k-th largest of n values at x, x + stride, ... (1 <= k <= n), and the number of
+ * values equal to it among the k largest. */
 static uint32_t kth_key(const float *x, size_t stride, int32_t n, int32_t k, uint32_t *bucket,
                         int32_t *n_equal)
 {
@@ -122,7 +122,7 @@ static uint32_t kth_key(const float *x, size_t stride, int32_t n, int32_t k, uin
     return prefix;
 }
 
-/* Keeps the k largest of cand[0..n), lowest ids first among equals, in the order they stand in. */
+/* Keeps the k largest of cand[0..n) in their order; of equal logits, the lowest ids. */
 static int32_t keep_top(sampler *s, int32_t n, int32_t k)
 {
     if (k >= n)
@@ -138,7 +138,7 @@ static int32_t keep_top(sampler *s, int32_t n, int32_t k)
     return kept;
 }
 
-/* Largest of each block into s->block. False if a NaN or +inf is among the logits. */
+/* Writes the block maxima to s->block. False if a logit is NaN or +inf. */
 static bool block_maxima(sampler *s, const float *x)
 {
     int32_t n = s->n_vocab;
@@ -166,13 +166,13 @@ static bool block_maxima(sampler *s, const float *x)
     return !bad;
 }
 
-/* The k largest finite logits into s->cand, in ascending order of id; k <= 0: all. Needs the
- * block maxima. Returns how many. */
+/* Writes the k largest finite logits to s->cand, in ascending order of id; k <= 0: all. Needs the
+ * block maxima. Returns the number of candidates. */
 static int32_t collect_largest(sampler *s, const float *x, int32_t k)
 {
     int32_t n = s->n_vocab, n_blocks = (n + BLOCK - 1) / BLOCK, kept = 0, n_equal;
-    /* k blocks hold at least one logit each that is as large as the k-th largest maximum, so no
-     * logit below that bound is among the k largest. */
+    /* At least k blocks have a logit as large as the k-th largest block maximum. So every logit
+     * below that bound is smaller than k others. */
     uint32_t bound = 0;
     if (k > 0 && k < n_blocks)
         bound = kth_key(s->block, 1, n_blocks, k, s->bucket, &n_equal);
@@ -211,8 +211,8 @@ static void sift_down(candidate *c, int32_t n, int32_t i)
     }
 }
 
-/* Puts the best of c[0..n) in front, best first, until `mass` of exp(logit - max) is reached (at
- * least one). Returns how many stand there; the rest of the array is spent. */
+/* Orders the largest of c[0..n) at the front, until their exp(logit - max) sum to `mass`; at least
+ * one. Returns their number; the rest of the array is undefined. */
 static int32_t order_until(candidate *c, int32_t n, double mass, bool *reached)
 {
     int32_t left = n;
@@ -226,7 +226,7 @@ static int32_t order_until(candidate *c, int32_t n, double mass, bool *reached)
         sum += exp((double)t.logit - max);
         c[0] = c[--left];
         sift_down(c, left, 0);
-        c[left] = t; /* taken from the top, put at the end: the best is last */
+        c[left] = t; /* from the heap's top to the end: the best is last */
     }
     int32_t kept = n - left;
     *reached = sum >= mass;
@@ -277,7 +277,7 @@ static void apply_penalties(sampler *s, const carat_sampling *p, float *x, const
             s->count[at[i]]++;
     for (int64_t i = 0; i < n; i++) {
         if (at[i] < 0 || at[i] >= s->n_vocab || !s->count[at[i]])
-            continue; /* seen: each token is penalised once, by its count */
+            continue; /* already penalised: once per token, by its count */
         float *l = &x[at[i]];
         if (repeat)
             *l = *l > 0 ? *l / p->repeat_penalty : *l * p->repeat_penalty;
@@ -314,11 +314,11 @@ static int32_t draw_token(const candidate *c, int32_t n, double temperature, uin
         if (u < sum)
             break;
     }
-    return last; /* rounding may leave u just above the sum of all: then the last is right */
+    return last; /* rounding: u may exceed the sum of all */
 }
 
-/* s->cand holds n candidates, of which the smallest set with top_p of their mass is kept. Nearly
- * always a few hundred are enough, and those are found without ordering the rest. */
+/* Of n candidates in s->cand, keeps the smallest set with a mass of top_p. Nearly always a few
+ * hundred suffice, and these are found without ordering the rest. */
 static int32_t cut_top_p(sampler *s, const carat_sampling *p, const float *x, int32_t n)
 {
     double mass = (double)p->top_p * sum_exp(s->cand, n, max_logit(s->cand, n));
@@ -332,8 +332,8 @@ static int32_t cut_top_p(sampler *s, const carat_sampling *p, const float *x, in
     return order_until(s->cand, n, mass, &reached);
 }
 
-/* From the n of s->cand, which are the top_k largest. x: all, if those may be more than
- * 4 * NUCLEUS; else it is not read. */
+/* Samples from the n candidates in s->cand, the top_k largest. x: all logits; it is read only if n
+ * may exceed 4 * NUCLEUS. */
 static int32_t pick_from(sampler *s, const carat_sampling *p, const float *x, int32_t n,
                          uint64_t *rng_state)
 {

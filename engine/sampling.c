@@ -28,7 +28,7 @@ void carat_sampling_default(const carat_model *m, carat_sampling *p)
         p->min_p = (float)v;
 }
 
-/* Place holders for media have embeddings and so logits; a text answer must never contain them. */
+/* Placeholder tokens for media have logits, but a text answer must never contain them. */
 void ban_place_holders(const carat_model *m, float *logits)
 {
     int32_t n = 0;
@@ -51,11 +51,12 @@ void drop_place_holders(const carat_model *m, row_logits *x)
     x->n_candidates = left;
 }
 
-/* The model keeps one sampler for carat_sample, megabytes that would otherwise be allocated for
- * each token. Whoever calls while it is out gets a new one; of two that come back one is kept. */
+/* A sampler takes megabytes, so the model keeps one for carat_sample instead of allocating one per
+ * token. A concurrent call allocates another; of two returned samplers one is kept. */
 static _Atomic(sampler *) *spare_sampler(const carat_model *m)
 {
-    return &((carat_model *)(uintptr_t)m)->spare_sampler; /* no part of what a model is */
+    return &((carat_model *)(uintptr_t)m)
+                ->spare_sampler; /* the spare is a cache: a const model may change it */
 }
 
 static sampler *take_sampler(const carat_model *m)

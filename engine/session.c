@@ -1,7 +1,7 @@
 /* session.c - one timeline with a workspace of its own, as callers see it.
  *
- * All memory is taken at open, as planned by a dry pass; only checkpoints come and go, within
- * their budget.
+ * All memory is allocated at open, with sizes from dry passes. Checkpoints alone are allocated and
+ * freed later, within their budget.
  */
 #include "engine/engine_int.h"
 #include "base/mem.h"

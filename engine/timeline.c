@@ -1,7 +1,7 @@
 /* timeline.c - one sequence of tokens, and how much of it a new prompt can keep.
  *
- * Callers hand over whole prompts; a timeline compares them with the ids it has computed, and asks
- * the store of checkpoints when its own rings cannot go back far enough:
+ * Callers pass whole prompts. A timeline compares a prompt with the ids it has computed. If its
+ * rings cannot go back far enough, it asks the checkpoint store:
  *
  *     cached   a b c d e f          prompt a b c d e f g h   extended: computes g h
  *     cached   a b c d e f          prompt a b c x y         rewound to c if the rings still hold
@@ -9,8 +9,8 @@
  *     checkpoint a b                                         restored at b, else
  *                                                            rebuilt from a
  *
- * At least the last id of a prompt is always computed, because its logits are wanted. A checkpoint
- * that cannot be made (memory is short) is not made: no answer depends on one.
+ * The last id of a prompt is always computed, because its logits are wanted. No answer depends on a
+ * checkpoint, so one that does not fit in memory is silently omitted.
  */
 #include "engine/engine_int.h"
 #include "base/mem.h"
@@ -18,8 +18,8 @@
 #include <string.h>
 
 enum {
-    RESTORE_GAIN = 16, /* tokens a checkpoint must save over the live cache to be copied back */
-    SAVE_LEAST = 32    /* of a timeline that is left: fewer are computed again */
+    RESTORE_GAIN = 16, /* a checkpoint must save this many tokens over the live cache */
+    SAVE_LEAST = 32    /* a shorter timeline is cheaper to recompute than to save */
 };
 
 status timeline_open(timeline *t, carat_model *m, const kv_layout *l, checkpoint_store *store,
@@ -55,7 +55,7 @@ void timeline_close(timeline *t)
     *t = (timeline){0};
 }
 
-/* ---- Segments known to be equal to the cache's linear rows ----------------------------------- */
+/* ---- Segments that equal the cache's linear rows --------------------------------------------- */
 
 static void know_segment(timeline *t, kv_segment *s, int64_t n)
 {
@@ -92,7 +92,7 @@ void timeline_reset(timeline *t)
     after_cut(t);
 }
 
-/* Rows that no snapshot holds any more are not worth their memory: the cache has them. */
+/* Drops segments that no snapshot uses any more: the cache holds the same rows. */
 static void forget_unshared(timeline *t)
 {
     while (t->seg && atomic_load_explicit(&t->seg->refs, memory_order_relaxed) == 1) {
@@ -101,10 +101,9 @@ static void forget_unshared(timeline *t)
     }
 }
 
-/* ---- Taking checkpoints ------------------------------------------------------------------------
- */
+/* ---- Taking checkpoints ------------------------------------------------------------------- */
 
-/* Copies come between passes of other sessions. */
+/* Copies the rows. The lock keeps the copy between passes of other sessions. */
 static void fill_snapshot(timeline *t, kv_snapshot *k)
 {
     pthread_mutex_lock(&t->m->pass_lock);
@@ -114,7 +113,7 @@ static void fill_snapshot(timeline *t, kv_snapshot *k)
         know_segment(t, k->linear, k->n);
 }
 
-/* A snapshot of ids[0..n), not filled; NULL if there is no room. base as kv_snapshot_new. */
+/* An unfilled snapshot of ids[0..n); NULL if memory is short. base: see kv_snapshot_new. */
 static kv_snapshot *reserve_snapshot(const timeline *t, const int32_t *ids, int64_t n,
                                      kv_segment *base, int64_t base_n)
 {
@@ -175,8 +174,8 @@ void timeline_offer(timeline *t, const int32_t *ids, int64_t n, int64_t above)
     checkpoints_put(t->store, k);
 }
 
-/* Fills the pending ones that a pass of n_more rows would make impossible; all: every one that is
- * possible now. */
+/* Fills the pending snapshots whose rows a pass of n_more rows would overwrite; all: every pending
+ * snapshot whose rows are there. */
 static void fill_pending(timeline *t, int32_t n_more, bool all)
 {
     int32_t left = 0;
@@ -214,7 +213,7 @@ void timeline_before_pass(timeline *t, int32_t n_rows)
         fill_pending(t, n_rows, false);
 }
 
-/* Takes memory for checkpoints of the prompt that is about to be computed. */
+/* Reserves memory for checkpoints of the prompt, before it is computed. */
 static void plan_pending(timeline *t, const int32_t *ids, int64_t n)
 {
     forget_unshared(t);
@@ -236,13 +235,12 @@ static void plan_pending(timeline *t, const int32_t *ids, int64_t n)
     }
 }
 
-/* ---- A new prompt
- * -------------------------------------------------------------------------------- */
+/* ---- A new prompt ------------------------------------------------------------------------- */
 
-/* Tokens that ids[0..n) and the timeline have in common, its last one left to be computed. */
+/* Length of the common prefix of ids[0..n - 1) and the timeline: the last id is always computed. */
 static int64_t common_prefix(const timeline *t, const int32_t *ids, int64_t n)
 {
-    enum { RUN = 1024 }; /* ids at a time: a long conversation is compared with every message */
+    enum { RUN = 1024 }; /* ids per memcmp: long conversations are compared at every message */
     int64_t most = t->kv.n_past < n - 1 ? t->kv.n_past : n - 1, same = 0;
     while (most - same >= RUN && !memcmp(t->id + same, ids + same, RUN * sizeof *ids))
         same += RUN;
@@ -273,7 +271,7 @@ status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
     return OK;
 }
 
-/* From the timeline's own store, whose segments it may go on with. */
+/* Restores from the timeline's own store, whose segments it may share. */
 static void restore_checkpoint(timeline *t, kv_snapshot *k, int64_t n)
 {
     if (timeline_restore(t, k, NULL))
@@ -284,7 +282,7 @@ static void restore_checkpoint(timeline *t, kv_snapshot *k, int64_t n)
     t->reuse = k->from_disk ? "restored from disk" : "restored";
 }
 
-/* What this prompt parts from may be wanted again. */
+/* Saves the part of the timeline that the prompt discards: a later prompt may continue it. */
 static void save_what_goes(timeline *t, int64_t n_kept)
 {
     if (!t->store || t->kv.n_past - n_kept < SAVE_LEAST)

@@ -1,7 +1,7 @@
-/* batch.c - fills a step: which rows a pass has, and what kernels must know of each.
+/* batch.c - fills a step: the rows of a pass, and what kernels must know about each row.
  *
- * All arrays are cut once from two blocks, so refilling a batch allocates nothing and their
- * addresses never change.
+ * All arrays are parts of two blocks that are allocated once. So refilling a batch allocates
+ * nothing, and the arrays' addresses never change.
  */
 #include "base/mem.h"
 #include "kv/kv.h"
@@ -60,8 +60,8 @@ void kv_batch_clear(kv_batch *b)
     set_arrays(&b->st.out, &at, &seen, b->rows_cap);
     b->st.out_row = at;
     b->has_tree = false;
-    /* Chains need no masks: the kernels take the plain path. kv_batch_add shows them again when
-     * a tree joins. */
+    /* Without masks kernels take the faster path for chains. kv_batch_add_rows sets them when a
+     * tree joins. */
     b->st.all.seen = b->st.out.seen = NULL;
 }
 
@@ -70,7 +70,7 @@ typedef struct row {
     uint64_t seen;
 } row;
 
-/* The batch owns the arrays that the step shows as const. */
+/* The step declares the arrays const; the batch owns them and may write. */
 static void put_row(rowset *r, uint64_t *seen, int32_t at, const row *x, const kv_cache *c)
 {
     ((int32_t *)r->token)[at] = x->token;
@@ -94,7 +94,7 @@ static bool is_wanted(const kv_rows *r, int32_t i, int32_t *next)
     return r->want == KV_WANT_ALL || (r->want == KV_WANT_LAST && i == r->n - 1);
 }
 
-/* Of the sequences there already, the one with most rows. */
+/* The most rows that a sequence of the step has so far. */
 static int32_t longest_part(const step *st)
 {
     int32_t longest = 0;
@@ -120,7 +120,7 @@ status kv_batch_add_rows(kv_batch *b, const kv_cache *c, const kv_rows *rows, er
         return err_set(e, E_LIMIT, "%d rows of one sequence in a pass with a tree: at most %d",
                        longest, STEP_TREE_ROWS_MAX);
     for (int32_t i = 0; i < n; i++) {
-        /* A row sees itself and all that the row it follows sees. */
+        /* A row sees itself and every row that its parent sees. */
         int32_t from = rows->parent ? rows->parent[i] : i - 1;
         if (from >= i || from < -1)
             return err_set(e, E_ARG, "row %d of a tree follows row %d", i, from);

@@ -1,7 +1,7 @@
-/* cache.c - one session's keys and values: memory, and the counter that is its whole state.
+/* cache.c - one session's keys and values: their memory, and the counters that are its only state.
  *
- * n_written is the high-water mark: what a rejected draft or a rewound tail overwrote stays
- * overwritten, so how far back a ring can go is counted from it and never from n_past.
+ * n_written is the high-water mark of written indices. Rejected drafts and rewound tails have
+ * overwritten older rows of the rings, so kv_can_rewind counts from n_written, never from n_past.
  */
 #include "base/mem.h"
 #include "kv/kv.h"
@@ -68,8 +68,8 @@ void kv_commit(kv_cache *c, int32_t n)
     c->n_past += n;
 }
 
-/* Of the rows after the committed ones, row skip + i becomes row skip + from[i], in all stores of a
- * kind on one side. */
+/* In all stores of one kind on one side, row n + skip + i becomes row n + skip + from[i], where n
+ * is the number of committed keys. */
 static void keep_rows(kv_cache *c, int8_t side, store_kind kind, int32_t skip, const int32_t *from,
                       int32_t n)
 {
@@ -95,9 +95,10 @@ static void keep_rows(kv_cache *c, int8_t side, store_kind kind, int32_t skip, c
         device_keep_rows(d, s, n_stores, first, from, n);
 }
 
-/* Row path[i] was written at index n_past + path[i], and has position n_past + i: its key was
- * rotated by that position, or will be when it is read (one stream). So at index n_past + i it is
- * the row that a chain would have written there. n_written counts the rejected rows already. */
+/* Row path[i] was written at index n_past + path[i], with position n_past + i. Its key is rotated
+ * by that position: when it was stored, or, with one stream, when it is read. So moved to index
+ * n_past + i it is the row that a chain would have written there. n_written already includes the
+ * rejected rows (kv_reserve). */
 void kv_commit_path(kv_cache *c, const int32_t *path, int32_t n)
 {
     int32_t from[STEP_TREE_ROWS_MAX], in_place = 0;
@@ -111,8 +112,8 @@ void kv_commit_path(kv_cache *c, const int32_t *path, int32_t n)
     c->n_past += n;
 }
 
-/* The next query, at n_past, sees back to n_past - window + 1. The ring holds the newest n_slots
- * indices ever written: n_written - n_slots and later; or fewer, if a snapshot's were loaded. */
+/* The next query, at n_past, sees keys from n_past - window + 1 on. A ring holds the indices from
+ * n_written - n_slots on; after a snapshot was loaded, only those from n_loaded - window on. */
 bool kv_can_rewind(const kv_cache *c, int64_t n_past)
 {
     if (n_past < 0 || n_past > c->n_past)

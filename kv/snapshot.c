@@ -1,13 +1,13 @@
-/* snapshot.c - exact copies of what a cache needs to go on at a position, on the host.
+/* snapshot.c - exact copies of a cache's state at a position, in host memory.
  *
- *     rings    rows n - W .. n - 1 of each, in logical order: the size of a ring is no part of it
+ *     rings    rows n - W .. n - 1 of each, in logical order, whatever the size of the ring
  *     linear   rows 0 .. n - 1, as a chain of segments that snapshots of one timeline share
  *
  *     segment A [0, 900) <- segment B [900, 1400) <- segment C [1400, 1500)
  *          snapshot at 900       snapshot at 1400        snapshot at 1500
  *
- * A segment whose parent goes further than it begins branches off: of the parent only the rows
- * below `from` count. Segments and snapshots are counted references and never change once filled.
+ * A segment may begin before its parent ends (a branch): then only the parent's rows below `from`
+ * count. Segments and snapshots have reference counts and never change once filled.
  */
 #include "kv/snapshot.h"
 #include "backend/key_walk.h"
@@ -69,8 +69,8 @@ size_t kv_linear_bytes(const kv_layout *l, int64_t n_rows)
     return sum;
 }
 
-/* Rows of one stream of one store, head by head. On the host head h's rows begin at
- * h * host_rows, and `n` of them are moved. */
+/* n rows of each head of one stream of one store. On the host head h begins at row
+ * h * host_rows. */
 typedef struct run {
     kv_cache *c;
     const kv_view *v;
@@ -81,7 +81,7 @@ typedef struct run {
     bool load;
 } run;
 
-/* A run is one piece of every head, or two where a ring begins again. */
+/* Moves one piece per head, or two if the ring wraps inside the run. */
 static void move_run(const run *r, unsigned char *host)
 {
     for (int64_t i = 0; i < r->n;) {
@@ -99,7 +99,7 @@ static void move_run(const run *r, unsigned char *host)
     }
 }
 
-/* Both streams of store i. Returns where the host bytes of the next store begin. */
+/* Moves both streams of store i. Returns where the next store begins on the host. */
 static unsigned char *move_store(kv_cache *c, int32_t i, const run *what, unsigned char *host)
 {
     const kv_view *v = &c->layout->view[i];
@@ -167,7 +167,7 @@ void kv_segment_drop(kv_segment *s)
     }
 }
 
-/* Parents of whose rows none would count are passed over, so that they are not kept alive. */
+/* Skips parents none of whose rows would count, so that they can be freed. */
 static kv_segment *segment_new(const kv_layout *l, kv_segment *parent, int64_t from, int64_t to)
 {
     kv_segment *s = mem_calloc(1, sizeof *s);
@@ -200,7 +200,7 @@ static void segment_fill(kv_segment *s, kv_cache *c)
 
 /* ---- Snapshots --------------------------------------------------------------------------- */
 
-/* The oldest index that a ring still holds. */
+/* The lowest index whose row the ring still holds. */
 static int64_t ring_oldest(const kv_cache *c, const kv_view *v)
 {
     int64_t oldest = c->n_written - v->n_slots;

@@ -1,8 +1,8 @@
-/* snapshot_file.c - writing snapshots as files, and reading them with suspicion.
+/* snapshot_file.c - writes snapshots as files, and reads them as untrusted input.
  *
- * A section is a row of blocks: u32 size, its top bit set if packed, then that many bytes. Blocks
- * hold ZIP_BLOCK raw bytes each, the last one the rest. Nothing is allocated by a number of the
- * file before that number was compared with what the layout says it must be.
+ * A section is a sequence of blocks: a u32 size, its top bit set if the block is compressed, then
+ * that many bytes. Each block holds ZIP_BLOCK raw bytes, the last one the rest. A number from the
+ * file is compared with the value that the layout requires before memory is allocated by it.
  */
 #include "kv/snapshot_file.h"
 #include "base/bytes.h"
@@ -41,7 +41,7 @@ void kv_layout_words(const kv_layout *l, str *s)
     }
 }
 
-/* Bytes of an element where all rows are plain numbers of one size; else 1. */
+/* The element size if all rows are plain numbers of one size; else 1. */
 static uint64_t stride_of(const kv_view *v, int32_t n)
 {
     uint64_t stride = 0;
@@ -69,7 +69,7 @@ typedef struct writer {
     size_t n_block;
     entry entry[N_SECTIONS];
     entry *now;
-    int n_vain; /* blocks in a row that did not pack */
+    int n_vain; /* consecutive blocks that did not compress */
     err *e;
 } writer;
 
@@ -95,7 +95,7 @@ static status write_block(writer *w)
     status st;
     if (!w->n_block)
         return OK;
-    /* What does not pack at first will not later, mostly: numbers are asked now and then. */
+    /* Incompressible data mostly stays so: after failures only some blocks are tried. */
     if (w->n_vain < VAIN_MAX || w->n_vain % TRY_AGAIN == 0)
         n = zip_pack(w->z, w->block, w->n_block, (size_t)w->now->stride, &at);
     w->n_vain = n ? 0 : w->n_vain + 1;
@@ -141,7 +141,7 @@ static status end_section(writer *w)
     return st;
 }
 
-/* The segments of a snapshot of n rows from the root on, and of each the bytes of stores done. */
+/* The segments of a snapshot of n rows, root first, and the bytes written of each. */
 typedef struct segments {
     const kv_segment **at;
     size_t *done;
@@ -149,7 +149,7 @@ typedef struct segments {
     int64_t n;
 } segments;
 
-/* One stream of one store: head by head, the rows of the chain. */
+/* Writes one stream of one store: per head, the rows of the whole chain. */
 static status put_stream(writer *w, const segments *c, const kv_view *v, size_t row_bytes)
 {
     status st;
@@ -256,7 +256,7 @@ status kv_snapshot_write(const kv_snapshot *k, const char *path, const kv_file_i
     }
     if ((st = file_out_open_private(&w.f, path, e)))
         goto out;
-    flock(w.f.fd, LOCK_EX); /* says that the temporary is alive; advisory, failure costs nothing */
+    flock(w.f.fd, LOCK_EX); /* marks the temporary as in use; advisory, so a failure is harmless */
     memcpy(head, head_mark, 8);
     le(head + 8, KV_FILE_VERSION, 4);
     if ((st = file_out_write(&w.f, head, sizeof head, e)) || (st = put_sections(&w, k, id)) ||
@@ -341,7 +341,7 @@ static status read_table(file_in *f, const kv_file_id *id)
     return at == table_at ? OK : damaged(f, "its sections do not fill it");
 }
 
-/* A section of exactly n raw bytes. */
+/* Reads a section of exactly n raw bytes. */
 static status read_section(const file_in *f, enum section s, unsigned char *to, uint64_t n)
 {
     const entry *x = &f->entry[s];
@@ -461,15 +461,15 @@ out:
 status kv_snapshot_read(const char *path, const kv_file_id *id, const kv_layout *l,
                         kv_snapshot **out, err *e)
 {
-    /* Not through a link, and not waiting for the other end of a pipe. */
+    /* Does not follow links, and does not wait for the writer of a pipe. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     struct stat sb;
     status st;
     *out = NULL;
     if (fd < 0)
         return err_set(e, E_IO, "%s: cannot read: %s", path, strerror(errno));
-    /* Checksums find damage, not intent: in a directory that others may add to, as /tmp, another
-     * user's file could put words into a conversation. */
+    /* Checksums find damage, not forgery: in a directory that others may write to, such as /tmp,
+     * another user's file could put words into a conversation. */
     if (!fstat(fd, &sb) && sb.st_uid != geteuid())
         st = err_set(e, E_IO, "%s: not read: the file is another user's", path);
     else

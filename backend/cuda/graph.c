@@ -1,13 +1,12 @@
-/* graph.c - passes of few rows, recorded once and replayed: one call instead of a thousand
+/* graph.c - records passes of few rows once and replays them: one call instead of a thousand
  * launches.
  *
- * What changes between two passes of equal counts is in the step block, at a fixed address; all
- * that kernels are given as arguments depends on the key: model, layout, scratch, counts, and how
- * many chunks of keys the grids of attention cover (a power of two), and where taps copy what they
- * are for. A pass is run plainly the
- * first time, so that whatever happens once has happened; recorded and replayed the second time;
- * replayed from then on. A recording names addresses, so all are dropped when any memory is given
- * back.
+ * Between two passes with equal keys only the step block changes, and it has a fixed address. The
+ * kernels' arguments depend on the key alone: model, layout, scratch, counts of rows, the number of
+ * chunks of keys that the grids of attention cover (a power of two), and the addresses of the taps.
+ * The first pass with a key runs plainly, so that one-time initialisation happens outside a
+ * recording. The second is recorded and replayed, later ones are replayed. A recording contains
+ * addresses, so all recordings are dropped when any device memory is freed.
  */
 #include "backend/cuda/cuda_int.h"
 
@@ -49,7 +48,7 @@ void cuda_graphs_drop(cuda_device *c)
         forget_slot(&c->graphs[i]);
 }
 
-/* The slot of this key, or the one that was not used for longest, made free. */
+/* The slot of this key; else the slot unused for the longest time, emptied. */
 static graph_slot *slot_of(cuda_device *c, const graph_key *k)
 {
     graph_slot *oldest = &c->graphs[0];
