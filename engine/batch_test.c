@@ -1,5 +1,5 @@
-/* batch_test.c - generations side by side against the same ones alone; masks and budgets; every
- * way in and out of a batch. */
+/* batch_test.c - generations in a batch against the same generations alone; masks and budgets;
+ * every way to enter and leave a batch. */
 #include "carat.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -80,7 +80,7 @@ static carat_generate_options options(const carat_model *m, float temperature, i
     return o;
 }
 
-/* Prompts that begin alike in groups of three, longer than windows and chunks now and then. */
+/* Groups of three prompts share a prefix; some prompts are longer than windows and chunks. */
 static void random_request(const carat_model *m, request *q, int i, uint64_t *rng)
 {
     uint64_t shared = (uint64_t)(i / 3) + 99;
@@ -149,7 +149,7 @@ TEST(jobs_of_a_batch_answer_as_if_alone)
         int sent = 0;
         for (int i = 0; i < JOBS / 2; i++, sent++)
             submit(b, &q[i], &got[i], NULL);
-        while (carat_batch_step(b) || sent < JOBS) /* the others come in while these run */
+        while (carat_batch_step(b) || sent < JOBS) /* submits the others while these run */
             if (sent < JOBS && rng_below(&rng, 4) == 0) {
                 submit(b, &q[sent], &got[sent], NULL);
                 sent++;
@@ -173,8 +173,8 @@ TEST(jobs_of_a_batch_answer_as_if_alone)
     carat_model_close(m);
 }
 
-/* Any number of rows beside any number of answers: the plan knows what each takes. With one head
- * and many threads a few rows are cut differently from one, or from sixteen. */
+/* The planned scratch suffices for any number of prompt rows beside any number of answers. With one
+ * head and many threads, a few rows are divided otherwise than one or sixteen. */
 TEST(every_mixture_of_answers_and_prompts_fits_the_plan)
 {
     carat_model *m = toy_model_open(NULL, &(carat_model_options){.n_threads = 4});
@@ -188,7 +188,7 @@ TEST(every_mixture_of_answers_and_prompts_fits_the_plan)
             for (int64_t k = 0; k < q.n; k++)
                 q.ids[k] = (int32_t)rng_below(&rng, (uint64_t)n_vocab_of(m));
             submit(b, &q, &r[i], NULL);
-            carat_batch_step(b); /* one more is answering beside this prompt */
+            carat_batch_step(b); /* one more answer beside this prompt */
         }
         while (carat_batch_step(b))
             ;
@@ -220,8 +220,8 @@ static bool watch(void *user, const carat_event *ev)
     return true;
 }
 
-/* A long prompt comes in while one job answers: the answer goes on in every pass. A short prompt
- * that comes last is answered before the long one is through. */
+/* While a long prompt is computed, another job's answer gets a token in every pass. A short prompt
+ * that is submitted last is answered before the long prompt is complete. */
 TEST(a_long_prompt_stalls_nobody)
 {
     carat_model *m = toy_model_open(NULL, NULL);
@@ -287,7 +287,8 @@ TEST(a_follow_up_goes_to_the_slot_that_knows_it)
     carat_model_close(m);
 }
 
-/* n answers to one prompt, and one to a prompt that begins like it: it is computed once. */
+/* n answers to one prompt, and one to a prompt that shares its prefix: the prefix is computed once.
+ */
 TEST(jobs_with_one_prompt_compute_it_once)
 {
     carat_model *m = toy_model_open(NULL, NULL);
@@ -315,7 +316,7 @@ TEST(jobs_with_one_prompt_compute_it_once)
         CHECK_EQ(r[i].n, 30);
     }
     CHECK_EQ(r[0].t.n_reused, 0);
-    CHECK(r[1].t.n_reused >= 180); /* the last few tokens are not worth waiting for */
+    CHECK(r[1].t.n_reused >= 180); /* fewer tokens than WAIT_GAIN are computed again */
     CHECK_STR(r[1].t.reuse, "restored");
     CHECK(r[2].t.n_reused >= 180);
     CHECK_EQ(r[3].t.n_reused, 150);
@@ -335,11 +336,11 @@ TEST(a_batch_ends_jobs_when_told_to)
     int64_t id[6];
     for (int i = 0; i < 6; i++)
         submit(b, &q, &r[i], &id[i]);
-    r[0].stop_after = 5;                        /* by its callback */
-    r[1].cancel_in = b, r[1].cancel_id = id[1]; /* from a callback, itself */
+    r[0].stop_after = 5;                        /* cancelled by its callback */
+    r[1].cancel_in = b, r[1].cancel_id = id[1]; /* cancels itself from its callback */
     carat_batch_cancel(b, id[3]);               /* in the queue */
-    carat_batch_cancel(b, 12345);               /* nobody */
-    r[2].cancel_in = b, r[2].cancel_id = id[5]; /* another one */
+    carat_batch_cancel(b, 12345);               /* no such job */
+    r[2].cancel_in = b, r[2].cancel_id = id[5]; /* cancels another job */
     for (int i = 0; i < 3; i++)
         carat_batch_step(b);
     while (carat_batch_step(b))
@@ -412,7 +413,7 @@ TEST(a_batch_refuses_what_it_cannot_do)
     carat_model_close(m);
 }
 
-/* Stop strings and biases are copied: the caller's may be gone when the job begins. */
+/* Stop strings and biases are copied: the caller may free its own before the job begins. */
 TEST(a_job_owns_its_options)
 {
     carat_model *m = toy_model_open(NULL, NULL);
@@ -450,7 +451,7 @@ typedef struct {
     atomic_int n_left;
     request q;
     atomic_int n_seen;
-    record seen[4 * 5]; /* here, because the stepping thread writes them when a visitor has gone */
+    record seen[4 * 5]; /* outlive the visitor: the stepping thread writes them later */
 } crowd;
 
 static void *visit(void *arg)
@@ -553,7 +554,7 @@ TEST(a_mask_bounds_what_is_sampled)
     CHECK_EQ(k.last, r.ids[29]);
     for (int i = 0; i < 30; i++)
         CHECK((i + 1) % 3 == 0 || r.ids[i] == 33 || r.ids[i] == 70 || r.ids[i] == 95);
-    k = (mask){.n_allow = 0}; /* nothing is allowed */
+    k = (mask){.n_allow = 0}; /* allows no token */
     r = (record){0};
     submit(b, &q, &r, NULL);
     while (carat_batch_step(b))
@@ -578,7 +579,8 @@ TEST(a_thought_is_closed_when_its_budget_is_spent)
     int32_t close;
     carat_error e = {0};
     CHECK_EQ(carat_tokenize(m, "<channel|>", 10, CARAT_TOK_SPECIAL, &close, 1, &e), 1);
-    carat_logit_bias never = {.id = close, .bias = -INFINITY}; /* not by itself */
+    carat_logit_bias never = {.id = close,
+                              .bias = -INFINITY}; /* the model never closes the thought itself */
     request q = {.n = 20, .o = options(m, 1, 40)};
     q.o.sampling.bias = &never;
     q.o.sampling.n_bias = 1;

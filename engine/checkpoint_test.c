@@ -1,6 +1,6 @@
-/* checkpoint_test.c - what is restored goes on like what was saved: snapshots at any position and
- * in every format, and conversations that are edited, regenerated and switched, against sessions
- * that start afresh. */
+/* checkpoint_test.c - a restored timeline continues like the original: snapshots at any position in
+ * every format, and conversations that are edited, regenerated and switched, against fresh
+ * sessions. */
 #include "carat.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -64,8 +64,8 @@ static int64_t like_fresh(carat_session *s, carat_model *m, const carat_session_
 
 /* ---- Snapshots ------------------------------------------------------------------------------- */
 
-/* Before, at and after the window and the wrap; into a session with another ring, which held
- * something else. */
+/* Positions before, at and after the window and the wrap; restored into a session with another ring
+ * size that held other tokens. */
 TEST(a_snapshot_goes_on_bit_for_bit_at_any_position)
 {
     carat_model *m = toy_model_open(&(toy_model_file){.wide_heads = true}, NULL);
@@ -101,7 +101,7 @@ TEST(a_snapshot_goes_on_bit_for_bit_at_any_position)
             CHECK_EQ(like_fresh(t, m, &to, ids, at[i]), at[i] - 1);
             carat_session_close(s); /* a snapshot outlives its session */
             CHECK_OK(carat_snapshot_restore(t, p, &e), e);
-            if (at[i] > 40) { /* further back than a snapshot reaches: refused, not wrong */
+            if (at[i] > 40) { /* a rewind below the snapshot's windows is refused */
                 CHECK(!carat_rewind(t, at[i] - 20));
                 CHECK_EQ(like_fresh(t, m, &to, ids, at[i] - 20), 0);
             }
@@ -122,7 +122,7 @@ TEST(a_snapshot_is_refused_where_it_does_not_belong)
     carat_snapshot *p;
     carat_error e = {0};
     random_ids(m, ids, 100, 3);
-    CHECK_STATUS(carat_snapshot_take(s, &p, &e), E_ARG); /* nothing there */
+    CHECK_STATUS(carat_snapshot_take(s, &p, &e), E_ARG); /* an empty session */
     CHECK(!p);
     err_clear(&e);
     CHECK_OK(carat_eval(s, ids, 100, false, NULL, NULL, &e), e);
@@ -189,7 +189,8 @@ TEST(a_regenerated_edited_or_switched_conversation_costs_only_new_tokens)
     carat_session *s = open_with(m, o);
     talk a = begin_talk(m, 10), b;
     CHECK_EQ(answer(s, &a, 120).n_reused, 0);
-    carat_timings t = answer(s, &a, 120); /* regenerated, when the prompt is far behind */
+    carat_timings t =
+        answer(s, &a, 120); /* regenerated from a checkpoint at the end of the prompt */
     CHECK_EQ(t.n_reused, a.n - 1);
     CHECK_STR(t.reuse, "restored");
     talk edited = a;
@@ -201,13 +202,13 @@ TEST(a_regenerated_edited_or_switched_conversation_costs_only_new_tokens)
     b = begin_talk(m, 20);
     t = answer(s, &b, 30);
     CHECK_EQ(t.n_reused, 60);
-    say(&a, 30, 5); /* back to the first, whose history begins with another answer */
+    say(&a, 30, 5); /* the first conversation again, with another answer in its history */
     say(&a, 3, 2);
     t = answer(s, &a, 100);
     CHECK_EQ(t.n_reused, 113);
     talk more = a;
     more.n -= 33;
-    say(&more, 25, 6); /* its last question edited */
+    say(&more, 25, 6); /* its last question is edited */
     say(&more, 3, 2);
     t = answer(s, &more, 20);
     CHECK_EQ(t.n_reused, 113);
@@ -221,8 +222,8 @@ TEST(a_regenerated_edited_or_switched_conversation_costs_only_new_tokens)
     carat_model_close(m);
 }
 
-/* Random histories that grow, are cut, edited and switched: the results are those of fresh
- * sessions, with much room, with little and with none, each format with one of them. */
+/* Random histories that grow, are cut, edited and switched give the results of fresh sessions, with
+ * a large, a small and no checkpoint budget. */
 TEST(random_histories_equal_fresh_sessions_in_any_budget)
 {
     carat_model *m = toy_model_open(&(toy_model_file){.wide_heads = true}, NULL);
@@ -250,13 +251,13 @@ TEST(random_histories_equal_fresh_sessions_in_any_budget)
             CHECK(o.checkpoint_mb <= 0 || info.checkpoint_bytes <= (uint64_t)o.checkpoint_mb << 20);
             CHECK(o.checkpoint_mb >= 0 || !info.n_checkpoints);
         }
-        CHECK(reused > 0 || o.checkpoint_mb < 0); /* by luck only, where nothing is kept */
+        CHECK(reused > 0 || o.checkpoint_mb < 0); /* without checkpoints reuse is chance */
         carat_session_close(s);
     }
     carat_model_close(m);
 }
 
-/* The n-th allocation fails: the call says so, or the answer is right all the same. */
+/* If the n-th allocation fails, the call returns an error or the right answer. */
 TEST(a_checkpoint_that_cannot_be_made_changes_nothing)
 {
     carat_model *m = toy_model_open(NULL, NULL);
@@ -308,7 +309,7 @@ static bool count_allocations(void *user, const carat_event *ev)
     return true;
 }
 
-/* The end of the prompt leaves the rings in the middle of the answer, and is copied there. */
+/* The rings overwrite the end of the prompt during the answer; its rows are copied just before. */
 TEST(a_checkpoint_in_the_middle_of_an_answer_allocates_nothing)
 {
     carat_model *m = toy_model_open(NULL, NULL);

@@ -1,5 +1,5 @@
-/* disk_test.c - conversations that outlive the program, and everything that can happen to files:
- * cut, damaged, foreign, half written by a program that was killed, on a disk that is full. */
+/* disk_test.c - conversations that outlive the program, and bad files: truncated, damaged, foreign,
+ * half written by a killed program, on a full disk. */
 #include "carat.h"
 #include "base/map.h"
 #include "base/mem.h"
@@ -41,7 +41,7 @@ static carat_session *open_with(carat_model *m, carat_session_options o)
     return s;
 }
 
-/* Every format, in two streams and in one; heads are wide enough for all. */
+/* Every format, in two streams and in one; the heads are wide enough for each format. */
 static const struct {
     const char *k, *single;
 } formats[] = {{"f16", "off"},  {"f16", "on"},       {"bf16", "on"},    {"f32", "off"},
@@ -58,7 +58,7 @@ static carat_session_options options_in(const fixture *f, int format)
     return o;
 }
 
-/* What a session that keeps nothing says in these formats becomes what is wanted. */
+/* Computes f->want with a session without checkpoints, in these formats. */
 static void want_format(fixture *f, int format)
 {
     carat_session_options o = options_in(f, format);
@@ -112,7 +112,7 @@ static int64_t right(fixture *f, carat_session_options o, carat_cache_info *info
     return n_reused;
 }
 
-/* Computes ids[0..n) with the directory, and leaves. */
+/* Computes ids[0..n) in a session with the directory, and closes it. */
 static void leave_behind(const fixture *f, int64_t n, carat_session_options o)
 {
     carat_session *s = open_with(f->m, o);
@@ -121,7 +121,7 @@ static void leave_behind(const fixture *f, int64_t n, carat_session_options o)
     carat_session_close(s);
 }
 
-/* Files in the directory whose name ends so; the path of the last of them. */
+/* The number of files in the directory with this ending, and the path of the last. */
 static int files(const fixture *f, const char *ending, char *path, size_t cap)
 {
     DIR *d = opendir(f->dir);
@@ -183,7 +183,7 @@ TEST(a_conversation_outlives_the_program)
     CHECK_EQ(right(&f, o, NULL), 120);
     o.n_ctx = N_IDS;
     CHECK_EQ(right(&f, o, NULL), 120);
-    for (int k = 1; k < N_FORMATS; k++) { /* other formats have files of their own */
+    for (int k = 1; k < N_FORMATS; k++) { /* each format has its own files */
         o = options_in(&f, k);
         o.checkpoint_mb = 0;
         carat_session *s = open_with(f.m, o);
@@ -200,7 +200,7 @@ TEST(a_conversation_outlives_the_program)
     int64_t n_reused;
     carat_error e = {0};
     CHECK_OK(carat_eval(s, f.ids, N_IDS, false, NULL, &n_reused, &e), e);
-    CHECK_EQ(n_reused, 0); /* nor are another model's */
+    CHECK_EQ(n_reused, 0); /* another model's files are not used either */
     carat_session_close(s);
     carat_model_close(other);
     end(&f);
@@ -223,8 +223,8 @@ TEST(a_long_conversation_is_written_now_and_then)
     end(&f);
 }
 
-/* Damage number i of 60 to the n bytes at b, behind which there is one more. Returns how many of
- * them the file gets. */
+/* Does damage number i of 60 to the n bytes at b, which have room for one more. Returns the number
+ * of bytes to write. */
 static size_t damage(unsigned char *b, size_t n, int i, uint64_t *rng)
 {
     b[n] = 0;
@@ -254,11 +254,11 @@ static void believe_no_damage(fixture *f, int format, int every, uint64_t *rng)
     for (int i = (int)rng_below(rng, (uint64_t)every); i < 60; i += every) {
         memcpy(bad, whole, n);
         size_t keep = damage(bad, n, i, rng);
-        empty(f); /* of what the session before has written */
+        empty(f); /* removes the previous session's files */
         spill(path, bad, keep);
         carat_cache_info info;
         int64_t n_reused = right(f, o, &info);
-        /* Nothing in a file is without meaning. */
+        /* Every byte of a file matters. */
         CHECK_MSG(!n_reused, "%s: damage %d was believed", o.kv_k, i);
         CHECK_EQ(info.n_rejected, 1);
         CHECK_MSG(info.last_error[0], "%s: damage %d went unsaid", o.kv_k, i);
@@ -268,8 +268,8 @@ static void believe_no_damage(fixture *f, int format, int every, uint64_t *rng)
     mem_free(whole);
 }
 
-/* Cut after every so many bytes, and with single bits turned: right all the same, and the file is
- * gone. */
+/* Files cut at many lengths, or with single bits flipped: the answer is right, and the file is
+ * removed. */
 TEST(a_damaged_file_is_removed_and_never_believed)
 {
     fixture f = begin();
@@ -363,7 +363,7 @@ TEST(a_directory_that_others_may_change_is_refused)
     end(&f);
 }
 
-/* Files may grow to so many bytes only: the disk is full in the ids, the rings or the rest. */
+/* A limit on file sizes fills the disk in the middle of the ids, the rings or the rest. */
 static void on_a_full_disk(fixture *f, int format, rlim_t n_bytes)
 {
     struct rlimit small = {n_bytes, RLIM_INFINITY}, before;
@@ -378,12 +378,12 @@ static void on_a_full_disk(fixture *f, int format, rlim_t n_bytes)
     CHECK(!memcmp(f->got, f->want, (size_t)f->n_vocab * sizeof *f->got));
     carat_generate_options o = {.max_tokens = 2};
     carat_sampling_default(f->m, &o.sampling);
-    for (int i = 0; i < 8; i++) { /* other conversations: each wants to be saved */
+    for (int i = 0; i < 8; i++) { /* other conversations, each of which is to be saved */
         f->ids[0] ^= 1 + i;
         CHECK_OK(carat_generate(s, f->ids, N_IDS, &o, NULL, NULL, NULL, &e), e);
         f->ids[0] ^= 1 + i;
     }
-    do { /* the writer has a thread of its own, and time until the test runs out of it */
+    do { /* waits for the writer thread, up to the time limit of the test */
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
         carat_session_cache(s, &info);
     } while (info.n_failed < 3);
@@ -435,7 +435,7 @@ TEST(the_directory_keeps_to_its_budget)
     end(&f);
 }
 
-/* Computes and writes without end; says when it begins to. */
+/* Computes and writes forever; reports its start. */
 _Noreturn static void write_until_killed(const fixture *f, int format, int ready)
 {
     fixture g = *f;
@@ -472,7 +472,7 @@ TEST(killed_at_any_moment_nothing_is_lost_or_wrong)
     want_format(&f, 0);
     CHECK(files(&f, ".carat-kv", NULL, 0) > 0);
     CHECK(right(&f, options(&f), NULL) >= 70);
-    /* What was half written is swept away once it is old enough that nobody can be at it. */
+    /* A half-written file is removed once it is too old to have a writer. */
     char path[1024];
     DIR *d = opendir(f.dir);
     struct timespec old[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};

@@ -1,9 +1,9 @@
-/* pass_test.c - rows that are computed, and rows that are kept: chains and trees in one pass,
- * several rows' logits or candidates, one timeline or two, and what a failure leaves.
+/* pass_test.c - computing and committing rows: chains and trees, logits or candidates of several
+ * rows, one timeline or two, and the state after a failure.
  *
- * The oracle is carat_append token by token. On a CPU a row's result does not depend on its
- * neighbours, so rows of a chain are compared bit for bit. A late row of a tree adds its keys up in
- * another order.
+ * The oracle is carat_append, token by token. On a CPU a row's result does not depend on the other
+ * rows of its pass, so rows of a chain are compared bit for bit. A row of a tree may sum over its
+ * keys in another order, so it is compared with a tolerance.
  */
 #include "engine/engine_int.h"
 #include "base/mem.h"
@@ -135,7 +135,7 @@ TEST(pass_gives_the_rows_that_are_listed)
     close_rig(&r);
 }
 
-/* A device's sift by its definition; every third row is one that it cannot tell. */
+/* device.sift by its definition, except that it reports every third row as impossible. */
 static int n_sifted;
 static void sift_plainly(device *d, sift_want *want, int32_t n_wants, int32_t n, int32_t cap)
 {
@@ -222,7 +222,7 @@ TEST(pass_keeps_a_path_of_a_tree)
         CHECK_EQ(t->kv.n_past, at + n);
         CHECK(!memcmp(t->id, r.id, (size_t)(at + n) * sizeof *t->id));
         pass_part next = part_of(&r, t, r.id + at + n, 1, KV_WANT_LAST);
-        compute(&r, &next); /* not kept: only the path's rows are in sight */
+        compute(&r, &next); /* not committed: sees the path's rows only */
         CHECK(distance(&r, 0, at + n) <= near);
     }
     close_rig(&r);
@@ -243,7 +243,7 @@ TEST(pass_holds_parts_of_several_timelines)
     err e = {0};
     size_t row = (size_t)r.n_vocab;
     CHECK_OK(plan_shape(r.m, &o, SEQS, VERIFY, &shape, &e), e);
-    CHECK_EQ(shape.n_outputs, SEQS * VERIFY); /* whatever was asked for: they all may be wanted */
+    CHECK_EQ(shape.n_outputs, SEQS * VERIFY); /* not the 1 of the options: all rows may be wanted */
     CHECK_OK(plan_costs(r.m, &shape, &l, &plan, &e), e);
     CHECK_OK(workspace_open(&w, r.m, &l, &shape, &plan, &e), e);
     for (int i = 0; i < SEQS; i++)

@@ -1,4 +1,4 @@
-/* sample_test.c - the sampler against a slower and simpler one: sort everything, cut, normalise. */
+/* sample_test.c - the sampler against a slower, simpler one: sort all logits, cut, normalise. */
 #include "base/mem.h"
 #include "base/rng.h"
 #include "engine/sample.h"
@@ -60,7 +60,7 @@ static void define(const carat_sampling *p, const float *logits, int32_t n, cons
     mem_free(it);
 }
 
-/* Draws until the frequencies can be judged; chi-square against the definition. */
+/* Draws many tokens, and compares their frequencies with the definition by chi-square. */
 static void compare(const carat_sampling *p, const float *logits, int32_t n, const int32_t *past,
                     int64_t n_past, uint64_t *rng)
 {
@@ -84,7 +84,7 @@ static void compare(const carat_sampling *p, const float *logits, int32_t n, con
     double rest = 0, rest_seen = 0;
     for (int32_t i = 0; i < n; i++) {
         double want = prob[i] * DRAWS;
-        if (want < 10) { /* too few for a cell of its own */
+        if (want < 10) { /* too few for a cell: goes to a common one */
             rest += want;
             rest_seen += seen[i];
             continue;
@@ -96,7 +96,7 @@ static void compare(const carat_sampling *p, const float *logits, int32_t n, con
         chi += (rest_seen - rest) * (rest_seen - rest) / rest;
         cells++;
     }
-    /* Mean cells, standard deviation sqrt(2 cells): five of those is one in a million. */
+    /* Mean: cells; standard deviation: sqrt(2 cells). Five deviations: one in a million. */
     CHECK_MSG(chi < cells + 5 * sqrt(2.0 * cells) + 5, "chi-square %g over %d cells", chi, cells);
     sampler_free(&s);
     mem_free(x);
@@ -170,7 +170,7 @@ TEST(top_k_keeps_exactly_k_with_the_lowest_ids_among_equals)
         for (int i = 0; i < N; i++)
             x[i] = k % 2 ? 1 : (float)rng_below(&rng, 200); /* all equal, or many ties */
         define(&p, x, N, NULL, 0, prob);
-        for (int i = 0; i < 3000; i++) { /* so hot that each candidate is as likely as another */
+        for (int i = 0; i < 3000; i++) { /* so hot that all candidates are about equally likely */
             memcpy(y, x, sizeof x);
             int32_t id = sample_pick(&s, &p, y, NULL, 0, &rng);
             CHECK(id >= 0 && prob[id] > 0);
@@ -182,7 +182,7 @@ TEST(top_k_keeps_exactly_k_with_the_lowest_ids_among_equals)
     sampler_free(&s);
 }
 
-/* Devices hand over logits that reach some bound, in any order. */
+/* A device returns all logits above a bound, in any order. */
 TEST(picks_among_the_largest_what_it_picks_among_all)
 {
     enum { N = 5000, ROUNDS = 300 };
@@ -207,7 +207,7 @@ TEST(picks_among_the_largest_what_it_picks_among_all)
             x[i] = -INFINITY;
         CHECK_EQ(k, p.temperature > 0 ? p.top_k : 1);
         float bound = INFINITY;
-        for (int32_t reach = 0; reach < k + 10;) { /* a bound that k + 10 or more reach */
+        for (int32_t reach = 0; reach < k + 10;) { /* a bound that at least k + 10 logits reach */
             float next = -INFINITY;
             for (int32_t i = 0; i < N; i++)
                 next = x[i] < bound && x[i] > next ? x[i] : next;
@@ -250,7 +250,7 @@ TEST(sampler_refuses_logits_that_are_no_numbers)
         for (int i = 0; i < N; i++)
             x[i] = -INFINITY;
         CHECK_EQ(sample_pick(&s, &p, x, NULL, 0, &rng), -1);
-        x[N - 1] = -3e38f; /* the only one left */
+        x[N - 1] = -3e38f; /* the only finite logit */
         CHECK_EQ(sample_pick(&s, &p, x, NULL, 0, &rng), N - 1);
     }
     sampler_free(&s);

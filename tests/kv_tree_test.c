@@ -1,11 +1,11 @@
-/* kv_tree_test.c - what a committed path of a tree leaves in a cache is, byte for byte, what token
- * by token leaves there, in every format.
+/* kv_tree_test.c - after a path of a tree is committed, a cache is byte-identical to one that was
+ * filled token by token, in every format.
  *
  * A row of a tree may sum over its keys in another order than a row of a chain, because its
- * ancestors are at other indices; then a value could fall to the next code, and bytes would differ
- * that are right. So attention is replaced by a function of the row alone: keys and values of all
- * layers then depend on token and position only, and every byte that differs is a row in the wrong
- * place, of the wrong position, or overwritten.
+ * ancestors have other indices. Then rounding may give a stored value another code, and correct
+ * rows would differ. So attention is replaced by a function of the row alone. Keys and values of
+ * all layers then depend only on token and position, and a different byte means a row in the wrong
+ * place, with the wrong position, or overwritten.
  */
 #include "tests/kv_codes.h"
 #include "tests/kv_rig.h"
@@ -78,7 +78,7 @@ static void tree_round(rig *r, const int32_t *ids, int64_t end, uint64_t *rng)
     kv_commit_path(&r->c, path, good);
 }
 
-/* All rows in sight of the next query hold the same bytes. */
+/* Checks that all rows the next query can see have equal bytes. */
 static void same_rows(const kv_cache *a, const kv_cache *b)
 {
     CHECK_EQ(a->n_past, b->n_past);
@@ -95,7 +95,7 @@ static void same_rows(const kv_cache *a, const kv_cache *b)
     }
 }
 
-/* The bytes of snapshots of both at n_past. */
+/* Checks that snapshots of both caches at n_past have equal bytes. */
 static void same_snapshots(rig *a, rig *b, const int32_t *ids)
 {
     kv_snapshot *s[2];
@@ -110,7 +110,7 @@ static void same_snapshots(rig *a, rig *b, const int32_t *ids)
     CHECK(!memcmp(s[0]->rings, s[1]->rings, s[0]->ring_bytes));
     CHECK_EQ(s[0]->linear->n_bytes, s[1]->linear->n_bytes);
     CHECK(!memcmp(s[0]->linear->rows, s[1]->linear->rows, s[0]->linear->n_bytes));
-    /* What was saved of the tree's cache goes on in it, as if it had never left. */
+    /* The tree's cache, restored from its snapshot, is unchanged. */
     rig_poison(&a->c);
     kv_snapshot_load(s[0], &a->c);
     same_rows(&a->c, &b->c);
@@ -118,7 +118,7 @@ static void same_snapshots(rig *a, rig *b, const int32_t *ids)
         kv_snapshot_drop(s[i]);
 }
 
-/* b follows a, one row per pass. */
+/* Brings b to the position of a, one row per pass. */
 static void follow(rig *a, rig *b, const int32_t *ids)
 {
     float got[RIG_VOCAB];
@@ -170,8 +170,8 @@ TEST(kv_paths_of_trees_leave_the_bytes_of_chains)
     close_lone(&a);
 }
 
-/* With the model's own attention: the logits after a committed path are those after a chain, but
- * for the rounding of sums in another order. */
+/* With the model's own attention: the logits after a committed path equal those after a chain, up
+ * to the rounding of sums in another order. */
 TEST(kv_paths_of_trees_go_on_as_chains_do)
 {
     const double near = 1e-4;

@@ -1,6 +1,6 @@
-/* taps_test.c - what drafters read of a model: the stream after any layer, for every row, and what
- * the head reads, for the wanted rows; the same bits whatever the pass holds, on one device or two;
- * and that rows are computed as far as somebody reads them, no further.
+/* taps_test.c - taps copy the stream after any layer, of every row, and the input of the head, of
+ * the wanted rows. The copies are bit-identical for every composition of passes, on one device or
+ * two. Rows are computed up to the last layer that a tap or a wanted row needs, no further.
  */
 #include "tests/kv_rig.h"
 #include "tests/test.h"
@@ -141,7 +141,7 @@ static oracle *oracle_open(void)
     return o;
 }
 
-/* What the taps hold of a pass at `at`, against token by token. */
+/* Compares the taps of a pass at `at` with token by token. */
 static void same_streams(const tapped *t, const oracle *o, int32_t at, int32_t n, int32_t wanted)
 {
     for (int i = 0; i < t->taps.n; i++) {
@@ -193,14 +193,14 @@ TEST(taps_of_a_model_on_two_devices)
         open_tapped(&t, 2);
         t.r.dev->host_memory = t.host->host_memory = i < 2; /* else copies are staged */
         for (int32_t il = PASS_TAP_NORM; il < LAYERS; il++)
-            tap(&t, il, side); /* layers on either device, copies to one */
+            tap(&t, il, side); /* layers on both devices, copies on one */
         go_through(&t, o);
         close_tapped(&t);
     }
     mem_free(o);
 }
 
-/* Rows that each layer's attention has had in the last pass. */
+/* The number of rows of each layer's attention in the last pass. */
 static struct {
     const device_ops *usual;
     device_ops ops;

@@ -1,6 +1,6 @@
-/* wrap_test.c - wrappers around a device whose memory the host does not touch: whole models, all
- * kinds of ops. A CPU device stands for it; what a wrapper reads of it without a download is right
- * here, so the CUDA check repeats this on a real one (tests/cuda/check_taps.c).
+/* wrap_test.c - wrappers around a device with its own memory: whole models, all kinds of ops. A CPU
+ * device stands in for it. A wrapper that forgot a download would still pass here, so
+ * tests/cuda/check_taps.c repeats the test on a CUDA device.
  */
 #include "tests/fidelity_model.h"
 #include "tests/test.h"

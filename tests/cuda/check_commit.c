@@ -1,5 +1,5 @@
-/* check_commit.c - rows of a tree's accepted path: the CUDA device moves the bytes that the plain
- * definition moves, in stores of every row size, rings that wrap and linear ones.
+/* check_commit.c - keep_rows on the CUDA device moves the same bytes as its definition, in stores
+ * of every row size, at any place of a ring.
  */
 #include "tests/cuda/check_int.h"
 #include "base/mem.h"

@@ -1,5 +1,5 @@
-/* check_taps.c - what listens to a pass on the CUDA device: taps in passes that are run and in
- * passes that are replayed, and the wrappers around the device.
+/* check_taps.c - taps on the CUDA device, in plain and in replayed passes, and the wrappers around
+ * the device.
  */
 #include "tests/cuda/check_int.h"
 #include "tests/fidelity_model.h"
@@ -130,7 +130,7 @@ static void count_lines(void *user, const char *line)
     n_lines += line[0] != 0;
 }
 
-/* check inside trace inside time: passes are right, and somebody says what they were made of. */
+/* check inside trace inside time: the results are right, and every op is reported. */
 static void check_wrappers(rig *g, const model *m, const int32_t *ids, const float *want, size_t n)
 {
     device *d = g->gpu;
@@ -153,7 +153,7 @@ static void check_wrappers(rig *g, const model *m, const int32_t *ids, const flo
     verdict(g, "wrapped", "kinds of ops timed",
             device_op_times(d, times, DEVICE_OP_TIMES_MAX, true) > 8 ? 0 : 1, 0);
     mem_free(got);
-    /* The wrappers go, their device stays: it is the rig's. */
+    /* Closes the wrappers, not the rig's device. */
     while (d != g->gpu) {
         device *inner = d->inner;
         device_unwrap(d);
