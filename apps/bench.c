@@ -1,9 +1,9 @@
-/* bench.c - `carat bench`: how fast, against what this machine could do and against others.
+/* bench.c - `carat bench`: speed, beside the limits of this machine and beside other programs.
  *
- * The tests mean what llama-bench's mean: -p N times N prompt tokens, -n N times N tokens evaluated
+ * The tests are those of llama-bench: -p N times a prompt of N tokens, -n N times N tokens computed
  * one by one, -d D puts D tokens into the cache before the clock starts. Tokens are random; nothing
- * is sampled. One session serves all tests, and a depth is computed once: a snapshot brings it back
- * for later repetitions and tests, off the clock.
+ * is sampled. One session serves all tests. Each depth is computed once; later repetitions and
+ * tests restore it from a snapshot, off the clock.
  */
 #include "apps/bench_int.h"
 #include "apps/commands.h"
@@ -167,7 +167,7 @@ static status go_to(bench_rig *rig, int32_t n, err *e)
     status st = carat_eval(rig->s, rig->ids, n, false, NULL, NULL, e);
     if (st)
         return st;
-    /* Without memory for it the depth is computed again: slower, and no other result. */
+    /* Without memory for a snapshot the depth is computed again: slower, same result. */
     uint64_t room = mem_available_bytes();
     err none = {0};
     if (!room || rig->deep_bytes < room / 2)
@@ -201,7 +201,7 @@ static status run_test(const bench_setup *b, bench_rig *rig, bench_test *t, err 
     int64_t ns;
     warm.n_prompt = warm.n_prompt > WARM_PROMPT ? WARM_PROMPT : warm.n_prompt;
     warm.n_gen = warm.n_gen > WARM_GEN ? WARM_GEN : warm.n_gen;
-    /* Where the depth would be computed again, getting there is the warm-up. */
+    /* If the depth is computed again, that is the warm-up. */
     status st = t->n_depth ? go_to(rig, t->n_depth, e) : OK;
     if (!st && (!t->n_depth || rig->deep))
         st = run_once(rig, &warm, &ns, e);
@@ -221,8 +221,8 @@ static status run_test(const bench_setup *b, bench_rig *rig, bench_test *t, err 
     return st;
 }
 
-/* Neighbours on the machine come and go, and virtual processors move: a ceiling is the best that
- * was seen on either side of a test. */
+/* Other work on the machine varies, and virtual processors move: a ceiling is the best rate
+ * measured before or after a test. */
 static status raise_ceilings(bench_setup *b, err *e)
 {
     bench_ceilings c, *best = &b->ceilings;
@@ -330,7 +330,7 @@ static int run_bench(const command *c, int argc, char **argv)
     }
     if ((st = plan_tests(&o, &tests, &n_tests, &n_tokens, &e)))
         goto out;
-    /* No checkpoints: what is measured must be computed. */
+    /* No checkpoints: a reused prefix would not be measured. */
     carat_session_options so = {
         .n_ctx = n_tokens, .chunk = b.chunk, .n_outputs = 1, .checkpoint_mb = -1};
     kv_options_apply(&o.kv, &so);
@@ -348,7 +348,7 @@ static int run_bench(const command *c, int argc, char **argv)
     b.load_ms = clock_ms() - start_ms;
     term_progress_clear();
     carat_model_get_info(m, &b.info);
-    /* What the CPU could do says nothing of a GPU. */
+    /* The CPU's limits say nothing about a GPU. */
     if (!b.info.on_gpu && (st = raise_ceilings(&b, &e)))
         goto out;
     if ((st = run_tests(&b, &so, m, tests, n_tests, &e)))

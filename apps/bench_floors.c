@@ -1,15 +1,15 @@
-/* bench_floors.c - what this machine can do at most, measured: the ceilings that speeds are held
- * against.
+/* bench_floors.c - the limits of this machine, measured: the ceilings that speeds are compared
+ * with.
  *
- * Three loops, each on all threads, best of several rounds (a ceiling is what is possible, so the
- * best counts, not the median):
+ * Three loops, each on all threads. A ceiling is the best of several rounds, not the median,
+ * because it says what is possible:
  *
  *   read   sums a buffer of several times the last cache, in streams of 64 bytes
  *   f32    independent chains of fused multiply-adds in registers, nothing loaded
  *   int8   the same with the widest 8-bit multiply-accumulate that the processor has
  *
- * Chains are as many as hide the latency (16 cover 4 cycles at 4 per cycle). Their results go to a
- * volatile sink, or a compiler would drop the loop.
+ * The number of chains hides the latency: 16 cover 4 cycles at 4 operations per cycle. Results go
+ * to a volatile sink, or a compiler would drop the loop.
  */
 #include "apps/bench_int.h"
 #include "base/clock.h"
@@ -30,19 +30,19 @@
 
 enum {
     ROUNDS_MIN = 5,
-    LOOP_MS = 400, /* of each loop: other work on the machine comes and goes in less */
+    LOOP_MS = 400, /* of each loop: longer than most bursts of other work on the machine */
     READ_BYTES_MIN = 1 << 28,
     READ_BYTES_MAX = 1 << 30,
     READ_CHUNK = 1 << 21,
     CHAINS = 16,
     STEPS = 1 << 17,      /* of each chain, per call */
-    CALLS_PER_THREAD = 32 /* small enough that a delayed thread does not decide a round */
+    CALLS_PER_THREAD = 32 /* small, so that one delayed thread does not spoil a round */
 };
 
 static _Atomic uint64_t sink; /* all threads add to it */
 
-/* A vector of 64 bytes: one register, or as many as make one. Local to functions only, whose
- * target attribute then decides. */
+/* A vector of 64 bytes, in one register or several. Used as a local variable only: the target
+ * attribute of the function decides. */
 typedef uint64_t wide __attribute__((vector_size(64), aligned(64)));
 
 #define READ_BODY                                                                                  \
@@ -248,7 +248,7 @@ static double best_of(pool *p, int32_t n_chunks, pool_fn fn, job *j)
     return best > 0 ? best : 1e-9;
 }
 
-/* Several times the last cache, so that no round finds what the one before left there. */
+/* Several times the last cache, so that no round reads data that the round before left there. */
 static size_t read_bytes(void)
 {
     long l3 = -1;
@@ -278,7 +278,7 @@ static status measure(int32_t n_threads, bench_ceilings *c, err *e)
         st = err_memory(e, "the buffer of the memory test", n_bytes);
         goto out;
     }
-    memset(buf, 1, n_bytes); /* pages that were never written all read the same one */
+    memset(buf, 1, n_bytes); /* unwritten pages would all read one shared page */
     j.buf = buf;
     int32_t n_chunks = (int32_t)(n_bytes / READ_CHUNK), n_calls = CALLS_PER_THREAD * c->n_threads;
     c->read_bytes = (double)n_bytes / best_of(p, n_chunks, read_chunk, &j);

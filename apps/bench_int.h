@@ -1,9 +1,9 @@
 /* bench_int.h - what the files of `carat bench` share.
  *
  *     bench.c         options, the tests, the order they run in
- *     bench_floors.c  what this machine can do at most: memory reads, f32 and int8 arithmetic
+ *     bench_floors.c  the limits of this machine: memory reads, f32 and int8 arithmetic
  *     bench_streams.c several answers in one batch
- *     bench_profile.c one test's time per op, beside what the machine would need for it
+ *     bench_profile.c one test's time per op, beside the least time of the machine
  *     bench_vs.c      another program's time for the same test, through its JSON
  *     bench_report.c  the table and the JSON
  */
@@ -36,9 +36,9 @@ typedef struct bench_samples {
 double bench_median_ns(const bench_samples *s);
 double bench_spread(const bench_samples *s); /* half of (slowest - fastest), over the median */
 
-/* One line of the table: n_prompt tokens in passes of a chunk, or n_gen tokens one by one, each
- * on top of n_depth tokens that are already in the cache. One of the two is 0. With n_streams that
- * many answers of n_gen tokens each are under way at once. */
+/* One line of the table: n_prompt tokens in passes of a chunk, or n_gen tokens one by one, after
+ * n_depth cached tokens. One of the two is 0. With n_streams > 0: so many answers of n_gen tokens
+ * side by side. */
 typedef struct bench_test {
     int32_t n_prompt, n_gen, n_depth, n_streams;
     bench_samples ours, other;
@@ -74,10 +74,10 @@ status bench_run_streams(carat_model *m, const carat_session_options *so, int32_
 /* Runs setup->other once for t and adds its time. E_CANCELLED after Ctrl-C. */
 status bench_run_other(const bench_setup *b, bench_test *t, err *e);
 
-/* The least time the machine could do an op's calls in, by the ceiling that is the last to be
- * reached; *bound names it: "read", "int8", "f32", or "" for an op that none of them holds. */
+/* The least time for an op's calls on this machine: the longest time by any ceiling. *bound names
+ * that ceiling: "read", "int8" or "f32"; "" if none limits the op. */
 double bench_floor_ms(const bench_ceilings *c, const carat_op_time *t, const char **bound);
-/* Keeps the table of the repetition that just took ns, if it is the fastest. */
+/* Keeps the table of ops of the last repetition, which took ns, if it is the fastest so far. */
 status bench_keep_ops(carat_model *m, bench_test *t, int64_t ns, err *e);
 void bench_print_ops(const bench_setup *b, const bench_test *t, FILE *f);
 

@@ -1,11 +1,10 @@
-/* bench_profile.c - `carat bench --floors`: one test's time per op, beside what the machine would
- * need.
+/* bench_profile.c - `carat bench --floors`: one test's time per op, beside the least time of the
+ * machine.
  *
- * The model's device is wrapped in the clock (backend/wrap.c), which also counts what each call
- * has to read and to multiply. A floor is the larger of bytes over the measured memory bandwidth
- * and operations over the measured rate of the multiplier they are made for. What lies in a cache
- * is read faster than memory, so an op that finds its data there can beat its floor; the total
- * takes each op by itself, as if nothing could overlap.
+ * The wrapper "time" (backend/wrap.c) measures each op and counts the bytes that it must read and
+ * the operations that it must do. A floor is the larger of two times: bytes over the measured
+ * memory bandwidth, and operations over the measured rate of their multiplier. An op that finds its
+ * data in a cache can beat its floor. The total adds the floors, as if nothing overlapped.
  */
 #include "apps/bench_int.h"
 #include "base/mem.h"

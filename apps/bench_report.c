@@ -1,7 +1,7 @@
 /* bench_report.c - the table and the JSON of `carat bench`.
  *
- * The JSON's test objects carry llama-bench's field names, so that scripts made for one read the
- * other, and so that --vs can run another carat.
+ * The test objects of the JSON have the field names of llama-bench, so that one script reads both,
+ * and so that --vs can run another carat.
  */
 #include "apps/bench_int.h"
 #include "apps/term.h"
@@ -42,7 +42,7 @@ double bench_spread(const bench_samples *s)
     return 0.5 * (double)(x[s->n - 1] - x[0]) / bench_median_ns(s);
 }
 
-/* Of the matrix products: what a chunk costs, shared among its tokens. */
+/* Operations of matrix products per token of a chunk. */
 static double flops_per_token(const bench_setup *b)
 {
     return (double)b->plan.chunk_flops / b->plan.chunk;
@@ -96,7 +96,7 @@ static void print_time(FILE *f, double ns)
         fprintf(f, "%8.3f s ", ns * 1e-9);
 }
 
-/* Of what the machine could do, where that was measured. */
+/* The share of the machine's limit, if that was measured. */
 static void print_share(FILE *f, double rate, double ceiling, const char *what)
 {
     if (ceiling > 0)
@@ -116,7 +116,7 @@ void bench_print_test(const bench_setup *b, const bench_test *t, FILE *f)
     fprintf(f, "%-8s%6d %7d ", what, bench_tokens(t), t->n_depth);
     print_time(f, bench_median_ns(&t->ours));
     fprintf(f, " %10.2f   ±%4.1f %%", r, 100 * bench_spread(&t->ours));
-    if (t->n_streams) { /* which weights a pass of many rows reads is not known */
+    if (t->n_streams) { /* the weights that a pass of many rows reads are not known */
         fprintf(f, "  %7.2f ms/pass", bench_median_ns(&t->ours) * 1e-6 / t->n_gen);
     } else if (t->n_prompt) {
         double flops = flops_per_token(b) * r;

@@ -1,8 +1,8 @@
-/* bench_streams.c - `carat bench --streams`: answers side by side, each pass a row of every one.
+/* bench_streams.c - `carat bench --streams`: answers side by side, one row of each in every pass.
  *
- * The clock runs while all are answering: from the first token of the last to begin to the last
- * token of the first to end. Prompts are off the clock, and their tokens differ, so that no slot
- * finds another's.
+ * The clock runs while all answers are under way: from the first token of the answer that begins
+ * last to the last token of the answer that ends first. Prompts are off the clock. Their tokens
+ * differ, so that no slot reuses another one's prefix.
  */
 #include "apps/bench_int.h"
 #include "apps/term.h"
@@ -76,7 +76,7 @@ static status run(carat_batch *b, const bench_test *t, stream *list, const int32
     if (!all.begin || all.end <= all.begin || !all.n_tokens)
         return err_set(e, E_ARG, "%d tokens are too few for %d answers to be under way together",
                        t->n_gen, t->n_streams);
-    /* as long as all tokens would have taken at that rate */
+    /* the time of all tokens at that rate */
     *ns = (int64_t)((double)(all.end - all.begin) * bench_tokens(t) / (double)all.n_tokens);
     return OK;
 }
@@ -105,7 +105,7 @@ status bench_run_streams(carat_model *m, const carat_session_options *so, int32_
     for (int32_t rep = 0; rep < n_reps && !st; rep++) {
         int64_t ns = 0;
         term_progress(NULL, "streams", (uint64_t)rep, (uint64_t)n_reps);
-        for (size_t i = 0; i < n; i++) /* new ones: what is measured must be computed */
+        for (size_t i = 0; i < n; i++) /* new tokens: a reused prefix would not be measured */
             ids[i] = (int32_t)rng_below(&rng, (uint64_t)info.n_vocab);
         if (!(st = run(b, t, list, ids, &ns, e)))
             t->ours.ns[t->ours.n++] = ns;

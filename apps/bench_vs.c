@@ -1,8 +1,8 @@
 /* bench_vs.c - another program's time for a test, through its JSON.
  *
- * The other program is started anew for every repetition, with the arguments of llama-bench and
- * one repetition; its own warm-up and loading are off its clock. A program whose name starts with
- * "carat" is asked in carat's manner instead, so that two builds of carat can be compared.
+ * The other program is started for every repetition, with the arguments of llama-bench; its warm-up
+ * and loading are off its clock. A program whose name starts with "carat" gets the arguments of
+ * carat, so that two builds of carat can be compared.
  */
 #include "apps/bench_int.h"
 #include "apps/term.h"
@@ -89,7 +89,7 @@ static void build_args(args *a, const bench_setup *b, const bench_test *t)
     }
 }
 
-/* All that fd gives until its end, while Ctrl-C is looked for. */
+/* Reads fd to its end, and stops at Ctrl-C. */
 static status read_output(int fd, const char *who, str *out, err *e)
 {
     char buf[4096];

@@ -1,6 +1,6 @@
 /* device_options.h - where a model runs: the options that run, serve, daemon, bench, logits,
- * inspect and kld share, and what is told about it. A subcommand's struct has a field
- * `device_options where` and its table a line OPT_DEVICE(its type).
+ * inspect and kld share, and the reports about it. A subcommand's struct has a field
+ * `device_options where`, and its table the line OPT_DEVICE(type of the struct).
  */
 #ifndef APPS_DEVICE_OPTIONS_H
 #define APPS_DEVICE_OPTIONS_H
@@ -14,8 +14,8 @@ typedef struct device_options {
     const char *device;
     int64_t gpu_layers;
     bool cpu_experts, strict;
-    /* Not options: the session to come, if it is known. Its plan is checked before anything is
-     * loaded and, with `tell`, printed there, with the device and its kernels. */
+    /* No options: the session that will be opened; may be NULL. Its plan is checked before weights
+     * are loaded. `tell`, if not NULL, receives the plan, the devices and their kernels. */
     const carat_session_options *session;
     FILE *tell;
 } device_options;
@@ -33,11 +33,11 @@ typedef struct device_options {
 /* *o outlives the opening of the model. */
 void device_options_apply(const device_options *o, carat_model_options *mo);
 
-/* What a session needs on each device, a line each. */
+/* Prints the memory that a session needs, one line per device. */
 void device_print_plan(FILE *f, const carat_memory_plan *p);
-/* What products with the weights are done by, a line for each format and purpose. */
+/* Prints the kernels of products, one line per format and purpose of weights. */
 void device_print_kernels(FILE *f, const carat_weight_kind *kind, int32_t n);
-/* The device, why it is that one, and those lines. */
+/* Prints the device, the reason for it, and the kernels. */
 void device_print(FILE *f, const carat_model *m);
 
 #endif

@@ -1,7 +1,7 @@
-/* ids.c - token ids from files: as numbers, or made from a text.
+/* ids.c - token ids from files: as numbers, or from a text.
  *
- * Whether an id is one of the model's is for the library to say, which checks every prompt; here is
- * only what a file of ids may look like.
+ * The library checks that ids are the model's, as in every prompt. This file checks only the form
+ * of a file of ids.
  */
 #include "apps/ids.h"
 #include "base/bytes.h"

@@ -1,7 +1,7 @@
-/* inspect.c - carat inspect: what a GGUF file holds and what running it would cost.
+/* inspect.c - carat inspect: the content of a GGUF file and the memory that running it takes.
  *
- * Two views: the file's, through format/, which works for any model; and, for models that carat
- * runs, the engine's memory plan through the public header. Nothing is loaded for either.
+ * The content comes from format/ and works for any model. The memory plan comes from the public
+ * header, for models that carat runs. No weights are loaded.
  */
 #include "apps/commands.h"
 #include "apps/device_options.h"
@@ -36,7 +36,7 @@ static bool ends_with(const char *s, const char *tail)
     return n >= m && !strcmp(s + n - m, tail);
 }
 
-/* PREFIX.expert_used_count / PREFIX.expert_count; 1 when the file does not say. */
+/* PREFIX.expert_used_count / PREFIX.expert_count; 1 if the file lacks them. */
 static double expert_share(const gguf *g)
 {
     gguf_string arch;
@@ -53,8 +53,8 @@ static double expert_share(const gguf *g)
     return (double)used / (double)of;
 }
 
-/* Parameters, and those that one token makes a machine read: experts by their share, tables that
- * are only looked up not at all, the embedding if it serves as the head. */
+/* Parameters, and those that one token reads: experts by the share that is used; no tables that are
+ * only looked up; the embedding if it is the head too. */
 static void count(inspect_report *r)
 {
     const gguf *g = r->g;
@@ -260,7 +260,7 @@ static int run_inspect(const command *c, int argc, char **argv)
         r.n_weights = carat_plan_weights(m, r.weight, INSPECT_KINDS);
         carat_model_get_info(m, &info);
         r.model = &info;
-        r.n_active = info.n_params_active; /* knows which tensors are not used */
+        r.n_active = info.n_params_active; /* the model knows which tensors it does not use */
     }
     if (o.json)
         st = inspect_json(&r, &e);

@@ -1,8 +1,7 @@
 /* inspect_json.c - the report of `carat inspect` as JSON, for scripts.
  *
- * Everything that the text report says, and the metadata whole but for long arrays, of which only
- * the first few items are shown. Numbers that JSON cannot hold (NaN, infinity) become null. A tree
- * that could not be built for want of memory is an error, never a shorter report.
+ * It has all that the text report has, and all metadata; of long arrays the first few items. NaN
+ * and infinities become null. If memory runs out the report fails; it is never shortened.
  */
 #include "apps/inspect_int.h"
 #include "base/json.h"

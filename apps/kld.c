@@ -1,9 +1,9 @@
-/* kld.c - `carat kld`: what a format of keys and values costs in quality.
+/* kld.c - `carat kld`: the loss of quality by a format of keys and values.
  *
- * The same tokens go through two sessions of one model that differ only in how they keep keys and
- * values, chunk by chunk, and at every position the two distributions over the next token are
- * compared: the Kullback-Leibler divergence of the tested one from the base's, in nats. Perplexity
- * would hide a format that is wrong as often upwards as downwards; this cannot.
+ * The same tokens go, chunk by chunk, through two sessions of one model that differ only in the
+ * formats of keys and values. At every position their distributions of the next token are compared:
+ * the Kullback-Leibler divergence of the tested one from the base, in nats. Perplexity can hide
+ * errors that raise and lower the probabilities equally often; this divergence cannot.
  */
 #include "apps/commands.h"
 #include "apps/ids.h"
@@ -76,11 +76,11 @@ static void compare_row(kld_run *k, const float *a, const float *b)
     double sum = 0;
     for (int32_t i = 0; i < k->n_vocab; i++) {
         double pa = exp(a[i] - la);
-        if (pa > 0) /* what the base bans, the other bans as well */
+        if (pa > 0) /* both ban the same tokens */
             sum += pa * ((a[i] - la) - (b[i] - lb));
     }
     k->n_same += best_a == best_b;
-    k->kld[k->n++] = sum > 0 ? sum : 0; /* it is never below, but for rounding */
+    k->kld[k->n++] = sum > 0 ? sum : 0; /* never negative, except by rounding */
 }
 
 static status evaluate(kld_run *k, const int32_t *ids, int64_t n, err *e)

@@ -1,7 +1,7 @@
-/* kv_options.c - what the options of key/value types mean, and the table of what came of them.
+/* kv_options.c - the options of key/value formats, and the table of the resulting layout.
  *
- * Types are checked by the library, which knows the model's heads; here are only the rules of which
- * option speaks for which of the two.
+ * The library checks the formats, because it knows the model's heads. This file only decides which
+ * option sets keys and which sets values.
  */
 #include "apps/kv_options.h"
 

@@ -1,6 +1,6 @@
-/* kv_options.h - how keys and values are kept: the options that run, serve, daemon, bench, logits,
- * inspect and kld share. A subcommand's struct has a field `kv_options kv` and its table a line
- * OPT_KV(its type).
+/* kv_options.h - formats of keys and values: the options that run, serve, daemon, bench, logits,
+ * inspect and kld share. A subcommand's struct has a field `kv_options kv`, and its table the line
+ * OPT_KV(type of the struct).
  */
 #ifndef APPS_KV_OPTIONS_H
 #define APPS_KV_OPTIONS_H
@@ -27,11 +27,11 @@ typedef struct kv_options {
 const char *kv_options_k(const kv_options *o); /* the type asked for, or NULL */
 const char *kv_options_v(const kv_options *o);
 void kv_options_apply(const kv_options *o, carat_session_options *so);
-bool kv_options_given(const kv_options *o); /* any of them? */
+bool kv_options_given(const kv_options *o); /* was any of them given? */
 
-/* The table of a layout: how many layers keep what, how large, read by which kernel. */
+/* Prints a layout: layers by format, with their sizes and kernels. */
 void kv_print_kinds(FILE *f, const carat_kv_kind *kind, int32_t n);
-/* The same of the session that these options would open. */
+/* The same for the session that these options would open. */
 carat_status kv_print_plan(FILE *f, const carat_model *m, const carat_session_options *so,
                            carat_error *e);
 

@@ -1,8 +1,8 @@
-/* logits.c - `carat logits`: what the model computes for given tokens, for anyone's comparison.
+/* logits.c - `carat logits`: the logits of given tokens, for comparison with other programs.
  *
  * Ids in (int32, little-endian), logits out (f32, little-endian, [n_tokens, n_vocab]). The output
- * is written chunk by chunk, so memory is bounded by one chunk of logits, and appears under its
- * name only when it is whole.
+ * is written chunk by chunk, so memory holds one chunk of logits, and appears under its name when
+ * it is complete.
  */
 #include "apps/commands.h"
 #include "apps/ids.h"
@@ -64,8 +64,8 @@ typedef struct evaluation {
     file_out out;
 } evaluation;
 
-/* Evaluates ids chunk by chunk. The whole prefix is handed over each time, as to any session; it
- * extends. */
+/* Evaluates ids chunk by chunk. Each call gets the whole prefix; the session computes the new part.
+ */
 static carat_status evaluate(evaluation *v, carat_error *e)
 {
     status st = OK;

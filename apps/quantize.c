@@ -1,9 +1,9 @@
 /* quantize.c - carat quantize: a GGUF file with its weights in another format.
  *
- * Rows are decoded, encoded and, to know what was lost, decoded again, on all threads while the
- * file is written. Everything else of the file is copied as it stands. Which tensor gets which
- * format is the same table that synth and convert use (model/gemma4_shapes.c); a tensor's role is
- * read from its name, as the names of all GGUF models say it.
+ * On all threads, while the file is written, rows are decoded, encoded, and decoded again to
+ * measure the error. The rest of the file is copied. The formats of tensors come from the table
+ * that synth and convert use (model/gemma4_shapes.c); the name of a tensor says its role, in all
+ * GGUF models.
  */
 #include "apps/commands.h"
 #include "apps/term.h"
@@ -64,7 +64,7 @@ static gemma4_role role_of(const tensor *t)
         {"per_layer_token_embd.weight", GEMMA4_PLE_EMBD},
         {"per_layer_model_proj.weight", GEMMA4_PLE_PROJ},
         {"token_embd.weight", GEMMA4_EMBD},
-        {"output.weight", GEMMA4_EMBD}, /* a head of its own; attn_output is caught before */
+        {"output.weight", GEMMA4_EMBD}, /* a separate head; attn_output was handled above */
         {"ffn_gate_inp.weight", GEMMA4_ROUTER},
         {"attn_v.weight", GEMMA4_ATTN_V},
         {"ffn_down.weight", GEMMA4_FFN_DOWN},
@@ -189,7 +189,7 @@ static status fill(void *user, uint64_t i, uint64_t first, uint64_t n_rows, void
 
 /* ---- The file ------------------------------------------------------------------------------ */
 
-/* Facts about the file itself, which the new one has of its own. */
+/* Keys about the file itself, which the new file sets anew. */
 static bool is_own(const char *key)
 {
     return !strcmp(key, "general.file_type") || !strcmp(key, "general.quantization_version") ||

@@ -13,20 +13,21 @@ typedef struct arena_block arena_block;
 typedef struct {
     arena_block *head;
     size_t used, cap; /* of head */
-    size_t n_bytes;   /* of all blocks */
-    size_t max_bytes; /* they may be; 0: no limit */
+    size_t n_bytes;   /* of all blocks together */
+    size_t max_bytes; /* limit of n_bytes; 0: none */
     bool over;        /* an allocation was refused for max_bytes; sticky */
 } arena;
 
-/* A limit for the tree of a text of n bytes. Values as short as [1,1,1 take forty times their text,
- * so a text of nothing else must be shorter than one of words. */
+/* A limit for the tree of a JSON text of n bytes. Short values, as in [1,1,1], take forty times
+ * their text, so a text of short values must be shorter than a text of words. */
 static inline size_t arena_limit_for(size_t n)
 {
     return ((size_t)16 << 20) + (n > SIZE_MAX / 16 ? SIZE_MAX / 2 : 8 * n);
 }
 
-void *arena_alloc(arena *a, size_t n_bytes);        /* zeroed, 16-aligned; NULL on failure */
-void *arena_array(arena *a, size_t n, size_t size); /* the same, with n * size checked */
+void *arena_alloc(arena *a, size_t n_bytes); /* zeroed, 16-aligned; NULL on failure */
+void *arena_array(arena *a, size_t n,
+                  size_t size); /* n * size bytes, the product checked; NULL on failure */
 char *arena_strndup(arena *a, const char *s, size_t n);
 void arena_free(arena *a); /* safe on a zeroed or freed arena */
 

@@ -1,7 +1,8 @@
 /* bytes.h - numbers from outside: a cursor that remembers failure, and checked arithmetic.
  *
- * Never lay a struct over file bytes. Read a record through a reader and check `bad` once. Each
- * product, sum and round-up of outside numbers goes through ck_*, which return false on overflow.
+ * A record is read through a reader, never by a struct laid over file bytes; the caller checks
+ * `bad` once per record. Each product, sum and round-up of outside numbers goes through ck_*, which
+ * return false on overflow.
  */
 #ifndef BASE_BYTES_H
 #define BASE_BYTES_H
@@ -13,7 +14,7 @@
 
 typedef struct {
     const unsigned char *at, *end;
-    bool bad; /* sticky: a read went past the end; all reads since returned zero */
+    bool bad; /* a read went past the end; it and all later reads return zero */
 } reader;
 
 static inline reader reader_of(const void *p, size_t n)
@@ -26,7 +27,7 @@ static inline size_t reader_left(const reader *r)
     return (size_t)(r->end - r->at);
 }
 
-/* n bytes in place, or NULL and bad. */
+/* n bytes, not copied; NULL and bad if fewer are left. */
 static inline const void *rd_bytes(reader *r, uint64_t n)
 {
     const void *p = r->at;

@@ -1,8 +1,8 @@
-/* err.c - a status and one sentence, of which the first is kept.
+/* err.c - a status and one sentence; the first one stays.
  *
- * The first failure is the cause and the later ones are its echoes, so an error that is set stays.
- * Sentences quote names out of files and end on terminals, so they go through base/show.h. Every
- * function works without an err to fill.
+ * The first failure is the cause and later ones follow from it, so a set error is not overwritten.
+ * Sentences quote names from files and end on terminals, so they go through base/show.h. Every
+ * function accepts NULL for the err.
  */
 /* For the POSIX strerror_r, which fills the buffer it is given; GNU's has another type. */
 #undef _GNU_SOURCE

@@ -11,7 +11,7 @@
 typedef carat_status status;
 typedef carat_error err;
 
-/* Short names for inside the house. */
+/* The names that carat itself uses for the public ones. */
 #define OK CARAT_OK
 #define E_ARG CARAT_E_ARG
 #define E_FORMAT CARAT_E_FORMAT
@@ -25,7 +25,8 @@ typedef carat_error err;
 /* Stores st and the sentence unless e already holds one; returns st. Text from files may be
  * passed as an argument: it is escaped (base/show.h), so a hostile name cannot drive a terminal. */
 status err_set(err *e, status st, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-status err_errno(err *e, const char *doing, const char *what); /* E_IO, E_MEMORY for ENOMEM */
+status err_errno(err *e, const char *doing,
+                 const char *what); /* E_IO; E_MEMORY if errno is ENOMEM */
 status err_memory(err *e, const char *what, size_t n_bytes);
 void err_clear(err *e);
 

@@ -1,4 +1,4 @@
-/* hash.c - xxhash. The library allocates its states itself: their size is its own affair. */
+/* hash.c - xxhash. The library allocates its own states: their size depends on its build. */
 #include "base/hash.h"
 
 #include <xxhash.h>

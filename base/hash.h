@@ -1,5 +1,5 @@
-/* hash.h - checksums and keys: a door to xxhash (XXH3, 64 bits). Not for secrets: whoever wants two
- * inputs of one hash can make them. */
+/* hash.h - checksums and keys, by xxhash (XXH3, 64 bits). Not for secrets: two inputs of one hash
+ * are easy to make. */
 #ifndef BASE_HASH_H
 #define BASE_HASH_H
 
@@ -8,10 +8,10 @@
 
 uint64_t hash64(const void *bytes, size_t n);
 
-/* The same over bytes that come in pieces; the value may be asked for in between. */
+/* The same over bytes that come in pieces. hash_value may be called between pieces. */
 typedef struct hash_stream hash_stream;
 hash_stream *hash_open(void);    /* NULL: no memory */
-void hash_close(hash_stream *h); /* NULL is fine */
+void hash_close(hash_stream *h); /* h may be NULL */
 void hash_restart(hash_stream *h);
 void hash_put(hash_stream *h, const void *bytes, size_t n);
 uint64_t hash_value(const hash_stream *h);

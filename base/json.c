@@ -1,9 +1,9 @@
 /* json.c - a door to jansson, with this house's limits, errors and memory.
  *
- * jansson has one allocator per process, and the process may be somebody else's. So ours is put in
- * front of the one that is there and hands every request on to it: memory that jansson allocated
- * before stays valid, and a program that chose an allocator keeps it. With the C library's own
- * underneath, requests go through base/mem.h, so that tests can make each of them fail.
+ * jansson has one allocator per process, and another library or the program may use jansson too. So
+ * our allocator passes every request on to the allocator that was set before: memory that jansson
+ * has allocated stays valid, and a program that chose an allocator keeps it. If that was the C
+ * library's, requests go through base/mem.h, so that tests can make each of them fail.
  */
 #include "base/json.h"
 #include "base/map.h"
@@ -15,7 +15,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-/* jansson does not always say that memory was the reason; the allocator knows. */
+/* jansson does not always report that memory ran out; the allocator does. */
 static _Thread_local bool was_short;
 
 static json_malloc_t below;
@@ -32,7 +32,7 @@ static void set_allocator(void)
     json_free_t free_below;
     json_get_alloc_funcs(&below, &free_below);
     if (below == malloc)
-        below = mem_malloc_hook; /* which is malloc, counted: the two may free each other's */
+        below = mem_malloc_hook; /* malloc with a counter, so either may free the other's blocks */
     json_set_alloc_funcs(alloc, free_below);
 }
 
@@ -57,7 +57,7 @@ static status parse(json_t **out, const char *text, size_t n, size_t flags, cons
     json_init();
     was_short = false;
     *out = json_loadb(text, n, flags | JSON_DECODE_ANY, &je);
-    if (was_short) { /* jansson may go on with a string that lost its end */
+    if (was_short) { /* jansson may continue with a truncated string */
         json_decref(*out);
         *out = NULL;
         return err_memory(e, what, n);

@@ -1,9 +1,9 @@
 /* map.c - whole files in, whole files out.
  *
  * Reading is a mapping, or one copy made in large steps with progress. Writing goes to a temporary
- * in the target's own directory (rename works within one file system only), and every way out but
- * commit removes it: a full disk, a signal's error, a failed allocation all leave what was there.
- * Devices and pipes cannot be replaced by renaming and are written in place.
+ * file in the target's directory, because rename works within one file system only. Every end but a
+ * commit removes the temporary and leaves the old file: a full disk, an interrupted call, a failed
+ * allocation. Devices and pipes cannot be replaced by rename and are written in place.
  */
 #include "base/map.h"
 #include "base/bytes.h"
@@ -125,8 +125,8 @@ void file_map_forget(const file_map *m, const void *bytes, uint64_t n)
         madvise((void *)first, end - first, MADV_DONTNEED);
 }
 
-/* The name at the end of a chain of symbolic links, which need not exist; mem_free. Only the last
- * part of a path matters here: rename would replace a link that stands there, and follows others.
+/* The path at the end of a chain of symbolic links; it need not exist. mem_free. Only links in the
+ * last component count: rename replaces such a link, and follows links in the directories itself.
  */
 static status follow_links(const char *path, char **out, err *e)
 {
@@ -135,7 +135,7 @@ static status follow_links(const char *path, char **out, err *e)
     for (int i = 0; *out && i < LINKS_MAX; i++) {
         ssize_t n = readlink(*out, target, sizeof target - 1);
         if (n < 0 || n == (ssize_t)sizeof target - 1)
-            return OK; /* no link; what else may be wrong, open will say */
+            return OK; /* no link; open reports any other error */
         target[n] = 0;
         const char *slash = strrchr(*out, '/');
         size_t n_dir = target[0] == '/' || !slash ? 0 : (size_t)(slash - *out) + 1;
@@ -154,8 +154,8 @@ static status follow_links(const char *path, char **out, err *e)
     return err_set(e, E_IO, "%s: cannot create: too many symbolic links", path);
 }
 
-/* A new file of a name that nobody has. The mode is open's, so the umask applies without a moment
- * in which the process has another one. */
+/* Creates a file under a random name that does not exist yet. open gets the mode, so the process
+ * never changes its umask. */
 static int create_beside(const char *path, mode_t mode, char *temp, size_t cap)
 {
     int fd = -1;
@@ -221,7 +221,7 @@ status file_out_reserve(file_out *f, uint64_t n, err *e)
 {
 #ifdef __linux__
     int mode = FALLOC_FL_KEEP_SIZE;
-    off_t len = n > INT64_MAX ? INT64_MAX : (off_t)n; /* which no file system accepts */
+    off_t len = n > INT64_MAX ? INT64_MAX : (off_t)n; /* larger than any file system accepts */
     if (n && fallocate(f->fd, mode, 0, len) &&
         (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
         return err_errno(e, "write", f->path);
@@ -298,7 +298,7 @@ status file_out_commit(file_out *f, err *e)
 
 void file_out_discard(file_out *f)
 {
-    if (f->path) { /* zeroed: fd 0 is not ours */
+    if (f->path) { /* a zeroed file_out has fd 0, which is not its own */
         if (f->fd >= 0)
             close(f->fd);
         if (f->temp && f->temp[0])

@@ -21,9 +21,9 @@ status file_map_open(file_map *m, const char *path, bool direct, carat_progress_
 void file_map_close(file_map *m); /* safe on a zeroed or closed map */
 /* Asks the kernel to start reading a range now. A hint. */
 void file_map_willneed(const file_map *m, uint64_t at, uint64_t n_bytes);
-/* These bytes have been used and will hardly be again: their pages no longer count as memory of the
- * process, and are read anew if they are touched after all. n_bytes may lie anywhere in memory;
- * what is not of the mapping stays. */
+/* Drops the pages of bytes that will hardly be used again: they no longer count as memory of the
+ * process, and the kernel reads them again if they are touched. Bytes outside of the mapping are
+ * ignored. */
 void file_map_forget(const file_map *m, const void *bytes, uint64_t n_bytes);
 
 typedef struct {
@@ -34,13 +34,13 @@ typedef struct {
     size_t n_buf;
 } file_out;
 
-/* A symbolic link stays one: its target is written, there or not. */
+/* Follows symbolic links: the link stays and its target is written, which need not exist. */
 status file_out_open(file_out *f, const char *path, err *e);
-/* The same for what others must not read: mode 0600. It replaces the name, whatever stands there,
+/* The same for a file that other users must not read: mode 0600. Replaces whatever has the name,
  * and never follows a link. */
 status file_out_open_private(file_out *f, const char *path, err *e);
-/* Asks for room for a file of n_bytes, so that a full disk fails early. File systems that cannot
- * promise room are taken at their word. */
+/* Reserves disk space for n_bytes, so that a full disk fails early. OK too on file systems that
+ * cannot reserve. */
 status file_out_reserve(file_out *f, uint64_t n_bytes, err *e);
 status file_out_write(file_out *f, const void *bytes, size_t n, err *e);
 status file_out_pad(file_out *f, uint64_t align, err *e); /* zeros up to a multiple */

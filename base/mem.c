@@ -1,9 +1,9 @@
 /* mem.c - the only door to the heap, and what the machine says about its memory.
  *
- * malloc and mmap for memory appear here and nowhere else. Every request is counted, so that a test
- * can make the n-th one fail and see that its caller says so and leaks nothing; the counter is one
- * relaxed atomic, which no allocation notices. The second half reads limits: a control group may
- * give this process far less than the machine has.
+ * malloc, and mmap for memory, appear here and nowhere else. Every request is counted, so that a
+ * test can make the n-th one fail and check that the caller reports it and leaks nothing. The
+ * counter is one relaxed atomic. The second half reads limits: a control group may allow this
+ * process far less than the machine has.
  */
 #include "base/mem.h"
 
@@ -111,7 +111,7 @@ void *mem_pages(size_t n_bytes)
     if (p == MAP_FAILED)
         return NULL;
 #ifdef MADV_HUGEPAGE
-    madvise(p, n_bytes ? n_bytes : 1, MADV_HUGEPAGE); /* a wish; refusal costs only speed */
+    madvise(p, n_bytes ? n_bytes : 1, MADV_HUGEPAGE); /* a hint: if it fails, only speed is lost */
 #endif
     return p;
 }
@@ -147,8 +147,8 @@ uint64_t mem_group_room(const char *dir)
     uint64_t used = read_u64_file(dir, "memory.current"), cache = 0, v;
     if (!limit)
         return UINT64_MAX;
-    /* Cached file pages count as used until the group is full, and are then given up: a model
-     * that was read before must not be in its own way. */
+    /* Cached file pages count as used, but the kernel drops them when the group is full. So they
+     * count as free here: the pages of the model itself are among them. */
     FILE *f = open_in(dir, "memory.stat");
     char line[128];
     while (f && fgets(line, sizeof line, f))

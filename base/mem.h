@@ -1,7 +1,7 @@
 /* mem.h - the only door to the heap.
  *
- * Every allocation of the program goes through here, so that a test can make the n-th one fail
- * (mem_fail_after) and the decode loop can prove it makes none (mem_guard). Sizes are checked for
+ * Every allocation of the program goes through here. A test can make the n-th one fail
+ * (mem_fail_after), and count those of the decode loop, which must be none. Sizes are checked for
  * overflow. Thread-safe.
  */
 #ifndef BASE_MEM_H
@@ -19,23 +19,23 @@ char *mem_strdup(const char *s);
 char *mem_strndup(const char *s, size_t n);
 void mem_free(void *p);
 
-/* Large, page-aligned, zeroed memory straight from the kernel, on huge pages where they are to be
- * had: weights, KV, scratch. */
+/* Large, page-aligned, zeroed memory from the kernel, on huge pages where available: for weights,
+ * caches and scratch. */
 void *mem_pages(size_t n_bytes);
 void mem_pages_free(void *p, size_t n_bytes);
 
-/* Tests. n >= 0: the n-th allocation from now fails (0: the next one), once. n < 0: off.
- * mem_fail_hit says whether it has failed yet. */
+/* For tests. n >= 0: the n-th allocation from now fails once; 0 is the next. n < 0: off.
+ * mem_fail_hit: has it failed yet? */
 void mem_fail_after(int64_t n);
 bool mem_fail_hit(void);
 int64_t mem_count(void); /* allocations made so far, by this process */
 
-/* jansson and others take function pointers; these have their types. */
+/* For libraries that take function pointers. */
 void *mem_malloc_hook(size_t n_bytes);
 void mem_free_hook(void *p);
 
 uint64_t mem_available_bytes(void); /* MemAvailable, bounded by the cgroup's limit; 0 unknown */
-/* What the control group (version 2) at dir may still take; UINT64_MAX: it has no limit. */
+/* Bytes that the control group (version 2) at dir may still use; UINT64_MAX: no limit. */
 uint64_t mem_group_room(const char *dir);
 uint64_t mem_peak_bytes(void); /* highest resident size of this process so far */
 

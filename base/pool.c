@@ -51,7 +51,7 @@ static inline void relax(void)
 #endif
 }
 
-/* Takes chunks of generation gen until none is left or the loop has moved on. */
+/* Claims chunks of generation gen until none is left or a newer loop has begun. */
 static void work(pool *p, uint32_t gen, int32_t thread)
 {
     uint64_t c = atomic_load_explicit(&p->claim, memory_order_acquire);
@@ -105,7 +105,7 @@ static bool start(pthread_t *thread, worker_arg *a)
     if (!a || pthread_attr_init(&attr))
         return false;
     if (pthread_attr_getstacksize(&attr, &have) || have < STACK_BYTES)
-        pthread_attr_setstacksize(&attr, STACK_BYTES); /* a wish: the default may do as well */
+        pthread_attr_setstacksize(&attr, STACK_BYTES); /* if it fails, the default size may do */
     bool ok = !pthread_create(thread, &attr, worker, a);
     pthread_attr_destroy(&attr);
     return ok;
@@ -189,7 +189,7 @@ void pool_run(pool *p, int32_t n_chunks, pool_fn fn, void *arg)
     }
 }
 
-/* Cores, not hyper-threads: two threads of one core share the units that do the work. */
+/* Cores, not hyper-threads: two threads of one core share its arithmetic units. */
 int32_t pool_default_threads(void)
 {
     cpu_set_t set;

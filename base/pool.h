@@ -1,9 +1,9 @@
 /* pool.h - a few worker threads that share one loop at a time, and sleep in between.
  *
- * pool_run hands out the chunks [0, n_chunks) to whoever asks next (claimed, not halved), so a
- * slow core delays nobody. The caller works too, as thread 0, and returns when all are done.
- * Workers spin briefly between loops (a decode step is hundreds of loops of microseconds), then
- * sleep on a futex: an idle program uses no CPU. One caller at a time.
+ * Threads claim the chunks [0, n_chunks) of pool_run one by one, so a slow core delays no other.
+ * The caller works too, as thread 0, and returns when all chunks are done. Workers spin briefly
+ * between loops, since a decode step is hundreds of loops of microseconds each; then they sleep on
+ * a futex, so an idle program uses no CPU. One caller at a time.
  */
 #ifndef BASE_POOL_H
 #define BASE_POOL_H

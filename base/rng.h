@@ -1,5 +1,5 @@
-/* rng.h - SplitMix64 (Steele, Lea, Flood 2014): one word of state, any seed is good, the i-th
- * output can be computed directly, so threads can each make their own part of a stream. */
+/* rng.h - SplitMix64 (Steele, Lea, Flood 2014): one word of state; any seed is good. The i-th
+ * output can be computed directly, so each thread can make its own part of a stream. */
 #ifndef BASE_RNG_H
 #define BASE_RNG_H
 

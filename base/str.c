@@ -1,8 +1,8 @@
-/* str.c - a growing byte string that remembers having run out of memory.
+/* str.c - a growing byte string that remembers a failed allocation.
  *
- * Appending returns nothing: a caller puts together a whole text and looks at `bad` once. A failed
- * append leaves what was there, so a bad string is short but never torn inside an append. One byte
- * beyond the contents is always NUL.
+ * Appending returns nothing: a caller builds a whole text and checks `bad` once. A failed append
+ * keeps the contents, so a bad string lacks whole appends. One byte beyond the contents is always
+ * NUL.
  */
 #include "base/str.h"
 #include "base/mem.h"
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Room for n more bytes and the NUL. */
+/* Makes room for n more bytes and the NUL. */
 static bool reserve(str *s, size_t n)
 {
     if (s->bad || n > SIZE_MAX / 4 || s->n > SIZE_MAX / 4) {

@@ -1,5 +1,5 @@
-/* str.h - a growing byte string. A zeroed str is empty and valid; s.at is NUL-terminated once
- * anything was appended. A failed append sets `bad` and keeps what was there: check once. */
+/* str.h - a growing byte string. A zeroed str is empty and valid. s.at is NUL-terminated after the
+ * first append. A failed append sets `bad` and keeps the contents; callers check `bad` once. */
 #ifndef BASE_STR_H
 #define BASE_STR_H
 
@@ -19,7 +19,7 @@ void str_printf(str *s, const char *fmt, ...) __attribute__((format(printf, 2, 3
 void str_cut(str *s, size_t n);     /* keeps the first n bytes */
 void str_drop(str *s, size_t n);    /* removes the first n bytes */
 const char *str_text(const str *s); /* "" when empty */
-char *str_take(str *s);             /* the bytes, now the caller's (mem_free); s is empty again */
+char *str_take(str *s); /* the bytes, which the caller frees with mem_free; s is empty again */
 void str_free(str *s);
 
 #endif

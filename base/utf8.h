@@ -7,16 +7,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Decodes one character of s[0..n), n > 0. Returns its length, 1..4; for a byte that starts
- * nothing well-formed returns 1 with *cp = 0xFFFD and *ok false. */
+/* Decodes the first character of s[0..n), n > 0. Returns its length, 1..4. If no well-formed
+ * character starts there, returns 1, with *cp = 0xFFFD and *ok false. */
 int utf8_decode(const char *s, size_t n, uint32_t *cp, bool *ok);
-int utf8_encode(uint32_t cp, char out[4]); /* 1..4; U+FFFD for what cannot be encoded */
+int utf8_encode(uint32_t cp, char out[4]); /* returns 1..4; encodes U+FFFD if cp is no character */
 bool utf8_valid(const char *s, size_t n);
-/* Bytes at the end of s[0..n) that begin a character and may become well-formed: 0..3. */
+/* Length of an unfinished character at the end of s[0..n) that more bytes may complete: 0..3. */
 size_t utf8_partial_tail(const char *s, size_t n);
 
-/* The well-formed characters beyond ASCII: in each row a range of bytes per place, of which any
- * combination is one. */
+/* The well-formed characters beyond ASCII. Each row has a range of bytes per position; every
+ * combination of them is a character. */
 typedef struct utf8_row {
     int32_t n;
     uint8_t lo[4], hi[4];

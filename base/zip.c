@@ -1,5 +1,5 @@
-/* zip.c - zstd over byte planes. The library keeps its contexts in memory of its own; the work
- * space is ours. */
+/* zip.c - zstd over byte planes. zstd allocates its own contexts; the work space comes from
+ * base/mem.h. */
 #include "base/zip.h"
 #include "base/mem.h"
 
@@ -43,7 +43,7 @@ void zip_close(zip *z)
     mem_free(z);
 }
 
-/* What is left over after whole elements stays at the end as it is. */
+/* Bytes after the last whole element stay at the end, unchanged. */
 static void to_planes(unsigned char *to, const unsigned char *from, size_t n, size_t stride)
 {
     size_t count = n / stride;

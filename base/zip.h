@@ -1,7 +1,8 @@
-/* zip.h - packing blocks of numbers: a door to zstd.
+/* zip.h - compressing blocks of numbers, by zstd.
  *
- * A block is packed on its own. Elements of `stride` bytes are first laid out byte plane by byte
- * plane: exponents beside exponents compress, mantissas do not. One thread at a time per packer.
+ * Each block is packed by itself. Elements of `stride` bytes are first laid out by byte planes, so
+ * that exponents, which compress, stand apart from mantissas, which do not. One thread at a time
+ * per packer.
  */
 #ifndef BASE_ZIP_H
 #define BASE_ZIP_H
@@ -13,10 +14,10 @@ enum { ZIP_BLOCK = 256 << 10 }; /* most bytes of one block */
 
 typedef struct zip zip;
 zip *zip_open(void);    /* NULL: no memory */
-void zip_close(zip *z); /* NULL is fine */
+void zip_close(zip *z); /* z may be NULL */
 
-/* Packs n <= ZIP_BLOCK bytes. Returns the packed size and shows where; 0: it does not pay (or
- * failed), store them as they are. The packed bytes live until the next call. */
+/* Packs n <= ZIP_BLOCK bytes. Returns the packed size, and where the packed bytes are until the
+ * next call. 0: packing does not pay, or failed; store the bytes as they are. */
 size_t zip_pack(zip *z, const void *bytes, size_t n, size_t stride, const void **packed);
 /* Unpacks exactly n bytes; 0: the input is damaged. */
 int zip_unpack(zip *z, const void *packed, size_t n_packed, size_t stride, void *bytes, size_t n);

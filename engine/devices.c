@@ -1,8 +1,8 @@
-/* devices.c - which devices a model runs on, and why; and how a model on several is divided.
+/* devices.c - chooses the devices of a model, and divides it between them.
  *
- * The caller names one, or lets the machine decide: a GPU if there is one that the model fits, else
- * the CPU. The reason is kept as a phrase for people; it is never empty. Nothing is divided that
- * the caller has not divided.
+ * The caller names a device. Otherwise it is a GPU, if the machine has one that the model fits,
+ * else the CPU. The reason is kept as a phrase, which is never empty. A model is divided only if
+ * the caller asks for it.
  */
 #include "engine/engine_int.h"
 
@@ -85,7 +85,7 @@ static status wrap(carat_model *m, const carat_model_options *opt, err *e)
     return st;
 }
 
-/* Leaves m->dev NULL, and why, when the CPU is to do it. */
+/* Leaves m->dev NULL if the model shall run on the CPU; device_why has the reason. */
 static status open_gpu(carat_model *m, const carat_model_options *opt, err *e)
 {
     bool forced = is_named(opt);
@@ -179,7 +179,7 @@ static status divide(carat_model *m, const carat_model_options *opt, err *e)
     return OK;
 }
 
-/* Weights first: what does not fit without any context will not fit with one. */
+/* Checks the shortest context before weights are loaded: if it does not fit, no session will. */
 static status check_weights_fit(const carat_model *m, err *e)
 {
     carat_memory_plan plan;

@@ -1,8 +1,8 @@
 /* engine.c - models: open, own, describe, close.
  *
- * Opening goes down the house once: file, shapes, device, memory check, weights, vocabulary, chat
- * format. Closing is the same list backwards. A model opened for its vocabulary alone has a device
- * too, because plans are dry passes on it, but no weights.
+ * Opening takes these steps: file, shapes, vocabulary, chat format, devices, memory check, weights.
+ * Closing undoes them. A model opened for its vocabulary alone has a device too, because plans are
+ * dry passes on it, but no weights.
  */
 #include "engine/engine_int.h"
 #include "engine/text_file.h"
@@ -13,7 +13,7 @@
 
 /* ---- What the file calls its type ------------------------------------------------------ */
 
-/* The numbers of general.file_type that files in use carry. */
+/* The values of general.file_type in published files. */
 static const char *file_type_name(int64_t n)
 {
     static const struct {

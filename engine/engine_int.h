@@ -1,18 +1,18 @@
-/* engine_int.h - what the files of engine/ share: the model, the session, and their small verbs.
+/* engine_int.h - the types and functions that the files of engine/ share.
  *
- *     carat_model    weights on a device, vocabulary, chat format: read-only once open
+ *     carat_model    weights on devices, vocabulary, chat format: read-only once open
  *     carat_session  one timeline with a workspace of its own
  *     carat_batch    many timelines that share a workspace, and so passes (batch.c)
  *
- *     timeline       what a session, or a slot of a batch, remembers
- *     workspace      what passes and sampling use up and fill again
+ *     timeline       the tokens of a session or slot, and their keys and values
+ *     workspace      buffers of passes and of sampling
  *
- * The ids of a timeline are the truth about its cache: id[0 .. kv.n_past) are exactly the tokens
+ * The ids of a timeline say what its cache holds: id[0 .. kv.n_past) are exactly the tokens
  * whose keys and values are in it. Whatever moves kv.n_past keeps that so; a pass does not move it
  * (pass.c).
  *
- * Passes of several sessions take turns on the device (model->pass_lock); everything else of a
- * session belongs to the one thread that is in a call on it, but for `cancel`.
+ * Passes of several sessions take turns on the devices (model->pass_lock). All else of a session,
+ * except `cancel`, belongs to the thread whose call runs on it.
  */
 #ifndef ENGINE_ENGINE_INT_H
 #define ENGINE_ENGINE_INT_H
@@ -34,7 +34,7 @@
 
 enum {
     OUTPUTS_DEFAULT = 16, /* rows of a pass with logits: a verify batch; 16 MiB at 262144 ids */
-    N_CTX_MIN = 64        /* a session that cannot hold even this is refused */
+    N_CTX_MIN = 64        /* the shortest context that longest_fit chooses (plan.c) */
 };
 
 struct carat_model {
@@ -46,16 +46,16 @@ struct carat_model {
     token_tree *tree; /* of text, for grammars; NULL until one was needed */
     pthread_mutex_t tree_lock;
     const chat_format *chat; /* NULL: plain completion only */
-    char *file_type;    /* "Q4_K_M" */
-    atomic_bool loaded; /* weights are on the device; changes under pass_lock */
-    atomic_bool parked; /* they were, and may be again */
-    bool strict;        /* the caller wants no slow path */
-    bool overcommit;    /* the caller does not want to be refused */
-    bool direct;        /* the file was read into memory of ours, which no kernel can take back */
+    char *file_type;         /* "Q4_K_M" */
+    atomic_bool loaded;      /* weights are on the device; changes under pass_lock */
+    atomic_bool parked;      /* they were, and may be again */
+    bool strict;             /* refuse slow kernels */
+    bool overcommit;         /* allow plans beyond the available memory */
+    bool direct;             /* the file was read into memory, whose pages the kernel cannot drop */
     /* By side: memory that loading took for packed or copied weights. */
     uint64_t taken_bytes[PASS_SIDES_MAX];
     double load_ms;
-    char device_why[256];       /* why this device */
+    char device_why[256];       /* the reason for these devices, as a phrase */
     carat_progress_fn progress; /* also told about prefill */
     void *progress_user;
     pthread_mutex_t pass_lock; /* the device runs one pass at a time */
@@ -133,23 +133,24 @@ void workspace_begin_pass(const workspace *w, const carat_model *m, pass *p);
 /* engine.c */
 status model_check_loaded(const carat_model *m, err *e);
 
-/* devices.c: leaves m->dev open, and why it is that one; checks that the model fits it. */
+/* devices.c: opens the devices of m, divides it, and checks that it fits. Sets device_why. */
 status open_device(carat_model *m, const carat_model_options *opt, err *e);
 
-/* plan.c: turns options into a shape and its costs. Refuses what cannot be or does not fit. */
+/* plan.c: options to a shape, and its costs. Errors for options that make no sense or do not fit.
+ */
 status plan_shape(const carat_model *m, const carat_session_options *opt, int32_t n_seqs,
                   int32_t verify_rows, session_shape *shape, err *e);
 status plan_costs(const carat_model *m, const session_shape *shape, kv_layout *layout,
                   carat_memory_plan *plan, err *e); /* layout may be NULL */
 status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e);
-/* With --strict: E_UNSUPPORTED if products with some weight have no kernel at full speed. */
+/* With `strict`: E_UNSUPPORTED if a product has no kernel at full speed. */
 status plan_check_weights(const carat_model *m, err *e);
 
 /* timeline.c. Only between passes. store may be NULL. */
 status timeline_open(timeline *t, carat_model *m, const kv_layout *l, checkpoint_store *store,
                      err *e);
 void timeline_close(timeline *t); /* safe on a zeroed or closed timeline */
-/* Tokens of ids[0..n) that the live cache could keep; always < n. */
+/* Length of the prefix of ids[0..n) that the live cache could keep; always < n. */
 int64_t timeline_usable(const timeline *t, const int32_t *ids, int64_t n);
 /* Keeps, or restores, the longest usable prefix: afterwards kv.n_past < n, and id[0..kv.n_past)
  * equals ids. */
@@ -173,12 +174,12 @@ status open_checkpoints(checkpoint_store **s, carat_model *m, const kv_layout *l
 status workspace_open(workspace *w, carat_model *m, const kv_layout *l, const session_shape *shape,
                       const carat_memory_plan *plan, err *e);
 void workspace_close(workspace *w, carat_model *m); /* safe on a zeroed or closed workspace */
-/* May ids[0..n) be a prompt in a context of n_ctx? */
+/* Checks that ids[0..n) can be a prompt in a context of n_ctx. */
 status check_ids(const carat_model *m, const int32_t *ids, int64_t n, int32_t n_ctx, err *e);
 /* carat_session_open, with verify_rows as session_shape. */
 status session_open(carat_model *m, const carat_session_options *opt, int32_t verify_rows,
                     carat_session **out, err *e);
-/* True once per carat_session_cancel: takes the wish back as it reports it. */
+/* True once per carat_session_cancel: reading it clears it. */
 bool session_take_cancel(carat_session *s);
 
 /* sampling.c: tokens that must not be in an answer, taken out of what its next token comes from. */

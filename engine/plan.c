@@ -1,8 +1,8 @@
-/* plan.c - what a session costs, before it exists.
+/* plan.c - the memory of a session, computed before the session exists.
  *
- * A shape (context, chunk, outputs, element types) comes from the caller's options; its costs come
- * from the key/value layout and from dry passes of the model's own forward code. Nothing here
- * allocates more than a few kilobytes or touches a weight.
+ * A shape (context, chunk, outputs, formats) comes from the caller's options. Its costs come from
+ * the layout of keys and values and from dry passes of the model's forward code. Nothing here
+ * allocates more than a few kilobytes or reads a weight.
  */
 #include "engine/engine_int.h"
 #include "base/mem.h"
@@ -12,12 +12,12 @@
 
 enum { ROWS_SMALL = 32 }; /* counts of rows up to here are planned one by one */
 
-/* Of checkpoints, unless the caller says otherwise. */
+/* The most that checkpoints take unless the caller sets their memory. */
 #define CHECKPOINT_MAX_BYTES ((uint64_t)4 << 30)
 
 static const carat_device_plan *too_large(const carat_memory_plan *plan);
 
-/* The longest context, by halving from the model's own, whose plan fits the memory there is. */
+/* Halves the model's longest context until its plan fits the available memory. */
 static status longest_fit(const carat_model *m, session_shape *shape, err *e)
 {
     carat_memory_plan plan;
@@ -72,7 +72,7 @@ static int32_t rows_max(const session_shape *s)
     return s->chunk > s->n_outputs ? s->chunk : s->n_outputs;
 }
 
-/* A dry pass is a pass: a wrapped device keeps the call it is in, and no two may mix. */
+/* A dry pass takes the lock too, because a wrapped device keeps state during a call. */
 static status plan_pass(const carat_model *m, const session_shape *s, const kv_layout *l,
                         int32_t rows, int32_t outs, model_costs *c, err *e)
 {
@@ -98,17 +98,17 @@ static status add_pass(const carat_model *m, const session_shape *s, const kv_la
     return OK;
 }
 
-/* Small counts one by one, then every doubling, and `most`. */
+/* The next count of rows to plan: small counts one by one, then doublings, at last `most`. */
 static int32_t next_count(int32_t n, int32_t most)
 {
     int32_t next = n < ROWS_SMALL ? n + 1 : 2 * n;
     return n < most && next > most ? most : next;
 }
 
-/* Kernels change with the number of rows, and what they need beside their result with it, so the
- * largest pass need not be the hungriest: all small counts are tried, then every doubling. A
- * session has logits of no row, one, all but one and all of those allowed; a batch of as many as
- * are answering, and whoever checks drafts of any number, beside any number of prompt rows. */
+/* The number of rows decides which kernels run, and so how much scratch they take. The largest pass
+ * may not take the most, so all small counts are tried, then doublings. A pass of a session wants
+ * logits of no row, one, all but one, or all that may have them. A pass of a batch, or one that
+ * checks drafts, wants logits of any number of rows. */
 static status worst_pass(const carat_model *m, const session_shape *s, const kv_layout *l,
                          model_costs *worst, err *e)
 {
@@ -141,9 +141,9 @@ static status plan_layout(const carat_model *m, const session_shape *s, kv_layou
     return kv_layout_init(l, &want, e);
 }
 
-/* Checkpoints are in host memory. Where the device's memory is the same, what is asked for counts
- * like all else. What is chosen is a share of what the rest leaves over: it is taken by and by, and
- * never the reason for a refusal. */
+/* Checkpoints are in host memory. If the device uses host memory too, a size that the caller asked
+ * for is part of the total. A size chosen here is a share of the memory left over: it is allocated
+ * little by little and never makes a plan fail. */
 static void plan_checkpoints(const carat_model *m, const session_shape *s, carat_memory_plan *plan)
 {
     bool apart = !m->dev->host_memory;
@@ -167,7 +167,7 @@ static void plan_checkpoints(const carat_model *m, const session_shape *s, carat
         plan->checkpoint_bytes = room;
 }
 
-/* With --strict a session that would read its cache by a slow path is refused. */
+/* With `strict`, refuses a session whose cache would be read by a slow kernel. */
 static status check_kernels(const carat_model *m, const kv_layout *l, err *e)
 {
     char how[128], k[32], v[32];
@@ -211,7 +211,7 @@ static void plan_host(const carat_model *m, uint64_t file_bytes, const model_sid
                       : file_bytes > c->repack_bytes ? file_bytes
                                                      : c->repack_bytes;
     p->total_bytes = p->weight_bytes + p->kv_swa_bytes + p->kv_global_bytes + p->scratch_bytes;
-    /* While the weights are loaded one of them is there twice, and nothing of the session. */
+    /* During loading one weight is in memory twice, and nothing of a session yet. */
     if (p->total_bytes < loading)
         p->total_bytes = loading;
     p->available_bytes = mem_available_bytes();
@@ -242,7 +242,7 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
                                  .kv_swa_bytes = l->side[i].ring * n,
                                  .kv_global_bytes = l->side[i].linear * n,
                                  .scratch_bytes = c->side[i].scratch_bytes};
-        /* Of the file the main device has what no other has: tensors that nobody asked for too. */
+        /* The rest of the file counts for the main device, unused tensors included. */
         uint64_t of_file = i == PASS_MAIN ? file_bytes : c->side[i].file_bytes;
         file_bytes -= of_file;
         if (d->host_memory)

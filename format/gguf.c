@@ -2,9 +2,9 @@
  *
  *   magic version n_tensors n_values | values | tensor records | pad to alignment | tensor data
  *
- * One pass over each part's values finds where its tensor records start, a second over the records
- * fills the set. Nothing is copied but keys and names: strings, arrays and tensor bytes stay views
- * into the mapping, so a vocabulary of half a million merges costs a walk over its lengths.
+ * One pass over the values of a part finds its tensor records; a second pass reads the records.
+ * Only keys and names are copied. Strings, arrays and tensor bytes are views into the mapping, so a
+ * vocabulary of half a million merges costs one walk over its lengths.
  * Typed access to values: gguf_value.c.
  */
 #include "format/gguf.h"
@@ -41,7 +41,7 @@ typedef struct {
     gguf_value *value;
 } part;
 
-/* Size of a fixed-size kind, 0 for strings and arrays, -1 for what does not exist. */
+/* Size of a kind; 0 for strings and arrays, whose sizes vary; -1 for an unknown kind. */
 static int kind_bytes(uint32_t kind)
 {
     static const int8_t size[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
@@ -275,7 +275,7 @@ static status part_path(arena *mem, const char *first, int64_t i, int64_t n, con
     return OK;
 }
 
-/* What split.* of a part says; 1 part when it says nothing. */
+/* The number of parts by the split.* keys of a part; 1 without them. */
 static status split_of(const part *p, int64_t *n_parts, int64_t *no, err *e)
 {
     *n_parts = 1;
@@ -285,14 +285,14 @@ static status split_of(const part *p, int64_t *n_parts, int64_t *no, err *e)
     if (!part_i64(p, "split.count", n_parts) || *n_parts < 0 || *n_parts > PARTS_MAX)
         return err_set(e, E_FORMAT, "%s: split.count must be a number up to %d", p->path,
                        PARTS_MAX);
-    if (*n_parts <= 1) /* some tools leave the keys in merged files */
+    if (*n_parts <= 1) /* some tools keep these keys in merged files */
         *n_parts = 1;
     else if (!part_i64(p, "split.no", no) || *no < 0 || *no >= *n_parts)
         return err_set(e, E_FORMAT, "%s: split.no must be a number below split.count", p->path);
     return OK;
 }
 
-/* How files are read: what gguf_open was told. */
+/* The arguments of gguf_open on how to read. */
 typedef struct opening {
     bool direct;
     carat_progress_fn progress;

@@ -79,13 +79,14 @@ bool gguf_item_f64(const gguf_value *v, uint64_t i, double *out);
 bool gguf_value_i64(const gguf_value *v, int64_t *out);
 bool gguf_value_f64(const gguf_value *v, double *out);
 bool gguf_value_string(const gguf_value *v, gguf_string *out);
-/* Strings have no index: walk them. *at starts as 0 and is the function's own. */
+/* Walks the strings of an array, which have no index. *at is 0 before the first call and belongs to
+ * the function after it. */
 bool gguf_next_string(const gguf_value *v, uint64_t *at, gguf_string *out);
 const char *gguf_kind_name(gguf_kind k);
 
-/* Writing. Declare everything, then stream the tensor data in the declared order; tensor offsets
- * and padding are the writer's work. The target appears only on commit. A failure while declaring
- * is kept and reported by gguf_write_header. */
+/* Writing. The caller declares everything, then writes the tensor data in the declared order; the
+ * writer computes offsets and padding. The file appears on commit. A failure while declaring is
+ * kept, and gguf_write_header reports it. */
 typedef struct gguf_writer gguf_writer;
 
 status gguf_create(gguf_writer **w, const char *path, err *e);
@@ -106,8 +107,9 @@ void gguf_put_tensor(gguf_writer *w, const char *name, uint32_t type, int32_t n_
 status gguf_write_header(gguf_writer *w, err *e);
 /* The next bytes of the current tensor; moves on to the next tensor when it is full. */
 status gguf_write_data(gguf_writer *w, const void *bytes, size_t n, err *e);
-status gguf_commit(gguf_writer *w, err *e); /* frees w in any case; fails unless all was written */
-void gguf_discard(gguf_writer *w);          /* frees w; NULL is fine */
+status gguf_commit(gguf_writer *w,
+                   err *e);        /* frees w in any case; fails if tensor data is missing */
+void gguf_discard(gguf_writer *w); /* frees w, which may be NULL */
 uint64_t gguf_planned_bytes(const gguf_writer *w); /* of the whole file, after the header */
 
 #endif

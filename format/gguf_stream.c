@@ -1,9 +1,8 @@
 /* gguf_stream.c - tensor data made on all threads and written in order.
  *
- * Two batches change roles: while the pool fills the pieces of one, the other goes to the file. A
- * piece is some rows of one tensor, cut by size alone, so the file is the same for any number of
- * threads. The first failure of any thread is kept and ends the whole; the file is the writer's to
- * discard.
+ * Two batches alternate: while the pool fills the pieces of one, the other is written. A piece is
+ * some rows of one tensor, cut by size alone, so the file is the same for any number of threads.
+ * The first failure of any thread is kept and ends the work; the caller discards the file.
  */
 #include "format/gguf_stream.h"
 #include "base/mem.h"
@@ -70,7 +69,7 @@ static void work(void *arg, int32_t chunk, int32_t thread)
         fail(s, st, &e);
 }
 
-/* Cuts the next pieces; *i and *row say how far. A row is never cut. */
+/* Cuts the next pieces, from row *row of tensor *i on, and advances both. A row is never cut. */
 static status plan_batch(stream *s, uint64_t *i, uint64_t *row, err *e)
 {
     batch *b = s->filling;

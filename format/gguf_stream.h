@@ -1,7 +1,7 @@
 /* gguf_stream.h - the tensor data of a new file, made on all threads and written in order.
  *
- * While one batch of pieces is filled, the batch before it goes to disk, so making and writing
- * overlap. What the pieces hold does not depend on the number of threads.
+ * While the threads fill one batch of pieces, the batch before is written, so computing and writing
+ * overlap. The file does not depend on the number of threads.
  */
 #ifndef FORMAT_GGUF_STREAM_H
 #define FORMAT_GGUF_STREAM_H

@@ -1,6 +1,6 @@
 /* gguf_value.c - typed access to metadata values, which were checked when the file was opened.
  *
- * Integers are taken in any width and signedness, because files in the wild disagree about both.
+ * Integers of any width and signedness are accepted, because published files differ in both.
  */
 #include "format/gguf.h"
 #include "base/bytes.h"

@@ -1,8 +1,8 @@
 /* gguf_write.c - writing GGUF v3: declarations into memory, then tensor data straight to disk.
  *
- * Values and tensor records are serialised as they are declared, so the header is two strings to
- * write. The first mistake or shortage is kept in the writer and reported by gguf_write_header:
- * callers declare a hundred things without a hundred checks.
+ * Values and tensor records are serialised when they are declared, so the header is two strings.
+ * The writer keeps the first failure and gguf_write_header reports it, so callers need no check
+ * after each declaration.
  */
 #include "format/gguf.h"
 #include "base/bytes.h"
@@ -29,7 +29,7 @@ struct gguf_writer {
     uint64_t data_bytes;       /* with the padding after each tensor */
     uint64_t i_tensor, filled; /* while writing data */
     bool wrote_header;
-    err first; /* what went wrong while declaring */
+    err first; /* the first failure while declaring */
 };
 
 status gguf_create(gguf_writer **out, const char *path, err *e)
@@ -213,7 +213,7 @@ status gguf_write_header(gguf_writer *w, err *e)
         st = file_out_pad(&w->out, ALIGN, e);
     w->wrote_header = !st;
     w->head_bytes = w->out.at;
-    if (!st) /* a full disk should say so now, not after an hour */
+    if (!st) /* a full disk fails now, not after an hour */
         st = file_out_reserve(&w->out, gguf_planned_bytes(w), e);
     str_free(&head);
     str_free(&w->values); /* a vocabulary is tens of megabytes */
@@ -257,7 +257,7 @@ status gguf_commit(gguf_writer *w, err *e)
                     w->tensor[w->i_tensor].name, w->filled, w->tensor[w->i_tensor].n_bytes);
     else
         st = file_out_commit(&w->out, e);
-    gguf_discard(w); /* after a commit there is nothing left for it to remove */
+    gguf_discard(w); /* removes nothing after a commit */
     return st;
 }
 

@@ -2,8 +2,8 @@
  *
  *   u64 header length | header: {"name": {"dtype", "shape", "data_offsets": [from, to]}} | data
  *
- * A sharded set is a JSON index that maps names to files beside it. Its file names are taken as
- * names only: a slash in one is refused, so a model cannot make carat read elsewhere.
+ * A sharded set is a JSON index that maps names to files beside it. A file name with a slash is
+ * refused, so an index cannot make carat read files elsewhere.
  */
 #include "format/safetensors.h"
 #include "base/bytes.h"
@@ -125,7 +125,8 @@ static status read_header(const char *path, const file_map *m, json_t **head, ui
                        "%s: not a safetensors file (a header of %" PRIu64
                        " bytes in a file of %" PRIu64 ")",
                        path, n, m->n_bytes);
-    if (*r.at != '{') /* the format's own rule, and it spares a parse of anything large */
+    if (*r.at !=
+        '{') /* a rule of the format; it also avoids parsing large files of other formats */
         return err_set(e, E_FORMAT, "%s: not a safetensors file (its header is no JSON object)",
                        path);
     status st = json_parse(head, (const char *)r.at, (size_t)n, path, e);

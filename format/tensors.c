@@ -1,9 +1,9 @@
 /* tensors.c - the index of names, and the checks that GGUF and safetensors share.
  *
- * Names are found through a table of open addressing, at most half full, that holds record numbers
- * and compares the names themselves, so a file cannot make two names equal. A tensor's sizes are
- * measured with checked arithmetic in one place, for reading and for writing: dimensions that are
- * zero, rows that no whole block fills, products beyond 63 bits are refused here.
+ * The index is a hash table of record numbers with open addressing, at most half full. It compares
+ * whole names, so a collision of hashes costs time only. Sizes of tensors are computed in one
+ * place, for reading and writing, with checked arithmetic: it refuses dimensions of zero, rows that
+ * are no whole number of blocks, and products beyond 63 bits.
  */
 #include "format/tensors.h"
 #include "base/bytes.h"
@@ -83,7 +83,7 @@ static bool before(const tensor *a, const tensor *b)
     return a->part != b->part ? a->part < b->part : a->offset < b->offset;
 }
 
-/* Heap sort of positions by place in the file; qsort would take memory past base/mem.h. */
+/* Heap sort of positions by place in the file: qsort may allocate, and not by base/mem.h. */
 static void sort_by_place(uint32_t *order, uint64_t n, const tensor *at)
 {
     for (uint64_t i = n / 2, end = n; end > 1;) {

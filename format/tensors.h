@@ -1,4 +1,4 @@
-/* tensors.h - name to shape, type and bytes: what every weight file comes down to.
+/* tensors.h - name to shape, type and bytes: the content of every weight file.
  *
  * Dimensions are in GGUF order: ne[0] is contiguous, unused ones are 1. The bytes belong to the
  * file that the set was made from. Read-only and thread-safe once built.
@@ -55,8 +55,8 @@ status tensor_set_check_overlap(const tensor_set *s, arena *mem, const char *fil
 bool tensor_measure(tensor *t, const char **why);
 /* "{2048, 1536}" for messages and listings. */
 const char *tensor_shape_text(const tensor *t, char *buf, size_t cap); /* returns buf */
-/* May a row of t, decoded to x, be encoded as `to`? E_NUMERIC for infinities, NaN and what is too
- * large: they have no code, and one would spoil its block. */
+/* May a row of t, decoded to x, be encoded as `to`? E_NUMERIC for NaN, infinities and values beyond
+ * the format: they have no code, and one of them spoils its whole block. */
 status tensor_check_row(const tensor *t, uint64_t row, const float *x, uint32_t to, err *e);
 
 #endif

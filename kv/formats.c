@@ -1,8 +1,8 @@
-/* formats.c - which formats keys and values may have, and what the words of a caller mean.
+/* formats.c - the formats of keys and values, and their names in options.
  *
- * A format is a number format and whether its values are rotated first (num/tq3.c says what that
- * buys). Parsing knows no model: rules name layers that may not exist, which kv_layout_init, who
- * knows them, refuses.
+ * A format is a number format with or without rotation before encoding (num/tq3.c says what
+ * rotation is for). Parsing knows no model: kv_layout_init refuses rules for layers that do not
+ * exist.
  */
 #include "kv/kv.h"
 
@@ -40,12 +40,12 @@ status kv_format_parse(const char *name, size_t n, kv_format *f, err *e)
 
 const char *kv_format_name(kv_format f, char *buf, size_t cap)
 {
-    bool said = f.type == NUM_TQ3_0; /* it always is */
+    bool said = f.type == NUM_TQ3_0; /* TQ3_0 is always rotated: not said */
     snprintf(buf, cap, "%s%s", num_name(f.type), f.rot && !said ? "+rot" : "");
     return buf;
 }
 
-/* "17", digits only, below a bound that no model reaches. */
+/* "17": digits only, below a bound beyond all models. */
 static bool parse_layer(const char *text, size_t n, int32_t *layer)
 {
     *layer = 0;

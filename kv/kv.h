@@ -1,8 +1,8 @@
-/* kv.h - what a session remembers: one store of keys and values per layer that owns them.
+/* kv.h - keys and values of a session: one store per layer that owns keys.
  *
- * A layout says how big each store is; it is a function of the model's shape, the context and the
- * most rows a pass may add, and every session of a model shares it with the model's forward pass.
- * A cache is one session's memory and one counter: n_past, the committed length of its timeline.
+ * A layout says how large each store is. It follows from the model's shape, the context and the
+ * most rows of a pass. A cache is the stores of one timeline and a counter: n_past, the number of
+ * committed tokens.
  *
  * Sliding-window layers live in rings. A ring for window W that takes up to n rows in a pass has
  * at least W + n - 1 slots: rows first .. first+n-1 then overwrite indices <= first - W, which no
@@ -25,8 +25,8 @@ typedef struct kv_spec {
     int32_t window; /* 0: all */
     int32_t n_head_kv, head_dim;
     bool wide;            /* as of kv_view */
-    bool k_is_v;          /* values are the keys' raw projection: one stream would do */
-    const weight *k_norm; /* with k_is_v: what makes keys of them again */
+    bool k_is_v;          /* values are the raw projection of keys: one stream can hold both */
+    const weight *k_norm; /* with k_is_v: norm and rotation that make keys of values */
     const rope *k_rope;
     int8_t side; /* which of the model's devices has the layer: pass.h */
 } kv_spec;
@@ -38,7 +38,7 @@ typedef struct kv_format {
     bool rot; /* rotated before it is encoded */
 } kv_format;
 
-/* "f16", "q8_0", "q4_0+rot"; a type of weights only, or an unknown one: E_UNSUPPORTED. */
+/* "f16", "q8_0", "q4_0+rot". E_UNSUPPORTED: unknown, or a format of weights only. */
 status kv_format_parse(const char *name, size_t n, kv_format *f, err *e);
 const char *kv_format_name(kv_format f, char *buf, size_t cap);
 
@@ -54,7 +54,7 @@ typedef struct kv_rule {
 enum { KV_RULES_MAX = 32 };
 
 typedef struct kv_choice {
-    kv_format k, v; /* of every layer that no rule speaks of */
+    kv_format k, v; /* of layers without a rule */
     kv_single single;
     int32_t n_rules; /* later ones win */
     kv_rule rule[KV_RULES_MAX];
@@ -93,8 +93,8 @@ typedef struct kv_want_layout {
     device *dev[PASS_SIDES_MAX];
 } kv_want_layout;
 
-/* E_UNSUPPORTED for a format that a head size cannot hold or the device not read; E_ARG for a rule
- * about layers that own no keys. */
+/* E_UNSUPPORTED: heads are no multiple of the format's block, or the device cannot read the format.
+ * E_ARG: a rule for layers that own no keys. */
 status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e);
 void kv_layout_free(kv_layout *l);
 
@@ -121,8 +121,8 @@ static inline device *kv_device(const kv_cache *c, const kv_view *v)
 status kv_open(kv_cache *c, device *dev, const kv_layout *l, err *e);
 void kv_close(kv_cache *c); /* safe on a zeroed or closed cache */
 
-/* May a pass add n rows after n_past? E_LIMIT with a sentence if not. Call before the pass; the
- * rows take indices n_past .. n_past+n-1. */
+/* Before a pass that adds n rows, which take indices n_past .. n_past+n-1. E_LIMIT: the context is
+ * full. */
 status kv_reserve(kv_cache *c, int32_t n, err *e);
 /* Keeps the pass's first n rows; the others are dropped. */
 void kv_commit(kv_cache *c, int32_t n);
@@ -131,7 +131,8 @@ void kv_commit(kv_cache *c, int32_t n);
  * passes; a device may do it later, but before the next pass. */
 void kv_commit_path(kv_cache *c, const int32_t *path, int32_t n);
 bool kv_can_rewind(const kv_cache *c, int64_t n_past);
-bool kv_rewind(kv_cache *c, int64_t n_past); /* false, and unchanged, if the rings forgot */
+bool kv_rewind(kv_cache *c,
+               int64_t n_past); /* false, and unchanged, if rings have lost what it needs */
 void kv_reset(kv_cache *c);
 
 /* A step for one sequence that extends a timeline: the engine's usual pass. The arrays belong to

@@ -1,16 +1,16 @@
-/* layout.c - how large each layer's store of keys and values is, and in which format.
+/* layout.c - size and format of each layer's store of keys and values.
  *
- * kv.h has the proof of the ring's size. Formats come from the caller's choice, the last rule that
- * speaks of a layer winning; whether a layer whose values are its raw keys keeps one stream or two
- * is settled here as well, so that nothing later has to ask.
+ * kv.h has the proof of the ring's size. Formats come from the caller's choice; the last rule for a
+ * layer wins. This file also decides whether a layer whose values are its raw keys keeps one stream
+ * or two.
  */
 #include "base/bytes.h"
 #include "kv/kv.h"
 
 #include <string.h>
 
-/* Slots a store needs. A ring of W + n - 1 is the proven minimum for passes of n rows; a context
- * that never exceeds it needs no ring at all, and then slot == index. */
+/* The slots of a store. A ring for passes of n rows needs W + n - 1. A context of no more tokens
+ * than that gets a linear store, where slot == index. */
 static int32_t slots_needed(int32_t window, int32_t n_ctx, int32_t rows_max)
 {
     if (!window)
@@ -40,7 +40,7 @@ static void formats_of(const kv_want_layout *w, int32_t i, kv_format *k, kv_form
     }
 }
 
-/* The bytes of a head's row, or a sentence on why there can be none. */
+/* Bytes of one row of one head; E_UNSUPPORTED if the row is no multiple of the block. */
 static status row_bytes(kv_format f, int32_t layer, int32_t dim, size_t *n, err *e)
 {
     char name[32];
@@ -66,14 +66,14 @@ static bool device_reads(const kv_want_layout *w, const kv_view *v)
     return !d || device_attend_kernel(d, v, text, sizeof text) != KERNEL_NONE;
 }
 
-/* Is this, one stream, the better choice where nothing was said? */
+/* With "auto": does the device gain by one stream? */
 static bool one_stream_wins(const kv_want_layout *w, const kv_view *one)
 {
     const device *d = device_of(w, one);
     return !d || (d->one_stream && d->one_stream(d, one));
 }
 
-/* One stream instead of two where the layer allows it and it was asked for, or is worth it. */
+/* Makes *v one stream if the layer allows it and the caller asked for it or the device gains. */
 static status choose_single(const kv_want_layout *w, kv_view *v, err *e)
 {
     const kv_spec *s = &w->spec[v->id];
@@ -87,8 +87,8 @@ static status choose_single(const kv_want_layout *w, kv_view *v, err *e)
                        "layer %d cannot keep keys of %s and values of %s in one stream: their "
                        "types must be the same",
                        v->id, kv_format_name(kf, a, sizeof a), kv_format_name(vf, b, sizeof b));
-    /* Rotated keys have to be rotated back one by one before they can be made: half the memory
-     * then costs more time than it saves. */
+    /* A rotated stream must be rotated back before keys are made of it: that costs more time than
+     * half the memory saves. */
     if (!same || (!forced && kf.rot))
         return OK;
     kv_view one = *v;
@@ -164,7 +164,7 @@ status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e)
     l->n = w->n;
     l->n_ctx = w->n_ctx;
     memcpy(l->dev, w->dev, sizeof l->dev);
-    /* A pass longer than the context cannot happen; without this cut it would size the rings. */
+    /* No pass is longer than the context; a larger rows_max would only enlarge the rings. */
     l->rows_max = w->rows_max < w->n_ctx ? w->rows_max : w->n_ctx;
     for (int32_t i = 0; i < w->n; i++) {
         kv_view *v = &l->view[i];

@@ -1,8 +1,8 @@
 /* encode.c - f32 rows to the scalar formats and the blocks of 32.
  *
- * The rules are those of KV caches and published files, so they must not be "improved": codes come
- * from the unrounded f32 scale and are decoded with its f16 rounding. Values that are not finite
- * are made finite first (a NaN has no code, and an infinite scale would spoil its neighbours).
+ * KV caches and published files follow these rules, so they must not be "improved": codes come from
+ * the unrounded f32 scale and are decoded with its f16 rounding. Values that are not finite are
+ * made finite first: a NaN has no code, and an infinite scale would spoil the whole block.
  */
 #include "num/num_int.h"
 
@@ -12,7 +12,8 @@ void num_finite(const float *x, float *to, int n)
         to[i] = x[i] != x[i] ? 0 : fminf(fmaxf(x[i], -0x1.fffffep127f), 0x1.fffffep127f);
 }
 
-/* x itself, or clean filled from x with NaN as 0 and the infinities as the largest finite. */
+/* x if all of it is finite; else clean, with NaN as 0 and infinities as the largest finite value.
+ */
 static const float *finite_block(const float *x, float clean[32])
 {
     float probe = 0; /* NaN as soon as one value is NaN or infinite */
@@ -42,7 +43,7 @@ static float signed_max(const float *x)
     return v;
 }
 
-/* 1 / d, or 0 for a d so small that its reciprocal overflows: such a block is all zeros. */
+/* 1 / d, or 0 if that overflows: a block of so small a scale is all zeros. */
 static float reciprocal(float d)
 {
     float id = d != 0 ? 1.0f / d : 0;
@@ -77,8 +78,8 @@ NUM_ENCODE(bf16)
     }
 }
 
-/* The sign of the scale is that of the largest element, negated: it then gets the code 0 exactly,
- * the one end of the range that has no counterpart. */
+/* The scale has the negated sign of the largest element, which then gets code 0 exactly: the end of
+ * the range without a counterpart. */
 NUM_ENCODE(q4_0)
 {
     uint8_t *b = dst;

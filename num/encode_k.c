@@ -71,8 +71,8 @@ static float affine_error(const float *x, int n, int top, affine a)
     return total(e);
 }
 
-/* The best s and m for the codes that `a` gives, and how much of the sum of x squared they leave
- * unexplained, less that sum: for the codes kept, so an upper bound. */
+/* The best s and m for the codes that `a` gives, and their squared error less the sum of x squared.
+ * Exact for the codes that are kept, so an upper bound. */
 static affine affine_refit(const float *x, int n, int top, affine a, float *rest)
 {
     float is = a.s > 0 ? 1 / a.s : 0;
@@ -107,10 +107,10 @@ static affine affine_fit(const float *x, int n, int top)
         lo = x[i] < lo ? x[i] : lo;
         hi = x[i] > hi ? x[i] : hi;
     }
-    if (hi <= lo) /* all equal and not positive: the minimum alone says it */
+    if (hi <= lo) /* all equal and not positive: the minimum alone represents them */
         return (affine){0, -lo};
     affine best = {(hi - lo) / (float)top, -lo};
-    /* Shrinking the range a little costs the extremes and helps everything else. */
+    /* A slightly smaller range rounds the extremes worse and all other values better. */
     for (int step = -2; step <= 10; step++) {
         float range = (hi - lo) * (1 - 0.03f * (float)step);
         affine a = {range / (float)top, -lo - 0.5f * (hi - lo - range)};

@@ -1,7 +1,7 @@
 /* num.c - the table of formats and what follows from it: names, sizes, the plain dot product.
  *
- * Every type number that GGUF files are known to use has a line, also those that carat cannot
- * decode: an error that says "iq2_xxs" helps, one that says "type 16" does not.
+ * Every type number in known GGUF files has a line, those that carat cannot decode included: an
+ * error that says "iq2_xxs" helps, one that says "type 16" does not.
  */
 #include "num/num_int.h"
 
@@ -58,7 +58,7 @@ const num_format *num_format_of(uint32_t type)
 
 const char *num_name(uint32_t type)
 {
-    /* Static storage for the numbers just above the known ones; the rest share a name. */
+    /* Names of the numbers just above the known ones, in static storage; others share one name. */
     static const char *const unknown[] = {"type 42", "type 43", "type 44", "type 45", "type 46"};
     const num_format *f = num_format_of(type);
     if (f)

@@ -27,7 +27,7 @@ typedef enum num_type {
     NUM_Q5_K = 13,
     NUM_Q6_K = 14,
     NUM_Q8_K = 15,
-    NUM_IQ2_XXS = 16, /* the types that carat only knows by name stand here too */
+    NUM_IQ2_XXS = 16, /* including types that carat knows only by name */
     NUM_IQ2_XS = 17,
     NUM_IQ3_XXS = 18,
     NUM_IQ1_S = 19,
@@ -66,20 +66,21 @@ typedef struct num_format {
     num_encode_fn encode; /* NULL: carat does not write it */
 } num_format;
 
-/* NULL for a number that is in no known use. Types that carat cannot decode are still named, so
- * that an error can say which they are. */
+/* NULL for a number without a known use. Types that carat cannot decode have a name, for error
+ * sentences. */
 const num_format *num_format_of(uint32_t type);
 const char *num_name(uint32_t type);              /* "q4_k", or "type 99" (static storage) */
 bool num_parse(const char *name, num_type *type); /* case-insensitive */
 /* Bytes of a row of n elements; false if n is not a multiple of the block, or on overflow. */
 bool num_row_bytes(uint32_t type, uint64_t n, uint64_t *n_bytes);
 
-/* x := Rot x and back, in place, for each group of NUM_ROT_GROUP; n is a multiple of it.
- * Orthogonal: dot products and lengths stay. TQ3_0 encodes and decodes rotated values (tq3.c). */
+/* x := Rot x, and the inverse, in place, for each group of NUM_ROT_GROUP; n is a multiple of it.
+ * Rot is orthogonal: it keeps dot products and lengths. TQ3_0 encodes and decodes rotated values
+ * (tq3.c). */
 void num_rotate(float *x, int64_t n);
 void num_unrotate(float *x, int64_t n);
-/* Its two diagonals, for those who compute it elsewhere: Rot x = last * (H (first * x)) /
- * sqrt(128), H the Walsh-Hadamard matrix in natural order. */
+/* The two diagonals of Rot, for kernels: Rot x = last * (H (first * x)) / sqrt(128), with H the
+ * Walsh-Hadamard matrix in natural order. */
 void num_rotation_signs(float first[NUM_ROT_GROUP], float last[NUM_ROT_GROUP]);
 
 /* The plain dot product of a stored row with f32 x: decode, multiply, sum in double. The
@@ -114,8 +115,8 @@ static inline uint16_t num_f32_to_bf16(float f)
         return (uint16_t)(u >> 16 | 64); /* keep it a (quiet) NaN */
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
-/* Selections instead of branches, so that loops over rows vectorise; and no arithmetic on f32
- * subnormals, so that a thread which flushes them to zero gets the same answers. */
+/* Selections instead of branches, so that loops over rows vectorise. No arithmetic on f32
+ * subnormals, so that the result is the same on a thread that flushes them to zero. */
 static inline float num_f16_to_f32(uint16_t h)
 {
     uint32_t em = (uint32_t)(h & 0x7fff) << 13; /* exponent and mantissa, exponent bias still 15 */

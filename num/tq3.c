@@ -1,10 +1,10 @@
 /* tq3.c - the rotation of 128 values, and TQ3_0, the cache format of 3.5 bits that needs it.
  *
- * Rot = D(s2) H D(s1) / sqrt(128): signs, a Walsh-Hadamard transform, signs again. It is
- * orthogonal, so dot products of two rotated vectors are those of the plain ones, and it spreads
- * whatever stands out over all 128 values, which coarse codes then meet as nearly Gaussian.
- * Anything may be rotated before it is encoded; TQ3_0 always is. Its encoder and decoder work on
- * rotated values: who stores rotates first, and who reads stays in that domain until the end.
+ * Rot = D(s2) H D(s1) / sqrt(128): signs, a Walsh-Hadamard transform, signs again. Rot is
+ * orthogonal, so it keeps dot products. It spreads outliers over all 128 values, which are then
+ * nearly Gaussian and fit coarse codes. Any format may be rotated before it is encoded; TQ3_0
+ * always is. Its encoder and decoder take and give rotated values: a writer rotates first, and a
+ * reader computes with rotated values until the end.
  *
  * A group of 128 is four blocks of 14 bytes: norm (f16, the same in all four), qs[8] (the low two
  * bits of each index), signs[4] (the third: set in the positive half of the codebook).
@@ -68,8 +68,8 @@ void num_rotation_signs(float first[NUM_ROT_GROUP], float last[NUM_ROT_GROUP])
     }
 }
 
-/* What is stored is not the length of the group but that length over the one its codes have: the
- * decoded group is then exactly as long as the one encoded (up to the f16). */
+/* Stores the length of the group divided by the length of its codes, so that the decoded group is
+ * as long as the encoded one, up to the rounding to f16. */
 NUM_ENCODE(tq3_0)
 {
     uint8_t *b = dst;
