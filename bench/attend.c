@@ -50,7 +50,7 @@ typedef struct bench {
     size_t scratch_bytes;
 } bench;
 
-static void check(status st, const err *e)
+static void or_exit(status st, const err *e)
 {
     if (st) {
         fprintf(stderr, "%s\n", e->text);
@@ -100,7 +100,7 @@ static void open_maker(bench *b, uint64_t *rng)
 }
 
 /* A normed random vector and RoPE_pos(w u). */
-static void draw(const bench *b, float *u, float *k, int32_t pos, uint64_t *rng)
+static void draw_row(const bench *b, float *u, float *k, int32_t pos, uint64_t *rng)
 {
     const float *w = b->norm.data;
     double sum = 0;
@@ -119,13 +119,13 @@ static void draw(const bench *b, float *u, float *k, int32_t pos, uint64_t *rng)
     }
 }
 
-static pass *begin(bench *b, pass *p, kv_cache *c, int32_t n)
+static pass *begin_pass(bench *b, pass *p, kv_cache *c, int32_t n)
 {
     static int32_t ids[ROWS_STORED];
     err e = {0};
     kv_batch_clear(&b->b);
-    check(kv_reserve(c, n, &e), &e);
-    check(kv_batch_add(&b->b, c, ids, n, NULL, KV_WANT_NONE, &e), &e);
+    or_exit(kv_reserve(c, n, &e), &e);
+    or_exit(kv_batch_add(&b->b, c, ids, n, NULL, KV_WANT_NONE, &e), &e);
     pass_begin(p, b->d, &b->b.st, b->scratch, b->scratch_bytes);
     return p;
 }
@@ -138,9 +138,9 @@ static void store_all(bench *b, int i)
         int32_t n = b->n_keys - at < ROWS_STORED ? b->n_keys - at : ROWS_STORED;
         mat u = {b->u + (size_t)at * (size_t)width, n, b->n_head_kv, DIM, width}, k = u;
         k.at = b->k + (size_t)at * (size_t)width;
-        begin(b, &p, &b->c[i], n);
+        begin_pass(b, &p, &b->c[i], n);
         op_kv_store(&p, &b->l[i].view[0], b->l[i].view[0].single ? u : k, u);
-        check(p.e.status, &p.e);
+        or_exit(p.e.status, &p.e);
         kv_commit(&b->c[i], n);
     }
     b->c[i].n_past--; /* the last key is the row that attends */
@@ -151,23 +151,23 @@ static void open_bench(bench *b, int32_t n_head, int32_t n_head_kv, int32_t n_ke
     uint64_t rng = 5;
     err e = {0};
     *b = (bench){.n_head = n_head, .n_head_kv = n_head_kv, .n_keys = n_keys};
-    check(device_open_cpu(&b->d, &(cpu_options){.n_threads = n_threads}, &e), &e);
+    or_exit(device_open_cpu(&b->d, &(cpu_options){.n_threads = n_threads}, &e), &e);
     open_maker(b, &rng);
     size_t n = (size_t)n_keys * (size_t)n_head_kv * DIM;
     b->u = room(n * 4);
     b->k = room(n * 4);
     for (size_t i = 0; i < n; i += DIM)
-        draw(b, b->u + i, b->k + i, (int32_t)(i / DIM) / n_head_kv, &rng);
+        draw_row(b, b->u + i, b->k + i, (int32_t)(i / DIM) / n_head_kv, &rng);
     b->scratch_bytes = (size_t)256 << 20;
     b->scratch = room(b->scratch_bytes);
-    check(kv_batch_init(&b->b, ROWS_STORED, 1, 1, &e), &e);
+    or_exit(kv_batch_init(&b->b, ROWS_STORED, 1, 1, &e), &e);
     for (int i = 0; i < N_WORDS; i++) {
         kv_want_layout w = {
             .spec = &b->spec, .n = 1, .n_ctx = n_keys, .rows_max = ROWS_STORED, .dev = {b->d}};
         const kv_words say = {.k = words[i].type, .single = words[i].single};
-        check(kv_choice_parse(&w.choice, &say, &e), &e);
-        check(kv_layout_init(&b->l[i], &w, &e), &e);
-        check(kv_open(&b->c[i], b->d, &b->l[i], &e), &e);
+        or_exit(kv_choice_parse(&w.choice, &say, &e), &e);
+        or_exit(kv_layout_init(&b->l[i], &w, &e), &e);
+        or_exit(kv_open(&b->c[i], b->d, &b->l[i], &e), &e);
         store_all(b, i);
     }
 }
@@ -184,7 +184,7 @@ static void draw_queries(const bench *b, float *q, uint64_t *rng)
     float u[DIM];
     for (int32_t h = 0; h < b->n_head; h++) {
         float *to = q + (size_t)h * DIM;
-        draw(b, u, to, b->n_keys - 1, rng);
+        draw_row(b, u, to, b->n_keys - 1, rng);
         if (h % 2 == 0)
             continue;
         size_t at = rng_below(rng, (uint64_t)b->n_keys) * (size_t)b->n_head_kv +
@@ -223,10 +223,10 @@ static void run_bench(const char *name, int32_t n_head, int32_t n_head_kv, int32
             pass p;
             mat to = {o + (size_t)i * n, 1, n_head, DIM, (int64_t)n}, from = to;
             from.at = q;
-            begin(&b, &p, &b.c[i], 1);
+            begin_pass(&b, &p, &b.c[i], 1);
             double t0 = run_ms();
             b.d->op->attend(&p, to, from, &b.l[i].view[0], 1.0f);
-            check(p.e.status, &p.e);
+            or_exit(p.e.status, &p.e);
             if (r >= 0)
                 ms[i][r] = run_ms() - t0;
         }

@@ -30,7 +30,7 @@ static double now_us(void)
 
 /* ---- A vocabulary ---- */
 
-static void syllable(uint64_t *rng, str *s)
+static void put_syllable(uint64_t *rng, str *s)
 {
     static const char onset[] = "bcdfghjklmnprstvwz", vowel[] = "aeiou", coda[] = "nrstl";
     str_putc(s, onset[rng_below(rng, 18)]);
@@ -44,7 +44,7 @@ static void word(uint64_t *rng, str *s)
     if (rng_below(rng, 2))
         str_putc(s, ' ');
     for (uint64_t n = 1 + rng_below(rng, 4); n > 0; n--)
-        syllable(rng, s);
+        put_syllable(rng, s);
     if (!rng_below(rng, 4))
         str_cut(s, s->n - 1);
     if (!rng_below(rng, 6) && s->at[0] >= 'a')
@@ -71,7 +71,7 @@ static void code(uint64_t *rng, str *s)
     for (uint64_t n = 1 + rng_below(rng, 3); n > 0; n--) {
         str_puts(s, bit[rng_below(rng, 24)]);
         if (!rng_below(rng, 3))
-            syllable(rng, s);
+            put_syllable(rng, s);
     }
 }
 
@@ -121,7 +121,7 @@ typedef struct timing {
     double us[MAX_STEPS], accept_us;
 } timing;
 
-static int by_value(const void *a, const void *b)
+static int compare_us(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return x < y ? -1 : x > y;
@@ -149,7 +149,7 @@ static int32_t next_token(const token_tree *t, const uint64_t *bits, const char 
     return best;
 }
 
-static bool follow(matcher *m, const token_tree *t, const char *s, timing *out)
+static bool follow_text(matcher *m, const token_tree *t, const char *s, timing *out)
 {
     grammar_run r;
     err e = {0};
@@ -204,18 +204,17 @@ static void bench(const char *name, const char *source, bool schema, const char 
         matcher *m = NULL;
         err e = {0};
         double a = now_us();
-        status st =
-            schema ? grammar_from_schema(&g, source, source ? strlen(source) : 0, NULL, &e)
-                   : grammar_from_gbnf(&g, source, strlen(source), NULL, &e);
+        status st = schema ? grammar_from_schema(&g, source, source ? strlen(source) : 0, NULL, &e)
+                           : grammar_from_gbnf(&g, source, strlen(source), NULL, &e);
         double b = now_us();
         if (!st)
             st = matcher_open(&m, g, t, &e);
         double c = now_us();
-        if (st || !follow(m, t, text, first) || !follow(m, t, text, again)) {
+        if (st || !follow_text(m, t, text, first) || !follow_text(m, t, text, again)) {
             fprintf(stderr, "%s: %s\n", name, e.text);
             exit(1);
         }
-        qsort(first->us, (size_t)first->n, sizeof *first->us, by_value);
+        qsort(first->us, (size_t)first->n, sizeof *first->us, compare_us);
         double v[] = {b - a, c - b, mean(first), first->us[first->n - 1], mean(again)};
         for (int i = 0; i < 5; i++)
             best[i] = v[i] < best[i] ? v[i] : best[i];

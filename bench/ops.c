@@ -39,7 +39,7 @@ static void die(const char *what)
     exit(1);
 }
 
-static int by_value(const void *a, const void *b)
+static int compare_ms(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -51,7 +51,7 @@ typedef struct timing {
 
 static timing summary(double *ms, int32_t n)
 {
-    qsort(ms, (size_t)n, sizeof *ms, by_value);
+    qsort(ms, (size_t)n, sizeof *ms, compare_ms);
     return (timing){ms[n / 2], ms[0]};
 }
 
@@ -124,7 +124,7 @@ static void free_mat(mat m)
     mem_pages_free(m.at, (size_t)m.rows * (size_t)m.stride * sizeof(float));
 }
 
-static void begin(bench *b, device *d, int32_t rows, int32_t first)
+static void begin_rows(bench *b, device *d, int32_t rows, int32_t first)
 {
     b->st.all.n = rows;
     for (int32_t i = 0; i < rows; i++)
@@ -202,7 +202,7 @@ static void bench_product(bench *b, num_type type, int32_t n_in, int32_t n_out, 
     int32_t n = rows > 16 ? b->repeats / 4 + 3 : b->repeats;
     for (int32_t k = -2; k < n; k++)
         for (int i = 0; i < b->n_dev; i++) {
-            begin(b, b->d[i], rows, 0);
+            begin_rows(b, b->d[i], rows, 0);
             const weight *at = &set[i][(k + 2) % n_sets];
             double t0 = clock_ms();
             if (glu)
@@ -271,7 +271,7 @@ static void bench_attention(bench *b, int32_t rows, int32_t past, int32_t dim, i
         for (int i = 0; i < b->n_dev; i++) {
             size_t set = (size_t)((r + 1) % n_sets) * n;
             b->kv = (kv_base){k + set, v + set, NULL};
-            begin(b, b->d[i], rows, past);
+            begin_rows(b, b->d[i], rows, past);
             double t0 = clock_ms();
             b->d[i]->op->attend(&b->p, o, q, &kv, 1.0f);
             if (r >= 0)
@@ -308,7 +308,7 @@ static void bench_small(bench *b, const char *name, int32_t rows, int32_t cols)
     for (int32_t r = -1; r < b->repeats; r++)
         for (int i = 0; i < b->n_dev; i++) {
             device *d = b->d[i];
-            begin(b, d, rows, 4000);
+            begin_rows(b, d, rows, 4000);
             double t0 = clock_ms();
             if (!strcmp(name, "rms_norm"))
                 d->op->rms_norm(&b->p, y, x, &w, 1e-6f);

@@ -24,7 +24,7 @@ typedef struct bench {
     bool ops;
 } bench;
 
-static void check(carat_status st, const carat_error *e)
+static void must(carat_status st, const carat_error *e)
 {
     if (!st)
         return;
@@ -32,7 +32,7 @@ static void check(carat_status st, const carat_error *e)
     exit(1);
 }
 
-static int by_value(const void *a, const void *b)
+static int compare_pass_ms(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -55,9 +55,9 @@ static void submit_all(const bench *b, carat_batch *batch, int32_t n)
         for (int32_t k = 0; k < b->depth; k++)
             ids[k] = (int32_t)rng_below(&rng, (uint64_t)b->n_vocab);
         ids[0] = 1000 + i;
-        check(carat_batch_submit(batch, &(carat_job){.ids = ids, .n = b->depth, .opt = &opt}, NULL,
-                                 NULL, &e),
-              &e);
+        must(carat_batch_submit(batch, &(carat_job){.ids = ids, .n = b->depth, .opt = &opt}, NULL,
+                                NULL, &e),
+             &e);
     }
     mem_free(ids);
 }
@@ -83,7 +83,7 @@ static void print_ops(const bench *b, int32_t n_passes)
                ops[i].ms / n_passes);
 }
 
-static void run(const bench *b, int32_t n)
+static void run_streams(const bench *b, int32_t n)
 {
     static double ms[PASSES_MAX];
     carat_error e = {0};
@@ -91,7 +91,7 @@ static void run(const bench *b, int32_t n)
     const carat_batch_options opt = {
         .session = {.n_ctx = b->depth + b->n_passes + 2 * n + 16, .checkpoint_mb = -1},
         .n_slots = n};
-    check(carat_batch_open(b->m, &opt, &batch, &e), &e);
+    must(carat_batch_open(b->m, &opt, &batch, &e), &e);
     submit_all(b, batch, n);
     while (!all_answer(batch, n) && carat_batch_step(batch))
         ;
@@ -108,7 +108,7 @@ static void run(const bench *b, int32_t n)
         printf("%4d streams: an answer ended before all had begun\n", n);
         return;
     }
-    qsort(ms, (size_t)passes, sizeof *ms, by_value);
+    qsort(ms, (size_t)passes, sizeof *ms, compare_pass_ms);
     double median = ms[passes / 2];
     printf("%4d streams  %4d passes  %9.2f ms each (best %.2f)  %8.2f tokens/s\n", n, passes,
            median, ms[0], n / (median * 1e-3));
@@ -149,11 +149,11 @@ int main(int argc, char **argv)
     carat_error e = {0};
     carat_model_info info;
     const carat_model_options mo = {.n_threads = threads, .wrap = b.ops ? "time" : NULL};
-    check(carat_model_open(path, &mo, &b.m, &e), &e);
+    must(carat_model_open(path, &mo, &b.m, &e), &e);
     carat_model_get_info(b.m, &info);
     b.n_vocab = info.n_vocab;
     for (int32_t i = 0; i < n; i++)
-        run(&b, streams[i]);
+        run_streams(&b, streams[i]);
     carat_model_close(b.m);
     return 0;
 }

@@ -63,7 +63,7 @@ static bool add(pieces *p, const char *s, size_t n, int type)
     return true;
 }
 
-static void syllable(uint64_t *rng, str *s)
+static void draw_syllable(uint64_t *rng, str *s)
 {
     static const char *const onset[] = {"b",  "br", "c", "ch", "d", "f",  "g",  "gr", "h", "j",
                                         "l",  "m",  "n", "p",  "r", "s",  "sh", "st", "t", "th",
@@ -113,7 +113,7 @@ static void make_pieces(pieces *p, uint64_t *rng)
             memcpy(word, SPACE_MARK, n = 3);
         }
         str_cut(&s, 0);
-        syllable(rng, &s);
+        draw_syllable(rng, &s);
         if (n <= 3 && !rng_below(rng, 5))
             s.at[0] = (char)(s.at[0] & ~32);
         for (letters = 0; letters < s.n; letters++) {
@@ -148,7 +148,13 @@ static vocab *make_vocab(pieces *p, double *load_ms, int64_t *n_merges)
     vocab *v = NULL;
     vocab_builder *b;
     err e = {0};
-    vocab_settings s = {.family = &gemma4_text, .model = "gemma4", .bos = -1, .eos = -1, .eot = -1, .unk = -1, .pad = -1};
+    vocab_settings s = {.family = &gemma4_text,
+                        .model = "gemma4",
+                        .bos = -1,
+                        .eos = -1,
+                        .eot = -1,
+                        .unk = -1,
+                        .pad = -1};
     double from = cpu_ms();
     if (!vocab_begin(&b, p->n, (int64_t)n, &e)) {
         for (int32_t id = 0; id < p->n; id++)
@@ -174,7 +180,7 @@ static void make_prose(const pieces *p, uint64_t *rng, str *text)
         bool start = !in_line++;
         if (!rng_below(rng, 40)) {
             for (uint64_t k = 1 + rng_below(rng, 4); k > 0; k--)
-                syllable(rng, &w);
+                draw_syllable(rng, &w);
         } else {
             /* Frequency falls a little faster than 1/rank, so that as many words repeat as in
              * English prose (column `cached`: 0.83 there). */
@@ -200,7 +206,7 @@ static void make_prose(const pieces *p, uint64_t *rng, str *text)
 
 /* ---- Timing ---- */
 
-static int by_value(const void *a, const void *b)
+static int compare_rates(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return x < y ? -1 : x > y;
@@ -223,7 +229,7 @@ static void time_text(const vocab *v, const char *name, const char *text, size_t
         }
         t[i] = cpu_ms() - from;
     }
-    qsort(t, (size_t)repeats, sizeof *t, by_value);
+    qsort(t, (size_t)repeats, sizeof *t, compare_rates);
     printf("%-18s %8zu %9lld   %8.1f %8.1f   %6.3f  %6.3f  %6.3f %7.3f\n", name, n,
            (long long)ids.n, (double)n / t[repeats / 2] / 1e3, (double)n / t[0] / 1e3,
            w.words ? (double)w.cache_hits / (double)w.words : 0,

@@ -9,8 +9,11 @@
 #ifndef FUZZ_FUZZ_H
 #define FUZZ_FUZZ_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #if CARAT_FUZZ
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
@@ -33,5 +36,14 @@ void fuzz_replay(const char *target, void (*fn)(const uint8_t *data, size_t n));
     }                                                                                              \
     static void fuzz_##name(const uint8_t *data, size_t n)
 #endif
+
+/* Ends the program, which libFuzzer reports with the input, unless ok. */
+static inline void fuzz_check(bool ok, const char *what)
+{
+    if (!ok) {
+        fprintf(stderr, "%s\n", what);
+        abort();
+    }
+}
 
 #endif

@@ -15,14 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void check(bool ok, const char *what)
-{
-    if (!ok) {
-        fprintf(stderr, "%s\n", what);
-        abort();
-    }
-}
-
 static vocab *small_vocab(void)
 {
     static const char *const markers[] = {"<bos>", "<|turn>", "<turn|>", "<|channel>", "<|\"|>"};
@@ -49,7 +41,7 @@ static vocab *small_vocab(void)
     vocab_add_token(b, "\n", 1, TOKEN_NORMAL);
     vocab_add_token(b, "\n\n", 2, TOKEN_NORMAL);
     vocab_add_merge(b, "\n \n", 3);
-    check(!vocab_finish(b, &s, &v, &e), e.text);
+    fuzz_check(!vocab_finish(b, &s, &v, &e), e.text);
     return v;
 }
 
@@ -66,34 +58,34 @@ static int64_t count_marks(const chat_prompt *p, const char *mark)
     return count;
 }
 
-static void check_prompt(const chat_prompt *p, const vocab *v)
+static void prompt_holds(const chat_prompt *p, const vocab *v)
 {
     size_t at = 0;
     id_list ids = {0};
     err e = {0};
     int64_t turns = 0, delimiters = 0;
     for (size_t i = 0; i < p->n_segments; i++) {
-        check(p->segment[i].at == at && p->segment[i].n, "segments do not tile");
+        fuzz_check(p->segment[i].at == at && p->segment[i].n, "segments do not tile");
         at += p->segment[i].n;
     }
-    check(at == p->text.n, "segments do not tile");
-    check(utf8_valid(p->text.at, p->text.n), "not UTF-8");
-    check(!memcmp(p->text.at, "<bos>", 5), "no BOS");
-    check(!chat_tokenize(v, p, false, &ids, &e), e.text);
-    check(ids.n && ids.at[0] == vocab_bos(v), "no BOS id");
+    fuzz_check(at == p->text.n, "segments do not tile");
+    fuzz_check(utf8_valid(p->text.at, p->text.n), "not UTF-8");
+    fuzz_check(!memcmp(p->text.at, "<bos>", 5), "no BOS");
+    fuzz_check(!chat_tokenize(v, p, false, &ids, &e), e.text);
+    fuzz_check(ids.n && ids.at[0] == vocab_bos(v), "no BOS id");
     for (int64_t i = 1; i < ids.n; i++) {
-        check(ids.at[i] != vocab_bos(v), "two BOS");
+        fuzz_check(ids.at[i] != vocab_bos(v), "two BOS");
         turns += ids.at[i] == 1;
         delimiters += ids.at[i] == 4;
     }
-    check(turns == count_marks(p, "<|turn>"), "a turn was smuggled in");
-    check(delimiters == count_marks(p, "<|\"|>"), "a delimiter was smuggled in");
+    fuzz_check(turns == count_marks(p, "<|turn>"), "a turn was smuggled in");
+    fuzz_check(delimiters == count_marks(p, "<|\"|>"), "a delimiter was smuggled in");
     ids.n = 0;
-    check(!chat_tokenize(v, p, true, &ids, &e), e.text);
+    fuzz_check(!chat_tokenize(v, p, true, &ids, &e), e.text);
     id_list_free(&ids);
 }
 
-static void try_one(const uint8_t *data, size_t size)
+static void try_conversation(const uint8_t *data, size_t size)
 {
     static vocab *v;
     if (!v)
@@ -111,13 +103,13 @@ static void try_one(const uint8_t *data, size_t size)
     status st = chat_render(&gemma4_formats[(flags >> 3) % N_GEMMA4_FORMATS], m, n,
                             cut ? cut + 1 : NULL, cut ? size - n - 1 : 0, &opt, &p, &e);
     if (st)
-        check(*e.text && !p.text.n, "refused without a sentence");
+        fuzz_check(*e.text && !p.text.n, "refused without a sentence");
     else
-        check_prompt(&p, v);
+        prompt_holds(&p, v);
     chat_prompt_free(&p);
 }
 
 FUZZ(chat)
 {
-    try_one(data, n);
+    try_conversation(data, n);
 }

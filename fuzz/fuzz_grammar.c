@@ -13,14 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void check(bool ok, const char *what)
-{
-    if (!ok) {
-        fprintf(stderr, "%s\n", what);
-        abort();
-    }
-}
-
 static const token_tree *small_tree(void)
 {
     static token_tree *t;
@@ -38,22 +30,22 @@ static const token_tree *small_tree(void)
     for (int i = 0; i < 8; i++)
         tok[256 + i] = (tree_token){words[i], strlen(words[i]), false};
     tok[264] = (tree_token){NULL, 0, true};
-    check(!token_tree_build(&t, tok, 265, &e), e.text);
+    fuzz_check(!token_tree_build(&t, tok, 265, &e), e.text);
     return t;
 }
 
-static void follow(const grammar *g, const uint8_t *text, size_t n)
+static void follow_masks(const grammar *g, const uint8_t *text, size_t n)
 {
     matcher *m;
     grammar_run r;
     err e = {0};
     bool ok = true;
     if (matcher_open(&m, g, small_tree(), &e)) { /* the bytes have no markers */
-        check(*e.text, "refused without a sentence");
+        fuzz_check(*e.text, "refused without a sentence");
         return;
     }
     if (grammar_begin(&r, m, &e)) {
-        check(*e.text, "refused without a sentence");
+        fuzz_check(*e.text, "refused without a sentence");
         matcher_close(m);
         return;
     }
@@ -64,10 +56,10 @@ static void follow(const grammar *g, const uint8_t *text, size_t n)
             break;
         bool allowed = bits[text[i] >> 6] >> (text[i] & 63) & 1;
         bool end = bits[264 >> 6] >> (264 & 63) & 1;
-        check(end == grammar_may_end(&r), "the end is not where it is");
+        fuzz_check(end == grammar_may_end(&r), "the end is not where it is");
         if (grammar_accept(&r, text[i], &ok, &e))
             break;
-        check(ok == allowed, "the mask is not what is accepted");
+        fuzz_check(ok == allowed, "the mask is not what is accepted");
     }
     grammar_end(&r);
     matcher_close(m);
@@ -91,8 +83,8 @@ FUZZ(grammar)
     st = kind % 3 == 0   ? grammar_from_gbnf(&g, s, len, &how, &e)
          : kind % 3 == 1 ? grammar_from_schema(&g, s, len, &how, &e)
                          : grammar_from_tools(&g, &tools, &how, &e);
-    check(!st == !!g && (!st || *e.text), "refused without a sentence");
+    fuzz_check(!st == !!g && (!st || *e.text), "refused without a sentence");
     if (g && cut)
-        follow(g, (const uint8_t *)cut + 1, n - len - 1);
+        follow_masks(g, (const uint8_t *)cut + 1, n - len - 1);
     grammar_close(g);
 }

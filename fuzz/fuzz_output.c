@@ -20,25 +20,17 @@ typedef struct heard {
     int last;
 } heard;
 
-static void check(bool ok, const char *what)
-{
-    if (!ok) {
-        fprintf(stderr, "%s\n", what);
-        abort();
-    }
-}
-
-static bool hear(void *user, const answer_event *ev)
+static bool take_event(void *user, const answer_event *ev)
 {
     heard *h = user;
-    check(ev->n && !ev->text[ev->n] && utf8_valid(ev->text, ev->n), "bad text");
+    fuzz_check(ev->n && !ev->text[ev->n] && utf8_valid(ev->text, ev->n), "bad text");
     if (ev->kind == ANSWER_TOOL_CALL) {
         arena mem = {0};
         const jtree *v;
         err e = {0};
-        check(ev->name && *ev->name, "no name");
-        check(!jtree_parse(ev->text, ev->n, "arguments", 200, &mem, &v, &e), e.text);
-        check(v->kind == JTREE_OBJECT, "no object");
+        fuzz_check(ev->name && *ev->name, "no name");
+        fuzz_check(!jtree_parse(ev->text, ev->n, "arguments", 200, &mem, &v, &e), e.text);
+        fuzz_check(v->kind == JTREE_OBJECT, "no object");
         arena_free(&mem);
         str_printf(&h->text, "\n[call %s ", ev->name);
     } else if ((int)ev->kind != h->last) {
@@ -54,20 +46,20 @@ static void read_answer(const char *s, size_t n, size_t piece, uint8_t flags, st
     heard h = {.last = -1};
     answer_parser *a;
     err e = {0};
-    if (answer_open(&a, &gemma4_formats[GEMMA4_JULY_LARGE], flags & 1, hear, &h, &e))
+    if (answer_open(&a, &gemma4_formats[GEMMA4_JULY_LARGE], flags & 1, take_event, &h, &e))
         return;
     for (size_t i = 0; i < n; i += piece)
-        check(!answer_put(a, s + i, piece < n - i ? piece : n - i, &e), e.text);
+        fuzz_check(!answer_put(a, s + i, piece < n - i ? piece : n - i, &e), e.text);
     if (flags & 2)
         answer_was_cut(a);
-    check(!answer_end(a, &e), e.text);
+    fuzz_check(!answer_end(a, &e), e.text);
     answer_close(a);
     *out = h.text;
 }
 
-static bool show(void *user, const char *text, size_t n)
+static bool take_text(void *user, const char *text, size_t n)
 {
-    check(n && utf8_valid(text, n), "bad text");
+    fuzz_check(n && utf8_valid(text, n), "bad text");
     str_put(user, text, n);
     return true;
 }
@@ -77,7 +69,7 @@ static void read_stream(const char *s, size_t n, size_t piece, str *out)
     static const char *const stop[] = {"<turn", "\n\n\n", "ab ab"};
     stream t;
     bool going = true;
-    if (stream_init(&t, stop, 3, show, out, NULL))
+    if (stream_init(&t, stop, 3, take_text, out, NULL))
         return;
     for (size_t i = 0; i < n && going; i += piece)
         going = stream_put(&t, s + i, piece < n - i ? piece : n - i);
@@ -85,14 +77,14 @@ static void read_stream(const char *s, size_t n, size_t piece, str *out)
     stream_free(&t);
 }
 
-static void compare(str *a, str *b)
+static void check_equal(str *a, str *b)
 {
-    check(a->n == b->n && (!a->n || !memcmp(a->at, b->at, a->n)), "depends on the cut");
+    fuzz_check(a->n == b->n && (!a->n || !memcmp(a->at, b->at, a->n)), "depends on the cut");
     str_free(a);
     str_free(b);
 }
 
-static void try_one(const uint8_t *data, size_t size)
+static void try_answer(const uint8_t *data, size_t size)
 {
     if (!size)
         return;
@@ -102,14 +94,14 @@ static void try_one(const uint8_t *data, size_t size)
     str whole = {0}, parts = {0};
     read_answer(s, n, n ? n : 1, flags, &whole);
     read_answer(s, n, piece, flags, &parts);
-    compare(&whole, &parts);
+    check_equal(&whole, &parts);
     whole = parts = (str){0};
     read_stream(s, n, n ? n : 1, &whole);
     read_stream(s, n, piece, &parts);
-    compare(&whole, &parts);
+    check_equal(&whole, &parts);
 }
 
 FUZZ(output)
 {
-    try_one(data, n);
+    try_answer(data, n);
 }

@@ -22,21 +22,13 @@ int32_t carat_token_bytes(const carat_model *m, int32_t id, bool special, const 
 }
 #endif
 
-static void check(bool ok, const char *what)
-{
-    if (!ok) {
-        fprintf(stderr, "%s\n", what);
-        abort();
-    }
-}
-
 static void check_json(const str *s)
 {
     arena mem = {0};
     const jtree *v;
     err e = {0};
     if (s->n)
-        check(!jtree_parse(s->at, s->n, "what was made", 80, &mem, &v, &e), e.text);
+        fuzz_check(!jtree_parse(s->at, s->n, "what was made", 80, &mem, &v, &e), e.text);
     arena_free(&mem);
 }
 
@@ -50,11 +42,11 @@ FUZZ(request)
     if (request_parse(&rq, (api_kind)(data[0] % 4), (const char *)data + 1, n - 1, &lim, &p)) {
         check_json(&rq.messages);
         check_json(&rq.tools);
-        check(!p.status && rq.n >= 1 && rq.max_tokens >= 0, "out of range");
+        fuzz_check(!p.status && rq.n >= 1 && rq.max_tokens >= 0, "out of range");
     } else {
-        check(p.status >= 400 && p.status < 500 && *p.text, "refused without a reason");
-        check(utf8_valid(p.text, strlen(p.text)) || strlen(p.text) >= sizeof p.text - 4,
-              "a sentence that is no text");
+        fuzz_check(p.status >= 400 && p.status < 500 && *p.text, "refused without a reason");
+        fuzz_check(utf8_valid(p.text, strlen(p.text)) || strlen(p.text) >= sizeof p.text - 4,
+                   "a sentence that is no text");
     }
     request_free(&rq);
 }

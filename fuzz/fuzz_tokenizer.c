@@ -32,34 +32,27 @@ static const char *stretch(bytes *b, size_t want, size_t *n)
     return s;
 }
 
-static void check(bool ok, const char *what)
-{
-    if (!ok) {
-        fprintf(stderr, "%s\n", what);
-        abort();
-    }
-}
-
 static void encode(const vocab *v, const char *text, size_t n, special_mode mode)
 {
     id_list a = {0}, b = {0};
     err e = {0};
     text_span span[2] = {{0, n / 3}, {n / 2, n - n / 2}};
-    check(!vocab_encode(v, text, n, mode, &a, &e), e.text);
-    check(!vocab_encode(v, text, n, mode, &b, &e), e.text);
-    check(a.n == b.n && (!a.n || !memcmp(a.at, b.at, (size_t)a.n * sizeof *a.at)), "not the same");
+    fuzz_check(!vocab_encode(v, text, n, mode, &a, &e), e.text);
+    fuzz_check(!vocab_encode(v, text, n, mode, &b, &e), e.text);
+    fuzz_check(a.n == b.n && (!a.n || !memcmp(a.at, b.at, (size_t)a.n * sizeof *a.at)),
+               "not the same");
     for (int64_t i = 0; i < a.n; i++) {
         size_t n_text;
-        check(a.at[i] >= 0 && a.at[i] < vocab_n(v), "an id out of range");
-        check(vocab_text(v, a.at[i], true, &n_text) != NULL, "an id without text");
+        fuzz_check(a.at[i] >= 0 && a.at[i] < vocab_n(v), "an id out of range");
+        fuzz_check(vocab_text(v, a.at[i], true, &n_text) != NULL, "an id without text");
     }
     b.n = 0;
-    check(!vocab_encode_spans(v, &(marked_text){text, n, mode, span, 2}, &b, &e), e.text);
+    fuzz_check(!vocab_encode_spans(v, &(marked_text){text, n, mode, span, 2}, &b, &e), e.text);
     id_list_free(&a);
     id_list_free(&b);
 }
 
-static void try_one(const uint8_t *data, size_t size)
+static void try_text(const uint8_t *data, size_t size)
 {
     static const char *const markers[] = {"<bos>", "<eos>", "<|turn>", "<turn|>", "<|\"|>"};
     bytes b = {data, size}, again;
@@ -104,7 +97,7 @@ static void try_one(const uint8_t *data, size_t size)
         vocab_add_merge(builder, s, n);
     }
     if (vocab_finish(builder, &set, &v, &e)) {
-        check(*e.text, "refused without a sentence");
+        fuzz_check(*e.text, "refused without a sentence");
         return;
     }
     for (int mode = SPECIAL_NONE; mode <= SPECIAL_ALL; mode++)
@@ -114,5 +107,5 @@ static void try_one(const uint8_t *data, size_t size)
 
 FUZZ(tokenizer)
 {
-    try_one(data, n);
+    try_text(data, n);
 }

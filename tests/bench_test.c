@@ -33,7 +33,7 @@ TEST(bench_ceilings_are_plausible)
 }
 
 /* Runs the command with stdout in a file; returns its exit status and the JSON, if it is any. */
-static int run(const char *const *argv, json_t **out)
+static int run_bench(const char *const *argv, json_t **out)
 {
     const char *path = test_temp("bench.json");
     int argc = 0, keep = dup(1), fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
@@ -70,7 +70,7 @@ static json_t *report(const char *kind, const char *const *more)
         CHECK(n < ARGS_MAX - 1);
         argv[n] = *more++;
     }
-    CHECK_EQ(run(argv, &root), 0);
+    CHECK_EQ(run_bench(argv, &root), 0);
     CHECK(root);
     fidelity_close(&f);
     return root;
@@ -171,10 +171,10 @@ TEST(bench_refuses_what_makes_no_sense)
         {"-m", model, "--vs", "/bin/true", NULL},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        int rc = run(bad[i], &root);
+        int rc = run_bench(bad[i], &root);
         CHECK_MSG(rc == 1 || rc == 2, "case %zu ends with %d", i, rc);
         json_decref(root);
     }
-    CHECK_EQ(run(ARGS("-m", model, "-p", "0", "-n", "4", "-s", "65"), &root), 2);
+    CHECK_EQ(run_bench(ARGS("-m", model, "-p", "0", "-n", "4", "-s", "65"), &root), 2);
     fidelity_close(&f);
 }

@@ -117,7 +117,7 @@ static recipe *read_recipe(const fidelity *f, uint64_t *n)
 }
 
 /* The weights of one tensor; mem_free the result. */
-static float *draw(const recipe *r)
+static float *draw_weights(const recipe *r)
 {
     const double unit = 1.0 / 37837.22772; /* deviation of a sum of four uniform 16-bit integers */
     float *w = mem_calloc(r->n, sizeof *w);
@@ -136,7 +136,7 @@ uint64_t fidelity_fingerprint(const fidelity *f)
     uint64_t n = 0, h = 0;
     recipe *r = read_recipe(f, &n);
     for (uint64_t i = 0; i < n; i++) {
-        float *w = draw(&r[i]);
+        float *w = draw_weights(&r[i]);
         uint64_t sum = 0;
         for (uint64_t j = 0; j < r[i].n; j++) {
             uint32_t bits;
@@ -281,7 +281,7 @@ const char *fidelity_write(const fidelity *f, const fidelity_file *v)
     for (uint64_t i = 0; i < n; i++) {
         if (!wanted(&r[i], v))
             continue;
-        float *x = draw(&r[i]);
+        float *x = draw_weights(&r[i]);
         if (same(r[i].name, v->nan_tensor))
             x[v->nan_at] = NAN;
         if (is_split(&r[i], v))

@@ -29,7 +29,7 @@ static int32_t best_of(const float *x, int32_t n)
     return best;
 }
 
-static distance compare(const float *a, const float *b, int32_t rows, int32_t cols)
+static distance distance_of(const float *a, const float *b, int32_t rows, int32_t cols)
 {
     distance d = {0};
     double sum = 0;
@@ -96,7 +96,7 @@ static void check_kernels(const fidelity *f, const char *path, const carat_model
     float *first = NULL;
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
         float *x = all_logits(f, m, chunks[i], "f32");
-        distance d = compare(x, f->logits, f->n_tokens, f->n_vocab);
+        distance d = distance_of(x, f->logits, f->n_tokens, f->n_vocab);
         printf("  %s, %s, chunk %d: max %.1e rms %.1e\n", f->name, what, chunks[i], d.max, d.rms);
         CHECK_MSG(d.max <= MAX_BOUND && d.rms <= RMS_BOUND && !d.flips,
                   "%s, %s, chunk %d: max %.2e rms %.2e, %d of %d argmax differ", f->name, what,
@@ -243,7 +243,7 @@ TEST(fidelity_rounded_caches)
         carat_model *m = open_model(fidelity_write(&f, NULL), NULL);
         for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
             float *first = all_logits(&f, m, 1, kinds[i].kv);
-            distance d = compare(first, f.logits, f.n_tokens, f.n_vocab);
+            distance d = distance_of(first, f.logits, f.n_tokens, f.n_vocab);
             printf("  %s, %s: max %.1e rms %.1e\n", f.name, kinds[i].kv, d.max, d.rms);
             bool routed = gguf_find(&f.golden, "gemma4.expert_count") != NULL;
             CHECK_MSG(routed || (d.max <= kinds[i].max && d.rms <= kinds[i].rms),
@@ -282,7 +282,7 @@ static void check_types(const char *name)
             carat_model *m = open_model(path, &opt);
             float *x = all_logits(&f, m, 1, "f32");
             want = want ? want : x;
-            distance d = compare(x, want, f.n_tokens, f.n_vocab);
+            distance d = distance_of(x, want, f.n_tokens, f.n_vocab);
             printf("  %s, %s, %s: max %.1e rms %.1e\n", f.name, num_name(types[i]), kinds[kind],
                    d.max, d.rms);
             /* Rounded activations may change the choice of an expert, and thereby everything. */

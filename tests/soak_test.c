@@ -104,7 +104,7 @@ static void forget_talk(talk *t)
 
 /* The text of a whole answer or of a stream; false if the queue was full. An answer may be all
  * markers: then the path leads nowhere, and it is "". */
-static bool hear(const served *s, const talk *t, bool stream, str *said)
+static bool hear_answer(const served *s, const talk *t, bool stream, str *said)
 {
     response r;
     http_post(&r, s, t->path, stream ? t->stream.at : t->whole.at);
@@ -139,7 +139,7 @@ static const char *const bad_bodies[] = {
 static void say_again(client *c, const talk *t, bool stream)
 {
     str said = {0};
-    while (!hear(c->all->s, t, stream, &said)) {
+    while (!hear_answer(c->all->s, t, stream, &said)) {
         c->n_again++;
         usleep(20000);
     }
@@ -306,8 +306,8 @@ TEST(server_soak_with_rude_clients)
     served_start(&s, args);
     for (int i = 0; i < N_TALKS; i++) {
         make_talk(&talks[i], i);
-        CHECK(hear(&s, &talks[i], false, &talks[i].said));
-        CHECK(hear(&s, &talks[i], true, &talks[i].streamed));
+        CHECK(hear_answer(&s, &talks[i], false, &talks[i].said));
+        CHECK(hear_answer(&s, &talks[i], true, &talks[i].streamed));
     }
     double start = clock_ms(), ms = seconds() * 1e3;
     all.until_ms = start + ms;

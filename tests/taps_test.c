@@ -90,7 +90,7 @@ static void take_scratch(tapped *t, int32_t rows, int32_t outs)
         t->host_scratch = t->host->alloc(t->host, t->host_bytes);
 }
 
-static void run(tapped *t, const int32_t *ids, int32_t n, kv_want want)
+static void run_tapped(tapped *t, const int32_t *ids, int32_t n, kv_want want)
 {
     rig *r = &t->r;
     pass p;
@@ -117,7 +117,7 @@ static void token_by_token(streams *s, float *logits, const int32_t *ids)
     for (int32_t il = PASS_TAP_NORM; il < LAYERS; il++)
         tap(&t, il, PASS_MAIN);
     for (int32_t i = 0; i < N; i++) {
-        run(&t, ids + i, 1, KV_WANT_LAST);
+        run_tapped(&t, ids + i, 1, KV_WANT_LAST);
         for (int32_t k = 0; k <= LAYERS; k++)
             memcpy((*s)[k][i], t.buffer[k][0], sizeof t.buffer[k][0]);
         memcpy(logits + (size_t)i * RIG_VOCAB, t.logits, RIG_VOCAB * sizeof *logits);
@@ -160,7 +160,7 @@ static void go_through(tapped *t, const oracle *o)
     static const kv_want wants[] = {KV_WANT_NONE, KV_WANT_LAST, KV_WANT_ALL};
     static const int32_t n_wanted[] = {0, 1, CHUNK};
     for (int32_t at = 0, i = 0; at < N; at += CHUNK, i++) {
-        run(t, o->ids + at, CHUNK, wants[i % 3]);
+        run_tapped(t, o->ids + at, CHUNK, wants[i % 3]);
         same_streams(t, o, at, CHUNK, n_wanted[i % 3]);
     }
 }
@@ -225,7 +225,7 @@ TEST(taps_end_where_nobody_reads_further)
         counted.ops.attend = count_rows;
         t.r.dev->op = &counted.ops;
         tap(&t, last, PASS_MAIN);
-        run(&t, o->ids, CHUNK, KV_WANT_LAST);
+        run_tapped(&t, o->ids, CHUNK, KV_WANT_LAST);
         for (int32_t il = 0; il < LAYERS; il++)
             CHECK_EQ(counted.rows[il], il < LAST_OWNER || il <= last ? CHUNK : 1);
         t.r.dev->op = counted.usual;

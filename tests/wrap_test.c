@@ -28,7 +28,8 @@ static void counting_download(device *d, void *to, const void *from, size_t n_by
 }
 
 /* Logits of the first ROWS tokens, on a device in these wrappers. */
-static void run(const char *path, const fidelity *f, const char *const *wrappers, float *logits)
+static void run_wrapped(const char *path, const fidelity *f, const char *const *wrappers,
+                        float *logits)
 {
     gguf file = {0};
     model m;
@@ -82,10 +83,10 @@ TEST(wrappers_work_where_memory_is_apart)
         size_t n = (size_t)ROWS * (size_t)f.n_vocab;
         float *want = mem_alloc(n * sizeof *want), *got = mem_alloc(n * sizeof *got);
         CHECK(want && got);
-        run(path, &f, none, want);
+        run_wrapped(path, &f, none, want);
         n_lines = 0;
         n_downloaded = 0;
-        run(path, &f, all, got);
+        run_wrapped(path, &f, all, got);
         CHECK_MSG(!memcmp(got, want, n * sizeof *got), "%s: other logits", *name);
         CHECK(n_lines > 12 * f.n_layer);
         CHECK(n_downloaded > 100 * n); /* results and all that the reference read */
