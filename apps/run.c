@@ -248,7 +248,7 @@ static int run_run(const command *cmd, int argc, char **argv)
     /* A bad prompt is reported before the model is loaded, which may take long. */
     if (!o.raw && (st = check_utf8("the prompt", str_text(&prompt), prompt.n, &e)))
         goto out;
-    /* A large model takes long to load: a paste meanwhile must arrive with its marks. */
+    /* Loading may take long, and the user may paste meanwhile. */
     if (converse)
         term_converse(true);
     term_hold_keys();

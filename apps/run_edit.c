@@ -143,7 +143,7 @@ static void find_history(char path[PATH_BYTES])
 static bool editor_open(editor *ed)
 {
     *ed = (editor){.prompt = ">>> "};
-    term_converse(false); /* libedit takes the terminal's mode at el_init for the usual one */
+    term_converse(false); /* el_init saves the terminal's mode, to restore it later */
     ed->el = el_init("carat", stdin, stderr, stderr);
     ed->history = history_init();
     if (!ed->el || !ed->history)

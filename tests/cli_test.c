@@ -569,7 +569,7 @@ TEST(cli_a_paste_of_several_lines_is_one_message)
     terminal_open(&t, ARGS(state, "TERM=xterm", "NO_COLOR=1", "LC_ALL=C"),
                   ARGS("run", "-m", m, "--seed", "1", "-c", "4096", "--ignore-eog", "-n", "5"));
     terminal_expect(&t, "\033[?2004h");
-    terminal_type(&t, "\033[200~early\rbird\033[201~"); /* while the model is loaded */
+    terminal_type(&t, "\033[200~early\rbird\033[201~"); /* while the model loads */
     terminal_expect(&t, ">>> ");
     terminal_expect(&t, "bird");
     terminal_type(&t, "\r");

@@ -1,12 +1,12 @@
 """Drives the chat page in headless Chromium: tools/page_check.py [-o DIR] [--chromium PATH]
 
 Needs the playwright package and a Chromium. Starts ./carat serve with the bundled model on a free
-port, talks to it through the page (stream, regenerate, edit, stop, several conversations, reload,
-structured output, answers side by side), then plays the server itself to show what the small model
-never writes: markdown, code, thoughts, tool calls, errors, markup that wants to run, 200 KB of texts
-that are slow to render. Two tabs then write into one conversation. Fails on any error in the page's
-console, on any request that leaves the server, and on text wider than the screen. With -o it leaves
-screenshots, light and dark, desktop and phone, to be looked at.
+port and uses the page: streams, regenerates, edits, stops, reloads, asks for structured output, and
+has two answers side by side. Then it answers requests itself, with texts that the small model never
+writes: Markdown, code, thoughts, tool calls, errors, HTML, and 200 KB of texts that are slow to
+render. Two tabs write into one conversation. It fails on an error in the page's console, on a request
+to another server, and on text wider than the screen. With -o it writes screenshots, light and dark,
+desktop and phone.
 """
 import argparse
 import json
@@ -67,7 +67,7 @@ def times(text):
     return (text * (SIZE // len(text) + 1))[:SIZE]
 
 
-# What stopped renderers of Markdown, this page's first one among them.
+# Texts that take some renderers of Markdown more than linear time.
 HOSTILE = {
     "a heading and spaces": "# a" + " " * SIZE + "b",
     "marks of emphasis": times("*"), "emphasis that never ends": times("*a "),
@@ -88,7 +88,7 @@ HOSTILE = {
     "short lines": times("a\n"), "one word": times("a"), "spaces": " " * SIZE, "everything": times("*_`[~\\(\n> - | # "),
 }
 
-# Renders a text at once, then as it comes: milliseconds, with layout, and the longest pause.
+# Renders a text in steps. Returns milliseconds with layout, the longest step and the number of nodes.
 RENDER = """([text, step]) => {
     const box = document.createElement('div');
     document.querySelector('#log').append(box);
@@ -129,7 +129,7 @@ def want(ok, what):
 
 
 def when(p, js):
-    """Waits until js is true; the page's policy forbids playwright's own way."""
+    """Waits until js is true. The page's policy forbids wait_for_function, which uses eval."""
     for _ in range(600):
         if p.evaluate(js):
             return
@@ -181,7 +181,7 @@ def with_the_model(page):
     page.say("What is 12 + 30?")
     page.until(".cost", 2)
     want("42" in p.locator(".msg.assistant .md").nth(1).inner_text(), "12 + 30 is not 42")
-    page.say("What is the answer to my last question?")  # prefixes of a few tokens are not worth a slot
+    page.say("What is the answer to my last question?")  # prefixes of a few tokens are not reused
     page.until(".cost", 3)
     want("reused" in p.locator(".cost").nth(2).inner_text(), "the third turn reused nothing")
     page.shot("2-model")
@@ -194,7 +194,7 @@ def with_the_model(page):
     p.keyboard.type("Who made you?")
     p.keyboard.press("Enter")
     page.until(".msg", 2)
-    # What was edited is a version, and so is what followed it.
+    # The old message and the messages after it are still there, as a version.
     want("2/2" in p.locator(".msg.user").first.inner_text(), "an edit without versions")
     p.locator(".msg.user").first.get_by_label("Version before").click()
     page.until(".msg", 6)
@@ -202,7 +202,7 @@ def with_the_model(page):
     page.shot("3-versions")
     p.locator(".msg.user").first.get_by_label("Version after").click()
     page.until(".msg", 2)
-    # Answers that take long, side by side; each is stopped by itself.
+    # Two long answers side by side, each stopped by itself.
     p.click("#open-set")
     p.fill("[name=schema]", '{"type":"array","items":{"type":"integer"},"minItems":20000}')
     p.keyboard.press("Escape")
@@ -304,7 +304,7 @@ def hostile(page):
 
 
 def two_tabs(page, url):
-    """Both write into one conversation: nothing is lost, and what came second is another version."""
+    """Both write into one conversation. No message is lost; the second becomes another version."""
     pages = [page.p, page.p.context.new_page()]
     for p in pages:
         p.on("pageerror", lambda e: page.troubles.append(str(e)))
@@ -327,7 +327,7 @@ def two_tabs(page, url):
     a.wait_for_selector(".cost")
     seen = a.evaluate("JSON.stringify([...chat.messages.values()].map((m) => m.content))")
     want("And one" in seen and "And two" in seen, "a turn was lost between two tabs: " + seen)
-    # What one tab says and gets answered is shown in the other.
+    # A turn in one tab appears in the other.
     n = b.locator(".msg").count()
     a.evaluate("openChat(chat.id)")
     b.fill("#input", "Third")
@@ -335,7 +335,7 @@ def two_tabs(page, url):
     when(b, f"document.querySelectorAll('.msg').length === {n + 2}")
     when(a, "[...chat.messages.values()].some((m) => m.content === 'Third')")
     b.close()
-    # A conversation as it was stored before messages had keys of their own.
+    # A conversation in the old format, a record with a list of messages.
     a.evaluate("""localStorage.setItem('carat.chat.old', JSON.stringify({id: 'old', title: 'Old one', at: Date.now(),
         system: '', messages: [{role: 'user', content: 'Old question'}, {role: 'assistant', content: 'Old *answer*'}]}))""")
     a.goto(url)
@@ -346,7 +346,7 @@ def two_tabs(page, url):
 
 
 def with_a_key(browser, out):
-    """A server that asks for a key says so, and is used once it has been entered."""
+    """A server that asks for a key: the page says so and works after the key is entered."""
     server, url = start("--api-key", "secret")
     try:
         page = Page(browser, url, out, ready="#model.down")
