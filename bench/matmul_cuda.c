@@ -1,24 +1,29 @@
-/* matmul_cuda.c - products of 1 to 64 rows on a GPU, at the published models' shapes: time, the
- * bandwidth at which they read weights, and what more rows cost than one.
+/* matmul_cuda.c - products of 1 to 64 rows on a GPU, at the published models' shapes: time, read
+ * bandwidth, and the cost of more rows.
  *
  *     bench_matmul_cuda [--cuts] [--rows N]... [--read GB/S] [--small]
- *                       [SUBSTRING of names, as they are printed]
+ *                       [SUBSTRING of printed names]
  *
- * A line per product and row count. `us` is what decoding gets: as the device cuts the product
- * (`cut`: tiles of a warp x warps of a block / parts abreast, steps that activations are staged for
- * or w for all, s where other blocks have the other parts, matmul_rows.cu); then the best guess
- * with one tile of weights to a warp, with two and three, and how much quicker than one the
- * device's choice is. --cuts times every way to cut it as well. All must give the same bits.
- * --rows: of the row counts only 1 and those N. Beyond 32 rows `many` is the time by the kernels of
- * many rows, as a pass beyond device.few_rows has it: not recorded, and with other bits.
- * `floor` is the share of the time that reading the weights at --read takes (4660: what a large
- * read gets on one H200); `1 row` is times the time of one row. At the end, per model and row
- * count, the sum over a pass of the Q4_K_M mix, as far as its products were measured.
+ * A line per product and row count:
+ *     us       the time with the device's own cut, as in decoding
+ *     floor    the share of it that reading the weights at --read takes (4660 GB/s: a large read on
+ *              one H200)
+ *     1 row    the time over that of one row
+ *     cut      tiles of a warp x warps of a block / parts abreast; the steps of a stage of
+ *              activations, or w for whole rows; s where other blocks have the other parts
+ *     1, 2, 3 tiles, gain    the best cut with so many tiles to a warp; how much quicker the
+ *     device's
+ *              own cut is than that with one
+ *     many     beyond 32 rows: the time by the kernels of many rows, as in passes beyond
+ *              device.few_rows: not recorded, and with other bits
+ * At the end, per model and row count, the sum over a pass of the Q4_K_M mix, as far as its
+ * products were measured. --cuts times every cut as well; all cuts must give the same bits. --rows:
+ * only 1 and those row counts. --small: small shapes for the emulated build, whose times mean
+ * nothing.
  *
- * There are enough weights of each shape that no cache of the chip holds one until its turn comes
- * again. A pass over all of them is recorded and replayed, as decoding does; the median of the
- * replays, by the clock of the host around them. --small: shapes and counts for the emulated build,
- * whose times mean nothing.
+ * There are enough weights of each shape that no cache keeps one until its next turn. A pass over
+ * all of them is recorded and replayed, as in decoding. A time is the median of the replays, by the
+ * host's clock.
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/ops.h"
@@ -38,7 +43,7 @@ enum { WEIGHT_BYTES = 160 << 20 };        /* of a shape, at least: what no cache
 static const int32_t counts[COUNTS] = {1, 2, 4, 8, 16, 32, 48, 64};
 static const num_type types[TYPES] = {NUM_Q4_K, NUM_Q6_K, NUM_Q8_0, NUM_Q4_0, NUM_BF16, NUM_F32};
 
-/* What is multiplied with one activation. */
+/* The products of one activation. */
 typedef enum kind {
     PLAIN,   /* up to three products: queries, keys, values */
     GATED,   /* gelu(W x) * (W' x) */
@@ -125,7 +130,7 @@ static void *room(size_t n_bytes)
     return at;
 }
 
-/* A product's weights on the device, n times over: what one call reads is w[i][0..n_parts). */
+/* n copies of a product's weights on the device; a call reads w[i][0..n_parts). */
 typedef struct bench {
     device *d;
     void *scratch;
@@ -142,7 +147,7 @@ typedef struct bench {
     char tag[TILES_MOST + 1][WARPS_MOST / 4 + 1][9][ROWS_WHOLE + 1][ROWS_SPREAD + 1];
 } bench;
 
-/* A step of one chain of `rows` rows that no cache belongs to. */
+/* A step of one chain of `rows` rows without a cache. */
 static step step_of(int32_t rows)
 {
     static int32_t list[ROWS], zero[ROWS];
@@ -178,7 +183,7 @@ static weight shape_of(const product *p, num_type type, int32_t i)
     return w;
 }
 
-/* A few random rows, over and over: what they hold costs no time. */
+/* A few random rows, repeated; their values do not affect times. */
 static void *fill(const weight *w)
 {
     enum { DIFFERENT = 8 };
@@ -315,13 +320,13 @@ static mat one_call(bench *b, pass *p, mat x, int32_t i)
     return y;
 }
 
-/* An address for each cut: a recording is known by it. */
+/* A distinct address per cut, as the key of its recording. */
 static const void *tag_of(const bench *b, rows_cut c)
 {
     return &b->tag[c.tiles][c.warps / 4][c.abreast][c.x][c.spread];
 }
 
-/* All calls, with the products cut so; the result of the last. first: with x to upload. */
+/* All calls with that cut; the result of the last. first: uploads x. */
 static mat all_calls(bench *b, int32_t rows, rows_cut cut, bool first)
 {
     step st = step_of(rows);
@@ -335,7 +340,7 @@ static mat all_calls(bench *b, int32_t rows, rows_cut cut, bool first)
     mat x = pass_mat(&p, rows, 1, b->p->n_in);
     if (first && !pass_failed(&p))
         b->d->upload(b->d, x.at, b->x, (size_t)rows * (size_t)b->p->n_in * sizeof *b->x);
-    x = op_rms_norm(&p, x, NULL, 1e-6f); /* leaves the copy that products read, as in a model */
+    x = op_rms_norm(&p, x, NULL, 1e-6f); /* makes the copy that products read, as in a model */
     for (int32_t i = 0; i < b->n; i++) {
         size_t mark = pass_mark(&p);
         y = one_call(b, &p, x, i);
@@ -354,10 +359,10 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Microseconds of a call, 0 where the product cannot be cut so. */
+/* Microseconds of a call; 0 where the cut is impossible. */
 typedef struct timing {
     double us;
-    rows_cut cut; /* as it was */
+    rows_cut cut; /* the cut that was used */
     float *y;     /* the result, n floats for mem_free */
     size_t n;
 } timing;
@@ -404,7 +409,7 @@ typedef struct wishes {
     const char *only;
 } wishes;
 
-/* False, and said so, if they are not the same. */
+/* False, with a remark, if the results differ. */
 static bool same_results(const timing *a, const timing *b)
 {
     if (a->n == b->n && !memcmp(a->y, b->y, a->n * sizeof *a->y))
@@ -413,8 +418,8 @@ static bool same_results(const timing *a, const timing *b)
     return false;
 }
 
-/* How often a pass of the Q4_K_M mix has the product in this format, or in one that stands for it
- * where super-blocks do not fit. */
+/* How often a pass of the Q4_K_M mix has the product in this format, or in the format that replaces
+ * it where super-blocks do not fit. */
 static int32_t times_in_pass(const product *p, num_type type)
 {
     int base = 0;
@@ -423,7 +428,7 @@ static int32_t times_in_pass(const product *p, num_type type)
     return type == NUM_Q6_K ? p->in_pass[1] : type == types[base] ? p->in_pass[0] : 0;
 }
 
-/* How activations are staged, and where the other parts are. */
+/* The letters of x and spread. */
 static const char *letters(rows_cut c)
 {
     static const char text[ROWS_SPREAD][ROWS_WHOLE][3] = {{"1 ", "2 ", "3 ", "4 ", "w "},
@@ -431,7 +436,7 @@ static const char *letters(rows_cut c)
     return c.tiles ? text[c.spread - 1][c.x - 1] : "- ";
 }
 
-/* Every way to cut it, and how much quicker it is than the one that the device picks. */
+/* A line per possible cut, with its speed relative to the device's own. */
 static bool print_cuts(bench *b, int32_t rows, const timing *free)
 {
     bool ok = true;

@@ -2,12 +2,12 @@
  *
  *     cuda_check [--quick] [--ops | --models] [--part I/N] [SUBSTRING]
  *
- * Prints a line per check, then a summary; exit status 0 only if something ran and all agreed. It
- * links the library and the fidelity models of tests/, and needs no other file than tests/data.
- * --ops, --models: single ops alone, or whole passes and sessions. --part: every Nth check, the
- * first of them I of 0 .. N - 1, with an Nth of the processors: what is around the reference of an
- * op has one thread, so tools/gpu_check.sh runs parts of those side by side. Models are thousands
- * of short passes, which processes that share a GPU only keep from each other.
+ * Prints a line per check, then a summary. Exit status 0 only if something ran and all agreed. It
+ * links the library and the fidelity models of tests/, and needs no files but tests/data.
+ * --ops: single ops alone; --models: whole passes and sessions alone. --part I/N: every Nth check
+ * from the Ith on, with an Nth of the processors. The work around an op's reference has one thread,
+ * so tools/gpu_check.sh runs parts of the ops side by side. Models run alone: they are thousands of
+ * short passes, and processes that share a GPU would only delay each other.
  */
 #include "tests/cuda/check_int.h"
 #include "backend/cuda/cuda_int.h"
@@ -65,7 +65,7 @@ bool my_turn(rig *g, const char *name)
     return wanted(g, name) && g->n_turn++ % g->parts == g->part;
 }
 
-/* Keeps what took longest: the full set is to stay short enough to be run. */
+/* Keeps the slowest check, because the full set must stay short. */
 static void keep_slowest(rig *g, const char *name, const char *shape)
 {
     double now = clock_ms();
@@ -106,7 +106,7 @@ float *draw(rig *g, size_t n, double sigma)
 {
     float *v = mem_alloc(n * sizeof *v);
     for (size_t i = 0; v && i < n; i++) {
-        /* a sum of four uniforms: near enough to normal, and quick */
+        /* a sum of four uniforms: nearly normal, and fast */
         uint64_t u = rng_next(&g->rng);
         int64_t s = (int64_t)((u & 0xffff) + (u >> 16 & 0xffff) + (u >> 32 & 0xffff) + (u >> 48));
         v[i] = (float)(sigma * (double)(s - 131070) / 37837.0);
@@ -193,7 +193,7 @@ bool pair_make(rig *g, pair *p, num_type type, int32_t n_in, int32_t n_out, int3
     p->bytes = mem_alloc(rows * row);
     float *v = draw(g, (size_t)n_in, sigma);
     for (size_t r = 0; r < rows; r++) {
-        for (int32_t i = 0; i < n_in; i++) /* rows differ, cheaply */
+        for (int32_t i = 0; i < n_in; i++) /* a cheap way to make rows differ */
             v[i] = v[i] * 0.75f +
                    (float)(sigma * 0.66 * ((double)(rng_next(&g->rng) >> 40) * 0x1p-23 - 1));
         num_format_of(type)->encode(v, (char *)p->bytes + r * row, n_in);

@@ -19,10 +19,10 @@ typedef struct rig {
     uint64_t rng;
     int n_run, n_failed;
     const char *only;           /* substring of check names; NULL: all */
-    int part, parts, n_turn;    /* of what is wanted, every parts-th check from the part-th on */
-    double last_ms, slowest_ms; /* when the last verdict was said; the longest wait for one */
+    int part, parts, n_turn;    /* of the wanted checks every parts-th, from number `part` on */
+    double last_ms, slowest_ms; /* the time of the last verdict; the longest time of a check */
     char slowest[128];
-    bool quick;         /* shapes that a slow machine can do */
+    bool quick;         /* small shapes, for the emulator */
     device *meanwhile;  /* a device that the thread uses in the middle of a pass, or NULL */
     void *meanwhile_at; /* a few bytes of its memory */
     err e;
@@ -31,7 +31,8 @@ typedef struct rig {
 /* An op's name and shape, the measured error and its bound. Never passes on NaN. */
 void verdict(rig *g, const char *name, const char *shape, double error, double bound);
 bool wanted(const rig *g, const char *name);
-/* Is it wanted, and this process's share? Asked once for each check, in the same order by all. */
+/* Is the check wanted, and in this process's part? Every process asks once per check, in one
+ * order. */
 bool my_turn(rig *g, const char *name);
 void failed(rig *g, const char *name, const char *why);
 
@@ -39,14 +40,14 @@ void failed(rig *g, const char *name, const char *why);
  * kernels of many rows are reached with shapes that an emulator can afford. */
 void few_rows(rig *g, int32_t n);
 
-/* Host floats and what both devices see of them. */
+/* Random host floats, and their copies on both devices. */
 float *draw(rig *g, size_t n, double sigma); /* mem_free */
 typedef struct both {
     pass ref, gpu;
 } both;
 /* Passes over st on both devices; the GPU's scratch is filled with NaN first. */
 void both_begin(rig *g, both *b, const step *st);
-/* The same values in both passes' scratch. */
+/* Copies the same values to both passes' scratch. */
 void both_mat(rig *g, both *b, mat m[2], const float *from, int32_t rows, int32_t heads,
               int32_t cols);
 /* |gpu - ref|^2 / |ref|^2; NaN if the GPU's has NaN where the reference has none, or infinities
@@ -74,10 +75,10 @@ typedef struct chain {
     kv_base kv[4];
 } chain;
 void chain_init(chain *c, int32_t n, int32_t first, int32_t n_vocab);
-/* Printed into a buffer of its own, for the next verdict. */
+/* Formats into one static buffer, for the next verdict. */
 char *text(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* What a session has stored, by position: [n_head_kv][n][row_bytes] of each store and stream. */
+/* The stored rows of a session by position: [n_head_kv][n][row_bytes] of each store and stream. */
 enum { CODES_STORES = 8 };
 typedef struct codes {
     int32_t n;
@@ -85,11 +86,11 @@ typedef struct codes {
 } codes;
 status codes_open(codes *c, const kv_layout *l, int32_t n, err *e); /* for n positions */
 void codes_close(codes *c);
-/* Rows [first, first + n), which are in sight. */
+/* Takes rows [first, first + n), which the stores still hold. */
 status codes_take(codes *c, device *dev, const kv_cache *from, int32_t first, int32_t n, err *e);
 
-/* Between begin and end what the GPU stores is compared with what `first` has of the same indices,
- * and becomes that. */
+/* Between begin and end each row that the GPU stores is compared with the row of `first` at the
+ * same index, and replaced by it. */
 typedef struct follower {
     rig *g;
     const codes *first;

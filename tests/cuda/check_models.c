@@ -1,5 +1,5 @@
-/* check_models.c - whole tiny models on the CUDA device: against what transformers computed,
- * against the CPU reference with weights of blocks, and their memory against its plan.
+/* check_models.c - whole tiny models on the CUDA device: against logits of transformers, against
+ * the CPU reference with weights of blocks, on two GPUs, and their memory against its plan.
  */
 #include "tests/cuda/check_int.h"
 #include "backend/cuda/cuda_int.h"
@@ -77,7 +77,7 @@ static double distance(const float *got, const float *want, size_t n, double *to
         double d = fabs((double)got[i] - want[i]);
         if (isinf(want[i]) && got[i] == want[i])
             continue;
-        if (!isnan(*top) && !(d <= *top)) /* a NaN stays */
+        if (!isnan(*top) && !(d <= *top)) /* NaN is kept */
             *top = d;
         sum += d * d;
     }
@@ -123,7 +123,7 @@ static void check_golden(rig *g, const char *name)
     fidelity_close(&f);
 }
 
-/* Every matrix of m that fits blocks of 32 is stored again as one of the formats, in turn. */
+/* Encodes every matrix of m that fits blocks of 32 in one of the formats, in turn. */
 static void requantise(model *m, void **made, int *n_made)
 {
     static const num_type types[] = {NUM_Q8_0, NUM_Q5_1, NUM_Q8_0, NUM_Q5_0, NUM_Q4_1, NUM_F16};
@@ -148,8 +148,8 @@ static void requantise(model *m, void **made, int *n_made)
     }
 }
 
-/* How far int8 activations take the CPU's own kernels from the reference on this model: where a
- * router chooses another expert for a rounding, far, and on every device. */
+/* The distance of the CPU's int8 kernels from the reference on this model. It is large where a
+ * rounding makes a router choose another expert, on every device. */
 static double cpu_distance(rig *g, const char *path, const float *want, size_t n, fidelity *f)
 {
     device *cpu = NULL;
@@ -176,8 +176,8 @@ static double cpu_distance(rig *g, const char *path, const float *want, size_t n
     return rms;
 }
 
-/* Blocks, int8 activations and bf16 prefill against the reference's f64 sums: close, not equal;
- * no further than twice what the CPU's int8 kernels are. */
+/* Blocks, int8 activations and bf16 prefill against the reference's f64 sums: at most twice as far
+ * as the CPU's int8 kernels. */
 static void check_blocks(rig *g, const char *name)
 {
     static const int32_t chunks[] = {64, 13, 1, 50};
@@ -289,8 +289,8 @@ static bool second_gpu_is_here(void)
     return here;
 }
 
-/* What a session at work has of the device is what its plan said, to the byte; what the driver gave
- * for it, with recorded passes and whole pages, is within the plan's reserve. */
+/* The device memory of a working session equals its plan to the byte. What the driver took for it,
+ * with recorded passes and whole pages, is within the plan's reserve. */
 static void check_memory(rig *g, const char *name)
 {
     fidelity f;

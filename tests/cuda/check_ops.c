@@ -65,7 +65,7 @@ static void check_glu(rig *g, num_type t, int32_t n_in, int32_t n_ff, int32_t ro
     verdict(g, "glu",
             text("%-6s %4d x %5d -> %6d%s", num_name(t), rows, n_in, n_ff, fused ? " halves" : ""),
             both_error(g, &b, yr, yg), 4 * product_bound(t, rows));
-    /* What the glu left for the next product must be what a fresh copy would be. */
+    /* The copy that glu made for the next product must equal a fresh one. */
     if (n_ff % 256 == 0) {
         pair d;
         if (pair_make(g, &d, t, n_ff, 64, 1, 0.05, false)) {
@@ -172,7 +172,7 @@ static void experts_of(rig *g, const weight *w, const float *v, const float *l, 
     mat h = op_moe_glu(&p, x, r, &w[0], w[1].n_in ? &w[1] : NULL, ACT_GELU_TANH);
     mat f = op_rms_norm(&p, x, NULL, 1e-6f), y = op_moe_down(&p, h, r, &w[2]);
     got[1] = pass_failed(&p) ? NULL : gpu_rows(g, y);
-    y = op_moe_down(&p, h, r, &w[2]); /* once more: nobody reads it before it is added */
+    y = op_moe_down(&p, h, r, &w[2]); /* once more; add_branches overwrites it unread */
     op_add_branches(&p, x, (branch){f, &w[3]}, (branch){y, &w[3]}, &w[3], 1e-6f);
     if (pass_failed(&p))
         failed(g, "moe alone", p.e.text);
@@ -180,8 +180,8 @@ static void experts_of(rig *g, const weight *w, const float *v, const float *l, 
     got[2] = pass_failed(&p) ? NULL : gpu_rows(g, x);
 }
 
-/* Each row alone gets the same bits from its experts as side by side, where some read an expert
- * together: many that few choose, and few that many choose. */
+/* A row gets the same bits from its experts alone as in company, where rows share an expert: many
+ * experts with few rows each, and few experts with many. */
 static void check_experts_alone(rig *g, num_type tg, num_type td, int32_t n_in, int32_t n_ff,
                                 int32_t n, int32_t k, bool fused)
 {
@@ -229,7 +229,7 @@ static void check_experts_alone(rig *g, num_type tg, num_type td, int32_t n_in, 
     pair_free(g, &down);
 }
 
-/* The router and its choice; each row alone chooses the same, bit for bit. */
+/* The router and its choice; a row alone makes the same choice, bit for bit. */
 static void check_router(rig *g, num_type t, int32_t n_in, int32_t n, int32_t k, int32_t rows)
 {
     static chain c;
@@ -277,7 +277,7 @@ static void check_router(rig *g, num_type t, int32_t n_in, int32_t n, int32_t k,
     pair_free(g, &scale);
 }
 
-/* Two branches into the stream and the norms after it, joined and one by one. */
+/* Two branches into the stream and the norms after it, fused and as single ops. */
 static void check_branches(rig *g, int32_t rows, int32_t n)
 {
     static chain c;
@@ -458,7 +458,7 @@ static void check_together(rig *g, num_type a, num_type b, int32_t n_in, int32_t
     chain_init(&c, rows, 0, 0);
     both_begin(g, &o, &c.st);
     both_mat(g, &o, x, v, rows, 1, n_in);
-    if (copy) /* leaves the int8 copy, as a norm before products does */
+    if (copy) /* makes the int8 copy, as a norm before products does */
         for (int side = 0; side < 2; side++)
             x[side] = op_rms_norm(side ? &o.gpu : &o.ref, x[side], NULL, 1e-6f);
     for (int side = 0; side < 2; side++) {
@@ -486,8 +486,8 @@ static void check_together(rig *g, num_type a, num_type b, int32_t n_in, int32_t
         pair_free(g, &w[i]);
 }
 
-/* Values of the rows that keys are made of where they are: by one kernel, and by one after the
- * other, which is the same bit for bit; and what the reference makes. */
+/* Values of the same rows as keys, which overwrite those rows: by one kernel and by several, with
+ * the same bits, and against the reference. */
 static void check_values_of_keys(rig *g, int32_t rows, int32_t heads, int32_t d)
 {
     static chain c;
@@ -529,8 +529,8 @@ static void check_values_of_keys(rig *g, int32_t rows, int32_t heads, int32_t d)
     pair_free(g, &w);
 }
 
-/* Candidates for the k largest: all that reach the smallest of them, the k largest among them.
- * Wrong, of what came of a row v with a NaN (what 1) or an infinity (2) in it, or without. */
+/* Counts what is wrong with the candidates of a row v, which has a NaN (what 1), an infinity (2) or
+ * neither: they must be all logits that reach the smallest candidate, the k largest among them. */
 static int32_t sifted_wrong(const float *v, int32_t n, int what, const sift_want *w, int32_t cap)
 {
     int32_t wrong = w->bad != (what == 1 || what == 2), reach = 0;
@@ -543,10 +543,10 @@ static int32_t sifted_wrong(const float *v, int32_t n, int what, const sift_want
     }
     for (int32_t i = 0; i < n; i++)
         reach += v[i] >= least;
-    return wrong + (reach != w->n || w->n < (w->k < n ? w->k : n)); /* none twice, none left out */
+    return wrong + (reach != w->n || w->n < (w->k < n ? w->k : n)); /* none twice, none missing */
 }
 
-/* Rows side by side: each wants one logit more than the row before; what is in every third. */
+/* Several rows, each of which asks for one logit more than the last; `what` is in every third. */
 static void check_sift(rig *g, int32_t n, int32_t k, int32_t steps, int what, int32_t rows)
 {
     enum { CAP = 1024, MOST = 40 };
@@ -556,7 +556,7 @@ static void check_sift(rig *g, int32_t n, int32_t k, int32_t steps, int what, in
     float *v = draw(g, all, 4.0), *at = g->gpu->alloc(g->gpu, all * 4);
     logit *c = mem_calloc((size_t)CAP * (size_t)rows, sizeof *c);
     sift_want want[MOST];
-    for (size_t i = 0; i < all && steps; i++) /* many that are equal, of both zeros */
+    for (size_t i = 0; i < all && steps; i++) /* many equal values, zeros of both signs */
         v[i] = rintf(v[i] * (float)steps) / (float)steps;
     for (int32_t r = 0; r < rows; r++) {
         size_t first = (size_t)r * (size_t)n;
@@ -624,7 +624,7 @@ static void check_invariance(rig *g, num_type t, int32_t n_in, int32_t n_out, bo
         pair_free(g, &u);
 }
 
-/* One product of v's first rows, cut so; NULL where it cannot be. mem_free */
+/* One product of v's first rows with that cut; NULL where the cut is impossible. mem_free */
 static float *cut_product(rig *g, const weight *w, const float *v, int32_t rows, rows_cut cut)
 {
     static chain c;
@@ -643,7 +643,7 @@ static float *cut_product(rig *g, const weight *w, const float *v, int32_t rows,
     return none || pass_failed(&p) ? NULL : gpu_rows(g, y);
 }
 
-/* However a product of few rows is cut into blocks, warps and turns, it gives the same bits. */
+/* A product of few rows has the same bits in every cut into blocks, warps and turns. */
 static void check_cuts(rig *g, num_type t, int32_t n_in, int32_t n_out, bool glu)
 {
     pair w, u = {0};
@@ -720,8 +720,8 @@ static void check_products(rig *g)
         check_experts_alone(g, block_types[i], block_types[N_BLOCK_TYPES - 1 - i], 768, 256, 8, 3,
                             i % 2);
     check_experts_alone(g, NUM_Q4_K, NUM_Q8_0, 256, 160, 40, 6, false);
-    check_experts_alone(g, NUM_Q8_0, NUM_Q5_0, 352, 96, 256, 32, true); /* all there is room for */
-    check_experts_alone(g, NUM_Q4_0, NUM_Q4_0, 64, 32, 300, 4, true);   /* and too many of them */
+    check_experts_alone(g, NUM_Q8_0, NUM_Q5_0, 352, 96, 256, 32, true); /* as many as fit a block */
+    check_experts_alone(g, NUM_Q4_0, NUM_Q4_0, 64, 32, 300, 4, true);   /* and more than that */
     check_router(g, NUM_F32, 256, 8, 3, 1);
     check_router(g, NUM_BF16, 100, 37, 8, 5);
     check_router(g, NUM_F16, 3200, 256, 32, 3);
@@ -762,7 +762,7 @@ void check_ops(rig *g)
     check_branches(g, 1, 2816);
     check_branches(g, 5, 96);
     check_branches(g, 40, 512);
-    check_branches(g, 2, 4224); /* wider than one kernel has it */
+    check_branches(g, 2, 4224); /* wider than one kernel takes */
     check_small(g, 1, 4, 64);
     check_small(g, 5, 2, 256);
     check_small(g, 33, 1, 512);

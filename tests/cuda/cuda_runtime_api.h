@@ -1,5 +1,5 @@
-/* cuda_runtime_api.h - stands in for the toolkit's header in the emulated build: the few host calls
- * that backend/cuda makes, on host memory. */
+/* cuda_runtime_api.h - replaces the toolkit's header in the emulated build: the host calls that
+ * backend/cuda makes, on host memory. */
 #ifndef TESTS_CUDA_RUNTIME_API_H
 #define TESTS_CUDA_RUNTIME_API_H
 

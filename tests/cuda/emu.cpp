@@ -8,8 +8,8 @@
 enum {
     THREADS_MAX = 1024,
     STACK_BYTES = 96 << 10,
-    PRODUCTS = 64,  /* of a thread in the background */
-    LATE_TURNS = 4, /* of the other threads before a late product is made */
+    PRODUCTS = 64,  /* asynchronous products of a thread */
+    LATE_TURNS = 4, /* of the other threads before a late product is computed */
     TRIES = 10000000
 };
 
@@ -146,7 +146,7 @@ void __syncthreads()
     }
 }
 
-/* Barriers of some threads: how many are there, how often all were. Empty when a block ends. */
+/* Named barriers: threads that have arrived, completed rounds. Empty when a block ends. */
 static struct {
     int in;
     unsigned generation;
@@ -201,7 +201,7 @@ void emu_warp_done()
 
 static float half_at(uint32_t at)
 {
-    at ^= (at >> 7 & 7) << 4; /* the 128-byte swizzle is one of addresses */
+    at ^= (at >> 7 & 7) << 4; /* the 128-byte swizzle permutes addresses */
     if (at + 2 > dyn_cap) {
         fprintf(stderr, "emu: an operand beyond shared memory\n");
         abort();
@@ -230,7 +230,7 @@ static void check_operand(uint64_t desc)
     }
 }
 
-/* The thread's two rows of A: from memory, or of the four threads that have them. */
+/* The thread's two rows of A: from memory, or from the four threads that hold them. */
 static void rows_of_a(const emu_product *p, float (*a)[16])
 {
     int lane = emu_lane(), row = emu_now->index / 32 % 4 * 16 + lane / 4;
@@ -299,7 +299,7 @@ void emu_product_wait(int n)
 {
     emu_fiber *f = emu_now;
     int done = 0;
-    /* Others go on meanwhile, as far as they may. */
+    /* The other threads run meanwhile. */
     for (int i = 0; i < LATE_TURNS && f->n_products; i++)
         yield_on();
     for (; done < f->n_products && f->late[done].commit < f->n_commits - n; done++) {
@@ -354,7 +354,7 @@ void emu_run(dim3 grid, dim3 block, size_t shared_bytes, void (*call)(void *), v
         for (unsigned y = 0; y < grid.y; y++)
             for (unsigned x = 0; x < grid.x; x++) {
                 emu_block_idx = dim3(x, y, z);
-                memset(dyn, 0xff, dyn_cap); /* NaN: shared memory starts with nothing in it */
+                memset(dyn, 0xff, dyn_cap); /* NaN: shared memory starts undefined */
                 block_in = 0;
                 block_alive = n_fibers;
                 for (int w = 0; w < n_fibers / 32; w++)
@@ -368,8 +368,8 @@ void emu_run(dim3 grid, dim3 block, size_t shared_bytes, void (*call)(void *), v
 
 /* ---- Two unequal GPUs --------------------------------------------------------------------- */
 
-/* They differ in what a process could mistake for its own: multiprocessors, capability, shared
- * memory. */
+/* They differ in the facts that code might keep once per process: multiprocessors, capability,
+ * shared memory. */
 static const cudaDeviceProp gpus[] = {
     {"emulated", 4, 9, 0, (size_t)1 << 32, 227 << 10, 228 << 10},
     {"emulated, smaller", 3, 8, 6, (size_t)1 << 32, 99 << 10, 100 << 10}};

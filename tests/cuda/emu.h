@@ -1,11 +1,14 @@
 /* emu.h - the CUDA kernels on a CPU, for tests: the same .cu files, compiled by a C++ compiler.
  *
- * Each thread of a block is a fiber on one OS thread; a barrier or a warp-wide exchange switches to
- * the next fiber. Blocks run one after the other. So a kernel's arithmetic, indexing, barriers and
- * tails are tested without a GPU, and with the address sanitizer on, every access of device memory
- * is checked. What it cannot show: races between warps that the fixed order of fibers hides, and
- * speed. Included before every .cu by the Makefile (cuda-emu); see backend/cuda/dev.cuh for the
- * handful of places where a kernel's text differs.
+ *     thread   a fiber on one OS thread; a barrier or a warp-wide exchange switches to the next
+ *     block    its fibers; blocks run one after the other
+ *     GPUs     two unequal ones; a launch needs its stream's GPU to be current, and the shared
+ *              memory that this GPU has granted the kernel
+ *
+ * So a kernel's arithmetic, indexing, barriers and tails are tested without a GPU, and the address
+ * sanitizer checks every access of device memory. Hidden are races between warps that the fixed
+ * order of fibers avoids, and speed. The Makefile (cuda-emu) includes this file before every .cu;
+ * backend/cuda/dev.cuh has the few places where a kernel's text differs.
  */
 #ifndef TESTS_CUDA_EMU_H
 #define TESTS_CUDA_EMU_H
@@ -88,13 +91,13 @@ const uint32_t (*emu_warp_give(const uint32_t *mine, int n))[32];
 void emu_warp_done();
 int emu_lane();
 void *emu_dyn_shared(); /* at a multiple of 1024 */
-/* Lets the other threads go on; ends the program at the ten millionth try. */
+/* Runs the other threads; ends the program at the ten millionth try. */
 void emu_yield(long tries, const char *what);
 
-/* A warpgroup's product in the background (hopper.cuh), this thread's share of it: d[64 x n] = or
- * += A[64 x 16] B', operands as the descriptors say. It is done when it is issued in every second
- * block, and as late as it may be in the others, after the other threads had their turns: so that
- * what is read too early and what is overwritten too early both show. */
+/* This thread's share of a warpgroup's asynchronous product (hopper.cuh): d[64 x n] = or += A[64 x
+ * 16] B', operands as the descriptors say. In every second block it is computed when it is issued,
+ * in the others as late as allowed. So results that are read too early and operands that are
+ * overwritten too early both show. */
 struct emu_product {
     float *d;
     uint64_t a, b;
@@ -111,7 +114,7 @@ template <class F> void emu_call(void *f)
     (*(F *)f)();
 }
 void emu_run(dim3 grid, dim3 block, size_t shared_bytes, void (*call)(void *), void *f);
-/* May the thread's current GPU run it so? Else the launch fails as the runtime's does. */
+/* May the thread's current GPU run this launch? If not, it fails with the runtime's error. */
 bool emu_may_launch(const void *kernel, size_t shared_bytes, cudaStream_t s);
 int emu_allow_shared(const void *kernel, int bytes); /* on the current GPU; a CUDA error, or 0 */
 template <class K> const void *emu_address(K *kernel)
