@@ -1,8 +1,8 @@
 /* cuda.c - the CUDA device: opening, memory, and the step's way to the device.
  *
  * The runtime library is linked in and finds the driver when the device is opened, so a program
- * with this file in it starts on any machine. All work goes to one stream, in order: uploads and
- * downloads need no other word about passes.
+ * with this file in it starts on any machine. All work goes to one stream, in order, so uploads and
+ * downloads need no other synchronisation with passes.
  */
 #include "backend/cuda/cuda_int.h"
 #include "base/mem.h"
@@ -16,7 +16,7 @@ enum {
     LOADERS = 8,            /* threads: a file in the page cache comes at several GB/s from each */
     BOUNCE_BYTES = 2 << 20, /* logits of one row: 1 MiB */
     KV_BUCKET_MIN = 1024,
-    RESERVE_BYTES = 512 << 20 /* for the driver's own, captured passes, the raw bytes of loading */
+    RESERVE_BYTES = 512 << 20 /* for the driver, recorded passes, and the raw bytes of loading */
 };
 
 static cuda_device *of(const device *d)
@@ -31,7 +31,8 @@ static void *cuda_alloc(device *d, size_t n_bytes)
     cuda_device *c = cuda_select(d);
     void *p = NULL;
     if (cudaMalloc(&p, n_bytes ? n_bytes : 1) != cudaSuccess) {
-        cudaGetLastError(); /* running out is the caller's business and no fault of the device */
+        cudaGetLastError(); /* a lack of memory is no failure of the device; the caller handles it
+                             */
         return NULL;
     }
     cuda_ok(c, NULL, cudaMemsetAsync(p, 0, n_bytes, c->stream), "clearing memory");
@@ -67,7 +68,7 @@ static void cuda_upload(device *d, void *to, const void *from, size_t n_bytes)
     cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "copying to the device");
 }
 
-/* Through a pinned buffer where it fits: the driver's own way for pageable memory is slower. */
+/* Through a pinned buffer where it fits; the driver's way for pageable memory is slower. */
 static void cuda_download(device *d, void *to, const void *from, size_t n_bytes)
 {
     cuda_device *c = cuda_select(d);
@@ -88,7 +89,7 @@ static void take_sifted(const sift_result *from, sift_want *w, int32_t cap)
     w->n = from->n > SIFT_MOST && from->n <= cap ? -1 : from->n;
 }
 
-/* SIFT_ROWS at a time: the device is waited for once for all of them. */
+/* SIFT_ROWS rows at a time, with one wait for all of them. */
 static void cuda_sift(device *d, sift_want *want, int32_t n_wants, int32_t n, int32_t cap)
 {
     cuda_device *c = cuda_select(d);
@@ -236,8 +237,8 @@ static void put_lists(packer *k, const rowset *r, step_rows *d)
     }
 }
 
-/* Where things lie in the block depends on the counts of the step alone, so a recorded pass finds
- * the next step of the same counts at the same addresses. */
+/* Places in the step block depend on the step's counts alone, so a recorded pass finds the next
+ * step of the same counts at the same addresses. */
 static void cuda_begin(device *d, pass *p)
 {
     cuda_device *c = cuda_select(d);
@@ -376,7 +377,7 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
     snprintf(c->name, sizeof c->name, "cuda (%.200s, %d multiprocessors, %.0f GiB, %s)", prop.name,
              prop.multiProcessorCount, (double)prop.totalGlobalMem / (1 << 30),
              c->blas ? "cuBLASLt" : "no cuBLASLt: prompts at half speed");
-    c->shared_max = 96 << 10; /* what every GPU of 8.0 and above grants a block */
+    c->shared_max = 96 << 10; /* the least that a GPU of 8.0 and above grants a block */
     if ((r = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking)))
         return err_set(e, E_IO, "%s: %s", c->name, cudaGetErrorString(r));
     for (int i = 0; i < STEP_BUFFERS && !r; i++)

@@ -1,13 +1,13 @@
-/* kernels.c - the words for which kernel does what on a CUDA device, and whether it is one that was
- * made fast: the table that programs print at the start, and what --strict refuses by.
+/* kernels.c - a description of the kernel for each weight and view on a CUDA device, and its speed
+ * class. Programs print it at the start; --strict refuses slow ones.
  *
- * Nothing is decided here: ops.c, attend_ops.c and blas.c do, and this file must say what they do.
+ * ops.c, attend_ops.c and blas.c choose the kernels. This file must describe their choice.
  */
 #include "backend/cuda/cuda_int.h"
 
 #include <stdio.h>
 
-enum { ROUTER_ROWS = 1024 }; /* a matrix of floats up to here costs next to nothing anyhow */
+enum { ROUTER_ROWS = 1024 }; /* a matrix of floats up to this size costs little in any kernel */
 
 static kernel_speed float_kernel(const cuda_device *c, const weight *w, char *text, size_t cap)
 {

@@ -1,5 +1,5 @@
-/* ops_int.h - what every op of the CUDA device does before and after its launches; ops.c and
- * attend_ops.c share it. Host code.
+/* ops_int.h - the beginning and the end of every op of the CUDA device, for ops.c and attend_ops.c.
+ * Host code.
  */
 #ifndef BACKEND_CUDA_OPS_INT_H
 #define BACKEND_CUDA_OPS_INT_H
@@ -20,7 +20,7 @@ static inline bool cuda_idle(const pass *p, mat y)
     return p->dry || pass_failed(p) || y.rows == 0;
 }
 
-/* True: there is nothing to do. False: what waited has been launched, and the GPU is selected. */
+/* True: there is nothing to do. False: waiting ops are launched, and the GPU is selected. */
 static inline bool cuda_skip(const pass *p, mat y)
 {
     if (cuda_idle(p, y))
@@ -35,7 +35,7 @@ static inline const step_rows *cuda_step_rows(const pass *p)
     return p->rows == &p->st->out ? &c->rows_out : &c->rows_all;
 }
 
-/* The rows as a view's keys number them. */
+/* The rows with the numbers of the view's kind of store. */
 static inline dev_rows cuda_rows(const step_rows *r, const kv_view *kv)
 {
     const row_keys *k = &r->keys[kv->kind];
@@ -59,7 +59,7 @@ static inline dev_step cuda_step_without_keys(const pass *p)
     return (dev_step){cuda_step_rows(p)->rows, cuda_of(p)->kv, p->st->n_kv};
 }
 
-/* Asks once whether a launch of the op failed. */
+/* Takes the error of a launch that failed. */
 static inline void cuda_done(pass *p, const char *op)
 {
     cudaError_t r = cudaGetLastError();

@@ -1,14 +1,13 @@
-/* runtime.c - what every file of the CUDA device asks of the runtime: the GPU that a thread works
- * with, and what went wrong.
+/* runtime.c - the GPU that a thread has selected, and failures of the CUDA runtime.
  *
- * The runtime keeps a current GPU for each thread. Beside it each thread keeps what launchers must
- * know of that GPU (gpu_facts). Nothing about a GPU is kept for the whole process.
+ * The runtime keeps a current GPU per thread. Beside it each thread keeps that GPU's facts for
+ * launchers (gpu_facts). No fact of a GPU is kept per process.
  */
 #include "backend/cuda/cuda_int.h"
 
 __thread gpu_facts cu_gpu;
 
-/* Reading the current GPU first: selecting one is the dearer call, and may not be recorded. */
+/* The current GPU is read first: selecting one costs more. */
 cuda_device *cuda_select(const device *d)
 {
     cuda_device *c = d->self;

@@ -1,9 +1,10 @@
-/* weights.c - weights on their way to the device: which layout each gets, where its planes lie, and
- * how the file's bytes reach them.
+/* weights.c - loading of weights: the layout of each, the places of its planes, and the copy.
  *
- * Bytes go through two pinned buffers, filled by several threads: one is filled while the other is
- * on its way. A weight of blocks is sent as the file has it and packed by a kernel (pack.cu). The
- * buffers, the threads and the room for raw bytes are given back when the first pass begins.
+ *     file --threads--> two pinned buffers --copy--> raw bytes --pack.cu--> planes
+ *
+ * One buffer is filled while the other is copied. Weights of floats and gathered tables skip the
+ * raw bytes: they stay as in the file. Buffers, threads and raw memory are freed when the first
+ * pass begins.
  */
 #include "backend/cuda/cuda_int.h"
 #include "base/pool.h"
@@ -12,10 +13,11 @@
 
 enum {
     PINNED_BYTES = 16 << 20,
-    PIECE_BYTES = 1 << 20, /* of them, that a thread copies */
-    LOADERS = 8,           /* threads: a file in the page cache comes at several GB/s from each */
+    PIECE_BYTES = 1 << 20, /* of a buffer, filled by one thread */
+    LOADERS = 8,           /* threads; each reads several GB/s from the page cache */
     ALIGN = 256,
-    ROW_MAX = 38400 /* 40 bytes of shared memory per 32, of the 48 KiB that any block may have */
+    ROW_MAX =
+        38400 /* 40 bytes of shared memory per 32 values, within 48 KiB, which any block may have */
 };
 
 int32_t cuda_pack_kind(const weight *w)
@@ -61,7 +63,7 @@ static size_t aligned(size_t n)
     return (n + ALIGN - 1) & ~(size_t)(ALIGN - 1);
 }
 
-/* Planes of w packed at `at`; *n_bytes of all matrices. */
+/* The planes of w packed at `at`, and in *n_bytes the size of all matrices. */
 static packed lay_out(const weight *w, int32_t kind, const uint8_t *at, size_t *n_bytes)
 {
     packed v = {.codes = at, .kind = kind, .n_in = w->n_in, .n_out = w->n_out, .n_mat = w->n_mat};
@@ -97,7 +99,7 @@ size_t cuda_weight_bytes(const device *d, const weight *w)
     return n;
 }
 
-/* Bytes of a file into a pinned buffer. */
+/* A copy of file bytes into a pinned buffer. */
 typedef struct loading {
     char *to;
     const char *from;
@@ -112,8 +114,7 @@ static void load_piece(void *arg, int32_t chunk, int32_t thread)
     memcpy(l->to + at, l->from + at, n < PIECE_BYTES ? n : PIECE_BYTES);
 }
 
-/* Host bytes to the device through pinned buffers, the copy into one under the flight of the
- * other. */
+/* Copies host bytes to the device: one pinned buffer is filled while the other is copied. */
 static bool send(cuda_device *c, char *to, const char *from, size_t n_bytes)
 {
     for (size_t at = 0, i = 0; at < n_bytes; at += PINNED_BYTES, i ^= 1) {
@@ -147,14 +148,13 @@ void cuda_loading_free(cuda_device *c)
     c->raw_bytes = 0;
 }
 
-/* Room for the file's bytes of the largest weight so far, and threads that copy them; given back
- * before the first pass. */
+/* Makes room for the raw bytes of the largest weight so far, and starts the threads. */
 static bool room_for_raw(cuda_device *c, size_t n_bytes)
 {
     void *p = NULL;
     int32_t n = pool_default_threads();
     err e = {0};
-    if (!c->loaders) /* where threads cannot be had the caller copies alone: pool_run of NULL */
+    if (!c->loaders) /* without threads the caller copies alone: pool_run of NULL */
         (void)pool_open(&c->loaders, n < LOADERS ? n : LOADERS, &e);
     for (int i = 0; i < 2; i++)
         if (!c->pinned[i]) {
