@@ -11,9 +11,6 @@
 #include <string.h>
 
 enum {
-    PINNED_BYTES = 16 << 20,
-    PIECE_BYTES = 1 << 20,  /* of them, that a thread copies */
-    LOADERS = 8,            /* threads: a file in the page cache comes at several GB/s from each */
     BOUNCE_BYTES = 2 << 20, /* logits of one row: 1 MiB */
     KV_BUCKET_MIN = 1024,
     RESERVE_BYTES = 512 << 20 /* for the driver, recorded passes, and the raw bytes of loading */
