@@ -838,7 +838,7 @@ TEST(server_log_cannot_drive_a_terminal)
 
 /* ---- Prompts, as the templates have them ---- */
 
-static void check_prompt(const served *s, const char *body, const char *want)
+static void expect_prompt(const served *s, const char *body, const char *want)
 {
     arena mem = {0};
     response r;
@@ -858,38 +858,38 @@ TEST(server_prompts_are_the_templates)
 {
     served s;
     start_toy(&s, NULL);
-    check_prompt(&s, "{\"messages\":[" USER "]}", ASKED);
-    check_prompt(&s, "{\"messages\":[" USER "],\"add_generation_prompt\":false}",
-                 "<bos><|turn>user\nq<turn|>\n");
-    check_prompt(&s, "{\"messages\":[" USER ",{\"role\":\"assistant\",\"content\":\"A\"}]}",
-                 ASKED "A");
-    check_prompt(&s,
-                 "{\"messages\":[" USER ",{\"role\":\"assistant\",\"content\":\"A\"},"
-                 "{\"role\":\"assistant\",\"content\":\"B\"}]}",
-                 OPENED "AB");
-    check_prompt(&s,
-                 "{\"messages\":[" USER ",{\"role\":\"assistant\",\"content\":\"A\",\"reasoning\":"
-                 "\"hm\"}]}",
-                 OPENED "<|channel>thought\nhm\n<channel|>A");
-    check_prompt(
+    expect_prompt(&s, "{\"messages\":[" USER "]}", ASKED);
+    expect_prompt(&s, "{\"messages\":[" USER "],\"add_generation_prompt\":false}",
+                  "<bos><|turn>user\nq<turn|>\n");
+    expect_prompt(&s, "{\"messages\":[" USER ",{\"role\":\"assistant\",\"content\":\"A\"}]}",
+                  ASKED "A");
+    expect_prompt(&s,
+                  "{\"messages\":[" USER ",{\"role\":\"assistant\",\"content\":\"A\"},"
+                  "{\"role\":\"assistant\",\"content\":\"B\"}]}",
+                  OPENED "AB");
+    expect_prompt(&s,
+                  "{\"messages\":[" USER ",{\"role\":\"assistant\",\"content\":\"A\",\"reasoning\":"
+                  "\"hm\"}]}",
+                  OPENED "<|channel>thought\nhm\n<channel|>A");
+    expect_prompt(
         &s,
         "{\"messages\":[" USER ",{\"role\":\"assistant\",\"tool_calls\":[{\"function\":"
         "{\"name\":\"f\"}}],\"tool_responses\":[{\"name\":\"f\",\"response\":{\"t\":1}}]}]}",
         OPENED "<|tool_call>call:f{}<tool_call|><|tool_response>response:f{t:1}"
                "<tool_response|>");
-    check_prompt(&s,
-                 "{\"messages\":[" USER
-                 ",{\"role\":\"assistant\",\"tool_responses\":[{\"name\":\"f\","
-                 "\"response\":1}]}]}",
-                 OPENED "<|tool_response>response:f{value:1}<tool_response|>");
-    check_prompt(
+    expect_prompt(&s,
+                  "{\"messages\":[" USER
+                  ",{\"role\":\"assistant\",\"tool_responses\":[{\"name\":\"f\","
+                  "\"response\":1}]}]}",
+                  OPENED "<|tool_response>response:f{value:1}<tool_response|>");
+    expect_prompt(
         &s,
         "{\"messages\":[" USER "],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":"
         "\"f\",\"description\":\"d\",\"response\":{\"type\":\"object\",\"description\":\"r\"}}}]}",
         "<bos><|turn>system\n<|tool>declaration:f{description:<|\"|>d<|\"|>,response:{"
         "description:<|\"|>r<|\"|>,type:<|\"|>OBJECT<|\"|>}}<tool|><turn|>\n<|turn>user\n"
         "q<turn|>\n<|turn>model\n<|channel>thought\n<channel|>");
-    check_prompt(
+    expect_prompt(
         &s,
         "{\"messages\":[" USER ",{\"role\":\"assistant\",\"reasoning\":\"hm\",\"tool_calls\":"
         "[{\"id\":\"1\",\"function\":{\"name\":\"f\"}}]},{\"role\":\"tool\",\"tool_call_id\":"

@@ -84,7 +84,7 @@ static void *grown(answer *a, void *p, int32_t n, int32_t *cap, size_t size)
     return q ? q : p;
 }
 
-static int32_t add_part(answer *a, choice *c, part_kind kind)
+static int32_t answer_add_part(answer *a, choice *c, part_kind kind)
 {
     c->part = grown(a, c->part, c->n_parts, &c->cap_parts, sizeof *c->part);
     if (a->bad)
@@ -130,7 +130,7 @@ static void take_token(answer *a, choice *c, const carat_event *ev)
         memcpy(t->top, ev->top, (size_t)t->n_top * sizeof *t->top);
 }
 
-static int32_t take_text(answer *a, choice *c, part_kind kind, const carat_event *ev, bool *opened)
+static int32_t take_piece(answer *a, choice *c, part_kind kind, const carat_event *ev, bool *opened)
 {
     int32_t i = c->n_parts - 1, shown_before = c->n_shown;
     /* Tokens were sampled before their text came: what this text shows is shown now. Those of a
@@ -140,7 +140,7 @@ static int32_t take_text(answer *a, choice *c, part_kind kind, const carat_event
     else
         c->n_tokens = c->n_shown;
     if (i < 0 || c->part[i].kind != kind || kind == PART_CALL) {
-        i = add_part(a, c, kind);
+        i = answer_add_part(a, c, kind);
         if (i >= 0)
             c->part[i].token_from = shown_before;
         *opened = true;
@@ -187,11 +187,11 @@ int32_t answers_take(answer *a, const happening *h, bool *opened)
             take_token(a, c, ev);
         return -1;
     case CARAT_EV_REASONING:
-        return take_text(a, c, PART_REASONING, ev, opened);
+        return take_piece(a, c, PART_REASONING, ev, opened);
     case CARAT_EV_CONTENT:
-        return take_text(a, c, PART_TEXT, ev, opened);
+        return take_piece(a, c, PART_TEXT, ev, opened);
     case CARAT_EV_TOOL_CALL:
-        return take_text(a, c, PART_CALL, ev, opened);
+        return take_piece(a, c, PART_CALL, ev, opened);
     case CARAT_EV_END:
         c->finish = ev->finish;
         if (ev->stop) {

@@ -33,7 +33,7 @@ static void open_run(run *r, api_kind api)
     r->d->begin(&r->a, &r->stream);
 }
 
-static void take(run *r, const happening *h)
+static void take_json(run *r, const happening *h)
 {
     bool opened;
     int32_t i = answers_take(&r->a, h, &opened);
@@ -46,14 +46,14 @@ static bool take_event(void *user, const answer_event *ev)
                                              CARAT_EV_TOOL_CALL};
     happening h = {
         .ev = {.kind = kinds[ev->kind], .text = ev->text, .n_text = ev->n, .name = ev->name}};
-    take(user, &h);
+    take_json(user, &h);
     return true;
 }
 
 static void end_run(run *r, carat_finish finish)
 {
     happening end = {.done = true, .timings = {.finish = finish, .n_prompt = 3, .n_generated = 4}};
-    take(r, &end);
+    take_json(r, &end);
     r->d->end(&r->a, &r->stream);
     r->d->whole(&r->a, &r->whole);
 }
@@ -75,7 +75,7 @@ static const jtree *parsed(arena *mem, const char *s, size_t n)
     return v;
 }
 
-static void add(str *to, const jtree *v)
+static void add_event(str *to, const jtree *v)
 {
     if (jtree_is(v, JTREE_STRING))
         str_put(to, v->s, v->n);
@@ -94,24 +94,27 @@ static void hear_stream(const run *r, str said[3])
         const jtree *v = parsed(&mem, at + 6, (size_t)(end - at - 6)), *c, *d, *type;
         c = jtree_get(v, "choices");
         d = c && c->first ? jtree_get(c->first, "delta") : NULL;
-        add(&said[0], jtree_get(d, "content"));
-        add(&said[1], jtree_get(d, "reasoning_content"));
+        add_event(&said[0], jtree_get(d, "content"));
+        add_event(&said[1], jtree_get(d, "reasoning_content"));
         if (jtree_get(d, "tool_calls")) {
             const jtree *f = jtree_get(jtree_get(d, "tool_calls")->first, "function");
-            add(&said[2], jtree_get(f, "name"));
-            add(&said[2], jtree_get(f, "arguments"));
+            add_event(&said[2], jtree_get(f, "name"));
+            add_event(&said[2], jtree_get(f, "arguments"));
         }
-        add(&said[0], c && c->first ? jtree_get(c->first, "text") : NULL);
+        add_event(&said[0], c && c->first ? jtree_get(c->first, "text") : NULL);
         d = jtree_get(v, "delta"); /* messages: an object; responses: a string */
-        add(&said[0], jtree_get(d, "text"));
-        add(&said[1], jtree_get(d, "thinking"));
-        add(&said[2], jtree_get(d, "partial_json"));
-        add(&said[2], jtree_get(jtree_get(v, "content_block"), "name"));
+        add_event(&said[0], jtree_get(d, "text"));
+        add_event(&said[1], jtree_get(d, "thinking"));
+        add_event(&said[2], jtree_get(d, "partial_json"));
+        add_event(&said[2], jtree_get(jtree_get(v, "content_block"), "name"));
         type = jtree_get(v, "type");
         if (jtree_is(d, JTREE_STRING) && jtree_is(type, JTREE_STRING))
-            add(&said[strstr(type->s, "arguments") ? 2 : strstr(type->s, "reasoning") ? 1 : 0], d);
+            add_event(&said[strstr(type->s, "arguments")   ? 2
+                            : strstr(type->s, "reasoning") ? 1
+                                                           : 0],
+                      d);
         if (jtree_is(type, JTREE_STRING) && !strcmp(type->s, "response.output_item.added"))
-            add(&said[2], jtree_get(jtree_get(v, "item"), "name"));
+            add_event(&said[2], jtree_get(jtree_get(v, "item"), "name"));
         arena_free(&mem);
     }
 }
@@ -121,12 +124,12 @@ static void hear_parts(const jtree *list, str said[3])
     for (const jtree *b = list->first; b; b = b->next) {
         const jtree *content = jtree_get(b, "content");
         bool thought = strstr(jtree_get(b, "type")->s, "reasoning") != NULL;
-        add(&said[0], jtree_get(b, "text"));
-        add(&said[1], jtree_get(b, "thinking"));
-        add(&said[2], jtree_get(b, "name"));
-        add(&said[2], jtree_get(b, "arguments"));
+        add_event(&said[0], jtree_get(b, "text"));
+        add_event(&said[1], jtree_get(b, "thinking"));
+        add_event(&said[2], jtree_get(b, "name"));
+        add_event(&said[2], jtree_get(b, "arguments"));
         if (content && content->first)
-            add(&said[thought], jtree_get(content->first, "text"));
+            add_event(&said[thought], jtree_get(content->first, "text"));
     }
 }
 
@@ -134,19 +137,19 @@ static void hear_whole(const run *r, arena *mem, str said[3])
 {
     const jtree *v = parsed(mem, r->whole.at, r->whole.n);
     const jtree *c = jtree_get(v, "choices"), *m = c ? jtree_get(c->first, "message") : NULL;
-    add(&said[0], jtree_get(m, "content"));
-    add(&said[1], jtree_get(m, "reasoning_content"));
+    add_event(&said[0], jtree_get(m, "content"));
+    add_event(&said[1], jtree_get(m, "reasoning_content"));
     for (const jtree *t = m && jtree_get(m, "tool_calls") ? jtree_get(m, "tool_calls")->first
                                                           : NULL;
          t; t = t->next) {
         const jtree *f = jtree_get(t, "function");
-        add(&said[2], jtree_get(f, "name"));
-        add(&said[2], jtree_get(f, "arguments"));
+        add_event(&said[2], jtree_get(f, "name"));
+        add_event(&said[2], jtree_get(f, "arguments"));
         arena args = {0}; /* arguments are JSON, whatever the model wrote */
         parsed(&args, jtree_get(f, "arguments")->s, jtree_get(f, "arguments")->n);
         arena_free(&args);
     }
-    add(&said[0], c ? jtree_get(c->first, "text") : NULL);
+    add_event(&said[0], c ? jtree_get(c->first, "text") : NULL);
     if (jtree_get(v, "output"))
         hear_parts(jtree_get(v, "output"), said);
     else if (!c)
@@ -223,7 +226,7 @@ static void random_output(str *o, uint64_t *seed)
 }
 
 /* In pieces of 1..7 bytes, as tokens bring it. */
-static void feed(run *r, const str *text, bool cut, uint64_t *seed)
+static void feed_answer(run *r, const str *text, bool cut, uint64_t *seed)
 {
     answer_parser *a;
     err e = {0};
@@ -249,7 +252,7 @@ TEST(answer_every_output_is_valid_in_every_dialect)
         str text = {0};
         open_run(&r, (api_kind)(round % 4));
         random_output(&text, &seed);
-        feed(&r, &text, round % 3 == 0, &seed);
+        feed_answer(&r, &text, round % 3 == 0, &seed);
         check_run(&r);
         str_free(&text);
         close_run(&r);
@@ -283,8 +286,8 @@ TEST(answer_finish_reasons)
             .ev = {.kind = CARAT_EV_END, .finish = cases[i].finish, .stop = cases[i].stop}};
         open_run(&r, cases[i].api);
         if (cases[i].call)
-            take(&r, &call);
-        take(&r, &over);
+            take_json(&r, &call);
+        take_json(&r, &over);
         end_run(&r, cases[i].finish);
         CHECK_MSG(strstr(r.whole.at, cases[i].says), "case %zu: %s", i, r.whole.at);
         CHECK_MSG(strstr(r.stream.at, cases[i].says), "case %zu: %s", i, r.stream.at);

@@ -59,7 +59,7 @@ static void put_member(request *rq, const jtree *f, int32_t *n_calls)
     }
 }
 
-static bool put_message(request *rq, const jtree *m, size_t i, int32_t *n_calls, problem *p)
+static bool put_chat_message(request *rq, const jtree *m, size_t i, int32_t *n_calls, problem *p)
 {
     const jtree *c = jtree_get(m, "content");
     size_t k = 0;
@@ -123,7 +123,7 @@ static bool read_prefill(request *rq, const jtree *last, size_t i, problem *p)
     return !p->status;
 }
 
-static bool read_messages(request *rq, problem *p)
+static bool read_chat_messages(request *rq, problem *p)
 {
     const jtree *list, *last = NULL;
     size_t i = 0;
@@ -135,7 +135,7 @@ static bool read_messages(request *rq, problem *p)
     str_putc(&rq->messages, '[');
     for (const jtree *m = list->first; m; m = m->next, i++) {
         last = m;
-        if (!put_message(rq, m, i, &n_calls, p))
+        if (!put_chat_message(rq, m, i, &n_calls, p))
             return false;
     }
     str_putc(&rq->messages, ']');
@@ -143,7 +143,7 @@ static bool read_messages(request *rq, problem *p)
     return read_continue(rq, assistant, p) && (!assistant || read_prefill(rq, last, i - 1, p));
 }
 
-static bool read_logprobs(request *rq, problem *p)
+static bool read_chat_logprobs(request *rq, problem *p)
 {
     int64_t top = 0;
     if (!field_bool(p, rq->body, "logprobs", &rq->logprobs) ||
@@ -186,14 +186,14 @@ bool chat_parse(request *rq, const request_limits *lim, problem *p)
         !field_kind(p, rq->body, "stream_options", JTREE_OBJECT, &options) ||
         !field_bool(p, options, "include_usage", &rq->include_usage) ||
         !field_int(p, rq->body, "n", 1, REQUEST_MAX_CHOICES, &n) ||
-        !read_max_tokens(rq, limits, p) || !read_stops(rq, "stop", p) || !read_logprobs(rq, p) ||
-        !read_thinking(rq, p) ||
+        !read_max_tokens(rq, limits, p) || !read_stops(rq, "stop", p) ||
+        !read_chat_logprobs(rq, p) || !read_thinking(rq, p) ||
         !read_effort(rq, rq->body, "reasoning_effort", "reasoning_effort", p) ||
         !read_reasoning(rq, p) ||
         !field_kind(p, rq->body, "response_format", JTREE_OBJECT, &format) ||
         !read_format(rq, format, "response_format", false, p) || !read_forms(rq, p) ||
         !read_tools(rq, TOOLS_NESTED, p) || !read_tool_choice(rq, TOOLS_NESTED, p) ||
-        !read_messages(rq, p))
+        !read_chat_messages(rq, p))
         return false;
     rq->n = (int32_t)n;
     return true;
@@ -201,14 +201,14 @@ bool chat_parse(request *rq, const request_limits *lim, problem *p)
 
 /* ---- Writing ---- */
 
-static const char *finish_of(const answer *a, const choice *c)
+static const char *chat_finish(const answer *a, const choice *c)
 {
     if (c->n_calls && c->finish != CARAT_FINISH_LENGTH)
         return a->rq->functions ? "function_call" : "tool_calls";
     return c->finish == CARAT_FINISH_LENGTH ? "length" : "stop";
 }
 
-static void put_call(const part *p, int32_t index, bool stream, str *o)
+static void put_tool_call(const part *p, int32_t index, bool stream, str *o)
 {
     json_open(o, NULL, '{');
     if (stream)
@@ -258,7 +258,7 @@ static void put_message_out(const answer *a, const choice *c, str *o)
         json_open(o, "tool_calls", '[');
         for (int32_t i = 0, index = 0; i < c->n_parts; i++)
             if (c->part[i].kind == PART_CALL)
-                put_call(&c->part[i], index++, false, o);
+                put_tool_call(&c->part[i], index++, false, o);
         json_close(o, ']');
     }
     json_close(o, '}');
@@ -286,7 +286,7 @@ static void chat_whole(answer *a, str *o)
         json_int(o, "index", i);
         put_message_out(a, c, o);
         put_choice_logprobs(a, c, 0, c->n_shown, o);
-        json_text(o, "finish_reason", finish_of(a, c));
+        json_text(o, "finish_reason", chat_finish(a, c));
         json_close(o, '}');
     }
     json_close(o, ']');
@@ -340,7 +340,7 @@ static void chat_begin(answer *a, str *o)
     }
 }
 
-static void tell_progress(answer *a, const happening *h, str *o)
+static void chat_progress(answer *a, const happening *h, str *o)
 {
     open_delta(a, h->choice, o);
     json_close(o, '}');
@@ -359,10 +359,10 @@ static void chat_event(answer *a, const happening *h, int32_t part_index, bool o
         open_delta(a, h->choice, o);
         json_close(o, '}');
         json_nothing(o, "logprobs");
-        close_delta(a, finish_of(a, c), o);
+        close_delta(a, chat_finish(a, c), o);
     }
     if (!h->done && h->ev.kind == CARAT_EV_PREFILL && a->rq->progress)
-        tell_progress(a, h, o);
+        chat_progress(a, h, o);
     if (part_index < 0)
         return;
     const part *p = &c->part[part_index];
@@ -371,7 +371,7 @@ static void chat_event(answer *a, const happening *h, int32_t part_index, bool o
         put_function_call(p, o);
     } else if (p->kind == PART_CALL) {
         json_open(o, "tool_calls", '[');
-        put_call(p, c->n_calls - 1, true, o);
+        put_tool_call(p, c->n_calls - 1, true, o);
         json_close(o, ']');
     } else {
         json_text_n(o, p->kind == PART_TEXT ? "content" : "reasoning_content", h->ev.text,

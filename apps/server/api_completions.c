@@ -12,8 +12,8 @@
 
 /* ---- Reading ---- */
 
-static bool read_ids(request *rq, const request_limits *lim, const jtree *list, raw_prompt *out,
-                     problem *p)
+static bool read_prompt_ids(request *rq, const request_limits *lim, const jtree *list,
+                            raw_prompt *out, problem *p)
 {
     int32_t *ids = arena_array(&rq->mem, list->count + 1, sizeof *ids);
     int64_t n = 0, id;
@@ -55,7 +55,7 @@ static bool read_prompt(request *rq, const request_limits *lim, problem *p)
         return problem_set(p, 503, "", "no memory for 'prompt'");
     if (of_ids) {
         rq->n_prompts = 1;
-        return read_ids(rq, lim, v, &rq->prompt[0], p);
+        return read_prompt_ids(rq, lim, v, &rq->prompt[0], p);
     }
     for (const jtree *i = list ? v->first : v; i; i = list ? i->next : NULL) {
         raw_prompt *out = &rq->prompt[rq->n_prompts++];
@@ -66,7 +66,7 @@ static bool read_prompt(request *rq, const request_limits *lim, problem *p)
                                "'prompt' holds %s; expected strings or arrays of "
                                "token ids",
                                jtree_kind_name(i));
-        else if (!read_ids(rq, lim, i, out, p))
+        else if (!read_prompt_ids(rq, lim, i, out, p))
             return false;
     }
     return true;
@@ -117,7 +117,7 @@ bool completions_parse(request *rq, const request_limits *lim, problem *p)
 
 /* ---- Writing ---- */
 
-static const char *finish_of(const choice *c)
+static const char *completion_finish(const choice *c)
 {
     return c->finish == CARAT_FINISH_LENGTH ? "length" : "stop";
 }
@@ -149,7 +149,7 @@ typedef struct stretch {
     const char *finish; /* NULL: it goes on */
 } stretch;
 
-static void put_choice(const answer *a, const stretch *t, str *o)
+static void put_completion_choice(const answer *a, const stretch *t, str *o)
 {
     const choice *c = &a->choice[t->choice];
     json_open(o, NULL, '{');
@@ -177,7 +177,8 @@ static void completions_whole(answer *a, str *o)
         if (a->rq->echo)
             put_prompt_text(a, i, &text);
         put_parts(&text, c, PART_TEXT);
-        put_choice(a, &(stretch){i, str_text(&text), text.n, 0, c->n_shown, finish_of(c)}, o);
+        put_completion_choice(
+            a, &(stretch){i, str_text(&text), text.n, 0, c->n_shown, completion_finish(c)}, o);
         o->bad |= text.bad;
         str_free(&text);
     }
@@ -193,7 +194,7 @@ static void put_chunk(const answer *a, const stretch *t, const carat_event *prog
     str_puts(o, "data: ");
     openai_head(a, OBJECT, o);
     json_open(o, "choices", '[');
-    put_choice(a, t, o);
+    put_completion_choice(a, t, o);
     json_close(o, ']');
     if (progress)
         put_progress(a, progress, o);
@@ -218,7 +219,7 @@ static void completions_event(answer *a, const happening *h, int32_t index, bool
     (void)opened;
     stretch t = {h->choice, h->ev.text, h->ev.n_text, first_token, c->n_shown, NULL};
     if (h->done && !c->failed)
-        t = (stretch){h->choice, "", 0, c->n_shown, c->n_shown, finish_of(c)};
+        t = (stretch){h->choice, "", 0, c->n_shown, c->n_shown, completion_finish(c)};
     else if (!h->done && h->ev.kind == CARAT_EV_PREFILL && a->rq->progress)
         t = (stretch){h->choice, "", 0, c->n_shown, c->n_shown, NULL};
     else if (index < 0)

@@ -22,12 +22,7 @@ typedef struct place { /* where in the request, for messages to the user */
     size_t i;
 } place;
 
-static bool is_text(const jtree *v, const char *s)
-{
-    return jtree_is(v, JTREE_STRING) && !strcmp(v->s, s);
-}
-
-static bool refuse(const place *at, size_t k, const char *what)
+static bool refuse_block(const place *at, size_t k, const char *what)
 {
     char field[80];
     snprintf(field, sizeof field, "messages[%zu].content[%zu]", at->i, k);
@@ -94,11 +89,12 @@ static bool result_text(const place *at, size_t k, const jtree *block, str *out)
         return true;
     }
     if (c->kind != JTREE_ARRAY)
-        return refuse(at, k, "has a content that is neither a string nor blocks");
+        return refuse_block(at, k, "has a content that is neither a string nor blocks");
     for (const jtree *b = c->first; b; b = b->next) {
         const jtree *t = jtree_get(b, "text");
-        if (is_text(jtree_get(b, "type"), "image") || is_text(jtree_get(b, "type"), "document"))
-            return refuse(at, k, "holds an image or a document: carat reads text only so far");
+        if (tree_says(jtree_get(b, "type"), "image") || tree_says(jtree_get(b, "type"), "document"))
+            return refuse_block(at, k,
+                                "holds an image or a document: carat reads text only so far");
         if (jtree_is(t, JTREE_STRING))
             str_put(out, t->s, t->n);
     }
@@ -109,12 +105,12 @@ static bool put_results(const place *at, const jtree *blocks)
 {
     size_t k = 0;
     for (const jtree *b = blocks->first; b; b = b->next, k++) {
-        if (!is_text(jtree_get(b, "type"), "tool_result"))
+        if (!tree_says(jtree_get(b, "type"), "tool_result"))
             continue;
         str *o = &at->rq->messages, text = {0};
         const jtree *id = jtree_get(b, "tool_use_id");
         if (!jtree_is(id, JTREE_STRING))
-            return refuse(at, k, "has no 'tool_use_id'");
+            return refuse_block(at, k, "has no 'tool_use_id'");
         if (!result_text(at, k, b, &text)) {
             str_free(&text);
             return false;
@@ -136,13 +132,13 @@ static bool check_block(const place *at, const jtree *b, size_t k)
 {
     const jtree *type = jtree_get(b, "type");
     if (!jtree_is(type, JTREE_STRING))
-        return refuse(at, k, "has no 'type'");
-    if (is_text(type, "image") || is_text(type, "document"))
-        return refuse(at, k, "is an image or a document: carat reads text only so far");
-    if (is_text(type, "text") && !jtree_is(jtree_get(b, "text"), JTREE_STRING))
-        return refuse(at, k, "has no 'text'");
-    if (is_text(type, "tool_use") && !jtree_is(jtree_get(b, "name"), JTREE_STRING))
-        return refuse(at, k, "has no 'name'");
+        return refuse_block(at, k, "has no 'type'");
+    if (tree_says(type, "image") || tree_says(type, "document"))
+        return refuse_block(at, k, "is an image or a document: carat reads text only so far");
+    if (tree_says(type, "text") && !jtree_is(jtree_get(b, "text"), JTREE_STRING))
+        return refuse_block(at, k, "has no 'text'");
+    if (tree_says(type, "tool_use") && !jtree_is(jtree_get(b, "name"), JTREE_STRING))
+        return refuse_block(at, k, "has no 'name'");
     return true;
 }
 
@@ -150,16 +146,16 @@ static void join_text(const jtree *blocks, const char *type, const char *key, st
 {
     for (const jtree *b = blocks->first; b; b = b->next) {
         const jtree *t = jtree_get(b, key);
-        if (is_text(jtree_get(b, "type"), type) && jtree_is(t, JTREE_STRING))
+        if (tree_says(jtree_get(b, "type"), type) && jtree_is(t, JTREE_STRING))
             str_put(out, t->s, t->n);
     }
 }
 
-static int put_calls(str *o, const jtree *blocks)
+static int put_tool_uses(str *o, const jtree *blocks)
 {
     int n = 0;
     for (const jtree *b = blocks->first; b; b = b->next) {
-        if (!is_text(jtree_get(b, "type"), "tool_use"))
+        if (!tree_says(jtree_get(b, "type"), "tool_use"))
             continue;
         if (!n++)
             json_open(o, "tool_calls", '[');
@@ -186,7 +182,7 @@ static bool put_user(const place *at, const jtree *blocks)
     join_text(blocks, "text", "text", &text);
     bool results = false;
     for (const jtree *b = blocks->first; b; b = b->next)
-        results |= is_text(jtree_get(b, "type"), "tool_result");
+        results |= tree_says(jtree_get(b, "type"), "tool_result");
     if (text.n || !results) {
         note_origin(at->rq, at->i, false);
         json_open(o, NULL, '{');
@@ -208,8 +204,8 @@ static bool put_assistant(const place *at, const jtree *blocks, bool last)
     join_text(blocks, "thinking", "thinking", &thought);
     bool ok = !last || read_continue(rq, true, at->p);
     for (const jtree *b = blocks->first; b && ok && last; b = b->next)
-        if (is_text(jtree_get(b, "type"), "tool_use"))
-            ok = refuse(at, 0, "calls tools, and the results are missing");
+        if (tree_says(jtree_get(b, "type"), "tool_use"))
+            ok = refuse_block(at, 0, "calls tools, and the results are missing");
     if (ok && rq->continue_last && text.n &&
         (ok = keep_text(rq, at->p, text.at, text.n, &rq->prefill)))
         rq->n_prefill = text.n;
@@ -220,7 +216,7 @@ static bool put_assistant(const place *at, const jtree *blocks, bool last)
     if (thought.n)
         json_text_n(o, "reasoning_content", thought.at, thought.n);
     json_text_n(o, "content", str_text(&text), text.n);
-    put_calls(o, blocks);
+    put_tool_uses(o, blocks);
     json_close(o, '}');
     o->bad |= text.bad | thought.bad;
     str_free(&text);
@@ -228,13 +224,13 @@ static bool put_assistant(const place *at, const jtree *blocks, bool last)
     return ok;
 }
 
-static bool put_message(const place *at, const jtree *m)
+static bool put_anthropic_message(const place *at, const jtree *m)
 {
     const jtree *role = jtree_get(m, "role"), *c = jtree_get(m, "content");
     char field[64];
     snprintf(field, sizeof field, "messages[%zu]", at->i);
-    bool user = is_text(role, "user"), system = is_text(role, "system");
-    if (!user && !system && !is_text(role, "assistant"))
+    bool user = tree_says(role, "user"), system = tree_says(role, "system");
+    if (!user && !system && !tree_says(role, "assistant"))
         return problem_set(at->p, 400, field,
                            "'%s' has the role \"%.40s\"; expected user or assistant", field,
                            jtree_is(role, JTREE_STRING) ? role->s : jtree_kind_name(role));
@@ -275,7 +271,7 @@ static bool put_message(const place *at, const jtree *m)
     return put_assistant(at, c, !m->next && at->i > 0);
 }
 
-static bool read_messages(request *rq, problem *p)
+static bool read_anthropic_messages(request *rq, problem *p)
 {
     const jtree *list;
     place at = {rq, p, 0};
@@ -287,7 +283,7 @@ static bool read_messages(request *rq, problem *p)
     if (!read_system(rq, p))
         return false;
     for (const jtree *m = list->first; m; m = m->next, at.i++)
-        if (!put_message(&at, m))
+        if (!put_anthropic_message(&at, m))
             return false;
     str_putc(&rq->messages, ']');
     if (!rq->continue_last && !read_continue(rq, false, p))
@@ -307,7 +303,7 @@ bool messages_parse(request *rq, const request_limits *lim, problem *p)
         !field_kind(p, config, "format", JTREE_OBJECT, &format) ||
         !read_format(rq, format, "output_config.format", true, p) || !read_forms(rq, p) ||
         !read_tools(rq, TOOLS_ANTHROPIC, p) || !read_tool_choice(rq, TOOLS_ANTHROPIC, p) ||
-        !read_messages(rq, p))
+        !read_anthropic_messages(rq, p))
         return false;
     /* An effort says how much to think, not whether: that is what `thinking` is for. */
     think_mode said = rq->think;
@@ -353,7 +349,7 @@ static const char *stop_reason(const choice *c)
     return c->n_calls ? "tool_use" : c->stop ? "stop_sequence" : "end_turn";
 }
 
-static void put_usage(const answer *a, str *o)
+static void put_message_usage(const answer *a, str *o)
 {
     usage u = answer_usage(a);
     int64_t prompt = a->choice[0].over ? u.prompt : a->n_prompt;
@@ -366,7 +362,7 @@ static void put_usage(const answer *a, str *o)
 }
 
 /* As it is when complete; `empty`: as its block begins in a stream. */
-static void put_block(const part *p, bool empty, str *o)
+static void put_content_block(const part *p, bool empty, str *o)
 {
     json_open(o, NULL, '{');
     if (p->kind == PART_CALL) {
@@ -400,52 +396,52 @@ static void messages_whole(answer *a, str *o)
     put_message_head(a, o);
     json_open(o, "content", '[');
     for (int32_t i = 0; i < c->n_parts; i++)
-        put_block(&c->part[i], false, o);
+        put_content_block(&c->part[i], false, o);
     json_close(o, ']');
     json_text(o, "stop_reason", stop_reason(c));
     json_text(o, "stop_sequence", c->stop);
-    put_usage(a, o);
+    put_message_usage(a, o);
     json_close(o, '}');
 }
 
 /* ---- A stream ---- */
 
-static void open_event(str *o, const char *type)
+static void open_message_event(str *o, const char *type)
 {
     str_printf(o, "event: %s\ndata: ", type);
     json_open(o, NULL, '{');
     json_text(o, "type", type);
 }
 
-static void close_event(str *o)
+static void close_message_event(str *o)
 {
     str_puts(o, "}\n\n");
 }
 
 static void messages_begin(answer *a, str *o)
 {
-    open_event(o, "message_start");
+    open_message_event(o, "message_start");
     json_open(o, "message", '{');
     put_message_head(a, o);
     json_open(o, "content", '[');
     json_close(o, ']');
     json_nothing(o, "stop_reason");
     json_nothing(o, "stop_sequence");
-    put_usage(a, o);
+    put_message_usage(a, o);
     json_close(o, '}');
-    close_event(o);
+    close_message_event(o);
 }
 
 static void put_delta(const answer *a, const char *type, const char *key, const char *s, size_t n,
                       str *o)
 {
-    open_event(o, "content_block_delta");
+    open_message_event(o, "content_block_delta");
     json_int(o, "index", a->open_part);
     json_open(o, "delta", '{');
     json_text(o, "type", type);
     json_text_n(o, key, s, n);
     json_close(o, '}');
-    close_event(o);
+    close_message_event(o);
 }
 
 static void close_block(answer *a, str *o)
@@ -454,18 +450,18 @@ static void close_block(answer *a, str *o)
         return;
     if (a->choice[0].part[a->open_part].kind == PART_REASONING)
         put_delta(a, "signature_delta", "signature", "", 0, o);
-    open_event(o, "content_block_stop");
+    open_message_event(o, "content_block_stop");
     json_int(o, "index", a->open_part);
-    close_event(o);
+    close_message_event(o);
     a->open_part = -1;
 }
 
 /* Pings may come at any time, and clients do not look into them. */
-static void tell_progress(const answer *a, const happening *h, str *o)
+static void messages_progress(const answer *a, const happening *h, str *o)
 {
-    open_event(o, "ping");
+    open_message_event(o, "ping");
     put_progress(a, &h->ev, o);
-    close_event(o);
+    close_message_event(o);
 }
 
 static void messages_event(answer *a, const happening *h, int32_t i, bool opened,
@@ -473,18 +469,18 @@ static void messages_event(answer *a, const happening *h, int32_t i, bool opened
 {
     (void)first_token;
     if (!h->done && h->ev.kind == CARAT_EV_PREFILL && a->rq->progress)
-        tell_progress(a, h, o);
+        messages_progress(a, h, o);
     if (i < 0)
         return;
     const part *p = &a->choice[0].part[i];
     if (opened) {
         close_block(a, o);
         a->open_part = i;
-        open_event(o, "content_block_start");
+        open_message_event(o, "content_block_start");
         json_int(o, "index", i);
         json_key(o, "content_block");
-        put_block(p, true, o);
-        close_event(o);
+        put_content_block(p, true, o);
+        close_message_event(o);
     }
     if (p->kind == PART_CALL)
         put_delta(a, "input_json_delta", "partial_json", h->ev.text, h->ev.n_text, o);
@@ -498,15 +494,15 @@ static void messages_end(answer *a, str *o)
 {
     const choice *c = &a->choice[0];
     close_block(a, o);
-    open_event(o, "message_delta");
+    open_message_event(o, "message_delta");
     json_open(o, "delta", '{');
     json_text(o, "stop_reason", stop_reason(c));
     json_text(o, "stop_sequence", c->stop);
     json_close(o, '}');
-    put_usage(a, o);
-    close_event(o);
-    open_event(o, "message_stop");
-    close_event(o);
+    put_message_usage(a, o);
+    close_message_event(o);
+    open_message_event(o, "message_stop");
+    close_message_event(o);
 }
 
 static void messages_fail(answer *a, const problem *p, str *o)

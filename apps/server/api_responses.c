@@ -25,12 +25,7 @@ typedef struct items {
     bool in_call; /* an assistant's message with calls is open */
 } items;
 
-static bool is_text(const jtree *v, const char *s)
-{
-    return jtree_is(v, JTREE_STRING) && !strcmp(v->s, s);
-}
-
-static bool refuse(const items *at, const char *what)
+static bool refuse_item(const items *at, const char *what)
 {
     char field[48];
     snprintf(field, sizeof field, "input[%zu]", at->i);
@@ -44,7 +39,7 @@ static void close_calls(items *at)
     at->in_call = false;
 }
 
-static void put_thought(items *at)
+static void put_pending_thought(items *at)
 {
     if (at->thought.n)
         json_text_n(&at->rq->messages, "reasoning_content", at->thought.at, at->thought.n);
@@ -62,16 +57,17 @@ static bool join_parts(const items *at, const jtree *c, str *out)
         return true;
     }
     if (c->kind != JTREE_ARRAY)
-        return refuse(at, "has a content that is neither a string nor an array of parts");
+        return refuse_item(at, "has a content that is neither a string nor an array of parts");
     for (const jtree *q = c->first; q; q = q->next) {
         const jtree *type = jtree_get(q, "type"), *text = jtree_get(q, "text");
-        if (is_text(type, "input_image") || is_text(type, "input_file") ||
-            is_text(type, "input_audio"))
-            return refuse(at, "holds an image, a file or a sound: carat reads text only so far");
-        if (is_text(type, "refusal"))
+        if (tree_says(type, "input_image") || tree_says(type, "input_file") ||
+            tree_says(type, "input_audio"))
+            return refuse_item(at,
+                               "holds an image, a file or a sound: carat reads text only so far");
+        if (tree_says(type, "refusal"))
             text = jtree_get(q, "refusal");
         if (!jtree_is(text, JTREE_STRING))
-            return refuse(at, "holds a part without text");
+            return refuse_item(at, "holds a part without text");
         str_put(out, text->s, text->n);
     }
     return true;
@@ -86,14 +82,14 @@ static void open_message(items *at, const char *role)
     json_text(&at->rq->messages, "role", role);
 }
 
-static bool put_message(items *at, const jtree *item, bool last)
+static bool put_message_item(items *at, const jtree *item, bool last)
 {
     const jtree *role = jtree_get(item, "role");
-    bool assistant = is_text(role, "assistant"), ok;
+    bool assistant = tree_says(role, "assistant"), ok;
     str text = {0};
-    if (!assistant && !is_text(role, "user") && !is_text(role, "system") &&
-        !is_text(role, "developer"))
-        return refuse(at, "has a role that is none of user, assistant, system and developer");
+    if (!assistant && !tree_says(role, "user") && !tree_says(role, "system") &&
+        !tree_says(role, "developer"))
+        return refuse_item(at, "has a role that is none of user, assistant, system and developer");
     if (!(ok = join_parts(at, jtree_get(item, "content"), &text)))
         goto out;
     if (assistant && last && at->i > 0) { /* the answer may begin with it */
@@ -106,7 +102,7 @@ static bool put_message(items *at, const jtree *item, bool last)
     }
     open_message(at, role->s);
     if (assistant)
-        put_thought(at);
+        put_pending_thought(at);
     else
         str_cut(&at->thought, 0); /* of an answer that is not there */
     json_text_n(&at->rq->messages, "content", str_text(&text), text.n);
@@ -118,16 +114,16 @@ out:
 }
 
 /* input: how the arguments are called; those of a custom tool are one text. */
-static bool put_call(items *at, const jtree *item, bool custom)
+static bool put_call_item(items *at, const jtree *item, bool custom)
 {
     const jtree *id = jtree_get(item, "call_id"), *name = jtree_get(item, "name");
     const jtree *arguments = jtree_get(item, custom ? "input" : "arguments");
     str *o = &at->rq->messages;
     if (!jtree_is(id, JTREE_STRING) || !jtree_is(name, JTREE_STRING))
-        return refuse(at, "is a call without 'call_id' or 'name'");
+        return refuse_item(at, "is a call without 'call_id' or 'name'");
     if (!at->in_call) {
         open_message(at, "assistant");
-        put_thought(at);
+        put_pending_thought(at);
         json_text(o, "content", "");
         json_open(o, "tool_calls", '[');
         at->in_call = true;
@@ -153,7 +149,7 @@ static bool put_output(items *at, const jtree *item)
     const jtree *id = jtree_get(item, "call_id");
     str text = {0};
     if (!jtree_is(id, JTREE_STRING))
-        return refuse(at, "is a result without 'call_id'");
+        return refuse_item(at, "is a result without 'call_id'");
     bool ok = join_parts(at, jtree_get(item, "output"), &text);
     if (ok) {
         open_message(at, "tool");
@@ -181,20 +177,20 @@ static bool put_item(items *at, const jtree *item, bool last)
                                           "image_generation_call", "compaction", "item_reference"};
     const jtree *type = jtree_get(item, "type");
     if (item->kind != JTREE_OBJECT)
-        return refuse(at, "is no object");
-    if (!type || is_text(type, "message"))
-        return put_message(at, item, last);
-    if (is_text(type, "function_call") || is_text(type, "custom_tool_call"))
-        return (!last || refuse(at, "calls a tool, and the result is missing")) &&
-               put_call(at, item, is_text(type, "custom_tool_call"));
-    if (is_text(type, "function_call_output") || is_text(type, "custom_tool_call_output"))
+        return refuse_item(at, "is no object");
+    if (!type || tree_says(type, "message"))
+        return put_message_item(at, item, last);
+    if (tree_says(type, "function_call") || tree_says(type, "custom_tool_call"))
+        return (!last || refuse_item(at, "calls a tool, and the result is missing")) &&
+               put_call_item(at, item, tree_says(type, "custom_tool_call"));
+    if (tree_says(type, "function_call_output") || tree_says(type, "custom_tool_call_output"))
         return put_output(at, item);
-    if (is_text(type, "reasoning"))
+    if (tree_says(type, "reasoning"))
         return take_reasoning(at, item);
     for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
-        if (is_text(type, ignored[i]))
+        if (tree_says(type, ignored[i]))
             return true;
-    return refuse(at, "is of a type that carat does not know");
+    return refuse_item(at, "is of a type that carat does not know");
 }
 
 static void put_plain(request *rq, const char *role, const jtree *text, int32_t origin)
@@ -207,7 +203,7 @@ static void put_plain(request *rq, const char *role, const jtree *text, int32_t 
     json_close(o, '}');
 }
 
-static bool read_input(request *rq, problem *p)
+static bool read_items(request *rq, problem *p)
 {
     const jtree *in = jtree_get(rq->body, "input"), *instructions;
     items at = {.rq = rq, .p = p};
@@ -230,7 +226,7 @@ static bool read_input(request *rq, problem *p)
         at.i--; /* a thought, and the answer to come */
         rq->thought = rq->continue_last;
         open_message(&at, "assistant");
-        put_thought(&at);
+        put_pending_thought(&at);
         json_text(&rq->messages, "content", "");
         json_close(&rq->messages, '}');
     }
@@ -258,7 +254,7 @@ static bool refuse_memory(const request *rq, problem *p)
     return !background || problem_set(p, 400, "background", "'background' is not supported");
 }
 
-static bool read_logprobs(request *rq, problem *p)
+static bool read_include(request *rq, problem *p)
 {
     const jtree *include;
     int64_t top = 0;
@@ -269,7 +265,7 @@ static bool read_logprobs(request *rq, problem *p)
         if (v->kind != JTREE_STRING)
             return problem_set(p, 400, "include", "'include' holds %s; expected strings",
                                jtree_kind_name(v));
-        rq->logprobs |= is_text(v, "message.output_text.logprobs");
+        rq->logprobs |= tree_says(v, "message.output_text.logprobs");
     }
     rq->logprobs |= top > 0;
     rq->sampling.n_top_logprobs = (int32_t)top;
@@ -284,14 +280,14 @@ bool responses_parse(request *rq, const request_limits *lim, problem *p)
         !field_int(p, rq->body, "max_output_tokens", 1, INT32_MAX, &rq->max_tokens) ||
         !field_kind(p, rq->body, "stream_options", JTREE_OBJECT, &options) ||
         !field_bool(p, options, "include_usage", &rq->include_usage) ||
-        !read_max_tokens(rq, limits, p) || !read_stops(rq, "stop", p) || !read_logprobs(rq, p) ||
+        !read_max_tokens(rq, limits, p) || !read_stops(rq, "stop", p) || !read_include(rq, p) ||
         !read_thinking(rq, p) || !field_kind(p, rq->body, "reasoning", JTREE_OBJECT, &reasoning) ||
         !read_effort(rq, reasoning, "effort", "reasoning.effort", p) ||
         !field_kind(p, rq->body, "text", JTREE_OBJECT, &text) ||
         !field_kind(p, text, "format", JTREE_OBJECT, &format) ||
         !read_format(rq, format, "text.format", true, p) || !read_forms(rq, p) ||
         !read_tools(rq, TOOLS_FLAT, p) || !read_tool_choice(rq, TOOLS_FLAT, p) ||
-        !read_input(rq, p))
+        !read_items(rq, p))
         return false;
     if ((word = jtree_get(text, "verbosity")) &&
         !(word->kind == JTREE_STRING && !strcmp(word->s, "medium")))
@@ -310,7 +306,7 @@ static bool was_cut(const answer *a)
     return a->choice[0].finish == CARAT_FINISH_LENGTH;
 }
 
-static void put_usage(const answer *a, str *o)
+static void put_response_usage(const answer *a, str *o)
 {
     usage u = answer_usage(a);
     json_open(o, "usage", '{');
@@ -393,7 +389,7 @@ static void put_echo(const answer *a, const char *key, const char *otherwise, st
     }
 }
 
-static void put_response(const answer *a, const char *state, const problem *failed, str *o)
+static void put_response_object(const answer *a, const char *state, const problem *failed, str *o)
 {
     const choice *c = &a->choice[0];
     bool over = strcmp(state, "in_progress") != 0;
@@ -437,7 +433,7 @@ static void put_response(const answer *a, const char *state, const problem *fail
     json_text(o, "truncation", "disabled");
     put_echo(a, "metadata", "{}", o);
     if (over && !failed)
-        put_usage(a, o);
+        put_response_usage(a, o);
     else
         json_nothing(o, "usage");
     json_close(o, '}');
@@ -445,12 +441,12 @@ static void put_response(const answer *a, const char *state, const problem *fail
 
 static void responses_whole(answer *a, str *o)
 {
-    put_response(a, was_cut(a) ? "incomplete" : "completed", NULL, o);
+    put_response_object(a, was_cut(a) ? "incomplete" : "completed", NULL, o);
 }
 
 /* ---- A stream ---- */
 
-static void open_event(answer *a, const char *type, str *o)
+static void open_response_event(answer *a, const char *type, str *o)
 {
     str_printf(o, "event: %s\ndata: ", type);
     json_open(o, NULL, '{');
@@ -458,7 +454,7 @@ static void open_event(answer *a, const char *type, str *o)
     json_int(o, "sequence_number", a->sequence++);
 }
 
-static void close_event(str *o)
+static void close_response_event(str *o)
 {
     str_puts(o, "}\n\n");
 }
@@ -466,10 +462,10 @@ static void close_event(str *o)
 static void tell_response(answer *a, const char *type, const char *state, const problem *failed,
                           str *o)
 {
-    open_event(a, type, o);
+    open_response_event(a, type, o);
     json_key(o, "response");
-    put_response(a, state, failed, o);
-    close_event(o);
+    put_response_object(a, state, failed, o);
+    close_response_event(o);
 }
 
 static void responses_begin(answer *a, str *o)
@@ -499,20 +495,20 @@ static void put_place(const answer *a, bool content, str *o)
 
 static void tell_item(answer *a, const char *type, bool open, const char *state, str *o)
 {
-    open_event(a, type, o);
+    open_response_event(a, type, o);
     json_int(o, "output_index", a->open_part);
     json_key(o, "item");
     put_item_out(a, current(a), open, state, o);
-    close_event(o);
+    close_response_event(o);
 }
 
 static void tell_part(answer *a, const char *type, bool empty, str *o)
 {
-    open_event(a, type, o);
+    open_response_event(a, type, o);
     put_place(a, true, o);
     json_key(o, "part");
     put_text_part(a, current(a), empty, o);
-    close_event(o);
+    close_response_event(o);
 }
 
 static void open_item(answer *a, int32_t i, str *o)
@@ -529,36 +525,36 @@ static void close_item(answer *a, const char *state, str *o)
         return;
     const part *q = current(a);
     bool call = q->kind == PART_CALL, thought = q->kind == PART_REASONING;
-    open_event(a,
-               call      ? "response.function_call_arguments.done"
-               : thought ? "response.reasoning_text.done"
-                         : "response.output_text.done",
-               o);
+    open_response_event(a,
+                        call      ? "response.function_call_arguments.done"
+                        : thought ? "response.reasoning_text.done"
+                                  : "response.output_text.done",
+                        o);
     put_place(a, !call, o);
     if (call)
         json_text(o, "name", q->name);
     json_text_n(o, call ? "arguments" : "text", str_text(&q->text), q->text.n);
     if (!call && !thought)
         put_text_logprobs(a, q, q->token_from, o);
-    close_event(o);
+    close_response_event(o);
     if (!call)
         tell_part(a, "response.content_part.done", false, o);
     tell_item(a, "response.output_item.done", false, state, o);
     a->open_part = -1;
 }
 
-static void tell_progress(answer *a, const happening *h, str *o)
+static void responses_progress(answer *a, const happening *h, str *o)
 {
-    open_event(a, "response.prompt_progress", o);
+    open_response_event(a, "response.prompt_progress", o);
     put_progress(a, &h->ev, o);
-    close_event(o);
+    close_response_event(o);
 }
 
 static void responses_event(answer *a, const happening *h, int32_t i, bool opened,
                             int32_t first_token, str *o)
 {
     if (!h->done && h->ev.kind == CARAT_EV_PREFILL && a->rq->progress)
-        tell_progress(a, h, o);
+        responses_progress(a, h, o);
     if (i < 0)
         return;
     if (opened) {
@@ -566,16 +562,16 @@ static void responses_event(answer *a, const happening *h, int32_t i, bool opene
         open_item(a, i, o);
     }
     part_kind kind = current(a)->kind;
-    open_event(a,
-               kind == PART_CALL        ? "response.function_call_arguments.delta"
-               : kind == PART_REASONING ? "response.reasoning_text.delta"
-                                        : "response.output_text.delta",
-               o);
+    open_response_event(a,
+                        kind == PART_CALL        ? "response.function_call_arguments.delta"
+                        : kind == PART_REASONING ? "response.reasoning_text.delta"
+                                                 : "response.output_text.delta",
+                        o);
     put_place(a, kind != PART_CALL, o);
     json_text_n(o, "delta", h->ev.text, h->ev.n_text);
     if (kind == PART_TEXT)
         put_text_logprobs(a, current(a), first_token, o);
-    close_event(o);
+    close_response_event(o);
 }
 
 static void responses_end(answer *a, str *o)

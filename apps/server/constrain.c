@@ -33,7 +33,7 @@ struct constraint {
 
 /* ---- An answer that says something ---- */
 
-static enum carat_mask_use fill(void *user, uint32_t *allowed, int32_t n_vocab)
+static enum carat_mask_use constraint_fill(void *user, uint32_t *allowed, int32_t n_vocab)
 {
     const constraint *c = user;
     if (c->calling && c->lazy && !c->lost) {
@@ -62,7 +62,7 @@ static bool is_blank(const server *s, int32_t id)
 
 /* Free text may leave the grammar, as by a thought in the middle of an answer: then calls are as
  * free as they would be without it. */
-static void follow(constraint *c, int32_t id)
+static void follow_call(constraint *c, int32_t id)
 {
     const carat_mask *g = carat_grammar_mask(c->grammar);
     g->accept(g->user, id);
@@ -73,11 +73,11 @@ static void follow(constraint *c, int32_t id)
         c->calling = false;
 }
 
-static void accept(void *user, int32_t id)
+static void constraint_accept(void *user, int32_t id)
 {
     constraint *c = user;
     if (c->lazy && !c->lost)
-        follow(c, id);
+        follow_call(c, id);
     if (id == c->s->thought_open)
         c->thinking = true;
     else if (id == c->s->thought_close)
@@ -95,7 +95,8 @@ static bool has_strict_tool(const request *rq)
 
 /* Which grammar, if any, and whether it is one of calls alone. False: what is asked for does not go
  * together. */
-static bool choose(const request *rq, carat_grammar_options *o, bool *any, bool *lazy, problem *p)
+static bool choose_grammar(const request *rq, carat_grammar_options *o, bool *any, bool *lazy,
+                           problem *p)
 {
     bool calls = rq->tools.n && rq->choice != TOOLS_NONE;
     *any = true;
@@ -212,7 +213,7 @@ bool constraint_open(constraint **out, server *s, const constraint_plan *plan, p
     bool any, lazy;
     err e = {0};
     *out = NULL;
-    if (!choose(rq, &o, &any, &lazy, p))
+    if (!choose_grammar(rq, &o, &any, &lazy, p))
         return false;
     if (!any && (rq->api == API_COMPLETIONS || rq->sampling.ignore_eog))
         return true;
@@ -221,7 +222,7 @@ bool constraint_open(constraint **out, server *s, const constraint_plan *plan, p
     c->s = s;
     c->thinking = plan->starts_thinking;
     c->lazy = any && lazy;
-    c->mask = (carat_mask){.fill = fill, .accept = accept, .user = c};
+    c->mask = (carat_mask){.fill = constraint_fill, .accept = constraint_accept, .user = c};
     carat_status st = any ? open_grammar(c, &o, &e) : CARAT_OK;
     if (st) {
         mem_free(c);

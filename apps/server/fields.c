@@ -147,6 +147,11 @@ bool field_real(problem *p, const jtree *o, const char *key, double min, double 
                        min, max);
 }
 
+bool tree_says(const jtree *v, const char *word)
+{
+    return jtree_is(v, JTREE_STRING) && !strcmp(v->s, word);
+}
+
 static const char *const kind_names[] = {
     [JTREE_STRING] = "a string", [JTREE_ARRAY] = "an array", [JTREE_OBJECT] = "an object"};
 

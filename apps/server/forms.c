@@ -24,8 +24,8 @@ static bool take_form(request *rq, const char *field, format_kind kind, problem 
     return true;
 }
 
-static bool take_text(request *rq, const char *field, format_kind kind, const char *s, size_t n,
-                      problem *p)
+static bool take_source(request *rq, const char *field, format_kind kind, const char *s, size_t n,
+                        problem *p)
 {
     rq->schema = s;
     rq->n_schema = n;
@@ -43,7 +43,7 @@ static bool take_schema(request *rq, const char *field, const jtree *schema, pro
     str_free(&text);
     if (!ok)
         return problem_set(p, 503, "", "no memory for '%s'", field);
-    return take_text(rq, field, FORMAT_JSON_SCHEMA, kept, n, p);
+    return take_source(rq, field, FORMAT_JSON_SCHEMA, kept, n, p);
 }
 
 bool read_format(request *rq, const jtree *f, const char *field, bool flat, problem *p)
@@ -78,14 +78,14 @@ bool read_format(request *rq, const jtree *f, const char *field, bool flat, prob
 static bool read_schema(request *rq, const char *field, const jtree *v, problem *p)
 {
     if (v->kind == JTREE_STRING)
-        return take_text(rq, field, FORMAT_JSON_SCHEMA, v->s, v->n, p);
+        return take_source(rq, field, FORMAT_JSON_SCHEMA, v->s, v->n, p);
     if (v->kind != JTREE_OBJECT && v->kind != JTREE_TRUE)
         return problem_set(p, 400, field, "'%s' is %s; expected a JSON schema", field,
                            jtree_kind_name(v));
     return take_schema(rq, field, v, p);
 }
 
-static void put_choice(str *o, const jtree *choice)
+static void put_alternative(str *o, const jtree *choice)
 {
     static const char hex[] = "0123456789ABCDEF";
     str_putc(o, '"');
@@ -118,7 +118,7 @@ static bool read_choice(request *rq, const char *field, const jtree *v, problem 
             return problem_set(p, 400, field, "'%s' holds %s; expected strings", field,
                                jtree_kind_name(i));
         }
-        put_choice(&text, i);
+        put_alternative(&text, i);
         if (i->next)
             str_puts(&text, " | ");
     }
@@ -127,7 +127,7 @@ static bool read_choice(request *rq, const char *field, const jtree *v, problem 
     str_free(&text);
     if (!ok)
         return problem_set(p, 503, "", "no memory for '%s'", field);
-    return take_text(rq, field, FORMAT_GRAMMAR, kept, n, p);
+    return take_source(rq, field, FORMAT_GRAMMAR, kept, n, p);
 }
 
 static bool read_string(request *rq, const char *field, format_kind kind, const jtree *v,
@@ -136,7 +136,7 @@ static bool read_string(request *rq, const char *field, format_kind kind, const 
     if (v->kind != JTREE_STRING)
         return problem_set(p, 400, field, "'%s' is %s; expected a string", field,
                            jtree_kind_name(v));
-    return !v->n || take_text(rq, field, kind, v->s, v->n, p);
+    return !v->n || take_source(rq, field, kind, v->s, v->n, p);
 }
 
 static bool read_structured(request *rq, const jtree *o, problem *p)

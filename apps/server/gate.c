@@ -58,7 +58,7 @@ static void unlink_waiting(gate *g, waiting *w)
     mem_free(w);
 }
 
-static void drop(gate *g, waiting *w, const char *why)
+static void gate_drop(gate *g, waiting *w, const char *why)
 {
     if (why && w->n_seen) {
         ssize_t n = send(w->fd, why, strlen(why), MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -75,7 +75,7 @@ static void expire(gate *g, waiting *w)
     static const char full[] = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n"
                                "Retry-After: 2\r\nContent-Length: 0\r\n\r\n";
     g->o.expired(g->o.user);
-    drop(g, w, w->whole ? full : late);
+    gate_drop(g, w, w->whole ? full : late);
 }
 
 /* ---- One connection ---- */
@@ -90,13 +90,13 @@ static bool is_complete(const char *s, size_t n)
     return memmem(s, n, "\r\n\r\n", 4) || memmem(s, n, "\n\n", 2);
 }
 
-static void look(gate *g, waiting *w, double now)
+static void look_at_header(gate *g, waiting *w, double now)
 {
     ssize_t n = recv(w->fd, g->header, g->o.header_max, MSG_PEEK | MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         n = 0;
     else if (n <= 0) {
-        drop(g, w, NULL);
+        gate_drop(g, w, NULL);
         return;
     }
     w->n_seen = (size_t)n;
@@ -118,10 +118,10 @@ static void mark(gate *g, waiting *w, double now)
     g->n_dirty += !w->dirty;
     w->dirty = true;
     if (now >= w->look_ms)
-        look(g, w, now);
+        look_at_header(g, w, now);
 }
 
-static bool add(gate *g, int fd, const struct sockaddr_storage *address, socklen_t n)
+static bool gate_add(gate *g, int fd, const struct sockaddr_storage *address, socklen_t n)
 {
     waiting *w = mem_calloc(1, sizeof *w);
     struct epoll_event ev = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.ptr = w};
@@ -138,7 +138,7 @@ static bool add(gate *g, int fd, const struct sockaddr_storage *address, socklen
     *(g->newest ? &g->newest->newer : &g->oldest) = w;
     g->newest = w;
     g->n++;
-    look(g, w, now);
+    look_at_header(g, w, now);
     return true;
 }
 
@@ -162,7 +162,7 @@ static void accept_all(gate *g)
         }
         if (g->n >= g->o.waiting_max)
             expire(g, g->oldest);
-        if (!add(g, fd, &address, n))
+        if (!gate_add(g, fd, &address, n))
             close(fd);
     }
 }
@@ -186,11 +186,11 @@ static void look_again(gate *g, double now)
         if (w->until_ms <= now)
             expire(g, w);
         else if (w->dirty && now >= w->look_ms)
-            look(g, w, now);
+            look_at_header(g, w, now);
     }
 }
 
-static void *watch(void *arg)
+static void *gate_watch(void *arg)
 {
     gate *g = arg;
     struct epoll_event ev[EVENTS];
@@ -239,7 +239,7 @@ status gate_open(gate **out, const gate_options *o, err *e)
         st = err_memory(e, "the server", o->header_max);
     else if (g->poll < 0 || !watch_fd(g, g->wake, &g->wake) || !watch_fd(g, o->listener, g))
         st = err_errno(e, "wait for connections", "the server");
-    else if (pthread_create(&g->thread, NULL, watch, g))
+    else if (pthread_create(&g->thread, NULL, gate_watch, g))
         st = err_set(e, E_MEMORY, "no thread for connections");
     if (st) {
         if (g->poll >= 0)
@@ -263,7 +263,7 @@ void gate_close(gate *g)
     (void)n; /* a new counter takes it */
     pthread_join(g->thread, NULL);
     while (g->oldest)
-        drop(g, g->oldest, NULL);
+        gate_drop(g, g->oldest, NULL);
     close(g->o.listener);
     close(g->poll);
     close(g->wake);

@@ -85,7 +85,7 @@ static bool wants_thought(const stream *st)
 }
 
 /* A conversation, rendered; text may be NULL. */
-static bool render(stream *st, prompt *out, str *text, problem *p)
+static bool render_conversation(stream *st, prompt *out, str *text, problem *p)
 {
     request *rq = &st->rq;
     const server *s = st->x->s;
@@ -116,7 +116,7 @@ static bool render(stream *st, prompt *out, str *text, problem *p)
     return out->ids != NULL;
 }
 
-static bool encode(stream *st, const raw_prompt *r, prompt *out, problem *p)
+static bool encode_prompt(stream *st, const raw_prompt *r, prompt *out, problem *p)
 {
     const server *s = st->x->s;
     bool has_bos = r->n >= 5 && !memcmp(r->text, "<bos>", 5);
@@ -150,7 +150,7 @@ static bool make_prompts(stream *st, problem *p)
         return problem_set(p, 503, "", "no memory for a request");
     for (int32_t i = 0; i < st->n_prompts; i++) {
         prompt *q = &st->prompt[i];
-        if (raw ? !encode(st, &rq->prompt[i], q, p) : !render(st, q, NULL, p))
+        if (raw ? !encode_prompt(st, &rq->prompt[i], q, p) : !render_conversation(st, q, NULL, p))
             return false;
         if (!too_long(st, q->n, p))
             return false;
@@ -418,7 +418,7 @@ static void answer_whole(stream *st)
     x->status = 200;
 }
 
-static bool begin(stream *st, api_kind api, problem *p)
+static bool begin_stream(stream *st, api_kind api, problem *p)
 {
     exchange *x = st->x;
     if (!request_parse(&st->rq, api, x->body, x->n_body, &x->s->limits, p))
@@ -446,7 +446,7 @@ void handle_generation(exchange *x, api_kind api)
     st->x = x;
     st->d = dialect_of(api);
     st->last_ms = clock_ms();
-    if (!begin(st, api, &p)) {
+    if (!begin_stream(st, api, &p)) {
         reply_problem(x, &p);
         if (p.status == 503 && client_left(x->fd)) {
             x->status = STATUS_GONE;
@@ -473,7 +473,7 @@ static bool only_prompt(exchange *x, api_kind api, stream *st, prompt *q, str *t
     problem p = {0};
     st->x = x;
     if (!request_parse(&st->rq, api, x->body, x->n_body, &x->s->limits, &p) ||
-        !render(st, q, text, &p)) {
+        !render_conversation(st, q, text, &p)) {
         reply_problem(x, &p);
         return false;
     }

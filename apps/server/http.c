@@ -290,7 +290,7 @@ static void add_headers(const exchange *x, struct MHD_Response *r)
         MHD_add_response_header(r, "Connection", "close");
 }
 
-static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max)
+static ssize_t pull_stream(void *cls, uint64_t pos, char *buf, size_t max)
 {
     exchange *x = cls;
     (void)pos;
@@ -322,7 +322,7 @@ static enum MHD_Result send_reply(exchange *x, const char *allow)
         r = MHD_create_response_from_buffer(sizeof sorry - 1, sorry, MHD_RESPMEM_PERSISTENT);
     } else if (x->stream) {
         set_patience(x, true);
-        r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, read_stream, x, NULL);
+        r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, pull_stream, x, NULL);
     } else {
         void *at = x->file ? (void *)(size_t)x->file : (void *)(size_t)str_text(&x->out);
         size_t n = x->file ? x->n_file : x->out.n;
@@ -338,7 +338,7 @@ static enum MHD_Result send_reply(exchange *x, const char *allow)
     return ok;
 }
 
-static enum MHD_Result refuse(exchange *x, const problem *p, const char *allow)
+static enum MHD_Result refuse_exchange(exchange *x, const problem *p, const char *allow)
 {
     reply_problem(x, p);
     return send_reply(x, allow);
@@ -380,7 +380,7 @@ static enum MHD_Result preflight(exchange *x, const char *methods)
     return ok;
 }
 
-static bool too_large(const exchange *x, problem *p)
+static bool body_too_large(const exchange *x, problem *p)
 {
     return problem_set(p, 413, "", "the body is larger than %lld bytes, the limit of this server",
                        (long long)x->s->o->max_body);
@@ -434,7 +434,7 @@ static bool check_framing(exchange *x, problem *p)
 }
 
 /* Before the body: everything that can be said without it. */
-static bool check_head(request_state *q, problem *p, const char **allow)
+static bool check_request_head(request_state *q, problem *p, const char **allow)
 {
     exchange *x = &q->x;
     const route *other;
@@ -457,7 +457,7 @@ static bool check_head(request_state *q, problem *p, const char **allow)
     if (!may_ask(x, q->route, p))
         return false;
     if (length && strtoull(length, NULL, 10) > (unsigned long long)x->s->o->max_body)
-        return too_large(x, p);
+        return body_too_large(x, p);
     return !q->route->needs_model || check_state(x, p);
 }
 
@@ -489,12 +489,12 @@ static bool take_work(request_state *q, problem *p)
     return problem_set(p, 503, "", "other large requests are at work: try again soon");
 }
 
-static enum MHD_Result run(request_state *q)
+static enum MHD_Result run_handler(request_state *q)
 {
     exchange *x = &q->x;
     problem p = {0};
     if (q->too_long)
-        too_large(x, &p);
+        body_too_large(x, &p);
     else if (q->body.bad)
         problem_set(&p, 503, "", "no memory for a body of this size");
     else if (q->route->needs_model)
@@ -502,7 +502,7 @@ static enum MHD_Result run(request_state *q)
     if (!p.status)
         take_work(q, &p);
     if (p.status)
-        return refuse(x, &p, NULL);
+        return refuse_exchange(x, &p, NULL);
     x->body = str_text(&q->body);
     x->n_body = q->body.n;
     atomic_fetch_add(&x->s->n_active, 1);
@@ -569,7 +569,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
         const char *methods = strcmp(method, "OPTIONS") ? NULL : methods_of(path);
         if (methods && check_framing(&q->x, &p))
             return preflight(&q->x, methods);
-        return check_head(q, &p, &allow) ? MHD_YES : refuse(&q->x, &p, allow);
+        return check_request_head(q, &p, &allow) ? MHD_YES : refuse_exchange(&q->x, &p, allow);
     }
     if (*n_upload) {
         take_body(q, upload, *n_upload);
@@ -578,7 +578,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
         *n_upload = 0;
         return endless ? MHD_NO : MHD_YES;
     }
-    return q->x.status ? MHD_YES : run(q);
+    return q->x.status ? MHD_YES : run_handler(q);
 }
 
 static void on_completed(void *cls, struct MHD_Connection *c, void **state,
@@ -649,7 +649,7 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **context,
     pthread_mutex_unlock(&h->lock);
 }
 
-static bool enter(void *user, int fd, const struct sockaddr *address, socklen_t n)
+static bool take_connection(void *user, int fd, const struct sockaddr *address, socklen_t n)
 {
     http *h = user;
     pthread_mutex_lock(&h->lock);
@@ -774,7 +774,7 @@ status http_open(http **out, server *s, int *port, err *e)
                       .header_ms = (int)(header_ms < HEADER_MAX_MS ? header_ms : HEADER_MAX_MS),
                       .header_max = HEADERS_MAX,
                       .user = h,
-                      .enter = enter,
+                      .enter = take_connection,
                       .expired = count_expired,
                       .tick = close_idle};
     st = gate_open(&h->gate, &o, e);

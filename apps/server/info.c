@@ -201,7 +201,7 @@ void handle_props(exchange *x)
 
 enum { SLOTS_MAX = 64 };
 
-static bool look(const exchange *x, carat_batch_info *info, carat_slot_info *slots)
+static bool look_into_batch(const exchange *x, carat_batch_info *info, carat_slot_info *slots)
 {
     server *s = x->s;
     pthread_rwlock_rdlock(&s->batch_lock);
@@ -217,7 +217,7 @@ void handle_slots(exchange *x)
     carat_batch_info b = {0};
     carat_slot_info slots[SLOTS_MAX] = {0};
     str *o = &x->out;
-    look(x, &b, slots);
+    look_into_batch(x, &b, slots);
     if (x->query_has(x, "fail_on_no_slot", "1") && b.n_busy >= b.n_slots) {
         problem p = {.retry_s = 1};
         problem_set(&p, 503, "", "all %d slots are at work", b.n_slots);
@@ -247,7 +247,7 @@ void handle_metrics(exchange *x)
     server *s = x->s;
     metrics_now now = {.n_active = atomic_load(&s->n_active) - 1, /* without this scrape */
                        .ready = atomic_load(&s->state) == SERVER_READY};
-    if (look(x, &now.batch, slots)) {
+    if (look_into_batch(x, &now.batch, slots)) {
         now.weight_bytes = s->plan.weight_bytes;
         now.n_devices = carat_memory(s->model, now.device);
         for (int32_t i = 0; i < now.batch.n_slots && i < SLOTS_MAX; i++)

@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Space and line end: what stands before a text in an event stream ("data: "). */
-static void comma(str *o)
+static void put_comma(str *o)
 {
     if (o->n && !strchr("{[:, \n", o->at[o->n - 1]))
         str_putc(o, ',');
@@ -14,7 +14,7 @@ static void comma(str *o)
 
 void json_key(str *o, const char *key)
 {
-    comma(o);
+    put_comma(o);
     if (key) {
         jtree_put_string(o, key, strlen(key));
         str_putc(o, ':');
@@ -103,7 +103,7 @@ void json_tree(str *o, const char *key, const jtree *v)
     case JTREE_OBJECT:
         str_putc(o, '{');
         for (const jtree *i = v->first; i; i = i->next) {
-            comma(o);
+            put_comma(o);
             jtree_put_string(o, i->key, i->n_key);
             str_putc(o, ':');
             json_tree(o, NULL, i);

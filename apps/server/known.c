@@ -202,12 +202,13 @@ static const known_field fields[] = {
     {"anthropic_beta", MESS, HARMLESS, NULL},
 };
 
-static const known_field *find(const char *name, api_kind api)
+static const known_field *find_field(const char *name, api_kind api)
 {
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (!strcmp(fields[i].name, name) && fields[i].apis & 1u << api)
             return &fields[i];
-    return !strncmp(name, "speculative.", 12) ? find("priority", api) : NULL; /* about speed */
+    return !strncmp(name, "speculative.", 12) ? find_field("priority", api)
+                                              : NULL; /* about speed */
 }
 
 bool field_row_at(size_t i, api_kind api, field_row *row)
@@ -221,7 +222,7 @@ bool field_row_at(size_t i, api_kind api, field_row *row)
     return false;
 }
 
-static bool equals(const jtree *v, const char *word, size_t n)
+static bool equals_word(const jtree *v, const char *word, size_t n)
 {
     char *end;
     switch (v->kind) {
@@ -238,7 +239,8 @@ static bool equals(const jtree *v, const char *word, size_t n)
         return n && v->n == n && !memcmp(v->s, word, n);
     case JTREE_ARRAY: /* "[word]": nothing but this word in it */
         for (const jtree *i = v->first; i; i = i->next)
-            if (n < 2 || *word != '[' || i->kind != JTREE_STRING || !equals(i, word + 1, n - 2))
+            if (n < 2 || *word != '[' || i->kind != JTREE_STRING ||
+                !equals_word(i, word + 1, n - 2))
                 return false;
         return n && *word == '[';
     case JTREE_NULL:
@@ -254,7 +256,7 @@ static bool is_neutral(const jtree *v, const char *values)
         return !jtree_truthy(v);
     for (const char *at = values;;) {
         size_t n = strcspn(at, "|");
-        if (equals(v, at, n))
+        if (equals_word(v, at, n))
             return true;
         if (!at[n])
             return false;
@@ -265,7 +267,7 @@ static bool is_neutral(const jtree *v, const char *values)
 bool check_fields(const request *rq, const request_limits *lim, problem *p)
 {
     for (const jtree *v = rq->body->first; v; v = v->next) {
-        const known_field *f = find(v->key, rq->api);
+        const known_field *f = find_field(v->key, rq->api);
         if (v->kind == JTREE_NULL || (f && f->kind != ONLY) || (!f && lim->lenient))
             continue;
         if (!f && jtree_truthy(v)) {

@@ -79,7 +79,7 @@ static void put_record(str *box, const happening *h)
         str_cut(box, before); /* no half records */
 }
 
-static const char *take_text(live *l, const char *was, size_t n)
+static const char *take_record_text(live *l, const char *was, size_t n)
 {
     const char *at = l->taken.at + l->at;
     if (!was)
@@ -98,10 +98,10 @@ bool live_next(live *l, happening *h)
         h->ev.top = (const carat_logprob *)(const void *)(l->taken.at + l->at);
         l->at += padded((size_t)h->ev.n_top * sizeof *h->ev.top);
     }
-    h->ev.text = take_text(l, h->ev.text, h->ev.n_text + 1);
-    h->ev.name = take_text(l, h->ev.name, SIZE_MAX);
-    h->ev.stop = take_text(l, h->ev.stop, SIZE_MAX);
-    h->error = take_text(l, h->error, SIZE_MAX);
+    h->ev.text = take_record_text(l, h->ev.text, h->ev.n_text + 1);
+    h->ev.name = take_record_text(l, h->ev.name, SIZE_MAX);
+    h->ev.stop = take_record_text(l, h->ev.stop, SIZE_MAX);
+    h->error = take_record_text(l, h->error, SIZE_MAX);
     l->n_over += h->done;
     return true;
 }
@@ -132,7 +132,7 @@ static void note_token(running *r, const carat_event *ev)
         str_put(&r->sampled, (const char *)&ev->id, sizeof ev->id);
 }
 
-static bool on_event(void *user, const carat_event *ev)
+static bool live_on_event(void *user, const carat_event *ev)
 {
     running *r = user;
     live *l = r->l;
@@ -156,7 +156,7 @@ static bool on_event(void *user, const carat_event *ev)
     return !bad && !(call && l->one_call);
 }
 
-static void on_done(void *user, carat_status st, const carat_error *e, const carat_timings *t)
+static void live_on_done(void *user, carat_status st, const carat_error *e, const carat_timings *t)
 {
     running *r = user;
     live *l = r->l;
@@ -177,8 +177,12 @@ static void on_done(void *user, carat_status st, const carat_error *e, const car
 
 static bool submit_one(live *l, running *r, const live_job *j, problem *p)
 {
-    carat_job job = {
-        .ids = j->ids, .n = j->n, .opt = &j->opt, .fn = on_event, .done = on_done, .user = r};
+    carat_job job = {.ids = j->ids,
+                     .n = j->n,
+                     .opt = &j->opt,
+                     .fn = live_on_event,
+                     .done = live_on_done,
+                     .user = r};
     server *s = l->s;
     err e = {0};
     bool full = false;

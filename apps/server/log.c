@@ -109,7 +109,7 @@ void log_exchange(const exchange *x)
 
 /* ---- Traces ---- */
 
-static void put_ids(str *o, const char *key, const int32_t *ids, int64_t n)
+static void put_id_list(str *o, const char *key, const int32_t *ids, int64_t n)
 {
     json_open(o, key, '[');
     for (int64_t i = 0; i < n; i++)
@@ -121,8 +121,8 @@ static void put_answer(str *o, const choice *c, const trace_prompt *p)
 {
     static const char *const kinds[] = {"reasoning", "text", "call"};
     json_open(o, NULL, '{');
-    put_ids(o, "prompt_ids", p->ids, p->n);
-    put_ids(o, "sampled_ids", p->sampled, p->n_sampled);
+    put_id_list(o, "prompt_ids", p->ids, p->n);
+    put_id_list(o, "sampled_ids", p->sampled, p->n_sampled);
     json_open(o, "parts", '[');
     for (int32_t i = 0; i < c->n_parts; i++) {
         const part *q = &c->part[i];

@@ -189,7 +189,7 @@ static bool is_valid(const description *d, const jtree *schema, const jtree *v)
 
 /* ---- Bodies ---- */
 
-static bool accepted(api_kind api, const char *body, char *why, size_t cap)
+static bool is_accepted(api_kind api, const char *body, char *why, size_t cap)
 {
     request rq = {0};
     problem p = {0};
@@ -200,7 +200,7 @@ static bool accepted(api_kind api, const char *body, char *why, size_t cap)
     return ok;
 }
 
-static void compare(const description *d, api_kind api, const char *body)
+static void compare_verdicts(const description *d, api_kind api, const char *body)
 {
     arena mem = {0};
     const jtree *v;
@@ -208,7 +208,7 @@ static void compare(const description *d, api_kind api, const char *body)
     char why[1024];
     CHECK_OK(jtree_parse(body, strlen(body), "a body", 64, &mem, &v, &e), e);
     bool valid = is_valid(d, jtree_get(d->schemas, names[api]), v);
-    bool taken = accepted(api, body, why, sizeof why);
+    bool taken = is_accepted(api, body, why, sizeof why);
     CHECK_MSG(valid == taken, "%s: the schema calls it %s; the server %s%s", body,
               valid ? "valid" : "invalid", taken ? "accepts it" : "says ", why);
     arena_free(&mem);
@@ -351,12 +351,12 @@ TEST(openapi_every_field_alone)
             for (size_t i = 0; i < sizeof values / sizeof *values && !needs_others(p->key);
                  i++, n++) {
                 snprintf(body, sizeof body, "{%s,\"%s\":%s}", companions[api], p->key, values[i]);
-                compare(&d, (api_kind)api, body);
+                compare_verdicts(&d, (api_kind)api, body);
             }
         for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
             snprintf(body, sizeof body, "{%s,\"never_heard_of\":%s,\"speculative.n\":%s}",
                      companions[api], values[i], values[i]);
-            compare(&d, (api_kind)api, body);
+            compare_verdicts(&d, (api_kind)api, body);
         }
     }
     CHECK(n > 20000);
@@ -430,12 +430,12 @@ TEST(openapi_bodies)
     description d;
     open_description(&d);
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
-        compare(&d, bodies[i].api, bodies[i].body);
+        compare_verdicts(&d, bodies[i].api, bodies[i].body);
     arena_free(&d.mem);
 }
 
 /* What the description says of a field, in the words of known.c. */
-static const char *kind_of(const jtree *p)
+static const char *described_kind(const jtree *p)
 {
     const jtree *ref = jtree_get(p, "$ref");
     if (p->kind == JTREE_TRUE)
@@ -456,8 +456,8 @@ TEST(openapi_names_every_field)
         for (; field_row_at(n, (api_kind)api, &row); n++) {
             const jtree *p = jtree_get(props, row.name);
             CHECK_MSG(p, "%s: no %s", names[api], row.name);
-            CHECK_MSG(strcmp(row.kind, "harmless") ? strcmp(kind_of(p), "harmless") != 0
-                                                   : !strcmp(kind_of(p), "harmless"),
+            CHECK_MSG(strcmp(row.kind, "harmless") ? strcmp(described_kind(p), "harmless") != 0
+                                                   : !strcmp(described_kind(p), "harmless"),
                       "%s: %s is %s", names[api], row.name, row.kind);
         }
         CHECK_EQ(props->count, n);

@@ -56,7 +56,7 @@ void replay_close(replay *r)
     mem_free(r);
 }
 
-static uint64_t hash_of(const char *s)
+static uint64_t hash_of_id(const char *s)
 {
     uint64_t h = UINT64_C(0xcbf29ce484222325); /* FNV-1a; ids are our own, random ones */
     for (; *s; s++)
@@ -89,7 +89,7 @@ void replay_put(replay *r, const char *id, const char *name, const char *argumen
     if (!c)
         return; /* a prompt will be computed again: slower, and as right */
     char *at = (char *)c + text;
-    *c = (call){.hash = hash_of(id), .n_bytes = bytes, .n = n, .ids = (int32_t *)(void *)at};
+    *c = (call){.hash = hash_of_id(id), .n_bytes = bytes, .n = n, .ids = (int32_t *)(void *)at};
     memcpy(c->id, id, n_id);
     memcpy(c->ids, ids, (size_t)n * sizeof *ids);
     c->name = at + (size_t)n * sizeof *ids;
@@ -121,13 +121,13 @@ static bool same_members(const jtree *a, const jtree *b)
         const jtree *k = b->first;
         while (k && (k->n_key != i->n_key || memcmp(k->key, i->key, i->n_key)))
             k = k->next;
-        if (!k || !same_json(i, k))
+        if (!k || !same_json_value(i, k))
             return false;
     }
     return true;
 }
 
-bool same_json(const jtree *a, const jtree *b)
+bool same_json_value(const jtree *a, const jtree *b)
 {
     bool na = a->kind == JTREE_INTEGER || a->kind == JTREE_REAL;
     bool nb = b->kind == JTREE_INTEGER || b->kind == JTREE_REAL;
@@ -146,7 +146,7 @@ bool same_json(const jtree *a, const jtree *b)
         return false;
     const jtree *k = b->first;
     for (const jtree *i = a->first; i; i = i->next, k = k->next)
-        if (!same_json(i, k))
+        if (!same_json_value(i, k))
             return false;
     return true;
 }
@@ -162,12 +162,12 @@ static bool same_call(const call *c, const jtree *function, arena *mem)
         return false;
     return !jtree_parse(c->arguments, strlen(c->arguments), "arguments", DEPTH_MAX, mem, &ours,
                         NULL) &&
-           same_json(given, ours);
+           same_json_value(given, ours);
 }
 
-static const call *find(const replay *r, const char *id)
+static const call *find_call(const replay *r, const char *id)
 {
-    uint64_t h = hash_of(id);
+    uint64_t h = hash_of_id(id);
     const call *c = r->bucket[h % BUCKETS];
     while (c && (c->hash != h || strcmp(c->id, id)))
         c = c->next;
@@ -181,7 +181,7 @@ typedef struct ids_out {
     int64_t n, cap;
 } ids_out;
 
-static bool put_ids(ids_out *o, const int32_t *ids, int64_t n)
+static bool append_ids(ids_out *o, const int32_t *ids, int64_t n)
 {
     if (o->n + n > o->cap) {
         int64_t cap = (o->n + n) * 2;
@@ -221,7 +221,7 @@ static const call **calls_of(const replay *r, const jtree *messages, arena *mem,
         const jtree *list = jtree_get(m, "tool_calls");
         for (const jtree *c = jtree_is(list, JTREE_ARRAY) ? list->first : NULL; c; c = c->next) {
             const jtree *id = jtree_get(c, "id");
-            const call *known = jtree_is(id, JTREE_STRING) ? find(r, id->s) : NULL;
+            const call *known = jtree_is(id, JTREE_STRING) ? find_call(r, id->s) : NULL;
             if (known && same_call(known, jtree_get(c, "function"), mem))
                 out[*n] = known;
             ++*n;
@@ -238,7 +238,7 @@ static bool rebuild(const call **calls, int64_t n_calls, const replay_prompt *p,
     bool ok = true;
     while (ok && at < n) {
         int64_t from = next_mark(ids, at, n, p->open);
-        ok = put_ids(o, ids + at, from - at);
+        ok = append_ids(o, ids + at, from - at);
         at = from;
         if (from == n || !ok)
             break;
@@ -246,7 +246,7 @@ static bool rebuild(const call **calls, int64_t n_calls, const replay_prompt *p,
         if (to == n || i >= n_calls)
             return false; /* not as it is thought to be */
         const call *c = calls[i++];
-        ok = c ? put_ids(o, c->ids, c->n) : put_ids(o, ids + from, to + 1 - from);
+        ok = c ? append_ids(o, c->ids, c->n) : append_ids(o, ids + from, to + 1 - from);
         at = to + 1;
     }
     return ok && i == n_calls;

@@ -5,7 +5,7 @@
 
 enum { OPEN = 48, CLOSE = 49 };
 
-static replay *opened(void)
+static replay *open_replay(void)
 {
     replay *r;
     err e = {0};
@@ -24,7 +24,7 @@ TEST(replay_puts_sampled_tokens_where_the_call_stands)
     static const int32_t want[] = {1, OPEN, 2, CLOSE, 3, OPEN, 7, 8, 9, CLOSE, 5};
     static const char messages[] = "[" CALL("other", "{}") "," CALL("mine", "\"{\\\"b\\\": 2.0, "
                                                                             "\\\"a\\\":[1]}\"") "]";
-    replay *r = opened();
+    replay *r = open_replay();
     int32_t *out;
     int64_t n = 0;
     replay_put(r, "mine", "f", "{\"a\":[1],\"b\":2}", sampled, 5);
@@ -50,7 +50,7 @@ TEST(replay_leaves_changed_calls_alone)
         "[" CALL("mine", "{\"a\":1}") "," CALL("mine",
                                                "{\"a\":1}") "]", /* more than in the prompt */
         "nothing"};
-    replay *r = opened();
+    replay *r = open_replay();
     replay_put(r, "mine", "f", "{\"a\":1}", sampled, 3);
     for (size_t i = 0; i < sizeof changed / sizeof *changed; i++) {
         int32_t *out;
@@ -67,7 +67,7 @@ TEST(replay_forgets_the_oldest)
     enum { N = 1 << 16 };
     static int32_t sampled[N];
     static const int32_t prompt[] = {OPEN, 2, CLOSE};
-    replay *r = opened();
+    replay *r = open_replay();
     for (int i = 0; i < 600; i++) { /* 256 KiB each: more than there is room for */
         char id[16];
         snprintf(id, sizeof id, "call%d", i);

@@ -142,6 +142,7 @@ bool field_kind(problem *p, const jtree *o, const char *key, jtree_kind kind, co
 /* A number from its spelling; false if it is none, no whole one, or outside of min..max. */
 bool tree_int(const jtree *v, int64_t min, int64_t max, int64_t *out);
 bool tree_real(const jtree *v, double min, double max, double *out);
+bool tree_says(const jtree *v, const char *word); /* a string, this one */
 
 /* Fields that several dialects share. */
 bool read_common(request *rq, const request_limits *lim, problem *p); /* model, stream, sampling */

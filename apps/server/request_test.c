@@ -148,7 +148,7 @@ TEST(request_mistakes_are_400_and_name_the_field)
     }
 }
 
-static void parse(request *rq, api_kind api, const char *body)
+static void parse_request(request *rq, api_kind api, const char *body)
 {
     problem p = {0};
     *rq = (request){0};
@@ -158,14 +158,15 @@ static void parse(request *rq, api_kind api, const char *body)
 TEST(request_chat_reads_every_field)
 {
     request rq;
-    parse(&rq, API_CHAT,
-          "{\"model\":\"m\",\"stream\":true,\"stream_options\":{\"include_usage\":true},\"n\":3,"
-          "\"temperature\":0.5,\"top_p\":0.25,\"top_k\":7,\"min_p\":0.125,\"seed\":42,"
-          "\"presence_penalty\":1,\"frequency_penalty\":-1,\"max_completion_tokens\":9,"
-          "\"stop\":[\"a\",\"\",\"b\"],\"logprobs\":true,\"top_logprobs\":2,"
-          "\"logit_bias\":{\"3\":1.5,\"4\":-100},\"reasoning_effort\":\"low\","
-          "\"parallel_tool_calls\":false,\"tool_choice\":\"none\"," F "," M
-          ",\"unknown\":{},\"user\":null}");
+    parse_request(
+        &rq, API_CHAT,
+        "{\"model\":\"m\",\"stream\":true,\"stream_options\":{\"include_usage\":true},\"n\":3,"
+        "\"temperature\":0.5,\"top_p\":0.25,\"top_k\":7,\"min_p\":0.125,\"seed\":42,"
+        "\"presence_penalty\":1,\"frequency_penalty\":-1,\"max_completion_tokens\":9,"
+        "\"stop\":[\"a\",\"\",\"b\"],\"logprobs\":true,\"top_logprobs\":2,"
+        "\"logit_bias\":{\"3\":1.5,\"4\":-100},\"reasoning_effort\":\"low\","
+        "\"parallel_tool_calls\":false,\"tool_choice\":\"none\"," F "," M
+        ",\"unknown\":{},\"user\":null}");
     CHECK_STR(rq.model, "m");
     CHECK(rq.stream && rq.include_usage && rq.logprobs && rq.seed_given && rq.one_call);
     CHECK_EQ(rq.n, 3);
@@ -186,26 +187,29 @@ TEST(request_chat_reads_every_field)
 TEST(request_allowed_tools_are_some_of_all)
 {
     request rq;
-    parse(&rq, API_RESPONSES,
-          "{" I ",\"tools\":[{\"type\":\"function\",\"name\":\"f\"},{\"type\":\"function\","
-          "\"name\":\"g\"},{\"type\":\"web_search\"}],\"tool_choice\":{\"type\":\"allowed_tools\","
-          "\"mode\":\"required\",\"tools\":[{\"type\":\"web_search\"},{\"type\":\"function\","
-          "\"name\":\"g\"}]}}");
+    parse_request(
+        &rq, API_RESPONSES,
+        "{" I ",\"tools\":[{\"type\":\"function\",\"name\":\"f\"},{\"type\":\"function\","
+        "\"name\":\"g\"},{\"type\":\"web_search\"}],\"tool_choice\":{\"type\":\"allowed_tools\","
+        "\"mode\":\"required\",\"tools\":[{\"type\":\"web_search\"},{\"type\":\"function\","
+        "\"name\":\"g\"}]}}");
     CHECK_EQ(rq.choice, TOOLS_REQUIRED);
     CHECK_STR(str_text(&rq.tools),
               "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"type\":\"function\","
               "\"function\":{\"name\":\"g\"}}]");
     CHECK_STR(str_text(&rq.allowed), "[{\"type\":\"function\",\"function\":{\"name\":\"g\"}}]");
     request_free(&rq);
-    parse(&rq, API_CHAT,
-          "{" M "," F ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":"
-          "\"auto\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}}}");
+    parse_request(&rq, API_CHAT,
+                  "{" M "," F
+                  ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":"
+                  "\"auto\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}}}");
     CHECK_EQ(rq.choice, TOOLS_AUTO);
     CHECK_STR(str_text(&rq.allowed), str_text(&rq.tools));
     request_free(&rq);
-    parse(&rq, API_RESPONSES,
-          "{" I ",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],\"tool_choice\":{\"type\":"
-          "\"allowed_tools\",\"mode\":\"auto\",\"tools\":[{\"type\":\"web_search\"}]}}");
+    parse_request(&rq, API_RESPONSES,
+                  "{" I
+                  ",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],\"tool_choice\":{\"type\":"
+                  "\"allowed_tools\",\"mode\":\"auto\",\"tools\":[{\"type\":\"web_search\"}]}}");
     CHECK_EQ(rq.choice, TOOLS_NONE);
     request_free(&rq);
 }
@@ -213,7 +217,7 @@ TEST(request_allowed_tools_are_some_of_all)
 TEST(request_numbers_keep_their_spelling)
 {
     request rq;
-    parse(
+    parse_request(
         &rq, API_MESSAGES,
         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":"
         "[{\"type\":\"thinking\",\"thinking\":\"hm\"},{\"type\":\"tool_use\",\"id\":\"t\",\"name\":"
@@ -233,16 +237,17 @@ TEST(request_numbers_keep_their_spelling)
 TEST(request_responses_items_become_messages)
 {
     request rq;
-    parse(&rq, API_RESPONSES,
-          "{\"instructions\":\"be\",\"input\":[{\"role\":\"developer\",\"content\":[{\"type\":"
-          "\"input_text\",\"text\":\"d\"}]},{\"type\":\"message\",\"role\":\"user\",\"content\":"
-          "\"q\"},{\"type\":\"reasoning\",\"summary\":[],\"content\":[{\"type\":\"reasoning_text\","
-          "\"text\":\"hm\"}]},{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\","
-          "\"arguments\":\"{}\"},{\"type\":\"function_call\",\"call_id\":\"2\",\"name\":\"g\","
-          "\"arguments\":\"{}\"},{\"type\":\"function_call_output\",\"call_id\":\"1\",\"output\":"
-          "\"o\"},{\"type\":\"function_call_output\",\"call_id\":\"2\",\"output\":[{\"type\":"
-          "\"input_text\",\"text\":\"p\"}]}],\"tools\":[{\"type\":\"web_search\"},{\"type\":"
-          "\"function\",\"name\":\"f\"}]}");
+    parse_request(
+        &rq, API_RESPONSES,
+        "{\"instructions\":\"be\",\"input\":[{\"role\":\"developer\",\"content\":[{\"type\":"
+        "\"input_text\",\"text\":\"d\"}]},{\"type\":\"message\",\"role\":\"user\",\"content\":"
+        "\"q\"},{\"type\":\"reasoning\",\"summary\":[],\"content\":[{\"type\":\"reasoning_text\","
+        "\"text\":\"hm\"}]},{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\","
+        "\"arguments\":\"{}\"},{\"type\":\"function_call\",\"call_id\":\"2\",\"name\":\"g\","
+        "\"arguments\":\"{}\"},{\"type\":\"function_call_output\",\"call_id\":\"1\",\"output\":"
+        "\"o\"},{\"type\":\"function_call_output\",\"call_id\":\"2\",\"output\":[{\"type\":"
+        "\"input_text\",\"text\":\"p\"}]}],\"tools\":[{\"type\":\"web_search\"},{\"type\":"
+        "\"function\",\"name\":\"f\"}]}");
     CHECK_STR(
         str_text(&rq.messages),
         "[{\"role\":\"system\",\"content\":\"be\"},{\"role\":\"developer\",\"content\":\"d\"},"
@@ -259,12 +264,14 @@ TEST(request_responses_items_become_messages)
 TEST(request_attribution_lines_leave_the_prompt)
 {
     request a, b;
-    parse(&a, API_MESSAGES,
-          "{\"system\":[{\"type\":\"text\",\"text\":\"x-anthropic-billing-header: cch=1;\"},"
-          "{\"type\":\"text\",\"text\":\"s\"}]," M "}");
-    parse(&b, API_MESSAGES,
-          "{\"system\":[{\"type\":\"text\",\"text\":\"x-anthropic-billing-header: cch=2;\"},"
-          "{\"type\":\"text\",\"text\":\"s\"}]," M "}");
+    parse_request(
+        &a, API_MESSAGES,
+        "{\"system\":[{\"type\":\"text\",\"text\":\"x-anthropic-billing-header: cch=1;\"},"
+        "{\"type\":\"text\",\"text\":\"s\"}]," M "}");
+    parse_request(
+        &b, API_MESSAGES,
+        "{\"system\":[{\"type\":\"text\",\"text\":\"x-anthropic-billing-header: cch=2;\"},"
+        "{\"type\":\"text\",\"text\":\"s\"}]," M "}");
     CHECK_STR(str_text(&a.messages), str_text(&b.messages));
     CHECK(strstr(str_text(&a.messages), "billing") == NULL);
     request_free(&a);
@@ -274,7 +281,7 @@ TEST(request_attribution_lines_leave_the_prompt)
 TEST(request_prefill_is_how_the_answer_begins)
 {
     request rq;
-    parse(
+    parse_request(
         &rq, API_CHAT,
         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":"
         "\"Well, \"}]}");
@@ -285,7 +292,7 @@ TEST(request_prefill_is_how_the_answer_begins)
     request_free(&rq);
 }
 
-static bool refused(api_kind api, const char *body, problem *p)
+static bool is_refused(api_kind api, const char *body, problem *p)
 {
     request rq = {0};
     *p = (problem){0};
@@ -349,20 +356,20 @@ TEST(request_no_field_is_ignored_in_silence)
         for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
             snprintf(field, sizeof field, "\"%s\":%s", refusals[i][0], refusals[i][1]);
             snprintf(body, sizeof body, shells[api], field);
-            CHECK_MSG(refused((api_kind)api, body, &p) && p.status == 400, "%s", body);
+            CHECK_MSG(is_refused((api_kind)api, body, &p) && p.status == 400, "%s", body);
             CHECK_STR(p.param, refusals[i][0]);
             CHECK_MSG(strstr(p.text, refusals[i][0]), "%s", p.text);
         }
         for (size_t i = 0; i < sizeof neutral / sizeof *neutral; i++) {
             snprintf(body, sizeof body, shells[api], neutral[i]);
-            CHECK_MSG(!refused((api_kind)api, body, &p), "%s: %s", body, p.text);
+            CHECK_MSG(!is_refused((api_kind)api, body, &p), "%s: %s", body, p.text);
         }
     }
     /* A field of one endpoint is none of another's. */
-    CHECK(refused(API_RESPONSES, "{" I ",\"response_format\":{\"type\":\"json_object\"}}", &p));
+    CHECK(is_refused(API_RESPONSES, "{" I ",\"response_format\":{\"type\":\"json_object\"}}", &p));
     CHECK_STR(p.param, "response_format");
-    CHECK(refused(API_MESSAGES, "{" M ",\"stop\":\"x\"}", &p));
-    CHECK(refused(API_COMPLETIONS, "{" P "," F "}", &p));
+    CHECK(is_refused(API_MESSAGES, "{" M ",\"stop\":\"x\"}", &p));
+    CHECK(is_refused(API_COMPLETIONS, "{" P "," F "}", &p));
     request rq = {0};
     p = (problem){0};
     request_limits lenient = limits;
@@ -402,29 +409,29 @@ TEST(request_forms_of_other_servers)
         for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
             snprintf(field, sizeof field, "\"%s\":%s", forms[i].field, forms[i].says);
             snprintf(body, sizeof body, shells[api], field);
-            parse(&rq, (api_kind)api, body);
+            parse_request(&rq, (api_kind)api, body);
             CHECK_EQ(rq.format, forms[i].kind);
             if (forms[i].schema)
                 CHECK_STR(rq.schema, forms[i].schema);
             request_free(&rq);
         }
-    CHECK(refused(API_CHAT, "{" M ",\"guided_regex\":\"a\",\"guided_choice\":[\"a\"]}", &p));
+    CHECK(is_refused(API_CHAT, "{" M ",\"guided_regex\":\"a\",\"guided_choice\":[\"a\"]}", &p));
     CHECK_STR(p.param, "guided_choice");
-    CHECK(refused(API_CHAT, "{" M ",\"guided_choice\":[]}", &p));
-    CHECK(refused(API_CHAT, "{" M ",\"structured_outputs\":{\"structural_tag\":\"x\"}}", &p));
+    CHECK(is_refused(API_CHAT, "{" M ",\"guided_choice\":[]}", &p));
+    CHECK(is_refused(API_CHAT, "{" M ",\"structured_outputs\":{\"structural_tag\":\"x\"}}", &p));
     CHECK(strstr(p.text, "structural_tag"));
 }
 
 TEST(request_least_limit_of_tokens_counts)
 {
     request rq;
-    parse(&rq, API_CHAT, "{" M ",\"n_predict\":5,\"max_tokens\":9}");
+    parse_request(&rq, API_CHAT, "{" M ",\"n_predict\":5,\"max_tokens\":9}");
     CHECK_EQ(rq.max_tokens, 5);
     request_free(&rq);
-    parse(&rq, API_MESSAGES, "{" M ",\"n_predict\":5,\"max_tokens\":9}");
+    parse_request(&rq, API_MESSAGES, "{" M ",\"n_predict\":5,\"max_tokens\":9}");
     CHECK_EQ(rq.max_tokens, 5);
     request_free(&rq);
-    parse(&rq, API_CHAT, "{" M ",\"n_predict\":-1}");
+    parse_request(&rq, API_CHAT, "{" M ",\"n_predict\":-1}");
     CHECK_EQ(rq.max_tokens, 0);
     request_free(&rq);
 }
@@ -433,7 +440,7 @@ TEST(request_functions_are_tools_in_the_older_way)
 {
     request rq;
     problem p;
-    parse(
+    parse_request(
         &rq, API_CHAT,
         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":"
         "null,\"function_call\":{\"name\":\"f\",\"arguments\":\"{}\"}},{\"role\":\"function\","
@@ -449,23 +456,24 @@ TEST(request_functions_are_tools_in_the_older_way)
               "\"f\",\"arguments\":\"{}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"function_1\","
               "\"name\":\"f\",\"content\":\"r\"}]");
     request_free(&rq);
-    CHECK(refused(API_CHAT, "{" M ",\"functions\":[{\"name\":\"f\"}]," F "}", &p));
+    CHECK(is_refused(API_CHAT, "{" M ",\"functions\":[{\"name\":\"f\"}]," F "}", &p));
     CHECK_STR(p.param, "functions");
-    CHECK(refused(API_CHAT, "{" M ",\"function_call\":\"auto\"}", &p));
+    CHECK(is_refused(API_CHAT, "{" M ",\"function_call\":\"auto\"}", &p));
     CHECK_STR(p.param, "function_call");
-    CHECK(refused(API_CHAT,
-                  "{" M ",\"functions\":[{\"name\":\"f\"}],\"function_call\":{\"name\":"
-                  "\"g\"}}",
-                  &p));
+    CHECK(is_refused(API_CHAT,
+                     "{" M ",\"functions\":[{\"name\":\"f\"}],\"function_call\":{\"name\":"
+                     "\"g\"}}",
+                     &p));
 }
 
 TEST(request_a_tool_allowed_twice_is_one_tool)
 {
     request rq;
-    parse(&rq, API_CHAT,
-          "{" M "," F ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":"
-          "\"auto\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"type\":"
-          "\"function\",\"function\":{\"name\":\"f\"}}]}}}");
+    parse_request(
+        &rq, API_CHAT,
+        "{" M "," F ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":"
+        "\"auto\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"type\":"
+        "\"function\",\"function\":{\"name\":\"f\"}}]}}}");
     CHECK_STR(str_text(&rq.allowed), str_text(&rq.tools));
     request_free(&rq);
 }
@@ -474,19 +482,19 @@ TEST(request_template_arguments)
 {
     request rq;
     problem p;
-    parse(&rq, API_CHAT,
-          "{" M ",\"chat_template_kwargs\":{\"preserve_thinking\":true,"
-          "\"enable_thinking\":true,\"add_generation_prompt\":false,\"other\":1}}");
+    parse_request(&rq, API_CHAT,
+                  "{" M ",\"chat_template_kwargs\":{\"preserve_thinking\":true,"
+                  "\"enable_thinking\":true,\"add_generation_prompt\":false,\"other\":1}}");
     CHECK(rq.preserve_thinking && rq.no_generation_prompt && rq.think == THINK_ON);
     request_free(&rq);
-    parse(&rq, API_CHAT, "{" M ",\"add_generation_prompt\":false}");
+    parse_request(&rq, API_CHAT, "{" M ",\"add_generation_prompt\":false}");
     CHECK(rq.no_generation_prompt);
     request_free(&rq);
-    CHECK(refused(API_CHAT, "{" M ",\"chat_template_kwargs\":{\"tools\":[1]}}", &p));
+    CHECK(is_refused(API_CHAT, "{" M ",\"chat_template_kwargs\":{\"tools\":[1]}}", &p));
     CHECK_STR(p.param, "chat_template_kwargs.tools");
-    CHECK(refused(API_CHAT, "{" M ",\"continue_final_message\":true}", &p));
+    CHECK(is_refused(API_CHAT, "{" M ",\"continue_final_message\":true}", &p));
     CHECK_STR(p.param, "continue_final_message");
-    CHECK(refused(API_CHAT, "{" M ",\"chat_template\":\"{{ x }}\"}", &p));
+    CHECK(is_refused(API_CHAT, "{" M ",\"chat_template\":\"{{ x }}\"}", &p));
 }
 
 TEST(request_sentences_of_the_library_name_the_clients_fields)
@@ -516,7 +524,7 @@ TEST(request_sentences_of_the_library_name_the_clients_fields)
         request rq;
         problem p = {0};
         err e = {0};
-        parse(&rq, cases[i].api, cases[i].body);
+        parse_request(&rq, cases[i].api, cases[i].body);
         err_set(&e, E_FORMAT, "%s", cases[i].says);
         CHECK(!problem_of(&rq, &p, &e));
         CHECK_STR(p.param, cases[i].param);

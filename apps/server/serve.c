@@ -276,7 +276,7 @@ static carat_status tell_plan(void *user, const carat_model *m, carat_error *e)
     return carat_plan_check(m, &p, e);
 }
 
-static status load(server *s, err *e)
+static status load_model(server *s, err *e)
 {
     const serve_options *o = s->o;
     carat_model_options mo = {.n_threads = (int32_t)o->threads,
@@ -407,7 +407,7 @@ static status serve(server *s, err *e)
         (st = http_open(&h, s, &port, e)))
         goto out;
     log_line(s, "listening on %s port %d, loading the model", s->o->host, port);
-    if ((st = load(s, e)))
+    if ((st = load_model(s, e)))
         goto out;
     int loading = SERVER_LOADING;
     atomic_compare_exchange_strong(&s->state, &loading, SERVER_READY);

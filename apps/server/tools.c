@@ -80,7 +80,7 @@ static bool find_function(const jtree *t, size_t i, tools_shape shape, const jtr
     return true;
 }
 
-static bool read_tool(request *rq, const jtree *t, size_t i, tools_shape shape, problem *p)
+static bool read_declaration(request *rq, const jtree *t, size_t i, tools_shape shape, problem *p)
 {
     const char *schema_key = shape == TOOLS_ANTHROPIC ? "input_schema" : "parameters";
     const jtree *f, *schema, *d;
@@ -154,7 +154,7 @@ bool read_tools(request *rq, tools_shape shape, problem *p)
         return problem_set(p, 400, "tools", "'tools' has %zu entries; at most %d", list->count,
                            REQUEST_MAX_TOOLS);
     for (const jtree *t = list ? list->first : NULL; t; t = t->next)
-        if (!read_tool(rq, t, i++, shape, p))
+        if (!read_declaration(rq, t, i++, shape, p))
             return false;
     if (rq->tools.n)
         str_putc(&rq->tools, ']');
