@@ -267,7 +267,7 @@ TEST(server_limits_bodies)
     CHECK_EQ(r.status, 413);
     CHECK(strstr(r.body.at, "request_too_large"));
     response_free(&r);
-    str chunked = {0}; /* no length: noticed while it comes */
+    str chunked = {0}; /* without a declared length */
     str_printf(&chunked, "Transfer-Encoding: chunked\r\n\r\nBB8\r\n%s\r\n0\r\n", body.at);
     http_call(&r, &s, "POST", "/v1/messages", chunked.at, NULL);
     CHECK_EQ(r.status, 413);
@@ -391,7 +391,7 @@ TEST(server_queue_is_full_at_some_point)
     CHECK(strstr(r.head.at, "Retry-After: ") && strstr(r.body.at, "rate_limit_error"));
     response_free(&r);
     close(first);
-    CHECK_MSG(http_read_until(second, &seen, "[DONE]"), "%s", seen.at); /* its turn comes */
+    CHECK_MSG(http_read_until(second, &seen, "[DONE]"), "%s", seen.at); /* then it runs */
     str_free(&seen);
     close(second);
     stop(&s);
@@ -836,7 +836,7 @@ TEST(server_log_cannot_drive_a_terminal)
     }
 }
 
-/* ---- Prompts, as the templates have them ---- */
+/* ---- Prompts ---- */
 
 static void expect_prompt(const served *s, const char *body, const char *want)
 {
@@ -904,7 +904,7 @@ TEST(server_prompts_are_the_templates)
 TEST(server_holds_answers_to_the_forms_of_other_servers)
 {
     static const struct {
-        const char *field, *want; /* all that can come */
+        const char *field, *want; /* the only possible answer */
     } forms[] = {
         {"\"guided_choice\":[\"yes \\u00fc\"]", "yes \xC3\xBC"},
         {"\"guided_regex\":\"^[b]{3}x$\"", "bbbx"},
@@ -970,7 +970,7 @@ TEST(server_tells_calls_in_the_older_way)
 
 /* ---- Connections ---- */
 
-/* What a server says to raw bytes, until it closes the connection. */
+/* Sends raw bytes and reads until the server closes the connection. */
 static void say_raw(const served *s, const char *bytes, str *seen)
 {
     int fd = http_dial(s);
@@ -1015,7 +1015,7 @@ TEST(server_refuses_a_body_of_two_lengths)
 
 enum { SLOW_CLIENTS = 1000 };
 
-/* However clients trickle: honest ones are served at once, and slow ones are closed in time. */
+/* Clients that send their header at once are served; those that trickle are closed in time. */
 TEST(server_serves_the_honest_beside_a_thousand_slow_ones)
 {
     static const char begin[] = "GET /health HTTP/1.1\r\nX-Slow: ";
@@ -1032,7 +1032,7 @@ TEST(server_serves_the_honest_beside_a_thousand_slow_ones)
     start_toy(&s, ARGS("--timeout", "3", "--connections", "8"));
     for (int i = 0; i < SLOW_CLIENTS; i++) {
         fd[i] = http_dial(&s);
-        if (i % 4) /* some say nothing at all */
+        if (i % 4) /* the others send nothing */
             send(fd[i], begin, sizeof begin - 1, MSG_NOSIGNAL);
     }
     double start = clock_ms();
@@ -1060,7 +1060,7 @@ TEST(server_serves_the_honest_beside_a_thousand_slow_ones)
     stop(&s);
 }
 
-/* After an answer, too, trickling does not hold a connection. */
+/* The header of a second request has a deadline, too. */
 TEST(server_closes_connections_that_trickle_a_second_request)
 {
     static const char first[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
@@ -1105,7 +1105,7 @@ static void put_times(str *o, const char *text, int n)
         str_puts(o, text);
 }
 
-/* A request takes a small multiple of its body, whatever that consists of. */
+/* The memory for a request is a small multiple of its body. */
 TEST(server_memory_is_bounded_by_the_body)
 {
     enum { BODY = 8 << 20 };
@@ -1144,7 +1144,7 @@ TEST(server_memory_is_bounded_by_the_body)
     stop(&s);
 }
 
-/* A stream that a shutdown cuts says so, and its line in the log counts its tokens. */
+/* A stream that ends by a shutdown says so, and the log has the true number of tokens. */
 TEST(server_says_that_a_stream_ends_by_its_shutdown)
 {
     const char *args[] = {"-m",      toy_model_write(&(toy_model_file){.n_ctx_train = 65536}),
@@ -1174,7 +1174,7 @@ TEST(server_says_that_a_stream_ends_by_its_shutdown)
     mem_free(log);
 }
 
-/* A schema that takes long to compile is given up when its client leaves. */
+/* Compiling a large schema stops when the client leaves. */
 TEST(server_gives_up_a_schema_whose_client_left)
 {
     served s;

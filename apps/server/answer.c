@@ -24,7 +24,7 @@ void make_id(char out[ID_BYTES], const char *prefix)
     static const char hex[] = "0123456789abcdef";
     unsigned char r[12];
     size_t n = strlen(prefix);
-    if (getrandom(r, sizeof r, 0) != sizeof r) { /* never seen; ids must differ all the same */
+    if (getrandom(r, sizeof r, 0) != sizeof r) { /* never seen; ids must still differ */
         int64_t now = clock_ns();
         memset(r, 0, sizeof r);
         memcpy(r, &now, sizeof now);
@@ -98,7 +98,7 @@ static int32_t answer_add_part(answer *a, choice *c, part_kind kind)
     return c->n_parts++;
 }
 
-/* Calls are remembered as they were sampled: see replay.h. */
+/* Keeps the tokens of a call as they were sampled, for replay.h. */
 static void follow_call(answer *a, choice *c, int32_t id)
 {
     id_span *s = &c->span;
@@ -133,8 +133,8 @@ static void take_token(answer *a, choice *c, const carat_event *ev)
 static int32_t take_piece(answer *a, choice *c, part_kind kind, const carat_event *ev, bool *opened)
 {
     int32_t i = c->n_parts - 1, shown_before = c->n_shown;
-    /* Tokens were sampled before their text came: what this text shows is shown now. Those of a
-     * thought or a call are nobody's content. */
+    /* Text comes after the tokens that it is made of. Content shows all tokens so far; the tokens
+     * of a thought or a call have no logprobs. */
     if (kind == PART_TEXT)
         c->n_shown = c->n_tokens;
     else
@@ -153,7 +153,7 @@ static int32_t take_piece(answer *a, choice *c, part_kind kind, const carat_even
     if (kind == PART_CALL) {
         p->name = mem_strdup(ev->name);
         c->n_calls++;
-        if (c->span.whole) { /* the part has it now */
+        if (c->span.whole) { /* the part owns it now */
             p->span = c->span.at;
             p->n_span = c->span.n;
             c->span = (id_span){0};
@@ -175,7 +175,7 @@ int32_t answers_take(answer *a, const happening *h, bool *opened)
         if (!c->failed)
             c->finish = h->timings.finish;
         if (c->finish == CARAT_FINISH_CANCELLED && c->n_calls)
-            c->finish = CARAT_FINISH_TOOL_CALLS; /* ended because one call was all that is wanted */
+            c->finish = CARAT_FINISH_TOOL_CALLS; /* cancelled after its one call */
         return -1;
     }
     switch (ev->kind) {
@@ -214,8 +214,8 @@ usage answer_usage(const answer *a)
     int32_t per = a->rq->n > 0 ? a->rq->n : 1;
     for (int32_t i = 0; i < a->n; i++) {
         const carat_timings *t = &a->choice[i].t;
-        int64_t n = a->choice[i].n_sampled; /* of an answer that failed, no timings tell it */
-        if (i % per == 0) {                 /* n answers to one prompt: it counts once */
+        int64_t n = a->choice[i].n_sampled; /* the timings of a failed answer are empty */
+        if (i % per == 0) {                 /* the prompt of n answers counts once */
             u.prompt += t->n_prompt || !n ? t->n_prompt : a->n_prompt;
             u.cached += t->n_reused;
         }
@@ -248,7 +248,7 @@ const char *model_name(const answer *a)
     return *a->rq->model ? a->rq->model : a->m->name;
 }
 
-/* The bytes of a token need not be text: shown as well as that can be done. */
+/* The bytes of a token may be part of a character: then U+FFFD stands for them. */
 static int32_t token_shown(const answer *a, int32_t id, str *shown, const char **bytes)
 {
     *bytes = "";
@@ -282,7 +282,7 @@ static void put_token_text(const answer *a, int32_t id, str *o)
     str_free(&shown);
 }
 
-/* JSON has no infinity: a banned token gets the number that OpenAI's API gives it. */
+/* JSON has no infinity. A banned token gets -9999, as in OpenAI's API. */
 static double finite_logprob(float l)
 {
     return l >= -9999 ? l : -9999;
@@ -316,7 +316,8 @@ void put_logprobs(const answer *a, const choice *c, int32_t from, int32_t to, st
     json_close(o, ']');
 }
 
-/* Tokens that look alike share a name: the likelier one, which comes first, keeps it. */
+/* Two tokens may have the same text, and keys are unique: the likelier token, which comes first,
+ * keeps the key. */
 static void put_old_top(const answer *a, const token_entry *t, str *o)
 {
     str shown = {0};

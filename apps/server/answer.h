@@ -3,8 +3,9 @@
  *     happenings from the batch  ->  answers_take  ->  choices made of parts
  *                                ->  dialect.event   the same, as an event of a stream
  *
- * One thread at a time: the one that serves the connection. A part is a stretch of one kind; a
- * stream and a whole answer are written from the same parts, so they say the same.
+ * Only the connection's thread uses an answer. A part is a stretch of text of one kind: reasoning,
+ * content or a tool call. Streams and whole answers are written from the same parts, so their text
+ * is equal.
  */
 #ifndef APPS_SERVER_ANSWER_H
 #define APPS_SERVER_ANSWER_H
@@ -20,8 +21,8 @@ typedef struct part {
     str text;          /* of a call: its arguments, a JSON object */
     char *name;        /* of a call */
     char id[ID_BYTES]; /* of a call, as the dialect spells ids; else of the item (responses) */
-    int32_t token_from, token_to; /* of text, with logprobs: which of the choice's tokens */
-    int32_t *span;                /* of a call: its tokens, marks included, if they came whole */
+    int32_t token_from, token_to; /* of text, with logprobs: its tokens in the choice */
+    int32_t *span;                /* of a complete call: its tokens, marks included */
     int64_t n_span;
 } part;
 
@@ -55,18 +56,18 @@ typedef struct choice {
 /* One thing that happened to one choice: an event of the engine, or its end. */
 typedef struct happening {
     int32_t choice;
-    bool done; /* the last one; `status` and `timings` count. Else `ev` does */
+    bool done; /* the last one: `status` and `timings` are valid, else `ev` */
     carat_event ev;
     carat_status status;
     const char *error;
     carat_timings timings;
 } happening;
 
-/* What the writers must know of the model; read-only. */
+/* What the writers need of the model. Read-only. */
 typedef struct answer_model {
-    const char *name;         /* shown where the request did not say one */
+    const char *name;         /* shown if the request has none */
     const carat_model *model; /* for the bytes of tokens; may be NULL in tests */
-    int32_t marks[16];        /* ids of chat markers: no tokens of anyone's text */
+    int32_t marks[16];        /* ids of chat markers, which have no text */
     int32_t n_marks;
     int32_t call_open, call_close; /* the marks around a call; -1: none */
 } answer_model;
@@ -80,7 +81,7 @@ typedef struct answer {
     int32_t n;
     bool bad;         /* out of memory */
     double start_ms;  /* clock_ms when the request came */
-    int64_t n_prompt; /* tokens, before any timings are there */
+    int64_t n_prompt; /* tokens; known before the timings */
     /* Of the dialect's stream. */
     int32_t sequence;  /* responses: number of the next event */
     int32_t open_part; /* messages, responses: the part whose block is open, -1: none */
@@ -88,8 +89,8 @@ typedef struct answer {
 
 bool answers_init(answer *a, const request *rq, const answer_model *m, int32_t n);
 void answers_free(answer *a);
-/* Returns the index of the part that the event went to, -1 if it went to none; *opened: the part
- * is new. */
+/* Returns the index of the part that got the event's text, -1 for none. *opened: the part is new.
+ */
 int32_t answers_take(answer *a, const happening *h, bool *opened);
 
 void make_seed(uint32_t *seed);
@@ -107,7 +108,7 @@ int32_t count_parts(const choice *c, part_kind kind);
 /* The logprobs of token from..to in the layout of chat and responses: an array. */
 void put_logprobs(const answer *a, const choice *c, int32_t from, int32_t to, str *o,
                   const char *key);
-/* How far a prompt is, of an event of that kind: "prompt_progress": {...}. */
+/* The progress of prefill, from a CARAT_EV_PREFILL: "prompt_progress": {...}. */
 void put_progress(const answer *a, const carat_event *ev, str *o);
 /* The same in the older layout of completions: "tokens", "token_logprobs", "top_logprobs" and
  * "text_offset", in bytes from the first token of `from`. */
@@ -119,7 +120,7 @@ void put_timings(const answer *a, str *o); /* "timings": {...}, as llama.cpp's c
 
 typedef struct dialect {
     const char *id_prefix, *call_prefix;
-    /* A stream: begin, event after event, end; or fail instead of end. */
+    /* A stream is begin, events, end. If the answer fails, fail replaces end. */
     void (*begin)(answer *a, str *o);
     void (*event)(answer *a, const happening *h, int32_t part, bool opened, int32_t first_token,
                   str *o);
@@ -127,7 +128,7 @@ typedef struct dialect {
     void (*fail)(answer *a, const problem *p, str *o);
     void (*whole)(answer *a, str *o); /* not a stream: one JSON text */
     void (*error)(const problem *p, str *o);
-    const char *ping; /* says that the server is still there */
+    const char *ping; /* sent in silence, so that clients do not time out */
 } dialect;
 
 extern const dialect chat_dialect, completions_dialect, responses_dialect, messages_dialect;

@@ -1,5 +1,5 @@
-/* answer_test.c - what a model may write, good and bad, in every dialect: always valid JSON, always
- * the same in a stream and as a whole. */
+/* answer_test.c - answers of well-formed and malformed model text, in every dialect: the output is
+ * valid JSON, and streams equal whole answers. */
 #include "apps/server/answer.h"
 #include "base/rng.h"
 #include "base/utf8.h"
@@ -16,7 +16,7 @@ static const char *const bodies[] = {
     [API_RESPONSES] = "{\"input\":\"x\",\"stream\":true}",
     [API_MESSAGES] = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"stream\":true}"};
 
-/* One answer on its way into one dialect. */
+/* One answer, written in one dialect. */
 typedef struct run {
     request rq;
     answer a;
@@ -81,7 +81,7 @@ static void add_event(str *to, const jtree *v)
         str_put(to, v->s, v->n);
 }
 
-/* Words (0), thoughts (1), names and arguments of calls (2), as a client puts them together. */
+/* Content (0), reasoning (1), names and arguments of calls (2), as a client joins them. */
 static void hear_stream(const run *r, str said[3])
 {
     for (const char *from = str_text(&r->stream), *at; (at = strstr(from, "data: "));
@@ -221,11 +221,11 @@ static void random_output(str *o, uint64_t *seed)
     int n = 1 + (int)(rng_next(seed) % 24);
     for (int i = 0; i < n; i++)
         str_puts(o, pieces[rng_next(seed) % (sizeof pieces / sizeof *pieces)]);
-    for (int i = 0; i < 2 && rng_next(seed) % 4 == 0; i++) /* and a byte is another one */
+    for (int i = 0; i < 2 && rng_next(seed) % 4 == 0; i++) /* changes a byte */
         o->at[rng_next(seed) % o->n] = (char)rng_next(seed);
 }
 
-/* In pieces of 1..7 bytes, as tokens bring it. */
+/* In pieces of 1..7 bytes, like tokens. */
 static void feed_answer(run *r, const str *text, bool cut, uint64_t *seed)
 {
     answer_parser *a;

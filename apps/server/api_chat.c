@@ -1,4 +1,4 @@
-/* api_chat.c - POST /v1/chat/completions: reading it, and writing its answers and streams. */
+/* api_chat.c - POST /v1/chat/completions: its requests, answers and streams. */
 #include "apps/server/answer.h"
 #include "apps/server/jsonw.h"
 
@@ -26,7 +26,7 @@ static bool refuse_part(const jtree *piece, size_t i, size_t k, problem *p)
                        field, type->s);
 }
 
-/* The words of a part; a refusal of an earlier answer is text of that answer. */
+/* A part of content as text. A refusal of an earlier answer is text, too. */
 static void put_part(str *o, const jtree *piece)
 {
     const jtree *text = jtree_get(piece, "text");
@@ -36,8 +36,8 @@ static void put_part(str *o, const jtree *piece)
     json_close(o, '}');
 }
 
-/* The older way to say calls and results: `function_call`, and the role `function`. There is one
- * call at a time, so a number joins them. */
+/* A member of a message. `function_call` and the role `function` are the predecessors of
+ * `tool_calls` and `tool`; they have no ids, so the number of the call becomes one. */
 static void put_member(request *rq, const jtree *f, int32_t *n_calls)
 {
     str *o = &rq->messages;
@@ -87,8 +87,8 @@ static bool put_chat_message(request *rq, const jtree *m, size_t i, int32_t *n_c
     return true;
 }
 
-/* A conversation that ends with a message of the assistant's is one to go on with: its words are
- * how the answer begins. They are kept here as well, for grammars to follow. */
+/* If the last message is the assistant's, the answer continues it. The grammar follows its text, so
+ * the request keeps that text. */
 static bool read_prefill(request *rq, const jtree *last, size_t i, problem *p)
 {
     const jtree *c = jtree_get(last, "content"), *t = c;
@@ -116,8 +116,8 @@ static bool read_prefill(request *rq, const jtree *last, size_t i, problem *p)
     rq->thought = jtree_truthy(thought);
     if (text.n && rq->think == THINK_ON && !rq->thought)
         problem_set(p, 400, field,
-                    "'%s' begins the answer, which cannot be thought about first: turn thinking "
-                    "off, or end with a message of the user",
+                    "'%s' begins the answer, so the model cannot think before it: turn thinking "
+                    "off, or end with a user message",
                     field);
     str_free(&text);
     return !p->status;
@@ -155,7 +155,7 @@ static bool read_chat_logprobs(request *rq, problem *p)
     return true;
 }
 
-/* OpenRouter's object: an effort or a number of tokens, and whether there is to be a thought. */
+/* OpenRouter's `reasoning`: an effort or a budget, and a switch. */
 static bool read_reasoning(request *rq, problem *p)
 {
     const jtree *r = NULL;
@@ -222,7 +222,7 @@ static void put_tool_call(const part *p, int32_t index, bool stream, str *o)
     json_close(o, '}');
 }
 
-/* In the older way: there is one. */
+/* The one call, for clients that sent `functions`. */
 static void put_function_call(const part *p, str *o)
 {
     json_open(o, "function_call", '{');

@@ -1,7 +1,7 @@
-/* api_completions.c - POST /v1/completions: texts or token ids to be continued as they are.
+/* api_completions.c - POST /v1/completions: continues texts or token ids.
  *
- * Prompts may be a string, an array of strings, of token ids, or of arrays of ids; each gets n
- * answers, in order. No chat format, no reasoning, no tools.
+ * `prompt` is a string, or an array of strings, of token ids, or of arrays of ids. Each prompt gets
+ * n answers, in order. There are no chat format, reasoning and tools.
  */
 #include "apps/server/answer.h"
 #include "apps/server/jsonw.h"
@@ -122,7 +122,7 @@ static const char *completion_finish(const choice *c)
     return c->finish == CARAT_FINISH_LENGTH ? "length" : "stop";
 }
 
-#define OBJECT "text_completion" /* whole, and each piece of a stream */
+#define OBJECT "text_completion" /* of whole answers and of chunks */
 
 static void put_prompt_text(const answer *a, int32_t index, str *text)
 {
@@ -134,19 +134,19 @@ static void put_prompt_text(const answer *a, int32_t index, str *text)
             str_put(text, bytes, n > 0 ? (size_t)n : 0);
         }
         if (!utf8_valid(str_text(text), text->n))
-            str_cut(text, 0); /* ids may spell anything; an answer is text */
+            str_cut(text, 0); /* the ids are not valid UTF-8: no echo */
     } else {
         str_put(text, p->text, p->n);
     }
 }
 
-/* A stretch of a choice: its text and the tokens that are shown with it. */
+/* A piece of a choice: its text and its tokens. */
 typedef struct stretch {
     int32_t choice;
     const char *text;
     size_t n;
     int32_t from, to;
-    const char *finish; /* NULL: it goes on */
+    const char *finish; /* NULL: not the last */
 } stretch;
 
 static void put_completion_choice(const answer *a, const stretch *t, str *o)
@@ -158,7 +158,7 @@ static void put_completion_choice(const answer *a, const stretch *t, str *o)
     if (a->rq->logprobs) {
         json_open(o, "logprobs", '{');
         put_old_logprobs(a, c, t->from, t->to, o);
-        put_logprobs(a, c, t->from, t->to, o, "content"); /* as llama.cpp has it */
+        put_logprobs(a, c, t->from, t->to, o, "content"); /* llama.cpp's layout */
         json_close(o, '}');
     } else {
         json_nothing(o, "logprobs");
@@ -188,7 +188,7 @@ static void completions_whole(answer *a, str *o)
     json_close(o, '}');
 }
 
-/* progress: an event that says how far the prompt is, or NULL. */
+/* progress: a CARAT_EV_PREFILL, or NULL. */
 static void put_chunk(const answer *a, const stretch *t, const carat_event *progress, str *o)
 {
     str_puts(o, "data: ");

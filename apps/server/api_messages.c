@@ -1,7 +1,7 @@
-/* api_messages.c - POST /v1/messages, Anthropic's dialect: reading it, and writing its answers.
+/* api_messages.c - POST /v1/messages, Anthropic's dialect: its requests, answers and streams.
  *
- * Blocks become messages in the OpenAI shape: results of tools one `tool` message each, in front of
- * the user's words of the same message; thinking the reasoning of the answer it belongs to.
+ * Blocks become messages in the OpenAI shape. Each tool result becomes a `tool` message before the
+ * user's text of the same message; thinking becomes `reasoning_content`.
  */
 #include "apps/server/answer.h"
 #include "apps/server/jsonw.h"
@@ -9,14 +9,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Which message of the request the next rendered one is made of; -1: `system`. */
+/* Records the message of the request from which the next rendered one comes; -1: `system`. */
 static void note_origin(request *rq, size_t i, bool system)
 {
     int32_t at = system ? -1 : (int32_t)i;
     str_put(&rq->origin, (const char *)&at, sizeof at);
 }
 
-typedef struct place { /* where in the request, for messages to the user */
+typedef struct place { /* a position in the request, for problems */
     request *rq;
     problem *p;
     size_t i;
@@ -31,8 +31,8 @@ static bool refuse_block(const place *at, size_t k, const char *what)
 
 /* ---- Reading ---- */
 
-/* Claude Code sends a line about itself whose value changes with every request. In a prompt it
- * would make each one a new prompt from its first token on. */
+/* Claude Code sends a line about itself that changes with each request. In the prompt it would make
+ * the cached prefix useless, so it is left out. */
 static bool is_attribution(const jtree *text)
 {
     static const char start[] = "x-anthropic-billing-header:";
@@ -76,7 +76,7 @@ static bool read_system(request *rq, problem *p)
     return true;
 }
 
-/* The words of a tool's result: a string, or text blocks. */
+/* The text of a tool's result: a string, or text blocks. */
 static bool result_text(const place *at, size_t k, const jtree *block, str *out)
 {
     const jtree *c = jtree_get(block, "content");
@@ -127,7 +127,7 @@ static bool put_results(const place *at, const jtree *blocks)
     return true;
 }
 
-/* Blocks that say what they are, and are known. Others pass, as new clients send new ones. */
+/* Checks blocks of known types. Unknown types pass: new clients send new types. */
 static bool check_block(const place *at, const jtree *b, size_t k)
 {
     const jtree *type = jtree_get(b, "type");
@@ -195,7 +195,7 @@ static bool put_user(const place *at, const jtree *blocks)
     return true;
 }
 
-/* last: the answer may begin with it. */
+/* last: the answer may continue it. */
 static bool put_assistant(const place *at, const jtree *blocks, bool last)
 {
     request *rq = at->rq;
@@ -242,7 +242,7 @@ static bool put_anthropic_message(const place *at, const jtree *m)
     for (const jtree *b = c->kind == JTREE_ARRAY ? c->first : NULL; b; b = b->next)
         if (!check_block(at, b, k++))
             return false;
-    /* A string is one block of text. */
+    /* A string stands for one text block. */
     const jtree type = {.kind = JTREE_STRING, .s = "text", .n = 4, .key = "type", .n_key = 4};
     jtree text = *c, holder = {.kind = JTREE_OBJECT, .count = 2}, kind = type;
     jtree one = {.kind = JTREE_ARRAY, .first = &holder, .count = 1};
@@ -256,7 +256,7 @@ static bool put_anthropic_message(const place *at, const jtree *m)
     }
     if (user)
         return put_user(at, c);
-    if (system) { /* reminders in the middle of a conversation */
+    if (system) { /* a reminder inside the conversation */
         str words = {0};
         note_origin(at->rq, at->i, false);
         join_text(c, "text", "text", &words);
@@ -305,15 +305,15 @@ bool messages_parse(request *rq, const request_limits *lim, problem *p)
         !read_tools(rq, TOOLS_ANTHROPIC, p) || !read_tool_choice(rq, TOOLS_ANTHROPIC, p) ||
         !read_anthropic_messages(rq, p))
         return false;
-    /* An effort says how much to think, not whether: that is what `thinking` is for. */
+    /* The effort sets the amount of thinking; only `thinking` switches it on or off. */
     think_mode said = rq->think;
     if (!read_effort(rq, config, "effort", "output_config.effort", p))
         return false;
     rq->think = said;
     return !(rq->prefill && rq->think == THINK_ON && !rq->thought) ||
            problem_set(p, 400, "thinking",
-                       "'thinking' is enabled, and the conversation ends with "
-                       "words of the assistant: an answer that has begun is not thought about");
+                       "'thinking' is enabled, and the last message begins the answer: the model "
+                       "cannot think before it");
 }
 
 /* ---- Writing ---- */
@@ -361,7 +361,7 @@ static void put_message_usage(const answer *a, str *o)
     json_close(o, '}');
 }
 
-/* As it is when complete; `empty`: as its block begins in a stream. */
+/* A complete block; empty: the start of the block in a stream. */
 static void put_content_block(const part *p, bool empty, str *o)
 {
     json_open(o, NULL, '{');
@@ -456,7 +456,7 @@ static void close_block(answer *a, str *o)
     a->open_part = -1;
 }
 
-/* Pings may come at any time, and clients do not look into them. */
+/* In a ping, because clients ignore the content of pings. */
 static void messages_progress(const answer *a, const happening *h, str *o)
 {
     open_message_event(o, "ping");

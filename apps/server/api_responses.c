@@ -1,13 +1,13 @@
-/* api_responses.c - POST /v1/responses: reading it, and writing its answers and streams.
+/* api_responses.c - POST /v1/responses: its requests, answers and streams.
  *
- * Nothing is stored: each request brings its whole history, and one that refers to an earlier
- * response is refused. Items of the input become messages: calls that follow each other one
- * message of the assistant's, reasoning the thoughts of what comes after it.
+ * Nothing is stored: each request has its whole history, and references to earlier responses are
+ * refused. Items of the input become messages: consecutive calls become one message of the
+ * assistant, reasoning becomes the reasoning of the message after it.
  *
- * Logprobs come where 'include' asks for "message.output_text.logprobs" or 'top_logprobs' for some.
+ * Logprobs are written if 'include' has "message.output_text.logprobs" or 'top_logprobs' is not 0.
  *
- * A stream tells of items (reasoning, message, function_call) in the order of the answer's parts;
- * an item is closed, whole, before the next one opens.
+ * A stream has items (reasoning, message, function_call) in the order of the answer's parts. Each
+ * item ends before the next one begins.
  */
 #include "apps/server/answer.h"
 #include "apps/server/jsonw.h"
@@ -21,8 +21,8 @@ typedef struct items {
     request *rq;
     problem *p;
     size_t i;
-    str thought;  /* for the assistant's message to come */
-    bool in_call; /* an assistant's message with calls is open */
+    str thought;  /* for the next message of the assistant */
+    bool in_call; /* a message with tool_calls is open */
 } items;
 
 static bool refuse_item(const items *at, const char *what)
@@ -47,7 +47,7 @@ static void put_pending_thought(items *at)
     str_cut(&at->thought, 0);
 }
 
-/* Text, or parts of it: input_text, output_text and the like. */
+/* Content: a string, or parts such as input_text and output_text. */
 static bool join_parts(const items *at, const jtree *c, str *out)
 {
     if (!c)
@@ -92,7 +92,7 @@ static bool put_message_item(items *at, const jtree *item, bool last)
         return refuse_item(at, "has a role that is none of user, assistant, system and developer");
     if (!(ok = join_parts(at, jtree_get(item, "content"), &text)))
         goto out;
-    if (assistant && last && at->i > 0) { /* the answer may begin with it */
+    if (assistant && last && at->i > 0) { /* the answer may continue it */
         if (!(ok = read_continue(at->rq, true, at->p)))
             goto out;
         if (at->rq->continue_last && text.n &&
@@ -104,7 +104,7 @@ static bool put_message_item(items *at, const jtree *item, bool last)
     if (assistant)
         put_pending_thought(at);
     else
-        str_cut(&at->thought, 0); /* of an answer that is not there */
+        str_cut(&at->thought, 0); /* its message is missing */
     json_text_n(&at->rq->messages, "content", str_text(&text), text.n);
     json_close(&at->rq->messages, '}');
 out:
@@ -113,7 +113,7 @@ out:
     return ok;
 }
 
-/* input: how the arguments are called; those of a custom tool are one text. */
+/* custom: the arguments are one text, in `input`. */
 static bool put_call_item(items *at, const jtree *item, bool custom)
 {
     const jtree *id = jtree_get(item, "call_id"), *name = jtree_get(item, "name");
@@ -162,7 +162,7 @@ static bool put_output(items *at, const jtree *item)
     return ok;
 }
 
-/* The full thought if it is there, else its summary. */
+/* The full text if there is one, else the summary. */
 static bool take_reasoning(items *at, const jtree *item)
 {
     const jtree *c = jtree_get(item, "content");
@@ -223,7 +223,7 @@ static bool read_items(request *rq, problem *p)
     for (const jtree *v = in->kind == JTREE_ARRAY ? in->first : NULL; v && ok; v = v->next, at.i++)
         ok = put_item(&at, v, !v->next);
     if (ok && at.thought.n && at.i > 1 && (ok = read_continue(rq, true, p))) {
-        at.i--; /* a thought, and the answer to come */
+        at.i--; /* the input ends with a thought: the answer continues it */
         rq->thought = rq->continue_last;
         open_message(&at, "assistant");
         put_pending_thought(&at);
@@ -295,8 +295,8 @@ bool responses_parse(request *rq, const request_limits *lim, problem *p)
                            "'text.verbosity' is not supported: leave it out, or send medium");
     return !(rq->prefill && rq->think == THINK_ON && !rq->thought) ||
            problem_set(p, 400, "input",
-                       "'input' ends with words of the assistant, and 'reasoning' "
-                       "is on: an answer that has begun is not thought about");
+                       "'reasoning' is on, and 'input' ends with the beginning of the answer: the "
+                       "model cannot think before it");
 }
 
 /* ---- Writing ---- */
@@ -322,7 +322,7 @@ static void put_response_usage(const answer *a, str *o)
     json_close(o, '}');
 }
 
-/* Of the tokens from `from` on; an empty list where nobody asked. */
+/* Of the tokens after `from`; an empty list if not asked for. */
 static void put_text_logprobs(const answer *a, const part *q, int32_t from, str *o)
 {
     if (a->rq->logprobs) {
@@ -347,8 +347,8 @@ static void put_text_part(const answer *a, const part *q, bool empty, str *o)
     json_close(o, '}');
 }
 
-/* An item as it is when complete, or (open) as it begins. A call's item and the call have ids of
- * their own; the item's is made from the call's. */
+/* A complete item, or (open) the start of one. A call and its item have different ids: the item's
+ * is derived from the call's. */
 static void put_item_out(const answer *a, const part *q, bool open, const char *state, str *o)
 {
     static const char *const types[] = {"reasoning", "message", "function_call"};
@@ -377,7 +377,7 @@ static void put_item_out(const answer *a, const part *q, bool open, const char *
     json_close(o, '}');
 }
 
-/* A member of the request, given back as it came. */
+/* A member of the request, unchanged. */
 static void put_echo(const answer *a, const char *key, const char *otherwise, str *o)
 {
     const jtree *v = jtree_get(a->rq->body, key);

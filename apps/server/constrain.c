@@ -1,19 +1,17 @@
-/* constrain.c - what an answer is held to while it is sampled, token by token.
+/* constrain.c - the constraint of an answer: which tokens are allowed next.
  *
- *     response_format, grammar     text of a JSON schema or a grammar, after the thought if any
- *     tool_choice, strict tools    calls that must come, or of no other tools than these, and
- *                                  arguments that follow their schema
- *     both                         calls, or else an answer of that form
- *     other tools                  text is free; a call, once begun, has a name that there is and
- *                                  arguments that follow their schema, if that can be followed
- *     always                       an answer says something: its turn does not end before it began
+ *     a form (forms.c)             the text after the thought follows its grammar
+ *     tool_choice, strict tools    calls are forced or limited to some tools; arguments follow
+ *                                  their schema
+ *     both                         calls, or an answer of that form
+ *     other tools                  text is free; inside a call the name is declared, and the
+ *                                  arguments follow their schema if it can be compiled
+ *     always                       the turn does not end before it has text
  *
- * Words that the client put at the beginning of the answer are the beginning of what must have the
- * form: the grammar has followed them before the first token is sampled. Calls that must come, come
- * behind them.
+ * If the client gave the beginning of the answer, that beginning counts: the grammar follows it
+ * before the first token is sampled. Forced calls come after it.
  *
- * One constraint per job: it knows where that answer stands. Its calls come from the thread that
- * runs passes.
+ * Each job has its own constraint, whose state is the position in that answer.
  */
 #include "apps/server/constrain.h"
 
@@ -27,11 +25,11 @@ struct constraint {
     carat_mask mask;
     carat_grammar *grammar; /* or NULL */
     const server *s;
-    bool lazy; /* the grammar counts inside of calls only */
+    bool lazy; /* the grammar applies inside calls only */
     bool thinking, spoken, calling, lost;
 };
 
-/* ---- An answer that says something ---- */
+/* ---- Answers are not empty ---- */
 
 static enum carat_mask_use constraint_fill(void *user, uint32_t *allowed, int32_t n_vocab)
 {
@@ -45,7 +43,7 @@ static enum carat_mask_use constraint_fill(void *user, uint32_t *allowed, int32_
     memset(allowed, 0xff, (size_t)(n_vocab + 31) / 32 * sizeof *allowed);
     for (int32_t i = 0; i < c->s->n_ends; i++)
         allowed[c->s->ends[i] / 32] &= ~(UINT32_C(1) << c->s->ends[i] % 32);
-    if (n_vocab % 32) /* there are no tokens behind the last */
+    if (n_vocab % 32) /* bits past the last token stay 0 */
         allowed[n_vocab / 32] &= (UINT32_C(1) << n_vocab % 32) - 1;
     return CARAT_MASK_APPLY;
 }
@@ -60,8 +58,8 @@ static bool is_blank(const server *s, int32_t id)
     return true;
 }
 
-/* Free text may leave the grammar, as by a thought in the middle of an answer: then calls are as
- * free as they would be without it. */
+/* Free text may leave the grammar, for example by a thought in the middle of an answer. From then
+ * on calls are unconstrained. */
 static void follow_call(constraint *c, int32_t id)
 {
     const carat_mask *g = carat_grammar_mask(c->grammar);
@@ -93,8 +91,8 @@ static bool has_strict_tool(const request *rq)
     return rq->tools.n && strstr(rq->tools.at, "\"strict\":true") != NULL;
 }
 
-/* Which grammar, if any, and whether it is one of calls alone. False: what is asked for does not go
- * together. */
+/* *any: there is a grammar. *lazy: it applies inside calls only. False: the form and the tools
+ * exclude each other. */
 static bool choose_grammar(const request *rq, carat_grammar_options *o, bool *any, bool *lazy,
                            problem *p)
 {
@@ -105,10 +103,10 @@ static bool choose_grammar(const request *rq, carat_grammar_options *o, bool *an
     bool free_form = rq->format == FORMAT_GRAMMAR || rq->format == FORMAT_REGEX;
     if (calls && free_form && rq->choice != TOOLS_REQUIRED)
         return problem_set(p, 400, rq->form_field,
-                           "'%s' and 'tools' together leave open what the answer is: set "
-                           "'tool_choice' to \"none\" or \"required\"",
+                           "'%s' and 'tools' exclude each other unless 'tool_choice' is \"none\" "
+                           "or \"required\"",
                            rq->form_field);
-    if (calls) { /* calls, or an answer in the form that is asked for */
+    if (calls) { /* calls, or an answer of the form */
         o->content_json = rq->format == FORMAT_JSON_OBJECT;
         o->content_schema = rq->format == FORMAT_JSON_SCHEMA ? rq->schema : NULL;
         o->n_content_schema = rq->n_schema;
@@ -143,7 +141,7 @@ static bool choose_grammar(const request *rq, carat_grammar_options *o, bool *an
     return true;
 }
 
-/* why: the sentence of a refusal, or "". */
+/* The field to blame. why: the error of the grammar, or "". */
 static const char *field_of(const request *rq, const carat_grammar_options *o, const char *why)
 {
     bool of_content = strstr(why, "the schema at ") && !strstr(why, "the schema at tools[");
@@ -152,8 +150,8 @@ static const char *field_of(const request *rq, const carat_grammar_options *o, c
     return rq->form_field;
 }
 
-/* Arguments follow the schemas of all tools if they can be followed, else of those that ask for it.
- * Where a call is not asked for, a grammar for it is a help, no promise: then there is none. */
+/* First all tools are strict; if a schema cannot be compiled, only those that say "strict". If
+ * calls are optional and even that fails, there is no grammar. */
 static carat_status open_grammar(constraint *c, carat_grammar_options *o, err *e)
 {
     bool tools = o->kind == CARAT_GRAMMAR_TOOLS;
@@ -170,7 +168,7 @@ static carat_status open_grammar(constraint *c, carat_grammar_options *o, err *e
     return CARAT_OK;
 }
 
-/* The answer has begun with the client's words. */
+/* Follows the beginning of the answer that the client gave. */
 static bool follow_prefill(constraint *c, const request *rq, const char *form, problem *p)
 {
     err e = {0};
@@ -182,12 +180,12 @@ static bool follow_prefill(constraint *c, const request *rq, const char *form, p
     if (e.status == CARAT_E_MEMORY)
         return problem_from(p, &e);
     return problem_set(p, 400, field,
-                       "'%s' ends with the beginning of an answer, which is not one in the form "
+                       "'%s' ends with the beginning of an answer that does not have the form "
                        "that '%s' asks for",
                        field, form);
 }
 
-/* Compiling a grammar ends with the client, and with the server. */
+/* Compiling stops when the client leaves, when the server shuts down, and at its deadline. */
 typedef struct compiling {
     server *s;
     int fd;

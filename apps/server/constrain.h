@@ -1,7 +1,7 @@
-/* constrain.h - what an answer is held to while it is sampled: structured output, calls that must
- * come, and that there is an answer at all.
+/* constrain.h - constraints of an answer while it is sampled: structured output, forced calls, and
+ * that the answer is not empty.
  *
- * Opened and closed by the connection's thread; in between, from submit to done, it belongs to the
+ * The connection's thread opens and closes a constraint. From submit to done it belongs to the
  * thread that runs passes.
  */
 #ifndef APPS_SERVER_CONSTRAIN_H
@@ -11,23 +11,23 @@
 
 typedef struct constraint constraint;
 
-/* For the grammars of all answers to one request. One grammar takes a second at most, by the
- * library's budget. */
+/* Time for compiling the grammars of all answers to one request. The library's budget for one
+ * grammar is about a second. */
 enum { CONSTRAINT_MAX_MS = 10 * 1000 };
 
-/* What an answer is held to. */
+/* What constraint_open needs of a job. */
 typedef struct constraint_plan {
     const request *rq;
     bool thinking;        /* the answer may begin with a thought */
-    bool starts_thinking; /* the prompt ends in one */
-    int fd;               /* of the connection: a client that left needs no grammar */
-    double until_ms;      /* clock_ms by which the grammars of all answers must be there */
+    bool starts_thinking; /* the prompt ends inside a thought */
+    int fd;               /* of the connection: compiling stops if the client leaves */
+    double until_ms;      /* the end of CONSTRAINT_MAX_MS, in clock_ms */
 } constraint_plan;
 
-/* *c may come out NULL: nothing to hold to. */
+/* *c is NULL if there is no constraint. */
 bool constraint_open(constraint **c, server *s, const constraint_plan *plan, problem *p);
 void constraint_close(constraint *c); /* NULL is fine */
 const carat_mask *constraint_mask(constraint *c);
-const char *constraint_failure(const constraint *c); /* why it could not be followed, or "" */
+const char *constraint_failure(const constraint *c); /* why no token was allowed, or "" */
 
 #endif

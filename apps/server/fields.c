@@ -1,8 +1,8 @@
-/* fields.c - reading members of a request, each checked: kind, range, and a sentence with its name.
+/* fields.c - reading single fields of a request, with checks of kind and range.
  *
- * What a server may be asked is never taken at its word: numbers are read from their spelling
- * (1e400 is out of range, not infinity), whole numbers must be whole, lists have limits. What
- * becomes of fields that nobody reads is known.c's.
+ * Numbers are read as they are spelled: 1e400 is out of range, not infinity. Whole numbers must be
+ * whole, lists have limits. Each problem names its field. known.c decides about fields that no
+ * parser reads.
  */
 #include "apps/server/jsonw.h"
 #include "apps/server/request.h"
@@ -31,7 +31,7 @@ bool problem_set(problem *p, int http, const char *param, const char *fmt, ...)
     return false;
 }
 
-/* "messages[3].content is ..." names its field; so does "tools[0]: ...". */
+/* The field at the start of a sentence: "messages[3].content is ...", "tools[0]: ...". */
 static void param_of(const char *text, char *out, size_t cap)
 {
     size_t n = strcspn(text, " :,;");
@@ -186,8 +186,7 @@ static bool field_int32(problem *p, const jtree *o, const char *key, int32_t min
     return true;
 }
 
-/* The bias itself: a number, or false for "never". At -100, the least that OpenAI's API takes, a
- * token is to be banned. */
+/* A bias is a number, or false for a ban. -100, the minimum of OpenAI's API, is a ban, too. */
 static bool read_bias(const jtree *v, float *out)
 {
     double d = -100;
@@ -200,7 +199,7 @@ static bool read_bias(const jtree *v, float *out)
 static bool read_bias_id(const jtree *v, int32_t n_vocab, int32_t *out)
 {
     int64_t id = -1;
-    if (v->key) { /* of an object: the id is the key */
+    if (v->key) { /* a member of an object: the key is the id */
         char *end;
         errno = 0;
         id = strtoll(v->key, &end, 10);
@@ -366,8 +365,8 @@ static bool read_thinking_object(request *rq, const jtree *t, problem *p)
     return true;
 }
 
-/* The template's variables that are no options of its: with another value, another prompt. Names
- * that the template does not read change nothing and pass. */
+/* The template reads these variables, and carat sets them from the request. Names that the template
+ * does not read have no effect and pass. */
 static bool check_kwargs(const jtree *kw, problem *p)
 {
     static const char *const own[] = {"messages", "tools", "bos_token"};

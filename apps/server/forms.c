@@ -1,19 +1,19 @@
-/* forms.c - the fields that hold an answer to a form, in the words of several servers.
+/* forms.c - the fields of structured output, of several servers.
  *
  *     response_format, text.format, output_config.format    OpenAI and Anthropic
  *     grammar, json_schema                                  llama-server
  *     guided_json, guided_regex, guided_choice,
  *     guided_grammar, structured_outputs                    vLLM
  *
- * All become rq->format and rq->schema, the source of one grammar. Two forms at once exclude each
- * other, and the second is refused by its name.
+ * All become rq->format and rq->schema, the source of one grammar. A second form in a request is
+ * refused.
  */
 #include "apps/server/jsonw.h"
 #include "apps/server/request.h"
 
 #include <string.h>
 
-/* The form is taken, or the problem says which field comes too late. */
+/* Sets the form. False: the request has one already. */
 static bool take_form(request *rq, const char *field, format_kind kind, problem *p)
 {
     if (rq->format != FORMAT_TEXT)
@@ -32,7 +32,7 @@ static bool take_source(request *rq, const char *field, format_kind kind, const 
     return take_form(rq, field, kind, p);
 }
 
-/* The tree again as text. */
+/* The grammar compiler takes text. */
 static bool take_schema(request *rq, const char *field, const jtree *schema, problem *p)
 {
     str text = {0};
@@ -103,7 +103,7 @@ static void put_alternative(str *o, const jtree *choice)
     str_putc(o, '"');
 }
 
-/* One of some texts, as a grammar. */
+/* One of several strings, as GBNF. */
 static bool read_choice(request *rq, const char *field, const jtree *v, problem *p)
 {
     str text = {0};

@@ -3,10 +3,10 @@
  *     accept -> waiting, oldest first -> header complete -> enter
  *                                     -> header_ms over, or pushed out -> 408, closed
  *
- * Headers are looked at without taking them out of the socket (MSG_PEEK): the library reads them
- * itself. Events are edge-triggered, one per arrival, and a connection with n bytes waiting is
- * looked at again n / LOOK_BYTES_PER_MS later at the earliest, so bytes that trickle cost their
- * sender more than this thread.
+ * The gate reads headers with MSG_PEEK, because the library reads them again. Each look copies all
+ * bytes so far, so a sender of single bytes could keep this thread busy. Therefore a connection
+ * with n bytes is not looked at again for n / LOOK_BYTES_PER_MS milliseconds. Events are
+ * edge-triggered.
  */
 #include "apps/server/gate.h"
 
@@ -23,16 +23,16 @@
 enum {
     EVENTS = 64,
     TICK_MS = 1000,
-    SOON_MS = 10, /* until a connection that could not be served yet is looked at again */
+    SOON_MS = 10, /* until a connection that found no room is tried again */
     LOOK_BYTES_PER_MS = 4096
 };
 
 typedef struct waiting {
     struct waiting *older, *newer;
     int fd;
-    double until_ms, look_ms; /* its header must be there; not to be looked at before */
-    bool dirty;               /* something came since the last look */
-    bool whole;               /* the header is complete, and there was no room */
+    double until_ms, look_ms; /* deadline of the header; earliest next look */
+    bool dirty;               /* bytes came since the last look */
+    bool whole;               /* the header is complete; the connection waits for room */
     size_t n_seen;
     struct sockaddr_storage address;
     socklen_t n_address;
@@ -62,7 +62,7 @@ static void gate_drop(gate *g, waiting *w, const char *why)
 {
     if (why && w->n_seen) {
         ssize_t n = send(w->fd, why, strlen(why), MSG_DONTWAIT | MSG_NOSIGNAL);
-        (void)n; /* a client that does not read does not learn why */
+        (void)n; /* the socket is full: the client does not read */
     }
     close(w->fd);
     unlink_waiting(g, w);
@@ -80,7 +80,7 @@ static void expire(gate *g, waiting *w)
 
 /* ---- One connection ---- */
 
-/* Empty lines in front of a request are none of its header. */
+/* Empty lines before a request do not end its header. */
 static bool is_complete(const char *s, size_t n)
 {
     while (n && (*s == '\r' || *s == '\n')) {
@@ -150,14 +150,14 @@ static void accept_all(gate *g)
         int fd =
             accept4(g->o.listener, (struct sockaddr *)&address, &n, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM) && g->oldest) {
-            expire(g, g->oldest); /* out of descriptors: the oldest gives its own */
+            expire(g, g->oldest); /* out of descriptors: frees the oldest's */
             continue;
         }
         if (fd < 0 && (errno == EINTR || errno == ECONNABORTED))
             continue;
         if (fd < 0) {
             if (errno != EAGAIN)
-                usleep(SOON_MS * 1000); /* no descriptor is left: not to spin */
+                usleep(SOON_MS * 1000); /* still none: do not spin */
             return;
         }
         if (g->n >= g->o.waiting_max)
@@ -203,7 +203,7 @@ static void *gate_watch(void *arg)
             if (ev[i].data.ptr == &g->wake)
                 return NULL;
             if (ev[i].data.ptr == g)
-                arrivals = true; /* behind the others: it may close some of them */
+                arrivals = true; /* handled last: accepting may close others */
             else
                 mark(g, ev[i].data.ptr, now);
         }
@@ -260,7 +260,7 @@ void gate_close(gate *g)
     if (!g)
         return;
     ssize_t n = write(g->wake, &one, sizeof one);
-    (void)n; /* a new counter takes it */
+    (void)n; /* cannot fail on a counter of 0 */
     pthread_join(g->thread, NULL);
     while (g->oldest)
         gate_drop(g, g->oldest, NULL);

@@ -1,9 +1,9 @@
-/* gate.h - connections until their first request header is there.
+/* gate.h - accepting connections, until the first request header is complete.
  *
- * The HTTP library gives each connection a thread, which is too much for one that says nothing. So
- * one thread accepts, and watches any number of silent or slow connections; a connection goes to
- * the library when its header is complete. The time for that is fixed, whatever trickles. Too many
- * of them push out the oldest, so an honest client, which sends its header at once, always gets in.
+ * The HTTP library gives each connection a thread. Slow connections must not hold threads, so one
+ * thread accepts all connections and passes each to the library when its first header is complete.
+ * The time for the header is fixed; arriving bytes do not extend it. If too many connections wait,
+ * the oldest is closed. So a client that sends its header at once is always served.
  */
 #ifndef APPS_SERVER_GATE_H
 #define APPS_SERVER_GATE_H
@@ -15,18 +15,18 @@
 typedef struct gate gate;
 
 typedef struct gate_options {
-    int listener;        /* listening; the gate closes it */
+    int listener;        /* a listening socket; the gate closes it */
     int32_t waiting_max; /* connections without a complete header */
-    int header_ms;       /* time for it */
-    size_t header_max;   /* bytes; a longer one is the library's to refuse */
+    int header_ms;       /* time for the header */
+    size_t header_max;   /* bytes; the library refuses longer headers */
     void *user;
-    /* Takes the connection over. False: no room now, it is asked again until header_ms are over. */
+    /* Takes the connection over. False: no room. Then the gate asks again, for header_ms in all. */
     bool (*enter)(void *user, int fd, const struct sockaddr *address, socklen_t n);
-    void (*expired)(void *user); /* one was closed for its header */
+    void (*expired)(void *user); /* a connection was closed for its late header */
     void (*tick)(void *user);    /* about once a second */
 } gate_options;
 
 status gate_open(gate **g, const gate_options *o, err *e);
-void gate_close(gate *g); /* closes the listener and those that wait; NULL is fine */
+void gate_close(gate *g); /* closes the listener and all waiting connections; NULL is fine */
 
 #endif

@@ -1,9 +1,9 @@
-/* generate.c - from a request to what the batch needs, and from what happens to an answer.
+/* generate.c - requests become jobs of the batch; events of the batch become answers.
  *
  *     body -> request (api_*.c) -> prompts and budgets -> live -> stream, or one text
  *
- * A stream is pulled by the connection's thread. When nothing is to be sent for a while, as in a
- * long prefill, it says so in the dialect's own way, so that no client or proxy gives up.
+ * The connection's thread pulls the stream. After --ping seconds without an event, as in a long
+ * prefill, the stream gets the dialect's ping, so that clients and proxies do not time out.
  */
 #include "apps/server/generate.h"
 
@@ -18,8 +18,8 @@
 #include <string.h>
 
 enum {
-    RESERVE_MAX = 4096, /* tokens kept for the answer beside a thought, unless the client says */
-    STATUS_GONE = 499   /* the client went away; nobody sees it but the log */
+    RESERVE_MAX = 4096, /* tokens kept for the answer after a thought, by default */
+    STATUS_GONE = 499   /* the client left; only the log shows this status */
 };
 
 typedef struct prompt {
@@ -38,9 +38,9 @@ struct stream {
     live_job *job;
     constraint **held; /* one per job */
     live *live;
-    carat_logit_bias *bias; /* the request's, and what tool_choice none adds */
+    carat_logit_bias *bias; /* the request's, and the ban of tool_choice none */
     str out;
-    size_t at; /* of out: sent */
+    size_t at; /* bytes of out that were sent */
     double last_ms;
     bool over;
 };
@@ -55,7 +55,7 @@ static bool too_long(const stream *st, int64_t n, problem *p)
     p->n_prompt = n;
     p->n_ctx = n_ctx;
     p->code = "context_length_exceeded";
-    if (st->rq.api == API_MESSAGES) /* the words by which Claude Code knows that it must shorten */
+    if (st->rq.api == API_MESSAGES) /* Claude Code compacts its context on these words */
         return problem_set(p, 400, "messages", "prompt is too long: %lld tokens > %d maximum",
                            (long long)n, n_ctx - 1);
     static const char *const fields[] = {
@@ -84,7 +84,7 @@ static bool wants_thought(const stream *st)
     return st->x->s->o->think && !rq->prefill;
 }
 
-/* A conversation, rendered; text may be NULL. */
+/* Renders a conversation to tokens. text may be NULL. */
 static bool render_conversation(stream *st, prompt *out, str *text, problem *p)
 {
     request *rq = &st->rq;
@@ -165,8 +165,8 @@ static int32_t at_most(int64_t v, int64_t max)
     return (int32_t)(v < max ? v : max);
 }
 
-/* How much may be thought: what the client says, else a share of what the server allows. Whatever
- * is allowed, some of max_tokens is kept for the answer. */
+/* The thinking budget: the client's, else a share of the server's. Part of max_tokens is always
+ * kept for the answer. */
 static void set_thinking(const stream *st, carat_generate_options *o)
 {
     const request *rq = &st->rq;
@@ -174,7 +174,7 @@ static void set_thinking(const stream *st, carat_generate_options *o)
     int64_t most = s->o->think_max > 0 ? s->o->think_max : s->n_ctx / 2;
     int64_t reserve = rq->reserve >= 0 ? rq->reserve : o->max_tokens / 4;
     if (s->thought_open < 0)
-        return; /* the model has no thoughts */
+        return; /* the model cannot think */
     if (rq->think_max > 0)
         o->max_thinking = at_most(rq->think_max, INT32_MAX);
     else if (rq->effort > 0)
@@ -184,8 +184,8 @@ static void set_thinking(const stream *st, carat_generate_options *o)
     o->answer_reserve = at_most(reserve, o->max_tokens - 1);
 }
 
-/* A model that is not to call tools cannot begin a call. The tools stay in the prompt, so that it
- * shares its beginning with the other requests of the conversation. */
+/* tool_choice none bans the marker that begins a call. The tools stay in the prompt, so that the
+ * cached prefix of the conversation stays valid. */
 static bool ban_calls(stream *st, problem *p)
 {
     carat_sampling *s = &st->rq.sampling;
@@ -226,7 +226,7 @@ static bool make_jobs(stream *st, problem *p)
         o->sampling = rq->sampling;
         o->sampling.seed += (uint32_t)(i % rq->n);
         if (rq->logprobs && o->sampling.n_top_logprobs < 1)
-            o->sampling.n_top_logprobs = 1; /* the engine's way of asking for the token's own */
+            o->sampling.n_top_logprobs = 1; /* the engine then reports the token's own logprob */
         o->max_tokens = at_most(rq->max_tokens > 0 ? rq->max_tokens : room, room);
         o->stop = rq->stop;
         o->n_stop = rq->n_stop;
@@ -261,7 +261,7 @@ static void remember_call(const stream *st, const happening *h, int32_t part_ind
         replay_put(st->x->s->calls, q->id, q->name, str_text(&q->text), q->span, q->n_span);
 }
 
-/* Everything that lies in the box. False: a choice failed, and p says why. */
+/* Takes all events out of the mailbox. False: a choice failed, and p has the reason. */
 static bool take_all(stream *st, problem *p)
 {
     happening h;
@@ -269,7 +269,7 @@ static bool take_all(stream *st, problem *p)
         bool opened;
         int32_t first = st->a.choice[h.choice].n_shown;
         int32_t part_index = answers_take(&st->a, &h, &opened);
-        if (h.done && h.status == CARAT_E_CANCELLED) { /* nobody but the server's end does this */
+        if (h.done && h.status == CARAT_E_CANCELLED) { /* only the end of the server cancels */
             st->x->note = "shut down";
             return problem_set(p, 503, "",
                                "the server was shut down before the answer was complete: %lld "
@@ -296,7 +296,7 @@ static bool take_all(stream *st, problem *p)
     return true;
 }
 
-/* Waits once. False: the client is gone. */
+/* Waits for events once. False: the client left. */
 static bool step_stream(stream *st)
 {
     int ping_ms = (int)st->x->s->o->ping_s * 1000;
@@ -359,7 +359,7 @@ static void note_answer(stream *st)
     }
 }
 
-/* What happened since the last look, for the log: nobody reads it any more. */
+/* Takes the last events, which are not sent, for the counts in the log. */
 static void note_rest(stream *st)
 {
     happening h;
@@ -403,7 +403,7 @@ void stream_close(stream *st)
     mem_free(st);
 }
 
-/* Not a stream: waits for all of it. */
+/* Waits for the whole answer. */
 static void answer_whole(stream *st)
 {
     exchange *x = st->x;
@@ -413,7 +413,7 @@ static void answer_whole(stream *st)
             return;
         }
     if (x->status)
-        return; /* it failed */
+        return; /* failed */
     st->d->whole(&st->a, &x->out);
     x->status = 200;
 }

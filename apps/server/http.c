@@ -1,13 +1,12 @@
-/* http.c - connections: who may ask what, bodies in, answers and streams out.
+/* http.c - connections: routes, permissions, bodies in, answers and streams out.
  *
- * gate.c accepts connections and hands them over when their first header is complete.
- * libmicrohttpd gives each of them a thread, so a handler may block: on the mailbox of its
- * request, while the batch works. What is refused is refused before the body is read: unknown
- * paths, missing keys, bodies that say they are too long.
+ * gate.c passes a connection on when its first header is complete. libmicrohttpd gives it a thread,
+ * so a handler may block on the mailbox of its request. Unknown paths, missing keys and declared
+ * lengths beyond the limit are refused before the body is read.
  *
- * Without a key and on loopback, a web page must not be able to use the server behind its user's
- * back: requests whose Host is no name of this machine (DNS rebinding) and requests from pages of
- * other origins (unless --cors lets them) are refused.
+ * A web page must not use a keyless server on loopback without its user's knowledge. So requests
+ * are refused whose Host is not a name of this machine (DNS rebinding), and requests from pages of
+ * other origins, unless --cors allows them.
  */
 #include "apps/server/http.h"
 
@@ -31,16 +30,16 @@
 
 enum {
     HEADERS_MAX = 64 << 10,        /* bytes of one request's headers */
-    THREAD_STACK = 1 << 20,        /* nothing here recurses further than a request's depth */
-    BODIES_MAX_SHARE = 8,          /* all bodies together: this many of the largest */
-    WORK_FACTOR = 12,              /* memory to read a body and to tokenise it: so many times it */
-    WORK_MAX_SHARE = 16,           /* all of that together: this many of the largest body */
-    UPLOAD_MAX_MS = 5 * 60 * 1000, /* a body that takes longer is somebody holding a thread */
-    HEADER_MAX_MS = 10 * 1000,     /* for the first header of a connection, all of it */
-    WAITING_MAX = 4096             /* connections without one */
+    THREAD_STACK = 1 << 20,        /* the deepest recursion is over a request's JSON */
+    BODIES_MAX_SHARE = 8,          /* all bodies together, in units of --max-body */
+    WORK_FACTOR = 12,              /* memory for parsing and tokenising, in units of the body */
+    WORK_MAX_SHARE = 16,           /* all of that memory, in units of --max-body */
+    UPLOAD_MAX_MS = 5 * 60 * 1000, /* for a body: it holds a thread */
+    HEADER_MAX_MS = 10 * 1000,     /* for the first header of a connection */
+    WAITING_MAX = 4096             /* connections without a complete header */
 };
 
-/* A connection that the library has. Between two requests it is idle. */
+/* A connection of the library. It is idle between two requests. */
 typedef struct visitor {
     struct visitor *previous, *next;
     int fd;
@@ -122,7 +121,8 @@ static const route routes[] = {
     {"POST", "/detokenize", handle_detokenize, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
     {"POST", "/apply-template", handle_template, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
     {"GET", "/v1/models", handle_models, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
-    {"GET", "/v1/models/", handle_models, KEY_HOLDERS, true, ROUTE_OTHER, OAI}, /* and a name */
+    {"GET", "/v1/models/", handle_models, KEY_HOLDERS, true, ROUTE_OTHER,
+     OAI}, /* and a model's name */
     {"GET", "/props", handle_props, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
     {"GET", "/slots", handle_slots, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
     {"GET", "/metrics", handle_metrics, KEY_HOLDERS, false, ROUTE_OTHER, OAI},
@@ -141,7 +141,7 @@ static bool path_matches(const route *r, const char *path)
     return prefix ? !strncmp(r->path, path, n) && path[n] : !strcmp(r->path, path);
 }
 
-/* NULL: no such path, or (*other) one that wants another method. */
+/* NULL: no such path, or the path has another method: *other. */
 static const route *find_route(const char *method, const char *path, const route **other)
 {
     *other = NULL;
@@ -157,9 +157,9 @@ static const route *find_route(const char *method, const char *path, const route
     return NULL;
 }
 
-/* ---- Who may ask ---- */
+/* ---- Permissions ---- */
 
-/* Takes as long for a wrong key as for a right one. */
+/* In constant time, so that timing reveals no part of a key. */
 static bool same_key(const char *key, const char *given)
 {
     size_t n = strlen(key), m = strlen(given);
@@ -191,7 +191,7 @@ static bool is_local_name(const char *s, size_t n)
     return n > 4 && !strncmp(s, "127.", 4) && strspn(s, "0123456789.") == n;
 }
 
-/* The name in "name", "name:port", "[::1]:port". */
+/* The length of the name in "name", "name:port" and "[::1]:port". */
 static size_t host_length(const char *host)
 {
     const char *end = *host == '[' ? strchr(host, ']') : NULL;
@@ -270,11 +270,11 @@ static void add_headers(const exchange *x, struct MHD_Response *r)
     MHD_add_response_header(r, "Content-Type", x->type ? x->type : "application/json");
     MHD_add_response_header(r, "X-Request-Id", x->id);
     MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
-    if (x->file) /* the page is in nobody's frame */
+    if (x->file) /* no other page may frame the chat page */
         MHD_add_response_header(r, "X-Frame-Options", "DENY");
     if (x->stream) {
         MHD_add_response_header(r, "Cache-Control", "no-cache");
-        MHD_add_response_header(r, "X-Accel-Buffering", "no"); /* nginx: pass it on at once */
+        MHD_add_response_header(r, "X-Accel-Buffering", "no"); /* nginx: do not buffer the stream */
     }
     if (origin) {
         MHD_add_response_header(r, "Access-Control-Allow-Origin", origin);
@@ -300,8 +300,8 @@ static ssize_t pull_stream(void *cls, uint64_t pos, char *buf, size_t max)
                     : MHD_CONTENT_READER_END_WITH_ERROR;
 }
 
-/* A stream may be silent for longer than a client may: then the kernel alone decides whether the
- * other side is still there, by what it acknowledges. */
+/* A stream may be silent for longer than --timeout. Then the library's timeout is off, and the
+ * kernel closes the connection if the client's host acknowledges nothing for --timeout. */
 static void set_patience(const exchange *x, bool long_wait)
 {
     unsigned seconds = long_wait ? 0 : (unsigned)x->s->o->timeout_s;
@@ -315,7 +315,7 @@ static enum MHD_Result send_reply(exchange *x, const char *allow)
     struct MHD_Response *r;
     if (x->status == 499)
         return MHD_NO; /* the client is gone */
-    if (x->out.bad) {  /* an answer with holes would be a wrong one */
+    if (x->out.bad) {  /* parts of the answer are missing */
         static char sorry[] = "{\"error\":{\"message\":\"no memory for the answer\",\"type\":"
                               "\"unavailable_error\",\"param\":null,\"code\":null}}";
         x->status = 503;
@@ -344,7 +344,7 @@ static enum MHD_Result refuse_exchange(exchange *x, const problem *p, const char
     return send_reply(x, allow);
 }
 
-/* The methods of a path, NULL: there is no such path. "*" is the server itself. */
+/* The methods of a path; NULL: no such path. "*" is the whole server. */
 static const char *methods_of(const char *path)
 {
     const route *other;
@@ -355,7 +355,7 @@ static const char *methods_of(const char *path)
     return find_route("POST", path, &other) ? "POST, OPTIONS" : NULL;
 }
 
-/* What a browser asks before it asks. */
+/* The answer to OPTIONS: browsers ask it before requests to other origins (CORS). */
 static enum MHD_Result preflight(exchange *x, const char *methods)
 {
     const char *origin = allowed_origin(x);
@@ -397,11 +397,11 @@ static bool check_state(const exchange *x, problem *p)
                                                : "the server is shutting down");
 }
 
-/* ---- The frame of a request ---- */
+/* ---- The length of a body ---- */
 
 typedef struct framing {
     int n_lengths, n_encodings;
-    bool bad; /* a length that is no number, an encoding that is not chunked */
+    bool bad; /* a length that is not a number, an encoding other than chunked */
 } framing;
 
 static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char *key,
@@ -420,7 +420,7 @@ static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char
     return MHD_YES;
 }
 
-/* Two servers in a row that see the end of a body in two places see two different requests. */
+/* Request smuggling: a proxy and a server that read two lengths see different requests. */
 static bool check_framing(exchange *x, problem *p)
 {
     framing f = {0};
@@ -428,12 +428,13 @@ static bool check_framing(exchange *x, problem *p)
     if (f.n_lengths + f.n_encodings <= 1 && !f.bad)
         return true;
     x->close = true;
-    return problem_set(p, 400, f.n_encodings ? "Transfer-Encoding" : "Content-Length",
-                       "the request says in more than one way, or in an unknown one, how long its "
-                       "body is: expected one Content-Length or Transfer-Encoding: chunked");
+    return problem_set(
+        p, 400, f.n_encodings ? "Transfer-Encoding" : "Content-Length",
+        "the length of the body is given more than once or in an unknown way: expected "
+        "one Content-Length, or Transfer-Encoding: chunked");
 }
 
-/* Before the body: everything that can be said without it. */
+/* All checks that need no body. */
 static bool check_request_head(request_state *q, problem *p, const char **allow)
 {
     exchange *x = &q->x;
@@ -449,10 +450,10 @@ static bool check_request_head(request_state *q, problem *p, const char **allow)
         return false;
     if (!q->route && other) {
         *allow = other->method;
-        return problem_set(p, 405, "", "%.100s wants the method %s", x->path, other->method);
+        return problem_set(p, 405, "", "%.100s needs the method %s", x->path, other->method);
     }
     if (!q->route)
-        return problem_set(p, 404, "", "there is no %.100s here; /openapi.json lists what is",
+        return problem_set(p, 404, "", "there is no path %.100s; /openapi.json lists all paths",
                            x->path);
     if (!may_ask(x, q->route, p))
         return false;
@@ -468,14 +469,14 @@ static void take_body(request_state *q, const char *bytes, size_t n)
     bool room = all <= BODIES_MAX_SHARE * x->s->o->max_body;
     if (q->too_long || q->body.n + n > (size_t)x->s->o->max_body || !room) {
         atomic_fetch_sub(&x->s->body_bytes, (long long)n);
-        q->too_long = true; /* the rest is read and forgotten: then the answer can be sent */
+        q->too_long = true; /* reads and drops the rest: clients read the answer after sending */
         q->n_swallowed += n;
         return;
     }
     str_put(&q->body, bytes, n);
 }
 
-/* Before the body is read: whether there is room for what that takes. */
+/* Reserves the memory that parsing and tokenising the body may take. */
 static bool take_work(request_state *q, problem *p)
 {
     server *s = q->x.s;
@@ -627,7 +628,7 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **context,
     pthread_mutex_lock(&h->lock);
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
         h->n_visitors++;
-        if (v) { /* else nobody watches it */
+        if (v) { /* without memory it has no idle limit */
             *v = (visitor){.next = h->first,
                            .fd = fd ? fd->connect_fd : -1,
                            .idle = true,
@@ -656,7 +657,7 @@ static bool take_connection(void *user, int fd, const struct sockaddr *address, 
     bool room = h->n_visitors < h->s->o->connections;
     pthread_mutex_unlock(&h->lock);
     if (room)
-        MHD_add_connection(h->daemon, fd, address, n); /* closes it if it cannot be served */
+        MHD_add_connection(h->daemon, fd, address, n); /* closes it on failure */
     return room;
 }
 
@@ -666,8 +667,8 @@ static void count_expired(void *user)
     atomic_fetch_add(&h->s->m.expired, 1);
 }
 
-/* A next request must be there, header and all, when the last answer is --timeout old: what
- * trickles in between does not begin that time anew. */
+/* The next header must be complete --timeout after the last answer. Arriving bytes do not extend
+ * that time. */
 static void close_idle(void *user)
 {
     http *h = user;
@@ -675,11 +676,11 @@ static void close_idle(void *user)
     pthread_mutex_lock(&h->lock);
     for (visitor *v = h->first; v; v = v->next)
         if (v->idle && v->idle_ms < before && v->fd >= 0)
-            shutdown(v->fd, SHUT_RDWR); /* its own thread closes it */
+            shutdown(v->fd, SHUT_RDWR); /* the connection's thread closes it */
     pthread_mutex_unlock(&h->lock);
 }
 
-/* As many descriptors as this process may have. */
+/* Raises the limit of open files. Returns the limit of connections without a header. */
 static int32_t raise_limit(void)
 {
     struct rlimit l;
@@ -794,7 +795,7 @@ out:
 
 void http_stop_accepting(http *h)
 {
-    gate_close(h->gate); /* with the listener */
+    gate_close(h->gate); /* closes the listener, too */
     h->gate = NULL;
 }
 

@@ -1,4 +1,4 @@
-/* info.c - what the server says about itself and its model, and tokens as a service. */
+/* info.c - health, models, properties, slots, metrics, tokens, embedded files. */
 #include "apps/server/info.h"
 
 #include "apps/server/jsonw.h"
@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* Files that are part of the program, as the Makefile found them. */
+/* Files that the Makefile embeds in the program. */
 #define EMBED(name, file)                                                                          \
     __asm__(".section .rodata\n"                                                                   \
             ".balign 16\n" name "_begin:\n"                                                        \
@@ -95,7 +95,7 @@ static void put_model(const exchange *x, const char *id, str *o)
     json_close(o, '}');
 }
 
-/* What Codex asks for, in words of its own. */
+/* The model as Codex expects it. */
 static void put_codex_model(const exchange *x, str *o)
 {
     static const char *const efforts[] = {"low", "medium", "high"};
@@ -126,7 +126,7 @@ void handle_models(exchange *x)
     static const char one[] = "/v1/models/";
     str *o = &x->out;
     x->status = 200;
-    if (!strncmp(x->path, one, sizeof one - 1)) { /* any name is this model's */
+    if (!strncmp(x->path, one, sizeof one - 1)) { /* any name means this model */
         const char *name = x->path + sizeof one - 1;
         if (utf8_valid(name, strlen(name))) {
             put_model(x, name, o);
@@ -245,7 +245,7 @@ void handle_metrics(exchange *x)
 {
     carat_slot_info slots[SLOTS_MAX] = {0};
     server *s = x->s;
-    metrics_now now = {.n_active = atomic_load(&s->n_active) - 1, /* without this scrape */
+    metrics_now now = {.n_active = atomic_load(&s->n_active) - 1, /* not counting this request */
                        .ready = atomic_load(&s->state) == SERVER_READY};
     if (look_into_batch(x, &now.batch, slots)) {
         now.weight_bytes = s->plan.weight_bytes;

@@ -1,4 +1,4 @@
-/* info.h - requests about the server, its model and its tokens. */
+/* info.h - handlers of requests about the server, its model and its tokens. */
 #ifndef APPS_SERVER_INFO_H
 #define APPS_SERVER_INFO_H
 

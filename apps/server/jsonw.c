@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Space and line end: what stands before a text in an event stream ("data: "). */
+/* Space and newline come before a text in an event stream ("data: "). */
 static void put_comma(str *o)
 {
     if (o->n && !strchr("{[:, \n", o->at[o->n - 1]))

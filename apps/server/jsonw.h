@@ -7,10 +7,9 @@
  *     json_close(o, ']');
  *     json_close(o, '}');                       {"object":"list","data":[1]}
  *
- * Answers are written as they come and never looked at again, so there is no tree: a comma is due
- * unless the last byte opens something. key NULL: an item of an array, or the whole text. Text must
- * be valid UTF-8. Memory that ran out shows in o->bad, once, at the end. No name may be one of
- * jansson's, which is linked as well.
+ * There is no tree: a comma is written unless the last byte opens an array or object. key NULL: an
+ * item of an array, or the whole text. Text must be valid UTF-8. If memory ran out, o->bad is set
+ * at the end. No name may be one of jansson's, which is linked, too.
  */
 #ifndef APPS_SERVER_JSONW_H
 #define APPS_SERVER_JSONW_H
@@ -20,7 +19,7 @@
 
 #include <stdint.h>
 
-void json_key(str *o, const char *key); /* what follows is the value, or json_raw_start */
+void json_key(str *o, const char *key); /* the caller appends the value */
 void json_open(str *o, const char *key, char bracket);
 void json_close(str *o, char bracket);
 void json_text(str *o, const char *key, const char *text); /* NULL: null */
@@ -29,7 +28,7 @@ void json_int(str *o, const char *key, int64_t v);
 void json_number(str *o, const char *key, double v); /* not finite: null */
 void json_bool(str *o, const char *key, bool v);
 void json_nothing(str *o, const char *key);
-/* A whole value as it was read; numbers keep their spelling. NULL: null. */
+/* A tree; numbers keep their spelling. NULL: null. */
 void json_tree(str *o, const char *key, const jtree *v);
 
 #endif

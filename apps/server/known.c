@@ -1,16 +1,16 @@
-/* known.c - every field of a request's body that carat knows, and what becomes of it.
+/* known.c - the table of all known fields of requests, and the rule for the others.
  *
- * The rule: a field that would change the answer works, or the request is refused with a 400 that
- * names it. Nothing is ignored silently.
+ * A field that would change the answer works, or the request is refused with a 400 that names the
+ * field. No such field is ignored.
  *
  *     READ       a parser reads it: api_*.c, fields.c, forms.c, tools.c
- *     HARMLESS   accepted, and of no effect: it is about billing, storing, caching, scheduling, or
- *                it tunes something that must be off anyway
- *     ONLY       accepted with the values that change nothing; any other is refused
+ *     HARMLESS   accepted without effect: about billing, storage, caching or scheduling, or a
+ *                parameter of a sampler that ONLY keeps off
+ *     ONLY       accepted with values that change nothing, refused with any other
  *
- * A field that is not in the table is refused as OpenAI's and Anthropic's own servers refuse it,
- * unless its value asks for nothing: null, false, 0, "", [] or {}. The option --lenient lets
- * unknown fields pass, for clients that are newer than this table.
+ * A field that is not in the table is refused, as by OpenAI's and Anthropic's servers, unless its
+ * value is empty: null, false, 0, "", [] or {}. The option --lenient accepts unknown fields, for
+ * clients that are newer than this table.
  */
 #include "apps/server/request.h"
 
@@ -33,11 +33,11 @@ typedef struct known_field {
     const char *name;
     unsigned apis;
     known_kind kind;
-    const char *values; /* of ONLY: numbers, words, a [word] in a list; "" is what asks nothing */
+    const char *values; /* of ONLY, separated by |; [word]: a list of it; "": empty values */
 } known_field;
 
 static const known_field fields[] = {
-    /* What to answer. */
+    /* The prompt. */
     {"messages", CHAT | MESS, READ, NULL},
     {"prompt", TEXT, READ, NULL},
     {"input", RESP, READ, NULL},
@@ -49,7 +49,7 @@ static const known_field fields[] = {
     {"previous_response_id", RESP, READ, NULL},
     {"conversation", RESP, READ, NULL},
     {"background", RESP, READ, NULL},
-    /* How it is sent. */
+    /* The shape of the response. */
     {"stream", ALL, READ, NULL},
     {"stream_options", OPEN, READ, NULL},
     {"return_progress", ALL, READ, NULL},
@@ -65,7 +65,7 @@ static const known_field fields[] = {
     {"reasoning_in_content", ALL, ONLY, "false"},
     {"parse_tool_calls", ALL, ONLY, "true"},
     {"modalities", CHAT, ONLY, "[text]"},
-    /* How long it is. */
+    /* The length of the answer. */
     {"max_tokens", ALL, READ, NULL},
     {"max_completion_tokens", CHAT, READ, NULL},
     {"max_output_tokens", RESP, READ, NULL},
@@ -80,7 +80,7 @@ static const known_field fields[] = {
     {"truncation", RESP, ONLY, "disabled|auto"},
     {"truncate_prompt_tokens", ALL, ONLY, ""},
     {"verbosity", CHAT, ONLY, "medium"},
-    /* How tokens are chosen. */
+    /* Sampling. */
     {"seed", ALL, READ, NULL},
     {"temperature", ALL, READ, NULL},
     {"top_p", ALL, READ, NULL},
@@ -126,7 +126,7 @@ static const known_field fields[] = {
     {"skip_special_tokens", ALL, ONLY, "true"},
     {"spaces_between_special_tokens", ALL, HARMLESS, NULL}, /* special tokens are skipped */
     {"lora", ALL, ONLY, ""},
-    /* The form it has. */
+    /* Structured output. */
     {"response_format", CHAT | TEXT, READ, NULL},
     {"text", RESP, READ, NULL},
     {"output_config", MESS, READ, NULL},
@@ -138,7 +138,7 @@ static const known_field fields[] = {
     {"guided_choice", ALL, READ, NULL},
     {"guided_grammar", ALL, READ, NULL},
     {"structured_outputs", ALL, READ, NULL},
-    {"guided_decoding_backend", ALL, HARMLESS, NULL}, /* there is one */
+    {"guided_decoding_backend", ALL, HARMLESS, NULL}, /* there is only one backend */
     {"guided_whitespace_pattern", ALL, ONLY, ""},
     /* Tools. */
     {"tools", TALK, READ, NULL},
@@ -146,11 +146,11 @@ static const known_field fields[] = {
     {"parallel_tool_calls", CHAT | RESP, READ, NULL},
     {"functions", CHAT, READ, NULL},
     {"function_call", CHAT, READ, NULL},
-    {"max_tool_calls", RESP, HARMLESS, NULL}, /* of calls that the server makes: it makes none */
+    {"max_tool_calls", RESP, HARMLESS, NULL}, /* limits tools that the server runs: none */
     {"tool_resources", ALL, ONLY, ""},
     {"mcp_servers", MESS, ONLY, ""},
     {"web_search_options", CHAT, ONLY, ""},
-    /* Thinking, and the prompt. */
+    /* Thinking and the chat template. */
     {"thinking", TALK, READ, NULL},
     {"reasoning_effort", CHAT, READ, NULL},
     {"reasoning", CHAT | RESP, READ, NULL},
@@ -167,7 +167,7 @@ static const known_field fields[] = {
     {"add_special_tokens", CHAT | RESP | MESS, ONLY, "false"},
     {"add_special_tokens", TEXT, ONLY, "true"},
     {"echo", TALK, ONLY, "false"},
-    /* About money, storage and bookkeeping; about speed; extras of answers. */
+    /* Billing, storage, caching, scheduling; extra members of responses. */
     {"user", ALL, HARMLESS, NULL},
     {"metadata", ALL, HARMLESS, NULL},
     {"client_metadata", ALL, HARMLESS, NULL},
@@ -195,7 +195,8 @@ static const known_field fields[] = {
     {"sse_ping_interval", ALL, HARMLESS, NULL},
     {"backend_sampling", ALL, HARMLESS, NULL},
     {"keep_alive", ALL, HARMLESS, NULL},
-    {"context_management", RESP | MESS, HARMLESS, NULL}, /* it drops what no longer fits */
+    {"context_management", RESP | MESS, HARMLESS,
+     NULL}, /* drops old parts of a prompt to save context */
     {"inference_geo", MESS, HARMLESS, NULL},
     {"speed", MESS, HARMLESS, NULL},
     {"anthropic_version", MESS, HARMLESS, NULL},
@@ -237,7 +238,7 @@ static bool equals_word(const jtree *v, const char *word, size_t n)
     }
     case JTREE_STRING:
         return n && v->n == n && !memcmp(v->s, word, n);
-    case JTREE_ARRAY: /* "[word]": nothing but this word in it */
+    case JTREE_ARRAY: /* "[word]": a list of this word alone */
         for (const jtree *i = v->first; i; i = i->next)
             if (n < 2 || *word != '[' || i->kind != JTREE_STRING ||
                 !equals_word(i, word + 1, n - 2))
@@ -272,10 +273,11 @@ bool check_fields(const request *rq, const request_limits *lim, problem *p)
             continue;
         if (!f && jtree_truthy(v)) {
             p->code = "unknown_parameter";
-            return problem_set(p, 400, v->key,
-                               "'%.100s' is no field that this endpoint knows; /openapi.json lists "
-                               "those that it reads",
-                               v->key);
+            return problem_set(
+                p, 400, v->key,
+                "'%.100s' is an unknown field; /openapi.json lists the fields of each "
+                "endpoint",
+                v->key);
         }
         if (f && !is_neutral(v, f->values)) {
             p->code = "unsupported_parameter";

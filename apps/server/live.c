@@ -1,8 +1,7 @@
 /* live.c - see live.h.
  *
- * The box holds records one after the other, each 8-aligned: a happening with its pointers replaced
- * by what they point at, behind it. Two boxes take turns, so the thread that runs passes never
- * waits for one that writes.
+ * The mailbox holds records, each 8-aligned: a happening, then the bytes that its pointers point
+ * to. Two buffers take turns, so the thread that runs passes never waits for a thread that writes.
  */
 #include "apps/server/live.h"
 
@@ -16,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { BOX_BYTES = 1 << 16 }; /* of tokens without text, as of a long call, before someone looks */
+enum { BOX_BYTES = 1 << 16 }; /* of tokens without text, before the bell rings anyway */
 
 typedef struct running {
     live *l;
@@ -37,7 +36,7 @@ struct live {
     bool to_ring;
     pthread_mutex_t lock; /* of the next three */
     str box;
-    int32_t n_running; /* submitted, done not yet called */
+    int32_t n_running; /* jobs submitted and not done */
     double first_ms;
     pthread_cond_t quiet; /* n_running is 0 */
     /* Of the connection's thread. */
@@ -76,7 +75,7 @@ static void put_record(str *box, const happening *h)
     if (h->error)
         put_padded(box, h->error, strlen(h->error) + 1);
     if (box->bad)
-        str_cut(box, before); /* no half records */
+        str_cut(box, before); /* removes the half record */
 }
 
 static const char *take_record_text(live *l, const char *was, size_t n)
@@ -108,7 +107,7 @@ bool live_next(live *l, happening *h)
 
 /* ---- The thread that runs passes ---- */
 
-/* Soon: when the pass is over, or rather when the next one has begun. */
+/* Lists the live for the ringer, which runs after this pass. */
 static void ring(live *l)
 {
     ringer *r = &l->s->bells;
@@ -141,7 +140,7 @@ static bool live_on_event(void *user, const carat_event *ev)
     if (ev->kind == CARAT_EV_TOKEN)
         note_token(r, ev);
     if (l->one_call && r->n_calls && !end)
-        return false; /* one was all that is wanted */
+        return false; /* the job ends with its first call */
     r->n_calls += call;
     pthread_mutex_lock(&l->lock);
     put_record(&l->box, &h);
@@ -149,8 +148,8 @@ static bool live_on_event(void *user, const carat_event *ev)
         l->first_ms = r->last_ms;
     bool bad = l->box.bad, much = l->box.n > BOX_BYTES;
     pthread_mutex_unlock(&l->lock);
-    /* A token alone is nothing to write yet: its text, or the end, comes behind it. With many
-     * streams, threads woken for nothing would take the processors from the next pass. */
+    /* A token's text comes in a later event, so a token alone does not ring. Threads woken in vain
+     * would take processors from the next pass. */
     if (ev->kind != CARAT_EV_TOKEN || much)
         ring(l);
     return !bad && !(call && l->one_call);
@@ -168,7 +167,7 @@ static void live_on_done(void *user, carat_status st, const carat_error *e, cons
     pthread_mutex_lock(&l->lock);
     put_record(&l->box, &h);
     l->n_running--;
-    ring(l); /* inside: once unlocked with none running, the live may be gone */
+    ring(l); /* under the lock: after it, with no job running, the live may be freed */
     pthread_cond_broadcast(&l->quiet);
     pthread_mutex_unlock(&l->lock);
 }
@@ -251,7 +250,7 @@ void live_cancel(live *l)
     pthread_mutex_unlock(&l->lock);
 }
 
-/* No callback is left that could ask again. */
+/* Called when no callback can list the live again. */
 static void unlist(live *l)
 {
     ringer *r = &l->s->bells;
@@ -282,8 +281,8 @@ void live_close(live *l)
     mem_free(l);
 }
 
-/* A client that shut down its side counts as gone: nobody who waits for an answer does that, and
- * it is the first thing to be seen of one that left. */
+/* A half-closed socket counts as closed. It is the earliest sign of a disconnect, and clients that
+ * wait for an answer do not half-close. */
 static bool is_gone(int fd, short revents)
 {
     char c;
@@ -313,13 +312,13 @@ live_state live_wait(live *l, int fd, int timeout_ms)
     if (!p[0].revents)
         return LIVE_QUIET;
     ssize_t r = read(l->bell, &rung, sizeof rung);
-    (void)r; /* nothing there: then nothing is in the box either */
+    (void)r; /* not rung: the mailbox is empty */
     str_cut(&l->taken, 0);
     l->at = 0;
     pthread_mutex_lock(&l->lock);
     str full = l->box;
     l->box = l->taken;
-    l->box.bad = full.bad; /* sticky: events are missing from here on */
+    l->box.bad = full.bad; /* stays set: later events are missing */
     l->taken = full;
     pthread_mutex_unlock(&l->lock);
     return full.bad ? LIVE_BROKEN : LIVE_EVENTS;
@@ -332,7 +331,7 @@ bool live_over(const live *l)
 
 double live_first_ms(const live *l)
 {
-    live *open = (live *)(size_t)l; /* only the lock changes */
+    live *open = (live *)(size_t)l; /* const but for the lock */
     pthread_mutex_lock(&open->lock);
     double ms = l->first_ms;
     pthread_mutex_unlock(&open->lock);
@@ -348,14 +347,14 @@ const int32_t *live_sampled(const live *l, int32_t job, int64_t *n)
 
 /* ---- The ringer ---- */
 
-/* Under the lock, so that no bell is closed meanwhile. The thread that runs passes is in the next
- * one, and has nothing to list before that is over. */
+/* Holds the lock, so that no bell is closed meanwhile. The thread that runs passes needs the lock
+ * only at the end of its pass. */
 static void ring_all(ringer *r)
 {
     uint64_t one = 1;
     for (live *l = r->first; l; l = l->next_bell) {
         ssize_t n = write(l->bell, &one, sizeof one);
-        (void)n; /* full: it has rung already */
+        (void)n; /* the counter is full: it has rung */
         l->to_ring = false;
     }
     r->first = NULL;

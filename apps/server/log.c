@@ -1,7 +1,7 @@
-/* log.c - a line per request on stderr, for people or for programs, and --trace: one JSON file per
- * request with what came in, what the model saw and what it sampled.
+/* log.c - the log: a line per request on stderr, as text or JSON. And --trace: a JSON file per
+ * request, with its body, its prompt and its sampled tokens, for bug reports.
  *
- * Nothing of a conversation is ever logged; a trace holds all of it and is for bug reports.
+ * The log never has text of a conversation; a trace has all of it, so its file has mode 0600.
  */
 #include "apps/server/exchange.h"
 #include "apps/server/jsonw.h"
@@ -29,7 +29,7 @@ static void put_time(char out[32])
     snprintf(out + n, 32 - n, ".%03dZ", (int)(now.tv_nsec / 1000000));
 }
 
-/* One write per line: lines of several threads do not mix. */
+/* One write per line, so that lines of several threads do not mix. */
 static void emit(str *line)
 {
     if (!line->bad) {

@@ -1,5 +1,4 @@
-/* metrics.h - numbers for Prometheus. Any thread may count; a scrape reads without stopping anyone.
- */
+/* metrics.h - counters and histograms for Prometheus. Thread-safe without locks. */
 #ifndef APPS_SERVER_METRICS_H
 #define APPS_SERVER_METRICS_H
 
@@ -36,7 +35,7 @@ typedef struct metrics {
 void metrics_init(metrics *m);
 void histogram_add(histogram *h, double seconds);
 void metrics_count(metrics *m, metrics_route r, int status);
-/* Of the batch: what a scrape adds to the counters. */
+/* The gauges of one scrape. */
 typedef struct metrics_now {
     carat_batch_info batch;
     uint64_t weight_bytes, kv_tokens, kv_capacity;

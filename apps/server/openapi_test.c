@@ -1,7 +1,7 @@
-/* openapi_test.c - openapi.json against the parsers: what it calls valid is accepted, what it calls
- * invalid is refused, and it names every field that known.c knows.
+/* openapi_test.c - openapi.json against the parsers: valid bodies are accepted, invalid ones are
+ * refused, and the schemas have exactly the fields of known.c.
  *
- * The validator knows the part of JSON Schema that openapi.json uses, and fails on any other word.
+ * The validator knows the keywords that openapi.json uses, and fails on any other keyword.
  */
 #include "apps/server/jsonw.h"
 #include "apps/server/request.h"
@@ -214,7 +214,7 @@ static void compare_verdicts(const description *d, api_kind api, const char *bod
     arena_free(&mem);
 }
 
-/* With these a field can be tried alone: what it needs is there. */
+/* The rest of a body, so that a single field can be tested. */
 #define TOOL "{\"type\":\"function\",\"function\":{\"name\":\"f\"}}"
 static const char *const companions[] = {
     [API_CHAT] = "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"logprobs\":true",
@@ -326,8 +326,7 @@ static const char *const values[] = {
     "[{\"type\":\"text\",\"text\":\"x\"}]",
     "[{\"type\":\"image\"}]"};
 
-/* Fields of which a schema cannot say everything: they need other fields, or items of many kinds.
- */
+/* Fields whose validity depends on other fields, or that openapi_bodies tests. */
 static bool needs_others(const char *name)
 {
     static const char *const them[] = {"tool_choice", "function_call", "continue_final_message",
@@ -434,7 +433,7 @@ TEST(openapi_bodies)
     arena_free(&d.mem);
 }
 
-/* What the description says of a field, in the words of known.c. */
+/* The kind of a field according to its schema. */
 static const char *described_kind(const jtree *p)
 {
     const jtree *ref = jtree_get(p, "$ref");

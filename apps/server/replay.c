@@ -11,9 +11,9 @@
 
 enum {
     BUCKETS = 4096,
-    BYTES_MAX = 64 << 20, /* of all that is remembered: some 100000 calls */
-    DEPTH_MAX = 80,       /* of JSON: a request's limit, and the message around it */
-    MEMBERS_MAX = 1024    /* objects of more are not compared, which costs their square */
+    BYTES_MAX = 64 << 20, /* of all calls: about 100000 of them */
+    DEPTH_MAX = 80,       /* of JSON: the limit of a request, plus the message around it */
+    MEMBERS_MAX = 1024    /* larger objects count as different: comparing takes quadratic time */
 };
 
 typedef struct call {
@@ -58,7 +58,7 @@ void replay_close(replay *r)
 
 static uint64_t hash_of_id(const char *s)
 {
-    uint64_t h = UINT64_C(0xcbf29ce484222325); /* FNV-1a; ids are our own, random ones */
+    uint64_t h = UINT64_C(0xcbf29ce484222325); /* FNV-1a; the ids are random */
     for (; *s; s++)
         h = (h ^ (unsigned char)*s) * UINT64_C(0x100000001b3);
     return h;
@@ -87,7 +87,7 @@ void replay_put(replay *r, const char *id, const char *name, const char *argumen
         return;
     call *c = mem_alloc(bytes);
     if (!c)
-        return; /* a prompt will be computed again: slower, and as right */
+        return; /* the prompt is computed again: slower, but correct */
     char *at = (char *)c + text;
     *c = (call){.hash = hash_of_id(id), .n_bytes = bytes, .n = n, .ids = (int32_t *)(void *)at};
     memcpy(c->id, id, n_id);
@@ -204,8 +204,8 @@ static int64_t next_mark(const int32_t *ids, int64_t from, int64_t n, int32_t ma
     return from;
 }
 
-/* The calls of all messages, in order; NULL where nothing is remembered. The marks in the prompt
- * are in the same order, as only the template writes marks. */
+/* The calls of all messages, in order; NULL for unknown ones. The marks in the prompt have the same
+ * order, because only the template writes marks. */
 static const call **calls_of(const replay *r, const jtree *messages, arena *mem, int64_t *n)
 {
     int64_t count = 0;
@@ -244,7 +244,7 @@ static bool rebuild(const call **calls, int64_t n_calls, const replay_prompt *p,
             break;
         int64_t to = next_mark(ids, from, n, p->close);
         if (to == n || i >= n_calls)
-            return false; /* not as it is thought to be */
+            return false; /* the marks do not match the calls */
         const call *c = calls[i++];
         ok = c ? append_ids(o, c->ids, c->n) : append_ids(o, ids + from, to + 1 - from);
         at = to + 1;

@@ -1,11 +1,11 @@
-/* replay.h - the tokens of calls as they were sampled, by the ids that clients know them by.
+/* replay.h - the sampled tokens of tool calls, kept by the ids of the calls.
  *
- * A client sends a call back as JSON, and a prompt made of that JSON need not have the tokens that
- * the model wrote: members in another order, other spaces, numbers spelled anew. Then the cache
- * would end at the call. So the tokens are remembered, and put into later prompts where the same
- * call, by its id and by what it says, stands.
+ * A client sends a call back as JSON. A prompt rendered from that JSON may have other tokens than
+ * the model sampled: members in another order, other spaces, other spellings of numbers. The cached
+ * prefix would then end at the call. So later prompts get the sampled tokens wherever a call has
+ * the same id and the same content.
  *
- * Any thread; what is remembered has a limit in bytes, beyond which the oldest goes.
+ * Thread-safe. Beyond a limit of bytes the oldest calls are dropped.
  */
 #ifndef APPS_SERVER_REPLAY_H
 #define APPS_SERVER_REPLAY_H
@@ -17,11 +17,11 @@ typedef struct replay replay;
 
 status replay_open(replay **r, err *e);
 void replay_close(replay *r); /* NULL is fine */
-/* ids: from the mark that opens a call to the one that closes it. Without memory it is forgotten.
- * arguments: JSON. */
+/* ids: from the opening mark of a call to its closing mark. arguments: JSON. Without memory the
+ * call is not kept. */
 void replay_put(replay *r, const char *id, const char *name, const char *arguments,
                 const int32_t *ids, int64_t n);
-/* A conversation in the OpenAI shape, and the prompt that was made of it. */
+/* A conversation in the OpenAI shape, and its prompt. */
 typedef struct replay_prompt {
     const char *messages;
     size_t n_messages;
@@ -30,8 +30,8 @@ typedef struct replay_prompt {
     int32_t open, close; /* the marks around calls */
 } replay_prompt;
 
-/* The prompt with the calls in it as they were sampled: new memory (mem_free) of *n_out ids, or
- * NULL if nothing was to be replaced. */
+/* The prompt with the sampled tokens of its calls: *n_out ids (mem_free), or NULL if no call is
+ * known. */
 int32_t *replay_apply(replay *r, const replay_prompt *p, int64_t *n_out);
 
 /* The same value, whatever the order of members and the spelling of numbers. */

@@ -1,4 +1,4 @@
-/* replay_test.c - calls go back into prompts as they were sampled, and only the same calls. */
+/* replay_test.c - prompts get the sampled tokens of unchanged calls, and of no others. */
 #include "apps/server/replay.h"
 #include "base/mem.h"
 #include "tests/test.h"

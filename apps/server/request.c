@@ -1,4 +1,4 @@
-/* request.c - one body to one request: JSON first, then the dialect's own parser. */
+/* request.c - one body to one request: JSON, the check of known.c, the dialect's parser. */
 #include "apps/server/request.h"
 
 #include <inttypes.h>
@@ -32,8 +32,7 @@ bool request_parse(request *rq, api_kind api, const char *body, size_t n, const 
     return !p->status;
 }
 
-/* The number behind `name[` at the start of the text, -1 if there is none; *n: the length of both.
- */
+/* The number after `name[` at the start of the text, or -1. *n: the length of "name[number]". */
 static int32_t index_in(const char *text, const char *name, int *n)
 {
     char form[32];
@@ -74,7 +73,7 @@ bool problem_of(const request *rq, problem *p, const err *e)
         else
             snprintf(field, sizeof field, "%s[%d]", lists[rq->api], (int)at);
         rest += n;
-        rest += strcspn(rest, " :"); /* members of the message as it was rendered */
+        rest += strcspn(rest, " :"); /* skips members of the rendered message */
     } else if (rq->api == API_RESPONSES && !strncmp(e->text, "messages", 8)) {
         snprintf(field, sizeof field, "input");
         rest += 8;

@@ -1,9 +1,9 @@
-/* request.h - what a client asked for, as plain data, whichever dialect it spoke.
+/* request.h - a client's request as plain data, the same for every dialect.
  *
- * A parser (api_*.c) reads one JSON body into a request or leaves a problem: a status of 4xx, the
- * field, and a sentence that names it. Parsing needs no model, no connection and no thread; all of
- * it lives in the request's arena. Conversations become `messages` and `tools` in the OpenAI
- * shape, the text that carat_chat_render takes.
+ * A parser (api_*.c) turns one JSON body into a request. On a mistake it leaves a problem instead:
+ * an HTTP status, the field, and a sentence that names the field. Parsing needs no model and no
+ * connection. Everything lives in the request's arena. Conversations become `messages` and `tools`
+ * in the OpenAI shape, as JSON text for carat_chat_render.
  */
 #ifndef APPS_SERVER_REQUEST_H
 #define APPS_SERVER_REQUEST_H
@@ -13,25 +13,25 @@
 #include "base/str.h"
 #include "text/jtree.h"
 
-/* ---- What is wrong ---- */
+/* ---- Problems ---- */
 
 typedef struct problem {
-    int status;       /* of HTTP; 0: nothing is wrong */
+    int status;       /* HTTP status; 0: no problem */
     const char *code; /* a word for programs, or NULL; static storage */
     char param[128];  /* the field, or "" */
     char text[1024];
-    int64_t n_prompt, n_ctx; /* of a context that is too small; else 0 */
+    int64_t n_prompt, n_ctx; /* if the prompt exceeds the context; else 0 */
     int retry_s;             /* Retry-After; 0: none */
 } problem;
 
-/* Keeps the first problem; returns false, so that a parser can return it. */
+/* Keeps the first problem. Returns false, so that parsers can return the call. */
 bool problem_set(problem *p, int http, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* What the library refused: the status follows from the kind of error, the field from the sentence
- * where it begins with one. */
+/* An error of the library. The status follows from the error; the field is the first word of the
+ * sentence, if that is one. */
 bool problem_from(problem *p, const err *e);
 
-/* ---- What is asked for ---- */
+/* ---- Requests ---- */
 
 typedef enum api_kind { API_CHAT, API_COMPLETIONS, API_RESPONSES, API_MESSAGES } api_kind;
 typedef enum tool_choice { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED } tool_choice;
@@ -44,23 +44,24 @@ typedef enum format_kind {
 } format_kind;
 typedef enum think_mode { THINK_DEFAULT, THINK_OFF, THINK_ON } think_mode;
 
-/* The limits of a request; beyond one it is refused with 400, beyond --max-body (64 MiB) with 413.
- * Its JSON tree may take 16 MiB and 8 times the body (base/arena.h), whatever it consists of. */
+/* Limits of a request. Beyond one of these the answer is 400, beyond --max-body (64 MiB) it is 413.
+ * The JSON tree may take 16 MiB plus 8 times the body (arena_limit_for). docs/server.md lists all.
+ */
 enum {
-    REQUEST_MAX_DEPTH = 64,  /* of nesting: what the chat formats take */
-    REQUEST_MAX_STOPS = 64,  /* stop strings: each is looked for at every token */
+    REQUEST_MAX_DEPTH = 64,  /* of nesting; the chat formats have the same limit */
+    REQUEST_MAX_STOPS = 64,  /* stop strings; each token is compared with all */
     REQUEST_MAX_STOP = 4096, /* bytes of one */
     REQUEST_MAX_BIASES = 4096,
     REQUEST_MAX_CHOICES = 64,
     REQUEST_MAX_TOOLS = 1024,
-    REQUEST_MAX_WORDS = 4096, /* to choose one of */
+    REQUEST_MAX_WORDS = 4096, /* strings of guided_choice */
     REQUEST_MAX_NAME = 256    /* bytes of a tool's name */
 };
 
-/* What a parser must know of the model. */
+/* What parsers need of the model and the options. */
 typedef struct request_limits {
     int32_t n_vocab;
-    carat_sampling sampling; /* where the request says nothing */
+    carat_sampling sampling; /* defaults */
     bool lenient;            /* unknown fields pass */
 } request_limits;
 
@@ -75,10 +76,10 @@ typedef struct request {
     arena mem;
     api_kind api;
     const jtree *body;
-    const char *model; /* as the client calls it; "" if it did not */
+    const char *model; /* the client's name for it, or "" */
     bool stream, include_usage, progress, echo;
     int32_t n;          /* answers to each prompt */
-    int64_t max_tokens; /* 0: not said */
+    int64_t max_tokens; /* 0: not given */
     carat_sampling sampling;
     bool seed_given;
     const char **stop;
@@ -90,23 +91,23 @@ typedef struct request {
     const char *prefill; /* the words with which the answer begins, or NULL */
     size_t n_prefill;
     tool_choice choice;
-    const char *only; /* the one tool that must be called, or NULL */
-    str allowed;      /* as `tools`: those that may be called; empty: all */
+    const char *only; /* the one tool that may be called, or NULL */
+    str allowed;      /* the tools that may be called, as `tools`; empty: all */
     bool one_call;    /* no calls in parallel */
     think_mode think;
-    double effort;     /* share of the largest thinking budget; 0: not said */
-    int64_t think_max; /* tokens of thought; -1: not said */
-    int64_t reserve;   /* tokens kept for the answer; -1: not said */
+    double effort;     /* share of the largest thinking budget; 0: not given */
+    int64_t think_max; /* tokens of thought; -1: not given */
+    int64_t reserve;   /* tokens kept for the answer; -1: not given */
     format_kind format;
-    const char *form_field; /* that asked for the format */
+    const char *form_field; /* the field that asks for the format */
     const char *schema;     /* JSON schema, grammar or expression; NULL: none */
     size_t n_schema;
-    bool preserve_thinking; /* past thoughts of finished tool turns stay in the prompt */
+    bool preserve_thinking; /* keep the thoughts of finished tool turns */
     bool no_generation_prompt;
-    bool continue_last; /* the last message is how the answer begins */
-    bool thought;       /* and the thought before it is given */
-    bool functions;     /* calls are asked for, and told, in the older way */
-    str origin;         /* int32_t per message: its place in the request, -1 none */
+    bool continue_last; /* the answer continues the last message */
+    bool thought;       /* that message has a thought already */
+    bool functions;     /* the client uses `functions`, the predecessor of `tools` */
+    str origin;         /* int32_t per message: its index in the request, -1: none */
     str tool_origin;    /* the same per tool */
 
     /* /v1/completions. */
@@ -114,13 +115,13 @@ typedef struct request {
     int32_t n_prompts;
 } request;
 
-/* Fills *rq (a caller's zeroed one) from a body, or leaves a problem. request_free in any case. */
+/* Fills *rq, zeroed by the caller, or leaves a problem. The caller always calls request_free. */
 bool request_parse(request *rq, api_kind api, const char *body, size_t n, const request_limits *lim,
                    problem *p);
 void request_free(request *rq);
 
-/* A sentence of the library's about "messages[2]" or "tools[1]": those are numbered as they were
- * rendered, and the client must read its own numbers. */
+/* Like problem_from, for errors of carat_chat_render. These name "messages[2]" or "tools[1]" by
+ * their index in rq->messages and rq->tools; the problem names the client's own field and index. */
 bool problem_of(const request *rq, problem *p, const err *e);
 
 /* ---- One dialect each: called by request_parse with rq->body an object ---- */
@@ -130,46 +131,45 @@ bool completions_parse(request *rq, const request_limits *lim, problem *p);
 bool responses_parse(request *rq, const request_limits *lim, problem *p);
 bool messages_parse(request *rq, const request_limits *lim, problem *p);
 
-/* ---- Reading fields (fields.c). All: absent and null leave *out as it was. False: a problem. ----
+/* ---- Reading fields (fields.c). An absent or null field leaves *out unchanged. False: a problem.
  */
 
 bool field_text(problem *p, const jtree *o, const char *key, const char **out);
 bool field_bool(problem *p, const jtree *o, const char *key, bool *out);
 bool field_int(problem *p, const jtree *o, const char *key, int64_t min, int64_t max, int64_t *out);
 bool field_real(problem *p, const jtree *o, const char *key, double min, double max, double *out);
-/* *out: the member of this kind, or NULL. */
+/* *out: the member, or NULL. Another kind is a problem. */
 bool field_kind(problem *p, const jtree *o, const char *key, jtree_kind kind, const jtree **out);
-/* A number from its spelling; false if it is none, no whole one, or outside of min..max. */
+/* The number as it is spelled. False: not a (whole) number, or not in min..max. */
 bool tree_int(const jtree *v, int64_t min, int64_t max, int64_t *out);
 bool tree_real(const jtree *v, double min, double max, double *out);
-bool tree_says(const jtree *v, const char *word); /* a string, this one */
+bool tree_says(const jtree *v, const char *word); /* v is this string */
 
 /* Fields that several dialects share. */
 bool read_common(request *rq, const request_limits *lim, problem *p); /* model, stream, sampling */
 bool read_stops(request *rq, const char *key, problem *p);
 bool read_thinking(request *rq, problem *p); /* thinking, chat_template_kwargs, budgets */
 bool read_effort(request *rq, const jtree *o, const char *key, const char *field, problem *p);
-/* The answer has a form (forms.c): the dialect's own field for it, then everybody else's. */
+/* Structured output (forms.c): the dialect's own field; the fields of other servers. */
 bool read_format(request *rq, const jtree *f, const char *field, bool flat, problem *p);
 bool read_forms(request *rq, problem *p);
-/* The least of the limits given; -1 is none. */
+/* The smallest of the limits given; -1 is no limit. */
 bool read_max_tokens(request *rq, const char *const *keys, problem *p);
-/* add_generation_prompt, continue_final_message: called when the last message is known. */
+/* add_generation_prompt, continue_final_message. Called once the last message is known. */
 bool read_continue(request *rq, bool ends_with_assistant, problem *p);
-/* known.c: what is neither read nor harmless is refused by its name. */
+/* Refuses fields that nobody reads and that are not harmless (known.c). */
 bool check_fields(const request *rq, const request_limits *lim, problem *p);
-/* The i-th row of an endpoint in its table, for tests. False: there are no more. */
+/* The i-th row of the table for an endpoint, for tests. False: past the end. */
 typedef struct field_row {
     const char *name, *kind; /* "read", "harmless", "only" */
-    const char *values;      /* of "only": what is accepted, between bars */
+    const char *values;      /* of "only": the accepted values, separated by | */
 } field_row;
 bool field_row_at(size_t i, api_kind api, field_row *row);
-/* Tools in one of three shapes become rq->tools; unknown kinds of tools are left out where the
- * dialect says so. */
+/* Tools in one of three shapes become rq->tools. tools.c says which types are left out. */
 typedef enum tools_shape { TOOLS_NESTED, TOOLS_FLAT, TOOLS_ANTHROPIC } tools_shape;
 bool read_tools(request *rq, tools_shape shape, problem *p);
 bool read_tool_choice(request *rq, tools_shape shape, problem *p);
-/* Copies into the arena; false: no memory, which is a problem. */
+/* Copies into the arena. False: no memory. */
 bool keep_text(request *rq, problem *p, const char *s, size_t n, const char **out);
 
 #endif

@@ -1,4 +1,4 @@
-/* request_test.c - what clients may ask in each dialect, and how each mistake is answered. */
+/* request_test.c - requests of each dialect, and the problem for each mistake. */
 #include "apps/server/request.h"
 #include "tests/test.h"
 
@@ -365,7 +365,7 @@ TEST(request_no_field_is_ignored_in_silence)
             CHECK_MSG(!is_refused((api_kind)api, body, &p), "%s: %s", body, p.text);
         }
     }
-    /* A field of one endpoint is none of another's. */
+    /* A field of one endpoint is unknown to another. */
     CHECK(is_refused(API_RESPONSES, "{" I ",\"response_format\":{\"type\":\"json_object\"}}", &p));
     CHECK_STR(p.param, "response_format");
     CHECK(is_refused(API_MESSAGES, "{" M ",\"stop\":\"x\"}", &p));

@@ -1,10 +1,10 @@
-/* serve.c - `carat serve`: from options to a server at work, and back to nothing.
+/* serve.c - `carat serve`: options, loading, the loop of passes, shutdown.
  *
- *     listen (503) -> load the model -> ready -> passes, as long as there is work -> SIGTERM:
- *     no new requests, those at work go on -> all answered, or --drain seconds over -> end
+ *     listen (503) -> load the model -> ready -> passes while there is work -> SIGTERM ->
+ *     no new requests, running ones go on -> all answered, or --drain seconds over -> end
  *
- * This thread loads, runs all passes and closes. Connections have threads of their own (http.c),
- * signals too, so that nothing of this happens inside a handler.
+ * The main thread loads, runs all passes and closes. Connections have threads of their own
+ * (http.c). A thread waits for signals, so that no work is done in a signal handler.
  */
 #include "apps/bundled.h"
 #include "apps/commands.h"
@@ -39,7 +39,7 @@ static const option table[] = {
     OPT_INT(serve_options, n_ctx, "ctx", 'c', "N", 0, 1 << 30,
             "tokens of context of each request (default: what fits)"),
     OPT_STR(serve_options, alias, "alias", 0, "NAME", "the model's name for clients"),
-    OPT_STR(serve_options, api_key, "api-key", 0, "KEY", "what clients must send"),
+    OPT_STR(serve_options, api_key, "api-key", 0, "KEY", "the key that clients must send"),
     OPT_STR(serve_options, api_key_file, "api-key-file", 0, "FILE", "the same, one key per line"),
     OPT_STR(
         serve_options, cors, "cors", 0, "ORIGINS",
@@ -56,7 +56,7 @@ static const option table[] = {
     OPT_INT(serve_options, timeout_s, "timeout", 0, "SECONDS", 1, 86400,
             "silence of a client after which its connection is closed (default: 60)"),
     OPT_INT(serve_options, ping_s, "ping", 0, "SECONDS", 0, 86400,
-            "silence in a stream after which it says that it is alive; 0 never (default: 10)"),
+            "silence of a stream after which a ping is sent; 0 never (default: 10)"),
     OPT_INT(serve_options, drain_s, "drain", 0, "SECONDS", 0, 86400,
             "how long requests may go on after SIGTERM (default: 60)"),
     OPT_INT(serve_options, stall_ms, "stall", 0, "MS", 1, 60000,
@@ -80,7 +80,7 @@ static const option table[] = {
 
 /* ---- systemd ---- */
 
-/* The whole protocol is one datagram; a name that begins with @ is an abstract one. */
+/* The protocol is one datagram. A name that begins with @ is an abstract socket. */
 void notify_systemd(const char *state)
 {
     const char *path = getenv("NOTIFY_SOCKET");
@@ -96,11 +96,11 @@ void notify_systemd(const char *state)
         return;
     socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n);
     ssize_t sent = sendto(fd, state, strlen(state), MSG_NOSIGNAL, (const void *)&to, len);
-    (void)sent; /* systemd will say that it heard nothing */
+    (void)sent; /* systemd reports missing messages itself */
     close(fd);
 }
 
-/* Half of what the unit file asks for, as the manual wants it; 0: no watchdog. */
+/* Half of the watchdog's interval, as systemd recommends; 0: no watchdog. */
 static int watchdog_ms(void)
 {
     const char *us = getenv("WATCHDOG_USEC");
@@ -124,10 +124,10 @@ static void *wait_for_signals(void *arg)
     for (int n = 0;; n++) {
         if (sigwait(&g->set, &sig))
             return NULL;
-        if (sig == SIGUSR1) /* serve_run is done with this thread */
+        if (sig == SIGUSR1) /* from signals_stop */
             return NULL;
         if (n)
-            _exit(128 + sig); /* the second: at once */
+            _exit(128 + sig); /* the second signal ends the program at once */
         atomic_store(&g->s->state, SERVER_DRAINING);
         notify_systemd("STOPPING=1\n");
         pthread_rwlock_rdlock(&g->s->batch_lock);
@@ -144,7 +144,7 @@ static status signals_start(signals *g, server *s, err *e)
     sigaddset(&g->set, SIGTERM);
     sigaddset(&g->set, SIGINT);
     sigaddset(&g->set, SIGUSR1);
-    pthread_sigmask(SIG_BLOCK, &g->set, NULL); /* and so in all threads to come */
+    pthread_sigmask(SIG_BLOCK, &g->set, NULL); /* also in all later threads */
     signal(SIGPIPE, SIG_IGN);
     if (pthread_create(&g->thread, NULL, wait_for_signals, g))
         return err_set(e, E_MEMORY, "no thread for signals");
@@ -199,7 +199,7 @@ static status read_keys(const serve_options *o, api_keys *k, err *e)
             st = add_key(k, text + at, len, e);
         at = next;
     }
-    if (!st && !k->n) /* a server that lets everyone in is not what was asked for */
+    if (!st && !k->n) /* else the server would accept everyone */
         st = err_set(e, E_FORMAT, "%s: there is no key in it", o->api_key_file);
     mem_free(text);
     return st;
@@ -251,7 +251,7 @@ static void find_marks(server *s)
             s->ends[s->n_ends++] = id;
 }
 
-/* Before anything is loaded: where it will be, and what a slot of it takes. */
+/* Logs the plan before weights are loaded: devices, and the memory of a slot. */
 static carat_status tell_plan(void *user, const carat_model *m, carat_error *e)
 {
     server *s = user;
@@ -337,8 +337,8 @@ static bool draining(server *s)
     return atomic_load(&s->state) == SERVER_DRAINING;
 }
 
-/* What goes wrong with files of conversations changes no answer, so it would pass unseen: each new
- * sentence about it is a line of the log. told: the last one. */
+/* Errors of conversation files change no answer, so only the log shows them: a line for each new
+ * sentence. told: the last one. */
 static void tell_cache_errors(server *s, char *told, size_t cap)
 {
     carat_batch_info info;
@@ -383,12 +383,12 @@ static void close_batch(server *s)
     carat_batch *b = s->batch;
     s->batch = NULL;
     pthread_rwlock_unlock(&s->batch_lock);
-    carat_batch_close(b); /* what still runs ends here, as cancelled */
+    carat_batch_close(b); /* cancels the jobs that still run */
     if (s->bells.started)
         ringer_go(&s->bells);
 }
 
-/* Where a client on this machine finds the server. */
+/* The address for clients on this machine. */
 static void print_address(const char *host, int port)
 {
     bool all = !strcmp(host, "0.0.0.0") || !strcmp(host, "::");
@@ -426,13 +426,13 @@ out:
     close_batch(s);
     http_close(h);
     ringer_stop(&s->bells);
-    if (st == E_CANCELLED && !s->info.n_vocab) /* a signal while it was loading */
+    if (st == E_CANCELLED && !s->info.n_vocab) /* a signal during loading */
         st = OK;
     signals_stop(&g);
     return st;
 }
 
-/* A directory that cannot be written to would lose every trace: that is said at the start. */
+/* Fails at the start, because later each trace would fail. */
 static status check_trace(const char *dir, err *e)
 {
     struct stat sb;

@@ -4,17 +4,17 @@
  *     http.c       connections: routes, keys, limits, bodies in, answers and streams out
  *     exchange.c   one request on its way from http.c to a handler, and its answer back
  *     gate.c       connections whose first header is not complete yet
- *     live.c       a request at work: jobs of the batch, and the mailbox between two threads
- *     replay.c     calls as they were sampled   constrain.c   what answers are held to
- *     generate.c   a request to prompts, budgets and masks; answers and streams from happenings
+ *     live.c       a running request: its jobs in the batch, and the mailbox between two threads
+ *     replay.c     sampled tokens of calls       constrain.c   grammars and forced calls
+ *     generate.c   requests to prompts, budgets and masks; events to answers and streams
  *     info.c       models, health, props, slots, tokens
  *     metrics.c    counters and histograms     log.c  a line per request, --trace
  *     request.h known.c fields.c forms.c tools.c api_*.c answer.c jsonw.c
- *                  no connection and no model needed
+ *                  requests and answers as data, without connection and model
  *
- * Threads: one runs passes (serve.c), one per connection parses and writes, one wakes those
- * (live.c), one waits for signals. They meet in the batch (which is made for it), in the mailbox of
- * a live, and in the few fields below that are atomic or under a lock.
+ * Threads: one runs passes (serve.c), one accepts connections (gate.c), one per connection parses
+ * and writes, one wakes those (live.c), one waits for signals. They share the batch, which is
+ * thread-safe, the mailbox of each live, and the fields below that are atomic or under a lock.
  */
 #ifndef APPS_SERVER_SERVER_H
 #define APPS_SERVER_SERVER_H
@@ -44,12 +44,12 @@ typedef struct api_keys {
     int32_t n;
 } api_keys;
 
-/* live.c: the lives whose connections have something to read, and the thread that tells them. */
+/* live.c: the lives with new events, and the thread that wakes their connections. */
 typedef struct ringer {
     pthread_t thread;
     pthread_mutex_t lock; /* of the next three */
     pthread_cond_t go;
-    struct live *first; /* bells to ring */
+    struct live *first; /* the lives to wake */
     bool going, ending;
     bool started;
 } ringer;
@@ -62,7 +62,7 @@ typedef struct server {
     bool loopback; /* only this machine can connect */
     atomic_int state;
 
-    /* Written before the state becomes ready, and then read by all. */
+    /* Constant once the state is ready. */
     carat_model *model;
     carat_model_info info;
     answer_model names;
@@ -73,14 +73,14 @@ typedef struct server {
     int32_t thought_open, thought_close; /* ids of chat markers, -1: none */
     int32_t ends[16], n_ends;            /* ids that end a turn */
     replay *calls;
-    /* Readers use the batch, the writer ends it. NULL: not there yet, or no more. */
+    /* Readers use the batch; the writer opens and closes it. NULL: not open. */
     pthread_rwlock_t batch_lock;
     carat_batch *batch;
 
     ringer bells;
     atomic_int n_active;     /* requests being answered */
     atomic_llong body_bytes; /* of all bodies held in memory */
-    atomic_llong work_bytes; /* that reading the bodies of the requests at work may take */
+    atomic_llong work_bytes; /* estimated memory for parsing and tokenising them */
     metrics m;
 } server;
 
@@ -90,7 +90,7 @@ struct exchange; /* exchange.h */
 
 void log_line(const server *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void log_exchange(const struct exchange *x);
-/* For --trace: the request, its prompt and what was sampled, as ID.json. Failures are logged. */
+/* For --trace: the request, its prompt and its sampled tokens, as ID.json. Failures are logged. */
 typedef struct trace_prompt {
     const int32_t *ids, *sampled;
     int64_t n, n_sampled;

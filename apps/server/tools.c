@@ -1,12 +1,12 @@
-/* tools.c - declarations of tools, and which of them are to be called, in three dialects.
+/* tools.c - declarations of tools and the choice among them, in three shapes.
  *
  *     nested (chat)       {"type": "function", "function": {"name", "description", "parameters"}}
  *     flat (responses)    {"type": "function", "name", "description", "parameters"}
  *     anthropic           {"name", "description", "input_schema"}
  *
- * All become the nested form. Tools that a server is to run itself (web search and the like) are
- * left out where clients send them without being asked (responses, anthropic): the model then
- * simply has no such tool. A request for chat that names one is refused.
+ * All become the nested shape. Tools that the server would run, such as web search, are left out in
+ * the flat and the anthropic shape, because their clients always send them. In the nested shape
+ * they are refused.
  */
 #include "apps/server/jsonw.h"
 #include "apps/server/request.h"
@@ -46,7 +46,7 @@ static void put_tool(str *o, const jtree *f, const char *schema_key)
     json_close(o, '}');
 }
 
-/* *f: the object with name and parameters, or NULL for a tool to be left out. */
+/* *f: the object with name and parameters; NULL: the tool is left out. */
 static bool find_function(const jtree *t, size_t i, tools_shape shape, const jtree **f, problem *p)
 {
     char field[64];
@@ -113,7 +113,7 @@ static bool read_declaration(request *rq, const jtree *t, size_t i, tools_shape 
     return true;
 }
 
-/* The older way to say `tools`: their functions alone. */
+/* `functions`, the predecessor of `tools`: a list of the function objects. */
 static bool read_functions(request *rq, problem *p)
 {
     const jtree *list, *f;
@@ -163,9 +163,9 @@ bool read_tools(request *rq, tools_shape shape, problem *p)
     return !rq->tools.bad || problem_set(p, 503, "", "no memory for 'tools'");
 }
 
-/* ---- Which to call ---- */
+/* ---- The choice ---- */
 
-/* The declaration of a tool that carat has: what put_tool takes, or NULL. *place: in `tools`. */
+/* The declaration of a tool that was not left out, for put_tool, or NULL. *place: its index. */
 static const jtree *find_tool(const request *rq, const char *name, tools_shape shape, size_t *place)
 {
     const jtree *list = jtree_get(rq->body, rq->functions ? "functions" : "tools"), *f;
@@ -211,9 +211,9 @@ static bool choice_word(request *rq, const char *word, problem *p)
     return true;
 }
 
-/* {"mode": "auto" or "required", "tools": [...]}: the prompt declares all tools, so that it stays
- * the one of the conversation, and calls are of these. Tools that carat left out of the
- * declarations are left out here; if no other is allowed, there are no calls. */
+/* {"mode": "auto" or "required", "tools": [...]}: only these tools may be called. The prompt still
+ * declares all tools, so that the cached prefix of the conversation stays valid. Tools that were
+ * left out of the declarations are left out here, too; if no other remains, calls are banned. */
 static bool allow_tools(request *rq, const jtree *c, tools_shape shape, problem *p)
 {
     const jtree *list, *mode, *type, *name, *f;
@@ -247,7 +247,7 @@ static bool allow_tools(request *rq, const jtree *c, tools_shape shape, problem 
             return problem_set(p, 400, "tool_choice",
                                "'%s' names \"%.60s\", which is not among the tools", field,
                                name->s);
-        if (taken[place]) /* named twice, it is one tool */
+        if (taken[place]) /* named before */
             continue;
         taken[place] = true;
         if (!rq->allowed.n)
@@ -288,7 +288,7 @@ static bool choice_object(request *rq, const jtree *c, tools_shape shape, proble
                        type->s);
 }
 
-/* The older way to say `tool_choice`. One call at most. */
+/* `function_call`, the predecessor of `tool_choice`. */
 static bool read_function_call(request *rq, problem *p)
 {
     const jtree *c = jtree_get(rq->body, "function_call");
