@@ -31,13 +31,13 @@ static const option table[] = {
 
 /* One tensor of the new file and where it comes from; source NULL: computed. */
 typedef struct {
-    gemma4_tensor t;
+    shape_tensor t;
     const tensor *source;
     num_type type;
 } item;
 
 typedef struct {
-    const gemma4_shape *s;
+    const model_shape *s;
     const safetensors *from;
     item *at;
     int32_t n;
@@ -56,7 +56,7 @@ static const tensor *find_source(const safetensors *from, const char *prefix, co
 }
 
 /* Same number of elements and same rows; a [1] may be a scalar, an [n, 1] a vector. */
-static status check_source(const gemma4_tensor *t, const tensor *src, const char *path, err *e)
+static status check_source(const shape_tensor *t, const tensor *src, const char *path, err *e)
 {
     char want[96], have[96];
     tensor shape = {.n_dims = t->n_dims};
@@ -75,8 +75,8 @@ static status check_source(const gemma4_tensor *t, const tensor *src, const char
 
 /* Finds every tensor of the shape in the files; drops the keys that no layer uses and that the
  * files left out. n_vocab may shrink to the tokenizer's. */
-static status plan_items(job *j, gemma4_shape *s, const gemma4_mix *mix, int32_t n_tokens,
-                         bool tied, err *e)
+static status plan_items(job *j, model_shape *s, const weight_mix *mix, int32_t n_tokens, bool tied,
+                         err *e)
 {
     const char *prefix = NULL, *path = j->from->part_path[0];
     const tensor *embd = NULL, *head;
@@ -90,18 +90,18 @@ static status plan_items(job *j, gemma4_shape *s, const gemma4_mix *mix, int32_t
                        path);
     if (n_tokens && n_tokens < s->n_vocab)
         s->n_vocab = n_tokens;
-    int32_t n = gemma4_list_tensors(s, NULL, 0), k = 0;
-    gemma4_tensor *list = mem_calloc((size_t)n, sizeof *list);
+    int32_t n = s->family->list(s, NULL, 0), k = 0;
+    shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
     j->at = mem_calloc((size_t)n + 1, sizeof *j->at);
     if (!list || !j->at) {
         mem_free(list);
         return err_memory(e, "the list of tensors", (size_t)n * sizeof *list);
     }
-    gemma4_list_tensors(s, list, n);
+    s->family->list(s, list, n);
     st = OK;
     for (int32_t i = 0; i < n && !st; i++) {
-        item it = {.t = list[i], .type = gemma4_mix_type(mix, list, n, i)};
-        if (it.t.role != GEMMA4_ROPE_FACTORS) {
+        item it = {.t = list[i], .type = weight_mix_type(mix, list, n, i)};
+        if (it.t.role != ROLE_ROPE_FACTORS) {
             it.source = find_source(j->from, prefix, it.t.hf_name);
             if (!it.source && it.t.unused_kv)
                 continue;
@@ -111,8 +111,7 @@ static status plan_items(job *j, gemma4_shape *s, const gemma4_mix *mix, int32_t
             }
             tensor src = *it.source;
             /* A padded embedding has more rows than there are tokens. */
-            if ((it.t.role == GEMMA4_EMBD || it.t.role == GEMMA4_PLE_EMBD) &&
-                src.ne[1] > it.t.ne[1])
+            if ((it.t.role == ROLE_EMBD || it.t.role == ROLE_PLE_EMBD) && src.ne[1] > it.t.ne[1])
                 src.ne[1] = it.t.ne[1];
             st = check_source(&it.t, &src, j->from->part_path[src.part], e);
         }
@@ -126,7 +125,7 @@ static status plan_items(job *j, gemma4_shape *s, const gemma4_mix *mix, int32_t
     if (!st && head &&
         (head->n_bytes != embd->n_bytes ||
          memcmp(head->bytes, embd->bytes, (size_t)embd->n_bytes))) {
-        item it = {.t = list[0], .type = gemma4_mix_type(mix, list, n, 0), .source = head};
+        item it = {.t = list[0], .type = weight_mix_type(mix, list, n, 0), .source = head};
         snprintf(it.t.name, sizeof it.t.name, "output.weight");
         tensor src = *head;
         src.ne[1] = src.ne[1] > it.t.ne[1] ? it.t.ne[1] : src.ne[1];
@@ -164,7 +163,7 @@ static status fill(void *user, uint64_t i, uint64_t first, uint64_t n_rows, void
     uint64_t n = it->t.ne[0], size;
     status st = OK;
     if (!it->source) {
-        gemma4_rope_factors(j->s, dst);
+        j->s->family->compute(j->s, &it->t, dst);
         return OK;
     }
     float *x = mem_alloc((size_t)n * sizeof *x);
@@ -209,7 +208,7 @@ static status write_file(const convert_request *r, const job *j, const convert_v
     base_name(r->dir, base, sizeof base);
     if ((st = pool_open(&threads, r->n_threads, e)) || (st = gguf_create(&w, r->out, e)))
         goto out;
-    gemma4_put_shape(w, j->s);
+    j->s->family->put(w, j->s);
     gguf_put_string(w, "general.type", "model", 5);
     gguf_put_string(w, "general.name", name, strlen(name));
     gguf_put_u32(w, "general.file_type", (uint32_t)r->mix->file_type);
@@ -238,25 +237,42 @@ out:
     return st;
 }
 
+/* Who reads the config.json of a family. */
+static status read_shape(const convert_vocab *v, const char *path, model_shape **s, bool *tied,
+                         str *unknown, err *e)
+{
+    static const struct {
+        const char *arch;
+        convert_reader *read;
+    } readers[] = {{"gemma4", convert_gemma4_shape}};
+    for (size_t i = 0; i < sizeof readers / sizeof *readers; i++)
+        if (text_is_one_of(v->family->archs, readers[i].arch, strlen(readers[i].arch)))
+            return readers[i].read(v->config, path, s, tied, unknown, e);
+    return err_set(e, E_UNSUPPORTED, "%s: carat cannot convert models of %s", path,
+                   v->family->name);
+}
+
 status convert_model(const convert_request *r, uint64_t *n_bytes, err *e)
 {
     convert_vocab words = {0};
     safetensors from = {0};
-    gemma4_shape s;
-    job j = {.s = &s, .from = &from};
+    model_shape *s = NULL;
+    job j = {.from = &from};
     char config[4096];
     bool tied = true;
     status st;
     snprintf(config, sizeof config, "%s/config.json", r->dir);
     if ((st = convert_vocab_read(&words, r->dir, e)) ||
-        (st = convert_read_shape(words.config, config, &s, &tied, r->unknown, e)) ||
+        (st = read_shape(&words, config, &s, &tied, r->unknown, e)) ||
         (st = safetensors_open(&from, r->dir, e)) ||
-        (st = plan_items(&j, &s, r->mix, words.n, tied, e)) ||
-        (words.n && (st = convert_vocab_fit(&words, s.n_vocab, e))))
+        (st = plan_items(&j, s, r->mix, words.n, tied, e)) ||
+        (words.n && (st = convert_vocab_fit(&words, s->n_vocab, e))))
         goto out;
+    j.s = s;
     st = write_file(r, &j, &words, n_bytes, e);
 out:
     mem_free(j.at);
+    mem_free(s);
     safetensors_close(&from);
     convert_vocab_free(&words);
     return st;
@@ -274,11 +290,11 @@ static int run_convert(const command *c, int argc, char **argv)
         return stop - 1;
     term_init();
     term_watch(NULL); /* Ctrl-C ends the writing, and leaves no half file */
-    const gemma4_mix *mix = gemma4_mix_named(o.type);
+    const weight_mix *mix = weight_mix_named(o.type);
     str unknown = {0};
     convert_request r = {argv[0], argv[1], mix, o.name, (int32_t)o.n_threads, &unknown};
     if (!mix)
-        st = err_set(&e, E_ARG, "there is no type %s; the types are %s", o.type, gemma4_mix_names);
+        st = err_set(&e, E_ARG, "there is no type %s; the types are %s", o.type, weight_mix_names);
     else
         st = convert_model(&r, &n_bytes, &e);
     if (unknown.n)

@@ -5,6 +5,8 @@
  */
 #include "apps/convert_int.h"
 #include "base/map.h"
+#include "base/mem.h"
+#include "model/gemma4_shapes.h"
 #include "text/family.h"
 
 #include <errno.h>
@@ -79,7 +81,7 @@ static bool truth(fields *f, const char *key)
 static void read_layers(fields *f, gemma4_shape *s)
 {
     const json_t *list = get(f, "layer_types");
-    if (f->st || s->n_layer > GEMMA4_LAYERS_MAX)
+    if (f->st || s->n_layer > SHAPE_LAYERS_MAX)
         return; /* gemma4_shape_check will say so */
     if (!json_is_array(list) || json_array_size(list) != (size_t)s->n_layer) {
         refuse(f, "layer_types", "list with an entry per layer");
@@ -235,13 +237,13 @@ static void list_unknown(const fields *f, str *unknown)
         str_printf(unknown, "%s%.80s", unknown->n ? ", " : "", key);
 }
 
-status convert_read_shape(const json_t *config, const char *path, gemma4_shape *s, bool *tied,
-                          str *unknown, err *e)
+static status read_shape(const json_t *config, const char *path, gemma4_shape *s, bool *tied,
+                         str *unknown, err *e)
 {
     const json_t *text = json_object_get(config, "text_config");
     fields f = {text ? text : config, path, OK, e};
     const char *type = json_string_value(get(&f, "model_type"));
-    *s = (gemma4_shape){.name = "converted"};
+    *s = (gemma4_shape){.family = &gemma4_shapes, .name = "converted"};
     if (!type || strncmp(type, "gemma4", 6) != 0 || strstr(type, "assistant"))
         return err_set(e, E_UNSUPPORTED, "%s: model_type is %.64s, expected a Gemma 4 text model",
                        path, type ? type : "missing");
@@ -283,4 +285,19 @@ status convert_read_shape(const json_t *config, const char *path, gemma4_shape *
         list_unknown(&f, unknown);
     f.st = f.st ? f.st : whole_model.st;
     return f.st ? f.st : gemma4_shape_check(s, path, e);
+}
+
+status convert_gemma4_shape(const json_t *config, const char *path, model_shape **out, bool *tied,
+                            str *unknown, err *e)
+{
+    gemma4_shape *s = mem_calloc(1, sizeof *s);
+    *out = NULL;
+    if (!s)
+        return err_memory(e, path, sizeof *s);
+    status st = read_shape(config, path, s, tied, unknown, e);
+    if (st)
+        mem_free(s);
+    else
+        *out = &s->common;
+    return st;
 }

@@ -3,7 +3,7 @@
 #define APPS_CONVERT_INT_H
 
 #include "base/json.h"
-#include "model/gemma4_shapes.h"
+#include "model/shapes.h"
 #include "text/family.h"
 #include "text/jtree.h"
 
@@ -12,10 +12,11 @@ enum { CONVERT_JSON_MAX = 512 << 20 }; /* a tokenizer.json is 33 MB */
 /* dir/name parsed; OK with *out NULL if the file does not exist and need not. */
 status convert_read_json(json_t **out, const char *dir, const char *name, bool required, err *e);
 
-/* config.json of a Gemma 4 text model, or the text_config inside a multimodal one. *tied: the head
- * is the embedding. unknown gets the names of keys that carat does not know, apart by ", ". */
-status convert_read_shape(const json_t *config, const char *path, gemma4_shape *s, bool *tied,
-                          str *unknown, err *e);
+/* Reads config.json, or the text_config inside a multimodal one, to a shape (mem_free). *tied: the
+ * head is the embedding. unknown gets the names of keys that carat does not know, apart by ", ". */
+typedef status convert_reader(const json_t *config, const char *path, model_shape **s, bool *tied,
+                              str *unknown, err *e);
+convert_reader convert_gemma4_shape; /* convert_config.c */
 
 /* Everything about tokens that a directory says. */
 typedef struct convert_vocab {
@@ -42,10 +43,10 @@ void convert_vocab_free(convert_vocab *v); /* safe on a zeroed or freed one */
 /* What is to be made of what. */
 typedef struct convert_request {
     const char *dir, *out;
-    const gemma4_mix *mix;
+    const weight_mix *mix;
     const char *name; /* general.name; NULL: the directory's */
     int32_t n_threads;
-    str *unknown; /* see convert_read_shape; NULL: not wanted */
+    str *unknown; /* see convert_reader; NULL: not wanted */
 } convert_request;
 
 /* The whole of it. *n_bytes: how large the file is. */

@@ -1,5 +1,6 @@
 /* convert_test.c - directories as transformers writes them, made here, converted and compared. */
 #include "tests/test.h"
+#include "model/gemma4_shapes.h"
 #include "apps/commands.h"
 #include "apps/convert_int.h"
 #include "base/map.h"
@@ -111,7 +112,7 @@ static float value_of(const char *name, uint64_t i)
 static void put_weights(const char *dir, const gemma4_shape *s, const made *m)
 {
     int32_t n = gemma4_list_tensors(s, NULL, 0);
-    gemma4_tensor *list = mem_calloc((size_t)n, sizeof *list);
+    shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
     str index = {0};
     gemma4_list_tensors(s, list, n);
     str_puts(&index, "{\"metadata\":{},\"weight_map\":{");
@@ -124,7 +125,7 @@ static void put_weights(const char *dir, const gemma4_shape *s, const made *m)
             snprintf(name, sizeof name, "model.safetensors");
         str_puts(&head, "{\"__metadata__\":{\"format\":\"pt\"}");
         for (int32_t i = 0; i < n; i++) {
-            const gemma4_tensor *t = &list[i];
+            const shape_tensor *t = &list[i];
             if (i % m->shards != shard || !t->hf_name[0] || (t->unused_kv && !m->shared_keys) ||
                 (m->skip && !strcmp(t->hf_name, m->skip)))
                 continue;
@@ -230,7 +231,7 @@ static int convert(const char *dir, const char *out, const char *type)
 static void compare(const gguf *g, const gemma4_shape *s, const made *m, double tolerance)
 {
     int32_t n = gemma4_list_tensors(s, NULL, 0), seen = 0;
-    gemma4_tensor *list = mem_calloc((size_t)n, sizeof *list);
+    shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
     gemma4_list_tensors(s, list, n);
     for (int32_t i = 0; i < n; i++) {
         const tensor *t = tensor_find(&g->tensors, list[i].name);
@@ -244,9 +245,8 @@ static void compare(const gguf *g, const gemma4_shape *s, const made *m, double 
         num_format_of(t->type)->decode(t->bytes, x, (int64_t)t->n_elements);
         double noise = 0, signal = 0;
         for (uint64_t k = 0; k < t->n_elements; k++) {
-            float want = list[i].role == GEMMA4_ROPE_FACTORS
-                             ? (k < t->n_elements / 4 ? 1.0f : 1e30f)
-                             : value_of(list[i].name, k);
+            float want = list[i].role == ROLE_ROPE_FACTORS ? (k < t->n_elements / 4 ? 1.0f : 1e30f)
+                                                           : value_of(list[i].name, k);
             noise += ((double)x[k] - want) * ((double)x[k] - want);
             signal += (double)want * want;
         }
@@ -455,7 +455,7 @@ TEST(convert_lists_keys_that_it_does_not_know)
     err e = {0};
     uint64_t n_bytes;
     const char *dir = make_dir("unknown", "tiny-dense", &m, &s);
-    convert_request r = {dir,     test_temp("unknown.gguf"), gemma4_mix_named("bf16"), NULL, 2,
+    convert_request r = {dir,     test_temp("unknown.gguf"), weight_mix_named("bf16"), NULL, 2,
                          &unknown};
     CHECK_OK(convert_model(&r, &n_bytes, &e), e);
     CHECK_STR(unknown.at, "laurel_rank, y");
@@ -511,7 +511,7 @@ TEST(convert_survives_every_kind_of_shortage)
         err e = {0};
         uint64_t n_bytes;
         mem_fail_after(n);
-        convert_request r = {dir, out, gemma4_mix_named("q8_0"), NULL, 2, NULL};
+        convert_request r = {dir, out, weight_mix_named("q8_0"), NULL, 2, NULL};
         status st = convert_model(&r, &n_bytes, &e);
         bool hit = mem_fail_hit();
         mem_fail_after(-1);

@@ -2,7 +2,7 @@
  *
  * On all threads, while the file is written, rows are decoded, encoded, and decoded again to
  * measure the error. The rest of the file is copied. The formats of tensors come from the table
- * that synth and convert use (model/gemma4_shapes.c); the name of a tensor says its role, in all
+ * that synth and convert use (model/shapes.c); the name of a tensor says its role, in all
  * GGUF models.
  */
 #include "apps/commands.h"
@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "format/gguf_stream.h"
-#include "model/gemma4_shapes.h"
+#include "model/shapes.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -55,30 +55,30 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && !strcmp(s + n - m, end);
 }
 
-static gemma4_role role_of(const tensor *t)
+static tensor_role role_of(const tensor *t)
 {
     static const struct {
         const char *end;
-        gemma4_role role;
+        tensor_role role;
     } names[] = {
-        {"per_layer_token_embd.weight", GEMMA4_PLE_EMBD},
-        {"per_layer_model_proj.weight", GEMMA4_PLE_PROJ},
-        {"token_embd.weight", GEMMA4_EMBD},
-        {"output.weight", GEMMA4_EMBD}, /* a separate head; attn_output was handled above */
-        {"ffn_gate_inp.weight", GEMMA4_ROUTER},
-        {"attn_v.weight", GEMMA4_ATTN_V},
-        {"ffn_down.weight", GEMMA4_FFN_DOWN},
-        {"ffn_down_exps.weight", GEMMA4_DOWN_EXPERTS},
+        {"per_layer_token_embd.weight", ROLE_PLE_EMBD},
+        {"per_layer_model_proj.weight", ROLE_PLE_PROJ},
+        {"token_embd.weight", ROLE_EMBD},
+        {"output.weight", ROLE_EMBD}, /* a separate head; attn_output was handled above */
+        {"ffn_gate_inp.weight", ROLE_ROUTER},
+        {"attn_v.weight", ROLE_ATTN_V},
+        {"ffn_down.weight", ROLE_FFN_DOWN},
+        {"ffn_down_exps.weight", ROLE_DOWN_EXPERTS},
     };
     if (t->ne[1] == 1 && t->ne[2] == 1)
-        return GEMMA4_NORM; /* vectors of every kind stay as they are */
+        return ROLE_NORM; /* vectors of every kind stay as they are */
     if (!ends_with(t->name, ".weight"))
-        return GEMMA4_ROUTER;
+        return ROLE_ROUTER;
     if (!ends_with(t->name, "attn_output.weight"))
         for (size_t i = 0; i < sizeof names / sizeof *names; i++)
             if (ends_with(t->name, names[i].end))
                 return names[i].role;
-    return GEMMA4_MATRIX;
+    return ROLE_MATRIX;
 }
 
 static bool is_float(uint32_t type)
@@ -100,15 +100,15 @@ static status check_source(const tensor *t, const quantize_options *o, const cha
     return OK;
 }
 
-static status plan_work(work_list *l, const gguf *g, const gemma4_mix *mix,
+static status plan_work(work_list *l, const gguf *g, const weight_mix *mix,
                         const quantize_options *o, err *e)
 {
     uint64_t n = g->tensors.n;
-    gemma4_tensor *roles = NULL;
+    shape_tensor *roles = NULL;
     status st = OK;
-    if (n > GEMMA4_TENSORS_MAX) /* the mixes look at all tensors for each */
+    if (n > SHAPE_TENSORS_MAX) /* the mixes look at all tensors for each */
         return err_set(e, E_LIMIT, "%s: %" PRIu64 " tensors; a model has at most %d", g->path, n,
-                       GEMMA4_TENSORS_MAX);
+                       SHAPE_TENSORS_MAX);
     l->n = n;
     l->at = mem_calloc((size_t)n, sizeof *l->at);
     roles = mem_calloc((size_t)n, sizeof *roles);
@@ -125,10 +125,10 @@ static status plan_work(work_list *l, const gguf *g, const gemma4_mix *mix,
         const tensor *t = &g->tensors.at[i];
         l->at[i].from = t;
         l->at[i].to = (num_type)t->type;
-        if (roles[i].role == GEMMA4_NORM || roles[i].role == GEMMA4_ROUTER)
+        if (roles[i].role == ROLE_NORM || roles[i].role == ROLE_ROUTER)
             continue;
         if (!(st = check_source(t, o, g->path, e)))
-            l->at[i].to = gemma4_mix_type(mix, roles, (int32_t)n, (int32_t)i);
+            l->at[i].to = weight_mix_type(mix, roles, (int32_t)n, (int32_t)i);
     }
 out:
     mem_free(roles);
@@ -196,7 +196,7 @@ static bool is_own(const char *key)
            !strcmp(key, "general.alignment") || !strncmp(key, "split.", 6);
 }
 
-static void declare(gguf_writer *w, const gguf *g, const work_list *l, const gemma4_mix *mix,
+static void declare(gguf_writer *w, const gguf *g, const work_list *l, const weight_mix *mix,
                     stream_tensor *rows)
 {
     for (uint64_t i = 0; i < g->n_values; i++)
@@ -214,7 +214,7 @@ static void declare(gguf_writer *w, const gguf *g, const work_list *l, const gem
 
 typedef struct target {
     const char *path;
-    const gemma4_mix *mix;
+    const weight_mix *mix;
     int32_t n_threads;
     uint64_t n_bytes; /* of the file, once it is written */
 } target;
@@ -330,11 +330,11 @@ static int run_quantize(const command *c, int argc, char **argv)
         return stop - 1;
     term_init();
     term_watch(NULL); /* Ctrl-C ends the writing, and leaves no half file */
-    const gemma4_mix *mix = gemma4_mix_named(argv[2]);
+    const weight_mix *mix = weight_mix_named(argv[2]);
     target to = {argv[1], mix, (int32_t)o.n_threads, 0};
     if (!mix)
         st = err_set(&e, E_ARG, "there is no type %.40s; the types are %s", argv[2],
-                     gemma4_mix_names);
+                     weight_mix_names);
     else
         st = quantize(argv[0], &o, &to, &e);
     return term_wrote(argv[1], to.n_bytes, start_ms, st, &e);

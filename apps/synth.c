@@ -1,7 +1,7 @@
 /* synth.c - carat synth: a model file of any size with seeded random weights.
  *
  * For speed and memory, which do not depend on what the weights say, and for tests. The files are
- * whole Gemma 4 GGUF files that any engine loads; what they generate is noise. Magnitudes are
+ * whole GGUF files that any engine loads; what they generate is noise. Magnitudes are
  * those of a trained model, so activations stay finite through any number of layers.
  */
 #include "apps/commands.h"
@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "format/gguf_stream.h"
-#include "model/gemma4_shapes.h"
+#include "model/shapes.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -30,15 +30,15 @@ static const option table[] = {
             "take the tokenizer of this GGUF file (default none)"),
     OPT_FLAG(synth_options, full_vocab, "full-vocab", 0,
              "with --vocab: made-up words up to the size's own number of tokens"),
-    OPT_INT(synth_options, n_layer, "layers", 0, "N", 1, GEMMA4_LAYERS_MAX,
+    OPT_INT(synth_options, n_layer, "layers", 0, "N", 1, SHAPE_LAYERS_MAX,
             "stop after N layers (default all)"),
     OPT_INT(synth_options, n_threads, "threads", 0, "N", 1, 256, "threads (default: all cores)"),
     OPT_END};
 
 /* What the threads that fill tensors see. */
 typedef struct {
-    const gemma4_shape *s;
-    const gemma4_tensor *list;
+    const model_shape *s;
+    const shape_tensor *list;
     const num_type *type; /* [n] */
     synth_blocks *blocks[NUM_TYPE_END];
     uint64_t seed;
@@ -47,33 +47,26 @@ typedef struct {
 
 /* Standard deviation of the entries of a matrix. Rows times a vector of unit size should give
  * entries of unit size, so 1 / sqrt(n_in), but for: */
-static float sigma_of(const job *j, const gemma4_tensor *t)
+static float sigma_of(const job *j, const shape_tensor *t)
 {
-    float d = (float)j->s->n_embd;
-    switch (t->role) {
-    case GEMMA4_EMBD: /* as the head it makes logits of a few units; as the input it is normed */
-        return (j->lively ? 5.0f : 3.0f) / sqrtf(d);
-    case GEMMA4_PLE_EMBD: /* multiplied by sqrt(n_ple) when read */
-        return 1 / sqrtf((float)j->s->n_ple);
-    case GEMMA4_ROUTER: /* its input is divided by sqrt(n_embd) */
-        return 1;
-    default:
-        return (j->lively ? 1.2f : 1.0f) / sqrtf((float)t->ne[0]);
-    }
+    if (t->role == ROLE_EMBD) /* as the head it makes logits of a few units; the input is normed */
+        return (j->lively ? 5.0f : 3.0f) / sqrtf((float)t->ne[0]);
+    if (t->fan_in > 0)
+        return 1 / sqrtf(t->fan_in);
+    return (j->lively ? 1.2f : 1.0f) / sqrtf((float)t->ne[0]);
 }
 
 /* Vectors: norms and scales lie around 1, all f32. */
-static void fill_vector(const job *j, const gemma4_tensor *t, uint64_t seed, float *out)
+static void fill_vector(const job *j, const shape_tensor *t, uint64_t seed, float *out)
 {
     float wobble = j->lively ? 0.3f : 0.1f, centre = 1;
-    if (t->role == GEMMA4_ROPE_FACTORS) {
-        gemma4_rope_factors(j->s, out);
+    if (t->role == ROLE_ROPE_FACTORS) {
+        j->s->family->compute(j->s, t, out);
         return;
     }
-    /* The attention scale is 1, so trained q and k norms carry the 1 / sqrt(head size). */
-    if (t->role == GEMMA4_QK_NORM && !j->lively)
-        centre = powf((float)t->ne[0], -0.25f);
-    if (t->role == GEMMA4_SCALE && t->ne[0] == 1) { /* of a whole layer */
+    if (t->centre > 0 && !j->lively)
+        centre = t->centre;
+    if (t->role == ROLE_SCALE && t->ne[0] == 1) { /* of a whole layer */
         out[0] = 0.7f + (j->lively ? 0.4f : 0.25f) * (float)rng_unit(&seed);
         return;
     }
@@ -84,7 +77,7 @@ static void fill_vector(const job *j, const gemma4_tensor *t, uint64_t seed, flo
 static status fill(void *user, uint64_t i, uint64_t first, uint64_t n_rows, void *dst, err *e)
 {
     const job *j = user;
-    const gemma4_tensor *t = &j->list[i];
+    const shape_tensor *t = &j->list[i];
     uint64_t seed = rng_mix(rng_mix(j->seed + i * 0x9e3779b97f4a7c15u) + first);
     (void)e;
     if (t->n_dims == 1)
@@ -160,10 +153,10 @@ static status take_vocab(gguf_writer *w, const gguf *from, int32_t n, err *e)
     return st;
 }
 
-static void put_general(gguf_writer *w, const gemma4_shape *s, const gemma4_mix *mix)
+static void put_general(gguf_writer *w, const model_shape *s, const weight_mix *mix)
 {
-    char name[64];
-    snprintf(name, sizeof name, "gemma-4-%.32s, random weights", s->name);
+    char name[96];
+    snprintf(name, sizeof name, "%.32s-%.32s, random weights", s->family->title, s->name);
     gguf_put_string(w, "general.type", "model", 5);
     gguf_put_string(w, "general.name", name, strlen(name));
     gguf_put_u32(w, "general.file_type", (uint32_t)mix->file_type);
@@ -174,8 +167,8 @@ static void put_general(gguf_writer *w, const gemma4_shape *s, const gemma4_mix 
 }
 
 typedef struct recipe {
-    gemma4_shape *s; /* was checked */
-    const gemma4_mix *mix;
+    model_shape *s; /* was checked */
+    const weight_mix *mix;
     const gguf *vocab; /* NULL: none */
     const synth_options *o;
 } recipe;
@@ -183,13 +176,13 @@ typedef struct recipe {
 /* Everything from the list of tensors on. */
 static status write_model(const char *path, const recipe *r, uint64_t *n_bytes, err *e)
 {
-    gemma4_shape *s = r->s;
-    const gemma4_mix *mix = r->mix;
+    model_shape *s = r->s;
+    const weight_mix *mix = r->mix;
     job j = {.s = s, .seed = (uint64_t)r->o->seed, .lively = !strncmp(s->name, "tiny", 4)};
     gguf_writer *w = NULL;
     pool *threads = NULL;
-    int32_t n = gemma4_list_tensors(s, NULL, 0);
-    gemma4_tensor *list = mem_calloc((size_t)n, sizeof *list);
+    int32_t n = s->family->list(s, NULL, 0);
+    shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
     num_type *type = mem_calloc((size_t)n, sizeof *type);
     stream_tensor *rows = mem_calloc((size_t)n, sizeof *rows);
     status st = OK;
@@ -198,19 +191,19 @@ static status write_model(const char *path, const recipe *r, uint64_t *n_bytes, 
         st = err_memory(e, "the list of tensors", (size_t)n * sizeof *list);
         goto out;
     }
-    gemma4_list_tensors(s, list, n);
+    s->family->list(s, list, n);
     j.list = list;
     j.type = type;
     if ((st = gguf_create(&w, path, e)))
         goto out;
-    gemma4_put_shape(w, s);
+    s->family->put(w, s);
     put_general(w, s, mix);
     if (!r->vocab)
         gguf_put_string(w, "tokenizer.ggml.model", "no_vocab", 8);
     else if ((st = take_vocab(w, r->vocab, s->n_vocab, e)))
         goto out;
     for (int32_t i = 0; i < n; i++) {
-        type[i] = gemma4_mix_type(mix, list, n, i);
+        type[i] = weight_mix_type(mix, list, n, i);
         rows[i].n_rows = list[i].ne[1] * list[i].ne[2];
         num_row_bytes(type[i], list[i].ne[0], &rows[i].row_bytes);
         gguf_put_tensor(w, list[i].name, type[i], list[i].n_dims, list[i].ne);
@@ -240,7 +233,7 @@ static int run_synth(const command *c, int argc, char **argv)
 {
     synth_options o = {.type = "q4_k_m", .seed = 1, .n_threads = pool_default_threads()};
     int n_operands, stop = options_parse(c, argc, argv, &o, &n_operands);
-    gemma4_shape s;
+    model_shape *s = NULL;
     gguf vocab = {0};
     err e = {0};
     status st = OK;
@@ -251,35 +244,30 @@ static int run_synth(const command *c, int argc, char **argv)
         return stop - 1;
     term_init();
     term_watch(NULL); /* Ctrl-C ends the writing, and leaves no half file */
-    const gemma4_mix *mix = gemma4_mix_named(o.type);
-    if (!gemma4_shape_named(argv[0], &s)) {
-        st = err_set(&e, E_ARG, "there is no size %s; the sizes are %s", argv[0],
-                     gemma4_shape_names);
+    const weight_mix *mix = weight_mix_named(o.type);
+    if ((st = shape_named(argv[0], &s, &e)))
         goto out;
-    }
     if (!mix) {
-        st = err_set(&e, E_ARG, "there is no type %s; the types are %s", o.type, gemma4_mix_names);
+        st = err_set(&e, E_ARG, "there is no type %s; the types are %s", o.type, weight_mix_names);
         goto out;
     }
-    if (o.n_layer && o.n_layer < s.n_layer) {
-        s.n_layer = (int32_t)o.n_layer;
-        s.swa[s.n_layer - 1] = false; /* the last layer of every size is global */
-        s.n_kv_shared = s.n_kv_shared < s.n_layer - 2 ? s.n_kv_shared : 0;
-    }
+    if (o.n_layer && o.n_layer < s->n_layer)
+        s->family->cut(s, (int32_t)o.n_layer);
     if (with_vocab) {
         if ((st = gguf_open(&vocab, o.vocab, false, NULL, NULL, &e)))
             goto out;
         const gguf_value *tokens = gguf_find(&vocab, "tokenizer.ggml.tokens");
         if (tokens && tokens->count <= INT32_MAX &&
-            (!o.full_vocab || tokens->count > (uint64_t)s.n_vocab))
-            s.n_vocab = (int32_t)tokens->count;
+            (!o.full_vocab || tokens->count > (uint64_t)s->n_vocab))
+            s->n_vocab = (int32_t)tokens->count;
     }
-    if ((st = gemma4_shape_check(&s, argv[0], &e)))
+    if ((st = s->family->check(s, argv[0], &e)))
         goto out;
-    const recipe r = {&s, mix, with_vocab ? &vocab : NULL, &o};
+    const recipe r = {s, mix, with_vocab ? &vocab : NULL, &o};
     st = write_model(argv[1], &r, &n_bytes, &e);
 out:
     gguf_close(&vocab);
+    mem_free(s);
     return term_wrote(argv[1], n_bytes, start_ms, st, &e);
 }
 

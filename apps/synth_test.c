@@ -67,7 +67,7 @@ TEST(synth_files_hold_every_tensor_of_their_shape)
             CHECK_OK(gguf_open(&g, path, false, NULL, NULL, &e), e);
             CHECK(gemma4_shape_named(sizes[i], &s));
             int32_t n = gemma4_list_tensors(&s, NULL, 0);
-            gemma4_tensor *list = mem_calloc((size_t)n, sizeof *list);
+            shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
             gemma4_list_tensors(&s, list, n);
             CHECK_EQ(g.tensors.n, n);
             for (int32_t j = 0; j < n; j++) {

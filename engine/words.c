@@ -61,6 +61,29 @@ bool carat_token_is_eog(const carat_model *m, int32_t id)
     return m->text && vocab_is_eog(m->text, id);
 }
 
+static void add_mark(const carat_model *m, carat_marks *marks, const char *piece)
+{
+    const int32_t most = sizeof marks->all / sizeof *marks->all;
+    int32_t id = vocab_mark(m->text, piece);
+    if (id >= 0 && marks->n_all < most)
+        marks->all[marks->n_all++] = id;
+}
+
+void carat_model_get_marks(const carat_model *m, carat_marks *marks)
+{
+    *marks = (carat_marks){-1, -1, -1, -1, {0}, 0};
+    if (!m->text)
+        return;
+    const text_family *f = vocab_family(m->text);
+    marks->thought_open = vocab_mark(m->text, f->answer->thought_open);
+    marks->thought_close = vocab_mark(m->text, f->answer->thought_close);
+    marks->call_open = vocab_mark(m->text, f->answer->call_open);
+    marks->call_close = vocab_mark(m->text, f->answer->call_close);
+    for (const char *const *piece = f->answer->content_not; *piece; piece++)
+        add_mark(m, marks, *piece);
+    add_mark(m, marks, f->eos);
+}
+
 carat_status carat_chat_render(const carat_model *m, const char *messages_json,
                                const char *tools_json, const carat_chat_options *opt,
                                carat_chat *out, carat_error *e)

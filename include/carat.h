@@ -202,6 +202,15 @@ CARAT_API int32_t carat_token_bytes(const carat_model *m, int32_t id, bool speci
 CARAT_API int32_t carat_token_bos(const carat_model *m);             /* -1: the file has none */
 CARAT_API bool carat_token_is_eog(const carat_model *m, int32_t id); /* does it end a turn? */
 
+/* The tokens that mark up a model's answers; -1: it has none of that kind. */
+typedef struct carat_marks {
+    int32_t thought_open, thought_close, call_open, call_close;
+    int32_t all[16]; /* these, and the marks of turns, results and ends: never part of a text */
+    int32_t n_all;
+} carat_marks;
+
+CARAT_API void carat_model_get_marks(const carat_model *m, carat_marks *marks); /* any thread */
+
 typedef struct carat_chat_options {
     bool thinking;             /* ask the model to think first */
     bool preserve_thinking;    /* keep the thoughts of finished tool turns */
@@ -212,7 +221,7 @@ typedef struct carat_chat_options {
 
 /* A rendered conversation: the prompt as text and as tokens. Free with carat_chat_free. */
 typedef struct carat_chat {
-    char *text; /* NUL-terminated, begins with one "<bos>" */
+    char *text; /* NUL-terminated; begins with one BOS, if the model has one */
     size_t n_text;
     int32_t *ids;
     int64_t n_ids;

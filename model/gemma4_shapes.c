@@ -7,6 +7,7 @@
 #include "model/gemma4_shapes.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,8 +20,8 @@ typedef struct {
 } row;
 
 #define COMMON                                                                                     \
-    .eps = 1e-6f, .theta = 1e6f, .theta_swa = 1e4f, .rotary_part = 0.25f, .rope_factor = 1,        \
-    .softcap = 30
+    .family = &gemma4_shapes, .eps = 1e-6f, .theta = 1e6f, .theta_swa = 1e4f,                      \
+    .rotary_part = 0.25f, .rope_factor = 1, .softcap = 30
 #define FULL COMMON, .n_vocab = 262144, .head_dim = 256, .head_dim_global = 512
 /* The small ones keep every proportion that matters: head sizes differ between the kinds of layer,
  * the window is a few tokens, and the stack holds each kind of layer more than once. */
@@ -64,9 +65,6 @@ static const row sizes[] = {
      3},
 };
 
-const char gemma4_shape_names[] =
-    "e2b, e4b, 12b, 26b-a4b, 31b, tiny-dense, tiny-moe, tiny-ple, tiny-all, tiny-wide";
-
 bool gemma4_shape_named(const char *name, gemma4_shape *s)
 {
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -88,7 +86,7 @@ status gemma4_shape_check(const gemma4_shape *s, const char *what, err *e)
         const char *name;
         int32_t v, min, max;
     } range[] = {
-        {"number of layers", s->n_layer, 1, GEMMA4_LAYERS_MAX},
+        {"number of layers", s->n_layer, 1, SHAPE_LAYERS_MAX},
         {"hidden size", s->n_embd, 1, WIDTH_MAX},
         {"vocabulary size", s->n_vocab, 1, VOCAB_MAX},
         {"number of heads", s->n_head, 1, 4096},
@@ -154,62 +152,54 @@ typedef enum {
 
 typedef struct {
     const char *gguf, *hf;
-    gemma4_role role;
+    tensor_role role;
     condition when;
     dim ne[3];
 } tensor_row;
 
 static const tensor_row of_model[] = {
-    {"token_embd.weight", "embed_tokens.weight", GEMMA4_EMBD, ALWAYS, {D, VOCAB}},
+    {"token_embd.weight", "embed_tokens.weight", ROLE_EMBD, ALWAYS, {D, VOCAB}},
     {"per_layer_token_embd.weight",
      "embed_tokens_per_layer.weight",
-     GEMMA4_PLE_EMBD,
+     ROLE_PLE_EMBD,
      IF_PLE,
      {PLES, VOCAB}},
     {"per_layer_model_proj.weight",
      "per_layer_model_projection.weight",
-     GEMMA4_PLE_PROJ,
+     ROLE_PLE_PROJ,
      IF_PLE,
      {D, PLES}},
-    {"per_layer_proj_norm.weight", "per_layer_projection_norm.weight", GEMMA4_NORM, IF_PLE, {PLE}},
-    {"output_norm.weight", "norm.weight", GEMMA4_NORM, ALWAYS, {D}},
-    {"rope_freqs.weight", "", GEMMA4_ROPE_FACTORS, ALWAYS, {HALF_G}},
+    {"per_layer_proj_norm.weight", "per_layer_projection_norm.weight", ROLE_NORM, IF_PLE, {PLE}},
+    {"output_norm.weight", "norm.weight", ROLE_NORM, ALWAYS, {D}},
+    {"rope_freqs.weight", "", ROLE_ROPE_FACTORS, ALWAYS, {HALF_G}},
 };
 
 static const tensor_row of_layer[] = {
-    {"attn_norm.weight", "input_layernorm.weight", GEMMA4_NORM, ALWAYS, {D}},
-    {"attn_q.weight", "self_attn.q_proj.weight", GEMMA4_MATRIX, ALWAYS, {D, Q}},
-    {"attn_q_norm.weight", "self_attn.q_norm.weight", GEMMA4_QK_NORM, ALWAYS, {HD}},
-    {"attn_k.weight", "self_attn.k_proj.weight", GEMMA4_MATRIX, IF_KEYS, {D, KV}},
-    {"attn_k_norm.weight", "self_attn.k_norm.weight", GEMMA4_QK_NORM, IF_KEYS, {HD}},
-    {"attn_v.weight", "self_attn.v_proj.weight", GEMMA4_ATTN_V, IF_VALUES, {D, KV}},
-    {"attn_output.weight", "self_attn.o_proj.weight", GEMMA4_MATRIX, ALWAYS, {Q, D}},
-    {"post_attention_norm.weight", "post_attention_layernorm.weight", GEMMA4_NORM, ALWAYS, {D}},
-    {"ffn_norm.weight", "pre_feedforward_layernorm.weight", GEMMA4_NORM, ALWAYS, {D}},
-    {"ffn_gate.weight", "mlp.gate_proj.weight", GEMMA4_MATRIX, ALWAYS, {D, FF}},
-    {"ffn_up.weight", "mlp.up_proj.weight", GEMMA4_MATRIX, ALWAYS, {D, FF}},
-    {"ffn_down.weight", "mlp.down_proj.weight", GEMMA4_FFN_DOWN, ALWAYS, {FF, D}},
-    {"post_ffw_norm.weight", "post_feedforward_layernorm.weight", GEMMA4_NORM, ALWAYS, {D}},
-    {"ffn_gate_inp.weight", "router.proj.weight", GEMMA4_ROUTER, IF_MOE, {D, EXPERTS}},
-    {"ffn_gate_inp.scale", "router.scale", GEMMA4_SCALE, IF_MOE, {D}},
-    {"ffn_gate_up_exps.weight",
-     "experts.gate_up_proj",
-     GEMMA4_MATRIX,
-     IF_MOE,
-     {D, FF_EXP2, EXPERTS}},
-    {"ffn_down_exps.weight",
-     "experts.down_proj",
-     GEMMA4_DOWN_EXPERTS,
-     IF_MOE,
-     {FF_EXP, D, EXPERTS}},
-    {"ffn_down_exps.scale", "router.per_expert_scale", GEMMA4_SCALE, IF_MOE, {EXPERTS}},
-    {"post_ffw_norm_1.weight", "post_feedforward_layernorm_1.weight", GEMMA4_NORM, IF_MOE, {D}},
-    {"pre_ffw_norm_2.weight", "pre_feedforward_layernorm_2.weight", GEMMA4_NORM, IF_MOE, {D}},
-    {"post_ffw_norm_2.weight", "post_feedforward_layernorm_2.weight", GEMMA4_NORM, IF_MOE, {D}},
-    {"inp_gate.weight", "per_layer_input_gate.weight", GEMMA4_MATRIX, IF_PLE, {D, PLE}},
-    {"proj.weight", "per_layer_projection.weight", GEMMA4_MATRIX, IF_PLE, {PLE, D}},
-    {"post_norm.weight", "post_per_layer_input_norm.weight", GEMMA4_NORM, IF_PLE, {D}},
-    {"layer_output_scale.weight", "layer_scalar", GEMMA4_SCALE, ALWAYS, {ONE}},
+    {"attn_norm.weight", "input_layernorm.weight", ROLE_NORM, ALWAYS, {D}},
+    {"attn_q.weight", "self_attn.q_proj.weight", ROLE_MATRIX, ALWAYS, {D, Q}},
+    {"attn_q_norm.weight", "self_attn.q_norm.weight", ROLE_QK_NORM, ALWAYS, {HD}},
+    {"attn_k.weight", "self_attn.k_proj.weight", ROLE_MATRIX, IF_KEYS, {D, KV}},
+    {"attn_k_norm.weight", "self_attn.k_norm.weight", ROLE_QK_NORM, IF_KEYS, {HD}},
+    {"attn_v.weight", "self_attn.v_proj.weight", ROLE_ATTN_V, IF_VALUES, {D, KV}},
+    {"attn_output.weight", "self_attn.o_proj.weight", ROLE_MATRIX, ALWAYS, {Q, D}},
+    {"post_attention_norm.weight", "post_attention_layernorm.weight", ROLE_NORM, ALWAYS, {D}},
+    {"ffn_norm.weight", "pre_feedforward_layernorm.weight", ROLE_NORM, ALWAYS, {D}},
+    {"ffn_gate.weight", "mlp.gate_proj.weight", ROLE_MATRIX, ALWAYS, {D, FF}},
+    {"ffn_up.weight", "mlp.up_proj.weight", ROLE_MATRIX, ALWAYS, {D, FF}},
+    {"ffn_down.weight", "mlp.down_proj.weight", ROLE_FFN_DOWN, ALWAYS, {FF, D}},
+    {"post_ffw_norm.weight", "post_feedforward_layernorm.weight", ROLE_NORM, ALWAYS, {D}},
+    {"ffn_gate_inp.weight", "router.proj.weight", ROLE_ROUTER, IF_MOE, {D, EXPERTS}},
+    {"ffn_gate_inp.scale", "router.scale", ROLE_SCALE, IF_MOE, {D}},
+    {"ffn_gate_up_exps.weight", "experts.gate_up_proj", ROLE_MATRIX, IF_MOE, {D, FF_EXP2, EXPERTS}},
+    {"ffn_down_exps.weight", "experts.down_proj", ROLE_DOWN_EXPERTS, IF_MOE, {FF_EXP, D, EXPERTS}},
+    {"ffn_down_exps.scale", "router.per_expert_scale", ROLE_SCALE, IF_MOE, {EXPERTS}},
+    {"post_ffw_norm_1.weight", "post_feedforward_layernorm_1.weight", ROLE_NORM, IF_MOE, {D}},
+    {"pre_ffw_norm_2.weight", "pre_feedforward_layernorm_2.weight", ROLE_NORM, IF_MOE, {D}},
+    {"post_ffw_norm_2.weight", "post_feedforward_layernorm_2.weight", ROLE_NORM, IF_MOE, {D}},
+    {"inp_gate.weight", "per_layer_input_gate.weight", ROLE_MATRIX, IF_PLE, {D, PLE}},
+    {"proj.weight", "per_layer_projection.weight", ROLE_MATRIX, IF_PLE, {PLE, D}},
+    {"post_norm.weight", "post_per_layer_input_norm.weight", ROLE_NORM, IF_PLE, {D}},
+    {"layer_output_scale.weight", "layer_scalar", ROLE_SCALE, ALWAYS, {ONE}},
 };
 
 static uint64_t size_of(const gemma4_shape *s, int32_t il, dim d)
@@ -262,9 +252,9 @@ static bool has(const gemma4_shape *s, int32_t il, condition when)
     return true;
 }
 
-static void describe(const gemma4_shape *s, int32_t il, const tensor_row *r, gemma4_tensor *t)
+static void describe(const gemma4_shape *s, int32_t il, const tensor_row *r, shape_tensor *t)
 {
-    *t = (gemma4_tensor){.role = r->role, .layer = il, .ne = {1, 1, 1, 1}};
+    *t = (shape_tensor){.role = r->role, .layer = il, .ne = {1, 1, 1, 1}};
     if (il < 0) {
         snprintf(t->name, sizeof t->name, "%s", r->gguf);
         snprintf(t->hf_name, sizeof t->hf_name, "%s", r->hf);
@@ -274,16 +264,22 @@ static void describe(const gemma4_shape *s, int32_t il, const tensor_row *r, gem
     }
     t->unused_kv =
         (r->when == IF_KEYS || r->when == IF_VALUES) && il >= s->n_layer - s->n_kv_shared;
+    t->fan_in = r->role == ROLE_PLE_EMBD ? (float)s->n_ple /* multiplied by sqrt(n_ple) when read */
+                : r->role == ROLE_ROUTER ? 1 /* its input is divided by sqrt(n_embd) */
+                                         : 0;
     for (int i = 0; i < 3 && r->ne[i] != NONE; i++) {
         t->ne[i] = size_of(s, il < 0 ? 0 : il, r->ne[i]); /* the model has no layer sizes */
         t->n_dims = i + 1;
     }
+    /* The attention scale is 1, so trained q and k norms carry the 1 / sqrt(head size). */
+    if (r->role == ROLE_QK_NORM)
+        t->centre = powf((float)t->ne[0], -0.25f);
 }
 
-int32_t gemma4_list_tensors(const gemma4_shape *s, gemma4_tensor *out, int32_t cap)
+int32_t gemma4_list_tensors(const gemma4_shape *s, shape_tensor *out, int32_t cap)
 {
     int32_t n = 0;
-    gemma4_tensor t;
+    shape_tensor t;
     for (size_t i = 0; i < sizeof of_model / sizeof *of_model; i++)
         if (has(s, 0, of_model[i].when)) {
             describe(s, -1, &of_model[i], n < cap ? &out[n] : &t);
@@ -302,7 +298,7 @@ int32_t gemma4_list_tensors(const gemma4_shape *s, gemma4_tensor *out, int32_t c
 
 void gemma4_put_shape(gguf_writer *w, const gemma4_shape *s)
 {
-    int32_t kv[GEMMA4_LAYERS_MAX], ff[GEMMA4_LAYERS_MAX];
+    int32_t kv[SHAPE_LAYERS_MAX], ff[SHAPE_LAYERS_MAX];
     for (int32_t il = 0; il < s->n_layer; il++) {
         kv[il] = gemma4_n_head_kv(s, il);
         ff[il] = gemma4_n_ff(s, il);
@@ -360,100 +356,55 @@ void gemma4_rope_factors(const gemma4_shape *s, float *out)
         out[i] = i < turning ? s->rope_factor : 1e30f;
 }
 
-/* ---- Quantisation mixes -------------------------------------------------------------------- */
+/* ---- The entry ----------------------------------------------------------------------------- */
 
-static const gemma4_mix mixes[] = {
-    {"f32", NUM_F32, NUM_F32, NUM_F32, 0},
-    {"f16", NUM_F16, NUM_F16, NUM_F16, 1},
-    {"bf16", NUM_BF16, NUM_BF16, NUM_BF16, 32},
-    {"q8_0", NUM_Q8_0, NUM_Q8_0, NUM_Q8_0, 7},
-    {"q4_0", NUM_Q4_0, NUM_Q6_K, NUM_Q4_0, 2},
-    {"q4_1", NUM_Q4_1, NUM_Q6_K, NUM_Q4_1, 3},
-    {"q5_0", NUM_Q5_0, NUM_Q6_K, NUM_Q5_0, 8},
-    {"q5_1", NUM_Q5_1, NUM_Q6_K, NUM_Q5_1, 9},
-    {"q2_k", NUM_Q2_K, NUM_Q6_K, NUM_Q3_K, 10},
-    {"q3_k_m", NUM_Q3_K, NUM_Q6_K, NUM_Q4_K, 12},
-    {"q4_k_s", NUM_Q4_K, NUM_Q6_K, NUM_Q4_K, 14},
-    {"q4_k_m", NUM_Q4_K, NUM_Q6_K, NUM_Q6_K, 15},
-    {"q5_k_s", NUM_Q5_K, NUM_Q6_K, NUM_Q5_K, 16},
-    {"q5_k_m", NUM_Q5_K, NUM_Q6_K, NUM_Q6_K, 17},
-    {"q6_k", NUM_Q6_K, NUM_Q6_K, NUM_Q6_K, 18},
-    {"iq4_nl", NUM_IQ4_NL, NUM_Q6_K, NUM_IQ4_NL, 25},
-    {"iq4_xs", NUM_IQ4_XS, NUM_Q6_K, NUM_IQ4_XS, 30},
-    {"mxfp4", NUM_MXFP4, NUM_Q8_0, NUM_MXFP4, 38},
-};
-
-const char gemma4_mix_names[] =
-    "f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k_m, q4_k_s, "
-    "q4_k_m, q5_k_s, q5_k_m, q6_k, iq4_nl, iq4_xs, mxfp4";
-
-const gemma4_mix *gemma4_mix_named(const char *name)
+static const gemma4_shape *own(const model_shape *s)
 {
-    for (size_t i = 0; i < sizeof mixes / sizeof *mixes; i++)
-        if (!strcmp(mixes[i].name, name))
-            return &mixes[i];
-    return NULL;
+    return (const gemma4_shape *)s;
 }
 
-/* The next wider format with smaller blocks, as llama.cpp falls back. */
-static num_type fallback(num_type t)
+static bool named(const char *size, model_shape *s)
 {
-    switch (t) {
-    case NUM_Q2_K:
-    case NUM_Q3_K:
-    case NUM_IQ4_XS:
-        return NUM_IQ4_NL;
-    case NUM_Q4_K:
-        return NUM_Q5_0;
-    case NUM_Q5_K:
-        return NUM_Q5_1;
-    case NUM_Q6_K:
-        return NUM_Q8_0;
-    default:
-        return NUM_F16;
-    }
+    return gemma4_shape_named(size, (gemma4_shape *)s);
 }
 
-/* The layers that get more bits: the first and last eighth, and every third between. i counts the
- * tensors of the same role that the file has. */
-static bool gets_more(int32_t i, int32_t n)
+static status check(const model_shape *s, const char *what, err *e)
 {
-    return i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
+    return gemma4_shape_check(own(s), what, e);
 }
 
-num_type gemma4_mix_type(const gemma4_mix *m, const gemma4_tensor *list, int32_t n, int32_t i)
+static void cut(model_shape *s, int32_t n_layer)
 {
-    const gemma4_tensor *t = &list[i];
-    num_type type = m->base;
-    int32_t at = 0, of = 0;
-    switch (t->role) {
-    case GEMMA4_NORM:
-    case GEMMA4_QK_NORM:
-    case GEMMA4_SCALE:
-    case GEMMA4_ROUTER:
-    case GEMMA4_ROPE_FACTORS:
-        return NUM_F32;
-    case GEMMA4_PLE_PROJ: /* its output is added to every layer: never quantised */
-        return m->base == NUM_F32 || m->base == NUM_F16 ? m->base : NUM_BF16;
-    case GEMMA4_EMBD:
-    case GEMMA4_PLE_EMBD:
-        type = m->table;
-        break;
-    case GEMMA4_ATTN_V:
-    case GEMMA4_FFN_DOWN:
-    case GEMMA4_DOWN_EXPERTS:
-        for (int32_t k = 0; k < n; k++)
-            if (list[k].role == t->role) {
-                at += k < i;
-                of++;
-            }
-        if (gets_more(at, of))
-            type = m->more;
-        break;
-    case GEMMA4_MATRIX:
-        break;
-    }
-    while (t->ne[0] % (uint64_t)num_format_of(type)->block_n)
-        type = fallback(type);
-    return type;
+    gemma4_shape *g = (gemma4_shape *)s;
+    g->n_layer = n_layer;
+    g->swa[n_layer - 1] = false; /* the last layer of every size is global */
+    g->n_kv_shared = g->n_kv_shared < n_layer - 2 ? g->n_kv_shared : 0;
 }
+
+static int32_t list(const model_shape *s, shape_tensor *out, int32_t cap)
+{
+    return gemma4_list_tensors(own(s), out, cap);
+}
+
+static void put(gguf_writer *w, const model_shape *s)
+{
+    gemma4_put_shape(w, own(s));
+}
+
+static void compute(const model_shape *s, const shape_tensor *t, float *out)
+{
+    (void)t; /* there is one */
+    gemma4_rope_factors(own(s), out);
+}
+
+const shape_family gemma4_shapes = {
+    .arch = "gemma4",
+    .title = "gemma-4",
+    .sizes = "e2b, e4b, 12b, 26b-a4b, 31b, tiny-dense, tiny-moe, tiny-ple, tiny-all, tiny-wide",
+    .shape_bytes = sizeof(gemma4_shape),
+    .named = named,
+    .check = check,
+    .cut = cut,
+    .list = list,
+    .put = put,
+    .compute = compute};

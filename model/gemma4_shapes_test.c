@@ -11,15 +11,15 @@ static const char *const all[] = {"e2b",        "e4b",      "12b",      "26b-a4b
                                   "tiny-dense", "tiny-moe", "tiny-ple", "tiny-all", "tiny-wide"};
 enum { N_ALL = sizeof all / sizeof *all };
 
-static gemma4_tensor *list_of(const char *name, gemma4_shape *s, int32_t *n)
+static shape_tensor *list_of(const char *name, gemma4_shape *s, int32_t *n)
 {
     err e = {0};
     CHECK(gemma4_shape_named(name, s));
     CHECK_OK(gemma4_shape_check(s, name, &e), e);
     *n = gemma4_list_tensors(s, NULL, 0);
-    gemma4_tensor *t = mem_calloc((size_t)*n, sizeof *t);
+    shape_tensor *t = mem_calloc((size_t)*n, sizeof *t);
     CHECK_EQ(gemma4_list_tensors(s, t, *n), *n);
-    CHECK(*n <= GEMMA4_TENSORS_MAX);
+    CHECK(*n <= SHAPE_TENSORS_MAX);
     return t;
 }
 
@@ -31,11 +31,11 @@ TEST(gemma4_shapes_have_the_published_tensor_counts)
     for (int i = 0; i < 5; i++) {
         gemma4_shape s;
         int32_t n;
-        gemma4_tensor *t = list_of(all[i], &s, &n);
+        shape_tensor *t = list_of(all[i], &s, &n);
         double used = 0;
         CHECK_EQ(n, want[i]);
         for (int32_t k = 0; k < n; k++)
-            if (!t[k].unused_kv && t[k].role != GEMMA4_ROPE_FACTORS)
+            if (!t[k].unused_kv && t[k].role != ROLE_ROPE_FACTORS)
                 used += (double)(t[k].ne[0] * t[k].ne[1] * t[k].ne[2]);
         CHECK_NEAR(used * 1e-6, total[i], 0.7);
         mem_free(t);
@@ -58,9 +58,9 @@ TEST(gemma4_shapes_stock_q4_k_m_counts)
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         gemma4_shape s;
         int32_t n, count[NUM_TYPE_END] = {0};
-        gemma4_tensor *t = list_of(want[i].name, &s, &n);
+        shape_tensor *t = list_of(want[i].name, &s, &n);
         for (int32_t k = 0; k < n; k++)
-            count[gemma4_mix_type(gemma4_mix_named("q4_k_m"), t, n, k)]++;
+            count[weight_mix_type(weight_mix_named("q4_k_m"), t, n, k)]++;
         CHECK_EQ(count[NUM_F32], want[i].f32);
         CHECK_EQ(count[NUM_Q4_K], want[i].q4_k);
         CHECK_EQ(count[NUM_Q6_K], want[i].q6_k);
@@ -75,21 +75,21 @@ TEST(gemma4_mixes_fit_every_shape)
 {
     char names[256];
     int n_mixes = 0;
-    snprintf(names, sizeof names, "%s", gemma4_mix_names);
+    snprintf(names, sizeof names, "%s", weight_mix_names);
     for (char *m = strtok(names, ", "); m; m = strtok(NULL, ", "), n_mixes++)
         for (int i = 0; i < N_ALL; i++) {
             gemma4_shape s;
             int32_t n;
-            gemma4_tensor *t = list_of(all[i], &s, &n);
-            CHECK(gemma4_mix_named(m));
+            shape_tensor *t = list_of(all[i], &s, &n);
+            CHECK(weight_mix_named(m));
             for (int32_t k = 0; k < n; k++) {
-                const num_format *f = num_format_of(gemma4_mix_type(gemma4_mix_named(m), t, n, k));
+                const num_format *f = num_format_of(weight_mix_type(weight_mix_named(m), t, n, k));
                 CHECK(f && f->encode && t[k].ne[0] % (uint64_t)f->block_n == 0);
             }
             mem_free(t);
         }
     CHECK_EQ(n_mixes, 18);
-    CHECK(!gemma4_mix_named("q4_k"));
+    CHECK(!weight_mix_named("q4_k"));
 }
 
 TEST(gemma4_rope_factors_of_published_sizes)

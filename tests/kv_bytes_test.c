@@ -17,7 +17,7 @@ static uint64_t planned(const gemma4_shape *s, const char *type, const char *sin
     static const float freq[1] = {1};
     static const rope turn = {1, freq, 1, freq};
     static const weight norm = {.name = "k_norm"};
-    kv_spec spec[GEMMA4_LAYERS_MAX];
+    kv_spec spec[SHAPE_LAYERS_MAX];
     int32_t n = s->n_layer - s->n_kv_shared;
     for (int32_t i = 0; i < n; i++)
         spec[i] = (kv_spec){.window = s->swa[i] ? s->window : 0,

@@ -6,7 +6,7 @@
 #include "model/gemma4.h"
 #include "model/gemma4_shapes.h"
 
-static const gemma4_shape model_shape = {.name = "rig",
+static const gemma4_shape rig_shape = {.name = "rig",
                                          .n_layer = 6,
                                          .n_embd = 64,
                                          .n_vocab = RIG_VOCAB,
@@ -23,12 +23,13 @@ static const gemma4_shape model_shape = {.name = "rig",
                                          .eps = 1e-6f,
                                          .theta = 1e6f,
                                          .theta_swa = 1e4f,
-                                         .rotary_part = 0.25f, .rope_factor = 1,
+                                         .rotary_part = 0.25f,
+                                         .rope_factor = 1,
                                          .softcap = 30,
                                          .swa = {true, true, false, true, true, false}};
 
 /* Random values that keep every feature visible; qk_norm: of the norms of queries and keys. */
-static void write_tensor(gguf_writer *w, const gemma4_shape *s, const gemma4_tensor *t,
+static void write_tensor(gguf_writer *w, const gemma4_shape *s, const shape_tensor *t,
                          float qk_norm, uint64_t *rng)
 {
     err e = {0};
@@ -37,13 +38,13 @@ static void write_tensor(gguf_writer *w, const gemma4_shape *s, const gemma4_ten
     CHECK(x);
     for (uint64_t i = 0; i < n; i++) {
         double r = rng_normal(rng);
-        x[i] = (float)(t->role == GEMMA4_QK_NORM ? qk_norm * (1 + r / 3)
-                       : t->role == GEMMA4_NORM  ? 1 + 0.2 * r
-                       : t->role == GEMMA4_SCALE ? 0.9
-                       : t->role == GEMMA4_EMBD  ? 0.3 * r
-                                                 : r / sqrt((double)t->ne[0]));
+        x[i] = (float)(t->role == ROLE_QK_NORM ? qk_norm * (1 + r / 3)
+                       : t->role == ROLE_NORM  ? 1 + 0.2 * r
+                       : t->role == ROLE_SCALE ? 0.9
+                       : t->role == ROLE_EMBD  ? 0.3 * r
+                                               : r / sqrt((double)t->ne[0]));
     }
-    if (t->role == GEMMA4_ROPE_FACTORS)
+    if (t->role == ROLE_ROPE_FACTORS)
         gemma4_rope_factors(s, x);
     CHECK_OK(gguf_write_data(w, x, n * sizeof *x, &e), e);
     mem_free(x);
@@ -51,17 +52,17 @@ static void write_tensor(gguf_writer *w, const gemma4_shape *s, const gemma4_ten
 
 const char *rig_model(void)
 {
-    return rig_model_of(model_shape.head_dim, model_shape.head_dim_global, RIG_QK_NORM);
+    return rig_model_of(rig_shape.head_dim, rig_shape.head_dim_global, RIG_QK_NORM);
 }
 
 const char *rig_model_of(int32_t head_dim, int32_t head_dim_global, float qk_norm)
 {
-    gemma4_shape shape = model_shape, *s = &shape;
+    gemma4_shape shape = rig_shape, *s = &shape;
     const char *path = test_temp("rig.gguf");
     shape.head_dim = head_dim;
     shape.head_dim_global = head_dim_global;
     int32_t n = gemma4_list_tensors(s, NULL, 0);
-    gemma4_tensor *list = mem_calloc((size_t)n, sizeof *list);
+    shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
     gguf_writer *w;
     uint64_t rng = 11;
     err e = {0};

@@ -78,7 +78,7 @@ static bool read_refused(request *rq, problem *p)
     int64_t best = 0;
     if (suffix && !(suffix->kind == JTREE_STRING && !suffix->n))
         return problem_set(p, 400, "suffix",
-                           "'suffix' is not supported: Gemma 4 continues texts, "
+                           "'suffix' is not supported: models continue texts, "
                            "it does not fill gaps");
     if (!field_int(p, rq->body, "best_of", 0, INT32_MAX, &best))
         return false;

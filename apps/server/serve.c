@@ -223,29 +223,18 @@ static bool go_on_loading(void *user, const char *what, uint64_t done, uint64_t 
     return atomic_load(&s->state) != SERVER_DRAINING;
 }
 
-/* The id of a marker, -1 if the vocabulary has none. */
-static int32_t mark_of(const carat_model *m, const char *text)
-{
-    int32_t ids[2];
-    int64_t n = carat_tokenize(m, text, strlen(text), CARAT_TOK_SPECIAL, ids, 2, NULL);
-    return n == 1 ? ids[0] : -1;
-}
-
 static void find_marks(server *s)
 {
-    static const char *const marks[] = {
-        "<|tool_call>",     "<tool_call|>", "<|channel>", "<channel|>",
-        "<|tool_response>", "<turn|>",      "<|turn>",    "<eos>"};
     answer_model *a = &s->names;
-    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
-        int32_t id = mark_of(s->model, marks[i]);
-        if (id >= 0)
-            a->marks[a->n_marks++] = id;
-    }
-    a->call_open = mark_of(s->model, "<|tool_call>");
-    a->call_close = mark_of(s->model, "<tool_call|>");
-    s->thought_open = mark_of(s->model, "<|channel>");
-    s->thought_close = mark_of(s->model, "<channel|>");
+    carat_marks marks;
+    carat_model_get_marks(s->model, &marks);
+    _Static_assert(sizeof a->marks == sizeof marks.all, "every mark has its place");
+    memcpy(a->marks, marks.all, sizeof marks.all);
+    a->n_marks = marks.n_all;
+    a->call_open = marks.call_open;
+    a->call_close = marks.call_close;
+    s->thought_open = marks.thought_open;
+    s->thought_close = marks.thought_close;
     for (int32_t id = 0; id < s->info.n_vocab && s->n_ends < 16; id++)
         if (carat_token_is_eog(s->model, id))
             s->ends[s->n_ends++] = id;

@@ -1,0 +1,128 @@
+/* shapes.c - the families of shapes, and quantisation mixes, which are the same for all. */
+#include "model/shapes.h"
+#include "base/mem.h"
+#include "model/gemma4_shapes.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const shape_family *const shape_families[] = {&gemma4_shapes, NULL};
+
+status shape_named(const char *size, model_shape **out, err *e)
+{
+    char known[512];
+    size_t n = 0;
+    *out = NULL;
+    known[0] = 0;
+    for (const shape_family *const *f = shape_families; *f; f++) {
+        model_shape *s = mem_calloc(1, (*f)->shape_bytes);
+        if (!s)
+            return err_memory(e, "a shape", (*f)->shape_bytes);
+        if ((*f)->named(size, s)) {
+            *out = s;
+            return OK;
+        }
+        mem_free(s);
+        if (n < sizeof known)
+            n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", (*f)->sizes);
+    }
+    return err_set(e, E_ARG, "there is no size %s; the sizes are %s", size, known);
+}
+
+/* ---- Quantisation mixes -------------------------------------------------------------------- */
+
+static const weight_mix mixes[] = {
+    {"f32", NUM_F32, NUM_F32, NUM_F32, 0},
+    {"f16", NUM_F16, NUM_F16, NUM_F16, 1},
+    {"bf16", NUM_BF16, NUM_BF16, NUM_BF16, 32},
+    {"q8_0", NUM_Q8_0, NUM_Q8_0, NUM_Q8_0, 7},
+    {"q4_0", NUM_Q4_0, NUM_Q6_K, NUM_Q4_0, 2},
+    {"q4_1", NUM_Q4_1, NUM_Q6_K, NUM_Q4_1, 3},
+    {"q5_0", NUM_Q5_0, NUM_Q6_K, NUM_Q5_0, 8},
+    {"q5_1", NUM_Q5_1, NUM_Q6_K, NUM_Q5_1, 9},
+    {"q2_k", NUM_Q2_K, NUM_Q6_K, NUM_Q3_K, 10},
+    {"q3_k_m", NUM_Q3_K, NUM_Q6_K, NUM_Q4_K, 12},
+    {"q4_k_s", NUM_Q4_K, NUM_Q6_K, NUM_Q4_K, 14},
+    {"q4_k_m", NUM_Q4_K, NUM_Q6_K, NUM_Q6_K, 15},
+    {"q5_k_s", NUM_Q5_K, NUM_Q6_K, NUM_Q5_K, 16},
+    {"q5_k_m", NUM_Q5_K, NUM_Q6_K, NUM_Q6_K, 17},
+    {"q6_k", NUM_Q6_K, NUM_Q6_K, NUM_Q6_K, 18},
+    {"iq4_nl", NUM_IQ4_NL, NUM_Q6_K, NUM_IQ4_NL, 25},
+    {"iq4_xs", NUM_IQ4_XS, NUM_Q6_K, NUM_IQ4_XS, 30},
+    {"mxfp4", NUM_MXFP4, NUM_Q8_0, NUM_MXFP4, 38},
+};
+
+const char weight_mix_names[] =
+    "f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k_m, q4_k_s, "
+    "q4_k_m, q5_k_s, q5_k_m, q6_k, iq4_nl, iq4_xs, mxfp4";
+
+const weight_mix *weight_mix_named(const char *name)
+{
+    for (size_t i = 0; i < sizeof mixes / sizeof *mixes; i++)
+        if (!strcmp(mixes[i].name, name))
+            return &mixes[i];
+    return NULL;
+}
+
+/* The next wider format with smaller blocks, as llama.cpp falls back. */
+static num_type fallback(num_type t)
+{
+    switch (t) {
+    case NUM_Q2_K:
+    case NUM_Q3_K:
+    case NUM_IQ4_XS:
+        return NUM_IQ4_NL;
+    case NUM_Q4_K:
+        return NUM_Q5_0;
+    case NUM_Q5_K:
+        return NUM_Q5_1;
+    case NUM_Q6_K:
+        return NUM_Q8_0;
+    default:
+        return NUM_F16;
+    }
+}
+
+/* The layers that get more bits: the first and last eighth, and every third between. i counts the
+ * tensors of the same role that the file has. */
+static bool gets_more(int32_t i, int32_t n)
+{
+    return i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
+}
+
+num_type weight_mix_type(const weight_mix *m, const shape_tensor *list, int32_t n, int32_t i)
+{
+    const shape_tensor *t = &list[i];
+    num_type type = m->base;
+    int32_t at = 0, of = 0;
+    switch (t->role) {
+    case ROLE_NORM:
+    case ROLE_QK_NORM:
+    case ROLE_SCALE:
+    case ROLE_ROUTER:
+    case ROLE_ROPE_FACTORS:
+        return NUM_F32;
+    case ROLE_PLE_PROJ: /* its output is added to every layer: never quantised */
+        return m->base == NUM_F32 || m->base == NUM_F16 ? m->base : NUM_BF16;
+    case ROLE_EMBD:
+    case ROLE_PLE_EMBD:
+        type = m->table;
+        break;
+    case ROLE_ATTN_V:
+    case ROLE_FFN_DOWN:
+    case ROLE_DOWN_EXPERTS:
+        for (int32_t k = 0; k < n; k++)
+            if (list[k].role == t->role) {
+                at += k < i;
+                of++;
+            }
+        if (gets_more(at, of))
+            type = m->more;
+        break;
+    case ROLE_MATRIX:
+        break;
+    }
+    while (t->ne[0] % (uint64_t)num_format_of(type)->block_n)
+        type = fallback(type);
+    return type;
+}
