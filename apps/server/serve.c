@@ -26,6 +26,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+enum { LAST_WORDS_MS = 2000 };
+
 static const option table[] = {
     OPT_STR(serve_options, model, "model", 'm', "FILE",
             "the GGUF file (default: the bundled model)"),
@@ -377,6 +379,15 @@ static void close_batch(server *s)
         ringer_go(&s->bells);
 }
 
+/* Streams that the batch's end cut get their last words. A client that does not read delays the end
+ * of the program by LAST_WORDS_MS at most. */
+static void wait_for_last_words(server *s)
+{
+    double until = clock_ms() + LAST_WORDS_MS;
+    while (atomic_load(&s->n_active) > 0 && clock_ms() < until)
+        usleep(5000);
+}
+
 /* The address for clients on this machine. */
 static void print_address(const char *host, int port)
 {
@@ -413,6 +424,7 @@ out:
     if (h)
         http_stop_accepting(h);
     close_batch(s);
+    wait_for_last_words(s);
     http_close(h);
     ringer_stop(&s->bells);
     if (st == E_CANCELLED && !s->info.n_vocab) /* a signal during loading */
