@@ -168,9 +168,9 @@ static status go_to(bench_rig *rig, int32_t n, err *e)
     if (st)
         return st;
     /* Without memory for a snapshot the depth is computed again: slower, same result. */
-    uint64_t room = mem_available_bytes();
+    uint64_t free_bytes = mem_available_bytes();
     err none = {0};
-    if (!room || rig->deep_bytes < room / 2)
+    if (!free_bytes || rig->deep_bytes < free_bytes / 2)
         carat_snapshot_take(rig->s, &rig->deep, &none);
     return OK;
 }

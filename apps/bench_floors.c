@@ -150,7 +150,7 @@ __attribute__((target("avx512f,avx512vnni"))) static float int8_avx512(void)
     return (float)_mm512_reduce_add_epi32(a[0]);
 }
 
-static loops choose(void)
+static loops choose_loops(void)
 {
     loops l = {read_plain, f32_plain, int8_plain, 1, 1};
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
@@ -203,12 +203,12 @@ static float int8_neon(void)
     return (float)vaddvq_s32(a[0]);
 }
 
-static loops choose(void)
+static loops choose_loops(void)
 {
     return (loops){read_plain, f32_neon, int8_neon, 4, 16};
 }
 #else
-static loops choose(void)
+static loops choose_loops(void)
 {
     return (loops){read_plain, f32_plain, int8_plain, 1, 1};
 }
@@ -261,9 +261,9 @@ static size_t read_bytes(void)
     return (want + READ_CHUNK - 1) / READ_CHUNK * READ_CHUNK;
 }
 
-static status measure(int32_t n_threads, bench_ceilings *c, err *e)
+static status measure_loops(int32_t n_threads, bench_ceilings *c, err *e)
 {
-    loops l = choose();
+    loops l = choose_loops();
     job j = {.l = &l};
     pool *p = NULL;
     size_t n_bytes = read_bytes();
@@ -307,7 +307,7 @@ status bench_measure_ceilings(int32_t n_threads, bench_ceilings *c, err *e)
         return err_errno(e, "open", "a pipe");
     pid_t pid = fork();
     if (!pid) {
-        measure(n_threads, &result.c, &result.e);
+        measure_loops(n_threads, &result.c, &result.e);
         _exit(write(fd[1], &result, sizeof result) == sizeof result ? 0 : 1);
     }
     close(fd[1]);

@@ -23,7 +23,7 @@ typedef struct stream {
     int32_t n; /* tokens so far */
 } stream;
 
-static bool on_event(void *user, const carat_event *ev)
+static bool stream_event(void *user, const carat_event *ev)
 {
     stream *s = user;
     streams *a = s->all;
@@ -37,7 +37,7 @@ static bool on_event(void *user, const carat_event *ev)
     return !term_interrupts();
 }
 
-static void on_done(void *user, carat_status st, const carat_error *e, const carat_timings *t)
+static void stream_done(void *user, carat_status st, const carat_error *e, const carat_timings *t)
 {
     streams *a = ((stream *)user)->all;
     (void)t;
@@ -46,8 +46,8 @@ static void on_done(void *user, carat_status st, const carat_error *e, const car
         err_set(&a->e, st, "%s", e->text);
 }
 
-static status run(carat_batch *b, const bench_test *t, stream *list, const int32_t *ids,
-                  int64_t *ns, err *e)
+static status run_round(carat_batch *b, const bench_test *t, stream *list, const int32_t *ids,
+                        int64_t *ns, err *e)
 {
     streams all = {.t = t};
     int32_t n_prompt = t->n_depth ? t->n_depth : 1;
@@ -61,8 +61,8 @@ static status run(carat_batch *b, const bench_test *t, stream *list, const int32
         carat_job job = {.ids = ids + (size_t)i * (size_t)n_prompt,
                          .n = n_prompt,
                          .opt = &opt,
-                         .fn = on_event,
-                         .done = on_done,
+                         .fn = stream_event,
+                         .done = stream_done,
                          .user = &list[i]};
         if ((st = carat_batch_submit(b, &job, &id, &full, e)))
             return st;
@@ -107,7 +107,7 @@ status bench_run_streams(carat_model *m, const carat_session_options *so, int32_
         term_progress(NULL, "streams", (uint64_t)rep, (uint64_t)n_reps);
         for (size_t i = 0; i < n; i++) /* new tokens: a reused prefix would not be measured */
             ids[i] = (int32_t)rng_below(&rng, (uint64_t)info.n_vocab);
-        if (!(st = run(b, t, list, ids, &ns, e)))
+        if (!(st = run_round(b, t, list, ids, &ns, e)))
             t->ours.ns[t->ours.n++] = ns;
     }
     term_progress_clear();

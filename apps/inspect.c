@@ -30,7 +30,7 @@ static const option table[] = {OPT_INT(inspect_options, n_ctx, "ctx", 'c', "N", 
 
 /* ---- Counting ------------------------------------------------------------------------------ */
 
-static bool ends_with(const char *s, const char *tail)
+static bool has_suffix(const char *s, const char *tail)
 {
     size_t n = strlen(s), m = strlen(tail);
     return n >= m && !strcmp(s + n - m, tail);
@@ -41,21 +41,21 @@ static double expert_share(const gguf *g)
 {
     gguf_string arch;
     char key[128];
-    int64_t used, of;
+    int64_t used, total;
     if (!gguf_get_string(g, "general.architecture", &arch) || arch.n > 64)
         return 1;
     snprintf(key, sizeof key, "%.*s.expert_used_count", (int)arch.n, arch.at);
     if (!gguf_get_i64(g, key, &used))
         return 1;
     snprintf(key, sizeof key, "%.*s.expert_count", (int)arch.n, arch.at);
-    if (!gguf_get_i64(g, key, &of) || of <= 0 || used < 0 || used > of)
+    if (!gguf_get_i64(g, key, &total) || total <= 0 || used < 0 || used > total)
         return 1;
-    return (double)used / (double)of;
+    return (double)used / (double)total;
 }
 
 /* Parameters, and those that one token reads: experts by the share that is used; no tables that are
  * only looked up; the embedding if it is the head too. */
-static void count(inspect_report *r)
+static void count_parameters(inspect_report *r)
 {
     const gguf *g = r->g;
     double share = expert_share(g), active = 0;
@@ -70,7 +70,7 @@ static void count(inspect_report *r)
         if (!strcmp(t->name, "per_layer_token_embd.weight") ||
             (own_head && !strcmp(t->name, "token_embd.weight")))
             continue;
-        active += (double)t->n_elements * (ends_with(t->name, "_exps.weight") ? share : 1);
+        active += (double)t->n_elements * (has_suffix(t->name, "_exps.weight") ? share : 1);
     }
     r->n_active = (uint64_t)active;
 }
@@ -101,7 +101,7 @@ static const char *size_text(uint64_t v, char *buf, size_t cap)
 }
 
 /* At most `most` bytes of file text, on one line. */
-static void put_text(const char *s, uint64_t n, uint64_t most)
+static void print_text(const char *s, uint64_t n, uint64_t most)
 {
     uint64_t shown = n < most ? n : most;
     while (shown < n && shown && ((unsigned char)s[shown] & 0xc0) == 0x80)
@@ -119,7 +119,7 @@ static void put_text(const char *s, uint64_t n, uint64_t most)
         printf("... (%" PRIu64 " bytes)", n);
 }
 
-static void put_array(const gguf_value *v)
+static void print_array(const gguf_value *v)
 {
     uint64_t at = 0;
     gguf_string s;
@@ -130,7 +130,7 @@ static void put_array(const gguf_value *v)
         if (k)
             fputs(", ", stdout);
         if (v->item == GGUF_STRING && gguf_next_string(v, &at, &s))
-            put_text(s.at, s.n, 24);
+            print_text(s.at, s.n, 24);
         else if (v->item == GGUF_BOOL && gguf_item_i64(v, k, &i))
             fputs(i ? "true" : "false", stdout);
         else if (gguf_item_i64(v, k, &i))
@@ -154,9 +154,9 @@ static void put_value(const gguf_value *v)
     term_put_name(stdout, v->key, strlen(v->key), 42);
     putchar(' ');
     if (v->kind == GGUF_ARRAY)
-        put_array(v);
+        print_array(v);
     else if (gguf_value_string(v, &s))
-        put_text(s.at, s.n, 64);
+        print_text(s.at, s.n, 64);
     else if (v->kind == GGUF_BOOL && gguf_value_i64(v, &i))
         fputs(i ? "true" : "false", stdout);
     else if (gguf_value_i64(v, &i))
@@ -251,7 +251,7 @@ static int run_inspect(const command *c, int argc, char **argv)
     if ((st = gguf_open(&g, argv[0], false, NULL, NULL, &e)))
         goto out;
     r.g = &g;
-    count(&r);
+    count_parameters(&r);
     so.n_ctx = (int32_t)o.n_ctx;
     kv_options_apply(&o.kv, &so);
     if (!carat_model_open(argv[0], &mo, &m, &r.why_not) &&

@@ -68,7 +68,7 @@ static json_t *tensors_of(const gguf *g)
     return list;
 }
 
-static json_t *kinds_of(const inspect_report *r)
+static json_t *kv_kinds_json(const inspect_report *r)
 {
     json_t *list = json_array();
     for (int32_t i = 0; i < r->n_kinds && i < INSPECT_KINDS; i++) {
@@ -114,7 +114,7 @@ static json_t *devices_of(const inspect_report *r)
     return list;
 }
 
-static json_t *plan_of(const inspect_report *r)
+static json_t *plan_json(const inspect_report *r)
 {
     const carat_memory_plan *p = &r->plan;
     return json_pack("{s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
@@ -124,8 +124,8 @@ static json_t *plan_of(const inspect_report *r)
                      "kv_window_bytes", number_of(p->kv_swa_bytes), "kv_global_bytes",
                      number_of(p->kv_global_bytes), "scratch_bytes", number_of(p->scratch_bytes),
                      "total_bytes", number_of(p->total_bytes), "available_bytes",
-                     number_of(p->available_bytes), "devices", devices_of(r), "kv", kinds_of(r),
-                     "weights", weights_of(r));
+                     number_of(p->available_bytes), "devices", devices_of(r), "kv",
+                     kv_kinds_json(r), "weights", weights_of(r));
 }
 
 /* jansson frees what json_pack could not place and passes NULL on, so a check at the end does. */
@@ -133,7 +133,7 @@ status inspect_json(const inspect_report *r, err *e)
 {
     const gguf *g = r->g;
     json_was_short();
-    json_t *metadata = json_object(), *types = json_object(), *top;
+    json_t *metadata = json_object(), *types = json_object(), *root;
     for (uint64_t i = 0; i < g->n_values; i++) {
         const gguf_value *v = &g->value[i];
         json_t *key = json_lossy_text(v->key, strlen(v->key));
@@ -147,19 +147,19 @@ status inspect_json(const inspect_report *r, err *e)
             json_object_set_new(types, num_name(t),
                                 json_pack("{s:o, s:o}", "tensors", number_of(r->n_of_type[t]),
                                           "bytes", number_of(r->bytes_of_type[t])));
-    top = json_pack("{s:o, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o?, s:o?}", "file",
-                    json_lossy_text(g->path, strlen(g->path)), "version", (int)g->version, "files",
-                    (int)g->n_parts, "file_bytes", number_of(g->file_bytes), "metadata", metadata,
-                    "types", types, "parameters", number_of(r->n_params), "active_parameters",
-                    number_of(r->n_active), "tensors", tensors_of(g), "plan",
-                    r->plan.n_ctx ? plan_of(r) : json_null(), "problem",
-                    r->why_not.status ? json_lossy_text(r->why_not.text, strlen(r->why_not.text))
-                                      : json_null());
-    if (json_was_short() || !top) {
-        json_decref(top);
+    root = json_pack("{s:o, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o?, s:o?}", "file",
+                     json_lossy_text(g->path, strlen(g->path)), "version", (int)g->version, "files",
+                     (int)g->n_parts, "file_bytes", number_of(g->file_bytes), "metadata", metadata,
+                     "types", types, "parameters", number_of(r->n_params), "active_parameters",
+                     number_of(r->n_active), "tensors", tensors_of(g), "plan",
+                     r->plan.n_ctx ? plan_json(r) : json_null(), "problem",
+                     r->why_not.status ? json_lossy_text(r->why_not.text, strlen(r->why_not.text))
+                                       : json_null());
+    if (json_was_short() || !root) {
+        json_decref(root);
         return err_memory(e, "the report", 0);
     }
-    bool ok = json_write(stdout, top, JSON_INDENT(1));
-    json_decref(top);
+    bool ok = json_write(stdout, root, JSON_INDENT(1));
+    json_decref(root);
     return ok ? OK : err_set(e, E_IO, "cannot write to standard output");
 }

@@ -83,7 +83,7 @@ static void compare_row(kld_run *k, const float *a, const float *b)
     k->kld[k->n++] = sum > 0 ? sum : 0; /* never negative, except by rounding */
 }
 
-static status evaluate(kld_run *k, const int32_t *ids, int64_t n, err *e)
+static status evaluate_chunk(kld_run *k, const int32_t *ids, int64_t n, err *e)
 {
     status st;
     for (int64_t at = 0; at < n; at += k->chunk) {
@@ -140,7 +140,7 @@ static void print_report(const kld_report *r, const char *layers)
            (double)r->tested_bytes * 0x1p-20, (double)r->base_bytes * 0x1p-20);
 }
 
-static status print_json(const kld_report *r, const char *layers, err *e)
+static status print_distances_json(const kld_report *r, const char *layers, err *e)
 {
     json_t *o =
         json_pack("{s:s, s:s, s:s, s:s?, s:I, s:f, s:f, s:f, s:f, s:I, s:I}", "base", r->base,
@@ -244,12 +244,12 @@ static int run_kld(const command *c, int argc, char **argv)
     if ((st = open_sessions(&k, &o, m, n, &r, &e)))
         goto out;
     term_watch(k.tested);
-    if ((st = evaluate(&k, ids, n, &e)))
+    if ((st = evaluate_chunk(&k, ids, n, &e)))
         goto out;
     summarise(&k, &r);
     if (!o.json)
         print_report(&r, o.kv.layers);
-    else if ((st = print_json(&r, o.kv.layers, &e)))
+    else if ((st = print_distances_json(&r, o.kv.layers, &e)))
         goto out;
     if (fflush(stdout) || ferror(stdout))
         st = err_set(&e, E_IO, "cannot write to standard output");

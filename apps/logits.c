@@ -66,7 +66,7 @@ typedef struct evaluation {
 
 /* Evaluates ids chunk by chunk. Each call gets the whole prefix; the session computes the new part.
  */
-static carat_status evaluate(evaluation *v, carat_error *e)
+static carat_status evaluate_ids(evaluation *v, carat_error *e)
 {
     status st = OK;
     if (v->last) {
@@ -146,7 +146,7 @@ static int run_logits(const command *c, int argc, char **argv)
     }
     if ((st = file_out_open(&v.out, o.out, &e)))
         goto out;
-    if ((st = evaluate(&v, &e)))
+    if ((st = evaluate_ids(&v, &e)))
         goto out;
     if ((st = file_out_commit(&v.out, &e)))
         goto out;

@@ -49,7 +49,7 @@ typedef struct work_list {
 
 /* ---- Which tensor gets which format -------------------------------------------------------- */
 
-static bool ends_with(const char *s, const char *end)
+static bool name_ends_with(const char *s, const char *end)
 {
     size_t n = strlen(s), m = strlen(end);
     return n >= m && !strcmp(s + n - m, end);
@@ -72,27 +72,28 @@ static tensor_role role_of(const tensor *t)
     };
     if (t->ne[1] == 1 && t->ne[2] == 1)
         return ROLE_NORM; /* vectors of every kind stay as they are */
-    if (!ends_with(t->name, ".weight"))
+    if (!name_ends_with(t->name, ".weight"))
         return ROLE_ROUTER;
-    if (!ends_with(t->name, "attn_output.weight"))
+    if (!name_ends_with(t->name, "attn_output.weight"))
         for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-            if (ends_with(t->name, names[i].end))
+            if (name_ends_with(t->name, names[i].end))
                 return names[i].role;
     return ROLE_MATRIX;
 }
 
-static bool is_float(uint32_t type)
+static bool is_float_type(uint32_t type)
 {
     return type == NUM_F32 || type == NUM_F16 || type == NUM_BF16;
 }
 
-static status check_source(const tensor *t, const quantize_options *o, const char *path, err *e)
+static status check_quantizable(const tensor *t, const quantize_options *o, const char *path,
+                                err *e)
 {
     const num_format *f = num_format_of(t->type);
     if (!f || !f->decode)
         return err_set(e, E_UNSUPPORTED, "%s: tensor %s is in format %s, which carat cannot read",
                        path, t->name, num_name(t->type));
-    if (!is_float(t->type) && !o->again)
+    if (!is_float_type(t->type) && !o->again)
         return err_set(e, E_UNSUPPORTED,
                        "%s: tensor %s is %s already, and quantising twice loses twice: --again "
                        "does it all the same",
@@ -127,7 +128,7 @@ static status plan_work(work_list *l, const gguf *g, const weight_mix *mix,
         l->at[i].to = (num_type)t->type;
         if (roles[i].role == ROLE_NORM || roles[i].role == ROLE_ROUTER)
             continue;
-        if (!(st = check_source(t, o, g->path, e)))
+        if (!(st = check_quantizable(t, o, g->path, e)))
             l->at[i].to = weight_mix_type(mix, roles, (int32_t)n, (int32_t)i);
     }
 out:
@@ -152,7 +153,7 @@ static void add_loss(work_item *sum, const float *x, const float *y, uint64_t n)
     sum->worst = worst;
 }
 
-static status fill(void *user, uint64_t i, uint64_t first, uint64_t n_rows, void *dst, err *e)
+static status fill_rows(void *user, uint64_t i, uint64_t first, uint64_t n_rows, void *dst, err *e)
 {
     work_list *l = user;
     work_item *it = &l->at[i];
@@ -219,7 +220,7 @@ typedef struct target {
     uint64_t n_bytes; /* of the file, once it is written */
 } target;
 
-static status write_file(target *to, const gguf *g, work_list *l, err *e)
+static status write_quantized(target *to, const gguf *g, work_list *l, err *e)
 {
     gguf_writer *w = NULL;
     pool *threads = NULL;
@@ -233,7 +234,7 @@ static status write_file(target *to, const gguf *g, work_list *l, err *e)
     if ((st = gguf_write_header(w, e)))
         goto out;
     to->n_bytes = gguf_planned_bytes(w);
-    const stream_source from = {rows, l->n, fill, l, term_progress, NULL};
+    const stream_source from = {rows, l->n, fill_rows, l, term_progress, NULL};
     if ((st = gguf_stream(w, &from, threads, e)))
         goto out;
     st = gguf_commit(w, e);
@@ -258,7 +259,7 @@ static json_t *number_json(double x)
     return isfinite(x) ? json_real(x) : json_null();
 }
 
-static void print_json(const work_item *it)
+static void print_losses_json(const work_item *it)
 {
     const char *name = it->from->name;
     json_t *o = json_pack("{s:o, s:s, s:s, s:I, s:o, s:o}", "tensor",
@@ -282,7 +283,7 @@ static void print_loss(const work_list *l, bool json)
         if (it->from->type == it->to)
             continue;
         if (json) {
-            print_json(it);
+            print_losses_json(it);
             continue;
         }
         tensor_shape_text(it->from, shape, sizeof shape);
@@ -309,7 +310,7 @@ static status quantize(const char *from, const quantize_options *o, target *to, 
         gguf_close(&g);
         return err_set(e, E_MEMORY, "cannot make a lock");
     }
-    if (!(st = plan_work(&l, &g, to->mix, o, e)) && !(st = write_file(to, &g, &l, e))) {
+    if (!(st = plan_work(&l, &g, to->mix, o, e)) && !(st = write_quantized(to, &g, &l, e))) {
         term_progress_clear();
         print_loss(&l, o->json);
     }

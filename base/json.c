@@ -50,8 +50,8 @@ bool json_was_short(void)
     return yes;
 }
 
-static status parse(json_t **out, const char *text, size_t n, size_t flags, const char *what,
-                    err *e)
+static status parse_text(json_t **out, const char *text, size_t n, size_t flags, const char *what,
+                         err *e)
 {
     json_error_t je;
     json_init();
@@ -69,7 +69,7 @@ static status parse(json_t **out, const char *text, size_t n, size_t flags, cons
 
 status json_parse(json_t **out, const char *text, size_t n, const char *what, err *e)
 {
-    return parse(out, text, n, JSON_REJECT_DUPLICATES, what, e);
+    return parse_text(out, text, n, JSON_REJECT_DUPLICATES, what, e);
 }
 
 status json_parse_file(json_t **out, const char *path, size_t max_bytes, err *e)
@@ -91,7 +91,7 @@ status json_read_words(json_t **out, char **text, const char *path, size_t max_b
     *out = NULL;
     status st = file_read_all(path, max_bytes, &bytes, &n, e);
     if (!st)
-        st = parse(out, bytes, n, JSON_ALLOW_NUL, path, e);
+        st = parse_text(out, bytes, n, JSON_ALLOW_NUL, path, e);
     if (!st && text)
         *text = bytes;
     else

@@ -20,7 +20,7 @@ static atomic_int_fast64_t n_allocs;
 static atomic_int_fast64_t fail_at = -1; /* value of n_allocs that fails; -1: none */
 static atomic_bool fail_hit;
 
-static bool refuse(void)
+static bool must_fail(void)
 {
     int64_t i = atomic_fetch_add_explicit(&n_allocs, 1, memory_order_relaxed);
     if (i != atomic_load_explicit(&fail_at, memory_order_relaxed))
@@ -48,18 +48,18 @@ int64_t mem_count(void)
 void *mem_alloc(size_t n_bytes)
 {
     /* malloc(0) may be NULL, which callers would read as failure. */
-    return refuse() ? NULL : malloc(n_bytes ? n_bytes : 1);
+    return must_fail() ? NULL : malloc(n_bytes ? n_bytes : 1);
 }
 
 void *mem_calloc(size_t n, size_t size)
 {
-    return refuse() ? NULL : calloc(n ? n : 1, size ? size : 1);
+    return must_fail() ? NULL : calloc(n ? n : 1, size ? size : 1);
 }
 
 void *mem_realloc(void *p, size_t n, size_t size)
 {
     size_t bytes;
-    if (__builtin_mul_overflow(n, size, &bytes) || refuse())
+    if (__builtin_mul_overflow(n, size, &bytes) || must_fail())
         return NULL;
     return realloc(p, bytes ? bytes : 1);
 }
@@ -67,7 +67,7 @@ void *mem_realloc(void *p, size_t n, size_t size)
 void *mem_aligned(size_t align, size_t n_bytes)
 {
     void *p = NULL;
-    if (refuse() || posix_memalign(&p, align, n_bytes ? n_bytes : 1))
+    if (must_fail() || posix_memalign(&p, align, n_bytes ? n_bytes : 1))
         return NULL;
     return p;
 }
@@ -104,7 +104,7 @@ void mem_free_hook(void *p)
 
 void *mem_pages(size_t n_bytes)
 {
-    if (refuse())
+    if (must_fail())
         return NULL;
     void *p = mmap(NULL, n_bytes ? n_bytes : 1, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -163,7 +163,7 @@ uint64_t mem_group_room(const char *dir)
 
 uint64_t mem_available_bytes(void)
 {
-    uint64_t avail = 0, room = mem_group_room("/sys/fs/cgroup");
+    uint64_t avail = 0, group_bytes = mem_group_room("/sys/fs/cgroup");
     FILE *f = fopen("/proc/meminfo", "re");
     if (f) {
         char line[128];
@@ -173,8 +173,8 @@ uint64_t mem_available_bytes(void)
                 avail = kib * 1024;
         fclose(f);
     }
-    if (room != UINT64_MAX && (!avail || room < avail))
-        avail = room ? room : 1; /* 0 would mean unknown */
+    if (group_bytes != UINT64_MAX && (!avail || group_bytes < avail))
+        avail = group_bytes ? group_bytes : 1; /* 0 would mean unknown */
     return avail;
 }
 

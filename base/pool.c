@@ -52,7 +52,7 @@ static inline void relax(void)
 }
 
 /* Claims chunks of generation gen until none is left or a newer loop has begun. */
-static void work(pool *p, uint32_t gen, int32_t thread)
+static void run_chunks(pool *p, uint32_t gen, int32_t thread)
 {
     uint64_t c = atomic_load_explicit(&p->claim, memory_order_acquire);
     while ((uint32_t)(c >> 32) == gen) {
@@ -94,7 +94,7 @@ static void *worker(void *ptr)
         seen = now;
         if (atomic_load(&p->stop))
             return NULL;
-        work(p, now, a.index);
+        run_chunks(p, now, a.index);
     }
 }
 
@@ -178,7 +178,7 @@ void pool_run(pool *p, int32_t n_chunks, pool_fn fn, void *arg)
     atomic_store_explicit(&p->claim, (uint64_t)gen << 32, memory_order_release);
     atomic_store(&p->wake, gen);
     wake_all(p);
-    work(p, gen, 0);
+    run_chunks(p, gen, 0);
     for (int spin = 0; atomic_load_explicit(&p->n_done, memory_order_acquire) < n_chunks;) {
         if (++spin < SPINS) {
             relax();

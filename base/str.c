@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Makes room for n more bytes and the NUL. */
-static bool reserve(str *s, size_t n)
+static bool make_room(str *s, size_t n)
 {
     if (s->bad || n > SIZE_MAX / 4 || s->n > SIZE_MAX / 4) {
         s->bad = true;
@@ -35,7 +35,7 @@ static bool reserve(str *s, size_t n)
 
 void str_put(str *s, const char *bytes, size_t n)
 {
-    if (!reserve(s, n))
+    if (!make_room(s, n))
         return;
     if (n)
         memcpy(s->at + s->n, bytes, n);
@@ -59,7 +59,7 @@ void str_printf(str *s, const char *fmt, ...)
     va_start(ap, fmt);
     int n = vsnprintf(NULL, 0, fmt, ap);
     va_end(ap);
-    if (n < 0 || !reserve(s, (size_t)n)) {
+    if (n < 0 || !make_room(s, (size_t)n)) {
         s->bad = true;
         return;
     }
@@ -94,7 +94,7 @@ const char *str_text(const str *s)
 
 char *str_take(str *s)
 {
-    if (!reserve(s, 0))
+    if (!make_room(s, 0))
         return NULL;
     s->at[s->n] = 0;
     char *p = s->at;

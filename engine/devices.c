@@ -86,7 +86,7 @@ static status wrap(carat_model *m, const carat_model_options *opt, err *e)
 }
 
 /* Leaves m->dev NULL if the model shall run on the CPU; device_why has the reason. */
-static status open_gpu(carat_model *m, const carat_model_options *opt, err *e)
+static status choose_gpu(carat_model *m, const carat_model_options *opt, err *e)
 {
     bool forced = is_named(opt);
     cuda_options gpu = {0};
@@ -197,7 +197,7 @@ static status check_weights_fit(const carat_model *m, err *e)
 status open_device(carat_model *m, const carat_model_options *opt, err *e)
 {
     m->n_sides = 1;
-    status st = open_gpu(m, opt, e);
+    status st = choose_gpu(m, opt, e);
     err why = {0};
     if (st)
         return st;

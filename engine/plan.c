@@ -15,7 +15,7 @@ enum { ROWS_SMALL = 32 }; /* counts of rows up to here are planned one by one */
 /* The most that checkpoints take unless the caller sets their memory. */
 #define CHECKPOINT_MAX_BYTES ((uint64_t)4 << 30)
 
-static const carat_device_plan *too_large(const carat_memory_plan *plan);
+static const carat_device_plan *first_too_large(const carat_memory_plan *plan);
 
 /* Halves the model's longest context until its plan fits the available memory. */
 static status longest_fit(const carat_model *m, session_shape *shape, err *e)
@@ -26,7 +26,7 @@ static status longest_fit(const carat_model *m, session_shape *shape, err *e)
     for (;;) {
         if ((st = plan_costs(m, shape, NULL, &plan, e)))
             return st;
-        if (m->overcommit || !too_large(&plan) || shape->n_ctx / 2 < N_CTX_MIN)
+        if (m->overcommit || !first_too_large(&plan) || shape->n_ctx / 2 < N_CTX_MIN)
             return OK;
         shape->n_ctx /= 2;
     }
@@ -147,7 +147,7 @@ static status plan_layout(const carat_model *m, const session_shape *s, kv_layou
 static void plan_checkpoints(const carat_model *m, const session_shape *s, carat_memory_plan *plan)
 {
     bool apart = !m->dev->host_memory;
-    uint64_t room = apart ? mem_available_bytes() : plan->available_bytes;
+    uint64_t free_bytes = apart ? mem_available_bytes() : plan->available_bytes;
     uint64_t taken = apart ? 0 : plan->total_bytes;
     if (s->checkpoint_mb < 0)
         return;
@@ -160,11 +160,11 @@ static void plan_checkpoints(const carat_model *m, const session_shape *s, carat
         return;
     }
     plan->checkpoint_bytes = CHECKPOINT_MAX_BYTES;
-    if (!room)
+    if (!free_bytes)
         return;
-    room = room > taken ? (room - taken) / 4 : 0;
-    if (room < plan->checkpoint_bytes)
-        plan->checkpoint_bytes = room;
+    free_bytes = free_bytes > taken ? (free_bytes - taken) / 4 : 0;
+    if (free_bytes < plan->checkpoint_bytes)
+        plan->checkpoint_bytes = free_bytes;
 }
 
 /* With `strict`, refuses a session whose cache would be read by a slow kernel. */
@@ -286,7 +286,7 @@ out:
     return st;
 }
 
-static const carat_device_plan *too_large(const carat_memory_plan *plan)
+static const carat_device_plan *first_too_large(const carat_memory_plan *plan)
 {
     for (int32_t i = 0; i < plan->n_devices; i++)
         if (plan->device[i].available_bytes &&
@@ -297,7 +297,7 @@ static const carat_device_plan *too_large(const carat_memory_plan *plan)
 
 status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e)
 {
-    const carat_device_plan *s = too_large(plan);
+    const carat_device_plan *s = first_too_large(plan);
     if (m->overcommit || !s)
         return OK;
     return err_set(e, E_MEMORY,
@@ -333,7 +333,7 @@ static bool same_kind(const kv_view *a, const kv_view *b)
            a->n_slots == b->n_slots;
 }
 
-static carat_kv_kind kind_of(const carat_model *m, const kv_layout *l, int32_t first)
+static carat_kv_kind kv_kind_of(const carat_model *m, const kv_layout *l, int32_t first)
 {
     const kv_view *v = &l->view[first];
     carat_kv_kind k = {.first = first,
@@ -367,7 +367,7 @@ int32_t carat_plan_kv(const carat_model *m, const carat_session_options *opt, ca
         for (int32_t j = 0; j < i && first; j++)
             first = !same_kind(&l.view[i], &l.view[j]);
         if (first && n++ < cap)
-            kinds[n - 1] = kind_of(m, &l, i);
+            kinds[n - 1] = kv_kind_of(m, &l, i);
     }
     kv_layout_free(&l);
     return n;

@@ -113,7 +113,7 @@ static status skip_items(part *p, uint32_t kind, uint64_t count, int depth, cons
     return OK;
 }
 
-static status read_value(part *p, arena *mem, gguf_value *v, err *e)
+static status read_metadata_value(part *p, arena *mem, gguf_value *v, err *e)
 {
     status st = read_name(p, mem, KEY_MAX, "metadata key", &v->key, e);
     if (st)
@@ -186,7 +186,7 @@ static status read_head(part *p, arena *mem, err *e)
     if (!(p->value = arena_array(mem, (size_t)p->n_values, sizeof *p->value)))
         return err_memory(e, p->path, (size_t)p->n_values * sizeof *p->value);
     for (uint64_t i = 0; i < p->n_values; i++)
-        if ((st = read_value(p, mem, &p->value[i], e)))
+        if ((st = read_metadata_value(p, mem, &p->value[i], e)))
             return st;
     if (part_find(p, "general.alignment") &&
         (!part_i64(p, "general.alignment", &align) || align < 8 || align > ALIGN_MAX ||

@@ -39,7 +39,7 @@ typedef struct {
     err first;
 } stream;
 
-static void fail(stream *s, status st, const err *e)
+static void stream_fail(stream *s, status st, const err *e)
 {
     pthread_mutex_lock(&s->lock);
     if (!s->st) {
@@ -50,7 +50,7 @@ static void fail(stream *s, status st, const err *e)
 }
 
 /* Chunk 0 writes the batch before; the others fill one piece each. */
-static void work(void *arg, int32_t chunk, int32_t thread)
+static void run_chunk(void *arg, int32_t chunk, int32_t thread)
 {
     stream *s = arg;
     err e = {0};
@@ -66,11 +66,11 @@ static void work(void *arg, int32_t chunk, int32_t thread)
                            s->filling->bytes + p->at, &e);
     }
     if (st)
-        fail(s, st, &e);
+        stream_fail(s, st, &e);
 }
 
 /* Cuts the next pieces, from row *row of tensor *i on, and advances both. A row is never cut. */
-static status plan_batch(stream *s, uint64_t *i, uint64_t *row, err *e)
+static status cut_batch(stream *s, uint64_t *i, uint64_t *row, err *e)
 {
     batch *b = s->filling;
     size_t end = 0;
@@ -124,9 +124,9 @@ status gguf_stream(gguf_writer *w, const stream_source *from, pool *p, err *e)
     s->filling = &s->buf[0];
     s->writing = &s->buf[1];
     do {
-        if ((st = plan_batch(s, &i, &row, e)))
+        if ((st = cut_batch(s, &i, &row, e)))
             goto out;
-        pool_run(p, s->filling->n + 1, work, s);
+        pool_run(p, s->filling->n + 1, run_chunk, s);
         if (s->st) {
             st = err_set(e, s->st, "%s", s->first.text);
             goto out;

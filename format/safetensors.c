@@ -142,7 +142,7 @@ static status read_header(const char *path, const file_map *m, json_t **head, ui
 }
 
 /* Appends the tensors of one file; the array grows by copying within the arena. */
-static status read_part(safetensors *s, int32_t i_part, err *e)
+static status read_shard(safetensors *s, int32_t i_part, err *e)
 {
     const char *path = s->part_path[i_part], *name;
     const file_map *m = &s->part[i_part];
@@ -206,27 +206,27 @@ static status reserve_parts(safetensors *s, int32_t cap, err *e)
     return s->part && s->part_path ? OK : err_memory(e, "safetensors", (size_t)cap * 32);
 }
 
-static status add_part(safetensors *s, const char *path, err *e)
+static status add_shard(safetensors *s, const char *path, err *e)
 {
     status st = file_map_open(&s->part[s->n_parts], path, false, NULL, NULL, e);
     if (st)
         return st;
     s->part_path[s->n_parts] = path;
-    return read_part(s, s->n_parts++, e);
+    return read_shard(s, s->n_parts++, e);
 }
 
 /* The file names of an index, each once, in order of first mention; then what it promises. */
 static status open_index(safetensors *s, const char *path, err *e)
 {
     size_t n_dir = 0;
-    json_t *top, *v;
+    json_t *root, *v;
     const char *name, *slash = strrchr(path, '/');
-    status st = json_parse_file(&top, path, INDEX_MAX, e);
+    status st = json_parse_file(&root, path, INDEX_MAX, e);
     if (st)
         return st;
     if (slash)
         n_dir = (size_t)(slash - path);
-    const json_t *map = json_object_get(top, "weight_map");
+    const json_t *map = json_object_get(root, "weight_map");
     if (!json_is_object(map) || !json_object_size(map)) {
         st = err_set(e, E_FORMAT, "%s: has no weight_map", path);
         goto out;
@@ -251,7 +251,7 @@ static status open_index(safetensors *s, const char *path, err *e)
             goto out;
         }
         const char *part = beside(&s->mem, path, n_dir, file);
-        st = part ? add_part(s, part, e) : err_memory(e, path, strlen(file));
+        st = part ? add_shard(s, part, e) : err_memory(e, path, strlen(file));
         if (st)
             goto out;
     }
@@ -268,7 +268,7 @@ static status open_index(safetensors *s, const char *path, err *e)
         }
     }
 out:
-    json_decref(top);
+    json_decref(root);
     return st;
 }
 
@@ -305,7 +305,7 @@ status safetensors_open(safetensors *s, const char *path, err *e)
     } else if (!st) {
         const char *own = arena_strndup(&s->mem, path, n);
         st = own ? reserve_parts(s, 1, e) : err_memory(e, path, n);
-        if (!st && !(st = add_part(s, own, e)))
+        if (!st && !(st = add_shard(s, own, e)))
             st = finish(s, path, e);
     }
     if (st)
@@ -322,7 +322,7 @@ status safetensors_open_bytes(safetensors *s, const void *bytes, uint64_t n_byte
         /* Not ours to unmap, so n_parts stays 0. */
         s->part[0] = (file_map){bytes, n_bytes, false};
         s->part_path[0] = arena_strndup(&s->mem, name, strlen(name));
-        st = s->part_path[0] ? read_part(s, 0, e) : err_memory(e, name, strlen(name));
+        st = s->part_path[0] ? read_shard(s, 0, e) : err_memory(e, name, strlen(name));
     }
     if (!st)
         st = finish(s, name, e);

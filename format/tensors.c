@@ -14,7 +14,7 @@
 #include <math.h>
 #include <stdio.h>
 
-static uint64_t hash_of(const char *s)
+static uint64_t hash_name(const char *s)
 {
     uint64_t h = 0xcbf29ce484222325u; /* FNV-1a, then mixed: its low bits alone are weak */
     for (; *s; s++)
@@ -41,7 +41,7 @@ bool name_index_build(name_index *x, arena *mem, const void *records, size_t siz
         return false;
     for (uint64_t i = 0; i < n; i++) {
         const char *name = name_at(records, size, i);
-        uint64_t at = hash_of(name) & (x->cap - 1);
+        uint64_t at = hash_name(name) & (x->cap - 1);
         for (; x->slot[at]; at = (at + 1) & (x->cap - 1))
             if (!strcmp(name_at(records, size, x->slot[at] - 1), name)) {
                 *twice = name;
@@ -56,7 +56,7 @@ int64_t name_index_find(const name_index *x, const void *records, size_t size, c
 {
     if (!x->slot)
         return -1;
-    for (uint64_t at = hash_of(name) & (x->cap - 1); x->slot[at]; at = (at + 1) & (x->cap - 1))
+    for (uint64_t at = hash_name(name) & (x->cap - 1); x->slot[at]; at = (at + 1) & (x->cap - 1))
         if (!strcmp(name_at(records, size, x->slot[at] - 1), name))
             return (int64_t)x->slot[at] - 1;
     return -1;

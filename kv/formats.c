@@ -61,11 +61,11 @@ static bool parse_spec(const char *text, size_t n, kv_rule *r)
 {
     const char *dash = memchr(text, '-', n);
     size_t first = dash ? (size_t)(dash - text) : n;
-    *r = (kv_rule){.of = KV_RULE_LAYERS};
+    *r = (kv_rule){.layers = KV_RULE_LAYERS};
     if (n == 6 && !strncasecmp(text, "global", n))
-        r->of = KV_RULE_GLOBAL;
+        r->layers = KV_RULE_GLOBAL;
     else if (n == 3 && !strncasecmp(text, "swa", n))
-        r->of = KV_RULE_WINDOW;
+        r->layers = KV_RULE_WINDOW;
     else if (!parse_layer(text, first, &r->first))
         return false;
     else if (!dash)

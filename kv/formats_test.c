@@ -26,7 +26,7 @@ TEST(kv_words_choose_formats)
     CHECK_STR(kv_format_name(c.v, buf, sizeof buf), "q4_0+rot");
     c = chosen((kv_words){.layers = "global=tq3_0,swa=q8_0/q4_0,12=f32,3-7=IQ4_NL"});
     CHECK_EQ(c.n_rules, 4);
-    CHECK(c.rule[0].of == KV_RULE_GLOBAL && c.rule[1].of == KV_RULE_WINDOW);
+    CHECK(c.rule[0].layers == KV_RULE_GLOBAL && c.rule[1].layers == KV_RULE_WINDOW);
     CHECK(c.rule[1].k.type == NUM_Q8_0 && c.rule[1].v.type == NUM_Q4_0);
     CHECK(c.rule[2].first == 12 && c.rule[2].last == 12 && c.rule[3].last == 7);
 }

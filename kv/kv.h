@@ -46,7 +46,7 @@ typedef enum kv_single { KV_SINGLE_AUTO, KV_SINGLE_ON, KV_SINGLE_OFF } kv_single
 
 /* Layers first .. last, or all of a kind, get formats of their own. */
 typedef struct kv_rule {
-    enum { KV_RULE_LAYERS, KV_RULE_GLOBAL, KV_RULE_WINDOW } of;
+    enum { KV_RULE_LAYERS, KV_RULE_GLOBAL, KV_RULE_WINDOW } layers;
     int32_t first, last;
     kv_format k, v;
 } kv_rule;

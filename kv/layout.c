@@ -30,10 +30,10 @@ static void formats_of(const kv_want_layout *w, int32_t i, kv_format *k, kv_form
     *v = w->choice.v;
     for (int32_t j = 0; j < w->choice.n_rules; j++) {
         const kv_rule *r = &w->choice.rule[j];
-        bool mine = r->of == KV_RULE_GLOBAL   ? !w->spec[i].window
-                    : r->of == KV_RULE_WINDOW ? w->spec[i].window > 0
-                                              : i >= r->first && i <= r->last;
-        if (mine) {
+        bool applies = r->layers == KV_RULE_GLOBAL   ? !w->spec[i].window
+                       : r->layers == KV_RULE_WINDOW ? w->spec[i].window > 0
+                                                     : i >= r->first && i <= r->last;
+        if (applies) {
             *k = r->k;
             *v = r->v;
         }
@@ -41,7 +41,7 @@ static void formats_of(const kv_want_layout *w, int32_t i, kv_format *k, kv_form
 }
 
 /* Bytes of one row of one head; E_UNSUPPORTED if the row is no multiple of the block. */
-static status row_bytes(kv_format f, int32_t layer, int32_t dim, size_t *n, err *e)
+static status head_row_bytes(kv_format f, int32_t layer, int32_t dim, size_t *n, err *e)
 {
     char name[32];
     uint64_t bytes;
@@ -54,7 +54,7 @@ static status row_bytes(kv_format f, int32_t layer, int32_t dim, size_t *n, err 
     return OK;
 }
 
-static device *device_of(const kv_want_layout *w, const kv_view *v)
+static device *store_device(const kv_want_layout *w, const kv_view *v)
 {
     return w->dev[v->side];
 }
@@ -62,14 +62,14 @@ static device *device_of(const kv_want_layout *w, const kv_view *v)
 static bool device_reads(const kv_want_layout *w, const kv_view *v)
 {
     char text[128];
-    device *d = device_of(w, v);
+    device *d = store_device(w, v);
     return !d || device_attend_kernel(d, v, text, sizeof text) != KERNEL_NONE;
 }
 
 /* With "auto": does the device gain by one stream? */
 static bool one_stream_wins(const kv_want_layout *w, const kv_view *one)
 {
-    const device *d = device_of(w, one);
+    const device *d = store_device(w, one);
     return !d || (d->one_stream && d->one_stream(d, one));
 }
 
@@ -102,7 +102,7 @@ static status choose_single(const kv_want_layout *w, kv_view *v, err *e)
         *v = one;
     else if (forced)
         return err_set(e, E_UNSUPPORTED, "%s cannot read keys and values of %s from one stream",
-                       device_of(w, v)->name, kv_format_name(kf, a, sizeof a));
+                       store_device(w, v)->name, kv_format_name(kf, a, sizeof a));
     return OK;
 }
 
@@ -125,13 +125,14 @@ static status view_init(const kv_want_layout *w, int32_t i, int32_t rows_max, kv
                    .k_rot = kf.rot,
                    .v_rot = vf.rot,
                    .wide = s->wide};
-    if ((st = row_bytes(kf, i, s->head_dim, &v->k_row_bytes, e)) ||
-        (st = row_bytes(vf, i, s->head_dim, &v->v_row_bytes, e)) || (st = choose_single(w, v, e)))
+    if ((st = head_row_bytes(kf, i, s->head_dim, &v->k_row_bytes, e)) ||
+        (st = head_row_bytes(vf, i, s->head_dim, &v->v_row_bytes, e)) ||
+        (st = choose_single(w, v, e)))
         return st;
     if (!device_reads(w, v))
         return err_set(e, E_UNSUPPORTED,
                        "%s cannot attend over keys of %s and values of %s in heads of %d",
-                       device_of(w, v)->name, kv_format_name(kf, a, sizeof a),
+                       store_device(w, v)->name, kv_format_name(kf, a, sizeof a),
                        kv_format_name(vf, b, sizeof b), s->head_dim);
     return OK;
 }
@@ -140,7 +141,7 @@ static status check_rules(const kv_want_layout *w, err *e)
 {
     for (int32_t j = 0; j < w->choice.n_rules; j++) {
         const kv_rule *r = &w->choice.rule[j];
-        if (r->of == KV_RULE_LAYERS && r->last >= w->n)
+        if (r->layers == KV_RULE_LAYERS && r->last >= w->n)
             return err_set(e, E_ARG,
                            "a type for layer %d: the layers that keep keys of their own are 0 to "
                            "%d",

@@ -23,7 +23,7 @@ static inline float clamp_float(float v, float lo, float hi)
 
 /* The nearest whole number (even at ties) between lo and hi, as a float: adding 1.5 * 2^23 leaves
  * no room for a fraction. */
-static inline float whole(float v, float lo, float hi)
+static inline float nearest_whole(float v, float lo, float hi)
 {
     return (clamp_float(v, lo, hi) + 12582912.0f) - 12582912.0f;
 }
@@ -65,7 +65,7 @@ static float affine_error(const float *x, int n, int top, affine a)
     float is = a.s > 0 ? 1 / a.s : 0, e[LANES] = {0};
     for (int i = 0; i < n; i += LANES)
         for (int l = 0; l < LANES; l++) {
-            float d = a.s * whole((x[i + l] + a.m) * is, 0, (float)top) - a.m - x[i + l];
+            float d = a.s * nearest_whole((x[i + l] + a.m) * is, 0, (float)top) - a.m - x[i + l];
             e[l] += d * d;
         }
     return total(e);
@@ -79,7 +79,7 @@ static affine affine_refit(const float *x, int n, int top, affine a, float *rest
     float vq[LANES] = {0}, vqq[LANES] = {0}, vx[LANES] = {0}, vqx[LANES] = {0};
     for (int i = 0; i < n; i += LANES)
         for (int l = 0; l < LANES; l++) {
-            float v = x[i + l], q = whole((v + a.m) * is, 0, (float)top);
+            float v = x[i + l], q = nearest_whole((v + a.m) * is, 0, (float)top);
             vq[l] += q;
             vqq[l] += q * q;
             vx[l] += v;
@@ -147,7 +147,7 @@ static double affine_codes(affine_block *b, const float *x)
         affine a = {b->d * (float)b->sc[g], b->dmin * (float)b->mn[g]};
         float is = a.s > 0 ? 1 / a.s : 0;
         for (int i = g * b->n; i < (g + 1) * b->n; i++)
-            b->q[i] = (uint8_t)whole((x[i] + a.m) * is, 0, (float)b->top);
+            b->q[i] = (uint8_t)nearest_whole((x[i] + a.m) * is, 0, (float)b->top);
         error += affine_error(x + g * b->n, b->n, b->top, a);
     }
     return error;
@@ -159,8 +159,8 @@ static void affine_scales(affine_block *b, const float *x, const affine *fit)
     static const int8_t step[][2] = {{0, 0}, {1, 0}, {-1, 0}, {0, 1}, {0, -1}, {1, 1}, {-1, -1}};
     float most = (float)b->scale_top;
     for (int g = 0; g < b->n_sub; g++) {
-        int sc0 = b->d > 0 ? (int)whole(fit[g].s / b->d, 0, most) : 0;
-        int mn0 = b->dmin > 0 ? (int)whole(fit[g].m / b->dmin, 0, most) : 0;
+        int sc0 = b->d > 0 ? (int)nearest_whole(fit[g].s / b->d, 0, most) : 0;
+        int mn0 = b->dmin > 0 ? (int)nearest_whole(fit[g].m / b->dmin, 0, most) : 0;
         float best = FLT_MAX;
         for (size_t k = 0; k < sizeof step / sizeof *step; k++) {
             int sc = sc0 + step[k][0], mn = mn0 + step[k][1];
@@ -306,7 +306,7 @@ static inline void levels_of(const signed_block *b, const float *x, float is, fl
 {
     if (b->hi) {
         for (int l = 0; l < LANES; l++)
-            out[l] = whole(x[l] * is, (float)b->lo, (float)b->hi);
+            out[l] = nearest_whole(x[l] * is, (float)b->lo, (float)b->hi);
         return;
     }
     for (int l = 0; l < LANES; l++)
@@ -399,7 +399,7 @@ static void signed_scales(signed_block *b, const float *x, const float *fit)
 {
     for (int g = 0; g < b->n_sub; g++) {
         float r = b->d != 0 ? fit[g] / b->d : 0, best = FLT_MAX;
-        int sc0 = (int)whole(r, (float)b->scale_lo, (float)b->scale_hi);
+        int sc0 = (int)nearest_whole(r, (float)b->scale_lo, (float)b->scale_hi);
         for (int sc = sc0 - 1; sc <= sc0 + 1; sc++) {
             if (sc < b->scale_lo || sc > b->scale_hi)
                 continue;
