@@ -1,19 +1,19 @@
-/* attend.cu - attention of any shape: one plain kernel, and the joining of chunks.
+/* attend.cu - attention for every shape and format in f32, and the join of partial results.
  *
  *     keys  |...........|xxxxxxxxxxx|xxxxxxxxxxx|xxxx.......|
  *            chunk 0     chunk 1     chunk 2     chunk 3        lo ..^          ^.. hi
  *
- * Keys are cut into chunks of a fixed size at fixed indices; a block takes one row, one KV head
- * with all its query heads, and one chunk, and leaves a partial softmax. combine_kernel joins a
- * row's chunks in ascending order. Neither depends on what else is in the batch. With many rows
- * there is enough to do without the cut: then a block walks all chunks of its row itself. Scores,
- * softmax and sums are f32; q is never rounded.
+ * Keys are cut into chunks of a fixed size at fixed numbers. attend_kernel: a block has one row,
+ * one KV head with all its query heads, and one chunk; it writes a partial softmax. combine_kernel
+ * joins the chunks of a row in ascending order. Neither depends on the other rows of the pass.
+ * Passes of many rows have enough blocks without chunks: there a block walks all keys of its row.
+ * Scores, softmax and sums are f32, and q is not rounded.
  */
 #include "backend/cuda/attend.cuh"
 
 enum { KEYS = 64 }; /* per step; chunks are multiples of it */
 
-/* One stream: a warp's key of the value in `row`, in f32. */
+/* One stream: a warp makes the f32 key of the value in `row`. */
 DEV void make_plain_key(float *to, const uint8_t *row, const dev_kv &kv, int pos)
 {
     int lane = lane_id(), d = kv.head_dim, half = d / 2;
@@ -38,7 +38,7 @@ DEV void make_plain_key(float *to, const uint8_t *row, const dev_kv &kv, int pos
 /* o[r, h] = sum_t softmax_t(scale q[r, h] . k[t, g]) v[t, g]
  * grid:   chunk (1 when not split) x KV head x row; 4 warps
  * shared: q and o of the group's heads, scores of 64 keys; one stream: a key per warp
- * bound:  instructions: every value is widened and multiplied in f32 */
+ * bound:  instructions: every element is converted to f32 and multiplied there */
 __global__ void __launch_bounds__(128) attend_kernel(chunk_args x)
 {
     const attend_args &a = x.a;
@@ -143,22 +143,22 @@ __global__ void __launch_bounds__(128) attend_kernel(chunk_args x)
 }
 
 enum { SUMS = 8, PARTS_MAX = 1024, WEIGHERS = PARTS_MAX / 32 };
-enum { CHUNKS_FEW = 40 /* those of a window of 1024, and some more */, CHUNKS_SOME = 128 };
+enum { CHUNKS_FEW = 40 /* a window of 1024 keys has 33 or 34 */, CHUNKS_SOME = 128 };
 
-/* How a row's chunks are joined: COLUMNS of a head to a block, GROUPS threads to a column, and the
- * parts that a thread asks for before it knows their weights, then a ROUND of them at a time. */
+/* Shapes of combine_kernel. A block has COLUMNS of a head and GROUPS threads for each column. A
+ * thread loads AHEAD parts before their weights are known, then ROUND parts at a time. */
 template <int C, int G, int A, int R> struct join_shape {
     static constexpr int COLUMNS = C, GROUPS = G, AHEAD = A, ROUND = R, THREADS = C * G;
     static constexpr int BLOCKS = THREADS > 256 ? 1 : A > 16 ? 2 : 4; /* of a multiprocessor */
 };
-typedef join_shape<128, 2, 16, 8> join_few;      /* windows; as many blocks as the GPU holds */
-typedef join_shape<32, 8, 16, 16> join_some;     /* few blocks: columns of many threads, */
-typedef join_shape<32, 8, 72, 8> join_many;      /* and all of hundreds of parts on their way */
-typedef join_shape<128, 8, 24, 24> join_rotated; /* the same, where 128 columns are rotated back */
+typedef join_shape<128, 2, 16, 8> join_few;      /* windows, or enough blocks to fill the GPU */
+typedef join_shape<32, 8, 16, 16> join_some;     /* few blocks: many threads for each column */
+typedef join_shape<32, 8, 72, 8> join_many;      /* hundreds of parts: all loads in flight */
+typedef join_shape<128, 8, 24, 24> join_rotated; /* groups of 128 columns, rotated back */
 
-/* o[r, h] from the partial results of its chunks, rotated back where values were rotated, and its
- * int8 copy where wanted. A column has SUMS sums, of every eighth chunk each, which are added in
- * order: nothing depends on more than the row's own chunks, nor on the SHAPE.
+/* Joins the partial results of a row's chunks into o[r, h], rotates it back where values are stored
+ * rotated, and writes its int8 copy if q is given. A column has SUMS sums, of every eighth chunk
+ * each, added in order: the bits depend on the row's chunks alone, not on SHAPE.
  * grid:   COLUMNS of a head x head x row; GROUPS x COLUMNS threads
  * shared: a weight per chunk; the sums of each column
  * bound:  latency; at long contexts reading the parts, 1 / chunk of the keys' own bytes */
@@ -180,15 +180,15 @@ __global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::BLOCKS)
     int chunk = row_chunk(x.parts, s), n = (s.hi - 1) / chunk - s.lo / chunk + 1;
     if (c0 < WEIGHERS)
         total_of[c0] = 0;
-    grid_wait(); /* the step is there since before the pass, the parts are not */
+    grid_wait(); /* the step was uploaded before the pass; the parts are new */
     const float *part = part_at(a, x.parts, r, h, 0), *end = part + d;
-    /* A chunk's weight is found by one thread: what it reads lies in lines far from the others'. */
+    /* One thread computes a chunk's weight: its two floats share no line with another chunk's. */
     float top = -INFINITY, total = 0;
     if (c0 < n) {
         top = end[(size_t)c0 * (d + 2)];
         total = end[(size_t)c0 * (d + 2) + 1];
     }
-    /* The first parts come while weights are found. */
+    /* These loads overlap the computation of the weights. */
     float ahead[AHEAD];
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) {
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::BLOCKS)
         top_of[c0 >> 5] = m;
     __syncthreads();
     m = warp_max(top_of[lane % (THREADS / 32)]);
-    /* Totals are added 32 at a time, then those sums: the same tree for any number of threads. */
+    /* Totals are added 32 at a time, then those sums: one tree for every number of threads. */
 #pragma unroll 1
     for (int c = c0; c - lane < n; c += THREADS) {
         if (c != c0 && c < n) {
@@ -249,7 +249,7 @@ __global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::BLOCKS)
         sum /= total;
     }
     float *o = a.o.at + r * a.o.stride + h * d;
-    if (back) { /* d is a multiple of 128: one warp turns them all */
+    if (back) { /* d is a multiple of 128: one warp rotates a group */
         if (mine == 0)
             sums[0][column] = sum;
         __syncthreads();
@@ -309,7 +309,7 @@ extern "C" void cu_attend_chunks(cudaStream_t s, chunk_args x)
     launch_plain(s, x, x.parts.n_chunk, x.parts.n_rows);
 }
 
-/* Once, at open: the shared memory that groups of 16 heads of 512 take. */
+/* Called once, when the device is opened: groups of 16 heads of 512 need more shared memory. */
 extern "C" int cu_attend_init(int shared_max)
 {
     return allow_shared(attend_kernel, shared_max);

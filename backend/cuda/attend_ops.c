@@ -1,20 +1,19 @@
-/* attend_ops.c - the ops of caches on a CUDA device: which kernel stores and which attends, how few
- * rows are split over chunks of keys and many over slices of them.
+/* attend_ops.c - the ops of caches on a CUDA device: which kernel stores and which attends.
  *
- *   rows of a sequence   heads of 64, 128, 256, 512, but not f32   what is left
- *   1..32                split.cu   f16 tensor cores, over chunks  attend.cu  f32, over chunks
- *   33..                 flash.cu   f16 tensor cores               attend.cu  f32
+ *   rows of a sequence   heads of 64, 128, 256, 512; not f32   all else
+ *   few                  split.cu   f16 tensor cores           attend.cu  f32      chunks of keys
+ *   many                 flash.cu   f16 tensor cores           attend.cu  f32      all keys
  *
- * split8.cu does split.cu's work for two streams in heads of 256 and 512 that are not both f16, and
- * split512.cu both their work in heads of 512 of the formats that caches most often have.
- * On GPUs of 9.0 flash256_hopper.cu and flash512_hopper.cu do flash.cu's work in heads of 256 and
- * 512: over the store where it holds two streams of f16, else over what expand.cu makes of it, a
- * slice of at most slice_bytes after another. Each sequence of a pass has slices of its own; its
- * rows, where they are few, are taken as few rows are.
+ * Few rows: split8.cu takes two streams in heads of 256 and 512 that are not both f16; split512.cu
+ * takes heads of 512 in the most common formats. Many rows on GPUs of 9.0: flash256_hopper.cu and
+ * flash512_hopper.cu take heads of 256 and 512. They read two streams of f16 in place; of every
+ * other store expand.cu makes such streams, in slices of at most slice_bytes. Each sequence of a
+ * pass has its own slices; sequences of few rows beside a prompt take the kernels of few rows.
  *
- * Where keys are stored rotated the queries are rotated first, where values are the result is
- * rotated back. One stream (keys.cuh): in heads of 256 and 512 a quarter of which turns, as above;
- * what tiles take from a rotated store they rotate back themselves, and the f32 kernel its keys.
+ * Stores with rotated keys: queries are rotated before the kernel. With rotated values: the result
+ * is rotated back after it. One stream (keys.cuh): the kernels of tiles take heads of 256 and 512
+ * of which a quarter turns, and undo the rotation of their tiles themselves, as the f32 kernel
+ * does.
  */
 #include "backend/cuda/ops_int.h"
 #include "backend/key_walk.h"
@@ -24,9 +23,9 @@ enum {
     CHUNK_SMALL = 64,
     CHUNK_WINDOW = 32,
     CHUNKS_MAX = 256,
-    PART_BYTES = 160 << 20, /* partial results of the rows that are attended to at a time */
+    PART_BYTES = 160 << 20, /* of the partial results that exist at a time */
     PART_ROWS_MIN = 8,
-    SLICE_KEYS = 64 /* slices begin at multiples of it */
+    SLICE_KEYS = 64 /* slices begin at multiples of this number */
 };
 
 static int32_t kind_of(num_type t)
@@ -139,11 +138,11 @@ void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v)
     cuda_done(p, "kv_store");
 }
 
-/* Keys per chunk: a function of the store alone. Short, so that any number of blocks can share them
- * evenly, also where a long store holds a short context, and so long that at most CHUNKS_MAX fill a
- * store, and a sixteenth more: contexts are often a power of two and some answers. split8.cu has
- * two blocks for each multiprocessor, which one or two KV heads of a long store have to keep busy
- * with twice as many; of a store of CHUNKS_MAX times CHUNK keys they do so with as many. */
+/* Keys per chunk: a function of the store alone. Chunks are short, so that any number of blocks can
+ * share them evenly, also in a long store with a short context; and so long that at most CHUNKS_MAX
+ * and a sixteenth more fill a store: a context is often a power of two and room for some answers.
+ * split8.cu has two blocks per multiprocessor. With one or two KV heads, twice as many chunks keep
+ * them busy, from stores of more than CHUNKS_MAX * CHUNK keys on. */
 static int32_t chunk_of(const kv_view *kv, bool split, bool keys_first)
 {
     int64_t n = kv->window && split ? CHUNK_WINDOW : CHUNK, most = CHUNKS_MAX;
@@ -158,23 +157,23 @@ static int32_t chunk_of(const kv_view *kv, bool split, bool keys_first)
     return (int32_t)n;
 }
 
-/* Keys of a row all of which have indices below n_keys. */
+/* The most keys that a row sees, if their numbers are below n_keys. */
 static int32_t keys_of(const kv_view *kv, int32_t n_keys)
 {
     bool all = !kv->window || n_keys <= kv->window + STEP_TREE_ROWS_MAX;
     return all ? n_keys : kv->window + STEP_TREE_ROWS_MAX;
 }
-/* Chunks that such a row may meet. */
+/* The most chunks that such a row sees. */
 static int32_t chunks_of(const kv_view *kv, const chunk_parts *parts, int32_t n_keys)
 {
     int32_t chunk = parts->most ? SPLIT512_TURN : parts->chunk;
     int32_t n = (keys_of(kv, n_keys) + chunk - 1) / chunk;
-    if (parts->most) /* chunks that are longer make no more, and one */
+    if (parts->most) /* row_chunk in attend.cuh makes at most `most` chunks, and one */
         return (n < parts->most ? n : parts->most) + 1;
     return n + (kv->window ? 1 : 0);
 }
 
-/* Rows attended to at a time, and with that how large `part` is. */
+/* Rows that one launch takes; the size of the partial results follows. */
 static int32_t part_rows(int64_t row_floats, int32_t rows)
 {
     int64_t n = PART_BYTES / (int64_t)sizeof(float) / row_floats;
@@ -182,7 +181,7 @@ static int32_t part_rows(int64_t row_floats, int32_t rows)
     return n < rows ? (int32_t)n : rows;
 }
 
-/* Rows that share each read of a key, and how many blocks share a tile's chunks: as many as the GPU
+/* Rows that share each read of a key, and blocks that share a tile's chunks: as many as the GPU
  * holds at a time. */
 static int32_t within(int32_t n, int32_t most)
 {
@@ -204,8 +203,8 @@ static tile_deal deal(const cuda_device *c, const pass *p, const chunk_args *x)
     return t;
 }
 
-/* Is it split8.cu's? A question of how keys and values are stored alone, so that a row has the same
- * bits in any company. */
+/* Does split8.cu attend over such a store? The answer depends on the store alone, so a row's bits
+ * do not depend on the other rows of a pass. */
 static bool keys_first(const cuda_device *c, const dev_kv *kv)
 {
     int bytes = cu_split8_bytes(*kv, SPLIT_PAIRS, 1);
@@ -213,8 +212,8 @@ static bool keys_first(const cuda_device *c, const dev_kv *kv)
     return !plain && bytes > 0 && bytes <= c->facts.shared_block;
 }
 
-/* The same for split8.cu: as many blocks to a multiprocessor as there is room for, with a stage
- * where a block has one tile, up to three where it has more. */
+/* The same for split8.cu: as many blocks per multiprocessor as fit, with one stage where a block
+ * has one tile, and up to three where it has more. */
 static split8_args deal8(const cuda_device *c, const pass *p, const chunk_args *x)
 {
     enum { STAGES_MAX = 3 };
@@ -234,7 +233,7 @@ static split8_args deal8(const cuda_device *c, const pass *p, const chunk_args *
         if (bytes > c->facts.shared_block || blocks * (bytes + BLOCK_RESERVED) > c->facts.shared_sm)
             break;
     }
-    /* Chunks that rows in a row see of a window: blocks beyond those leave at once. */
+    /* Chunks of a window that neighbouring rows see: further blocks exit at once. */
     int32_t most = parts->n_chunk;
     if (kv->window)
         most = (kv->window + rows - 2 + parts->chunk - 1) / parts->chunk + 1;
@@ -243,15 +242,15 @@ static split8_args deal8(const cuda_device *c, const pass *p, const chunk_args *
     return (split8_args){x->a, *parts, t, (int32_t)spread_bytes(bytes, n)};
 }
 
-/* Is it split512.cu's? As keys_first, a question of the store alone. */
+/* Does split512.cu attend over such a store? Like keys_first, it depends on the store alone. */
 static bool by_warps(const cuda_device *c, const dev_kv *kv)
 {
     return cu_split512_stages(*kv, c->facts.shared_block) > 0;
 }
 
-/* Chunks of a row at most: as many as an H100 or H200 has multiprocessors for a KV head's eights of
- * query heads, so that one row fills it once. Not as many as this has: bits are alike on all GPUs
- * that have room for these blocks. */
+/* The most chunks of a row: so many that one row fills the multiprocessors of an H100 or H200 once,
+ * a block for each chunk, KV head and eight query heads. The number is not this GPU's, so that bits
+ * are equal on all GPUs whose shared memory holds these blocks. */
 static int32_t row_parts(int32_t n_head, const kv_view *kv)
 {
     enum { PROCESSORS = 132, FEWEST = 8 };
@@ -259,7 +258,7 @@ static int32_t row_parts(int32_t n_head, const kv_view *kv)
     return n < FEWEST ? FEWEST : n;
 }
 
-/* As many blocks as the GPU holds, one to a multiprocessor. */
+/* As many blocks as the GPU holds, one per multiprocessor. */
 static split512_args deal512(const cuda_device *c, const chunk_args *x)
 {
     const dev_kv *kv = &x->a.kv;
@@ -291,7 +290,7 @@ static void attend_few(pass *p, chunk_args x, bool split, int32_t at_a_time, dev
 
 /* ---- Many rows ---------------------------------------------------------------------------- */
 
-/* Values of one stream that may be read where they are: f16, and a store that never wraps. */
+/* Can values of one stream be read in place? If they are f16 and the store lies in a line. */
 static bool values_stay(const kv_view *kv)
 {
     return kv->single && kv->k_type == NUM_F16 && store_in_line(kv);
@@ -302,23 +301,24 @@ static size_t made_key_bytes(const kv_view *kv)
     size_t one = sizeof(uint16_t) * (size_t)kv->n_head_kv * (size_t)kv->head_dim;
     return values_stay(kv) ? one : 2 * one;
 }
-/* Keys of a slice: all that a store may show a pass, or what slice_bytes holds. A function of the
- * store alone. */
+/* Keys of a slice: all that a store can show a pass, or as many as slice_bytes holds. A function of
+ * the store alone. */
 static int32_t slice_keys(const cuda_device *c, const kv_view *kv)
 {
-    size_t all = (size_t)kv->n_slots / SLICE_KEYS + 2; /* neither end is at a multiple of it */
+    size_t all =
+        (size_t)kv->n_slots / SLICE_KEYS + 2; /* neither end need be at a multiple of SLICE_KEYS */
     size_t most = c->slice_bytes / made_key_bytes(kv) / SLICE_KEYS;
     size_t n = most < 1 ? 1 : most < all ? most : all;
     return (int32_t)(n * SLICE_KEYS);
 }
-/* Scratch for slices: k, v, and carry of every row. */
+/* Scratch for slices: k, v, and `carry` of every row. */
 static size_t slices_bytes(const cuda_device *c, const kv_view *kv, int32_t rows, int32_t heads)
 {
     return made_key_bytes(kv) * (size_t)slice_keys(c, kv) +
            2 * sizeof(float) * (size_t)rows * (size_t)heads;
 }
 
-/* Indices that a run of rows of one sequence sees, as attend.cuh's row_sight. */
+/* All keys that rows of one sequence see, by the rule of row_sight in attend.cuh. */
 typedef struct key_range {
     int64_t lo, hi;
 } key_range;
@@ -348,7 +348,7 @@ static void wgmma(const cuda_device *c, hopper_args x)
     (x.a.kv.head_dim == 256 ? cu_flash256_hopper : cu_flash512_hopper)(c->stream, x);
 }
 
-/* Some neighbouring rows of a pass, here and on the device. */
+/* Neighbouring rows of a pass, on the host and on the device. */
 typedef struct some_rows {
     rowset rs;
     attend_args a;
@@ -374,7 +374,7 @@ static some_rows rows_of(const rowset *rs, attend_args a, int32_t row0, int32_t 
     return (some_rows){of, a};
 }
 
-/* Rows of one sequence, their keys a slice at a time: slices as equal as they may be. */
+/* Rows of one sequence, a slice of their keys at a time; slices are as equal as possible. */
 static void attend_slices(const cuda_device *c, const some_rows *s, const kv_view *kv, uint16_t *to)
 {
     const attend_args *a = &s->a;
@@ -410,7 +410,7 @@ static void attend_slices(const cuda_device *c, const some_rows *s, const kv_vie
     }
 }
 
-/* Rows that have many of their sequence beside them, on tensor cores. */
+/* Many rows, on tensor cores. */
 static void attend_run(const cuda_device *c, const some_rows *s, const kv_view *kv, void *temp)
 {
     attend_path path = cuda_attend_path(c, kv, false);
@@ -424,7 +424,7 @@ static void attend_run(const cuda_device *c, const some_rows *s, const kv_view *
         cu_rotate(c->stream, s->a.o, s->a.o, true);
 }
 
-/* Rows of one sequence from row r on. */
+/* The number of neighbouring rows of one sequence, from row r on. */
 static int32_t run_of(const rowset *rs, int32_t r)
 {
     int32_t end = r + 1;
@@ -433,9 +433,9 @@ static int32_t run_of(const rowset *rs, int32_t r)
     return end - r;
 }
 
-/* Those that answer beside a prompt are taken together, as few rows are, if split.cu takes them:
- * one block would walk all of a row's keys alone, and end last. Slices are those of one sequence.
- * temp: for parts and for slices, one after the other. */
+/* Sequences of few rows beside a prompt are taken together, by chunks, where split.cu can:
+ * otherwise one block would walk all keys of such a row, and end last. A launch with slices has one
+ * sequence. temp: for partial results and for slices, in turn. */
 static void attend_many(pass *p, const chunk_args *x, const kv_view *kv, int32_t few_at_a_time,
                         void *temp)
 {
@@ -493,7 +493,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     size_t part_bytes = (size_t)row_floats * (size_t)at_a_time * sizeof(float);
     size_t made_bytes = !few && path == ATTEND_SLICES ? slices_bytes(c, kv, q.rows, q.heads) : 0;
     void *temp = cuda_temp(p, made_bytes > part_bytes ? made_bytes : part_bytes);
-    if (!few) /* spent when this op is */
+    if (!few) /* unused after this op */
         pass_release(p, mark);
     dev_quant copy = {0};
     if (few && d % GROUP == 0)

@@ -1,25 +1,25 @@
-/* flash.cu - attention of many rows on the f16 tensor cores: heads of 64, 128, 256 and 512
- * over every format but f32.
+/* flash.cu - attention of many rows on the f16 tensor cores: heads of 64, 128, 256 and 512, every
+ * format but f32.
  *
  *            keys t0 .. t0+63
- *          +------------------+     The query rows of a tile are pairs (row, head) that share a KV
- *   pairs  |  S = Q K'        |     head, of neighbouring rows. For S the warps divide keys and
- *    64    |                  |     pairs, for P V the columns of V, so that no value of K or V is
- *          +------------------+     read from shared memory more often than the pairs demand.
+ *          +------------------+     A tile has 64 pairs (row, query head) of one KV head, from
+ *   pairs  |  S = Q K'        |     neighbouring rows. For S the warps divide keys and pairs, for
+ *    64    |                  |     P V the columns of V: no value of K or V is read from shared
+ *          +------------------+     memory more often than the pairs demand.
  *   O += P V    [pairs, head_dim]
  *
- * The next tile of K is copied from the end of S on, that of V from the end of P V on. Formats that
- * are not f16 are copied as they are stored, each row to the place where it is wanted, and made f16
+ * The next tile of K is copied from the end of S on, the next tile of V from the end of P V on.
+ * Formats other than f16 are copied as stored, each row to its final place, and converted to f16
  * there (kv_formats.cuh). Sums, softmax and O are f32; q and the probabilities are rounded to f16.
  *
- * One stream (keys.cuh): the two tiles are this one and the next, which comes while this one is
- * worked on; keys are made of it between its coming and S.
+ * One stream (keys.cuh): the two tiles are this one and the next. The next is copied during this
+ * one; its keys are made before its S.
  */
 #include "backend/cuda/keys.cuh"
 
 enum { KEYS = 64, LINE_P = KEYS + 8, MT = 4 }; /* MT: 16 pairs each */
 
-/* Shapes of a tile: W warps, of which WM divide the pairs in S. */
+/* Shapes of a tile: W warps; in S, WM of them divide the pairs and WN the keys. */
 template <int D, bool ONE = false> struct flash {
     static constexpr int W = D == 64 ? 4 : 8, WM = W / 4, WN = 4;
     static constexpr int M = 16 * MT, MS = MT / WM, LINE = D + 8, COLS = D / W, NT = COLS / 8;
@@ -28,15 +28,15 @@ template <int D, bool ONE = false> struct flash {
                                  (ONE ? KEYS * key_shape<D>::LINE * 2 + 4 * D : 0);
 };
 
-/* 64 keys or values from t0 on; zeros outside [from, until). BLOCKS: rows of any size.
- * Where all 64 are wanted and lie in a line, which is almost everywhere, an f16 copy is one
+/* 64 keys or values from t0 on; zeros outside [from, until). BLOCKS: rows of any size. In f16,
+ * where all 64 are wanted and lie side by side, as they almost always do, a copy is one
  * instruction. */
 template <int D, bool BLOCKS>
 DEV void load_tile(uint16_t *to, const uint8_t *head, int row_bytes, int t0, int from, int until,
                    const dev_kv &kv)
 {
     key_walk walk = key_walk_at(kv, t0);
-    if (BLOCKS && D <= 128) { /* rows that may begin at any word */
+    if (BLOCKS && D <= 128) { /* rows begin at any multiple of 4 bytes */
         int words = row_bytes / 4;
 #pragma unroll 1
         for (int i = (int)threadIdx.x; i < KEYS * words; i += (int)blockDim.x) {
@@ -78,7 +78,7 @@ DEV void load_tile(uint16_t *to, const uint8_t *head, int row_bytes, int t0, int
 
 /* ---- A block's work ------------------------------------------------------------------------ */
 
-/* Shared memory of a block. Keys and values change places where there is one stream. */
+/* Shared memory of a block. One stream: k and v are exchanged after each tile. */
 struct flash_shared {
     uint16_t *q, *k, *v, *p;   /* [M][LINE], [KEYS][LINE] twice, probabilities [M][LINE_P] */
     float *red, *shrink, *top; /* [WN][M]; [M]; [2][M]: largest scores, before and after a tile */
@@ -109,7 +109,7 @@ struct row_run {
     int r0, r1, seq, from, until;
 };
 
-/* What each pair sees, and queries times scale in f16, zeros for pairs that are not there. */
+/* What each pair sees, and queries times scale in f16; zeros for absent pairs. */
 template <int D, bool ONE>
 DEV void begin_pairs(const attend_args &a, const flash_shared &s, const flash_block &b)
 {
@@ -461,7 +461,8 @@ __global__ void __launch_bounds__(32 * flash<D>::W,
                 s.k = s.v, s.v = spent;
         }
         copy_wait<0>();
-        __syncthreads(); /* the next run's first tile of K comes where others may still be */
+        __syncthreads(); /* the next run's first tile of K overwrites what other warps may still
+                            read */
         r0 = run.r1;
     }
     leave_rows<D>(o, sum, a, s, b, w);
@@ -472,8 +473,8 @@ template <int D, bool BLOCKS, bool ONE = false> static int allow()
     return allow_shared(flash_kernel<D, BLOCKS, ONE>, flash<D, ONE>::bytes);
 }
 
-/* Raises the limits on shared memory; largest: what the GPU grants a block. How wide heads may be.
- */
+/* Raises the limits on shared memory. largest: bytes that the GPU grants a block. *widest: the
+ * largest head that fits. */
 extern "C" int cu_flash_init(int largest, int *widest)
 {
     int bad = allow<64, false>() | allow<128, false>() | allow<64, true>() | allow<128, true>();

@@ -1,59 +1,52 @@
-/* split.cu - attention of few rows on the f16 tensor cores: heads of 64, 128, 256 and 512
- * over every format but f32.
+/* split.cu - attention of few rows on the f16 tensor cores: heads of 64, 128, 256 and 512, every
+ * format but f32.
  *
- *     keys  |.......|xxxxxxx|xxxxxxx|xxxxxxx|xxxxxxx|xxxx...|     chunks of a fixed size at fixed
- *            first ..^       block b ------->        ^.. end      indices; a block takes a run of
- *                                                                 them, one KV head, and up to 16
- *     pairs (row, head) of that KV head: the heads of one row, or of as many rows of one sequence
- *     as there is room for, since they meet the same keys.
+ *     keys  |.......|xxxxxxx|xxxxxxx|xxxxxxx|xxxxxxx|xxxx...|   chunks of a fixed size at fixed
+ *            first ..^       block b ------->        ^.. end    numbers; a block has a run of them,
+ *                                                               one KV head, up to 16 pairs
  *
- * A block walks its run in tiles of 32 keys without stopping at chunks: it only leaves a partial
- * result at each chunk's end and starts the next with a clean state. So chunks decide what is
- * added to what, and how they are dealt to blocks does not: a row's result depends neither on the
- * grid nor on the rows beside it. combine_kernel (attend.cu) joins a row's chunks.
+ *     turn i    S of tile i, P V of tile i - 1   |   softmax of tile i         a barrier after each
  *
- *     turn i    S of tile i, P V of tile i - 1   |   softmax of tile i
+ * A pair is a row and one query head of the KV head. A block has the heads of one row, or of as
+ * many rows of one sequence as fit: they share the keys. A block walks its run in tiles of 32 keys;
+ * at each chunk's end it writes a partial result and starts anew. So chunks decide the order of
+ * sums, and a row's bits depend neither on the grid nor on other rows. Turns with two products hide
+ * the tensor cores' latency. Copies run two or three turns ahead; keys of earlier passes are
+ * requested before the previous kernel has ended. Sums, softmax and O are f32; q and probabilities
+ * are f16.
  *
- * with a barrier after each half, so the tensor cores' latency hides behind twice the work. Tiles
- * of keys i and values i - 1 come together, by asynchronous copies two or three turns ahead; what
- * earlier passes wrote is asked for before the kernel before this one has ended. Sums, softmax and
- * O are f32; q and the probabilities are f16.
+ * Formats other than f16 lie in shared memory as stored and become f16 in registers, 8 elements at
+ * a time (kv_piece). Inner dimensions are therefore permuted: lane (g, t) holds elements 8t .. 8t +
+ * 7 of every 32 of key g; for values, columns 8g .. 8g + 7 of keys 2t, 2t + 1, 2t + 8, 2t + 9.
  *
- * Other formats than f16 lie in shared memory as they are stored, and become f16 in the registers
- * of the lane that multiplies them, 8 neighbours at a time (kv_piece). For that, inner dimensions
- * are met in another order: lane (g, t) of a fragment has elements 8t .. 8t + 7 of every 32 of key
- * g, and for values, columns 8g .. 8g + 7 of keys 2t, 2t + 1, 2t + 8, 2t + 9, one to each product
- * of eight.
- *
- * One stream (keys.cuh): a tile is copied once. It is what keys are made of in turn i - 1, keys in
- * turn i and values in turn i + 1, in f16, which other formats become once, in turn i - 1:
+ * One stream (keys.cuh): a tile is copied once. Keys are made of it in turn i - 1, it is the values
+ * in turn i + 1, and queries stay in registers, which halves the reads of shared memory:
  *
  *     turn i    S of tile i, P V of tile i - 1   |   softmax of tile i, keys of tile i + 1
- *
- * Queries then stay in registers: half of what would be read from shared memory per byte of cache.
  */
 #include "backend/cuda/keys.cuh"
 
 enum { KEYS = 32, M = SPLIT_PAIRS, LINE_S = KEYS + 8, LINE_P = KEYS + 8 };
 
-/* Do formats other than f16 become it in the registers that multiply them? In small heads a tile of
- * them is made f16 in shared memory, where the tiles of one stream are, too. */
+/* Are blocks converted to f16 in registers? In small heads, and of one stream, a tile is converted
+ * in shared memory instead. */
 template <int D, bool BLOCKS, bool ONE>
 static constexpr bool in_registers = BLOCKS && !ONE && D > 128;
 
-/* W warps: for S four groups of 8 keys times parts of the head's length; for P V columns. */
+/* W warps. For S they divide a tile's keys by 4 and the head's length by PARTS; for P V, columns.
+ */
 template <int D, bool BLOCKS> struct split_shape {
     static constexpr int W = D <= 128 ? 4 : D / (BLOCKS ? 64 : 32), PARTS = W / 4, COLS = D / W;
-    static constexpr int NT = COLS / 8, ROWS = M / W; /* ROWS: of S that a warp's softmax has */
+    static constexpr int NT = COLS / 8, ROWS = M / W; /* ROWS: pairs of a warp's softmax */
     static constexpr int LINE_Q = D + (BLOCKS ? 32 : 8);
     static constexpr int fixed =
         M * (LINE_Q + LINE_P) * 2 + PARTS * M * LINE_S * 4 + M * 3 * (int)sizeof(int);
 };
-/* One stream, beside `fixed`: the turns of TURNS tiles. The keys that are made lie where q was. */
+/* One stream: cosines and sines of TURNS tiles come beside `fixed`. Made keys replace q. */
 enum { TURNS = 8, BUFFERS_MORE = 2 };
-/* Bytes of shared memory: stages of keys and values, whose rows are `line` bytes apart. One stream:
- * as many tiles, of which blocks have BUFFERS_MORE in f16; small heads of blocks have those beside.
- */
+/* Bytes of shared memory for that many stages of keys and values, whose rows are `line` bytes
+ * apart. One stream: as many tiles; of blocks, BUFFERS_MORE of them in f16. Small heads of blocks
+ * have BUFFERS_MORE tiles in f16 in addition. */
 template <int D, bool BLOCKS, bool ONE = false>
 static constexpr int split_bytes(int stages, int line)
 {
@@ -73,8 +66,8 @@ struct tile_source {
     key_walk next;
 };
 
-/* Rows t0 .. t0 + 31, each by a warp; outside [from, until) some row inside stands in, which is
- * finite and counts for nothing. */
+/* Keys t0 .. t0 + 31, a row per warp at a time. Rows outside [from, until) are copies of one
+ * inside: finite, and hidden by the softmax. */
 template <int D, bool BLOCKS, int W>
 DEV void copy_tile(uint8_t *to, int line, tile_source *s, int t0, int from, int until)
 {
@@ -85,7 +78,7 @@ DEV void copy_tile(uint8_t *to, int line, tile_source *s, int t0, int from, int 
         int k = warp + i * W;
         k = min(max(k, from - t0), until - 1 - t0);
         int place = key_place(s->next, k);
-        if (BLOCKS && D <= 128) { /* rows that may begin at any word */
+        if (BLOCKS && D <= 128) { /* rows begin at any multiple of 4 bytes */
             const uint8_t *from_row = s->head + (size_t)place * bytes;
             for (int j = 4 * lane; j < bytes; j += 128)
                 copy4_async(to + i * W * line - 16 * lane + j, from_row + j, true);
@@ -102,7 +95,7 @@ DEV void copy_tile(uint8_t *to, int line, tile_source *s, int t0, int from, int 
 
 /* ---- Tiles on the tensor cores ------------------------------------------------------------- */
 
-/* Where a warp's share of a tile begins. */
+/* What a warp multiplies in a turn. */
 struct share {
     const uint16_t *q; /* queries, [16][LINE_Q]; one stream: made keys */
     const uint8_t *k, *v;
@@ -110,8 +103,8 @@ struct share {
     int line, warp;
 };
 
-/* s: 16 pairs x 8 keys, summed over the warp's part of the head. Even and odd steps of 16 have sums
- * of their own: half the latency. */
+/* s: 16 pairs x 8 keys, summed over the warp's part of the head. Even and odd steps of 16 have
+ * separate sums: half the latency. */
 template <int D> DEV void scores(float *s, const share &w)
 {
     using F = split_shape<D, false>;
@@ -155,8 +148,8 @@ template <int D, int KIND> DEV void scores_as(float *s, const share &w)
         s[i] += s1[i];
 }
 
-/* One stream: dims that stand still, then the warp's part of those that were made; the queries of
- * both in q, 16 dims each. */
+/* One stream: of a warp's ONE_STEPS steps of 16 dims, the first six are still dims, read from the
+ * values; the last two are dims of made keys. */
 enum { ONE_STEPS = 8, ONE_STILL = 96 };
 template <int D> DEV int still_from(int part)
 {
@@ -288,8 +281,8 @@ struct split_block {
     int whole;            /* all pairs see [lo of the last pair, whole) */
     int t_first, n_tiles; /* its tiles of KEYS; the first begins at t_first */
 };
-/* What each pair sees, into shared memory, and the block's share of the chunks. The step is there
- * since before the pass: no waiting for the kernel before. */
+/* What each pair sees, into shared memory, and the block's share of the chunks. The step was
+ * uploaded before the pass, so this needs no wait for the previous kernel. */
 DEV split_block block_work(const split_args &x, const split_shared &s)
 {
     const attend_args &a = x.a;
@@ -358,8 +351,8 @@ DEV void copy_group(tile_ring *r, const split_block &b, int j, uint8_t *to)
         copy_tile<D, BLOCKS, W>(to + KEYS * r->line, r->line, &r->v, t - KEYS, b.from, b.until);
     copy_commit();
 }
-/* The first groups: keys of earlier passes are asked for at once, this pass's when they have been
- * stored. Has the block waited for that? */
+/* Starts the first groups: keys of earlier passes at once, keys of this pass after the previous
+ * kernel, which stores them. Returns whether the block has waited for that kernel. */
 template <int D, bool BLOCKS, bool ONE> DEV bool begin_copies(tile_ring *r, const split_block &b)
 {
     bool waited = false;
@@ -374,7 +367,7 @@ template <int D, bool BLOCKS, bool ONE> DEV bool begin_copies(tile_ring *r, cons
     return waited;
 }
 
-/* Queries times scale to f16, zeros for pairs that are not there. */
+/* Queries times scale, in f16; zeros for absent pairs. */
 template <int D, bool BLOCKS, bool ONE>
 DEV void store_queries(const split_args &x, const split_shared &s, const split_block &b)
 {
@@ -401,7 +394,7 @@ DEV void store_queries(const split_args &x, const split_shared &s, const split_b
 
 /* ---- Keys of one stream -------------------------------------------------------------------- */
 
-/* What a lane keeps of queries and of the keys it makes. */
+/* A lane's queries, and its constants for making keys. */
 template <int D> struct one_lane {
     key_maker<D> maker;
     float4 place[2];
@@ -416,7 +409,7 @@ template <int D> DEV void begin_keys(one_lane<D> *one, const dev_kv &kv)
     for (int j = 0; j < 2; j++)
         one->place[j] = place_turns<D>(kv, one->maker.e, warp * K + lane * K / 32 + j * KEYS / 2);
 }
-/* Keys of tile i, of its values at u, to where queries were. */
+/* Makes the keys of tile i from its values at u; they replace the queries in shared memory. */
 template <int D, bool BLOCKS>
 DEV void make_tile(const attend_args &a, const split_shared &s, const split_block &b,
                    const one_lane<D> &one, int i, const uint8_t *u)
@@ -428,7 +421,7 @@ DEV void make_tile(const attend_args &a, const split_shared &s, const split_bloc
                   b.t_first + i * KEYS,
                   a.st.rows.seen ? b.committed : 0x7fffffff,
                   a.st.rows.seq[b.r0]};
-    key_maker<D> m = BLOCKS ? key_maker_of<D>(a.kv) : one.maker; /* blocks want registers */
+    key_maker<D> m = BLOCKS ? key_maker_of<D>(a.kv) : one.maker; /* blocks need the registers */
     make_keys<D, 2, KEYS / 2>(a, t, m, [&](int j, int k) {
         return BLOCKS ? place_turns<D>(a.kv, m.e, k) : one.place[j];
     });
@@ -585,7 +578,7 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
     grid_trigger();
     split_block b = block_work(x, s);
     if (b.from == b.until) {
-        grid_wait(); /* who comes after us counts on it */
+        grid_wait(); /* the next kernel relies on it */
         return;
     }
     tile_ring ring = ring_of<D, BLOCKS, ONE>(x, s, b);
@@ -600,7 +593,7 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
     store_queries<D, BLOCKS, ONE>(x, s, b);
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < M * LINE_P / 2; i += 32 * F::W)
-        ((uint32_t *)s.p)[i] = 0; /* probabilities of pairs that are not there */
+        ((uint32_t *)s.p)[i] = 0; /* probabilities of absent pairs */
     if ((int)threadIdx.x < M)
         s.shrink[threadIdx.x] = 0;
     copies_wait(ring.lead - 1);
@@ -609,7 +602,7 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
         load_queries<D>(one.q, s.q, warp);
         if (BLOCKS)
             plain_rows<D>((uint16_t *)s.tiles, D + 8, ring.first, ring.line, KEYS, kv);
-        __syncthreads(); /* keys come where queries were */
+        __syncthreads(); /* keys replace the queries */
         make_tile<D, BLOCKS>(x.a, s, b, one, 0, s.tiles);
         __syncthreads();
     }
@@ -680,8 +673,8 @@ template <int D, bool BLOCKS, bool ONE = false> static int allow(int stages)
                         split_bytes<D, BLOCKS, ONE>(stages, 2 * D + 16));
 }
 
-/* Raises the limits on shared memory; largest: what the GPU grants a block. How wide heads may be,
- * and in how many stages heads of 512 come. */
+/* Raises the limits on shared memory. largest: bytes that the GPU grants a block. *widest: the
+ * largest head that fits; *stages_512: stages of heads of 512. */
 extern "C" int cu_split_init(int largest, int *widest, int *stages_512)
 {
     int bad = allow<64, false>(3) | allow<128, false>(3) | allow<64, true>(3) | allow<128, true>(3);

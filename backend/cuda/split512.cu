@@ -1,36 +1,29 @@
 /* split512.cu - attention of few rows on the tensor cores in heads of 512: keys and values of one
- * format, Q8_0, Q4_0 or TQ3_0, and one stream of Q8_0 or Q4_0.
- *
- * One row and eight of its heads; keys are the rows of the products, as in split8.cu. But here two
- * warps have a tile of 16 keys for themselves, from the first copy to the last product, each a half
- * of the head:
+ * format, Q8_0, Q4_0 or TQ3_0; or one stream of Q8_0 or Q4_0.
  *
  *     S^T [16 keys x 8 heads] = K Q^T        O^T [512 x 8 heads] += V^T P^T
- *     each over its 256 elements             each its 256 columns, 64 registers a lane
- *
- * They add up their halves of S by way of shared memory and make the same probabilities of it, in
- * the registers that multiply them. Besides that nothing goes there but what is copied, as it is
- * stored, and no pair waits for another: each has a ring of its own, of units of 16 rows: keys and
- * values in turn, or, of one stream, both in one. A unit is asked for anew as soon as both warps
- * are done with it, which they know by the two barriers of a tile that they have anyway.
+ *     each warp: its 256 elements            each warp: its 256 columns, 64 registers a lane
  *
  *     chunk   |0 1 2 3 4 5 6 7|0 1 2 3 4 5 6 7|0 1 ..     tiles of 16 keys, by pair of warps
  *
- * A block's pairs take the tiles of a chunk in turn, and add up at its end what each has: by the
- * largest scores of each, in the order of pairs. Chunks are as long as lets a row's keys fill a GPU
- * once (row_chunk in attend.cuh): a function of the row alone, so it has the same bits in any
- * company and grid.
+ * A block has one row and eight of its heads; keys are the rows of the products, as in split8.cu. A
+ * pair of warps owns a tile of 16 keys from the first copy to the last product; each warp has half
+ * of the head. The two add their halves of S through shared memory, and both make the probabilities
+ * in the registers that multiply them. Each pair has a ring of units of 16 rows, keys and values in
+ * turn (one stream: both in one unit), and waits for no other pair: a unit is refilled after the
+ * barriers that a tile has anyway. The pairs take the tiles of a chunk in turn; at its end their
+ * results are added in the order of pairs. A chunk's length depends on the row's keys alone
+ * (row_chunk in attend.cuh), so a row's bits do not depend on other rows or the grid.
  *
- * Codes of Q8_0 and Q4_0 meet queries in int8: as they are stored, queries as two int8 each, which
- * is finer than f16 and a third fewer instructions.
- *
- * One stream (keys.cuh): pairs that turn are 256 elements apart, eight blocks: a lane has both, and
- * makes keys of them in registers. Queries of what stands still have the keys' weight.
+ * Codes of Q8_0 and Q4_0 are multiplied as int8, with queries as two int8 each: finer than f16, and
+ * a third fewer instructions. One stream (keys.cuh): the halves of a turning pair are 256 elements,
+ * eight blocks, apart. A lane has both and makes keys in registers; queries of still dims have the
+ * keys' weight.
  */
 #include "backend/cuda/keys.cuh"
 #include "backend/cuda/kv_pieces.cuh"
 
-static constexpr float LOG2E = 1.4426950408889634f; /* scores are made for exp2 */
+static constexpr float LOG2E = 1.4426950408889634f; /* scores are scaled for exp2 */
 
 enum {
     D = 512,
@@ -45,20 +38,20 @@ enum {
     PARTS = UNITS / 2 * 4, /* of a lane's O, four floats each: half of the head's columns */
     MERGE_BYTES = PARTS * 32 * 16 /* of a pair of warps: half of its O */
 };
-/* Which warp this is: the pair's first or second half of everything. */
+/* This warp's pair, and its half of the head. */
 struct warp_role {
     int pair, side;
 };
 
 /* Shared memory beside the rings. */
 struct split512_shared {
-    uint16_t *q;           /* [PAIRS][LINE_Q], 16 bytes to a piece: f16, or two int8 an element */
-    float *q_scale;        /* [PAIRS], of the latter */
+    uint16_t *q;    /* [PAIRS][LINE_Q], 16 bytes a piece: f16, or two int8 per element */
+    float *q_scale; /* [PAIRS], of the int8 queries */
     float4 *halves; /* [2][32], of a pair: scores of each half of the head, by lanes; before that,
                        of one stream, turns of the tile's multiple of 32, each warp its own 16 */
     float4 *place, *weight; /* one stream: cosines and sines of 32 places, weights; by pieces */
 };
-/* What a pair of warps leaves of head m lies behind its query. */
+/* The pairs' largest scores and sums of head m lie behind its query. */
 DEV float *top_of(const split512_shared &mem, int m)
 {
     return (float *)(mem.q + m * LINE_Q + D);
@@ -67,7 +60,7 @@ DEV float *total_of(const split512_shared &mem, int m)
 {
     return top_of(mem, m) + 8;
 }
-/* Places lie an odd number of 64 bytes apart, so two of them are in banks of their own. */
+/* Places lie an odd multiple of 64 bytes apart, so that two of them share no bank. */
 enum { PLACE_LINE = 36, WEIGHTS = 32 };
 static constexpr __host__ __device__ int fixed_bytes(bool one)
 {
@@ -77,7 +70,7 @@ static constexpr __host__ __device__ int fixed_bytes(bool one)
 
 /* ---- Copies -------------------------------------------------------------------------------- */
 
-/* What a warp asks for next: tile by tile, keys before values. */
+/* A pair's ring, and what it copies next: tile by tile, keys before values. */
 struct ring {
     uint8_t *units;
     const uint8_t *k, *v; /* of one KV head */
@@ -87,9 +80,9 @@ struct ring {
     bool values;
 };
 
-/* The warp's eight rows of the tile at t. They lie side by side in the store, so 32 lanes ask for
- * 512 neighbouring bytes: less than a line at a time is more requests than the way to memory takes.
- * At ends rows outside [from, until) are some other row, which is finite and counts for nothing. */
+/* The warp's eight rows of the tile at t. They lie side by side in the store, so 32 lanes request
+ * 512 neighbouring bytes: requests of less than a line are limited by their number. Rows outside
+ * [from, until) are copies of one inside: finite, and hidden by the softmax. */
 template <int KIND> DEV void copy_rows(uint8_t *to, const uint8_t *head, const ring &r, int side)
 {
     constexpr int BYTES = row_bytes<KIND, D>, LINE = line_bytes(BYTES), PIECES = BYTES / 16;
@@ -136,7 +129,7 @@ template <int KIND, bool ONE> DEV void copy_unit(ring *r, int side)
 
 /* ---- Keys of one stream -------------------------------------------------------------------- */
 
-/* Entry i of a table by pieces, [block][register][lane's quarter]: dims of its halves. */
+/* Entry i of a table in the order of pieces, [block][register][lane's quarter]: its two dims. */
 DEV uint2 entry_dims(int kind, int i)
 {
     int e = 4 * (i >> 4) + (i & 3), k = i >> 2 & 3;
@@ -160,7 +153,7 @@ template <int KIND> DEV void load_turns(const split512_shared &mem, const dev_kv
     }
 }
 
-/* The keys' part of pieces of values, low and high halves of the same pairs. */
+/* Turns pieces of values into pieces of keys: low and high halves of the same pairs. */
 DEV void turn_piece(uint4 *low, uint4 *high, const float4 *weight, const float4 *base,
                     const float4 *place)
 {
@@ -179,11 +172,11 @@ DEV void turn_piece(uint4 *low, uint4 *high, const float4 *weight, const float4 
 
 /* ---- A tile -------------------------------------------------------------------------------- */
 
-/* What a warp knows of its row. */
+/* The row of a block. */
 struct row_view {
     int r, lo, hi;
     int h0, n_pairs;
-    int tree_from, seq; /* one stream: keys from there on have positions of their own */
+    int tree_from, seq; /* one stream: positions of keys from there on differ from their numbers */
 };
 
 /* Piece 4b + t of the lane's two keys, g and g + 8. */
@@ -194,7 +187,7 @@ template <int KIND> DEV void key_pieces(uint4 *x, uint4 *y, const uint8_t *tile,
     *y = key_piece<KIND>(k + 8 * line_bytes(row_bytes<KIND, D>), b, lane_id() & 3);
 }
 
-/* s += block b of keys times queries, even and odd products apart. */
+/* s += block b of keys times queries; even and odd products have separate sums. */
 DEV void score_block(float *s, float *s1, uint4 x, uint4 y, const uint16_t *q)
 {
     uint4 z = *(const uint4 *)q;
@@ -204,8 +197,8 @@ DEV void score_block(float *s, float *s1, uint4 x, uint4 y, const uint16_t *q)
     mma_f16(s1, ga, gb);
 }
 
-/* Codes of Q8_0 and Q4_0 are multiplied as they are, with queries as q_scale (256 high + low), int8
- * both: exact but for the scales, which come after. */
+/* Codes of Q8_0 and Q4_0 are multiplied as int8 with queries q_scale (256 high + low): exact sums,
+ * which are then multiplied by the scales. */
 template <int KIND> static constexpr bool in_int8 = KIND == KV_Q8_0 || KIND == KV_Q4_0;
 
 /* Codes of piece 4b + t and its block's scale; those of Q4_0 times 16. */
@@ -266,7 +259,8 @@ DEV void scores_turning(float (*s)[4], const uint8_t *tile, const attend_args &a
     key_pieces<KIND>(&x[0][0], &x[1][0], tile, side);
     key_pieces<KIND>(&x[0][1], &x[1][1], tile, side + 8);
     int pos[2] = {t0 + (lane >> 2), t0 + (lane >> 2) + 8}, base = t0 & ~31, last = base;
-    if (t0 + KEYS > row.tree_from) { /* keys of a tree: some multiples of 32 */
+    if (t0 + KEYS >
+        row.tree_from) { /* keys of a tree: positions may span several multiples of 32 */
 #pragma unroll
         for (int i = 0; i < 2; i++)
             if (pos[i] >= row.tree_from)
@@ -281,7 +275,7 @@ DEV void scores_turning(float (*s)[4], const uint8_t *tile, const attend_args &a
     for (; base <= last; base += 32) {
         float2 c;
         turn_of(base, freq, &c.y, &c.x);
-        __syncwarp(); /* all lanes have read the one before */
+        __syncwarp(); /* all lanes have read the previous turns */
         ((float2 *)turns)[lane] = c;
         __syncwarp();
 #pragma unroll
@@ -295,7 +289,8 @@ DEV void scores_turning(float (*s)[4], const uint8_t *tile, const attend_args &a
     score_block(s[0], s[1], x[0][1], x[1][1], q + D / 2);
 }
 
-/* s: of 16 keys and 8 heads, over the warp's half of the head; even and odd products apart. */
+/* s: 16 keys x 8 heads, over the warp's half of the head; even and odd products have separate sums.
+ */
 template <int KIND, bool ONE>
 DEV void half_scores(float *s, const uint8_t *tile, const attend_args &a,
                      const split512_shared &mem, const row_view &row, int side, int t0)
@@ -329,15 +324,15 @@ DEV void half_scores(float *s, const uint8_t *tile, const attend_args &a,
     }
 }
 
-/* A lane's heads 2t and 2t + 1: what probabilities are relative to, and its keys' share of their
- * sums. */
+/* A lane's heads 2t and 2t + 1: the score that exponentials are relative to, and its keys' share of
+ * their sums. */
 struct warp_sums {
     float top[2], sum[2];
 };
 
-/* Scores to probabilities, as the second factor of P V. What they are relative to moves only if a
- * score is more than 2^8 times above it (f16 has room for that); keep: what O shrinks by then.
- * Does it, for any head? */
+/* Scores to probabilities, as the second factor of P V. The reference score moves only when a score
+ * is above it by more than 8 in base 2, for which f16 has room; then O shrinks by `keep`.
+ * Returns whether it moved for any head. */
 DEV bool probabilities(uint32_t *p, float *keep, float *s, warp_sums *w, const attend_args &a,
                        const row_view &row, int t0)
 {
@@ -394,8 +389,8 @@ template <int KIND> DEV void sums(float (*o)[4], const uint32_t *p, const uint8_
 
 /* ---- What a chunk leaves ------------------------------------------------------------------- */
 
-/* O, sums and largest scores of all pairs to part c of the row: half of O at a time, in the order
- * of pairs. All warps call; `room` is what their rings were. */
+/* Adds up O and the sums of all pairs, in the order of pairs, and writes them to part c of the row;
+ * half of O at a time. All warps call. `room`: the memory of their rings. */
 template <int KIND>
 DEV void leave_part(float (*o)[4], warp_sums *w, const split512_args &args,
                     const split512_shared &mem, float4 *room, const row_view &row, warp_role at,
@@ -414,7 +409,7 @@ DEV void leave_part(float (*o)[4], warp_sums *w, const split512_args &args,
             total_of(mem, 2 * t + i)[at.pair] = w->sum[i];
         }
     }
-    __syncthreads(); /* also: no warp reads its ring any more */
+    __syncthreads(); /* no warp reads its ring after this */
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const float *top = top_of(mem, 2 * t + i), *sum = total_of(mem, 2 * t + i);
@@ -457,8 +452,8 @@ DEV void leave_part(float (*o)[4], warp_sums *w, const split512_args &args,
     }
 }
 
-/* Queries of head m in the order of pieces of keys, by a warp; zeros if it is not there. Eight
- * elements of a piece are four pairs of neighbours, whose first and second are 1 or 4 apart. */
+/* Query of head m in the element order of key pieces, by a warp; zeros if the head is absent. A
+ * piece has four pairs of neighbouring elements, 1 or 4 places apart. */
 template <int KIND, bool ONE>
 DEV void load_query(const split512_shared &mem, const row_view &row, const attend_args &a, int m)
 {
@@ -475,7 +470,7 @@ DEV void load_query(const split512_shared &mem, const row_view &row, const atten
             float2 u = make_float2(0, 0);
             if (m < row.n_pairs)
                 u = *(const float2 *)(q + at);
-            if (ONE && at % (D / 2) >= TURN) { /* what stands still has the keys' weight */
+            if (ONE && at % (D / 2) >= TURN) { /* still dims have the keys' weight */
                 float2 w = *(const float2 *)(a.kv.k_weight + at);
                 u.x *= w.x, u.y *= w.y;
             }
@@ -485,7 +480,7 @@ DEV void load_query(const split512_shared &mem, const row_view &row, const atten
             x[n][far ? j : 2 * j] = u.x;
             x[n][far ? j + 4 : 2 * j + 1] = u.y;
         }
-    /* NaN and infinity end up in every score; queries below 2^-100 count for nothing. */
+    /* NaN and infinity spread to every score; queries below 2^-100 count as zero. */
     most = warp_max(most);
     float steps = most > 0x1p-100f ? STEPS / most : 0, step = most / STEPS + warp_sum(nan);
     if (in_int8<KIND> && lane == 0)
@@ -538,7 +533,7 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(split512_args x)
     row.n_pairs = min((int)PAIRS, group - eight * PAIRS);
     grid_trigger();
 
-    /* The step is there since before the pass: no waiting for the kernel before. */
+    /* The step was uploaded before the pass: no wait for the previous kernel. */
     sight s = row_sight(a.st.rows, row.r, a.kv.window);
     row.lo = s.lo, row.hi = s.hi;
     row.seq = a.st.rows.seq[row.r];
@@ -556,12 +551,13 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(split512_args x)
 #pragma unroll 1
     for (int c = c0 + (int)blockIdx.y; c < c1; c += (int)gridDim.y) {
         r.from = max(s.lo, c * chunk), r.until = min(s.hi, (c + 1) * chunk);
-        /* In turns of all pairs, in the first of which some see nothing where a window begins. */
+        /* Whole turns of all pairs; where a window begins, some see nothing in the first. */
         r.t = r.from / SPLIT512_TURN * SPLIT512_TURN + at.pair * KEYS;
         r.next = key_walk_at(a.kv, r.t);
         r.stage = 0, r.values = false;
         int t0 = r.t, stage = 0;
-        /* Keys of earlier passes are asked for at once, this pass's when they have been stored. */
+        /* Keys of earlier passes are requested at once, keys of this pass after the previous
+         * kernel. */
 #pragma unroll 1
         for (int i = 0; i < x.stages; i++) {
             if (!waited && min(r.until, r.t + KEYS) > committed) {
@@ -590,18 +586,18 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(split512_args x)
             float score[4], keep[2];
             uint32_t p[2];
             copies_wait(x.stages - 1 - more);
-            some_sync(1 + at.pair, 64); /* keys are here; the tile before is done with */
+            some_sync(1 + at.pair, 64); /* keys have arrived; the tile before has been read */
             if (more)
                 copy_unit<KIND, ONE>(&r, at.side);
             more = true;
             half_scores<KIND, ONE>(score, r.units + stage * UNIT, a, mem, row, at.side, t0);
-            __syncwarp(); /* all lanes have read the turns that were there */
+            __syncwarp(); /* all lanes have read the turns */
             mem.halves[32 * at.side + lane] = make_float4(score[0], score[1], score[2], score[3]);
             if (!ONE) {
                 stage = stage + 1 == x.stages ? 0 : stage + 1;
                 copies_wait(x.stages - 2);
             }
-            some_sync(1 + at.pair, 64); /* scores are here, of two streams values too */
+            some_sync(1 + at.pair, 64); /* scores are complete; two streams: values have arrived */
             if (!ONE)
                 copy_unit<KIND, ONE>(&r, at.side);
             float4 other = mem.halves[32 * (1 - at.side) + lane];
@@ -616,8 +612,8 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(split512_args x)
             sums<KIND>(o, p, r.units + stage * UNIT, at.side);
             stage = stage + 1 == x.stages ? 0 : stage + 1;
         }
-        /* As many barriers for every pair: compute-sanitizer counts them, and takes a pair that had
-         * fewer for one that is not yet at the block's next. */
+        /* Equal numbers of barriers for every pair: compute-sanitizer takes a pair with fewer for
+         * one that has not reached the block's next barrier. */
 #pragma unroll 1
         for (; t0 - at.pair * KEYS < r.until; t0 += SPLIT512_TURN) {
             some_sync(1 + at.pair, 64);
@@ -626,7 +622,7 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(split512_args x)
         leave_part<KIND>(o, &w, x, mem, (float4 *)rings, row, at, c - c0);
     }
     if (!waited)
-        grid_wait(); /* who comes after us counts on it */
+        grid_wait(); /* the next kernel relies on it */
 }
 
 /* ---- Host side ----------------------------------------------------------------------------- */

@@ -1,39 +1,31 @@
 /* split8.cu - attention of few rows on the f16 tensor cores, keys first: heads of 256 and 512 whose
- * keys or values are stored in blocks, or in bf16.
- *
- * What split.cu does, with chunks of a fixed size at fixed places, dealt to as many blocks as the
- * GPU holds, and with the same parts for combine_kernel. Here keys are the 16 rows of a product and
- * pairs (row, head) its 8 columns:
+ * keys or values are in blocks or bf16.
  *
  *     S^T [16 keys x 8 pairs] = K Q^T        O^T [16 columns of V x 8 pairs] += V^T P^T
  *
- * so eight heads, which most models have to a KV head, waste nothing, and what a lane decodes
- * (eight elements at a time, kv_pieces.cuh) goes into products whole. Blocks are small, two or four
- * to a multiprocessor, and have nothing to do with one another: while one waits, others decode. A
- * tile of 64 keys (32 in heads of 256) in a block:
- *
  *     S: groups of 16 keys x parts of the head | softmax in every warp | P V: 64 columns a warp
- *     keys here                         scores here                values here
+ *     ^ keys have arrived                       ^ scores are complete   ^ values have arrived
  *
- * with a barrier before each. Keys and values have stages of their own, filled anew as soon as all
- * warps are done with them, so one stage of each may do: the next keys come while values are met.
- * Every warp adds up the parts of S and makes all probabilities of the tile for itself, each in the
- * lane whose products want it.
+ * Chunks, their division among blocks and the partial results are those of split.cu. Here keys are
+ * the 16 rows of a product and pairs (row, head) its 8 columns, so eight heads per KV head waste
+ * nothing, and the eight elements that a lane decodes (kv_pieces.cuh) go into products whole. A
+ * block walks tiles of 64 keys (32 in heads of 256), with a barrier before each of the three steps
+ * above. Keys and values have separate stages, refilled as soon as all warps have read them, so one
+ * stage of each may do. Blocks are small, two or four per multiprocessor, and hide each other's
+ * latency. Every warp adds up the parts of S and makes the probabilities that its products need.
  *
- * 9 to 16 pairs (NG = 2: heads, or rows that share a tile) are a second product with what was
- * decoded. A column knows nothing of the others, so a pair has the same bits in any company.
- *
- * In a window a block has one tile, and most of its time it waits for instructions that it runs
- * once: so the formats that caches most often have are kernels of their own (KIND), whose rows have
- * lengths the compiler knows; KV_KINDS is the one of all others, and of keys and values that
- * differ.
+ * 9 to 16 pairs (NG = 2) are a second product with the decoded elements. Columns are independent,
+ * so a pair's bits do not depend on other pairs. In a window a block has one tile and mostly waits
+ * for instructions that run once: the most common formats (KIND) have kernels of their own, with
+ * row lengths known to the compiler. KV_KINDS is the kernel of all other formats, and of mixed
+ * ones.
  */
 #include "backend/cuda/attend.cuh"
 #include "backend/cuda/kv_pieces.cuh"
 
 static constexpr float LOG2E = 1.4426950408889634f; /* scores are made for exp2 */
 
-/* W warps, of which every KEYS / 16 take a part of the head's length for S. */
+/* W warps. For S, KEYS / 16 of them share a part of the head's length. */
 template <int D, int NG> struct split8_shape {
     static constexpr int W = D / 64, KEYS = D == 512 ? 64 : 32, PARTS = W / (KEYS / 16);
     static constexpr int PAIRS = 8 * NG, ROWS = PAIRS / W; /* ROWS: pairs of a warp's softmax */
@@ -49,7 +41,7 @@ struct split8_shared {
 
 /* ---- A tile -------------------------------------------------------------------------------- */
 
-/* Keys or values of one KV head, their stages, and what comes next. */
+/* Keys or values of one KV head, their stages, and the next tile. */
 struct tile_copier {
     const uint8_t *head;
     uint8_t *stages;
@@ -58,8 +50,8 @@ struct tile_copier {
     int from, until;           /* indices outside are not there */
 };
 
-/* The next tile, as a group of copies: a row by the threads whose number divided by THREADS is its
- * own. Rows that are not there are some other row, which is finite and counts for nothing. */
+/* The next tile, as a group of copies: THREADS threads a row. Absent rows are copies of a present
+ * one: finite, and hidden by the softmax. */
 template <int D, int KIND> DEV void copy_next(tile_copier *c, int n_stages)
 {
     constexpr int KEYS = split8_shape<D, 1>::KEYS;
@@ -88,8 +80,8 @@ template <int D, int KIND> DEV void copy_next(tile_copier *c, int n_stages)
     c->stage = c->stage + 1 == n_stages ? 0 : c->stage + 1;
 }
 
-/* s: the warp's 16 keys x pairs, over its part of the head's length; sums of even and odd products
- * apart: half the latency. */
+/* s: the warp's 16 keys x pairs, over its part of the head's length. Even and odd products have
+ * separate sums: half the latency. */
 template <int D, int NG, int KIND>
 DEV void scores_as(float (*s)[4], const uint16_t *sq, const uint8_t *tile)
 {
@@ -187,7 +179,7 @@ DEV void sums(float (*o)[4][4], const uint16_t *p, const uint8_t *tile, int kind
 
 /* ---- Softmax and what it leaves ------------------------------------------------------------ */
 
-/* The pairs of a block, and what they see: indices [lo, hi) of each, in shared memory. */
+/* The pairs of a block, and the keys [lo, hi) that each sees, in shared memory. */
 struct block_pairs {
     const int *lo, *hi;
     int r0, h0, n, group;
@@ -202,14 +194,14 @@ DEV float *pair_part(const split8_args &x, const block_pairs &b, int m, int c)
     return part_at(x.a, x.parts, b.r0 + r, b.h0 + m - r * b.group, part);
 }
 
-/* What a warp keeps of its pairs, warp + i W, from tile to tile: the largest score, and each lane's
- * share of the sum of exponentials. */
+/* State of a warp's pairs, warp + i W, between tiles: the largest score, and each lane's share of
+ * the sum of exponentials. */
 template <int ROWS> struct pair_sums {
     float top[ROWS], sum[ROWS];
 };
 
-/* Probabilities of the tile at t0, and what O shrinks by: of the warp's pairs, a lane's keys being
- * neighbours. `last`: the chunk ends here. */
+/* Probabilities of the warp's pairs in the tile at t0, and the factors of O; a lane has
+ * neighbouring keys. `last`: the chunk ends here. */
 template <int D, int NG>
 DEV void softmax(pair_sums<split8_shape<D, NG>::ROWS> *s, const split8_shared &mem,
                  const block_pairs &b, const split8_args &args, int t0, bool last)
@@ -267,7 +259,7 @@ DEV void softmax(pair_sums<split8_shape<D, NG>::ROWS> *s, const split8_shared &m
     }
 }
 
-/* The lane's elements of O to chunk c's parts; then zero. */
+/* Writes the lane's elements of O to chunk c's parts, and clears them. */
 template <int NG>
 DEV void leave_parts(float (*o)[4][4], const block_pairs &b, const split8_args &x, int c)
 {
@@ -290,8 +282,8 @@ DEV void leave_parts(float (*o)[4][4], const block_pairs &b, const split8_args &
     }
 }
 
-/* Queries in the order of pieces of keys, zeros for pairs that are not there. Eight elements of a
- * piece are four pairs of neighbours, whose first and second are 1 or 4 apart in it. */
+/* Queries in the element order of key pieces; zeros for absent pairs. A piece has four pairs of
+ * neighbouring elements, 1 or 4 places apart. */
 template <int D, int NG>
 DEV void load_queries(uint16_t *sq, const block_pairs &b, const split8_args &args, int kind)
 {
@@ -346,7 +338,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
     block_pairs b = {lo, hi, r0, (int)blockIdx.x * group, n_rows * group, group, 0};
     grid_trigger();
 
-    /* The step is there since before the pass: no waiting for the kernel before. */
+    /* The step was uploaded before the pass: no wait for the previous kernel. */
     if ((int)threadIdx.x < PAIRS) {
         sight s = {0, 0};
         if ((int)threadIdx.x < b.n)
@@ -365,12 +357,12 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
         b.whole = min(b.whole, hi[i]);
     }
     int shift = x.deal.chunk_shift, chunk0 = first >> shift, n = ((end - 1) >> shift) + 1 - chunk0;
-    /* Blocks beside those that have a chunk come last, so that a multiprocessor with two of them
-     * never stands beside one with none. */
+    /* Blocks without a chunk come last, so that no multiprocessor has two blocks with chunks while
+     * another has none. */
     int run = (int)blockIdx.y, n_runs = min(n, (int)gridDim.y);
     int c0 = chunk0 + n * run / n_runs, c1 = chunk0 + n * (run + 1) / n_runs;
     if (run >= n_runs)
-        return; /* others of the grid wait: who comes after us counts on one */
+        return; /* the next kernel relies on a wait of one block of the grid: others wait */
     int from = max(first, c0 << shift), until = min(end, c1 << shift);
     int t_first = from / KEYS * KEYS, n_tiles = (until - t_first + KEYS - 1) / KEYS;
     int stages = x.deal.stages;
@@ -384,7 +376,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
     tile_copier keys = {head_k, k_ring, k_bytes, 0, t_first, first_tile, from, until};
     tile_copier values = {head_v, v_ring, v_bytes, 0, t_first, first_tile, from, until};
 
-    /* Keys of earlier passes are asked for at once, this pass's when they have been stored. */
+    /* Keys of earlier passes are requested at once, keys of this pass after the previous kernel. */
     bool waited = false;
 #pragma unroll 1
     for (int i = 0; i < stages; i++) {
@@ -400,7 +392,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
     load_queries<D, NG>(sq, b, x, KIND == KV_KINDS ? a.kv.k_kind : KIND);
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < PAIRS * F::LINE_P / 2; i += 32 * W)
-        ((uint32_t *)sp)[i] = 0; /* probabilities of pairs that are not there */
+        ((uint32_t *)sp)[i] = 0; /* probabilities of absent pairs */
     if ((int)threadIdx.x < PAIRS)
         mem.shrink[threadIdx.x] = 0;
 
@@ -418,7 +410,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
         int t0 = t_first + i * KEYS;
         bool last = i + 1 == n_tiles || (t0 + KEYS & ((1 << shift) - 1)) == 0;
         copies_wait(2 * stages - (i ? 2 : 1));
-        __syncthreads(); /* keys are here, values of the tile before are done with */
+        __syncthreads(); /* keys have arrived; values of the tile before have been read */
         if (i)
             copy_next<D, KIND>(&values, stages);
         float s[NG][4];
@@ -427,11 +419,11 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
 #pragma unroll
         for (int n = 0; n < NG; n++, to += 8 * LINE_S)
             to[0] = s[n][0], to[LINE_S] = s[n][1], to[8] = s[n][2], to[LINE_S + 8] = s[n][3];
-        __syncthreads(); /* scores are here, keys are done with */
+        __syncthreads(); /* scores are complete; keys have been read */
         copy_next<D, KIND>(&keys, stages);
         softmax<D, NG>(&sum, mem, b, x, t0, last);
         copies_wait(2 * stages - 1);
-        __syncthreads(); /* probabilities and values are here */
+        __syncthreads(); /* probabilities are complete; values have arrived */
 #pragma unroll
         for (int n = 0; n < NG; n++) {
             float2 keep = *(const float2 *)(mem.shrink + 8 * n + 2 * (lane & 3));
@@ -450,7 +442,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
 
 /* ---- Host side ----------------------------------------------------------------------------- */
 
-/* Bytes of shared memory of a block; 0: not these heads. */
+/* Bytes of shared memory of a block; 0: no kernel for such heads. */
 extern "C" int cu_split8_bytes(dev_kv kv, int n_pairs, int stages)
 {
     int stage = line_bytes(kv.k_bytes) + line_bytes(kv.v_bytes);
