@@ -349,11 +349,11 @@ static void wgmma(const cuda_device *c, hopper_args x)
 }
 
 /* Neighbouring rows of a pass, on the host and on the device. */
-typedef struct some_rows {
+typedef struct row_range {
     rowset rs;
     attend_args a;
-} some_rows;
-static some_rows rows_of(const rowset *rs, attend_args a, int32_t row0, int32_t n)
+} row_range;
+static row_range rows_of(const rowset *rs, attend_args a, int32_t row0, int32_t n)
 {
     dev_rows *d = &a.st.rows;
     rowset of = {.n = n,
@@ -371,11 +371,11 @@ static some_rows rows_of(const rowset *rs, attend_args a, int32_t row0, int32_t 
     d->n = a.q.rows = a.o.rows = n;
     a.q.at += row0 * a.q.stride;
     a.o.at += row0 * a.o.stride;
-    return (some_rows){of, a};
+    return (row_range){of, a};
 }
 
 /* Rows of one sequence, a slice of their keys at a time; slices are as equal as possible. */
-static void attend_slices(const cuda_device *c, const some_rows *s, const kv_view *kv, uint16_t *to)
+static void attend_slices(const cuda_device *c, const row_range *s, const kv_view *kv, uint16_t *to)
 {
     const attend_args *a = &s->a;
     int32_t room = slice_keys(c, kv);
@@ -411,7 +411,7 @@ static void attend_slices(const cuda_device *c, const some_rows *s, const kv_vie
 }
 
 /* Many rows, on tensor cores. */
-static void attend_run(const cuda_device *c, const some_rows *s, const kv_view *kv, void *temp)
+static void attend_run(const cuda_device *c, const row_range *s, const kv_view *kv, void *temp)
 {
     attend_path path = cuda_attend_path(c, kv, false);
     if (path == ATTEND_SLICES)
@@ -451,7 +451,7 @@ static void attend_many(pass *p, const chunk_args *x, const kv_view *kv, int32_t
                 break;
             n += next;
         }
-        some_rows s = rows_of(rs, x->a, r, n);
+        row_range s = rows_of(rs, x->a, r, n);
         if (!few) {
             attend_run(cuda_of(p), &s, kv, temp);
             continue;

@@ -331,12 +331,12 @@ struct warp_sums {
 };
 
 /* Scores to probabilities, as the second factor of P V. The reference score moves only when a score
- * is above it by more than 8 in base 2, for which f16 has room; then O shrinks by `keep`.
+ * is above it by more than 8 in base 2, for which f16 has headroom; then O shrinks by `keep`.
  * Returns whether it moved for any head. */
 DEV bool probabilities(uint32_t *p, float *keep, float *s, warp_sums *w, const attend_args &a,
                        const row_view &row, int t0)
 {
-    const float room = 8;
+    const float headroom = 8;
     if (t0 < row.lo || t0 + KEYS > row.hi || a.st.rows.seen) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -353,7 +353,7 @@ DEV bool probabilities(uint32_t *p, float *keep, float *s, warp_sums *w, const a
         for (int m = 4; m < 32; m *= 2)
             best = fmaxf(best, shfl_xor_f32(best, m));
         float was = w->top[i];
-        best = best > was + room ? best : was;
+        best = best > was + headroom ? best : was;
         float zero = best == -INFINITY ? 0 : best; /* no infinity minus itself */
         keep[i] = best == was ? 1 : fast_exp2(was - zero);
         moves = moves || best != was;
