@@ -1,23 +1,22 @@
-/* expand.cu - some keys and values of a store, whatever its format, as two streams of plain f16:
- * what the kernels of flash*_hopper.cu read, a slice at a time.
+/* expand.cu - a slice of a store's keys and values, in any format, to two streams of f16: the input
+ * of flash*_hopper.cu.
  *
  *     store    |............|xxxxxxxxxxxx|xxxxxxxxxxxx|xxxx......|       in any format
  *     scratch               [ k f16, v f16 ]                              one slice of it
  *
- * A prompt's rows read each key hundreds of times, so making it f16 once, in memory, costs one part
- * in a hundred of what they do with it; doing so in every block that reads it costs more than the
- * products themselves. Scratch holds a slice, never a cache: what the slice before left in it is
- * spent. Few rows read the store as it is (split8.cu).
+ * A prompt's rows read each key hundreds of times. Converting it once, in memory, costs a hundredth
+ * of that; converting it in every block that reads it costs more than the products. Scratch holds
+ * one slice, never a whole cache. Few rows read the store directly (split8.cu).
  *
  * Rotated streams stay rotated. One stream (keys.cuh) is rotated back, and its keys are made in f32
- * of what is stored, the still ones too: queries have no weight here.
+ * from the stored values, still dims included: queries have no weight here.
  */
 #include "backend/cuda/keys.cuh"
 
 enum {
     THREADS = 256,
     WARPS = THREADS / 32,
-    BLOCK_KEYS = 32, /* of a block: they share the angle of their first position */
+    BLOCK_KEYS = 32, /* of a block, which share the angle of the first position */
 };
 
 /* Where key t of a head lies in scratch. */
@@ -25,7 +24,7 @@ template <int D> DEV uint16_t *made_at(uint16_t *to, const expand_args &a, int t
 {
     return to + ((size_t)blockIdx.y * a.room + (t - a.start)) * D;
 }
-/* Rows of this block's head. */
+/* The stored rows of this block's head. */
 DEV const uint8_t *stored_rows(const expand_args &a, bool values)
 {
     dev_kv_base base = store_of(a.st, a.seq, a.kv);
@@ -56,7 +55,7 @@ template <int KIND, int D> DEV void expand_keys(const expand_args &a, bool value
 /* k[h, t] = f16(store's key), v[h, t] = f16(store's value), t = from .. until - 1
  * grid:   32 keys x KV head x (keys, values)
  * shared: none
- * bound:  memory: what is stored is read once, f16 is written once */
+ * bound:  memory: the store is read once, f16 is written once */
 template <int D> __global__ void __launch_bounds__(THREADS) expand_kernel(expand_args a)
 {
     grid_trigger();
@@ -99,7 +98,7 @@ DEV float4 turned(float4 x, float4 c, float4 y, float4 s)
 struct four_turns {
     float4 a, b;
 };
-/* Turns the pairs (low, high), i .. i + 3 of a head, to position pos. base: of pos & ~31. */
+/* Turns pairs i .. i + 3 of a head, (low, high), to position pos. base: the turns of pos & ~31. */
 template <int D>
 DEV void turn_four(float4 &low, float4 &high, const dev_kv &kv, int i, int pos, four_turns base)
 {
@@ -113,8 +112,7 @@ DEV void turn_four(float4 &low, float4 &high, const dev_kv &kv, int i, int pos, 
     high = turned(high, cs, x, sn);
 }
 
-/* A warp's key of u, which is spent, and its value. turn: the angles of a lane's pairs, if they
- * turn. */
+/* Writes a warp's key and value of u, and overwrites u. turn: of the lane's pairs, if they turn. */
 template <int D>
 DEV void put_key(const expand_args &a, float4 (&u)[D / 128], const float4 (&w)[D / 128], int t,
                  four_turns turn)
@@ -128,7 +126,7 @@ DEV void put_key(const expand_args &a, float4 (&u)[D / 128], const float4 (&w)[D
             put_four(made_at<D>(a.v, a, t) + 4 * lane + 128 * i, u[i]);
         u[i] = times(u[i], w[i]);
     }
-    if (4 * lane < TURN) { /* what turns lies in the first 128 of a half */
+    if (4 * lane < TURN) { /* turning dims lie in the first 128 of a half */
         if (t >= a.tree_from) {
             pos = tree_pos(a.all, a.seq, t);
             turn.a = base_turns(a.kv, 2 * lane, pos & ~31);
@@ -142,9 +140,9 @@ DEV void put_key(const expand_args &a, float4 (&u)[D / 128], const float4 (&w)[D
 }
 
 /* k[h, t] = f16(RoPE_t(w u)) of values u as they are stored, v[h, t] = f16(u)
- * grid:   32 keys x KV head; a warp has 4 keys, which all are on their way before the first is made
- * shared: 32 keys' angle
- * bound:  memory for f16; instructions for blocks, whose elements are read one by one */
+ * grid:   32 keys x KV head; a warp has 4 keys and loads all before it makes the first
+ * shared: the turns of the 32 keys' first position
+ * bound:  memory for f16; instructions for blocks, whose elements are decoded one by one */
 template <int D, bool F16>
 __global__ void __launch_bounds__(THREADS) expand_one_kernel(expand_args a)
 {

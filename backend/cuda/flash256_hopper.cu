@@ -1,11 +1,13 @@
-/* flash256_hopper.cu - attention of many rows over f16 keys and values with heads of 256, on GPUs
- * of compute capability 9.0, in the store or made of it (expand.cu). flash.cu does the rest.
+/* flash256_hopper.cu - attention of many rows over f16 keys and values in heads of 256, on GPUs of
+ * compute capability 9.0. The store is read in place, or as slices that expand.cu makes of it.
  *
- * A block has 128 pairs (row, head), 64 to each of two warpgroups; the third copies keys and
- * values, two tiles of either at a time, K one ahead of V. An attending warpgroup has O in its
- * registers, and P too: while the tensor cores multiply P V of one tile it takes the exponentials
- * of the next, whose S they have multiplied before. Sums, softmax and O are f32; q and the
- * probabilities are rounded to f16, as in flash.cu.
+ *     warpgroup 0   fetch    K of tile i + 1, V of tile i; two tiles of either in flight
+ *     warpgroup 1   attend   pairs  0 .. 63:    S of tile i + 1 | P V of tile i | softmax of i + 1
+ *     warpgroup 2   attend   pairs 64 .. 127
+ *
+ * A block has 128 pairs (row, head). An attending warpgroup holds O and P in registers. While the
+ * tensor cores multiply P V of one tile, it takes the exponentials of the next, whose S is complete
+ * before. Sums, softmax and O are f32; q and the probabilities are rounded to f16, as in flash.cu.
  */
 #include "backend/cuda/flash_hopper.cuh"
 
@@ -33,7 +35,7 @@ using block = job<D, PAIRS>;
 
 /* ---- Fetch -------------------------------------------------------------------------------- */
 
-struct line { /* of tiles on their way, K or V */
+struct line { /* tiles in flight, of K or V */
     uint8_t (*tile)[TILE_BYTES];
     uint64_t *full, *free;
 };
@@ -74,7 +76,7 @@ DEV void fetch(const block &b, tiles &s)
 
 /* ---- Attend ------------------------------------------------------------------------------- */
 
-/* S = Q K', to be waited for. */
+/* Starts S = Q K'; the caller waits. */
 DEV void multiply_keys(tiles &s, float (&x)[32], int half, int turn)
 {
     uint64_t q = operand(shared_at(s.q[half]), 16), k = operand(shared_at(s.k[turn & 1]), 16);
@@ -89,7 +91,7 @@ DEV void multiply_keys(tiles &s, float (&x)[32], int half, int turn)
     }
     wg_commit();
 }
-/* O += P V, to be waited for. */
+/* Starts O += P V; the caller waits. */
 DEV void multiply_values(tiles &s, float (&o)[128], const uint32_t (&p)[4][4], int turn)
 {
     uint64_t v = operand(shared_at(s.v[turn & 1]), BLOCK_BYTES);
@@ -108,7 +110,7 @@ DEV void release(uint64_t *bar)
         bar_arrive(bar);
 }
 
-/* A tile's scores, as D has them, to probabilities in f16, as A wants them. */
+/* Scores in the layout of a product's result to f16 in the layout of its first factor. */
 DEV void to_f16(const float (&x)[32], uint32_t (&p)[4][4])
 {
 #pragma unroll
@@ -116,7 +118,7 @@ DEV void to_f16(const float (&x)[32], uint32_t (&p)[4][4])
         p[i / 4][i % 4] = f32x2_to_f16(x[2 * i], x[2 * i + 1]);
 }
 
-/* O of pairs m0 and m0 + 8 beside their new maxima. */
+/* Scales O of pairs m0 and m0 + 8 to their new maxima. */
 DEV void worth(float (&o)[128], const float (&keep)[2])
 {
     if (!warp_max_u32(keep[0] != 1 || keep[1] != 1)) /* rare after the first tiles */
@@ -125,7 +127,7 @@ DEV void worth(float (&o)[128], const float (&keep)[2])
     for (int i = 0; i < 128; i++)
         o[i] *= keep[i >> 1 & 1];
 }
-/* As the slice before left it. */
+/* Loads O as the slice before left it. */
 DEV void load_sums(const block &b, float (&o)[128], int m0)
 {
 #pragma unroll

@@ -1,19 +1,17 @@
-/* flash512_hopper.cu - attention of many rows over f16 keys and values with heads of 512, on GPUs
- * of compute capability 9.0, in the store or made of it (expand.cu). flash.cu does the rest.
+/* flash512_hopper.cu - attention of many rows over f16 keys and values in heads of 512, on GPUs of
+ * compute capability 9.0. The store is read in place, or as slices that expand.cu makes of it.
  *
- * A block has 64 pairs (row, head), as in flash.cu. Its four warpgroups do different things at the
- * same time and meet at barriers in shared memory only:
+ *     warpgroup 0      fetch     keys and values, in units of 16 KB, as soon as a place is free
+ *     warpgroup 1      score     S = Q K', softmax, P in f16, of all 64 keys
+ *     warpgroups 2, 3  collect   O += P V, 256 columns each: O takes half of all registers
  *
- *   fetch     keys and values, in units of 16 KB, as soon as a unit's place is free again
- *   score     S = Q K', softmax, P in f16, of all 64 keys: a pair's maximum is four lanes'
- *   collect   O += P V, two of them, 256 columns each: O is half of the registers there are
+ *     K: 4 units of 128 columns, one tile ahead        V: 4 units of 16 keys
  *
- * So the tensor cores multiply S of one tile and P V of the one before while exponentials are
- * taken, and copies never stop. Sums, softmax and O are f32; q and the probabilities are rounded to
- * f16, as in flash.cu.
- *
- * K comes in 4 units of 128 columns, V in 4 units of 16 keys, K one tile ahead of V: S needs a
- * tile's columns one after the other, P V its keys.
+ * A block has 64 pairs (row, head), as in flash.cu. Its warpgroups meet at barriers in shared
+ * memory only. So the tensor cores multiply S of one tile and P V of the one before while
+ * exponentials are taken, and copies never stop. The maximum of a pair is reduced over four lanes.
+ * Sums, softmax and O are f32; q and the probabilities are rounded to f16, as in flash.cu. K and V
+ * are cut differently because S consumes a tile's columns one after the other, and P V its keys.
  */
 #include "backend/cuda/flash_hopper.cuh"
 
@@ -33,13 +31,13 @@ static_assert(FETCH_REGISTERS <= 128 && SCORE_REGISTERS >= 128, "of 128 at entry
 
 using block = job<D, PAIRS>;
 
-/* What the warpgroups tell each other. What belongs to P is there twice. */
+/* What the warpgroups tell each other. P is double-buffered, and all that belongs to it. */
 struct notes {
     uint64_t k_full[UNITS], k_free[UNITS], v_full[UNITS], v_free[UNITS];
     uint64_t p_full[2], p_free[2], all_summed;
-    float keep[2][PAIRS]; /* what O is worth beside the new maximum */
-    float by[PAIRS];      /* what O is multiplied by at the end */
-    uint32_t grown[2][4]; /* per warp: is any keep of its 16 pairs not 1? */
+    float keep[2][PAIRS]; /* the factor of O at the new maximum */
+    float by[PAIRS];      /* the factor of O at the end */
+    uint32_t grown[2][4]; /* per warp: is any `keep` of its 16 pairs other than 1? */
     sights<PAIRS> sees;
 };
 struct tiles {
@@ -58,7 +56,7 @@ DEV void barriers(notes &n)
     }
     for (int i = 0; i < 2; i++) {
         bar_init(&n.p_full[i], GROUP_THREADS);
-        bar_init(&n.p_free[i], 2 * GROUP_THREADS); /* whoever reads keep arrives for itself */
+        bar_init(&n.p_free[i], 2 * GROUP_THREADS); /* every reader of `keep` arrives */
     }
     bar_init(&n.all_summed, GROUP_THREADS);
 }
@@ -110,7 +108,7 @@ DEV void fetch(const block &b, tiles &s)
     copy_wait<0>();
 }
 
-/* One arrival of a warp. */
+/* One arrival for the warp. */
 DEV void warp_arrive(uint64_t *bar)
 {
     if (lane_id() == 0)
@@ -119,7 +117,7 @@ DEV void warp_arrive(uint64_t *bar)
 
 /* ---- Score -------------------------------------------------------------------------------- */
 
-/* S of a tile; its units of K are free afterwards. */
+/* S of a tile; releases its units of K. */
 DEV void multiply_keys(tiles &s, float (&x)[32], int turn)
 {
     uint64_t q = operand(shared_at(s.q), 16), k = operand(shared_at(s.k), 16);
@@ -189,7 +187,7 @@ DEV void score(const block &b, tiles &s)
 
 /* ---- Collect ------------------------------------------------------------------------------ */
 
-/* O += P V of a tile; its units of V are free afterwards. */
+/* O += P V of a tile; releases its units of V. */
 DEV void multiply_values(tiles &s, float (&o)[2][64], int half, int turn)
 {
     uint64_t p = operand(shared_at(s.p[turn & 1]), 16);
@@ -216,7 +214,7 @@ DEV void multiply_values(tiles &s, float (&o)[2][64], int half, int turn)
     warp_arrive(&s.n.v_free[UNITS - 1]);
 }
 
-/* O as the slice before left it. */
+/* Loads O as the slice before left it. */
 DEV void load_sums(const block &b, float (&o)[2][64], int m0, int half)
 {
 #pragma unroll
@@ -277,7 +275,7 @@ DEV void collect(const block &b, tiles &s, int half)
 /* o[r, h] = sum_t softmax_t(scale q[r, h] . k[t, g]) v[t, g]
  * grid:   tile of 64 pairs x KV head
  * shared: Q, 64 keys, 64 values, P twice: 211 KB
- * bound:  64 products to a value read, so the second-level cache before the tensor cores */
+ * bound:  second-level cache, before the tensor cores: 64 products per element read */
 __global__ void __launch_bounds__(4 * GROUP_THREADS, 1) flash512_hopper_kernel(hopper_args x)
 {
     DYN_SHARED(uint8_t, mem);

@@ -1,12 +1,12 @@
-/* flash_hopper.cuh - what the kernels of many rows on GPUs of 9.0 share: which tiles of keys a
- * block meets, their copies into shared memory, queries, softmax, and what a row does not see.
+/* flash_hopper.cuh - what the kernels of many rows on GPUs of 9.0 share: the walk over tiles of
+ * keys, copies into shared memory, queries, softmax, masks, and the state between slices.
  *
- * A block has PAIRS pairs (row, head) that share a KV head, of neighbouring rows. Keys come 64 at a
- * time, from multiples of 64 on. Everything lies in blocks of 64 columns, as hopper.cuh says.
+ *     block    PAIRS pairs (row, head) of one KV head, from neighbouring rows
+ *     keys     tiles of 64, from multiples of 64 on; in blocks of 64 columns (hopper.cuh)
+ *     slice    [from, until) of the keys: a launch (attend_slice)
  *
- * What a launch takes is a slice of the keys (attend_slice): all there are, where they lie in the
- * store, or what expand.cu has made of some. Then maximum, sum and O of every pair go on where the
- * slice before left them.
+ * A launch takes one slice: all keys, in the store, or some keys as expand.cu wrote them. The
+ * maximum, sum and O of every pair continue from the slice before.
  */
 #ifndef BACKEND_CUDA_FLASH_HOPPER_CUH
 #define BACKEND_CUDA_FLASH_HOPPER_CUH
@@ -21,7 +21,7 @@ enum {
     BLOCK_BYTES = 64 * ROW_BYTES, /* of 64 keys or pairs */
 };
 
-/* What each pair sees, and its row. */
+/* The keys that each pair sees, and its row. */
 template <int PAIRS> struct sights {
     int lo[PAIRS], hi[PAIRS], row[PAIRS];
 };
@@ -33,7 +33,7 @@ template <int D, int PAIRS> struct job {
     int pair0, n_pairs, group;
 };
 
-/* The pairs of this block, the last rows first: they see most keys. */
+/* The pairs of this block. The last rows come first: they see the most keys. */
 template <int D, int PAIRS> DEV job<D, PAIRS> job_of(const hopper_args &x, sights<PAIRS> &sees)
 {
     const attend_args &a = x.a;
@@ -42,8 +42,9 @@ template <int D, int PAIRS> DEV job<D, PAIRS> job_of(const hopper_args &x, sight
     return job<D, PAIRS>{a, x.slice, sees, pair0, min(PAIRS, a.st.rows.n * group - pair0), group};
 }
 
-/* The block's tiles of keys, in the order in which all warpgroups meet them; there may be none in a
- * slice. Rows of one sequence after those of another: each run of rows [r0, r1) meets its own. */
+/* The block's tiles of keys, in the order in which all warpgroups take them; a slice may have none.
+ * A block may have rows of several sequences: each run [r0, r1) of one sequence walks its own keys.
+ */
 struct walk {
     int r0, r1, t0, from, until;
     bool fresh; /* the first tile of a run */
@@ -54,7 +55,7 @@ template <class J> DEV walk walk_begin(const J &b)
     int r = b.pair0 / b.group;
     return walk{r, r, 0, 0, 0, false};
 }
-/* To the next tile; false after the last. */
+/* Goes to the next tile; false after the last. */
 template <class J> DEV bool walk_on(const J &b, walk &w)
 {
     int last = (b.pair0 + b.n_pairs - 1) / b.group;
@@ -81,15 +82,15 @@ template <class J> DEV bool walk_on(const J &b, walk &w)
 
 /* ---- Copies ------------------------------------------------------------------------------- */
 
-/* Where a thread of 128 finds its share of a tile: piece `thread % 8` of every block of its keys
- * thread / 8 + 16 n. at: the place of each, or -1 for zeros. */
+/* A thread's share of the copies of a tile: piece `thread % 8` of every block of keys thread / 8 +
+ * 16 n. at: the place of each key, or -1 for zeros. */
 struct place {
     const uint8_t *k, *v;
     key_walk walk;
     int at[4];
 };
 
-/* From the tile before to w. What is read from memory is read once a run: copies would wait. */
+/* Moves p to tile w. Memory is read once per run of rows: each read would delay copies. */
 template <int D, int PAIRS> DEV void place_on(const job<D, PAIRS> &b, const walk &w, place &p)
 {
     const dev_kv &kv = b.a.kv;
@@ -113,8 +114,8 @@ template <int D, int PAIRS> DEV void place_on(const job<D, PAIRS> &b, const walk
     }
 }
 
-/* The thread's piece of its n-th key (16 n + ...) in blocks first.. of the row, `blocks` of them,
- * next_block bytes apart in shared memory. */
+/* Copies the thread's piece of the key at place `at`, of `blocks` blocks of the row from `first`
+ * on; in shared memory they lie next_block bytes apart. */
 template <int D>
 DEV void fetch_key(uint8_t *to, const uint8_t *head, int at, int first, int blocks, int next_block)
 {
@@ -123,7 +124,7 @@ DEV void fetch_key(uint8_t *to, const uint8_t *head, int at, int first, int bloc
     for (int k = 0; k < blocks; k++)
         copy16_async(to + k * next_block, from + k * ROW_BYTES, at >= 0);
 }
-/* Where it goes, in a block of which the thread's first key is the first that is there. */
+/* Where the piece of the thread's first key lies in a block. */
 DEV int fetch_offset()
 {
     int i = (int)threadIdx.x % GROUP_THREADS;
@@ -132,8 +133,8 @@ DEV int fetch_offset()
 
 /* ---- Before the first tile ---------------------------------------------------------------- */
 
-/* Queries times scale to f16, 64 pairs after another [D / 64 blocks][64 pairs], and what they see.
- * All threads of the block; the tensor cores see it after the next barrier. */
+/* The keys that pairs see, and queries times scale in f16, [PAIRS / 64][D / 64 blocks][64 pairs].
+ * By all threads of the block; visible to the tensor cores after the next barrier. */
 template <int D, int PAIRS>
 DEV void prepare(const job<D, PAIRS> &b, sights<PAIRS> *sees, uint8_t *q)
 {
@@ -164,7 +165,8 @@ DEV void prepare(const job<D, PAIRS> &b, sights<PAIRS> *sees, uint8_t *q)
 
 /* ---- A tile of scores --------------------------------------------------------------------- */
 
-/* Minus infinity for what pair m, the thread's upper (h 0) or lower (h 1) one, does not see. */
+/* Minus infinity for keys that pair m, the thread's upper (h 0) or lower (h 1) one, does not see.
+ */
 template <int D, int PAIRS>
 DEV void mask(const job<D, PAIRS> &b, float (&s)[32], const walk &w, int m, int h)
 {
@@ -187,12 +189,12 @@ DEV void mask(const job<D, PAIRS> &b, float (&s)[32], const walk &w, int m, int 
     }
 }
 
-/* A pair's maximum and sum of exponentials so far, of the thread's columns. */
+/* A pair's maximum so far, and its sum of exponentials over the thread's columns. */
 struct softmax {
     float top, sum;
 };
-/* Scores of pair h to exponentials relative to the new maximum; returns what was before is worth
- * beside it. */
+/* Scores of pair h to exponentials relative to the new maximum; returns the factor of earlier sums.
+ */
 DEV float exponentials(float (&s)[32], softmax &x, int h)
 {
     const float log2_e = 1.4426950408889634f;
@@ -214,7 +216,7 @@ DEV float exponentials(float (&s)[32], softmax &x, int h)
     x.sum = x.sum * keep + part;
     return keep;
 }
-/* Of the four lanes that share a pair. */
+/* Over the four lanes that share a pair. */
 DEV float whole_sum(const softmax &x)
 {
     float v = x.sum + shfl_xor_f32(x.sum, 1);
@@ -232,14 +234,14 @@ template <class J> DEV float *carry_of(const J &b, int m)
 {
     return b.slice.carry + 2 * ((size_t)((b.pair0 + m) / b.group) * b.a.n_head + head_of(b, m));
 }
-/* Where a thread's columns 8 j + 2 t of pair m are summed up, from `column` on. */
+/* Where the sums of a thread's columns 8 j + 2 t of pair m lie, from `column` on. */
 template <class J> DEV float *sums_of(const J &b, int m, int column, int dim)
 {
     return b.a.o.at + (b.pair0 + m) / b.group * b.a.o.stride + head_of(b, m) * dim + column +
            2 * (lane_id() & 3);
 }
 
-/* Pair m before the first tile; its sum is one lane's. */
+/* Pair m before the first tile; one lane has its sum. */
 template <class J> DEV softmax softmax_begin(const J &b, int m)
 {
     softmax x = {-INFINITY, 0};
@@ -250,7 +252,7 @@ template <class J> DEV softmax softmax_begin(const J &b, int m)
     }
     return x;
 }
-/* After the last tile: by what O is to be multiplied. */
+/* After the last tile: returns the factor of O. */
 template <class J> DEV float softmax_end(const J &b, const softmax &x, int m)
 {
     float sum = whole_sum(x);

@@ -1,16 +1,18 @@
-/* hopper.cuh - what GPUs of compute capability 9.0 alone can do: products of 64 rows whose operands
- * the tensor cores fetch from shared memory themselves, barriers that copies arrive at, registers
- * dealt out by role. For files that end in _hopper.cu, which are compiled for sm_90a.
+/* hopper.cuh - instructions of compute capability 9.0: products of 64 rows with operands in shared
+ * memory, barriers at which copies arrive, registers dealt out by role. For files that end in
+ * _hopper.cu, which are compiled for sm_90a.
+ *
+ *     result D, 64 x N, of a lane with g = lane / 4, t = lane % 4 of warp w:
+ *         row 16 w + g        d[4 j], d[4 j + 1]          columns 8 j + 2 t, 8 j + 2 t + 1
+ *         row 16 w + g + 8    d[4 j + 2], d[4 j + 3]
  *
  * A warpgroup is four consecutive warps; all its threads call the wg_ functions together. Products
- * run in the background: between wg_fence and wg_wait nobody may touch their accumulators, and
- * until wg_wait what they read must stay. Fragments of D, 64 x N, with g = lane / 4, t = lane % 4:
- * warp w has rows 16 w + g (d[4 j], d[4 j + 1]) and 16 w + g + 8 (d[4 j + 2], d[4 j + 3]), columns
- * 8 j + 2 t and 8 j + 2 t + 1.
+ * run in the background: between wg_fence and wg_wait no thread may touch their accumulators, and
+ * their operands must stay until wg_wait.
  *
- * Operands are made of blocks of 64 columns: rows of 128 bytes, 8 of them to 1024 bytes, which
- * begin at a multiple of 1024. A row's 16-byte piece p lies at place p ^ (row & 7), so that neither
- * 8 rows of a piece nor 8 pieces of a row meet in a bank.
+ * Operands are made of blocks of 64 columns: rows of 128 bytes, 8 of them in 1024 bytes, which
+ * begin at a multiple of 1024. The 16-byte piece p of a row lies at place p ^ (row & 7), so that
+ * neither 8 rows of a piece nor 8 pieces of a row share a bank.
  */
 #ifndef BACKEND_CUDA_HOPPER_CUH
 #define BACKEND_CUDA_HOPPER_CUH
@@ -28,7 +30,7 @@ DEV uint32_t shared_at(const void *p)
 {
     return (uint32_t)((const char *)p - (const char *)emu_dyn_shared());
 }
-/* A barrier: how many arrivals a phase takes, how many are missing, the phase under way. */
+/* A barrier: arrivals per phase, arrivals missing, the current phase. */
 DEV void bar_init(uint64_t *bar, int count)
 {
     *bar = (uint64_t)count | (uint64_t)count << 16;
@@ -39,19 +41,20 @@ DEV void bar_arrive(uint64_t *bar)
     if (!(*bar >> 16 & 0xffff))
         *bar = (*bar ^ (uint64_t)1 << 32) | (*bar & 0xffff) << 16;
 }
-/* Returns once the phase of this parity is over; at once for 1 if the first is under way. */
+/* Waits for the end of the phase of this parity; parity 1 returns at once during the first phase.
+ */
 DEV void bar_wait(uint64_t *bar, int parity)
 {
     for (long i = 0; (int)(*bar >> 32 & 1) == parity; i++)
         emu_yield(i, "a barrier in shared memory");
 }
-/* Arrives when this thread's copies so far have arrived. */
+/* Arrives as soon as this thread's copies so far are complete. */
 DEV void bar_arrive_copied(uint64_t *bar)
 {
     bar_arrive(bar);
 }
-/* What was written to shared memory before, also by others before a barrier, the tensor cores see
- * afterwards. */
+/* Makes earlier writes to shared memory visible to the tensor cores, including those that other
+ * threads made before a barrier. */
 DEV void tensor_fence()
 {
 }
@@ -62,7 +65,7 @@ DEV void wg_commit()
 {
     emu_product_commit();
 }
-/* All but the last N commits are done. */
+/* Waits until at most N commits are unfinished. */
 template <int N> DEV void wg_wait()
 {
     emu_product_wait(N);
@@ -137,7 +140,8 @@ template <int N> DEV void wg_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-/* The compiler knows nothing of the background: it moves no use of d across this. */
+/* The compiler does not know that products run in the background: it moves no use of d across this.
+ */
 template <int N> DEV void hold(float (&d)[N])
 {
 #pragma unroll
@@ -188,8 +192,8 @@ template <int N> DEV void registers_less()
 }
 #endif
 
-/* How the tensor cores find an operand, which begins at byte `at` of shared memory. next_block:
- * from 64 columns to the next 64, for operands that lie as V does; others take one block each. */
+/* Describes an operand at byte `at` of shared memory to the tensor cores. next_block: bytes from 64
+ * columns to the next 64, for operands laid out as V is; others take one block each. */
 DEV uint64_t operand(uint32_t at, int next_block)
 {
     const uint64_t eight_rows = 1024 >> 4, swizzled = 1;

@@ -1,17 +1,17 @@
-/* keys.cuh - keys made of values, where a layer keeps one stream of both (step.h: kv_view.single).
+/* keys.cuh - keys made from values, for layers that keep one stream (step.h: kv_view.single).
  *
  *     value  u              as stored
- *     key    RoPE_p(w u)    q . key  =  sum of still dims (w q) u  +  sum of turning dims q k
- *
- * Most pairs of such heads stand still, and w goes over to the queries once: values are their keys.
- * Only the pairs that turn are made, in f32, and rounded to f16 like any key: for the kernels with
- * tiles of 32 keys or more, whose fragments they are, into a piece of shared memory of their own,
+ *     key    RoPE_p(w u)    q . key  =  sum over still dims of (w q) u  +  over turning dims of q k
  *
  *     made   [key][low halves of the turning pairs | high halves], f16
  *
- * The angle of position p is that of p & ~31, which a tile shares and a few threads find with f64
- * (turn_of), plus that of p & 31, from the model's table. Always these two, so a key is the same
- * bits wherever and by whomever it is made, in a tree too.
+ * Most dims of such heads stand still. Their weight w moves to the queries once, so values serve as
+ * their keys. Only turning pairs are made, in f32, and rounded to f16 like any key. Kernels with
+ * tiles of 32 keys or more keep them in a separate part of shared memory.
+ *
+ * The angle of position p is the angle of p & ~31, which a tile shares and a few threads compute in
+ * f64 (turn_of), plus the angle of p & 31, from the model's table. All kernels add these two, so a
+ * key is bit-identical in every kernel, in trees too.
  */
 #ifndef BACKEND_CUDA_KEYS_CUH
 #define BACKEND_CUDA_KEYS_CUH
@@ -20,8 +20,8 @@
 
 /* Heads of D, a quarter of which turns. */
 template <int D> struct key_shape {
-    static constexpr int TURN = D / 8, LINE = 2 * TURN + 8; /* pairs; halves from key to key */
-    static constexpr int KEYS = 64 / TURN; /* that a warp makes at a time, two pairs a lane */
+    static constexpr int TURN = D / 8, LINE = 2 * TURN + 8; /* pairs; f16 from key to key */
+    static constexpr int KEYS = 64 / TURN; /* keys that a warp makes at a time, two pairs a lane */
 };
 
 /* Cosines and sines of two neighbouring pairs, c s c s. */
@@ -31,7 +31,7 @@ DEV float4 turns_add(float4 a, float4 b)
                        fma_rn(a.z, b.z, -mul_rn(a.w, b.w)), fma_rn(a.z, b.w, mul_rn(a.w, b.z)));
 }
 
-/* A lane's share of making keys: pairs 2e and 2e + 1. */
+/* A lane makes pairs 2e and 2e + 1 of each key. */
 template <int D> struct key_maker {
     float2 w_low, w_high;
     int e;
@@ -54,7 +54,7 @@ template <int D> DEV float4 place_turns(const dev_kv &kv, int e, int place)
     return make_float4(c.x, s.x, c.y, s.y);
 }
 
-/* The same of a multiple of 32, alone: where positions are not those of the tile. */
+/* The same of a multiple of 32: for keys whose positions are not those of the tile. */
 DEV float4 base_turns(const dev_kv &kv, int e, int pos)
 {
     float4 t;
@@ -63,7 +63,7 @@ DEV float4 base_turns(const dev_kv &kv, int e, int pos)
     return t;
 }
 
-/* Those of `n` tiles of 32 keys from t0 on, a thread each, into [n][TURN] pairs of c and s. */
+/* Turns of `n` tiles of 32 keys from t0 on, [n][TURN] pairs of cosine and sine, one per thread. */
 template <int D> DEV void tile_turns(float *to, const dev_kv &kv, int t0, int n)
 {
     constexpr int TURN = key_shape<D>::TURN;
@@ -75,7 +75,7 @@ template <int D> DEV void tile_turns(float *to, const dev_kv &kv, int t0, int n)
     *(float2 *)(to + 2 * i) = make_float2(cs, sn);
 }
 
-/* What turns of a key, a lane's two pairs of it, low and high halves: of its value u, f16. */
+/* A lane's two turning pairs of a key, low and high halves in f16, from its value u. */
 template <int D> DEV uint2 turned_pairs(uint2 u, const key_maker<D> &m, float4 turns)
 {
     float a0 = mul_rn(f16_to_f32(u.x & 0xffff), m.w_low.x);
@@ -87,7 +87,7 @@ template <int D> DEV uint2 turned_pairs(uint2 u, const key_maker<D> &m, float4 t
                       f32x2_to_f16(fma_rn(a0, turns.y, mul_rn(b0, turns.x)),
                                    fma_rn(a1, turns.w, mul_rn(b1, turns.z))));
 }
-/* The same from a row of values to the key's row of `made`. */
+/* The same, from a row of values to a row of `made`. */
 template <int D>
 DEV void make_key(uint16_t *to, const uint16_t *u, const key_maker<D> &m, float4 turns)
 {
@@ -99,17 +99,17 @@ DEV void make_key(uint16_t *to, const uint16_t *u, const key_maker<D> &m, float4
     at[key_shape<D>::TURN / 2] = k.y;
 }
 
-/* A tile of keys to be made. */
+/* A tile whose keys are made. */
 struct key_tile {
     uint16_t *made;
-    const uint16_t *u; /* values, `line` halves from one to the next */
+    const uint16_t *u; /* values, `line` f16 elements from one to the next */
     const float *base; /* tile_turns of it */
     int line, t0;
-    int tree_from, seq; /* keys from there on, of that sequence, have positions of their own */
+    int tree_from, seq; /* positions of that sequence's keys from there on are looked up */
 };
 
-/* Row `first` of the tile and every STEP-th after it, N in all: a lane's, whose half warp or warp
- * they are. place(j, row): place_turns of row & 31 of the j-th. */
+/* Makes N rows of the tile, STEP apart, with a half warp or warp each. place(j, row): place_turns
+ * of row & 31 for the j-th. */
 template <int D, int N, int STEP, class P>
 DEV void make_keys(const attend_args &a, const key_tile &t, const key_maker<D> &m, P place)
 {
@@ -134,7 +134,7 @@ DEV void make_keys(const attend_args &a, const key_tile &t, const key_maker<D> &
     }
 }
 
-/* A row as the cache holds it to plain f16 values, rotated back if it was rotated; by a warp. */
+/* A stored row to plain f16 values, rotated back if it is stored rotated; by a warp. */
 template <int KIND, int D> DEV void plain_row(uint16_t *to, const uint8_t *row, bool rot)
 {
     int lane = lane_id_anew();
@@ -160,8 +160,8 @@ template <int KIND, int D> DEV void plain_row(uint16_t *to, const uint8_t *row, 
     __syncwarp();
 }
 
-/* The rows of a tile whose keys the caller's warp makes, all n_rows of them by all warps. `from`
- * and `to` may be the same place; their rows are line_from bytes, line_to halves apart. */
+/* The same for all n_rows rows of a tile, by all warps: a warp has the rows whose keys it makes.
+ * `from` and `to` may be equal; rows are line_from bytes and line_to f16 elements apart. */
 template <int D>
 DEV void plain_rows(uint16_t *to, int line_to, const uint8_t *from, int line_from, int n_rows,
                     const dev_kv &kv)

@@ -1,22 +1,21 @@
-/* kv_formats.cuh - how caches hold keys and values: the blocks of num/, decoded and encoded by
+/* kv_formats.cuh - decoding and encoding of cached keys and values: the block formats of num/, by
  * warps.
  *
- * Decoding has two ways. kv_value gives one value in f32, exactly as num/decode.c would: the
- * kernels of any shape. kv_piece gives 8 neighbours as f16, in a register of 16 bytes, which is
- * what the tensor cores' tiles are made of: codes become f16 exactly (1024 + code, by putting the
- * code into the low byte of a half), then meet scale and minimum in one rounding.
+ *     kv_value   one element in f32, bit for bit as num/decode.c: the kernels of any shape
+ *     kv_piece   8 neighbours in f16, 16 bytes: the tiles of the tensor cores
+ *     kv_encode  8 lanes to a block of 32, four neighbours a lane: the bytes of num/encode.c
  *
- * Encoding is done by 8 lanes to a block of 32, four neighbours a lane, and leaves the bytes that
- * num/encode.c leaves: the same roundings in the same order. Sums in f64 (TQ3_0) are taken by a
- * tree instead; they end up in f32 and f16, and a different bit there would need the two sums to
- * part at the 30th digit after the last one kept.
+ * kv_piece: codes become f16 exactly (1024 + code, by writing the code into the low byte of an
+ * f16), then take scale and minimum in one rounding. kv_encode: the same roundings in the same
+ * order as on the host. Sums in f64 (TQ3_0) are taken by a tree instead; they are rounded to f32
+ * and f16, and differ there only if the two f64 sums part at a rounding boundary.
  */
 #ifndef BACKEND_CUDA_KV_FORMATS_CUH
 #define BACKEND_CUDA_KV_FORMATS_CUH
 
 #include "backend/cuda/dev.cuh"
 
-/* What the tensor cores' kernels read: all but f32. */
+/* The formats that kernels on tensor cores read: all but f32. */
 #define EACH_BUT_F16(DO)                                                                           \
     DO(KV_BF16) DO(KV_Q8_0) DO(KV_Q5_1) DO(KV_Q5_0) DO(KV_Q4_1) DO(KV_Q4_0) DO(KV_IQ4_NL)          \
     DO(KV_TQ3_0)
@@ -28,7 +27,7 @@
 DEV uint32_t f16x2_fma(uint32_t a, uint32_t b, uint32_t c)
 {
     uint32_t r = 0;
-    for (int i = 0; i < 32; i += 16) { /* f64 has room for a product and a sum of halves */
+    for (int i = 0; i < 32; i += 16) { /* f64 has room for a product and a sum of f16 values */
         double x = f16_to_f32(a >> i & 0xffff), y = f16_to_f32(b >> i & 0xffff);
         _Float16 z = (_Float16)(x * y + f16_to_f32(c >> i & 0xffff));
         uint16_t u;
@@ -140,7 +139,7 @@ DEV uint32_t u32_at(const uint8_t *p)
     return u16_at(p) | u16_at(p + 2) << 16;
 }
 
-/* Element i of a row, as num/decode.c has it. */
+/* Element i of a row, as num/decode.c decodes it. */
 DEV float kv_value(const void *row, int kind, int i)
 {
     const uint8_t *p = (const uint8_t *)row;
@@ -175,7 +174,7 @@ DEV float kv_value(const void *row, int kind, int i)
 
 /* ---- Eight neighbours as f16 --------------------------------------------------------------- */
 
-/* 8 bytes from an even offset of a row that begins at a multiple of 4. Reads no word beyond. */
+/* 8 bytes from an even offset of a row that begins at a multiple of 4; reads no word after them. */
 DEV uint2 eight_bytes(const uint8_t *row, int at)
 {
     const uint32_t *w = (const uint32_t *)(row + (at & ~3));
@@ -184,12 +183,12 @@ DEV uint2 eight_bytes(const uint8_t *row, int at)
     uint32_t sel = odd ? 0x5432 : 0x3210;
     return make_uint2(pick_bytes(a, b, sel), pick_bytes(b, c, sel));
 }
-/* Four codes in bytes, 0..255, as four halves 1024 + code. */
+/* Four codes in bytes, 0..255, to four f16 of 1024 + code. */
 DEV uint2 code_halves(uint32_t codes)
 {
     return make_uint2(pick_bytes(codes, 0x64646464, 0x4140), pick_bytes(codes, 0x64646464, 0x4342));
 }
-/* (code - less) d, or code d + m; `less` comes with the 1024 in it. */
+/* (code - less) d, or code d + m; `less` includes the 1024. */
 template <bool MIN> DEV uint4 scaled(uint32_t c0, uint32_t c1, uint32_t less, uint32_t dm)
 {
     uint32_t d = pick_bytes(dm, 0, 0x1010), m = pick_bytes(dm, 0, 0x3232);
@@ -218,7 +217,7 @@ DEV uint32_t iq4_bytes(uint32_t n)
     uint32_t upper = (n >> 3 & 0x01010101u) * 255;
     return (low ^ ((low ^ high) & upper)) ^ 0x80808080u;
 }
-/* Indices 0..7 in nibbles, four of them, to halves times norm. */
+/* Four indices 0..7, in nibbles, to f16 levels times norm. */
 DEV uint2 tq3_halves(uint32_t sel, uint32_t norm)
 {
     /* The eight levels in f16, ascending: their low bytes, their high bytes. */
@@ -374,7 +373,7 @@ DEV uint32_t code_below(float v, int top)
 {
     return v > 0 ? v < (float)top ? (uint32_t)(int)v : (uint32_t)top : 0;
 }
-/* The largest in magnitude of 8 lanes' values, with its sign; the first of equals. */
+/* The value of largest magnitude of 8 lanes, with its sign; the first of equals. */
 DEV float signed_max8(const float *x)
 {
     float v = 0;
@@ -387,7 +386,7 @@ DEV float signed_max8(const float *x)
     }
     return v;
 }
-/* The least of 8 lanes' values (way -1) or the greatest (way 1); the first of equals. */
+/* The least value of 8 lanes (way -1) or the greatest (way 1); the first of equals. */
 DEV float extreme8(const float *x, float way)
 {
     float v = x[0];

@@ -1,23 +1,23 @@
-/* kv_pieces.cuh - eight elements of a stored row as f16, in whatever order costs least.
+/* kv_pieces.cuh - eight elements of a stored row as f16, in the cheapest order.
  *
- * Sums over a head's elements may take them in any order, if queries lie in the same one; columns
- * of a result may be made in any order, if they are put into their places at the end. So a piece
- * here is eight elements whose bytes a lane gets with aligned loads, and key_order and value_order
- * say which they are. Two blocks of Q8_0 are 17 words, two of Q4_0 nine:
+ * Two blocks of Q8_0 are 17 words, two of Q4_0 nine (d, D: scales; numbers: codes):
  *
  *     d 0 1|2 3 4 5| ... |26 .. 29|30 31 D|0 1 2 3| ... |28 .. 31|
  *
- * The eight pieces of such a pair begin at words 1, 3, .. 15 of Q8_0 and 1, 2, .. 8 of Q4_0: the
- * fourth has the scale of the second block in its last half and takes the first two codes of the
- * first block in its place. Banks: eight rows of a tile lie an odd number of 16 bytes apart, so a
- * lane's two words of Q8_0 are taken in the order in which lanes of a warp meet every bank once.
+ * Sums over a head may take the elements in any order, if queries have the same order; columns of a
+ * result may be made in any order, if each is then written to its place. So a piece is eight
+ * elements whose bytes a lane gets with aligned loads; key_order and value_order name them. The
+ * eight pieces of two blocks begin at words 1, 3, .. 15 of Q8_0 and 1, 2, .. 8 of Q4_0. The fourth
+ * ends with the second block's scale; it takes the first two codes of the first block instead.
+ * Banks: eight rows of a tile lie an odd multiple of 16 bytes apart, and a lane's two words of Q8_0
+ * are loaded in an order in which a warp's lanes meet every bank once.
  */
 #ifndef BACKEND_CUDA_KV_PIECES_CUH
 #define BACKEND_CUDA_KV_PIECES_CUH
 
 #include "backend/cuda/kv_formats.cuh"
 
-/* Element of the row that is the i-th of piece e of keys. */
+/* The row's element that is the i-th of key piece e. */
 DEV int key_order(int kind, int e, int i)
 {
     int u = e & 7, r = e & 3, odd = u >> 2, base = 64 * (e >> 3) + 32 * odd;
@@ -33,7 +33,7 @@ DEV int key_order(int kind, int e, int i)
         return 8 * e + ((i & 3) << 1) + (i >> 2);
     return 8 * e + i;
 }
-/* The same of values. Elements i and i + 1 are neighbours where i is even. */
+/* The same of value pieces. Elements i and i + 1 are neighbours where i is even. */
 DEV int value_order(int kind, int e, int i)
 {
     int u = e & 7, r = e & 3, odd = u >> 2, base = 64 * (e >> 3) + 32 * odd;
@@ -58,8 +58,8 @@ DEV uint32_t high_nibbles(uint32_t w) /* 1024 + 16 code: a sixteenth of it is ex
     return f16x2_fma((w & 0x00f000f0) | 0x64006400, 0x2c002c00, 0xd480d480);
 }
 
-/* Low bits of eight elements of TQ3_0 (and of eight more in the upper half), high bits spread out
- * to two a nibble: the indices of those at even places and of those at odd ones, a nibble each. */
+/* Indices of TQ3_0 elements, a nibble each: of even elements, of odd elements. low: the low bits of
+ * eight elements (and of eight more in the upper half); high: their high bits, two a nibble. */
 DEV uint2 tq3_indices(uint32_t low, uint32_t high)
 {
     return make_uint2((low & 0x33333333) | (high << 2 & 0x44444444),
@@ -72,8 +72,8 @@ DEV uint2 tq3_bytes(uint32_t sel)
                       pick_bytes(0xa5acafb2u, 0x322f2c25u, sel));
 }
 
-/* Bytes of a row of D elements, and of a tile's lines that hold such rows: an odd multiple of 16,
- * so that eight lines begin in banks of their own. */
+/* Bytes of a row of D elements; and from row to row in a tile: an odd multiple of 16, so that eight
+ * rows begin in different banks. */
 template <int KIND, int D>
 static constexpr int row_bytes = KIND == KV_F16 || KIND == KV_BF16 ? 2 * D
                                  : KIND == KV_Q8_0                 ? D / 32 * 34
@@ -87,8 +87,8 @@ static constexpr __host__ __device__ int line_bytes(int row)
     return row % 32 ? row : row + 16;
 }
 
-/* Piece 4 b + t of keys in shared memory, that of block b. What depends on the lane is told apart
- * from b: from piece to piece only constants in addresses change. */
+/* Key piece 4 b + t, of block b, from shared memory. Terms that depend on the lane are separate
+ * from terms of b, so only constants in addresses change from piece to piece. */
 template <int KIND> DEV uint4 key_piece(const uint8_t *row, int b, int t)
 {
     int odd = b & 1;
@@ -128,7 +128,7 @@ template <int KIND> DEV uint4 key_piece(const uint8_t *row, int b, int t)
     return kv_piece<KIND>(row, 4 * b + t);
 }
 
-/* Piece 8 pair + u of two rows of values: to[i] has element i of both. */
+/* Value piece 8 pair + u of two rows: to[i] has element i of both. */
 template <int KIND>
 DEV void value_pieces(uint32_t *to, const uint8_t *row0, const uint8_t *row1, int pair, int u)
 {
@@ -175,7 +175,7 @@ DEV void value_pieces(uint32_t *to, const uint8_t *row0, const uint8_t *row1, in
         uint32_t h = row0[high_at] | (uint32_t)row1[high_at] << 8;
         h = (h | h << 12) & 0x0f0f0f0f;
         h = (h | h << 2) & 0x33333333;
-        uint2 at = tq3_indices(low, h); /* two of row0, two of row1, and again */
+        uint2 at = tq3_indices(low, h); /* row0, row0, row1, row1, and again */
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             uint2 x = tq3_bytes((i & 1 ? at.y : at.x) >> (i & 2) * 8 & 0xffff);

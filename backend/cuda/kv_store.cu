@@ -1,6 +1,6 @@
-/* kv_store.cu - rows of keys and values into their slots, in any format; and the rotation that some
- * formats want of queries and results. Few rows in heads of the large models seldom come here:
- * heads_kernel (norm.cu) stores them after the norm.
+/* kv_store.cu - writes rows of keys and values to their places in a store, in any format; and
+ * rotates queries and results for rotated formats. Few rows in the heads of large models seldom
+ * come here: heads_kernel (norm.cu) stores them right after the norm.
  */
 #include "backend/cuda/key_walk.cuh"
 #include "backend/cuda/kv_formats.cuh"
@@ -14,7 +14,7 @@ DEV void store_one(void *row, int kind, int e, float v)
         ((uint16_t *)row)[e] = (uint16_t)(kind == KV_F16 ? f32_to_f16(v) : f32_to_bf16(v));
 }
 
-/* k, v: [rows, n_head_kv * head_dim], into the slots of the rows' indices.
+/* k, v: [rows, n_head_kv * head_dim], to the places of the rows' keys.
  * grid:   256 columns x row
  * shared: none
  * bound:  latency */
@@ -31,8 +31,8 @@ __global__ void __launch_bounds__(256) kv_store_kernel(dev_kv kv, dev_step st, d
         store_one(stored_row(kv, st, r, h, false), kv.v_kind, e, v.at[r * v.stride + i]);
 }
 
-/* The same where either is in blocks: four columns a lane, so a warp has whole blocks, and where
- * there is a rotation whole groups of it.
+/* The same where keys or values are in blocks: four columns a lane, so a warp has whole blocks, and
+ * whole groups of a rotation.
  * grid:   1024 columns x row x (keys, values) */
 __global__ void __launch_bounds__(256)
     kv_encode_kernel(dev_kv kv, dev_step st, dev_mat k, dev_mat v)
