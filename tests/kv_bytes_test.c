@@ -1,8 +1,8 @@
-/* kv_bytes_test.c - what keys and values of the published sizes take, against arithmetic by hand.
+/* kv_bytes_test.c - bytes of keys and values of the published sizes, against arithmetic by hand.
  *
- * Layouts are those that a session in passes of 512 rows gets; that a cache allocates exactly its
- * layout is checked where caches are opened (kv_oracle_test.c). With -v this prints the table of
- * the README. Also which of them attention may read through f16.
+ * Layouts are those of a session with passes of 512 rows. That a cache allocates exactly its layout
+ * is checked where caches are opened (kv_oracle_test.c). With -v this prints the table of KV bytes.
+ * The file also checks which layers attention may read through f16.
  */
 #include "kv/kv.h"
 #include "model/gemma4_shapes.h"
@@ -81,8 +81,8 @@ TEST(kv_bytes_of_published_sizes)
     }
 }
 
-/* Attention goes through f16 only where no norm can leave an element above it: neither a query's
- * nor a key's, nor, in one stream, a query's that carries the key's. */
+/* Attention goes through f16 only where no norm can produce an element above 65504: in queries, in
+ * keys, and, with one stream, in queries times the keys' weight. */
 TEST(kv_is_wide_where_norms_reach_beyond_f16)
 {
     static const struct {

@@ -3,11 +3,11 @@
 
 #include <math.h>
 
-/* step: how far neighbouring values of a format are apart, at most, as a share of the largest of
- * their block. rare: the share of values that may be off without being near an edge. In some
- * formats the scale has the sign of the largest value: where two of both signs are as large, the
- * codes of one side have a step less. And a scale that is fitted to all codes of a block moves them
- * all when one changes. */
+/* step: the largest distance of neighbouring values of a format, as a share of the largest value of
+ * their block. rare: the share of values that may differ without being near an edge, for two
+ * reasons. In some formats the scale has the sign of the largest value: where two values of
+ * opposite signs are equally large, one side has a code less. And a scale that is fitted to all
+ * codes of a block moves all of them when one changes. */
 static const struct {
     num_type type;
     double step, rare;

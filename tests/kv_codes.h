@@ -1,46 +1,47 @@
-/* kv_codes.h - two sessions of which one has the other's keys and values.
+/* kv_codes.h - a second session that takes over the keys and values of a first one.
  *
- * Whoever stores in codes rounds: a value a hair from the edge between two codes falls to one side
- * of it in one session and to the other in the next, and moves all that is made after it. Two
- * sessions that are both right go apart by that as chance and the steps of the format will have it:
- * how far, says nothing. So let the second follow the first: after every store its rows become,
- * byte for byte, what the first has for them. Then
+ * Storing in codes rounds. A value very near the edge between two codes may fall to different sides
+ * in two sessions, and all later values then differ too. Two correct sessions drift apart by the
+ * format's steps, and the distance proves nothing. So the second session follows the first: after
+ * every store its rows are overwritten with the first session's bytes. Then
  *
- *   logits   differ by what the arithmetic of one pass differs, in whatever format;
- *   codes    of the first are as good for the second's values as the second's own, but for those
- *            few that are a hair from an edge, and these differ by one step.
+ *   logits   differ only by the arithmetic of one pass, in every format;
+ *   codes    of the first fit the second's values as well as the second's own codes, except for few
+ *            values near an edge, which differ by one step.
  *
- * The second's stream and queries are its own, so what is wrong in either shows in one of the two.
+ * The second session computes its own activations and queries, so an error in either part shows in
+ * the logits or in the codes.
  */
 #ifndef TESTS_KV_CODES_H
 #define TESTS_KV_CODES_H
 
 #include "backend/key_walk.h"
 
-/* Values as they were to be stored (rotated if they are stored so), and as two have stored them,
- * decoded: n of them, whole blocks of a type. */
+/* n values, whole blocks of a type: as given to the store (rotated, for rotated formats), and
+ * decoded from the codes of both sessions. */
 typedef struct stored_values {
     const float *x, *own, *first;
     int32_t n;
     num_type type;
 } stored_values;
 
-/* A block's scale and least value are f16, and where either is rounded the other way all values of
- * the block are off by up to 2^-10 of the largest. */
+/* A block's scale and minimum are f16. If one of them rounds to the other side, all values of the
+ * block move by up to 2^-10 of the largest. */
 #define CODE_HAIR 0x1p-9
 
-/* hair: what a value may lose by another's codes, as a share of the largest of its block: CODE_HAIR
- * and what the two sessions' sums are off by; the caller's. */
+/* hair: the error that the first session's codes may add to a value, as a share of the largest
+ * value of its block: CODE_HAIR plus the difference of the two sessions' sums; set by the caller.
+ */
 typedef struct code_tally {
     double hair;
-    int64_t n_other, n_far; /* that differ; that lose more than a hair by it, or are no numbers */
-    double rare;            /* how many may: none of most formats */
-    double beyond;          /* the most that two differ by, less a step of the format */
+    int64_t n_other, n_far; /* codes that differ; that add more than `hair`, or are NaN */
+    double rare;            /* how many may add more: none, in most formats */
+    double beyond;          /* the largest difference of two values, less a step of the format */
 } code_tally;
 void code_tally_add(code_tally *t, const stored_values *s);
 
-/* Of stream 0, keys, or 1, values: a row's bytes, 0 where there is one stream; and where a head's
- * row `index` is. */
+/* Of stream 0 (keys) or 1 (values): bytes of a row, 0 where there is one stream; the row of key
+ * `index` of a head. */
 static inline size_t stored_bytes(const kv_view *v, int stream)
 {
     return stream ? v->v_row_bytes : v->k_row_bytes;

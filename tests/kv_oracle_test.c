@@ -1,10 +1,10 @@
-/* kv_oracle_test.c - whatever the format, a cache must not change what a model says.
+/* kv_oracle_test.c - a cache must not change a model's logits, in any format.
  *
- * The oracle is token by token: one row per pass, the same format. Against it, bit for bit at every
- * row: chunks of all sizes over prompts of 3, 8 and 43 windows whose last chunk is shorter than the
- * window; verify batches of 1 to 16 rows, chains and trees, of which a random number is rejected;
- * several sequences in a pass; rewinds and edits in the middle. And every cache against one of f32
- * that holds the same numbers. The model is kv_rig.h's.
+ * The oracle is token by token: one row per pass, the same format. Compared with it, bit for bit at
+ * every row: chunks of all sizes, over prompts of 3, 8 and 43 windows whose last chunk is shorter
+ * than the window; verify batches of 1 to 16 rows, chains and trees, of which a random number is
+ * rejected; several sequences in a pass; rewinds and edits. And every cache is compared with an f32
+ * cache of the same numbers. The model is that of kv_rig.h.
  */
 #include "tests/kv_codes.h"
 #include "tests/kv_rig.h"
@@ -23,7 +23,7 @@ static double further(double than, double a, double b)
 typedef void (*check_fn)(rig *r, const kv_words *w, const int32_t *ids, const float *want,
                          uint64_t *rng);
 
-/* fn for every format of which i % of == part: tests run side by side. */
+/* Calls fn for every format i with i % of == part, so that tests can run side by side. */
 static void each_format(check_fn fn, int part, int of)
 {
     uint64_t rng = test_seed();
@@ -55,7 +55,7 @@ static void check_chunks(rig *r, const kv_words *w, const int32_t *ids, const fl
         for (size_t j = 0; j < sizeof lengths / sizeof *lengths; j++) {
             int32_t n = lengths[j];
             kv_reset(&r->c);
-            rig_poison(&r->c); /* what an earlier prompt left would hide a hole */
+            rig_poison(&r->c); /* keys of an earlier prompt would hide a hole */
             for (int32_t at = 0; at < n; at += chunks[i]) {
                 int32_t rows = n - at < chunks[i] ? n - at : chunks[i];
                 rig_run(r, ids + at, rows, rows, got + (size_t)at * RIG_VOCAB);
@@ -77,8 +77,8 @@ TEST(kv_oracle_chunks_of_every_size_b)
     each_format(check_chunks, 1, 2);
 }
 
-/* A speculating decoder that is right now and then: drafts of up to 15, a random number of them
- * right, the rest wrong. What was rejected must leave nothing behind. */
+/* Speculative decoding: drafts of up to 15 tokens, of which a random number is right. Rejected rows
+ * must leave no trace. */
 static void check_verify(rig *r, const kv_words *w, const int32_t *ids, const float *want,
                          uint64_t *rng)
 {
@@ -107,14 +107,14 @@ TEST(kv_oracle_verify_batches_with_rejections)
     each_format(check_verify, 0, 1);
 }
 
-/* A row that comes late in a tree: what it sees is in other slots, so its sums have another order,
- * and a value of it may fall to another code. So what it stores becomes what its token has stored
- * where it belongs (kv_codes.h says why), and its logits may differ by rounding alone. */
+/* A row at a late place in a tree: its keys lie in other places, so its sums have another order,
+ * and a value may round to another code. So its stored bytes are replaced by those that its token
+ * has in the chain (kv_codes.h), and its logits may differ by rounding only. */
 enum { LATE_BYTES = 2048 };
 static struct {
     const device_ops *usual;
     device_ops ops;
-    bool here; /* the last row of the pass to come is such a row */
+    bool here; /* the last row of the next pass is such a row */
     uint8_t row[RIG_OWNERS][2][LATE_BYTES];
     code_tally codes;
 } late;
@@ -155,8 +155,8 @@ static void late_store(pass *p, const kv_view *kv, mat k, mat v)
     }
 }
 
-/* The same with trees: after the right rows come wrong ones that branch off anywhere, and one that
- * is right but comes late. */
+/* The same with trees: the right rows, then wrong ones that branch off anywhere, then one right row
+ * at a late place. */
 static void check_trees(rig *r, const kv_words *w, const int32_t *ids, const float *want,
                         uint64_t *rng)
 {
@@ -222,7 +222,7 @@ TEST(kv_oracle_verify_trees_with_rejections)
     each_format(check_trees, 0, 1);
 }
 
-/* Several timelines in each pass, each where it is, with as many rows as it likes. */
+/* Several timelines in each pass, at different positions, with different numbers of rows. */
 static void check_neighbours(rig *r, const kv_words *w, const int32_t *ids, const float *want,
                              uint64_t *rng)
 {
@@ -267,7 +267,7 @@ TEST(kv_oracle_timelines_in_one_pass)
     each_format(check_neighbours, 0, 1);
 }
 
-/* Random rewinds (refused ones start over), then on with chunks of random sizes. */
+/* Random rewinds (refused ones start over), then chunks of random sizes. */
 static void check_edits(rig *r, const kv_words *w, const int32_t *ids, const float *want,
                         uint64_t *rng)
 {
@@ -292,7 +292,7 @@ static void check_edits(rig *r, const kv_words *w, const int32_t *ids, const flo
             kv_reset(&r->c);
             continue;
         }
-        if (rng_below(rng, 4) == 0) { /* another text for a while: an edit that is taken back */
+        if (rng_below(rng, 4) == 0) { /* another text for a while: an edit, then undone */
             int32_t other[40];
             rig_draw(other, n, rng);
             rig_run(r, other, n, 0, got);
@@ -330,8 +330,8 @@ static double largest_distance(const float *a, const float *b, int32_t *n_flips)
     return most;
 }
 
-/* In f32 both are the same function in another order of rounding; coarser rig_format round u
- * instead of w u, which is no worse. Distances are from two streams of f32. */
+/* In f32, one stream and two compute the same function with another order of rounding. Coarser
+ * formats round u instead of w u, which loses no more. Distances are from two streams of f32. */
 TEST(kv_oracle_one_stream_is_two)
 {
     static const struct {
@@ -362,9 +362,8 @@ TEST(kv_oracle_one_stream_is_two)
     rig_close(&r);
 }
 
-/* What a cache holds, as plain numbers in another: before a row of the second is stored it becomes
- * what the first has stored for it, decoded, rotated back, and keys made of values where there is
- * one stream. */
+/* A second cache holds the numbers of a first: before the second stores a row, the row is replaced
+ * by the first's, decoded, rotated back, and, for one stream, with keys made from values. */
 static struct {
     const device_ops *usual;
     device_ops ops;
@@ -394,8 +393,8 @@ static void plain_store(pass *p, const kv_view *kv, mat k, mat v)
     plain.usual->kv_store(p, kv, k, v);
 }
 
-/* A cache in any format says what one of f32 with the same numbers says, but for rounding: of what
- * is read, not of what was stored, however coarse that is: 1e-5 was seen. */
+/* A cache in any format gives the logits of an f32 cache with the same numbers, up to the rounding
+ * of reads; how coarse the format is does not matter. Largest difference seen: 1e-5. */
 TEST(kv_oracle_codes_are_their_values)
 {
     uint64_t rng = test_seed();
@@ -431,8 +430,8 @@ TEST(kv_oracle_codes_are_their_values)
     rig_close(&b);
 }
 
-/* Layers 4 and 5 read the last owners of their kinds: by type, by size, and in truth: the model
- * notices when the donor's content changes, and only then. */
+/* Layers 4 and 5 read the last layers of their kind that own keys: by type, by size, and in effect:
+ * logits change when the donor's content changes, and only then. */
 TEST(kv_oracle_donors_are_of_their_kind)
 {
     uint64_t rng = test_seed();
@@ -458,7 +457,7 @@ TEST(kv_oracle_donors_are_of_their_kind)
             kv_reset(&r.c);
             rig_poison(&r.c);
             rig_run(&r, ids, 39, 39, all);
-            if (damaged >= 0) { /* one slot in sight becomes another's */
+            if (damaged >= 0) { /* a visible row is overwritten with another */
                 const kv_view *v = &r.l.view[damaged];
                 char *k = r.c.base[damaged].k;
                 memcpy(k + 37 * v->k_row_bytes, k + 33 * v->k_row_bytes, v->k_row_bytes);

@@ -84,7 +84,7 @@ const char *rig_model_of(int32_t head_dim, int32_t head_dim_global, float qk_nor
 
 /* ---- One cache and what passes over it need ---------------------------------------------- */
 
-static size_t counted; /* bytes that the device gave for stores */
+static size_t counted; /* bytes that the device allocated for stores */
 static void *(*plain_alloc)(device *d, size_t n);
 static void *counting_alloc(device *d, size_t n)
 {
@@ -127,7 +127,7 @@ void rig_open_cache(rig *r, const kv_words *words, int32_t rows)
     r->dev->alloc = counting_alloc;
     CHECK_OK(kv_open(&r->c, r->dev, &r->l, &e), e);
     r->dev->alloc = plain_alloc;
-    CHECK_EQ(counted, r->l.all.ring + r->l.all.linear); /* planned is actual */
+    CHECK_EQ(counted, r->l.all.ring + r->l.all.linear); /* the plan equals the allocation */
     CHECK_OK(kv_batch_init(&r->b, rows, RIG_SEQS, r->l.n, &e), e);
     for (int32_t n = 1; n <= rows; n = n < rows && 2 * n > rows ? rows : 2 * n) {
         CHECK_OK(model_plan(&r->m, r->dev, &r->l, n, n, NULL, &costs, &e), e);

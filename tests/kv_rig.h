@@ -1,8 +1,8 @@
 /* kv_rig.h - a small model, and a cache of it in any format, driven pass by pass.
  *
- * The model has all that caches can meet: rings that wrap many times, global layers with keys and
- * values alike, layers that read a donor's keys, head sizes of 128 and 256, which every format can
- * hold. Every store begins full of NaN, so what no one wrote shows at once.
+ * The model has everything that caches must handle: rings that wrap many times, global layers whose
+ * keys and values are one projection, layers that read a donor's keys, head sizes of 128 and 256,
+ * which every format can hold. Every store begins full of NaN, so reading an unwritten row shows.
  */
 #ifndef TESTS_KV_RIG_H
 #define TESTS_KV_RIG_H
@@ -36,16 +36,16 @@ typedef struct rig {
 const char *rig_model(void); /* writes the model's file; its path, valid until the test ends */
 void rig_open(rig *r);       /* model and device */
 void rig_close(rig *r);
-/* Checks that what the layout planned is what the cache took. */
+/* Checks that the cache took exactly the planned bytes. */
 void rig_open_cache(rig *r, const kv_words *words, int32_t rows);
 void rig_close_cache(rig *r);
 void rig_poison(kv_cache *c);
 
-/* A pass over what was added to r->b, all rows of which are wanted; logits [rows, RIG_VOCAB]. */
+/* Runs the rows in r->b, all of which are wanted; logits [rows, RIG_VOCAB]. */
 void rig_pass(rig *r, float *logits);
-/* A pass of n rows after what is committed; logits [n, RIG_VOCAB]; the first `keep` rows stay. */
+/* Runs n rows after the committed ones and commits the first `keep`; logits [n, RIG_VOCAB]. */
 void rig_run(rig *r, const int32_t *ids, int32_t n, int32_t keep, float *logits);
-/* Logits of RIG_LONG tokens, one row per pass: what all else is compared with. The caller frees. */
+/* The oracle: logits of RIG_LONG tokens, one row per pass. The caller frees. */
 float *rig_token_by_token(rig *r, const kv_words *w, const int32_t *ids);
 bool rig_same(const float *a, const float *b, int32_t rows); /* bit for bit */
 void rig_draw(int32_t *ids, int32_t n, uint64_t *rng);

@@ -1,9 +1,10 @@
-/* kv_snapshot_test.c - what is loaded goes on like what was saved, in every format.
+/* kv_snapshot_test.c - a loaded snapshot continues bit for bit like the saved timeline, in every
+ * format.
  *
  * A timeline is walked as a speculating decoder would, with rejected drafts and rewinds, and
- * snapshots are taken of it on the way: at every position up to three windows, then here and there;
- * some filled at once, some a pass later. Each is loaded into a cache full of NaN, whose rings have
- * another size, and goes on from there; one by way of a file. The oracle is token by token.
+ * snapshots are taken on the way: at every position up to three windows, then at some; filled at
+ * once or a pass later. Each is loaded into a cache full of NaN, whose rings have another size, and
+ * continues there; one goes through a file. The oracle is token by token.
  */
 #include "tests/kv_rig.h"
 #include "tests/test.h"
@@ -32,14 +33,14 @@ static void fill_if(walk *w, bool now)
     }
 }
 
-/* A snapshot at n_past, on the chain of the one before. */
+/* A snapshot at n_past, whose segments continue those of the previous one. */
 static void take(walk *w)
 {
     kv_cache *c = &w->r->c;
     kv_snapshot *last = w->n_taken ? w->taken[w->n_taken - 1] : NULL;
     int64_t same = last && last->n < c->n_past ? last->n : c->n_past;
     err e = {0};
-    fill_if(w, true); /* of the one before, which is kept for a pass at most */
+    fill_if(w, true); /* the previous one, which waits for at most a pass */
     CHECK(w->n_taken < SNAPSHOTS_MAX);
     CHECK(kv_can_save(c, c->n_past, 0));
     CHECK_OK(kv_snapshot_new(&w->r->l, w->ids, c->n_past, last ? last->linear : NULL, same,
@@ -48,7 +49,7 @@ static void take(walk *w)
     w->n_taken++;
 }
 
-/* A verify batch of which `good` rows are right and stay. */
+/* A verify batch; its first `good` rows are right and are committed. */
 static void advance(walk *w, int32_t n, int32_t good)
 {
     kv_cache *c = &w->r->c;
@@ -57,7 +58,7 @@ static void advance(walk *w, int32_t n, int32_t good)
     memcpy(batch, w->ids + c->n_past, sizeof *batch * (size_t)n);
     for (int32_t i = good; i < n; i++)
         batch[i] = (batch[i] + 1 + (int32_t)rng_below(w->rng, RIG_VOCAB - 1)) % RIG_VOCAB;
-    /* What waits is filled before the pass that would overwrite it, and no sooner. */
+    /* A waiting snapshot is filled just before the pass that would overwrite its rows. */
     bool fits = w->n_taken && kv_can_save(c, w->taken[w->n_taken - 1]->n, n);
     fill_if(w, !fits);
     w->n_late += fits && !w->taken[w->n_taken - 1]->filled;
@@ -88,7 +89,7 @@ static void walk_and_take(walk *w)
     fill_if(w, true);
 }
 
-/* s in a cache that held something else, and on for n_more tokens; its last token too. */
+/* Loads s into a cache that held something else and runs its last token and n_more after it. */
 static void goes_on(walk *w, const kv_snapshot *s, int32_t n_more, const char *how)
 {
     rig *o = &w->other;
@@ -152,12 +153,12 @@ static void one_format(rig *r, const kv_words *words, const char *file, uint64_t
     rig_open_cache(&w.other, words, 1 + (int32_t)rng_below(rng, 40));
     walk_and_take(&w);
     CHECK(w.n_taken > EACH_UP_TO + 6 && w.n_late > 6);
-    /* The order is none: snapshots that share segments go one by one, some before their parents. */
+    /* In random order: snapshots that share segments are dropped, some before their parents. */
     for (int left = w.n_taken; left; left--) {
         int i = (int)rng_below(rng, (uint64_t)left);
         kv_snapshot *s = w.taken[i];
         goes_on(&w, s, s->n <= EACH_UP_TO ? 2 : 2 * RIG_WINDOW + 3, "");
-        if (left == w.n_taken) /* files wait for the disk: one of each format */
+        if (left == w.n_taken) /* files are slow: one per format */
             goes_on_from_a_file(&w, s);
         kv_snapshot_drop(s);
         w.taken[i] = w.taken[left - 1];
@@ -181,8 +182,8 @@ TEST(kv_snapshots_go_on_bit_for_bit_in_every_format)
     rig_close(&r);
 }
 
-/* A file of each format against the layouts of all: taken where the words are the same, and only
- * there; nor does a snapshot in memory fit elsewhere. */
+/* A file of each format against the layouts of all: accepted only where the formats are equal. The
+ * same for snapshots in memory. */
 TEST(kv_snapshots_of_another_format_are_refused)
 {
     enum { N = 20 };

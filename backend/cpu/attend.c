@@ -1,30 +1,26 @@
 /* attend.c - attention: soft max over the visible keys, in blocks of keys at fixed places.
  *
- * Keys are cut into blocks at indices that are multiples of KEY_BLOCK, whatever the pass. For one
- * row and head a block gives a partial result of its own: the largest score, the sum of e^(s - top)
- * and the weighted sum of values. Partial results are merged in ascending order of block. Nothing
- * in that depends on other rows, so a row's result does not either; and since a partial result
- * needs only its block, blocks can be computed on different threads:
+ *     prefill  task: row tile x KV head; walks the blocks of keys and merges as it goes
+ *     decode   task: row tile x KV head x a few blocks; another loop merges their results
  *
- *   prefill  (row tile, kv head) is a task, which walks the blocks and merges as it goes
- *   decode   (row tile, kv head, a few blocks) is a task, which keeps a result of each block;
- *            another loop merges
+ *     query    w q, still, low half | w q, still, high half | q, turning, low and high, per block
+ *     key      u as stored          | u as stored           | made                 (one stream)
  *
- * The query heads of a group, and the rows of a tile, go through a block together: a key is read
- * from memory once for all of them. Scores of one block are all that is ever stored.
+ * Keys are cut into blocks at numbers that are multiples of KEY_BLOCK, in every pass. For one row
+ * and head a block gives a partial result: the largest score, the sum of e^(s - top), the weighted
+ * sum of values. They are merged in ascending order of block. So a row's result does not depend on
+ * other rows, and blocks can be computed on different threads. The query heads of a group and the
+ * rows of a tile take a block together: a key is read from memory once for all of them. Only the
+ * scores of one block are ever stored.
  *
- * Formats in blocks: few queries decode them in registers, many have a few rows at a time unpacked
- * into a piece of floats that stays in cache. The floats are the same and so is the order of every
- * sum. Rotated formats: queries are rotated before the op and results rotated back after it, once,
- * whatever the number of keys.
+ * Formats in blocks: few queries decode them in registers; many queries unpack a few rows at a time
+ * into floats that stay in cache. The floats and the order of every sum are the same. Rotated
+ * formats: queries are rotated before the op, results rotated back after it.
  *
- * One stream: a key is RoPE(w u). The pairs of it that stand still (three quarters, where it
- * matters) need no making: their part of the score is (w q) . u, with w moved to the query once.
- * Those that turn are made, from a table of angles: blocks lie at multiples of its length, so with
- * the queries turned back by the block's first position, a key's angle is its place in the block.
- *
- *     query   w q, still, low half | w q, still, high half | q, turning, low and high, per block
- *     key     u as stored          | u as stored           | made
+ * One stream: a key is RoPE(w u). Pairs that stand still (three quarters in large heads) are not
+ * made: their part of the score is (w q) . u, and w moves to the query once. Turning pairs are made
+ * from a table of angles. Blocks lie at multiples of the table's length; queries are turned back by
+ * the block's first position, so the angle of a key is its place in the block.
  */
 #include "backend/cpu/cpu_int.h"
 #include "backend/cpu/table_ops_int.h"
@@ -36,11 +32,11 @@
 enum {
     KEY_BLOCK = ROPE_TURNS,
     PIECE_FLOATS = 8192, /* of unpacked keys: 32 KB */
-    STREAM_BYTES = 8192, /* of one stream at a time: what products ask for ahead */
+    STREAM_BYTES = 8192, /* of one stream at a time: as many as products prefetch */
     QUERIES_MAX = 32,    /* rows of a tile times heads of a group, but at least one row */
-    SPLIT_ROWS = 16,     /* passes of no more rows may be split by blocks */
-    /* split decode: blocks of all tiles and heads whose partial results are held at a time; of one
-     * tile and head at least; blocks of a task at most, so that one asks for the next */
+    SPLIT_ROWS = 16,     /* passes of at most so many rows may be split by blocks */
+    /* split decode. Partial results of all tiles and heads that are held at a time; of one tile and
+     * head at least. Blocks of a task at most: a block prefetches the next. */
     WAVE_PARTS = 64,
     WAVE_BLOCKS_MIN = 8,
     RUN_BLOCKS = 4,
@@ -66,12 +62,12 @@ typedef struct attention {
     float *row;     /* [head_dim]: an unpacked value, one stream */
     int32_t piece_keys;
     int32_t n_turning; /* pairs that turn; one stream */
-    bool on_blocks;    /* one stream: what stands still can be scored as it is stored */
-    mat turned;        /* the queries, rotated; or q itself */
+    bool on_blocks;    /* one stream: still dims can be scored as they are stored */
+    mat turned;        /* the rotated queries; or q itself */
     /* split decode: partial results [n_tiles * n_head_kv, wave_blocks, ...] */
     float *part_values, *part_state;
     float *run_state;           /* [n_tiles * n_head_kv, 2, tile_rows * group]: merged so far */
-    int64_t *tile_lo, *tile_hi; /* [n_tiles]: keys any row of the tile sees */
+    int64_t *tile_lo, *tile_hi; /* [n_tiles]: all keys that rows of the tile see */
     int32_t wave_blocks, wave;  /* the wave's first block is wave * wave_blocks from the tile's */
     int32_t n_waves, run_blocks;
 } attention;
@@ -116,7 +112,7 @@ static void tile_sight(const attention *a, row_tile t, int64_t *lo, int64_t *hi)
     }
 }
 
-/* Hides from row r the keys of the block that it does not see. Columns are indices from b0; those
+/* Hides from row r the keys of the block that it does not see. Column i is key b0 + i; those
  * outside [lo, hi) were not computed and are hidden from all. */
 static void mask_row(const attention *a, int32_t r, int64_t b0, float *scores)
 {
@@ -134,16 +130,16 @@ static void mask_row(const attention *a, int32_t r, int64_t b0, float *scores)
             scores[t - b0] = -INFINITY;
 }
 
-/* What one thread works on: a tile and kv head, and its share of the temporaries. */
+/* One thread's work: a tile and KV head, and its share of the temporaries. */
 typedef struct block_work {
     row_tile t;
     int32_t head;
     float *queries, *scores, *values, *top, *sum;
     float *piece, *base, *row;
-    const char *next;  /* read after the keys: the values of the block */
-    bool goes_on;      /* and then the keys of the block after it */
-    const char *after; /* those keys, or NULL */
-    int64_t b0;        /* the block's first index */
+    const char *next;  /* prefetched after the keys: the values of the block */
+    bool goes_on;      /* the task has another block, */
+    const char *after; /* whose keys are prefetched then; or NULL */
+    int64_t b0;        /* the block's first key */
 } block_work;
 
 static size_t queries_cap(const attention *a)
@@ -220,7 +216,7 @@ static key_rows next_rows(const attention *a, key_rows k, int32_t at)
     return k;
 }
 
-/* Elements of each row from `first` on, which is on a block. */
+/* `dim` elements of each row from `first` on, where a block begins. */
 static key_rows part_of(const key_rows *k, int32_t first, int32_t dim)
 {
     key_rows part = *k;
@@ -231,7 +227,7 @@ static key_rows part_of(const key_rows *k, int32_t first, int32_t dim)
     return part;
 }
 
-/* Makes what turns of the keys of n values, u, into `to`; the first has this index. */
+/* Makes the turning pairs of the keys of values u into `to`; the first is key `index`. */
 static void make_keys(const attention *a, block_work *w, int64_t index, key_rows u, float *to,
                       int32_t to_stride)
 {
@@ -244,7 +240,7 @@ static void make_keys(const attention *a, block_work *w, int64_t index, key_rows
         .w = weights, .w_high = weights + a->kv->head_dim / 2, .n_turning = a->n_turning};
     u.n = committed ? n : 1;
     for (int32_t i = 0; i < n; i += u.n, u.at += (size_t)u.n * u.row_bytes) {
-        /* From the block's first position; rows of a tree may have positions before it. */
+        /* Relative to the block's first position; rows of a tree may have earlier positions. */
         int64_t place = cpu_key_pos(a->p, w->t.r0, a->kv, index + i) - w->b0;
         m.back = place < 0;
         m.turn = rp->turns + (size_t)(m.back ? -place : place) * 2 * (size_t)a->n_turning;
@@ -252,7 +248,7 @@ static void make_keys(const attention *a, block_work *w, int64_t index, key_rows
     }
 }
 
-/* One stream: n values as the parts of keys, side by side in the piece. */
+/* One stream: rows of values to whole keys in the piece, still and made parts side by side. */
 static void unpack_keys(const attention *a, block_work *w, int64_t index, const key_rows *k)
 {
     int32_t dim = k->dim, half = dim / 2, n_turn = a->n_turning, still = half - n_turn;
@@ -276,7 +272,7 @@ static void unpack_keys(const attention *a, block_work *w, int64_t index, const 
     make_keys(a, w, index, u, w->piece + 2 * still, dim);
 }
 
-/* Scores of a few keys of one stream, whose first has this index. */
+/* Scores of a few keys of one stream; the first is key `index`. */
 static void score_single(const attention *a, block_work *w, int64_t index, const key_rows *k,
                          float *scores)
 {
@@ -295,12 +291,12 @@ static void score_single(const attention *a, block_work *w, int64_t index, const
     p.high_bytes = u.high_bytes;
     p.made = w->piece;
     p.made_dim = 2 * n_turn;
-    p.source = ROWS_ASKED_FOR; /* by the product before this */
+    p.source = ROWS_ASKED_FOR; /* by the previous product */
     p.next = k->at + (size_t)k->n * k->row_bytes;
     a->k->key_dot(&p);
 }
 
-/* Scores of n keys that lie side by side from row k on; the first has this index. */
+/* Scores of n keys that lie side by side from row k on; the first is key `index`. */
 static void score_keys(const attention *a, block_work *w, int64_t index, const char *k, int32_t n,
                        float *scores)
 {
@@ -339,7 +335,7 @@ static void sum_values(const attention *a, block_work *w, const char *v, int32_t
                        .v = v,
                        .row_bytes = row_bytes,
                        .next = w->after,
-                       /* one stream: the keys' bytes, once more */
+                       /* one stream: the bytes of the keys, read again */
                        .source = kv->single ? ROWS_IN_CACHE : ROWS_IN_MEMORY};
     if (reads_stored(a, w, kv->v_type)) {
         a->k->value_sum(&p);
@@ -360,7 +356,7 @@ static void sum_values(const attention *a, block_work *w, const char *v, int32_t
     }
 }
 
-/* Joins a block's partial result of one query to what came before it: o, *top, *sum. */
+/* Merges a block's partial result of one query into o, *top and *sum. */
 static void merge_block(const attention *a, float *o, float *top, float *sum, const float *values,
                         float block_top, float block_sum)
 {
@@ -379,7 +375,7 @@ static float *o_head(const attention *a, row_tile t, int32_t head, int32_t iq)
     return mat_row(a->o, t.r0 + iq / a->group) + (size_t)h * (size_t)a->kv->head_dim;
 }
 
-/* One stream: what stands still of a query, with the keys' weights. */
+/* One stream: the still dims of a query, times the keys' weights. */
 static void still_query(const attention *a, const float *q, float *to)
 {
     int32_t half = a->kv->head_dim / 2, n_turn = a->n_turning, still = half - n_turn;
@@ -410,7 +406,7 @@ static void load_queries(const attention *a, row_tile t, int32_t head, float *qu
     }
 }
 
-/* One stream: what turns of the queries, turned back by the position of the block's first key. */
+/* One stream: the turning dims of the queries, turned back by the block's first position. */
 static void turn_queries_back(const attention *a, block_work *w)
 {
     int32_t dim = a->kv->head_dim, half = dim / 2, n_turn = a->n_turning;
@@ -427,7 +423,7 @@ static void turn_queries_back(const attention *a, block_work *w)
     }
 }
 
-/* Keys [lo, hi) of the block at b0 for one tile and kv head: partial values and state of every
+/* Keys [lo, hi) of the block at b0 for one tile and KV head: partial values and state of every
  * query of the tile. */
 static void attend_block(const attention *a, block_work *w, int64_t lo, int64_t hi, int64_t b0)
 {
@@ -481,12 +477,12 @@ static void finish_queries(const attention *a, row_tile t, int32_t head, const f
         a->k->scale(o_head(a, t, head, iq), 1.0f / sum[iq], a->kv->head_dim);
 }
 
-/* Prefill: one tile and kv head, all blocks in order. */
+/* Prefill: one tile and KV head, all blocks in order. */
 static void attend_tile(void *arg, int32_t chunk, int32_t thread)
 {
     const attention *a = arg;
     int32_t n_head = a->kv->n_head_kv, head = chunk % n_head;
-    /* The last rows see the most keys: they go first, so that the end of the loop is even. */
+    /* The last rows see the most keys: they go first, so that threads finish together. */
     row_tile t = tile_at(a, a->n_tiles - 1 - chunk / n_head);
     size_t cap = queries_cap(a), dim = (size_t)a->kv->head_dim;
     float *top = a->state + (size_t)thread * 4 * cap, *sum = top + cap;
@@ -509,7 +505,7 @@ static void attend_tile(void *arg, int32_t chunk, int32_t thread)
     finish_queries(a, t, head, sum);
 }
 
-/* Decode: a run of blocks of one tile and kv head, the partial result of each kept. */
+/* Decode: a run of blocks of one tile and KV head; keeps each partial result. */
 static void attend_split(void *arg, int32_t chunk, int32_t thread)
 {
     const attention *a = arg;
@@ -627,8 +623,8 @@ static void cut_tiles(attention *a, bool split, int32_t n_threads)
         a->tile_rows = rows;
     if (!split && (int64_t)a->tile_rows * 4 * n_threads > (int64_t)rows * n_head)
         a->tile_rows = 1 + (rows * n_head - 1) / (4 * n_threads);
-    /* As many tiles as rows, should every row be of another sequence than its neighbours; most of
-     * them then turn out empty. */
+    /* At most as many tiles as rows: neighbouring rows may all be of different sequences. Tiles
+     * past the last are empty. */
     a->n_tiles = rows;
     if (!a->p->dry && !split)
         for (a->n_tiles = 0; tile_at(a, a->n_tiles).n;)
@@ -642,7 +638,8 @@ static void take_temporaries(attention *a, bool split, int32_t n_threads)
     size_t cap = queries_cap(a), dim = (size_t)kv->head_dim, nt = (size_t)n_threads;
     size_t th = (size_t)a->n_tiles * (size_t)kv->n_head_kv, mark = pass_mark(p);
     a->piece_keys = piece_keys(kv->head_dim);
-    /* Unpacking what turns is the first touch of a row, so it must find it asked for. */
+    /* Unpacking turning dims is the first access to a row, so the row must be prefetched by then.
+     */
     if (kv->single && a->piece_keys > (int32_t)(STREAM_BYTES / kv->k_row_bytes))
         a->piece_keys =
             kv->k_row_bytes < STREAM_BYTES / 4 ? (int32_t)(STREAM_BYTES / kv->k_row_bytes) & ~1 : 4;
@@ -676,7 +673,7 @@ void cpu_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     cpu_device *c = cpu_of(p);
     attention a = {.p = p, .k = c->k, .o = o, .q = q, .kv = kv, .scale = scale};
     a.group = q.heads / kv->n_head_kv;
-    /* Too few tasks for the threads: split by blocks as well. */
+    /* Too few tasks for the threads: split by blocks too. */
     bool split =
         q.rows <= SPLIT_ROWS && (int64_t)q.rows * kv->n_head_kv < 4 * (int64_t)c->n_threads;
     cut_tiles(&a, split, c->n_threads);

@@ -1,10 +1,9 @@
-/* blocks_int.h - cached rows in blocks of 32, a vector of elements at a time.
+/* blocks_int.h - decodes cached rows in blocks of 32, a vector of elements at a time.
  *
- * Included by heads_int.h and compiled for every instruction set. What comes out is bit for bit
- * what num/decode.c says: codes become floats exactly, and meet scale and minimum in as many
- * roundings. AVX2 and AVX-512 decode straight into the products' registers (load_block); NEON,
- * whose vectors are short beside a block, unpacks whole blocks into memory; portable code leaves it
- * to num.
+ * Included by heads_int.h and compiled for every instruction set. Results are bit-identical to
+ * num/decode.c: codes become floats exactly and take scale and minimum in as many roundings. AVX2
+ * and AVX-512 decode into the products' registers (load_block). NEON vectors are short beside a
+ * block, so NEON unpacks whole blocks into memory. Portable code calls num.
  */
 #ifndef BACKEND_CPU_BLOCKS_INT_H
 #define BACKEND_CPU_BLOCKS_INT_H
@@ -29,7 +28,7 @@ INLINE size_t block_bytes(num_type t)
 
 #if VL >= 8
 
-typedef uint8_t vb __attribute__((vector_size(16))); /* codes; of 8 lanes the lower half */
+typedef uint8_t vb __attribute__((vector_size(16))); /* codes; with 8 lanes, in the lower half */
 
 INLINE vb vb_set(uint8_t x)
 {
@@ -94,7 +93,7 @@ INLINE vf load_tq3(const uint8_t *b, int at)
 #endif
 }
 
-/* Elements i .. i + VL of a row; i is a multiple of VL. */
+/* Elements i .. i + VL - 1 of a row; i is a multiple of VL. */
 INLINE vf load_block(num_type t, const char *row, int32_t i)
 {
     const uint8_t *b = (const uint8_t *)row + (size_t)(i / 32) * block_bytes(t);
@@ -125,7 +124,7 @@ INLINE vf load_block(num_type t, const char *row, int32_t i)
 
 #elif defined(__ARM_NEON)
 
-/* x = codes * d (+ m), sixteen of them. */
+/* Sixteen elements: codes * d (+ m). */
 INLINE void put_codes(float *to, uint8x16_t code, float d, float m, bool has_m)
 {
     int8x16_t c = vreinterpretq_s8_u8(code);

@@ -1,7 +1,7 @@
-/* heads_int.h - attention's two inner products: queries with keys, probabilities with values.
+/* heads_int.h - the inner products of attention: queries with keys, probabilities with values.
  *
  * Included by each matmul_*.c and compiled for its vectors. Keys and values are rows of head_dim
- * elements in their stored type; a type is a loader of one vector (load_as; blocks_int.h) and a
+ * elements in their stored type. A type needs a loader of one vector (load_as; blocks_int.h) and a
  * case in the two dispatchers. Several queries share each row that is read: the heads of a group,
  * and in a prefill several rows.
  */
@@ -11,18 +11,18 @@
 #include "backend/cpu/blocks_int.h"
 
 enum {
-    /* their product is the sums held in registers: VL, so that vf_sums folds them all */
+    /* KEY_TILE * QUERY_TILE sums are held in registers: VL of them, which one vf_sums folds */
     KEY_TILE = 2,
     QUERY_TILE = VL / 2,
     VALUE_QUERIES = VL == 16 ? 8 : 4,
     VALUE_VECTORS = 2,
-    VALUE_BYTES = 16384, /* of values that all vectors of the head go over before the next ones */
-    FEW_QUERIES = 16,    /* a decode: the bound is memory */
+    VALUE_BYTES = 16384, /* of values that all vectors of the head take before the next values */
+    FEW_QUERIES = 16,    /* decode: memory is the bound */
     AHEAD_BYTES = 8192
 };
 
-/* Queries up to which decoding blocks in registers beats unpacking them first: each tile decodes
- * anew. */
+/* Up to so many queries, decoding blocks in registers beats unpacking them first, although each
+ * tile of queries decodes them again. */
 enum { BLOCK_QUERIES = VL == 16 ? 16 : VL == 8 ? 8 : 0 };
 
 /* n < VL only in the tail of a head size that is not a multiple of VL. */
@@ -48,7 +48,7 @@ typedef struct key_span_at {
     int32_t dim;
 } key_span_at;
 
-/* `dim` elements of keys and queries from here on, multiplied and added to the sums. */
+/* Adds the products of `dim` elements of keys and queries to the sums. */
 INLINE void key_span(num_type t, vf *sum, const key_span_at *at, const int n_q, const int n_k)
 {
     enum { STEP = 32 }; /* a block: its scale is decoded once */
@@ -116,7 +116,7 @@ INLINE void key_tile(num_type t, const key_product *w, int32_t iq, const int n_q
             s[(size_t)a * (size_t)w->s_stride + (size_t)b] = vf_sum(sum[a * KEY_TILE + b]);
 }
 
-/* Asks for n bytes that are `from` bytes into the keys; past their end, for what comes next. */
+/* Prefetches n bytes from byte `from` of the keys on; past their end, of `next`. */
 INLINE void ask_keys(const key_product *w, size_t from, size_t n)
 {
     size_t end = (size_t)w->n_keys * w->row_bytes;
@@ -128,7 +128,7 @@ INLINE void ask_keys(const key_product *w, size_t from, size_t n)
 }
 
 /* tile:  KEY_TILE keys by QUERY_TILE queries in registers, the head in vectors
- * bound: decode reads the keys once per group; a prefill is two FMA per cycle less the folding */
+ * bound: decode: reading the keys, once per group; prefill: two FMA per cycle, less the folding */
 INLINE void key_dot_as(num_type t, const key_product *w)
 {
     const bool few = w->n_q <= FEW_QUERIES && w->source != ROWS_IN_CACHE;
@@ -157,7 +157,7 @@ INLINE void key_dot_as(num_type t, const key_product *w)
     }
 }
 
-/* What of the values a tile takes: n_keys rows from v on, probabilities p[iq, it], to o[iq]. */
+/* A part of the values: n_keys rows from v on, with probabilities p[iq, it]; added to o[iq]. */
 typedef struct value_part {
     float *o;
     int32_t o_stride;
@@ -165,9 +165,9 @@ typedef struct value_part {
     int32_t p_stride, n_keys;
     const char *v;
     size_t row_bytes;
-    bool ahead;       /* rows come from memory: ask for those after them, */
-    size_t n_left;    /* of which so many bytes are left from v on, */
-    const char *next; /* and then for these; NULL: nothing known */
+    bool ahead;       /* rows come from memory: prefetch the rows after them, */
+    size_t n_left;    /* of which so many bytes remain from v on, */
+    const char *next; /* then these; NULL: unknown */
 } value_part;
 
 INLINE void ask_values(const value_part *w, size_t from, size_t n)
@@ -212,8 +212,8 @@ INLINE void value_tile(num_type t, const value_part *w, const int n_q, int32_t i
         }
 }
 
-/* All vectors of the head for the keys of one part. The part is asked for in order, a while ahead,
- * as the tiles go: they themselves go across its rows, which no prefetcher understands. */
+/* All vectors of the head for the keys of one part. The part after it is prefetched in order as the
+ * tiles proceed: tiles go across rows, a pattern that hardware prefetchers do not follow. */
 INLINE void value_rows(num_type t, const int n_q, const value_part *w, int32_t dim)
 {
     int32_t i = 0;

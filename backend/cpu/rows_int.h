@@ -1,9 +1,9 @@
-/* rows_int.h - rows of a key/value cache to floats in memory, and values to the keys they were.
+/* rows_int.h - unpacks rows of a key/value cache to floats in memory, and makes keys from values.
  *
- * Included by each matmul_*.c. Attention with many queries at once, as in a prefill, takes a few
- * keys at a time through here into a piece that stays in cache: unpacking is then paid once for all
- * of them. Few queries decode blocks in registers (blocks_int.h) where that is quicker; both give
- * the same floats.
+ * Included by each matmul_*.c. Attention with many queries, as in a prefill, unpacks a few keys at
+ * a time into a piece of floats that stays in cache, and pays for that once for all queries. Few
+ * queries decode blocks in registers (blocks_int.h) where that is faster. Both give the same
+ * floats.
  */
 #ifndef BACKEND_CPU_ROWS_INT_H
 #define BACKEND_CPU_ROWS_INT_H
@@ -72,7 +72,7 @@ INLINE void make_keys_of(num_type t, const key_rows *u, float *to, int32_t to_st
             vf_store(x + i, p * cv - q * sv);
             vf_store(y + i, p * sv + q * cv);
         }
-        int32_t left = (n - i) & (VL - 1); /* of floats only: blocks are whole vectors */
+        int32_t left = (n - i) & (VL - 1); /* f32, f16 and bf16 only: blocks are whole vectors */
         if (left && !is_blocks(t)) {
             vf p = load_as(t, row, i, left) * vf_load_n(w + i, left), cv = vf_load_n(c + i, left);
             vf q = load_as(t, row + u->high_bytes, i, left) * vf_load_n(wy + i, left);

@@ -1,8 +1,8 @@
-/* check_attend.c - attention of the CUDA device and what it stores, in every format of cache,
- * against backend/cpu/ref.c; rows against the same rows alone.
+/* check_attend.c - attention on the CUDA device, and the bytes it stores, in every cache format,
+ * against backend/cpu/ref.c; and rows in a pass against the same rows alone.
  *
- * Bounds are normalised mean square errors: 1e-10 for sums in f32, 2e-6 where queries, keys and
- * probabilities are f16 (2^-11 / sqrt(3) each, squared, and a few times that).
+ * Bounds are normalised mean square errors: 1e-10 for sums in f32; 2e-6 where queries, keys and
+ * probabilities are f16 (a few times the square of 2^-11 / sqrt(3)).
  */
 #include "tests/cuda/check_int.h"
 #include "backend/cuda/cuda_int.h"
@@ -19,13 +19,13 @@ typedef struct attend_case {
     bool tree, two_seqs;
     num_type values; /* 0 (f32 keys have f32 values here): as keys */
     bool rot;
-    int32_t turning; /* one stream, with as many pairs that turn; 0: two */
-    bool wide;       /* keys beyond what f16 holds */
+    int32_t turning; /* turning pairs of one stream; 0: two streams */
+    bool wide;       /* keys beyond 65504 */
     bool all;        /* rows see all rows of their sequence */
     int32_t cut;     /* two_seqs: rows of the first; 0: half of them */
 } attend_case;
 
-/* What keys of one stream are made with, on both devices. */
+/* The weight and the rotation of made keys, on both devices. */
 typedef struct key_source {
     pair norm;
     float *inv, *turns;
@@ -68,7 +68,7 @@ static void source_free(rig *g, key_source *k)
     pair_free(g, &k->norm);
 }
 
-/* Whole heads of random elements as a store of this format has them. mem_free. */
+/* Whole heads of random elements, encoded as a store of this format. mem_free. */
 static void *encoded(rig *g, num_type t, bool rot, size_t n, double sigma)
 {
     uint64_t bytes = 0;
@@ -82,7 +82,7 @@ static void *encoded(rig *g, num_type t, bool rot, size_t n, double sigma)
     return enc;
 }
 
-/* The rows that op_kv_store wrote are the same bytes on both devices. */
+/* The rows that op_kv_store wrote have equal bytes on both devices. */
 static void check_stored(rig *g, const attend_case *a, const kv_view *v, kv_base base[2][2],
                          const chain *c)
 {
@@ -99,7 +99,7 @@ static void check_stored(rig *g, const attend_case *a, const kv_view *v, kv_base
     verdict(g, "attend stored", text("%d rows, heads that differ in a byte", a->rows), differ, 0);
 }
 
-/* Queries of rotated keys: rotated by the kernel that norms them, and by one of their own. */
+/* Queries for rotated keys: rotated by the kernel that norms them, or by a separate kernel. */
 static void check_rotation(rig *g, pass *p, mat x, const kv_view *view)
 {
     float *got[2], one;
@@ -108,7 +108,7 @@ static void check_rotation(rig *g, pass *p, mat x, const kv_view *view)
         mat q = pass_mat(p, x.rows, x.heads, x.cols);
         g->gpu->upload(g->gpu, q.at, x.at, n * sizeof(float));
         q = op_rms_norm_inplace(p, q, NULL, 1e-6f);
-        if (i) /* the norm is launched: nothing is left to join */
+        if (i) /* launches the norm, so the rotation cannot join it */
             g->gpu->download(g->gpu, &one, q.at, sizeof one);
         got[i] = gpu_rows(g, op_attend(p, q, view, 0.1f));
     }
@@ -120,7 +120,7 @@ static void check_rotation(rig *g, pass *p, mat x, const kv_view *view)
     mem_free(got[1]);
 }
 
-/* Random keys and values everywhere, the pass's own stored by op_kv_store, then attention. */
+/* Random committed keys and values; the pass's own stored by op_kv_store; then attention. */
 static void check_attend(rig *g, const attend_case *a)
 {
     static chain c;
@@ -234,7 +234,7 @@ static void check_attend(rig *g, const attend_case *a)
     attend_path path = cuda_attend_path(gpu, &view_gpu, false);
     if (a->rows > gpu->few_rows && path >= ATTEND_WGMMA) {
         bool usual = gpu->hopper;
-        gpu->hopper = false; /* what other GPUs take */
+        gpu->hopper = false; /* the kernels of other GPUs */
         mat yf = op_attend(&b.gpu, q[1], &view_gpu, scale);
         verdict(g, a->turning ? "attend one flash" : "attend flash", shape,
                 both_error(g, &b, yr, yf), 2e-6);
@@ -253,7 +253,7 @@ static void check_attend(rig *g, const attend_case *a)
     check_stored(g, a, view, base, &c);
     if (view->k_rot && !a->turning && a->d % 256 == 0)
         check_rotation(g, &b.gpu, (mat){x, a->rows, a->n_head, a->d, a->n_head * a->d}, &view_gpu);
-    /* A row alone gives the same bits as in company. */
+    /* A row alone gives the same bits as among others. */
     if (a->rows <= gpu->few_rows && a->rows > 1 && !a->tree && !a->two_seqs && !a->all &&
         !pass_failed(&b.gpu)) {
         float *all = gpu_rows(g, yg);
@@ -288,8 +288,8 @@ static void check_attend(rig *g, const attend_case *a)
     source_free(g, &source);
 }
 
-/* Every format where it is fast, in heads of the large models, and where it is not; keys and values
- * of different formats; rings past their wrap. */
+/* Every format, in heads with fast kernels and in others; keys and values of different formats;
+ * rings past their wrap. */
 static void check_formats(rig *g)
 {
     static const num_type types[] = {NUM_BF16, NUM_Q8_0, NUM_Q5_1,   NUM_Q5_0,
@@ -359,7 +359,7 @@ static void check_formats(rig *g)
     check_attend(g, &(attend_case){NUM_Q8_0, 4, 1, 512, 0, 200, 90, 35, .wide = true});
 }
 
-/* Keys made of values: by the tiles of heads a quarter of which turns, and by the f32 kernel. */
+/* Keys made of values: in tiles, for heads of which a quarter turns, and by the f32 kernel. */
 static void check_one_stream(rig *g)
 {
     static const num_type types[] = {NUM_F16,  NUM_BF16, NUM_Q8_0,   NUM_Q5_1, NUM_Q5_0,
@@ -382,7 +382,7 @@ static void check_one_stream(rig *g)
         check_attend(g, &(attend_case){t, 4, 2, 128, 0, 200, 120, 3, .turning = 64});
         if (g->quick)
             continue;
-        if (i % 3 == 0) /* angles far out are the same in all, and the reference finds each */
+        if (i % 3 == 0) /* slow in the reference; large angles do not depend on the format */
             check_attend(g, &(attend_case){t, 8, 1, 512, 0, 140000, 131000, 1, .turning = 64});
         check_attend(g, &(attend_case){t, 32, 4, 512, 0, 3000, 2000, 4, .turning = 64});
         check_attend(g, &(attend_case){t, 16, 1, 512, 0, 2000, 1000, 70, .turning = 64});

@@ -1,14 +1,14 @@
-/* check_caches.c - whatever the format, a cache on the CUDA device must not change what a model
- * says: tests/kv_oracle_test.c and the snapshots, with heads of 256 and 512, which the fast kernels
- * read.
+/* check_caches.c - a cache on the CUDA device must not change a model's logits, in any format: the
+ * checks of tests/kv_oracle_test.c and of snapshots, with heads of 256 and 512, for the fast
+ * kernels.
  *
- * The oracle is token by token on the same device in the same format. Passes of up to 32 rows give
- * its bits; longer ones go through other kernels, whose sums have another order and whose
- * probabilities become f16 relative to another maximum. Then a value a hair from the edge between
- * two codes may fall to the other side of it, and two sessions that are both right go apart by a
- * format's step, the further the longer they are. So beside long passes go short ones which have
- * the long ones' keys and values to read (kv_codes.h), and what the two may differ in is the
- * arithmetic of a pass, in every format alike. Every store begins full of NaN.
+ * The oracle is token by token on the same device in the same format. Passes of few rows give its
+ * bits. Passes of many rows take other kernels, whose sums have another order and whose
+ * probabilities are rounded relative to another maximum. A value near the edge between two codes
+ * may then fall to the other side, and two correct sessions drift apart by the format's steps. So
+ * beside long passes there are short ones that read the long ones' keys and values (kv_codes.h):
+ * the two may differ by the arithmetic of one pass only, in every format. Every store begins full
+ * of NaN.
  */
 #include "tests/cuda/check_int.h"
 #include "tests/rig_model.h"
@@ -44,7 +44,7 @@ static const kv_words formats[] = {
 };
 enum { FORMATS = sizeof formats / sizeof *formats };
 
-/* A cache in one format, and what passes over it need. */
+/* A cache in one format, and what its passes need. */
 typedef struct line {
     rig *g;
     const model *m;
@@ -92,7 +92,7 @@ static status line_open(line *n, rig *g, const model *m, const kv_words *w, int3
     return OK;
 }
 
-/* n rows after what is committed, all wanted; the first `keep` stay. */
+/* Runs n rows after the committed ones, all wanted, and commits the first `keep`. */
 static status go_on(line *n, const int32_t *ids, int32_t rows, int32_t keep, float *logits, err *e)
 {
     pass p;
@@ -110,7 +110,7 @@ static status go_on(line *n, const int32_t *ids, int32_t rows, int32_t keep, flo
     return OK;
 }
 
-/* Rows whose bits differ, or, of longer passes, the largest distance of a logit. */
+/* Rows whose bits differ; for longer passes, the largest distance of a logit. */
 static double compare(const float *got, const float *want, int32_t rows, bool bits)
 {
     double far = 0;
@@ -134,7 +134,8 @@ typedef struct work {
     float *got;        /* [LONG, RIG_VOCAB], as want */
 } work;
 
-/* The whole text in chunks. kept: what is stored, for whoever is to follow; or NULL. */
+/* The whole text in chunks. kept: receives the stored bytes, for a session that follows; or NULL.
+ */
 static status go_through(line *n, const work *k, int32_t chunk, float *logits, codes *kept, err *e)
 {
     status st = OK;
@@ -147,10 +148,10 @@ static status go_through(line *n, const work *k, int32_t chunk, float *logits, c
     return st;
 }
 
-/* Queries and probabilities are f16 in either session, each off by at most 2^-11 of itself, and
- * other sums are made of them; what is made of stores that are not f16 is rounded once more. As far
- * as that rounding would take them the logits may be apart: all together by 2^-11 or 2^-10 of what
- * they are, a single one by as much of the largest. */
+/* Queries and probabilities are f16 in both sessions, each off by at most 2^-11 of itself, and are
+ * summed in different orders; elements of stores other than f16 are rounded once more. The logits
+ * may differ by as much: their root mean square by 2^-11 or 2^-10 of itself, a single one by the
+ * same share of the largest. */
 static void compare_followed(const line *n, const work *k, const char *shape, const float *want)
 {
     bool plain = k->w->k && !k->w->v && !strcmp(k->w->k, "f16");
@@ -166,7 +167,7 @@ static void compare_followed(const line *n, const work *k, const char *shape, co
             unit * sqrt(sum / (LONG * RIG_VOCAB)));
 }
 
-/* Passes of FEW after n, which has gone through the text and stored `kept`. */
+/* Passes of FEW rows that follow n, which has run the text and stored `kept`. */
 static status check_followed(const line *n, const work *k, const char *shape, const codes *kept,
                              bool bits, err *e)
 {
@@ -179,7 +180,7 @@ static status check_followed(const line *n, const work *k, const char *shape, co
         st = go_through(&of, k, FEW, want, NULL, e);
         follow_end(&f);
     }
-    if (!st && bits) /* who follows its equal differs in nothing: this checks the check */
+    if (!st && bits) /* a session that follows its equal does not differ: this checks the check */
         verdict(n->g, "caches", text("%s, followed: rows and codes that differ", shape),
                 compare(k->got, want, LONG, true) + (double)f.codes.n_other, 0);
     else if (!st) {
@@ -201,7 +202,7 @@ static status check_chunk(const line *of, const work *k, int32_t chunk, err *e)
     status st = line_open(&n, of->g, of->m, k->w, chunk, e);
     if (!st && chunk >= FEW)
         st = codes_open(&kept, &n.l, LONG, e);
-    if (chunk == LONG) /* slices as short as they may be, or there would be one */
+    if (chunk == LONG) /* the shortest slices, or there would be only one */
         c->slice_bytes = 1;
     if (!st)
         st = go_through(&n, k, chunk, k->got, chunk >= FEW ? &kept : NULL, e);
@@ -227,7 +228,7 @@ static status check_chunks(const line *of, const work *k, err *e)
     return st;
 }
 
-/* Drafts of up to 15, a random number of them right: what is rejected leaves nothing behind. */
+/* Drafts of up to 15 tokens, of which a random number is right: rejected rows leave no trace. */
 static status check_verify(line *n, const work *k, err *e)
 {
     double differ = 0;
@@ -314,7 +315,7 @@ static status check_format(rig *g, const model *m, const kv_words *w, const int3
 void check_caches(rig *g)
 {
     int32_t ids[LONG];
-    uint64_t rng = 7; /* the same text, whatever was checked before */
+    uint64_t rng = 7; /* the same text, whatever checks ran before */
     gguf file = {0};
     model m = {0};
     err e = {0};
@@ -335,7 +336,7 @@ void check_caches(rig *g)
             failed(g, "caches", e.text);
     cuda_device *c = g->gpu->self;
     bool usual = c->hopper;
-    c->hopper = false; /* formats[0]: f16, with what other GPUs take */
+    c->hopper = false; /* formats[0]: f16, with the kernels of other GPUs */
     if (usual && my_turn(g, name_of(g, &formats[0])) && !e.status &&
         check_format(g, &m, &formats[0], ids, &e))
         failed(g, "caches", e.text);

@@ -1,5 +1,5 @@
-/* check_follow.c - a session on the CUDA device follows another: kv_codes.h says what for. Rows are
- * found by their index alone, so one that was stored elsewhere is not found.
+/* check_follow.c - a session on the CUDA device follows another (kv_codes.h). Rows are found by the
+ * number of their key alone, so a row that was stored elsewhere is not found.
  */
 #include "tests/cuda/check_int.h"
 #include "backend/cuda/cuda_int.h"
@@ -37,7 +37,7 @@ static uint8_t *code_row(const codes *c, const kv_view *v, int stream, int32_t h
     return c->at[v->id][stream] + row * stored_bytes(v, stream);
 }
 
-/* All of a stream, between the device and the host: one transfer, where rows would be hundreds. */
+/* A whole stream between device and host: one transfer instead of hundreds, one per row. */
 static size_t whole_bytes(const kv_view *v, int stream)
 {
     return (size_t)v->n_head_kv * (size_t)v->n_slots * stored_bytes(v, stream);
@@ -81,7 +81,7 @@ static void follow_stream(pass *p, const kv_view *v, mat m, int stream)
     int32_t n_rows = p->rows->n;
     const int32_t *index = rows_keys(p->rows, v)->index;
     size_t bytes = stored_bytes(v, stream), width = (size_t)mat_width(m), d = (size_t)v->head_dim;
-    kv_base base = p->st->kv[v->id]; /* of the one sequence there is */
+    kv_base base = p->st->kv[v->id]; /* of the only sequence */
     char *all = stream_take(dev, v, base, stream);
     float *x = gpu_rows(now->g, m), *values = mem_alloc(2 * d * sizeof *values);
     stored_values s = {.own = values, .first = values + d, .n = v->head_dim, .type = type};
@@ -121,11 +121,11 @@ void follow_begin(follower *f, rig *g, const codes *first)
 {
     cuda_device *c = g->gpu->self;
     *f = (follower){.g = g, .first = first, .usual = g->gpu->op, .no_graphs = c->no_graphs};
-    f->codes.hair = 2 * CODE_HAIR; /* sums of f16 products, too, go to either side */
+    f->codes.hair = 2 * CODE_HAIR; /* sums of f16 products may round to either side too */
     f->ops = *f->usual;
     f->ops.kv_store = follow_store;
     g->gpu->op = &f->ops;
-    c->no_graphs = true; /* a replay would store without asking */
+    c->no_graphs = true; /* a replay would store without these functions */
     now = f;
 }
 

@@ -1,7 +1,7 @@
-/* check_sessions.c - what the engine does with caches on the CUDA device: snapshots that are loaded
- * into another ring, rows of several timelines in one pass, passes that are replayed from a
- * recording, models divided between the GPU and the CPU. All but the last must go on bit for bit,
- * token by token, as a timeline that was never touched.
+/* check_sessions.c - the engine's uses of caches on the CUDA device: snapshots loaded into another
+ * ring, rows of several timelines in one pass, passes replayed from a recording, models divided
+ * between GPU and CPU. All but the last must continue bit for bit, token by token, like an
+ * untouched timeline.
  */
 #include "tests/cuda/check_int.h"
 #include "backend/cuda/cuda_int.h"
@@ -17,7 +17,7 @@
 
 enum { LINES = 3 };
 
-/* Some caches of one layout and what passes over them need. */
+/* Caches of one layout, and what their passes need. */
 typedef struct top {
     rig *g;
     model_division division; /* to be set before top_open, as the next */
@@ -68,7 +68,7 @@ static void top_close(top *t)
     model_free(&t->m);
 }
 
-/* n rows of each of the first n_lines timelines, all in one pass; logits of the last of each. */
+/* One pass with n rows of each of the first n_lines timelines; logits of the last row of each. */
 static status step_all(top *t, kv_cache *const *c, int n_lines, const int32_t *const *ids,
                        int32_t n, err *e)
 {
@@ -100,8 +100,8 @@ static status step_one(top *t, kv_cache *c, const int32_t *ids, int64_t upto, er
     return st;
 }
 
-/* Saves line 0 of a at n, loads it into line 0 of b, which held something else; both go on for 12
- * tokens. Returns how many logits differ; -1: failed. */
+/* Saves line 0 of a at n, loads it into line 0 of b, which held something else; runs 12 more tokens
+ * in both. Returns the number of logits that differ; -1: failed. */
 static double snapshot_at(top *a, top *b, const int32_t *ids, const int32_t *other, int64_t n,
                           err *e)
 {
@@ -157,7 +157,7 @@ static void check_snapshots(rig *g, const char *path, const fidelity *f, num_typ
     top_close(&b);
 }
 
-/* Three timelines at different places, a row of each in one pass, against each alone. */
+/* Three timelines at different positions, a row of each in one pass, against each alone. */
 static void check_lines(rig *g, const char *path, const fidelity *f)
 {
     static const int64_t start[LINES] = {1, 17, 40};
@@ -207,8 +207,8 @@ static int n_recordings(const cuda_device *c)
     return n;
 }
 
-/* Two timelines take turns in passes of `rows` rows, with passes recorded and replayed or all run
- * plainly: logits of every pass, one after the other. */
+/* Two timelines in turn, in passes of `rows` rows, with recording and replay or without: the logits
+ * of every pass, one after the other. */
 static status run_turns(top *t, const int32_t *const *ids, int32_t rows, int n_passes, bool plainly,
                         float *out, err *e)
 {
@@ -229,8 +229,7 @@ static status run_turns(top *t, const int32_t *const *ids, int32_t rows, int n_p
     return st;
 }
 
-/* What is replayed must be what would have been computed, bit for bit, whichever timeline was
- * recorded. */
+/* A replayed pass is bit-identical to a computed one, whichever timeline was recorded. */
 static void check_replays(rig *g, const char *path, const fidelity *f, const char *what,
                           bool one_stream)
 {
@@ -291,7 +290,7 @@ static void check_all_replays(rig *g)
 
 /* ---- Divided models -------------------------------------------------------------------------- */
 
-/* The last logits of every pass, against what transformers computed. */
+/* The last logits of every pass, against those of the transformers package. */
 static void check_division(rig *g, const char *path, const fidelity *f, model_division d,
                            bool one_stream)
 {
