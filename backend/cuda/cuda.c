@@ -16,7 +16,7 @@ enum {
     RESERVE_BYTES = 512 << 20 /* for the driver, recorded passes, and the raw bytes of loading */
 };
 
-static cuda_device *of(const device *d)
+static cuda_device *self_of(const device *d)
 {
     return d->self;
 }
@@ -52,7 +52,8 @@ static void cuda_release(device *d, void *p, size_t n_bytes)
 static void cuda_clear(device *d, void *p, size_t n_bytes)
 {
     cuda_settle(cuda_select(d));
-    cuda_ok(of(d), NULL, cudaMemsetAsync(p, 0, n_bytes, of(d)->stream), "clearing memory");
+    cuda_ok(self_of(d), NULL, cudaMemsetAsync(p, 0, n_bytes, self_of(d)->stream),
+            "clearing memory");
 }
 
 static void cuda_upload(device *d, void *to, const void *from, size_t n_bytes)
@@ -144,12 +145,12 @@ static uint64_t cuda_available(const device *d)
 
 static uint64_t cuda_used(const device *d)
 {
-    return atomic_load_explicit(&of(d)->n_bytes, memory_order_relaxed);
+    return atomic_load_explicit(&self_of(d)->n_bytes, memory_order_relaxed);
 }
 
 static status cuda_failed(const device *d, err *e)
 {
-    const cuda_device *c = of(d);
+    const cuda_device *c = self_of(d);
     return c->broken ? err_set(e, c->broken_why.status, "%s", c->broken_why.text) : OK;
 }
 
