@@ -140,7 +140,7 @@ cuda_blas *cuda_blas_open(void)
 static bool make_plan(cuda_blas *b, lt_plan *p)
 {
     int t = OP_T, found = 0;
-    size_t room = LT_WORKSPACE;
+    size_t workspace_bytes = LT_WORKSPACE;
     void *pref = NULL;
     lt_result best;
     uint64_t in = (uint64_t)p->n_in, out = (uint64_t)p->n_out, rows = (uint64_t)p->rows;
@@ -150,7 +150,7 @@ static bool make_plan(cuda_blas *b, lt_plan *p)
         !b->call.layout_create(&p->a, R_16BF, in, out, p->n_in) &&
         !b->call.layout_create(&p->b, R_16BF, in, rows, p->n_in) &&
         !b->call.layout_create(&p->d, R_32F, out, rows, p->stride) && !b->call.pref_create(&pref) &&
-        !b->call.pref_set(pref, PREF_WORKSPACE, &room, sizeof room) &&
+        !b->call.pref_set(pref, PREF_WORKSPACE, &workspace_bytes, sizeof workspace_bytes) &&
         !b->call.heuristic(b->handle, p->desc, p->a, p->b, p->d, p->d, pref, 1, &best, &found) &&
         found > 0;
     if (pref)

@@ -272,14 +272,14 @@ static void cuda_begin(device *d, pass *p)
     put_lists(&k, &st->all, &c->rows_all);
     put_lists(&k, &st->out, &c->rows_out);
     c->out_row = put_bytes(&k, st->out_row, (size_t)st->out.n * sizeof(int32_t));
-    int64_t top = 0;
+    int64_t n_keys = 0;
     for (int32_t i = 0; i < st->all.n; i++)
         for (int kind = 0; kind < STORE_KINDS; kind++) {
             int64_t end = (int64_t)st->all.keys[kind].last[i] + 1;
-            top = end > top ? end : top;
+            n_keys = end > n_keys ? end : n_keys;
         }
     c->kv_bucket = KV_BUCKET_MIN;
-    while (c->kv_bucket < top && c->kv_bucket < 1 << 30)
+    while (c->kv_bucket < n_keys && c->kv_bucket < 1 << 30)
         c->kv_bucket *= 2;
     if (cuda_ok(c, p, cudaMemcpyAsync(c->step_at, k.host, k.at, cudaMemcpyHostToDevice, c->stream),
                 "copying the step"))

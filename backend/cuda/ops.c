@@ -244,16 +244,16 @@ static bool blas_matmul(pass *p, mat y, dev_quant q, const weight *w, int32_t ki
     int32_t most = (int32_t)((size_t)(128 << 20) / row) & ~127;
     if (!c->blas || y.rows < BLAS_ROWS || w->n_in % 8 || w->n_mat != 1 || most < 128)
         return false;
-    int32_t part = w->n_out < most ? w->n_out : most;
+    int32_t n_at_a_time = w->n_out < most ? w->n_out : most;
     size_t mark = pass_mark(p);
-    uint16_t *to = kind == PACK_BF16 ? NULL : cuda_temp(p, (size_t)part * row);
+    uint16_t *to = kind == PACK_BF16 ? NULL : cuda_temp(p, (size_t)n_at_a_time * row);
     pass_release(p, mark);
     if (cuda_skip(p, y))
         return true;
     packed v = cuda_view(w);
     wrote(p, y);
-    for (int32_t first = 0; first < w->n_out; first += part) {
-        int32_t n = w->n_out - first < part ? w->n_out - first : part;
+    for (int32_t first = 0; first < w->n_out; first += n_at_a_time) {
+        int32_t n = w->n_out - first < n_at_a_time ? w->n_out - first : n_at_a_time;
         const uint16_t *from = (const uint16_t *)v.codes + (size_t)first * (size_t)w->n_in;
         dev_mat d = cuda_mat(y);
         d.at += first;
@@ -552,29 +552,29 @@ static void c_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
     if (by_expert(p, x.rows, down)) {
         dev_quant q = cuda_quant(p, by_pair(x), true, true);
         expert_lists l = sort_pairs(p, r, down->n_mat);
-        mat part = pass_mat(p, x.rows, r.k, down->n_out);
-        expert_mma(p, part, q, down, l, 1);
+        mat outputs = pass_mat(p, x.rows, r.k, down->n_out);
+        expert_mma(p, outputs, q, down, l, 1);
         if (cuda_skip(p, y))
             return;
         wrote(p, y);
-        cu_expert_join(c->stream, cuda_mat(y), part.at, r.weight, r.k);
+        cu_expert_join(c->stream, cuda_mat(y), outputs.at, r.weight, r.k);
         cuda_done(p, "moe_down");
         return;
     }
     if (is_float(weight_kind(p, down))) {
-        mat part = pass_mat(p, x.rows, r.k, down->n_out);
+        mat outputs = pass_mat(p, x.rows, r.k, down->n_out);
         if (pass_failed(p) || cuda_skip(p, y))
             return;
-        wrote(p, part);
+        wrote(p, outputs);
         wrote(p, y);
-        cu_expert_float(c->stream, cuda_mat(part), cuda_mat(x), r.k, r.id, r.k, cuda_view(down),
+        cu_expert_float(c->stream, cuda_mat(outputs), cuda_mat(x), r.k, r.id, r.k, cuda_view(down),
                         NULL, 0, down->n_out);
-        cu_expert_join(c->stream, cuda_mat(y), part.at, r.weight, r.k);
+        cu_expert_join(c->stream, cuda_mat(y), outputs.at, r.weight, r.k);
         cuda_done(p, "moe_down");
         return;
     }
     dev_quant q = cuda_quant(p, by_pair(x), false, true);
-    mat part = x.rows > 1 ? pass_mat(p, x.rows, r.k, down->n_out) : (mat){0};
+    mat outputs = x.rows > 1 ? pass_mat(p, x.rows, r.k, down->n_out) : (mat){0};
     if (cuda_skip(p, y))
         return;
     wrote(p, y);
@@ -584,12 +584,12 @@ static void c_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
                         .k = r.k,
                         .x_per_pair = true,
                         .chosen = c->chosen == r.id};
-    if (part.at) {
+    if (outputs.at) {
         expert_product b = a;
-        wrote(p, part);
-        b.p.y = cuda_mat(part);
+        wrote(p, outputs);
+        b.p.y = cuda_mat(outputs);
         if (together(c, b)) {
-            cu_expert_join(c->stream, a.p.y, part.at, NULL, r.k);
+            cu_expert_join(c->stream, a.p.y, outputs.at, NULL, r.k);
             cuda_done(p, "moe_down");
             return;
         }
