@@ -3,16 +3,16 @@
  *     bench_attend_cuda [ROWS] [SHAPE] [FORMAT] [DEPTH]     default: 1 row; parts of the names
  *     bench_attend_cuda many [SHAPE] [FORMAT] [ROWS]        default: f16, 2048 rows
  *
- * Some rows, over every format of cache: time of one layer, and the bandwidth at which it reads
- * keys and values. Stores are full of random blocks, enough of them that no cache of the chip holds
- * one until its turn comes again. A pass of attention over all of them is recorded and replayed, as
- * decoding does; the median of the replays, by the clock of the host around them. Global layers
- * whose values are their raw keys are also measured in one stream ("one f16" and so on).
+ * ROWS rows over every format of cache: the time of one layer, and its read bandwidth for keys and
+ * values. Stores are full of random blocks; there are so many stores that no cache of the GPU keeps
+ * one until its next turn. A pass of attention over all of them is recorded and replayed, as in
+ * decoding. A time is the median of the replays, by the host's clock. Global layers whose values
+ * are their raw keys are also measured in one stream ("one f16" and so on).
  *
- * many: a prompt's chunk of rows, one layer, by each kernel that there is for the shape and the
- * format, in turn: medians, products per second, their share of what cuBLAS reaches in bf16, and
- * how far the kernels' results are from one another. Where values are raw keys, one stream has a
- * line of its own, and how many times as fast as two it is.
+ * many: a prompt's chunk of rows in one layer, by each kernel for the shape and the format, in
+ * turns: medians, products per second, their share of cuBLAS's rate in bf16, and the distance of
+ * the kernels' results. Where values are raw keys, one stream has a line of its own, with its speed
+ * relative to two.
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/ops.h"
@@ -70,7 +70,7 @@ static void check(status st, const err *e)
     }
 }
 
-/* The same random rows of a head over and over: what they hold costs no time. */
+/* The same random rows of a head, repeated; their values do not affect times. */
 static void fill(device *d, void *to, size_t n_bytes, kv_format f, int32_t dim)
 {
     uint64_t rng = 3, bytes = 0;
@@ -91,7 +91,7 @@ static void fill(device *d, void *to, size_t n_bytes, kv_format f, int32_t dim)
 
 typedef struct bench {
     device *d;
-    rope turn; /* what keys are made with: a quarter of 512 turns */
+    rope turn; /* the rotation of keys made from values: a quarter of 512 turns */
     weight norm;
     void *scratch;
     size_t scratch_bytes;
@@ -219,7 +219,7 @@ static double measure(bench *b, int shape, int32_t depth, int format, int32_t ro
 
 /* ---- Many rows ---------------------------------------------------------------------------- */
 
-/* Products and sums of attention itself: what rows do not see is not counted. */
+/* Multiplications and additions of attention; keys that a row does not see are not counted. */
 static double tera(int shape, int32_t depth, int32_t n_rows)
 {
     double keys = 0;
@@ -231,7 +231,7 @@ static double tera(int shape, int32_t depth, int32_t n_rows)
     return 4e-12 * keys * shapes[shape].n_head * shapes[shape].dim;
 }
 
-/* Milliseconds of one layer; its first and last row to `rows`, if given. */
+/* Milliseconds of one layer; copies its first and last row to `rows`, unless NULL. */
 static double once(bench *b, int shape, int32_t n_rows, float *rows)
 {
     size_t width = (size_t)shapes[shape].n_head * (size_t)shapes[shape].dim;
@@ -257,7 +257,7 @@ static double distance(const float *a, const float *b, size_t n)
     return diff / sum;
 }
 
-/* One line; returns the best median. two: that of two streams, if this is one. */
+/* Prints a line and returns the best median. two: the median of two streams, where this is one. */
 static double compare(bench *b, int shape, int32_t depth, double two)
 {
     cuda_device *c = b->d->self;
@@ -337,7 +337,7 @@ static void many(bench *b, const char *only, const char *type, int32_t rows)
     printf("%s, %d rows, %s; TFLOP/s and share of %d\n", b->d->name, rows, type, MANY_TERA);
     printf("%-16s %7s  %3s  %-27s  %-27s  %5s  %-8s %s\n", "shape", "depth", "", "flash.cu",
            "flash*_hopper.cu", "ratio", "distance", "two/one");
-    /* Queries: what the first matrix of a pass is made of. */
+    /* The queries, which are the first matrix of a pass. */
     fill(b->d, b->scratch, (size_t)MANY_ROWS * 32 * 512 * sizeof(float), (kv_format){NUM_F32, 0},
          512);
     for (int s = 0; s < SHAPES; s++)
