@@ -1,4 +1,4 @@
-/* divide_test.c - models on two devices: what they compute, where their bytes are, what is refused.
+/* divide_test.c - models on several devices: results, memory of each device, refused divisions.
  *
  * CPU devices stand for GPUs and the CPU beside them (device "cpu,cpu" and longer). On a CPU a
  * row's result is the same on every device, so a divided model must give the same bytes as a whole
@@ -30,7 +30,7 @@ static void evaluate(carat_model *m, const fidelity *f, int32_t chunk, float *lo
     carat_session_options o = {.n_ctx = f->n_tokens, .chunk = chunk, .checkpoint_mb = -1};
     CHECK_OK(carat_session_open(m, &o, &s, &e), e);
     CHECK_OK(carat_eval(s, f->tokens, f->n_tokens - 3, false, logits, NULL, &e), e);
-    for (int32_t i = 2; i >= 0; i--) /* and as decoding does */
+    for (int32_t i = 2; i >= 0; i--) /* and token by token, as in decoding */
         CHECK_OK(carat_eval(s, f->tokens, f->n_tokens - i, false, logits, NULL, &e), e);
     carat_session_close(s);
 }
@@ -78,7 +78,7 @@ TEST(divided_models_compute_what_whole_ones_do)
                 if (n % 3 == 1)
                     same_as_whole(path, &f, "cpu,cpu,cpu", n, false);
             } else {
-                /* Only those are refused that are parted from their keys, and all fewer. */
+                /* Refused: too few layers, so that a layer is apart from the keys that it reads. */
                 CHECK(!least && f.n_shared && e.status == CARAT_E_ARG);
                 CHECK(strstr(e.text, "whose keys it reads") != NULL);
             }
@@ -132,8 +132,8 @@ TEST(a_divided_model_saves_and_restores)
     saves_and_restores("cpu,cpu,cpu", true);
 }
 
-/* What each device's plan says of caches, scratch and copied weights is what is then taken of it,
- * to the byte: on a CPU nothing is rounded. */
+/* Caches, scratch and copied weights take exactly the planned bytes of each device: a CPU rounds no
+ * allocation. */
 TEST(divided_plans_are_what_is_taken)
 {
     fidelity f;

@@ -39,16 +39,16 @@ enum {
 
 struct carat_model {
     model core;
-    device *dev;                       /* core.dev[PASS_MAIN]: logits come from it */
+    device *dev;                       /* the main one, core.dev[PASS_MAIN]: it gives the logits */
     device *other[PASS_SIDES_MAX - 1]; /* of sides 1 .. n_sides - 1 of a divided model */
     int32_t n_sides;
     vocab *text;      /* NULL: a model without vocabulary */
-    token_tree *tree; /* of text, for grammars; NULL until one was needed */
+    token_tree *tree; /* of text; made for the first grammar */
     pthread_mutex_t tree_lock;
     const chat_format *chat; /* NULL: plain completion only */
     char *file_type;         /* "Q4_K_M" */
     atomic_bool loaded;      /* weights are on the device; changes under pass_lock */
-    atomic_bool parked;      /* they were, and may be again */
+    atomic_bool parked;      /* carat_model_park has unloaded them */
     bool strict;             /* refuse slow kernels */
     bool overcommit;         /* allow plans beyond the available memory */
     bool direct;             /* the file was read into memory, whose pages the kernel cannot drop */
@@ -56,14 +56,14 @@ struct carat_model {
     uint64_t taken_bytes[PASS_SIDES_MAX];
     double load_ms;
     char device_why[256];       /* the reason for these devices, as a phrase */
-    carat_progress_fn progress; /* also told about prefill */
+    carat_progress_fn progress; /* of loading, and of prompts */
     void *progress_user;
     pthread_mutex_t pass_lock; /* the device runs one pass at a time */
     bool has_lock;
-    _Atomic(sampler *) spare_sampler; /* of carat_sample, while nobody is in it; or NULL */
+    _Atomic(sampler *) spare_sampler; /* for the next carat_sample; NULL: in use or not made */
 };
 
-/* What a session of a model costs; fixed once it is open. */
+/* The sizes of a session; fixed once it is open. */
 typedef struct session_shape {
     int32_t n_ctx, chunk, n_outputs;
     int32_t n_seqs;        /* timelines that share one workspace */
@@ -74,22 +74,22 @@ typedef struct session_shape {
     kv_choice kv;
 } session_shape;
 
-/* One sequence of tokens and what is remembered of it. */
+/* One sequence of tokens with its keys and values. */
 typedef struct timeline {
     carat_model *m;
     kv_cache kv;
     int32_t *id;             /* [n_ctx]: id[0 .. kv.n_past) are the tokens in kv; the rest is free
                                 for tokens that are being checked */
-    const char *reuse;       /* what the last prompt found in the cache: static storage */
-    int64_t n_dropped;       /* cached tokens it could not use */
+    const char *reuse;       /* as carat_session_reuse; static storage */
+    int64_t n_dropped;       /* cached tokens that the last prompt dropped */
     checkpoint_store *store; /* borrowed; NULL: none */
-    kv_segment *seg;         /* saved linear rows that are this cache's, below seg_n */
+    kv_segment *seg;         /* a snapshot's linear rows that equal the cache's below seg_n */
     int64_t seg_n;
-    kv_snapshot *pending[CUTS_MAX]; /* reserved, to be filled when they must be */
+    kv_snapshot *pending[CUTS_MAX]; /* reserved; filled before a pass overwrites their rows */
     int32_t n_pending;
 } timeline;
 
-/* What passes and sampling need beside timelines: one set per session, one per batch. */
+/* Buffers of passes and sampling: one set per session, one per batch. */
 typedef struct workspace {
     kv_batch batch;
     const pass_taps *taps; /* as session_shape */
@@ -155,20 +155,22 @@ int64_t timeline_usable(const timeline *t, const int32_t *ids, int64_t n);
 /* Keeps, or restores, the longest usable prefix: afterwards kv.n_past < n, and id[0..kv.n_past)
  * equals ids. */
 void timeline_prepare(timeline *t, const int32_t *ids, int64_t n);
-bool timeline_rewind(timeline *t, int64_t n); /* false, and unchanged, if the rings forgot */
+bool timeline_rewind(timeline *t,
+                     int64_t n); /* false, and unchanged, if rings have lost what it needs */
 void timeline_reset(timeline *t);
-/* To be called before a pass adds n_rows: takes the checkpoints it would make impossible. */
+/* Before a pass that adds n_rows: fills pending checkpoints whose rows the pass will overwrite. */
 void timeline_before_pass(timeline *t, int32_t n_rows);
-void timeline_save_end(timeline *t); /* a checkpoint of all there is, if there is room */
-void timeline_rest(timeline *t);     /* an answer is over: what a directory wants is saved */
-/* Takes a checkpoint where ids[0..n) part from t, if that is more than `above` tokens and t can:
- * for another timeline to go on from. */
+void timeline_save_end(
+    timeline *t);                /* a checkpoint of the whole timeline, if the budget allows it */
+void timeline_rest(timeline *t); /* after an answer: saves to the directory what it lacks */
+/* Takes a checkpoint at the end of the common prefix of ids[0..n) and t, for another timeline to
+ * continue from, if the prefix has more than `above` tokens and t still holds its rows. */
 void timeline_offer(timeline *t, const int32_t *ids, int64_t n, int64_t above);
 status timeline_snapshot(timeline *t, kv_snapshot **out, err *e);
 status timeline_restore(timeline *t, const kv_snapshot *k, err *e);
 
 /* session.c */
-/* NULL if opt wants none. opt may be NULL. */
+/* *s is NULL if opt wants no checkpoints. opt may be NULL. */
 status open_checkpoints(checkpoint_store **s, carat_model *m, const kv_layout *l,
                         const carat_session_options *opt, const carat_memory_plan *plan, err *e);
 status workspace_open(workspace *w, carat_model *m, const kv_layout *l, const session_shape *shape,

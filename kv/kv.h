@@ -24,7 +24,7 @@
 typedef struct kv_spec {
     int32_t window; /* 0: all */
     int32_t n_head_kv, head_dim;
-    bool wide;            /* as of kv_view */
+    bool wide;            /* as in kv_view */
     bool k_is_v;          /* values are the raw projection of keys: one stream can hold both */
     const weight *k_norm; /* with k_is_v: norm and rotation that make keys of values */
     const rope *k_rope;
@@ -60,8 +60,8 @@ typedef struct kv_choice {
     kv_rule rule[KV_RULES_MAX];
 } kv_choice;
 
-/* All may be NULL: f16 keys; values as keys; no rules; auto. layers: "SPEC=TYPE,..." with SPEC
- * "global", "swa", a layer or "first-last", and TYPE a format or "keys/values". */
+/* The options as texts. NULL: keys f16; values as keys; no rules; auto. layers: "SPEC=TYPE,...",
+ * where SPEC is "global", "swa", a layer or "first-last", and TYPE a format or "keys/values". */
 typedef struct kv_words {
     const char *k, *v, *layers, *single;
 } kv_words;
@@ -85,7 +85,7 @@ typedef struct kv_layout {
 } kv_layout;
 
 typedef struct kv_want_layout {
-    const kv_spec *spec; /* [n]; what its pointers show outlives the layout */
+    const kv_spec *spec; /* [n]; its weights and ropes outlive the layout */
     int32_t n;
     kv_choice choice;
     int32_t n_ctx, rows_max;
