@@ -1,0 +1,172 @@
+/* fuzz_vocab.c - model files with a vocabulary of chosen sizes, from file bytes to tokens.
+ *
+ *     flags | n_pieces { type size:16 first } | n_merges { left right } | text
+ *
+ * Pieces are runs of one letter, so a few bytes of input choose sizes of up to 64 KiB: buffers that
+ * are filled to the last byte, empty place holders, pieces longer than any limit. flags & 1: all
+ * byte pieces are there; & 2: an empty piece is the last; & 4: the pieces are padded to a power of
+ * two. The file is refused with a sentence, or its vocabulary encodes the text and prints every
+ * token.
+ */
+#include "fuzz/fuzz.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "engine/text_file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { PIECES_MAX = 96, MERGES_MAX = 32, VOCAB_ROWS = 1 << 20, I32 = 5, STRING = 8, ARRAY = 9 };
+
+typedef struct bytes {
+    const uint8_t *at;
+    size_t n;
+} bytes;
+
+static uint8_t next(bytes *b)
+{
+    return b->n ? (b->n--, *b->at++) : 0;
+}
+
+static void put_number(str *s, uint64_t v, int n_bytes)
+{
+    for (int i = 0; i < n_bytes; i++)
+        str_putc(s, (char)(v >> 8 * i));
+}
+
+static void put_text(str *s, const char *text, size_t n)
+{
+    put_number(s, n, 8);
+    str_put(s, text, n);
+}
+
+static void put_string_key(str *s, const char *key, const char *value)
+{
+    put_text(s, key, strlen(key));
+    put_number(s, STRING, 4);
+    put_text(s, value, strlen(value));
+}
+
+static void put_array_key(str *s, const char *key, int item, uint64_t n)
+{
+    put_text(s, key, strlen(key));
+    put_number(s, ARRAY, 4);
+    put_number(s, (uint64_t)item, 4);
+    put_number(s, n, 8);
+}
+
+static void put_run(str *s, char letter, size_t n)
+{
+    put_number(s, n, 8);
+    for (size_t i = 0; i < n; i++)
+        str_putc(s, letter);
+}
+
+/* The keys of a file; 5 of them. */
+static void put_file(str *s, bytes *b)
+{
+    uint8_t flags = next(b), n = next(b) % PIECES_MAX, types[PIECES_MAX + 2];
+    uint64_t sizes[PIECES_MAX + 2], total = 0, n_bytes = flags & 1 ? 256 : 0;
+    char letters[PIECES_MAX + 2];
+    int n_pieces = n;
+    for (int i = 0; i < n; i++) {
+        types[i] = next(b) % 8;
+        sizes[i] = next(b);
+        sizes[i] |= (uint64_t)next(b) << 8;
+        letters[i] = (char)next(b);
+        total += sizes[i];
+    }
+    if (flags & 4) {
+        uint64_t size = 1 << 16;
+        while (size < total + n_bytes * 6)
+            size *= 2;
+        uint64_t left = size - total - n_bytes * 6;
+        types[n_pieces] = 1;
+        sizes[n_pieces] = left < 65535 ? left : 65535;
+        letters[n_pieces++] = '~';
+    }
+    if (flags & 2) {
+        types[n_pieces] = 5;
+        sizes[n_pieces] = 0;
+        letters[n_pieces++] = 0;
+    }
+    str_put(s, "GGUF", 4);
+    put_number(s, 3, 4);
+    put_number(s, 0, 8);
+    put_number(s, 5, 8);
+    put_string_key(s, "general.architecture", "gemma4");
+    put_string_key(s, "tokenizer.ggml.model", "gemma4");
+    put_array_key(s, "tokenizer.ggml.tokens", STRING, (uint64_t)n_pieces + n_bytes);
+    for (uint64_t i = 0; i < n_bytes; i++) {
+        char piece[8] = {'<', '0', 'x', "0123456789ABCDEF"[i >> 4], "0123456789ABCDEF"[i & 15],
+                         '>', 0};
+        put_text(s, piece, 6);
+    }
+    for (int i = 0; i < n_pieces; i++)
+        put_run(s, letters[i], (size_t)sizes[i]);
+    put_array_key(s, "tokenizer.ggml.token_type", I32, (uint64_t)n_pieces + n_bytes);
+    for (uint64_t i = 0; i < n_bytes; i++)
+        put_number(s, 6, 4);
+    for (int i = 0; i < n_pieces; i++)
+        put_number(s, types[i], 4);
+    int n_merges = next(b) % MERGES_MAX;
+    put_array_key(s, "tokenizer.ggml.merges", STRING, (uint64_t)n_merges);
+    for (int i = 0; i < n_merges; i++) {
+        str merge = {0};
+        for (int side = 0; side < 2; side++) {
+            int k = n_pieces ? next(b) % n_pieces : 0;
+            for (uint64_t j = 0; n_pieces && j < sizes[k] && j < 64; j++)
+                str_putc(&merge, letters[k]);
+            if (!side)
+                str_putc(&merge, ' ');
+        }
+        put_text(s, str_text(&merge), merge.n);
+        str_free(&merge);
+    }
+}
+
+static void use(const vocab *v, const bytes *text)
+{
+    for (int mode = SPECIAL_NONE; mode <= SPECIAL_ALL; mode++) {
+        id_list ids = {0};
+        err e = {0};
+        if (vocab_encode(v, (const char *)text->at, text->n, (special_mode)mode, &ids, &e) &&
+            !*e.text)
+            abort();
+        id_list_free(&ids);
+    }
+    volatile unsigned char sink = 0;
+    for (int32_t id = -1; id <= vocab_n(v); id++) {
+        size_t n;
+        const char *s = vocab_text(v, id, true, &n);
+        for (size_t i = 0; s && i < n; i++)
+            sink ^= (unsigned char)s[i];
+    }
+    (void)sink;
+}
+
+FUZZ(vocab)
+{
+    bytes b = {data, n};
+    str file = {0};
+    gguf g;
+    err e = {0};
+    vocab *v = NULL;
+    const chat_format *chat;
+    put_file(&file, &b);
+    void *copy = file.bad ? NULL : mem_aligned(16, file.n); /* exactly as long: no byte to spare */
+    if (copy) {
+        memcpy(copy, file.at, file.n);
+        if (gguf_open_bytes(&g, copy, file.n, "fuzz", &e) ||
+            text_from_gguf(&g, VOCAB_ROWS, &v, &chat, &e)) {
+            if (!*e.text)
+                abort(); /* a failure without a sentence */
+        } else if (v) {
+            use(v, &b);
+        }
+        vocab_close(v);
+        gguf_close(&g);
+    }
+    mem_free(copy);
+    str_free(&file);
+}
