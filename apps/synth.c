@@ -1,8 +1,8 @@
 /* synth.c - carat synth: a model file of any size with seeded random weights.
  *
  * For speed and memory, which do not depend on what the weights say, and for tests. The files are
- * whole GGUF files that any engine loads; what they generate is noise. Magnitudes are
- * those of a trained model, so activations stay finite through any number of layers.
+ * complete GGUF files that any engine loads; the text that they generate is noise. Magnitudes match
+ * a trained model's, so activations stay finite through any number of layers.
  */
 #include "apps/commands.h"
 #include "apps/synth_blocks.h"

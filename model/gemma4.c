@@ -1,9 +1,9 @@
 /* gemma4.c - the forward pass of Gemma 4, in the order of the paper.
  *
- * Traps that every line here has been through: norm weights are plain (nothing adds 1); V and the
- * router's input are normed without weight; the attention scale is 1; layers without V take it
- * from K's raw projection, before norm and rotation; the router reads the residual stream itself;
- * layer_output_scale multiplies the whole stream.
+ * Easily mistaken: norm weights are plain (nothing adds 1). V and the router's input are normed
+ * without weight. The attention scale is 1. Layers without a V projection take V from K's raw
+ * projection, before norm and rotation. The router reads the residual stream. layer_output_scale
+ * multiplies the whole stream.
  */
 #include "model/gemma4.h"
 
@@ -70,7 +70,7 @@ static void gemma4_store_kv(pass *p, const gemma4 *g, const gemma4_layer *L, con
                             mat h)
 {
     mat k = mat_heads(op_matmul(p, h, &L->wk), L->head_dim);
-    if (kv->single) { /* only the value is kept; whoever reads it makes the key */
+    if (kv->single) { /* only the value is stored; attention derives the key */
         k = op_rms_norm_inplace(p, k, NULL, g->eps);
         op_kv_store(p, kv, k, k);
         return;

@@ -88,7 +88,7 @@ static status bind_attention(const binder *b, gemma4_layer *L, const shapes *s)
         (st = bind_vector(b, &L->attn_post_norm, "post_attention_norm.weight", d)))
         return st;
     if (!L->owns_kv)
-        return OK; /* files of one generation carry K and V here all the same: unused */
+        return OK; /* some converters write K and V here too: unused */
     if ((st = bind_matrix(b, &L->wk, "attn_k.weight", d, kv)) ||
         (st = bind_vector(b, &L->k_norm, "attn_k_norm.weight", L->head_dim)))
         return st;
@@ -133,7 +133,7 @@ static status bind_layer(const binder *b, gemma4_layer *L, const shapes *s)
     return OK;
 }
 
-/* Which layer's keys each layer reads: its own, or those of the last owner of its kind. */
+/* Sets the store that each layer reads: its own, or that of the last owner of its kind. */
 static status bind_kv(model *m, gemma4 *g, const shapes *s, kv_spec **out, err *e)
 {
     int32_t first_shared = s->n_layer - s->n_shared;

@@ -7,9 +7,9 @@
  * without changing a single id:
  *
  *  - Between characters x and y where no merge joins a piece ending in x with one beginning in y,
- *    nothing can ever be joined: the word falls into parts there that know nothing of each other.
- *    (Merges act on neighbours only, and their order inside one part is the same whatever happens
- *    in another.) In English prose that is before nearly every space.
+ *    no merge ever crosses. The word is cut there into parts, which are encoded independently:
+ *    merges act on neighbours only, so the parts do not affect each other's order of merges. In
+ *    English prose such a cut comes before nearly every space.
  *  - Parts repeat. A small cache, made for the one call, remembers parts and their ids; and the
  *    vocabulary remembers which pieces, standing alone, encode to themselves.
  *  - A short part is merged by scanning its ranks; a long one by a heap of candidate pairs over a
@@ -48,7 +48,7 @@ typedef struct encoder {
     const vocab *v;
     id_list *out;
     bool failed;   /* out of memory: nothing is written any more */
-    bool unk_last; /* the last id is an unknown token that following ones melt into */
+    bool unk_last; /* the last id is an unknown token; directly following ones are dropped */
     cache_entry *cache;
     uint32_t cache_mask;
     long_symbol *sym;

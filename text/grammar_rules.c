@@ -1,4 +1,4 @@
-/* grammar_rules.c - what is to be known of rules before automata are made of them.
+/* grammar_rules.c - properties of rules that compiling them to automata needs.
  *
  * A small rule that is not recursive is copied into every user, so that alternatives which begin
  * alike are told apart by one automaton instead of by several readings at once. A rule that refers

@@ -1,9 +1,9 @@
 /* jtree.c - one JSON text to a tree, by recursive descent.
  *
- * The depth is limited because the stack is, and a nest of brackets is the cheapest attack there
- * is. Strings are unescaped into a scratch string and copied to the arena only when whole; numbers
- * are copied as they are spelled and interpreted by whoever asks. The first error stays in the
- * parser with its line and column. Nothing here knows about chats.
+ * Depth is limited, because nested brackets would otherwise exhaust the stack. Strings are
+ * unescaped into a scratch string and copied to the arena when complete. Numbers keep their
+ * spelling; callers interpret them. The first error stays in the parser with its line and column.
+ * Nothing here knows about chats.
  */
 #include "text/jtree.h"
 #include "text/lower.h"
@@ -190,7 +190,7 @@ static int by_exact_key(const void *a, const void *b)
     return x->count < y->count ? -1 : 1; /* see drop_repeats: the place in the object */
 }
 
-/* Of members with one key, the first takes the value of the last and the others go. */
+/* Of members with the same key, the first takes the value of the last; the others are removed. */
 static status drop_repeats(parser *p, jtree *v)
 {
     jtree **m = mem_alloc(v->count * sizeof *m), *it = v->first;

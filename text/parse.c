@@ -6,23 +6,22 @@
  *
  * The marks, and the reader of a call's text, are the family's (answer_syntax in family.h).
  *
- * The text goes through `held`: what is decided leaves it as events, what is not waits. Waiting is
- * whatever may be the beginning of a marker, white space that a marker may turn out to trim, and a
- * call until it is complete. Decisions look only at the text, never at where a piece ended, so any
- * cut gives the same answer.
+ * The text passes through `held`. Decided text leaves it as events. Undecided text waits: a
+ * possible beginning of a mark, white space that a following mark would trim, and an incomplete
+ * call. Decisions depend on the text alone and not on where a piece ended, so any cut of the input
+ * gives the same events.
  *
  * Rules beyond the grammar:
- *   - A marker that makes no sense where it stands is dropped; the text around it stays.
+ *   - A mark in a place without meaning is dropped; the text around it stays.
  *   - thought_open without its label opens nothing.
- *   - A call ends an open thought. What does not read as a call is content, without its markers;
- *     but a call that the token limit cut is dropped: half a call is nobody's words, and no client
- *     should be tempted to run it.
+ *   - A call ends an open thought. An unreadable call is content, without its marks. A call that
+ *     the token limit cut is dropped: half a call is no text, and a client must not run it.
  *   - A quote mark outside of a call is the quotation mark that it stands for.
- *   - White space around thoughts and calls is theirs: it is trimmed from the text beside them.
- *   - A string argument may spell call_close. So inside a string that marker is only noted;
- *     if the call then fails to read, the noted place was the end after all, the string lacked its
- *     delimiter, and the text behind it is looked at afresh (up to REREAD_BYTES in total, so that
- *     nobody can make this quadratic; from then on the first end marker counts).
+ *   - White space next to thoughts and calls is trimmed from the text.
+ *   - A string argument may spell call_close, so inside a string the mark is only noted. If the
+ * call then proves unreadable, the string lacked its end: the call ends at the noted place, and the
+ *     text after it is parsed again. REREAD_BYTES bounds this in total, which keeps time linear;
+ *     beyond it the first call_close ends a call.
  */
 #include "text/chat.h"
 #include "text/parse_int.h"
@@ -69,7 +68,7 @@ struct answer_parser {
     answer_kind kind; /* of text: REASONING or CONTENT */
     bool fresh;       /* right behind a thought or call: leading white space is trimmed */
     bool spilled;     /* the white space at the end was too much to hold and has been shown */
-    bool cut;         /* the answer ended because it had to */
+    bool cut;         /* a limit, not the model, ended the answer */
     str held;
     size_t at; /* held[0..at) is done with */
     str space; /* white space not shown yet */
@@ -180,7 +179,7 @@ static void put_text(answer_parser *a, const char *s, size_t n)
         a->no_memory = true;
 }
 
-/* What was to be a call and is none: its words, free of markers. */
+/* The text of an unreadable call, without its marks. */
 static void put_failed_call(answer_parser *a, const char *s, size_t n)
 {
     for (size_t at = 0, where; at < n;) {
@@ -305,8 +304,8 @@ static bool step_call(answer_parser *a, bool last)
     const char *s = a->held.at + a->at;
     mark m = find_mark(a, s, a->scanned, n, &where);
     if (where > ANSWER_MAX_CALL_BYTES) {
-        /* No call is so long. It ended where a string seemed to hold its end marker, or else its
-         * text is content; what follows is looked at again. */
+        /* No call is so long. It ended at the call_close that was noted inside a string; without
+         * one its text is content. The text after it is parsed again. */
         n = ANSWER_MAX_CALL_BYTES;
         while (n && ((unsigned char)s[n] & 0xC0) == 0x80)
             n--;

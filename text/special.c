@@ -1,12 +1,12 @@
 /* special.c - finds the special pieces spelled out in a text.
  *
  * The rule is "longest first over the vocabulary": the longest special piece cuts out all of its
- * occurrences, leftmost first, then the next longest works on what is left, and so on. Doing just
- * that means thousands of searches through the text, so it is done the other way round: one pass
- * with a trie finds the longest piece at every place; occurrences that overlap nothing (nearly all)
- * are taken as they are; each knot of overlapping ones is settled by the rule. A shorter piece of
- * the same place is looked for only when the longer one is cut off by another: a page of line
- * feeds, where 31 pieces begin at every byte, must not cost 31 entries per byte.
+ * occurrences, leftmost first; the next longest searches the remaining text, and so on. Thousands
+ * of pieces would mean thousands of searches, so one pass with a trie finds the longest piece at
+ * every place. Occurrences without overlap (nearly all) are final. The rule settles each knot of
+ * overlapping ones. A shorter piece at the same place is searched only after another piece has cut
+ * off the longer one: otherwise a page of line feeds, where 31 pieces begin at every byte, would
+ * cost 31 entries per byte.
  *
  *     text    a < | t u r n > < | t u r n >        two hits, no knot
  *     pieces  "ab" "bcd" in abcd: a knot; "bcd" is longer and wins, "a" stays raw
@@ -135,14 +135,14 @@ static special_hit longest_at(const vocab *v, const marked_text *t, size_t at, s
     return best;
 }
 
-/* A run of hits each of which overlaps one before it. */
+/* A run of hits; each but the first overlaps an earlier one. */
 typedef struct knot {
     special_hit *hit, *won; /* [n]: candidates, the longest of each place; those taken so far */
     size_t n, n_won, base;
     unsigned char *taken; /* one byte per byte of the knot, which starts at `base` */
 } knot;
 
-/* Free bytes from the hit's first on, as far as it reaches. */
+/* Free bytes at the beginning of the hit. */
 static uint32_t room_for(const knot *k, const special_hit *h)
 {
     uint32_t room = 0;
@@ -171,7 +171,7 @@ static bool settle_longest(const vocab *v, const marked_text *t, knot *k)
     return n_back;
 }
 
-/* Replaces the n overlapping hits by those that the rule takes, in text order; returns how many. */
+/* Keeps the hits that the rule takes, of n overlapping ones, in text order; *n: how many. */
 static status settle(const vocab *v, const marked_text *t, special_hit *h, size_t *n, size_t end,
                      err *e)
 {

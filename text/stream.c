@@ -3,8 +3,8 @@
  *     bytes -> [ tail: half a character ] -> characters -> [ held: maybe a stop string ] -> out
  *
  * Stop strings are matched by a Knuth-Morris-Pratt automaton each: one counter per stop string
- * says how many of its bytes the text seen so far ends with. The longest counter is exactly what
- * must be held back, and time is linear however often a stop string almost appears.
+ * is the length of its longest prefix that ends the text. The largest counter is exactly the number
+ * of bytes to hold back. Time is linear, however often a stop string almost appears.
  */
 #include "text/stream.h"
 #include "base/mem.h"
@@ -166,8 +166,8 @@ bool stream_put(stream *s, const char *bytes, size_t n)
                 s->n_tail = 0;
                 continue;
             }
-            /* The tail was no character after all: all of it but the new byte is bad, and the
-             * new byte is looked at again by itself. */
+            /* The tail begins no character: its bytes are bad, except for the new byte, which is
+             * examined again by itself. */
             i--;
             for (size_t bad = s->n_tail - 1; bad > 0 && going; bad--)
                 going = accept_text(s, "\xEF\xBF\xBD", 3);

@@ -169,7 +169,7 @@ static bool type_is(const jtree *type, const char *upper)
     return true;
 }
 
-/* Types are ASCII words; what is not stays as it is. */
+/* Types are ASCII words; other bytes stay as they are. */
 static void put_upper(declaration *d, const jtree *s)
 {
     chat_lit(d->w, GEMMA_QUOTE);

@@ -1,9 +1,9 @@
 /* vocab.c - builds a vocabulary out of what a file holds, and answers questions about its pieces.
  *
- * Everything is checked here, once: types, duplicates, byte pieces, that every merge joins two
- * pieces into a third. What encoding needs to be fast is derived here as well (see vocab_int.h).
- * A quarter of a million pieces and half a million merges are mostly cache misses, so merges are
- * resolved in batches: first all hashes of a batch with a prefetch each, then all look-ups.
+ * Checked here, once: types, duplicates, byte pieces, and that every merge joins two pieces into a
+ * third. The tables that make encoding fast are derived here too (vocab_int.h). Resolving half a
+ * million merges is mostly cache misses, so merges are resolved in batches: first every hash of a
+ * batch, with a prefetch, then every look-up.
  *
  * Not here: matching special pieces (special.c), encoding (bpe.c).
  */
@@ -61,7 +61,7 @@ status vocab_begin(vocab_builder **out, int64_t n_tokens, int64_t n_merges, err 
     return OK;
 }
 
-/* Room for n more bytes behind used. */
+/* Makes space for n more bytes after the first `used`. */
 static bool grow(vocab_builder *b, char **bytes, size_t used, size_t *cap, size_t n)
 {
     if (used + n > VOCAB_MAX_BYTES) {
@@ -303,7 +303,8 @@ static status build_merges(vocab_builder *b, err *e)
             for (int j = 0; j < 3; j++)
                 __builtin_prefetch(&v->slot[(uint32_t)h[k][j] & v->slot_mask]);
         }
-        /* The slot says where the spelling is: a second miss, so a second round. */
+        /* The spelling that a slot points to is a second cache miss: prefetched in a second round.
+         */
         for (int k = 0; k < n_batch; k++)
             for (int j = 0; j < 3; j++) {
                 int32_t guess = v->slot[(uint32_t)h[k][j] & v->slot_mask].id;
