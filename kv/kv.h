@@ -9,7 +9,7 @@
  * query >= first can see. So dropping uncommitted rows is a counter, not a copy, and nothing is
  * ever cleared. How far a cache can rewind below that is one comparison (kv_can_rewind).
  *
- *     slot = index mod n_slots        linear stores: n_slots >= n_ctx, so slot == index
+ *     place = key mod n_slots         linear stores: n_slots >= n_ctx, so place == key
  *
  * Only the thread that runs passes may call in.
  */
@@ -107,7 +107,7 @@ typedef struct kv_cache {
     int64_t n_loaded;            /* of the snapshot loaded; rings hold nothing below its windows */
 } kv_cache;
 
-/* Committed keys of a store of that kind: the number of the next key. */
+/* The number of committed keys in a store of that kind, and so the number of the next key. */
 static inline int64_t kv_n_keys(const kv_cache *c, store_kind kind)
 {
     (void)kind; /* both kinds number keys by their position */
