@@ -1,8 +1,8 @@
 /* convert.c - carat convert: a directory of safetensors to one GGUF file.
  *
- * Nothing is transformed: rows keep their order, norms their values, factors stay where they are.
- * Only the rotation factors are computed, because the checkpoint says them in words. Weights are
- * decoded and encoded row by row on all threads while the file is written.
+ * Values are not transformed: rows keep their order, norms their values, and no factor is folded
+ * into a weight. Only the rotation factors are computed, from config.json. Weights are decoded and
+ * encoded row by row, on all threads, while the file is written.
  */
 #include "apps/commands.h"
 #include "apps/convert_int.h"

@@ -1,7 +1,7 @@
 /* model.c - the registry, and what every architecture needs: finding weights, loading, planning.
  *
- * No arithmetic here. An architecture's bind asks for each weight by name and shape; what it asked
- * for is what model_load puts on the device.
+ * No arithmetic here. An architecture's bind asks for each weight by name and shape; model_load
+ * puts these weights on the device.
  */
 #include "model/model.h"
 #include "backend/plan.h"

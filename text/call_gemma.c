@@ -2,10 +2,10 @@
  *
  *     call:NAME{key:value,...}     value: <|"|>text<|"|>, number, true, false, null, [..], {..}
  *
- * Strictly by the grammar, or leniently: then what models get wrong now and then is repaired. In
+ * Read strictly by the grammar, or leniently: occasional mistakes of models are then repaired. In
  * the lenient reading
- *   - 'text' and "text" are strings, and True, False, None are what they are in Python;
- *   - a bare word is a string, up to the next "key:" or the end of what encloses it;
+ *   - 'text' and "text" are strings, and True, False, None are true, false, null;
+ *   - a bare word is a string, up to the next "key:" or the end of the enclosing brackets;
  *   - at the end of the text a string that lacks its last <|"|>, and every bracket that lacks its
  *     mate, is closed; a key without a value is dropped.
  * The output is written as it is read: one pass, no tree.

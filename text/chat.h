@@ -50,10 +50,10 @@ status chat_render(const chat_format *f, const char *messages, size_t n_messages
 void chat_prompt_free(chat_prompt *p); /* safe on a zeroed or freed prompt */
 
 /* Appends the ids of a prompt, exactly one BOS in front (the template's own). Special pieces are
- * matched in literal segments only; in content even the user-defined ones (which 'no specials'
- * would match elsewhere) stay plain text, because <|"|> or <|tool_call> in a tool's result would
- * otherwise forge structure. raw_markers: specials are matched everywhere, as a server does that
- * renders with Jinja and tokenises the result. Content free of markers gives the same ids. */
+ * matched in literal segments only. In content even user-defined ones stay plain text, which
+ * SPECIAL_NONE would match elsewhere: a <|tool_call> in a tool's result must not forge structure.
+ * raw_markers: special pieces are matched everywhere, as by a server that renders with Jinja and
+ * tokenises the result. Content without marks gives the same ids either way. */
 status chat_tokenize(const vocab *v, const chat_prompt *p, bool raw_markers, id_list *out, err *e);
 
 /* ---- An answer to events (parse.c, and the files of each family) ------------------------- */
@@ -84,11 +84,11 @@ status answer_open(answer_parser **a, const chat_format *f, bool starts_thinking
 void answer_close(answer_parser *a); /* NULL is fine */
 /* Any bytes: what is not UTF-8 becomes U+FFFD. E_CANCELLED when fn said so, E_MEMORY. */
 status answer_put(answer_parser *a, const char *bytes, size_t n, err *e);
-/* To be said before answer_end when the token limit, not the model, ended the answer: then a call
- * that is not complete is dropped. Repairing it might run half a command, and its syntax is no
- * text for anyone. */
+/* Call this before answer_end if a limit, not the model, ended the answer: an incomplete call is
+ * then dropped. A repaired one might run half a command, and its syntax is no text for a reader. */
 void answer_was_cut(answer_parser *a);
-/* The answer is complete: decides all that was held, repairs or passes on an unfinished call. */
+/* The answer is complete: held text is decided; an unfinished call is repaired or becomes content.
+ */
 status answer_end(answer_parser *a, err *e);
 int32_t answer_n_calls(const answer_parser *a); /* so far */
 

@@ -7,13 +7,14 @@
  *     <|turn>model\n
  *
  * A model's turn goes on over its tool calls, their results and further assistant messages. The
- * three renderers share the system block, calls, responses and content; what differs is when a
- * turn opens, when it closes, and which thoughts are kept.
+ * revisions share the system block, calls, responses and content. They differ in when a turn opens,
+ * when it closes, and which thoughts are kept.
  *
  * Three departures from the templates, applied to every revision:
- *   - Repair of a gap: with content after a tool's result the templates close the turn and then,
- *     taking the result for the last thing said, ask for nothing. A prompt that ends in a closed
- *     turn although an answer was asked for gets "<|turn>model\n".
+ *   - Repair of a gap: after a tool's result followed by content, the templates close the turn and
+ *     add no generation prompt. Here a prompt that asks for an answer and ends in a closed turn
+ * gets
+ *     "<|turn>model\n".
  *   - With continue_last the turn of a last assistant message stays open, and its content is not
  *     trimmed. Where that message alone is the turn, the turn begins as an answer's does.
  *   - What a template would drop without a word or print as Python text is an error here: unknown
@@ -296,8 +297,8 @@ static void put_calls(gemma *g, const message *m)
     g->said = SAID_CALL;
 }
 
-/* Results are what the outside world said: they may contain anything, even the delimiter. It
- * stays plain text there, as content never matches special tokens. */
+/* Results come from outside and may contain anything, even the delimiter. It stays plain text
+ * there, because content never matches special tokens. */
 static void put_response(gemma *g, const message *m, const char *name, const jtree *response)
 {
     char where[64];

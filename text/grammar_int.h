@@ -73,8 +73,8 @@ struct gx_builder {
 
 void gx_begin(gx_builder *b, const grammar_setting *how, err *e);
 void gx_free(gx_builder *b);
-/* Counts so many steps, about 50 ns each. False: the budget is spent, the caller has cancelled, or
- * an error was there before. Whatever a source can make long counts its steps. */
+/* Counts steps of about 50 ns. False: the budget is spent, the caller has cancelled, or an error
+ * occurred earlier. Every loop whose length a source decides counts its steps. */
 bool gx_work(gx_builder *b, uint64_t steps);
 bool gx_fail(gx_builder *b, status st, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void *gx_alloc(gx_builder *b, size_t n, size_t size); /* NULL: out of memory, noted */
@@ -95,7 +95,7 @@ gx *gx_alt2(gx_builder *b, gx *x, gx *y);
 int32_t gx_new_rule(gx_builder *b, const char *name); /* body NULL until set; name is copied */
 gx *gx_ref(gx_builder *b, int32_t rule);
 
-/* x with what may stand in front of it in an answer. */
+/* x after the thought that b->how allows or requires. */
 gx *gx_after_thought(gx_builder *b, gx *x);
 /* gx_without for a list that ends in NULL. */
 gx *gx_without_any(gx_builder *b, const char *const *word);
@@ -111,8 +111,8 @@ void json_put_char(str *out, uint32_t cp);
 
 /* ---- Automata ---- */
 
-/* Characters by what grammars tell apart: letters, digits and each common sign are kinds of their
- * own. Every character has one kind. */
+/* Kinds of characters that grammars treat alike. Each common sign is a kind of its own; every
+ * character has exactly one kind. */
 enum {
     KIND_SMALL = 0,   /* a..z; the first, as most tokens have some */
     KIND_WIDE = 2,    /* beyond ASCII */
@@ -140,7 +140,7 @@ enum {
     NODE_FINAL = 1,      /* the frame's text may end here */
     NODE_LAST = 2,       /* final, and nothing leads on */
     NODE_SAFE_LOOP = 4,  /* every safe character (token_tree) leads back here, or to a node for
-                            which that is so and from which the same tokens go on */
+                            with the same property and the same tokens */
     NODE_SAFE_CHAR = 8,  /* the entry of a frame that each safe character is a whole text of */
     NODE_PRODUCTIVE = 16 /* building: some text leads from here to the end of the frame */
 };
@@ -171,7 +171,7 @@ struct grammar {
 /* Compiles; start: what the whole text is. Frees nothing of b. */
 status grammar_build(grammar **g, gx_builder *b, gx *start);
 
-/* What is known of a rule before automata are built (grammar_rules.c). */
+/* Properties of a rule, found before automata are built (grammar_rules.c). */
 typedef struct rule_info {
     int32_t size;  /* nodes of its automaton, about, with all that is copied into it */
     int32_t entry; /* first node of its frame; -1: it has none yet */
@@ -196,8 +196,8 @@ bool gx_written_out(rules *r, gx *x);
 /* The rule made of an expression that is repeated by counting. */
 int32_t rules_frame_of(rules *r, gx *x);
 
-/* grammar_trim.c. After all frames are built: what cannot be completed goes, left recursion is
- * refused, and what makes matching quick is noted. frame [n_frames]: rules that have a frame. */
+/* grammar_trim.c. After all frames are built: removes nodes without a way to an end, refuses left
+ * recursion, and notes facts for quick matching. frame [n_frames]: the rules with a frame. */
 status grammar_finish(grammar *g, rules *r, const int32_t *frame, int32_t n_frames);
 
 /* ---- token_tree ---- */
@@ -208,8 +208,8 @@ typedef struct tree_node {
     uint32_t token; /* into order[]: the tokens that end here, up to the next node's */
     uint16_t depth; /* 1: one byte */
     uint8_t byte;
-    /* Every token below and here is made of whole safe characters only, this many at most; 255: is
-     * not, or has more. Safe: well-formed, not a control character, not one of " \ <. */
+    /* The tokens here and below consist of safe characters, at most this many; UNSAFE: they do not.
+     * Safe: well-formed, no control character, none of " \ <. */
     uint8_t safe;
     uint32_t kinds; /* bit k: a token below or here has a character of kind k */
 } tree_node;

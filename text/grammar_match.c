@@ -3,12 +3,12 @@
  * A state is the set of all readings of the text so far. A reading (config) is a node of an
  * automaton and the cell on top of its stack; a cell says which call is to be returned from, how
  * often the called frame has been passed, and the cell below. Equal cells are one cell and equal
- * states one state, so what has been found out about a state (where its bytes lead, its mask)
- * holds whenever the text comes to it again: a small grammar soon costs a table lookup per byte.
+ * states one state, so the successors and the mask of a state are computed once and reused: a small
+ * grammar soon costs one table lookup per byte.
  *
- * Most of a mask is found without walking: the insides of strings by masks of safe characters;
- * words, lists, text without some signs, counted or not, by the kinds of characters that they are
- * made of and by how many of these may follow in any order.
+ * Most of a mask is found without walking the tree. Inside strings, masks of safe characters apply.
+ * In words, lists and text without certain signs, masks by kind of character apply: the state says
+ * which kinds may follow in any order, and how many characters.
  *
  * All tables have a fixed size. When one is full, everything but the states of living runs (and of
  * the walk at hand) is forgotten.
@@ -655,8 +655,8 @@ static void set_reach(const token_tree *t, const reach *r, uint64_t *bits)
             bits[i] &= ~t->kind_mask[k][i];
 }
 
-/* Walks the tree from the state at path[0], past what is known beforehand: tokens of so many safe
- * characters, and of the kinds of r. */
+/* Walks the tree from the state at path[0]. Skips the tokens that are decided already: those of at
+ * most `safe` safe characters, and those of the kinds of r. */
 static status walk(matcher *m, uint64_t *bits, int32_t safe, const reach *r, err *e)
 {
     const token_tree *t = m->t;

@@ -1,7 +1,7 @@
 /* grammar_trim.c - after the automata are built: checks, and notes for quick matching.
  *
- *   - A node from which no text leads to an end is taken out, so that whatever is still possible
- *     while matching can be completed: no mask ever leads into a blind alley.
+ *   - Nodes without a way to an end are removed. So every text that matching still allows can be
+ *     completed, and no mask leads into a dead end.
  *   - Left recursion is refused: following it would never end.
  *   - Bytes that no automaton tells apart share a class, and one of each stands for its kind.
  *   - Nodes at which any run of safe characters may stand are marked (see token_tree).
@@ -108,8 +108,8 @@ static bool passes(const left *l, const g_call *c)
     return c->min == 0 || l->nullable[l->frame_at[c->entry]];
 }
 
-/* Visits what is reached from the frame's entry before any byte; true: its end is. with_edges:
- * notes the frames entered on the way. */
+/* Visits the nodes that the frame's entry reaches without a byte. True: its end is among them.
+ * with_edges: notes the frames entered on the way. */
 static bool look(left *l, int32_t frame, bool with_edges)
 {
     const grammar *g = l->g;

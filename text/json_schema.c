@@ -1,9 +1,8 @@
 /* json_schema.c - JSON schemas to grammars: which schemas hold, and for which type.
  *
- * Every text of the grammar validates; not every valid text is in the grammar. It holds members in
- * the schema's order, no more white space than people write, and where the schema leaves open what
- * nobody means (a member that `properties` does not name, when nothing is said about such), the
- * narrower reading. Supported:
+ * Every text of the grammar validates; not every valid text is in the grammar. Members come in the
+ * schema's order, white space is limited, and members that `properties` does not name are allowed
+ * only if additionalProperties says so. Supported:
  *
  *     type (also a list, nullable), enum, const, anyOf, oneOf (if its branches exclude each other),
  *     allOf, $ref to this document ($defs, recursion), properties, required, additionalProperties,
@@ -67,7 +66,7 @@ static bool says_string(const jtree *v)
                                jtree_is(t, JTREE_STRING) && !strcmp(t->s, "string"));
 }
 
-/* Keywords that restrict, and that no code here looks at. */
+/* Refuses keywords that restrict values and are not implemented. */
 static void refuse_unsupported(schema *s, const jtree *node, const char *where)
 {
     static const char *const keyword[] = {"if",
@@ -87,7 +86,7 @@ static void refuse_unsupported(schema *s, const jtree *node, const char *where)
     for (size_t i = 0; i < sizeof keyword / sizeof *keyword; i++)
         if ((v = jtree_get(node, keyword[i])))
             schema_refuse(s, E_UNSUPPORTED, where, "%s is not supported", keyword[i]);
-    /* What generators of schemas write where they mean nothing by it. */
+    /* Generators of schemas write these without meaning a restriction. */
     if ((v = jtree_get(node, "patternProperties")) && (v->kind != JTREE_OBJECT || v->count))
         schema_refuse(s, E_UNSUPPORTED, where, "patternProperties is not supported");
     if ((v = jtree_get(node, "propertyNames")) && !says_string(v))
@@ -158,7 +157,7 @@ static bool is_schema(const jtree *v)
     return v && (v->kind == JTREE_OBJECT || v->kind == JTREE_TRUE || v->kind == JTREE_FALSE);
 }
 
-/* Adds a schema with all that holds with it. */
+/* Adds a schema, and the schemas that $ref and allOf add to it. */
 static void view_add(schema *s, view *v, const jtree *node, int depth)
 {
     const jtree *x;

@@ -1,11 +1,10 @@
 /* token_tree.c - the tokens of a vocabulary as a tree of their bytes.
  *
- * A mask is found by walking this tree together with an automaton: what the automaton refuses at a
- * byte, it refuses for all tokens that go on from there. Nodes lie in preorder, so skipping a
- * subtree is a jump forward. For the inside of strings, where nearly everything is allowed, each
- * node knows whether all tokens below it are made of safe characters: those are taken from a mask
- * made beforehand and not walked at all. For the inside of words, lists and the like it knows of
- * which kinds the characters below it are.
+ * A mask is found by walking this tree together with an automaton: a byte that the automaton
+ * refuses excludes the whole subtree. Nodes lie in preorder, so skipping a subtree is a jump
+ * forward. Inside strings nearly every token is allowed: each node knows whether all tokens below
+ * it consist of safe characters, and those come from a precomputed mask without a walk. For words
+ * and lists each node also knows the kinds of characters below it.
  */
 #include "text/grammar_int.h"
 #include "text/vocab_int.h"

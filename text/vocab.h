@@ -1,8 +1,8 @@
 /* vocab.h - the pieces a model reads and writes: bytes to token ids and back.
  *
- * A vocabulary is built once, through a builder that copies what it is handed (the caller may pass
- * views into a mapped file and unmap it afterwards), and is read-only and thread-safe from then
- * on. This room knows no file format: whoever opens the file walks its arrays and calls add.
+ * A builder makes a vocabulary once and copies its input, so the caller may pass views into a
+ * mapped file and unmap it afterwards. The finished vocabulary is read-only and thread-safe. No
+ * file format is known here: the opener of a file walks its arrays and calls add.
  *
  *     vocab_builder *b;
  *     if (vocab_begin(&b, n_tokens, n_merges, e)) return e->status;
@@ -37,7 +37,7 @@ typedef enum vocab_kind {
     VOCAB_CHARS /* BPE by merge rank over characters, spaces spelled U+2581, bytes as fallback */
 } vocab_kind;
 
-/* What stands beside the arrays in the file. Ids that are absent are -1. */
+/* The tokenizer keys that are no arrays. Absent ids are -1. */
 typedef struct vocab_settings {
     const struct text_family *family; /* of the file's architecture */
     const char *model;                /* tokenizer.ggml.model; "no_vocab": ids only */
@@ -99,9 +99,9 @@ typedef enum special_mode {
 status vocab_encode(const vocab *v, const char *text, size_t n_bytes, special_mode mode,
                     id_list *out, err *e);
 
-/* The same for a text of which only some parts may hold special pieces: mode applies inside the
- * spans, SPECIAL_NONE outside. Ordinary pieces may cross the edges of spans, special ones may
- * not. Spans ascend, in bytes, and do not overlap. */
+/* The same with special pieces in parts of the text only: mode applies inside the spans,
+ * SPECIAL_NONE outside. Ordinary pieces may cross the edges of spans, special ones may not.
+ * Spans ascend, in bytes, and do not overlap. */
 typedef struct text_span {
     size_t at, n;
 } text_span;
