@@ -1,8 +1,8 @@
 /* json_schema.c - JSON schemas to grammars: which schemas hold, and for which type.
  *
  * Every text of the grammar validates; not every valid text is in the grammar. Members come in the
- * schema's order, white space is limited, and members that `properties` does not name are allowed
- * only if additionalProperties says so. Supported:
+ * schema's order, and white space is limited. Beside `properties`, other members are allowed only if
+ * additionalProperties says so. Supported:
  *
  *     type (also a list, nullable), enum, const, anyOf, oneOf (if its branches exclude each other),
  *     allOf, $ref to this document ($defs, recursion), properties, required, additionalProperties,
