@@ -1,17 +1,17 @@
-/* grammar_match.c - following a grammar: states, built when they are first needed, and masks.
+/* grammar_match.c - following a grammar: lazily built states, and masks.
  *
  * A state is the set of all readings of the text so far. A reading (config) is a node of an
- * automaton and the cell on top of its stack; a cell says which call is to be returned from, how
- * often the called frame has been passed, and the cell below. Equal cells are one cell and equal
- * states one state, so the successors and the mask of a state are computed once and reused: a small
- * grammar soon costs one table lookup per byte.
+ * automaton and the top cell of its stack. A cell holds the call to return from, the number of
+ * passes of the called frame so far, and the cell below. Equal cells are stored once, and so are
+ * equal states. The successors and the mask of a state are therefore computed once and reused: a
+ * small grammar soon costs one table lookup per byte.
  *
  * Most of a mask is found without walking the tree. Inside strings, masks of safe characters apply.
- * In words, lists and text without certain signs, masks by kind of character apply: the state says
- * which kinds may follow in any order, and how many characters.
+ * In words, lists and text without certain signs, masks by kind of character apply: from the state
+ * follow the kinds allowed in any order, and the number of characters.
  *
- * All tables have a fixed size. When one is full, everything but the states of living runs (and of
- * the walk at hand) is forgotten.
+ * All tables have a fixed size. When one is full, it keeps only the states of live runs and of the
+ * current walk.
  */
 #include "text/grammar_int.h"
 #include "base/mem.h"
@@ -21,17 +21,17 @@
 #include <string.h>
 
 enum {
-    ROW_BYTES = 4 << 20, /* of all states: what decides how many there may be */
-    MIN_STATES = 2048,   /* though there is always room for these */
+    ROW_BYTES = 4 << 20, /* of all states: sets the number of states */
+    MIN_STATES = 2048,   /* at least, even above ROW_BYTES */
     MAX_STATES = 1 << 14,
     MAX_CELLS = 1 << 15,
-    MAX_VISITS = 4 * GRAMMAR_MAX_CONFIGS, /* places passed while finding one state */
-    N_MASKS = 256,                        /* 8 MiB for Gemma's vocabulary, as far as used */
+    MAX_VISITS = 4 * GRAMMAR_MAX_CONFIGS, /* configs visited while finding one state */
+    N_MASKS = 256,                        /* 8 MiB for Gemma's vocabulary, when all are used */
     N_SEEN = 4 * MAX_VISITS,
-    REACH_STATES = 32,                       /* that texts of some kinds of characters lead to */
-    REACH_PATH = REACH_STATES + 4,           /* these, and the bytes of one character */
-    REACH_WORK = GRAMMAR_MAX_MASK_WORK / 32, /* steps that looking for them may take */
-    REACH_LEAST = 3,                         /* characters: for fewer the walk is short */
+    REACH_STATES = 32,                       /* states found by a search over character kinds */
+    REACH_PATH = REACH_STATES + 4,           /* REACH_STATES, and the bytes of one character */
+    REACH_WORK = GRAMMAR_MAX_MASK_WORK / 32, /* steps for finding them */
+    REACH_LEAST = 3,                         /* characters; for fewer, the walk is short */
     REACH_ANY = INT32_MAX
 };
 enum { STATE_DEAD = -1, STATE_UNKNOWN = -2 };
@@ -41,7 +41,7 @@ typedef struct config {
 } config;
 
 typedef struct cell {
-    int32_t call, parent; /* 0: the bottom, where the text ends */
+    int32_t call, parent; /* parent 0: the bottom, where the text ends */
     int32_t passed, depth;
 } cell;
 
@@ -49,7 +49,7 @@ typedef struct state {
     int32_t at, n; /* configs */
     int32_t mask;  /* -1: none */
     bool end;      /* the text may end */
-    bool live;     /* while forgetting */
+    bool live;     /* used only while states are dropped */
 } state;
 
 typedef struct mask {
@@ -75,7 +75,7 @@ struct matcher {
     int32_t next_mask;
     uint64_t *bits; /* [N_MASKS][n_words] */
     int32_t
-        *path; /* [max_depth + 2 + REACH_PATH]: states of the walk at hand; living while there */
+        *path; /* [max_depth + 2 + REACH_PATH]: states of the current walk; never dropped */
     int32_t n_path;
     grammar_run *runs;
     /* The state being found. */
@@ -235,7 +235,7 @@ static void mark_live(matcher *m, int32_t s)
             m->cell_map[c] = 1;
 }
 
-/* Moves living cells together. A cell's parent is older, so it has moved already. */
+/* Compacts the live cells. A parent is older than its cell, so it has already moved. */
 static void keep_cells(matcher *m)
 {
     int32_t n = 1;
@@ -260,7 +260,8 @@ static int by_config(const void *a, const void *b)
                                 : 0;
 }
 
-/* Keeps the states of runs and of the walk; the order of configs survives, as cells keep theirs. */
+/* Drops all states but those of runs and of the walk. Cells keep their order, so the configs of a
+ * state stay sorted. */
 static void forget(matcher *m)
 {
     int32_t n = 0, n_configs = 0;
@@ -286,7 +287,7 @@ static void forget(matcher *m)
             m->config[n_configs + k] = (config){c.node, m->cell_map[c.cell]};
         }
         int32_t *row = m->row + (size_t)i * (size_t)m->width;
-        row[0] = n; /* where it went, until rows are cleared */
+        row[0] = n; /* the new index, until rows are cleared */
         m->state[n] = (state){.at = n_configs, .n = s.n, .mask = -1, .end = s.end};
         *state_place(m, m->config + n_configs, s.n, s.end) = n + 1;
         n_configs += s.n;
@@ -302,7 +303,7 @@ static void forget(matcher *m)
         clear_row(m, i);
 }
 
-/* Room for one more state and all that finding it may add. */
+/* Makes room for one more state, and for the configs and cells of its search. */
 static status make_room(matcher *m, err *e)
 {
     for (int tries = 0; tries < 2; tries++) {
@@ -317,7 +318,7 @@ static status make_room(matcher *m, err *e)
 
 /* ---- Finding a state ---- */
 
-/* Notes a place to look at, once. False: too many. */
+/* Queues a config, once per search. False: too many configs. */
 static bool visit(matcher *m, int32_t node, int32_t c)
 {
     for (uint32_t i = hash3(node, c, 0);; i++) {
@@ -336,13 +337,13 @@ static bool visit(matcher *m, int32_t node, int32_t c)
     }
 }
 
-/* Into the called frame, above parent. Too deep a stack is a reading less. */
+/* Enters the called frame, above parent. A stack that is too deep drops this reading. */
 static bool enter(matcher *m, int32_t call, int32_t parent, int32_t passed)
 {
     const g_call *c = &m->g->call[call];
     cell x = {call, parent, passed, m->cell[parent].depth + 1};
     if (c->max == 1 && m->g->node[c->to].flags & NODE_LAST)
-        return visit(m, c->entry, parent); /* nothing to come back for */
+        return visit(m, c->entry, parent); /* tail call: nothing to return to */
     if (x.depth > GRAMMAR_MAX_DEPTH)
         return true;
     int32_t *slot = cell_place(m, &x);
@@ -353,7 +354,7 @@ static bool enter(matcher *m, int32_t call, int32_t parent, int32_t passed)
     return visit(m, c->entry, *slot - 1);
 }
 
-/* The frame above cell c has come to an end. */
+/* Returns from the frame above cell c. */
 static bool leave(matcher *m, int32_t c)
 {
     cell x = m->cell[c];
@@ -409,7 +410,7 @@ static void sort_found(matcher *m)
     }
 }
 
-/* The state of everything reached from the places noted. */
+/* The state of all configs reachable from the queued ones. */
 static status finish_finding(matcher *m, bool ok, int32_t *out, err *e)
 {
     while (m->n_todo && ok)
@@ -460,8 +461,8 @@ static int32_t special_of(const grammar *g, const g_node *n, int32_t special)
     return -1;
 }
 
-/* From the last state of the path, by a byte (below 256) or special symbol - 256. The path may be
- * renumbered. */
+/* *to: successor of the last state of the path. symbol: a byte, or 256 + the index of a special
+ * token. May renumber the states, including those of the path. */
 static status step(matcher *m, int32_t symbol, int32_t *to, err *e)
 {
     const grammar *g = m->g;
@@ -491,7 +492,7 @@ static status step(matcher *m, int32_t symbol, int32_t *to, err *e)
 
 /* ---- Masks ---- */
 
-/* So many safe characters may follow for certain. */
+/* A number of safe characters that may certainly follow. */
 static int32_t safe_run(const matcher *m, const state *s)
 {
     int32_t most = 0;
@@ -510,19 +511,20 @@ static int32_t safe_run(const matcher *m, const state *s)
     return most > SAFE_MAX ? SAFE_MAX : most;
 }
 
-/* How far texts made of some kinds of characters alone, in any order, go on from a state. Found
- * breadth first: path[0 .. n) are the states that they lead to, [0] is where the text stands. */
+/* How many characters of given kinds may follow a state, in any order. The search is breadth first:
+ * path[0 .. n) holds the states reached, path[0] the start. */
 typedef struct reach {
     uint32_t kinds;
-    int32_t n, after[REACH_STATES]; /* of each state: characters of the shortest way there */
-    int32_t chars;                  /* all texts of at most so many may follow */
-    bool exact;                     /* and none that is longer */
-    bool ends, goes_on;             /* of texts of the length at hand: does one, does one not? */
-    bool goes_back, full;           /* on some way: to a state met before; a limit */
+    int32_t n, after[REACH_STATES]; /* per state: characters of the shortest path to it */
+    int32_t chars;                  /* every text of at most this many characters may follow */
+    bool exact;                     /* and no longer text may */
+    bool ends, goes_on;             /* at the current length: some text is refused; some goes on */
+    bool goes_back, full;           /* a path returned to an earlier state; hit a limit */
 } reach;
 
-/* From the state at path[REACH_STATES + depth], on the way from state i, by a byte: to the next
- * place in the path or, at the end of a character, among the states. False: not there. */
+/* Follows one byte from the state at path[REACH_STATES + depth], on the way from state i. The
+ * result goes to the next path entry or, after a character's last byte, into the states. False: the
+ * byte is refused or a limit is hit. */
 static bool follow(matcher *m, reach *r, int32_t i, int32_t depth, int byte, bool last)
 {
     err none = {0};
@@ -554,7 +556,7 @@ static bool follow(matcher *m, reach *r, int32_t i, int32_t depth, int byte, boo
     return true;
 }
 
-/* One byte of each class stands for all of them. */
+/* Follows all characters of a row of byte ranges, with one byte for each byte class. */
 static void follow_wide(matcher *m, reach *r, int32_t i, const utf8_row *w, int32_t depth)
 {
     bool last = depth + 1 == w->n;
@@ -565,7 +567,7 @@ static void follow_wide(matcher *m, reach *r, int32_t i, const utf8_row *w, int3
             follow_wide(m, r, i, w, depth + 1);
 }
 
-/* All characters of a kind, from state i. */
+/* Follows all characters of a kind from state i. */
 static void follow_kind(matcher *m, reach *r, int32_t i, int32_t kind)
 {
     const grammar *g = m->g;
@@ -576,18 +578,18 @@ static void follow_kind(matcher *m, reach *r, int32_t i, int32_t kind)
         follow(m, r, i, 0, b, true);
 }
 
-/* Finds chars and exact for the kinds. False: there are fewer than `least` characters. */
+/* Sets chars and exact for r->kinds. False: chars is below `least`. */
 static bool find_reach(matcher *m, reach *r, int32_t least)
 {
     r->n = 1;
     for (int32_t i = 0; i < r->n; i++) {
-        if (i && r->after[i] > r->after[i - 1]) { /* all shorter texts are done */
+        if (i && r->after[i] > r->after[i - 1]) { /* all shorter texts are followed */
             if (r->ends)
                 break;
             r->goes_on = false;
         }
         r->chars = r->after[i];
-        /* The last kind first: it is the one that was not tried before. */
+        /* The last kind first: only that kind is new since the previous search. */
         for (int32_t kind = N_KINDS - 1; kind >= 0; kind--) {
             if (r->kinds >> kind & 1)
                 follow_kind(m, r, i, kind);
@@ -604,7 +606,7 @@ static bool find_reach(matcher *m, reach *r, int32_t least)
     return true;
 }
 
-/* Adds kinds if texts go as far with them. */
+/* Adds kinds unless they reduce the reach. */
 static bool widen(matcher *m, reach *best, uint32_t kinds)
 {
     reach r = {.kinds = best->kinds | kinds};
@@ -616,12 +618,12 @@ static bool widen(matcher *m, reach *best, uint32_t kinds)
     return true;
 }
 
-/* Small letters and all other kinds that go as far in any order with them. Where small letters do
- * not go far the masks are not worth their bytes, as few tokens are without: no kinds. */
+/* The kind of small letters, and all kinds that do not reduce its reach in any order. No kinds if
+ * small letters alone have a short reach: few tokens lack them, so masks would not pay. */
 static reach find_kinds(matcher *m)
 {
     reach best = {.kinds = (uint32_t)1 << KIND_SMALL};
-    uint32_t begin = 0; /* kinds by which a text may begin */
+    uint32_t begin = 0; /* kinds that may come next */
     for (int32_t i = 1; i <= REACH_STATES; i++)
         m->path[i] = m->path[0];
     if (!find_reach(m, &best, REACH_LEAST)) {
@@ -633,11 +635,11 @@ static reach find_kinds(matcher *m)
         follow_kind(m, &r, 0, kind);
         begin |= (uint32_t)(!r.ends && !r.full) << kind;
     }
-    if (best.chars < REACH_ANY) /* only safe characters have been counted in the tree */
+    if (best.chars < REACH_ANY) /* the tree counts safe characters only */
         begin &= ~m->t->unsafe_kinds;
-    uint32_t wide = begin & (uint32_t)1 << KIND_WIDE; /* the dearest to follow: for the last */
+    uint32_t wide = begin & (uint32_t)1 << KIND_WIDE; /* most expensive, so last */
     begin &= ~wide;
-    if (!widen(m, &best, begin)) /* all at once, else one by one */
+    if (!widen(m, &best, begin)) /* all together, else one by one */
         for (int32_t kind = 0; kind < KIND_BROKEN; kind++)
             widen(m, &best, begin & (uint32_t)1 << kind);
     widen(m, &best, wide);
@@ -645,7 +647,7 @@ static reach find_kinds(matcher *m)
     return best;
 }
 
-/* The tokens of these kinds that may follow. */
+/* Sets the tokens within the reach r, and clears all others. */
 static void set_reach(const token_tree *t, const reach *r, uint64_t *bits)
 {
     const uint64_t *from = r->chars < REACH_ANY ? t->safe_mask[r->chars] : t->tree_mask;
@@ -655,8 +657,8 @@ static void set_reach(const token_tree *t, const reach *r, uint64_t *bits)
             bits[i] &= ~t->kind_mask[k][i];
 }
 
-/* Walks the tree from the state at path[0]. Skips the tokens that are decided already: those of at
- * most `safe` safe characters, and those of the kinds of r. */
+/* Walks the tree from the state at path[0]. Skips the tokens already decided: tokens of at most
+ * `safe` safe characters, and tokens decided by r. */
 static status walk(matcher *m, uint64_t *bits, int32_t safe, const reach *r, err *e)
 {
     const token_tree *t = m->t;
