@@ -1,9 +1,9 @@
 /* grammar_build.c - rules to deterministic automata.
  *
- * Each frame is built twice: first as a graph with empty steps, the textbook way, then by the
- * subset construction. Calls of other frames and special tokens are symbols like bytes; so inside
- * a frame everything is deterministic, and matching has more than one reading only where calls
- * compete with each other or with bytes.
+ * Each frame is built in two steps: a nondeterministic automaton with empty lines (the sketch),
+ * then the subset construction. Calls of other frames and special tokens are symbols like bytes.
+ * So each frame is deterministic. Matching has more than one reading only where calls compete with
+ * each other or with bytes.
  *
  *     expression --draw--> sketch (points, lines, empty lines) --determine--> nodes and arcs
  */
@@ -18,11 +18,11 @@ enum { LINE_EMPTY, LINE_BYTES, LINE_SPECIAL, LINE_CALL };
 enum { FEW_SLOTS = 256 };
 
 typedef struct line {
-    int32_t kind, to, next; /* next line of the same point, -1 */
-    int32_t a, b, c;        /* BYTES: lo, hi. SPECIAL: which. CALL: rule, min, max */
+    int32_t kind, to, next; /* next line of the same point; -1: none */
+    int32_t a, b, c;        /* BYTES: lo, hi. SPECIAL: index. CALL: rule, min, max */
 } line;
 
-/* The part of a sketch that a rule's copy fills. */
+/* The first and last point of a rule's copy in a sketch. */
 typedef struct instance {
     int32_t rule, in, out;
 } instance;
@@ -35,8 +35,8 @@ typedef struct work {
     rules r;
     grammar *g;
     gx_builder *b;
-    /* The sketch of the frame at hand. */
-    int32_t *point; /* first line, -1 */
+    /* The sketch of the current frame. */
+    int32_t *point; /* first line; -1: none */
     int32_t n_points, cap_points;
     line *line;
     int32_t n_lines, cap_lines;
@@ -50,13 +50,13 @@ typedef struct work {
     int32_t n_members, cap_members;
     int32_t *slot; /* hash of subsets: index + 1 */
     int32_t n_slots;
-    /* Frames, in the order they were asked for: rules. */
+    /* Rules with a frame, in order of first use. */
     int32_t *frame;
     int32_t n_frames, cap_frames;
     int32_t cap_nodes, cap_arcs, cap_specials, cap_calls;
 } work;
 
-/* Makes room for one more. */
+/* Grows an array of n elements for one more. */
 static bool room(work *w, void **at, int32_t n, int32_t *cap, size_t size)
 {
     if (w->b->st)
@@ -122,8 +122,8 @@ static void draw_byte(work *w, int32_t from, int32_t lo, int32_t hi, int32_t to)
     draw_line(w, from, (line){.kind = LINE_BYTES, .to = to, .a = lo, .b = hi});
 }
 
-/* Characters lo..hi, none of them surrogates and all of one length: cut until the bytes of lo and
- * hi bound a box, of which any combination is in the range. */
+/* Characters lo..hi, all of one UTF-8 length, without surrogates. The range is split until every
+ * combination of bytes between the bytes of lo and of hi is inside it. */
 static void draw_same_length(work *w, uint32_t lo, uint32_t hi, int32_t from, int32_t to)
 {
     char a[4], z[4];
@@ -153,7 +153,7 @@ static void draw_same_length(work *w, uint32_t lo, uint32_t hi, int32_t from, in
 
 static void draw_chars(work *w, uint32_t lo, uint32_t hi, int32_t from, int32_t to)
 {
-    /* Where lengths change, and the surrogates, which no text has. */
+    /* One row per UTF-8 length, without the surrogates, which are invalid in text. */
     static const uint32_t part[][2] = {
         {0, 0x7F}, {0x80, 0x7FF}, {0x800, 0xD7FF}, {0xE000, 0xFFFF}, {0x10000, 0x10FFFF}};
     for (int i = 0; i < 5 && !w->b->st; i++) {
@@ -163,8 +163,8 @@ static void draw_chars(work *w, uint32_t lo, uint32_t hi, int32_t from, int32_t 
     }
 }
 
-/* Well-formed text without words: one point per prefix of a word (Aho-Corasick), every step but
- * the one that completes a word. Words are ASCII, so other characters lead back to the start. */
+/* Text without the words of x (Aho-Corasick): one point per proper prefix of a word, and all steps
+ * except those that complete a word. Words are ASCII, so other characters lead to the start. */
 static void draw_without(work *w, const gx *x, int32_t from, int32_t to)
 {
     enum { MAX = 128 }; /* prefixes: words are chat markers */
@@ -197,7 +197,7 @@ static void draw_without(work *w, const gx *x, int32_t from, int32_t to)
         draw_chars(w, 0x80, 0x10FFFF, multi, at[0]);
     for (int32_t i = 0; i < n && !w->b->st; i++)
         for (int c = 0; c < 128; c++) {
-            /* The longest end of prefix + c that begins a word; a whole word ends it. */
+            /* best: the longest suffix of prefix + c that begins a word. whole: a word ends. */
             char s[40];
             size_t len = strlen(prefix[i]);
             int32_t best = 0;
@@ -240,7 +240,7 @@ static void draw_repeat(work *w, gx *x, int32_t from, int32_t to, const instance
     int32_t min = x->min, max = x->max;
     bool out = gx_written_out(&w->r, x);
     if (gx_nullable(&w->r, body))
-        min = 0; /* the same texts, and no empty rounds to count */
+        min = 0; /* the texts stay the same, and no empty rounds are counted */
     if (!out) {
         int32_t next = max < 0 ? new_point(w) : to, rule = rules_frame_of(&w->r, body);
         draw_line(
@@ -273,7 +273,7 @@ static void draw_repeat(work *w, gx *x, int32_t from, int32_t to, const instance
     draw_empty(w, from, to);
 }
 
-/* Paths from `from` to `to` that spell x. Adds no way into from nor out of to. */
+/* Draws paths from `from` to `to` that spell x. Adds no line into `from` or out of `to`. */
 static void draw(work *w, gx *x, int32_t from, int32_t to, const instance *in)
 {
     if (!gx_work(w->b, 1))
@@ -328,8 +328,8 @@ static int by_int(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Adds what empty lines reach from p to the members being gathered. Points that only have empty
- * lines are passed through: two subsets that differ in those alone are one node. */
+/* Adds the points that p reaches by empty lines to the current members. Points with empty lines
+ * only are left out, so that subsets that differ only in such points become one node. */
 static void close_over(work *w, int32_t p)
 {
     int32_t n = 0;
@@ -389,13 +389,13 @@ static int32_t *find_slot(work *w, const int32_t *v, int32_t n)
     }
 }
 
-/* The node of the members gathered since `from`; made when it is new. */
+/* The node of the members from index `from` on; new if no equal subset exists. */
 static int32_t node_of(work *w, int32_t from)
 {
     int32_t n = w->n_members - from;
     if (w->b->st)
         return 0;
-    if (n > 1) /* nor is there an array before the first member */
+    if (n > 1) /* the array may be NULL while it has no member */
         qsort(w->member + from, (size_t)n, sizeof *w->member, by_int);
     if (w->n_sets * 2 >= w->n_slots) {
         if (!grow_slots(w))
@@ -418,7 +418,7 @@ static int32_t node_of(work *w, int32_t from)
     return w->base + w->n_sets - 1;
 }
 
-/* Where the subset's lines of this kind and these numbers lead; for bytes, those that hold a. */
+/* The node that the subset's lines like `like` lead to; for bytes, the lines that contain a. */
 static int32_t target(work *w, subset s, const line *like)
 {
     int32_t from = w->n_members;
@@ -523,7 +523,7 @@ static void build_frame(work *w, int32_t rule)
 {
     w->n_points = w->n_lines = w->n_sets = w->n_members = 0;
     if (w->n_slots > FEW_SLOTS)
-        w->n_slots = FEW_SLOTS; /* most frames are small, and there may be thousands */
+        w->n_slots = FEW_SLOTS; /* most frames are small, so a large table costs only time */
     if (w->n_slots)
         memset(w->slot, 0, (size_t)w->n_slots * sizeof *w->slot);
     w->epoch++;

@@ -1,7 +1,8 @@
-/* grammar_expr.c - building expressions: the parts that every source of grammars is made of.
+/* grammar_expr.c - building expressions: the parts of every grammar source.
  *
- * Everything lives in the builder's arena and is freed with it. The first error sticks; after it
- * all calls hand out one harmless expression, so that parsers need no check per call.
+ * Expressions live in the builder's arena and are freed with it. The builder keeps the first error.
+ * After an error all calls return one placeholder expression, so that parsers need no check per
+ * call.
  */
 #include "text/grammar_int.h"
 #include "base/mem.h"
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Stands in for whatever could not be built. Nothing writes to it: builders look at b->st first. */
+/* The placeholder after an error. Read-only: functions check b->st before they write. */
 static gx nothing = {.kind = GX_SEQ, .frame = -1};
 
 void gx_begin(gx_builder *b, const grammar_setting *how, err *e)
@@ -318,14 +319,14 @@ gx *gx_after_thought(gx_builder *b, gx *x)
     }
     gx *text = gx_without_any(b, a->thought_not), *shut = gx_special(b, a->thought_close);
     if (!b->st)
-        text->min = 1; /* a thought may be cut off anywhere, inside a character too */
+        text->min = 1; /* a thought may be cut off anywhere, even inside a character */
     gx *inside = gx_seq2(b, text, shut);
     if (b->how->thought == THOUGHT_INSIDE)
         return gx_seq2(b, inside, x);
     gx *body = inside;
     if (*a->thought_label)
         body = gx_alt2(b, gx_seq2(b, gx_text(b, a->thought_label), inside),
-                       shut); /* or cut off at once */
+                       shut); /* cut off at once */
     return gx_seq2(b, gx_maybe(b, gx_seq2(b, gx_special(b, a->thought_open), body)), x);
 }
 
@@ -333,7 +334,7 @@ gx *gx_after_thought(gx_builder *b, gx *x)
 
 void json_put_char(str *out, uint32_t cp)
 {
-    static const char short_form[] = "btn\vfr"; /* of 8 to 13; there is none of 11 */
+    static const char short_form[] = "btn\vfr"; /* for 8 to 13; 11 has none */
     char c[8];
     if (cp == '"' || cp == '\\') {
         str_putc(out, '\\');
@@ -348,7 +349,7 @@ void json_put_char(str *out, uint32_t cp)
     }
 }
 
-/* Four hexadecimal digits that are no half of a pair; or a whole pair. */
+/* After the backslash: a \u escape that is no surrogate, or a whole surrogate pair. */
 static gx *json_u_escape(gx_builder *b)
 {
     static const gx_range hex[] = {{'0', '9'}, {'a', 'f'}, {'A', 'F'}};

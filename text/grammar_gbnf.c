@@ -19,7 +19,7 @@ typedef struct gbnf {
     const char *s;
     size_t n, at;
     int depth;
-    /* Rules by name: open addressing, index + 1. */
+    /* Hash table of rules by name, with open addressing: rule + 1, or 0. */
     int32_t slot[4 * GRAMMAR_MAX_RULES];
 } gbnf;
 
@@ -27,7 +27,7 @@ static bool fail_at(gbnf *g, const char *what)
 {
     size_t line = 1, from = 0;
     if (g->b->st)
-        return false; /* the cursor may stand past the end by now */
+        return false; /* the cursor may be past the end after an error */
     for (size_t i = 0; i < g->at; i++)
         if (g->s[i] == '\n') {
             line++;
@@ -70,7 +70,7 @@ static size_t name_length(const gbnf *g)
     return n;
 }
 
-/* Does a rule begin here? */
+/* True: a rule begins at the cursor. */
 static bool at_rule(gbnf *g)
 {
     size_t n = name_length(g), from = g->at;
@@ -83,7 +83,7 @@ static bool at_rule(gbnf *g)
     return is;
 }
 
-/* The rule of the name at the cursor, made when it is new; moves past the name. */
+/* The rule with the name at the cursor, new if unknown; moves past the name. */
 static int32_t rule_here(gbnf *g)
 {
     enum { MAX_NAME = 128, N_SLOTS = sizeof g->slot / sizeof *g->slot };
@@ -101,7 +101,7 @@ static int32_t rule_here(gbnf *g)
         h = (h ^ (unsigned char)name[i]) * 16777619u;
     for (;; h++) {
         int32_t *slot = &g->slot[h % N_SLOTS];
-        if (!gx_work(g->b, 1)) /* names can be chosen to collide */
+        if (!gx_work(g->b, 1)) /* a source may choose colliding names */
             return 0;
         if (!*slot) {
             int32_t r = gx_new_rule(g->b, name);
@@ -287,7 +287,7 @@ static bool read_count(gbnf *g, int32_t *v)
     return any;
 }
 
-/* After "{": m}, m,} or m,n}. */
+/* Reads the counts after "{": m}, m,} or m,n}. */
 static gx *read_counts(gbnf *g, gx *x)
 {
     int32_t min = 0, max;
@@ -310,7 +310,7 @@ static gx *read_counts(gbnf *g, gx *x)
 
 static gx *read_item(gbnf *g)
 {
-    enum { MAX_SUFFIXES = 8 }; /* x*+? is legal and means little; builders recurse on it */
+    enum { MAX_SUFFIXES = 8 }; /* x*+? is legal; builders recurse on each suffix */
     gx *x = read_part(g);
     for (int n = 0;; n++) {
         skip_space(g);

@@ -74,8 +74,7 @@ struct matcher {
     mask mask[N_MASKS];
     int32_t next_mask;
     uint64_t *bits; /* [N_MASKS][n_words] */
-    int32_t
-        *path; /* [max_depth + 2 + REACH_PATH]: states of the current walk; never dropped */
+    int32_t *path;  /* [max_depth + 2 + REACH_PATH]: states of the current walk; never dropped */
     int32_t n_path;
     grammar_run *runs;
     /* The state being found. */

@@ -1,12 +1,12 @@
-/* grammar_regex.c - regular expressions, as JSON Schema's `pattern` has them, to expressions.
+/* grammar_regex.c - regular expressions of JSON Schema's `pattern` to expressions.
  *
- * The subset of ECMA 262 that describes a regular language and that people use: literals, classes
- * with \d \w \s and their complements, ., groups (capturing or not: the same here), |, * + ? {m,n}
- * greedy or lazy, ^ and $ at the ends of the whole or of its alternatives. A pattern without ^ or
- * $ may match anywhere, so there any text may stand before or after it. Look-around, back
+ * The common subset of ECMA 262 that describes a regular language: literals, classes with \d \w \s
+ * and their complements, ., groups (capturing and non-capturing are equal here), |, * + ? {m,n}
+ * greedy or lazy, ^ and $ at the ends of the pattern or of its alternatives. A pattern without ^
+ * may have any text before it; a pattern without $ may have any text after it. Look-around, back
  * references, word boundaries and \p are refused by name.
  *
- * The text lies between quotes of JSON, so a character is matched as it is spelled there.
+ * In a JSON string a character is matched in its spelling between the quotes.
  */
 #include "text/grammar_int.h"
 #include "base/utf8.h"
@@ -40,7 +40,7 @@ static int peek(const regex *r)
     return r->at < r->n ? (unsigned char)r->s[r->at] : -1;
 }
 
-/* A set, as its characters are spelled. */
+/* A set of characters, in their spelling. */
 static gx *spelled(regex *r, const gx_range *range, int32_t n, bool negate)
 {
     gx *set = gx_set(r->b, range, n, negate);
@@ -51,8 +51,8 @@ static gx *spelled(regex *r, const gx_range *range, int32_t n, bool negate)
         return set;
     for (int32_t i = 0; i < set->n && i <= MAX_RANGES; i++) {
         uint32_t lo = set->range[i].lo, hi = set->range[i].hi;
-        /* What JSON escapes is cut out and spelled; elsewhere a complement spares <, which begins
-         * the markers that end a string. */
+        /* JSON: characters with an escape leave the set and become alternatives. Raw: a complement
+         * excludes <, the first character of the markers that end a string. */
         for (uint32_t c = lo; c <= hi && c < 128; c++) {
             bool odd = r->json ? c < 0x20 || c == '"' || c == '\\' : negate && c == '<';
             if (!odd)
@@ -97,7 +97,7 @@ static bool read_hex(regex *r, int digits_wanted, uint32_t *cp)
     return true;
 }
 
-/* After a backslash: a class (returns its ranges) or one character. */
+/* Reads an escape after its backslash. Returns the ranges of a class, or NULL and a character. */
 static const gx_range *read_escape(regex *r, int32_t *n, bool *negate, uint32_t *cp)
 {
     bool ok;
@@ -176,7 +176,7 @@ static void put_ranges(regex *r, range_list *l, const gx_range *range, int32_t n
         l->at[l->n++] = range[i];
 }
 
-/* One member of a class. True: one character, not a class of its own. */
+/* Reads one member of a class. True: a character; false: a class such as \d. */
 static bool read_member(regex *r, range_list *l, uint32_t *cp)
 {
     bool negate, ok;
@@ -287,7 +287,7 @@ static gx *read_part(regex *r)
     }
 }
 
-/* {m}, {m,} or {m,n}; anything else is a literal brace. */
+/* Reads {m}, {m,} or {m,n}. False: the brace is a literal, or an error. */
 static bool read_counts(regex *r, int32_t *min, int32_t *max)
 {
     int64_t v[2] = {0, -1};
@@ -331,7 +331,7 @@ static gx *read_seq(regex *r)
                 max = c == '?' ? 1 : -1;
             }
             x = gx_repeat(r->b, x, min, max);
-            r->at += peek(r) == '?'; /* lazy: the same texts */
+            r->at += peek(r) == '?'; /* lazy: matches the same texts */
             if (peek(r) == '*' || peek(r) == '+')
                 refuse(r, E_FORMAT, "a repetition of a repetition");
         }
@@ -382,7 +382,7 @@ status grammar_from_regex(grammar **g, const char *text, size_t n, const grammar
     str whole = {0};
     *g = NULL;
     gx_begin(&b, how, e);
-    if (n && text[0] == '^') { /* the ends are anchored in any case */
+    if (n && text[0] == '^') { /* the whole is anchored anyway */
         text++;
         n--;
     }

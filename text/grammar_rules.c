@@ -1,12 +1,12 @@
-/* grammar_rules.c - properties of rules that compiling them to automata needs.
+/* grammar_rules.c - properties of rules, for compiling them to automata.
  *
- * A small rule that is not recursive is copied into every user, so that alternatives which begin
- * alike are told apart by one automaton instead of by several readings at once. A rule that refers
- * to itself in last places only is a loop and counts as not recursive. What remains are frames,
- * which calls enter and leave while matching.
+ * A small rule that is not recursive is copied into every user: alternatives with a common
+ * beginning then need one automaton instead of several parallel readings. A rule that refers to
+ * itself in last positions only is a loop and counts as not recursive. The other rules become
+ * frames, entered and left by calls while matching.
  *
- * Rules are looked at bottom up: the strongly connected components of "uses", by Tarjan's
- * algorithm with a stack of its own, because chains of rules may be thousands long.
+ * Rules are visited bottom up, by strongly connected components of the relation "uses". Tarjan's
+ * algorithm runs with an explicit stack, because chains of rules may be thousands long.
  */
 #include "text/grammar_int.h"
 #include "base/mem.h"
@@ -15,7 +15,7 @@
 
 enum {
     COPY_MAX = 64,         /* nodes: a rule larger than this becomes a frame */
-    SIZE_CEILING = 1 << 28 /* sizes stop growing here; far above any limit */
+    SIZE_CEILING = 1 << 28 /* sizes saturate here, far above any limit */
 };
 
 static bool grow(rules *r)
@@ -136,7 +136,7 @@ int32_t rules_frame_of(rules *r, gx *x)
     return x->frame;
 }
 
-/* Does x refer to the rule in last places only? */
+/* True: x refers to the rule in last positions only. last: x itself is in a last position. */
 static bool only_last(rules *r, const gx *x, int32_t rule, bool last)
 {
     if (!gx_work(r->b, 1))
@@ -195,7 +195,7 @@ static void collect(tarjan *t, const gx *x)
     }
 }
 
-/* All rules of one component: rule[0..n). */
+/* Sets the properties of the rules of one component, rule[0..n). */
 static void learn_component(tarjan *t, const int32_t *rule, int32_t n)
 {
     rules *r = t->r;

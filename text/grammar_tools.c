@@ -1,11 +1,11 @@
-/* grammar_tools.c - answers that may, or must, call the tools of a request.
+/* grammar_tools.c - answers that may or must call the tools of a request.
  *
  *     answer = [ thought ] ( [ text ] { call } | call { call } | json )
- *     call   = call_open ... call_close, as the family writes one
+ *     call   = call_open ... call_close, in the family's syntax
  *
- * The marks are tokens; names and keys are plain text; the arguments are what the family's reader
- * of calls reads without repair. After a call the model hands over by ending its turn, which is
- * allowed wherever the answer is complete.
+ * The markers are tokens; names and keys are plain text. The family's call parser reads the
+ * arguments without repair. After a call the model ends its turn; the end is allowed wherever the
+ * answer is complete.
  */
 #include "text/json_schema_int.h"
 #include "text/chat.h"
@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_CALLS = 128 }; /* in one answer: an end to a model that only ever calls */
+enum { MAX_CALLS = 128 }; /* in one answer: stops a model that calls without end */
 
 typedef struct tool {
     const char *name;
@@ -42,7 +42,7 @@ static bool read_tool(gx_builder *b, const jtree *x, int i, tool *t)
     return true;
 }
 
-/* anything: the tables of rules that tools share, for arguments that follow no schema. */
+/* anything: the rules for arguments without a schema; all tools share them. */
 static gx *call_of(gx_builder *b, schema *anything, const tool *t, bool strict, int i)
 {
     char where[96];
@@ -67,7 +67,7 @@ static gx *call_of(gx_builder *b, schema *anything, const tool *t, bool strict, 
     return syntax_of(b)->call_grammar(b, t->name, arguments);
 }
 
-/* What an answer without calls is held to. */
+/* The grammar of an answer without calls, in JSON. */
 static gx *content(gx_builder *b, arena *mem, const grammar_tools *o)
 {
     const jtree *root = NULL;

@@ -1,10 +1,11 @@
-/* grammar_trim.c - after the automata are built: checks, and notes for quick matching.
+/* grammar_trim.c - after the automata are built: checks, and tables for fast matching.
  *
- *   - Nodes without a way to an end are removed. So every text that matching still allows can be
+ *   - Lines to nodes that reach no end are removed. So every text that matching allows can be
  *     completed, and no mask leads into a dead end.
- *   - Left recursion is refused: following it would never end.
- *   - Bytes that no automaton tells apart share a class, and one of each stands for its kind.
- *   - Nodes at which any run of safe characters may stand are marked (see token_tree).
+ *   - Left recursion is refused, because following it would never end.
+ *   - Bytes that no automaton distinguishes share a class. Each character kind lists one byte per
+ *     class.
+ *   - Nodes that accept any run of safe characters are marked (see tree_node).
  */
 #include "text/grammar_int.h"
 #include "base/mem.h"
@@ -40,7 +41,8 @@ static bool leads_on(const grammar *g, const g_node *n)
     return false;
 }
 
-/* Entries are nodes already. Later nodes first: most lines lead to later ones. */
+/* Runs after calls refer to entry nodes. Later nodes come first, because most lines lead to later
+ * nodes. */
 static void find_living(grammar *g, rules *r)
 {
     bool more = true;
@@ -78,7 +80,7 @@ static void take_out_dead(grammar *g)
             if (!call_lives(g, &c))
                 continue;
             if (!lives(g, c.entry))
-                c.max = 0; /* none of what may be left out */
+                c.max = 0; /* optional, and without a text: never entered */
             g->call[n->call + m++] = c;
         }
         n->n_calls = m;
@@ -94,12 +96,12 @@ typedef struct left {
     rules *r;
     const int32_t *frame;
     int32_t n_frames;
-    int32_t *frame_at; /* [n_nodes]: of entries, the frame's place in frame[]; -1 */
+    int32_t *frame_at; /* [n_nodes]: per entry node, its frame's index in frame[] */
     bool *nullable;    /* [n_frames] */
     uint32_t *seen;    /* [n_nodes] */
     uint32_t epoch;
     int32_t *todo;                     /* [n_nodes] */
-    int32_t *edge, n_edges, cap_edges; /* frames entered before a byte was read */
+    int32_t *edge, n_edges, cap_edges; /* frames entered before any byte is read */
     int32_t *edge_at;                  /* [n_frames + 1] */
 } left;
 
@@ -108,8 +110,8 @@ static bool passes(const left *l, const g_call *c)
     return c->min == 0 || l->nullable[l->frame_at[c->entry]];
 }
 
-/* Visits the nodes that the frame's entry reaches without a byte. True: its end is among them.
- * with_edges: notes the frames entered on the way. */
+/* Visits the nodes that the frame's entry reaches without a byte. True: the frame may end at one of
+ * them. with_edges: records the frames entered on the way. */
 static bool look(left *l, int32_t frame, bool with_edges)
 {
     const grammar *g = l->g;
@@ -225,8 +227,8 @@ static void refuse_left_recursion(grammar *g, rules *r, const int32_t *frame, in
 
 /* ---- Safe characters ---- */
 
-/* Bytes of the characters that any string may hold: no control characters, no quote, backslash or
- * less-than sign; well-formed. */
+/* The safe characters as byte ranges: well-formed UTF-8 without control characters, quote,
+ * backslash and less-than sign. */
 enum { SAFE_ASCII = 4 };
 static const utf8_row *safe_row(int i)
 {
@@ -235,8 +237,8 @@ static const utf8_row *safe_row(int i)
     return i < SAFE_ASCII ? &ascii[i] : &utf8_wide[i - SAFE_ASCII];
 }
 
-/* Do all characters of the row lead from node to one and the same node *to (-1: any, and it is
- * noted)? finals: to final nodes, whichever. */
+/* True: all characters of the row lead from node to the same node *to. *to < 0: any one node, then
+ * stored in *to. finals: true if all characters lead to final nodes instead. */
 static bool row_leads(const grammar *g, int32_t node, const utf8_row *row, int byte, bool finals,
                       int32_t *to)
 {
@@ -303,7 +305,7 @@ static void find_classes(grammar *g)
         g->class_end[c] = (uint16_t)(edge[c + 1] || c == 255 ? c + 1 : g->class_end[c + 1]);
 }
 
-/* Kinds of characters (char_kind) as bytes of ASCII, one of each class. */
+/* Lists the ASCII bytes of each character kind (char_kind), one per byte class. */
 static void list_kinds(grammar *g)
 {
     memset(g->kind_first, -1, sizeof g->kind_first);

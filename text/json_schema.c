@@ -1,23 +1,23 @@
-/* json_schema.c - JSON schemas to grammars: which schemas hold, and for which type.
+/* json_schema.c - JSON schemas to grammars: combining schemas, and choosing types.
  *
  * Every text of the grammar validates; not every valid text is in the grammar. Members come in the
- * schema's order, and white space is limited. Beside `properties`, other members are allowed only if
+ * schema's order. White space is limited. Beside `properties`, other members are allowed only if
  * additionalProperties says so. Supported:
  *
  *     type (also a list, nullable), enum, const, anyOf, oneOf (if its branches exclude each other),
  *     allOf, $ref to this document ($defs, recursion), properties, required, additionalProperties,
  *     maxProperties, items, prefixItems, minItems, maxItems, minLength, maxLength, pattern, format
- *     (date, time, date-time, uuid, ipv4, email, uri with a host; others only annotate), and at
- *     whole numbers minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf;
+ *     (date, time, date-time, uuid, ipv4, email, uri with a host; others only annotate), and, with
+ *     whole numbers only, minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf;
  *     true, false and {"not": {}} as schemas
  *
- * format gives way to pattern, and to lengths that it does not always keep.
+ * A format is ignored beside pattern, and beside length limits that its texts may break.
  *
- * Keywords that restrict and are not supported are refused by name. Unknown ones annotate, as the
- * standard says.
+ * Unsupported keywords that restrict values are refused by name. Unknown keywords are annotations,
+ * as the standard says.
  *
- * Several schemas may hold at once ($ref beside other keywords, allOf, a branch of anyOf): a view
- * collects them, and keywords are looked up in all its parts.
+ * Several schemas may apply to one value ($ref beside other keywords, allOf, a branch of anyOf). A
+ * view collects these schemas as parts, and keyword lookups cover all parts.
  */
 #include "text/json_schema_int.h"
 
@@ -58,7 +58,7 @@ static bool says_nothing(const jtree *v)
     return v->kind == JTREE_TRUE || (v->kind == JTREE_OBJECT && !v->count);
 }
 
-/* The same, or {"type": "string"}, which all names of members are. */
+/* The same, or {"type": "string"}: as propertyNames, both allow every name. */
 static bool says_string(const jtree *v)
 {
     const jtree *t = jtree_get(v, "type");
@@ -66,7 +66,7 @@ static bool says_string(const jtree *v)
                                jtree_is(t, JTREE_STRING) && !strcmp(t->s, "string"));
 }
 
-/* Refuses keywords that restrict values and are not implemented. */
+/* Refuses unsupported keywords that restrict values. */
 static void refuse_unsupported(schema *s, const jtree *node, const char *where)
 {
     static const char *const keyword[] = {"if",
@@ -86,7 +86,7 @@ static void refuse_unsupported(schema *s, const jtree *node, const char *where)
     for (size_t i = 0; i < sizeof keyword / sizeof *keyword; i++)
         if ((v = jtree_get(node, keyword[i])))
             schema_refuse(s, E_UNSUPPORTED, where, "%s is not supported", keyword[i]);
-    /* Generators of schemas write these without meaning a restriction. */
+    /* Schema generators write these keywords with values that restrict nothing. */
     if ((v = jtree_get(node, "patternProperties")) && (v->kind != JTREE_OBJECT || v->count))
         schema_refuse(s, E_UNSUPPORTED, where, "patternProperties is not supported");
     if ((v = jtree_get(node, "propertyNames")) && !says_string(v))
@@ -157,7 +157,7 @@ static bool is_schema(const jtree *v)
     return v && (v->kind == JTREE_OBJECT || v->kind == JTREE_TRUE || v->kind == JTREE_FALSE);
 }
 
-/* Adds a schema, and the schemas that $ref and allOf add to it. */
+/* Adds a schema, and the schemas of its $ref and allOf. */
 static void view_add(schema *s, view *v, const jtree *node, int depth)
 {
     const jtree *x;
@@ -230,7 +230,7 @@ bool schema_whole(const jtree *x, double *value)
     if (x->kind != JTREE_INTEGER && x->kind != JTREE_REAL)
         return false;
     const char *point = strchr(x->s, '.');
-    /* Before the point strtod needs no locale; behind it there may be zeros only. */
+    /* strtod does not depend on the locale up to the point. Only zeros may follow the point. */
     if (point && point[1 + strspn(point + 1, "0")])
         return false;
     *value = strtod(x->s, &end);
@@ -250,7 +250,7 @@ bool view_bound(schema *s, const view *v, const char *key, bool largest, int64_t
             return false;
         }
         int64_t n = d > GRAMMAR_MAX_REPEAT ? (int64_t)GRAMMAR_MAX_REPEAT + 1 : (int64_t)d;
-        /* A maximum beyond what can be counted is as good as that; a minimum is not. */
+        /* A maximum above GRAMMAR_MAX_REPEAT is lowered to it; a minimum cannot be. */
         if (n > GRAMMAR_MAX_REPEAT && largest) {
             schema_refuse(s, E_LIMIT, v->where, "%s is above %d", key, GRAMMAR_MAX_REPEAT);
             return false;
@@ -322,7 +322,7 @@ static int types_of_keyword(schema *s, const view *v, const jtree *t)
     return types;
 }
 
-/* What a part without a type is about, by the keywords it has; all if it has none. */
+/* The types that the keywords of a part without `type` apply to; all if it has no such keyword. */
 static int types_by_keywords(const jtree *part)
 {
     static const struct {
@@ -351,14 +351,14 @@ static int types_by_keywords(const jtree *part)
     return types ? types : T_ALL;
 }
 
-/* The types all parts agree on. Without any said, those the keywords are about. */
+/* The types that all parts allow. Without any `type`, the types that the keywords apply to. */
 static int view_types(schema *s, const view *v)
 {
     int said = T_ALL, meant = T_ALL;
     for (int32_t i = 0; i < v->n; i++) {
         const jtree *part = v->part[i], *t = jtree_get(part, "type");
         if (part->kind == JTREE_FALSE || jtree_get(part, "not"))
-            return 0; /* {"not": {}} is what may never be */
+            return 0; /* the only supported `not`, {"not": {}}, allows nothing */
         int types = t ? types_of_keyword(s, v, t) : T_ALL;
         if (t && jtree_is(jtree_get(part, "nullable"), JTREE_TRUE))
             types |= T_NULL;
@@ -370,7 +370,7 @@ static int view_types(schema *s, const view *v)
 
 /* ---- anyOf, oneOf ---- */
 
-/* The one value or the values a member must have, for telling branches apart. */
+/* True: a and b have const or enum, and no value in common. Distinguishes branches of oneOf. */
 static bool values_differ(schema *s, const jtree *a, const jtree *b)
 {
     const jtree *x = jtree_get(a, "const"), *y = jtree_get(b, "const");
@@ -380,7 +380,7 @@ static bool values_differ(schema *s, const jtree *a, const jtree *b)
         return false;
     for (; xs; xs = x ? NULL : xs->next)
         for (const jtree *ys = y ? y : ey->first; ys; ys = y ? NULL : ys->next) {
-            /* 1 and 1.0 are equal and spelled differently: numbers never differ for sure. */
+            /* 1 and 1.0 are equal but spelled differently, so numbers never count as different. */
             if (s->b->st || same_json(s, xs, ys, 0) ||
                 type_of_value(xs) & type_of_value(ys) & T_NUMBER)
                 return false;
@@ -400,7 +400,7 @@ static bool requires(schema *s, const view *v, const char *key)
     return false;
 }
 
-/* Can no value be valid by both? */
+/* True: provably no value is valid under both a and b. */
 static bool exclude_each_other(schema *s, const view *a, const view *b)
 {
     int ta = view_types(s, a), tb = view_types(s, b);
@@ -427,7 +427,7 @@ static bool exclude_each_other(schema *s, const view *a, const view *b)
 
 static gx *of_view(schema *s, view *v);
 
-/* Takes one anyOf or oneOf of the view apart: one alternative per branch. */
+/* Expands the anyOf or oneOf of one part: one alternative per branch. */
 static gx *of_branches(schema *s, const view *v, int32_t part, const char *key)
 {
     const jtree *list = jtree_get(v->part[part], key);
@@ -467,8 +467,8 @@ static gx *of_branches(schema *s, const view *v, int32_t part, const char *key)
 
 /* ---- enum, const ---- */
 
-/* Does the literal satisfy the types and the other enum or const that hold? Other keywords beside
- * them are refused, since the values would have to be checked against those. */
+/* The values of const or enum that have an allowed type; of both, the common values. Other keywords
+ * beside them are refused: the values would have to be validated against these keywords. */
 static gx *of_literals(schema *s, const view *v, int types)
 {
     static const char *const others[] = {"pattern",          "minLength",
@@ -500,7 +500,7 @@ static gx *of_literals(schema *s, const view *v, int types)
     return gx_alt(s->b, &all);
 }
 
-/* jtree_get hides null; {"const": null} must not be lost. */
+/* jtree_get returns NULL for a null value, so {"const": null} needs its own check. */
 static bool says_const_null(const view *v)
 {
     for (int32_t i = 0; i < v->n; i++)
@@ -575,7 +575,7 @@ gx *schema_of(schema *s, const jtree *node, const char *where)
                       jtree_kind_name(node));
         return gx_text(s->b, "");
     }
-    /* A plain reference is the schema it refers to, so that recursion comes back to one rule. */
+    /* A plain $ref uses its target's rule, so that recursion returns to the same rule. */
     for (int hops = 0; jtree_is(node, JTREE_OBJECT) && node->count == 1 && jtree_get(node, "$ref");
          hops++) {
         const jtree *to = resolve(s, jtree_get(node, "$ref"), where);

@@ -1,7 +1,7 @@
-/* json_schema_int.h - between the reader of schemas and the writer of values.
+/* json_schema_int.h - shared by the reader of schemas and the writer of values.
  *
- * Values are written in one of two spellings: JSON, or bare, as Gemma 4 has them in its calls (bare
- * keys in dictionary order, strings between two quote tokens, no white space).
+ * Values have one of two spellings: JSON, or bare, the spelling of Gemma 4 calls (unquoted keys in
+ * dictionary order, strings between two quote tokens, no white space).
  */
 #ifndef TEXT_JSON_SCHEMA_INT_H
 #define TEXT_JSON_SCHEMA_INT_H
@@ -10,18 +10,18 @@
 #include "text/jtree.h"
 
 enum {
-    SCHEMA_MAX_DEPTH = 100,     /* of JSON in a schema, and of schemas in schemas */
-    SCHEMA_MAX_PARTS = 32,      /* schemas that hold at once: $ref, allOf, a branch of anyOf */
+    SCHEMA_MAX_DEPTH = 100,     /* of JSON in a schema, and of nested schemas */
+    SCHEMA_MAX_PARTS = 32,      /* schemas for one value: $ref, allOf, a branch of anyOf */
     SCHEMA_MAX_ENUM = 4096,     /* values */
-    SCHEMA_MAX_RULES = 4096,    /* schemas in one document: finding one looks at all */
-    SCHEMA_MAX_VIEWS = 1 << 15, /* looked at: anyOf within allOf multiplies */
-    SCHEMA_MAX_ONE_OF = 128     /* branches of oneOf: each is compared with each */
+    SCHEMA_MAX_RULES = 4096,    /* schemas in one document; lookup is linear */
+    SCHEMA_MAX_VIEWS = 1 << 15, /* views per document; anyOf within allOf multiplies */
+    SCHEMA_MAX_ONE_OF = 128     /* branches of oneOf; all pairs are compared */
 };
 
-/* All of these hold. Most often one. */
+/* The schemas that apply to one value, usually one. */
 typedef struct view {
     const jtree *part[SCHEMA_MAX_PARTS];
-    bool chosen[SCHEMA_MAX_PARTS]; /* its anyOf or oneOf has been resolved: a branch is a part */
+    bool chosen[SCHEMA_MAX_PARTS]; /* its anyOf or oneOf is resolved: a branch is a part */
     int32_t n;
     char where[200]; /* a JSON pointer into the schema, for messages */
 } view;
@@ -36,13 +36,13 @@ typedef struct schema {
     gx_builder *b;
     arena *mem;
     const jtree *root;
-    const answer_syntax *bare; /* whose calls the values are in, bare; NULL: JSON */
+    const answer_syntax *bare; /* the call syntax for bare values; NULL: JSON */
     int depth, n_views;
-    /* Rules of schemas by node, in the order they were asked for; compiled one after the other so
-     * that chains of $ref do not recurse. */
+    /* Rules of schemas by node, in order of first use. They are compiled one after another, so that
+     * chains of $ref do not recurse. */
     schema_rule *todo;
     int32_t n_todo, cap_todo, n_done;
-    int32_t any_value, any_object, any_string, white, number; /* rules, -1: not made yet */
+    int32_t any_value, any_object, any_string, white, number; /* rules; -1: none yet */
 } schema;
 
 /* ---- json_schema.c ---- */
@@ -50,19 +50,20 @@ typedef struct schema {
 gx *schema_of(schema *s, const jtree *node, const char *where); /* a reference to its rule */
 bool schema_refuse(schema *s, status st, const char *where, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-void schema_finish(schema *s); /* compiles what was asked for */
-/* bare: see schema; one without a quote means JSON. */
+void schema_finish(schema *s); /* compiles all schemas in todo */
+/* bare: see schema; a syntax without a quote token means JSON. */
 void schema_init(schema *s, gx_builder *b, arena *mem, const jtree *root,
                  const answer_syntax *bare);
 
-/* The same for what must be an object: a call's arguments. */
+/* Like schema_of, inline and for objects only: the arguments of a call. */
 gx *schema_object_of(schema *s, const jtree *node, const char *where);
-/* Is x a whole number? 5, 5.0 and 5e3 are; in any locale. */
+/* True: x is a whole number, for example 5, 5.0 or 5e3, in any locale. */
 bool schema_whole(const jtree *x, double *value);
 
-/* A keyword that at most one part may have; NULL: none has. */
+/* The keyword's value; NULL: no part has it. Parts with different values are refused. */
 const jtree *view_get(schema *s, const view *v, const char *key);
-/* The tightest of an integer keyword (minLength: the largest); false: no part has it. */
+/* The tightest value of an integer keyword. largest: the largest value is the tightest, as for
+ * minLength. False: no part has the keyword, or an error. */
 bool view_bound(schema *s, const view *v, const char *key, bool largest, int64_t *bound);
 
 /* ---- json_schema_values.c ---- */

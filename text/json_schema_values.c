@@ -1,7 +1,7 @@
-/* json_schema_values.c - values of each type as they are written, in JSON or bare.
+/* json_schema_values.c - expressions for the values of each type, in JSON or bare spelling.
  *
- * Numbers have at most 18 digits before the point and 17 behind it, and exponents two, so that
- * every number that can be written is one that programs can read.
+ * A number has at most 18 digits before the point, 17 after the point and 2 in the exponent, so
+ * that programs can read every number.
  */
 #include "text/json_schema_int.h"
 
@@ -26,7 +26,7 @@ static gx *digits(schema *s, int32_t min, int32_t max)
     return gx_repeat(s->b, digit(s, '0', '9'), min, max);
 }
 
-/* A rule made once per schema; *made tells whether it is new and wants a body. */
+/* A rule made once per schema. *made: the rule is new and needs a body. */
 static int32_t shared_rule(schema *s, int32_t *rule, const char *name, bool *made)
 {
     *made = *rule < 0;
@@ -45,8 +45,8 @@ static gx *set_body(schema *s, int32_t rule, gx *body)
     return gx_ref(s->b, rule);
 }
 
-/* After an opening bracket, a comma, a colon: nothing, a space, or a new line and its indent. A
- * limit, because a model that is sure of nothing writes spaces for ever. */
+/* White space after an opening bracket, a comma or a colon, and before a closing bracket: nothing,
+ * a space, or a line end and its indent. Limited, because an unsure model writes endless spaces. */
 gx *value_white(schema *s)
 {
     bool made;
@@ -65,7 +65,7 @@ gx *value_white(schema *s)
 
 enum { N_CALL_MARKS = 3 };
 
-/* What would end the string or the call, for a reader of the answer as text. */
+/* The markers that would end a string or a call when the answer is parsed as text. */
 static void call_marks(const schema *s, const char *mark[N_CALL_MARKS])
 {
     mark[0] = s->bare->quote;
@@ -98,15 +98,15 @@ static gx *any_string(schema *s)
     return set_body(s, rule, quoted(s, inside));
 }
 
-/* A character of a string whose length counts. In calls, <, which begins the marks above, is left
- * out there. */
+/* A character of a string of limited length. Bare strings exclude <, the first character of the
+ * call markers. */
 static gx *counted_char(schema *s)
 {
     static const gx_range less = {'<', '<'};
     return s->bare ? gx_set(s->b, &less, 1, true) : json_char(s->b, false);
 }
 
-/* Days of a month; the 29th of February is left out, since most years have none. */
+/* A date. The 29th of February is excluded, because most years lack it. */
 #define DATE                                                                                       \
     "[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|"       \
     "02-(0[1-9]|1[0-9]|2[0-8]))"
@@ -153,7 +153,7 @@ gx *value_string(schema *s, const view *v)
     bool has_max = view_bound(s, v, "maxLength", false, &max);
     const format *f = pattern ? NULL : find_format(view_get(s, v, "format"));
     if (f && (min > f->shortest || (has_max && (f->longest < 0 || max < f->longest))))
-        f = NULL; /* a format annotates, lengths restrict */
+        f = NULL; /* lengths restrict; a format only annotates */
     if (pattern && pattern->kind != JTREE_STRING)
         schema_refuse(s, E_FORMAT, v->where, "pattern must be a string");
     if (pattern && (has_min || has_max) && min + (max >= 0) > 0)
@@ -173,12 +173,12 @@ gx *value_string(schema *s, const view *v)
 /* ---- Numbers ---- */
 
 enum {
-    MULTIPLE_MAX = 100, /* of multipleOf without limits: a rule for each remainder */
+    MULTIPLE_MAX = 100, /* of multipleOf without limits: one rule per remainder */
     MULTIPLE_DIGITS = 15
 };
-#define MANY INT64_C(999999999999999999) /* 18 digits: stands for no limit */
+#define MANY INT64_C(999999999999999999) /* 18 digits; means no limit */
 
-/* Decimal strings of one length, lo..hi. */
+/* Decimal strings lo..hi; lo and hi have equal length. */
 static gx *same_length(schema *s, const char *lo, const char *hi)
 {
     size_t n = strlen(lo);
@@ -208,11 +208,11 @@ static gx *same_length(schema *s, const char *lo, const char *hi)
     return gx_alt(s->b, &all);
 }
 
-/* Whole numbers lo..hi, 0 <= lo, as they are written; nothing when lo > hi. */
+/* Decimal numbers lo..hi without leading zeros, 0 <= lo; matches nothing if lo > hi. */
 static gx *whole(schema *s, int64_t lo, int64_t hi)
 {
     gx_list all = {0};
-    /* from..to: the numbers of one length; after the last, of 18 digits, there is no next. */
+    /* from..to: the numbers of one length, of at most 18 digits. */
     for (int64_t from = 0, to = 9; from <= MANY; from = to + 1, to = to < MANY ? to * 10 + 9 : to) {
         int64_t a = lo > from ? lo : from, z = hi < to ? hi : to;
         char x[24], y[24];
@@ -225,7 +225,7 @@ static gx *whole(schema *s, int64_t lo, int64_t hi)
     return gx_alt(s->b, &all);
 }
 
-/* Limits of a number; open: the limit itself is outside. No limit: -MANY, MANY. */
+/* Limits of a number. open: the limit itself is excluded. -MANY and MANY: no limit. */
 typedef struct limits {
     int64_t lo, hi;
     bool lo_open, hi_open;
@@ -278,8 +278,8 @@ static gx *nothing_left(schema *s, const view *v)
     return text(s, "");
 }
 
-/* Positive multiples of m, of at most 15 digits, which a double holds: one rule for each remainder
- * of what has been read and each number of digits that may follow. */
+/* Positive multiples of m with at most 15 digits, exact in a double. There is one rule for each
+ * pair of remainder of the digits read and number of digits left. */
 static gx *endless_multiples(schema *s, int32_t m)
 {
     int32_t rule[MULTIPLE_MAX] = {0}, shorter[MULTIPLE_MAX] = {0};
@@ -305,7 +305,8 @@ static gx *endless_multiples(schema *s, int32_t m)
     return gx_alt(s->b, &first);
 }
 
-/* Multiples within limits are written out; without, remainders are followed. */
+/* Multiples of `of`. Within limits each one is an alternative; without limits the automaton tracks
+ * the remainder. */
 static gx *multiples(schema *s, const view *v, limits l, const jtree *of)
 {
     gx_list all = {0};
@@ -360,7 +361,7 @@ gx *value_integer(schema *s, const view *v)
     return gx_alt(s->b, &all);
 }
 
-/* Magnitudes between the limits, 0 <= lo, with a fraction or without. */
+/* Magnitudes within the limits, 0 <= lo, with or without a fraction. */
 static gx *magnitude(schema *s, limits l)
 {
     gx_list all = {0};
@@ -426,7 +427,7 @@ gx *value_number(schema *s, const view *v)
         limits down = {.lo = -l.hi, .hi = -l.lo, .lo_open = l.hi_open, .hi_open = l.lo_open};
         if (l.hi >= 0) {
             down.lo = 0;
-            down.lo_open = true; /* -0 and 0 are one number: written without a sign */
+            down.lo_open = true; /* 0 has no sign: -0 equals 0 */
         }
         gx_add(s->b, &all, negative(s, magnitude(s, down)));
     }
@@ -447,7 +448,8 @@ static gx *after_comma(schema *s, gx *x)
     return gx_seq3(s->b, text(s, ","), value_white(s), x);
 }
 
-/* min to max times x, separated by commas; first: nothing stands before. max < 0: any number. */
+/* min to max times x, separated by commas; max < 0: unlimited. first: no element precedes, so there
+ * is no leading comma. */
 static gx *separated(schema *s, gx *x, int64_t min, int64_t max, bool first)
 {
     gx *more = after_comma(s, x);
@@ -496,7 +498,7 @@ gx *value_array(schema *s, const view *v)
         schema_refuse(s, E_FORMAT, v->where, "minItems is more than prefixItems has");
     if (s->b->st)
         return text(s, "");
-    /* From the last to the first: each item with all that may follow it. */
+    /* Built from the last item to the first: `tail` is an item and its possible successors. */
     int64_t more_max = max < 0 ? -1 : max - n;
     gx *tail = rest ? separated(s, rest, min > n ? min - n : 0, more_max, n == 0) : text(s, "");
     while (n > 0) {
@@ -521,7 +523,7 @@ typedef struct object {
     const view *v;
     member *m;
     int32_t n;
-    gx *more; /* one member beyond those named; NULL: there may be none */
+    gx *more; /* one additional member; NULL: none allowed */
     int64_t max;
 } object;
 
@@ -555,9 +557,9 @@ static gx *member_of(schema *s, const object *o, const member *m)
                    schema_of(s, m->schema, where));
 }
 
-/* A trie of names, walked beside the characters of a key: the key leaves it or ends inside, so it
- * is none of them. In a key beyond those named every character has one spelling only, so that a
- * name cannot hide in escapes. */
+/* Keys of additional members. The key's characters are followed in a trie of the named keys. The
+ * key leaves the trie or ends inside it, so it differs from every name. Each character of such a
+ * key has one spelling only, so that escapes cannot disguise a name. */
 typedef struct name {
     const char *s;
     size_t n;
@@ -571,14 +573,14 @@ static size_t char_length(const schema *s, const char *at, size_t left)
     return c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
 }
 
-/* One character of a key, other than the ones given (as they are spelled). */
+/* One character of a key, except the given ones (in their spelling). */
 static gx *key_char_but(schema *s, const name *but, int32_t n)
 {
     enum { MAX = 512 };
     gx_range out[MAX + 8];
     int32_t k = 0;
     if (s->bare) {
-        /* Letters, digits, _ - . less those. */
+        /* Letters, digits, _ - . without the given ones. */
         gx_list all = {0};
         for (int c = 0; c < 128; c++) {
             bool ok = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
@@ -593,7 +595,7 @@ static gx *key_char_but(schema *s, const name *but, int32_t n)
     out[k++] = (gx_range){0, 0x1F};
     out[k++] = (gx_range){'"', '"'};
     out[k++] = (gx_range){'\\', '\\'};
-    out[k++] = (gx_range){0x7F, 0x7F}; /* names spell it \u007f */
+    out[k++] = (gx_range){0x7F, 0x7F}; /* names have it as \u007f */
     gx_list all = {0};
     for (const char *c = "\"\\bfnrt"; *c; c++) {
         bool ok = true;
@@ -618,7 +620,7 @@ static gx *key_char_but(schema *s, const name *but, int32_t n)
     return gx_alt(s->b, &all);
 }
 
-/* The rest of a key, of which the beginning is common to names[0..n), sorted, at offset at. */
+/* The rest of a key from offset `at`. names[0..n), sorted, share the key's first `at` bytes. */
 static gx *other_rest(schema *s, const name *names, int32_t n, size_t at, int depth)
 {
     enum { MAX_BRANCHES = 128, MAX_KEY_DEPTH = 128 };
@@ -694,7 +696,7 @@ static bool is_required(schema *s, const view *v, const char *key, size_t n)
     return false;
 }
 
-/* The members that the parts name, in order; a name that two parts have must mean the same. */
+/* Collects the members of all `properties`, in order. A name in two parts is refused. */
 static void find_members(schema *s, object *o)
 {
     size_t cap = 0;
@@ -744,7 +746,7 @@ static bool has_member(schema *s, const object *o, const jtree *key)
     return false;
 }
 
-/* Members that must be there and that properties says nothing about: as additional ones. */
+/* Adds required members that properties does not name, with the schema of additional members. */
 static void find_required(schema *s, object *o)
 {
     static const jtree anything = {.kind = JTREE_TRUE};
@@ -768,7 +770,7 @@ static void find_required(schema *s, object *o)
     }
 }
 
-/* What is said about members that are not named. */
+/* Sets o->more from additionalProperties. */
 static void find_more(schema *s, object *o)
 {
     const jtree *more = view_get(s, o->v, "additionalProperties");
@@ -787,14 +789,15 @@ static void find_more(schema *s, object *o)
     o->more = gx_seq3(s->b, other_key(s, o), colon(s), value);
 }
 
-/* Members from the i-th on. Where one may be left out, what follows is a rule, used twice. */
+/* All members, built from the last to the first. The members after an optional one are a rule,
+ * because two alternatives use them. */
 static gx *members(schema *s, object *o)
 {
     gx *first = o->more ? separated(s, o->more, 0, o->max, true) : text(s, "");
     gx *later = o->more ? separated(s, o->more, 0, o->max, false) : text(s, "");
     for (int32_t i = o->n - 1; i >= 0 && !s->b->st; i--) {
         if (jtree_is(o->m[i].schema, JTREE_FALSE))
-            continue; /* named only to keep it out of the additional ones */
+            continue; /* named only to exclude it from the additional members */
         gx *m = member_of(s, o, &o->m[i]);
         int32_t rule = gx_new_rule(s->b, o->m[i].key);
         gx *rest = set_body(s, rule, later);
@@ -864,7 +867,7 @@ gx *value_any(schema *s)
     return set_body(s, rule, gx_alt(s->b, &all));
 }
 
-/* One value and no other, as it stands in the schema. */
+/* Exactly one value of the schema. */
 gx *value_literal(schema *s, const jtree *v, const char *where, int depth)
 {
     static const char *const word[] = {"null", "false", "true"};

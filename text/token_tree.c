@@ -1,10 +1,10 @@
-/* token_tree.c - the tokens of a vocabulary as a tree of their bytes.
+/* token_tree.c - the tokens of a vocabulary as a tree of their bytes (a trie).
  *
  * A mask is found by walking this tree together with an automaton: a byte that the automaton
- * refuses excludes the whole subtree. Nodes lie in preorder, so skipping a subtree is a jump
- * forward. Inside strings nearly every token is allowed: each node knows whether all tokens below
- * it consist of safe characters, and those come from a precomputed mask without a walk. For words
- * and lists each node also knows the kinds of characters below it.
+ * refuses excludes the whole subtree. Nodes are in preorder, so skipping a subtree is a jump
+ * forward. Inside strings nearly every token is allowed. So each node records whether all tokens
+ * below it consist of safe characters; such tokens come from a precomputed mask without a walk. For
+ * words and lists each node also records the kinds of characters below it.
  */
 #include "text/grammar_int.h"
 #include "text/vocab_int.h"
@@ -29,7 +29,7 @@ static bool is_safe(uint32_t cp)
     return cp >= 0x20 && cp != 0x7F && cp != '"' && cp != '\\' && cp != '<';
 }
 
-/* Characters of s if all are safe and there are SAFE_MAX at most, else UNSAFE. */
+/* Number of characters of s if all are safe and at most SAFE_MAX; else UNSAFE. */
 static int32_t safe_chars(const char *s, size_t n)
 {
     int32_t count = 0;
@@ -105,8 +105,8 @@ static size_t shared(const token_tree *t, int32_t a, int32_t b)
     return n;
 }
 
-/* Tokens in order of their bytes are the tree in preorder: each begins new nodes where it leaves
- * its predecessor. */
+/* Tokens sorted by bytes give the tree in preorder: a token adds nodes from the byte where it
+ * differs from its predecessor. */
 static status make_nodes(token_tree *t, err *e)
 {
     uint64_t n_nodes = 1;
@@ -132,7 +132,7 @@ static status make_nodes(token_tree *t, err *e)
             t->node[n].depth = (uint16_t)(depth + 1);
             open[++depth] = n++;
         }
-        /* Token i ends at open[len], at or after where the token before it does. */
+        /* Token i ends at node open[len]; its predecessor ends at or before this node. */
         while (filled < open[len])
             t->node[++filled].token = (uint32_t)i;
     }
