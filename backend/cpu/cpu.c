@@ -51,7 +51,8 @@ static void cpu_clear(device *d, void *p, size_t n_bytes)
 static void cpu_transfer(device *d, void *to, const void *from, size_t n_bytes)
 {
     (void)d;
-    memcpy(to, from, n_bytes);
+    if (n_bytes) /* an empty matrix has no address */
+        memcpy(to, from, n_bytes);
 }
 
 /* ---- Packed weights ---------------------------------------------------------------------- */
