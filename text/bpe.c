@@ -1,32 +1,33 @@
 /* bpe.c - bytes to token ids, by byte-pair merges.
  *
- * The definition: cut the text at its special pieces; spell spaces U+2581; cut what remains into
- * words, as the family's pre-splitter does (Gemma 4: runs of LF and runs of anything else); in
- * each, starting from its characters, join the neighbouring pair of lowest merge rank, leftmost
- * first, until no pair can be joined. A word is a whole paragraph, so three things make that fast
- * without changing a single id:
+ * The definition:
+ *  1. Cut the text at its special pieces, and spell each space U+2581.
+ *  2. Cut the rest into words with the family's pre-splitter (Gemma 4: runs of LF, and runs of
+ *     any other characters).
+ *  3. Split each word into characters. Join the neighbouring pair of lowest merge rank, leftmost
+ *     first, until no pair can be joined.
  *
- *  - Between characters x and y where no merge joins a piece ending in x with one beginning in y,
- *    no merge ever crosses. The word is cut there into parts, which are encoded independently:
- *    merges act on neighbours only, so the parts do not affect each other's order of merges. In
- *    English prose such a cut comes before nearly every space.
- *  - Parts repeat. A small cache, made for the one call, remembers parts and their ids; and the
- *    vocabulary remembers which pieces, standing alone, encode to themselves.
- *  - A short part is merged by scanning its ranks; a long one by a heap of candidate pairs over a
- *    linked list, with stale candidates recognised when they surface: n log n for any text.
+ * In Gemma 4 a word is a whole paragraph. Three optimisations make step 3 fast and change no id:
+ *  - A word is cut into parts between characters x and y if no merge joins a piece ending in x with
+ *    a piece beginning in y. No merge can cross such a place, and merges act on neighbours only, so
+ *    the parts are encoded independently. In English prose nearly every space begins a part.
+ *  - Parts repeat. A small cache, which lasts for one call, maps parts to their ids. The vocabulary
+ *    remembers the pieces that encode to themselves when they stand alone.
+ *  - A short part is merged by scanning its ranks. A long part is merged with a heap of candidate
+ *    pairs over a linked list; stale candidates are skipped when popped. Any text takes n log n.
  *
- * bpe_test.c holds the definition as code, quadratic and obvious, and compares.
+ * bpe_test.c implements the definition directly, in quadratic time, and compares the ids.
  */
 #include "text/vocab_int.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 
 enum {
-    SMALL_SYMBOLS = 48,       /* up to here scanning beats the heap */
-    CACHE_KEY_BYTES = 26,     /* longer parts are not remembered */
-    CACHE_IDS = 9,            /* nor are parts of more tokens */
+    SMALL_SYMBOLS = 48,       /* up to this length, scanning is faster than a heap */
+    CACHE_KEY_BYTES = 26,     /* longer parts are not cached */
+    CACHE_IDS = 9,            /* parts of more tokens are not cached */
     CACHE_MAX_ENTRIES = 8192, /* half a megabyte: fits a second-level cache */
-    CACHE_MIN_TEXT = 256,     /* bytes; below, setting it up costs more than it saves */
+    CACHE_MIN_TEXT = 256,     /* for shorter texts the set-up costs more than it saves */
 };
 
 /* A symbol is a piece id, or a character without a piece as -2 - code point. */
@@ -47,8 +48,8 @@ typedef struct long_symbol {
 typedef struct encoder {
     const vocab *v;
     id_list *out;
-    bool failed;   /* out of memory: nothing is written any more */
-    bool unk_last; /* the last id is an unknown token; directly following ones are dropped */
+    bool failed;   /* out of memory: nothing more is written */
+    bool unk_last; /* the last id is an unknown token: unknown tokens after it are dropped */
     cache_entry *cache;
     uint32_t cache_mask;
     long_symbol *sym;
@@ -91,7 +92,8 @@ static inline void put(encoder *E, int32_t id)
     E->out->at[E->out->n++] = id;
 }
 
-/* A character that is no piece: its bytes, or one unknown token for a row of such characters. */
+/* A character without a piece becomes its byte tokens. If one is missing, a run of such
+ * characters becomes one unknown token. */
 static void put_bytes(encoder *E, uint32_t cp)
 {
     char c[4];
@@ -155,11 +157,11 @@ static inline uint32_t rank_of(encoder *E, symbol a, symbol b)
 
 /* ---- A short part ---- */
 
-/* s[0..n), n <= SMALL_SYMBOLS, merged in place; returns how many symbols are left. */
+/* Merges s[0..n) in place, n <= SMALL_SYMBOLS. Returns the number of symbols left. */
 static int merge_small(encoder *E, symbol *s, int n)
 {
     uint32_t rank[SMALL_SYMBOLS];
-    /* The table is larger than the caches: ask for all slots before waiting for the first. */
+    /* The table is larger than the CPU caches: prefetch all slots before the first read. */
     for (int i = 0; i + 1 < n; i++)
         pair_prefetch(E->v, s[i], s[i + 1]);
     for (int i = 0; i + 1 < n; i++)
@@ -232,7 +234,7 @@ static uint64_t heap_pop(encoder *E)
     return top;
 }
 
-/* Looks up the pair that begins at i; true if there is such a merge. */
+/* Looks up the pair that begins at i. True if a merge joins it. */
 static bool rank_pair(encoder *E, uint32_t i)
 {
     long_symbol *s = &E->sym[i];
@@ -240,8 +242,8 @@ static bool rank_pair(encoder *E, uint32_t i)
     return s->rank != NO_RANK;
 }
 
-/* Room for n symbols, and for the candidates: one per pair to begin with, and each of at most
- * n - 1 merges makes at most two new ones while its own leaves. */
+/* Space for n symbols and for their candidates. At first there is one candidate per pair. Each of
+ * at most n - 1 merges removes one and adds at most two. */
 static bool reserve_long(encoder *E, size_t n)
 {
     if (n > E->sym_cap) {
@@ -273,7 +275,7 @@ static void encode_long(encoder *E, const char *text, size_t n_bytes)
         i += read_char(text + i, n_bytes - i, &cp);
         E->sym[n] = (long_symbol){symbol_of(E->v, cp), n - 1, n + 1, NO_RANK};
     }
-    E->sym[n - 1].next = UINT32_MAX; /* and sym[0].prev wrapped to it */
+    E->sym[n - 1].next = UINT32_MAX; /* sym[0].prev has the same value: 0 - 1 */
 
     E->n_heap = 0;
     for (uint32_t i = 0; i + 1 < n; i++)
@@ -288,7 +290,7 @@ static void encode_long(encoder *E, const char *text, size_t n_bytes)
         uint32_t i = (uint32_t)top;
         long_symbol *s = &E->sym[i];
         if (s->rank != top >> 32)
-            continue; /* stale: a neighbour was merged in the meantime */
+            continue; /* stale: a neighbour has been merged since */
         long_symbol *gone = &E->sym[s->next];
         s->s = E->v->merged[s->rank];
         s->next = gone->next;
@@ -306,7 +308,7 @@ static void encode_long(encoder *E, const char *text, size_t n_bytes)
 
 /* ---- Parts, words, fragments ---- */
 
-/* The id of the piece that is spelled like the part, -1 if there is none or it is structure. */
+/* The id of the piece with the part's spelling. -1: none, or a structural piece. */
 static int32_t find_whole(const vocab *v, const char *text, size_t n_bytes)
 {
     char piece[3 * CACHE_KEY_BYTES];
@@ -329,7 +331,7 @@ static void remember(cache_entry *c, const char *text, size_t n_bytes, const int
         return;
     for (int i = 0; i < n; i++)
         if (id[i] < 0)
-            return; /* a character that is no piece */
+            return; /* a character without a piece */
     c->n_bytes = (unsigned char)n_bytes;
     c->n_ids = (unsigned char)n;
     memcpy(c->key, text, n_bytes);
@@ -382,7 +384,8 @@ static void encode_part(encoder *E, const char *text, size_t n_bytes)
     remember(c, text, n_bytes, s, n);
 }
 
-/* Bytes of the part that begins at text[0], n > 0: up to the first place nothing can join over. */
+/* Bytes of the part that begins at text[0], n > 0. It ends at the first place that no merge can
+ * cross. */
 static size_t part_length(const vocab *v, const char *text, size_t n)
 {
     uint32_t x, y;
@@ -411,7 +414,8 @@ static void encode_fragment(encoder *E, const char *text, size_t n)
     for (size_t i = 0, end; i < n && !E->failed; i = end) {
         size_t length = v->word_length(text + i, n - i);
         end = i + length;
-        /* A run of line feeds that is a piece is that piece, whatever the merges would do. */
+        /* A run of line feeds with a piece of its own becomes this piece, whatever the merges
+         * give. */
         if (text[i] == '\n' && length <= (size_t)v->newline_max && v->newline_id[length] >= 0) {
             put_symbol(E, v->newline_id[length]);
             continue;

@@ -1,7 +1,7 @@
-/* chat.c - what all chat formats share: parsing the JSON of a request, keeping template and
- * conversation apart in the text, and turning that text into ids.
+/* chat.c - the common part of all chat formats: parses the JSON of a request, marks each byte of
+ * the prompt as template or conversation, and encodes the prompt.
  *
- * The formats themselves are the families': text/family.h.
+ * The formats themselves belong to the families: text/family.h.
  */
 #include "text/chat_int.h"
 #include "base/mem.h"
@@ -85,7 +85,7 @@ void chat_prompt_free(chat_prompt *p)
 
 /* ---- Strings ---- */
 
-/* What Python's str.strip() takes away. */
+/* The characters that Python's str.strip() removes. */
 static bool is_space(uint32_t cp)
 {
     return (cp >= 0x09 && cp <= 0x0D) || (cp >= 0x1C && cp <= 0x20) || cp == 0x85 || cp == 0xA0 ||
@@ -171,7 +171,7 @@ status chat_tokenize(const vocab *v, const chat_prompt *p, bool raw_markers, id_
     int64_t n_before = out->n;
     status st = OK;
 
-    /* The template's own BOS, whatever the vocabulary calls that token. */
+    /* The template begins with its own BOS, whatever the vocabulary calls this token. */
     if (n_bos && p->text.n >= n_bos && !memcmp(p->text.at, bos, n_bos)) {
         skip = n_bos;
         if (vocab_bos_token(v) >= 0 && (st = id_list_put(out, vocab_bos_token(v), e)))

@@ -1,14 +1,14 @@
-/* chat.h - conversations to prompts, and what the model writes back to messages.
+/* chat.h - conversations to prompts, and answers to events.
  *
- * Rendering: `messages` and `tools` in the OpenAI shape, as JSON text, become one text in which
- * every byte is known to come from the template (literal) or from the conversation (content). The
- * distinction is what keeps content from posing as control tokens; see chat_tokenize.
+ * Rendering: `messages` and `tools`, JSON text in OpenAI's form, become one text. Each of its bytes
+ * is marked as literal (from the template) or content (from the conversation). So content cannot
+ * pose as control tokens; see chat_tokenize.
  *
  * Parsing: the text of an answer, in pieces of any size, becomes events: reasoning, content and
- * whole tool calls. The events carry the same text in total however the input was cut.
+ * whole tool calls. The events hold the same text for any division into pieces.
  *
- * No call here keeps state between conversations. Prompts and parsers belong to the caller, one
- * thread at a time each.
+ * No state is kept between conversations. Prompts and parsers belong to the caller; one thread at a
+ * time may use each.
  */
 #ifndef TEXT_CHAT_H
 #define TEXT_CHAT_H
@@ -19,26 +19,26 @@
 
 /* ---- Messages to a prompt (chat.c, and the files of each family) ------------------------- */
 
-/* The revision that a template text is, found by its landmarks; NULL: none that f knows. */
+/* The revision of a template text, recognised by its landmarks. NULL: unknown to f. */
 const chat_format *chat_format_of(const text_family *f, const char *template_text, size_t n);
 
 enum {
     CHAT_MAX_DEPTH = 64,            /* nesting of JSON in messages, schemas and arguments */
-    CHAT_MAX_CALLS = 4096,          /* of one message: each result is matched with all of them */
+    CHAT_MAX_CALLS = 4096,          /* of one message: each result is compared with all */
     CHAT_MAX_JSON_BYTES = 256 << 20 /* of messages or tools: refuse before parsing */
 };
 
 typedef struct chat_segment {
     size_t at, n; /* bytes of the text */
-    bool literal; /* written by the template, not by the conversation */
+    bool literal; /* from the template, not from the conversation */
 } chat_segment;
 
 typedef struct chat_prompt {
     str text;              /* valid UTF-8; begins with one BOS, if the family has one */
-    chat_segment *segment; /* adjoining, in order, together the whole text */
+    chat_segment *segment; /* in order; together they cover the text */
     size_t n_segments, cap_segments;
     bool starts_thinking; /* the text ends inside a thought: the answer begins as reasoning */
-    int32_t n_media;      /* place holders for images, sounds and films in the text */
+    int32_t n_media;      /* placeholders of images, sounds and films in the text */
     const text_family *family;
 } chat_prompt;
 
@@ -49,11 +49,11 @@ status chat_render(const chat_format *f, const char *messages, size_t n_messages
                    chat_prompt *p, err *e);
 void chat_prompt_free(chat_prompt *p); /* safe on a zeroed or freed prompt */
 
-/* Appends the ids of a prompt, exactly one BOS in front (the template's own). Special pieces are
- * matched in literal segments only. In content even user-defined ones stay plain text, which
- * SPECIAL_NONE would match elsewhere: a <|tool_call> in a tool's result must not forge structure.
- * raw_markers: special pieces are matched everywhere, as by a server that renders with Jinja and
- * tokenises the result. Content without marks gives the same ids either way. */
+/* Appends the ids of a prompt, with exactly one BOS in front (the template's own). Special pieces
+ * match in literal segments only. In content even user-defined ones stay plain text, which
+ * SPECIAL_NONE would match: a <|tool_call> in a tool's result must not forge structure.
+ * raw_markers: special pieces match everywhere, as in a server that renders with Jinja and then
+ * encodes the text. Content without marks gives the same ids either way. */
 status chat_tokenize(const vocab *v, const chat_prompt *p, bool raw_markers, id_list *out, err *e);
 
 /* ---- An answer to events (parse.c, and the files of each family) ------------------------- */
@@ -68,27 +68,27 @@ typedef struct answer_event {
     const char *name; /* of a call: NUL-terminated, not empty; else NULL */
 } answer_event;
 
-/* Pointers live until the callback returns. Return false to cancel. */
+/* Pointers are valid until the callback returns. Return false to cancel. */
 typedef bool (*answer_fn)(void *user, const answer_event *ev);
 
 typedef struct answer_parser answer_parser;
 
 enum {
-    ANSWER_MAX_CALL_BYTES = 8 << 20, /* of one call; a longer one is passed on as content */
-    ANSWER_MAX_CALLS = 1024          /* of one answer; later ones are passed on as content */
+    ANSWER_MAX_CALL_BYTES = 8 << 20, /* of one call; a longer one becomes content */
+    ANSWER_MAX_CALLS = 1024          /* of one answer; later ones become content */
 };
 
-/* f says which syntax; NULL: all is content. starts_thinking as chat_render reported it. */
+/* f defines the syntax; NULL: all text is content. starts_thinking: from chat_render. */
 status answer_open(answer_parser **a, const chat_format *f, bool starts_thinking, answer_fn fn,
                    void *user, err *e);
 void answer_close(answer_parser *a); /* NULL is fine */
-/* Any bytes: what is not UTF-8 becomes U+FFFD. E_CANCELLED when fn said so, E_MEMORY. */
+/* Takes any bytes; invalid UTF-8 becomes U+FFFD. E_CANCELLED: fn returned false. E_MEMORY. */
 status answer_put(answer_parser *a, const char *bytes, size_t n, err *e);
-/* Call this before answer_end if a limit, not the model, ended the answer: an incomplete call is
- * then dropped. A repaired one might run half a command, and its syntax is no text for a reader. */
+/* Call before answer_end if a limit, not the model, ended the answer. An incomplete call is then
+ * dropped: a repaired one could run half a command, and its syntax is not readable text. */
 void answer_was_cut(answer_parser *a);
-/* The answer is complete: held text is decided; an unfinished call is repaired or becomes content.
- */
+/* The answer is complete. Held text becomes events; an unfinished call is repaired, or becomes
+ * content. */
 status answer_end(answer_parser *a, err *e);
 int32_t answer_n_calls(const answer_parser *a); /* so far */
 

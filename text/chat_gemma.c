@@ -6,19 +6,18 @@
  *         <|tool_response>response:f{...}<tool_response|> content <turn|>\n
  *     <|turn>model\n
  *
- * A model's turn goes on over its tool calls, their results and further assistant messages. The
- * revisions share the system block, calls, responses and content. They differ in when a turn opens,
- * when it closes, and which thoughts are kept.
+ * A model's turn includes its tool calls, their results and the assistant messages that follow. All
+ * revisions have the same system block, calls, responses and content. They differ in when a turn
+ * opens, when it closes, and which thoughts are kept.
  *
- * Three departures from the templates, applied to every revision:
- *   - Repair of a gap: after a tool's result followed by content, the templates close the turn and
- *     add no generation prompt. Here a prompt that asks for an answer and ends in a closed turn
- * gets
- *     "<|turn>model\n".
- *   - With continue_last the turn of a last assistant message stays open, and its content is not
- *     trimmed. Where that message alone is the turn, the turn begins as an answer's does.
- *   - What a template would drop without a word or print as Python text is an error here: unknown
- *     roles and parts, results of no call, contents of a wrong type.
+ * Three differences from the templates, in every revision:
+ *   - Repair of a gap: after a tool's result with content behind it, the templates close the turn
+ *     and add no generation prompt. Here such a prompt gets "<|turn>model\n" if it asks for an
+ *     answer and ends in a closed turn.
+ *   - With continue_last, the turn of a last assistant message stays open and its content is not
+ *     trimmed. If this message is the whole turn, the turn begins like an answer.
+ *   - Unknown roles and parts, results without a call, and contents of a wrong type are errors. The
+ *     templates drop them silently or print them as Python text.
  */
 #include "text/gemma4.h"
 
@@ -35,7 +34,7 @@ static const char *const role_names[] = {"system", "developer", "user", "assista
 
 typedef struct message {
     const jtree *v;
-    size_t i; /* in the request, for messages to the user */
+    size_t i; /* index in the request, for error messages */
     role role;
     const jtree *calls, *responses; /* non-empty arrays, or NULL */
 } message;
@@ -49,7 +48,7 @@ typedef struct gemma {
     int64_t last_user; /* -1: none */
     last_said said;
     bool closed; /* the text ends in "<turn|>\n" */
-    bool begun;  /* the text ends in the beginning of the answer */
+    bool begun;  /* the text ends in the beginning of an answer */
 } gemma;
 
 /* ---- Reading messages ---- */
@@ -95,7 +94,7 @@ static void read_message(gemma *g, message *m, const jtree *v, size_t i)
     m->responses = list_of(g, m, "tool_responses");
 }
 
-/* The string member, NULL when absent, null or empty; any other type is an error. */
+/* The string member. NULL if absent, null or empty; an error for any other type. */
 static const jtree *string_of(gemma *g, const message *m, const jtree *object, const char *key)
 {
     const jtree *v = jtree_get(object, key);
@@ -107,7 +106,7 @@ static const jtree *string_of(gemma *g, const message *m, const jtree *object, c
 
 /* ---- Content ---- */
 
-/* Text without thought spans: cut at each <channel|>, of each part keep what is before its first
+/* Text without thoughts: cut it at each <channel|>, and keep of each part the text before its first
  * <|channel>. */
 static void put_without_thoughts(gemma *g, const char *s, size_t n)
 {
@@ -137,7 +136,7 @@ static void put_trimmed(gemma *g, const char *s, size_t n)
     chat_put(g->w, s, n);
 }
 
-/* The place holder of a media part, NULL if the part is none. */
+/* The placeholder of a media part. NULL for any other part. */
 static const char *media_of(const jtree *kind)
 {
     static const char *const kinds[][2] = {{"image", "<|image|>"},
@@ -151,7 +150,7 @@ static const char *media_of(const jtree *kind)
     return NULL;
 }
 
-/* The text of part `it`, or NULL with *media set; anything else is an error. */
+/* The text of part `it`. For a media part NULL, with *media set. Any other part is an error. */
 static const jtree *part_text(gemma *g, const message *m, const jtree *it, const char **media)
 {
     const jtree *kind = jtree_get(it, "type"), *text = jtree_get(it, "text");
@@ -184,7 +183,7 @@ static const jtree *content_of(gemma *g, const message *m)
     return c;
 }
 
-/* Returns whether a part was media. */
+/* Returns whether a part is media. */
 static bool put_content(gemma *g, const message *m)
 {
     const jtree *c = content_of(g, m);
@@ -211,7 +210,7 @@ static bool put_content(gemma *g, const message *m)
     return any_media;
 }
 
-/* The beginning of an answer, to the byte. */
+/* The exact beginning of an answer. */
 static void put_beginning(gemma *g, const message *m)
 {
     const jtree *c = content_of(g, m);
@@ -230,7 +229,7 @@ static void put_beginning(gemma *g, const message *m)
 
 /* ---- Calls and responses ---- */
 
-/* The name a result carries itself, NULL if none. */
+/* The name that a result states itself; NULL if none. */
 static const char *given_name(gemma *g, const message *m, const jtree *from)
 {
     const jtree *name = string_of(g, m, from, "name");
@@ -252,8 +251,8 @@ static const jtree *call_name(gemma *g, const message *m, const jtree *call, siz
     return NULL;
 }
 
-/* Arguments come as an object, or as the JSON text of one (the OpenAI way); nothing at all and an
- * empty string mean no arguments. */
+/* Arguments are an object, or a string that holds the JSON text of one (OpenAI's form). Absent or
+ * empty means no arguments. */
 static void put_arguments(gemma *g, const message *m, const jtree *call, size_t i)
 {
     const jtree *a = jtree_get(jtree_get(call, "function"), "arguments");
@@ -297,8 +296,8 @@ static void put_calls(gemma *g, const message *m)
     g->said = SAID_CALL;
 }
 
-/* Results come from outside and may contain anything, even the delimiter. It stays plain text
- * there, because content never matches special tokens. */
+/* A result is outside data and may contain anything, even the delimiter. Content never matches
+ * special tokens, so the delimiter stays plain text there. */
 static void put_response(gemma *g, const message *m, const char *name, const jtree *response)
 {
     char where[64];
@@ -317,7 +316,7 @@ static void put_response(gemma *g, const message *m, const char *name, const jtr
     g->said = SAID_RESPONSE;
 }
 
-/* The results an assistant message carries itself, Google's own form. */
+/* The results inside an assistant message (Google's form). */
 static void put_own_responses(gemma *g, const message *m)
 {
     for (const jtree *r = m->responses->first; r && !g->w->st; r = r->next) {
@@ -332,7 +331,7 @@ static void put_own_responses(gemma *g, const message *m)
 static bool same_id(const jtree *a, const jtree *b)
 {
     if (!a || !b)
-        return a == b; /* two absent ids are the same one, as in Python */
+        return a == b; /* two absent ids are equal, as in Python */
     return a->kind == JTREE_STRING && b->kind == JTREE_STRING && a->n == b->n &&
            !memcmp(a->s, b->s, a->n);
 }
@@ -365,7 +364,7 @@ static void put_tool_message(gemma *g, const message *caller, const message *m)
     put_response(g, m, name, &whole);
     str_free(&text);
     if (g->revision == GEMMA4_APRIL_LATE)
-        return; /* it forgets the media */
+        return; /* this revision drops the media */
     for (const jtree *it = c->first; it; it = it->next) {
         const char *media = media_of(jtree_get(it, "type"));
         if (media)
@@ -396,7 +395,7 @@ static void put_thought(gemma *g, const jtree *text, const char *end)
     chat_lit(g->w, end);
 }
 
-/* The neighbour of message i that is not a tool's, or NULL. */
+/* The next message after i that is not a tool's, or NULL. */
 static const message *next_spoken(const gemma *g, size_t i)
 {
     for (i++; i < g->n; i++)
@@ -433,8 +432,8 @@ static bool wants_empty_thought(const gemma *g)
     return g->revision != GEMMA4_JULY_SMALL && !g->opt->thinking;
 }
 
-/* The answer goes on with message i. Not with calls that wait for results, nor with results that
- * wait for an answer. */
+/* Whether the answer continues message i. False for calls without results, and for results without
+ * content. */
 static bool is_beginning(const gemma *g, size_t i)
 {
     const message *m = &g->m[i];
@@ -501,7 +500,7 @@ static void put_message(gemma *g, size_t i)
     }
 }
 
-/* First April: every message is a turn of its own, results included. */
+/* First April template: every message is a turn of its own, results included. */
 static void put_message_first(gemma *g, size_t i)
 {
     const message *m = &g->m[i];

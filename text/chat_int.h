@@ -1,9 +1,9 @@
-/* chat_int.h - what the chat formats share: a writer that knows template from conversation, and
- * the pieces that formats are put together from.
+/* chat_int.h - shared by the chat formats: a writer that marks template and conversation, and
+ * helpers for strings.
  *
- * A renderer carries one `chat_writer`. Its first error sticks; every call after it does nothing,
- * so a renderer reads like the template it follows. Paths for messages ("messages[2].content")
- * are formatted only when something is wrong.
+ * A renderer holds one `chat_writer`. The writer keeps its first error, and every later call does
+ * nothing; so a renderer reads like its template. Paths for error messages ("messages[2].content")
+ * are formatted only on an error.
  */
 #ifndef TEXT_CHAT_INT_H
 #define TEXT_CHAT_INT_H
@@ -13,7 +13,7 @@
 
 typedef struct chat_writer {
     chat_prompt *p;
-    arena *mem; /* of the render: trees and sorted members */
+    arena *mem; /* of one rendering: trees and sorted members */
     err *e;
     status st;   /* the first failure */
     bool python; /* null is spelled None, as the April templates print it */
@@ -26,10 +26,10 @@ void chat_puts(chat_writer *w, const char *text);
 void chat_fail(chat_writer *w, status st, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* What Python's str.strip() leaves. */
+/* Trims the white space that Python's str.strip() removes. */
 void text_trim(const char **s, size_t *n);
 
-/* A name that can stand before a brace: a string, not empty, no braces, no control bytes. */
+/* Whether v can stand before a brace: a string, not empty, without braces or control bytes. */
 bool chat_is_name(const jtree *v);
 
 #endif

@@ -1,16 +1,16 @@
 /* special.c - finds the special pieces spelled out in a text.
  *
  * The rule is "longest first over the vocabulary": the longest special piece cuts out all of its
- * occurrences, leftmost first; the next longest searches the remaining text, and so on. Thousands
- * of pieces would mean thousands of searches, so one pass with a trie finds the longest piece at
- * every place. Occurrences without overlap (nearly all) are final. The rule settles each knot of
- * overlapping ones. A shorter piece at the same place is searched only after another piece has cut
- * off the longer one: otherwise a page of line feeds, where 31 pieces begin at every byte, would
- * cost 31 entries per byte.
+ * occurrences, leftmost first; then the next longest piece searches the remaining text, and so on.
+ * One search per piece would mean thousands of searches. Instead, one pass with a trie finds the
+ * longest piece at every place. An occurrence without overlap is final; nearly all are. Overlapping
+ * occurrences form a knot, and the rule is applied inside each knot. A shorter piece at a place is
+ * searched only after the longer piece there has lost to an overlapping one. Otherwise a page of
+ * line feeds, where 31 pieces begin at every byte, would cost 31 entries per byte.
  *
  *     text    a < | t u r n > < | t u r n >        two hits, no knot
- *     pieces  "ab" "bcd" in abcd: a knot; "bcd" is longer and wins, "a" stays raw
- *     pieces  "a" "ab" "bcd" in abcd: the same, and then "a" has room
+ *     pieces  "ab" "bcd" in abcd: a knot; "bcd" is longer and wins, "a" is ordinary text
+ *     pieces  "a" "ab" "bcd" in abcd: the same, but "a" is now cut out as well
  */
 #include "text/vocab_int.h"
 #include "base/mem.h"
@@ -79,7 +79,7 @@ void special_free(vocab *v)
     v->trie = NULL;
 }
 
-/* May piece id be cut out, given that it lies wholly inside a span or not? */
+/* Whether piece id may be cut out at a place inside a span, or outside of all spans. */
 static bool allowed(const vocab *v, int32_t id, special_mode mode)
 {
     if (!(v->flags[id] & FLAG_STRUCTURE))
@@ -87,7 +87,7 @@ static bool allowed(const vocab *v, int32_t id, special_mode mode)
     return mode == SPECIAL_ALL || (mode == SPECIAL_USER && v->type[id] == TOKEN_USER_DEFINED);
 }
 
-/* Longest first; then by id, so that the order is total; then leftmost. */
+/* Longest first, then by id (so that the order is total), then leftmost. */
 static int by_rule(const void *a, const void *b)
 {
     const special_hit *x = a, *y = b;
@@ -104,7 +104,7 @@ static int by_place(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Where the span that holds byte `at` ends; 0 outside of all. */
+/* The end of the span that contains byte `at`; 0 if no span does. */
 static size_t span_end(const marked_text *t, size_t at)
 {
     size_t lo = 0, hi = t->n_spans;
@@ -118,7 +118,7 @@ static size_t span_end(const marked_text *t, size_t at)
     return lo < t->n_spans && t->span[lo].at <= at ? t->span[lo].at + t->span[lo].n : 0;
 }
 
-/* The longest piece of at most `most` bytes that may be cut out at `at`; n == 0: there is none. */
+/* The longest piece of at most `most` bytes that may be cut out at `at`. n == 0: none. */
 static special_hit longest_at(const vocab *v, const marked_text *t, size_t at, size_t most)
 {
     special_hit best = {.at = at};
@@ -135,9 +135,9 @@ static special_hit longest_at(const vocab *v, const marked_text *t, size_t at, s
     return best;
 }
 
-/* A run of hits; each but the first overlaps an earlier one. */
+/* A run of hits. Each hit but the first overlaps an earlier one. */
 typedef struct knot {
-    special_hit *hit, *won; /* [n]: candidates, the longest of each place; those taken so far */
+    special_hit *hit, *won; /* [n]: the longest candidate of each place; the accepted hits */
     size_t n, n_won, base;
     unsigned char *taken; /* one byte per byte of the knot, which starts at `base` */
 } knot;
@@ -151,8 +151,9 @@ static uint32_t room_for(const knot *k, const special_hit *h)
     return room;
 }
 
-/* Settles the longest candidates, those at the front. One that no longer fits comes back as the
- * next shorter piece of its place, if there is one. Returns whether any did. */
+/* Accepts or rejects the longest candidates, which lie at the front. A rejected candidate is
+ * replaced by the next shorter piece of its place, if one fits. Returns whether any was
+ * replaced. */
 static bool settle_longest(const vocab *v, const marked_text *t, knot *k)
 {
     size_t i = 0, n_back = 0;
@@ -171,7 +172,8 @@ static bool settle_longest(const vocab *v, const marked_text *t, knot *k)
     return n_back;
 }
 
-/* Keeps the hits that the rule takes, of n overlapping ones, in text order; *n: how many. */
+/* Applies the rule to n overlapping hits. Keeps the accepted ones in text order; *n: their
+ * count. */
 static status settle(const vocab *v, const marked_text *t, special_hit *h, size_t *n, size_t end,
                      err *e)
 {

@@ -1,10 +1,11 @@
 /* stream.c - see stream.h.
  *
- *     bytes -> [ tail: half a character ] -> characters -> [ held: maybe a stop string ] -> out
+ *     bytes -> [ tail: an incomplete character ] -> characters -> [ held: maybe a stop string ] ->
+ * out
  *
- * Stop strings are matched by a Knuth-Morris-Pratt automaton each: one counter per stop string
- * is the length of its longest prefix that ends the text. The largest counter is exactly the number
- * of bytes to hold back. Time is linear, however often a stop string almost appears.
+ * Each stop string has a Knuth-Morris-Pratt automaton. Its state is one counter: the length of the
+ * longest prefix of the stop string that the text ends in. The largest counter is exactly the
+ * number of bytes to hold back. Time is linear for any text.
  */
 #include "text/stream.h"
 #include "base/mem.h"
@@ -85,7 +86,7 @@ void stream_free(stream *s)
     *s = (stream){.met = -1};
 }
 
-/* The start of the character that byte i of held lies in or begins. */
+/* The start of the character that contains byte i of held. */
 static size_t char_start(const stream *s, size_t i)
 {
     while (i > 0 && i < s->n_held && ((unsigned char)s->held[i] & 0xC0) == 0x80)
@@ -105,7 +106,7 @@ static void show(stream *s, size_t keep)
     s->n_held -= n;
 }
 
-/* How much of held may belong to a stop string that is not complete. */
+/* Bytes at the end of held that may begin a stop string. */
 static size_t open_bytes(const stream *s)
 {
     size_t most = 0;
@@ -115,7 +116,7 @@ static size_t open_bytes(const stream *s)
     return most;
 }
 
-/* One byte of valid text. False once a stop string is complete. */
+/* Takes one byte of valid text. False when a stop string is complete. */
 static bool accept(stream *s, char c)
 {
     int32_t met = -1;
@@ -126,7 +127,7 @@ static bool accept(stream *s, char c)
             p->matched = p->fail[p->matched - 1];
         if (c == p->text[p->matched])
             p->matched++;
-        /* Two may end here: the one that began first takes more of the text away. */
+        /* Two stop strings may end here. The longer one removes more of the text. */
         if (p->matched == p->n && (met < 0 || p->n > s->stop[met].n))
             met = i;
     }
@@ -138,11 +139,11 @@ static bool accept(stream *s, char c)
     return false;
 }
 
-/* One whole character, or U+FFFD. */
+/* Takes one whole character, or U+FFFD. */
 static bool accept_text(stream *s, const char *text, size_t n)
 {
     if (s->held_cap - s->n_held < n)
-        show(s, open_bytes(s)); /* leaves less than the longest stop string */
+        show(s, open_bytes(s)); /* keeps less than the longest stop string */
     for (size_t i = 0; i < n; i++)
         if (!accept(s, text[i]))
             return false;
@@ -153,11 +154,11 @@ bool stream_put(stream *s, const char *bytes, size_t n)
 {
     bool going = s->met < 0 && !s->cancelled && !s->ended;
     for (size_t i = 0; i < n && going;) {
-        /* Characters are read out of tail + the next bytes, at most one at a time from there. */
+        /* While tail holds bytes, they and the next byte are read as one character. */
         if (s->n_tail) {
             s->tail[s->n_tail++] = bytes[i++];
             if (utf8_partial_tail(s->tail, s->n_tail) == s->n_tail)
-                continue; /* still only the beginning of a character */
+                continue; /* still incomplete */
             uint32_t cp;
             bool ok;
             size_t len = (size_t)utf8_decode(s->tail, s->n_tail, &cp, &ok);
@@ -166,8 +167,8 @@ bool stream_put(stream *s, const char *bytes, size_t n)
                 s->n_tail = 0;
                 continue;
             }
-            /* The tail begins no character: its bytes are bad, except for the new byte, which is
-             * examined again by itself. */
+            /* The tail begins no valid character: its bytes are invalid. The new byte is examined
+             * again, alone. */
             i--;
             for (size_t bad = s->n_tail - 1; bad > 0 && going; bad--)
                 going = accept_text(s, "\xEF\xBF\xBD", 3);

@@ -3,12 +3,13 @@
  *     declaration:NAME{description:<|"|>...<|"|>,parameters:{properties:{...},required:[...],
  *                      type:<|"|>OBJECT<|"|>}}
  *
- * Follows the templates member by member, their revisions included. Where the published templates
- * would print something no model was trained on, this differs, on purpose:
- *   - a schema `type` that is a list is read as its first type but null, plus nullable;
- *   - a function's parameters or response without a type are objects (the templates forget the
- *     closing brace);
- *   - a property schema that is no object (JSON Schema allows true and false) is an empty one.
+ * The code follows each revision of the template member by member. It differs on purpose where the
+ * published templates would print text that no model was trained on:
+ *   - a schema `type` that is a list is read as its first type other than null, plus nullable;
+ *   - a function's parameters or response without a type are objects (the templates omit the
+ * closing brace);
+ *   - a property schema that is not an object (JSON Schema allows true and false) is an empty
+ * object.
  */
 #include "text/gemma4.h"
 
@@ -132,7 +133,7 @@ typedef struct declaration {
     const char *where; /* "tools[1] (search)" */
 } declaration;
 
-/* The schema's type: a string, or NULL. Of a list, the first that is not "null". */
+/* The schema's type: a string, or NULL. For a list: its first item other than "null". */
 static const jtree *type_of(const jtree *schema)
 {
     const jtree *t = jtree_get(schema, "type");
@@ -169,7 +170,7 @@ static bool type_is(const jtree *type, const char *upper)
     return true;
 }
 
-/* Types are ASCII words; other bytes stay as they are. */
+/* Types are ASCII words. Other bytes are not changed. */
 static void put_upper(declaration *d, const jtree *s)
 {
     chat_lit(d->w, GEMMA_QUOTE);
@@ -187,7 +188,7 @@ static void put_text(declaration *d, const jtree *s)
     put_quoted(d->w, s->s, s->n);
 }
 
-/* description:<|"|>...<|"|>, if there is one. */
+/* description:<|"|>...<|"|>, if the schema has one. */
 static bool put_description(declaration *d, const jtree *schema)
 {
     const jtree *text = jtree_get(schema, "description");
@@ -285,7 +286,7 @@ static void put_enum(declaration *d, const jtree *v, bool *any)
     tools_put_value(d->w, list, true, true, d->where);
 }
 
-/* An object's own properties; without a map of them, its non-standard keys stand in. */
+/* The properties of an object. Without `properties`, its non-standard keys are the properties. */
 static void put_object(declaration *d, const jtree *v)
 {
     const jtree *map = jtree_get(v, "properties");
@@ -297,8 +298,8 @@ static void put_object(declaration *d, const jtree *v)
     chat_lit(d->w, "}");
 }
 
-/* What follows the description in a property, as the first April template orders it: nullable
- * first, and no thought for the comma around nested braces. */
+/* The members after a property's description, in the order of the first April template: nullable
+ * first. Before nested braces this template always prints a comma. */
 static void put_first_april(declaration *d, const jtree *v, const jtree *type, bool *any)
 {
     if (is_nullable(v)) {
@@ -359,8 +360,8 @@ static bool is_standard(const char *key)
     return false;
 }
 
-/* P1:{...},P2:{...} filter: map is a schema whose standard keys are no properties. The April
- * templates filter always, so a property called "type" is lost there. */
+/* P1:{...},P2:{...} filter: map is a schema, and its standard keys are not properties. The April
+ * templates always filter, so they lose a property named "type". */
 static void put_properties(declaration *d, const jtree *map, bool filter)
 {
     const jtree **m = sorted(d->w, map);

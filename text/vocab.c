@@ -1,9 +1,9 @@
-/* vocab.c - builds a vocabulary out of what a file holds, and answers questions about its pieces.
+/* vocab.c - builds a vocabulary from a file's lists, and answers queries about its pieces.
  *
- * Checked here, once: types, duplicates, byte pieces, and that every merge joins two pieces into a
- * third. The tables that make encoding fast are derived here too (vocab_int.h). Resolving half a
- * million merges is mostly cache misses, so merges are resolved in batches: first every hash of a
- * batch, with a prefetch, then every look-up.
+ * The builder checks, once, types, duplicates, byte pieces, and that every merge joins two pieces
+ * into a third. It also derives the tables that make encoding fast (vocab_int.h). Half a million
+ * merges have to be resolved, and nearly every look-up is a cache miss. Merges are therefore
+ * resolved in batches: first the hashes of a batch, each with a prefetch, then the look-ups.
  *
  * Not here: matching special pieces (special.c), encoding (bpe.c).
  */
@@ -15,11 +15,11 @@
 
 struct vocab_builder {
     vocab *v;
-    err e; /* the first failure; finish reports it */
+    err e; /* the first failure; vocab_finish reports it */
     int64_t n_tokens, n_merges;
     int64_t tokens, merges; /* added so far */
     size_t piece_bytes, piece_cap;
-    char *merge_bytes; /* A and B of every merge, without the space */
+    char *merge_bytes; /* A and B of every merge "A B", without the space */
     size_t n_merge_bytes, merge_cap;
     uint32_t *merge_at;  /* [n_merges + 1] */
     uint16_t *merge_cut; /* [n_merges]: length of A */
@@ -226,7 +226,7 @@ static status build_pieces(vocab *v, err *e)
             if (v->type[id] != TOKEN_UNUSED && v->type[other] != TOKEN_UNUSED)
                 return err_set(e, E_FORMAT, "pieces %d and %d are both \"%.*s\"", other, id,
                                (int)(n < 60 ? n : 60), piece);
-            /* A place holder gives way to a real piece of the same spelling. */
+            /* A real piece replaces an unused one of the same spelling. */
             if (v->type[other] == TOKEN_UNUSED)
                 v->slot[i].id = id;
             twin = true;
@@ -303,8 +303,7 @@ static status build_merges(vocab_builder *b, err *e)
             for (int j = 0; j < 3; j++)
                 __builtin_prefetch(&v->slot[(uint32_t)h[k][j] & v->slot_mask]);
         }
-        /* The spelling that a slot points to is a second cache miss: prefetched in a second round.
-         */
+        /* The slot's spelling is a second cache miss: a second round prefetches it. */
         for (int k = 0; k < n_batch; k++)
             for (int j = 0; j < 3; j++) {
                 int32_t guess = v->slot[(uint32_t)h[k][j] & v->slot_mask].id;
@@ -335,7 +334,8 @@ static status build_merges(vocab_builder *b, err *e)
             size_t n = b->merge_at[base + k + 1] - b->merge_at[base + k];
             size_t cut = b->merge_cut[base + k];
             v->merged[base + k] = id[k][2];
-            /* Plain text never becomes structure: a merge that spells a control piece is void. */
+            /* Plain text must not become structure: a merge that spells a control piece is
+             * ignored. */
             if (v->flags[id[k][2]] & FLAG_STRUCTURE)
                 continue;
             status st = insert_pair(v, id[k][0], id[k][1], (uint32_t)(base + k), e);
@@ -355,7 +355,7 @@ static status build_merges(vocab_builder *b, err *e)
 
 /* ---- Types, flags, characters, what tokens print as ---- */
 
-/* "<0x0A>" to 10; -1 if it is not of that form. */
+/* "<0x0A>" to 10; -1 for any other form. */
 static int byte_of(const char *p, size_t n)
 {
     int value = 0;
@@ -474,7 +474,7 @@ static status build_chars(vocab *v, err *e)
         if (!(v->flags[id] & FLAG_STRUCTURE) && (v->char_id[cp] < 0 || v->type[id] != TOKEN_UNUSED))
             v->char_id[cp] = id;
     }
-    v->char_id[' '] = v->char_id[SPACE_MARK_CP]; /* how texts spell it */
+    v->char_id[' '] = v->char_id[SPACE_MARK_CP]; /* texts spell U+2581 as a space */
     for (int byte = 0; byte < 256; byte++)
         if (v->byte_id[byte] < 0 && v->unk < 0)
             return err_set(e, E_FORMAT,
@@ -495,7 +495,7 @@ static status build_chars(vocab *v, err *e)
 
 static status build_texts(vocab *v, err *e)
 {
-    /* No text is longer than its piece. */
+    /* A token's text is never longer than its piece. */
     size_t cap = v->piece_at[v->n], at = 0;
     if (!(v->text_bytes = mem_alloc(cap)))
         return err_memory(e, "the texts of a vocabulary", cap);

@@ -1,9 +1,9 @@
 /* vocab_int.h - the inside of a vocabulary, for vocab.c (builds it), special.c and bpe.c (read it).
  *
- * Pieces lie back to back in one block and are found through an open-addressing table; merges
- * lie in a second table keyed by the ids of the pair. Everything else here is derived at load so
- * that encoding can decide quickly: the id of each character, which neighbouring characters no
- * merge can ever join, and a trie of the special pieces.
+ * Pieces lie back to back in one block; an open-addressing table finds them. A second table, keyed
+ * by the two ids of a pair, holds the merges. The other tables are derived at load to make encoding
+ * fast: the id of each character, the pairs of characters that no merge can join, and a trie of the
+ * special pieces.
  */
 #ifndef TEXT_VOCAB_INT_H
 #define TEXT_VOCAB_INT_H
@@ -18,12 +18,12 @@
 enum {
     VOCAB_MAX_TOKENS = 1 << 21, /* 8 times Gemma's: two ids and a rank share 64 bits */
     VOCAB_MAX_MERGES = (1 << 22) - 1,
-    VOCAB_MAX_PIECE_BYTES = 65535,  /* the longest real ones have about a hundred */
-    VOCAB_MAX_SPECIAL_BYTES = 1024, /* of one special piece: a search may walk so far per byte */
+    VOCAB_MAX_PIECE_BYTES = 65535,  /* the longest in published files: about 100 */
+    VOCAB_MAX_SPECIAL_BYTES = 1024, /* of one special piece: the bound of one search */
     VOCAB_MAX_BYTES = 1 << 30,      /* of all pieces, and of all merges, together */
-    VOCAB_MAX_PROBES = 4096,        /* a table this unlucky was built to be slow */
-    VOCAB_MAX_NEVER = 16,           /* place holders of a family */
-    VOCAB_MAX_TEXT_BYTES = 1 << 30, /* of one text to encode: positions fit 32 bits with room */
+    VOCAB_MAX_PROBES = 4096,        /* more probes mean a file made to collide */
+    VOCAB_MAX_NEVER = 16,           /* placeholders of a family */
+    VOCAB_MAX_TEXT_BYTES = 1 << 30, /* of one text to encode: positions fit in 32 bits */
 };
 
 #define SPACE_MARK "\xE2\x96\x81" /* U+2581, how pieces spell a space */
@@ -31,9 +31,9 @@ enum {
 
 enum {
     FLAG_EOG = 1,       /* ends generation */
-    FLAG_SHOWN = 2,     /* a marker the output parser reads: spelled out whatever its type */
-    FLAG_STRUCTURE = 4, /* makes chat structure: never matched in content */
-    FLAG_SPECIAL = 8    /* a candidate for matching at all */
+    FLAG_SHOWN = 2,     /* a mark of the output parser: always spelled out */
+    FLAG_STRUCTURE = 4, /* structural: never matched in content */
+    FLAG_SPECIAL = 8    /* a special piece */
 };
 
 enum { SELF_UNKNOWN, SELF_YES, SELF_NO };
@@ -43,15 +43,15 @@ typedef struct piece_slot {
     int32_t id;   /* -1: empty */
 } piece_slot;
 
-/* left << 43 | right << 22 | rank. Small slots matter: most of encoding a rare word is waiting for
- * this table, and slots of 8 bytes are more often in a cache than slots of 16. */
+/* left << 43 | right << 22 | rank. Encoding a rare word mostly waits for this table, so slots are
+ * small: 8 bytes hit the CPU caches more often than 16. */
 typedef uint64_t pair_slot;
 #define PAIR_EMPTY UINT64_MAX
 #define NO_RANK UINT32_MAX
 
 typedef struct trie_slot {
     uint32_t edge; /* node << 8 | byte */
-    uint32_t node; /* 0: empty slot; the root is nobody's child */
+    uint32_t node; /* 0: empty slot (the root is never a child) */
 } trie_slot;
 
 struct vocab {
@@ -61,11 +61,11 @@ struct vocab {
     int32_t n;
     uint32_t *piece_at; /* [n + 1] into piece_bytes */
     char *piece_bytes;
-    uint32_t *text_at; /* [n + 1] into text_bytes: what the token prints as */
+    uint32_t *text_at; /* [n + 1] into text_bytes: the printed form of each token */
     char *text_bytes;
     uint8_t *type, *flags; /* [n] */
-    /* [n]: does the piece, as a part of its own, encode to itself? SELF_*, found out when first
-     * asked. Any thread may write; all write the same. */
+    /* [n]: whether the piece, as a part of its own, encodes to itself: SELF_*, computed on first
+     * use. Any thread may write, because all write the same value. */
     _Atomic uint8_t *self;
 
     piece_slot *slot;
@@ -73,22 +73,22 @@ struct vocab {
     pair_slot *pair;
     uint32_t pair_mask;
     uint64_t pair_bytes; /* from mem_pages */
-    int32_t *merged;     /* [n_merges]: what the merge of this rank makes */
+    int32_t *merged;     /* [n_merges]: the id that the merge of this rank makes */
 
-    int32_t *char_id; /* [0x10000]: the piece that is this one character, -1 */
+    int32_t *char_id; /* [0x10000]: the piece of this one character, or -1 */
     int32_t byte_id[256];
-    int32_t *newline_id; /* [newline_max + 1]: the piece of so many LF, -1 */
+    int32_t *newline_id; /* [newline_max + 1]: the piece of this many LF, or -1 */
     int32_t newline_max;
 
-    /* Can a merge join a piece ending in x with one beginning in y? Exact for ASCII (with the
-     * space standing for U+2581), else a hashed bitmap, which may say yes wrongly and only costs
-     * time then. */
+    /* Whether a merge can join a piece ending in x with a piece beginning in y. Exact for ASCII,
+     * where the space stands for U+2581. Otherwise a hashed bitmap: a false "yes" costs time
+     * only. */
     uint64_t join_ascii[128][2];
     uint64_t *join_other; /* JOIN_BITS bits */
 
     trie_slot *trie;
     uint32_t trie_mask, n_nodes;
-    int32_t *node_id; /* [n_nodes]: the special piece that ends here, -1 */
+    int32_t *node_id; /* [n_nodes]: the special piece that ends here, or -1 */
     bool first[256];  /* bytes that begin a special piece */
 
     int32_t bos, raw_bos, eos, unk; /* raw_bos: of raw prompts */
@@ -103,7 +103,7 @@ static inline uint64_t hash_fold(uint64_t a, uint64_t b)
     return (uint64_t)m ^ (uint64_t)(m >> 64);
 }
 
-/* Hash of a short byte string: eight bytes a step, the tail by two overlapping reads. */
+/* Hash of a short byte string: eight bytes a step; two overlapping reads cover the tail. */
 static inline uint64_t hash_bytes(const char *s, size_t n)
 {
     uint64_t h = n * 0x9e3779b97f4a7c15u, a, b;
@@ -162,7 +162,7 @@ static inline uint32_t join_bit(uint32_t x, uint32_t y)
     return (uint32_t)(hash_fold((uint64_t)x << 32 | y, 0xe7037ed1a0b428dbu) & (JOIN_BITS - 1));
 }
 
-/* x and y as they stand in pieces, but with U+2581 replaced by the space it stands for. */
+/* x and y: characters of pieces, with the space in place of U+2581. */
 static inline bool may_join(const vocab *v, uint32_t x, uint32_t y)
 {
     if ((x | y) < 128)
@@ -182,15 +182,15 @@ typedef struct special_hit {
 
 status special_build(vocab *v, err *e); /* the trie, from types and flags */
 void special_free(vocab *v);
-/* All special pieces of the text that are to be cut out, in text order, without overlap. *hits is
- * the caller's (mem_free), NULL when there are none. Work memory is 60 bytes for each byte of
- * text that begins a special piece, at most. */
+/* All special pieces to cut out of the text, in text order, without overlap. *hits belongs to the
+ * caller (mem_free); NULL if there are none. Work memory: at most 60 bytes for each byte of text
+ * that begins a special piece. */
 status special_find(const vocab *v, const marked_text *t, special_hit **hits, size_t *n_hits,
                     err *e);
 
 /* ---- bpe.c ---- */
 
-/* Work done by one encode, for tests that bound it. */
+/* Work counters of one encode, for tests that bound the work. */
 typedef struct encode_work {
     uint64_t chars, words, cache_hits, whole_hits, pair_lookups, heap_moves;
 } encode_work;
