@@ -29,7 +29,7 @@ static const option table[] = {
     OPT_INT(convert_options, n_threads, "threads", 0, "N", 1, 256, "threads (default: all cores)"),
     OPT_END};
 
-/* One tensor of the new file and where it comes from; source NULL: computed. */
+/* One tensor of the new file and its source; source NULL: computed. */
 typedef struct {
     shape_tensor t;
     const tensor *source;
@@ -55,7 +55,8 @@ static const tensor *find_source(const safetensors *from, const char *prefix, co
     return tensor_find(&from->tensors, full);
 }
 
-/* Same number of elements and same rows; a [1] may be a scalar, an [n, 1] a vector. */
+/* Checks for the same number of elements and the same rows. A [1] may be a scalar, an [n, 1] a
+ * vector. */
 static status check_source(const shape_tensor *t, const tensor *src, const char *path, err *e)
 {
     char want[96], have[96];
@@ -73,8 +74,8 @@ static status check_source(const shape_tensor *t, const tensor *src, const char 
     return OK;
 }
 
-/* Finds every tensor of the shape in the files; drops the keys that no layer uses and that the
- * files left out. n_vocab may shrink to the tokenizer's. */
+/* Finds every tensor of the shape in the files. Drops keys that no layer uses and that the files
+ * lack. n_vocab may shrink to the tokenizer's size. */
 static status plan_items(job *j, model_shape *s, const weight_mix *mix, int32_t n_tokens, bool tied,
                          err *e)
 {
@@ -110,14 +111,14 @@ static status plan_items(job *j, model_shape *s, const weight_mix *mix, int32_t 
                 break;
             }
             tensor src = *it.source;
-            /* A padded embedding has more rows than there are tokens. */
+            /* A padded embedding has more rows than the vocabulary has tokens. */
             if ((it.t.role == ROLE_EMBD || it.t.role == ROLE_PLE_EMBD) && src.ne[1] > it.t.ne[1])
                 src.ne[1] = it.t.ne[1];
             st = check_source(&it.t, &src, j->from->part_path[src.part], e);
         }
         j->at[k++] = it;
     }
-    /* The reference reads no head of a tied model, even if the files have one. */
+    /* The reference ignores the head of a tied model, even if the files contain one. */
     head = tied ? NULL : tensor_find(&j->from->tensors, "lm_head.weight");
     if (!st && !tied && !head)
         st = err_set(e, E_FORMAT,
@@ -237,7 +238,7 @@ out:
     return st;
 }
 
-/* Who reads the config.json of a family. */
+/* Reads config.json with the family's reader. */
 static status read_shape(const convert_vocab *v, const char *path, model_shape **s, bool *tied,
                          str *unknown, err *e)
 {
@@ -289,7 +290,7 @@ static int run_convert(const command *c, int argc, char **argv)
     if (stop)
         return stop - 1;
     term_init();
-    term_watch(NULL); /* Ctrl-C ends the writing, and leaves no half file */
+    term_watch(NULL); /* Ctrl-C stops the writing and leaves no partial file */
     const weight_mix *mix = weight_mix_named(o.type);
     str unknown = {0};
     convert_request r = {argv[0], argv[1], mix, o.name, (int32_t)o.n_threads, &unknown};

@@ -1,7 +1,7 @@
 /* convert_config.c - config.json to a shape.
  *
- * Every field that the arithmetic depends on is read or refused; none falls back on a default of
- * the reference classes, because those describe no published model.
+ * Every field that the arithmetic depends on is read or refused. None has a default: the defaults
+ * of the reference classes match no published model.
  */
 #include "apps/convert_int.h"
 #include "base/map.h"
@@ -26,7 +26,8 @@ status convert_read_json(json_t **out, const char *dir, const char *name, bool r
     return json_parse_file(out, path, CONVERT_JSON_MAX, e);
 }
 
-/* A reader of one object that keeps its first failure, so that a list of fields stays a list. */
+/* Reads the fields of one object and keeps its first failure: callers list fields without
+ * checks. */
 typedef struct {
     const json_t *object;
     const char *path;
@@ -40,7 +41,7 @@ static void refuse(fields *f, const char *key, const char *expected)
         f->st = err_set(f->e, E_FORMAT, "%s: %s is missing or no %s", f->path, key, expected);
 }
 
-/* null and absent are the same to transformers. */
+/* To transformers, null and absent are the same. */
 static const json_t *get(const fields *f, const char *key)
 {
     const json_t *v = json_object_get(f->object, key);
@@ -82,7 +83,7 @@ static void read_layers(fields *f, gemma4_shape *s)
 {
     const json_t *list = get(f, "layer_types");
     if (f->st || s->n_layer > SHAPE_LAYERS_MAX)
-        return; /* gemma4_shape_check will say so */
+        return; /* gemma4_shape_check reports this */
     if (!json_is_array(list) || json_array_size(list) != (size_t)s->n_layer) {
         refuse(f, "layer_types", "list with an entry per layer");
         return;
@@ -140,7 +141,7 @@ static void read_rope(fields *f, gemma4_shape *s)
     f->st = f->st ? f->st : full.st ? full.st : swa.st;
 }
 
-/* Newer files say what differs between layers in a table by layer number instead of global_*. */
+/* Newer files state the differences between layers in a table by layer number, not in global_*. */
 static void read_overrides(fields *f, gemma4_shape *s)
 {
     const json_t *table = get(f, "per_layer_config");
@@ -178,8 +179,8 @@ static void read_overrides(fields *f, gemma4_shape *s)
     }
 }
 
-/* Options of the reference that change the arithmetic and that no Gemma 4 model uses: each with the
- * one value, beside null, that leaves it as it is. */
+/* Options of the reference that change the arithmetic and that no Gemma 4 model uses. Each is
+ * listed with the one value, besides null, that has no effect. */
 static void refuse_options(fields *f)
 {
     static const struct {
@@ -192,7 +193,7 @@ static void refuse_options(fields *f)
         {"attn_logit_softcapping", NULL},
         {"rope_scaling", NULL},
         {"quantization_config", NULL},
-        {"use_bidirectional_attention", "vision"}, /* among images; text stays causal */
+        {"use_bidirectional_attention", "vision"}, /* between images; text stays causal */
     };
     for (size_t i = 0; i < sizeof option / sizeof *option && !f->st; i++) {
         const json_t *v = get(f, option[i].key);
@@ -204,7 +205,7 @@ static void refuse_options(fields *f)
     }
 }
 
-/* Keys that are read here, and keys that change no logit. */
+/* Lists unknown keys: neither read here nor known to leave the logits unchanged. */
 static void list_unknown(const fields *f, str *unknown)
 {
     static const char *const known[] = {
@@ -220,7 +221,7 @@ static void list_unknown(const fields *f, str *unknown)
         "quantization_config", "tie_word_embeddings",
         /* the table of per-layer embeddings says its own size */
         "vocab_size_per_layer_input",
-        /* of training, of other programs, or of tokens, which the tokenizer's files name */
+        /* for training, for other programs, or token ids, which the tokenizer's files state */
         "architectures", "attention_dropout", "attn_implementation", "_attn_implementation",
         "_name_or_path", "_experts_implementation", "experts_implementation", "bos_token_id",
         "boa_token_id", "boi_token_id", "eoa_token_id", "eoi_token_id", "eos_token_id",
@@ -255,7 +256,7 @@ static status read_shape(const json_t *config, const char *path, gemma4_shape *s
     s->head_dim = whole(&f, "head_dim");
     s->k_eq_v = truth(&f, "attention_k_eq_v");
     s->head_dim_global = whole_or(&f, "global_head_dim", s->head_dim);
-    /* The reference heeds this field only together with attention_k_eq_v. */
+    /* The reference uses this field only together with attention_k_eq_v. */
     s->n_head_kv_global =
         s->k_eq_v ? whole_or(&f, "num_global_key_value_heads", s->n_head_kv) : s->n_head_kv;
     s->n_ff = whole(&f, "intermediate_size");
@@ -276,7 +277,7 @@ static status read_shape(const json_t *config, const char *path, gemma4_shape *s
     read_overrides(&f, s);
     refuse_options(&f);
     fields whole_model = {config, path, f.st, e};
-    const char *tie = "tie_word_embeddings"; /* the reference ties unless told otherwise */
+    const char *tie = "tie_word_embeddings"; /* the reference ties by default */
     *tied = get(&f, tie)             ? truth(&f, tie)
             : get(&whole_model, tie) ? truth(&whole_model, tie)
                                      : true;

@@ -1,4 +1,4 @@
-/* convert_int.h - the rooms of carat convert: configuration, vocabulary, weights (convert.c). */
+/* convert_int.h - the parts of carat convert: configuration, vocabulary, weights (convert.c). */
 #ifndef APPS_CONVERT_INT_H
 #define APPS_CONVERT_INT_H
 
@@ -9,16 +9,16 @@
 
 enum { CONVERT_JSON_MAX = 512 << 20 }; /* a tokenizer.json is 33 MB */
 
-/* dir/name parsed; OK with *out NULL if the file does not exist and need not. */
+/* Parses dir/name. If the file is missing and not required: OK with *out NULL. */
 status convert_read_json(json_t **out, const char *dir, const char *name, bool required, err *e);
 
-/* Reads config.json, or the text_config inside a multimodal one, to a shape (mem_free). *tied: the
- * head is the embedding. unknown gets the names of keys that carat does not know, apart by ", ". */
+/* Reads config.json, or the text_config of a multimodal one, to a shape (mem_free). *tied: the head
+ * is the embedding. unknown receives the names of unknown keys, separated by ", ". */
 typedef status convert_reader(const json_t *config, const char *path, model_shape **s, bool *tied,
                               str *unknown, err *e);
 convert_reader convert_gemma4_shape; /* convert_config.c */
 
-/* Everything about tokens that a directory says. */
+/* The tokenizer data of a directory. */
 typedef struct convert_vocab {
     json_t *tokenizer_config, *generation, *config;
     const text_family *family;
@@ -34,22 +34,22 @@ typedef struct convert_vocab {
 } convert_vocab;
 
 status convert_vocab_read(convert_vocab *v, const char *dir, err *e);
-/* Cuts or fills to n tokens, the rows of the embedding. */
+/* Cuts or extends the vocabulary to n tokens, the rows of the embedding. */
 status convert_vocab_fit(convert_vocab *v, int32_t n, err *e);
 status convert_vocab_put(const convert_vocab *v, gguf_writer *w,
                          err *e);          /* also general.sampling.* */
 void convert_vocab_free(convert_vocab *v); /* safe on a zeroed or freed one */
 
-/* What is to be made of what. */
+/* Source and target of one conversion. */
 typedef struct convert_request {
     const char *dir, *out;
     const weight_mix *mix;
-    const char *name; /* general.name; NULL: the directory's */
+    const char *name; /* general.name; NULL: the directory's name */
     int32_t n_threads;
     str *unknown; /* see convert_reader; NULL: not wanted */
 } convert_request;
 
-/* The whole of it. *n_bytes: how large the file is. */
+/* Converts a model. *n_bytes: the size of the new file. */
 status convert_model(const convert_request *r, uint64_t *n_bytes, err *e); /* convert.c */
 
 #endif

@@ -1,7 +1,7 @@
 /* convert_vocab.c - tokenizer.json and its neighbours to tokenizer.* keys.
  *
- * Token types follow llama.cpp: entries of added_tokens are control tokens if special, else
- * user-defined; the marks that a reader of answers must see are user-defined always.
+ * Token types follow llama.cpp: entries of added_tokens are control tokens if special, otherwise
+ * user-defined. The marks that the output parser reads are always user-defined.
  */
 #include "apps/convert_int.h"
 #include "base/map.h"
@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 
 enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER_DEFINED, TYPE_UNUSED, TYPE_BYTE };
-enum { TOKENS_MAX = 1 << 22 }; /* sixteen times the published vocabulary */
+enum { TOKENS_MAX = 1 << 22 }; /* 16 times the published vocabulary */
 
 static bool equals(gguf_string s, const char *text)
 {
@@ -36,7 +36,7 @@ static bool is_byte_piece(gguf_string s)
 static int32_t type_of(const text_family *f, gguf_string piece, bool added, bool special,
                        const char *unk)
 {
-    /* Turns are shown too, but only ever come from a template. */
+    /* turn_open is among the shown marks too, but only templates write it. */
     if (text_is_one_of(f->shown, piece.at, (size_t)piece.n) && !equals(piece, f->turn_open))
         return TYPE_USER_DEFINED;
     if (equals(piece, unk))
@@ -46,7 +46,7 @@ static int32_t type_of(const text_family *f, gguf_string piece, bool added, bool
     return !added ? TYPE_NORMAL : special ? TYPE_CONTROL : TYPE_USER_DEFINED;
 }
 
-/* Room for tokens 0..id. */
+/* Makes space for tokens 0..id. */
 static status grow(convert_vocab *v, int64_t id, int32_t *cap, err *e)
 {
     if (id < 0 || id >= TOKENS_MAX)
@@ -72,7 +72,7 @@ static status grow(convert_vocab *v, int64_t id, int32_t *cap, err *e)
     return OK;
 }
 
-/* The id that v spells; -1 if it is none. */
+/* The token id in v; -1 if v is not an id. */
 static int64_t id_of(const jtree *v)
 {
     return jtree_is(v, JTREE_INTEGER) && v->n < 12 ? strtoll(v->s, NULL, 10) : -1;
@@ -204,7 +204,7 @@ static status read_template(convert_vocab *v, const char *dir, err *e)
     return st;
 }
 
-/* By model_type, which begins with a family's name. */
+/* Finds the family by model_type, which begins with the family's name. */
 static status find_family(convert_vocab *v, const char *dir, err *e)
 {
     const json_t *text = json_object_get(v->config, "text_config");
@@ -242,7 +242,7 @@ status convert_vocab_fit(convert_vocab *v, int32_t n, err *e)
     if (!(v->score = arena_array(&v->mem, (size_t)v->n, sizeof *v->score)))
         return err_memory(e, "the vocabulary", (size_t)v->n * sizeof *v->score);
     for (int32_t id = 0; id < v->n; id++) {
-        v->score[id] = -1000; /* meaningless, but loaders want the array */
+        v->score[id] = -1000; /* not used, but loaders require the array */
         if (v->type[id])
             continue;
         char name[32];
@@ -264,7 +264,8 @@ static int32_t find_piece(const convert_vocab *v, const char *text)
     return -1;
 }
 
-/* "bos_token": "<bos>" or {"content": "<bos>"}; else the usual piece; -1 if the model has none. */
+/* "bos_token": "<bos>" or {"content": "<bos>"}; otherwise the usual piece. -1: the model has
+ * none. */
 static int32_t named_token(const convert_vocab *v, const char *key, const char *usual)
 {
     const json_t *t = json_object_get(v->tokenizer_config, key);

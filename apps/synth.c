@@ -1,8 +1,8 @@
 /* synth.c - carat synth: a model file of any size with seeded random weights.
  *
- * For speed and memory, which do not depend on what the weights say, and for tests. The files are
- * complete GGUF files that any engine loads; the text that they generate is noise. Magnitudes match
- * a trained model's, so activations stay finite through any number of layers.
+ * For tests, and for measuring speed and memory, which do not depend on the values of the weights.
+ * The files are complete GGUF files for any engine; the generated text is noise. Magnitudes match
+ * those of a trained model, so activations stay finite through any number of layers.
  */
 #include "apps/commands.h"
 #include "apps/synth_blocks.h"
@@ -42,21 +42,21 @@ typedef struct {
     const num_type *type; /* [n] */
     synth_blocks *blocks[NUM_TYPE_END];
     uint64_t seed;
-    bool lively; /* a test model: every feature shows in the logits */
+    bool lively; /* a test model: every feature affects the logits */
 } job;
 
-/* Standard deviation of the entries of a matrix. Rows times a vector of unit size should give
- * entries of unit size, so 1 / sqrt(n_in), but for: */
+/* Standard deviation of a matrix's entries. A product with a vector of unit size should have
+ * entries of unit size, hence 1 / sqrt(n_in), with two exceptions. */
 static float sigma_of(const job *j, const shape_tensor *t)
 {
-    if (t->role == ROLE_EMBD) /* as the head it makes logits of a few units; the input is normed */
+    if (t->role == ROLE_EMBD) /* as the head it gives logits of a few units; its input is normed */
         return (j->lively ? 5.0f : 3.0f) / sqrtf((float)t->ne[0]);
     if (t->fan_in > 0)
         return 1 / sqrtf(t->fan_in);
     return (j->lively ? 1.2f : 1.0f) / sqrtf((float)t->ne[0]);
 }
 
-/* Vectors: norms and scales lie around 1, all f32. */
+/* Fills a vector: norms and scales are around 1, all f32. */
 static void fill_vector(const job *j, const shape_tensor *t, uint64_t seed, float *out)
 {
     float wobble = j->lively ? 0.3f : 0.1f, centre = 1;
@@ -66,7 +66,7 @@ static void fill_vector(const job *j, const shape_tensor *t, uint64_t seed, floa
     }
     if (t->centre > 0 && !j->lively)
         centre = t->centre;
-    if (t->role == ROLE_SCALE && t->ne[0] == 1) { /* of a whole layer */
+    if (t->role == ROLE_SCALE && t->ne[0] == 1) { /* the scale of a whole layer */
         out[0] = 0.7f + (j->lively ? 0.4f : 0.25f) * (float)rng_unit(&seed);
         return;
     }
@@ -87,8 +87,8 @@ static status fill(void *user, uint64_t i, uint64_t first, uint64_t n_rows, void
     return OK;
 }
 
-/* One of the lists with an entry per token, and made-up words behind them: of no merge, so that no
- * text becomes them, and all different. */
+/* Writes a list with one entry per token, extended to n tokens. The added words are made up and all
+ * different. No merge makes them, so no text encodes to them. */
 static status put_longer(gguf_writer *w, const gguf_value *v, int32_t n, err *e)
 {
     enum { NORMAL = 1, WORD_BYTES = 16 };
@@ -131,7 +131,7 @@ out:
     return st;
 }
 
-/* tokenizer.* of another file, for n tokens. */
+/* Copies tokenizer.* of another file, for n tokens. */
 static status take_vocab(gguf_writer *w, const gguf *from, int32_t n, err *e)
 {
     const gguf_value *tokens = gguf_find(from, "tokenizer.ggml.tokens");
@@ -167,13 +167,13 @@ static void put_general(gguf_writer *w, const model_shape *s, const weight_mix *
 }
 
 typedef struct recipe {
-    model_shape *s; /* was checked */
+    model_shape *s; /* already checked */
     const weight_mix *mix;
     const gguf *vocab; /* NULL: none */
     const synth_options *o;
 } recipe;
 
-/* Everything from the list of tensors on. */
+/* Writes the file, from the list of tensors on. */
 static status write_model(const char *path, const recipe *r, uint64_t *n_bytes, err *e)
 {
     model_shape *s = r->s;
@@ -243,7 +243,7 @@ static int run_synth(const command *c, int argc, char **argv)
     if (stop)
         return stop - 1;
     term_init();
-    term_watch(NULL); /* Ctrl-C ends the writing, and leaves no half file */
+    term_watch(NULL); /* Ctrl-C stops the writing and leaves no partial file */
     const weight_mix *mix = weight_mix_named(o.type);
     if ((st = shape_named(argv[0], &s, &e)))
         goto out;

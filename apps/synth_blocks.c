@@ -1,9 +1,9 @@
 /* synth_blocks.c - see synth_blocks.h.
  *
- * Quantised: random bytes throughout, then the few bytes of each block that carry scales are
- * replaced by entries of a small table, so that no scale is infinite and minima cancel the mean of
- * the codes. How large the values come out at scale 1 is measured by decoding some, not derived,
- * so one rule serves every format. Floats: draws from a table of 65536 normals.
+ * Quantised formats: all bytes are random; then the scale bytes of each block are replaced by
+ * entries of a small table. So no scale is infinite, and minima cancel the mean of the codes. The
+ * size of values at scale 1 is measured by decoding a sample, so one rule serves every format.
+ * Floats: draws from a table of 65536 normals.
  */
 #include "apps/synth_blocks.h"
 #include "base/mem.h"
@@ -16,7 +16,7 @@ enum { N_NORMAL = 1 << 16, N_PROBE = 16384, BLOCK_BYTES_MAX = 210 };
 struct synth_blocks {
     num_type type;
     const num_format *f;
-    double unit;   /* standard deviation of blocks made with scale 1 */
+    double unit;   /* standard deviation of blocks with scale 1 */
     float *normal; /* [N_NORMAL], for f32, f16 and bf16 */
 };
 
@@ -28,7 +28,7 @@ typedef struct {
     uint8_t e;          /* MXFP4 */
 } scales;
 
-/* Mean of the codes of a format with minima: the minimum is that many scales. */
+/* The mean code of a format with minima. The minimum is this many scales. */
 static float mean_code(num_type t)
 {
     switch (t) {
@@ -48,9 +48,10 @@ static float mean_code(num_type t)
 static void make_scales(scales *s, num_type t, double size)
 {
     bool minimum = mean_code(t) > 0;
-    float sign_m = t == NUM_Q4_1 || t == NUM_Q5_1 ? -1 : 1; /* added there, subtracted in K */
+    float sign_m =
+        t == NUM_Q4_1 || t == NUM_Q5_1 ? -1 : 1; /* added here, subtracted in K formats */
     for (int i = 0; i < 16; i++) {
-        double v = size * (0.79 + 0.06 * (i & 7)); /* mean square 1.01 */
+        double v = size * (0.79 + 0.06 * (i & 7)); /* the mean square is 1.01 */
         float d = (float)(i & 8 && !minimum ? -v : v);
         s->d[i] = num_f32_to_f16(d);
         s->m[i] = num_f32_to_f16(sign_m * mean_code(t) * num_f16_to_f32(s->d[i]));

@@ -1,7 +1,7 @@
 /* synth_blocks.h - random weights, made as blocks of a format rather than encoded from floats.
  *
- * The values of a generator have mean near zero and the standard deviation asked for, like those
- * of an encoded Gaussian matrix, and cost a few operations a byte.
+ * The values have a mean near zero and the requested standard deviation, like those of an encoded
+ * Gaussian matrix. They cost a few operations a byte.
  */
 #ifndef APPS_SYNTH_BLOCKS_H
 #define APPS_SYNTH_BLOCKS_H
@@ -11,11 +11,11 @@
 
 typedef struct synth_blocks synth_blocks;
 
-/* Tables for one format; reused for every tensor of it. */
+/* Makes the tables of one format, for use with every tensor of it. */
 status synth_blocks_open(synth_blocks **b, num_type type, err *e);
 void synth_blocks_close(synth_blocks *b);
-/* n elements at dst, with standard deviation sigma. The same seed gives the same bytes. Any number
- * of threads. */
+/* Writes n elements at dst, with standard deviation sigma. The same seed gives the same bytes. Any
+ * number of threads may call it. */
 void synth_blocks_fill(const synth_blocks *b, uint64_t seed, float sigma, void *dst, uint64_t n);
 
 #endif

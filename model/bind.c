@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A factor this large in rope_freqs means "does not rotate" (files use 1e30). */
+/* A factor of this size or more in rope_freqs means "does not rotate". Files use 1e30. */
 static const double NO_ROTATION = 1e20;
 
 /* ---- Metadata ---- */
@@ -45,7 +45,7 @@ status bind_real(const model *m, real_key key, double *out, err *e)
     full_key(m, key.name, k);
     if (gguf_find(&m->file, k) && !gguf_get_f64(&m->file, k, out))
         return err_set(e, E_FORMAT, "%s: key %s is not a number", m->file.path, k);
-    if (!(*out >= key.lo && *out <= key.hi)) /* NaN fails too */
+    if (!(*out >= key.lo && *out <= key.hi)) /* also false for NaN */
         return err_set(e, E_FORMAT, "%s: %s = %g, expected %g to %g", m->file.path, k, *out, key.lo,
                        key.hi);
     return OK;
@@ -150,7 +150,7 @@ status bind_experts(const binder *b, const expert_sizes *s, weight *gate, weight
 status bind_tokens(model *m, weight *embd, weight *head, int32_t n_embd, err *e)
 {
     binder b = {m, -1, e};
-    /* The table is gathered by rows; the head multiplies by all of them. */
+    /* The embedding gathers single rows of the table; the head multiplies by all rows. */
     bool tied = !tensor_find(&m->file.tensors, "output.weight");
     status st = bind_tensor(&b, embd, "token_embd.weight",
                             (model_want){.n_in = n_embd, .n_mat = 1, .gather = true});
@@ -209,7 +209,7 @@ status bind_rope(model *m, rope *r, const turning *t, err *e)
         double factor = i >= t->n_turning ? 2 * NO_ROTATION : 1;
         if (t->factors && t->factors->n_in)
             factor = ((const float *)t->factors->data)[i];
-        if (!(factor > 0)) /* NaN too */
+        if (!(factor > 0)) /* also true for NaN */
             return err_set(e, E_FORMAT, "%s: rope_freqs.weight: item %d is %g", m->file.path, i,
                            factor);
         inv[i] = factor > NO_ROTATION ? 0 : (float)(pow(t->theta, -2.0 * i / t->head_dim) / factor);
@@ -224,7 +224,7 @@ status bind_rope(model *m, rope *r, const turning *t, err *e)
 status bind_turns(model *m, rope *r, err *e)
 {
     if (r->turns || r->n_turning > TURNING_MAX)
-        return OK; /* without a table the layer keeps two streams */
+        return OK; /* without a table the layer stores keys and values */
     size_t n = (size_t)r->n_turning, n_bytes = 2 * ROPE_TURNS * n * sizeof(float);
     float *t = arena_array(&m->mem, 2 * ROPE_TURNS * n, sizeof *t);
     if (!t)

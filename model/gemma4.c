@@ -1,9 +1,9 @@
 /* gemma4.c - the forward pass of Gemma 4, in the order of the paper.
  *
- * Easily mistaken: norm weights are plain (nothing adds 1). V and the router's input are normed
- * without weight. The attention scale is 1. Layers without a V projection take V from K's raw
- * projection, before norm and rotation. The router reads the residual stream. layer_output_scale
- * multiplies the whole stream.
+ * Easy to get wrong: norm weights are used as they are (nothing adds 1). V and the router's input
+ * are normed without weight. The attention scale is 1. A layer without a V projection takes V from
+ * K's raw projection, before norm and rotation. The router reads the residual stream.
+ * layer_output_scale multiplies the whole stream.
  */
 #include "model/gemma4.h"
 
@@ -20,8 +20,8 @@ static const weight *or_null(const weight *w)
     return w->n_in ? w : NULL;
 }
 
-/* Per-layer embeddings: for each row and layer a vector of n_ple values, from a table and from the
- * embedding. [rows, n_layer heads, n_ple] */
+/* Per-layer embeddings: n_ple values for each row and layer, from a table and from the embedding.
+ * [rows, n_layer heads, n_ple] */
 static mat gemma4_ple(pass *p, const gemma4 *g, mat x0)
 {
     mat a = mat_heads(op_embed(p, &g->ple_embd, sqrtf((float)g->n_ple)), g->n_ple);
@@ -31,15 +31,15 @@ static mat gemma4_ple(pass *p, const gemma4 *g, mat x0)
     return op_scale(p, op_add(p, a, b), (float)M_SQRT1_2, NULL);
 }
 
-/* x += the layer's per-layer embedding, let in through a gate that reads the un-normed stream. */
+/* x += the layer's per-layer embedding, through a gate that reads the un-normed stream. */
 static void gemma4_add_ple(pass *p, const gemma4 *g, const gemma4_layer *L, mat x, mat ple)
 {
     mat h = op_act_mul(p, op_matmul(p, x, &L->ple_gate), ple, ACT_GELU_TANH);
     op_add_rms_norm(p, x, op_matmul(p, h, &L->ple_proj), &L->ple_post_norm, g->eps);
 }
 
-/* A gated unit and experts beside it: all read the stream x; each branch is normed, then their sum.
- * The router's norm itself has no weight: its scale stands in for one. */
+/* A gated unit, and experts in parallel. Both read the stream x. Each branch is normed, then their
+ * sum. The router's norm has no weight of its own: the router's scale takes its place. */
 static void gemma4_add_experts(pass *p, const gemma4 *g, const gemma4_layer *L, mat x)
 {
     mat in[3];
@@ -65,7 +65,7 @@ static void gemma4_add_dense(pass *p, const gemma4 *g, const gemma4_layer *L, ma
     op_add_rms_norm(p, x, f, &L->ffn_post_norm, g->eps);
 }
 
-/* Keys and values of the rows, into the layer's store. */
+/* Stores the keys and values of the rows in the layer's store. */
 static void gemma4_store_kv(pass *p, const gemma4 *g, const gemma4_layer *L, const kv_view *kv,
                             mat h)
 {
@@ -76,14 +76,14 @@ static void gemma4_store_kv(pass *p, const gemma4 *g, const gemma4_layer *L, con
         return;
     }
     mat v = L->wv.n_in ? mat_heads(op_matmul(p, h, &L->wv), L->head_dim) : k;
-    v = op_rms_norm(p, v, NULL, g->eps); /* a copy: k is still raw here */
+    v = op_rms_norm(p, v, NULL, g->eps); /* a copy, because k must stay raw */
     k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), L->rope);
     op_kv_store(p, kv, k, v);
 }
 
 /* One decoder layer. *x: [rows, n_embd], updated in place; *ple: [rows, n_layer, n_ple] or empty.
- * Both are replaced by their wanted rows once no later layer needs the keys of the others, nor a
- * tap the others themselves. */
+ * In the last layer that owns keys, both are cut down to the wanted rows, unless a tap reads this
+ * layer or a later one. */
 static void gemma4_layer_forward(pass *p, const gemma4 *g, const gemma4_layer *L, int32_t il,
                                  const kv_layout *kvs, mat *x, mat *ple)
 {
@@ -99,7 +99,7 @@ static void gemma4_layer_forward(pass *p, const gemma4 *g, const gemma4_layer *L
     }
     mat q = mat_heads(op_matmul(p, h, &L->wq), L->head_dim);
     q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), L->rope);
-    mat a = op_attend(p, q, kv, 1.0f); /* no 1/sqrt(d): the q and k norms stand in for it */
+    mat a = op_attend(p, q, kv, 1.0f); /* no 1/sqrt(d): the q and k norms replace it */
     op_add_rms_norm(p, *x, op_matmul(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);
 
     if (L->router.n_in)
@@ -109,7 +109,7 @@ static void gemma4_layer_forward(pass *p, const gemma4 *g, const gemma4_layer *L
     if (L->ple_gate.n_in)
         gemma4_add_ple(p, g, L, *x, mat_head(*ple, il));
     op_scale(p, *x, 1.0f, &L->out_scale);
-    pass_tap(p, il, *x); /* drafters may be listening to this layer */
+    pass_tap(p, il, *x); /* a drafter may read this layer */
 }
 
 mat gemma4_forward(pass *p, const model *m, const kv_layout *kv)
@@ -132,7 +132,7 @@ mat gemma4_forward(pass *p, const model *m, const kv_layout *kv)
         size_t mark = pass_mark(p);
         mat before = x;
         gemma4_layer_forward(p, g, L, il, kv, &x, &ple);
-        /* The wanted rows, where they moved, live above the mark: keep them to the end. */
+        /* If the wanted rows were moved, they lie above the mark and are kept to the end. */
         if (x.at == before.at && x.rows == before.rows)
             pass_release(p, mark);
         keys_done |= L->last_owner;

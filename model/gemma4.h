@@ -10,10 +10,10 @@
 
 typedef struct gemma4_layer {
     bool swa;    /* sliding window, else global */
-    int8_t side; /* which of the model's devices has it: pass.h */
+    int8_t side; /* the index of its device: pass.h */
     bool owns_kv;
-    bool last_owner; /* no later layer owns keys: from here on only wanted rows matter */
-    int32_t kv;      /* the store it reads; its own or its donor's */
+    bool last_owner; /* no later layer owns keys: only the wanted rows go on */
+    int32_t kv;      /* the store it reads: its own, or its donor's */
     int32_t head_dim, n_head, n_head_kv, n_ff;
     const rope *rope;
     weight attn_norm, wq, wk, wv, wo, q_norm, k_norm, attn_post_norm;
@@ -28,7 +28,7 @@ typedef struct gemma4_layer {
 typedef struct gemma4 {
     int32_t n_layer, n_embd, n_ple, n_expert, n_expert_used;
     float eps, softcap;
-    /* By side: the same tables on each device that has layers. */
+    /* Per side: the same tables on each device with layers. */
     rope rope_swa[PASS_SIDES_MAX], rope_global[PASS_SIDES_MAX];
     weight rope_factors; /* read at bind, into rope_global */
     weight embd, head, out_norm;

@@ -1,13 +1,13 @@
-/* gemma4_bind.c - from GGUF metadata and tensors to a gemma4: every number from the file is checked
- * here, so that the forward pass can trust all of them.
+/* gemma4_bind.c - makes a gemma4 from GGUF metadata and tensors. Every number of the file is
+ * checked here, so the forward pass can trust them all.
  *
- * What published files disagree on, and what is done about it:
+ * Differences between published files, and their treatment:
  *   head_count, head_count_kv, feed_forward_length   scalar or one per layer
- *   sliding_window_pattern   bool or integer items; a scalar means every layer (it is no period)
+ *   sliding_window_pattern   bool or integer items; a scalar applies to every layer (not a period)
  *   rope.dimension_count_swa absent means the SWA head size
  *   attn_k/v of layers that share keys   present and unused, or absent
  *   attn_v absent beside attn_k          V is K's raw projection
- *   rope_freqs absent        synthesised: the first quarter of the pairs rotate
+ *   rope_freqs absent        computed: the first quarter of the pairs rotate
  *   experts                  gate and up fused in one tensor, or apart
  */
 #include "model/bind.h"
@@ -15,7 +15,7 @@
 
 #include <math.h>
 
-/* Shapes of all layers, before any tensor is looked at. */
+/* The shapes of all layers, read before any tensor. */
 typedef struct shapes {
     int32_t n_layer, n_embd, n_ctx, window, n_shared, n_ple, n_expert, n_used, n_ff_exp;
     int32_t head_dim, head_dim_swa;
@@ -88,7 +88,7 @@ static status bind_attention(const binder *b, gemma4_layer *L, const shapes *s)
         (st = bind_vector(b, &L->attn_post_norm, "post_attention_norm.weight", d)))
         return st;
     if (!L->owns_kv)
-        return OK; /* some converters write K and V here too: unused */
+        return OK; /* some converters write unused K and V here */
     if ((st = bind_matrix(b, &L->wk, "attn_k.weight", d, kv)) ||
         (st = bind_vector(b, &L->k_norm, "attn_k_norm.weight", L->head_dim)))
         return st;
@@ -133,7 +133,7 @@ static status bind_layer(const binder *b, gemma4_layer *L, const shapes *s)
     return OK;
 }
 
-/* Sets the store that each layer reads: its own, or that of the last owner of its kind. */
+/* Sets the store of each layer: its own, or that of the last owner of the same kind. */
 static status bind_kv(model *m, gemma4 *g, const shapes *s, kv_spec **out, err *e)
 {
     int32_t first_shared = s->n_layer - s->n_shared;
@@ -170,8 +170,8 @@ static status bind_kv(model *m, gemma4 *g, const shapes *s, kv_spec **out, err *
     return OK;
 }
 
-/* Layers whose values are their raw keys may keep one stream of both: says so, and with what keys
- * are made of it again. */
+/* A layer whose values are its raw keys may store one stream instead of keys and values. This marks
+ * such layers, and gives the norm and rotation that derive the keys. */
 static status bind_streams(model *m, gemma4 *g, kv_spec *spec, err *e)
 {
     for (int32_t i = 0; i < m->n_kv; i++) {
@@ -187,9 +187,9 @@ static status bind_streams(model *m, gemma4 *g, kv_spec *spec, err *e)
     return OK;
 }
 
-/* May attention go through f16? The norm leaves a head at length sqrt(n), so with its weight no
- * element, and no pair that turns, nor a group that is rotated, is above sqrt(n) max |w|. Formats
- * in blocks may end up above that, by less than the half that is kept free here. */
+/* Decides whether attention may use f16. A normed head has length sqrt(n). After the norm's weight
+ * w, no element, rotating pair or rotated group exceeds sqrt(n) max |w|. Block formats may round
+ * above this bound, by less than the half of the f16 range that is kept free. */
 static void bind_ranges(const gemma4 *g, kv_spec *spec)
 {
     const float room = 65504.0f / 2;
@@ -197,7 +197,7 @@ static void bind_ranges(const gemma4 *g, kv_spec *spec)
         const gemma4_layer *L = &g->layer[i];
         float length = sqrtf((float)L->head_dim), k = bind_largest(&g->layer[L->kv].k_norm);
         float q = length * bind_largest(&L->q_norm);
-        float product = spec[L->kv].k_is_v ? q * k : 0; /* one stream: queries have keys' weights */
+        float product = spec[L->kv].k_is_v ? q * k : 0; /* one stream: q takes on k's weights */
         if (!(q <= room && length * k <= room && product <= room))
             spec[L->kv].wide = true;
     }
@@ -235,7 +235,7 @@ static status bind_all(model *m, gemma4 *g, const shapes *s, err *e)
                   .n_ple = s->n_ple,
                   .n_expert = s->n_expert,
                   .n_expert_used = s->n_used};
-    /* Without the file's list a quarter of the global pairs rotate, the published proportion. */
+    /* Without the file's list a quarter of the global pairs rotate, as in the published models. */
     const turning global = {s->head_dim, s->theta, s->head_dim / 8, &g->rope_factors};
     const turning swa = {s->head_dim_swa, s->theta_swa, s->head_dim_swa / 2, NULL};
     if ((st = bind_real(m, (real_key){"attention.layer_norm_rms_epsilon", 0, 1, 1e-6}, &eps, e)) ||
@@ -274,7 +274,7 @@ static status bind_all(model *m, gemma4 *g, const shapes *s, err *e)
 
 status gemma4_bind(model *m, err *e)
 {
-    shapes *s = arena_alloc(&m->mem, sizeof *s); /* 8 KiB: not for the stack of a small thread */
+    shapes *s = arena_alloc(&m->mem, sizeof *s); /* 8 KiB: too large for a small thread's stack */
     gemma4 *g = arena_alloc(&m->mem, sizeof *g);
     if (!s || !g)
         return err_memory(e, m->file.path, sizeof *s + sizeof *g);

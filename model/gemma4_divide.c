@@ -1,15 +1,15 @@
-/* gemma4_divide.c - a model on several devices: which weights and stores are on which side.
+/* gemma4_divide.c - a model on several devices: the side of each weight and each store.
  *
- * Every layer has a side, and its experts may have another one: few experts are read per token, and
- * they are most of the bytes. The embeddings go with the first layer. Their tables are looked up,
- * which costs a CPU nothing; so a CPU gets the first layers. The head, the largest product of all,
+ * Every layer has a side. Its experts may have another side: they are most of the bytes, but few of
+ * them are read per token. The embeddings are on the side of the first layer. Looking up their
+ * tables costs a CPU nothing, so a CPU gets the first layers. The head is the largest product and
  * stays on the main device.
  *
- * A layer that reads another layer's keys must be where these are.
+ * A layer that reads another layer's keys must be on the same side as these keys.
  */
 #include "model/gemma4.h"
 
-/* Weights of a layer lie in its gemma4_layer. -1: w belongs to no layer. */
+/* The layer of a weight: a layer's weights lie inside its gemma4_layer. -1: none. */
 static int32_t layer_of(const gemma4 *g, const weight *w)
 {
     const char *at = (const char *)w, *first = (const char *)g->layer;
@@ -18,7 +18,7 @@ static int32_t layer_of(const gemma4 *g, const weight *w)
     return (int32_t)((size_t)(at - first) / sizeof *g->layer);
 }
 
-/* The first layer whose keys another one reads; n_layer if there is none. */
+/* The first layer whose keys another layer reads; n_layer if there is none. */
 static int32_t first_donor(const gemma4 *g)
 {
     int32_t first = g->n_layer;

@@ -1,8 +1,8 @@
 /* gemma4_shapes.c - the published sizes, their tensors in file order, their metadata.
  *
- * One table row per tensor, with the condition under which a layer has it. Names on the GGUF side
- * are llama.cpp's, on the other side transformers'. Counts of the published files (601, 720, 667,
- * 658, 833 tensors) are the test of this file.
+ * Each tensor has one table row, with the condition under which a layer has it. GGUF names are
+ * llama.cpp's; safetensors names are transformers'. The test of this file compares the tensor
+ * counts with those of the published files (601, 720, 667, 658, 833).
  */
 #include "model/gemma4_shapes.h"
 
@@ -13,7 +13,7 @@
 
 /* ---- Sizes --------------------------------------------------------------------------------- */
 
-/* period: every period-th layer is global, as in every published pattern. Files carry the list. */
+/* Every period-th layer is global, as in all published patterns. Files carry the whole list. */
 typedef struct {
     gemma4_shape s;
     int32_t period;
@@ -23,8 +23,8 @@ typedef struct {
     .family = &gemma4_shapes, .eps = 1e-6f, .theta = 1e6f, .theta_swa = 1e4f,                      \
     .rotary_part = 0.25f, .rope_factor = 1, .softcap = 30
 #define FULL COMMON, .n_vocab = 262144, .head_dim = 256, .head_dim_global = 512
-/* The small ones keep every proportion that matters: head sizes differ between the kinds of layer,
- * the window is a few tokens, and the stack holds each kind of layer more than once. */
+/* The tiny sizes keep the features of the large ones: head sizes differ between the kinds of layer,
+ * the window is a few tokens long, and each kind of layer occurs more than once. */
 #define TINY                                                                                       \
     COMMON, .n_vocab = 320, .n_layer = 9, .n_embd = 96, .n_ff = 160, .n_head = 4, .head_dim = 32,  \
             .head_dim_global = 64, .window = 8, .n_ctx_train = 8192
@@ -57,7 +57,7 @@ static const row sizes[] = {
     {{TINY, TINY_MOE, TINY_PLE, .name = "tiny-all", .n_head_kv = 2, .n_head_kv_global = 1,
       .k_eq_v = true},
      3},
-    /* Rows that whole super-blocks of 256 fit, so that every format and fallback occurs. */
+    /* Whole super-blocks of 256 fit these rows, so that every format and fallback occurs. */
     {{COMMON, .name = "tiny-wide", .n_vocab = 512, .n_layer = 6, .n_embd = 256, .n_ff = 512,
       .n_head = 4, .n_head_kv = 2, .n_head_kv_global = 1, .head_dim = 64, .head_dim_global = 128,
       .k_eq_v = true, .n_expert = 8, .n_expert_used = 2, .n_ff_expert = 96, .window = 16,
@@ -80,7 +80,7 @@ bool gemma4_shape_named(const char *name, gemma4_shape *s)
 
 status gemma4_shape_check(const gemma4_shape *s, const char *what, err *e)
 {
-    /* Far above every published size, far below any overflow of a product of two in int64. */
+    /* Far above every published size. A product of two is far below an overflow of int64. */
     enum { WIDTH_MAX = 1 << 20, VOCAB_MAX = 1 << 22 };
     const struct {
         const char *name;
@@ -146,8 +146,8 @@ typedef enum {
     ALWAYS,
     IF_PLE,
     IF_MOE,
-    IF_KEYS,  /* every layer that has or shares keys: unused where shared */
-    IF_VALUES /* the same, but not where K is V */
+    IF_KEYS,  /* layers with own or shared keys; unused if shared */
+    IF_VALUES /* the same, except where V is K */
 } condition;
 
 typedef struct {
@@ -265,13 +265,13 @@ static void describe(const gemma4_shape *s, int32_t il, const tensor_row *r, sha
     t->unused_kv =
         (r->when == IF_KEYS || r->when == IF_VALUES) && il >= s->n_layer - s->n_kv_shared;
     t->fan_in = r->role == ROLE_PLE_EMBD ? (float)s->n_ple /* multiplied by sqrt(n_ple) when read */
-                : r->role == ROLE_ROUTER ? 1 /* its input is divided by sqrt(n_embd) */
+                : r->role == ROLE_ROUTER ? 1 /* the input is divided by sqrt(n_embd) */
                                          : 0;
     for (int i = 0; i < 3 && r->ne[i] != NONE; i++) {
-        t->ne[i] = size_of(s, il < 0 ? 0 : il, r->ne[i]); /* the model has no layer sizes */
+        t->ne[i] = size_of(s, il < 0 ? 0 : il, r->ne[i]); /* global tensors: no layer size */
         t->n_dims = i + 1;
     }
-    /* The attention scale is 1, so trained q and k norms carry the 1 / sqrt(head size). */
+    /* The attention scale is 1: the trained q and k norms contain the 1 / sqrt(head size). */
     if (r->role == ROLE_QK_NORM)
         t->centre = powf((float)t->ne[0], -0.25f);
 }
@@ -325,7 +325,7 @@ void gemma4_put_shape(gguf_writer *w, const gemma4_shape *s)
     gguf_put_string(w, "general.architecture", "gemma4", 6);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         gguf_put_u32(w, numbers[i].key, (uint32_t)numbers[i].v);
-    /* Arrays where the layers differ: old loaders read scalars, new ones either. */
+    /* Arrays only where layers differ: old loaders read scalars, new ones read both. */
     uint64_t n = (uint64_t)s->n_layer;
     if (s->n_head_kv != s->n_head_kv_global)
         gguf_put_i32s(w, "gemma4.attention.head_count_kv", kv, n);
@@ -344,13 +344,13 @@ void gemma4_put_shape(gguf_writer *w, const gemma4_shape *s)
     gguf_put_f32(w, "gemma4.attention.layer_norm_rms_epsilon", s->eps);
     gguf_put_f32(w, "gemma4.rope.freq_base", s->theta);
     gguf_put_f32(w, "gemma4.rope.freq_base_swa", s->theta_swa);
-    /* Readers take 30 for an absent one, so "off" must be said. */
+    /* If this key is absent, readers assume 30; so "off" is written too. */
     gguf_put_f32(w, "gemma4.final_logit_softcapping", s->softcap);
 }
 
 void gemma4_rope_factors(const gemma4_shape *s, float *out)
 {
-    /* The part is of the pairs; the reference rounds down. */
+    /* rotary_part is a share of the pairs. The reference rounds down. */
     int32_t n = s->head_dim_global / 2, turning = (int32_t)((double)s->rotary_part * n);
     for (int32_t i = 0; i < n; i++)
         out[i] = i < turning ? s->rope_factor : 1e30f;
@@ -393,7 +393,7 @@ static void put(gguf_writer *w, const model_shape *s)
 
 static void compute(const model_shape *s, const shape_tensor *t, float *out)
 {
-    (void)t; /* there is one */
+    (void)t; /* the only computed tensor */
     gemma4_rope_factors(own(s), out);
 }
 

@@ -1,7 +1,7 @@
 /* gemma4_shapes.h - Gemma 4 as data: sizes, the tensors a size has, and its metadata keys.
  *
- * What writes Gemma 4 files (synth, convert) goes by this table; what reads them does not: a file
- * says its own shape, and gemma4_bind.c believes the file. Sizes: the published configurations.
+ * Writers of Gemma 4 files (synth, convert) use this table. Readers do not: a file states its own
+ * shape, and gemma4_bind.c reads it from the file. Sizes: the published configurations.
  */
 #ifndef MODEL_GEMMA4_SHAPES_H
 #define MODEL_GEMMA4_SHAPES_H
@@ -25,15 +25,15 @@ typedef struct gemma4_shape {
     bool k_eq_v;                                  /* global layers have no V projection */
     int32_t window, n_ctx_train;
     float eps, theta, theta_swa, softcap;
-    float rotary_part, rope_factor; /* of global heads: pairs that turn, and how much slower */
+    float rotary_part, rope_factor; /* global heads: share of rotating pairs; frequency divisor */
     bool swa[SHAPE_LAYERS_MAX];     /* sliding-window layer, else global */
 } gemma4_shape;
 
-/* e2b e4b 12b 26b-a4b 31b, and small ones for tests: tiny-dense tiny-moe tiny-ple tiny-all
- * tiny-wide. False for any other name. */
+/* Names: e2b e4b 12b 26b-a4b 31b; for tests tiny-dense tiny-moe tiny-ple tiny-all tiny-wide. False
+ * for any other name. */
 bool gemma4_shape_named(const char *name, gemma4_shape *s);
 extern const shape_family gemma4_shapes;
-/* E_ARG, in one sentence, for a shape that makes no sense; `what` names its source. */
+/* E_ARG for an inconsistent shape; `what` names its source in the error sentence. */
 status gemma4_shape_check(const gemma4_shape *s, const char *what, err *e);
 
 static inline int32_t gemma4_head_dim(const gemma4_shape *s, int32_t il)
@@ -49,13 +49,13 @@ static inline int32_t gemma4_n_ff(const gemma4_shape *s, int32_t il)
     return s->double_wide && il >= s->n_layer - s->n_kv_shared ? 2 * s->n_ff : s->n_ff;
 }
 
-/* Fills out[0..cap) in file order; returns how many there are. */
+/* Fills out[0..cap) in file order. Returns the number of tensors. */
 int32_t gemma4_list_tensors(const gemma4_shape *s, shape_tensor *out, int32_t cap);
 
-/* All gemma4.* keys and general.architecture. */
+/* Writes all gemma4.* keys and general.architecture. */
 void gemma4_put_shape(gguf_writer *w, const gemma4_shape *s);
-/* head_dim_global / 2 divisors of frequencies: rope_factor for the pairs that turn, 1e30 for those
- * that stand still. */
+/* head_dim_global / 2 divisors of frequencies: rope_factor for rotating pairs, 1e30 for the
+ * others. */
 void gemma4_rope_factors(const gemma4_shape *s, float *out);
 
 #endif

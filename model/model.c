@@ -1,4 +1,5 @@
-/* model.c - the registry, and what every architecture needs: finding weights, loading, planning.
+/* model.c - the registry of architectures, and their common part: finding weights, loading,
+ * planning.
  *
  * No arithmetic here. An architecture's bind asks for each weight by name and shape; model_load
  * puts these weights on the device.
@@ -13,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Below this many elements a weight that must be F32 is widened at bind; norms are thousands. */
+/* F32-only weights of fewer elements than this are widened at bind. Norms have thousands. */
 enum { WIDEN_MAX = 1 << 22 };
 
 static const model_arch *const archs[] = {&gemma4_arch};
@@ -84,13 +85,13 @@ fail:
     return st;
 }
 
-/* main: of PASS_MAIN, which m may not know yet. */
+/* The device of a side. main: that of PASS_MAIN, which m may not know yet. */
 static device *device_of(const model *m, device *main, int32_t side)
 {
     return side == PASS_MAIN ? main : m->dev[side];
 }
 
-/* Does d do more with w than read the file's bytes? */
+/* Whether d loads w, instead of reading it from the file's bytes. */
 static bool loads(const device *d, const weight *w)
 {
     return !w->gather || d->loads_gathered;
@@ -295,9 +296,9 @@ status model_load_weights(model *m, carat_progress_fn progress, void *user, err 
             continue;
         if ((st = dev->weight_load(dev, w, e)))
             return st;
-        if (w->packed) /* the copy is what products read from now on */
+        if (w->packed) /* from here on products read the packed copy */
             for (int32_t k = 0; m->file.part && k < m->file.n_parts;
-                 k++) /* none: bytes in memory */
+                 k++) /* no part: the bytes are in memory */
                 file_map_forget(&m->file.part[k], w->data, w->n_bytes);
         done += w->n_bytes;
         if (progress && !progress(user, "bytes loaded", done, total))
@@ -342,7 +343,7 @@ mat model_forward(pass *p, const model *m, const kv_layout *kv)
 {
     device *d = p->dev;
     mat y;
-    /* A recording holds the work of one device; a divided pass works on several in turn. */
+    /* A recording covers one device only; a divided pass uses several. */
     if (p->dry || !d->replay || m->n_sides > 1)
         return m->arch->forward(p, m, kv);
     if (d->replay(d, p, m, kv, &y))

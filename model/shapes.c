@@ -1,4 +1,4 @@
-/* shapes.c - the families of shapes, and quantisation mixes, which are the same for all. */
+/* shapes.c - the families of shapes, and the quantisation mixes of all families. */
 #include "model/shapes.h"
 #include "base/mem.h"
 #include "model/gemma4_shapes.h"
@@ -64,7 +64,7 @@ const weight_mix *weight_mix_named(const char *name)
     return NULL;
 }
 
-/* The next wider format with smaller blocks, as llama.cpp falls back. */
+/* The next wider format with smaller blocks: the fallback of llama.cpp. */
 static num_type fallback(num_type t)
 {
     switch (t) {
@@ -83,8 +83,8 @@ static num_type fallback(num_type t)
     }
 }
 
-/* The layers that get more bits: the first and last eighth, and every third between. i counts the
- * tensors of the same role that the file has. */
+/* Layers with more bits: the first eighth, the last eighth, and every third between. i counts the
+ * tensors of the same role in the file. */
 static bool gets_more(int32_t i, int32_t n)
 {
     return i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;

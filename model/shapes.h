@@ -1,7 +1,7 @@
 /* shapes.h - models as data, for programs that write model files: synth, convert, quantize.
  *
- * One entry per family says which sizes it was published in, which tensors a size has and which
- * metadata. What reads model files does not go by these tables: a file says its own shape.
+ * One entry per family lists its published sizes, and the tensors and metadata of each size.
+ * Readers of model files do not use these tables: a file states its own shape.
  */
 #ifndef MODEL_SHAPES_H
 #define MODEL_SHAPES_H
@@ -16,7 +16,7 @@ enum {
 
 /* ---- Tensors ---- */
 
-/* What a tensor is for: decides how it may be stored and what random values suit it. */
+/* The use of a tensor. It decides the storage formats and the random values. */
 typedef enum tensor_role {
     ROLE_EMBD,         /* token embedding and head */
     ROLE_PLE_EMBD,     /* per-layer embedding table; gathered only */
@@ -29,24 +29,24 @@ typedef enum tensor_role {
     ROLE_ATTN_V, /* matrices from here on; these three have a rule in the mixes */
     ROLE_FFN_DOWN,
     ROLE_DOWN_EXPERTS,
-    ROLE_MATRIX /* every other projection */
+    ROLE_MATRIX /* all other projections */
 } tensor_role;
 
 typedef struct shape_tensor {
     char name[64];    /* in GGUF */
-    char hf_name[80]; /* in safetensors, after the prefix; "" where there is none */
+    char hf_name[80]; /* in safetensors, after the prefix; "": none */
     tensor_role role;
     int32_t layer;  /* -1: of the model */
-    bool unused_kv; /* keys of a layer that reads another's: published, optional, not used */
+    bool unused_kv; /* published, optional, not used: the layer shares keys */
     int32_t n_dims;
     uint64_t ne[TENSOR_DIMS_MAX];
-    float fan_in; /* random entries have a variance of 1 over this; 0: of 1 over ne[0] */
-    float centre; /* random vectors lie around it; 0: around 1 */
+    float fan_in; /* variance of random entries: 1 / fan_in; 0: 1 / ne[0] */
+    float centre; /* mean of random vectors; 0: 1 */
 } shape_tensor;
 
 /* ---- Shapes ---- */
 
-/* What the shape of every family begins with. */
+/* The first fields of every family's shape. */
 #define SHAPE_FIELDS                                                                               \
     const struct shape_family *family;                                                             \
     char name[32]; /* "e2b" */                                                                     \
@@ -55,42 +55,42 @@ typedef struct model_shape {
     SHAPE_FIELDS;
 } model_shape;
 
-/* The functions take shapes of their own family. */
+/* Each function takes a shape of its own family. */
 typedef struct shape_family {
     const char *arch;  /* general.architecture */
-    const char *title; /* "gemma-4": what general.name begins with */
+    const char *title; /* "gemma-4": the prefix of general.name */
     const char *sizes; /* "e2b, e4b, ..." for messages */
     size_t shape_bytes;
     bool (*named)(const char *size, model_shape *s); /* false: no such size */
-    /* E_ARG, in one sentence, for a shape that makes no sense; `what` names its source. */
+    /* E_ARG for an inconsistent shape; `what` names its source in the error sentence. */
     status (*check)(const model_shape *s, const char *what, err *e);
     void (*cut)(model_shape *s, int32_t n_layer); /* keeps the first n_layer layers */
-    /* Fills out[0..cap) in file order; returns how many there are. */
+    /* Fills out[0..cap) in file order. Returns the number of tensors. */
     int32_t (*list)(const model_shape *s, shape_tensor *out, int32_t cap);
     void (*put)(gguf_writer *w, const model_shape *s); /* its metadata */
-    /* A tensor of ROLE_ROPE_FACTORS: computed, not learned. */
+    /* Computes a tensor of ROLE_ROPE_FACTORS. */
     void (*compute)(const model_shape *s, const shape_tensor *t, float *out);
 } shape_family;
 
-/* All entries, ended by NULL. */
+/* All entries. The last element is NULL. */
 extern const shape_family *const shape_families[];
-/* The shape of that name; free with mem_free. E_ARG lists the names there are. */
+/* The shape of that name; free it with mem_free. E_ARG lists the known names. */
 status shape_named(const char *size, model_shape **s, err *e);
 
 /* ---- Quantisation mixes ---- */
 
-/* Which type each tensor gets under a name such as "q4_k_m". */
+/* The type of each tensor under a name such as "q4_k_m". */
 typedef struct weight_mix {
     const char *name;
     num_type base;     /* of the matrices */
     num_type table;    /* of the embeddings */
-    num_type more;     /* of the matrices that get more bits; base when none do */
+    num_type more;     /* of the matrices with more bits; equal to base if none */
     int32_t file_type; /* general.file_type */
 } weight_mix;
 
 const weight_mix *weight_mix_named(const char *name); /* NULL if there is none */
 extern const char weight_mix_names[];
-/* Type of tensor i of list[0..n). Never one whose blocks do not divide its rows. */
+/* The type of tensor i of list[0..n). Its blocks always divide the rows. */
 num_type weight_mix_type(const weight_mix *m, const shape_tensor *list, int32_t n, int32_t i);
 
 #endif

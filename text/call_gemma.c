@@ -2,13 +2,12 @@
  *
  *     call:NAME{key:value,...}     value: <|"|>text<|"|>, number, true, false, null, [..], {..}
  *
- * Read strictly by the grammar, or leniently: occasional mistakes of models are then repaired. In
- * the lenient reading
- *   - 'text' and "text" are strings, and True, False, None are true, false, null;
+ * Strict reading follows the grammar. Lenient reading also repairs occasional mistakes of models:
+ *   - 'text' and "text" are strings; True, False, None are true, false, null;
  *   - a bare word is a string, up to the next "key:" or the end of the enclosing brackets;
- *   - at the end of the text a string that lacks its last <|"|>, and every bracket that lacks its
- *     mate, is closed; a key without a value is dropped.
- * The output is written as it is read: one pass, no tree.
+ *   - the end of the text closes an open string and all open brackets, and drops a key without a
+ *     value.
+ * The JSON is written while the call is read: one pass, no tree.
  */
 #include "text/gemma4.h"
 #include "text/parse_int.h"
@@ -19,9 +18,9 @@ typedef struct reading {
     const char *s;
     size_t n, at;
     bool lenient;
-    bool unpaired[2]; /* ' and ": no closing one is left, so none is looked for again */
+    bool unpaired[2]; /* for ' and ": the text has no further one, so the search is not repeated */
     str *out;
-    char open[CALL_MAX_DEPTH]; /* brackets not closed yet, outermost first: the closers */
+    char open[CALL_MAX_DEPTH]; /* the closers of the open brackets, outermost first */
     int depth;
 } reading;
 
@@ -50,7 +49,7 @@ static bool take(reading *r, const char *what)
     return true;
 }
 
-/* Can a value end here? */
+/* Whether a value can end here. */
 static bool at_boundary(const reading *r)
 {
     char c = at_end(r) ? ',' : r->s[r->at];
@@ -59,7 +58,7 @@ static bool at_boundary(const reading *r)
 
 static bool read_value(reading *r);
 
-/* The rest of the text, less the closers at its end that belong to open brackets. */
+/* Reads the rest of the text, without the closers of open brackets at its end. */
 static bool read_unclosed_string(reading *r)
 {
     size_t end = r->n;
@@ -76,7 +75,7 @@ static bool read_unclosed_string(reading *r)
     return true;
 }
 
-/* Between quotes of another kind: up to the quote that a value can end after. */
+/* Reads a string in ' or ". It ends at the first such quote that a value can end after. */
 static bool read_quoted(reading *r, char quote)
 {
     for (size_t i = r->at; i < r->n; i++) {
@@ -106,7 +105,7 @@ static bool read_quoted(reading *r, char quote)
     return false;
 }
 
-/* Does "key:" follow the comma at i? */
+/* Whether "key:" follows the comma at i. */
 static bool key_follows(const reading *r, size_t i)
 {
     size_t from;
@@ -134,7 +133,7 @@ static bool read_bare(reading *r)
         }
     }
     if (r->depth == 1) {
-        /* Top level: brackets inside are text; the last one of the text is ours. */
+        /* Top level: brackets inside are text; the last one ends the call. */
         size_t last = r->n;
         if (last > r->at && r->s[last - 1] == close)
             last--;
@@ -195,7 +194,7 @@ static bool read_array(reading *r)
     return true;
 }
 
-/* A key, into *key and *n. Bare, or quoted by mistake. */
+/* Reads a key into *key and *n. It is bare, or quoted by mistake. */
 static bool read_key(reading *r, const char **key, size_t *n)
 {
     const char *s = r->s + r->at, *end;
@@ -226,7 +225,7 @@ static bool read_key(reading *r, const char **key, size_t *n)
     return *n > 0;
 }
 
-/* After the opening brace. */
+/* Reads an object from behind its opening brace. */
 static bool read_object(reading *r)
 {
     bool any = false;

@@ -1,12 +1,12 @@
-/* gemma4.c - Gemma 4's entry in the table of families: its pieces, its marks, its template's
- * landmarks, the form of its calls.
+/* gemma4.c - Gemma 4's entry in the table of families: pieces, marks, landmarks of the templates,
+ * form of the calls.
  */
 #include "text/gemma4.h"
 #include "text/grammar_int.h"
 
 #include <string.h>
 
-/* Words are runs of line feeds and runs of anything else: a whole paragraph is one word. */
+/* A word is a run of line feeds, or a run of other characters: usually a whole paragraph. */
 static size_t word_length(const char *s, size_t n)
 {
     size_t i = 1;
@@ -19,7 +19,7 @@ static size_t word_length(const char *s, size_t n)
     return i;
 }
 
-/* Converters that follow another project write "llama" and, at best, the pre-splitter's name. */
+/* Some converters write the model "llama", and may omit the pre-splitter's name. */
 static const tokenizer_name tokenizers[] = {{"gemma4", NULL, false, VOCAB_CHARS, word_length},
                                             {"llama", "gemma4", false, VOCAB_CHARS, word_length},
                                             {"llama", NULL, true, VOCAB_CHARS, word_length},
@@ -40,7 +40,7 @@ static const chat_format *recognise(const char *t, size_t n)
 {
     if (!has(t, n, "<|turn>"))
         return NULL;
-    /* The text is Jinja source: the line feed inside the literal is spelled \n. */
+    /* The text is Jinja source, so a line feed inside a literal is spelled \n. */
     bool empty_thought =
         has(t, n, "<|channel>thought\\n<channel|>") || has(t, n, "<|channel>thought\n<channel|>");
     bool july = has(t, n, "preserve_thinking");
@@ -85,7 +85,7 @@ const text_family gemma4_text = {
     .pad = "<pad>",
     .mask = "<mask>",
     .bos_always = true,
-    /* A model that has called hands over by <|tool_response>. */
+    /* After a call the model ends its output with <|tool_response>. */
     .ends = LIST("<eos>", "<turn|>", "<|tool_response>"),
     .ends_not = LIST("</s>"), /* an ordinary piece, an HTML tag: answers may contain it */
     .shown = LIST("<|turn>", "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>",

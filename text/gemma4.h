@@ -1,4 +1,4 @@
-/* gemma4.h - Gemma 4's entry, and what its files share. Included by these files and by tests. */
+/* gemma4.h - declarations shared by the Gemma 4 files. Included by these files and by tests. */
 #ifndef TEXT_GEMMA4_H
 #define TEXT_GEMMA4_H
 
@@ -9,15 +9,15 @@
 enum {
     GEMMA4_APRIL_FIRST, /* the template as first published: no `tool` role */
     GEMMA4_APRIL_LATE,  /* `tool` messages are folded into the model's turn */
-    GEMMA4_JULY_SMALL,  /* the current one, as E2B and E4B carry it */
-    GEMMA4_JULY_LARGE,  /* the same plus an empty thought when thinking is off */
+    GEMMA4_JULY_SMALL,  /* the current template, as in E2B and E4B */
+    GEMMA4_JULY_LARGE,  /* the same, with an empty thought when thinking is off */
     N_GEMMA4_FORMATS
 };
 
 extern const text_family gemma4_text;
 extern const chat_format gemma4_formats[N_GEMMA4_FORMATS];
 
-/* Both ends of a string in declarations, calls and responses. */
+/* Encloses a string in declarations, calls and responses. */
 #define GEMMA_QUOTE "<|\"|>"
 
 /* ---- chat_gemma.c ---- */
@@ -27,13 +27,13 @@ void gemma_render(chat_writer *w, const chat_format *f, const jtree *messages, c
 
 /* ---- tools_gemma.c ---- */
 
-/* A value in the syntax of calls and responses; keys bare or between string delimiters. */
+/* Puts a value in the syntax of calls and responses. Keys are bare, or in GEMMA_QUOTE. */
 void tools_put_value(chat_writer *w, const jtree *v, bool quote_keys, bool check_delimiter,
                      const char *where);
-/* k:v,k:v without braces, keys sorted and bare. */
+/* Puts k:v,k:v without braces, keys sorted and bare. */
 void tools_put_members(chat_writer *w, const jtree *object, bool check_delimiter,
                        const char *where);
-/* declaration:NAME{...} of tools[i], in the style of a revision. */
+/* Puts declaration:NAME{...} of tools[i], as in a revision of the template. */
 void tools_put_declaration(chat_writer *w, const jtree *tool, size_t i, int32_t revision);
 
 /* ---- call_gemma.c ---- */

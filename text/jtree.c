@@ -1,9 +1,8 @@
-/* jtree.c - one JSON text to a tree, by recursive descent.
+/* jtree.c - parses one JSON text to a tree, by recursive descent.
  *
- * Depth is limited, because nested brackets would otherwise exhaust the stack. Strings are
- * unescaped into a scratch string and copied to the arena when complete. Numbers keep their
- * spelling; callers interpret them. The first error stays in the parser with its line and column.
- * Nothing here knows about chats.
+ * Depth is limited, because deeply nested brackets would exhaust the stack. Strings are unescaped
+ * into a scratch string, and copied to the arena when complete. Numbers keep their spelling;
+ * callers interpret them. The parser keeps its first error, with line and column.
  */
 #include "text/jtree.h"
 #include "text/lower.h"
@@ -64,7 +63,7 @@ static bool take(parser *p, char c)
     return true;
 }
 
-/* Four hex digits, -1 if they are not. */
+/* Reads four hex digits; -1 if there are none. */
 static int32_t take_hex4(parser *p)
 {
     int32_t v = 0;
@@ -111,7 +110,7 @@ static status take_escape(parser *p)
     return OK;
 }
 
-/* After the opening quote. */
+/* Reads a string from behind its opening quote. */
 static status take_string(parser *p, const char **s, size_t *n)
 {
     str_cut(&p->scratch, 0);
@@ -187,10 +186,11 @@ static int by_exact_key(const void *a, const void *b)
         return c;
     if (x->n_key != y->n_key)
         return x->n_key < y->n_key ? -1 : 1;
-    return x->count < y->count ? -1 : 1; /* see drop_repeats: the place in the object */
+    return x->count < y->count ? -1 : 1; /* count is the place in the object: see drop_repeats */
 }
 
-/* Of members with the same key, the first takes the value of the last; the others are removed. */
+/* Gives the first of several members with the same key the value of the last, and removes the
+ * others. */
 static status drop_repeats(parser *p, jtree *v)
 {
     jtree **m = mem_alloc(v->count * sizeof *m), *it = v->first;
@@ -200,7 +200,7 @@ static status drop_repeats(parser *p, jtree *v)
         mem_free(counts);
         return no_memory(p);
     }
-    /* The place in the object is lent the count field, which comes back below. */
+    /* While members are sorted, count holds the place in the object. It is restored below. */
     for (size_t i = 0; i < n; i++, it = it->next) {
         m[i] = it;
         counts[i] = it->count;
@@ -223,7 +223,7 @@ static status drop_repeats(parser *p, jtree *v)
             first->first = last->first;
         }
         for (size_t k = i + 1; k < j; k++)
-            m[k]->key = NULL; /* to be unlinked */
+            m[k]->key = NULL; /* marked for removal */
     }
     for (it = v->first; it; it = it->next)
         it->count = counts[it->count];
@@ -387,7 +387,8 @@ bool jtree_truthy(const jtree *v)
         return v->n > 0;
     case JTREE_INTEGER:
     case JTREE_REAL:
-        return strcspn(v->s, "123456789eE") < strcspn(v->s, "eE"); /* a digit that counts */
+        return strcspn(v->s, "123456789eE") <
+               strcspn(v->s, "eE"); /* a non-zero digit of the mantissa */
     case JTREE_TRUE:
         return true;
     case JTREE_FALSE:
@@ -404,7 +405,7 @@ const char *jtree_kind_name(const jtree *v)
     return v ? name[v->kind] : "nothing";
 }
 
-/* By lower case, and by code points within that, as Python compares strings. */
+/* Compares keys in lower case, code point by code point, as Python compares strings. */
 static int compare_lower(const jtree *a, const jtree *b)
 {
     lower_reader r = {.s = a->key, .n = a->n_key}, q = {.s = b->key, .n = b->n_key};
@@ -418,7 +419,7 @@ static int compare_lower(const jtree *a, const jtree *b)
     }
 }
 
-/* A stable merge sort: keys that differ in case only keep their order. */
+/* A stable merge sort: keys that differ only in case keep their order. */
 static void sort_members(const jtree **m, const jtree **spare, size_t n)
 {
     size_t half = n / 2, i = 0, j = half, k = 0;
@@ -474,7 +475,7 @@ void jtree_put_string(str *out, const char *s, size_t n)
 bool jtree_put_python_number(str *out, const jtree *v)
 {
     if (v->kind == JTREE_INTEGER) {
-        /* JSON allows -0 and Python reads it as the integer 0. */
+        /* JSON allows -0; Python reads it as the integer 0. */
         str_puts(out, strcmp(v->s, "-0") ? v->s : "0");
         return true;
     }

@@ -1,10 +1,9 @@
 /* jtree.h - one JSON text as a tree in an arena.
  *
- * Made for requests that become prompts, where jansson (base/json.h) falls short: numbers keep
- * their spelling (no 64-bit limit, no rounding), strings may hold U+0000, and running out of
- * memory is never mistaken for a shorter string. RFC 8259, strictly: no comments, no trailing
- * commas, valid UTF-8, surrogates only in pairs, limited depth. A repeated key keeps its first
- * place and its last value.
+ * For requests that become prompts. Three differences from jansson (base/json.h): numbers keep
+ * their spelling (no 64-bit limit, no rounding), strings may hold U+0000, and lack of memory never
+ * shortens a string. Strict RFC 8259: no comments, no trailing commas, valid UTF-8, surrogates only
+ * in pairs, limited depth. A repeated key keeps its first place and its last value.
  *
  * A tree lives as long as its arena; it is read-only and borrows nothing from the text.
  */
@@ -32,31 +31,31 @@ struct jtree {
     const char *s; /* of a string: its bytes; of a number: its spelling. NUL-terminated */
     size_t n;
     jtree *first, *next; /* items or members; next sibling */
-    size_t count;        /* of items or members */
+    size_t count;        /* number of items or members */
     const char *key;     /* of a member: NUL-terminated; else NULL */
     size_t n_key;
 };
 
-/* what names the text in messages: "messages". E_FORMAT, E_LIMIT (deeper than max_depth), E_MEMORY.
- */
+/* `what` names the text in error messages, e.g. "messages". E_FORMAT, E_MEMORY, E_LIMIT (deeper
+ * than max_depth). */
 status jtree_parse(const char *text, size_t n, const char *what, int max_depth, arena *mem,
                    const jtree **out, err *e);
-/* The member, or NULL if it is absent or null or v is no object. */
+/* The member. NULL if it is absent or null, or if v is not an object. */
 const jtree *jtree_get(const jtree *v, const char *key);
 bool jtree_has(const jtree *v, const char *key);
 bool jtree_is(const jtree *v, jtree_kind kind); /* false for NULL */
-/* Python's idea of true: not null, false, zero, "" or empty. NULL is false. */
+/* Truth as in Python: false for null, false, zero, "", an empty array or object, and NULL. */
 bool jtree_truthy(const jtree *v);
 const char *jtree_kind_name(const jtree *v); /* "a string"; NULL: "nothing" */
-/* The members in the order of the templates' dictsort: by code point of the lower-cased key, as
- * an array of json_count pointers in the arena. NULL on no memory or when there are none. */
+/* The members in the order of Jinja's dictsort: by code points of the lower-cased key. An array of
+ * `count` pointers in the arena. NULL: out of memory, or no members. */
 const jtree **jtree_sorted(const jtree *object, arena *mem);
 
-/* s[0..n) between quotes, escaped. */
+/* Appends s[0..n) in quotes, escaped. */
 void jtree_put_string(str *out, const char *s, size_t n);
-/* The number as Python prints it (1e5 is 100000.0). False if it is no finite double. */
+/* Appends the number as Python prints it (1e5 is 100000.0). False if it is not a finite double. */
 bool jtree_put_python_number(str *out, const jtree *v);
-/* Length of the JSON number at the start of s[0..n), 0 if there is none; *real: has a fraction
+/* Length of the JSON number at the start of s[0..n); 0 if there is none. *real: it has a fraction
  * or an exponent. */
 size_t jtree_number_length(const char *s, size_t n, bool *real);
 

@@ -12,7 +12,7 @@ enum { I_WITH_DOT = 0x130, DOT_ABOVE = 0x307, SIGMA = 0x3A3, FINAL_SIGMA = 0x3C2
 static uint32_t simple(uint32_t c)
 {
     size_t lo = 0, hi = COUNT_OF(lower_ranges);
-    while (lo < hi) { /* the first range that ends at c or later */
+    while (lo < hi) { /* finds the first range that ends at c or later */
         size_t mid = lo + (hi - lo) / 2;
         if (lower_ranges[mid].last < c)
             lo = mid + 1;
@@ -49,7 +49,7 @@ static bool is_ignorable(uint32_t c)
     return is_in(ignorable_ranges, COUNT_OF(ignorable_ranges), c);
 }
 
-/* Does a character with a case follow, past ignorable ones? */
+/* Whether the next non-ignorable character has a case. */
 static bool cased_follows(const lower_reader *r)
 {
     uint32_t c;
@@ -74,7 +74,7 @@ bool lower_next(lower_reader *r, uint32_t *cp)
     if (r->at >= r->n)
         return false;
     r->at += (size_t)utf8_decode(r->s + r->at, r->n - r->at, &c, &ok);
-    if ((c | 32) >= 'a' && (c | 32) <= 'z') { /* nearly every key is made of these */
+    if ((c | 32) >= 'a' && (c | 32) <= 'z') { /* a fast path: most keys are ASCII letters */
         r->cased = true;
         *cp = c | 32;
         return true;

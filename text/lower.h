@@ -1,6 +1,6 @@
-/* lower.h - a text in lower case, character by character, exactly as Python's str.lower() has it.
+/* lower.h - a text in lower case, character by character, exactly as Python's str.lower().
  *
- * The templates sort keys with Jinja's dictsort, which compares str.lower() of both. One character
+ * The templates sort keys with Jinja's dictsort, which compares keys by str.lower(). One character
  * may become two (U+0130), and a capital sigma depends on its neighbours.
  */
 #ifndef TEXT_LOWER_H
@@ -14,11 +14,11 @@
 typedef struct lower_reader {
     const char *s;
     size_t n, at;
-    uint32_t next; /* the second half of a character that became two; 0: none */
-    bool cased;    /* the last character that is not ignorable has a case */
+    uint32_t next; /* the second character of a pair; 0: none */
+    bool cased;    /* whether the last non-ignorable character has a case */
 } lower_reader;
 
-/* The next character of the lower case; false at the end. */
+/* The next character in lower case. False at the end. */
 bool lower_next(lower_reader *r, uint32_t *cp);
 
 #endif

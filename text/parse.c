@@ -8,19 +8,18 @@
  *
  * The text passes through `held`. Decided text leaves it as events. Undecided text waits: a
  * possible beginning of a mark, white space that a following mark would trim, and an incomplete
- * call. Decisions depend on the text alone and not on where a piece ended, so any cut of the input
- * gives the same events.
+ * call. Decisions depend on the text alone, so any division into pieces gives the same events.
  *
  * Rules beyond the grammar:
- *   - A mark in a place without meaning is dropped; the text around it stays.
+ *   - A mark without meaning at its place is dropped; the text around it stays.
  *   - thought_open without its label opens nothing.
  *   - A call ends an open thought. An unreadable call is content, without its marks. A call that
  *     the token limit cut is dropped: half a call is no text, and a client must not run it.
- *   - A quote mark outside of a call is the quotation mark that it stands for.
+ *   - A quote mark outside of a call becomes a quotation mark.
  *   - White space next to thoughts and calls is trimmed from the text.
  *   - A string argument may spell call_close, so inside a string the mark is only noted. If the
- * call then proves unreadable, the string lacked its end: the call ends at the noted place, and the
- *     text after it is parsed again. REREAD_BYTES bounds this in total, which keeps time linear;
+ * call proves unreadable, the string was not closed: the call ends at the noted place, and the text
+ *     after it is parsed again. REREAD_BYTES bounds the sum of such text, so time stays linear;
  *     beyond it the first call_close ends a call.
  */
 #include "text/chat.h"
@@ -31,12 +30,12 @@
 #include <string.h>
 
 enum {
-    SPACE_HELD_BYTES = 4096,     /* longer runs of white space are shown as they come */
-    REREAD_BYTES = 64 << 20,     /* see above */
-    FIRST_HELD_BYTES = 64 * 1024 /* taken when opened: ordinary answers allocate no more */
+    SPACE_HELD_BYTES = 4096,     /* longer runs of white space are not held */
+    REREAD_BYTES = 64 << 20,     /* the bound of all text that is parsed again */
+    FIRST_HELD_BYTES = 64 * 1024 /* allocated at open: enough for ordinary answers */
 };
 
-/* Strays are the marks from MARK_STRAY on. */
+/* Marks from MARK_STRAY on are the strays of answer_syntax. */
 typedef enum mark {
     MARK_NONE = -1,
     MARK_THOUGHT,
@@ -60,22 +59,22 @@ struct answer_parser {
     mark_text mark[MARKS_MAX];
     int n_marks;
     size_t longest; /* bytes of the longest mark */
-    char first;     /* of every mark */
+    char first;     /* the first byte of every mark */
     answer_fn fn;
     void *user;
-    stream bytes; /* makes characters of them */
+    stream bytes; /* joins bytes to characters */
     state state;
     answer_kind kind; /* of text: REASONING or CONTENT */
-    bool fresh;       /* right behind a thought or call: leading white space is trimmed */
-    bool spilled;     /* the white space at the end was too much to hold and has been shown */
+    bool fresh;       /* directly after a thought or call: leading white space is trimmed */
+    bool spilled;     /* the white space at the end was too long to hold and has been shown */
     bool cut;         /* a limit, not the model, ended the answer */
     str held;
-    size_t at; /* held[0..at) is done with */
+    size_t at; /* held[0..at) is finished */
     str space; /* white space not shown yet */
-    str out;   /* one event's text */
+    str out;   /* the text of one event */
     str name;
-    /* Of a call, from held[at]: */
-    size_t scanned; /* bytes of the call looked at */
+    /* Of a call that begins at held[at]: */
+    size_t scanned; /* bytes of the call already searched */
     bool in_string;
     size_t noted; /* offset of the first end marker inside a string; SIZE_MAX: none */
     size_t reread_bytes;
@@ -111,8 +110,8 @@ static void add_marks(answer_parser *a, const answer_syntax *x)
         add_mark(a, *stray);
 }
 
-/* The first mark at or after s[from]: its place in *where. MARK_NONE: *where is the place of what
- * may become one, or n. */
+/* The first mark at or after s[from], and its place in *where. MARK_NONE: *where is the place of a
+ * possible incomplete mark, or n. */
 static mark find_mark(const answer_parser *a, const char *s, size_t from, size_t n, size_t *where)
 {
     while (from < n) {
@@ -149,7 +148,7 @@ static void tell_text(answer_parser *a, answer_kind kind)
     str_cut(&a->out, 0);
 }
 
-/* Text of the current kind. The white space at its end waits. */
+/* Puts text of the current kind. The white space at its end waits. */
 static void put_text(answer_parser *a, const char *s, size_t n)
 {
     while (a->fresh && n && is_space(*s)) {
@@ -179,7 +178,7 @@ static void put_text(answer_parser *a, const char *s, size_t n)
         a->no_memory = true;
 }
 
-/* The text of an unreadable call, without its marks. */
+/* Puts the text of an unreadable call, without its marks, as content. */
 static void put_failed_call(answer_parser *a, const char *s, size_t n)
 {
     for (size_t at = 0, where; at < n;) {
@@ -195,7 +194,7 @@ static void put_failed_call(answer_parser *a, const char *s, size_t n)
     }
 }
 
-/* From here on text is of this kind, and the white space around the border goes. */
+/* Changes the kind of the text from here on, and trims the white space around the border. */
 static void change_kind(answer_parser *a, answer_kind kind)
 {
     str_cut(&a->space, 0);
@@ -221,7 +220,7 @@ static bool tell_call(answer_parser *a, const char *s, size_t n, bool lenient)
     return true;
 }
 
-/* The call's text is held[at .. at + n), and a marker of n_mark bytes follows (0: none). */
+/* Ends a call with the text held[at .. at + n). A mark of n_mark bytes follows it (0: none). */
 static void end_call(answer_parser *a, size_t n, size_t n_mark)
 {
     const char *s = a->held.at + a->at;
@@ -251,7 +250,7 @@ static void begin_call(answer_parser *a)
 
 /* ---- Steps ---- */
 
-/* One step through held; false when more text is needed. last: there will be none. */
+/* One step through held. False: more text is needed. last: no more text will come. */
 static bool step_text(answer_parser *a, bool last)
 {
     size_t where, n = a->held.n - a->at;
@@ -289,7 +288,7 @@ static bool step_label(answer_parser *a, bool last)
     if (memcmp(a->held.at + a->at, label, len)) {
         a->state = TEXT;
     } else if (a->kind == ANSWER_REASONING) {
-        a->state = TEXT; /* opened again inside: one thought */
+        a->state = TEXT; /* a second opening inside a thought: still one thought */
         a->at += len;
     } else {
         change_kind(a, ANSWER_REASONING);
@@ -304,14 +303,14 @@ static bool step_call(answer_parser *a, bool last)
     const char *s = a->held.at + a->at;
     mark m = find_mark(a, s, a->scanned, n, &where);
     if (where > ANSWER_MAX_CALL_BYTES) {
-        /* No call is so long. It ended at the call_close that was noted inside a string; without
-         * one its text is content. The text after it is parsed again. */
+        /* Too long for a call. The call ends at the call_close noted inside a string; without one,
+         * its text is content. The text after it is parsed again. */
         n = ANSWER_MAX_CALL_BYTES;
         while (n && ((unsigned char)s[n] & 0xC0) == 0x80)
             n--;
         for (size_t i = n - a->longest; i < n; i++)
             if (s[i] == a->first)
-                n = i; /* not in the middle of a marker */
+                n = i; /* do not split a mark */
         if (a->noted < n) {
             end_call(a, n, 0);
             return true;
@@ -336,7 +335,7 @@ static bool step_call(answer_parser *a, bool last)
     } else if (m == MARK_CALL_END) {
         end_call(a, where, a->mark[m].n);
     } else if (m == MARK_CALL && !a->in_string) {
-        end_call(a, where, 0); /* another one begins: this one never ended */
+        end_call(a, where, 0); /* a new call begins: the old one was not closed */
     }
     return true;
 }
@@ -466,7 +465,7 @@ status answer_end(answer_parser *a, err *e)
         stream_end(&a->bytes);
         if (a->syntax)
             run(a, true);
-        /* White space at the very end is part of an answer, not of a thought. */
+        /* White space at the very end belongs to an answer, not to a thought. */
         if (a->kind == ANSWER_CONTENT && a->space.n) {
             str_put(&a->out, a->space.at, a->space.n);
             tell_text(a, ANSWER_CONTENT);

@@ -1,4 +1,4 @@
-/* parse_int.h - what readers of calls share: the limits of one call. */
+/* parse_int.h - the limits of one call, for all readers of calls. */
 #ifndef TEXT_PARSE_INT_H
 #define TEXT_PARSE_INT_H
 

@@ -1,7 +1,6 @@
 /* stream.c - see stream.h.
  *
- *     bytes -> [ tail: an incomplete character ] -> characters -> [ held: maybe a stop string ] ->
- * out
+ *     bytes -> [ tail: part of a character ] -> characters -> [ held: maybe a stop string ] -> out
  *
  * Each stop string has a Knuth-Morris-Pratt automaton. Its state is one counter: the length of the
  * longest prefix of the stop string that the text ends in. The largest counter is exactly the

@@ -7,9 +7,9 @@
  * published templates would print text that no model was trained on:
  *   - a schema `type` that is a list is read as its first type other than null, plus nullable;
  *   - a function's parameters or response without a type are objects (the templates omit the
- * closing brace);
- *   - a property schema that is not an object (JSON Schema allows true and false) is an empty
- * object.
+ *     closing brace);
+ *   - a property schema that is not an object (JSON Schema allows true and false) is an
+ *     empty object.
  */
 #include "text/gemma4.h"
 
