@@ -18,7 +18,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void sorted(const bench_samples *s, int64_t *to)
+static void sorted_copy(const bench_samples *s, int64_t *to)
 {
     memcpy(to, s->ns, (size_t)s->n * sizeof *to);
     qsort(to, (size_t)s->n, sizeof *to, by_value);
@@ -29,7 +29,7 @@ double bench_median_ns(const bench_samples *s)
     int64_t x[BENCH_REPS_MAX];
     if (!s->n)
         return 0;
-    sorted(s, x);
+    sorted_copy(s, x);
     return 0.5 * ((double)x[(s->n - 1) / 2] + (double)x[s->n / 2]);
 }
 
@@ -38,7 +38,7 @@ double bench_spread(const bench_samples *s)
     int64_t x[BENCH_REPS_MAX];
     if (!s->n)
         return 0;
-    sorted(s, x);
+    sorted_copy(s, x);
     return 0.5 * (double)(x[s->n - 1] - x[0]) / bench_median_ns(s);
 }
 
@@ -158,7 +158,7 @@ static void put_int(json_t *o, const char *key, uint64_t v)
     json_object_set_new(o, key, json_integer((json_int_t)v));
 }
 
-static void put_text(json_t *o, const char *key, const char *v)
+static void put_table_text(json_t *o, const char *key, const char *v)
 {
     json_object_set_new(o, key, v ? json_lossy_text(v, strlen(v)) : json_null());
 }
@@ -195,8 +195,8 @@ static json_t *ops_json(const bench_setup *b, const bench_test *t)
         const carat_op_time *op = &t->ops[i];
         const char *bound;
         json_t *o = json_object();
-        put_text(o, "op", op->op);
-        put_text(o, "type", op->type);
+        put_table_text(o, "op", op->op);
+        put_table_text(o, "type", op->type);
         put_int(o, "rows", (uint64_t)op->rows);
         put_int(o, "n_in", (uint64_t)op->n_in);
         put_int(o, "n_out", (uint64_t)op->n_out);
@@ -206,7 +206,7 @@ static json_t *ops_json(const bench_setup *b, const bench_test *t)
         put_int(o, "int8_ops", op->int8_ops);
         put_int(o, "f32_ops", op->f32_ops);
         put_real(o, "floor_ms", bench_floor_ms(&b->ceilings, op, &bound));
-        put_text(o, "bound", bound);
+        put_table_text(o, "bound", bound);
         json_array_append_new(list, o);
     }
     return list;
@@ -215,14 +215,14 @@ static json_t *ops_json(const bench_setup *b, const bench_test *t)
 static json_t *test_json(const bench_setup *b, const bench_test *t)
 {
     json_t *o = json_object();
-    put_text(o, "model_filename", b->model_path ? b->model_path : "");
-    put_text(o, "model_type", b->info.name);
+    put_table_text(o, "model_filename", b->model_path ? b->model_path : "");
+    put_table_text(o, "model_type", b->info.name);
     put_int(o, "model_size", b->info.weight_bytes);
     put_int(o, "model_n_params", b->info.n_params);
     put_int(o, "n_ubatch", (uint64_t)b->chunk);
     put_int(o, "n_threads", (uint64_t)b->n_threads);
-    put_text(o, "type_k", b->kv_k);
-    put_text(o, "type_v", b->kv_v);
+    put_table_text(o, "type_k", b->kv_k);
+    put_table_text(o, "type_v", b->kv_v);
     put_int(o, "n_prompt", (uint64_t)t->n_prompt);
     put_int(o, "n_gen", (uint64_t)t->n_gen);
     put_int(o, "n_depth", (uint64_t)t->n_depth);
@@ -252,7 +252,7 @@ static json_t *devices_json(const bench_setup *b)
     for (int32_t i = 0; i < b->plan.n_devices; i++) {
         const carat_device_plan *d = &b->plan.device[i];
         json_t *o = json_object();
-        put_text(o, "device", d->device);
+        put_table_text(o, "device", d->device);
         put_int(o, "n_layers", (uint64_t)d->n_layers);
         put_int(o, "planned_bytes", d->total_bytes);
         put_int(o, "reserve_bytes", d->reserve_bytes);
@@ -265,10 +265,10 @@ static json_t *devices_json(const bench_setup *b)
 static json_t *setup_json(const bench_setup *b)
 {
     json_t *o = json_object(), *plan = json_object();
-    put_text(o, "name", b->info.name);
-    put_text(o, "file_type", b->info.file_type);
-    put_text(o, "device", b->info.device);
-    put_text(o, "device_why", b->info.device_why);
+    put_table_text(o, "name", b->info.name);
+    put_table_text(o, "file_type", b->info.file_type);
+    put_table_text(o, "device", b->info.device);
+    put_table_text(o, "device_why", b->info.device_why);
     put_int(o, "n_params_active", b->info.n_params_active);
     put_int(o, "active_bytes_per_token", b->info.active_bytes_per_token);
     put_real(o, "load_ms", b->load_ms);
@@ -289,7 +289,7 @@ bool bench_print_json(const bench_setup *b, const bench_ceilings *c, const bench
 {
     json_was_short();
     json_t *root = json_object(), *ceil = json_object();
-    put_text(root, "carat", carat_version());
+    put_table_text(root, "carat", carat_version());
     put_real(ceil, "read_bytes_per_second", c->read_bytes);
     put_real(ceil, "f32_flops_per_second", c->f32_flops);
     put_real(ceil, "int8_ops_per_second", c->int8_ops);

@@ -28,18 +28,18 @@ typedef struct args {
     int n;
 } args;
 
-static void put(args *a, const char *text)
+static void put_cell(args *a, const char *text)
 {
     if (a->n < ARGS_MAX)
         a->at[a->n++] = text;
 }
 
-static void put_number(args *a, const char *flag, int32_t v)
+static void put_cell_number(args *a, const char *flag, int32_t v)
 {
-    put(a, flag);
+    put_cell(a, flag);
     if (a->n < ARGS_MAX) {
         snprintf(a->number[a->n], NUMBER_CAP, "%d", v);
-        put(a, a->number[a->n]);
+        put_cell(a, a->number[a->n]);
     }
 }
 
@@ -52,40 +52,40 @@ static bool is_carat(const char *path)
 static void build_args(args *a, const bench_setup *b, const bench_test *t)
 {
     bool carat = is_carat(b->other);
-    put(a, b->other);
+    put_cell(a, b->other);
     if (carat)
-        put(a, "bench");
-    put(a, "-m");
-    put(a, b->model_path);
-    put_number(a, "-p", t->n_prompt);
-    put_number(a, "-n", t->n_gen);
-    put_number(a, "-d", t->n_depth);
-    put_number(a, "-t", b->n_threads);
-    put_number(a, "-r", 1);
+        put_cell(a, "bench");
+    put_cell(a, "-m");
+    put_cell(a, b->model_path);
+    put_cell_number(a, "-p", t->n_prompt);
+    put_cell_number(a, "-n", t->n_gen);
+    put_cell_number(a, "-d", t->n_depth);
+    put_cell_number(a, "-t", b->n_threads);
+    put_cell_number(a, "-r", 1);
     if (carat) {
-        put_number(a, "-c", b->chunk);
-        put(a, "--kv-k");
-        put(a, b->kv_k);
-        put(a, "--kv-v");
-        put(a, b->kv_v);
+        put_cell_number(a, "-c", b->chunk);
+        put_cell(a, "--kv-k");
+        put_cell(a, b->kv_k);
+        put_cell(a, "--kv-v");
+        put_cell(a, b->kv_v);
         if (b->kv_layers) {
-            put(a, "--kv-layer");
-            put(a, b->kv_layers);
+            put_cell(a, "--kv-layer");
+            put_cell(a, b->kv_layers);
         }
         if (b->kv_single) {
-            put(a, "--kv-single");
-            put(a, b->kv_single);
+            put_cell(a, "--kv-single");
+            put_cell(a, b->kv_single);
         }
-        put(a, "--json");
+        put_cell(a, "--json");
     } else {
-        put_number(a, "-ub", b->chunk);
-        put_number(a, "-b", b->chunk > 2048 ? b->chunk : 2048);
-        put(a, "-ctk");
-        put(a, b->kv_k);
-        put(a, "-ctv");
-        put(a, b->kv_v);
-        put(a, "-o");
-        put(a, "json");
+        put_cell_number(a, "-ub", b->chunk);
+        put_cell_number(a, "-b", b->chunk > 2048 ? b->chunk : 2048);
+        put_cell(a, "-ctk");
+        put_cell(a, b->kv_k);
+        put_cell(a, "-ctv");
+        put_cell(a, b->kv_v);
+        put_cell(a, "-o");
+        put_cell(a, "json");
     }
 }
 

@@ -156,7 +156,8 @@ static void decode_row(const tensor *src, uint64_t row, float *x, uint64_t n)
     }
 }
 
-static status fill(void *user, uint64_t i, uint64_t first, uint64_t n_rows, void *dst, err *e)
+static status fill_converted(void *user, uint64_t i, uint64_t first, uint64_t n_rows, void *dst,
+                             err *e)
 {
     const job *j = user;
     const item *it = &j->at[i];
@@ -225,7 +226,8 @@ static status write_file(const convert_request *r, const job *j, const convert_v
     if ((st = gguf_write_header(w, e)))
         goto out;
     *n_bytes = gguf_planned_bytes(w);
-    const stream_source from = {rows, (uint64_t)j->n, fill, (void *)j, term_progress, NULL};
+    const stream_source from = {rows,      (uint64_t)j->n, fill_converted,
+                                (void *)j, term_progress,  NULL};
     st = gguf_stream(w, &from, threads, e);
     if (!st) {
         st = gguf_commit(w, e);
@@ -239,8 +241,8 @@ out:
 }
 
 /* Reads config.json with the family's reader. */
-static status read_shape(const convert_vocab *v, const char *path, model_shape **s, bool *tied,
-                         str *unknown, err *e)
+static status read_tensor_shape(const convert_vocab *v, const char *path, model_shape **s,
+                                bool *tied, str *unknown, err *e)
 {
     static const struct {
         const char *arch;
@@ -264,7 +266,7 @@ status convert_model(const convert_request *r, uint64_t *n_bytes, err *e)
     status st;
     snprintf(config, sizeof config, "%s/config.json", r->dir);
     if ((st = convert_vocab_read(&words, r->dir, e)) ||
-        (st = read_shape(&words, config, &s, &tied, r->unknown, e)) ||
+        (st = read_tensor_shape(&words, config, &s, &tied, r->unknown, e)) ||
         (st = safetensors_open(&from, r->dir, e)) ||
         (st = plan_items(&j, s, r->mix, words.n, tied, e)) ||
         (words.n && (st = convert_vocab_fit(&words, s->n_vocab, e))))

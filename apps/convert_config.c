@@ -35,7 +35,7 @@ typedef struct {
     err *e;
 } fields;
 
-static void refuse(fields *f, const char *key, const char *expected)
+static void refuse_config(fields *f, const char *key, const char *expected)
 {
     if (!f->st)
         f->st = err_set(f->e, E_FORMAT, "%s: %s is missing or no %s", f->path, key, expected);
@@ -48,25 +48,25 @@ static const json_t *get(const fields *f, const char *key)
     return json_is_null(v) ? NULL : v;
 }
 
-static int32_t whole(fields *f, const char *key)
+static int32_t whole_number(fields *f, const char *key)
 {
     const json_t *v = get(f, key);
     json_int_t i = json_integer_value(v);
     if (!json_is_integer(v) || i < 0 || i > INT32_MAX)
-        refuse(f, key, "number in range");
+        refuse_config(f, key, "number in range");
     return f->st ? 0 : (int32_t)i;
 }
 
 static int32_t whole_or(fields *f, const char *key, int32_t otherwise)
 {
-    return get(f, key) ? whole(f, key) : otherwise;
+    return get(f, key) ? whole_number(f, key) : otherwise;
 }
 
 static float real(fields *f, const char *key)
 {
     const json_t *v = get(f, key);
     if (!json_is_number(v))
-        refuse(f, key, "number");
+        refuse_config(f, key, "number");
     return (float)json_number_value(v);
 }
 
@@ -74,7 +74,7 @@ static bool truth(fields *f, const char *key)
 {
     const json_t *v = get(f, key);
     if (v && !json_is_boolean(v))
-        refuse(f, key, "true or false");
+        refuse_config(f, key, "true or false");
     return json_is_true(v);
 }
 
@@ -85,14 +85,14 @@ static void read_layers(fields *f, gemma4_shape *s)
     if (f->st || s->n_layer > SHAPE_LAYERS_MAX)
         return; /* gemma4_shape_check reports this */
     if (!json_is_array(list) || json_array_size(list) != (size_t)s->n_layer) {
-        refuse(f, "layer_types", "list with an entry per layer");
+        refuse_config(f, "layer_types", "list with an entry per layer");
         return;
     }
     for (int32_t il = 0; il < s->n_layer; il++) {
         const char *kind = json_string_value(json_array_get(list, (size_t)il));
         s->swa[il] = kind && !strcmp(kind, "sliding_attention");
         if (!kind || (!s->swa[il] && strcmp(kind, "full_attention") != 0))
-            refuse(f, "layer_types", "list of sliding_attention and full_attention");
+            refuse_config(f, "layer_types", "list of sliding_attention and full_attention");
     }
 }
 
@@ -125,7 +125,7 @@ static void read_rope(fields *f, gemma4_shape *s)
         return;
     if (!kind || !kind_swa || strcmp(kind_swa, "default") != 0 ||
         (strcmp(kind, "proportional") != 0 && strcmp(kind, "default") != 0)) {
-        refuse(f, "rope_parameters", "pair of a proportional and a default rotation");
+        refuse_config(f, "rope_parameters", "pair of a proportional and a default rotation");
         return;
     }
     bool proportional = !strcmp(kind, "proportional");
@@ -137,7 +137,8 @@ static void read_rope(fields *f, gemma4_shape *s)
     for (int i = 0; i < 2; i++)
         if (get(whole_heads[i], "partial_rotary_factor") &&
             json_number_value(get(whole_heads[i], "partial_rotary_factor")) != 1)
-            refuse(f, "rope_parameters", "rotation of whole heads where the type is default");
+            refuse_config(f, "rope_parameters",
+                          "rotation of whole heads where the type is default");
     f->st = f->st ? f->st : full.st ? full.st : swa.st;
 }
 
@@ -155,7 +156,7 @@ static void read_overrides(fields *f, gemma4_shape *s)
         char *end;
         long il = strtol(key, &end, 10);
         if (end == key || *end || il < 0 || il >= s->n_layer) {
-            refuse(f, "per_layer_config", "table by layer number");
+            refuse_config(f, "per_layer_config", "table by layer number");
             return;
         }
         fields one = {v, f->path, OK, f->e};
@@ -238,8 +239,8 @@ static void list_unknown(const fields *f, str *unknown)
         str_printf(unknown, "%s%.80s", unknown->n ? ", " : "", key);
 }
 
-static status read_shape(const json_t *config, const char *path, gemma4_shape *s, bool *tied,
-                         str *unknown, err *e)
+static status read_model_shape(const json_t *config, const char *path, gemma4_shape *s, bool *tied,
+                               str *unknown, err *e)
 {
     const json_t *text = json_object_get(config, "text_config");
     fields f = {text ? text : config, path, OK, e};
@@ -248,29 +249,29 @@ static status read_shape(const json_t *config, const char *path, gemma4_shape *s
     if (!type || strncmp(type, "gemma4", 6) != 0 || strstr(type, "assistant"))
         return err_set(e, E_UNSUPPORTED, "%s: model_type is %.64s, expected a Gemma 4 text model",
                        path, type ? type : "missing");
-    s->n_layer = whole(&f, "num_hidden_layers");
-    s->n_embd = whole(&f, "hidden_size");
-    s->n_vocab = whole(&f, "vocab_size");
-    s->n_head = whole(&f, "num_attention_heads");
-    s->n_head_kv = whole(&f, "num_key_value_heads");
-    s->head_dim = whole(&f, "head_dim");
+    s->n_layer = whole_number(&f, "num_hidden_layers");
+    s->n_embd = whole_number(&f, "hidden_size");
+    s->n_vocab = whole_number(&f, "vocab_size");
+    s->n_head = whole_number(&f, "num_attention_heads");
+    s->n_head_kv = whole_number(&f, "num_key_value_heads");
+    s->head_dim = whole_number(&f, "head_dim");
     s->k_eq_v = truth(&f, "attention_k_eq_v");
     s->head_dim_global = whole_or(&f, "global_head_dim", s->head_dim);
     /* The reference uses this field only together with attention_k_eq_v. */
     s->n_head_kv_global =
         s->k_eq_v ? whole_or(&f, "num_global_key_value_heads", s->n_head_kv) : s->n_head_kv;
-    s->n_ff = whole(&f, "intermediate_size");
+    s->n_ff = whole_number(&f, "intermediate_size");
     s->double_wide = truth(&f, "use_double_wide_mlp");
     s->n_ple = whole_or(&f, "hidden_size_per_layer_input", 0);
     s->n_kv_shared = whole_or(&f, "num_kv_shared_layers", 0);
-    s->window = whole(&f, "sliding_window");
-    s->n_ctx_train = whole(&f, "max_position_embeddings");
+    s->window = whole_number(&f, "sliding_window");
+    s->n_ctx_train = whole_number(&f, "max_position_embeddings");
     s->eps = real(&f, "rms_norm_eps");
     s->softcap = get(&f, "final_logit_softcapping") ? real(&f, "final_logit_softcapping") : 0;
     if (truth(&f, "enable_moe_block")) {
-        s->n_expert = whole(&f, "num_experts");
-        s->n_expert_used = whole(&f, "top_k_experts");
-        s->n_ff_expert = whole(&f, "moe_intermediate_size");
+        s->n_expert = whole_number(&f, "num_experts");
+        s->n_expert_used = whole_number(&f, "top_k_experts");
+        s->n_ff_expert = whole_number(&f, "moe_intermediate_size");
     }
     read_layers(&f, s);
     read_rope(&f, s);
@@ -295,7 +296,7 @@ status convert_gemma4_shape(const json_t *config, const char *path, model_shape 
     *out = NULL;
     if (!s)
         return err_memory(e, path, sizeof *s);
-    status st = read_shape(config, path, s, tied, unknown, e);
+    status st = read_model_shape(config, path, s, tied, unknown, e);
     if (st)
         mem_free(s);
     else

@@ -33,8 +33,8 @@ static bool is_byte_piece(gguf_string s)
     return sscanf(text, "<0x%2X>", &v) == 1 && text[5] == '>';
 }
 
-static int32_t type_of(const text_family *f, gguf_string piece, bool added, bool special,
-                       const char *unk)
+static int32_t token_type_of(const text_family *f, gguf_string piece, bool added, bool special,
+                             const char *unk)
 {
     /* turn_open is among the shown marks too, but only templates write it. */
     if (text_is_one_of(f->shown, piece.at, (size_t)piece.n) && !equals(piece, f->turn_open))
@@ -47,7 +47,7 @@ static int32_t type_of(const text_family *f, gguf_string piece, bool added, bool
 }
 
 /* Makes space for tokens 0..id. */
-static status grow(convert_vocab *v, int64_t id, int32_t *cap, err *e)
+static status grow_vocab(convert_vocab *v, int64_t id, int32_t *cap, err *e)
 {
     if (id < 0 || id >= TOKENS_MAX)
         return err_set(e, E_FORMAT, "tokenizer.json: token id %" PRId64 " is out of range", id);
@@ -78,10 +78,10 @@ static int64_t id_of(const jtree *v)
     return jtree_is(v, JTREE_INTEGER) && v->n < 12 ? strtoll(v->s, NULL, 10) : -1;
 }
 
-static status take_piece(convert_vocab *v, int64_t id, gguf_string piece, int32_t type,
-                         int32_t *cap, err *e)
+static status take_vocab_piece(convert_vocab *v, int64_t id, gguf_string piece, int32_t type,
+                               int32_t *cap, err *e)
 {
-    status st = grow(v, id, cap, e);
+    status st = grow_vocab(v, id, cap, e);
     if (st)
         return st;
     bool same = v->piece[id].n == piece.n && !memcmp(v->piece[id].at, piece.at, (size_t)piece.n);
@@ -104,7 +104,8 @@ static status read_pieces(convert_vocab *v, err *e)
         return err_set(e, E_UNSUPPORTED, "tokenizer.json: not a BPE vocabulary");
     for (const jtree *it = pieces->first; it && !st; it = it->next) {
         gguf_string piece = {it->key, it->n_key};
-        st = take_piece(v, id_of(it), piece, type_of(v->family, piece, false, false, unk), &cap, e);
+        st = take_vocab_piece(v, id_of(it), piece,
+                              token_type_of(v->family, piece, false, false, unk), &cap, e);
     }
     for (const jtree *it = jtree_is(added, JTREE_ARRAY) ? added->first : NULL; it && !st;
          it = it->next) {
@@ -113,8 +114,8 @@ static status read_pieces(convert_vocab *v, err *e)
             return err_set(e, E_FORMAT, "tokenizer.json: an entry of added_tokens has no content");
         gguf_string piece = {content->s, content->n};
         bool special = jtree_is(jtree_get(it, "special"), JTREE_TRUE);
-        st = take_piece(v, id_of(jtree_get(it, "id")), piece,
-                        type_of(v->family, piece, true, special, unk), &cap, e);
+        st = take_vocab_piece(v, id_of(jtree_get(it, "id")), piece,
+                              token_type_of(v->family, piece, true, special, unk), &cap, e);
     }
     return st;
 }

@@ -118,7 +118,7 @@ typedef struct sink {
     bool full; /* an allocation failed */
 } sink;
 
-static bool take_token(void *user, const carat_event *ev)
+static bool take_daemon_token(void *user, const carat_event *ev)
 {
     sink *k = user;
     if (ev->kind != CARAT_EV_TOKEN)
@@ -166,7 +166,7 @@ static status generate_ids(service *v, const daemon_request *r, sink *k, carat_t
     o.sampling.ignore_eog = v->ignore_eos;
     status st = snap_on_the_way(v, r, e);
     if (!st)
-        st = carat_generate(v->s, r->ids, r->n, &o, take_token, k, t, e);
+        st = carat_generate(v->s, r->ids, r->n, &o, take_daemon_token, k, t, e);
     if (!st && k->full)
         st = err_memory(e, "an answer", (size_t)k->n * sizeof *k->ids);
     return st;

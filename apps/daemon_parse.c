@@ -90,7 +90,7 @@ static bool parse_snap(char *text, daemon_request *r)
 }
 
 /* Splits the line into words and parses samp= and snap=. Returns the number of other words. */
-static int cut(daemon_request *r, char *line, char *word[WORDS_MAX])
+static int cut_word(daemon_request *r, char *line, char *word[WORDS_MAX])
 {
     int n = 0;
     for (char *save, *w = strtok_r(line, " \t\r", &save); w; w = strtok_r(NULL, " \t\r", &save)) {
@@ -138,7 +138,7 @@ void daemon_parse(daemon_request *r, char *line)
     char *word[WORDS_MAX] = {NULL};
     *r = (daemon_request){0};
     daemon_greedy(&r->sampling);
-    int n = cut(r, line, word);
+    int n = cut_word(r, line, word);
     bool good = true;
     r->kind = command_kind(word, n);
     switch (r->kind) {

@@ -243,7 +243,7 @@ static bool read_line(editor *ed, const char *prompt, str *out)
 
 /* Reads one message: a line, lines joined by backslashes, or the text between triple quotes. With
  * *is_text set it is a paste of several lines, in which slashes and quotes have no meaning. */
-static bool read_message(editor *ed, str *in, bool *is_text)
+static bool read_edited_message(editor *ed, str *in, bool *is_text)
 {
     bool quoted;
     str_cut(in, 0);
@@ -495,7 +495,7 @@ int run_interactive(chat *c, const run_options *o)
         bool speak_now = false, asked = false, is_text = false;
         status st = OK;
         term_watch(NULL);
-        bool more = read_message(&ed, &in, &is_text);
+        bool more = read_edited_message(&ed, &in, &is_text);
         if (!more)
             break;
         if (ed.dropped) {

@@ -74,7 +74,8 @@ static void fill_vector(const job *j, const shape_tensor *t, uint64_t seed, floa
         out[i] = centre * (1 + wobble * (float)rng_normal(&seed));
 }
 
-static status fill(void *user, uint64_t i, uint64_t first, uint64_t n_rows, void *dst, err *e)
+static status fill_tensor(void *user, uint64_t i, uint64_t first, uint64_t n_rows, void *dst,
+                          err *e)
 {
     const job *j = user;
     const shape_tensor *t = &j->list[i];
@@ -213,7 +214,7 @@ static status write_model(const char *path, const recipe *r, uint64_t *n_bytes, 
     if ((st = pool_open(&threads, (int32_t)r->o->n_threads, e)) || (st = gguf_write_header(w, e)))
         goto out;
     *n_bytes = gguf_planned_bytes(w);
-    const stream_source from = {rows, (uint64_t)n, fill, &j, term_progress, NULL};
+    const stream_source from = {rows, (uint64_t)n, fill_tensor, &j, term_progress, NULL};
     if ((st = gguf_stream(w, &from, threads, e)))
         goto out;
     st = gguf_commit(w, e);

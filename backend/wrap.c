@@ -70,7 +70,7 @@ static double tolerance(const wrapper *d, const char *op, const weight *w)
     return rounded ? 1e-3 : 1e-9;
 }
 
-static void log_line(wrapper *w, const char *line)
+static void write_line(wrapper *w, const char *line)
 {
     if (w->write)
         w->write(w->user, line);
@@ -276,7 +276,7 @@ static void trace(wrapper *w, pass *p, const char *op, mat y, const weight *wt)
         return;
     snprintf(line, sizeof line, "layer %3d  %-12s %5d x %-6d norm %-12.6g first %.6g  %s\n", p->il,
              op, y.rows, mat_width(y), norm_of(y), y.rows ? y.at[0] : 0.0f, wt ? wt->name : "");
-    log_line(w, line);
+    write_line(w, line);
 }
 
 static void add_time(wrapper *w, const char *op, mat y, const weight *wt, double ms)
@@ -629,7 +629,7 @@ static void print_times(wrapper *w)
         total += w->times[i].ms;
     if (!w->n_times)
         return;
-    log_line(w, "op            rows     n_in ->  n_out      calls         ms   share\n");
+    write_line(w, "op            rows     n_in ->  n_out      calls         ms   share\n");
     for (int32_t k = 0; k < w->n_times; k++) {
         int32_t best = -1;
         for (int32_t i = 0; i < w->n_times; i++)
@@ -641,11 +641,11 @@ static void print_times(wrapper *w)
         snprintf(line, sizeof line, "%-12s %5d %8d -> %6d %10" PRId64 " %10.2f  %5.1f %%\n", t->op,
                  t->rows, t->n_in, t->n_out, t->n_calls, t->ms,
                  100 * t->ms / (total > 0 ? total : 1));
-        log_line(w, line);
+        write_line(w, line);
         t->n_calls = 0;
     }
     if (w->n_times == DEVICE_OP_TIMES_MAX)
-        log_line(w, "(more shapes than the table holds were left out)\n");
+        write_line(w, "(more shapes than the table holds were left out)\n");
 }
 
 void device_unwrap(device *d)

@@ -32,7 +32,7 @@ static status tree_of(carat_model *m, const token_tree **t, err *e)
     return st;
 }
 
-static enum carat_mask_use fill(void *user, uint32_t *allowed, int32_t n_vocab)
+static enum carat_mask_use fill_mask(void *user, uint32_t *allowed, int32_t n_vocab)
 {
     carat_grammar *g = user;
     const uint64_t *bits;
@@ -43,7 +43,7 @@ static enum carat_mask_use fill(void *user, uint32_t *allowed, int32_t n_vocab)
     return CARAT_MASK_APPLY;
 }
 
-static void accept(void *user, int32_t id)
+static void follow_token(void *user, int32_t id)
 {
     carat_grammar *g = user;
     bool ok;
@@ -108,7 +108,7 @@ carat_status carat_grammar_open(carat_model *m, const carat_grammar_options *opt
         carat_grammar_close(g);
         return st;
     }
-    g->mask = (carat_mask){.fill = fill, .accept = accept, .user = g};
+    g->mask = (carat_mask){.fill = fill_mask, .accept = follow_token, .user = g};
     *out = g;
     return OK;
 }

@@ -55,7 +55,7 @@ static void put_le(str *s, uint64_t v, int n_bytes)
     str_put(s, b, (size_t)n_bytes);
 }
 
-static void put_text(str *s, const char *text, uint64_t n)
+static void put_gguf_text(str *s, const char *text, uint64_t n)
 {
     put_le(s, n, 8);
     str_put(s, text, (size_t)n);
@@ -63,7 +63,7 @@ static void put_text(str *s, const char *text, uint64_t n)
 
 static void put_key(gguf_writer *w, const char *key, gguf_kind kind)
 {
-    put_text(&w->values, key, strlen(key));
+    put_gguf_text(&w->values, key, strlen(key));
     put_le(&w->values, kind, 4);
     w->n_values++;
 }
@@ -102,7 +102,7 @@ void gguf_put_bool(gguf_writer *w, const char *key, bool v)
 void gguf_put_string(gguf_writer *w, const char *key, const char *text, size_t n)
 {
     put_key(w, key, GGUF_STRING);
-    put_text(&w->values, text, n);
+    put_gguf_text(&w->values, text, n);
 }
 
 void gguf_put_u32s(gguf_writer *w, const char *key, const uint32_t *v, uint64_t n)
@@ -137,7 +137,7 @@ void gguf_put_strings(gguf_writer *w, const char *key, const gguf_string *v, uin
 {
     put_array(w, key, GGUF_STRING, n);
     for (uint64_t i = 0; i < n; i++)
-        put_text(&w->values, v[i].at, v[i].n);
+        put_gguf_text(&w->values, v[i].at, v[i].n);
 }
 
 void gguf_put_value(gguf_writer *w, const gguf_value *v)
@@ -182,7 +182,7 @@ void gguf_put_tensor(gguf_writer *w, const char *name, uint32_t type, int32_t n_
     memset(d->name, 0, sizeof d->name);
     memcpy(d->name, name, strlen(name));
     d->n_bytes = t.n_bytes;
-    put_text(&w->records, name, strlen(name));
+    put_gguf_text(&w->records, name, strlen(name));
     put_le(&w->records, (uint64_t)n_dims, 4);
     for (int i = 0; i < n_dims; i++)
         put_le(&w->records, ne[i], 8);

@@ -51,7 +51,7 @@ static bool json_u64(const json_t *v, uint64_t *out)
 }
 
 /* "shape": [outermost, ..., contiguous] into ne, reversed. */
-static bool read_shape(const json_t *shape, tensor *t)
+static bool read_header_shape(const json_t *shape, tensor *t)
 {
     size_t n = json_array_size(shape);
     if (!json_is_array(shape) || n > DIMS_MAX)
@@ -95,7 +95,7 @@ static status read_entry(const entries *f, const char *name, const json_t *v, te
         return err_set(e, E_UNSUPPORTED,
                        "%s: tensor %s has the dtype %.32s, which carat does not read", path, name,
                        dtype);
-    if (!read_shape(json_object_get(v, "shape"), t))
+    if (!read_header_shape(json_object_get(v, "shape"), t))
         return err_set(e, E_FORMAT, "%s: tensor %s has no valid shape", path, name);
     if (!tensor_measure(t, &why))
         return err_set(e, E_FORMAT, "%s: tensor %s: %s", path, name, why);

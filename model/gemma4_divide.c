@@ -28,7 +28,7 @@ static int32_t first_donor(const gemma4 *g)
     return first;
 }
 
-static status check(const model *m, const gemma4 *g, err *e)
+static status check_division(const model *m, const gemma4 *g, err *e)
 {
     bool apart = false;
     for (int32_t i = 0; i < g->n_layer; i++) {
@@ -74,7 +74,7 @@ static status copy_rope(model *m, rope *by_side, int8_t side, err *e)
 status gemma4_divide(model *m, err *e)
 {
     gemma4 *g = m->impl;
-    status st = check(m, g, e);
+    status st = check_division(m, g, e);
     for (int8_t side = 1; side < m->n_sides && !st; side++) {
         if (!model_layers_on(m, side))
             continue;

@@ -236,7 +236,7 @@ static uint64_t size_of(const gemma4_shape *s, int32_t il, dim d)
     return 1;
 }
 
-static bool has(const gemma4_shape *s, int32_t il, condition when)
+static bool has_feature(const gemma4_shape *s, int32_t il, condition when)
 {
     switch (when) {
     case IF_PLE:
@@ -281,13 +281,13 @@ int32_t gemma4_list_tensors(const gemma4_shape *s, shape_tensor *out, int32_t ca
     int32_t n = 0;
     shape_tensor t;
     for (size_t i = 0; i < sizeof of_model / sizeof *of_model; i++)
-        if (has(s, 0, of_model[i].when)) {
+        if (has_feature(s, 0, of_model[i].when)) {
             describe(s, -1, &of_model[i], n < cap ? &out[n] : &t);
             n++;
         }
     for (int32_t il = 0; il < s->n_layer; il++)
         for (size_t i = 0; i < sizeof of_layer / sizeof *of_layer; i++)
-            if (has(s, il, of_layer[i].when)) {
+            if (has_feature(s, il, of_layer[i].when)) {
                 describe(s, il, &of_layer[i], n < cap ? &out[n] : &t);
                 n++;
             }
@@ -368,12 +368,12 @@ static bool named(const char *size, model_shape *s)
     return gemma4_shape_named(size, (gemma4_shape *)s);
 }
 
-static status check(const model_shape *s, const char *what, err *e)
+static status check_shape(const model_shape *s, const char *what, err *e)
 {
     return gemma4_shape_check(own(s), what, e);
 }
 
-static void cut(model_shape *s, int32_t n_layer)
+static void cut_layer(model_shape *s, int32_t n_layer)
 {
     gemma4_shape *g = (gemma4_shape *)s;
     g->n_layer = n_layer;
@@ -386,7 +386,7 @@ static int32_t list(const model_shape *s, shape_tensor *out, int32_t cap)
     return gemma4_list_tensors(own(s), out, cap);
 }
 
-static void put(gguf_writer *w, const model_shape *s)
+static void put_shape(gguf_writer *w, const model_shape *s)
 {
     gemma4_put_shape(w, own(s));
 }
@@ -403,8 +403,8 @@ const shape_family gemma4_shapes = {
     .sizes = "e2b, e4b, 12b, 26b-a4b, 31b, tiny-dense, tiny-moe, tiny-ple, tiny-all, tiny-wide",
     .shape_bytes = sizeof(gemma4_shape),
     .named = named,
-    .check = check,
-    .cut = cut,
+    .check = check_shape,
+    .cut = cut_layer,
     .list = list,
-    .put = put,
+    .put = put_shape,
     .compute = compute};

@@ -164,7 +164,7 @@ void model_free(model *m)
     *m = (model){0};
 }
 
-static status remember(model *m, weight *w, err *e)
+static status remember_weight(model *m, weight *w, err *e)
 {
     if (m->n_weights == m->weights_cap) {
         int32_t cap = m->weights_cap ? 2 * m->weights_cap : 256;
@@ -178,7 +178,7 @@ static status remember(model *m, weight *w, err *e)
     return OK;
 }
 
-static status widen(model *m, weight *w, const num_format *f, err *e)
+static status widen_weights(model *m, weight *w, const num_format *f, err *e)
 {
     uint64_t n = (uint64_t)w->n_in * (uint64_t)w->n_out;
     if (n > WIDEN_MAX)
@@ -232,8 +232,8 @@ status model_weight(model *m, weight *w, const model_want *want, err *e)
                   .mat_bytes = row * n_out,
                   .n_bytes = t->n_bytes,
                   .gather = want->gather};
-    status st = want->f32 && t->type != NUM_F32 ? widen(m, w, f, e) : OK;
-    if (st || (st = remember(m, w, e)))
+    status st = want->f32 && t->type != NUM_F32 ? widen_weights(m, w, f, e) : OK;
+    if (st || (st = remember_weight(m, w, e)))
         return st;
     m->n_params += t->n_elements;
     m->n_params_active += (uint64_t)(want->active * (double)t->n_elements);

@@ -83,7 +83,7 @@ status id_list_put(id_list *l, int32_t id, err *e)
     return OK;
 }
 
-static inline void put(encoder *E, int32_t id)
+static inline void put_id(encoder *E, int32_t id)
 {
     if (E->out->n == E->out->cap && !id_list_more(E->out)) {
         E->failed = true;
@@ -94,7 +94,7 @@ static inline void put(encoder *E, int32_t id)
 
 /* A character without a piece becomes its byte tokens. If one is missing, a run of such
  * characters becomes one unknown token. */
-static void put_bytes(encoder *E, uint32_t cp)
+static void put_byte_pieces(encoder *E, uint32_t cp)
 {
     char c[4];
     int n = utf8_encode(cp == ' ' ? SPACE_MARK_CP : cp, c);
@@ -102,24 +102,24 @@ static void put_bytes(encoder *E, uint32_t cp)
     for (int i = 0; i < n; i++)
         all &= E->v->byte_id[(unsigned char)c[i]] >= 0;
     if (!all && !E->unk_last)
-        put(E, E->v->unk);
+        put_id(E, E->v->unk);
     for (int i = 0; i < n && all; i++)
-        put(E, E->v->byte_id[(unsigned char)c[i]]);
+        put_id(E, E->v->byte_id[(unsigned char)c[i]]);
     E->unk_last = !all;
 }
 
 static void put_symbol(encoder *E, symbol s)
 {
     if (s < 0) {
-        put_bytes(E, (uint32_t)(-2 - s));
+        put_byte_pieces(E, (uint32_t)(-2 - s));
         return;
     }
-    put(E, s);
+    put_id(E, s);
     E->unk_last = false;
 }
 
 /* Reads the character at s; n > 0. */
-static inline size_t read_char(const char *s, size_t n, uint32_t *cp)
+static inline size_t read_utf8(const char *s, size_t n, uint32_t *cp)
 {
     bool ok;
     if ((unsigned char)*s < 128) {
@@ -272,7 +272,7 @@ static void encode_long(encoder *E, const char *text, size_t n_bytes)
     }
     for (size_t i = 0; i < n_bytes; n++) {
         uint32_t cp;
-        i += read_char(text + i, n_bytes - i, &cp);
+        i += read_utf8(text + i, n_bytes - i, &cp);
         E->sym[n] = (long_symbol){symbol_of(E->v, cp), n - 1, n + 1, NO_RANK};
     }
     E->sym[n - 1].next = UINT32_MAX; /* sym[0].prev has the same value: 0 - 1 */
@@ -325,7 +325,8 @@ static int32_t find_whole(const vocab *v, const char *text, size_t n_bytes)
     return id >= 0 && !(v->flags[id] & FLAG_STRUCTURE) ? id : -1;
 }
 
-static void remember(cache_entry *c, const char *text, size_t n_bytes, const int32_t *id, int n)
+static void remember_word(cache_entry *c, const char *text, size_t n_bytes, const int32_t *id,
+                          int n)
 {
     if (!c || n > CACHE_IDS)
         return;
@@ -350,7 +351,7 @@ static void encode_part(encoder *E, const char *text, size_t n_bytes)
             if (c->n_bytes == n_bytes && !memcmp(c->key, text, n_bytes)) {
                 E->work.cache_hits++;
                 for (int i = 0; i < c->n_ids; i++)
-                    put(E, c->id[i]);
+                    put_id(E, c->id[i]);
                 E->unk_last = false;
                 return;
             }
@@ -359,7 +360,7 @@ static void encode_part(encoder *E, const char *text, size_t n_bytes)
         if (whole >= 0 && atomic_load_explicit(&v->self[whole], memory_order_relaxed) == SELF_YES) {
             E->work.whole_hits++;
             put_symbol(E, whole);
-            remember(c, text, n_bytes, &whole, 1);
+            remember_word(c, text, n_bytes, &whole, 1);
             return;
         }
     }
@@ -368,7 +369,7 @@ static void encode_part(encoder *E, const char *text, size_t n_bytes)
     size_t i = 0;
     while (i < n_bytes && n < SMALL_SYMBOLS) {
         uint32_t cp;
-        i += read_char(text + i, n_bytes - i, &cp);
+        i += read_utf8(text + i, n_bytes - i, &cp);
         s[n++] = symbol_of(v, cp);
     }
     if (i < n_bytes) {
@@ -381,7 +382,7 @@ static void encode_part(encoder *E, const char *text, size_t n_bytes)
                               memory_order_relaxed);
     for (int k = 0; k < n; k++)
         put_symbol(E, s[k]);
-    remember(c, text, n_bytes, s, n);
+    remember_word(c, text, n_bytes, s, n);
 }
 
 /* Bytes of the part that begins at text[0], n > 0. It ends at the first place that no merge can
@@ -389,7 +390,7 @@ static void encode_part(encoder *E, const char *text, size_t n_bytes)
 static size_t part_length(const vocab *v, const char *text, size_t n)
 {
     uint32_t x, y;
-    size_t i = read_char(text, n, &x);
+    size_t i = read_utf8(text, n, &x);
     while (i < n) {
         unsigned char c = (unsigned char)text[i];
         if ((x | c) < 128) {
@@ -399,7 +400,7 @@ static size_t part_length(const vocab *v, const char *text, size_t n)
             i++;
             continue;
         }
-        size_t len = read_char(text + i, n - i, &y);
+        size_t len = read_utf8(text + i, n - i, &y);
         if (!may_join(v, x, y))
             return i;
         x = y;
@@ -457,7 +458,7 @@ status encode_counted(const vocab *v, const marked_text *t, id_list *out, encode
         E.unk_last = false;
         encode_fragment(&E, t->at + at, end - at);
         if (i < n_hits) {
-            put(&E, hit[i].id);
+            put_id(&E, hit[i].id);
             at = end + hit[i].n;
         }
     }

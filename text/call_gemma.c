@@ -24,14 +24,14 @@ typedef struct reading {
     int depth;
 } reading;
 
-static bool is_space(char c)
+static bool is_call_space(char c)
 {
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
-static void skip_space(reading *r)
+static void skip_call_space(reading *r)
 {
-    while (r->at < r->n && is_space(r->s[r->at]))
+    while (r->at < r->n && is_call_space(r->s[r->at]))
         r->at++;
 }
 
@@ -40,7 +40,7 @@ static bool at_end(const reading *r)
     return r->at == r->n;
 }
 
-static bool take(reading *r, const char *what)
+static bool take_call_text(reading *r, const char *what)
 {
     size_t n = strlen(what);
     if (r->n - r->at < n || memcmp(r->s + r->at, what, n))
@@ -53,7 +53,7 @@ static bool take(reading *r, const char *what)
 static bool at_boundary(const reading *r)
 {
     char c = at_end(r) ? ',' : r->s[r->at];
-    return is_space(c) || c == ',' || c == '}' || c == ']';
+    return is_call_space(c) || c == ',' || c == '}' || c == ']';
 }
 
 static bool read_value(reading *r);
@@ -64,7 +64,7 @@ static bool read_unclosed_string(reading *r)
     size_t end = r->n;
     for (int d = 0; d < r->depth; d++) {
         size_t e = end;
-        while (e > r->at && is_space(r->s[e - 1]))
+        while (e > r->at && is_call_space(r->s[e - 1]))
             e--;
         if (e == r->at || r->s[e - 1] != r->open[d])
             break;
@@ -87,7 +87,7 @@ static bool read_quoted(reading *r, char quote)
             continue;
         reading after = *r;
         after.at = i + 1;
-        skip_space(&after);
+        skip_call_space(&after);
         if (!at_boundary(&after))
             continue;
         /* JSON's own escapes mean what they mean there; anything else is taken as it stands. */
@@ -109,7 +109,7 @@ static bool read_quoted(reading *r, char quote)
 static bool key_follows(const reading *r, size_t i)
 {
     size_t from;
-    for (i++; i < r->n && is_space(r->s[i]); i++)
+    for (i++; i < r->n && is_call_space(r->s[i]); i++)
         ;
     for (from = i; i < r->n && (r->s[i] == '_' || r->s[i] == '-' || r->s[i] == '.' ||
                                 (r->s[i] >= '0' && r->s[i] <= '9') ||
@@ -126,7 +126,7 @@ static bool read_bare(reading *r)
     char close = r->open[r->depth - 1];
     for (i = 0; i < 3; i++) {
         reading word = *r;
-        if (take(&word, python[i][0]) && at_boundary(&word)) {
+        if (take_call_text(&word, python[i][0]) && at_boundary(&word)) {
             str_puts(r->out, python[i][1]);
             r->at = word.at;
             return true;
@@ -145,7 +145,7 @@ static bool read_bare(reading *r)
             end++;
     }
     size_t stop = end;
-    while (stop > r->at && is_space(r->s[stop - 1]))
+    while (stop > r->at && is_call_space(r->s[stop - 1]))
         stop--;
     if (stop == r->at || memmem(r->s + r->at, stop - r->at, GEMMA_QUOTE, sizeof GEMMA_QUOTE - 1))
         return false;
@@ -170,8 +170,8 @@ static bool read_array(reading *r)
     str_putc(r->out, '[');
     for (;;) {
         size_t before = r->out->n;
-        skip_space(r);
-        if ((!any || r->lenient) && take(r, "]"))
+        skip_call_space(r);
+        if ((!any || r->lenient) && take_call_text(r, "]"))
             break;
         if (r->lenient && at_end(r))
             break;
@@ -182,10 +182,10 @@ static bool read_array(reading *r)
             return false;
         }
         any = true;
-        skip_space(r);
-        if (take(r, ","))
+        skip_call_space(r);
+        if (take_call_text(r, ","))
             continue;
-        if (take(r, "]") || (r->lenient && at_end(r)))
+        if (take_call_text(r, "]") || (r->lenient && at_end(r)))
             break;
         return false;
     }
@@ -199,13 +199,13 @@ static bool read_key(reading *r, const char **key, size_t *n)
 {
     const char *s = r->s + r->at, *end;
     size_t left = r->n - r->at;
-    if (take(r, GEMMA_QUOTE)) {
+    if (take_call_text(r, GEMMA_QUOTE)) {
         s += sizeof GEMMA_QUOTE - 1;
         left -= sizeof GEMMA_QUOTE - 1;
         if (!(end = memmem(s, left, GEMMA_QUOTE, sizeof GEMMA_QUOTE - 1)))
             return false;
         r->at += (size_t)(end - s) + sizeof GEMMA_QUOTE - 1;
-    } else if (take(r, "\"")) {
+    } else if (take_call_text(r, "\"")) {
         s++;
         if (!(end = memchr(s, '"', left - 1)))
             return false;
@@ -214,14 +214,14 @@ static bool read_key(reading *r, const char **key, size_t *n)
         while (!at_end(r) && r->s[r->at] != ':' && r->s[r->at] != '}')
             r->at++;
         end = r->s + r->at;
-        while (end > s && is_space(end[-1]))
+        while (end > s && is_call_space(end[-1]))
             end--;
         if (memmem(s, (size_t)(end - s), GEMMA_QUOTE, sizeof GEMMA_QUOTE - 1))
             return false;
     }
     *key = s;
     *n = (size_t)(end - s);
-    skip_space(r);
+    skip_call_space(r);
     return *n > 0;
 }
 
@@ -235,13 +235,13 @@ static bool read_object(reading *r)
     for (;;) {
         size_t before = r->out->n, n;
         const char *key;
-        skip_space(r);
-        if ((!any || r->lenient) && take(r, "}"))
+        skip_call_space(r);
+        if ((!any || r->lenient) && take_call_text(r, "}"))
             break;
         if (r->lenient && at_end(r))
             break;
-        bool named = read_key(r, &key, &n) && take(r, ":");
-        skip_space(r);
+        bool named = read_key(r, &key, &n) && take_call_text(r, ":");
+        skip_call_space(r);
         if (at_end(r) && r->lenient)
             break; /* a key without a value */
         if (!named)
@@ -255,10 +255,10 @@ static bool read_object(reading *r)
             return false;
         }
         any = true;
-        skip_space(r);
-        if (take(r, ","))
+        skip_call_space(r);
+        if (take_call_text(r, ","))
             continue;
-        if (take(r, "}") || (r->lenient && at_end(r)))
+        if (take_call_text(r, "}") || (r->lenient && at_end(r)))
             break;
         return false;
     }
@@ -272,8 +272,8 @@ static bool read_value(reading *r)
     static const char *const words[] = {"true", "false", "null"};
     const size_t n_mark = sizeof GEMMA_QUOTE - 1;
     bool real;
-    skip_space(r);
-    if (take(r, GEMMA_QUOTE)) {
+    skip_call_space(r);
+    if (take_call_text(r, GEMMA_QUOTE)) {
         const char *s = r->s + r->at, *end = memmem(s, r->n - r->at, GEMMA_QUOTE, n_mark);
         if (!end)
             return r->lenient && read_unclosed_string(r);
@@ -281,13 +281,13 @@ static bool read_value(reading *r)
         r->at += (size_t)(end - s) + n_mark;
         return true;
     }
-    if (take(r, "["))
+    if (take_call_text(r, "["))
         return read_array(r);
-    if (take(r, "{"))
+    if (take_call_text(r, "{"))
         return read_object(r);
     for (size_t i = 0; i < 3; i++) {
         reading word = *r;
-        if (take(&word, words[i]) && at_boundary(&word)) {
+        if (take_call_text(&word, words[i]) && at_boundary(&word)) {
             str_puts(r->out, words[i]);
             r->at = word.at;
             return true;
@@ -321,17 +321,17 @@ bool gemma_read_call(const char *s, size_t n, bool lenient, str *name, str *argu
     reading r = {.s = s, .n = n, .lenient = lenient, .out = arguments};
     str_cut(name, 0);
     str_cut(arguments, 0);
-    while (r.n && is_space(s[r.n - 1]))
+    while (r.n && is_call_space(s[r.n - 1]))
         r.n--;
-    skip_space(&r);
-    if (!take(&r, "call:"))
+    skip_call_space(&r);
+    if (!take_call_text(&r, "call:"))
         return false;
-    skip_space(&r);
+    skip_call_space(&r);
     const char *brace = memchr(s + r.at, '{', r.n - r.at);
     if (!brace)
         return false;
     size_t end = (size_t)(brace - s);
-    while (end > r.at && is_space(s[end - 1]))
+    while (end > r.at && is_call_space(s[end - 1]))
         end--;
     if (end == r.at || end - r.at > CALL_MAX_NAME_BYTES)
         return false;
@@ -342,8 +342,8 @@ bool gemma_read_call(const char *s, size_t n, bool lenient, str *name, str *argu
     r.at = (size_t)(brace - s) + 1;
     if (!read_object(&r))
         return false;
-    skip_space(&r);
-    while (lenient && take(&r, "}"))
-        skip_space(&r);
+    skip_call_space(&r);
+    while (lenient && take_call_text(&r, "}"))
+        skip_call_space(&r);
     return at_end(&r);
 }

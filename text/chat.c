@@ -86,7 +86,7 @@ void chat_prompt_free(chat_prompt *p)
 /* ---- Strings ---- */
 
 /* The characters that Python's str.strip() removes. */
-static bool is_space(uint32_t cp)
+static bool is_json_space(uint32_t cp)
 {
     return (cp >= 0x09 && cp <= 0x0D) || (cp >= 0x1C && cp <= 0x20) || cp == 0x85 || cp == 0xA0 ||
            cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 ||
@@ -99,7 +99,7 @@ void text_trim(const char **s, size_t *n)
     bool ok;
     while (*n) {
         size_t len = (size_t)utf8_decode(*s, *n, &cp, &ok);
-        if (!is_space(cp))
+        if (!is_json_space(cp))
             break;
         *s += len;
         *n -= len;
@@ -109,7 +109,7 @@ void text_trim(const char **s, size_t *n)
         while (at > 0 && *n - at < 4 && ((unsigned char)(*s)[at] & 0xC0) == 0x80)
             at--;
         utf8_decode(*s + at, *n - at, &cp, &ok);
-        if (!is_space(cp))
+        if (!is_json_space(cp))
             break;
         *n = at;
     }
@@ -127,8 +127,8 @@ bool chat_is_name(const jtree *v)
 
 /* ---- Prompts ---- */
 
-static status parse(const char *text, size_t n, const char *what, arena *mem, const jtree **out,
-                    err *e)
+static status parse_messages(const char *text, size_t n, const char *what, arena *mem,
+                             const jtree **out, err *e)
 {
     if (n > CHAT_MAX_JSON_BYTES)
         return err_set(e, E_LIMIT, "%s: %zu bytes of JSON; carat reads up to %d", what, n,
@@ -148,9 +148,9 @@ status chat_render(const chat_format *f, const char *messages, size_t n_messages
     if (!f)
         return err_set(e, E_UNSUPPORTED,
                        "this model carries no chat template that carat knows; send it plain text");
-    if ((st = parse(messages, n_messages, "messages", &mem, &jm, e)))
+    if ((st = parse_messages(messages, n_messages, "messages", &mem, &jm, e)))
         goto out;
-    if (tools && n_tools && (st = parse(tools, n_tools, "tools", &mem, &jt, e)))
+    if (tools && n_tools && (st = parse_messages(tools, n_tools, "tools", &mem, &jt, e)))
         goto out;
     chat_writer w = {.p = p, .mem = &mem, .e = e};
     p->family = f->family;

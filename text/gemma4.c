@@ -25,7 +25,7 @@ static const tokenizer_name tokenizers[] = {{"gemma4", NULL, false, VOCAB_CHARS,
                                             {"llama", NULL, true, VOCAB_CHARS, word_length},
                                             {0}};
 
-static bool has(const char *text, size_t n, const char *what)
+static bool has_piece(const char *text, size_t n, const char *what)
 {
     return n && memmem(text, n, what, strlen(what));
 }
@@ -38,15 +38,15 @@ const chat_format gemma4_formats[N_GEMMA4_FORMATS] = {
 
 static const chat_format *recognise(const char *t, size_t n)
 {
-    if (!has(t, n, "<|turn>"))
+    if (!has_piece(t, n, "<|turn>"))
         return NULL;
     /* The text is Jinja source, so a line feed inside a literal is spelled \n. */
-    bool empty_thought =
-        has(t, n, "<|channel>thought\\n<channel|>") || has(t, n, "<|channel>thought\n<channel|>");
-    bool july = has(t, n, "preserve_thinking");
-    if (!july && has(t, n, "ns_tool_scan"))
+    bool empty_thought = has_piece(t, n, "<|channel>thought\\n<channel|>") ||
+                         has_piece(t, n, "<|channel>thought\n<channel|>");
+    bool july = has_piece(t, n, "preserve_thinking");
+    if (!july && has_piece(t, n, "ns_tool_scan"))
         return &gemma4_formats[GEMMA4_APRIL_LATE];
-    if (!july && has(t, n, "tool_responses"))
+    if (!july && has_piece(t, n, "tool_responses"))
         return &gemma4_formats[GEMMA4_APRIL_FIRST];
     return &gemma4_formats[empty_thought ? GEMMA4_JULY_LARGE : GEMMA4_JULY_SMALL];
 }

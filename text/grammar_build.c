@@ -437,7 +437,7 @@ static int32_t target(work *w, subset s, const line *like)
     return node_of(w, from);
 }
 
-static void put_bytes(work *w, subset s)
+static void put_byte_range(work *w, subset s)
 {
     grammar *g = w->g;
     bool edge[257] = {0}, any[256] = {0};
@@ -510,7 +510,7 @@ static void put_node(work *w, int32_t i)
     g_node node = {.arc = g->n_arcs, .special = g->n_special_arcs, .call = g->n_calls};
     for (int32_t k = 0; k < s.n; k++)
         node.flags |= w->member[s.at + k] == w->out ? NODE_FINAL : 0;
-    put_bytes(w, s);
+    put_byte_range(w, s);
     put_symbols(w, s, &node);
     node.n_arcs = g->n_arcs - node.arc;
     node.n_specials = g->n_special_arcs - node.special;

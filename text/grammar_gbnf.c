@@ -37,12 +37,12 @@ static bool fail_at(gbnf *g, const char *what)
                    what);
 }
 
-static int peek(const gbnf *g)
+static int gbnf_peek(const gbnf *g)
 {
     return g->at < g->n ? (unsigned char)g->s[g->at] : -1;
 }
 
-static void skip_space(gbnf *g)
+static void skip_gbnf_space(gbnf *g)
 {
     while (g->at < g->n) {
         char c = g->s[g->at];
@@ -77,7 +77,7 @@ static bool at_rule(gbnf *g)
     if (!n)
         return false;
     g->at += n;
-    skip_space(g);
+    skip_gbnf_space(g);
     bool is = g->n - g->at >= 3 && !memcmp(g->s + g->at, "::=", 3);
     g->at = from;
     return is;
@@ -116,14 +116,14 @@ static int32_t rule_here(gbnf *g)
 
 /* ---- Characters ---- */
 
-static bool read_hex(gbnf *g, int digits, uint32_t *cp)
+static bool gbnf_hex(gbnf *g, int digits, uint32_t *cp)
 {
     *cp = 0;
     for (int i = 0; i < digits; i++) {
-        int c = peek(g), v = c >= '0' && c <= '9'   ? c - '0'
-                             : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                             : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                                    : -1;
+        int c = gbnf_peek(g), v = c >= '0' && c <= '9'   ? c - '0'
+                                  : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                  : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                                         : -1;
         if (v < 0)
             return fail_at(g, "an escape with too few hexadecimal digits");
         *cp = *cp << 4 | (uint32_t)v;
@@ -134,10 +134,10 @@ static bool read_hex(gbnf *g, int digits, uint32_t *cp)
     return true;
 }
 
-static bool read_char(gbnf *g, uint32_t *cp)
+static bool gbnf_char(gbnf *g, uint32_t *cp)
 {
     bool ok;
-    if (peek(g) != '\\') {
+    if (gbnf_peek(g) != '\\') {
         int n = utf8_decode(g->s + g->at, g->n - g->at, cp, &ok);
         if (!ok)
             return fail_at(g, "bytes that are not UTF-8");
@@ -145,16 +145,16 @@ static bool read_char(gbnf *g, uint32_t *cp)
         return true;
     }
     g->at++;
-    int c = peek(g);
+    int c = gbnf_peek(g);
     if (c >= 0)
         g->at++;
     switch (c) {
     case 'x':
-        return read_hex(g, 2, cp);
+        return gbnf_hex(g, 2, cp);
     case 'u':
-        return read_hex(g, 4, cp);
+        return gbnf_hex(g, 4, cp);
     case 'U':
-        return read_hex(g, 8, cp);
+        return gbnf_hex(g, 8, cp);
     case 'n':
         *cp = '\n';
         return true;
@@ -181,12 +181,12 @@ static gx *read_literal(gbnf *g)
 {
     str text = {0};
     g->at++;
-    while (!g->b->st && peek(g) != '"') {
+    while (!g->b->st && gbnf_peek(g) != '"') {
         uint32_t cp;
         char c[4];
         if (g->at == g->n || g->s[g->at] == '\n')
             fail_at(g, "a literal without its closing quote");
-        else if (read_char(g, &cp))
+        else if (gbnf_char(g, &cp))
             str_put(&text, c, (size_t)utf8_encode(cp, c));
     }
     g->at++;
@@ -197,24 +197,24 @@ static gx *read_literal(gbnf *g)
     return x;
 }
 
-static gx *read_class(gbnf *g)
+static gx *gbnf_class(gbnf *g)
 {
     enum { MAX_RANGES = 4096 };
     gx_range *r = gx_alloc(g->b, MAX_RANGES, sizeof *r);
     int32_t n = 0;
     g->at++;
-    bool negate = peek(g) == '^';
+    bool negate = gbnf_peek(g) == '^';
     g->at += negate;
-    while (!g->b->st && peek(g) != ']') {
+    while (!g->b->st && gbnf_peek(g) != ']') {
         if (g->at == g->n)
             fail_at(g, "a class without its closing bracket");
         else if (n == MAX_RANGES)
             fail_at(g, "a class of more than 4096 ranges");
-        else if (read_char(g, &r[n].lo)) {
+        else if (gbnf_char(g, &r[n].lo)) {
             r[n].hi = r[n].lo;
-            if (peek(g) == '-' && g->at + 1 < g->n && g->s[g->at + 1] != ']') {
+            if (gbnf_peek(g) == '-' && g->at + 1 < g->n && g->s[g->at + 1] != ']') {
                 g->at++;
-                if (read_char(g, &r[n].hi) && r[n].hi < r[n].lo)
+                if (gbnf_char(g, &r[n].hi) && r[n].hi < r[n].lo)
                     fail_at(g, "a range whose end is before its beginning");
             }
             n++;
@@ -241,15 +241,15 @@ static gx *read_marker(gbnf *g)
 
 /* ---- Structure ---- */
 
-static gx *read_alt(gbnf *g);
+static gx *gbnf_alternatives(gbnf *g);
 
-static gx *read_part(gbnf *g)
+static gx *gbnf_item(gbnf *g)
 {
-    int c = peek(g);
+    int c = gbnf_peek(g);
     if (c == '"')
         return read_literal(g);
     if (c == '[')
-        return read_class(g);
+        return gbnf_class(g);
     if (c == '<')
         return read_marker(g);
     if (c == '.') {
@@ -265,8 +265,8 @@ static gx *read_part(gbnf *g)
     if (g->b->st)
         return gx_text(g->b, "");
     g->at++;
-    gx *x = read_alt(g);
-    if (peek(g) != ')')
+    gx *x = gbnf_alternatives(g);
+    if (gbnf_peek(g) != ')')
         fail_at(g, "a parenthesis that is not closed");
     g->at++;
     g->depth--;
@@ -277,10 +277,10 @@ static bool read_count(gbnf *g, int32_t *v)
 {
     int64_t x = 0;
     bool any = false;
-    skip_space(g);
-    for (; peek(g) >= '0' && peek(g) <= '9'; g->at++, any = true)
-        x = x > GRAMMAR_MAX_REPEAT ? x : x * 10 + (peek(g) - '0');
-    skip_space(g);
+    skip_gbnf_space(g);
+    for (; gbnf_peek(g) >= '0' && gbnf_peek(g) <= '9'; g->at++, any = true)
+        x = x > GRAMMAR_MAX_REPEAT ? x : x * 10 + (gbnf_peek(g) - '0');
+    skip_gbnf_space(g);
     if (x > GRAMMAR_MAX_REPEAT)
         return gx_fail(g->b, E_LIMIT, "the grammar repeats more than %d times", GRAMMAR_MAX_REPEAT);
     *v = (int32_t)x;
@@ -288,19 +288,19 @@ static bool read_count(gbnf *g, int32_t *v)
 }
 
 /* Reads the counts after "{": m}, m,} or m,n}. */
-static gx *read_counts(gbnf *g, gx *x)
+static gx *gbnf_counts(gbnf *g, gx *x)
 {
     int32_t min = 0, max;
     bool any = read_count(g, &min);
     max = min;
-    if (peek(g) == ',') {
+    if (gbnf_peek(g) == ',') {
         g->at++;
         if (!read_count(g, &max))
             max = -1;
     } else if (!any) {
         fail_at(g, "a repetition without a number");
     }
-    if (peek(g) != '}')
+    if (gbnf_peek(g) != '}')
         fail_at(g, "a repetition that is not closed");
     else if (max >= 0 && max < min)
         fail_at(g, "a repetition whose end is before its beginning");
@@ -311,10 +311,10 @@ static gx *read_counts(gbnf *g, gx *x)
 static gx *read_item(gbnf *g)
 {
     enum { MAX_SUFFIXES = 8 }; /* x*+? is legal; builders recurse on each suffix */
-    gx *x = read_part(g);
+    gx *x = gbnf_item(g);
     for (int n = 0;; n++) {
-        skip_space(g);
-        int c = peek(g);
+        skip_gbnf_space(g);
+        int c = gbnf_peek(g);
         if (c != '*' && c != '+' && c != '?' && c != '{')
             return x;
         if (n == MAX_SUFFIXES)
@@ -322,28 +322,28 @@ static gx *read_item(gbnf *g)
         if (g->b->st)
             return x;
         g->at++;
-        x = c == '{' ? read_counts(g, x) : gx_repeat(g->b, x, c == '+', c == '?' ? 1 : -1);
+        x = c == '{' ? gbnf_counts(g, x) : gx_repeat(g->b, x, c == '+', c == '?' ? 1 : -1);
     }
 }
 
-static gx *read_seq(gbnf *g)
+static gx *gbnf_sequence(gbnf *g)
 {
     gx_list l = {0};
     for (;;) {
-        skip_space(g);
-        int c = peek(g);
+        skip_gbnf_space(g);
+        int c = gbnf_peek(g);
         if (g->b->st || c < 0 || c == '|' || c == ')' || (!g->depth && at_rule(g)))
             return gx_seq(g->b, &l);
         gx_add(g->b, &l, read_item(g));
     }
 }
 
-static gx *read_alt(gbnf *g)
+static gx *gbnf_alternatives(gbnf *g)
 {
     gx_list l = {0};
     for (;;) {
-        gx_add(g->b, &l, read_seq(g));
-        if (g->b->st || peek(g) != '|')
+        gx_add(g->b, &l, gbnf_sequence(g));
+        if (g->b->st || gbnf_peek(g) != '|')
             return gx_alt(g->b, &l);
         g->at++;
     }
@@ -357,9 +357,9 @@ static void read_rule(gbnf *g)
     }
     size_t from = g->at;
     int32_t r = rule_here(g);
-    skip_space(g);
+    skip_gbnf_space(g);
     g->at += 3;
-    gx *body = read_alt(g);
+    gx *body = gbnf_alternatives(g);
     if (g->b->st)
         return;
     if (g->b->rule[r].body) {
@@ -368,17 +368,17 @@ static void read_rule(gbnf *g)
         return;
     }
     g->b->rule[r].body = body;
-    if (peek(g) == ')')
+    if (gbnf_peek(g) == ')')
         fail_at(g, "a closing parenthesis too many");
 }
 
-static gx *parse(gbnf *g)
+static gx *read_gbnf(gbnf *g)
 {
     int32_t root = -1;
-    skip_space(g);
+    skip_gbnf_space(g);
     while (!g->b->st && g->at < g->n) {
         read_rule(g);
-        skip_space(g);
+        skip_gbnf_space(g);
     }
     for (int32_t i = 0; !g->b->st && i < g->b->n_rules; i++) {
         if (!g->b->rule[i].body)
@@ -402,7 +402,7 @@ gx *gbnf_parse(gx_builder *b, const char *text, size_t n)
     g->b = b;
     g->s = text;
     g->n = n;
-    return parse(g);
+    return read_gbnf(g);
 }
 
 status grammar_from_gbnf(grammar **g, const char *text, size_t n, const grammar_setting *how,

@@ -303,7 +303,7 @@ static void forget(matcher *m)
 }
 
 /* Makes room for one more state, and for the configs and cells of its search. */
-static status make_room(matcher *m, err *e)
+static status make_state_room(matcher *m, err *e)
 {
     for (int tries = 0; tries < 2; tries++) {
         if (m->n_states < m->cap_states && m->n_configs + MAX_VISITS <= m->cap_configs &&
@@ -318,7 +318,7 @@ static status make_room(matcher *m, err *e)
 /* ---- Finding a state ---- */
 
 /* Queues a config, once per search. False: too many configs. */
-static bool visit(matcher *m, int32_t node, int32_t c)
+static bool visit_state(matcher *m, int32_t node, int32_t c)
 {
     for (uint32_t i = hash3(node, c, 0);; i++) {
         uint32_t k = i & (N_SEEN - 1);
@@ -342,7 +342,7 @@ static bool enter(matcher *m, int32_t call, int32_t parent, int32_t passed)
     const g_call *c = &m->g->call[call];
     cell x = {call, parent, passed, m->cell[parent].depth + 1};
     if (c->max == 1 && m->g->node[c->to].flags & NODE_LAST)
-        return visit(m, c->entry, parent); /* tail call: nothing to return to */
+        return visit_state(m, c->entry, parent); /* tail call: nothing to return to */
     if (x.depth > GRAMMAR_MAX_DEPTH)
         return true;
     int32_t *slot = cell_place(m, &x);
@@ -350,7 +350,7 @@ static bool enter(matcher *m, int32_t call, int32_t parent, int32_t passed)
         m->cell[m->n_cells] = x;
         *slot = ++m->n_cells;
     }
-    return visit(m, c->entry, *slot - 1);
+    return visit_state(m, c->entry, *slot - 1);
 }
 
 /* Returns from the frame above cell c. */
@@ -362,7 +362,7 @@ static bool leave(matcher *m, int32_t c)
         return true;
     }
     const g_call *call = &m->g->call[x.call];
-    bool ok = x.passed + 1 < call->min || visit(m, call->to, x.parent);
+    bool ok = x.passed + 1 < call->min || visit_state(m, call->to, x.parent);
     return ok && (x.passed + 1 >= call->max || enter(m, x.call, x.parent, x.passed + 1));
 }
 
@@ -377,7 +377,7 @@ static bool look_at(matcher *m, config c)
     for (int32_t i = 0; i < n->n_calls && ok; i++) {
         const g_call *call = &m->g->call[n->call + i];
         if (call->min == 0)
-            ok = visit(m, call->to, c.cell);
+            ok = visit_state(m, call->to, c.cell);
         if (call->max > 0 && ok)
             ok = enter(m, n->call + i, c.cell, 0);
     }
@@ -470,7 +470,7 @@ static status step(matcher *m, int32_t symbol, int32_t *to, err *e)
     *to = m->row[(size_t)from * (size_t)m->width + (size_t)column];
     if (*to != STATE_UNKNOWN)
         return OK;
-    status st = make_room(m, e);
+    status st = make_state_room(m, e);
     if (st)
         return st;
     from = m->path[m->n_path - 1];
@@ -481,7 +481,7 @@ static status step(matcher *m, int32_t symbol, int32_t *to, err *e)
         const g_node *n = &g->node[c.node];
         int32_t next = symbol < 256 ? arc_of(g, n, symbol) : special_of(g, n, symbol - 256);
         if (next >= 0)
-            ok = visit(m, next, c.cell);
+            ok = visit_state(m, next, c.cell);
     }
     st = finish_finding(m, ok, to, e);
     if (!st)
@@ -606,7 +606,7 @@ static bool find_reach(matcher *m, reach *r, int32_t least)
 }
 
 /* Adds kinds unless they reduce the reach. */
-static bool widen(matcher *m, reach *best, uint32_t kinds)
+static bool widen_table(matcher *m, reach *best, uint32_t kinds)
 {
     reach r = {.kinds = best->kinds | kinds};
     if (r.kinds == best->kinds)
@@ -638,10 +638,10 @@ static reach find_kinds(matcher *m)
         begin &= ~m->t->unsafe_kinds;
     uint32_t wide = begin & (uint32_t)1 << KIND_WIDE; /* most expensive, so last */
     begin &= ~wide;
-    if (!widen(m, &best, begin)) /* all together, else one by one */
+    if (!widen_table(m, &best, begin)) /* all together, else one by one */
         for (int32_t kind = 0; kind < KIND_BROKEN; kind++)
-            widen(m, &best, begin & (uint32_t)1 << kind);
-    widen(m, &best, wide);
+            widen_table(m, &best, begin & (uint32_t)1 << kind);
+    widen_table(m, &best, wide);
     m->n_path = 1;
     return best;
 }
@@ -695,7 +695,7 @@ static status walk(matcher *m, uint64_t *bits, int32_t safe, const reach *r, err
     return OK;
 }
 
-static status fill(matcher *m, uint64_t *bits, err *e)
+static status fill_allowed(matcher *m, uint64_t *bits, err *e)
 {
     const token_tree *t = m->t;
     size_t n = (size_t)t->n_words;
@@ -741,7 +741,7 @@ status grammar_mask(grammar_run *r, const uint64_t **bits, int32_t *n_allowed, e
         uint64_t *to = m->bits + (size_t)i * n_words;
         m->path[0] = r->state;
         m->n_path = 1;
-        status st = fill(m, to, e);
+        status st = fill_allowed(m, to, e);
         m->n_path = 0;
         if (st)
             return st;
@@ -776,11 +776,11 @@ status grammar_begin(grammar_run *r, matcher *m, err *e)
 {
     int32_t at;
     *r = (grammar_run){0};
-    status st = make_room(m, e);
+    status st = make_state_room(m, e);
     if (st)
         return st;
     begin_finding(m);
-    bool ok = visit(m, m->g->start, 0);
+    bool ok = visit_state(m, m->g->start, 0);
     st = finish_finding(m, ok, &at, e);
     if (!st && at == STATE_DEAD)
         st = err_set(e, E_LIMIT, "the grammar nests deeper than %d at its beginning",

@@ -30,12 +30,12 @@ static const gx_range space[] = {
     {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
 static const gx_range line_ends[] = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 
-static bool refuse(regex *r, status st, const char *what)
+static bool regex_refuse(regex *r, status st, const char *what)
 {
     return gx_fail(r->b, st, "%s: pattern \"%.80s\": %s", r->where, r->s, what);
 }
 
-static int peek(const regex *r)
+static int regex_peek(const regex *r)
 {
     return r->at < r->n ? (unsigned char)r->s[r->at] : -1;
 }
@@ -82,16 +82,16 @@ static gx *spelled_char(regex *r, uint32_t cp)
     return spelled(r, &(gx_range){cp, cp}, 1, false);
 }
 
-static bool read_hex(regex *r, int digits_wanted, uint32_t *cp)
+static bool regex_hex(regex *r, int digits_wanted, uint32_t *cp)
 {
     *cp = 0;
     for (int i = 0; i < digits_wanted; i++, r->at++) {
-        int c = peek(r), v = c >= '0' && c <= '9'   ? c - '0'
-                             : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                             : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                                    : -1;
+        int c = regex_peek(r), v = c >= '0' && c <= '9'   ? c - '0'
+                                   : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                   : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                                          : -1;
         if (v < 0)
-            return refuse(r, E_FORMAT, "an escape with too few hexadecimal digits");
+            return regex_refuse(r, E_FORMAT, "an escape with too few hexadecimal digits");
         *cp = *cp << 4 | (uint32_t)v;
     }
     return true;
@@ -101,7 +101,7 @@ static bool read_hex(regex *r, int digits_wanted, uint32_t *cp)
 static const gx_range *read_escape(regex *r, int32_t *n, bool *negate, uint32_t *cp)
 {
     bool ok;
-    int c = peek(r);
+    int c = regex_peek(r);
     r->at++;
     *negate = c == 'D' || c == 'W' || c == 'S';
     switch (c) {
@@ -133,26 +133,26 @@ static const gx_range *read_escape(regex *r, int32_t *n, bool *negate, uint32_t 
         *cp = '\v';
         return NULL;
     case 'x':
-        read_hex(r, 2, cp);
+        regex_hex(r, 2, cp);
         return NULL;
     case 'u':
-        read_hex(r, 4, cp);
+        regex_hex(r, 4, cp);
         if (*cp >= 0xD800 && *cp <= 0xDFFF)
-            refuse(r, E_UNSUPPORTED, "half of a surrogate pair is not supported");
+            regex_refuse(r, E_UNSUPPORTED, "half of a surrogate pair is not supported");
         return NULL;
     default:
         break;
     }
     if (c < 0)
-        refuse(r, E_FORMAT, "a backslash at its end");
+        regex_refuse(r, E_FORMAT, "a backslash at its end");
     else if (c == 'b' || c == 'B')
-        refuse(r, E_UNSUPPORTED, "word boundaries are not supported");
+        regex_refuse(r, E_UNSUPPORTED, "word boundaries are not supported");
     else if (c == 'p' || c == 'P')
-        refuse(r, E_UNSUPPORTED, "Unicode properties (\\p) are not supported");
+        regex_refuse(r, E_UNSUPPORTED, "Unicode properties (\\p) are not supported");
     else if ((c >= '0' && c <= '9') || c == 'k')
-        refuse(r, E_UNSUPPORTED, "back references are not supported");
+        regex_refuse(r, E_UNSUPPORTED, "back references are not supported");
     else if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
-        refuse(r, E_FORMAT, "an escape that regular expressions do not have");
+        regex_refuse(r, E_FORMAT, "an escape that regular expressions do not have");
     r->at--;
     r->at += r->b->st ? 1 : (size_t)utf8_decode(r->s + r->at, r->n - r->at, cp, &ok);
     return NULL;
@@ -171,7 +171,7 @@ static void put_ranges(regex *r, range_list *l, const gx_range *range, int32_t n
         n = x->n;
     }
     if (l->n + n > MAX_RANGES)
-        refuse(r, E_LIMIT, "a class of more than 1024 ranges");
+        regex_refuse(r, E_LIMIT, "a class of more than 1024 ranges");
     for (int32_t i = 0; i < n && !r->b->st; i++)
         l->at[l->n++] = range[i];
 }
@@ -181,12 +181,12 @@ static bool read_member(regex *r, range_list *l, uint32_t *cp)
 {
     bool negate, ok;
     int32_t n;
-    if (peek(r) != '\\') {
+    if (regex_peek(r) != '\\') {
         r->at += (size_t)utf8_decode(r->s + r->at, r->n - r->at, cp, &ok);
         return true;
     }
     r->at++;
-    if (peek(r) == 'b') {
+    if (regex_peek(r) == 'b') {
         r->at++;
         *cp = '\b';
         return true;
@@ -197,27 +197,27 @@ static bool read_member(regex *r, range_list *l, uint32_t *cp)
     return !range;
 }
 
-static gx *read_class(regex *r)
+static gx *regex_class(regex *r)
 {
     range_list l = {.n = 0};
     r->at++;
-    bool negate = peek(r) == '^';
+    bool negate = regex_peek(r) == '^';
     r->at += negate;
-    while (!r->b->st && peek(r) != ']') {
+    while (!r->b->st && regex_peek(r) != ']') {
         uint32_t lo, hi;
-        if (peek(r) < 0) {
-            refuse(r, E_FORMAT, "a class without its closing bracket");
+        if (regex_peek(r) < 0) {
+            regex_refuse(r, E_FORMAT, "a class without its closing bracket");
             break;
         }
         if (!read_member(r, &l, &lo))
             continue;
         hi = lo;
-        if (peek(r) == '-' && r->at + 1 < r->n && r->s[r->at + 1] != ']') {
+        if (regex_peek(r) == '-' && r->at + 1 < r->n && r->s[r->at + 1] != ']') {
             r->at++;
             if (!read_member(r, &l, &hi))
-                refuse(r, E_FORMAT, "a range that ends in a class");
+                regex_refuse(r, E_FORMAT, "a range that ends in a class");
             else if (hi < lo)
-                refuse(r, E_FORMAT, "a range whose end is before its beginning");
+                regex_refuse(r, E_FORMAT, "a range whose end is before its beginning");
         }
         put_ranges(r, &l, &(gx_range){lo, hi}, 1, false);
     }
@@ -225,45 +225,45 @@ static gx *read_class(regex *r)
     return spelled(r, l.at, l.n, negate);
 }
 
-static gx *read_alt(regex *r);
+static gx *regex_alternatives(regex *r);
 
 static gx *read_group(regex *r)
 {
     r->at++;
     if (++r->depth > GRAMMAR_MAX_NESTING)
-        refuse(r, E_LIMIT, "groups nest too deeply");
-    if (peek(r) == '?') {
+        regex_refuse(r, E_LIMIT, "groups nest too deeply");
+    if (regex_peek(r) == '?') {
         const char *s = r->s + r->at + 1;
         size_t left = r->n - r->at - 1;
         if (left && *s == ':') {
             r->at += 2;
         } else if (left > 1 && *s == '<' && s[1] != '=' && s[1] != '!') {
-            while (peek(r) >= 0 && peek(r) != '>')
+            while (regex_peek(r) >= 0 && regex_peek(r) != '>')
                 r->at++;
-            r->at += peek(r) == '>';
+            r->at += regex_peek(r) == '>';
         } else {
-            refuse(r, E_UNSUPPORTED, "look-around and flags, (?...), are not supported");
+            regex_refuse(r, E_UNSUPPORTED, "look-around and flags, (?...), are not supported");
         }
     }
-    gx *x = r->b->st ? gx_text(r->b, "") : read_alt(r);
-    if (peek(r) != ')')
-        refuse(r, E_FORMAT, "a group that is not closed");
+    gx *x = r->b->st ? gx_text(r->b, "") : regex_alternatives(r);
+    if (regex_peek(r) != ')')
+        regex_refuse(r, E_FORMAT, "a group that is not closed");
     r->at++;
     r->depth--;
     return x;
 }
 
-static gx *read_part(regex *r)
+static gx *regex_item(regex *r)
 {
     bool negate, ok;
     int32_t n;
     uint32_t cp = 0;
-    int c = peek(r);
+    int c = regex_peek(r);
     switch (c) {
     case '(':
         return read_group(r);
     case '[':
-        return read_class(r);
+        return regex_class(r);
     case '.':
         r->at++;
         return spelled(r, line_ends, 3, true);
@@ -274,12 +274,12 @@ static gx *read_part(regex *r)
     }
     case '^':
     case '$':
-        refuse(r, E_UNSUPPORTED, "^ and $ are supported only at its ends");
+        regex_refuse(r, E_UNSUPPORTED, "^ and $ are supported only at its ends");
         return gx_text(r->b, "");
     case '*':
     case '+':
     case '?':
-        refuse(r, E_FORMAT, "a repetition of nothing");
+        regex_refuse(r, E_FORMAT, "a repetition of nothing");
         return gx_text(r->b, "");
     default:
         r->at += (size_t)utf8_decode(r->s + r->at, r->n - r->at, &cp, &ok);
@@ -288,7 +288,7 @@ static gx *read_part(regex *r)
 }
 
 /* Reads {m}, {m,} or {m,n}. False: the brace is a literal, or an error. */
-static bool read_counts(regex *r, int32_t *min, int32_t *max)
+static bool regex_counts(regex *r, int32_t *min, int32_t *max)
 {
     int64_t v[2] = {0, -1};
     size_t at = r->at + 1, from = at;
@@ -306,49 +306,49 @@ static bool read_counts(regex *r, int32_t *min, int32_t *max)
             break;
     }
     if (v[0] > GRAMMAR_MAX_REPEAT || v[1] > GRAMMAR_MAX_REPEAT)
-        return refuse(r, E_LIMIT, "a repetition of more than 1048576");
+        return regex_refuse(r, E_LIMIT, "a repetition of more than 1048576");
     if (v[1] >= 0 && v[1] < v[0])
-        return refuse(r, E_FORMAT, "a repetition whose end is before its beginning");
+        return regex_refuse(r, E_FORMAT, "a repetition whose end is before its beginning");
     r->at = at;
     *min = (int32_t)v[0];
     *max = (int32_t)v[1];
     return true;
 }
 
-static gx *read_seq(regex *r)
+static gx *regex_sequence(regex *r)
 {
     gx_list l = {0};
-    while (!r->b->st && r->at < r->n && peek(r) != '|' && peek(r) != ')') {
+    while (!r->b->st && r->at < r->n && regex_peek(r) != '|' && regex_peek(r) != ')') {
         int32_t min = 0, max = -1;
-        if (peek(r) == '$' && r->depth == 0 && (r->at + 1 == r->n || r->s[r->at + 1] == '|'))
+        if (regex_peek(r) == '$' && r->depth == 0 && (r->at + 1 == r->n || r->s[r->at + 1] == '|'))
             break;
-        gx *x = read_part(r);
-        int c = peek(r);
-        if (c == '{' ? read_counts(r, &min, &max) : c == '*' || c == '+' || c == '?') {
+        gx *x = regex_item(r);
+        int c = regex_peek(r);
+        if (c == '{' ? regex_counts(r, &min, &max) : c == '*' || c == '+' || c == '?') {
             if (c != '{') {
                 r->at++;
                 min = c == '+';
                 max = c == '?' ? 1 : -1;
             }
             x = gx_repeat(r->b, x, min, max);
-            r->at += peek(r) == '?'; /* lazy: matches the same texts */
-            if (peek(r) == '*' || peek(r) == '+')
-                refuse(r, E_FORMAT, "a repetition of a repetition");
+            r->at += regex_peek(r) == '?'; /* lazy: matches the same texts */
+            if (regex_peek(r) == '*' || regex_peek(r) == '+')
+                regex_refuse(r, E_FORMAT, "a repetition of a repetition");
         }
         gx_add(r->b, &l, x);
     }
     return gx_seq(r->b, &l);
 }
 
-static gx *read_alt(regex *r)
+static gx *regex_alternatives(regex *r)
 {
     gx_list l = {0};
     bool outer = r->depth == 0;
     for (;;) {
-        bool from_start = outer && peek(r) == '^';
+        bool from_start = outer && regex_peek(r) == '^';
         r->at += from_start;
-        gx *x = read_seq(r);
-        bool to_end = outer && peek(r) == '$';
+        gx *x = regex_sequence(r);
+        bool to_end = outer && regex_peek(r) == '$';
         r->at += to_end;
         if (outer && (!from_start || !to_end)) {
             gx *any = gx_repeat(r->b, spelled(r, NULL, 0, true), 0, -1);
@@ -356,7 +356,7 @@ static gx *read_alt(regex *r)
                         to_end ? gx_text(r->b, "") : any);
         }
         gx_add(r->b, &l, x);
-        if (r->b->st || peek(r) != '|')
+        if (r->b->st || regex_peek(r) != '|')
             return gx_alt(r->b, &l);
         r->at++;
     }
@@ -366,12 +366,12 @@ gx *regex_parse(gx_builder *b, const char *s, size_t n, bool json, const char *w
 {
     regex r = {.b = b, .s = s, .n = n, .json = json, .where = where};
     if (n > GRAMMAR_MAX_SOURCE_BYTES / 16)
-        refuse(&r, E_LIMIT, "longer than 65536 bytes");
+        regex_refuse(&r, E_LIMIT, "longer than 65536 bytes");
     if (!utf8_valid(s, n))
-        refuse(&r, E_FORMAT, "not UTF-8");
-    gx *x = b->st ? gx_text(b, "") : read_alt(&r);
+        regex_refuse(&r, E_FORMAT, "not UTF-8");
+    gx *x = b->st ? gx_text(b, "") : regex_alternatives(&r);
     if (r.at < n)
-        refuse(&r, E_FORMAT, "a closing parenthesis too many");
+        regex_refuse(&r, E_FORMAT, "a closing parenthesis too many");
     return x;
 }
 

@@ -18,7 +18,7 @@ enum {
     SIZE_CEILING = 1 << 28 /* sizes saturate here, far above any limit */
 };
 
-static bool grow(rules *r)
+static bool grow_rules(rules *r)
 {
     if (r->b->st)
         return false;
@@ -127,7 +127,7 @@ int32_t rules_frame_of(rules *r, gx *x)
 {
     if (x->frame < 0) {
         int32_t i = gx_new_rule(r->b, "(a repetition)");
-        if (r->b->st || !grow(r))
+        if (r->b->st || !grow_rules(r))
             return 0;
         r->b->rule[i].body = x;
         r->info[i] = (rule_info){.entry = -1, .size = gx_size(r, x)};
@@ -239,7 +239,7 @@ static void close_rule(tarjan *t, int32_t rule)
     t->n_stack = from;
 }
 
-static void visit(tarjan *t, int32_t root)
+static void visit_rule(tarjan *t, int32_t root)
 {
     int32_t n = 0;
     t->path[n++] = root;
@@ -266,7 +266,7 @@ status rules_learn(rules *r, gx_builder *b)
 {
     tarjan t = {.r = r, .n = b->n_rules};
     *r = (rules){.b = b};
-    grow(r);
+    grow_rules(r);
     size_t n = (size_t)t.n + 1;
     int32_t *ints = mem_calloc(n, 6 * sizeof *ints);
     t.on_stack = mem_calloc(n, 1);
@@ -285,7 +285,7 @@ status rules_learn(rules *r, gx_builder *b)
         }
         for (int32_t i = 0; i < t.n && !b->st; i++)
             if (!t.index[i])
-                visit(&t, i);
+                visit_rule(&t, i);
     }
     mem_free(t.use);
     mem_free(t.on_stack);

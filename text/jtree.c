@@ -49,13 +49,13 @@ static status no_memory(parser *p)
     return p->st = err_memory(p->e, p->what, p->n);
 }
 
-static void skip_space(parser *p)
+static void skip_json_space(parser *p)
 {
     while (p->at < p->n && strchr(" \t\r\n", p->text[p->at]) && p->text[p->at])
         p->at++;
 }
 
-static bool take(parser *p, char c)
+static bool take_json(parser *p, char c)
 {
     if (p->at == p->n || p->text[p->at] != c)
         return false;
@@ -99,7 +99,7 @@ static status take_escape(parser *p)
     if (cp < 0)
         return fail(p, "an unknown escape in a string");
     if (cp >= 0xD800 && cp < 0xDC00) {
-        int32_t low = take(p, '\\') && take(p, 'u') ? take_hex4(p) : -1;
+        int32_t low = take_json(p, '\\') && take_json(p, 'u') ? take_hex4(p) : -1;
         if (low < 0xDC00 || low > 0xDFFF)
             return fail(p, "half a surrogate pair in a string");
         cp = 0x10000 + ((cp - 0xD800) << 10) + (low - 0xDC00);
@@ -127,11 +127,11 @@ static status take_string(parser *p, const char **s, size_t *n)
                 return fail(p, "a string is not valid UTF-8");
         }
         str_put(&p->scratch, p->text + from, p->at - from);
-        if (take(p, '"'))
+        if (take_json(p, '"'))
             break;
         if (p->at == p->n)
             return fail(p, "the text ends inside a string");
-        if (!take(p, '\\'))
+        if (!take_json(p, '\\'))
             return fail(p, "a control character in a string");
         if (take_escape(p))
             return p->st;
@@ -249,21 +249,21 @@ static status take_children(parser *p, int depth, jtree *v)
     if (depth >= p->max_depth)
         return p->st = err_set(p->e, E_LIMIT, "%s: JSON nested deeper than %d levels", p->what,
                                p->max_depth);
-    skip_space(p);
-    if (take(p, close))
+    skip_json_space(p);
+    if (take_json(p, close))
         return OK;
     for (;;) {
         jtree *item = arena_alloc(p->mem, sizeof *item);
         if (!item)
             return no_memory(p);
-        skip_space(p);
+        skip_json_space(p);
         if (object) {
-            if (!take(p, '"'))
+            if (!take_json(p, '"'))
                 return fail(p, "expected a key in quotes");
             if (take_string(p, &item->key, &item->n_key))
                 return p->st;
-            skip_space(p);
-            if (!take(p, ':'))
+            skip_json_space(p);
+            if (!take_json(p, ':'))
                 return fail(p, "expected a colon after a key");
         }
         if (take_value(p, depth + 1, item))
@@ -271,10 +271,10 @@ static status take_children(parser *p, int depth, jtree *v)
         *link = item;
         link = &item->next;
         v->count++;
-        skip_space(p);
-        if (take(p, close))
+        skip_json_space(p);
+        if (take_json(p, close))
             break;
-        if (!take(p, ','))
+        if (!take_json(p, ','))
             return fail(p, object ? "expected a comma or a closing brace"
                                   : "expected a comma or a closing bracket");
     }
@@ -294,18 +294,18 @@ static status take_value(parser *p, int depth, jtree *v)
 {
     bool real;
     size_t n;
-    skip_space(p);
+    skip_json_space(p);
     if (p->at == p->n)
         return fail(p, "the text ends where a value should be");
-    if (take(p, '"')) {
+    if (take_json(p, '"')) {
         v->kind = JTREE_STRING;
         return take_string(p, &v->s, &v->n);
     }
-    if (take(p, '{')) {
+    if (take_json(p, '{')) {
         v->kind = JTREE_OBJECT;
         return take_children(p, depth, v);
     }
-    if (take(p, '[')) {
+    if (take_json(p, '[')) {
         v->kind = JTREE_ARRAY;
         return take_children(p, depth, v);
     }
@@ -336,7 +336,7 @@ status jtree_parse(const char *text, size_t n, const char *what, int max_depth, 
     if (!v)
         return err_memory(e, what, sizeof *v);
     if (!take_value(&p, 0, v)) {
-        skip_space(&p);
+        skip_json_space(&p);
         if (p.at < n)
             fail(&p, "text after the end of the value");
     }
@@ -348,7 +348,7 @@ status jtree_parse(const char *text, size_t n, const char *what, int max_depth, 
 
 /* ---- Questions ---- */
 
-static const jtree *find(const jtree *v, const char *key)
+static const jtree *find_member(const jtree *v, const char *key)
 {
     size_t n = strlen(key);
     if (!v || v->kind != JTREE_OBJECT)
@@ -361,13 +361,13 @@ static const jtree *find(const jtree *v, const char *key)
 
 const jtree *jtree_get(const jtree *v, const char *key)
 {
-    const jtree *m = find(v, key);
+    const jtree *m = find_member(v, key);
     return m && m->kind != JTREE_NULL ? m : NULL;
 }
 
 bool jtree_has(const jtree *v, const char *key)
 {
-    return find(v, key) != NULL;
+    return find_member(v, key) != NULL;
 }
 
 bool jtree_is(const jtree *v, jtree_kind kind)

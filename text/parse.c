@@ -82,14 +82,14 @@ struct answer_parser {
     bool cancelled, no_memory;
 };
 
-static bool is_space(char c)
+static bool is_answer_space(char c)
 {
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
 /* ---- Markers ---- */
 
-static void add_mark(answer_parser *a, const char *s)
+static void add_answer_mark(answer_parser *a, const char *s)
 {
     mark_text *m = &a->mark[a->n_marks++];
     if (!s)
@@ -101,13 +101,13 @@ static void add_mark(answer_parser *a, const char *s)
 
 static void add_marks(answer_parser *a, const answer_syntax *x)
 {
-    add_mark(a, x->thought_open);
-    add_mark(a, x->thought_close);
-    add_mark(a, x->call_open);
-    add_mark(a, x->call_close);
-    add_mark(a, x->quote);
+    add_answer_mark(a, x->thought_open);
+    add_answer_mark(a, x->thought_close);
+    add_answer_mark(a, x->call_open);
+    add_answer_mark(a, x->call_close);
+    add_answer_mark(a, x->quote);
     for (const char *const *stray = x->stray; *stray && a->n_marks < MARKS_MAX; stray++)
-        add_mark(a, *stray);
+        add_answer_mark(a, *stray);
 }
 
 /* The first mark at or after s[from], and its place in *where. MARK_NONE: *where is the place of a
@@ -149,9 +149,9 @@ static void tell_text(answer_parser *a, answer_kind kind)
 }
 
 /* Puts text of the current kind. The white space at its end waits. */
-static void put_text(answer_parser *a, const char *s, size_t n)
+static void put_answer_text(answer_parser *a, const char *s, size_t n)
 {
-    while (a->fresh && n && is_space(*s)) {
+    while (a->fresh && n && is_answer_space(*s)) {
         s++;
         n--;
     }
@@ -159,7 +159,7 @@ static void put_text(answer_parser *a, const char *s, size_t n)
         return;
     a->fresh = false;
     size_t end = n;
-    while (end && is_space(s[end - 1]))
+    while (end && is_answer_space(s[end - 1]))
         end--;
     if (end) {
         str_put(&a->out, str_text(&a->space), a->space.n);
@@ -185,10 +185,10 @@ static void put_failed_call(answer_parser *a, const char *s, size_t n)
         mark m = find_mark(a, s, at, n, &where);
         if (m == MARK_NONE)
             where = n;
-        put_text(a, s + at, where - at);
+        put_answer_text(a, s + at, where - at);
         at = where;
         if (m == MARK_QUOTE)
-            put_text(a, "\"", 1);
+            put_answer_text(a, "\"", 1);
         if (m != MARK_NONE)
             at += a->mark[m].n;
     }
@@ -259,11 +259,11 @@ static bool step_text(answer_parser *a, bool last)
     if (m == MARK_NONE) {
         if (last)
             where = n;
-        put_text(a, s, where);
+        put_answer_text(a, s, where);
         a->at += where;
         return false;
     }
-    put_text(a, s, where);
+    put_answer_text(a, s, where);
     a->at += where + a->mark[m].n;
     if (m == MARK_THOUGHT)
         a->state = LABEL;
@@ -272,7 +272,7 @@ static bool step_text(answer_parser *a, bool last)
     else if (m == MARK_CALL)
         begin_call(a);
     else if (m == MARK_QUOTE)
-        put_text(a, "\"", 1);
+        put_answer_text(a, "\"", 1);
     return true;
 }
 

@@ -37,7 +37,7 @@ static void refuse_delimiter(chat_writer *w, const char *s, size_t n, const char
                   where, GEMMA_QUOTE);
 }
 
-static void put_number(chat_writer *w, const jtree *v, const char *where)
+static void put_tool_number(chat_writer *w, const jtree *v, const char *where)
 {
     str s = {0};
     if (!jtree_put_python_number(&s, v))
@@ -50,7 +50,7 @@ static void put_number(chat_writer *w, const jtree *v, const char *where)
 }
 
 /* NULL with an error set when there are members and no memory. */
-static const jtree **sorted(chat_writer *w, const jtree *object)
+static const jtree **sorted_keys(chat_writer *w, const jtree *object)
 {
     const jtree **m = jtree_sorted(object, w->mem);
     if (!m && object->count)
@@ -74,7 +74,7 @@ void tools_put_value(chat_writer *w, const jtree *v, bool quote_keys, bool check
         break;
     case JTREE_INTEGER:
     case JTREE_REAL:
-        put_number(w, v, where);
+        put_tool_number(w, v, where);
         break;
     case JTREE_STRING:
         if (check)
@@ -91,7 +91,7 @@ void tools_put_value(chat_writer *w, const jtree *v, bool quote_keys, bool check
         chat_lit(w, "]");
         break;
     case JTREE_OBJECT: {
-        const jtree **m = sorted(w, v);
+        const jtree **m = sorted_keys(w, v);
         chat_lit(w, "{");
         for (size_t i = 0; m && i < v->count; i++) {
             if (i)
@@ -113,7 +113,7 @@ void tools_put_value(chat_writer *w, const jtree *v, bool quote_keys, bool check
 
 void tools_put_members(chat_writer *w, const jtree *object, bool check, const char *where)
 {
-    const jtree **m = sorted(w, object);
+    const jtree **m = sorted_keys(w, object);
     for (size_t i = 0; m && i < object->count; i++) {
         if (i)
             chat_lit(w, ",");
@@ -134,7 +134,7 @@ typedef struct declaration {
 } declaration;
 
 /* The schema's type: a string, or NULL. For a list: its first item other than "null". */
-static const jtree *type_of(const jtree *schema)
+static const jtree *schema_type_of(const jtree *schema)
 {
     const jtree *t = jtree_get(schema, "type");
     if (jtree_is(t, JTREE_STRING))
@@ -182,7 +182,7 @@ static void put_upper(declaration *d, const jtree *s)
     chat_lit(d->w, GEMMA_QUOTE);
 }
 
-static void put_text(declaration *d, const jtree *s)
+static void put_tool_text(declaration *d, const jtree *s)
 {
     refuse_delimiter(d->w, s->s, s->n, d->where);
     put_quoted(d->w, s->s, s->n);
@@ -200,7 +200,7 @@ static bool put_description(declaration *d, const jtree *schema)
         return false;
     }
     chat_lit(d->w, "description:");
-    put_text(d, text);
+    put_tool_text(d, text);
     return true;
 }
 
@@ -219,7 +219,7 @@ static void put_required(declaration *d, const jtree *list)
                       jtree_kind_name(it));
             return;
         }
-        put_text(d, it);
+        put_tool_text(d, it);
         if (it->next)
             chat_lit(d->w, ",");
     }
@@ -231,7 +231,7 @@ static void put_properties(declaration *d, const jtree *map, bool filter);
 /* The members of an array's item schema, in dictsort order, nulls skipped. */
 static void put_items(declaration *d, const jtree *items)
 {
-    const jtree **m = sorted(d->w, items);
+    const jtree **m = sorted_keys(d->w, items);
     bool any = false;
     chat_lit(d->w, "items:{");
     for (size_t i = 0; m && i < items->count && !d->w->st; i++) {
@@ -364,11 +364,11 @@ static bool is_standard(const char *key)
  * templates always filter, so they lose a property named "type". */
 static void put_properties(declaration *d, const jtree *map, bool filter)
 {
-    const jtree **m = sorted(d->w, map);
+    const jtree **m = sorted_keys(d->w, map);
     bool any_property = false;
     filter |= d->revision < GEMMA4_JULY_SMALL;
     for (size_t i = 0; m && i < map->count && !d->w->st; i++) {
-        const jtree *v = m[i], *type = type_of(v);
+        const jtree *v = m[i], *type = schema_type_of(v);
         if (filter && is_standard(v->key))
             continue;
         if (any_property)
@@ -392,7 +392,7 @@ static void put_properties(declaration *d, const jtree *map, bool filter)
 
 static void put_parameters(declaration *d, const jtree *params)
 {
-    const jtree *map = jtree_get(params, "properties"), *type = type_of(params);
+    const jtree *map = jtree_get(params, "properties"), *type = schema_type_of(params);
     chat_lit(d->w, ",parameters:{");
     if (jtree_truthy(map)) {
         if (!jtree_is(map, JTREE_OBJECT)) {
@@ -454,13 +454,13 @@ void tools_put_declaration(chat_writer *w, const jtree *tool, size_t i, int32_t 
     chat_put(w, name->s, name->n);
     chat_lit(w, "{description:");
     if (text)
-        put_text(&d, text);
+        put_tool_text(&d, text);
     else
         put_quoted(w, "", 0);
     if (jtree_truthy(params))
         put_parameters(&d, params);
     if (response) {
-        const jtree *type = type_of(response);
+        const jtree *type = schema_type_of(response);
         chat_lit(w, ",response:{");
         if (put_description(&d, response))
             chat_lit(w, ",");

@@ -62,7 +62,7 @@ status vocab_begin(vocab_builder **out, int64_t n_tokens, int64_t n_merges, err 
 }
 
 /* Makes space for n more bytes after the first `used`. */
-static bool grow(vocab_builder *b, char **bytes, size_t used, size_t *cap, size_t n)
+static bool grow_index(vocab_builder *b, char **bytes, size_t used, size_t *cap, size_t n)
 {
     if (used + n > VOCAB_MAX_BYTES) {
         err_set(&b->e, E_FORMAT, "the vocabulary's pieces or merges are larger than %d bytes",
@@ -100,7 +100,7 @@ void vocab_add_token(vocab_builder *b, const char *piece, size_t n, int64_t type
                 VOCAB_MAX_PIECE_BYTES);
     } else if (!n && type != TOKEN_UNUSED) {
         err_set(&b->e, E_FORMAT, "piece %" PRId64 " is empty", id);
-    } else if (grow(b, &v->piece_bytes, b->piece_bytes, &b->piece_cap, n)) {
+    } else if (grow_index(b, &v->piece_bytes, b->piece_bytes, &b->piece_cap, n)) {
         if (n)
             memcpy(v->piece_bytes + b->piece_bytes, piece, n);
         b->piece_bytes += n;
@@ -121,7 +121,7 @@ void vocab_add_merge(vocab_builder *b, const char *merge, size_t n)
     } else if (!space || left + 1 == n || n > VOCAB_MAX_PIECE_BYTES) {
         err_set(&b->e, E_FORMAT, "merge %" PRId64 " is \"%.*s\", not two pieces and a space", rank,
                 (int)(n < 60 ? n : 60), merge);
-    } else if (grow(b, &b->merge_bytes, b->n_merge_bytes, &b->merge_cap, n - 1)) {
+    } else if (grow_index(b, &b->merge_bytes, b->n_merge_bytes, &b->merge_cap, n - 1)) {
         char *to = b->merge_bytes + b->n_merge_bytes;
         memcpy(to, merge, left);
         memcpy(to + left, space + 1, n - 1 - left);

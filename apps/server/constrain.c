@@ -60,7 +60,7 @@ static bool is_blank(const server *s, int32_t id)
 
 /* Free text may leave the grammar, for example by a thought in the middle of an answer. From then
  * on calls are unconstrained. */
-static void follow_call(constraint *c, int32_t id)
+static void follow_forced_call(constraint *c, int32_t id)
 {
     const carat_mask *g = carat_grammar_mask(c->grammar);
     g->accept(g->user, id);
@@ -75,7 +75,7 @@ static void constraint_accept(void *user, int32_t id)
 {
     constraint *c = user;
     if (c->lazy && !c->lost)
-        follow_call(c, id);
+        follow_forced_call(c, id);
     if (id == c->s->thought_open)
         c->thinking = true;
     else if (id == c->s->thought_close)
