@@ -23,6 +23,8 @@
 
 #include "num/num.h"
 
+#include <stdbool.h>
+
 enum { STEP_TREE_ROWS_MAX = 64, STEP_SEQS_MAX = 64 };
 
 /* Kinds of stores. Stores of one kind number a sequence's keys alike; a kind may keep fewer keys
@@ -53,6 +55,8 @@ typedef struct kv_base {
 } kv_base;
 
 typedef struct step {
+    bool prompt;            /* rows of prompts; else of answers. A device may compute the two by
+                               different kernels, and then one pass never has both */
     rowset all;             /* every row of the pass */
     rowset out;             /* the rows whose logits are wanted, in ascending order; may be none */
     const int32_t *out_row; /* [out.n] their numbers in `all` */

@@ -282,6 +282,10 @@ status gemma4_bind(model *m, err *e)
     if ((st = read_shapes(m, s, e)) || (st = bind_all(m, g, s, e)))
         return st;
     m->impl = g;
+    m->embd = &g->embd;
+    m->head = &g->head;
+    m->embd_scale = sqrtf((float)g->n_embd);
+    m->softcap = g->softcap;
     m->n_layer = s->n_layer;
     m->n_embd = s->n_embd;
     m->n_ctx_train = s->n_ctx;

@@ -50,6 +50,9 @@ struct model {
     gguf file;        /* owned */
     const char *name; /* general.name or the file's name */
     int32_t n_layer, n_embd, n_vocab, n_ctx_train, window;
+    /* What a drafter borrows; NULL where an architecture has none. */
+    const weight *embd, *head;
+    float embd_scale, softcap;                        /* softcap 0: none */
     int32_t n_kv;                                     /* layers that own keys */
     kv_spec *kv;                                      /* [n_kv] */
     uint64_t n_params, n_params_active, active_bytes; /* active: per decoded token, with the head */

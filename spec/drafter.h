@@ -1,0 +1,124 @@
+/* drafter.h - one interface for all drafters: what they propose, and what they are told.
+ *
+ * A drafter guesses the next tokens of a timeline. The target model then computes the last token
+ * and all guesses in one pass, a round (engine/round.c). A wrong guess costs time and never changes
+ * an answer.
+ *
+ *     draft_model    a method and its weights, opened for one target model; sessions share it
+ *     drafter        its work space for one session or batch
+ *     draft_state    what it keeps of one timeline
+ *     proposal       for each of the next positions, its best tokens and their probabilities
+ *
+ * The thread that runs the target's passes makes the calls, between passes and with the model's
+ * pass lock held:
+ *
+ *     propose(ask[0..n))     drafts for n timelines, in one pass if the drafter has passes
+ *     ... the target's pass over rows of these and other timelines, with the drafter's taps ...
+ *     absorb(kept[0..m))     the rows that every timeline of that pass keeps: of prompts too, and
+ *                            of rounds without a draft
+ *     forget(state, n)       a timeline was cut to its first n tokens
+ *
+ * A failed propose or absorb ends the drafting of its session; answers go on without drafts.
+ */
+#ifndef SPEC_DRAFTER_H
+#define SPEC_DRAFTER_H
+
+#include "backend/pass.h"
+#include "kv/kv.h"
+#include "model/model.h"
+
+enum {
+    DRAFT_SLOTS_MAX = STEP_TREE_ROWS_MAX - 1, /* positions after the last token */
+    DRAFT_RANKS_MAX = 8                       /* tokens per position */
+};
+
+typedef struct draft_class draft_class;
+typedef struct draft_state draft_state; /* each class has its own */
+
+/* Guesses for the positions after the last token. Slot 0 is the first of them. Ranks of a slot
+ * descend in probability. Drafters that go token by token give the probabilities of slot i + 1
+ * under the best token of slot i; block drafters give marginals (drafters-more.md 3, DDTree). */
+typedef struct proposal {
+    int32_t n_slots; /* 0: no guess */
+    int32_t n_ranks; /* of every slot */
+    int32_t id[DRAFT_SLOTS_MAX][DRAFT_RANKS_MAX];
+    float logp[DRAFT_SLOTS_MAX][DRAFT_RANKS_MAX]; /* natural logarithm of the probability */
+} proposal;
+
+/* A timeline that wants a draft. */
+typedef struct draft_ask {
+    draft_state *s;
+    const kv_cache *target; /* the keys and values of id[0 .. n - 1) */
+    const int32_t *id;      /* [n]; the last token has no keys yet */
+    int64_t n;
+    int32_t n_slots; /* at most so many, 1 or more */
+    int32_t n_ranks; /* 1: a chain is wanted */
+    proposal *out;
+} draft_ask;
+
+/* Rows of the last pass that a timeline keeps. */
+typedef struct draft_kept {
+    draft_state *s;
+    const kv_cache *target; /* after the commit */
+    const int32_t *id;      /* [n_past + n] */
+    int64_t n_past;         /* tokens before these rows */
+    int32_t n;              /* rows kept; 0 is allowed */
+    const int32_t *row;     /* [n] their numbers in the pass, for taps of layers; ascending */
+    int32_t norm_row; /* the last kept row's number in the tap PASS_TAP_NORM; -1: not wanted */
+} draft_kept;
+
+/* The sizes of a session or batch. */
+typedef struct draft_sizes {
+    int32_t n_ctx;
+    int32_t rows_max; /* of a pass of the target */
+    int32_t outs_max; /* rows of a pass with logits */
+    int32_t n_seqs;   /* timelines */
+    int32_t n_slots;  /* most slots of an ask */
+    const kv_layout *target_kv;
+} draft_sizes;
+
+/* Memory beyond the weights. */
+typedef struct draft_costs {
+    uint64_t device_bytes;       /* of the work space, on the target's main device: scratch, taps */
+    uint64_t device_state_bytes; /* of one timeline, there */
+    uint64_t host_bytes;         /* of work space and all timelines, on the host */
+} draft_costs;
+
+/* One open method. Classes with weights extend it; core.arch is NULL without weights. */
+typedef struct draft_model {
+    const draft_class *class;
+    model core;          /* the drafter's own weights */
+    const model *target; /* outlives it */
+    int32_t n_slots;     /* most slots that it can fill */
+    char why[160];       /* the reason for this drafter, as a phrase */
+} draft_model;
+
+/* A work space. Each class extends it. */
+typedef struct drafter {
+    const draft_class *class;
+    const draft_model *m;
+    draft_sizes sizes;
+    const pass_taps *taps; /* of every pass of the target; NULL: none */
+} drafter;
+
+struct draft_class {
+    const char *name; /* "lookup", "dflash", "mtp", "model" */
+    status (*plan)(const draft_model *m, const draft_sizes *z, draft_costs *c, err *e);
+    status (*open)(const draft_model *m, const draft_sizes *z, drafter **out, err *e);
+    void (*close)(drafter *d);
+    status (*state_open)(drafter *d, draft_state **out, err *e);
+    void (*state_close)(drafter *d, draft_state *s); /* s may be NULL */
+    /* Fills every ask->out; one that finds nothing leaves n_slots 0. */
+    status (*propose)(drafter *d, const draft_ask *ask, int32_t n, err *e);
+    status (*absorb)(drafter *d, const draft_kept *kept, int32_t n, err *e); /* NULL: needs none */
+    void (*forget)(drafter *d, draft_state *s, int64_t n);
+    /* The cache of the state's own keys, for snapshots: rows 0 .. n of it belong to the first n
+     * tokens. NULL: the state follows from the tokens. */
+    kv_cache *(*cache)(draft_state *s);
+};
+
+extern const draft_class draft_lookup; /* lookup.c: no weights */
+
+/* find.c: what --draft names. */
+
+#endif

@@ -1,0 +1,28 @@
+/* tree.h - the tokens of a round: a chain, or a tree grown from a proposal (DDTree, arXiv
+ * 2604.12989).
+ *
+ * Rows of a round: row 0 is the timeline's last token, row 1 + i is node i.
+ */
+#ifndef SPEC_TREE_H
+#define SPEC_TREE_H
+
+#include "spec/drafter.h"
+
+typedef struct draft_tree {
+    int32_t n;                          /* nodes; 0: no draft */
+    bool chain;                         /* every node follows the one before it */
+    int32_t token[STEP_TREE_ROWS_MAX];  /* of rows: [0] is the last token, [1 .. n] the nodes */
+    int32_t parent[STEP_TREE_ROWS_MAX]; /* of rows, as kv_rows.parent: [0] is -1 */
+    int32_t depth[STEP_TREE_ROWS_MAX];  /* of rows: [0] is 0 */
+    float expected; /* tokens that the drafter expects to be accepted: the sum of path
+                       probabilities */
+} draft_tree;
+
+/* The first n_slots slots of p, best tokens only. */
+void tree_chain(draft_tree *t, const proposal *p, int32_t last_token, int32_t n_slots);
+/* The tree of at most `budget` nodes with the largest sum of path probabilities; best-first. */
+void tree_grow(draft_tree *t, const proposal *p, int32_t last_token, int32_t budget);
+/* The child of row `row` with that token; -1: none. */
+int32_t tree_child(const draft_tree *t, int32_t row, int32_t token);
+
+#endif
