@@ -101,7 +101,7 @@ static void fill_step(fixture *f)
 
 static size_t planned_bytes(const fixture *f)
 {
-    step st = plan_step(ROWS, 1);
+    step st = plan_step(ROWS, 1, true);
     pass p;
     st.n_kv = 1;
     pass_begin(&p, f->dev, &st, NULL, 0);
@@ -135,7 +135,7 @@ TEST(shape_errors_stick_and_stop_the_pass)
 {
     fixture f;
     fixture_open(&f);
-    step st = plan_step(ROWS, 1);
+    step st = plan_step(ROWS, 1, true);
     pass p;
     pass_begin(&p, f.dev, &st, NULL, 0);
     mat x = op_embed(&p, &f.embd, 1.0f);

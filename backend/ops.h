@@ -8,8 +8,9 @@
  * pass_temp FIRST and returns right after if p->dry, so that a dry pass sizes scratch exactly. It
  * never allocates, never reads the environment, and reports failure only through p->e.
  *
- * Row invariance: up to dev->verify_max rows, a row's result is bit-identical whatever else is in
- * the batch: one reduction order per op, attention cut into chunks of fixed size.
+ * Row invariance: a row's result is bit-identical whatever else is in the pass: one reduction order
+ * per op, attention cut into chunks of fixed size. Where dev->prompts_apart, rows of prompts have
+ * one order and rows of answers another (step.prompt).
  */
 #ifndef BACKEND_OPS_H
 #define BACKEND_OPS_H
@@ -133,7 +134,8 @@ struct device {
     const device_ops *op;
     device_kind kind;
     const char *name;    /* "cpu (avx512, 2 threads)" */
-    int32_t verify_max;  /* rows up to which results are row-invariant; INT32_MAX: always */
+    bool prompts_apart;  /* rows of prompts and rows of answers round differently: a pass has rows
+                            of one kind, and step.prompt says which */
     int32_t chunk_rows;  /* a good prefill chunk */
     uint32_t acts;       /* bit k: it computes the activation of act_kind k */
     bool host_memory;    /* what alloc gives is memory that the host reads and writes itself */

@@ -1,16 +1,16 @@
 /* plan.h - the device that computes nothing: steps for dry passes.
  *
  * A dry pass needs only counts. plan_step makes a step of n_rows rows, n_outs of which give
- * logits; its arrays are empty and no op of a dry pass reads them.
+ * logits, of prompts or of answers; its arrays are empty and no op of a dry pass reads them.
  */
 #ifndef BACKEND_PLAN_H
 #define BACKEND_PLAN_H
 
 #include "backend/ops.h"
 
-static inline step plan_step(int32_t n_rows, int32_t n_outs)
+static inline step plan_step(int32_t n_rows, int32_t n_outs, bool prompt)
 {
-    return (step){.all = {.n = n_rows}, .out = {.n = n_outs}, .n_seqs = 1};
+    return (step){.prompt = prompt, .all = {.n = n_rows}, .out = {.n = n_outs}, .n_seqs = 1};
 }
 
 #endif

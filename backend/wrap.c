@@ -767,7 +767,7 @@ status device_wrap(device **d, const char *what, device_write_fn write, void *us
     w->dev = (device){.op = &b->ops,
                       .kind = DEVICE_WRAP,
                       .name = w->name,
-                      .verify_max = (*d)->verify_max,
+                      .prompts_apart = (*d)->prompts_apart,
                       .chunk_rows = (*d)->chunk_rows,
                       .acts = (*d)->acts & (w->ref ? w->ref->acts : UINT32_MAX),
                       .host_memory = (*d)->host_memory,

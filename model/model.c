@@ -307,13 +307,12 @@ status model_load_weights(model *m, carat_progress_fn progress, void *user, err 
     return OK;
 }
 
-status model_plan(const model *m, device *dev, const kv_layout *kv, int32_t rows, int32_t outs,
-                  const pass_taps *taps, model_costs *c, err *e)
+/* A dry pass. Scratch is the most of all passes planned into c. */
+static status plan_pass_of(const model *m, device *dev, const kv_layout *kv, step st,
+                           const pass_taps *taps, model_costs *c, err *e)
 {
-    *c = (model_costs){0};
-    step st = plan_step(rows, outs);
-    st.n_kv = kv->n;
     pass p;
+    st.n_kv = kv->n;
     pass_begin(&p, dev, &st, NULL, 0);
     p.taps = taps;
     for (int32_t i = 1; i < m->n_sides; i++)
@@ -324,7 +323,23 @@ status model_plan(const model *m, device *dev, const kv_layout *kv, int32_t rows
     c->flops = p.n_flops;
     c->weight_bytes = p.weight_bytes_read;
     for (int32_t i = 0; i < m->n_sides; i++)
-        c->side[i].scratch_bytes = p.side[i].peak;
+        if (c->side[i].scratch_bytes < p.side[i].peak)
+            c->side[i].scratch_bytes = p.side[i].peak;
+    return OK;
+}
+
+status model_plan(const model *m, device *dev, const kv_layout *kv, int32_t rows, int32_t outs,
+                  const pass_taps *taps, model_costs *c, err *e)
+{
+    bool apart = dev->prompts_apart;
+    *c = (model_costs){0};
+    for (int32_t i = 1; i < m->n_sides; i++)
+        apart |= m->dev[i]->prompts_apart;
+    status failed = plan_pass_of(m, dev, kv, plan_step(rows, outs, true), taps, c, e);
+    if (!failed && apart && rows == outs)
+        failed = plan_pass_of(m, dev, kv, plan_step(rows, outs, false), taps, c, e);
+    if (failed)
+        return failed;
     for (int32_t i = 0; i < m->n_tables; i++)
         c->side[m->tables[i].side].table_bytes += m->tables[i].n_bytes;
     for (int32_t i = 0; i < m->n_weights; i++) {

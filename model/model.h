@@ -101,8 +101,9 @@ typedef struct model_costs {
     model_side_costs side[PASS_SIDES_MAX];
 } model_costs;
 
-/* Runs a dry pass on dev, which need not hold the weights, and on the model's other devices. taps:
- * those of the planned passes; may be NULL. */
+/* Runs dry passes on dev, which need not hold the weights, and on the model's other devices: a pass
+ * of a prompt's rows, and, where that makes a difference and all rows want logits, one of answers.
+ * taps: those of the planned passes; may be NULL. */
 status model_plan(const model *m, device *dev, const kv_layout *kv, int32_t rows, int32_t outs,
                   const pass_taps *taps, model_costs *c, err *e);
 

@@ -384,7 +384,6 @@ status device_open_cpu(device **out, const cpu_options *opt, err *e)
         .kind = DEVICE_CPU,
         .name = c->name,
         .acts = 1u << ACT_GELU_TANH,
-        .verify_max = INT32_MAX,
         .chunk_rows = 512,
         .host_memory = true,
         .one_stream = cpu_one_stream,

@@ -422,7 +422,7 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .kind = DEVICE_CUDA,
         .name = c->name,
         .acts = 1u << ACT_GELU_TANH,
-        .verify_max = c->few_rows,
+        .prompts_apart = true,
         .one_stream = cuda_one_stream,
         .chunk_rows = 2048,
         .loads_gathered = true,
