@@ -294,10 +294,21 @@ static status open_mask(generation *g, err *e)
     return g->allowed ? OK : err_memory(e, "a token mask", words * sizeof *g->allowed);
 }
 
+static status check_speculation(const carat_speculation *s, err *e)
+{
+    if (s->n_max < 0 || s->n_max > DRAFT_SLOTS_MAX || s->tree_max > DRAFT_SLOTS_MAX)
+        return err_set(e, E_ARG,
+                       "speculation: %d drafted tokens a round, or a tree of %d: at most %d",
+                       s->n_max, s->tree_max, DRAFT_SLOTS_MAX);
+    return OK;
+}
+
 static status open_parts(generation *g, err *e)
 {
     const carat_model *m = g->m;
     status st;
+    if ((st = check_speculation(&g->opt.speculation, e)))
+        return st;
     if ((st = sample_check(&g->opt.sampling, m->core.n_vocab, e)))
         return st;
     if (g->opt.n_stop < 0 || (g->opt.n_stop && !g->opt.stop))

@@ -104,6 +104,8 @@ static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **o
         goto out;
     if ((st = text_from_gguf(&m->core.file, m->core.n_vocab, &m->text, &m->chat, e)))
         goto out;
+    if ((st = drafters_open(m, opt->draft, e)))
+        goto out;
     if ((st = open_device(m, opt, e)))
         goto out;
     if (opt->planned && (st = opt->planned(opt->planned_user, m, e)))
@@ -153,6 +155,7 @@ void carat_model_close(carat_model *m)
     mem_free(spare);
     token_tree_close(m->tree);
     vocab_close(m->text);
+    drafters_close(m);
     model_free(&m->core);
     device_close(m->dev);
     for (int32_t i = 1; i < m->n_sides; i++)
@@ -218,6 +221,8 @@ void carat_model_get_info(const carat_model *m, carat_model_info *info)
                                .n_vocab = c->n_vocab,
                                .n_ctx_train = c->n_ctx_train,
                                .window = c->window,
+                               .drafter = m->n_drafts ? m->draft[0]->class->name : NULL,
+                               .drafter_why = m->n_drafts ? m->draft[0]->why : NULL,
                                .n_params = c->n_params,
                                .n_params_active = c->n_params_active,
                                .weight_bytes = c->file.data_bytes,

@@ -22,6 +22,7 @@
 #include "format/gguf.h"
 #include "kv/kv.h"
 #include "model/model.h"
+#include "spec/control.h"
 #include "text/chat.h"
 #include "text/grammar.h"
 #include "text/vocab.h"
@@ -42,6 +43,8 @@ struct carat_model {
     device *dev;                       /* the main one, core.dev[PASS_MAIN]: it gives the logits */
     device *other[PASS_SIDES_MAX - 1]; /* of sides 1 .. n_sides - 1 of a divided model */
     int32_t n_sides;
+    draft_model *draft[DRAFTERS_MAX]; /* in the order of preference */
+    int32_t n_drafts;
     vocab *text;      /* NULL: a model without vocabulary */
     token_tree *tree; /* of text; made for the first grammar */
     pthread_mutex_t tree_lock;
@@ -135,6 +138,11 @@ status model_check_loaded(const carat_model *m, err *e);
 
 /* devices.c: opens the devices of m, divides it, and checks that it fits. Sets device_why. */
 status open_device(carat_model *m, const carat_model_options *opt, err *e);
+
+/* drafters.c: opens the drafters that wish names (carat_model_options.draft), their weights not yet
+ * loaded. */
+status drafters_open(carat_model *m, const char *wish, err *e);
+void drafters_close(carat_model *m); /* safe on a model without drafters */
 
 /* plan.c: options to a shape, and its costs. Errors for options that make no sense or do not fit.
  */

@@ -678,6 +678,10 @@ TEST(what_makes_no_sense_is_refused_with_a_sentence)
     err_clear(&e);
     CHECK_STATUS(carat_generate(s, ids, 2, &o, NULL, NULL, NULL, &e), E_ARG);
     o = options(m, 1, 4);
+    o.speculation.n_max = -1;
+    err_clear(&e);
+    CHECK_STATUS(carat_generate(s, ids, 2, &o, NULL, NULL, NULL, &e), E_ARG);
+    o = options(m, 1, 4);
     o.n_stop = 1;
     err_clear(&e);
     CHECK_STATUS(carat_generate(s, ids, 2, &o, NULL, NULL, NULL, &e), E_ARG);
@@ -698,6 +702,9 @@ TEST(what_makes_no_sense_is_refused_with_a_sentence)
     err_clear(&e);
     CHECK_STATUS(carat_session_open(m, &so, &none, &e), E_UNSUPPORTED);
     so = (carat_session_options){.n_ctx = -1};
+    err_clear(&e);
+    CHECK_STATUS(carat_session_open(m, &so, &none, &e), E_ARG);
+    so = (carat_session_options){.n_ctx = 64, .draft_max = 64};
     err_clear(&e);
     CHECK_STATUS(carat_session_open(m, &so, &none, &e), E_ARG);
     carat_model_close(m);

@@ -49,6 +49,9 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
     if (opt->n_ctx > m->core.n_ctx_train)
         return err_set(e, E_LIMIT, "a context of %d tokens: %s was made for at most %d", opt->n_ctx,
                        m->core.name, m->core.n_ctx_train);
+    if (opt->draft_max < 0 || opt->draft_max > DRAFT_SLOTS_MAX || opt->draft_tree > DRAFT_SLOTS_MAX)
+        return err_set(e, E_ARG, "a round of %d drafted tokens, or a tree of %d: at most %d",
+                       opt->draft_max, opt->draft_tree, DRAFT_SLOTS_MAX);
     shape->chunk = opt->chunk ? opt->chunk : m->dev->chunk_rows;
     shape->n_outputs = opt->n_outputs ? opt->n_outputs : OUTPUTS_DEFAULT;
     if (shape->n_outputs < n_seqs * verify_rows) /* all of them may be in one pass */

@@ -104,6 +104,11 @@ typedef struct carat_model_options {
     int32_t gpu_layers;
     bool cpu_experts;
     bool strict; /* refuse a model or session that needs a slow kernel */
+    /* What guesses tokens, which the model then checks, several in one pass. Answers are the same
+     * with every drafter and without one. NULL or "none": nothing; "lookup": what came after the
+     * last tokens earlier in prompt and answer; a path: the drafter in that file or directory;
+     * "auto": a drafter file beside the model file, else "lookup". */
+    const char *draft;
     /* Called once, after devices are chosen and before weights are loaded. It may ask for plans and
      * nothing else. Another status than OK makes opening fail with that status and e. May be NULL.
      */
@@ -143,8 +148,9 @@ typedef struct carat_model_info {
     const char *device_why;   /* the reason for this device, as a phrase */
     bool on_gpu;              /* the main device is a GPU */
     int32_t n_layer, n_embd, n_vocab;
-    int32_t n_ctx_train; /* the longest context, in tokens */
-    int32_t window;      /* of sliding-window layers, in tokens */
+    int32_t n_ctx_train;               /* the longest context, in tokens */
+    int32_t window;                    /* of sliding-window layers, in tokens */
+    const char *drafter, *drafter_why; /* its method, and the reason for it; NULL: none */
     uint64_t n_params;
     uint64_t n_params_active;        /* that one token uses, the head included */
     uint64_t weight_bytes;           /* of all tensors in the file */
@@ -260,6 +266,11 @@ typedef struct carat_session_options {
      * the files of all models together, in MiB; 0: 4096. */
     const char *cache_dir;
     int32_t cache_mb;
+    /* With a drafter. draft_max: most tokens that a round guesses in a row; 0: as many as the
+     * drafter was made for, at most 15; up to 63. draft_tree: most tokens of a round that guesses
+     * several continuations; 0: chosen by cost; < 0: one continuation only; up to 63. A batch may
+     * check fewer for each of many slots. */
+    int32_t draft_max, draft_tree;
 } carat_session_options;
 
 /* Takes all memory that the session will need. opt may be NULL. On failure *s is NULL. E_MEMORY:
@@ -481,6 +492,27 @@ typedef struct carat_mask {
     void *user;
 } carat_mask;
 
+/* How much is guessed for one answer. All zero: as the session's options say. It never changes the
+ * answer. */
+typedef struct carat_speculation {
+    bool off;
+    int32_t n_max;    /* most tokens in a row; 0: the session's */
+    int32_t tree_max; /* most tokens of a tree; 0: the session's; < 0: no trees */
+    bool fixed;       /* always n_max and tree_max, whatever it costs: for measurements */
+} carat_speculation;
+
+/* A pass that checked guesses. */
+typedef struct carat_round {
+    const char *drafter;           /* static storage */
+    int32_t n_drafted, n_accepted; /* tokens guessed, and those of them that the answer has */
+    int32_t n_rows;                /* of the pass, with the rows of other answers */
+    bool tree;
+    double draft_ms, pass_ms;
+} carat_round;
+
+/* Runs on the thread of the call, after the tokens of the round were reported. */
+typedef void (*carat_round_fn)(void *user, const carat_round *r);
+
 typedef struct carat_generate_options {
     carat_sampling sampling;
     int32_t max_tokens;      /* <= 0: until the context is full */
@@ -492,16 +524,22 @@ typedef struct carat_generate_options {
      * max_tokens are left. <= 0: never. E_UNSUPPORTED if the chat format has no thoughts. */
     int32_t max_thinking, answer_reserve;
     const carat_mask *mask; /* NULL: none. Used until the generation ends */
+    carat_speculation speculation;
+    carat_round_fn on_round; /* NULL: none */
+    void *round_user;
 } carat_generate_options;
 
 typedef struct carat_timings {
-    int64_t n_prompt;    /* tokens of the prompt */
-    int64_t n_reused;    /* of n_prompt: not computed, from a cache */
-    int64_t n_generated; /* sampled tokens */
-    int64_t n_thinking;  /* of n_generated: tokens of thoughts, with their marks */
-    bool thinking_cut;   /* a thought was closed by force */
-    const char *reuse;   /* as from carat_session_reuse; static storage */
-    double queue_ms;     /* from submit until a slot was free; 0 outside a batch */
+    int64_t n_prompt;              /* tokens of the prompt */
+    int64_t n_reused;              /* of n_prompt: not computed, from a cache */
+    int64_t n_generated;           /* sampled tokens */
+    int64_t n_thinking;            /* of n_generated: tokens of thoughts, with their marks */
+    bool thinking_cut;             /* a thought was closed by force */
+    const char *reuse;             /* as from carat_session_reuse; static storage */
+    double queue_ms;               /* from submit until a slot was free; 0 outside a batch */
+    int64_t n_rounds;              /* passes that checked guesses */
+    int64_t n_drafted, n_accepted; /* tokens guessed in them, and those that the answer has */
+    const char *drafter;           /* its method, static storage; NULL: none */
     double prefill_ms, decode_ms;
     double load_ms;      /* of opening the model */
     uint64_t peak_bytes; /* the highest resident memory of the process so far */
@@ -643,7 +681,8 @@ typedef struct carat_batch_info {
     int32_t n_slots, n_busy, n_queued;
     /* Sums since open, of jobs, tokens, passes and rows of passes. */
     uint64_t n_jobs, n_prompt, n_reused, n_generated, n_passes, n_rows;
-    uint64_t kv_bytes; /* caches of all slots */
+    uint64_t n_rounds, n_drafted, n_accepted; /* as carat_timings */
+    uint64_t kv_bytes;                        /* caches of all slots */
     carat_cache_info cache;
     double pass_ms; /* time in passes, since open */
 } carat_batch_info;

@@ -82,6 +82,7 @@ typedef struct draft_costs {
     uint64_t device_bytes;       /* of the work space, on the target's main device: scratch, taps */
     uint64_t device_state_bytes; /* of one timeline, there */
     uint64_t host_bytes;         /* of work space and all timelines, on the host */
+    pass_taps taps;              /* of every pass of the target, without addresses; n 0: none */
 } draft_costs;
 
 /* One open method. Classes with weights extend it; core.arch is NULL without weights. */
@@ -103,6 +104,10 @@ typedef struct drafter {
 
 struct draft_class {
     const char *name; /* "lookup", "dflash", "mtp", "model" */
+    /* Opens the method for one target. file: of classes with weights; taken, on success and on
+     * failure. Sets n_slots and binds core; the caller sets why and loads the weights. */
+    status (*model_open)(const model *target, gguf *file, draft_model **out, err *e);
+    void (*model_close)(draft_model *m); /* m may be NULL */
     status (*plan)(const draft_model *m, const draft_sizes *z, draft_costs *c, err *e);
     status (*open)(const draft_model *m, const draft_sizes *z, drafter **out, err *e);
     void (*close)(drafter *d);
@@ -118,7 +123,5 @@ struct draft_class {
 };
 
 extern const draft_class draft_lookup; /* lookup.c: no weights */
-
-/* find.c: what --draft names. */
 
 #endif
