@@ -18,13 +18,14 @@
 #include <math.h>
 
 typedef struct {
-    const char *type, *vocab;
+    const char *type, *vocab, *dialect;
     bool full_vocab;
     int64_t seed, n_threads, n_layer;
 } synth_options;
 
 static const option table[] = {
-    OPT_STR(synth_options, type, "type", 't', "TYPE", "quantisation (default q4_k_m)"),
+    OPT_STR(synth_options, type, "type", 't', "TYPE",
+            "quantisation (default q4_k_m, of drafters q8_0)"),
     OPT_INT(synth_options, seed, "seed", 's', "N", 0, 1e15, "of the random numbers (default 1)"),
     OPT_STR(synth_options, vocab, "vocab", 0, "FILE",
             "take the tokenizer of this GGUF file (default none)"),
@@ -32,6 +33,8 @@ static const option table[] = {
              "with --vocab: made-up words up to the size's own number of tokens"),
     OPT_INT(synth_options, n_layer, "layers", 0, "N", 1, SHAPE_LAYERS_MAX,
             "stop after N layers (default all)"),
+    OPT_STR(synth_options, dialect, "dialect", 0, "NAME",
+            "of a drafter: names of keys and tensors (default llama.cpp)"),
     OPT_INT(synth_options, n_threads, "threads", 0, "N", 1, 256, "threads (default: all cores)"),
     OPT_END};
 
@@ -56,12 +59,17 @@ static float sigma_of(const job *j, const shape_tensor *t)
     return (j->lively ? 1.2f : 1.0f) / sqrtf((float)t->ne[0]);
 }
 
-/* Fills a vector: norms and scales are around 1, all f32. */
-static void fill_vector(const job *j, const shape_tensor *t, uint64_t seed, float *out)
+/* Fills rows around 1 or, biases, around 0: all f32. */
+static void fill_vector(const job *j, const shape_tensor *t, uint64_t seed, float *out, uint64_t n)
 {
     float wobble = j->lively ? 0.3f : 0.1f, centre = 1;
-    if (t->role == ROLE_ROPE_FACTORS) {
+    if (t->role == ROLE_ROPE_FACTORS || t->role == ROLE_IDS) {
         j->s->family->compute(j->s, t, out);
+        return;
+    }
+    if (t->role == ROLE_BIAS) {
+        for (uint64_t i = 0; i < n; i++)
+            out[i] = wobble * (float)rng_normal(&seed);
         return;
     }
     if (t->centre > 0 && !j->lively)
@@ -70,7 +78,7 @@ static void fill_vector(const job *j, const shape_tensor *t, uint64_t seed, floa
         out[0] = 0.7f + (j->lively ? 0.4f : 0.25f) * (float)rng_unit(&seed);
         return;
     }
-    for (uint64_t i = 0; i < t->ne[0]; i++)
+    for (uint64_t i = 0; i < n; i++)
         out[i] = centre * (1 + wobble * (float)rng_normal(&seed));
 }
 
@@ -81,8 +89,8 @@ static status fill_tensor(void *user, uint64_t i, uint64_t first, uint64_t n_row
     const shape_tensor *t = &j->list[i];
     uint64_t seed = rng_mix(rng_mix(j->seed + i * 0x9e3779b97f4a7c15u) + first);
     (void)e;
-    if (t->n_dims == 1)
-        fill_vector(j, t, seed, dst);
+    if (t->n_dims == 1 || t->role == ROLE_NORM)
+        fill_vector(j, t, seed, dst, n_rows * t->ne[0]);
     else
         synth_blocks_fill(j->blocks[j->type[i]], seed, sigma_of(j, t), dst, n_rows * t->ne[0]);
     return OK;
@@ -133,7 +141,7 @@ out:
 }
 
 /* Copies tokenizer.* of another file, for n tokens. */
-static status take_vocab(gguf_writer *w, const gguf *from, int32_t n, err *e)
+static status take_vocab(gguf_writer *w, const gguf *from, int32_t n, bool drafter, err *e)
 {
     const gguf_value *tokens = gguf_find(from, "tokenizer.ggml.tokens");
     status st = OK;
@@ -142,7 +150,7 @@ static status take_vocab(gguf_writer *w, const gguf *from, int32_t n, err *e)
     for (uint64_t i = 0; i < from->n_values && !st; i++) {
         const gguf_value *v = &from->value[i];
         const char *name = strncmp(v->key, "tokenizer.", 10) ? NULL : v->key + 10;
-        if (!name)
+        if (!name || (drafter && !strcmp(name, "ggml.mask_token_id"))) /* it states its own */
             continue;
         if (tokens->count < (uint64_t)n &&
             (!strcmp(name, "ggml.tokens") || !strcmp(name, "ggml.scores") ||
@@ -162,6 +170,8 @@ static void put_general(gguf_writer *w, const model_shape *s, const weight_mix *
     gguf_put_string(w, "general.name", name, strlen(name));
     gguf_put_u32(w, "general.file_type", (uint32_t)mix->file_type);
     gguf_put_u32(w, "general.quantization_version", 2);
+    if (s->family->drafter)
+        return;
     gguf_put_i32(w, "general.sampling.top_k", 64);
     gguf_put_f32(w, "general.sampling.top_p", 0.95f);
     gguf_put_f32(w, "general.sampling.temp", 1);
@@ -179,7 +189,7 @@ static status write_model(const char *path, const recipe *r, uint64_t *n_bytes, 
 {
     model_shape *s = r->s;
     const weight_mix *mix = r->mix;
-    job j = {.s = s, .seed = (uint64_t)r->o->seed, .lively = !strncmp(s->name, "tiny", 4)};
+    job j = {.s = s, .seed = (uint64_t)r->o->seed, .lively = strstr(s->name, "tiny") != NULL};
     gguf_writer *w = NULL;
     pool *threads = NULL;
     int32_t n = s->family->list(s, NULL, 0);
@@ -201,14 +211,15 @@ static status write_model(const char *path, const recipe *r, uint64_t *n_bytes, 
     put_general(w, s, mix);
     if (!r->vocab)
         gguf_put_string(w, "tokenizer.ggml.model", "no_vocab", 8);
-    else if ((st = take_vocab(w, r->vocab, s->n_vocab, e)))
+    else if ((st = take_vocab(w, r->vocab, s->n_vocab, s->family->drafter, e)))
         goto out;
     for (int32_t i = 0; i < n; i++) {
         type[i] = weight_mix_type(mix, list, n, i);
         rows[i].n_rows = list[i].ne[1] * list[i].ne[2];
         num_row_bytes(type[i], list[i].ne[0], &rows[i].row_bytes);
         gguf_put_tensor(w, list[i].name, type[i], list[i].n_dims, list[i].ne);
-        if (!j.blocks[type[i]] && (st = synth_blocks_open(&j.blocks[type[i]], type[i], e)))
+        if (type[i] != NUM_I32 && !j.blocks[type[i]] &&
+            (st = synth_blocks_open(&j.blocks[type[i]], type[i], e)))
             goto out;
     }
     if ((st = pool_open(&threads, (int32_t)r->o->n_threads, e)) || (st = gguf_write_header(w, e)))
@@ -232,7 +243,7 @@ out:
 
 static int run_synth(const command *c, int argc, char **argv)
 {
-    synth_options o = {.type = "q4_k_m", .seed = 1, .n_threads = pool_default_threads()};
+    synth_options o = {.seed = 1, .n_threads = pool_default_threads()};
     int n_operands, stop = options_parse(c, argc, argv, &o, &n_operands);
     model_shape *s = NULL;
     gguf vocab = {0};
@@ -245,9 +256,14 @@ static int run_synth(const command *c, int argc, char **argv)
         return stop - 1;
     term_init();
     term_watch(NULL); /* Ctrl-C stops the writing and leaves no partial file */
-    const weight_mix *mix = weight_mix_named(o.type);
     if ((st = shape_named(argv[0], &s, &e)))
         goto out;
+    const weight_mix *mix = weight_mix_named(o.type ? o.type : s->family->mix);
+    if (o.dialect && !(s->family->dialect && s->family->dialect(s, o.dialect))) {
+        st = err_set(&e, E_ARG, "%s: there is no dialect %s; the dialects are %s", argv[0],
+                     o.dialect, s->family->dialects ? s->family->dialects : "llama.cpp alone");
+        goto out;
+    }
     if (!mix) {
         st = err_set(&e, E_ARG, "there is no type %s; the types are %s", o.type, weight_mix_names);
         goto out;
@@ -278,10 +294,14 @@ const command command_synth = {
     .summary = "Write a model file with random weights, for speed tests",
     .about =
         "SIZE is e2b, e4b, 12b, 26b-a4b, 31b, or for tests tiny-dense, tiny-moe, tiny-ple,\n"
-        "tiny-all, tiny-wide. The file has every key and tensor of a published one, and a\n"
-        "tokenizer if --vocab says which. TYPE is f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1,\n"
-        "q6_k, iq4_nl, iq4_xs, mxfp4, or one of the mixes q2_k, q3_k_m, q4_k_s, q4_k_m, q5_k_s,\n"
-        "q5_k_m.",
+        "tiny-all, tiny-wide. Drafters (see --draft): dflash-26b, dflash-31b, mtp-e2b, mtp-e4b,\n"
+        "mtp-12b, mtp-26b, mtp-31b, and for tests dflash-tiny, dflash-tiny-laguna,\n"
+        "dflash-tiny-dspark, dflash-tiny-wide, mtp-tiny, mtp-tiny-ordered, mtp-tiny-wide, with "
+        "the\n"
+        "--dialect llama.cpp, lucebox or ik (dflash) or old (mtp). The file has every key and\n"
+        "tensor of a published one, and a tokenizer if --vocab says which. TYPE is f32, f16,\n"
+        "bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q6_k, iq4_nl, iq4_xs, mxfp4, or one of the mixes\n"
+        "q2_k, q3_k_m, q4_k_s, q4_k_m, q5_k_s, q5_k_m.",
     .options = table,
     .n_operands_min = 2,
     .n_operands_max = 2,

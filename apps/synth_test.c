@@ -89,6 +89,79 @@ TEST(synth_files_hold_every_tensor_of_their_shape)
         }
 }
 
+/* Every size of a drafter for tests, in every dialect: each has the tensors of its list, and values
+ * that fit their roles. */
+TEST(synth_writes_drafters_in_every_dialect)
+{
+    static const struct {
+        const char *size, *dialect, *arch, *tensor;
+        int32_t n;
+        float mean; /* of that tensor, roughly */
+    } want[] = {
+        {"dflash-tiny", "llama.cpp", "dflash", "enc.output_norm.weight", 36, 1},
+        {"dflash-tiny", "lucebox", "gemma4-dflash-draft", "dflash.hidden_norm.weight", 36, 1},
+        {"dflash-tiny", "ik", "dflash-draft", "blk.2.post_attention_norm.weight", 36, 1},
+        {"dflash-tiny-laguna", "llama.cpp", "dflash", "enc.aux_norm.weight", 40, 1},
+        {"dflash-tiny-laguna", "lucebox", "gemma4-dflash-draft", "dflash.aux_hidden_norm.2.weight",
+         42, 1},
+        {"dflash-tiny-laguna", "ik", "dflash-draft", "blk.1.attn_gate.weight", 42, 0},
+        {"dflash-tiny-dspark", "llama.cpp", "dflash", "conf_proj.bias", 40, 0},
+        {"dflash-tiny-dspark", "lucebox", "gemma4-dflash-draft", "dflash.dspark.markov.w2.weight",
+         40, 0},
+        {"dflash-tiny-dspark", "ik", "dflash-draft", "markov_w1.weight", 40, 0},
+        {"dflash-tiny-wide", "llama.cpp", "dflash", "fc.weight", 25, 0},
+        {"mtp-tiny", "llama.cpp", "gemma4-assistant", "nextn.pre_projection.weight", 49, 0},
+        {"mtp-tiny-ordered", "llama.cpp", "gemma4-assistant", "masked_embd_centroids.weight", 51,
+         0},
+        {"mtp-tiny-wide", "old", "gemma4_assistant", "mtp.post_projection.weight", 49, 0},
+    };
+    const char *path = test_temp("draft.gguf");
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        const char *argv[] = {want[i].size, path, "--dialect", want[i].dialect};
+        gguf g;
+        gguf_string arch;
+        err e = {0};
+        CHECK_EQ(command_synth.run(&command_synth, 4, (char **)argv), 0);
+        CHECK_OK(gguf_open(&g, path, false, NULL, NULL, &e), e);
+        CHECK(gguf_get_string(&g, "general.architecture", &arch));
+        CHECK(arch.n == strlen(want[i].arch) && !memcmp(arch.at, want[i].arch, arch.n));
+        CHECK_EQ(g.tensors.n, want[i].n);
+        const tensor *t = tensor_find(&g.tensors, want[i].tensor);
+        CHECK_MSG(t, "%s: %s", want[i].size, want[i].tensor);
+        float *x = mem_calloc((size_t)t->n_elements, sizeof *x);
+        double sum = 0;
+        num_format_of(t->type)->decode(t->bytes, x, (int64_t)t->n_elements);
+        for (uint64_t k = 0; k < t->n_elements; k++)
+            sum += x[k];
+        CHECK_NEAR(sum / (double)t->n_elements, want[i].mean, t->n_elements > 1 ? 0.3 : 2);
+        mem_free(x);
+        gguf_close(&g);
+    }
+    const char *wrong[] = {"mtp-tiny", path, "--dialect", "lucebox"};
+    CHECK_EQ(command_synth.run(&command_synth, 4, (char **)wrong), 2);
+}
+
+/* The clusters of a head hold every token once. */
+TEST(synth_orders_every_token_once)
+{
+    const char *path = test_temp("ordered.gguf");
+    bool seen[320] = {0};
+    gguf g;
+    err e = {0};
+    const char *argv[] = {"mtp-tiny-ordered", path};
+    CHECK_EQ(command_synth.run(&command_synth, 2, (char **)argv), 0);
+    CHECK_OK(gguf_open(&g, path, false, NULL, NULL, &e), e);
+    const tensor *t = tensor_find(&g.tensors, "masked_embd_ordering");
+    CHECK(t && t->type == NUM_I32 && t->n_elements == 320);
+    for (int i = 0; i < 320; i++) {
+        int32_t id;
+        memcpy(&id, t->bytes + 4 * i, 4);
+        CHECK(id >= 0 && id < 320 && !seen[id]);
+        seen[id] = true;
+    }
+    gguf_close(&g);
+}
+
 /* A small vocabulary in a model of more tokens: all have a text, and all texts differ. */
 TEST(synth_fills_a_vocabulary_up)
 {

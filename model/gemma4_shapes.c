@@ -391,7 +391,7 @@ static void put_shape(gguf_writer *w, const model_shape *s)
     gemma4_put_shape(w, own(s));
 }
 
-static void compute(const model_shape *s, const shape_tensor *t, float *out)
+static void compute(const model_shape *s, const shape_tensor *t, void *out)
 {
     (void)t; /* the only computed tensor */
     gemma4_rope_factors(own(s), out);
@@ -401,6 +401,7 @@ const shape_family gemma4_shapes = {
     .arch = "gemma4",
     .title = "gemma-4",
     .sizes = "e2b, e4b, 12b, 26b-a4b, 31b, tiny-dense, tiny-moe, tiny-ple, tiny-all, tiny-wide",
+    .mix = "q4_k_m",
     .shape_bytes = sizeof(gemma4_shape),
     .named = named,
     .check = check_shape,

@@ -1,12 +1,15 @@
 /* shapes.c - the families of shapes, and the quantisation mixes of all families. */
 #include "model/shapes.h"
 #include "base/mem.h"
+#include "model/dflash_shapes.h"
+#include "model/gemma4_mtp_shapes.h"
 #include "model/gemma4_shapes.h"
 
 #include <stdio.h>
 #include <string.h>
 
-const shape_family *const shape_families[] = {&gemma4_shapes, NULL};
+const shape_family *const shape_families[] = {&gemma4_shapes, &dflash_shapes, &gemma4_mtp_shapes,
+                                              NULL};
 
 status shape_named(const char *size, model_shape **out, err *e)
 {
@@ -99,9 +102,17 @@ num_type weight_mix_type(const weight_mix *m, const shape_tensor *list, int32_t 
     case ROLE_NORM:
     case ROLE_QK_NORM:
     case ROLE_SCALE:
+    case ROLE_BIAS:
     case ROLE_ROUTER:
     case ROLE_ROPE_FACTORS:
         return NUM_F32;
+    case ROLE_IDS:
+        return NUM_I32;
+    case ROLE_HALF:
+        return m->base == NUM_F32 ? NUM_F32 : NUM_F16;
+    case ROLE_EIGHT_BITS:
+        type = num_format_of(m->base)->block_n == 1 ? m->base : NUM_Q8_0;
+        break;
     case ROLE_PLE_PROJ: /* its output is added to every layer: never quantised */
         return m->base == NUM_F32 || m->base == NUM_F16 ? m->base : NUM_BF16;
     case ROLE_EMBD:

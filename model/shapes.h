@@ -24,9 +24,13 @@ typedef enum tensor_role {
     ROLE_ROPE_FACTORS, /* computed, not learned */
     ROLE_NORM,         /* f32 vectors from here ... */
     ROLE_QK_NORM,
-    ROLE_SCALE,  /* ... around 1 */
-    ROLE_ROUTER, /* f32 matrix */
-    ROLE_ATTN_V, /* matrices from here on; these three have a rule in the mixes */
+    ROLE_SCALE,      /* ... around 1 */
+    ROLE_BIAS,       /* f32 vector around 0 */
+    ROLE_IDS,        /* token ids, I32; computed */
+    ROLE_ROUTER,     /* f32 matrix */
+    ROLE_HALF,       /* f16 matrix: few rows, or rows that are looked up */
+    ROLE_EIGHT_BITS, /* matrix with at least 8 bits: its inputs have entries of any size */
+    ROLE_ATTN_V,     /* matrices from here on; these three have a rule in the mixes */
     ROLE_FFN_DOWN,
     ROLE_DOWN_EXPERTS,
     ROLE_MATRIX /* all other projections */
@@ -57,9 +61,12 @@ typedef struct model_shape {
 
 /* Each function takes a shape of its own family. */
 typedef struct shape_family {
-    const char *arch;  /* general.architecture */
-    const char *title; /* "gemma-4": the prefix of general.name */
-    const char *sizes; /* "e2b, e4b, ..." for messages */
+    const char *arch;     /* general.architecture */
+    const char *title;    /* "gemma-4": the prefix of general.name */
+    const char *sizes;    /* "e2b, e4b, ..." for messages */
+    bool drafter;         /* of another model */
+    const char *mix;      /* the default type, a weight_mix */
+    const char *dialects; /* names that `dialect` takes, for messages; NULL: one dialect */
     size_t shape_bytes;
     bool (*named)(const char *size, model_shape *s); /* false: no such size */
     /* E_ARG for an inconsistent shape; `what` names its source in the error sentence. */
@@ -68,8 +75,10 @@ typedef struct shape_family {
     /* Fills out[0..cap) in file order. Returns the number of tensors. */
     int32_t (*list)(const model_shape *s, shape_tensor *out, int32_t cap);
     void (*put)(gguf_writer *w, const model_shape *s); /* its metadata */
-    /* Computes a tensor of ROLE_ROPE_FACTORS. */
-    void (*compute)(const model_shape *s, const shape_tensor *t, float *out);
+    /* Computes a tensor of ROLE_ROPE_FACTORS (f32) or ROLE_IDS (int32_t). */
+    void (*compute)(const model_shape *s, const shape_tensor *t, void *out);
+    /* Sets the names of keys and tensors; false: no such dialect. NULL: one dialect. */
+    bool (*dialect)(model_shape *s, const char *name);
 } shape_family;
 
 /* All entries. The last element is NULL. */

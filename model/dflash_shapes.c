@@ -1,0 +1,442 @@
+/* dflash_shapes.c - the published DFlash drafters for Gemma 4, their tensors, their metadata.
+ *
+ * Each tensor has one table row with its name in the three dialects. In the dialect of llama.cpp
+ * the numbers of captured layers are one higher: they name the layer whose input is captured.
+ *
+ * The optional booleans are always written: readers differ in their defaults. No dialect has a key
+ * for the default rule of causality (sliding layers causal inside the block, full layers not);
+ * carat.draft.causal states it by layer.
+ */
+#include "model/dflash_shapes.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Sizes --------------------------------------------------------------------------------- */
+
+#define BASE                                                                                       \
+    .family = &dflash_shapes, .eps = 1e-6f, .theta = 1e6f, .softcap = 30, .target_arch = "gemma4", \
+    .mask_id = 4
+#define FULL                                                                                       \
+    BASE, .n_vocab = 262144, .n_layer = 5, .n_head_kv = 8, .head_dim = 128, .block_size = 16,      \
+          .window = 2048, .n_ctx_train = 262144, .swa = {1, 1, 1, 1, 0}, .n_features = 6
+/* For the tiny sizes of the target with 9 layers of width 96. */
+#define TINY                                                                                       \
+    BASE, .n_vocab = 320, .n_layer = 3, .n_embd = 96, .n_ff = 160, .n_head = 4, .n_head_kv = 2,    \
+          .head_dim = 32, .block_size = 8, .window = 16, .n_ctx_train = 8192, .n_features = 3,     \
+          .n_target_layer = 9, .embed_scale = 9.797959f
+
+static const dflash_shape sizes[] = {
+    {FULL, .name = "dflash-26b", .n_embd = 2816, .n_head = 32, .n_ff = 5632, .n_target_layer = 30,
+     .feature = {1, 6, 11, 17, 22, 27}, .embed_scale = 53.06599f},
+    {FULL, .name = "dflash-31b", .n_embd = 5376, .n_head = 64, .n_ff = 10752, .n_target_layer = 60,
+     .feature = {1, 12, 23, 35, 46, 57}, .embed_scale = 73.321205f},
+    {TINY, .name = "dflash-tiny", .feature = {1, 4, 6}, .swa = {1, 1, 0}},
+    {TINY, .name = "dflash-tiny-laguna", .feature = {1, 4, 8}, .swa = {1, 1, 1}, .laguna = true,
+     .causal = DFLASH_YES},
+    {TINY, .name = "dflash-tiny-dspark", .feature = {1, 4, 6}, .swa = {1, 1, 0}, .markov_rank = 32,
+     .confidence = true, .anchor_first = true},
+    /* For the target tiny-wide: whole super-blocks of 256 fit these rows. */
+    {BASE, .name = "dflash-tiny-wide", .n_vocab = 512, .n_layer = 2, .n_embd = 256, .n_ff = 512,
+     .n_head = 4, .n_head_kv = 2, .head_dim = 64, .block_size = 16, .window = 32,
+     .n_ctx_train = 8192, .n_features = 3, .feature = {1, 2, 3}, .n_target_layer = 6,
+     .embed_scale = 16, .swa = {1, 0}},
+};
+
+const char *dflash_family_name(const dflash_shape *s)
+{
+    return s->laguna ? "laguna-dflash" : s->markov_rank ? "dspark" : "dflash";
+}
+
+status dflash_shape_check(const dflash_shape *s, const char *what, err *e)
+{
+    /* Far above every published size. A product of two is far below an overflow of int64. */
+    enum { WIDTH_MAX = 1 << 20, VOCAB_MAX = 1 << 22 };
+    int32_t depth = s->n_target_layer ? s->n_target_layer : SHAPE_LAYERS_MAX;
+    bool windows = false;
+    for (int32_t il = 0; il < s->n_layer && il < DFLASH_SHAPE_LAYERS; il++)
+        windows |= s->swa[il];
+    const struct {
+        const char *name;
+        int32_t v, min, max;
+    } range[] = {
+        {"number of layers", s->n_layer, 1, DFLASH_SHAPE_LAYERS},
+        {"hidden size", s->n_embd, 1, WIDTH_MAX},
+        {"vocabulary size", s->n_vocab, 1, VOCAB_MAX},
+        {"number of heads", s->n_head, 1, 4096},
+        {"number of key heads", s->n_head_kv, 1, s->n_head},
+        {"head size", s->head_dim, 2, 8192},
+        {"feed-forward width", s->n_ff, 1, WIDTH_MAX},
+        {"number of positions", s->n_ctx_train, 1, 1 << 30},
+        {"block size", s->block_size, 2, 64},
+        {"mask token", s->mask_id, 0, s->n_vocab - 1},
+        {"window", s->window, windows ? 1 : 0, 1 << 24},
+        {"number of captured layers", s->n_features, 1, DFLASH_SHAPE_FEATURES},
+        {"number of the target's layers", s->n_target_layer, 0, SHAPE_LAYERS_MAX},
+        {"rank of the bigram correction", s->markov_rank, 0, 8192},
+    };
+    for (size_t i = 0; i < sizeof range / sizeof *range; i++)
+        if (range[i].v < range[i].min || range[i].v > range[i].max)
+            return err_set(e, E_ARG, "%s: the %s is %" PRId32 ", expected %" PRId32 " to %" PRId32,
+                           what, range[i].name, range[i].v, range[i].min, range[i].max);
+    if (s->n_head % s->n_head_kv)
+        return err_set(e, E_ARG, "%s: %" PRId32 " heads do not share %" PRId32 " key heads evenly",
+                       what, s->n_head, s->n_head_kv);
+    if (s->head_dim % 2)
+        return err_set(e, E_ARG, "%s: the head size %" PRId32 " is odd", what, s->head_dim);
+    for (int32_t i = 0; i < s->n_features; i++)
+        if (s->feature[i] < 0 || s->feature[i] >= depth ||
+            (i && s->feature[i] <= s->feature[i - 1]))
+            return err_set(e, E_ARG,
+                           "%s: captured layer %" PRId32 " is %" PRId32
+                           ", expected ascending numbers below %" PRId32,
+                           what, i, s->feature[i], depth);
+    if (!(s->eps > 0) || !(s->theta > 0))
+        return err_set(e, E_ARG, "%s: the epsilon or the rotation base is not positive", what);
+    if (s->confidence && !s->markov_rank)
+        return err_set(e, E_ARG, "%s: a confidence head without a bigram correction", what);
+    return OK;
+}
+
+/* ---- Tensors ------------------------------------------------------------------------------- */
+
+typedef enum { NONE, D, FD, FEATURES, FF, Q, KV, HD, HEADS, VOCAB, RANK, D_RANK, ONE } dim;
+
+typedef enum { ALWAYS, IF_LAGUNA, IF_AUX_ROWS, IF_MARKOV, IF_CONFIDENCE } condition;
+
+typedef struct {
+    const char *gguf[3]; /* by dialect */
+    const char *hf;
+    tensor_role role;
+    condition when;
+    dim ne[2];
+} tensor_row;
+
+static const tensor_row of_model[] = {
+    {{"fc.weight", "dflash.fc.weight", "dflash_fc.weight"},
+     "fc.weight",
+     ROLE_EIGHT_BITS,
+     ALWAYS,
+     {FD, D}},
+    {{"enc.aux_norm.weight", "", ""}, "", ROLE_NORM, IF_LAGUNA, {D, FEATURES}},
+    {{"", "dflash.aux_hidden_norm", "dflash_aux_hidden_norm"},
+     "aux_hidden_norms",
+     ROLE_NORM,
+     IF_AUX_ROWS,
+     {D}},
+    {{"enc.output_norm.weight", "dflash.hidden_norm.weight", "dflash_hidden_norm.weight"},
+     "hidden_norm.weight",
+     ROLE_NORM,
+     ALWAYS,
+     {D}},
+    {{"output_norm.weight", "output_norm.weight", "output_norm.weight"},
+     "norm.weight",
+     ROLE_NORM,
+     ALWAYS,
+     {D}},
+    {{"markov_w1.weight", "dflash.dspark.markov.w1.weight", "markov_w1.weight"},
+     "markov_head.markov_w1.weight",
+     ROLE_HALF,
+     IF_MARKOV,
+     {RANK, VOCAB}},
+    {{"markov_w2.weight", "dflash.dspark.markov.w2.weight", "markov_w2.weight"},
+     "markov_head.markov_w2.weight",
+     ROLE_EIGHT_BITS,
+     IF_MARKOV,
+     {RANK, VOCAB}},
+    {{"conf_proj.weight", "dflash.dspark.confidence.weight", "conf_proj.weight"},
+     "confidence_head.proj.weight",
+     ROLE_ROUTER,
+     IF_CONFIDENCE,
+     {D_RANK, ONE}},
+    {{"conf_proj.bias", "dflash.dspark.confidence.bias", "conf_proj.bias"},
+     "confidence_head.proj.bias",
+     ROLE_BIAS,
+     IF_CONFIDENCE,
+     {ONE}},
+};
+
+#define ALL_THREE(name)                                                                            \
+    {                                                                                              \
+        name, name, name                                                                           \
+    }
+static const tensor_row of_layer[] = {
+    {ALL_THREE("attn_norm.weight"), "input_layernorm.weight", ROLE_NORM, ALWAYS, {D}},
+    {{"ffn_norm.weight", "ffn_norm.weight", "post_attention_norm.weight"},
+     "post_attention_layernorm.weight",
+     ROLE_NORM,
+     ALWAYS,
+     {D}},
+    {ALL_THREE("attn_q.weight"), "self_attn.q_proj.weight", ROLE_MATRIX, ALWAYS, {D, Q}},
+    {ALL_THREE("attn_k.weight"), "self_attn.k_proj.weight", ROLE_MATRIX, ALWAYS, {D, KV}},
+    {ALL_THREE("attn_v.weight"), "self_attn.v_proj.weight", ROLE_ATTN_V, ALWAYS, {D, KV}},
+    {ALL_THREE("attn_output.weight"), "self_attn.o_proj.weight", ROLE_MATRIX, ALWAYS, {Q, D}},
+    {ALL_THREE("attn_q_norm.weight"), "self_attn.q_norm.weight", ROLE_NORM, ALWAYS, {HD}},
+    {ALL_THREE("attn_k_norm.weight"), "self_attn.k_norm.weight", ROLE_NORM, ALWAYS, {HD}},
+    {ALL_THREE("attn_gate.weight"), "self_attn.g_proj.weight", ROLE_HALF, IF_LAGUNA, {D, HEADS}},
+    {ALL_THREE("ffn_gate.weight"), "mlp.gate_proj.weight", ROLE_MATRIX, ALWAYS, {D, FF}},
+    {ALL_THREE("ffn_up.weight"), "mlp.up_proj.weight", ROLE_MATRIX, ALWAYS, {D, FF}},
+    {ALL_THREE("ffn_down.weight"), "mlp.down_proj.weight", ROLE_FFN_DOWN, ALWAYS, {FF, D}},
+};
+
+static uint64_t size_of(const dflash_shape *s, dim d)
+{
+    switch (d) {
+    case D:
+        return (uint64_t)s->n_embd;
+    case FD:
+        return (uint64_t)s->n_features * (uint64_t)s->n_embd;
+    case FEATURES:
+        return (uint64_t)s->n_features;
+    case FF:
+        return (uint64_t)s->n_ff;
+    case Q:
+        return (uint64_t)s->n_head * (uint64_t)s->head_dim;
+    case KV:
+        return (uint64_t)s->n_head_kv * (uint64_t)s->head_dim;
+    case HD:
+        return (uint64_t)s->head_dim;
+    case HEADS:
+        return (uint64_t)s->n_head;
+    case VOCAB:
+        return (uint64_t)s->n_vocab;
+    case RANK:
+        return (uint64_t)s->markov_rank;
+    case D_RANK:
+        return (uint64_t)s->n_embd + (uint64_t)s->markov_rank;
+    case ONE:
+    case NONE:
+        break;
+    }
+    return 1;
+}
+
+/* How often a row of the table occurs: aux norms are a tensor each in two dialects. */
+static int32_t copies(const dflash_shape *s, const tensor_row *r)
+{
+    switch (r->when) {
+    case IF_LAGUNA:
+        return s->laguna && r->gguf[s->dialect][0];
+    case IF_AUX_ROWS:
+        return s->laguna && s->dialect != DFLASH_LLAMA ? s->n_features : 0;
+    case IF_MARKOV:
+        return s->markov_rank > 0;
+    case IF_CONFIDENCE:
+        return s->confidence;
+    case ALWAYS:
+        break;
+    }
+    return 1;
+}
+
+static void describe(const dflash_shape *s, int32_t il, int32_t copy, const tensor_row *r,
+                     shape_tensor *t)
+{
+    *t = (shape_tensor){.role = r->role, .layer = il, .ne = {1, 1, 1, 1}};
+    const char *name = r->gguf[s->dialect];
+    if (il >= 0) {
+        snprintf(t->name, sizeof t->name, "blk.%d.%s", (int)il, name);
+        snprintf(t->hf_name, sizeof t->hf_name, "layers.%d.%s", (int)il, r->hf);
+    } else if (r->when == IF_AUX_ROWS) {
+        snprintf(t->name, sizeof t->name, "%s.%d.weight", name, (int)copy);
+        snprintf(t->hf_name, sizeof t->hf_name, "%s.%d.weight", r->hf, (int)copy);
+    } else {
+        snprintf(t->name, sizeof t->name, "%s", name);
+        snprintf(t->hf_name, sizeof t->hf_name, "%s", r->hf);
+    }
+    for (int i = 0; i < 2 && r->ne[i] != NONE; i++) {
+        t->ne[i] = size_of(s, r->ne[i]);
+        t->n_dims = i + 1;
+    }
+    if (r->when == IF_MARKOV && r->role == ROLE_HALF)
+        t->fan_in = 1; /* rows are looked up, not multiplied by a row of unit size */
+}
+
+static int32_t list(const model_shape *shape, shape_tensor *out, int32_t cap)
+{
+    const dflash_shape *s = (const dflash_shape *)shape;
+    int32_t n = 0;
+    shape_tensor t;
+    for (size_t i = 0; i < sizeof of_model / sizeof *of_model; i++)
+        for (int32_t k = 0; k < copies(s, &of_model[i]); k++, n++)
+            describe(s, -1, k, &of_model[i], n < cap ? &out[n] : &t);
+    for (int32_t il = 0; il < s->n_layer; il++)
+        for (size_t i = 0; i < sizeof of_layer / sizeof *of_layer; i++)
+            for (int32_t k = 0; k < copies(s, &of_layer[i]); k++, n++)
+                describe(s, il, k, &of_layer[i], n < cap ? &out[n] : &t);
+    return n;
+}
+
+/* ---- Metadata ------------------------------------------------------------------------------ */
+
+/* general.architecture, which is the prefix of the keys too. */
+static const char *arch_of(const dflash_shape *s, char *buf, size_t cap)
+{
+    if (s->dialect == DFLASH_LLAMA)
+        return "dflash";
+    if (s->dialect == DFLASH_IK || !s->target_arch[0])
+        return "dflash-draft";
+    snprintf(buf, cap, "%s-dflash-draft", s->target_arch);
+    return buf;
+}
+
+static const char *key_of(const char *arch, const char *tail, char *buf, size_t cap)
+{
+    snprintf(buf, cap, "%s.%s", arch, tail);
+    return buf;
+}
+
+static void put_captured(gguf_writer *w, const dflash_shape *s, const char *arch)
+{
+    char key[96];
+    uint32_t next[DFLASH_SHAPE_FEATURES];
+    uint64_t n = (uint64_t)s->n_features;
+    for (int32_t i = 0; i < s->n_features; i++)
+        next[i] = (uint32_t)s->feature[i] + 1;
+    if (s->dialect == DFLASH_LLAMA) {
+        gguf_put_u32(w, "dflash.block_size", (uint32_t)s->block_size);
+        gguf_put_u32s(w, "dflash.target_layers", next, n);
+        gguf_put_u32(w, "tokenizer.ggml.mask_token_id", (uint32_t)s->mask_id);
+        return;
+    }
+    gguf_put_u32(w, key_of(arch, "dflash.block_size", key, sizeof key), (uint32_t)s->block_size);
+    gguf_put_u32(w, key_of(arch, "dflash.mask_token_id", key, sizeof key), (uint32_t)s->mask_id);
+    gguf_put_i32s(w, key_of(arch, "dflash.target_layer_ids", key, sizeof key), s->feature, n);
+    if (s->dialect == DFLASH_LUCEBOX)
+        gguf_put_u32(w, key_of(arch, "dflash.n_target_layers", key, sizeof key),
+                     (uint32_t)s->n_features);
+    else
+        gguf_put_u32(w, key_of(arch, "dflash.n_target_features", key, sizeof key),
+                     (uint32_t)s->n_features * (uint32_t)s->n_embd);
+}
+
+/* Keys of the variants. causal: as the configuration states it, if it does. */
+static void put_variant(gguf_writer *w, const dflash_shape *s, const char *arch)
+{
+    char key[96];
+    if (s->causal != DFLASH_OPEN && s->dialect != DFLASH_LUCEBOX)
+        gguf_put_bool(w, key_of(arch, "attention.causal", key, sizeof key),
+                      s->causal == DFLASH_YES);
+    if (s->dialect == DFLASH_LLAMA)
+        gguf_put_bool(w, "dflash.sample_from_anchor", s->anchor_first);
+    if (s->dialect == DFLASH_IK)
+        gguf_put_bool(w, key_of(arch, "dflash.laguna", key, sizeof key), s->laguna);
+    if (s->markov_rank && s->dialect == DFLASH_LUCEBOX) {
+        gguf_put_bool(w, key_of(arch, "dflash.dspark.enabled", key, sizeof key), true);
+        gguf_put_u32(w, key_of(arch, "dflash.dspark.markov_rank", key, sizeof key),
+                     (uint32_t)s->markov_rank);
+        gguf_put_u32(w, key_of(arch, "dflash.dspark.vocab_size", key, sizeof key),
+                     (uint32_t)s->n_vocab);
+        gguf_put_u32(w, key_of(arch, "dflash.dspark.confidence_dim", key, sizeof key),
+                     s->confidence ? (uint32_t)(s->n_embd + s->markov_rank) : 0);
+    } else if (s->markov_rank) {
+        gguf_put_bool(w, key_of(arch, "has_confidence_head", key, sizeof key), s->confidence);
+    }
+}
+
+/* carat's own keys. Other readers ignore them. */
+static void put_own_keys(gguf_writer *w, const dflash_shape *s)
+{
+    const char *family = dflash_family_name(s);
+    bool causal[DFLASH_SHAPE_LAYERS];
+    for (int32_t il = 0; il < s->n_layer; il++)
+        causal[il] = dflash_layer_causal(s, il);
+    gguf_put_string(w, "carat.draft.family", family, strlen(family));
+    gguf_put_bools(w, "carat.draft.causal", causal, (uint64_t)s->n_layer);
+    gguf_put_bool(w, "carat.draft.anchor_first", s->anchor_first);
+    if (s->embed_scale > 0)
+        gguf_put_f32(w, "carat.draft.embed_scale", s->embed_scale);
+    if (s->softcap >= 0)
+        gguf_put_f32(w, "carat.draft.final_softcap", s->softcap);
+    if (s->target_arch[0])
+        gguf_put_string(w, "carat.draft.target_arch", s->target_arch, strlen(s->target_arch));
+    if (s->n_target_layer)
+        gguf_put_u32(w, "carat.draft.target_layers", (uint32_t)s->n_target_layer);
+    if (s->source[0])
+        gguf_put_string(w, "carat.draft.source_sha256", s->source, strlen(s->source));
+}
+
+static void put_shape(gguf_writer *w, const model_shape *shape)
+{
+    const dflash_shape *s = (const dflash_shape *)shape;
+    char buf[64], key[96];
+    const char *arch = arch_of(s, buf, sizeof buf);
+    const struct {
+        const char *key;
+        int32_t v;
+    } numbers[] = {
+        {"context_length", s->n_ctx_train},
+        {"embedding_length", s->n_embd},
+        {"block_count", s->n_layer},
+        {"feed_forward_length", s->n_ff},
+        {"attention.head_count", s->n_head},
+        {"attention.head_count_kv", s->n_head_kv},
+        {"attention.key_length", s->head_dim},
+        {"attention.value_length", s->head_dim},
+        {"vocab_size", s->n_vocab},
+        {"attention.sliding_window", s->window},
+    };
+    gguf_put_string(w, "general.architecture", arch, strlen(arch));
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        gguf_put_u32(w, key_of(arch, numbers[i].key, key, sizeof key), (uint32_t)numbers[i].v);
+    gguf_put_bools(w, key_of(arch, "attention.sliding_window_pattern", key, sizeof key), s->swa,
+                   (uint64_t)s->n_layer);
+    gguf_put_f32(w, key_of(arch, "attention.layer_norm_rms_epsilon", key, sizeof key), s->eps);
+    gguf_put_f32(w, key_of(arch, "rope.freq_base", key, sizeof key), s->theta);
+    put_captured(w, s, arch);
+    put_variant(w, s, arch);
+    put_own_keys(w, s);
+}
+
+/* ---- The entry ----------------------------------------------------------------------------- */
+
+static bool named(const char *size, model_shape *s)
+{
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (!strcmp(sizes[i].name, size)) {
+            *(dflash_shape *)s = sizes[i];
+            return true;
+        }
+    return false;
+}
+
+static status check_shape(const model_shape *s, const char *what, err *e)
+{
+    return dflash_shape_check((const dflash_shape *)s, what, e);
+}
+
+/* The last layer keeps its kind: in the published drafters it is the only full one. */
+static void cut_layer(model_shape *shape, int32_t n_layer)
+{
+    dflash_shape *s = (dflash_shape *)shape;
+    s->swa[n_layer - 1] = s->swa[s->n_layer - 1];
+    s->n_layer = n_layer;
+}
+
+static bool set_dialect(model_shape *shape, const char *name)
+{
+    static const char *const names[] = {"llama.cpp", "lucebox", "ik"};
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(names[i], name)) {
+            ((dflash_shape *)shape)->dialect = (dflash_dialect)i;
+            return true;
+        }
+    return false;
+}
+
+const shape_family dflash_shapes = {
+    .arch = "dflash",
+    .title = "drafter",
+    .sizes = "dflash-26b, dflash-31b, dflash-tiny, dflash-tiny-laguna, dflash-tiny-dspark, "
+             "dflash-tiny-wide",
+    .drafter = true,
+    .mix = "q8_0",
+    .dialects = "llama.cpp, lucebox, ik",
+    .shape_bytes = sizeof(dflash_shape),
+    .named = named,
+    .check = check_shape,
+    .cut = cut_layer,
+    .list = list,
+    .put = put_shape,
+    .dialect = set_dialect};

@@ -1,0 +1,35 @@
+/* gemma4_mtp_shapes.h - the MTP assistants of Gemma 4 as data: sizes, tensors, metadata.
+ *
+ * An assistant is a stack of four layers that have queries only: they attend to the keys of the
+ * target. Writers of assistant files (synth, convert) use this table; readers do not.
+ */
+#ifndef MODEL_GEMMA4_MTP_SHAPES_H
+#define MODEL_GEMMA4_MTP_SHAPES_H
+
+#include "model/shapes.h"
+
+enum { MTP_SHAPE_LAYERS = 16 };
+
+/* n_embd is the assistant's own width. */
+typedef struct gemma4_mtp_shape {
+    union {
+        model_shape common;
+        struct {
+            SHAPE_FIELDS;
+        };
+    };
+    bool old; /* names of the first files: gemma4_assistant, mtp.* */
+    int32_t n_target_embd;
+    int32_t n_ff, n_head, head_dim, head_dim_global;
+    int32_t n_head_kv, n_head_kv_global; /* of the target's keys */
+    int32_t n_centroids, centroid_top_k; /* 0: the head is dense */
+    int32_t window, n_ctx_train;
+    float eps, theta, theta_swa, rotary_part, rope_factor; /* as in gemma4_shape */
+    bool swa[MTP_SHAPE_LAYERS];
+} gemma4_mtp_shape;
+
+extern const shape_family gemma4_mtp_shapes;
+/* E_ARG for an inconsistent shape; `what` names its source in the error sentence. */
+status gemma4_mtp_shape_check(const gemma4_mtp_shape *s, const char *what, err *e);
+
+#endif
