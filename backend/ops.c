@@ -139,9 +139,10 @@ mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act)
 
 mat op_act_mul(pass *p, mat a, mat b, act_kind act)
 {
-    if (!pass_shapes(p, "act_mul", same_shape(a, b)) || !knows_act(p, "act_mul", act))
+    bool per_head = a.rows == b.rows && a.heads == b.heads && a.cols == 1;
+    if (!pass_shapes(p, "act_mul", per_head || same_shape(a, b)) || !knows_act(p, "act_mul", act))
         return (mat){0};
-    mat y = pass_mat(p, a.rows, a.heads, a.cols);
+    mat y = pass_mat(p, b.rows, b.heads, b.cols);
     if (!pass_failed(p))
         p->dev->op->act_mul(p, y, a, b, act);
     return y;

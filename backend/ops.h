@@ -29,7 +29,12 @@ typedef struct rope {
 } rope;
 
 /* Activations; a device says which of them it computes (device.acts). */
-typedef enum act_kind { ACT_GELU_TANH } act_kind;
+typedef enum act_kind {
+    ACT_GELU_TANH,
+    ACT_SILU,     /* x / (1 + e^-x) */
+    ACT_SOFTPLUS, /* log(1 + e^x) */
+    ACT_KINDS
+} act_kind;
 
 /* Which experts a row goes to: device memory, [rows, k] each, best first. */
 typedef struct routing {
@@ -63,7 +68,8 @@ typedef struct device_ops {
     /* y = act(gate x) * (up x). gate and up may be the halves of one weight (up NULL: rows
      * 0..n/2-1 are the gate's, the rest up's). Optional. */
     void (*glu)(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act);
-    /* y = act(a) * b; y may be a */
+    /* y = act(a) * b; y may be a. a may have one column per head: then it is the factor of the whole
+     * head, and y is not a. */
     void (*act_mul)(pass *p, mat y, mat a, mat b, act_kind act);
     /* in place, every head */
     void (*rope)(pass *p, mat x, const rope *r);

@@ -383,7 +383,7 @@ status device_open_cpu(device **out, const cpu_options *opt, err *e)
         .op = c->reference ? &cpu_ref_ops : &cpu_ops,
         .kind = DEVICE_CPU,
         .name = c->name,
-        .acts = 1u << ACT_GELU_TANH,
+        .acts = (1u << ACT_KINDS) - 1,
         .chunk_rows = 512,
         .host_memory = true,
         .one_stream = cpu_one_stream,

@@ -38,6 +38,11 @@ static inline cpu_device *cpu_of(const pass *p)
     return (cpu_device *)p->dev->self;
 }
 
+static inline act_mul_fn cpu_act_kernel(const cpu_kernels *k, act_kind act)
+{
+    return act == ACT_SILU ? k->silu_mul : act == ACT_SOFTPLUS ? k->softplus_mul : k->gelu_mul;
+}
+
 extern const device_ops cpu_ref_ops; /* ref.c */
 
 /* Whether weight_load makes a packed copy of w. */

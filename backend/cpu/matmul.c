@@ -31,9 +31,10 @@ enum {
 /* y[rows] (+)= W x for the panels of one matrix or a pair. Row lists are NULL for "all rows". */
 typedef struct product {
     const cpu_device *c;
-    const weight *w[2];       /* gate and up, or the one */
-    int64_t first[2];         /* first output row in w */
-    int32_t n_parts;          /* 2: y = gelu(part 0) * part 1 */
+    const weight *w[2]; /* gate and up, or the one */
+    int64_t first[2];   /* first output row in w */
+    int32_t n_parts;    /* 2: y = act(part 0) * part 1 */
+    act_kind act;
     int32_t n_out;            /* outputs per part */
     const pack_kind *kind[2]; /* NULL: float sums */
     const unsigned char *x;   /* rows of f32, or of xblock */
@@ -252,7 +253,7 @@ static void panels_rows(const product *m, int32_t k, int32_t p0, int32_t n, cons
             float *y = m->y + (size_t)span_row(s, i) * m->y_stride + o;
             size_t at = (size_t)p * panel_acc + (size_t)i * TILE_COLS;
             if (m->n_parts == 2)
-                m->c->k->gelu_mul(y, acc[0] + at, acc[1] + at, n_o);
+                cpu_act_kernel(m->c->k, m->act)(y, acc[0] + at, acc[1] + at, n_o);
             else
                 memcpy(y, acc[0] + at, (size_t)n_o * sizeof(float));
         }
@@ -463,7 +464,7 @@ static bool halves_fit(const weight *gate, const weight *up)
 
 void cpu_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act)
 {
-    product m = {0};
+    product m = {.act = act};
     int32_t n = mat_width(y);
     size_t mark = pass_mark(p);
     if (!halves_fit(gate, up)) {
@@ -517,11 +518,12 @@ typedef struct expert_call {
     mat x, y;
     int32_t x_share, n_out;
     int64_t second; /* where part 1 starts in b */
+    act_kind act;
 } expert_call;
 
 static void run_experts(pass *p, const expert_call *e)
 {
-    product m = {.lists = true};
+    product m = {.lists = true, .act = e->act};
     size_t n = (size_t)e->r.rows * (size_t)e->r.k, ne = (size_t)e->a->n_mat, mark = pass_mark(p);
     int32_t *expert = pass_temp(p, ne * sizeof *expert);
     int32_t *from = pass_temp(p, (ne + 1) * sizeof *from);
@@ -568,7 +570,8 @@ void cpu_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const wei
                                   .y = flat,
                                   .x_share = r.k,
                                   .n_out = f,
-                                  .second = up ? 0 : f});
+                                  .second = up ? 0 : f,
+                                  .act = act});
 }
 
 typedef struct join_job {

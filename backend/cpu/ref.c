@@ -52,14 +52,26 @@ static double ref_gelu_tanh(double x)
     return 0.5 * x * (1.0 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
 }
 
+static double ref_act(act_kind act, double x)
+{
+    switch (act) {
+    case ACT_SILU:
+        return x / (1.0 + exp(-x));
+    case ACT_SOFTPLUS:
+        return fmax(x, 0.0) + log1p(exp(-fabs(x)));
+    default:
+        return ref_gelu_tanh(x);
+    }
+}
+
 static void ref_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
 {
-    (void)act; /* device.acts has one */
     if (p->dry)
         return;
+    int32_t share = mat_width(b) == mat_width(a) ? 1 : b.cols; /* columns of b per column of a */
     for (int32_t r = 0; r < y.rows; r++)
         for (int32_t i = 0; i < mat_width(y); i++)
-            mat_row(y, r)[i] = (float)(ref_gelu_tanh(mat_row(a, r)[i]) * mat_row(b, r)[i]);
+            mat_row(y, r)[i] = (float)(ref_act(act, mat_row(a, r)[i / share]) * mat_row(b, r)[i]);
 }
 
 static void ref_rope(pass *p, mat x, const rope *f)
@@ -211,6 +223,7 @@ typedef struct ref_experts {
     const weight *a, *b; /* gate and up (NULL: halves of gate); or down and NULL */
     float *row;          /* [n_threads, n_in] */
     int32_t n_ff;
+    act_kind act;
 } ref_experts;
 
 static double expert_dot(const weight *w, int32_t e, int64_t o, const float *x, float *row)
@@ -232,21 +245,20 @@ static void moe_glu_row(void *arg, int32_t chunk, int32_t thread)
     for (int32_t o = 0; o < m->n_ff; o++) {
         double g = expert_dot(m->a, e, o, mat_row(m->x, r), row);
         double u = expert_dot(up, e, m->b ? o : o + m->n_ff, mat_row(m->x, r), row);
-        mat_row(m->y, r)[(size_t)j * (size_t)m->n_ff + (size_t)o] = (float)(ref_gelu_tanh(g) * u);
+        mat_row(m->y, r)[(size_t)j * (size_t)m->n_ff + (size_t)o] = (float)(ref_act(m->act, g) * u);
     }
 }
 
 static void ref_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
                         act_kind act)
 {
-    (void)act; /* device.acts has one */
     cpu_device *c = cpu_of(p);
     size_t mark = pass_mark(p);
     float *row = pass_temp(p, (size_t)c->n_threads * (size_t)gate->n_in * sizeof(float));
     pass_release(p, mark);
     if (p->dry || pass_failed(p))
         return;
-    ref_experts m = {y, x, r, gate, up, row, y.cols};
+    ref_experts m = {y, x, r, gate, up, row, y.cols, act};
     pool_run(c->pool, r.rows * r.k, moe_glu_row, &m);
 }
 
@@ -274,7 +286,7 @@ static void ref_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
     pass_release(p, mark);
     if (p->dry || pass_failed(p))
         return;
-    ref_experts m = {y, x, r, down, NULL, row, 0};
+    ref_experts m = {y, x, r, down, NULL, row, 0, ACT_GELU_TANH};
     pool_run(c->pool, r.rows, moe_down_row, &m);
 }
 

@@ -24,6 +24,7 @@ typedef struct rows_job {
     const kv_view *kv;
     const int32_t *ids;
     int32_t n_ids;
+    act_kind act;
     float *temp; /* per thread */
     int32_t rows_per_chunk;
     void (*row)(const struct rows_job *j, int32_t r, int32_t thread);
@@ -87,7 +88,22 @@ static void add_norm_row(const rows_job *j, int32_t r, int32_t thread)
 static void act_row(const rows_job *j, int32_t r, int32_t thread)
 {
     (void)thread;
-    kernels(j)->gelu_mul(mat_row(j->y, r), mat_row(j->a, r), mat_row(j->b, r), mat_width(j->y));
+    cpu_act_kernel(kernels(j), j->act)(mat_row(j->y, r), mat_row(j->a, r), mat_row(j->b, r),
+                                       mat_width(j->y));
+}
+
+/* a has one value per head. */
+static void act_heads_row(const rows_job *j, int32_t r, int32_t thread)
+{
+    const float one = 1;
+    (void)thread;
+    for (int32_t h = 0; h < j->b.heads; h++) {
+        const float *b = mat_row(j->b, r) + (size_t)h * (size_t)j->b.cols;
+        float *y = mat_row(j->y, r) + (size_t)h * (size_t)j->y.cols, c;
+        cpu_act_kernel(kernels(j), j->act)(&c, mat_row(j->a, r) + h, &one, 1);
+        memmove(y, b, (size_t)j->b.cols * sizeof *y);
+        kernels(j)->scale(y, c, j->y.cols);
+    }
 }
 
 static void add_row(const rows_job *j, int32_t r, int32_t thread)
@@ -184,10 +200,11 @@ void cpu_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
 
 void cpu_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
 {
-    (void)act; /* device.acts has one */
     if (p->dry)
         return;
-    rows_job j = {.p = p, .y = y, .a = a, .b = b, .row = act_row};
+    rows_job j = {.p = p, .y = y, .a = a, .b = b, .act = act, .row = act_row};
+    if (mat_width(a) != mat_width(b))
+        j.row = act_heads_row;
     run_rows(&j, mat_width(y));
 }
 

@@ -75,6 +75,18 @@ static void k_gelu_mul(float *y, const float *a, const float *b, int32_t n)
     EACH(n, PUT(y, vf_gelu(AT(a)) * AT(b)));
 }
 
+static void k_silu_mul(float *y, const float *a, const float *b, int32_t n)
+{
+    EACH(n, PUT(y, vf_silu(AT(a)) * AT(b)));
+}
+
+/* One by one: models apply it to a value per head. */
+static void k_softplus_mul(float *y, const float *a, const float *b, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        y[i] = (fmaxf(a[i], 0.0f) + log1pf(expf(-fabsf(a[i])))) * b[i];
+}
+
 static void k_add(float *y, const float *a, const float *b, int32_t n)
 {
     EACH(n, PUT(y, AT(a) + AT(b)));

@@ -26,6 +26,23 @@ static void do_act(device *d, pass *p, mat y, mat a, mat b, const weight *w)
     (void)w;
     d->op->act_mul(p, y, a, b, ACT_GELU_TANH);
 }
+static void do_silu(device *d, pass *p, mat y, mat a, mat b, const weight *w)
+{
+    (void)w;
+    d->op->act_mul(p, y, a, b, ACT_SILU);
+}
+static void do_softplus(device *d, pass *p, mat y, mat a, mat b, const weight *w)
+{
+    (void)w;
+    d->op->act_mul(p, y, a, b, ACT_SOFTPLUS);
+}
+/* The first value of each row's heads, side by side, is the gate of the heads. */
+static void do_head_gate(device *d, pass *p, mat y, mat a, mat b, const weight *w)
+{
+    (void)w;
+    a.cols = 1;
+    d->op->act_mul(p, y, a, b, ACT_SOFTPLUS);
+}
 static void do_add(device *d, pass *p, mat y, mat a, mat b, const weight *w)
 {
     (void)w;
@@ -103,6 +120,9 @@ TEST(cpu_small_ops_equal_the_reference)
     check_op("rms_norm", do_norm, 1e-12);
     check_op("rms_norm without weight", do_norm_plain, 1e-12);
     check_op("act_mul", do_act, 1e-12);
+    check_op("act_mul silu", do_silu, 1e-12);
+    check_op("act_mul softplus", do_softplus, 1e-12);
+    check_op("act_mul of a head's gate", do_head_gate, 1e-12);
     check_op("add", do_add, 1e-30);
     check_op("scale", do_scale, 1e-12);
     check_op("softcap", do_softcap, 1e-12);
@@ -140,6 +160,17 @@ TEST(cpu_functions_over_their_range)
             CHECK_MSG(fabs(y[i] - g) <= 3e-5 * fabs(g) + 1e-37, "%s gelu %.9g is %.9g", d->name,
                       x[i], y[i]);
         }
+        k->silu_mul(y, x, one, N);
+        for (int i = 0; i < N; i++) {
+            double g = x[i] / (1 + exp(-(double)x[i]));
+            CHECK_MSG(fabs(y[i] - g) <= 1e-6 * fabs(g), "%s silu %.9g is %.9g", d->name, x[i],
+                      y[i]);
+        }
+        k->softplus_mul(y, x, one, N);
+        for (int i = 0; i < N; i++) {
+            double g = log1p(exp(x[i]));
+            CHECK_MSG(fabs(y[i] - g) <= 1e-6 * g, "%s softplus %.9g is %.9g", d->name, x[i], y[i]);
+        }
         memcpy(y, x, N * 4);
         k->softcap(y, 2.0f, N);
         for (int i = 0; i < N; i++) {
@@ -152,6 +183,11 @@ TEST(cpu_functions_over_their_range)
         k->gelu_mul(seven, edge, ones, 7);
         CHECK(seven[0] == INFINITY && isnan(seven[2]) && seven[3] == 3e38f && seven[4] == 0 &&
               seven[5] == 0);
+        k->silu_mul(seven, edge, ones, 7);
+        CHECK(seven[0] == INFINITY && isnan(seven[2]) && seven[3] == 3e38f && seven[4] == 0 &&
+              seven[5] == 0);
+        k->softplus_mul(seven, edge, ones, 7);
+        CHECK(seven[0] == INFINITY && seven[1] == 0 && seven[3] == 3e38f && seven[4] == 0);
         memcpy(seven, edge, sizeof seven);
         k->softcap(seven, 30.0f, 7);
         CHECK(seven[0] == 30 && seven[1] == -30 && isnan(seven[2]) && seven[5] == 0);

@@ -4,7 +4,8 @@
 #define BACKEND_CPU_TABLE_INT_H
 
 #define SHARED_KERNELS                                                                             \
-    .rms_norm = k_rms_norm, .add_rms_norm = k_add_rms_norm, .gelu_mul = k_gelu_mul, .add = k_add,  \
+    .rms_norm = k_rms_norm, .add_rms_norm = k_add_rms_norm,                                        \
+    .gelu_mul = k_gelu_mul, .silu_mul = k_silu_mul, .softplus_mul = k_softplus_mul, .add = k_add,  \
     .scale = k_scale, .softcap = k_softcap, .softmax = k_softmax, .sincos = k_sincos,              \
     .rotate = k_rotate, .key_dot = k_key_dot, .value_sum = k_value_sum, .merge = k_merge,          \
     .unpack = k_unpack, .make_keys = k_make_keys, .block_queries = BLOCK_QUERIES,                  \

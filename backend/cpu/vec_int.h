@@ -249,6 +249,12 @@ INLINE vf vf_gelu(vf x)
     return x / (vf_set(1.0f) + vf_exp(u * vf_set(-2.0f * 0.79788456080286536f)));
 }
 
+/* x / (1 + e^-x) */
+INLINE vf vf_silu(vf x)
+{
+    return x / (vf_set(1.0f) + vf_exp(-x));
+}
+
 /* tanh z = z + z^3 P(z^2) below 0.5, where 1 - e^-2z would lose digits; above, from e^-2|z|. */
 INLINE vf vf_tanh(vf z)
 {

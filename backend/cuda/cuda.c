@@ -421,7 +421,7 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .op = &cuda_ops,
         .kind = DEVICE_CUDA,
         .name = c->name,
-        .acts = 1u << ACT_GELU_TANH,
+        .acts = (1u << ACT_KINDS) - 1,
         .prompts_apart = true,
         .one_stream = cuda_one_stream,
         .chunk_rows = 2048,

@@ -137,11 +137,22 @@ extern "C" void cu_embed(cudaStream_t s, dev_mat y, const void *table, int type,
                type, row_bytes, token, scale);
 }
 
-/* y = gelu(a) * b, and its int8 or bf16 copy where wanted.
+/* Activations by their act_kind. */
+template <int ACT> DEV float act_of(float x)
+{
+    if (ACT == 1)
+        return x / (1.0f + expf(-x));
+    if (ACT == 2)
+        return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
+    return gelu_tanh(x);
+}
+
+/* y[r, i] = act(a[r, i / share]) * b[r, i], and its int8 or bf16 copy where wanted.
  * grid:   256 columns x row
  * shared: none
  * bound:  bandwidth */
-__global__ void act_mul_kernel(dev_mat y, dev_mat a, dev_mat b, dev_quant q)
+template <int ACT>
+__global__ void act_mul_kernel(dev_mat y, dev_mat a, dev_mat b, int share, dev_quant q)
 {
     grid_trigger();
     grid_wait();
@@ -149,7 +160,8 @@ __global__ void act_mul_kernel(dev_mat y, dev_mat a, dev_mat b, dev_quant q)
     bool in = i < y.cols;
     float v = 0;
     if (in) {
-        v = gelu_tanh(a.at[r * a.stride + i]) * b.at[r * b.stride + i];
+        int at = share == 1 ? i : i / share;
+        v = act_of<ACT>(a.at[r * a.stride + at]) * b.at[r * b.stride + i];
         y.at[r * y.stride + i] = v;
     }
     int base = i & ~31; /* with q, cols % 32 == 0, so a warp is inside or outside as a whole */
@@ -159,9 +171,15 @@ __global__ void act_mul_kernel(dev_mat y, dev_mat a, dev_mat b, dev_quant q)
         q.bf[(size_t)r * y.cols + i] = (uint16_t)f32_to_bf16(v);
 }
 
-extern "C" void cu_act_mul(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b, dev_quant q)
+extern "C" void cu_act_mul(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b, int act, int share,
+                           dev_quant q)
 {
-    LAUNCH(act_mul_kernel, grid_of(y, 256), dim3(256), 0, s, y, a, b, q);
+    if (act == 1)
+        LAUNCH(act_mul_kernel<1>, grid_of(y, 256), dim3(256), 0, s, y, a, b, share, q);
+    else if (act == 2)
+        LAUNCH(act_mul_kernel<2>, grid_of(y, 256), dim3(256), 0, s, y, a, b, share, q);
+    else
+        LAUNCH(act_mul_kernel<0>, grid_of(y, 256), dim3(256), 0, s, y, a, b, share, q);
 }
 
 /* y = a + b

@@ -137,15 +137,16 @@ static void c_add_branches(pass *p, mat x, branch a, branch b, const weight *w, 
 
 static void c_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
 {
-    (void)act; /* device.acts has one */
     dev_quant q = copy_room(p, y);
+    int share = mat_width(a) == mat_width(b) ? 1 : b.cols;
     if (cuda_idle(p, y))
         return;
     wrote(p, y);
-    if (cuda_join_act_mul(cuda_of(p), cuda_mat(y), cuda_mat(a), cuda_mat(b)))
+    if (act == ACT_GELU_TANH && share == 1 &&
+        cuda_join_act_mul(cuda_of(p), cuda_mat(y), cuda_mat(a), cuda_mat(b)))
         return;
     cuda_settle(cuda_of(p));
-    cu_act_mul(cuda_of(p)->stream, cuda_mat(y), cuda_mat(a), cuda_mat(b), q);
+    cu_act_mul(cuda_of(p)->stream, cuda_mat(y), cuda_mat(a), cuda_mat(b), (int)act, share, q);
     cuda_quant_keep(p, y.at, q);
     cuda_done(p, "act_mul");
 }
@@ -338,7 +339,8 @@ static product_args pair_args(const weight *gate, const weight *up, int32_t n_ff
 static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act)
 {
     cuda_device *c = cuda_of(p);
-    if (!few(p, x.rows) || !pairs(p, gate, up, y.cols)) {
+    /* The kernels that join both products know one activation. */
+    if (act != ACT_GELU_TANH || !few(p, x.rows) || !pairs(p, gate, up, y.cols)) {
         mat a = pass_mat(p, x.rows, 1, gate->n_out);
         mat b = up ? pass_mat(p, x.rows, 1, up->n_out) : a;
         if (pass_failed(p))
@@ -499,7 +501,7 @@ static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, cons
         return;
     }
     int32_t kind = weight_kind(p, gate);
-    if (is_float(kind) && (!up || weight_kind(p, up) == kind)) {
+    if (act == ACT_GELU_TANH && is_float(kind) && (!up || weight_kind(p, up) == kind)) {
         if (cuda_skip(p, y))
             return;
         wrote(p, y);
@@ -509,7 +511,7 @@ static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, cons
         cuda_done(p, "moe_glu");
         return;
     }
-    if (!pairs(p, gate, up, y.cols)) {
+    if (act != ACT_GELU_TANH || !pairs(p, gate, up, y.cols)) {
         mat a = pass_mat(p, x.rows, r.k, gate->n_out);
         mat b = up ? pass_mat(p, x.rows, r.k, up->n_out) : a;
         if (pass_failed(p))

@@ -60,8 +60,13 @@ static void check_glu(rig *g, num_type t, int32_t n_in, int32_t n_ff, int32_t ro
     both_begin(g, &b, &c.st);
     float *v = draw(g, (size_t)rows * (size_t)n_in, 1.0);
     both_mat(g, &b, x, v, rows, 1, n_in);
-    mat yr = op_glu(&b.ref, x[0], &a.w[0], fused ? NULL : &u.w[0], ACT_GELU_TANH);
-    mat yg = op_glu(&b.gpu, x[1], &a.w[1], fused ? NULL : &u.w[1], ACT_GELU_TANH);
+    const weight *up[2] = {fused ? NULL : &u.w[0], fused ? NULL : &u.w[1]};
+    mat sr = op_glu(&b.ref, x[0], &a.w[0], up[0], ACT_SILU);
+    mat sg = op_glu(&b.gpu, x[1], &a.w[1], up[1], ACT_SILU);
+    verdict(g, "glu silu", text("%-6s %4d x %5d -> %6d", num_name(t), rows, n_in, n_ff),
+            both_error(g, &b, sr, sg), 4 * product_bound(t, rows));
+    mat yr = op_glu(&b.ref, x[0], &a.w[0], up[0], ACT_GELU_TANH);
+    mat yg = op_glu(&b.gpu, x[1], &a.w[1], up[1], ACT_GELU_TANH);
     verdict(g, "glu",
             text("%-6s %4d x %5d -> %6d%s", num_name(t), rows, n_in, n_ff, fused ? " halves" : ""),
             both_error(g, &b, yr, yg), 4 * product_bound(t, rows));
@@ -132,7 +137,7 @@ static void check_unknown_act(rig *g)
     static chain c;
     pair w;
     pass p;
-    const act_kind unknown = (act_kind)(ACT_GELU_TANH + 1);
+    const act_kind unknown = ACT_KINDS;
     if (!my_turn(g, "unknown act") || !pair_make(g, &w, NUM_Q8_0, 64, 64, 1, 0.05, false))
         return;
     int wrong = device_knows_act(g->gpu, unknown) + !device_knows_act(g->gpu, ACT_GELU_TANH);
@@ -395,6 +400,14 @@ static void check_small(rig *g, int32_t rows, int32_t heads, int32_t d)
     mat zg =
         op_act_mul(&b.gpu, mat_head(x[1], heads - 1), mat_head(y[1], heads / 2), ACT_GELU_TANH);
     verdict(g, "small act_mul", shape, both_error(g, &b, zr, zg), F32_BOUND);
+    for (act_kind act = ACT_SILU; act < ACT_KINDS; act++) {
+        mat gate[2] = {x[0], x[1]}; /* the first columns of a row gate its heads */
+        gate[0].cols = gate[1].cols = act == ACT_SILU ? d : 1;
+        zr = op_act_mul(&b.ref, gate[0], y[0], act);
+        zg = op_act_mul(&b.gpu, gate[1], y[1], act);
+        verdict(g, act == ACT_SILU ? "small silu" : "small gate", shape, both_error(g, &b, zr, zg),
+                F32_BOUND);
+    }
     op_add(&b.ref, x[0], y[0]);
     op_add(&b.gpu, x[1], y[1]);
     op_scale(&b.ref, x[0], 0.37f, NULL);
