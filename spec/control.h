@@ -1,12 +1,24 @@
-/* control.h - how many tokens to draft: by measured costs and by this request's acceptance.
+/* control.h - how many tokens to draft: by measured costs and by each request's acceptance.
  *
- * A round with r rows takes T_draft + T_pass(r). It emits 1 + a tokens, a of them drafted. The
- * controller takes the number of slots, or the size of the tree, with the largest expected number
- * of emitted tokens per time, and 0 where a plain pass is better. It never lets a request fall
- * below 97 % of plain speed for long: it keeps a balance of time lost, and drafts nothing while the
- * balance is beyond 3 % of the plain time (drafters-more.md 8.4).
+ * A round with r rows takes T_draft + T_pass(r). A timeline in it emits 1 + a tokens, a of them
+ * drafted. The controller takes the numbers of nodes with the largest expected number of emitted
+ * tokens per time, over all timelines of the pass together, and none where a plain pass is better.
+ * It never lets a request fall below 97 % of plain speed over 256 tokens: each request has a
+ * balance of time that drafting may lose (drafters-more.md 8.4).
  *
  * Times only decide how much is drafted, never what is answered.
+ *
+ * One round:
+ *
+ *     seats: one per answering timeline of the pass, plain ones too
+ *     lookup proposes for the seats that may draft           seat.found
+ *     draft_control_choose                                   seat.choice
+ *     the drafter with weights proposes for the seats that chose it
+ *     seat.tree from the chosen proposal: tree_grow where choice.budget > 0, else tree_chain
+ *     draft_control_trim                                     cuts trees, since probabilities are
+ *                                                            known now
+ *     the pass; the walk                                     seat.last_row, seat.ended
+ *     draft_control_tell
  */
 #ifndef SPEC_CONTROL_H
 #define SPEC_CONTROL_H
@@ -14,13 +26,14 @@
 #include "spec/drafter.h"
 #include "spec/tree.h"
 
-enum { DRAFTERS_MAX = 2 }; /* of a session: a drafter with weights, and lookup */
+/* The drafters of a session. Lookup costs nothing, so it proposes before the choice. */
+enum { DRAFTER_LOOKUP, DRAFTER_MODEL, DRAFTERS_MAX };
 
-/* Times of passes, shared by the requests of one session or batch. Smoothed; by rows of the pass
- * and by powers of two of the context. */
+/* Times of drafts and passes, and the acceptance of all requests so far; shared by the requests of
+ * one session or batch. */
 typedef struct draft_times draft_times;
 
-/* One request's acceptance. */
+/* One request's acceptance and balance. */
 typedef struct draft_control draft_control;
 
 /* The wish of a request or session. */
@@ -28,42 +41,42 @@ typedef struct draft_wish {
     bool off;
     int32_t n_max;    /* most slots; 0: as many as the drafter fills */
     int32_t tree_max; /* most nodes of a tree; 0: chosen; < 0: chains only */
-    bool fixed;       /* always draft n_max, for measurements */
+    bool fixed;       /* always n_max slots (and tree_max nodes), for measurements */
 } draft_wish;
 
-/* The limits of one round. */
-typedef struct draft_room {
-    int32_t rows;       /* most rows of this timeline in the pass: 1 + nodes */
-    int32_t tokens;     /* tokens that the answer may still have */
-    int32_t other_rows; /* rows of other timelines in the same pass */
-    int64_t n_ctx;      /* tokens in the cache */
-} draft_room;
-
 typedef struct draft_choice {
-    int32_t drafter; /* its number */
-    int32_t n_slots; /* 0: a plain pass */
-    int32_t budget;  /* nodes of a tree; 0: a chain */
+    int32_t drafter; /* DRAFTER_LOOKUP: of seat.found */
+    int32_t n_slots; /* 0: a plain row */
+    int32_t budget;  /* most nodes of a tree; 0: a chain */
 } draft_choice;
+
+/* An answering timeline of a pass. */
+typedef struct draft_seat {
+    draft_control *c;      /* NULL: never drafts */
+    int32_t rows;          /* most rows of it in the pass: 1 + nodes */
+    int32_t tokens;        /* tokens that the answer may still have */
+    int64_t n_ctx;         /* tokens in its cache */
+    const proposal *found; /* lookup's; NULL: none */
+    draft_choice choice;   /* set by draft_control_choose */
+    draft_tree *tree;      /* NULL: a plain row */
+    int32_t last_row;      /* of the last accepted node; 0: none was accepted */
+    bool ended;            /* the answer ended there, so the nodes after it are not judged */
+} draft_seat;
 
 status draft_times_open(draft_times **t, err *e);
 void draft_times_close(draft_times *t);
-/* A pass of `rows` rows, all of answers, took ms. */
-void draft_times_pass(draft_times *t, int32_t rows, int64_t n_ctx, double ms);
-/* Drafting took ms, for n timelines at once. */
-void draft_times_draft(draft_times *t, int32_t drafter, int32_t n_slots, int32_t n, double ms);
 
-status draft_control_open(draft_control **c, draft_times *t, int32_t n_drafters,
+/* n_slots: the most slots of each drafter; 0: there is none. t outlives the control. */
+status draft_control_open(draft_control **c, draft_times *t, const int32_t n_slots[DRAFTERS_MAX],
                           const draft_wish *wish, err *e);
-void draft_control_close(draft_control *c);
-/* Decides the next round, before anything is drafted. */
-draft_choice draft_control_choose(draft_control *c, const draft_room *room);
-/* After the drafter has answered: may cut the tree, or drop it (n = 0), since its probabilities are
- * known now. */
-void draft_control_trim(draft_control *c, const draft_room *room, draft_choice choice,
-                        draft_tree *t);
-/* The round's outcome. t: what was verified; accepted: the depth of the last accepted node; ms: the
- * time of the round, drafting included. */
-void draft_control_tell(draft_control *c, draft_choice choice, const draft_tree *t,
-                        int32_t accepted, double ms);
+void draft_control_close(draft_control *c); /* c may be NULL */
+
+/* rows: the most rows of all seats together. */
+void draft_control_choose(draft_times *t, draft_seat *seat, int32_t n, int32_t rows);
+void draft_control_trim(draft_times *t, draft_seat *seat, int32_t n, int32_t rows);
+/* pass_ms: the target's pass and the absorbing of its rows; 0: not measured, or the pass had rows
+ * of prompts too. draft_ms: each drafter's time, whole. Rounds without a draft are told too. */
+void draft_control_tell(draft_times *t, const draft_seat *seat, int32_t n, double pass_ms,
+                        const double draft_ms[DRAFTERS_MAX]);
 
 #endif

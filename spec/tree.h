@@ -14,14 +14,16 @@ typedef struct draft_tree {
     int32_t token[STEP_TREE_ROWS_MAX];  /* of rows: [0] is the last token, [1 .. n] the nodes */
     int32_t parent[STEP_TREE_ROWS_MAX]; /* of rows, as kv_rows.parent: [0] is -1 */
     int32_t depth[STEP_TREE_ROWS_MAX];  /* of rows: [0] is 0 */
-    float expected; /* tokens that the drafter expects to be accepted: the sum of path
-                       probabilities */
+    float prob[STEP_TREE_ROWS_MAX];     /* of rows: the path's probability; [0] is 1 */
 } draft_tree;
 
 /* The first n_slots slots of p, best tokens only. */
 void tree_chain(draft_tree *t, const proposal *p, int32_t last_token, int32_t n_slots);
-/* The tree of at most `budget` nodes with the largest sum of path probabilities; best-first. */
+/* The tree of at most `budget` nodes with the largest sum of path probabilities, in the order of
+ * these: its first nodes are the best smaller tree. */
 void tree_grow(draft_tree *t, const proposal *p, int32_t last_token, int32_t budget);
+/* Keeps the first n nodes. */
+void tree_cut(draft_tree *t, int32_t n);
 /* The child of row `row` with that token; -1: none. */
 int32_t tree_child(const draft_tree *t, int32_t row, int32_t token);
 
