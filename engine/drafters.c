@@ -15,8 +15,14 @@ status drafters_open(carat_model *m, const char *wish, err *e)
 
 void drafters_close(carat_model *m)
 {
-    while (m->n_drafts) {
-        draft_model *d = m->draft[--m->n_drafts];
-        d->class->model_close(d);
+    for (int i = 0; i < DRAFTERS_MAX; i++) {
+        if (m->draft[i])
+            m->draft[i]->class->model_close(m->draft[i]);
+        m->draft[i] = NULL;
     }
+}
+
+const draft_model *main_drafter(const carat_model *m)
+{
+    return m->draft[DRAFTER_MODEL] ? m->draft[DRAFTER_MODEL] : m->draft[DRAFTER_LOOKUP];
 }

@@ -210,6 +210,7 @@ status model_check_loaded(const carat_model *m, err *e)
 void carat_model_get_info(const carat_model *m, carat_model_info *info)
 {
     const model *c = &m->core;
+    const draft_model *d = main_drafter(m);
     *info = (carat_model_info){.name = c->name,
                                .architecture = c->arch->name,
                                .file_type = m->file_type,
@@ -221,8 +222,8 @@ void carat_model_get_info(const carat_model *m, carat_model_info *info)
                                .n_vocab = c->n_vocab,
                                .n_ctx_train = c->n_ctx_train,
                                .window = c->window,
-                               .drafter = m->n_drafts ? m->draft[0]->class->name : NULL,
-                               .drafter_why = m->n_drafts ? m->draft[0]->why : NULL,
+                               .drafter = d ? d->class->name : NULL,
+                               .drafter_why = d ? d->why : NULL,
                                .n_params = c->n_params,
                                .n_params_active = c->n_params_active,
                                .weight_bytes = c->file.data_bytes,

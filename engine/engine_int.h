@@ -43,10 +43,9 @@ struct carat_model {
     device *dev;                       /* the main one, core.dev[PASS_MAIN]: it gives the logits */
     device *other[PASS_SIDES_MAX - 1]; /* of sides 1 .. n_sides - 1 of a divided model */
     int32_t n_sides;
-    draft_model *draft[DRAFTERS_MAX]; /* in the order of preference */
-    int32_t n_drafts;
-    vocab *text;      /* NULL: a model without vocabulary */
-    token_tree *tree; /* of text; made for the first grammar */
+    draft_model *draft[DRAFTERS_MAX]; /* NULL: there is none */
+    vocab *text;                      /* NULL: a model without vocabulary */
+    token_tree *tree;                 /* of text; made for the first grammar */
     pthread_mutex_t tree_lock;
     const chat_format *chat; /* NULL: plain completion only */
     char *file_type;         /* "Q4_K_M" */
@@ -143,6 +142,8 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e);
  * loaded. */
 status drafters_open(carat_model *m, const char *wish, err *e);
 void drafters_close(carat_model *m); /* safe on a model without drafters */
+/* The drafter with weights, else lookup; NULL: none. */
+const draft_model *main_drafter(const carat_model *m);
 
 /* plan.c: options to a shape, and its costs. Errors for options that make no sense or do not fit.
  */

@@ -14,7 +14,7 @@ void report_begin(report *r, const carat_model *m)
     r->t.load_ms = m->load_ms;
     r->t.reuse = "new";
     r->t.finish = CARAT_FINISH_CANCELLED;
-    r->t.drafter = m->n_drafts ? m->draft[0]->class->name : NULL;
+    r->t.drafter = main_drafter(m) ? main_drafter(m)->class->name : NULL;
 }
 
 void report_waited(report *r)

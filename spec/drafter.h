@@ -18,7 +18,10 @@
  *                            of rounds without a draft
  *     forget(state, n)       a timeline was cut to its first n tokens
  *
- * A failed propose or absorb ends the drafting of its session; answers go on without drafts.
+ * absorb may miss rows: n_past is then beyond what the state has absorbed, as after a snapshot
+ * without the state's keys. A state that cannot go on without them proposes nothing until it is
+ * forgotten to 0. A failed propose or absorb ends the drafting of its session; answers go on
+ * without drafts. Rows that the timeline has when a drafter's work space is opened count as missed.
  */
 #ifndef SPEC_DRAFTER_H
 #define SPEC_DRAFTER_H
@@ -69,6 +72,7 @@ typedef struct draft_kept {
 
 /* The sizes of a session or batch. */
 typedef struct draft_sizes {
+    device *dev; /* the target's main one, for dry passes too */
     int32_t n_ctx;
     int32_t rows_max; /* of a pass of the target */
     int32_t outs_max; /* rows of a pass with logits */

@@ -227,7 +227,7 @@ static void fill_slot(const draft_ask *a, const occurrences *o, int32_t i)
         for (int32_t j = 0; j < n; j++)
             if (count[j] > 0 && (best < 0 || count[j] > count[best]))
                 best = j;
-        a->out->id[i][r] = best < 0 ? 0 : id[best];
+        a->out->id[i][r] = best < 0 ? -1 : id[best];
         a->out->logp[i][r] =
             best < 0 ? -INFINITY : logf((float)count[best] / ((float)o->n + newness));
         if (best >= 0)
