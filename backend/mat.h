@@ -38,6 +38,14 @@ static inline mat mat_head(mat m, int32_t h)
     m.heads = 1;
     return m;
 }
+/* n columns of every row from `first` on, as a matrix of its own. */
+static inline mat mat_columns(mat m, int32_t first, int32_t n)
+{
+    m.at = m.at ? m.at + first : NULL;
+    m.heads = 1;
+    m.cols = n;
+    return m;
+}
 static inline int32_t mat_width(mat m)
 {
     return m.heads * m.cols;

@@ -35,6 +35,16 @@ mat op_embed(pass *p, const weight *w, float scale)
     return y;
 }
 
+mat op_embed_at(pass *p, mat ids, const weight *w, float scale)
+{
+    if (!pass_shapes(p, "embed_at", w && w->n_in > 0 && w->n_mat == 1 && mat_width(ids) > 0))
+        return (mat){0};
+    mat y = pass_mat(p, ids.rows, 1, w->n_in);
+    if (!pass_failed(p))
+        p->dev->op->embed_at(p, y, ids, w, scale);
+    return y;
+}
+
 mat op_rms_norm(pass *p, mat x, const weight *w, float eps)
 {
     if (!pass_shapes(p, "rms_norm", is_vector(w, x.cols)))
@@ -86,13 +96,6 @@ mat op_matmul(pass *p, mat x, const weight *w)
     return y;
 }
 
-static mat columns(mat m, int32_t first, int32_t n)
-{
-    m.at = m.at ? m.at + first : NULL;
-    m.cols = n;
-    return m;
-}
-
 bool device_knows_act(const device *d, act_kind act)
 {
     return (uint32_t)act < 32 && (d->acts >> act & 1);
@@ -132,7 +135,8 @@ mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act)
     if (!pass_failed(p) && up)
         p->dev->op->matmul(p, b, x, up);
     if (!pass_failed(p))
-        p->dev->op->act_mul(p, y, columns(a, 0, n_ff), up ? b : columns(a, n_ff, n_ff), act);
+        p->dev->op->act_mul(p, y, mat_columns(a, 0, n_ff),
+                            up ? b : mat_columns(a, n_ff, n_ff), act);
     pass_release(p, mark);
     return y;
 }
@@ -316,6 +320,26 @@ mat op_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids)
     if (pass_shapes(p, "softcap", x.heads == 1 && n_ids >= 0 && (n_ids == 0 || ids)))
         p->dev->op->softcap(p, x, cap, ids, n_ids);
     return x;
+}
+
+void op_copy(pass *p, mat to, mat x)
+{
+    to = mat_flat(to);
+    x = mat_flat(x);
+    if (pass_shapes(p, "copy", same_shape(to, x)))
+        p->dev->op->copy(p, to, x);
+}
+
+mat op_best(pass *p, mat logits, int32_t k)
+{
+    if (!pass_shapes(p, "best",
+                     logits.heads == 1 && k > 0 && k <= BEST_MAX && k <= logits.cols &&
+                         logits.cols <= BEST_COLS_MAX))
+        return (mat){0};
+    mat y = pass_mat(p, logits.rows, 2, k);
+    if (!pass_failed(p))
+        p->dev->op->best(p, y, logits);
+    return y;
 }
 
 /* ---- Between devices ----------------------------------------------------------------------- */

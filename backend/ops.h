@@ -59,6 +59,8 @@ typedef struct branch {
 typedef struct device_ops {
     /* y[r] = W[token[r]] * scale, decoded */
     void (*embed)(pass *p, mat y, const weight *w, float scale);
+    /* y[r] = W[ids[r, 0]] * scale, decoded; NaN where the id is none of W's */
+    void (*embed_at)(pass *p, mat y, mat ids, const weight *w, float scale);
     /* y = x * (mean(x^2) + eps)^-1/2 * w, per head; w may be NULL. y may be x. */
     void (*rms_norm)(pass *p, mat y, mat x, const weight *w, float eps);
     /* y[i] = x * (mean(x^2) + eps)^-1/2 * w[i] * c[i], n of them. Optional. */
@@ -98,7 +100,11 @@ typedef struct device_ops {
     void (*copy)(pass *p, mat y, mat x);
     /* x = cap * tanh(x / cap) where cap > 0; then x[ids] = -inf */
     void (*softcap)(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids);
+    /* y[r, 0]: the columns of x[r]'s largest values, y[r, 1]: their log softmax; see op_best */
+    void (*best)(pass *p, mat y, mat x);
 } device_ops;
+
+enum { BEST_MAX = 8, BEST_COLS_MAX = 1 << 24 /* floats hold every smaller number */ };
 
 typedef struct logit {
     int32_t id;
@@ -205,6 +211,8 @@ struct device {
 
 /* The ops, as models call them. */
 mat op_embed(pass *p, const weight *w, float scale);
+/* The token of a row is column 0 of head 0 of `ids`, as op_best gives it. */
+mat op_embed_at(pass *p, mat ids, const weight *w, float scale);
 mat op_rms_norm(pass *p, mat x, const weight *w, float eps);
 mat op_rms_norm_inplace(pass *p, mat x, const weight *w, float eps); /* returns x */
 void op_rms_norms(pass *p, mat *y, mat x, const norm_want *want, int32_t n, float eps);
@@ -226,6 +234,13 @@ mat op_moe_down(pass *p, mat x, routing r, const weight *down);
  * rows of them and sets p->rows. A second call changes nothing. */
 void op_keep_outputs(pass *p, mat *const *x, int32_t n);
 mat op_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids);
+/* Copies x to `to`, which may be a range of columns (mat_columns). */
+void op_copy(pass *p, mat to, mat x);
+/* [rows, 2, k]: head 0 has the numbers of the k largest logits of each row, as floats, best first,
+ * equal ones in ascending order; head 1 has the natural logarithms of their probabilities, a soft
+ * max over all columns. k is 1 to BEST_MAX. In a row with a NaN or +inf, or without a finite
+ * logit, numbers are -1 and logarithms NaN. A row's result does not depend on other rows. */
+mat op_best(pass *p, mat logits, int32_t k);
 /* Moves the pass to that side (pass.h), and replaces the n mats by copies there; a mat without rows
  * stays as it is. Does nothing if the pass is there already. Between two devices neither of which
  * has the host's memory, copies go through the host. */

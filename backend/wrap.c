@@ -425,6 +425,10 @@ static void w_embed(pass *p, mat y, const weight *w, float c)
 {
     AROUND("embed", y, w, (void)0, op->embed(p, y, w, c));
 }
+static void w_embed_at(pass *p, mat y, mat ids, const weight *w, float c)
+{
+    AROUND("embed_at", y, w, ids = mirror(m_, p, ids), op->embed_at(p, y, ids, w, c));
+}
 static void w_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
 {
     AROUND("rms_norm", y, w, x = mirror(m_, p, x), op->rms_norm(p, y, x, w, eps));
@@ -493,6 +497,10 @@ static void w_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n)
 {
     AROUND("softcap", x, NULL, ids = mirror_bytes(m_, p, ids, (size_t)n * sizeof *ids),
            op->softcap(p, x, cap, ids, n));
+}
+static void w_best(pass *p, mat y, mat x)
+{
+    AROUND("best", y, NULL, x = mirror(m_, p, x), op->best(p, y, x));
 }
 /* Compares the weights of the chosen experts: another choice has other weights. */
 static void w_route(pass *p, routing r, mat logits, const weight *scale)
@@ -687,6 +695,7 @@ int32_t device_op_times(device *d, device_op_time *list, int32_t cap, bool clear
 
 static const device_ops wrap_ops = {
     .embed = w_embed,
+    .embed_at = w_embed_at,
     .rms_norm = w_rms_norm,
     .matmul = w_matmul,
     .glu = w_glu,
@@ -703,6 +712,7 @@ static const device_ops wrap_ops = {
     .gather = w_gather,
     .copy = w_copy,
     .softcap = w_softcap,
+    .best = w_best,
 };
 
 /* The wrapper has an optional op only if the inner device has it, and for check the reference too.

@@ -245,6 +245,7 @@ static void cpu_close(device *d)
 
 static const device_ops cpu_ops = {
     .embed = cpu_embed,
+    .embed_at = cpu_embed_at,
     .rms_norm = cpu_rms_norm,
     .matmul = cpu_matmul,
     .glu = cpu_glu,
@@ -261,6 +262,7 @@ static const device_ops cpu_ops = {
     .gather = cpu_gather,
     .copy = cpu_copy,
     .softcap = cpu_softcap,
+    .best = cpu_best,
 };
 
 /* ---- Instruction sets -------------------------------------------------------------------- */

@@ -29,6 +29,20 @@ static void ref_embed(pass *p, mat y, const weight *w, float scale)
     }
 }
 
+static void ref_embed_at(pass *p, mat y, mat ids, const weight *w, float scale)
+{
+    if (p->dry)
+        return;
+    for (int32_t r = 0; r < y.rows; r++) {
+        float *to = mat_row(y, r), id = *mat_row(ids, r);
+        bool known = id >= 0 && id < (float)w->n_out; /* false for NaN */
+        if (known)
+            num_format_of(w->type)->decode(weight_row(w, 0, (int64_t)id), to, w->n_in);
+        for (int32_t i = 0; i < w->n_in; i++)
+            to[i] = known ? to[i] * scale : NAN;
+    }
+}
+
 static void ref_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
 {
     if (p->dry)
@@ -139,6 +153,37 @@ static void ref_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n
                 v[i] = (float)(cap * tanh((double)v[i] / cap));
         for (int32_t i = 0; i < n_ids; i++)
             v[ids[i]] = -INFINITY;
+    }
+}
+
+/* Rank j is the largest of what follows rank j - 1 in the order (larger logit, smaller number). */
+static void ref_best(pass *p, mat y, mat x)
+{
+    if (p->dry)
+        return;
+    for (int32_t r = 0; r < x.rows; r++) {
+        const float *z = mat_row(x, r);
+        float *id = mat_row(y, r), *logp = id + y.cols;
+        double top = -INFINITY, sum = 0;
+        bool bad = false;
+        for (int32_t i = 0; i < x.cols; i++) {
+            top = z[i] > top ? z[i] : top;
+            bad |= isnan(z[i]);
+        }
+        bad |= isinf(top);
+        for (int32_t i = 0; i < x.cols; i++)
+            sum += exp(z[i] - top);
+        for (int32_t j = 0, last = -1; j < y.cols; j++) {
+            int32_t best = -1;
+            for (int32_t i = 0; i < x.cols && !bad; i++) {
+                bool left = j == 0 || z[i] < z[last] || (z[i] == z[last] && i > last);
+                if (left && (best < 0 || z[i] > z[best]))
+                    best = i;
+            }
+            id[j] = (float)best;
+            logp[j] = bad ? NAN : (float)(z[best] - top - log(sum));
+            last = best;
+        }
     }
 }
 
@@ -495,6 +540,7 @@ static void ref_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
 
 const device_ops cpu_ref_ops = {
     .embed = ref_embed,
+    .embed_at = ref_embed_at,
     .rms_norm = ref_rms_norm,
     .matmul = ref_matmul,
     .act_mul = ref_act_mul,
@@ -509,4 +555,5 @@ const device_ops cpu_ref_ops = {
     .gather = ref_gather,
     .copy = ref_copy,
     .softcap = ref_softcap,
+    .best = ref_best,
 };

@@ -67,6 +67,19 @@ static void embed_row(const rows_job *j, int32_t r, int32_t thread)
     kernels(j)->scale(to, j->c, j->w->n_in);
 }
 
+static void embed_at_row(const rows_job *j, int32_t r, int32_t thread)
+{
+    (void)thread;
+    float *to = mat_row(j->y, r), id = *mat_row(j->a, r);
+    if (id >= 0 && id < (float)j->w->n_out) { /* false for NaN */
+        num_format_of(j->w->type)->decode(weight_row(j->w, 0, (int64_t)id), to, j->w->n_in);
+        kernels(j)->scale(to, j->c, j->w->n_in);
+        return;
+    }
+    for (int32_t i = 0; i < j->w->n_in; i++)
+        to[i] = NAN;
+}
+
 static void norm_row(const rows_job *j, int32_t r, int32_t thread)
 {
     (void)thread;
@@ -178,6 +191,14 @@ void cpu_embed(pass *p, mat y, const weight *w, float scale)
         return;
     rows_job j = {.p = p, .y = y, .w = w, .c = scale, .row = embed_row};
     run_rows(&j, mat_width(y) * 4); /* decoding takes longer than streaming */
+}
+
+void cpu_embed_at(pass *p, mat y, mat ids, const weight *w, float scale)
+{
+    if (p->dry)
+        return;
+    rows_job j = {.p = p, .y = y, .a = ids, .w = w, .c = scale, .row = embed_at_row};
+    run_rows(&j, mat_width(y) * 4);
 }
 
 void cpu_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)

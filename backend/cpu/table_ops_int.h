@@ -7,6 +7,7 @@
 
 /* small.c */
 void cpu_embed(pass *p, mat y, const weight *w, float scale);
+void cpu_embed_at(pass *p, mat y, mat ids, const weight *w, float scale);
 void cpu_rms_norm(pass *p, mat y, mat x, const weight *w, float eps);
 void cpu_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps);
 void cpu_act_mul(pass *p, mat y, mat a, mat b, act_kind act);
@@ -18,6 +19,8 @@ void cpu_kv_store(pass *p, const kv_view *kv, mat k, mat v);
 void cpu_gather(pass *p, mat y, mat x, const int32_t *row);
 void cpu_copy(pass *p, mat y, mat x);
 void cpu_route(pass *p, routing r, mat logits, const weight *expert_scale);
+/* best.c */
+void cpu_best(pass *p, mat y, mat x);
 /* matmul.c */
 void cpu_matmul(pass *p, mat y, mat x, const weight *w);
 void cpu_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act);

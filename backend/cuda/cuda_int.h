@@ -159,14 +159,29 @@ typedef struct dev_quant {
 } dev_quant;
 
 /* elementwise.cu */
-void cu_embed(cudaStream_t s, dev_mat y, const void *table, int type, size_t row_bytes,
-              const int32_t *token, float scale);
+typedef struct row_ids { /* a token of each row: token[r], or else at[r * stride] as a float */
+    const int32_t *token;
+    const float *at;
+    int64_t stride;
+    int32_t n_ids; /* with `at`: tokens 0 .. n_ids - 1 are in the table */
+} row_ids;
+void cu_embed(cudaStream_t s, dev_mat y, const void *table, int type, size_t row_bytes, row_ids ids,
+              float scale);
 /* y[r, i] = act(a[r, i / share]) * b[r, i]; act: an act_kind */
 void cu_act_mul(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b, int act, int share, dev_quant q);
 void cu_add(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b);
 void cu_scale(cudaStream_t s, dev_mat x, float c, const float *w);
 void cu_gather(cudaStream_t s, dev_mat y, dev_mat x, const int32_t *row);
 void cu_softcap(cudaStream_t s, dev_mat x, float cap, const int32_t *ids, int32_t n_ids);
+/* best.cu: y [rows, 2 k] as op_best gives it */
+enum { BEST_PIECE = 2048, BEST_CANDIDATES = 8192 }; /* columns of a piece; k times the pieces */
+typedef struct best_args {
+    dev_mat y, x;
+    int32_t k, n_piece;
+    uint32_t *candidate; /* [rows, n_piece, k, 2] */
+    float *sum;          /* [rows, n_piece] */
+} best_args;
+void cu_best(cudaStream_t s, best_args a);
 /* norm.cu */
 void cu_rms_norm(cudaStream_t s, dev_mat y, dev_mat x, int32_t heads, const float *w, float eps,
                  dev_quant q);

@@ -13,23 +13,33 @@ static dim3 grid_of(dev_mat y, int per_block)
     return dim3((unsigned)((y.cols + per_block - 1) / per_block), (unsigned)y.rows);
 }
 
-/* y[r] = table[token[r]] * scale, rows of floats. Blocks go through embed_blocks_kernel.
+/* The token of row r; -1: not in the table. */
+DEV int id_of(const row_ids &ids, int r)
+{
+    if (ids.token)
+        return ids.token[r];
+    float id = ids.at[r * ids.stride];
+    return id >= 0 && id < (float)ids.n_ids ? (int)id : -1;
+}
+
+/* y[r] = table[id[r]] * scale, rows of floats. Blocks go through embed_blocks_kernel.
  * grid:   256 columns x row
  * shared: none
  * bound:  latency; a row is 10 KB */
 __global__ void embed_float_kernel(dev_mat y, const uint8_t *table, int type, size_t row_bytes,
-                                   const int32_t *token, float scale)
+                                   row_ids ids, float scale)
 {
     grid_trigger();
     grid_wait();
     int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
     if (i >= y.cols)
         return;
-    const uint8_t *row = table + (size_t)token[r] * row_bytes;
+    int id = id_of(ids, r);
+    const uint8_t *row = table + (size_t)max(id, 0) * row_bytes;
     float v = type == T_F32   ? ((const float *)row)[i]
               : type == T_F16 ? f16_to_f32(((const uint16_t *)row)[i])
                               : bf16_to_f32(((const uint16_t *)row)[i]);
-    y.at[r * y.stride + i] = v * scale;
+    y.at[r * y.stride + i] = id < 0 ? NAN : v * scale;
 }
 
 DEV uint32_t table_u16(const uint8_t *p)
@@ -108,33 +118,35 @@ DEV float block_value(const uint8_t *row, int type, int i)
     return (float)(c < 8 ? m : -m) * d;
 }
 
-/* y[r] = table[token[r]] * scale, rows of blocks in the file's layout.
+/* y[r] = table[id[r]] * scale, rows of blocks in the file's layout.
  * grid:   256 columns x row
  * shared: none
  * bound:  latency; a row is a few KB */
 __global__ void embed_blocks_kernel(dev_mat y, const uint8_t *table, int type, size_t row_bytes,
-                                    const int32_t *token, float scale)
+                                    row_ids ids, float scale)
 {
     grid_trigger();
     grid_wait();
     int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
     if (i >= y.cols)
         return;
-    const uint8_t *row = table + (size_t)token[r] * row_bytes;
+    int id = id_of(ids, r);
+    const uint8_t *row = table + (size_t)max(id, 0) * row_bytes;
     bool k = (type >= 10 && type <= 14) || type == 23;
-    y.at[r * y.stride + i] = (k ? k_value(row, type, i) : block_value(row, type, i)) * scale;
+    float v = k ? k_value(row, type, i) : block_value(row, type, i);
+    y.at[r * y.stride + i] = id < 0 ? NAN : v * scale;
 }
 
 extern "C" void cu_embed(cudaStream_t s, dev_mat y, const void *table, int type, size_t row_bytes,
-                         const int32_t *token, float scale)
+                         row_ids ids, float scale)
 {
     bool floats = type == T_F32 || type == T_F16 || type == T_BF16;
     if (floats)
         LAUNCH(embed_float_kernel, grid_of(y, 256), dim3(256), 0, s, y, (const uint8_t *)table,
-               type, row_bytes, token, scale);
+               type, row_bytes, ids, scale);
     else
         LAUNCH(embed_blocks_kernel, grid_of(y, 256), dim3(256), 0, s, y, (const uint8_t *)table,
-               type, row_bytes, token, scale);
+               type, row_bytes, ids, scale);
 }
 
 /* Activations by their act_kind. */

@@ -53,8 +53,18 @@ static void c_embed(pass *p, mat y, const weight *w, float scale)
         return;
     wrote(p, y);
     cu_embed(cuda_of(p)->stream, cuda_mat(y), w->packed, (int)w->type, w->row_bytes,
-             cuda_step_rows(p)->rows.token, scale);
+             (row_ids){.token = cuda_step_rows(p)->rows.token}, scale);
     cuda_done(p, "embed");
+}
+
+static void c_embed_at(pass *p, mat y, mat ids, const weight *w, float scale)
+{
+    if (cuda_skip(p, y) || !loaded(p, w))
+        return;
+    wrote(p, y);
+    cu_embed(cuda_of(p)->stream, cuda_mat(y), w->packed, (int)w->type, w->row_bytes,
+             (row_ids){.at = ids.at, .stride = ids.stride, .n_ids = w->n_out}, scale);
+    cuda_done(p, "embed_at");
 }
 
 static void c_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
@@ -215,6 +225,26 @@ static void c_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_i
     wrote(p, x);
     cu_softcap(cuda_of(p)->stream, cuda_mat(x), cap, ids, n_ids);
     cuda_done(p, "softcap");
+}
+
+static void c_best(pass *p, mat y, mat x)
+{
+    best_args a = {
+        .x = cuda_mat(x), .k = y.cols, .n_piece = (x.cols + BEST_PIECE - 1) / BEST_PIECE};
+    size_t n = (size_t)x.rows * (size_t)a.n_piece, mark = pass_mark(p);
+    if (a.k * a.n_piece > BEST_CANDIDATES) {
+        err_set(&p->e, E_UNSUPPORTED, "the best %d of %d columns on a CUDA device", a.k, x.cols);
+        return;
+    }
+    a.candidate = cuda_temp(p, n * (size_t)a.k * 2 * sizeof *a.candidate);
+    a.sum = cuda_temp(p, n * sizeof *a.sum);
+    pass_release(p, mark);
+    if (cuda_skip(p, y))
+        return;
+    a.y = cuda_mat(y);
+    wrote(p, y);
+    cu_best(cuda_of(p)->stream, a);
+    cuda_done(p, "best");
 }
 
 /* ---- Products ------------------------------------------------------------------------------ */
@@ -602,6 +632,7 @@ static void c_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
 
 const device_ops cuda_ops = {
     .embed = c_embed,
+    .embed_at = c_embed_at,
     .rms_norm = c_rms_norm,
     .rms_norms = c_rms_norms,
     .matmul = c_matmul,
@@ -621,4 +652,5 @@ const device_ops cuda_ops = {
     .gather = c_gather,
     .copy = c_copy,
     .softcap = c_softcap,
+    .best = c_best,
 };

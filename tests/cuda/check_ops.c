@@ -446,7 +446,55 @@ static void check_embed(rig *g, num_type t, int32_t n)
     both_begin(g, &b, &c.st);
     mat yr = op_embed(&b.ref, &w.w[0], 1.7f), yg = op_embed(&b.gpu, &w.w[1], 1.7f);
     verdict(g, "embed", text("%-6s 9 x %d", num_name(t), n), both_error(g, &b, yr, yg), 1e-13);
+    float ids[9] = {0, 36, 5, 37, -1, NAN, 17, 1e9f, 5}; /* the table has 37 */
+    mat at[2], row;
+    both_mat(g, &b, at, ids, 9, 1, 1);
+    yr = op_embed_at(&b.ref, at[0], &w.w[0], 1.7f);
+    yg = op_embed_at(&b.gpu, at[1], &w.w[1], 1.7f);
+    row = yr;
+    row.rows = 1;
+    double e = both_error(g, &b, yr, yg);
+    verdict(g, "embed_at", text("%-6s 9 x %d", num_name(t), n), isnan(row.at[0]) ? NAN : e, 1e-13);
     pair_free(g, &w);
+}
+
+/* The best logits of rows, and each row alone. `what` spoils every third row: 1 NaN, 2 +inf, 3 -inf
+ * alone. steps: logits are rounded to 1 / steps, so many are equal. */
+static void check_best(rig *g, int32_t rows, int32_t n, int32_t k, int32_t steps, int what)
+{
+    static chain c;
+    both b;
+    mat x[2];
+    if (!my_turn(g, "best"))
+        return;
+    chain_init(&c, rows, 0, 0);
+    both_begin(g, &b, &c.st);
+    size_t all = (size_t)rows * (size_t)n;
+    float *v = draw(g, all, 5.0);
+    for (size_t i = 0; i < all; i++) {
+        v[i] = steps ? rintf(v[i] * (float)steps) / (float)steps : v[i];
+        if (what && i / (size_t)n % 3 == 0 && (what == 3 || i % (size_t)n == (size_t)n / 2))
+            v[i] = what == 1 ? NAN : what == 2 ? INFINITY : -INFINITY;
+    }
+    both_mat(g, &b, x, v, rows, 1, n);
+    mat yr = op_best(&b.ref, x[0], k), yg = op_best(&b.gpu, x[1], k);
+    double e = both_error(g, &b, mat_head(yr, 1), mat_head(yg, 1));
+    float *got = pass_failed(&b.gpu) ? NULL : gpu_rows(g, yg);
+    int differ = 0;
+    for (int32_t r = 0; got && r < rows; r++) {
+        mat one = x[1];
+        one.at += (size_t)r * (size_t)n;
+        one.rows = 1;
+        float *alone = gpu_rows(g, op_best(&b.gpu, one, k));
+        differ += memcmp(alone, got + (size_t)r * 2 * (size_t)k, 2 * (size_t)k * sizeof *got) != 0;
+        differ += memcmp(alone, mat_row(yr, r), (size_t)k * sizeof *got) != 0;
+        mem_free(alone);
+    }
+    verdict(g, "best", text("%d of %d, steps %d, %d, rows %d: logarithms", k, n, steps, what, rows),
+            e, 1e-11);
+    verdict(g, "best", "numbers, and rows alone: that differ", got ? differ : NAN, 0);
+    mem_free(got);
+    mem_free(v);
 }
 
 /* ---- What waits to become one kernel -------------------------------------------------------- */
@@ -783,6 +831,14 @@ void check_ops(rig *g)
         check_embed(g, more[i], 320);
     for (int i = 0; i < N_BLOCK_TYPES; i++)
         check_embed(g, block_types[i], 512);
+    check_best(g, 1, 262144, 1, 0, 0);
+    check_best(g, 2, 262144, 8, 2, 0);
+    check_best(g, 5, 5001, 4, 1, 0);
+    check_best(g, 3, 8, 8, 0, 0);
+    check_best(g, 2, 1, 1, 0, 0);
+    check_best(g, 7, 2049, 3, 0, 1);
+    check_best(g, 7, 2048, 8, 3, 2);
+    check_best(g, 4, 4100, 2, 0, 3);
     check_products(g);
     check_attention(g);
     static const int32_t rows[] = {1, 2, 9, 32};
