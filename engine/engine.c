@@ -8,6 +8,7 @@
 #include "engine/text_file.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "model/draft_kind.h"
 
 #include <string.h>
 
@@ -74,6 +75,20 @@ static status load_weights(carat_model *m, const carat_model_options *opt, err *
     return OK;
 }
 
+/* A drafter has neither an embedding nor keys of its own, so it answers nothing. */
+static status refuse_drafter(const gguf *g, err *e)
+{
+    const char *what;
+    draft_kind kind = draft_kind_of(g, &what);
+    if (kind == DRAFT_ALIEN)
+        return draft_kind_check(g, e);
+    if (kind != DRAFT_NONE)
+        return err_set(e, E_UNSUPPORTED,
+                       "%s is %s, which guesses for another model: give it with --draft", g->path,
+                       what);
+    return OK;
+}
+
 /* Takes g, on success and on failure. */
 static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **out, err *e)
 {
@@ -97,6 +112,10 @@ static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **o
         goto out;
     }
     m->has_lock = true;
+    if ((st = refuse_drafter(g, e))) {
+        gguf_close(g);
+        goto out;
+    }
     if ((st = model_bind(&m->core, g, e)))
         goto out;
     m->direct = opt->no_mmap && m->core.file.part; /* bytes of the caller's are the caller's */

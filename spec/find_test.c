@@ -1,0 +1,335 @@
+/* find_test.c - what --draft names: files by content, directories, the model's own directory; and
+ * every family that looks like one that carat runs.
+ */
+#include "tests/test.h"
+#include "apps/commands.h"
+#include "base/mem.h"
+#include "model/draft_kind.h"
+#include "spec/find.h"
+#include "tests/doctor.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char *made(const char *dir, const char *name, const char *size, const char *type)
+{
+    static char path[8][512];
+    static int n;
+    char *to = path[n++ % 8];
+    snprintf(to, sizeof path[0], "%s/%s", dir, name);
+    const char *argv[] = {size, to, "--type", type};
+    CHECK_EQ(command_synth.run(&command_synth, 4, (char **)argv), 0);
+    return to;
+}
+
+/* A directory of its own. */
+static const char *room(const char *name)
+{
+    const char *dir = test_temp(name);
+    CHECK_EQ(mkdir(dir, 0700), 0);
+    return dir;
+}
+
+static void bind_target(model *m, const char *path)
+{
+    gguf g;
+    err e = {0};
+    CHECK_OK(gguf_open(&g, path, false, NULL, NULL, &e), e);
+    CHECK_OK(model_bind(m, &g, &e), e);
+}
+
+/* The reason for a choice, or the sentence against it. Valid until the next call. */
+static const char *told(const char *wish, const model *target, const char *target_path)
+{
+    static char text[1024];
+    draft_found f;
+    err e = {0};
+    status st = draft_find(wish, target, target_path, &f, &e);
+    snprintf(text, sizeof text, "%s", st ? e.text : f.why);
+    draft_found_free(&f);
+    draft_found_free(&f);
+    return text;
+}
+
+#define CHECK_SAYS(text, part)                                                                     \
+    do {                                                                                           \
+        const char *text_ = (text);                                                                \
+        CHECK_MSG(strstr(text_, part), "\"%s\" lacks \"%s\"", text_, part);                        \
+    } while (0)
+
+TEST(find_wishes_without_files)
+{
+    model m;
+    draft_found f;
+    err e = {0};
+    const char *dir = room("lone");
+    const char *path = made(dir, "target.gguf", "tiny-dense", "f32");
+    bind_target(&m, path);
+    CHECK_OK(draft_find(NULL, &m, path, &f, &e), e);
+    CHECK(!f.class);
+    CHECK_OK(draft_find("none", &m, path, &f, &e), e);
+    CHECK(!f.class);
+    CHECK_OK(draft_find("lookup", &m, path, &f, &e), e);
+    CHECK(f.class == &draft_lookup);
+    CHECK_OK(draft_find("auto", &m, path, &f, &e), e);
+    CHECK(f.class == &draft_lookup);
+    CHECK_STR(f.why, "no drafter lies beside the model");
+    CHECK_OK(draft_find("auto", &m, NULL, &f, &e), e);
+    CHECK(f.class == &draft_lookup);
+    CHECK_STATUS(draft_find("fastest", &m, path, &f, &e), E_ARG);
+    CHECK_SAYS(e.text, "there is no drafter 'fastest': expected none, lookup, auto");
+    CHECK(!f.class && !f.file.path);
+    e = (err){0};
+    CHECK_STATUS(draft_find("/nonexistent/d.gguf", &m, path, &f, &e), E_IO);
+    CHECK_SAYS(e.text, "/nonexistent/d.gguf");
+    CHECK_SAYS(told(dir, &m, path), "there is no drafter in this directory");
+    model_free(&m);
+}
+
+TEST(find_takes_a_file_by_its_content)
+{
+    model m;
+    const char *dir = room("content");
+    char renamed[512];
+    bind_target(&m, made(dir, "target.gguf", "tiny-dense", "f32"));
+    char *path = made(dir, "d.gguf", "dflash-tiny", "q8_0");
+    snprintf(renamed, sizeof renamed, "%s/weights.bin", dir);
+    CHECK_EQ(rename(path, renamed), 0);
+    CHECK_SAYS(told(renamed, &m, NULL), "weights.bin");
+    FILE *f = fopen(renamed, "w");
+    fputs("nothing that a drafter would be", f);
+    fclose(f);
+    CHECK_SAYS(told(renamed, &m, NULL), "not a GGUF file");
+    static const char st[] = "\x3c\0\0\0\0\0\0\0{\"fc.weight\":{\"dtype\":\"F32\",\"shape\":[0],"
+                             "\"data_offsets\":[0,0]}}    ";
+    f = fopen(renamed, "w");
+    fwrite(st, 1, sizeof st - 1, f);
+    fclose(f);
+    CHECK_SAYS(told(renamed, &m, NULL), "carat convert");
+    /* For another target, of another width or vocabulary. */
+    CHECK_SAYS(told(made(dir, "wide.gguf", "dflash-tiny-wide", "q8_0"), &m, NULL),
+               "for a model of width 256, and gemma-4-tiny-dense, random weights has width 96");
+    CHECK_SAYS(told(made(dir, "mtp.gguf", "mtp-tiny-wide", "q8_0"), &m, NULL),
+               "an MTP assistant of Gemma 4 for a model of width 256");
+    CHECK_SAYS(told(made(dir, "model.gguf", "tiny-ple", "q8_0"), &m, NULL),
+               "only if both have a tokenizer");
+    model_free(&m);
+}
+
+/* A directory must name one drafter, or one that is better than the others. */
+TEST(find_takes_the_best_file_of_a_directory)
+{
+    model m;
+    const char *dir = room("several");
+    char other[600];
+    const char *target = made(dir, "target.gguf", "tiny-dense", "f32");
+    bind_target(&m, target);
+    made(dir, "b.gguf", "dflash-tiny", "f16");
+    CHECK_SAYS(told(dir, &m, target), "b.gguf");
+    made(dir, "c.gguf", "dflash-tiny", "q8_0");
+    made(dir, "a.gguf", "dflash-tiny", "q4_0");
+    CHECK_SAYS(told(dir, &m, target), "c.gguf");
+    made(dir, "for-another.gguf", "dflash-tiny-wide", "q8_0");
+    CHECK_SAYS(told(dir, &m, target), "c.gguf");
+    made(dir, "d.gguf", "mtp-tiny", "q8_0");
+    CHECK_SAYS(told(dir, &m, target), "c.gguf and d.gguf could both be meant: name one of them");
+    snprintf(other, sizeof other, "%s/d.gguf", dir);
+    CHECK_EQ(unlink(other), 0);
+    /* A damaged file does not disturb. */
+    snprintf(other, sizeof other, "%s/e.gguf", dir);
+    FILE *f = fopen(other, "w");
+    fputs("GGUF and nothing more", f);
+    fclose(f);
+    CHECK_SAYS(told(dir, &m, target), "c.gguf");
+    model_free(&m);
+}
+
+TEST(find_names_a_checkpoint_that_wants_converting)
+{
+    model m;
+    const char *dir = room("checkpoint");
+    static const char *const files[] = {"config.json", "model.safetensors"};
+    bind_target(&m, made(room("elsewhere"), "target.gguf", "tiny-dense", "f32"));
+    for (int i = 0; i < 2; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/%s", dir, files[i]);
+        FILE *f = fopen(path, "w");
+        fputs("{}", f);
+        fclose(f);
+    }
+    CHECK_SAYS(told(dir, &m, NULL), "a checkpoint in safetensors; 'carat convert ");
+    made(dir, "d.gguf", "dflash-tiny", "q8_0");
+    CHECK_SAYS(told(dir, &m, NULL), "d.gguf");
+    model_free(&m);
+}
+
+/* auto looks at names that say what they are, and never fails. */
+TEST(find_auto_takes_what_lies_beside_the_model)
+{
+    model m;
+    draft_found f;
+    err e = {0};
+    const char *dir = room("beside");
+    const char *target = made(dir, "target.gguf", "tiny-dense", "f32");
+    bind_target(&m, target);
+    made(dir, "x.gguf", "dflash-tiny", "q8_0"); /* the name says nothing */
+    CHECK_SAYS(told("auto", &m, target), "no drafter lies beside the model");
+    made(dir, "other-DFlash.gguf", "dflash-tiny-wide", "q8_0");
+    CHECK_SAYS(told("auto", &m, target), "other-DFlash.gguf");
+    CHECK_OK(draft_find("auto", &m, target, &f, &e), e);
+    CHECK(f.class == &draft_lookup);
+    draft_found_free(&f);
+    model_free(&m);
+}
+
+/* ---- Look-alikes --------------------------------------------------------------------------- */
+
+static void says_alien(const char *from, const doctor_change *c, const char *part)
+{
+    const char *path = test_temp("alien.gguf");
+    gguf g;
+    err e = {0};
+    doctor_gguf(from, path, c);
+    CHECK_OK(gguf_open(&g, path, false, NULL, NULL, &e), e);
+    CHECK_STATUS(draft_kind_check(&g, &e), E_UNSUPPORTED);
+    CHECK_SAYS(e.text, part);
+    CHECK_SAYS(e.text, path);
+    gguf_close(&g);
+}
+
+/* One file of each family, made from a DFlash drafter by its marks. */
+TEST(find_refuses_look_alikes_by_name)
+{
+    const char *dir = room("aliens");
+    const char *base = made(dir, "base.gguf", "dflash-tiny", "q8_0");
+    const char *laguna = made(dir, "laguna.gguf", "dflash-tiny-laguna", "q8_0");
+    const char *dspark = made(dir, "dspark.gguf", "dflash-tiny-dspark", "q8_0");
+    const char *mtp = made(dir, "mtp.gguf", "mtp-tiny-ordered", "q8_0");
+    static const struct {
+        doctor_change c;
+        const char *part;
+    } alien[] = {
+        {{.arch = "eagle3"}, "an EAGLE-3 head"},
+        {{.add = "blk.0.midlayer.attn_q.weight"}, "an EAGLE-3 head"},
+        {{.arch = "p-eagle"}, "a P-EAGLE head"},
+        {{.arch = "dflash2"}, "a DFlash2 drafter"},
+        {{.add = "selector_hidden.weight"}, "a DFlash2 drafter"},
+        {{.add = "blk.1.attention_conv.weight"}, "a DFlash2 drafter"},
+        {{.add = "blk.1.mlp_conv_base"}, "a DFlash2 drafter"},
+        {{.key = "dflash.conv_kernel_size", .value = 2}, "a DFlash2 drafter"},
+        {{.add = "prefix_gru.weight"}, "a Domino drafter"},
+        {{.add = "dflash.domino.embed_proj.weight"}, "a Domino drafter"},
+        {{.key = "dflash.dflash.domino.enabled", .value = 1}, "a Domino drafter"},
+        {{.key = "dflash.shift_label", .value = 1}, "a Domino drafter"},
+        {{.key = "dflash.hyper_connection.count", .value = 4}, "DeepSeek"},
+        {{.add = "blk.0.hc_attn.weight"}, "DeepSeek"},
+        {{.add = "blk.2.attn_sinks.weight"}, "attention sinks"},
+        {{.add = "mask_embedding"}, "attention sinks"},
+        {{.add = "encoder.output_norm_enc.weight"}, "a Muse assistant"},
+        {{.add = "d2t"}, "a reduced vocabulary"},
+        {{.add = "blk.0.post_ffw_norm.weight"}, "Gemma's own layers"},
+        {{.add = "blk.0.layer_output_scale.weight"}, "Gemma's own layers"},
+        {{.arch = "dspark"}, "an early format"},
+        {{.add = "markov_head.joint_proj.weight"}, "gated or recurrent"},
+        {{.arch = "laguna-dspark"}, "a Laguna drafter with DSpark"},
+    };
+    for (size_t i = 0; i < sizeof alien / sizeof *alien; i++)
+        says_alien(base, &alien[i].c, alien[i].part);
+    says_alien(laguna, &(doctor_change){.add = "markov_w1.weight"}, "a Laguna drafter with DSpark");
+    says_alien(base, &(doctor_change){.add = "blk.0.attn_extra_norm.weight"},
+               "1 tensor that carat does not know: blk.0.attn_extra_norm.weight");
+    says_alien(dspark, &(doctor_change){.rename = "markov_w1.weight", .as = "markov_w3.weight"},
+               "does not know: markov_w3.weight");
+    says_alien(mtp, &(doctor_change){.rename = "masked_embd_ordering", .as = "blk.4x.attn_q"},
+               "an MTP assistant of Gemma 4 with 1 tensor");
+    says_alien(mtp, &(doctor_change){.add = "blk.0.attn_k.weight"}, "blk.0.attn_k.weight");
+}
+
+TEST(find_knows_every_tensor_that_synth_writes)
+{
+    static const char *const all[][2] = {{"dflash-tiny", "llama.cpp"},
+                                         {"dflash-tiny", "lucebox"},
+                                         {"dflash-tiny", "ik"},
+                                         {"dflash-tiny-laguna", "llama.cpp"},
+                                         {"dflash-tiny-laguna", "lucebox"},
+                                         {"dflash-tiny-laguna", "ik"},
+                                         {"dflash-tiny-dspark", "llama.cpp"},
+                                         {"dflash-tiny-dspark", "lucebox"},
+                                         {"dflash-tiny-dspark", "ik"},
+                                         {"mtp-tiny", "llama.cpp"},
+                                         {"mtp-tiny-ordered", "llama.cpp"},
+                                         {"mtp-tiny-ordered", "old"}};
+    const char *path = test_temp("known.gguf"), *what;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const char *argv[] = {all[i][0], path, "--dialect", all[i][1]};
+        gguf g;
+        err e = {0};
+        CHECK_EQ(command_synth.run(&command_synth, 4, (char **)argv), 0);
+        CHECK_OK(gguf_open(&g, path, false, NULL, NULL, &e), e);
+        CHECK_OK(draft_kind_check(&g, &e), e);
+        CHECK_EQ(draft_kind_of(&g, &what), all[i][0][0] == 'd' ? DRAFT_DFLASH : DRAFT_MTP);
+        gguf_close(&g);
+    }
+}
+
+TEST(find_knows_classes_of_configurations)
+{
+    static const struct {
+        const char *name, *part;
+    } alien[] = {{"Eagle3LlamaForCausalLM", "EAGLE-3"},
+                 {"PEagleSpeculator", "P-EAGLE"},
+                 {"peagle", "P-EAGLE"},
+                 {"mtp", "inside the target's file"},
+                 {"DFlash2DraftModel", "DFlash2"},
+                 {"DominoForCausalLM", "Domino"},
+                 {"LagunaDSparkModel", "Laguna"},
+                 {"Gemma4DSparkModel", "Gemma's own layers"},
+                 {"MuseGlimmerAssistantModel", "Muse"}};
+    static const char *const own[] = {"DFlashDraftModel",        "Qwen3DFlashDraftModel",
+                                      "DFlashSpeculator",        "Qwen3DSparkModel",
+                                      "DFlashLagunaForCausalLM", "Gemma4AssistantForCausalLM"};
+    for (size_t i = 0; i < sizeof alien / sizeof *alien; i++)
+        CHECK_SAYS(draft_alien_class(alien[i].name, strlen(alien[i].name)), alien[i].part);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        CHECK(!draft_alien_class(own[i], strlen(own[i])));
+}
+
+/* As a model, a drafter is refused with a hint. */
+TEST(find_drafters_are_no_models)
+{
+    const char *dir = room("models");
+    static const char *const sizes[] = {"dflash-tiny", "mtp-tiny"};
+    for (int i = 0; i < 2; i++) {
+        carat_model *m;
+        carat_error e = {0};
+        const char *path = made(dir, "m.gguf", sizes[i], "q8_0");
+        CHECK_STATUS(carat_model_open(path, NULL, &m, &e), E_UNSUPPORTED);
+        CHECK_SAYS(e.text, "guesses for another model: give it with --draft");
+        doctor_gguf(path, test_temp("x.gguf"), &(doctor_change){.arch = "eagle3"});
+        e = (carat_error){0};
+        CHECK_STATUS(carat_model_open(test_temp("x.gguf"), NULL, &m, &e), E_UNSUPPORTED);
+        CHECK_SAYS(e.text, "an EAGLE-3 head");
+    }
+}
+
+static status find_in_it(void *arg, err *e)
+{
+    draft_found f;
+    const model *m = ((const void **)arg)[0];
+    status st = draft_find(((const char **)arg)[1], m, ((const char **)arg)[2], &f, e);
+    draft_found_free(&f);
+    return st == E_UNSUPPORTED ? OK : st;
+}
+
+TEST(find_survives_every_failed_allocation)
+{
+    model m;
+    const char *dir = room("memory");
+    const char *target = made(dir, "target.gguf", "tiny-dense", "f32");
+    bind_target(&m, target);
+    made(dir, "a-dflash.gguf", "dflash-tiny", "q8_0");
+    made(dir, "b-dflash.gguf", "dflash-tiny", "f16");
+    test_every_allocation(find_in_it, (const void *[]){&m, dir, target});
+    test_every_allocation(find_in_it, (const void *[]){&m, "auto", target});
+    model_free(&m);
+}
