@@ -3,6 +3,15 @@
  *     key      0   1   2   3   4   5   6   7   8   9       n_slots 8, 10 keys
  *     place    .   .   2   3   4   5   6   7   0   1       keys 0 and 1 are overwritten
  *
+ *     tree     first  +1  +2  +3  +4        row 4 follows row 1, row 1 follows row 0: bits 0 1 4
+ *     place      8     9  10  11  12        row 4's keys: .. 7 committed, then 8 in place 8,
+ *                                           9 in place 9, 10 in place 12
+ *
+ * A row of a tree numbers the keys of its pass by depth: key first + d is that of its ancestor at
+ * depth d, which lies where the ancestor's index says. So a row sums over its keys in the order,
+ * and in the chunks, of a chain with the same tokens, and its result is bit-identical to the
+ * chain's.
+ *
  * Whatever reads or writes a store on the host asks key_walk; kernels ask the key_walk of
  * cuda/key_walk.cuh, which follows the same rule. The rule stands nowhere else, so stores may
  * come to lie in pages without a change in any kernel: `base` is where a table of pages would be,
@@ -24,6 +33,52 @@ static inline key_span key_walk(const kv_view *kv, const kv_base *base, int64_t 
     (void)base;
     int64_t place = t % kv->n_slots;
     return (key_span){(size_t)place, kv->n_slots - place};
+}
+
+/* The keys [lo, hi) that a row sees: all of them. */
+typedef struct key_range {
+    int64_t lo, hi;
+} key_range;
+
+/* The mask of row r of a tree; 0 for rows of chains. */
+static inline uint64_t row_mask(const rowset *rs, const kv_view *kv, int32_t r)
+{
+    return rs->seen && kv->inside != KV_INSIDE_ALL ? rs->seen[r] : 0;
+}
+
+static inline key_range row_range(const rowset *rs, const kv_view *kv, int32_t r)
+{
+    const row_keys *k = rows_keys(rs, kv);
+    uint64_t mask = row_mask(rs, kv, r);
+    bool all = kv->inside == KV_INSIDE_ALL;
+    int64_t lo = kv->window ? (int64_t)rs->pos[r] - kv->window + 1 : 0;
+    int64_t hi = (int64_t)(all ? k->last : k->index)[r] + 1;
+    if (mask)
+        hi = (int64_t)k->first[r] + __builtin_popcountll(mask);
+    return (key_range){lo > 0 ? lo : 0, hi};
+}
+
+/* key_walk among the keys of row r, t < row_range().hi. Below `first`, and in chains, all rows of a
+ * sequence have the same keys. */
+static inline key_span row_key_walk(const kv_view *kv, const kv_base *base, const rowset *rs,
+                                    int32_t r, int64_t t)
+{
+    int64_t first = rows_keys(rs, kv)->first[r];
+    uint64_t left = row_mask(rs, kv, r);
+    if (!left)
+        return key_walk(kv, base, t);
+    int64_t n = first - t; /* the ancestors from here on have neighbouring indices */
+    if (n <= 0) {
+        for (; n < 0; n++)
+            left &= left - 1;
+        int at = __builtin_ctzll(left);
+        uint64_t gaps = ~(left >> at);
+        t = first + at;
+        n = gaps ? __builtin_ctzll(gaps) : STEP_TREE_ROWS_MAX;
+    }
+    key_span span = key_walk(kv, base, t);
+    span.n = span.n < n ? span.n : n;
+    return span;
 }
 
 /* Is key t's place t, for every key? Kernels that add a number to an address rely on it. */

@@ -9,9 +9,11 @@
  *             share it. key_walk.h turns a number into a place in memory; no other code does.
  *   first     the number of the sequence's first key of this pass: keys below it are committed.
  *   last      the number of the sequence's last key of this pass.
- *   seen      trees only: bit b is set when the row sees key first + b (its ancestors and itself).
- *             NULL: chains, where a row sees every key up to its own. A pass with a tree has at
- *             most STEP_TREE_ROWS_MAX rows of each sequence.
+ *   seen      trees only: bit b is set when the row sees the key with index first + b (its
+ *             ancestors and itself). NULL: chains, where a row sees every key up to its own. A pass
+ *             with a tree has at most STEP_TREE_ROWS_MAX rows of each sequence. A row of a tree
+ *             numbers the keys of its pass by depth (key_walk.h), so its keys have the numbers they
+ *             would have in a chain.
  *
  *      committed            this pass
  *   ....................|  r0  r1  r2  r3      chain: r2 sees r0 r1 r2
@@ -81,7 +83,8 @@ struct rope;
 /* Which keys of its own pass a row sees; committed keys are not concerned. */
 typedef enum kv_inside {
     KV_INSIDE_CAUSAL, /* a chain: all up to its own; a tree: its ancestors and its own */
-    KV_INSIDE_ALL     /* all of its sequence: drafters that predict a block of tokens at once */
+    KV_INSIDE_ALL     /* all of its sequence, which is a chain: drafters that predict a block of
+                         tokens at once */
 } kv_inside;
 
 typedef struct kv_view {

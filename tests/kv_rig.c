@@ -92,15 +92,22 @@ static void *counting_alloc(device *d, size_t n)
     return plain_alloc(d, n);
 }
 
-void rig_open(rig *r)
+bool rig_open_on(rig *r, const cpu_options *o)
 {
     gguf g;
     err e = {0};
     *r = (rig){0};
+    if (device_open_cpu(&r->dev, o, &e))
+        return false;
     CHECK_OK(gguf_open(&g, rig_model(), false, NULL, NULL, &e), e);
     CHECK_OK(model_bind(&r->m, &g, &e), e);
-    CHECK_OK(device_open_cpu(&r->dev, &(cpu_options){.n_threads = 1}, &e), e);
     CHECK_OK(model_load(&r->m, r->dev, NULL, NULL, &e), e);
+    return true;
+}
+
+void rig_open(rig *r)
+{
+    CHECK(rig_open_on(r, &(cpu_options){.n_threads = 1}));
 }
 
 void rig_poison(kv_cache *c)

@@ -35,6 +35,7 @@ typedef struct rig {
 
 const char *rig_model(void); /* writes the model's file; its path, valid until the test ends */
 void rig_open(rig *r);       /* model and device */
+bool rig_open_on(rig *r, const cpu_options *o); /* false: this machine lacks the instructions */
 void rig_close(rig *r);
 /* Checks that the cache took exactly the planned bytes. */
 void rig_open_cache(rig *r, const kv_words *words, int32_t rows);

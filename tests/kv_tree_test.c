@@ -1,11 +1,6 @@
-/* kv_tree_test.c - after a path of a tree is committed, a cache is byte-identical to one that was
- * filled token by token, in every format.
- *
- * A row of a tree may sum over its keys in another order than a row of a chain, because its
- * ancestors have other indices. Then rounding may give a stored value another code, and correct
- * rows would differ. So attention is replaced by a function of the row alone. Keys and values of
- * all layers then depend only on token and position, and a different byte means a row in the wrong
- * place, with the wrong position, or overwritten.
+/* kv_tree_test.c - rows of a tree are bit-identical to rows of chains, in every format and on every
+ * instruction set: the logits of each row are those of its path as a chain, the logits and the
+ * stored bytes of a committed path those of the same tokens one by one.
  */
 #include "tests/kv_codes.h"
 #include "tests/kv_rig.h"
@@ -14,35 +9,7 @@
 #include "base/rng.h"
 #include "kv/snapshot.h"
 
-enum { ROWS = 16 };
-
-static struct {
-    const device_ops *usual;
-    device_ops ops;
-} lone;
-
-static void attend_alone(pass *p, mat o, mat q, const kv_view *kv, float scale)
-{
-    (void)kv;
-    (void)scale;
-    for (int32_t r = 0; !p->dry && r < o.rows; r++)
-        memcpy(mat_row(o, r), mat_row(q, r), (size_t)mat_width(o) * sizeof(float));
-}
-
-static void open_lone(rig *r)
-{
-    rig_open(r);
-    lone.usual = r->dev->op;
-    lone.ops = *lone.usual;
-    lone.ops.attend = attend_alone;
-    r->dev->op = &lone.ops;
-}
-
-static void close_lone(rig *r)
-{
-    r->dev->op = lone.usual;
-    rig_close(r);
-}
+enum { ROWS = 16, LONG = 20 * RIG_WINDOW, SHORT = 5 * RIG_WINDOW };
 
 /* A tree of n rows: a path of `good` rows with the tokens ids[0..good), anywhere in ascending
  * order, and rows of other tokens that follow any row before them. */
@@ -60,8 +27,37 @@ static void draw_tree(kv_rows *t, int32_t *path, int32_t good, const int32_t *id
     CHECK_EQ(depth, good);
 }
 
-/* One round: a tree of up to ROWS rows after what is committed, of which a path is kept. */
-static void tree_round(rig *r, const int32_t *ids, int64_t end, uint64_t *rng)
+/* Runs the path to each leaf as a chain on b, whose timeline is that before the tree, and compares
+ * the logits of all its rows with `got`, those of the tree's. */
+static void same_as_chains(rig *b, const kv_rows *t, const float *got)
+{
+    float chain[ROWS * RIG_VOCAB];
+    uint64_t inner = 0;
+    for (int32_t i = 0; i < t->n; i++)
+        inner |= t->parent[i] < 0 ? 0 : (uint64_t)1 << t->parent[i];
+    for (int32_t leaf = 0; leaf < t->n; leaf++) {
+        int32_t path[ROWS], token[ROWS], n = 0;
+        if (inner >> leaf & 1)
+            continue;
+        for (int32_t i = leaf; i >= 0; i = t->parent[i])
+            n++;
+        for (int32_t i = leaf, at = n; i >= 0; i = t->parent[i])
+            path[--at] = i;
+        for (int32_t i = 0; i < n; i++)
+            token[i] = t->token[path[i]];
+        rig_run(b, token, n, 0, chain);
+        for (int32_t i = 0; i < n; i++)
+            CHECK_MSG(
+                rig_same(got + (size_t)path[i] * RIG_VOCAB, chain + (size_t)i * RIG_VOCAB, 1),
+                "%s: row %d of a tree of %d after %lld tokens has other logits than in a chain",
+                b->dev->name, path[i], t->n, (long long)b->c.n_past);
+    }
+}
+
+/* One round: a tree of up to ROWS rows after what is committed, of which a path is kept; its
+ * logits to `kept`. b has the same timeline. Returns the length of the path. */
+static int32_t tree_round(rig *r, rig *b, const int32_t *ids, int64_t end, float *kept,
+                          uint64_t *rng)
 {
     int32_t token[ROWS], parent[ROWS], path[ROWS];
     float got[ROWS * RIG_VOCAB];
@@ -75,7 +71,12 @@ static void tree_round(rig *r, const int32_t *ids, int64_t end, uint64_t *rng)
     CHECK_OK(kv_reserve(&r->c, t.n, &e), e);
     CHECK_OK(kv_batch_add_rows(&r->b, &r->c, &t, &e), e);
     rig_pass(r, got);
+    same_as_chains(b, &t, got);
     kv_commit_path(&r->c, path, good);
+    for (int32_t i = 0; i < good; i++)
+        memcpy(kept + (size_t)i * RIG_VOCAB, got + (size_t)path[i] * RIG_VOCAB,
+               RIG_VOCAB * sizeof *got);
+    return good;
 }
 
 /* Checks that all rows the next query can see have equal bytes. */
@@ -118,87 +119,91 @@ static void same_snapshots(rig *a, rig *b, const int32_t *ids)
         kv_snapshot_drop(s[i]);
 }
 
-/* Brings b to the position of a, one row per pass. */
-static void follow(rig *a, rig *b, const int32_t *ids)
+/* Brings b to the position of a, one row per pass; `kept`: the logits of the last n rows of a. */
+static void follow(rig *a, rig *b, const int32_t *ids, const float *kept, int32_t n)
 {
     float got[RIG_VOCAB];
     CHECK(kv_rewind(&b->c, a->c.n_past < b->c.n_past ? a->c.n_past : b->c.n_past));
-    while (b->c.n_past < a->c.n_past)
+    while (b->c.n_past < a->c.n_past) {
+        int64_t nth = b->c.n_past - (a->c.n_past - n);
         rig_run(b, ids + b->c.n_past, 1, 1, got);
+        CHECK_MSG(nth < 0 || rig_same(got, kept + (size_t)nth * RIG_VOCAB, 1),
+                  "%s: token %lld has other logits in a tree than alone", b->dev->name,
+                  (long long)b->c.n_past - 1);
+    }
     same_rows(&a->c, &b->c);
 }
 
-static void paths_in(const kv_words *w, rig *a, rig *b, const int32_t *ids, uint64_t *rng)
+/* What happened beside trees, over all formats. */
+typedef struct events {
+    int n_rewound, n_saved;
+} events;
+
+static void paths_in(const kv_words *w, rig *a, rig *b, const int32_t *ids, int64_t end,
+                     events *seen, uint64_t *rng)
 {
-    int n_rewound = 0, n_saved = 0;
+    float kept[ROWS * RIG_VOCAB];
     rig_open_cache(a, w, ROWS); /* the smallest rings that trees of ROWS rows may have */
     rig_open_cache(b, w, 40);   /* others: rows are compared by index */
-    while (a->c.n_past < RIG_LONG) {
-        tree_round(a, ids, RIG_LONG, rng);
-        follow(a, b, ids);
+    while (a->c.n_past < end) {
+        int32_t n = tree_round(a, b, ids, end, kept, rng);
+        follow(a, b, ids, kept, n);
         int64_t to = a->c.n_past - (int64_t)rng_below(rng, 4);
         if (rng_below(rng, 4) == 0 && to > 0 && kv_rewind(&a->c, to)) {
-            n_rewound++;
-            follow(a, b, ids);
+            seen->n_rewound++;
+            follow(a, b, ids, NULL, 0);
         }
         if (rng_below(rng, 16) == 0 && a->c.n_past > 0 && kv_can_save(&a->c, a->c.n_past, 0)) {
-            n_saved++;
+            seen->n_saved++;
             same_snapshots(a, b, ids);
         }
     }
-    CHECK(n_rewound > 0 && n_saved > 0);
     rig_close_cache(a);
     rig_close_cache(b);
 }
 
-TEST(kv_paths_of_trees_leave_the_bytes_of_chains)
+/* In one of `every` formats, until timelines have `end` tokens. */
+static void each_path(const cpu_options *o, int64_t end, int every)
 {
     uint64_t rng = test_seed();
     int32_t ids[RIG_LONG];
     char text[128];
     rig a, b;
-    open_lone(&a);
-    rig_open(&b);
-    b.dev->op = &lone.ops;
+    events seen = {0};
+    if (!rig_open_on(&a, o))
+        return;
+    CHECK(rig_open_on(&b, o));
     rig_draw(ids, RIG_LONG, &rng);
-    for (int i = 0; i < RIG_FORMATS; i++) {
+    for (int i = 0; i < RIG_FORMATS; i += every) {
         printf("  %s\n", rig_words(&rig_format[i], text, sizeof text));
-        paths_in(&rig_format[i], &a, &b, ids, &rng);
+        paths_in(&rig_format[i], &a, &b, ids, end, &seen, &rng);
     }
-    b.dev->op = lone.usual;
+    CHECK(seen.n_rewound > 0 && seen.n_saved > 0);
     rig_close(&b);
-    close_lone(&a);
+    rig_close(&a);
 }
 
-/* With the model's own attention: the logits after a committed path equal those after a chain, up
- * to the rounding of sums in another order. */
-TEST(kv_paths_of_trees_go_on_as_chains_do)
+TEST(kv_paths_of_trees_are_chains)
 {
-    const double near = 1e-4;
-    uint64_t rng = test_seed();
-    int32_t ids[RIG_LONG], n_late = 0;
-    float got[RIG_VOCAB];
-    double far = 0;
-    rig r;
-    rig_open(&r);
-    rig_draw(ids, RIG_LONG, &rng);
-    const kv_words w = {.k = "f32"};
-    float *want = rig_token_by_token(&r, &w, ids);
-    rig_open_cache(&r, &w, ROWS);
-    while (r.c.n_past < RIG_LONG - 1) {
-        tree_round(&r, ids, RIG_LONG - 1, &rng);
-        int64_t at = r.c.n_past;
-        rig_run(&r, ids + at, 1, 0, got);
-        for (int32_t i = 0; i < RIG_VOCAB; i++) {
-            double d = fabs(got[i] - want[(size_t)at * RIG_VOCAB + (size_t)i]);
-            far = isnan(far) || d <= far ? far : d;
-        }
-        CHECK_MSG(far <= near, "%.2e away after %lld tokens", far, (long long)at);
-        n_late++;
-    }
-    printf("    %d trees, at most %.2e away\n", n_late, far);
-    CHECK(n_late > 20);
-    mem_free(want);
-    rig_close_cache(&r);
-    rig_close(&r);
+    each_path(&(cpu_options){.n_threads = 2}, LONG, 1);
+}
+TEST(kv_paths_of_trees_are_chains_in_the_reference)
+{
+    each_path(&(cpu_options){.n_threads = 1, .reference = true}, SHORT, 3);
+}
+TEST(kv_paths_of_trees_are_chains_portable)
+{
+    each_path(&(cpu_options){.n_threads = 1, .isa = "portable"}, SHORT, 1);
+}
+TEST(kv_paths_of_trees_are_chains_avx2)
+{
+    each_path(&(cpu_options){.n_threads = 1, .isa = "avx2"}, SHORT, 1);
+}
+TEST(kv_paths_of_trees_are_chains_avx512)
+{
+    each_path(&(cpu_options){.n_threads = 1, .isa = "avx512"}, SHORT, 1);
+}
+TEST(kv_paths_of_trees_are_chains_neon)
+{
+    each_path(&(cpu_options){.n_threads = 1, .isa = "neon"}, SHORT, 1);
 }

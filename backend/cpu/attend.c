@@ -13,6 +13,9 @@
  * rows of a tile take a block together: a key is read from memory once for all of them. Only the
  * scores of one block are ever stored.
  *
+ * Trees: each row has its own keys of this pass (key_walk.h). A block takes the committed keys for
+ * all rows of a tile together, then the others row by row.
+ *
  * Formats in blocks: few queries decode them in registers; many queries unpack a few rows at a time
  * into floats that stay in cache. The floats and the order of every sum are the same. Rotated
  * formats: queries are rotated before the op, results rotated back after it.
@@ -106,28 +109,22 @@ static void tile_sight(const attention *a, row_tile t, int64_t *lo, int64_t *hi)
     *lo = INT64_MAX;
     *hi = 0;
     for (int32_t r = t.r0; r < t.r0 + t.n; r++) {
-        row_sight s = cpu_row_sight(a->p->rows, r, a->kv);
+        key_range s = row_range(a->p->rows, a->kv, r);
         *lo = s.lo < *lo ? s.lo : *lo;
         *hi = s.hi > *hi ? s.hi : *hi;
     }
 }
 
-/* Hides from row r the keys of the block that it does not see. Column i is key b0 + i; those
- * outside [lo, hi) were not computed and are hidden from all. */
+/* Hides from row r the keys of the block that it does not see. Column i is key b0 + i; those that
+ * were not computed are hidden from all. */
 static void mask_row(const attention *a, int32_t r, int64_t b0, float *scores)
 {
-    const rowset *rs = a->p->rows;
-    row_sight s = cpu_row_sight(rs, r, a->kv);
-    int64_t first = rows_keys(rs, a->kv)->first[r], end = b0 + KEY_BLOCK;
+    key_range s = row_range(a->p->rows, a->kv, r);
+    int64_t end = b0 + KEY_BLOCK;
     for (int64_t t = b0; t < s.lo && t < end; t++)
         scores[t - b0] = -INFINITY;
     for (int64_t t = s.hi > b0 ? s.hi : b0; t < end; t++)
         scores[t - b0] = -INFINITY;
-    if (!s.tree)
-        return;
-    for (int64_t t = first > b0 ? first : b0; t < s.hi && t < end; t++)
-        if (!cpu_row_sees(a->p, r, a->kv, t))
-            scores[t - b0] = -INFINITY;
 }
 
 /* One thread's work: a tile and KV head, and its share of the temporaries. */
@@ -233,19 +230,12 @@ static void make_keys(const attention *a, block_work *w, int64_t index, key_rows
 {
     const rope *rp = a->kv->k_rope;
     const float *weights = a->kv->k_weight->data;
-    int32_t n = u.n;
-    int32_t first = rows_keys(a->p->rows, a->kv)->first[w->t.r0];
-    bool committed = index + n <= first; /* such keys have neighbouring positions */
-    key_maker m = {
-        .w = weights, .w_high = weights + a->kv->head_dim / 2, .n_turning = a->n_turning};
-    u.n = committed ? n : 1;
-    for (int32_t i = 0; i < n; i += u.n, u.at += (size_t)u.n * u.row_bytes) {
-        /* Relative to the block's first position; rows of a tree may have earlier positions. */
-        int64_t place = cpu_key_pos(a->p, w->t.r0, a->kv, index + i) - w->b0;
-        m.back = place < 0;
-        m.turn = rp->turns + (size_t)(m.back ? -place : place) * 2 * (size_t)a->n_turning;
-        a->k->make_keys(&u, to + (size_t)i * (size_t)to_stride, to_stride, &m);
-    }
+    /* A key's number is its position. */
+    const key_maker m = {.w = weights,
+                         .w_high = weights + a->kv->head_dim / 2,
+                         .turn = rp->turns + (size_t)(index - w->b0) * 2 * (size_t)a->n_turning,
+                         .n_turning = a->n_turning};
+    a->k->make_keys(&u, to, to_stride, &m);
 }
 
 /* One stream: rows of values to whole keys in the piece, still and made parts side by side. */
@@ -423,6 +413,63 @@ static void turn_queries_back(const attention *a, block_work *w)
     }
 }
 
+/* The number from which on rows of the tile have different keys. */
+static int64_t own_keys(const attention *a, row_tile t)
+{
+    const rowset *rs = a->p->rows;
+    return row_mask(rs, a->kv, t.r0) ? rows_keys(rs, a->kv)->first[t.r0] : INT64_MAX;
+}
+
+/* Row i of the tile alone. */
+static block_work row_work(const attention *a, const block_work *w, int32_t i)
+{
+    block_work one = *w;
+    size_t iq = (size_t)i * (size_t)a->group, dim = (size_t)a->kv->head_dim;
+    one.t = (row_tile){w->t.r0 + i, 1};
+    one.queries += iq * dim;
+    one.scores += iq * KEY_BLOCK;
+    one.values += iq * dim;
+    return one;
+}
+
+static int64_t row_end(const attention *a, const block_work *w, int64_t hi)
+{
+    int64_t end = row_range(a->p->rows, a->kv, w->t.r0).hi;
+    return end < hi ? end : hi;
+}
+
+static const char *value_row(const attention *a, const block_work *w, size_t place)
+{
+    const kv_view *kv = a->kv;
+    const kv_base *base = step_store(a->p->st, a->p->rows->seq[w->t.r0], kv);
+    return kv->single ? key_row(kv, base->k, kv->k_row_bytes, w->head, place)
+                      : key_row(kv, base->v, kv->v_row_bytes, w->head, place);
+}
+
+/* Scores of keys [t, end), which have the same places for all rows of the tile. */
+static void score_span(const attention *a, block_work *w, int64_t t, int64_t end)
+{
+    const kv_view *kv = a->kv;
+    const kv_base *base = step_store(a->p->st, a->p->rows->seq[w->t.r0], kv);
+    for (int64_t n; t < end; t += n) {
+        key_span span = row_key_walk(kv, base, a->p->rows, w->t.r0, t);
+        n = span.n < end - t ? span.n : end - t;
+        score_keys(a, w, t, key_row(kv, base->k, kv->k_row_bytes, w->head, span.place), (int32_t)n,
+                   w->scores + (t - w->b0));
+    }
+}
+
+/* Adds the values of such keys, times their probabilities. */
+static void sum_span(const attention *a, block_work *w, int64_t t, int64_t end)
+{
+    const kv_base *base = step_store(a->p->st, a->p->rows->seq[w->t.r0], a->kv);
+    for (int64_t n; t < end; t += n) {
+        key_span span = row_key_walk(a->kv, base, a->p->rows, w->t.r0, t);
+        n = span.n < end - t ? span.n : end - t;
+        sum_values(a, w, value_row(a, w, span.place), (int32_t)n, w->scores + (t - w->b0));
+    }
+}
+
 /* Keys [lo, hi) of the block at b0 for one tile and KV head: partial values and state of every
  * query of the tile. */
 static void attend_block(const attention *a, block_work *w, int64_t lo, int64_t hi, int64_t b0)
@@ -430,21 +477,19 @@ static void attend_block(const attention *a, block_work *w, int64_t lo, int64_t 
     const kv_view *kv = a->kv;
     int32_t n_q = w->t.n * a->group;
     const kv_base *base = step_store(a->p->st, a->p->rows->seq[w->t.r0], kv);
-    void *values = kv->single ? base->k : base->v;
-    size_t k_bytes = kv->k_row_bytes, v_bytes = kv->single ? k_bytes : kv->v_row_bytes;
+    int64_t own = own_keys(a, w->t), shared = own < lo ? lo : own < hi ? own : hi;
 
     w->b0 = b0;
-    w->next = key_row(kv, values, v_bytes, w->head, key_walk(kv, base, lo).place);
+    w->next = value_row(a, w, key_walk(kv, base, lo).place);
     w->after = NULL;
     if (w->goes_on)
-        w->after = key_row(kv, base->k, k_bytes, w->head, key_walk(kv, base, hi).place);
+        w->after = key_row(kv, base->k, kv->k_row_bytes, w->head, key_walk(kv, base, hi).place);
     if (kv->single)
         turn_queries_back(a, w);
-    for (int64_t t = lo, n; t < hi; t += n) {
-        key_span span = key_walk(kv, base, t);
-        n = span.n < hi - t ? span.n : hi - t;
-        score_keys(a, w, t, key_row(kv, base->k, k_bytes, w->head, span.place), (int32_t)n,
-                   w->scores + (t - b0));
+    score_span(a, w, lo, shared);
+    for (int32_t i = 0; i < w->t.n && shared < hi; i++) {
+        block_work one = row_work(a, w, i);
+        score_span(a, &one, shared, row_end(a, &one, hi));
     }
     for (int32_t i = 0; i < w->t.n; i++)
         for (int32_t g = 0; g < a->group; g++) {
@@ -454,11 +499,10 @@ static void attend_block(const attention *a, block_work *w, int64_t lo, int64_t 
             w->sum[iq] = a->k->softmax(s, KEY_BLOCK, &w->top[iq]);
         }
     memset(w->values, 0, (size_t)n_q * (size_t)kv->head_dim * sizeof(float));
-    for (int64_t t = lo, n; t < hi; t += n) {
-        key_span span = key_walk(kv, base, t);
-        n = span.n < hi - t ? span.n : hi - t;
-        sum_values(a, w, key_row(kv, values, v_bytes, w->head, span.place), (int32_t)n,
-                   w->scores + (t - b0));
+    sum_span(a, w, lo, shared);
+    for (int32_t i = 0; i < w->t.n && shared < hi; i++) {
+        block_work one = row_work(a, w, i);
+        sum_span(a, &one, shared, row_end(a, &one, hi));
     }
 }
 

@@ -48,16 +48,4 @@ extern const device_ops cpu_ref_ops; /* ref.c */
 /* Whether weight_load makes a packed copy of w. */
 bool cpu_wants_pack(const cpu_device *c, const weight *w);
 
-/* Which keys a row sees. `lo` and `hi` bound their numbers (hi excluded); inside them a row sees
- * all, or, where `tree` is set, those that cpu_row_sees says. */
-typedef struct row_sight {
-    int64_t lo, hi;
-    bool tree;
-} row_sight;
-row_sight cpu_row_sight(const rowset *rs, int32_t r, const kv_view *kv);
-/* The position of key t of row r's sequence: its number when committed, else that of the pass's row
- * that wrote it. */
-int64_t cpu_key_pos(const pass *p, int32_t r, const kv_view *kv, int64_t t);
-bool cpu_row_sees(const pass *p, int32_t r, const kv_view *kv, int64_t t);
-
 #endif

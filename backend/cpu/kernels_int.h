@@ -39,11 +39,10 @@ typedef struct key_rows {
 } key_rows;
 
 /* To make keys from values: the norm's weights of both halves of the turning pairs, and per key
- * n_turning cosines and as many sines; back: from keys to values. */
+ * n_turning cosines and as many sines. */
 typedef struct key_maker {
     const float *w, *w_high, *turn;
     int32_t n_turning;
-    bool back;
 } key_maker;
 
 enum {

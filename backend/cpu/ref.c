@@ -337,51 +337,6 @@ static void ref_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
 
 /* ---- Attention --------------------------------------------------------------------------- */
 
-int64_t cpu_key_pos(const pass *p, int32_t r, const kv_view *kv, int64_t t)
-{
-    if (t < rows_keys(p->rows, kv)->first[r])
-        return t;
-    /* The key's writer may be a row without wanted logits, so it is looked for among all. */
-    const rowset *all = &p->st->all;
-    for (int32_t i = 0; i < all->n; i++)
-        if (all->seq[i] == p->rows->seq[r] && rows_keys(all, kv)->index[i] == t)
-            return all->pos[i];
-    return t;
-}
-
-bool cpu_row_sees(const pass *p, int32_t r, const kv_view *kv, int64_t t)
-{
-    const rowset *rs = p->rows;
-    const row_keys *k = rows_keys(rs, kv);
-    int64_t nth = t - k->first[r]; /* of this pass, where it is not negative */
-    if (t < 0)
-        return false;
-    if (kv->inside == KV_INSIDE_ALL) {
-        if (t > k->last[r])
-            return false;
-    } else if (nth >= 0 && rs->seen) {
-        if (nth >= STEP_TREE_ROWS_MAX || !(rs->seen[r] >> nth & 1))
-            return false;
-    } else if (t > k->index[r]) {
-        return false;
-    }
-    return !kv->window || rs->pos[r] - cpu_key_pos(p, r, kv, t) < kv->window;
-}
-
-row_sight cpu_row_sight(const rowset *rs, int32_t r, const kv_view *kv)
-{
-    const row_keys *k = rows_keys(rs, kv);
-    bool all = kv->inside == KV_INSIDE_ALL;
-    row_sight s = {0, (int64_t)(all ? k->last : k->index)[r] + 1, rs->seen != NULL};
-    /* Keys of this pass may have positions below their numbers (a tree), never above, so the rule
-     * for committed keys bounds every visible one from below. */
-    if (kv->window && (int64_t)rs->pos[r] - kv->window + 1 > 0)
-        s.lo = (int64_t)rs->pos[r] - kv->window + 1;
-    if (s.tree && rs->seen[r] && !all)
-        s.hi = (int64_t)k->first[r] + 63 - __builtin_clzll(rs->seen[r]) + 1;
-    return s;
-}
-
 /* Rot x, then the blocks of it: what a rotated format stores. */
 static void ref_store_head(const float *x, char *to, num_type t, float *turned, int32_t n)
 {
@@ -486,20 +441,18 @@ static void attend_head(void *arg, int32_t chunk, int32_t thread)
     const kv_base *base = step_store(a->p->st, rs->seq[r], kv);
     const float *q = mat_row(a->q, r) + (size_t)h * (size_t)n;
     double *sum = a->sum + (size_t)thread * (size_t)n, *row = a->row + (size_t)thread * (size_t)n;
-    row_sight s = cpu_row_sight(rs, r, kv);
+    key_range s = row_range(rs, kv, r);
     double top = -INFINITY, total = 0;
 
     memset(sum, 0, (size_t)n * sizeof *sum);
     for (int walk = 0; walk < 2; walk++)
         for (int64_t t = s.lo; t < s.hi; t++) {
-            if (!cpu_row_sees(a->p, r, kv, t))
-                continue;
-            size_t place = key_walk(kv, base, t).place;
+            size_t place = row_key_walk(kv, base, rs, r, t).place;
             const char *k = key_row(kv, base->k, kv->k_row_bytes, g, place), *v = k;
             double score = 0;
             decode_plain(a, true, k, thread);
             if (kv->single)
-                make_key(kv, cpu_key_pos(a->p, r, kv, t), row);
+                make_key(kv, t, row); /* its number is its position */
             else
                 v = key_row(kv, base->v, kv->v_row_bytes, g, place);
             for (int32_t i = 0; i < n; i++)

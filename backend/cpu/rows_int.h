@@ -61,14 +61,13 @@ INLINE void make_keys_of(num_type t, const key_rows *u, float *to, int32_t to_st
     int32_t n = m->n_turning;
     const char *row = u->at;
     const float *w = m->w, *wy = m->w_high, *c = m->turn, *s = c + n;
-    vf way = vf_set(m->back ? -1.0f : 1.0f);
     for (int32_t it = 0; it < u->n; it++, row += u->row_bytes, to += to_stride) {
         float *x = to, *y = to + n;
         int32_t i = 0;
         for (; i + VL <= n; i += VL) {
             vf p = load_as(t, row, i, VL) * vf_load(w + i), cv = vf_load(c + i);
             vf q = load_as(t, row + u->high_bytes, i, VL) * vf_load(wy + i);
-            vf sv = vf_load(s + i) * way;
+            vf sv = vf_load(s + i);
             vf_store(x + i, p * cv - q * sv);
             vf_store(y + i, p * sv + q * cv);
         }
@@ -76,7 +75,7 @@ INLINE void make_keys_of(num_type t, const key_rows *u, float *to, int32_t to_st
         if (left && !is_blocks(t)) {
             vf p = load_as(t, row, i, left) * vf_load_n(w + i, left), cv = vf_load_n(c + i, left);
             vf q = load_as(t, row + u->high_bytes, i, left) * vf_load_n(wy + i, left);
-            vf sv = vf_load_n(s + i, left) * way;
+            vf sv = vf_load_n(s + i, left);
             vf_store_n(x + i, p * cv - q * sv, left);
             vf_store_n(y + i, p * sv + q * cv, left);
         }

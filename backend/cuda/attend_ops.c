@@ -319,9 +319,6 @@ static size_t slices_bytes(const cuda_device *c, const kv_view *kv, int32_t rows
 }
 
 /* All keys that rows of one sequence see, by the rule of row_sight in attend.cuh. */
-typedef struct key_range {
-    int64_t lo, hi;
-} key_range;
 static key_range keys_seen(const rowset *rs, const kv_view *kv)
 {
     const row_keys *keys = rows_keys(rs, kv);
