@@ -111,9 +111,12 @@ def rotate(x, cos, sin):
     return x * cos + torch.cat((-b, a), -1) * sin
 
 
+exact = False       # products in f32 on a GPU too
+
+
 def linear(x, w):
-    """Matrix product in bf16 (f32 on a CPU); the weights themselves stay f32."""
-    t = torch.bfloat16 if x.is_cuda else torch.float32
+    """Matrix product in bf16 (f32 on a CPU or if `exact`); the weights themselves stay f32."""
+    t = torch.bfloat16 if x.is_cuda and not exact else torch.float32
     return F.linear(x.to(t), w.to(t))
 
 
@@ -133,13 +136,18 @@ class Attention(nn.Module):
         # with a deviation of sqrt(hd) and nothing would ever be learned.
         self.q_norm, self.k_norm = Norm(hd, hd ** -0.25), Norm(hd, hd ** -0.25)
 
-    def forward(self, x, rope):
+    def project(self, x, rope):
+        """Queries [n, h, hd], keys and values [n, kv, hd]."""
         n = x.shape[0]
         cos, sin = rope[self.window != 0]
         q = rotate(self.q_norm(linear(x, self.q_proj.weight).view(n, self.h, self.hd)), cos, sin)
         k = linear(x, self.k_proj.weight).view(n, self.kv, self.hd)
         v = rms(k if self.v_proj is None else linear(x, self.v_proj.weight).view(n, self.kv, self.hd))
-        k = rotate(self.k_norm(k), cos, sin)
+        return q, rotate(self.k_norm(k), cos, sin), v
+
+    def forward(self, x, rope):
+        n = x.shape[0]
+        q, k, v = self.project(x, rope)
         g = self.h // self.kv
         k, v = (t[:, :, None].expand(n, self.kv, g, self.hd).reshape(n, self.h, self.hd) for t in (k, v))
         if x.is_cuda:
@@ -207,7 +215,11 @@ class Layer(nn.Module):
         self.register_buffer("layer_scalar", torch.ones(1))
 
     def forward(self, x, rope):
-        x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), rope))
+        return self.rest(x, self.self_attn(self.input_layernorm(x), rope))
+
+    def rest(self, x, o):
+        """What follows the attention, whose output is o: the new x, and the balance loss."""
+        x = x + self.post_attention_layernorm(o)
         dense = self.post_feedforward_layernorm_1(self.mlp(self.pre_feedforward_layernorm(x)))
         w, balance = self.router(x)
         moe = self.post_feedforward_layernorm_2(self.experts(self.pre_feedforward_layernorm_2(x), w))
