@@ -407,6 +407,8 @@ def main():
     marks, told, failed = [0.25, 0.5, 0.75], 0, [0] * len(kinds)
     while (at := (time.time() - begin) / budget) < 1:
         kind, ids, learn, lens = ready.get()
+        if min(failed) >= 3:
+            break
         if failed[kind] >= 3:
             continue
         rate = a.rate * min(1.0, (t.step + 1) / 100) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * at)))
