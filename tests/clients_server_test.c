@@ -1,0 +1,481 @@
+/* clients_server_test.c - `carat serve` and its clients: many at once, those that leave, slow and
+ * hostile connections, the memory of a request, and the end of the server. */
+#include "tests/http_client.h"
+#include "tests/server_rig.h"
+#include "tests/spawn.h"
+#include "base/clock.h"
+#include "base/map.h"
+#include "base/mem.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* ---- Several at once ---- */
+
+typedef struct asker {
+    const served *s;
+    const char *body;
+    response r;
+} asker;
+
+static void *ask(void *arg)
+{
+    asker *a = arg;
+    http_post(&a->r, a->s, "/v1/chat/completions", a->body);
+    return NULL;
+}
+
+TEST(server_answers_many_as_it_answers_one)
+{
+    enum { N = 12 };
+    static char bodies[N][256];
+    asker a[N];
+    pthread_t t[N];
+    arena mem = {0};
+    served s;
+    start_toy(&s, ARGS("--parallel", "4"));
+    for (int i = 0; i < N; i++) {
+        snprintf(bodies[i], sizeof bodies[i],
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"Number %d.\"}],\"max_tokens\":20,"
+                 "\"temperature\":%s,\"seed\":%d}",
+                 i, i % 2 ? "0" : "1.5", i);
+        a[i] = (asker){.s = &s, .body = bodies[i]};
+        CHECK(!pthread_create(&t[i], NULL, ask, &a[i]));
+    }
+    for (int i = 0; i < N; i++) {
+        response alone;
+        pthread_join(t[i], NULL);
+        CHECK_MSG(a[i].r.status == 200, "%s", str_text(&a[i].r.body));
+        http_post(&alone, &s, "/v1/chat/completions", bodies[i]);
+        CHECK_STR(text_at(&mem, &a[i].r, "choices.0.message.content"),
+                  text_at(&mem, &alone, "choices.0.message.content"));
+        response_free(&alone);
+        response_free(&a[i].r);
+    }
+    arena_free(&mem);
+    stop(&s);
+}
+
+/* A stream that lasts until the context is full. What was read of it is appended to seen, unless
+ * that is NULL. */
+static int begin_long(const served *s, str *seen)
+{
+    str none = {0};
+    int fd = http_begin(s, "/v1/chat/completions",
+                        "{" ASK ",\"stream\":true,\"ignore_eos\":true,\"temperature\":0}");
+    CHECK(http_read_until(fd, seen ? seen : &none, "\"content\":"));
+    str_free(&none);
+    return fd;
+}
+
+static int busy_slots(const served *s)
+{
+    response r;
+    int busy;
+    http_call(&r, s, "GET", "/metrics", NULL, NULL);
+    const char *line = strstr(r.body.at, "\ncarat_slots_busy ");
+    CHECK(line && sscanf(line, "\ncarat_slots_busy %d", &busy) == 1);
+    response_free(&r);
+    return busy;
+}
+
+/* Numbers are as of the last pass. */
+static void wait_for_busy(const served *s, int n)
+{
+    double start = clock_ms();
+    int busy;
+    while ((busy = busy_slots(s)) != n && clock_ms() - start < PATIENCE_MS)
+        usleep(10000);
+    CHECK_EQ(busy, n);
+}
+
+TEST(server_stops_for_clients_that_leave)
+{
+    const char *args[] = {
+        "-m", toy_model_write(&(toy_model_file){.n_ctx_train = 65536}), "--ctx", "60000", "-t", "1",
+        NULL};
+    served s;
+    served_start(&s, args);
+    int fd = begin_long(&s, NULL);
+    wait_for_busy(&s, 1);
+    close(fd);
+    wait_for_busy(&s, 0);
+    stop(&s);
+}
+
+TEST(server_queue_is_full_at_some_point)
+{
+    const char *args[] = {"-m",         toy_model_write(&(toy_model_file){.n_ctx_train = 65536}),
+                          "--ctx",      "60000",
+                          "-t",         "1",
+                          "--parallel", "1",
+                          "--queue",    "1",
+                          NULL};
+    served s;
+    response r;
+    served_start(&s, args);
+    int first = begin_long(&s, NULL);
+    int second = http_begin(&s, "/v1/chat/completions",
+                            "{" ASK ",\"max_tokens\":2,\"temperature\":0,\"stream\":true}");
+    str seen = {0};
+    CHECK(http_read_until(second, &seen, "\r\n\r\n")); /* accepted, and waiting */
+    http_post(&r, &s, "/v1/chat/completions", "{" ASK "}");
+    CHECK_MSG(r.status == 429, "%d %s", r.status, r.body.at);
+    CHECK(strstr(r.head.at, "Retry-After: ") && strstr(r.body.at, "rate_limit_error"));
+    response_free(&r);
+    close(first);
+    CHECK_MSG(http_read_until(second, &seen, "[DONE]"), "%s", seen.at); /* then it runs */
+    str_free(&seen);
+    close(second);
+    stop(&s);
+}
+
+static void wait_for_draining(const served *s)
+{
+    int code = 200;
+    for (double start = clock_ms(); code == 200 && clock_ms() - start < PATIENCE_MS;
+         usleep(10000)) {
+        response r;
+        http_call(&r, s, "GET", "/health", NULL, NULL);
+        code = r.status;
+        response_free(&r);
+    }
+    CHECK_EQ(code, 503);
+}
+
+TEST(server_drains_on_the_first_signal_and_ends_on_the_second)
+{
+    served s;
+    str seen = {0};
+    start_toy(&s, NULL);
+    int fd = begin_long(&s, &seen);
+    kill(s.pid, SIGTERM);
+    CHECK_MSG(http_read_until(fd, &seen, "[DONE]"), "%s", str_text(&seen));
+    close(fd);
+    CHECK_EQ(served_stop(&s, 0), 0);
+    const char *args[] = {
+        "-m", toy_model_write(&(toy_model_file){.n_ctx_train = 65536}), "--ctx", "60000", "-t", "1",
+        NULL};
+    served_start(&s, args);
+    fd = begin_long(&s, NULL);
+    kill(s.pid, SIGTERM);
+    wait_for_draining(&s); /* two signals at once would be one */
+    CHECK_EQ(served_stop(&s, SIGTERM), 128 + SIGTERM);
+    close(fd);
+    str_free(&seen);
+}
+
+/* A stream that ends by a shutdown says so, and the log has the true number of tokens. */
+TEST(server_says_that_a_stream_ends_by_its_shutdown)
+{
+    const char *args[] = {"-m",      toy_model_write(&(toy_model_file){.n_ctx_train = 65536}),
+                          "--ctx",   "60000",
+                          "-t",      "1",
+                          "--drain", "0",
+                          NULL};
+    served s;
+    str seen = {0};
+    char *log;
+    size_t n;
+    err e = {0};
+    served_start(&s, args);
+    int fd = begin_long(&s, NULL);
+    for (int i = 0; i < 20; i++)
+        CHECK(http_read_until(fd, &seen, "\n\n") && (str_drop(&seen, seen.n), true));
+    kill(s.pid, SIGTERM);
+    CHECK_MSG(http_read_until(fd, &seen, "was shut down before the answer was complete"), "%s",
+              str_text(&seen));
+    close(fd);
+    str_free(&seen);
+    CHECK_EQ(served_stop(&s, 0), 0);
+    CHECK_OK(file_read_all(s.log, 1 << 20, &log, &n, &e), e);
+    const char *line = strstr(log, "(0 cached), "), *end = line ? strchr(line, '\n') : NULL;
+    CHECK_MSG(end && strtol(line + 12, NULL, 10) > 10, "%s", log);
+    CHECK_MSG(memmem(line, (size_t)(end - line), "shut down", 9), "%s", log);
+    mem_free(log);
+}
+
+/* ---- Long waits ---- */
+
+TEST(server_says_that_it_is_alive_while_others_are_served)
+{
+    const char *args[] = {"-m",         toy_model_write(&(toy_model_file){.n_ctx_train = 65536}),
+                          "--ctx",      "60000",
+                          "-t",         "1",
+                          "--parallel", "1",
+                          "--ping",     "1",
+                          NULL};
+    served s;
+    str seen = {0};
+    served_start(&s, args);
+    int first = begin_long(&s, NULL);
+    int second = http_begin(&s, "/v1/messages",
+                            "{" ASK ",\"max_tokens\":2,\"temperature\":0,\"stream\":true}");
+    CHECK_MSG(http_read_until(second, &seen, "event: ping"), "%s", str_text(&seen));
+    close(first);
+    CHECK_MSG(http_read_until(second, &seen, "message_stop"), "%s", str_text(&seen));
+    close(second);
+    str_free(&seen);
+    stop(&s);
+}
+
+TEST(server_streams_may_be_silent_for_longer_than_clients)
+{
+    const char *args[] = {"-m",         toy_model_write(&(toy_model_file){.n_ctx_train = 65536}),
+                          "--ctx",      "60000",
+                          "-t",         "1",
+                          "--parallel", "1",
+                          "--ping",     "0",
+                          "--timeout",  "1",
+                          NULL};
+    served s;
+    str seen = {0};
+    served_start(&s, args);
+    int first = begin_long(&s, NULL);
+    int second = http_begin(&s, "/v1/messages",
+                            "{" ASK ",\"max_tokens\":2,\"temperature\":0,\"stream\":true}");
+    for (double start = clock_ms(); clock_ms() - start < 2500;) { /* it does not read */
+        struct pollfd p = {first, POLLIN, 0};
+        char buf[65536];
+        if (poll(&p, 1, 50) > 0 && read(first, buf, sizeof buf) <= 0)
+            break;
+    }
+    close(first);
+    CHECK_MSG(http_read_until(second, &seen, "message_stop"), "%s", str_text(&seen));
+    close(second);
+    str_free(&seen);
+    stop(&s);
+}
+
+/* Compiling a large schema stops when the client leaves. */
+TEST(server_gives_up_a_schema_whose_client_left)
+{
+    served s;
+    str body = {0};
+    char *log = NULL;
+    size_t n;
+    err e = {0};
+    start_toy(&s, NULL);
+    str_puts(&body, "{" ASK ",\"guided_json\":{\"properties\":{");
+    for (int i = 0; i < 20000; i++)
+        str_printf(&body, "%s\"p%d\":{\"$ref\":\"#/$defs/d%d\"}", i ? "," : "", i, i % 100);
+    str_puts(&body, "},\"$defs\":{");
+    for (int i = 0; i < 100; i++)
+        str_printf(&body,
+                   "%s\"d%d\":{\"type\":\"object\",\"properties\":{\"x%d\":{\"type\":"
+                   "\"string\",\"pattern\":\"^[a-z]{1,40}$\"}}}",
+                   i ? "," : "", i, i);
+    str_puts(&body, "}}}");
+    CHECK(body.n > 200000);
+    int fd = http_begin(&s, "/v1/chat/completions", body.at);
+    close(fd);
+    double start = clock_ms();
+    while (!log || !strstr(log, "/v1/chat/completions")) {
+        mem_free(log);
+        CHECK_OK(file_read_all(s.log, 1 << 20, &log, &n, &e), e);
+        CHECK(clock_ms() - start < PATIENCE_MS);
+        usleep(5000);
+    }
+    CHECK_MSG(strstr(log, " 499 ") && strstr(log, "client gone"), "%s", log);
+    mem_free(log);
+    str_free(&body);
+    stop(&s);
+}
+
+/* ---- Connections ---- */
+
+/* Sends raw bytes and reads until the server closes the connection. */
+static void say_raw(const served *s, const char *bytes, str *seen)
+{
+    int fd = http_dial(s);
+    str_cut(seen, 0);
+    CHECK(send(fd, bytes, strlen(bytes), MSG_NOSIGNAL) == (ssize_t)strlen(bytes));
+    CHECK(!http_read_until(fd, seen, "never said"));
+    close(fd);
+}
+
+TEST(server_refuses_a_body_of_two_lengths)
+{
+    static const char *const frames[] = {
+        "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n",
+        "Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+        "Content-Length: 2\r\ncontent-length: 3\r\n\r\n{} ",
+        "Content-Length: 2, 2\r\n\r\n{}",
+        "Content-Length: +2\r\n\r\n{}",
+        "Content-Length: -2\r\n\r\n{}",
+        "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    };
+    static const char hidden[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    served s;
+    str seen = {0};
+    start_toy(&s, NULL);
+    for (size_t i = 0; i < sizeof frames / sizeof *frames; i++) {
+        char bytes[512];
+        snprintf(bytes, sizeof bytes, "POST /tokenize HTTP/1.1\r\nHost: localhost\r\n%s%s",
+                 frames[i], hidden);
+        say_raw(&s, bytes, &seen);
+        CHECK_MSG(!strncmp(str_text(&seen), "HTTP/1.1 400", 12), "%s: %s", frames[i],
+                  str_text(&seen));
+        CHECK_MSG(!strstr(seen.at, "HTTP/1.1 200"), "%s: %s", frames[i], seen.at);
+    }
+    response r;
+    http_call(&r, &s, "GET", "/health", NULL, NULL);
+    CHECK_EQ(r.status, 200);
+    response_free(&r);
+    str_free(&seen);
+    stop(&s);
+}
+
+enum { SLOW_CLIENTS = 1000 };
+
+/* Clients that send their header at once are served; those that trickle are closed in time. */
+TEST(server_serves_the_honest_beside_a_thousand_slow_ones)
+{
+    static const char begin[] = "GET /health HTTP/1.1\r\nX-Slow: ";
+    static int fd[SLOW_CLIENTS];
+    struct rlimit l;
+    served s;
+    CHECK(!getrlimit(RLIMIT_NOFILE, &l));
+    if (l.rlim_cur < SLOW_CLIENTS + 100) {
+        l.rlim_cur = l.rlim_max < SLOW_CLIENTS + 100 ? l.rlim_max : SLOW_CLIENTS + 100;
+        if (l.rlim_cur < SLOW_CLIENTS + 100 || setrlimit(RLIMIT_NOFILE, &l)) {
+            test_skip("this process may not have 1,100 open files");
+        }
+    }
+    start_toy(&s, ARGS("--timeout", "3", "--connections", "8"));
+    for (int i = 0; i < SLOW_CLIENTS; i++) {
+        fd[i] = http_dial(&s);
+        if (i % 4) /* the others send nothing */
+            send(fd[i], begin, sizeof begin - 1, MSG_NOSIGNAL);
+    }
+    double start = clock_ms();
+    int n_calls = 0;
+    while (clock_ms() - start < 5000) {
+        response r;
+        double called = clock_ms();
+        http_call(&r, &s, "GET", "/health", NULL, NULL);
+        CHECK_EQ(r.status, 200);
+        response_free(&r);
+        CHECK_MSG(clock_ms() - called < 2000, "an honest client waited %.0f ms",
+                  clock_ms() - called);
+        n_calls++;
+        for (int i = 0; i < SLOW_CLIENTS; i++)
+            if (i % 4)
+                send(fd[i], "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+        usleep(50000);
+    }
+    CHECK(n_calls > 5);
+    for (int i = 0; i < SLOW_CLIENTS; i++) {
+        struct pollfd p = {fd[i], POLLIN, 0};
+        CHECK_MSG(poll(&p, 1, 0) == 1, "client %d is still connected", i);
+        close(fd[i]);
+    }
+    stop(&s);
+}
+
+/* The header of a second request has a deadline, too. */
+TEST(server_closes_connections_that_trickle_a_second_request)
+{
+    static const char first[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    served s;
+    str seen = {0};
+    start_toy(&s, ARGS("--timeout", "1"));
+    int fd = http_dial(&s);
+    double start = clock_ms();
+    CHECK_EQ(send(fd, first, sizeof first - 1, MSG_NOSIGNAL), sizeof first - 1);
+    CHECK(http_read_until(fd, &seen, "\"status\":\"ok\""));
+    for (bool open = true; open;) {
+        struct pollfd p = {fd, POLLIN, 0};
+        char c;
+        send(fd, "G", 1, MSG_NOSIGNAL);
+        open = poll(&p, 1, 100) == 0 || read(fd, &c, 1) > 0;
+        CHECK(clock_ms() - start < 30000);
+    }
+    close(fd);
+    str_free(&seen);
+    stop(&s);
+}
+
+TEST(server_takes_several_requests_of_one_connection)
+{
+    static const char two[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+                              "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    served s;
+    str seen = {0};
+    start_toy(&s, NULL);
+    int fd = http_begin(&s, "/v1/chat/completions", NULL);
+    close(fd); /* a request without a body leaves no trace */
+    fd = http_dial(&s);
+    CHECK_EQ(send(fd, two, sizeof two - 1, MSG_NOSIGNAL), sizeof two - 1);
+    CHECK(http_read_until(fd, &seen, "\"status\":\"ok\""));
+    CHECK(http_read_until(fd, &seen, "\"object\":\"list\""));
+    close(fd);
+    str_free(&seen);
+    stop(&s);
+}
+
+/* ---- Memory ---- */
+
+static long peak_kib(const served *s)
+{
+    char path[64], line[256];
+    long kib = -1;
+    snprintf(path, sizeof path, "/proc/%d/status", s->pid);
+    FILE *f = fopen(path, "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "VmHWM: %ld", &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kib;
+}
+
+static void put_times(str *o, const char *text, int n)
+{
+    for (int i = 0; i < n; i++)
+        str_puts(o, text);
+}
+
+/* The memory for a request is a small multiple of its body. */
+TEST(server_memory_is_bounded_by_the_body)
+{
+    enum { BODY = 8 << 20 };
+    static const struct {
+        const char *path, *before, *piece, *after;
+    } bodies[] = {
+        {"/v1/chat/completions", "{\"messages\":[", "1,", "1]}"},
+        {"/v1/completions", "{\"prompt\":[", "1,", "1]}"},
+        {"/detokenize", "{\"tokens\":[", "5,", "5]}"},
+        {"/v1/responses", "{\"input\":[", "{},", "{}]}"},
+        {"/v1/messages", "{\"messages\":[{\"role\":\"user\",\"content\":\"", "a", "\"}]}"},
+        {"/v1/chat/completions",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\","
+         "\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":[",
+         "1,", "1]}\"}}],\"tool_responses\":[{\"response\":1}]}]}"},
+    };
+    served s;
+    start_toy(&s, NULL);
+    long before = peak_kib(&s);
+    if (before < 0)
+        test_skip("no /proc to read the memory of a process in");
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+        response r;
+        str body = {0};
+        str_puts(&body, bodies[i].before);
+        put_times(&body, bodies[i].piece, BODY / (int)strlen(bodies[i].piece));
+        str_puts(&body, bodies[i].after);
+        http_post(&r, &s, bodies[i].path, body.at);
+        CHECK_MSG(r.status == 400, "%s: %d %.200s", bodies[i].path, r.status, str_text(&r.body));
+        response_free(&r);
+        str_free(&body);
+        long kib = peak_kib(&s) - before;
+        CHECK_MSG(SANITIZED || kib < 24 * (BODY >> 10), "%s: %ld KiB for a body of %d",
+                  bodies[i].path, kib, BODY >> 10);
+    }
+    stop(&s);
+}

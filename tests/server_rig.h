@@ -1,0 +1,29 @@
+/* server_rig.h - a toy model behind `carat serve`, for the tests of the server. */
+#ifndef TESTS_SERVER_RIG_H
+#define TESTS_SERVER_RIG_H
+
+#include "tests/http_client.h"
+#include "tests/test.h"
+#include "tests/toy_model.h"
+
+#include <signal.h>
+
+#define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define ASK "\"messages\":[{\"role\":\"user\",\"content\":\"Say something.\"}]"
+
+/* A toy model, whose greedy answers go on until they are cut. */
+static inline void start_toy(served *s, const char *const *more)
+{
+    const char *args[24] = {"-m", toy_model_write(NULL), "--ctx", "512", "-t", "1"};
+    int n = 6;
+    while (more && *more)
+        args[n++] = *more++;
+    served_start(s, args);
+}
+
+static inline void stop(served *s)
+{
+    CHECK_EQ(served_stop(s, SIGTERM), 0);
+}
+
+#endif
