@@ -10,7 +10,7 @@
  * this thread, which a busy machine disturbs less; rates are the median and the best of REPEATS.
  */
 #include "tests/vocab_json.h"
-#include "text/gemma4.h"
+#include "tests/vocab_parts.h"
 #include "text/vocab_int.h"
 #include "base/map.h"
 #include "base/mem.h"
@@ -83,9 +83,8 @@ static void make_pieces(pieces *p, uint64_t *rng)
     for (size_t i = 0; i < sizeof markers / sizeof *markers; i++)
         add(p, markers[i], strlen(markers[i]), TOKEN_CONTROL);
     for (int i = 0; i < 256; i++) {
-        char b[8];
-        snprintf(b, sizeof b, "<0x%02X>", (unsigned)i);
-        add(p, b, 6, TOKEN_BYTE);
+        char piece[8];
+        add(p, byte_piece(i, piece), BYTE_PIECE_LEN, TOKEN_BYTE);
     }
     for (int k = 0; k < 2; k++) {
         str_cut(&s, 0);
@@ -148,13 +147,7 @@ static vocab *make_vocab(pieces *p, double *load_ms, int64_t *n_merges)
     vocab *v = NULL;
     vocab_builder *b;
     err e = {0};
-    vocab_settings s = {.family = &gemma4_text,
-                        .model = "gemma4",
-                        .bos = -1,
-                        .eos = -1,
-                        .eot = -1,
-                        .unk = -1,
-                        .pad = -1};
+    vocab_settings s = gemma_settings();
     double from = cpu_ms();
     if (!vocab_begin(&b, p->n, (int64_t)n, &e)) {
         for (int32_t id = 0; id < p->n; id++)

@@ -7,7 +7,7 @@
  * token. The bytes are also tried as a template to recognise.
  */
 #include "fuzz/fuzz.h"
-#include "text/gemma4.h"
+#include "tests/vocab_parts.h"
 #include "text/chat.h"
 #include "base/utf8.h"
 
@@ -19,13 +19,7 @@ static vocab *small_vocab(void)
 {
     static const char *const markers[] = {"<bos>", "<|turn>", "<turn|>", "<|channel>", "<|\"|>"};
     vocab_builder *b;
-    vocab_settings s = {.family = &gemma4_text,
-                        .model = "gemma4",
-                        .bos = -1,
-                        .eos = -1,
-                        .eot = -1,
-                        .unk = -1,
-                        .pad = -1};
+    vocab_settings s = gemma_settings();
     vocab *v = NULL;
     err e = {0};
     if (vocab_begin(&b, 5 + 256 + 2, 1, &e))
@@ -33,11 +27,7 @@ static vocab *small_vocab(void)
     for (int i = 0; i < 5; i++)
         vocab_add_token(b, markers[i], strlen(markers[i]),
                         i < 3 ? TOKEN_CONTROL : TOKEN_USER_DEFINED);
-    for (int i = 0; i < 256; i++) {
-        char piece[8];
-        snprintf(piece, sizeof piece, "<0x%02X>", (unsigned)i);
-        vocab_add_token(b, piece, 6, TOKEN_BYTE);
-    }
+    add_byte_pieces(b);
     vocab_add_token(b, "\n", 1, TOKEN_NORMAL);
     vocab_add_token(b, "\n\n", 2, TOKEN_NORMAL);
     vocab_add_merge(b, "\n \n", 3);

@@ -6,6 +6,7 @@
  * a sentence, or it encodes every text in every mode to its own ids, twice to the same ids.
  */
 #include "fuzz/fuzz.h"
+#include "tests/vocab_parts.h"
 #include "text/gemma4.h"
 #include "text/vocab.h"
 
@@ -83,11 +84,8 @@ static void try_text(const uint8_t *data, size_t size)
         const char *s = stretch(&b, next(&b) % 24, &n);
         vocab_add_token(builder, s, n, type);
     }
-    for (int i = 0; i < 256 && flags & 1; i++) {
-        char piece[8];
-        snprintf(piece, sizeof piece, "<0x%02X>", (unsigned)i);
-        vocab_add_token(builder, piece, 6, TOKEN_BYTE);
-    }
+    if (flags & 1)
+        add_byte_pieces(builder);
     for (int i = 0; i < 5 && flags & 2; i++)
         vocab_add_token(builder, markers[i], strlen(markers[i]),
                         i < 4 ? TOKEN_CONTROL : TOKEN_USER_DEFINED);

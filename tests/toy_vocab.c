@@ -1,7 +1,7 @@
 /* toy_vocab.c - see toy_vocab.h. */
 #include "tests/toy_vocab.h"
 #include "tests/test.h"
-#include "text/gemma4.h"
+#include "tests/vocab_parts.h"
 #include "base/mem.h"
 
 toy *toy_new(void)
@@ -63,13 +63,7 @@ bool toy_merge_pieces(toy *t, int32_t left, int32_t right, int type)
 status toy_build(toy *t, err *e)
 {
     vocab_builder *b;
-    vocab_settings s = {.family = &gemma4_text,
-                        .model = "gemma4",
-                        .bos = -1,
-                        .eos = -1,
-                        .eot = -1,
-                        .unk = -1,
-                        .pad = -1};
+    vocab_settings s = gemma_settings();
     status st = vocab_begin(&b, t->n_pieces, t->n_merges, e);
     if (st)
         return st;
@@ -105,9 +99,8 @@ toy *toy_gemma(void)
     for (size_t i = 0; i < sizeof user / sizeof *user; i++)
         toy_add(t, user[i], strlen(user[i]), TOKEN_USER_DEFINED);
     for (int i = 0; i < 256; i++) {
-        char b[8];
-        snprintf(b, sizeof b, "<0x%02X>", (unsigned)i);
-        toy_add(t, b, 6, TOKEN_BYTE);
+        char piece[8];
+        toy_add(t, byte_piece(i, piece), BYTE_PIECE_LEN, TOKEN_BYTE);
     }
     int32_t mark = toy_add(t, "\xE2\x96\x81", 3, TOKEN_NORMAL);
     for (char c = '!'; c <= '~'; c++)

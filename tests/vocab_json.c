@@ -1,18 +1,12 @@
 /* vocab_json.c - see vocab_json.h. */
 #include "tests/vocab_json.h"
-#include "text/gemma4.h"
+#include "tests/vocab_parts.h"
 
 status vocab_from_json(const jtree *root, vocab **v, err *e)
 {
     const jtree *pieces = jtree_get(root, "pieces"), *types = jtree_get(root, "types");
     const jtree *merges = jtree_get(root, "merges");
-    vocab_settings s = {.family = &gemma4_text,
-                        .model = "gemma4",
-                        .bos = -1,
-                        .eos = -1,
-                        .eot = -1,
-                        .unk = -1,
-                        .pad = -1};
+    vocab_settings s = gemma_settings();
     vocab_builder *b;
     size_t i = 0;
     *v = NULL;

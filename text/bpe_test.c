@@ -6,6 +6,7 @@
 #include "tests/test.h"
 #include "tests/toy_vocab.h"
 #include "tests/vocab_json.h"
+#include "tests/vocab_parts.h"
 #include "text/vocab_int.h"
 #include "base/map.h"
 #include "base/mem.h"
@@ -58,9 +59,8 @@ static void naive_word(const toy *t, const char *w, size_t n, id_list *out)
             continue;
         }
         for (size_t j = at[i]; j < at[i + 1]; j++) {
-            char b[8];
-            snprintf(b, sizeof b, "<0x%02X>", (unsigned)(unsigned char)w[j]);
-            id_list_put(out, toy_find(t, b, 6), NULL);
+            char piece[8];
+            id_list_put(out, toy_find(t, byte_piece(w[j], piece), BYTE_PIECE_LEN), NULL);
         }
     }
 }
@@ -131,9 +131,8 @@ static void naive(const toy *t, const char *s, size_t n, special_mode mode, id_l
 static void add_bytes(toy *t)
 {
     for (int i = 0; i < 256; i++) {
-        char b[8];
-        snprintf(b, sizeof b, "<0x%02X>", (unsigned)i);
-        toy_add(t, b, 6, TOKEN_BYTE);
+        char piece[8];
+        toy_add(t, byte_piece(i, piece), BYTE_PIECE_LEN, TOKEN_BYTE);
     }
 }
 

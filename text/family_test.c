@@ -4,6 +4,7 @@
  * each of these would break a general file that took Gemma's for granted.
  */
 #include "tests/test.h"
+#include "tests/vocab_parts.h"
 #include "text/chat_int.h"
 #include "text/family.h"
 #include "text/grammar_int.h"
@@ -119,11 +120,7 @@ static vocab *toy_words(bool add_bos)
     for (int i = 0; i < N_MARKS; i++)
         vocab_add_token(b, marks[i], strlen(marks[i]),
                         i < THINK || i == PAD ? TOKEN_CONTROL : TOKEN_USER_DEFINED);
-    for (int i = 0; i < 256; i++) {
-        char piece[8];
-        snprintf(piece, sizeof piece, "<0x%02X>", (unsigned)i);
-        vocab_add_token(b, piece, 6, TOKEN_BYTE);
-    }
+    add_byte_pieces(b);
     vocab_add_token(b, "h", 1, TOKEN_NORMAL);
     vocab_add_token(b, "hh", 2, TOKEN_NORMAL);
     vocab_add_merge(b, "h h", 3);

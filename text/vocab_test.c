@@ -5,6 +5,7 @@
  */
 #include "tests/test.h"
 #include "tests/toy_vocab.h"
+#include "tests/vocab_parts.h"
 #include "text/gemma4.h"
 #include "text/vocab_int.h"
 #include "base/mem.h"
@@ -33,11 +34,7 @@ static status build(const source *s, vocab **v, err *e)
         return st;
     for (int64_t i = 0; i < n; i++)
         vocab_add_token(b, s->pieces[i], strlen(s->pieces[i]), s->types[i] ? s->types[i] : 1);
-    for (int i = 0; i < 256; i++) {
-        char piece[8];
-        snprintf(piece, sizeof piece, "<0x%02X>", (unsigned)i);
-        vocab_add_token(b, piece, 6, TOKEN_BYTE);
-    }
+    add_byte_pieces(b);
     for (int64_t i = 0; i < m; i++)
         vocab_add_merge(b, s->merges[i], strlen(s->merges[i]));
     return vocab_finish(b, &set, v, e);
