@@ -74,9 +74,9 @@ void draft_control_close(draft_control *c); /* c may be NULL */
 /* rows: the most rows of all seats together. */
 void draft_control_choose(draft_times *t, draft_seat *seat, int32_t n, int32_t rows);
 void draft_control_trim(draft_times *t, draft_seat *seat, int32_t n, int32_t rows);
-/* pass_ms: the target's pass and the absorbing of its rows; 0: not measured, or the pass had rows
+/* target_ms: the target's pass and the absorbing of its rows; 0: not measured, or the pass had rows
  * of prompts too. draft_ms: each drafter's time, whole. Rounds without a draft are told too. */
-void draft_control_tell(draft_times *t, const draft_seat *seat, int32_t n, double pass_ms,
+void draft_control_tell(draft_times *t, const draft_seat *seat, int32_t n, double target_ms,
                         const double draft_ms[DRAFTERS_MAX]);
 
 #endif

@@ -1,0 +1,324 @@
+/* control_test.c - draft lengths in a model of time: scripted acceptance, tables of costs, no
+ * passes. Each simulation counts what plain decoding of the same tokens would take. */
+#include "spec/control.h"
+
+#include "base/rng.h"
+#include "tests/test.h"
+
+/* Milliseconds of a pass and of a draft, relative to a plain pass of one row at a short context. */
+typedef struct costs {
+    const char *name;
+    double (*pass)(int32_t rows, int64_t n_ctx);
+    double (*draft)(int32_t n_slots, int32_t n);
+} costs;
+
+static double line(double x, const double (*p)[2], int32_t n)
+{
+    for (int32_t i = 1; i < n; i++)
+        if (x <= p[i][0] || i == n - 1)
+            return p[i - 1][1] +
+                   (p[i][1] - p[i - 1][1]) * (x - p[i - 1][0]) / (p[i][0] - p[i - 1][0]);
+    return p[0][1];
+}
+
+/* A dense model on a GPU; a mixture of experts there; a CPU of few cores. */
+static double dense_pass(int32_t rows, int64_t n_ctx)
+{
+    static const double p[][2] = {{1, 1}, {8, 1.27}, {16, 1.7}, {32, 2.6}, {64, 4}, {1024, 50}};
+    return line(rows, p, 6) * (1 + (double)n_ctx / 200000);
+}
+
+static double expert_pass(int32_t rows, int64_t n_ctx)
+{
+    static const double p[][2] = {{1, 1},    {4, 1.45}, {8, 1.7}, {16, 2.2},
+                                  {32, 2.8}, {64, 3.6}, {128, 5}, {1024, 30}};
+    return line(rows, p, 8) * (1 + (double)n_ctx / 200000);
+}
+
+static double cpu_pass(int32_t rows, int64_t n_ctx)
+{
+    return (0.55 + 0.45 * rows) * (1 + (double)n_ctx / 50000);
+}
+
+static double block_draft(int32_t n_slots, int32_t n)
+{
+    return 0.2 + 0.004 * (n_slots + 1) * n;
+}
+
+static double step_draft(int32_t n_slots, int32_t n)
+{
+    return n_slots * (0.08 + 0.002 * n);
+}
+
+static const costs tables[] = {{"dense, blocks", dense_pass, block_draft},
+                               {"dense, steps", dense_pass, step_draft},
+                               {"experts, blocks", expert_pass, block_draft},
+                               {"CPU, steps", cpu_pass, step_draft}};
+enum { TABLES = sizeof tables / sizeof *tables };
+
+/* The chance of a slot whose predecessors were accepted. */
+typedef struct profile {
+    const char *name;
+    double (*chance)(int32_t slot, int64_t at);
+} profile;
+
+static double high(int32_t slot, int64_t at)
+{
+    return slot || at ? 0.9 : 0.9;
+}
+static double middling(int32_t slot, int64_t at)
+{
+    return slot || at ? 0.7 : 0.7;
+}
+static double low(int32_t slot, int64_t at)
+{
+    return slot || at ? 0.35 : 0.35;
+}
+static double storm(int32_t slot, int64_t at)
+{
+    return slot || at ? 0.01 : 0.01;
+}
+static double falling(int32_t slot, int64_t at)
+{
+    static const double c[] = {0.94, 0.68, 0.7, 0.82, 0.86, 0.84, 0.5};
+    (void)at;
+    return slot < 7 ? c[slot] : 0.3;
+}
+static double changing(int32_t slot, int64_t at)
+{
+    (void)slot;
+    return at / 300 % 2 ? 0.15 : 0.92;
+}
+
+static const profile profiles[] = {{"high", high},       {"middling", middling},
+                                   {"low", low},         {"storm", storm},
+                                   {"falling", falling}, {"changing", changing}};
+enum { PROFILES = sizeof profiles / sizeof *profiles };
+
+/* Some requests side by side, each of n_tokens. */
+typedef struct world {
+    const costs *cost;
+    const profile *profile;
+    int32_t n_seats, n_tokens, n_requests; /* one after another in each seat */
+    int32_t n_slots;
+    int32_t fixed; /* >= 0: always so many */
+    bool informed; /* the drafter's probabilities are the true ones */
+    double noise;
+    uint64_t seed;
+    /* Results. */
+    double plain_ms, ms, worst; /* worst: the most time of 256 tokens over plain */
+    int64_t n_rounds, n_drafted, n_accepted;
+} world;
+
+static void propose(const world *w, proposal *p, int32_t n, int64_t at)
+{
+    p->n_slots = n;
+    p->n_ranks = 1;
+    for (int32_t k = 0; k < n; k++) {
+        p->id[k][0] = k;
+        p->logp[k][0] = w->informed ? (float)log(w->profile->chance(k, at)) : 0;
+    }
+}
+
+enum { WINDOW = 256 };
+
+static void simulate(world *w)
+{
+    static draft_tree tree[64];
+    static proposal p;
+    static double took[64][WINDOW]; /* of a seat's last tokens: their time over plain */
+    draft_times *t;
+    draft_seat seat[64] = {0};
+    int64_t at[64] = {0}, done[64] = {0};
+    err e = {0};
+    const draft_wish wish = {.off = w->fixed == 0, .fixed = w->fixed > 0, .n_max = w->fixed};
+    const int32_t slots[DRAFTERS_MAX] = {[DRAFTER_MODEL] = w->n_slots};
+    uint64_t rng = w->seed;
+
+    memset(took, 0, sizeof took);
+    CHECK_OK(draft_times_open(&t, &e), e);
+    for (int32_t i = 0; i < w->n_seats; i++)
+        CHECK_OK(draft_control_open(&seat[i].c, t, slots, &wish, &e), e);
+    w->ms = w->plain_ms = w->worst = 0;
+    w->n_rounds = w->n_drafted = w->n_accepted = 0;
+    for (bool going = true; going;) {
+        double draft_ms[DRAFTERS_MAX] = {0}, plain, target_ms;
+        int32_t rows = 0, n_drafts = 0, most = 0;
+        int64_t n_ctx = 0;
+        for (int32_t i = 0; i < w->n_seats; i++) {
+            seat[i].rows = w->n_slots + 1;
+            seat[i].tokens = w->n_tokens - (int32_t)at[i];
+            seat[i].n_ctx = 300 + at[i];
+            n_ctx += seat[i].n_ctx;
+            seat[i].tree = NULL;
+            seat[i].last_row = 0;
+        }
+        n_ctx /= w->n_seats;
+        draft_control_choose(t, seat, w->n_seats, 1024);
+        for (int32_t i = 0; i < w->n_seats; i++) {
+            int32_t n = seat[i].choice.n_slots;
+            CHECK(n >= 0 && n <= w->n_slots && n < (seat[i].tokens > 1 ? seat[i].tokens : 1));
+            if (!n)
+                continue;
+            propose(w, &p, n, at[i]);
+            tree_chain(&tree[i], &p, 0, n);
+            seat[i].tree = &tree[i];
+            n_drafts++;
+            most = n > most ? n : most;
+        }
+        draft_control_trim(t, seat, w->n_seats, 1024);
+        for (int32_t i = 0; i < w->n_seats; i++)
+            rows += seat[i].tree ? 1 + seat[i].tree->n : 1;
+        double factor = 1 + w->noise * (rng_unit(&rng) - 0.5);
+        if (rng_unit(&rng) < 0.01)
+            factor += 10 * w->noise; /* something else ran */
+        target_ms = 10 * factor * w->cost->pass(rows, n_ctx);
+        draft_ms[DRAFTER_MODEL] = n_drafts ? 10 * factor * w->cost->draft(most, n_drafts) : 0;
+        plain = 10 * factor * w->cost->pass(w->n_seats, n_ctx);
+        double ms = target_ms + draft_ms[DRAFTER_MODEL];
+        w->ms += ms;
+        w->n_rounds++;
+        going = false;
+        for (int32_t i = 0; i < w->n_seats; i++) {
+            int32_t n = seat[i].tree ? seat[i].tree->n : 0, a = 0;
+            while (a < n && rng_unit(&rng) < w->profile->chance(a, at[i]))
+                a++;
+            seat[i].last_row = a;
+            w->n_drafted += n;
+            w->n_accepted += a;
+            w->plain_ms += plain * (1 + a) / w->n_seats;
+            for (int32_t k = 0; k <= a; k++, at[i]++)
+                took[i][at[i] % WINDOW] = ms / plain / (1 + a);
+            if (at[i] >= WINDOW) {
+                double sum = 0;
+                for (int32_t k = 0; k < WINDOW; k++)
+                    sum += took[i][k];
+                w->worst = fmax(w->worst, sum / WINDOW);
+            }
+        }
+        draft_control_tell(t, seat, w->n_seats, target_ms, draft_ms);
+        for (int32_t i = 0; i < w->n_seats; i++) {
+            if (at[i] >= w->n_tokens && done[i] + 1 < w->n_requests) {
+                done[i]++;
+                at[i] = 0;
+                draft_control_close(seat[i].c);
+                CHECK_OK(draft_control_open(&seat[i].c, t, slots, &wish, &e), e);
+            }
+            going = going || at[i] < w->n_tokens;
+        }
+    }
+    for (int32_t i = 0; i < w->n_seats; i++)
+        draft_control_close(seat[i].c);
+    draft_times_close(t);
+}
+
+/* Tokens per time, over plain. */
+static double speed(const world *w)
+{
+    return w->plain_ms / w->ms;
+}
+
+TEST(control_comes_close_to_the_best_fixed_length)
+{
+    double sum = 0;
+    for (int32_t c = 0; c < TABLES; c++)
+        for (int32_t f = 0; f < PROFILES; f++) {
+            world w = {.cost = &tables[c],
+                       .profile = &profiles[f],
+                       .n_seats = 1,
+                       .n_tokens = 2000,
+                       .n_requests = 3,
+                       .n_slots = 15,
+                       .noise = 0.05,
+                       .seed = test_seed()};
+            double best = 0;
+            int32_t best_n = 0;
+            for (w.fixed = 0; w.fixed <= w.n_slots; w.fixed++) {
+                simulate(&w);
+                if (speed(&w) > best) {
+                    best = speed(&w);
+                    best_n = w.fixed;
+                }
+            }
+            w.fixed = -1;
+            simulate(&w);
+            CHECK_MSG(speed(&w) >= 0.93 * best && speed(&w) >= 0.98,
+                      "%s, %s: %.3f of plain, %.3f of the best (%d slots)", tables[c].name,
+                      profiles[f].name, speed(&w), speed(&w) / best, best_n);
+            CHECK_MSG(w.worst < 1.05, "%s, %s: 256 tokens take %.3f of plain", tables[c].name,
+                      profiles[f].name, w.worst);
+            sum += speed(&w) / best;
+        }
+    CHECK_MSG(sum >= 0.98 * TABLES * PROFILES, "on average %.3f of the best length",
+              sum / (TABLES * PROFILES));
+}
+
+/* With exact times the guarantee is exact: the bound, and the last round. */
+TEST(control_never_loses_more_than_its_purse)
+{
+    for (int32_t c = 0; c < TABLES; c++)
+        for (int32_t f = 0; f < PROFILES; f++)
+            for (int32_t informed = 0; informed < 2; informed++) {
+                world w = {.cost = &tables[c],
+                           .profile = &profiles[f],
+                           .n_seats = 1,
+                           .n_tokens = 1500,
+                           .n_requests = 2,
+                           .n_slots = 15,
+                           .fixed = -1,
+                           .informed = informed,
+                           .seed = test_seed()};
+                simulate(&w);
+                CHECK_MSG(w.worst < 1 / 0.97 + 0.005, "%s, %s: 256 tokens take %.3f of plain",
+                          tables[c].name, profiles[f].name, w.worst);
+                CHECK_MSG(speed(&w) >= 0.985, "%s, %s: %.3f of plain", tables[c].name,
+                          profiles[f].name, speed(&w));
+            }
+}
+
+TEST(control_of_a_reject_storm_stays_near_plain)
+{
+    for (int32_t c = 0; c < TABLES; c++) {
+        world w = {.cost = &tables[c],
+                   .profile = &profiles[3],
+                   .n_seats = 1,
+                   .n_tokens = 1000,
+                   .n_requests = 1,
+                   .n_slots = 15,
+                   .fixed = -1,
+                   .noise = 0.05,
+                   .seed = test_seed()};
+        simulate(&w);
+        CHECK_MSG(speed(&w) >= 0.985, "%s: %.3f of plain", tables[c].name, speed(&w));
+        CHECK(w.n_drafted < 200);
+    }
+}
+
+/* Many requests share their passes. The rows of one are the others' time. */
+TEST(control_weighs_the_other_requests)
+{
+    static const struct {
+        int32_t table, profile, seats;
+        double least;
+    } cases[] = {
+        {0, 0, 8, 1.1},   {0, 1, 8, 0.99},  {0, 3, 8, 0.98},  {0, 0, 64, 0.98}, {0, 3, 64, 0.98},
+        {2, 0, 8, 1.8},   {2, 4, 8, 1.4},   {2, 3, 8, 0.98},  {2, 0, 64, 0.98}, {2, 1, 64, 0.98},
+        {2, 3, 64, 0.98}, {1, 5, 64, 0.98}, {3, 0, 64, 0.98}, {3, 3, 64, 0.98}, {2, 0, 32, 0.98},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        world w = {.cost = &tables[cases[k].table],
+                   .profile = &profiles[cases[k].profile],
+                   .n_seats = cases[k].seats,
+                   .n_tokens = 300,
+                   .n_requests = 2,
+                   .n_slots = 7,
+                   .fixed = -1,
+                   .noise = 0.03,
+                   .seed = test_seed()};
+        simulate(&w);
+        printf("%s, %s, %d requests: %.3f of plain\n", w.cost->name, w.profile->name, w.n_seats,
+               speed(&w));
+        CHECK_MSG(speed(&w) >= cases[k].least, "%s, %s, %d requests: %.3f of plain", w.cost->name,
+                  w.profile->name, w.n_seats, speed(&w));
+    }
+}
