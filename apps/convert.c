@@ -19,29 +19,20 @@
 #include <stdio.h>
 
 typedef struct {
-    const char *type, *name;
+    const char *type, *name, *target, *dialect;
     int64_t n_threads;
 } convert_options;
 
 static const option table[] = {
-    OPT_STR(convert_options, type, "type", 't', "TYPE", "of the weights (default bf16)"),
+    OPT_STR(convert_options, type, "type", 't', "TYPE",
+            "of the weights (default bf16, of drafters q8_0)"),
     OPT_STR(convert_options, name, "name", 0, "TEXT", "general.name (default: the directory's)"),
+    OPT_STR(convert_options, target, "target", 0, "FILE",
+            "of a drafter: the GGUF file of its model, for checks and the tokenizer"),
+    OPT_STR(convert_options, dialect, "dialect", 0, "NAME",
+            "of a drafter: llama.cpp (default), lucebox or ik"),
     OPT_INT(convert_options, n_threads, "threads", 0, "N", 1, 256, "threads (default: all cores)"),
     OPT_END};
-
-/* One tensor of the new file and its source; source NULL: computed. */
-typedef struct {
-    shape_tensor t;
-    const tensor *source;
-    num_type type;
-} item;
-
-typedef struct {
-    const model_shape *s;
-    const safetensors *from;
-    item *at;
-    int32_t n;
-} job;
 
 /* ---- Which tensor is which ----------------------------------------------------------------- */
 
@@ -55,9 +46,8 @@ static const tensor *find_source(const safetensors *from, const char *prefix, co
     return tensor_find(&from->tensors, full);
 }
 
-/* Checks for the same number of elements and the same rows. A [1] may be a scalar, an [n, 1] a
- * vector. */
-static status check_source(const shape_tensor *t, const tensor *src, const char *path, err *e)
+/* A [1] may be a scalar, an [n, 1] a vector. */
+status convert_check_source(const shape_tensor *t, const tensor *src, const char *path, err *e)
 {
     char want[96], have[96];
     tensor shape = {.n_dims = t->n_dims};
@@ -76,8 +66,8 @@ static status check_source(const shape_tensor *t, const tensor *src, const char 
 
 /* Finds every tensor of the shape in the files. Drops keys that no layer uses and that the files
  * lack. n_vocab may shrink to the tokenizer's size. */
-static status plan_items(job *j, model_shape *s, const weight_mix *mix, int32_t n_tokens, bool tied,
-                         err *e)
+static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, int32_t n_tokens,
+                         bool tied, err *e)
 {
     const char *prefix = NULL, *path = j->from->part_path[0];
     const tensor *embd = NULL, *head;
@@ -101,20 +91,21 @@ static status plan_items(job *j, model_shape *s, const weight_mix *mix, int32_t 
     s->family->list(s, list, n);
     st = OK;
     for (int32_t i = 0; i < n && !st; i++) {
-        item it = {.t = list[i], .type = weight_mix_type(mix, list, n, i)};
+        convert_item it = {.t = list[i], .type = weight_mix_type(mix, list, n, i)};
         if (it.t.role != ROLE_ROPE_FACTORS) {
-            it.source = find_source(j->from, prefix, it.t.hf_name);
-            if (!it.source && it.t.unused_kv)
+            it.source[0] = find_source(j->from, prefix, it.t.hf_name);
+            it.n_sources = it.source[0] != NULL;
+            if (!it.n_sources && it.t.unused_kv)
                 continue;
-            if (!it.source) {
+            if (!it.n_sources) {
                 st = err_set(e, E_FORMAT, "%s: tensor %s%s is missing", path, prefix, it.t.hf_name);
                 break;
             }
-            tensor src = *it.source;
+            tensor src = *it.source[0];
             /* A padded embedding has more rows than the vocabulary has tokens. */
             if ((it.t.role == ROLE_EMBD || it.t.role == ROLE_PLE_EMBD) && src.ne[1] > it.t.ne[1])
                 src.ne[1] = it.t.ne[1];
-            st = check_source(&it.t, &src, j->from->part_path[src.part], e);
+            st = convert_check_source(&it.t, &src, j->from->part_path[src.part], e);
         }
         j->at[k++] = it;
     }
@@ -126,11 +117,14 @@ static status plan_items(job *j, model_shape *s, const weight_mix *mix, int32_t 
     if (!st && head &&
         (head->n_bytes != embd->n_bytes ||
          memcmp(head->bytes, embd->bytes, (size_t)embd->n_bytes))) {
-        item it = {.t = list[0], .type = weight_mix_type(mix, list, n, 0), .source = head};
+        convert_item it = {.t = list[0],
+                           .type = weight_mix_type(mix, list, n, 0),
+                           .source = {head},
+                           .n_sources = 1};
         snprintf(it.t.name, sizeof it.t.name, "output.weight");
         tensor src = *head;
         src.ne[1] = src.ne[1] > it.t.ne[1] ? it.t.ne[1] : src.ne[1];
-        st = check_source(&it.t, &src, path, e);
+        st = convert_check_source(&it.t, &src, path, e);
         j->at[k++] = it;
     }
     j->n = k;
@@ -140,11 +134,17 @@ static status plan_items(job *j, model_shape *s, const weight_mix *mix, int32_t 
 
 /* ---- Rows ---------------------------------------------------------------------------------- */
 
-static void decode_row(const tensor *src, uint64_t row, float *x, uint64_t n)
+void convert_decode_row(const convert_item *it, uint64_t r, float *x)
 {
-    uint64_t size;
+    uint64_t n = it->t.ne[0], size, rows = it->t.ne[1] * it->t.ne[2], share;
+    if (!it->n_sources) {
+        memset(x, 0, (size_t)n * sizeof *x);
+        return;
+    }
+    share = rows / (uint64_t)it->n_sources;
+    const tensor *src = it->source[r / share];
     num_row_bytes(src->type, n, &size);
-    const unsigned char *p = src->bytes + row * size;
+    const unsigned char *p = src->bytes + (it->first_row + r % share) * size;
     if (src->type == NUM_F64) {
         for (uint64_t i = 0; i < n; i++) {
             double v;
@@ -156,16 +156,34 @@ static void decode_row(const tensor *src, uint64_t row, float *x, uint64_t n)
     }
 }
 
+/* Token ids, from integers of 4 or 8 bytes. Ids are below 2^31: convert_draft has looked. */
+static void copy_ids(const tensor *src, int32_t *out)
+{
+    for (uint64_t i = 0; i < src->n_elements; i++) {
+        int64_t wide;
+        if (src->type == NUM_I64) {
+            memcpy(&wide, src->bytes + 8 * i, 8);
+            out[i] = (int32_t)wide;
+        } else {
+            memcpy(&out[i], src->bytes + 4 * i, 4);
+        }
+    }
+}
+
 static status fill_converted(void *user, uint64_t i, uint64_t first, uint64_t n_rows, void *dst,
                              err *e)
 {
-    const job *j = user;
-    const item *it = &j->at[i];
+    const convert_job *j = user;
+    const convert_item *it = &j->at[i];
     const num_format *f = num_format_of(it->type);
-    uint64_t n = it->t.ne[0], size;
+    uint64_t n = it->t.ne[0], size, share;
     status st = OK;
-    if (!it->source) {
+    if (it->t.role == ROLE_ROPE_FACTORS) {
         j->s->family->compute(j->s, &it->t, dst);
+        return OK;
+    }
+    if (it->t.role == ROLE_IDS) {
+        copy_ids(it->source[0], dst);
         return OK;
     }
     float *x = mem_alloc((size_t)n * sizeof *x);
@@ -173,9 +191,13 @@ static status fill_converted(void *user, uint64_t i, uint64_t first, uint64_t n_
         mem_free(x);
         return err_memory(e, "a row of weights", (size_t)n * sizeof *x);
     }
+    share = it->n_sources ? it->t.ne[1] * it->t.ne[2] / (uint64_t)it->n_sources : 1;
     for (uint64_t r = 0; r < n_rows && !st; r++) {
-        decode_row(it->source, first + r, x, n);
-        if (!(st = tensor_check_row(it->source, first + r, x, it->type, e)))
+        convert_decode_row(it, first + r, x);
+        if (it->n_sources)
+            st = tensor_check_row(it->source[(first + r) / share],
+                                  it->first_row + (first + r) % share, x, it->type, e);
+        if (!st)
             f->encode(x, (unsigned char *)dst + r * size, (int64_t)n);
     }
     mem_free(x);
@@ -196,8 +218,17 @@ static void base_name(const char *dir, char *buf, size_t cap)
     snprintf(buf, cap, "%.*s", (int)(n - at), dir + at);
 }
 
-static status write_file(const convert_request *r, const job *j, const convert_vocab *words,
-                         uint64_t *n_bytes, err *e)
+/* Copies the tokenizer of the target of a drafter: other engines expect one. */
+static void put_tokenizer_of(gguf_writer *w, const gguf *target)
+{
+    for (uint64_t i = 0; i < target->n_values; i++)
+        if (!strncmp(target->value[i].key, "tokenizer.", 10) &&
+            strcmp(target->value[i].key, "tokenizer.ggml.mask_token_id") != 0)
+            gguf_put_value(w, &target->value[i]);
+}
+
+status convert_write(const convert_request *r, const convert_job *j, const convert_vocab *words,
+                     const gguf *target, uint64_t *n_bytes, err *e)
 {
     char base[256];
     const char *name = r->name ? r->name : base;
@@ -215,10 +246,14 @@ static status write_file(const convert_request *r, const job *j, const convert_v
     gguf_put_string(w, "general.name", name, strlen(name));
     gguf_put_u32(w, "general.file_type", (uint32_t)r->mix->file_type);
     gguf_put_u32(w, "general.quantization_version", 2);
-    if ((st = convert_vocab_put(words, w, e)))
+    if (words && (st = convert_vocab_put(words, w, e)))
         goto out;
+    if (target)
+        put_tokenizer_of(w, target);
+    else if (!words)
+        gguf_put_string(w, "tokenizer.ggml.model", "no_vocab", 8);
     for (int32_t i = 0; i < j->n; i++) {
-        const item *it = &j->at[i];
+        const convert_item *it = &j->at[i];
         rows[i].n_rows = it->t.ne[1] * it->t.ne[2];
         num_row_bytes(it->type, it->t.ne[0], &rows[i].row_bytes);
         gguf_put_tensor(w, it->t.name, it->type, it->t.n_dims, it->t.ne);
@@ -255,15 +290,18 @@ static status read_tensor_shape(const convert_vocab *v, const char *path, model_
                    v->family->name);
 }
 
-status convert_model(const convert_request *r, uint64_t *n_bytes, err *e)
+static status convert_target(const convert_request *r, uint64_t *n_bytes, err *e)
 {
     convert_vocab words = {0};
     safetensors from = {0};
     model_shape *s = NULL;
-    job j = {.from = &from};
+    convert_job j = {.from = &from};
     char config[4096];
     bool tied = true;
     status st;
+    if (r->target || r->dialect)
+        return err_set(e, E_ARG, "%s: a model, and only a drafter has a target or a dialect",
+                       r->dir);
     snprintf(config, sizeof config, "%s/config.json", r->dir);
     if ((st = convert_vocab_read(&words, r->dir, e)) ||
         (st = read_tensor_shape(&words, config, &s, &tied, r->unknown, e)) ||
@@ -272,7 +310,7 @@ status convert_model(const convert_request *r, uint64_t *n_bytes, err *e)
         (words.n && (st = convert_vocab_fit(&words, s->n_vocab, e))))
         goto out;
     j.s = s;
-    st = write_file(r, &j, &words, n_bytes, e);
+    st = convert_write(r, &j, &words, NULL, n_bytes, e);
 out:
     mem_free(j.at);
     mem_free(s);
@@ -281,9 +319,22 @@ out:
     return st;
 }
 
+status convert_model(const convert_request *request, uint64_t *n_bytes, err *e)
+{
+    convert_request r = *request;
+    json_t *config = NULL;
+    status st = convert_read_json(&config, r.dir, "config.json", true, e);
+    bool draft = !st && convert_is_draft(config);
+    r.mix = r.mix ? r.mix : weight_mix_named(draft ? "q8_0" : "bf16");
+    if (!st)
+        st = draft ? convert_draft(&r, config, n_bytes, e) : convert_target(&r, n_bytes, e);
+    json_decref(config);
+    return st;
+}
+
 static int run_convert(const command *c, int argc, char **argv)
 {
-    convert_options o = {.type = "bf16", .n_threads = pool_default_threads()};
+    convert_options o = {.n_threads = pool_default_threads()};
     int n_operands, stop = options_parse(c, argc, argv, &o, &n_operands);
     double start_ms = clock_ms();
     uint64_t n_bytes = 0;
@@ -293,10 +344,11 @@ static int run_convert(const command *c, int argc, char **argv)
         return stop - 1;
     term_init();
     term_watch(NULL); /* Ctrl-C stops the writing and leaves no partial file */
-    const weight_mix *mix = weight_mix_named(o.type);
+    const weight_mix *mix = o.type ? weight_mix_named(o.type) : NULL;
     str unknown = {0};
-    convert_request r = {argv[0], argv[1], mix, o.name, (int32_t)o.n_threads, &unknown};
-    if (!mix)
+    convert_request r = {argv[0],  argv[1],  mix,      o.name, (int32_t)o.n_threads,
+                         &unknown, o.target, o.dialect};
+    if (o.type && !mix)
         st = err_set(&e, E_ARG, "there is no type %s; the types are %s", o.type, weight_mix_names);
     else
         st = convert_model(&r, &n_bytes, &e);
@@ -310,11 +362,15 @@ static int run_convert(const command *c, int argc, char **argv)
 const command command_convert = {
     .name = "convert",
     .operands = "DIR OUT.gguf",
-    .summary = "Convert Gemma 4 safetensors to GGUF",
+    .summary = "Convert safetensors of Gemma 4 or of a drafter to GGUF",
     .about =
         "DIR holds config.json, model.safetensors or its shards, and the tokenizer's files, as\n"
         "published. TYPE is bf16, f16, f32, q8_0, q4_0, or any other type that synth writes.\n"
-        "Norms, scales and routers stay f32. The output appears only when it is complete.",
+        "Norms, scales and routers stay f32. The output appears only when it is complete.\n"
+        "\n"
+        "Drafters: DFlash (also Laguna's, and DSpark's with a bigram correction) and the\n"
+        "assistants of Gemma 4. config.json decides, and a tensor of another shape, a missing\n"
+        "value or an unknown tensor is an error. Other families are refused by name.",
     .options = table,
     .n_operands_min = 2,
     .n_operands_max = 2,

@@ -26,82 +26,71 @@ status convert_read_json(json_t **out, const char *dir, const char *name, bool r
     return json_parse_file(out, path, CONVERT_JSON_MAX, e);
 }
 
-/* Reads the fields of one object and keeps its first failure: callers list fields without
- * checks. */
-typedef struct {
-    const json_t *object;
-    const char *path;
-    status st;
-    err *e;
-} fields;
-
-static void refuse_config(fields *f, const char *key, const char *expected)
+void config_refuse(config_fields *f, const char *key, const char *expected)
 {
     if (!f->st)
         f->st = err_set(f->e, E_FORMAT, "%s: %s is missing or no %s", f->path, key, expected);
 }
 
-/* To transformers, null and absent are the same. */
-static const json_t *get(const fields *f, const char *key)
+const json_t *config_get(const config_fields *f, const char *key)
 {
     const json_t *v = json_object_get(f->object, key);
     return json_is_null(v) ? NULL : v;
 }
 
-static int32_t whole_number(fields *f, const char *key)
+int32_t config_whole(config_fields *f, const char *key)
 {
-    const json_t *v = get(f, key);
+    const json_t *v = config_get(f, key);
     json_int_t i = json_integer_value(v);
     if (!json_is_integer(v) || i < 0 || i > INT32_MAX)
-        refuse_config(f, key, "number in range");
+        config_refuse(f, key, "number in range");
     return f->st ? 0 : (int32_t)i;
 }
 
-static int32_t whole_or(fields *f, const char *key, int32_t otherwise)
+int32_t config_whole_or(config_fields *f, const char *key, int32_t otherwise)
 {
-    return get(f, key) ? whole_number(f, key) : otherwise;
+    return config_get(f, key) ? config_whole(f, key) : otherwise;
 }
 
-static float real(fields *f, const char *key)
+float config_real(config_fields *f, const char *key)
 {
-    const json_t *v = get(f, key);
+    const json_t *v = config_get(f, key);
     if (!json_is_number(v))
-        refuse_config(f, key, "number");
+        config_refuse(f, key, "number");
     return (float)json_number_value(v);
 }
 
-static bool truth(fields *f, const char *key)
+bool config_truth(config_fields *f, const char *key)
 {
-    const json_t *v = get(f, key);
+    const json_t *v = config_get(f, key);
     if (v && !json_is_boolean(v))
-        refuse_config(f, key, "true or false");
+        config_refuse(f, key, "true or false");
     return json_is_true(v);
 }
 
-/* layer_types: "sliding_attention" or "full_attention" for each layer. */
-static void read_layers(fields *f, gemma4_shape *s)
+void convert_gemma4_layers(config_fields *f, gemma4_shape *s)
 {
-    const json_t *list = get(f, "layer_types");
+    const json_t *list = config_get(f, "layer_types");
     if (f->st || s->n_layer > SHAPE_LAYERS_MAX)
         return; /* gemma4_shape_check reports this */
     if (!json_is_array(list) || json_array_size(list) != (size_t)s->n_layer) {
-        refuse_config(f, "layer_types", "list with an entry per layer");
+        config_refuse(f, "layer_types", "list with an entry per layer");
         return;
     }
     for (int32_t il = 0; il < s->n_layer; il++) {
         const char *kind = json_string_value(json_array_get(list, (size_t)il));
         s->swa[il] = kind && !strcmp(kind, "sliding_attention");
         if (!kind || (!s->swa[il] && strcmp(kind, "full_attention") != 0))
-            refuse_config(f, "layer_types", "list of sliding_attention and full_attention");
+            config_refuse(f, "layer_types", "list of sliding_attention and full_attention");
     }
 }
 
 /* One kind of layer's rotation. A key that is not known here could change it. */
-static fields rope_of(const fields *f, const json_t *rope, const char *kind)
+static config_fields rope_of(const config_fields *f, const json_t *rope, const char *kind)
 {
     static const char *const known[] = {"rope_type", "type", "rope_theta", "partial_rotary_factor",
                                         "factor",    NULL};
-    fields r = {json_object_get(rope, kind), f->path, f->st, f->e};
+    config_fields r = {json_object_get(rope, kind), f->path, f->st, f->e};
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)r.object, key, v) if (!r.st &&
@@ -112,40 +101,39 @@ static fields rope_of(const fields *f, const json_t *rope, const char *kind)
     return r;
 }
 
-/* rope_parameters: {"full_attention": {...}, "sliding_attention": {...}}. A proportional rotation
- * turns a part of the pairs, with frequencies divided by `factor`; a default one heeds neither. */
-static void read_rope(fields *f, gemma4_shape *s)
+void convert_gemma4_rope(config_fields *f, gemma4_shape *s)
 {
-    const json_t *rope = get(f, "rope_parameters");
-    fields full = rope_of(f, rope, "full_attention"), swa = rope_of(f, rope, "sliding_attention");
-    const char *kind = json_string_value(get(&full, "rope_type"));
-    const char *kind_swa = json_string_value(get(&swa, "rope_type"));
+    const json_t *rope = config_get(f, "rope_parameters");
+    config_fields full = rope_of(f, rope, "full_attention"),
+                  swa = rope_of(f, rope, "sliding_attention");
+    const char *kind = json_string_value(config_get(&full, "rope_type"));
+    const char *kind_swa = json_string_value(config_get(&swa, "rope_type"));
     f->st = full.st ? full.st : swa.st;
     if (f->st)
         return;
     if (!kind || !kind_swa || strcmp(kind_swa, "default") != 0 ||
         (strcmp(kind, "proportional") != 0 && strcmp(kind, "default") != 0)) {
-        refuse_config(f, "rope_parameters", "pair of a proportional and a default rotation");
+        config_refuse(f, "rope_parameters", "pair of a proportional and a default rotation");
         return;
     }
     bool proportional = !strcmp(kind, "proportional");
-    s->theta = real(&full, "rope_theta");
-    s->theta_swa = real(&swa, "rope_theta");
-    s->rotary_part = proportional ? real(&full, "partial_rotary_factor") : 1;
-    s->rope_factor = proportional && get(&full, "factor") ? real(&full, "factor") : 1;
-    const fields *whole_heads[] = {proportional ? &swa : &full, &swa};
+    s->theta = config_real(&full, "rope_theta");
+    s->theta_swa = config_real(&swa, "rope_theta");
+    s->rotary_part = proportional ? config_real(&full, "partial_rotary_factor") : 1;
+    s->rope_factor = proportional && config_get(&full, "factor") ? config_real(&full, "factor") : 1;
+    const config_fields *whole_heads[] = {proportional ? &swa : &full, &swa};
     for (int i = 0; i < 2; i++)
-        if (get(whole_heads[i], "partial_rotary_factor") &&
-            json_number_value(get(whole_heads[i], "partial_rotary_factor")) != 1)
-            refuse_config(f, "rope_parameters",
+        if (config_get(whole_heads[i], "partial_rotary_factor") &&
+            json_number_value(config_get(whole_heads[i], "partial_rotary_factor")) != 1)
+            config_refuse(f, "rope_parameters",
                           "rotation of whole heads where the type is default");
     f->st = f->st ? f->st : full.st ? full.st : swa.st;
 }
 
 /* Newer files state the differences between layers in a table by layer number, not in global_*. */
-static void read_overrides(fields *f, gemma4_shape *s)
+static void read_overrides(config_fields *f, gemma4_shape *s)
 {
-    const json_t *table = get(f, "per_layer_config");
+    const json_t *table = config_get(f, "per_layer_config");
     const char *key;
     json_t *v;
     bool first = true;
@@ -156,13 +144,14 @@ static void read_overrides(fields *f, gemma4_shape *s)
         char *end;
         long il = strtol(key, &end, 10);
         if (end == key || *end || il < 0 || il >= s->n_layer) {
-            refuse_config(f, "per_layer_config", "table by layer number");
+            config_refuse(f, "per_layer_config", "table by layer number");
             return;
         }
-        fields one = {v, f->path, OK, f->e};
-        int32_t hd = whole_or(&one, "head_dim", s->swa[il] ? s->head_dim : s->head_dim_global);
-        int32_t kv =
-            whole_or(&one, "num_key_value_heads", s->swa[il] ? s->n_head_kv : s->n_head_kv_global);
+        config_fields one = {v, f->path, OK, f->e};
+        int32_t hd =
+            config_whole_or(&one, "head_dim", s->swa[il] ? s->head_dim : s->head_dim_global);
+        int32_t kv = config_whole_or(&one, "num_key_value_heads",
+                                     s->swa[il] ? s->n_head_kv : s->n_head_kv_global);
         if (!one.st && !s->swa[il] && first) {
             s->head_dim_global = hd;
             s->n_head_kv_global = kv;
@@ -182,7 +171,7 @@ static void read_overrides(fields *f, gemma4_shape *s)
 
 /* Options of the reference that change the arithmetic and that no Gemma 4 model uses. Each is
  * listed with the one value, besides null, that has no effect. */
-static void refuse_options(fields *f)
+static void refuse_options(config_fields *f)
 {
     static const struct {
         const char *key, *neutral; /* NULL: there is none */
@@ -197,7 +186,7 @@ static void refuse_options(fields *f)
         {"use_bidirectional_attention", "vision"}, /* between images; text stays causal */
     };
     for (size_t i = 0; i < sizeof option / sizeof *option && !f->st; i++) {
-        const json_t *v = get(f, option[i].key);
+        const json_t *v = config_get(f, option[i].key);
         const char *text = json_string_value(v), *neutral = option[i].neutral;
         if (!v || json_is_false(v) || (text && neutral && !strcmp(text, neutral)))
             continue;
@@ -206,8 +195,19 @@ static void refuse_options(fields *f)
     }
 }
 
-/* Lists unknown keys: neither read here nor known to leave the logits unchanged. */
-static void list_unknown(const fields *f, str *unknown)
+void config_list_unknown(const config_fields *f, const char *const *known, str *unknown)
+{
+    const char *key;
+    json_t *v;
+    if (!unknown)
+        return;
+    json_object_foreach((json_t *)f->object, key,
+                        v) if (!json_is_null(v) && !text_is_one_of(known, key, strlen(key)))
+        str_printf(unknown, "%s%.80s", unknown->n ? ", " : "", key);
+}
+
+/* Keys that are read here, or known to leave the logits unchanged. */
+static void list_unknown(const config_fields *f, str *unknown)
 {
     static const char *const known[] = {
         /* read, or refused above */
@@ -232,59 +232,55 @@ static void list_unknown(const fields *f, str *unknown)
         "output_hidden_states", "output_router_logits", "problem_type", "return_dict",
         "router_aux_loss_coef", "transformers_version", "use_cache", "vision_config",
         "audio_config", NULL};
-    const char *key;
-    json_t *v;
-    json_object_foreach((json_t *)f->object, key,
-                        v) if (!json_is_null(v) && !text_is_one_of(known, key, strlen(key)))
-        str_printf(unknown, "%s%.80s", unknown->n ? ", " : "", key);
+    config_list_unknown(f, known, unknown);
 }
 
 static status read_model_shape(const json_t *config, const char *path, gemma4_shape *s, bool *tied,
                                str *unknown, err *e)
 {
     const json_t *text = json_object_get(config, "text_config");
-    fields f = {text ? text : config, path, OK, e};
-    const char *type = json_string_value(get(&f, "model_type"));
+    config_fields f = {text ? text : config, path, OK, e};
+    const char *type = json_string_value(config_get(&f, "model_type"));
     *s = (gemma4_shape){.family = &gemma4_shapes, .name = "converted"};
     if (!type || strncmp(type, "gemma4", 6) != 0 || strstr(type, "assistant"))
         return err_set(e, E_UNSUPPORTED, "%s: model_type is %.64s, expected a Gemma 4 text model",
                        path, type ? type : "missing");
-    s->n_layer = whole_number(&f, "num_hidden_layers");
-    s->n_embd = whole_number(&f, "hidden_size");
-    s->n_vocab = whole_number(&f, "vocab_size");
-    s->n_head = whole_number(&f, "num_attention_heads");
-    s->n_head_kv = whole_number(&f, "num_key_value_heads");
-    s->head_dim = whole_number(&f, "head_dim");
-    s->k_eq_v = truth(&f, "attention_k_eq_v");
-    s->head_dim_global = whole_or(&f, "global_head_dim", s->head_dim);
+    s->n_layer = config_whole(&f, "num_hidden_layers");
+    s->n_embd = config_whole(&f, "hidden_size");
+    s->n_vocab = config_whole(&f, "vocab_size");
+    s->n_head = config_whole(&f, "num_attention_heads");
+    s->n_head_kv = config_whole(&f, "num_key_value_heads");
+    s->head_dim = config_whole(&f, "head_dim");
+    s->k_eq_v = config_truth(&f, "attention_k_eq_v");
+    s->head_dim_global = config_whole_or(&f, "global_head_dim", s->head_dim);
     /* The reference uses this field only together with attention_k_eq_v. */
     s->n_head_kv_global =
-        s->k_eq_v ? whole_or(&f, "num_global_key_value_heads", s->n_head_kv) : s->n_head_kv;
-    s->n_ff = whole_number(&f, "intermediate_size");
-    s->double_wide = truth(&f, "use_double_wide_mlp");
-    s->n_ple = whole_or(&f, "hidden_size_per_layer_input", 0);
-    s->n_kv_shared = whole_or(&f, "num_kv_shared_layers", 0);
-    s->window = whole_number(&f, "sliding_window");
-    s->n_ctx_train = whole_number(&f, "max_position_embeddings");
-    s->eps = real(&f, "rms_norm_eps");
-    s->softcap = get(&f, "final_logit_softcapping") ? real(&f, "final_logit_softcapping") : 0;
-    if (truth(&f, "enable_moe_block")) {
-        s->n_expert = whole_number(&f, "num_experts");
-        s->n_expert_used = whole_number(&f, "top_k_experts");
-        s->n_ff_expert = whole_number(&f, "moe_intermediate_size");
+        s->k_eq_v ? config_whole_or(&f, "num_global_key_value_heads", s->n_head_kv) : s->n_head_kv;
+    s->n_ff = config_whole(&f, "intermediate_size");
+    s->double_wide = config_truth(&f, "use_double_wide_mlp");
+    s->n_ple = config_whole_or(&f, "hidden_size_per_layer_input", 0);
+    s->n_kv_shared = config_whole_or(&f, "num_kv_shared_layers", 0);
+    s->window = config_whole(&f, "sliding_window");
+    s->n_ctx_train = config_whole(&f, "max_position_embeddings");
+    s->eps = config_real(&f, "rms_norm_eps");
+    s->softcap =
+        config_get(&f, "final_logit_softcapping") ? config_real(&f, "final_logit_softcapping") : 0;
+    if (config_truth(&f, "enable_moe_block")) {
+        s->n_expert = config_whole(&f, "num_experts");
+        s->n_expert_used = config_whole(&f, "top_k_experts");
+        s->n_ff_expert = config_whole(&f, "moe_intermediate_size");
     }
-    read_layers(&f, s);
-    read_rope(&f, s);
+    convert_gemma4_layers(&f, s);
+    convert_gemma4_rope(&f, s);
     read_overrides(&f, s);
     refuse_options(&f);
-    fields whole_model = {config, path, f.st, e};
+    config_fields whole_model = {config, path, f.st, e};
     const char *tie = "tie_word_embeddings"; /* the reference ties by default */
-    *tied = get(&f, tie)             ? truth(&f, tie)
-            : get(&whole_model, tie) ? truth(&whole_model, tie)
-                                     : true;
+    *tied = config_get(&f, tie)             ? config_truth(&f, tie)
+            : config_get(&whole_model, tie) ? config_truth(&whole_model, tie)
+                                            : true;
     refuse_options(&whole_model);
-    if (unknown)
-        list_unknown(&f, unknown);
+    list_unknown(&f, unknown);
     f.st = f.st ? f.st : whole_model.st;
     return f.st ? f.st : gemma4_shape_check(s, path, e);
 }

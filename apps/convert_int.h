@@ -3,7 +3,8 @@
 #define APPS_CONVERT_INT_H
 
 #include "base/json.h"
-#include "model/shapes.h"
+#include "model/gemma4_shapes.h"
+#include "format/safetensors.h"
 #include "text/family.h"
 #include "text/jtree.h"
 
@@ -12,11 +13,68 @@ enum { CONVERT_JSON_MAX = 512 << 20 }; /* a tokenizer.json is 33 MB */
 /* Parses dir/name. If the file is missing and not required: OK with *out NULL. */
 status convert_read_json(json_t **out, const char *dir, const char *name, bool required, err *e);
 
+/* ---- config.json ---- */
+
+/* The fields of one object, with their first failure: callers list fields without checks. */
+typedef struct config_fields {
+    const json_t *object;
+    const char *path;
+    status st;
+    err *e;
+} config_fields;
+
+const json_t *config_get(const config_fields *f, const char *key); /* null counts as absent */
+void config_refuse(config_fields *f, const char *key, const char *expected);
+int32_t config_whole(config_fields *f, const char *key); /* 0 to INT32_MAX */
+int32_t config_whole_or(config_fields *f, const char *key, int32_t otherwise);
+float config_real(config_fields *f, const char *key);
+bool config_truth(config_fields *f, const char *key); /* absent: false */
+/* Appends the names of keys that are not in the list. unknown NULL: not wanted. */
+void config_list_unknown(const config_fields *f, const char *const *known, str *unknown);
+
+/* layer_types: "sliding_attention" or "full_attention" for each layer. */
+void convert_gemma4_layers(config_fields *f, gemma4_shape *s);
+/* rope_parameters: {"full_attention": {...}, "sliding_attention": {...}}. A proportional rotation
+ * turns a part of the pairs, with frequencies divided by `factor`; a default one heeds neither. */
+void convert_gemma4_rope(config_fields *f, gemma4_shape *s);
+
 /* Reads config.json, or the text_config of a multimodal one, to a shape (mem_free). *tied: the head
  * is the embedding. unknown receives the names of unknown keys, separated by ", ". */
 typedef status convert_reader(const json_t *config, const char *path, model_shape **s, bool *tied,
                               str *unknown, err *e);
 convert_reader convert_gemma4_shape; /* convert_config.c */
+
+/* Whether the configuration is that of a drafter, of any family. */
+bool convert_is_draft(const json_t *config);
+/* The same for drafters. dir_name: the directory's name, which tells the layout of some.
+ * E_UNSUPPORTED for families that carat does not run: the sentence names them. */
+status convert_draft_shape(const json_t *config, const char *path, const char *dir_name,
+                           model_shape **s, str *unknown, err *e); /* convert_draft_config.c */
+
+/* ---- Weights ---- */
+
+enum { CONVERT_SOURCES_MAX = 16 };
+
+/* One tensor of the new file and its sources. */
+typedef struct convert_item {
+    shape_tensor t;
+    const tensor *source[CONVERT_SOURCES_MAX]; /* each gives the same number of rows */
+    int32_t n_sources;                         /* 0: computed, or zeros for a bias */
+    uint64_t first_row;                        /* of the source */
+    num_type type;
+} convert_item;
+
+typedef struct convert_job {
+    const model_shape *s;
+    const safetensors *from;
+    convert_item *at; /* [n]; mem_free */
+    int32_t n;
+} convert_job;
+
+/* Checks for the same shape, and for floats. */
+status convert_check_source(const shape_tensor *t, const tensor *src, const char *path, err *e);
+/* Row r of an item as floats. */
+void convert_decode_row(const convert_item *it, uint64_t r, float *x);
 
 /* The tokenizer data of a directory. */
 typedef struct convert_vocab {
@@ -47,9 +105,17 @@ typedef struct convert_request {
     const char *name; /* general.name; NULL: the directory's name */
     int32_t n_threads;
     str *unknown; /* see convert_reader; NULL: not wanted */
+    /* Of drafters: the model's file, for checks and the tokenizer, and the dialect; may be NULL. */
+    const char *target, *dialect;
 } convert_request;
 
-/* Converts a model. *n_bytes: the size of the new file. */
+/* Writes the file of a job. words and target are sources of a tokenizer, and may be NULL. */
+status convert_write(const convert_request *r, const convert_job *j, const convert_vocab *words,
+                     const gguf *target, uint64_t *n_bytes, err *e);
+/* A drafter: convert_draft.c. r->mix NULL: Q8_0. */
+status convert_draft(const convert_request *r, const json_t *config, uint64_t *n_bytes, err *e);
+
+/* Converts a model. mix NULL: bf16, of drafters Q8_0. *n_bytes: the size of the new file. */
 status convert_model(const convert_request *r, uint64_t *n_bytes, err *e); /* convert.c */
 
 #endif

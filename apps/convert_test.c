@@ -455,8 +455,8 @@ TEST(convert_lists_keys_that_it_does_not_know)
     err e = {0};
     uint64_t n_bytes;
     const char *dir = make_dir("unknown", "tiny-dense", &m, &s);
-    convert_request r = {dir,     test_temp("unknown.gguf"), weight_mix_named("bf16"), NULL, 2,
-                         &unknown};
+    convert_request r = {
+        .dir = dir, .out = test_temp("unknown.gguf"), .n_threads = 2, .unknown = &unknown};
     CHECK_OK(convert_model(&r, &n_bytes, &e), e);
     CHECK_STR(unknown.at, "laurel_rank, y");
     str_free(&unknown);
@@ -511,7 +511,8 @@ TEST(convert_survives_every_kind_of_shortage)
         err e = {0};
         uint64_t n_bytes;
         mem_fail_after(n);
-        convert_request r = {dir, out, weight_mix_named("q8_0"), NULL, 2, NULL};
+        convert_request r = {
+            .dir = dir, .out = out, .mix = weight_mix_named("q8_0"), .n_threads = 2};
         status st = convert_model(&r, &n_bytes, &e);
         bool hit = mem_fail_hit();
         mem_fail_after(-1);

@@ -265,6 +265,8 @@ static void put_shape(gguf_writer *w, const model_shape *shape)
     snprintf(key, sizeof key, "%s.rope.freq_base_swa", arch);
     gguf_put_f32(w, key, s->theta_swa);
     gguf_put_string(w, "carat.draft.family", "mtp", 3);
+    if (s->source[0])
+        gguf_put_string(w, "carat.draft.source_sha256", s->source, strlen(s->source));
 }
 
 /* ---- The entry ----------------------------------------------------------------------------- */
