@@ -272,8 +272,7 @@ bool device_knows_act(const device *d, act_kind act);
 status device_open_cpu(device **d, const cpu_options *opt, err *e);
 
 typedef struct cuda_options {
-    int32_t device;   /* which GPU; 0 the first */
-    int32_t few_rows; /* passes up to so many rows take the kernels of few rows; 0: the default */
+    int32_t device; /* which GPU; 0 the first */
 } cuda_options;
 
 /* E_UNSUPPORTED, with a sentence, in a build without CUDA and on a machine without a GPU. */

@@ -1,14 +1,18 @@
 /* attend_ops.c - the ops of caches on a CUDA device: which kernel stores and which attends.
  *
- *   rows of a sequence   heads of 64, 128, 256, 512; not f32   all else
- *   few                  split.cu   f16 tensor cores           attend.cu  f32      chunks of keys
- *   many                 flash.cu   f16 tensor cores           attend.cu  f32      all keys
+ *   rows of    heads of 64, 128, 256, 512; not f32   all else
+ *   answers    split.cu   f16 tensor cores           attend.cu  f32      chunks of keys
+ *   prompts    flash.cu   f16 tensor cores           attend.cu  f32      all keys
  *
- * Few rows: split8.cu takes two streams in heads of 256 and 512 that are not both f16; split512.cu
- * takes heads of 512 in the most common formats. Many rows on GPUs of 9.0: flash256_hopper.cu and
+ * Answers: split8.cu takes two streams in heads of 256 and 512 that are not both f16; split512.cu
+ * takes heads of 512 in the most common formats. Prompts on GPUs of 9.0: flash256_hopper.cu and
  * flash512_hopper.cu take heads of 256 and 512. They read two streams of f16 in place; of every
  * other store expand.cu makes such streams, in slices of at most slice_bytes. Each sequence of a
- * pass has its own slices; sequences of few rows beside a prompt take the kernels of few rows.
+ * pass has its own slices.
+ *
+ * Tiles and slices of a prompt's keys begin at multiples of 64, wherever the pass begins, and what
+ * is carried from slice to slice is all that a kernel has. So a row's bits do not depend on how its
+ * prompt was cut into passes.
  *
  * Stores with rotated keys: queries are rotated before the kernel. With rotated values: the result
  * is rotated back after it. One stream (keys.cuh): the kernels of tiles take heads of 256 and 512
@@ -315,7 +319,7 @@ static int32_t slice_keys(const cuda_device *c, const kv_view *kv)
 static size_t slices_bytes(const cuda_device *c, const kv_view *kv, int32_t rows, int32_t heads)
 {
     return made_key_bytes(kv) * (size_t)slice_keys(c, kv) +
-           2 * sizeof(float) * (size_t)rows * (size_t)heads;
+           SLICE_CARRY * sizeof(float) * (size_t)rows * (size_t)heads;
 }
 
 /* All keys that rows of one sequence see, by the rule of row_sight in attend.cuh. */
@@ -346,11 +350,11 @@ static void wgmma(const cuda_device *c, hopper_args x)
 }
 
 /* Neighbouring rows of a pass, on the host and on the device. */
-typedef struct row_range {
+typedef struct row_run {
     rowset rs;
     attend_args a;
-} row_range;
-static row_range rows_of(const rowset *rs, attend_args a, int32_t row0, int32_t n)
+} row_run;
+static row_run rows_of(const rowset *rs, attend_args a, int32_t row0, int32_t n)
 {
     dev_rows *d = &a.st.rows;
     rowset of = {.n = n,
@@ -368,11 +372,11 @@ static row_range rows_of(const rowset *rs, attend_args a, int32_t row0, int32_t 
     d->n = a.q.rows = a.o.rows = n;
     a.q.at += row0 * a.q.stride;
     a.o.at += row0 * a.o.stride;
-    return (row_range){of, a};
+    return (row_run){of, a};
 }
 
 /* Rows of one sequence, a slice of their keys at a time; slices are as equal as possible. */
-static void attend_slices(const cuda_device *c, const row_range *s, const kv_view *kv, uint16_t *to)
+static void attend_slices(const cuda_device *c, const row_run *s, const kv_view *kv, uint16_t *to)
 {
     const attend_args *a = &s->a;
     int32_t room = slice_keys(c, kv);
@@ -408,7 +412,7 @@ static void attend_slices(const cuda_device *c, const row_range *s, const kv_vie
 }
 
 /* Many rows, on tensor cores. */
-static void attend_run(const cuda_device *c, const row_range *s, const kv_view *kv, void *temp)
+static void attend_run(const cuda_device *c, const row_run *s, const kv_view *kv, void *temp)
 {
     attend_path path = cuda_attend_path(c, kv, false);
     if (path == ATTEND_SLICES)
@@ -430,30 +434,15 @@ static int32_t run_of(const rowset *rs, int32_t r)
     return end - r;
 }
 
-/* Sequences of few rows beside a prompt are taken together, by chunks, where split.cu can:
- * otherwise one block would walk all keys of such a row, and end last. A launch with slices has one
- * sequence. temp: for partial results and for slices, in turn. */
-static void attend_many(pass *p, const chunk_args *x, const kv_view *kv, int32_t few_at_a_time,
-                        void *temp)
+/* Rows of one or several prompts. A launch with slices has one sequence. */
+static void attend_many(const cuda_device *c, const chunk_args *x, const rowset *rs,
+                        const kv_view *kv, void *temp)
 {
-    const rowset *rs = p->rows;
-    int32_t most = few_at_a_time ? LAUNCH_ROWS : 0;
-    bool slices = cuda_attend_path(cuda_of(p), kv, false) == ATTEND_SLICES;
+    bool slices = cuda_attend_path(c, kv, false) == ATTEND_SLICES;
     for (int32_t r = 0, n; r < rs->n; r += n) {
-        n = run_of(rs, r);
-        bool few = n <= most;
-        while ((few || !slices) && r + n < rs->n) {
-            int32_t next = run_of(rs, r + n);
-            if (few != (next <= most))
-                break;
-            n += next;
-        }
-        row_range s = rows_of(rs, x->a, r, n);
-        if (!few) {
-            attend_run(cuda_of(p), &s, kv, temp);
-            continue;
-        }
-        attend_few(p, (chunk_args){s.a, x->parts}, true, few_at_a_time, (dev_quant){0});
+        n = slices ? run_of(rs, r) : rs->n;
+        row_run s = rows_of(rs, x->a, r, n);
+        attend_run(c, &s, kv, temp);
     }
 }
 
@@ -463,7 +452,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
 {
     cuda_device *c = cuda_of(p);
     int32_t group = q.heads / kv->n_head_kv, d = q.cols;
-    bool few = q.rows <= c->few_rows;
+    bool few = !p->st->prompt;
     bool split = group <= SPLIT_PAIRS && cuda_attend_path(c, kv, true) == ATTEND_TILES;
     attend_path path = cuda_attend_path(c, kv, false);
     bool tiles = few ? split : path >= ATTEND_TILES;
@@ -482,14 +471,13 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     x.parts.chunk = chunk_of(kv, split, split && keys_first(c, &a->kv));
     x.parts.most = split && by_warps(c, &a->kv) ? row_parts(q.heads, kv) : 0;
     mat turned = turns ? pass_mat(p, q.rows, q.heads, d) : q;
-    /* A plan for many rows covers the few-row passes of the same session. */
     size_t mark = pass_mark(p);
     int32_t chunks = chunks_of(kv, &x.parts, kv->n_slots);
     int64_t row_floats = (int64_t)q.heads * chunks * ((int64_t)d + 2);
-    int32_t at_a_time = part_rows(row_floats, few ? q.rows : LAUNCH_ROWS);
-    size_t part_bytes = (size_t)row_floats * (size_t)at_a_time * sizeof(float);
+    int32_t at_a_time = part_rows(row_floats, q.rows);
+    size_t part_bytes = few ? (size_t)row_floats * (size_t)at_a_time * sizeof(float) : 0;
     size_t made_bytes = !few && path == ATTEND_SLICES ? slices_bytes(c, kv, q.rows, q.heads) : 0;
-    void *temp = cuda_temp(p, made_bytes > part_bytes ? made_bytes : part_bytes);
+    void *temp = cuda_temp(p, few ? part_bytes : made_bytes);
     if (!few) /* unused after this op */
         pass_release(p, mark);
     dev_quant copy = {0};
@@ -517,7 +505,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
         attend_few(p, x, split, at_a_time, copy);
         cuda_quant_keep(p, o.at, copy);
     } else if (tiles) {
-        attend_many(p, &x, kv, split ? at_a_time : 0, temp);
+        attend_many(c, &x, p->rows, kv, temp);
     } else {
         cu_attend(c->stream, *a);
         if (kv->v_rot)

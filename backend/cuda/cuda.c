@@ -410,13 +410,9 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
     *out = NULL;
     if (!opt)
         opt = &defaults;
-    if (opt->few_rows < 0 || opt->few_rows > FEW_ROWS)
-        return err_set(e, E_ARG, "few_rows is %d: 1 to %d rows, or 0 for the default, are needed",
-                       opt->few_rows, FEW_ROWS);
     cuda_device *c = mem_calloc(1, sizeof *c);
     if (!c)
         return err_memory(e, "the CUDA device", sizeof *c);
-    c->few_rows = opt->few_rows ? opt->few_rows : FEW_ROWS;
     c->dev = (device){
         .op = &cuda_ops,
         .kind = DEVICE_CUDA,

@@ -25,9 +25,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A pass of at most cuda_device.few_rows rows takes the kernels of few rows: its rows do not depend
- * on their neighbours, and it is recorded. Products take LAUNCH_ROWS of them at a time, so that
- * weights are read once for each LAUNCH_ROWS. FEW_ROWS is the default, and the most. */
+/* Rows of answers take the kernels of few rows, and do not depend on their neighbours. Products take
+ * LAUNCH_ROWS of them at a time, experts and routers FEW_ROWS. */
 enum { FEW_ROWS = 64, LAUNCH_ROWS = 32, TILE_ROWS = 16, GROUP = 32, UNIT = 8 };
 
 /* ---- Weights ------------------------------------------------------------------------------ */
@@ -440,8 +439,9 @@ int cu_split512_init(int largest);
 /* flash.cu: many rows on tensor cores, the same heads and formats, at most *widest. */
 void cu_flash(cudaStream_t s, attend_args a);
 int cu_flash_init(int largest, int *widest);
+enum { SLICE_CARRY = 5 };
 /* Which keys a kernel of flash*_hopper.cu takes at a time. Between the slices of a row, o holds its
- * sum of values, not yet divided, and `carry` its two floats. */
+ * sum of values, not yet divided, and `carry` the rest. */
 typedef struct attend_slice {
     const uint16_t *k, *v; /* f16, [KV heads][kv.n_slots][head_dim]: key `from` first; NULL: keys
                               and values lie in the store */
@@ -449,7 +449,8 @@ typedef struct attend_slice {
                             of rows from head to head */
     int32_t from, until; /* numbers of keys; from a multiple of 64; until too, but in the last */
     bool first, last;    /* of its rows */
-    float *carry;        /* [rows, heads][2]: largest score, sum of exponentials beside it */
+    float *carry; /* [rows, heads][SLICE_CARRY]: largest score; sums of exponentials of the four
+                     threads that share a row */
 } attend_slice;
 /* The same for f16 in two streams, heads of 256 and 512, on GPUs of capability 9.0, and on those
  * alone. */
@@ -526,7 +527,7 @@ typedef struct graph_slot {
     mat y;                /* its result */
     uint64_t used;        /* 0: the slot is free */
 } graph_slot;
-enum { GRAPHS = 64 };
+enum { GRAPHS = 64, GRAPH_ROWS = 256 /* a pass of more rows is not recorded */ };
 
 typedef struct cuda_blas cuda_blas;
 typedef struct cuda_pins cuda_pins;
@@ -536,7 +537,6 @@ typedef struct cuda_device {
     cudaStream_t stream;
     int32_t gpu; /* its number */
     gpu_facts facts;
-    int32_t few_rows; /* a pass of so many rows takes the kernels of few rows */
     bool broken; /* a CUDA call failed; said once more in every later pass */
     err broken_why;
     int32_t shared_max;

@@ -232,7 +232,7 @@ template <class J> DEV int head_of(const J &b, int m)
 }
 template <class J> DEV float *carry_of(const J &b, int m)
 {
-    return b.slice.carry + 2 * ((size_t)((b.pair0 + m) / b.group) * b.a.n_head + head_of(b, m));
+    return b.slice.carry + SLICE_CARRY * ((size_t)((b.pair0 + m) / b.group) * b.a.n_head + head_of(b, m));
 }
 /* Where the sums of a thread's columns 8 j + 2 t of pair m lie, from `column` on. */
 template <class J> DEV float *sums_of(const J &b, int m, int column, int dim)
@@ -241,14 +241,15 @@ template <class J> DEV float *sums_of(const J &b, int m, int column, int dim)
            2 * (lane_id() & 3);
 }
 
-/* Pair m before the first tile; one lane has its sum. */
+/* Pair m before the first tile, as the slice before left it. Each of the pair's four threads goes on
+ * with its own sum: one thread with the whole sum would round differently. */
 template <class J> DEV softmax softmax_begin(const J &b, int m)
 {
     softmax x = {-INFINITY, 0};
     if (!b.slice.first && m < b.n_pairs) {
         const float *c = carry_of(b, m);
         x.top = c[0];
-        x.sum = lane_id() & 3 ? 0 : c[1];
+        x.sum = c[1 + (lane_id() & 3)];
     }
     return x;
 }
@@ -258,8 +259,12 @@ template <class J> DEV float softmax_end(const J &b, const softmax &x, int m)
     float sum = whole_sum(x);
     if (b.slice.last)
         return 1.0f / sum;
-    if (m < b.n_pairs && (lane_id() & 3) == 0)
-        *(float2 *)carry_of(b, m) = make_float2(x.top, sum);
+    if (m < b.n_pairs) {
+        float *c = carry_of(b, m);
+        if ((lane_id() & 3) == 0)
+            c[0] = x.top;
+        c[1 + (lane_id() & 3)] = x.sum;
+    }
     return 1;
 }
 

@@ -1,4 +1,4 @@
-/* graph.c - records passes of few rows once and replays them: one call instead of a thousand
+/* graph.c - records passes of answers once and replays them: one call instead of a thousand
  * launches.
  *
  * Between two passes with equal keys only the step block changes, and it has a fixed address. The
@@ -68,7 +68,7 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
     cuda_device *c = cuda_select(d);
     const step *st = p->st;
     c->recording = NULL;
-    if (c->no_graphs || !on_main(p->taps) || st->all.n > c->few_rows || pass_failed(p))
+    if (c->no_graphs || !on_main(p->taps) || st->prompt || st->all.n > GRAPH_ROWS || pass_failed(p))
         return false;
     graph_key k = {.model = model,
                    .kv = kv,

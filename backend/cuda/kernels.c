@@ -20,8 +20,8 @@ static kernel_speed float_kernel(const cuda_device *c, const weight *w, char *te
         snprintf(text, cap, "f32 sums: rows of %d are no multiple of %d", w->n_in, GROUP);
         return small ? KERNEL_FULL : KERNEL_SLOW;
     }
-    snprintf(text, cap, "f32 sums to %d rows, bf16 tensor cores above%s", c->few_rows,
-             c->blas ? ", cuBLASLt for prompts" : "; prompts without cuBLASLt");
+    snprintf(text, cap, "f32 sums, bf16 tensor cores for prompts%s",
+             c->blas ? ", cuBLASLt for long ones" : " without cuBLASLt");
     return c->blas ? KERNEL_FULL : KERNEL_SLOW;
 }
 
@@ -42,11 +42,11 @@ kernel_speed cuda_product_kernel(const device *d, const weight *w, char *text, s
         return KERNEL_SLOW;
     }
     if (w->n_mat > 1) {
-        snprintf(text, cap, "int8 dots to %d rows, bf16 tensor cores by expert above", c->few_rows);
+        snprintf(text, cap, "int8 dots, bf16 tensor cores by expert for prompts");
         return KERNEL_FULL;
     }
-    snprintf(text, cap, "int8 dots, int8 tensor cores at 2 to %d rows, %s", c->few_rows,
-             c->blas ? "cuBLASLt for prompts" : "bf16 tensor cores above: no cuBLASLt");
+    snprintf(text, cap, "int8 dots, int8 tensor cores from 2 rows on, %s",
+             c->blas ? "cuBLASLt for prompts" : "bf16 tensor cores for prompts: no cuBLASLt");
     return c->blas ? KERNEL_FULL : KERNEL_SLOW;
 }
 
@@ -69,9 +69,8 @@ kernel_speed cuda_attend_kernel(const device *d, const kv_view *kv, char *text, 
     }
     if (little == ATTEND_TILES)
         snprintf(text, cap,
-                 "f16 tensor cores to %d rows, f32 sums above: too little shared "
-                 "memory%s%s",
-                 c->few_rows, one, turned);
+                 "f16 tensor cores, f32 sums for prompts: too little shared memory%s%s", one,
+                 turned);
     else
         snprintf(text, cap, "f32 sums%s%s%s", kv->wide ? ": too large for f16" : "", one, turned);
     return KERNEL_SLOW;

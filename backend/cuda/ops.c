@@ -1,14 +1,13 @@
-/* ops.c - the op table of the CUDA device: which kernel, by row count and weight layout.
+/* ops.c - the op table of the CUDA device: which kernel, by the kind of rows and weight layout.
  *
- *   rows      weights of blocks                 weights of floats
- *   1         matmul_one   int8 dots            matmul_float   f32
- *   few       matmul_rows  int8 tensor cores    matmul_float   f32
- *   many      matmul_mma   bf16 tensor cores    F32: matmul_float, else matmul_mma
- *   experts   matmul_vec   one row; few: matmul_experts, those of one expert together; as many
+ *   rows of     weights of blocks                 weights of floats
+ *   answers: 1  matmul_one   int8 dots            matmul_float   f32
+ *   more        matmul_rows  int8 tensor cores    matmul_float   f32
+ *   experts     matmul_vec   one row; more: matmul_experts, those of one expert together
+ *   prompts     matmul_mma   bf16 tensor cores    F32: matmul_float, else matmul_mma
  *
- * Few are up to device.few_rows, and matmul_rows takes them 32 at a time. That reads weights twice
- * for 33 to 64 rows, and is still the quicker way: a pass of 26B-A4B took 7.6 ms for 32 rows and
- * 35 ms for 64 by the kernels of many. bench_matmul_cuda times both at 64.
+ * Answers and prompts round differently, whatever their number of rows (step.prompt). So a row's
+ * bits depend neither on the other rows of its pass nor on how its prompt was cut into passes.
  *
  * Every op takes scratch first, announces what it writes before it enqueues (shadow.c says why),
  * and asks once at its end whether a launch failed. Gated units and norms also write the int8 copy
@@ -31,10 +30,27 @@ static void wrote(pass *p, mat y)
     cuda_wrote(cuda_of(p), y.at, n * sizeof(float));
 }
 
-/* Do so many rows take the kernels of few? The only place where that is decided by count. */
-static bool few(const pass *p, int32_t rows)
+/* Do the rows of this pass take the kernels of few rows? Those of answers do. */
+static bool few(const pass *p)
 {
-    return rows <= cuda_of(p)->few_rows;
+    return !p->st->prompt;
+}
+
+/* Rows first to first + n of a mat, and of a copy; `first` is a multiple of 8. */
+static mat some_rows(mat m, int32_t first, int32_t n)
+{
+    m.at = m.at ? m.at + first * m.stride : NULL;
+    m.rows = n;
+    return m;
+}
+static dev_quant some_of_copy(dev_quant q, int32_t first, int32_t n)
+{
+    if (q.q) {
+        q.q += (size_t)first * (size_t)q.cols;
+        q.s = (char *)q.s + (size_t)first * (size_t)(q.cols / GROUP) * 8;
+    }
+    q.rows = n;
+    return q;
 }
 
 /* Scratch for the copy of y that the next product reads; nothing if y has no such copy. */
@@ -42,7 +58,7 @@ static dev_quant copy_room(pass *p, mat y)
 {
     if (y.heads != 1 || y.cols % GROUP || y.stride != y.cols)
         return (dev_quant){0};
-    return cuda_quant_room(p, y.rows, y.cols, !few(p, y.rows), false);
+    return cuda_quant_room(p, y.rows, y.cols, !few(p), false);
 }
 
 /* ---- Element by element -------------------------------------------------------------------- */
@@ -310,7 +326,7 @@ static void c_matmul(pass *p, mat y, mat x, const weight *w)
     cuda_device *c = cuda_of(p);
     int32_t kind = weight_kind(p, w);
     dev_mat dx = cuda_mat(x), dy = cuda_mat(y);
-    bool mma = !few(p, x.rows) && kind != PACK_F32 && w->n_in % GROUP == 0;
+    bool mma = !few(p) && kind != PACK_F32 && w->n_in % GROUP == 0;
     if (!p->dry && !loaded(p, w))
         return;
     if (!mma && is_float(kind)) {
@@ -370,7 +386,7 @@ static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, a
 {
     cuda_device *c = cuda_of(p);
     /* The kernels that join both products know one activation. */
-    if (act != ACT_GELU_TANH || !few(p, x.rows) || !pairs(p, gate, up, y.cols)) {
+    if (act != ACT_GELU_TANH || !few(p) || !pairs(p, gate, up, y.cols)) {
         mat a = pass_mat(p, x.rows, 1, gate->n_out);
         mat b = up ? pass_mat(p, x.rows, 1, up->n_out) : a;
         if (pass_failed(p))
@@ -418,7 +434,7 @@ static void c_router(pass *p, routing r, mat x, const weight *w, const weight *e
     mat logits = pass_mat(p, x.rows, 1, w->n_out);
     if (pass_failed(p) || (!p->dry && !loaded(p, w)))
         return;
-    if (!is_float(weight_kind(p, w)) || !few(p, x.rows) || w->n_out > ROUTER_EXPERTS ||
+    if (!is_float(weight_kind(p, w)) || !few(p) || w->n_out > ROUTER_EXPERTS ||
         r.k > ROUTER_MOST || w->n_in % 4 || x.stride % 4) {
         c_matmul(p, logits, x, w);
         c_route(p, r, logits, expert_scale);
@@ -430,14 +446,17 @@ static void c_router(pass *p, routing r, mat x, const weight *w, const weight *e
     wrote(p, logits);
     cuda_wrote(cuda_of(p), r.id, n);
     cuda_wrote(cuda_of(p), r.weight, n);
-    cu_router(cuda_of(p)->stream, (router_args){.x = cuda_mat(x),
-                                                .logits = cuda_mat(logits),
-                                                .w = cuda_view(w),
-                                                .expert_scale = v,
-                                                .id = r.id,
-                                                .share = r.weight,
-                                                .k = r.k,
-                                                .ticket = cuda_of(p)->router_ticket});
+    for (int32_t at = 0, rows; at < x.rows; at += rows) {
+        rows = x.rows - at < FEW_ROWS ? x.rows - at : (int32_t)FEW_ROWS;
+        cu_router(cuda_of(p)->stream, (router_args){.x = cuda_mat(some_rows(x, at, rows)),
+                                                    .logits = cuda_mat(some_rows(logits, at, rows)),
+                                                    .w = cuda_view(w),
+                                                    .expert_scale = v,
+                                                    .id = r.id + (size_t)at * (size_t)r.k,
+                                                    .share = r.weight + (size_t)at * (size_t)r.k,
+                                                    .k = r.k,
+                                                    .ticket = cuda_of(p)->router_ticket});
+    }
     cuda_done(p, "router");
 }
 
@@ -467,11 +486,11 @@ static void expert_alone(pass *p, mat y, mat x, routing r, const weight *w)
     cu_product_vec(c->stream, a);
 }
 
-/* Many rows: pairs sorted by expert, then one product over tiles of rows of one expert. */
-static bool by_expert(const pass *p, int32_t rows, const weight *w)
+/* Prompts: pairs sorted by expert, then one product over tiles of rows of one expert. */
+static bool by_expert(const pass *p, const weight *w)
 {
     int32_t kind = weight_kind(p, w);
-    return !few(p, rows) && kind != PACK_F32 && kind != PACK_NONE && w->n_in % GROUP == 0;
+    return !few(p) && kind != PACK_F32 && kind != PACK_NONE && w->n_in % GROUP == 0;
 }
 
 static expert_lists sort_pairs(pass *p, routing r, int32_t n_expert)
@@ -513,10 +532,26 @@ static void glu_by_expert(pass *p, mat y, mat x, routing r, const weight *gate, 
     c_act_mul(p, ya, column_range(aa, 0, y.cols), up ? bb : column_range(bb, y.cols, y.cols), act);
 }
 
-/* Rows of one expert share its weights. False: there is one row, or no room for the pairs. */
+/* Rows of one expert share its weights, at most FEW_ROWS rows at a time. False: there is one row, or no room
+ * for the pairs or experts; whether there is depends on the first piece, which is the largest. */
 static bool together(cuda_device *c, expert_product a)
 {
-    return a.p.y.rows > 1 && cu_product_experts(c->stream, a, cuda_launch_memory(c));
+    const expert_product all = a;
+    int32_t n = all.p.y.rows, k = a.x_per_pair ? a.k : 1;
+    int32_t most = a.k <= EXPERT_PAIRS / FEW_ROWS ? (int32_t)FEW_ROWS : EXPERT_PAIRS / a.k & ~7;
+    for (int32_t at = 0, rows; at < n; at += rows) {
+        rows = n - at < most ? n - at : most;
+        a.p.y.at = all.p.y.at + at * all.p.y.stride;
+        a.p.y.rows = rows;
+        a.p.x = some_of_copy(all.p.x, at * k, rows * k);
+        if (all.p.q.q)
+            a.p.q = some_of_copy(all.p.q, at * a.k, rows * a.k);
+        a.expert = all.expert + (size_t)at * (size_t)a.k;
+        a.share = all.share ? all.share + (size_t)at * (size_t)a.k : NULL;
+        if (n == 1 || !most || !cu_product_experts(c->stream, a, cuda_launch_memory(c)))
+            return false;
+    }
+    return true;
 }
 
 static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
@@ -525,7 +560,7 @@ static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, cons
     cuda_device *c = cuda_of(p);
     if (!p->dry && (!loaded(p, gate) || (up && !loaded(p, up))))
         return;
-    if (by_expert(p, x.rows, gate) && (!up || by_expert(p, x.rows, up))) {
+    if (by_expert(p, gate) && (!up || by_expert(p, up))) {
         glu_by_expert(p, y, x, r, gate, up, act);
         cuda_done(p, "moe_glu");
         return;
@@ -581,7 +616,7 @@ static void c_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
     cuda_device *c = cuda_of(p);
     if (!p->dry && !loaded(p, down))
         return;
-    if (by_expert(p, x.rows, down)) {
+    if (by_expert(p, down)) {
         dev_quant q = cuda_quant(p, by_pair(x), true, true);
         expert_lists l = sort_pairs(p, r, down->n_mat);
         mat outputs = pass_mat(p, x.rows, r.k, down->n_out);

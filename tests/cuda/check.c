@@ -94,10 +94,15 @@ void verdict(rig *g, const char *name, const char *shape, double error, double b
     keep_slowest(g, name, shape);
 }
 
-void few_rows(rig *g, int32_t n)
+static int32_t few_most = LAUNCH_ROWS;
+
+void few_rows(int32_t n)
 {
-    cuda_device *c = g->gpu->self;
-    c->few_rows = n;
+    few_most = n;
+}
+bool of_prompt(int32_t rows)
+{
+    return rows > few_most;
 }
 
 /* ---- Two devices --------------------------------------------------------------------------- */
@@ -237,6 +242,7 @@ void chain_init(chain *c, int32_t n, int32_t first, int32_t n_vocab)
     }
     const row_keys keys = {c->index, c->first, c->last};
     c->st = (step){
+        .prompt = of_prompt(n),
         .all = {.n = n, .token = c->token, .pos = c->pos, .seq = c->seq, .keys = {keys, keys}},
         .out_row = c->out_row,
         .n_seqs = 1,
@@ -276,7 +282,7 @@ int main(int argc, char **argv)
         }
     }
     int32_t n_threads = (pool_default_threads() + g.parts - 1) / g.parts;
-    if (device_open_cuda(&g.gpu, &(cuda_options){.few_rows = LAUNCH_ROWS}, &g.e) ||
+    if (device_open_cuda(&g.gpu, NULL, &g.e) ||
         device_open_cpu(&g.ref, &(cpu_options){.reference = true, .n_threads = n_threads}, &g.e)) {
         printf("%s\n", g.e.text);
         return 2;

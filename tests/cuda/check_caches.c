@@ -101,6 +101,7 @@ static status go_on(line *n, const int32_t *ids, int32_t rows, int32_t keep, flo
     if ((st = kv_reserve(&n->c, rows, e)) ||
         (st = kv_batch_add(&n->b, &n->c, ids, rows, NULL, KV_WANT_ALL, e)))
         return st;
+    n->b.st.prompt = of_prompt(rows);
     pass_begin(&p, n->g->gpu, &n->b.st, n->g->gpu_scratch, n->g->scratch_bytes);
     mat y = model_forward(&p, n->m, &n->l);
     if (pass_failed(&p))

@@ -36,9 +36,9 @@ bool wanted(const rig *g, const char *name);
 bool my_turn(rig *g, const char *name);
 void failed(rig *g, const char *name, const char *why);
 
-/* The most rows that take the GPU's kernels of few rows. The rig's own is LAUNCH_ROWS, so that the
- * kernels of many rows are reached with shapes that an emulator can afford. */
-void few_rows(rig *g, int32_t n);
+/* Passes of more than n rows are passes of prompts; at first n is LAUNCH_ROWS. */
+void few_rows(int32_t n);
+bool of_prompt(int32_t rows);
 
 /* Random host floats, and their copies on both devices. */
 float *draw(rig *g, size_t n, double sigma); /* mem_free */

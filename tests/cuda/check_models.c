@@ -13,9 +13,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Logits of all tokens, in passes of at most chunk rows. Host memory; mem_free. */
+/* Logits of all tokens, in passes of at most chunk rows, of a prompt or of answers. Host memory;
+ * mem_free. */
 static float *run(rig *g, device *dev, const model *m, const int32_t *ids, int32_t n, int32_t chunk,
-                  num_type kv_type, err *e)
+                  bool prompt, num_type kv_type, err *e)
 {
     kv_layout l = {0};
     kv_cache c = {0};
@@ -40,6 +41,7 @@ static float *run(rig *g, device *dev, const model *m, const int32_t *ids, int32
         if ((st = kv_reserve(&c, rows, e)) ||
             (st = kv_batch_add(&b, &c, ids + at, rows, NULL, KV_WANT_ALL, e)))
             goto out;
+        b.st.prompt = prompt;
         pass_begin(&p, dev, &b.st, scratch, g->scratch_bytes);
         if (g->meanwhile)
             g->meanwhile->upload(g->meanwhile, g->meanwhile_at, ids, sizeof *ids);
@@ -109,7 +111,8 @@ static void check_golden(rig *g, const char *name)
             if (g->quick && chunks[i] == 1)
                 continue;
             snprintf(shape, sizeof shape, "%-8s chunks of %d", name, chunks[i]);
-            float *y = run(g, g->gpu, &m, f.tokens, f.n_tokens, chunks[i], NUM_F32, &e);
+            float *y = run(g, g->gpu, &m, f.tokens, f.n_tokens, chunks[i], of_prompt(chunks[i]),
+                           NUM_F32, &e);
             if (y)
                 compare(g, "golden", shape, y, f.logits, (size_t)f.n_tokens * (size_t)f.n_vocab,
                         1e-3, 1e-4);
@@ -164,7 +167,7 @@ static double cpu_distance(rig *g, const char *path, const float *want, size_t n
         requantise(&m, made, &n_made);
         float *y = model_load(&m, cpu, NULL, NULL, &e)
                        ? NULL
-                       : run(g, cpu, &m, f->tokens, f->n_tokens, 64, NUM_F16, &e);
+                       : run(g, cpu, &m, f->tokens, f->n_tokens, 64, true, NUM_F16, &e);
         if (y)
             rms = distance(y, want, n, &top);
         mem_free(y);
@@ -193,7 +196,7 @@ static void check_blocks(rig *g, const char *name)
         requantise(&m[i], made, &n_made);
         ok = !model_load(&m[i], i ? g->gpu : g->ref, NULL, NULL, &e);
     }
-    float *want = ok ? run(g, g->ref, &m[0], f.tokens, f.n_tokens, 64, NUM_F16, &e) : NULL;
+    float *want = ok ? run(g, g->ref, &m[0], f.tokens, f.n_tokens, 64, true, NUM_F16, &e) : NULL;
     if (!want)
         failed(g, "blocks", e.text);
     size_t n = (size_t)f.n_tokens * (size_t)f.n_vocab;
@@ -202,8 +205,7 @@ static void check_blocks(rig *g, const char *name)
     for (int i = 0; want && i < 4; i++) {
         char shape[64];
         snprintf(shape, sizeof shape, "%-8s chunks of %d", name, chunks[i]);
-        few_rows(g, i < 3 ? LAUNCH_ROWS : FEW_ROWS);
-        float *y = run(g, g->gpu, &m[1], f.tokens, f.n_tokens, chunks[i], NUM_F16, &e);
+        float *y = run(g, g->gpu, &m[1], f.tokens, f.n_tokens, chunks[i], i == 0, NUM_F16, &e);
         if (y)
             compare(g, "blocks", shape, y, want, n, INFINITY, bound);
         else
@@ -213,7 +215,6 @@ static void check_blocks(rig *g, const char *name)
         else
             mem_free(y);
     }
-    few_rows(g, LAUNCH_ROWS);
     for (int i = 0; i < 3; i += 2)
         if (few[i] && few[1])
             verdict(g, "blocks", text("%d rows a pass and 1: logits that differ", chunks[i + 1]),
@@ -223,6 +224,50 @@ static void check_blocks(rig *g, const char *name)
     mem_free(want);
     for (int i = 0; i < 2; i++)
         model_free(&m[i]);
+    for (int i = 0; i < n_made; i++)
+        mem_free(made[i]);
+    unlink(path);
+    fidelity_close(&f);
+}
+
+/* A prompt's logits are the same bits in passes of any number of rows, with weights of blocks and of
+ * floats, over two streams and one. */
+static void check_chunks(rig *g, const char *name)
+{
+    static const int32_t chunks[] = {1, 7, 33, 64, 100};
+    static const num_type kv[] = {NUM_F16, NUM_F32};
+    fidelity f;
+    model m = {0};
+    void *made[2048];
+    int n_made = 0;
+    err e = {0};
+    fidelity_open(&f, name);
+    const char *path = fidelity_write(&f, NULL);
+    bool ok = open_model(&m, path, &e);
+    if (ok) {
+        requantise(&m, made, &n_made);
+        ok = !model_load(&m, g->gpu, NULL, NULL, &e);
+    }
+    for (int t = 0; t < 2 && ok; t++) {
+        size_t n = (size_t)f.n_tokens * (size_t)f.n_vocab * sizeof(float);
+        float *all = run(g, g->gpu, &m, f.tokens, f.n_tokens, f.n_tokens, true, kv[t], &e);
+        for (int i = 0; all && i < 5; i++) {
+            float *y = g->quick && chunks[i] == 1
+                           ? NULL
+                           : run(g, g->gpu, &m, f.tokens, f.n_tokens, chunks[i], true, kv[t], &e);
+            if (y)
+                verdict(g, "chunks",
+                        text("%-8s %s, %d rows a pass: logits that differ", name, num_name(kv[t]),
+                             chunks[i]),
+                        memcmp(y, all, n) != 0, 0);
+            mem_free(y);
+        }
+        ok = all != NULL;
+        mem_free(all);
+    }
+    if (!ok)
+        failed(g, "chunks", e.text);
+    model_free(&m);
     for (int i = 0; i < n_made; i++)
         mem_free(made[i]);
     unlink(path);
@@ -247,7 +292,7 @@ static void check_two_gpus(rig *g, const char *name)
     for (int i = 0; ok && i < 2; i++)
         requantise(&m[i], made, &n_made);
     ok = ok && !model_load(&m[0], g->gpu, NULL, NULL, &e) &&
-         (y[0] = run(g, g->gpu, &m[0], f.tokens, f.n_tokens, 13, NUM_F16, &e));
+         (y[0] = run(g, g->gpu, &m[0], f.tokens, f.n_tokens, 13, false, NUM_F16, &e));
     second.gpu = NULL;
     ok = ok && !device_open_cuda(&second.gpu, &(cuda_options){.device = 1}, &e) &&
          (second.gpu_scratch = second.gpu->alloc(second.gpu, g->scratch_bytes)) &&
@@ -257,8 +302,8 @@ static void check_two_gpus(rig *g, const char *name)
         g->meanwhile_at = second.gpu_scratch;
         second.meanwhile = g->gpu;
         second.meanwhile_at = g->gpu_scratch;
-        ok = (y[1] = run(&second, second.gpu, &m[1], f.tokens, f.n_tokens, 13, NUM_F16, &e)) &&
-             (y[2] = run(g, g->gpu, &m[0], f.tokens, f.n_tokens, 13, NUM_F16, &e));
+        ok = (y[1] = run(&second, second.gpu, &m[1], f.tokens, f.n_tokens, 13, false, NUM_F16, &e)) &&
+             (y[2] = run(g, g->gpu, &m[0], f.tokens, f.n_tokens, 13, false, NUM_F16, &e));
         g->meanwhile = NULL;
     }
     if (!ok)
@@ -339,6 +384,9 @@ void check_models(rig *g)
     if (my_turn(g, "blocks"))
         for (const char *const *name = fidelity_names; *name; name++)
             check_blocks(g, *name);
+    if (my_turn(g, "chunks"))
+        for (const char *const *name = fidelity_names; *name; name++)
+            check_chunks(g, *name);
     if (my_turn(g, "two gpus") && second_gpu_is_here())
         check_two_gpus(g, "moe");
 }

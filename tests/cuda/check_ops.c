@@ -188,7 +188,7 @@ static void experts_of(rig *g, const weight *w, const float *v, const float *l, 
 /* A row gets the same bits from its experts alone as in company, where rows share an expert: many
  * experts with few rows each, and few experts with many. */
 static void check_experts_alone(rig *g, num_type tg, num_type td, int32_t n_in, int32_t n_ff,
-                                int32_t n, int32_t k, bool fused)
+                                int32_t n, int32_t k, bool fused, bool prompt)
 {
     pair gate, up = {0}, down, norm;
     if (!my_turn(g, "moe") ||
@@ -197,14 +197,14 @@ static void check_experts_alone(rig *g, num_type tg, num_type td, int32_t n_in, 
         !pair_make(g, &down, td, n_ff, n_in, n, 0.05, false) ||
         !pair_make(g, &norm, NUM_F32, n_in, 1, 1, 1.0, false))
         return;
-    enum { ROWS = FEW_ROWS, RESULTS = 3 };
-    static const int32_t counts[] = {2, 3, 5, 16, 31, 33, FEW_ROWS};
+    enum { ROWS = 70, RESULTS = 3 };
+    static const int32_t counts[] = {2, 3, 5, 16, 31, 33, FEW_ROWS, ROWS};
     weight w[4] = {gate.w[1], up.w[1], down.w[1], norm.w[1]};
     float *v = draw(g, (size_t)ROWS * (size_t)n_in, 1.0), *l = draw(g, (size_t)ROWS * (size_t)n, 2);
     float *alone[ROWS][RESULTS], *got[RESULTS];
     size_t row[RESULTS] = {(size_t)k * (size_t)n_ff, (size_t)n_in, (size_t)n_in};
     int differ = 0;
-    few_rows(g, FEW_ROWS);
+    few_rows(prompt ? 0 : ROWS);
     for (int32_t r = 0; r < ROWS; r++)
         experts_of(g, w, v, l, r, 1, k, alone[r]);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -218,10 +218,10 @@ static void check_experts_alone(rig *g, num_type tg, num_type td, int32_t n_in, 
         }
     }
     verdict(g, "moe alone",
-            text("%s %s%s %d -> %d, %d of %d: rows that differ", num_name(tg), num_name(td),
-                 fused ? " halves" : "", n_in, n_ff, k, n),
+            text("%s %s%s %d -> %d, %d of %d%s: rows that differ", num_name(tg), num_name(td),
+                 fused ? " halves" : "", n_in, n_ff, k, n, prompt ? ", prompt" : ""),
             differ, 0);
-    few_rows(g, LAUNCH_ROWS);
+    few_rows(LAUNCH_ROWS);
     for (int32_t r = 0; r < ROWS; r++)
         for (int j = 0; j < RESULTS; j++)
             mem_free(alone[r][j]);
@@ -244,7 +244,7 @@ static void check_router(rig *g, num_type t, int32_t n_in, int32_t n, int32_t k,
     if (!my_turn(g, "moe") || !pair_make(g, &w, t, n_in, n, 1, 0.05, false) ||
         !pair_make(g, &scale, NUM_F32, n, 1, 1, 1.0, false))
         return;
-    few_rows(g, FEW_ROWS);
+    few_rows(FEW_ROWS);
     chain_init(&c, rows, 0, 0);
     both_begin(g, &b, &c.st);
     float *v = draw(g, (size_t)rows * (size_t)n_in, 1.0);
@@ -274,7 +274,7 @@ static void check_router(rig *g, num_type t, int32_t n_in, int32_t n, int32_t k,
         mem_free(s1);
     }
     verdict(g, "moe router", "each row alone, rows that differ", differ, 0);
-    few_rows(g, LAUNCH_ROWS);
+    few_rows(LAUNCH_ROWS);
     mem_free(id);
     mem_free(share);
     mem_free(v);
@@ -639,21 +639,23 @@ static void check_sift(rig *g, int32_t n, int32_t k, int32_t steps, int what, in
 
 /* ---- Rows do not notice their neighbours --------------------------------------------------- */
 
-static void check_invariance(rig *g, num_type t, int32_t n_in, int32_t n_out, bool glu)
+/* Rows of answers against each alone; rows of a prompt against all at once. */
+static void check_invariance(rig *g, num_type t, int32_t n_in, int32_t n_out, bool glu, bool prompt)
 {
     static chain c;
     pair w, u = {0};
     if (!my_turn(g, "invariance") || !pair_make(g, &w, t, n_in, n_out, 1, 0.05, false) ||
         (glu && !pair_make(g, &u, t, n_in, n_out, 1, 0.05, false)))
         return;
-    const int32_t most = FEW_ROWS;
+    const int32_t most = prompt ? 200 : 100, base = prompt ? most : 1;
     float *v = draw(g, (size_t)most * (size_t)n_in, 1.0);
     float *alone = mem_alloc((size_t)most * (size_t)n_out * 4);
-    static const int32_t counts[] = {1, 2, 3, 5, 8, 9, 16, 17, 32, 33, 43, FEW_ROWS};
+    static const int32_t counts[] = {1, 2, 3, 5, 8, 9, 16, 17, 32, 33, 43, 64, 100};
     int differ = 0;
-    few_rows(g, most);
-    for (int32_t i = -most; i < (int32_t)(sizeof counts / sizeof *counts); i++) {
-        int32_t rows = i < 0 ? 1 : counts[i], from = i < 0 ? i + most : most - rows;
+    few_rows(prompt ? 0 : most);
+    for (int32_t i = -most / base; i < (int32_t)(sizeof counts / sizeof *counts); i++) {
+        int32_t rows = i < 0 ? base : counts[i];
+        int32_t from = i < 0 ? (i + most / base) * base : most - rows;
         pass p;
         chain_init(&c, rows, 0, 0);
         pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
@@ -674,10 +676,10 @@ static void check_invariance(rig *g, num_type t, int32_t n_in, int32_t n_out, bo
         mem_free(got);
     }
     verdict(g, "invariance",
-            text("%s%s %d -> %d, 1..%d rows: counts that differ", num_name(t), glu ? " glu" : "",
-                 n_in, n_out, most),
+            text("%s%s %d -> %d, 1..%d rows%s: counts that differ", num_name(t), glu ? " glu" : "",
+                 n_in, n_out, most, prompt ? " of a prompt" : ""),
             differ, 0);
-    few_rows(g, LAUNCH_ROWS);
+    few_rows(LAUNCH_ROWS);
     mem_free(v);
     mem_free(alone);
     pair_free(g, &w);
@@ -779,10 +781,12 @@ static void check_products(rig *g)
     check_experts(g, NUM_Q8_0, NUM_F16, 64, 24, 5, 2, 3, true); /* halves that end inside a tile */
     for (int i = 0; i < N_BLOCK_TYPES; i++)
         check_experts_alone(g, block_types[i], block_types[N_BLOCK_TYPES - 1 - i], 768, 256, 8, 3,
-                            i % 2);
-    check_experts_alone(g, NUM_Q4_K, NUM_Q8_0, 256, 160, 40, 6, false);
-    check_experts_alone(g, NUM_Q8_0, NUM_Q5_0, 352, 96, 256, 32, true); /* as many as fit a block */
-    check_experts_alone(g, NUM_Q4_0, NUM_Q4_0, 64, 32, 300, 4, true);   /* and more than that */
+                            i % 2, false);
+    check_experts_alone(g, NUM_Q4_K, NUM_Q8_0, 256, 160, 40, 6, false, false);
+    check_experts_alone(g, NUM_Q4_K, NUM_Q8_0, 256, 160, 40, 6, false, true);
+    check_experts_alone(g, NUM_Q6_K, NUM_Q5_1, 256, 96, 8, 3, true, true);
+    check_experts_alone(g, NUM_Q8_0, NUM_Q5_0, 352, 96, 256, 32, true, false); /* 32 rows at a time */
+    check_experts_alone(g, NUM_Q4_0, NUM_Q4_0, 64, 32, 300, 4, true, false); /* too many experts */
     check_router(g, NUM_F32, 256, 8, 3, 1);
     check_router(g, NUM_BF16, 100, 37, 8, 5);
     check_router(g, NUM_F16, 3200, 256, 32, 3);
@@ -808,7 +812,8 @@ static void check_products(rig *g)
     check_glu(g, NUM_Q4_K, 5376, 1024, 8, false);
     check_experts(g, NUM_Q4_K, NUM_Q8_0, 2816, 704, 16, 8, 1, true);
     check_experts(g, NUM_Q4_K, NUM_Q5_0, 2816, 704, 16, 8, 4, true);
-    check_experts_alone(g, NUM_Q4_K, NUM_Q5_0, 2816, 704, 64, 8, true);
+    check_experts_alone(g, NUM_Q4_K, NUM_Q5_0, 2816, 704, 64, 8, true, false);
+    check_experts_alone(g, NUM_Q4_K, NUM_Q5_0, 2816, 704, 64, 8, true, true);
 }
 
 void check_ops(rig *g)
@@ -862,15 +867,20 @@ void check_ops(rig *g)
     check_sift(g, 5001, 1, 0, 1, 40);
     check_sift(g, 777, 3, 50, 2, 16);
     for (int i = 0; i < N_BLOCK_TYPES; i++)
-        check_invariance(g, block_types[i], g->quick ? 768 : 5376, 40, false);
-    check_invariance(g, NUM_Q4_K, 2816 - 2816 % 256, 96, true);
-    check_invariance(g, NUM_Q8_0, 2112, 64, true);
+        for (int prompt = 0; prompt < 2; prompt++)
+            check_invariance(g, block_types[i], g->quick ? 768 : 5376, 40, false, prompt);
+    check_invariance(g, NUM_Q4_K, 2816 - 2816 % 256, 96, true, false);
+    check_invariance(g, NUM_Q8_0, 2112, 64, true, false);
+    check_invariance(g, NUM_Q8_0, 352, 200, true, true);
+    check_invariance(g, NUM_F16, 352, 136, false, true);
     if (!g->quick) { /* tiles dealt to one warp, two and four, of more tiles than blocks */
-        check_invariance(g, NUM_Q4_K, 1024, 20816, false);
-        check_invariance(g, NUM_Q6_K, 2048, 10400, false);
-        check_invariance(g, NUM_Q5_0, 1056, 5392, false);
-        check_invariance(g, NUM_Q4_K, 2048, 10432, true);
-        check_invariance(g, NUM_Q4_1, 1056, 5200, true);
+        check_invariance(g, NUM_Q4_K, 1024, 20816, false, false);
+        check_invariance(g, NUM_Q4_K, 1024, 20816, false, true);
+        check_invariance(g, NUM_Q6_K, 2048, 10400, false, false);
+        check_invariance(g, NUM_Q6_K, 2048, 10400, false, true);
+        check_invariance(g, NUM_Q5_0, 1056, 5392, false, false);
+        check_invariance(g, NUM_Q4_K, 2048, 10432, true, false);
+        check_invariance(g, NUM_Q4_1, 1056, 5200, true, false);
     }
     check_cuts(g, NUM_Q4_K, 2304, 72, false);
     check_cuts(g, NUM_Q4_K, 4864, 40, false);
@@ -880,6 +890,8 @@ void check_ops(rig *g)
     check_cuts(g, NUM_Q5_0, 1056, 40, true);
     check_cuts(g, NUM_Q8_0, 1056, 40, false);
     check_cuts(g, NUM_Q3_K, 1280, 40, true);
-    check_invariance(g, NUM_F32, 96, 40, false);
-    check_invariance(g, NUM_BF16, 2560, 64, false);
+    check_invariance(g, NUM_F32, 96, 40, false, false);
+    check_invariance(g, NUM_F32, 96, 40, false, true);
+    check_invariance(g, NUM_BF16, 2560, 64, false, false);
+    check_invariance(g, NUM_BF16, 2560, 64, false, true);
 }

@@ -79,6 +79,7 @@ static status step_all(top *t, kv_cache *const *c, int n_lines, const int32_t *c
         if ((st = kv_reserve(c[i], n, e)) ||
             (st = kv_batch_add(&t->b, c[i], ids[i] + c[i]->n_past, n, NULL, KV_WANT_LAST, e)))
             return st;
+    t->b.st.prompt = of_prompt(n);
     pass_begin(&p, t->g->gpu, &t->b.st, t->g->gpu_scratch, t->g->scratch_bytes);
     if (t->m.n_sides > 1)
         pass_add_side(&p, t->m.dev[1], t->g->ref_scratch, t->g->scratch_bytes);

@@ -79,6 +79,7 @@ static status go_on(tapped *t, const int32_t *ids, int32_t n, float *logits, flo
     if ((st = kv_reserve(&t->c, n, e)) ||
         (st = kv_batch_add(&t->b, &t->c, ids + t->c.n_past, n, NULL, KV_WANT_ALL, e)))
         return st;
+    t->b.st.prompt = of_prompt(n);
     pass_begin(&p, t->dev, &t->b.st, t->scratch, t->scratch_bytes);
     p.taps = &t->taps;
     mat y = model_forward(&p, t->m, &t->l);
