@@ -1,7 +1,7 @@
 /* matmul_cuda.c - products of 1 to 64 rows on a GPU, at the published models' shapes: time, read
  * bandwidth, and the cost of more rows.
  *
- *     bench_matmul_cuda [--cuts] [--rows N]... [--read GB/S] [--small]
+ *     bench_matmul_cuda [--cuts] [--mix] [--rows N]... [--read GB/S] [--small]
  *                       [SUBSTRING of printed names]
  *
  * A line per product and row count:
@@ -14,12 +14,12 @@
  *     1, 2, 3 tiles, gain    the best cut with so many tiles to a warp; how much quicker the
  *     device's
  *              own cut is than that with one
- *     many     beyond 32 rows: the time by the kernels of many rows, as in passes beyond
- *              device.few_rows: not recorded, and with other bits
+ *     many     the time by the kernels of prompts: not recorded, and with other bits; then which
+ *              passes of prompts multiply by cuBLASLt: a all, l long ones, - none
  * At the end, per model and row count, the sum over a pass of the Q4_K_M mix, as far as its
- * products were measured. --cuts times every cut as well; all cuts must give the same bits. --rows:
- * only 1 and those row counts. --small: small shapes for the emulated build, whose times mean
- * nothing.
+ * products were measured. --mix: only what is in that mix. --cuts times every cut as well; all cuts
+ * must give the same bits. --rows: only 1 and those row counts. --small: small shapes for the
+ * emulated build, whose times mean nothing.
  *
  * There are enough weights of each shape that no cache keeps one until its next turn. A pass over
  * all of them is recorded and replayed, as in decoding. A time is the median of the replays, by the
@@ -139,6 +139,7 @@ typedef struct bench {
     num_type type;
     int32_t n, n_parts;
     weight w[WEIGHTS_MAX][PARTS];
+    bool prompt;  /* rows of prompts; else of answers */
     double bytes; /* that one call reads; for experts, at `rows` rows */
     float *x;     /* [ROWS, n_in], host */
     int32_t *id;  /* device: [n][ROWS * k], choices of experts */
@@ -333,6 +334,7 @@ static mat all_calls(bench *b, int32_t rows, rows_cut cut, bool first)
     pass p;
     mat y = {0};
     err e = {0};
+    st.prompt = b->prompt;
     cu_rows_force(cut);
     pass_begin(&p, b->d, &st, b->scratch, b->scratch_bytes);
     if (!first && b->d->replay && b->d->replay(b->d, &p, tag_of(b, cut), b->scratch, &y))
@@ -405,7 +407,7 @@ typedef struct sums {
 typedef struct wishes {
     double read_rate; /* GB/s */
     uint64_t rows;    /* bit N - 1: N of them, and one; 0: all counts */
-    bool small, cuts;
+    bool small, cuts, mix;
     const char *only;
 } wishes;
 
@@ -458,15 +460,22 @@ static bool print_cuts(bench *b, int32_t rows, const timing *free)
     return ok;
 }
 
-/* Microseconds of a call by the kernels of many rows. */
+/* Microseconds of a call by the kernels of prompts. */
 static double by_many(bench *b, int32_t rows)
 {
-    cuda_device *c = b->d->self;
-    c->few_rows = LAUNCH_ROWS;
+    b->prompt = true;
     timing t = measure(b, rows, (rows_cut){0});
-    c->few_rows = FEW_ROWS;
+    b->prompt = false;
     mem_free(t.y);
     return t.us;
+}
+
+/* Which prompts multiply by cuBLASLt. */
+static char blas_letter(const bench *b)
+{
+    const weight *w = &b->w[0][0];
+    blas_way way = w->n_mat > 1 ? BLAS_NONE : cuda_blas_way(b->d->self, w->n_in, w->n_out);
+    return "-la"[way];
 }
 
 /* One product in one format: a line per row count. False if results differ. */
@@ -498,9 +507,8 @@ static bool print_product(bench *b, const wishes *want, sums *sum)
             }
             printf(" %6.2f", t[1].us / t[0].us);
         }
-        double many = rows > LAUNCH_ROWS ? by_many(b, rows) : 0;
-        if (many > 0)
-            printf("%*s %8.1f", block ? 0 : 45, "", many);
+        double many = by_many(b, rows);
+        printf("%*s %8.1f %c", block && rows > 1 ? 0 : 45, "", many, blas_letter(b));
         printf("\n");
         fflush(stdout);
         if (block && rows > 1 && want->cuts)
@@ -544,6 +552,7 @@ static bool print_all(bench *b, const wishes *want)
             snprintf(name, sizeof name, "%s %s %s", list[i].model, list[i].name,
                      num_name(types[t]));
             if (!(list[i].types >> t & 1) || !strstr(name, want->only) ||
+                (want->mix && !times_in_pass(&list[i], types[t])) ||
                 !load(b, &list[i], types[t], want->small))
                 continue;
             if (!n_sums || strcmp(sum[n_sums - 1].model, list[i].model))
@@ -567,6 +576,8 @@ int main(int argc, char **argv)
             want.small = true;
         else if (!strcmp(argv[i], "--cuts"))
             want.cuts = true;
+        else if (!strcmp(argv[i], "--mix"))
+            want.mix = true;
         else if (!strcmp(argv[i], "--rows") && i + 1 < argc)
             want.rows |= 1ull << ((atoi(argv[++i]) - 1) & 63);
         else if (!strcmp(argv[i], "--read") && i + 1 < argc)

@@ -5,6 +5,13 @@
  * on it is nearly free. Nothing is linked: the few entry points are declared here as the library's
  * manual has them, and looked up by name. Without the library matmul_mma.cu computes the same
  * product at about half the speed; the device's name says so.
+ *
+ * A prompt's rows must have the same bits however many of them are in a pass, and few rows are
+ * quicker by matmul_mma.cu. So the library's algorithms are tried out when a weight's shape is
+ * first seen, on random numbers: one that gives every bit of matmul_mma.cu serves passes of many
+ * rows, and matmul_mma.cu all others (BLAS_LONG). Where there is none, one algorithm that gives a
+ * row the same bits at every number of rows serves all passes (BLAS_ALL), and where there is none
+ * either, matmul_mma.cu does (BLAS_NONE).
  */
 #include "backend/cuda/cuda_int.h"
 #include "base/mem.h"
@@ -39,28 +46,49 @@ typedef struct lt_calls {
     int (*pref_destroy)(void *pref);
     int (*heuristic)(void *handle, void *desc, void *a, void *b, void *c, void *d, void *pref,
                      int n, lt_result *list, int *n_found);
+    int (*check)(void *handle, void *desc, void *a, void *b, void *c, void *d, const lt_algo *algo,
+                 lt_result *result);
     int (*matmul)(void *handle, void *desc, const void *alpha, const void *a, void *la,
                   const void *b, void *lb, const void *beta, const void *c, void *lc, void *d,
                   void *ld, const lt_algo *algo, void *workspace, size_t n_bytes,
                   cudaStream_t stream);
 } lt_calls;
 
-/* A product's shape, and the algorithm that the library chose for it. */
+/* A product's shape, as the library wants it. */
 typedef struct lt_plan {
     int32_t rows, n_in, n_out;
     int64_t stride; /* of y */
     void *desc, *a, *b, *d;
-    lt_algo algo;
     uint64_t used; /* 0: free */
 } lt_plan;
 
-enum { LT_PLANS = 64, LT_WORKSPACE = 32 << 20 };
+/* Algorithms are chosen for so many rows; the first serves up to as many, the second all others. */
+enum { CLASSES = 2 };
+static const int32_t class_rows[CLASSES] = {512, 2048};
+
+/* What was found out about the products of a shape. */
+typedef struct lt_choice {
+    int32_t n_in, n_out;
+    blas_way way;
+    lt_algo algo[CLASSES];
+} lt_choice;
+
+enum {
+    LT_PLANS = 64,
+    LT_WORKSPACE = 32 << 20,
+    LT_CHOICES = 256,  /* shapes; further ones go without the library */
+    LT_CANDIDATES = 8, /* algorithms tried for a shape */
+    LT_SAMPLE = 64,    /* rows that are compared, at the beginning and at the end of a product */
+    PIECE_BYTES = 128 << 20 /* of a weight that is unpacked at a time */
+};
 
 struct cuda_blas {
     void *library, *handle, *workspace;
     lt_calls call;
     lt_plan plan[LT_PLANS];
     uint64_t clock;
+    lt_choice choice[LT_CHOICES];
+    int32_t n_choices;
 };
 
 static bool look_up(cuda_blas *b)
@@ -83,6 +111,7 @@ static bool look_up(cuda_blas *b)
                 {"cublasLtMatmulPreferenceSetAttribute", (void **)&b->call.pref_set},
                 {"cublasLtMatmulPreferenceDestroy", (void **)&b->call.pref_destroy},
                 {"cublasLtMatmulAlgoGetHeuristic", (void **)&b->call.heuristic},
+                {"cublasLtMatmulAlgoCheck", (void **)&b->call.check},
                 {"cublasLtMatmul", (void **)&b->call.matmul}};
     for (size_t i = 0; i < sizeof names / sizeof *names && !b->library; i++)
         b->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
@@ -139,25 +168,13 @@ cuda_blas *cuda_blas_open(void)
 /* The library is column-major: Y' [n_out, rows] = W' transposed [n_out, n_in] X' [n_in, rows]. */
 static bool make_plan(cuda_blas *b, lt_plan *p)
 {
-    int t = OP_T, found = 0;
-    size_t workspace_bytes = LT_WORKSPACE;
-    void *pref = NULL;
-    lt_result best;
+    int t = OP_T;
     uint64_t in = (uint64_t)p->n_in, out = (uint64_t)p->n_out, rows = (uint64_t)p->rows;
-    bool ok =
-        !b->call.desc_create(&p->desc, COMPUTE_F32, R_32F) &&
-        !b->call.desc_set(p->desc, DESC_TRANSA, &t, sizeof t) &&
-        !b->call.layout_create(&p->a, R_16BF, in, out, p->n_in) &&
-        !b->call.layout_create(&p->b, R_16BF, in, rows, p->n_in) &&
-        !b->call.layout_create(&p->d, R_32F, out, rows, p->stride) && !b->call.pref_create(&pref) &&
-        !b->call.pref_set(pref, PREF_WORKSPACE, &workspace_bytes, sizeof workspace_bytes) &&
-        !b->call.heuristic(b->handle, p->desc, p->a, p->b, p->d, p->d, pref, 1, &best, &found) &&
-        found > 0;
-    if (pref)
-        b->call.pref_destroy(pref);
-    if (ok)
-        p->algo = best.algo;
-    return ok;
+    return !b->call.desc_create(&p->desc, COMPUTE_F32, R_32F) &&
+           !b->call.desc_set(p->desc, DESC_TRANSA, &t, sizeof t) &&
+           !b->call.layout_create(&p->a, R_16BF, in, out, p->n_in) &&
+           !b->call.layout_create(&p->b, R_16BF, in, rows, p->n_in) &&
+           !b->call.layout_create(&p->d, R_32F, out, rows, p->stride);
 }
 
 static lt_plan *find_plan(cuda_blas *b, const lt_plan *want)
@@ -166,28 +183,192 @@ static lt_plan *find_plan(cuda_blas *b, const lt_plan *want)
     for (int i = 0; i < LT_PLANS; i++) {
         lt_plan *p = &b->plan[i];
         if (p->used && p->rows == want->rows && p->n_in == want->n_in && p->n_out == want->n_out &&
-            p->stride == want->stride)
+            p->stride == want->stride) {
+            p->used = ++b->clock;
             return p;
+        }
         if (p->used < oldest->used)
             oldest = p;
     }
     drop_plan(b, oldest);
     *oldest = *want;
-    if (make_plan(b, oldest))
+    if (make_plan(b, oldest)) {
+        oldest->used = ++b->clock;
         return oldest;
+    }
     drop_plan(b, oldest);
     return NULL;
 }
 
-bool cuda_blas_matmul(cuda_device *c, dev_mat y, const uint16_t *x, const uint16_t *w, int32_t n_in)
+/* y = x w' by that algorithm; false: the library would not. */
+static bool multiply(cuda_device *c, dev_mat y, const uint16_t *x, const uint16_t *w, int32_t n_in,
+                     const lt_algo *algo)
 {
     cuda_blas *b = c->blas;
     const lt_plan want = {.rows = y.rows, .n_in = n_in, .n_out = y.cols, .stride = y.stride};
     lt_plan *p = find_plan(b, &want);
     const float one = 1, zero = 0;
-    if (!p)
+    lt_result r;
+    return p && !b->call.check(b->handle, p->desc, p->a, p->b, p->d, p->d, algo, &r) &&
+           r.workspace_bytes <= LT_WORKSPACE &&
+           !b->call.matmul(b->handle, p->desc, &one, w, p->a, x, p->b, &zero, y.at, p->d, y.at,
+                           p->d, algo, b->workspace, LT_WORKSPACE, c->stream);
+}
+
+/* ---- Which algorithm ----------------------------------------------------------------------- */
+
+/* Random operands of a product, and room for two results. */
+typedef struct trial {
+    cuda_device *c;
+    int32_t n_in, n_out;
+    uint16_t *x, *w; /* [class_rows of the last, n_in], [n_out, n_in] */
+    float *y, *z;    /* [class_rows of the last, n_out], [LT_SAMPLE, n_out] */
+    int32_t *differ;
+    void *at;
+} trial;
+
+static bool trial_open(trial *t)
+{
+    size_t rows = (size_t)class_rows[CLASSES - 1], in = (size_t)t->n_in, out = (size_t)t->n_out;
+    size_t n_x = rows * in, n_w = out * in, n_y = rows * out, n_z = LT_SAMPLE * out;
+    if (cudaMalloc(&t->at, 2 * (n_x + n_w) + 4 * (n_y + n_z) + 256) != cudaSuccess) {
+        cudaGetLastError();
         return false;
-    p->used = ++b->clock;
-    return !b->call.matmul(b->handle, p->desc, &one, w, p->a, x, p->b, &zero, y.at, p->d, y.at,
-                           p->d, &p->algo, b->workspace, LT_WORKSPACE, c->stream);
+    }
+    t->differ = t->at;
+    t->y = (float *)t->at + 64;
+    t->z = t->y + n_y;
+    t->x = (uint16_t *)(t->z + n_z);
+    t->w = t->x + n_x;
+    cu_random_bf16(t->c->stream, t->x, n_x, 1);
+    cu_random_bf16(t->c->stream, t->w, n_w, 2);
+    return true;
+}
+
+/* Do rows first to first + n of y, whose rows are all there, equal the same rows made apart? By the
+ * library with that algorithm, or by matmul_mma.cu. */
+static bool same_rows(const trial *t, int32_t first, int32_t n, const lt_algo *algo)
+{
+    const dev_mat z = {t->z, n, t->n_out, t->n_out};
+    uint16_t *x = t->x + (size_t)first * (size_t)t->n_in;
+    int32_t differ = 1;
+    if (algo && !multiply(t->c, z, x, t->w, t->n_in, algo))
+        return false;
+    if (!algo)
+        cu_matmul_mma(t->c->stream, z, (dev_quant){.bf = x, .rows = n, .cols = t->n_in},
+                      (packed){.codes = (const uint8_t *)t->w,
+                               .kind = PACK_BF16,
+                               .n_in = t->n_in,
+                               .n_out = t->n_out,
+                               .n_mat = 1});
+    cudaMemsetAsync(t->differ, 0, sizeof differ, t->c->stream);
+    cu_count_different(t->c->stream, t->y + (size_t)first * (size_t)t->n_out, t->z,
+                       (size_t)n * (size_t)t->n_out, t->differ);
+    return cudaMemcpyAsync(&differ, t->differ, sizeof differ, cudaMemcpyDeviceToHost,
+                           t->c->stream) == cudaSuccess &&
+           cudaStreamSynchronize(t->c->stream) == cudaSuccess && !differ;
+}
+
+/* Does it give the bits of matmul_mma.cu (mma), or the same bits at any number of rows? */
+static bool serves(const trial *t, int32_t rows, const lt_algo *algo, bool mma)
+{
+    static const int32_t counts[] = {1, 2, 7, 8, 9, 16, 33, LT_SAMPLE};
+    const dev_mat y = {t->y, rows, t->n_out, t->n_out};
+    bool good = multiply(t->c, y, t->x, t->w, t->n_in, algo);
+    if (mma)
+        return good && same_rows(t, 0, LT_SAMPLE, NULL) &&
+               same_rows(t, rows - LT_SAMPLE, LT_SAMPLE, NULL);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts && good; i++)
+        good = same_rows(t, 0, counts[i], algo) && same_rows(t, rows - counts[i], counts[i], algo);
+    return good;
+}
+
+/* The quickest algorithm for so many rows that serves, by the library's own estimate. */
+static bool choose(const trial *t, int32_t rows, bool mma, lt_algo *algo)
+{
+    cuda_blas *b = t->c->blas;
+    const lt_plan want = {.rows = rows, .n_in = t->n_in, .n_out = t->n_out, .stride = t->n_out};
+    lt_plan *p = find_plan(b, &want);
+    lt_result list[LT_CANDIDATES];
+    size_t workspace_bytes = LT_WORKSPACE;
+    void *pref = NULL;
+    int found = 0;
+    bool chosen = false;
+    bool asked =
+        p && !b->call.pref_create(&pref) &&
+        !b->call.pref_set(pref, PREF_WORKSPACE, &workspace_bytes, sizeof workspace_bytes) &&
+        !b->call.heuristic(b->handle, p->desc, p->a, p->b, p->d, p->d, pref, LT_CANDIDATES, list,
+                           &found);
+    for (int i = 0; asked && i < found && !chosen; i++)
+        if ((chosen = !list[i].state && serves(t, rows, &list[i].algo, mma)))
+            *algo = list[i].algo;
+    if (pref)
+        b->call.pref_destroy(pref);
+    return chosen;
+}
+
+static lt_choice *choice_of(cuda_blas *b, int32_t n_in, int32_t n_out)
+{
+    for (int32_t i = 0; i < b->n_choices; i++)
+        if (b->choice[i].n_in == n_in && b->choice[i].n_out == n_out)
+            return &b->choice[i];
+    return NULL;
+}
+
+static status learn_piece(cuda_device *c, int32_t n_in, int32_t n_out, err *e)
+{
+    cuda_blas *b = c->blas;
+    if (choice_of(b, n_in, n_out) || b->n_choices == LT_CHOICES)
+        return OK;
+    trial t = {.c = c, .n_in = n_in, .n_out = n_out};
+    if (!trial_open(&t))
+        return err_set(e, E_MEMORY, "%s: no memory to try products of %d x %d", c->name, n_in,
+                       n_out);
+    lt_choice *x = &b->choice[b->n_choices++];
+    *x = (lt_choice){.n_in = n_in, .n_out = n_out, .way = BLAS_LONG};
+    for (int i = 0; i < CLASSES && x->way == BLAS_LONG; i++)
+        if (!choose(&t, class_rows[i], true, &x->algo[i]))
+            x->way = BLAS_NONE;
+    if (x->way == BLAS_NONE && choose(&t, class_rows[CLASSES - 1], false, &x->algo[0])) {
+        x->way = BLAS_ALL;
+        x->algo[1] = x->algo[0];
+    }
+    cudaStreamSynchronize(c->stream);
+    cudaFree(t.at);
+    cudaGetLastError();
+    return OK;
+}
+
+int32_t cuda_blas_piece(int32_t n_in, int32_t n_out)
+{
+    size_t most = (size_t)PIECE_BYTES / ((size_t)n_in * 2) & ~(size_t)127;
+    return most < (size_t)n_out ? (int32_t)most : n_out;
+}
+
+status cuda_blas_learn(cuda_device *c, int32_t n_in, int32_t n_out, err *e)
+{
+    int32_t n = cuda_blas_piece(n_in, n_out);
+    if (!c->blas || n_in % 8 || !n)
+        return OK;
+    status st = learn_piece(c, n_in, n, e);
+    return st || n_out % n == 0 ? st : learn_piece(c, n_in, n_out % n, e);
+}
+
+/* Of a weight in pieces: what all its pieces can do. */
+blas_way cuda_blas_way(const cuda_device *c, int32_t n_in, int32_t n_out)
+{
+    int32_t n = cuda_blas_piece(n_in, n_out);
+    if (!c->blas || n_in % 8 || !n)
+        return BLAS_NONE;
+    const lt_choice *a = choice_of(c->blas, n_in, n);
+    const lt_choice *z = n_out % n ? choice_of(c->blas, n_in, n_out % n) : a;
+    if (!a || !z || a->way != z->way)
+        return BLAS_NONE;
+    return a->way;
+}
+
+bool cuda_blas_matmul(cuda_device *c, dev_mat y, const uint16_t *x, const uint16_t *w, int32_t n_in)
+{
+    const lt_choice *a = choice_of(c->blas, n_in, y.cols);
+    return a && multiply(c, y, x, w, n_in, &a->algo[y.rows > class_rows[0]]);
 }

@@ -322,6 +322,9 @@ int cu_one_init(void);
 enum { EXPERT_PAIRS = 1024 };
 bool cu_product_experts(cudaStream_t s, expert_product a, launch_memory memory);
 int cu_experts_init(void);
+/* probe.cu: random numbers between -1 and 1; adds the number of floats whose bits differ. */
+void cu_random_bf16(cudaStream_t s, uint16_t *to, size_t n, uint32_t seed);
+void cu_count_different(cudaStream_t s, const float *a, const float *b, size_t n, int32_t *count);
 /* matmul_mma.cu: many rows */
 void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w);
 int cu_mma_init(void);
@@ -618,9 +621,18 @@ bool cuda_join_store(cuda_device *c, dev_kv kv, dev_step st, dev_mat k, dev_mat 
 bool cuda_join_rotation(cuda_device *c, dev_mat to, dev_mat q);
 bool cuda_join_act_mul(cuda_device *c, dev_mat y, dev_mat a, dev_mat b);
 
-/* blas.c: y = x w', all rows of w as bf16; false: the library would not. */
+/* blas.c */
 cuda_blas *cuda_blas_open(void); /* NULL if it is not here */
 void cuda_blas_close(cuda_blas *b);
+/* Which passes of prompts multiply by the library: none; long ones, with the bits that
+ * matmul_mma.cu gives short ones; all. */
+typedef enum blas_way { BLAS_NONE, BLAS_LONG, BLAS_ALL } blas_way;
+/* Finds out the way of a shape, unless it is known. */
+status cuda_blas_learn(cuda_device *c, int32_t n_in, int32_t n_out, err *e);
+blas_way cuda_blas_way(const cuda_device *c, int32_t n_in, int32_t n_out);
+/* Rows of a weight that are unpacked and multiplied at a time; 0: too long ones. */
+int32_t cuda_blas_piece(int32_t n_in, int32_t n_out);
+/* y = x w', all rows of w, a piece, as bf16; false: the library would not. */
 bool cuda_blas_matmul(cuda_device *c, dev_mat y, const uint16_t *x, const uint16_t *w,
                       int32_t n_in);
 

@@ -282,18 +282,19 @@ static bool is_float(int32_t kind)
 
 enum { BLAS_ROWS = 192 }; /* from here on it is quicker to unpack the weight first */
 
-/* True if the product is done, or, in a dry pass, if it would be. At most an eighth of a GiB of a
- * weight is unpacked at a time. */
+/* True if the product is done, or, in a dry pass, if it may be. */
 static bool blas_matmul(pass *p, mat y, dev_quant q, const weight *w, int32_t kind)
 {
     cuda_device *c = cuda_of(p);
-    size_t row = (size_t)w->n_in * 2;
-    int32_t most = (int32_t)((size_t)(128 << 20) / row) & ~127;
-    if (!c->blas || y.rows < BLAS_ROWS || w->n_in % 8 || w->n_mat != 1 || most < 128)
+    int32_t n_at_a_time = w->n_mat == 1 ? cuda_blas_piece(w->n_in, w->n_out) : 0;
+    blas_way way = n_at_a_time ? cuda_blas_way(c, w->n_in, w->n_out) : BLAS_NONE;
+    if (p->dry && c->blas && n_at_a_time && w->n_in % 8 == 0)
+        way = BLAS_ALL; /* weights are not loaded yet, so their ways are unknown */
+    if (way == BLAS_NONE || (way == BLAS_LONG && y.rows < BLAS_ROWS))
         return false;
-    int32_t n_at_a_time = w->n_out < most ? w->n_out : most;
     size_t mark = pass_mark(p);
-    uint16_t *to = kind == PACK_BF16 ? NULL : cuda_temp(p, (size_t)n_at_a_time * row);
+    uint16_t *to =
+        kind == PACK_BF16 ? NULL : cuda_temp(p, 2 * (size_t)n_at_a_time * (size_t)w->n_in);
     pass_release(p, mark);
     if (cuda_skip(p, y))
         return true;
@@ -434,8 +435,8 @@ static void c_router(pass *p, routing r, mat x, const weight *w, const weight *e
     mat logits = pass_mat(p, x.rows, 1, w->n_out);
     if (pass_failed(p) || (!p->dry && !loaded(p, w)))
         return;
-    if (!is_float(weight_kind(p, w)) || !few(p) || w->n_out > ROUTER_EXPERTS ||
-        r.k > ROUTER_MOST || w->n_in % 4 || x.stride % 4) {
+    if (!is_float(weight_kind(p, w)) || !few(p) || w->n_out > ROUTER_EXPERTS || r.k > ROUTER_MOST ||
+        w->n_in % 4 || x.stride % 4) {
         c_matmul(p, logits, x, w);
         c_route(p, r, logits, expert_scale);
         return;
@@ -532,8 +533,9 @@ static void glu_by_expert(pass *p, mat y, mat x, routing r, const weight *gate, 
     c_act_mul(p, ya, column_range(aa, 0, y.cols), up ? bb : column_range(bb, y.cols, y.cols), act);
 }
 
-/* Rows of one expert share its weights, at most FEW_ROWS rows at a time. False: there is one row, or no room
- * for the pairs or experts; whether there is depends on the first piece, which is the largest. */
+/* Rows of one expert share its weights, at most FEW_ROWS rows at a time. False: there is one row,
+ * or no room for the pairs or experts; whether there is depends on the first piece, which is the
+ * largest. */
 static bool together(cuda_device *c, expert_product a)
 {
     const expert_product all = a;

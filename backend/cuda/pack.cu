@@ -294,7 +294,7 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 int q = T::bytes ? (int)(int8_t)(c[h] >> 8 * e) : (int)(c[h] >> 8 * e & 0xff);
-                x[e] = (float)(q - T::bias) * f + m;
+                x[e] = fma_rn((float)(q - T::bias), f, m); /* as matmul_mma.cu has it */
             }
             word[8 * h + 2 * k] = f32x2_to_bf16(x[0], x[1]);
             word[8 * h + 2 * k + 1] = f32x2_to_bf16(x[2], x[3]);

@@ -211,9 +211,12 @@ status cuda_weight_load(device *d, weight *w, err *e)
         cu_pack(c->stream, v, (int)w->type, c->raw, w->row_bytes);
         cuda_ok(c, NULL, cudaGetLastError(), "packing weights");
     }
-    if (c->broken) {
+    status st = OK;
+    if (kind >= PACK_F16 && w->n_mat == 1 && w->n_in % GROUP == 0)
+        st = cuda_blas_learn(c, w->n_in, w->n_out, e);
+    if (!st && c->broken)
+        st = err_set(e, c->broken_why.status, "%s: %s", w->name, c->broken_why.text);
+    if (st)
         cuda_weight_free(d, w);
-        return err_set(e, c->broken_why.status, "%s: %s", w->name, c->broken_why.text);
-    }
-    return OK;
+    return st;
 }
