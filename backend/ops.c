@@ -315,6 +315,16 @@ void op_keep_outputs(pass *p, mat *const *x, int32_t n)
     }
 }
 
+mat op_wanted_rows(pass *p, mat x)
+{
+    if (!pass_shapes(p, "wanted_rows", p->st->out.n == p->st->all.n))
+        return (mat){0};
+    mat y = pass_mat(p, p->st->out.n, x.heads, x.cols);
+    if (!pass_failed(p))
+        p->dev->op->gather(p, y, x, p->st->out_row);
+    return y;
+}
+
 mat op_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids)
 {
     if (pass_shapes(p, "softcap", x.heads == 1 && n_ids >= 0 && (n_ids == 0 || ids)))

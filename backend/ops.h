@@ -233,6 +233,9 @@ mat op_moe_down(pass *p, mat x, routing r, const weight *down);
 /* From here on the pass has only the rows whose logits are wanted: replaces the n mats by those
  * rows of them and sets p->rows. A second call changes nothing. */
 void op_keep_outputs(pass *p, mat *const *x, int32_t n);
+/* Row out_row[i] of x for each row i of the pass, all of whose rows are wanted; x has any number of
+ * rows. For drafters: some rows of an earlier pass's taps. */
+mat op_wanted_rows(pass *p, mat x);
 mat op_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids);
 /* Copies x to `to`, which may be a range of columns (mat_columns). */
 void op_copy(pass *p, mat to, mat x);

@@ -29,6 +29,7 @@ typedef struct kv_spec {
     const weight *k_norm; /* with k_is_v: norm and rotation that make keys of values */
     const rope *k_rope;
     int8_t side; /* which of the model's devices has the layer: pass.h */
+    kv_inside inside;
 } kv_spec;
 
 /* ---- What to store: formats.c ------------------------------------------------------------ */

@@ -124,7 +124,8 @@ static status view_init(const kv_want_layout *w, int32_t i, int32_t rows_max, kv
                    .n_slots = slots_needed(s->window, w->n_ctx, rows_max),
                    .k_rot = kf.rot,
                    .v_rot = vf.rot,
-                   .wide = s->wide};
+                   .wide = s->wide,
+                   .inside = s->inside};
     if ((st = head_row_bytes(kf, i, s->head_dim, &v->k_row_bytes, e)) ||
         (st = head_row_bytes(vf, i, s->head_dim, &v->v_row_bytes, e)) ||
         (st = choose_single(w, v, e)))

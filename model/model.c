@@ -8,6 +8,7 @@
 #include "backend/plan.h"
 #include "base/bytes.h"
 #include "base/mem.h"
+#include "model/dflash.h"
 #include "model/gemma4.h"
 
 #include <inttypes.h>
@@ -17,13 +18,29 @@
 /* F32-only weights of fewer elements than this are widened at bind. Norms have thousands. */
 enum { WIDEN_MAX = 1 << 22 };
 
-static const model_arch *const archs[] = {&gemma4_arch};
+/* By the values of general.architecture; one architecture may have several names. */
+static const struct {
+    const char *name;
+    const model_arch *arch;
+} archs[] = {
+    {"gemma4", &gemma4_arch},
+    {"dflash", &dflash_arch},
+    {"*dflash-draft", &dflash_arch},
+};
+
+/* pattern: a name, or "*" and its end. */
+static bool is_name(gguf_string name, const char *pattern)
+{
+    bool end = *pattern == '*';
+    size_t n = strlen(pattern + end);
+    return (end ? name.n >= n : name.n == n) && !memcmp(name.at + name.n - n, pattern + end, n);
+}
 
 static const model_arch *find_arch(gguf_string name)
 {
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
-        if (strlen(archs[i]->name) == name.n && !memcmp(archs[i]->name, name.at, name.n))
-            return archs[i];
+        if (is_name(name, archs[i].name))
+            return archs[i].arch;
     return NULL;
 }
 
@@ -32,7 +49,7 @@ static const char *arch_names(char *buf, size_t cap)
     size_t n = 0;
     *buf = 0;
     for (size_t i = 0; i < sizeof archs / sizeof *archs && n < cap; i++)
-        n += (size_t)snprintf(buf + n, cap - n, "%s%s", i ? ", " : "", archs[i]->name);
+        n += (size_t)snprintf(buf + n, cap - n, "%s%s", i ? ", " : "", archs[i].name);
     return buf;
 }
 
@@ -210,10 +227,11 @@ status model_weight(model *m, weight *w, const model_want *want, err *e)
         return err_set(e, E_UNSUPPORTED, "%s: tensor %s: format %s is not supported", path, t->name,
                        num_name(t->type));
     uint64_t n_in = t->ne[0], n_out = t->ne[1], n_mat = t->ne[2];
+    int64_t rows = want->of_rows ? want->of_rows : want->n_out;
     char have[96], out[32] = "any";
-    if (want->n_out)
-        snprintf(out, sizeof out, "%" PRId64, want->n_out);
-    if (n_in != (uint64_t)want->n_in || (want->n_out && n_out != (uint64_t)want->n_out) ||
+    if (rows)
+        snprintf(out, sizeof out, "%" PRId64, rows);
+    if (n_in != (uint64_t)want->n_in || (rows && n_out != (uint64_t)rows) ||
         n_mat != (uint64_t)want->n_mat || t->ne[3] != 1 || n_out > INT32_MAX)
         return err_set(
             e, E_FORMAT, "%s: tensor %s: shape %s, expected {%" PRId64 ", %s, %" PRId64 "}", path,
@@ -232,12 +250,20 @@ status model_weight(model *m, weight *w, const model_want *want, err *e)
                   .mat_bytes = row * n_out,
                   .n_bytes = t->n_bytes,
                   .gather = want->gather};
+    uint64_t n_elements = t->n_elements;
+    if (want->of_rows) {
+        w->data = weight_row(w, 0, want->row);
+        w->n_out = 1;
+        w->n_bytes = w->mat_bytes = row;
+        n_elements = n_in;
+    }
+    size_t n_bytes = w->n_bytes; /* in the file */
     status st = want->f32 && t->type != NUM_F32 ? widen_weights(m, w, f, e) : OK;
-    if (st || (st = remember_weight(m, w, e)))
+    if (st || (!want->host && (st = remember_weight(m, w, e))))
         return st;
-    m->n_params += t->n_elements;
-    m->n_params_active += (uint64_t)(want->active * (double)t->n_elements);
-    m->active_bytes += (uint64_t)(want->active * (double)t->n_bytes);
+    m->n_params += n_elements;
+    m->n_params_active += (uint64_t)(want->active * (double)n_elements);
+    m->active_bytes += (uint64_t)(want->active * (double)n_bytes);
     return OK;
 }
 

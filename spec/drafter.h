@@ -96,6 +96,7 @@ typedef struct draft_model {
     const model *target; /* outlives it */
     int32_t n_slots;     /* most slots that it can fill */
     char why[160];       /* the reason for this drafter, as a phrase */
+    const char *notes;   /* contradictions in its file, a line each; NULL: nothing is known of any */
 } draft_model;
 
 /* A work space. Each class extends it. */
@@ -127,5 +128,6 @@ struct draft_class {
 };
 
 extern const draft_class draft_lookup; /* lookup.c: no weights */
+extern const draft_class draft_dflash; /* dflash.c: block drafters */
 
 #endif

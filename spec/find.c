@@ -37,8 +37,7 @@ void draft_found_free(draft_found *f)
  */
 static const draft_class *class_of(draft_kind kind)
 {
-    (void)kind;
-    return NULL;
+    return kind == DRAFT_DFLASH ? &draft_dflash : NULL;
 }
 
 static const char *base_name_of(const char *path)

@@ -1,0 +1,130 @@
+/* dflash.c - the two passes of a DFlash drafter, in the order of the paper.
+ *
+ * Easy to get wrong: the context's rows do not go through a layer's input norm (in Laguna's
+ * variant they do). Values are never normed. The drafter's last norm replaces the target's. Soft
+ * cap comes before the bigram correction. The activation is SiLU, although the target's is GELU.
+ */
+#include "model/dflash.h"
+
+#include <math.h>
+
+const model_arch dflash_arch = {.name = "dflash", .bind = dflash_bind};
+
+/* ---- The context --------------------------------------------------------------------------- */
+
+/* Keys and values of x, [rows, n_embd], at the rows' positions. */
+static void store_keys(pass *p, const dflash *g, const dflash_layer *L, const kv_view *kv, mat x)
+{
+    mat k = mat_heads(op_matmul(p, x, &L->wk), g->head_dim);
+    mat v = mat_heads(op_matmul(p, x, &L->wv), g->head_dim);
+    k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), &g->rope);
+    op_kv_store(p, kv, k, v);
+}
+
+void dflash_absorb(pass *p, const model *m, const kv_layout *kv, mat features)
+{
+    const dflash *g = m->impl;
+    mat f = op_wanted_rows(p, features);
+    if (!pass_shapes(p, "features", f.heads == g->n_features && f.cols == g->n_embd))
+        return;
+    for (int32_t i = 0; g->laguna && i < g->n_features; i++)
+        op_rms_norm_inplace(p, mat_head(f, i), &g->aux_norm[i], g->eps);
+    mat x = op_matmul(p, mat_flat(f), &g->fc);
+    x = op_rms_norm_inplace(p, x, &g->hidden_norm, g->eps);
+    for (int32_t il = 0; il < g->n_layer && !pass_failed(p); il++) {
+        const dflash_layer *L = &g->layer[il];
+        size_t mark = pass_mark(p);
+        p->il = il;
+        store_keys(p, g, L, &kv->view[il],
+                   g->laguna ? op_rms_norm(p, x, &L->attn_norm, g->eps) : x);
+        pass_release(p, mark);
+    }
+    p->il = -1;
+}
+
+/* ---- The block ----------------------------------------------------------------------------- */
+
+/* x: [rows, n_embd], updated in place. */
+static void block_layer(pass *p, const dflash *g, const dflash_layer *L, const kv_view *kv, mat x)
+{
+    mat h = op_rms_norm(p, x, &L->attn_norm, g->eps);
+    store_keys(p, g, L, kv, h);
+    mat q = mat_heads(op_matmul(p, h, &L->wq), g->head_dim);
+    q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), &g->rope);
+    mat a = op_attend(p, q, kv, 1.0f / sqrtf((float)g->head_dim));
+    if (g->laguna)
+        a = op_act_mul(p, mat_heads(op_matmul(p, h, &L->head_gate), 1), a, ACT_SOFTPLUS);
+    op_add(p, x, op_matmul(p, mat_flat(a), &L->wo));
+    h = op_rms_norm(p, x, &L->ffn_norm, g->eps);
+    op_add(p, x, op_matmul(p, op_glu(p, h, &L->gate, &L->up, ACT_SILU), &L->down));
+}
+
+/* Row `at` of every block of `length` rows of m. */
+static mat row_of_blocks(mat m, int32_t at, int32_t length)
+{
+    m.at = m.at ? mat_row(m, at) : NULL;
+    m.rows /= length;
+    m.stride *= length;
+    return m;
+}
+
+/* The logit of the confidence in a slot, from its state h and the correction's input e. */
+static mat confidence(pass *p, const dflash *g, mat h, mat e)
+{
+    bool both = g->conf.n_in > g->n_embd;
+    if (!both)
+        return op_matmul(p, h, &g->conf);
+    mat in = pass_mat(p, h.rows, 1, g->conf.n_in);
+    op_copy(p, mat_columns(in, 0, g->n_embd), h);
+    op_copy(p, mat_columns(in, g->n_embd, e.cols), e);
+    return op_matmul(p, in, &g->conf);
+}
+
+/* Slot after slot: the correction that follows from the token before is added to the logits, and
+ * the best token is the next slot's token before. first: the correction's input of the first slot.
+ * h, logits: the wanted rows. */
+static mat corrected(pass *p, const dflash *g, mat first, mat h, mat logits, int32_t k)
+{
+    int32_t length = logits.rows / p->st->n_seqs, cols = 2 * k + (g->conf.n_in ? 1 : 0);
+    mat out = pass_mat(p, logits.rows, 1, cols);
+    mat e = pass_mat(p, p->st->n_seqs, 1, first.cols);
+    op_copy(p, e, first);
+    for (int32_t i = 0; i < length && !pass_failed(p); i++) {
+        size_t mark = pass_mark(p);
+        mat z = row_of_blocks(logits, i, length), to = row_of_blocks(out, i, length);
+        op_add(p, z, op_matmul(p, e, &g->markov_out));
+        mat best = op_best(p, z, k);
+        op_copy(p, mat_columns(to, 0, 2 * k), mat_flat(best));
+        if (g->conf.n_in)
+            op_copy(p, mat_columns(to, 2 * k, 1), confidence(p, g, row_of_blocks(h, i, length), e));
+        op_copy(p, e, op_embed_at(p, best, &g->markov_in, 1.0f));
+        pass_release(p, mark);
+    }
+    return out;
+}
+
+mat dflash_forward(pass *p, const model *m, const kv_layout *kv, int32_t k)
+{
+    const dflash *g = m->impl;
+    const model *t = g->target;
+    int32_t n_seqs = p->st->n_seqs, n_rows = p->rows->n, n_out = p->st->out.n;
+    mat e = {0};
+    if (!pass_shapes(p, "blocks", n_seqs > 0 && n_rows % n_seqs == 0 && n_out % n_seqs == 0))
+        return (mat){0};
+    op_cross(p, t->embd->side, NULL, 0);
+    mat x = op_embed(p, t->embd, t->embd_scale);
+    op_cross(p, PASS_MAIN, (mat *const[]){&x}, 1);
+    if (g->markov_in.n_in)
+        e = row_of_blocks(op_embed(p, &g->markov_in, 1.0f), 0, n_rows / n_seqs);
+    for (int32_t il = 0; il < g->n_layer && !pass_failed(p); il++) {
+        size_t mark = pass_mark(p);
+        p->il = il;
+        block_layer(p, g, &g->layer[il], &kv->view[il], x);
+        pass_release(p, mark);
+    }
+    p->il = -1;
+    op_keep_outputs(p, (mat *const[]){&x}, 1);
+    mat h = op_rms_norm(p, x, &g->out_norm, g->eps);
+    mat y = op_softcap(p, op_matmul(p, h, t->head), t->softcap, t->suppress, t->n_suppress);
+    return g->markov_in.n_in ? corrected(p, g, e, h, y, k) : mat_flat(op_best(p, y, k));
+}

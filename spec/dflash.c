@@ -1,0 +1,472 @@
+/* dflash.c - DFlash block drafters: one pass of the drafter guesses all slots of a block.
+ *
+ *     target's pass   copies the captured layers' streams, side by side, to `features`
+ *     absorb          kept rows of `features` -> keys and values of the drafter, committed
+ *     propose         [last token, MASK, ...] after them -> best tokens of every slot; not
+ * committed
+ *
+ * The drafter's keys number a timeline's tokens from `base` on, the first that it has seen without
+ * a gap. Rotation is relative, so tokens before `base` are merely out of sight. All timelines of a
+ * pass have blocks of one length, so that few shapes of passes are recorded on a GPU.
+ */
+#include "backend/plan.h"
+#include "base/mem.h"
+#include "model/dflash.h"
+#include "spec/drafter.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Passes of more rows take the kernels of prompts. Guesses may round in any way. */
+enum { ANSWER_ROWS_MAX = 64 };
+
+typedef struct dflash_drafter {
+    drafter d;
+    const dflash *g;
+    int32_t slots_max; /* of a block */
+    kv_layout layout;
+    kv_batch batch;
+    struct {
+        device *dev;
+        void *at;
+        size_t n_bytes;
+    } scratch[PASS_SIDES_MAX]; /* the sides of the target */
+    mat features;              /* [rows of a pass of the target, n_features, n_embd] */
+    pass_taps taps;
+    float *result;                  /* [rows][cols] of a pass */
+    char kind[DRAFT_RANKS_MAX + 1]; /* addresses that tell recorded passes apart */
+} dflash_drafter;
+
+struct draft_state {
+    kv_cache kv;
+    int64_t base;
+};
+
+/* ---- The model ----------------------------------------------------------------------------- */
+
+static void dflash_model_close(draft_model *m)
+{
+    if (m)
+        model_free(&m->core);
+    mem_free(m);
+}
+
+static status dflash_model_open(const model *target, gguf *file, draft_model **out, err *e)
+{
+    draft_model *m = *out = mem_calloc(1, sizeof *m);
+    if (!m) {
+        gguf_close(file);
+        return err_memory(e, "a drafter", sizeof *m);
+    }
+    m->class = &draft_dflash;
+    m->target = target;
+    status st = model_bind(&m->core, file, e);
+    if (!st && m->core.arch != &dflash_arch)
+        st = err_set(e, E_ARG, "%s is no DFlash drafter", m->core.file.path);
+    st = st ? st : dflash_attach(&m->core, target, e);
+    if (st) {
+        dflash_model_close(m);
+        *out = NULL;
+        return st;
+    }
+    const dflash *g = m->core.impl;
+    m->n_slots = dflash_guesses(g);
+    m->notes = g->notes;
+    return OK;
+}
+
+/* ---- Sizes --------------------------------------------------------------------------------- */
+
+static int32_t slots_of(const dflash *g, const draft_sizes *z)
+{
+    int32_t most = dflash_guesses(g);
+    return dflash_slots(g, z->n_slots < most ? z->n_slots : most);
+}
+
+static size_t features_bytes(const dflash *g, const draft_sizes *z)
+{
+    return (size_t)z->rows_max * (size_t)g->n_features * (size_t)g->n_embd * sizeof(float);
+}
+
+/* at: [rows_max, n_features, n_embd], or NULL. A captured layer's stream is a range of columns. */
+static pass_taps taps_of(const dflash *g, const draft_sizes *z, float *at)
+{
+    pass_taps taps = {.n = g->n_features};
+    mat all = {at, z->rows_max, g->n_features, g->n_embd, (int64_t)g->n_features * g->n_embd};
+    for (int32_t i = 0; i < g->n_features; i++)
+        taps.at[i] = (pass_tap_point){g->feature[i], PASS_MAIN, mat_head(all, i)};
+    return taps;
+}
+
+/* Room for a block after the last token. Rings hold a pass of the target, or a block. */
+static status layout_of(const draft_model *m, const draft_sizes *z, kv_layout *l, err *e)
+{
+    int32_t slots = slots_of(m->core.impl, z);
+    const kv_want_layout w = {.spec = m->core.kv,
+                              .n = m->core.n_kv,
+                              .choice = {.k = {NUM_F16}, .v = {NUM_F16}},
+                              .n_ctx = z->n_ctx + slots,
+                              .rows_max = z->rows_max > slots ? z->rows_max : slots,
+                              .dev = {z->dev}};
+    return kv_layout_init(l, &w, e);
+}
+
+/* A dry pass; scratch: by side, the most so far. */
+static status plan_pass_of(const draft_model *m, const draft_sizes *z, const kv_layout *l,
+                           const step *st, bool absorb, size_t *scratch, err *e)
+{
+    const dflash *g = m->core.impl;
+    const model *t = m->target;
+    pass p;
+    pass_begin(&p, z->dev, st, NULL, 0);
+    for (int32_t i = 1; i < t->n_sides; i++)
+        pass_add_side(&p, t->dev[i], NULL, 0);
+    if (absorb)
+        dflash_absorb(
+            &p, &m->core, l,
+            (mat){NULL, z->rows_max, g->n_features, g->n_embd, (int64_t)g->n_features * g->n_embd});
+    else
+        dflash_forward(&p, &m->core, l, DRAFT_RANKS_MAX);
+    if (pass_failed(&p))
+        return err_set(e, p.e.status, "%s", p.e.text);
+    for (int32_t i = 0; i < p.n_sides; i++)
+        scratch[i] = p.side[i].peak > scratch[i] ? p.side[i].peak : scratch[i];
+    return OK;
+}
+
+static step block_step(const dflash *g, const kv_layout *l, int32_t n_seqs, int32_t slots)
+{
+    int32_t rows = n_seqs * slots;
+    step st = plan_step(rows, g->anchor_first ? rows : rows - n_seqs, rows > ANSWER_ROWS_MAX);
+    st.n_seqs = n_seqs;
+    st.n_kv = l->n;
+    return st;
+}
+
+/* The largest passes of each kind; [PASS_SIDES_MAX] bytes. */
+static status plan_scratch(const draft_model *m, const draft_sizes *z, const kv_layout *l,
+                           size_t *scratch, err *e)
+{
+    const dflash *g = m->core.impl;
+    int32_t slots = slots_of(g, z), few = ANSWER_ROWS_MAX / slots;
+    int32_t rows[2] = {z->rows_max, z->rows_max < ANSWER_ROWS_MAX ? z->rows_max : ANSWER_ROWS_MAX};
+    int32_t seqs[2] = {z->n_seqs, z->n_seqs < few ? z->n_seqs : few};
+    status failed = OK;
+    for (int i = 0; i < 2 && !failed; i++) {
+        step st = plan_step(rows[i], rows[i], rows[i] > ANSWER_ROWS_MAX);
+        st.n_kv = l->n;
+        failed = plan_pass_of(m, z, l, &st, true, scratch, e);
+        st = block_step(g, l, seqs[i] ? seqs[i] : 1, slots);
+        failed = failed ? failed : plan_pass_of(m, z, l, &st, false, scratch, e);
+    }
+    return failed;
+}
+
+static size_t result_bytes(const dflash *g, const draft_sizes *z)
+{
+    return (size_t)z->n_seqs * (size_t)slots_of(g, z) * (2 * DRAFT_RANKS_MAX + 1) * sizeof(float);
+}
+
+static status dflash_plan(const draft_model *m, const draft_sizes *z, draft_costs *c, err *e)
+{
+    const dflash *g = m->core.impl;
+    kv_layout l;
+    size_t scratch[PASS_SIDES_MAX] = {0};
+    status st = layout_of(m, z, &l, e);
+    if (st)
+        return st;
+    st = plan_scratch(m, z, &l, scratch, e);
+    *c = (draft_costs){.device_bytes = features_bytes(g, z),
+                       .device_state_bytes = l.all.ring + l.all.linear,
+                       .host_bytes = sizeof(dflash_drafter) + result_bytes(g, z),
+                       .taps = taps_of(g, z, NULL)};
+    for (int i = 0; i < PASS_SIDES_MAX; i++)
+        c->device_bytes += scratch[i];
+    kv_layout_free(&l);
+    return st;
+}
+
+/* ---- Opening ------------------------------------------------------------------------------- */
+
+static void dflash_close(drafter *d)
+{
+    dflash_drafter *x = (dflash_drafter *)d;
+    if (!x)
+        return;
+    for (int i = 0; i < PASS_SIDES_MAX; i++)
+        if (x->scratch[i].at)
+            x->scratch[i].dev->release(x->scratch[i].dev, x->scratch[i].at, x->scratch[i].n_bytes);
+    if (x->features.at)
+        d->sizes.dev->release(d->sizes.dev, x->features.at, features_bytes(x->g, &d->sizes));
+    kv_batch_free(&x->batch);
+    kv_layout_free(&x->layout);
+    mem_free(x->result);
+    mem_free(x);
+}
+
+static status open_buffers(dflash_drafter *x, const draft_sizes *z, err *e)
+{
+    const draft_model *m = x->d.m;
+    size_t scratch[PASS_SIDES_MAX] = {0}, n = features_bytes(x->g, z);
+    int32_t blocks = z->n_seqs * x->slots_max;
+    status st;
+    if ((st = layout_of(m, z, &x->layout, e)) ||
+        (st = plan_scratch(m, z, &x->layout, scratch, e)) ||
+        (st = kv_batch_init(&x->batch, z->rows_max > blocks ? z->rows_max : blocks, z->n_seqs,
+                            x->layout.n, e)))
+        return st;
+    if (!(x->result = mem_alloc(result_bytes(x->g, z))))
+        return err_memory(e, "a drafter", result_bytes(x->g, z));
+    x->features = (mat){z->dev->alloc(z->dev, n), z->rows_max, x->g->n_features, x->g->n_embd,
+                        (int64_t)x->g->n_features * x->g->n_embd};
+    if (!x->features.at)
+        return err_memory(e, "a drafter's features", n);
+    x->taps = taps_of(x->g, z, x->features.at);
+    x->d.taps = &x->taps;
+    for (int32_t i = 0; i < m->target->n_sides; i++) {
+        device *dev = i == PASS_MAIN ? z->dev : m->target->dev[i];
+        x->scratch[i].dev = dev;
+        x->scratch[i].n_bytes = scratch[i];
+        if (scratch[i] && !(x->scratch[i].at = dev->alloc(dev, scratch[i])))
+            return err_memory(e, "a drafter's passes", scratch[i]);
+    }
+    return OK;
+}
+
+static status dflash_open(const draft_model *m, const draft_sizes *z, drafter **out, err *e)
+{
+    dflash_drafter *x = mem_calloc(1, sizeof *x);
+    *out = NULL;
+    if (!x)
+        return err_memory(e, "a drafter", sizeof *x);
+    x->d = (drafter){.class = &draft_dflash, .m = m, .sizes = *z};
+    x->g = m->core.impl;
+    x->slots_max = slots_of(x->g, z);
+    status st = open_buffers(x, z, e);
+    if (st)
+        dflash_close(&x->d);
+    else
+        *out = &x->d;
+    return st;
+}
+
+static void dflash_state_close(drafter *d, draft_state *s)
+{
+    (void)d;
+    if (s)
+        kv_close(&s->kv);
+    mem_free(s);
+}
+
+static status dflash_state_open(drafter *d, draft_state **out, err *e)
+{
+    dflash_drafter *x = (dflash_drafter *)d;
+    draft_state *s = *out = mem_calloc(1, sizeof *s);
+    if (!s)
+        return err_memory(e, "a drafter", sizeof *s);
+    status st = kv_open(&s->kv, d->sizes.dev, &x->layout, e);
+    if (st) {
+        mem_free(s);
+        *out = NULL;
+    }
+    return st;
+}
+
+/* ---- Passes -------------------------------------------------------------------------------- */
+
+/* One pass over the rows in the batch: k best tokens of each wanted row; k 0: absorbs. On a device
+ * that records passes, a like pass is replayed. */
+static status run_pass_of(dflash_drafter *x, int32_t k, mat *y, err *e)
+{
+    const draft_model *m = x->d.m;
+    device *dev = x->d.sizes.dev;
+    step *st = &x->batch.st;
+    pass p;
+    st->prompt = st->all.n > ANSWER_ROWS_MAX;
+    *y = (mat){0};
+    pass_begin(&p, dev, st, x->scratch[PASS_MAIN].at, x->scratch[PASS_MAIN].n_bytes);
+    for (int32_t i = 1; i < m->target->n_sides; i++)
+        pass_add_side(&p, x->scratch[i].dev, x->scratch[i].at, x->scratch[i].n_bytes);
+    bool recorded = dev->replay && m->target->n_sides == 1;
+    if (!recorded || !dev->replay(dev, &p, &m->core, &x->kind[k], y)) {
+        if (k)
+            *y = dflash_forward(&p, &m->core, &x->layout, k);
+        else
+            dflash_absorb(&p, &m->core, &x->layout, x->features);
+        if (recorded)
+            dev->recorded(dev, &p, *y);
+    }
+    if (pass_failed(&p))
+        return err_set(e, p.e.status, "%s", p.e.text);
+    return OK;
+}
+
+static bool keeps_rows(const draft_kept *k)
+{
+    return k->n > 0;
+}
+
+static status dflash_absorb_rows(drafter *d, const draft_kept *kept, int32_t n, err *e)
+{
+    dflash_drafter *x = (dflash_drafter *)d;
+    int32_t *row = (int32_t *)x->batch.st.out_row, n_rows = 0;
+    mat y;
+    status st;
+    kv_batch_clear(&x->batch);
+    row = (int32_t *)x->batch.st.out_row;
+    for (int32_t i = 0; i < n; i++) {
+        draft_state *s = kept[i].s;
+        const kv_rows rows = {
+            .token = kept[i].id + kept[i].n_past, .n = kept[i].n, .want = KV_WANT_ALL};
+        if (!keeps_rows(&kept[i]))
+            continue;
+        if (s->base + s->kv.n_past != kept[i].n_past) { /* rows were missed */
+            kv_reset(&s->kv);
+            s->base = kept[i].n_past;
+        }
+        if ((st = kv_reserve(&s->kv, kept[i].n, e)) ||
+            (st = kv_batch_add_rows(&x->batch, &s->kv, &rows, e)))
+            return st;
+        memcpy(row + n_rows, kept[i].row, (size_t)kept[i].n * sizeof *row);
+        n_rows += kept[i].n;
+    }
+    if (!n_rows)
+        return OK;
+    if ((st = run_pass_of(x, 0, &y, e)))
+        return st;
+    for (int32_t i = 0; i < n; i++)
+        if (keeps_rows(&kept[i]))
+            kv_commit(&kept[i].s->kv, kept[i].n);
+    return OK;
+}
+
+/* Has it absorbed all tokens of the timeline but the last? */
+static bool ready(const draft_ask *a)
+{
+    return a->s->kv.n_past > 0 && a->s->base + a->s->kv.n_past == a->n - 1;
+}
+
+/* The trained estimate replaces the best token's probability; the others share the rest. */
+static void set_confidence(proposal *p, int32_t i, float z)
+{
+    double c = 1 / (1 + exp(-(double)z)), rest = 1 - exp((double)p->logp[i][0]);
+    double change = rest > 1e-9 ? log1p(-c) - log(rest) : 0;
+    if (!(c > 1e-6))
+        c = 1e-6;
+    if (!(change > -20))
+        change = -20;
+    for (int32_t k = 1; k < p->n_ranks; k++)
+        p->logp[i][k] += (float)change;
+    p->logp[i][0] = (float)log(c);
+}
+
+/* y: the rows of one block. Ends before a slot without a finite logit. */
+static void take_guesses(const dflash_drafter *x, const float *y, int32_t cols, int32_t k,
+                         const draft_ask *a)
+{
+    proposal *p = a->out;
+    int32_t n = a->n_slots < x->d.m->n_slots ? a->n_slots : x->d.m->n_slots;
+    p->n_ranks = a->n_ranks < k ? a->n_ranks : k;
+    for (int32_t i = 0; i < n; i++, y += cols) {
+        if (!(y[0] >= 0) || !(y[k] <= 0))
+            return;
+        for (int32_t j = 0; j < p->n_ranks; j++) {
+            p->id[i][j] = (int32_t)y[j];
+            p->logp[i][j] = y[k + j];
+        }
+        if (cols > 2 * k)
+            set_confidence(p, i, y[2 * k] + x->g->conf_bias);
+        p->n_slots = i + 1;
+    }
+}
+
+/* The rows of a block: which of them guess. */
+static status add_block(dflash_drafter *x, const draft_ask *a, int32_t slots, err *e)
+{
+    int32_t token[DFLASH_BLOCK_MAX], wanted[DFLASH_BLOCK_MAX];
+    token[0] = a->id[a->n - 1];
+    for (int32_t i = 1; i < slots; i++) {
+        token[i] = x->g->mask_id;
+        wanted[i - 1] = i;
+    }
+    kv_rows rows = {.token = token, .n = slots, .want = KV_WANT_ALL};
+    if (!x->g->anchor_first) {
+        rows.want = KV_WANT_LISTED;
+        rows.wanted = wanted;
+        rows.n_wanted = slots - 1;
+    }
+    status st = kv_reserve(&a->s->kv, slots, e);
+    return st ? st : kv_batch_add_rows(&x->batch, &a->s->kv, &rows, e);
+}
+
+static status dflash_propose(drafter *d, const draft_ask *ask, int32_t n, err *e)
+{
+    dflash_drafter *x = (dflash_drafter *)d;
+    int32_t guesses = 0, k = 1, n_rows;
+    mat y;
+    status st;
+    for (int32_t i = 0; i < n; i++) {
+        ask[i].out->n_slots = 0;
+        if (!ready(&ask[i]))
+            continue;
+        guesses = ask[i].n_slots > guesses ? ask[i].n_slots : guesses;
+        k = ask[i].n_ranks > k ? ask[i].n_ranks : k;
+    }
+    if (!guesses)
+        return OK;
+    int32_t slots = dflash_slots(x->g, guesses);
+    slots = slots < x->slots_max ? slots : x->slots_max;
+    k = k < DRAFT_RANKS_MAX ? k : DRAFT_RANKS_MAX;
+    kv_batch_clear(&x->batch);
+    for (int32_t i = 0; i < n; i++)
+        if (ready(&ask[i]) && (st = add_block(x, &ask[i], slots, e)))
+            return st;
+    if ((st = run_pass_of(x, k, &y, e)))
+        return st;
+    n_rows = y.rows / x->batch.st.n_seqs;
+    d->sizes.dev->download(d->sizes.dev, x->result, y.at,
+                           (size_t)y.rows * (size_t)y.cols * sizeof *x->result);
+    if (d->sizes.dev->failed && (st = d->sizes.dev->failed(d->sizes.dev, e)))
+        return st;
+    const float *from = x->result;
+    for (int32_t i = 0; i < n; i++)
+        if (ready(&ask[i])) {
+            draft_ask one = ask[i];
+            one.n_slots = one.n_slots < n_rows ? one.n_slots : n_rows;
+            take_guesses(x, from, y.cols, k, &one);
+            from += (size_t)n_rows * (size_t)y.cols;
+        }
+    return OK;
+}
+
+/* ---- Timelines ----------------------------------------------------------------------------- */
+
+static void dflash_forget(drafter *d, draft_state *s, int64_t n)
+{
+    (void)d;
+    int64_t keep = n - s->base;
+    if (keep >= s->kv.n_past && n > 0)
+        return;
+    if (keep > 0 && kv_rewind(&s->kv, keep))
+        return;
+    kv_reset(&s->kv); /* the rest was overwritten: what comes is seen alone */
+    s->base = n;
+}
+
+static kv_cache *dflash_cache(draft_state *s)
+{
+    return s->base ? NULL : &s->kv;
+}
+
+const draft_class draft_dflash = {.name = "dflash",
+                                  .model_open = dflash_model_open,
+                                  .model_close = dflash_model_close,
+                                  .plan = dflash_plan,
+                                  .open = dflash_open,
+                                  .close = dflash_close,
+                                  .state_open = dflash_state_open,
+                                  .state_close = dflash_state_close,
+                                  .propose = dflash_propose,
+                                  .absorb = dflash_absorb_rows,
+                                  .forget = dflash_forget,
+                                  .cache = dflash_cache};

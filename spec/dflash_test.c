@@ -1,0 +1,316 @@
+/* dflash_test.c - the DFlash drafter as sessions use it: what it has absorbed decides its guesses,
+ * not in which passes the rows came, nor who else was in them.
+ */
+#include "spec/drafter.h"
+#include "tests/dflash_file.h"
+#include "tests/kv_rig.h"
+#include "tests/test.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+#include <math.h>
+
+enum { N_CTX = 120, ROWS = 16, SEQS = 3, SLOTS = 7, ROW = DF_FEATURES * DF_EMBD, LAST = 100 };
+
+typedef struct drafting {
+    device *dev;
+    model target;
+    draft_model *m;
+    draft_sizes z;
+    draft_costs c;
+    drafter *d;
+    draft_state *s[SEQS];
+    int32_t id[SEQS][N_CTX];
+    float features[SEQS][N_CTX][ROW]; /* of every token of three timelines */
+} drafting;
+
+static void open_model(drafting *x, const df_options *o)
+{
+    gguf g;
+    err e = {0};
+    CHECK_OK(device_open_cpu(&x->dev, &(cpu_options){.n_threads = 1}, &e), e);
+    CHECK_OK(gguf_open(&g, rig_model(), false, NULL, NULL, &e), e);
+    CHECK_OK(model_bind(&x->target, &g, &e), e);
+    CHECK_OK(model_load(&x->target, x->dev, NULL, NULL, &e), e);
+    CHECK_OK(gguf_open(&g, df_write(o, "draft.gguf"), false, NULL, NULL, &e), e);
+    CHECK_OK(draft_dflash.model_open(&x->target, &g, &x->m, &e), e);
+    CHECK_OK(model_load(&x->m->core, x->dev, NULL, NULL, &e), e);
+    x->z = (draft_sizes){.dev = x->dev,
+                         .n_ctx = N_CTX,
+                         .rows_max = ROWS,
+                         .outs_max = ROWS,
+                         .n_seqs = SEQS,
+                         .n_slots = SLOTS};
+}
+
+static void close_model(drafting *x)
+{
+    draft_dflash.model_close(x->m);
+    model_free(&x->target);
+    device_close(x->dev);
+}
+
+static drafting *open_drafting(const df_options *o)
+{
+    drafting *x = mem_calloc(1, sizeof *x);
+    uint64_t rng = test_seed();
+    err e = {0};
+    CHECK(x);
+    open_model(x, o);
+    for (int32_t s = 0; s < SEQS; s++)
+        for (int32_t i = 0; i < N_CTX; i++) {
+            x->id[s][i] = (int32_t)rng_below(&rng, DF_VOCAB);
+            for (int32_t k = 0; k < ROW; k++)
+                x->features[s][i][k] = (float)rng_normal(&rng);
+        }
+    CHECK_OK(draft_dflash.open(x->m, &x->z, &x->d, &e), e);
+    CHECK_EQ(x->d->taps->n, DF_FEATURES);
+    for (int32_t s = 0; s < SEQS; s++) {
+        CHECK_OK(draft_dflash.state_open(x->d, &x->s[s], &e), e);
+        rig_poison(draft_dflash.cache(x->s[s]));
+    }
+    return x;
+}
+
+static void close_drafting(drafting *x)
+{
+    for (int32_t s = 0; s < SEQS; s++)
+        draft_dflash.state_close(x->d, x->s[s]);
+    draft_dflash.state_close(x->d, NULL);
+    draft_dflash.close(x->d);
+    close_model(x);
+    mem_free(x);
+}
+
+/* The target's pass has just left the streams of token `at` of timeline s in row `row`. */
+static void put_row(drafting *x, int32_t row, int32_t s, int64_t at)
+{
+    for (int32_t i = 0; i < DF_FEATURES; i++)
+        memcpy(mat_row(x->d->taps->at[i].to, row), x->features[s][at] + i * DF_EMBD,
+               DF_EMBD * sizeof(float));
+}
+
+/* Absorbs [n_past[s], n_past[s] + n[s]) of each timeline in one pass, with rows between them that
+ * nobody keeps. */
+static void absorb(drafting *x, const int64_t *n_past, const int32_t *n)
+{
+    int32_t row[SEQS][ROWS], at = 0, gap = n[0] + n[1] + n[2] <= ROWS / 2;
+    draft_kept kept[SEQS];
+    err e = {0};
+    for (int32_t s = 0; s < SEQS; s++) {
+        for (int32_t i = 0; i < n[s]; i++) {
+            at += gap;
+            row[s][i] = at;
+            put_row(x, at++, s, n_past[s] + i);
+        }
+        kept[s] = (draft_kept){.s = x->s[s],
+                               .id = x->id[s],
+                               .n_past = n_past[s],
+                               .n = n[s],
+                               .row = row[s],
+                               .norm_row = -1};
+    }
+    CHECK(at <= ROWS);
+    CHECK_OK(draft_dflash.absorb(x->d, kept, SEQS, &e), e);
+}
+
+static void absorb_one(drafting *x, int32_t s, int64_t n_past, int32_t n)
+{
+    int64_t past[SEQS] = {0};
+    int32_t rows[SEQS] = {0};
+    past[s] = n_past;
+    rows[s] = n;
+    absorb(x, past, rows);
+}
+
+/* Guesses of timeline s after its first n tokens and the last one. */
+static void propose(drafting *x, int32_t s, int64_t n, int32_t slots, int32_t ranks, proposal *p)
+{
+    err e = {0};
+    const draft_ask a = {
+        .s = x->s[s], .id = x->id[s], .n = n + 1, .n_slots = slots, .n_ranks = ranks, .out = p};
+    memset(p, 0, sizeof *p);
+    CHECK_OK(draft_dflash.propose(x->d, &a, 1, &e), e);
+}
+
+static void check_same(const proposal *a, const proposal *b, const char *what)
+{
+    CHECK_MSG(!memcmp(a, b, sizeof *a), "%s: %d and %d slots, %d and %d first", what, a->n_slots,
+              b->n_slots, a->id[0][0], b->id[0][0]);
+}
+
+static const df_options kinds[] = {
+    {0}, {.laguna = true}, {.rank = 16, .conf = true, .anchor_first = true}, {.causal = DF_CAUSAL}};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+TEST(dflash_chunks_of_any_length_are_absorbed_alike)
+{
+    for (int k = 0; k < KINDS; k++) {
+        drafting *x = open_drafting(&kinds[k]);
+        uint64_t rng = test_seed();
+        proposal one, any;
+        for (int64_t at = 0; at < LAST; at++)
+            absorb_one(x, 0, at, 1);
+        propose(x, 0, LAST, SLOTS, 4, &one);
+        CHECK_EQ(one.n_slots, SLOTS);
+        CHECK_EQ(one.n_ranks, 4);
+        memcpy(x->id[1], x->id[0], sizeof x->id[0]);
+        memcpy(x->features[1], x->features[0], sizeof x->features[0]);
+        for (int32_t at = 0; at < LAST;) {
+            int32_t n = 1 + (int32_t)rng_below(&rng, ROWS);
+            proposal waste;
+            n = n < LAST - at ? n : LAST - at;
+            absorb_one(x, 1, at, n);
+            at += n;
+            propose(x, 1, at, 1 + (int32_t)rng_below(&rng, SLOTS), 1, &waste);
+        }
+        propose(x, 1, LAST, SLOTS, 4, &any);
+        check_same(&one, &any, "chunks");
+        close_drafting(x);
+    }
+}
+
+TEST(dflash_timelines_of_a_pass_do_not_notice_each_other)
+{
+    for (int k = 0; k < KINDS; k++) {
+        drafting *x = open_drafting(&kinds[k]);
+        static proposal alone[SEQS], both[SEQS];
+        draft_ask ask[SEQS];
+        int64_t n[SEQS] = {0};
+        int32_t add[SEQS] = {1, 3, 2};
+        err e = {0};
+        for (int i = 0; i < 20; i++) {
+            absorb(x, n, add);
+            for (int32_t s = 0; s < SEQS; s++)
+                n[s] += add[s];
+        }
+        for (int32_t s = 0; s < SEQS; s++) {
+            propose(x, s, n[s], 5, 2, &alone[s]);
+            ask[s] = (draft_ask){.s = x->s[s],
+                                 .id = x->id[s],
+                                 .n = n[s] + 1,
+                                 .n_slots = 5,
+                                 .n_ranks = 2,
+                                 .out = &both[s]};
+        }
+        memset(both, 0, sizeof both);
+        CHECK_OK(draft_dflash.propose(x->d, ask, SEQS, &e), e);
+        for (int32_t s = 0; s < SEQS; s++)
+            check_same(&alone[s], &both[s], "timelines");
+        ask[1].n--; /* one that does not know all rows gets nothing, the others as before */
+        ask[2].n_slots = 2;
+        memset(both, 0, sizeof both);
+        CHECK_OK(draft_dflash.propose(x->d, ask, SEQS, &e), e);
+        CHECK_EQ(both[1].n_slots, 0);
+        CHECK_EQ(both[2].n_slots, 2);
+        check_same(&alone[0], &both[0], "a timeline beside others");
+        close_drafting(x);
+    }
+}
+
+TEST(dflash_forgets_what_was_cut)
+{
+    drafting *x = open_drafting(&kinds[0]);
+    proposal before, after, cut, blind;
+    for (int64_t at = 0; at < 40; at += 8)
+        absorb_one(x, 0, at, 8);
+    propose(x, 0, 40, SLOTS, 1, &before);
+    absorb_one(x, 0, 40, 3); /* and back: the rings still hold the window */
+    draft_dflash.forget(x->d, x->s[0], 40);
+    propose(x, 0, 40, SLOTS, 1, &after);
+    check_same(&before, &after, "after a cut");
+    draft_dflash.forget(x->d, x->s[0], 90); /* nothing to forget */
+    propose(x, 0, 40, SLOTS, 1, &after);
+    check_same(&before, &after, "after nothing");
+
+    absorb_one(x, 0, 40, 16);
+    absorb_one(x, 0, 56, 16);
+    draft_dflash.forget(x->d, x->s[0], 40); /* the rings have lost the window */
+    propose(x, 0, 40, SLOTS, 1, &blind);
+    CHECK_EQ(blind.n_slots, 0);
+    CHECK(!draft_dflash.cache(x->s[0]));
+    absorb_one(x, 0, 40, 10);
+    propose(x, 0, 50, SLOTS, 1, &cut);
+    CHECK_EQ(cut.n_slots, SLOTS);
+
+    absorb_one(x, 1, 30, 10); /* rows 0 .. 30 were missed */
+    memcpy(x->id[1], x->id[0], sizeof x->id[0]);
+    memcpy(x->features[1], x->features[0], sizeof x->features[0]);
+    absorb_one(x, 1, 40, 10);
+    draft_dflash.forget(x->d, x->s[1], 40);
+    draft_dflash.forget(x->d, x->s[1], 0);
+    CHECK(draft_dflash.cache(x->s[1]));
+    absorb_one(x, 1, 40, 10);
+    propose(x, 1, 50, SLOTS, 1, &after);
+    check_same(&cut, &after, "only what came later");
+    close_drafting(x);
+}
+
+TEST(dflash_takes_the_planned_memory)
+{
+    for (int k = 0; k < KINDS; k++) {
+        drafting *x = mem_calloc(1, sizeof *x);
+        err e = {0};
+        CHECK(x);
+        open_model(x, &kinds[k]);
+        CHECK_OK(draft_dflash.plan(x->m, &x->z, &x->c, &e), e);
+        CHECK_EQ(x->c.taps.n, DF_FEATURES);
+        uint64_t before = x->dev->used_bytes(x->dev);
+        CHECK_OK(draft_dflash.open(x->m, &x->z, &x->d, &e), e);
+        CHECK_EQ(x->dev->used_bytes(x->dev) - before, x->c.device_bytes);
+        before = x->dev->used_bytes(x->dev);
+        CHECK_OK(draft_dflash.state_open(x->d, &x->s[0], &e), e);
+        CHECK_EQ(x->dev->used_bytes(x->dev) - before, x->c.device_state_bytes);
+        draft_dflash.state_close(x->d, x->s[0]);
+        draft_dflash.close(x->d);
+        close_model(x);
+        mem_free(x);
+    }
+}
+
+static status open_and_close(void *arg, err *e)
+{
+    drafting *x = arg;
+    gguf g;
+    draft_model *m;
+    drafter *d = NULL;
+    draft_state *s = NULL;
+    status st = gguf_open(&g, test_temp("draft.gguf"), false, NULL, NULL, e);
+    st = st ? st : draft_dflash.model_open(&x->target, &g, &m, e);
+    if (st)
+        return st;
+    st = model_load(&m->core, x->dev, NULL, NULL, e);
+    st = st ? st : draft_dflash.open(m, &x->z, &d, e);
+    st = st ? st : draft_dflash.state_open(d, &s, e);
+    if (d) {
+        draft_dflash.state_close(d, s);
+        draft_dflash.close(d);
+    }
+    draft_dflash.model_close(m);
+    return st;
+}
+
+TEST(dflash_drafter_every_allocation_may_fail)
+{
+    drafting *x = mem_calloc(1, sizeof *x);
+    CHECK(x);
+    open_model(x, &kinds[2]);
+    test_every_allocation(open_and_close, x);
+    close_model(x);
+    mem_free(x);
+}
+
+TEST(dflash_takes_no_other_model)
+{
+    drafting *x = mem_calloc(1, sizeof *x);
+    gguf g;
+    draft_model *m;
+    err e = {0};
+    CHECK(x);
+    open_model(x, &kinds[0]);
+    CHECK_OK(gguf_open(&g, rig_model(), false, NULL, NULL, &e), e);
+    CHECK_STATUS(draft_dflash.model_open(&x->target, &g, &m, &e), E_ARG);
+    CHECK(strstr(e.text, "is no DFlash drafter") && !m);
+    close_model(x);
+    mem_free(x);
+}
