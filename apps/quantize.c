@@ -69,11 +69,23 @@ static tensor_role role_of(const tensor *t)
         {"attn_v.weight", ROLE_ATTN_V},
         {"ffn_down.weight", ROLE_FFN_DOWN},
         {"ffn_down_exps.weight", ROLE_DOWN_EXPERTS},
+        /* of drafters, in all dialects */
+        {"dflash.fc.weight", ROLE_EIGHT_BITS},
+        {"dflash_fc.weight", ROLE_EIGHT_BITS},
+        {"enc.aux_norm.weight", ROLE_NORM},
+        {"attn_gate.weight", ROLE_HALF},
+        {"markov_w1.weight", ROLE_HALF},
+        {"markov.w1.weight", ROLE_HALF},
+        {"markov_w2.weight", ROLE_EIGHT_BITS},
+        {"markov.w2.weight", ROLE_EIGHT_BITS},
+        {"centroids.weight", ROLE_EIGHT_BITS},
     };
     if (t->ne[1] == 1 && t->ne[2] == 1)
         return ROLE_NORM; /* vectors of every kind stay as they are */
     if (!name_ends_with(t->name, ".weight"))
         return ROLE_ROUTER;
+    if (!strcmp(t->name, "fc.weight"))
+        return ROLE_EIGHT_BITS;
     if (!name_ends_with(t->name, "attn_output.weight"))
         for (size_t i = 0; i < sizeof names / sizeof *names; i++)
             if (name_ends_with(t->name, names[i].end))
