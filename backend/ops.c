@@ -292,6 +292,26 @@ mat op_moe_down(pass *p, mat x, routing r, const weight *down)
     return y;
 }
 
+mat op_moe_matmul(pass *p, mat x, routing r, const weight *w)
+{
+    if (!pass_shapes(p, "moe_matmul",
+                     w && x.heads == 1 && x.cols == w->n_in && x.rows == r.rows))
+        return (mat){0};
+    mat y = pass_mat(p, x.rows, r.k, w->n_out);
+    double share = (double)r.rows * r.k < w->n_mat ? (double)r.rows * r.k / w->n_mat : 1;
+    tally_product(p, (int64_t)x.rows * r.k, w, share);
+    if (!pass_failed(p))
+        p->dev->op->moe_matmul(p, y, x, r, w);
+    return y;
+}
+
+void op_renumber(pass *p, mat best, routing r, const int32_t *list, int32_t n_list, int32_t n)
+{
+    if (pass_shapes(p, "renumber",
+                    best.heads == 2 && best.rows == r.rows && n > 0 && n_list % n == 0))
+        p->dev->op->renumber(p, best, r, list, n_list, n);
+}
+
 void op_keep_outputs(pass *p, mat *const *x, int32_t n)
 {
     const rowset *out = &p->st->out;

@@ -95,6 +95,10 @@ typedef struct device_ops {
                     act_kind act);
     /* y[r] = sum_j weight[r, j] * (down_e x[r, j]), summed in ascending j */
     void (*moe_down)(pass *p, mat y, mat x, routing r, const weight *down);
+    /* y[r, j] = W_e x[r], e = r.id[r, j]; y: [rows, k heads, n_out] */
+    void (*moe_matmul)(pass *p, mat y, mat x, routing r, const weight *w);
+    /* x[r, 0, i] = list[r.id[r, c / n] * n + c % n], c = x[r, 0, i]; -1 stays */
+    void (*renumber)(pass *p, mat x, routing r, const int32_t *list, int32_t n_list, int32_t n);
     /* y[i] = x[row[i]] */
     void (*gather)(pass *p, mat y, mat x, const int32_t *row);
     void (*copy)(pass *p, mat y, mat x);
@@ -230,6 +234,11 @@ routing op_router(pass *p, mat x, const weight *w, int32_t k, const weight *expe
 routing op_route(pass *p, mat logits, int32_t k, const weight *expert_scale);
 mat op_moe_glu(pass *p, mat x, routing r, const weight *gate, const weight *up, act_kind act);
 mat op_moe_down(pass *p, mat x, routing r, const weight *down);
+/* The matrices of w that r names, each times the row: [rows, k heads, n_out]. */
+mat op_moe_matmul(pass *p, mat x, routing r, const weight *w);
+/* What op_best chose among the k * n columns of an op_moe_matmul, in the numbering of list[n_list]:
+ * output o of matrix e is list[e * n + o]. In place. */
+void op_renumber(pass *p, mat best, routing r, const int32_t *list, int32_t n_list, int32_t n);
 /* From here on the pass has only the rows whose logits are wanted: replaces the n mats by those
  * rows of them and sets p->rows. A second call changes nothing. */
 void op_keep_outputs(pass *p, mat *const *x, int32_t n);

@@ -485,6 +485,19 @@ static void w_moe_down(pass *p, mat y, mat x, routing r, const weight *d)
     AROUND("moe_down", y, d, (x = mirror(m_, p, x), r = mirror_routing(m_, p, r)),
            op->moe_down(p, y, x, r, d));
 }
+static void w_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w)
+{
+    cost_experts(p, r, w);
+    AROUND("moe_matmul", y, w, (x = mirror(m_, p, x), r = mirror_routing(m_, p, r)),
+           op->moe_matmul(p, y, x, r, w));
+}
+static void w_renumber(pass *p, mat x, routing r, const int32_t *list, int32_t n_list, int32_t n)
+{
+    AROUND("renumber", x, NULL,
+           (r = mirror_routing(m_, p, r),
+            list = mirror_bytes(m_, p, list, (size_t)n_list * sizeof *list)),
+           op->renumber(p, x, r, list, n_list, n));
+}
 static void w_gather(pass *p, mat y, mat x, const int32_t *row)
 {
     AROUND("gather", y, NULL, x = mirror(m_, p, x), op->gather(p, y, x, row));
@@ -709,6 +722,8 @@ static const device_ops wrap_ops = {
     .route = w_route,
     .moe_glu = w_moe_glu,
     .moe_down = w_moe_down,
+    .moe_matmul = w_moe_matmul,
+    .renumber = w_renumber,
     .gather = w_gather,
     .copy = w_copy,
     .softcap = w_softcap,

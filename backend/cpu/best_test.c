@@ -158,3 +158,52 @@ TEST(cpu_best_then_embed)
     }
     test_pass_close(&t);
 }
+
+/* Matrices that rows choose, in many formats; then the numbers of the best outputs. */
+TEST(cpu_products_with_chosen_matrices)
+{
+    enum { ROWS = 7, N = 9, K = 3, OUT = 48, IN = 256 };
+    static const num_type types[] = {NUM_F32, NUM_F16, NUM_Q8_0, NUM_Q4_K};
+    uint64_t rng = test_seed();
+    device *ref = test_device(NULL, (cpu_options){.reference = true});
+    test_pass t;
+    test_pass_open(&t, 4u << 20);
+    for (int a = 0; a < N_ISA * 4; a++) {
+        device *d = test_device(every_isa[a / 4], (cpu_options){0});
+        int32_t id[ROWS * K], order[N * OUT];
+        float share[ROWS * K];
+        routing r = {id, share, ROWS, K};
+        weight w;
+        err e = {0};
+        if (!d)
+            continue;
+        test_weight(&w, types[a % 4], IN, OUT, N, &rng);
+        CHECK_OK(d->weight_load(d, &w, &e), e);
+        mat x = test_mat(ROWS, 1, IN), want = test_mat(ROWS, K, OUT);
+        test_fill(x.at, ROWS * IN, 1.0f, &rng);
+        for (int i = 0; i < ROWS * K; i++)
+            id[i] = (i / K + i % K * 4) % N;
+        for (int i = 0; i < N * OUT; i++)
+            order[i] = N * OUT - 1 - i;
+        ref->op->moe_matmul(test_pass_begin(&t, ref, ROWS, 0), want, x, r, &w);
+        pass *p = test_pass_begin(&t, d, ROWS, 0);
+        mat y = op_moe_matmul(p, x, r, &w);
+        CHECK_OK(p->e.status, p->e);
+        CHECK(test_nmse(y, want) < (types[a % 4] == NUM_F32 ? 1e-10 : 1e-3));
+        mat best = op_best(p, mat_flat(y), 2), old = op_best(p, mat_flat(y), 2);
+        op_renumber(p, best, r, order, N * OUT, OUT);
+        for (int i = 0; i < ROWS; i++)
+            for (int k = 0; k < 2; k++) {
+                int32_t c = (int32_t)mat_row(old, i)[k];
+                CHECK_EQ((int32_t)mat_row(best, i)[k], order[id[i * K + c / OUT] * OUT + c % OUT]);
+                CHECK(mat_row(best, i)[2 + k] == mat_row(old, i)[2 + k]);
+            }
+        d->weight_free(d, &w);
+        test_weight_free(&w);
+        mem_free(x.at);
+        mem_free(want.at);
+        device_close(d);
+    }
+    test_pass_close(&t);
+    device_close(ref);
+}

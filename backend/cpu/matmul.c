@@ -574,6 +574,13 @@ void cpu_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const wei
                                   .act = act});
 }
 
+void cpu_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w)
+{
+    mat flat = {y.at, r.rows * r.k, 1, y.cols, y.cols};
+    run_experts(p, &(expert_call){
+                       .r = r, .a = w, .x = x, .y = flat, .x_share = r.k, .n_out = y.cols});
+}
+
 typedef struct join_job {
     mat y, z;
     routing r;

@@ -9,6 +9,7 @@
  * The fused ops (glu, add_rms_norm) are absent: their expansions in backend/ops.c define them.
  */
 #include "backend/cpu/cpu_int.h"
+#include "backend/cpu/table_ops_int.h"
 #include "backend/key_walk.h"
 
 #include <math.h>
@@ -335,6 +336,42 @@ static void ref_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
     pool_run(c->pool, r.rows, moe_down_row, &m);
 }
 
+static void moe_matmul_row(void *arg, int32_t chunk, int32_t thread)
+{
+    ref_experts *m = arg;
+    int32_t r = chunk / m->r.k, j = chunk % m->r.k, n = m->y.cols;
+    float *row = m->row + (size_t)thread * (size_t)m->a->n_in;
+    for (int32_t o = 0; o < n; o++)
+        mat_row(m->y, r)[(size_t)j * (size_t)n + (size_t)o] =
+            (float)expert_dot(m->a, m->r.id[chunk], o, mat_row(m->x, r), row);
+}
+
+static void ref_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w)
+{
+    cpu_device *c = cpu_of(p);
+    size_t mark = pass_mark(p);
+    float *row = pass_temp(p, (size_t)c->n_threads * (size_t)w->n_in * sizeof(float));
+    pass_release(p, mark);
+    if (p->dry || pass_failed(p))
+        return;
+    ref_experts m = {.y = y, .x = x, .r = r, .a = w, .row = row};
+    pool_run(c->pool, r.rows * r.k, moe_matmul_row, &m);
+}
+
+void cpu_renumber(pass *p, mat x, routing r, const int32_t *list, int32_t n_list, int32_t n)
+{
+    (void)n_list;
+    if (p->dry)
+        return;
+    for (int32_t row = 0; row < x.rows; row++)
+        for (int32_t i = 0; i < x.cols; i++) {
+            float *id = mat_row(x, row) + i;
+            int32_t c = (int32_t)*id;
+            if (c >= 0)
+                *id = (float)list[r.id[row * r.k + c / n] * n + c % n];
+        }
+}
+
 /* ---- Attention --------------------------------------------------------------------------- */
 
 /* Rot x, then the blocks of it: what a rotated format stores. */
@@ -505,6 +542,8 @@ const device_ops cpu_ref_ops = {
     .route = ref_route,
     .moe_glu = ref_moe_glu,
     .moe_down = ref_moe_down,
+    .moe_matmul = ref_moe_matmul,
+    .renumber = cpu_renumber,
     .gather = ref_gather,
     .copy = ref_copy,
     .softcap = ref_softcap,

@@ -27,6 +27,9 @@ void cpu_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_ki
 void cpu_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
                  act_kind act);
 void cpu_moe_down(pass *p, mat y, mat x, routing r, const weight *down);
+void cpu_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w);
+/* ref.c: a few numbers of a row have no faster way */
+void cpu_renumber(pass *p, mat x, routing r, const int32_t *list, int32_t n_list, int32_t n);
 /* attend.c */
 void cpu_attend(pass *p, mat o, mat q, const kv_view *kv, float scale);
 

@@ -1,4 +1,5 @@
-/* best.cu - the largest logits of each row and their log probabilities, in two launches.
+/* best.cu - the largest logits of each row and their log probabilities, in two launches; and other
+ * numbers for the chosen.
  *
  *     logits   [2048][2048][2048] ..    pieces, a block each
  *     piece     k candidates, best first; the sum of e^(z - the largest)
@@ -166,4 +167,28 @@ extern "C" void cu_best(cudaStream_t s, best_args a)
     int n = a.n_piece * a.k, per_warp = 32 * PER_LANE, warps = (n + per_warp - 1) / per_warp;
     LAUNCH(piece_kernel, dim3((unsigned)a.n_piece, (unsigned)a.x.rows), dim3(32 * WARPS), 0, s, a);
     LAUNCH(join_best_kernel, dim3((unsigned)a.x.rows), dim3(32 * (unsigned)warps), 0, s, a);
+}
+
+/* x[r, i] = list[id[r, c / n] * n + c % n], c = x[r, i]; -1 stays.
+ * grid:   a row
+ * shared: none
+ * bound:  latency */
+__global__ void __launch_bounds__(32)
+    renumber_kernel(dev_mat x, int cols, const int32_t *id, int k, const int32_t *list, int n)
+{
+    int64_t r = blockIdx.x;
+    grid_trigger();
+    grid_wait();
+    for (int i = lane_id(); i < cols; i += 32) {
+        float *at = x.at + r * x.stride + i;
+        int c = (int)*at;
+        if (c >= 0)
+            *at = (float)list[(int64_t)id[r * k + c / n] * n + c % n];
+    }
+}
+
+extern "C" void cu_renumber(cudaStream_t s, dev_mat x, int32_t cols, const int32_t *id, int32_t k,
+                            const int32_t *list, int32_t n)
+{
+    LAUNCH(renumber_kernel, dim3((unsigned)x.rows), dim3(32), 0, s, x, cols, id, k, list, n);
 }

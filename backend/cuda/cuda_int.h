@@ -181,6 +181,9 @@ typedef struct best_args {
     float *sum;          /* [rows, n_piece] */
 } best_args;
 void cu_best(cudaStream_t s, best_args a);
+/* The first `cols` columns of x: as op_renumber; id [rows, k]. */
+void cu_renumber(cudaStream_t s, dev_mat x, int32_t cols, const int32_t *id, int32_t k,
+                 const int32_t *list, int32_t n);
 /* norm.cu */
 void cu_rms_norm(cudaStream_t s, dev_mat y, dev_mat x, int32_t heads, const float *w, float eps,
                  dev_quant q);

@@ -189,18 +189,21 @@ extern "C" void cu_router(cudaStream_t s, router_args a)
         router<PACK_BF16>(s, a);
 }
 
+enum { CLUSTERS = 2048 /* of a drafter's head, in registers too */ };
+
 /* The choice alone.
  * grid:   a warp per row
  * shared: none
  * bound:  latency */
+template <int PER_LANE>
 __global__ void __launch_bounds__(32)
     choose_kernel(int32_t *id, float *share, int k, dev_mat logits, const float *scale)
 {
     size_t r = blockIdx.x;
     grid_trigger();
     grid_wait();
-    choose<ROUTER_EXPERTS / 32>(id + r * k, share + r * k, k,
-                                logits.at + (int64_t)r * logits.stride, logits.cols, scale);
+    choose<PER_LANE>(id + r * k, share + r * k, k, logits.at + (int64_t)r * logits.stride,
+                     logits.cols, scale);
 }
 
 /* The same for more experts than registers hold, or more of a row than a warp has lanes.
@@ -265,8 +268,11 @@ extern "C" void cu_route(cudaStream_t s, int32_t *id, float *share, int32_t k, d
 {
     size_t shared = (size_t)logits.cols * 5;
     if (logits.cols <= ROUTER_EXPERTS && k <= ROUTER_MOST)
-        LAUNCH(choose_kernel, dim3((unsigned)logits.rows), dim3(32), 0, s, id, share, k, logits,
-               expert_scale);
+        LAUNCH((choose_kernel<ROUTER_EXPERTS / 32>), dim3((unsigned)logits.rows), dim3(32), 0, s,
+               id, share, k, logits, expert_scale);
+    else if (logits.cols <= CLUSTERS && k <= ROUTER_MOST)
+        LAUNCH((choose_kernel<CLUSTERS / 32>), dim3((unsigned)logits.rows), dim3(32), 0, s, id,
+               share, k, logits, expert_scale);
     else
         LAUNCH(route_kernel, dim3((unsigned)logits.rows), dim3(32), shared, s, id, share, k, logits,
                expert_scale);

@@ -667,6 +667,26 @@ static void c_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
     cuda_done(p, "moe_down");
 }
 
+static void c_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w)
+{
+    if (!p->dry && !loaded(p, w))
+        return;
+    if (!p->dry && !pass_failed(p))
+        wrote(p, y);
+    expert_alone(p, y, x, r, w);
+    cuda_done(p, "moe_matmul");
+}
+
+static void c_renumber(pass *p, mat x, routing r, const int32_t *list, int32_t n_list, int32_t n)
+{
+    (void)n_list;
+    if (cuda_skip(p, x))
+        return;
+    wrote(p, x);
+    cu_renumber(cuda_of(p)->stream, cuda_mat(x), x.cols, r.id, r.k, list, n);
+    cuda_done(p, "renumber");
+}
+
 const device_ops cuda_ops = {
     .embed = c_embed,
     .embed_at = c_embed_at,
@@ -686,6 +706,8 @@ const device_ops cuda_ops = {
     .router = c_router,
     .moe_glu = c_moe_glu,
     .moe_down = c_moe_down,
+    .moe_matmul = c_moe_matmul,
+    .renumber = c_renumber,
     .gather = c_gather,
     .copy = c_copy,
     .softcap = c_softcap,
