@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "model/dflash.h"
 #include "model/gemma4.h"
+#include "model/gemma4_mtp.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -26,6 +27,9 @@ static const struct {
     {"gemma4", &gemma4_arch},
     {"dflash", &dflash_arch},
     {"*dflash-draft", &dflash_arch},
+    {"gemma4-assistant", &gemma4_mtp_arch},
+    {"gemma4_assistant", &gemma4_mtp_arch_old},
+    {"gemma4_mtp", &gemma4_mtp_arch_ik},
 };
 
 /* pattern: a name, or "*" and its end. */

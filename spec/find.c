@@ -37,7 +37,7 @@ void draft_found_free(draft_found *f)
  */
 static const draft_class *class_of(draft_kind kind)
 {
-    return kind == DRAFT_DFLASH ? &draft_dflash : NULL;
+    return kind == DRAFT_DFLASH ? &draft_dflash : kind == DRAFT_MTP ? &draft_mtp : NULL;
 }
 
 static const char *base_name_of(const char *path)

@@ -1,0 +1,123 @@
+/* gemma4_mtp.c - a draft of the MTP assistants of Gemma 4: n steps, unrolled in one pass.
+ *
+ * Easy to get wrong: the embedding comes before the hidden vector; it is the target's, with the
+ * target's scale. The attention scale is 1. Keys and values are the target's as stored, and the
+ * position of the queries is the same in every step. The hidden vector that goes on is taken after
+ * the last norm.
+ *
+ * If the target is divided, its embedding and its stores may be on other devices than the
+ * assistant. The pass visits them; all else is on the main one.
+ */
+#include "model/gemma4_mtp.h"
+
+/* The target's embeddings of the rows' own tokens, or of the best of `ids`, to columns 0.. of
+ * `in`. */
+static void mtp_embed(pass *p, const model *target, const mat *ids, mat in)
+{
+    const weight *w = target->embd;
+    mat at = ids ? *ids : (mat){0};
+    op_cross(p, w->side, (mat *const[]){&at}, 1);
+    mat e = ids ? op_embed_at(p, at, w, target->embd_scale) : op_embed(p, w, target->embd_scale);
+    op_cross(p, PASS_MAIN, (mat *const[]){&e}, 1);
+    op_copy(p, mat_columns(in, 0, w->n_in), e);
+}
+
+static mat mtp_attend(pass *p, const gemma4_mtp_layer *L, const kv_layout *kvs, mat q)
+{
+    kv_view kv = kvs->view[L->donor];
+    kv.wide |= L->wide;
+    op_cross(p, kv.side, (mat *const[]){&q}, 1);
+    mat a = op_attend(p, q, &kv, 1.0f);
+    op_cross(p, PASS_MAIN, (mat *const[]){&a}, 1);
+    return a;
+}
+
+/* x: [rows, n_embd], updated in place. */
+static void mtp_layer(pass *p, const gemma4_mtp *g, const gemma4_mtp_layer *L, const kv_layout *kvs,
+                      mat x)
+{
+    mat h = op_rms_norm(p, x, &L->attn_norm, g->eps);
+    mat q = mat_heads(op_matmul(p, h, &L->wq), L->head_dim);
+    q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), L->rope);
+    mat a = mtp_attend(p, L, kvs, q);
+    op_add_rms_norm(p, x, op_matmul(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);
+
+    h = op_rms_norm(p, x, &L->ffn_norm, g->eps);
+    h = op_matmul(p, op_glu(p, h, &L->gate, &L->up, ACT_GELU_TANH), &L->down);
+    op_add_rms_norm(p, x, h, &L->ffn_post_norm, g->eps);
+    op_scale(p, x, 1.0f, &L->out_scale);
+}
+
+static mat mtp_cap(pass *p, const gemma4_mtp *g, mat y)
+{
+    return g->softcap > 0 ? op_softcap(p, y, g->softcap, NULL, 0) : y;
+}
+
+/* The best tokens for hidden rows hn, as op_best gives them. */
+static mat mtp_choose(pass *p, const gemma4_mtp *g, mat hn, int32_t n_ranks)
+{
+    if (!g->n_clusters)
+        return op_best(p, mtp_cap(p, g, op_matmul(p, hn, &g->head)), n_ranks);
+    routing to = op_route(p, op_matmul(p, hn, &g->centroids), g->n_top, NULL);
+    mat y = mat_flat(op_moe_matmul(p, hn, to, &g->head));
+    mat best = op_best(p, mtp_cap(p, g, y), n_ranks);
+    op_renumber(p, best, to, g->order, g->target->n_vocab, g->head.n_out);
+    return best;
+}
+
+int32_t gemma4_mtp_ranks(const gemma4_mtp *g)
+{
+    int64_t n = g->n_clusters ? (int64_t)g->n_top * g->head.n_out : g->head.n_out;
+    return n < BEST_MAX ? (int32_t)n : BEST_MAX;
+}
+
+typedef struct side_marks {
+    size_t at[PASS_SIDES_MAX];
+} side_marks;
+
+static side_marks mark_sides(const pass *p)
+{
+    side_marks m;
+    for (int32_t s = 0; s < p->n_sides; s++)
+        m.at[s] = p->side[s].at;
+    return m;
+}
+
+static void release_sides(pass *p, const side_marks *m)
+{
+    for (int32_t s = p->n_sides - 1; s >= 0 && !pass_failed(p); s--) { /* ends on the main one */
+        pass_turn(p, s);
+        pass_release(p, m->at[s]);
+    }
+}
+
+mat gemma4_mtp_draft(pass *p, const model *m, const kv_layout *kv, mat h, int32_t n_steps,
+                     int32_t n_ranks)
+{
+    const gemma4_mtp *g = m->impl;
+    int32_t d = g->n_target_embd;
+    mat result = pass_mat(p, p->rows->n, n_steps, 2 * n_ranks);
+    mat in = pass_mat(p, p->rows->n, 1, 2 * d); /* embedding, then hidden */
+    side_marks mark = mark_sides(p);
+    op_copy(p, mat_columns(in, d, d), h);
+    mtp_embed(p, g->target, NULL, in);
+    for (int32_t i = 0; i < n_steps && !pass_failed(p); i++) {
+        release_sides(p, &mark);
+        mat x = op_matmul(p, in, &g->pre);
+        for (int32_t il = 0; il < g->n_layer; il++) {
+            p->il = il;
+            side_marks before = mark_sides(p);
+            mtp_layer(p, g, &g->layer[il], kv, x);
+            release_sides(p, &before);
+        }
+        p->il = -1;
+        mat hn = op_rms_norm(p, x, &g->out_norm, g->eps);
+        mat best = mtp_choose(p, g, hn, n_ranks);
+        op_copy(p, mat_head(result, i), best);
+        if (i == n_steps - 1)
+            break;
+        op_copy(p, mat_columns(in, d, d), op_matmul(p, hn, &g->post));
+        mtp_embed(p, g->target, &best, in);
+    }
+    return pass_failed(p) ? (mat){0} : result;
+}

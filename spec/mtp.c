@@ -1,0 +1,452 @@
+/* mtp.c - drafts by an MTP assistant of Gemma 4 (model/gemma4_mtp.c), which has no keys of its own.
+ *
+ *     target's pass  ->  tap: inputs of its head, [outs_max, n_embd]
+ *     absorb             the kept row of each timeline  ->  hidden[seat]
+ *     propose            hidden[seat], last token       ->  n tokens, in one pass
+ *
+ * A timeline's state is a seat: one hidden row, and the number of tokens that it came from. If the
+ * target has gone on without absorb, the row is stale, and the timeline gets no draft until the
+ * next pass. Every prompt computes its last row, so snapshots need no hidden rows.
+ *
+ * A draft pass has one row per timeline. Its numbers of keys say that every key is committed: the
+ * newest is that of the token before the last one. So attention, which knows rings, formats and
+ * single streams, needs no special case.
+ *
+ *     keys   0 ........ c-1           committed; index = last = c - 1, first = c
+ *     row                    c        position c, at all steps
+ */
+#include "backend/plan.h"
+#include "base/mem.h"
+#include "model/gemma4_mtp.h"
+#include "spec/drafter.h"
+
+#include <string.h>
+
+enum { MTP_SLOTS_MAX = 16, MTP_SLOTS_DEFAULT = 8 };
+
+typedef struct mtp_scratch {
+    device *dev;
+    void *at;
+    size_t n_bytes;
+} mtp_scratch;
+
+typedef struct mtp_drafter {
+    drafter base;
+    pass_taps taps;
+    int32_t n_sides, width;
+    mtp_scratch scratch[PASS_SIDES_MAX];
+    float *hidden;    /* device memory: [n_seqs + outs_max, width], seats first, then the tap */
+    bool *seat_taken; /* [n_seqs] */
+    int32_t *i32;     /* backing of the step's arrays */
+    kv_base *bases;   /* [n_seqs, target_kv->n] */
+    float *best;      /* [n_seqs, n_slots, 2 * ranks] */
+    step st;
+    char graph[MTP_SLOTS_MAX * BEST_MAX]; /* one address for each count of steps and ranks */
+} mtp_drafter;
+
+struct draft_state {
+    int32_t seat;
+    int64_t n; /* hidden row: of token n - 1; 0: there is none */
+};
+
+static mtp_drafter *self_of(drafter *d)
+{
+    return (mtp_drafter *)d;
+}
+static const gemma4_mtp *mtp_of(const draft_model *m)
+{
+    return m->core.impl;
+}
+
+/* ---- The model ----------------------------------------------------------------------------- */
+
+static void mtp_model_close(draft_model *m)
+{
+    if (m)
+        model_free(&m->core);
+    mem_free(m);
+}
+
+static status mtp_model_open(const model *target, gguf *file, draft_model **out, err *e)
+{
+    draft_model *m = mem_calloc(1, sizeof *m);
+    status st;
+    *out = NULL;
+    if (!m) {
+        gguf_close(file);
+        return err_memory(e, "a drafter", sizeof *m);
+    }
+    *m = (draft_model){.class = &draft_mtp, .target = target, .n_slots = MTP_SLOTS_DEFAULT};
+    if ((st = model_bind(&m->core, file, e)))
+        goto out;
+    if (!is_gemma4_mtp(&m->core)) {
+        st = err_set(e, E_ARG, "%s: architecture %s is not an MTP assistant", m->core.file.path,
+                     m->core.arch->name);
+        goto out;
+    }
+    st = gemma4_mtp_attach(&m->core, target, e);
+out:
+    if (st)
+        mtp_model_close(m);
+    else
+        *out = m;
+    return st;
+}
+
+/* ---- Passes -------------------------------------------------------------------------------- */
+
+static int32_t slots_of(const draft_sizes *z)
+{
+    return z->n_slots < MTP_SLOTS_MAX ? z->n_slots : MTP_SLOTS_MAX;
+}
+
+/* One row of each list belongs to a timeline; `tap` is where a target's pass leaves hidden rows. */
+static mat hidden_rows(const mtp_drafter *d)
+{
+    int32_t n = d->base.sizes.n_seqs + d->base.sizes.outs_max;
+    return (mat){d->hidden, n, 1, d->width, d->width};
+}
+
+/* The kept rows of the last pass, and the seats' own where they keep what they have. */
+static void absorb_pass(pass *p, mat hidden, int32_t n_seqs)
+{
+    mat seats = hidden, next = op_wanted_rows(p, hidden);
+    seats.rows = n_seqs;
+    op_copy(p, seats, next);
+}
+
+static mat draft_pass(pass *p, const mtp_drafter *d, int32_t n_steps, int32_t n_ranks)
+{
+    mat h = op_wanted_rows(p, hidden_rows(d));
+    return gemma4_mtp_draft(p, &d->base.m->core, d->base.sizes.target_kv, h, n_steps, n_ranks);
+}
+
+/* The most scratch of any pass, by side. */
+static status plan_passes(mtp_drafter *d, size_t bytes[PASS_SIDES_MAX], err *e)
+{
+    const draft_sizes *z = &d->base.sizes;
+    const model *target = d->base.m->target;
+    int32_t n_ranks = gemma4_mtp_ranks(mtp_of(d->base.m));
+    memset(bytes, 0, PASS_SIDES_MAX * sizeof *bytes);
+    for (int32_t rows = 1; rows <= z->n_seqs; rows++)
+        for (int kind = 0; kind < 2; kind++) {
+            step st = plan_step(rows, rows, false);
+            pass p;
+            st.n_seqs = rows;
+            st.n_kv = z->target_kv->n;
+            pass_begin(&p, z->dev, &st, NULL, 0);
+            for (int32_t s = 1; s < target->n_sides; s++)
+                pass_add_side(&p, target->dev[s], NULL, 0);
+            if (kind)
+                draft_pass(&p, d, slots_of(z), n_ranks);
+            else if (rows == z->n_seqs)
+                absorb_pass(&p, hidden_rows(d), rows);
+            if (pass_failed(&p))
+                return err_set(e, p.e.status, "%s", p.e.text);
+            for (int32_t s = 0; s < target->n_sides; s++)
+                bytes[s] = p.side[s].peak > bytes[s] ? p.side[s].peak : bytes[s];
+        }
+    return OK;
+}
+
+static void begin(mtp_drafter *d, pass *p)
+{
+    pass_begin(p, d->scratch[PASS_MAIN].dev, &d->st, d->scratch[PASS_MAIN].at,
+               d->scratch[PASS_MAIN].n_bytes);
+    for (int32_t i = 1; i < d->n_sides; i++)
+        pass_add_side(p, d->scratch[i].dev, d->scratch[i].at, d->scratch[i].n_bytes);
+}
+
+/* ---- The work space ------------------------------------------------------------------------ */
+
+static size_t hidden_bytes(const draft_sizes *z, int32_t width)
+{
+    return ((size_t)z->n_seqs + (size_t)z->outs_max) * (size_t)width * sizeof(float);
+}
+
+/* Lists of a step: token, pos, seq, wanted rows, and three of keys that all kinds share. */
+enum { STEP_LISTS = 7 };
+
+static size_t host_bytes(const mtp_drafter *d)
+{
+    const draft_sizes *z = &d->base.sizes;
+    size_t n = (size_t)z->n_seqs, ranks = (size_t)gemma4_mtp_ranks(mtp_of(d->base.m));
+    return sizeof *d +
+           n * (sizeof *d->seat_taken + STEP_LISTS * sizeof *d->i32 +
+                (size_t)z->target_kv->n * sizeof *d->bases +
+                (size_t)slots_of(z) * 2 * ranks * sizeof *d->best + sizeof(draft_state));
+}
+
+/* The tap without an address; and what every function below needs. */
+static void set_sizes(mtp_drafter *d, const draft_model *m, const draft_sizes *z)
+{
+    int32_t width = mtp_of(m)->n_target_embd;
+    *d = (mtp_drafter){.base = {.class = &draft_mtp, .m = m, .sizes = *z},
+                       .width = width,
+                       .n_sides = m->target->n_sides};
+    d->taps.n = 1;
+    d->taps.at[0] = (pass_tap_point){
+        .il = PASS_TAP_NORM, .side = PASS_MAIN, .to = {NULL, z->outs_max, 1, width, width}};
+}
+
+static status mtp_plan(const draft_model *m, const draft_sizes *z, draft_costs *c, err *e)
+{
+    size_t bytes[PASS_SIDES_MAX];
+    mtp_drafter *d = mem_alloc(sizeof *d);
+    status st;
+    *c = (draft_costs){0};
+    if (!d)
+        return err_memory(e, "a drafter", sizeof *d);
+    set_sizes(d, m, z);
+    if (!(st = plan_passes(d, bytes, e))) {
+        c->taps = d->taps;
+        c->host_bytes = host_bytes(d);
+        c->device_bytes = bytes[PASS_MAIN] + hidden_bytes(z, d->width);
+        for (int32_t i = 1; i < d->n_sides; i++) {
+            bool host = m->target->dev[i]->host_memory;
+            *(host ? &c->host_bytes : &c->device_bytes) += bytes[i];
+        }
+    }
+    mem_free(d);
+    return st;
+}
+
+static void mtp_close(drafter *base)
+{
+    mtp_drafter *d = self_of(base);
+    if (!d)
+        return;
+    for (int32_t i = 0; i < d->n_sides; i++)
+        if (d->scratch[i].at)
+            d->scratch[i].dev->release(d->scratch[i].dev, d->scratch[i].at, d->scratch[i].n_bytes);
+    if (d->hidden)
+        d->base.sizes.dev->release(d->base.sizes.dev, d->hidden,
+                                   hidden_bytes(&d->base.sizes, d->width));
+    mem_free(d->best);
+    mem_free(d->bases);
+    mem_free(d->i32);
+    mem_free(d->seat_taken);
+    mem_free(d);
+}
+
+static void set_lists(mtp_drafter *d)
+{
+    size_t n = (size_t)d->base.sizes.n_seqs;
+    int32_t *at = d->i32;
+    rowset *r = &d->st.all;
+    r->token = at, r->pos = at + n, r->seq = at + 2 * n;
+    d->st.out_row = at + 3 * n;
+    for (int k = 0; k < STORE_KINDS; k++)
+        r->keys[k] = (row_keys){at + 4 * n, at + 5 * n, at + 6 * n};
+    d->st.out = *r;
+    d->st.n_kv = d->base.sizes.target_kv->n;
+    d->st.kv = d->bases;
+}
+
+static status mtp_open(const draft_model *m, const draft_sizes *z, drafter **out, err *e)
+{
+    size_t bytes[PASS_SIDES_MAX], n = (size_t)z->n_seqs;
+    mtp_drafter *d = mem_calloc(1, sizeof *d);
+    status st;
+    *out = NULL;
+    if (!d)
+        return err_memory(e, "a drafter", sizeof *d);
+    set_sizes(d, m, z);
+    if ((st = plan_passes(d, bytes, e)))
+        goto fail;
+    for (int32_t i = 0; i < d->n_sides; i++) {
+        mtp_scratch *s = &d->scratch[i];
+        s->dev = i == PASS_MAIN ? z->dev : m->target->dev[i];
+        s->n_bytes = bytes[i];
+        if (!(s->at = s->dev->alloc(s->dev, s->n_bytes))) {
+            st = err_memory(e, "a drafter's passes", s->n_bytes);
+            goto fail;
+        }
+    }
+    d->hidden = z->dev->alloc(z->dev, hidden_bytes(z, d->width));
+    d->seat_taken = mem_calloc(n, sizeof *d->seat_taken);
+    d->i32 = mem_calloc(n * STEP_LISTS, sizeof *d->i32);
+    d->bases = mem_calloc(n * (size_t)z->target_kv->n, sizeof *d->bases);
+    d->best = mem_calloc(n * (size_t)slots_of(z) * 2 * (size_t)gemma4_mtp_ranks(mtp_of(m)),
+                         sizeof(float));
+    if (!d->hidden || !d->seat_taken || !d->i32 || !d->bases || !d->best) {
+        st = err_memory(e, "a drafter", host_bytes(d) + hidden_bytes(z, d->width));
+        goto fail;
+    }
+    set_lists(d);
+    d->taps.at[0].to.at = d->hidden + n * (size_t)d->width;
+    d->base.taps = &d->taps;
+    *out = &d->base;
+    return OK;
+fail:
+    mtp_close(&d->base);
+    return st;
+}
+
+static status mtp_state_open(drafter *base, draft_state **out, err *e)
+{
+    mtp_drafter *d = self_of(base);
+    draft_state *s = mem_calloc(1, sizeof *s);
+    *out = NULL;
+    if (!s)
+        return err_memory(e, "a drafter's timeline", sizeof *s);
+    while (s->seat < base->sizes.n_seqs && d->seat_taken[s->seat])
+        s->seat++;
+    if (s->seat == base->sizes.n_seqs) {
+        mem_free(s);
+        return err_set(e, E_LIMIT, "a drafter for %d timelines", base->sizes.n_seqs);
+    }
+    d->seat_taken[s->seat] = true;
+    *out = s;
+    return OK;
+}
+
+static void mtp_state_close(drafter *base, draft_state *s)
+{
+    if (s)
+        self_of(base)->seat_taken[s->seat] = false;
+    mem_free(s);
+}
+
+/* ---- Rounds -------------------------------------------------------------------------------- */
+
+/* The step's arrays are const for kernels; the drafter owns them. */
+static int32_t *list_of(const int32_t *list)
+{
+    return (int32_t *)list;
+}
+
+static status mtp_absorb(drafter *base, const draft_kept *kept, int32_t n, err *e)
+{
+    mtp_drafter *d = self_of(base);
+    int32_t n_seqs = base->sizes.n_seqs, *row = list_of(d->st.out_row);
+    bool any = false;
+    pass p;
+    for (int32_t i = 0; i < n_seqs; i++)
+        row[i] = i;
+    for (int32_t i = 0; i < n; i++) {
+        draft_state *s = kept[i].s;
+        if (kept[i].n == 0)
+            continue;
+        s->n = 0;
+        if (kept[i].norm_row < 0 || kept[i].norm_row >= base->sizes.outs_max)
+            continue;
+        s->n = kept[i].n_past + kept[i].n;
+        row[s->seat] = n_seqs + kept[i].norm_row;
+        any = true;
+    }
+    if (!any)
+        return OK;
+    d->st.all.n = d->st.out.n = n_seqs;
+    d->st.n_seqs = 0; /* no row looks at keys */
+    memset(list_of(d->st.all.keys[0].index), 0, 3 * (size_t)n_seqs * sizeof(int32_t));
+    pass_begin(&p, d->scratch[PASS_MAIN].dev, &d->st, d->scratch[PASS_MAIN].at,
+               d->scratch[PASS_MAIN].n_bytes);
+    absorb_pass(&p, hidden_rows(d), n_seqs);
+    return pass_failed(&p) ? err_set(e, p.e.status, "%s", p.e.text) : OK;
+}
+
+/* Fills the step with a row for each ask that has a hidden row. Returns their number; the number of
+ * steps that the longest wants, and whether one of them wants a tree. */
+static int32_t fill_step(mtp_drafter *d, const draft_ask *ask, int32_t n, int32_t *n_steps,
+                         int32_t *n_ranks)
+{
+    rowset *all = &d->st.all;
+    int32_t rows = 0, most = gemma4_mtp_ranks(mtp_of(d->base.m));
+    *n_steps = *n_ranks = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const draft_ask *a = &ask[i];
+        *a->out = (proposal){0};
+        if (a->n < 2 || a->s->n != a->n - 1 || rows == d->base.sizes.n_seqs)
+            continue;
+        int32_t c = (int32_t)(a->n - 1);
+        list_of(all->token)[rows] = a->id[c];
+        list_of(all->pos)[rows] = c;
+        list_of(all->seq)[rows] = rows;
+        list_of(all->keys[0].index)[rows] = list_of(all->keys[0].last)[rows] = c - 1;
+        list_of(all->keys[0].first)[rows] = c;
+        list_of(d->st.out_row)[rows] = a->s->seat;
+        memcpy(d->bases + (size_t)rows * (size_t)d->st.n_kv, a->target->base,
+               (size_t)d->st.n_kv * sizeof *d->bases);
+        *n_steps = a->n_slots > *n_steps ? a->n_slots : *n_steps;
+        *n_ranks = a->n_ranks > *n_ranks ? a->n_ranks : *n_ranks;
+        rows++;
+    }
+    *n_steps = *n_steps < slots_of(&d->base.sizes) ? *n_steps : slots_of(&d->base.sizes);
+    *n_ranks = *n_ranks < most ? *n_ranks : most;
+    d->st.all.n = d->st.out.n = d->st.n_seqs = rows;
+    return rows;
+}
+
+/* One row's tokens. A row of NaN ends the draft: op_best gave no token. */
+static void take(const draft_ask *a, const float *best, int32_t n_steps, int32_t n_ranks)
+{
+    proposal *o = a->out;
+    int32_t k = a->n_ranks < n_ranks ? a->n_ranks : n_ranks;
+    o->n_ranks = k;
+    for (int32_t i = 0; i < n_steps && i < a->n_slots; i++, best += 2 * n_ranks) {
+        if (best[0] < 0)
+            break;
+        for (int32_t r = 0; r < k; r++) {
+            o->id[i][r] = (int32_t)best[r];
+            o->logp[i][r] = best[n_ranks + r];
+        }
+        o->n_slots = i + 1;
+    }
+}
+
+/* The pass as the device recorded it, or run plainly. */
+static mat run(mtp_drafter *d, pass *p, int32_t n_steps, int32_t n_ranks)
+{
+    device *dev = p->dev;
+    const void *key = &d->graph[(n_steps - 1) * BEST_MAX + n_ranks - 1];
+    mat y = {0};
+    if (!dev->replay || d->n_sides > 1)
+        return draft_pass(p, d, n_steps, n_ranks);
+    if (dev->replay(dev, p, key, d->base.sizes.target_kv, &y))
+        return y;
+    y = draft_pass(p, d, n_steps, n_ranks);
+    dev->recorded(dev, p, y);
+    return y;
+}
+
+static status mtp_propose(drafter *base, const draft_ask *ask, int32_t n, err *e)
+{
+    mtp_drafter *d = self_of(base);
+    int32_t n_steps, n_ranks, rows = fill_step(d, ask, n, &n_steps, &n_ranks), r = 0;
+    device *dev = d->scratch[PASS_MAIN].dev;
+    pass p;
+    if (!rows || n_steps < 1 || n_ranks < 1)
+        return OK;
+    begin(d, &p);
+    mat y = run(d, &p, n_steps, n_ranks);
+    if (pass_failed(&p))
+        return err_set(e, p.e.status, "%s", p.e.text);
+    size_t row = (size_t)n_steps * 2 * (size_t)n_ranks;
+    dev->download(dev, d->best, y.at, (size_t)rows * row * sizeof *d->best);
+    if (dev->failed && dev->failed(dev, e))
+        return e->status;
+    for (int32_t i = 0; i < n && r < rows; i++)
+        if (ask[i].n >= 2 && ask[i].s->n == ask[i].n - 1)
+            take(&ask[i], d->best + (size_t)r++ * row, n_steps, n_ranks);
+    return OK;
+}
+
+static void mtp_forget(drafter *base, draft_state *s, int64_t n)
+{
+    (void)base;
+    if (s->n > n)
+        s->n = 0;
+}
+
+const draft_class draft_mtp = {.name = "mtp",
+                               .model_open = mtp_model_open,
+                               .model_close = mtp_model_close,
+                               .plan = mtp_plan,
+                               .open = mtp_open,
+                               .close = mtp_close,
+                               .state_open = mtp_state_open,
+                               .state_close = mtp_state_close,
+                               .propose = mtp_propose,
+                               .absorb = mtp_absorb,
+                               .forget = mtp_forget};

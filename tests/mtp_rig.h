@@ -1,0 +1,41 @@
+/* mtp_rig.h - an MTP assistant for the model of rig_model.h, and its arithmetic written out
+ * plainly.
+ *
+ * The plain form is loops over double, in the order of the published description. It shares with
+ * carat only the reader of GGUF files and the decoders of number formats.
+ */
+#ifndef TESTS_MTP_RIG_H
+#define TESTS_MTP_RIG_H
+
+#include "kv/kv.h"
+#include "model/model.h"
+#include "tests/rig_model.h"
+
+enum { MTP_RIG_WIDTH = 48, MTP_RIG_TARGET_WIDTH = 64 };
+
+/* How the assistant's file differs from the plain one; zeroed: dense, for heads of 128 and 256. */
+typedef struct mtp_rig_file {
+    const char *name; /* of the file; NULL: "mtp.gguf" */
+    int32_t head_dim, head_dim_global;
+    int32_t n_clusters, n_top;
+    bool old;                       /* names of the first files */
+    bool no_keys;                   /* only general.architecture */
+    uint32_t type;                  /* a num_type of the matrices; 0: f32 */
+    const char *drop, *extra, *nan; /* a tensor left out; one too many; one whose first element is
+                                       NaN */
+    const char *key;                /* a key (without the architecture) of value `value` */
+    uint32_t value;
+    int32_t n_target_embd, n_vocab, window, n_head; /* other than they should be; 0: right */
+    int32_t list; /* the order of tokens: 1 all zero, 2 one token twice, 3 one beyond the end */
+} mtp_rig_file;
+
+const char *mtp_rig_write(const mtp_rig_file *f);
+
+/* One step. h: [MTP_RIG_TARGET_WIDTH], replaced by the next one. cache: of the target, with the
+ * keys of positions below c. logits: [RIG_VOCAB], -inf for tokens outside the chosen clusters. */
+void mtp_plain_step(const model *target, const gguf *draft, const kv_cache *cache, int64_t c,
+                    int32_t token, double *h, double *logits);
+/* In place: logarithms of the soft max. */
+void mtp_plain_log_softmax(double *logits, int32_t n);
+
+#endif
