@@ -84,6 +84,13 @@ typedef void (*carat_log_fn)(void *user, const char *text);
 /* See `planned` below. */
 typedef carat_status (*carat_planned_fn)(void *user, const carat_model *m, carat_error *e);
 
+/* A file in memory. */
+typedef struct carat_bytes {
+    const void *at;
+    size_t n;
+    const char *name; /* for sentences, and where a name chooses one of several */
+} carat_bytes;
+
 typedef struct carat_model_options {
     int32_t n_threads; /* 0: one per physical core this process may use */
     bool no_mmap;      /* read the file into memory instead of mapping it */
@@ -109,6 +116,11 @@ typedef struct carat_model_options {
      * last tokens earlier in prompt and answer; a path: the drafter in that file or directory;
      * "auto": a drafter file beside the model file, else "lookup". */
     const char *draft;
+    /* Drafters that the program carries with it, as files in memory, which must outlive the model.
+     * "auto" takes the first that fits before it looks beside the model file; `draft` may be the
+     * name of one. */
+    const carat_bytes *draft_bytes;
+    int32_t n_draft_bytes;
     /* Called once, after devices are chosen and before weights are loaded. It may ask for plans and
      * nothing else. Another status than OK makes opening fail with that status and e. May be NULL.
      */

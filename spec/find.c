@@ -101,14 +101,12 @@ static status check_vocabulary(const gguf *g, const model *target, err *e)
     return OK;
 }
 
-/* Opens a GGUF file and checks all that needs no class. */
-static status open_drafter(const char *path, const model *target, draft_found *out, err *e)
+/* Checks an open file, as far as that needs no class. */
+static status check_drafter(const model *target, draft_found *out, err *e)
 {
-    const char *what;
+    const char *what, *path = out->file.path;
     gguf_string arch = {"", 0};
-    status st = gguf_open(&out->file, path, false, NULL, NULL, e);
-    if (st)
-        return st;
+    status st;
     draft_kind kind = draft_kind_of(&out->file, &what);
     if ((st = draft_kind_check(&out->file, e)))
         return st;
@@ -126,6 +124,12 @@ static status open_drafter(const char *path, const model *target, draft_found *o
     }
     out->class = class_of(kind);
     return st;
+}
+
+static status open_drafter(const char *path, const model *target, draft_found *out, err *e)
+{
+    status st = gguf_open(&out->file, path, false, NULL, NULL, e);
+    return st ? st : check_drafter(target, out, e);
 }
 
 /* A header of 8 bytes of length, then JSON. */
@@ -435,6 +439,42 @@ static status find_beside(const model *target, const char *target_path, draft_fo
 out:
     candidates_free(c);
     return st;
+}
+
+/* ---- Memory -------------------------------------------------------------------------------- */
+
+static status take_held(const carat_bytes *held, const model *target, const char *why,
+                        draft_found *out, err *e)
+{
+    status st = gguf_open_bytes(&out->file, held->at, held->n, held->name, e);
+    if (!st)
+        st = check_drafter(target, out, e);
+    if (!st && !out->class)
+        st = err_set(e, E_UNSUPPORTED, "%s: " NO_CODE, held->name);
+    snprintf(out->why, sizeof out->why, "%.60s %s", held->name, why);
+    if (st)
+        draft_found_free(out);
+    return st;
+}
+
+status draft_find_held(const char *wish, const model *target, const carat_bytes *held, int32_t n,
+                       draft_found *out, err *e)
+{
+    bool any = wish && !strcmp(wish, "auto");
+    *out = (draft_found){0};
+    for (int32_t i = 0; i < n; i++) {
+        err left = {0};
+        if (wish && !strcmp(wish, held[i].name))
+            return take_held(&held[i], target, "is part of this program, as asked", out, e);
+        if (!any)
+            continue;
+        status st = take_held(&held[i], target, "is part of this program", out, &left);
+        if (st == E_MEMORY)
+            return err_set(e, st, "%s", left.text);
+        if (!st)
+            return OK;
+    }
+    return OK;
 }
 
 /* -------------------------------------------------------------------------------------------- */

@@ -17,6 +17,10 @@ typedef struct draft_found {
  * is not there, is damaged, is no drafter, or was made for another target. */
 status draft_find(const char *wish, const model *target, const char *target_path, draft_found *out,
                   err *e);
+/* The same among drafters in memory. "auto" takes the first that fits; the name of one takes that
+ * one, which must fit. OK with class NULL: the wish names none of them, or none fits. */
+status draft_find_held(const char *wish, const model *target, const carat_bytes *held, int32_t n,
+                       draft_found *out, err *e);
 void draft_found_free(draft_found *f); /* safe on a zeroed or freed one */
 
 #endif

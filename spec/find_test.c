@@ -3,6 +3,7 @@
  */
 #include "tests/test.h"
 #include "apps/commands.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "model/draft_kind.h"
 #include "spec/find.h"
@@ -83,6 +84,55 @@ TEST(find_wishes_without_files)
     CHECK_STATUS(draft_find("/nonexistent/d.gguf", &m, path, &f, &e), E_IO);
     CHECK_SAYS(e.text, "/nonexistent/d.gguf");
     CHECK_SAYS(told(dir, &m, path), "there is no drafter in this directory");
+    model_free(&m);
+}
+
+/* Drafters in memory: by name, or the first that fits. */
+TEST(find_takes_drafters_from_memory)
+{
+    static const char *const sizes[] = {"dflash-tiny-wide", "mtp-tiny", "dflash-tiny"};
+    static const char *const names[] = {"wide", "mtp", "block"};
+    carat_bytes held[4];
+    char *bytes[3];
+    model m;
+    draft_found f;
+    err e = {0};
+    const char *dir = room("memory");
+    bind_target(&m, made(dir, "target.gguf", "tiny-dense", "f32"));
+    for (int i = 0; i < 3; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "%d.gguf", i);
+        CHECK_OK(
+            file_read_all(made(dir, name, sizes[i], "q8_0"), 1 << 24, &bytes[i], &held[i].n, &e),
+            e);
+        held[i].at = bytes[i];
+        held[i].name = names[i];
+    }
+    held[3] = (carat_bytes){"no file", 7, "torn"};
+    CHECK_OK(draft_find_held(NULL, &m, held, 4, &f, &e), e);
+    CHECK(!f.class);
+    CHECK_OK(draft_find_held("lookup", &m, held, 4, &f, &e), e);
+    CHECK(!f.class);
+    CHECK(draft_find_held("torn", &m, held, 4, &f, &e) != OK);
+    CHECK_SAYS(e.text, "torn");
+    e = (err){0};
+    CHECK_STATUS(draft_find_held("wide", &m, held, 4, &f, &e), E_ARG);
+    CHECK(!f.class && !f.file.path);
+    CHECK_SAYS(e.text, "wide is ");
+    for (int i = 1; i < 3; i++) {
+        e = (err){0};
+        status st = draft_find_held(names[i], &m, held, 4, &f, &e);
+        CHECK_MSG(st == OK || strstr(e.text, "no code that drafts with it"), "%s", e.text);
+        CHECK(st || (f.class && f.file.path &&
+                     !strcmp(f.why + strlen(names[i]), " is part of this program, as asked")));
+        draft_found_free(&f);
+    }
+    CHECK_OK(draft_find_held("auto", &m, held, 4, &f, &e), e);
+    CHECK(!f.class || strstr(f.why, "is part of this program"));
+    CHECK(!f.class || !strcmp(f.file.path, "mtp") || !strcmp(f.file.path, "block"));
+    draft_found_free(&f);
+    for (int i = 0; i < 3; i++)
+        mem_free(bytes[i]);
     model_free(&m);
 }
 
