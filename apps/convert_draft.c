@@ -10,6 +10,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/sha256.h"
+#include "model/dflash.h"
 #include "model/dflash_shapes.h"
 #include "model/draft_kind.h"
 #include "model/gemma4_mtp_shapes.h"
@@ -439,6 +440,45 @@ static status compare_row(const convert_item *it, const tensor *t, uint64_t row,
                    t->name, row, sqrt(noise / signal), most);
 }
 
+/* Binds the new file as a program that runs it does: its shapes and keys must tell what the
+ * configuration says, without a contradiction. */
+static status bind_back(const char *path, const dflash_shape *s, err *e)
+{
+    gguf g = {0};
+    model m = {0};
+    status st = gguf_open(&g, path, false, NULL, NULL, e);
+    if (!st)
+        st = model_bind(&m, &g, e);
+    if (st)
+        return st;
+    const dflash *d = m.impl;
+    const struct {
+        const char *name;
+        int32_t read, want;
+    } number[] = {{"number of layers", d->n_layer, s->n_layer},
+                  {"hidden size", d->n_embd, s->n_embd},
+                  {"number of heads", d->n_head, s->n_head},
+                  {"number of key heads", d->n_head_kv, s->n_head_kv},
+                  {"head size", d->head_dim, s->head_dim},
+                  {"feed-forward width", d->n_ff, s->n_ff},
+                  {"number of captured layers", d->n_features, s->n_features},
+                  {"block size", d->block, s->block_size},
+                  {"window", m.window, s->window},
+                  {"variant of Laguna", d->laguna, s->laguna}};
+    for (size_t i = 0; i < sizeof number / sizeof *number && !st; i++)
+        if (number[i].read != number[i].want)
+            st = err_set(e, E_FORMAT, "%s: the %s reads as %" PRId32 ", expected %" PRId32, path,
+                         number[i].name, number[i].read, number[i].want);
+    for (int32_t il = 0; il < s->n_layer && !st; il++)
+        if ((m.kv[il].window > 0) != s->swa[il] ||
+            (m.kv[il].inside == KV_INSIDE_CAUSAL) != dflash_layer_causal(s, il))
+            st = err_set(e, E_FORMAT, "%s: layer %" PRId32 " reads as another kind", path, il);
+    if (!st && d->notes[0])
+        st = err_set(e, E_FORMAT, "%s: %.*s", path, (int)strcspn(d->notes, "\n"), d->notes);
+    model_free(&m);
+    return st;
+}
+
 /* Reads the new file as a program that runs it would, and compares it with the plan. */
 static status read_back(const char *path, const convert_job *j, err *e)
 {
@@ -465,6 +505,8 @@ static status read_back(const char *path, const convert_job *j, err *e)
             st = compare_row(it, t, rows - 1, e);
     }
     gguf_close(&g);
+    if (!st && j->s->family == &dflash_shapes)
+        st = bind_back(path, (const dflash_shape *)j->s, e);
     return st;
 }
 

@@ -5,6 +5,8 @@
 #include "apps/commands.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "model/dflash.h"
+#include "model/dflash_shapes.h"
 #include "model/draft_kind.h"
 #include "spec/find.h"
 #include "tests/doctor.h"
@@ -225,9 +227,30 @@ TEST(find_auto_takes_what_lies_beside_the_model)
     made(dir, "x.gguf", "dflash-tiny", "q8_0"); /* the name says nothing */
     CHECK_SAYS(told("auto", &m, target), "no drafter lies beside the model");
     made(dir, "other-DFlash.gguf", "dflash-tiny-wide", "q8_0");
-    CHECK_SAYS(told("auto", &m, target), "other-DFlash.gguf");
+    CHECK_SAYS(told("auto", &m, target), "other-DFlash.gguf is a DFlash drafter for a model of");
     CHECK_OK(draft_find("auto", &m, target, &f, &e), e);
     CHECK(f.class == &draft_lookup);
+    draft_found_free(&f);
+    /* One that fits is taken, and of several the Q8_0 one, then the one named like the model. */
+    made(dir, "t-dflash-f16.gguf", "dflash-tiny", "f16");
+    CHECK_SAYS(told("auto", &m, target), "t-dflash-f16.gguf lies beside the model; not other-DF");
+    made(dir, "a-dflash.gguf", "dflash-tiny", "q8_0");
+    CHECK_SAYS(told("auto", &m, target), "a-dflash.gguf lies beside the model");
+    made(dir, "target-DFLASH-q8.gguf", "dflash-tiny", "q8_0");
+    CHECK_OK(draft_find("auto", &m, target, &f, &e), e);
+    CHECK(f.class == &draft_dflash);
+    CHECK_SAYS(f.why, "target-DFLASH-q8.gguf lies beside the model; not a-dflash.gguf");
+    CHECK_SAYS(f.why, "and 1 more");
+    draft_found_free(&f);
+    /* A damaged one is passed over. */
+    const char *damaged = "GGUF but no more";
+    char path[512];
+    snprintf(path, sizeof path, "%s/target-dflash.gguf", dir);
+    FILE *out = fopen(path, "w");
+    fputs(damaged, out);
+    fclose(out);
+    CHECK_OK(draft_find("auto", &m, target, &f, &e), e);
+    CHECK(f.class == &draft_dflash);
     draft_found_free(&f);
     model_free(&m);
 }
@@ -293,6 +316,46 @@ TEST(find_refuses_look_alikes_by_name)
     says_alien(mtp, &(doctor_change){.rename = "masked_embd_ordering", .as = "blk.4x.attn_q"},
                "an MTP assistant of Gemma 4 with 1 tensor");
     says_alien(mtp, &(doctor_change){.add = "blk.0.attn_k.weight"}, "blk.0.attn_k.weight");
+}
+
+/* The writers' table and the reader agree, in every dialect and without a note. */
+TEST(find_binds_every_drafter_that_synth_writes)
+{
+    static const char *const sizes[] = {"dflash-tiny", "dflash-tiny-laguna", "dflash-tiny-dspark"};
+    static const char *const dialects[] = {"llama.cpp", "lucebox", "ik"};
+    const char *dir = room("bound"), *path = test_temp("bound.gguf");
+    model target;
+    err e = {0};
+    bind_target(&target, made(dir, "target.gguf", "tiny-dense", "f32"));
+    for (int i = 0; i < 9; i++) {
+        const char *argv[] = {sizes[i / 3], path, "--dialect", dialects[i % 3]};
+        model_shape *shape;
+        model m;
+        gguf g;
+        CHECK_EQ(command_synth.run(&command_synth, 4, (char **)argv), 0);
+        CHECK_OK(shape_named(sizes[i / 3], &shape, &e), e);
+        const dflash_shape *s = (const dflash_shape *)shape;
+        CHECK_OK(gguf_open(&g, path, false, NULL, NULL, &e), e);
+        CHECK_OK(model_bind(&m, &g, &e), e);
+        CHECK_OK(dflash_attach(&m, &target, &e), e);
+        const dflash *d = m.impl;
+        CHECK_STR(d->notes, "");
+        CHECK(d->n_layer == s->n_layer && d->n_embd == s->n_embd && d->block == s->block_size);
+        CHECK(d->n_features == s->n_features && d->mask_id == s->mask_id);
+        for (int32_t k = 0; k < s->n_features; k++)
+            CHECK_EQ(d->feature[k], s->feature[k]);
+        CHECK_EQ(d->anchor_first, s->anchor_first);
+        CHECK_EQ(d->laguna, s->laguna);
+        CHECK_EQ(d->markov_in.n_in, s->markov_rank);
+        CHECK_EQ(d->conf.n_in > 0, s->confidence);
+        for (int32_t il = 0; il < s->n_layer; il++) {
+            CHECK_EQ(m.kv[il].window, s->swa[il] ? s->window : 0);
+            CHECK_EQ(m.kv[il].inside == KV_INSIDE_CAUSAL, dflash_layer_causal(s, il));
+        }
+        model_free(&m);
+        mem_free(shape);
+    }
+    model_free(&target);
 }
 
 TEST(find_knows_every_tensor_that_synth_writes)
