@@ -6,8 +6,13 @@
  *  outputs |  2 x 4  |                copied in the background. While one pair of tiles is
  *          +---------+                multiplied, the next is on its way.
  *
- * Experts: the same kernel over a list of (expert, rows) tiles made on the device by sort_kernel,
- * with rows gathered through the sorted list; nothing waits for the host. Sums are f32.
+ * short_kernel takes tiles of 32 or 64 rows: short prompts, and experts of few rows each. It has
+ * small blocks, and weights of four steps on their way. Every sum is f32, and adds its columns 16
+ * at a time in ascending order in both kernels. So a row's bits depend neither on the tile it is in
+ * nor on the number of rows.
+ *
+ * Experts: the same kernels over a list of (expert, rows) tiles made on the device by sort_kernel,
+ * with rows gathered through the sorted list; nothing waits for the host.
  */
 #include "backend/cuda/formats.cuh"
 
@@ -220,11 +225,154 @@ template <int K> __global__ void __launch_bounds__(256) mma_kernel(mma_args a)
         }
 }
 
+/* ---- Few rows ------------------------------------------------------------------------------- */
+
+/* A tile of 64 outputs x ROWS rows, four warps of 16 outputs each. */
+enum { SHORT_BM = 64, SHORT_AHEAD = 4, SHORT_STAGES = SHORT_AHEAD + 1 };
+
+template <int ROWS> struct short_tile {
+    static constexpr int pieces = ROWS / 16; /* of 16 bytes of activations, a thread and step */
+    static constexpr int bytes = (2 * SHORT_BM + SHORT_STAGES * ROWS) * LINE * 2;
+};
+
+/* A thread's share of the copies of activations: of rows t / 8 + 16 i the 8 columns t % 8. */
+template <int ROWS> struct row_copies {
+    const uint16_t *at[short_tile<ROWS>::pieces];
+    bool in[short_tile<ROWS>::pieces];
+
+    DEV void begin(const mma_args &a, int first, int rows)
+    {
+        int row = (int)threadIdx.x >> 3;
+#pragma unroll
+        for (int i = 0; i < short_tile<ROWS>::pieces; i++) {
+            in[i] = row + 16 * i < rows;
+            int from = first + (in[i] ? row + 16 * i : 0);
+            if (a.order)
+                from = a.order[from] / a.k;
+            at[i] = a.x + (size_t)from * a.w.n_in + ((int)threadIdx.x & 7) * 8;
+        }
+    }
+    DEV void copy(uint16_t *stage, int step, int n_in) const
+    {
+        int row = (int)threadIdx.x >> 3, piece = (int)threadIdx.x & 7;
+        bool columns = step * BK + piece * 8 < n_in;
+#pragma unroll
+        for (int i = 0; i < short_tile<ROWS>::pieces; i++) {
+            bool ok = in[i] && columns;
+            copy16_async(stage + (row + 16 * i) * LINE + piece * 8, at[i] + (ok ? step * BK : 0),
+                         ok);
+        }
+    }
+};
+
+/* y[r, o] = sum_i x[r, i] W[o, i]      W: packed, x: bf16, sums f32
+ * grid:   tile of 64 outputs x tile of ROWS rows
+ * shared: two steps of W as bf16, five of x: 41 or 64 KB
+ * bound:  making W bf16, some five instructions a weight */
+template <int K, int ROWS> __global__ void __launch_bounds__(128) short_kernel(mma_args a)
+{
+    grid_trigger();
+    grid_wait();
+    DYN_SHARED(uint16_t, mem);
+    constexpr int TILES = ROWS / 8;
+    uint16_t *sx = mem + 2 * SHORT_BM * LINE;
+    const int t = (int)threadIdx.x, lane = lane_id(), warp = t >> 5;
+    const int n_group = a.w.n_in / 32, n_step = (n_group + 1) / 2, o0 = (int)blockIdx.x * SHORT_BM;
+    int first = (int)blockIdx.y * ROWS, rows = a.rows - first;
+    size_t base = 0;
+    if (a.tiles) {
+        if ((int)blockIdx.y >= *a.n_tiles)
+            return;
+        expert_tile e = a.tiles[blockIdx.y];
+        base = (size_t)e.expert * a.w.mat_bytes;
+        first = e.first;
+        rows = e.n;
+    }
+    rows = min(rows, ROWS);
+    row_copies<ROWS> x;
+    x.begin(a, first, rows);
+    const int wr = t & 63, wg = t >> 6; /* the thread makes a row's group of each step bf16 */
+    const bool w_in = o0 + wr < a.w.n_out;
+    raw_weights<K> raw[SHORT_AHEAD];
+#pragma unroll
+    for (int i = 0; i < SHORT_AHEAD; i++) {
+        if (w_in && 2 * i + wg < n_group)
+            raw[i].load(a.w, base, o0 + wr, 2 * i + wg);
+        if (i < n_step)
+            x.copy(sx + i * ROWS * LINE, i, a.w.n_in);
+        copy_commit();
+    }
+    float acc[TILES][4];
+#pragma unroll
+    for (int j = 0; j < TILES; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            acc[j][e] = 0;
+    int now = 0, next = SHORT_AHEAD; /* stages of x */
+    for (int step0 = 0; step0 < n_step; step0 += SHORT_AHEAD) {
+#pragma unroll
+        for (int i = 0; i < SHORT_AHEAD; i++) {
+            const int step = step0 + i, group = 2 * step + wg;
+            if (step >= n_step)
+                break;
+            uint16_t *w = mem + (i & 1) * SHORT_BM * LINE, *to = w + wr * LINE + wg * 32;
+            if (w_in && group < n_group)
+                raw[i].store(to, group);
+            else
+#pragma unroll
+                for (int k = 0; k < 4; k++)
+                    ((uint4 *)to)[k] = make_uint4(0, 0, 0, 0);
+            if (w_in && group + 2 * SHORT_AHEAD < n_group)
+                raw[i].load(a.w, base, o0 + wr, group + 2 * SHORT_AHEAD);
+            copy_wait<SHORT_AHEAD - 1>();
+            __syncthreads();
+            /* All have multiplied the step before, whose stage of x is free. */
+            if (step + SHORT_AHEAD < n_step)
+                x.copy(sx + next * ROWS * LINE, step + SHORT_AHEAD, a.w.n_in);
+            copy_commit();
+            const uint16_t *cx = sx + now * ROWS * LINE;
+            next = now;
+            now = now + 1 == SHORT_STAGES ? 0 : now + 1;
+#pragma unroll
+            for (int kk = 0; kk < BK; kk += 16) {
+                uint32_t fa[4], fb[TILES / 2][4];
+                int br = (lane & 7) + (lane >> 4 << 3), bk = (lane >> 3 & 1) << 3;
+                ldmatrix4(fa, w + (16 * warp + (lane & 15)) * LINE + kk + (lane >> 4 << 3));
+#pragma unroll
+                for (int j = 0; j < TILES / 2; j++)
+                    ldmatrix4(fb[j], cx + (16 * j + br) * LINE + kk + bk);
+#pragma unroll
+                for (int j = 0; j < TILES; j++)
+                    mma_bf16(acc[j], fa, &fb[j >> 1][(j & 1) * 2]);
+            }
+        }
+    }
+    const int gid = lane >> 2, tid = lane & 3;
+#pragma unroll
+    for (int j = 0; j < TILES; j++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            int r = j * 8 + 2 * tid + e;
+            if (r >= rows)
+                continue;
+            int to = a.order ? a.order[first + r] : first + r;
+            float *y = a.y.at + to * a.y.stride + o0 + 16 * warp;
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                if (o0 + 16 * warp + 8 * h + gid < a.w.n_out)
+                    y[8 * h + gid] = acc[j][2 * h + e];
+        }
+}
+
+/* ---- Launching ------------------------------------------------------------------------------ */
+
 enum { SHARED_BYTES = 2 * (BM + BN) * LINE * 2 };
 
 template <int K> static int allow_mma()
 {
-    return allow_shared(mma_kernel<K>, SHARED_BYTES);
+    return allow_shared(mma_kernel<K>, SHARED_BYTES) |
+           allow_shared(short_kernel<K, 32>, short_tile<32>::bytes) |
+           allow_shared(short_kernel<K, 64>, short_tile<64>::bytes);
 }
 
 extern "C" int cu_mma_init(void)
@@ -235,64 +383,83 @@ extern "C" int cu_mma_init(void)
            allow_mma<PACK_Q6_K>() | allow_mma<PACK_G8>();
 }
 
-template <int K> static void mma(cudaStream_t s, mma_args a, int tiles)
+/* tile: rows of a tile, 32, 64 or BN. */
+template <int K> static void mma(cudaStream_t s, mma_args a, int tile, int tiles)
 {
-    LAUNCH((mma_kernel<K>), dim3((unsigned)((a.w.n_out + BM - 1) / BM), (unsigned)tiles), dim3(256),
-           SHARED_BYTES, s, a);
+    dim3 grid((unsigned)((a.w.n_out + BM - 1) / BM), (unsigned)tiles);
+    dim3 small((unsigned)((a.w.n_out + SHORT_BM - 1) / SHORT_BM), (unsigned)tiles);
+    if (tile == 32)
+        LAUNCH((short_kernel<K, 32>), small, dim3(128), short_tile<32>::bytes, s, a);
+    else if (tile == 64)
+        LAUNCH((short_kernel<K, 64>), small, dim3(128), short_tile<64>::bytes, s, a);
+    else
+        LAUNCH((mma_kernel<K>), grid, dim3(256), SHARED_BYTES, s, a);
 }
 
-static void mma_any(cudaStream_t s, mma_args a, int tiles)
+static void mma_any(cudaStream_t s, mma_args a, int tile, int tiles)
 {
     switch (a.w.kind) {
     case PACK_F16:
-        mma<PACK_F16>(s, a, tiles);
+        mma<PACK_F16>(s, a, tile, tiles);
         break;
     case PACK_BF16:
-        mma<PACK_BF16>(s, a, tiles);
+        mma<PACK_BF16>(s, a, tile, tiles);
         break;
     case PACK_Q4_0:
-        mma<PACK_Q4_0>(s, a, tiles);
+        mma<PACK_Q4_0>(s, a, tile, tiles);
         break;
     case PACK_Q4_1:
-        mma<PACK_Q4_1>(s, a, tiles);
+        mma<PACK_Q4_1>(s, a, tile, tiles);
         break;
     case PACK_Q5_0:
-        mma<PACK_Q5_0>(s, a, tiles);
+        mma<PACK_Q5_0>(s, a, tile, tiles);
         break;
     case PACK_Q5_1:
-        mma<PACK_Q5_1>(s, a, tiles);
+        mma<PACK_Q5_1>(s, a, tile, tiles);
         break;
     case PACK_Q8_0:
-        mma<PACK_Q8_0>(s, a, tiles);
+        mma<PACK_Q8_0>(s, a, tile, tiles);
         break;
     case PACK_Q4_K:
-        mma<PACK_Q4_K>(s, a, tiles);
+        mma<PACK_Q4_K>(s, a, tile, tiles);
         break;
     case PACK_Q5_K:
-        mma<PACK_Q5_K>(s, a, tiles);
+        mma<PACK_Q5_K>(s, a, tile, tiles);
         break;
     case PACK_Q6_K:
-        mma<PACK_Q6_K>(s, a, tiles);
+        mma<PACK_Q6_K>(s, a, tile, tiles);
         break;
     default:
-        mma<PACK_G8>(s, a, tiles);
+        mma<PACK_G8>(s, a, tile, tiles);
     }
 }
 
 extern "C" void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w)
 {
     mma_args a = {y, x.bf, w, y.rows, 0, 0, 0, 1};
-    mma_any(s, a, (y.rows + BN - 1) / BN);
+    int blocks = (w.n_out + BM - 1) / BM * ((y.rows + BN - 1) / BN), tile = BN;
+    if (y.rows <= 32)
+        tile = 32;
+    else if (y.rows <= 64 || blocks < cu_gpu.n_sm)
+        tile = 64;
+    mma_any(s, a, tile, (y.rows + tile - 1) / tile);
 }
 
 /* ---- Experts ------------------------------------------------------------------------------- */
 
-/* Sorts pairs by expert: order lists them, tiles cuts each expert's list into at most BN.
+/* Rows of a tile of experts: about as many as an expert has, a function of the host's numbers. */
+static int expert_rows(int32_t n_pairs, int32_t n_expert)
+{
+    int each = n_pairs / n_expert;
+    return each <= 20 ? 32 : each <= 48 ? 64 : (int)BN;
+}
+
+/* Sorts pairs by expert: order lists them, tiles cuts each expert's list into at most most_rows.
  * grid:   one block; pairs are at most 2^16
  * shared: counts and places, two ints per expert
  * bound:  latency, about 10 us a layer */
 __global__ void __launch_bounds__(1024)
-    sort_kernel(const int32_t *expert, int n_pairs, int n_expert, int32_t *order,
+    sort_kernel(const int32_t *expert, int n_pairs, int n_expert, int most_rows, int32_t *order,
                 expert_tile *tiles, int32_t *n_tiles)
 {
     grid_trigger();
@@ -310,8 +477,8 @@ __global__ void __launch_bounds__(1024)
         int at = 0, n = 0;
         for (int e = 0; e < n_expert; e++) {
             place[e] = at;
-            for (int i = 0; i < count[e]; i += BN) {
-                expert_tile tile = {e, at + i, count[e] - i < BN ? count[e] - i : (int)BN, 0};
+            for (int i = 0; i < count[e]; i += most_rows) {
+                expert_tile tile = {e, at + i, min(count[e] - i, most_rows), 0};
                 tiles[n++] = tile;
             }
             at += count[e];
@@ -326,14 +493,15 @@ __global__ void __launch_bounds__(1024)
 /* An upper bound of the tiles: full ones, and a last one per expert. */
 extern "C" int32_t cu_expert_tiles(int32_t n_pairs, int32_t n_expert)
 {
-    return n_pairs / BN + (n_pairs < n_expert ? n_pairs : n_expert);
+    return n_pairs / expert_rows(n_pairs, n_expert) + (n_pairs < n_expert ? n_pairs : n_expert);
 }
 
 extern "C" void cu_expert_sort(cudaStream_t s, const int32_t *expert, int32_t n_pairs,
                                int32_t n_expert, expert_lists l)
 {
     LAUNCH(sort_kernel, dim3(1), dim3(1024), (size_t)n_expert * 2 * sizeof(int32_t), s, expert,
-           n_pairs, n_expert, l.order, (expert_tile *)l.tiles, l.n_tiles);
+           n_pairs, n_expert, expert_rows(n_pairs, n_expert), l.order, (expert_tile *)l.tiles,
+           l.n_tiles);
 }
 
 /* y: [pairs, n_out]; pair p's activation is row p / k of x. */
@@ -341,5 +509,5 @@ extern "C" void cu_expert_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w, 
                               int32_t k)
 {
     mma_args a = {y, x.bf, w, y.rows, (const expert_tile *)l.tiles, l.n_tiles, l.order, k};
-    mma_any(s, a, cu_expert_tiles(y.rows, w.n_mat));
+    mma_any(s, a, expert_rows(y.rows, w.n_mat), cu_expert_tiles(y.rows, w.n_mat));
 }
