@@ -2,16 +2,17 @@
  *
  *     submit -> queue -> slot (a timeline) -> prompt in chunks -> one row per pass -> done
  *
- * A pass has one row of every answering job. The other rows go to prompts, which take turns. While
- * a job is answering, the number of prompt rows is limited, so that no pass takes longer than
- * stall_ms; times of rows are measured continuously. A row's result does not depend on the other
- * rows of its pass, so the schedule changes no answer.
+ * A pass has the last token of every answering job and the tokens drafted after it (round.h). The
+ * other rows go to prompts, which take turns. While a job is answering, the number of prompt rows
+ * is limited, so that no pass takes longer than stall_ms; times of rows are measured continuously.
+ * On a device that computes prompts apart, passes of answers and of prompts alternate instead. A
+ * row's result does not depend on the other rows of its pass, so the schedule changes no answer.
  *
  * Other threads reach the batch through a mailbox under `lock`: submit, cancel and wake write to
  * it, the stepping thread reads it. Everything else belongs to the stepping thread, which holds no
  * lock while it computes or calls back.
  */
-#include "engine/generation.h"
+#include "engine/round.h"
 #include "engine/report.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -40,15 +41,18 @@ typedef struct job {
     void (*done)(void *user, carat_status st, const carat_error *e, const carat_timings *t);
     void *user;
     generation *g;
-    int32_t row_id; /* the token being computed */
     report r;
 } job;
 
 typedef struct slot {
+    carat_batch *b;
     timeline t;
+    reply *x;        /* of the job */
     job *job;        /* NULL: idle */
     bool answering;  /* the prompt is computed */
     int64_t used_at; /* step of its last use */
+    status st;       /* of its rows in the current pass */
+    err e;
 } slot;
 
 struct carat_batch {
@@ -56,12 +60,16 @@ struct carat_batch {
     session_shape shape;
     kv_layout layout;
     workspace w;
+    rounds *rounds;
     checkpoint_store *store; /* of all slots; NULL: none */
     slot *slot;
     int32_t n_slots, queue_max, stall_ms;
     pass_part *part;    /* [n_slots] of the current pass */
     int32_t *part_slot; /* [n_slots] the slot of each part */
+    reply **answering;  /* [n_slots] of the current pass */
     int32_t turn;       /* the slot whose prompt comes first in the next pass */
+    bool apart;         /* prompts and answers have passes of their own */
+    bool prompts_next;  /* apart, and both wait: whose turn it is */
     int64_t n_steps;
     double row_ms;    /* of a prompt's row; 0: not measured yet */
     double decode_ms; /* of a pass without prompts */
@@ -85,12 +93,11 @@ static status plan_slots(carat_batch *b, const carat_batch_options *opt, carat_m
                          err *e)
 {
     status st;
-    if ((st = plan_shape(b->m, &opt->session, b->n_slots, 1, &b->shape, e)))
+    if ((st = plan_shape(b->m, &opt->session, b->n_slots, 0, &b->shape, e)))
         return st;
     if ((st = plan_costs(b->m, &b->shape, &b->layout, plan, e)))
         return st;
-    int32_t rows = b->n_slots * b->shape.verify_rows;
-    if (b->shape.n_outputs < rows || b->layout.rows_max < rows)
+    if (b->shape.answer_rows < b->n_slots || b->layout.rows_max < b->shape.answer_rows)
         return err_set(e, E_ARG, "a context of %d tokens is too short for %d slots", b->shape.n_ctx,
                        b->n_slots);
     return plan_check(b->m, plan, e);
@@ -102,12 +109,28 @@ static status open_arrays(carat_batch *b, err *e)
     b->slot = mem_calloc(n, sizeof *b->slot);
     b->part = mem_calloc(n, sizeof *b->part);
     b->part_slot = mem_calloc(n, sizeof *b->part_slot);
+    b->answering = mem_calloc(n, sizeof *b->answering);
     b->cancel = mem_calloc(n, sizeof *b->cancel);
     b->running = mem_calloc(n, sizeof *b->running);
     b->shown = mem_calloc(n, sizeof *b->shown);
-    if (b->slot && b->part && b->part_slot && b->cancel && b->running && b->shown)
+    if (b->slot && b->part && b->part_slot && b->answering && b->cancel && b->running && b->shown)
         return OK;
     return err_memory(e, "a batch", n * sizeof *b->slot);
+}
+
+static status open_rounds(carat_batch *b, err *e)
+{
+    status st = rounds_open(&b->rounds, b->m, &b->shape, &b->layout, &b->w, e);
+    for (int32_t i = 0; i < b->m->n_sides; i++)
+        b->apart |= model_device(b->m, i)->prompts_apart;
+    for (int32_t i = 0; i < b->n_slots && !st; i++) {
+        slot *s = &b->slot[i];
+        s->b = b;
+        s->x = &b->rounds->reply[i];
+        s->x->t = &s->t;
+        st = rounds_attach(b->rounds, &s->t, e);
+    }
+    return st;
 }
 
 static status open_lock(carat_batch *b, err *e)
@@ -161,7 +184,8 @@ carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt, ca
     for (int32_t i = 0; i < b->n_slots; i++)
         if ((st = timeline_open(&b->slot[i].t, m, &b->layout, b->store, e)))
             goto out;
-    if ((st = workspace_open(&b->w, m, &b->layout, &b->shape, &plan, e)))
+    if ((st = workspace_open(&b->w, m, &b->layout, &b->shape, &plan, e)) ||
+        (st = open_rounds(b, e)))
         goto out;
     b->info = (carat_batch_info){.n_slots = b->n_slots,
                                  .kv_bytes = plan.kv_swa_bytes + plan.kv_global_bytes};
@@ -213,6 +237,7 @@ void carat_batch_close(carat_batch *b)
         b->head = j->next;
         job_done(j, E_CANCELLED, &gone);
     }
+    rounds_close(b->rounds);
     checkpoints_close(b->store);
     workspace_close(&b->w, b->m);
     kv_layout_free(&b->layout);
@@ -223,6 +248,7 @@ void carat_batch_close(carat_batch *b)
     mem_free(b->shown);
     mem_free(b->running);
     mem_free(b->cancel);
+    mem_free(b->answering);
     mem_free(b->part_slot);
     mem_free(b->part);
     mem_free(b->slot);
@@ -422,8 +448,11 @@ static void ask_others(carat_batch *b, const slot *s, const job *j)
     }
 }
 
+static void end_job(carat_batch *b, slot *s, status st, err *e);
+
 static void begin_job(carat_batch *b, slot *s, job *j)
 {
+    err e = {0};
     ask_others(b, s, j);
     s->job = j;
     s->answering = false;
@@ -441,6 +470,9 @@ static void begin_job(carat_batch *b, slot *s, job *j)
     b->info.n_prompt += (uint64_t)j->n;
     b->info.n_reused += (uint64_t)s->t.kv.n_past;
     pthread_mutex_unlock(&b->lock);
+    status st = reply_open(b->rounds, s->x, j->g, &e);
+    if (st)
+        end_job(b, s, st, &e);
 }
 
 /* st OK: the generation has ended, for whatever reason. */
@@ -454,6 +486,8 @@ static void end_job(carat_batch *b, slot *s, status st, err *e)
         st = generation_finish(j->g, e);
         timeline_rest(&s->t);
     }
+    reply_report(s->x, &j->r.t);
+    reply_close(s->x);
     pthread_mutex_lock(&b->lock);
     b->running[s - b->slot] = 0;
     b->info.n_busy--;
@@ -556,29 +590,47 @@ static void end_cancelled(carat_batch *b)
 
 /* ---- One pass --------------------------------------------------------------------------- */
 
-static void add_pass_part(carat_batch *b, int32_t *n, int32_t i, const int32_t *ids, int32_t rows,
-                          bool want)
+/* The rows of a pass by their kinds. */
+typedef struct pass_rows {
+    int32_t n_parts, n_wanted;
+    int32_t answers, prompts; /* rows */
+} pass_rows;
+
+static void add_part(carat_batch *b, pass_rows *n, int32_t i, pass_part part)
 {
-    size_t row0 =
-        (size_t)i * (size_t)b->shape.verify_rows; /* the slot's first row in the workspace */
-    b->part_slot[*n] = i;
-    b->part[*n] =
-        (pass_part){.t = &b->slot[i].t,
-                    .rows = {.token = ids, .n = rows, .want = want ? KV_WANT_LAST : KV_WANT_NONE},
-                    .logits = b->w.logits + row0 * (size_t)b->m->core.n_vocab,
-                    .n_best = want ? generation_needs(b->slot[i].job->g) : 0,
-                    .candidates = b->w.candidates + row0 * CANDIDATES_MAX,
-                    .n_candidates = b->w.n_candidates + row0};
-    ++*n;
+    part.candidates = b->w.candidates + (size_t)n->n_wanted * CANDIDATES_MAX;
+    part.n_candidates = b->w.n_candidates + n->n_wanted;
+    n->n_wanted += kv_rows_wanted(&part.rows);
+    *(part.prompt ? &n->prompts : &n->answers) += part.rows.n;
+    b->part_slot[n->n_parts] = i;
+    b->part[n->n_parts++] = part;
 }
 
-/* How many prompt rows may join n_answering answers. */
-static int32_t prompt_rows(const carat_batch *b, int32_t n_answering)
+static bool has_prompt(const slot *s)
 {
-    int32_t rows = b->layout.rows_max - n_answering;
+    return s->job && !s->answering;
+}
+
+/* How many prompts there are, and how many answers. */
+static int32_t count_jobs(const carat_batch *b, int32_t *n_answering)
+{
+    int32_t n_prompts = 0;
+    *n_answering = 0;
+    for (int32_t i = 0; i < b->n_slots; i++) {
+        n_prompts += has_prompt(&b->slot[i]);
+        *n_answering += b->slot[i].job && b->slot[i].answering;
+    }
+    return n_prompts;
+}
+
+/* How many prompt rows may be in a pass beside n_rows rows of answers. stalls: answers wait for the
+ * pass, or are in it. */
+static int32_t prompt_rows(const carat_batch *b, int32_t n_rows, bool stalls)
+{
+    int32_t rows = b->layout.rows_max - n_rows;
     if (rows > b->shape.chunk)
         rows = b->shape.chunk;
-    if (!n_answering)
+    if (!stalls)
         return rows;
     /* If a pass of answers alone exceeds stall_ms, prompts may double its time: else each pass
      * would read all weights for a few prompt rows. */
@@ -589,76 +641,106 @@ static int32_t prompt_rows(const carat_batch *b, int32_t n_answering)
     return bound < rows ? bound : rows;
 }
 
-/* Fills b->part and returns the number of parts: answers first, one row each, then prompts. */
-static int32_t plan_step_rows(carat_batch *b, int32_t *n_answering, int32_t *n_prompt_rows)
+/* Every answer with its drafts. n_prompts more rows may want logits in the same pass. */
+static void plan_answers(carat_batch *b, pass_rows *n, int32_t n_prompts)
 {
-    int32_t n = 0;
-    *n_prompt_rows = 0;
-    for (int32_t i = 0; i < b->n_slots; i++) {
-        slot *s = &b->slot[i];
-        if (s->job && s->answering) {
-            s->job->row_id = generation_token(s->job->g);
-            add_pass_part(b, &n, i, &s->job->row_id, 1, true);
-        }
-    }
-    *n_answering = n;
-    int32_t left = prompt_rows(b, n), first = b->turn;
-    bool turned = false;
+    int32_t n_answers = 0;
+    for (int32_t i = 0; i < b->n_slots; i++)
+        if (b->slot[i].job && b->slot[i].answering)
+            b->answering[n_answers++] = b->slot[i].x;
+    rounds_draft(b->rounds, b->answering, n_answers, b->shape.answer_rows - n_prompts);
+    for (int32_t i = 0; i < b->n_slots; i++)
+        if (b->slot[i].job && b->slot[i].answering)
+            add_part(b, n, i, reply_part(b->slot[i].x));
+}
+
+static void plan_prompts(carat_batch *b, pass_rows *n, bool stalls)
+{
+    int32_t left = prompt_rows(b, n->answers, stalls), first = b->turn;
     for (int32_t k = 0; k < b->n_slots && left > 0; k++) {
         int32_t i = (first + k) % b->n_slots;
         slot *s = &b->slot[i];
-        if (!s->job || s->answering)
+        if (!has_prompt(s))
             continue;
         int64_t at = s->t.kv.n_past, rest = s->job->n - at;
         int32_t rows = rest < left ? (int32_t)rest : left;
-        add_pass_part(b, &n, i, s->job->ids + at, rows, rows == rest);
-        left -= rows;
-        *n_prompt_rows += rows;
-        if (!turned)
+        bool last = rows == rest;
+        if (!n->prompts)
             b->turn = (i + 1) % b->n_slots;
-        turned = true;
+        add_part(b, n, i,
+                 (pass_part){.t = &s->t,
+                             .rows = {.token = s->job->ids + at,
+                                      .n = rows,
+                                      .want = last ? KV_WANT_LAST : KV_WANT_NONE},
+                             .prompt = true,
+                             .n_best = last ? generation_needs(s->job->g) : 0});
+        left -= rows;
     }
+}
+
+/* Fills b->part: answers first, then prompts; or, where they are apart, one of the two. */
+static pass_rows plan_step_rows(carat_batch *b)
+{
+    pass_rows n = {0};
+    int32_t n_answering, n_prompts = count_jobs(b, &n_answering);
+    bool prompts_only = b->apart && n_prompts && (b->prompts_next || !n_answering);
+    b->prompts_next = !prompts_only;
+    if (!prompts_only)
+        plan_answers(b, &n, b->apart ? 0 : n_prompts);
+    if (prompts_only || !b->apart)
+        plan_prompts(b, &n, n_answering > 0);
     return n;
 }
 
 /* Updates the smoothed times of a prompt row and of a pass of answers alone. */
-static void measure_pass(carat_batch *b, double ms, int32_t n_answering, int32_t n_prompt_rows)
+static void measure_pass(carat_batch *b, double ms, const pass_rows *n)
 {
-    double *to = n_prompt_rows ? &b->row_ms : &b->decode_ms;
+    double *to = n->prompts ? &b->row_ms : &b->decode_ms;
     double x = ms;
-    if (n_prompt_rows) {
-        double prompt_ms = n_answering ? ms - b->decode_ms : ms;
-        x = (prompt_ms > 0 ? prompt_ms : 0) / n_prompt_rows;
+    if (n->prompts) {
+        double prompt_ms = n->answers ? ms - b->decode_ms : ms;
+        x = (prompt_ms > 0 ? prompt_ms : 0) / n->prompts;
     }
     *to = *to > 0 ? 0.7 * *to + 0.3 * x : x;
 }
 
-/* Commits the part's computed rows, and takes the next token from their logits. */
-static void use_logits(carat_batch *b, slot *s, const pass_part *part, uint64_t *n_generated)
+static bool cancel_wished(void *user)
+{
+    const slot *s = user;
+    carat_batch *b = s->b;
+    pthread_mutex_lock(&b->lock);
+    bool wished = b->cancel[s - b->slot] == s->job->id;
+    pthread_mutex_unlock(&b->lock);
+    return wished;
+}
+
+/* Keeps the part's rows of a prompt. After its last row, takes the first token. */
+static status use_prompt_rows(carat_batch *b, slot *s, const pass_part *part, err *e)
 {
     job *j = s->job;
-    err e = {0};
-    status st = OK;
-    if (!part_finite(part)) {
-        end_job(b, s, not_finite(b->m, s->t.kv.n_past + part->rows.n - 1, &e), &e);
-        return;
+    row_logits y = {0};
+    status st;
+    if (kv_rows_wanted(&part->rows) &&
+        (st = read_logits(b->m, &b->w, part, 0, s->t.kv.n_past + part->rows.n - 1, &y, e)))
+        return st;
+    rounds_keep(b->rounds, part, NULL, part->rows.n);
+    if (!generation_tell_prefill(j->g, s->t.kv.n_past, j->n)) {
+        report_prefilled(&j->r);
+        generation_stop(j->g, CARAT_FINISH_CANCELLED);
+    } else if (s->t.kv.n_past == j->n) {
+        report_prefilled(&j->r);
+        s->answering = true;
+        return generation_next(j->g, &s->t, s->t.kv.n_past, &b->w, y, e);
     }
-    timeline_commit(&s->t, part, NULL, part->rows.n);
-    if (!s->answering) {
-        if (!generation_tell_prefill(j->g, s->t.kv.n_past, j->n)) {
-            report_prefilled(&j->r);
-            generation_stop(j->g, CARAT_FINISH_CANCELLED);
-        } else if (s->t.kv.n_past == j->n) {
-            report_prefilled(&j->r);
-            s->answering = true;
-        }
-    }
-    if (s->answering && !generation_ended(j->g)) {
-        st = generation_next(j->g, &s->t, s->t.kv.n_past, &b->w, part_logits(part, b->m, 0), &e);
-        *n_generated += !st;
-    }
-    if (st || generation_ended(j->g))
-        end_job(b, s, st, &e);
+    return OK;
+}
+
+static void use_part(carat_batch *b, slot *s, const pass_part *part)
+{
+    const walk_stop stop = {.asked = cancel_wished, .user = s};
+    s->e = (err){0};
+    s->st = part->prompt ? use_prompt_rows(b, s, part, &s->e)
+                         : reply_walk(b->rounds, s->x, &b->w, part, &stop, &s->e);
 }
 
 static void show_slots(carat_batch *b, uint64_t n_rows, uint64_t n_generated, double ms)
@@ -671,6 +753,9 @@ static void show_slots(carat_batch *b, uint64_t n_rows, uint64_t n_generated, do
     b->info.n_passes++;
     b->info.n_rows += n_rows;
     b->info.n_generated += n_generated;
+    b->info.n_rounds = b->rounds->n_rounds;
+    b->info.n_drafted = b->rounds->n_drafted;
+    b->info.n_accepted = b->rounds->n_accepted;
     b->info.pass_ms += ms;
     for (int32_t i = 0; i < b->n_slots; i++) {
         const slot *s = &b->slot[i];
@@ -686,32 +771,49 @@ static void show_slots(carat_batch *b, uint64_t n_rows, uint64_t n_generated, do
     pthread_mutex_unlock(&b->lock);
 }
 
+/* Takes what the pass computed. Drafters are told before a job ends, because its timeline may then
+ * be saved. Returns the number of new tokens. */
+static uint64_t use_pass(carat_batch *b, const pass_rows *n, double ms)
+{
+    uint64_t n_generated = 0;
+    for (int32_t k = 0; k < n->n_parts; k++) {
+        slot *s = &b->slot[b->part_slot[k]];
+        int64_t before = generation_count(s->job->g);
+        use_part(b, s, &b->part[k]);
+        n_generated += (uint64_t)(generation_count(s->job->g) - before);
+    }
+    rounds_absorb(b->rounds);
+    rounds_tell(b->rounds, ms, n->answers + n->prompts, n->prompts > 0);
+    for (int32_t k = 0; k < n->n_parts; k++) {
+        slot *s = &b->slot[b->part_slot[k]];
+        if (s->st || generation_ended(s->job->g))
+            end_job(b, s, s->st, &s->e);
+    }
+    return n_generated;
+}
+
 bool carat_batch_step(carat_batch *b)
 {
-    int32_t n_answering, n_prompt_rows;
     uint64_t n_generated = 0;
     err e = {0};
 
     b->n_steps++;
     end_cancelled(b);
     admit(b);
-    int32_t n = plan_step_rows(b, &n_answering, &n_prompt_rows);
-    if (!n)
+    pass_rows n = plan_step_rows(b);
+    if (!n.n_parts)
         return false;
     double start = clock_ms();
-    status st = run_pass(b->m, &b->layout, &b->w, b->part, n, &e);
+    status st = run_pass(b->m, &b->layout, &b->w, b->part, n.n_parts, &e);
     double ms = clock_ms() - start;
-    if (!st)
-        measure_pass(b, ms, n_answering, n_prompt_rows);
-    for (int32_t k = 0; k < n; k++) {
-        slot *s = &b->slot[b->part_slot[k]];
-        if (st) {
-            err copy = e;
-            end_job(b, s, st, &copy);
-        } else {
-            use_logits(b, s, &b->part[k], &n_generated);
-        }
+    if (!st) {
+        measure_pass(b, ms, &n);
+        n_generated = use_pass(b, &n, ms);
     }
-    show_slots(b, (uint64_t)(n_answering + n_prompt_rows), n_generated, ms);
+    for (int32_t k = 0; st && k < n.n_parts; k++) {
+        err copy = e;
+        end_job(b, &b->slot[b->part_slot[k]], st, &copy);
+    }
+    show_slots(b, (uint64_t)(n.answers + n.prompts), n_generated, ms);
     return true;
 }

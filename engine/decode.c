@@ -8,8 +8,9 @@
  * allocates, except that the answer parser may grow its buffer for a tool call. At every end of an
  * answer the withheld text is resolved and sent, and the last event is END.
  */
-#include "engine/generation.h"
+#include "engine/round.h"
 #include "engine/report.h"
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "text/stream.h"
@@ -250,6 +251,17 @@ bool generation_ended(const generation *g)
     return g->ended;
 }
 
+const carat_generate_options *generation_options(const generation *g)
+{
+    return &g->opt;
+}
+
+int32_t generation_left(const generation *g)
+{
+    int64_t left = g->opt.max_tokens > 0 ? g->opt.max_tokens - g->n_generated : INT32_MAX;
+    return left < INT32_MAX ? (int32_t)left : INT32_MAX;
+}
+
 int64_t generation_count(const generation *g)
 {
     return g->n_generated;
@@ -294,12 +306,21 @@ static status open_mask(generation *g, err *e)
     return g->allowed ? OK : err_memory(e, "a token mask", words * sizeof *g->allowed);
 }
 
-static status check_speculation(const carat_speculation *s, err *e)
+static status check_speculation(const carat_generate_options *o, err *e)
 {
+    const carat_speculation *s = &o->speculation;
+    const carat_script *k = o->script;
     if (s->n_max < 0 || s->n_max > DRAFT_SLOTS_MAX || s->tree_max > DRAFT_SLOTS_MAX)
         return err_set(e, E_ARG,
                        "speculation: %d drafted tokens a round, or a tree of %d: at most %d",
                        s->n_max, s->tree_max, DRAFT_SLOTS_MAX);
+    if (k && (k->n_answer < 0 || (k->n_answer && !k->answer) || k->n_accept < 0 ||
+              (k->n_accept && !k->accept) || k->rank < 0))
+        return err_set(e, E_ARG, "speculation: a script without its tokens or depths");
+    for (int64_t i = 0; k && i < k->n_answer; i++)
+        if (k->answer[i] < 0)
+            return err_set(e, E_ARG, "speculation: token %lld of the script is %d", (long long)i,
+                           k->answer[i]);
     return OK;
 }
 
@@ -307,7 +328,7 @@ static status open_parts(generation *g, err *e)
 {
     const carat_model *m = g->m;
     status st;
-    if ((st = check_speculation(&g->opt.speculation, e)))
+    if ((st = check_speculation(&g->opt, e)))
         return st;
     if ((st = sample_check(&g->opt.sampling, m->core.n_vocab, e)))
         return st;
@@ -385,59 +406,71 @@ static bool tell_prefill(void *user, int64_t done, int64_t total)
     return generation_tell_prefill(user, done, total);
 }
 
-/* Generates until the answer ends. s->w.logits has the logits of the prompt's last token. */
-static status loop(carat_session *s, generation *g, err *e)
+static bool take_cancel(void *user)
 {
-    pass_part part = {.t = &s->t,
-                      .rows = {.token = &g->id, .n = 1, .want = KV_WANT_LAST},
-                      .logits = s->w.logits,
-                      .n_best = generation_needs(g),
-                      .candidates = s->w.candidates,
-                      .n_candidates = s->w.n_candidates};
-    status st;
-    part.n_candidates[0] = LOGITS_ALL;
-    for (;;) {
-        if (session_take_cancel(s))
-            generation_stop(g, CARAT_FINISH_CANCELLED);
-        if (generation_ended(g))
-            return OK;
-        if ((st = generation_next(g, &s->t, s->t.kv.n_past, &s->w, part_logits(&part, s->m, 0), e)))
-            return st;
-        if (generation_ended(g))
-            continue;
+    return session_take_cancel(user);
+}
+
+/* Takes the first token, from the prompt's last logits in s->w.logits. */
+static status first_token(carat_session *s, generation *g, err *e)
+{
+    if (session_take_cancel(s))
+        generation_stop(g, CARAT_FINISH_CANCELLED);
+    if (generation_ended(g))
+        return OK;
+    return generation_next(g, &s->t, s->t.kv.n_past, &s->w, (row_logits){.all = s->w.logits}, e);
+}
+
+/* Generates until the answer ends. */
+static status loop(carat_session *s, reply *x, err *e)
+{
+    const walk_stop stop = {.asked = take_cancel, .user = s, .before_rows = true};
+    status st = first_token(s, x->g, e);
+    while (!st && !generation_ended(x->g)) {
+        rounds_draft(s->rounds, &x, 1, s->shape.answer_rows);
+        pass_part part = reply_part(x);
+        part.candidates = s->w.candidates;
+        part.n_candidates = s->w.n_candidates;
+        double start = clock_ms();
         if ((st = run_pass(s->m, &s->layout, &s->w, &part, 1, e)))
-            return st;
-        if (!part_finite(&part))
-            return not_finite(s->m, s->t.kv.n_past, e);
-        timeline_commit(&s->t, &part, NULL, 1);
+            break;
+        double ms = clock_ms() - start;
+        st = reply_walk(s->rounds, x, &s->w, &part, &stop, e);
+        rounds_absorb(s->rounds);
+        rounds_tell(s->rounds, ms, part.rows.n, false);
     }
+    return st;
 }
 
 carat_status carat_generate(carat_session *s, const int32_t *ids, int64_t n,
                             const carat_generate_options *opt, carat_event_fn fn, void *user,
                             carat_timings *t, carat_error *e)
 {
+    reply *x = &s->rounds->reply[0];
     generation *g = NULL;
     err why = {0};
     report r;
     status st;
 
     report_begin(&r, s->m);
+    x->t = &s->t;
     if ((st = check_ids(s->m, ids, n, s->shape.n_ctx, e)))
         goto out;
-    if ((st = generation_open(&g, s->m, opt, fn, user, e)))
+    if ((st = generation_open(&g, s->m, opt, fn, user, e)) || (st = reply_open(s->rounds, x, g, e)))
         goto out;
     timeline_prepare(&s->t, ids, n);
     report_prompt(&r, n, &s->t);
     generation_reuses(g, s->t.kv.n_past);
     int64_t cached = s->t.kv.n_past;
-    st = session_prefill(s, ids + cached, n - cached, false, s->w.logits, tell_prefill, g, &why);
+    const prefill p = {
+        .ids = ids + cached, .n = n - cached, .logits = s->w.logits, .fn = tell_prefill, .user = g};
+    st = session_prefill(s, &p, &why);
     report_prefilled(&r);
     if (st == E_CANCELLED) {
         generation_stop(g, CARAT_FINISH_CANCELLED);
         st = OK;
     } else if (!st) {
-        st = loop(s, g, &why);
+        st = loop(s, x, &why);
     }
     if (st) {
         err_set(e, st, "%s", why.text);
@@ -449,7 +482,10 @@ carat_status carat_generate(carat_session *s, const int32_t *ids, int64_t n,
 out:
     if (!st)
         generation_report(g, &r.t);
+    if (!st)
+        reply_report(x, &r.t);
     report_end(&r, t);
+    reply_close(x);
     generation_close(g);
     return st;
 }

@@ -188,7 +188,7 @@ static status check_weights_fit(const carat_model *m, err *e)
     status st = plan_check_weights(m, e);
     if (m->core.n_ctx_train < N_CTX_MIN)
         least.n_ctx = m->core.n_ctx_train;
-    if (st || (st = plan_shape(m, &least, 1, 1, &shape, e)) ||
+    if (st || (st = plan_shape(m, &least, 1, 0, &shape, e)) ||
         (st = plan_costs(m, &shape, NULL, &plan, e)))
         return st;
     return plan_check(m, &plan, e);

@@ -1,16 +1,41 @@
 /* drafters.c - the drafters of a model: opened with it, shared by its sessions.
  *
  * Weights of a drafter are a model of their own (draft_model.core), on the target's main device.
+ * Beside a drafter with weights there is always lookup.
  */
 #include "engine/engine_int.h"
+#include "spec/find.h"
 
+#include <stdio.h>
 #include <string.h>
+
+static status add_drafter(carat_model *m, const draft_class *class, gguf *file, const char *why,
+                          err *e)
+{
+    draft_model **d = &m->draft[class == &draft_lookup ? DRAFTER_LOOKUP : DRAFTER_MODEL];
+    status st = class->model_open(&m->core, file, d, e);
+    if (!st)
+        snprintf((*d)->why, sizeof(*d)->why, "%s", why);
+    return st;
+}
 
 status drafters_open(carat_model *m, const char *wish, err *e)
 {
-    if (!wish || !strcmp(wish, "none"))
+    draft_found f = {0};
+    status st;
+    if (!wish)
         return OK;
-    return err_set(e, E_UNSUPPORTED, "%s: no drafter is called '%s'", m->core.file.path, wish);
+    if ((st = draft_find(wish, &m->core, m->core.file.part ? m->core.file.path : NULL, &f, e)))
+        goto out;
+    if (!f.class)
+        goto out;
+    if ((st = add_drafter(m, f.class, &f.file, f.why, e)))
+        goto out;
+    if (f.class != &draft_lookup)
+        st = add_drafter(m, &draft_lookup, NULL, "it costs nothing", e);
+out:
+    draft_found_free(&f);
+    return st;
 }
 
 void drafters_close(carat_model *m)
@@ -20,6 +45,38 @@ void drafters_close(carat_model *m)
             m->draft[i]->class->model_close(m->draft[i]);
         m->draft[i] = NULL;
     }
+}
+
+/* The drafter's own weights; NULL: it has none. */
+static model *weights_of(const carat_model *m, int which)
+{
+    draft_model *d = m->draft[which];
+    return d && d->core.arch ? &d->core : NULL;
+}
+
+status drafters_load(carat_model *m, const carat_model_options *opt, err *e)
+{
+    status st = OK;
+    for (int i = 0; i < DRAFTERS_MAX && !st; i++)
+        if (weights_of(m, i))
+            st = model_load(weights_of(m, i), m->dev, opt->progress, opt->progress_user, e);
+    return st;
+}
+
+void drafters_unload_weights(carat_model *m)
+{
+    for (int i = 0; i < DRAFTERS_MAX; i++)
+        if (weights_of(m, i))
+            model_unload_weights(weights_of(m, i));
+}
+
+status drafters_load_weights(carat_model *m, err *e)
+{
+    status st = OK;
+    for (int i = 0; i < DRAFTERS_MAX && !st; i++)
+        if (weights_of(m, i))
+            st = model_load_weights(weights_of(m, i), m->progress, m->progress_user, e);
+    return st;
 }
 
 const draft_model *main_drafter(const carat_model *m)

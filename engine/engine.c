@@ -63,12 +63,17 @@ static void count_taken(carat_model *m)
 {
     for (int32_t i = 0; i < m->core.n_weights; i++)
         m->taken_bytes[m->core.weights[i]->side] += m->core.weights[i]->packed_bytes;
+    for (int k = 0; k < DRAFTERS_MAX; k++)
+        for (int32_t i = 0; m->draft[k] && i < m->draft[k]->core.n_weights; i++)
+            m->taken_bytes[PASS_MAIN] += m->draft[k]->core.weights[i]->packed_bytes;
 }
 
 static status load_weights(carat_model *m, const carat_model_options *opt, err *e)
 {
     status st = model_load(&m->core, m->dev, opt->progress, opt->progress_user, e);
     if (st)
+        return st;
+    if ((st = drafters_load(m, opt, e)))
         return st;
     m->loaded = true;
     count_taken(m);
@@ -192,6 +197,7 @@ void carat_model_park(carat_model *m)
     pthread_mutex_lock(&m->pass_lock);
     if (m->loaded) {
         model_unload_weights(&m->core);
+        drafters_unload_weights(m);
         m->loaded = false;
         m->parked = true;
         memset(m->taken_bytes, 0, sizeof m->taken_bytes);
@@ -205,10 +211,13 @@ carat_status carat_model_unpark(carat_model *m, carat_error *e)
     pthread_mutex_lock(&m->pass_lock);
     if (m->parked) {
         st = model_load_weights(&m->core, m->progress, m->progress_user, e);
-        if (st)
+        st = st ? st : drafters_load_weights(m, e);
+        if (st) {
+            drafters_unload_weights(m);
             model_unload_weights(&m->core);
-        else
+        } else {
             count_taken(m);
+        }
         m->loaded = !st;
         m->parked = st != OK;
     }

@@ -65,12 +65,16 @@ struct carat_model {
     _Atomic(sampler *) spare_sampler; /* for the next carat_sample; NULL: in use or not made */
 };
 
+typedef struct rounds rounds; /* round.h */
+
 /* The sizes of a session; fixed once it is open. */
 typedef struct session_shape {
     int32_t n_ctx, chunk, n_outputs;
     int32_t n_seqs;        /* timelines that share one workspace */
-    int32_t verify_rows;   /* of one timeline in a pass whose logits reach the workspace: 1, or a
-                              token and the drafts after it */
+    int32_t verify_rows;   /* most rows of one answer in a pass: its last token, and the drafts */
+    int32_t answer_rows;   /* most rows of all answers in a pass; n_seqs or more */
+    int32_t draft_slots;   /* most drafted tokens in a row; 0: no drafter */
+    int32_t draft_tree;    /* as carat_session_options */
     int32_t checkpoint_mb; /* 0: chosen; < 0: none */
     const pass_taps *taps; /* of every pass; NULL: none. The caller's, as long as the workspace */
     kv_choice kv;
@@ -89,6 +93,8 @@ typedef struct timeline {
     int64_t seg_n;
     kv_snapshot *pending[CUTS_MAX]; /* reserved; filled before a pass overwrites their rows */
     int32_t n_pending;
+    rounds *rounds; /* whose drafters these are the states of; NULL: no drafters (round.h) */
+    draft_state *draft[DRAFTERS_MAX]; /* NULL: that drafter is not there */
 } timeline;
 
 /* Buffers of passes and sampling: one set per session, one per batch. */
@@ -99,9 +105,9 @@ typedef struct workspace {
         void *at; /* memory of the side's device */
         size_t n_bytes;
     } scratch[PASS_SIDES_MAX];
-    /* For rows whose tokens will be sampled: verify_rows of each of n_seqs timelines. */
-    float *logits;         /* [rows][n_vocab] */
-    candidate *candidates; /* [rows][CANDIDATES_MAX] */
+    mat y;                 /* the logits of the last pass, in scratch */
+    float *logits;         /* [n_vocab]: of the row that was read last */
+    candidate *candidates; /* [answer_rows][CANDIDATES_MAX] */
     int32_t *n_candidates; /* [as many rows as a pass may have logits of, or more] */
     float *raw;            /* [n_vocab] before the sampler's changes, for logprobs */
     sampler sampler;
@@ -122,6 +128,7 @@ struct carat_session {
     timeline t;
     checkpoint_store *store; /* NULL: none */
     workspace w;
+    rounds *rounds;
     atomic_bool cancel;
 };
 
@@ -141,17 +148,25 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e);
 /* drafters.c: opens the drafters that wish names (carat_model_options.draft), their weights not yet
  * loaded. */
 status drafters_open(carat_model *m, const char *wish, err *e);
+/* Their weights, on the main device. */
+status drafters_load(carat_model *m, const carat_model_options *opt, err *e);
+/* Gives back what the weights take on the device, and takes it again. */
+void drafters_unload_weights(carat_model *m);
+status drafters_load_weights(carat_model *m, err *e);
 void drafters_close(carat_model *m); /* safe on a model without drafters */
 /* The drafter with weights, else lookup; NULL: none. */
 const draft_model *main_drafter(const carat_model *m);
 
-/* plan.c: options to a shape, and its costs. Errors for options that make no sense or do not fit.
+/* plan.c: options to a shape, and its costs. verify_rows 0: as the drafters need. Errors for
+ * options that make no sense or do not fit.
  */
 status plan_shape(const carat_model *m, const carat_session_options *opt, int32_t n_seqs,
                   int32_t verify_rows, session_shape *shape, err *e);
 status plan_costs(const carat_model *m, const session_shape *shape, kv_layout *layout,
                   carat_memory_plan *plan, err *e); /* layout may be NULL */
 status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e);
+/* The sizes that drafters of such a session have. */
+draft_sizes plan_draft_sizes(const carat_model *m, const session_shape *shape, const kv_layout *l);
 /* With `strict`: E_UNSUPPORTED if a product has no kernel at full speed. */
 status plan_check_weights(const carat_model *m, err *e);
 
@@ -187,7 +202,7 @@ status workspace_open(workspace *w, carat_model *m, const kv_layout *l, const se
 void workspace_close(workspace *w, carat_model *m); /* safe on a zeroed or closed workspace */
 /* Checks that ids[0..n) can be a prompt in a context of n_ctx. */
 status check_ids(const carat_model *m, const int32_t *ids, int64_t n, int32_t n_ctx, err *e);
-/* carat_session_open, with verify_rows as session_shape. */
+/* carat_session_open, with verify_rows as plan_shape. */
 status session_open(carat_model *m, const carat_session_options *opt, int32_t verify_rows,
                     carat_session **out, err *e);
 /* True once per carat_session_cancel: reading it clears it. */
@@ -202,25 +217,17 @@ enum { LOGITS_ALL = -1, LOGITS_BAD = -2 };
 typedef struct pass_part {
     timeline *t;
     kv_rows rows;
-    float *logits;         /* [n_wanted][n_vocab] */
+    bool prompt;           /* rows of a prompt; else of an answer: step.prompt */
+    float *logits;         /* [n_wanted][n_vocab]; NULL: read_logits reads rows later */
     int32_t n_best;        /* > 0: a superset of each row's n_best largest logits will do */
     candidate *candidates; /* n_best > 0: [n_wanted][CANDIDATES_MAX] */
-    int32_t *n_candidates; /* [n_wanted]: how many came of each row; LOGITS_ALL: `logits` has the
-                              row; LOGITS_BAD: a NaN or +inf is in it */
+    int32_t *n_candidates; /* [n_wanted]: how many came of each row; LOGITS_ALL: none, so all of
+                              the row's logits are read; LOGITS_BAD: a NaN or +inf is in it */
+    int32_t row0, out0;    /* set by run_pass: numbers of the first row, and of the first wanted
+                              row, in the pass */
 } pass_part;
 
-/* Of wanted row k. */
-static inline row_logits part_logits(const pass_part *p, const carat_model *m, int32_t k)
-{
-    row_logits x = {.all = p->logits + (size_t)k * (size_t)m->core.n_vocab};
-    if (p->n_candidates[k] >= 0) {
-        x.candidates = p->candidates + (size_t)k * CANDIDATES_MAX;
-        x.n_candidates = p->n_candidates[k];
-    }
-    return x;
-}
-
-/* Is no wanted row LOGITS_BAD? */
+/* Is no wanted row LOGITS_BAD? Without `logits`, of the rows read so far. */
 static inline bool part_finite(const pass_part *p)
 {
     bool finite = true;
@@ -229,9 +236,14 @@ static inline bool part_finite(const pass_part *p)
     return finite;
 }
 
-/* One pass over the rows of all parts, no two of one timeline. No timeline moves. */
-status run_pass(carat_model *m, const kv_layout *l, workspace *w, const pass_part *part,
-                int32_t n_parts, err *e);
+/* One pass over the rows of all parts, no two of one timeline. No timeline moves. Where
+ * prompts_apart of a device, all parts are prompts or none is. */
+status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *part, int32_t n_parts,
+                err *e);
+/* After run_pass and before the next pass of w: wanted row k of a part. `all` is w->logits, unless
+ * the part has `logits`. E_NUMERIC: a NaN or +inf is in the row, which is at position pos. */
+status read_logits(carat_model *m, workspace *w, const pass_part *part, int32_t k, int64_t pos,
+                   row_logits *x, err *e);
 /* After run_pass: t goes on with n rows of its part. path: NULL for the first n rows of a chain,
  * else the rows' numbers from the committed context downwards, each the parent of the next. The
  * other rows are dropped. Once per pass and timeline. */
@@ -240,9 +252,15 @@ status not_finite(const carat_model *m, int64_t pos, err *e); /* the sentence fo
 
 /* prefill.c. Progress of a prefill: false to cancel. */
 typedef bool (*prefill_fn)(void *user, int64_t done, int64_t total);
-/* Computes ids[0..n), which come after the timeline's tokens. all: logits of every row, [n,
- * n_vocab]; else of the last, or of none if logits is NULL. */
-status session_prefill(carat_session *s, const int32_t *ids, int64_t n, bool all, float *logits,
-                       prefill_fn fn, void *user, err *e);
+typedef struct prefill {
+    const int32_t *ids; /* [n], which come after the timeline's tokens */
+    int64_t n;
+    bool answer;   /* computed like an answer's rows: tokens of a caller's own loop */
+    bool all;      /* logits of every row, [n, n_vocab]; else of the last */
+    float *logits; /* NULL: none */
+    prefill_fn fn; /* may be NULL */
+    void *user;
+} prefill;
+status session_prefill(carat_session *s, const prefill *p, err *e);
 
 #endif

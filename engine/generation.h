@@ -43,6 +43,10 @@ void generation_stop(generation *g, carat_finish why);
 bool generation_ended(const generation *g);
 status generation_finish(generation *g, err *e);
 
+const carat_generate_options *generation_options(const generation *g);
+/* The most tokens that may still come. */
+int32_t generation_left(const generation *g);
+
 /* For reports. */
 int64_t generation_count(const generation *g); /* tokens so far */
 /* Fills in the counts of tokens and the finish reason. */

@@ -90,9 +90,9 @@ static void take_logits(carat_model *m, mat y, const pass_part *part, int32_t n_
     for (int32_t i = 0; i < n_parts; i++) {
         const pass_part *p = &part[i];
         for (int32_t k = 0; k < kv_rows_wanted(&p->rows); k++, r++) {
-            float *to = p->logits + (size_t)k * n_vocab;
-            if (p->n_candidates[k] != LOGITS_ALL)
+            if (!p->logits || p->n_candidates[k] != LOGITS_ALL)
                 continue;
+            float *to = p->logits + (size_t)k * n_vocab;
             m->dev->download(m->dev, to, mat_row(y, r), n_vocab * sizeof *to);
             if (!finite_row(to, m->core.n_vocab))
                 p->n_candidates[k] = LOGITS_BAD;
@@ -102,12 +102,15 @@ static void take_logits(carat_model *m, mat y, const pass_part *part, int32_t n_
 
 /* ---- Passes ------------------------------------------------------------------------------ */
 
-static status fill_step(workspace *w, const pass_part *part, int32_t n_parts, err *e)
+static status fill_step(workspace *w, pass_part *part, int32_t n_parts, err *e)
 {
     status st = OK;
     kv_batch_clear(&w->batch);
+    w->batch.st.prompt = part[0].prompt;
     for (int32_t i = 0; i < n_parts && !st; i++) {
         timeline *t = part[i].t;
+        part[i].row0 = w->batch.st.all.n;
+        part[i].out0 = w->batch.st.out.n;
         timeline_before_pass(t, part[i].rows.n);
         if (!(st = kv_reserve(&t->kv, part[i].rows.n, e)))
             st = kv_batch_add_rows(&w->batch, &t->kv, &part[i].rows, e);
@@ -127,8 +130,8 @@ static status check_devices(const carat_model *m, err *e)
     return st;
 }
 
-status run_pass(carat_model *m, const kv_layout *l, workspace *w, const pass_part *part,
-                int32_t n_parts, err *e)
+status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *part, int32_t n_parts,
+                err *e)
 {
     pass p;
     status st = fill_step(w, part, n_parts, e);
@@ -140,14 +143,35 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, const pass_par
         return st;
     }
     workspace_begin_pass(w, m, &p);
-    mat y = model_forward(&p, &m->core, l);
+    w->y = model_forward(&p, &m->core, l);
     if (pass_failed(&p))
         st = err_set(e, p.e.status, "%s", p.e.text);
     else
-        take_logits(m, y, part, n_parts);
+        take_logits(m, w->y, part, n_parts);
     st = st ? st : check_devices(m, e);
     pthread_mutex_unlock(&m->pass_lock);
     return st;
+}
+
+status read_logits(carat_model *m, workspace *w, const pass_part *part, int32_t k, int64_t pos,
+                   row_logits *x, err *e)
+{
+    size_t n_vocab = (size_t)m->core.n_vocab;
+    int32_t *n = &part->n_candidates[k];
+    status st = OK;
+    *x = (row_logits){.all = part->logits ? part->logits + (size_t)k * n_vocab : w->logits};
+    if (*n >= 0) {
+        x->candidates = part->candidates + (size_t)k * CANDIDATES_MAX;
+        x->n_candidates = *n;
+    } else if (*n == LOGITS_ALL && !part->logits) {
+        pthread_mutex_lock(&m->pass_lock);
+        m->dev->download(m->dev, x->all, mat_row(w->y, part->out0 + k), n_vocab * sizeof *x->all);
+        st = check_devices(m, e);
+        pthread_mutex_unlock(&m->pass_lock);
+        if (!st && !finite_row(x->all, m->core.n_vocab))
+            *n = LOGITS_BAD;
+    }
+    return st || *n != LOGITS_BAD ? st : not_finite(m, pos, e);
 }
 
 /* True if path leads from the committed context downwards, each row the parent of the next. */

@@ -10,7 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ROWS_SMALL = 32 }; /* counts of rows up to here are planned one by one */
+enum {
+    ROWS_SMALL = 32,      /* counts of rows up to here are planned one by one */
+    DRAFT_DEFAULT = 15,   /* drafted tokens a round, unless more are asked for */
+    ANSWER_ROWS_MAX = 128 /* of a batch: 128 MiB of logits at 262144 ids */
+};
 
 /* The most that checkpoints take unless the caller sets their memory. */
 #define CHECKPOINT_MAX_BYTES ((uint64_t)4 << 30)
@@ -32,6 +36,25 @@ static status longest_fit(const carat_model *m, session_shape *shape, err *e)
     }
 }
 
+/* How many tokens are drafted at most, and the rows that check them. The logits of a row take
+ * n_vocab floats of the device's scratch, so a batch bounds the rows of all answers. */
+static void plan_rounds(const carat_model *m, const carat_session_options *opt,
+                        session_shape *shape)
+{
+    int32_t most = 0, rows = shape->verify_rows;
+    for (int i = 0; i < DRAFTERS_MAX; i++)
+        if (m->draft[i] && m->draft[i]->n_slots > most)
+            most = m->draft[i]->n_slots;
+    int32_t wish = opt->draft_max ? opt->draft_max : DRAFT_DEFAULT;
+    shape->draft_slots = wish < most ? wish : most;
+    int32_t tree = opt->draft_tree ? opt->draft_tree : DRAFT_DEFAULT;
+    int32_t nodes = tree > shape->draft_slots ? tree : shape->draft_slots;
+    if (!rows)
+        rows = shape->verify_rows = shape->draft_slots ? 1 + nodes : 1;
+    rows *= shape->n_seqs;
+    shape->answer_rows = rows < ANSWER_ROWS_MAX ? rows : ANSWER_ROWS_MAX;
+}
+
 status plan_shape(const carat_model *m, const carat_session_options *opt, int32_t n_seqs,
                   int32_t verify_rows, session_shape *shape, err *e)
 {
@@ -39,8 +62,10 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
     status st;
 
     opt = opt ? opt : &none;
-    *shape = (session_shape){
-        .n_seqs = n_seqs, .verify_rows = verify_rows, .checkpoint_mb = opt->checkpoint_mb};
+    *shape = (session_shape){.n_seqs = n_seqs,
+                             .verify_rows = verify_rows,
+                             .draft_tree = opt->draft_tree,
+                             .checkpoint_mb = opt->checkpoint_mb};
     const kv_words words = {opt->kv_k, opt->kv_v, opt->kv_layers, opt->kv_single};
     if ((st = kv_choice_parse(&shape->kv, &words, e)))
         return st;
@@ -53,15 +78,18 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
         return err_set(e, E_ARG, "a round of %d drafted tokens, or a tree of %d: at most %d",
                        opt->draft_max, opt->draft_tree, DRAFT_SLOTS_MAX);
     shape->chunk = opt->chunk ? opt->chunk : m->dev->chunk_rows;
-    shape->n_outputs = opt->n_outputs ? opt->n_outputs : OUTPUTS_DEFAULT;
-    if (shape->n_outputs < n_seqs * verify_rows) /* all of them may be in one pass */
-        shape->n_outputs = n_seqs * verify_rows;
     shape->n_ctx = opt->n_ctx;
     int32_t n_ctx_max = opt->n_ctx ? opt->n_ctx : m->core.n_ctx_train;
+    plan_rounds(m, opt, shape);
+    shape->n_outputs = opt->n_outputs ? opt->n_outputs : OUTPUTS_DEFAULT;
+    if (shape->n_outputs < shape->answer_rows) /* all of them may be in one pass */
+        shape->n_outputs = shape->answer_rows;
     if (shape->chunk > n_ctx_max)
         shape->chunk = n_ctx_max;
     if (shape->n_outputs > n_ctx_max)
         shape->n_outputs = n_ctx_max;
+    if (shape->answer_rows > shape->n_outputs)
+        shape->answer_rows = shape->n_outputs;
     if (!shape->n_ctx && (st = longest_fit(m, shape, e)))
         return st;
     if (shape->chunk > shape->n_ctx)
@@ -76,21 +104,21 @@ static int32_t rows_max(const session_shape *s)
 }
 
 /* A dry pass takes the lock too, because a wrapped device keeps state during a call. */
-static status plan_pass(const carat_model *m, const session_shape *s, const kv_layout *l,
+static status plan_pass(const carat_model *m, const pass_taps *taps, const kv_layout *l,
                         int32_t rows, int32_t outs, model_costs *c, err *e)
 {
     pthread_mutex_t *lock = (pthread_mutex_t *)&m->pass_lock; /* all else of m stays as it is */
     pthread_mutex_lock(lock);
-    status st = model_plan(&m->core, m->dev, l, rows, outs, s->taps, c, e);
+    status st = model_plan(&m->core, m->dev, l, rows, outs, taps, c, e);
     pthread_mutex_unlock(lock);
     return st;
 }
 
-static status add_pass(const carat_model *m, const session_shape *s, const kv_layout *l,
+static status add_pass(const carat_model *m, const pass_taps *taps, const kv_layout *l,
                        int32_t rows, int32_t outs, model_costs *worst, err *e)
 {
     model_costs c;
-    status st = plan_pass(m, s, l, rows, outs, &c, e);
+    status st = plan_pass(m, taps, l, rows, outs, &c, e);
     if (st)
         return st;
     c.flops = c.flops > worst->flops ? c.flops : worst->flops;
@@ -112,8 +140,8 @@ static int32_t next_count(int32_t n, int32_t most)
  * may not take the most, so all small counts are tried, then doublings. A pass of a session wants
  * logits of no row, one, all but one, or all that may have them. A pass of a batch, or one that
  * checks drafts, wants logits of any number of rows. */
-static status worst_pass(const carat_model *m, const session_shape *s, const kv_layout *l,
-                         model_costs *worst, err *e)
+static status worst_pass(const carat_model *m, const session_shape *s, const pass_taps *taps,
+                         const kv_layout *l, model_costs *worst, err *e)
 {
     int32_t most = rows_max(s);
     status st;
@@ -122,11 +150,11 @@ static status worst_pass(const carat_model *m, const session_shape *s, const kv_
         int32_t outs = rows < s->n_outputs ? rows : s->n_outputs;
         const int32_t wanted[4] = {0, 1, outs - 1, outs};
         for (int i = 0; i < 4; i++)
-            if ((st = add_pass(m, s, l, rows, wanted[i], worst, e)))
+            if ((st = add_pass(m, taps, l, rows, wanted[i], worst, e)))
                 return st;
         bool any = s->n_seqs > 1 || s->verify_rows > 1;
         for (int32_t k = 2; any && k < outs - 1; k = next_count(k, outs))
-            if ((st = add_pass(m, s, l, rows, k, worst, e)))
+            if ((st = add_pass(m, taps, l, rows, k, worst, e)))
                 return st;
     }
     return OK;
@@ -213,7 +241,8 @@ static void plan_host(const carat_model *m, uint64_t file_bytes, const model_sid
     p->weight_bytes = m->direct                      ? file_bytes + c->repack_bytes
                       : file_bytes > c->repack_bytes ? file_bytes
                                                      : c->repack_bytes;
-    p->total_bytes = p->weight_bytes + p->kv_swa_bytes + p->kv_global_bytes + p->scratch_bytes;
+    p->total_bytes =
+        p->weight_bytes + p->kv_swa_bytes + p->kv_global_bytes + p->scratch_bytes + p->draft_bytes;
     /* During loading one weight is in memory twice, and nothing of a session yet. */
     if (p->total_bytes < loading)
         p->total_bytes = loading;
@@ -228,8 +257,62 @@ static void plan_apart(const device *d, const model_side_costs *c, carat_device_
     p->weight_bytes = c->repack_bytes + c->table_bytes;
     p->reserve_bytes = d->reserve_bytes;
     p->total_bytes = p->weight_bytes + p->kv_swa_bytes + p->kv_global_bytes + p->scratch_bytes +
-                     p->reserve_bytes;
+                     p->draft_bytes + p->reserve_bytes;
     p->available_bytes = d->available_bytes(d);
+}
+
+draft_sizes plan_draft_sizes(const carat_model *m, const session_shape *s, const kv_layout *l)
+{
+    return (draft_sizes){.dev = m->dev,
+                         .n_ctx = s->n_ctx,
+                         .rows_max = l->rows_max,
+                         .outs_max = s->n_outputs,
+                         .n_seqs = s->n_seqs,
+                         .n_slots = s->draft_slots,
+                         .target_kv = l};
+}
+
+/* What a drafter's weights take on the main device, and its tables. */
+static uint64_t draft_weight_bytes(const carat_model *m, const model *core)
+{
+    uint64_t n = 0;
+    for (int32_t i = 0; i < core->n_weights; i++) {
+        const weight *w = core->weights[i];
+        uint64_t copied =
+            w->gather && !m->dev->loads_gathered ? 0 : m->dev->weight_bytes(m->dev, w);
+        n += m->dev->host_memory && copied < w->n_bytes ? w->n_bytes : copied;
+    }
+    for (int32_t i = 0; i < core->n_tables; i++)
+        n += core->tables[i].n_bytes;
+    return n;
+}
+
+/* The drafters' memory on the main device, and the taps that they want. */
+static status plan_drafters(const carat_model *m, const session_shape *s, const kv_layout *l,
+                            uint64_t *n_bytes, pass_taps *taps, err *e)
+{
+    const draft_sizes z = plan_draft_sizes(m, s, l);
+    pthread_mutex_t *lock = (pthread_mutex_t *)&m->pass_lock;
+    *n_bytes = 0;
+    *taps = (pass_taps){0};
+    for (int i = 0; i < DRAFTERS_MAX && s->draft_slots; i++) {
+        const draft_model *d = m->draft[i];
+        draft_costs c = {0};
+        if (!d)
+            continue;
+        pthread_mutex_lock(lock);
+        status st = d->class->plan(d, &z, &c, e);
+        pthread_mutex_unlock(lock);
+        if (st)
+            return st;
+        *n_bytes += c.device_bytes + (uint64_t)s->n_seqs * c.device_state_bytes +
+                    draft_weight_bytes(m, &d->core);
+        if (m->dev->host_memory)
+            *n_bytes += c.host_bytes;
+        if (c.taps.n)
+            *taps = c.taps;
+    }
+    return OK;
 }
 
 static void plan_devices(const carat_model *m, const session_shape *s, const kv_layout *l,
@@ -244,7 +327,8 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
                                  .n_layers = model_layers_on(&m->core, i),
                                  .kv_swa_bytes = l->side[i].ring * n,
                                  .kv_global_bytes = l->side[i].linear * n,
-                                 .scratch_bytes = c->side[i].scratch_bytes};
+                                 .scratch_bytes = c->side[i].scratch_bytes,
+                                 .draft_bytes = i == PASS_MAIN ? plan->draft_bytes : 0};
         /* The rest of the file counts for the main device, unused tensors included. */
         uint64_t of_file = i == PASS_MAIN ? file_bytes : c->side[i].file_bytes;
         file_bytes -= of_file;
@@ -266,12 +350,15 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
 {
     kv_layout l = {0};
     model_costs costs = {0};
+    pass_taps taps;
     status st;
 
     *plan = (carat_memory_plan){.n_ctx = s->n_ctx, .chunk = s->chunk};
     if ((st = plan_layout(m, s, &l, e)) || (st = check_kernels(m, &l, e)))
         goto out;
-    if ((st = worst_pass(m, s, &l, &costs, e)))
+    if ((st = plan_drafters(m, s, &l, &plan->draft_bytes, &taps, e)))
+        goto out;
+    if ((st = worst_pass(m, s, s->taps ? s->taps : &taps, &l, &costs, e)))
         goto out;
     plan->weight_bytes = m->core.file.data_bytes;
     plan->kv_swa_bytes = l.all.ring * (uint64_t)s->n_seqs;
@@ -320,7 +407,7 @@ carat_status carat_plan(const carat_model *m, const carat_session_options *opt,
                         carat_memory_plan *plan, carat_error *e)
 {
     session_shape shape;
-    status st = plan_shape(m, opt, 1, 1, &shape, e);
+    status st = plan_shape(m, opt, 1, 0, &shape, e);
     if (st) {
         *plan = (carat_memory_plan){0};
         return st;
@@ -363,7 +450,7 @@ int32_t carat_plan_kv(const carat_model *m, const carat_session_options *opt, ca
     session_shape shape;
     kv_layout l;
     int32_t n = 0;
-    if (plan_shape(m, opt, 1, 1, &shape, e) || plan_layout(m, &shape, &l, e))
+    if (plan_shape(m, opt, 1, 0, &shape, e) || plan_layout(m, &shape, &l, e))
         return -1;
     for (int32_t i = 0; i < l.n; i++) {
         bool first = true;

@@ -1,27 +1,28 @@
 /* prefill.c - prompts, cut into chunks of rows. Only the last pass of a prompt wants logits, unless
  * the caller asks for all.
  */
-#include "engine/engine_int.h"
+#include "engine/round.h"
 
-status session_prefill(carat_session *s, const int32_t *ids, int64_t n, bool all, float *logits,
-                       prefill_fn fn, void *user, err *e)
+status session_prefill(carat_session *s, const prefill *p, err *e)
 {
     int32_t rows = s->shape.chunk;
     size_t n_vocab = (size_t)s->m->core.n_vocab;
-    int64_t from = s->t.kv.n_past, end = from + n;
+    int64_t from = s->t.kv.n_past, end = from + p->n;
+    float *logits = p->logits;
     status st;
 
-    if (all && rows > s->shape.n_outputs)
+    if (p->all && rows > s->shape.n_outputs)
         rows = s->shape.n_outputs;
     while (s->t.kv.n_past < end) {
         int64_t at = s->t.kv.n_past;
         int32_t take = end - at < rows ? (int32_t)(end - at) : rows;
-        kv_want want = all ? KV_WANT_ALL : at + take == end ? KV_WANT_LAST : KV_WANT_NONE;
+        kv_want want = p->all ? KV_WANT_ALL : at + take == end ? KV_WANT_LAST : KV_WANT_NONE;
         if (session_take_cancel(s))
             return err_set(e, E_CANCELLED, "cancelled after %lld of %lld prompt tokens",
                            (long long)at, (long long)end);
         pass_part part = {.t = &s->t,
-                          .rows = {.token = ids + (at - from), .n = take, .want = want},
+                          .rows = {.token = p->ids + (at - from), .n = take, .want = want},
+                          .prompt = !p->answer,
                           .logits = logits ? logits : s->w.logits,
                           .n_best =
                               logits ? 0 : 1, /* the logits are only tested for NaN and +inf */
@@ -31,10 +32,11 @@ status session_prefill(carat_session *s, const int32_t *ids, int64_t n, bool all
             return st;
         if (!part_finite(&part))
             return not_finite(s->m, at + take - 1, e);
-        timeline_commit(&s->t, &part, NULL, take);
-        if (all)
+        rounds_keep(s->rounds, &part, NULL, take);
+        rounds_absorb(s->rounds);
+        if (p->all)
             logits += (size_t)take * n_vocab;
-        if (fn && !fn(user, s->t.kv.n_past, end))
+        if (p->fn && !p->fn(p->user, s->t.kv.n_past, end))
             return err_set(e, E_CANCELLED, "cancelled after %lld of %lld prompt tokens",
                            (long long)s->t.kv.n_past, (long long)end);
     }
@@ -48,11 +50,11 @@ static bool tell_prompt_progress(void *user, int64_t done, int64_t total)
 }
 
 /* The common part of carat_eval and carat_append: computes the new ids. */
-static status eval_new(carat_session *s, const int32_t *ids, int64_t n, bool all, float *logits,
-                       err *e)
+static status eval_new(carat_session *s, prefill p, err *e)
 {
-    return session_prefill(s, ids, n, all, logits, s->m->progress ? tell_prompt_progress : NULL,
-                           s->m, e);
+    p.fn = s->m->progress ? tell_prompt_progress : NULL;
+    p.user = s->m;
+    return session_prefill(s, &p, e);
 }
 
 static status check_place(bool all, const float *logits, err *e)
@@ -72,7 +74,8 @@ carat_status carat_eval(carat_session *s, const int32_t *ids, int64_t n, bool al
     int64_t cached = s->t.kv.n_past;
     if (n_reused)
         *n_reused = cached;
-    return eval_new(s, ids + cached, n - cached, all_logits, logits, e);
+    const prefill p = {.ids = ids + cached, .n = n - cached, .all = all_logits, .logits = logits};
+    return eval_new(s, p, e);
 }
 
 carat_status carat_append(carat_session *s, const int32_t *ids, int64_t n, bool all_logits,
@@ -85,5 +88,7 @@ carat_status carat_append(carat_session *s, const int32_t *ids, int64_t n, bool 
     if (n > s->shape.n_ctx - cached)
         return err_set(e, E_LIMIT, "%lld tokens after %lld: the context holds %d", (long long)n,
                        (long long)cached, s->shape.n_ctx);
-    return eval_new(s, ids, n, all_logits, logits, e);
+    /* One token at a time is a caller's own token loop. */
+    const prefill p = {.ids = ids, .n = n, .answer = n == 1, .all = all_logits, .logits = logits};
+    return eval_new(s, p, e);
 }

@@ -3,7 +3,7 @@
  * All memory is allocated at open, with sizes from dry passes. Checkpoints alone are allocated and
  * freed later, within their budget.
  */
-#include "engine/engine_int.h"
+#include "engine/round.h"
 #include "base/mem.h"
 
 /* ---- Opening --------------------------------------------------------------------------- */
@@ -12,7 +12,7 @@ status workspace_open(workspace *w, carat_model *m, const kv_layout *l, const se
                       const carat_memory_plan *plan, err *e)
 {
     size_t n_vocab = (size_t)m->core.n_vocab;
-    size_t rows = (size_t)shape->n_seqs * (size_t)shape->verify_rows;
+    size_t rows = (size_t)shape->answer_rows;
     size_t outputs = (size_t)shape->n_outputs > rows ? (size_t)shape->n_outputs : rows;
     status st;
     *w = (workspace){.taps = shape->taps};
@@ -30,12 +30,12 @@ status workspace_open(workspace *w, carat_model *m, const kv_layout *l, const se
             goto out;
         }
     }
-    w->logits = mem_calloc(n_vocab * rows, sizeof *w->logits);
+    w->logits = mem_calloc(n_vocab, sizeof *w->logits);
     w->raw = mem_calloc(n_vocab, sizeof *w->raw);
     w->candidates = mem_calloc(CANDIDATES_MAX * rows, sizeof *w->candidates);
     w->n_candidates = mem_calloc(outputs, sizeof *w->n_candidates);
     if (!w->logits || !w->raw || !w->candidates || !w->n_candidates)
-        st = err_memory(e, "a session", n_vocab * (rows + 1) * sizeof *w->logits);
+        st = err_memory(e, "a session", 2 * n_vocab * sizeof *w->logits);
 out:
     if (st)
         workspace_close(w, m);
@@ -114,6 +114,9 @@ status session_open(carat_model *m, const carat_session_options *opt, int32_t ve
         goto out;
     if ((st = workspace_open(&s->w, m, &s->layout, &s->shape, &plan, e)))
         goto out;
+    if ((st = rounds_open(&s->rounds, m, &s->shape, &s->layout, &s->w, e)) ||
+        (st = rounds_attach(s->rounds, &s->t, e)))
+        goto out;
     *out = s;
     s = NULL;
 out:
@@ -124,7 +127,7 @@ out:
 carat_status carat_session_open(carat_model *m, const carat_session_options *opt,
                                 carat_session **out, carat_error *e)
 {
-    return session_open(m, opt, 1, out, e);
+    return session_open(m, opt, 0, out, e);
 }
 
 void carat_session_close(carat_session *s)
@@ -133,6 +136,7 @@ void carat_session_close(carat_session *s)
         return;
     workspace_close(&s->w, s->m);
     timeline_close(&s->t);
+    rounds_close(s->rounds);
     checkpoints_close(s->store);
     kv_layout_free(&s->layout);
     mem_free(s);

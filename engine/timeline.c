@@ -12,7 +12,7 @@
  * The last id of a prompt is always computed, because its logits are wanted. No answer depends on a
  * checkpoint, so one that does not fit in memory is silently omitted.
  */
-#include "engine/engine_int.h"
+#include "engine/round.h"
 #include "base/mem.h"
 
 #include <string.h>
@@ -47,6 +47,7 @@ void timeline_close(timeline *t)
 {
     if (t->id)
         timeline_rest(t);
+    rounds_detach(t);
     drop_pending(t);
     kv_segment_drop(t->seg);
     mem_free(t->id);
@@ -72,6 +73,7 @@ static void after_cut(timeline *t)
         t->seg_n = t->kv.n_past;
     if (!t->seg_n)
         know_segment(t, NULL, 0);
+    rounds_forget(t, t->kv.n_past);
 }
 
 bool timeline_rewind(timeline *t, int64_t n)
@@ -268,6 +270,7 @@ status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
     pthread_mutex_unlock(&t->m->pass_lock);
     memcpy(t->id, k->ids, (size_t)k->n * sizeof *t->id);
     know_segment(t, NULL, 0);
+    rounds_forget(t, 0);
     return OK;
 }
 

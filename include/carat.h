@@ -336,6 +336,7 @@ typedef struct carat_device_plan {
     uint64_t weight_bytes;                  /* in the device's layout */
     uint64_t kv_swa_bytes, kv_global_bytes; /* caches of sliding-window and of global layers */
     uint64_t scratch_bytes;                 /* of a pass */
+    uint64_t draft_bytes;                   /* the drafter: weights, caches, work space */
     uint64_t reserve_bytes;   /* GPUs: at most, for recorded passes, step blocks and libraries */
     uint64_t total_bytes;     /* the sum */
     uint64_t available_bytes; /* free, plus what this model has taken already; 0: unknown */
@@ -348,6 +349,7 @@ typedef struct carat_memory_plan {
     uint64_t repack_bytes;                  /* copies of weights in the devices' layouts */
     uint64_t kv_swa_bytes, kv_global_bytes; /* caches of sliding-window and of global layers */
     uint64_t scratch_bytes;                 /* of a pass */
+    uint64_t draft_bytes;                   /* the drafter: weights, caches, work space */
     uint64_t checkpoint_bytes; /* at most; part of the total only with checkpoint_mb > 0 */
     uint64_t total_bytes; /* while computing. Pages of repacked weights leave memory, but not with
                              no_mmap */
@@ -522,6 +524,17 @@ typedef struct carat_round {
     double draft_ms, pass_ms;
 } carat_round;
 
+/* For benchmarks and tests: guesses whose outcome is decided beforehand take the place of the
+ * drafter's own, which are computed all the same. Round i guesses accept[i % n_accept] of the next
+ * tokens of answer rightly, and what follows wrongly. */
+typedef struct carat_script {
+    const int32_t *answer; /* [n_answer] tokens, as the answer has them without a drafter */
+    int64_t n_answer;
+    const int32_t *accept; /* [n_accept] */
+    int32_t n_accept;
+    int32_t rank; /* in trees: the right tokens are the best of their places after `rank` others */
+} carat_script;
+
 /* Runs on the thread of the call, after the tokens of the round were reported. */
 typedef void (*carat_round_fn)(void *user, const carat_round *r);
 
@@ -537,7 +550,8 @@ typedef struct carat_generate_options {
     int32_t max_thinking, answer_reserve;
     const carat_mask *mask; /* NULL: none. Used until the generation ends */
     carat_speculation speculation;
-    carat_round_fn on_round; /* NULL: none */
+    const carat_script *script; /* NULL: none. Read until the generation ends */
+    carat_round_fn on_round;    /* NULL: none */
     void *round_user;
 } carat_generate_options;
 
@@ -627,10 +641,11 @@ CARAT_API const char *carat_grammar_failure(const carat_grammar *g);
 
 /* ---- Many generations at once ---------------------------------------------------------- */
 
-/* A batch runs up to n_slots generations side by side. A pass has one row for each answer, and
- * chunks of prompts in its other rows. More jobs wait in a queue, first come, first served. Each
- * slot is a timeline of its own; a job goes to the slot with the longest prefix of its prompt. On a
- * CPU every answer is bit-identical to the answer of a session alone.
+/* A batch runs up to n_slots generations side by side. A pass has the last token of each
+ * answer, with guesses after it, and chunks of prompts in its other rows. More jobs wait in a
+ * queue, first come, first served. Each slot is a timeline of its own; a job goes to the slot with
+ * the longest prefix of its prompt. On a CPU every answer is bit-identical to the answer of a
+ * session alone.
  *
  *     carat_batch_open(m, &(carat_batch_options){.n_slots = 4}, &b, &e);
  *     carat_batch_submit(b, &job, &id, &e);          any thread, as often as wished
