@@ -550,8 +550,10 @@ static void tell_times(draft_times *t, const draft_seat *seat, int32_t n, double
     }
     n_ctx /= n;
     times_add_pass(t, rows, n_ctx, target_ms);
-    times_add_draft(t, DRAFTER_MODEL, slots, n_drafts, draft_ms[DRAFTER_MODEL]);
-    double plain = times_pass(t, n, n_ctx), most = 1.5 * times_pass(t, rows, n_ctx);
+    double plain = times_pass(t, n, n_ctx);
+    times_add_draft(t, DRAFTER_MODEL, slots, n_drafts, draft_ms[DRAFTER_MODEL],
+                    guess_draft * plain);
+    double most = 1.5 * times_pass(t, rows, n_ctx);
     if (n_drafts)
         most += 1.5 * times_draft(t, DRAFTER_MODEL, slots, n_drafts, guess_draft * plain);
     double ms = fmin(target_ms + draft_ms[DRAFTER_LOOKUP] + draft_ms[DRAFTER_MODEL], most);

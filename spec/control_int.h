@@ -55,6 +55,8 @@ bool times_measured(const draft_times *t, int32_t rows, int64_t n_ctx);
 bool times_known(const draft_times *t, int32_t rows, int64_t n_ctx, int64_t n);
 
 void times_add_pass(draft_times *t, int32_t rows, int64_t n_ctx, double ms);
-void times_add_draft(draft_times *t, int32_t which, int32_t n_slots, int32_t n, double ms);
+/* guess: as times_draft. */
+void times_add_draft(draft_times *t, int32_t which, int32_t n_slots, int32_t n, double ms,
+                     double guess);
 
 #endif

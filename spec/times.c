@@ -1,7 +1,8 @@
 /* times.c - what passes and drafts cost: measured, smoothed, and guessed where not measured.
  *
- * A cell is a number of rows in a range of contexts. The first samples of a cell take the smallest,
- * because the first pass of a width pays for recording and cold memory; later ones are averaged,
+ * A cell is a number of rows in a range of contexts. The first pass of a width pays for recording
+ * and cold memory. So the first sample of a cell counts at most twice what was expected
+ * there, the second replaces it, and the third counts if it is smaller. Later ones are averaged,
  * and none of them counts for more than half above or below the average.
  *
  * A range of contexts that is entered for the first time takes the times of the nearest measured
@@ -16,6 +17,7 @@
 
 enum { LONG_AGO_ROUNDS = 128 };
 static const float smoothing = 0.08f, smoothing_old = 0.3f;
+static const double first_excess = 2;
 
 status draft_times_open(draft_times **t, err *e)
 {
@@ -57,6 +59,14 @@ static bool is_known(const time_cell *row)
 {
     for (int32_t w = 0; w < WIDTHS; w++)
         if (row[w].ms > 0)
+            return true;
+    return false;
+}
+
+static bool is_known_below(const time_cell *row, int32_t width)
+{
+    while (--width >= 0)
+        if (row[width].ms > 0)
             return true;
     return false;
 }
@@ -126,10 +136,14 @@ bool times_known(const draft_times *t, int32_t rows, int64_t n_ctx, int64_t n)
     return c && c->n >= SAMPLES_FIRST && c->round + n >= t->n_rounds;
 }
 
-static void add(time_cell *c, float ms, int64_t round)
+/* expected: before this sample; 0: unknown. */
+static void add(time_cell *c, float ms, double expected, int64_t round)
 {
     if (c->n < SAMPLES_FIRST) {
-        c->ms = c->n && c->ms < ms ? c->ms : ms;
+        if (c->n == 0)
+            c->ms = expected > 0 ? fminf(ms, (float)(first_excess * expected)) : ms;
+        else
+            c->ms = c->n == 1 || ms < c->ms ? ms : c->ms;
         c->n++;
     } else {
         float part = c->round + LONG_AGO_ROUNDS < round ? smoothing_old : smoothing;
@@ -150,7 +164,8 @@ void times_add_pass(draft_times *t, int32_t rows, int64_t n_ctx, double ms)
         for (int32_t i = 0; i < WIDTHS; i++)
             at[i] = (time_cell){.ms = (float)(from[i].ms * scale), .round = t->n_rounds};
     }
-    add(&at[w], (float)ms, t->n_rounds);
+    /* the narrowest width has no expectation: times_pass would be another width's */
+    add(&at[w], (float)ms, is_known_below(at, w) ? times_pass(t, rows, n_ctx) : 0, t->n_rounds);
 }
 
 static int32_t sharers_of(int32_t n)
@@ -197,9 +212,11 @@ double times_draft(const draft_times *t, int32_t which, int32_t n_slots, int32_t
     return guess;
 }
 
-void times_add_draft(draft_times *t, int32_t which, int32_t n_slots, int32_t n, double ms)
+void times_add_draft(draft_times *t, int32_t which, int32_t n_slots, int32_t n, double ms,
+                     double guess)
 {
     if (!(ms > 0) || !isfinite(ms) || n < 1 || n_slots < 1 || n_slots > DRAFT_SLOTS_MAX)
         return;
-    add(&t->draft[which][sharers_of(n)][n_slots], (float)ms, t->n_rounds);
+    add(&t->draft[which][sharers_of(n)][n_slots], (float)ms,
+        times_draft(t, which, n_slots, n, guess), t->n_rounds);
 }
