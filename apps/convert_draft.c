@@ -13,6 +13,7 @@
 #include "model/dflash.h"
 #include "model/dflash_shapes.h"
 #include "model/draft_kind.h"
+#include "model/gemma4_mtp.h"
 #include "model/gemma4_mtp_shapes.h"
 
 #include <ctype.h>
@@ -440,9 +441,63 @@ static status compare_row(const convert_item *it, const tensor *t, uint64_t row,
                    t->name, row, sqrt(noise / signal), most);
 }
 
+/* One number of the shape and what the reader makes of it. */
+typedef struct seen_number {
+    const char *name;
+    int32_t read, want;
+} seen_number;
+
+static status compare_numbers(const char *path, const seen_number *v, size_t n, err *e)
+{
+    for (size_t i = 0; i < n; i++)
+        if (v[i].read != v[i].want)
+            return err_set(e, E_FORMAT, "%s: the %s reads as %" PRId32 ", expected %" PRId32, path,
+                           v[i].name, v[i].read, v[i].want);
+    return OK;
+}
+
+static status compare_dflash(const char *path, const model *m, const dflash_shape *s, err *e)
+{
+    const dflash *d = m->impl;
+    const seen_number v[] = {{"number of layers", d->n_layer, s->n_layer},
+                             {"hidden size", d->n_embd, s->n_embd},
+                             {"number of heads", d->n_head, s->n_head},
+                             {"number of key heads", d->n_head_kv, s->n_head_kv},
+                             {"head size", d->head_dim, s->head_dim},
+                             {"feed-forward width", d->n_ff, s->n_ff},
+                             {"number of captured layers", d->n_features, s->n_features},
+                             {"block size", d->block, s->block_size},
+                             {"window", m->window, s->window},
+                             {"variant of Laguna", d->laguna, s->laguna}};
+    status st = compare_numbers(path, v, sizeof v / sizeof *v, e);
+    for (int32_t il = 0; il < s->n_layer && !st; il++)
+        if ((m->kv[il].window > 0) != s->swa[il] ||
+            (m->kv[il].inside == KV_INSIDE_CAUSAL) != dflash_layer_causal(s, il))
+            st = err_set(e, E_FORMAT, "%s: layer %" PRId32 " reads as another kind", path, il);
+    if (!st && d->notes[0])
+        st = err_set(e, E_FORMAT, "%s: %.*s", path, (int)strcspn(d->notes, "\n"), d->notes);
+    return st;
+}
+
+static status compare_mtp(const char *path, const model *m, const gemma4_mtp_shape *s, err *e)
+{
+    const gemma4_mtp *g = m->impl;
+    const seen_number v[] = {{"number of layers", g->n_layer, s->n_layer},
+                             {"hidden size", g->n_embd, s->n_embd},
+                             {"hidden size of the target", g->n_target_embd, s->n_target_embd},
+                             {"window", g->window, s->window},
+                             {"number of clusters", g->n_clusters, s->n_centroids},
+                             {"number of clusters used", g->n_top, s->centroid_top_k}};
+    status st = compare_numbers(path, v, sizeof v / sizeof *v, e);
+    for (int32_t il = 0; il < s->n_layer && !st; il++)
+        if (g->layer[il].swa != s->swa[il] || g->layer[il].n_head != s->n_head)
+            st = err_set(e, E_FORMAT, "%s: layer %" PRId32 " reads as another kind", path, il);
+    return st;
+}
+
 /* Binds the new file as a program that runs it does: its shapes and keys must tell what the
  * configuration says, without a contradiction. */
-static status bind_back(const char *path, const dflash_shape *s, err *e)
+static status bind_back(const char *path, const model_shape *s, err *e)
 {
     gguf g = {0};
     model m = {0};
@@ -451,30 +506,8 @@ static status bind_back(const char *path, const dflash_shape *s, err *e)
         st = model_bind(&m, &g, e);
     if (st)
         return st;
-    const dflash *d = m.impl;
-    const struct {
-        const char *name;
-        int32_t read, want;
-    } number[] = {{"number of layers", d->n_layer, s->n_layer},
-                  {"hidden size", d->n_embd, s->n_embd},
-                  {"number of heads", d->n_head, s->n_head},
-                  {"number of key heads", d->n_head_kv, s->n_head_kv},
-                  {"head size", d->head_dim, s->head_dim},
-                  {"feed-forward width", d->n_ff, s->n_ff},
-                  {"number of captured layers", d->n_features, s->n_features},
-                  {"block size", d->block, s->block_size},
-                  {"window", m.window, s->window},
-                  {"variant of Laguna", d->laguna, s->laguna}};
-    for (size_t i = 0; i < sizeof number / sizeof *number && !st; i++)
-        if (number[i].read != number[i].want)
-            st = err_set(e, E_FORMAT, "%s: the %s reads as %" PRId32 ", expected %" PRId32, path,
-                         number[i].name, number[i].read, number[i].want);
-    for (int32_t il = 0; il < s->n_layer && !st; il++)
-        if ((m.kv[il].window > 0) != s->swa[il] ||
-            (m.kv[il].inside == KV_INSIDE_CAUSAL) != dflash_layer_causal(s, il))
-            st = err_set(e, E_FORMAT, "%s: layer %" PRId32 " reads as another kind", path, il);
-    if (!st && d->notes[0])
-        st = err_set(e, E_FORMAT, "%s: %.*s", path, (int)strcspn(d->notes, "\n"), d->notes);
+    st = s->family == &dflash_shapes ? compare_dflash(path, &m, (const dflash_shape *)s, e)
+                                     : compare_mtp(path, &m, (const gemma4_mtp_shape *)s, e);
     model_free(&m);
     return st;
 }
@@ -505,9 +538,7 @@ static status read_back(const char *path, const convert_job *j, err *e)
             st = compare_row(it, t, rows - 1, e);
     }
     gguf_close(&g);
-    if (!st && j->s->family == &dflash_shapes)
-        st = bind_back(path, (const dflash_shape *)j->s, e);
-    return st;
+    return st ? st : bind_back(path, j->s, e);
 }
 
 /* -------------------------------------------------------------------------------------------- */

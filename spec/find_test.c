@@ -8,6 +8,8 @@
 #include "model/dflash.h"
 #include "model/dflash_shapes.h"
 #include "model/draft_kind.h"
+#include "model/gemma4_mtp.h"
+#include "model/gemma4_mtp_shapes.h"
 #include "spec/find.h"
 #include "tests/doctor.h"
 
@@ -356,6 +358,40 @@ TEST(find_binds_every_drafter_that_synth_writes)
         mem_free(shape);
     }
     model_free(&target);
+}
+
+TEST(find_binds_every_assistant_that_synth_writes)
+{
+    static const struct {
+        const char *size, *dialect, *target;
+    } one[] = {{"mtp-tiny", "llama.cpp", "tiny-dense"},
+               {"mtp-tiny", "old", "tiny-all"},
+               {"mtp-tiny-ordered", "llama.cpp", "tiny-ple"},
+               {"mtp-tiny-ordered", "old", "tiny-ple"},
+               {"mtp-tiny-wide", "llama.cpp", "tiny-wide"}};
+    const char *dir = room("assistants"), *path = test_temp("assistant.gguf");
+    for (int i = 0; i < 5; i++) {
+        const char *argv[] = {one[i].size, path, "--dialect", one[i].dialect};
+        model m, target;
+        gguf g;
+        model_shape *shape;
+        err e = {0};
+        bind_target(&target, made(dir, "target.gguf", one[i].target, "f32"));
+        CHECK_EQ(command_synth.run(&command_synth, 4, (char **)argv), 0);
+        CHECK_OK(shape_named(one[i].size, &shape, &e), e);
+        const gemma4_mtp_shape *s = (const gemma4_mtp_shape *)shape;
+        CHECK_OK(gguf_open(&g, path, false, NULL, NULL, &e), e);
+        CHECK_OK(model_bind(&m, &g, &e), e);
+        CHECK_OK(gemma4_mtp_attach(&m, &target, &e), e);
+        const gemma4_mtp *a = m.impl;
+        CHECK(a->n_layer == s->n_layer && a->n_embd == s->n_embd && a->window == s->window);
+        CHECK(a->n_clusters == s->n_centroids && a->n_top == s->centroid_top_k);
+        for (int32_t il = 0; il < s->n_layer; il++)
+            CHECK_EQ(a->layer[il].swa, s->swa[il]);
+        model_free(&m);
+        model_free(&target);
+        mem_free(shape);
+    }
 }
 
 TEST(find_knows_every_tensor_that_synth_writes)
