@@ -16,7 +16,7 @@ typedef struct {
     int64_t n_ctx;
     kv_options kv;
     device_options where;
-    const char *repack;
+    const char *repack, *target;
     bool json;
 } inspect_options;
 
@@ -25,6 +25,8 @@ static const option table[] = {OPT_INT(inspect_options, n_ctx, "ctx", 'c', "N", 
                                OPT_KV(inspect_options),
                                OPT_DEVICE(inspect_options),
                                OPT_STR(inspect_options, repack, "repack", 0, "WHEN", REPACK_HELP),
+                               OPT_STR(inspect_options, target, "target", 0, "FILE",
+                                       "of a drafter: what it costs beside this model"),
                                OPT_FLAG(inspect_options, json, "json", 'j', "print JSON"),
                                OPT_END};
 
@@ -199,7 +201,7 @@ static void put_plan(const inspect_report *r)
         printf("  and %d kinds more\n", r->n_kinds - INSPECT_KINDS);
 }
 
-static void put_report(const inspect_report *r)
+static void put_report(const inspect_report *r, const char *target)
 {
     const gguf *g = r->g;
     char a[32], b[32], shape[96];
@@ -225,7 +227,10 @@ static void put_report(const inspect_report *r)
         term_put_name(stdout, t->name, strlen(t->name), 36);
         printf(" %-8s %-22s %12s\n", num_name(t->type), shape, size_text(t->n_bytes, a, sizeof a));
     }
-    put_plan(r);
+    if (r->draft.kind == DRAFT_NONE)
+        put_plan(r);
+    else
+        inspect_draft_put(&r->draft, target);
 }
 
 /* -------------------------------------------------------------------------------------------- */
@@ -254,8 +259,15 @@ static int run_inspect(const command *c, int argc, char **argv)
     count_parameters(&r);
     so.n_ctx = (int32_t)o.n_ctx;
     kv_options_apply(&o.kv, &so);
-    if (!carat_model_open(argv[0], &mo, &m, &r.why_not) &&
-        !carat_plan(m, &so, &r.plan, &r.why_not)) {
+    inspect_draft_open(&r.draft, argv[0], &g);
+    if (o.target && r.draft.kind == DRAFT_NONE) {
+        st = err_set(&e, E_ARG, "%s is no drafter: --target is for drafters", argv[0]);
+        goto out;
+    }
+    if (o.target)
+        inspect_draft_plan(&r.draft, argv[0], o.target, &mo, &so);
+    else if (!carat_model_open(argv[0], &mo, &m, &r.why_not) &&
+             !carat_plan(m, &so, &r.plan, &r.why_not)) {
         r.n_kinds = carat_plan_kv(m, &so, r.kind, INSPECT_KINDS, NULL);
         r.n_weights = carat_plan_weights(m, r.weight, INSPECT_KINDS);
         carat_model_get_info(m, &info);
@@ -265,13 +277,19 @@ static int run_inspect(const command *c, int argc, char **argv)
     if (o.json)
         st = inspect_json(&r, &e);
     else
-        put_report(&r);
-    bool asked = o.n_ctx || kv_options_given(&o.kv) || o.where.device || o.where.strict;
+        put_report(&r, o.target);
+    bool asked =
+        !r.draft.known && (o.n_ctx || kv_options_given(&o.kv) || o.where.device || o.where.strict);
     if (!st && asked && !r.plan.n_ctx)
         st = err_set(&e, r.why_not.status, "%s", r.why_not.text);
     if (!st && (fflush(stdout) || ferror(stdout)))
         st = err_set(&e, E_IO, "cannot write to standard output");
+    if (!st && o.target && !r.draft.plan.n_ctx) {
+        const err *why = r.draft.known ? &r.draft.plan_why : &r.draft.why_not;
+        st = err_set(&e, why->status, "%s", why->text);
+    }
 out:
+    inspect_draft_close(&r.draft);
     carat_model_close(m);
     gguf_close(&g);
     if (st)
@@ -285,7 +303,9 @@ const command command_inspect = {
     .summary = "Show what a model file holds and what running it would cost",
     .about =
         "Prints the metadata, the tensors, the parameters and, for models that carat runs, the\n"
-        "memory that a session needs. Works for every GGUF file and loads nothing.",
+        "memory that a session needs. Works for every GGUF file and loads nothing. Of a drafter\n"
+        "it prints what the drafter sees and guesses, contradictions in the file, and with\n"
+        "--target what it costs beside its model.",
     .options = table,
     .n_operands_min = 1,
     .n_operands_max = 1,

@@ -3,13 +3,44 @@
 #define APPS_INSPECT_INT_H
 
 #include "carat.h"
-#include "format/gguf.h"
-#include "num/num.h"
+#include "base/json.h"
+#include "model/draft_kind.h"
+#include "model/model.h"
 
 enum {
-    INSPECT_ITEMS = 8, /* items of a long array that are shown */
-    INSPECT_KINDS = 32 /* kinds of layers by their stores of keys and values */
+    INSPECT_ITEMS = 8,  /* items of a long array that are shown */
+    INSPECT_KINDS = 32, /* kinds of layers by their stores of keys and values */
+    INSPECT_FEATURES = 16
 };
+
+/* A drafter's facts: inspect_draft.c. */
+typedef struct inspect_draft {
+    draft_kind kind; /* DRAFT_NONE: the file is no drafter */
+    char what[200];  /* "a DFlash drafter" */
+    bool known;      /* else why_not says why it cannot be used */
+    err why_not;
+    model core; /* bound */
+    char family[80];
+    const char *dialect;
+    int32_t n_layer, n_sliding, n_embd, n_target_embd, n_head, n_ff;
+    int32_t window;             /* 0: none, or not stated */
+    char head[80], notes[2048]; /* notes: a line each */
+    /* Of DFlash alone. n_features 0: the file lists none that make sense. */
+    int32_t n_features, feature[INSPECT_FEATURES], block, n_guesses, mask_id, n_causal;
+    bool anchor_first;
+    uint64_t token_bytes, state_bytes; /* of its keys, in f16: by token, and of all windows */
+    /* With --target. */
+    carat_memory_plan plan; /* of both; n_ctx 0: none, and plan_why says why */
+    err plan_why;
+} inspect_draft;
+
+/* Fills *d, which is zeroed. Only a drafter that carat runs gets more than a kind. */
+void inspect_draft_open(inspect_draft *d, const char *path, const gguf *g);
+void inspect_draft_plan(inspect_draft *d, const char *path, const char *target,
+                        const carat_model_options *opt, const carat_session_options *so);
+void inspect_draft_close(inspect_draft *d);
+void inspect_draft_put(const inspect_draft *d, const char *target); /* target NULL: none given */
+json_t *inspect_draft_json(const inspect_draft *d);
 
 typedef struct inspect_report {
     const gguf *g;
@@ -22,6 +53,7 @@ typedef struct inspect_report {
     carat_weight_kind weight[INSPECT_KINDS];
     int32_t n_weights;
     err why_not; /* why there is no model or no plan */
+    inspect_draft draft;
 } inspect_report;
 
 status inspect_json(const inspect_report *r, err *e); /* one object on stdout */

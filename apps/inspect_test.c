@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "format/gguf.h"
 #include "num/num.h"
+#include "tests/doctor.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -101,4 +102,63 @@ TEST(inspect_works_for_other_models_and_odd_text)
     mem_free(text);
     mem_free(inspect(1, path, "--ctx", "10", NULL));
     mem_free(inspect(1, "/nonexistent.gguf", NULL, NULL, NULL));
+}
+
+/* A drafter: its facts, warnings about what the file says wrongly, and its cost beside a model. */
+TEST(inspect_explains_drafters)
+{
+    const char *target = test_temp("t.gguf"), *path = test_temp("d.gguf"),
+               *odd = test_temp("o.gguf");
+    const char *make_target[] = {"tiny-dense", target, "--type", "q8_0"};
+    const char *make[] = {"dflash-tiny-dspark", path};
+    err e = {0};
+    json_t *v, *d;
+    CHECK_EQ(command_synth.run(&command_synth, 4, (char **)make_target), 0);
+    CHECK_EQ(command_synth.run(&command_synth, 2, (char **)make), 0);
+    char *text = inspect(0, path, NULL, NULL, NULL);
+    CHECK(strstr(text, "\nDrafter: DFlash, with DSpark's bigram correction\n"));
+    CHECK(strstr(text, "the outputs of layers 1, 4, 6\n"));
+    CHECK(strstr(text, "3, 2 of them sliding over 16 tokens\n"));
+    CHECK(strstr(text, "8 slots, 8 of them guess\n"));
+    CHECK(!strstr(text, "warning") && !strstr(text, "cost beside"));
+    mem_free(text);
+    text = inspect(0, path, "--target", target, "--json");
+    CHECK_OK(json_parse(&v, text, strlen(text), "inspect", &e), e);
+    d = json_object_get(v, "drafter");
+    CHECK_EQ(json_integer_value(json_object_get(d, "mask_token")), 4);
+    CHECK_EQ(json_array_size(json_object_get(d, "captured_layers")), 3);
+    /* One full layer of two heads of 32, keys and values in f16. */
+    CHECK_EQ(json_integer_value(json_object_get(d, "bytes_per_token")), 2 * 2 * 32 * 2);
+    CHECK_EQ(json_integer_value(json_object_get(d, "window_bytes")), 2 * 16 * 2 * 2 * 32 * 2);
+    CHECK(json_integer_value(json_object_get(d, "draft_bytes")) > 300000);
+    json_decref(v);
+    mem_free(text);
+    /* Metadata that contradicts the tensors. */
+    doctor_gguf(path, odd, &(doctor_change){.key = "dflash.attention.head_count", .value = 32});
+    text = inspect(0, odd, NULL, NULL, NULL);
+    CHECK(strstr(text, "  warning: dflash.attention.head_count contradicts the tensors"));
+    mem_free(text);
+    doctor_gguf(path, odd,
+                &(doctor_change){.list = "dflash.target_layers", .item = {2, 5}, .n_items = 2});
+    text = inspect(0, odd, NULL, NULL, NULL);
+    CHECK(strstr(text, "  warning: 2 captured layers are listed, and the tensors show 3"));
+    mem_free(text);
+    /* Another family; another target; no drafter. */
+    doctor_gguf(path, odd, &(doctor_change){.arch = "eagle3"});
+    text = inspect(0, odd, NULL, NULL, NULL);
+    CHECK(strstr(text, "Drafter: an EAGLE-3 head") && strstr(text, "not usable"));
+    mem_free(text);
+    mem_free(inspect(1, odd, "--target", target, NULL));
+    mem_free(inspect(1, target, "--target", target, NULL));
+    const char *other[] = {"dflash-tiny-wide", path};
+    CHECK_EQ(command_synth.run(&command_synth, 2, (char **)other), 0);
+    text = inspect(1, path, "--target", target, NULL);
+    CHECK(strstr(text, "not usable with the target"));
+    mem_free(text);
+    const char *mtp[] = {"mtp-tiny-ordered", path};
+    CHECK_EQ(command_synth.run(&command_synth, 2, (char **)mtp), 0);
+    text = inspect(0, path, "--target", target, NULL);
+    CHECK(strstr(text, "its own: 16 clusters of 20 tokens, 4 used\n"));
+    CHECK(strstr(text, "cost beside the target"));
+    mem_free(text);
 }
