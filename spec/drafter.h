@@ -129,6 +129,7 @@ struct draft_class {
 
 extern const draft_class draft_lookup; /* lookup.c: no weights */
 extern const draft_class draft_dflash; /* dflash.c: block drafters */
+extern const draft_class draft_small;  /* small.c: a smaller model of the same vocabulary */
 extern const draft_class draft_mtp;    /* mtp.c: MTP assistants of Gemma 4 */
 
 #endif

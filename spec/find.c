@@ -23,8 +23,6 @@ enum {
     PATH_BYTES = 4096
 };
 
-#define NO_CODE "this version of carat has no code that drafts with it"
-
 void draft_found_free(draft_found *f)
 {
     gguf_close(&f->file);
@@ -33,11 +31,15 @@ void draft_found_free(draft_found *f)
 
 /* ---- One file ------------------------------------------------------------------------------ */
 
-/* The class that runs a kind of file; NULL: none does. An ordinary model drafts as a smaller one.
+/* The class that runs a kind of file; NULL: of aliens. An ordinary model drafts as a smaller one.
  */
 static const draft_class *class_of(draft_kind kind)
 {
-    return kind == DRAFT_DFLASH ? &draft_dflash : kind == DRAFT_MTP ? &draft_mtp : NULL;
+    static const draft_class *const classes[] = {[DRAFT_NONE] = &draft_small,
+                                                 [DRAFT_DFLASH] = &draft_dflash,
+                                                 [DRAFT_MTP] = &draft_mtp,
+                                                 [DRAFT_ALIEN] = NULL};
+    return classes[kind];
 }
 
 static const char *base_name_of(const char *path)
@@ -279,9 +281,7 @@ static status look_at(candidates *c, const model *target, bool bind, err *e)
                 continue;
             }
         }
-        if (!st && bind && !f.class)
-            err_set(&k.why_not, E_UNSUPPORTED, "%s is %s; " NO_CODE, k.path, what);
-        else if (!st && bind) {
+        if (!st && bind) {
             draft_model *m = NULL;
             if (!f.class->model_open(target, &f.file, &m, &k.why_not))
                 f.class->model_close(m);
@@ -449,8 +449,6 @@ static status take_held(const carat_bytes *held, const model *target, const char
     status st = gguf_open_bytes(&out->file, held->at, held->n, held->name, e);
     if (!st)
         st = check_drafter(target, out, e);
-    if (!st && !out->class)
-        st = err_set(e, E_UNSUPPORTED, "%s: " NO_CODE, held->name);
     snprintf(out->why, sizeof out->why, "%.60s %s", held->name, why);
     if (st)
         draft_found_free(out);
@@ -507,12 +505,6 @@ status draft_find(const char *wish, const model *target, const char *target_path
                      wish);
     else
         st = err_errno(e, "open", wish);
-    if (!st && !out->class) {
-        const char *what;
-        draft_kind_of(&out->file, &what);
-        st = err_set(e, E_UNSUPPORTED, "%s is %s; " NO_CODE, out->file.path,
-                     what ? what : "an ordinary model");
-    }
     if (st)
         draft_found_free(out);
     return st;
