@@ -110,5 +110,6 @@ void check_sessions(rig *g);
 void check_caches(rig *g);
 void check_commit(rig *g);
 void check_taps(rig *g);
+void check_drafts(rig *g);
 
 #endif
