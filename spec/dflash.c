@@ -17,8 +17,11 @@
 #include <math.h>
 #include <string.h>
 
-/* Passes of more rows take the kernels of prompts. Guesses may round in any way. */
-enum { ANSWER_ROWS_MAX = 64 };
+enum {
+    ANSWER_ROWS_MAX =
+        64,           /* larger passes take the kernels of prompts: guesses may round in any way */
+    ABSORB_ROWS = 512 /* of a pass */
+};
 
 typedef struct dflash_drafter {
     drafter d;
@@ -31,7 +34,9 @@ typedef struct dflash_drafter {
         void *at;
         size_t n_bytes;
     } scratch[PASS_SIDES_MAX]; /* the sides of the target */
-    mat features;              /* [rows of a pass of the target, n_features, n_embd] */
+    /* [rows of a pass of the target, n_features, n_embd], f32 as all activations: attention sinks
+     * have values beyond f16 */
+    mat features;
     pass_taps taps;
     float *result;                  /* [rows][cols] of a pass */
     char kind[DRAFT_RANKS_MAX + 1]; /* addresses that tell recorded passes apart */
@@ -149,7 +154,8 @@ static status plan_scratch(const draft_model *m, const draft_sizes *z, const kv_
 {
     const dflash *g = m->core.impl;
     int32_t slots = slots_of(g, z), few = ANSWER_ROWS_MAX / slots;
-    int32_t rows[2] = {z->rows_max, z->rows_max < ANSWER_ROWS_MAX ? z->rows_max : ANSWER_ROWS_MAX};
+    int32_t most = z->rows_max < ABSORB_ROWS ? z->rows_max : ABSORB_ROWS;
+    int32_t rows[2] = {most, most < ANSWER_ROWS_MAX ? most : ANSWER_ROWS_MAX};
     int32_t seqs[2] = {z->n_seqs, z->n_seqs < few ? z->n_seqs : few};
     status failed = OK;
     for (int i = 0; i < 2 && !failed; i++) {
@@ -209,11 +215,11 @@ static status open_buffers(dflash_drafter *x, const draft_sizes *z, err *e)
     const draft_model *m = x->d.m;
     size_t scratch[PASS_SIDES_MAX] = {0}, n = features_bytes(x->g, z);
     int32_t blocks = z->n_seqs * x->slots_max;
+    int32_t rows = z->rows_max < ABSORB_ROWS ? z->rows_max : ABSORB_ROWS;
     status st;
     if ((st = layout_of(m, z, &x->layout, e)) ||
         (st = plan_scratch(m, z, &x->layout, scratch, e)) ||
-        (st = kv_batch_init(&x->batch, z->rows_max > blocks ? z->rows_max : blocks, z->n_seqs,
-                            x->layout.n, e)))
+        (st = kv_batch_init(&x->batch, rows > blocks ? rows : blocks, z->n_seqs, x->layout.n, e)))
         return st;
     if (!(x->result = mem_alloc(result_bytes(x->g, z))))
         return err_memory(e, "a drafter", result_bytes(x->g, z));
@@ -301,43 +307,57 @@ static status run_pass_of(dflash_drafter *x, int32_t k, mat *y, err *e)
     return OK;
 }
 
-static bool keeps_rows(const draft_kept *k)
+/* Runs over the rows in the batch, and commits them: n_rows[i] of kept[i]. */
+static status absorb_piece(dflash_drafter *x, const draft_kept *kept, int32_t *n_rows, int32_t n,
+                           err *e)
 {
-    return k->n > 0;
+    mat y;
+    status st = run_pass_of(x, 0, &y, e);
+    for (int32_t i = 0; i < n && !st; i++)
+        kv_commit(&kept[i].s->kv, n_rows[i]);
+    memset(n_rows, 0, (size_t)n * sizeof *n_rows);
+    kv_batch_clear(&x->batch);
+    return st;
 }
 
+/* Rows first .. first + n of what a timeline keeps: adds them to the batch. */
+static status add_kept(dflash_drafter *x, const draft_kept *k, int32_t first, int32_t n, err *e)
+{
+    const kv_rows rows = {.token = k->id + k->n_past + first, .n = n, .want = KV_WANT_ALL};
+    int32_t at = x->batch.st.out.n;
+    status st = kv_reserve(&k->s->kv, n, e);
+    st = st ? st : kv_batch_add_rows(&x->batch, &k->s->kv, &rows, e);
+    if (!st)
+        memcpy((int32_t *)x->batch.st.out_row + at, k->row + first, (size_t)n * sizeof *k->row);
+    return st;
+}
+
+/* In passes of ABSORB_ROWS, so that scratch stays small beside the features. */
 static status dflash_absorb_rows(drafter *d, const draft_kept *kept, int32_t n, err *e)
 {
     dflash_drafter *x = (dflash_drafter *)d;
-    int32_t *row = (int32_t *)x->batch.st.out_row, n_rows = 0;
-    mat y;
-    status st;
+    int32_t in_pass[STEP_SEQS_MAX] = {0};
+    status st = OK;
     kv_batch_clear(&x->batch);
-    row = (int32_t *)x->batch.st.out_row;
-    for (int32_t i = 0; i < n; i++) {
+    for (int32_t i = 0; i < n && !st; i++) {
         draft_state *s = kept[i].s;
-        const kv_rows rows = {
-            .token = kept[i].id + kept[i].n_past, .n = kept[i].n, .want = KV_WANT_ALL};
-        if (!keeps_rows(&kept[i]))
-            continue;
-        if (s->base + s->kv.n_past != kept[i].n_past) { /* rows were missed */
+        if (kept[i].n && s->base + s->kv.n_past != kept[i].n_past) { /* rows were missed */
             kv_reset(&s->kv);
             s->base = kept[i].n_past;
         }
-        if ((st = kv_reserve(&s->kv, kept[i].n, e)) ||
-            (st = kv_batch_add_rows(&x->batch, &s->kv, &rows, e)))
-            return st;
-        memcpy(row + n_rows, kept[i].row, (size_t)kept[i].n * sizeof *row);
-        n_rows += kept[i].n;
+        for (int32_t at = 0; at < kept[i].n && !st; at += in_pass[i]) {
+            int32_t room = ABSORB_ROWS - x->batch.st.all.n, left = kept[i].n - at;
+            if (!room) {
+                st = absorb_piece(x, kept, in_pass, n, e);
+                room = ABSORB_ROWS;
+            }
+            in_pass[i] = left < room ? left : room;
+            st = st ? st : add_kept(x, &kept[i], at, in_pass[i], e);
+        }
     }
-    if (!n_rows)
-        return OK;
-    if ((st = run_pass_of(x, 0, &y, e)))
-        return st;
-    for (int32_t i = 0; i < n; i++)
-        if (keeps_rows(&kept[i]))
-            kv_commit(&kept[i].s->kv, kept[i].n);
-    return OK;
+    if (!st && x->batch.st.all.n)
+        st = absorb_piece(x, kept, in_pass, n, e);
+    return st;
 }
 
 /* Has it absorbed all tokens of the timeline but the last? */

@@ -50,13 +50,16 @@ static void close_model(drafting *x)
     device_close(x->dev);
 }
 
-static drafting *open_drafting(const df_options *o)
+/* For passes of `rows` rows. */
+static drafting *open_drafting_of(const df_options *o, int32_t rows, int32_t n_ctx)
 {
     drafting *x = mem_calloc(1, sizeof *x);
     uint64_t rng = test_seed();
     err e = {0};
     CHECK(x);
     open_model(x, o);
+    x->z.rows_max = rows;
+    x->z.n_ctx = n_ctx;
     for (int32_t s = 0; s < SEQS; s++)
         for (int32_t i = 0; i < N_CTX; i++) {
             x->id[s][i] = (int32_t)rng_below(&rng, DF_VOCAB);
@@ -70,6 +73,11 @@ static drafting *open_drafting(const df_options *o)
         rig_poison(draft_dflash.cache(x->s[s]));
     }
     return x;
+}
+
+static drafting *open_drafting(const df_options *o)
+{
+    return open_drafting_of(o, ROWS, N_CTX);
 }
 
 static void close_drafting(drafting *x)
@@ -168,6 +176,40 @@ TEST(dflash_chunks_of_any_length_are_absorbed_alike)
         check_same(&one, &any, "chunks");
         close_drafting(x);
     }
+}
+
+TEST(dflash_long_passes_are_absorbed_in_pieces)
+{
+    enum { LONG = 1100, PAST = 20 };
+    drafting *x = open_drafting_of(&kinds[0], LONG + PAST, LONG + PAST + 1);
+    static int32_t id[LONG + PAST + 1], row[LONG + PAST];
+    proposal one, pieces;
+    err e = {0};
+    for (int32_t i = 0; i < LONG + PAST; i++) {
+        id[i] = i % DF_VOCAB;
+        row[i] = i;
+        put_row(x, i, 0, i % N_CTX);
+    }
+    draft_kept kept[2] = {{.s = x->s[0], .id = id, .n = LONG, .row = row},
+                          {.s = x->s[1], .id = id, .n = PAST, .row = row}};
+    CHECK_OK(draft_dflash.absorb(x->d, kept, 2, &e), e);
+    kept[1].n_past = PAST;
+    kept[1].row += PAST;
+    kept[1].n = LONG - PAST;
+    CHECK_OK(draft_dflash.absorb(x->d, kept + 1, 1, &e), e);
+    for (int32_t s = 0; s < 2; s++) {
+        const draft_ask a = {.s = x->s[s],
+                             .id = id,
+                             .n = LONG + 1,
+                             .n_slots = SLOTS,
+                             .n_ranks = 1,
+                             .out = s ? &pieces : &one};
+        memset(a.out, 0, sizeof one);
+        CHECK_OK(draft_dflash.propose(x->d, &a, 1, &e), e);
+    }
+    CHECK_EQ(one.n_slots, SLOTS);
+    check_same(&one, &pieces, "pieces");
+    close_drafting(x);
 }
 
 TEST(dflash_timelines_of_a_pass_do_not_notice_each_other)
