@@ -68,6 +68,12 @@ void checkpoints_close(checkpoint_store *s)
     mem_free(s);
 }
 
+void checkpoints_know_drafter(checkpoint_store *s, const model *m, const kv_layout *l)
+{
+    if (s->disk)
+        disk_know_drafter(s->disk, m, l);
+}
+
 /* ---- Finding ------------------------------------------------------------------------------ */
 
 static bool begins_with(const kv_snapshot *k, const kv_snapshot *prefix)
@@ -135,20 +141,25 @@ kv_snapshot *checkpoints_find(checkpoint_store *s, const int32_t *ids, int64_t n
 
 /* ---- The budget ---------------------------------------------------------------------------- */
 
+/* Bytes of a snapshot, without segments that are counted already. */
+static uint64_t uncounted_bytes(const checkpoint_store *s, const kv_snapshot *k)
+{
+    uint64_t sum = k->ring_bytes + (size_t)k->n * sizeof *k->ids + sizeof *k;
+    for (kv_segment *g = k->linear; g && g->mark != s->mark; g = g->parent) {
+        g->mark = s->mark;
+        sum += g->n_bytes;
+    }
+    return k->draft ? sum + uncounted_bytes(s, k->draft) : sum;
+}
+
 /* Bytes of all entries except `without`. */
 static uint64_t bytes_of(checkpoint_store *s, const entry *without)
 {
     uint64_t sum = 0;
     s->mark++;
     for (int32_t i = 0; i < s->n; i++) {
-        const kv_snapshot *k = s->at[i].k;
-        if (&s->at[i] == without)
-            continue;
-        sum += k->ring_bytes + (size_t)k->n * sizeof *k->ids + sizeof *k;
-        for (kv_segment *g = k->linear; g && g->mark != s->mark; g = g->parent) {
-            g->mark = s->mark;
-            sum += g->n_bytes;
-        }
+        if (&s->at[i] != without)
+            sum += uncounted_bytes(s, s->at[i].k);
     }
     return sum;
 }

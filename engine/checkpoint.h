@@ -17,6 +17,7 @@
 #define ENGINE_CHECKPOINT_H
 
 #include "kv/snapshot.h"
+#include "model/model.h"
 
 struct timeline;
 struct carat_model;
@@ -33,6 +34,9 @@ typedef struct checkpoint_wish {
 status checkpoints_open(checkpoint_store **s, struct carat_model *m, const kv_layout *l,
                         const checkpoint_wish *wish, err *e);
 void checkpoints_close(checkpoint_store *s); /* NULL is fine */
+/* From now on files hold the keys of that drafter's caches too, of layout l, which outlives the last
+ * search. A failure leaves files without them. */
+void checkpoints_know_drafter(checkpoint_store *s, const model *m, const kv_layout *l);
 
 /* The snapshot that gives a cache the longest prefix of ids[0..n), if that is longer than `above`
  * tokens; the directory is searched too. NULL: there is none. *usable, the length of the prefix, is

@@ -40,6 +40,9 @@ struct disk_store {
     const kv_layout *layout;
     kv_file_id id;
     uint64_t key;
+    const kv_layout *draft_layout; /* NULL: there is no drafter with keys */
+    kv_file_id draft_id;
+    uint64_t draft_key;
     char *dir;
     uint64_t budget_bytes;
     hash_stream *h;
@@ -121,10 +124,9 @@ static char *path_of(const disk_store *d, const char *name)
     return s.bad ? (str_free(&s), NULL) : str_take(&s);
 }
 
-static void name_of(const disk_store *d, const file *f, char *name, size_t cap)
+static void name_of(uint64_t key, const file *f, char *name, size_t cap)
 {
-    snprintf(name, cap, "%016" PRIx64 "-%" PRId64 "-%016" PRIx64 "%s", d->key, f->n, f->hash,
-             suffix);
+    snprintf(name, cap, "%016" PRIx64 "-%" PRId64 "-%016" PRIx64 "%s", key, f->n, f->hash, suffix);
 }
 
 /* Parses exactly the names that the store writes. */
@@ -321,6 +323,21 @@ static void make_disk_room(disk_store *d, uint64_t n_bytes)
     d->budget_bytes = budget;
 }
 
+/* The drafter's keys of the conversation in file f. It does without them after a failure. */
+static void write_draft(disk_store *d, const file *f, const kv_snapshot *k)
+{
+    char name[NAME_MAX_BYTES];
+    err e = {0};
+    uint64_t n_bytes = 0;
+    if (!k || !d->draft_layout)
+        return;
+    name_of(d->draft_key, f, name, sizeof name);
+    char *path = path_of(d, name);
+    if (path && kv_snapshot_write(k, path, &d->draft_id, &n_bytes, &e))
+        note(d, &e);
+    mem_free(path);
+}
+
 static void write_one(disk_store *d, hash_stream *h, const kv_snapshot *k)
 {
     char name[NAME_MAX_BYTES];
@@ -328,10 +345,11 @@ static void write_one(disk_store *d, hash_stream *h, const kv_snapshot *k)
     uint64_t n_bytes = 0;
     hash_restart(h);
     file f = {.n = k->n, .hash = hash_ids(h, k->ids, 0, k->n)};
-    name_of(d, &f, name, sizeof name);
+    name_of(d->key, &f, name, sizeof name);
     char *path = path_of(d, name);
     if (!path)
         return;
+    write_draft(d, &f, k->draft);
     status st = kv_snapshot_write(k, path, &d->id, &n_bytes, &e);
     if (st == E_IO && disk_is_full(d, k->own_bytes)) {
         make_disk_room(d, k->own_bytes);
@@ -432,6 +450,36 @@ void disk_offer(disk_store *d, kv_snapshot *k)
 
 /* ---- Reading ------------------------------------------------------------------------------- */
 
+/* The drafter's keys of file f; NULL: there are none, or they cannot be read. */
+static kv_snapshot *load_draft(disk_store *d, const file *f, const kv_snapshot *of)
+{
+    char name[NAME_MAX_BYTES];
+    kv_snapshot *k = NULL;
+    err e = {0};
+    if (!d->draft_layout)
+        return NULL;
+    name_of(d->draft_key, f, name, sizeof name);
+    char *path = path_of(d, name);
+    if (!path || access(path, F_OK)) {
+        mem_free(path);
+        return NULL;
+    }
+    status st = kv_snapshot_read(path, &d->draft_id, d->draft_layout, &k, &e);
+    if (!st && (k->n != of->n || memcmp(k->ids, of->ids, (size_t)k->n * sizeof *k->ids))) {
+        kv_snapshot_drop(k);
+        k = NULL;
+        st = err_set(&e, E_FORMAT, "%s: holds other tokens than its name says", path);
+    }
+    if (!st)
+        utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW);
+    else if (st == E_FORMAT)
+        unlink(path);
+    if (st)
+        note(d, &e);
+    mem_free(path);
+    return k;
+}
+
 kv_snapshot *disk_load(disk_store *d, const int32_t *ids, int64_t n, int64_t above)
 {
     for (;;) {
@@ -443,7 +491,7 @@ kv_snapshot *disk_load(disk_store *d, const int32_t *ids, int64_t n, int64_t abo
         pthread_mutex_unlock(&d->lock);
         if (!f.n)
             return NULL;
-        name_of(d, &f, name, sizeof name);
+        name_of(d->key, &f, name, sizeof name);
         char *path = path_of(d, name);
         if (!path)
             return NULL;
@@ -453,6 +501,8 @@ kv_snapshot *disk_load(disk_store *d, const int32_t *ids, int64_t n, int64_t abo
             k = NULL;
             st = err_set(&e, E_FORMAT, "%s: holds other tokens than its name says", path);
         }
+        if (!st)
+            k->draft = load_draft(d, &f, k);
         if (!st)
             utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW); /* marks it as used now */
         else if (st == E_FORMAT)
@@ -523,6 +573,36 @@ static status open_dir(disk_store *d, err *e)
     return OK;
 }
 
+static uint64_t key_of(hash_stream *h, const kv_file_id *id)
+{
+    hash_restart(h);
+    put_u64(h, KV_FILE_VERSION);
+    put_u64(h, id->model[0]);
+    put_u64(h, id->model[1]);
+    hash_put(h, id->layout.at, id->layout.n);
+    return hash_value(h);
+}
+
+void disk_know_drafter(disk_store *d, const model *m, const kv_layout *l)
+{
+    uint64_t target[2] = {d->id.model[0], d->id.model[1]};
+    if (d->draft_layout)
+        return;
+    kv_layout_words(l, &d->draft_id.layout);
+    if (d->draft_id.layout.bad)
+        return;
+    /* Keys made of a target's features are of use with that target alone. */
+    model_identity(m, d->h, d->draft_id.model);
+    for (int i = 0; i < 2; i++) {
+        hash_restart(d->h);
+        put_u64(d->h, d->draft_id.model[i]);
+        put_u64(d->h, target[i]);
+        d->draft_id.model[i] = hash_value(d->h);
+    }
+    d->draft_key = key_of(d->h, &d->draft_id);
+    d->draft_layout = l;
+}
+
 status disk_open(disk_store **out, const struct carat_model *m, const kv_layout *l, const char *dir,
                  uint64_t budget_bytes, err *e)
 {
@@ -541,12 +621,7 @@ status disk_open(disk_store **out, const struct carat_model *m, const kv_layout 
         goto out;
     }
     model_identity(&m->core, d->h, d->id.model);
-    hash_restart(d->h);
-    put_u64(d->h, KV_FILE_VERSION);
-    put_u64(d->h, d->id.model[0]);
-    put_u64(d->h, d->id.model[1]);
-    hash_put(d->h, d->id.layout.at, d->id.layout.n);
-    d->key = hash_value(d->h);
+    d->key = key_of(d->h, &d->id);
     d->has_lock = !pthread_mutex_init(&d->lock, NULL);
     d->has_cond = !pthread_cond_init(&d->changed, NULL);
     if (!d->has_lock || !d->has_cond) {
@@ -582,6 +657,7 @@ void disk_close(disk_store *d)
     if (d->has_lock)
         pthread_mutex_destroy(&d->lock);
     mem_free(d->at);
+    str_free(&d->draft_id.layout);
     str_free(&d->id.layout);
     hash_close(d->h);
     mem_free(d->dir);

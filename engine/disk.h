@@ -5,6 +5,9 @@
  * Several programs may share a directory: a file appears complete, and a file that another program
  * has deleted counts as absent.
  *
+ * A drafter's own keys have a file of their own, with another KEY and the same tokens. Without it,
+ * as beside files of a program without that drafter, the drafter sees only what comes later.
+ *
  * No answer depends on a file. An unreadable file is removed and its tokens are computed; a failed
  * write is skipped. The last error message of either kind is kept for disk_info.
  *
@@ -14,6 +17,7 @@
 #define ENGINE_DISK_H
 
 #include "kv/snapshot_file.h"
+#include "model/model.h"
 
 struct carat_model;
 
@@ -24,6 +28,10 @@ typedef struct disk_store disk_store;
 status disk_open(disk_store **d, const struct carat_model *m, const kv_layout *l, const char *dir,
                  uint64_t budget_bytes, err *e);
 void disk_close(disk_store *d); /* writes queued snapshots first; NULL is allowed */
+/* The drafter of the model: from now on the keys of its caches, of layout l, are written beside
+ * each conversation, as a file of their own, and loaded with it. Once, before the first load or
+ * offer. m outlives the call; l, the last load. */
+void disk_know_drafter(disk_store *d, const model *m, const kv_layout *l);
 
 /* Loads the file with the longest prefix of ids[0..n), if that is longer than `above` tokens. NULL:
  * there is none. The caller owns the reference. */

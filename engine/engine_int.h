@@ -80,6 +80,12 @@ typedef struct session_shape {
     kv_choice kv;
 } session_shape;
 
+/* A snapshot's linear rows that equal a cache's below n. */
+typedef struct known_rows {
+    kv_segment *seg;
+    int64_t n;
+} known_rows;
+
 /* One sequence of tokens with its keys and values. */
 typedef struct timeline {
     carat_model *m;
@@ -89,8 +95,8 @@ typedef struct timeline {
     const char *reuse;       /* as carat_session_reuse; static storage */
     int64_t n_dropped;       /* cached tokens that the last prompt dropped */
     checkpoint_store *store; /* borrowed; NULL: none */
-    kv_segment *seg;         /* a snapshot's linear rows that equal the cache's below seg_n */
-    int64_t seg_n;
+    known_rows known;        /* of the cache */
+    known_rows draft_known;  /* of the drafter's own cache */
     kv_snapshot *pending[CUTS_MAX]; /* reserved; filled before a pass overwrites their rows */
     int32_t n_pending;
     rounds *rounds; /* whose drafters these are the states of; NULL: no drafters (round.h) */

@@ -86,9 +86,15 @@ status rounds_attach(rounds *r, timeline *t, err *e)
     if (!r->times)
         return OK;
     t->rounds = r;
-    for (int i = 0; i < DRAFTERS_MAX; i++)
-        if (r->d[i] && (st = r->d[i]->class->state_open(r->d[i], &t->draft[i], e)))
+    for (int i = 0; i < DRAFTERS_MAX; i++) {
+        drafter *d = r->d[i];
+        if (!d)
+            continue;
+        if ((st = d->class->state_open(d, &t->draft[i], e)))
             return st;
+        if (t->store && d->class->cache && d->class->cache(t->draft[i]))
+            checkpoints_know_drafter(t->store, &d->m->core, d->class->cache(t->draft[i])->layout);
+    }
     return OK;
 }
 

@@ -49,7 +49,8 @@ void timeline_close(timeline *t)
         timeline_rest(t);
     rounds_detach(t);
     drop_pending(t);
-    kv_segment_drop(t->seg);
+    kv_segment_drop(t->known.seg);
+    kv_segment_drop(t->draft_known.seg);
     mem_free(t->id);
     if (t->kv.layout)
         kv_close(&t->kv);
@@ -58,21 +59,27 @@ void timeline_close(timeline *t)
 
 /* ---- Segments that equal the cache's linear rows --------------------------------------------- */
 
-static void know_segment(timeline *t, kv_segment *s, int64_t n)
+static void know_segment(known_rows *known, kv_segment *s, int64_t n)
 {
     kv_segment_keep(s);
-    kv_segment_drop(t->seg);
-    t->seg = s;
-    t->seg_n = n;
+    kv_segment_drop(known->seg);
+    known->seg = s;
+    known->n = n;
+}
+
+static void cut_known(known_rows *known, int64_t n)
+{
+    if (known->n > n)
+        known->n = n;
+    if (!known->n)
+        know_segment(known, NULL, 0);
 }
 
 /* The timeline was cut to n_past. */
 static void after_cut(timeline *t)
 {
-    if (t->seg_n > t->kv.n_past)
-        t->seg_n = t->kv.n_past;
-    if (!t->seg_n)
-        know_segment(t, NULL, 0);
+    cut_known(&t->known, t->kv.n_past);
+    cut_known(&t->draft_known, t->kv.n_past);
     rounds_forget(t, t->kv.n_past);
 }
 
@@ -95,38 +102,76 @@ void timeline_reset(timeline *t)
 }
 
 /* Drops segments that no snapshot uses any more: the cache holds the same rows. */
-static void forget_unshared(timeline *t)
+static void forget_unshared(known_rows *known)
 {
-    while (t->seg && atomic_load_explicit(&t->seg->refs, memory_order_relaxed) == 1) {
-        int64_t n = t->seg->from < t->seg_n ? t->seg->from : t->seg_n;
-        know_segment(t, t->seg->parent, n);
+    while (known->seg && atomic_load_explicit(&known->seg->refs, memory_order_relaxed) == 1) {
+        int64_t n = known->seg->from < known->n ? known->seg->from : known->n;
+        know_segment(known, known->seg->parent, n);
     }
 }
 
 /* ---- Taking checkpoints ------------------------------------------------------------------- */
 
-/* Copies the rows. The lock keeps the copy between passes of other sessions. */
+/* The cache of the drafter's own keys; NULL: there is none, or it lacks the first tokens. */
+static kv_cache *draft_cache(const timeline *t)
+{
+    kv_cache *c = NULL;
+    for (int i = 0; t->rounds && i < DRAFTERS_MAX && !c; i++) {
+        const drafter *d = t->rounds->d[i];
+        if (d && t->draft[i] && d->class->cache)
+            c = d->class->cache(t->draft[i]);
+    }
+    return c;
+}
+
+/* Copies the rows. The lock keeps the copy between passes of other sessions. A drafter that has
+ * lost its rows goes without them. */
 static void fill_snapshot(timeline *t, kv_snapshot *k)
 {
+    kv_cache *c = draft_cache(t);
+    if (k->draft && (!c || !kv_can_save(c, k->n, 0))) {
+        kv_snapshot_drop(k->draft);
+        k->draft = NULL;
+    }
     pthread_mutex_lock(&t->m->pass_lock);
     kv_snapshot_fill(k, &t->kv);
+    if (k->draft)
+        kv_snapshot_fill(k->draft, c);
     pthread_mutex_unlock(&t->m->pass_lock);
-    if (k->n > t->seg_n)
-        know_segment(t, k->linear, k->n);
+    if (k->n > t->known.n)
+        know_segment(&t->known, k->linear, k->n);
+    if (k->draft && k->n > t->draft_known.n)
+        know_segment(&t->draft_known, k->draft->linear, k->n);
+}
+
+static uint64_t snapshot_bytes(const kv_layout *l, int64_t n, int64_t base_n)
+{
+    int64_t rows = n > base_n ? n - base_n : 0;
+    return (uint64_t)kv_ring_bytes(l, n) + kv_linear_bytes(l, rows) +
+           (uint64_t)n * sizeof(int32_t) + sizeof(kv_snapshot);
+}
+
+/* Adds room for the drafter's rows to k, if the memory is there. */
+static void reserve_draft(const timeline *t, kv_snapshot *k, const known_rows *base)
+{
+    const kv_cache *c = draft_cache(t);
+    if (!c ||
+        (t->store && !checkpoints_make_room(t->store, snapshot_bytes(c->layout, k->n, base->n))))
+        return;
+    if (!kv_snapshot_new(c->layout, k->ids, k->n, base->seg, base->n, &k->draft, NULL))
+        k->own_bytes += k->draft->own_bytes;
 }
 
 /* An unfilled snapshot of ids[0..n); NULL if memory is short. base: see kv_snapshot_new. */
 static kv_snapshot *reserve_snapshot(const timeline *t, const int32_t *ids, int64_t n,
-                                     kv_segment *base, int64_t base_n)
+                                     const known_rows *base, const known_rows *draft_base)
 {
     const kv_layout *l = t->kv.layout;
     kv_snapshot *k = NULL;
-    int64_t rows = n > base_n ? n - base_n : 0;
-    uint64_t bytes = (uint64_t)kv_ring_bytes(l, n) + kv_linear_bytes(l, rows) +
-                     (uint64_t)n * sizeof *ids + sizeof *k;
-    if (!checkpoints_make_room(t->store, bytes) ||
-        kv_snapshot_new(l, ids, n, base, base_n, &k, NULL))
+    if (!checkpoints_make_room(t->store, snapshot_bytes(l, n, base->n)) ||
+        kv_snapshot_new(l, ids, n, base->seg, base->n, &k, NULL))
         return NULL;
+    reserve_draft(t, k, draft_base);
     return k;
 }
 
@@ -142,8 +187,9 @@ status timeline_snapshot(timeline *t, kv_snapshot **out, err *e)
                        "a snapshot at %lld: the session was restored and then rewound, and its "
                        "windows do not reach back far enough",
                        (long long)n);
-    if ((st = kv_snapshot_new(t->kv.layout, t->id, n, t->seg, t->seg_n, out, e)))
+    if ((st = kv_snapshot_new(t->kv.layout, t->id, n, t->known.seg, t->known.n, out, e)))
         return st;
+    reserve_draft(t, *out, &t->draft_known);
     fill_snapshot(t, *out);
     return OK;
 }
@@ -154,7 +200,7 @@ void timeline_save_end(timeline *t)
     if (!t->store || n < SAVE_LEAST || !kv_can_save(&t->kv, n, 0) ||
         checkpoints_have(t->store, t->id, n))
         return;
-    kv_snapshot *k = reserve_snapshot(t, t->id, n, t->seg, t->seg_n);
+    kv_snapshot *k = reserve_snapshot(t, t->id, n, &t->known, &t->draft_known);
     if (!k)
         return;
     fill_snapshot(t, k);
@@ -169,11 +215,19 @@ void timeline_offer(timeline *t, const int32_t *ids, int64_t n, int64_t above)
     if (!t->store || same < SAVE_LEAST || same < above + RESTORE_GAIN ||
         !kv_can_save(&t->kv, same, 0) || checkpoints_have(t->store, ids, same))
         return;
-    kv_snapshot *k = reserve_snapshot(t, ids, same, t->seg, t->seg_n);
+    kv_snapshot *k = reserve_snapshot(t, ids, same, &t->known, &t->draft_known);
     if (!k)
         return;
     fill_snapshot(t, k);
     checkpoints_put(t->store, k);
+}
+
+/* Would the drafter lose the rows of k in a pass of n_more rows, or in the draft after it? */
+static bool draft_goes(const timeline *t, const kv_snapshot *k, int32_t n_more)
+{
+    const kv_cache *c = k->draft ? draft_cache(t) : NULL;
+    return c && kv_can_save(c, k->n, 0) &&
+           !kv_can_save(c, k->n, n_more + t->rounds->draft_slots + 1);
 }
 
 /* Fills the pending snapshots whose rows a pass of n_more rows would overwrite; all: every pending
@@ -184,7 +238,7 @@ static void fill_pending(timeline *t, int32_t n_more, bool all)
     for (int32_t i = 0; i < t->n_pending; i++) {
         kv_snapshot *k = t->pending[i];
         bool computed = k->n <= t->kv.n_past;
-        if (!computed || (!all && kv_can_save(&t->kv, k->n, n_more))) {
+        if (!computed || (!all && kv_can_save(&t->kv, k->n, n_more) && !draft_goes(t, k, n_more))) {
             t->pending[left++] = k;
         } else if (kv_can_save(&t->kv, k->n, 0)) {
             fill_snapshot(t, k);
@@ -218,22 +272,23 @@ void timeline_before_pass(timeline *t, int32_t n_rows)
 /* Reserves memory for checkpoints of the prompt, before it is computed. */
 static void plan_pending(timeline *t, const int32_t *ids, int64_t n)
 {
-    forget_unshared(t);
-    int64_t cut[CUTS_MAX], base_n = t->seg_n;
-    kv_segment *base = t->seg;
+    forget_unshared(&t->known);
+    forget_unshared(&t->draft_known);
+    int64_t cut[CUTS_MAX];
+    known_rows base = t->known, draft_base = t->draft_known;
     int32_t n_cuts = checkpoints_cuts(t->store, ids, n, cut);
     for (int32_t i = 0; i < n_cuts; i++) {
         bool behind = cut[i] <= t->kv.n_past;
         if ((behind && !kv_can_save(&t->kv, cut[i], 0)) || checkpoints_have(t->store, ids, cut[i]))
             continue;
-        kv_snapshot *k = reserve_snapshot(t, ids, cut[i], base, base_n);
+        kv_snapshot *k = reserve_snapshot(t, ids, cut[i], &base, &draft_base);
         if (!k)
             continue;
         t->pending[t->n_pending++] = k;
-        if (k->n > base_n) {
-            base = k->linear;
-            base_n = k->n;
-        }
+        if (k->n > base.n)
+            base = (known_rows){k->linear, k->n};
+        if (k->draft && k->n > draft_base.n)
+            draft_base = (known_rows){k->draft->linear, k->n};
     }
 }
 
@@ -269,8 +324,15 @@ status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
     kv_snapshot_load(k, &t->kv);
     pthread_mutex_unlock(&t->m->pass_lock);
     memcpy(t->id, k->ids, (size_t)k->n * sizeof *t->id);
-    know_segment(t, NULL, 0);
+    know_segment(&t->known, NULL, 0);
+    know_segment(&t->draft_known, NULL, 0);
     rounds_forget(t, 0);
+    kv_cache *c = draft_cache(t);
+    if (k->draft && c && kv_snapshot_fits(k->draft, c->layout)) {
+        pthread_mutex_lock(&t->m->pass_lock);
+        kv_snapshot_load(k->draft, c);
+        pthread_mutex_unlock(&t->m->pass_lock);
+    }
     return OK;
 }
 
@@ -279,7 +341,10 @@ static void restore_checkpoint(timeline *t, kv_snapshot *k, int64_t n)
 {
     if (timeline_restore(t, k, NULL))
         return;
-    know_segment(t, k->linear, k->n);
+    const kv_cache *c = draft_cache(t);
+    know_segment(&t->known, k->linear, k->n);
+    if (k->draft && c && c->n_past == k->n)
+        know_segment(&t->draft_known, k->draft->linear, k->n);
     kv_rewind(&t->kv, n);
     after_cut(t);
     t->reuse = k->from_disk ? "restored from disk" : "restored";

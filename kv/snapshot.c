@@ -280,6 +280,7 @@ void kv_snapshot_drop(kv_snapshot *s)
 {
     if (!s || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
         return;
+    kv_snapshot_drop(s->draft);
     kv_segment_drop(s->linear);
     block_free(s->pin_dev, s->rings, s->ring_bytes);
     mem_free(s->ids);

@@ -39,6 +39,7 @@ typedef struct kv_snapshot {
     device *pin_dev;  /* page-locked the rings; NULL: they are plain memory */
     size_t own_bytes; /* memory of this snapshot without the linear rows it shares */
     bool filled, from_disk;
+    struct kv_snapshot *draft; /* of the drafter's own cache, at the same tokens; NULL: none */
 } kv_snapshot;
 
 void kv_segment_keep(kv_segment *s); /* NULL is fine, here and below */
