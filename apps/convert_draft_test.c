@@ -712,6 +712,67 @@ TEST(convert_draft_compares_with_the_target)
     CHECK_STATUS(convert(dir, out, NULL, "lucebox", NULL, &e), E_ARG);
 }
 
+typedef struct answer {
+    int32_t id[64];
+    int n;
+} answer;
+
+static bool keep_id(void *user, const carat_event *ev)
+{
+    answer *a = user;
+    if (ev->kind == CARAT_EV_TOKEN && a->n < 64)
+        a->id[a->n++] = ev->id;
+    return true;
+}
+
+/* The first 40 tokens after a prompt; draft NULL: without a drafter. */
+static answer answer_with(const char *target, const char *draft, int64_t *n_drafted)
+{
+    static const int32_t prompt[] = {7, 40, 41, 42, 7, 40, 41, 43, 9};
+    carat_model *m;
+    carat_session *s;
+    carat_error e = {0};
+    carat_timings t;
+    answer a = {.n = 0};
+    const carat_model_options mo = {.draft = draft};
+    const carat_session_options so = {.n_ctx = 128};
+    const carat_generate_options o = {.sampling = {.repeat_penalty = 1},
+                                      .max_tokens = 40,
+                                      .speculation = {.n_max = 5, .fixed = true}};
+    CHECK_OK(carat_model_open(target, &mo, &m, &e), e);
+    CHECK_OK(carat_session_open(m, &so, &s, &e), e);
+    CHECK_OK(carat_generate(s, prompt, 9, &o, keep_id, &a, &t, &e), e);
+    *n_drafted = t.n_drafted;
+    carat_session_close(s);
+    carat_model_close(m);
+    return a;
+}
+
+/* From checkpoint to answer: converted drafters run, and change no token. */
+TEST(convert_draft_files_run)
+{
+    static const char *const sizes[] = {"dflash-tiny", "dflash-tiny-laguna", "dflash-tiny-dspark",
+                                        "mtp-tiny"};
+    const char *target = test_temp("target.gguf"), *out = test_temp("run.gguf");
+    const char *make[] = {"tiny-dense", target, "--type", "q8_0"};
+    const char *dir = test_temp("run");
+    int64_t n_drafted;
+    CHECK_EQ(command_synth.run(&command_synth, 4, (char **)make), 0);
+    answer plain = answer_with(target, NULL, &n_drafted);
+    CHECK(plain.n == 40 && !n_drafted);
+    for (int i = 0; i < 4; i++) {
+        const made m = {.size = sizes[i], .bf16 = true};
+        model_shape *s;
+        err e = {0};
+        make_in(dir, &m, &s);
+        mem_free(s);
+        CHECK_OK(convert(dir, out, NULL, NULL, target, &e), e);
+        answer a = answer_with(target, out, &n_drafted);
+        CHECK_MSG(n_drafted > 20, "%s drafted %d tokens", sizes[i], (int)n_drafted);
+        CHECK(a.n == plain.n && !memcmp(a.id, plain.id, sizeof a.id));
+    }
+}
+
 static void digest(const char *path, char out[65])
 {
     char *bytes;

@@ -20,28 +20,40 @@ static uint32_t turn(uint32_t x, int n)
     return x >> n | x << (32 - n);
 }
 
+/* One of 64 rounds; kw is K_t + W_t. The caller names the eight variables in rotated order, so none
+ * is moved. */
+static inline void turn_round(uint32_t a, uint32_t b, uint32_t c, uint32_t *d, uint32_t e,
+                              uint32_t f, uint32_t g, uint32_t *h, uint32_t kw)
+{
+    uint32_t t1 = *h + (turn(e, 6) ^ turn(e, 11) ^ turn(e, 25)) + ((e & f) ^ (~e & g)) + kw;
+    uint32_t t2 = (turn(a, 2) ^ turn(a, 13) ^ turn(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
+    *d += t1;
+    *h = t1 + t2;
+}
+
 static void take_block(sha256 *s, const unsigned char *p)
 {
-    uint32_t w[64], v[8];
+    uint32_t w[64], a = s->h[0], b = s->h[1], c = s->h[2], d = s->h[3], e = s->h[4], f = s->h[5],
+                    g = s->h[6], h = s->h[7];
     for (int i = 0; i < 16; i++)
         w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 |
                (uint32_t)p[4 * i + 2] << 8 | p[4 * i + 3];
     for (int i = 16; i < 64; i++) {
-        uint32_t a = w[i - 15], b = w[i - 2];
-        w[i] = w[i - 16] + (turn(a, 7) ^ turn(a, 18) ^ a >> 3) + w[i - 7] +
-               (turn(b, 17) ^ turn(b, 19) ^ b >> 10);
+        uint32_t x = w[i - 15], y = w[i - 2];
+        w[i] = w[i - 16] + (turn(x, 7) ^ turn(x, 18) ^ x >> 3) + w[i - 7] +
+               (turn(y, 17) ^ turn(y, 19) ^ y >> 10);
     }
-    memcpy(v, s->h, sizeof v);
-    for (int i = 0; i < 64; i++) {
-        uint32_t e = v[4], a = v[0];
-        uint32_t t1 = v[7] + (turn(e, 6) ^ turn(e, 11) ^ turn(e, 25)) + ((e & v[5]) ^ (~e & v[6])) +
-                      K[i] + w[i];
-        uint32_t t2 =
-            (turn(a, 2) ^ turn(a, 13) ^ turn(a, 22)) + ((a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]));
-        memmove(v + 1, v, 7 * sizeof *v);
-        v[4] += t1;
-        v[0] = t1 + t2;
+    for (int i = 0; i < 64; i += 8) {
+        turn_round(a, b, c, &d, e, f, g, &h, K[i] + w[i]);
+        turn_round(h, a, b, &c, d, e, f, &g, K[i + 1] + w[i + 1]);
+        turn_round(g, h, a, &b, c, d, e, &f, K[i + 2] + w[i + 2]);
+        turn_round(f, g, h, &a, b, c, d, &e, K[i + 3] + w[i + 3]);
+        turn_round(e, f, g, &h, a, b, c, &d, K[i + 4] + w[i + 4]);
+        turn_round(d, e, f, &g, h, a, b, &c, K[i + 5] + w[i + 5]);
+        turn_round(c, d, e, &f, g, h, a, &b, K[i + 6] + w[i + 6]);
+        turn_round(b, c, d, &e, f, g, h, &a, K[i + 7] + w[i + 7]);
     }
+    const uint32_t v[8] = {a, b, c, d, e, f, g, h};
     for (int i = 0; i < 8; i++)
         s->h[i] += v[i];
 }
