@@ -8,6 +8,9 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/str.h"
+#include "tests/dflash_file.h"
+#include "tests/kv_rig.h"
+#include "tests/mtp_rig.h"
 #include "tests/test.h"
 #include "tests/toy_model.h"
 
@@ -175,7 +178,7 @@ static void random_request(const carat_model *m, request *q, int64_t n, int kind
         q->mask = (carat_mask){.fill = strict_fill, .accept = strict_accept, .user = &q->strict};
         q->o.mask = &q->mask;
     }
-    if (kind % 5 == 4) {
+    if (kind % 5 == 4 && m->text) {
         q->o.parse = q->o.starts_thinking = true;
         q->o.max_thinking = (int32_t)rng_below(rng, 20);
         q->o.answer_reserve = (int32_t)rng_below(rng, 20);
@@ -221,18 +224,32 @@ typedef struct pair {
     int32_t depth[DEPTHS];
 } pair;
 
-static void open_pair(pair *p, const toy_model_file *v, carat_session_options o)
+static void open_sessions(pair *p, carat_session_options o)
 {
     err e = {0};
     o.n_ctx = o.n_ctx ? o.n_ctx : CTX;
     o.checkpoint_mb = o.checkpoint_mb ? o.checkpoint_mb : -1;
-    *p = (pair){.m = toy_model_open(v, NULL),
-                .with = toy_model_open(v, &(carat_model_options){.draft = "lookup"})};
     CHECK_OK(carat_session_open(p->m, &o, &p->plain, &e), e);
     CHECK_OK(carat_session_open(p->with, &o, &p->fast, &e), e);
     p->a = mem_calloc((size_t)p->m->core.n_vocab, sizeof *p->a);
     p->b = mem_calloc((size_t)p->m->core.n_vocab, sizeof *p->b);
     CHECK(p->a && p->b);
+}
+
+static void open_pair(pair *p, const toy_model_file *v, carat_session_options o)
+{
+    *p = (pair){.m = toy_model_open(v, NULL),
+                .with = toy_model_open(v, &(carat_model_options){.draft = "lookup"})};
+    open_sessions(p, o);
+}
+
+static void open_pair_of(pair *p, const char *path, const char *draft, carat_session_options o)
+{
+    err e = {0};
+    *p = (pair){0};
+    CHECK_OK(carat_model_open(path, NULL, &p->m, &e), e);
+    CHECK_OK(carat_model_open(path, &(carat_model_options){.draft = draft}, &p->with, &e), e);
+    open_sessions(p, o);
 }
 
 static void close_pair(pair *p)
@@ -674,5 +691,134 @@ TEST(round_of_a_batch_ends_at_a_cancellation)
         heard_free(want);
     }
     carat_batch_close(b);
+    close_pair(&p);
+}
+
+/* ---- Drafters with weights --------------------------------------------------------------- */
+
+/* Their weights are drawn, so they guess nothing right: a script decides in most trials. */
+static void run_with_weights(const char *draft, const char *name)
+{
+    static const char *const formats[] = {"f16", "q8_0", "q4_0+rot"};
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        pair p;
+        uint64_t rng = test_seed() + i;
+        open_pair_of(&p, rig_model(), draft,
+                     (carat_session_options){.kv_k = formats[i], .chunk = 24});
+        CHECK_STR(main_drafter(p.with)->class->name, name);
+        for (int trial = 0; trial < 6; trial++) {
+            request q;
+            random_request(p.m, &q, 1 + (int64_t)rng_below(&rng, 60), trial % 3, &rng);
+            compare(&p, &q, 1 + trial, trial % 2, trial != 4, &rng, name, trial);
+            check_timelines(&p, name, trial);
+        }
+        for (int i_drafter = 0; i_drafter < DRAFTERS_MAX; i_drafter++)
+            CHECK_MSG(!p.fast->rounds->failed[i_drafter], "%s", p.fast->rounds->why.text);
+        if (!i)
+            run_jobs(&p, false, 1, &rng);
+        close_pair(&p);
+    }
+}
+
+TEST(round_with_a_dflash_drafter)
+{
+    run_with_weights(df_write(&(df_options){0}, "draft.gguf"), "dflash");
+}
+
+TEST(round_with_an_mtp_assistant)
+{
+    run_with_weights(mtp_rig_write(&(mtp_rig_file){0}), "mtp");
+}
+
+/* What a session takes of the device is what its plan says. */
+static void check_plan(const char *path, const char *draft)
+{
+    carat_model *m;
+    carat_session *s;
+    carat_memory_plan plan, plain;
+    draft_costs c = {0}, all = {0};
+    err e = {0};
+    const carat_session_options o = {.n_ctx = 200, .chunk = 24, .checkpoint_mb = -1};
+    CHECK_OK(carat_model_open(path, &(carat_model_options){.draft = draft}, &m, &e), e);
+    uint64_t before = m->dev->used_bytes(m->dev);
+    CHECK_OK(carat_plan(m, &o, &plan, &e), e);
+    CHECK_OK(carat_session_open(m, &o, &s, &e), e);
+    const draft_sizes z = plan_draft_sizes(m, &s->shape, &s->layout);
+    for (int i = 0; i < DRAFTERS_MAX; i++)
+        if (m->draft[i]) {
+            CHECK_OK(m->draft[i]->class->plan(m->draft[i], &z, &c, &e), e);
+            all.device_bytes += c.device_bytes + c.device_state_bytes;
+            all.host_bytes += c.host_bytes;
+        }
+    CHECK_EQ(m->dev->used_bytes(m->dev) - before,
+             plan.kv_swa_bytes + plan.kv_global_bytes + plan.scratch_bytes + all.device_bytes);
+    CHECK(plan.draft_bytes >= all.device_bytes + all.host_bytes);
+    CHECK_EQ(plan.device[PASS_MAIN].draft_bytes, plan.draft_bytes);
+    carat_session_close(s);
+    CHECK_EQ(m->dev->used_bytes(m->dev), before);
+    carat_model_close(m);
+    CHECK_OK(carat_model_open(path, NULL, &m, &e), e);
+    CHECK_OK(carat_plan(m, &o, &plain, &e), e);
+    CHECK_EQ(plain.draft_bytes, 0);
+    CHECK(plan.total_bytes > plain.total_bytes);
+    carat_model_close(m);
+}
+
+TEST(round_takes_the_memory_it_planned)
+{
+    check_plan(rig_model(), "lookup");
+    check_plan(rig_model(), df_write(&(df_options){0}, "draft.gguf"));
+    check_plan(rig_model(), mtp_rig_write(&(mtp_rig_file){0}));
+}
+
+/* A drafter that fails is not asked again, and the answers go on. */
+static draft_class failing;
+static int n_asked;
+
+static status propose_failing(drafter *d, const draft_ask *ask, int32_t n, err *e)
+{
+    (void)d;
+    (void)ask;
+    (void)n;
+    n_asked++;
+    return err_set(e, E_NUMERIC, "the drafter broke");
+}
+
+TEST(round_goes_on_without_a_drafter_that_fails)
+{
+    pair p;
+    request q;
+    uint64_t rng = test_seed();
+    open_pair_of(&p, rig_model(), df_write(&(df_options){0}, "draft.gguf"),
+                 (carat_session_options){0});
+    drafter *d = p.fast->rounds->d[DRAFTER_MODEL];
+    const draft_class *sound = d->class;
+    failing = *sound;
+    failing.propose = propose_failing;
+    d->class = &failing;
+    random_request(p.m, &q, 20, 0, &rng);
+    compare(&p, &q, 4, false, false, &rng, "failing", 0);
+    check_timelines(&p, "failing", 0);
+    CHECK_EQ(n_asked, 1);
+    CHECK_STR(p.fast->rounds->why.text, "the drafter broke");
+    close_pair(&p);
+}
+
+/* Weights that are parked while an answer is made: a sentence, and no draft from them. */
+TEST(round_of_a_parked_model_fails_with_a_sentence)
+{
+    pair p;
+    request q;
+    uint64_t rng = test_seed();
+    err e = {0};
+    open_pair_of(&p, rig_model(), df_write(&(df_options){0}, "draft.gguf"),
+                 (carat_session_options){0});
+    random_request(p.m, &q, 20, 0, &rng);
+    carat_model_park(p.with);
+    CHECK_STATUS(carat_generate(p.fast, q.ids, q.n, &q.o, NULL, NULL, NULL, &e), E_ARG);
+    err_clear(&e);
+    CHECK_OK(carat_model_unpark(p.with, &e), e);
+    compare(&p, &q, 4, true, true, &rng, "unparked", 0);
+    check_timelines(&p, "unparked", 0);
     close_pair(&p);
 }
