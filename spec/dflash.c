@@ -139,31 +139,29 @@ static status plan_pass_of(const draft_model *m, const draft_sizes *z, const kv_
     return OK;
 }
 
-static step block_step(const dflash *g, const kv_layout *l, int32_t n_seqs, int32_t slots)
+/* Few rows may take more scratch than many: all small counts are planned, then doublings. */
+static int32_t next_count(int32_t n, int32_t most)
 {
-    int32_t rows = n_seqs * slots;
-    step st = plan_step(rows, g->anchor_first ? rows : rows - n_seqs, rows > ANSWER_ROWS_MAX);
-    st.n_seqs = n_seqs;
-    st.n_kv = l->n;
-    return st;
+    int32_t next = n < ANSWER_ROWS_MAX ? n + 1 : 2 * n;
+    return n < most && next > most ? most : next;
 }
 
-/* The largest passes of each kind; [PASS_SIDES_MAX] bytes. */
+/* The most scratch of the passes of each kind; [PASS_SIDES_MAX] bytes. */
 static status plan_scratch(const draft_model *m, const draft_sizes *z, const kv_layout *l,
                            size_t *scratch, err *e)
 {
-    const dflash *g = m->core.impl;
-    int32_t slots = slots_of(g, z), few = ANSWER_ROWS_MAX / slots;
     int32_t most = z->rows_max < ABSORB_ROWS ? z->rows_max : ABSORB_ROWS;
-    int32_t rows[2] = {most, most < ANSWER_ROWS_MAX ? most : ANSWER_ROWS_MAX};
-    int32_t seqs[2] = {z->n_seqs, z->n_seqs < few ? z->n_seqs : few};
+    int32_t blocks = z->n_seqs * slots_of(m->core.impl, z);
     status failed = OK;
-    for (int i = 0; i < 2 && !failed; i++) {
-        step st = plan_step(rows[i], rows[i], rows[i] > ANSWER_ROWS_MAX);
+    for (int32_t n = 1; n <= most && !failed; n = next_count(n, most)) {
+        step st = plan_step(n, n, n > ANSWER_ROWS_MAX);
         st.n_kv = l->n;
         failed = plan_pass_of(m, z, l, &st, true, scratch, e);
-        st = block_step(g, l, seqs[i] ? seqs[i] : 1, slots);
-        failed = failed ? failed : plan_pass_of(m, z, l, &st, false, scratch, e);
+    }
+    for (int32_t n = 1; n <= blocks && !failed; n = next_count(n, blocks)) {
+        step st = plan_step(n, n, n > ANSWER_ROWS_MAX);
+        st.n_kv = l->n;
+        failed = plan_pass_of(m, z, l, &st, false, scratch, e);
     }
     return failed;
 }
