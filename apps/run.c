@@ -70,6 +70,9 @@ static const option table[] = {
             "threads (default: the physical cores)"),
     OPT_KV(run_options),
     OPT_CACHE(run_options),
+    OPT_DRAFT(run_options),
+    OPT_FLAG(run_options, spec_trace, "spec-trace", 0,
+             "a line on stderr for every pass that checked guesses"),
     OPT_FLAG(run_options, exact, "exact", 0, "f32 activations in matrix products"),
     OPT_FLAG(run_options, reference, "reference", 0, "the plain reference kernels (slow)"),
     OPT_STR(run_options, repack, "repack", 0, "WHEN", REPACK_HELP),
@@ -82,7 +85,8 @@ static const option table[] = {
              "continue even if the plan exceeds the memory"),
     OPT_FLAG(
         run_options, verbose, "verbose", 'v',
-        "print the device and why it was chosen, the kernels, and the formats of keys and values"),
+        "print the device and the drafter, why they were chosen, the kernels, and the formats of "
+        "keys and values"),
     OPT_FLAG(run_options, quiet, "quiet", 'q', "no speed line"),
     OPT_FLAG(run_options, json_events, "json-events", 0,
              "every event of the answer as a line of JSON"),

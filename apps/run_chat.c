@@ -126,18 +126,24 @@ status chat_open(chat *c, const run_options *o, err *e)
                 .preserve_thinking = o->preserve_thinking,
                 .raw = o->raw,
                 .quiet = o->quiet,
+                .trace_rounds = o->spec_trace,
                 .stop = o->stop,
                 .seed_given = o->seed != RUN_UNSET};
     carat_session_options so = {
         .n_ctx = (int32_t)o->n_ctx, .chunk = (int32_t)o->chunk, .n_outputs = 1};
     kv_options_apply(&o->kv, &so);
     cache_options_apply(&o->cache, &so);
+    draft_options_apply(&o->draft, NULL, &so);
     run_options with = *o;
     with.where.session = &so;
     with.where.tell = o->verbose ? stderr : NULL;
     if ((st = run_open_model(o->model, &with, &c->m, e)))
         goto out;
     carat_model_get_info(c->m, &c->info);
+    if (o->verbose && c->info.drafter)
+        term_note("drafter %s: %s", c->info.drafter, c->info.drafter_why);
+    else if (o->verbose)
+        term_note("drafter none");
     if (!c->info.has_vocab) {
         st = err_set(e, E_UNSUPPORTED, "%s has no vocabulary, so it cannot read a prompt",
                      c->info.name);
@@ -366,7 +372,8 @@ status chat_answer(chat *c, err *e)
                                   .max_tokens = c->max_tokens,
                                   .stop = c->stop.at,
                                   .n_stop = c->stop.n,
-                                  .parse = !c->raw};
+                                  .parse = !c->raw,
+                                  .on_round = c->trace_rounds ? answer_print_round : NULL};
     status st = render_chat(c, &prompt, e);
     c->kept = false;
     answer_reset(&c->out);

@@ -11,6 +11,7 @@
 
 #include "apps/cache_options.h"
 #include "apps/device_options.h"
+#include "apps/draft_options.h"
 #include "apps/kv_options.h"
 #include "apps/options.h"
 #include "apps/term.h"
@@ -26,11 +27,12 @@ typedef struct run_options {
     kv_options kv;
     device_options where;
     cache_options cache;
+    draft_options draft;
     int64_t n_tokens, top_k, seed, n_ctx, chunk, threads;
     double temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     option_list stop, logit_bias, result;
     bool think, preserve_thinking, raw, greedy, quiet, json_events, exact, reference, no_mmap,
-        overcommit, interactive, ignore_eog, verbose, json;
+        overcommit, interactive, ignore_eog, verbose, json, spec_trace;
 } run_options;
 
 enum { RUN_UNSET = -2 }; /* not given by the user: the model's recommended value is used */
@@ -54,6 +56,7 @@ void answer_free(answer *a);
 bool answer_show(void *user, const carat_event *ev); /* a carat_event_fn; user is the answer */
 void answer_finish(answer *a);                       /* ends the last line */
 void answer_print_speed(const carat_timings *t, const carat_session *s);
+void answer_print_round(void *user, const carat_round *r); /* a carat_round_fn: on stderr */
 
 typedef struct chat {
     carat_model *m;
@@ -63,7 +66,7 @@ typedef struct chat {
     carat_logit_bias bias[OPTION_LIST_MAX]; /* sampling.bias points here */
     option_list stop;
     int32_t max_tokens;
-    bool thinking, preserve_thinking, raw, quiet, seed_given;
+    bool thinking, preserve_thinking, raw, quiet, seed_given, trace_rounds;
     json_t *messages; /* OpenAI's shape, without the system message */
     char *system;     /* or NULL */
     char *tools;      /* JSON text, or NULL */

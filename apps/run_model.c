@@ -48,6 +48,7 @@ status run_open_model(const char *path, const run_options *o, carat_model **m, e
                               .overcommit = o->overcommit,
                               .isa = o->isa,
                               .wrap = o->wrap,
+                              .draft = o->draft.drafter,
                               .progress = term_progress,
                               .log = show_log};
     status st = options_repack(o->repack, &mo.no_repack, e);

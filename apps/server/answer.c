@@ -221,6 +221,10 @@ usage answer_usage(const answer *a)
         }
         u.generated += t->n_generated > n ? t->n_generated : n;
         u.thinking += t->n_thinking;
+        u.rounds += t->n_rounds;
+        u.drafted += t->n_drafted;
+        u.accepted += t->n_accepted;
+        u.drafter = t->drafter ? t->drafter : u.drafter;
         u.prefill_ms += t->prefill_ms;
         u.decode_ms += t->decode_ms;
         u.queue_ms += t->queue_ms;
@@ -395,6 +399,12 @@ void put_timings(const answer *a, str *o)
     json_number(o, "predicted_per_second",
                 u.decode_ms > 0 ? 1000 * (double)u.generated / u.decode_ms : 0);
     json_number(o, "queue_ms", u.queue_ms);
+    if (u.drafter) {
+        json_text(o, "drafter", u.drafter);
+        json_int(o, "draft_rounds", u.rounds);
+        json_int(o, "draft_n", u.drafted);
+        json_int(o, "draft_n_accepted", u.accepted);
+    }
     json_text(o, "reuse", a->n && a->choice[0].t.reuse ? a->choice[0].t.reuse : "");
     json_close(o, '}');
 }
@@ -449,6 +459,8 @@ void openai_usage(const answer *a, str *o)
     json_close(o, '}');
     json_open(o, "completion_tokens_details", '{');
     json_int(o, "reasoning_tokens", u.thinking);
+    json_int(o, "accepted_prediction_tokens", u.accepted);
+    json_int(o, "rejected_prediction_tokens", u.drafted - u.accepted);
     json_close(o, '}');
     json_close(o, '}');
 }

@@ -358,6 +358,10 @@ static void put_message_usage(const answer *a, str *o)
     json_int(o, "cache_creation_input_tokens", 0);
     json_int(o, "cache_read_input_tokens", u.cached);
     json_int(o, "output_tokens", u.generated);
+    if (u.drafter) {
+        json_int(o, "accepted_prediction_tokens", u.accepted);
+        json_int(o, "rejected_prediction_tokens", u.drafted - u.accepted);
+    }
     json_close(o, '}');
 }
 

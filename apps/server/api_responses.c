@@ -317,6 +317,10 @@ static void put_response_usage(const answer *a, str *o)
     json_int(o, "output_tokens", u.generated);
     json_open(o, "output_tokens_details", '{');
     json_int(o, "reasoning_tokens", u.thinking);
+    if (u.drafter) {
+        json_int(o, "accepted_prediction_tokens", u.accepted);
+        json_int(o, "rejected_prediction_tokens", u.drafted - u.accepted);
+    }
     json_close(o, '}');
     json_int(o, "total_tokens", u.prompt + u.generated);
     json_close(o, '}');

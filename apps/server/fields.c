@@ -244,6 +244,52 @@ static bool read_biases(request *rq, const request_limits *lim, problem *p)
     return true;
 }
 
+/* What llama-server has as speculative.n_min and speculative.p_min: when to guess nothing. carat
+ * decides that by measured times, so they are checked and have no effect. */
+static bool read_draft_rules(const jtree *o, problem *p)
+{
+    int64_t n_min = 0;
+    double p_min = 0;
+    return field_int(p, o, "n_min", 0, INT32_MAX, &n_min) &&
+           field_real(p, o, "p_min", 0, 1, &p_min);
+}
+
+/* Guessing ahead: true, false, or an object. It changes how long an answer takes, and no token. */
+static bool read_speculation(request *rq, const request_limits *lim, problem *p)
+{
+    static const char *const names[] = {"enabled", "n_max", "tree_max", "n_min", "p_min"};
+    enum { NAMES = sizeof names / sizeof *names };
+    const jtree *v = jtree_get(rq->body, "speculative");
+    carat_speculation *s = &rq->speculation;
+    int64_t n_max = -1;
+    bool on = true;
+    if (!field_int(p, rq->body, "speculative.n_max", 0, SPECULATION_MAX, &n_max))
+        return false;
+    if (v && v->kind != JTREE_OBJECT) {
+        if (!field_bool(p, rq->body, "speculative", &on))
+            return false;
+    } else if (v) {
+        for (const jtree *m = v->first; m; m = m->next) {
+            int i = 0;
+            while (i < NAMES && strcmp(m->key, names[i]))
+                i++;
+            if (i == NAMES && jtree_truthy(m) && !lim->lenient)
+                return problem_set(p, 400, "speculative",
+                                   "'speculative' has the unknown member '%.100s'; expected "
+                                   "enabled, n_max, tree_max, n_min or p_min",
+                                   m->key);
+        }
+        if (!field_bool(p, v, "enabled", &on) ||
+            !field_int(p, v, "n_max", 0, SPECULATION_MAX, &n_max) ||
+            !field_int32(p, v, "tree_max", -1, SPECULATION_MAX, &s->tree_max) ||
+            !read_draft_rules(v, p))
+            return false;
+    }
+    s->off = !on || n_max == 0;
+    s->n_max = n_max > 0 ? (int32_t)n_max : 0;
+    return true;
+}
+
 bool read_common(request *rq, const request_limits *lim, problem *p)
 {
     const jtree *b = rq->body;
@@ -268,7 +314,7 @@ bool read_common(request *rq, const request_limits *lim, problem *p)
         return false;
     rq->seed_given = seed != -1;
     s->seed = (uint32_t)seed;
-    return read_biases(rq, lim, p);
+    return read_speculation(rq, lim, p) && read_biases(rq, lim, p);
 }
 
 bool read_max_tokens(request *rq, const char *const *keys, problem *p)

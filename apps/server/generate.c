@@ -230,6 +230,7 @@ static bool make_jobs(stream *st, problem *p)
         o->max_tokens = at_most(rq->max_tokens > 0 ? rq->max_tokens : room, room);
         o->stop = rq->stop;
         o->n_stop = rq->n_stop;
+        o->speculation = rq->speculation;
         o->parse = rq->api != API_COMPLETIONS;
         o->starts_thinking = q->starts_thinking;
         if (o->parse)

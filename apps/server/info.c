@@ -229,6 +229,7 @@ void handle_slots(exchange *x)
         json_open(o, NULL, '{');
         json_int(o, "id", i);
         json_int(o, "n_ctx", x->s->n_ctx);
+        json_bool(o, "speculative", x->s->info.drafter != NULL);
         json_bool(o, "is_processing", slots[i].id > 0);
         json_int(o, "id_task", slots[i].id);
         json_int(o, "n_past", slots[i].n_past);

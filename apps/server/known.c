@@ -185,6 +185,8 @@ static const known_field fields[] = {
     {"cache_salt", ALL, HARMLESS, NULL},
     {"cache_prompt", ALL, HARMLESS, NULL},
     {"cache_control", ALL, HARMLESS, NULL},
+    {"speculative", ALL, READ, NULL},
+    {"speculative.n_max", ALL, READ, NULL},
     {"n_cache_reuse", ALL, HARMLESS, NULL},
     {"id_slot", ALL, HARMLESS, NULL},
     {"n_keep", ALL, HARMLESS, NULL}, /* a context is never shifted */
@@ -208,8 +210,8 @@ static const known_field *find_field(const char *name, api_kind api)
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (!strcmp(fields[i].name, name) && fields[i].apis & 1u << api)
             return &fields[i];
-    return !strncmp(name, "speculative.", 12) ? find_field("priority", api)
-                                              : NULL; /* about speed */
+    /* llama-server's other rules of drafting: about speed alone. */
+    return !strncmp(name, "speculative.", 12) ? find_field("priority", api) : NULL;
 }
 
 bool field_row_at(size_t i, api_kind api, field_row *row)

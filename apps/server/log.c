@@ -88,6 +88,11 @@ void log_exchange(const exchange *x)
         json_number(&o, "queue_ms", u->queue_ms);
         json_number(&o, "ttft_ms", x->ttft_ms);
         json_number(&o, "tokens_per_s", rate);
+        if (u->rounds) {
+            json_int(&o, "draft_rounds", u->rounds);
+            json_int(&o, "drafted", u->drafted);
+            json_int(&o, "accepted", u->accepted);
+        }
     }
     if (x->note)
         json_text(&o, "note", x->note);
@@ -99,6 +104,9 @@ void log_exchange(const exchange *x)
         if (u->prompt || u->generated)
             str_printf(&line, ", prompt %lld (%lld cached), %lld tokens at %.1f/s",
                        (long long)u->prompt, (long long)u->cached, (long long)u->generated, rate);
+        if (u->rounds)
+            str_printf(&line, " (%lld of %lld guesses in %lld rounds)", (long long)u->accepted,
+                       (long long)u->drafted, (long long)u->rounds);
         if (x->note)
             str_printf(&line, ", %s", x->note);
         str_free(&o);

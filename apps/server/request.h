@@ -55,7 +55,8 @@ enum {
     REQUEST_MAX_CHOICES = 64,
     REQUEST_MAX_TOOLS = 1024,
     REQUEST_MAX_WORDS = 4096, /* strings of guided_choice */
-    REQUEST_MAX_NAME = 256    /* bytes of a tool's name */
+    REQUEST_MAX_NAME = 256,   /* bytes of a tool's name */
+    SPECULATION_MAX = 63      /* tokens guessed at once */
 };
 
 /* What parsers need of the model and the options. */
@@ -85,6 +86,7 @@ typedef struct request {
     const char **stop;
     int32_t n_stop;
     bool logprobs;
+    carat_speculation speculation;
 
     /* Conversations. */
     str messages, tools; /* JSON; tools empty: none */

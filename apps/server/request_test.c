@@ -422,6 +422,69 @@ TEST(request_forms_of_other_servers)
     CHECK(strstr(p.text, "structural_tag"));
 }
 
+/* Guessing ahead, in every endpoint alike. */
+TEST(request_speculation)
+{
+    static const struct {
+        const char *field;
+        bool off;
+        int32_t n_max, tree_max;
+    } good[] = {
+        {"\"speculative\":true", false, 0, 0},
+        {"\"speculative\":false", true, 0, 0},
+        {"\"speculative\":null", false, 0, 0},
+        {"\"speculative\":{}", false, 0, 0},
+        {"\"speculative\":{\"enabled\":false}", true, 0, 0},
+        {"\"speculative\":{\"n_max\":4,\"tree_max\":-1}", false, 4, -1},
+        {"\"speculative\":{\"n_max\":63,\"tree_max\":63,\"n_min\":2,\"p_min\":0.5}", false, 63, 63},
+        {"\"speculative\":{\"n_max\":0}", true, 0, 0},
+        {"\"speculative.n_max\":7,\"speculative.p_min\":0.75", false, 7, 0},
+        {"\"speculative.n_max\":0", true, 0, 0},
+        {"\"speculative.n_max\":7,\"speculative\":{\"n_max\":3}", false, 3, 0},
+        {"\"speculative\":{\"never\":0}", false, 0, 0},
+    };
+    static const char *const bad[][2] = {
+        {"\"speculative\":1", "speculative"},
+        {"\"speculative\":\"lookup\"", "speculative"},
+        {"\"speculative\":[4]", "speculative"},
+        {"\"speculative\":{\"n_max\":64}", "n_max"},
+        {"\"speculative\":{\"n_max\":-1}", "n_max"},
+        {"\"speculative\":{\"n_max\":1e400}", "n_max"},
+        {"\"speculative\":{\"n_max\":\"4\"}", "n_max"},
+        {"\"speculative\":{\"n_max\":99999999999999999999}", "n_max"},
+        {"\"speculative\":{\"tree_max\":-2}", "tree_max"},
+        {"\"speculative\":{\"tree_max\":2.5}", "tree_max"},
+        {"\"speculative\":{\"p_min\":1.5}", "p_min"},
+        {"\"speculative\":{\"n_min\":-1}", "n_min"},
+        {"\"speculative\":{\"enabled\":1}", "enabled"},
+        {"\"speculative\":{\"draft\":\"/etc/passwd\"}", "speculative"},
+        {"\"speculative\":{\"fixed\":true}", "speculative"},
+        {"\"speculative.n_max\":-3", "speculative.n_max"},
+        {"\"speculative.n_max\":{}", "speculative.n_max"},
+    };
+    char body[512];
+    problem p;
+    for (int api = 0; api < 4; api++) {
+        for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+            request rq = {0};
+            p = (problem){0};
+            int n = snprintf(body, sizeof body, shells[api], good[i].field);
+            CHECK_MSG(request_parse(&rq, (api_kind)api, body, (size_t)n, &limits, &p), "%s: %s",
+                      body, p.text);
+            CHECK_EQ(rq.speculation.off, good[i].off);
+            CHECK_EQ(rq.speculation.n_max, good[i].n_max);
+            CHECK_EQ(rq.speculation.tree_max, good[i].tree_max);
+            CHECK(!rq.speculation.fixed);
+            request_free(&rq);
+        }
+        for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+            snprintf(body, sizeof body, shells[api], bad[i][0]);
+            CHECK_MSG(is_refused((api_kind)api, body, &p) && p.status == 400, "%s", body);
+            CHECK_STR(p.param, bad[i][1]);
+        }
+    }
+}
+
 TEST(request_least_limit_of_tokens_counts)
 {
     request rq;

@@ -71,6 +71,7 @@ static const option table[] = {
             "threads that compute (default: the physical cores)"),
     OPT_KV(serve_options),
     OPT_CACHE(serve_options),
+    OPT_DRAFT(serve_options),
     OPT_DEVICE(serve_options),
     OPT_FLAG(serve_options, exact, "exact", 0, "f32 activations in matrix products"),
     OPT_FLAG(serve_options, reference, "reference", 0, "the plain reference kernels (slow)"),
@@ -254,6 +255,8 @@ static carat_status tell_plan(void *user, const carat_model *m, carat_error *e)
         return st;
     carat_model_get_info(m, &info);
     log_line(s, "device %s: %s", info.device, info.device_why);
+    if (info.drafter)
+        log_line(s, "drafter %s: %s", info.drafter, info.drafter_why);
     for (int32_t i = 0; i < p.n_devices; i++) {
         const carat_device_plan *d = &p.device[i];
         log_line(s,
@@ -286,6 +289,7 @@ static status load_model(server *s, err *e)
     device_options_apply(&o->where, &mo);
     kv_options_apply(&o->kv, &bo.session);
     cache_options_apply(&o->cache, &bo.session);
+    draft_options_apply(&o->draft, &mo, &bo.session);
     s->session = bo.session;
     mo.planned = tell_plan;
     mo.planned_user = s;

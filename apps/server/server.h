@@ -21,6 +21,7 @@
 
 #include "apps/cache_options.h"
 #include "apps/device_options.h"
+#include "apps/draft_options.h"
 #include "apps/kv_options.h"
 #include "apps/server/answer.h"
 #include "apps/server/metrics.h"
@@ -36,6 +37,7 @@ typedef struct serve_options {
     int64_t port, n_ctx, chunk, threads, parallel, queue, max_body, connections, timeout_s, drain_s,
         ping_s, think_max, stall_ms;
     cache_options cache;
+    draft_options draft;
     bool lenient, think, exact, reference, no_mmap, overcommit;
 } serve_options;
 
