@@ -8,6 +8,7 @@
 #include "apps/bench_int.h"
 #include "apps/commands.h"
 #include "apps/device_options.h"
+#include "apps/draft_options.h"
 #include "apps/kv_options.h"
 #include "apps/run_int.h"
 #include "apps/term.h"
@@ -33,6 +34,9 @@ typedef struct bench_options {
     kv_options kv;
     device_options where;
     int64_t reps, threads, chunk;
+    const char *spec, *accept;
+    draft_options draft;
+    double accept_mean;
     bool json, floors, ceilings, no_mmap, overcommit;
 } bench_options;
 
@@ -48,6 +52,13 @@ static const option table[] = {
             "threads (default: the physical cores)"),
     OPT_INT(bench_options, chunk, "chunk", 'c', "N", 1, 1 << 20, "prompt tokens per pass"),
     OPT_KV(bench_options),
+    OPT_STR(bench_options, spec, "spec", 0, "WHAT",
+            "also decode with guesses of this drafter: a FILE, a DIR, auto or lookup"),
+    OPT_STR(bench_options, accept, "accept", 0, "LIST",
+            "script the guesses: the chance of each slot after accepted ones"),
+    OPT_REAL(bench_options, accept_mean, "accept-mean", 0, "X", 0, DRAFT_TOKENS_MAX,
+             "script the guesses: so many are accepted per round"),
+    OPT_DRAFT_SIZES(bench_options),
     OPT_STR(bench_options, vs, "vs", 0, "PROGRAM", "compare with this llama-bench, or other carat"),
     OPT_DEVICE(bench_options),
     OPT_STR(bench_options, repack, "repack", 0, "WHEN", REPACK_HELP),
@@ -73,6 +84,13 @@ static const char about[] =
     "GB/s counts the weights a decoded token reads, not the cache. GFLOP/s counts the matrix\n"
     "products of a prompt: layers that nobody's keys depend on are skipped for all but its last\n"
     "token, and so they are in the count.\n"
+    "\n"
+    "With --spec, \"spec\" is the decoding test with guesses: a pass checks them, and the table\n"
+    "has its time over that of a plain token, and the tokens that it gives. The answers are\n"
+    "those of plain decoding, which is checked. --draft-max N always guesses N tokens; without\n"
+    "it the number is chosen as in an answer. Guesses for random text are not accepted: --accept\n"
+    "and --accept-mean replace them, after the drafter has computed them, by ones that are\n"
+    "accepted as often as asked.\n"
     "\n"
     "With --floors each test is followed by its fastest repetition op by op: the time taken, and\n"
     "the time that reading its weights, keys and values once, or its multiplications, would take\n"
@@ -119,22 +137,27 @@ static status plan_tests(const bench_options *o, bench_test **tests, int *n, int
         if (s[i] < 1 || s[i] > STREAMS_MAX)
             return err_set(e, E_ARG, "--streams=%.60s: from 1 to %d answers side by side",
                            o->streams, STREAMS_MAX);
-    *tests = mem_calloc((size_t)n_d * (size_t)(n_p + n_g * (1 + n_s)), sizeof **tests);
+    int n_decode = n_g * (1 + n_s) * (o->spec ? 2 : 1); /* plain ones, then those with guesses */
+    *tests = mem_calloc((size_t)n_d * (size_t)(n_p + n_decode), sizeof **tests);
     if (!*tests)
         return err_memory(e, "the tests", sizeof **tests);
     *n = 0;
     *n_tokens = 0;
     for (int i = 0; i < n_d; i++)
-        for (int j = 0; j < n_p + n_g * (1 + n_s); j++) {
+        for (int j = 0; j < n_p + n_decode; j++) {
             bench_test t = {.n_depth = d[i]};
-            if (j < n_p)
+            int k = j - n_p, set = k >= 0 ? k / n_g % (1 + n_s) : 0;
+            if (k < 0)
                 t.n_prompt = p[j];
             else
-                t.n_gen = g[(j - n_p) % n_g];
-            if (j >= n_p + n_g)
-                t.n_streams = s[(j - n_p) / n_g - 1];
+                t.n_gen = g[k % n_g];
+            if (set)
+                t.n_streams = s[set - 1];
+            t.spec = k >= n_g * (1 + n_s);
             if (!bench_tokens(&t))
                 continue;
+            if (t.spec && t.n_gen < 2)
+                return err_set(e, E_ARG, "--spec measures answers of 2 tokens or more");
             int32_t end = t.n_depth + t.n_prompt + t.n_gen;
             *n_tokens = end > *n_tokens ? end : *n_tokens;
             (*tests)[(*n)++] = t;
@@ -221,6 +244,34 @@ static status run_test(const bench_setup *b, bench_rig *rig, bench_test *t, err 
     return st;
 }
 
+/* The answer without guesses and with, in turn. */
+static status run_spec(const bench_setup *b, bench_rig *rig, bench_test *t, err *e)
+{
+    size_t n = (size_t)t->n_gen;
+    bench_answer plain = {.id = mem_calloc(n, sizeof *plain.id)};
+    bench_answer spec = {.id = mem_calloc(n, sizeof *spec.id)};
+    status st = plain.id && spec.id ? OK : err_memory(e, "the answers", 2 * n * sizeof *plain.id);
+    for (int32_t rep = -1; rep < b->n_reps && !st; rep++) { /* the first warms up */
+        bench_test before = *t;
+        term_progress(NULL, "guess", (uint64_t)(rep < 0 ? 0 : rep), (uint64_t)b->n_reps);
+        if ((st = go_to(rig, t->n_depth, e)) ||
+            (st = bench_generate(b, rig->s, rig->ids, t, NULL, &plain, e)) ||
+            (st = go_to(rig, t->n_depth, e)) ||
+            (st = bench_generate(b, rig->s, rig->ids, t, &plain, &spec, e)))
+            break;
+        if (rep < 0) {
+            *t = before;
+            continue;
+        }
+        t->plain.ns[t->plain.n++] = plain.ns;
+        t->ours.ns[t->ours.n++] = spec.ns;
+    }
+    term_progress_clear();
+    mem_free(plain.id);
+    mem_free(spec.id);
+    return st;
+}
+
 /* Other work on the machine varies, and virtual processors move: a ceiling is the best rate
  * measured before or after a test. */
 static status raise_ceilings(bench_setup *b, err *e)
@@ -258,7 +309,8 @@ static status run_tests(bench_setup *b, const carat_session_options *so, carat_m
         bench_print_head(b, stdout);
     term_watch(rig.s);
     for (int i = 0; i < n_tests && !st; i++) {
-        st = tests[i].n_streams ? bench_run_streams(m, so, b->n_reps, &tests[i], e)
+        st = tests[i].n_streams ? bench_run_streams(b, m, so, &tests[i], e)
+             : tests[i].spec    ? run_spec(b, &rig, &tests[i], e)
                                 : run_test(b, &rig, &tests[i], e);
         if (st || (!b->info.on_gpu && (st = raise_ceilings(b, e))))
             break;
@@ -299,7 +351,7 @@ static int only_ceilings(const bench_options *o)
 
 static int run_bench(const command *c, int argc, char **argv)
 {
-    bench_options o = {.prompt = "512", .gen = "128", .depth = "0", .reps = 5};
+    bench_options o = {.prompt = "512", .gen = "128", .depth = "0", .reps = 5, .accept_mean = -1};
     int n_operands, bad = options_parse(c, argc, argv, &o, &n_operands), n_tests = 0;
     bench_test *tests = NULL;
     carat_model *m = NULL;
@@ -323,23 +375,34 @@ static int run_bench(const command *c, int argc, char **argv)
                      .chunk = (int32_t)o.chunk,
                      .json = o.json,
                      .floors = o.floors};
+    b.script = (bench_script){
+        .drafter = o.spec, .n_max = (int32_t)o.draft.max, .tree_max = (int32_t)o.draft.tree};
     b.kv_v = kv_options_v(&o.kv) ? kv_options_v(&o.kv) : b.kv_k;
     if (b.other && !b.model_path) {
         st = err_set(&e, E_ARG, "--vs needs a file that both programs can open: name one with -m");
         goto out;
     }
-    if ((st = plan_tests(&o, &tests, &n_tests, &n_tokens, &e)))
+    if (!o.spec && (o.draft.max || o.draft.tree)) {
+        st = err_set(&e, E_ARG, "--draft-max and --draft-tree need --spec");
         goto out;
+    }
+    if ((st = bench_script_read(&b.script, o.accept, o.accept_mean, &e)) ||
+        (st = plan_tests(&o, &tests, &n_tests, &n_tokens, &e)))
+        goto out;
+    if (o.spec) /* the last round, too, has room for all its guesses */
+        n_tokens += DRAFT_TOKENS_MAX + 1;
     /* No checkpoints: a reused prefix would not be measured. */
     carat_session_options so = {
         .n_ctx = n_tokens, .chunk = b.chunk, .n_outputs = 1, .checkpoint_mb = -1};
     kv_options_apply(&o.kv, &so);
+    draft_options_apply(&o.draft, NULL, &so);
     o.where.session = &so;
     run_options ro = {.threads = b.n_threads,
                       .isa = o.isa,
                       .where = o.where,
                       .repack = o.repack,
-                      .no_mmap = o.no_mmap};
+                      .no_mmap = o.no_mmap,
+                      .draft = {.drafter = o.spec}};
     ro.overcommit = o.overcommit;
     ro.wrap = o.floors ? "time" : NULL;
     double start_ms = clock_ms();
@@ -360,6 +423,7 @@ out:
     for (int i = 0; i < n_tests; i++)
         mem_free(tests[i].ops);
     mem_free(tests);
+    mem_free(b.script.accept);
     if (st == E_CANCELLED) /* only Ctrl-C cancels here */
         return EXIT_INTERRUPTED;
     if (st)

@@ -53,6 +53,12 @@ static double rate(const bench_test *t, const bench_samples *s)
     return s->n ? bench_tokens(t) / (bench_median_ns(s) * 1e-9) : 0;
 }
 
+double bench_round_ratio(const bench_test *t)
+{
+    double plain = bench_median_ns(&t->plain), per_token = bench_passes_per_token(t);
+    return plain > 0 && per_token > 0 ? bench_median_ns(&t->ours) / per_token / plain : 0;
+}
+
 /* ---- The table --------------------------------------------------------------------------- */
 
 void bench_print_ceilings(const bench_ceilings *c, FILE *f)
@@ -110,13 +116,18 @@ void bench_print_test(const bench_setup *b, const bench_test *t, FILE *f)
     double r = rate(t, &t->ours);
     char what[16] = "prefill";
     if (t->n_streams)
-        snprintf(what, sizeof what, "x %d", t->n_streams);
+        snprintf(what, sizeof what, t->spec ? "spec x %d" : "x %d", t->n_streams);
+    else if (t->spec)
+        snprintf(what, sizeof what, "spec");
     else if (t->n_gen)
         snprintf(what, sizeof what, "decode");
     fprintf(f, "%-8s%6d %7d ", what, bench_tokens(t), t->n_depth);
     print_time(f, bench_median_ns(&t->ours));
     fprintf(f, " %10.2f   ±%4.1f %%", r, 100 * bench_spread(&t->ours));
-    if (t->n_streams) { /* the weights that a pass of many rows reads are not known */
+    if (t->spec) {
+        fprintf(f, "  %5.2f of plain, a pass %.2f, %.2f tokens each", r / rate(t, &t->plain),
+                bench_round_ratio(t), 1 / bench_passes_per_token(t));
+    } else if (t->n_streams) { /* the weights that a pass of many rows reads are not known */
         fprintf(f, "  %7.2f ms/pass", bench_median_ns(&t->ours) * 1e-6 / t->n_gen);
     } else if (t->n_prompt) {
         double flops = flops_per_token(b) * r;
@@ -229,7 +240,19 @@ static json_t *test_json(const bench_setup *b, const bench_test *t)
     put_int(o, "n_streams", (uint64_t)t->n_streams);
     put_samples(o, t, &t->ours);
     double r = rate(t, &t->ours);
-    if (t->n_streams)
+    put_table_text(o, "drafter", t->spec ? b->info.drafter : NULL);
+    if (t->spec) {
+        json_t *plain = json_object();
+        put_samples(plain, t, &t->plain);
+        json_object_set_new(o, "plain", plain);
+        put_int(o, "draft_max", (uint64_t)b->script.n_max);
+        put_real(o, "speedup", r / rate(t, &t->plain));
+        put_real(o, "round", bench_round_ratio(t));
+        put_real(o, "tokens_per_pass", 1 / bench_passes_per_token(t));
+        put_int(o, "n_rounds", (uint64_t)t->n_rounds);
+        put_int(o, "n_drafted", (uint64_t)t->n_drafted);
+        put_int(o, "n_accepted", (uint64_t)t->n_accepted);
+    } else if (t->n_streams)
         put_real(o, "ms_per_pass", bench_median_ns(&t->ours) * 1e-6 / t->n_gen);
     else if (t->n_gen)
         put_real(o, "weight_bytes_per_second", (double)b->info.active_bytes_per_token * r);

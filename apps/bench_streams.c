@@ -5,6 +5,7 @@
  * differ, so that no slot reuses another one's prefix.
  */
 #include "apps/bench_int.h"
+#include "apps/draft_options.h"
 #include "apps/term.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -20,7 +21,11 @@ typedef struct streams {
 
 typedef struct stream {
     streams *all;
-    int32_t n; /* tokens so far */
+    int32_t n;   /* tokens so far */
+    int32_t *id; /* [n_gen] them; NULL: they are not kept */
+    carat_timings timings;
+    carat_script script;
+    carat_generate_options opt;
 } stream;
 
 static bool stream_event(void *user, const carat_event *ev)
@@ -29,6 +34,8 @@ static bool stream_event(void *user, const carat_event *ev)
     streams *a = s->all;
     if (ev->kind != CARAT_EV_TOKEN)
         return true;
+    if (s->id && s->n < a->t->n_gen)
+        s->id[s->n] = ev->id;
     a->n_tokens += a->begin && !a->end;
     if (++s->n == 1 && ++a->n_begun == a->t->n_streams)
         a->begin = clock_ns();
@@ -39,28 +46,29 @@ static bool stream_event(void *user, const carat_event *ev)
 
 static void stream_done(void *user, carat_status st, const carat_error *e, const carat_timings *t)
 {
-    streams *a = ((stream *)user)->all;
-    (void)t;
+    stream *s = user;
+    streams *a = s->all;
+    s->timings = *t;
     a->n_over++;
     if (st)
         err_set(&a->e, st, "%s", e->text);
 }
 
+/* Each stream has its options and nothing else set. */
 static status run_round(carat_batch *b, const bench_test *t, stream *list, const int32_t *ids,
                         int64_t *ns, err *e)
 {
     streams all = {.t = t};
     int32_t n_prompt = t->n_depth ? t->n_depth : 1;
-    carat_generate_options opt = {.sampling = {.top_p = 1, .repeat_penalty = 1, .ignore_eog = true},
-                                  .max_tokens = t->n_gen};
     status st;
     for (int32_t i = 0; i < t->n_streams; i++) {
         bool full;
         int64_t id;
-        list[i] = (stream){.all = &all};
+        list[i].all = &all;
+        list[i].n = 0;
         carat_job job = {.ids = ids + (size_t)i * (size_t)n_prompt,
                          .n = n_prompt,
-                         .opt = &opt,
+                         .opt = &list[i].opt,
                          .fn = stream_event,
                          .done = stream_done,
                          .user = &list[i]};
@@ -81,38 +89,83 @@ static status run_round(carat_batch *b, const bench_test *t, stream *list, const
     return OK;
 }
 
-status bench_run_streams(carat_model *m, const carat_session_options *so, int32_t n_reps,
+/* The same answers without guesses and with. id: [2][n_streams][n_gen]. */
+static status run_both(const bench_setup *b, carat_batch *batch, bench_test *t, stream *list,
+                       const int32_t *ids, int32_t *id, bool count, err *e)
+{
+    int32_t *with = id + (size_t)t->n_streams * (size_t)t->n_gen;
+    int64_t ns[2] = {0};
+    status st;
+    for (int32_t i = 0; i < t->n_streams; i++) {
+        list[i].id = id + (size_t)i * (size_t)t->n_gen;
+        list[i].opt = bench_answer_options(b, t, NULL, NULL);
+    }
+    if ((st = run_round(batch, t, list, ids, &ns[0], e)))
+        return st;
+    for (int32_t i = 0; i < t->n_streams; i++) {
+        const int32_t *plain = list[i].id;
+        list[i].id = with + (size_t)i * (size_t)t->n_gen;
+        list[i].opt = bench_answer_options(b, t, &list[i].script, plain);
+    }
+    if ((st = run_round(batch, t, list, ids, &ns[1], e)))
+        return st;
+    for (int32_t i = 0; i < t->n_streams; i++) {
+        const int32_t *plain = id + (size_t)i * (size_t)t->n_gen;
+        if ((st = bench_same_answer(plain, list[i].id, t->n_gen, e)))
+            return st;
+        if (count)
+            bench_count_rounds(t, &list[i].timings);
+    }
+    if (count) {
+        t->plain.ns[t->plain.n++] = ns[0];
+        t->ours.ns[t->ours.n++] = ns[1];
+    }
+    return OK;
+}
+
+status bench_run_streams(const bench_setup *setup, carat_model *m, const carat_session_options *so,
                          bench_test *t, err *e)
 {
+    int32_t n_reps = setup->n_reps;
+    int32_t *answers = NULL;
     int32_t n_prompt = t->n_depth ? t->n_depth : 1;
     carat_batch_options bo = {.session = *so, .n_slots = t->n_streams};
     carat_model_info info;
     carat_batch *b = NULL;
     uint64_t rng = 5;
     status st;
-    bo.session.n_ctx = n_prompt + t->n_gen + 1;
+    bo.session.n_ctx = n_prompt + t->n_gen + 1 + (t->spec ? DRAFT_TOKENS_MAX + 1 : 0);
     bo.session.n_outputs = t->n_streams;
     carat_model_get_info(m, &info);
     size_t n = (size_t)t->n_streams * (size_t)n_prompt;
     int32_t *ids = mem_calloc(n, sizeof *ids);
     stream *list = mem_calloc((size_t)t->n_streams, sizeof *list);
-    if (!ids || !list) {
+    if (t->spec)
+        answers = mem_calloc(2 * (size_t)t->n_streams, (size_t)t->n_gen * sizeof *answers);
+    if (!ids || !list || (t->spec && !answers)) {
         st = err_memory(e, "the streams", n * sizeof *ids);
         goto out;
     }
     if ((st = carat_batch_open(m, &bo, &b, e)))
         goto out;
-    for (int32_t rep = 0; rep < n_reps && !st; rep++) {
+    for (int32_t rep = t->spec ? -1 : 0; rep < n_reps && !st; rep++) {
         int64_t ns = 0;
-        term_progress(NULL, "streams", (uint64_t)rep, (uint64_t)n_reps);
+        term_progress(NULL, "streams", (uint64_t)(rep < 0 ? 0 : rep), (uint64_t)n_reps);
         for (size_t i = 0; i < n; i++) /* new tokens: a reused prefix would not be measured */
             ids[i] = (int32_t)rng_below(&rng, (uint64_t)info.n_vocab);
+        if (t->spec) {
+            st = run_both(setup, b, t, list, ids, answers, rep >= 0, e);
+            continue;
+        }
+        for (int32_t i = 0; i < t->n_streams; i++)
+            list[i].opt = bench_answer_options(setup, t, NULL, NULL);
         if (!(st = run_round(b, t, list, ids, &ns, e)))
             t->ours.ns[t->ours.n++] = ns;
     }
     term_progress_clear();
 out:
     carat_batch_close(b);
+    mem_free(answers);
     mem_free(list);
     mem_free(ids);
     return st;

@@ -1,0 +1,147 @@
+/* bench_spec.c - `carat bench --spec`: answers with guesses, beside the same answers without.
+ *
+ * Drafter, checking pass, commit and roll-back are real. With --accept or --accept-mean the tokens
+ * that the drafter proposes are replaced, so that the wanted number of them is right: random
+ * weights, and random prompts, would accept nothing. For that each answer is computed without
+ * guesses first. Both answers are compared, too.
+ */
+#include "apps/bench_int.h"
+#include "apps/term.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { SLOTS_MAX = 63, SCRIPT_ROUNDS = 4096 };
+
+static status read_chances(const char *list, double *chance, int *n, err *e)
+{
+    *n = 0;
+    for (const char *at = list;;) {
+        char *end;
+        double v = strtod(at, &end);
+        if (end == at || !(v >= 0 && v <= 1) || (*end && *end != ','))
+            return err_set(
+                e, E_ARG, "--accept=%.60s: expected numbers from 0 to 1 with commas between", list);
+        if (*n == SLOTS_MAX)
+            return err_set(e, E_ARG, "--accept: more than %d numbers", SLOTS_MAX);
+        chance[(*n)++] = v;
+        if (!*end)
+            return OK;
+        at = end + 1;
+    }
+}
+
+status bench_script_read(bench_script *s, const char *list, double mean, err *e)
+{
+    double chance[SLOTS_MAX], owed = 0;
+    uint64_t rng = 6;
+    int n = 0;
+    status st;
+    if (!list && mean < 0)
+        return OK;
+    if (list && mean >= 0)
+        return err_set(e, E_ARG, "--accept and --accept-mean exclude each other");
+    if (!s->drafter)
+        return err_set(e, E_ARG, "%s needs --spec", list ? "--accept" : "--accept-mean");
+    if (list && (st = read_chances(list, chance, &n, e)))
+        return st;
+    s->accept = mem_calloc(SCRIPT_ROUNDS, sizeof *s->accept);
+    if (!s->accept)
+        return err_memory(e, "the script", SCRIPT_ROUNDS * sizeof *s->accept);
+    s->n_accept = SCRIPT_ROUNDS;
+    for (int32_t i = 0; i < SCRIPT_ROUNDS; i++) {
+        int32_t a = 0;
+        if (list) {
+            while (a < n && rng_unit(&rng) < chance[a])
+                a++;
+        } else { /* the whole numbers around the mean, in turn */
+            owed += mean;
+            a = (int32_t)floor(owed + 1e-9);
+            owed -= a;
+        }
+        s->accept[i] = a;
+    }
+    return OK;
+}
+
+carat_generate_options bench_answer_options(const bench_setup *b, const bench_test *t,
+                                            carat_script *script, const int32_t *answer)
+{
+    const bench_script *s = &b->script;
+    carat_generate_options opt = {.sampling = {.top_p = 1, .repeat_penalty = 1, .ignore_eog = true},
+                                  .max_tokens = t->n_gen};
+    if (!answer) {
+        opt.speculation.off = true;
+        return opt;
+    }
+    opt.speculation =
+        (carat_speculation){.n_max = s->n_max, .tree_max = s->tree_max, .fixed = s->n_max > 0};
+    if (s->n_accept) {
+        *script = (carat_script){
+            .answer = answer, .n_answer = t->n_gen, .accept = s->accept, .n_accept = s->n_accept};
+        opt.script = script;
+    }
+    return opt;
+}
+
+void bench_count_rounds(bench_test *t, const carat_timings *tm)
+{
+    t->n_tokens += tm->n_generated;
+    t->n_rounds += tm->n_rounds;
+    t->n_drafted += tm->n_drafted;
+    t->n_accepted += tm->n_accepted;
+}
+
+double bench_passes_per_token(const bench_test *t)
+{
+    return t->n_tokens > 0 ? (double)(t->n_tokens - t->n_accepted) / (double)t->n_tokens : 1;
+}
+
+status bench_same_answer(const int32_t *plain, const int32_t *spec, int32_t n, err *e)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (plain[i] != spec[i])
+            return err_set(e, E_NUMERIC,
+                           "with guesses, token %d of an answer is %d, without it is %d: answers "
+                           "must not differ",
+                           i, spec[i], plain[i]);
+    return OK;
+}
+
+typedef struct taker {
+    bench_answer *a;
+    int32_t cap;
+} taker;
+
+static bool take_event(void *user, const carat_event *ev)
+{
+    taker *k = user;
+    if (ev->kind == CARAT_EV_TOKEN && k->a->n < k->cap)
+        k->a->id[k->a->n++] = ev->id;
+    return !term_interrupts();
+}
+
+status bench_generate(const bench_setup *b, carat_session *s, const int32_t *ids, bench_test *t,
+                      const bench_answer *plain, bench_answer *a, err *e)
+{
+    carat_script script;
+    carat_timings tm;
+    taker k = {a, t->n_gen};
+    carat_generate_options opt = bench_answer_options(b, t, &script, plain ? plain->id : NULL);
+    a->n = 0;
+    status st = carat_generate(s, ids, t->n_depth ? t->n_depth : 1, &opt, take_event, &k, &tm, e);
+    if (st)
+        return st;
+    if (term_interrupts())
+        return err_set(e, E_CANCELLED, "interrupted");
+    if (a->n < 2 || (plain && a->n != plain->n))
+        return err_set(e, E_ARG, "an answer of %d tokens cannot be measured", a->n);
+    /* The prompt's pass gives the first token. */
+    a->ns = (int64_t)(tm.decode_ms * 1e6 * t->n_gen / (a->n - 1));
+    if (!plain)
+        return OK;
+    bench_count_rounds(t, &tm);
+    return bench_same_answer(plain->id, a->id, a->n, e);
+}
