@@ -114,6 +114,37 @@ TEST(bench_reports_every_test_in_json)
     json_decref(root);
 }
 
+/* With scripted guesses: drafter and checks run, and as many guesses are accepted as asked. */
+TEST(bench_scripts_guesses)
+{
+    json_t *root =
+        report("dense", ARGS("-p", "0", "-n", "24", "-d", "0,9", "-s", "2", "-r", "2", "-t", "1",
+                             "--spec", "lookup", "--accept-mean", "2", "--draft-max", "4"));
+    const json_t *tests = json_object_get(root, "tests");
+    CHECK_EQ(json_array_size(tests), 8);
+    for (size_t i = 0; i < 8; i++) {
+        const json_t *t = json_array_get(tests, i);
+        bool spec = i % 4 >= 2;
+        CHECK_EQ(real_of(t, "n_streams"), i % 2 ? 2 : 0);
+        CHECK_EQ(real_of(t, "n_gen"), 24);
+        CHECK(real_of(t, "median_ts") > 0);
+        CHECK_EQ(json_is_string(json_object_get(t, "drafter")), spec);
+        if (!spec)
+            continue;
+        /* The last rounds of an answer are cut by its length. */
+        CHECK(real_of(t, "tokens_per_pass") > 2.3 && real_of(t, "tokens_per_pass") < 3.1);
+        CHECK(real_of(t, "n_rounds") > 0 && real_of(t, "round") > 0 && real_of(t, "speedup") > 0);
+        CHECK(real_of(t, "n_accepted") <= real_of(t, "n_drafted"));
+        CHECK(real_of(json_object_get(t, "plain"), "median_ts") > 0);
+    }
+    json_decref(root);
+    root = report("dense", ARGS("-p", "0", "-n", "40", "-r", "1", "-t", "1", "--spec", "lookup",
+                                "--accept", "1,1,0.5,0", "--draft-max", "7"));
+    const json_t *t = json_array_get(json_object_get(root, "tests"), 1);
+    CHECK(real_of(t, "tokens_per_pass") > 2.9 && real_of(t, "tokens_per_pass") < 4.01);
+    json_decref(root);
+}
+
 TEST(bench_sets_every_op_beside_its_floor)
 {
     json_t *root =
@@ -176,5 +207,26 @@ TEST(bench_refuses_what_makes_no_sense)
         json_decref(root);
     }
     CHECK_EQ(run_bench(ARGS("-m", model, "-p", "0", "-n", "4", "-s", "65"), &root), 2);
+    const char *wrong[][8] = {
+        {"--accept", "0.5", NULL},
+        {"--accept-mean", "2", NULL},
+        {"--draft-max", "3", NULL},
+        {"--spec", "lookup", "--accept", "", NULL},
+        {"--spec", "lookup", "--accept", "0.5,", NULL},
+        {"--spec", "lookup", "--accept", "1.5", NULL},
+        {"--spec", "lookup", "--accept", "nan", NULL},
+        {"--spec", "lookup", "--accept", "0.5", "--accept-mean", "2", NULL},
+        {"--spec", "lookup", "--accept-mean", "64", NULL},
+        {"--spec", "lookup", "--draft-max", "64", NULL},
+        {"--spec", "lookup", "-n", "1", "-p", "0", NULL},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        const char *argv[12] = {"-m", model};
+        for (int n = 0; wrong[i][n]; n++)
+            argv[2 + n] = wrong[i][n];
+        CHECK_MSG(run_bench(argv, &root) == 2, "case %zu", i);
+    }
+    CHECK_EQ(run_bench(ARGS("-m", model, "-p", "0", "-n", "4", "--spec", "/nonexistent"), &root),
+             1);
     fidelity_close(&f);
 }

@@ -428,6 +428,28 @@ TEST(cli_keeps_thoughts_of_tool_turns_where_it_is_asked_to)
     CHECK_MSG(kept > plain, "%d prompt tokens with the thought, %d without", kept, plain);
 }
 
+/* A drafter changes what stderr says, and nothing of the answer. */
+TEST(cli_guesses_leave_the_answer_alone)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 16});
+    static const char *const modes[] = {"none", "lookup", "auto"};
+    spawned r[3];
+    for (int i = 0; i < 3; i++) {
+        spawn_carat(&r[i], NULL,
+                    ARGS("run", "-m", m, "--draft", modes[i], "--spec-trace", "-v", "-n", "60",
+                         "--greedy", "--ignore-eog", "--raw", "ab ab ab ab ab ab ab ab"));
+        CHECK_MSG(r[i].code == 0, "%s", str_text(&r[i].err));
+        CHECK_STR(str_text(&r[i].out), str_text(&r[0].out));
+        CHECK_MSG(strstr(str_text(&r[i].err), i ? "drafter lookup: " : "drafter none"), "%s",
+                  str_text(&r[i].err));
+    }
+    for (int i = 0; i < 3; i++)
+        spawned_free(&r[i]);
+    run_and_check(NULL, 1, "/nonexistent", ARGS("run", "-m", m, "--draft", "/nonexistent", "hi"));
+    run_and_check(NULL, 2, "--draft-max", ARGS("run", "-m", m, "--draft-max", "64", "hi"));
+    run_and_check(NULL, 2, "--draft-tree", ARGS("run", "-m", m, "--draft-tree", "-2", "hi"));
+}
+
 /* CARAT_ISA chooses the instruction set if --isa does not. */
 TEST(cli_environment_pins_the_instruction_set)
 {

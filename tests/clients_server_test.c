@@ -479,3 +479,52 @@ TEST(server_memory_is_bounded_by_the_body)
     }
     stop(&s);
 }
+
+/* With and without guesses: the same answer, and numbers that say what was guessed. */
+TEST(server_guesses_leave_answers_alone)
+{
+    static const char *const asks[] = {
+        "{" ASK ",\"max_tokens\":60,\"temperature\":0,\"speculative\":false}",
+        "{" ASK ",\"max_tokens\":60,\"temperature\":0}",
+        "{" ASK ",\"max_tokens\":60,\"temperature\":0,\"speculative\":{\"n_max\":2}}",
+        "{" ASK ",\"max_tokens\":60,\"temperature\":1,\"seed\":3,\"speculative\":false}",
+        "{" ASK ",\"max_tokens\":60,\"temperature\":1,\"seed\":3}"};
+    served s;
+    response r;
+    arena mem = {0};
+    const char *said[5];
+    start_toy(&s, ARGS("--draft", "lookup", "--parallel", "2"));
+    for (int i = 0; i < 5; i++) {
+        http_post(&r, &s, "/v1/chat/completions", asks[i]);
+        CHECK_EQ(r.status, 200);
+        said[i] = text_at(&mem, &r, "choices.0.message.content");
+        CHECK_EQ(atoi(text_at(&mem, &r, "usage.completion_tokens")), 60);
+        int good =
+            atoi(text_at(&mem, &r, "usage.completion_tokens_details.accepted_prediction_tokens"));
+        int bad =
+            atoi(text_at(&mem, &r, "usage.completion_tokens_details.rejected_prediction_tokens"));
+        if (i % 3) {
+            CHECK_STR(text_at(&mem, &r, "timings.drafter"), "lookup");
+            CHECK_EQ(atoi(text_at(&mem, &r, "timings.draft_n")), good + bad);
+            CHECK_EQ(atoi(text_at(&mem, &r, "timings.draft_n_accepted")), good);
+            CHECK_STR(said[i], said[i / 3 * 3]);
+        } else {
+            CHECK_EQ(good + bad, 0);
+        }
+        response_free(&r);
+    }
+    http_post(&r, &s, "/v1/responses", "{\"input\":\"x\",\"speculative\":{\"n_max\":64}}");
+    CHECK_EQ(r.status, 400);
+    CHECK_STR(text_at(&mem, &r, "error.param"), "n_max");
+    response_free(&r);
+    http_call(&r, &s, "GET", "/metrics", NULL, NULL);
+    CHECK(strstr(r.body.at, "carat_drafted_tokens_total ") &&
+          strstr(r.body.at, "carat_accepted_draft_tokens_total ") &&
+          strstr(r.body.at, "carat_draft_rounds_total "));
+    response_free(&r);
+    http_call(&r, &s, "GET", "/slots", NULL, NULL);
+    CHECK(strstr(r.body.at, "\"speculative\":true"));
+    response_free(&r);
+    arena_free(&mem);
+    stop(&s);
+}
