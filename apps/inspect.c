@@ -229,7 +229,7 @@ static void put_report(const inspect_report *r, const char *target)
     }
     if (r->draft.kind == DRAFT_NONE)
         put_plan(r);
-    else
+    if (r->draft.kind != DRAFT_NONE || target)
         inspect_draft_put(&r->draft, target);
 }
 
@@ -260,14 +260,11 @@ static int run_inspect(const command *c, int argc, char **argv)
     so.n_ctx = (int32_t)o.n_ctx;
     kv_options_apply(&o.kv, &so);
     inspect_draft_open(&r.draft, argv[0], &g);
-    if (o.target && r.draft.kind == DRAFT_NONE) {
-        st = err_set(&e, E_ARG, "%s is no drafter: --target is for drafters", argv[0]);
-        goto out;
-    }
     if (o.target)
         inspect_draft_plan(&r.draft, argv[0], o.target, &mo, &so);
-    else if (!carat_model_open(argv[0], &mo, &m, &r.why_not) &&
-             !carat_plan(m, &so, &r.plan, &r.why_not)) {
+    if ((!o.target || r.draft.kind == DRAFT_NONE) &&
+        !carat_model_open(argv[0], &mo, &m, &r.why_not) &&
+        !carat_plan(m, &so, &r.plan, &r.why_not)) {
         r.n_kinds = carat_plan_kv(m, &so, r.kind, INSPECT_KINDS, NULL);
         r.n_weights = carat_plan_weights(m, r.weight, INSPECT_KINDS);
         carat_model_get_info(m, &info);
@@ -305,7 +302,7 @@ const command command_inspect = {
         "Prints the metadata, the tensors, the parameters and, for models that carat runs, the\n"
         "memory that a session needs. Works for every GGUF file and loads nothing. Of a drafter\n"
         "it prints what the drafter sees and guesses, contradictions in the file, and with\n"
-        "--target what it costs beside its model.",
+        "--target what it costs beside its model. Any model may draft for a larger one.",
     .options = table,
     .n_operands_min = 1,
     .n_operands_max = 1,

@@ -161,6 +161,10 @@ void inspect_draft_plan(inspect_draft *d, const char *path, const char *target,
     carat_model_options with = *opt;
     carat_model *m = NULL;
     with.draft = path;
+    if (d->kind == DRAFT_NONE) { /* any model with the same tokens */
+        snprintf(d->family, sizeof d->family, "a model of its own");
+        d->known = true;
+    }
     if (d->known && !carat_model_open(target, &with, &m, &d->plan_why))
         carat_plan(m, so, &d->plan, &d->plan_why);
     carat_model_close(m);
@@ -214,15 +218,8 @@ static void put_notes(const char *notes)
     }
 }
 
-void inspect_draft_put(const inspect_draft *d, const char *target)
+static void put_facts(const inspect_draft *d)
 {
-    printf("\nDrafter: %s\n", d->known ? d->family : d->what);
-    if (!d->known) {
-        fputs("  not usable: ", stdout);
-        term_put(stdout, d->why_not.text, strlen(d->why_not.text));
-        putchar('\n');
-        return;
-    }
     printf("  %-28s %s\n", "names as in", d->dialect);
     printf("  %-28s a model of width %" PRId32 "\n", "guesses for", d->n_target_embd);
     printf("  %-28s %" PRId32 ", %" PRId32 " of them sliding", "layers", d->n_layer, d->n_sliding);
@@ -236,6 +233,19 @@ void inspect_draft_put(const inspect_draft *d, const char *target)
         puts("  keys and values              the target's");
     printf("  %-28s %s\n", "head", d->head);
     put_notes(d->notes);
+}
+
+void inspect_draft_put(const inspect_draft *d, const char *target)
+{
+    printf("\nDrafter: %s\n", d->known ? d->family : d->what);
+    if (!d->known) {
+        fputs("  not usable: ", stdout);
+        term_put(stdout, d->why_not.text, strlen(d->why_not.text));
+        putchar('\n');
+        return;
+    }
+    if (d->kind != DRAFT_NONE)
+        put_facts(d);
     if (!target)
         return;
     if (d->plan.n_ctx) {
@@ -253,15 +263,10 @@ void inspect_draft_put(const inspect_draft *d, const char *target)
 
 /* ---- JSON ---------------------------------------------------------------------------------- */
 
-json_t *inspect_draft_json(const inspect_draft *d)
+/* What put_facts prints. */
+static json_t *facts_of(const inspect_draft *d)
 {
     json_t *ids = json_array(), *notes = json_array();
-    if (!d->known) {
-        json_decref(ids);
-        json_decref(notes);
-        return json_pack("{s:s, s:o}", "family", d->what, "problem",
-                         json_lossy_text(d->why_not.text, strlen(d->why_not.text)));
-    }
     for (int32_t i = 0; i < d->n_features; i++)
         json_array_append_new(ids, json_integer(d->feature[i]));
     for (const char *at = d->notes; *at;) {
@@ -274,18 +279,28 @@ json_t *inspect_draft_json(const inspect_draft *d)
                           "width", (int)d->n_embd, "layers", (int)d->n_layer, "sliding_layers",
                           (int)d->n_sliding, "window", (int)d->window, "heads", (int)d->n_head,
                           "feed_forward", (int)d->n_ff, "head", d->head, "warnings", notes);
-    if (d->kind == DRAFT_DFLASH) {
-        json_object_set_new(o, "captured_layers", ids);
-        json_object_set_new(o, "causal_layers", json_integer(d->n_causal));
-        json_object_set_new(o, "block", json_integer(d->block));
-        json_object_set_new(o, "guesses", json_integer(d->n_guesses));
-        json_object_set_new(o, "mask_token",
-                            d->mask_id >= 0 ? json_integer(d->mask_id) : json_null());
-        json_object_set_new(o, "bytes_per_token", json_integer((json_int_t)d->token_bytes));
-        json_object_set_new(o, "window_bytes", json_integer((json_int_t)d->state_bytes));
-    } else {
+    if (d->kind != DRAFT_DFLASH) {
         json_decref(ids);
+        return o;
     }
+    json_object_set_new(o, "captured_layers", ids);
+    json_object_set_new(o, "causal_layers", json_integer(d->n_causal));
+    json_object_set_new(o, "block", json_integer(d->block));
+    json_object_set_new(o, "guesses", json_integer(d->n_guesses));
+    json_object_set_new(o, "mask_token", d->mask_id >= 0 ? json_integer(d->mask_id) : json_null());
+    json_object_set_new(o, "bytes_per_token", json_integer((json_int_t)d->token_bytes));
+    json_object_set_new(o, "window_bytes", json_integer((json_int_t)d->state_bytes));
+    return o;
+}
+
+json_t *inspect_draft_json(const inspect_draft *d)
+{
+    if (!d->known)
+        return d->kind == DRAFT_NONE
+                   ? json_null()
+                   : json_pack("{s:s, s:o}", "family", d->what, "problem",
+                               json_lossy_text(d->why_not.text, strlen(d->why_not.text)));
+    json_t *o = d->kind == DRAFT_NONE ? json_pack("{s:s}", "family", d->family) : facts_of(d);
     if (d->plan.n_ctx) {
         json_object_set_new(o, "context", json_integer(d->plan.n_ctx));
         json_object_set_new(o, "draft_bytes", json_integer((json_int_t)d->plan.draft_bytes));

@@ -154,7 +154,7 @@ status inspect_json(const inspect_report *r, err *e)
         types, "parameters", number_of(r->n_params), "active_parameters", number_of(r->n_active),
         "tensors", tensors_of(g), "plan", r->plan.n_ctx ? plan_json(r) : json_null(), "problem",
         r->why_not.status ? json_lossy_text(r->why_not.text, strlen(r->why_not.text)) : json_null(),
-        "drafter", r->draft.kind == DRAFT_NONE ? json_null() : inspect_draft_json(&r->draft));
+        "drafter", inspect_draft_json(&r->draft));
     if (json_was_short() || !root) {
         json_decref(root);
         return err_memory(e, "the report", 0);

@@ -149,7 +149,10 @@ TEST(inspect_explains_drafters)
     CHECK(strstr(text, "Drafter: an EAGLE-3 head") && strstr(text, "not usable"));
     mem_free(text);
     mem_free(inspect(1, odd, "--target", target, NULL));
-    mem_free(inspect(1, target, "--target", target, NULL));
+    text = inspect(1, target, "--target", target, NULL); /* without a tokenizer */
+    CHECK(strstr(text, "\nDrafter: a model of its own\n"));
+    CHECK(strstr(text, "only if both have a tokenizer"));
+    mem_free(text);
     const char *other[] = {"dflash-tiny-wide", path};
     CHECK_EQ(command_synth.run(&command_synth, 2, (char **)other), 0);
     text = inspect(1, path, "--target", target, NULL);

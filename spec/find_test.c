@@ -12,6 +12,7 @@
 #include "model/gemma4_mtp_shapes.h"
 #include "spec/find.h"
 #include "tests/doctor.h"
+#include "tests/toy_model.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -254,6 +255,32 @@ TEST(find_auto_takes_what_lies_beside_the_model)
     CHECK_OK(draft_find("auto", &m, target, &f, &e), e);
     CHECK(f.class == &draft_dflash);
     draft_found_free(&f);
+    model_free(&m);
+}
+
+/* Any model with the same tokens drafts for another; auto does not guess that one is meant. */
+TEST(find_takes_a_smaller_model_with_the_same_vocabulary)
+{
+    model m;
+    draft_found f;
+    err e = {0};
+    const char *target = toy_model_write(NULL), *dir = room("smaller");
+    char small[512], more[512];
+    snprintf(small, sizeof small, "%s/small-assistant.gguf", dir);
+    snprintf(more, sizeof more, "%s/more.gguf", dir);
+    const char *make[] = {"tiny-wide", small, "--vocab", target};
+    const char *make_more[] = {"tiny-wide", more, "--vocab", target, "--full-vocab"};
+    CHECK_EQ(command_synth.run(&command_synth, 4, (char **)make), 0);
+    CHECK_EQ(command_synth.run(&command_synth, 5, (char **)make_more), 0);
+    bind_target(&m, target);
+    CHECK_OK(draft_find(small, &m, target, &f, &e), e);
+    CHECK(f.class == &draft_small);
+    draft_found_free(&f);
+    CHECK_SAYS(told(more, &m, target), "has 512 tokens and");
+    CHECK_SAYS(told(more, &m, target), "only with the same vocabulary");
+    char beside[512];
+    snprintf(beside, sizeof beside, "%s/target.gguf", dir); /* need not be there */
+    CHECK_SAYS(told("auto", &m, beside), "no drafter lies beside the model");
     model_free(&m);
 }
 
