@@ -94,10 +94,14 @@ $(BUILD)/%_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vn
                            -mavx2 -mfma -mf16c -mprefer-vector-width=512
 $(BUILD)/%_avx512bf16.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 \
                                -mavx2 -mfma -mprefer-vector-width=512
-# The bundled model becomes part of the program if the file exists.
+# The bundled model and its drafters become part of the program if the files exist.
 DEMO := $(wildcard models/demo.gguf)
-$(BUILD)/apps/run_model.o: $(DEMO)
-$(BUILD)/apps/run_model.o: ISA = $(if $(DEMO),-DCARAT_BUNDLED='"$(DEMO)"')
+DEMO_DFLASH := $(if $(DEMO),$(wildcard models/demo-dflash.gguf))
+DEMO_MTP := $(if $(DEMO),$(wildcard models/demo-mtp.gguf))
+$(BUILD)/apps/bundled.o: $(DEMO) $(DEMO_DFLASH) $(DEMO_MTP)
+$(BUILD)/apps/bundled.o: ISA = $(if $(DEMO),-DBUNDLED_MODEL='"$(DEMO)"') \
+                               $(if $(DEMO_DFLASH),-DBUNDLED_DFLASH='"$(DEMO_DFLASH)"') \
+                               $(if $(DEMO_MTP),-DBUNDLED_MTP='"$(DEMO_MTP)"')
 # Files that the server sends as they are: its description, and the page at /.
 PAGE := $(if $(wildcard apps/web/index.html),$(BUILD)/page.html)
 $(BUILD)/apps/server/info.o: apps/server/openapi.json $(PAGE)

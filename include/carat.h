@@ -116,9 +116,9 @@ typedef struct carat_model_options {
      * last tokens earlier in prompt and answer; a path: the drafter in that file or directory;
      * "auto": a drafter file beside the model file, else "lookup". */
     const char *draft;
-    /* Drafters that the program carries with it, as files in memory, which must outlive the model.
-     * "auto" takes the first that fits before it looks beside the model file; `draft` may be the
-     * name of one. */
+    /* Drafters that the program carries with it, as files in memory. The bytes must outlive the
+     * model. "auto" takes the first that fits before it looks beside the model file; `draft` may be
+     * the name of one. */
     const carat_bytes *draft_bytes;
     int32_t n_draft_bytes;
     /* Called once, after devices are chosen and before weights are loaded. It may ask for plans and

@@ -1,6 +1,7 @@
 /* info.c - health, models, properties, slots, metrics, tokens, embedded files. */
 #include "apps/server/info.h"
 
+#include "apps/embed.h"
 #include "apps/server/jsonw.h"
 #include "base/mem.h"
 #include "base/utf8.h"
@@ -8,13 +9,6 @@
 #include <string.h>
 
 /* Files that the Makefile embeds in the program. */
-#define EMBED(name, file)                                                                          \
-    __asm__(".section .rodata\n"                                                                   \
-            ".balign 16\n" name "_begin:\n"                                                        \
-            ".incbin \"" file "\"\n" name "_end:\n"                                                \
-            ".byte 0\n"                                                                            \
-            ".previous\n")
-
 EMBED("carat_openapi", CARAT_OPENAPI);
 extern const char carat_openapi_begin[], carat_openapi_end[];
 #ifdef CARAT_PAGE

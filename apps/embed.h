@@ -1,0 +1,14 @@
+/* embed.h - files that become part of the program, as read-only bytes. */
+#ifndef APPS_EMBED_H
+#define APPS_EMBED_H
+
+/* Bytes of a file between NAME_begin and NAME_end, and a zero byte behind them. The names are to be
+ * declared as arrays. */
+#define EMBED(name, file)                                                                          \
+    __asm__(".section .rodata\n"                                                                   \
+            ".balign 64\n" name "_begin:\n"                                                        \
+            ".incbin \"" file "\"\n" name "_end:\n"                                                \
+            ".byte 0\n"                                                                            \
+            ".previous\n")
+
+#endif
