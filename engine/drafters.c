@@ -19,15 +19,17 @@ static status add_drafter(carat_model *m, const draft_class *class, gguf *file, 
     return st;
 }
 
-status drafters_open(carat_model *m, const char *wish, err *e)
+status drafters_open(carat_model *m, const carat_model_options *opt, err *e)
 {
+    const char *beside = m->core.file.part ? m->core.file.path : NULL;
     draft_found f = {0};
     status st;
-    if (!wish)
+    if (!opt->draft)
         return OK;
-    if ((st = draft_find(wish, &m->core, m->core.file.part ? m->core.file.path : NULL, &f, e)))
-        goto out;
-    if (!f.class)
+    st = draft_find_held(opt->draft, &m->core, opt->draft_bytes, opt->n_draft_bytes, &f, e);
+    if (!st && !f.class)
+        st = draft_find(opt->draft, &m->core, beside, &f, e);
+    if (st || !f.class)
         goto out;
     if ((st = add_drafter(m, f.class, &f.file, f.why, e)))
         goto out;

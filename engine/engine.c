@@ -128,7 +128,7 @@ static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **o
         goto out;
     if ((st = text_from_gguf(&m->core.file, m->core.n_vocab, &m->text, &m->chat, e)))
         goto out;
-    if ((st = drafters_open(m, opt->draft, e)))
+    if ((st = drafters_open(m, opt, e)))
         goto out;
     if ((st = open_device(m, opt, e)))
         goto out;

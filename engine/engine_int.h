@@ -153,7 +153,7 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e);
 
 /* drafters.c: opens the drafters that wish names (carat_model_options.draft), their weights not yet
  * loaded. */
-status drafters_open(carat_model *m, const char *wish, err *e);
+status drafters_open(carat_model *m, const carat_model_options *opt, err *e);
 /* Their weights, on the main device. */
 status drafters_load(carat_model *m, const carat_model_options *opt, err *e);
 /* Gives back what the weights take on the device, and takes it again. */
