@@ -130,8 +130,7 @@ void convert_gemma4_rope(config_fields *f, gemma4_shape *s)
     f->st = f->st ? f->st : full.st ? full.st : swa.st;
 }
 
-/* Newer files state the differences between layers in a table by layer number, not in global_*. */
-static void read_overrides(config_fields *f, gemma4_shape *s)
+void convert_gemma4_overrides(config_fields *f, gemma4_shape *s)
 {
     const json_t *table = config_get(f, "per_layer_config");
     const char *key;
@@ -272,7 +271,7 @@ static status read_model_shape(const json_t *config, const char *path, gemma4_sh
     }
     convert_gemma4_layers(&f, s);
     convert_gemma4_rope(&f, s);
-    read_overrides(&f, s);
+    convert_gemma4_overrides(&f, s);
     refuse_options(&f);
     config_fields whole_model = {config, path, f.st, e};
     const char *tie = "tie_word_embeddings"; /* the reference ties by default */

@@ -397,7 +397,7 @@ static status read_mtp(const json_t *config, const char *path, gemma4_mtp_shape 
     static const char *const known[] = {
         "model_type", "hidden_size", "intermediate_size", "num_hidden_layers",
         "num_attention_heads", "num_key_value_heads", "num_global_key_value_heads", "head_dim",
-        "global_head_dim", "sliding_window", "layer_types", "rope_parameters",
+        "global_head_dim", "per_layer_config", "sliding_window", "layer_types", "rope_parameters",
         "num_kv_shared_layers", "attention_k_eq_v", "vocab_size", "max_position_embeddings",
         "rms_norm_eps", "final_logit_softcapping", "hidden_activation", "tie_word_embeddings",
         "attention_bias", "enable_moe_block", "hidden_size_per_layer_input",
@@ -436,6 +436,13 @@ static status read_mtp(const json_t *config, const char *path, gemma4_mtp_shape 
     if (s->n_layer <= MTP_SHAPE_LAYERS) {
         convert_gemma4_layers(&f, g);
         memcpy(s->swa, g->swa, sizeof s->swa);
+        g->head_dim = s->head_dim;
+        g->head_dim_global = s->head_dim_global;
+        g->n_head_kv = s->n_head_kv;
+        g->n_head_kv_global = s->n_head_kv_global;
+        convert_gemma4_overrides(&f, g);
+        s->head_dim_global = g->head_dim_global;
+        s->n_head_kv_global = g->n_head_kv_global;
     }
     convert_gemma4_rope(&f, g);
     s->theta = g->theta;

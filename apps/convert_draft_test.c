@@ -393,6 +393,10 @@ TEST(convert_draft_keeps_every_value)
         {{.size = "dflash-tiny-dspark"}, NULL},
         {{.size = "dflash-tiny-dspark", .copies = true}, "lucebox"},
         {{.size = "mtp-tiny"}, NULL},
+        {{.size = "mtp-tiny",
+          .inner = "{\"global_head_dim\":null,\"num_global_key_value_heads\":null,"
+                   "\"per_layer_config\":{\"3\":{\"head_dim\":64,\"num_key_value_heads\":1}}}"},
+         NULL},
         {{.size = "mtp-tiny-ordered", .bf16 = true}, NULL},
         {{.size = "mtp-tiny-ordered", .ids = "i32"}, "old"},
     };

@@ -37,6 +37,9 @@ void convert_gemma4_layers(config_fields *f, gemma4_shape *s);
 /* rope_parameters: {"full_attention": {...}, "sliding_attention": {...}}. A proportional rotation
  * turns a part of the pairs, with frequencies divided by `factor`; a default one heeds neither. */
 void convert_gemma4_rope(config_fields *f, gemma4_shape *s);
+/* per_layer_config: newer files state the differences between layers in a table by layer number,
+ * not in global_*. The layers' kinds, and the sizes of both kinds, are set. */
+void convert_gemma4_overrides(config_fields *f, gemma4_shape *s);
 
 /* Reads config.json, or the text_config of a multimodal one, to a shape (mem_free). *tied: the head
  * is the embedding. unknown receives the names of unknown keys, separated by ", ". */
