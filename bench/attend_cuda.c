@@ -2,6 +2,7 @@
  *
  *     bench_attend_cuda [ROWS] [SHAPE] [FORMAT] [DEPTH]     default: 1 row; parts of the names
  *     bench_attend_cuda many [SHAPE] [FORMAT] [ROWS]        default: f16, 2048 rows
+ *     bench_attend_cuda verify [SHAPE]                      default: 31B and 26B-A4B
  *
  * ROWS rows over every format of cache: the time of one layer, and its read bandwidth for keys and
  * values. Stores are full of random blocks; there are so many stores that no cache of the GPU keeps
@@ -13,6 +14,10 @@
  * turns: medians, products per second, their share of cuBLAS's rate in bf16, and the distance of
  * the kernels' results. Where values are raw keys, one stream has a line of its own, with its speed
  * relative to two.
+ *
+ * verify: 1 to 32 rows over short and long contexts, in the formats that a GPU of 9.0 takes by
+ * default, with tiles of 16, 32 and 64 pairs (row, head) and as the device deals them; the last
+ * column is its time over that of one row. About 40 s.
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/ops.h"
@@ -322,6 +327,7 @@ static double many_rows(bench *b, int shape, chunk k, const kv_words *words, dou
         fill(b->d, b->c.base[0].v, store * v->v_row_bytes, want.choice.v, v->head_dim);
     b->c.n_past = k.depth;
     check(kv_batch_add(&b->b, &b->c, ids, k.rows, NULL, KV_WANT_NONE, &e), &e);
+    b->b.st.prompt = true;
     printf("%-16s %7d  %s", shapes[shape].name, k.depth, one ? "one" : "two");
     double best = compare(b, shape, k.depth, two);
     kv_batch_free(&b->b);
@@ -379,12 +385,46 @@ static void some(bench *b, int32_t rows, const char *shape, const char *format, 
         }
 }
 
+/* ---- Rows that are verified ---------------------------------------------------------------- */
+
+static void verify(bench *b, const char *only)
+{
+    static const int32_t rows[] = {1, 4, 8, 16, 32}, tile_pairs[] = {16, 32, 64, 0};
+    static const int32_t at[] = {1024, 65536};
+    cuda_device *c = b->d->self;
+    printf("%s, us of a layer, f16, by pairs of a tile\n%-16s %7s %4s %8s %8s %8s %8s %7s\n",
+           b->d->name, "", "depth", "rows", "16", "32", "64", "chosen", "x 1 row");
+    for (int s = 0; s < 4; s++) /* of 31B and 26B-A4B */
+        for (int i = 0; i < 2; i++) {
+            double one = 0;
+            int format = 0;
+            if (!strstr(shapes[s].name, only) || (shapes[s].window && i > 0))
+                continue;
+            while (shapes[s].k_is_v && strcmp(formats[format].name, "one f16"))
+                format++;
+            for (int r = 0; r < 5; r++) {
+                double bytes, us = 0;
+                printf("%-16s %7d %4d", shapes[s].name, at[i], rows[r]);
+                for (int t = 0; t < 4; t++) {
+                    c->tile_pairs = tile_pairs[t];
+                    us = measure(b, s, at[i], format, rows[r], &bytes);
+                    printf(" %8.1f", us);
+                }
+                one = r ? one : us;
+                printf(" %7.2f\n", us / one);
+                fflush(stdout);
+            }
+        }
+}
+
 int main(int argc, char **argv)
 {
     bench b = {.scratch_bytes = (size_t)1 << 30};
     err e = {0};
     bool prompt = argc > 1 && !strcmp(argv[1], "many");
-    int32_t rows = argc > 1 && !prompt ? atoi(argv[1]) : 1, fourth = argc > 4 ? atoi(argv[4]) : 0;
+    bool verified = argc > 1 && !strcmp(argv[1], "verify");
+    int32_t rows = argc > 1 && !prompt && !verified ? atoi(argv[1]) : 1,
+            fourth = argc > 4 ? atoi(argv[4]) : 0;
     const char *shape = argc > 2 ? argv[2] : "", *format = argc > 3 ? argv[3] : "";
     if (rows < 1 || rows > MANY_ROWS || fourth < 0 || (prompt && fourth > MANY_ROWS))
         return 2;
@@ -393,7 +433,9 @@ int main(int argc, char **argv)
     if (!b.scratch)
         return 1;
     open_maker(&b);
-    if (prompt)
+    if (verified)
+        verify(&b, shape);
+    else if (prompt)
         many(&b, shape, *format ? format : "f16", fourth ? fourth : MANY_ROWS);
     else
         some(&b, rows, shape, format, fourth);

@@ -77,13 +77,13 @@ __global__ void __launch_bounds__(128) attend_kernel(chunk_args x)
     for (int t0 = from / KEYS * KEYS; t0 < to; t0 += KEYS) {
         for (int k = warp; k < KEYS; k += 4) {
             int t = t0 + k;
-            bool sees = t >= from && t < to && row_sees(a, r, t);
-            const uint8_t *key = keys + (size_t)key_walk_at(a.kv, t).place * a.kv.k_bytes;
+            bool sees = t >= from && t < to;
+            const uint8_t *key = keys;
+            if (sees)
+                key += (size_t)row_key_place(a.kv, a.st.rows, r, t) * a.kv.k_bytes;
             int kind = a.kv.k_kind;
             if (sees && a.kv.single) {
-                bool own = a.st.rows.seen && t >= a.st.rows.first[r];
-                int pos = own ? tree_pos(a.all, a.st.rows.seq[r], t) : t;
-                make_plain_key(made, key, a.kv, pos);
+                make_plain_key(made, key, a.kv, t);
                 key = (const uint8_t *)made;
                 kind = KV_F32;
             }
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(128) attend_kernel(chunk_args x)
             float sum = o[i] * shrink[h];
             for (int k = k0; k < k1; k++) {
                 const uint8_t *value =
-                    values + (size_t)key_walk_at(a.kv, t0 + k).place * a.kv.v_bytes;
+                    values + (size_t)row_key_place(a.kv, a.st.rows, r, t0 + k) * a.kv.v_bytes;
                 sum = fma_rn(p[h * KEYS + k], kv_value(value, a.kv.v_kind, i % d), sum);
             }
             o[i] = sum;

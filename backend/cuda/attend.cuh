@@ -1,7 +1,7 @@
 /* attend.cuh - which keys a row sees, and where partial results lie: for all attention kernels.
  *
- * The rule is that of cpu/ref.c. Committed keys: by number and window. Keys of this pass: up to
- * `newest` without masks; by the row's mask in a tree, where positions differ from numbers.
+ * The rule is that of key_walk.h: a row sees every key of its range. In a tree, keys of this pass
+ * are numbered by depth, and own_keys_from says where rows of one sequence begin to differ.
  */
 #ifndef BACKEND_CUDA_ATTEND_CUH
 #define BACKEND_CUDA_ATTEND_CUH
@@ -9,7 +9,7 @@
 #include "backend/cuda/key_walk.cuh"
 #include "backend/cuda/kv_formats.cuh"
 
-/* All keys that a row sees lie in [lo, hi). */
+/* A row sees the keys [lo, hi). */
 struct sight {
     int lo, hi;
 };
@@ -20,35 +20,10 @@ DEV sight row_sight(const dev_rows &rs, int r, int window)
     if (window && rs.pos[r] - window + 1 > 0)
         s.lo = rs.pos[r] - window + 1;
     if (rs.seen) {
-        uint64_t m = rs.seen[r];
-        int top = 0;
-        while (top < 63 && m >> (top + 1))
-            top++;
-        if (m)
-            s.hi = rs.first[r] + top + 1;
+        uint64_t mask = rs.seen[r];
+        s.hi = rs.first[r] + bits_set((uint32_t)mask) + bits_set((uint32_t)(mask >> 32));
     }
     return s;
-}
-
-/* The position of key t, which this pass adds to a tree: the position of the row that writes it. */
-DEV int tree_pos(const dev_rows &all, int seq, int t)
-{
-    for (int i = 0; i < all.n; i++)
-        if (all.seq[i] == seq && all.index[i] == t)
-            return all.pos[i];
-    return t;
-}
-
-/* Does row r see key t of its sight? */
-DEV bool row_sees(const attend_args &a, int r, int t)
-{
-    const dev_rows &rs = a.st.rows;
-    int first = rs.first[r];
-    if (!rs.seen || t < first)
-        return true; /* positions are numbers here, and lo accounts for the window */
-    if (t - first >= 64 || !(rs.seen[r] >> (t - first) & 1))
-        return false;
-    return !a.kv.window || rs.pos[r] - tree_pos(a.all, rs.seq[r], t) < a.kv.window;
 }
 
 /* Keys per chunk of a row with sight s. */
@@ -64,6 +39,42 @@ DEV float *part_at(const attend_args &a, const chunk_parts &parts, int r, int h,
 {
     size_t row = (size_t)(r - parts.row0) * a.n_head + h;
     return parts.at + (row * parts.n_chunk + c) * (a.kv.head_dim + 2);
+}
+
+/* The rows and the chunks of a block. Rows of a tree share the chunks of committed keys: n_block
+ * runs of them, as of all chunks of chains. Chunks with keys of the pass have a block for each row.
+ *
+ *     block x of a tile   0 .. n_block - 1                 n_block .. n_block + tile_rows - 1
+ *     chain               all rows, a run of all chunks    -
+ *     tree                all rows, a run of committed     one row, all other chunks
+ */
+struct tile_part {
+    int r0, n_rows;
+    bool shared, own; /* committed chunks; the others */
+    int run, n_runs;
+};
+DEV tile_part tile_part_of(const chunk_parts &parts, const tile_deal &deal, bool tree, int tile,
+                           int x)
+{
+    int r0 = tile * deal.tile_rows, n = min(deal.tile_rows, parts.n_rows - r0);
+    if (x < deal.n_block)
+        return tile_part{parts.row0 + r0, n, true, !tree, x, deal.n_block};
+    x -= deal.n_block;
+    return tile_part{parts.row0 + r0 + min(x, n - 1), x < n ? 1 : 0, false, true, 0, 1};
+}
+/* Blocks of a tile beside n_block. */
+static inline int own_blocks(const attend_args &a, const tile_deal &deal)
+{
+    return a.st.rows.seen ? deal.tile_rows : 0;
+}
+/* Cuts the keys [first, end) to those of the part; none may be left. */
+DEV void part_keys(const tile_part &part, int committed, int shift, int *first, int *end)
+{
+    int own = committed >> shift << shift; /* the first chunk with keys of the pass */
+    if (!part.own)
+        *end = max(*first, min(*end, own));
+    if (!part.shared)
+        *first = min(max(*first, own), *end);
 }
 
 /* Pair m of a tile belongs to its row m / group. */

@@ -100,7 +100,7 @@ attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_r
     bool tiles = (d == 64 || d == 128 || d == 256 || d == 512) && k != KV_F32 && v != KV_F32;
     if (kv->single)
         tiles = tiles && d >= 256 && kv->k_rope->n_turning == d / 8 && kv->k_rope->turns;
-    bool fits = d <= (few_rows ? c->split_widest : c->flash_widest);
+    bool fits = d <= (few_rows ? c->split.widest : c->flash_widest);
     if (!tiles || !fits || kv->wide)
         return ATTEND_PLAIN;
     if (few_rows || !c->hopper || d < 256)
@@ -181,7 +181,7 @@ static int32_t chunks_of(const kv_view *kv, const chunk_parts *parts, int32_t n_
 static int32_t part_rows(int64_t row_floats, int32_t rows)
 {
     int64_t n = PART_BYTES / (int64_t)sizeof(float) / row_floats;
-    n = n < PART_ROWS_MIN ? PART_ROWS_MIN : n;
+    n = n < PART_ROWS_MIN ? PART_ROWS_MIN : n / PART_ROWS_MIN * PART_ROWS_MIN; /* whole tiles */
     return n < rows ? (int32_t)n : rows;
 }
 
@@ -191,20 +191,58 @@ static int32_t within(int32_t n, int32_t most)
 {
     return n < 1 ? 1 : n < most ? n : most;
 }
+/* The most pairs of a tile in split.cu; split8.cu takes SPLIT_PAIRS. */
+static int32_t most_pairs(const cuda_device *c, const dev_kv *kv)
+{
+    const split_limits *l = &c->split;
+    bool f16 = kv->k_kind == KV_F16 && kv->v_kind == KV_F16;
+    if (!f16 || kv->head_dim < 256)
+        return SPLIT_PAIRS;
+    if (kv->head_dim == 256)
+        return kv->single ? l->pairs_256_one : l->pairs_256;
+    return kv->single ? l->pairs_512_one : l->pairs_512;
+}
+
+/* With so many pairs to a tile: the rows of a tile, the blocks that divide its chunks, and the time
+ * of the block with most keys, in tenths of a tile's time with 16 pairs (estimated from the loads
+ * of shared memory in a turn). */
+static int64_t deal_rows(const cuda_device *c, const chunk_args *x, int32_t pairs, tile_deal *t)
+{
+    const dev_kv *kv = &x->a.kv;
+    int32_t group = x->a.n_head / kv->n_head_kv, n_rows = x->parts.n_rows;
+    int32_t rows = pairs / group, tiles = (n_rows + rows - 1) / rows;
+    int32_t room = c->facts.n_sm * (kv->head_dim == 512 ? 1 : 2);
+    t->tile_rows = (n_rows + tiles - 1) / tiles;
+    int32_t own = x->a.st.rows.seen ? t->tile_rows : 0; /* blocks of a tree's own chunks */
+    t->n_block = within(room / (tiles * kv->n_head_kv) - own, x->parts.n_chunk);
+    int32_t run = (x->parts.n_chunk + t->n_block - 1) / t->n_block;
+    int32_t waves = (tiles * kv->n_head_kv * t->n_block + room - 1) / room;
+    return (int64_t)run * waves * (pairs <= SPLIT_PAIRS ? 10 : pairs <= 2 * SPLIT_PAIRS ? 14 : 23);
+}
+
+/* A tile has as many rows as make its attention shortest: in long contexts many, which share each
+ * read of a key; in short ones few, so that every multiprocessor has a block. */
 static tile_deal deal(const cuda_device *c, const pass *p, const chunk_args *x)
 {
     const dev_kv *kv = &x->a.kv;
     int32_t d = kv->head_dim, group = x->a.n_head / kv->n_head_kv;
-    tile_deal t = {.tile_rows = p->st->n_seqs == 1 ? SPLIT_PAIRS / group : 1,
-                   .group_inverse = (65536 + group - 1) / group};
-    while (1 << t.chunk_shift < x->parts.chunk)
-        t.chunk_shift++;
+    bool one = p->st->n_seqs > 1; /* neighbours may be rows of other sequences */
+    tile_deal best, t;
+    int64_t shortest = deal_rows(c, x, one ? group : SPLIT_PAIRS, &best);
+    for (int32_t pairs = 2 * SPLIT_PAIRS; !one && pairs <= most_pairs(c, kv); pairs *= 2) {
+        int64_t time = deal_rows(c, x, pairs, &t);
+        if (time < shortest || pairs <= c->tile_pairs) {
+            shortest = time;
+            best = t;
+        }
+    }
+    best.group_inverse = (65536 + group - 1) / group;
+    best.chunk_shift = 0;
+    while (1 << best.chunk_shift < x->parts.chunk)
+        best.chunk_shift++;
     bool plain = kv->k_kind == KV_F16 && kv->v_kind == KV_F16;
-    t.stages = d == 512 ? c->split_stages : d == 256 && (plain || kv->single) ? 2 : 3;
-    int32_t tiles = (x->parts.n_rows + t.tile_rows - 1) / t.tile_rows;
-    int32_t blocks = c->facts.n_sm * (d == 512 ? 1 : 2) / (tiles * kv->n_head_kv);
-    t.n_block = within(blocks, x->parts.n_chunk);
-    return t;
+    best.stages = d == 512 ? c->split.stages_512 : d == 256 && (plain || kv->single) ? 2 : 3;
+    return best;
 }
 
 /* Does split8.cu attend over such a store? The answer depends on the store alone, so a row's bits
@@ -241,7 +279,8 @@ static split8_args deal8(const cuda_device *c, const pass *p, const chunk_args *
     int32_t most = parts->n_chunk;
     if (kv->window)
         most = (kv->window + rows - 2 + parts->chunk - 1) / parts->chunk + 1;
-    int32_t n = tiles * kv->n_head_kv * (most < t.n_block ? most : t.n_block);
+    int32_t own = x->a.st.rows.seen ? t.tile_rows : 0; /* blocks of a tree's own chunks */
+    int32_t n = tiles * kv->n_head_kv * ((most < t.n_block ? most : t.n_block) + own);
     size_t bytes = (size_t)cu_split8_bytes(*kv, rows * group, t.stages);
     return (split8_args){x->a, *parts, t, (int32_t)spread_bytes(bytes, n)};
 }
@@ -322,26 +361,16 @@ static size_t slices_bytes(const cuda_device *c, const kv_view *kv, int32_t rows
            SLICE_CARRY * sizeof(float) * (size_t)rows * (size_t)heads;
 }
 
-/* All keys that rows of one sequence see, by the rule of row_sight in attend.cuh. */
+/* All keys that rows of one sequence see. */
 static key_range keys_seen(const rowset *rs, const kv_view *kv)
 {
-    const row_keys *keys = rows_keys(rs, kv);
-    bool all = kv->inside == KV_INSIDE_ALL;
-    key_range k = {INT64_MAX, 0};
+    key_range all = {INT64_MAX, 0};
     for (int32_t r = 0; r < rs->n; r++) {
-        int64_t lo = kv->window ? (int64_t)rs->pos[r] - kv->window + 1 : 0;
-        int64_t hi = (int64_t)(all ? keys->last : keys->index)[r] + 1;
-        if (!all && rs->seen && rs->seen[r]) {
-            int top = 63;
-            while (!(rs->seen[r] >> top))
-                top--;
-            hi = (int64_t)keys->first[r] + top + 1;
-        }
-        k.lo = lo < k.lo ? lo : k.lo;
-        k.hi = hi > k.hi ? hi : k.hi;
+        key_range k = row_range(rs, kv, r);
+        all.lo = k.lo < all.lo ? k.lo : all.lo;
+        all.hi = k.hi > all.hi ? k.hi : all.hi;
     }
-    k.lo = k.lo > 0 ? k.lo : 0;
-    return k;
+    return all;
 }
 
 static void wgmma(const cuda_device *c, hopper_args x)
@@ -384,9 +413,7 @@ static void attend_slices(const cuda_device *c, const row_run *s, const kv_view 
     size_t elements = (size_t)kv->n_head_kv * (size_t)kv->head_dim * (size_t)room;
     expand_args x = {.kv = a->kv,
                      .st = a->st,
-                     .all = a->all,
                      .seq = s->rs.seq[0],
-                     .tree_from = s->rs.seen ? rows_keys(&s->rs, kv)->first[0] : INT32_MAX,
                      .room = room,
                      .k = to,
                      .v = values_stay(kv) ? NULL : to + elements};
@@ -492,7 +519,6 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     a->o = cuda_mat(o);
     a->q = cuda_mat(turned);
     a->st = cuda_step(p, kv);
-    a->all = cuda_rows(&c->rows_all, kv);
     x.parts.at = temp;
     x.parts.n_chunk = chunks_of(kv, &x.parts, keys);
     cuda_wrote(c, o.at, n_bytes);

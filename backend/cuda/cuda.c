@@ -158,7 +158,7 @@ static status cuda_failed(const device *d, err *e)
 
 static size_t step_need(const step *st)
 {
-    enum { MASKS = 2 * 8, LISTS = (3 + 3 * STORE_KINDS) * 4 }; /* bytes of a row */
+    enum { MASKS = 8, LISTS = (3 + 3 * STORE_KINDS) * 4 }; /* bytes of a row */
     size_t rows = (size_t)st->all.n + (size_t)st->out.n;
     return (size_t)st->n_seqs * (size_t)st->n_kv * sizeof(dev_kv_base) + rows * (MASKS + LISTS) +
            (size_t)st->out.n * 4 + 64;
@@ -205,19 +205,11 @@ static const void *put_bytes(packer *k, const void *from, size_t n_bytes)
     return to;
 }
 
-/* Masks of a tree's rows: which rows each sees, and all rows of its sequence. */
 static void put_masks(packer *k, const rowset *r, bool tree, step_rows *d)
 {
     *d = (step_rows){0};
-    if (!tree)
-        return;
-    d->seen = put_bytes(k, r->seen, r->seen ? (size_t)r->n * sizeof *r->seen : 0);
-    d->all_seen = (const uint64_t *)(k->dev + k->at);
-    for (int32_t i = 0; i < r->n; i++) {
-        int32_t n = r->keys[0].last[i] - r->keys[0].first[i] + 1;
-        uint64_t all = n < 64 ? ((uint64_t)1 << n) - 1 : UINT64_MAX;
-        put_bytes(k, &all, sizeof all);
-    }
+    if (tree)
+        d->seen = put_bytes(k, r->seen, r->seen ? (size_t)r->n * sizeof *r->seen : 0);
 }
 
 /* After the masks, which are wider: each list is a multiple of 4 bytes. */
@@ -392,7 +384,7 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
         r = (cudaError_t)(cu_attend_init(c->shared_max) | cu_mma_init() | cu_one_init() |
                           cu_experts_init() | cu_rows_init() |
                           cu_flash_init(c->facts.shared_block, &c->flash_widest) |
-                          cu_split_init(c->facts.shared_block, &c->split_widest, &c->split_stages) |
+                          cu_split_init(c->facts.shared_block, &c->split) |
                           cu_split8_init(c->facts.shared_block) |
                           cu_split512_init(c->facts.shared_block));
     c->can_hopper = c->hopper = prop.major == 9 && prop.minor == 0;

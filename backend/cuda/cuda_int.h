@@ -97,7 +97,7 @@ extern __thread gpu_facts cu_gpu;
  * the number of the newest key that a row may see: its own, or its sequence's last. */
 typedef struct dev_rows {
     const int32_t *token, *pos, *seq, *index, *first, *newest;
-    const uint64_t *seen; /* NULL: a row sees all keys up to `newest` */
+    const uint64_t *seen; /* trees; NULL: a row sees all keys up to `newest` */
     int32_t n;
 } dev_rows;
 
@@ -378,7 +378,6 @@ typedef struct attend_args {
     dev_mat o, q; /* [rows, heads * head_dim] */
     dev_kv kv;
     dev_step st;
-    dev_rows all; /* every row of the pass: the writer of a key may be outside st */
     int32_t n_head;
     float scale;
 } attend_args;
@@ -417,7 +416,13 @@ typedef struct split_args {
     int32_t line; /* bytes from row to row in shared memory; the launcher fills it in */
 } split_args;
 void cu_split(cudaStream_t s, split_args x);
-int cu_split_init(int largest, int *widest, int *stages_512);
+/* What split.cu can do on a GPU: its largest heads, stages of heads of 512, and the most pairs (row,
+ * head) of a tile in f16, in two streams and in one. */
+typedef struct split_limits {
+    int32_t widest, stages_512;
+    int32_t pairs_256, pairs_256_one, pairs_512, pairs_512_one;
+} split_limits;
+int cu_split_init(int largest, split_limits *l);
 /* split8.cu: the same for heads of 256 and 512 in blocks or bf16. How much shared memory a block
  * takes; 0: not these heads. */
 typedef struct split8_args {
@@ -473,9 +478,7 @@ int cu_flash512_hopper_init(void);
 typedef struct expand_args {
     dev_kv kv;
     dev_step st;
-    dev_rows all;
     int32_t seq;
-    int32_t tree_from; /* one stream: keys from there on have positions of their own */
     int32_t start, from, until; /* start: the index that lies first; a multiple of 64, <= from */
     int32_t room;               /* keys from one head to the next */
     uint16_t *k, *v; /* v NULL: one stream of f16, whose values are good where they are */
@@ -495,11 +498,11 @@ enum {
 #ifndef __cplusplus
 enum { SHADOWS = 8, STEP_BUFFERS = 4, TICKETS = 4096 };
 
-/* A rowset on the device. all_seen: masks of all rows of each row's sequence; NULL as seen is. */
+/* A rowset on the device. */
 typedef struct step_rows {
     dev_rows rows; /* what all views share */
     row_keys keys[STORE_KINDS];
-    const uint64_t *seen, *all_seen;
+    const uint64_t *seen;
 } step_rows;
 
 /* A valid copy for products: neither it nor its original was overwritten. */
@@ -546,8 +549,10 @@ typedef struct cuda_device {
     bool broken; /* a CUDA call failed; said once more in every later pass */
     err broken_why;
     int32_t shared_max;
-    int32_t flash_widest, split_widest; /* head sizes for flash.cu and split.cu */
-    int32_t split_stages; /* of heads of 512 */
+    int32_t flash_widest; /* head sizes for flash.cu */
+    split_limits split;
+    int32_t tile_pairs; /* split.cu: tiles of so many pairs, if they exist; 0: the fastest. Checks
+                           and benches set it */
     bool can_hopper, hopper; /* flash*_hopper.cu run here; they are used */
     size_t slice_bytes;      /* of keys and values that expand.cu makes at a time */
     _Atomic uint64_t n_bytes; /* allocated */

@@ -245,6 +245,10 @@ DEV bool warp_any(bool v)
 {
     return warp_max_u32(v);
 }
+DEV int bits_set(uint32_t v)
+{
+    return __builtin_popcount(v);
+}
 /* A barrier of n threads of a block, in whole warps. id: 1 to 15; __syncthreads has 0. */
 DEV void some_sync(int id, int n)
 {
@@ -271,6 +275,10 @@ DEV int warp_count(int v)
 DEV bool warp_any(bool v)
 {
     return __any_sync(0xffffffffu, v);
+}
+DEV int bits_set(uint32_t v)
+{
+    return __popc(v);
 }
 DEV void some_sync(int id, int n)
 {

@@ -118,7 +118,7 @@ DEV void put_key(const expand_args &a, float4 (&u)[D / 128], const float4 (&w)[D
                  four_turns turn)
 {
     constexpr int PARTS = D / 128, TURN = key_shape<D>::TURN;
-    int lane = lane_id(), pos = t;
+    int lane = lane_id();
     uint16_t *k = made_at<D>(a.k, a, t) + 4 * lane;
 #pragma unroll
     for (int i = 0; i < PARTS; i++) {
@@ -126,14 +126,8 @@ DEV void put_key(const expand_args &a, float4 (&u)[D / 128], const float4 (&w)[D
             put_four(made_at<D>(a.v, a, t) + 4 * lane + 128 * i, u[i]);
         u[i] = times(u[i], w[i]);
     }
-    if (4 * lane < TURN) { /* turning dims lie in the first 128 of a half */
-        if (t >= a.tree_from) {
-            pos = tree_pos(a.all, a.seq, t);
-            turn.a = base_turns(a.kv, 2 * lane, pos & ~31);
-            turn.b = base_turns(a.kv, 2 * lane + 1, pos & ~31);
-        }
-        turn_four<D>(u[0], u[PARTS / 2], a.kv, 4 * lane, pos, turn);
-    }
+    if (4 * lane < TURN) /* turning dims lie in the first 128 of a half */
+        turn_four<D>(u[0], u[PARTS / 2], a.kv, 4 * lane, t, turn);
 #pragma unroll
     for (int i = 0; i < PARTS; i++)
         put_four(k + 128 * i, u[i]);

@@ -165,20 +165,18 @@ struct warp_share {
     int warp, wm, wn, lane, gid, tid;
 };
 
-/* One stream: keys of the tile at t0, made of the values in s.k. `second`: of two tiles whose first
+/* One stream: keys of a tile, made of the values in s.k. `second`: of two tiles whose first
  * positions' turns are at hand. */
 template <int D, bool BLOCKS>
-DEV void make_tile(const attend_args &a, const flash_shared &s, const row_run &run, int t0,
-                   bool second)
+DEV void make_tile(const attend_args &a, const flash_shared &s, bool second)
 {
     constexpr int STEP = flash<D>::W * key_shape<D>::KEYS, LINE = flash<D>::LINE;
     key_maker<D> maker = key_maker_of<D>(a.kv);
-    int tree_from = a.st.rows.seen ? a.st.rows.first[run.r0] : 0x7fffffff;
-    key_tile t = {s.made, s.k, s.turns + second * (D / 2), LINE, t0, tree_from, run.seq};
+    key_tile t = {s.made, s.k, s.turns + second * (D / 2), LINE};
     if (BLOCKS)
         plain_rows<D>(s.k, LINE, (const uint8_t *)s.k, 2 * LINE, KEYS, a.kv);
     make_keys<D, KEYS / STEP, STEP>(
-        a, t, maker, [&](int, int k) { return place_turns<D>(a.kv, maker.e, k & 31); });
+        t, maker, [&](int, int k) { return place_turns<D>(a.kv, maker.e, k & 31); });
 }
 
 /* x = Q K' of the warp's pairs and keys. */
@@ -215,8 +213,8 @@ DEV void scores(float (&x)[MS][2][4], const flash_shared &s, const warp_share &w
 
 /* Hides what pairs do not see, and leaves the largest score of each pair and 16 keys in s.red. */
 template <int D, int MS>
-DEV void hide_scores(float (&x)[MS][2][4], const attend_args &a, const flash_shared &s,
-                     const row_run &run, const warp_share &w, int t0)
+DEV void hide_scores(float (&x)[MS][2][4], const flash_shared &s, const row_run &run,
+                     const warp_share &w, int t0)
 {
 #pragma unroll
     for (int i = 0; i < MS; i++)
@@ -226,13 +224,12 @@ DEV void hide_scores(float (&x)[MS][2][4], const attend_args &a, const flash_sha
             bool mine = r >= run.r0 && r < run.r1;
             int from_m = s.lo[m], until_m = s.hi[m];
             float best = -INFINITY;
-            if (!mine || a.st.rows.seen || t0 < from_m || t0 + KEYS > until_m) {
+            if (!mine || t0 < from_m || t0 + KEYS > until_m) {
                 uint32_t sees = 0;
 #pragma unroll 1
                 for (int j = 0; j < 4; j++) {
                     int t = t0 + w.wn * 16 + (j >> 1) * 8 + 2 * w.tid + (j & 1);
                     bool in = mine && t >= from_m && t < until_m;
-                    in = in && row_sees(a, r, t);
                     sees |= (uint32_t)in << j;
                 }
 #pragma unroll
@@ -420,7 +417,7 @@ __global__ void __launch_bounds__(32 * flash<D>::W,
         for (int t0 = first; t0 < run.until; t0 += KEYS, turn ^= 1) {
             bool second = (t0 - first) / KEYS & 1; /* of two whose turns are at hand */
             if constexpr (ONE)
-                make_tile<D, BLOCKS>(a, s, run, t0, second);
+                make_tile<D, BLOCKS>(a, s, second);
             else
                 copy_wait<1>();
             __syncthreads();
@@ -433,7 +430,7 @@ __global__ void __launch_bounds__(32 * flash<D>::W,
             if constexpr (ONE)
                 if (second)
                     tile_turns<D>(s.turns, a.kv, t0 + KEYS, 4);
-            hide_scores<D>(x, a, s, run, w, t0);
+            hide_scores<D>(x, s, run, w, t0);
             __syncthreads();
             if (!ONE && t0 + KEYS < run.until)
                 load_tile<D, BLOCKS>(s.k, hk, kb, t0 + KEYS, run.from, run.until, a.kv);

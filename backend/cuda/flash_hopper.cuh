@@ -170,17 +170,15 @@ DEV void prepare(const job<D, PAIRS> &b, sights<PAIRS> *sees, uint8_t *q)
 template <int D, int PAIRS>
 DEV void mask(const job<D, PAIRS> &b, float (&s)[32], const walk &w, int m, int h)
 {
-    const dev_rows &rows = b.a.st.rows;
     int r = b.sees.row[m], lo = b.sees.lo[m], hi = b.sees.hi[m];
     bool mine = r >= w.r0 && r < w.r1;
-    if (mine && !rows.seen && w.t0 >= lo && w.t0 + KEYS <= hi)
+    if (mine && w.t0 >= lo && w.t0 + KEYS <= hi)
         return;
     uint32_t sees = 0;
 #pragma unroll 1
     for (int j = 0; j < 16; j++) {
         int t = w.t0 + j / 2 * 8 + lane_id() % 4 * 2 + j % 2;
-        bool in = mine && t >= lo && t < hi;
-        sees |= (uint32_t)(in && row_sees(b.a, r, t)) << j;
+        sees |= (uint32_t)(mine && t >= lo && t < hi) << j;
     }
 #pragma unroll
     for (int j = 0; j < 16; j++) {

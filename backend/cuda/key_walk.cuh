@@ -40,6 +40,28 @@ DEV void key_walk_on(key_walk *w, int n)
 {
     w->place = key_place(*w, n);
 }
+/* Where key t of row r lies. A row of a tree numbers the keys of its pass by depth: key first + d
+ * is the d-th row that its mask has, counted from 0. */
+DEV int row_key_place(const dev_kv &kv, const dev_rows &rs, int r, int t)
+{
+    int first = rs.first[r];
+    if (rs.seen && t >= first) {
+        uint64_t mask = rs.seen[r];
+        for (int depth = t - first; depth > 0; depth--)
+            mask &= mask - 1;
+        while (mask && !(mask & 1)) {
+            mask >>= 1;
+            first++;
+        }
+        t = first;
+    }
+    return t % kv.n_slots;
+}
+/* The number from which on rows of a sequence have different keys: nowhere, in a chain. */
+DEV int own_keys_from(const dev_rows &rs, int r)
+{
+    return rs.seen ? rs.first[r] : 0x7fffffff;
+}
 /* Do the next n keys lie side by side? */
 DEV bool keys_adjoin(const key_walk &w, int n)
 {

@@ -11,7 +11,7 @@
  *
  * The angle of position p is the angle of p & ~31, which a tile shares and a few threads compute in
  * f64 (turn_of), plus the angle of p & 31, from the model's table. All kernels add these two, so a
- * key is bit-identical in every kernel, in trees too.
+ * key is bit-identical in every kernel. A key's number is its position, in trees too (key_walk.h).
  */
 #ifndef BACKEND_CUDA_KEYS_CUH
 #define BACKEND_CUDA_KEYS_CUH
@@ -52,15 +52,6 @@ template <int D> DEV float4 place_turns(const dev_kv &kv, int e, int place)
     const float *t = kv.turns + 2 * place * key_shape<D>::TURN + 2 * e;
     float2 c = *(const float2 *)t, s = *(const float2 *)(t + key_shape<D>::TURN);
     return make_float4(c.x, s.x, c.y, s.y);
-}
-
-/* The same of a multiple of 32: for keys whose positions are not those of the tile. */
-DEV float4 base_turns(const dev_kv &kv, int e, int pos)
-{
-    float4 t;
-    turn_of(pos, kv.inv_freq[2 * e], &t.y, &t.x);
-    turn_of(pos, kv.inv_freq[2 * e + 1], &t.w, &t.z);
-    return t;
 }
 
 /* Turns of `n` tiles of 32 keys from t0 on, [n][TURN] pairs of cosine and sine, one per thread. */
@@ -104,14 +95,13 @@ struct key_tile {
     uint16_t *made;
     const uint16_t *u; /* values, `line` f16 elements from one to the next */
     const float *base; /* tile_turns of it */
-    int line, t0;
-    int tree_from, seq; /* positions of that sequence's keys from there on are looked up */
+    int line;
 };
 
 /* Makes N rows of the tile, STEP apart, with a half warp or warp each. place(j, row): place_turns
  * of row & 31 for the j-th. */
 template <int D, int N, int STEP, class P>
-DEV void make_keys(const attend_args &a, const key_tile &t, const key_maker<D> &m, P place)
+DEV void make_keys(const key_tile &t, const key_maker<D> &m, P place)
 {
     constexpr int TURN = key_shape<D>::TURN, LINE = key_shape<D>::LINE;
     int first = ((int)threadIdx.x >> 5) * key_shape<D>::KEYS + lane_id() / (TURN / 2);
@@ -120,17 +110,6 @@ DEV void make_keys(const attend_args &a, const key_tile &t, const key_maker<D> &
         int k = first + j * STEP;
         float4 base = *(const float4 *)(t.base + (k / 32 * TURN + 2 * m.e) * 2);
         make_key<D>(t.made + k * LINE, t.u + k * t.line, m, turns_add(base, place(j, k)));
-    }
-    if (t.t0 + N * STEP <= t.tree_from)
-        return;
-#pragma unroll 1
-    for (int k = first; k < N * STEP; k += STEP) {
-        if (t.t0 + k < t.tree_from)
-            continue;
-        int pos = tree_pos(a.all, t.seq, t.t0 + k);
-        float4 turns =
-            turns_add(base_turns(a.kv, m.e, pos & ~31), place_turns<D>(a.kv, m.e, pos & 31));
-        make_key<D>(t.made + k * LINE, t.u + k * t.line, m, turns);
     }
 }
 

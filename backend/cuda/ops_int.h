@@ -44,7 +44,7 @@ static inline dev_rows cuda_rows(const step_rows *r, const kv_view *kv)
     d.index = k->index;
     d.first = k->first;
     d.newest = all ? k->last : k->index;
-    d.seen = all ? r->all_seen : r->seen;
+    d.seen = all ? NULL : r->seen;
     return d;
 }
 

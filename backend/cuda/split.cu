@@ -3,14 +3,19 @@
  *
  *     keys  |.......|xxxxxxx|xxxxxxx|xxxxxxx|xxxxxxx|xxxx...|   chunks of a fixed size at fixed
  *            first ..^       block b ------->        ^.. end    numbers; a block has a run of them,
- *                                                               one KV head, up to 16 pairs
+ *                                                               one KV head, MT times 16 pairs
  *
  *     turn i    S of tile i, P V of tile i - 1   |   softmax of tile i         a barrier after each
  *
  * A pair is a row and one query head of the KV head. A block has the heads of one row, or of as
- * many rows of one sequence as fit: they share the keys. A block walks its run in tiles of 32 keys;
- * at each chunk's end it writes a partial result and starts anew. So chunks decide the order of
- * sums, and a row's bits depend neither on the grid nor on other rows. Turns with two products hide
+ * many rows of one sequence as fit: they share the keys. 32 pairs in heads of 256 and up to 64 in
+ * heads of 512 have kernels of their own (MT 2 and 4): at long contexts each copy of a key serves
+ * all of them, and so does each fragment of keys or values that a warp loads. In a tree, rows share
+ * the chunks of committed keys; the others have a block for each row (tile_part in attend.cuh).
+ *
+ * A block walks its run in tiles of 32 keys; at each chunk's end it writes a partial result and
+ * starts anew. So chunks decide the order of sums, and a row's bits depend neither on the grid nor
+ * on other rows. Turns with two products hide
  * the tensor cores' latency. Copies run two or three turns ahead; keys of earlier passes are
  * requested before the previous kernel has ended. Sums, softmax and O are f32; q and probabilities
  * are f16.
@@ -26,34 +31,45 @@
  */
 #include "backend/cuda/keys.cuh"
 
-enum { KEYS = 32, M = SPLIT_PAIRS, LINE_S = KEYS + 8, LINE_P = KEYS + 8 };
+enum { KEYS = 32, LINE_S = KEYS + 8, LINE_P = KEYS + 8 };
 
 /* Are blocks converted to f16 in registers? In small heads, and of one stream, a tile is converted
  * in shared memory instead. */
 template <int D, bool BLOCKS, bool ONE>
 static constexpr bool in_registers = BLOCKS && !ONE && D > 128;
 
-/* W warps. For S they divide a tile's keys by 4 and the head's length by PARTS; for P V, columns.
- */
-template <int D, bool BLOCKS> struct split_shape {
+/* W warps. For S they divide the head's length by PARTS; the four warps of a part divide pairs and
+ * keys, 16 MS pairs each. For P V they divide columns. */
+template <int D, bool BLOCKS, int MT = 1> struct split_shape {
     static constexpr int W = D <= 128 ? 4 : D / (BLOCKS ? 64 : 32), PARTS = W / 4, COLS = D / W;
+    static constexpr int M = 16 * MT, MS = MT > 1 ? MT / 2 : 1;
     static constexpr int NT = COLS / 8, ROWS = M / W; /* ROWS: pairs of a warp's softmax */
     static constexpr int LINE_Q = D + (BLOCKS ? 32 : 8);
     static constexpr int fixed =
         M * (LINE_Q + LINE_P) * 2 + PARTS * M * LINE_S * 4 + M * 3 * (int)sizeof(int);
 };
-/* One stream: cosines and sines of TURNS tiles come beside `fixed`. Made keys replace q. */
+/* One stream: cosines and sines of TURNS tiles come beside `fixed`. Made keys replace q, which 16
+ * pairs keep in registers; more pairs read q from shared memory, and made keys have MADE bytes. */
+template <int D, int MT> static constexpr int MADE = MT > 1 ? KEYS * key_shape<D>::LINE * 2 : 0;
 enum { TURNS = 8, BUFFERS_MORE = 2 };
+/* Tiles of keys or values that a block has room for, by stages. One stream: f16 has a stage more
+ * than are on their way; of blocks, BUFFERS_MORE are in f16. */
+template <int D, bool BLOCKS, bool ONE, int MT = 1>
+static constexpr __host__ __device__ int ring_lead(int stages)
+{
+    return !ONE ? stages : MT > 1 ? stages - 1 : 2 * stages - (BLOCKS ? BUFFERS_MORE : 1);
+}
 /* Bytes of shared memory for that many stages of keys and values, whose rows are `line` bytes
- * apart. One stream: as many tiles; of blocks, BUFFERS_MORE of them in f16. Small heads of blocks
- * have BUFFERS_MORE tiles in f16 in addition. */
-template <int D, bool BLOCKS, bool ONE = false>
+ * apart. One stream: twice as many tiles; with more than 16 pairs, so many tiles. Small heads of
+ * blocks have BUFFERS_MORE tiles in f16 in addition. */
+template <int D, bool BLOCKS, bool ONE = false, int MT = 1>
 static constexpr int split_bytes(int stages, int line)
 {
     constexpr bool REGISTERS = in_registers<D, BLOCKS, ONE>;
     int in_f16 = BLOCKS && !REGISTERS ? BUFFERS_MORE * KEYS * (2 * D + 16) : 0;
-    int as_stored = (2 * stages - (ONE && BLOCKS ? BUFFERS_MORE : 0)) * KEYS * line;
-    return split_shape<D, REGISTERS>::fixed + (ONE ? TURNS * D : 0) + in_f16 + as_stored;
+    int tiles = (ONE ? 1 : 2) * (ring_lead<D, BLOCKS, ONE, MT>(stages) + (ONE && !BLOCKS));
+    return split_shape<D, REGISTERS, MT>::fixed + (ONE ? TURNS * D + MADE<D, MT> : 0) + in_f16 +
+           tiles * KEYS * line;
 }
 
 /* Bytes of a tile in f16. */
@@ -66,10 +82,14 @@ struct tile_source {
     key_walk next;
 };
 
+struct split_block;
+DEV int block_key_place(const split_args &x, const split_block &b, int place, int t);
+
 /* Keys t0 .. t0 + 31, a row per warp at a time. Rows outside [from, until) are copies of one
  * inside: finite, and hidden by the softmax. */
 template <int D, bool BLOCKS, int W>
-DEV void copy_tile(uint8_t *to, int line, tile_source *s, int t0, int from, int until)
+DEV void copy_tile(uint8_t *to, int line, tile_source *s, int t0, int from, int until,
+                   const split_args &x, const split_block &b)
 {
     int warp = (int)threadIdx.x >> 5, lane = lane_id(), bytes = BLOCKS ? s->row_bytes : 2 * D;
     to += warp * line + 16 * lane;
@@ -77,7 +97,7 @@ DEV void copy_tile(uint8_t *to, int line, tile_source *s, int t0, int from, int 
     for (int i = 0; i < KEYS / W; i++) {
         int k = warp + i * W;
         k = min(max(k, from - t0), until - 1 - t0);
-        int place = key_place(s->next, k);
+        int place = block_key_place(x, b, key_place(s->next, k), t0 + k);
         if (BLOCKS && D <= 128) { /* rows begin at any multiple of 4 bytes */
             const uint8_t *from_row = s->head + (size_t)place * bytes;
             for (int j = 4 * lane; j < bytes; j += 128)
@@ -97,9 +117,10 @@ DEV void copy_tile(uint8_t *to, int line, tile_source *s, int t0, int from, int 
 
 /* What a warp multiplies in a turn. */
 struct share {
-    const uint16_t *q; /* queries, [16][LINE_Q]; one stream: made keys */
+    const uint16_t *q; /* queries, [M][LINE_Q] */
     const uint8_t *k, *v;
-    const uint16_t *p; /* probabilities, [16][LINE_P] */
+    const uint16_t *p; /* probabilities, [M][LINE_P] */
+    const uint16_t *made; /* one stream: made keys */
     int line, warp;
 };
 
@@ -171,7 +192,7 @@ template <int D> DEV void scores_one(float *s, const uint32_t (*q)[4], const sha
     int lane = lane_id(), part = w.warp / 4, key = w.warp % 4 * 8 + (lane & 7);
     float s1[4] = {0, 0, 0, 0};
     const uint16_t *u = (const uint16_t *)(w.k + key * w.line) + still_from<D>(part);
-    const uint16_t *made = w.q + key * key_shape<D>::LINE + 32 * part;
+    const uint16_t *made = w.made + key * key_shape<D>::LINE + 32 * part;
 #pragma unroll
     for (int i = 0; i < ONE_STEPS; i += 2) {
         uint32_t fb[4];
@@ -184,8 +205,61 @@ template <int D> DEV void scores_one(float *s, const uint32_t (*q)[4], const sha
         s[i] += s1[i];
 }
 
+/* The same for more than 16 pairs: the warp's MS times 16 pairs and two groups of 8 keys. A pair's
+ * products and sums are those above, in their order. One stream: dims as in scores_one. */
+template <int D, bool ONE, int MT>
+DEV void scores_many(float (&s)[split_shape<D, false, MT>::MS][2][4], const share &w)
+{
+    using F = split_shape<D, false, MT>;
+    constexpr int TURN = key_shape<D>::TURN, STEPS = D / F::PARTS / 16;
+    int lane = lane_id(), part = w.warp / 4, key = w.warp % 4 / 2 * 16 + (lane & 7);
+    int pair = w.warp % 2 * 16 * F::MS + (lane & 15), half = lane >> 4 << 3, piece = lane >> 3 << 3;
+    int col = ONE ? still_from<D>(part) : part * (D / F::PARTS), turning = 32 * part;
+    const uint16_t *u = (const uint16_t *)(w.k + key * w.line) + col + piece;
+    const uint16_t *made = w.made + key * key_shape<D>::LINE + turning + piece;
+    turning += turning < TURN ? 0 : D / 2 - TURN;
+    const uint16_t *q = w.q + pair * F::LINE_Q + half;
+    float s1[F::MS][2][4];
+#pragma unroll
+    for (int m = 0; m < F::MS; m++)
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                s[m][n][i] = s1[m][n][i] = 0;
+#pragma unroll
+    for (int i = 0; i < STEPS; i += 2) {
+        bool still = !ONE || i < 6;
+        uint32_t fb[2][4];
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            const uint8_t *row = (const uint8_t *)u + 8 * n * w.line;
+            ldmatrix4(fb[n], still ? (const uint16_t *)row + 16 * i
+                                   : made + 8 * n * key_shape<D>::LINE);
+        }
+#pragma unroll
+        for (int m = 0; m < F::MS; m++) {
+            uint32_t fa[4];
+            const uint16_t *at = q + 16 * m * F::LINE_Q + (still ? col + 16 * i : turning);
+            ldmatrix4(fa, at);
+            mma_f16(s[m][0], fa, fb[0]);
+            mma_f16(s[m][1], fa, fb[1]);
+            ldmatrix4(fa, at + 16);
+            mma_f16(s1[m][0], fa, fb[0] + 2);
+            mma_f16(s1[m][1], fa, fb[1] + 2);
+        }
+    }
+#pragma unroll
+    for (int m = 0; m < F::MS; m++)
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                s[m][n][i] += s1[m][n][i];
+}
+
 /* o += P V for the warp's columns. */
-template <int D> DEV void sums(float (*o)[4], const share &w)
+template <int D, int MT> DEV void sums(float (*o)[split_shape<D, false>::NT][4], const share &w)
 {
     using F = split_shape<D, false>;
     int lane = lane_id();
@@ -193,14 +267,19 @@ template <int D> DEV void sums(float (*o)[4], const share &w)
     const uint16_t *p = w.p + (lane & 15) * LINE_P + (lane >> 4 << 3);
 #pragma unroll
     for (int kk = 0; kk < KEYS; kk += 16) {
-        uint32_t fa[4];
-        ldmatrix4(fa, p + kk);
+        uint32_t fa[MT][4];
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+            ldmatrix4(fa[m], p + 16 * m * LINE_P + kk);
 #pragma unroll
         for (int j = 0; j < F::NT; j += 2) {
             uint32_t fb[4];
             ldmatrix4_t(fb, v + kk * w.line + 16 * j);
-            mma_f16(o[j], fa, fb);
-            mma_f16(o[j + 1], fa, fb + 2);
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                mma_f16(o[m][j], fa[m], fb);
+                mma_f16(o[m][j + 1], fa[m], fb + 2);
+            }
         }
     }
 }
@@ -254,21 +333,28 @@ template <int D> DEV void sums_any(float (*o)[4], const share &w, int kind)
 
 /* Shared memory of a block; `tiles` takes the rest. */
 struct split_shared {
-    uint16_t *q, *p;        /* [M][LINE_Q], [M][LINE_P]; one stream: keys are made where q was */
+    uint16_t *q, *p;        /* [M][LINE_Q], [M][LINE_P] */
+    uint16_t *made;         /* one stream: made keys; of 16 pairs they lie where q was */
     float *scores, *shrink; /* [PARTS][M][LINE_S], [M] */
     int *lo, *hi;           /* [M]: the keys that a pair sees */
     float *turns;           /* one stream: [TURNS][D / 8] pairs, of tiles' first positions */
     uint8_t *tiles;
 };
-template <int D, bool BLOCKS, bool ONE> DEV split_shared shared_parts(uint16_t *mem)
+template <int D, bool BLOCKS, bool ONE, int MT> DEV split_shared shared_parts(uint16_t *mem)
 {
-    using F = split_shape<D, in_registers<D, BLOCKS, ONE>>;
+    using F = split_shape<D, in_registers<D, BLOCKS, ONE>, MT>;
+    constexpr int M = F::M;
     split_shared s;
     s.q = mem, s.p = s.q + M * F::LINE_Q;
     s.scores = (float *)(s.p + M * LINE_P), s.shrink = s.scores + F::PARTS * M * LINE_S;
     s.lo = (int *)(s.shrink + M), s.hi = s.lo + M;
     s.turns = (float *)(s.hi + M);
     s.tiles = (uint8_t *)(s.turns + (ONE ? TURNS * D / 4 : 0));
+    s.made = s.q;
+    if (ONE && MT > 1) {
+        s.made = (uint16_t *)s.tiles;
+        s.tiles += MADE<D, MT>;
+    }
     return s;
 }
 
@@ -278,18 +364,26 @@ struct split_block {
     dev_kv_base base;
     int committed;        /* keys below it were stored by earlier passes */
     int from, until;      /* the run; empty if they are equal */
+    int own_from;         /* keys from there on are those of row r0, a tree's */
     int whole;            /* all pairs see [lo of the last pair, whole) */
     int t_first, n_tiles; /* its tiles of KEYS; the first begins at t_first */
 };
+/* The place of key t, which is `place` where all rows have the same keys. */
+DEV int block_key_place(const split_args &x, const split_block &b, int place, int t)
+{
+    return t < b.own_from ? place : row_key_place(x.a.kv, x.a.st.rows, b.r0, t);
+}
 /* What each pair sees, into shared memory, and the block's share of the chunks. The step was
  * uploaded before the pass, so this needs no wait for the previous kernel. */
-DEV split_block block_work(const split_args &x, const split_shared &s)
+template <int M> DEV split_block block_work(const split_args &x, const split_shared &s)
 {
     const attend_args &a = x.a;
     split_block b;
+    bool tree = a.st.rows.seen;
+    tile_part part = tile_part_of(x.parts, x.deal, tree, (int)blockIdx.z, (int)blockIdx.x);
     b.group = a.n_head / a.kv.n_head_kv, b.g = (int)blockIdx.y, b.h0 = b.g * b.group;
-    b.r0 = x.parts.row0 + (int)blockIdx.z * x.deal.tile_rows;
-    b.n_pairs = min(x.deal.tile_rows, x.parts.row0 + x.parts.n_rows - b.r0) * b.group;
+    b.r0 = part.r0, b.n_pairs = part.n_rows * b.group;
+    b.own_from = own_keys_from(a.st.rows, b.r0);
     if ((int)threadIdx.x < M) {
         sight see = {0, 0};
         if ((int)threadIdx.x < b.n_pairs)
@@ -307,9 +401,10 @@ DEV split_block block_work(const split_args &x, const split_shared &s)
         end = max(end, s.hi[i]);
         b.whole = min(b.whole, s.hi[i]);
     }
-    int shift = x.deal.chunk_shift, chunk0 = first >> shift, n = ((end - 1) >> shift) + 1 - chunk0;
-    int c0 = chunk0 + n * (int)blockIdx.x / (int)gridDim.x;
-    int c1 = chunk0 + n * ((int)blockIdx.x + 1) / (int)gridDim.x;
+    int shift = x.deal.chunk_shift;
+    part_keys(part, b.committed, shift, &first, &end);
+    int chunk0 = first >> shift, n = first < end ? ((end - 1) >> shift) + 1 - chunk0 : 0;
+    int c0 = chunk0 + n * part.run / part.n_runs, c1 = chunk0 + n * (part.run + 1) / part.n_runs;
     b.from = max(first, c0 << shift), b.until = c0 == c1 ? b.from : min(end, c1 << shift);
     b.t_first = b.from / KEYS * KEYS, b.n_tiles = (b.until - b.t_first + KEYS - 1) / KEYS;
     return b;
@@ -323,7 +418,7 @@ struct tile_ring {
     int stage_bytes, line, lead;
     tile_source k, v;
 };
-template <int D, bool BLOCKS, bool ONE>
+template <int D, bool BLOCKS, bool ONE, int MT>
 DEV tile_ring ring_of(const split_args &x, const split_shared &s, const split_block &b)
 {
     constexpr bool MADE_F16 = BLOCKS && !in_registers<D, BLOCKS, ONE>;
@@ -333,7 +428,7 @@ DEV tile_ring ring_of(const split_args &x, const split_shared &s, const split_bl
     tile_ring r;
     r.line = BLOCKS ? x.line : 2 * D + 16;
     r.stage_bytes = (ONE ? 1 : 2) * KEYS * r.line;
-    r.lead = !ONE ? x.deal.stages : 2 * x.deal.stages - (BLOCKS ? BUFFERS_MORE : 1);
+    r.lead = ring_lead<D, BLOCKS, ONE, MT>(x.deal.stages);
     r.first = s.tiles + (MADE_F16 ? BUFFERS_MORE * F16_TILE<D> : 0);
     r.end = r.first + (r.lead + (ONE && !BLOCKS)) * r.stage_bytes;
     r.k = {head_rows(kv, b.base.k, b.g, kb), kb, walk};
@@ -341,19 +436,21 @@ DEV tile_ring ring_of(const split_args &x, const split_shared &s, const split_bl
     return r;
 }
 template <int D, bool BLOCKS, bool ONE>
-DEV void copy_group(tile_ring *r, const split_block &b, int j, uint8_t *to)
+DEV void copy_group(tile_ring *r, const split_args &x, const split_block &b, int j, uint8_t *to)
 {
     constexpr int W = split_shape<D, in_registers<D, BLOCKS, ONE>>::W;
     int t = b.t_first + j * KEYS;
     if (j < b.n_tiles)
-        copy_tile<D, BLOCKS, W>(to, r->line, &r->k, t, b.from, b.until);
+        copy_tile<D, BLOCKS, W>(to, r->line, &r->k, t, b.from, b.until, x, b);
     if (!ONE && j > 0 && j <= b.n_tiles)
-        copy_tile<D, BLOCKS, W>(to + KEYS * r->line, r->line, &r->v, t - KEYS, b.from, b.until);
+        copy_tile<D, BLOCKS, W>(to + KEYS * r->line, r->line, &r->v, t - KEYS, b.from, b.until, x,
+                                b);
     copy_commit();
 }
 /* Starts the first groups: keys of earlier passes at once, keys of this pass after the previous
  * kernel, which stores them. Returns whether the block has waited for that kernel. */
-template <int D, bool BLOCKS, bool ONE> DEV bool begin_copies(tile_ring *r, const split_block &b)
+template <int D, bool BLOCKS, bool ONE>
+DEV bool begin_copies(tile_ring *r, const split_args &x, const split_block &b)
 {
     bool waited = false;
 #pragma unroll 1
@@ -362,21 +459,21 @@ template <int D, bool BLOCKS, bool ONE> DEV bool begin_copies(tile_ring *r, cons
             grid_wait();
             waited = true;
         }
-        copy_group<D, BLOCKS, ONE>(r, b, j, r->first + j * r->stage_bytes);
+        copy_group<D, BLOCKS, ONE>(r, x, b, j, r->first + j * r->stage_bytes);
     }
     return waited;
 }
 
 /* Queries times scale, in f16; zeros for absent pairs. */
-template <int D, bool BLOCKS, bool ONE>
+template <int D, bool BLOCKS, bool ONE, int MT>
 DEV void store_queries(const split_args &x, const split_shared &s, const split_block &b)
 {
-    using F = split_shape<D, in_registers<D, BLOCKS, ONE>>;
+    using F = split_shape<D, in_registers<D, BLOCKS, ONE>, MT>;
     const attend_args &a = x.a;
     constexpr int q_rows = 32 * F::W / (D / 4);
     int e = (int)threadIdx.x % (D / 4) * 4;
 #pragma unroll 2
-    for (int m = (int)threadIdx.x / (D / 4); m < M; m += q_rows) {
+    for (int m = (int)threadIdx.x / (D / 4); m < F::M; m += q_rows) {
         uint2 u = make_uint2(0, 0);
         if (m < b.n_pairs) {
             int r = pair_row(m, x.deal), h = b.h0 + m - r * b.group;
@@ -409,32 +506,47 @@ template <int D> DEV void begin_keys(one_lane<D> *one, const dev_kv &kv)
     for (int j = 0; j < 2; j++)
         one->place[j] = place_turns<D>(kv, one->maker.e, warp * K + lane * K / 32 + j * KEYS / 2);
 }
-/* Makes the keys of tile i from its values at u; they replace the queries in shared memory. */
-template <int D, bool BLOCKS>
-DEV void make_tile(const attend_args &a, const split_shared &s, const split_block &b,
-                   const one_lane<D> &one, int i, const uint8_t *u)
+/* Makes the keys of tile i from its values at u. ANEW: with constants read again, where blocks or
+ * more than 16 pairs need the registers. */
+template <int D, bool ANEW>
+DEV void make_tile(const dev_kv &kv, const split_shared &s, const one_lane<D> &one, int i,
+                   const uint8_t *u)
 {
-    key_tile t = {s.q,
-                  (const uint16_t *)u,
-                  s.turns + i % TURNS * (D / 4),
-                  D + 8,
-                  b.t_first + i * KEYS,
-                  a.st.rows.seen ? b.committed : 0x7fffffff,
-                  a.st.rows.seq[b.r0]};
-    key_maker<D> m = BLOCKS ? key_maker_of<D>(a.kv) : one.maker; /* blocks need the registers */
-    make_keys<D, 2, KEYS / 2>(a, t, m, [&](int j, int k) {
-        return BLOCKS ? place_turns<D>(a.kv, m.e, k) : one.place[j];
-    });
+    key_tile t = {s.made, (const uint16_t *)u, s.turns + i % TURNS * (D / 4), D + 8};
+    key_maker<D> m = ANEW ? key_maker_of<D>(kv) : one.maker;
+    make_keys<D, 2, KEYS / 2>(
+        t, m, [&](int j, int k) { return ANEW ? place_turns<D>(kv, m.e, k) : one.place[j]; });
 }
 
 /* ---- A turn -------------------------------------------------------------------------------- */
 
+/* Sums of 16 pairs and 8 keys, of a part of the head, to shared memory. */
+DEV void put_octet(float *to, const float *x)
+{
+    int lane = lane_id();
+    to += (lane >> 2) * LINE_S + 2 * (lane & 3);
+    *(float2 *)to = make_float2(x[0], x[1]);
+    *(float2 *)(to + 8 * LINE_S) = make_float2(x[2], x[3]);
+}
+
 /* The warp's scores of a tile, to shared memory. */
-template <int D, bool BLOCKS, bool ONE>
+template <int D, bool BLOCKS, bool ONE, int MT>
 DEV void put_scores(const split_shared &s, const share &mine, const one_lane<D> &one, int kind)
 {
     constexpr bool REGISTERS = in_registers<D, BLOCKS, ONE>;
-    int lane = lane_id();
+    using F = split_shape<D, REGISTERS, MT>;
+    float *to = s.scores + mine.warp / 4 * F::M * LINE_S;
+    if constexpr (MT > 1) {
+        float x[F::MS][2][4];
+        scores_many<D, ONE, MT>(x, mine);
+        to += mine.warp % 2 * 16 * F::MS * LINE_S + mine.warp % 4 / 2 * 16;
+#pragma unroll
+        for (int m = 0; m < F::MS; m++)
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+                put_octet(to + 16 * m * LINE_S + 8 * n, x[m][n]);
+        return;
+    }
     float x[4] = {0, 0, 0, 0};
     if constexpr (ONE)
         scores_one<D>(x, one.q, mine);
@@ -442,28 +554,37 @@ DEV void put_scores(const split_shared &s, const share &mine, const one_lane<D> 
         scores_any<REGISTERS ? D : 256>(x, mine, kind);
     else
         scores<D>(x, mine);
-    float *to =
-        s.scores + (mine.warp / 4 * M + (lane >> 2)) * LINE_S + mine.warp % 4 * 8 + 2 * (lane & 3);
-    *(float2 *)to = make_float2(x[0], x[1]);
-    *(float2 *)(to + 8 * LINE_S) = make_float2(x[2], x[3]);
+    put_octet(to + mine.warp % 4 * 8, x);
+}
+
+template <int MT, int NT> DEV void clear(float (&o)[MT][NT][4])
+{
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int j = 0; j < NT; j++)
+            o[m][j][0] = o[m][j][1] = o[m][j][2] = o[m][j][3] = 0;
 }
 
 /* O shrinks as the new largest scores demand, and gains P V of a tile. */
-template <int D, bool BLOCKS, bool ONE, int NT>
-DEV void add_values(float (&o)[NT][4], const split_shared &s, const share &mine, int kind)
+template <int D, bool BLOCKS, bool ONE, int MT, int NT>
+DEV void add_values(float (&o)[MT][NT][4], const split_shared &s, const share &mine, int kind)
 {
     constexpr bool REGISTERS = in_registers<D, BLOCKS, ONE>;
     int gid = lane_id() >> 2;
-    float keep[2] = {s.shrink[gid], s.shrink[gid + 8]};
 #pragma unroll
-    for (int j = 0; j < NT; j++)
+    for (int m = 0; m < MT; m++) {
+        float keep[2] = {s.shrink[16 * m + gid], s.shrink[16 * m + gid + 8]};
 #pragma unroll
-        for (int k = 0; k < 4; k++)
-            o[j][k] *= keep[k / 2];
-    if (REGISTERS)
-        sums_any<REGISTERS ? D : 256>(o, mine, kind);
+        for (int j = 0; j < NT; j++)
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                o[m][j][k] *= keep[k / 2];
+    }
+    if constexpr (REGISTERS)
+        sums_any<D>(o[0], mine, kind);
     else
-        sums<D>(o, mine);
+        sums<D, MT>(o, mine);
 }
 
 /* Where pair m leaves its result of chunk c; NULL if it has none. */
@@ -475,41 +596,42 @@ DEV float *pair_part(const split_args &x, const split_shared &s, const split_blo
     return part_at(x.a, x.parts, b.r0 + r, b.h0 + m - r * b.group, part);
 }
 /* The warp's columns of O to chunk c's parts; then zero. */
-template <int D, bool REGISTERS, int NT>
-DEV void leave_columns(float (&o)[NT][4], const split_args &x, const split_shared &s,
+template <int D, bool REGISTERS, int MT, int NT>
+DEV void leave_columns(float (&o)[MT][NT][4], const split_args &x, const split_shared &s,
                        const split_block &b, int c)
 {
     int lane = lane_id(), warp = (int)threadIdx.x >> 5, tid = lane & 3;
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        float *to = pair_part(x, s, b, (lane >> 2) + 8 * h, c);
-        if (!to)
-            continue;
-        to += warp * split_shape<D, REGISTERS>::COLS;
+    for (int m = 0; m < MT; m++)
 #pragma unroll
-        for (int j = 0; j < NT; j++)
-            if (!REGISTERS) {
-                *(float2 *)(to + 8 * j + 2 * tid) = make_float2(o[j][2 * h], o[j][2 * h + 1]);
-            } else if (j % 2 == 0) {
-                float2 *at = (float2 *)(to + 16 * tid + j);
-                at[0] = make_float2(o[j][2 * h], o[j + 1][2 * h]);
-                at[4] = make_float2(o[j][2 * h + 1], o[j + 1][2 * h + 1]);
-            }
-    }
+        for (int h = 0; h < 2; h++) {
+            float *to = pair_part(x, s, b, 16 * m + (lane >> 2) + 8 * h, c);
+            if (!to)
+                continue;
+            to += warp * split_shape<D, REGISTERS>::COLS;
 #pragma unroll
-    for (int j = 0; j < NT; j++)
-        o[j][0] = o[j][1] = o[j][2] = o[j][3] = 0;
+            for (int j = 0; j < NT; j++)
+                if (!REGISTERS) {
+                    *(float2 *)(to + 8 * j + 2 * tid) =
+                        make_float2(o[m][j][2 * h], o[m][j][2 * h + 1]);
+                } else if (j % 2 == 0) {
+                    float2 *at = (float2 *)(to + 16 * tid + j);
+                    at[0] = make_float2(o[m][j][2 * h], o[m][j + 1][2 * h]);
+                    at[4] = make_float2(o[m][j][2 * h + 1], o[m][j + 1][2 * h + 1]);
+                }
+        }
+    clear(o);
 }
 
 /* Softmax of the tile at t0, a key to each lane, of the warp's pairs warp + i W; `last`: the chunk
  * ends here, and its largest score and sum go to its part. */
-template <int D, bool REGISTERS, int ROWS>
+template <int D, bool REGISTERS, int MT, int ROWS>
 DEV void softmax(float (&top)[ROWS], float (&sum)[ROWS], const split_args &x, const split_shared &s,
                  const split_block &b, int t0, bool last)
 {
-    using F = split_shape<D, REGISTERS>;
+    using F = split_shape<D, REGISTERS, MT>;
     int lane = lane_id(), warp = (int)threadIdx.x >> 5, t = t0 + lane;
-    bool all = !x.a.st.rows.seen && t0 + KEYS <= b.whole && t0 >= s.lo[b.n_pairs - 1];
+    bool all = t0 + KEYS <= b.whole && t0 >= s.lo[b.n_pairs - 1];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         int m = warp + i * F::W;
@@ -518,13 +640,9 @@ DEV void softmax(float (&top)[ROWS], float (&sum)[ROWS], const split_args &x, co
         float v = s.scores[m * LINE_S + lane];
 #pragma unroll
         for (int k = 1; k < F::PARTS; k++)
-            v += s.scores[(k * M + m) * LINE_S + lane];
-        if (!all) {
-            bool sees = t >= s.lo[m] && t < s.hi[m];
-            if (x.a.st.rows.seen && sees)
-                sees = row_sees(x.a, b.r0 + pair_row(m, x.deal), t);
-            v = sees ? v : -INFINITY;
-        }
+            v += s.scores[(k * F::M + m) * LINE_S + lane];
+        if (!all)
+            v = t >= s.lo[m] && t < s.hi[m] ? v : -INFINITY;
         float was = top[i], best = fmaxf(was, warp_max(v));
         float zero = best == -INFINITY ? 0 : best; /* no infinity minus itself */
         float keep = fast_exp2((was - zero) * 1.4426950408889634f);
@@ -563,26 +681,26 @@ DEV void expand_values(const split_shared &s, const uint8_t *stage, int line, in
  * grid:   runs of chunks x KV head x tile of rows
  * shared: Q, 2 or 3 stages of 32 keys and values, scores, probabilities: 50 to 227 KB
  * bound:  reading K and V */
-template <int D, bool BLOCKS, bool ONE>
+template <int D, bool BLOCKS, bool ONE, int MT>
 __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ONE>>::W,
                                   D == 512 ? 1 : 2) split_kernel(split_args x)
 {
     constexpr bool REGISTERS = in_registers<D, BLOCKS, ONE>, EXPAND = BLOCKS && !ONE && !REGISTERS;
     constexpr int EXPAND_D = EXPAND ? D : 256, LINE_F16 = 2 * D + 16;
-    using F = split_shape<D, REGISTERS>;
-    constexpr int NT = F::NT, ROWS = F::ROWS;
+    using F = split_shape<D, REGISTERS, MT>;
+    constexpr int NT = F::NT, ROWS = F::ROWS, M = F::M;
     const dev_kv &kv = x.a.kv;
     DYN_SHARED(uint16_t, mem);
-    split_shared s = shared_parts<D, BLOCKS, ONE>(mem);
+    split_shared s = shared_parts<D, BLOCKS, ONE, MT>(mem);
     int warp = (int)threadIdx.x >> 5, in_chunk = (1 << x.deal.chunk_shift) - 1;
     grid_trigger();
-    split_block b = block_work(x, s);
+    split_block b = block_work<M>(x, s);
     if (b.from == b.until) {
         grid_wait(); /* the next kernel relies on it */
         return;
     }
-    tile_ring ring = ring_of<D, BLOCKS, ONE>(x, s, b);
-    bool waited = begin_copies<D, BLOCKS, ONE>(&ring, b);
+    tile_ring ring = ring_of<D, BLOCKS, ONE, MT>(x, s, b);
+    bool waited = begin_copies<D, BLOCKS, ONE>(&ring, x, b);
     one_lane<D> one;
     if constexpr (ONE) {
         begin_keys<D>(&one, kv);
@@ -590,7 +708,7 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
     }
     if (!waited)
         grid_wait();
-    store_queries<D, BLOCKS, ONE>(x, s, b);
+    store_queries<D, BLOCKS, ONE, MT>(x, s, b);
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < M * LINE_P / 2; i += 32 * F::W)
         ((uint32_t *)s.p)[i] = 0; /* probabilities of absent pairs */
@@ -599,11 +717,12 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
     copies_wait(ring.lead - 1);
     __syncthreads();
     if constexpr (ONE) {
-        load_queries<D>(one.q, s.q, warp);
+        if (MT == 1)
+            load_queries<D>(one.q, s.q, warp);
         if (BLOCKS)
             plain_rows<D>((uint16_t *)s.tiles, D + 8, ring.first, ring.line, KEYS, kv);
         __syncthreads(); /* keys replace the queries */
-        make_tile<D, BLOCKS>(x.a, s, b, one, 0, s.tiles);
+        make_tile<D, (BLOCKS || MT == 4)>(kv, s, one, 0, s.tiles);
         __syncthreads();
     }
     if (EXPAND) {
@@ -611,13 +730,11 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
         __syncthreads();
     }
 
-    float o[NT][4], top[ROWS], sum[ROWS];
+    float o[MT][NT][4], top[ROWS], sum[ROWS];
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
         top[i] = -INFINITY, sum[i] = 0;
-#pragma unroll
-    for (int j = 0; j < NT; j++)
-        o[j][0] = o[j][1] = o[j][2] = o[j][3] = 0;
+    clear(o);
 
     uint8_t *stage = ring.first;
     for (int i = 0;; i++) {
@@ -631,24 +748,24 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
             was = (stage == ring.first ? ring.end : stage) - ring.stage_bytes;
         else if (EXPAND)
             now = s.tiles, was = s.tiles + F16_TILE<D>;
-        share mine = {s.q, now, was, s.p, ONE || EXPAND ? LINE_F16 : ring.line, warp};
+        share mine = {s.q, now, was, s.p, s.made, ONE || EXPAND ? LINE_F16 : ring.line, warp};
         if constexpr (ONE)
             if ((i + 1) % TURNS == 0)
                 tile_turns<D>(s.turns, kv, t0 + KEYS, TURNS);
         if (i < b.n_tiles)
-            put_scores<D, BLOCKS, ONE>(s, mine, one, kv.k_kind);
+            put_scores<D, BLOCKS, ONE, MT>(s, mine, one, kv.k_kind);
         if (i > 0) {
-            add_values<D, BLOCKS, ONE>(o, s, mine, kv.v_kind);
+            add_values<D, BLOCKS, ONE, MT>(o, s, mine, kv.v_kind);
             if (i == b.n_tiles || (t0 & in_chunk) == 0)
-                leave_columns<D, REGISTERS>(o, x, s, b, (t0 - 1) >> x.deal.chunk_shift);
+                leave_columns<D, REGISTERS, MT>(o, x, s, b, (t0 - 1) >> x.deal.chunk_shift);
         }
         if (i == b.n_tiles)
             break;
         copies_wait(ring.lead - 2);
         __syncthreads();
-        copy_group<D, BLOCKS, ONE>(&ring, b, i + ring.lead, ONE && !BLOCKS ? was : stage);
+        copy_group<D, BLOCKS, ONE>(&ring, x, b, i + ring.lead, ONE && !BLOCKS ? was : stage);
         bool last = i + 1 == b.n_tiles || (t0 + KEYS & in_chunk) == 0;
-        softmax<D, REGISTERS>(top, sum, x, s, b, t0, last);
+        softmax<D, REGISTERS, MT>(top, sum, x, s, b, t0, last);
         if constexpr (ONE)
             if (i + 1 < b.n_tiles) {
                 uint8_t *u = next;
@@ -656,7 +773,7 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
                     u = s.tiles + (~i & 1) * F16_TILE<D>;
                     plain_rows<D>((uint16_t *)u, D + 8, next, ring.line, KEYS, kv);
                 }
-                make_tile<D, BLOCKS>(x.a, s, b, one, i + 1, u);
+                make_tile<D, (BLOCKS || MT == 4)>(kv, s, one, i + 1, u);
             }
         if (EXPAND && i + 1 < b.n_tiles)
             expand_keys<EXPAND_D>(s, next, ring.line, kv.k_kind);
@@ -667,35 +784,52 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
     }
 }
 
-template <int D, bool BLOCKS, bool ONE = false> static int allow(int stages)
+template <int D, bool BLOCKS, bool ONE = false, int MT = 1> static int allow(int stages)
 {
-    return allow_shared(split_kernel<D, BLOCKS, ONE>,
-                        split_bytes<D, BLOCKS, ONE>(stages, 2 * D + 16));
+    return allow_shared(split_kernel<D, BLOCKS, ONE, MT>,
+                        split_bytes<D, BLOCKS, ONE, MT>(stages, 2 * D + 16));
 }
 
-/* Raises the limits on shared memory. largest: bytes that the GPU grants a block. *widest: the
- * largest head that fits; *stages_512: stages of heads of 512. */
-extern "C" int cu_split_init(int largest, int *widest, int *stages_512)
+/* Stages of the kernels for more than 16 pairs: two of keys and values; of one stream, tiles. */
+template <int D, bool ONE, int MT> static constexpr int many_stages = ONE ? (MT == 4 ? 3 : 4) : 2;
+template <int D, bool ONE, int MT> static int allow_many(int largest, int pairs, int *most)
+{
+    constexpr int STAGES = many_stages<D, ONE, MT>;
+    if (split_bytes<D, false, ONE, MT>(STAGES, 2 * D + 16) > largest)
+        return 0;
+    *most = pairs;
+    return allow<D, false, ONE, MT>(STAGES);
+}
+
+/* Raises the limits on shared memory. largest: bytes that the GPU grants a block. */
+extern "C" int cu_split_init(int largest, split_limits *l)
 {
     int bad = allow<64, false>(3) | allow<128, false>(3) | allow<64, true>(3) | allow<128, true>(3);
-    *widest = 128;
-    *stages_512 = split_bytes<512, false, true>(3, 1040) <= largest ? 3 : 2;
+    int pairs = SPLIT_PAIRS;
+    *l = (split_limits){128, split_bytes<512, false, true>(3, 1040) <= largest ? 3 : 2, pairs,
+                        pairs, pairs, pairs};
     if (split_bytes<256, true>(3, 528) <= largest) {
         bad |= allow<256, false>(2) | allow<256, true>(3);
         bad |= allow<256, false, true>(2) | allow<256, true, true>(2);
-        *widest = 256;
+        bad |= allow_many<256, false, 2>(largest, 2 * pairs, &l->pairs_256);
+        bad |= allow_many<256, true, 2>(largest, 2 * pairs, &l->pairs_256_one);
+        l->widest = 256;
     }
-    if (split_bytes<512, false, true>(*stages_512, 1040) <= largest) {
-        bad |= allow<512, false>(*stages_512) | allow<512, true>(*stages_512);
-        bad |= allow<512, false, true>(*stages_512) | allow<512, true, true>(*stages_512);
-        *widest = 512;
+    if (split_bytes<512, false, true>(l->stages_512, 1040) <= largest) {
+        bad |= allow<512, false>(l->stages_512) | allow<512, true>(l->stages_512);
+        bad |= allow<512, false, true>(l->stages_512) | allow<512, true, true>(l->stages_512);
+        bad |= allow_many<512, false, 2>(largest, 2 * pairs, &l->pairs_512);
+        bad |= allow_many<512, true, 2>(largest, 2 * pairs, &l->pairs_512_one);
+        bad |= allow_many<512, true, 4>(largest, 4 * pairs, &l->pairs_512_one);
+        l->widest = 512;
     }
     return bad;
 }
 
-template <int D, bool BLOCKS, bool ONE = false> static void split_of(cudaStream_t s, split_args x)
+template <int D, bool BLOCKS, bool ONE = false, int MT = 1>
+static void split_of(cudaStream_t s, split_args x)
 {
-    dim3 grid((unsigned)x.deal.n_block, (unsigned)x.a.kv.n_head_kv,
+    dim3 grid((unsigned)(x.deal.n_block + own_blocks(x.a, x.deal)), (unsigned)x.a.kv.n_head_kv,
               (unsigned)((x.parts.n_rows + x.deal.tile_rows - 1) / x.deal.tile_rows));
     int row = x.a.kv.k_bytes > x.a.kv.v_bytes ? x.a.kv.k_bytes : x.a.kv.v_bytes;
     x.line = row + 16; /* an odd multiple of 16: neighbours' banks differ */
@@ -704,17 +838,33 @@ template <int D, bool BLOCKS, bool ONE = false> static void split_of(cudaStream_
         x.line = 2 * D + 16;
     else if (D <= 128)
         x.line = (row + 15) / 16 * 16 + 16;
+    if (MT > 1)
+        x.deal.stages = many_stages<D, ONE, MT>;
     dim3 block(32 * split_shape<D, in_registers<D, BLOCKS, ONE>>::W);
-    size_t bytes = split_bytes<D, BLOCKS, ONE>(x.deal.stages, x.line);
-    LAUNCH((split_kernel<D, BLOCKS, ONE>), grid, block, bytes, s, x);
+    size_t bytes = split_bytes<D, BLOCKS, ONE, MT>(x.deal.stages, x.line);
+    LAUNCH((split_kernel<D, BLOCKS, ONE, MT>), grid, block, bytes, s, x);
+}
+
+/* Heads of 256 and 512 in f16, by the pairs of a tile. */
+template <int D, bool ONE> static void split_f16(cudaStream_t s, split_args x)
+{
+    int rows = x.deal.tile_rows < x.parts.n_rows ? x.deal.tile_rows : x.parts.n_rows;
+    int pairs = rows * (x.a.n_head / x.a.kv.n_head_kv);
+    if (pairs <= SPLIT_PAIRS)
+        split_of<D, false, ONE>(s, x);
+    else if (D == 256 || !ONE || pairs <= 2 * SPLIT_PAIRS)
+        split_of<D, false, ONE, 2>(s, x);
+    else
+        split_of<512, false, true, 4>(s, x);
 }
 
 template <int D, bool ONE = false> static void split_any(cudaStream_t s, split_args x)
 {
-    if (x.a.kv.k_kind == KV_F16 && x.a.kv.v_kind == KV_F16)
-        split_of<D, false, ONE>(s, x);
+    bool f16 = x.a.kv.k_kind == KV_F16 && x.a.kv.v_kind == KV_F16;
+    if constexpr (D >= 256)
+        f16 ? split_f16<D, ONE>(s, x) : split_of<D, true, ONE>(s, x);
     else
-        split_of<D, true, ONE>(s, x);
+        f16 ? split_of<D, false, ONE>(s, x) : split_of<D, true, ONE>(s, x);
 }
 
 extern "C" void cu_split(cudaStream_t s, split_args x)

@@ -78,19 +78,22 @@ struct ring {
     key_walk next; /* at key t */
     int stage, stages;
     bool values;
+    int own_from; /* keys from there on are the row's own */
 };
 
 /* The warp's eight rows of the tile at t. They lie side by side in the store, so 32 lanes request
  * 512 neighbouring bytes: requests of less than a line are limited by their number. Rows outside
  * [from, until) are copies of one inside: finite, and hidden by the softmax. */
-template <int KIND> DEV void copy_rows(uint8_t *to, const uint8_t *head, const ring &r, int side)
+template <int KIND>
+DEV void copy_rows(uint8_t *to, const uint8_t *head, const ring &r, int side, const attend_args &a,
+                   int row_of_pass)
 {
     constexpr int BYTES = row_bytes<KIND, D>, LINE = line_bytes(BYTES), PIECES = BYTES / 16;
     constexpr int ALL = KEYS / 2 * PIECES;
     static_assert(LINE == BYTES + 16, "a row's place in shared memory");
     int lane = lane_id(), row0 = KEYS / 2 * side;
     to += row0 * LINE;
-    if (r.t >= r.from && r.t + KEYS <= r.until && keys_adjoin(r.next, KEYS)) {
+    if (r.t >= r.from && r.t + KEYS <= min(r.until, r.own_from) && keys_adjoin(r.next, KEYS)) {
         const uint8_t *src =
             opaque(head + (uint64_t)(uint32_t)(r.next.place + row0) * BYTES + 16 * lane);
         to += 16 * lane;
@@ -103,7 +106,10 @@ template <int KIND> DEV void copy_rows(uint8_t *to, const uint8_t *head, const r
 #pragma unroll 1
     for (int row = 0; row < KEYS / 2; row++) {
         int k = min(max(row0 + row, r.from - r.t), r.until - 1 - r.t);
-        const uint8_t *src = head + (uint64_t)(uint32_t)key_place(r.next, k) * BYTES;
+        int place = key_place(r.next, k);
+        if (r.t + k >= r.own_from)
+            place = row_key_place(a.kv, a.st.rows, row_of_pass, r.t + k);
+        const uint8_t *src = head + (uint64_t)(uint32_t)place * BYTES;
 #pragma unroll 1
         for (int i = lane; i < PIECES; i += 32)
             copy16_async(to + row * LINE + 16 * i, src + 16 * i, true);
@@ -111,11 +117,13 @@ template <int KIND> DEV void copy_rows(uint8_t *to, const uint8_t *head, const r
 }
 
 /* The next unit, as a group of copies. */
-template <int KIND, bool ONE> DEV void copy_unit(ring *r, int side)
+template <int KIND, bool ONE>
+DEV void copy_unit(ring *r, int side, const attend_args &a, int row_of_pass)
 {
     constexpr int UNIT = KEYS * line_bytes(row_bytes<KIND, D>);
     if (r->t < r->until) {
-        copy_rows<KIND>(r->units + r->stage * UNIT, r->values ? r->v : r->k, *r, side);
+        copy_rows<KIND>(r->units + r->stage * UNIT, r->values ? r->v : r->k, *r, side, a,
+                        row_of_pass);
         if (ONE || r->values) {
             r->t += G * KEYS;
             key_walk_on(&r->next, G * KEYS);
@@ -176,7 +184,6 @@ DEV void turn_piece(uint4 *low, uint4 *high, const float4 *weight, const float4 
 struct row_view {
     int r, lo, hi;
     int h0, n_pairs;
-    int tree_from, seq; /* one stream: positions of keys from there on differ from their numbers */
 };
 
 /* Piece 4b + t of the lane's two keys, g and g + 8. */
@@ -252,38 +259,23 @@ DEV void score_codes(float *s, const uint8_t *k, int b, int t, const uint16_t *q
 /* Turning blocks: 0 and 8 by the first warp, 1 and 9 by the second. */
 template <int KIND>
 DEV void scores_turning(float (*s)[4], const uint8_t *tile, const attend_args &a,
-                        const split512_shared &mem, const row_view &row, int side, int t0)
+                        const split512_shared &mem, int side, int t0)
 {
-    int lane = lane_id(), t = lane & 3;
+    int lane = lane_id(), t = lane & 3, pos = t0 + (lane >> 2);
     uint4 x[2][2]; /* [key][half] */
     key_pieces<KIND>(&x[0][0], &x[1][0], tile, side);
     key_pieces<KIND>(&x[0][1], &x[1][1], tile, side + 8);
-    int pos[2] = {t0 + (lane >> 2), t0 + (lane >> 2) + 8}, base = t0 & ~31, last = base;
-    if (t0 + KEYS >
-        row.tree_from) { /* keys of a tree: positions may span several multiples of 32 */
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            if (pos[i] >= row.tree_from)
-                pos[i] = tree_pos(a.all, row.seq, pos[i]);
-        last = (int)warp_max_u32((uint32_t)max(pos[0], pos[1])) & ~31;
-        base = 0x7fffffff - (int)warp_max_u32(0x7fffffffu - (uint32_t)min(pos[0], pos[1])) & ~31;
-    }
     float4 *turns = mem.halves + 32 * side;
     uint2 d = entry_dims(KIND, 16 * side + (lane >> 1));
-    float freq = a.kv.inv_freq[lane & 1 ? d.y : d.x];
-#pragma unroll 1
-    for (; base <= last; base += 32) {
-        float2 c;
-        turn_of(base, freq, &c.y, &c.x);
-        __syncwarp(); /* all lanes have read the previous turns */
-        ((float2 *)turns)[lane] = c;
-        __syncwarp();
+    float2 c;
+    turn_of(t0 & ~31, a.kv.inv_freq[lane & 1 ? d.y : d.x], &c.y, &c.x);
+    __syncwarp(); /* all lanes have read the previous turns */
+    ((float2 *)turns)[lane] = c;
+    __syncwarp();
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            if ((pos[i] & ~31) == base)
-                turn_piece(&x[i][0], &x[i][1], mem.weight + 16 * side + t, turns + t,
-                           mem.place + (pos[i] & 31) * PLACE_LINE + 16 * side + t);
-    }
+    for (int i = 0; i < 2; i++)
+        turn_piece(&x[i][0], &x[i][1], mem.weight + 16 * side + t, turns + t,
+                   mem.place + ((pos + 8 * i) & 31) * PLACE_LINE + 16 * side + t);
     const uint16_t *q = mem.q + (lane >> 2) * LINE_Q + 8 * t + 32 * side;
     score_block(s[0], s[1], x[0][0], x[1][0], q);
     score_block(s[0], s[1], x[0][1], x[1][1], q + D / 2);
@@ -293,7 +285,7 @@ DEV void scores_turning(float (*s)[4], const uint8_t *tile, const attend_args &a
  */
 template <int KIND, bool ONE>
 DEV void half_scores(float *s, const uint8_t *tile, const attend_args &a,
-                     const split512_shared &mem, const row_view &row, int side, int t0)
+                     const split512_shared &mem, int side, int t0)
 {
     constexpr int LINE = line_bytes(row_bytes<KIND, D>);
     constexpr bool CODES = in_int8<KIND>;
@@ -305,7 +297,7 @@ DEV void half_scores(float *s, const uint8_t *tile, const attend_args &a,
     for (int i = 0; i < 8; i++)
         part[i >> 2][i & 3] = code[i >> 2][i & 3] = 0;
     if constexpr (ONE)
-        scores_turning<KIND>(part, tile, a, mem, row, side, t0);
+        scores_turning<KIND>(part, tile, a, mem, side, t0);
 #pragma unroll
     for (int b = ONE ? 2 : 0; b < D / 64; b++) {
         if constexpr (CODES) {
@@ -333,15 +325,15 @@ struct warp_sums {
 /* Scores to probabilities, as the second factor of P V. The reference score moves only when a score
  * is above it by more than 8 in base 2, for which f16 has headroom; then O shrinks by `keep`.
  * Returns whether it moved for any head. */
-DEV bool probabilities(uint32_t *p, float *keep, float *s, warp_sums *w, const attend_args &a,
-                       const row_view &row, int t0)
+DEV bool probabilities(uint32_t *p, float *keep, float *s, warp_sums *w, const row_view &row,
+                       int t0)
 {
     const float headroom = 8;
-    if (t0 < row.lo || t0 + KEYS > row.hi || a.st.rows.seen) {
+    if (t0 < row.lo || t0 + KEYS > row.hi) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             int key = t0 + (lane_id() >> 2) + 8 * i;
-            if (key < row.lo || key >= row.hi || !row_sees(a, row.r, key))
+            if (key < row.lo || key >= row.hi)
                 s[2 * i] = s[2 * i + 1] = -INFINITY;
         }
     }
@@ -536,16 +528,15 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(split512_args x)
     /* The step was uploaded before the pass: no wait for the previous kernel. */
     sight s = row_sight(a.st.rows, row.r, a.kv.window);
     row.lo = s.lo, row.hi = s.hi;
-    row.seq = a.st.rows.seq[row.r];
     int committed = a.st.rows.first[row.r];
-    row.tree_from = a.st.rows.seen ? committed : 0x7fffffff;
-    dev_kv_base base = store_of(a.st, row.seq, a.kv);
+    dev_kv_base base = store_of(a.st, a.st.rows.seq[row.r], a.kv);
     int chunk = row_chunk(x.parts, s), c0 = s.lo / chunk, c1 = (s.hi - 1) / chunk + 1;
     ring r;
     r.units = rings + at.pair * x.stages * UNIT;
     r.k = head_rows(a.kv, base.k, (int)blockIdx.x, row_bytes<KIND, D>);
     r.v = head_rows(a.kv, base.v, (int)blockIdx.x, row_bytes<KIND, D>);
     r.stages = x.stages;
+    r.own_from = own_keys_from(a.st.rows, row.r);
     bool waited = false;
 
 #pragma unroll 1
@@ -564,7 +555,7 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(split512_args x)
                 grid_wait();
                 waited = true;
             }
-            copy_unit<KIND, ONE>(&r, at.side);
+            copy_unit<KIND, ONE>(&r, at.side, a, row.r);
         }
         if (!waited)
             grid_wait();
@@ -588,9 +579,9 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(split512_args x)
             copies_wait(x.stages - 1 - more);
             some_sync(1 + at.pair, 64); /* keys have arrived; the tile before has been read */
             if (more)
-                copy_unit<KIND, ONE>(&r, at.side);
+                copy_unit<KIND, ONE>(&r, at.side, a, row.r);
             more = true;
-            half_scores<KIND, ONE>(score, r.units + stage * UNIT, a, mem, row, at.side, t0);
+            half_scores<KIND, ONE>(score, r.units + stage * UNIT, a, mem, at.side, t0);
             __syncwarp(); /* all lanes have read the turns */
             mem.halves[32 * at.side + lane] = make_float4(score[0], score[1], score[2], score[3]);
             if (!ONE) {
@@ -599,10 +590,10 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(split512_args x)
             }
             some_sync(1 + at.pair, 64); /* scores are complete; two streams: values have arrived */
             if (!ONE)
-                copy_unit<KIND, ONE>(&r, at.side);
+                copy_unit<KIND, ONE>(&r, at.side, a, row.r);
             float4 other = mem.halves[32 * (1 - at.side) + lane];
             score[0] += other.x, score[1] += other.y, score[2] += other.z, score[3] += other.w;
-            if (probabilities(p, keep, score, &w, a, row, t0)) {
+            if (probabilities(p, keep, score, &w, row, t0)) {
 #pragma unroll
                 for (int j = 0; j < PARTS; j++) {
                     o[j][0] *= keep[0], o[j][1] *= keep[1];

@@ -47,19 +47,24 @@ struct tile_copier {
     uint8_t *stages;
     int bytes, stage, t;       /* of a row; the next tile's stage and first key */
     key_walk next;             /* at key t */
-    int from, until;           /* indices outside are not there */
+    int from, until;           /* keys outside are not there */
+    int own_from;              /* keys from there on are row r0's own */
 };
 
 /* The next tile, as a group of copies: THREADS threads a row. Absent rows are copies of a present
  * one: finite, and hidden by the softmax. */
-template <int D, int KIND> DEV void copy_next(tile_copier *c, int n_stages)
+template <int D, int KIND>
+DEV void copy_next(tile_copier *c, int n_stages, const attend_args &a, int r0)
 {
     constexpr int KEYS = split8_shape<D, 1>::KEYS;
     constexpr int THREADS = D / 2 / KEYS, STEP = 16 * THREADS;
     int row = (int)threadIdx.x / THREADS, at = (int)threadIdx.x % THREADS * 16;
     int bytes = KIND == KV_KINDS ? c->bytes : row_bytes<KIND, D>;
     if (c->t < c->until) {
-        int place = key_place(c->next, min(max(row, c->from - c->t), c->until - 1 - c->t));
+        int key = min(max(row, c->from - c->t), c->until - 1 - c->t);
+        int place = key_place(c->next, key);
+        if (c->t + key >= c->own_from)
+            place = row_key_place(a.kv, a.st.rows, r0, c->t + key);
         const uint8_t *from = opaque(c->head + (uint64_t)(uint32_t)place * (uint32_t)bytes + at);
         uint8_t *to = c->stages + (c->stage * KEYS + row) * line_bytes(bytes) + at;
         constexpr int FIRST = KIND == KV_KINDS ? 4 : (row_bytes<KIND, D> + STEP - 1) / STEP;
@@ -206,11 +211,10 @@ template <int D, int NG>
 DEV void softmax(pair_sums<split8_shape<D, NG>::ROWS> *s, const split8_shared &mem,
                  const block_pairs &b, const split8_args &args, int t0, bool last)
 {
-    const attend_args &a = args.a;
     using F = split8_shape<D, NG>;
     constexpr int EACH = F::KEYS / 32;
     int lane = lane_id(), warp = (int)threadIdx.x >> 5;
-    bool all = !a.st.rows.seen && t0 + F::KEYS <= b.whole && t0 >= b.lo[b.n - 1];
+    bool all = t0 + F::KEYS <= b.whole && t0 >= b.lo[b.n - 1];
 #pragma unroll
     for (int i = 0; i < F::ROWS; i++) {
         int m = warp + i * F::W;
@@ -226,10 +230,7 @@ DEV void softmax(pair_sums<split8_shape<D, NG>::ROWS> *s, const split8_shared &m
                 x[j] += from[part * F::PAIRS * F::LINE_S];
             if (!all) {
                 int key = t0 + EACH * lane + j;
-                bool sees = key >= b.lo[m] && key < b.hi[m];
-                if (a.st.rows.seen && sees)
-                    sees = row_sees(a, b.r0 + pair_row(m, args.deal), key);
-                x[j] = sees ? x[j] : -INFINITY;
+                x[j] = key >= b.lo[m] && key < b.hi[m] ? x[j] : -INFINITY;
             }
             best = fmaxf(best, x[j]);
         }
@@ -333,9 +334,10 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
     int *lo = (int *)(mem.shrink + PAIRS), *hi = lo + PAIRS;
     uint8_t *k_ring = (uint8_t *)(hi + PAIRS);
     int group = a.n_head / a.kv.n_head_kv, lane = lane_id(), warp = (int)threadIdx.x >> 5;
-    int r0 = x.parts.row0 + (int)blockIdx.z * x.deal.tile_rows;
-    int n_rows = min(x.deal.tile_rows, x.parts.row0 + x.parts.n_rows - r0);
-    block_pairs b = {lo, hi, r0, (int)blockIdx.x * group, n_rows * group, group, 0};
+    bool tree = a.st.rows.seen;
+    tile_part part = tile_part_of(x.parts, x.deal, tree, (int)blockIdx.z, (int)blockIdx.y);
+    int r0 = part.r0;
+    block_pairs b = {lo, hi, r0, (int)blockIdx.x * group, part.n_rows * group, group, 0};
     grid_trigger();
 
     /* The step was uploaded before the pass: no wait for the previous kernel. */
@@ -356,10 +358,12 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
         end = max(end, hi[i]);
         b.whole = min(b.whole, hi[i]);
     }
-    int shift = x.deal.chunk_shift, chunk0 = first >> shift, n = ((end - 1) >> shift) + 1 - chunk0;
+    int shift = x.deal.chunk_shift;
+    part_keys(part, committed, shift, &first, &end);
+    int chunk0 = first >> shift, n = first < end ? ((end - 1) >> shift) + 1 - chunk0 : 0;
     /* Blocks without a chunk come last, so that no multiprocessor has two blocks with chunks while
      * another has none. */
-    int run = (int)blockIdx.y, n_runs = min(n, (int)gridDim.y);
+    int run = part.run, n_runs = min(n, part.n_runs);
     int c0 = chunk0 + n * run / n_runs, c1 = chunk0 + n * (run + 1) / n_runs;
     if (run >= n_runs)
         return; /* the next kernel relies on a wait of one block of the grid: others wait */
@@ -373,8 +377,9 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
     uint8_t *v_ring = k_ring + stages * k_tile;
     const uint8_t *head_k = head_rows(a.kv, base.k, (int)blockIdx.x, k_bytes);
     const uint8_t *head_v = head_rows(a.kv, base.v, (int)blockIdx.x, v_bytes);
-    tile_copier keys = {head_k, k_ring, k_bytes, 0, t_first, first_tile, from, until};
-    tile_copier values = {head_v, v_ring, v_bytes, 0, t_first, first_tile, from, until};
+    int own_from = own_keys_from(a.st.rows, r0);
+    tile_copier keys = {head_k, k_ring, k_bytes, 0, t_first, first_tile, from, until, own_from};
+    tile_copier values = {head_v, v_ring, v_bytes, 0, t_first, first_tile, from, until, own_from};
 
     /* Keys of earlier passes are requested at once, keys of this pass after the previous kernel. */
     bool waited = false;
@@ -384,8 +389,8 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
             grid_wait();
             waited = true;
         }
-        copy_next<D, KIND>(&keys, stages);
-        copy_next<D, KIND>(&values, stages);
+        copy_next<D, KIND>(&keys, stages, a, r0);
+        copy_next<D, KIND>(&values, stages, a, r0);
     }
     if (!waited)
         grid_wait();
@@ -412,7 +417,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
         copies_wait(2 * stages - (i ? 2 : 1));
         __syncthreads(); /* keys have arrived; values of the tile before have been read */
         if (i)
-            copy_next<D, KIND>(&values, stages);
+            copy_next<D, KIND>(&values, stages, a, r0);
         float s[NG][4];
         scores<D, NG, KIND>(s, sq, k_ring + stage * k_tile, a.kv.k_kind);
         float *to = ss + (warp / G * PAIRS + 2 * (lane & 3)) * LINE_S + warp % G * 16 + (lane >> 2);
@@ -420,7 +425,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
         for (int n = 0; n < NG; n++, to += 8 * LINE_S)
             to[0] = s[n][0], to[LINE_S] = s[n][1], to[8] = s[n][2], to[LINE_S + 8] = s[n][3];
         __syncthreads(); /* scores are complete; keys have been read */
-        copy_next<D, KIND>(&keys, stages);
+        copy_next<D, KIND>(&keys, stages, a, r0);
         softmax<D, NG>(&sum, mem, b, x, t0, last);
         copies_wait(2 * stages - 1);
         __syncthreads(); /* probabilities are complete; values have arrived */
@@ -474,7 +479,7 @@ extern "C" int cu_split8_init(int largest)
 
 template <int D, int NG, int KIND> static void launch_kind(cudaStream_t s, const split8_args &x)
 {
-    dim3 grid((unsigned)x.a.kv.n_head_kv, (unsigned)x.deal.n_block,
+    dim3 grid((unsigned)x.a.kv.n_head_kv, (unsigned)(x.deal.n_block + own_blocks(x.a, x.deal)),
               (unsigned)((x.parts.n_rows + x.deal.tile_rows - 1) / x.deal.tile_rows));
     LAUNCH((split8_kernel<D, NG, KIND>), grid, dim3(D / 2), (size_t)x.spread, s, x);
 }

@@ -120,6 +120,71 @@ static void check_rotation(rig *g, pass *p, mat x, const kv_view *view)
     mem_free(got[1]);
 }
 
+/* Row i of a tree follows this row: threes of siblings, so that a path has a third of the rows. */
+static int32_t tree_parent(int32_t i)
+{
+    return i ? (i < 3 ? 0 : i - 1 - i % 3) : -1;
+}
+
+/* What op_attend gave for a tree: `got`, for queries and values x and keys k. */
+typedef struct tree_rows {
+    const attend_case *a;
+    const step *st;
+    const kv_view *view;
+    const float *x, *k, *got;
+    float scale;
+} tree_rows;
+
+/* The path to row r, as a chain of its own after the same committed keys: rows that differ in a
+ * bit. Its keys take the places of the tree's. */
+static int32_t path_differs(rig *g, const tree_rows *t, int32_t r)
+{
+    static chain c;
+    const attend_case *a = t->a;
+    int32_t path[STEP_TREE_ROWS_MAX], n = 0, differ = 0, seq = t->st->all.seq[r], r0 = r;
+    size_t q_width = (size_t)a->n_head * (size_t)a->d, width = (size_t)a->n_head_kv * (size_t)a->d;
+    pass p;
+    while (r0 > 0 && t->st->all.seq[r0 - 1] == seq)
+        r0--;
+    for (int32_t i = r - r0; i >= 0; i = tree_parent(i))
+        n++;
+    for (int32_t i = r - r0, at = n; i >= 0; i = tree_parent(i))
+        path[--at] = r0 + i;
+    chain_init(&c, n, rows_keys(&t->st->all, t->view)->first[r], 0);
+    c.st.prompt = false;
+    c.st.n_seqs = t->st->n_seqs;
+    c.st.kv = t->st->kv;
+    for (int32_t i = 0; i < n; i++)
+        c.seq[i] = seq;
+    pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
+    mat q = pass_mat(&p, n, a->n_head, a->d), k = pass_mat(&p, n, a->n_head_kv, a->d);
+    mat v = pass_mat(&p, n, a->n_head_kv, a->d);
+    for (int32_t i = 0; i < n; i++) {
+        size_t from = (size_t)path[i], to = (size_t)i;
+        g->gpu->upload(g->gpu, q.at + to * q_width, t->x + from * q_width, q_width * 4);
+        g->gpu->upload(g->gpu, k.at + to * width, t->k + from * width, width * 4);
+        g->gpu->upload(g->gpu, v.at + to * width, t->x + from * width, width * 4);
+    }
+    op_kv_store(&p, t->view, k, v);
+    float *got = gpu_rows(g, op_attend(&p, q, t->view, t->scale));
+    for (int32_t i = 0; i < n; i++)
+        differ +=
+            memcmp(got + (size_t)i * q_width, t->got + (size_t)path[i] * q_width, q_width * 4) != 0;
+    mem_free(got);
+    if (pass_failed(&p))
+        failed(g, "attend twins", p.e.text);
+    return differ;
+}
+
+/* Rows of a tree give the bits of chains. */
+static void check_twins(rig *g, const tree_rows *t)
+{
+    int32_t n = t->a->rows, differ = 0;
+    for (int32_t r = n - 1; r >= 0; r -= n / 3 + 1)
+        differ += path_differs(g, t, r);
+    verdict(g, "attend twins", text("a tree of %d, rows that differ from a chain's", n), differ, 0);
+}
+
 /* Random committed keys and values; the pass's own stored by op_kv_store; then attention. */
 static void check_attend(rig *g, const attend_case *a)
 {
@@ -129,7 +194,12 @@ static void check_attend(rig *g, const attend_case *a)
     both b;
     mat q[2], k[2], v[2];
     err e = {0};
-    const char *name = a->all ? "attend all" : a->turning ? "attend one" : "attend";
+    const cuda_device *cuda = g->gpu->self;
+    const char *name = cuda->tile_pairs ? "attend tiles"
+                       : a->tree        ? "attend tree"
+                       : a->all         ? "attend all"
+                       : a->turning     ? "attend one"
+                                        : "attend";
     if (!my_turn(g, text("%s %s", name, num_name(a->type))))
         return;
     key_source source = {0};
@@ -188,7 +258,7 @@ static void check_attend(rig *g, const attend_case *a)
         }
     for (int32_t i = 0; i < a->rows; i++) {
         c.seq[i] = a->two_seqs && i >= half;
-        int32_t in = c.seq[i] ? i - half : i, parent = in ? (in - 1) / 2 : -1;
+        int32_t in = c.seq[i] ? i - half : i, parent = tree_parent(in);
         c.first[i] = a->past - 3 * c.seq[i];
         c.index[i] = c.first[i] + in;
         c.last[i] = c.first[i] + (!a->two_seqs ? a->rows : c.seq[i] ? a->rows - half : half) - 1;
@@ -203,6 +273,8 @@ static void check_attend(rig *g, const attend_case *a)
     }
     c.st.n_seqs = seqs;
     c.st.all.keys[!view->kind] = (row_keys){other[0], other[1], other[2]};
+    bool prompt = of_prompt(a->rows) && !a->tree; /* trees are of answers */
+    c.st.prompt = prompt;
     if (a->tree)
         c.st.all.seen = c.seen;
     float *x = draw(g, (size_t)a->rows * (size_t)a->n_head * (size_t)a->d, 1.0);
@@ -217,7 +289,6 @@ static void check_attend(rig *g, const attend_case *a)
     float *own = draw(g, (size_t)a->rows * (size_t)a->n_head_kv * (size_t)a->d, key_sigma);
     both_mat(g, &b, k, own, a->rows, a->n_head_kv, a->d);
     both_mat(g, &b, v, x, a->rows, a->n_head_kv, a->d);
-    mem_free(own);
     op_kv_store(&b.ref, view, a->turning ? v[0] : k[0], v[0]);
     op_kv_store(&b.gpu, &view_gpu, a->turning ? v[1] : k[1], v[1]);
     mat yr = op_attend(&b.ref, q[0], view, scale), yg = op_attend(&b.gpu, q[1], &view_gpu, scale);
@@ -232,7 +303,7 @@ static void check_attend(rig *g, const attend_case *a)
     verdict(g, name, shape, both_error(g, &b, yr, yg), a->type == NUM_F32 ? 1e-10 : 2e-6);
     cuda_device *gpu = g->gpu->self;
     attend_path path = cuda_attend_path(gpu, &view_gpu, false);
-    if (of_prompt(a->rows) && path >= ATTEND_WGMMA) {
+    if (prompt && path >= ATTEND_WGMMA) {
         bool usual = gpu->hopper;
         gpu->hopper = false; /* the kernels of other GPUs */
         mat yf = op_attend(&b.gpu, q[1], &view_gpu, scale);
@@ -240,7 +311,7 @@ static void check_attend(rig *g, const attend_case *a)
                 both_error(g, &b, yr, yf), 2e-6);
         gpu->hopper = usual;
     }
-    if (of_prompt(a->rows) && path == ATTEND_SLICES) {
+    if (prompt && path == ATTEND_SLICES) {
         size_t usual = gpu->slice_bytes, key = 4 * (size_t)a->n_head_kv * (size_t)a->d;
         size_t n_bytes = (size_t)a->rows * (size_t)a->n_head * (size_t)a->d * sizeof(float);
         float *whole = gpu_rows(g, yg);
@@ -260,12 +331,19 @@ static void check_attend(rig *g, const attend_case *a)
     check_stored(g, a, view, base, &c);
     if (view->k_rot && !a->turning && a->d % 256 == 0)
         check_rotation(g, &b.gpu, (mat){x, a->rows, a->n_head, a->d, a->n_head * a->d}, &view_gpu);
+    if (a->tree && !pass_failed(&b.gpu)) {
+        float *got = gpu_rows(g, yg);
+        const tree_rows t = {a, &sg, &view_gpu, x, a->turning ? x : own, got, scale};
+        check_twins(g, &t);
+        mem_free(got);
+    }
+    mem_free(own);
     /* A row alone gives the same bits as among others; of a prompt, in passes of 13. */
     if (a->rows > 1 && !a->tree && !a->two_seqs && !a->all && !pass_failed(&b.gpu)) {
         float *all = gpu_rows(g, yg);
         size_t width = (size_t)a->n_head * (size_t)a->d;
         int32_t differ = 0;
-        int32_t most = of_prompt(a->rows) ? 13 : 1;
+        int32_t most = prompt ? 13 : 1;
         for (int32_t r = 0, n; r < a->rows; r += n) {
             step one = sg;
             pass p;
@@ -284,8 +362,8 @@ static void check_attend(rig *g, const attend_case *a)
             differ += memcmp(got, all + (size_t)r * width, (size_t)n * width * 4) != 0;
             mem_free(got);
         }
-        verdict(g, "attend alone", text("%d rows, %d at a time: passes that differ", a->rows, (int)most), differ,
-                0);
+        verdict(g, "attend alone",
+                text("%d rows, %d at a time: passes that differ", a->rows, (int)most), differ, 0);
         mem_free(all);
     }
     mem_free(x);
@@ -359,8 +437,6 @@ static void check_formats(rig *g)
     check_attend(g, &(attend_case){NUM_Q5_0, 4, 1, 512, 0, 400, 90, 48, .all = true});
     check_attend(
         g, &(attend_case){NUM_F16, 8, 2, 256, 50, 400, 230, 40, .two_seqs = true, .all = true});
-    check_attend(g, &(attend_case){NUM_F16, 8, 2, 256, 50, 400, 90, 15, .tree = true, .all = true});
-    check_attend(g, &(attend_case){NUM_F16, 8, 2, 256, 50, 400, 90, 48, .tree = true, .all = true});
     check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 300, 90, 9, .all = true, .turning = 64});
     check_attend(g, &(attend_case){NUM_F16, 4, 1, 512, 0, 300, 90, 40, .all = true, .turning = 64});
     check_attend(g, &(attend_case){NUM_Q8_0, 4, 1, 512, 0, 300, 90, 9, .all = true, .turning = 64});
@@ -414,6 +490,39 @@ static void check_one_stream(rig *g)
     check_attend(g, &(attend_case){NUM_F16, 2, 2, 512, 300, 2000, 1500, 100, .turning = 64});
 }
 
+/* Tiles of 32 and 64 pairs in f16, and trees in every kernel of few rows: keys of the pass in the
+ * middle of a chunk and across two, windows, rings past their wrap, two sequences. */
+static void check_shared(rig *g)
+{
+    cuda_device *gpu = g->gpu->self;
+    gpu->tile_pairs = 4 * SPLIT_PAIRS;
+    check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 1300, 1250, 8, .turning = 64});
+    check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 1300, 1250, 13, .turning = 64});
+    check_attend(g, &(attend_case){NUM_F16, 16, 2, 512, 300, 1300, 1250, 4, .turning = 64});
+    check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 1300, 1250, 7, .tree = false});
+    check_attend(g, &(attend_case){NUM_F16, 8, 4, 256, 500, 1300, 1250, 17, .tree = false});
+    check_attend(g, &(attend_case){NUM_F16, 8, 2, 256, 500, 1300, 1250, 9, .turning = 32});
+    check_attend(g,
+                 &(attend_case){NUM_F16, 8, 1, 512, 0, 600, 380, 16, .tree = true, .turning = 64});
+    check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 600, 509, 12, .tree = true});
+    check_attend(g, &(attend_case){NUM_F16, 8, 4, 256, 500, 1300, 1250, 17, .tree = true});
+    gpu->tile_pairs = 0;
+    check_attend(g, &(attend_case){NUM_F16, 8, 4, 256, 70, 400, 300, 20, .tree = true});
+    check_attend(g, &(attend_case){NUM_F16, 8, 4, 256, 70, 90, 60, 22, .tree = true});
+    check_attend(
+        g, &(attend_case){NUM_F16, 8, 2, 256, 70, 400, 230, 14, .tree = true, .two_seqs = true});
+    check_attend(g, &(attend_case){NUM_F16, 4, 2, 128, 40, 300, 150, 16, .tree = true});
+    check_attend(g, &(attend_case){NUM_Q8_0, 8, 4, 256, 50, 90, 70, 18, .tree = true});
+    check_attend(g, &(attend_case){NUM_Q5_0, 8, 2, 512, 0, 400, 250, 12, .tree = true});
+    check_attend(g, &(attend_case){NUM_Q8_0, 8, 1, 512, 0, 400, 250, 12, .tree = true});
+    check_attend(g,
+                 &(attend_case){NUM_TQ3_0, 8, 1, 512, 0, 400, 250, 12, .rot = true, .tree = true});
+    check_attend(g,
+                 &(attend_case){NUM_Q4_0, 8, 1, 512, 0, 400, 250, 9, .tree = true, .turning = 64});
+    check_attend(g,
+                 &(attend_case){NUM_Q5_1, 8, 1, 512, 0, 400, 250, 9, .tree = true, .turning = 64});
+}
+
 void check_attention(rig *g)
 {
     static const attend_case cases[] = {
@@ -451,6 +560,7 @@ void check_attention(rig *g)
         check_attend(g, &cases[i]);
     check_formats(g);
     check_one_stream(g);
+    check_shared(g);
     few_rows(FEW_ROWS);
     check_attend(g, &(attend_case){NUM_F16, 4, 2, 256, 50, 400, 230, FEW_ROWS, .tree = false});
     check_attend(g, &(attend_case){NUM_Q8_0, 8, 2, 512, 0, 400, 230, 41, .tree = false});
