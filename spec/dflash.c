@@ -139,10 +139,11 @@ static status plan_pass_of(const draft_model *m, const draft_sizes *z, const kv_
     return OK;
 }
 
-/* Few rows may take more scratch than many: all small counts are planned, then doublings. */
-static int32_t next_count(int32_t n, int32_t most)
+/* Few rows may take more scratch than many: all small counts are planned, then doublings. n: blocks
+ * of so many slots. */
+static int32_t next_count(int32_t n, int32_t slots, int32_t most)
 {
-    int32_t next = n < ANSWER_ROWS_MAX ? n + 1 : 2 * n;
+    int32_t next = n * slots < ANSWER_ROWS_MAX ? n + 1 : 2 * n;
     return n < most && next > most ? most : next;
 }
 
@@ -151,18 +152,21 @@ static status plan_scratch(const draft_model *m, const draft_sizes *z, const kv_
                            size_t *scratch, err *e)
 {
     int32_t most = z->rows_max < ABSORB_ROWS ? z->rows_max : ABSORB_ROWS;
-    int32_t blocks = z->n_seqs * slots_of(m->core.impl, z);
+    const dflash *g = m->core.impl;
     status failed = OK;
-    for (int32_t n = 1; n <= most && !failed; n = next_count(n, most)) {
+    for (int32_t n = 1; n <= most && !failed; n = next_count(n, 1, most)) {
         step st = plan_step(n, n, n > ANSWER_ROWS_MAX);
         st.n_kv = l->n;
         failed = plan_pass_of(m, z, l, &st, true, scratch, e);
     }
-    for (int32_t n = 1; n <= blocks && !failed; n = next_count(n, blocks)) {
-        step st = plan_step(n, n, n > ANSWER_ROWS_MAX);
-        st.n_kv = l->n;
-        failed = plan_pass_of(m, z, l, &st, false, scratch, e);
-    }
+    for (int32_t slots = dflash_slots(g, 1); slots <= slots_of(g, z); slots++)
+        for (int32_t n = 1; n <= z->n_seqs && !failed; n = next_count(n, slots, z->n_seqs)) {
+            int32_t rows = n * slots;
+            step st = plan_step(rows, g->anchor_first ? rows : rows - n, rows > ANSWER_ROWS_MAX);
+            st.n_seqs = n; /* a bigram correction has a row for each */
+            st.n_kv = l->n;
+            failed = plan_pass_of(m, z, l, &st, false, scratch, e);
+        }
     return failed;
 }
 

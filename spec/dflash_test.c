@@ -250,6 +250,43 @@ TEST(dflash_timelines_of_a_pass_do_not_notice_each_other)
     }
 }
 
+TEST(dflash_scratch_is_enough_for_any_number_of_timelines)
+{
+    enum { MANY = 20 };
+    static const int32_t counts[] = {1, 2, 5, 11, MANY};
+    static proposal p[MANY];
+    for (int k = 0; k < KINDS; k++) {
+        drafting *x = mem_calloc(1, sizeof *x);
+        draft_state *s[MANY];
+        draft_ask ask[MANY];
+        int32_t id[4] = {1, 2, 3, 4}, row[2] = {0, 1};
+        err e = {0};
+        CHECK(x);
+        open_model(x, &kinds[k]);
+        x->z.n_seqs = MANY;
+        CHECK_OK(draft_dflash.open(x->m, &x->z, &x->d, &e), e);
+        for (int32_t i = 0; i < MANY; i++) {
+            CHECK_OK(draft_dflash.state_open(x->d, &s[i], &e), e);
+            const draft_kept kept = {.s = s[i], .id = id, .n = 2, .row = row};
+            CHECK_OK(draft_dflash.absorb(x->d, &kept, 1, &e), e);
+            ask[i] = (draft_ask){.s = s[i], .id = id, .n = 3, .n_ranks = 1, .out = &p[i]};
+        }
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
+            for (int32_t slots = 1; slots <= SLOTS; slots++) {
+                for (int32_t i = 0; i < counts[c]; i++)
+                    ask[i].n_slots = slots;
+                CHECK_OK(draft_dflash.propose(x->d, ask, counts[c], &e), e);
+                for (int32_t i = 0; i < counts[c]; i++)
+                    CHECK_EQ(p[i].n_slots, slots);
+            }
+        for (int32_t i = 0; i < MANY; i++)
+            draft_dflash.state_close(x->d, s[i]);
+        draft_dflash.close(x->d);
+        close_model(x);
+        mem_free(x);
+    }
+}
+
 TEST(dflash_forgets_what_was_cut)
 {
     drafting *x = open_drafting(&kinds[0]);
