@@ -59,22 +59,29 @@ static carat_session *open_with(carat_model *m, const char *dir)
     return s;
 }
 
-static void generate(carat_session *s, const carat_model *m, const int32_t *ids, int64_t n,
-                     heard *h)
+/* seed 0: greedy. */
+static void generate_how(carat_session *s, const carat_model *m, const int32_t *ids, int64_t n,
+                         carat_speculation how, uint32_t seed, heard *h)
 {
     carat_error e = {0};
     carat_timings t;
-    carat_generate_options o = {.max_tokens = ANSWER,
-                                .speculation = {.n_max = 7, .tree_max = -1, .fixed = true},
-                                .on_round = hear_round,
-                                .round_user = h};
+    carat_generate_options o = {
+        .max_tokens = ANSWER, .speculation = how, .on_round = hear_round, .round_user = h};
     *h = (heard){0};
     carat_sampling_default(m, &o.sampling);
-    o.sampling.temperature = 0;
+    o.sampling.temperature = seed ? 0.9f : 0;
+    o.sampling.seed = seed;
     o.sampling.ignore_eog = true;
     CHECK_OK(carat_generate(s, ids, n, &o, hear, h, &t, &e), e);
     h->reuse = t.reuse;
     CHECK(t.drafter && !strcmp(t.drafter, "dflash"));
+}
+
+static void generate(carat_session *s, const carat_model *m, const int32_t *ids, int64_t n,
+                     heard *h)
+{
+    const carat_speculation chain = {.n_max = 7, .tree_max = -1, .fixed = true};
+    generate_how(s, m, ids, n, chain, 0, h);
 }
 
 static void check_same_rounds(const heard *got, const heard *want, const char *what)
@@ -161,6 +168,36 @@ TEST(draft_state_follows_checkpoints)
     s = open_with(m, NULL);
     generate(s, m, ids, n, &want);
     check_same_rounds(&next, &want, "the next turn");
+    carat_session_close(s);
+    carat_model_close(m);
+}
+
+/* Greedy and sampled, in chains of every length and in trees. */
+TEST(draft_answers_are_those_without_drafts)
+{
+    static const carat_speculation how[] = {{.off = true},
+                                            {.n_max = 1, .tree_max = -1, .fixed = true},
+                                            {.n_max = 3, .tree_max = -1, .fixed = true},
+                                            {.n_max = 7, .tree_max = -1, .fixed = true},
+                                            {.n_max = 7, .tree_max = 12, .fixed = true},
+                                            {.n_max = 5, .tree_max = 15, .fixed = true},
+                                            {.n_max = 0}};
+    enum { WAYS = sizeof how / sizeof *how };
+    carat_model *m = open_pair();
+    carat_session *s = open_with(m, NULL);
+    int32_t ids[CTX];
+    int64_t n = prompt_of(m, ids, CTX, "house");
+    for (int sampled = 0; sampled < 3; sampled++) {
+        heard plain, h;
+        for (int i = 0; i < WAYS; i++) {
+            generate_how(s, m, ids, n, how[i], sampled, &h);
+            if (!i)
+                plain = h;
+            CHECK_MSG(h.n == plain.n && !memcmp(h.id, plain.id, (size_t)h.n * sizeof *h.id),
+                      "seed %d, way %d: other tokens", sampled, i);
+            CHECK(h.n_rounds > 0 || !how[i].fixed);
+        }
+    }
     carat_session_close(s);
     carat_model_close(m);
 }
