@@ -76,7 +76,6 @@ typedef struct session_shape {
     int32_t draft_slots;   /* most drafted tokens in a row; 0: no drafter */
     int32_t draft_tree;    /* as carat_session_options */
     int32_t checkpoint_mb; /* 0: chosen; < 0: none */
-    const pass_taps *taps; /* of every pass; NULL: none. The caller's, as long as the workspace */
     kv_choice kv;
 } session_shape;
 
@@ -106,7 +105,7 @@ typedef struct timeline {
 /* Buffers of passes and sampling: one set per session, one per batch. */
 typedef struct workspace {
     kv_batch batch;
-    const pass_taps *taps; /* as session_shape */
+    const pass_taps *taps; /* of every pass: a drafter's; NULL: none */
     struct {
         void *at; /* memory of the side's device */
         size_t n_bytes;

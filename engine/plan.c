@@ -358,7 +358,7 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
         goto out;
     if ((st = plan_drafters(m, s, &l, &plan->draft_bytes, &taps, e)))
         goto out;
-    if ((st = worst_pass(m, s, s->taps ? s->taps : &taps, &l, &costs, e)))
+    if ((st = worst_pass(m, s, &taps, &l, &costs, e)))
         goto out;
     plan->weight_bytes = m->core.file.data_bytes;
     plan->kv_swa_bytes = l.all.ring * (uint64_t)s->n_seqs;

@@ -297,8 +297,11 @@ static void compare(pair *p, request *q, int32_t width, bool tree, bool scripted
     heard *want = say(p->plain, q, heard_new()), *got = heard_new();
     carat_script script = random_script(p, want, width, rng);
     got->cancel_at = want->cancel_at;
-    q->o.speculation = (carat_speculation){
-        .n_max = width, .tree_max = tree ? 1 + width + width / 2 : -1, .fixed = true};
+    q->o.speculation = (carat_speculation){.n_max = width,
+                                           .tree_max = !tree        ? -1
+                                                       : width < 40 ? 1 + width + width / 2
+                                                                    : 63,
+                                           .fixed = true};
     q->o.script = scripted ? &script : NULL;
     say(p->fast, q, got);
     CHECK(!want->n_rounds);
@@ -541,6 +544,7 @@ TEST(round_of_lookup_accepts_repetitions)
 typedef struct shared_model {
     carat_model *m;
     request q;
+    const char *path, *draft;
 } shared_model;
 
 static status open_and_say(void *arg, err *e)
@@ -564,6 +568,25 @@ TEST(round_needs_its_memory)
     k.q.o.max_tokens = 10;
     test_every_allocation(open_and_say, &k);
     carat_model_close(k.m);
+}
+
+static status open_all_and_say(void *arg, err *e)
+{
+    shared_model *k = arg;
+    status st = carat_model_open(k->path, &(carat_model_options){.draft = k->draft}, &k->m, e);
+    if (!st)
+        st = open_and_say(k, e);
+    carat_model_close(k->m);
+    return st;
+}
+
+TEST(round_of_a_dflash_drafter_needs_its_memory)
+{
+    static shared_model k = {.q = {.ids = {1, 2, 3}, .n = 3, .o = {.max_tokens = 4}}};
+    k.q.o.sampling = (carat_sampling){.top_p = 1, .repeat_penalty = 1};
+    k.path = rig_model();
+    k.draft = df_write(&(df_options){0}, "draft.gguf");
+    test_every_allocation(open_all_and_say, &k);
 }
 
 /* ---- Batches ----------------------------------------------------------------------------- */
@@ -728,6 +751,47 @@ TEST(round_with_a_dflash_drafter)
 TEST(round_with_an_mtp_assistant)
 {
     run_with_weights(mtp_rig_write(&(mtp_rig_file){0}), "mtp");
+}
+
+/* The drafter is on the main device; its features come from the others. */
+TEST(round_of_a_divided_model)
+{
+    const char *const drafts[] = {"lookup", df_write(&(df_options){0}, "draft.gguf"),
+                                  mtp_rig_write(&(mtp_rig_file){0})};
+    for (int i = 0; i < 3; i++) {
+        const carat_model_options divided = {
+            .device = "cpu,cpu", .gpu_layers = 4, .draft = drafts[i]};
+        pair p = {0};
+        uint64_t rng = test_seed();
+        err e = {0};
+        CHECK_OK(carat_model_open(rig_model(), NULL, &p.m, &e), e);
+        CHECK_OK(carat_model_open(rig_model(), &divided, &p.with, &e), e);
+        open_sessions(&p, (carat_session_options){.chunk = 24});
+        for (int trial = 0; trial < 3; trial++) {
+            request q;
+            random_request(p.m, &q, 1 + (int64_t)rng_below(&rng, 60), trial, &rng);
+            compare(&p, &q, 4, trial % 2, true, &rng, drafts[i], trial);
+            check_timelines(&p, drafts[i], trial);
+        }
+        CHECK_MSG(!p.fast->rounds->failed[DRAFTER_MODEL], "%s", p.fast->rounds->why.text);
+        close_pair(&p);
+    }
+}
+
+/* As many rows as a tree may have. */
+TEST(round_of_the_widest_tree)
+{
+    pair p;
+    uint64_t rng = test_seed();
+    open_pair(&p, NULL, (carat_session_options){.draft_max = 63, .draft_tree = 63});
+    for (int trial = 0; trial < 4; trial++) {
+        request q;
+        random_request(p.m, &q, 30, trial, &rng);
+        q.o.max_tokens = 60;
+        compare(&p, &q, trial < 2 ? 63 : 40, trial % 2, true, &rng, "wide", trial);
+        check_timelines(&p, "wide", trial);
+    }
+    close_pair(&p);
 }
 
 /* What a session takes of the device is what its plan says. */

@@ -15,7 +15,7 @@ status workspace_open(workspace *w, carat_model *m, const kv_layout *l, const se
     size_t rows = (size_t)shape->answer_rows;
     size_t outputs = (size_t)shape->n_outputs > rows ? (size_t)shape->n_outputs : rows;
     status st;
-    *w = (workspace){.taps = shape->taps};
+    *w = (workspace){0};
     if ((st = kv_batch_init(&w->batch, l->rows_max, shape->n_seqs, m->core.n_kv, e)))
         goto out;
     if ((st = sampler_init(&w->sampler, m->core.n_vocab, e)))

@@ -306,6 +306,7 @@ int main(int argc, char **argv)
         check_commit(&g);
         check_taps(&g);
         check_drafts(&g);
+        check_rounds(&g);
     }
     double models = clock_ms();
     printf("%d checks, %d failed   (ops %.1f s, models %.1f s; slowest %.1f s: %s)\n", g.n_run,
