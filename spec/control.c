@@ -216,7 +216,7 @@ static void learn(evidence *v, const draft_seat *s)
 
 static double pass_ms(const offer *o, int32_t rows)
 {
-    double ms = times_pass(o->t, rows, o->n_ctx);
+    double ms = times_pass_over(o->t, rows, o->n_seats, o->n_ctx);
     return times_measured(o->t, rows, o->n_ctx) ? ms : ms * unmeasured;
 }
 

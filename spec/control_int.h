@@ -46,6 +46,8 @@ struct draft_times {
 /* The expected time of a pass; 0: nothing like it was measured. Never falls with rows where it is
  * not measured. */
 double times_pass(const draft_times *t, int32_t rows, int64_t n_ctx);
+/* The same for a choice of more rows than n_plain: costs measured long ago count less. */
+double times_pass_over(const draft_times *t, int32_t rows, int32_t n_plain, int64_t n_ctx);
 /* The expected time of drafting n_slots for n timelines at once; `guess` if never measured. */
 double times_draft(const draft_times *t, int32_t which, int32_t n_slots, int32_t n, double guess);
 /* The most rows worth an attempt: twice what has been measured. */

@@ -104,6 +104,7 @@ typedef struct world {
     int32_t fixed; /* >= 0: always so many */
     bool informed; /* the drafter's probabilities are the true ones */
     double noise;
+    bool disturbed; /* some passes take thirty times as long */
     uint64_t seed;
     /* Results. */
     double plain_ms, ms, worst; /* worst: the most time of 256 tokens over plain */
@@ -172,6 +173,8 @@ static void simulate(world *w)
         double factor = 1 + w->noise * (rng_unit(&rng) - 0.5);
         if (rng_unit(&rng) < 0.01)
             factor += 10 * w->noise; /* something else ran */
+        if (w->disturbed && rng_unit(&rng) < 0.03)
+            factor *= 30;
         target_ms = 10 * factor * w->cost->pass(rows, n_ctx);
         draft_ms[DRAFTER_MODEL] = n_drafts ? 10 * factor * w->cost->draft(most, n_drafts) : 0;
         plain = 10 * factor * w->cost->pass(w->n_seats, n_ctx);
@@ -320,5 +323,187 @@ TEST(control_weighs_the_other_requests)
                speed(&w));
         CHECK_MSG(speed(&w) >= cases[k].least, "%s, %s, %d requests: %.3f of plain", w.cost->name,
                   w.profile->name, w.n_seats, speed(&w));
+    }
+}
+
+/* Other programs take the processor now and then. That says nothing about guesses. */
+TEST(control_survives_disturbed_measurements)
+{
+    for (uint64_t seed = 1; seed <= 12; seed++) {
+        world w = {.cost = &tables[0],
+                   .profile = &profiles[0],
+                   .n_seats = 1,
+                   .n_tokens = 3000,
+                   .n_requests = 1,
+                   .n_slots = 7,
+                   .fixed = -1,
+                   .disturbed = true,
+                   .seed = seed};
+        simulate(&w);
+        CHECK_MSG((double)w.n_accepted / (double)w.n_rounds > 0.6, "seed %d: %.2f accepted a round",
+                  (int)seed, (double)w.n_accepted / (double)w.n_rounds);
+    }
+}
+
+static status open_all(void *arg, err *e)
+{
+    const int32_t slots[DRAFTERS_MAX] = {15, 7};
+    draft_times *t = NULL;
+    draft_control *c = NULL;
+    status st = draft_times_open(&t, e);
+    st = st ? st : draft_control_open(&c, t, slots, arg, e);
+    draft_control_close(c);
+    draft_times_close(t);
+    return st;
+}
+
+TEST(control_out_of_memory)
+{
+    draft_wish wish = {0};
+    test_every_allocation(open_all, &wish);
+}
+
+/* One round of one seat whose plain passes take 10 ms and others hardly more. */
+static void one_round(draft_times *t, draft_seat *s, const proposal *p, int32_t accepted)
+{
+    static draft_tree tree;
+    const double draft_ms[DRAFTERS_MAX] = {0, s->choice.n_slots ? 0.1 : 0};
+    s->tree = NULL;
+    s->last_row = 0;
+    if (s->choice.n_slots) {
+        if (s->choice.budget > 0)
+            tree_grow(&tree, p, 1, s->choice.budget);
+        else
+            tree_chain(&tree, p, 1, s->choice.n_slots);
+        s->tree = &tree;
+        draft_control_trim(t, s, 1, 64);
+        for (int32_t r; accepted-- > 0; s->last_row = r)
+            if ((r = tree_child(&tree, s->last_row, 10 * tree.depth[s->last_row])) < 0)
+                break;
+    }
+    draft_control_tell(t, s, 1, 10 + 0.05 * (s->tree ? s->tree->n : 0), draft_ms);
+}
+
+TEST(control_keeps_to_the_wish)
+{
+    const int32_t slots[DRAFTERS_MAX] = {[DRAFTER_LOOKUP] = 15, [DRAFTER_MODEL] = 7};
+    static const draft_wish wishes[] = {{.off = true},
+                                        {.n_max = 3, .tree_max = -1},
+                                        {.n_max = 4, .fixed = true, .tree_max = -1},
+                                        {.n_max = 7, .fixed = true, .tree_max = 20},
+                                        {.tree_max = 5},
+                                        {0}};
+    static proposal p = {.n_slots = 7, .n_ranks = 3};
+    err e = {0};
+    for (int32_t s = 0; s < 7; s++)
+        for (int32_t r = 0; r < 3; r++) {
+            p.id[s][r] = 10 * s + r;
+            p.logp[s][r] = (float)log(r == 0 ? 0.7 : 0.1);
+        }
+    for (size_t k = 0; k < sizeof wishes / sizeof *wishes; k++) {
+        const draft_wish *w = &wishes[k];
+        draft_times *t;
+        draft_seat s = {.rows = 24, .tokens = 1000, .n_ctx = 100};
+        int32_t most = 0, widest = 0;
+        CHECK_OK(draft_times_open(&t, &e), e);
+        CHECK_OK(draft_control_open(&s.c, t, slots, w, &e), e);
+        for (int32_t round = 0; round < 80; round++) {
+            draft_control_choose(t, &s, 1, 64);
+            CHECK(s.choice.n_slots >= 0 && s.choice.budget >= 0);
+            CHECK(!s.choice.n_slots || s.choice.drafter == DRAFTER_MODEL); /* nothing was found */
+            if (w->fixed)
+                CHECK_EQ(s.choice.n_slots, w->n_max);
+            one_round(t, &s, &p, 99);
+            most = s.choice.n_slots > most ? s.choice.n_slots : most;
+            if (s.tree) {
+                widest = s.tree->n > widest ? s.tree->n : widest;
+                CHECK(w->tree_max >= 0 || s.tree->chain);
+            }
+            if (w->fixed)
+                CHECK_EQ(s.tree->n, w->tree_max > 0 ? w->tree_max : w->n_max);
+        }
+        CHECK_EQ(most, w->off ? 0 : w->n_max ? w->n_max : 7);
+        CHECK(widest <= 23 && (w->tree_max <= 0 || widest <= w->tree_max));
+        /* The last tokens of an answer, and a full context. */
+        s.tokens = 1;
+        draft_control_choose(t, &s, 1, 64);
+        CHECK_EQ(s.choice.n_slots, 0);
+        s.tokens = 100;
+        s.rows = 1;
+        draft_control_choose(t, &s, 1, 64);
+        CHECK_EQ(s.choice.n_slots, 0);
+        s.rows = 24;
+        draft_control_choose(t, &s, 1, 1);
+        CHECK_EQ(s.choice.n_slots, 0);
+        draft_control_close(s.c);
+        draft_times_close(t);
+    }
+}
+
+/* What lookup finds costs nothing, so it goes before a drafter that is no better. */
+TEST(control_takes_the_better_of_two_drafters)
+{
+    const int32_t slots[DRAFTERS_MAX] = {[DRAFTER_LOOKUP] = 7, [DRAFTER_MODEL] = 7};
+    const draft_wish wish = {.tree_max = -1};
+    static proposal found = {.n_slots = 7, .n_ranks = 1};
+    for (int32_t good = 0; good < DRAFTERS_MAX; good++) {
+        draft_times *t;
+        draft_seat s = {.rows = 8, .tokens = 1000, .n_ctx = 100, .found = &found};
+        int32_t taken[DRAFTERS_MAX] = {0};
+        err e = {0};
+        for (int32_t k = 0; k < 7; k++) {
+            found.id[k][0] = 10 * k;
+            found.logp[k][0] = -0.3f;
+        }
+        CHECK_OK(draft_times_open(&t, &e), e);
+        CHECK_OK(draft_control_open(&s.c, t, slots, &wish, &e), e);
+        for (int32_t round = 0; round < 200; round++) {
+            draft_control_choose(t, &s, 1, 64);
+            if (round >= 100 && s.choice.n_slots)
+                taken[s.choice.drafter]++;
+            one_round(t, &s, &found, s.choice.drafter == good ? 99 : 0);
+        }
+        CHECK_MSG(taken[good] > 80 && taken[!good] < 10, "%d: %d rounds of lookup, %d of the model",
+                  good, taken[0], taken[1]);
+        draft_control_close(s.c);
+        draft_times_close(t);
+    }
+}
+
+TEST(control_takes_any_numbers)
+{
+    static const double bad[] = {0, -1, NAN, INFINITY, 1e300, 1e-300};
+    const int32_t slots[DRAFTERS_MAX] = {INT32_MAX, INT32_MAX};
+    static proposal p;
+    err e = {0};
+    p.n_slots = p.n_ranks = INT32_MAX;
+    for (int32_t i = 0; i < DRAFT_SLOTS_MAX; i++)
+        for (int32_t r = 0; r < DRAFT_RANKS_MAX; r++)
+            p.logp[i][r] = r ? NAN : (float)bad[i % 6];
+    for (int32_t k = 0; k < 6; k++) {
+        static draft_tree tree;
+        draft_wish wish = {.n_max = k % 2 ? INT32_MAX : INT32_MIN, .tree_max = k % 3 ? 0 : 63};
+        draft_seat s = {.found = &p};
+        draft_times *t;
+        CHECK_OK(draft_times_open(&t, &e), e);
+        CHECK_OK(draft_control_open(&s.c, t, slots, &wish, &e), e);
+        draft_control_choose(t, &s, 0, 0);
+        for (int32_t round = 0; round < 60; round++) {
+            const double draft_ms[DRAFTERS_MAX] = {bad[round % 6], bad[(round + 1) % 6]};
+            s.rows = round % 5 ? 64 : INT32_MAX;
+            s.tokens = round % 7 ? INT32_MAX : -4;
+            s.n_ctx = round % 2 ? INT64_MAX : 0;
+            draft_control_choose(t, &s, 1, round % 4 ? 64 : INT32_MAX);
+            CHECK(s.choice.n_slots >= 0 && s.choice.n_slots <= DRAFT_SLOTS_MAX);
+            CHECK(s.choice.budget >= 0 && s.choice.budget <= DRAFT_SLOTS_MAX);
+            tree_grow(&tree, &p, 1, s.choice.n_slots);
+            s.tree = s.choice.n_slots ? &tree : NULL;
+            s.last_row = s.tree ? tree.n : 0;
+            draft_control_trim(t, &s, 1, 64);
+            s.last_row = s.tree && s.last_row > tree.n ? tree.n : s.last_row;
+            draft_control_tell(t, &s, 1, round < 6 ? 10 : bad[(round + k) % 6], draft_ms);
+        }
+        draft_control_close(s.c);
+        draft_times_close(t);
     }
 }

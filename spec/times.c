@@ -2,8 +2,11 @@
  *
  * A cell is a number of rows in a range of contexts. The first pass of a width pays for recording
  * and cold memory. So the first sample of a cell counts at most twice what was expected
- * there, the second replaces it, and the third counts if it is smaller. Later ones are averaged,
- * and none of them counts for more than half above or below the average.
+ * there, the second replaces it, by half more at most, and the third counts if it is smaller. Later
+ * ones are averaged, and none of them counts for more than half above or below the average.
+ *
+ * A time that was too long by accident would never be measured again, because nothing would choose
+ * its width. So what a width or a draft costs beyond a plain pass fades with time, by half at most.
  *
  * A range of contexts that is entered for the first time takes the times of the nearest measured
  * range, scaled by the first measurement, until they are measured there. Between two measured
@@ -15,9 +18,10 @@
 
 #include <math.h>
 
-enum { LONG_AGO_ROUNDS = 128 };
+enum { LONG_AGO_ROUNDS = 128, FADE_ROUNDS = 512 };
 static const float smoothing = 0.08f, smoothing_old = 0.3f;
 static const double first_excess = 2;
+static const float second_excess = 1.5f;
 
 status draft_times_open(draft_times **t, err *e)
 {
@@ -123,6 +127,24 @@ int32_t times_widest(const draft_times *t, int64_t n_ctx)
     return 0;
 }
 
+/* The share of a cost that is still believed. */
+static double fade(const draft_times *t, const time_cell *c)
+{
+    return fmax(exp2(-(double)(t->n_rounds - c->round) / FADE_ROUNDS), 0.5);
+}
+
+double times_pass_over(const draft_times *t, int32_t rows, int32_t n_plain, int64_t n_ctx)
+{
+    const time_cell *at = nearest(t, context_of(n_ctx));
+    double plain = times_pass(t, n_plain, n_ctx), ms = times_pass(t, rows, n_ctx);
+    int32_t w = width_of(rows);
+    while (w >= 0 && at && at[w].ms <= 0)
+        w--;
+    if (!at || w < 0 || w <= width_of(n_plain))
+        return ms;
+    return plain + (ms - plain) * fade(t, &at[w]);
+}
+
 bool times_measured(const draft_times *t, int32_t rows, int64_t n_ctx)
 {
     const time_cell *at = nearest(t, context_of(n_ctx));
@@ -143,7 +165,7 @@ static void add(time_cell *c, float ms, double expected, int64_t round)
         if (c->n == 0)
             c->ms = expected > 0 ? fminf(ms, (float)(first_excess * expected)) : ms;
         else
-            c->ms = c->n == 1 || ms < c->ms ? ms : c->ms;
+            c->ms = c->n == 1 ? fminf(ms, second_excess * c->ms) : fminf(ms, c->ms);
         c->n++;
     } else {
         float part = c->round + LONG_AGO_ROUNDS < round ? smoothing_old : smoothing;
@@ -178,7 +200,7 @@ static int32_t sharers_of(int32_t n)
 
 /* The known cell nearest to n_slots, scaled by the slots between: a part of the time is there
  * whatever the number, so it is not proportional. -1: the row knows nothing. */
-static double draft_in(const time_cell *row, int32_t n_slots)
+static double draft_in(const draft_times *t, const time_cell *row, int32_t n_slots)
 {
     int32_t lo = n_slots, hi = n_slots;
     while (lo >= 0 && row[lo].ms <= 0)
@@ -186,7 +208,7 @@ static double draft_in(const time_cell *row, int32_t n_slots)
     while (hi <= DRAFT_SLOTS_MAX && row[hi].ms <= 0)
         hi++;
     if (lo == n_slots)
-        return row[lo].ms;
+        return row[lo].ms * fade(t, &row[lo]);
     if (lo >= 0 && hi <= DRAFT_SLOTS_MAX)
         return between(n_slots, lo, row[lo].ms, hi, row[hi].ms);
     if (lo >= 0) {
@@ -203,9 +225,9 @@ double times_draft(const draft_times *t, int32_t which, int32_t n_slots, int32_t
 {
     int32_t s = sharers_of(n);
     for (int32_t d = 0; d < SHARERS; d++) {
-        double ms = s - d >= 0 ? draft_in(t->draft[which][s - d], n_slots) : -1;
+        double ms = s - d >= 0 ? draft_in(t, t->draft[which][s - d], n_slots) : -1;
         if (ms < 0 && s + d < SHARERS)
-            ms = draft_in(t->draft[which][s + d], n_slots);
+            ms = draft_in(t, t->draft[which][s + d], n_slots);
         if (ms >= 0)
             return ms;
     }
