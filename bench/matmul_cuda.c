@@ -9,17 +9,15 @@
  *     floor    the share of it that reading the weights at --read takes (4660 GB/s: a large read on
  *              one H200)
  *     1 row    the time over that of one row
- *     cut      tiles of a warp x warps of a block / parts abreast; the steps of a stage of
- *              activations, or w for whole rows; s where other blocks have the other parts
- *     1, 2, 3 tiles, gain    the best cut with so many tiles to a warp; how much quicker the
- *     device's
- *              own cut is than that with one
- *     many     the time by the kernels of prompts: not recorded, and with other bits; then which
- *              passes of prompts multiply by cuBLASLt: a all, l long ones, - none
- * At the end, per model and row count, the sum over a pass of the Q4_K_M mix, as far as its
- * products were measured. --mix: only what is in that mix. --cuts times every cut as well; all cuts
- * must give the same bits. --rows: only 1 and those row counts. --small: small shapes for the
- * emulated build, whose times mean nothing.
+ *     cut      rows of a block: tiles of a warp x warps of a block / parts abreast; the steps of a
+ * stage of activations, or w for whole rows; s where other blocks have the other parts 8s, 16s, 32s
+ * the time in pieces of so many rows, each by its own best cut 1, 2, 3 tiles, gain    the best cut
+ * with so many tiles to a warp; how much quicker the device's own cut is than that with one many
+ * the time by the kernels of prompts: not recorded, and with other bits; then which passes of
+ * prompts multiply by cuBLASLt: a all, l long ones, - none At the end, per model and row count, the
+ * sum over a pass of the Q4_K_M mix, as far as its products were measured. --mix: only what is in
+ * that mix. --cuts times every cut as well; all cuts must give the same bits. --rows: only 1 and
+ * those row counts. --small: small shapes for the emulated build, whose times mean nothing.
  *
  * There are enough weights of each shape that no cache keeps one until its next turn. A pass over
  * all of them is recorded and replayed, as in decoding. A time is the median of the replays, by the
@@ -145,7 +143,7 @@ typedef struct bench {
     int32_t *id;  /* device: [n][ROWS * k], choices of experts */
     float *share;
     int32_t *drawn; /* the same on the host */
-    char tag[TILES_MOST + 1][WARPS_MOST / 4 + 1][9][ROWS_WHOLE + 1][ROWS_SPREAD + 1];
+    char tag[5][TILES_MOST + 1][WARPS_MOST / 4 + 1][9][ROWS_WHOLE + 1][ROWS_SPREAD + 1];
 } bench;
 
 /* A step of one chain of `rows` rows without a cache. */
@@ -324,7 +322,7 @@ static mat one_call(bench *b, pass *p, mat x, int32_t i)
 /* A distinct address per cut, as the key of its recording. */
 static const void *tag_of(const bench *b, rows_cut c)
 {
-    return &b->tag[c.tiles][c.warps / 4][c.abreast][c.x][c.spread];
+    return &b->tag[c.piece / 8][c.tiles][c.warps / 4][c.abreast][c.x][c.spread];
 }
 
 /* All calls with that cut; the result of the last. first: uploads x. */
@@ -377,7 +375,7 @@ static timing measure(bench *b, int32_t rows, rows_cut cut)
     mat y = all_calls(b, rows, cut, true);
     cuda_settle(b->d->self);
     t.cut = cu_rows_chosen();
-    if (cut.tiles && !t.cut.tiles)
+    if ((cut.tiles || cut.piece) && !t.cut.tiles)
         return t;
     for (int i = -3; i < REPS; i++) {
         float one;
@@ -445,8 +443,9 @@ static bool print_cuts(bench *b, int32_t rows, const timing *free)
     for (int32_t tiles = 1; tiles <= TILES_MOST; tiles++)
         for (int32_t warps = 4; warps <= WARPS_MOST; warps += 4)
             for (int32_t way = 0; way < 8 * ROWS_WHOLE; way++) {
-                rows_cut cut = {tiles, warps, 1 << way / 2 / ROWS_WHOLE, 1 + way / 2 % ROWS_WHOLE,
-                                1 + way % 2};
+                rows_cut cut = {
+                    tiles,       warps, 1 << way / 2 / ROWS_WHOLE, 1 + way / 2 % ROWS_WHOLE,
+                    1 + way % 2, 0};
                 timing t = measure(b, rows, cut);
                 if (!t.us)
                     continue;
@@ -495,8 +494,17 @@ static bool print_product(bench *b, const wishes *want, sums *sum)
         printf("%-34s %4d %8.1f %6.0f %5.0f %% %6.2f", name, rows, t[0].us, bytes / t[0].us * 1e-3,
                100 * bytes / (want->read_rate * 1e3) / t[0].us, t[0].us / one_row);
         if (block && rows > 1) {
-            printf("  %d x %2d / %d %s", t[0].cut.tiles, t[0].cut.warps, t[0].cut.abreast,
-                   letters(t[0].cut));
+            printf(" %2d: %d x %2d / %d %s", t[0].cut.piece, t[0].cut.tiles, t[0].cut.warps,
+                   t[0].cut.abreast, letters(t[0].cut));
+            for (int k = 8; k <= 32; k *= 2) {
+                timing u = measure(b, rows, (rows_cut){.piece = k});
+                if (u.us > 0)
+                    printf(" %8.1f", u.us);
+                else
+                    printf(" %8s", "-");
+                ok = (!u.y || same_results(&u, &t[0])) && ok;
+                mem_free(u.y);
+            }
             for (int k = 1; k <= TILES_MOST; k++) {
                 t[k] = measure(b, rows, (rows_cut){.tiles = k});
                 if (t[k].us > 0)
@@ -508,7 +516,7 @@ static bool print_product(bench *b, const wishes *want, sums *sum)
             printf(" %6.2f", t[1].us / t[0].us);
         }
         double many = by_many(b, rows);
-        printf("%*s %8.1f %c", block && rows > 1 ? 0 : 45, "", many, blas_letter(b));
+        printf("%*s %8.1f %c", block && rows > 1 ? 0 : 76, "", many, blas_letter(b));
         printf("\n");
         fflush(stdout);
         if (block && rows > 1 && want->cuts)
@@ -543,9 +551,10 @@ static bool print_all(bench *b, const wishes *want)
     sums sum[8] = {0};
     int n_sums = 0;
     bool ok = true;
-    printf("%s; floor: %.0f GB/s\n%-34s %4s %8s %6s %7s %6s  %10s %8s %8s %8s %6s %8s\n",
-           b->d->name, want->read_rate, "product", "rows", "us", "GB/s", "floor", "1 row", "cut",
-           "1 tile", "2 tiles", "3 tiles", "gain", "many");
+    printf(
+        "%s; floor: %.0f GB/s\n%-34s %4s %8s %6s %7s %6s  %13s %8s %8s %8s %8s %8s %8s %6s %8s\n",
+        b->d->name, want->read_rate, "product", "rows", "us", "GB/s", "floor", "1 row", "cut", "8s",
+        "16s", "32s", "1 tile", "2 tiles", "3 tiles", "gain", "many");
     for (size_t i = 0; i < n; i++)
         for (int t = 0; t < TYPES; t++) {
             char name[64];

@@ -69,8 +69,7 @@ END
 [ $same = 20 ] || bad=1
 echo "$same of 20 greedy answers are the CPU's; $(since)"
 
-# A known figure, not yet a failure: answers may differ by company and reuse, because rows of answers
-# and rows of prompts meet other kernels by their number.
+# No answer may depend on company or on what is reused.
 timeout 120 python3 tools/server_answers.py "$dir/carat" --device cuda || bad=1
 since
 

@@ -20,7 +20,15 @@
 #include <string.h>
 
 /* The library's constants. */
-enum { COMPUTE_F32 = 68, R_32F = 0, R_16BF = 14, DESC_TRANSA = 3, PREF_WORKSPACE = 1, OP_T = 1 };
+enum {
+    COMPUTE_F32 = 68,
+    R_32F = 0,
+    R_16BF = 14,
+    DESC_TRANSA = 3,
+    PREF_WORKSPACE = 1,
+    PREF_REDUCTION = 3,
+    OP_T = 1
+};
 
 typedef struct lt_algo {
     uint64_t data[8];
@@ -76,9 +84,9 @@ typedef struct lt_choice {
 enum {
     LT_PLANS = 64,
     LT_WORKSPACE = 32 << 20,
-    LT_CHOICES = 256,  /* shapes; further ones go without the library */
-    LT_CANDIDATES = 8, /* algorithms tried for a shape */
-    LT_SAMPLE = 64,    /* rows that are compared, at the beginning and at the end of a product */
+    LT_CHOICES = 256,   /* shapes; further ones go without the library */
+    LT_CANDIDATES = 24, /* algorithms tried for a shape */
+    LT_SAMPLE = 64,     /* rows that are compared, at the beginning and at the end of a product */
     PIECE_BYTES = 128 << 20 /* of a weight that is unpacked at a time */
 };
 
@@ -291,12 +299,14 @@ static bool choose(const trial *t, int32_t rows, bool mma, lt_algo *algo)
     lt_plan *p = find_plan(b, &want);
     lt_result list[LT_CANDIDATES];
     size_t workspace_bytes = LT_WORKSPACE;
+    uint32_t none = 0; /* no sums in several parts: the number of parts would follow the rows */
     void *pref = NULL;
     int found = 0;
     bool chosen = false;
     bool asked =
         p && !b->call.pref_create(&pref) &&
         !b->call.pref_set(pref, PREF_WORKSPACE, &workspace_bytes, sizeof workspace_bytes) &&
+        !b->call.pref_set(pref, PREF_REDUCTION, &none, sizeof none) &&
         !b->call.heuristic(b->handle, p->desc, p->a, p->b, p->d, p->d, pref, LT_CANDIDATES, list,
                            &found);
     for (int i = 0; asked && i < found && !chosen; i++)
@@ -339,10 +349,14 @@ static status learn_piece(cuda_device *c, int32_t n_in, int32_t n_out, err *e)
     return OK;
 }
 
+/* Pieces of one size, but the last; none is so small that it would leave multiprocessors idle. */
 int32_t cuda_blas_piece(int32_t n_in, int32_t n_out)
 {
-    size_t most = (size_t)PIECE_BYTES / ((size_t)n_in * 2) & ~(size_t)127;
-    return most < (size_t)n_out ? (int32_t)most : n_out;
+    size_t most = (size_t)PIECE_BYTES / ((size_t)n_in * 2) & ~(size_t)127, all = (size_t)n_out;
+    if (!most || all <= most)
+        return most ? n_out : 0;
+    size_t pieces = (all + most - 1) / most, each = (all + pieces - 1) / pieces;
+    return (int32_t)((each + 127) & ~(size_t)127);
 }
 
 status cuda_blas_learn(cuda_device *c, int32_t n_in, int32_t n_out, err *e)
@@ -362,9 +376,9 @@ blas_way cuda_blas_way(const cuda_device *c, int32_t n_in, int32_t n_out)
         return BLAS_NONE;
     const lt_choice *a = choice_of(c->blas, n_in, n);
     const lt_choice *z = n_out % n ? choice_of(c->blas, n_in, n_out % n) : a;
-    if (!a || !z || a->way != z->way)
+    if (!a || !z || a->way == BLAS_NONE || z->way == BLAS_NONE)
         return BLAS_NONE;
-    return a->way;
+    return a->way == z->way ? a->way : BLAS_ALL;
 }
 
 bool cuda_blas_matmul(cuda_device *c, dev_mat y, const uint16_t *x, const uint16_t *w, int32_t n_in)

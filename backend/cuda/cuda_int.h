@@ -27,7 +27,7 @@
 
 /* Rows of answers take the kernels of few rows, and do not depend on their neighbours. Products take
  * LAUNCH_ROWS of them at a time, experts and routers FEW_ROWS. */
-enum { FEW_ROWS = 64, LAUNCH_ROWS = 32, TILE_ROWS = 16, GROUP = 32, UNIT = 8 };
+enum { FEW_ROWS = 64, LAUNCH_ROWS = 128, TILE_ROWS = 16, GROUP = 32, UNIT = 8 };
 
 /* ---- Weights ------------------------------------------------------------------------------ */
 
@@ -282,11 +282,11 @@ enum { ONE_JOBS = 3 };
 int cu_rows_init(void);
 /* The cut of a product: tiles of a warp, warps of a block, parts of a tile abreast; x: activations
  * are staged for so many steps, or as a whole (ROWS_WHOLE); spread: the other parts follow in
- * turns, or have blocks of their own. Benches may force fields (0: free) and ask for the last cut;
+ * turns, or have blocks of their own; piece: rows of a block, 8, 16 or 32. Benches may force fields (0: free) and ask for the last cut;
  * it is all 0 if a product since could not be cut so, and was not launched. */
 enum { ROWS_WHOLE = 5, ROWS_TOGETHER = 1, ROWS_SPREAD };
 typedef struct rows_cut {
-    int32_t tiles, warps, abreast, x, spread;
+    int32_t tiles, warps, abreast, x, spread, piece;
 } rows_cut;
 void cu_rows_force(rows_cut c);
 rows_cut cu_rows_chosen(void);

@@ -1,5 +1,7 @@
 /* matmul_rows.cu - 2 rows and more times weights of blocks: drafts to verify, answers of several
- * sessions. A launch has at most 32 rows.
+ * sessions. A block has at most 32 rows, a piece of the launch's. Blocks of the same weights and
+ * neighbouring pieces run side by side, so one of them reads the weights from memory and the others
+ * find them in the second-level cache.
  *
  *     weights      [stages][warp][tile][unit]     each warp copies its own
  *     activations  [2 stages][8-row tile][unit]   one copy for all tiles of the block; a stage is
@@ -41,21 +43,32 @@ struct rows_args {
     product_args p; /* the first product, whose x is that of all */
     rows_job job[ONE_JOBS];
     int n_jobs;
-    int first;       /* the row of y and x where this launch begins; a multiple of 8 */
-    int n_rows;      /* rows of this launch */
-    int shares;      /* parts of a tile: unit u belongs to part u mod shares */
-    int own;         /* parts of one block; other blocks have the other parts, */
-    float *sums;     /* and leave their sums here: [tiles of a block][part][row][output] */
-    int32_t *arrived; /* blocks that have left theirs, by group; zero between launches */
-    int abreast;     /* parts computed at a time, a warp each; the others follow in turns */
-    int unit_rounds; /* most units of a part */
-    int steps;       /* of a block */
-    int x_first;     /* steps covered by the first stage of activations */
-    int x_steps;     /* by each further stage */
-    int x_units;     /* units of activations that a stage has room for */
-    bool x_whole;    /* the whole row stays: a first stage, and a second with the rest */
+    int first;        /* the row of y and x where this launch begins; a multiple of 8 */
+    int n_rows;       /* rows of this launch, */
+    int piece_rows;   /* and of a piece; a multiple of 8 */
+    int shares;       /* parts of a tile: unit u belongs to part u mod shares */
+    int own;          /* parts of one block; other blocks have the other parts, */
+    float *sums;      /* and leave their sums here: [tiles of a block][part][row][output] */
+    int32_t *arrived; /* blocks that have left theirs, by group and piece; zero between launches */
+    int abreast;      /* parts computed at a time, a warp each; the others follow in turns */
+    int unit_rounds;  /* most units of a part */
+    int steps;        /* of a block */
+    int x_first;      /* steps covered by the first stage of activations */
+    int x_steps;      /* by each further stage */
+    int x_units;      /* units of activations that a stage has room for */
+    bool x_whole;     /* the whole row stays: a first stage, and a second with the rest */
     constants is;
 };
+
+/* The rows of this block. */
+struct row_piece {
+    int first, n;
+};
+DEV row_piece block_rows(const rows_args &r)
+{
+    int at = (int)blockIdx.x * r.piece_rows;
+    return (row_piece){r.first + at, min(r.n_rows - at, r.piece_rows)};
+}
 
 /* A place in the block's work: the turn of parts, and the round of units. */
 struct place_at {
@@ -121,7 +134,8 @@ struct x_stage {
     int k, n, at;
 };
 
-/* Copies a stage, a warp per unit. Missing rows and groups become zeros. */
+/* Copies a stage, a warp per unit of eight rows: between two barriers no warp has much more of it
+ * than the others. Missing rows and groups become zeros. */
 template <int K, int NT>
 DEV void copy_x(uint8_t *codes, const rows_args &r, int first, const x_stage &stage)
 {
@@ -130,32 +144,30 @@ DEV void copy_x(uint8_t *codes, const rows_args &r, int first, const x_stage &st
     const dev_quant &x = r.p.x;
     const int lane = lane_id(), n_warps = (int)blockDim.x >> 5;
     const int entries = (x.cols >> 5) * 8; /* [group][row] of a tile of rows */
+    const row_piece rows = block_rows(r);
     uint8_t *scales = codes + r.x_units * NT * X_CODES;
-    for (int i = (int)threadIdx.x >> 5; i < stage.n * r.abreast; i += n_warps) {
-        const int k = stage.k + i / r.abreast;
+    for (int j = (int)threadIdx.x >> 5; j < stage.n * r.abreast * NT; j += n_warps) {
+        const int t = j % NT, i = j / NT, k = stage.k + i / r.abreast;
         const place_at place = {k / r.unit_rounds, k % r.unit_rounds};
         const int unit = place.unit(r, first) + i % r.abreast, left = entries - unit * 64;
-        size_t at = (size_t)(r.first >> 3) * (size_t)entries + (size_t)unit * 64;
+        const size_t at = (size_t)((rows.first >> 3) + t) * (size_t)entries + (size_t)unit * 64;
+        const int8_t *q = x.q + at * 32;
+        const xscale *s = (const xscale *)x.s + at;
+        uint8_t *to = codes + (t * r.x_units + stage.at + i) * X_CODES;
+        bool row = (lane >> 1 & 7) + 8 * t < rows.n;
 #pragma unroll
-        for (int t = 0; t < NT; t++, at += (size_t)entries) {
-            const int8_t *q = x.q + at * 32;
-            const xscale *s = (const xscale *)x.s + at;
-            uint8_t *to = codes + (t * r.x_units + stage.at + i) * X_CODES;
-            bool row = (lane >> 1 & 7) + 8 * t < r.n_rows;
+        for (int e = lane; e < 128; e += 32)
+            copy16_async(to + e * 16, q + e * 16, row && e < 2 * left);
+        to = scales + (t * r.x_units + stage.at + i) * 64 * S::x_scale;
+        row = (lane & 7) + 8 * t < rows.n;
 #pragma unroll
-            for (int e = lane; e < 128; e += 32)
-                copy16_async(to + e * 16, q + e * 16, row && e < 2 * left);
-            to = scales + (t * r.x_units + stage.at + i) * 64 * S::x_scale;
-            row = (lane & 7) + 8 * t < r.n_rows;
-#pragma unroll
-            for (int e = lane; e < 64; e += 32) {
-                if (!T::offset)
-                    copy4_async(to + e * 4, s + e, row && e < left);
-                else if (row && e < left)
-                    copy8_async(to + e * 8, s + e);
-                else
-                    *(uint2 *)(to + e * 8) = make_uint2(0, 0);
-            }
+        for (int e = lane; e < 64; e += 32) {
+            if (!T::offset)
+                copy4_async(to + e * 4, s + e, row && e < left);
+            else if (row && e < left)
+                copy8_async(to + e * 8, s + e);
+            else
+                *(uint2 *)(to + e * 8) = make_uint2(0, 0);
         }
     }
 }
@@ -167,17 +179,15 @@ template <int K, int NT> DEV void sum_x(uint8_t *codes, const rows_args &r, cons
     if (!traits<K>::offset || traits<K>::split)
         return;
     uint2 *scales = (uint2 *)(codes + r.x_units * NT * X_CODES);
-    for (int i = (int)threadIdx.x >> 5; i < stage.n * r.abreast; i += (int)blockDim.x >> 5)
+    for (int j = (int)threadIdx.x >> 5; j < stage.n * r.abreast * NT; j += (int)blockDim.x >> 5) {
+        uint2 *at = scales + (j % NT * r.x_units + stage.at + j / NT) * 64;
 #pragma unroll
-        for (int t = 0; t < NT; t++) {
-            uint2 *at = scales + (t * r.x_units + stage.at + i) * 64;
-#pragma unroll
-            for (int e = lane_id(); e < 64; e += 32) {
-                uint2 v = at[e];
-                int sum = (int)(int16_t)v.y + (int16_t)(v.y >> 16);
-                at[e].y = __float_as_uint(mul_rn(__uint_as_float(v.x), (float)sum));
-            }
+        for (int e = lane_id(); e < 64; e += 32) {
+            uint2 v = at[e];
+            int sum = (int)(int16_t)v.y + (int16_t)(v.y >> 16);
+            at[e].y = __float_as_uint(mul_rn(__uint_as_float(v.x), (float)sum));
         }
+    }
 }
 
 /* Parts of a tile that have sums of their own in shared memory. Where parts take turns one by one,
@@ -253,11 +263,12 @@ DEV void store_four(float *to, float4 v, int n)
 DEV void finish(const float *part, const rows_args &r, const rows_job &j, int n_row, int n_tile)
 {
     const int fours = n_tile * 4;
-    for (int i = (int)threadIdx.x; i < r.n_rows * fours; i += (int)blockDim.x) {
+    const row_piece rows = block_rows(r);
+    for (int i = (int)threadIdx.x; i < rows.n * fours; i += (int)blockDim.x) {
         int row = i / fours, at = i % fours * 4;
-        int o = ((int)blockIdx.x - j.block) * n_tile * 16 + at;
+        int o = ((int)blockIdx.y - j.block) * n_tile * 16 + at;
         if (o < j.n_out)
-            store_four(j.y.at + (r.first + row) * j.y.stride + o,
+            store_four(j.y.at + (rows.first + row) * j.y.stride + o,
                        joined_four(part, r, n_row, at >> 4, row, at & 15), j.n_out - o);
     }
 }
@@ -267,13 +278,14 @@ DEV void finish(const float *part, const rows_args &r, const rows_job &j, int n_
 DEV void finish_spread(float *part, const rows_args &r, const rows_job &j, int n_row, int n_tile)
 {
     bool *last = (bool *)part; /* no static memory: a block may be granted no more than this */
-    int spread = r.shares / r.own, width = n_tile * 16, n = r.n_rows * width;
-    int group = (int)blockIdx.x / spread, first = (int)blockIdx.x % spread * r.own;
+    int spread = r.shares / r.own, width = n_tile * 16, n = r.piece_rows * width;
+    const row_piece rows = block_rows(r);
+    int group = (int)blockIdx.y / spread * (int)gridDim.x + (int)blockIdx.x;
+    int first = (int)blockIdx.y % spread * r.own;
     float *sums = r.sums + (size_t)group * (size_t)(r.shares * n);
     for (int i = (int)threadIdx.x; i < r.own * n; i += (int)blockDim.x) {
         int share = i / n, row = i % n / width, at = i % width;
-        sums[first * n + i] =
-            part[(((at >> 4) * r.own + share) * n_row + row) * 16 + (at & 15)];
+        sums[first * n + i] = part[(((at >> 4) * r.own + share) * n_row + row) * 16 + (at & 15)];
     }
     write_fence();
     __syncthreads();
@@ -286,14 +298,14 @@ DEV void finish_spread(float *part, const rows_args &r, const rows_job &j, int n
     __syncthreads();
     if (!*last)
         return;
-    for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) {
-        int row = i / width, o = (((int)blockIdx.x - j.block) / spread) * width + i % width;
+    for (int i = (int)threadIdx.x; i < rows.n * width; i += (int)blockDim.x) {
+        int row = i / width, o = (((int)blockIdx.y - j.block) / spread) * width + i % width;
         float v = 0;
 #pragma unroll 8
         for (int s = 0; s < r.shares; s++)
             v += load_fresh(sums + s * n + i);
         if (o < j.n_out)
-            j.y.at[(r.first + row) * j.y.stride + o] = v;
+            j.y.at[(rows.first + row) * j.y.stride + o] = v;
     }
 }
 
@@ -302,17 +314,18 @@ DEV void finish_spread(float *part, const rows_args &r, const rows_job &j, int n
 DEV void finish_gated(const float *part, const rows_args &r, int n_row, int n_tile)
 {
     const dev_mat &y = r.p.y;
-    const int n = r.n_rows * (n_tile / 2), n_out = r.p.n_out;
+    const row_piece rows = block_rows(r);
+    const int n = rows.n * (n_tile / 2), n_out = r.p.n_out;
     for (int i = (int)threadIdx.x >> 5 << 2; i < n; i += (int)blockDim.x >> 3) {
         int k = i + (lane_id() >> 3), row = k / (n_tile / 2);
         int at = k % (n_tile / 2) * 32 + 4 * (lane_id() & 7);
-        int o = (int)blockIdx.x * n_tile * 16 + at;
+        int o = (int)blockIdx.y * n_tile * 16 + at;
         bool in = k < n && (o & ~31) < n_out;
         float4 v = make_float4(0, 0, 0, 0);
         if (in && o < n_out) {
             float4 a = joined_four(part, r, n_row, at >> 4, row, at & 15);
             float4 b = joined_four(part, r, n_row, n_tile + (at >> 4), row, at & 15);
-            float *to = y.at + (r.first + row) * y.stride + o;
+            float *to = y.at + (rows.first + row) * y.stride + o;
             v.x = gelu_tanh(a.x) * b.x;
             v.y = o + 1 < n_out ? gelu_tanh(a.y) * b.y : 0;
             v.z = o + 2 < n_out ? gelu_tanh(a.z) * b.z : 0;
@@ -329,16 +342,16 @@ DEV void finish_gated(const float *part, const rows_args &r, int n_row, int n_ti
 DEV rows_job block_job(const rows_args &r)
 {
     rows_job j = r.job[0];
-    if (r.n_jobs > 1 && (int)blockIdx.x >= r.job[1].block)
+    if (r.n_jobs > 1 && (int)blockIdx.y >= r.job[1].block)
         j = r.job[1];
-    if (r.n_jobs > 2 && (int)blockIdx.x >= r.job[2].block)
+    if (r.n_jobs > 2 && (int)blockIdx.y >= r.job[2].block)
         j = r.job[2];
     return j;
 }
 
 /* y[r, o] = sum_i x[r, i] W[o, i], of up to three W; or gelu(W x) * (W' x) and its int8 copy
- * grid:   a block has M warps / abreast tiles of 16 outputs; of a gated unit half of them, and one
- *         of a warp's two, are tiles of W'
+ * grid:   pieces of rows x blocks of M warps / abreast tiles of 16 outputs; of a gated unit half of
+ *         them, and one of a warp's two, are tiles of W'
  * shared: as drawn above
  * bound:  reading W; from 16 rows on also the f32 work on each group's sums */
 template <int K, int NT, bool GLU, int M>
@@ -351,7 +364,7 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
     const rows_job job = block_job(r);
     int warp = (int)threadIdx.x >> 5, n_warps = (int)blockDim.x >> 5;
     int n_slot = n_warps / r.abreast, slot = warp / r.abreast, share = warp % r.abreast;
-    int spread = r.shares / r.own, first = ((int)blockIdx.x - job.block) % spread * r.own;
+    int spread = r.shares / r.own, first = ((int)blockIdx.y - job.block) % spread * r.own;
     int n_tile = GLU ? n_slot * M / 2 : n_slot * M; /* of the result */
     int last = (job.n_out + 15) / 16 - 1, n_unit = a.w.n_unit, n_group = a.w.n_group;
     bool in = false;
@@ -360,7 +373,7 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
     for (int m = 0; m < M; m++) { /* a tile past the end repeats the last */
         int i = m * n_slot + slot;
         bool second = GLU && i >= n_tile;
-        int tile = ((int)blockIdx.x - job.block) / spread * n_tile + (second ? i - n_tile : i);
+        int tile = ((int)blockIdx.y - job.block) / spread * n_tile + (second ? i - n_tile : i);
         in = in || tile <= last;
         tile = min(tile, last);
         from[m].begin(second ? a.up : job.w, second ? tile + a.up_row / 16 : tile);
@@ -371,7 +384,7 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
     const int x_bytes = r.x_units * NT * S::x_unit;
     uint8_t *xs = mem + STAGES * stage, *table = xs + (r.x_whole ? 1 : 2) * x_bytes;
     float *part = r.own > r.abreast && r.abreast > 1 ? (float *)(table + n_warps * M * S::table)
-                                                        : (float *)mem;
+                                                     : (float *)mem;
     table += warp * M * S::table;
     uint8_t *x_other = xs + x_bytes;
 
@@ -383,7 +396,7 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
     /* A shuffle hides the constants from the compiler, which keeps them in registers then. */
     const constants is = {shfl_u32(r.is.power, 0), shfl_u32(r.is.top, 0)};
     place_at now = {0, 0}, ahead = now; /* the units multiplied; the units requested */
-    int n_step = r.steps, at = 0; /* the stage multiplied */
+    int n_step = r.steps, at = 0;       /* the stage multiplied */
     grid_trigger();
     for (int k = 0; k < STAGES - 1; k++, ahead = ahead.next(r))
         if (in && k < n_step && ahead.unit(r, first) + share < n_unit)
@@ -463,13 +476,14 @@ static rows_cut forced, chosen; /* cuda_int.h; of benches alone, which are one t
 static bool watched, missed;
 
 /* The launch as rows_cut.c sees it. */
-static rows_shape launch_shape(const rows_args &r, int rows)
+static rows_shape launch_shape(const rows_args &r, int rows, int piece_rows)
 {
     rows_shape s = {};
     s.n_jobs = r.n_jobs;
     for (int i = 0; i < r.n_jobs; i++)
         s.n_out[i] = r.job[i].n_out;
-    s.rows = rows;
+    s.rows = piece_rows;
+    s.pieces = (rows + piece_rows - 1) / piece_rows;
     s.kind = r.p.w.kind;
     s.shares = r.shares;
     s.n_unit = r.p.w.n_unit;
@@ -490,7 +504,7 @@ template <int K, int NT, int M> static void try_cuts(rows_plan *best, const rows
 template <int K, int NT, bool GLU, int M>
 static void launch_cut(cudaStream_t s, rows_args r, const rows_plan &c)
 {
-    const rows_shape shape = launch_shape(r, r.n_rows);
+    const rows_shape shape = launch_shape(r, r.n_rows, NT * 8);
     int n_tile = c.cut.warps / c.cut.abreast * M / (GLU ? 2 : 1), block = 0;
     r.abreast = c.cut.abreast;
     r.own = rows_own(&shape, c.cut);
@@ -504,8 +518,10 @@ static void launch_cut(cudaStream_t s, rows_args r, const rows_plan &c)
         r.job[i].block = block;
         block += (r.job[i].n_out + 16 * n_tile - 1) / (16 * n_tile) * (r.shares / r.own);
     }
-    LAUNCH((rows_kernel<K, NT, GLU, M>), dim3((unsigned)block), dim3(32u * (unsigned)c.cut.warps),
-           spread_bytes(c.shared, block), s, r);
+    r.piece_rows = NT * 8;
+    dim3 grid((unsigned)shape.pieces, (unsigned)block);
+    LAUNCH((rows_kernel<K, NT, GLU, M>), grid, dim3(32u * (unsigned)c.cut.warps),
+           spread_bytes(c.shared, block * shape.pieces), s, r);
 }
 
 /* The most tiles of a warp: two where W and W' go in pairs, or where three exceed the registers. */
@@ -513,12 +529,12 @@ template <int NT, bool GLU> struct threes {
     static constexpr int tiles = !GLU && NT < 4 ? 3 : 2;
 };
 
-/* The quickest cut for n rows with the kernel of NT * 8 rows. */
+/* The quickest cut for n rows in pieces of NT * 8. */
 template <int K, int NT, bool GLU> static rows_plan best_plan(const rows_args &r, int n)
 {
     constexpr int MOST = threes<NT, GLU>::tiles;
     rows_plan best = {};
-    const rows_shape s = launch_shape(r, n);
+    const rows_shape s = launch_shape(r, n, NT * 8);
     try_cuts<K, NT, 1>(&best, s);
     try_cuts<K, NT, 2>(&best, s);
     if (MOST > 2)
@@ -544,48 +560,44 @@ static void rows_launch(cudaStream_t s, rows_args r, int n, const rows_plan &c)
         launch_cut<K, NT, GLU, MOST>(s, r, c);
 }
 
-/* Launches the first of `left` rows and returns how many: all of them, 16 where two launches are
- * quicker, or as many as shared memory allows. 8 rows always fit. */
-template <int K, bool GLU> static int launch_piece(cudaStream_t s, const rows_args &r, int left)
+/* Launches n rows, in pieces of 32 or 16, whichever is quicker; of 8 where there are no more rows,
+ * where few tiles leave multiprocessors idle, or where shared memory holds no more. 8 rows always
+ * fit. */
+template <int K, bool GLU> static void launch_some(cudaStream_t s, const rows_args &r, int n)
 {
-    if (left > 16) {
-        rows_plan all = best_plan<K, 4, GLU>(r, left), half = best_plan<K, 2, GLU>(r, 16);
-        rows_plan rest =
-            left > 24 ? best_plan<K, 2, GLU>(r, left - 16) : best_plan<K, 1, GLU>(r, left - 16);
-        bool two = half.shared && rest.shared && half.time + rest.time < all.time;
-        if (all.shared && !two) {
-            rows_launch<K, 4, GLU>(s, r, left, all);
-            return left;
-        }
-        left = 16;
-    }
-    if (left > 8) {
-        rows_plan all = best_plan<K, 2, GLU>(r, left);
-        if (all.shared) {
-            rows_launch<K, 2, GLU>(s, r, left, all);
-            return left;
-        }
-        left = 8;
-    }
-    rows_launch<K, 1, GLU>(s, r, left, best_plan<K, 1, GLU>(r, left));
-    return left;
+    /* Estimates of several pieces of 8 rows were not compared with times: the gain must be clear.
+     */
+    constexpr double SURELY = 0.9;
+    rows_plan four = {}, two = {}, one = {};
+    if (n > 16)
+        four = best_plan<K, 4, GLU>(r, n);
+    if (n > 8)
+        two = best_plan<K, 2, GLU>(r, n);
+    if (n <= 16 || (!four.shared && !two.shared))
+        one = best_plan<K, 1, GLU>(r, n);
+    if (four.shared && !(two.shared && two.time < four.time))
+        rows_launch<K, 4, GLU>(s, r, n, four);
+    else if (two.shared && !(one.shared && one.time < SURELY * two.time))
+        rows_launch<K, 2, GLU>(s, r, n, two);
+    else
+        rows_launch<K, 1, GLU>(s, r, n, one);
 }
 
-template <int K, bool GLU> static void launch_pieces(cudaStream_t s, rows_args r)
+template <int K, bool GLU> static void launch_all(cudaStream_t s, rows_args r)
 {
     int rows = r.p.y.rows;
-    while (r.first < rows) {
-        int left = rows - r.first;
-        r.first += launch_piece<K, GLU>(s, r, left < LAUNCH_ROWS ? left : (int)LAUNCH_ROWS);
+    for (int n; r.first < rows; r.first += n) {
+        n = min(rows - r.first, (int)LAUNCH_ROWS);
+        launch_some<K, GLU>(s, r, n);
     }
 }
 
 template <int K> static void launch_gated_or_not(cudaStream_t s, const rows_args &r)
 {
     if (r.p.glu)
-        launch_pieces<K, true>(s, r);
+        launch_all<K, true>(s, r);
     else
-        launch_pieces<K, false>(s, r);
+        launch_all<K, false>(s, r);
 }
 
 static void rows_by_kind(cudaStream_t s, const rows_args &r)

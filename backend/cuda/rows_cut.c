@@ -136,7 +136,7 @@ static bool wanted(rows_cut c, rows_cut only)
 {
     return (!only.tiles || c.tiles == only.tiles) && (!only.warps || c.warps == only.warps) &&
            (!only.abreast || c.abreast == only.abreast) && (!only.x || c.x == only.x) &&
-           (!only.spread || c.spread == only.spread);
+           (!only.spread || c.spread == only.spread) && (!only.piece || c.piece == only.piece);
 }
 
 static void try_cut(rows_plan *best, const rows_shape *s, const rows_needs *k, const rows_gpu *gpu,
@@ -147,6 +147,7 @@ static void try_cut(rows_plan *best, const rows_shape *s, const rows_needs *k, c
         return;
     int32_t groups = blocks_of(s, n_tile), spread = s->shares / rows_own(s, c);
     size_t need = shared_of(s, k, c);
+    groups *= s->pieces;
     size_t sums = (size_t)groups * (size_t)(s->shares * n_tile * 16 * s->rows);
     if (need > gpu->shared || (spread > 1 && (s->glu || groups > ROWS_GROUPS || sums > ROWS_SUMS)))
         return;
@@ -168,7 +169,7 @@ void rows_try(rows_plan *best, const rows_shape *s, const rows_needs *k, const r
             for (int32_t spread = ROWS_TOGETHER; spread <= (n < s->shares ? ROWS_SPREAD : 1);
                  spread++)
                 for (int32_t x = 1; x <= ROWS_WHOLE; x++) {
-                    rows_cut c = {k->tiles, warps, n, x, spread};
+                    rows_cut c = {k->tiles, warps, n, x, spread, 8 * k->n_8};
                     /* A stage of several steps does not cross turns. */
                     bool one_turn = rows_own(s, c) == n && x < s->unit_rounds;
                     if ((x == 1 || x == ROWS_WHOLE || one_turn) && wanted(c, only))

@@ -15,10 +15,11 @@ typedef struct rows_gpu {
     int32_t processors;
 } rows_gpu;
 
-/* A launch before it is cut: up to 32 rows times products of one layout. */
+/* A launch before it is cut: pieces of up to 32 rows times products of one layout. */
 typedef struct rows_shape {
     int32_t n_jobs, n_out[ONE_JOBS];
-    int32_t rows, kind;
+    int32_t rows, kind;  /* rows of a piece */
+    int32_t pieces;      /* each has blocks of its own */
     int32_t shares;      /* parts of a tile, which share its units */
     int32_t n_unit;      /* units of a tile */
     int32_t unit_rounds; /* the most units of a part */

@@ -94,7 +94,7 @@ void verdict(rig *g, const char *name, const char *shape, double error, double b
     keep_slowest(g, name, shape);
 }
 
-static int32_t few_most = LAUNCH_ROWS;
+static int32_t few_most = RIG_FEW;
 
 void few_rows(int32_t n)
 {

@@ -565,7 +565,7 @@ void check_attention(rig *g)
     check_attend(g, &(attend_case){NUM_F16, 4, 2, 256, 50, 400, 230, FEW_ROWS, .tree = false});
     check_attend(g, &(attend_case){NUM_Q8_0, 8, 2, 512, 0, 400, 230, 41, .tree = false});
     check_attend(g, &(attend_case){NUM_F32, 4, 2, 32, 8, 200, 20, 50, .tree = false});
-    few_rows(LAUNCH_ROWS);
+    few_rows(RIG_FEW);
     if (!g->quick) {
         check_attend(g, &(attend_case){NUM_F16, 32, 16, 256, 1024, 9000, 8000, 8, .tree = false});
         check_attend(g, &(attend_case){NUM_F16, 32, 4, 512, 0, 32000, 31000, 3, .tree = false});

@@ -36,7 +36,8 @@ bool wanted(const rig *g, const char *name);
 bool my_turn(rig *g, const char *name);
 void failed(rig *g, const char *name, const char *why);
 
-/* Passes of more than n rows are passes of prompts; at first n is LAUNCH_ROWS. */
+/* Passes of more than n rows are passes of prompts; at first n is RIG_FEW. */
+enum { RIG_FEW = 32 };
 void few_rows(int32_t n);
 bool of_prompt(int32_t rows);
 

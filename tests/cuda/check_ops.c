@@ -221,7 +221,7 @@ static void check_experts_alone(rig *g, num_type tg, num_type td, int32_t n_in, 
             text("%s %s%s %d -> %d, %d of %d%s: rows that differ", num_name(tg), num_name(td),
                  fused ? " halves" : "", n_in, n_ff, k, n, prompt ? ", prompt" : ""),
             differ, 0);
-    few_rows(LAUNCH_ROWS);
+    few_rows(RIG_FEW);
     for (int32_t r = 0; r < ROWS; r++)
         for (int j = 0; j < RESULTS; j++)
             mem_free(alone[r][j]);
@@ -274,7 +274,7 @@ static void check_router(rig *g, num_type t, int32_t n_in, int32_t n, int32_t k,
         mem_free(s1);
     }
     verdict(g, "moe router", "each row alone, rows that differ", differ, 0);
-    few_rows(LAUNCH_ROWS);
+    few_rows(RIG_FEW);
     mem_free(id);
     mem_free(share);
     mem_free(v);
@@ -679,7 +679,7 @@ static void check_invariance(rig *g, num_type t, int32_t n_in, int32_t n_out, bo
             text("%s%s %d -> %d, 1..%d rows%s: counts that differ", num_name(t), glu ? " glu" : "",
                  n_in, n_out, most, prompt ? " of a prompt" : ""),
             differ, 0);
-    few_rows(LAUNCH_ROWS);
+    few_rows(RIG_FEW);
     mem_free(v);
     mem_free(alone);
     pair_free(g, &w);
@@ -722,7 +722,7 @@ static void check_cuts(rig *g, num_type t, int32_t n_in, int32_t n_out, bool glu
         float *free = cut_product(g, pairs, v, counts[i], (rows_cut){0});
         for (int k = 0; free && k < 3 * 4 * 4 * 3 * 2; k++) {
             rows_cut cut = {1 + k % 3, warps[k / 3 % 4], 1 << k / 12 % 4, x[k / 48 % 3],
-                            1 + k / 144};
+                            1 + k / 144, 0};
             float *y = cut_product(g, pairs, v, counts[i], cut);
             n += y != NULL;
             differ += y && memcmp(y, free, (size_t)counts[i] * (size_t)n_out * 4) != 0;
