@@ -379,11 +379,11 @@ static void wgmma(const cuda_device *c, hopper_args x)
 }
 
 /* Neighbouring rows of a pass, on the host and on the device. */
-typedef struct row_run {
+typedef struct prompt_rows {
     rowset rs;
     attend_args a;
-} row_run;
-static row_run rows_of(const rowset *rs, attend_args a, int32_t row0, int32_t n)
+} prompt_rows;
+static prompt_rows rows_of(const rowset *rs, attend_args a, int32_t row0, int32_t n)
 {
     dev_rows *d = &a.st.rows;
     rowset of = {.n = n,
@@ -401,11 +401,12 @@ static row_run rows_of(const rowset *rs, attend_args a, int32_t row0, int32_t n)
     d->n = a.q.rows = a.o.rows = n;
     a.q.at += row0 * a.q.stride;
     a.o.at += row0 * a.o.stride;
-    return (row_run){of, a};
+    return (prompt_rows){of, a};
 }
 
 /* Rows of one sequence, a slice of their keys at a time; slices are as equal as possible. */
-static void attend_slices(const cuda_device *c, const row_run *s, const kv_view *kv, uint16_t *to)
+static void attend_slices(const cuda_device *c, const prompt_rows *s, const kv_view *kv,
+                          uint16_t *to)
 {
     const attend_args *a = &s->a;
     int32_t room = slice_keys(c, kv);
@@ -439,7 +440,7 @@ static void attend_slices(const cuda_device *c, const row_run *s, const kv_view 
 }
 
 /* Many rows, on tensor cores. */
-static void attend_run(const cuda_device *c, const row_run *s, const kv_view *kv, void *temp)
+static void attend_run(const cuda_device *c, const prompt_rows *s, const kv_view *kv, void *temp)
 {
     attend_path path = cuda_attend_path(c, kv, false);
     if (path == ATTEND_SLICES)
@@ -468,7 +469,7 @@ static void attend_many(const cuda_device *c, const chunk_args *x, const rowset 
     bool slices = cuda_attend_path(c, kv, false) == ATTEND_SLICES;
     for (int32_t r = 0, n; r < rs->n; r += n) {
         n = slices ? run_of(rs, r) : rs->n;
-        row_run s = rows_of(rs, x->a, r, n);
+        prompt_rows s = rows_of(rs, x->a, r, n);
         attend_run(c, &s, kv, temp);
     }
 }
