@@ -144,6 +144,11 @@ status chat_open(chat *c, const run_options *o, err *e)
         term_note("drafter %s: %s", c->info.drafter, c->info.drafter_why);
     else if (o->verbose)
         term_note("drafter none");
+    for (const char *at = o->verbose ? c->info.drafter_notes : ""; *at;) {
+        int n = (int)strcspn(at, "\n");
+        term_note("drafter's file: %.*s", n, at);
+        at += n + (at[n] != 0);
+    }
     if (!c->info.has_vocab) {
         st = err_set(e, E_UNSUPPORTED, "%s has no vocabulary, so it cannot read a prompt",
                      c->info.name);

@@ -122,11 +122,15 @@ TEST(draft_state_follows_a_snapshot)
 {
     carat_model *m = open_pair();
     carat_session *s = open_with(m, NULL), *restored = open_with(m, NULL);
+    carat_model_info info;
     carat_snapshot *k;
     carat_error e = {0};
     int32_t ids[CTX];
     heard first, went_on, after, fresh;
     int64_t n = prompt_of(m, ids, CTX, "house");
+    carat_model_get_info(m, &info);
+    CHECK_STR(info.drafter, "dflash");
+    CHECK_STR(info.drafter_notes, ""); /* nothing in its file contradicts anything */
     generate(s, m, ids, n, &first);
     CHECK(first.n_rounds > 4 && first.n_accepted > 0);
     n = go_on(ids, n, &first);

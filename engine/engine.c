@@ -252,6 +252,7 @@ void carat_model_get_info(const carat_model *m, carat_model_info *info)
                                .window = c->window,
                                .drafter = d ? d->class->name : NULL,
                                .drafter_why = d ? d->why : NULL,
+                               .drafter_notes = d && d->notes ? d->notes : "",
                                .n_params = c->n_params,
                                .n_params_active = c->n_params_active,
                                .weight_bytes = c->file.data_bytes,

@@ -163,6 +163,8 @@ typedef struct carat_model_info {
     int32_t n_ctx_train;               /* the longest context, in tokens */
     int32_t window;                    /* of sliding-window layers, in tokens */
     const char *drafter, *drafter_why; /* its method, and the reason for it; NULL: none */
+    /* Contradictions in the drafter's file, and what was taken instead: lines. "": none. */
+    const char *drafter_notes;
     uint64_t n_params;
     uint64_t n_params_active;        /* that one token uses, the head included */
     uint64_t weight_bytes;           /* of all tensors in the file */

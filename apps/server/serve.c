@@ -257,6 +257,11 @@ static carat_status tell_plan(void *user, const carat_model *m, carat_error *e)
     log_line(s, "device %s: %s", info.device, info.device_why);
     if (info.drafter)
         log_line(s, "drafter %s: %s", info.drafter, info.drafter_why);
+    for (const char *at = info.drafter_notes; *at;) {
+        int n = (int)strcspn(at, "\n");
+        log_line(s, "drafter's file: %.*s", n, at);
+        at += n + (at[n] != 0);
+    }
     for (int32_t i = 0; i < p.n_devices; i++) {
         const carat_device_plan *d = &p.device[i];
         log_line(s,
