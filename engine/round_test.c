@@ -753,6 +753,32 @@ TEST(round_with_an_mtp_assistant)
     run_with_weights(mtp_rig_write(&(mtp_rig_file){0}), "mtp");
 }
 
+/* A model that drafts for itself guesses every greedy token, whatever it has to forget between. */
+TEST(round_with_a_model_as_drafter)
+{
+    pair p;
+    uint64_t rng = test_seed();
+    char path[256];
+    snprintf(path, sizeof path, "%s", toy_model_write(NULL));
+    open_pair_of(&p, path, path, (carat_session_options){.chunk = 24});
+    CHECK_STR(main_drafter(p.with)->class->name, "model");
+    for (int trial = 0; trial < 8; trial++) {
+        request q;
+        random_request(p.m, &q, 1 + (int64_t)rng_below(&rng, 60), trial, &rng);
+        compare(&p, &q, 1 + trial, trial % 2, trial % 4 != 0, &rng, "model", trial);
+        check_timelines(&p, "model", trial);
+    }
+    request q;
+    random_request(p.m, &q, 20, 0, &rng);
+    q.o.max_tokens = 41;
+    q.o.speculation = (carat_speculation){.n_max = 3, .tree_max = -1, .fixed = true};
+    heard *h = say(p.fast, &q, heard_new());
+    CHECK(!p.fast->rounds->failed[DRAFTER_MODEL]);
+    CHECK(h->n_drafted >= 25 && h->n_accepted == h->n_drafted);
+    heard_free(h);
+    close_pair(&p);
+}
+
 /* The drafter is on the main device; its features come from the others. */
 TEST(round_of_a_divided_model)
 {
