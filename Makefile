@@ -139,7 +139,7 @@ bench-ops: $(BUILD)/bench_ops ## times the CPU device's ops; build/bench_ops [SU
 # The CUDA device against the CPU reference: on a GPU (cuda-check), and emulated (cuda-emu): the C++
 # compiler compiles the kernels for this machine's CPU, where SAN=-fsanitize=address checks each access.
 CHECK_C = $(wildcard tests/cuda/*.c) tests/fidelity_model.c tests/kv_rig.c tests/kv_codes.c \
-          tests/dflash_file.c
+          tests/dflash_file.c tests/mtp_rig.c
 EMU = $(BUILD)/emu
 EMU_C = $(filter-out backend/cuda_none.c,$(LIB_SRC)) $(CUDA_C) $(CHECK_C)
 EMU_OBJ = $(EMU_C:%.c=$(EMU)/%.o) $(CU_SRC:%.cu=$(EMU)/%.cu.o) $(EMU)/tests/cuda/emu.o

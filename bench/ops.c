@@ -316,6 +316,8 @@ static void bench_small(bench *b, const char *name, int32_t rows, int32_t cols)
                 d->op->add_rms_norm(&b->p, y, x, &w, 1e-6f);
             else if (!strcmp(name, "softcap"))
                 d->op->softcap(&b->p, x, 30.0f, NULL, 0);
+            else if (!strcmp(name, "best"))
+                d->op->best(&b->p, (mat){y.at, rows, 2, 4, cols}, x);
             else if (!strcmp(name, "act_mul"))
                 d->op->act_mul(&b->p, y, x, x, ACT_GELU_TANH);
             else
@@ -416,6 +418,8 @@ int main(int argc, char **argv)
     bench_small(&b, "rope", 1, 2048);
     bench_small(&b, "rope", 512, 2048);
     bench_small(&b, "softcap", 1, 262144);
+    bench_small(&b, "best", 1, 262144);
+    bench_small(&b, "best", 8, 262144);
     for (int i = 0; i < b.n_dev; i++)
         device_close(b.d[i]);
     return 0;

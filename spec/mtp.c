@@ -170,8 +170,10 @@ enum { STEP_LISTS = 7 };
 static size_t host_bytes(const mtp_drafter *d)
 {
     const draft_sizes *z = &d->base.sizes;
-    size_t n = (size_t)z->n_seqs, ranks = (size_t)gemma4_mtp_ranks(mtp_of(d->base.m));
-    return sizeof *d +
+    const gemma4_mtp *g = mtp_of(d->base.m);
+    size_t n = (size_t)z->n_seqs, ranks = (size_t)gemma4_mtp_ranks(g);
+    size_t sorted = g->n_clusters ? g->head.n_bytes : 0; /* beside the file's rows */
+    return sizeof *d + sorted +
            n * (sizeof *d->seat_taken + STEP_LISTS * sizeof *d->i32 +
                 (size_t)z->target_kv->n * sizeof *d->bases +
                 (size_t)slots_of(z) * 2 * ranks * sizeof *d->best + sizeof(draft_state));

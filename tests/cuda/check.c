@@ -306,6 +306,7 @@ int main(int argc, char **argv)
         check_commit(&g);
         check_taps(&g);
         check_drafts(&g);
+        check_mtp(&g);
         check_rounds(&g);
     }
     double models = clock_ms();

@@ -112,6 +112,7 @@ void check_caches(rig *g);
 void check_commit(rig *g);
 void check_taps(rig *g);
 void check_drafts(rig *g);
+void check_mtp(rig *g);
 void check_rounds(rig *g);
 
 #endif

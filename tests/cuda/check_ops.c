@@ -118,6 +118,10 @@ static void check_experts(rig *g, num_type tg, num_type td, int32_t n_in, int32_
     mat hg = op_moe_glu(&b.gpu, x[1], rg, &gate.w[1], ug, ACT_GELU_TANH);
     verdict(g, "moe_glu", text("%-6s %4d x %d x %5d -> %5d", num_name(tg), rows, k, n_in, n_ff),
             both_error(g, &b, hr, hg), tg == NUM_F32 ? 4 * F32_BOUND : 4 * INT8_BOUND);
+    mat mr = op_moe_matmul(&b.ref, x[0], rr, &gate.w[0]);
+    mat mg = op_moe_matmul(&b.gpu, x[1], rg, &gate.w[1]);
+    verdict(g, "moe_matmul", text("%-6s %4d x %d x %5d", num_name(tg), rows, k, n_in),
+            both_error(g, &b, mr, mg), tg == NUM_F32 ? 4 * F32_BOUND : 4 * INT8_BOUND);
     mat dr = op_moe_down(&b.ref, hr, rr, &down.w[0]), dg = op_moe_down(&b.gpu, hg, rg, &down.w[1]);
     verdict(g, "moe_down", text("%-6s %4d x %d x %5d -> %5d", num_name(td), rows, k, n_ff, n_in),
             both_error(g, &b, dr, dg), tg == NUM_F32 ? 8 * F32_BOUND : 8 * INT8_BOUND);
@@ -793,6 +797,8 @@ static void check_products(rig *g)
     check_router(g, NUM_F32, 2816, 128, 8, 16);
     check_router(g, NUM_F32, 64, 300, 40, 2); /* more experts than a warp's registers hold */
     check_router(g, NUM_F32, 96, 16, 4, 40);
+    check_router(g, NUM_F32, 96, 2048, 32, 3); /* the clusters of a drafter's head */
+    check_router(g, NUM_F32, 96, 2048, 32, 40);
     check_router(g, NUM_BF16, 96, 16, 4, FEW_ROWS);
     check_router(g, NUM_F32, 96, 16, 4, FEW_ROWS + 6);
     if (g->quick)

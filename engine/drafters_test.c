@@ -1,0 +1,211 @@
+/* drafters_test.c - answers with drafters that have weights, through sessions and batches: an MTP
+ * assistant with random weights, whose guesses are nearly all wrong; and a copy of the target,
+ * whose guesses are all right.
+ */
+#include "engine/engine_int.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "tests/mtp_rig.h"
+#include "tests/test.h"
+#include "tests/toy_model.h"
+
+enum { CTX = 320, JOBS = 8, PROMPT_MAX = 200 };
+
+typedef struct answer {
+    int32_t id[CTX];
+    int32_t n;
+    int32_t n_rounds, n_drafted, n_accepted; /* of the drafter with weights */
+    int32_t n_full;                          /* rounds in which all was right */
+    carat_status st;
+} answer;
+
+static bool hear(void *user, const carat_event *ev)
+{
+    answer *a = user;
+    if (ev->kind == CARAT_EV_TOKEN)
+        a->id[a->n++] = ev->id;
+    return true;
+}
+
+static void hear_round(void *user, const carat_round *r)
+{
+    answer *a = user;
+    if (!r->drafter || !strcmp(r->drafter, "lookup") || !r->n_drafted)
+        return;
+    a->n_rounds++;
+    a->n_drafted += r->n_drafted;
+    a->n_accepted += r->n_accepted;
+    a->n_full += r->n_accepted == r->n_drafted;
+}
+
+static void done(void *user, carat_status st, const carat_error *e, const carat_timings *t)
+{
+    answer *a = user;
+    (void)e;
+    (void)t;
+    a->st = st;
+}
+
+static carat_model *opened(const char *path, const char *draft)
+{
+    carat_model *m;
+    err e = {0};
+    CHECK_OK(carat_model_open(path, &(carat_model_options){.draft = draft}, &m, &e), e);
+    return m;
+}
+
+typedef struct request {
+    int32_t id[PROMPT_MAX];
+    int64_t n;
+    carat_generate_options o;
+} request;
+
+static void draw(request *q, const carat_model *m, int trial, uint64_t *rng)
+{
+    *q = (request){.n = 1 + (int64_t)rng_below(rng, PROMPT_MAX / 2)};
+    for (int64_t i = 0; i < q->n; i++)
+        q->id[i] = (int32_t)rng_below(rng, (uint64_t)m->core.n_vocab);
+    carat_sampling_default(m, &q->o.sampling);
+    q->o.sampling.temperature = trial % 2 ? 0.9f : 0;
+    q->o.sampling.seed = (uint32_t)trial;
+    q->o.sampling.ignore_eog = true;
+    q->o.max_tokens = 40 + trial % 50;
+    q->o.speculation =
+        (carat_speculation){.n_max = 1 + trial % 6, .tree_max = trial % 3 ? -1 : 9, .fixed = true};
+}
+
+static answer *say(carat_session *s, request *q)
+{
+    answer *a = mem_calloc(1, sizeof *a);
+    err e = {0};
+    CHECK(a);
+    q->o.on_round = hear_round;
+    q->o.round_user = a;
+    CHECK_OK(carat_generate(s, q->id, q->n, &q->o, hear, a, NULL, &e), e);
+    return a;
+}
+
+static void check_same(const answer *got, const answer *want, const char *what, int trial)
+{
+    for (int32_t i = 0; i < got->n && i < want->n; i++)
+        CHECK_MSG(got->id[i] == want->id[i], "%s, trial %d: token %d is %d, plain %d", what, trial,
+                  i, got->id[i], want->id[i]);
+    CHECK_MSG(got->n == want->n, "%s, trial %d: %d tokens, plain %d", what, trial, got->n, want->n);
+}
+
+/* Later prompts continue, cut or replace earlier ones. */
+static void compare_sessions(carat_model *plain, carat_model *with, const char *kv, int n,
+                             const char *what)
+{
+    carat_session_options o = {.n_ctx = CTX, .kv_k = kv, .checkpoint_mb = -1};
+    carat_session *a, *b;
+    uint64_t rng = test_seed();
+    request q;
+    int32_t n_rounds = 0;
+    err e = {0};
+    CHECK_OK(carat_session_open(plain, &o, &a, &e), e);
+    CHECK_OK(carat_session_open(with, &o, &b, &e), e);
+    for (int trial = 0; trial < n; trial++) {
+        request fresh;
+        draw(&fresh, plain, trial, &rng);
+        if (trial % 3) { /* goes on after the last prompt */
+            int64_t keep = q.n / 2;
+            fresh.n = fresh.n < PROMPT_MAX - keep ? fresh.n : PROMPT_MAX - keep;
+            memmove(fresh.id + keep, fresh.id, (size_t)fresh.n * sizeof *fresh.id);
+            memcpy(fresh.id, q.id, (size_t)keep * sizeof *fresh.id);
+            fresh.n += keep;
+        }
+        q = fresh;
+        answer *want = say(a, &q), *got = say(b, &q);
+        check_same(got, want, what, trial);
+        n_rounds += got->n_rounds;
+        CHECK(got->n_accepted <= got->n_drafted && !want->n_rounds);
+        mem_free(want);
+        mem_free(got);
+    }
+    CHECK_MSG(n_rounds > n, "%s: %d rounds", what, n_rounds);
+    carat_session_close(a);
+    carat_session_close(b);
+}
+
+static void compare_batch(carat_model *plain, carat_model *with, const char *what)
+{
+    static request q[JOBS];
+    answer *want[JOBS], *got[JOBS];
+    carat_session *a;
+    carat_batch *b;
+    uint64_t rng = test_seed();
+    int32_t n_rounds = 0;
+    err e = {0};
+    const carat_batch_options bo = {.session = {.n_ctx = CTX, .chunk = 16, .checkpoint_mb = -1},
+                                    .n_slots = 5};
+    CHECK_OK(carat_session_open(plain, &bo.session, &a, &e), e);
+    CHECK_OK(carat_batch_open(with, &bo, &b, &e), e);
+    for (int i = 0; i < JOBS; i++) {
+        int64_t id;
+        draw(&q[i], plain, i, &rng);
+        want[i] = say(a, &q[i]);
+        got[i] = mem_calloc(1, sizeof *got[i]);
+        CHECK(got[i]);
+        q[i].o.round_user = got[i];
+        const carat_job j = {
+            .ids = q[i].id, .n = q[i].n, .opt = &q[i].o, .fn = hear, .done = done, .user = got[i]};
+        CHECK_OK(carat_batch_submit(b, &j, &id, NULL, &e), e);
+        for (uint64_t k = rng_below(&rng, 4); k; k--)
+            carat_batch_step(b);
+    }
+    while (carat_batch_step(b)) {
+    }
+    for (int i = 0; i < JOBS; i++) {
+        CHECK_EQ(got[i]->st, OK);
+        check_same(got[i], want[i], what, i);
+        n_rounds += got[i]->n_rounds;
+        mem_free(want[i]);
+        mem_free(got[i]);
+    }
+    CHECK(n_rounds > JOBS);
+    carat_session_close(a);
+    carat_batch_close(b);
+}
+
+TEST(drafters_mtp_changes_no_answer)
+{
+    static const char *const formats[] = {"f32", "f16", "bf16", "q8_0", "q4_0+rot", "tq3_0"};
+    const char *path = toy_model_write(&(toy_model_file){.wide_heads = true, .scale = 3});
+    carat_model *plain = opened(path, NULL);
+    mtp_rig_file f = {.n_vocab = plain->core.n_vocab};
+    carat_model *with = opened(path, mtp_rig_write(&f));
+    CHECK_STR(with->draft[DRAFTER_MODEL]->class->name, "mtp");
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        compare_sessions(plain, with, formats[i], 7, formats[i]);
+    compare_batch(plain, with, "batch");
+    carat_model_close(with);
+    carat_model_close(plain);
+}
+
+/* With greedy sampling every guess is right; the last round may end before its last guess. */
+TEST(drafters_copy_of_the_target_is_always_right)
+{
+    const char *path = toy_model_write(&(toy_model_file){.scale = 3});
+    carat_model *plain = opened(path, NULL), *with = opened(path, path);
+    carat_session *s;
+    uint64_t rng = test_seed();
+    request q;
+    err e = {0};
+    CHECK_STR(with->draft[DRAFTER_MODEL]->class->name, "model");
+    compare_sessions(plain, with, NULL, 12, "copy");
+    compare_batch(plain, with, "batch");
+    CHECK_OK(carat_session_open(with, &(carat_session_options){.n_ctx = CTX}, &s, &e), e);
+    for (int trial = 0; trial < 10; trial += 2) {
+        draw(&q, plain, trial, &rng);
+        q.o.speculation.tree_max = -1;
+        answer *a = say(s, &q);
+        CHECK_MSG(a->n_rounds > 4 && a->n_full >= a->n_rounds - 1,
+                  "trial %d: %d of %d right, %d of %d rounds", trial, a->n_accepted, a->n_drafted,
+                  a->n_full, a->n_rounds);
+        mem_free(a);
+    }
+    carat_session_close(s);
+    carat_model_close(with);
+    carat_model_close(plain);
+}
