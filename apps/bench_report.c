@@ -238,6 +238,7 @@ static json_t *test_json(const bench_setup *b, const bench_test *t)
     put_int(o, "n_gen", (uint64_t)t->n_gen);
     put_int(o, "n_depth", (uint64_t)t->n_depth);
     put_int(o, "n_streams", (uint64_t)t->n_streams);
+    json_object_set_new(o, "spec", json_boolean(t->spec));
     put_samples(o, t, &t->ours);
     double r = rate(t, &t->ours);
     put_table_text(o, "drafter", t->spec ? b->info.drafter : NULL);

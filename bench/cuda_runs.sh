@@ -1,13 +1,18 @@
 # cuda_runs.sh - what cuda_table.sh and cuda_compare.sh share; sourced. $dir: where models are.
 
 # The loading and the tests of a report of `carat bench --json`: name, depth, tokens/s, spread, ns.
+# A test with guesses has three lines: "spec", and in the place of ns, times 1e9, "round" (the time of
+# a pass over that of a plain token) and "gain" (the speed over plain).
 tests() {
     awk -F'[:,]' '
         /"load_ms"/ { printf "load 0 0 0 %g\n", $2 * 1e6 }
         /"n_prompt"/ { p = $2 + 0 } /"n_gen"/ { g = $2 + 0 } /"n_depth"/ { d = $2 + 0 }
         /"n_streams"/ { s = $2 + 0 } /"median_ts"/ { ts = $2 + 0 }
-        /"spread"/ {
-            printf "%s %d %g %g %g\n", p ? "p" p : s ? "x" s : "n" g, d, ts, 100 * $2,
+        /"spec"/ { spec = $2 ~ /true/ } /"plain"/ { spec = 2 }
+        /"speedup"/ { printf "gain%s %d 0 0 %g\n", s ? s : "", d, $2 * 1e9 }
+        /"round"/ { printf "round%s %d 0 0 %g\n", s ? s : "", d, $2 * 1e9 }
+        /"spread"/ && spec < 2 {
+            printf "%s%s %d %g %g %g\n", spec ? "spec" : "", p ? "p" p : s ? "x" s : "n" g, d, ts, 100 * $2,
                 (p ? p : s ? s : 1) * 1e9 / ts
         }'
 }

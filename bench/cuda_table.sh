@@ -4,7 +4,7 @@
 #     bench/cuda_table.sh [DIR [RUNS]]
 #
 # DIR (default /dev/shm) holds the model files, which `carat synth` makes when they are missing: 46 GB
-# for all. RUNS picks runs by a pattern over their names, such as '31b' or 'cache'. CARAT names the
+# for all without drafters. RUNS picks runs by a pattern over their names, such as '31b' or 'cache'. CARAT names the
 # program (default build/cuda/carat). All runs take about eight minutes on an H200, most of them
 # prompts of 128K tokens: 'base' alone takes three.
 set -euo pipefail
@@ -15,6 +15,7 @@ carat=${CARAT:-build/cuda/carat}
 . "$(dirname "$0")/cuda_runs.sh"
 
 # A run is one process of `carat bench`: its name, the model, the cache's type, what to measure.
+# @NAME is a drafter, made by `carat synth` like a model.
 runs=(
     "base-e2b         e2b     f16 -p 4096 -n 128 -d 0,32768 -r 3"
     "base-e4b         e4b     f16 -p 4096 -n 128 -d 0,32768 -r 3"
@@ -25,7 +26,24 @@ runs=(
     "base-31b-64k     31b     f16 -p 2048 -n 128 -d 65536 -r 3"
     "rows-31b         31b     f16 -p 2,4,8,16,32 -n 24 -r 7"
     "streams-26b      26b-a4b f16 -p 0 -n 128 -s 4,16,32,64 -r 3"
+    "draft-31b-block7  31b     f16 -p 0 -n 128 -d 1024,65536 -r 3 --spec @dflash-31b --draft-max 7 --accept-mean 3"
+    "draft-31b-block15 31b     f16 -p 0 -n 128 -d 1024 -r 3 --spec @dflash-31b --draft-max 15 --accept-mean 4"
+    "draft-31b-steps4  31b     f16 -p 0 -n 128 -d 1024 -r 3 --spec @mtp-31b --draft-max 4 --accept-mean 2.5"
+    "draft-26b-block3  26b-a4b f16 -p 0 -n 128 -d 1024 -r 3 --spec @dflash-26b --draft-max 3 --accept-mean 2"
+    "draft-26b-steps2  26b-a4b f16 -p 0 -n 128 -d 1024 -r 3 --spec @mtp-26b --draft-max 2 --accept-mean 1.5"
+    "draft-e4b-steps3  e4b     f16 -p 0 -n 128 -d 1024 -r 3 --spec @mtp-e4b --draft-max 3 --accept-mean 2"
+    "draft-26b-streams 26b-a4b f16 -p 0 -n 128 -d 1024 -s 8,64 -r 3 --spec @dflash-26b --accept-mean 2.5"
+    "draft-31b-storm   31b     f16 -p 0 -n 512 -d 1024 -r 3 --spec lookup --accept-mean 0"
 )
+# Lengths that the engine chooses, against fixed ones, for six profiles of acceptance.
+profiles=(0.95,0.95,0.95,0.95,0.95,0.95,0.95 0.7,0.7,0.7,0.7,0.7,0.7,0.7 0.4,0.4,0.4,0.4,0.4,0.4,0.4
+    0.05 0.94,0.68,0.7,0.82,0.86,0.84,0.93 0.9,0.9,0.2)
+for i in "${!profiles[@]}"; do
+    for n in 0 1 2 3 5 7; do
+        length=$([ "$n" = 0 ] || echo "--draft-max $n")
+        runs+=("auto-$((i + 1))-$n 31b f16 -p 0 -n 256 -d 1024 -r 3 --spec @dflash-31b --accept ${profiles[i]} $length")
+    done
+done
 for model in 26b-a4b 31b; do
     for kv in f16 q8_0 q4_0 tq3_0; do
         runs+=("cache-$model-$kv $model $kv -p 0 -n 64 -d 32768,131072 -r 3")
@@ -63,6 +81,16 @@ base-31b-64k p2048 65536 3000 5000
 rows-31b p8 0 1.35 1.15
 rows-31b p16 0 1.8 1.4
 streams-26b x4 0 2.5 -
+draft-31b-block7 round 1024 1.5 1.35
+draft-31b-block7 round 65536 1.6 1.4
+draft-31b-block15 round 1024 2.0 1.6
+draft-31b-steps4 round 1024 1.45 1.3
+draft-26b-block3 round 1024 1.95 1.65
+draft-26b-steps2 round 1024 1.8 1.5
+draft-e4b-steps3 round 1024 1.8 1.5
+draft-26b-streams gain8 1024 1.3 1.6
+draft-26b-streams gain64 1024 0.98 1.0
+draft-31b-storm gain 1024 0.97 0.99
 streams-26b x16 0 6 -
 cache-26b-a4b-q8_0 n64 32768 1 -
 cache-26b-a4b-q8_0 n64 131072 1 -
@@ -82,6 +110,10 @@ for run in "${runs[@]}"; do
     read -r name model kv ask <<<"$run"
     [[ "$name" =~ $want ]] || continue
     make_model "$carat" "$model"
+    if [[ "$ask" =~ @([a-z0-9-]+) ]]; then
+        make_model "$carat" "${BASH_REMATCH[1]}"
+        ask=${ask/@${BASH_REMATCH[1]}/$dir/${BASH_REMATCH[1]}.gguf}
+    fi
     start=$SECONDS
     # shellcheck disable=SC2086 # a list of words
     if "$carat" bench --device cuda --strict -m "$dir/$model.gguf" --kv-type "$kv" $ask --json \
@@ -117,10 +149,11 @@ awk -v wants="$wants" '
         key = $1 " " $4 " " $5
         if ($4 == "load" && !(key in must))
             next
-        as = $4 == "load" ? $8 / 1e9 : $1 ~ /^rows/ ? $8 / row[$2] : $1 ~ /^streams/ ? $6 / one[$2] : \
+        share = $4 ~ /^(round|gain)/
+        as = $4 == "load" || share ? $8 / 1e9 : $1 ~ /^rows/ ? $8 / row[$2] : $1 ~ /^streams/ ? $6 / one[$2] : \
              $1 ~ /^cache/ && f16[$2 $5] ? $6 / f16[$2 $5] : $6
         asked = key in must
-        ok = $4 == "load" || $1 ~ /^rows/ ? as <= must[key] : as >= must[key]
+        ok = $4 == "load" || $4 ~ /^round/ || $1 ~ /^rows/ ? as <= must[key] : as >= must[key]
         printf "| %s | %s | %s | %d | %.1f | ±%.1f %% | %.3f | %s | %s | %s | %s |\n", $1, $3, $4, $5,
             $6, $7, $8 / 1e6, as == $6 ? "" : sprintf($4 == "load" ? "%.2f s" : "%.2f x", as), must[key], aim[key],
             asked ? (ok ? "met" : "missed") : ""
