@@ -574,9 +574,10 @@ static bool read_features(draft_file *f, int64_t *id)
     }
     bool fits = v->kind == GGUF_ARRAY && v->count == (uint64_t)f->g->n_features;
     for (int32_t i = 0; fits && i < f->g->n_features; i++) {
-        fits = gguf_item_i64(v, (uint64_t)i, &id[i]);
-        id[i] -= from_one ? 1 : 0;
-        fits = fits && id[i] >= 0 && (!i || id[i] > id[i - 1]);
+        fits = gguf_item_i64(v, (uint64_t)i, &id[i]) && id[i] >= (from_one ? 1 : 0);
+        if (fits && from_one)
+            id[i]--;
+        fits = fits && (!i || id[i] > id[i - 1]);
     }
     if (!fits)
         note(f, "%s is no ascending list of %d layers: the usual ones are taken", v->key,

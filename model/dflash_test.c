@@ -229,7 +229,8 @@ static void check_note(const char *what, const model *m, const char *part)
               g->notes);
 }
 
-static const int32_t four[] = {0, 1, 2, 3}, falling[] = {4, 2, 3}, far[] = {0, 2, 6};
+static const int32_t four[] = {0, 1, 2, 3}, falling[] = {4, 2, 3}, far[] = {0, 2, 6},
+                     below[] = {-1, 2, 3};
 
 TEST(dflash_shapes_beat_metadata)
 {
@@ -285,6 +286,13 @@ TEST(dflash_shapes_beat_metadata)
         {"no list of layers", {.drop_key = "dflash.target_layers"}, "no list", 12, 5, 8, {1, 2, 3}},
         {"a list of four", {.ids = four, .n_ids = 4}, "target_layers", 12, 5, 8, {1, 2, 3}},
         {"a falling list", {.ids = falling, .n_ids = 3}, "ascending", 12, 5, 8, {1, 2, 3}},
+        {"a layer 0 of those that count from 1",
+         {.ids = below, .n_ids = 3},
+         "ascending",
+         12,
+         5,
+         8,
+         {1, 2, 3}},
         {"no mask", {.drop_key = "tokenizer.ggml.mask_token_id"}, "mask", 12, 4, 8, {0, 2, 5}},
         {"a mask that is no token",
          {.set = {{"tokenizer.ggml.mask_token_id", 64, 0}}},
