@@ -5,6 +5,7 @@
  * with golden values: a wrong tap, norm, mask, rotation, scale or order of rows moves them. The
  * last token of an answer is never counted as accepted.
  */
+#include "tests/spawn.h"
 #include "tests/test.h"
 #include "base/json.h"
 #include "base/map.h"
@@ -254,4 +255,26 @@ TEST(draft_steps_are_accepted_far_into_a_text)
     answer_texts(&a, "long");
     expect(&a, "mtp at 8000 tokens", 0.95 * near, NULL);
     close_speaker(&a);
+}
+
+/* The program's own model has its drafters with it. */
+TEST(draft_of_the_bundled_model)
+{
+    static const char *const wish[][2] = {{"none", NULL}, {"auto", "dflash: "}, {"mtp", "mtp: "}};
+    spawned r[3];
+    if (access(test_path("models/demo.gguf"), R_OK) ||
+        access(test_path("models/demo-mtp.gguf"), R_OK))
+        test_skip("models/demo.gguf or its drafters are not there");
+    for (int i = 0; i < 3; i++) {
+        spawn_carat(&r[i], NULL,
+                    (const char *const[]){"run", "--greedy", "--draft", wish[i][0],
+                                          "Count from 1 to 60.", NULL});
+        CHECK_MSG(r[i].code == 0, "%s", str_text(&r[i].err));
+        CHECK_STR(str_text(&r[i].out), str_text(&r[0].out));
+        CHECK_MSG(!wish[i][1] || strstr(str_text(&r[i].err), wish[i][1]), "%s",
+                  str_text(&r[i].err));
+    }
+    CHECK(strstr(str_text(&r[0].out), "58 59 60"));
+    for (int i = 0; i < 3; i++)
+        spawned_free(&r[i]);
 }
