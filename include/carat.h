@@ -693,7 +693,8 @@ CARAT_API carat_status carat_batch_submit(carat_batch *b, const carat_job *job, 
                                           bool *queue_full, carat_error *e);
 /* Ends a job after its current pass, or a waiting job at the next step. Ignores unknown ids. */
 CARAT_API void carat_batch_cancel(carat_batch *b, int64_t id);
-/* Runs one pass over all jobs at work. False: there was nothing to do. Failures go to the jobs. */
+/* Runs one pass over the jobs at work; on a GPU, over their prompts or over their answers. False:
+ * there was nothing to do. Failures go to the jobs. */
 CARAT_API bool carat_batch_step(carat_batch *b);
 /* Sleeps until there is work, timeout_ms have passed (< 0: no limit) or wake is called. True: there
  * is work. */
