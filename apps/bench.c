@@ -53,11 +53,11 @@ static const option table[] = {
     OPT_INT(bench_options, chunk, "chunk", 'c', "N", 1, 1 << 20, "prompt tokens per pass"),
     OPT_KV(bench_options),
     OPT_STR(bench_options, spec, "spec", 0, "WHAT",
-            "also decode with guesses of this drafter: a FILE, a DIR, auto or lookup"),
+            "also decode with drafts of this drafter: a FILE, a DIR, auto or lookup"),
     OPT_STR(bench_options, accept, "accept", 0, "LIST",
-            "script the guesses: the chance of each slot after accepted ones"),
+            "script the drafts: the chance of each slot after accepted ones"),
     OPT_REAL(bench_options, accept_mean, "accept-mean", 0, "X", 0, DRAFT_TOKENS_MAX,
-             "script the guesses: so many are accepted per round"),
+             "script the drafts: so many are accepted per round"),
     OPT_DRAFT_SIZES(bench_options),
     OPT_STR(bench_options, vs, "vs", 0, "PROGRAM", "compare with this llama-bench, or other carat"),
     OPT_DEVICE(bench_options),
@@ -85,10 +85,10 @@ static const char about[] =
     "products of a prompt: layers that nobody's keys depend on are skipped for all but its last\n"
     "token, and so they are in the count.\n"
     "\n"
-    "With --spec, \"spec\" is the decoding test with guesses: a pass checks them, and the table\n"
+    "With --spec, \"spec\" is the decoding test with drafts: a pass checks them, and the table\n"
     "has its time over that of a plain token, and the tokens that it gives. The answers are\n"
-    "those of plain decoding, which is checked. --draft-max N always guesses N tokens; without\n"
-    "it the number is chosen as in an answer. Guesses for random text are not accepted: --accept\n"
+    "those of plain decoding, which is checked. --draft-max N always drafts N tokens; without\n"
+    "it the number is chosen as in an answer. Drafts for random text are not accepted: --accept\n"
     "and --accept-mean replace them, after the drafter has computed them, by ones that are\n"
     "accepted as often as asked.\n"
     "\n"
@@ -137,7 +137,7 @@ static status plan_tests(const bench_options *o, bench_test **tests, int *n, int
         if (s[i] < 1 || s[i] > STREAMS_MAX)
             return err_set(e, E_ARG, "--streams=%.60s: from 1 to %d answers side by side",
                            o->streams, STREAMS_MAX);
-    int n_decode = n_g * (1 + n_s) * (o->spec ? 2 : 1); /* plain ones, then those with guesses */
+    int n_decode = n_g * (1 + n_s) * (o->spec ? 2 : 1); /* plain ones, then those with drafts */
     *tests = mem_calloc((size_t)n_d * (size_t)(n_p + n_decode), sizeof **tests);
     if (!*tests)
         return err_memory(e, "the tests", sizeof **tests);
@@ -244,7 +244,7 @@ static status run_test(const bench_setup *b, bench_rig *rig, bench_test *t, err 
     return st;
 }
 
-/* The answer without guesses and with, in turn. */
+/* The answer without drafts and with, in turn. */
 static status run_spec(const bench_setup *b, bench_rig *rig, bench_test *t, err *e)
 {
     size_t n = (size_t)t->n_gen;
@@ -253,7 +253,7 @@ static status run_spec(const bench_setup *b, bench_rig *rig, bench_test *t, err 
     status st = plain.id && spec.id ? OK : err_memory(e, "the answers", 2 * n * sizeof *plain.id);
     for (int32_t rep = -1; rep < b->n_reps && !st; rep++) { /* the first warms up */
         bench_test before = *t;
-        term_progress(NULL, "guess", (uint64_t)(rep < 0 ? 0 : rep), (uint64_t)b->n_reps);
+        term_progress(NULL, "draft", (uint64_t)(rep < 0 ? 0 : rep), (uint64_t)b->n_reps);
         if ((st = go_to(rig, t->n_depth, e)) ||
             (st = bench_generate(b, rig->s, rig->ids, t, NULL, &plain, e)) ||
             (st = go_to(rig, t->n_depth, e)) ||
@@ -389,7 +389,7 @@ static int run_bench(const command *c, int argc, char **argv)
     if ((st = bench_script_read(&b.script, o.accept, o.accept_mean, &e)) ||
         (st = plan_tests(&o, &tests, &n_tests, &n_tokens, &e)))
         goto out;
-    if (o.spec) /* the last round, too, has room for all its guesses */
+    if (o.spec) /* the last round, too, has room for all its drafts */
         n_tokens += DRAFT_TOKENS_MAX + 1;
     /* No checkpoints: a reused prefix would not be measured. */
     carat_session_options so = {

@@ -3,7 +3,7 @@
  *     bench.c         options, the tests, the order they run in
  *     bench_floors.c  the limits of this machine: memory reads, f32 and int8 arithmetic
  *     bench_streams.c several answers in one batch
- *     bench_spec.c    answers with guesses, whose acceptance may be scripted
+ *     bench_spec.c    answers with drafts, whose acceptance may be scripted
  *     bench_profile.c one test's time per op, beside the least time of the machine
  *     bench_vs.c      another program's time for the same test, through its JSON
  *     bench_report.c  the table and the JSON
@@ -37,21 +37,21 @@ typedef struct bench_samples {
 double bench_median_ns(const bench_samples *s);
 double bench_spread(const bench_samples *s); /* half of (slowest - fastest), over the median */
 
-/* What is guessed, and what comes of it. */
+/* What is drafted, and what comes of it. */
 typedef struct bench_script {
-    const char *drafter;     /* --spec; NULL: nothing is guessed */
+    const char *drafter;     /* --spec; NULL: nothing is drafted */
     int32_t n_max, tree_max; /* n_max > 0: always so many; 0: the engine chooses */
-    int32_t *accept;         /* [n_accept] accepted guesses of each round, in turn; owned */
-    int32_t n_accept;        /* 0: the drafter's own guesses */
+    int32_t *accept;         /* [n_accept] accepted drafts of each round, in turn; owned */
+    int32_t n_accept;        /* 0: the drafter's own drafts */
 } bench_script;
 
 /* list: "0.8,0.7": the chance of each slot whose predecessors were accepted; mean >= 0: so many
- * accepted guesses per round, on average. One of the two may be given. */
+ * accepted drafts per round, on average. One of the two may be given. */
 status bench_script_read(bench_script *s, const char *list, double mean, err *e);
 
 /* One line of the table: n_prompt tokens in passes of a chunk, or n_gen tokens one by one, after
  * n_depth cached tokens. One of the two is 0. With n_streams > 0: so many answers of n_gen tokens
- * side by side. With spec: answers with guesses, and `plain` are the same answers without. */
+ * side by side. With spec: answers with drafts, and `plain` are the same answers without. */
 typedef struct bench_test {
     int32_t n_prompt, n_gen, n_depth, n_streams;
     bool spec;
@@ -87,14 +87,14 @@ typedef struct bench_setup {
 status bench_run_streams(const bench_setup *b, carat_model *m, const carat_session_options *so,
                          bench_test *t, err *e);
 
-/* Options of an answer of t; answer: [t->n_gen], of the same prompt without guesses, or NULL. */
+/* Options of an answer of t; answer: [t->n_gen], of the same prompt without drafts, or NULL. */
 carat_generate_options bench_answer_options(const bench_setup *b, const bench_test *t,
                                             carat_script *script, const int32_t *answer);
-/* Counts what became of the guesses of one answer. */
+/* Counts what became of the drafts of one answer. */
 void bench_count_rounds(bench_test *t, const carat_timings *tm);
 /* An error where two answers to one prompt differ. */
 status bench_same_answer(const int32_t *plain, const int32_t *spec, int32_t n, err *e);
-/* One answer after the session's tokens ids[0 .. t->n_depth], without guesses and with. */
+/* One answer after the session's tokens ids[0 .. t->n_depth], without drafts and with. */
 typedef struct bench_answer {
     int32_t *id; /* [t->n_gen] */
     int32_t n;

@@ -1,9 +1,9 @@
-/* bench_spec.c - `carat bench --spec`: answers with guesses, beside the same answers without.
+/* bench_spec.c - `carat bench --spec`: answers with drafts, beside the same answers without.
  *
  * Drafter, checking pass, commit and roll-back are real. With --accept or --accept-mean the tokens
  * that the drafter proposes are replaced, so that the wanted number of them is right: random
  * weights, and random prompts, would accept nothing. For that each answer is computed without
- * guesses first. Both answers are compared, too.
+ * drafts first. Both answers are compared, too.
  */
 #include "apps/bench_int.h"
 #include "apps/term.h"
@@ -104,7 +104,7 @@ status bench_same_answer(const int32_t *plain, const int32_t *spec, int32_t n, e
     for (int32_t i = 0; i < n; i++)
         if (plain[i] != spec[i])
             return err_set(e, E_NUMERIC,
-                           "with guesses, token %d of an answer is %d, without it is %d: answers "
+                           "with drafts, token %d of an answer is %d, without it is %d: answers "
                            "must not differ",
                            i, spec[i], plain[i]);
     return OK;

@@ -89,7 +89,7 @@ static status run_round(carat_batch *b, const bench_test *t, stream *list, const
     return OK;
 }
 
-/* The same answers without guesses and with. id: [2][n_streams][n_gen]. */
+/* The same answers without drafts and with. id: [2][n_streams][n_gen]. */
 static status run_both(const bench_setup *b, carat_batch *batch, bench_test *t, stream *list,
                        const int32_t *ids, int32_t *id, bool count, err *e)
 {

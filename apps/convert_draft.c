@@ -2,7 +2,7 @@
  *
  * Both inputs have authority here, so a contradiction is an error, where a reader of GGUF files
  * would trust the shapes. A tensor without a use is an error too: a drafter that lacks a norm
- * loads, and most of its guesses are wrong. Copies of the target's embedding and head are left out.
+ * loads, and most of its drafts are wrong. Copies of the target's embedding and head are left out.
  *
  * The same directory and options give the same bytes. The new file is read back and compared.
  */

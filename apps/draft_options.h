@@ -1,5 +1,5 @@
-/* draft_options.h - guessing ahead: the options that run and serve share. A subcommand has a field
- * `draft_options draft` in its struct and OPT_DRAFT(type of the struct) in its table. */
+/* draft_options.h - speculative decoding: the options that run and serve share. A subcommand has a
+ * field `draft_options draft` in its struct and OPT_DRAFT(type of the struct) in its table. */
 #ifndef APPS_DRAFT_OPTIONS_H
 #define APPS_DRAFT_OPTIONS_H
 
@@ -15,16 +15,16 @@ enum { DRAFT_TOKENS_MAX = 63 }; /* in a round: a pass checks at most 64 rows of 
 
 #define OPT_DRAFT(T)                                                                               \
     OPT_STR(T, draft.drafter, "draft", 0, "WHAT",                                                  \
-            "guess tokens ahead; answers stay the same: the FILE or DIR of a drafter, auto, "      \
+            "speculative decoding; answers stay the same: the FILE or DIR of a drafter, auto, "    \
             "lookup or none (default: none)"),                                                     \
         OPT_DRAFT_SIZES(T)
 
 #define OPT_DRAFT_SIZES(T)                                                                         \
     OPT_INT(T, draft.max, "draft-max", 0, "N", 0, DRAFT_TOKENS_MAX,                                \
-            "guess at most N tokens in a row (default: what the drafter was made for, at most "    \
+            "draft at most N tokens in a row (default: what the drafter was made for, at most "    \
             "15)"),                                                                                \
         OPT_INT(T, draft.tree, "draft-tree", 0, "N", -1, DRAFT_TOKENS_MAX,                         \
-                "guess alternatives, at most N tokens in all; -1: none (default: chosen by cost)")
+                "draft alternatives, at most N tokens in all; -1: none (default: chosen by cost)")
 
 static inline void draft_options_apply(const draft_options *o, carat_model_options *mo,
                                        carat_session_options *so)

@@ -301,7 +301,7 @@ const command command_inspect = {
     .about =
         "Prints the metadata, the tensors, the parameters and, for models that carat runs, the\n"
         "memory that a session needs. Works for every GGUF file and loads nothing. Of a drafter\n"
-        "it prints what the drafter sees and guesses, contradictions in the file, and with\n"
+        "it prints what the drafter sees and drafts, contradictions in the file, and with\n"
         "--target what it costs beside its model. Any model may draft for a larger one.",
     .options = table,
     .n_operands_min = 1,

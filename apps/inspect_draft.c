@@ -1,4 +1,4 @@
-/* inspect_draft.c - the part of `carat inspect` for drafters: what the file says about guessing,
+/* inspect_draft.c - the part of `carat inspect` for drafters: what the file says about drafting,
  * contradictions in it, and the cost beside its model.
  *
  * Facts come from shapes and keys, as model/dflash_bind.c reads them: what a shape tells, no key
@@ -78,7 +78,7 @@ static void read_dflash_facts(inspect_draft *d, const gguf *g)
     d->anchor_first = mask ? gguf_value_i64(mask, &v) && v : f->markov_in.n_in > 0;
     if (f->laguna)
         d->anchor_first = false;
-    d->n_guesses = d->block - !d->anchor_first;
+    d->n_drafts = d->block - !d->anchor_first;
     snprintf(d->head, sizeof d->head, "the target's%s",
              f->conf.n_in ? ", and an estimate of confidence" : "");
     snprintf(d->notes, sizeof d->notes, "%s", f->notes);
@@ -199,8 +199,8 @@ static void put_dflash(const inspect_draft *d)
     else
         printf("  %-28s a slot sees the slots before it in %" PRId32 " layers, all in the rest\n",
                "inside a block", d->n_causal);
-    printf("  %-28s %" PRId32 " slots, %" PRId32 " of them guess\n", "block", d->block,
-           d->n_guesses);
+    printf("  %-28s %" PRId32 " slots, %" PRId32 " of them draft\n", "block", d->block,
+           d->n_drafts);
     if (d->mask_id >= 0)
         printf("  %-28s %" PRId32 "\n", "mask token", d->mask_id);
     printf("  %-28s %.1f KiB a token, and %.1f MiB for windows (f16)\n", "keys and values",
@@ -221,7 +221,7 @@ static void put_notes(const char *notes)
 static void put_facts(const inspect_draft *d)
 {
     printf("  %-28s %s\n", "names as in", d->dialect);
-    printf("  %-28s a model of width %" PRId32 "\n", "guesses for", d->n_target_embd);
+    printf("  %-28s a model of width %" PRId32 "\n", "drafts for", d->n_target_embd);
     printf("  %-28s %" PRId32 ", %" PRId32 " of them sliding", "layers", d->n_layer, d->n_sliding);
     if (d->window)
         printf(" over %" PRId32 " tokens", d->window);
@@ -286,7 +286,7 @@ static json_t *facts_of(const inspect_draft *d)
     json_object_set_new(o, "captured_layers", ids);
     json_object_set_new(o, "causal_layers", json_integer(d->n_causal));
     json_object_set_new(o, "block", json_integer(d->block));
-    json_object_set_new(o, "guesses", json_integer(d->n_guesses));
+    json_object_set_new(o, "drafts", json_integer(d->n_drafts));
     json_object_set_new(o, "mask_token", d->mask_id >= 0 ? json_integer(d->mask_id) : json_null());
     json_object_set_new(o, "bytes_per_token", json_integer((json_int_t)d->token_bytes));
     json_object_set_new(o, "window_bytes", json_integer((json_int_t)d->state_bytes));

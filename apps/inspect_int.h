@@ -26,7 +26,7 @@ typedef struct inspect_draft {
     int32_t window;             /* 0: none, or not stated */
     char head[80], notes[2048]; /* notes: a line each */
     /* Of DFlash alone. n_features 0: the file lists none that make sense. */
-    int32_t n_features, feature[INSPECT_FEATURES], block, n_guesses, mask_id, n_causal;
+    int32_t n_features, feature[INSPECT_FEATURES], block, n_drafts, mask_id, n_causal;
     bool anchor_first;
     uint64_t token_bytes, state_bytes; /* of its keys, in f16: by token, and of all windows */
     /* With --target. */

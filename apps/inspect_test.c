@@ -119,7 +119,7 @@ TEST(inspect_explains_drafters)
     CHECK(strstr(text, "\nDrafter: DFlash, with DSpark's bigram correction\n"));
     CHECK(strstr(text, "the outputs of layers 1, 4, 6\n"));
     CHECK(strstr(text, "3, 2 of them sliding over 16 tokens\n"));
-    CHECK(strstr(text, "8 slots, 8 of them guess\n"));
+    CHECK(strstr(text, "8 slots, 8 of them draft\n"));
     CHECK(!strstr(text, "warning") && !strstr(text, "cost beside"));
     mem_free(text);
     text = inspect(0, path, "--target", target, "--json");

@@ -72,7 +72,7 @@ static const option table[] = {
     OPT_CACHE(run_options),
     OPT_DRAFT(run_options),
     OPT_FLAG(run_options, spec_trace, "spec-trace", 0,
-             "a line on stderr for every pass that checked guesses"),
+             "a line on stderr for every pass that checked drafts"),
     OPT_FLAG(run_options, exact, "exact", 0, "f32 activations in matrix products"),
     OPT_FLAG(run_options, reference, "reference", 0, "the plain reference kernels (slow)"),
     OPT_STR(run_options, repack, "repack", 0, "WHEN", REPACK_HELP),

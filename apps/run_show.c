@@ -216,8 +216,8 @@ void answer_print_speed(const carat_timings *t, const carat_session *s)
     int64_t n_steps = t->n_generated > 1 ? t->n_generated - 1 : 0;
     char drafts[128] = "";
     if (t->n_rounds)
-        snprintf(drafts, sizeof drafts, " | %s: %lld of %lld guesses, %.1f per round", t->drafter,
-                 (long long)t->n_accepted, (long long)t->n_drafted,
+        snprintf(drafts, sizeof drafts, " | %s: %lld of %lld drafts accepted, %.1f per round",
+                 t->drafter, (long long)t->n_accepted, (long long)t->n_drafted,
                  (double)t->n_accepted / (double)t->n_rounds);
     term_note(
         "[prompt %lld tokens%s, %.1f/s | answer %lld tokens, %.1f/s%s | context %lld of %d | %s]",
@@ -229,7 +229,7 @@ void answer_print_speed(const carat_timings *t, const carat_session *s)
 void answer_print_round(void *user, const carat_round *r)
 {
     (void)user;
-    term_note("[%s: %d of %d guesses%s, %d rows, draft %.2f ms, pass %.2f ms]", r->drafter,
+    term_note("[%s: %d of %d drafts%s accepted, %d rows, draft %.2f ms, pass %.2f ms]", r->drafter,
               r->n_accepted, r->n_drafted, r->tree ? " in a tree" : "", r->n_rows, r->draft_ms,
               r->pass_ms);
 }

@@ -1,7 +1,7 @@
 # cuda_runs.sh - what cuda_table.sh and cuda_compare.sh share; sourced. $dir: where models are.
 
 # The loading and the tests of a report of `carat bench --json`: name, depth, tokens/s, spread, ns.
-# A test with guesses has three lines: "spec", and in the place of ns, times 1e9, "round" (the time of
+# A test with drafts has three lines: "spec", and in the place of ns, times 1e9, "round" (the time of
 # a pass over that of a plain token) and "gain" (the speed over plain).
 tests() {
     awk -F'[:,]' '

@@ -5,7 +5,7 @@
 #
 # DIR (default /dev/shm) holds the model files, which `carat synth` makes when they are missing: 46 GB
 # for all, and 8 GB of drafters. RUNS picks runs by a pattern over their names, such as '31b', 'cache',
-# 'draft' or 'auto'. CARAT names the program (default build/cuda/carat). The runs without guesses take
+# 'draft' or 'auto'. CARAT names the program (default build/cuda/carat). The runs without drafts take
 # about eight minutes on an H200, most of them prompts of 128K tokens: 'base' alone takes three.
 set -euo pipefail
 dir=${1:-/dev/shm}

@@ -1,6 +1,6 @@
 /* drafters_test.c - answers with drafters that have weights, through sessions and batches: an MTP
- * assistant with random weights, whose guesses are nearly all wrong; and a copy of the target,
- * whose guesses are all right.
+ * assistant with random weights, whose drafts are nearly all wrong; and a copy of the target,
+ * whose drafts are all right.
  */
 #include "engine/engine_int.h"
 #include "base/mem.h"
@@ -183,7 +183,7 @@ TEST(drafters_mtp_changes_no_answer)
     carat_model_close(plain);
 }
 
-/* With greedy sampling every guess is right; the last round may end before its last guess. */
+/* With greedy sampling every draft is right; the last round may end before its last draft. */
 TEST(drafters_copy_of_the_target_is_always_right)
 {
     const char *path = toy_model_write(&(toy_model_file){.scale = 3});

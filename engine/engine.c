@@ -89,7 +89,7 @@ static status refuse_drafter(const gguf *g, err *e)
         return draft_kind_check(g, e);
     if (kind != DRAFT_NONE)
         return err_set(e, E_UNSUPPORTED,
-                       "%s is %s, which guesses for another model: give it with --draft", g->path,
+                       "%s is %s, which drafts for another model: give it with --draft", g->path,
                        what);
     return OK;
 }

@@ -719,7 +719,7 @@ TEST(round_of_a_batch_ends_at_a_cancellation)
 
 /* ---- Drafters with weights --------------------------------------------------------------- */
 
-/* Their weights are drawn, so they guess nothing right: a script decides in most trials. */
+/* Their weights are drawn, so they draft nothing right: a script decides in most trials. */
 static void run_with_weights(const char *draft, const char *name)
 {
     static const char *const formats[] = {"f16", "q8_0", "q4_0+rot"};
@@ -753,7 +753,7 @@ TEST(round_with_an_mtp_assistant)
     run_with_weights(mtp_rig_write(&(mtp_rig_file){0}), "mtp");
 }
 
-/* A model that drafts for itself guesses every greedy token, whatever it has to forget between. */
+/* A model that drafts for itself drafts every greedy token, whatever it has to forget between. */
 TEST(round_with_a_model_as_drafter)
 {
     pair p;

@@ -111,7 +111,7 @@ typedef struct carat_model_options {
     int32_t gpu_layers;
     bool cpu_experts;
     bool strict; /* refuse a model or session that needs a slow kernel */
-    /* What guesses tokens, which the model then checks, several in one pass. Answers are the same
+    /* The drafter, whose tokens the model then checks, several in one pass. Answers are the same
      * with every drafter and without one. NULL or "none": nothing; "lookup": what came after the
      * last tokens earlier in prompt and answer; a path: the drafter in that file or directory;
      * "auto": a drafter file beside the model file, else "lookup". */
@@ -280,8 +280,8 @@ typedef struct carat_session_options {
      * the files of all models together, in MiB; 0: 4096. */
     const char *cache_dir;
     int32_t cache_mb;
-    /* With a drafter. draft_max: most tokens that a round guesses in a row; 0: as many as the
-     * drafter was made for, at most 15; up to 63. draft_tree: most tokens of a round that guesses
+    /* With a drafter. draft_max: most tokens that a round drafts in a row; 0: as many as the
+     * drafter was made for, at most 15; up to 63. draft_tree: most tokens of a round that drafts
      * several continuations; 0: chosen by cost; < 0: one continuation only; up to 63. A batch may
      * check fewer for each of many slots. */
     int32_t draft_max, draft_tree;
@@ -508,7 +508,7 @@ typedef struct carat_mask {
     void *user;
 } carat_mask;
 
-/* How much is guessed for one answer. All zero: as the session's options say. It never changes the
+/* How much is drafted for one answer. All zero: as the session's options say. It never changes the
  * answer. */
 typedef struct carat_speculation {
     bool off;
@@ -517,17 +517,17 @@ typedef struct carat_speculation {
     bool fixed;       /* always n_max and tree_max, whatever it costs: for measurements */
 } carat_speculation;
 
-/* A pass that checked guesses. */
+/* A pass that checked drafts. */
 typedef struct carat_round {
     const char *drafter;           /* static storage */
-    int32_t n_drafted, n_accepted; /* tokens guessed, and those of them that the answer has */
+    int32_t n_drafted, n_accepted; /* tokens drafted, and those of them that the answer has */
     int32_t n_rows;                /* of the pass, with the rows of other answers */
     bool tree;
     double draft_ms, pass_ms;
 } carat_round;
 
-/* For benchmarks and tests: guesses whose outcome is decided beforehand take the place of the
- * drafter's own, which are computed all the same. Round i guesses accept[i % n_accept] of the next
+/* For benchmarks and tests: drafts whose outcome is decided beforehand take the place of the
+ * drafter's own, which are computed all the same. Round i drafts accept[i % n_accept] of the next
  * tokens of answer rightly, and what follows wrongly. */
 typedef struct carat_script {
     const int32_t *answer; /* [n_answer] tokens, as the answer has them without a drafter */
@@ -565,8 +565,8 @@ typedef struct carat_timings {
     bool thinking_cut;             /* a thought was closed by force */
     const char *reuse;             /* as from carat_session_reuse; static storage */
     double queue_ms;               /* from submit until a slot was free; 0 outside a batch */
-    int64_t n_rounds;              /* passes that checked guesses */
-    int64_t n_drafted, n_accepted; /* tokens guessed in them, and those that the answer has */
+    int64_t n_rounds;              /* passes that checked drafts */
+    int64_t n_drafted, n_accepted; /* tokens drafted in them, and those that the answer has */
     const char *drafter;           /* its method, static storage; NULL: none */
     double prefill_ms, decode_ms;
     double load_ms;      /* of opening the model */
@@ -644,7 +644,7 @@ CARAT_API const char *carat_grammar_failure(const carat_grammar *g);
 /* ---- Many generations at once ---------------------------------------------------------- */
 
 /* A batch runs up to n_slots generations side by side. A pass has the last token of each
- * answer, with guesses after it, and chunks of prompts in its other rows. More jobs wait in a
+ * answer, with drafts after it, and chunks of prompts in its other rows. More jobs wait in a
  * queue, first come, first served. Each slot is a timeline of its own; a job goes to the slot with
  * the longest prefix of its prompt. On a CPU every answer is bit-identical to the answer of a
  * session alone.

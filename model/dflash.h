@@ -6,7 +6,7 @@
  * A feature is the target's residual stream after one of its layers. The drafter never sees the
  * ids of context tokens. It has no embedding and no head: it borrows the target's, with the
  * target's scale and cap. The keys of a block are written after the context's and are never
- * committed, so nothing is taken back when guesses are wrong.
+ * committed, so nothing is taken back when drafts are wrong.
  *
  * Two variants, which one file may combine:
  *   Laguna   a norm per feature; context through each layer's input norm; a gate per head; all
@@ -60,13 +60,13 @@ status dflash_bind(model *m, err *e);
  * model_load. E_ARG for another target's drafter. The target outlives m. */
 status dflash_attach(model *m, const model *target, err *e);
 
-/* Slots of a block that give n guesses. */
+/* Slots of a block that give n drafts. */
 static inline int32_t dflash_slots(const dflash *g, int32_t n)
 {
     return g->anchor_first ? n : n + 1;
 }
-/* Guesses of a full block. */
-static inline int32_t dflash_guesses(const dflash *g)
+/* Drafts of a full block. */
+static inline int32_t dflash_drafts(const dflash *g)
 {
     return g->anchor_first ? g->block : g->block - 1;
 }
@@ -74,7 +74,7 @@ static inline int32_t dflash_guesses(const dflash *g)
 /* Stores the keys and values of context rows in all layers. Row i of the pass has the features of
  * row out_row[i] of `features`: [rows, n_features, n_embd]. All rows of the pass are wanted. */
 void dflash_absorb(pass *p, const model *m, const kv_layout *kv, mat features);
-/* One block per sequence of the pass, all of one length. The wanted rows are those that guess:
+/* One block per sequence of the pass, all of one length. The wanted rows are those that draft:
  * without anchor_first, all but each block's first. For each of them 2 k columns: the k best ids,
  * and the logarithms of their probabilities (op_best); with `conf` one more, the logit of the
  * confidence, without its bias. */

@@ -4,7 +4,7 @@
  * Published files contradict themselves: a converter wrote the target's number of layers as the
  * number of features; another wrote the sizes of one drafter into all files. So the shapes of
  * tensors decide, metadata counts only for what no shape tells, and each contradiction is a line of
- * dflash.notes. A tensor that has no place here is an error: without it guesses would be wrong,
+ * dflash.notes. A tensor that has no place here is an error: without it drafts would be wrong,
  * and no answer would show that.
  *
  *     dialect         llama.cpp "dflash"; Lucebox "*dflash-draft"; ik_llama.cpp "dflash-draft"
@@ -670,7 +670,7 @@ static status check_target(draft_file *f, const model *target)
     return OK;
 }
 
-/* Which slots guess which tokens. */
+/* Which slots draft which tokens. */
 static void read_anchor(draft_file *f)
 {
     dflash *g = f->g;
@@ -683,9 +683,9 @@ static void read_anchor(draft_file *f)
     else if (read_bool(f, "sample_from_anchor", &first))
         stated = true;
     if (!stated && first)
-        note(f, "no sample_from_anchor: slot 0 is taken to guess, as in DSpark's own files");
+        note(f, "no sample_from_anchor: slot 0 is taken to draft, as in DSpark's own files");
     if (g->laguna && first) {
-        note(f, "Laguna's drafters do not guess in slot 0: sample_from_anchor is ignored");
+        note(f, "Laguna's drafters do not draft in slot 0: sample_from_anchor is ignored");
         first = false;
     }
     g->anchor_first = first;

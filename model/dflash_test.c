@@ -102,7 +102,7 @@ static void absorb_rows(drafting *d, int32_t n)
     kv_commit(&d->c, n);
 }
 
-/* The rows that guess: [slots][2 BEST + conf] in out; returns the columns. */
+/* The rows that draft: [slots][2 BEST + conf] in out; returns the columns. */
 static int32_t run_block(drafting *d, int32_t last, int32_t slots, float *out)
 {
     const dflash *g = d->m.impl;
@@ -131,7 +131,7 @@ static int32_t run_block(drafting *d, int32_t last, int32_t slots, float *out)
     return y.cols;
 }
 
-/* Compares a block after the absorbed rows with the plain computation. Each guess is the best of
+/* Compares a block after the absorbed rows with the plain computation. Each draft is the best of
  * its row, and its probability is right. */
 static void compare_block(drafting *d, const df_options *o, int32_t slots)
 {
@@ -179,7 +179,7 @@ static const df_options variants[] = {
 };
 enum { N_VARIANTS = sizeof variants / sizeof *variants };
 
-TEST(dflash_guesses_like_the_plain_computation)
+TEST(dflash_drafts_like_the_plain_computation)
 {
     for (int i = 0; i < N_VARIANTS; i++) {
         drafting d;
@@ -198,7 +198,7 @@ TEST(dflash_guesses_like_the_plain_computation)
     }
 }
 
-TEST(dflash_dialects_guess_alike)
+TEST(dflash_dialects_draft_alike)
 {
     static const df_options kinds[] = {
         {0}, {.laguna = true}, {.rank = 16, .conf = true, .anchor_first = true}};
@@ -311,7 +311,7 @@ TEST(dflash_shapes_beat_metadata)
          {0, 2, 5}},
         {"no base", {.drop_key = "dflash.rope.freq_base"}, "freq_base", 12, 5, 8, {0, 2, 5}},
         {"copies of the target's tensors", {.copies = true}, NULL, 12, 5, 8, {0, 2, 5}},
-        {"Laguna, told to guess in slot 0",
+        {"Laguna, told to draft in slot 0",
          {.laguna = true, .set = {{"dflash.sample_from_anchor", 1, 1}}},
          "sample_from_anchor is ignored",
          12,

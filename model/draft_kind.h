@@ -2,7 +2,7 @@
  * ordinary model.
  *
  * Families look alike. A drafter that is read as one of another family loads, answers stay right,
- * and nearly every guess is wrong. So each family is recognised by its marks, and a tensor that the
+ * and nearly every draft is wrong. So each family is recognised by its marks, and a tensor that the
  * family does not have is refused.
  */
 #ifndef MODEL_DRAFT_KIND_H

@@ -1,4 +1,4 @@
-/* dflash.c - DFlash block drafters: one pass of the drafter guesses all slots of a block.
+/* dflash.c - DFlash block drafters: one pass of the drafter fills all slots of a block.
  *
  *     target's pass   copies the captured layers' streams, side by side, to `features`
  *     absorb          kept rows of `features` -> keys and values of the drafter, committed
@@ -19,7 +19,7 @@
 
 enum {
     ANSWER_ROWS_MAX =
-        64,           /* larger passes take the kernels of prompts: guesses may round in any way */
+        64,           /* larger passes take the kernels of prompts: drafts may round in any way */
     ABSORB_ROWS = 512 /* of a pass */
 };
 
@@ -75,7 +75,7 @@ static status dflash_model_open(const model *target, gguf *file, draft_model **o
         return st;
     }
     const dflash *g = m->core.impl;
-    m->n_slots = dflash_guesses(g);
+    m->n_slots = dflash_drafts(g);
     m->notes = g->notes;
     return OK;
 }
@@ -84,7 +84,7 @@ static status dflash_model_open(const model *target, gguf *file, draft_model **o
 
 static int32_t slots_of(const dflash *g, const draft_sizes *z)
 {
-    int32_t most = dflash_guesses(g);
+    int32_t most = dflash_drafts(g);
     return dflash_slots(g, z->n_slots < most ? z->n_slots : most);
 }
 
@@ -383,8 +383,8 @@ static void set_confidence(proposal *p, int32_t i, float z)
 }
 
 /* y: the rows of one block. Ends before a slot without a finite logit. */
-static void take_guesses(const dflash_drafter *x, const float *y, int32_t cols, int32_t k,
-                         const draft_ask *a)
+static void take_drafts(const dflash_drafter *x, const float *y, int32_t cols, int32_t k,
+                        const draft_ask *a)
 {
     proposal *p = a->out;
     int32_t n = a->n_slots < x->d.m->n_slots ? a->n_slots : x->d.m->n_slots;
@@ -402,7 +402,7 @@ static void take_guesses(const dflash_drafter *x, const float *y, int32_t cols, 
     }
 }
 
-/* The rows of a block: which of them guess. */
+/* The rows of a block: which of them draft. */
 static status add_block(dflash_drafter *x, const draft_ask *a, int32_t slots, err *e)
 {
     int32_t token[DFLASH_BLOCK_MAX], wanted[DFLASH_BLOCK_MAX];
@@ -424,19 +424,19 @@ static status add_block(dflash_drafter *x, const draft_ask *a, int32_t slots, er
 static status dflash_propose(drafter *d, const draft_ask *ask, int32_t n, err *e)
 {
     dflash_drafter *x = (dflash_drafter *)d;
-    int32_t guesses = 0, k = 1, n_rows;
+    int32_t drafts = 0, k = 1, n_rows;
     mat y;
     status st;
     for (int32_t i = 0; i < n; i++) {
         ask[i].out->n_slots = 0;
         if (!ready(&ask[i]))
             continue;
-        guesses = ask[i].n_slots > guesses ? ask[i].n_slots : guesses;
+        drafts = ask[i].n_slots > drafts ? ask[i].n_slots : drafts;
         k = ask[i].n_ranks > k ? ask[i].n_ranks : k;
     }
-    if (!guesses)
+    if (!drafts)
         return OK;
-    int32_t slots = dflash_slots(x->g, guesses);
+    int32_t slots = dflash_slots(x->g, drafts);
     slots = slots < x->slots_max ? slots : x->slots_max;
     k = k < DRAFT_RANKS_MAX ? k : DRAFT_RANKS_MAX;
     kv_batch_clear(&x->batch);
@@ -455,7 +455,7 @@ static status dflash_propose(drafter *d, const draft_ask *ask, int32_t n, err *e
         if (ready(&ask[i])) {
             draft_ask one = ask[i];
             one.n_slots = one.n_slots < n_rows ? one.n_slots : n_rows;
-            take_guesses(x, from, y.cols, k, &one);
+            take_drafts(x, from, y.cols, k, &one);
             from += (size_t)n_rows * (size_t)y.cols;
         }
     return OK;

@@ -1,4 +1,4 @@
-/* dflash_test.c - the DFlash drafter as sessions use it: what it has absorbed decides its guesses,
+/* dflash_test.c - the DFlash drafter as sessions use it: what it has absorbed decides its drafts,
  * not in which passes the rows came, nor who else was in them.
  */
 #include "spec/drafter.h"
@@ -131,7 +131,7 @@ static void absorb_one(drafting *x, int32_t s, int64_t n_past, int32_t n)
     absorb(x, past, rows);
 }
 
-/* Guesses of timeline s after its first n tokens and the last one. */
+/* Drafts of timeline s after its first n tokens and the last one. */
 static void propose(drafting *x, int32_t s, int64_t n, int32_t slots, int32_t ranks, proposal *p)
 {
     err e = {0};

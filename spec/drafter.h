@@ -1,7 +1,7 @@
 /* drafter.h - one interface for all drafters: what they propose, and what they are told.
  *
- * A drafter guesses the next tokens of a timeline. The target model then computes the last token
- * and all guesses in one pass, a round (engine/round.c). A wrong guess costs time and never changes
+ * A drafter proposes the next tokens of a timeline. The target model then computes the last token
+ * and all drafts in one pass, a round (engine/round.c). A wrong draft costs time and never changes
  * an answer.
  *
  *     draft_model    a method and its weights, opened for one target model; sessions share it
@@ -38,11 +38,11 @@ enum {
 typedef struct draft_class draft_class;
 typedef struct draft_state draft_state; /* each class has its own */
 
-/* Guesses for the positions after the last token. Slot 0 is the first of them. Ranks of a slot
+/* Drafts for the positions after the last token. Slot 0 is the first of them. Ranks of a slot
  * descend in probability. Drafters that go token by token give the probabilities of slot i + 1
  * under the best token of slot i; block drafters give marginals (drafters-more.md 3, DDTree). */
 typedef struct proposal {
-    int32_t n_slots; /* 0: no guess */
+    int32_t n_slots; /* 0: no draft */
     int32_t n_ranks; /* of every slot */
     int32_t id[DRAFT_SLOTS_MAX][DRAFT_RANKS_MAX];
     float logp[DRAFT_SLOTS_MAX][DRAFT_RANKS_MAX]; /* natural logarithm of the probability */
@@ -96,7 +96,7 @@ typedef struct draft_model {
     const model *target; /* outlives it */
     int32_t n_slots;     /* most slots that it can fill */
     char why[160];       /* the reason for this drafter, as a phrase */
-    const char *notes;   /* contradictions in its file, a line each; NULL: nothing is known of any */
+    const char *notes; /* contradictions in its file, a line each; NULL: nothing is known of any */
 } draft_model;
 
 /* A work space. Each class extends it. */

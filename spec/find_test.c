@@ -258,7 +258,7 @@ TEST(find_auto_takes_what_lies_beside_the_model)
     model_free(&m);
 }
 
-/* Any model with the same tokens drafts for another; auto does not guess that one is meant. */
+/* Any model with the same tokens drafts for another; auto does not assume that one is meant. */
 TEST(find_takes_a_smaller_model_with_the_same_vocabulary)
 {
     model m;
@@ -480,7 +480,7 @@ TEST(find_drafters_are_no_models)
         carat_error e = {0};
         const char *path = made(dir, "m.gguf", sizes[i], "q8_0");
         CHECK_STATUS(carat_model_open(path, NULL, &m, &e), E_UNSUPPORTED);
-        CHECK_SAYS(e.text, "guesses for another model: give it with --draft");
+        CHECK_SAYS(e.text, "drafts for another model: give it with --draft");
         doctor_gguf(path, test_temp("x.gguf"), &(doctor_change){.arch = "eagle3"});
         e = (carat_error){0};
         CHECK_STATUS(carat_model_open(test_temp("x.gguf"), NULL, &m, &e), E_UNSUPPORTED);

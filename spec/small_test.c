@@ -1,5 +1,5 @@
 /* small_test.c - a smaller model as drafter. A copy of the target drafts what the target would
- * answer, so its guesses are known: after prompts of any length, rejected drafts, other prompts and
+ * answer, so its drafts are known: after prompts of any length, rejected drafts, other prompts and
  * wrapped rings.
  */
 #include "spec/drafter.h"

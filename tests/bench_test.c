@@ -114,8 +114,8 @@ TEST(bench_reports_every_test_in_json)
     json_decref(root);
 }
 
-/* With scripted guesses: drafter and checks run, and as many guesses are accepted as asked. */
-TEST(bench_scripts_guesses)
+/* With scripted drafts: drafter and checks run, and as many drafts are accepted as asked. */
+TEST(bench_scripts_drafts)
 {
     json_t *root =
         report("dense", ARGS("-p", "0", "-n", "24", "-d", "0,9", "-s", "2", "-r", "2", "-t", "1",

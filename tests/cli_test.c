@@ -429,7 +429,7 @@ TEST(cli_keeps_thoughts_of_tool_turns_where_it_is_asked_to)
 }
 
 /* A drafter changes what stderr says, and nothing of the answer. */
-TEST(cli_guesses_leave_the_answer_alone)
+TEST(cli_drafts_leave_the_answer_alone)
 {
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 16});
     static const char *const modes[] = {"none", "lookup", "auto"};

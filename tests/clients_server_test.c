@@ -480,8 +480,8 @@ TEST(server_memory_is_bounded_by_the_body)
     stop(&s);
 }
 
-/* With and without guesses: the same answer, and numbers that say what was guessed. */
-TEST(server_guesses_leave_answers_alone)
+/* With and without drafts: the same answer, and numbers that say what was drafted. */
+TEST(server_drafts_leave_answers_alone)
 {
     static const char *const asks[] = {
         "{" ASK ",\"max_tokens\":60,\"temperature\":0,\"speculative\":false}",
@@ -493,12 +493,14 @@ TEST(server_guesses_leave_answers_alone)
     response r;
     arena mem = {0};
     const char *said[5];
+    int n[5]; /* what is sampled, and so its length, differs between instruction sets */
     start_toy(&s, ARGS("--draft", "lookup", "--parallel", "2"));
     for (int i = 0; i < 5; i++) {
         http_post(&r, &s, "/v1/chat/completions", asks[i]);
         CHECK_EQ(r.status, 200);
         said[i] = text_at(&mem, &r, "choices.0.message.content");
-        CHECK_EQ(atoi(text_at(&mem, &r, "usage.completion_tokens")), 60);
+        n[i] = atoi(text_at(&mem, &r, "usage.completion_tokens"));
+        CHECK_EQ(n[i], n[i / 3 * 3]);
         int good =
             atoi(text_at(&mem, &r, "usage.completion_tokens_details.accepted_prediction_tokens"));
         int bad =

@@ -64,7 +64,7 @@ typedef struct df_block {
     int32_t token, slots; /* the last token, and how many slots there are with it */
 } df_block;
 /* Log probabilities [slots][DF_VOCAB] and, if wanted, the logit of the confidence [slots], of the
- * slots that guess. */
+ * slots that draft. */
 void df_compute(const df_options *o, const df_block *b, double *logp, double *conf);
 
 #endif

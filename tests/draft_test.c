@@ -1,4 +1,4 @@
-/* draft_test.c - how much of what the bundled drafters guess the bundled model accepts.
+/* draft_test.c - how much of what the bundled drafters draft the bundled model accepts.
  *
  * A wrong drafter never shows in an answer: it only has fewer of its tokens accepted. So these
  * tests compare the acceptance on held-out prompts with that of PyTorch (tools/demo/README.md) and

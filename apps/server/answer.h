@@ -99,7 +99,7 @@ void make_id(char out[ID_BYTES], const char *prefix); /* prefix and 24 random he
 /* Sums over choices. */
 typedef struct usage {
     int64_t prompt, cached, generated, thinking;
-    int64_t rounds, drafted, accepted; /* of guessing ahead */
+    int64_t rounds, drafted, accepted; /* of speculative decoding */
     const char *drafter;               /* NULL: none */
     double prefill_ms, decode_ms, queue_ms;
 } usage;

@@ -244,7 +244,7 @@ static bool read_biases(request *rq, const request_limits *lim, problem *p)
     return true;
 }
 
-/* What llama-server has as speculative.n_min and speculative.p_min: when to guess nothing. carat
+/* What llama-server has as speculative.n_min and speculative.p_min: when to draft nothing. carat
  * decides that by measured times, so they are checked and have no effect. */
 static bool read_draft_rules(const jtree *o, problem *p)
 {
@@ -254,7 +254,8 @@ static bool read_draft_rules(const jtree *o, problem *p)
            field_real(p, o, "p_min", 0, 1, &p_min);
 }
 
-/* Guessing ahead: true, false, or an object. It changes how long an answer takes, and no token. */
+/* Speculative decoding: true, false, or an object. It changes how long an answer takes, and no
+ * token. */
 static bool read_speculation(request *rq, const request_limits *lim, problem *p)
 {
     static const char *const names[] = {"enabled", "n_max", "tree_max", "n_min", "p_min"};

@@ -105,8 +105,8 @@ void log_exchange(const exchange *x)
             str_printf(&line, ", prompt %lld (%lld cached), %lld tokens at %.1f/s",
                        (long long)u->prompt, (long long)u->cached, (long long)u->generated, rate);
         if (u->rounds)
-            str_printf(&line, " (%lld of %lld guesses in %lld rounds)", (long long)u->accepted,
-                       (long long)u->drafted, (long long)u->rounds);
+            str_printf(&line, " (%lld of %lld drafts accepted in %lld rounds)",
+                       (long long)u->accepted, (long long)u->drafted, (long long)u->rounds);
         if (x->note)
             str_printf(&line, ", %s", x->note);
         str_free(&o);

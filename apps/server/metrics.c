@@ -131,10 +131,10 @@ void metrics_put(metrics *m, const metrics_now *now, str *o)
     number(o, "passes_total", "counter", "Forward passes.", (double)b->n_passes);
     number(o, "pass_rows_total", "counter", "Rows of all passes.", (double)b->n_rows);
     number(o, "pass_seconds_total", "counter", "Time in passes.", b->pass_ms * 1e-3);
-    number(o, "draft_rounds_total", "counter", "Passes over an answer that checked guesses.",
+    number(o, "draft_rounds_total", "counter", "Passes over an answer that checked drafts.",
            (double)b->n_rounds);
-    number(o, "drafted_tokens_total", "counter", "Tokens guessed.", (double)b->n_drafted);
-    number(o, "accepted_draft_tokens_total", "counter", "Guesses that an answer has.",
+    number(o, "drafted_tokens_total", "counter", "Tokens drafted.", (double)b->n_drafted);
+    number(o, "accepted_draft_tokens_total", "counter", "Drafts that an answer has.",
            (double)b->n_accepted);
     number(o, "kv_tokens", "gauge", "Tokens whose keys and values are kept.",
            (double)now->kv_tokens);

@@ -56,7 +56,7 @@ enum {
     REQUEST_MAX_TOOLS = 1024,
     REQUEST_MAX_WORDS = 4096, /* strings of guided_choice */
     REQUEST_MAX_NAME = 256,   /* bytes of a tool's name */
-    SPECULATION_MAX = 63      /* tokens guessed at once */
+    SPECULATION_MAX = 63      /* tokens drafted at once */
 };
 
 /* What parsers need of the model and the options. */

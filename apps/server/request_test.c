@@ -422,7 +422,7 @@ TEST(request_forms_of_other_servers)
     CHECK(strstr(p.text, "structural_tag"));
 }
 
-/* Guessing ahead, in every endpoint alike. */
+/* Speculative decoding, in every endpoint alike. */
 TEST(request_speculation)
 {
     static const struct {

@@ -1,4 +1,4 @@
-/* check_draft.c - DFlash drafters on the CUDA device against the CPU reference: what they guess for
+/* check_draft.c - DFlash drafters on the CUDA device against the CPU reference: what they draft for
  * two timelines, from prompts and from single rows, in plain and in replayed passes.
  */
 #include "tests/cuda/check_int.h"
@@ -23,10 +23,10 @@ enum {
     WIDE = DF_FEATURES * DF_EMBD
 };
 
-/* What a run guesses: of every round and timeline. */
-typedef struct guesses {
+/* What a run drafts: of every round and timeline. */
+typedef struct drafts {
     proposal p[ROUNDS][SEQS];
-} guesses;
+} drafts;
 
 typedef struct draft_run {
     model target;
@@ -113,7 +113,7 @@ static status propose(draft_run *r, proposal *p, err *e)
 }
 
 static bool run_drafter(device *dev, const char *target, const char *draft, const float *features,
-                        guesses *out, err *e)
+                        drafts *out, err *e)
 {
     draft_run r;
     const int32_t prompt[SEQS] = {PROMPT, 0}, other[SEQS] = {0, 30};
@@ -131,7 +131,7 @@ static bool run_drafter(device *dev, const char *target, const char *draft, cons
 }
 
 /* The largest difference of probabilities, rank by rank; tokens may differ where two are alike. */
-static double distance(const guesses *a, const guesses *b, int32_t *n_other)
+static double distance(const drafts *a, const drafts *b, int32_t *n_other)
 {
     double far = 0;
     *n_other = 0;
@@ -170,7 +170,7 @@ void check_drafts(rig *g)
     cuda_device *c = g->gpu->self;
     bool no_graphs = c->no_graphs;
     float *features = draw(g, (size_t)N_CTX * WIDE, 1.0);
-    guesses *want = mem_calloc(3, sizeof *want);
+    drafts *want = mem_calloc(3, sizeof *want);
     const char *target = rig_model_of(128, 256, RIG_QK_NORM);
     for (size_t i = 0; features && want && i < sizeof kinds / sizeof *kinds; i++) {
         const char *draft = df_write(&kinds[i].o, "check-draft.gguf");

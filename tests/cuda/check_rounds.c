@@ -34,7 +34,7 @@ static void keep_end(void *user, carat_status st, const carat_error *e, const ca
     r->t = *t;
 }
 
-/* Two models from one file: without a drafter, and with lookup, whose guesses scripts replace. */
+/* Two models from one file: without a drafter, and with lookup, whose drafts scripts replace. */
 typedef struct rounds_rig {
     rig *g;
     const char *name, *type;
