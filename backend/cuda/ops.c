@@ -361,13 +361,6 @@ static void c_matmul(pass *p, mat y, mat x, const weight *w)
     cuda_done(p, "matmul");
 }
 
-static mat column_range(mat m, int32_t first, int32_t n)
-{
-    m.at = m.at ? m.at + first : NULL;
-    m.cols = n;
-    return m;
-}
-
 /* Can one kernel of block products read gate and up together? */
 static bool pairs(const pass *p, const weight *gate, const weight *up, int32_t n_ff)
 {
@@ -395,7 +388,7 @@ static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, a
         c_matmul(p, a, x, gate);
         if (up)
             c_matmul(p, b, x, up);
-        c_act_mul(p, y, column_range(a, 0, y.cols), up ? b : column_range(a, y.cols, y.cols), act);
+        c_act_mul(p, y, mat_columns(a, 0, y.cols), up ? b : mat_columns(a, y.cols, y.cols), act);
         return;
     }
     if (!p->dry && (!loaded(p, gate) || (up && !loaded(p, up))))
@@ -530,7 +523,7 @@ static void glu_by_expert(pass *p, mat y, mat x, routing r, const weight *gate, 
         expert_mma(p, b, q, up, l, r.k);
     mat ya = {y.at, y.rows * y.heads, 1, y.cols, y.cols};
     mat aa = {a.at, ya.rows, 1, a.cols, a.cols}, bb = {b.at, ya.rows, 1, b.cols, b.cols};
-    c_act_mul(p, ya, column_range(aa, 0, y.cols), up ? bb : column_range(bb, y.cols, y.cols), act);
+    c_act_mul(p, ya, mat_columns(aa, 0, y.cols), up ? bb : mat_columns(bb, y.cols, y.cols), act);
 }
 
 /* Rows of one expert share its weights, at most FEW_ROWS rows at a time. False: there is one row,
@@ -592,7 +585,7 @@ static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, cons
             expert_alone(p, b, x, r, up);
         mat ya = {y.at, y.rows * y.heads, 1, y.cols, y.cols};
         mat aa = {a.at, ya.rows, 1, a.cols, a.cols}, bb = {b.at, ya.rows, 1, b.cols, b.cols};
-        c_act_mul(p, ya, column_range(aa, 0, y.cols), up ? bb : column_range(bb, y.cols, y.cols),
+        c_act_mul(p, ya, mat_columns(aa, 0, y.cols), up ? bb : mat_columns(bb, y.cols, y.cols),
                   act);
         return;
     }
