@@ -57,10 +57,7 @@ status dflash_shape_check(const dflash_shape *s, const char *what, err *e)
     bool windows = false;
     for (int32_t il = 0; il < s->n_layer && il < DFLASH_SHAPE_LAYERS; il++)
         windows |= s->swa[il];
-    const struct {
-        const char *name;
-        int32_t v, min, max;
-    } range[] = {
+    const shape_range range[] = {
         {"number of layers", s->n_layer, 1, DFLASH_SHAPE_LAYERS},
         {"hidden size", s->n_embd, 1, WIDTH_MAX},
         {"vocabulary size", s->n_vocab, 1, VOCAB_MAX},
@@ -76,10 +73,9 @@ status dflash_shape_check(const dflash_shape *s, const char *what, err *e)
         {"number of the target's layers", s->n_target_layer, 0, SHAPE_LAYERS_MAX},
         {"rank of the bigram correction", s->markov_rank, 0, 8192},
     };
-    for (size_t i = 0; i < sizeof range / sizeof *range; i++)
-        if (range[i].v < range[i].min || range[i].v > range[i].max)
-            return err_set(e, E_ARG, "%s: the %s is %" PRId32 ", expected %" PRId32 " to %" PRId32,
-                           what, range[i].name, range[i].v, range[i].min, range[i].max);
+    status st = shape_check_ranges(range, sizeof range / sizeof *range, what, e);
+    if (st)
+        return st;
     if (s->n_head % s->n_head_kv)
         return err_set(e, E_ARG, "%s: %" PRId32 " heads do not share %" PRId32 " key heads evenly",
                        what, s->n_head, s->n_head_kv);

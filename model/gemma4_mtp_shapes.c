@@ -47,10 +47,7 @@ status gemma4_mtp_shape_check(const gemma4_mtp_shape *s, const char *what, err *
 {
     /* Far above every published size. A product of two is far below an overflow of int64. */
     enum { WIDTH_MAX = 1 << 20, VOCAB_MAX = 1 << 22 };
-    const struct {
-        const char *name;
-        int32_t v, min, max;
-    } range[] = {
+    const shape_range range[] = {
         {"number of layers", s->n_layer, 1, MTP_SHAPE_LAYERS},
         {"hidden size", s->n_embd, 1, WIDTH_MAX},
         {"hidden size of the target", s->n_target_embd, 1, WIDTH_MAX},
@@ -66,10 +63,9 @@ status gemma4_mtp_shape_check(const gemma4_mtp_shape *s, const char *what, err *
         {"window", s->window, 1, 1 << 24},
         {"number of positions", s->n_ctx_train, 1, 1 << 30},
     };
-    for (size_t i = 0; i < sizeof range / sizeof *range; i++)
-        if (range[i].v < range[i].min || range[i].v > range[i].max)
-            return err_set(e, E_ARG, "%s: the %s is %" PRId32 ", expected %" PRId32 " to %" PRId32,
-                           what, range[i].name, range[i].v, range[i].min, range[i].max);
+    status st = shape_check_ranges(range, sizeof range / sizeof *range, what, e);
+    if (st)
+        return st;
     if (s->n_head % s->n_head_kv || s->n_head % s->n_head_kv_global)
         return err_set(e, E_ARG,
                        "%s: %" PRId32 " heads do not share %" PRId32 " or %" PRId32

@@ -5,11 +5,21 @@
 #include "model/gemma4_mtp_shapes.h"
 #include "model/gemma4_shapes.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 const shape_family *const shape_families[] = {&gemma4_shapes, &dflash_shapes, &gemma4_mtp_shapes,
                                               NULL};
+
+status shape_check_ranges(const shape_range *range, size_t n, const char *what, err *e)
+{
+    for (size_t i = 0; i < n; i++)
+        if (range[i].v < range[i].min || range[i].v > range[i].max)
+            return err_set(e, E_ARG, "%s: the %s is %" PRId32 ", expected %" PRId32 " to %" PRId32,
+                           what, range[i].name, range[i].v, range[i].min, range[i].max);
+    return OK;
+}
 
 status shape_named(const char *size, model_shape **out, err *e)
 {
