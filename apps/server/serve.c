@@ -360,13 +360,14 @@ static void run_passes(server *s)
         bool any = carat_batch_step(s->batch);
         ringer_go(&s->bells);
         double now = clock_ms();
-        if (!any || now - looked > LOOK_MS) {
+        if (draining(s) && deadline <= 0)
+            deadline = now + 1000.0 * (double)s->o->drain_s;
+        bool last = draining(s) && (atomic_load(&s->n_active) == 0 || now > deadline);
+        if (!any || last || now - looked > LOOK_MS) {
             tell_cache_errors(s, told, sizeof told);
             looked = now;
         }
-        if (draining(s) && deadline <= 0)
-            deadline = now + 1000.0 * (double)s->o->drain_s;
-        if (draining(s) && (atomic_load(&s->n_active) == 0 || now > deadline))
+        if (last)
             return;
         if (beat_ms && now - beaten > beat_ms) {
             notify_systemd("WATCHDOG=1\n");
