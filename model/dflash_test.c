@@ -286,7 +286,7 @@ TEST(dflash_shapes_beat_metadata)
         {"no list of layers", {.drop_key = "dflash.target_layers"}, "no list", 12, 5, 8, {1, 2, 3}},
         {"a list of four", {.ids = four, .n_ids = 4}, "target_layers", 12, 5, 8, {1, 2, 3}},
         {"a falling list", {.ids = falling, .n_ids = 3}, "ascending", 12, 5, 8, {1, 2, 3}},
-        {"a layer 0 of those that count from 1",
+        {"captured layer 0 in a list that counts from 1",
          {.ids = below, .n_ids = 3},
          "ascending",
          12,

@@ -10,9 +10,9 @@
  * other store expand.cu makes such streams, in slices of at most slice_bytes. Each sequence of a
  * pass has its own slices.
  *
- * Tiles and slices of a prompt's keys begin at multiples of 64, wherever the pass begins, and what
- * is carried from slice to slice is all that a kernel has. So a row's bits do not depend on how its
- * prompt was cut into passes.
+ * Tiles and slices of a prompt's keys begin at multiples of 64, wherever the pass begins. A kernel
+ * carries maxima, sums and results unrounded to the next slice. So a row's bits do not depend on
+ * how its prompt was cut into passes.
  *
  * Stores with rotated keys: queries are rotated before the kernel. With rotated values: the result
  * is rotated back after it. One stream (keys.cuh): the kernels of tiles take heads of 256 and 512
@@ -344,8 +344,8 @@ static size_t made_key_bytes(const kv_view *kv)
     size_t one = sizeof(uint16_t) * (size_t)kv->n_head_kv * (size_t)kv->head_dim;
     return values_stay(kv) ? one : 2 * one;
 }
-/* Keys of a slice: all that a store can show a pass, or as many as slice_bytes holds. A function of
- * the store alone. */
+/* The number of keys of a slice: those of the whole store, or as many as slice_bytes holds. It
+ * depends on the store alone. */
 static int32_t slice_keys(const cuda_device *c, const kv_view *kv)
 {
     size_t all =

@@ -31,7 +31,7 @@ static_assert(FETCH_REGISTERS <= 128 && SCORE_REGISTERS >= 128, "of 128 at entry
 
 using block = job<D, PAIRS>;
 
-/* What the warpgroups tell each other. P is double-buffered, and all that belongs to it. */
+/* Barriers and factors that the warpgroups share. Those of P exist twice, as P does. */
 struct notes {
     uint64_t k_full[UNITS], k_free[UNITS], v_full[UNITS], v_free[UNITS];
     uint64_t p_full[2], p_free[2], all_summed;
