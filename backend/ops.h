@@ -56,6 +56,12 @@ typedef struct branch {
     const weight *w;
 } branch;
 
+/* The constants of a gated delta rule, [n_v] each: the decay of head j is
+ * exp(a[j] * softplus(x + dt[j])). a is negative. */
+typedef struct delta_gate {
+    const weight *a, *dt;
+} delta_gate;
+
 typedef struct device_ops {
     /* y[r] = W[token[r]] * scale, decoded */
     void (*embed)(pass *p, mat y, const weight *w, float scale);
@@ -70,8 +76,8 @@ typedef struct device_ops {
     /* y = act(gate x) * (up x). gate and up may be the halves of one weight (up NULL: rows
      * 0..n/2-1 are the gate's, the rest up's). Optional. */
     void (*glu)(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act);
-    /* y = act(a) * b; y may be a. a may have one column per head: then it is the factor of the whole
-     * head, and y is not a. */
+    /* y = act(a) * b; y may be a. a may have one column per head: then it is the factor of the
+     * whole head, and y is not a. */
     void (*act_mul)(pass *p, mat y, mat a, mat b, act_kind act);
     /* in place, every head */
     void (*rope)(pass *p, mat x, const rope *r);
@@ -99,6 +105,9 @@ typedef struct device_ops {
     void (*moe_matmul)(pass *p, mat y, mat x, routing r, const weight *w);
     /* x[r, 0, i] = list[r.id[r, c / n] * n + c % n], c = x[r, 0, i]; -1 stays */
     void (*renumber)(pass *p, mat x, routing r, const int32_t *list, int32_t n_list, int32_t n);
+    /* See op_conv and op_delta. Optional: only models with recurrent layers need them. */
+    void (*conv)(pass *p, mat y, mat x, const weight *w, const recur_view *rv);
+    void (*delta)(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const recur_view *rv);
     /* y[i] = x[row[i]] */
     void (*gather)(pass *p, mat y, mat x, const int32_t *row);
     void (*copy)(pass *p, mat y, mat x);
@@ -181,6 +190,10 @@ struct device {
      * not waited for. NULL: stores are memory of the host. */
     void (*keep_rows)(device *d, const row_store *store, int32_t n_stores, int64_t first,
                       const int32_t *from, int32_t n);
+    /* Applies s's pending rows to state and conv of n stores, as the next pass would. Ordered with
+     * the passes, not waited for. NULL: the device has no recurrent ops. */
+    void (*settle)(device *d, const recur_view *v, const recur_base *base, int32_t n,
+                   const recur_seq *s);
     void *(*host_alloc)(device *d, size_t n_bytes);
     void (*host_free)(device *d, void *p, size_t n_bytes);
     /* Gives w a place on the device. w->data points at host bytes in the file's layout that stay
@@ -239,6 +252,18 @@ mat op_moe_matmul(pass *p, mat x, routing r, const weight *w);
 /* What op_best chose among the k * n columns of an op_moe_matmul, in the numbering of list[n_list]:
  * output o of matrix e is list[e * n + o]. In place. */
 void op_renumber(pass *p, mat best, routing r, const int32_t *list, int32_t n_list, int32_t n);
+/* silu of a causal convolution along each row's sequence, channel by channel: y[r, c] =
+ * silu(sum_j w[c][j] x[r - (n_taps - 1) + j, c]). A tree's row looks at its ancestors. Rows before
+ * the pass are those of rv's store; before the first token they are 0. w: [channels] rows of
+ * n_taps. */
+mat op_conv(pass *p, mat x, const weight *w, const recur_view *rv);
+/* The gated delta rule (Yang, Kautz, Hatamizadeh: Gated Delta Networks, arXiv 2412.06464), row by
+ * row: q, k  = c's heads, each divided by sqrt(|x|^2 + 1e-6); q also by sqrt(dk) S    *= exp(g.a[j]
+ * softplus(a[r, j] + g.dt[j]))          per value head j, S: [dv, dk] e     = sigmoid(b[r, j]) (v -
+ * S k) S    += e k^T o     = S q                                              o: [rows, n_v heads,
+ * dv] c: [rows, channels], from op_conv. A row's S is its parent's, for the first rows rv's store.
+ */
+mat op_delta(pass *p, mat c, mat a, mat b, const delta_gate *g, const recur_view *rv);
 /* From here on the pass has only the rows whose logits are wanted: replaces the n mats by those
  * rows of them and sets p->rows. A second call changes nothing. */
 void op_keep_outputs(pass *p, mat *const *x, int32_t n);

@@ -56,6 +56,55 @@ typedef struct kv_base {
     const int32_t *page;
 } kv_base;
 
+/* A recurrent layer: a gated delta rule over n_v value heads, and the convolution before it. Its
+ * state is no function of a row's keys, so a rejected row cannot be dropped by a counter. What a
+ * row would change is kept in a journal until the row is committed:
+ *
+ *     state, conv      the layer after the committed rows, without the pending ones
+ *     journal[bank]    the pending rows: committed, not yet in state and conv
+ *     journal[!bank]   receives the rows of this pass
+ *
+ * A pass applies the pending rows first, and writes state and conv once. So decoding reads and
+ * writes the state once for each token, whether or not tokens are drafts. Rows that are certain to
+ * be committed (recur_seq.final: prompts) go into state and conv at once, without the journal.
+ * An applied row and a computed row make the same operations in the same order: same bits. */
+typedef struct recur_view {
+    int32_t id;           /* which of the step's recurrent stores */
+    int8_t side;          /* which of a pass's devices has it: pass.h */
+    int32_t n_k, n_v;     /* key heads, value heads; value head j reads key head j mod n_k */
+    int32_t dk, dv;       /* sizes of a key head and a value head */
+    int32_t n_taps;       /* of the convolution, its own row included */
+    int32_t journal_rows; /* the most uncommitted rows of a pass */
+} recur_view;
+
+/* Channels of the convolution: queries and keys [n_k][dk] each, values [n_v][dv]. */
+static inline int32_t recur_channels(const recur_view *v)
+{
+    return 2 * v->n_k * v->dk + v->n_v * v->dv;
+}
+
+/* Where one sequence keeps one recurrent layer. Memory of the layer's device, f32. */
+typedef struct recur_base {
+    float *state; /* [n_v][dv][dk], keys contiguous */
+    float *conv;  /* [n_taps - 1][channels]: the last inputs of the convolution, oldest first */
+    float *journal[2]; /* [journal_rows] of: inputs [channels], keys [n_k][dk] as the rule reads
+                          them, errors [n_v][dv], decays [n_v] */
+} recur_base;
+
+static inline int32_t recur_journal_row(const recur_view *v) /* floats */
+{
+    return recur_channels(v) + v->n_k * v->dk + v->n_v * v->dv + v->n_v;
+}
+
+/* The same for all recurrent layers of a sequence. */
+typedef struct recur_seq {
+    int32_t row0, n; /* its rows of step.all */
+    bool final;      /* all n rows will be committed */
+    int32_t bank;    /* of the journal: has the pending rows */
+    int32_t n_pending;
+    int32_t pending[STEP_TREE_ROWS_MAX]; /* rows of the journal, in the order of their positions */
+} recur_seq;
+
 typedef struct step {
     bool prompt;            /* rows of prompts; else of answers. A device may compute the two by
                                different kernels, and then one pass never has both */
@@ -65,6 +114,11 @@ typedef struct step {
     int32_t n_seqs;
     int32_t n_kv;      /* key/value stores per sequence */
     const kv_base *kv; /* [n_seqs][n_kv] */
+    int32_t n_recur;   /* recurrent stores per sequence; 0: recur, recur_seq and parent are NULL */
+    const recur_base *recur;    /* [n_seqs][n_recur] */
+    const recur_seq *recur_seq; /* [n_seqs] */
+    const int32_t *parent; /* [all.n]: the row of `all` that each row follows; -1: the committed
+                              context. A parent comes before its children */
 } step;
 
 /* How the model sees a layer's keys and values; the same for every session of a shape.

@@ -77,6 +77,8 @@ typedef struct kv_layout_bytes {
 typedef struct kv_layout {
     int32_t n;                                 /* stores */
     kv_view *view;                             /* [n], id == index */
+    int32_t n_recur;                           /* recurrent layers */
+    recur_view *recur;                         /* [n_recur], id == index */
     int32_t n_ctx;                             /* most tokens a timeline may hold */
     int32_t rows_max;                          /* most rows of one sequence in a pass */
     int32_t n_ring_slots;                      /* the largest ring; 0 if all stores are linear */

@@ -52,9 +52,11 @@ struct model {
     int32_t n_layer, n_embd, n_vocab, n_ctx_train, window;
     /* What a drafter borrows; NULL where an architecture has none. */
     const weight *embd, *head;
-    float embd_scale, softcap;                        /* softcap 0: none */
-    int32_t n_kv;                                     /* layers that own keys */
-    kv_spec *kv;                                      /* [n_kv] */
+    float embd_scale, softcap; /* softcap 0: none */
+    int32_t n_kv;              /* layers that own keys */
+    kv_spec *kv;               /* [n_kv] */
+    int32_t n_recur;           /* recurrent layers */
+    recur_view *recur;         /* [n_recur]: their shapes and sides; journal_rows is the layout's */
     uint64_t n_params, n_params_active, active_bytes; /* active: per decoded token, with the head */
     int32_t n_suppress;
     const int32_t *suppress; /* ids never generated */
