@@ -71,10 +71,10 @@ static void add_mark(const carat_model *m, carat_marks *marks, const char *piece
 
 void carat_model_get_marks(const carat_model *m, carat_marks *marks)
 {
+    const text_family *f = m->text ? vocab_family(m->text) : NULL;
     *marks = (carat_marks){-1, -1, -1, -1, {0}, 0};
-    if (!m->text)
+    if (!f || !f->answer)
         return;
-    const text_family *f = vocab_family(m->text);
     marks->thought_open = vocab_mark(m->text, f->answer->thought_open);
     marks->thought_close = vocab_mark(m->text, f->answer->thought_close);
     marks->call_open = vocab_mark(m->text, f->answer->call_open);

@@ -4,9 +4,10 @@
  *  1. Cut the text at its special pieces, and spell each space U+2581.
  *  2. Cut the rest into words with the family's pre-splitter (Gemma 4: runs of LF, and runs of
  *     any other characters).
- *  3. Split each word into characters. Join the neighbouring pair of lowest merge rank, leftmost
- *     first, until no pair can be joined.
+ *  3. Split each word into characters, or into bytes where the vocabulary is one of bytes. Join the
+ *     neighbouring pair of lowest merge rank, leftmost first, until no pair can be joined.
  *
+ * A vocabulary of bytes spells no space U+2581, and its words are short: they are not cut further.
  * In Gemma 4 a word is a whole paragraph. Three optimisations make step 3 fast and change no id:
  *  - A word is cut into parts between characters x and y if no merge joins a piece ending in x with
  *    a piece beginning in y. No merge can cross such a place, and merges act on neighbours only, so
@@ -30,7 +31,7 @@ enum {
     CACHE_MIN_TEXT = 256,     /* for shorter texts the set-up costs more than it saves */
 };
 
-/* A symbol is a piece id, or a character without a piece as -2 - code point. */
+/* A symbol is a piece id, or a character or byte without a piece as -2 - its number. */
 typedef int32_t symbol;
 
 typedef struct cache_entry {
@@ -98,7 +99,7 @@ static void put_byte_pieces(encoder *E, uint32_t cp)
 {
     char c[4];
     int n = utf8_encode(cp == ' ' ? SPACE_MARK_CP : cp, c);
-    bool all = true;
+    bool all = E->v->kind == VOCAB_CHARS;
     for (int i = 0; i < n; i++)
         all &= E->v->byte_id[(unsigned char)c[i]] >= 0;
     if (!all && !E->unk_last)
@@ -144,6 +145,20 @@ static symbol symbol_of(const vocab *v, uint32_t cp)
             id = -1;
     }
     return id >= 0 ? id : -2 - (int32_t)cp;
+}
+
+/* The symbol that begins at s, n > 0, and its length in bytes. */
+static inline size_t read_symbol(const vocab *v, const char *s, size_t n, symbol *out)
+{
+    uint32_t cp;
+    if (v->kind == VOCAB_BYTES) {
+        unsigned char c = (unsigned char)*s;
+        *out = v->byte_id[c] >= 0 ? v->byte_id[c] : -2 - (int32_t)c;
+        return 1;
+    }
+    size_t len = read_utf8(s, n, &cp);
+    *out = symbol_of(v, cp);
+    return len;
 }
 
 static inline uint32_t rank_of(encoder *E, symbol a, symbol b)
@@ -271,9 +286,9 @@ static void encode_long(encoder *E, const char *text, size_t n_bytes)
         return;
     }
     for (size_t i = 0; i < n_bytes; n++) {
-        uint32_t cp;
-        i += read_utf8(text + i, n_bytes - i, &cp);
-        E->sym[n] = (long_symbol){symbol_of(E->v, cp), n - 1, n + 1, NO_RANK};
+        symbol s;
+        i += read_symbol(E->v, text + i, n_bytes - i, &s);
+        E->sym[n] = (long_symbol){s, n - 1, n + 1, NO_RANK};
     }
     E->sym[n - 1].next = UINT32_MAX; /* sym[0].prev has the same value: 0 - 1 */
 
@@ -311,10 +326,12 @@ static void encode_long(encoder *E, const char *text, size_t n_bytes)
 /* The id of the piece with the part's spelling. -1: none, or a structural piece. */
 static int32_t find_whole(const vocab *v, const char *text, size_t n_bytes)
 {
-    char piece[3 * CACHE_KEY_BYTES];
+    char piece[3 * CACHE_KEY_BYTES + 2]; /* utf8_encode may write 4 bytes */
     size_t n = 0;
     for (size_t i = 0; i < n_bytes; i++) {
-        if (text[i] == ' ') {
+        if (v->kind == VOCAB_BYTES) {
+            n += (size_t)utf8_encode(byte_to_char((unsigned char)text[i]), piece + n);
+        } else if (text[i] == ' ') {
             memcpy(piece + n, SPACE_MARK, 3);
             n += 3;
         } else {
@@ -367,11 +384,8 @@ static void encode_part(encoder *E, const char *text, size_t n_bytes)
     symbol s[SMALL_SYMBOLS];
     int n = 0;
     size_t i = 0;
-    while (i < n_bytes && n < SMALL_SYMBOLS) {
-        uint32_t cp;
-        i += read_utf8(text + i, n_bytes - i, &cp);
-        s[n++] = symbol_of(v, cp);
-    }
+    while (i < n_bytes && n < SMALL_SYMBOLS)
+        i += read_symbol(v, text + i, n_bytes - i, &s[n++]);
     if (i < n_bytes) {
         encode_long(E, text, n_bytes);
         return;
@@ -390,6 +404,8 @@ static void encode_part(encoder *E, const char *text, size_t n_bytes)
 static size_t part_length(const vocab *v, const char *text, size_t n)
 {
     uint32_t x, y;
+    if (v->kind == VOCAB_BYTES)
+        return n;
     size_t i = read_utf8(text, n, &x);
     while (i < n) {
         unsigned char c = (unsigned char)text[i];

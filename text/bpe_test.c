@@ -281,54 +281,14 @@ TEST(bpe_heap_and_scan_agree_on_long_parts)
 
 /* ---- Against the tokenizers library ---- */
 
-static void replay(const char *path)
-{
-    char *text;
-    size_t n;
-    err e = {0};
-    arena mem = {0};
-    const jtree *root;
-    vocab *v;
-    id_list ids = {0};
-    str back = {0};
-    int n_cases = 0;
-    CHECK_OK(file_read_all(test_path(path), 4 << 20, &text, &n, &e), e);
-    CHECK_OK(jtree_parse(text, n, path, 8, &mem, &root, &e), e);
-    CHECK_OK(vocab_from_json(root, &v, &e), e);
-    for (const jtree *c = jtree_get(root, "cases")->first; c; c = c->next, n_cases++) {
-        const jtree *s = c->first, *want = s->next, *id = want->first;
-        ids.n = 0;
-        CHECK_OK(vocab_encode(v, s->s, s->n, SPECIAL_ALL, &ids, &e), e);
-        for (int64_t i = 0; i < ids.n && id; i++, id = id->next)
-            CHECK_MSG(ids.at[i] == atoi(id->s), "%s, \"%s\": id %lld is %d, expected %s", path,
-                      s->s, (long long)i, ids.at[i], id->s);
-        CHECK_EQ(ids.n, want->count);
-        /* And back again. A text may spell U+2581 itself, which comes back as a space. */
-        str_cut(&back, 0);
-        for (int64_t i = 0; i < ids.n; i++) {
-            size_t n_piece;
-            const char *piece = vocab_text(v, ids.at[i], true, &n_piece);
-            str_put(&back, piece, n_piece);
-        }
-        if (!strstr(s->s, SPACE_MARK))
-            CHECK_STR(str_text(&back), s->s);
-    }
-    CHECK(n_cases > 200);
-    str_free(&back);
-    id_list_free(&ids);
-    vocab_close(v);
-    arena_free(&mem);
-    mem_free(text);
-}
-
 TEST(bpe_agrees_with_tokenizers_on_trained_merges)
 {
-    replay("tests/data/vocab/trained.json");
+    replay_vocab_cases(test_path("tests/data/vocab/trained.json"));
 }
 
 TEST(bpe_agrees_with_tokenizers_on_all_splits)
 {
-    replay("tests/data/vocab/splits.json");
+    replay_vocab_cases(test_path("tests/data/vocab/splits.json"));
 }
 
 /* ---- Special cases by name ---- */

@@ -15,7 +15,7 @@
 
 const chat_format *chat_format_of(const text_family *f, const char *template_text, size_t n)
 {
-    return f && n ? f->recognise(template_text, n) : NULL;
+    return f && n && f->recognise ? f->recognise(template_text, n) : NULL;
 }
 
 /* ---- The writer ---- */

@@ -70,12 +70,13 @@ struct text_family {
     /* Pieces, for ids that the file does not give. NULL: the family has none. */
     const char *bos, *eos, *unk, *pad, *mask;
     bool bos_always;             /* raw prompts begin with BOS, even if the file says no */
+    bool bos_never;              /* they never do, even if the file says so */
     const char *const *ends;     /* pieces that end a generation */
     const char *const *ends_not; /* pieces that never end one, even if the file says so */
     const char *const *shown;    /* marks for the output parser: always spelled out */
     const char *const *media;    /* placeholders, which are never sampled */
 
-    /* ---- Conversations ---- */
+    /* ---- Conversations: all NULL in a family without a chat format ---- */
     const char *turn_open;  /* begins a turn; a checkpoint is worth taking before the last one */
     const char *turn_close; /* ends one */
     const chat_format *(*recognise)(const char *template_text, size_t n);

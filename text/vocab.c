@@ -283,7 +283,8 @@ static status build_merges(vocab_builder *b, err *e)
     v->pair_mask = size - 1;
     v->pair_bytes = size * sizeof *v->pair;
     v->pair = mem_pages(v->pair_bytes);
-    v->join_other = mem_calloc(JOIN_BITS / 64, 8);
+    bool cuts = v->kind == VOCAB_CHARS;
+    v->join_other = mem_calloc(cuts ? JOIN_BITS / 64 : 1, 8);
     v->merged = mem_alloc((size_t)b->merges * sizeof *v->merged);
     if (!v->pair || !v->join_other || !v->merged)
         return err_memory(e, "the table of merges", v->pair_bytes);
@@ -341,6 +342,8 @@ static status build_merges(vocab_builder *b, err *e)
             status st = insert_pair(v, id[k][0], id[k][1], (uint32_t)(base + k), e);
             if (st)
                 return st;
+            if (!cuts)
+                continue;
             uint32_t x = last_char(s, cut), y = first_char(s + cut, n - cut);
             if ((x | y) < 128) {
                 v->join_ascii[x][y >> 6] |= (uint64_t)1 << (y & 63);
@@ -379,6 +382,25 @@ static void set_flag(vocab *v, const char *const *piece, uint8_t flag)
         int32_t id = vocab_mark(v, *piece);
         if (id >= 0 && v->type[id] != TOKEN_BYTE)
             v->flags[id] |= flag;
+    }
+}
+
+/* Files differ in the types of a family's pieces. Marks of an answer are found in any text; other
+ * ends of a generation are control pieces, so that they neither appear in answers nor match in
+ * content. */
+static void set_types(vocab *v)
+{
+    const text_family *f = v->family;
+    for (const char *const *piece = f->shown; *piece; piece++) {
+        int32_t id = vocab_mark(v, *piece);
+        if (id >= 0 && v->type[id] == TOKEN_NORMAL)
+            v->type[id] = TOKEN_USER_DEFINED;
+    }
+    for (const char *const *piece = f->ends; *piece; piece++) {
+        int32_t id = vocab_mark(v, *piece);
+        if (id >= 0 && (v->type[id] == TOKEN_NORMAL || v->type[id] == TOKEN_USER_DEFINED) &&
+            !text_is_one_of(f->shown, *piece, strlen(*piece)))
+            v->type[id] = TOKEN_CONTROL;
     }
 }
 
@@ -423,7 +445,7 @@ static status set_specials(vocab *v, const vocab_settings *s, err *e)
     v->bos = s->bos >= 0 ? s->bos : vocab_mark(v, f->bos);
     v->eos = s->eos >= 0 ? s->eos : vocab_mark(v, f->eos);
     v->unk = s->unk >= 0 ? s->unk : vocab_mark(v, f->unk);
-    v->raw_bos = f->bos_always || s->add_bos ? v->bos : -1;
+    v->raw_bos = !f->bos_never && (f->bos_always || s->add_bos) ? v->bos : -1;
     const int32_t ends[] = {s->eos, s->eot};
     for (size_t i = 0; i < COUNT_OF(ends); i++) {
         size_t n;
@@ -493,6 +515,44 @@ static status build_chars(vocab *v, err *e)
     return v->newline_id && run ? OK : err_memory(e, "the table of line breaks", n_lines * 5);
 }
 
+/* VOCAB_BYTES: the piece that each byte of a text begins as. */
+static status build_bytes(vocab *v, err *e)
+{
+    for (int byte = 0; byte < 256; byte++) {
+        char piece[4];
+        size_t n = (size_t)utf8_encode(byte_to_char((unsigned char)byte), piece);
+        int32_t id = vocab_find(v, piece, n);
+        v->byte_id[byte] = id >= 0 && !(v->flags[id] & FLAG_STRUCTURE) ? id : -1;
+        if (v->byte_id[byte] < 0 && v->unk < 0)
+            return err_set(e, E_FORMAT,
+                           "the vocabulary has neither the piece \"%.*s\" for byte 0x%02X nor an "
+                           "unknown token, so not every text can be encoded",
+                           (int)n, piece, (unsigned)byte);
+    }
+    return OK;
+}
+
+/* The bytes that an ordinary piece of VOCAB_BYTES spells. A character that spells none stays as it
+ * is. Returns their number, at most n. */
+static size_t spelled_bytes(const char *p, size_t n, char *out)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < n;) {
+        uint32_t c;
+        bool ok;
+        size_t len = (size_t)utf8_decode(p + i, n - i, &c, &ok);
+        int byte = ok ? char_to_byte(c) : -1;
+        if (byte >= 0) {
+            out[at++] = (char)byte;
+        } else {
+            memcpy(out + at, p + i, len);
+            at += len;
+        }
+        i += len;
+    }
+    return at;
+}
+
 static status build_texts(vocab *v, err *e)
 {
     /* A token's text is never longer than its piece. */
@@ -504,6 +564,11 @@ static status build_texts(vocab *v, err *e)
         const char *p = vocab_piece(v, id, &n);
         if (v->type[id] == TOKEN_BYTE) {
             v->text_bytes[at++] = (char)byte_of(p, n);
+        } else if (v->kind == VOCAB_BYTES) {
+            bool plain = v->type[id] == TOKEN_NORMAL || v->type[id] == TOKEN_UNUSED;
+            if (!plain)
+                memcpy(v->text_bytes + at, p, n);
+            at += plain ? spelled_bytes(p, n, v->text_bytes + at) : n;
         } else {
             for (size_t i = 0; i < n;) {
                 bool space = n - i >= 3 && !memcmp(p + i, SPACE_MARK, 3);
@@ -572,13 +637,15 @@ status vocab_finish(vocab_builder *b, const vocab_settings *s, vocab **out, err 
         goto out;
     if ((st = build_pieces(v, e)))
         goto out;
+    set_types(v);
     set_flags(v);
     if ((st = set_specials(v, s, e)))
         goto out;
     if ((st = build_texts(v, e)))
         goto out;
     if (v->kind != VOCAB_NONE &&
-        ((st = build_chars(v, e)) || (st = build_merges(b, e)) || (st = special_build(v, e))))
+        ((st = v->kind == VOCAB_BYTES ? build_bytes(v, e) : build_chars(v, e)) ||
+         (st = build_merges(b, e)) || (st = special_build(v, e))))
         goto out;
     *out = v;
     b->v = NULL;

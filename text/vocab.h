@@ -10,8 +10,9 @@
  *     for (...) vocab_add_merge(b, merge.at, merge.n);
  *     st = vocab_finish(b, &settings, &v, e);                   frees b in any case
  *
- * Ids are int32_t in [0, n). Sizes are bytes. Pieces are byte strings, not NUL-terminated, and
- * spell a space as U+2581; texts spell it as a space.
+ * Ids are int32_t in [0, n). Sizes are bytes. Pieces are byte strings, not NUL-terminated, as the
+ * file spells them: VOCAB_CHARS has U+2581 for a space; VOCAB_BYTES has a printable character for
+ * every byte (vocab_int.h) in ordinary pieces. Texts are what pieces stand for.
  */
 #ifndef TEXT_VOCAB_H
 #define TEXT_VOCAB_H
@@ -34,7 +35,8 @@ typedef enum token_type {
 
 typedef enum vocab_kind {
     VOCAB_NONE, /* the model has no text: ids only */
-    VOCAB_CHARS /* BPE by merge rank over characters, with byte fallback; U+2581 for a space */
+    VOCAB_CHARS, /* BPE by merge rank over characters, with byte fallback; U+2581 for a space */
+    VOCAB_BYTES  /* BPE by merge rank over bytes, which pieces spell as characters */
 } vocab_kind;
 
 /* The scalar tokenizer keys. Absent ids are -1. */
@@ -71,7 +73,8 @@ int32_t vocab_mark(const vocab *v, const char *piece); /* the same, NUL-terminat
 token_type vocab_type(const vocab *v, int32_t id);
 /* The piece as the file spells it. NULL if id is out of range. */
 const char *vocab_piece(const vocab *v, int32_t id, size_t *n);
-/* The bytes of a token: U+2581 becomes a space, a byte token its byte. A control token is empty
+/* The bytes of a token: the spellings above are undone; a byte token is its byte. They need not be
+ * whole characters. A control token is empty
  * unless `special` is set. The marks of the output parser (the family's `shown`) are always spelled
  * out. NULL if id is out of range. */
 const char *vocab_text(const vocab *v, int32_t id, bool special, size_t *n);
@@ -95,8 +98,9 @@ typedef enum special_mode {
     SPECIAL_ALL   /* control and unknown pieces match too: parse_special on */
 } special_mode;
 
-/* Appends the ids of text[0..n). Never adds BOS or EOS. Bytes that are not UTF-8 become U+FFFD.
- * Worst-case time: n log n. On failure the list is as before the call. */
+/* Appends the ids of text[0..n). Never adds BOS or EOS. Bytes that are not UTF-8 become U+FFFD in
+ * VOCAB_CHARS and stay as they are in VOCAB_BYTES. Worst-case time: n log n. On failure the list is
+ * as before the call. */
 status vocab_encode(const vocab *v, const char *text, size_t n_bytes, special_mode mode,
                     id_list *out, err *e);
 

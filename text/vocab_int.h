@@ -75,6 +75,8 @@ struct vocab {
     uint64_t pair_bytes; /* from mem_pages */
     int32_t *merged;     /* [n_merges]: the id that the merge of this rank makes */
 
+    /* VOCAB_CHARS has all of these tables, VOCAB_BYTES byte_id alone: the pieces that words begin
+     * with. */
     int32_t *char_id; /* [0x10000]: the piece of this one character, or -1 */
     int32_t byte_id[256];
     int32_t *newline_id; /* [newline_max + 1]: the piece of this many LF, or -1 */
@@ -96,6 +98,29 @@ struct vocab {
 };
 
 enum { JOIN_BITS = 1 << 21 };
+
+/* How pieces of VOCAB_BYTES spell a byte: printable characters of Latin-1 as themselves, the other
+ * 68 bytes as U+0100 and on, in order. */
+static inline uint32_t byte_to_char(unsigned char b)
+{
+    if (b <= ' ')
+        return 0x100u + b;
+    if (b >= 0x7F && b <= 0xA0)
+        return 0x121u + b - 0x7F;
+    return b == 0xAD ? 0x143u : b;
+}
+
+/* The byte that the character spells; -1: none. */
+static inline int char_to_byte(uint32_t c)
+{
+    if (c < 0x100)
+        return byte_to_char((unsigned char)c) == c ? (int)c : -1;
+    if (c <= 0x120)
+        return (int)c - 0x100;
+    if (c <= 0x142)
+        return (int)c - 0x121 + 0x7F;
+    return c == 0x143 ? 0xAD : -1;
+}
 
 static inline uint64_t hash_fold(uint64_t a, uint64_t b)
 {

@@ -1,0 +1,26 @@
+/* laguna.c - Laguna's entry in the table of families. */
+#include "text/laguna.h"
+#include "text/split.h"
+
+static const tokenizer_name tokenizers[] = {{"gpt2", "laguna", true, VOCAB_BYTES, split_laguna},
+                                            {0}};
+
+/* Between U+3008 and U+3009. It begins and ends a sequence. */
+#define LAGUNA_EOS "\xE3\x80\x88|EOS|\xE3\x80\x89"
+
+#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+const text_family laguna_text = {
+    .archs = LIST("laguna"),
+    .name = "Laguna",
+    .model_type = "laguna",
+    .tokenizers = tokenizers,
+    .bos = LAGUNA_EOS,
+    .eos = LAGUNA_EOS,
+    /* Many files name only the first, and some give the second an ordinary type. */
+    .ends = LIST(LAGUNA_EOS, "</assistant>"),
+    .ends_not = LIST(NULL),
+    .shown = LIST("<think>", "</think>", "<tool_call>", "</tool_call>"),
+    .media = LIST(NULL),
+    .turn_open = "<assistant>",
+    .turn_close = "</assistant>"};

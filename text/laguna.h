@@ -1,0 +1,9 @@
+/* laguna.h - declarations shared by the Laguna files. Included by these files and by tests. */
+#ifndef TEXT_LAGUNA_H
+#define TEXT_LAGUNA_H
+
+#include "text/family.h"
+
+extern const text_family laguna_text;
+
+#endif

@@ -1,0 +1,170 @@
+/* split.c - see split.h.
+ *
+ * The published pre-splitters are regular expressions whose alternatives are tried in order at each
+ * place. Here they are read by hand, over the classes of characters that tools/class_table.py took
+ * from the reference's expression engine. qwen2 and qwen35 differ in what they call a letter (W):
+ *
+ *     1  (?i:'s|'t|'re|'ve|'m|'ll|'d)
+ *     2  [^\r\n L N]? W+                   qwen2: W = L; qwen35: W = L and M
+ *     3  N
+ *     4  " "? [^\s W N]+ [\r\n]*
+ *     5  \s* [\r\n]+
+ *     6  \s+ (?!\S)
+ *     7  \s+
+ *
+ * laguna cuts the text before each run of line breaks, (?:\r?\n)+, and applies qwen2 to the parts.
+ *
+ * No alternative looks back, so a word depends on the text after its start alone.
+ */
+#include "text/split.h"
+#include "text/class_table_int.h"
+#include "base/utf8.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum char_class {
+    CHAR_OTHER, /* the first four as in class_block */
+    CHAR_LETTER,
+    CHAR_MARK,
+    CHAR_NUMBER,
+    CHAR_SPACE,
+    CHAR_BREAK, /* CR and LF */
+    CHAR_END    /* of the text or part */
+} char_class;
+
+typedef struct splitter {
+    const char *s;
+    size_t n;
+    bool marks;  /* marks are letters */
+    bool breaks; /* a run of line breaks after the first `head` bytes ends the part */
+    size_t head; /* length of the run of line breaks at s[0] */
+} splitter;
+
+#define COUNT_OF(a) (sizeof(a) / sizeof *(a))
+
+static bool is_in(const uint32_t (*range)[2], size_t n, uint32_t c)
+{
+    for (size_t i = 0; i < n; i++)
+        if (c >= range[i][0] && c <= range[i][1])
+            return true;
+    return false;
+}
+
+static char_class class_of(uint32_t c)
+{
+    if (c == ' ' || (c >= '\t' && c <= '\r'))
+        return c == '\n' || c == '\r' ? CHAR_BREAK : CHAR_SPACE;
+    if (c >= CLASS_TABLE_END)
+        return is_in(late_marks, COUNT_OF(late_marks), c) ? CHAR_MARK : CHAR_OTHER;
+    uint64_t word = class_block[class_index[c >> 8]][c >> 5 & 7];
+    char_class found = (char_class)(word >> 2 * (c & 31) & 3);
+    if (found == CHAR_OTHER && c > 127 && is_in(wide_spaces, COUNT_OF(wide_spaces), c))
+        return CHAR_SPACE;
+    return found;
+}
+
+static bool is_break(const splitter *p, size_t i)
+{
+    return p->s[i] == '\n' || (p->s[i] == '\r' && i + 1 < p->n && p->s[i + 1] == '\n');
+}
+
+/* The class of the character at byte i, and its length. */
+static inline char_class class_at(const splitter *p, size_t i, size_t *len)
+{
+    uint32_t c;
+    bool ok;
+    *len = 0;
+    if (i >= p->n || (p->breaks && i >= p->head && is_break(p, i)))
+        return CHAR_END;
+    *len = (size_t)utf8_decode(p->s + i, p->n - i, &c, &ok);
+    return class_of(c);
+}
+
+static inline bool is_word(const splitter *p, char_class c)
+{
+    return c == CHAR_LETTER || (c == CHAR_MARK && p->marks);
+}
+
+/* Neither space, letter nor number: alternative 4. */
+static inline bool is_sign(const splitter *p, char_class c)
+{
+    return c == CHAR_OTHER || (c == CHAR_MARK && !p->marks);
+}
+
+/* Alternative 1 at the apostrophe s[0]; 0: no match. U+017F, the long s, is an s in another case.
+ */
+static size_t contraction(const char *s, size_t n)
+{
+    char a = n > 1 ? s[1] | 32 : 0, b = n > 2 ? s[2] | 32 : 0;
+    if (a == 's' || a == 't' || a == 'm' || a == 'd')
+        return 2;
+    if ((a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l'))
+        return 3;
+    return n > 2 && s[1] == '\xC5' && s[2] == '\xBF' ? 3 : 0;
+}
+
+/* Alternatives 5 to 7 at a space or break. */
+static size_t space_length(const splitter *p)
+{
+    size_t i = 0, len, last = 0, after_break = 0;
+    char_class c;
+    while ((c = class_at(p, i, &len)) == CHAR_SPACE || c == CHAR_BREAK) {
+        last = i;
+        i += len;
+        if (c == CHAR_BREAK)
+            after_break = i;
+    }
+    if (after_break)
+        return after_break;
+    return c == CHAR_END || !last ? i : last;
+}
+
+static inline size_t word_length(const splitter *p)
+{
+    size_t i, len, next;
+    char_class c;
+    if (*p->s == '\'' && (i = contraction(p->s, p->n)))
+        return i;
+    c = class_at(p, 0, &len);
+    i = len;
+    if (!is_word(p, c) && c != CHAR_BREAK && c != CHAR_NUMBER) {
+        c = class_at(p, i, &next); /* the optional character of alternative 2, if a word follows */
+        i += next;
+    }
+    if (is_word(p, c)) {
+        while (is_word(p, class_at(p, i, &next)))
+            i += next;
+        return i;
+    }
+    i = *p->s == ' ';
+    c = class_at(p, i, &next);
+    if (c == CHAR_NUMBER && !i)
+        return next;
+    if (!is_sign(p, c))
+        return space_length(p);
+    do
+        i += next;
+    while (is_sign(p, c = class_at(p, i, &next)));
+    for (; c == CHAR_BREAK; c = class_at(p, i, &next))
+        i += next;
+    return i;
+}
+
+size_t split_qwen2(const char *s, size_t n)
+{
+    return word_length(&(splitter){s, n, false, false, 0});
+}
+
+size_t split_qwen35(const char *s, size_t n)
+{
+    return word_length(&(splitter){s, n, true, false, 0});
+}
+
+size_t split_laguna(const char *s, size_t n)
+{
+    splitter p = {s, n, false, true, 0};
+    while (p.head < n && is_break(&p, p.head))
+        p.head += s[p.head] == '\r' ? 2 : 1;
+    return word_length(&p);
+}

@@ -1,0 +1,16 @@
+/* split.h - the pre-splitters of byte-level vocabularies: texts to words. No merge crosses the end
+ * of a word. A family's entry names its pre-splitter (tokenizer_name in family.h). */
+#ifndef TEXT_SPLIT_H
+#define TEXT_SPLIT_H
+
+#include <stddef.h>
+
+/* Each returns the length of the word that begins at s[0], n > 0; s is the rest of the text. Linear
+ * in the length of the text, over all of its words. A byte that is not UTF-8 counts as a character
+ * that is no letter, mark, number or space. */
+size_t split_qwen2(const char *s, size_t n);  /* Qwen2, Qwen3 */
+size_t split_qwen35(const char *s, size_t n); /* Qwen3.5 and later: marks belong to words */
+/* Laguna: every run of line breaks (LF and CR LF) begins a part of its own, which qwen2 splits. */
+size_t split_laguna(const char *s, size_t n);
+
+#endif
