@@ -312,6 +312,78 @@ void op_renumber(pass *p, mat best, routing r, const int32_t *list, int32_t n_li
         p->dev->op->renumber(p, best, r, list, n_list, n);
 }
 
+/* ---- Recurrent layers ---------------------------------------------------------------------- */
+
+/* Are the rows of a sequence in order, and do they and the pending ones fit into its journal?
+ * Certain rows are a chain, because they pass through the state one after the other. */
+static bool fits_journal(const step *st, const recur_view *v, const recur_seq *s)
+{
+    bool fits = s->row0 >= 0 && s->n >= 0 && s->n <= st->all.n - s->row0 &&
+                (s->final || s->n <= v->journal_rows) && (s->bank == 0 || s->bank == 1) &&
+                s->n_pending >= 0 && s->n_pending <= STEP_TREE_ROWS_MAX;
+    for (int32_t i = 0; fits && i < s->n_pending; i++)
+        fits = s->pending[i] >= 0 && s->pending[i] < v->journal_rows;
+    for (int32_t i = 0; fits && i < s->n; i++) {
+        int32_t from = st->parent[s->row0 + i], last = i ? s->row0 + i - 1 : -1;
+        fits = s->final ? from == last : from == -1 || (from >= s->row0 && from < s->row0 + i);
+    }
+    return fits;
+}
+
+static bool fits_recur(const pass *p, const recur_view *v, mat x, int32_t cols)
+{
+    const step *st = p->st;
+    if (!v || v->n_k < 1 || v->n_v < 1 || v->dk < 1 || v->dv < 1 || v->n_taps < 2 ||
+        v->n_taps > RECUR_TAPS_MAX || v->journal_rows > STEP_TREE_ROWS_MAX ||
+        mat_width(x) != cols || x.rows != st->all.n || p->rows != &st->all)
+        return false;
+    if (p->dry)
+        return true;
+    bool fits = v->id >= 0 && v->id < st->n_recur;
+    for (int32_t i = 0; fits && i < st->n_seqs; i++)
+        fits = fits_journal(st, v, &st->recur_seq[i]);
+    return fits;
+}
+
+static bool has_recur(pass *p)
+{
+    if (!pass_failed(p) && (!p->dev->op->conv || !p->dev->op->delta))
+        err_set(&p->e, E_UNSUPPORTED, "layer %d is recurrent, which %s does not compute", p->il,
+                p->dev->name);
+    return !pass_failed(p);
+}
+
+mat op_conv(pass *p, mat x, const weight *w, const recur_view *rv)
+{
+    if (!has_recur(p) ||
+        !pass_shapes(p, "conv",
+                     rv && w && fits_recur(p, rv, x, recur_channels(rv)) && w->type == NUM_F32 &&
+                         w->n_in == rv->n_taps && w->n_out == recur_channels(rv) && w->n_mat == 1))
+        return (mat){0};
+    mat y = pass_mat(p, x.rows, 1, mat_width(x));
+    p->n_flops += 2 * (uint64_t)x.rows * (uint64_t)mat_width(x) * (uint64_t)rv->n_taps;
+    if (!pass_failed(p))
+        p->dev->op->conv(p, y, mat_flat(x), w, rv);
+    return y;
+}
+
+mat op_delta(pass *p, mat c, mat a, mat b, const delta_gate *g, const recur_view *rv)
+{
+    if (!has_recur(p) ||
+        !pass_shapes(p, "delta",
+                     rv && g && g->a && g->dt && fits_recur(p, rv, c, recur_channels(rv)) &&
+                         is_vector(g->a, rv->n_v) && is_vector(g->dt, rv->n_v) &&
+                         mat_width(a) == rv->n_v && mat_width(b) == rv->n_v && a.rows == c.rows &&
+                         b.rows == c.rows))
+        return (mat){0};
+    mat o = pass_mat(p, c.rows, rv->n_v, rv->dv);
+    /* Per element of the state: a factor, two products of S with a vector, an outer product. */
+    p->n_flops += 7 * (uint64_t)c.rows * (uint64_t)rv->n_v * (uint64_t)rv->dv * (uint64_t)rv->dk;
+    if (!pass_failed(p))
+        p->dev->op->delta(p, o, mat_flat(c), mat_flat(a), mat_flat(b), g, rv);
+    return o;
+}
+
 void op_keep_outputs(pass *p, mat *const *x, int32_t n)
 {
     const rowset *out = &p->st->out;

@@ -258,11 +258,16 @@ void op_renumber(pass *p, mat best, routing r, const int32_t *list, int32_t n_li
  * n_taps. */
 mat op_conv(pass *p, mat x, const weight *w, const recur_view *rv);
 /* The gated delta rule (Yang, Kautz, Hatamizadeh: Gated Delta Networks, arXiv 2412.06464), row by
- * row: q, k  = c's heads, each divided by sqrt(|x|^2 + 1e-6); q also by sqrt(dk) S    *= exp(g.a[j]
- * softplus(a[r, j] + g.dt[j]))          per value head j, S: [dv, dk] e     = sigmoid(b[r, j]) (v -
- * S k) S    += e k^T o     = S q                                              o: [rows, n_v heads,
- * dv] c: [rows, channels], from op_conv. A row's S is its parent's, for the first rows rv's store.
- */
+ * row; S: [dv, dk] per value head j.
+ *
+ *     q, k = c's heads, each divided by sqrt(|x|^2 + 1e-6); q also by sqrt(dk)
+ *     S   *= exp(g.a[j] softplus(a[r, j] + g.dt[j]))
+ *     e    = sigmoid(b[r, j]) (v - S k)
+ *     S   += e k^T
+ *     o    = S q
+ *
+ * o: [rows, n_v heads, dv]; c: [rows, channels], from op_conv. A row's S is its parent's; the first
+ * rows take rv's store. */
 mat op_delta(pass *p, mat c, mat a, mat b, const delta_gate *g, const recur_view *rv);
 /* From here on the pass has only the rows whose logits are wanted: replaces the n mats by those
  * rows of them and sets p->rows. A second call changes nothing. */

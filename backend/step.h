@@ -27,7 +27,7 @@
 
 #include <stdbool.h>
 
-enum { STEP_TREE_ROWS_MAX = 64, STEP_SEQS_MAX = 64 };
+enum { STEP_TREE_ROWS_MAX = 64, STEP_SEQS_MAX = 64, RECUR_TAPS_MAX = 8 };
 
 /* Kinds of stores. Stores of one kind number a sequence's keys alike; a kind may keep fewer keys
  * than the sequence has tokens, and then numbers are smaller than positions. In a store with a

@@ -54,6 +54,7 @@ typedef struct wrapper {
     unsigned char *dev_scratch; /* the pass's scratch, while the reference runs */
     const step *dev_step;
     step host_step;
+    recur_base *host_recur; /* mirrors, [n_seqs][n_recur] */
     kv_view host_view;
     rope host_rope;
 } wrapper;
@@ -191,6 +192,83 @@ static const kv_view *mirror_view(wrapper *w, pass *p, const kv_view *kv)
     if (kv->k_rope)
         w->host_view.k_rope = mirror_rope(w, p, kv->k_rope);
     return &w->host_view;
+}
+
+/* Floats of a sequence's recurrent store, all parts. */
+static size_t recur_floats(const recur_view *v, size_t part[4])
+{
+    part[0] = (size_t)v->n_v * (size_t)v->dv * (size_t)v->dk;
+    part[1] = (size_t)(v->n_taps - 1) * (size_t)recur_channels(v);
+    part[2] = part[3] = (size_t)v->journal_rows * (size_t)recur_journal_row(v);
+    return part[0] + part[1] + part[2] + part[3];
+}
+
+static void read_recur(wrapper *w, const recur_view *v, const recur_base *b, float *to)
+{
+    size_t part[4];
+    const float *at[4] = {b->state, b->conv, b->journal[0], b->journal[1]};
+    recur_floats(v, part);
+    for (int i = 0; i < 4; to += part[i++])
+        if (part[i])
+            w->inner->download(w->inner, to, at[i], part[i] * sizeof *to);
+}
+
+/* Mirrors rv's store of every sequence before the call, because the call changes it. */
+static void mirror_recur(wrapper *w, pass *p, const recur_view *rv)
+{
+    const step *st = p->st;
+    if (w->kind != WRAP_CHECK || p->dry || pass_failed(p))
+        return;
+    size_t part[4], n = recur_floats(rv, part);
+    w->host_recur =
+        mirror_room(w, p, (size_t)st->n_seqs * (size_t)st->n_recur * sizeof *w->host_recur);
+    for (int32_t i = 0; w->host_recur && i < st->n_seqs && !pass_failed(p); i++) {
+        size_t at = (size_t)i * (size_t)st->n_recur + (size_t)rv->id;
+        float *to = mirror_room(w, p, n * sizeof *to);
+        if (!to)
+            return;
+        read_recur(w, rv, &st->recur[at], to);
+        w->host_recur[at].state = to;
+        w->host_recur[at].conv = to + part[0];
+        w->host_recur[at].journal[0] = to + part[0] + part[1];
+        w->host_recur[at].journal[1] = to + part[0] + part[1] + part[2];
+    }
+}
+
+/* The reference works on the mirrors. */
+static void use_recur_mirrors(wrapper *w, pass *p)
+{
+    if (!w->phase || p->dry || pass_failed(p))
+        return;
+    w->dev_step = p->st;
+    w->host_step = *p->st;
+    w->host_step.recur = w->host_recur;
+    p->st = &w->host_step;
+}
+
+/* Compares the device's store after the call with the mirrors. */
+static void compare_recur(wrapper *w, pass *p, const char *op, const recur_view *rv)
+{
+    if (!w->phase || p->dry || pass_failed(p))
+        return;
+    const step *st = w->dev_step;
+    size_t part[4], n = recur_floats(rv, part);
+    float *got = mirror_room(w, p, n * sizeof *got);
+    for (int32_t i = 0; got && i < st->n_seqs; i++) {
+        size_t at = (size_t)i * (size_t)st->n_recur + (size_t)rv->id;
+        const float *want = w->host_recur[at].state;
+        double diff = 0, sum = 0;
+        read_recur(w, rv, &st->recur[at], got);
+        for (size_t j = 0; j < n; j++) {
+            diff += ((double)got[j] - want[j]) * ((double)got[j] - want[j]);
+            sum += (double)want[j] * want[j];
+        }
+        if (!(diff <= tolerance(w, op, NULL) * (sum > 0 ? sum : 1))) /* true for NaN */
+            err_set(&p->e, E_NUMERIC,
+                    "check: %s in layer %d: the store of sequence %d differs from the reference by "
+                    "%.2e (allowed %.0e)",
+                    op, p->il, i, diff / (sum > 0 ? sum : 1), tolerance(w, op, NULL));
+    }
 }
 
 /* Gives the pass host scratch, for the temporaries of the reference. */
@@ -359,6 +437,18 @@ static void cost_attention(pass *p, mat q, const kv_view *kv)
     }
 }
 
+/* Every sequence reads its state once, and writes it where rows are applied. */
+static void cost_recur(pass *p, const recur_view *v)
+{
+    wrapper *d = p->dev->self;
+    uint64_t n = (uint64_t)v->n_v * (uint64_t)v->dv * (uint64_t)v->dk;
+    for (int32_t i = 0; !p->dry && i < p->st->n_seqs; i++) {
+        const recur_seq *s = &p->st->recur_seq[i];
+        d->cost.bytes += n * sizeof(float) * (s->final || s->n_pending ? 2 : 1);
+        d->cost.f32_ops += n * (7 * (uint64_t)s->n + 3 * (uint64_t)s->n_pending);
+    }
+}
+
 static wrapper *enter_call(pass *p, mat y)
 {
     wrapper *w = p->dev->self;
@@ -498,6 +588,20 @@ static void w_renumber(pass *p, mat x, routing r, const int32_t *list, int32_t n
             list = mirror_bytes(m_, p, list, (size_t)n_list * sizeof *list)),
            op->renumber(p, x, r, list, n_list, n));
 }
+static void w_conv(pass *p, mat y, mat x, const weight *wt, const recur_view *rv)
+{
+    mirror_recur(p->dev->self, p, rv);
+    AROUND("conv", y, wt, x = mirror(m_, p, x),
+           (use_recur_mirrors(m_, p), op->conv(p, y, x, wt, rv), compare_recur(m_, p, "conv", rv)));
+}
+static void w_delta(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const recur_view *rv)
+{
+    cost_recur(p, rv);
+    mirror_recur(p->dev->self, p, rv);
+    AROUND("delta", o, NULL, (c = mirror(m_, p, c), a = mirror(m_, p, a), b = mirror(m_, p, b)),
+           (use_recur_mirrors(m_, p), op->delta(p, o, c, a, b, g, rv),
+            compare_recur(m_, p, "delta", rv)));
+}
 static void w_gather(pass *p, mat y, mat x, const int32_t *row)
 {
     AROUND("gather", y, NULL, x = mirror(m_, p, x), op->gather(p, y, x, row));
@@ -586,6 +690,12 @@ static void w_keep_rows(device *d, const row_store *store, int32_t n_stores, int
 {
     wrapper *w = d->self;
     w->inner->keep_rows(w->inner, store, n_stores, first, from, n);
+}
+static void w_settle(device *d, const recur_view *v, const recur_base *base, int32_t n,
+                     const recur_seq *s)
+{
+    wrapper *w = d->self;
+    w->inner->settle(w->inner, v, base, n, s);
 }
 static void *w_host_alloc(device *d, size_t n)
 {
@@ -724,6 +834,8 @@ static const device_ops wrap_ops = {
     .moe_down = w_moe_down,
     .moe_matmul = w_moe_matmul,
     .renumber = w_renumber,
+    .conv = w_conv,
+    .delta = w_delta,
     .gather = w_gather,
     .copy = w_copy,
     .softcap = w_softcap,
@@ -738,6 +850,8 @@ static void drop_missing(device_ops *t, const device *inner, const device *ref)
         t->glu = NULL;
     if (!inner->op->add_rms_norm || (ref && !ref->op->add_rms_norm))
         t->add_rms_norm = NULL;
+    if (!inner->op->conv || !inner->op->delta)
+        t->conv = NULL, t->delta = NULL;
 }
 
 /* A wrapper has the optional functions that its inner device has. */
@@ -746,6 +860,7 @@ static void add_optional(device *d, const device *inner)
     d->move = inner->move ? w_move : NULL;
     d->moved = inner->moved ? w_moved : NULL;
     d->keep_rows = inner->keep_rows ? w_keep_rows : NULL;
+    d->settle = inner->settle ? w_settle : NULL;
     d->host_alloc = inner->host_alloc ? w_host_alloc : NULL;
     d->host_free = inner->host_free ? w_host_free : NULL;
     d->sift = inner->sift ? w_sift : NULL;

@@ -90,6 +90,16 @@ typedef struct value_product {
     const char *next; /* the memory read next after the values, to be prefetched; NULL: unknown */
 } value_product;
 
+/* A row of the gated delta rule, for n value rows of a head's state. */
+typedef struct delta_row {
+    float *s; /* [n][dk] */
+    int32_t n, dk;
+    float decay, write; /* the state's factor; how much of the error is written */
+    const float *k, *q; /* [dk] */
+    const float *v;     /* [n] */
+    float *e, *o;       /* [n]: errors, outputs */
+} delta_row;
+
 typedef struct cpu_kernels cpu_kernels;
 typedef void (*act_mul_fn)(float *y, const float *a, const float *b, int32_t n);
 
@@ -121,6 +131,15 @@ struct cpu_kernels {
      * u. */
     void (*make_keys)(const key_rows *u, float *to, int32_t to_stride, const key_maker *m);
     void (*merge)(float *o, float co, const float *x, float cx, int32_t n); /* o = co o + cx x */
+
+    /* y = silu(sum over j, ascending, of w[j] x[j]); w: [n_taps][w_stride] */
+    void (*conv_row)(float *y, const float *const *x, const float *w, int32_t w_stride,
+                     int32_t n_taps, int32_t n);
+    /* s = decay s; e = write (v - s k); s += e k^T; o = s q */
+    void (*delta_row)(const delta_row *);
+    /* s = decay s; s += e k^T: the same changes of s, bit for bit */
+    void (*delta_apply)(float *s, int32_t n, int32_t dk, float decay, const float *k,
+                        const float *e);
 
     void (*quantise)(xblock *to, const float *x, int32_t n, const pack_kind *kind);
     /* n blocks of 32 inputs, whole superblocks, of one group */

@@ -7,6 +7,7 @@
 #include "backend/cpu/codes_int.h"
 #include "backend/cpu/float_int.h"
 #include "backend/cpu/heads_int.h"
+#include "backend/cpu/recur_int.h"
 #include "backend/cpu/rows_int.h"
 #include "backend/cpu/small_int.h"
 #include "backend/cpu/table_int.h"

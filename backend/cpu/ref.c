@@ -6,7 +6,7 @@
  * computed by one loop in one order. Temporaries are released right after they are taken, because
  * no op takes scratch while another uses its own.
  *
- * The fused ops (glu, add_rms_norm) are absent: their expansions in backend/ops.c define them.
+ * The ops of recurrent layers are in recur_ref.c. The fused ops (glu, add_rms_norm) are absent: their expansions in backend/ops.c define them.
  */
 #include "backend/cpu/cpu_int.h"
 #include "backend/cpu/table_ops_int.h"
@@ -544,6 +544,8 @@ const device_ops cpu_ref_ops = {
     .moe_down = ref_moe_down,
     .moe_matmul = ref_moe_matmul,
     .renumber = cpu_renumber,
+    .conv = cpu_ref_conv,
+    .delta = cpu_ref_delta,
     .gather = ref_gather,
     .copy = ref_copy,
     .softcap = ref_softcap,

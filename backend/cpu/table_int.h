@@ -1,5 +1,5 @@
 /* table_int.h - the entries of a cpu_kernels table that every instruction set fills alike: the
- * kernels of small_int.h, heads_int.h, rows_int.h and float_int.h. */
+ * kernels of small_int.h, heads_int.h, rows_int.h, float_int.h and recur_int.h. */
 #ifndef BACKEND_CPU_TABLE_INT_H
 #define BACKEND_CPU_TABLE_INT_H
 
@@ -9,6 +9,7 @@
     .scale = k_scale, .softcap = k_softcap, .softmax = k_softmax, .sincos = k_sincos,              \
     .rotate = k_rotate, .key_dot = k_key_dot, .value_sum = k_value_sum, .merge = k_merge,          \
     .unpack = k_unpack, .make_keys = k_make_keys, .block_queries = BLOCK_QUERIES,                  \
-    .float_tile = k_float_tile, .quantise = k_quantise
+    .float_tile = k_float_tile, .quantise = k_quantise, .conv_row = k_conv_row,                    \
+    .delta_row = k_delta_row, .delta_apply = k_delta_apply
 
 #endif

@@ -30,6 +30,15 @@ void cpu_moe_down(pass *p, mat y, mat x, routing r, const weight *down);
 void cpu_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w);
 /* ref.c: a few numbers of a row have no faster way */
 void cpu_renumber(pass *p, mat x, routing r, const int32_t *list, int32_t n_list, int32_t n);
+/* recur_ref.c: the definition; recur.c */
+void cpu_ref_conv(pass *p, mat y, mat x, const weight *w, const recur_view *rv);
+void cpu_ref_delta(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const recur_view *rv);
+void cpu_ref_settle(device *d, const recur_view *v, const recur_base *base, int32_t n,
+                    const recur_seq *s);
+void cpu_conv(pass *p, mat y, mat x, const weight *w, const recur_view *rv);
+void cpu_delta(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const recur_view *rv);
+void cpu_settle(device *d, const recur_view *v, const recur_base *base, int32_t n,
+                const recur_seq *s);
 /* attend.c */
 void cpu_attend(pass *p, mat o, mat q, const kv_view *kv, float scale);
 
