@@ -48,7 +48,7 @@ static void fixture_open(fixture *f)
     kv_want_layout want = {.spec = &s, .n = 1, .n_ctx = 64, .rows_max = ROWS};
     CHECK_OK(kv_layout_init(&f->l, &want, &f->e), f->e); /* all zero is f32 */
     CHECK_OK(kv_open(&f->c, f->dev, &f->l, &f->e), f->e);
-    CHECK_OK(kv_batch_init(&f->b, ROWS, 1, 1, &f->e), f->e);
+    CHECK_OK(kv_batch_init(&f->b, ROWS, 1, &f->l, &f->e), f->e);
     weight_init(&f->embd, "embd", D, 10, &rng);
     weight_init(&f->norm, "norm", D, 1, &rng);
     weight_init(&f->wq, "wq", D, 2 * HEAD, &rng);

@@ -160,7 +160,6 @@ static void open_bench(bench *b, int32_t n_head, int32_t n_head_kv, int32_t n_ke
         draw_row(b, b->u + i, b->k + i, (int32_t)(i / DIM) / n_head_kv, &rng);
     b->scratch_bytes = (size_t)256 << 20;
     b->scratch = room(b->scratch_bytes);
-    or_exit(kv_batch_init(&b->b, ROWS_STORED, 1, 1, &e), &e);
     for (int i = 0; i < N_WORDS; i++) {
         kv_want_layout w = {
             .spec = &b->spec, .n = 1, .n_ctx = n_keys, .rows_max = ROWS_STORED, .dev = {b->d}};
@@ -168,6 +167,8 @@ static void open_bench(bench *b, int32_t n_head, int32_t n_head_kv, int32_t n_ke
         or_exit(kv_choice_parse(&w.choice, &say, &e), &e);
         or_exit(kv_layout_init(&b->l[i], &w, &e), &e);
         or_exit(kv_open(&b->c[i], b->d, &b->l[i], &e), &e);
+        if (!i)
+            or_exit(kv_batch_init(&b->b, ROWS_STORED, 1, &b->l[0], &e), &e);
         store_all(b, i);
     }
 }

@@ -194,7 +194,7 @@ static double measure(bench *b, int shape, int32_t depth, int format, int32_t ro
     if (kv_layout_init(&b->l, &want, &e))
         return 0;
     check(kv_open(&b->c, b->d, &b->l, &e), &e);
-    check(kv_batch_init(&b->b, most, 1, b->l.n, &e), &e);
+    check(kv_batch_init(&b->b, most, 1, &b->l, &e), &e);
     const kv_view *v = &b->l.view[0];
     size_t store = (size_t)v->n_slots * (size_t)v->n_head_kv;
     for (int i = 0; i < b->l.n; i++) {
@@ -320,7 +320,7 @@ static double many_rows(bench *b, int shape, chunk k, const kv_words *words, dou
     check(kv_choice_parse(&want.choice, words, &e), &e);
     check(kv_layout_init(&b->l, &want, &e), &e);
     check(kv_open(&b->c, b->d, &b->l, &e), &e);
-    check(kv_batch_init(&b->b, k.rows, 1, 1, &e), &e);
+    check(kv_batch_init(&b->b, k.rows, 1, &b->l, &e), &e);
     const kv_view *v = &b->l.view[0];
     size_t store = (size_t)v->n_slots * (size_t)v->n_head_kv;
     fill(b->d, b->c.base[0].k, store * v->k_row_bytes, want.choice.k, v->head_dim);

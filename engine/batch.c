@@ -671,6 +671,7 @@ static void plan_prompts(carat_batch *b, pass_rows *n, bool stalls)
                  (pass_part){.t = &s->t,
                              .rows = {.token = s->job->ids + at,
                                       .n = rows,
+                                      .final = true,
                                       .want = last ? KV_WANT_LAST : KV_WANT_NONE},
                              .prompt = true,
                              .n_best = last ? generation_needs(s->job->g) : 0});

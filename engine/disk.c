@@ -573,10 +573,10 @@ static status open_dir(disk_store *d, err *e)
     return OK;
 }
 
-static uint64_t key_of(hash_stream *h, const kv_file_id *id)
+static uint64_t key_of(hash_stream *h, const kv_file_id *id, const kv_layout *l)
 {
     hash_restart(h);
-    put_u64(h, KV_FILE_VERSION);
+    put_u64(h, kv_file_version(l));
     put_u64(h, id->model[0]);
     put_u64(h, id->model[1]);
     hash_put(h, id->layout.at, id->layout.n);
@@ -599,7 +599,7 @@ void disk_know_drafter(disk_store *d, const model *m, const kv_layout *l)
         put_u64(d->h, target[i]);
         d->draft_id.model[i] = hash_value(d->h);
     }
-    d->draft_key = key_of(d->h, &d->draft_id);
+    d->draft_key = key_of(d->h, &d->draft_id, l);
     d->draft_layout = l;
 }
 
@@ -621,7 +621,7 @@ status disk_open(disk_store **out, const struct carat_model *m, const kv_layout 
         goto out;
     }
     model_identity(&m->core, d->h, d->id.model);
-    d->key = key_of(d->h, &d->id);
+    d->key = key_of(d->h, &d->id, l);
     d->has_lock = !pthread_mutex_init(&d->lock, NULL);
     d->has_cond = !pthread_cond_init(&d->changed, NULL);
     if (!d->has_lock || !d->has_cond) {

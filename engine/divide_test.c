@@ -322,7 +322,7 @@ static void place(placed *p, const char *path, const fidelity *f, int32_t n_dev,
     memcpy(want.dev, p->dev, sizeof p->dev);
     CHECK_OK(kv_layout_init(&p->l, &want, &e), e);
     CHECK_OK(kv_open(&p->c, p->dev[0], &p->l, &e), e);
-    CHECK_OK(kv_batch_init(&p->b, ROWS, 1, p->m.n_kv, &e), e);
+    CHECK_OK(kv_batch_init(&p->b, ROWS, 1, &p->l, &e), e);
     for (int32_t rows = 1; rows <= ROWS; rows++) {
         CHECK_OK(model_plan(&p->m, p->dev[0], &p->l, rows, 1, NULL, &costs, &e), e);
         for (int32_t i = 0; i < n_dev; i++)

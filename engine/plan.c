@@ -164,6 +164,9 @@ static status plan_layout(const carat_model *m, const session_shape *s, kv_layou
 {
     kv_want_layout want = {.spec = m->core.kv,
                            .n = m->core.n_kv,
+                           .recur = m->core.recur,
+                           .n_recur = m->core.n_recur,
+                           .journal_rows = s->verify_rows,
                            .choice = s->kv,
                            .n_ctx = s->n_ctx,
                            .rows_max = rows_max(s)};

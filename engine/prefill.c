@@ -21,7 +21,10 @@ status session_prefill(carat_session *s, const prefill *p, err *e)
             return err_set(e, E_CANCELLED, "cancelled after %lld of %lld prompt tokens",
                            (long long)at, (long long)end);
         pass_part part = {.t = &s->t,
-                          .rows = {.token = p->ids + (at - from), .n = take, .want = want},
+                          .rows = {.token = p->ids + (at - from),
+                                   .n = take,
+                                   .final = !p->answer,
+                                   .want = want},
                           .prompt = !p->answer,
                           .logits = logits ? logits : s->w.logits,
                           .n_best =

@@ -16,7 +16,7 @@ status workspace_open(workspace *w, carat_model *m, const kv_layout *l, const se
     size_t outputs = (size_t)shape->n_outputs > rows ? (size_t)shape->n_outputs : rows;
     status st;
     *w = (workspace){0};
-    if ((st = kv_batch_init(&w->batch, l->rows_max, shape->n_seqs, m->core.n_kv, e)))
+    if ((st = kv_batch_init(&w->batch, l->rows_max, shape->n_seqs, l, e)))
         goto out;
     if ((st = sampler_init(&w->sampler, m->core.n_vocab, e)))
         goto out;

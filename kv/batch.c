@@ -26,24 +26,40 @@ static void set_arrays(rowset *r, int32_t **at, uint64_t **seen, int32_t cap)
     *seen += cap;
 }
 
-status kv_batch_init(kv_batch *b, int32_t rows_cap, int32_t seqs_cap, int32_t n_kv, err *e)
+/* What recurrent layers need to know of the rows. False: memory is short. */
+static bool open_recur(kv_batch *b, int32_t n_recur)
+{
+    size_t seqs = (size_t)b->seqs_cap;
+    if (!n_recur)
+        return true;
+    b->recur = mem_calloc(seqs * (size_t)n_recur, sizeof *b->recur);
+    b->recur_rows = mem_calloc(seqs, sizeof *b->recur_rows);
+    b->parent = mem_calloc((size_t)b->rows_cap, sizeof *b->parent);
+    return b->recur && b->recur_rows && b->parent;
+}
+
+status kv_batch_init(kv_batch *b, int32_t rows_cap, int32_t seqs_cap, const kv_layout *l, err *e)
 {
     *b = (kv_batch){.rows_cap = rows_cap, .seqs_cap = seqs_cap};
     size_t rows = (size_t)rows_cap;
     b->i32 = mem_calloc(rows * (2 * ARRAYS_PER_SET + 1), sizeof *b->i32);
     b->u64 = mem_calloc(rows * 2, sizeof *b->u64);
-    b->bases = mem_calloc((size_t)seqs_cap * (size_t)n_kv, sizeof *b->bases);
-    if (!b->i32 || !b->u64 || !b->bases) {
+    b->bases = mem_calloc((size_t)seqs_cap * (size_t)l->n, sizeof *b->bases);
+    if (!b->i32 || !b->u64 || !b->bases || !open_recur(b, l->n_recur)) {
         kv_batch_free(b);
         return err_memory(e, "a batch", rows * 100);
     }
-    b->st.n_kv = n_kv;
+    b->st.n_kv = l->n;
+    b->st.n_recur = l->n_recur;
     kv_batch_clear(b);
     return OK;
 }
 
 void kv_batch_free(kv_batch *b)
 {
+    mem_free(b->parent);
+    mem_free(b->recur_rows);
+    mem_free(b->recur);
     mem_free(b->bases);
     mem_free(b->u64);
     mem_free(b->i32);
@@ -52,10 +68,15 @@ void kv_batch_free(kv_batch *b)
 
 void kv_batch_clear(kv_batch *b)
 {
-    int32_t n_kv = b->st.n_kv;
+    int32_t n_kv = b->st.n_kv, n_recur = b->st.n_recur;
     int32_t *at = b->i32;
     uint64_t *seen = b->u64;
-    b->st = (step){.n_kv = n_kv, .kv = b->bases};
+    b->st = (step){.n_kv = n_kv,
+                   .kv = b->bases,
+                   .n_recur = n_recur,
+                   .recur = b->recur,
+                   .recur_seq = b->recur_rows,
+                   .parent = b->parent};
     set_arrays(&b->st.all, &at, &seen, b->rows_cap);
     set_arrays(&b->st.out, &at, &seen, b->rows_cap);
     b->st.out_row = at;
@@ -105,7 +126,33 @@ static int32_t longest_part(const step *st)
     return longest;
 }
 
-status kv_batch_add_rows(kv_batch *b, const kv_cache *c, const kv_rows *rows, err *e)
+static status check_journal(const kv_batch *b, const kv_cache *c, const kv_rows *rows, err *e)
+{
+    if (!b->recur || rows->final || rows->n <= c->layout->recur[0].journal_rows)
+        return OK;
+    return err_set(e, E_LIMIT,
+                   "%d rows that may be dropped: the journals of recurrent layers hold %d", rows->n,
+                   c->layout->recur[0].journal_rows);
+}
+
+/* The sequence whose rows were added last: row0 and after. */
+static void add_recur(kv_batch *b, kv_cache *c, const kv_rows *rows, int32_t row0)
+{
+    size_t n_recur = (size_t)b->st.n_recur, seq = (size_t)b->st.n_seqs;
+    if (!b->recur)
+        return;
+    c->recur_rows.row0 = row0;
+    c->recur_rows.n = rows->n;
+    c->recur_rows.final = rows->final;
+    b->recur_rows[seq] = c->recur_rows;
+    memcpy(b->recur + seq * n_recur, c->recur, n_recur * sizeof *c->recur);
+    for (int32_t i = 0; i < rows->n; i++) {
+        int32_t from = rows->parent ? rows->parent[i] : i - 1;
+        b->parent[row0 + i] = from >= 0 ? row0 + from : -1;
+    }
+}
+
+status kv_batch_add_rows(kv_batch *b, kv_cache *c, const kv_rows *rows, err *e)
 {
     step *st = &b->st;
     int32_t n = rows->n, row0 = st->all.n, first = (int32_t)c->n_past, next = 0;
@@ -119,6 +166,8 @@ status kv_batch_add_rows(kv_batch *b, const kv_cache *c, const kv_rows *rows, er
     if (tree && longest > STEP_TREE_ROWS_MAX)
         return err_set(e, E_LIMIT, "%d rows of one sequence in a pass with a tree: at most %d",
                        longest, STEP_TREE_ROWS_MAX);
+    if (check_journal(b, c, rows, e))
+        return E_LIMIT;
     for (int32_t i = 0; i < n; i++) {
         /* A row sees itself and every row that its parent sees. */
         int32_t from = rows->parent ? rows->parent[i] : i - 1;
@@ -143,6 +192,7 @@ status kv_batch_add_rows(kv_batch *b, const kv_cache *c, const kv_rows *rows, er
     st->all.n += n;
     memcpy(b->bases + (size_t)st->n_seqs * (size_t)st->n_kv, c->base,
            (size_t)st->n_kv * sizeof *c->base);
+    add_recur(b, c, rows, row0);
     st->n_seqs++;
     b->has_tree = tree;
     if (tree) {
@@ -152,7 +202,7 @@ status kv_batch_add_rows(kv_batch *b, const kv_cache *c, const kv_rows *rows, er
     return OK;
 }
 
-status kv_batch_add(kv_batch *b, const kv_cache *c, const int32_t *token, int32_t n,
+status kv_batch_add(kv_batch *b, kv_cache *c, const int32_t *token, int32_t n,
                     const int32_t *parent, kv_want want, err *e)
 {
     const kv_rows rows = {.token = token, .parent = parent, .n = n, .want = want};

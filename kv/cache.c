@@ -1,7 +1,15 @@
-/* cache.c - one session's keys and values: their memory, and the counters that are its only state.
+/* cache.c - one session's keys and values and recurrent states: their memory, and the counters that
+ * say what is in it.
  *
  * n_written is the high-water mark of written indices. Rejected drafts and rewound tails have
  * overwritten older rows of the rings, so kv_can_rewind counts from n_written, never from n_past.
+ *
+ * Recurrent layers: a pass of an answer leaves its rows in the journal that had no pending rows. A
+ * commit makes some of them the pending ones and turns the banks round:
+ *
+ *     before   state after 0..7    bank 0 has 8, 9 (pending)
+ *     pass     of rows 10 11 12:   state after 0..9     bank 1 has 10 11 12
+ *     commit 2                     state after 0..9     bank 1 has 10 11 (pending)    n_past 12
  */
 #include "base/mem.h"
 #include "kv/kv.h"
@@ -13,6 +21,24 @@ static size_t store_bytes(const kv_view *v, size_t row_bytes)
     return (size_t)v->n_head_kv * (size_t)v->n_slots * row_bytes;
 }
 
+static device *recur_device(const kv_cache *c, const recur_view *v)
+{
+    return c->dev[v->side];
+}
+
+static bool open_recur(kv_cache *c, int32_t i)
+{
+    const recur_view *v = &c->layout->recur[i];
+    const kv_recur_parts p = kv_recur_parts_of(v);
+    device *d = recur_device(c, v);
+    float *at = d->alloc(d, p.all * sizeof *at);
+    if (at)
+        c->recur[i] = (recur_base){.state = at,
+                                   .conv = at + p.at_conv,
+                                   .journal = {at + p.at_journal[0], at + p.at_journal[1]}};
+    return at;
+}
+
 status kv_open(kv_cache *c, device *dev, const kv_layout *l, err *e)
 {
     *c = (kv_cache){.layout = l};
@@ -21,6 +47,10 @@ status kv_open(kv_cache *c, device *dev, const kv_layout *l, err *e)
     c->base = mem_calloc((size_t)l->n, sizeof *c->base);
     if (!c->base)
         return err_memory(e, "the key/value cache", (size_t)l->n * sizeof *c->base);
+    if (l->n_recur && !(c->recur = mem_calloc((size_t)l->n_recur, sizeof *c->recur))) {
+        kv_close(c);
+        return err_memory(e, "the recurrent states", (size_t)l->n_recur * sizeof *c->recur);
+    }
     for (int32_t i = 0; i < l->n; i++) {
         const kv_view *v = &l->view[i];
         size_t k_bytes = store_bytes(v, v->k_row_bytes), v_bytes = store_bytes(v, v->v_row_bytes);
@@ -32,6 +62,12 @@ status kv_open(kv_cache *c, device *dev, const kv_layout *l, err *e)
             return err_memory(e, "the key/value cache", k_bytes + v_bytes);
         }
     }
+    for (int32_t i = 0; i < l->n_recur; i++)
+        if (!open_recur(c, i)) {
+            size_t n_bytes = kv_recur_parts_of(&l->recur[i]).all * sizeof(float);
+            kv_close(c);
+            return err_memory(e, "the recurrent states", n_bytes);
+        }
     return OK;
 }
 
@@ -45,6 +81,13 @@ void kv_close(kv_cache *c)
         if (c->base[i].k)
             d->release(d, c->base[i].k, store_bytes(v, v->k_row_bytes));
     }
+    for (int32_t i = 0; c->recur && i < c->layout->n_recur; i++) {
+        const recur_view *v = &c->layout->recur[i];
+        device *d = recur_device(c, v);
+        if (c->recur[i].state)
+            d->release(d, c->recur[i].state, kv_recur_parts_of(v).all * sizeof(float));
+    }
+    mem_free(c->recur);
     mem_free(c->base);
     *c = (kv_cache){0};
 }
@@ -63,9 +106,40 @@ status kv_reserve(kv_cache *c, int32_t n, err *e)
     return OK;
 }
 
-void kv_commit(kv_cache *c, int32_t n)
+/* The pass has applied the pending rows. path[n], or the first n rows, are the next ones. False:
+ * the states are those after rows that are not kept. */
+static bool commit_recur(kv_cache *c, const int32_t *path, int32_t n)
+{
+    recur_seq *s = &c->recur_rows;
+    bool whole = !s->final || n == s->n;
+    s->n_pending = 0;
+    if (!s->final) {
+        s->bank = !s->bank;
+        s->n_pending = n;
+        for (int32_t i = 0; i < n; i++)
+            s->pending[i] = path ? path[i] : i;
+    }
+    s->n = 0;
+    return whole;
+}
+
+/* The counters after n more rows. */
+static void count_rows(kv_cache *c, const int32_t *path, int32_t n)
 {
     c->n_past += n;
+    if (c->layout->n_recur && !commit_recur(c, path, n))
+        kv_reset(c);
+}
+
+void kv_commit(kv_cache *c, int32_t n)
+{
+    count_rows(c, NULL, n);
+}
+
+void kv_abandon(kv_cache *c)
+{
+    if (c->layout->n_recur)
+        kv_reset(c);
 }
 
 /* In all stores of one kind on one side, row n + skip + i becomes row n + skip + from[i], where n
@@ -109,7 +183,24 @@ void kv_commit_path(kv_cache *c, const int32_t *path, int32_t n)
     for (int8_t side = 0; in_place < n && side < PASS_SIDES_MAX; side++)
         for (int kind = 0; kind < STORE_KINDS; kind++)
             keep_rows(c, side, (store_kind)kind, in_place, from, n - in_place);
-    c->n_past += n;
+    count_rows(c, path, n);
+}
+
+void kv_settle(kv_cache *c, int64_t n)
+{
+    const kv_layout *l = c->layout;
+    recur_seq *r = &c->recur_rows, now = *r;
+    if (n <= kv_n_settled(c))
+        return;
+    now.n_pending = (int32_t)(n - kv_n_settled(c));
+    for (int32_t i = 0, k; i < l->n_recur; i = k) {
+        device *d = recur_device(c, &l->recur[i]);
+        for (k = i + 1; k < l->n_recur && l->recur[k].side == l->recur[i].side;)
+            k++;
+        d->settle(d, &l->recur[i], &c->recur[i], k - i, &now);
+    }
+    r->n_pending -= now.n_pending;
+    memmove(r->pending, r->pending + now.n_pending, (size_t)r->n_pending * sizeof *r->pending);
 }
 
 /* The next query, at n_past, sees keys from n_past - window + 1 on. A ring holds the indices from
@@ -117,6 +208,8 @@ void kv_commit_path(kv_cache *c, const int32_t *path, int32_t n)
 bool kv_can_rewind(const kv_cache *c, int64_t n_past)
 {
     if (n_past < 0 || n_past > c->n_past)
+        return false;
+    if (c->layout->n_recur && n_past && n_past < kv_n_settled(c))
         return false;
     for (int32_t i = 0; i < c->layout->n; i++) {
         const kv_view *v = &c->layout->view[i];
@@ -133,13 +226,23 @@ bool kv_rewind(kv_cache *c, int64_t n_past)
 {
     if (!kv_can_rewind(c, n_past))
         return false;
+    if (c->layout->n_recur)
+        c->recur_rows.n_pending -= (int32_t)(c->n_past - n_past);
     c->n_past = n_past;
     if (n_past == 0)
-        c->n_written = c->n_loaded = 0;
+        kv_reset(c);
     return true;
 }
 
+/* Keys of a dropped row are never read; a state is, so it becomes that of a new sequence. */
 void kv_reset(kv_cache *c)
 {
     c->n_past = c->n_written = c->n_loaded = 0;
+    c->recur_rows = (recur_seq){0};
+    for (int32_t i = 0; i < c->layout->n_recur; i++) {
+        const recur_view *v = &c->layout->recur[i];
+        device *d = recur_device(c, v);
+        const kv_recur_parts p = kv_recur_parts_of(v);
+        d->clear(d, c->recur[i].state, (p.at_conv + p.conv) * sizeof(float));
+    }
 }

@@ -1,4 +1,5 @@
-/* kv.h - keys and values of a session: one store per layer that owns keys.
+/* kv.h - what a session remembers: keys and values of the layers that own keys, and the states of
+ * recurrent layers.
  *
  * A layout says how large each store is. It follows from the model's shape, the context and the
  * most rows of a pass. A cache is the stores of one timeline and a counter: n_past, the number of
@@ -10,6 +11,11 @@
  * ever cleared. How far a cache can rewind below that is one comparison (kv_can_rewind).
  *
  *     place = key mod n_slots         linear stores: n_slots >= n_ctx, so place == key
+ *
+ * A recurrent layer has a state and two journals (backend/step.h). The cache knows which rows of
+ * which journal are pending: committed, and applied by the next pass that runs. So dropping
+ * uncommitted rows is a counter here too, and so is dropping committed ones as long as they are
+ * pending. Further back only a snapshot helps.
  *
  * Only the thread that runs passes may call in.
  */
@@ -72,6 +78,7 @@ status kv_choice_parse(kv_choice *c, const kv_words *w, err *e);
 
 typedef struct kv_layout_bytes {
     uint64_t ring, linear;
+    uint64_t recur; /* states and journals */
 } kv_layout_bytes;
 
 typedef struct kv_layout {
@@ -90,21 +97,36 @@ typedef struct kv_layout {
 typedef struct kv_want_layout {
     const kv_spec *spec; /* [n]; its weights and ropes outlive the layout */
     int32_t n;
+    const recur_view *recur; /* [n_recur]: shapes and sides of the recurrent layers */
+    int32_t n_recur;
+    int32_t journal_rows; /* most rows of a sequence in a pass that may be dropped; 0: 1 */
     kv_choice choice;
     int32_t n_ctx, rows_max;
     /* By side, the device whose kernels must be able to read the stores; NULL: not checked. */
     device *dev[PASS_SIDES_MAX];
 } kv_want_layout;
 
-/* E_UNSUPPORTED: heads are no multiple of the format's block, or the device cannot read the format.
- * E_ARG: a rule for layers that own no keys. */
+/* E_UNSUPPORTED: heads are no multiple of the format's block, or the device cannot read the format,
+ * or has no recurrent ops. E_ARG: a rule for layers that own no keys. */
 status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e);
 void kv_layout_free(kv_layout *l);
+
+/* The parts of a recurrent store, in floats. They lie in one block of memory; each begins at a
+ * multiple of KV_RECUR_ALIGN floats, which is what devices' alloc gives. */
+enum { KV_RECUR_ALIGN = 64 };
+typedef struct kv_recur_parts {
+    size_t state, conv, journal;   /* sizes; journal: of one bank */
+    size_t at_conv, at_journal[2]; /* offsets; the state is at 0 */
+    size_t all;
+} kv_recur_parts;
+kv_recur_parts kv_recur_parts_of(const recur_view *v);
 
 typedef struct kv_cache {
     device *dev[PASS_SIDES_MAX]; /* by side */
     const kv_layout *layout;     /* the caller's; outlives the cache */
     kv_base *base;               /* [layout->n], for step.kv */
+    recur_base *recur;           /* [layout->n_recur], for step.recur */
+    recur_seq recur_rows;        /* pending rows; row0, n and final: of the pass added last */
     int64_t n_past;              /* committed rows */
     int64_t n_written;           /* highest index ever written since reset, plus one */
     int64_t n_loaded;            /* of the snapshot loaded; rings hold nothing below its windows */
@@ -120,6 +142,11 @@ static inline device *kv_device(const kv_cache *c, const kv_view *v)
 {
     return c->dev[v->side];
 }
+/* The number of tokens that the states of recurrent layers have seen, pending rows excluded. */
+static inline int64_t kv_n_settled(const kv_cache *c)
+{
+    return c->n_past - c->recur_rows.n_pending;
+}
 /* dev: of PASS_MAIN; the layout has those of the other sides. */
 status kv_open(kv_cache *c, device *dev, const kv_layout *l, err *e);
 void kv_close(kv_cache *c); /* safe on a zeroed or closed cache */
@@ -127,15 +154,24 @@ void kv_close(kv_cache *c); /* safe on a zeroed or closed cache */
 /* Before a pass that adds n rows, which take indices n_past .. n_past+n-1. E_LIMIT: the context is
  * full. */
 status kv_reserve(kv_cache *c, int32_t n, err *e);
-/* Keeps the pass's first n rows; the others are dropped. */
+/* After every pass that ran, also if it keeps nothing: keeps the pass's first n rows; the others
+ * are dropped. Rows of a final pass are in the recurrent states already, so fewer than all of them
+ * reset a cache that has recurrent layers. */
 void kv_commit(kv_cache *c, int32_t n);
 /* The same of a tree: keeps rows path[0] < path[1] < ... < path[n-1] of the pass, a path from the
  * committed context downwards, and moves each to the index of its depth, bit for bit. Between
  * passes; a device may do it later, but before the next pass. */
 void kv_commit_path(kv_cache *c, const int32_t *path, int32_t n);
+/* Instead, after a pass that failed once it had begun: which layers applied the pending rows is
+ * unknown, so a cache with recurrent layers is reset. */
+void kv_abandon(kv_cache *c);
+/* Applies the pending rows below n to the recurrent states, for copies of them: afterwards
+ * kv_n_settled is n, or was above n already. Between passes; a device may do it later, but before
+ * its next transfer. */
+void kv_settle(kv_cache *c, int64_t n);
 bool kv_can_rewind(const kv_cache *c, int64_t n_past);
-bool kv_rewind(kv_cache *c,
-               int64_t n_past); /* false, and unchanged, if rings have lost what it needs */
+/* False, and unchanged, if rings or states have lost what it needs. */
+bool kv_rewind(kv_cache *c, int64_t n_past);
 void kv_reset(kv_cache *c);
 
 /* A step for one sequence that extends a timeline: the engine's usual pass. The arrays belong to
@@ -147,9 +183,13 @@ typedef struct kv_batch {
     int32_t *i32; /* backing of the step's int32 arrays */
     uint64_t *u64;
     kv_base *bases;
+    recur_base *recur; /* NULL: no recurrent layers */
+    recur_seq *recur_rows;
+    int32_t *parent;
 } kv_batch;
 
-status kv_batch_init(kv_batch *b, int32_t rows_cap, int32_t seqs_cap, int32_t n_kv, err *e);
+/* For caches of layout l, which need not outlive the call. */
+status kv_batch_init(kv_batch *b, int32_t rows_cap, int32_t seqs_cap, const kv_layout *l, err *e);
 void kv_batch_free(kv_batch *b);
 void kv_batch_clear(kv_batch *b);
 /* Rows of one sequence in a pass. */
@@ -159,6 +199,7 @@ typedef struct kv_rows {
     const int32_t *parent; /* [n]: the row that each row follows, -1: the committed context; a
                               parent comes before its children. NULL: a chain */
     int32_t n;
+    bool final;            /* all rows will be committed: those of prompts */
     kv_want want;          /* which rows' logits are wanted */
     const int32_t *wanted; /* [n_wanted], ascending: the rows of KV_WANT_LISTED */
     int32_t n_wanted;
@@ -171,10 +212,11 @@ static inline int32_t kv_rows_wanted(const kv_rows *r)
 }
 
 /* Adds rows of c's timeline after its n_past. The caller has reserved. E_LIMIT if the batch is
- * full, or a pass with a tree has more than STEP_TREE_ROWS_MAX rows of one sequence; E_ARG for
- * parents or wanted rows that are out of order. After an error: clear the batch. */
-status kv_batch_add_rows(kv_batch *b, const kv_cache *c, const kv_rows *rows, err *e);
-status kv_batch_add(kv_batch *b, const kv_cache *c, const int32_t *token, int32_t n,
+ * full, a pass with a tree has more than STEP_TREE_ROWS_MAX rows of one sequence, or a journal has
+ * too few rows; E_ARG for parents or wanted rows that are out of order. After an error: clear the
+ * batch. */
+status kv_batch_add_rows(kv_batch *b, kv_cache *c, const kv_rows *rows, err *e);
+status kv_batch_add(kv_batch *b, kv_cache *c, const int32_t *token, int32_t n,
                     const int32_t *parent, kv_want want, err *e);
 
 #endif

@@ -133,7 +133,7 @@ TEST(batch_of_a_tree_knows_ancestors_and_depth)
     CHECK_OK(layout(&l, &s, 1, NUM_F32, NUM_F32, 64, 64, &e), e);
     CHECK_OK(kv_open(&c, &fake, &l, &e), e);
     c.n_past = 10;
-    CHECK_OK(kv_batch_init(&b, 64, 2, 1, &e), e);
+    CHECK_OK(kv_batch_init(&b, 64, 2, &l, &e), e);
     int32_t token[5] = {1, 2, 3, 4, 5}, parent[5] = {-1, 0, 0, 1, 2};
     CHECK_OK(kv_batch_add(&b, &c, token, 5, parent, KV_WANT_ALL, &e), e);
     int32_t pos[5] = {10, 11, 11, 12, 12};

@@ -1,4 +1,4 @@
-/* layout.c - size and format of each layer's store of keys and values.
+/* layout.c - size and format of each layer's store: keys and values, recurrent states.
  *
  * kv.h has the proof of the ring's size. Formats come from the caller's choice; the last rule for a
  * layer wins. This file also decides whether a layer whose values are its raw keys keeps one stream
@@ -151,6 +151,59 @@ static status check_rules(const kv_want_layout *w, err *e)
     return OK;
 }
 
+/* ---- Recurrent layers ---------------------------------------------------------------------- */
+
+static size_t aligned(size_t floats)
+{
+    return (floats + KV_RECUR_ALIGN - 1) / KV_RECUR_ALIGN * KV_RECUR_ALIGN;
+}
+
+kv_recur_parts kv_recur_parts_of(const recur_view *v)
+{
+    kv_recur_parts p = {.state = (size_t)v->n_v * (size_t)v->dv * (size_t)v->dk,
+                        .conv = (size_t)(v->n_taps - 1) * (size_t)recur_channels(v),
+                        .journal = (size_t)v->journal_rows * (size_t)recur_journal_row(v)};
+    p.at_conv = aligned(p.state);
+    p.at_journal[0] = p.at_conv + aligned(p.conv);
+    p.at_journal[1] = p.at_journal[0] + aligned(p.journal);
+    p.all = p.at_journal[1] + aligned(p.journal);
+    return p;
+}
+
+static status recur_init(const kv_want_layout *w, int32_t i, recur_view *v, err *e)
+{
+    const device *d = w->dev[w->recur[i].side];
+    *v = w->recur[i];
+    v->id = i;
+    v->journal_rows = w->journal_rows > 0 ? w->journal_rows : 1;
+    if (d && (!d->op->conv || !d->op->delta || !d->settle))
+        return err_set(e, E_UNSUPPORTED, "%s cannot compute recurrent layers", d->name);
+    return OK;
+}
+
+static status recur_layers(kv_layout *l, const kv_want_layout *w, err *e)
+{
+    size_t n = (size_t)w->n_recur;
+    status st;
+    if (!n)
+        return OK;
+    if (w->journal_rows > STEP_TREE_ROWS_MAX)
+        return err_set(e, E_LIMIT, "%d rows of one sequence may be dropped: at most %d",
+                       w->journal_rows, STEP_TREE_ROWS_MAX);
+    l->recur = arena_array(&l->mem, n, sizeof *l->recur);
+    if (!l->recur)
+        return err_memory(e, "the layout of recurrent layers", n * sizeof *l->recur);
+    l->n_recur = w->n_recur;
+    for (int32_t i = 0; i < w->n_recur; i++) {
+        if ((st = recur_init(w, i, &l->recur[i], e)))
+            return st;
+        uint64_t bytes = kv_recur_parts_of(&l->recur[i]).all * sizeof(float);
+        l->side[l->recur[i].side].recur += bytes;
+        l->all.recur += bytes;
+    }
+    return OK;
+}
+
 status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e)
 {
     status st;
@@ -187,7 +240,9 @@ status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e)
             l->all.linear += bytes;
         }
     }
-    return OK;
+    if ((st = recur_layers(l, w, e)))
+        kv_layout_free(l);
+    return st;
 }
 
 void kv_layout_free(kv_layout *l)

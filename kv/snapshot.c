@@ -2,6 +2,7 @@
  *
  *     rings    rows n - W .. n - 1 of each, in logical order, whatever the size of the ring
  *     linear   rows 0 .. n - 1, as a chain of segments that snapshots of one timeline share
+ *     states   of recurrent layers, after n tokens
  *
  *     segment A [0, 900) <- segment B [900, 1400) <- segment C [1400, 1500)
  *          snapshot at 900       snapshot at 1400        snapshot at 1500
@@ -58,6 +59,16 @@ size_t kv_ring_bytes(const kv_layout *l, int64_t n)
         if (l->view[i].window)
             sum += (size_t)(n - ring_first(&l->view[i], n)) * view_row_bytes(&l->view[i]);
     return sum;
+}
+
+size_t kv_state_bytes(const kv_layout *l)
+{
+    size_t floats = 0;
+    for (int32_t i = 0; i < l->n_recur; i++) {
+        const kv_recur_parts p = kv_recur_parts_of(&l->recur[i]);
+        floats += p.state + p.conv;
+    }
+    return floats * sizeof(float);
 }
 
 size_t kv_linear_bytes(const kv_layout *l, int64_t n_rows)
@@ -142,6 +153,26 @@ static void move_linear(kv_cache *c, const kv_segment *s, int64_t upto, bool loa
     }
 }
 
+/* Moves n floats at dev. Returns where the next ones begin on the host. */
+static unsigned char *move_floats(device *d, float *dev, unsigned char *host, size_t n, bool load)
+{
+    const block_move m = {
+        .dev = (char *)dev, .host = (char *)host, .n_bytes = n * sizeof *dev, .n = 1, .load = load};
+    device_move(d, &m);
+    return host + m.n_bytes;
+}
+
+static void move_states(kv_cache *c, unsigned char *host, bool load)
+{
+    for (int32_t i = 0; i < c->layout->n_recur; i++) {
+        const recur_view *v = &c->layout->recur[i];
+        const kv_recur_parts p = kv_recur_parts_of(v);
+        device *d = c->dev[v->side];
+        host = move_floats(d, c->recur[i].state, host, p.state, load);
+        host = move_floats(d, c->recur[i].conv, host, p.conv, load);
+    }
+}
+
 static void wait_for_moves(const kv_cache *c)
 {
     for (int32_t i = 0; i < PASS_SIDES_MAX; i++)
@@ -214,6 +245,8 @@ bool kv_can_save(const kv_cache *c, int64_t n, int32_t n_more)
     kv_cache after = *c;
     if (n < 1 || n > c->n_past)
         return false;
+    if (c->layout->n_recur && (n < kv_n_settled(c) || n_more > 0))
+        return false;
     if (c->n_past + n_more > after.n_written)
         after.n_written = c->n_past + n_more;
     for (int32_t i = 0; i < c->layout->n; i++) {
@@ -227,7 +260,8 @@ bool kv_can_save(const kv_cache *c, int64_t n, int32_t n_more)
 status kv_snapshot_new(const kv_layout *l, const int32_t *ids, int64_t n, kv_segment *base,
                        int64_t base_n, kv_snapshot **out, err *e)
 {
-    size_t ring_bytes = kv_ring_bytes(l, n), id_bytes = (size_t)n * sizeof *ids;
+    size_t ring_bytes = kv_ring_bytes(l, n), state_bytes = kv_state_bytes(l);
+    size_t recur_bytes = (size_t)l->n_recur * sizeof *l->recur, id_bytes = (size_t)n * sizeof *ids;
     kv_snapshot *s = *out = mem_calloc(1, sizeof *s);
     if (!s)
         return err_memory(e, "a snapshot", sizeof *s);
@@ -235,6 +269,8 @@ status kv_snapshot_new(const kv_layout *l, const int32_t *ids, int64_t n, kv_seg
     s->n = n;
     s->n_views = l->n;
     s->ring_bytes = ring_bytes;
+    s->n_recur = l->n_recur;
+    s->state_bytes = state_bytes;
     if (base_n > n)
         base_n = n;
     if (base && base_n == n) {
@@ -250,14 +286,20 @@ status kv_snapshot_new(const kv_layout *l, const int32_t *ids, int64_t n, kv_seg
     s->ids = mem_alloc(id_bytes);
     s->pin_dev = l->dev[PASS_MAIN];
     s->rings = block_alloc(s->pin_dev, ring_bytes);
-    if (!s->view || !s->ids || !s->rings || !s->linear) {
+    s->recur = l->n_recur ? mem_alloc(recur_bytes) : NULL;
+    s->states = l->n_recur ? block_alloc(s->pin_dev, state_bytes) : NULL;
+    if (!s->view || !s->ids || !s->rings || !s->linear ||
+        (l->n_recur && (!s->recur || !s->states))) {
         kv_snapshot_drop(s);
         *out = NULL;
-        return err_memory(e, "a snapshot", ring_bytes + id_bytes + kv_linear_bytes(l, n));
+        return err_memory(e, "a snapshot",
+                          ring_bytes + state_bytes + id_bytes + kv_linear_bytes(l, n));
     }
     memcpy(s->view, l->view, (size_t)l->n * sizeof *s->view);
+    if (l->n_recur)
+        memcpy(s->recur, l->recur, recur_bytes);
     memcpy(s->ids, ids, id_bytes);
-    s->own_bytes += ring_bytes + id_bytes + sizeof *s;
+    s->own_bytes += ring_bytes + state_bytes + id_bytes + sizeof *s;
     return OK;
 }
 
@@ -267,6 +309,8 @@ void kv_snapshot_fill(kv_snapshot *s, kv_cache *c)
         return;
     segment_fill(s->linear, c);
     move_rings(c, s->n, s->rings, false);
+    kv_settle(c, s->n);
+    move_states(c, s->states, false);
     wait_for_moves(c);
     s->filled = true;
 }
@@ -283,6 +327,9 @@ void kv_snapshot_drop(kv_snapshot *s)
     kv_snapshot_drop(s->draft);
     kv_segment_drop(s->linear);
     block_free(s->pin_dev, s->rings, s->ring_bytes);
+    if (s->states)
+        block_free(s->pin_dev, s->states, s->state_bytes);
+    mem_free(s->recur);
     mem_free(s->ids);
     mem_free(s->view);
     mem_free(s);
@@ -291,6 +338,8 @@ void kv_snapshot_drop(kv_snapshot *s)
 int64_t kv_snapshot_usable(const kv_snapshot *s, int64_t n_same)
 {
     int64_t n = n_same < s->n ? n_same : s->n;
+    if (s->n_recur && n < s->n)
+        return 0;
     for (int32_t i = 0; i < s->n_views; i++) {
         const kv_view *v = &s->view[i];
         if (v->window && s->n > v->window && n - v->window + 1 < s->n - v->window)
@@ -299,12 +348,22 @@ int64_t kv_snapshot_usable(const kv_snapshot *s, int64_t n_same)
     return n;
 }
 
+/* How many rows the journals have is of no concern. */
+static bool same_state(const recur_view *a, const recur_view *b)
+{
+    return a->n_k == b->n_k && a->n_v == b->n_v && a->dk == b->dk && a->dv == b->dv &&
+           a->n_taps == b->n_taps;
+}
+
 bool kv_snapshot_fits(const kv_snapshot *s, const kv_layout *l)
 {
-    if (s->n_views != l->n || s->n > l->n_ctx)
+    if (s->n_views != l->n || s->n > l->n_ctx || s->n_recur != l->n_recur)
         return false;
     for (int32_t i = 0; i < l->n; i++)
         if (!kv_view_stores_alike(&s->view[i], &l->view[i]))
+            return false;
+    for (int32_t i = 0; i < l->n_recur; i++)
+        if (!same_state(&s->recur[i], &l->recur[i]))
             return false;
     return true;
 }
@@ -325,6 +384,8 @@ void kv_snapshot_load(const kv_snapshot *s, kv_cache *c)
         upto = upto < g->from ? upto : g->from;
     }
     move_rings(c, s->n, s->rings, true);
+    move_states(c, s->states, true);
     wait_for_moves(c);
+    c->recur_rows = (recur_seq){0};
     c->n_past = c->n_written = c->n_loaded = s->n;
 }

@@ -3,7 +3,8 @@
  * A snapshot at n holds every row that a query at n - 1 or later can see. A cache that loads it
  * continues at n, or at n - 1 (to compute a prompt's last token again), bit for bit like the
  * original. It has no ring rows below n - window, so a loaded cache refuses to rewind further
- * (kv_can_rewind).
+ * (kv_can_rewind). The state of a recurrent layer is that of exactly n tokens: with such layers a
+ * loaded cache continues at n alone, and a snapshot at n is filled while the cache is there.
  *
  * References are counted atomically. A filled snapshot never changes, so any thread may read it.
  * Functions with a kv_cache argument belong to the thread that runs passes, between passes.
@@ -36,7 +37,11 @@ typedef struct kv_snapshot {
     kv_segment *linear;
     unsigned char *rings; /* rows max(0, n - window) .. n - 1 per ring, stream and head */
     size_t ring_bytes;
-    device *pin_dev;  /* page-locked the rings; NULL: they are plain memory */
+    int32_t n_recur;
+    recur_view *recur;     /* [n_recur], of the original layout: shapes only */
+    unsigned char *states; /* per recurrent layer: its state, its convolution's inputs */
+    size_t state_bytes;
+    device *pin_dev;  /* page-locked the rings and states; NULL: they are plain memory */
     size_t own_bytes; /* memory of this snapshot without the linear rows it shares */
     bool filled, from_disk;
     struct kv_snapshot *draft; /* of the drafter's own cache, at the same tokens; NULL: none */
@@ -45,7 +50,9 @@ typedef struct kv_snapshot {
 void kv_segment_keep(kv_segment *s); /* NULL is fine, here and below */
 void kv_segment_drop(kv_segment *s);
 
-/* True if the rings hold the rows of a snapshot at n, now and after a pass of n_more rows. */
+/* True if the rings and states hold what a snapshot at n needs, now and after a pass of n_more
+ * rows.
+ */
 bool kv_can_save(const kv_cache *c, int64_t n, int32_t n_more);
 /* Allocates a snapshot of ids[0..n), to be filled later. base: a chain of segments whose rows below
  * base_n equal those of the cache; NULL: none. */
@@ -64,7 +71,8 @@ bool kv_view_stores_alike(const kv_view *a, const kv_view *b);
 /* Replaces the contents of c. s must be filled and fit. */
 void kv_snapshot_load(const kv_snapshot *s, kv_cache *c);
 
-/* Host bytes of the rings at n, and of n_rows of all linear stores. */
+/* Host bytes of the recurrent layers, of the rings at n, and of n_rows of all linear stores. */
+size_t kv_state_bytes(const kv_layout *l);
 size_t kv_ring_bytes(const kv_layout *l, int64_t n);
 size_t kv_linear_bytes(const kv_layout *l, int64_t n_rows);
 

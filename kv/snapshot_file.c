@@ -20,14 +20,24 @@
 
 static const char head_mark[8] = "caratkv\n", tail_mark[8] = "kvcarat\n";
 
-enum { HEAD_BYTES = 16, TAIL_BYTES = 24, ENTRY_BYTES = 40, N_SECTIONS = 4 };
-enum { TABLE_BYTES = 8 + 16 + N_SECTIONS * ENTRY_BYTES };
-enum section { LAYOUT, IDS, RINGS, LINEAR };
+enum section { LAYOUT, IDS, RINGS, LINEAR, STATES, SECTIONS_MAX };
+enum { HEAD_BYTES = 16, TAIL_BYTES = 24, ENTRY_BYTES = 40 };
+enum { TABLE_BYTES_MAX = 8 + 16 + SECTIONS_MAX * ENTRY_BYTES };
 #define PACKED 0x80000000u
 
 typedef struct entry {
     uint64_t at, stored, raw, hash, stride;
 } entry;
+
+static int sections_of(int32_t n_recur)
+{
+    return n_recur ? SECTIONS_MAX : STATES;
+}
+
+static size_t table_bytes(int n_sections)
+{
+    return 8 + 16 + (size_t)n_sections * ENTRY_BYTES;
+}
 
 /* ---- Layouts as words --------------------------------------------------------------------- */
 
@@ -38,6 +48,11 @@ void kv_layout_words(const kv_layout *l, str *s)
         str_printf(s, "%d window %d heads %d x %d keys %s%s values %s%s%s\n", i, v->window,
                    v->n_head_kv, v->head_dim, num_name(v->k_type), v->k_rot ? "+rot" : "",
                    num_name(v->v_type), v->v_rot ? "+rot" : "", v->single ? " in one stream" : "");
+    }
+    for (int32_t i = 0; i < l->n_recur; i++) {
+        const recur_view *v = &l->recur[i];
+        str_printf(s, "recurrent %d keys %d x %d values %d x %d taps %d\n", i, v->n_k, v->dk,
+                   v->n_v, v->dv, v->n_taps);
     }
 }
 
@@ -67,7 +82,7 @@ typedef struct writer {
     hash_stream *h;
     unsigned char *block;
     size_t n_block;
-    entry entry[N_SECTIONS];
+    entry entry[SECTIONS_MAX];
     entry *now;
     int n_vain; /* consecutive blocks that did not compress */
     err *e;
@@ -217,29 +232,34 @@ static status put_sections(writer *w, const kv_snapshot *k, const kv_file_id *id
     if ((st = put_raw(w, k->rings, k->ring_bytes)) || (st = end_section(w)))
         return st;
     begin_section(w, LINEAR, stride);
-    if ((st = put_linear(w, k)))
+    if ((st = put_linear(w, k)) || (st = end_section(w)) || !k->n_recur)
+        return st;
+    begin_section(w, STATES, sizeof(float));
+    if ((st = put_raw(w, k->states, k->state_bytes)))
         return st;
     return end_section(w);
 }
 
 static status put_table(writer *w, const kv_snapshot *k, const kv_file_id *id)
 {
-    unsigned char table[TABLE_BYTES], tail[TAIL_BYTES], *at = table;
+    unsigned char table[TABLE_BYTES_MAX], tail[TAIL_BYTES], *at = table;
+    int n_sections = sections_of(k->n_recur);
+    size_t n = table_bytes(n_sections);
     status st;
     le(at, (uint64_t)k->n, 8);
     le(at + 8, id->model[0], 8);
     le(at + 16, id->model[1], 8);
     at += 24;
-    for (int i = 0; i < N_SECTIONS; i++, at += ENTRY_BYTES) {
+    for (int i = 0; i < n_sections; i++, at += ENTRY_BYTES) {
         const entry *t = &w->entry[i];
         const uint64_t field[5] = {t->at, t->stored, t->raw, t->hash, t->stride};
         for (int f = 0; f < 5; f++)
             le(at + 8 * f, field[f], 8);
     }
-    le(tail, TABLE_BYTES, 8);
-    le(tail + 8, hash64(table, TABLE_BYTES), 8);
+    le(tail, n, 8);
+    le(tail + 8, hash64(table, n), 8);
     memcpy(tail + 16, tail_mark, 8);
-    if ((st = file_out_write(&w->f, table, TABLE_BYTES, w->e)))
+    if ((st = file_out_write(&w->f, table, n, w->e)))
         return st;
     return file_out_write(&w->f, tail, TAIL_BYTES, w->e);
 }
@@ -258,7 +278,7 @@ status kv_snapshot_write(const kv_snapshot *k, const char *path, const kv_file_i
         goto out;
     flock(w.f.fd, LOCK_EX); /* marks the temporary as in use; advisory, so a failure is harmless */
     memcpy(head, head_mark, 8);
-    le(head + 8, KV_FILE_VERSION, 4);
+    le(head + 8, k->n_recur ? KV_FILE_VERSION_STATES : KV_FILE_VERSION, 4);
     if ((st = file_out_write(&w.f, head, sizeof head, e)) || (st = put_sections(&w, k, id)) ||
         (st = put_table(&w, k, id)))
         goto out;
@@ -279,7 +299,7 @@ typedef struct file_in {
     const char *path;
     uint64_t n_bytes;
     uint64_t n; /* tokens */
-    entry entry[N_SECTIONS];
+    entry entry[SECTIONS_MAX];
     zip *z;
     hash_stream *h;
     unsigned char *block;
@@ -309,29 +329,30 @@ static status read_at(const file_in *f, uint64_t at, void *to, size_t n)
     return OK;
 }
 
-static status read_table(file_in *f, const kv_file_id *id)
+static status read_table(file_in *f, const kv_file_id *id, const kv_layout *l)
 {
-    unsigned char head[HEAD_BYTES], table[TABLE_BYTES], tail[TAIL_BYTES];
+    unsigned char head[HEAD_BYTES], table[TABLE_BYTES_MAX], tail[TAIL_BYTES];
+    int n_sections = sections_of(l->n_recur);
+    size_t n = table_bytes(n_sections);
     status st;
-    if (f->n_bytes < HEAD_BYTES + TABLE_BYTES + TAIL_BYTES || f->n_bytes > INT64_MAX)
+    if (f->n_bytes < HEAD_BYTES + n + TAIL_BYTES || f->n_bytes > INT64_MAX)
         return damaged(f, "too short to be a saved conversation");
-    uint64_t table_at = f->n_bytes - TAIL_BYTES - TABLE_BYTES;
-    if ((st = read_at(f, 0, head, sizeof head)) ||
-        (st = read_at(f, table_at, table, sizeof table)) ||
+    uint64_t table_at = f->n_bytes - TAIL_BYTES - n;
+    if ((st = read_at(f, 0, head, sizeof head)) || (st = read_at(f, table_at, table, n)) ||
         (st = read_at(f, f->n_bytes - TAIL_BYTES, tail, sizeof tail)))
         return st;
-    reader h = reader_of(head + 8, 8), t = reader_of(tail, 16), r = reader_of(table, sizeof table);
+    reader h = reader_of(head + 8, 8), t = reader_of(tail, 16), r = reader_of(table, n);
     if (memcmp(head, head_mark, 8) || memcmp(tail + 16, tail_mark, 8))
         return damaged(f, "no saved conversation, or one that was cut");
-    if (rd_u32(&h) != KV_FILE_VERSION || rd_u32(&h))
+    if (rd_u32(&h) != kv_file_version(l) || rd_u32(&h))
         return damaged(f, "saved by another version of carat");
-    if (rd_u64(&t) != TABLE_BYTES || rd_u64(&t) != hash64(table, sizeof table))
+    if (rd_u64(&t) != n || rd_u64(&t) != hash64(table, n))
         return damaged(f, "its table is damaged");
     f->n = rd_u64(&r);
     if (rd_u64(&r) != id->model[0] || rd_u64(&r) != id->model[1])
         return damaged(f, "saved with another model");
     uint64_t at = HEAD_BYTES;
-    for (int i = 0; i < N_SECTIONS; i++) {
+    for (int i = 0; i < n_sections; i++) {
         entry *x = &f->entry[i];
         *x = (entry){rd_u64(&r), rd_u64(&r), rd_u64(&r), rd_u64(&r), rd_u64(&r)};
         if (x->at != at || x->stored > table_at - at || !x->stride || x->stride > 4)
@@ -415,6 +436,8 @@ static status read_rows(const file_in *f, const kv_layout *l, kv_snapshot **out)
         st = read_section(f, RINGS, k->rings, k->ring_bytes);
     if (!st)
         st = read_section(f, LINEAR, k->linear->rows, k->linear->n_bytes);
+    if (!st && l->n_recur)
+        st = read_section(f, STATES, k->states, k->state_bytes);
     if (st) {
         kv_snapshot_drop(k);
         return st;
@@ -443,7 +466,7 @@ status kv_snapshot_read_fd(int fd, const char *path, const kv_file_id *id, const
         st = err_memory(e, path, ZIP_BLOCK);
         goto out;
     }
-    if ((st = read_table(&f, id)) || (st = check_layout(&f, id)))
+    if ((st = read_table(&f, id, l)) || (st = check_layout(&f, id)))
         goto out;
     if (f.n < 1 || f.n > (uint64_t)l->n_ctx) {
         st = err_set(e, E_LIMIT, "%s: %llu tokens, and the context holds %d", path,

@@ -1,6 +1,9 @@
 /* snapshot_file.h - a snapshot as a file.
  *
- *     magic, version | layout | ids | rings | linear | table of these four, checksums | end
+ *     magic, version | layout | ids | rings | linear | states | table of these, checksums | end
+ *
+ * Files of models without recurrent layers are of version 1 and have no states; the others are of
+ * version 2.
  *
  * Every section and the table have checksums, and the file ends with the table's size and a mark,
  * so a truncated file is recognised wherever it was cut. Numbers are little-endian; rows are in
@@ -13,7 +16,11 @@
 #include "base/str.h"
 #include "kv/snapshot.h"
 
-enum { KV_FILE_VERSION = 1 };
+enum { KV_FILE_VERSION = 1, KV_FILE_VERSION_STATES = 2 };
+static inline uint32_t kv_file_version(const kv_layout *l)
+{
+    return l->n_recur ? KV_FILE_VERSION_STATES : KV_FILE_VERSION;
+}
 
 /* Identifies keys and values: their weights and their layout. */
 typedef struct kv_file_id {

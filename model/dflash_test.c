@@ -64,7 +64,7 @@ static void open_drafting(drafting *d, const df_options *o)
     CHECK_OK(kv_layout_init(&d->l, &w, &e), e);
     CHECK_OK(kv_open(&d->c, d->dev, &d->l, &e), e);
     rig_poison(&d->c);
-    CHECK_OK(kv_batch_init(&d->b, 2 * DF_BLOCK, 2, d->l.n, &e), e);
+    CHECK_OK(kv_batch_init(&d->b, 2 * DF_BLOCK, 2, &d->l, &e), e);
     d->scratch = d->dev->alloc(d->dev, SCRATCH);
     d->features = mem_alloc(CONTEXT * ROW * sizeof *d->features);
     CHECK(d->scratch && d->features);

@@ -221,7 +221,7 @@ static status open_buffers(dflash_drafter *x, const draft_sizes *z, err *e)
     status st;
     if ((st = layout_of(m, z, &x->layout, e)) ||
         (st = plan_scratch(m, z, &x->layout, scratch, e)) ||
-        (st = kv_batch_init(&x->batch, rows > blocks ? rows : blocks, z->n_seqs, x->layout.n, e)))
+        (st = kv_batch_init(&x->batch, rows > blocks ? rows : blocks, z->n_seqs, &x->layout, e)))
         return st;
     if (!(x->result = mem_alloc(result_bytes(x->g, z))))
         return err_memory(e, "a drafter", result_bytes(x->g, z));

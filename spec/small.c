@@ -205,7 +205,7 @@ static status small_open(const draft_model *m, const draft_sizes *z, drafter **o
     d->chunk = chunk_of(m, z);
     if ((st = layout_of(m, z, &d->layout, e)) ||
         (st = plan_scratch(m, z, &d->layout, &d->scratch_bytes, e)) ||
-        (st = kv_batch_init(&d->batch, d->chunk, z->n_seqs, d->layout.n, e)))
+        (st = kv_batch_init(&d->batch, d->chunk, z->n_seqs, &d->layout, e)))
         goto fail;
     d->scratch = z->dev->alloc(z->dev, d->scratch_bytes);
     d->job = mem_calloc(n, sizeof *d->job);

@@ -263,7 +263,7 @@ TEST(tree_rows_see_their_paths)
     err e = {0};
     CHECK_OK(kv_layout_init(&l, &want, &e), e);
     CHECK_OK(kv_open(&c, &dev, &l, &e), e);
-    CHECK_OK(kv_batch_init(&b, STEP_TREE_ROWS_MAX, STEP_TREE_ROWS_MAX, 1, &e), e);
+    CHECK_OK(kv_batch_init(&b, STEP_TREE_ROWS_MAX, STEP_TREE_ROWS_MAX, &l, &e), e);
     c.n_past = 10;
     for (int32_t budget = 0; budget < STEP_TREE_ROWS_MAX; budget += 9) {
         proposal p;

@@ -135,7 +135,7 @@ void rig_open_cache(rig *r, const kv_words *words, int32_t rows)
     CHECK_OK(kv_open(&r->c, r->dev, &r->l, &e), e);
     r->dev->alloc = plain_alloc;
     CHECK_EQ(counted, r->l.all.ring + r->l.all.linear); /* the plan equals the allocation */
-    CHECK_OK(kv_batch_init(&r->b, rows, RIG_SEQS, r->l.n, &e), e);
+    CHECK_OK(kv_batch_init(&r->b, rows, RIG_SEQS, &r->l, &e), e);
     for (int32_t n = 1; n <= rows; n = n < rows && 2 * n > rows ? rows : 2 * n) {
         CHECK_OK(model_plan(&r->m, r->dev, &r->l, n, n, NULL, &costs, &e), e);
         if (costs.side[PASS_MAIN].scratch_bytes > r->scratch_bytes)

@@ -52,7 +52,7 @@ static void open_tapped(tapped *t, int32_t n_host)
                               .dev = {r->dev, t->host}};
     CHECK_OK(kv_layout_init(&r->l, &w, &e), e);
     CHECK_OK(kv_open(&r->c, r->dev, &r->l, &e), e);
-    CHECK_OK(kv_batch_init(&r->b, CHUNK, 1, r->l.n, &e), e);
+    CHECK_OK(kv_batch_init(&r->b, CHUNK, 1, &r->l, &e), e);
 }
 
 static void free_scratch(tapped *t)

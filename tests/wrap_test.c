@@ -54,7 +54,7 @@ static void run_wrapped(const char *path, const fidelity *f, const char *const *
     CHECK_OK(kv_choice_parse(&want.choice, &(kv_words){.k = "q8_0", .single = "on"}, &e), e);
     CHECK_OK(kv_layout_init(&l, &want, &e), e);
     CHECK_OK(kv_open(&c, d, &l, &e), e);
-    CHECK_OK(kv_batch_init(&b, ROWS, 1, l.n, &e), e);
+    CHECK_OK(kv_batch_init(&b, ROWS, 1, &l, &e), e);
     CHECK_OK(kv_reserve(&c, ROWS, &e), e);
     CHECK_OK(kv_batch_add(&b, &c, f->tokens, ROWS, NULL, KV_WANT_ALL, &e), e);
     CHECK_OK(model_plan(&m, d, &l, ROWS, ROWS, NULL, &costs, &e), e);

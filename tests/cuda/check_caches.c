@@ -86,7 +86,7 @@ static status line_open(line *n, rig *g, const model *m, const kv_words *w, int3
     kv_want_layout want = {
         .spec = m->kv, .n = m->n_kv, .n_ctx = CTX, .rows_max = rows, .dev = {g->gpu}};
     if ((st = kv_choice_parse(&want.choice, w, e)) || (st = kv_layout_init(&n->l, &want, e)) ||
-        (st = kv_open(&n->c, g->gpu, &n->l, e)) || (st = kv_batch_init(&n->b, rows, 1, n->l.n, e)))
+        (st = kv_open(&n->c, g->gpu, &n->l, e)) || (st = kv_batch_init(&n->b, rows, 1, &n->l, e)))
         return st;
     poison(n);
     return OK;

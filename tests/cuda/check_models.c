@@ -32,7 +32,7 @@ static float *run(rig *g, device *dev, const model *m, const int32_t *ids, int32
         .n_ctx = n,
         .rows_max = chunk};
     if ((st = kv_layout_init(&l, &want, e)) || (st = kv_open(&c, dev, &l, e)) ||
-        (st = kv_batch_init(&b, chunk, 1, l.n, e)))
+        (st = kv_batch_init(&b, chunk, 1, &l, e)))
         goto out;
     for (int32_t at = 0; at < n && !st; at += chunk) {
         int32_t rows = n - at < chunk ? n - at : chunk;

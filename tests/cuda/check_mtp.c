@@ -63,7 +63,7 @@ static status lines_open(lines *n, const kv_words *w, err *e)
     kv_want_layout want = {
         .spec = n->m->kv, .n = n->m->n_kv, .n_ctx = CTX, .rows_max = ROWS, .dev = {n->g->gpu}};
     if ((st = kv_choice_parse(&want.choice, w, e)) || (st = kv_layout_init(&n->l, &want, e)) ||
-        (st = kv_batch_init(&n->b, ROWS, 1, n->l.n, e)))
+        (st = kv_batch_init(&n->b, ROWS, 1, &n->l, e)))
         return st;
     const draft_sizes z = {.dev = n->g->gpu,
                            .n_ctx = CTX,

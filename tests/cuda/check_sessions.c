@@ -49,7 +49,7 @@ static status top_open(top *t, const char *path, num_type type, int32_t n_ctx, i
     want.spec = t->m.kv;
     want.n = t->m.n_kv;
     if ((st = kv_layout_init(&t->l, &want, e)) ||
-        (st = kv_batch_init(&t->b, rows_max, LINES, t->l.n, e)))
+        (st = kv_batch_init(&t->b, rows_max, LINES, &t->l, e)))
         return st;
     for (int i = 0; i < LINES && !st; i++)
         st = kv_open(&t->c[i], t->g->gpu, &t->l, e);

@@ -47,7 +47,7 @@ static status open_tapped(tapped *t, device *dev, const model *m, void *scratch,
     if (!t->host)
         return err_memory(e, "a check", tap_bytes(t));
     if ((st = kv_layout_init(&t->l, &want, e)) || (st = kv_open(&t->c, dev, &t->l, e)) ||
-        (st = kv_batch_init(&t->b, ROWS, 1, t->l.n, e)))
+        (st = kv_batch_init(&t->b, ROWS, 1, &t->l, e)))
         return st;
     for (int i = 0; i < TAPS; i++) {
         mat to = {dev->alloc(dev, tap_bytes(t)), ROWS, 1, m->n_embd, m->n_embd};

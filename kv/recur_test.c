@@ -1,0 +1,480 @@
+/* recur_test.c - recurrent stores: whatever is drafted, dropped, rewound and restored, the state is
+ * that of the committed tokens.
+ *
+ * The layers are toys: a state is a hash of all tokens, and a convolution holds the last ones. A
+ * pass of them follows step.h: it applies the pending rows, then computes rows as final or into the
+ * journal. The oracle folds the committed tokens one by one.
+ */
+#include "base/mem.h"
+#include "base/rng.h"
+#include "kv/snapshot_file.h"
+#include "tests/test.h"
+
+enum { LAYERS = 3, TAPS = 4, CTX = 400, JOURNAL = 16, CHUNK = 40, VOCAB = 97 };
+
+static const recur_view toy_view[LAYERS] = {
+    {.n_k = 1, .n_v = 3, .dk = 2, .dv = 2, .n_taps = TAPS},
+    {.side = 1, .n_k = 1, .n_v = 2, .dk = 2, .dv = 4, .n_taps = TAPS},
+    {.n_k = 2, .n_v = 2, .dk = 1, .dv = 2, .n_taps = TAPS}};
+
+/* One token more. Small integers, which floats hold. */
+static void fold(const recur_view *v, const recur_base *b, float token)
+{
+    int32_t n = recur_channels(v), state = v->n_v * v->dv * v->dk;
+    for (int32_t i = 0; i < state; i++)
+        b->state[i] = (float)(((int32_t)b->state[i] * 31 + (int32_t)token + i + 1) % 65521);
+    memmove(b->conv, b->conv + n, (size_t)(TAPS - 2) * (size_t)n * sizeof *b->conv);
+    for (int32_t i = 0; i < n; i++)
+        b->conv[(TAPS - 2) * n + i] = token;
+}
+
+static void apply(const recur_view *v, const recur_base *b, const recur_seq *s)
+{
+    for (int32_t i = 0; i < s->n_pending; i++)
+        fold(v, b, b->journal[s->bank][s->pending[i] * recur_journal_row(v)]);
+}
+
+/* Runs the batch as a model of toy layers would. */
+static void toy_pass(kv_batch *b, const kv_layout *l)
+{
+    const step *st = &b->st;
+    for (int32_t i = 0; i < st->n_seqs * l->n_recur; i++) {
+        const recur_seq *s = &st->recur_seq[i / l->n_recur];
+        const recur_view *v = &l->recur[i % l->n_recur];
+        const recur_base *at = &st->recur[i];
+        apply(v, at, s);
+        for (int32_t r = 0; r < s->n; r++) {
+            float token = (float)st->all.token[s->row0 + r];
+            CHECK_EQ(st->all.seq[s->row0 + r], i / l->n_recur);
+            if (s->final)
+                fold(v, at, token);
+            else
+                at->journal[!s->bank][r * recur_journal_row(v)] = token;
+        }
+    }
+    kv_batch_clear(b);
+}
+
+/* ---- A device of toys -------------------------------------------------------------------- */
+
+static void *toy_alloc(device *d, size_t n)
+{
+    (void)d;
+    return mem_calloc(1, n);
+}
+static void toy_release(device *d, void *p, size_t n)
+{
+    (void)d;
+    (void)n;
+    mem_free(p);
+}
+static void toy_clear(device *d, void *p, size_t n)
+{
+    (void)d;
+    memset(p, 0, n);
+}
+static void toy_copy(device *d, void *to, const void *from, size_t n)
+{
+    (void)d;
+    memcpy(to, from, n);
+}
+static void toy_settle(device *d, const recur_view *v, const recur_base *base, int32_t n,
+                       const recur_seq *s)
+{
+    for (int32_t i = 0; i < n; i++) {
+        CHECK_EQ(v[i].side, d->chunk_rows); /* the device's number, see below */
+        apply(&v[i], &base[i], s);
+    }
+}
+static void no_conv(pass *p, mat y, mat x, const weight *w, const recur_view *rv)
+{
+    (void)p, (void)y, (void)x, (void)w, (void)rv;
+}
+static void no_delta(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const recur_view *rv)
+{
+    (void)p, (void)o, (void)c, (void)a, (void)b, (void)g, (void)rv;
+}
+static const device_ops toy_ops = {.conv = no_conv, .delta = no_delta};
+static device toy[2] = {{.op = &toy_ops,
+                         .name = "a toy",
+                         .alloc = toy_alloc,
+                         .release = toy_release,
+                         .clear = toy_clear,
+                         .upload = toy_copy,
+                         .download = toy_copy,
+                         .settle = toy_settle},
+                        {.op = &toy_ops,
+                         .name = "a toy",
+                         .chunk_rows = 1,
+                         .alloc = toy_alloc,
+                         .release = toy_release,
+                         .clear = toy_clear,
+                         .upload = toy_copy,
+                         .download = toy_copy,
+                         .settle = toy_settle}};
+
+static status toy_layout(kv_layout *l, int32_t journal_rows, err *e)
+{
+    static const kv_spec spec = {.n_head_kv = 1, .head_dim = 8};
+    const kv_want_layout w = {.spec = &spec,
+                              .n = 1,
+                              .recur = toy_view,
+                              .n_recur = LAYERS,
+                              .journal_rows = journal_rows,
+                              .n_ctx = CTX,
+                              .rows_max = CHUNK};
+    status st = kv_layout_init(l, &w, e);
+    l->dev[0] = &toy[0];
+    l->dev[1] = &toy[1];
+    return st;
+}
+
+typedef struct line {
+    kv_layout l;
+    kv_cache c;
+    kv_batch b;
+    int32_t id[CTX];
+} line;
+
+static void line_open(line *t, int32_t journal_rows)
+{
+    err e = {0};
+    CHECK_OK(toy_layout(&t->l, journal_rows, &e), e);
+    CHECK_OK(kv_open(&t->c, &toy[0], &t->l, &e), e);
+    CHECK_OK(kv_batch_init(&t->b, 4 * CHUNK, 4, &t->l, &e), e);
+}
+
+static void line_close(line *t)
+{
+    kv_batch_free(&t->b);
+    kv_close(&t->c);
+    kv_layout_free(&t->l);
+}
+
+/* The states are those of id[0 .. n_past), once everything pending is applied. */
+static void check_states(line *t, const char *when)
+{
+    kv_settle(&t->c, t->c.n_past);
+    CHECK_EQ(t->c.recur_rows.n_pending, 0);
+    for (int32_t i = 0; i < LAYERS; i++) {
+        const recur_view *v = &t->l.recur[i];
+        float state[64] = {0}, conv[256] = {0};
+        const recur_base want = {.state = state, .conv = conv};
+        for (int64_t k = 0; k < t->c.n_past; k++)
+            fold(v, &want, (float)t->id[k]);
+        const kv_recur_parts p = kv_recur_parts_of(v);
+        CHECK_MSG(!memcmp(state, t->c.recur[i].state, p.state * sizeof(float)) &&
+                      !memcmp(conv, t->c.recur[i].conv, p.conv * sizeof(float)),
+                  "%s: layer %d at %lld", when, i, (long long)t->c.n_past);
+    }
+}
+
+static void add(line *t, const kv_rows *rows)
+{
+    err e = {0};
+    CHECK_OK(kv_reserve(&t->c, rows->n, &e), e);
+    CHECK_OK(kv_batch_add_rows(&t->b, &t->c, rows, &e), e);
+}
+
+/* A pass of n rows of an answer, the first `keep` of which are kept. */
+static void answer(line *t, int32_t n, int32_t keep, uint64_t *rng)
+{
+    int32_t token[JOURNAL];
+    for (int32_t i = 0; i < n; i++)
+        token[i] = (int32_t)rng_below(rng, VOCAB);
+    add(t, &(kv_rows){.token = token, .n = n, .want = KV_WANT_ALL});
+    toy_pass(&t->b, &t->l);
+    memcpy(t->id + t->c.n_past, token, (size_t)keep * sizeof *token);
+    kv_commit(&t->c, keep);
+}
+
+/* The same of a tree whose rows follow the committed context and each other at random. */
+static void answer_tree(line *t, int32_t n, uint64_t *rng)
+{
+    int32_t token[JOURNAL], parent[JOURNAL], path[JOURNAL], n_path = 0;
+    for (int32_t i = 0; i < n; i++) {
+        token[i] = (int32_t)rng_below(rng, VOCAB);
+        parent[i] = (int32_t)rng_below(rng, (uint64_t)i + 1) - 1;
+    }
+    add(t, &(kv_rows){.token = token, .parent = parent, .n = n, .want = KV_WANT_ALL});
+    for (int32_t i = 0; i < n; i++)
+        CHECK_EQ(t->b.st.parent[i], parent[i]);
+    toy_pass(&t->b, &t->l);
+    for (int32_t r = (int32_t)rng_below(rng, (uint64_t)n + 1) - 1; r >= 0; r = parent[r])
+        path[n_path++] = r;
+    for (int32_t i = 0; i < n_path / 2; i++) {
+        int32_t swap = path[i];
+        path[i] = path[n_path - 1 - i];
+        path[n_path - 1 - i] = swap;
+    }
+    for (int32_t i = 0; i < n_path; i++)
+        t->id[t->c.n_past + i] = token[path[i]];
+    kv_commit_path(&t->c, path, n_path);
+}
+
+static void prompt(line *t, int32_t n, uint64_t *rng)
+{
+    int32_t token[CHUNK];
+    for (int32_t i = 0; i < n; i++)
+        token[i] = (int32_t)rng_below(rng, VOCAB);
+    add(t, &(kv_rows){.token = token, .n = n, .final = true, .want = KV_WANT_LAST});
+    toy_pass(&t->b, &t->l);
+    memcpy(t->id + t->c.n_past, token, (size_t)n * sizeof *token);
+    kv_commit(&t->c, n);
+}
+
+/* ---- Tests ------------------------------------------------------------------------------- */
+
+TEST(recurrent_state_is_that_of_the_committed_rows)
+{
+    uint64_t rng = test_seed();
+    line t = {0};
+    line_open(&t, JOURNAL);
+    for (int round = 0; round < 300; round++) {
+        int32_t n = 1 + (int32_t)rng_below(&rng, JOURNAL);
+        if (t.c.n_past + CHUNK > CTX)
+            kv_reset(&t.c);
+        switch (rng_below(&rng, 5)) {
+        case 0:
+            prompt(&t, 1 + (int32_t)rng_below(&rng, CHUNK), &rng);
+            break;
+        case 1:
+            answer_tree(&t, n, &rng);
+            break;
+        default:
+            answer(&t, n, (int32_t)rng_below(&rng, (uint64_t)n + 1), &rng);
+        }
+        /* Mostly the next pass applies the pending rows, not a settle. */
+        if (rng_below(&rng, 4) == 0)
+            check_states(&t, "after a pass");
+    }
+    check_states(&t, "at the end");
+    line_close(&t);
+}
+
+TEST(every_depth_of_roll_back_twice_in_a_row)
+{
+    uint64_t rng = test_seed();
+    for (int32_t n = 1; n <= 8; n++)
+        for (int32_t a = 0; a <= n; a++) {
+            line t = {0};
+            line_open(&t, 8);
+            prompt(&t, 5, &rng);
+            answer(&t, n, a, &rng);
+            answer(&t, n, a, &rng);
+            CHECK_EQ(t.c.n_past, 5 + 2 * a);
+            check_states(&t, "after two roll-backs");
+            line_close(&t);
+        }
+}
+
+TEST(pending_rows_can_be_taken_back_and_settled_rows_not)
+{
+    uint64_t rng = test_seed();
+    line t = {0};
+    line_open(&t, JOURNAL);
+    prompt(&t, 30, &rng);
+    CHECK(kv_can_rewind(&t.c, 30) && !kv_can_rewind(&t.c, 29) && kv_can_rewind(&t.c, 0));
+    answer(&t, 6, 5, &rng);
+    CHECK(kv_can_rewind(&t.c, 30) && !kv_can_rewind(&t.c, 29));
+    CHECK(kv_rewind(&t.c, 32));
+    check_states(&t, "after a rewind into the pending rows");
+    CHECK(!kv_can_rewind(&t.c, 31) && !kv_rewind(&t.c, 31));
+    CHECK_EQ(t.c.n_past, 32);
+    answer(&t, 6, 4, &rng);
+    kv_settle(&t.c, 34); /* half of them */
+    CHECK(kv_can_rewind(&t.c, 34) && !kv_can_rewind(&t.c, 33));
+    answer(&t, 3, 2, &rng);
+    check_states(&t, "after half a settle");
+    CHECK(kv_rewind(&t.c, 0));
+    prompt(&t, 7, &rng);
+    check_states(&t, "after a rewind to the beginning");
+    line_close(&t);
+}
+
+TEST(passes_that_fail_or_lose_final_rows_reset_recurrent_caches)
+{
+    uint64_t rng = test_seed();
+    int32_t token[CHUNK] = {1, 2, 3, 4, 5};
+    line t = {0};
+    err e = {0};
+    line_open(&t, 4);
+    prompt(&t, 12, &rng);
+    add(&t, &(kv_rows){.token = token, .n = 5, .final = true});
+    toy_pass(&t.b, &t.l);
+    kv_commit(&t.c, 0);
+    CHECK_EQ(t.c.n_past, 0);
+    check_states(&t, "after a final pass that was not kept");
+    prompt(&t, 12, &rng);
+    answer(&t, 4, 3, &rng);
+    kv_batch_clear(&t.b); /* a batch that is never run changes nothing */
+    add(&t, &(kv_rows){.token = token, .n = 5, .final = true});
+    kv_batch_clear(&t.b);
+    answer(&t, 2, 2, &rng);
+    CHECK_EQ(t.c.n_past, 17);
+    check_states(&t, "after a batch that did not run");
+    kv_abandon(&t.c);
+    CHECK_EQ(t.c.n_past, 0);
+    check_states(&t, "after a failed pass");
+    CHECK_OK(kv_reserve(&t.c, 5, &e), e);
+    CHECK_STATUS(kv_batch_add(&t.b, &t.c, token, 5, NULL, KV_WANT_ALL, &e), E_LIMIT);
+    CHECK(strstr(e.text, "journals"));
+    line_close(&t);
+}
+
+TEST(recurrent_sequences_of_a_batch_are_apart)
+{
+    uint64_t rng = test_seed();
+    line t = {0}, other = {0};
+    int32_t a[3] = {1, 2, 3}, b[2] = {4, 5};
+    err e = {0};
+    line_open(&t, JOURNAL);
+    line_open(&other, JOURNAL);
+    prompt(&t, 9, &rng);
+    answer(&other, 2, 1, &rng);
+    for (int round = 0; round < 3; round++) {
+        CHECK_OK(kv_reserve(&t.c, 3, &e), e);
+        CHECK_OK(kv_reserve(&other.c, 2, &e), e);
+        CHECK_OK(kv_batch_add(&t.b, &t.c, a, 3, NULL, KV_WANT_ALL, &e), e);
+        CHECK_OK(
+            kv_batch_add_rows(&t.b, &other.c, &(kv_rows){.token = b, .n = 2, .final = true}, &e),
+            e);
+        CHECK_EQ(t.b.st.parent[2], 1);
+        CHECK_EQ(t.b.st.parent[3], -1);
+        CHECK_EQ(t.b.st.parent[4], 3);
+        toy_pass(&t.b, &t.l);
+        memcpy(t.id + t.c.n_past, a, sizeof a);
+        memcpy(other.id + other.c.n_past, b, sizeof b);
+        kv_commit(&t.c, 2);
+        kv_commit(&other.c, 2);
+    }
+    check_states(&t, "the first sequence");
+    check_states(&other, "the second sequence");
+    line_close(&other);
+    line_close(&t);
+}
+
+static kv_snapshot *snapshot_at(line *t, int64_t n)
+{
+    kv_snapshot *k;
+    err e = {0};
+    CHECK(kv_can_save(&t->c, n, 0));
+    CHECK_OK(kv_snapshot_new(&t->l, t->id, n, NULL, 0, &k, &e), e);
+    kv_snapshot_fill(k, &t->c);
+    return k;
+}
+
+TEST(recurrent_snapshots_are_exact_and_fit_one_position)
+{
+    uint64_t rng = test_seed();
+    line t = {0};
+    line_open(&t, JOURNAL);
+    prompt(&t, 30, &rng);
+    answer(&t, 9, 8, &rng);
+    CHECK(!kv_can_save(&t.c, 29, 0) && !kv_can_save(&t.c, 38, 1));
+    kv_snapshot *early = snapshot_at(&t, 33); /* in the middle of the pending rows */
+    check_states(&t, "after a snapshot");
+    CHECK(!kv_can_save(&t.c, 33, 0));
+    kv_snapshot *k = snapshot_at(&t, 38);
+    CHECK_EQ(k->state_bytes, kv_state_bytes(&t.l));
+    CHECK(kv_snapshot_usable(k, 37) == 0 && kv_snapshot_usable(k, 38) == 38 &&
+          kv_snapshot_usable(k, 50) == 38);
+    for (int twice = 0; twice < 2; twice++) {
+        answer(&t, 5, 3, &rng);
+        prompt(&t, 20, &rng);
+        answer(&t, 5, 3, &rng);
+        kv_snapshot_load(twice ? early : k, &t.c);
+        CHECK_EQ(t.c.n_past, twice ? 33 : 38);
+        CHECK(!kv_rewind(&t.c, 32));
+        check_states(&t, "restored");
+        answer(&t, 5, 3, &rng);
+        check_states(&t, "restored, and on");
+    }
+    kv_snapshot_drop(early);
+    kv_snapshot_drop(k);
+    line_close(&t);
+}
+
+TEST(recurrent_snapshot_files_are_exact_and_damage_is_found)
+{
+    uint64_t rng = test_seed(), n_bytes;
+    const char *path = test_temp("states.carat-kv");
+    line t = {0}, other = {0};
+    kv_snapshot *k = NULL;
+    err e = {0};
+    line_open(&t, JOURNAL);
+    line_open(&other, 1); /* journals of another size are no other layout */
+    prompt(&t, 30, &rng);
+    answer(&t, 9, 8, &rng);
+    kv_file_id id = {.model = {1, 2}};
+    kv_layout_words(&t.l, &id.layout);
+    CHECK(strstr(str_text(&id.layout), "recurrent 2 keys 2 x 1 values 2 x 2 taps 4\n"));
+    k = snapshot_at(&t, 38);
+    CHECK_OK(kv_snapshot_write(k, path, &id, &n_bytes, &e), e);
+    kv_snapshot_drop(k);
+    CHECK_OK(kv_snapshot_read(path, &id, &other.l, &k, &e), e);
+    CHECK(kv_snapshot_fits(k, &other.l));
+    kv_snapshot_load(k, &other.c);
+    kv_snapshot_drop(k);
+    memcpy(other.id, t.id, sizeof t.id);
+    check_states(&other, "from a file");
+    answer(&other, 1, 1, &rng);
+    check_states(&other, "from a file, and on");
+
+    /* Every byte counts. */
+    FILE *f = fopen(path, "r+b");
+    CHECK(f);
+    for (long at = 0; at < (long)n_bytes; at++) {
+        fseek(f, at, SEEK_SET);
+        int byte = getc(f);
+        fseek(f, at, SEEK_SET);
+        putc(byte ^ 0x20, f);
+        fflush(f);
+        err bad = {0};
+        CHECK_MSG(kv_snapshot_read(path, &id, &other.l, &k, &bad) == E_FORMAT, "byte %ld of %ld",
+                  at, (long)n_bytes);
+        fseek(f, at, SEEK_SET);
+        putc(byte, f);
+        fflush(f);
+    }
+    fclose(f);
+    CHECK_OK(kv_snapshot_read(path, &id, &other.l, &k, &e), e);
+    kv_snapshot_drop(k);
+    str_free(&id.layout);
+    line_close(&other);
+    line_close(&t);
+}
+
+TEST(recurrent_layouts_are_planned_to_the_byte)
+{
+    kv_layout one, many;
+    err e = {0};
+    CHECK_OK(toy_layout(&one, 0, &e), e);
+    CHECK_OK(toy_layout(&many, 5, &e), e);
+    CHECK_EQ(one.recur[0].journal_rows, 1);
+    CHECK_EQ(many.recur[1].journal_rows, 5);
+    CHECK_EQ(many.recur[1].id, 1);
+    CHECK_EQ(one.all.recur, one.side[0].recur + one.side[1].recur);
+    /* 12 floats of state, 3 x 10 of convolution, journals of 10 + 2 + 6 + 3: each part rounded up.
+     */
+    CHECK_EQ(kv_recur_parts_of(&one.recur[0]).all, 4 * KV_RECUR_ALIGN);
+    CHECK_EQ(kv_recur_parts_of(&many.recur[0]).journal, 5 * 21);
+    CHECK_EQ(kv_state_bytes(&one), kv_state_bytes(&many));
+    CHECK_EQ(kv_state_bytes(&one), 4 * (12 + 16 + 4 + 3 * (10 + 12 + 8)));
+    kv_layout_free(&one);
+    kv_layout_free(&many);
+    CHECK_STATUS(toy_layout(&many, STEP_TREE_ROWS_MAX + 1, &e), E_LIMIT);
+    static const device_ops no_ops;
+    static device plain = {.op = &no_ops, .name = "a plain device"};
+    const kv_spec spec = {.n_head_kv = 1, .head_dim = 8};
+    const kv_want_layout w = {.spec = &spec,
+                              .n = 1,
+                              .recur = toy_view,
+                              .n_recur = 1,
+                              .n_ctx = 8,
+                              .rows_max = 1,
+                              .dev = {&plain}};
+    err_clear(&e);
+    CHECK_STATUS(kv_layout_init(&many, &w, &e), E_UNSUPPORTED);
+    CHECK(strstr(e.text, "a plain device cannot compute recurrent layers"));
+}
