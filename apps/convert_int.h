@@ -83,6 +83,7 @@ void convert_decode_row(const convert_item *it, uint64_t r, float *x);
 typedef struct convert_vocab {
     json_t *tokenizer_config, *generation, *config;
     const text_family *family;
+    const tokenizer_name *kind; /* what model and pre the file will state */
     const jtree *tokenizer; /* pieces may hold U+0000, which jansson's keys cannot */
     char *template;         /* Jinja source, or NULL */
     int32_t n;              /* tokens; 0: the directory has no tokenizer */

@@ -1,7 +1,8 @@
 /* convert_vocab.c - tokenizer.json and its neighbours to tokenizer.* keys.
  *
  * Token types follow llama.cpp: entries of added_tokens are control tokens if special, otherwise
- * user-defined. The marks that the output parser reads are always user-defined.
+ * user-defined. The marks that the output parser reads are always user-defined; the family's other
+ * ends of a generation are always control tokens.
  */
 #include "apps/convert_int.h"
 #include "base/map.h"
@@ -33,15 +34,19 @@ static bool is_byte_piece(gguf_string s)
     return sscanf(text, "<0x%2X>", &v) == 1 && text[5] == '>';
 }
 
-static int32_t token_type_of(const text_family *f, gguf_string piece, bool added, bool special,
+static int32_t token_type_of(const convert_vocab *v, gguf_string piece, bool added, bool special,
                              const char *unk)
 {
+    const text_family *f = v->family;
     /* turn_open is among the shown marks too, but only templates write it. */
     if (text_is_one_of(f->shown, piece.at, (size_t)piece.n) && !equals(piece, f->turn_open))
         return TYPE_USER_DEFINED;
-    if (equals(piece, unk))
+    if (text_is_one_of(f->ends, piece.at, (size_t)piece.n) &&
+        !text_is_one_of(f->shown, piece.at, (size_t)piece.n))
+        return TYPE_CONTROL;
+    if (unk && equals(piece, unk))
         return TYPE_UNKNOWN;
-    if (is_byte_piece(piece))
+    if (v->kind->kind == VOCAB_CHARS && is_byte_piece(piece))
         return TYPE_BYTE;
     return !added ? TYPE_NORMAL : special ? TYPE_CONTROL : TYPE_USER_DEFINED;
 }
@@ -92,20 +97,130 @@ static status take_vocab_piece(convert_vocab *v, int64_t id, gguf_string piece, 
     return OK;
 }
 
+/* ---- The pre-tokenizer ---- */
+
+enum { STEPS_MAX = 8 }; /* Laguna has three */
+
+typedef struct step_list {
+    const jtree *at[STEPS_MAX];
+    size_t n;
+} step_list;
+
+static bool is_text(const jtree *v, const char *text)
+{
+    return jtree_is(v, JTREE_STRING) && v->n == strlen(text) && !memcmp(v->s, text, v->n);
+}
+
+/* The steps of a Sequence, or the one step. False: too many. */
+static bool list_steps(const jtree *pre, step_list *out)
+{
+    const jtree *list = jtree_get(pre, "pretokenizers");
+    if (!is_text(jtree_get(pre, "type"), "Sequence")) {
+        out->at[out->n++] = pre;
+        return true;
+    }
+    for (const jtree *it = jtree_is(list, JTREE_ARRAY) ? list->first : NULL; it; it = it->next) {
+        if (out->n == STEPS_MAX)
+            return false;
+        out->at[out->n++] = it;
+    }
+    return true;
+}
+
+/* The last step only spells bytes as characters. */
+static bool only_spells_bytes(const jtree *step)
+{
+    return is_text(jtree_get(step, "type"), "ByteLevel") &&
+           jtree_is(jtree_get(step, "add_prefix_space"), JTREE_FALSE) &&
+           jtree_is(jtree_get(step, "use_regex"), JTREE_FALSE);
+}
+
+static bool steps_match(const step_list *have, const struct split_step *want)
+{
+    size_t n = 0;
+    for (; want[n].pattern && n < have->n; n++) {
+        const jtree *step = have->at[n], *pattern = jtree_get(step, "pattern");
+        if (!is_text(jtree_get(step, "type"), "Split") ||
+            !is_text(jtree_get(pattern, "Regex"), want[n].pattern) ||
+            !is_text(jtree_get(step, "behavior"), want[n].behavior) ||
+            jtree_is(jtree_get(step, "invert"), JTREE_TRUE))
+            return false;
+    }
+    return !want[n].pattern && n + 1 == have->n && only_spells_bytes(have->at[n]);
+}
+
+/* Refuses what the encoder does not do. */
+static status check_model(const convert_vocab *v, err *e)
+{
+    static const char *const off[] = {"byte_fallback", "ignore_merges"};
+    static const char *const empty[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    const jtree *model = jtree_get(v->tokenizer, "model"), *x;
+    for (size_t i = 0; i < sizeof off / sizeof *off; i++)
+        if (jtree_is(jtree_get(model, off[i]), JTREE_TRUE))
+            return err_set(e, E_UNSUPPORTED,
+                           "tokenizer.json: %s is true, which carat does not know for %s", off[i],
+                           v->family->name);
+    for (size_t i = 0; i < sizeof empty / sizeof *empty; i++)
+        if (jtree_is(x = jtree_get(model, empty[i]), JTREE_STRING) && x->n)
+            return err_set(e, E_UNSUPPORTED,
+                           "tokenizer.json: %s is \"%.60s\", which carat does not know for %s",
+                           empty[i], x->s, v->family->name);
+    x = jtree_get(v->tokenizer, "normalizer");
+    if (jtree_is(x, JTREE_OBJECT) && !is_text(jtree_get(x, "type"), "NFC")) {
+        x = jtree_get(x, "type");
+        return err_set(e, E_UNSUPPORTED,
+                       "tokenizer.json: the normalizer is %.60s, which carat does not know for %s",
+                       jtree_is(x, JTREE_STRING) ? x->s : "of no type", v->family->name);
+    }
+    return OK;
+}
+
+/* Finds the row of the family's tokenizers whose steps are those of the file. */
+static status find_kind(convert_vocab *v, err *e)
+{
+    const jtree *pre = jtree_get(v->tokenizer, "pre_tokenizer");
+    step_list steps = {.n = 0};
+    status st;
+    v->kind = v->family->tokenizers;
+    if (!v->tokenizer || !v->kind->steps)
+        return OK;
+    if ((st = check_model(v, e)))
+        return st;
+    if (list_steps(pre, &steps))
+        for (; v->kind->model; v->kind++)
+            if (steps_match(&steps, v->kind->steps))
+                return OK;
+    str found = {0};
+    for (size_t i = 0; i < steps.n; i++) {
+        const jtree *type = jtree_get(steps.at[i], "type");
+        const jtree *regex = jtree_get(jtree_get(steps.at[i], "pattern"), "Regex");
+        str_printf(&found, "%s%.40s", i ? ", " : "", jtree_is(type, JTREE_STRING) ? type->s : "?");
+        if (jtree_is(regex, JTREE_STRING))
+            str_printf(&found, " \"%.300s\"", regex->s);
+    }
+    st = err_set(e, E_UNSUPPORTED,
+                 "tokenizer.json: the pre-tokenizer is %s, which carat does not know for %s",
+                 str_text(&found), v->family->name);
+    str_free(&found);
+    return st;
+}
+
+/* ---- Pieces and merges ---- */
+
 static status read_pieces(convert_vocab *v, err *e)
 {
     const jtree *model = jtree_get(v->tokenizer, "model"), *pieces = jtree_get(model, "vocab");
     const jtree *added = jtree_get(v->tokenizer, "added_tokens"), *kind = jtree_get(model, "type");
     const jtree *unk_token = jtree_get(model, "unk_token");
-    const char *unk = jtree_is(unk_token, JTREE_STRING) ? unk_token->s : "<unk>";
+    const char *unk = jtree_is(unk_token, JTREE_STRING) ? unk_token->s : v->family->unk;
     int32_t cap = 0;
     status st = OK;
     if (!jtree_is(pieces, JTREE_OBJECT) || (jtree_is(kind, JTREE_STRING) && strcmp(kind->s, "BPE")))
         return err_set(e, E_UNSUPPORTED, "tokenizer.json: not a BPE vocabulary");
     for (const jtree *it = pieces->first; it && !st; it = it->next) {
         gguf_string piece = {it->key, it->n_key};
-        st = take_vocab_piece(v, id_of(it), piece,
-                              token_type_of(v->family, piece, false, false, unk), &cap, e);
+        st = take_vocab_piece(v, id_of(it), piece, token_type_of(v, piece, false, false, unk), &cap,
+                              e);
     }
     for (const jtree *it = jtree_is(added, JTREE_ARRAY) ? added->first : NULL; it && !st;
          it = it->next) {
@@ -115,7 +230,7 @@ static status read_pieces(convert_vocab *v, err *e)
         gguf_string piece = {content->s, content->n};
         bool special = jtree_is(jtree_get(it, "special"), JTREE_TRUE);
         st = take_vocab_piece(v, id_of(jtree_get(it, "id")), piece,
-                              token_type_of(v->family, piece, true, special, unk), &cap, e);
+                              token_type_of(v, piece, true, special, unk), &cap, e);
     }
     return st;
 }
@@ -227,7 +342,7 @@ status convert_vocab_read(convert_vocab *v, const char *dir, err *e)
         (st = convert_read_json(&v->tokenizer_config, dir, "tokenizer_config.json", false, e)) ||
         (st = convert_read_json(&v->generation, dir, "generation_config.json", false, e)) ||
         (st = convert_read_json(&v->config, dir, "config.json", true, e)) ||
-        (st = find_family(v, dir, e)) || (st = read_template(v, dir, e)))
+        (st = find_family(v, dir, e)) || (st = find_kind(v, e)) || (st = read_template(v, dir, e)))
         return st;
     if (v->tokenizer && ((st = read_pieces(v, e)) || (st = read_merges(v, e))))
         return st;
@@ -341,16 +456,18 @@ status convert_vocab_put(const convert_vocab *v, gguf_writer *w, err *e)
         gguf_put_string(w, "tokenizer.ggml.model", "no_vocab", 8);
         return OK;
     }
-    const tokenizer_name *tokenizer = v->family->tokenizers;
-    gguf_put_string(w, "tokenizer.ggml.model", tokenizer->model, strlen(tokenizer->model));
-    if (tokenizer->pre)
-        gguf_put_string(w, "tokenizer.ggml.pre", tokenizer->pre, strlen(tokenizer->pre));
+    gguf_put_string(w, "tokenizer.ggml.model", v->kind->model, strlen(v->kind->model));
+    if (v->kind->pre)
+        gguf_put_string(w, "tokenizer.ggml.pre", v->kind->pre, strlen(v->kind->pre));
     gguf_put_strings(w, "tokenizer.ggml.tokens", v->piece, (uint64_t)v->n);
-    gguf_put_f32s(w, "tokenizer.ggml.scores", v->score, (uint64_t)v->n);
+    if (v->kind->kind == VOCAB_CHARS)
+        gguf_put_f32s(w, "tokenizer.ggml.scores", v->score, (uint64_t)v->n);
     gguf_put_i32s(w, "tokenizer.ggml.token_type", v->type, (uint64_t)v->n);
     gguf_put_strings(w, "tokenizer.ggml.merges", v->merge, v->n_merges);
     put_ids(v, w);
-    gguf_put_bool(w, "tokenizer.ggml.add_bos_token", v->family->bos_always);
+    bool bos = json_is_true(json_object_get(v->tokenizer_config, "add_bos_token"));
+    gguf_put_bool(w, "tokenizer.ggml.add_bos_token",
+                  v->family->bos_always || (bos && !v->family->bos_never));
     gguf_put_bool(w, "tokenizer.ggml.add_space_prefix", false);
     if (v->template)
         gguf_put_string(w, "tokenizer.chat_template", v->template, strlen(v->template));

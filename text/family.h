@@ -32,6 +32,11 @@ typedef struct tokenizer_name {
     /* The pre-splitter: length of the word that begins at s[0], n > 0. No merge crosses a word's
      * end. */
     size_t (*word_length)(const char *s, size_t n);
+    /* The steps of tokenizer.json that this pre-splitter stands for; the last has no pattern. NULL:
+     * files of this name are not looked at for it. */
+    const struct split_step {
+        const char *pattern, *behavior; /* the regular expression; "Isolated" */
+    } *steps;
 } tokenizer_name;
 
 /* One revision of a chat template. */

@@ -20,9 +20,9 @@ static size_t word_length(const char *s, size_t n)
 }
 
 /* Some converters write the model "llama", and may omit the pre-splitter's name. */
-static const tokenizer_name tokenizers[] = {{"gemma4", NULL, false, VOCAB_CHARS, word_length},
-                                            {"llama", "gemma4", false, VOCAB_CHARS, word_length},
-                                            {"llama", NULL, true, VOCAB_CHARS, word_length},
+static const tokenizer_name tokenizers[] = {{"gemma4", NULL, false, VOCAB_CHARS, word_length, NULL},
+                                            {"llama", "gemma4", false, VOCAB_CHARS, word_length, NULL},
+                                            {"llama", NULL, true, VOCAB_CHARS, word_length, NULL},
                                             {0}};
 
 static bool has_piece(const char *text, size_t n, const char *what)

@@ -2,8 +2,8 @@
 #include "text/laguna.h"
 #include "text/split.h"
 
-static const tokenizer_name tokenizers[] = {{"gpt2", "laguna", true, VOCAB_BYTES, split_laguna},
-                                            {0}};
+static const tokenizer_name tokenizers[] = {
+    {"gpt2", "laguna", true, VOCAB_BYTES, split_laguna, split_laguna_steps}, {0}};
 
 /* Between U+3008 and U+3009. It begins and ends a sequence. */
 #define LAGUNA_EOS "\xE3\x80\x88|EOS|\xE3\x80\x89"

@@ -6,9 +6,10 @@
 #include "text/qwen.h"
 #include "text/split.h"
 
-static const tokenizer_name tokenizers[] = {{"gpt2", "qwen2", true, VOCAB_BYTES, split_qwen2},
-                                            {"gpt2", "qwen35", true, VOCAB_BYTES, split_qwen35},
-                                            {0}};
+static const tokenizer_name tokenizers[] = {
+    {"gpt2", "qwen2", true, VOCAB_BYTES, split_qwen2, split_qwen2_steps},
+    {"gpt2", "qwen35", true, VOCAB_BYTES, split_qwen35, split_qwen35_steps},
+    {0}};
 
 #define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
 

@@ -1,8 +1,9 @@
 /* split.c - see split.h.
  *
- * The published pre-splitters are regular expressions whose alternatives are tried in order at each
- * place. Here they are read by hand, over the classes of characters that tools/class_table.py took
- * from the reference's expression engine. qwen2 and qwen35 differ in what they call a letter (W):
+ * The published pre-splitters are the regular expressions below, whose alternatives are tried in
+ * order at each place. They are matched by hand, over the classes of characters that
+ * tools/class_table.py took from the reference's expression engine. qwen2 and qwen35 differ in what
+ * they call a letter (W):
  *
  *     1  (?i:'s|'t|'re|'ve|'m|'ll|'d)
  *     2  [^\r\n L N]? W+                   qwen2: W = L; qwen35: W = L and M
@@ -12,7 +13,7 @@
  *     6  \s+ (?!\S)
  *     7  \s+
  *
- * laguna cuts the text before each run of line breaks, (?:\r?\n)+, and applies qwen2 to the parts.
+ * laguna cuts the text before each run of line breaks and applies qwen2 to the parts.
  *
  * No alternative looks back, so a word depends on the text after its start alone.
  */
@@ -22,6 +23,19 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#define QWEN2                                                                                      \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+"      \
+    "[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define QWEN35                                                                                     \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}"                    \
+    "| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define LINE_BREAKS "(?:\\r?\\n)+(?!\\r?\\n)"
+
+const struct split_step split_qwen2_steps[] = {{QWEN2, "Isolated"}, {0}};
+const struct split_step split_qwen35_steps[] = {{QWEN35, "Isolated"}, {0}};
+const struct split_step split_laguna_steps[] = {
+    {LINE_BREAKS, "MergedWithNext"}, {QWEN2, "Isolated"}, {0}};
 
 typedef enum char_class {
     CHAR_OTHER, /* the first four as in class_block */

@@ -3,7 +3,7 @@
 #ifndef TEXT_SPLIT_H
 #define TEXT_SPLIT_H
 
-#include <stddef.h>
+#include "text/family.h"
 
 /* Each returns the length of the word that begins at s[0], n > 0; s is the rest of the text. Linear
  * in the length of the text, over all of its words. A byte that is not UTF-8 counts as a character
@@ -12,5 +12,8 @@ size_t split_qwen2(const char *s, size_t n);  /* Qwen2, Qwen3 */
 size_t split_qwen35(const char *s, size_t n); /* Qwen3.5 and later: marks belong to words */
 /* Laguna: every run of line breaks (LF and CR LF) begins a part of its own, which qwen2 splits. */
 size_t split_laguna(const char *s, size_t n);
+
+/* Their steps in tokenizer.json (tokenizer_name.steps). */
+extern const struct split_step split_qwen2_steps[], split_qwen35_steps[], split_laguna_steps[];
 
 #endif
