@@ -135,8 +135,8 @@ mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act)
     if (!pass_failed(p) && up)
         p->dev->op->matmul(p, b, x, up);
     if (!pass_failed(p))
-        p->dev->op->act_mul(p, y, mat_columns(a, 0, n_ff),
-                            up ? b : mat_columns(a, n_ff, n_ff), act);
+        p->dev->op->act_mul(p, y, mat_columns(a, 0, n_ff), up ? b : mat_columns(a, n_ff, n_ff),
+                            act);
     pass_release(p, mark);
     return y;
 }
@@ -154,7 +154,7 @@ mat op_act_mul(pass *p, mat a, mat b, act_kind act)
 
 mat op_rope(pass *p, mat x, const rope *r)
 {
-    if (pass_shapes(p, "rope", r && x.cols == 2 * r->n_pairs && x.rows == p->rows->n))
+    if (pass_shapes(p, "rope", r && x.cols >= 2 * r->n_pairs && x.rows == p->rows->n))
         p->dev->op->rope(p, x, r);
     return x;
 }
@@ -231,33 +231,38 @@ static routing routing_of(pass *p, int32_t rows, int32_t k)
     return r;
 }
 
-static bool can_choose(int32_t k, int32_t n, const weight *expert_scale)
+static bool can_choose(int32_t k, int32_t n, const route_rule *rule)
 {
-    return k > 0 && k <= n && is_vector(expert_scale, n);
+    return k > 0 && k <= n && is_vector(rule->scale, n) && is_vector(rule->bias, n) &&
+           (rule->sigmoid || !rule->bias);
 }
 
-routing op_router(pass *p, mat x, const weight *w, int32_t k, const weight *expert_scale)
+static const route_rule plain_rule = {.factor = 1};
+
+routing op_router(pass *p, mat x, const weight *w, int32_t k, const route_rule *rule)
 {
+    rule = rule ? rule : &plain_rule;
     if (!p->dev->op->router)
-        return op_route(p, op_matmul(p, x, w), k, expert_scale);
+        return op_route(p, op_matmul(p, x, w), k, rule);
     if (!pass_shapes(p, "router",
                      w && x.heads == 1 && x.cols == w->n_in && w->n_mat == 1 &&
-                         can_choose(k, w->n_out, expert_scale)))
+                         can_choose(k, w->n_out, rule)))
         return (routing){.rows = x.rows, .k = k};
     routing r = routing_of(p, x.rows, k);
     tally_product(p, x.rows, w, 1);
     if (!pass_failed(p))
-        p->dev->op->router(p, r, x, w, expert_scale);
+        p->dev->op->router(p, r, x, w, rule);
     return r;
 }
 
-routing op_route(pass *p, mat logits, int32_t k, const weight *expert_scale)
+routing op_route(pass *p, mat logits, int32_t k, const route_rule *rule)
 {
-    if (!pass_shapes(p, "route", logits.heads == 1 && can_choose(k, logits.cols, expert_scale)))
+    rule = rule ? rule : &plain_rule;
+    if (!pass_shapes(p, "route", logits.heads == 1 && can_choose(k, logits.cols, rule)))
         return (routing){.rows = logits.rows, .k = k};
     routing r = routing_of(p, logits.rows, k);
     if (!pass_failed(p))
-        p->dev->op->route(p, r, logits, expert_scale);
+        p->dev->op->route(p, r, logits, rule);
     return r;
 }
 
@@ -294,8 +299,7 @@ mat op_moe_down(pass *p, mat x, routing r, const weight *down)
 
 mat op_moe_matmul(pass *p, mat x, routing r, const weight *w)
 {
-    if (!pass_shapes(p, "moe_matmul",
-                     w && x.heads == 1 && x.cols == w->n_in && x.rows == r.rows))
+    if (!pass_shapes(p, "moe_matmul", w && x.heads == 1 && x.cols == w->n_in && x.rows == r.rows))
         return (mat){0};
     mat y = pass_mat(p, x.rows, r.k, w->n_out);
     double share = (double)r.rows * r.k < w->n_mat ? (double)r.rows * r.k / w->n_mat : 1;

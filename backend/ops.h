@@ -17,24 +17,45 @@
 
 #include "backend/pass.h"
 
-/* Rotary embedding, half-split pairs (i, i + head_dim / 2): angle = pos * inv_freq[i]. Who turns
- * many keys at once adds angles instead of computing sines: pos = ROPE_TURNS * a + b, and the table
- * has the cosines and sines of every b. */
+/* Rotary embedding of the first 2 n_pairs dims of a head, half-split pairs (i, i + n_pairs): angle
+ * = pos * inv_freq[i]. Later dims stay as they are. Who turns many keys at once adds angles instead
+ * of computing sines: pos = ROPE_TURNS * a + b, and the table has the cosines and sines of every
+ * b. */
 enum { ROPE_TURNS = 128 };
 typedef struct rope {
-    int32_t n_pairs;       /* head_dim / 2 */
-    const float *inv_freq; /* device memory, [n_pairs]; 0 leaves the pair as it is */
+    int32_t n_pairs;       /* at most head_dim / 2 */
+    const float *inv_freq; /* device memory, [n_pairs]; 0: angle 0 */
+    float factor;          /* of all cosines and sines (YaRN's magnitude); 0 means 1 */
     int32_t n_turning;     /* pairs from here on have frequency 0 */
     const float *turns;    /* device memory, [ROPE_TURNS][2][n_turning], cosines first; or NULL */
 } rope;
+static inline float rope_factor(const rope *r)
+{
+    return r->factor != 0 ? r->factor : 1.0f;
+}
 
 /* Activations; a device says which of them it computes (device.acts). */
 typedef enum act_kind {
     ACT_GELU_TANH,
     ACT_SILU,     /* x / (1 + e^-x) */
     ACT_SOFTPLUS, /* log(1 + e^x) */
+    ACT_SIGMOID,  /* 1 / (1 + e^-x) */
     ACT_KINDS
 } act_kind;
+
+/* How experts are chosen from a row's logits, one per expert. Their scores are softmax(logits) or
+ * sigmoid(logits). The k experts with the largest score + bias are chosen, ties by lower index.
+ * Their weights are their scores, without bias, over the sum of the k, times factor and scale. */
+typedef struct route_rule {
+    bool sigmoid;
+    const weight *bias;  /* [experts], with sigmoid only; or NULL */
+    const weight *scale; /* [experts]; or NULL */
+    float factor;        /* 0 means 1 */
+} route_rule;
+static inline float route_factor(const route_rule *t)
+{
+    return t->factor != 0 ? t->factor : 1.0f;
+}
 
 /* Which experts a row goes to: device memory, [rows, k] each, best first. */
 typedef struct routing {
@@ -92,10 +113,10 @@ typedef struct device_ops {
     void (*add_rms_norm)(pass *p, mat x, mat y, const weight *w, float eps);
     /* x += rms_norm(rms_norm(a) * aw + rms_norm(b) * bw) * w; a and b are overwritten. Optional. */
     void (*add_branches)(pass *p, mat x, branch a, branch b, const weight *w, float eps);
-    /* pr = softmax(logits); the k largest, renormalised to sum 1, times expert_scale[e] */
-    void (*route)(pass *p, routing r, mat logits, const weight *expert_scale);
+    /* the choice of the rule */
+    void (*route)(pass *p, routing r, mat logits, const route_rule *rule);
     /* route of the logits x W'. Optional. */
-    void (*router)(pass *p, routing r, mat x, const weight *w, const weight *expert_scale);
+    void (*router)(pass *p, routing r, mat x, const weight *w, const route_rule *rule);
     /* y[r, j] = act(gate_e x[r]) * (up_e x[r]), e = r.id[r, j]; y: [rows, k heads, n_ff] */
     void (*moe_glu)(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
                     act_kind act);
@@ -243,8 +264,9 @@ mat op_add(pass *p, mat a, mat b);                      /* a += b; returns a */
 mat op_scale(pass *p, mat x, float c, const weight *w); /* in place; returns x */
 void op_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps);
 void op_add_branches(pass *p, mat x, branch a, branch b, const weight *w, float eps);
-routing op_router(pass *p, mat x, const weight *w, int32_t k, const weight *expert_scale);
-routing op_route(pass *p, mat logits, int32_t k, const weight *expert_scale);
+/* rule NULL: softmax, no scale. */
+routing op_router(pass *p, mat x, const weight *w, int32_t k, const route_rule *rule);
+routing op_route(pass *p, mat logits, int32_t k, const route_rule *rule);
 mat op_moe_glu(pass *p, mat x, routing r, const weight *gate, const weight *up, act_kind act);
 mat op_moe_down(pass *p, mat x, routing r, const weight *down);
 /* The matrices of w that r names, each times the row: [rows, k heads, n_out]. */

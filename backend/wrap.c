@@ -165,7 +165,7 @@ static routing mirror_routing(wrapper *w, pass *p, routing r)
 
 static const rope *mirror_rope(wrapper *w, pass *p, const rope *r)
 {
-    w->host_rope = (rope){.n_pairs = r->n_pairs, .n_turning = r->n_turning};
+    w->host_rope = (rope){.n_pairs = r->n_pairs, .n_turning = r->n_turning, .factor = r->factor};
     w->host_rope.inv_freq =
         mirror_bytes(w, p, r->inv_freq, (size_t)r->n_pairs * sizeof *r->inv_freq);
     return &w->host_rope;
@@ -620,12 +620,12 @@ static void w_best(pass *p, mat y, mat x)
     AROUND("best", y, NULL, x = mirror(m_, p, x), op->best(p, y, x));
 }
 /* Compares the weights of the chosen experts: another choice has other weights. */
-static void w_route(pass *p, routing r, mat logits, const weight *scale)
+static void w_route(pass *p, routing r, mat logits, const route_rule *rule)
 {
     mat y = {.at = r.weight, .rows = r.rows, .heads = 1, .cols = r.k, .stride = r.k};
     AROUND("route", y, NULL,
            (r = mirror_routing(m_, p, r), r.weight = y.at, logits = mirror(m_, p, logits)),
-           op->route(p, r, logits, scale));
+           op->route(p, r, logits, rule));
 }
 /* Shows the norm of the keys and the time. Wrong stored values are found by the next attend. If the
  * device has its own memory the reference cannot repeat the call, because the stores are there. */

@@ -74,7 +74,7 @@ TEST(kv_words_that_mean_nothing_are_refused)
 static kv_layout laid_out(kv_words words, device *dev, status want, const char *part)
 {
     static const float freq[1] = {1};
-    static const rope turn = {1, freq, 1, freq};
+    static const rope turn = {.n_pairs = 1, .inv_freq = freq, .n_turning = 1, .turns = freq};
     static const weight norm = {.name = "k_norm"};
     static const kv_spec spec[] = {
         {.window = 512, .n_head_kv = 2, .head_dim = 256},

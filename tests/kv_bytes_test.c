@@ -15,7 +15,7 @@ enum { CHUNK = 512 };
 static uint64_t planned(const gemma4_shape *s, const char *type, const char *single, int32_t n_ctx)
 {
     static const float freq[1] = {1};
-    static const rope turn = {1, freq, 1, freq};
+    static const rope turn = {.n_pairs = 1, .inv_freq = freq, .n_turning = 1, .turns = freq};
     static const weight norm = {.name = "k_norm"};
     kv_spec spec[SHAPE_LAYERS_MAX];
     int32_t n = s->n_layer - s->n_kv_shared;

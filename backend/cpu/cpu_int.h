@@ -40,7 +40,16 @@ static inline cpu_device *cpu_of(const pass *p)
 
 static inline act_mul_fn cpu_act_kernel(const cpu_kernels *k, act_kind act)
 {
-    return act == ACT_SILU ? k->silu_mul : act == ACT_SOFTPLUS ? k->softplus_mul : k->gelu_mul;
+    switch (act) {
+    case ACT_SILU:
+        return k->silu_mul;
+    case ACT_SOFTPLUS:
+        return k->softplus_mul;
+    case ACT_SIGMOID:
+        return k->sigmoid_mul;
+    default:
+        return k->gelu_mul;
+    }
 }
 
 extern const device_ops cpu_ref_ops; /* ref.c */

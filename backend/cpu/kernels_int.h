@@ -110,7 +110,7 @@ struct cpu_kernels {
     void (*rms_norm)(float *y, const float *x, const float *w, int32_t n, float eps);
     void (*add_rms_norm)(float *x, const float *y, const float *w, int32_t n, float eps);
     /* y = act(a) * b, for each act_kind */
-    act_mul_fn gelu_mul, silu_mul, softplus_mul;
+    act_mul_fn gelu_mul, silu_mul, softplus_mul, sigmoid_mul;
     void (*add)(float *y, const float *a, const float *b, int32_t n);
     void (*scale)(float *x, float c, int32_t n);
     void (*softcap)(float *x, float cap, int32_t n);

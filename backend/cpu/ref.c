@@ -74,6 +74,8 @@ static double ref_act(act_kind act, double x)
         return x / (1.0 + exp(-x));
     case ACT_SOFTPLUS:
         return fmax(x, 0.0) + log1p(exp(-fabs(x)));
+    case ACT_SIGMOID:
+        return 1.0 / (1.0 + exp(-x));
     default:
         return ref_gelu_tanh(x);
     }
@@ -97,7 +99,7 @@ static void ref_rope(pass *p, mat x, const rope *f)
     for (int32_t r = 0; r < x.rows; r++)
         for (int32_t i = 0; i < half; i++) {
             double angle = (double)p->rows->pos[r] * f->inv_freq[i];
-            double c = cos(angle), s = sin(angle);
+            double c = rope_factor(f) * cos(angle), s = rope_factor(f) * sin(angle);
             for (int32_t h = 0; h < x.heads; h++) {
                 float *v = mat_row(x, r) + (size_t)h * (size_t)x.cols;
                 double a = v[i], b = v[i + half];
@@ -223,8 +225,20 @@ static void ref_matmul(pass *p, mat y, mat x, const weight *w)
     pool_run(c->pool, w->n_out, product_row, &m);
 }
 
+/* Scores of n experts from their logits. */
+static void ref_scores(double *pr, const float *z, int32_t n, bool sigmoid)
+{
+    double top = -INFINITY, sum = 0;
+    for (int32_t e = 0; e < n; e++)
+        top = z[e] > top ? z[e] : top;
+    for (int32_t e = 0; e < n; e++)
+        sum += pr[e] = sigmoid ? 1.0 / (1.0 + exp(-z[e])) : exp(z[e] - top);
+    for (int32_t e = 0; e < n && !sigmoid; e++)
+        pr[e] /= sum;
+}
+
 /* Ties go to the lower index: only a strictly larger value takes the place. */
-static void ref_route(pass *p, routing r, mat logits, const weight *expert_scale)
+static void ref_route(pass *p, routing r, mat logits, const route_rule *rule)
 {
     int32_t n = mat_width(logits);
     size_t mark = pass_mark(p);
@@ -232,19 +246,13 @@ static void ref_route(pass *p, routing r, mat logits, const weight *expert_scale
     pass_release(p, mark);
     if (p->dry || pass_failed(p))
         return;
-    const float *es = expert_scale ? expert_scale->data : NULL;
+    const float *es = rule->scale ? rule->scale->data : NULL;
+    const float *bias = rule->bias ? rule->bias->data : NULL;
     for (int32_t row = 0; row < r.rows; row++) {
-        const float *z = mat_row(logits, row);
-        double top = -INFINITY, sum = 0;
-        for (int32_t e = 0; e < n; e++)
-            top = z[e] > top ? z[e] : top;
-        for (int32_t e = 0; e < n; e++)
-            sum += pr[e] = exp(z[e] - top);
-        for (int32_t e = 0; e < n; e++)
-            pr[e] /= sum;
         int32_t *id = r.id + (size_t)row * (size_t)r.k;
         float *share = r.weight + (size_t)row * (size_t)r.k;
         double picked = 0;
+        ref_scores(pr, mat_row(logits, row), n, rule->sigmoid);
         for (int32_t j = 0; j < r.k; j++) {
             int32_t best = -1;
             for (int32_t e = 0; e < n; e++) {
@@ -252,14 +260,15 @@ static void ref_route(pass *p, routing r, mat logits, const weight *expert_scale
                 for (int32_t i = 0; i < j; i++)
                     taken |= id[i] == e;
                 /* NaN never compares larger; then the first free expert is taken */
-                if (!taken && (best < 0 || pr[e] > pr[best]))
+                if (!taken &&
+                    (best < 0 || pr[e] + (bias ? bias[e] : 0) > pr[best] + (bias ? bias[best] : 0)))
                     best = e;
             }
             id[j] = best;
             picked += pr[best];
         }
         for (int32_t j = 0; j < r.k; j++)
-            share[j] = (float)(pr[id[j]] / picked * (es ? es[id[j]] : 1.0));
+            share[j] = (float)(pr[id[j]] / picked * route_factor(rule) * (es ? es[id[j]] : 1.0));
     }
 }
 

@@ -7,6 +7,7 @@
 #include "backend/cpu/table_ops_int.h"
 #include "backend/key_walk.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -145,6 +146,8 @@ static void rope_row(const rows_job *j, int32_t r, int32_t thread)
     int32_t n = j->rope->n_pairs;
     float *c = j->temp + (size_t)thread * 2 * (size_t)n, *s = c + n;
     kernels(j)->sincos(c, s, j->rope->inv_freq, n, j->p->rows->pos[r]);
+    if (rope_factor(j->rope) != 1.0f)
+        kernels(j)->scale(c, rope_factor(j->rope), 2 * n);
     for (int32_t h = 0; h < j->y.heads; h++)
         kernels(j)->rotate(mat_row(j->y, r) + (size_t)h * (size_t)j->y.cols, c, s, n);
 }
@@ -316,42 +319,54 @@ typedef struct route_job {
     pass *p;
     routing r;
     mat logits;
-    const float *scale;
+    const route_rule *rule;
     float *temp; /* [n_threads, n] */
 } route_job;
 
-/* Soft max of a copy, then k times the largest that is left; ties go to the lower index. NaN never
- * compares larger, so the first free expert is taken where all are NaN. */
+static float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+/* Soft max of a copy, or sigmoids and bias, then k times the largest that is left; ties go to the
+ * lower index. NaN never compares larger, so the first free expert is taken where all are NaN. */
 static void route_row(void *arg, int32_t row, int32_t thread)
 {
     const route_job *j = arg;
     int32_t n = mat_width(j->logits), k = j->r.k;
     float *pr = j->temp + (size_t)thread * (size_t)n, top, picked = 0;
+    const float *z = mat_row(j->logits, row);
+    const weight *bias = j->rule->bias, *scale = j->rule->scale;
     int32_t *id = j->r.id + (size_t)row * (size_t)k;
     float *share = j->r.weight + (size_t)row * (size_t)k;
-    memcpy(pr, mat_row(j->logits, row), (size_t)n * sizeof(float));
-    cpu_of(j->p)->k->softmax(pr, n, &top);
+    memcpy(pr, z, (size_t)n * sizeof(float));
+    if (!j->rule->sigmoid)
+        cpu_of(j->p)->k->softmax(pr, n, &top);
+    else
+        for (int32_t e = 0; e < n; e++) /* -inf marks a taken expert; fmaxf drops NaN */
+            pr[e] = fmaxf(sigmoid(z[e]) + (bias ? ((const float *)bias->data)[e] : 0), -FLT_MAX);
     for (int32_t i = 0; i < k; i++) {
         int32_t best = -1;
         for (int32_t e = 0; e < n; e++)
             if (pr[e] != -INFINITY && (best < 0 || pr[e] > pr[best]))
                 best = e;
         id[i] = best;
-        share[i] = pr[best];
-        picked += pr[best];
+        share[i] = j->rule->sigmoid ? sigmoid(z[best]) : pr[best];
+        picked += share[i];
         pr[best] = -INFINITY; /* taken */
     }
     for (int32_t i = 0; i < k; i++)
-        share[i] = share[i] / picked * (j->scale ? j->scale[id[i]] : 1.0f);
+        share[i] = share[i] / picked * route_factor(j->rule) *
+                   (scale ? ((const float *)scale->data)[id[i]] : 1.0f);
 }
 
-void cpu_route(pass *p, routing r, mat logits, const weight *expert_scale)
+void cpu_route(pass *p, routing r, mat logits, const route_rule *rule)
 {
     cpu_device *c = cpu_of(p);
     size_t mark = pass_mark(p);
     float *pr = pass_temp(p, (size_t)c->n_threads * (size_t)mat_width(logits) * sizeof(float));
     if (!p->dry && !pass_failed(p)) {
-        route_job j = {p, r, logits, expert_scale ? expert_scale->data : NULL, pr};
+        route_job j = {p, r, logits, rule, pr};
         if (r.rows < 16)
             for (int32_t i = 0; i < r.rows; i++)
                 route_row(&j, i, 0);

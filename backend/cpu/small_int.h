@@ -80,6 +80,11 @@ static void k_silu_mul(float *y, const float *a, const float *b, int32_t n)
     EACH(n, PUT(y, vf_silu(AT(a)) * AT(b)));
 }
 
+static void k_sigmoid_mul(float *y, const float *a, const float *b, int32_t n)
+{
+    EACH(n, PUT(y, vf_sigmoid(AT(a)) * AT(b)));
+}
+
 /* One by one: models apply it to a value per head. */
 static void k_softplus_mul(float *y, const float *a, const float *b, int32_t n)
 {

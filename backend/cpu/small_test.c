@@ -36,6 +36,11 @@ static void do_softplus(device *d, pass *p, mat y, mat a, mat b, const weight *w
     (void)w;
     d->op->act_mul(p, y, a, b, ACT_SOFTPLUS);
 }
+static void do_sigmoid(device *d, pass *p, mat y, mat a, mat b, const weight *w)
+{
+    (void)w;
+    d->op->act_mul(p, y, a, b, ACT_SIGMOID);
+}
 /* The first value of each row's heads, side by side, is the gate of the heads. */
 static void do_head_gate(device *d, pass *p, mat y, mat a, mat b, const weight *w)
 {
@@ -122,6 +127,7 @@ TEST(cpu_small_ops_equal_the_reference)
     check_op("act_mul", do_act, 1e-12);
     check_op("act_mul silu", do_silu, 1e-12);
     check_op("act_mul softplus", do_softplus, 1e-12);
+    check_op("act_mul sigmoid", do_sigmoid, 1e-12);
     check_op("act_mul of a head's gate", do_head_gate, 1e-12);
     check_op("add", do_add, 1e-30);
     check_op("scale", do_scale, 1e-12);
@@ -171,6 +177,11 @@ TEST(cpu_functions_over_their_range)
             double g = log1p(exp(x[i]));
             CHECK_MSG(fabs(y[i] - g) <= 1e-6 * g, "%s softplus %.9g is %.9g", d->name, x[i], y[i]);
         }
+        k->sigmoid_mul(y, x, one, N);
+        for (int i = 0; i < N; i++) {
+            double g = 1 / (1 + exp(-(double)x[i]));
+            CHECK_MSG(fabs(y[i] - g) <= 1e-6 * g, "%s sigmoid %.9g is %.9g", d->name, x[i], y[i]);
+        }
         memcpy(y, x, N * 4);
         k->softcap(y, 2.0f, N);
         for (int i = 0; i < N; i++) {
@@ -188,6 +199,9 @@ TEST(cpu_functions_over_their_range)
               seven[5] == 0);
         k->softplus_mul(seven, edge, ones, 7);
         CHECK(seven[0] == INFINITY && seven[1] == 0 && seven[3] == 3e38f && seven[4] == 0);
+        k->sigmoid_mul(seven, edge, ones, 7);
+        CHECK(seven[0] == 1 && seven[1] == 0 && isnan(seven[2]) && seven[3] == 1 && seven[4] == 0 &&
+              seven[5] == 0.5f);
         memcpy(seven, edge, sizeof seven);
         k->softcap(seven, 30.0f, 7);
         CHECK(seven[0] == 30 && seven[1] == -30 && isnan(seven[2]) && seven[5] == 0);
@@ -210,14 +224,19 @@ TEST(cpu_rope_at_every_scale_of_position)
     for (int i = 0; i < PAIRS; i++)
         inv[i] = i % 5 == 4 ? 0.0f : (float)pow(10000.0, -2.0 * i / (2 * PAIRS));
     for (int a = 0; a < N_ISA; a++)
-        for (int32_t pairs = 4; pairs <= PAIRS; pairs = pairs * 2 - pairs % 3) {
+        for (int32_t pairs = 4; pairs <= PAIRS; pairs = pairs * 2 - pairs % 3) { /* 4, 7, 13, .. */
             device *d = test_device(every_isa[a], (cpu_options){0});
             if (!d)
                 break;
             rope f = {.n_pairs = pairs, .inv_freq = inv};
-            mat x = test_mat(9, 2, 2 * pairs), y = test_mat(9, 2, 2 * pairs);
-            test_fill(x.at, 9u * 4 * (size_t)pairs, 1.0f, &rng);
-            memcpy(y.at, x.at, 9u * 4 * (size_t)pairs * 4);
+            int32_t dim = 2 * pairs;
+            if (pairs % 3 == 0) { /* the first dims alone, with a factor */
+                f.factor = 1.3465736f;
+                dim += pairs + 1;
+            }
+            mat x = test_mat(9, 2, dim), y = test_mat(9, 2, dim);
+            test_fill(x.at, 9u * 2 * (size_t)dim, 1.0f, &rng);
+            memcpy(y.at, x.at, 9u * 2 * (size_t)dim * 4);
             pass *p = test_pass_begin(&t, d, 9, 0);
             memcpy(t.pos, pos, sizeof pos);
             d->op->rope(p, x, &f);
@@ -282,18 +301,40 @@ TEST(cpu_embed_gather_and_route)
         int32_t id[2][ROWS * K];
         float share[2][ROWS * K];
         routing r0 = {id[0], share[0], ROWS, K}, r1 = {id[1], share[1], ROWS, K};
-        d->op->route(test_pass_begin(&t, d, ROWS, 0), r0, z, &scale);
-        ref->op->route(test_pass_begin(&t, ref, ROWS, 0), r1, z, &scale);
-        for (int i = 0; i < ROWS * K; i++) {
-            if (i / K == 4) {
-                CHECK(id[0][i] >= 0 && id[0][i] < E);
-                continue;
+        float bv[E];
+        test_fill(bv, E, 0.3f, &rng);
+        weight bias = scale;
+        bias.data = bv;
+        const route_rule rules[] = {
+            {.scale = &scale}, {.sigmoid = true}, {.sigmoid = true, .bias = &bias, .factor = 2.5f}};
+        for (int rule = 0; rule < 3; rule++) {
+            d->op->route(test_pass_begin(&t, d, ROWS, 0), r0, z, &rules[rule]);
+            ref->op->route(test_pass_begin(&t, ref, ROWS, 0), r1, z, &rules[rule]);
+            for (int i = 0; i < ROWS * K; i++) {
+                if (i / K == 4) {
+                    CHECK(id[0][i] >= 0 && id[0][i] < E);
+                    continue;
+                }
+                CHECK_EQ(id[0][i], id[1][i]);
+                CHECK_NEAR(share[0][i], share[1][i], 1e-6);
+                if (i / K == 3 && rule < 2)
+                    CHECK_EQ(id[0][i], 1 + 4 * (i % K));
             }
-            CHECK_EQ(id[0][i], id[1][i]);
-            CHECK_NEAR(share[0][i], share[1][i], 1e-6);
-            if (i / K == 3)
-                CHECK_EQ(id[0][i], 1 + 4 * (i % K));
         }
+        /* The bias chooses and is in no weight; equal scores sum to the factor. */
+        for (int i = 0; i < E; i++) {
+            z.at[i] = 0;
+            bv[i] = i >= E - K ? 0.01f : -INFINITY;
+        }
+        r0.rows = 1;
+        d->op->route(test_pass_begin(&t, d, 1, 0), r0, z, &rules[2]);
+        for (int i = 0; i < K; i++)
+            CHECK(id[0][i] == E - K + i && share[0][i] == 2.5f / K);
+        for (int i = 0; i < E; i++)
+            bv[i] = i % 2 ? NAN : -INFINITY;
+        d->op->route(test_pass_begin(&t, d, 1, 0), r0, z, &rules[2]);
+        for (int i = 0; i < K; i++)
+            CHECK(id[0][i] >= 0 && id[0][i] < E);
         mem_free(z.at);
         device_close(d);
     }

@@ -18,7 +18,7 @@ void cpu_rope(pass *p, mat x, const rope *f);
 void cpu_kv_store(pass *p, const kv_view *kv, mat k, mat v);
 void cpu_gather(pass *p, mat y, mat x, const int32_t *row);
 void cpu_copy(pass *p, mat y, mat x);
-void cpu_route(pass *p, routing r, mat logits, const weight *expert_scale);
+void cpu_route(pass *p, routing r, mat logits, const route_rule *rule);
 /* best.c */
 void cpu_best(pass *p, mat y, mat x);
 /* matmul.c */

@@ -249,6 +249,12 @@ INLINE vf vf_gelu(vf x)
     return x / (vf_set(1.0f) + vf_exp(u * vf_set(-2.0f * 0.79788456080286536f)));
 }
 
+/* 1 / (1 + e^-x) */
+INLINE vf vf_sigmoid(vf x)
+{
+    return vf_set(1.0f) / (vf_set(1.0f) + vf_exp(-x));
+}
+
 /* x / (1 + e^-x) */
 INLINE vf vf_silu(vf x)
 {

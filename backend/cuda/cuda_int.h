@@ -221,8 +221,14 @@ typedef struct head_job {
 enum { HEAD_JOBS = 3 };
 void cu_heads(cudaStream_t s, const head_job *job, int n, dev_kv kv, dev_step st);
 /* rope.cu */
-void cu_rope(cudaStream_t s, dev_mat x, int32_t heads, const int32_t *pos, const float *inv_freq,
-             int32_t n_pairs);
+typedef struct rope_args {
+    dev_mat x;
+    int32_t heads, head_dim, n_pairs;
+    const int32_t *pos;
+    const float *inv_freq;
+    float factor;
+} rope_args;
+void cu_rope(cudaStream_t s, rope_args a);
 /* kv_store.cu */
 void cu_rotate(cudaStream_t s, dev_mat y, dev_mat x, bool back); /* groups of 128 columns */
 void cu_kv_store(cudaStream_t s, dev_kv kv, dev_step st, dev_mat k, dev_mat v);
@@ -342,14 +348,18 @@ void cu_expert_sort(cudaStream_t s, const int32_t *expert, int32_t n_pairs, int3
                     expert_lists l);
 void cu_expert_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w, expert_lists l, int32_t k);
 /* moe.cu */
-void cu_route(cudaStream_t s, int32_t *id, float *share, int32_t k, dev_mat logits,
-              const float *expert_scale);
+typedef struct choice {        /* a route_rule on the device */
+    const float *bias, *scale; /* or NULL */
+    float factor;
+    bool sigmoid;
+} choice;
+void cu_route(cudaStream_t s, int32_t *id, float *share, int32_t k, dev_mat logits, choice how);
 /* route of x w', for up to ROUTER_EXPERTS experts and FEW_ROWS rows; w: floats. */
 enum { ROUTER_EXPERTS = 256, ROUTER_MOST = 32 /* experts of a row */, ROUTER_TICKETS = 32 };
 typedef struct router_args {
     dev_mat x, logits;
     packed w;
-    const float *expert_scale; /* or NULL */
+    choice how;
     int32_t *id;
     float *share;
     int32_t k;

@@ -156,6 +156,8 @@ template <int ACT> DEV float act_of(float x)
         return x / (1.0f + expf(-x));
     if (ACT == 2)
         return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
+    if (ACT == 3)
+        return 1.0f / (1.0f + expf(-x));
     return gelu_tanh(x);
 }
 
@@ -190,6 +192,8 @@ extern "C" void cu_act_mul(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b, int 
         LAUNCH(act_mul_kernel<1>, grid_of(y, 256), dim3(256), 0, s, y, a, b, share, q);
     else if (act == 2)
         LAUNCH(act_mul_kernel<2>, grid_of(y, 256), dim3(256), 0, s, y, a, b, share, q);
+    else if (act == 3)
+        LAUNCH(act_mul_kernel<3>, grid_of(y, 256), dim3(256), 0, s, y, a, b, share, q);
     else
         LAUNCH(act_mul_kernel<0>, grid_of(y, 256), dim3(256), 0, s, y, a, b, share, q);
 }

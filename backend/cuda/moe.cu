@@ -23,17 +23,30 @@ DEV float value_of(uint32_t order)
     return __uint_as_float(order >> 31 ? order & 0x7fffffff : ~order);
 }
 
+DEV float sigmoid_of(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
 /* A warp chooses for one row: the k largest of n logits, best first, ties to the lower index; their
- * softmax, normalised to sum 1, times scale. The softmax's own sum cancels. Logits are in
- * registers, PER_LANE a lane; each of k rounds takes two warp-wide maxima. */
-template <int PER_LANE>
-DEV void choose(int32_t *id, float *share, int k, const float *z, int n, const float *scale)
+ * softmax, normalised to sum 1, times scale. The softmax's own sum cancels. SIGMOID: the k largest
+ * of sigmoid + bias, and their sigmoids over their sum. Logits are in registers, PER_LANE a lane;
+ * each of k rounds takes two warp-wide maxima. */
+template <int PER_LANE, bool SIGMOID>
+DEV void choose(int32_t *id, float *share, int k, const float *z, int n, const choice &how)
 {
     uint32_t order[PER_LANE], mine = 0;
     int lane = lane_id(), who = 0;
 #pragma unroll
-    for (int j = 0; j < PER_LANE; j++)
-        order[j] = lane + 32 * j < n ? order_of(load_fresh(z + lane + 32 * j)) : 0;
+    for (int j = 0; j < PER_LANE; j++) {
+        int e = lane + 32 * j;
+        if (SIGMOID)
+            order[j] =
+                e < n ? order_of(sigmoid_of(load_fresh(z + e)) + (how.bias ? how.bias[e] : 0.0f))
+                      : 0;
+        else
+            order[j] = e < n ? order_of(load_fresh(z + e)) : 0;
+    }
 #pragma unroll 1
     for (int i = 0; i < k; i++) {
         uint32_t best = 0, at = 0;
@@ -50,8 +63,14 @@ DEV void choose(int32_t *id, float *share, int k, const float *z, int n, const f
             if (at == (uint32_t)(lane + 32 * j))
                 order[j] = 0;
     }
-    float v = value_of(mine), top = shfl_f32(v, 0), p = lane < k ? expf(v - top) : 0;
-    p = p / warp_sum(p) * (scale ? scale[lane < k ? who : 0] : 1.0f);
+    float p;
+    if (SIGMOID) {
+        p = lane < k ? sigmoid_of(load_fresh(z + who)) : 0;
+    } else {
+        float v = value_of(mine), top = shfl_f32(v, 0);
+        p = lane < k ? expf(v - top) : 0;
+    }
+    p = p / warp_sum(p) * how.factor * (how.scale ? how.scale[lane < k ? who : 0] : 1.0f);
     if (lane < k) {
         id[lane] = who;
         share[lane] = p;
@@ -76,7 +95,7 @@ enum { ROUTER_THREADS = 128, AHEAD = 6 };
  * shared: a sum per product and warp; is this the last block?
  * bound:  latency: rows of W are in flight before x is known, then the choice; at many rows reads
  *         of both from the second cache */
-template <int K, int LANE, int EXPERTS, int ROWS>
+template <int K, int LANE, int EXPERTS, int ROWS, bool SIGMOID>
 __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a)
 {
     constexpr int WARPS = ROUTER_THREADS / 32;
@@ -152,31 +171,40 @@ __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a)
     if (!last || r >= a.x.rows)
         return;
     write_fence();
-    choose<LANE>(a.id + (size_t)r * a.k, a.share + (size_t)r * a.k, a.k,
-                 a.logits.at + r * a.logits.stride, a.logits.cols, a.expert_scale);
+    choose<LANE, SIGMOID>(a.id + (size_t)r * a.k, a.share + (size_t)r * a.k, a.k,
+                          a.logits.at + r * a.logits.stride, a.logits.cols, a.how);
     if (threadIdx.x == 0)
         a.ticket[blockIdx.y] = 0;
 }
 
-template <int K, int EXPERTS, int ROWS> static void router_of(cudaStream_t s, router_args a)
+template <int K, int EXPERTS, int ROWS, bool SIGMOID>
+static void router_of(cudaStream_t s, router_args a)
 {
     dim3 grid((unsigned)((a.logits.cols + EXPERTS - 1) / EXPERTS),
               (unsigned)((a.x.rows + ROWS - 1) / ROWS));
     if (a.logits.cols <= 128)
-        LAUNCH((router_kernel<K, 4, EXPERTS, ROWS>), grid, dim3(ROUTER_THREADS), 0, s, a);
+        LAUNCH((router_kernel<K, 4, EXPERTS, ROWS, SIGMOID>), grid, dim3(ROUTER_THREADS), 0, s, a);
     else
-        LAUNCH((router_kernel<K, ROUTER_EXPERTS / 32, EXPERTS, ROWS>), grid, dim3(ROUTER_THREADS),
-               0, s, a);
+        LAUNCH((router_kernel<K, ROUTER_EXPERTS / 32, EXPERTS, ROWS, SIGMOID>), grid,
+               dim3(ROUTER_THREADS), 0, s, a);
+}
+
+template <int K, bool SIGMOID> static void router_rows(cudaStream_t s, router_args a)
+{
+    if (a.x.rows == 1)
+        router_of<K, 1, 1, SIGMOID>(s, a);
+    else if (a.x.rows <= 4)
+        router_of<K, 1, 4, SIGMOID>(s, a);
+    else
+        router_of<K, 2, 4, SIGMOID>(s, a);
 }
 
 template <int K> static void router(cudaStream_t s, router_args a)
 {
-    if (a.x.rows == 1)
-        router_of<K, 1, 1>(s, a);
-    else if (a.x.rows <= 4)
-        router_of<K, 1, 4>(s, a);
+    if (a.how.sigmoid)
+        router_rows<K, true>(s, a);
     else
-        router_of<K, 2, 4>(s, a);
+        router_rows<K, false>(s, a);
 }
 
 extern "C" void cu_router(cudaStream_t s, router_args a)
@@ -195,33 +223,34 @@ enum { CLUSTERS = 2048 /* of a drafter's head, in registers too */ };
  * grid:   a warp per row
  * shared: none
  * bound:  latency */
-template <int PER_LANE>
+template <int PER_LANE, bool SIGMOID>
 __global__ void __launch_bounds__(32)
-    choose_kernel(int32_t *id, float *share, int k, dev_mat logits, const float *scale)
+    choose_kernel(int32_t *id, float *share, int k, dev_mat logits, choice how)
 {
     size_t r = blockIdx.x;
     grid_trigger();
     grid_wait();
-    choose<PER_LANE>(id + r * k, share + r * k, k, logits.at + (int64_t)r * logits.stride,
-                     logits.cols, scale);
+    choose<PER_LANE, SIGMOID>(id + r * k, share + r * k, k, logits.at + (int64_t)r * logits.stride,
+                              logits.cols, how);
 }
 
 /* The same for more experts than registers hold, or more of a row than a warp has lanes.
  * id: the k largest of softmax(z), best first, ties to the lower index; share: their probabilities
- * over their sum, times scale[id]. The softmax's own sum cancels.
+ * over their sum, times scale[id]. The softmax's own sum cancels. With sigmoid as in choose.
  * grid:   a warp per row
- * shared: z and whether it is taken
+ * shared: z (with sigmoid: sigmoid(z) + bias) and whether it is taken
  * bound:  latency: k rounds of a warp-wide maximum */
 __global__ void __launch_bounds__(32)
-    route_kernel(int32_t *id, float *share, int k, dev_mat logits, const float *scale)
+    route_kernel(int32_t *id, float *share, int k, dev_mat logits, choice how)
 {
     grid_trigger();
     grid_wait();
     DYN_SHARED(float, z);
     int n = logits.cols, r = (int)blockIdx.x, lane = lane_id();
     uint8_t *taken = (uint8_t *)(z + n);
+    const float *row = logits.at + (int64_t)r * logits.stride;
     for (int e = lane; e < n; e += 32) {
-        z[e] = logits.at[r * logits.stride + e];
+        z[e] = how.sigmoid ? sigmoid_of(row[e]) + (how.bias ? how.bias[e] : 0.0f) : row[e];
         taken[e] = 0;
     }
     __syncwarp();
@@ -247,7 +276,7 @@ __global__ void __launch_bounds__(32)
         v = shfl_f32(v, 0);
         if (j == 0)
             top = v;
-        float p = expf(v - top);
+        float p = how.sigmoid ? sigmoid_of(row[best]) : expf(v - top);
         sum += p;
         __syncwarp();
         if (lane == 0) {
@@ -259,23 +288,32 @@ __global__ void __launch_bounds__(32)
     }
     for (int j = lane; j < k; j += 32) {
         size_t at = (size_t)r * k + j;
-        share[at] = share[at] / sum * (scale ? scale[id[at]] : 1.0f);
+        share[at] = share[at] / sum * how.factor * (how.scale ? how.scale[id[at]] : 1.0f);
     }
 }
 
-extern "C" void cu_route(cudaStream_t s, int32_t *id, float *share, int32_t k, dev_mat logits,
-                         const float *expert_scale)
+template <bool SIGMOID>
+static void route(cudaStream_t s, int32_t *id, float *share, int32_t k, dev_mat logits, choice how)
 {
     size_t shared = (size_t)logits.cols * 5;
+    dim3 rows((unsigned)logits.rows), warp(32);
     if (logits.cols <= ROUTER_EXPERTS && k <= ROUTER_MOST)
-        LAUNCH((choose_kernel<ROUTER_EXPERTS / 32>), dim3((unsigned)logits.rows), dim3(32), 0, s,
-               id, share, k, logits, expert_scale);
+        LAUNCH((choose_kernel<ROUTER_EXPERTS / 32, SIGMOID>), rows, warp, 0, s, id, share, k,
+               logits, how);
     else if (logits.cols <= CLUSTERS && k <= ROUTER_MOST)
-        LAUNCH((choose_kernel<CLUSTERS / 32>), dim3((unsigned)logits.rows), dim3(32), 0, s, id,
-               share, k, logits, expert_scale);
+        LAUNCH((choose_kernel<CLUSTERS / 32, SIGMOID>), rows, warp, 0, s, id, share, k, logits,
+               how);
     else
-        LAUNCH(route_kernel, dim3((unsigned)logits.rows), dim3(32), shared, s, id, share, k, logits,
-               expert_scale);
+        LAUNCH(route_kernel, rows, warp, shared, s, id, share, k, logits, how);
+}
+
+extern "C" void cu_route(cudaStream_t s, int32_t *id, float *share, int32_t k, dev_mat logits,
+                         choice how)
+{
+    if (how.sigmoid)
+        route<true>(s, id, share, k, logits, how);
+    else
+        route<false>(s, id, share, k, logits, how);
 }
 
 /* y[r, o] = sum_j share[r, j] part[r, j, o], in ascending j; without share, the sum of the parts

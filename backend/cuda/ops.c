@@ -182,11 +182,17 @@ static void c_rope(pass *p, mat x, const rope *f)
     if (cuda_idle(p, x))
         return;
     wrote(p, x);
-    if (cuda_join_rope(cuda_of(p), cuda_mat(x), x.heads, f->inv_freq))
+    bool whole = 2 * f->n_pairs == x.cols && rope_factor(f) == 1.0f;
+    if (whole && cuda_join_rope(cuda_of(p), cuda_mat(x), x.heads, f->inv_freq))
         return;
     cuda_settle(cuda_of(p));
-    cu_rope(cuda_of(p)->stream, cuda_mat(x), x.heads, cuda_step_rows(p)->rows.pos, f->inv_freq,
-            f->n_pairs);
+    cu_rope(cuda_of(p)->stream, (rope_args){.x = cuda_mat(x),
+                                            .heads = x.heads,
+                                            .head_dim = x.cols,
+                                            .n_pairs = f->n_pairs,
+                                            .pos = cuda_step_rows(p)->rows.pos,
+                                            .inv_freq = f->inv_freq,
+                                            .factor = rope_factor(f)});
     cuda_done(p, "rope");
 }
 
@@ -409,29 +415,37 @@ static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, a
 
 /* ---- Experts ------------------------------------------------------------------------------- */
 
-static void c_route(pass *p, routing r, mat logits, const weight *expert_scale)
+static choice choice_of(pass *p, const route_rule *t)
 {
-    const float *v = p->dry ? NULL : cuda_vector(p, expert_scale);
+    choice how = {.factor = route_factor(t), .sigmoid = t->sigmoid};
+    how.scale = p->dry ? NULL : cuda_vector(p, t->scale);
+    how.bias = p->dry ? NULL : cuda_vector(p, t->bias);
+    return how;
+}
+
+static void c_route(pass *p, routing r, mat logits, const route_rule *rule)
+{
+    choice how = choice_of(p, rule);
     if (p->dry || pass_failed(p) || !r.rows)
         return;
     cuda_settle(cuda_of(p));
     size_t n = (size_t)r.rows * (size_t)r.k * 4;
     cuda_wrote(cuda_of(p), r.id, n);
     cuda_wrote(cuda_of(p), r.weight, n);
-    cu_route(cuda_of(p)->stream, r.id, r.weight, r.k, cuda_mat(logits), v);
+    cu_route(cuda_of(p)->stream, r.id, r.weight, r.k, cuda_mat(logits), how);
     cuda_done(p, "route");
 }
 
-static void c_router(pass *p, routing r, mat x, const weight *w, const weight *expert_scale)
+static void c_router(pass *p, routing r, mat x, const weight *w, const route_rule *rule)
 {
-    const float *v = p->dry ? NULL : cuda_vector(p, expert_scale);
+    choice how = choice_of(p, rule);
     mat logits = pass_mat(p, x.rows, 1, w->n_out);
     if (pass_failed(p) || (!p->dry && !loaded(p, w)))
         return;
     if (!is_float(weight_kind(p, w)) || !few(p) || w->n_out > ROUTER_EXPERTS || r.k > ROUTER_MOST ||
         w->n_in % 4 || x.stride % 4) {
         c_matmul(p, logits, x, w);
-        c_route(p, r, logits, expert_scale);
+        c_route(p, r, logits, rule);
         return;
     }
     if (cuda_skip(p, logits))
@@ -445,7 +459,7 @@ static void c_router(pass *p, routing r, mat x, const weight *w, const weight *e
         cu_router(cuda_of(p)->stream, (router_args){.x = cuda_mat(some_rows(x, at, rows)),
                                                     .logits = cuda_mat(some_rows(logits, at, rows)),
                                                     .w = cuda_view(w),
-                                                    .expert_scale = v,
+                                                    .how = how,
                                                     .id = r.id + (size_t)at * (size_t)r.k,
                                                     .share = r.weight + (size_t)at * (size_t)r.k,
                                                     .k = r.k,

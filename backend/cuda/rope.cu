@@ -7,27 +7,25 @@
  * grid:   256 (head, pair) x row
  * shared: none
  * bound:  latency */
-__global__ void __launch_bounds__(256)
-    rope_kernel(dev_mat x, int heads, const int32_t *pos, const float *inv_freq, int n_pairs)
+__global__ void __launch_bounds__(256) rope_kernel(rope_args a)
 {
     grid_trigger();
     grid_wait();
     int k = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
-    int h = k / n_pairs, i = k % n_pairs;
-    if (h >= heads)
+    int h = k / a.n_pairs, i = k % a.n_pairs;
+    if (h >= a.heads)
         return;
     float sn, cs;
-    turn_of(pos[r], inv_freq[i], &sn, &cs);
-    float *v = x.at + r * x.stride + (int64_t)h * 2 * n_pairs;
-    float p = v[i], q = v[i + n_pairs];
+    turn_of(a.pos[r], a.inv_freq[i], &sn, &cs);
+    sn *= a.factor, cs *= a.factor;
+    float *v = a.x.at + r * a.x.stride + (int64_t)h * a.head_dim;
+    float p = v[i], q = v[i + a.n_pairs];
     v[i] = p * cs - q * sn;
-    v[i + n_pairs] = p * sn + q * cs;
+    v[i + a.n_pairs] = p * sn + q * cs;
 }
 
-extern "C" void cu_rope(cudaStream_t s, dev_mat x, int32_t heads, const int32_t *pos,
-                        const float *inv_freq, int32_t n_pairs)
+extern "C" void cu_rope(cudaStream_t s, rope_args a)
 {
-    unsigned n = (unsigned)(heads * n_pairs);
-    LAUNCH(rope_kernel, dim3((n + 255) / 256, (unsigned)x.rows), dim3(256), 0, s, x, heads, pos,
-           inv_freq, n_pairs);
+    unsigned n = (unsigned)(a.heads * a.n_pairs);
+    LAUNCH(rope_kernel, dim3((n + 255) / 256, (unsigned)a.x.rows), dim3(256), 0, s, a);
 }

@@ -296,8 +296,10 @@ int main(int argc, char **argv)
         return 2;
     }
     double start = g.last_ms = clock_ms();
-    if (!only_models)
+    if (!only_models) {
         check_ops(&g);
+        check_families(&g);
+    }
     double ops = clock_ms();
     if (!only_ops) {
         check_models(&g);

@@ -105,6 +105,7 @@ void follow_end(follower *f);
 void follow_verdict(const follower *f, const char *name, const char *shape);
 
 void check_ops(rig *g);
+void check_families(rig *g);
 void check_attention(rig *g);
 void check_models(rig *g);
 void check_sessions(rig *g);

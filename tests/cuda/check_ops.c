@@ -104,8 +104,8 @@ static void check_experts(rig *g, num_type tg, num_type td, int32_t n_in, int32_
     float *v = draw(g, (size_t)rows * (size_t)n_in, 1.0), *l = draw(g, (size_t)rows * (size_t)n, 2);
     both_mat(g, &b, x, v, rows, 1, n_in);
     both_mat(g, &b, z, l, rows, 1, n);
-    routing rr = op_route(&b.ref, z[0], k, &scale.w[0]),
-            rg = op_route(&b.gpu, z[1], k, &scale.w[1]);
+    routing rr = op_route(&b.ref, z[0], k, &(route_rule){.scale = &scale.w[0]}),
+            rg = op_route(&b.gpu, z[1], k, &(route_rule){.scale = &scale.w[1]});
     mat wr = {rr.weight, rows, 1, k, k}, wg = {rg.weight, rows, 1, k, k};
     double e = both_error(g, &b, wr, wg);
     int32_t *id = mem_calloc((size_t)rows * (size_t)k, sizeof *id);
@@ -253,8 +253,8 @@ static void check_router(rig *g, num_type t, int32_t n_in, int32_t n, int32_t k,
     both_begin(g, &b, &c.st);
     float *v = draw(g, (size_t)rows * (size_t)n_in, 1.0);
     both_mat(g, &b, x, v, rows, 1, n_in);
-    routing rr = op_router(&b.ref, x[0], &w.w[0], k, &scale.w[0]);
-    routing rg = op_router(&b.gpu, x[1], &w.w[1], k, &scale.w[1]);
+    routing rr = op_router(&b.ref, x[0], &w.w[0], k, &(route_rule){.scale = &scale.w[0]});
+    routing rg = op_router(&b.gpu, x[1], &w.w[1], k, &(route_rule){.scale = &scale.w[1]});
     mat wr = {rr.weight, rows, 1, k, k}, wg = {rg.weight, rows, 1, k, k};
     mat ir = {(float *)rr.id, rows, 1, k, k}, ig = {(float *)rg.id, rows, 1, k, k};
     double e = both_error(g, &b, wr, wg);
@@ -269,7 +269,7 @@ static void check_router(rig *g, num_type t, int32_t n_in, int32_t n, int32_t k,
         pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
         mat one = pass_mat(&p, 1, 1, n_in);
         g->gpu->upload(g->gpu, one.at, v + (size_t)r * (size_t)n_in, (size_t)n_in * 4);
-        routing ro = op_router(&p, one, &w.w[1], k, &scale.w[1]);
+        routing ro = op_router(&p, one, &w.w[1], k, &(route_rule){.scale = &scale.w[1]});
         float *i1 = gpu_rows(g, (mat){(float *)ro.id, 1, 1, k, k});
         float *s1 = gpu_rows(g, (mat){ro.weight, 1, 1, k, k});
         size_t at = (size_t)r * (size_t)k, bytes = (size_t)k * 4;
@@ -725,8 +725,8 @@ static void check_cuts(rig *g, num_type t, int32_t n_in, int32_t n_out, bool glu
     for (int i = 0; i < 3; i++) {
         float *free = cut_product(g, pairs, v, counts[i], (rows_cut){0});
         for (int k = 0; free && k < 3 * 4 * 4 * 3 * 2; k++) {
-            rows_cut cut = {1 + k % 3, warps[k / 3 % 4], 1 << k / 12 % 4, x[k / 48 % 3],
-                            1 + k / 144, 0};
+            rows_cut cut = {1 + k % 3,     warps[k / 3 % 4], 1 << k / 12 % 4,
+                            x[k / 48 % 3], 1 + k / 144,      0};
             float *y = cut_product(g, pairs, v, counts[i], cut);
             n += y != NULL;
             differ += y && memcmp(y, free, (size_t)counts[i] * (size_t)n_out * 4) != 0;
@@ -789,7 +789,8 @@ static void check_products(rig *g)
     check_experts_alone(g, NUM_Q4_K, NUM_Q8_0, 256, 160, 40, 6, false, false);
     check_experts_alone(g, NUM_Q4_K, NUM_Q8_0, 256, 160, 40, 6, false, true);
     check_experts_alone(g, NUM_Q6_K, NUM_Q5_1, 256, 96, 8, 3, true, true);
-    check_experts_alone(g, NUM_Q8_0, NUM_Q5_0, 352, 96, 256, 32, true, false); /* 32 rows at a time */
+    check_experts_alone(g, NUM_Q8_0, NUM_Q5_0, 352, 96, 256, 32, true,
+                        false);                                              /* 32 rows at a time */
     check_experts_alone(g, NUM_Q4_0, NUM_Q4_0, 64, 32, 300, 4, true, false); /* too many experts */
     check_router(g, NUM_F32, 256, 8, 3, 1);
     check_router(g, NUM_BF16, 100, 37, 8, 5);

@@ -1,0 +1,147 @@
+/* check_families.c - small ops as Qwen3, Qwen3.5 and Laguna use them: rotation of the first dims of
+ * a head with a factor on cosines and sines, and routing by sigmoids with a selection bias.
+ */
+#include "tests/cuda/check_int.h"
+
+#include "base/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { FEW = 64 }; /* rows of answers in a pass */
+static const double BOUND = 1e-9;
+
+/* After the norm of the heads, as models call it, and alone. */
+static void check_partial_rope(rig *g, int32_t rows, int32_t heads, int32_t d, int32_t n_rot,
+                               float factor)
+{
+    static chain c;
+    both b;
+    mat x[2];
+    if (!my_turn(g, "partial rope"))
+        return;
+    size_t bytes = (size_t)n_rot / 2 * sizeof(float);
+    float *v = draw(g, (size_t)rows * (size_t)heads * (size_t)d, 2.0);
+    float *inv = draw(g, (size_t)n_rot / 2, 1.0), *inv_gpu = g->gpu->alloc(g->gpu, bytes);
+    for (int32_t i = 0; i < n_rot / 2; i++)
+        inv[i] = (float)pow(1e7, -2.0 * i / n_rot);
+    g->gpu->upload(g->gpu, inv_gpu, inv, bytes);
+    rope r = {.n_pairs = n_rot / 2, .inv_freq = inv, .n_turning = n_rot / 2, .factor = factor};
+    rope there = r;
+    there.inv_freq = inv_gpu;
+    chain_init(&c, rows, 100000, 0);
+    both_begin(g, &b, &c.st);
+    both_mat(g, &b, x, v, rows, heads, d);
+    op_rope(&b.ref, op_rms_norm_inplace(&b.ref, x[0], NULL, 1e-6f), &r);
+    op_rope(&b.gpu, op_rms_norm_inplace(&b.gpu, x[1], NULL, 1e-6f), &there);
+    op_rope(&b.ref, x[0], &r);
+    op_rope(&b.gpu, x[1], &there);
+    verdict(g, "partial rope",
+            text("%d rows, %d heads, %d of %d, factor %g", rows, heads, n_rot, d, (double)factor),
+            both_error(g, &b, x[0], x[1]), BOUND);
+    g->gpu->release(g->gpu, inv_gpu, bytes);
+    mem_free(inv);
+    mem_free(v);
+}
+
+static routing routed(pass *p, bool router, mat x, const weight *w, int32_t k, const route_rule *t)
+{
+    return router ? op_router(p, x, w, k, t) : op_route(p, op_matmul(p, x, w), k, t);
+}
+
+/* Weights and choices; a row alone makes the same choice, bit for bit. router: the fused op. */
+static void check_sigmoid_route(rig *g, bool router, int32_t n_in, int32_t n, int32_t k,
+                                int32_t rows, bool biased)
+{
+    static chain c;
+    pair w, bias;
+    both b;
+    mat x[2];
+    if (!my_turn(g, "sigmoid route") || !pair_make(g, &w, NUM_F32, n_in, n, 1, 0.05, false) ||
+        !pair_make(g, &bias, NUM_F32, n, 1, 1, 0.3, false))
+        return;
+    few_rows(FEW);
+    chain_init(&c, rows, 0, 0);
+    both_begin(g, &b, &c.st);
+    float *v = draw(g, (size_t)rows * (size_t)n_in, 1.0);
+    both_mat(g, &b, x, v, rows, 1, n_in);
+    const route_rule rule[2] = {
+        {.sigmoid = true, .bias = biased ? &bias.w[0] : NULL, .factor = 2.5f},
+        {.sigmoid = true, .bias = biased ? &bias.w[1] : NULL, .factor = 2.5f}};
+    routing rr = routed(&b.ref, router, x[0], &w.w[0], k, &rule[0]);
+    routing rg = routed(&b.gpu, router, x[1], &w.w[1], k, &rule[1]);
+    mat wr = {rr.weight, rows, 1, k, k}, wg = {rg.weight, rows, 1, k, k};
+    mat ir = {(float *)rr.id, rows, 1, k, k}, ig = {(float *)rg.id, rows, 1, k, k};
+    double e = both_error(g, &b, wr, wg);
+    float *id = gpu_rows(g, ig), *share = gpu_rows(g, wg);
+    if (memcmp(id, ir.at, (size_t)rows * (size_t)k * sizeof *id))
+        e = NAN;
+    verdict(g, "sigmoid route",
+            text("%s%s, %d rows, %d of %d", router ? "fused" : "alone", biased ? ", bias" : "",
+                 rows, k, n),
+            e, BOUND);
+    int differ = 0;
+    for (int32_t r = 0; r < rows && rows <= FEW; r++) {
+        pass p;
+        chain_init(&c, 1, 0, 0);
+        pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
+        mat one = pass_mat(&p, 1, 1, n_in);
+        g->gpu->upload(g->gpu, one.at, v + (size_t)r * (size_t)n_in, (size_t)n_in * 4);
+        routing ro = routed(&p, router, one, &w.w[1], k, &rule[1]);
+        float *i1 = gpu_rows(g, (mat){(float *)ro.id, 1, 1, k, k});
+        float *s1 = gpu_rows(g, (mat){ro.weight, 1, 1, k, k});
+        size_t at = (size_t)r * (size_t)k, bytes = (size_t)k * 4;
+        differ += memcmp(i1, id + at, bytes) || memcmp(s1, share + at, bytes);
+        mem_free(i1);
+        mem_free(s1);
+    }
+    verdict(g, "sigmoid route", "each row alone, rows that differ", differ, 0);
+    few_rows(RIG_FEW);
+    mem_free(id);
+    mem_free(share);
+    mem_free(v);
+    pair_free(g, &bias);
+    pair_free(g, &w);
+}
+
+/* Equal scores go to the lower index, whatever the kernel. */
+static void check_sigmoid_ties(rig *g, int32_t n, int32_t k)
+{
+    static chain c;
+    pass p;
+    int32_t id[64], wrong = 0;
+    if (!my_turn(g, "sigmoid ties"))
+        return;
+    chain_init(&c, 1, 0, 0);
+    pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
+    mat z = pass_mat(&p, 1, 1, n);
+    float *v = mem_alloc((size_t)n * sizeof *v);
+    for (int32_t i = 0; i < n; i++)
+        v[i] = i % 3 == 1 ? 30.0f : 0.0f; /* sigmoid(30) is 1 in f32 */
+    g->gpu->upload(g->gpu, z.at, v, (size_t)n * sizeof *v);
+    routing r = op_route(&p, z, k, &(route_rule){.sigmoid = true});
+    g->gpu->download(g->gpu, id, r.id, (size_t)k * sizeof *id);
+    for (int32_t i = 0; i < k; i++)
+        wrong += id[i] != 1 + 3 * i;
+    verdict(g, "sigmoid ties", text("%d of %d: wrong choices", k, n), wrong, 0);
+    mem_free(v);
+}
+
+void check_families(rig *g)
+{
+    check_partial_rope(g, 1, 3, 128, 64, 1.3465736f);
+    check_partial_rope(g, 5, 2, 128, 128, 0);
+    check_partial_rope(g, 40, 2, 256, 64, 1);
+    check_partial_rope(g, 3, 2, 256, 256, 1.25f);
+    check_partial_rope(g, 2, 1, 32, 8, 0.5f);
+    for (int biased = 0; biased < 2; biased++) {
+        check_sigmoid_route(g, true, 256, 8, 2, 1, biased);
+        check_sigmoid_route(g, true, 128, 256, 8, 3, biased);
+        check_sigmoid_route(g, true, 128, 256, 8, 40, biased);
+        check_sigmoid_route(g, false, 64, 300, 40, 2, biased);
+        check_sigmoid_route(g, false, 64, 2048, 32, 3, biased);
+        check_sigmoid_route(g, false, 64, 128, 8, 16, biased);
+    }
+    check_sigmoid_ties(g, 64, 8);
+    check_sigmoid_ties(g, 300, 40);
+}
