@@ -199,9 +199,81 @@ float bind_largest(const weight *w)
 
 /* ---- Rotation ---- */
 
+/* The first of two keys that is in the file. Converters write "yarn_beta_fast", others
+ * "beta_fast". */
+static const char *first_key(const model *m, const char *a, const char *b)
+{
+    char k[KEY_BYTES];
+    return gguf_find(&m->file, full_key(m, a, k)) || !gguf_find(&m->file, full_key(m, b, k)) ? a
+                                                                                             : b;
+}
+
+static status scaling_kind_of(const model *m, rope_scaling *s, err *e)
+{
+    char k[KEY_BYTES];
+    gguf_string type;
+    const gguf_value *v = gguf_find(&m->file, full_key(m, "rope.scaling.type", k));
+    s->kind = SCALING_LINEAR; /* of a file with a factor alone */
+    if (!v)
+        return OK;
+    if (!gguf_get_string(&m->file, k, &type))
+        return err_set(e, E_FORMAT, "%s: key %s is not a string", m->file.path, k);
+    if (type.n == 4 && !memcmp(type.at, "none", 4))
+        s->kind = SCALING_NONE;
+    else if (type.n == 4 && !memcmp(type.at, "yarn", 4))
+        s->kind = SCALING_YARN;
+    else if (type.n != 6 || memcmp(type.at, "linear", 6) != 0)
+        return err_set(e, E_UNSUPPORTED, "%s: %s = %.*s, expected none, linear or yarn",
+                       m->file.path, k, (int)(type.n < 64 ? type.n : 64), type.at);
+    return OK;
+}
+
+status bind_scaling(const model *m, rope_scaling *s, int32_t n_ctx, err *e)
+{
+    const char *fast = first_key(m, "rope.scaling.yarn_beta_fast", "rope.scaling.beta_fast");
+    const char *slow = first_key(m, "rope.scaling.yarn_beta_slow", "rope.scaling.beta_slow");
+    double attn;
+    int32_t trained;
+    status st;
+    *s = (rope_scaling){0};
+    if ((st = scaling_kind_of(m, s, e)) ||
+        (st = bind_real(m, (real_key){"rope.scaling.factor", 1, 1e6, 1}, &s->factor, e)) ||
+        (st = bind_real(m, (real_key){"rope.scaling.attn_factor", 1e-3, 1e3, 1}, &attn, e)) ||
+        (st = bind_real(m, (real_key){fast, 1e-3, 1e6, 32}, &s->beta_fast, e)) ||
+        (st = bind_real(m, (real_key){slow, 1e-3, 1e6, 1}, &s->beta_slow, e)) ||
+        (st = bind_int(m, (int_key){"rope.scaling.original_context_length", 1, CTX_MAX, n_ctx},
+                       &trained, e)))
+        return st;
+    s->n_ctx = trained;
+    s->magnitude = s->kind == SCALING_YARN ? (1 + 0.1 * log(s->factor)) * attn : 1;
+    if (s->kind == SCALING_LINEAR && s->factor == 1)
+        s->kind = SCALING_NONE;
+    return OK;
+}
+
+/* The number of the pair that turns `turns` times in the trained context. */
+static double pair_of_turns(const turning *t, double turns)
+{
+    return t->n_dims * log(t->scaling->n_ctx / (2 * M_PI * turns)) / (2 * log(t->theta));
+}
+
+/* The divisor of frequency i, as a factor. */
+static double scaled_by(const turning *t, int32_t i)
+{
+    const rope_scaling *s = t->scaling;
+    if (!s || s->kind == SCALING_NONE)
+        return 1;
+    if (s->kind == SCALING_LINEAR)
+        return 1 / s->factor;
+    double low = fmax(floor(pair_of_turns(t, s->beta_fast)), 0);
+    double high = fmin(ceil(pair_of_turns(t, s->beta_slow)), t->n_dims - 1);
+    double ramp = fmin(fmax((i - low) / fmax(high - low, 0.001), 0), 1);
+    return 1 - ramp + ramp / s->factor;
+}
+
 status bind_rope(model *m, rope *r, const turning *t, err *e)
 {
-    int32_t n = t->head_dim / 2;
+    int32_t n = t->n_dims / 2;
     float *inv = arena_array(&m->mem, (size_t)n, sizeof *inv);
     if (!inv)
         return err_memory(e, "rotation frequencies", (size_t)n * sizeof *inv);
@@ -212,10 +284,13 @@ status bind_rope(model *m, rope *r, const turning *t, err *e)
         if (!(factor > 0)) /* also true for NaN */
             return err_set(e, E_FORMAT, "%s: rope_freqs.weight: item %d is %g", m->file.path, i,
                            factor);
-        inv[i] = factor > NO_ROTATION ? 0 : (float)(pow(t->theta, -2.0 * i / t->head_dim) / factor);
+        inv[i] = factor > NO_ROTATION
+                     ? 0
+                     : (float)(pow(t->theta, -2.0 * i / t->n_dims) / factor * scaled_by(t, i));
     }
     r->n_pairs = n;
     r->inv_freq = inv;
+    r->factor = t->scaling ? (float)t->scaling->magnitude : 1;
     for (int32_t i = 0; i < n; i++)
         r->n_turning = inv[i] != 0 ? i + 1 : r->n_turning;
     return model_add_table(m, (const void **)&r->inv_freq, (size_t)n * sizeof *inv, e);

@@ -75,12 +75,28 @@ float bind_largest(const weight *w);
 
 /* ---- Rotation ---- */
 
-/* Frequency of pair i: theta^(-2i / head_dim), divided by the file's factor for the pair. */
+/* Stretches rotation to contexts beyond the trained one. LINEAR divides every frequency by factor.
+ * YARN (Peng et al., arXiv 2309.00071) divides those of the slow pairs, which turn less than
+ * beta_slow times in n_ctx positions, leaves those of more than beta_fast turns, and blends in
+ * between; cosines and sines are multiplied by magnitude. */
+typedef enum scaling_kind { SCALING_NONE, SCALING_LINEAR, SCALING_YARN } scaling_kind;
+typedef struct rope_scaling {
+    scaling_kind kind;
+    double factor, n_ctx, beta_fast, beta_slow, magnitude;
+} rope_scaling;
+
+/* Reads rope.scaling.*; n_ctx: the file's context length. YaRN's magnitude is
+ * (1 + 0.1 ln factor) times rope.scaling.attn_factor. rope.scaling.yarn_attn_factor has two
+ * meanings in published files and yarn_ext_factor must act as 1: neither is read. */
+status bind_scaling(const model *m, rope_scaling *s, int32_t n_ctx, err *e);
+
+/* Frequency of pair i: theta^(-2i / n_dims), divided by the file's factor for the pair. */
 typedef struct turning {
-    int32_t head_dim;
+    int32_t n_dims; /* of a head that rotate: pairs (i, i + n_dims / 2) */
     double theta;
-    int32_t n_turning;     /* without factors: pairs from here on do not rotate */
-    const weight *factors; /* NULL or empty: none */
+    int32_t n_turning;           /* without factors: pairs from here on do not rotate */
+    const weight *factors;       /* NULL or empty: none */
+    const rope_scaling *scaling; /* NULL: none */
 } turning;
 
 status bind_rope(model *m, rope *r, const turning *t, err *e);

@@ -361,7 +361,7 @@ static status read_rotation(draft_file *f)
         note(f, "no rope.freq_base: %g is taken", theta);
     else if (qwen && theta == 1e6)
         note(f, "%s is 1e6, which early converters wrote into every file", v->key);
-    const turning t = {f->g->head_dim, theta, f->g->head_dim / 2, NULL};
+    const turning t = {f->g->head_dim, theta, f->g->head_dim / 2, NULL, NULL};
     return bind_rope(f->m, &f->g->rope, &t, f->e);
 }
 

@@ -236,8 +236,8 @@ static status bind_all(model *m, gemma4 *g, const shapes *s, err *e)
                   .n_expert = s->n_expert,
                   .n_expert_used = s->n_used};
     /* Without the file's list a quarter of the global pairs rotate, as in the published models. */
-    const turning global = {s->head_dim, s->theta, s->head_dim / 8, &g->rope_factors};
-    const turning swa = {s->head_dim_swa, s->theta_swa, s->head_dim_swa / 2, NULL};
+    const turning global = {s->head_dim, s->theta, s->head_dim / 8, &g->rope_factors, NULL};
+    const turning swa = {s->head_dim_swa, s->theta_swa, s->head_dim_swa / 2, NULL, NULL};
     if ((st = bind_real(m, (real_key){"attention.layer_norm_rms_epsilon", 0, 1, 1e-6}, &eps, e)) ||
         (st = bind_real(m, (real_key){"final_logit_softcapping", 0, 1e6, 30}, &softcap, e)) ||
         (st = bind_globals(m, g, s, e)) ||

@@ -209,13 +209,13 @@ static status bind_rotation(model *m, gemma4_mtp *g, err *e)
         (st = bind_real(m, (real_key){"rope.freq_base_swa", 1, 1e12, 1e4}, &theta_swa, e)))
         return st;
     if (head[1]) {
-        const turning t = {head[1], theta_swa, head[1] / 2, NULL};
+        const turning t = {head[1], theta_swa, head[1] / 2, NULL, NULL};
         if ((st = bind_rope(m, &g->rope_swa, &t, e)))
             return st;
     }
     if (!head[0])
         return OK;
-    const turning t = {head[0], theta, head[0] / 8, &g->rope_factors};
+    const turning t = {head[0], theta, head[0] / 8, &g->rope_factors, NULL};
     if ((st = bind_vector_if(&b, &g->rope_factors, "rope_freqs.weight", head[0] / 2)))
         return st;
     return bind_rope(m, &g->rope_global, &t, e);
