@@ -19,10 +19,11 @@ typedef struct attend_case {
     bool tree, two_seqs;
     num_type values; /* 0 (f32 keys have f32 values here): as keys */
     bool rot;
-    int32_t turning; /* turning pairs of one stream; 0: two streams */
-    bool wide;       /* keys beyond 65504 */
-    bool all;        /* rows see all rows of their sequence */
-    int32_t cut;     /* two_seqs: rows of the first; 0: half of them */
+    int32_t turning;   /* turning pairs of one stream; 0: two streams */
+    bool wide;         /* keys beyond 65504 */
+    bool all;          /* rows see all rows of their sequence */
+    int32_t cut;       /* two_seqs: rows of the first; 0: half of them */
+    const char *label; /* NULL: the check's name follows from the rest */
 } attend_case;
 
 /* The weight and the rotation of made keys, on both devices. */
@@ -195,11 +196,12 @@ static void check_attend(rig *g, const attend_case *a)
     mat q[2], k[2], v[2];
     err e = {0};
     const cuda_device *cuda = g->gpu->self;
-    const char *name = cuda->tile_pairs ? "attend tiles"
-                       : a->tree        ? "attend tree"
-                       : a->all         ? "attend all"
-                       : a->turning     ? "attend one"
-                                        : "attend";
+    const char *name = a->label           ? a->label
+                       : cuda->tile_pairs ? "attend tiles"
+                       : a->tree          ? "attend tree"
+                       : a->all           ? "attend all"
+                       : a->turning       ? "attend one"
+                                          : "attend";
     if (!my_turn(g, text("%s %s", name, num_name(a->type))))
         return;
     key_source source = {0};
@@ -523,6 +525,62 @@ static void check_shared(rig *g)
                  &(attend_case){NUM_Q5_1, 8, 1, 512, 0, 400, 250, 9, .tree = true, .turning = 64});
 }
 
+/* The kernels of a view with such heads are fast ones. */
+static void check_speed(rig *g, num_type t, int32_t n_head_kv, int32_t d, int32_t window)
+{
+    char said[256] = "";
+    kv_layout l;
+    kv_spec s = {.window = window, .n_head_kv = n_head_kv, .head_dim = d};
+    kv_format f = {t, t == NUM_TQ3_0};
+    kv_want_layout want = {.spec = &s,
+                           .n = 1,
+                           .choice = {.k = f, .v = f, .single = KV_SINGLE_OFF},
+                           .n_ctx = 100,
+                           .rows_max = 64,
+                           .dev = {g->gpu}};
+    err e = {0};
+    if (kv_layout_init(&l, &want, &e)) {
+        failed(g, "attend speed", e.text);
+        return;
+    }
+    kernel_speed speed = cuda_attend_kernel(g->gpu, &l.view[0], said, sizeof said);
+    verdict(g, "attend speed", text("%s in heads of %d: %.60s", num_name(t), d, said),
+            speed != KERNEL_FULL, 0);
+    kv_layout_free(&l);
+}
+
+/* Heads of 64, 128 and 256 in groups of any size: few rows, prompts, trees, windows of 512. Quick:
+ * f16 and one other format, in turn, for each shape. */
+static void check_groups(rig *g)
+{
+    static const int32_t dims[] = {64, 128, 256}, groups[] = {1, 2, 4, 6, 8, 9, 16};
+    static const num_type types[] = {NUM_F16,  NUM_BF16, NUM_Q8_0,   NUM_Q5_1, NUM_Q5_0,
+                                     NUM_Q4_1, NUM_Q4_0, NUM_IQ4_NL, NUM_TQ3_0};
+    enum { DIMS = 3, GROUPS = 7, TYPES = 9 };
+    const char *label = "attend groups";
+    for (int n = 0; n < DIMS * GROUPS * TYPES; n++) {
+        int i = n / TYPES % GROUPS, t = n % TYPES;
+        int32_t d = dims[n / TYPES / GROUPS], group = groups[i], heads = group < 9 ? 2 : 1;
+        num_type type = types[t];
+        bool rot = d >= 128 && i % 2;
+        if (type == NUM_TQ3_0 && d < 128)
+            continue;
+        if (g->quick && t && t != 1 + (n / TYPES) % (TYPES - 1))
+            continue;
+        attend_case few = {type, group * heads, heads, d, 0, 300, 140, 5, .rot = rot};
+        attend_case window = {type, group * heads, heads, d, 512, 900, 700, 3, .rot = rot};
+        attend_case prompt = {type, group * heads, heads, d, 0, 200, 70, 34, .rot = rot};
+        attend_case tree = {type, group * heads, heads, d, 50, 200, 90, 9, .tree = true};
+        few.label = window.label = prompt.label = tree.label = label;
+        check_attend(g, &few);
+        check_attend(g, &window);
+        check_attend(g, &prompt);
+        check_attend(g, &tree);
+        if (my_turn(g, label))
+            check_speed(g, type, heads, d, 0);
+    }
+}
+
 void check_attention(rig *g)
 {
     static const attend_case cases[] = {
@@ -561,6 +619,7 @@ void check_attention(rig *g)
     check_formats(g);
     check_one_stream(g);
     check_shared(g);
+    check_groups(g);
     few_rows(FEW_ROWS);
     check_attend(g, &(attend_case){NUM_F16, 4, 2, 256, 50, 400, 230, FEW_ROWS, .tree = false});
     check_attend(g, &(attend_case){NUM_Q8_0, 8, 2, 512, 0, 400, 230, 41, .tree = false});
