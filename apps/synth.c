@@ -6,6 +6,7 @@
  */
 #include "apps/commands.h"
 #include "apps/synth_blocks.h"
+#include "apps/synth_vocab.h"
 #include "apps/term.h"
 
 #include "base/clock.h"
@@ -28,7 +29,7 @@ static const option table[] = {
             "quantisation (default q4_k_m, of drafters q8_0)"),
     OPT_INT(synth_options, seed, "seed", 's', "N", 0, 1e15, "of the random numbers (default 1)"),
     OPT_STR(synth_options, vocab, "vocab", 0, "FILE",
-            "take the tokenizer of this GGUF file (default none)"),
+            "take the tokenizer of this GGUF file, or none (default: a made-up one, if any)"),
     OPT_FLAG(synth_options, full_vocab, "full-vocab", 0,
              "with --vocab: made-up words up to the size's own number of tokens"),
     OPT_INT(synth_options, n_layer, "layers", 0, "N", 1, SHAPE_LAYERS_MAX,
@@ -181,8 +182,20 @@ typedef struct recipe {
     model_shape *s; /* already checked */
     const weight_mix *mix;
     const gguf *vocab; /* NULL: none */
+    bool no_vocab;     /* nor a made-up one */
     const synth_options *o;
 } recipe;
+
+static status put_vocab(gguf_writer *w, const recipe *r, err *e)
+{
+    const model_shape *s = r->s;
+    if (r->vocab)
+        return take_vocab(w, r->vocab, s->n_vocab, s->family->drafter, e);
+    if (!r->no_vocab)
+        return synth_vocab_put(w, s->family->arch, s->n_vocab, e);
+    gguf_put_string(w, "tokenizer.ggml.model", "no_vocab", 8);
+    return OK;
+}
 
 /* Writes the file, from the list of tensors on. */
 static status write_model(const char *path, const recipe *r, uint64_t *n_bytes, err *e)
@@ -209,9 +222,7 @@ static status write_model(const char *path, const recipe *r, uint64_t *n_bytes, 
         goto out;
     s->family->put(w, s);
     put_general(w, s, mix);
-    if (!r->vocab)
-        gguf_put_string(w, "tokenizer.ggml.model", "no_vocab", 8);
-    else if ((st = take_vocab(w, r->vocab, s->n_vocab, s->family->drafter, e)))
+    if ((st = put_vocab(w, r, e)))
         goto out;
     for (int32_t i = 0; i < n; i++) {
         type[i] = weight_mix_type(mix, list, n, i);
@@ -280,7 +291,7 @@ static int run_synth(const command *c, int argc, char **argv)
     }
     if ((st = s->family->check(s, argv[0], &e)))
         goto out;
-    const recipe r = {s, mix, with_vocab ? &vocab : NULL, &o};
+    const recipe r = {s, mix, with_vocab ? &vocab : NULL, o.vocab && !with_vocab, &o};
     st = write_model(argv[1], &r, &n_bytes, &e);
 out:
     gguf_close(&vocab);

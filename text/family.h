@@ -39,6 +39,21 @@ typedef struct tokenizer_name {
     } *steps;
 } tokenizer_name;
 
+/* A vocabulary for files with random weights (carat synth): the special pieces at their published
+ * ids; the other pieces are made up. */
+typedef struct special_piece {
+    const char *piece;
+    token_type type;
+} special_piece;
+
+typedef struct made_words {
+    const char *arch; /* general.architecture */
+    const char *model, *pre;
+    const special_piece *special; /* in the order of ids; the last row has no piece */
+    int32_t first;                /* id of special[0] */
+    const char *template;         /* the landmarks of a chat template, which is otherwise empty */
+} made_words;
+
 /* One revision of a chat template. */
 typedef struct chat_format {
     const char *name; /* "gemma4 july large" */
@@ -80,6 +95,7 @@ struct text_family {
     const char *const *ends_not; /* pieces that never end one, even if the file says so */
     const char *const *shown;    /* marks for the output parser: always spelled out */
     const char *const *media;    /* placeholders, which are never sampled */
+    const made_words *made;      /* the last row has no arch; NULL: none */
 
     /* ---- Conversations: all NULL in a family without a chat format ---- */
     const char *turn_open;  /* begins a turn; a checkpoint is worth taking before the last one */

@@ -22,5 +22,6 @@ const text_family laguna_text = {
     .ends_not = LIST(NULL),
     .shown = LIST("<think>", "</think>", "<tool_call>", "</tool_call>"),
     .media = LIST(NULL),
+    .made = laguna_made,
     .turn_open = "<assistant>",
     .turn_close = "</assistant>"};

@@ -5,5 +5,6 @@
 #include "text/family.h"
 
 extern const text_family laguna_text;
+extern const made_words laguna_made[]; /* laguna_words.c */
 
 #endif

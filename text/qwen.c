@@ -29,5 +29,6 @@ const text_family qwen_text = {
     .media = LIST("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>",
                   "<|video_pad|>", "<|audio_start|>", "<|audio_end|>", "<|audio_pad|>", "<tts_pad>",
                   "<tts_text_bos>", "<tts_text_eod>", "<tts_text_bos_single>"),
+    .made = qwen_made,
     .turn_open = "<|im_start|>",
     .turn_close = "<|im_end|>"};

@@ -5,5 +5,6 @@
 #include "text/family.h"
 
 extern const text_family qwen_text;
+extern const made_words qwen_made[]; /* qwen_words.c */
 
 #endif

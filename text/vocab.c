@@ -520,7 +520,7 @@ static status build_bytes(vocab *v, err *e)
 {
     for (int byte = 0; byte < 256; byte++) {
         char piece[4];
-        size_t n = (size_t)utf8_encode(byte_to_char((unsigned char)byte), piece);
+        size_t n = vocab_spell_byte((unsigned char)byte, piece);
         int32_t id = vocab_find(v, piece, n);
         v->byte_id[byte] = id >= 0 && !(v->flags[id] & FLAG_STRUCTURE) ? id : -1;
         if (v->byte_id[byte] < 0 && v->unk < 0)
@@ -700,6 +700,11 @@ const int32_t *vocab_never_sampled(const vocab *v, int32_t *n)
 token_type vocab_type(const vocab *v, int32_t id)
 {
     return id >= 0 && id < v->n ? (token_type)v->type[id] : TOKEN_UNUSED;
+}
+
+size_t vocab_spell_byte(unsigned char byte, char out[4])
+{
+    return (size_t)utf8_encode(byte_to_char(byte), out);
 }
 
 const char *vocab_piece(const vocab *v, int32_t id, size_t *n)

@@ -73,6 +73,8 @@ int32_t vocab_mark(const vocab *v, const char *piece); /* the same, NUL-terminat
 token_type vocab_type(const vocab *v, int32_t id);
 /* The piece as the file spells it. NULL if id is out of range. */
 const char *vocab_piece(const vocab *v, int32_t id, size_t *n);
+/* How VOCAB_BYTES spells a byte in its pieces: one character. Returns its length. */
+size_t vocab_spell_byte(unsigned char byte, char out[4]);
 /* The bytes of a token: the spellings above are undone; a byte token is its byte. They need not be
  * whole characters. A control token is empty
  * unless `special` is set. The marks of the output parser (the family's `shown`) are always spelled
