@@ -6,20 +6,42 @@
 
 enum { KINDS_SHOWN = 64 };
 
+static double mib(uint64_t n_bytes)
+{
+    return (double)n_bytes * 0x1p-20;
+}
+
 void device_print_plan(FILE *f, const carat_memory_plan *p)
 {
+    char states[160];
+    bool recurrent = p->recurrent_bytes > 0; /* only then there is a column for it */
     fprintf(
-        f, "  memory, MiB  weights   windows    global   scratch   reserve       all  available\n");
+        f,
+        "  memory, MiB  weights   windows    global%s   scratch   reserve       all  available\n",
+        recurrent ? "    states" : "");
     for (int32_t i = 0; i < p->n_devices; i++) {
         const carat_device_plan *s = &p->device[i];
-        const uint64_t v[] = {s->weight_bytes,   s->kv_swa_bytes,  s->kv_global_bytes,
-                              s->scratch_bytes,  s->reserve_bytes, s->total_bytes,
-                              s->available_bytes};
-        fprintf(f, "  %3" PRId32 " layers ", s->n_layers);
-        for (size_t k = 0; k < sizeof v / sizeof *v; k++)
-            fprintf(f, " %9.1f", (double)v[k] * 0x1p-20);
-        fprintf(f, "  %s\n", s->device);
+        fprintf(f, "  %3" PRId32 " layers  %9.1f %9.1f %9.1f", s->n_layers, mib(s->weight_bytes),
+                mib(s->kv_swa_bytes), mib(s->kv_global_bytes));
+        if (recurrent)
+            fprintf(f, " %9.1f", mib(s->recurrent_bytes));
+        fprintf(f, " %9.1f %9.1f %9.1f %9.1f  %s\n", mib(s->scratch_bytes), mib(s->reserve_bytes),
+                mib(s->total_bytes), mib(s->available_bytes), s->device);
     }
+    if (device_plan_checkpoints(p, states, sizeof states))
+        fprintf(f, "  %s\n", states);
+}
+
+bool device_plan_checkpoints(const carat_memory_plan *p, char *text, size_t cap)
+{
+    if (!p->checkpoint_state_bytes)
+        return false;
+    snprintf(text, cap,
+             "checkpoints: at most %.1f MiB; each takes %.1f MiB of recurrent states, and its keys "
+             "and values%s",
+             mib(p->checkpoint_bytes), mib(p->checkpoint_state_bytes),
+             p->checkpoint_bytes < p->checkpoint_state_bytes ? ": too little for one" : "");
+    return true;
 }
 
 void device_print_kernels(FILE *f, const carat_weight_kind *kind, int32_t n)

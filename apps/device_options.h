@@ -35,6 +35,8 @@ void device_options_apply(const device_options *o, carat_model_options *mo);
 
 /* Prints the memory that a session needs, one line per device. */
 void device_print_plan(FILE *f, const carat_memory_plan *p);
+/* A sentence about checkpoints of recurrent layers; false: the model has no such layers. */
+bool device_plan_checkpoints(const carat_memory_plan *p, char *text, size_t cap);
 /* Prints the kernels of products, one line per format and purpose of weights. */
 void device_print_kernels(FILE *f, const carat_weight_kind *kind, int32_t n);
 /* Prints the device, the reason for it, and the kernels. */

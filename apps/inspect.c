@@ -181,17 +181,20 @@ static void put_plan(const inspect_report *r)
     const struct {
         const char *what;
         uint64_t v;
-    } line[] = {{"weights, from the file", p->weight_bytes},
-                {"weights, repacked for speed", p->repack_bytes},
-                {"keys and values, window layers", p->kv_swa_bytes},
-                {"keys and values, global layers", p->kv_global_bytes},
-                {"scratch", p->scratch_bytes},
-                {"all at work", p->total_bytes},
-                {"available now", p->available_bytes}};
+        bool if_any;
+    } line[] = {{"weights, from the file", p->weight_bytes, false},
+                {"weights, repacked for speed", p->repack_bytes, false},
+                {"keys and values, window layers", p->kv_swa_bytes, false},
+                {"keys and values, global layers", p->kv_global_bytes, false},
+                {"recurrent states", p->recurrent_bytes, true},
+                {"scratch", p->scratch_bytes, false},
+                {"all at work", p->total_bytes, false},
+                {"available now", p->available_bytes, false}};
     printf("\nMemory for %" PRId32 " tokens of context, chunks of %" PRId32 "\n", p->n_ctx,
            p->chunk);
     for (size_t i = 0; i < sizeof line / sizeof *line; i++)
-        printf("  %-32s %12s\n", line[i].what, size_text(line[i].v, a, sizeof a));
+        if (line[i].v || !line[i].if_any)
+            printf("  %-32s %12s\n", line[i].what, size_text(line[i].v, a, sizeof a));
     printf("\nDevice %s: %s\n", r->model->device, r->model->device_why);
     device_print_plan(stdout, p);
     device_print_kernels(stdout, r->weight, r->n_weights);

@@ -104,10 +104,11 @@ static json_t *devices_of(const inspect_report *r)
         const carat_device_plan *d = &r->plan.device[i];
         json_array_append_new(
             list,
-            json_pack("{s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "device", d->device,
+            json_pack("{s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "device", d->device,
                       "layers", (int)d->n_layers, "weight_bytes", number_of(d->weight_bytes),
                       "kv_window_bytes", number_of(d->kv_swa_bytes), "kv_global_bytes",
-                      number_of(d->kv_global_bytes), "scratch_bytes", number_of(d->scratch_bytes),
+                      number_of(d->kv_global_bytes), "recurrent_bytes",
+                      number_of(d->recurrent_bytes), "scratch_bytes", number_of(d->scratch_bytes),
                       "reserve_bytes", number_of(d->reserve_bytes), "total_bytes",
                       number_of(d->total_bytes), "available_bytes", number_of(d->available_bytes)));
     }
@@ -117,15 +118,16 @@ static json_t *devices_of(const inspect_report *r)
 static json_t *plan_json(const inspect_report *r)
 {
     const carat_memory_plan *p = &r->plan;
-    return json_pack("{s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-                     "device", r->model->device, "device_why", r->model->device_why, "context",
-                     (int)p->n_ctx, "chunk", (int)p->chunk, "weight_bytes",
-                     number_of(p->weight_bytes), "repack_bytes", number_of(p->repack_bytes),
-                     "kv_window_bytes", number_of(p->kv_swa_bytes), "kv_global_bytes",
-                     number_of(p->kv_global_bytes), "scratch_bytes", number_of(p->scratch_bytes),
-                     "total_bytes", number_of(p->total_bytes), "available_bytes",
-                     number_of(p->available_bytes), "devices", devices_of(r), "kv",
-                     kv_kinds_json(r), "weights", weights_of(r));
+    return json_pack(
+        "{s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "device", r->model->device, "device_why", r->model->device_why, "context", (int)p->n_ctx,
+        "chunk", (int)p->chunk, "weight_bytes", number_of(p->weight_bytes), "repack_bytes",
+        number_of(p->repack_bytes), "kv_window_bytes", number_of(p->kv_swa_bytes),
+        "kv_global_bytes", number_of(p->kv_global_bytes), "recurrent_bytes",
+        number_of(p->recurrent_bytes), "checkpoint_state_bytes",
+        number_of(p->checkpoint_state_bytes), "scratch_bytes", number_of(p->scratch_bytes),
+        "total_bytes", number_of(p->total_bytes), "available_bytes", number_of(p->available_bytes),
+        "devices", devices_of(r), "kv", kv_kinds_json(r), "weights", weights_of(r));
 }
 
 /* jansson frees what json_pack could not place and passes NULL on, so a check at the end does. */

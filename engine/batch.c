@@ -188,7 +188,8 @@ carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt, ca
         (st = open_rounds(b, e)))
         goto out;
     b->info = (carat_batch_info){.n_slots = b->n_slots,
-                                 .kv_bytes = plan.kv_swa_bytes + plan.kv_global_bytes};
+                                 .kv_bytes = plan.kv_swa_bytes + plan.kv_global_bytes +
+                                             plan.recurrent_bytes};
     *out = b;
     b = NULL;
 out:
@@ -501,7 +502,7 @@ static void end_job(carat_batch *b, slot *s, status st, err *e)
 static bool better_wait(const carat_batch *b, const job *j)
 {
     for (int32_t i = 0; b->store && i < b->n_slots; i++) {
-        const slot *o = &b->slot[i];
+        slot *o = &b->slot[i];
         if (!o->job || o->answering)
             continue;
         int64_t at = o->t.kv.n_past, same = at, most = o->job->n < j->n ? o->job->n : j->n;
@@ -509,8 +510,10 @@ static bool better_wait(const carat_batch *b, const job *j)
             continue;
         while (same < most && o->job->ids[same] == j->ids[same])
             same++;
-        if (same - at >= WAIT_GAIN)
-            return true;
+        if (same - at < WAIT_GAIN)
+            continue;
+        timeline_stop_at(&o->t, same < j->n ? same : j->n - 1);
+        return true;
     }
     return false;
 }
@@ -662,9 +665,9 @@ static void plan_prompts(carat_batch *b, pass_rows *n, bool stalls)
         slot *s = &b->slot[i];
         if (!has_prompt(s))
             continue;
-        int64_t at = s->t.kv.n_past, rest = s->job->n - at;
+        int64_t at = s->t.kv.n_past, rest = timeline_pass_end(&s->t, s->job->n) - at;
         int32_t rows = rest < left ? (int32_t)rest : left;
-        bool last = rows == rest;
+        bool last = at + rows == s->job->n;
         if (!n->prompts)
             b->turn = (i + 1) % b->n_slots;
         add_part(b, n, i,
@@ -722,8 +725,10 @@ static status use_prompt_rows(carat_batch *b, slot *s, const pass_part *part, er
     row_logits y = {0};
     status st;
     if (kv_rows_wanted(&part->rows) &&
-        (st = read_logits(b->m, &b->w, part, 0, s->t.kv.n_past + part->rows.n - 1, &y, e)))
+        (st = read_logits(b->m, &b->w, part, 0, s->t.kv.n_past + part->rows.n - 1, &y, e))) {
+        timeline_commit(&s->t, part, NULL, 0);
         return st;
+    }
     rounds_keep(b->rounds, part, NULL, part->rows.n);
     if (!generation_tell_prefill(j->g, s->t.kv.n_past, j->n)) {
         report_prefilled(&j->r);

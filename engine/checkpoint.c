@@ -15,8 +15,9 @@
 
 enum {
     HALF_LIFE_MS = 60 * 60 * 1000,
-    LOAD_GAIN = 32, /* a file must save this many tokens over memory */
-    CUT_LEAST = 32  /* a prefix of fewer tokens is computed as fast as copied */
+    LOAD_GAIN = 32,    /* a file must save this many tokens over memory */
+    CUT_LEAST = 32,    /* a prefix of fewer tokens is computed as fast as copied */
+    TURN_OPEN_MAX = 24 /* tokens that open an answer's turn, an empty thought included */
 };
 
 typedef struct entry {
@@ -123,11 +124,12 @@ kv_snapshot *checkpoints_find(checkpoint_store *s, const int32_t *ids, int64_t n
 {
     *usable = above;
     entry *best = find_here(s, ids, n, usable);
-    kv_snapshot *k = s->disk ? disk_load(s->disk, ids, n, *usable + LOAD_GAIN) : NULL;
+    int64_t most = s->layout->n_recur ? n - 1 : n; /* states fit one position */
+    kv_snapshot *k = s->disk ? disk_load(s->disk, ids, most, *usable + LOAD_GAIN) : NULL;
     if (k) {
         *usable = kv_snapshot_usable(k, same_tokens(k, ids, n - 1));
         kv_snapshot_keep(k);
-        checkpoints_put(s, k);
+        checkpoints_put(s, k, false);
         return k;
     }
     if (!best)
@@ -144,7 +146,7 @@ kv_snapshot *checkpoints_find(checkpoint_store *s, const int32_t *ids, int64_t n
 /* Bytes of a snapshot, without segments that are counted already. */
 static uint64_t uncounted_bytes(const checkpoint_store *s, const kv_snapshot *k)
 {
-    uint64_t sum = k->ring_bytes + (size_t)k->n * sizeof *k->ids + sizeof *k;
+    uint64_t sum = k->ring_bytes + k->state_bytes + (size_t)k->n * sizeof *k->ids + sizeof *k;
     for (kv_segment *g = k->linear; g && g->mark != s->mark; g = g->parent) {
         g->mark = s->mark;
         sum += g->n_bytes;
@@ -228,13 +230,13 @@ bool checkpoints_make_room(checkpoint_store *s, uint64_t n_bytes)
     return n_bytes <= s->budget_bytes && grow_entries(s) && evict(s, n_bytes, NULL);
 }
 
-void checkpoints_put(checkpoint_store *s, kv_snapshot *k)
+void checkpoints_put(checkpoint_store *s, kv_snapshot *k, bool to_disk)
 {
     if (checkpoints_have(s, k->ids, k->n) || s->n == s->cap) {
         kv_snapshot_drop(k);
         return;
     }
-    if (s->disk && !k->from_disk)
+    if (s->disk && to_disk)
         disk_offer(s->disk, k);
     entry *t = &s->at[s->n++];
     *t = (entry){.k = k, .uses = 1, .used_ms = clock_ms()};
@@ -284,7 +286,14 @@ int32_t checkpoints_cuts(const checkpoint_store *s, const int32_t *ids, int64_t 
         cut[k++] = second;
     if (last[0] >= CUT_LEAST)
         cut[k++] = last[0];
-    if (n >= CUT_LEAST)
+    if (s->layout->n_recur) {
+        /* Another answer to the prompt, or a turn after it, shares it up to the answer's turn. */
+        bool near = last[1] > last[0] && n - last[1] <= TURN_OPEN_MAX;
+        int64_t at = near ? last[1] : n - 1;
+        if (at >= CUT_LEAST)
+            cut[k++] = at;
+    } else if (n >= CUT_LEAST) {
         cut[k++] = n;
+    }
     return k;
 }

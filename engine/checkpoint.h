@@ -11,6 +11,10 @@
  * is reserved before the answer begins. Their rows are copied only when a ring is about to
  * overwrite them, so most turns copy nothing.
  *
+ * The state of a recurrent layer is that of one position, and the last token of a prompt is always
+ * computed. So with such layers snapshots are taken when a pass ends there, and not at the end of
+ * the prompt but where its answer's turn begins, or before its last token (timeline.c).
+ *
  * The store belongs to the thread that runs passes.
  */
 #ifndef ENGINE_CHECKPOINT_H
@@ -43,8 +47,8 @@ void checkpoints_know_drafter(checkpoint_store *s, const model *m, const kv_layo
  * less than n, because the last token must be computed. The caller owns the reference. */
 kv_snapshot *checkpoints_find(checkpoint_store *s, const int32_t *ids, int64_t n, int64_t above,
                               int64_t *usable);
-/* Adds a filled snapshot; takes the reference. */
-void checkpoints_put(checkpoint_store *s, kv_snapshot *k);
+/* Adds a filled snapshot; takes the reference. to_disk: the directory may keep it too. */
+void checkpoints_put(checkpoint_store *s, kv_snapshot *k, bool to_disk);
 /* True if the store has a snapshot of exactly ids[0..n). */
 bool checkpoints_have(const checkpoint_store *s, const int32_t *ids, int64_t n);
 /* Drops snapshots until n_bytes fit; false: they exceed the budget. */

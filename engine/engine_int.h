@@ -35,7 +35,8 @@
 
 enum {
     OUTPUTS_DEFAULT = 16, /* rows of a pass with logits: a verify batch; 16 MiB at 262144 ids */
-    N_CTX_MIN = 64        /* the shortest context that longest_fit chooses (plan.c) */
+    N_CTX_MIN = 64,       /* the shortest context that longest_fit chooses (plan.c) */
+    STOPS_MAX = CUTS_MAX + 8
 };
 
 struct carat_model {
@@ -98,6 +99,8 @@ typedef struct timeline {
     known_rows draft_known;  /* of the drafter's own cache */
     kv_snapshot *pending[CUTS_MAX]; /* reserved; filled before a pass overwrites their rows */
     int32_t n_pending;
+    int64_t stop[STOPS_MAX]; /* recurrent layers: where passes of the prompt end, for checkpoints */
+    int32_t n_stops;
     rounds *rounds; /* whose drafters these are the states of; NULL: no drafters (round.h) */
     draft_state *draft[DRAFTERS_MAX]; /* NULL: that drafter is not there */
 } timeline;
@@ -187,8 +190,16 @@ void timeline_prepare(timeline *t, const int32_t *ids, int64_t n);
 bool timeline_rewind(timeline *t,
                      int64_t n); /* false, and unchanged, if rings have lost what it needs */
 void timeline_reset(timeline *t);
-/* Before a pass that adds n_rows: fills pending checkpoints whose rows the pass will overwrite. */
-void timeline_before_pass(timeline *t, int32_t n_rows);
+/* After a pass that failed: a timeline with recurrent layers is reset, any other is as before. */
+void timeline_abandon(timeline *t);
+/* Before a pass of these rows: takes the checkpoints that would be lost by it. */
+void timeline_before_pass(timeline *t, const kv_rows *rows);
+/* Where the next pass of a prompt should end, which ends at `end`: there, or earlier for a
+ * checkpoint of recurrent layers. */
+int64_t timeline_pass_end(const timeline *t, int64_t end);
+/* Another prompt goes on from the first n tokens of the prompt that is being computed: a checkpoint
+ * of recurrent layers is taken there. */
+void timeline_stop_at(timeline *t, int64_t n);
 void timeline_save_end(
     timeline *t);                /* a checkpoint of the whole timeline, if the budget allows it */
 void timeline_rest(timeline *t); /* after an answer: saves to the directory what it lacks */
@@ -249,9 +260,10 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *par
  * the part has `logits`. E_NUMERIC: a NaN or +inf is in the row, which is at position pos. */
 status read_logits(carat_model *m, workspace *w, const pass_part *part, int32_t k, int64_t pos,
                    row_logits *x, err *e);
-/* After run_pass: t goes on with n rows of its part. path: NULL for the first n rows of a chain,
- * else the rows' numbers from the committed context downwards, each the parent of the next. The
- * other rows are dropped. Once per pass and timeline. */
+/* After run_pass, also if nothing is kept: t goes on with n rows of its part. path: NULL for the
+ * first n rows of a chain, else the rows' numbers from the committed context downwards, each the
+ * parent of the next. The other rows are dropped. Once per pass and timeline. With recurrent layers,
+ * fewer than all rows of a final part reset t. */
 void timeline_commit(timeline *t, const pass_part *part, const int32_t *path, int32_t n);
 status not_finite(const carat_model *m, int64_t pos, err *e); /* the sentence for LOGITS_BAD */
 

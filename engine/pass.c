@@ -4,8 +4,9 @@
  *     run_pass          reserves indices, fills the step, runs the model, reads the wanted logits
  *     timeline_commit   keeps a prefix or a path of the computed rows: ids, keys and counters
  *
- * Only timeline_commit changes a timeline. So a failed pass, or rows that are never committed,
- * leave every timeline as it was; the next pass overwrites those rows.
+ * Only timeline_commit changes a timeline. So rows that are never committed leave every timeline as
+ * it was; the next pass overwrites those rows. A failed pass does so too, except to timelines with
+ * recurrent layers: it may have changed some of their states and not others, so they begin anew.
  */
 #include "engine/engine_int.h"
 
@@ -111,7 +112,7 @@ static status fill_step(workspace *w, pass_part *part, int32_t n_parts, err *e)
         timeline *t = part[i].t;
         part[i].row0 = w->batch.st.all.n;
         part[i].out0 = w->batch.st.out.n;
-        timeline_before_pass(t, part[i].rows.n);
+        timeline_before_pass(t, &part[i].rows);
         if (!(st = kv_reserve(&t->kv, part[i].rows.n, e)))
             st = kv_batch_add_rows(&w->batch, &t->kv, &part[i].rows, e);
     }
@@ -150,6 +151,8 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *par
         take_logits(m, w->y, part, n_parts);
     st = st ? st : check_devices(m, e);
     pthread_mutex_unlock(&m->pass_lock);
+    for (int32_t i = 0; st && i < n_parts; i++)
+        timeline_abandon(part[i].t);
     return st;
 }
 
@@ -190,6 +193,10 @@ void timeline_commit(timeline *t, const pass_part *part, const int32_t *path, in
     const kv_rows *r = &part->rows;
     int32_t *to = t->id + t->kv.n_past;
     assert(part->t == t && n <= r->n && is_path(r, path, n));
+    if (t->kv.layout->n_recur && r->final && n < r->n) {
+        timeline_reset(t); /* the states are those after all rows */
+        return;
+    }
     if (!path) {
         memmove(to, r->token, (size_t)n * sizeof *to);
         kv_commit(&t->kv, n);

@@ -235,6 +235,11 @@ status plan_check_weights(const carat_model *m, err *e)
     return OK;
 }
 
+static uint64_t kv_bytes(const carat_device_plan *p)
+{
+    return p->kv_swa_bytes + p->kv_global_bytes + p->recurrent_bytes;
+}
+
 /* A device in the host's memory, of whose weights the file holds file_bytes. The file is mapped:
  * repacked weights are not read from it again, so its pages leave memory, tensor by tensor. */
 static void plan_host(const carat_model *m, uint64_t file_bytes, const model_side_costs *c,
@@ -244,8 +249,7 @@ static void plan_host(const carat_model *m, uint64_t file_bytes, const model_sid
     p->weight_bytes = m->direct                      ? file_bytes + c->repack_bytes
                       : file_bytes > c->repack_bytes ? file_bytes
                                                      : c->repack_bytes;
-    p->total_bytes =
-        p->weight_bytes + p->kv_swa_bytes + p->kv_global_bytes + p->scratch_bytes + p->draft_bytes;
+    p->total_bytes = p->weight_bytes + kv_bytes(p) + p->scratch_bytes + p->draft_bytes;
     /* During loading one weight is in memory twice, and nothing of a session yet. */
     if (p->total_bytes < loading)
         p->total_bytes = loading;
@@ -259,8 +263,8 @@ static void plan_apart(const device *d, const model_side_costs *c, carat_device_
 {
     p->weight_bytes = c->repack_bytes + c->table_bytes;
     p->reserve_bytes = d->reserve_bytes;
-    p->total_bytes = p->weight_bytes + p->kv_swa_bytes + p->kv_global_bytes + p->scratch_bytes +
-                     p->draft_bytes + p->reserve_bytes;
+    p->total_bytes =
+        p->weight_bytes + kv_bytes(p) + p->scratch_bytes + p->draft_bytes + p->reserve_bytes;
     p->available_bytes = d->available_bytes(d);
 }
 
@@ -330,6 +334,7 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
                                  .n_layers = model_layers_on(&m->core, i),
                                  .kv_swa_bytes = l->side[i].ring * n,
                                  .kv_global_bytes = l->side[i].linear * n,
+                                 .recurrent_bytes = l->side[i].recur * n,
                                  .scratch_bytes = c->side[i].scratch_bytes,
                                  .draft_bytes = i == PASS_MAIN ? plan->draft_bytes : 0};
         /* The rest of the file counts for the main device, unused tensors included. */
@@ -366,6 +371,8 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
     plan->weight_bytes = m->core.file.data_bytes;
     plan->kv_swa_bytes = l.all.ring * (uint64_t)s->n_seqs;
     plan->kv_global_bytes = l.all.linear * (uint64_t)s->n_seqs;
+    plan->recurrent_bytes = l.all.recur * (uint64_t)s->n_seqs;
+    plan->checkpoint_state_bytes = kv_state_bytes(&l);
     plan->chunk_flops = costs.flops;
     plan->n_ring_slots = l.n_ring_slots;
     plan_devices(m, s, &l, &costs, plan);

@@ -15,26 +15,26 @@ status session_prefill(carat_session *s, const prefill *p, err *e)
         rows = s->shape.n_outputs;
     while (s->t.kv.n_past < end) {
         int64_t at = s->t.kv.n_past;
-        int32_t take = end - at < rows ? (int32_t)(end - at) : rows;
+        int64_t left = timeline_pass_end(&s->t, end) - at;
+        int32_t take = left < rows ? (int32_t)left : rows;
         kv_want want = p->all ? KV_WANT_ALL : at + take == end ? KV_WANT_LAST : KV_WANT_NONE;
         if (session_take_cancel(s))
             return err_set(e, E_CANCELLED, "cancelled after %lld of %lld prompt tokens",
                            (long long)at, (long long)end);
-        pass_part part = {.t = &s->t,
-                          .rows = {.token = p->ids + (at - from),
-                                   .n = take,
-                                   .final = !p->answer,
-                                   .want = want},
-                          .prompt = !p->answer,
-                          .logits = logits ? logits : s->w.logits,
-                          .n_best =
-                              logits ? 0 : 1, /* the logits are only tested for NaN and +inf */
-                          .candidates = s->w.candidates,
-                          .n_candidates = s->w.n_candidates};
+        pass_part part = {
+            .t = &s->t,
+            .rows = {.token = p->ids + (at - from), .n = take, .final = !p->answer, .want = want},
+            .prompt = !p->answer,
+            .logits = logits ? logits : s->w.logits,
+            .n_best = logits ? 0 : 1, /* the logits are only tested for NaN and +inf */
+            .candidates = s->w.candidates,
+            .n_candidates = s->w.n_candidates};
         if ((st = run_pass(s->m, &s->layout, &s->w, &part, 1, e)))
             return st;
-        if (!part_finite(&part))
+        if (!part_finite(&part)) {
+            timeline_commit(&s->t, &part, NULL, 0);
             return not_finite(s->m, at + take - 1, e);
+        }
         rounds_keep(s->rounds, &part, NULL, take);
         rounds_absorb(s->rounds);
         if (p->all)

@@ -9,6 +9,9 @@
  *     checkpoint a b                                         restored at b, else
  *                                                            rebuilt from a
  *
+ * Recurrent layers cannot go back at all, except by tokens that are still pending (kv.h). So passes
+ * of their prompts end where checkpoints are useful, and the checkpoints are taken there.
+ *
  * The last id of a prompt is always computed, because its logits are wanted. No answer depends on a
  * checkpoint, so one that does not fit in memory is silently omitted.
  */
@@ -19,7 +22,12 @@
 
 enum {
     RESTORE_GAIN = 16, /* a checkpoint must save this many tokens over the live cache */
-    SAVE_LEAST = 32    /* a shorter timeline is cheaper to recompute than to save */
+    SAVE_LEAST = 32,   /* a shorter timeline is cheaper to recompute than to save */
+    /* With recurrent layers a checkpoint is taken every so many tokens of a prompt. A prompt that
+     * parts from it later computes at most these again. Of a 27B model, a state has 150 MiB, and
+     * keys and values of so many tokens have 256 MiB; copying them takes about a hundredth of the
+     * time that computing them takes. */
+    STATE_EVERY = 4096
 };
 
 status timeline_open(timeline *t, carat_model *m, const kv_layout *l, checkpoint_store *store,
@@ -41,6 +49,7 @@ static void drop_pending(timeline *t)
 {
     while (t->n_pending)
         kv_snapshot_drop(t->pending[--t->n_pending]);
+    t->n_stops = 0;
 }
 
 void timeline_close(timeline *t)
@@ -75,6 +84,11 @@ static void cut_known(known_rows *known, int64_t n)
         know_segment(known, NULL, 0);
 }
 
+static bool is_recurrent(const timeline *t)
+{
+    return t->kv.layout->n_recur > 0;
+}
+
 /* The timeline was cut to n_past. */
 static void after_cut(timeline *t)
 {
@@ -83,11 +97,27 @@ static void after_cut(timeline *t)
     rounds_forget(t, t->kv.n_past);
 }
 
+/* States are cleared by the device, between passes of other sessions. */
+static void lock_states(const timeline *t)
+{
+    if (is_recurrent(t))
+        pthread_mutex_lock(&t->m->pass_lock);
+}
+
+static void unlock_states(const timeline *t)
+{
+    if (is_recurrent(t))
+        pthread_mutex_unlock(&t->m->pass_lock);
+}
+
 bool timeline_rewind(timeline *t, int64_t n)
 {
     if (n >= t->kv.n_past)
         return true;
-    if (n < 0 || !kv_rewind(&t->kv, n))
+    lock_states(t);
+    bool done = n >= 0 && kv_rewind(&t->kv, n);
+    unlock_states(t);
+    if (!done)
         return false;
     drop_pending(t);
     after_cut(t);
@@ -97,8 +127,16 @@ bool timeline_rewind(timeline *t, int64_t n)
 void timeline_reset(timeline *t)
 {
     drop_pending(t);
+    lock_states(t);
     kv_reset(&t->kv);
+    unlock_states(t);
     after_cut(t);
+}
+
+void timeline_abandon(timeline *t)
+{
+    if (is_recurrent(t))
+        timeline_reset(t);
 }
 
 /* Drops segments that no snapshot uses any more: the cache holds the same rows. */
@@ -147,7 +185,7 @@ static void fill_snapshot(timeline *t, kv_snapshot *k)
 static uint64_t snapshot_bytes(const kv_layout *l, int64_t n, int64_t base_n)
 {
     int64_t rows = n > base_n ? n - base_n : 0;
-    return (uint64_t)kv_ring_bytes(l, n) + kv_linear_bytes(l, rows) +
+    return (uint64_t)kv_ring_bytes(l, n) + kv_state_bytes(l) + kv_linear_bytes(l, rows) +
            (uint64_t)n * sizeof(int32_t) + sizeof(kv_snapshot);
 }
 
@@ -194,7 +232,8 @@ status timeline_snapshot(timeline *t, kv_snapshot **out, err *e)
     return OK;
 }
 
-void timeline_save_end(timeline *t)
+/* to_disk: it may become a file. */
+static void save_here(timeline *t, bool to_disk)
 {
     int64_t n = t->kv.n_past;
     if (!t->store || n < SAVE_LEAST || !kv_can_save(&t->kv, n, 0) ||
@@ -204,7 +243,12 @@ void timeline_save_end(timeline *t)
     if (!k)
         return;
     fill_snapshot(t, k);
-    checkpoints_put(t->store, k);
+    checkpoints_put(t->store, k, to_disk);
+}
+
+void timeline_save_end(timeline *t)
+{
+    save_here(t, true);
 }
 
 void timeline_offer(timeline *t, const int32_t *ids, int64_t n, int64_t above)
@@ -219,7 +263,7 @@ void timeline_offer(timeline *t, const int32_t *ids, int64_t n, int64_t above)
     if (!k)
         return;
     fill_snapshot(t, k);
-    checkpoints_put(t->store, k);
+    checkpoints_put(t->store, k, true);
 }
 
 /* Would the drafter lose the rows of k in a pass of n_more rows, or in the draft after it? */
@@ -242,7 +286,7 @@ static void fill_pending(timeline *t, int32_t n_more, bool all)
             t->pending[left++] = k;
         } else if (kv_can_save(&t->kv, k->n, 0)) {
             fill_snapshot(t, k);
-            checkpoints_put(t->store, k);
+            checkpoints_put(t->store, k, true);
         } else {
             kv_snapshot_drop(k);
         }
@@ -263,13 +307,69 @@ void timeline_rest(timeline *t)
         timeline_save_end(t);
 }
 
-void timeline_before_pass(timeline *t, int32_t n_rows)
+static bool is_stop(const timeline *t, int64_t n)
 {
-    if (t->n_pending)
-        fill_pending(t, n_rows, false);
+    for (int32_t i = 0; i < t->n_stops; i++)
+        if (t->stop[i] == n)
+            return true;
+    return false;
 }
 
-/* Reserves memory for checkpoints of the prompt, before it is computed. */
+/* Is n a multiple of STATE_EVERY that is not close to a stop? */
+static bool is_milestone(const timeline *t, int64_t n)
+{
+    for (int32_t i = 0; i < t->n_stops; i++)
+        if (n - t->stop[i] < STATE_EVERY / 4 && t->stop[i] - n < STATE_EVERY / 4)
+            return false;
+    return n > 0 && n % STATE_EVERY == 0;
+}
+
+void timeline_before_pass(timeline *t, const kv_rows *rows)
+{
+    int64_t n = t->kv.n_past;
+    if (t->n_pending)
+        fill_pending(t, rows->n, false);
+    if (!is_recurrent(t) || !t->store || !rows->final)
+        return;
+    /* Milestones are many, and each file would hold all tokens before it: they stay in memory. */
+    if (is_stop(t, n))
+        save_here(t, true);
+    else if (is_milestone(t, n))
+        save_here(t, false);
+}
+
+int64_t timeline_pass_end(const timeline *t, int64_t end)
+{
+    int64_t now = t->kv.n_past, next = (now / STATE_EVERY + 1) * STATE_EVERY;
+    if (!is_recurrent(t) || !t->store)
+        return end;
+    if (next < end && is_milestone(t, next))
+        end = next;
+    for (int32_t i = 0; i < t->n_stops; i++)
+        if (t->stop[i] > now && t->stop[i] < end)
+            end = t->stop[i];
+    return end;
+}
+
+void timeline_stop_at(timeline *t, int64_t n)
+{
+    if (is_recurrent(t) && t->store && n >= SAVE_LEAST && n >= t->kv.n_past &&
+        t->n_stops < STOPS_MAX && !is_stop(t, n))
+        t->stop[t->n_stops++] = n;
+}
+
+/* A pass ends at each cut. A cut just after the live tokens is not worth a pass: it is made where
+ * they end. */
+static void plan_stops(timeline *t, const int64_t *cut, int32_t n_cuts)
+{
+    int64_t now = t->kv.n_past;
+    for (int32_t i = 0; i < n_cuts; i++)
+        if (cut[i] >= now)
+            timeline_stop_at(t, cut[i] - now < RESTORE_GAIN && now ? now : cut[i]);
+}
+
+/* Reserves memory for checkpoints of the prompt, before it is computed. Those of recurrent layers
+ * are copied before the prompt's last pass, so they allocate when they are taken. */
 static void plan_pending(timeline *t, const int32_t *ids, int64_t n)
 {
     forget_unshared(&t->known);
@@ -277,6 +377,10 @@ static void plan_pending(timeline *t, const int32_t *ids, int64_t n)
     int64_t cut[CUTS_MAX];
     known_rows base = t->known, draft_base = t->draft_known;
     int32_t n_cuts = checkpoints_cuts(t->store, ids, n, cut);
+    if (is_recurrent(t)) {
+        plan_stops(t, cut, n_cuts);
+        return;
+    }
     for (int32_t i = 0; i < n_cuts; i++) {
         bool behind = cut[i] <= t->kv.n_past;
         if ((behind && !kv_can_save(&t->kv, cut[i], 0)) || checkpoints_have(t->store, ids, cut[i]))
@@ -345,7 +449,7 @@ static void restore_checkpoint(timeline *t, kv_snapshot *k, int64_t n)
     know_segment(&t->known, k->linear, k->n);
     if (k->draft && c && c->n_past == k->n)
         know_segment(&t->draft_known, k->draft->linear, k->n);
-    kv_rewind(&t->kv, n);
+    kv_rewind(&t->kv, n); /* not to the beginning, so no state is cleared */
     after_cut(t);
     t->reuse = k->from_disk ? "restored from disk" : "restored";
 }
@@ -368,7 +472,11 @@ static void align_live(timeline *t, int64_t same)
     } else if (timeline_rewind(t, same)) {
         t->reuse = same ? "rewound" : "rebuilt: the prompt begins differently";
     } else {
-        t->reuse = "rebuilt: the sliding windows no longer hold what the change needs";
+        t->reuse =
+            is_recurrent(t)
+                ? "rebuilt: recurrent states cannot go back, and no checkpoint is before the "
+                  "change"
+                : "rebuilt: the sliding windows no longer hold what the change needs";
         timeline_reset(t);
     }
 }

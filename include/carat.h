@@ -337,6 +337,7 @@ typedef struct carat_device_plan {
     int32_t n_layers;                       /* of the model, on this device */
     uint64_t weight_bytes;                  /* in the device's layout */
     uint64_t kv_swa_bytes, kv_global_bytes; /* caches of sliding-window and of global layers */
+    uint64_t recurrent_bytes;               /* states of recurrent layers, and their journals */
     uint64_t scratch_bytes;                 /* of a pass */
     uint64_t draft_bytes;                   /* the drafter: weights, caches, work space */
     uint64_t reserve_bytes;   /* GPUs: at most, for recorded passes, step blocks and libraries */
@@ -350,9 +351,11 @@ typedef struct carat_memory_plan {
     uint64_t weight_bytes;                  /* of the file, which is mapped */
     uint64_t repack_bytes;                  /* copies of weights in the devices' layouts */
     uint64_t kv_swa_bytes, kv_global_bytes; /* caches of sliding-window and of global layers */
+    uint64_t recurrent_bytes;               /* states of recurrent layers, and their journals */
     uint64_t scratch_bytes;                 /* of a pass */
     uint64_t draft_bytes;                   /* the drafter: weights, caches, work space */
     uint64_t checkpoint_bytes; /* at most; part of the total only with checkpoint_mb > 0 */
+    uint64_t checkpoint_state_bytes; /* of each checkpoint: states of recurrent layers */
     uint64_t total_bytes; /* while computing. Pages of repacked weights leave memory, but not with
                              no_mmap */
     uint64_t available_bytes; /* free, plus what this model has taken already; 0: unknown */

@@ -184,7 +184,7 @@ void handle_props(exchange *x)
     json_close(o, '}');
     json_open(o, "memory", '{');
     json_int(o, "weight_bytes", (int64_t)s->plan.weight_bytes);
-    json_int(o, "kv_bytes_per_slot", (int64_t)(s->plan.kv_swa_bytes + s->plan.kv_global_bytes));
+    json_int(o, "kv_bytes_per_slot", (int64_t)(s->plan.kv_swa_bytes + s->plan.kv_global_bytes + s->plan.recurrent_bytes));
     json_int(o, "scratch_bytes", (int64_t)s->plan.scratch_bytes);
     json_close(o, '}');
     json_close(o, '}');

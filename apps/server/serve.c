@@ -250,6 +250,7 @@ static carat_status tell_plan(void *user, const carat_model *m, carat_error *e)
     carat_session_options so = s->session;
     carat_model_info info;
     carat_memory_plan p;
+    char states[160];
     carat_status st = carat_plan(m, &so, &p, e);
     if (st)
         return st;
@@ -271,7 +272,12 @@ static carat_status tell_plan(void *user, const carat_model *m, carat_error *e)
                  (double)d->kv_swa_bytes * 0x1p-20, (double)d->kv_global_bytes * 0x1p-20,
                  (double)d->scratch_bytes * 0x1p-20, (double)d->reserve_bytes * 0x1p-20,
                  (double)d->available_bytes * 0x1p-20);
+        if (d->recurrent_bytes)
+            log_line(s, "plan: a slot's recurrent states on %s: %.1f MiB", d->device,
+                     (double)d->recurrent_bytes * 0x1p-20);
     }
+    if (device_plan_checkpoints(&p, states, sizeof states))
+        log_line(s, "plan: %s", states);
     return carat_plan_check(m, &p, e);
 }
 
