@@ -3,7 +3,7 @@
  * A round with r rows takes T_draft + T_pass(r). A timeline in it emits 1 + a tokens, a of them
  * drafted. The controller takes the numbers of nodes with the largest expected number of emitted
  * tokens per time, over all timelines of the pass together, and none where a plain pass is better.
- * It never lets a request fall below 97 % of plain speed over 256 tokens: each request has a
+ * It never lets an answer of 256 tokens or more fall below 97 % of plain speed: each request has a
  * balance of time that drafting may lose (drafters-more.md 8.4).
  *
  * Times only decide how much is drafted, never what is answered.

@@ -1,16 +1,20 @@
 /* times.c - what passes and drafts cost: measured, smoothed, and guessed where not measured.
  *
  * A cell is a number of rows in a range of contexts. The first pass of a width pays for recording
- * and cold memory. So the first sample of a cell counts at most twice what was expected
- * there, the second replaces it, by half more at most, and the third counts if it is smaller. Later
- * ones are averaged, and none of them counts for more than half above or below the average.
+ * and cold memory. So the first sample of a cell counts at most 1.3 times what was expected
+ * there (with more, one accident keeps a width from being tried again; with less, wide rounds that
+ * lose look cheap for too long), the second replaces it, by half more at most, and the third counts
+ * if it is smaller. Later ones are averaged, and none of them counts for more than half above or
+ * below the average. A time that was measured long ago and is now exceeded is measured anew in the
+ * same way.
  *
  * A time that was too long by accident would never be measured again, because nothing would choose
  * its width. So what a width or a draft costs beyond a plain pass fades with time, by half at most.
  *
  * A range of contexts that is entered for the first time takes the times of the nearest measured
- * range, scaled by the first measurement, until they are measured there. Between two measured
- * widths, times lie on a line; beyond the widest, the last slope goes on.
+ * range, scaled by the first measurement, until they are measured there. From a range beside it,
+ * they count as measured: they differ little, and plain passes to measure them again would be lost.
+ * Between two measured widths, times lie on a line; beyond the widest, the last slope goes on.
  */
 #include "spec/control_int.h"
 
@@ -18,10 +22,10 @@
 
 #include <math.h>
 
-enum { LONG_AGO_ROUNDS = 128, FADE_ROUNDS = 512 };
+enum { LONG_AGO_ROUNDS = 128, FADE_ROUNDS = 2048 };
 static const float smoothing = 0.08f, smoothing_old = 0.3f;
-static const double first_excess = 2;
-static const float second_excess = 1.5f;
+static const double first_excess = 1.3;
+static const float second_excess = 1.5f, surprise = 1.05f;
 
 status draft_times_open(draft_times **t, err *e)
 {
@@ -161,6 +165,9 @@ bool times_known(const draft_times *t, int32_t rows, int64_t n_ctx, int64_t n)
 /* expected: before this sample; 0: unknown. */
 static void add(time_cell *c, float ms, double expected, int64_t round)
 {
+    bool old = c->round + LONG_AGO_ROUNDS < round;
+    if (c->n == SAMPLES_FIRST && old && ms > surprise * c->ms)
+        c->n = 0, expected = c->ms; /* one sample may be an accident */
     if (c->n < SAMPLES_FIRST) {
         if (c->n == 0)
             c->ms = expected > 0 ? fminf(ms, (float)(first_excess * expected)) : ms;
@@ -168,7 +175,7 @@ static void add(time_cell *c, float ms, double expected, int64_t round)
             c->ms = c->n == 1 ? fminf(ms, second_excess * c->ms) : fminf(ms, c->ms);
         c->n++;
     } else {
-        float part = c->round + LONG_AGO_ROUNDS < round ? smoothing_old : smoothing;
+        float part = old ? smoothing_old : smoothing;
         c->ms += part * (fminf(fmaxf(ms, 0.5f * c->ms), 1.5f * c->ms) - c->ms);
     }
     c->round = round;
@@ -176,15 +183,19 @@ static void add(time_cell *c, float ms, double expected, int64_t round)
 
 void times_add_pass(draft_times *t, int32_t rows, int64_t n_ctx, double ms)
 {
-    time_cell *at = t->pass[context_of(n_ctx)];
-    int32_t w = width_of(rows);
+    int32_t context = context_of(n_ctx), w = width_of(rows);
+    time_cell *at = t->pass[context];
     if (!(ms > 0) || !isfinite(ms))
         return;
-    const time_cell *from = nearest(t, context_of(n_ctx));
+    const time_cell *from = nearest(t, context);
     if (from && from != at) {
         double scale = from[w].ms > 0 ? fmin(fmax(ms / from[w].ms, 0.8), 1.25) : 1;
+        bool beside = (context > 0 && from == t->pass[context - 1]) ||
+                      (context < CONTEXTS - 1 && from == t->pass[context + 1]);
         for (int32_t i = 0; i < WIDTHS; i++)
-            at[i] = (time_cell){.ms = (float)(from[i].ms * scale), .round = t->n_rounds};
+            at[i] = (time_cell){.ms = (float)(from[i].ms * scale),
+                                .n = beside ? from[i].n : 0,
+                                .round = from[i].round};
     }
     /* the narrowest width has no expectation: times_pass would be another width's */
     add(&at[w], (float)ms, is_known_below(at, w) ? times_pass(t, rows, n_ctx) : 0, t->n_rounds);
