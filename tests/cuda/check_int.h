@@ -36,6 +36,12 @@ bool wanted(const rig *g, const char *name);
 bool my_turn(rig *g, const char *name);
 void failed(rig *g, const char *name, const char *why);
 
+/* Bounds of errors, by the arithmetic; of a product with weights of type t. check_products.c */
+extern const double F32_BOUND, INT8_BOUND, BF16_BOUND;
+double product_bound(num_type t, int32_t rows);
+enum { N_BLOCK_TYPES = 13 };
+extern const num_type block_types[];
+
 /* Passes of more than n rows are passes of prompts; at first n is RIG_FEW. */
 enum { RIG_FEW = 32 };
 void few_rows(int32_t n);
@@ -104,7 +110,9 @@ void follow_begin(follower *f, rig *g, const codes *first);
 void follow_end(follower *f);
 void follow_verdict(const follower *f, const char *name, const char *shape);
 
-void check_ops(rig *g);
+void check_ops(rig *g); /* with products and attention */
+void check_products(rig *g);
+void check_invariances(rig *g);
 void check_families(rig *g);
 void check_attention(rig *g);
 void check_models(rig *g);

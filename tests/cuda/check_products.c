@@ -1,0 +1,499 @@
+/* check_products.c - the products of the CUDA device against backend/cpu/ref.c: weights in every
+ * format, gated pairs, experts, routers; and rows against the same rows alone.
+ *
+ * Bounds are normalised mean square errors: f32 against f64 sums 1e-10; int8 activations 2e-4
+ * (their rounding, (1/127)^2 / 12 of a peak a few deviations high); bf16 operands 1e-5.
+ */
+#include "tests/cuda/check_int.h"
+#include "backend/cuda/cuda_int.h"
+#include "base/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+const double F32_BOUND = 1e-10, INT8_BOUND = 2e-4, BF16_BOUND = 2e-5;
+
+const num_type block_types[] = {NUM_Q4_0,   NUM_Q4_1,   NUM_Q5_0, NUM_Q5_1, NUM_Q8_0,
+                                NUM_Q4_K,   NUM_Q5_K,   NUM_Q6_K, NUM_Q2_K, NUM_Q3_K,
+                                NUM_IQ4_NL, NUM_IQ4_XS, NUM_MXFP4};
+_Static_assert(sizeof block_types / sizeof *block_types == N_BLOCK_TYPES, "the list");
+
+double product_bound(num_type t, int32_t rows)
+{
+    if (t == NUM_F32 || ((t == NUM_F16 || t == NUM_BF16) && rows <= 32))
+        return F32_BOUND;
+    return rows > 32 ? BF16_BOUND : INT8_BOUND;
+}
+
+static void check_product(rig *g, num_type t, int32_t n_in, int32_t n_out, int32_t rows)
+{
+    static chain c;
+    pair w;
+    both b;
+    mat x[2];
+    if (!my_turn(g, "matmul") || !pair_make(g, &w, t, n_in, n_out, 1, 0.05, false))
+        return;
+    chain_init(&c, rows, 0, 0);
+    both_begin(g, &b, &c.st);
+    float *v = draw(g, (size_t)rows * (size_t)n_in, 1.0);
+    both_mat(g, &b, x, v, rows, 1, n_in);
+    mat yr = op_matmul(&b.ref, x[0], &w.w[0]), yg = op_matmul(&b.gpu, x[1], &w.w[1]);
+    verdict(g, "matmul", text("%-6s %4d x %5d -> %6d", num_name(t), rows, n_in, n_out),
+            both_error(g, &b, yr, yg), product_bound(t, rows));
+    mem_free(v);
+    pair_free(g, &w);
+}
+
+static void check_glu(rig *g, num_type t, int32_t n_in, int32_t n_ff, int32_t rows, bool fused)
+{
+    static chain c;
+    pair a, u = {0};
+    both b;
+    mat x[2];
+    if (!my_turn(g, "glu") || !pair_make(g, &a, t, n_in, fused ? 2 * n_ff : n_ff, 1, 0.05, false) ||
+        (!fused && !pair_make(g, &u, t, n_in, n_ff, 1, 0.05, false)))
+        return;
+    chain_init(&c, rows, 0, 0);
+    both_begin(g, &b, &c.st);
+    float *v = draw(g, (size_t)rows * (size_t)n_in, 1.0);
+    both_mat(g, &b, x, v, rows, 1, n_in);
+    const weight *up[2] = {fused ? NULL : &u.w[0], fused ? NULL : &u.w[1]};
+    mat sr = op_glu(&b.ref, x[0], &a.w[0], up[0], ACT_SILU);
+    mat sg = op_glu(&b.gpu, x[1], &a.w[1], up[1], ACT_SILU);
+    verdict(g, "glu silu", text("%-6s %4d x %5d -> %6d", num_name(t), rows, n_in, n_ff),
+            both_error(g, &b, sr, sg), 4 * product_bound(t, rows));
+    mat yr = op_glu(&b.ref, x[0], &a.w[0], up[0], ACT_GELU_TANH);
+    mat yg = op_glu(&b.gpu, x[1], &a.w[1], up[1], ACT_GELU_TANH);
+    verdict(g, "glu",
+            text("%-6s %4d x %5d -> %6d%s", num_name(t), rows, n_in, n_ff, fused ? " halves" : ""),
+            both_error(g, &b, yr, yg), 4 * product_bound(t, rows));
+    /* The copy that glu made for the next product must equal a fresh one. */
+    if (n_ff % 256 == 0) {
+        pair d;
+        if (pair_make(g, &d, t, n_ff, 64, 1, 0.05, false)) {
+            mat zr = op_matmul(&b.ref, yr, &d.w[0]), zg = op_matmul(&b.gpu, yg, &d.w[1]);
+            verdict(g, "glu+down", text("%-6s %4d x %5d", num_name(t), rows, n_ff),
+                    both_error(g, &b, zr, zg), 8 * product_bound(t, rows));
+            pair_free(g, &d);
+        }
+    }
+    mem_free(v);
+    pair_free(g, &a);
+    if (!fused)
+        pair_free(g, &u);
+}
+
+static void check_experts(rig *g, num_type tg, num_type td, int32_t n_in, int32_t n_ff, int32_t n,
+                          int32_t k, int32_t rows, bool fused)
+{
+    static chain c;
+    pair gate, up = {0}, down, scale;
+    both b;
+    mat x[2], z[2];
+    if (!my_turn(g, "moe") ||
+        !pair_make(g, &gate, tg, n_in, fused ? 2 * n_ff : n_ff, n, 0.05, false) ||
+        (!fused && !pair_make(g, &up, tg, n_in, n_ff, n, 0.05, false)) ||
+        !pair_make(g, &down, td, n_ff, n_in, n, 0.05, false) ||
+        !pair_make(g, &scale, NUM_F32, n, 1, 1, 1.0, false))
+        return;
+    chain_init(&c, rows, 0, 0);
+    both_begin(g, &b, &c.st);
+    float *v = draw(g, (size_t)rows * (size_t)n_in, 1.0), *l = draw(g, (size_t)rows * (size_t)n, 2);
+    both_mat(g, &b, x, v, rows, 1, n_in);
+    both_mat(g, &b, z, l, rows, 1, n);
+    routing rr = op_route(&b.ref, z[0], k, &(route_rule){.scale = &scale.w[0]}),
+            rg = op_route(&b.gpu, z[1], k, &(route_rule){.scale = &scale.w[1]});
+    mat wr = {rr.weight, rows, 1, k, k}, wg = {rg.weight, rows, 1, k, k};
+    double e = both_error(g, &b, wr, wg);
+    int32_t *id = mem_calloc((size_t)rows * (size_t)k, sizeof *id);
+    g->gpu->download(g->gpu, id, rg.id, (size_t)rows * (size_t)k * sizeof *id);
+    if (memcmp(id, rr.id, (size_t)rows * (size_t)k * sizeof *id))
+        e = NAN;
+    verdict(g, "moe route", text("%d rows, %d of %d", rows, k, n), e, F32_BOUND);
+    const weight *ur = fused ? NULL : &up.w[0], *ug = fused ? NULL : &up.w[1];
+    mat hr = op_moe_glu(&b.ref, x[0], rr, &gate.w[0], ur, ACT_GELU_TANH);
+    mat hg = op_moe_glu(&b.gpu, x[1], rg, &gate.w[1], ug, ACT_GELU_TANH);
+    verdict(g, "moe_glu", text("%-6s %4d x %d x %5d -> %5d", num_name(tg), rows, k, n_in, n_ff),
+            both_error(g, &b, hr, hg), tg == NUM_F32 ? 4 * F32_BOUND : 4 * INT8_BOUND);
+    mat mr = op_moe_matmul(&b.ref, x[0], rr, &gate.w[0]);
+    mat mg = op_moe_matmul(&b.gpu, x[1], rg, &gate.w[1]);
+    verdict(g, "moe_matmul", text("%-6s %4d x %d x %5d", num_name(tg), rows, k, n_in),
+            both_error(g, &b, mr, mg), tg == NUM_F32 ? 4 * F32_BOUND : 4 * INT8_BOUND);
+    mat dr = op_moe_down(&b.ref, hr, rr, &down.w[0]), dg = op_moe_down(&b.gpu, hg, rg, &down.w[1]);
+    verdict(g, "moe_down", text("%-6s %4d x %d x %5d -> %5d", num_name(td), rows, k, n_ff, n_in),
+            both_error(g, &b, dr, dg), tg == NUM_F32 ? 8 * F32_BOUND : 8 * INT8_BOUND);
+    mem_free(id);
+    mem_free(v);
+    mem_free(l);
+    pair_free(g, &gate);
+    if (!fused)
+        pair_free(g, &up);
+    pair_free(g, &down);
+    pair_free(g, &scale);
+}
+
+/* An activation that the GPU does not know is refused, before and in a pass. */
+static void check_unknown_act(rig *g)
+{
+    static chain c;
+    pair w;
+    pass p;
+    const act_kind unknown = ACT_KINDS;
+    if (!my_turn(g, "unknown act") || !pair_make(g, &w, NUM_Q8_0, 64, 64, 1, 0.05, false))
+        return;
+    int wrong = device_knows_act(g->gpu, unknown) + !device_knows_act(g->gpu, ACT_GELU_TANH);
+    chain_init(&c, 3, 0, 0);
+    for (int op = 0; op < 3; op++) {
+        pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
+        mat x = pass_mat(&p, 3, 1, 64);
+        routing r = {.rows = 3, .k = 1};
+        if (op == 0)
+            op_glu(&p, x, &w.w[1], &w.w[1], unknown);
+        else if (op == 1)
+            op_act_mul(&p, x, x, unknown);
+        else
+            op_moe_glu(&p, x, r, &w.w[1], &w.w[1], unknown);
+        wrong += p.e.status != E_UNSUPPORTED;
+    }
+    verdict(g, "unknown act", "glu, act_mul, moe_glu: not refused", wrong, 0);
+    pair_free(g, &w);
+}
+
+/* Gated, down and the residual stream after both branches, of v's rows from..from + rows - 1:
+ * gpu_rows. w: gate, up, down, a norm's; l: routing's logits. */
+static void experts_of(rig *g, const weight *w, const float *v, const float *l, int32_t from,
+                       int32_t rows, int32_t k, float *got[3])
+{
+    static chain c;
+    pass p;
+    int32_t n_in = w[0].n_in, n = w[0].n_mat;
+    chain_init(&c, rows, 0, 0);
+    pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
+    mat x = pass_mat(&p, rows, 1, n_in), z = pass_mat(&p, rows, 1, n);
+    g->gpu->upload(g->gpu, x.at, v + (size_t)from * (size_t)n_in,
+                   (size_t)rows * (size_t)n_in * sizeof *v);
+    g->gpu->upload(g->gpu, z.at, l + (size_t)from * (size_t)n,
+                   (size_t)rows * (size_t)n * sizeof *l);
+    routing r = op_route(&p, z, k, NULL);
+    mat h = op_moe_glu(&p, x, r, &w[0], w[1].n_in ? &w[1] : NULL, ACT_GELU_TANH);
+    mat f = op_rms_norm(&p, x, NULL, 1e-6f), y = op_moe_down(&p, h, r, &w[2]);
+    got[1] = pass_failed(&p) ? NULL : gpu_rows(g, y);
+    y = op_moe_down(&p, h, r, &w[2]); /* once more; add_branches overwrites it unread */
+    op_add_branches(&p, x, (branch){f, &w[3]}, (branch){y, &w[3]}, &w[3], 1e-6f);
+    if (pass_failed(&p))
+        failed(g, "moe alone", p.e.text);
+    got[0] = pass_failed(&p) ? NULL : gpu_rows(g, (mat){h.at, rows, 1, k * h.cols, k * h.cols});
+    got[2] = pass_failed(&p) ? NULL : gpu_rows(g, x);
+}
+
+/* A row gets the same bits from its experts alone as in company, where rows share an expert: many
+ * experts with few rows each, and few experts with many. */
+static void check_experts_alone(rig *g, num_type tg, num_type td, int32_t n_in, int32_t n_ff,
+                                int32_t n, int32_t k, bool fused, bool prompt)
+{
+    pair gate, up = {0}, down, norm;
+    if (!my_turn(g, "moe") ||
+        !pair_make(g, &gate, tg, n_in, fused ? 2 * n_ff : n_ff, n, 0.05, false) ||
+        (!fused && !pair_make(g, &up, tg, n_in, n_ff, n, 0.05, false)) ||
+        !pair_make(g, &down, td, n_ff, n_in, n, 0.05, false) ||
+        !pair_make(g, &norm, NUM_F32, n_in, 1, 1, 1.0, false))
+        return;
+    enum { ROWS = 70, RESULTS = 3 };
+    static const int32_t counts[] = {2, 3, 5, 16, 31, 33, FEW_ROWS, ROWS};
+    weight w[4] = {gate.w[1], up.w[1], down.w[1], norm.w[1]};
+    float *v = draw(g, (size_t)ROWS * (size_t)n_in, 1.0), *l = draw(g, (size_t)ROWS * (size_t)n, 2);
+    float *alone[ROWS][RESULTS], *got[RESULTS];
+    size_t row[RESULTS] = {(size_t)k * (size_t)n_ff, (size_t)n_in, (size_t)n_in};
+    int differ = 0;
+    few_rows(prompt ? 0 : ROWS);
+    for (int32_t r = 0; r < ROWS; r++)
+        experts_of(g, w, v, l, r, 1, k, alone[r]);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        int32_t rows = counts[i], from = ROWS - rows;
+        experts_of(g, w, v, l, from, rows, k, got);
+        for (int j = 0; j < RESULTS; j++) {
+            for (int32_t r = 0; r < rows && got[j]; r++)
+                differ += !alone[from + r][j] || memcmp(got[j] + (size_t)r * row[j],
+                                                        alone[from + r][j], row[j] * sizeof *v);
+            mem_free(got[j]);
+        }
+    }
+    verdict(g, "moe alone",
+            text("%s %s%s %d -> %d, %d of %d%s: rows that differ", num_name(tg), num_name(td),
+                 fused ? " halves" : "", n_in, n_ff, k, n, prompt ? ", prompt" : ""),
+            differ, 0);
+    few_rows(RIG_FEW);
+    for (int32_t r = 0; r < ROWS; r++)
+        for (int j = 0; j < RESULTS; j++)
+            mem_free(alone[r][j]);
+    mem_free(v);
+    mem_free(l);
+    pair_free(g, &norm);
+    pair_free(g, &gate);
+    if (!fused)
+        pair_free(g, &up);
+    pair_free(g, &down);
+}
+
+/* The router and its choice; a row alone makes the same choice, bit for bit. */
+static void check_router(rig *g, num_type t, int32_t n_in, int32_t n, int32_t k, int32_t rows)
+{
+    static chain c;
+    pair w, scale;
+    both b;
+    mat x[2];
+    if (!my_turn(g, "moe") || !pair_make(g, &w, t, n_in, n, 1, 0.05, false) ||
+        !pair_make(g, &scale, NUM_F32, n, 1, 1, 1.0, false))
+        return;
+    few_rows(FEW_ROWS);
+    chain_init(&c, rows, 0, 0);
+    both_begin(g, &b, &c.st);
+    float *v = draw(g, (size_t)rows * (size_t)n_in, 1.0);
+    both_mat(g, &b, x, v, rows, 1, n_in);
+    routing rr = op_router(&b.ref, x[0], &w.w[0], k, &(route_rule){.scale = &scale.w[0]});
+    routing rg = op_router(&b.gpu, x[1], &w.w[1], k, &(route_rule){.scale = &scale.w[1]});
+    mat wr = {rr.weight, rows, 1, k, k}, wg = {rg.weight, rows, 1, k, k};
+    mat ir = {(float *)rr.id, rows, 1, k, k}, ig = {(float *)rg.id, rows, 1, k, k};
+    double e = both_error(g, &b, wr, wg);
+    float *id = gpu_rows(g, ig), *share = gpu_rows(g, wg);
+    if (memcmp(id, ir.at, (size_t)rows * (size_t)k * sizeof *id))
+        e = NAN;
+    verdict(g, "moe router", text("%-4s %d rows, %d of %d", num_name(t), rows, k, n), e, F32_BOUND);
+    int differ = 0;
+    for (int32_t r = 0; rows <= FEW_ROWS && r < rows; r++) {
+        pass p;
+        chain_init(&c, 1, 0, 0);
+        pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
+        mat one = pass_mat(&p, 1, 1, n_in);
+        g->gpu->upload(g->gpu, one.at, v + (size_t)r * (size_t)n_in, (size_t)n_in * 4);
+        routing ro = op_router(&p, one, &w.w[1], k, &(route_rule){.scale = &scale.w[1]});
+        float *i1 = gpu_rows(g, (mat){(float *)ro.id, 1, 1, k, k});
+        float *s1 = gpu_rows(g, (mat){ro.weight, 1, 1, k, k});
+        size_t at = (size_t)r * (size_t)k, bytes = (size_t)k * 4;
+        differ += memcmp(i1, id + at, bytes) || memcmp(s1, share + at, bytes);
+        mem_free(i1);
+        mem_free(s1);
+    }
+    verdict(g, "moe router", "each row alone, rows that differ", differ, 0);
+    few_rows(RIG_FEW);
+    mem_free(id);
+    mem_free(share);
+    mem_free(v);
+    pair_free(g, &w);
+    pair_free(g, &scale);
+}
+
+/* ---- Rows do not notice their neighbours --------------------------------------------------- */
+
+/* Rows of answers against each alone; rows of a prompt against all at once. */
+static void check_invariance(rig *g, num_type t, int32_t n_in, int32_t n_out, bool glu, bool prompt)
+{
+    static chain c;
+    pair w, u = {0};
+    if (!my_turn(g, "invariance") || !pair_make(g, &w, t, n_in, n_out, 1, 0.05, false) ||
+        (glu && !pair_make(g, &u, t, n_in, n_out, 1, 0.05, false)))
+        return;
+    const int32_t most = prompt ? 200 : 100, base = prompt ? most : 1;
+    float *v = draw(g, (size_t)most * (size_t)n_in, 1.0);
+    float *alone = mem_alloc((size_t)most * (size_t)n_out * 4);
+    static const int32_t counts[] = {1, 2, 3, 5, 8, 9, 16, 17, 32, 33, 43, 64, 100};
+    int differ = 0;
+    few_rows(prompt ? 0 : most);
+    for (int32_t i = -most / base; i < (int32_t)(sizeof counts / sizeof *counts); i++) {
+        int32_t rows = i < 0 ? base : counts[i];
+        int32_t from = i < 0 ? (i + most / base) * base : most - rows;
+        pass p;
+        chain_init(&c, rows, 0, 0);
+        pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
+        mat x = pass_mat(&p, rows, 1, n_in);
+        g->gpu->upload(g->gpu, x.at, v + (size_t)from * (size_t)n_in,
+                       (size_t)rows * (size_t)n_in * 4);
+        mat y = glu ? op_glu(&p, x, &w.w[1], &u.w[1], ACT_GELU_TANH) : op_matmul(&p, x, &w.w[1]);
+        if (pass_failed(&p)) {
+            failed(g, "invariance", p.e.text);
+            break;
+        }
+        float *got = gpu_rows(g, y);
+        size_t n = (size_t)rows * (size_t)n_out * 4;
+        if (i < 0)
+            memcpy(alone + (size_t)from * (size_t)n_out, got, n);
+        else
+            differ += memcmp(got, alone + (size_t)from * (size_t)n_out, n) != 0;
+        mem_free(got);
+    }
+    verdict(g, "invariance",
+            text("%s%s %d -> %d, 1..%d rows%s: counts that differ", num_name(t), glu ? " glu" : "",
+                 n_in, n_out, most, prompt ? " of a prompt" : ""),
+            differ, 0);
+    few_rows(RIG_FEW);
+    mem_free(v);
+    mem_free(alone);
+    pair_free(g, &w);
+    if (glu)
+        pair_free(g, &u);
+}
+
+/* One product of v's first rows with that cut; NULL where the cut is impossible. mem_free */
+static float *cut_product(rig *g, const weight *w, const float *v, int32_t rows, rows_cut cut)
+{
+    static chain c;
+    pass p;
+    chain_init(&c, rows, 0, 0);
+    pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
+    mat x = pass_mat(&p, rows, 1, w[0].n_in);
+    g->gpu->upload(g->gpu, x.at, v, (size_t)rows * (size_t)w[0].n_in * 4);
+    cu_rows_force(cut);
+    mat y = w[1].n_in ? op_glu(&p, x, &w[0], &w[1], ACT_GELU_TANH) : op_matmul(&p, x, &w[0]);
+    cuda_settle(g->gpu->self);
+    bool none = !cu_rows_chosen().tiles;
+    cu_rows_force((rows_cut){0});
+    if (pass_failed(&p))
+        failed(g, "invariance", p.e.text);
+    return none || pass_failed(&p) ? NULL : gpu_rows(g, y);
+}
+
+/* A product of few rows has the same bits in every cut into blocks, warps and turns. */
+static void check_cuts(rig *g, num_type t, int32_t n_in, int32_t n_out, bool glu)
+{
+    pair w, u = {0};
+    if (!my_turn(g, "invariance") || !pair_make(g, &w, t, n_in, n_out, 1, 0.05, false) ||
+        (glu && !pair_make(g, &u, t, n_in, n_out, 1, 0.05, false)))
+        return;
+    weight pairs[2] = {w.w[1], u.w[1]};
+    float *v = draw(g, 32 * (size_t)n_in, 1.0);
+    static const int32_t counts[] = {2, 11, 32}, warps[] = {4, 8, 12, 24};
+    static const int32_t x[] = {1, 2, ROWS_WHOLE};
+    int differ = 0, n = 0;
+    for (int i = 0; i < 3; i++) {
+        float *free = cut_product(g, pairs, v, counts[i], (rows_cut){0});
+        for (int k = 0; free && k < 3 * 4 * 4 * 3 * 2; k++) {
+            rows_cut cut = {1 + k % 3,     warps[k / 3 % 4], 1 << k / 12 % 4,
+                            x[k / 48 % 3], 1 + k / 144,      0};
+            float *y = cut_product(g, pairs, v, counts[i], cut);
+            n += y != NULL;
+            differ += y && memcmp(y, free, (size_t)counts[i] * (size_t)n_out * 4) != 0;
+            mem_free(y);
+        }
+        mem_free(free);
+    }
+    verdict(
+        g, "invariance",
+        text("%s%s %d -> %d, %d cuts: that differ", num_name(t), glu ? " glu" : "", n_in, n_out, n),
+        n > 6 ? differ : NAN, 0);
+    mem_free(v);
+    pair_free(g, &w);
+    if (glu)
+        pair_free(g, &u);
+}
+
+/* ---- All of them --------------------------------------------------------------------------- */
+
+void check_products(rig *g)
+{
+    check_unknown_act(g);
+    static const int32_t counts[] = {1, 2, 7, 8, 9, 16, 17, 32, 33, 100, 257};
+    for (int i = 0; i < N_BLOCK_TYPES; i++)
+        for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
+            if (g->quick && counts[k] > 100)
+                continue;
+            check_product(g, block_types[i], k % 2 ? 768 : 256, k % 3 ? 48 : 35, counts[k]);
+        }
+    static const num_type floats[] = {NUM_F32, NUM_F16, NUM_BF16};
+    for (int i = 0; i < 3; i++) {
+        check_product(g, floats[i], 96, 41, 1);
+        check_product(g, floats[i], 5, 3, 3);
+        check_product(g, floats[i], 130, 9, 33);
+        check_product(g, floats[i], 160, 96, 9);
+        check_product(g, floats[i], 160, 200, 45);
+    }
+    check_product(g, NUM_Q5_0, 704, 80, 3);
+    check_product(g, NUM_Q8_0, 2112, 80, 1);
+    check_product(g, NUM_Q8_0, 2112, 144, 40);
+    check_product(g, NUM_Q4_0, 32, 16, 1);
+    check_product(g, NUM_Q4_0, 32, 1, 4);
+    for (int fused = 0; fused < 2; fused++) {
+        check_glu(g, NUM_Q4_K, 256, 256, 1, fused);
+        check_glu(g, NUM_Q6_K, 512, 48, 5, fused);
+        check_glu(g, NUM_Q4_0, 96, 40, 2, fused);
+        check_glu(g, NUM_Q8_0, 704, 256, 20, fused);
+        check_glu(g, NUM_Q4_K, 256, 256, 40, fused);
+        check_glu(g, NUM_F32, 96, 50, 6, fused);
+        check_experts(g, NUM_Q4_K, NUM_Q8_0, 256, 96, 8, 3, 1, fused);
+        check_experts(g, NUM_Q4_K, NUM_Q5_0, 256, 96, 8, 3, 5, fused);
+        check_experts(g, NUM_Q8_0, fused ? NUM_Q5_1 : NUM_F16, 96, 40 + 24 * fused, 8, 8, 3, fused);
+        check_experts(g, NUM_F32, NUM_F32, 96, 48, 8, 3, 4, fused);
+        check_experts(g, NUM_Q4_K, NUM_Q8_0, 256, 96, 32, 4, 70, fused);
+    }
+    check_experts(g, NUM_Q8_0, NUM_F16, 64, 24, 5, 2, 3, true); /* halves that end inside a tile */
+    for (int i = 0; i < N_BLOCK_TYPES; i++)
+        check_experts_alone(g, block_types[i], block_types[N_BLOCK_TYPES - 1 - i], 768, 256, 8, 3,
+                            i % 2, false);
+    check_experts_alone(g, NUM_Q4_K, NUM_Q8_0, 256, 160, 40, 6, false, false);
+    check_experts_alone(g, NUM_Q4_K, NUM_Q8_0, 256, 160, 40, 6, false, true);
+    check_experts_alone(g, NUM_Q6_K, NUM_Q5_1, 256, 96, 8, 3, true, true);
+    check_experts_alone(g, NUM_Q8_0, NUM_Q5_0, 352, 96, 256, 32, true,
+                        false);                                              /* 32 rows at a time */
+    check_experts_alone(g, NUM_Q4_0, NUM_Q4_0, 64, 32, 300, 4, true, false); /* too many experts */
+    check_router(g, NUM_F32, 256, 8, 3, 1);
+    check_router(g, NUM_BF16, 100, 37, 8, 5);
+    check_router(g, NUM_F16, 3200, 256, 32, 3);
+    check_router(g, NUM_F32, 2816, 128, 8, 16);
+    check_router(g, NUM_F32, 64, 300, 40, 2); /* more experts than a warp's registers hold */
+    check_router(g, NUM_F32, 96, 16, 4, 40);
+    check_router(g, NUM_F32, 96, 2048, 32, 3); /* the clusters of a drafter's head */
+    check_router(g, NUM_F32, 96, 2048, 32, 40);
+    check_router(g, NUM_BF16, 96, 16, 4, FEW_ROWS);
+    check_router(g, NUM_F32, 96, 16, 4, FEW_ROWS + 6);
+    if (g->quick)
+        return;
+    /* Real shapes. */
+    check_router(g, NUM_F32, 2816, 128, 8, 1);
+    check_router(g, NUM_F32, 2816, 128, 8, 16);
+    check_product(g, NUM_Q4_K, 5376, 4096, 1);
+    check_product(g, NUM_Q6_K, 21504, 512, 1);
+    check_product(g, NUM_Q4_K, 5376, 2048, 8);
+    check_product(g, NUM_Q6_K, 21504, 256, 32);
+    check_product(g, NUM_Q4_K, 5376, 512, 512);
+    check_product(g, NUM_Q8_0, 2112, 2816, 17);
+    check_product(g, NUM_BF16, 2560, 10752, 1);
+    check_product(g, NUM_F32, 2816, 128, 16);
+    check_glu(g, NUM_Q4_K, 2816, 2112, 1, false);
+    check_glu(g, NUM_Q4_K, 5376, 1024, 8, false);
+    check_experts(g, NUM_Q4_K, NUM_Q8_0, 2816, 704, 16, 8, 1, true);
+    check_experts(g, NUM_Q4_K, NUM_Q5_0, 2816, 704, 16, 8, 4, true);
+    check_experts_alone(g, NUM_Q4_K, NUM_Q5_0, 2816, 704, 64, 8, true, false);
+    check_experts_alone(g, NUM_Q4_K, NUM_Q5_0, 2816, 704, 64, 8, true, true);
+}
+
+void check_invariances(rig *g)
+{
+    for (int i = 0; i < N_BLOCK_TYPES; i++)
+        for (int prompt = 0; prompt < 2; prompt++)
+            check_invariance(g, block_types[i], g->quick ? 768 : 5376, 40, false, prompt);
+    check_invariance(g, NUM_Q4_K, 2816 - 2816 % 256, 96, true, false);
+    check_invariance(g, NUM_Q8_0, 2112, 64, true, false);
+    check_invariance(g, NUM_Q8_0, 352, 200, true, true);
+    check_invariance(g, NUM_F16, 352, 136, false, true);
+    if (!g->quick) { /* tiles dealt to one warp, two and four, of more tiles than blocks */
+        check_invariance(g, NUM_Q4_K, 1024, 20816, false, false);
+        check_invariance(g, NUM_Q4_K, 1024, 20816, false, true);
+        check_invariance(g, NUM_Q6_K, 2048, 10400, false, false);
+        check_invariance(g, NUM_Q6_K, 2048, 10400, false, true);
+        check_invariance(g, NUM_Q5_0, 1056, 5392, false, false);
+        check_invariance(g, NUM_Q4_K, 2048, 10432, true, false);
+        check_invariance(g, NUM_Q4_1, 1056, 5200, true, false);
+    }
+    check_cuts(g, NUM_Q4_K, 2304, 72, false);
+    check_cuts(g, NUM_Q4_K, 4864, 40, false);
+    check_cuts(g, NUM_Q4_K, 1280, 72, true);
+    check_cuts(g, NUM_Q6_K, 2304, 72, false);
+    check_cuts(g, NUM_Q4_0, 2112, 72, false);
+    check_cuts(g, NUM_Q5_0, 1056, 40, true);
+    check_cuts(g, NUM_Q8_0, 1056, 40, false);
+    check_cuts(g, NUM_Q3_K, 1280, 40, true);
+    check_invariance(g, NUM_F32, 96, 40, false, false);
+    check_invariance(g, NUM_F32, 96, 40, false, true);
+    check_invariance(g, NUM_BF16, 2560, 64, false, false);
+    check_invariance(g, NUM_BF16, 2560, 64, false, true);
+}
