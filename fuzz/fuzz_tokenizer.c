@@ -2,12 +2,15 @@
  *
  *     flags | n_pieces { type len bytes } | n_merges { len bytes } | text
  *
- * flags & 1: all byte pieces are there; & 2: a few chat markers too. The vocabulary is refused with
- * a sentence, or it encodes every text in every mode to its own ids, twice to the same ids.
+ * flags & 1: all byte pieces are there; & 2: a few chat markers too; & 8: a vocabulary of bytes, with
+ * the pre-splitter flags >> 4. The vocabulary is refused with a sentence, or it encodes every text in
+ * every mode to its own ids, twice to the same ids. The ids of a vocabulary of bytes spell the text.
  */
 #include "fuzz/fuzz.h"
 #include "tests/vocab_parts.h"
 #include "text/gemma4.h"
+#include "text/laguna.h"
+#include "text/qwen.h"
 #include "text/vocab.h"
 
 #include <stdio.h>
@@ -33,8 +36,9 @@ static const char *stretch(bytes *b, size_t want, size_t *n)
     return s;
 }
 
-static void encode(const vocab *v, const char *text, size_t n, special_mode mode)
+static void encode(const vocab *v, const char *text, size_t n, special_mode mode, bool exact)
 {
+    size_t at = 0;
     id_list a = {0}, b = {0};
     err e = {0};
     text_span span[2] = {{0, n / 3}, {n / 2, n - n / 2}};
@@ -45,8 +49,12 @@ static void encode(const vocab *v, const char *text, size_t n, special_mode mode
     for (int64_t i = 0; i < a.n; i++) {
         size_t n_text;
         fuzz_check(a.at[i] >= 0 && a.at[i] < vocab_n(v), "an id out of range");
-        fuzz_check(vocab_text(v, a.at[i], true, &n_text) != NULL, "an id without text");
+        const char *s = vocab_text(v, a.at[i], true, &n_text);
+        fuzz_check(s != NULL, "an id without text");
+        fuzz_check(!exact || (n_text <= n - at && !memcmp(s, text + at, n_text)), "another text");
+        at += exact ? n_text : 0;
     }
+    fuzz_check(!exact || at == n, "a shorter text");
     b.n = 0;
     fuzz_check(!vocab_encode_spans(v, &(marked_text){text, n, mode, span, 2}, &b, &e), e.text);
     id_list_free(&a);
@@ -67,6 +75,13 @@ static void try_text(const uint8_t *data, size_t size)
                           .eot = -1,
                           .unk = flags & 4 ? 0 : -1,
                           .pad = -1};
+    bool spelled = flags & 8;
+    if (spelled) {
+        static const char *const pre[] = {"qwen2", "qwen35", "laguna"};
+        set.pre = pre[(flags >> 4) % 3];
+        set.model = "gpt2";
+        set.family = (flags >> 4) % 3 == 2 ? &laguna_text : &qwen_text;
+    }
     vocab *v;
     err e = {0};
     size_t n;
@@ -84,7 +99,11 @@ static void try_text(const uint8_t *data, size_t size)
         const char *s = stretch(&b, next(&b) % 24, &n);
         vocab_add_token(builder, s, n, type);
     }
-    if (flags & 1)
+    for (int i = 0; i < 256 && flags & 1 && spelled; i++) {
+        char c[4];
+        vocab_add_token(builder, c, vocab_spell_byte((unsigned char)i, c), TOKEN_NORMAL);
+    }
+    if (flags & 1 && !spelled)
         add_byte_pieces(builder);
     for (int i = 0; i < 5 && flags & 2; i++)
         vocab_add_token(builder, markers[i], strlen(markers[i]),
@@ -99,7 +118,7 @@ static void try_text(const uint8_t *data, size_t size)
         return;
     }
     for (int mode = SPECIAL_NONE; mode <= SPECIAL_ALL; mode++)
-        encode(v, (const char *)b.at, b.n, (special_mode)mode);
+        encode(v, (const char *)b.at, b.n, (special_mode)mode, spelled && flags & 1);
     vocab_close(v);
 }
 

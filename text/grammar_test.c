@@ -75,8 +75,10 @@ static void random_pieces(pieces *p, uint64_t *rng)
             memcpy(p->s[p->n] + n, atom, strlen(atom));
             n += strlen(atom);
         }
-        size_t from = rng_below(rng, 4) ? 0 : rng_below(rng, n), to = n - from;
-        p->tok[p->n] = (tree_token){p->s[p->n] + from, to, false};
+        /* Cut at any byte, as pieces of byte-level vocabularies are. */
+        size_t from = rng_below(rng, 4) ? 0 : rng_below(rng, n);
+        size_t len = rng_below(rng, 4) ? n - from : 1 + rng_below(rng, n - from);
+        p->tok[p->n] = (tree_token){p->s[p->n] + from, len, false};
     }
     p->tok[p->n++] = (tree_token){"end", 3, true};
     p->tok[p->n++] = (tree_token){NULL, 0, false};

@@ -275,6 +275,22 @@ static status insert_pair(vocab *v, int32_t left, int32_t right, uint32_t rank, 
     return OK;
 }
 
+/* Whether bytes or merges may make the piece. Plain text must not become structure. In VOCAB_BYTES a
+ * special piece is spelled as the text it stands for, which is the spelling of other bytes unless it
+ * is printable ASCII. */
+static bool spells_words(const vocab *v, int32_t id)
+{
+    size_t n, i = 0;
+    const char *p = vocab_piece(v, id, &n);
+    if (v->flags[id] & FLAG_STRUCTURE)
+        return false;
+    if (v->kind != VOCAB_BYTES || !(v->flags[id] & FLAG_SPECIAL))
+        return true;
+    while (i < n && p[i] > ' ' && p[i] < 0x7F)
+        i++;
+    return i == n;
+}
+
 static status build_merges(vocab_builder *b, err *e)
 {
     enum { BATCH = 32 };
@@ -335,9 +351,7 @@ static status build_merges(vocab_builder *b, err *e)
             size_t n = b->merge_at[base + k + 1] - b->merge_at[base + k];
             size_t cut = b->merge_cut[base + k];
             v->merged[base + k] = id[k][2];
-            /* Plain text must not become structure: a merge that spells a control piece is
-             * ignored. */
-            if (v->flags[id[k][2]] & FLAG_STRUCTURE)
+            if (!spells_words(v, id[k][2]))
                 continue;
             status st = insert_pair(v, id[k][0], id[k][1], (uint32_t)(base + k), e);
             if (st)
@@ -518,11 +532,16 @@ static status build_chars(vocab *v, err *e)
 /* VOCAB_BYTES: the piece that each byte of a text begins as. */
 static status build_bytes(vocab *v, err *e)
 {
+    for (int32_t id = 0; id < v->n; id++)
+        if (v->type[id] == TOKEN_BYTE)
+            return err_set(e, E_FORMAT,
+                           "piece %d is of type byte, and in this vocabulary every piece is bytes",
+                           id);
     for (int byte = 0; byte < 256; byte++) {
         char piece[4];
         size_t n = vocab_spell_byte((unsigned char)byte, piece);
         int32_t id = vocab_find(v, piece, n);
-        v->byte_id[byte] = id >= 0 && !(v->flags[id] & FLAG_STRUCTURE) ? id : -1;
+        v->byte_id[byte] = id >= 0 && spells_words(v, id) ? id : -1;
         if (v->byte_id[byte] < 0 && v->unk < 0)
             return err_set(e, E_FORMAT,
                            "the vocabulary has neither the piece \"%.*s\" for byte 0x%02X nor an "

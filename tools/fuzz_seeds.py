@@ -88,3 +88,22 @@ put("safetensors/kinds", safetensors(
     {d: {"dtype": d, "shape": [1], "data_offsets": [8 * i, 8 * i + n]} for i, (d, n) in enumerate(
         [("F64", 8), ("F32", 4), ("F16", 2), ("BF16", 2), ("I64", 8), ("U32", 4), ("I16", 2),
          ("I8", 1), ("BOOL", 1)])}, bytes(72)))
+
+
+def tokenizer(flags, pieces, merges, body):
+    b = bytes([flags, len(pieces)])
+    for kind, piece in pieces:
+        b += bytes([kind, len(piece)]) + piece
+    b += bytes([len(merges)])
+    for merge in merges:
+        b += bytes([len(merge)]) + merge
+    return b + body
+
+
+# Vocabularies of bytes (flag 8), one for each pre-splitter.
+words = [(1, p.encode()) for p in ("he", "hel", "lo", "Ġhe", "ĊĊ", "å­", "Ì")] + [(4, b"<think>"), (3, b"<end>")]
+joins = [m.encode() for m in ("h e", "he l", "l o", "Ġ he", "Ċ Ċ", "å ­")]
+for kind, name in enumerate(("qwen2", "qwen35", "laguna")):
+    put("tokenizer/bytes-" + name, tokenizer(
+        1 | 2 | 8 | kind << 4, words[:6] + words[7:], joins,
+        "hello he'LL<think>\r\n\r\n  字e\u0301<turn|> 12 \n\t'\u017f\u3000".encode() + b"\xff\xe5"))
