@@ -6,11 +6,14 @@
  * and line feeds, words built of syllables with a space in front or not), with a merge for every
  * cut of a piece into two pieces. Without TEXT the text is prose of such words, about as repetitive
  * as English; one word in forty is not in the vocabulary. `tools/bpe_fixtures.py --large` trains a
- * real vocabulary. The hostile lines are worst cases of one megabyte. Times are processor times of
+ * real vocabulary. The same pieces as a vocabulary of bytes follow, with each pre-splitter, in the
+ * same run. The hostile lines are worst cases of one megabyte. Times are processor times of
  * this thread, which a busy machine disturbs less; rates are the median and the best of REPEATS.
  */
 #include "tests/vocab_json.h"
 #include "tests/vocab_parts.h"
+#include "text/laguna.h"
+#include "text/qwen.h"
 #include "text/vocab_int.h"
 #include "base/map.h"
 #include "base/mem.h"
@@ -124,7 +127,47 @@ static void make_pieces(pieces *p, uint64_t *rng)
     str_free(&s);
 }
 
-static vocab *make_vocab(pieces *p, double *load_ms, int64_t *n_merges)
+/* The piece as a vocabulary of bytes spells it: spaces and bytes by their characters. */
+static void respell(const char *s, size_t n, str *out)
+{
+    char c[4];
+    str_cut(out, 0);
+    for (size_t i = 0; i < n; i++) {
+        bool space = n - i >= 3 && !memcmp(s + i, SPACE_MARK, 3);
+        unsigned char byte = space ? ' ' : (unsigned char)s[i];
+        str_put(out, c, vocab_spell_byte(byte, c));
+        i += space ? 2 : 0;
+    }
+}
+
+static void add_piece(vocab_builder *b, const pieces *p, int32_t id, bool bytes, str *work)
+{
+    const char *s = p->bytes.at + p->at[id];
+    size_t n = p->at[id + 1] - p->at[id];
+    int type = p->type[id];
+    unsigned value;
+    if (bytes && type == TOKEN_BYTE) {
+        /* The bytes that have a piece of another type leave theirs unused. */
+        bool twice = sscanf(s, "<0x%2X>", &value) == 1 &&
+                     (value == '\n' || value == ' ' || (value > ' ' && value < 0x7F));
+        char c = (char)value;
+        type = twice ? TOKEN_UNUSED : TOKEN_NORMAL;
+        if (!twice) {
+            respell(&c, 1, work);
+            s = work->at;
+            n = work->n;
+        }
+    } else if (bytes && type == TOKEN_NORMAL) {
+        respell(s, n, work);
+        s = work->at;
+        n = work->n;
+    }
+    vocab_add_token(b, s, n, type);
+}
+
+/* family NULL: Gemma's kind. */
+static vocab *make_vocab(pieces *p, const text_family *family, const char *pre, double *load_ms,
+                         int64_t *n_merges)
 {
     str m = {0};
     uint32_t *at = NULL;
@@ -148,18 +191,34 @@ static vocab *make_vocab(pieces *p, double *load_ms, int64_t *n_merges)
     vocab_builder *b;
     err e = {0};
     vocab_settings s = gemma_settings();
+    str work = {0}, left = {0};
+    if (family) {
+        s.family = family;
+        s.model = "gpt2";
+        s.pre = pre;
+    }
     double from = cpu_ms();
     if (!vocab_begin(&b, p->n, (int64_t)n, &e)) {
         for (int32_t id = 0; id < p->n; id++)
-            vocab_add_token(b, p->bytes.at + p->at[id], p->at[id + 1] - p->at[id], p->type[id]);
-        for (size_t i = 0; i < n; i++)
-            vocab_add_merge(b, m.at + at[i], at[i + 1] - at[i]);
+            add_piece(b, p, id, family, &work);
+        for (size_t i = 0; i < n; i++) {
+            const char *merge = m.at + at[i], *space = strchr(merge + 1, ' ');
+            if (family) {
+                respell(merge, (size_t)(space - merge), &left);
+                respell(space + 1, at[i + 1] - at[i] - (size_t)(space + 1 - merge), &work);
+                str_putc(&left, ' ');
+                str_put(&left, work.at, work.n);
+            }
+            vocab_add_merge(b, family ? left.at : merge, family ? left.n : at[i + 1] - at[i]);
+        }
         vocab_finish(b, &s, &v, &e);
     }
     *load_ms = cpu_ms() - from;
     *n_merges = (int64_t)n;
     if (!v)
         fprintf(stderr, "%s\n", e.text);
+    str_free(&left);
+    str_free(&work);
     str_free(&m);
     mem_free(at);
     return v;
@@ -243,7 +302,9 @@ static void time_hostile(const vocab *v, int repeats)
                  {"half markers", "<|turn"},
                  {"not UTF-8", "\xE2\x96"},
                  {"no spaces", "thequickbrownfoxjumpsoverthelazydog"},
-                 {"digits", "0123456789"}};
+                 {"digits", "0123456789"},
+                 {"marks", "\xCC\x81"},
+                 {"Han", "\xE5\xAD\x97\xE4\xB8\xAD\xE6\x96\x87"}};
     char *text = mem_alloc(N);
     for (size_t k = 0; text && k < sizeof kinds / sizeof *kinds; k++) {
         for (size_t i = 0; i < N; i++)
@@ -252,6 +313,24 @@ static void time_hostile(const vocab *v, int repeats)
     }
     mem_free(text);
 }
+
+static void time_vocab(const vocab *v, const char *kind, const str *text, const char *name,
+                       int64_t n_merges, double load_ms, int repeats)
+{
+    printf("%s: %d pieces, %lld merges, loaded in %.1f ms\n\n", kind, vocab_n(v),
+           (long long)n_merges, load_ms);
+    printf("text                  bytes    tokens     MB/s     best   cached   whole  look/B  "
+           "move/B\n");
+    time_text(v, name, text->at, text->n, repeats);
+    time_text(v, "first 2000 bytes", text->at, text->n < 2000 ? text->n : 2000, repeats);
+    time_hostile(v, repeats);
+    putchar('\n');
+}
+
+static const struct {
+    const text_family *family;
+    const char *pre;
+} byte_kinds[] = {{&qwen_text, "qwen2"}, {&qwen_text, "qwen35"}, {&laguna_text, "laguna"}};
 
 int main(int argc, char **argv)
 {
@@ -293,15 +372,13 @@ int main(int argc, char **argv)
     } else {
         for (int k = 0; k < 3; k++) {
             vocab_close(v);
-            v = make_vocab(p, &load_ms, &n_merges);
+            v = make_vocab(p, NULL, NULL, &load_ms, &n_merges);
         }
     }
     if (!v) {
         fprintf(stderr, "%s\n", e.text);
         return 1;
     }
-    printf("%d pieces, %lld merges, loaded in %.1f ms\n\n", vocab_n(v), (long long)n_merges,
-           load_ms);
     if (i < argc) {
         char *bytes = NULL;
         size_t n = 0;
@@ -314,11 +391,15 @@ int main(int argc, char **argv)
     } else {
         make_prose(p, &rng, &text);
     }
-    printf("text                  bytes    tokens     MB/s     best   cached   whole  look/B  "
-           "move/B\n");
-    time_text(v, i < argc ? "file" : "prose", text.at, text.n, repeats);
-    time_text(v, "first 2000 bytes", text.at, text.n < 2000 ? text.n : 2000, repeats);
-    time_hostile(v, repeats);
+    const char *name = i < argc ? "file" : "prose";
+    time_vocab(v, vocab_path ? vocab_path : "gemma", &text, name, n_merges, load_ms, repeats);
+    for (size_t k = 0; !vocab_path && k < sizeof byte_kinds / sizeof *byte_kinds; k++) {
+        vocab_close(v);
+        v = make_vocab(p, byte_kinds[k].family, byte_kinds[k].pre, &load_ms, &n_merges);
+        if (!v)
+            return 1;
+        time_vocab(v, byte_kinds[k].pre, &text, name, n_merges, load_ms, repeats);
+    }
     str_free(&text);
     vocab_close(v);
     str_free(&p->bytes);
