@@ -104,4 +104,27 @@ status bind_rope(model *m, rope *r, const turning *t, err *e);
  * derives from values. Heads with more than TURNING_MAX rotating pairs get no table. */
 status bind_turns(model *m, rope *r, err *e);
 
+/* ---- Values ---- */
+
+/* May a head of that size, normed with weight w and rotated with that factor, leave the part of f16
+ * that attention relies on? A normed head has length sqrt(n), so no element, rotating pair or
+ * rotated group exceeds sqrt(n) max |w| factor. Block formats may round above this bound, by less
+ * than the half of the range that is kept free. */
+bool bind_wide(const weight *w, int32_t head_dim, float factor);
+/* E_UNSUPPORTED for tensors that change the arithmetic and that the families of Qwen3 and Laguna do
+ * not have: multipliers of products (".scale", of NVFP4 files), biases except `bias`, the head of a
+ * reranker ("cls."). */
+status bind_refuse_extras(const model *m, const char *bias, err *e);
+
+/* ---- Division between devices: divide.c ---- */
+
+/* Sets the side of each weight. layers: the model's n_layer structs, which hold the layers'
+ * weights. The weights of `first`, a list that ends with NULL, go with the first layer; all others
+ * to the main side. */
+void divide_weights(model *m, const void *layers, size_t layer_bytes, const weight *const *first);
+/* by_side[side] becomes a copy of by_side[PASS_MAIN] on that side. */
+status divide_rope(model *m, rope *by_side, int8_t side, err *e);
+/* E_ARG where experts should be apart from their layers and there are none. */
+status divide_check_experts(const model *m, bool has_experts, err *e);
+
 #endif

@@ -7,16 +7,8 @@
  *
  * A layer that reads another layer's keys must be on the same side as these keys.
  */
+#include "model/bind.h"
 #include "model/gemma4.h"
-
-/* The layer of a weight: a layer's weights lie inside its gemma4_layer. -1: none. */
-static int32_t layer_of(const gemma4 *g, const weight *w)
-{
-    const char *at = (const char *)w, *first = (const char *)g->layer;
-    if (at < first || at >= (const char *)(g->layer + g->n_layer))
-        return -1;
-    return (int32_t)((size_t)(at - first) / sizeof *g->layer);
-}
 
 /* The first layer whose keys another layer reads; n_layer if there is none. */
 static int32_t first_donor(const gemma4 *g)
@@ -30,7 +22,6 @@ static int32_t first_donor(const gemma4 *g)
 
 static status check_division(const model *m, const gemma4 *g, err *e)
 {
-    bool apart = false;
     for (int32_t i = 0; i < g->n_layer; i++) {
         int32_t from = g->layer[i].kv;
         if (m->layer_side[i] != m->layer_side[from])
@@ -38,37 +29,8 @@ static status check_division(const model *m, const gemma4 *g, err *e)
                            "layer %d of %s would be on another device than layer %d, whose keys it "
                            "reads: the last %d layers belong together",
                            i, m->name, from, g->n_layer - first_donor(g));
-        apart |= m->expert_side[i] != m->layer_side[i];
     }
-    if (apart && !g->n_expert)
-        return err_set(e, E_ARG, "%s has no experts that could stay with the CPU", m->name);
-    return OK;
-}
-
-static void place_weights(model *m, const gemma4 *g)
-{
-    for (int32_t i = 0; i < m->n_weights; i++) {
-        weight *w = m->weights[i];
-        int32_t il = layer_of(g, w);
-        bool first = w == &g->embd || w == &g->ple_embd || w == &g->ple_proj || w == &g->ple_norm;
-        if (il >= 0)
-            w->side = w->n_mat > 1 ? m->expert_side[il] : m->layer_side[il];
-        else
-            w->side = first ? m->layer_side[0] : PASS_MAIN;
-    }
-}
-
-/* by_side: [PASS_SIDES_MAX]. */
-static status copy_rope(model *m, rope *by_side, int8_t side, err *e)
-{
-    const rope *from = &by_side[PASS_MAIN];
-    rope *to = &by_side[side];
-    *to = *from;
-    status st = model_copy_table(m, (const void *const *)&from->inv_freq,
-                                 (const void **)&to->inv_freq, side, e);
-    return st ? st
-              : model_copy_table(m, (const void *const *)&from->turns, (const void **)&to->turns,
-                                 side, e);
+    return divide_check_experts(m, g->n_expert > 0, e);
 }
 
 status gemma4_divide(model *m, err *e)
@@ -78,12 +40,13 @@ status gemma4_divide(model *m, err *e)
     for (int8_t side = 1; side < m->n_sides && !st; side++) {
         if (!model_layers_on(m, side))
             continue;
-        st = copy_rope(m, g->rope_swa, side, e);
-        st = st ? st : copy_rope(m, g->rope_global, side, e);
+        st = divide_rope(m, g->rope_swa, side, e);
+        st = st ? st : divide_rope(m, g->rope_global, side, e);
     }
     if (st)
         return st;
-    place_weights(m, g);
+    const weight *const first[] = {&g->embd, &g->ple_embd, &g->ple_proj, &g->ple_norm, NULL};
+    divide_weights(m, g->layer, sizeof *g->layer, first);
     for (int32_t i = 0; i < g->n_layer; i++) {
         gemma4_layer *L = &g->layer[i];
         L->side = m->layer_side[i];

@@ -11,6 +11,8 @@
 #include "model/dflash.h"
 #include "model/gemma4.h"
 #include "model/gemma4_mtp.h"
+#include "model/laguna.h"
+#include "model/qwen3.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,6 +27,8 @@ static const struct {
     const model_arch *arch;
 } archs[] = {
     {"gemma4", &gemma4_arch},
+    {"qwen3", &qwen3_arch},
+    {"laguna", &laguna_arch},
     {"dflash", &dflash_arch},
     {"*dflash-draft", &dflash_arch},
     {"gemma4-assistant", &gemma4_mtp_arch},
@@ -231,7 +235,7 @@ status model_weight(model *m, weight *w, const model_want *want, err *e)
         return err_set(e, E_UNSUPPORTED, "%s: tensor %s: format %s is not supported", path, t->name,
                        num_name(t->type));
     uint64_t n_in = t->ne[0], n_out = t->ne[1], n_mat = t->ne[2];
-    int64_t rows = want->of_rows ? want->of_rows : want->n_out;
+    int64_t rows = want->of_rows ? want->of_rows : want->n_out, part = want->n_out;
     char have[96], out[32] = "any";
     if (rows)
         snprintf(out, sizeof out, "%" PRId64, rows);
@@ -257,9 +261,9 @@ status model_weight(model *m, weight *w, const model_want *want, err *e)
     uint64_t n_elements = t->n_elements;
     if (want->of_rows) {
         w->data = weight_row(w, 0, want->row);
-        w->n_out = 1;
-        w->n_bytes = w->mat_bytes = row;
-        n_elements = n_in;
+        w->n_out = (int32_t)part;
+        w->n_bytes = w->mat_bytes = row * (uint64_t)part;
+        n_elements = n_in * (uint64_t)part;
     }
     size_t n_bytes = w->n_bytes; /* in the file */
     status st = want->f32 && t->type != NUM_F32 ? widen_weights(m, w, f, e) : OK;

@@ -8,7 +8,9 @@
 
 #include <inttypes.h>
 
-const char *const fidelity_names[] = {"all", "e2b", "moe", "dense", "unified", "wide", NULL};
+const char *const fidelity_names[] = {"all",  "e2b",   "moe",        "dense",  "unified",
+                                      "wide", "qwen3", "qwen3-yarn", "laguna", "laguna-element",
+                                      NULL};
 
 /* One tensor of the recipe. */
 typedef struct {
@@ -34,8 +36,20 @@ static const gguf_value *get_array(const gguf *g, const char *key)
     return v;
 }
 
+/* A number of the model, or `otherwise`. */
+static int32_t get_of_model(const fidelity *f, const char *key, int32_t otherwise)
+{
+    char full[128];
+    int64_t v = otherwise;
+    snprintf(full, sizeof full, "%s.%s", f->arch, key);
+    gguf_get_i64(&f->golden, full, &v);
+    return (int32_t)v;
+}
+
 void fidelity_open(fidelity *f, const char *name)
 {
+    enum { NO_WINDOW = 12 };
+    gguf_string arch;
     err e = {0};
     str rel = {0};
     *f = (fidelity){.name = name};
@@ -50,9 +64,14 @@ void fidelity_open(fidelity *f, const char *name)
     f->logits = (const float *)logits->bytes; /* the reader keeps tensor data aligned */
     f->n_vocab = (int32_t)logits->ne[0];
     f->n_tokens = (int32_t)ids->count;
-    f->window = (int32_t)get_i64(g, "gemma4.attention.sliding_window");
-    f->n_layer = (int32_t)get_i64(g, "gemma4.block_count");
-    f->n_shared = (int32_t)get_i64(g, "gemma4.attention.shared_kv_layers");
+    snprintf(f->arch, sizeof f->arch, "gemma4");
+    if (gguf_get_string(g, "fidelity.arch", &arch))
+        snprintf(f->arch, sizeof f->arch, "%.*s", (int)arch.n, arch.at);
+    f->window = get_of_model(f, "attention.sliding_window", 0);
+    f->has_rings = f->window > 0;
+    f->window = f->window ? f->window : NO_WINDOW;
+    f->n_layer = get_of_model(f, "block_count", 0);
+    f->n_shared = get_of_model(f, "attention.shared_kv_layers", 0);
     CHECK(gguf_get_f64(g, "fidelity.floor_max", &f->floor_max));
     CHECK(gguf_get_f64(g, "fidelity.floor_rms", &f->floor_rms));
     CHECK(f->tokens = mem_calloc((size_t)f->n_tokens, sizeof *f->tokens));
@@ -155,17 +174,17 @@ static bool same(const char *a, const char *b)
     return b && !strcmp(a, b);
 }
 
-/* The golden file's gemma4.* keys as the variant wants them. */
+/* The golden file's keys of the model as the variant wants them. */
 static void put_values(gguf_writer *w, const fidelity *f, const fidelity_file *v)
 {
     const gguf *g = &f->golden;
-    gguf_put_string(w, "general.architecture", "gemma4", 6);
+    gguf_put_string(w, "general.architecture", f->arch, strlen(f->arch));
     gguf_put_string(w, "general.name", f->name, strlen(f->name));
     gguf_put_string(w, "tokenizer.ggml.model", "no_vocab", 8);
     for (uint64_t i = 0; i < g->n_values; i++) {
         const gguf_value *x = &g->value[i];
         const char *leaf = strchr(x->key, '.');
-        if (!starts(x->key, "gemma4.") || same(x->key, v->drop_key))
+        if (!starts(x->key, f->arch) || same(x->key, v->drop_key))
             continue;
         if (v->no_ple_key && ends(x->key, "per_layer_input"))
             continue;
@@ -266,7 +285,6 @@ const char *fidelity_write(const fidelity *f, const fidelity_file *v)
 
     if (!v)
         v = &plain;
-    CHECK(rope);
     CHECK_OK(gguf_create(&w, path, &e), e);
     put_values(w, f, v);
     for (uint64_t i = 0; i < n; i++) {
@@ -275,7 +293,7 @@ const char *fidelity_write(const fidelity *f, const fidelity_file *v)
         else if (wanted(&r[i], v))
             gguf_put_tensor(w, r[i].name, type_of(&r[i], v), r[i].n_dims, r[i].ne);
     }
-    if (!v->no_rope_freqs)
+    if (rope && !v->no_rope_freqs)
         gguf_put_tensor(w, rope->name, rope->type, rope->n_dims, rope->ne);
     CHECK_OK(gguf_write_header(w, &e), e);
     for (uint64_t i = 0; i < n; i++) {
@@ -290,7 +308,7 @@ const char *fidelity_write(const fidelity *f, const fidelity_file *v)
             write_encoded(w, &r[i], type_of(&r[i], v), x);
         mem_free(x);
     }
-    if (!v->no_rope_freqs)
+    if (rope && !v->no_rope_freqs)
         CHECK_OK(gguf_write_data(w, rope->bytes, rope->n_bytes, &e), e);
     CHECK_OK(gguf_commit(w, &e), e);
     mem_free(r);

@@ -1,8 +1,9 @@
-/* fidelity_model.h - tiny Gemma 4 models made from a recipe, and what transformers computes for
- * them.
+/* fidelity_model.h - tiny models of every family made from a recipe, and what transformers computes
+ * for them.
  *
  * tests/data/fidelity/NAME.golden holds metadata, tensor recipe, prompt and logits; the weights
- * are drawn here, bit-identical to those of tools/fidelity_fixtures.py (that file has the formula).
+ * are drawn here, bit-identical to those of tools/fidelity_fixtures.py and
+ * fidelity_families.py (the former has the formula).
  * The writer can make every generation of model files in circulation, and broken ones.
  */
 #ifndef TESTS_FIDELITY_MODEL_H
@@ -14,8 +15,11 @@ extern const char *const fidelity_names[]; /* "all", "e2b", ...; ends with NULL 
 
 typedef struct fidelity {
     const char *name;
+    char arch[32]; /* the model's general.architecture */
     gguf golden;
-    int32_t n_tokens, n_vocab, window, n_layer, n_shared;
+    int32_t n_tokens, n_vocab, n_layer, n_shared;
+    int32_t window; /* of models without one a small number, for sizes of chunks */
+    bool has_rings;
     int32_t *tokens;
     const float *logits;         /* [n_tokens, n_vocab] */
     double floor_max, floor_rms; /* distance of transformers' own f32 and f64 results */

@@ -14,6 +14,7 @@
 
 /* Two f32 computations in different orders; transformers itself is within 1.5e-4 of its f64. */
 static const double MAX_BOUND = 1e-3, RMS_BOUND = 1e-4;
+enum { N_CTX = 160 }; /* holds the prompt of every model */
 
 typedef struct {
     double max, rms;
@@ -73,7 +74,7 @@ static float *all_logits(const fidelity *f, carat_model *m, int32_t chunk, const
     int64_t reused = -1;
     size_t n = (size_t)f->n_tokens * (size_t)f->n_vocab;
     float *out = mem_calloc(n, sizeof *out);
-    carat_session *s = open_session(m, 128, chunk, kv);
+    carat_session *s = open_session(m, N_CTX, chunk, kv);
     CHECK(out);
     CHECK_OK(carat_eval(s, f->tokens, f->n_tokens, true, out, &reused, &e), e);
     CHECK_EQ(reused, 0);
@@ -166,6 +167,26 @@ TEST(fidelity_wide_heads_odd_window)
     check_model("wide");
 }
 
+TEST(fidelity_qwen3)
+{
+    check_model("qwen3");
+}
+
+TEST(fidelity_qwen3_yarn)
+{
+    check_model("qwen3-yarn");
+}
+
+TEST(fidelity_laguna)
+{
+    check_model("laguna");
+}
+
+TEST(fidelity_laguna_gate_per_element)
+{
+    check_model("laguna-element");
+}
+
 /* Default options: what the device does to F32 weights for speed stays within the bounds. */
 TEST(fidelity_with_default_options)
 {
@@ -183,15 +204,16 @@ TEST(fidelity_generations_of_files_agree)
     static const struct {
         const char *what;
         fidelity_file file;
+        bool gemma4; /* of that family alone */
     } kinds[] = {
-        {"keys and values in shared layers", {.unused_kv = true}},
-        {"split experts", {.split_experts = true}},
-        {"no rope_freqs", {.no_rope_freqs = true}},
-        {"scalars as arrays", {.other_arity = true}},
-        {"no soft cap key", {.drop_key = "gemma4.final_logit_softcapping"}},
-        {"no rope span of window layers", {.drop_key = "gemma4.rope.dimension_count_swa"}},
-        {"no rope span", {.drop_key = "gemma4.rope.dimension_count"}},
-        {"all at once", {.unused_kv = true, .split_experts = true, .other_arity = true}},
+        {"keys and values in shared layers", {.unused_kv = true}, true},
+        {"split experts", {.split_experts = true}, false},
+        {"no rope_freqs", {.no_rope_freqs = true}, true},
+        {"scalars as arrays", {.other_arity = true}, false},
+        {"no soft cap key", {.drop_key = "gemma4.final_logit_softcapping"}, true},
+        {"no rope span of window layers", {.drop_key = "gemma4.rope.dimension_count_swa"}, true},
+        {"no rope span", {.drop_key = "gemma4.rope.dimension_count"}, true},
+        {"all at once", {.unused_kv = true, .split_experts = true, .other_arity = true}, true},
     };
     for (const char *const *name = fidelity_names; *name; name++) {
         fidelity f;
@@ -200,6 +222,8 @@ TEST(fidelity_generations_of_files_agree)
         float *want = all_logits(&f, m, 7, "f32");
         carat_model_close(m);
         for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+            if (kinds[i].gemma4 && strcmp(f.arch, "gemma4") != 0)
+                continue;
             m = open_model(fidelity_write(&f, &kinds[i].file), NULL);
             float *x = all_logits(&f, m, 7, "f32");
             CHECK_MSG(same_bits(x, want, f.n_tokens, f.n_vocab), "%s: %s changes the logits",
@@ -228,6 +252,13 @@ TEST(fidelity_absent_ple_key_is_zero)
     fidelity_close(&f);
 }
 
+static bool has_experts(const fidelity *f)
+{
+    char key[64];
+    snprintf(key, sizeof key, "%s.expert_count", f->arch);
+    return gguf_find(&f->golden, key) != NULL;
+}
+
 /* An upper bound of what rounding keys and values costs on these models: about twice the measured
  * value. Where a router chooses, one rounding may change an expert and thereby everything: there
  * only chunk sizes are compared. */
@@ -245,7 +276,7 @@ TEST(fidelity_rounded_caches)
             float *first = all_logits(&f, m, 1, kinds[i].kv);
             distance d = distance_of(first, f.logits, f.n_tokens, f.n_vocab);
             printf("  %s, %s: max %.1e rms %.1e\n", f.name, kinds[i].kv, d.max, d.rms);
-            bool routed = gguf_find(&f.golden, "gemma4.expert_count") != NULL;
+            bool routed = has_experts(&f);
             CHECK_MSG(routed || (d.max <= kinds[i].max && d.rms <= kinds[i].rms),
                       "%s, %s cache: max %.2e rms %.2e", f.name, kinds[i].kv, d.max, d.rms);
             float *x = all_logits(&f, m, f.window + 1, kinds[i].kv);
@@ -329,10 +360,10 @@ TEST(fidelity_last_row_alone_is_the_last_of_all)
         fidelity_open(&f, *name);
         carat_model *m = open_model(fidelity_write(&f, NULL), NULL);
         float *all = all_logits(&f, m, 9, "f32"), last[320];
-        CHECK_EQ(f.n_vocab, 320);
+        CHECK(f.n_vocab <= 320);
         for (int64_t n = 1; n <= f.n_tokens; n += 3) {
             err e = {0};
-            carat_session *s = open_session(m, 128, 9, "f32");
+            carat_session *s = open_session(m, N_CTX, 9, "f32");
             CHECK_OK(carat_eval(s, f.tokens, n, false, last, NULL, &e), e);
             CHECK_MSG(same_bits(last, all + (n - 1) * f.n_vocab, 1, f.n_vocab),
                       "%s: the last of %" PRId64 " rows differs when it is the only one wanted",
@@ -354,7 +385,7 @@ static void check_like_fresh(const fidelity *f, carat_model *m, carat_session *s
     err e = {0};
     size_t n_bytes = (size_t)f->n_vocab * sizeof(float);
     float *got = mem_alloc(n_bytes), *want = mem_alloc(n_bytes);
-    carat_session *fresh = open_session(m, 128, 32, "f32");
+    carat_session *fresh = open_session(m, N_CTX, 32, "f32");
     CHECK(got && want);
     CHECK_OK(carat_eval(s, ids, n, false, got, reused, &e), e);
     CHECK_OK(carat_eval(fresh, ids, n, false, want, NULL, &e), e);
@@ -376,7 +407,7 @@ TEST(session_edited_prompt_equals_a_fresh_session)
             int32_t ids[256];
             char what[64];
             int64_t reused = -1, at = f.n_tokens - back;
-            carat_session *s = open_session(m, 128, 5, "f32");
+            carat_session *s = open_session(m, N_CTX, 5, "f32");
             memcpy(ids, f.tokens, (size_t)f.n_tokens * sizeof *ids);
             check_like_fresh(&f, m, s, ids, f.n_tokens, "first", &reused);
             CHECK_EQ(reused, 0);
@@ -400,7 +431,7 @@ TEST(session_extends_shortens_and_repeats)
     fidelity f;
     fidelity_open(&f, "all");
     carat_model *m = open_model(fidelity_write(&f, NULL), NULL);
-    carat_session *s = open_session(m, 128, 5, "f32");
+    carat_session *s = open_session(m, N_CTX, 5, "f32");
     int64_t reused = -1;
     check_like_fresh(&f, m, s, f.tokens, 60, "first 60", &reused);
     CHECK_EQ(reused, 0);
@@ -431,7 +462,7 @@ TEST(session_rewinds_within_the_ring_and_says_when_it_cannot)
         carat_model *m = open_model(fidelity_write(&f, NULL), NULL);
         int n_yes = 0, n_no = 0;
         for (int32_t back = 0; back <= f.n_tokens; back += back < 24 ? 1 : 19) {
-            carat_session *s = open_session(m, 128, 4, "f32");
+            carat_session *s = open_session(m, N_CTX, 4, "f32");
             int64_t reused = -1, to = f.n_tokens - back;
             check_like_fresh(&f, m, s, f.tokens, f.n_tokens, "before", NULL);
             bool ok = carat_rewind(s, to);
@@ -443,8 +474,8 @@ TEST(session_rewinds_within_the_ring_and_says_when_it_cannot)
             n_no += !ok;
             carat_session_close(s);
         }
-        CHECK_MSG(n_yes >= 2 && n_no > 0, "%s: %d rewinds granted, %d refused", f.name, n_yes,
-                  n_no);
+        CHECK_MSG(n_yes >= 2 && (n_no > 0) == f.has_rings, "%s: %d rewinds granted, %d refused",
+                  f.name, n_yes, n_no);
         carat_model_close(m);
         fidelity_close(&f);
     }
@@ -459,14 +490,14 @@ TEST(session_survives_random_edits)
         fidelity_open(&f, *name);
         carat_model *m = open_model(fidelity_write(&f, NULL), NULL);
         for (int round = 0; round < 4; round++) {
-            int32_t ids[128], chunk = 1 + (int32_t)rng_below(&rng, 12);
+            int32_t ids[N_CTX], chunk = 1 + (int32_t)rng_below(&rng, 12);
             int64_t n = 1 + (int64_t)rng_below(&rng, 40);
-            carat_session *s = open_session(m, 128, chunk, "f32");
+            carat_session *s = open_session(m, N_CTX, chunk, "f32");
             memcpy(ids, f.tokens, (size_t)f.n_tokens * sizeof *ids);
             for (int step = 0; step < 20; step++) {
                 if (rng_below(&rng, 3) == 0) {
                     int64_t at = n - 1 - (int64_t)rng_below(&rng, (uint64_t)n);
-                    ids[at] = 8 + (int32_t)rng_below(&rng, 300);
+                    ids[at] = 8 + (int32_t)rng_below(&rng, (uint64_t)f.n_vocab - 8);
                 } else if (rng_below(&rng, 4) == 0) {
                     n = 1 + (int64_t)rng_below(&rng, (uint64_t)n);
                 } else {
@@ -532,7 +563,7 @@ TEST(nan_weights_are_reported)
         /* Refusing the file outright would do as well. */
         status st = carat_model_open(fidelity_write(&f, &v), NULL, &m, &e);
         if (!st) {
-            carat_session *s = open_session(m, 128, 8, "f32");
+            carat_session *s = open_session(m, N_CTX, 8, "f32");
             st = carat_eval(s, f.tokens, f.n_tokens, false, logits, NULL, &e);
             carat_session_close(s);
         }

@@ -1,0 +1,48 @@
+/* divide.c - what dividing a model between devices takes in every family: the side of each weight,
+ * and a copy of small tables for each side. See bind.h; gemma4_divide.c says why a CPU gets the
+ * first layers.
+ */
+#include "model/bind.h"
+
+/* The layer of a weight: a layer's weights lie inside its struct. -1: none. */
+static int32_t layer_of(const model *m, const weight *w, const void *layers, size_t layer_bytes)
+{
+    const char *at = (const char *)w, *first = layers;
+    if (at < first || at >= first + (size_t)m->n_layer * layer_bytes)
+        return -1;
+    return (int32_t)((size_t)(at - first) / layer_bytes);
+}
+
+void divide_weights(model *m, const void *layers, size_t layer_bytes, const weight *const *first)
+{
+    for (int32_t i = 0; i < m->n_weights; i++) {
+        weight *w = m->weights[i];
+        int32_t il = layer_of(m, w, layers, layer_bytes);
+        w->side = PASS_MAIN;
+        if (il >= 0)
+            w->side = w->n_mat > 1 ? m->expert_side[il] : m->layer_side[il];
+        for (const weight *const *f = first; *f; f++)
+            if (w == *f)
+                w->side = m->layer_side[0];
+    }
+}
+
+status divide_rope(model *m, rope *by_side, int8_t side, err *e)
+{
+    const rope *from = &by_side[PASS_MAIN];
+    rope *to = &by_side[side];
+    *to = *from;
+    status st = model_copy_table(m, (const void *const *)&from->inv_freq,
+                                 (const void **)&to->inv_freq, side, e);
+    return st ? st
+              : model_copy_table(m, (const void *const *)&from->turns, (const void **)&to->turns,
+                                 side, e);
+}
+
+status divide_check_experts(const model *m, bool has_experts, err *e)
+{
+    for (int32_t i = 0; i < m->n_layer && !has_experts; i++)
+        if (m->expert_side[i] != m->layer_side[i])
+            return err_set(e, E_ARG, "%s has no experts that could stay with the CPU", m->name);
+    return OK;
+}

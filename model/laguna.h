@@ -1,0 +1,38 @@
+/* laguna.h - Poolside's Laguna: XS.2, XS-2.1, S-2.1, M.1.
+ *
+ * Reference for arithmetic and names: transformers' modeling_laguna.py; GGUF keys and tensors:
+ * llama.cpp's laguna architecture, and the other spellings of its keys that are in circulation.
+ */
+#ifndef MODEL_LAGUNA_H
+#define MODEL_LAGUNA_H
+
+#include "model/model.h"
+
+typedef struct laguna_layer {
+    bool swa;    /* sliding window, else full attention */
+    int8_t side; /* the index of its device: pass.h */
+    int32_t n_head, n_head_kv;
+    const rope *rope;
+    weight attn_norm, wq, wk, wv, wo, q_norm, k_norm;
+    weight attn_gate; /* one value per head, or one per element of the heads */
+    weight ffn_norm;
+    weight gate, up, down;                /* the dense layers' unit, or the shared expert */
+    weight router, router_bias;           /* experts: router.n_in > 0 */
+    weight gate_exps, up_exps, down_exps; /* up_exps empty: gate_exps holds both */
+} laguna_layer;
+
+typedef struct laguna {
+    int32_t n_layer, n_embd, head_dim, n_expert, n_used;
+    float eps, expert_factor;
+    rope rope_full[PASS_SIDES_MAX], rope_swa[PASS_SIDES_MAX]; /* the same tables on each device */
+    weight embd, head, out_norm;
+    laguna_layer *layer;
+} laguna;
+
+extern const model_arch laguna_arch;
+
+status laguna_bind(model *m, err *e);                             /* laguna_bind.c */
+mat laguna_forward(pass *p, const model *m, const kv_layout *kv); /* laguna.c */
+status laguna_divide(model *m, err *e);
+
+#endif

@@ -1,0 +1,323 @@
+#!/usr/bin/env python3
+"""Makes tests/data/fidelity/*.golden for the families beside Gemma 4: logits of transformers for tiny
+models of random weights.
+
+    python3 tools/fidelity_families.py [CASE ...]       rewrite the golden files
+    python3 tools/fidelity_families.py --check          compute again and compare, write nothing
+    python3 tools/fidelity_families.py --models DIR     write the models themselves, as GGUF
+
+Needs torch, transformers >= 5.17 and numpy; never needed to build or run carat. The format, the
+generator of weights and the bounds are those of fidelity_fixtures.py. A golden file of this script also
+names its architecture (fidelity.arch) and has the keys of that architecture.
+
+Everything that transformers starts at a neutral value is random: norms, routers, selection biases.
+"""
+import argparse
+import contextlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+import fidelity_fixtures as base
+from fidelity_fixtures import ARR, BOOL, F32, F64, I32, STR, U32, U64
+
+S, G = "sliding_attention", "full_attention"
+
+
+def qwen3(overrides):
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+    c = dict(vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
+             num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-6,
+             max_position_embeddings=4096, use_sliding_window=False, tie_word_embeddings=True,
+             rope_parameters=dict(rope_type="default", rope_theta=1e6))
+    c.update(overrides)
+    return Qwen3ForCausalLM, Qwen3Config(**c)
+
+
+def laguna(overrides):
+    from transformers import LagunaConfig, LagunaForCausalLM
+    yarn = dict(rope_type="yarn", rope_theta=5e5, partial_rotary_factor=0.5, factor=32.0,
+                original_max_position_embeddings=8192, beta_fast=64.0, beta_slow=1.0)
+    c = dict(vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
+             num_attention_heads=6, num_attention_heads_per_layer=[6, 8, 8, 8],
+             num_key_value_heads=2, head_dim=32, sliding_window=16, rms_norm_eps=1e-6,
+             layer_types=[G, S, S, S], mlp_layer_types=["dense"] + ["sparse"] * 3,
+             num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32,
+             shared_expert_intermediate_size=64, moe_routed_scaling_factor=2.5,
+             max_position_embeddings=4096, gating="per-head", tie_word_embeddings=False,
+             rope_parameters={G: yarn, S: dict(rope_type="default", rope_theta=1e4,
+                                               partial_rotary_factor=1.0)})
+    c.update(overrides)
+    return LagunaForCausalLM, LagunaConfig(**c)
+
+
+# name: (family, seed, tokens, configuration)
+CASES = {
+    "qwen3": (qwen3, 700, 100, {}),
+    "qwen3-yarn": (qwen3, 800, 100, dict(
+        tie_word_embeddings=False, num_attention_heads=6,
+        rope_parameters=dict(rope_type="yarn", rope_theta=1e6, factor=4.0,
+                             original_max_position_embeddings=1024))),
+    "laguna": (laguna, 900, 130, {}),
+    "laguna-element": (laguna, 1000, 100, dict(
+        gating="per-element", layer_types=[G] * 4, num_attention_heads=4,
+        num_attention_heads_per_layer=[4] * 4, mlp_layer_types=["dense"] * 2 + ["sparse"] * 2,
+        moe_routed_scaling_factor=1.0)),
+}
+
+
+# ---- Metadata ------------------------------------------------------------------------------
+
+def rope_values(a, rope):
+    if rope["rope_type"] != "yarn":
+        return []
+    return [(a + "rope.scaling.type", STR, "yarn"),
+            (a + "rope.scaling.factor", F32, rope["factor"]),
+            (a + "rope.scaling.original_context_length", U32,
+             rope["original_max_position_embeddings"]),
+            (a + "rope.scaling.yarn_beta_fast", F32, rope.get("beta_fast") or 32.0),
+            (a + "rope.scaling.yarn_beta_slow", F32, rope.get("beta_slow") or 1.0)]
+
+
+def model_values(arch, c):
+    a = arch + "."
+    v = [(a + "block_count", U32, c.num_hidden_layers),
+         (a + "context_length", U32, c.max_position_embeddings),
+         (a + "embedding_length", U32, c.hidden_size),
+         (a + "feed_forward_length", U32, c.intermediate_size),
+         (a + "attention.head_count_kv", U32, c.num_key_value_heads),
+         (a + "attention.key_length", U32, c.head_dim),
+         (a + "attention.value_length", U32, c.head_dim),
+         (a + "attention.layer_norm_rms_epsilon", F32, c.rms_norm_eps)]
+    if arch == "qwen3":
+        rope = c.rope_parameters
+        return v + [(a + "attention.head_count", U32, c.num_attention_heads),
+                    (a + "rope.freq_base", F32, rope["rope_theta"])] + rope_values(a, rope)
+    full, swa = c.rope_parameters[G], c.rope_parameters[S]
+    windows = S in c.layer_types
+    v += [(a + "attention.head_count", (ARR, I32), c.num_attention_heads_per_layer),
+          (a + "attention.sliding_window", U32, c.sliding_window if windows else 0),
+          (a + "rope.dimension_count", U32, int(c.head_dim * full["partial_rotary_factor"])),
+          (a + "rope.dimension_count_swa", U32, int(c.head_dim * swa["partial_rotary_factor"])),
+          (a + "rope.freq_base", F32, full["rope_theta"]),
+          (a + "rope.freq_base_swa", F32, swa["rope_theta"]),
+          (a + "expert_count", U32, c.num_experts),
+          (a + "expert_used_count", U32, c.num_experts_per_tok),
+          (a + "expert_feed_forward_length", U32, c.moe_intermediate_size),
+          (a + "expert_shared_feed_forward_length", U32, c.shared_expert_intermediate_size),
+          (a + "expert_gating_func", U32, 2),
+          (a + "expert_weights_norm", BOOL, True),
+          (a + "expert_weights_scale", F32, c.moe_routed_scaling_factor),
+          (a + "leading_dense_block_count", U32, c.mlp_layer_types.index("sparse"))]
+    if windows:
+        v += [(a + "attention.sliding_window_pattern", (ARR, BOOL),
+               [t == S for t in c.layer_types])]
+    return v + rope_values(a, full)
+
+
+# ---- Tensors -------------------------------------------------------------------------------
+
+LAYER_NAMES = [
+    ("input_layernorm.weight", "attn_norm.weight"),
+    ("self_attn.q_proj.weight", "attn_q.weight"),
+    ("self_attn.k_proj.weight", "attn_k.weight"),
+    ("self_attn.v_proj.weight", "attn_v.weight"),
+    ("self_attn.o_proj.weight", "attn_output.weight"),
+    ("self_attn.g_proj.weight", "attn_gate.weight"),
+    ("self_attn.q_norm.weight", "attn_q_norm.weight"),
+    ("self_attn.k_norm.weight", "attn_k_norm.weight"),
+    ("post_attention_layernorm.weight", "ffn_norm.weight"),
+    ("mlp.gate_proj.weight", "ffn_gate.weight"),
+    ("mlp.up_proj.weight", "ffn_up.weight"),
+    ("mlp.down_proj.weight", "ffn_down.weight"),
+    ("mlp.gate.weight", "ffn_gate_inp.weight"),
+    ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
+    ("mlp.experts.gate_up_proj", "ffn_gate_up_exps.weight"),
+    ("mlp.experts.down_proj", "ffn_down_exps.weight"),
+    ("mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight"),
+    ("mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight"),
+    ("mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight"),
+]
+GLOBAL_NAMES = [
+    ("model.embed_tokens.weight", "token_embd.weight"),
+    ("model.norm.weight", "output_norm.weight"),
+    ("lm_head.weight", "output.weight"),
+]
+
+
+def init_of(name, shape):
+    """Mean and deviation by the GGUF name."""
+    if name.endswith(("attn_q_norm.weight", "attn_k_norm.weight")):
+        return 1.3, 0.4
+    if name.endswith("norm.weight"):
+        return 1.0, 0.3
+    if name.endswith("exp_probs_b.bias"):
+        return 0.0, 0.3
+    if name == "token_embd.weight":
+        return 0.0, 0.5
+    if name == "output.weight":
+        return 0.0, 0.6
+    return 0.0, float(1.2 / np.sqrt(np.float64(shape[-1])))
+
+
+def tensor_list(model, config):
+    """[(gguf name, parameter)] in file order; every parameter once."""
+    slots = dict(model.named_parameters())
+    out = [(name, slots.pop(hf)) for hf, name in GLOBAL_NAMES if hf in slots]
+    for i in range(config.num_hidden_layers):
+        for hf, name in LAYER_NAMES:
+            key = f"model.layers.{i}.{hf}"
+            if key in slots:
+                out.append((f"blk.{i}.{name}", slots.pop(key)))
+    assert not slots, sorted(slots)
+    return out
+
+
+# ---- Cases ---------------------------------------------------------------------------------
+
+@contextlib.contextmanager
+def everything_f64(model):
+    """transformers computes norms, routers, angles and softmax in f32 whatever the model's type."""
+    old = torch.Tensor.float, torch.nn.functional.softmax, torch.float
+    torch.Tensor.float = torch.Tensor.double
+    torch.nn.functional.softmax = lambda x, dim=None, dtype=None: old[1](x.double(), dim=dim)
+    torch.float = torch.float64  # .to(dtype=torch.float)
+    old_to = torch.Tensor.to
+
+    def to(self, *args, **kw):
+        args = tuple(torch.float64 if a is torch.float32 else a for a in args)
+        return old_to(self, *args, **kw)
+    torch.Tensor.to = to
+    try:
+        yield
+    finally:
+        torch.Tensor.float, torch.nn.functional.softmax, torch.float = old
+        torch.Tensor.to = old_to
+
+
+def run_f64(model, ids):
+    model.to(torch.float64)
+    with everything_f64(model):
+        logits = model(ids, use_cache=False).logits[0].numpy()
+    model.to(torch.float32)
+    assert logits.dtype == np.float64
+    return logits
+
+
+def router_gap(model, ids):
+    """Smallest distance between the last expert chosen and the first one left out."""
+    gap = [float("inf")]
+
+    def hook(m, _, out):
+        p = (torch.sigmoid(out[0]) + m.e_score_correction_bias).sort(-1, descending=True).values
+        k = out[1].shape[-1]
+        gap[0] = min(gap[0], float((p[:, k - 1] - p[:, k]).min()))
+    handles = [m.register_forward_hook(hook) for m in model.modules()
+               if type(m).__name__ == "LagunaTopKRouter"]
+    model(ids, use_cache=False)
+    for h in handles:
+        h.remove()
+    return gap[0]
+
+
+def run_case(name):
+    family, seed, n_tokens, overrides = CASES[name]
+    cls, config = family(overrides)
+    config._attn_implementation = config._experts_implementation = "eager"
+    model = cls(config).eval().to(torch.float32)
+    model.requires_grad_(False)
+    while True:
+        arrays, recipe = [], []
+        for i, (tname, slot) in enumerate(tensor_list(model, config)):
+            shape = tuple(slot.shape)
+            mean, sigma = init_of(tname, shape)
+            a = base.draw(seed, i, shape, mean, sigma)
+            slot.copy_(torch.from_numpy(a))
+            arrays.append(a)
+            recipe.append((tname, shape, mean, sigma))
+        ids = base.draw_tokens(seed, n_tokens, config.vocab_size)
+        t = torch.from_numpy(ids.astype(np.int64))[None]
+        logits = model(t, use_cache=False).logits[0].numpy()
+        best = np.sort(logits, axis=-1)
+        margin = float((best[:, -1] - best[:, -2]).min())
+        gap = router_gap(model, t)
+        d = logits - run_f64(model, t)
+        floor_max, floor_rms = float(np.abs(d).max()), float(np.sqrt(np.mean(d * d)))
+        if margin > base.MARGIN and gap > base.ROUTER_GAP and floor_max < base.FLOOR:
+            break
+        seed += 1
+    print(f"{name}: seed {seed}, {len(arrays)} tensors, logit deviation {logits.std():.2f}, "
+          f"margin {margin:.3f}, router gap {gap:.1e}, f32 against f64: max {floor_max:.1e} "
+          f"rms {floor_rms:.1e}")
+    arch = family.__name__
+    return dict(arch=arch, seed=seed, values=model_values(arch, config), recipe=recipe,
+                arrays=arrays, ids=ids, logits=logits, floor=(floor_max, floor_rms),
+                print=base.fingerprint(arrays))
+
+
+def golden_bytes(name, r):
+    f = "fidelity."
+    dims = [list(s[::-1]) + [1] * (4 - len(s)) for _, s, _, _ in r["recipe"]]
+    values = [
+        ("general.architecture", STR, "fidelity"),
+        ("general.name", STR, "tiny " + name),
+        (f + "made_by", STR, f"transformers {transformers.__version__}, "
+                             f"torch {torch.__version__.split('+')[0]}"),
+        (f + "arch", STR, r["arch"]),
+        (f + "seed", U64, r["seed"]),
+        (f + "fingerprint", U64, r["print"]),
+        (f + "floor_max", F64, r["floor"][0]),
+        (f + "floor_rms", F64, r["floor"][1]),
+        (f + "tokens", (ARR, I32), r["ids"].tolist()),
+        (f + "tensor.name", (ARR, STR), [x[0] for x in r["recipe"]]),
+        (f + "tensor.ne", (ARR, I32), sum(dims, [])),
+        (f + "tensor.mean", (ARR, F64), [x[2] for x in r["recipe"]]),
+        (f + "tensor.sigma", (ARR, F64), [x[3] for x in r["recipe"]]),
+    ] + r["values"]
+    return base.gguf_bytes(values, [("logits", r["logits"])])
+
+
+def model_bytes(name, r):
+    values = [("general.architecture", STR, r["arch"]), ("general.name", STR, "tiny " + name),
+              ("general.file_type", U32, 0)] + r["values"]
+    values += [("tokenizer.ggml.model", STR, "no_vocab")]
+    return base.gguf_bytes(values, [(x[0], a) for x, a in zip(r["recipe"], r["arrays"])])
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    ap.add_argument("cases", nargs="*", default=list(CASES))
+    ap.add_argument("--check", action="store_true")
+    ap.add_argument("--models", metavar="DIR")
+    o = ap.parse_args()
+    torch.set_grad_enabled(False)
+    torch.set_num_threads(1)
+    np.seterr(over="ignore")
+    bad = 0
+    for name in o.cases:
+        r = run_case(name)
+        if o.models:
+            d = Path(o.models)
+            d.mkdir(parents=True, exist_ok=True)
+            (d / f"{name}.gguf").write_bytes(model_bytes(name, r))
+            r["ids"].astype("<i4").tofile(d / f"{name}.ids.bin")
+            continue
+        path = base.OUT / f"{name}.golden"
+        new = golden_bytes(name, r)
+        if not o.check:
+            path.write_bytes(new)
+            print(f"  {path.name}: {len(new)} bytes")
+        else:
+            # Another torch may round otherwise: compare the recipe exactly, logits by the floor.
+            old = path.read_bytes()
+            d = np.abs(np.frombuffer(old[-r["logits"].nbytes:], "<f4") - r["logits"].ravel()).max()
+            print(f"  {path.name}: logits within {d:.1e} of the file's")
+            bad += d > 1e-3 or len(old) != len(new)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
