@@ -333,7 +333,7 @@ DEV void finish_gated(const float *part, const rows_args &r, int n_row, int n_ti
             store_four(to, v, n_out - o);
         }
         if (r.p.q.q)
-            quantise_four(v, r.p.q, r.first + row, o, in);
+            quantise_four(v, r.p.q, rows.first + row, o, in);
     }
 }
 
