@@ -217,6 +217,7 @@ static void put_report(const inspect_report *r, const char *target)
     puts("\nMetadata");
     for (uint64_t i = 0; i < g->n_values; i++)
         put_value(&g->value[i]);
+    inspect_words_put(&r->words);
     puts("\nTypes");
     for (uint32_t t = 0; t < NUM_TYPE_END; t++)
         if (r->n_of_type[t])
@@ -274,6 +275,7 @@ static int run_inspect(const command *c, int argc, char **argv)
         r.model = &info;
         r.n_active = info.n_params_active; /* the model knows which tensors it does not use */
     }
+    inspect_words_read(&r.words, &g, m);
     if (o.json)
         st = inspect_json(&r, &e);
     else

@@ -10,7 +10,8 @@
 enum {
     INSPECT_ITEMS = 8,  /* items of a long array that are shown */
     INSPECT_KINDS = 32, /* kinds of layers by their stores of keys and values */
-    INSPECT_FEATURES = 16
+    INSPECT_FEATURES = 16,
+    INSPECT_ENDS = 8
 };
 
 /* A drafter's facts: inspect_draft.c. */
@@ -42,6 +43,21 @@ void inspect_draft_close(inspect_draft *d);
 void inspect_draft_put(const inspect_draft *d, const char *target); /* target NULL: none given */
 json_t *inspect_draft_json(const inspect_draft *d);
 
+/* The vocabulary: inspect_words.c. */
+typedef struct inspect_words {
+    bool known; /* else the file has none, or is not a model that carat runs */
+    char model[32], pre[32];
+    uint64_t n_tokens, n_merges;
+    int32_t bos;                       /* raw prompts begin with it; -1: none */
+    int32_t end[INSPECT_ENDS], n_ends; /* tokens that end an answer; n_ends may exceed the list */
+    bool chat;                         /* the template is known */
+    const carat_model *m;              /* must outlive this */
+} inspect_words;
+
+void inspect_words_read(inspect_words *w, const gguf *g, const carat_model *m); /* m may be NULL */
+void inspect_words_put(const inspect_words *w);
+json_t *inspect_words_json(const inspect_words *w);
+
 typedef struct inspect_report {
     const gguf *g;
     uint64_t n_of_type[NUM_TYPE_END], bytes_of_type[NUM_TYPE_END];
@@ -54,6 +70,7 @@ typedef struct inspect_report {
     int32_t n_weights;
     err why_not; /* why there is no model or no plan */
     inspect_draft draft;
+    inspect_words words;
 } inspect_report;
 
 status inspect_json(const inspect_report *r, err *e); /* one object on stdout */

@@ -5,6 +5,7 @@
  * texts, must not break the terminal or the JSON.
  */
 #include "tests/test.h"
+#include "tests/toy_model.h"
 #include "apps/commands.h"
 #include "base/json.h"
 #include "base/map.h"
@@ -102,6 +103,32 @@ TEST(inspect_works_for_other_models_and_odd_text)
     mem_free(text);
     mem_free(inspect(1, path, "--ctx", "10", NULL));
     mem_free(inspect(1, "/nonexistent.gguf", NULL, NULL, NULL));
+}
+
+TEST(inspect_explains_the_vocabulary)
+{
+    const char *path = toy_model_write(NULL);
+    err e = {0};
+    json_t *v, *w;
+    char *text = inspect(0, path, NULL, NULL, NULL);
+    CHECK(strstr(text, "\nText\n  tokenizer        gemma4, "));
+    CHECK(strstr(text, "\n  prompts begin    with <bos> (2)\n"));
+    CHECK(strstr(text, "\n  answers end at   <eos> (1), <turn|> (9), <|tool_response> ("));
+    CHECK(strstr(text, "\n  chat template    known\n"));
+    mem_free(text);
+    text = inspect(0, path, "--json", NULL, NULL);
+    CHECK_OK(json_parse(&v, text, strlen(text), "inspect", &e), e);
+    w = json_object_get(v, "text");
+    CHECK_EQ(json_array_size(json_object_get(w, "ends")), 3);
+    CHECK_EQ(json_integer_value(json_object_get(w, "begin")), 2);
+    CHECK(json_is_true(json_object_get(w, "chat")));
+    json_decref(v);
+    mem_free(text);
+    const char *make[] = {"tiny-dense", path}; /* has no tokenizer */
+    CHECK_EQ(command_synth.run(&command_synth, 2, (char **)make), 0);
+    text = inspect(0, path, NULL, NULL, NULL);
+    CHECK(!strstr(text, "\nText\n"));
+    mem_free(text);
 }
 
 /* A drafter: its facts, warnings about what the file says wrongly, and its cost beside a model. */
