@@ -282,9 +282,10 @@ static status open_thought(generation *g, err *e)
     const carat_model *m = g->m;
     thought *t = &g->thought;
     t->open_id = t->close_id = -1;
-    if (m->text && m->chat) {
-        t->open_id = vocab_mark(m->text, m->chat->family->answer->thought_open);
-        t->close_id = vocab_mark(m->text, m->chat->family->answer->thought_close);
+    const answer_syntax *a = m->chat ? text_answer_syntax(m->chat, m->chat->family) : NULL;
+    if (m->text && a) {
+        t->open_id = vocab_mark(m->text, a->thought_open);
+        t->close_id = vocab_mark(m->text, a->thought_close);
     }
     t->inside = g->opt.starts_thinking;
     if (t->close_id < 0 && (g->opt.max_thinking > 0 || g->opt.answer_reserve > 0))

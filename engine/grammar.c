@@ -53,7 +53,7 @@ static void follow_token(void *user, int32_t id)
 
 static status compile(grammar **g, const carat_model *m, const carat_grammar_options *o, err *e)
 {
-    const grammar_setting how = {.family = m->text ? vocab_family(m->text) : NULL,
+    const grammar_setting how = {.answer = m->text ? text_answer_syntax(m->chat, vocab_family(m->text)) : NULL,
                                  .thought = o->starts_thinking ? THOUGHT_INSIDE
                                             : o->thinking      ? THOUGHT_MAY
                                                                : THOUGHT_NONE,

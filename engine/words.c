@@ -72,14 +72,15 @@ static void add_mark(const carat_model *m, carat_marks *marks, const char *piece
 void carat_model_get_marks(const carat_model *m, carat_marks *marks)
 {
     const text_family *f = m->text ? vocab_family(m->text) : NULL;
+    const answer_syntax *a = text_answer_syntax(m->chat, f);
     *marks = (carat_marks){-1, -1, -1, -1, {0}, 0};
-    if (!f || !f->answer)
+    if (!a)
         return;
-    marks->thought_open = vocab_mark(m->text, f->answer->thought_open);
-    marks->thought_close = vocab_mark(m->text, f->answer->thought_close);
-    marks->call_open = vocab_mark(m->text, f->answer->call_open);
-    marks->call_close = vocab_mark(m->text, f->answer->call_close);
-    for (const char *const *piece = f->answer->content_not; *piece; piece++)
+    marks->thought_open = vocab_mark(m->text, a->thought_open);
+    marks->thought_close = vocab_mark(m->text, a->thought_close);
+    marks->call_open = vocab_mark(m->text, a->call_open);
+    marks->call_close = vocab_mark(m->text, a->call_close);
+    for (const char *const *piece = a->content_not; *piece; piece++)
         add_mark(m, marks, *piece);
     add_mark(m, marks, f->eos);
 }

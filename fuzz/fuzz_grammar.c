@@ -77,7 +77,7 @@ FUZZ(grammar)
     status st;
     if (len > 4096)
         return;
-    const grammar_setting how = {.family = &gemma4_text,
+    const grammar_setting how = {.answer = gemma4_text.answer,
                                  .thought = (grammar_thought)(kind / 3 % 3)};
     grammar_tools tools = {.tools = s, .n_tools = len, .json = kind & 32, .strict_all = kind & 64};
     st = kind % 3 == 0   ? grammar_from_gbnf(&g, s, len, &how, &e)

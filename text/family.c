@@ -23,3 +23,8 @@ const text_family *text_family_of(const char *arch, size_t n)
             return *f;
     return NULL;
 }
+
+const answer_syntax *text_answer_syntax(const chat_format *f, const text_family *family)
+{
+    return f && f->answer ? f->answer : family ? family->answer : NULL;
+}

@@ -58,7 +58,8 @@ typedef struct made_words {
 typedef struct chat_format {
     const char *name; /* "gemma4 july large" */
     const text_family *family;
-    int32_t revision; /* for the family's own files */
+    int32_t revision;                   /* for the family's own files */
+    const struct answer_syntax *answer; /* NULL: the family's */
 } chat_format;
 
 /* The marks of an answer. Each is a piece of the vocabulary. */
@@ -103,13 +104,17 @@ struct text_family {
     const chat_format *(*recognise)(const char *template_text, size_t n);
     void (*render)(struct chat_writer *w, const chat_format *f, const struct jtree *messages,
                    const struct jtree *tools, const carat_chat_options *opt);
-    const answer_syntax *answer;
+    const answer_syntax *answer; /* without a known template too; NULL: the templates differ */
 };
 
 /* The family with this architecture, or NULL. */
 const text_family *text_family_of(const char *arch, size_t n);
 /* All entries. The last element is NULL. */
 extern const text_family *const text_families[];
+
+/* The syntax of answers to prompts in this format. Without a format: the family's, which may be
+ * NULL. */
+const answer_syntax *text_answer_syntax(const chat_format *f, const text_family *family);
 
 /* Whether the list contains s[0..n). list NULL: false. */
 bool text_is_one_of(const char *const *list, const char *s, size_t n);

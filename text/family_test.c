@@ -12,7 +12,7 @@
 #define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 static const text_family toy_family;
-static const chat_format toy_format = {"toy", &toy_family, 0};
+static const chat_format toy_format = {"toy", &toy_family, 0, NULL};
 
 static size_t whole_text(const char *s, size_t n)
 {
@@ -210,7 +210,7 @@ TEST(a_second_family_has_its_calls_forced)
         "\"parameters\":{\"properties\":{\"n\":{\"type\":\"integer\"}},"
         "\"required\":[\"n\"]}}}]";
     static const char call[] = "{\"name\": \"f\", \"arguments\": {\"n\":3}}";
-    const grammar_setting how = {.family = &toy_family, .thought = THOUGHT_INSIDE};
+    const grammar_setting how = {.answer = &syntax, .thought = THOUGHT_INSIDE};
     const grammar_tools o = {.tools = tools, .n_tools = sizeof tools - 1, .calls = CALLS_MUST};
     vocab *v = toy_words(false);
     grammar *g;

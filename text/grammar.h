@@ -37,7 +37,7 @@ enum {
 };
 
 typedef struct grammar grammar;
-struct text_family; /* family.h */
+struct answer_syntax; /* family.h */
 
 /* The thought (reasoning) before the constrained text of an answer. */
 typedef enum grammar_thought {
@@ -47,7 +47,7 @@ typedef enum grammar_thought {
 } grammar_thought;
 
 typedef struct grammar_setting {
-    const struct text_family *family; /* syntax of thoughts and calls; NULL: neither */
+    const struct answer_syntax *answer; /* syntax of thoughts and calls; NULL: neither */
     grammar_thought thought;
     /* Polled during compilation; true ends it with E_CANCELLED. NULL: never polled. */
     bool (*cancelled)(void *user);

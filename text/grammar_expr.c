@@ -310,7 +310,7 @@ gx *gx_without_any(gx_builder *b, const char *const *word)
 
 gx *gx_after_thought(gx_builder *b, gx *x)
 {
-    const answer_syntax *a = b->how->family ? b->how->family->answer : NULL;
+    const answer_syntax *a = b->how->answer;
     if (b->how->thought == THOUGHT_NONE)
         return x;
     if (!a || !a->thought_open) {

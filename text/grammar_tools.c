@@ -23,7 +23,7 @@ typedef struct tool {
 
 static const answer_syntax *syntax_of(const gx_builder *b)
 {
-    return b->how->family->answer;
+    return b->how->answer;
 }
 
 static bool read_tool(gx_builder *b, const jtree *x, int i, tool *t)
@@ -122,7 +122,7 @@ status grammar_from_tools(grammar **g, const grammar_tools *o, const grammar_set
     const jtree *tools = NULL;
     *g = NULL;
     gx_begin(&b, how, e);
-    if (!how || !how->family || !how->family->answer || !how->family->answer->call_open)
+    if (!how || !how->answer || !how->answer->call_open)
         return err_set(e, E_UNSUPPORTED, "answers of this model have no tool calls");
     if (o->n_tools > CHAT_MAX_JSON_BYTES / 16)
         return err_set(e, E_LIMIT, "tools has %zu bytes; the most is %d", o->n_tools,

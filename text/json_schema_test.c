@@ -467,12 +467,18 @@ static const char tools[] =
     "\"required\":[\"city\"]}}},{\"type\":\"function\",\"function\":{\"name\":\"note\"}},"
     "{\"type\":\"function\",\"function\":{\"name\":\"ping\",\"strict\":true}}]";
 
-static grammar_setting how = {.family = &gemma4_text}; /* every test is a process */
+static grammar_setting how; /* every test is a process */
+
+static const grammar_setting *gemma_setting(void)
+{
+    how.answer = gemma4_text.answer;
+    return &how;
+}
 
 static void open_tools(follower *f, const grammar_tools *o, const vocab *v)
 {
     err e = {0};
-    CHECK_OK(grammar_from_tools(&f->g, o, &how, &e), e);
+    CHECK_OK(grammar_from_tools(&f->g, o, gemma_setting(), &e), e);
     CHECK_OK(token_tree_open(&f->t, v, &e), e);
     CHECK_OK(matcher_open(&f->m, f->g, f->t, &e), e);
 }
@@ -553,7 +559,7 @@ TEST(tool_grammar_says_how_calls_look)
     CHECK(follows(&f, words->v, "hm<channel|>" CALL("ping{}")));
     close_all(&f);
     o.only = "nobody";
-    CHECK_STATUS(grammar_from_tools(&f.g, &o, &how, &e), E_FORMAT);
+    CHECK_STATUS(grammar_from_tools(&f.g, &o, gemma_setting(), &e), E_FORMAT);
     CHECK(strstr(e.text, "tool_choice names nobody"));
     toy_free(words);
 }
@@ -614,7 +620,7 @@ TEST(tool_grammar_calls_are_read_strictly)
 
 static status compile_all(void *arg, err *e)
 {
-    const grammar_setting may = {.family = &gemma4_text, .thought = THOUGHT_MAY};
+    const grammar_setting may = {.answer = gemma4_text.answer, .thought = THOUGHT_MAY};
     (void)arg;
     grammar *g = NULL;
     status st = grammar_from_schema(&g, samples[0], strlen(samples[0]), &may, e);
@@ -625,7 +631,7 @@ static status compile_all(void *arg, err *e)
         return st;
     grammar_close(g);
     grammar_tools o = {.tools = tools, .n_tools = sizeof tools - 1};
-    st = grammar_from_tools(&g, &o, &how, e);
+    st = grammar_from_tools(&g, &o, gemma_setting(), e);
     grammar_close(g);
     return st;
 }

@@ -408,7 +408,7 @@ status answer_open(answer_parser **out, const chat_format *f, bool starts_thinki
     *out = NULL;
     if (!a)
         return err_memory(e, "an answer", sizeof *a);
-    a->syntax = f ? f->family->answer : NULL;
+    a->syntax = f ? text_answer_syntax(f, f->family) : NULL;
     if (a->syntax)
         add_marks(a, a->syntax);
     a->fn = fn;
