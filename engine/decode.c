@@ -218,6 +218,8 @@ static void accept_token(generation *g, const carat_event *ev, bool context_full
     const char *bytes = m->text ? vocab_text(m->text, ev->id, false, &n) : NULL;
     if (bytes && n && !stream_put(&g->text, bytes, n))
         generation_stop(g, g->text.met >= 0 ? CARAT_FINISH_STOP : CARAT_FINISH_CANCELLED);
+    if (g->parser && answer_over(g->parser))
+        generation_stop(g, CARAT_FINISH_STOP);
     if (g->n_generated == g->opt.max_tokens || context_full)
         generation_stop(g, CARAT_FINISH_LENGTH);
 }

@@ -237,6 +237,10 @@ typedef struct carat_chat_options {
     bool no_generation_prompt; /* do not open the assistant's turn */
     bool raw_markers;   /* markers inside content become control tokens, as in a Jinja server */
     bool continue_last; /* a last assistant message is the beginning of the answer: not closed */
+    bool drop_thinking; /* drop finished thoughts where the model's template keeps them by itself */
+    /* minimal, low, medium, high, xhigh or max, for templates with an instruction about it; others
+     * ignore it. NULL: the template's default. Read during the call. */
+    const char *reasoning_effort;
 } carat_chat_options;
 
 /* A rendered conversation: the prompt as text and as tokens. Free with carat_chat_free. */

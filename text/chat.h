@@ -82,6 +82,9 @@ enum {
 status answer_open(answer_parser **a, const chat_format *f, bool starts_thinking, answer_fn fn,
                    void *user, err *e);
 void answer_close(answer_parser *a); /* NULL is fine */
+/* Names the tools of the conversation, JSON in OpenAI's form: their schemas type the arguments that
+ * a syntax writes as plain text. Before the first answer_put. Invalid JSON counts as no tools. */
+status answer_tools(answer_parser *a, const char *tools, size_t n, err *e);
 /* Takes any bytes; invalid UTF-8 becomes U+FFFD. E_CANCELLED: fn returned false. E_MEMORY. */
 status answer_put(answer_parser *a, const char *bytes, size_t n, err *e);
 /* Call before answer_end if a limit, not the model, ended the answer. An incomplete call is then
@@ -91,5 +94,6 @@ void answer_was_cut(answer_parser *a);
  * content. */
 status answer_end(answer_parser *a, err *e);
 int32_t answer_n_calls(const answer_parser *a); /* so far */
+bool answer_over(const answer_parser *a); /* the text ended the answer; later text is dropped */
 
 #endif

@@ -29,80 +29,17 @@
 
 typedef enum last_said { SAID_OTHER, SAID_CALL, SAID_RESPONSE } last_said;
 
-typedef enum role { ROLE_SYSTEM, ROLE_DEVELOPER, ROLE_USER, ROLE_ASSISTANT, ROLE_TOOL } role;
-static const char *const role_names[] = {"system", "developer", "user", "assistant", "tool"};
-
-typedef struct message {
-    const jtree *v;
-    size_t i; /* index in the request, for error messages */
-    role role;
-    const jtree *calls, *responses; /* non-empty arrays, or NULL */
-} message;
-
 typedef struct gemma {
     chat_writer *w;
     int32_t revision;
     const carat_chat_options *opt;
-    message *m;
+    chat_message *m;
     size_t n;
     int64_t last_user; /* -1: none */
     last_said said;
     bool closed; /* the text ends in "<turn|>\n" */
     bool begun;  /* the text ends in the beginning of an answer */
 } gemma;
-
-/* ---- Reading messages ---- */
-
-static const jtree *list_of(gemma *g, const message *m, const char *key)
-{
-    const jtree *v = jtree_get(m->v, key);
-    if (!v)
-        return NULL;
-    if (v->kind != JTREE_ARRAY)
-        chat_fail(g->w, E_FORMAT, "messages[%zu].%s is %s, not an array", m->i, key,
-                  jtree_kind_name(v));
-    else if (v->count && m->role != ROLE_ASSISTANT)
-        chat_fail(g->w, E_FORMAT, "messages[%zu].%s: only assistant messages have those", m->i,
-                  key);
-    else if (v->count > CHAT_MAX_CALLS)
-        chat_fail(g->w, E_LIMIT, "messages[%zu].%s has %zu entries; carat takes up to %d", m->i,
-                  key, v->count, CHAT_MAX_CALLS);
-    return v->kind == JTREE_ARRAY && v->count ? v : NULL;
-}
-
-static void read_message(gemma *g, message *m, const jtree *v, size_t i)
-{
-    const jtree *r = jtree_get(v, "role");
-    size_t k = 0;
-    *m = (message){.v = v, .i = i};
-    if (v->kind != JTREE_OBJECT || !jtree_is(r, JTREE_STRING)) {
-        chat_fail(g->w, E_FORMAT, "messages[%zu] is %s; expected an object with a role", i,
-                  v->kind == JTREE_OBJECT ? "an object without a role" : jtree_kind_name(v));
-        return;
-    }
-    while (k < 5 && strcmp(r->s, role_names[k]))
-        k++;
-    if (k == 5) {
-        chat_fail(g->w, E_FORMAT,
-                  "messages[%zu] has the role \"%.60s\"; roles are system, developer, user, "
-                  "assistant and tool",
-                  i, r->s);
-        return;
-    }
-    m->role = (role)k;
-    m->calls = list_of(g, m, "tool_calls");
-    m->responses = list_of(g, m, "tool_responses");
-}
-
-/* The string member. NULL if absent, null or empty; an error for any other type. */
-static const jtree *string_of(gemma *g, const message *m, const jtree *object, const char *key)
-{
-    const jtree *v = jtree_get(object, key);
-    if (v && v->kind != JTREE_STRING)
-        chat_fail(g->w, E_FORMAT, "messages[%zu].%s is %s, not a string", m->i, key,
-                  jtree_kind_name(v));
-    return jtree_is(v, JTREE_STRING) && v->n ? v : NULL;
-}
 
 /* ---- Content ---- */
 
@@ -151,7 +88,7 @@ static const char *media_of(const jtree *kind)
 }
 
 /* The text of part `it`. For a media part NULL, with *media set. Any other part is an error. */
-static const jtree *part_text(gemma *g, const message *m, const jtree *it, const char **media)
+static const jtree *part_text(gemma *g, const chat_message *m, const jtree *it, const char **media)
 {
     const jtree *kind = jtree_get(it, "type"), *text = jtree_get(it, "text");
     *media = media_of(kind);
@@ -173,21 +110,11 @@ static void put_media(gemma *g, const char *media)
     g->w->p->n_media++;
 }
 
-static const jtree *content_of(gemma *g, const message *m)
-{
-    const jtree *c = jtree_get(m->v, "content");
-    if (c && c->kind != JTREE_STRING && c->kind != JTREE_ARRAY)
-        chat_fail(g->w, E_FORMAT,
-                  "messages[%zu].content is %s; expected a string, an array of parts, or null",
-                  m->i, jtree_kind_name(c));
-    return c;
-}
-
 /* Returns whether a part is media. */
-static bool put_content(gemma *g, const message *m)
+static bool put_content(gemma *g, const chat_message *m)
 {
-    const jtree *c = content_of(g, m);
-    bool model = m->role == ROLE_ASSISTANT, any_media = false;
+    const jtree *c = chat_content_of(g->w, m);
+    bool model = m->role == CHAT_ASSISTANT, any_media = false;
     if (jtree_is(c, JTREE_STRING)) {
         if (model)
             put_without_thoughts(g, c->s, c->n);
@@ -211,9 +138,9 @@ static bool put_content(gemma *g, const message *m)
 }
 
 /* The exact beginning of an answer. */
-static void put_beginning(gemma *g, const message *m)
+static void put_beginning(gemma *g, const chat_message *m)
 {
-    const jtree *c = content_of(g, m);
+    const jtree *c = chat_content_of(g->w, m);
     if (jtree_is(c, JTREE_STRING))
         chat_put(g->w, c->s, c->n);
     for (const jtree *it = jtree_is(c, JTREE_ARRAY) ? c->first : NULL; it && !g->w->st;
@@ -230,61 +157,28 @@ static void put_beginning(gemma *g, const message *m)
 /* ---- Calls and responses ---- */
 
 /* The name that a result states itself; NULL if none. */
-static const char *given_name(gemma *g, const message *m, const jtree *from)
+static const char *given_name(gemma *g, const chat_message *m, const jtree *from)
 {
-    const jtree *name = string_of(g, m, from, "name");
+    const jtree *name = chat_string_of(g->w, m, from, "name");
     if (name && !chat_is_name(name))
         chat_fail(g->w, E_FORMAT, "messages[%zu].name: braces or control characters in a name",
                   m->i);
     return name ? name->s : NULL;
 }
 
-static const jtree *call_name(gemma *g, const message *m, const jtree *call, size_t i)
+static void put_arguments(gemma *g, const chat_message *m, const jtree *call, size_t i)
 {
-    const jtree *f = jtree_get(call, "function"), *name = jtree_get(f, "name");
-    if (chat_is_name(name))
-        return name;
-    chat_fail(g->w, E_FORMAT,
-              "messages[%zu].tool_calls[%zu] has no usable function name (a non-empty string "
-              "without braces and control characters)",
-              m->i, i);
-    return NULL;
+    char where[CHAT_WHERE];
+    const jtree *a = chat_arguments(g->w, m, call, i, where);
+    if (a)
+        tools_put_members(g->w, a, true, where);
 }
 
-/* Arguments are an object, or a string that holds the JSON text of one (OpenAI's form). Absent or
- * empty means no arguments. */
-static void put_arguments(gemma *g, const message *m, const jtree *call, size_t i)
-{
-    const jtree *a = jtree_get(jtree_get(call, "function"), "arguments");
-    char where[80];
-    snprintf(where, sizeof where, "messages[%zu].tool_calls[%zu].function.arguments", m->i, i);
-    if (jtree_is(a, JTREE_STRING)) {
-        const char *s = a->s;
-        size_t n = a->n;
-        text_trim(&s, &n);
-        if (!n)
-            return;
-        status st = jtree_parse(s, n, where, CHAT_MAX_DEPTH, g->w->mem, &a, g->w->e);
-        if (st) {
-            g->w->st = st;
-            return;
-        }
-    }
-    if (!a || a->kind == JTREE_NULL)
-        return;
-    if (a->kind != JTREE_OBJECT) {
-        chat_fail(g->w, E_FORMAT, "%s: expected a JSON object, found %s", where,
-                  jtree_kind_name(a));
-        return;
-    }
-    tools_put_members(g->w, a, true, where);
-}
-
-static void put_calls(gemma *g, const message *m)
+static void put_calls(gemma *g, const chat_message *m)
 {
     size_t i = 0;
     for (const jtree *call = m->calls->first; call && !g->w->st; call = call->next, i++) {
-        const jtree *name = call_name(g, m, call, i);
+        const jtree *name = chat_call_name(g->w, m, call, i);
         if (!name)
             return;
         chat_lit(g->w, "<|tool_call>call:");
@@ -298,7 +192,7 @@ static void put_calls(gemma *g, const message *m)
 
 /* A result is outside data and may contain anything, even the delimiter. Content never matches
  * special tokens, so the delimiter stays plain text there. */
-static void put_response(gemma *g, const message *m, const char *name, const jtree *response)
+static void put_response(gemma *g, const chat_message *m, const char *name, const jtree *response)
 {
     char where[64];
     snprintf(where, sizeof where, "messages[%zu]", m->i);
@@ -317,7 +211,7 @@ static void put_response(gemma *g, const message *m, const char *name, const jtr
 }
 
 /* The results inside an assistant message (Google's form). */
-static void put_own_responses(gemma *g, const message *m)
+static void put_own_responses(gemma *g, const chat_message *m)
 {
     for (const jtree *r = m->responses->first; r && !g->w->st; r = r->next) {
         const char *name = given_name(g, m, r);
@@ -337,14 +231,14 @@ static bool same_id(const jtree *a, const jtree *b)
 }
 
 /* One `tool` message after the call it answers. */
-static void put_tool_message(gemma *g, const message *caller, const message *m)
+static void put_tool_message(gemma *g, const chat_message *caller, const chat_message *m)
 {
-    const jtree *c = content_of(g, m);
+    const jtree *c = chat_content_of(g->w, m);
     const char *given = given_name(g, m, m->v), *name = given ? given : "unknown";
     size_t i = 0;
     for (const jtree *call = caller->calls->first; call && !g->w->st; call = call->next, i++)
         if (same_id(jtree_get(call, "id"), jtree_get(m->v, "tool_call_id"))) {
-            const jtree *called = call_name(g, caller, call, i);
+            const jtree *called = chat_call_name(g->w, caller, call, i);
             name = called ? called->s : name;
         }
     if (!jtree_is(c, JTREE_ARRAY)) {
@@ -374,10 +268,10 @@ static void put_tool_message(gemma *g, const message *caller, const message *m)
 
 /* ---- Turns ---- */
 
-static void open_turn(gemma *g, role r)
+static void open_turn(gemma *g, chat_role r)
 {
     chat_lit(g->w, "<|turn>");
-    chat_lit(g->w, r == ROLE_ASSISTANT ? "model" : role_names[r]);
+    chat_lit(g->w, r == CHAT_ASSISTANT ? "model" : chat_role_names[r]);
     chat_lit(g->w, "\n");
     g->closed = false;
 }
@@ -396,26 +290,26 @@ static void put_thought(gemma *g, const jtree *text, const char *end)
 }
 
 /* The next message after i that is not a tool's, or NULL. */
-static const message *next_spoken(const gemma *g, size_t i)
+static const chat_message *next_spoken(const gemma *g, size_t i)
 {
     for (i++; i < g->n; i++)
-        if (g->m[i].role != ROLE_TOOL)
+        if (g->m[i].role != CHAT_TOOL)
             return &g->m[i];
     return NULL;
 }
 
-static const message *previous_spoken(const gemma *g, size_t i)
+static const chat_message *previous_spoken(const gemma *g, size_t i)
 {
     while (i-- > 0)
-        if (g->m[i].role != ROLE_TOOL)
+        if (g->m[i].role != CHAT_TOOL)
             return &g->m[i];
     return NULL;
 }
 
-static const jtree *reasoning_of(gemma *g, const message *m)
+static const jtree *reasoning_of(gemma *g, const chat_message *m)
 {
-    const jtree *a = string_of(g, m, m->v, "reasoning");
-    const jtree *b = string_of(g, m, m->v, "reasoning_content");
+    const jtree *a = chat_string_of(g->w, m, m->v, "reasoning");
+    const jtree *b = chat_string_of(g->w, m, m->v, "reasoning_content");
     return a ? a : b;
 }
 
@@ -436,22 +330,22 @@ static bool wants_empty_thought(const gemma *g)
  * content. */
 static bool is_beginning(const gemma *g, size_t i)
 {
-    const message *m = &g->m[i];
+    const chat_message *m = &g->m[i];
     bool content = jtree_truthy(jtree_get(m->v, "content"));
-    return g->opt->continue_last && i + 1 == g->n && m->role == ROLE_ASSISTANT &&
+    return g->opt->continue_last && i + 1 == g->n && m->role == CHAT_ASSISTANT &&
            (m->responses ? content : !m->calls);
 }
 
 /* July 2026 and late April: results of the `tool` role follow the calls they answer. */
 static void put_message(gemma *g, size_t i)
 {
-    const message *m = &g->m[i], *before = previous_spoken(g, i), *after = next_spoken(g, i);
-    bool july = g->revision >= GEMMA4_JULY_SMALL, model = m->role == ROLE_ASSISTANT;
+    const chat_message *m = &g->m[i], *before = previous_spoken(g, i), *after = next_spoken(g, i);
+    bool july = g->revision >= GEMMA4_JULY_SMALL, model = m->role == CHAT_ASSISTANT;
     bool last_turn = (int64_t)i > g->last_user, answered = false;
 
     g->said = SAID_OTHER;
     g->begun = is_beginning(g, i);
-    bool opens = !(model && before && before->role == ROLE_ASSISTANT) || (g->begun && g->closed);
+    bool opens = !(model && before && before->role == CHAT_ASSISTANT) || (g->begun && g->closed);
     if (opens)
         open_turn(g, m->role);
     g->closed = false;
@@ -468,7 +362,7 @@ static void put_message(gemma *g, size_t i)
         put_own_responses(g, m);
         answered = true;
     } else if (m->calls) {
-        for (size_t k = i + 1; k < g->n && g->m[k].role == ROLE_TOOL; k++) {
+        for (size_t k = i + 1; k < g->n && g->m[k].role == CHAT_TOOL; k++) {
             put_tool_message(g, m, &g->m[k]);
             answered = true;
         }
@@ -483,7 +377,7 @@ static void put_message(gemma *g, size_t i)
     bool waiting = g->said == SAID_CALL && !answered;
     if (july) {
         bool content = has_text(g->w->p, from);
-        bool goes_on = model && after && after->role == ROLE_ASSISTANT && (!m->calls || answered);
+        bool goes_on = model && after && after->role == CHAT_ASSISTANT && (!m->calls || answered);
         if (waiting)
             chat_lit(g->w, "<|tool_response>");
         else if (!goes_on && !(answered && !content && !after))
@@ -503,7 +397,7 @@ static void put_message(gemma *g, size_t i)
 /* First April template: every message is a turn of its own, results included. */
 static void put_message_first(gemma *g, size_t i)
 {
-    const message *m = &g->m[i];
+    const chat_message *m = &g->m[i];
     if (!(g->said == SAID_RESPONSE && m->calls))
         open_turn(g, m->role);
     g->said = SAID_OTHER;
@@ -512,7 +406,7 @@ static void put_message_first(gemma *g, size_t i)
     if (g->begun && !m->calls && !m->responses && wants_empty_thought(g))
         chat_lit(g->w, EMPTY_THOUGHT);
     if (m->calls) {
-        const jtree *thought = string_of(g, m, m->v, "reasoning_content");
+        const jtree *thought = chat_string_of(g->w, m, m->v, "reasoning_content");
         if (thought && (int64_t)i > g->last_user)
             put_thought(g, thought, "<channel|>");
         put_calls(g, m);
@@ -530,9 +424,9 @@ static void put_message_first(gemma *g, size_t i)
 }
 
 /* The text of the first system message. */
-static void put_system(gemma *g, const message *m)
+static void put_system(gemma *g, const chat_message *m)
 {
-    const jtree *c = content_of(g, m);
+    const jtree *c = chat_content_of(g->w, m);
     if (jtree_is(c, JTREE_STRING))
         put_trimmed(g, c->s, c->n);
     for (const jtree *it = jtree_is(c, JTREE_ARRAY) ? c->first : NULL; it && !g->w->st;
@@ -555,9 +449,9 @@ static void put_generation_prompt(gemma *g)
     bool first = g->revision == GEMMA4_APRIL_FIRST;
     bool opens = g->said == SAID_OTHER || (first && g->said == SAID_CALL);
     if (opens) {
-        open_turn(g, ROLE_ASSISTANT);
+        open_turn(g, CHAT_ASSISTANT);
     } else if (g->closed) {
-        open_turn(g, ROLE_ASSISTANT); /* the repair: see the top of this file */
+        open_turn(g, CHAT_ASSISTANT); /* the repair: see the top of this file */
         if (!first)
             return;
     } else if (july && g->said == SAID_RESPONSE && thinking) {
@@ -572,32 +466,16 @@ void gemma_render(chat_writer *w, const chat_format *f, const jtree *messages, c
                   const carat_chat_options *opt)
 {
     gemma g = {.w = w, .revision = f->revision, .opt = opt, .last_user = -1};
-    size_t i = 0;
+    size_t i;
 
     w->python = f->revision < GEMMA4_JULY_SMALL;
-    if (messages->kind != JTREE_ARRAY || !messages->count) {
-        chat_fail(w, E_FORMAT, "messages is %s; expected an array with at least one message",
-                  messages->kind == JTREE_ARRAY ? "empty" : jtree_kind_name(messages));
-        return;
-    }
-    if (tools && tools->kind != JTREE_ARRAY && tools->kind != JTREE_NULL) {
-        chat_fail(w, E_FORMAT, "tools is %s; expected an array", jtree_kind_name(tools));
-        return;
-    }
-    g.m = arena_array(w->mem, messages->count, sizeof *g.m);
-    if (!g.m) {
-        chat_fail(w, E_MEMORY, "no memory for %zu messages", messages->count);
-        return;
-    }
-    for (const jtree *v = messages->first; v && !w->st; v = v->next)
-        read_message(&g, &g.m[g.n++], v, i++);
-    if (w->st)
+    if (!chat_read_messages(w, messages, tools, &g.m, &g.n))
         return;
 
     chat_lit(w, "<bos>");
-    bool system = g.m[0].role == ROLE_SYSTEM || g.m[0].role == ROLE_DEVELOPER;
+    bool system = g.m[0].role == CHAT_SYSTEM || g.m[0].role == CHAT_DEVELOPER;
     if (opt->thinking || jtree_truthy(tools) || system) {
-        open_turn(&g, ROLE_SYSTEM);
+        open_turn(&g, CHAT_SYSTEM);
         if (opt->thinking)
             chat_lit(w, "<|think|>\n");
         if (system) {
@@ -614,13 +492,13 @@ void gemma_render(chat_writer *w, const chat_format *f, const jtree *messages, c
         close_turn(&g);
     }
     for (i = 0; i < g.n; i++)
-        if (g.m[i].role == ROLE_USER)
+        if (g.m[i].role == CHAT_USER)
             g.last_user = (int64_t)i;
     bool after_call = false;
     for (i = 0; i < g.n && !w->st; i++) {
         if (f->revision == GEMMA4_APRIL_FIRST) {
             put_message_first(&g, i);
-        } else if (g.m[i].role != ROLE_TOOL) {
+        } else if (g.m[i].role != CHAT_TOOL) {
             put_message(&g, i);
             after_call = g.m[i].calls && !g.m[i].responses;
         } else if (!after_call) {

@@ -29,6 +29,70 @@ void chat_fail(chat_writer *w, status st, const char *fmt, ...)
 /* Trims the white space that Python's str.strip() removes. */
 void text_trim(const char **s, size_t *n);
 
+/* ---- chat_messages.c: what formats read in a request ---- */
+
+typedef enum chat_role {
+    CHAT_SYSTEM,
+    CHAT_DEVELOPER,
+    CHAT_USER,
+    CHAT_ASSISTANT,
+    CHAT_TOOL,
+    N_CHAT_ROLES
+} chat_role;
+
+extern const char *const chat_role_names[N_CHAT_ROLES];
+
+typedef struct chat_message {
+    const jtree *v;
+    size_t i; /* index in the request, for error messages */
+    chat_role role;
+    const jtree *calls, *responses; /* non-empty arrays, or NULL */
+} chat_message;
+
+/* Text of a request. NUL-terminated only if it is a whole string. */
+typedef struct chat_text {
+    const char *s;
+    size_t n;
+} chat_text;
+
+/* A kind of part that is no text, and its placeholder. The list ends with type NULL. */
+typedef struct chat_media {
+    const char *type, *mark;
+} chat_media;
+
+enum { CHAT_WHERE = 120 }; /* bytes of a place in a request, for error messages */
+
+/* Reads all messages into the arena, and checks that tools is an array or NULL. */
+bool chat_read_messages(chat_writer *w, const jtree *messages, const jtree *tools,
+                        chat_message **out, size_t *n);
+/* The string member. NULL if absent, null or empty; an error for any other type. */
+const jtree *chat_string_of(chat_writer *w, const chat_message *m, const jtree *object,
+                            const char *key);
+/* A string, an array, or NULL. */
+const jtree *chat_content_of(chat_writer *w, const chat_message *m);
+/* The content as one text: parts are joined without a separator. media NULL: text only. */
+chat_text chat_text_of(chat_writer *w, const chat_message *m, const chat_media *media);
+chat_text chat_trimmed(chat_text t);                              /* Python's strip() */
+chat_text chat_without_lines(chat_text t, bool front, bool back); /* strip("\n") */
+/* Takes a thought out of content: the text before the first `close`, after the last `open` in it.
+ * The content becomes what follows the last `close`. False: no `close`, nothing changes. */
+bool chat_split_thought(chat_text *content, const char *open, const char *close,
+                        chat_text *thought);
+const jtree *chat_call_name(chat_writer *w, const chat_message *m, const jtree *call, size_t i);
+/* An object, or NULL for no arguments. They are an object, or a string that holds the JSON text of
+ * one (OpenAI's form). where: their place. */
+const jtree *chat_arguments(chat_writer *w, const chat_message *m, const jtree *call, size_t i,
+                            char where[CHAT_WHERE]);
+void chat_tool_place(const jtree *tool, size_t i, char where[CHAT_WHERE]);
+/* The `function` of a tool; NULL with an error if the tool is none. */
+const jtree *chat_function_of(chat_writer *w, const jtree *tool, const char *where);
+/* Puts JSON with ", " and ": ", as json.dumps with ensure_ascii off. */
+void chat_put_json(chat_writer *w, const jtree *v, const char *where);
+/* The same, and a string without quotes. */
+void chat_put_value(chat_writer *w, const jtree *v, const char *where);
+/* The same, and None, False and True for null, false and true. */
+void chat_put_python(chat_writer *w, const jtree *v, const char *where);
+
 /* Whether v can stand before a brace: a string, not empty, without braces or control bytes. */
 bool chat_is_name(const jtree *v);
 

@@ -62,20 +62,34 @@ typedef struct chat_format {
     const struct answer_syntax *answer; /* NULL: the family's */
 } chat_format;
 
+/* The text of a call, between its marks. */
+typedef struct call_text {
+    const char *s;
+    size_t n;
+    bool lenient;              /* repair mistakes */
+    const struct jtree *tools; /* the declared tools, whose schemas type plain text; or NULL */
+} call_text;
+
 /* The marks of an answer. Each is a piece of the vocabulary. */
 typedef struct answer_syntax {
     const char *opening; /* the end of the prompt, if models may repeat it first; "": none */
     const char *thought_open, *thought_label, *thought_close; /* label: "" for none */
     const char *call_open, *call_close;
-    const char *quote;              /* encloses strings in calls; NULL: calls are JSON */
+    const char *quote; /* encloses strings in calls; NULL: they are JSON or plain text */
+    /* Marks around plain text in a call; NULL: none. Between them call_close is text. */
+    const char *value_open, *value_close;
+    bool json_calls; /* calls are JSON: inside its strings call_close is text */
+    /* A call without call_open, from bare_open to bare_close; NULL: none. It counts as a call if it
+     * names a declared tool. */
+    const char *bare_open, *bare_close;
+    const char *end;                /* text that ends an answer, if no token did; NULL: none */
     const char *const *stray;       /* marks without meaning in an answer: dropped */
     const char *const *thought_not; /* a thought cannot contain these: they end it */
     const char *const *content_not; /* the same for content beside calls */
     const char *name_not;           /* characters not allowed in a call's name */
-    /* Reads the text s[0..n) between call_open and call_close. False if it is not a call. Always
-     * overwrites name and arguments (JSON); out of memory makes them `bad`. lenient: repairs
-     * mistakes. */
-    bool (*read_call)(const char *s, size_t n, bool lenient, str *name, str *arguments);
+    /* Reads the text between call_open and call_close. False if it is not a call. Always
+     * overwrites name and arguments (JSON); out of memory makes them `bad`. */
+    bool (*read_call)(const call_text *c, str *name, str *arguments);
     /* The grammar of the text that read_call accepts. arguments: the grammar of the arguments
      * object, in the family's spelling. */
     struct gx *(*call_grammar)(struct gx_builder *b, const char *name, struct gx *arguments);

@@ -44,14 +44,13 @@ static void render(chat_writer *w, const chat_format *f, const jtree *messages, 
 }
 
 /* {"name": NAME, "arguments": {...}} */
-static bool read_call(const char *s, size_t n, bool lenient, str *name, str *arguments)
+static bool read_call(const call_text *c, str *name, str *arguments)
 {
     arena mem = {0};
     const jtree *v = NULL;
-    (void)lenient;
     str_cut(name, 0);
     str_cut(arguments, 0);
-    bool ok = !jtree_parse(s, n, "call", 8, &mem, &v, NULL);
+    bool ok = !jtree_parse(c->s, c->n, "call", 8, &mem, &v, NULL);
     const jtree *called = jtree_get(v, "name"), *a = jtree_get(v, "arguments");
     ok = ok && jtree_is(called, JTREE_STRING) && jtree_is(a, JTREE_OBJECT);
     if (ok) {

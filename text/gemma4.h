@@ -38,6 +38,6 @@ void tools_put_declaration(chat_writer *w, const jtree *tool, size_t i, int32_t 
 
 /* ---- call_gemma.c ---- */
 
-bool gemma_read_call(const char *s, size_t n, bool lenient, str *name, str *arguments);
+bool gemma_read_call(const call_text *c, str *name, str *arguments);
 
 #endif

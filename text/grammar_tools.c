@@ -124,6 +124,8 @@ status grammar_from_tools(grammar **g, const grammar_tools *o, const grammar_set
     gx_begin(&b, how, e);
     if (!how || !how->answer || !how->answer->call_open)
         return err_set(e, E_UNSUPPORTED, "answers of this model have no tool calls");
+    if (!how->answer->call_grammar)
+        return err_set(e, E_UNSUPPORTED, "carat has no grammar for the tool calls of this model");
     if (o->n_tools > CHAT_MAX_JSON_BYTES / 16)
         return err_set(e, E_LIMIT, "tools has %zu bytes; the most is %d", o->n_tools,
                        CHAT_MAX_JSON_BYTES / 16);

@@ -601,7 +601,8 @@ TEST(tool_grammar_calls_are_read_strictly)
             size_t open = strlen("<|tool_call>"), shut = strlen("<tool_call|>");
             const jtree *v;
             arena mem = {0};
-            CHECK(gemma_read_call(text.at + open, text.n - open - shut, false, &name, &arguments));
+            const call_text call = {.s = text.at + open, .n = text.n - open - shut};
+            CHECK(gemma_read_call(&call, &name, &arguments));
             CHECK_OK(jtree_parse(arguments.at, arguments.n, "x", 300, &mem, &v, &e), e);
             if (!strcmp(name.at, "get_weather"))
                 CHECK(jtree_is(jtree_get(v, "city"), JTREE_STRING));

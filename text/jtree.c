@@ -538,3 +538,49 @@ bool jtree_put_python_number(str *out, const jtree *v)
     }
     return true;
 }
+
+static bool put_json(str *out, const jtree *v, bool python)
+{
+    static const char *const word[] = {"null", "false", "true"};
+    bool ok = true, array = v->kind == JTREE_ARRAY;
+    switch (v->kind) {
+    case JTREE_NULL:
+    case JTREE_FALSE:
+    case JTREE_TRUE:
+        str_puts(out, word[v->kind]);
+        break;
+    case JTREE_INTEGER:
+    case JTREE_REAL:
+        if (python)
+            return jtree_put_python_number(out, v);
+        str_put(out, v->s, v->n);
+        break;
+    case JTREE_STRING:
+        jtree_put_string(out, v->s, v->n);
+        break;
+    case JTREE_ARRAY:
+    case JTREE_OBJECT:
+        str_putc(out, array ? '[' : '{');
+        for (const jtree *it = v->first; it; it = it->next) {
+            if (!array) {
+                jtree_put_string(out, it->key, it->n_key);
+                str_puts(out, ": ");
+            }
+            ok &= put_json(out, it, python);
+            str_puts(out, it->next ? ", " : "");
+        }
+        str_putc(out, array ? ']' : '}');
+        break;
+    }
+    return ok;
+}
+
+void jtree_put_json(str *out, const jtree *v)
+{
+    put_json(out, v, false);
+}
+
+bool jtree_put_python_json(str *out, const jtree *v)
+{
+    return put_json(out, v, true);
+}

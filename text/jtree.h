@@ -53,6 +53,10 @@ const jtree **jtree_sorted(const jtree *object, arena *mem);
 
 /* Appends s[0..n) in quotes, escaped. */
 void jtree_put_string(str *out, const char *s, size_t n);
+/* Appends the value as JSON with ", " and ": ". Numbers keep their spelling. */
+void jtree_put_json(str *out, const jtree *v);
+/* The same, with numbers as Python prints them. False: one is no finite double. */
+bool jtree_put_python_json(str *out, const jtree *v);
 /* Appends the number as Python prints it (1e5 is 100000.0). False if it is not a finite double. */
 bool jtree_put_python_number(str *out, const jtree *v);
 /* Length of the JSON number at the start of s[0..n); 0 if there is none. *real: it has a fraction

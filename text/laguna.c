@@ -5,9 +5,6 @@
 static const tokenizer_name tokenizers[] = {
     {"gpt2", "laguna", true, VOCAB_BYTES, split_laguna, split_laguna_steps}, {0}};
 
-/* Between U+3008 and U+3009. It begins and ends a sequence. */
-#define LAGUNA_EOS "\xE3\x80\x88|EOS|\xE3\x80\x89"
-
 #define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 const text_family laguna_text = {
@@ -24,4 +21,6 @@ const text_family laguna_text = {
     .media = LIST(NULL),
     .made = laguna_made,
     .turn_open = "<assistant>",
-    .turn_close = "</assistant>"};
+    .turn_close = "</assistant>",
+    .recognise = laguna_recognise,
+    .render = laguna_render};

@@ -24,6 +24,7 @@
  */
 #include "text/chat.h"
 #include "text/parse_int.h"
+#include "text/jtree.h"
 #include "text/stream.h"
 #include "base/mem.h"
 
@@ -43,8 +44,13 @@ typedef enum mark {
     MARK_CALL,
     MARK_CALL_END,
     MARK_QUOTE,
+    MARK_VALUE,
+    MARK_VALUE_END,
+    MARK_BARE,
+    MARK_BARE_END,
+    MARK_END,
     MARK_STRAY,
-    MARKS_MAX = 16
+    MARKS_MAX = 20
 } mark;
 
 typedef struct mark_text {
@@ -52,7 +58,7 @@ typedef struct mark_text {
     size_t n; /* 0: the family has no such mark */
 } mark_text;
 
-typedef enum state { START, TEXT, LABEL, CALL } state;
+typedef enum state { START, TEXT, LABEL, CALL, OVER } state;
 
 struct answer_parser {
     const answer_syntax *syntax; /* NULL: all is content */
@@ -66,6 +72,7 @@ struct answer_parser {
     state state;
     answer_kind kind; /* of text: REASONING or CONTENT */
     bool fresh;       /* directly after a thought or call: leading white space is trimmed */
+    bool said;        /* some text or a call has been told */
     bool spilled;     /* the white space at the end was too long to hold and has been shown */
     bool cut;         /* a limit, not the model, ended the answer */
     str held;
@@ -74,10 +81,13 @@ struct answer_parser {
     str out;   /* the text of one event */
     str name;
     /* Of a call that begins at held[at]: */
-    size_t scanned; /* bytes of the call already searched */
-    bool in_string;
-    size_t noted; /* offset of the first end marker inside a string; SIZE_MAX: none */
+    size_t scanned;          /* bytes of the call already searched */
+    bool in_string, escaped; /* escaped: a backslash of JSON is the last byte searched */
+    bool bare;               /* it began with bare_open, which is part of its text */
+    size_t noted;            /* offset of the first end marker inside a string; SIZE_MAX: none */
     size_t reread_bytes;
+    arena mem;
+    const jtree *tools; /* the declared tools, in mem; NULL: none */
     int32_t n_calls;
     bool cancelled, no_memory;
 };
@@ -106,6 +116,11 @@ static void add_marks(answer_parser *a, const answer_syntax *x)
     add_answer_mark(a, x->call_open);
     add_answer_mark(a, x->call_close);
     add_answer_mark(a, x->quote);
+    add_answer_mark(a, x->value_open);
+    add_answer_mark(a, x->value_close);
+    add_answer_mark(a, x->bare_open);
+    add_answer_mark(a, x->bare_close);
+    add_answer_mark(a, x->end);
     for (const char *const *stray = x->stray; *stray && a->n_marks < MARKS_MAX; stray++)
         add_answer_mark(a, *stray);
 }
@@ -158,6 +173,7 @@ static void put_answer_text(answer_parser *a, const char *s, size_t n)
     if (!n)
         return;
     a->fresh = false;
+    a->said = true;
     size_t end = n;
     while (end && is_answer_space(s[end - 1]))
         end--;
@@ -178,6 +194,12 @@ static void put_answer_text(answer_parser *a, const char *s, size_t n)
         a->no_memory = true;
 }
 
+/* Marks inside calls that are plain text elsewhere. */
+static bool is_plain_outside(mark m)
+{
+    return m >= MARK_VALUE && m <= MARK_BARE_END;
+}
+
 /* Puts the text of an unreadable call, without its marks, as content. */
 static void put_failed_call(answer_parser *a, const char *s, size_t n)
 {
@@ -189,6 +211,8 @@ static void put_failed_call(answer_parser *a, const char *s, size_t n)
         at = where;
         if (m == MARK_QUOTE)
             put_answer_text(a, "\"", 1);
+        else if (is_plain_outside(m))
+            put_answer_text(a, a->mark[m].s, a->mark[m].n);
         if (m != MARK_NONE)
             at += a->mark[m].n;
     }
@@ -206,9 +230,21 @@ static void change_kind(answer_parser *a, answer_kind kind)
 
 /* ---- Calls ---- */
 
+static bool is_declared(const answer_parser *a, const char *name)
+{
+    for (const jtree *t = a->tools ? a->tools->first : NULL; t; t = t->next) {
+        const jtree *n = jtree_get(jtree_get(t, "function"), "name");
+        if (jtree_is(n, JTREE_STRING) && !strcmp(n->s, name))
+            return true;
+    }
+    return false;
+}
+
 static bool tell_call(answer_parser *a, const char *s, size_t n, bool lenient)
 {
-    if (a->n_calls == ANSWER_MAX_CALLS || !a->syntax->read_call(s, n, lenient, &a->name, &a->out)) {
+    const call_text text = {s, n, lenient, a->tools};
+    if (a->n_calls == ANSWER_MAX_CALLS || !a->syntax->read_call(&text, &a->name, &a->out) ||
+        (a->bare && !is_declared(a, str_text(&a->name)))) {
         a->no_memory |= a->name.bad || a->out.bad;
         str_cut(&a->out, 0);
         return false;
@@ -231,21 +267,45 @@ static void end_call(answer_parser *a, size_t n, size_t n_mark)
         n_mark = a->mark[MARK_CALL_END].n;
     }
     bool half = !n_mark && a->cut;
-    if (!told && !half)
+    if (!told && !half && !a->bare)
         told = tell_call(a, s, n, true);
-    change_kind(a, ANSWER_CONTENT);
-    if (!told && !half)
+    if (told || !a->bare)
+        change_kind(a, ANSWER_CONTENT);
+    a->state = TEXT;
+    if (!told && (a->bare || !half))
         put_failed_call(a, s, n);
     a->at += n + n_mark;
 }
 
 static void begin_call(answer_parser *a)
 {
-    change_kind(a, ANSWER_CONTENT);
     a->state = CALL;
     a->scanned = 0;
-    a->in_string = false;
+    a->in_string = a->escaped = a->bare = false;
     a->noted = SIZE_MAX;
+}
+
+/* Follows the strings of JSON through s[0..n). */
+static void follow_json(answer_parser *a, const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (a->escaped)
+            a->escaped = false;
+        else if (s[i] == '"')
+            a->in_string = !a->in_string;
+        else
+            a->escaped = a->in_string && s[i] == '\\';
+    }
+}
+
+/* A call without call_open: its text begins with the mark. If it proves to be none, the white space
+ * before it stays. */
+static void begin_bare_call(answer_parser *a)
+{
+    begin_call(a);
+    a->bare = true;
+    a->at -= a->mark[MARK_BARE].n;
+    a->scanned = a->mark[MARK_BARE].n;
 }
 
 /* ---- Steps ---- */
@@ -269,10 +329,19 @@ static bool step_text(answer_parser *a, bool last)
         a->state = LABEL;
     else if (m == MARK_THOUGHT_END && a->kind == ANSWER_REASONING)
         change_kind(a, ANSWER_CONTENT);
-    else if (m == MARK_CALL)
+    else if (m == MARK_THOUGHT_END && !a->said)
+        a->fresh = true; /* a thought that the prompt or nobody opened */
+    else if (m == MARK_CALL) {
+        change_kind(a, ANSWER_CONTENT);
         begin_call(a);
-    else if (m == MARK_QUOTE)
+    } else if (m == MARK_QUOTE)
         put_answer_text(a, "\"", 1);
+    else if (m == MARK_END)
+        a->state = OVER;
+    else if (m == MARK_BARE && a->kind == ANSWER_CONTENT && a->tools)
+        begin_bare_call(a);
+    else if (is_plain_outside(m))
+        put_answer_text(a, a->mark[m].s, a->mark[m].n);
     return true;
 }
 
@@ -320,6 +389,8 @@ static bool step_call(answer_parser *a, bool last)
         a->at += n;
         return true;
     }
+    if (a->syntax->json_calls)
+        follow_json(a, s + a->scanned, where - a->scanned);
     if (m == MARK_NONE) {
         a->scanned = where;
         if (last)
@@ -327,7 +398,13 @@ static bool step_call(answer_parser *a, bool last)
         return last;
     }
     a->scanned = where + a->mark[m].n;
-    if (m == MARK_QUOTE) {
+    if (m == MARK_VALUE) {
+        a->in_string = true;
+    } else if (m == MARK_VALUE_END) {
+        a->in_string = false;
+    } else if (m == MARK_BARE_END && a->bare && !a->in_string) {
+        end_call(a, a->scanned, 0);
+    } else if (m == MARK_QUOTE) {
         a->in_string = !a->in_string;
     } else if (m == MARK_CALL_END && a->in_string && a->reread_bytes < REREAD_BYTES) {
         if (a->noted == SIZE_MAX)
@@ -368,6 +445,10 @@ static void run(answer_parser *a, bool last)
             break;
         case CALL:
             more = step_call(a, last);
+            break;
+        case OVER:
+            a->at = a->held.n;
+            more = false;
             break;
         }
     }
@@ -437,7 +518,19 @@ void answer_close(answer_parser *a)
     str_free(&a->space);
     str_free(&a->out);
     str_free(&a->name);
+    arena_free(&a->mem);
     mem_free(a);
+}
+
+status answer_tools(answer_parser *a, const char *tools, size_t n, err *e)
+{
+    const jtree *t = NULL;
+    a->mem.max_bytes = arena_limit_for(n);
+    status st = n ? jtree_parse(tools, n, "tools", CHAT_MAX_DEPTH, &a->mem, &t, NULL) : OK;
+    if (st == E_MEMORY)
+        return err_memory(e, "the tools of an answer", n);
+    a->tools = jtree_is(t, JTREE_ARRAY) ? t : NULL;
+    return OK;
 }
 
 static status how_it_went(const answer_parser *a, err *e)
@@ -478,4 +571,9 @@ status answer_end(answer_parser *a, err *e)
 int32_t answer_n_calls(const answer_parser *a)
 {
     return a->n_calls;
+}
+
+bool answer_over(const answer_parser *a)
+{
+    return a->state == OVER;
 }

@@ -1,10 +1,46 @@
-/* parse_int.h - the limits of one call, for all readers of calls. */
+/* parse_int.h - shared by all readers of calls. */
 #ifndef TEXT_PARSE_INT_H
 #define TEXT_PARSE_INT_H
+
+#include "base/str.h"
+#include "text/jtree.h"
 
 enum {
     CALL_MAX_DEPTH = 64,       /* nesting of a call's arguments, the outer braces included */
     CALL_MAX_NAME_BYTES = 256, /* of a function's name */
 };
+
+/* ---- call_values.c ---- */
+
+/* A position in the text of a call. */
+typedef struct call_reading {
+    const char *s;
+    size_t n, at;
+    bool lenient;
+    bool unpaired[2];  /* for ' and ": the text has no further one, so the search is not repeated */
+    const char *quote; /* encloses strings; NULL: only lenient reading knows strings */
+    str *out;
+    char open[CALL_MAX_DEPTH]; /* the closers of the open brackets, outermost first */
+    int depth;
+} call_reading;
+
+bool call_is_space(char c);
+void call_skip_space(call_reading *r);
+bool call_at_end(const call_reading *r);
+bool call_take(call_reading *r, const char *what); /* false: other text comes next */
+/* Reads an object from behind its opening brace, and writes it as JSON. */
+bool call_read_object(call_reading *r);
+
+/* The schema's properties of the tool with this name; NULL: unknown. */
+const jtree *call_parameters(const jtree *tools, const char *name);
+/* Writes the argument `key` with the text s[0..n) as JSON. parameters: from call_parameters. A
+ * parameter of type string takes the text as it is. Another type takes it as JSON or as Python
+ * spells it, and as a string if it is neither. */
+void call_put_typed(str *out, const jtree *parameters, const char *key, size_t n_key, const char *s,
+                    size_t n);
+/* Reads {"name": NAME, "arguments": {...}}. */
+bool call_read_json(const char *s, size_t n, bool lenient, str *name, str *arguments);
+/* Appends the name s[0..n) without white space around it. False: no possible name. */
+bool call_take_name(str *name, const char *s, size_t n);
 
 #endif

@@ -31,4 +31,6 @@ const text_family qwen_text = {
                   "<tts_text_bos>", "<tts_text_eod>", "<tts_text_bos_single>"),
     .made = qwen_made,
     .turn_open = "<|im_start|>",
-    .turn_close = "<|im_end|>"};
+    .turn_close = "<|im_end|>",
+    .recognise = qwen_recognise,
+    .render = qwen_render};

@@ -2,9 +2,27 @@
 #ifndef TEXT_QWEN_H
 #define TEXT_QWEN_H
 
+#include "text/chat_int.h"
 #include "text/family.h"
+
+/* The revisions of the template, oldest first. */
+enum {
+    QWEN_3,       /* calls in JSON; the model opens its thoughts itself */
+    QWEN_3_CODER, /* calls as <function=f><parameter=k>; no thoughts */
+    QWEN_35,      /* calls as in QWEN_3_CODER; the prompt opens the thought */
+    QWEN_36,      /* the same, with preserve_thinking */
+    QWEN_38,      /* keeps thoughts by itself; an instruction about the effort of thinking */
+    N_QWEN_FORMATS
+};
 
 extern const text_family qwen_text;
 extern const made_words qwen_made[]; /* qwen_words.c */
+extern const chat_format qwen_formats[N_QWEN_FORMATS];
+
+/* ---- chat_qwen.c ---- */
+
+const chat_format *qwen_recognise(const char *template_text, size_t n);
+void qwen_render(chat_writer *w, const chat_format *f, const jtree *messages, const jtree *tools,
+                 const carat_chat_options *opt);
 
 #endif

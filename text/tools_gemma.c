@@ -13,7 +13,6 @@
  */
 #include "text/gemma4.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static void put_quoted(chat_writer *w, const char *s, size_t n)
@@ -418,37 +417,15 @@ static void put_parameters(declaration *d, const jtree *params)
 
 void tools_put_declaration(chat_writer *w, const jtree *tool, size_t i, int32_t revision)
 {
-    char where[160];
+    char where[CHAT_WHERE];
     declaration d = {w, revision, where};
-    const jtree *f = jtree_get(tool, "function"), *kind = jtree_get(tool, "type");
-    const jtree *name = jtree_get(f, "name"), *text = jtree_get(f, "description");
-    const jtree *params = jtree_get(f, "parameters"), *response = jtree_get(f, "response");
+    chat_tool_place(tool, i, where);
+    const jtree *f = chat_function_of(w, tool, where), *name = jtree_get(f, "name");
+    const jtree *text = jtree_get(f, "description"), *params = jtree_get(f, "parameters");
+    const jtree *response = jtree_get(f, "response");
 
-    snprintf(where, sizeof where, "tools[%zu]%s%.100s%s", i,
-             jtree_is(name, JTREE_STRING) ? " (" : "", jtree_is(name, JTREE_STRING) ? name->s : "",
-             jtree_is(name, JTREE_STRING) ? ")" : "");
-    if (w->st)
+    if (!f)
         return;
-    if (kind && !(kind->kind == JTREE_STRING && !strcmp(kind->s, "function"))) {
-        chat_fail(w, E_UNSUPPORTED, "%s: a tool of type %.60s; this model knows functions only",
-                  where, kind->kind == JTREE_STRING ? kind->s : jtree_kind_name(kind));
-        return;
-    }
-    if (!jtree_is(f, JTREE_OBJECT) || !chat_is_name(name)) {
-        chat_fail(w, E_FORMAT,
-                  "%s: expected {\"type\": \"function\", \"function\": {\"name\": ...}}", where);
-        return;
-    }
-    if (text && text->kind != JTREE_STRING) {
-        chat_fail(w, E_FORMAT, "%s: the description is %s, not a string", where,
-                  jtree_kind_name(text));
-        return;
-    }
-    if (params && params->kind != JTREE_OBJECT) {
-        chat_fail(w, E_FORMAT, "%s: the parameters are %s, not an object", where,
-                  jtree_kind_name(params));
-        return;
-    }
     refuse_delimiter(w, name->s, name->n, where);
     chat_lit(w, "declaration:");
     chat_put(w, name->s, name->n);

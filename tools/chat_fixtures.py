@@ -357,4 +357,5 @@ def main():
     print_beginnings(templates)
 
 
-main()
+if __name__ == "__main__":
+    main()

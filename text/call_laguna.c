@@ -1,0 +1,94 @@
+/* call_laguna.c - calls and marks of the Laguna formats.
+ *
+ *     <tool_call>NAME <arg_key>k</arg_key> <arg_value>v</arg_value> ... </tool_call>
+ *
+ * The older template has line feeds between the marks, the newer one nothing; both are read alike.
+ * Lenient reading also takes a value without its end mark, and JSON instead of the pairs.
+ */
+#include "text/laguna.h"
+#include "text/grammar_int.h"
+#include "text/parse_int.h"
+
+#include <string.h>
+
+static bool take_pair(call_reading *r, const jtree *parameters, bool any)
+{
+    static const char key_end[] = "</arg_key>", value_end[] = "</arg_value>";
+    const char *key = r->s + r->at, *end = memmem(key, r->n - r->at, key_end, sizeof key_end - 1);
+    if (!end)
+        return false;
+    size_t n_key = (size_t)(end - key);
+    r->at += n_key + sizeof key_end - 1;
+    while (n_key && call_is_space(*key)) {
+        key++;
+        n_key--;
+    }
+    while (n_key && call_is_space(key[n_key - 1]))
+        n_key--;
+    call_skip_space(r);
+    if (!n_key || !call_take(r, "<arg_value>"))
+        return false;
+    const char *s = r->s + r->at;
+    bool closed = (end = memmem(s, r->n - r->at, value_end, sizeof value_end - 1)) != NULL;
+    if (!closed && !r->lenient)
+        return false;
+    if (!closed && !(end = memmem(s, r->n - r->at, "<arg_key>", 9)))
+        end = r->s + r->n;
+    str_puts(r->out, any ? ", " : "");
+    call_put_typed(r->out, parameters, key, n_key, s, (size_t)(end - s));
+    r->at = (size_t)(end - r->s) + (closed ? sizeof value_end - 1 : 0);
+    return true;
+}
+
+static bool read_call(const call_text *c, str *name, str *arguments)
+{
+    call_reading r = {.s = c->s, .n = c->n, .lenient = c->lenient, .out = arguments};
+    bool any = false;
+    size_t n = 0;
+    str_cut(name, 0);
+    str_cut(arguments, 0);
+    call_skip_space(&r);
+    if (r.at < r.n && r.s[r.at] == '{')
+        return c->lenient && call_read_json(c->s, c->n, true, name, arguments);
+    while (r.at + n < r.n && r.s[r.at + n] != '\n' && r.s[r.at + n] != '<' && r.s[r.at + n] != '{')
+        n++;
+    if (!call_take_name(name, r.s + r.at, n))
+        return false;
+    r.at += n;
+    call_skip_space(&r);
+    if (c->lenient && call_take(&r, "{")) {
+        bool ok = call_read_object(&r);
+        call_skip_space(&r);
+        return ok && call_at_end(&r);
+    }
+    const jtree *parameters = call_parameters(c->tools, str_text(name));
+    str_putc(arguments, '{');
+    for (; call_take(&r, "<arg_key>"); call_skip_space(&r), any = true)
+        if (!take_pair(&r, parameters, any))
+            return false;
+    str_putc(arguments, '}');
+    return call_at_end(&r);
+}
+
+#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static const answer_syntax answer = {
+    .opening = "",
+    .thought_open = "<think>",
+    .thought_label = "",
+    .thought_close = "</think>",
+    .call_open = "<tool_call>",
+    .call_close = "</tool_call>",
+    .value_open = "<arg_value>",
+    .value_close = "</arg_value>",
+    .end = "</assistant>", /* some models spell it in several tokens */
+    .stray = LIST("<assistant>"),
+    .thought_not = LIST("</think>", "<tool_call>", "</assistant>"),
+    .content_not =
+        LIST("<think>", "</think>", "<tool_call>", "</tool_call>", "<assistant>", "</assistant>"),
+    .name_not = "\"\\{}<>\n\r\t ",
+    .read_call = read_call};
+
+const chat_format laguna_formats[N_LAGUNA_FORMATS] = {
+    {"laguna v5", &laguna_text, LAGUNA_LINES, &answer},
+    {"laguna v8", &laguna_text, LAGUNA_COMPACT, &answer}};

@@ -1,0 +1,152 @@
+/* call_qwen.c - calls and marks of the Qwen formats.
+ *
+ *     Qwen3:          <tool_call>\n{"name": "f", "arguments": {"k": 1}}\n</tool_call>
+ *     later formats:  <tool_call>\n<function=f>\n<parameter=k>\n1\n</parameter>\n</function>\n
+ *                     </tool_call>
+ *
+ * Exactly one line feed after <parameter=k> and one before </parameter> belong to the syntax. A
+ * value ends at the first </parameter>. Lenient reading also takes a value that ends at the next
+ * mark, a call without </function>, and the JSON of Qwen3.
+ */
+#include "text/qwen.h"
+#include "text/grammar_int.h"
+#include "text/parse_int.h"
+
+#include <string.h>
+
+static bool read_json(const call_text *c, str *name, str *arguments)
+{
+    return call_read_json(c->s, c->n, c->lenient, name, arguments);
+}
+
+/* The text before the next `what`, which is passed; NULL: there is none. */
+static const char *take_until(call_reading *r, const char *what, size_t *n)
+{
+    const char *s = r->s + r->at, *end = memmem(s, r->n - r->at, what, strlen(what));
+    if (!end)
+        return NULL;
+    *n = (size_t)(end - s);
+    r->at += *n + strlen(what);
+    return s;
+}
+
+/* The offset of the next of two marks, or n. */
+static size_t next_of(const call_reading *r, const char *a, const char *b)
+{
+    const char *s = r->s + r->at;
+    const char *x = memmem(s, r->n - r->at, a, strlen(a));
+    const char *y = memmem(s, r->n - r->at, b, strlen(b));
+    const char *first = !x || (y && y < x) ? y : x;
+    return first ? (size_t)(first - r->s) : r->n;
+}
+
+/* The text of a value, without the line feeds of the syntax. */
+static bool take_value(call_reading *r, const char **s, size_t *n)
+{
+    call_reading next = *r;
+    size_t stop = r->lenient ? next_of(r, "<parameter=", "</function>") : r->n;
+    *s = take_until(&next, "</parameter>", n);
+    bool closed = *s && (!r->lenient || (size_t)(*s + *n - r->s) <= stop);
+    if (!closed && !r->lenient)
+        return false;
+    if (!closed) {
+        *s = r->s + r->at;
+        *n = stop - r->at;
+        while (*n && call_is_space((*s)[*n - 1]))
+            --*n;
+    }
+    r->at = closed ? next.at : stop;
+    if (*n && **s == '\n') {
+        ++*s;
+        --*n;
+    }
+    if (closed && *n && (*s)[*n - 1] == '\n')
+        --*n;
+    return true;
+}
+
+static bool read_parameters(call_reading *r, const jtree *parameters)
+{
+    bool any = false;
+    size_t n_key, n;
+    const char *s;
+    str_putc(r->out, '{');
+    for (call_skip_space(r); call_take(r, "<parameter="); call_skip_space(r)) {
+        const char *key = take_until(r, ">", &n_key);
+        if (!key || !n_key || memchr(key, '\n', n_key) || !take_value(r, &s, &n))
+            return false;
+        str_puts(r->out, any ? ", " : "");
+        call_put_typed(r->out, parameters, key, n_key, s, n);
+        any = true;
+    }
+    str_putc(r->out, '}');
+    return true;
+}
+
+static bool read_xml(const call_text *c, str *name, str *arguments)
+{
+    call_reading r = {.s = c->s, .n = c->n, .lenient = c->lenient, .out = arguments};
+    size_t n_name;
+    str_cut(name, 0);
+    str_cut(arguments, 0);
+    call_skip_space(&r);
+    if (!call_take(&r, "<function="))
+        return c->lenient && call_read_json(c->s, c->n, true, name, arguments);
+    const char *called = take_until(&r, ">", &n_name);
+    if (!called || !call_take_name(name, called, n_name) ||
+        !read_parameters(&r, call_parameters(c->tools, str_text(name))))
+        return false;
+    bool closed = call_take(&r, "</function>");
+    call_skip_space(&r);
+    return c->lenient || (closed && call_at_end(&r));
+}
+
+static gx *json_grammar(gx_builder *b, const char *name, gx *arguments)
+{
+    gx *head = gx_seq3(b, gx_text(b, "\n{\"name\": \""), gx_text(b, name), gx_text(b, "\", "));
+    return gx_seq2(b, head,
+                   gx_seq3(b, gx_text(b, "\"arguments\": "), arguments, gx_text(b, "}\n")));
+}
+
+#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static const answer_syntax json_answer = {.opening = "",
+                                          .thought_open = "<think>",
+                                          .thought_label = "",
+                                          .thought_close = "</think>",
+                                          .call_open = "<tool_call>",
+                                          .call_close = "</tool_call>",
+                                          .json_calls = true,
+                                          .stray = LIST("<tool_response>", "</tool_response>"),
+                                          .thought_not = LIST("</think>", "<tool_call>"),
+                                          .content_not = LIST("<think>", "</think>", "<tool_call>",
+                                                              "</tool_call>", "<tool_response>",
+                                                              "</tool_response>"),
+                                          .name_not = "\"\\{}<>\n\r\t ",
+                                          .read_call = read_json,
+                                          .call_grammar = json_grammar};
+
+static const answer_syntax xml_answer = {.opening = "",
+                                         .thought_open = "<think>",
+                                         .thought_label = "",
+                                         .thought_close = "</think>",
+                                         .call_open = "<tool_call>",
+                                         .call_close = "</tool_call>",
+                                         .value_open = "<parameter=",
+                                         .value_close = "</parameter>",
+                                         .bare_open = "<function=",
+                                         .bare_close = "</function>",
+                                         .stray = LIST("<tool_response>", "</tool_response>"),
+                                         .thought_not = LIST("</think>", "<tool_call>"),
+                                         .content_not = LIST("<think>", "</think>", "<tool_call>",
+                                                             "</tool_call>", "<tool_response>",
+                                                             "</tool_response>"),
+                                         .name_not = "\"\\{}<>\n\r\t ",
+                                         .read_call = read_xml};
+
+const chat_format qwen_formats[N_QWEN_FORMATS] = {
+    {"qwen3", &qwen_text, QWEN_3, &json_answer},
+    {"qwen3 coder", &qwen_text, QWEN_3_CODER, &xml_answer},
+    {"qwen3.5", &qwen_text, QWEN_35, &xml_answer},
+    {"qwen3.6", &qwen_text, QWEN_36, &xml_answer},
+    {"qwen3.8", &qwen_text, QWEN_38, &xml_answer}};
