@@ -304,15 +304,16 @@ const command command_synth = {
     .operands = "SIZE OUT.gguf",
     .summary = "Write a model file with random weights, for speed tests",
     .about =
-        "SIZE is e2b, e4b, 12b, 26b-a4b, 31b, or for tests tiny-dense, tiny-moe, tiny-ple,\n"
-        "tiny-all, tiny-wide. Drafters (see --draft): dflash-26b, dflash-31b, mtp-e2b, mtp-e4b,\n"
-        "mtp-12b, mtp-26b, mtp-31b, and for tests dflash-tiny, dflash-tiny-laguna,\n"
-        "dflash-tiny-dspark, dflash-tiny-wide, mtp-tiny, mtp-tiny-ordered, mtp-tiny-wide, with "
-        "the\n"
-        "--dialect llama.cpp, lucebox or ik (dflash) or old (mtp). The file has every key and\n"
-        "tensor of a published one, and a tokenizer if --vocab says which. TYPE is f32, f16,\n"
-        "bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q6_k, iq4_nl, iq4_xs, mxfp4, or one of the mixes\n"
-        "q2_k, q3_k_m, q4_k_s, q4_k_m, q5_k_s, q5_k_m.",
+        "SIZE is of Gemma 4 e2b, e4b, 12b, 26b-a4b, 31b, or for tests tiny-dense, tiny-moe,\n"
+        "tiny-ple, tiny-all, tiny-wide; of Qwen3 qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b,\n"
+        "qwen3-14b, qwen3-32b, tiny-qwen3; of Laguna laguna-xs, tiny-laguna.\n"
+        "Drafters (see --draft): dflash-26b, dflash-31b, mtp-e2b, mtp-e4b, mtp-12b, mtp-26b,\n"
+        "mtp-31b, and for tests dflash-tiny, dflash-tiny-laguna, dflash-tiny-dspark,\n"
+        "dflash-tiny-wide, mtp-tiny, mtp-tiny-ordered, mtp-tiny-wide, with the --dialect\n"
+        "llama.cpp, lucebox or ik (dflash) or old (mtp). The file has every key and tensor of a\n"
+        "published one, and a tokenizer if --vocab says which. TYPE is f32, f16, bf16, q8_0,\n"
+        "q4_0, q4_1, q5_0, q5_1, q6_k, iq4_nl, iq4_xs, mxfp4, or one of the mixes q2_k, q3_k_m,\n"
+        "q4_k_s, q4_k_m, q5_k_s, q5_k_m.",
     .options = table,
     .n_operands_min = 2,
     .n_operands_max = 2,

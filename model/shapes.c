@@ -4,13 +4,15 @@
 #include "model/dflash_shapes.h"
 #include "model/gemma4_mtp_shapes.h"
 #include "model/gemma4_shapes.h"
+#include "model/laguna_shapes.h"
+#include "model/qwen3_shapes.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-const shape_family *const shape_families[] = {&gemma4_shapes, &dflash_shapes, &gemma4_mtp_shapes,
-                                              NULL};
+const shape_family *const shape_families[] = {&gemma4_shapes, &qwen3_shapes,      &laguna_shapes,
+                                              &dflash_shapes, &gemma4_mtp_shapes, NULL};
 
 status shape_check_ranges(const shape_range *range, size_t n, const char *what, err *e)
 {
@@ -23,7 +25,7 @@ status shape_check_ranges(const shape_range *range, size_t n, const char *what, 
 
 status shape_named(const char *size, model_shape **out, err *e)
 {
-    char known[512];
+    char known[1024];
     size_t n = 0;
     *out = NULL;
     known[0] = 0;

@@ -1,0 +1,79 @@
+/* family_shapes_test.c - the tables of Qwen3 and Laguna against what is published about the files:
+ * tensor counts, parameters, and the types of a stock Q4_K_M file. */
+#include "tests/test.h"
+#include "base/mem.h"
+#include "model/laguna_shapes.h"
+
+static shape_tensor *list_of(const char *name, model_shape **s, int32_t *n)
+{
+    err e = {0};
+    CHECK_OK(shape_named(name, s, &e), e);
+    CHECK_OK((*s)->family->check(*s, name, &e), e);
+    *n = (*s)->family->list(*s, NULL, 0);
+    shape_tensor *t = mem_calloc((size_t)*n, sizeof *t);
+    CHECK(t && *n <= SHAPE_TENSORS_MAX);
+    CHECK_EQ((*s)->family->list(*s, t, *n), *n);
+    return t;
+}
+
+TEST(family_shapes_have_the_published_counts)
+{
+    /* Tensors, and parameters in millions. */
+    static const struct {
+        const char *name;
+        int32_t tensors;
+        double total;
+    } want[] = {{"qwen3-0.6b", 310, 596.05},
+                {"qwen3-8b", 399, 8190.7},
+                {"qwen3-32b", 707, 32762.1},
+                {"laguna-xs", 678, 33440}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        model_shape *s;
+        int32_t n;
+        shape_tensor *t = list_of(want[i].name, &s, &n);
+        double total = 0;
+        CHECK_EQ(n, want[i].tensors);
+        for (int32_t k = 0; k < n; k++)
+            total += (double)(t[k].ne[0] * t[k].ne[1] * t[k].ne[2]);
+        CHECK_NEAR(total * 1e-6 / want[i].total, 1, 3e-4);
+        mem_free(t);
+        mem_free(s);
+    }
+}
+
+/* The official Q4_K_M file of Laguna XS-2.1: 379 Q4_K, 60 Q6_K, 239 F32, 20,274,300,032 bytes. */
+TEST(laguna_xs_has_the_types_of_the_published_file)
+{
+    model_shape *s;
+    int32_t n, count[NUM_TYPE_END] = {0};
+    uint64_t bytes = 0;
+    shape_tensor *t = list_of("laguna-xs", &s, &n);
+    for (int32_t k = 0; k < n; k++) {
+        num_type type = weight_mix_type(weight_mix_named("q4_k_m"), t, n, k);
+        uint64_t row = 0;
+        CHECK(num_row_bytes(type, t[k].ne[0], &row));
+        bytes += row * t[k].ne[1] * t[k].ne[2];
+        count[type]++;
+    }
+    CHECK_EQ(count[NUM_Q4_K], 379);
+    CHECK_EQ(count[NUM_Q6_K], 60);
+    CHECK_EQ(count[NUM_F32], 239);
+    CHECK(bytes > 20.2e9 && bytes < 20.3e9);
+    mem_free(t);
+    mem_free(s);
+}
+
+TEST(family_shape_checks_name_what_is_wrong)
+{
+    qwen3_shape q;
+    laguna_shape g;
+    err e = {0};
+    CHECK(qwen3_shape_named("qwen3-0.6b", &q) && laguna_shape_named("laguna-xs", &g));
+    q.n_head_kv = 7;
+    CHECK_STATUS(qwen3_shape_check(&q, "config.json", &e), E_ARG);
+    CHECK_STR(e.text, "config.json: 16 heads do not share 7 key heads evenly");
+    err_clear(&e);
+    g.n_rot = 130;
+    CHECK_STATUS(laguna_shape_check(&g, "config.json", &e), E_ARG);
+    CHECK_STR(e.text, "config.json: the number of rotated dims is 130, expected 2 to 128");
+}
