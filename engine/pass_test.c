@@ -234,6 +234,7 @@ TEST(pass_keeps_a_path_of_a_tree)
         pass_part next = part_of(&r, t, r.id + at + n, 1, KV_WANT_LAST);
         compute(&r, &next); /* not committed: sees the path's rows only */
         CHECK(distance(&r, 0, at + n) <= near);
+        timeline_commit(t, &next, NULL, 0);
     }
     close_rig(&r);
 }

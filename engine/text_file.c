@@ -57,7 +57,7 @@ static bool flag_of(const gguf *g, const char *key)
 status text_from_gguf(const gguf *g, int32_t n_vocab, vocab **v, const chat_format **chat, err *e)
 {
     const gguf_value *tokens, *types, *merges;
-    gguf_string arch = {0}, kind, pre, template;
+    gguf_string arch = {0}, kind, pre = {0}, template;
     char *model_name = NULL, *pre_name = NULL;
     status st;
 
@@ -81,7 +81,7 @@ status text_from_gguf(const gguf *g, int32_t n_vocab, vocab **v, const chat_form
     model_name = mem_strndup(kind.at, kind.n);
     if (gguf_get_string(g, "tokenizer.ggml.pre", &pre))
         pre_name = mem_strndup(pre.at, pre.n);
-    if (!model_name) {
+    if (!model_name || (pre.n && !pre_name)) {
         st = err_memory(e, "the vocabulary", kind.n);
         goto out;
     }

@@ -1,7 +1,8 @@
 /* fuzz_snapshot.c - any bytes as a saved conversation of a small layout.
  *
  * The target first makes the checksums right, because nearly every input would end there: it tests
- * the code behind them.
+ * the code behind them. Each input is read for a layout without recurrent layers, and for one with
+ * them, whose files have a section more.
  */
 #include "fuzz/fuzz.h"
 #include "base/hash.h"
@@ -12,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { TAIL = 24, ENTRY = 40, SECTIONS = 4, TABLE = 24 + SECTIONS * ENTRY };
+enum { TAIL = 24, ENTRY = 40 };
 
 static uint64_t get(const uint8_t *p)
 {
@@ -28,26 +29,30 @@ static void put(uint8_t *p, uint64_t v)
         p[i] = (uint8_t)(v >> (8 * i));
 }
 
-static void make_checksums_right(uint8_t *file, size_t n)
+static void make_checksums_right(uint8_t *file, size_t n, size_t n_sections)
 {
-    if (n < TAIL + TABLE)
+    size_t n_table = 24 + n_sections * ENTRY;
+    if (n < TAIL + n_table)
         return;
-    uint8_t *table = file + n - TAIL - TABLE;
-    for (int i = 0; i < SECTIONS; i++) {
+    uint8_t *table = file + n - TAIL - n_table;
+    for (size_t i = 0; i < n_sections; i++) {
         uint8_t *x = table + 24 + i * ENTRY;
         uint64_t at = get(x), stored = get(x + 8);
         if (at <= n && stored <= n - at)
             put(x + 24, hash64(file + at, (size_t)stored));
     }
-    put(table + TABLE + 8, hash64(table, TABLE));
+    put(table + n_table + 8, hash64(table, n_table));
 }
 
-FUZZ(snapshot)
+static void read_as(const uint8_t *data, size_t n, int32_t n_recur)
 {
+    static const recur_view recur = {.n_k = 1, .n_v = 2, .dk = 4, .dv = 4, .n_taps = 3};
     static const kv_spec spec[2] = {{.window = 4, .n_head_kv = 2, .head_dim = 32},
                                     {.n_head_kv = 1, .head_dim = 32}};
     const kv_want_layout want = {.spec = spec,
                                  .n = 2,
+                                 .recur = &recur,
+                                 .n_recur = n_recur,
                                  .choice = {.k = {NUM_F16, false}, .v = {NUM_Q8_0, false}},
                                  .n_ctx = 64,
                                  .rows_max = 8};
@@ -61,7 +66,7 @@ FUZZ(snapshot)
         abort();
     kv_layout_words(&l, &id.layout);
     memcpy(copy, data, n);
-    make_checksums_right(copy, n);
+    make_checksums_right(copy, n, 4 + (size_t)n_recur);
     for (size_t at = 0; at < n;) {
         ssize_t put_now = write(fd, copy + at, n - at);
         if (put_now <= 0)
@@ -78,4 +83,10 @@ FUZZ(snapshot)
     kv_layout_free(&l);
     close(fd);
     free(copy);
+}
+
+FUZZ(snapshot)
+{
+    read_as(data, n, 0);
+    read_as(data, n, 1);
 }

@@ -136,12 +136,6 @@ void kv_commit(kv_cache *c, int32_t n)
     count_rows(c, NULL, n);
 }
 
-void kv_abandon(kv_cache *c)
-{
-    if (c->layout->n_recur)
-        kv_reset(c);
-}
-
 /* In all stores of one kind on one side, row n + skip + i becomes row n + skip + from[i], where n
  * is the number of committed keys. */
 static void keep_rows(kv_cache *c, int8_t side, store_kind kind, int32_t skip, const int32_t *from,

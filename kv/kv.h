@@ -156,15 +156,13 @@ void kv_close(kv_cache *c); /* safe on a zeroed or closed cache */
 status kv_reserve(kv_cache *c, int32_t n, err *e);
 /* After every pass that ran, also if it keeps nothing: keeps the pass's first n rows; the others
  * are dropped. Rows of a final pass are in the recurrent states already, so fewer than all of them
- * reset a cache that has recurrent layers. */
+ * reset a cache that has recurrent layers. After a pass that failed it is unknown which layers have
+ * applied the pending rows: then such a cache must be reset. */
 void kv_commit(kv_cache *c, int32_t n);
 /* The same of a tree: keeps rows path[0] < path[1] < ... < path[n-1] of the pass, a path from the
  * committed context downwards, and moves each to the index of its depth, bit for bit. Between
  * passes; a device may do it later, but before the next pass. */
 void kv_commit_path(kv_cache *c, const int32_t *path, int32_t n);
-/* Instead, after a pass that failed once it had begun: which layers applied the pending rows is
- * unknown, so a cache with recurrent layers is reset. */
-void kv_abandon(kv_cache *c);
 /* Applies the pending rows below n to the recurrent states, for copies of them: afterwards
  * kv_n_settled is n, or was above n already. Between passes; a device may do it later, but before
  * its next transfer. */
