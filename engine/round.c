@@ -431,6 +431,21 @@ void rounds_absorb(rounds *r)
     r->absorb_ms = clock_ms() - start;
 }
 
+void rounds_settle(timeline *t)
+{
+    for (int i = 0; t->rounds && i < DRAFTERS_MAX; i++) {
+        drafter *d = t->rounds->d[i];
+        err e = {0};
+        if (!d || t->rounds->failed[i] || !d->class->settle)
+            continue;
+        pthread_mutex_lock(&t->m->pass_lock);
+        status st = t->m->loaded ? d->class->settle(d, &e) : OK;
+        pthread_mutex_unlock(&t->m->pass_lock);
+        if (st)
+            drafter_fails(t->rounds, i, &e);
+    }
+}
+
 static void tell_round(rounds *r, reply *x, double pass_ms, int32_t n_rows)
 {
     const carat_generate_options *o = generation_options(x->g);

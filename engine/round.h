@@ -89,6 +89,8 @@ status reply_walk(rounds *r, reply *x, workspace *w, const pass_part *part, cons
 /* Keeps rows as timeline_commit does. */
 void rounds_keep(rounds *r, const pass_part *part, const int32_t *path, int32_t n);
 void rounds_absorb(rounds *r);
+/* Afterwards the caches of t's drafters have all rows that were absorbed. */
+void rounds_settle(timeline *t);
 /* pass_ms: of the pass; n_rows: its rows; mixed: it had rows of prompts too. */
 void rounds_tell(rounds *r, double pass_ms, int32_t n_rows, bool mixed);
 /* Adds the counts of the answer. */

@@ -166,6 +166,8 @@ static kv_cache *draft_cache(const timeline *t)
  * lost its rows goes without them. */
 static void fill_snapshot(timeline *t, kv_snapshot *k)
 {
+    if (k->draft)
+        rounds_settle(t);
     kv_cache *c = draft_cache(t);
     if (k->draft && (!c || !kv_can_save(c, k->n, 0))) {
         kv_snapshot_drop(k->draft);
@@ -267,11 +269,14 @@ void timeline_offer(timeline *t, const int32_t *ids, int64_t n, int64_t above)
 }
 
 /* Would the drafter lose the rows of k in a pass of n_more rows, or in the draft after it? */
-static bool draft_goes(const timeline *t, const kv_snapshot *k, int32_t n_more)
+static bool draft_goes(timeline *t, const kv_snapshot *k, int32_t n_more)
 {
     const kv_cache *c = k->draft ? draft_cache(t) : NULL;
+    if (c && c->n_past < k->n)
+        rounds_settle(t);
     return c && kv_can_save(c, k->n, 0) &&
-           !kv_can_save(c, k->n, n_more + t->rounds->draft_slots + 1);
+           !kv_can_save(c, k->n,
+                        (int32_t)(t->kv.n_past - c->n_past) + n_more + t->rounds->draft_slots + 1);
 }
 
 /* Fills the pending snapshots whose rows a pass of n_more rows would overwrite; all: every pending

@@ -43,7 +43,8 @@ static const double forget_own = 0.975, forget_all = 0.999;
 static const double prior_weight = 4;
 /* Of the first slot, before any trial. */
 static const double prior_first[DRAFTERS_MAX] = {0.6, 0.7};
-static const double guess_draft = 0.2; /* plain passes, before a draft was measured */
+static const double guess_draft = 0.2;     /* plain passes, before a draft was measured */
+static const double least_survival = 0.02; /* less pays for no row: the rest is not weighed */
 static const double unmeasured = 0.97; /* widths without a measurement look cheaper, to get one */
 
 struct draft_control {
@@ -347,6 +348,8 @@ static void fill_want(const draft_times *t, const draft_seat *s, int32_t which, 
             path *= slot_chance(t, s->c, which, k, sample);
         }
         w->survival[k] = path;
+        if (path < least_survival)
+            w->n = k + 1;
     }
     double lift = t->all[which].lift;
     if (which == DRAFTER_MODEL && s->c->wish.tree_max >= 0 && lift > 1)

@@ -1,13 +1,18 @@
 /* dflash.c - DFlash block drafters: one pass of the drafter fills all slots of a block.
  *
  *     target's pass   copies the captured layers' streams, side by side, to `features`
- *     absorb          kept rows of `features` -> keys and values of the drafter, committed
+ *     absorb          kept rows of `features` -> keys and values of the drafter, committed; or, as
+ *                     long as nobody asks for drafts, copied to `held`
  *     propose         [last token, MASK, ...] after them -> best tokens of every slot; not
  * committed
  *
  * The drafter's keys number a timeline's tokens from `base` on, the first that it has seen without
- * a gap. Rotation is relative, so tokens before `base` are merely out of sight. All timelines of a
- * pass have blocks of one length, so that few shapes of passes are recorded on a GPU.
+ * a gap. Held rows come after them. All of them are absorbed in one pass when a draft is wanted,
+ * the buffer is full or the keys are read: a pass of 16 rows takes little longer than a pass of
+ * one, and plain decoding beside a drafter that does not pay would have one for each token. Rows
+ * are bit-identical in any pass, so the drafts are the same. Rotation is relative, so tokens before
+ * `base` are merely out of sight. All timelines of a pass have blocks of one length, so that few
+ * shapes of passes are recorded on a GPU.
  */
 #include "backend/plan.h"
 #include "base/mem.h"
@@ -19,9 +24,16 @@
 
 enum {
     ANSWER_ROWS_MAX =
-        64,           /* larger passes take the kernels of prompts: drafts may round in any way */
-    ABSORB_ROWS = 512 /* of a pass */
+        64,            /* larger passes take the kernels of prompts: drafts may round in any way */
+    ABSORB_ROWS = 512, /* of a pass */
+    HELD_ROWS = 16
 };
+
+/* A row whose absorption was put off. */
+typedef struct held_row {
+    draft_state *s; /* NULL: forgotten */
+    int32_t token;
+} held_row;
 
 typedef struct dflash_drafter {
     drafter d;
@@ -37,14 +49,19 @@ typedef struct dflash_drafter {
     /* [rows of a pass of the target, n_features, n_embd], f32 as all activations: attention sinks
      * have values beyond f16 */
     mat features;
+    mat held; /* [HELD_ROWS, n_features, n_embd] */
+    held_row held_row[HELD_ROWS];
+    int32_t n_held;
     pass_taps taps;
     float *result;                  /* [rows][cols] of a pass */
-    char kind[DRAFT_RANKS_MAX + 1]; /* addresses that tell recorded passes apart */
+    char kind[DRAFT_RANKS_MAX + 2]; /* addresses that tell recorded passes apart */
 } dflash_drafter;
 
 struct draft_state {
     kv_cache kv;
     int64_t base;
+    int32_t n_held;
+    bool asked; /* for a draft, since rows were absorbed */
 };
 
 /* ---- The model ----------------------------------------------------------------------------- */
@@ -91,6 +108,11 @@ static int32_t slots_of(const dflash *g, const draft_sizes *z)
 static size_t features_bytes(const dflash *g, const draft_sizes *z)
 {
     return (size_t)z->rows_max * (size_t)g->n_features * (size_t)g->n_embd * sizeof(float);
+}
+
+static size_t held_bytes(const dflash *g)
+{
+    return HELD_ROWS * (size_t)g->n_features * (size_t)g->n_embd * sizeof(float);
 }
 
 /* at: [rows_max, n_features, n_embd], or NULL. A captured layer's stream is a range of columns. */
@@ -184,7 +206,7 @@ static status dflash_plan(const draft_model *m, const draft_sizes *z, draft_cost
     if (st)
         return st;
     st = plan_scratch(m, z, &l, scratch, e);
-    *c = (draft_costs){.device_bytes = features_bytes(g, z),
+    *c = (draft_costs){.device_bytes = features_bytes(g, z) + held_bytes(g),
                        .device_state_bytes = l.all.ring + l.all.linear,
                        .host_bytes = sizeof(dflash_drafter) + result_bytes(g, z),
                        .taps = taps_of(g, z, NULL)};
@@ -206,6 +228,8 @@ static void dflash_close(drafter *d)
             x->scratch[i].dev->release(x->scratch[i].dev, x->scratch[i].at, x->scratch[i].n_bytes);
     if (x->features.at)
         d->sizes.dev->release(d->sizes.dev, x->features.at, features_bytes(x->g, &d->sizes));
+    if (x->held.at)
+        d->sizes.dev->release(d->sizes.dev, x->held.at, held_bytes(x->g));
     kv_batch_free(&x->batch);
     kv_layout_free(&x->layout);
     mem_free(x->result);
@@ -229,6 +253,10 @@ static status open_buffers(dflash_drafter *x, const draft_sizes *z, err *e)
                         (int64_t)x->g->n_features * x->g->n_embd};
     if (!x->features.at)
         return err_memory(e, "a drafter's features", n);
+    x->held = x->features;
+    x->held.rows = HELD_ROWS;
+    if (!(x->held.at = z->dev->alloc(z->dev, held_bytes(x->g))))
+        return err_memory(e, "a drafter's features", held_bytes(x->g));
     x->taps = taps_of(x->g, z, x->features.at);
     x->d.taps = &x->taps;
     for (int32_t i = 0; i < m->target->n_sides; i++) {
@@ -258,11 +286,22 @@ static status dflash_open(const draft_model *m, const draft_sizes *z, drafter **
     return st;
 }
 
+/* Forgets the held rows of s but the first n. */
+static void drop_held(dflash_drafter *x, draft_state *s, int32_t n)
+{
+    for (int32_t i = 0; i < x->n_held && s->n_held > 0; i++)
+        if (x->held_row[i].s == s && n-- <= 0) {
+            x->held_row[i].s = NULL;
+            s->n_held--;
+        }
+}
+
 static void dflash_state_close(drafter *d, draft_state *s)
 {
-    (void)d;
-    if (s)
+    if (s) {
+        drop_held((dflash_drafter *)d, s, 0);
         kv_close(&s->kv);
+    }
     mem_free(s);
 }
 
@@ -282,25 +321,33 @@ static status dflash_state_open(drafter *d, draft_state **out, err *e)
 
 /* ---- Passes -------------------------------------------------------------------------------- */
 
-/* One pass over the rows in the batch: k best tokens of each wanted row; k 0: absorbs. On a device
- * that records passes, a like pass is replayed. */
-static status run_pass_of(dflash_drafter *x, int32_t k, mat *y, err *e)
+static void begin_pass(dflash_drafter *x, pass *p)
+{
+    const draft_model *m = x->d.m;
+    x->batch.st.prompt = x->batch.st.all.n > ANSWER_ROWS_MAX;
+    pass_begin(p, x->d.sizes.dev, &x->batch.st, x->scratch[PASS_MAIN].at,
+               x->scratch[PASS_MAIN].n_bytes);
+    for (int32_t i = 1; i < m->target->n_sides; i++)
+        pass_add_side(p, x->scratch[i].dev, x->scratch[i].at, x->scratch[i].n_bytes);
+}
+
+enum { ABSORB = 0, ABSORB_HELD = DRAFT_RANKS_MAX + 1 };
+
+/* One pass over the rows in the batch: the `what` best tokens of each wanted row, or ABSORB or
+ * ABSORB_HELD. On a device that records passes, a like pass is replayed. */
+static status run_pass_of(dflash_drafter *x, int32_t what, mat *y, err *e)
 {
     const draft_model *m = x->d.m;
     device *dev = x->d.sizes.dev;
-    step *st = &x->batch.st;
     pass p;
-    st->prompt = st->all.n > ANSWER_ROWS_MAX;
     *y = (mat){0};
-    pass_begin(&p, dev, st, x->scratch[PASS_MAIN].at, x->scratch[PASS_MAIN].n_bytes);
-    for (int32_t i = 1; i < m->target->n_sides; i++)
-        pass_add_side(&p, x->scratch[i].dev, x->scratch[i].at, x->scratch[i].n_bytes);
+    begin_pass(x, &p);
     bool recorded = dev->replay && m->target->n_sides == 1;
-    if (!recorded || !dev->replay(dev, &p, &m->core, &x->kind[k], y)) {
-        if (k)
-            *y = dflash_forward(&p, &m->core, &x->layout, k);
+    if (!recorded || !dev->replay(dev, &p, &m->core, &x->kind[what], y)) {
+        if (what == ABSORB || what == ABSORB_HELD)
+            dflash_absorb(&p, &m->core, &x->layout, what == ABSORB ? x->features : x->held);
         else
-            dflash_absorb(&p, &m->core, &x->layout, x->features);
+            *y = dflash_forward(&p, &m->core, &x->layout, what);
         if (recorded)
             dev->recorded(dev, &p, *y);
     }
@@ -314,7 +361,7 @@ static status absorb_piece(dflash_drafter *x, const draft_kept *kept, int32_t *n
                            err *e)
 {
     mat y;
-    status st = run_pass_of(x, 0, &y, e);
+    status st = run_pass_of(x, ABSORB, &y, e);
     for (int32_t i = 0; i < n && !st; i++)
         kv_commit(&kept[i].s->kv, n_rows[i]);
     memset(n_rows, 0, (size_t)n * sizeof *n_rows);
@@ -335,18 +382,12 @@ static status add_kept(dflash_drafter *x, const draft_kept *k, int32_t first, in
 }
 
 /* In passes of ABSORB_ROWS, so that scratch stays small beside the features. */
-static status dflash_absorb_rows(drafter *d, const draft_kept *kept, int32_t n, err *e)
+static status absorb_now(dflash_drafter *x, const draft_kept *kept, int32_t n, err *e)
 {
-    dflash_drafter *x = (dflash_drafter *)d;
     int32_t in_pass[STEP_SEQS_MAX] = {0};
     status st = OK;
     kv_batch_clear(&x->batch);
-    for (int32_t i = 0; i < n && !st; i++) {
-        draft_state *s = kept[i].s;
-        if (kept[i].n && s->base + s->kv.n_past != kept[i].n_past) { /* rows were missed */
-            kv_reset(&s->kv);
-            s->base = kept[i].n_past;
-        }
+    for (int32_t i = 0; i < n && !st; i++)
         for (int32_t at = 0; at < kept[i].n && !st; at += in_pass[i]) {
             int32_t room = ABSORB_ROWS - x->batch.st.all.n, left = kept[i].n - at;
             if (!room) {
@@ -356,16 +397,119 @@ static status dflash_absorb_rows(drafter *d, const draft_kept *kept, int32_t n, 
             in_pass[i] = left < room ? left : room;
             st = st ? st : add_kept(x, &kept[i], at, in_pass[i], e);
         }
-    }
     if (!st && x->batch.st.all.n)
         st = absorb_piece(x, kept, in_pass, n, e);
     return st;
 }
 
-/* Has it absorbed all tokens of the timeline but the last? */
+/* The held rows of one timeline: adds them to the batch, in their order. */
+static status add_held(dflash_drafter *x, draft_state *s, err *e)
+{
+    int32_t row[HELD_ROWS], token[HELD_ROWS], n = 0, at = x->batch.st.out.n;
+    for (int32_t i = 0; i < x->n_held; i++)
+        if (x->held_row[i].s == s) {
+            token[n] = x->held_row[i].token;
+            row[n++] = i;
+        }
+    const kv_rows rows = {.token = token, .n = n, .want = KV_WANT_ALL};
+    status st = kv_reserve(&s->kv, n, e);
+    st = st ? st : kv_batch_add_rows(&x->batch, &s->kv, &rows, e);
+    if (!st)
+        memcpy((int32_t *)x->batch.st.out_row + at, row, (size_t)n * sizeof *row);
+    return st;
+}
+
+/* Absorbs the held rows of all timelines in one pass. */
+static status dflash_settle(drafter *d, err *e)
+{
+    dflash_drafter *x = (dflash_drafter *)d;
+    draft_state *s[HELD_ROWS];
+    int32_t n = 0;
+    status st = OK;
+    mat y;
+    kv_batch_clear(&x->batch);
+    for (int32_t i = 0; i < x->n_held && !st; i++) {
+        int32_t k = 0;
+        while (k < n && s[k] != x->held_row[i].s)
+            k++;
+        if (k == n && x->held_row[i].s) {
+            s[n++] = x->held_row[i].s;
+            st = add_held(x, x->held_row[i].s, e);
+        }
+    }
+    if (!st && n)
+        st = run_pass_of(x, ABSORB_HELD, &y, e);
+    for (int32_t k = 0; k < n; k++) {
+        if (!st)
+            kv_commit(&s[k]->kv, s[k]->n_held);
+        s[k]->n_held = 0;
+    }
+    x->n_held = 0;
+    kv_batch_clear(&x->batch);
+    return st;
+}
+
+/* Copies the kept rows behind the held ones. */
+static status hold(dflash_drafter *x, const draft_kept *kept, int32_t n, err *e)
+{
+    status st = OK;
+    int32_t first = x->n_held;
+    pass p;
+    kv_batch_clear(&x->batch);
+    for (int32_t i = 0; i < n && !st; i++) {
+        if (kept[i].n)
+            st = add_kept(x, &kept[i], 0, kept[i].n, e);
+        for (int32_t k = 0; k < kept[i].n && !st; k++) {
+            x->held_row[x->n_held++] = (held_row){kept[i].s, kept[i].id[kept[i].n_past + k]};
+            kept[i].s->n_held++;
+        }
+    }
+    if (st)
+        return st;
+    begin_pass(x, &p);
+    mat rows = op_wanted_rows(&p, x->features);
+    mat to = x->held;
+    to.at = mat_row(to, first);
+    to.rows = x->n_held - first;
+    op_copy(&p, to, rows);
+    kv_batch_clear(&x->batch);
+    return pass_failed(&p) ? err_set(e, p.e.status, "%s", p.e.text) : OK;
+}
+
+static status dflash_absorb_rows(drafter *d, const draft_kept *kept, int32_t n, err *e)
+{
+    dflash_drafter *x = (dflash_drafter *)d;
+    int32_t rows = 0;
+    bool asked = false;
+    status st = OK;
+    for (int32_t i = 0; i < n; i++) {
+        draft_state *s = kept[i].s;
+        rows += kept[i].n;
+        asked |= s->asked;
+        s->asked = false;
+        if (kept[i].n &&
+            s->base + s->kv.n_past + s->n_held != kept[i].n_past) { /* rows were missed */
+            drop_held(x, s, 0);
+            kv_reset(&s->kv);
+            s->base = kept[i].n_past;
+        }
+    }
+    if (!rows)
+        return OK;
+    if (!asked && rows <= HELD_ROWS) {
+        if (rows > HELD_ROWS - x->n_held)
+            st = dflash_settle(d, e);
+        return st ? st : hold(x, kept, n, e);
+    }
+    st = x->n_held ? dflash_settle(d, e) : OK;
+    return st ? st : absorb_now(x, kept, n, e);
+}
+
+/* Has it all tokens of the timeline but the last? */
 static bool ready(const draft_ask *a)
 {
-    return a->s->kv.n_past > 0 && a->s->base + a->s->kv.n_past == a->n - 1;
+    int64_t n = a->s->kv.n_past + a->s->n_held;
+    return n > 0 && a->s->base + n == a->n - 1;
 }
 
 /* The trained estimate replaces the best token's probability; the others share the rest. */
@@ -429,6 +573,7 @@ static status dflash_propose(drafter *d, const draft_ask *ask, int32_t n, err *e
     status st;
     for (int32_t i = 0; i < n; i++) {
         ask[i].out->n_slots = 0;
+        ask[i].s->asked = true;
         if (!ready(&ask[i]))
             continue;
         drafts = ask[i].n_slots > drafts ? ask[i].n_slots : drafts;
@@ -439,6 +584,8 @@ static status dflash_propose(drafter *d, const draft_ask *ask, int32_t n, err *e
     int32_t slots = dflash_slots(x->g, drafts);
     slots = slots < x->slots_max ? slots : x->slots_max;
     k = k < DRAFT_RANKS_MAX ? k : DRAFT_RANKS_MAX;
+    if (x->n_held && (st = dflash_settle(d, e)))
+        return st;
     kv_batch_clear(&x->batch);
     for (int32_t i = 0; i < n; i++)
         if (ready(&ask[i]) && (st = add_block(x, &ask[i], slots, e)))
@@ -465,10 +612,13 @@ static status dflash_propose(drafter *d, const draft_ask *ask, int32_t n, err *e
 
 static void dflash_forget(drafter *d, draft_state *s, int64_t n)
 {
-    (void)d;
     int64_t keep = n - s->base;
-    if (keep >= s->kv.n_past && n > 0)
+    if (keep >= s->kv.n_past && n > 0) {
+        if (keep < s->kv.n_past + s->n_held)
+            drop_held((dflash_drafter *)d, s, (int32_t)(keep - s->kv.n_past));
         return;
+    }
+    drop_held((dflash_drafter *)d, s, 0);
     if (keep > 0 && kv_rewind(&s->kv, keep))
         return;
     kv_reset(&s->kv); /* the rest was overwritten: what comes is seen alone */
@@ -491,4 +641,5 @@ const draft_class draft_dflash = {.name = "dflash",
                                   .propose = dflash_propose,
                                   .absorb = dflash_absorb_rows,
                                   .forget = dflash_forget,
+                                  .settle = dflash_settle,
                                   .cache = dflash_cache};

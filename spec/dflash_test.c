@@ -287,6 +287,53 @@ TEST(dflash_scratch_is_enough_for_any_number_of_timelines)
     }
 }
 
+/* Rows wait for a draft, for a full buffer or for a snapshot; in whatever order they then come,
+ * the drafts are those of rows that were absorbed at once. */
+TEST(dflash_rows_wait_until_a_draft_is_wanted)
+{
+    enum { HELD = 16 };
+    for (int k = 0; k < KINDS; k++) {
+        drafting *x = open_drafting(&kinds[k]);
+        proposal now, later, waste;
+        err e = {0};
+        memcpy(x->id[1], x->id[0], sizeof x->id[0]);
+        memcpy(x->features[1], x->features[0], sizeof x->features[0]);
+        for (int64_t at = 0; at < 30; at++) { /* asked each time: nothing waits */
+            propose(x, 0, at, 1, 1, &waste);
+            absorb_one(x, 0, at, 1);
+            CHECK_EQ(draft_dflash.cache(x->s[0])->n_past, at + 1);
+        }
+        propose(x, 0, 30, SLOTS, 4, &now);
+        const kv_cache *c = draft_dflash.cache(x->s[1]);
+        for (int64_t at = 0; at < HELD + 4; at++) { /* rows of another timeline are among them */
+            absorb_one(x, 1, at, 1);
+            if (at % 4 == 0)
+                absorb_one(x, 2, at / 4, 1);
+        }
+        CHECK_EQ(c->n_past, 13); /* the buffer was full once */
+        draft_dflash.forget(x->d, x->s[1], 17);
+        draft_dflash.state_close(x->d, x->s[2]);
+        CHECK_OK(draft_dflash.state_open(x->d, &x->s[2], &e), e);
+        absorb_one(x, 1, 17, 3);
+        CHECK_EQ(c->n_past, 13);
+        CHECK_OK(draft_dflash.settle(x->d, &e), e);
+        CHECK_EQ(c->n_past, 20);
+        absorb_one(x, 1, 20, 5);
+        draft_dflash.forget(x->d, x->s[1], 19); /* held rows, and one before them */
+        CHECK_EQ(c->n_past, 19);
+        absorb_one(x, 1, 19, 6);
+        absorb_one(x, 1, 25, 5);
+        propose(x, 1, 30, SLOTS, 4, &later);
+        check_same(&now, &later, "rows that waited");
+        CHECK_EQ(c->n_past, 30);
+        absorb_one(x, 2, 3, 2); /* missed rows, and then one more gap behind held rows */
+        absorb_one(x, 2, 8, 2);
+        propose(x, 2, 10, SLOTS, 1, &waste);
+        CHECK_EQ(waste.n_slots, SLOTS);
+        close_drafting(x);
+    }
+}
+
 TEST(dflash_forgets_what_was_cut)
 {
     drafting *x = open_drafting(&kinds[0]);

@@ -122,8 +122,10 @@ struct draft_class {
     status (*propose)(drafter *d, const draft_ask *ask, int32_t n, err *e);
     status (*absorb)(drafter *d, const draft_kept *kept, int32_t n, err *e); /* NULL: needs none */
     void (*forget)(drafter *d, draft_state *s, int64_t n);
+    /* Absorbs what absorb has put off. NULL: absorb puts nothing off. */
+    status (*settle)(drafter *d, err *e);
     /* The cache of the state's own keys, for snapshots: rows 0 .. n of it belong to the first n
-     * tokens. NULL: the state follows from the tokens. */
+     * tokens; complete after settle. NULL: the state follows from the tokens. */
     kv_cache *(*cache)(draft_state *s);
 };
 

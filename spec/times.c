@@ -104,10 +104,10 @@ double times_pass(const draft_times *t, int32_t rows, int64_t n_ctx)
         return 0;
     while (lo >= 0 && at[lo].ms <= 0)
         lo--;
-    while (hi < WIDTHS && at[hi].ms <= 0)
+    while (hi < WIDTHS && (hi == lo || at[hi].ms <= 0))
         hi++;
-    if (lo == w)
-        return at[w].ms;
+    if (lo == w) /* no more than a wider pass: else an accident was measured here */
+        return hi < WIDTHS ? fminf(at[w].ms, at[hi].ms) : at[w].ms;
     if (lo < 0)
         return at[hi].ms; /* at most */
     if (hi < WIDTHS)
@@ -189,9 +189,10 @@ void times_add_pass(draft_times *t, int32_t rows, int64_t n_ctx, double ms)
         return;
     const time_cell *from = nearest(t, context);
     if (from && from != at) {
-        double scale = from[w].ms > 0 ? fmin(fmax(ms / from[w].ms, 0.8), 1.25) : 1;
         bool beside = (context > 0 && from == t->pass[context - 1]) ||
                       (context < CONTEXTS - 1 && from == t->pass[context + 1]);
+        double most = beside ? 1.1 : 1.25;
+        double scale = from[w].ms > 0 ? fmin(fmax(ms / from[w].ms, 1 / most), most) : 1;
         for (int32_t i = 0; i < WIDTHS; i++)
             at[i] = (time_cell){.ms = (float)(from[i].ms * scale),
                                 .n = beside ? from[i].n : 0,
