@@ -327,6 +327,29 @@ static status check_speculation(const carat_generate_options *o, err *e)
     return OK;
 }
 
+/* The stop strings: the request's, then the family's texts that end an answer. */
+static status open_text(generation *g, err *e)
+{
+    const char *const *more = g->m->text && !g->opt.sampling.ignore_eog
+                                  ? vocab_family(g->m->text)->end_texts
+                                  : NULL;
+    const char *stop[STREAM_MAX_STOPS];
+    int32_t n = g->opt.n_stop;
+    if (!more || n >= STREAM_MAX_STOPS)
+        return stream_init(&g->text, g->opt.stop, n, take_stream_text, g, e);
+    for (int32_t i = 0; i < n; i++)
+        stop[i] = g->opt.stop[i];
+    for (; *more && n < STREAM_MAX_STOPS; more++)
+        stop[n++] = *more;
+    return stream_init(&g->text, stop, n, take_stream_text, g, e);
+}
+
+/* Whether a stop string of the request ended the text. */
+static bool was_stopped(const generation *g)
+{
+    return g->text.met >= 0 && g->text.met < g->opt.n_stop;
+}
+
 static status open_parts(generation *g, err *e)
 {
     const carat_model *m = g->m;
@@ -346,7 +369,7 @@ static status open_parts(generation *g, err *e)
     if (g->opt.parse &&
         (st = answer_open(&g->parser, m->chat, g->opt.starts_thinking, tell_answer, g, e)))
         return st;
-    return stream_init(&g->text, g->opt.stop, g->opt.n_stop, take_stream_text, g, e);
+    return open_text(g, e);
 }
 
 status generation_open(generation **out, const carat_model *m, const carat_generate_options *opt,
@@ -385,7 +408,7 @@ status generation_finish(generation *g, err *e)
     if (!g->refused)
         stream_end(&g->text);
     /* The answer was cut: an incomplete tool call must not be completed and run. */
-    if (g->parser && (g->finish != CARAT_FINISH_STOP || g->text.met >= 0))
+    if (g->parser && (g->finish != CARAT_FINISH_STOP || was_stopped(g)))
         answer_was_cut(g->parser);
     if (g->parser && !g->refused)
         answer_end(g->parser, &g->e);
@@ -398,7 +421,7 @@ status generation_finish(generation *g, err *e)
     g->refused = false;
     tell_event(g, &(carat_event){.kind = CARAT_EV_END,
                                  .finish = g->finish,
-                                 .stop = g->text.met >= 0 ? g->opt.stop[g->text.met] : NULL});
+                                 .stop = was_stopped(g) ? g->opt.stop[g->text.met] : NULL});
     return OK;
 }
 

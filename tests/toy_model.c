@@ -5,6 +5,9 @@
 #include "tests/kv_rig.h"
 #include "tests/test.h"
 #include "tests/toy_vocab.h"
+#include "text/family.h"
+#include "text/jtree.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "base/rng.h"
 
@@ -15,7 +18,8 @@ static const char chat_template[] =
 
 static bool is_table(const char *name)
 {
-    return !strcmp(name, "token_embd.weight") || !strcmp(name, "per_layer_token_embd.weight");
+    return !strcmp(name, "token_embd.weight") || !strcmp(name, "per_layer_token_embd.weight") ||
+           !strcmp(name, "output.weight");
 }
 
 static void put_vocab(gguf_writer *w, const toy *t, bool chat)
@@ -50,6 +54,46 @@ static void put_vocab(gguf_writer *w, const toy *t, bool chat)
     mem_free(s);
 }
 
+/* A recorded vocabulary of bytes. Returns its number of tokens. */
+static int32_t put_recorded(gguf_writer *w, const char *name, bool chat)
+{
+    char path[256], *text;
+    size_t n;
+    err e = {0};
+    arena mem = {0};
+    const jtree *root;
+    snprintf(path, sizeof path, "tests/data/vocab/%s.json", name);
+    CHECK_OK(file_read_all(test_path(path), 4 << 20, &text, &n, &e), e);
+    CHECK_OK(jtree_parse(text, n, path, 8, &mem, &root, &e), e);
+    const jtree *pieces = jtree_get(root, "pieces"), *merges = jtree_get(root, "merges");
+    const jtree *pre = jtree_get(root, "pre"), *arch = jtree_get(root, "arch");
+    const char *types = jtree_get(root, "types")->s;
+    gguf_string *s = mem_calloc(pieces->count + merges->count, sizeof *s);
+    int32_t *type = mem_calloc(pieces->count, sizeof *type);
+    size_t i = 0;
+    CHECK(s && type);
+    for (const jtree *p = pieces->first; p; p = p->next, i++) {
+        s[i] = (gguf_string){p->s, p->n};
+        type[i] = types[i] - '0';
+    }
+    for (const jtree *m = merges->first; m; m = m->next)
+        s[i++] = (gguf_string){m->s, m->n};
+    gguf_put_string(w, "tokenizer.ggml.model", "gpt2", 4);
+    gguf_put_string(w, "tokenizer.ggml.pre", pre->s, pre->n);
+    gguf_put_strings(w, "tokenizer.ggml.tokens", s, pieces->count);
+    gguf_put_i32s(w, "tokenizer.ggml.token_type", type, pieces->count);
+    gguf_put_strings(w, "tokenizer.ggml.merges", s + pieces->count, merges->count);
+    for (const made_words *k = text_family_of(arch->s, arch->n)->made; k->arch && chat; k++)
+        if (!strcmp(k->arch, arch->s))
+            gguf_put_string(w, "tokenizer.chat_template", k->template, strlen(k->template));
+    int32_t n_pieces = (int32_t)pieces->count;
+    mem_free(type);
+    mem_free(s);
+    arena_free(&mem);
+    mem_free(text);
+    return n_pieces;
+}
+
 static void write_table(gguf_writer *w, uint64_t n, uint64_t seed, float scale)
 {
     err e = {0};
@@ -79,28 +123,33 @@ const char *toy_model_write(const toy_model_file *v)
         fidelity_close(&f);
     }
     CHECK_OK(gguf_open(&g, from, false, NULL, NULL, &e), e);
-    toy *t = toy_gemma();
+    gguf_string arch;
+    CHECK(gguf_get_string(&g, "general.architecture", &arch));
+    toy *t = v->words ? NULL : toy_gemma();
     snprintf(file, sizeof file, "toy-%d.gguf", n_written++);
     const char *path = test_temp(file);
     CHECK_OK(gguf_create(&w, path, &e), e);
-    gguf_put_string(w, "general.architecture", "gemma4", 6);
+    gguf_put_string(w, "general.architecture", arch.at, (size_t)arch.n);
     gguf_put_string(w, "general.name", "toy", 3);
     for (uint64_t i = 0; i < g.n_values; i++) {
-        const char *key = g.value[i].key;
-        if (strncmp(key, "gemma4.", 7) || !strcmp(key, "gemma4.vocab_size"))
+        const char *key = g.value[i].key, *name = key + arch.n + 1;
+        if (strncmp(key, arch.at, (size_t)arch.n) || key[arch.n] != '.' ||
+            !strcmp(name, "vocab_size"))
             continue;
-        if (v->n_ctx_train && !strcmp(key, "gemma4.context_length"))
+        if (v->n_ctx_train && !strcmp(name, "context_length"))
             gguf_put_u32(w, key, v->n_ctx_train);
         else
             gguf_put_value(w, &g.value[i]);
     }
-    put_vocab(w, t, !v->no_chat);
+    int32_t n_pieces = v->words ? put_recorded(w, v->words, !v->no_chat) : t->n_pieces;
+    if (t)
+        put_vocab(w, t, !v->no_chat);
     for (uint64_t i = 0; i < g.tensors.n; i++) {
         const tensor *x = &g.tensors.at[i];
         uint64_t ne[TENSOR_DIMS_MAX];
         memcpy(ne, x->ne, sizeof ne);
         if (is_table(x->name))
-            ne[1] = (uint64_t)t->n_pieces;
+            ne[1] = (uint64_t)n_pieces;
         gguf_put_tensor(w, x->name, x->type, x->n_dims, ne);
     }
     CHECK_OK(gguf_write_header(w, &e), e);
@@ -108,7 +157,7 @@ const char *toy_model_write(const toy_model_file *v)
         const tensor *x = &g.tensors.at[i];
         if (is_table(x->name)) {
             float scale = 0.1f * (v->scale > 0 ? v->scale : 1);
-            write_table(w, x->ne[0] * (uint64_t)t->n_pieces, v->seed + i, scale);
+            write_table(w, x->ne[0] * (uint64_t)n_pieces, v->seed + i, scale);
         } else if (v->nan_tensor && !strcmp(x->name, v->nan_tensor)) {
             float bad = NAN;
             CHECK_OK(gguf_write_data(w, &bad, sizeof bad, &e), e);
@@ -118,7 +167,8 @@ const char *toy_model_write(const toy_model_file *v)
         }
     }
     CHECK_OK(gguf_commit(w, &e), e);
-    toy_free(t);
+    if (t)
+        toy_free(t);
     gguf_close(&g);
     return path;
 }

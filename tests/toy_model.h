@@ -1,4 +1,4 @@
-/* toy_model.h - a tiny Gemma 4 model with a vocabulary and a chat format: it computes, tokenises,
+/* toy_model.h - a tiny model with a vocabulary and a chat format: it computes, tokenises,
  * generates and chats, all of it nonsense, in milliseconds. */
 #ifndef TESTS_TOY_MODEL_H
 #define TESTS_TOY_MODEL_H
@@ -13,6 +13,8 @@ typedef struct toy_model_file {
     bool no_chat;           /* no chat template */
     bool wide_heads;        /* of kv_rig.h's shape, whose keys every format can hold; no base */
     float scale;            /* of the embedding; 0: 1. Larger: surer answers */
+    /* tests/data/vocab/NAME.json instead of Gemma's toy vocabulary; base is of its family. */
+    const char *words;
 } toy_model_file;
 
 /* Writes the file into the test's temporary directory. v may be NULL. */

@@ -107,6 +107,8 @@ struct text_family {
     bool bos_always;             /* raw prompts begin with BOS, even if the file says no */
     bool bos_never;              /* they never do, even if the file says so */
     const char *const *ends;     /* pieces that end a generation */
+    /* Texts that end an answer, of ends that models sometimes spell in several tokens. NULL: none. */
+    const char *const *end_texts;
     const char *const *ends_not; /* pieces that never end one, even if the file says so */
     const char *const *shown;    /* marks for the output parser: always spelled out */
     const char *const *media;    /* placeholders, which are never sampled */

@@ -16,6 +16,7 @@ const text_family laguna_text = {
     .eos = LAGUNA_EOS,
     /* Many files name only the first, and some give the second an ordinary type. */
     .ends = LIST(LAGUNA_EOS, "</assistant>"),
+    .end_texts = LIST("</assistant>"),
     .ends_not = LIST(NULL),
     .shown = LIST("<think>", "</think>", "<tool_call>", "</tool_call>"),
     .media = LIST(NULL),
