@@ -8,7 +8,6 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "engine/text_file.h"
-#include "text/split.h"
 
 #include <sys/stat.h>
 
@@ -56,16 +55,17 @@ static void put_json(str *s, const char *text, size_t n)
     str_putc(s, '"');
 }
 
-static void put_steps(str *t, const struct split_step *step, const made *m)
+/* The steps that the package was given for the recorded ids. */
+static void put_steps(str *t, const jtree *root, const made *m)
 {
     str_puts(t, "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[");
-    for (; step->pattern; step++) {
-        bool last = !step[1].pattern;
-        const char *pattern = last && m->regex ? m->regex : step->pattern;
+    for (const jtree *step = jtree_get(root, "splits")->first; step; step = step->next) {
+        const jtree *pattern = step->first, *behavior = pattern->next;
+        bool other = !step->next && m->regex;
         str_puts(t, "{\"type\":\"Split\",\"pattern\":{\"Regex\":");
-        put_json(t, pattern, strlen(pattern));
+        put_json(t, other ? m->regex : pattern->s, other ? strlen(m->regex) : pattern->n);
         str_printf(t, "},\"behavior\":\"%s\",\"invert\":false},",
-                   last && m->behavior ? m->behavior : step->behavior);
+                   !step->next && m->behavior ? m->behavior : behavior->s);
     }
     str_puts(t, m->spelling ? m->spelling
                             : "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
@@ -74,8 +74,7 @@ static void put_steps(str *t, const struct split_step *step, const made *m)
 }
 
 /* Special pieces in added_tokens, the others in the model's vocabulary. */
-static void put_tokenizer(const char *dir, const jtree *root, const struct split_step *step,
-                          const made *m)
+static void put_tokenizer(const char *dir, const jtree *root, const made *m)
 {
     str t = {0}, normal = {0}, added = {0};
     const char *types = jtree_get(root, "types")->s;
@@ -95,7 +94,7 @@ static void put_tokenizer(const char *dir, const jtree *root, const struct split
     }
     str_printf(&t, "{\"added_tokens\":[%s],\"normalizer\":%s,", str_text(&added),
                m->normalizer ? m->normalizer : "{\"type\":\"NFC\"}");
-    put_steps(&t, step, m);
+    put_steps(&t, root, m);
     str_printf(&t, ",\"model\":{\"type\":\"BPE\",\"unk_token\":null,%s\"vocab\":{",
                m->model_add ? m->model_add : "\"byte_fallback\":false,\"dropout\":null,");
     str_put(&t, str_text(&normal), normal.n);
@@ -159,11 +158,7 @@ static status convert(const recorded *r, const made *m, const char *out, err *e)
     str_printf(&config, "{\"model_type\":\"%s\"}", m->model_type);
     put_file(dir, "config.json", &config);
     str_free(&config);
-    put_tokenizer(dir, r->root,
-                  !strcmp(m->vocab, "laguna")  ? split_laguna_steps
-                  : !strcmp(m->vocab, "qwen2") ? split_qwen2_steps
-                                               : split_qwen35_steps,
-                  m);
+    put_tokenizer(dir, r->root, m);
     put_text_file(dir, "tokenizer_config.json", m->tokenizer_config ? m->tokenizer_config : "{}");
     put_text_file(dir, "generation_config.json", m->generation ? m->generation : "{}");
     status st = convert_vocab_read(&v, dir, e);

@@ -147,11 +147,12 @@ def published():
 
 
 def write(path, name, pieces, merges, texts, t):
-    arch, _, _, control, user = KINDS[name]
+    arch, splits, _, control, user = KINDS[name]
     types = "".join("3" if p in control else "4" if p in user else "1" for p in pieces)
     with open(path, "w", encoding="utf-8") as f:
         json.dump({"arch": arch, "model": "gpt2", "pre": name, "pieces": pieces, "types": types,
                    "merges": [" ".join(m) for m in merges],
+                   "splits": [[p, "".join(w.title() for w in b.split("_"))] for p, b in splits],
                    "cases": [[c, t.encode(c, add_special_tokens=False).ids] for c in texts]},
                   f, ensure_ascii=False, separators=(",", ":"))
 

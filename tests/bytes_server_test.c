@@ -1,0 +1,140 @@
+/* bytes_server_test.c - `carat serve` with toy models of Qwen and Laguna, whose tokens begin and
+ * end inside of characters: tokens, log probabilities, forms of answers, calls.
+ */
+#include "tests/server_rig.h"
+#include "tests/toy_model.h"
+#include "base/str.h"
+#include "base/utf8.h"
+
+static const toy_model_file models[] = {{.base = "qwen3", .words = "qwen2"},
+                                        {.base = "laguna", .words = "laguna"}};
+enum { N_MODELS = sizeof models / sizeof *models };
+
+#define NO_THOUGHT "\"chat_template_kwargs\":{\"enable_thinking\":false}"
+
+static void start(served *s, int k)
+{
+    const char *args[] = {"-m", toy_model_write(&models[k]), "--ctx", "1024", "-t", "1", NULL};
+    served_start(s, args);
+}
+
+static void ask(response *r, const served *s, const char *path, const char *body)
+{
+    http_post(r, s, path, body);
+    CHECK_MSG(r->status == 200, "%s: %s", path, str_text(&r->body));
+}
+
+/* Text as JSON can show it: each byte that is no part of a character is U+FFFD. */
+static void show(const str *bytes, str *out)
+{
+    for (size_t i = 0; i < bytes->n;) {
+        uint32_t cp;
+        bool ok;
+        int n = utf8_decode(bytes->at + i, bytes->n - i, &cp, &ok);
+        str_put(out, ok ? bytes->at + i : "\xEF\xBF\xBD", ok ? (size_t)n : 3);
+        i += (size_t)n;
+    }
+}
+
+TEST(bytes_server_gives_tokens_and_takes_them_back)
+{
+    static const char text[] =
+        "Hello, it's 42 <think> \xE6\x9D\xB1\xE4\xBA\xAC e\xCC\x81\xF0\x9F\x91\x8D";
+    for (int k = 0; k < N_MODELS; k++) {
+        served s;
+        response r;
+        arena mem = {0};
+        str body = {0};
+        start(&s, k);
+        str_printf(&body, "{\"content\":\"%s\"}", text);
+        ask(&r, &s, "/tokenize", body.at);
+        const jtree *tokens = json_at(json_parsed(&mem, r.body.at, r.body.n), "tokens");
+        CHECK(tokens && tokens->count > 5);
+        str_cut(&body, 0);
+        str_puts(&body, "{\"tokens\":[");
+        for (const jtree *t = tokens->first; t; t = t->next)
+            str_printf(&body, "%s%s", t->s, t->next ? "," : "]}");
+        response_free(&r);
+        ask(&r, &s, "/detokenize", body.at);
+        CHECK_STR(text_at(&mem, &r, "content"), text);
+        response_free(&r);
+        str_free(&body);
+        arena_free(&mem);
+        stop(&s);
+    }
+}
+
+TEST(bytes_server_tells_the_bytes_of_tokens)
+{
+    for (int k = 0; k < N_MODELS; k++) {
+        served s;
+        response r;
+        arena mem = {0};
+        int n = 0, broken = 0;
+        start(&s, k);
+        ask(&r, &s, "/v1/chat/completions",
+            "{" ASK ",\"max_tokens\":60,\"temperature\":2,\"seed\":1,\"logprobs\":true,"
+            "\"top_logprobs\":20," NO_THOUGHT "}");
+        const jtree *list =
+            json_at(json_parsed(&mem, r.body.at, r.body.n), "choices.0.logprobs.content");
+        for (const jtree *t = list ? list->first : NULL; t; t = t->next)
+            for (const jtree *one = jtree_get(t, "top_logprobs")->first; one; one = one->next) {
+                const jtree *token = jtree_get(one, "token");
+                str bytes = {0}, shown = {0};
+                for (const jtree *b = jtree_get(one, "bytes")->first; b; b = b->next)
+                    str_putc(&bytes, (char)atoi(b->s));
+                show(&bytes, &shown);
+                CHECK_EQ(token->n, shown.n);
+                CHECK(!memcmp(token->s, str_text(&shown), shown.n));
+                broken += bytes.n && !utf8_valid(bytes.at, bytes.n);
+                n++;
+                str_free(&bytes);
+                str_free(&shown);
+            }
+        CHECK_MSG(n > 100 && broken, "%d tokens, %d of them parts of characters", n, broken);
+        response_free(&r);
+        arena_free(&mem);
+        stop(&s);
+    }
+}
+
+TEST(bytes_server_holds_answers_to_what_is_asked)
+{
+    static const char tool[] =
+        "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"go\",\"parameters\":{\"type\":"
+        "\"object\",\"properties\":{\"way\":{\"enum\":[\"\xE4\xB8\x8A\",\"down\"]}},\"required\":["
+        "\"way\"],\"additionalProperties\":false},\"strict\":true}}],\"tool_choice\":\"required\","
+        "\"parallel_tool_calls\":false";
+    for (int k = 0; k < N_MODELS; k++) {
+        served s;
+        response r;
+        arena mem = {0};
+        char body[1024];
+        start(&s, k);
+        for (int i = 0; i < 3 && k == 0; i++) { /* calls in JSON, at any temperature */
+            snprintf(body, sizeof body,
+                     "{" ASK ",%s,\"temperature\":%d,\"seed\":%d," NO_THOUGHT "}", tool, i, i);
+            http_post(&r, &s, "/v1/chat/completions", body);
+            CHECK_MSG(r.status == 200, "%s", str_text(&r.body));
+            CHECK_STR(text_at(&mem, &r, "choices.0.finish_reason"), "tool_calls");
+            const char *way =
+                text_at(&mem, &r, "choices.0.message.tool_calls.0.function.arguments");
+            CHECK_MSG(strstr(way, "\"\xE4\xB8\x8A\"") || strstr(way, "\"down\""), "%s", way);
+            response_free(&r);
+        }
+        for (int i = 0; i < 3; i++) {
+            snprintf(body, sizeof body,
+                     "{" ASK ",\"temperature\":%d,\"seed\":%d,\"response_format\":{\"type\":"
+                     "\"json_schema\",\"json_schema\":{\"schema\":{\"enum\":[\"\xE6\x9D\xB1\","
+                     "\"\xF0\x9F\x91\x8D\"]}}}," NO_THOUGHT "}",
+                     i, i);
+            ask(&r, &s, "/v1/chat/completions", body);
+            const char *said = text_at(&mem, &r, "choices.0.message.content");
+            CHECK_MSG(!strcmp(said, "\"\xE6\x9D\xB1\"") || !strcmp(said, "\"\xF0\x9F\x91\x8D\""),
+                      "%s", said);
+            response_free(&r);
+        }
+        arena_free(&mem);
+        stop(&s);
+    }
+}
