@@ -80,6 +80,7 @@ typedef struct bench_setup {
     /* In use by the model and one session after the tests; by device, as the plan has them. */
     uint64_t used_bytes[CARAT_DEVICES_MAX];
     bench_ceilings ceilings;
+    double ceilings_ms; /* when they were measured */
     double load_ms;
 } bench_setup;
 

@@ -378,7 +378,8 @@ status chat_answer(chat *c, err *e)
                                   .stop = c->stop.at,
                                   .n_stop = c->stop.n,
                                   .parse = !c->raw,
-                                  .on_round = c->trace_rounds ? answer_print_round : NULL};
+                                  .on_round = c->trace_rounds ? answer_print_round : NULL,
+                                  .round_user = &c->out};
     status st = render_chat(c, &prompt, e);
     c->kept = false;
     answer_reset(&c->out);

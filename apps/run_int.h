@@ -56,7 +56,8 @@ void answer_free(answer *a);
 bool answer_show(void *user, const carat_event *ev); /* a carat_event_fn; user is the answer */
 void answer_finish(answer *a);                       /* ends the last line */
 void answer_print_speed(const carat_timings *t, const carat_session *s);
-void answer_print_round(void *user, const carat_round *r); /* a carat_round_fn: on stderr */
+/* A carat_round_fn; user is the answer. A line of its own on stderr. */
+void answer_print_round(void *user, const carat_round *r);
 
 typedef struct chat {
     carat_model *m;

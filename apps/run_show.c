@@ -226,9 +226,21 @@ void answer_print_speed(const carat_timings *t, const carat_session *s)
         (long long)carat_session_n_past(s), carat_session_n_ctx(s), carat_finish_name(t->finish));
 }
 
+/* On a terminal the words so far are in the line of the cursor. */
+static void leave_line(word_wrap *w, FILE *f)
+{
+    if (!term_is_tty(f) || !term_is_tty(stderr) || !w->column)
+        return;
+    fflush(f);
+    fputs("\n", stderr);
+    w->column = 0;
+}
+
 void answer_print_round(void *user, const carat_round *r)
 {
-    (void)user;
+    answer *a = user;
+    leave_line(&a->content_words, stdout);
+    leave_line(&a->thought_words, stderr);
     term_note("[%s: %d of %d drafts%s accepted, %d rows, draft %.2f ms, pass %.2f ms]", r->drafter,
               r->n_accepted, r->n_drafted, r->tree ? " in a tree" : "", r->n_rows, r->draft_ms,
               r->pass_ms);

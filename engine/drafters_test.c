@@ -209,3 +209,20 @@ TEST(drafters_copy_of_the_target_is_always_right)
     carat_model_close(with);
     carat_model_close(plain);
 }
+
+/* --strict takes no drafter whose products have a slow kernel. */
+TEST(drafters_are_judged_by_strict_too)
+{
+    const char *target = toy_model_write(NULL);
+    const carat_model_options o = {.device = "cpu", .draft = target, .no_repack = true};
+    carat_model *m;
+    err e = {0};
+    CHECK_OK(carat_model_open(target, &o, &m, &e), e);
+    int32_t n = m->core.n_weights;
+    m->strict = true;
+    m->core.n_weights = 0; /* the target's are judged first */
+    CHECK_STATUS(plan_check_weights(m, &e), E_UNSUPPORTED);
+    CHECK_MSG(strstr(e.text, "products with the drafter's "), "%s", e.text);
+    m->core.n_weights = n;
+    carat_model_close(m);
+}

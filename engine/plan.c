@@ -220,19 +220,29 @@ static status check_kernels(const carat_model *m, const kv_layout *l, err *e)
     return OK;
 }
 
-status plan_check_weights(const carat_model *m, err *e)
+/* whose: before the name of a weight. */
+static status check_weights_of(const carat_model *m, const model *core, const char *whose, err *e)
 {
     char how[128];
-    for (int32_t i = 0; m->strict && i < m->core.n_weights; i++) {
-        const weight *w = m->core.weights[i];
+    for (int32_t i = 0; i < core->n_weights; i++) {
+        const weight *w = core->weights[i];
         if (w->n_out < 2 || w->gather ||
             device_product_kernel(model_device(m, w->side), w, how, sizeof how) == KERNEL_FULL)
             continue;
         return err_set(e, E_UNSUPPORTED,
-                       "--strict: products with %s (%s) would take a slow path of %s: %s", w->name,
-                       num_name(w->type), model_device(m, w->side)->name, how);
+                       "--strict: products with %s%s (%s) would take a slow path of %s: %s", whose,
+                       w->name, num_name(w->type), model_device(m, w->side)->name, how);
     }
     return OK;
+}
+
+status plan_check_weights(const carat_model *m, err *e)
+{
+    status st = m->strict ? check_weights_of(m, &m->core, "", e) : OK;
+    for (int i = 0; i < DRAFTERS_MAX && m->strict && !st; i++)
+        if (m->draft[i])
+            st = check_weights_of(m, &m->draft[i]->core, "the drafter's ", e);
+    return st;
 }
 
 static uint64_t kv_bytes(const carat_device_plan *p)

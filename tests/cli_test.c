@@ -494,6 +494,18 @@ TEST(cli_names_cannot_drive_the_terminal)
 
 /* ---- On a terminal --------------------------------------------------------------------- */
 
+/* The line about a round begins a line, though the answer is in the middle of one. */
+TEST(cli_rounds_are_traced_in_lines_of_their_own)
+{
+    terminal t;
+    terminal_open(&t, ARGS("TERM=xterm", "NO_COLOR=1"),
+                  ARGS("run", "--greedy", "--draft", "mtp", "--spec-trace", "-n", "60",
+                       "Count from 1 to 60."));
+    terminal_expect(&t, "\n[mtp: ");
+    terminal_expect(&t, "\n[mtp: ");
+    CHECK_EQ(terminal_close(&t), 0);
+}
+
 TEST(cli_conversation_on_a_terminal)
 {
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 20});
