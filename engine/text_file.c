@@ -101,8 +101,11 @@ status text_from_gguf(const gguf *g, int32_t n_vocab, vocab **v, const chat_form
                           .unk = file_token(g, "tokenizer.ggml.unknown_token_id"),
                           .pad = file_token(g, "tokenizer.ggml.padding_token_id"),
                           .add_bos = flag_of(g, "tokenizer.ggml.add_bos_token")};
-    if ((st = build_vocab(&set, tokens, types, merges, v, e)))
+    err why = {0};
+    if (build_vocab(&set, tokens, types, merges, v, &why)) {
+        st = err_set(e, why.status, "%s: %s", g->path, why.text);
         goto out;
+    }
     if (gguf_get_string(g, "tokenizer.chat_template", &template))
         *chat = chat_format_of(family, template.at, template.n);
 out:

@@ -5,8 +5,8 @@
  * Pieces are runs of one letter, so a few bytes of input choose sizes of up to 64 KiB: buffers that
  * are filled to the last byte, empty place holders, pieces longer than any limit. flags & 1: all
  * byte pieces are there; & 2: an empty piece is the last; & 4: the pieces are padded to a power of
- * two. The file is refused with a sentence, or its vocabulary encodes the text and prints every
- * token.
+ * two; & 8: a vocabulary of bytes. The file is refused with a sentence, or its vocabulary encodes the
+ * text and prints every token.
  */
 #include "fuzz/fuzz.h"
 #include "base/mem.h"
@@ -62,11 +62,15 @@ static void put_run(str *s, char letter, size_t n)
         str_putc(s, letter);
 }
 
-/* The keys of a file; 5 of them. */
+/* The keys of a file. */
 static void put_file(str *s, bytes *b)
 {
     uint8_t flags = next(b), n = next(b) % PIECES_MAX, types[PIECES_MAX + 2];
     uint64_t sizes[PIECES_MAX + 2], total = 0, n_bytes = flags & 1 ? 256 : 0;
+    bool spelled = flags & 8;
+    uint64_t byte_total = n_bytes * 6; /* of their pieces; spelled: 94 of one byte, 162 of two */
+    if (spelled)
+        byte_total = n_bytes ? 94 + 162 * 2 : 0;
     char letters[PIECES_MAX + 2];
     int n_pieces = n;
     for (int i = 0; i < n; i++) {
@@ -78,9 +82,9 @@ static void put_file(str *s, bytes *b)
     }
     if (flags & 4) {
         uint64_t size = 1 << 16;
-        while (size < total + n_bytes * 6)
+        while (size < total + byte_total)
             size *= 2;
-        uint64_t left = size - total - n_bytes * 6;
+        uint64_t left = size - total - byte_total;
         types[n_pieces] = 1;
         sizes[n_pieces] = left < 65535 ? left : 65535;
         letters[n_pieces++] = '~';
@@ -93,20 +97,23 @@ static void put_file(str *s, bytes *b)
     str_put(s, "GGUF", 4);
     put_number(s, 3, 4);
     put_number(s, 0, 8);
-    put_number(s, 5, 8);
-    put_string_key(s, "general.architecture", "gemma4");
-    put_string_key(s, "tokenizer.ggml.model", "gemma4");
+    put_number(s, spelled ? 6 : 5, 8);
+    put_string_key(s, "general.architecture", spelled ? "qwen35" : "gemma4");
+    put_string_key(s, "tokenizer.ggml.model", spelled ? "gpt2" : "gemma4");
+    if (spelled)
+        put_string_key(s, "tokenizer.ggml.pre", "qwen35");
     put_array_key(s, "tokenizer.ggml.tokens", STRING, (uint64_t)n_pieces + n_bytes);
     for (uint64_t i = 0; i < n_bytes; i++) {
         char piece[8] = {'<', '0', 'x', "0123456789ABCDEF"[i >> 4], "0123456789ABCDEF"[i & 15],
                          '>', 0};
-        put_text(s, piece, 6);
+        size_t n_piece = spelled ? vocab_spell_byte((unsigned char)i, piece) : 6;
+        put_text(s, piece, n_piece);
     }
     for (int i = 0; i < n_pieces; i++)
         put_run(s, letters[i], (size_t)sizes[i]);
     put_array_key(s, "tokenizer.ggml.token_type", I32, (uint64_t)n_pieces + n_bytes);
     for (uint64_t i = 0; i < n_bytes; i++)
-        put_number(s, 6, 4);
+        put_number(s, spelled ? TOKEN_NORMAL : TOKEN_BYTE, 4);
     for (int i = 0; i < n_pieces; i++)
         put_number(s, types[i], 4);
     int n_merges = next(b) % MERGES_MAX;

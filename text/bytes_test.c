@@ -209,7 +209,7 @@ TEST(bytes_refused_by_name)
     err e = {0};
     hand_made h = {&qwen_text, "gpt-4o", QWEN_PIECES, 0, 0, 0, false, 0};
     CHECK_STATUS(build(&h, &v, &e), E_UNSUPPORTED);
-    CHECK(strstr(e.text, "\"gpt2\" (pre \"gpt-4o\")") && strstr(e.text, "Qwen"));
+    CHECK(strstr(e.text, "\"gpt2\" (pre \"gpt-4o\")") && strstr(e.text, "(pre \"qwen35\")"));
     e = (err){0};
     h.pre = "laguna"; /* of another family */
     CHECK_STATUS(build(&h, &v, &e), E_UNSUPPORTED);

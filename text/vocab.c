@@ -12,6 +12,7 @@
 #include "base/utf8.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 struct vocab_builder {
     vocab *v;
@@ -600,6 +601,20 @@ static status build_texts(vocab *v, err *e)
     return OK;
 }
 
+static status refuse_kind(const text_family *f, const char *model, const char *pre, err *e)
+{
+    char known[200] = "";
+    size_t n = 0;
+    for (const tokenizer_name *t = f->tokenizers; t->model && n < sizeof known; t++)
+        n += (size_t)snprintf(known + n, sizeof known - n, "%s\"%s\"%s%s%s", n ? ", " : "",
+                              t->model, t->pre ? " (pre \"" : "", t->pre ? t->pre : "",
+                              t->pre ? "\")" : "");
+    return err_set(e, E_UNSUPPORTED,
+                   "the tokenizer is \"%.64s\" (pre \"%.64s\"), which carat does not know for %s; it "
+                   "knows %s",
+                   model, pre, f->name, known);
+}
+
 static status choose_kind(const vocab_builder *b, const vocab_settings *s, err *e)
 {
     const char *model = s->model ? s->model : "", *pre = s->pre ? s->pre : "";
@@ -614,9 +629,7 @@ static status choose_kind(const vocab_builder *b, const vocab_settings *s, err *
                         (t->needs_merges && !b->merges)))
         t++;
     if (!t->model)
-        return err_set(e, E_UNSUPPORTED,
-                       "the tokenizer is \"%s\" (pre \"%s\"), which carat does not know for %s",
-                       model, pre, s->family->name);
+        return refuse_kind(s->family, model, pre, e);
     if (!b->merges)
         return err_set(e, E_FORMAT, "the tokenizer is \"%s\" but the file has no merges for it",
                        model);
