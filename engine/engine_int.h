@@ -101,6 +101,7 @@ typedef struct timeline {
     int32_t n_pending;
     int64_t stop[STOPS_MAX]; /* recurrent layers: where passes of the prompt end, for checkpoints */
     int32_t n_stops;
+    int64_t saved_at; /* of the last of these checkpoints */
     rounds *rounds; /* whose drafters these are the states of; NULL: no drafters (round.h) */
     draft_state *draft[DRAFTERS_MAX]; /* NULL: that drafter is not there */
 } timeline;

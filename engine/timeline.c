@@ -23,7 +23,7 @@
 enum {
     RESTORE_GAIN = 16, /* a checkpoint must save this many tokens over the live cache */
     SAVE_LEAST = 32,   /* a shorter timeline is cheaper to recompute than to save */
-    /* With recurrent layers a checkpoint is taken every so many tokens of a prompt. A prompt that
+    /* With recurrent layers a prompt has a checkpoint at least every so many tokens. A prompt that
      * parts from it later computes at most these again. Of a 27B model, a state has 150 MiB, and
      * keys and values of so many tokens have 256 MiB; copying them takes about a hundredth of the
      * time that computing them takes. */
@@ -94,6 +94,8 @@ static void after_cut(timeline *t)
 {
     cut_known(&t->known, t->kv.n_past);
     cut_known(&t->draft_known, t->kv.n_past);
+    if (t->saved_at > t->kv.n_past)
+        t->saved_at = t->kv.n_past;
     rounds_forget(t, t->kv.n_past);
 }
 
@@ -320,15 +322,6 @@ static bool is_stop(const timeline *t, int64_t n)
     return false;
 }
 
-/* Is n a multiple of STATE_EVERY that is not close to a stop? */
-static bool is_milestone(const timeline *t, int64_t n)
-{
-    for (int32_t i = 0; i < t->n_stops; i++)
-        if (n - t->stop[i] < STATE_EVERY / 4 && t->stop[i] - n < STATE_EVERY / 4)
-            return false;
-    return n > 0 && n % STATE_EVERY == 0;
-}
-
 void timeline_before_pass(timeline *t, const kv_rows *rows)
 {
     int64_t n = t->kv.n_past;
@@ -336,20 +329,22 @@ void timeline_before_pass(timeline *t, const kv_rows *rows)
         fill_pending(t, rows->n, false);
     if (!is_recurrent(t) || !t->store || !rows->final)
         return;
-    /* Milestones are many, and each file would hold all tokens before it: they stay in memory. */
-    if (is_stop(t, n))
-        save_here(t, true);
-    else if (is_milestone(t, n))
-        save_here(t, false);
+    bool stop = is_stop(t, n);
+    if (!stop && n - t->saved_at < STATE_EVERY)
+        return;
+    /* Those between stops are many, and each file would hold all tokens before it: they stay in
+     * memory. */
+    save_here(t, stop);
+    t->saved_at = n; /* also if there was no memory for it */
 }
 
 int64_t timeline_pass_end(const timeline *t, int64_t end)
 {
-    int64_t now = t->kv.n_past, next = (now / STATE_EVERY + 1) * STATE_EVERY;
+    int64_t now = t->kv.n_past, next = (now - t->saved_at < STATE_EVERY ? t->saved_at : now);
     if (!is_recurrent(t) || !t->store)
         return end;
-    if (next < end && is_milestone(t, next))
-        end = next;
+    if (next + STATE_EVERY < end)
+        end = next + STATE_EVERY;
     for (int32_t i = 0; i < t->n_stops; i++)
         if (t->stop[i] > now && t->stop[i] < end)
             end = t->stop[i];
@@ -433,6 +428,7 @@ status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
     kv_snapshot_load(k, &t->kv);
     pthread_mutex_unlock(&t->m->pass_lock);
     memcpy(t->id, k->ids, (size_t)k->n * sizeof *t->id);
+    t->saved_at = 0;
     know_segment(&t->known, NULL, 0);
     know_segment(&t->draft_known, NULL, 0);
     rounds_forget(t, 0);
@@ -451,6 +447,7 @@ static void restore_checkpoint(timeline *t, kv_snapshot *k, int64_t n)
     if (timeline_restore(t, k, NULL))
         return;
     const kv_cache *c = draft_cache(t);
+    t->saved_at = k->n;
     know_segment(&t->known, k->linear, k->n);
     if (k->draft && c && c->n_past == k->n)
         know_segment(&t->draft_known, k->draft->linear, k->n);
