@@ -122,13 +122,18 @@ status chat_open(chat *c, const run_options *o, err *e)
 {
     status st;
     *c = (chat){.max_tokens = (int32_t)o->n_tokens,
-                .thinking = o->think,
                 .preserve_thinking = o->preserve_thinking,
+                .drop_thinking = o->drop_thinking,
+                .effort = o->effort,
                 .raw = o->raw,
                 .quiet = o->quiet,
                 .trace_rounds = o->spec_trace,
                 .stop = o->stop,
                 .seed_given = o->seed != RUN_UNSET};
+    if (o->think && o->no_think)
+        return err_set(e, E_ARG, "--think and --no-think exclude each other");
+    if (o->preserve_thinking && o->drop_thinking)
+        return err_set(e, E_ARG, "--preserve-thinking and --drop-thinking exclude each other");
     carat_session_options so = {
         .n_ctx = (int32_t)o->n_ctx, .chunk = (int32_t)o->chunk, .n_outputs = 1};
     kv_options_apply(&o->kv, &so);
@@ -140,6 +145,7 @@ status chat_open(chat *c, const run_options *o, err *e)
     if ((st = run_open_model(o->model, &with, &c->m, e)))
         goto out;
     carat_model_get_info(c->m, &c->info);
+    c->thinking = o->think || (c->info.thinks && !o->no_think);
     if (o->verbose && c->info.drafter)
         term_note("drafter %s: %s", c->info.drafter, c->info.drafter_why);
     else if (o->verbose)
@@ -363,7 +369,10 @@ static status render_chat(chat *c, carat_chat *out, err *e)
     }
     char *text = json_dumps(all, JSON_COMPACT);
     json_decref(all);
-    carat_chat_options opt = {.thinking = c->thinking, .preserve_thinking = c->preserve_thinking};
+    carat_chat_options opt = {.thinking = c->thinking,
+                              .preserve_thinking = c->preserve_thinking,
+                              .drop_thinking = c->drop_thinking,
+                              .reasoning_effort = c->effort};
     st = text ? carat_chat_render(c->m, text, c->tools, &opt, out, e) : chat_no_memory(e);
     free(text);
     return st;
@@ -378,6 +387,7 @@ status chat_answer(chat *c, err *e)
                                   .stop = c->stop.at,
                                   .n_stop = c->stop.n,
                                   .parse = !c->raw,
+                                  .tools_json = c->tools,
                                   .on_round = c->trace_rounds ? answer_print_round : NULL,
                                   .round_user = &c->out};
     status st = render_chat(c, &prompt, e);

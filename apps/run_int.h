@@ -31,8 +31,9 @@ typedef struct run_options {
     int64_t n_tokens, top_k, seed, n_ctx, chunk, threads;
     double temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     option_list stop, logit_bias, result;
-    bool think, preserve_thinking, raw, greedy, quiet, json_events, exact, reference, no_mmap,
-        overcommit, interactive, ignore_eog, verbose, json, spec_trace;
+    const char *effort;
+    bool think, no_think, preserve_thinking, drop_thinking, raw, greedy, quiet, json_events, exact,
+        reference, no_mmap, overcommit, interactive, ignore_eog, verbose, json, spec_trace;
 } run_options;
 
 enum { RUN_UNSET = -2 }; /* not given by the user: the model's recommended value is used */
@@ -67,7 +68,8 @@ typedef struct chat {
     carat_logit_bias bias[OPTION_LIST_MAX]; /* sampling.bias points here */
     option_list stop;
     int32_t max_tokens;
-    bool thinking, preserve_thinking, raw, quiet, seed_given, trace_rounds;
+    const char *effort; /* NULL: the template's default */
+    bool thinking, preserve_thinking, drop_thinking, raw, quiet, seed_given, trace_rounds;
     json_t *messages; /* OpenAI's shape, without the system message */
     char *system;     /* or NULL */
     char *tools;      /* JSON text, or NULL */

@@ -218,8 +218,6 @@ static void accept_token(generation *g, const carat_event *ev, bool context_full
     const char *bytes = m->text ? vocab_text(m->text, ev->id, false, &n) : NULL;
     if (bytes && n && !stream_put(&g->text, bytes, n))
         generation_stop(g, g->text.met >= 0 ? CARAT_FINISH_STOP : CARAT_FINISH_CANCELLED);
-    if (g->parser && answer_over(g->parser))
-        generation_stop(g, CARAT_FINISH_STOP);
     if (g->n_generated == g->opt.max_tokens || context_full)
         generation_stop(g, CARAT_FINISH_LENGTH);
 }
@@ -368,6 +366,9 @@ static status open_parts(generation *g, err *e)
         return st;
     if (g->opt.parse &&
         (st = answer_open(&g->parser, m->chat, g->opt.starts_thinking, tell_answer, g, e)))
+        return st;
+    const char *tools = g->opt.tools_json;
+    if (g->parser && tools && (st = answer_tools(g->parser, tools, strlen(tools), e)))
         return st;
     return open_text(g, e);
 }

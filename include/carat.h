@@ -171,6 +171,7 @@ typedef struct carat_model_info {
     uint64_t active_bytes_per_token; /* weights that one decoded token reads */
     bool has_vocab;                  /* can turn text into tokens */
     bool has_chat;                   /* its chat template is known */
+    bool thinks;                     /* the template asks for a thought unless told otherwise */
 } carat_model_info;
 
 /* The strings in *info belong to the model. Any thread. */
@@ -560,6 +561,9 @@ typedef struct carat_generate_options {
     const carat_mask *mask; /* NULL: none. Used until the generation ends */
     carat_speculation speculation;
     const carat_script *script; /* NULL: none. Read until the generation ends */
+    /* For parse: the tools of the prompt, as in carat_chat_render; NULL: none. Where a model writes
+     * arguments as plain text, the tools' schemas give them their types. Read at the begin. */
+    const char *tools_json;
     carat_round_fn on_round;    /* NULL: none */
     void *round_user;
 } carat_generate_options;

@@ -66,29 +66,41 @@ static bool read_call(const call_text *c, str *name, str *arguments)
     for (; call_take(&r, "<arg_key>"); call_skip_space(&r), any = true)
         if (!take_pair(&r, parameters, any))
             return false;
-    str_putc(arguments, '}');
-    return call_at_end(&r);
+    return call_end_typed(arguments) && call_at_end(&r);
+}
+
+static gx *lines_grammar(gx_builder *b, const char *name, gx *arguments)
+{
+    return gx_seq3(b, gx_text(b, name), gx_text(b, "\n"), arguments);
+}
+
+static gx *compact_grammar(gx_builder *b, const char *name, gx *arguments)
+{
+    return gx_seq2(b, gx_text(b, name), arguments);
 }
 
 #define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-static const answer_syntax answer = {
-    .opening = "",
-    .thought_open = "<think>",
-    .thought_label = "",
-    .thought_close = "</think>",
-    .call_open = "<tool_call>",
-    .call_close = "</tool_call>",
-    .value_open = "<arg_value>",
-    .value_close = "</arg_value>",
-    .end = "</assistant>", /* some models spell it in several tokens */
-    .stray = LIST("<assistant>"),
-    .thought_not = LIST("</think>", "<tool_call>", "</assistant>"),
-    .content_not =
-        LIST("<think>", "</think>", "<tool_call>", "</tool_call>", "<assistant>", "</assistant>"),
-    .name_not = "\"\\{}<>\n\r\t ",
-    .read_call = read_call};
+/* What both templates have in common. */
+#define LAGUNA_ANSWER                                                                              \
+    .opening = "", .thought_open = "<think>", .thought_label = "", .thought_close = "</think>",    \
+    .call_open = "<tool_call>", .call_close = "</tool_call>", .value_open = "<arg_value>",         \
+    .value_close = "</arg_value>", .stray = LIST("<assistant>", "</assistant>"),                   \
+    .thought_not = LIST("</think>", "<tool_call>", "</assistant>"),                                \
+    .content_not =                                                                                 \
+        LIST("<think>", "</think>", "<tool_call>", "</tool_call>", "<assistant>", "</assistant>"), \
+    .name_not = "\"\\{}<>\n\r\t ", .read_call = read_call
+
+static const call_pairs lines = {"<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n",
+                                 "</arg_value>"};
+static const call_pairs compact = {"<arg_key>", "</arg_key><arg_value>", "</arg_value>",
+                                   "</arg_value>"};
+
+static const answer_syntax lines_answer = {LAGUNA_ANSWER, .n_gap = 1, .pairs = &lines,
+                                           .call_grammar = lines_grammar};
+static const answer_syntax compact_answer = {LAGUNA_ANSWER, .pairs = &compact,
+                                             .call_grammar = compact_grammar};
 
 const chat_format laguna_formats[N_LAGUNA_FORMATS] = {
-    {"laguna v5", &laguna_text, LAGUNA_LINES, &answer},
-    {"laguna v8", &laguna_text, LAGUNA_COMPACT, &answer}};
+    {"laguna v5", &laguna_text, LAGUNA_LINES, &lines_answer, false},
+    {"laguna v8", &laguna_text, LAGUNA_COMPACT, &compact_answer, false}};

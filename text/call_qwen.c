@@ -79,8 +79,7 @@ static bool read_parameters(call_reading *r, const jtree *parameters)
         call_put_typed(r->out, parameters, key, n_key, s, n);
         any = true;
     }
-    str_putc(r->out, '}');
-    return true;
+    return call_end_typed(r->out);
 }
 
 static bool read_xml(const call_text *c, str *name, str *arguments)
@@ -108,6 +107,12 @@ static gx *json_grammar(gx_builder *b, const char *name, gx *arguments)
                    gx_seq3(b, gx_text(b, "\"arguments\": "), arguments, gx_text(b, "}\n")));
 }
 
+static gx *xml_grammar(gx_builder *b, const char *name, gx *arguments)
+{
+    gx *head = gx_seq3(b, gx_text(b, "\n<function="), gx_text(b, name), gx_text(b, ">\n"));
+    return gx_seq3(b, head, arguments, gx_text(b, "</function>\n"));
+}
+
 #define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 static const answer_syntax json_answer = {.opening = "",
@@ -117,6 +122,7 @@ static const answer_syntax json_answer = {.opening = "",
                                           .call_open = "<tool_call>",
                                           .call_close = "</tool_call>",
                                           .json_calls = true,
+                                          .n_gap = 2,
                                           .stray = LIST("<tool_response>", "</tool_response>"),
                                           .thought_not = LIST("</think>", "<tool_call>"),
                                           .content_not = LIST("<think>", "</think>", "<tool_call>",
@@ -125,6 +131,8 @@ static const answer_syntax json_answer = {.opening = "",
                                           .name_not = "\"\\{}<>\n\r\t ",
                                           .read_call = read_json,
                                           .call_grammar = json_grammar};
+
+static const call_pairs parameters = {"<parameter=", ">\n", "\n</parameter>\n", "</parameter>"};
 
 static const answer_syntax xml_answer = {.opening = "",
                                          .thought_open = "<think>",
@@ -142,11 +150,14 @@ static const answer_syntax xml_answer = {.opening = "",
                                                              "</tool_call>", "<tool_response>",
                                                              "</tool_response>"),
                                          .name_not = "\"\\{}<>\n\r\t ",
-                                         .read_call = read_xml};
+                                         .read_call = read_xml,
+                                         .pairs = &parameters,
+                                         .n_gap = 2,
+                                         .call_grammar = xml_grammar};
 
 const chat_format qwen_formats[N_QWEN_FORMATS] = {
-    {"qwen3", &qwen_text, QWEN_3, &json_answer},
-    {"qwen3 coder", &qwen_text, QWEN_3_CODER, &xml_answer},
-    {"qwen3.5", &qwen_text, QWEN_35, &xml_answer},
-    {"qwen3.6", &qwen_text, QWEN_36, &xml_answer},
-    {"qwen3.8", &qwen_text, QWEN_38, &xml_answer}};
+    {"qwen3", &qwen_text, QWEN_3, &json_answer, true},
+    {"qwen3 coder", &qwen_text, QWEN_3_CODER, &xml_answer, false},
+    {"qwen3.5", &qwen_text, QWEN_35, &xml_answer, true},
+    {"qwen3.6", &qwen_text, QWEN_36, &xml_answer, true},
+    {"qwen3.8", &qwen_text, QWEN_38, &xml_answer, true}};

@@ -375,6 +375,9 @@ static unsigned kinds_of(const jtree *root, const jtree *schema, int *steps)
         kinds = some |= x->kind == JTREE_STRING ? kinds_of_word(x->s) : KINDS_ALL;
     if (type && jtree_is(jtree_get(schema, "nullable"), JTREE_TRUE))
         kinds |= 1u << JTREE_NULL;
+    else if (!type && (jtree_get(schema, "pattern") || jtree_get(schema, "minLength") ||
+                       jtree_get(schema, "maxLength")))
+        kinds = 1u << JTREE_STRING;
     some = 0;
     for (x = jtree_is(list, JTREE_ARRAY) ? list->first : NULL; x; x = x->next)
         some |= 1u << x->kind;
@@ -398,6 +401,12 @@ static unsigned kinds_of(const jtree *root, const jtree *schema, int *steps)
     if (jtree_is(x, JTREE_STRING))
         kinds &= kinds_of(root, ref_target(root, x->s), steps);
     return kinds;
+}
+
+unsigned call_kinds_of(const jtree *root, const jtree *schema)
+{
+    int steps = 0;
+    return kinds_of(root, schema, &steps);
 }
 
 const jtree *call_parameters(const jtree *tools, const char *name)
@@ -462,8 +471,7 @@ void call_put_typed(str *out, const jtree *parameters, const char *key, size_t n
 {
     const jtree *schema = member_named(jtree_get(parameters, "properties"), key, n_key);
     const unsigned string = 1u << JTREE_STRING;
-    int steps = 0;
-    unsigned kinds = kinds_of(parameters, schema, &steps);
+    unsigned kinds = call_kinds_of(parameters, schema);
     jtree_put_string(out, key, n_key);
     str_puts(out, ": ");
     /* Where a string is possible beside other types, JSON in quotes is a string in quotes; where
@@ -481,6 +489,21 @@ void call_put_typed(str *out, const jtree *parameters, const char *key, size_t n
         (!put_as_json(out, as_json, t, n_t) &&
          !put_as_python(out, kinds & string ? as_json & 1u << JTREE_OBJECT : as_json, t, n_t)))
         jtree_put_string(out, s, n);
+}
+
+bool call_end_typed(str *out)
+{
+    arena mem = {.max_bytes = arena_limit_for(out->n)};
+    const jtree *v = NULL;
+    str_putc(out, '}');
+    status st =
+        out->bad ? E_MEMORY : jtree_parse(out->at, out->n, "", CALL_MAX_DEPTH + 1, &mem, &v, NULL);
+    str_cut(out, 0);
+    if (v)
+        jtree_put_json(out, v);
+    out->bad |= st == E_MEMORY;
+    arena_free(&mem);
+    return v != NULL;
 }
 
 /* ---- Calls in JSON ---- */

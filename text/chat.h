@@ -94,6 +94,5 @@ void answer_was_cut(answer_parser *a);
  * content. */
 status answer_end(answer_parser *a, err *e);
 int32_t answer_n_calls(const answer_parser *a); /* so far */
-bool answer_over(const answer_parser *a); /* the text ended the answer; later text is dropped */
 
 #endif

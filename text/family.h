@@ -36,7 +36,7 @@ typedef struct tokenizer_name {
      * files of this name are not looked at for it. */
     const struct split_step {
         const char *pattern, *behavior; /* the regular expression; "Isolated" */
-    } *steps;
+    } * steps;
 } tokenizer_name;
 
 /* A vocabulary for files with random weights (carat synth): the special pieces at their published
@@ -60,6 +60,7 @@ typedef struct chat_format {
     const text_family *family;
     int32_t revision;                   /* for the family's own files */
     const struct answer_syntax *answer; /* NULL: the family's */
+    bool thinks;                        /* asks for a thought unless told otherwise */
 } chat_format;
 
 /* The text of a call, between its marks. */
@@ -70,6 +71,12 @@ typedef struct call_text {
     const struct jtree *tools; /* the declared tools, whose schemas type plain text; or NULL */
 } call_text;
 
+/* Arguments as pairs of plain text: key_open KEY value_open VALUE value_close, for each one. end:
+ * the mark in value_close, which no value contains. */
+typedef struct call_pairs {
+    const char *key_open, *value_open, *value_close, *end;
+} call_pairs;
+
 /* The marks of an answer. Each is a piece of the vocabulary. */
 typedef struct answer_syntax {
     const char *opening; /* the end of the prompt, if models may repeat it first; "": none */
@@ -78,11 +85,12 @@ typedef struct answer_syntax {
     const char *quote; /* encloses strings in calls; NULL: they are JSON or plain text */
     /* Marks around plain text in a call; NULL: none. Between them call_close is text. */
     const char *value_open, *value_close;
-    bool json_calls; /* calls are JSON: inside its strings call_close is text */
+    const call_pairs *pairs; /* for grammars: arguments are pairs; NULL: an object */
+    int32_t n_gap;           /* line feeds that may follow a thought or a call */
+    bool json_calls;         /* calls are JSON: inside its strings call_close is text */
     /* A call without call_open, from bare_open to bare_close; NULL: none. It counts as a call if it
      * names a declared tool. */
     const char *bare_open, *bare_close;
-    const char *end;                /* text that ends an answer, if no token did; NULL: none */
     const char *const *stray;       /* marks without meaning in an answer: dropped */
     const char *const *thought_not; /* a thought cannot contain these: they end it */
     const char *const *content_not; /* the same for content beside calls */

@@ -12,7 +12,7 @@
 #define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 static const text_family toy_family;
-static const chat_format toy_format = {"toy", &toy_family, 0, NULL};
+static const chat_format toy_format = {"toy", &toy_family, 0, NULL, false};
 
 static size_t whole_text(const char *s, size_t n)
 {

@@ -31,10 +31,10 @@ static bool has_piece(const char *text, size_t n, const char *what)
 }
 
 const chat_format gemma4_formats[N_GEMMA4_FORMATS] = {
-    {"gemma4 first april", &gemma4_text, GEMMA4_APRIL_FIRST, NULL},
-    {"gemma4 late april", &gemma4_text, GEMMA4_APRIL_LATE, NULL},
-    {"gemma4 july small", &gemma4_text, GEMMA4_JULY_SMALL, NULL},
-    {"gemma4 july large", &gemma4_text, GEMMA4_JULY_LARGE, NULL}};
+    {"gemma4 first april", &gemma4_text, GEMMA4_APRIL_FIRST, NULL, false},
+    {"gemma4 late april", &gemma4_text, GEMMA4_APRIL_LATE, NULL, false},
+    {"gemma4 july small", &gemma4_text, GEMMA4_JULY_SMALL, NULL, false},
+    {"gemma4 july large", &gemma4_text, GEMMA4_JULY_LARGE, NULL, false}};
 
 static const chat_format *recognise(const char *t, size_t n)
 {

@@ -318,6 +318,8 @@ gx *gx_after_thought(gx_builder *b, gx *x)
         return &nothing;
     }
     gx *text = gx_without_any(b, a->thought_not), *shut = gx_special(b, a->thought_close);
+    if (a->n_gap)
+        shut = gx_seq2(b, shut, gx_repeat(b, gx_text(b, "\n"), 0, a->n_gap));
     if (!b->st)
         text->min = 1; /* a thought may be cut off anywhere, even inside a character */
     gx *inside = gx_seq2(b, text, shut);

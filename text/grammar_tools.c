@@ -47,15 +47,19 @@ static gx *call_of(gx_builder *b, schema *anything, const tool *t, bool strict, 
 {
     char where[96];
     gx *arguments;
+    const call_pairs *pairs = syntax_of(b)->pairs;
     if (strict && !t->parameters) {
-        arguments = gx_text(b, "{}");
+        arguments = gx_text(b, pairs ? "" : "{}");
+    } else if (!strict && pairs) {
+        arguments = value_any_pairs(anything, pairs);
     } else if (strict) {
         schema s = *anything;
         s.root = t->parameters;
         s.todo = NULL;
         s.n_todo = s.cap_todo = s.n_done = 0;
         snprintf(where, sizeof where, "tools[%d].function.parameters", i);
-        arguments = schema_object_of(&s, s.root, where);
+        arguments =
+            pairs ? schema_pairs_of(&s, s.root, pairs, where) : schema_object_of(&s, s.root, where);
         schema_finish(&s);
         anything->any_value = s.any_value;
         anything->any_object = s.any_object;
@@ -106,6 +110,8 @@ static gx *answer(gx_builder *b, arena *mem, const grammar_tools *o, const jtree
         gx_fail(b, E_FORMAT, "tools is empty");
     gx *call = gx_seq3(b, gx_special(b, syntax_of(b)->call_open), gx_alt(b, &calls),
                        gx_special(b, syntax_of(b)->call_close));
+    if (syntax_of(b)->n_gap)
+        call = gx_seq2(b, call, gx_repeat(b, gx_text(b, "\n"), 0, syntax_of(b)->n_gap));
     bool json = o->json || o->schema, must = o->calls == CALLS_MUST;
     gx *all = gx_repeat(b, call, must || json, o->one ? 1 : MAX_CALLS);
     if (must)

@@ -20,6 +20,7 @@
  * view collects these schemas as parts, and keyword lookups cover all parts.
  */
 #include "text/json_schema_int.h"
+#include "text/parse_int.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -619,6 +620,37 @@ gx *schema_object_of(schema *s, const jtree *node, const char *where)
     snprintf(v.where, sizeof v.where, "%.190s", where);
     view_add(s, &v, node, 0);
     return of_view(s, &v);
+}
+
+gx *schema_pairs_of(schema *s, const jtree *node, const call_pairs *x, const char *where)
+{
+    static const char *const other[] = {"anyOf", "oneOf", "enum", "const", "maxProperties"};
+    view v = {.n = 0};
+    snprintf(v.where, sizeof v.where, "%.190s", where);
+    view_add(s, &v, node, 0);
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
+        if (!s->b->st && view_get(s, &v, other[i]))
+            schema_refuse(s, E_UNSUPPORTED, v.where, "%s of all arguments is not supported",
+                          other[i]);
+    if (!s->b->st && v.n && !(view_types(s, &v) & T_OBJECT))
+        schema_refuse(s, E_FORMAT, v.where, "arguments are an object");
+    return s->b->st ? gx_text(s->b, "") : value_pairs(s, &v, x);
+}
+
+gx *schema_pair_value(schema *s, const jtree *node, const char *end, const char *where)
+{
+    unsigned kinds = call_kinds_of(s->root, node), string = 1u << JTREE_STRING;
+    if (!(kinds & string))
+        return schema_of(s, node, where);
+    if (kinds != string)
+        return value_plain_text(s, end);
+    view v = {.n = 0};
+    snprintf(v.where, sizeof v.where, "%.190s", where);
+    view_add(s, &v, node, 0);
+    s->raw_end = end;
+    gx *text = of_view(s, &v);
+    s->raw_end = NULL;
+    return text;
 }
 
 void schema_finish(schema *s)

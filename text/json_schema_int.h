@@ -37,6 +37,7 @@ typedef struct schema {
     arena *mem;
     const jtree *root;
     const answer_syntax *bare; /* the call syntax for bare values; NULL: JSON */
+    const char *raw_end;       /* strings are plain text before this mark; NULL: they are not */
     int depth, n_views;
     /* Rules of schemas by node, in order of first use. They are compiled one after another, so that
      * chains of $ref do not recurse. */
@@ -57,6 +58,11 @@ void schema_init(schema *s, gx_builder *b, arena *mem, const jtree *root,
 
 /* Like schema_of, inline and for objects only: the arguments of a call. */
 gx *schema_object_of(schema *s, const jtree *node, const char *where);
+/* The same, spelled as pairs. Values of type string are plain text, other values JSON. A value that
+ * may be a string or something else is any text. */
+gx *schema_pairs_of(schema *s, const jtree *node, const call_pairs *x, const char *where);
+/* The value of one pair, for schema_pairs_of. */
+gx *schema_pair_value(schema *s, const jtree *node, const char *end, const char *where);
 /* True: x is a whole number, for example 5, 5.0 or 5e3, in any locale. */
 bool schema_whole(const jtree *x, double *value);
 
@@ -71,6 +77,9 @@ bool view_bound(schema *s, const view *v, const char *key, bool largest, int64_t
 gx *value_white(schema *s);
 gx *value_any(schema *s);
 gx *value_any_object(schema *s);
+gx *value_pairs(schema *s, const view *v, const call_pairs *x);
+gx *value_any_pairs(schema *s, const call_pairs *x);
+gx *value_plain_text(schema *s, const char *end); /* any text without the mark */
 gx *value_literal(schema *s, const jtree *v, const char *where, int depth);
 gx *value_string(schema *s, const view *v);
 gx *value_integer(schema *s, const view *v);

@@ -75,6 +75,8 @@ static void call_marks(const schema *s, const char *mark[N_CALL_MARKS])
 
 static gx *quoted(schema *s, gx *inside)
 {
+    if (s->raw_end)
+        return inside;
     if (s->bare)
         return gx_seq3(s->b, gx_special(s->b, s->bare->quote), inside,
                        gx_special(s->b, s->bare->quote));
@@ -88,9 +90,16 @@ static gx *bare_string(schema *s)
     return gx_without(s->b, mark, N_CALL_MARKS);
 }
 
+gx *value_plain_text(schema *s, const char *end)
+{
+    return gx_without(s->b, &end, 1);
+}
+
 static gx *any_string(schema *s)
 {
     bool made;
+    if (s->raw_end)
+        return value_plain_text(s, s->raw_end);
     int32_t rule = shared_rule(s, &s->any_string, "(a string)", &made);
     if (!made)
         return gx_ref(s->b, rule);
@@ -98,12 +107,12 @@ static gx *any_string(schema *s)
     return set_body(s, rule, quoted(s, inside));
 }
 
-/* A character of a string of limited length. Bare strings exclude <, the first character of the
- * call markers. */
+/* A character of a string of limited length. Bare strings and plain text exclude <, the first
+ * character of the call markers. */
 static gx *counted_char(schema *s)
 {
     static const gx_range less = {'<', '<'};
-    return s->bare ? gx_set(s->b, &less, 1, true) : json_char(s->b, false);
+    return s->bare || s->raw_end ? gx_set(s->b, &less, 1, true) : json_char(s->b, false);
 }
 
 /* A date. The 29th of February is excluded, because most years lack it. */
@@ -145,6 +154,11 @@ static const format *find_format(const jtree *v)
     return NULL;
 }
 
+static bool in_json(const schema *s)
+{
+    return !s->bare && !s->raw_end;
+}
+
 gx *value_string(schema *s, const view *v)
 {
     int64_t min = 0, max = -1;
@@ -162,9 +176,9 @@ gx *value_string(schema *s, const view *v)
     if (s->b->st || (!pattern && !f && !min && max < 0))
         return any_string(s);
     if (pattern)
-        return quoted(s, regex_parse(s->b, pattern->s, pattern->n, !s->bare, v->where));
+        return quoted(s, regex_parse(s->b, pattern->s, pattern->n, in_json(s), v->where));
     if (f)
-        return quoted(s, regex_parse(s->b, f->pattern, strlen(f->pattern), !s->bare, v->where));
+        return quoted(s, regex_parse(s->b, f->pattern, strlen(f->pattern), in_json(s), v->where));
     if (max >= 0 && max < min)
         schema_refuse(s, E_FORMAT, v->where, "maxLength is less than minLength");
     return quoted(s, gx_repeat(s->b, counted_char(s), (int32_t)min, (int32_t)max));
@@ -832,6 +846,50 @@ gx *value_object(schema *s, const view *v)
     return bracketed(s, "{", members(s, &o), "}");
 }
 
+/* ---- Pairs ---- */
+
+static gx *pair_of(schema *s, const call_pairs *x, gx *key, gx *value)
+{
+    gx *head = gx_seq3(s->b, text(s, x->key_open), key, text(s, x->value_open));
+    return gx_seq3(s->b, head, value, text(s, x->value_close));
+}
+
+gx *value_any_pairs(schema *s, const call_pairs *x)
+{
+    static const gx_range word[] = {{'a', 'z'}, {'A', 'Z'}, {'0', '9'},
+                                    {'_', '_'}, {'-', '-'}, {'.', '.'}};
+    gx *key = gx_repeat(s->b, gx_set(s->b, word, 6, false), 1, -1);
+    return gx_repeat(s->b, pair_of(s, x, key, value_plain_text(s, x->end)), 0, -1);
+}
+
+/* The members in the schema's order. Others, which additionalProperties may allow, are left out,
+ * except in an object that names none. */
+gx *value_pairs(schema *s, const view *v, const call_pairs *x)
+{
+    object o = {.v = v, .max = -1};
+    gx_list all = {0};
+    char where[400];
+    find_members(s, &o);
+    if (!s->b->st)
+        find_required(s, &o);
+    if (!o.n && !jtree_is(view_get(s, v, "additionalProperties"), JTREE_FALSE))
+        return value_any_pairs(s, x);
+    for (int32_t i = 0; i < o.n && !s->b->st; i++) {
+        const member *m = &o.m[i];
+        if (jtree_is(m->schema, JTREE_FALSE))
+            continue;
+        snprintf(where, sizeof where, "%.160s/properties/%.60s", v->where, m->key);
+        if (!m->n_key || m->key[strcspn(m->key, "<>\n\r")])
+            schema_refuse(s, E_UNSUPPORTED, where,
+                          "the name \"%.60s\" cannot be written in this model's tool calls",
+                          m->key);
+        gx *value = schema_pair_value(s, m->schema, x->end, where);
+        gx *pair = pair_of(s, x, gx_bytes(s->b, m->key, m->n_key), value);
+        gx_add(s->b, &all, m->required ? pair : gx_maybe(s->b, pair));
+    }
+    return gx_seq(s->b, &all);
+}
+
 /* ---- Anything ---- */
 
 static gx *free_key(schema *s)
@@ -886,6 +944,12 @@ gx *value_literal(schema *s, const jtree *v, const char *where, int depth)
     case JTREE_REAL:
         return gx_bytes(s->b, v->s, v->n);
     case JTREE_STRING:
+        if (s->raw_end && memmem(v->s, v->n, s->raw_end, strlen(s->raw_end)))
+            schema_refuse(s, E_UNSUPPORTED, where,
+                          "a string with %s cannot be written in this model's tool calls",
+                          s->raw_end);
+        if (s->raw_end)
+            return gx_bytes(s->b, v->s, v->n);
         if (!s->bare)
             return key_text(s, v->s, v->n, where);
         call_marks(s, mark);

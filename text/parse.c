@@ -48,7 +48,6 @@ typedef enum mark {
     MARK_VALUE_END,
     MARK_BARE,
     MARK_BARE_END,
-    MARK_END,
     MARK_STRAY,
     MARKS_MAX = 20
 } mark;
@@ -58,7 +57,7 @@ typedef struct mark_text {
     size_t n; /* 0: the family has no such mark */
 } mark_text;
 
-typedef enum state { START, TEXT, LABEL, CALL, OVER } state;
+typedef enum state { START, TEXT, LABEL, CALL } state;
 
 struct answer_parser {
     const answer_syntax *syntax; /* NULL: all is content */
@@ -120,7 +119,6 @@ static void add_marks(answer_parser *a, const answer_syntax *x)
     add_answer_mark(a, x->value_close);
     add_answer_mark(a, x->bare_open);
     add_answer_mark(a, x->bare_close);
-    add_answer_mark(a, x->end);
     for (const char *const *stray = x->stray; *stray && a->n_marks < MARKS_MAX; stray++)
         add_answer_mark(a, *stray);
 }
@@ -336,8 +334,6 @@ static bool step_text(answer_parser *a, bool last)
         begin_call(a);
     } else if (m == MARK_QUOTE)
         put_answer_text(a, "\"", 1);
-    else if (m == MARK_END)
-        a->state = OVER;
     else if (m == MARK_BARE && a->kind == ANSWER_CONTENT && a->tools)
         begin_bare_call(a);
     else if (is_plain_outside(m))
@@ -445,10 +441,6 @@ static void run(answer_parser *a, bool last)
             break;
         case CALL:
             more = step_call(a, last);
-            break;
-        case OVER:
-            a->at = a->held.n;
-            more = false;
             break;
         }
     }
@@ -571,9 +563,4 @@ status answer_end(answer_parser *a, err *e)
 int32_t answer_n_calls(const answer_parser *a)
 {
     return a->n_calls;
-}
-
-bool answer_over(const answer_parser *a)
-{
-    return a->state == OVER;
 }

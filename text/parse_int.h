@@ -38,6 +38,12 @@ const jtree *call_parameters(const jtree *tools, const char *name);
  * spells it, and as a string if it is neither. */
 void call_put_typed(str *out, const jtree *parameters, const char *key, size_t n_key, const char *s,
                     size_t n);
+/* Ends the object that begins with "{" and holds such arguments. A repeated one keeps its first
+ * place and its last value. */
+bool call_end_typed(str *out);
+/* The kinds of values that a schema inside `root` allows, as bits 1 << jtree_kind. It follows type,
+ * enum, const, anyOf, oneOf, allOf and $ref; other keywords exclude no kind. */
+unsigned call_kinds_of(const jtree *root, const jtree *schema);
 /* Reads {"name": NAME, "arguments": {...}}. */
 bool call_read_json(const char *s, size_t n, bool lenient, str *name, str *arguments);
 /* Appends the name s[0..n) without white space around it. False: no possible name. */

@@ -145,7 +145,7 @@ TEST(calls_of_the_coder_formats)
     expect(QWEN36, false,
            "<tool_call>\n<function=f>\n<parameter=v>\nauto\n</parameter>\n<parameter=n>\nmany\n"
            "</parameter>\n<parameter=o>\n{'k': [True]}\n</parameter>\n</function>\n</tool_call>",
-           "T(f {\"v\": \"auto\", \"n\": \"many\", \"o\": {\"k\":[true]}})");
+           "T(f {\"v\": \"auto\", \"n\": \"many\", \"o\": {\"k\": [true]}})");
     /* One line feed at each end belongs to the syntax. */
     expect(QWEN36, false,
            "<tool_call>\n<function=f>\n<parameter=s>\n\n if x:\n  y\n\n</parameter>\n</function>\n"
@@ -175,7 +175,7 @@ TEST(calls_of_the_coder_formats)
 
 TEST(answers_of_laguna)
 {
-    expect(LAGUNA, true, "hm</think>Yes.</assistant>\n<user>go on", "R(hm)C(Yes.)");
+    expect(LAGUNA, true, "hm</think>Yes.</assistant>", "R(hm)C(Yes.)");
     expect(LAGUNA, false, "Yes.\n</assistant>", "C(Yes.\n)");
     expect(LAGUNA, false, "</think>Yes.", "C(Yes.)");
     expect(LAGUNA, false, "Yes<think>no</think>yes", "C(Yes)R(no)C(yes)");

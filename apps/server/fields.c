@@ -385,6 +385,7 @@ bool read_effort(request *rq, const jtree *o, const char *key, const char *field
         if (!strcmp(v->s, tiers[i].name)) {
             rq->think = THINK_ON;
             rq->effort = tiers[i].share;
+            rq->effort_name = tiers[i].name;
             return true;
         }
     return problem_set(p, 400, field,
@@ -465,8 +466,10 @@ bool read_thinking(request *rq, problem *p)
         !field_int(p, rq->body, "thinking_token_budget", -1, INT32_MAX, &budget) ||
         !field_bool(p, rq->body, "enable_thinking", &on) ||
         !field_bool(p, kw, "enable_thinking", &on) || !check_kwargs(kw, p) ||
-        !field_bool(p, kw, "preserve_thinking", &rq->preserve_thinking))
+        !field_bool(p, kw, "preserve_thinking", &rq->preserve_thinking) ||
+        !read_effort(rq, kw, "reasoning_effort", "chat_template_kwargs.reasoning_effort", p))
         return false;
+    rq->drop_thinking = jtree_get(kw, "preserve_thinking") && !rq->preserve_thinking;
     if (jtree_get(rq->body, "enable_thinking") || jtree_get(kw, "enable_thinking"))
         rq->think = on ? THINK_ON : THINK_OFF;
     if (budget >= 0)

@@ -81,7 +81,8 @@ static bool wants_thought(const stream *st)
     const request *rq = &st->rq;
     if (rq->think != THINK_DEFAULT)
         return rq->think == THINK_ON;
-    return st->x->s->o->think && !rq->prefill;
+    const server *s = st->x->s;
+    return (s->o->think || (s->info.thinks && !s->o->no_think)) && !rq->prefill;
 }
 
 /* Renders a conversation to tokens. text may be NULL. */
@@ -91,6 +92,8 @@ static bool render_conversation(stream *st, prompt *out, str *text, problem *p)
     const server *s = st->x->s;
     carat_chat_options opt = {.thinking = wants_thought(st),
                               .preserve_thinking = rq->preserve_thinking,
+                              .drop_thinking = rq->drop_thinking,
+                              .reasoning_effort = rq->effort_name,
                               .no_generation_prompt = rq->no_generation_prompt,
                               .continue_last = rq->continue_last};
     carat_chat chat = {0};
@@ -233,6 +236,7 @@ static bool make_jobs(stream *st, problem *p)
         o->speculation = rq->speculation;
         o->parse = rq->api != API_COMPLETIONS;
         o->starts_thinking = q->starts_thinking;
+        o->tools_json = rq->tools.n ? rq->tools.at : NULL;
         if (o->parse)
             set_thinking(st, o);
         bool may_think = o->parse && wants_thought(st) && !rq->prefill && !rq->thought;

@@ -97,14 +97,16 @@ typedef struct request {
     str allowed;      /* the tools that may be called, as `tools`; empty: all */
     bool one_call;    /* no calls in parallel */
     think_mode think;
-    double effort;     /* share of the largest thinking budget; 0: not given */
-    int64_t think_max; /* tokens of thought; -1: not given */
-    int64_t reserve;   /* tokens kept for the answer; -1: not given */
+    double effort;           /* share of the largest thinking budget; 0: not given */
+    const char *effort_name; /* for templates that know levels; NULL: not given */
+    int64_t think_max;       /* tokens of thought; -1: not given */
+    int64_t reserve;         /* tokens kept for the answer; -1: not given */
     format_kind format;
     const char *form_field; /* the field that asks for the format */
     const char *schema;     /* JSON schema, grammar or expression; NULL: none */
     size_t n_schema;
     bool preserve_thinking; /* keep the thoughts of finished tool turns */
+    bool drop_thinking;     /* the client says not to */
     bool no_generation_prompt;
     bool continue_last; /* the answer continues the last message */
     bool thought;       /* that message has a thought already */

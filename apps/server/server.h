@@ -38,7 +38,7 @@ typedef struct serve_options {
         ping_s, think_max, stall_ms;
     cache_options cache;
     draft_options draft;
-    bool lenient, think, exact, reference, no_mmap, overcommit;
+    bool lenient, think, no_think, exact, reference, no_mmap, overcommit;
 } serve_options;
 
 typedef struct api_keys {

@@ -1,0 +1,233 @@
+/* grammar_pairs_test.c - forced calls in the Qwen and Laguna formats: what the grammars allow, and
+ * that the parsers read it.
+ */
+#include "tests/test.h"
+#include "tests/vocab_parts.h"
+#include "text/grammar_int.h"
+#include "text/laguna.h"
+#include "text/qwen.h"
+
+#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static size_t one_byte(const char *s, size_t n)
+{
+    (void)s;
+    (void)n;
+    return 1;
+}
+
+static const char *const marks[] = {"<think>", "</think>", "<tool_call>", "</tool_call>",
+                                    "<assistant>"};
+enum { N_MARKS = sizeof marks / sizeof *marks };
+
+static const tokenizer_name tokenizers[] = {{"toy", NULL, false, VOCAB_CHARS, one_byte, NULL}, {0}};
+static const text_family toy = {
+    .archs = LIST("toy"),
+    .name = "the toy",
+    .model_type = "toy",
+    .tokenizers = tokenizers,
+    .ends = LIST("<end>"),
+                                .ends_not = LIST(NULL),
+                                .media = LIST(NULL),
+    .shown = LIST("<think>", "</think>", "<tool_call>", "</tool_call>", "<assistant>")};
+
+static vocab *toy_marks(void)
+{
+    vocab_settings set = {
+        .family = &toy, .model = "toy", .bos = -1, .eos = -1, .eot = -1, .unk = -1, .pad = -1};
+    vocab_builder *b;
+    vocab *v;
+    err e = {0};
+    CHECK_OK(vocab_begin(&b, N_MARKS + 256 + 2, 1, &e), e);
+    for (int i = 0; i < N_MARKS; i++)
+        vocab_add_token(b, marks[i], strlen(marks[i]), TOKEN_USER_DEFINED);
+    add_byte_pieces(b);
+    vocab_add_token(b, "h", 1, TOKEN_NORMAL);
+    vocab_add_token(b, "hh", 2, TOKEN_NORMAL);
+    vocab_add_merge(b, "h h", 3);
+    CHECK_OK(vocab_finish(b, &set, &v, &e), e);
+    return v;
+}
+
+static const char tools[] =
+    "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\","
+    "\"properties\":{\"city\":{\"type\":\"string\"},\"unit\":{\"enum\":[\"C\",\"F\"]},"
+    "\"days\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":14},\"id\":{\"type\":\"string\","
+    "\"pattern\":\"^[a-z]{2}$\"},\"list\":{\"type\":\"array\",\"items\":{\"type\":\"boolean\"}},"
+    "\"any\":{}},\"required\":[\"city\"]}}},"
+    "{\"type\":\"function\",\"function\":{\"name\":\"ping\"}}]";
+
+static void open_grammar(grammar **g, const chat_format *f, const grammar_tools *o,
+                         grammar_thought thought)
+{
+    const grammar_setting how = {.answer = text_answer_syntax(f, f->family), .thought = thought};
+    err e = {0};
+    CHECK_OK(grammar_from_tools(g, o, &how, &e), e);
+}
+
+/* Follows text, in which marks are spelled, as tokens. True: allowed, and complete. */
+static bool follows(matcher *m, const vocab *v, const char *text)
+{
+    grammar_run r = {0};
+    bool ok = true;
+    err e = {0};
+    CHECK_OK(grammar_begin(&r, m, &e), e);
+    while (*text && ok) {
+        int k = 0;
+        while (k < N_MARKS && strncmp(text, marks[k], strlen(marks[k])))
+            k++;
+        if (k < N_MARKS)
+            CHECK_OK(grammar_accept(&r, vocab_mark(v, marks[k]), &ok, &e), e);
+        else
+            CHECK_OK(grammar_accept_bytes(&r, text, 1, &ok, &e), e);
+        text += k < N_MARKS ? strlen(marks[k]) : 1;
+    }
+    ok = ok && grammar_may_end(&r);
+    grammar_end(&r);
+    return ok;
+}
+
+static bool count_call(void *user, const answer_event *ev)
+{
+    *(int *)user += ev->kind == ANSWER_TOOL_CALL;
+    return true;
+}
+
+typedef struct example {
+    const char *text;
+    int n_calls; /* -1: refused */
+} example;
+
+static void check_examples(const chat_format *f, const grammar_tools *o, grammar_thought thought,
+                           const example *x)
+{
+    grammar *g;
+    token_tree *t;
+    matcher *m;
+    vocab *v = toy_marks();
+    err e = {0};
+    open_grammar(&g, f, o, thought);
+    CHECK_OK(token_tree_open(&t, v, &e), e);
+    CHECK_OK(matcher_open(&m, g, t, &e), e);
+    for (; x->text; x++) {
+        CHECK_MSG(follows(m, v, x->text) == (x->n_calls >= 0), "%s: \"%s\" is %s", f->name, x->text,
+                  x->n_calls >= 0 ? "refused" : "allowed");
+        if (x->n_calls < 0)
+            continue;
+        int n = 0;
+        answer_parser *a;
+        CHECK_OK(answer_open(&a, f, thought == THOUGHT_INSIDE, count_call, &n, &e), e);
+        CHECK_OK(answer_tools(a, tools, sizeof tools - 1, &e), e);
+        CHECK_OK(answer_put(a, x->text, strlen(x->text), &e), e);
+        CHECK_OK(answer_end(a, &e), e);
+        answer_close(a);
+        CHECK_MSG(n == x->n_calls, "%s: \"%s\" has %d calls", f->name, x->text, n);
+    }
+    matcher_close(m);
+    token_tree_close(t);
+    grammar_close(g);
+    vocab_close(v);
+}
+
+static const grammar_tools must = {
+    .tools = tools, .n_tools = sizeof tools - 1, .calls = CALLS_MUST, .strict_all = true};
+
+TEST(forced_calls_of_qwen3_are_json)
+{
+    static const example x[] = {
+        {"<tool_call>\n{\"name\": \"f\", \"arguments\": {\"city\": \"a </tool b\", \"days\": 3}}\n"
+         "</tool_call>",
+         1},
+        {"<think>hm\n</think>\n\n<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n"
+         "</tool_call>\n<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>",
+         2},
+        {"<tool_call>\n{\"name\": \"f\", \"arguments\": {\"days\": 3}}\n</tool_call>", -1},
+        {"<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>", -1},
+        {"Hello", -1},
+        {NULL, 0}};
+    check_examples(&qwen_formats[QWEN_3], &must, THOUGHT_MAY, x);
+}
+
+#define CALL(x) "<tool_call>\n<function=f>\n" x "</function>\n</tool_call>"
+#define P(k, v) "<parameter=" k ">\n" v "\n</parameter>\n"
+
+TEST(forced_calls_of_the_coder_formats)
+{
+    static const example x[] = {
+        {"hm\n</think>\n\n" CALL(P("city", "S\303\243o </param> \n\"x\"")), 1},
+        {"</think>" CALL(P("city", "") P("unit", "F") P("days", "14") P("id", "ab")
+                             P("list", "[true, false]") P("any", "x: 1")),
+         1},
+        {"</think>\n" CALL(P("city", "a")) "\n<tool_call>\n<function=ping>\n</function>\n"
+                                           "</tool_call>",
+         2},
+        {"</think>" CALL(""), -1},
+        {"</think>" CALL(P("city", "a") P("unit", "K")), -1},
+        {"</think>" CALL(P("city", "a") P("days", "15")), -1},
+        {"</think>" CALL(P("city", "a") P("id", "abc")), -1},
+        {"</think>" CALL(P("city", "a") P("other", "1")), -1},
+        {"</think>text", -1},
+        {NULL, 0}};
+    check_examples(&qwen_formats[QWEN_36], &must, THOUGHT_INSIDE, x);
+    static const example loose[] = {
+        {CALL(P("days", "many") P("other", "x")), 1}, {CALL(P("a b", "x")), -1}, {NULL, 0}};
+    grammar_tools o = must;
+    o.strict_all = false;
+    o.only = "f";
+    check_examples(&qwen_formats[QWEN_3_CODER], &o, THOUGHT_NONE, loose);
+}
+
+TEST(forced_calls_of_laguna)
+{
+    static const example compact[] = {
+        {"hm</think><tool_call>f<arg_key>city</arg_key><arg_value>Rome</arg_value><arg_key>days"
+         "</arg_key><arg_value>2</arg_value></tool_call>",
+         1},
+        {"</think><tool_call>ping</tool_call><tool_call>ping</tool_call>", 2},
+        {"</think><tool_call>f</tool_call>", -1},
+        {"</think><tool_call>f\n<arg_key>city</arg_key><arg_value>Rome</arg_value></tool_call>",
+         -1},
+        {NULL, 0}};
+    static const example lines[] = {
+        {"<tool_call>f\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>\n"
+         "<tool_call>ping\n</tool_call>\n",
+         2},
+        {"<tool_call>f<arg_key>city</arg_key><arg_value>Rome</arg_value></tool_call>", -1},
+        {NULL, 0}};
+    check_examples(&laguna_formats[LAGUNA_COMPACT], &must, THOUGHT_INSIDE, compact);
+    check_examples(&laguna_formats[LAGUNA_LINES], &must, THOUGHT_NONE, lines);
+}
+
+TEST(json_may_follow_the_line_feeds_after_a_thought)
+{
+    const grammar_setting how = {.answer = qwen_formats[QWEN_36].answer, .thought = THOUGHT_INSIDE};
+    grammar *g;
+    token_tree *t;
+    matcher *m;
+    vocab *v = toy_marks();
+    err e = {0};
+    CHECK_OK(grammar_from_schema(&g, NULL, 0, &how, &e), e);
+    CHECK_OK(token_tree_open(&t, v, &e), e);
+    CHECK_OK(matcher_open(&m, g, t, &e), e);
+    CHECK(follows(m, v, "hm\n</think>\n\n{\"a\": 1}") && follows(m, v, "</think>{}"));
+    CHECK(!follows(m, v, "hm") && !follows(m, v, "{}") && !follows(m, v, "</think>\n\n\n{}"));
+    matcher_close(m);
+    token_tree_close(t);
+    grammar_close(g);
+    vocab_close(v);
+}
+
+static status make_grammar(void *arg, err *e)
+{
+    const grammar_setting how = {.answer = qwen_formats[QWEN_36].answer, .thought = THOUGHT_MAY};
+    grammar *g;
+    (void)arg;
+    status st = grammar_from_tools(&g, &must, &how, e);
+    grammar_close(g);
+    return st;
+}
+
+TEST(grammars_of_pairs_survive_every_failed_allocation)
+{
+    test_every_allocation(make_grammar, NULL);
+}
