@@ -81,10 +81,12 @@ void convert_decode_row(const convert_item *it, uint64_t r, float *x);
 
 /* The tokenizer data of a directory. */
 typedef struct convert_vocab {
-    json_t *tokenizer_config, *generation, *config;
+    json_t *generation, *config;
     const text_family *family;
     const tokenizer_name *kind; /* what model and pre the file will state */
-    const jtree *tokenizer; /* pieces may hold U+0000, which jansson's keys cannot */
+    /* tokenizer.json: pieces may hold U+0000, which jansson's keys cannot. tokenizer_config.json:
+     * states "no longest text" as an integer of 31 digits, which jansson refuses. NULL: no file. */
+    const jtree *tokenizer, *tokenizer_config;
     char *template;         /* Jinja source, or NULL */
     int32_t n;              /* tokens; 0: the directory has no tokenizer */
     gguf_string *piece;     /* [n], into the trees */

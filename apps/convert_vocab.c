@@ -269,19 +269,22 @@ static status read_merges(convert_vocab *v, err *e)
     return OK;
 }
 
-static status read_tokenizer(convert_vocab *v, const char *dir, err *e)
+/* *out NULL: there is no such file. */
+static status read_tree(convert_vocab *v, const char *dir, const char *name, const jtree **out,
+                        err *e)
 {
     enum { DEPTH_MAX = 32 };
     char path[4096], *text;
     struct stat sb;
     size_t n;
-    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    *out = NULL;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
     if (stat(path, &sb) && errno == ENOENT)
         return OK;
     status st = file_read_all(path, CONVERT_JSON_MAX, &text, &n, e);
     if (st)
         return st;
-    st = jtree_parse(text, n, path, DEPTH_MAX, &v->mem, &v->tokenizer, e);
+    st = jtree_parse(text, n, path, DEPTH_MAX, &v->mem, out, e);
     mem_free(text);
     return st;
 }
@@ -291,7 +294,7 @@ static status read_template(convert_vocab *v, const char *dir, err *e)
 {
     char path[4096];
     size_t n;
-    json_t *extra = NULL;
+    const jtree *extra;
     status st;
     snprintf(path, sizeof path, "%s/chat_template.jinja", dir);
     FILE *f = fopen(path, "re");
@@ -299,25 +302,20 @@ static status read_template(convert_vocab *v, const char *dir, err *e)
         fclose(f);
         return file_read_all(path, 16 << 20, &v->template, &n, e);
     }
-    const json_t *t = json_object_get(v->tokenizer_config, "chat_template");
+    const jtree *t = jtree_get(v->tokenizer_config, "chat_template");
     if (!t) {
-        if ((st = convert_read_json(&extra, dir, "chat_template.json", false, e)))
+        if ((st = read_tree(v, dir, "chat_template.json", &extra, e)))
             return st;
-        t = json_object_get(extra, "chat_template");
+        t = jtree_get(extra, "chat_template");
     }
-    for (size_t i = 0; json_is_array(t) && i < json_array_size(t); i++) {
-        const json_t *one = json_array_get(t, i);
-        const char *name = json_string_value(json_object_get(one, "name"));
-        if (name && !strcmp(name, "default")) {
-            t = json_object_get(one, "template");
+    for (const jtree *one = jtree_is(t, JTREE_ARRAY) ? t->first : NULL; one; one = one->next)
+        if (is_text(jtree_get(one, "name"), "default")) {
+            t = jtree_get(one, "template");
             break;
         }
-    }
-    st = OK;
-    if (json_is_string(t) && !(v->template = mem_strdup(json_string_value(t))))
-        st = err_memory(e, "the chat template", json_string_length(t));
-    json_decref(extra);
-    return st;
+    if (jtree_is(t, JTREE_STRING) && !(v->template = mem_strndup(t->s, t->n)))
+        return err_memory(e, "the chat template", t->n);
+    return OK;
 }
 
 /* Finds the family by model_type, which begins with the family's name. */
@@ -338,8 +336,8 @@ static status find_family(convert_vocab *v, const char *dir, err *e)
 status convert_vocab_read(convert_vocab *v, const char *dir, err *e)
 {
     status st;
-    if ((st = read_tokenizer(v, dir, e)) ||
-        (st = convert_read_json(&v->tokenizer_config, dir, "tokenizer_config.json", false, e)) ||
+    if ((st = read_tree(v, dir, "tokenizer.json", &v->tokenizer, e)) ||
+        (st = read_tree(v, dir, "tokenizer_config.json", &v->tokenizer_config, e)) ||
         (st = convert_read_json(&v->generation, dir, "generation_config.json", false, e)) ||
         (st = convert_read_json(&v->config, dir, "config.json", true, e)) ||
         (st = find_family(v, dir, e)) || (st = find_kind(v, e)) || (st = read_template(v, dir, e)))
@@ -384,9 +382,10 @@ static int32_t find_piece(const convert_vocab *v, const char *text)
  * none. */
 static int32_t named_token(const convert_vocab *v, const char *key, const char *usual)
 {
-    const json_t *t = json_object_get(v->tokenizer_config, key);
-    const char *text = json_string_value(json_is_object(t) ? json_object_get(t, "content") : t);
-    int32_t id = find_piece(v, text);
+    const jtree *t = jtree_get(v->tokenizer_config, key);
+    if (jtree_is(t, JTREE_OBJECT))
+        t = jtree_get(t, "content");
+    int32_t id = find_piece(v, jtree_is(t, JTREE_STRING) ? t->s : NULL);
     return id >= 0 ? id : find_piece(v, usual);
 }
 
@@ -465,7 +464,7 @@ status convert_vocab_put(const convert_vocab *v, gguf_writer *w, err *e)
     gguf_put_i32s(w, "tokenizer.ggml.token_type", v->type, (uint64_t)v->n);
     gguf_put_strings(w, "tokenizer.ggml.merges", v->merge, v->n_merges);
     put_ids(v, w);
-    bool bos = json_is_true(json_object_get(v->tokenizer_config, "add_bos_token"));
+    bool bos = jtree_is(jtree_get(v->tokenizer_config, "add_bos_token"), JTREE_TRUE);
     gguf_put_bool(w, "tokenizer.ggml.add_bos_token",
                   v->family->bos_always || (bos && !v->family->bos_never));
     gguf_put_bool(w, "tokenizer.ggml.add_space_prefix", false);
@@ -476,7 +475,6 @@ status convert_vocab_put(const convert_vocab *v, gguf_writer *w, err *e)
 
 void convert_vocab_free(convert_vocab *v)
 {
-    json_decref(v->tokenizer_config);
     json_decref(v->generation);
     json_decref(v->config);
     mem_free(v->template);

@@ -194,7 +194,9 @@ TEST(convert_byte_level_tokenizers)
         const char *eos, *eot; /* pieces; NULL: the file has no such key */
         bool add_bos;
     } one[] = {
-        {{"qwen2", "qwen3", false, .tokenizer_config = "{\"eos_token\":\"<|im_end|>\"}",
+        {{"qwen2", "qwen3", false,
+          .tokenizer_config = "{\"eos_token\":\"<|im_end|>\",\"model_max_length\":"
+                              "1000000000000000019884624838656}",
           .generation = "{\"eos_token_id\":[2,1]}"},
          "qwen2",
          "<|im_end|>",
