@@ -160,8 +160,9 @@ static size_t step_need(const step *st)
 {
     enum { MASKS = 8, LISTS = (3 + 3 * STORE_KINDS) * 4 }; /* bytes of a row */
     size_t rows = (size_t)st->all.n + (size_t)st->out.n;
-    return (size_t)st->n_seqs * (size_t)st->n_kv * sizeof(dev_kv_base) + rows * (MASKS + LISTS) +
-           (size_t)st->out.n * 4 + 64;
+    size_t recur = (size_t)st->n_recur * sizeof(dev_recur_base) + sizeof(dev_recur_seq);
+    return (size_t)st->n_seqs * ((size_t)st->n_kv * sizeof(dev_kv_base) + recur) +
+           rows * (MASKS + LISTS) + (size_t)(st->out.n + st->all.n) * 4 + 64;
 }
 
 static bool room_for_step(cuda_device *c, size_t n_bytes)
@@ -227,6 +228,34 @@ static void put_lists(packer *k, const rowset *r, step_rows *d)
     }
 }
 
+/* What recurrent layers read. The bases come first, after those of the keys: they hold pointers. */
+static void put_recur_bases(packer *k, const step *st, dev_recur *d)
+{
+    size_t n = (size_t)st->n_seqs * (size_t)st->n_recur;
+    dev_recur_base *to = (dev_recur_base *)(k->host + k->at);
+    *d = (dev_recur){.base = (const dev_recur_base *)(k->dev + k->at),
+                     .n_recur = st->n_recur,
+                     .n_seqs = st->n_seqs};
+    for (size_t i = 0; i < n; i++)
+        to[i] = (dev_recur_base){st->recur[i].state,
+                                 st->recur[i].conv,
+                                 {st->recur[i].journal[0], st->recur[i].journal[1]}};
+    k->at += n * sizeof *to;
+}
+
+static void put_recur_rows(packer *k, const step *st, const step_rows *all, dev_recur *d)
+{
+    d->row_seq = all->rows.seq;
+    if (!st->n_recur)
+        return;
+    d->parent = put_bytes(k, st->parent, (size_t)st->all.n * sizeof *st->parent);
+    d->seq = (const dev_recur_seq *)(k->dev + k->at);
+    for (int32_t i = 0; i < st->n_seqs; i++) {
+        const dev_recur_seq s = cuda_recur_seq(&st->recur_seq[i]);
+        put_bytes(k, &s, sizeof s);
+    }
+}
+
 /* Places in the step block depend on the step's counts alone, so a recorded pass finds the next
  * step of the same counts at the same addresses. */
 static void cuda_begin(device *d, pass *p)
@@ -258,12 +287,14 @@ static void cuda_begin(device *d, pass *p)
         kv[i] = (dev_kv_base){st->kv[i].k, st->kv[i].v};
     c->kv = (const dev_kv_base *)k.dev;
     k.at = n_kv * sizeof *kv;
+    put_recur_bases(&k, st, &c->recur);
     bool tree = st->all.seen != NULL;
     put_masks(&k, &st->all, tree, &c->rows_all);
     put_masks(&k, &st->out, tree, &c->rows_out);
     put_lists(&k, &st->all, &c->rows_all);
     put_lists(&k, &st->out, &c->rows_out);
     c->out_row = put_bytes(&k, st->out_row, (size_t)st->out.n * sizeof(int32_t));
+    put_recur_rows(&k, st, &c->rows_all, &c->recur);
     int64_t n_keys = 0;
     for (int32_t i = 0; i < st->all.n; i++)
         for (int kind = 0; kind < STORE_KINDS; kind++) {
@@ -423,6 +454,7 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .move = cuda_move,
         .moved = cuda_moved,
         .keep_rows = cuda_keep_rows,
+        .settle = cuda_recur_settle,
         .host_alloc = cuda_host_alloc,
         .host_free = cuda_host_free,
         .sift = cuda_sift,

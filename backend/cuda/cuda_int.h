@@ -8,6 +8,7 @@
  * blas.c         products of many rows through cuBLASLt
  * graph.c        passes of few rows, recorded and replayed
  * pinned.c       page-locked host memory, and large copies
+ * recur_ops.c    recurrent layers
  * kernels.c      the words for which kernel does what
  * *.cu           kernels, one idea per file, each behind an extern "C" launcher that takes a stream
  *
@@ -111,6 +112,29 @@ typedef struct dev_step {
     const dev_kv_base *kv; /* [n_seqs][n_kv] */
     int32_t n_kv;
 } dev_step;
+
+/* Recurrent layers: as recur_base, recur_seq and recur_view. */
+enum { RECUR_PATH = 64, RECUR_TAPS = 8, RECUR_STORES = 64 };
+typedef struct dev_recur_base {
+    float *state, *conv, *journal[2];
+} dev_recur_base;
+
+typedef struct dev_recur_seq {
+    int32_t row0, n, final, bank, n_pending;
+    int32_t pending[RECUR_PATH];
+} dev_recur_seq;
+
+typedef struct dev_recur {
+    const dev_recur_base *base; /* [n_seqs][n_recur] */
+    const dev_recur_seq *seq;   /* [n_seqs] */
+    const int32_t *parent, *row_seq;
+    int32_t n_recur, n_seqs;
+} dev_recur;
+
+typedef struct recur_shape {
+    int32_t id, n_k, n_v, dk, dv, n_taps, n_channels;
+    int32_t journal_floats; /* of a row */
+} recur_shape;
 
 /* Formats of caches; from KV_Q8_0 on in blocks of 32. */
 enum kv_kind {
@@ -232,6 +256,30 @@ void cu_rope(cudaStream_t s, rope_args a);
 /* kv_store.cu */
 void cu_rotate(cudaStream_t s, dev_mat y, dev_mat x, bool back); /* groups of 128 columns */
 void cu_kv_store(cudaStream_t s, dev_kv kv, dev_step st, dev_mat k, dev_mat v);
+/* recur.cu */
+typedef struct conv_args {
+    dev_mat y, x;
+    const float *taps; /* [channels][n_taps] */
+    recur_shape v;
+    dev_recur st;
+} conv_args;
+void cu_conv(cudaStream_t s, conv_args a);
+typedef struct delta_args {
+    dev_mat o, c, a, b;
+    const float *gate_a, *gate_dt;
+    recur_shape v;
+    dev_recur st;
+    float *q, *k, *gates; /* [rows, n_k, dk], the same, [rows, n_v, 2] */
+} delta_args;
+void cu_delta(cudaStream_t s, delta_args a);
+bool cu_delta_knows(int32_t dk);
+typedef struct settle_args { /* several stores of one shape */
+    dev_recur_base base[RECUR_STORES];
+    dev_recur_seq seq;
+    recur_shape v;
+    int32_t n;
+} settle_args;
+void cu_recur_settle(cudaStream_t s, settle_args a);
 /* keep_rows.cu: as device.keep_rows; from: as many as a tree has rows */
 enum { KEEP_STORES = 64, KEEP_ROWS = 64 };
 typedef struct keep_store {
@@ -573,6 +621,7 @@ typedef struct cuda_device {
     int32_t step_turn;
     step_rows rows_all, rows_out; /* as uploaded for the pass under way */
     const dev_kv_base *kv;
+    dev_recur recur;
     const int32_t *out_row;
     int32_t kv_bucket; /* indices of all rows are below; a power of two */
     /* Loading. */
@@ -678,6 +727,13 @@ attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_r
 bool cuda_one_stream(const device *d, const kv_view *kv);
 void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v);
 void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale);
+
+/* recur_ops.c */
+void cuda_conv(pass *p, mat y, mat x, const weight *w, const recur_view *rv);
+void cuda_delta(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const recur_view *rv);
+void cuda_recur_settle(device *d, const recur_view *v, const recur_base *base, int32_t n,
+                       const recur_seq *s);
+dev_recur_seq cuda_recur_seq(const recur_seq *s);
 
 /* graph.c */
 bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y);

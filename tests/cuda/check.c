@@ -299,6 +299,7 @@ int main(int argc, char **argv)
     if (!only_models) {
         check_ops(&g);
         check_families(&g);
+        check_recur(&g);
     }
     double ops = clock_ms();
     if (!only_ops) {

@@ -28,6 +28,9 @@ static float *run(rig *g, device *dev, const model *m, const int32_t *ids, int32
     kv_want_layout want = {
         .spec = m->kv,
         .n = m->n_kv,
+        .recur = m->recur,
+        .n_recur = m->n_recur,
+        .journal_rows = chunk < STEP_TREE_ROWS_MAX ? chunk : STEP_TREE_ROWS_MAX,
         .choice = {.k = {kv_type, false}, .v = {kv_type, false}, .single = KV_SINGLE_OFF},
         .n_ctx = n,
         .rows_max = chunk};
@@ -36,10 +39,10 @@ static float *run(rig *g, device *dev, const model *m, const int32_t *ids, int32
         goto out;
     for (int32_t at = 0; at < n && !st; at += chunk) {
         int32_t rows = n - at < chunk ? n - at : chunk;
+        const kv_rows add = {.token = ids + at, .n = rows, .final = prompt, .want = KV_WANT_ALL};
         pass p;
         kv_batch_clear(&b);
-        if ((st = kv_reserve(&c, rows, e)) ||
-            (st = kv_batch_add(&b, &c, ids + at, rows, NULL, KV_WANT_ALL, e)))
+        if ((st = kv_reserve(&c, rows, e)) || (st = kv_batch_add_rows(&b, &c, &add, e)))
             goto out;
         b.st.prompt = prompt;
         pass_begin(&p, dev, &b.st, scratch, g->scratch_bytes);
@@ -136,7 +139,7 @@ static void requantise(model *m, void **made, int *n_made)
         uint64_t row;
         size_t rows = (size_t)w->n_out * (size_t)w->n_mat;
         if (w->n_out * w->n_mat == 1 || w->type != NUM_F32 || strstr(w->name, "gate_inp") ||
-            !num_row_bytes(t, (uint64_t)w->n_in, &row))
+            strstr(w->name, "conv1d") || !num_row_bytes(t, (uint64_t)w->n_in, &row))
             continue;
         char *to = mem_alloc(rows * row);
         for (size_t r = 0; r < rows; r++)
@@ -230,8 +233,8 @@ static void check_blocks(rig *g, const char *name)
     fidelity_close(&f);
 }
 
-/* A prompt's logits are the same bits in passes of any number of rows, with weights of blocks and of
- * floats, over two streams and one. */
+/* A prompt's logits are the same bits in passes of any number of rows, with weights of blocks and
+ * of floats, over two streams and one. */
 static void check_chunks(rig *g, const char *name)
 {
     static const int32_t chunks[] = {1, 7, 33, 64, 100};
@@ -302,7 +305,8 @@ static void check_two_gpus(rig *g, const char *name)
         g->meanwhile_at = second.gpu_scratch;
         second.meanwhile = g->gpu;
         second.meanwhile_at = g->gpu_scratch;
-        ok = (y[1] = run(&second, second.gpu, &m[1], f.tokens, f.n_tokens, 13, false, NUM_F16, &e)) &&
+        ok = (y[1] =
+                  run(&second, second.gpu, &m[1], f.tokens, f.n_tokens, 13, false, NUM_F16, &e)) &&
              (y[2] = run(g, g->gpu, &m[0], f.tokens, f.n_tokens, 13, false, NUM_F16, &e));
         g->meanwhile = NULL;
     }

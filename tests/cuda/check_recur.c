@@ -1,0 +1,328 @@
+/* check_recur.c - recurrent layers of the CUDA device: the ops against the definition, with chains,
+ * trees, certain and pending rows of several sequences; and against themselves, bit for bit: kept
+ * rows leave what a fresh run of them leaves, settled in between or not. */
+#include "tests/cuda/check_int.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+enum { LINES = 3, TOKENS = 96, JOURNAL = 16, PASS_ROWS = 160 };
+
+typedef struct shape {
+    int32_t n_k, n_v, dk, dv, n_taps;
+} shape;
+
+/* A layer on both devices: [0] the reference's. */
+typedef struct layer {
+    recur_view v;
+    pair taps, a, dt;
+    float *x, *fade, *share; /* [TOKENS] rows */
+} layer;
+
+/* A timeline, its store on both devices. */
+typedef struct line {
+    recur_base base[2];
+    float *memory[2];
+    size_t n_bytes, n_floats;
+    recur_seq s;
+} line;
+
+typedef struct part {
+    line *l;
+    const int32_t *token, *parent;
+    int32_t n;
+    bool final;
+} part;
+
+static bool layer_open(rig *g, layer *y, const shape *s)
+{
+    *y = (layer){.v = {.n_k = s->n_k,
+                       .n_v = s->n_v,
+                       .dk = s->dk,
+                       .dv = s->dv,
+                       .n_taps = s->n_taps,
+                       .journal_rows = JOURNAL}};
+    size_t n = (size_t)recur_channels(&y->v), nv = (size_t)s->n_v;
+    if (!pair_make(g, &y->taps, NUM_F32, s->n_taps, (int32_t)n, 1, 0.5, true) ||
+        !pair_make(g, &y->a, NUM_F32, s->n_v, 1, 1, 1.0, false) ||
+        !pair_make(g, &y->dt, NUM_F32, s->n_v, 1, 1, 0.5, false))
+        return false;
+    float *a = y->a.bytes; /* negative, the last of three strong */
+    for (int32_t j = 0; j < s->n_v; j++)
+        a[j] = j % 3 == 2 ? -5.0f : -0.02f * (float)(j % 7 + 1);
+    g->gpu->upload(g->gpu, y->a.w[1].packed, a, nv * sizeof *a);
+    y->x = draw(g, TOKENS * n, 1.0);
+    y->fade = draw(g, TOKENS * nv, 2.0);
+    y->share = draw(g, TOKENS * nv, 4.0);
+    for (size_t t = 5; t < TOKENS; t += 5) /* repeated keys */
+        memcpy(y->x + t * n, y->x + (t - 1) * n, n * sizeof(float));
+    for (size_t j = 0; j < nv; j++) {
+        y->share[7 * nv + j] = -30;
+        y->share[8 * nv + j] = 30;
+        y->fade[9 * nv + j] = -40;
+        y->fade[10 * nv + j] = 4;
+    }
+    return true;
+}
+
+static void layer_close(rig *g, layer *y)
+{
+    pair_free(g, &y->taps);
+    pair_free(g, &y->a);
+    pair_free(g, &y->dt);
+    mem_free(y->x);
+    mem_free(y->fade);
+    mem_free(y->share);
+}
+
+static void line_open(rig *g, line *l, const recur_view *v, double state)
+{
+    size_t n_state = (size_t)v->n_v * (size_t)v->dv * (size_t)v->dk;
+    size_t conv = (size_t)(v->n_taps - 1) * (size_t)recur_channels(v);
+    size_t journal = (size_t)v->journal_rows * (size_t)recur_journal_row(v);
+    *l = (line){.n_floats = n_state + conv + 2 * journal};
+    l->n_bytes = l->n_floats * sizeof(float);
+    for (int i = 0; i < 2; i++) {
+        device *d = i ? g->gpu : g->ref;
+        float *at = l->memory[i] = d->alloc(d, l->n_bytes);
+        l->base[i] = (recur_base){at, at + n_state, {at + n_state + conv}};
+        l->base[i].journal[1] = l->base[i].journal[0] + journal;
+    }
+    float *first = draw(g, n_state, state);
+    memcpy(l->base[0].state, first, n_state * sizeof *first);
+    g->gpu->upload(g->gpu, l->base[1].state, first, n_state * sizeof *first);
+    mem_free(first);
+}
+
+static void line_close(rig *g, line *l)
+{
+    g->ref->release(g->ref, l->memory[0], l->n_bytes);
+    g->gpu->release(g->gpu, l->memory[1], l->n_bytes);
+}
+
+static void keep(line *l, const int32_t *path, int32_t n)
+{
+    l->s.bank = !l->s.bank;
+    l->s.n_pending = n;
+    for (int32_t i = 0; i < n; i++)
+        l->s.pending[i] = path ? path[i] : i;
+}
+
+static void settle(rig *g, const layer *y, line *l)
+{
+    g->ref->settle(g->ref, &y->v, &l->base[0], 1, &l->s);
+    g->gpu->settle(g->gpu, &y->v, &l->base[1], 1, &l->s);
+    l->s.n_pending = 0;
+}
+
+/* One pass on both devices. The GPU's outputs to `out`, where it is not NULL; returns the error
+ * against the reference. */
+static double run(rig *g, layer *y, const part *parts, int32_t n_parts, float *out)
+{
+    static chain c;
+    recur_base base[2][LINES];
+    recur_seq seq[LINES];
+    int32_t parent[PASS_ROWS], token[PASS_ROWS], rows = 0;
+    chain_init(&c, PASS_ROWS, 0, 0);
+    for (int32_t i = 0; i < n_parts; i++) {
+        const part *w = &parts[i];
+        base[0][i] = w->l->base[0];
+        base[1][i] = w->l->base[1];
+        seq[i] = w->l->s;
+        seq[i].row0 = rows;
+        seq[i].n = w->n;
+        seq[i].final = w->final;
+        for (int32_t k = 0; k < w->n; k++, rows++) {
+            int32_t from = w->parent ? w->parent[k] : k - 1;
+            parent[rows] = from < 0 ? -1 : seq[i].row0 + from;
+            token[rows] = w->token[k];
+            c.seq[rows] = i;
+        }
+    }
+    c.st.all.n = rows;
+    c.st.n_seqs = n_parts;
+    c.st.n_kv = 0;
+    c.st.n_recur = 1;
+    c.st.recur_seq = seq;
+    c.st.parent = parent;
+    step st[2] = {c.st, c.st};
+    st[0].recur = base[0];
+    st[1].recur = base[1];
+    both b;
+    both_begin(g, &b, &st[1]);
+    b.ref.st = &st[0];
+    b.ref.rows = &st[0].all;
+    int32_t n = recur_channels(&y->v), nv = y->v.n_v;
+    float *x = mem_alloc((size_t)rows * (size_t)n * sizeof *x);
+    float *fade = mem_alloc((size_t)rows * (size_t)nv * sizeof *fade);
+    float *share = mem_alloc((size_t)rows * (size_t)nv * sizeof *share);
+    for (int32_t r = 0; r < rows; r++) {
+        size_t t = (size_t)token[r], at = (size_t)r;
+        memcpy(x + at * (size_t)n, y->x + t * (size_t)n, (size_t)n * sizeof *x);
+        memcpy(fade + at * (size_t)nv, y->fade + t * (size_t)nv, (size_t)nv * sizeof *x);
+        memcpy(share + at * (size_t)nv, y->share + t * (size_t)nv, (size_t)nv * sizeof *x);
+    }
+    mat mx[2], ma[2], mb[2], o[2], conv[2];
+    both_mat(g, &b, mx, x, rows, 1, n);
+    both_mat(g, &b, ma, fade, rows, 1, nv);
+    both_mat(g, &b, mb, share, rows, 1, nv);
+    for (int i = 0; i < 2; i++) {
+        pass *p = i ? &b.gpu : &b.ref;
+        conv[i] = op_conv(p, mx[i], &y->taps.w[i], &y->v);
+        o[i] = op_delta(p, conv[i], ma[i], mb[i], &(delta_gate){&y->a.w[i], &y->dt.w[i]}, &y->v);
+    }
+    double e = both_error(g, &b, conv[0], conv[1]), e2 = both_error(g, &b, o[0], o[1]);
+    if (out && !pass_failed(&b.gpu)) {
+        float *got = gpu_rows(g, o[1]);
+        memcpy(out, got, (size_t)rows * (size_t)mat_width(o[1]) * sizeof *got);
+        mem_free(got);
+    }
+    mem_free(x);
+    mem_free(fade);
+    mem_free(share);
+    for (int32_t i = 0; i < n_parts; i++)
+        parts[i].l->s.n_pending = 0;
+    return e > e2 || e != e ? e : e2;
+}
+
+/* The error of the whole store. */
+static double store_error(rig *g, const line *l)
+{
+    double diff = 0, sum = 0;
+    float *got = mem_alloc(l->n_bytes);
+    g->gpu->download(g->gpu, got, l->memory[1], l->n_bytes);
+    for (size_t i = 0; i < l->n_floats; i++) {
+        double d = (double)got[i] - l->memory[0][i];
+        diff += d * d;
+        sum += (double)l->memory[0][i] * l->memory[0][i];
+    }
+    mem_free(got);
+    return diff / (sum > 0 ? sum : 1);
+}
+
+static double larger(double a, double b)
+{
+    return a > b || a != a ? a : b;
+}
+
+/* A tree: 0 - 1 - 2, 0 - 3 - 4, 5 - 6, 3 - 7. */
+static const int32_t tree[8] = {-1, 0, 1, 0, 3, -1, 5, 3};
+
+static void check_shape(rig *g, const shape *s, int32_t n_prompt)
+{
+    static int32_t prompt[PASS_ROWS];
+    static const int32_t drafts[] = {12, 13, 14, 15, 16, 17, 18, 19}, next[] = {21, 22, 23};
+    layer y;
+    line l[LINES];
+    double e = 0, stores = 0;
+    if (!my_turn(g, "recur") || !layer_open(g, &y, s))
+        return;
+    for (int32_t i = 0; i < n_prompt; i++)
+        prompt[i] = i % TOKENS;
+    for (int i = 0; i < LINES; i++)
+        line_open(g, &l[i], &y.v, 0.3);
+    const part first[] = {{&l[0], prompt, NULL, n_prompt, true},
+                          {&l[1], prompt + 1, NULL, 2, false},
+                          {&l[2], prompt, NULL, 1, true}};
+    e = larger(e, run(g, &y, first, 3, NULL));
+    keep(&l[1], NULL, 2);
+    const part second[] = {{&l[0], drafts, tree, 8, false},
+                           {&l[1], next, NULL, 1, false},
+                           {&l[2], prompt, NULL, 7, true}};
+    e = larger(e, run(g, &y, second, 3, NULL));
+    keep(&l[0], (const int32_t[]){0, 3, 7}, 3);
+    keep(&l[1], NULL, 1);
+    const part third[] = {{&l[0], next, NULL, 3, true},
+                          {&l[1], next, NULL, 3, false},
+                          {&l[2], drafts, tree, 8, false}};
+    e = larger(e, run(g, &y, third, 3, NULL));
+    for (int i = 0; i < LINES; i++) {
+        stores = larger(stores, store_error(g, &l[i]));
+        line_close(g, &l[i]);
+    }
+    char *what = text("%d/%d heads of %d, %d; %d taps; %d rows", s->n_k, s->n_v, s->dk, s->dv,
+                      s->n_taps, n_prompt);
+    verdict(g, "recur", what, e, 1e-10);
+    verdict(g, "recur stores", what, stores, 1e-10);
+    layer_close(g, &y);
+}
+
+/* Five certain rows; a chain of eight of which n0 are kept; a tree of which n1 are kept; three
+ * certain rows. Against a fresh run of all that was kept, on the GPU: 0 if bit-equal. */
+static double kept_error(rig *g, layer *y, int32_t n0, int32_t n1, bool settled)
+{
+    int32_t token[32], path[] = {0, 3, 4}, all[32], n = 0;
+    size_t width = (size_t)y->v.n_v * (size_t)y->v.dv;
+    float *a = mem_calloc(32 * width, sizeof *a), *b = mem_calloc(32 * width, sizeof *b);
+    line l, again;
+    for (int32_t i = 0; i < 32; i++)
+        token[i] = i;
+    line_open(g, &l, &y->v, 0);
+    line_open(g, &again, &y->v, 0);
+    run(g, y, &(part){&l, token, NULL, 5, true}, 1, b);
+    for (; n < 5; n++)
+        all[n] = n;
+    run(g, y, &(part){&l, token + 5, NULL, 8, false}, 1, b + 5 * width);
+    keep(&l, NULL, n0);
+    for (int32_t i = 0; i < n0; i++)
+        all[n++] = token[5 + i];
+    if (settled)
+        settle(g, y, &l);
+    run(g, y, &(part){&l, token + 13, tree, 8, false}, 1, a);
+    for (int32_t i = 0; i < n1; i++) {
+        memcpy(b + (size_t)n * width, a + (size_t)path[i] * width, width * sizeof *a);
+        all[n++] = token[13 + path[i]];
+    }
+    keep(&l, path, n1);
+    if (settled)
+        settle(g, y, &l);
+    run(g, y, &(part){&l, token + 21, NULL, 3, true}, 1, b + (size_t)n * width);
+    for (int32_t i = 0; i < 3; i++)
+        all[n++] = token[21 + i];
+    run(g, y, &(part){&again, all, NULL, n, true}, 1, a);
+    double e = memcmp(a, b, (size_t)n * width * sizeof *a) ? 1 : 0;
+    size_t state = (size_t)(l.base[1].journal[0] - l.base[1].state) * sizeof(float);
+    float *x = mem_alloc(state), *z = mem_alloc(state);
+    g->gpu->download(g->gpu, x, l.memory[1], state);
+    g->gpu->download(g->gpu, z, again.memory[1], state);
+    e += memcmp(x, z, state) ? 1 : 0;
+    mem_free(x);
+    mem_free(z);
+    mem_free(a);
+    mem_free(b);
+    line_close(g, &l);
+    line_close(g, &again);
+    return e;
+}
+
+static void check_kept(rig *g, const shape *s)
+{
+    layer y;
+    double e = 0;
+    if (!my_turn(g, "recur kept") || !layer_open(g, &y, s))
+        return;
+    for (int32_t n0 = 0; n0 <= 8; n0 += g->quick ? 4 : 1)
+        for (int32_t n1 = 0; n1 <= 3; n1++)
+            e += kept_error(g, &y, n0, n1, (n0 + n1) % 2);
+    verdict(g, "recur kept", text("%d/%d heads of %d, %d: bits", s->n_k, s->n_v, s->dk, s->dv), e,
+            0);
+    layer_close(g, &y);
+}
+
+void check_recur(rig *g)
+{
+    static const shape small[] = {{2, 6, 16, 16, 4},
+                                  {2, 4, 128, 128, 4},
+                                  {1, 3, 32, 33, 2},
+                                  {3, 3, 64, 20, 8},
+                                  {1, 2, 256, 40, 3}};
+    static const shape large[] = {{16, 48, 128, 128, 4}, {16, 32, 128, 128, 4}};
+    for (size_t i = 0; i < sizeof small / sizeof *small; i++) {
+        check_shape(g, &small[i], g->quick ? 40 : 150);
+        check_kept(g, &small[i]);
+    }
+    for (size_t i = 0; i < sizeof large / sizeof *large && !g->quick; i++) {
+        check_shape(g, &large[i], 150);
+        check_kept(g, &large[i]);
+    }
+}
