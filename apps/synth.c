@@ -73,6 +73,11 @@ static void fill_vector(const job *j, const shape_tensor *t, uint64_t seed, floa
             out[i] = wobble * (float)rng_normal(&seed);
         return;
     }
+    if (t->role == ROLE_DECAY) { /* -exp(A_log), A_log around 0 */
+        for (uint64_t i = 0; i < n; i++)
+            out[i] = -expf((float)rng_normal(&seed));
+        return;
+    }
     if (t->centre > 0 && !j->lively)
         centre = t->centre;
     if (t->role == ROLE_SCALE && t->ne[0] == 1) { /* the scale of a whole layer */
@@ -306,7 +311,9 @@ const command command_synth = {
     .about =
         "SIZE is of Gemma 4 e2b, e4b, 12b, 26b-a4b, 31b, or for tests tiny-dense, tiny-moe,\n"
         "tiny-ple, tiny-all, tiny-wide; of Qwen3 qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b,\n"
-        "qwen3-14b, qwen3-32b, tiny-qwen3; of Laguna laguna-xs, tiny-laguna.\n"
+        "qwen3-14b, qwen3-32b, tiny-qwen3; of Qwen3.5 to 3.8 qwen3.5-0.8b, qwen3.5-2b,\n"
+        "qwen3.5-4b, qwen3.5-9b, qwen3.6-27b, qwen3.8-27b, qwen3.6-35b-a3b, tiny-qwen35,\n"
+        "tiny-qwen35moe; of Laguna laguna-xs, tiny-laguna.\n"
         "Drafters (see --draft): dflash-26b, dflash-31b, mtp-e2b, mtp-e4b, mtp-12b, mtp-26b,\n"
         "mtp-31b, and for tests dflash-tiny, dflash-tiny-laguna, dflash-tiny-dspark,\n"
         "dflash-tiny-wide, mtp-tiny, mtp-tiny-ordered, mtp-tiny-wide, with the --dialect\n"

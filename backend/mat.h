@@ -46,6 +46,22 @@ static inline mat mat_columns(mat m, int32_t first, int32_t n)
     m.cols = n;
     return m;
 }
+/* Every head as a row of its own. Rows must be side by side (stride == heads * cols). */
+static inline mat mat_head_rows(mat m)
+{
+    m.rows *= m.heads;
+    m.heads = 1;
+    m.stride = m.cols;
+    return m;
+}
+/* The reverse: n rows side by side as the heads of one. */
+static inline mat mat_row_heads(mat m, int32_t n)
+{
+    m.rows /= n;
+    m.heads = n;
+    m.stride = (int64_t)n * m.cols;
+    return m;
+}
 static inline int32_t mat_width(mat m)
 {
     return m.heads * m.cols;

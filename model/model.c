@@ -13,6 +13,7 @@
 #include "model/gemma4_mtp.h"
 #include "model/laguna.h"
 #include "model/qwen3.h"
+#include "model/qwen35.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -34,6 +35,8 @@ static const struct {
     {"gemma4-assistant", &gemma4_mtp_arch},
     {"gemma4_assistant", &gemma4_mtp_arch_old},
     {"gemma4_mtp", &gemma4_mtp_arch_ik},
+    {"qwen35", &qwen35_arch},
+    {"qwen35moe", &qwen35moe_arch},
 };
 
 /* pattern: a name, or "*" and its end. */
@@ -50,6 +53,24 @@ static const model_arch *find_arch(gguf_string name)
         if (is_name(name, archs[i].name))
             return archs[i].arch;
     return NULL;
+}
+
+/* Architectures that look like a supported one, and what carat lacks for them. */
+static status refuse_known(const char *path, gguf_string arch, err *e)
+{
+    static const struct {
+        const char *name, *why;
+    } relatives[] = {
+        {"qwen3next", "Qwen3-Next packs the projections of its recurrent layers in another way than "
+                      "Qwen3.5, and orders their heads in another way"},
+        {"qwen4exp", "for Qwen3.8-Flash-Next, hyper-connections, n-gram embeddings and indexer "
+                     "attention are missing"},
+    };
+    for (size_t i = 0; i < sizeof relatives / sizeof *relatives; i++)
+        if (is_name(arch, relatives[i].name))
+            return err_set(e, E_UNSUPPORTED, "%s: architecture %s is not supported: %s", path,
+                           relatives[i].name, relatives[i].why);
+    return OK;
 }
 
 static const char *arch_names(char *buf, size_t cap)
@@ -80,6 +101,8 @@ status model_bind(model *m, gguf *g, err *e)
     }
     if (!(m->arch = find_arch(arch))) {
         char known[256];
+        if ((st = refuse_known(path, arch, e)))
+            goto fail;
         st = err_set(e, E_UNSUPPORTED, "%s: architecture '%.*s' is not supported (these are: %s)",
                      path, (int)(arch.n < 64 ? arch.n : 64), arch.at,
                      arch_names(known, sizeof known));

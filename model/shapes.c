@@ -5,14 +5,16 @@
 #include "model/gemma4_mtp_shapes.h"
 #include "model/gemma4_shapes.h"
 #include "model/laguna_shapes.h"
+#include "model/qwen35_shapes.h"
 #include "model/qwen3_shapes.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-const shape_family *const shape_families[] = {&gemma4_shapes, &qwen3_shapes,      &laguna_shapes,
-                                              &dflash_shapes, &gemma4_mtp_shapes, NULL};
+const shape_family *const shape_families[] = {&gemma4_shapes, &qwen3_shapes,      &qwen35_shapes,
+                                              &laguna_shapes, &dflash_shapes, &gemma4_mtp_shapes,
+                                              NULL};
 
 status shape_check_ranges(const shape_range *range, size_t n, const char *what, err *e)
 {
@@ -116,6 +118,8 @@ num_type weight_mix_type(const weight_mix *m, const shape_tensor *list, int32_t 
     case ROLE_SCALE:
     case ROLE_BIAS:
     case ROLE_ROUTER:
+    case ROLE_DECAY:
+    case ROLE_TAPS:
     case ROLE_ROPE_FACTORS:
         return NUM_F32;
     case ROLE_IDS:

@@ -26,6 +26,8 @@ typedef enum tensor_role {
     ROLE_QK_NORM,
     ROLE_SCALE,      /* ... around 1 */
     ROLE_BIAS,       /* f32 vector around 0 */
+    ROLE_DECAY,      /* f32 vector of negative numbers */
+    ROLE_TAPS,       /* f32 matrix: the taps of a convolution */
     ROLE_IDS,        /* token ids, I32; computed */
     ROLE_ROUTER,     /* f32 matrix */
     ROLE_HALF,       /* f16 matrix: few rows, or rows that are looked up */

@@ -8,9 +8,10 @@
 
 #include <inttypes.h>
 
-const char *const fidelity_names[] = {"all",  "e2b",   "moe",        "dense",  "unified",
-                                      "wide", "qwen3", "qwen3-yarn", "laguna", "laguna-element",
-                                      NULL};
+const char *const fidelity_names[] = {
+    "all",    "e2b",           "moe",        "dense",  "unified",
+    "wide",   "qwen3",         "qwen3-yarn", "laguna", "laguna-element",
+    "qwen35", "qwen35-uneven", "qwen35moe",  NULL};
 
 /* One tensor of the recipe. */
 typedef struct {
@@ -69,6 +70,7 @@ void fidelity_open(fidelity *f, const char *name)
         snprintf(f->arch, sizeof f->arch, "%.*s", (int)arch.n, arch.at);
     f->window = get_of_model(f, "attention.sliding_window", 0);
     f->has_rings = f->window > 0;
+    f->has_states = !strncmp(f->arch, "qwen35", 6);
     f->window = f->window ? f->window : NO_WINDOW;
     f->n_layer = get_of_model(f, "block_count", 0);
     f->n_shared = get_of_model(f, "attention.shared_kv_layers", 0);

@@ -19,6 +19,7 @@ typedef struct fidelity {
     gguf golden;
     int32_t n_tokens, n_vocab, n_layer, n_shared;
     int32_t window; /* of models without one a small number, for sizes of chunks */
+    bool has_states; /* recurrent layers: no rewinding but to pending rows and snapshots */
     bool has_rings;
     int32_t *tokens;
     const float *logits;         /* [n_tokens, n_vocab] */

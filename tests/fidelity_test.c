@@ -187,6 +187,21 @@ TEST(fidelity_laguna_gate_per_element)
     check_model("laguna-element");
 }
 
+TEST(fidelity_qwen35)
+{
+    check_model("qwen35");
+}
+
+TEST(fidelity_qwen35_uneven)
+{
+    check_model("qwen35-uneven");
+}
+
+TEST(fidelity_qwen35moe)
+{
+    check_model("qwen35moe");
+}
+
 /* Default options: what the device does to F32 weights for speed stays within the bounds. */
 TEST(fidelity_with_default_options)
 {
@@ -468,14 +483,14 @@ TEST(session_rewinds_within_the_ring_and_says_when_it_cannot)
             bool ok = carat_rewind(s, to);
             CHECK_EQ(carat_session_n_past(s), ok ? to : f.n_tokens);
             check_like_fresh(&f, m, s, f.tokens, f.n_tokens, "after a rewind", &reused);
-            if (ok && to < f.n_tokens)
-                CHECK_EQ(reused, to);
+            if (ok && to < f.n_tokens) /* a checkpoint may reach further than a state does */
+                CHECK(f.has_states ? reused >= to : reused == to);
             n_yes += ok;
             n_no += !ok;
             carat_session_close(s);
         }
-        CHECK_MSG(n_yes >= 2 && (n_no > 0) == f.has_rings, "%s: %d rewinds granted, %d refused",
-                  f.name, n_yes, n_no);
+        CHECK_MSG(n_yes >= (f.has_states ? 1 : 2) && (n_no > 0) == (f.has_rings || f.has_states),
+                  "%s: %d rewinds granted, %d refused", f.name, n_yes, n_no);
         carat_model_close(m);
         fidelity_close(&f);
     }

@@ -1,0 +1,110 @@
+/* qwen35.c - the forward pass of Qwen3.5, 3.6 and 3.8, in the order of the paper.
+ *
+ * Easy to get wrong: norm weights are used as they are (the files have 1 added). The projection of
+ * queries gives each head's query and gate side by side, and the gate is neither normed nor
+ * rotated. A quarter of a head rotates. Value head j belongs to key head j mod n_k. The gate of
+ * attention is a sigmoid, that of the delta rule SiLU. Weights of experts sum to 1.
+ */
+#include "model/qwen35.h"
+
+#include <math.h>
+
+#define QWEN35 .bind = qwen35_bind, .forward = qwen35_forward, .divide = qwen35_divide
+#define SAMPLING .sampling = {.temperature = 1, .top_k = 20, .top_p = 0.95f}
+const model_arch qwen35_arch = {.name = "qwen35", SAMPLING, QWEN35};
+const model_arch qwen35moe_arch = {.name = "qwen35moe", SAMPLING, QWEN35};
+
+/* In the last layer the wanted rows alone go on, once the others have left their keys or have
+ * passed through the state. */
+static bool cuts_rows(const pass *p, const qwen35 *g, int32_t il)
+{
+    return il == g->n_layer - 1 && pass_last_tap(p) < il;
+}
+
+/* x += W_out(norm(delta(conv(W_qkv h))) * silu(W_z h)) */
+static void add_delta(pass *p, const qwen35 *g, const qwen35_layer *L, int32_t il,
+                      const recur_view *rv, mat *x, mat h)
+{
+    mat c = op_conv(p, op_matmul(p, h, &L->wqkv), &L->taps, rv);
+    mat a = op_matmul(p, h, &L->wa), b = op_matmul(p, h, &L->wb);
+    mat o = op_delta(p, c, a, b, &(delta_gate){&L->a, &L->dt}, rv);
+    if (cuts_rows(p, g, il)) {
+        op_keep_outputs(p, (mat *const[]){x, &h, &o}, 3);
+        if (!p->rows->n)
+            return;
+    }
+    o = op_rms_norm_inplace(p, o, &L->out_norm, g->eps);
+    mat z = mat_heads(op_matmul(p, h, &L->wz), rv->dv);
+    o = op_act_mul(p, z, o, ACT_SILU);
+    op_add(p, *x, op_matmul(p, mat_flat(o), &L->out));
+}
+
+/* x += W_o(attend(q, k, v) * sigmoid(gate)) */
+static void add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, int32_t il,
+                          const kv_view *kv, mat *x, mat h)
+{
+    int32_t d = g->head_dim;
+    mat k = mat_heads(op_matmul(p, h, &L->wk), d), v = mat_heads(op_matmul(p, h, &L->wv), d);
+    k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), L->rope);
+    op_kv_store(p, kv, k, v);
+    if (cuts_rows(p, g, il)) {
+        op_keep_outputs(p, (mat *const[]){x, &h}, 2);
+        if (!p->rows->n)
+            return;
+    }
+    mat both = mat_head_rows(mat_heads(op_matmul(p, h, &L->wq), 2 * d)); /* [rows heads, 2 d] */
+    mat q = op_rms_norm(p, mat_columns(both, 0, d), &L->q_norm, g->eps);
+    q = op_rope(p, mat_row_heads(q, g->n_head), L->rope);
+    mat a = mat_head_rows(op_attend(p, q, kv, 1 / sqrtf((float)d)));
+    a = op_act_mul(p, mat_columns(both, d, d), a, ACT_SIGMOID);
+    op_add(p, *x, op_matmul(p, mat_flat(mat_row_heads(a, g->n_head)), &L->wo));
+}
+
+static void add_ffn(pass *p, const qwen35 *g, const qwen35_layer *L, mat x)
+{
+    mat f = op_rms_norm(p, x, &L->ffn_norm, g->eps);
+    mat y = op_matmul(p, op_glu(p, f, &L->gate, &L->up, ACT_SILU), &L->down);
+    if (L->router.n_in) {
+        y = op_act_mul(p, op_matmul(p, f, &L->shared_gate), y, ACT_SIGMOID);
+        routing to = op_router(p, f, &L->router, g->n_expert_used, NULL);
+        visit v = op_visit(p, L->gate_exps.side, &f, &to); /* experts may be on another device */
+        mat e = op_moe_glu(p, f, to, &L->gate_exps, L->up_exps.n_in ? &L->up_exps : NULL, ACT_SILU);
+        op_add(p, y, op_return(p, v, op_moe_down(p, e, to, &L->down_exps)));
+    }
+    op_add(p, x, y);
+}
+
+mat qwen35_forward(pass *p, const model *m, const kv_layout *kv)
+{
+    const qwen35 *g = m->impl;
+    if (!pass_shapes(p, "taps", pass_last_tap(p) < g->n_layer))
+        return (mat){0};
+    op_cross(p, g->embd.side, NULL, 0);
+    mat x = op_embed(p, &g->embd, 1);
+    for (int32_t il = 0; il < g->n_layer && p->rows->n && !pass_failed(p); il++) {
+        const qwen35_layer *L = &g->layer[il];
+        p->il = il;
+        op_cross(p, L->side, (mat *const[]){&x}, 1); /* once, if the model is divided */
+        size_t mark = pass_mark(p);
+        mat before = x, h = op_rms_norm(p, x, &L->norm, g->eps);
+        if (L->full)
+            add_attention(p, g, L, il, &kv->view[L->at], &x, h);
+        else
+            add_delta(p, g, L, il, &kv->recur[L->at], &x, h);
+        if (p->rows->n) {
+            add_ffn(p, g, L, x);
+            pass_tap(p, il, x); /* a drafter may read this layer */
+        }
+        /* If the wanted rows were moved, they lie above the mark and are kept to the end. */
+        if (x.at == before.at && x.rows == before.rows)
+            pass_release(p, mark);
+    }
+    p->il = -1;
+    op_cross(p, PASS_MAIN, (mat *const[]){&x}, 1);
+    op_keep_outputs(p, (mat *const[]){&x}, 1);
+    if (!p->rows->n)
+        return (mat){0};
+    mat y = op_rms_norm(p, x, &g->out_norm, g->eps);
+    pass_tap(p, PASS_TAP_NORM, y);
+    return op_softcap(p, op_matmul(p, y, &g->head), 0, m->suppress, m->n_suppress);
+}

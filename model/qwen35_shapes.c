@@ -1,0 +1,339 @@
+/* qwen35_shapes.c - the published sizes of Qwen3.5, 3.6 and 3.8, their tensors in file order, their
+ * metadata.
+ *
+ * GGUF names are llama.cpp's; safetensors names are transformers'. The files have no MTP layer, as
+ * converters write them on request. The test of this file compares the tensor counts with those of
+ * published files (851, 733).
+ */
+#include "model/qwen35_shapes.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Sizes --------------------------------------------------------------------------------- */
+
+enum { FULL_EVERY = 4 }; /* in every published size */
+
+#define COMMON .family = &qwen35_shapes, .eps = 1e-6f, .theta = 1e7f, .n_taps = 4
+#define PUBLISHED                                                                                  \
+    COMMON, .n_vocab = 248320, .head_dim = 256, .n_rotating = 64, .section = {11, 11, 10},         \
+            .n_k = 16, .dk = 128, .dv = 128, .n_ctx_train = 262144
+#define SIZE_27B                                                                                   \
+    .n_layer = 64, .n_embd = 5120, .n_ff = 17408, .n_head = 24, .n_head_kv = 4, .n_v = 48
+/* Three value heads to each of two key heads: then no two ways to pair them agree. */
+#define TINY                                                                                       \
+    COMMON, .n_vocab = 320, .n_layer = 8, .n_embd = 64, .n_head = 4, .n_head_kv = 2,               \
+            .head_dim = 32, .n_rotating = 8, .section = {2, 1, 1}, .n_k = 2, .n_v = 6, .dk = 16,   \
+            .dv = 16, .n_ctx_train = 8192
+
+static const qwen35_shape sizes[] = {
+    {PUBLISHED, .name = "qwen3.5-0.8b", .n_layer = 24, .n_embd = 1024, .n_ff = 3584, .n_head = 8,
+     .n_head_kv = 2, .n_v = 16, .tied = true},
+    {PUBLISHED, .name = "qwen3.5-2b", .n_layer = 24, .n_embd = 2048, .n_ff = 6144, .n_head = 8,
+     .n_head_kv = 2, .n_v = 16, .tied = true},
+    {PUBLISHED, .name = "qwen3.5-4b", .n_layer = 32, .n_embd = 2560, .n_ff = 9216, .n_head = 16,
+     .n_head_kv = 4, .n_v = 32, .tied = true},
+    {PUBLISHED, .name = "qwen3.5-9b", .n_layer = 32, .n_embd = 4096, .n_ff = 12288, .n_head = 16,
+     .n_head_kv = 4, .n_v = 32},
+    {PUBLISHED, SIZE_27B, .name = "qwen3.6-27b"},
+    {PUBLISHED, SIZE_27B, .name = "qwen3.8-27b"},
+    {PUBLISHED, .name = "qwen3.6-35b-a3b", .n_layer = 40, .n_embd = 2048, .n_ff = 512, .n_head = 16,
+     .n_head_kv = 2, .n_v = 32, .n_expert = 256, .n_expert_used = 8, .n_ff_expert = 512},
+    {TINY, .name = "tiny-qwen35", .n_ff = 96},
+    {TINY, .name = "tiny-qwen35moe", .n_ff = 48, .n_expert = 8, .n_expert_used = 2,
+     .n_ff_expert = 32, .tied = true},
+};
+
+static const qwen35_shape *own(const model_shape *s)
+{
+    return (const qwen35_shape *)s;
+}
+
+static bool named(const char *size, model_shape *to)
+{
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        if (strcmp(sizes[i].name, size))
+            continue;
+        qwen35_shape *s = (qwen35_shape *)to;
+        *s = sizes[i];
+        for (int32_t il = 0; il < s->n_layer; il++)
+            s->full[il] = (il + 1) % FULL_EVERY == 0;
+        return true;
+    }
+    return false;
+}
+
+status qwen35_shape_check(const qwen35_shape *s, const char *what, err *e)
+{
+    enum { WIDTH_MAX = 1 << 20, VOCAB_MAX = 1 << 22 };
+    const shape_range range[] = {
+        {"number of layers", s->n_layer, 1, SHAPE_LAYERS_MAX},
+        {"hidden size", s->n_embd, 1, WIDTH_MAX},
+        {"vocabulary size", s->n_vocab, 1, VOCAB_MAX},
+        {"number of heads", s->n_head, 1, 4096},
+        {"number of key heads", s->n_head_kv, 1, s->n_head},
+        {"head size", s->head_dim, 2, 8192},
+        {"number of rotating dimensions", s->n_rotating, 2, s->head_dim},
+        {"number of linear key heads", s->n_k, 1, 4096},
+        {"number of linear value heads", s->n_v, 1, 4096},
+        {"size of linear key heads", s->dk, 1, 8192},
+        {"size of linear value heads", s->dv, 1, 8192},
+        {"kernel size of the convolution", s->n_taps, 2, 8},
+        {"feed-forward width", s->n_ff, 1, WIDTH_MAX},
+        {"number of experts", s->n_expert, 0, 4096},
+        {"number of experts used", s->n_expert_used, s->n_expert ? 1 : 0, s->n_expert},
+        {"expert width", s->n_ff_expert, s->n_expert ? 1 : 0, WIDTH_MAX},
+        {"number of positions", s->n_ctx_train, 1, 1 << 30},
+    };
+    status st = shape_check_ranges(range, sizeof range / sizeof *range, what, e);
+    if (st)
+        return st;
+    if (s->n_head % s->n_head_kv || s->n_v % s->n_k)
+        return err_set(e, E_ARG,
+                       "%s: %" PRId32 " heads share %" PRId32 " key heads, %" PRId32
+                       " linear value heads share %" PRId32 " key heads: expected whole numbers",
+                       what, s->n_head, s->n_head_kv, s->n_v, s->n_k);
+    int32_t sections = s->section[0] + s->section[1] + s->section[2];
+    if (s->n_rotating % 2 || (sections && 2 * sections != s->n_rotating))
+        return err_set(e, E_ARG,
+                       "%s: %" PRId32 " rotating dimensions in sections of %" PRId32 " pairs", what,
+                       s->n_rotating, sections);
+    if (!(s->eps > 0) || !(s->theta > 0))
+        return err_set(e, E_ARG, "%s: a rotation or epsilon makes no sense", what);
+    return OK;
+}
+
+static void cut_layer(model_shape *s, int32_t n_layer)
+{
+    s->n_layer = n_layer;
+    ((qwen35_shape *)s)->full[n_layer - 1] = true; /* the last layer of every size attends */
+}
+
+/* ---- Tensors ------------------------------------------------------------------------------- */
+
+typedef enum {
+    NONE,
+    D,
+    VOCAB,
+    Q,
+    Q_GATE,
+    KV,
+    HD,
+    QKV,
+    VALUES,
+    HEADS,
+    TAPS,
+    DV,
+    FF,
+    EXPERTS,
+    FF_EXP,
+    FF_EXP2
+} dim;
+
+typedef enum { ALWAYS, IF_FULL, IF_LINEAR, IF_DENSE, IF_MOE, IF_HEAD } condition;
+
+typedef struct {
+    const char *gguf, *hf;
+    tensor_role role;
+    condition when;
+    dim ne[3];
+} tensor_row;
+
+static const tensor_row of_model[] = {
+    {"token_embd.weight", "embed_tokens.weight", ROLE_EMBD, ALWAYS, {D, VOCAB}},
+    {"output_norm.weight", "norm.weight", ROLE_NORM, ALWAYS, {D}},
+    {"output.weight", "", ROLE_EMBD, IF_HEAD, {D, VOCAB}},
+};
+
+static const tensor_row of_layer[] = {
+    {"attn_norm.weight", "input_layernorm.weight", ROLE_NORM, ALWAYS, {D}},
+    {"attn_q.weight", "self_attn.q_proj.weight", ROLE_MATRIX, IF_FULL, {D, Q_GATE}},
+    {"attn_k.weight", "self_attn.k_proj.weight", ROLE_MATRIX, IF_FULL, {D, KV}},
+    {"attn_v.weight", "self_attn.v_proj.weight", ROLE_ATTN_V, IF_FULL, {D, KV}},
+    {"attn_output.weight", "self_attn.o_proj.weight", ROLE_MATRIX, IF_FULL, {Q, D}},
+    {"attn_q_norm.weight", "self_attn.q_norm.weight", ROLE_QK_NORM, IF_FULL, {HD}},
+    {"attn_k_norm.weight", "self_attn.k_norm.weight", ROLE_QK_NORM, IF_FULL, {HD}},
+    {"attn_qkv.weight", "linear_attn.in_proj_qkv.weight", ROLE_MATRIX, IF_LINEAR, {D, QKV}},
+    {"attn_gate.weight", "linear_attn.in_proj_z.weight", ROLE_MATRIX, IF_LINEAR, {D, VALUES}},
+    {"ssm_conv1d.weight", "linear_attn.conv1d.weight", ROLE_TAPS, IF_LINEAR, {TAPS, QKV}},
+    {"ssm_dt.bias", "linear_attn.dt_bias", ROLE_BIAS, IF_LINEAR, {HEADS}},
+    {"ssm_a", "linear_attn.A_log", ROLE_DECAY, IF_LINEAR, {HEADS}},
+    {"ssm_alpha.weight", "linear_attn.in_proj_a.weight", ROLE_MATRIX, IF_LINEAR, {D, HEADS}},
+    {"ssm_beta.weight", "linear_attn.in_proj_b.weight", ROLE_MATRIX, IF_LINEAR, {D, HEADS}},
+    {"ssm_norm.weight", "linear_attn.norm.weight", ROLE_NORM, IF_LINEAR, {DV}},
+    {"ssm_out.weight", "linear_attn.out_proj.weight", ROLE_MATRIX, IF_LINEAR, {VALUES, D}},
+    {"post_attention_norm.weight", "post_attention_layernorm.weight", ROLE_NORM, ALWAYS, {D}},
+    {"ffn_gate.weight", "mlp.gate_proj.weight", ROLE_MATRIX, IF_DENSE, {D, FF}},
+    {"ffn_up.weight", "mlp.up_proj.weight", ROLE_MATRIX, IF_DENSE, {D, FF}},
+    {"ffn_down.weight", "mlp.down_proj.weight", ROLE_FFN_DOWN, IF_DENSE, {FF, D}},
+    {"ffn_gate_inp.weight", "mlp.gate.weight", ROLE_ROUTER, IF_MOE, {D, EXPERTS}},
+    {"ffn_gate_exps.weight", "mlp.experts.gate_up_proj", ROLE_MATRIX, IF_MOE, {D, FF_EXP, EXPERTS}},
+    {"ffn_up_exps.weight", "mlp.experts.gate_up_proj", ROLE_MATRIX, IF_MOE, {D, FF_EXP, EXPERTS}},
+    {"ffn_down_exps.weight",
+     "mlp.experts.down_proj",
+     ROLE_DOWN_EXPERTS,
+     IF_MOE,
+     {FF_EXP, D, EXPERTS}},
+    {"ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight", ROLE_ROUTER, IF_MOE, {D}},
+    {"ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight", ROLE_MATRIX, IF_MOE, {D, FF}},
+    {"ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight", ROLE_MATRIX, IF_MOE, {D, FF}},
+    {"ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight", ROLE_FFN_DOWN, IF_MOE, {FF, D}},
+};
+
+static uint64_t size_of(const qwen35_shape *s, dim d)
+{
+    const uint64_t sizes_of[] = {
+        [NONE] = 1,
+        [D] = (uint64_t)s->n_embd,
+        [VOCAB] = (uint64_t)s->n_vocab,
+        [Q] = (uint64_t)s->n_head * (uint64_t)s->head_dim,
+        [Q_GATE] = 2 * (uint64_t)s->n_head * (uint64_t)s->head_dim,
+        [KV] = (uint64_t)s->n_head_kv * (uint64_t)s->head_dim,
+        [HD] = (uint64_t)s->head_dim,
+        [QKV] = 2 * (uint64_t)s->n_k * (uint64_t)s->dk + (uint64_t)s->n_v * (uint64_t)s->dv,
+        [VALUES] = (uint64_t)s->n_v * (uint64_t)s->dv,
+        [HEADS] = (uint64_t)s->n_v,
+        [TAPS] = (uint64_t)s->n_taps,
+        [DV] = (uint64_t)s->dv,
+        [FF] = (uint64_t)s->n_ff,
+        [EXPERTS] = (uint64_t)s->n_expert,
+        [FF_EXP] = (uint64_t)s->n_ff_expert,
+    };
+    return sizes_of[d];
+}
+
+static bool has_feature(const qwen35_shape *s, int32_t il, condition when)
+{
+    switch (when) {
+    case IF_FULL:
+        return s->full[il];
+    case IF_LINEAR:
+        return !s->full[il];
+    case IF_DENSE:
+        return !s->n_expert;
+    case IF_MOE:
+        return s->n_expert > 0;
+    case IF_HEAD:
+        return !s->tied;
+    case ALWAYS:
+        break;
+    }
+    return true;
+}
+
+static void describe(const qwen35_shape *s, int32_t il, const tensor_row *r, shape_tensor *t)
+{
+    *t = (shape_tensor){.role = r->role, .layer = il, .ne = {1, 1, 1, 1}};
+    if (r->ne[1] == VOCAB && !s->tied && r->when == ALWAYS)
+        t->role = ROLE_MATRIX; /* rows of an embedding that is not the head are looked up */
+    if (il < 0) {
+        snprintf(t->name, sizeof t->name, "%s", r->gguf);
+        snprintf(t->hf_name, sizeof t->hf_name, "%s", r->hf);
+    } else {
+        snprintf(t->name, sizeof t->name, "blk.%d.%s", (int)il, r->gguf);
+        snprintf(t->hf_name, sizeof t->hf_name, "layers.%d.%s", (int)il, r->hf);
+    }
+    for (int i = 0; i < 3 && r->ne[i] != NONE; i++) {
+        t->ne[i] = size_of(s, r->ne[i]);
+        t->n_dims = i + 1;
+    }
+}
+
+static int32_t list(const model_shape *m, shape_tensor *out, int32_t cap)
+{
+    const qwen35_shape *s = own(m);
+    int32_t n = 0;
+    shape_tensor t;
+    for (size_t i = 0; i < sizeof of_model / sizeof *of_model; i++)
+        if (has_feature(s, 0, of_model[i].when)) {
+            describe(s, -1, &of_model[i], n < cap ? &out[n] : &t);
+            n++;
+        }
+    for (int32_t il = 0; il < s->n_layer; il++)
+        for (size_t i = 0; i < sizeof of_layer / sizeof *of_layer; i++)
+            if (has_feature(s, il, of_layer[i].when)) {
+                describe(s, il, &of_layer[i], n < cap ? &out[n] : &t);
+                n++;
+            }
+    return n;
+}
+
+/* ---- Metadata ------------------------------------------------------------------------------ */
+
+static void put_shape(gguf_writer *w, const model_shape *m)
+{
+    const qwen35_shape *s = own(m);
+    const char *arch = s->n_expert ? "qwen35moe" : "qwen35";
+    const struct {
+        const char *key;
+        int32_t v;
+        bool moe, dense;
+    } numbers[] = {
+        {"block_count", s->n_layer, true, true},
+        {"context_length", s->n_ctx_train, true, true},
+        {"embedding_length", s->n_embd, true, true},
+        {"feed_forward_length", s->n_ff, false, true},
+        {"vocab_size", s->n_vocab, true, true},
+        {"attention.head_count", s->n_head, true, true},
+        {"attention.head_count_kv", s->n_head_kv, true, true},
+        {"attention.key_length", s->head_dim, true, true},
+        {"attention.value_length", s->head_dim, true, true},
+        {"rope.dimension_count", s->n_rotating, true, true},
+        {"ssm.conv_kernel", s->n_taps, true, true},
+        {"ssm.state_size", s->dk, true, true},
+        {"ssm.group_count", s->n_k, true, true},
+        {"ssm.time_step_rank", s->n_v, true, true},
+        {"ssm.inner_size", s->n_v * s->dv, true, true},
+        {"expert_count", s->n_expert, true, false},
+        {"expert_used_count", s->n_expert_used, true, false},
+        {"expert_feed_forward_length", s->n_ff_expert, true, false},
+        {"expert_shared_feed_forward_length", s->n_ff, true, false},
+    };
+    char key[64];
+    bool regular = true, linear[SHAPE_LAYERS_MAX];
+    gguf_put_string(w, "general.architecture", arch, strlen(arch));
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        if (s->n_expert ? !numbers[i].moe : !numbers[i].dense)
+            continue;
+        snprintf(key, sizeof key, "%s.%s", arch, numbers[i].key);
+        gguf_put_u32(w, key, (uint32_t)numbers[i].v);
+    }
+    snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", arch);
+    gguf_put_f32(w, key, s->eps);
+    snprintf(key, sizeof key, "%s.rope.freq_base", arch);
+    gguf_put_f32(w, key, s->theta);
+    if (s->section[0]) {
+        snprintf(key, sizeof key, "%s.rope.dimension_sections", arch);
+        gguf_put_i32s(w, key, (int32_t[]){s->section[0], s->section[1], s->section[2], 0}, 4);
+    }
+    for (int32_t il = 0; il < s->n_layer; il++) {
+        linear[il] = !s->full[il];
+        regular &= s->full[il] == ((il + 1) % FULL_EVERY == 0);
+    }
+    if (regular) {
+        snprintf(key, sizeof key, "%s.full_attention_interval", arch);
+        gguf_put_u32(w, key, FULL_EVERY);
+    } else {
+        snprintf(key, sizeof key, "%s.attention.recurrent_layers", arch);
+        gguf_put_bools(w, key, linear, (uint64_t)s->n_layer);
+    }
+}
+
+static status check_shape(const model_shape *s, const char *what, err *e)
+{
+    return qwen35_shape_check(own(s), what, e);
+}
+
+const shape_family qwen35_shapes = {
+    .arch = "qwen35",
+    .title = "qwen",
+    .sizes = "qwen3.5-0.8b, qwen3.5-2b, qwen3.5-4b, qwen3.5-9b, qwen3.6-27b, qwen3.8-27b, "
+             "qwen3.6-35b-a3b, tiny-qwen35, tiny-qwen35moe",
+    .mix = "q4_k_m",
+    .shape_bytes = sizeof(qwen35_shape),
+    .named = named,
+    .check = check_shape,
+    .cut = cut_layer,
+    .list = list,
+    .put = put_shape};
