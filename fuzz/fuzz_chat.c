@@ -3,12 +3,14 @@
  *     options | messages | 0 | tools
  *
  * A request is refused with a sentence, or becomes a prompt: valid UTF-8, covered by its segments
- * without gap or overlap, with one BOS at its begin, and encoded so that content yields no control
- * token. The bytes are also tried as a template to recognise.
+ * without gap or overlap, with one BOS at its begin if the family has one, and encoded so that
+ * content yields no control token. The bytes are also tried as a template to recognise.
  */
 #include "fuzz/fuzz.h"
 #include "tests/vocab_parts.h"
 #include "text/chat.h"
+#include "text/laguna.h"
+#include "text/qwen.h"
 #include "base/utf8.h"
 
 #include <stdio.h>
@@ -17,16 +19,17 @@
 
 static vocab *small_vocab(void)
 {
-    static const char *const markers[] = {"<bos>", "<|turn>", "<turn|>", "<|channel>", "<|\"|>"};
+    static const char *const markers[] = {"<bos>",  "<|turn>",      "<turn|>",    "<|channel>",
+                                          "<|\"|>", "<|im_start|>", "<assistant>"};
     vocab_builder *b;
     vocab_settings s = gemma_settings();
     vocab *v = NULL;
     err e = {0};
-    if (vocab_begin(&b, 5 + 256 + 2, 1, &e))
+    if (vocab_begin(&b, 7 + 256 + 2, 1, &e))
         return NULL;
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 7; i++)
         vocab_add_token(b, markers[i], strlen(markers[i]),
-                        i < 3 ? TOKEN_CONTROL : TOKEN_USER_DEFINED);
+                        i < 3 || i > 4 ? TOKEN_CONTROL : TOKEN_USER_DEFINED);
     add_byte_pieces(b);
     vocab_add_token(b, "\n", 1, TOKEN_NORMAL);
     vocab_add_token(b, "\n\n", 2, TOKEN_NORMAL);
@@ -53,26 +56,38 @@ static void prompt_holds(const chat_prompt *p, const vocab *v)
     size_t at = 0;
     id_list ids = {0};
     err e = {0};
-    int64_t turns = 0, delimiters = 0;
+    static const char *const marks[] = {"<|turn>", "<|\"|>", "<|im_start|>", "<assistant>"};
+    static const int32_t mark_ids[] = {1, 4, 5, 6};
+    int64_t counts[4] = {0};
+    const char *bos = p->family->bos;
     for (size_t i = 0; i < p->n_segments; i++) {
         fuzz_check(p->segment[i].at == at && p->segment[i].n, "segments do not tile");
         at += p->segment[i].n;
     }
     fuzz_check(at == p->text.n, "segments do not tile");
-    fuzz_check(utf8_valid(p->text.at, p->text.n), "not UTF-8");
-    fuzz_check(!memcmp(p->text.at, "<bos>", 5), "no BOS");
+    fuzz_check(utf8_valid(str_text(&p->text), p->text.n), "not UTF-8");
+    fuzz_check(!bos || !strncmp(str_text(&p->text), bos, strlen(bos)), "no BOS");
     fuzz_check(!chat_tokenize(v, p, false, &ids, &e), e.text);
-    fuzz_check(ids.n && ids.at[0] == vocab_bos(v), "no BOS id");
-    for (int64_t i = 1; i < ids.n; i++) {
-        fuzz_check(ids.at[i] != vocab_bos(v), "two BOS");
-        turns += ids.at[i] == 1;
-        delimiters += ids.at[i] == 4;
+    fuzz_check(!bos || (ids.n && ids.at[0] == vocab_bos(v)), "no BOS id");
+    for (int64_t i = 0; i < ids.n; i++) {
+        fuzz_check(!i || ids.at[i] != vocab_bos(v), "two BOS");
+        for (int k = 0; k < 4; k++)
+            counts[k] += ids.at[i] == mark_ids[k];
     }
-    fuzz_check(turns == count_marks(p, "<|turn>"), "a turn was smuggled in");
-    fuzz_check(delimiters == count_marks(p, "<|\"|>"), "a delimiter was smuggled in");
+    for (int k = 0; k < 4; k++)
+        fuzz_check(counts[k] == count_marks(p, marks[k]), "a mark was smuggled in");
     ids.n = 0;
     fuzz_check(!chat_tokenize(v, p, true, &ids, &e), e.text);
     id_list_free(&ids);
+}
+
+static const chat_format *format_of(int i)
+{
+    i %= N_GEMMA4_FORMATS + N_QWEN_FORMATS + N_LAGUNA_FORMATS;
+    if (i < N_GEMMA4_FORMATS)
+        return &gemma4_formats[i];
+    i -= N_GEMMA4_FORMATS;
+    return i < N_QWEN_FORMATS ? &qwen_formats[i] : &laguna_formats[i - N_QWEN_FORMATS];
 }
 
 static void try_conversation(const uint8_t *data, size_t size)
@@ -89,9 +104,10 @@ static void try_conversation(const uint8_t *data, size_t size)
         .thinking = flags & 1, .preserve_thinking = flags & 2, .no_generation_prompt = flags & 4};
     chat_prompt p;
     err e = {0};
-    chat_format_of(&gemma4_text, m, size);
-    status st = chat_render(&gemma4_formats[(flags >> 3) % N_GEMMA4_FORMATS], m, n,
-                            cut ? cut + 1 : NULL, cut ? size - n - 1 : 0, &opt, &p, &e);
+    for (const text_family *const *f = text_families; *f; f++)
+        chat_format_of(*f, m, size);
+    status st = chat_render(format_of(flags >> 3), m, n, cut ? cut + 1 : NULL,
+                            cut ? size - n - 1 : 0, &opt, &p, &e);
     if (st)
         fuzz_check(*e.text && !p.text.n, "refused without a sentence");
     else

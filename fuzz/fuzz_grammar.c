@@ -2,11 +2,13 @@
  *
  *     kind | source | 0 | text
  *
- * kind 0: GBNF, 1: a JSON schema, 2: tools. A source is refused with a sentence or compiled; then
- * the text is followed as far as it goes, and at every step the mask agrees with what is accepted.
+ * kind 0: GBNF, 1: a JSON schema, 2: tools; & 128: calls are pairs of plain text. A source is
+ * refused with a sentence or compiled; then the text is followed as far as it goes, and at every
+ * step the mask agrees with what is accepted.
  */
 #include "fuzz/fuzz.h"
 #include "text/gemma4.h"
+#include "text/qwen.h"
 #include "text/grammar_int.h"
 
 #include <stdio.h>
@@ -77,7 +79,8 @@ FUZZ(grammar)
     status st;
     if (len > 4096)
         return;
-    const grammar_setting how = {.answer = gemma4_text.answer,
+    const grammar_setting how = {.answer =
+                                     kind & 128 ? qwen_formats[QWEN_36].answer : gemma4_text.answer,
                                  .thought = (grammar_thought)(kind / 3 % 3)};
     grammar_tools tools = {.tools = s, .n_tools = len, .json = kind & 32, .strict_all = kind & 64};
     st = kind % 3 == 0   ? grammar_from_gbnf(&g, s, len, &how, &e)

@@ -1,10 +1,13 @@
 /* fuzz_output.c - answers of a model, parsed whole and in pieces.
  *
- *     options | text       options: & 1 starts in a thought, & 2 cut off, >> 2 size of the pieces
+ *     options | text       options: & 1 starts in a thought, & 2 cut off, (>> 2) % 17 size of the
+ *                          pieces, (>> 2) / 17 format
  *
  * Both must give the same events: valid UTF-8, NUL-terminated, arguments that are a JSON object.
  */
 #include "text/gemma4.h"
+#include "text/laguna.h"
+#include "text/qwen.h"
 #include "fuzz/fuzz.h"
 #include "text/chat.h"
 #include "text/jtree.h"
@@ -41,13 +44,26 @@ static bool take_event(void *user, const answer_event *ev)
     return true;
 }
 
+static const chat_format *format_of(uint8_t flags)
+{
+    static const chat_format *const all[] = {&gemma4_formats[GEMMA4_JULY_LARGE],
+                                             &qwen_formats[QWEN_3], &qwen_formats[QWEN_36],
+                                             &laguna_formats[LAGUNA_COMPACT]};
+    return all[(flags >> 2) / 17];
+}
+
 static void read_answer(const char *s, size_t n, size_t piece, uint8_t flags, str *out)
 {
+    static const char tools[] = "[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{"
+                                "\"s\":{\"type\":\"string\"},"
+                                "\"n\":{\"type\":\"integer\"},\"o\":{\"anyOf\":[{\"type\":"
+                                "\"object\"},{\"$ref\":\"#\"}]}}}}}]";
     heard h = {.last = -1};
     answer_parser *a;
     err e = {0};
-    if (answer_open(&a, &gemma4_formats[GEMMA4_JULY_LARGE], flags & 1, take_event, &h, &e))
+    if (answer_open(&a, format_of(flags), flags & 1, take_event, &h, &e))
         return;
+    fuzz_check(!answer_tools(a, tools, sizeof tools - 1, &e), e.text);
     for (size_t i = 0; i < n; i += piece)
         fuzz_check(!answer_put(a, s + i, piece < n - i ? piece : n - i, &e), e.text);
     if (flags & 2)
