@@ -12,10 +12,15 @@ enum { N_MODELS = sizeof models / sizeof *models };
 
 #define NO_THOUGHT "\"chat_template_kwargs\":{\"enable_thinking\":false}"
 
+static void start_file(served *s, const toy_model_file *f, const char *more)
+{
+    const char *args[] = {"-m", toy_model_write(f), "--ctx", "1024", "-t", "1", more, NULL};
+    served_start(s, args);
+}
+
 static void start(served *s, int k)
 {
-    const char *args[] = {"-m", toy_model_write(&models[k]), "--ctx", "1024", "-t", "1", NULL};
-    served_start(s, args);
+    start_file(s, &models[k], NULL);
 }
 
 static void ask(response *r, const served *s, const char *path, const char *body)
@@ -111,7 +116,7 @@ TEST(bytes_server_holds_answers_to_what_is_asked)
         arena mem = {0};
         char body[1024];
         start(&s, k);
-        for (int i = 0; i < 3 && k == 0; i++) { /* calls in JSON, at any temperature */
+        for (int i = 0; i < 3; i++) { /* calls, at any temperature */
             snprintf(body, sizeof body,
                      "{" ASK ",%s,\"temperature\":%d,\"seed\":%d," NO_THOUGHT "}", tool, i, i);
             http_post(&r, &s, "/v1/chat/completions", body);
@@ -137,4 +142,82 @@ TEST(bytes_server_holds_answers_to_what_is_asked)
         arena_free(&mem);
         stop(&s);
     }
+}
+
+/* Calls as pairs of plain text: the tools give the values their types, thought or no thought. */
+TEST(bytes_server_types_the_arguments_of_plain_text)
+{
+    static const toy_model_file files[] = {
+        {.base = "qwen3", .words = "qwen2", .template = "Qwen3.6.jinja"},
+        {.base = "qwen3", .words = "qwen2", .template = "Qwen3.8.jinja"},
+        {.base = "laguna", .words = "laguna", .template = "laguna.jinja"}};
+    static const char tool[] =
+        "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"go\",\"parameters\":{\"type\":"
+        "\"object\",\"properties\":{\"n\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":9},"
+        "\"way\":{\"enum\":[\"7\",\"8\"]},\"on\":{\"type\":\"boolean\"}},\"required\":[\"n\","
+        "\"way\","
+        "\"on\"],\"additionalProperties\":false}}}],\"tool_choice\":\"required\","
+        "\"parallel_tool_calls\":false";
+    for (size_t k = 0; k < sizeof files / sizeof *files; k++) {
+        served s;
+        response r;
+        arena mem = {0};
+        char body[1024];
+        start_file(&s, &files[k], NULL);
+        for (int i = 0; i < 2; i++) {
+            const jtree *v;
+            err e = {0};
+            snprintf(body, sizeof body,
+                     "{" ASK ",%s,\"temperature\":1,\"seed\":%d,\"max_tokens\":200,\"thinking\":{"
+                     "\"type\":\"%s\",\"budget_tokens\":5},\"chat_template_kwargs\":{"
+                     "\"preserve_thinking\":false,\"reasoning_effort\":\"low\"}}",
+                     tool, i, i ? "enabled" : "disabled");
+            ask(&r, &s, "/v1/chat/completions", body);
+            CHECK_STR(text_at(&mem, &r, "choices.0.finish_reason"), "tool_calls");
+            const char *said =
+                text_at(&mem, &r, "choices.0.message.tool_calls.0.function.arguments");
+            CHECK_OK(jtree_parse(said, strlen(said), "arguments", 8, &mem, &v, &e), e);
+            CHECK_MSG(jtree_is(jtree_get(v, "n"), JTREE_INTEGER), "%s", said);
+            CHECK_MSG(jtree_is(jtree_get(v, "way"), JTREE_STRING), "%s", said);
+            CHECK_MSG(jtree_is(jtree_get(v, "on"), JTREE_TRUE) ||
+                          jtree_is(jtree_get(v, "on"), JTREE_FALSE),
+                      "%s", said);
+            response_free(&r);
+        }
+        arena_free(&mem);
+        stop(&s);
+    }
+}
+
+static int64_t thought_tokens(const served *s, const char *more)
+{
+    response r;
+    arena mem = {0};
+    char body[512];
+    snprintf(body, sizeof body, "{" ASK ",\"max_tokens\":24,\"temperature\":0%s}", more);
+    ask(&r, s, "/v1/chat/completions", body);
+    const jtree *n = json_at(json_parsed(&mem, r.body.at, r.body.n),
+                             "usage.completion_tokens_details.reasoning_tokens");
+    int64_t tokens = n ? strtoll(n->s, NULL, 10) : 0;
+    response_free(&r);
+    arena_free(&mem);
+    return tokens;
+}
+
+TEST(bytes_server_thinks_as_the_template_does)
+{
+    static const toy_model_file qwen = {
+        .base = "qwen3", .words = "qwen2", .template = "Qwen3.6.jinja"};
+    served s;
+    start_file(&s, &qwen, NULL);
+    CHECK(thought_tokens(&s, "") > 0);
+    CHECK_EQ(thought_tokens(&s, "," NO_THOUGHT), 0);
+    stop(&s);
+    start_file(&s, &qwen, "--no-think");
+    CHECK_EQ(thought_tokens(&s, ""), 0);
+    CHECK(thought_tokens(&s, ",\"reasoning_effort\":\"low\"") > 0);
+    stop(&s);
+    start(&s, 1); /* Laguna's begins without a thought */
+    CHECK_EQ(thought_tokens(&s, ""), 0);
+    stop(&s);
 }

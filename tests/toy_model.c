@@ -55,7 +55,7 @@ static void put_vocab(gguf_writer *w, const toy *t, bool chat)
 }
 
 /* A recorded vocabulary of bytes. Returns its number of tokens. */
-static int32_t put_recorded(gguf_writer *w, const char *name, bool chat)
+static int32_t put_recorded(gguf_writer *w, const char *name, const char *template, bool chat)
 {
     char path[256], *text;
     size_t n;
@@ -84,8 +84,15 @@ static int32_t put_recorded(gguf_writer *w, const char *name, bool chat)
     gguf_put_i32s(w, "tokenizer.ggml.token_type", type, pieces->count);
     gguf_put_strings(w, "tokenizer.ggml.merges", s + pieces->count, merges->count);
     for (const made_words *k = text_family_of(arch->s, arch->n)->made; k->arch && chat; k++)
-        if (!strcmp(k->arch, arch->s))
+        if (!strcmp(k->arch, arch->s) && !template)
             gguf_put_string(w, "tokenizer.chat_template", k->template, strlen(k->template));
+    if (template && chat) {
+        char *source;
+        snprintf(path, sizeof path, "tests/data/chat/%s", template);
+        CHECK_OK(file_read_all(test_path(path), 1 << 20, &source, &n, &e), e);
+        gguf_put_string(w, "tokenizer.chat_template", source, n);
+        mem_free(source);
+    }
     int32_t n_pieces = (int32_t)pieces->count;
     mem_free(type);
     mem_free(s);
@@ -141,7 +148,7 @@ const char *toy_model_write(const toy_model_file *v)
         else
             gguf_put_value(w, &g.value[i]);
     }
-    int32_t n_pieces = v->words ? put_recorded(w, v->words, !v->no_chat) : t->n_pieces;
+    int32_t n_pieces = v->words ? put_recorded(w, v->words, v->template, !v->no_chat) : t->n_pieces;
     if (t)
         put_vocab(w, t, !v->no_chat);
     for (uint64_t i = 0; i < g.tensors.n; i++) {

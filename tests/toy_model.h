@@ -15,6 +15,7 @@ typedef struct toy_model_file {
     float scale;            /* of the embedding; 0: 1. Larger: surer answers */
     /* tests/data/vocab/NAME.json instead of Gemma's toy vocabulary; base is of its family. */
     const char *words;
+    const char *template; /* with words: tests/data/chat/FILE instead of the family's template */
 } toy_model_file;
 
 /* Writes the file into the test's temporary directory. v may be NULL. */
