@@ -64,6 +64,86 @@ status convert_check_source(const shape_tensor *t, const tensor *src, const char
     return OK;
 }
 
+/* Expert k of a tensor with the matrices of all experts, of which each has `rows` rows from `first`
+ * on. */
+static tensor expert_of(const tensor *all, uint64_t k, uint64_t first, uint64_t rows)
+{
+    tensor t = *all;
+    uint64_t size = 0;
+    num_row_bytes(all->type, all->ne[0], &size);
+    t.bytes += (k * all->ne[1] + first) * size;
+    t.n_dims = 2;
+    t.ne[1] = rows;
+    t.ne[2] = 1;
+    return t;
+}
+
+/* A tensor with all experts, as transformers saves them: gate and up in one. */
+static const tensor *find_stacked(const convert_job *j, const convert_item *it, const char *prefix,
+                                  uint64_t *first)
+{
+    const char *star = strchr(it->t.hf_name, '*');
+    bool up = !strncmp(star, "*.up", 4), down = !strncmp(star, "*.down", 6);
+    char name[TENSOR_NAME_MAX + 1];
+    snprintf(name, sizeof name, "%.*s%s", (int)(star - it->t.hf_name), it->t.hf_name,
+             down ? "down_proj" : "gate_up_proj");
+    const tensor *t = find_source(j->from, prefix, name);
+    bool fits = t && t->ne[0] == it->t.ne[0] && t->ne[1] == it->t.ne[1] * (down ? 1 : 2) &&
+                t->ne[2] == it->t.ne[2];
+    *first = up ? it->t.ne[1] : 0;
+    return fits ? t : NULL;
+}
+
+/* The tensors of all experts, whose numbers take the place of the '*' in the name. */
+static status find_experts(convert_job *j, convert_item *it, const char *prefix, err *e)
+{
+    const char *star = strchr(it->t.hf_name, '*'), *path = j->from->part_path[0];
+    uint64_t n = it->t.ne[2], first;
+    size_t one_bytes = sizeof *it->experts + sizeof **it->experts;
+    const tensor *all = find_stacked(j, it, prefix, &first);
+    it->experts = mem_calloc((size_t)n, one_bytes);
+    if (!it->experts)
+        return err_memory(e, "the list of experts", (size_t)n * one_bytes);
+    tensor *view = (tensor *)(it->experts + n);
+    shape_tensor one = it->t;
+    one.n_dims = 2;
+    one.ne[2] = 1;
+    for (uint64_t k = 0; k < n; k++) {
+        char name[TENSOR_NAME_MAX + 1];
+        snprintf(name, sizeof name, "%.*s%" PRIu64 "%s", (int)(star - it->t.hf_name), it->t.hf_name,
+                 k, star + 1);
+        if (all)
+            view[k] = expert_of(all, k, first, it->t.ne[1]);
+        const tensor *t = it->experts[k] = all ? &view[k] : find_source(j->from, prefix, name);
+        if (!t)
+            return err_set(e, E_FORMAT, "%s: tensor %s%s is missing", path, prefix, name);
+        status st = convert_check_source(&one, t, j->from->part_path[t->part], e);
+        if (st)
+            return st;
+    }
+    it->n_sources = (int32_t)n;
+    return OK;
+}
+
+/* Names that the files of a published model and those saved by its library spell differently. */
+static const tensor *find_renamed(const safetensors *from, const char *prefix, const char *name)
+{
+    static const char *const other[][2] = {
+        {"mlp.experts.e_score_correction_bias", "mlp.gate.e_score_correction_bias"},
+        {"mlp.shared_expert.", "mlp.shared_experts."},
+    };
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        char renamed[TENSOR_NAME_MAX + 1];
+        const char *at = strstr(name, other[i][0]);
+        if (!at)
+            continue;
+        snprintf(renamed, sizeof renamed, "%.*s%s%s", (int)(at - name), name, other[i][1],
+                 at + strlen(other[i][0]));
+        return find_source(from, prefix, renamed);
+    }
+    return NULL;
+}
+
 /* Finds every tensor of the shape in the files. Drops keys that no layer uses and that the files
  * lack. n_vocab may shrink to the tokenizer's size. */
 static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, int32_t n_tokens,
@@ -90,10 +170,19 @@ static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, 
     }
     s->family->list(s, list, n);
     st = OK;
+    int32_t own_head = 0; /* the shape's entry for the head: its own, or the embedding's */
     for (int32_t i = 0; i < n && !st; i++) {
         convert_item it = {.t = list[i], .type = weight_mix_type(mix, list, n, i)};
-        if (it.t.role != ROLE_ROPE_FACTORS) {
+        if (!strcmp(it.t.name, "output.weight")) {
+            own_head = i; /* below, if the files have one */
+            continue;
+        }
+        if (strchr(it.t.hf_name, '*')) {
+            st = find_experts(j, &it, prefix, e);
+        } else if (it.t.role != ROLE_ROPE_FACTORS) {
             it.source[0] = find_source(j->from, prefix, it.t.hf_name);
+            if (!it.source[0])
+                it.source[0] = find_renamed(j->from, prefix, it.t.hf_name);
             it.n_sources = it.source[0] != NULL;
             if (!it.n_sources && it.t.unused_kv)
                 continue;
@@ -103,7 +192,7 @@ static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, 
             }
             tensor src = *it.source[0];
             /* A padded embedding has more rows than the vocabulary has tokens. */
-            if ((it.t.role == ROLE_EMBD || it.t.role == ROLE_PLE_EMBD) && src.ne[1] > it.t.ne[1])
+            if ((it.source[0] == embd || it.t.role == ROLE_PLE_EMBD) && src.ne[1] > it.t.ne[1])
                 src.ne[1] = it.t.ne[1];
             st = convert_check_source(&it.t, &src, j->from->part_path[src.part], e);
         }
@@ -117,8 +206,8 @@ static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, 
     if (!st && head &&
         (head->n_bytes != embd->n_bytes ||
          memcmp(head->bytes, embd->bytes, (size_t)embd->n_bytes))) {
-        convert_item it = {.t = list[0],
-                           .type = weight_mix_type(mix, list, n, 0),
+        convert_item it = {.t = list[own_head],
+                           .type = weight_mix_type(mix, list, n, own_head),
                            .source = {head},
                            .n_sources = 1};
         snprintf(it.t.name, sizeof it.t.name, "output.weight");
@@ -142,7 +231,7 @@ void convert_decode_row(const convert_item *it, uint64_t r, float *x)
         return;
     }
     share = rows / (uint64_t)it->n_sources;
-    const tensor *src = it->source[r / share];
+    const tensor *src = convert_source(it, r / share);
     num_row_bytes(src->type, n, &size);
     const unsigned char *p = src->bytes + (it->first_row + r % share) * size;
     if (src->type == NUM_F64) {
@@ -195,7 +284,7 @@ static status fill_converted(void *user, uint64_t i, uint64_t first, uint64_t n_
     for (uint64_t r = 0; r < n_rows && !st; r++) {
         convert_decode_row(it, first + r, x);
         if (it->n_sources)
-            st = tensor_check_row(it->source[(first + r) / share],
+            st = tensor_check_row(convert_source(it, (first + r) / share),
                                   it->first_row + (first + r) % share, x, it->type, e);
         if (!st)
             f->encode(x, (unsigned char *)dst + r * size, (int64_t)n);
@@ -275,19 +364,24 @@ out:
     return st;
 }
 
-/* Reads config.json with the family's reader. */
+/* Reads config.json with the reader of its model_type. */
 static status read_tensor_shape(const convert_vocab *v, const char *path, model_shape **s,
                                 bool *tied, str *unknown, err *e)
 {
     static const struct {
-        const char *arch;
+        const char *type; /* model_type */
         convert_reader *read;
-    } readers[] = {{"gemma4", convert_gemma4_shape}};
-    for (size_t i = 0; i < sizeof readers / sizeof *readers; i++)
-        if (text_is_one_of(v->family->archs, readers[i].arch, strlen(readers[i].arch)))
+        bool more; /* types that begin with it, too */
+    } readers[] = {{"gemma4", convert_gemma4_shape, true},
+                   {"qwen3", convert_qwen3_shape, false},
+                   {"laguna", convert_laguna_shape, false}};
+    const char *type = json_string_value(json_object_get(v->config, "model_type"));
+    for (size_t i = 0; i < sizeof readers / sizeof *readers && type; i++)
+        if (readers[i].more ? !strncmp(type, readers[i].type, strlen(readers[i].type))
+                            : !strcmp(type, readers[i].type))
             return readers[i].read(v->config, path, s, tied, unknown, e);
-    return err_set(e, E_UNSUPPORTED, "%s: carat cannot convert models of %s", path,
-                   v->family->name);
+    return err_set(e, E_UNSUPPORTED, "%s: carat cannot convert models of type %.64s", path,
+                   type ? type : "null");
 }
 
 static status convert_target(const convert_request *r, uint64_t *n_bytes, err *e)
@@ -312,6 +406,8 @@ static status convert_target(const convert_request *r, uint64_t *n_bytes, err *e
     j.s = s;
     st = convert_write(r, &j, &words, NULL, n_bytes, e);
 out:
+    for (int32_t i = 0; j.at && i < j.n; i++)
+        mem_free(j.at[i].experts);
     mem_free(j.at);
     mem_free(s);
     safetensors_close(&from);
@@ -362,7 +458,7 @@ static int run_convert(const command *c, int argc, char **argv)
 const command command_convert = {
     .name = "convert",
     .operands = "DIR OUT.gguf",
-    .summary = "Convert safetensors of Gemma 4 or of a drafter to GGUF",
+    .summary = "Convert safetensors of Gemma 4, Qwen3, Laguna or a drafter to GGUF",
     .about =
         "DIR holds config.json, model.safetensors or its shards, and the tokenizer's files, as\n"
         "published. TYPE is bf16, f16, f32, q8_0, q4_0, or any other type that synth writes.\n"

@@ -45,7 +45,8 @@ void convert_gemma4_overrides(config_fields *f, gemma4_shape *s);
  * is the embedding. unknown receives the names of unknown keys, separated by ", ". */
 typedef status convert_reader(const json_t *config, const char *path, model_shape **s, bool *tied,
                               str *unknown, err *e);
-convert_reader convert_gemma4_shape; /* convert_config.c */
+convert_reader convert_gemma4_shape;                      /* convert_config.c */
+convert_reader convert_qwen3_shape, convert_laguna_shape; /* convert_families.c */
 
 /* Whether the configuration is that of a drafter, of any family. */
 bool convert_is_draft(const json_t *config);
@@ -62,6 +63,7 @@ enum { CONVERT_SOURCES_MAX = 16 };
 typedef struct convert_item {
     shape_tensor t;
     const tensor *source[CONVERT_SOURCES_MAX]; /* each gives the same number of rows */
+    const tensor **experts;                    /* of all experts, instead of source; mem_free */
     int32_t n_sources;                         /* 0: computed, or zeros for a bias */
     uint64_t first_row;                        /* of the source */
     num_type type;
@@ -73,6 +75,11 @@ typedef struct convert_job {
     convert_item *at; /* [n]; mem_free */
     int32_t n;
 } convert_job;
+
+static inline const tensor *convert_source(const convert_item *it, uint64_t i)
+{
+    return it->experts ? it->experts[i] : it->source[i];
+}
 
 /* Checks for the same shape, and for floats. */
 status convert_check_source(const shape_tensor *t, const tensor *src, const char *path, err *e);

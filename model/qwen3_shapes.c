@@ -6,6 +6,7 @@
 #include "model/qwen3_shapes.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -164,6 +165,9 @@ void put_yarn_shape(gguf_writer *w, const char *arch, const yarn_shape *y)
     gguf_put_u32(w, KEY("original_context_length"), (uint32_t)y->n_ctx);
     gguf_put_f32(w, KEY("yarn_beta_fast"), y->beta_fast);
     gguf_put_f32(w, KEY("yarn_beta_slow"), y->beta_slow);
+    if (y->magnitude != 0) /* readers multiply this key by 1 + 0.1 ln factor */
+        gguf_put_f32(w, KEY("attn_factor"),
+                     (float)(y->magnitude / (1 + 0.1 * log((double)y->factor))));
 #undef KEY
 }
 

@@ -11,6 +11,7 @@
 typedef struct yarn_shape {
     float factor, beta_fast, beta_slow;
     int32_t n_ctx; /* trained */
+    float magnitude; /* of cosines and sines; 0: 1 + 0.1 ln factor */
 } yarn_shape;
 
 typedef struct qwen3_shape {

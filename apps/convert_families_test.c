@@ -1,0 +1,282 @@
+/* convert_families_test.c - tiny models of Qwen3 and Laguna as directories of safetensors, with the
+ * names of published checkpoints or those that transformers saves; converted, they compute what
+ * they did before, bit for bit.
+ */
+#include "tests/fidelity_model.h"
+#include "apps/convert_int.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "carat.h"
+#include "model/shapes.h"
+#include "tests/test.h"
+
+#include <sys/stat.h>
+
+#define COMMON                                                                                     \
+    "\"vocab_size\":128,\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":4,"      \
+    "\"num_key_value_heads\":2,\"head_dim\":32,\"rms_norm_eps\":1e-06,"                            \
+    "\"max_position_embeddings\":4096,\"hidden_act\":\"silu\",\"attention_bias\":false,"
+#define QWEN COMMON "\"model_type\":\"qwen3\",\"use_sliding_window\":false,"
+#define LAGUNA                                                                                     \
+    COMMON "\"model_type\":\"laguna\",\"num_experts\":8,\"num_experts_per_tok\":2,"                \
+           "\"moe_intermediate_size\":32,\"shared_expert_intermediate_size\":64,"                  \
+           "\"sliding_window\":16,\"tie_word_embeddings\":false,"                                  \
+           "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"yarn\","                      \
+           "\"rope_theta\":500000.0,\"partial_rotary_factor\":0.5,\"factor\":32.0,"                \
+           "\"original_max_position_embeddings\":8192,\"beta_fast\":64.0,\"beta_slow\":1.0},"      \
+           "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":10000.0,"              \
+           "\"partial_rotary_factor\":1.0}},"
+
+typedef struct family_case {
+    const char *name, *config;
+    bool saved; /* by the library: experts stacked, other names */
+} family_case;
+
+static const family_case cases[] = {
+    {"qwen3",
+     "{" QWEN "\"num_attention_heads\":4,\"rope_theta\":1000000,\"rope_scaling\":null,"
+     "\"tie_word_embeddings\":true}",
+     false},
+    {"qwen3-yarn",
+     "{" QWEN "\"num_attention_heads\":6,\"tie_word_embeddings\":false,\"rope_parameters\":"
+     "{\"rope_type\":\"yarn\",\"rope_theta\":1000000.0,\"factor\":4.0,"
+     "\"original_max_position_embeddings\":1024,\"attention_factor\":1.1386294361119891}}",
+     false},
+    {"laguna",
+     "{" LAGUNA "\"gating\":true,\"num_attention_heads\":6,\"num_attention_heads_per_layer\":"
+     "[6,8,8,8],\"moe_routed_scaling_factor\":2.5,\"layer_types\":[\"full_attention\","
+     "\"sliding_attention\",\"sliding_attention\",\"sliding_attention\"]}",
+     false},
+    {"laguna-element",
+     "{" LAGUNA "\"gating_types\":[\"per-element\",\"per-element\",\"per-element\","
+     "\"per-element\"],\"num_attention_heads\":4,\"moe_routed_scaling_factor\":1.0,"
+     "\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\","
+     "\"full_attention\"],\"mlp_layer_types\":[\"dense\",\"dense\",\"sparse\",\"sparse\"]}",
+     true},
+};
+
+static void put_file(const char *dir, const char *name, const str *s)
+{
+    char path[1024];
+    file_out f;
+    err e = {0};
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    CHECK(!s->bad);
+    CHECK_OK(file_out_open(&f, path, &e), e);
+    CHECK_OK(file_out_write(&f, str_text(s), s->n, &e), e);
+    CHECK_OK(file_out_commit(&f, &e), e);
+}
+
+/* A directory being written: the header and the data of its safetensors file. */
+typedef struct source_dir {
+    str head, data;
+} source_dir;
+
+static void put_source(source_dir *d, const char *name, const tensor *t, uint64_t ne1, uint64_t ne2,
+                       const unsigned char *bytes, uint64_t n_bytes)
+{
+    size_t from = d->data.n;
+    str_put(&d->data, (const char *)bytes, (size_t)n_bytes);
+    str_printf(&d->head, ",\"%s\":{\"dtype\":\"F32\",\"shape\":[", name);
+    if (ne2 > 1)
+        str_printf(&d->head, "%llu,", (unsigned long long)ne2);
+    if (ne1 > 1)
+        str_printf(&d->head, "%llu,", (unsigned long long)ne1);
+    str_printf(&d->head, "%llu],\"data_offsets\":[%zu,%zu]}", (unsigned long long)t->ne[0], from,
+               d->data.n);
+}
+
+/* The library's name for one of a published file. */
+static void rename_saved(char *name, size_t cap)
+{
+    static const char *const other[][2] = {
+        {"experts.e_score_correction_bias", "gate.e_score_correction_bias"},
+        {"shared_expert.", "shared_experts."}};
+    char copy[160];
+    for (int i = 0; i < 2; i++) {
+        const char *at = strstr(name, other[i][0]);
+        if (!at)
+            continue;
+        snprintf(copy, sizeof copy, "%.*s%s%s", (int)(at - name), name, other[i][1],
+                 at + strlen(other[i][0]));
+        snprintf(name, cap, "%s", copy);
+    }
+}
+
+/* One matrix of each expert: a tensor each, or rows of one tensor (gate beside up). */
+static void put_experts(source_dir *d, const gguf *g, const shape_tensor *st, bool saved)
+{
+    const tensor *t = tensor_find(&g->tensors, st->name);
+    const char *star = strchr(st->hf_name, '*');
+    char name[160];
+    uint64_t one = t->n_bytes / t->ne[2];
+    if (!saved) {
+        for (uint64_t k = 0; k < t->ne[2]; k++) {
+            snprintf(name, sizeof name, "model.%.*s%llu%s", (int)(star - st->hf_name), st->hf_name,
+                     (unsigned long long)k, star + 1);
+            put_source(d, name, t, t->ne[1], 1, t->bytes + k * one, one);
+        }
+        return;
+    }
+    bool down = !strncmp(star, "*.down", 6);
+    if (!strncmp(star, "*.up", 4))
+        return; /* beside the gate */
+    snprintf(name, sizeof name, "model.%.*s%s", (int)(star - st->hf_name), st->hf_name,
+             down ? "down_proj" : "gate_up_proj");
+    if (down) {
+        put_source(d, name, t, t->ne[1], t->ne[2], t->bytes, t->n_bytes);
+        return;
+    }
+    char other[64];
+    snprintf(other, sizeof other, "blk.%d.ffn_up_exps.weight", (int)st->layer);
+    const tensor *up = tensor_find(&g->tensors, other);
+    str both = {0};
+    for (uint64_t k = 0; k < t->ne[2]; k++) {
+        str_put(&both, (const char *)t->bytes + k * one, (size_t)one);
+        str_put(&both, (const char *)up->bytes + k * one, (size_t)one);
+    }
+    put_source(d, name, t, 2 * t->ne[1], t->ne[2], (const unsigned char *)both.at, both.n);
+    str_free(&both);
+}
+
+static const char *make_dir(const family_case *c, const gguf *g)
+{
+    const char *dir = test_temp(c->name);
+    source_dir d = {0};
+    str file = {0};
+    json_t *config = NULL;
+    model_shape *s = NULL;
+    bool tied;
+    err e = {0};
+    mkdir(dir, 0755);
+    str_puts(&file, c->config);
+    put_file(dir, "config.json", &file);
+    CHECK_OK(convert_read_json(&config, dir, "config.json", true, &e), e);
+    convert_reader *read = strstr(c->name, "qwen3") ? convert_qwen3_shape : convert_laguna_shape;
+    CHECK_OK(read(config, "config.json", &s, &tied, NULL, &e), e);
+    int32_t n = s->family->list(s, NULL, 0);
+    shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
+    s->family->list(s, list, n);
+    str_puts(&d.head, "{\"__metadata__\":{\"format\":\"pt\"}");
+    for (int32_t i = 0; i < n; i++) {
+        const tensor *t = tensor_find(&g->tensors, list[i].name);
+        char name[160];
+        CHECK_MSG(t, "%s has no %s", c->name, list[i].name);
+        if (strchr(list[i].hf_name, '*')) {
+            put_experts(&d, g, &list[i], c->saved);
+            continue;
+        }
+        snprintf(name, sizeof name, "model.%s", list[i].hf_name);
+        if (!list[i].hf_name[0])
+            snprintf(name, sizeof name, "lm_head.weight");
+        if (c->saved)
+            rename_saved(name, sizeof name);
+        put_source(&d, name, t, t->ne[1], t->ne[2], t->bytes, t->n_bytes);
+    }
+    str_puts(&d.head, "} ");
+    str_cut(&file, 0);
+    for (int k = 0; k < 8; k++)
+        str_putc(&file, (char)((uint64_t)d.head.n >> 8 * k));
+    str_put(&file, d.head.at, d.head.n);
+    str_put(&file, str_text(&d.data), d.data.n);
+    put_file(dir, "model.safetensors", &file);
+    str_free(&file);
+    str_free(&d.head);
+    str_free(&d.data);
+    mem_free(list);
+    mem_free(s);
+    json_decref(config);
+    return dir;
+}
+
+static float *logits_of(const fidelity *f, const char *path)
+{
+    err e = {0};
+    carat_model *m = NULL;
+    carat_session *s = NULL;
+    carat_session_options opt = {.n_ctx = 64, .chunk = 40, .n_outputs = 40, .kv_k = "f32"};
+    float *x = mem_calloc(40 * (size_t)f->n_vocab, sizeof *x);
+    CHECK_OK(carat_model_open(path, NULL, &m, &e), e);
+    CHECK_OK(carat_session_open(m, &opt, &s, &e), e);
+    CHECK_OK(carat_eval(s, f->tokens, 40, true, x, NULL, &e), e);
+    carat_session_close(s);
+    carat_model_close(m);
+    return x;
+}
+
+TEST(converted_families_compute_the_same)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char out[64];
+        fidelity f;
+        gguf g;
+        err e = {0};
+        uint64_t n_bytes = 0;
+        str unknown = {0};
+        fidelity_open(&f, cases[i].name);
+        const char *path = fidelity_write(&f, &(fidelity_file){.split_experts = true});
+        CHECK_OK(gguf_open(&g, path, true, NULL, NULL, &e), e);
+        snprintf(out, sizeof out, "%s-out.gguf", cases[i].name);
+        const convert_request r = {.dir = make_dir(&cases[i], &g),
+                                   .out = test_temp(out),
+                                   .mix = weight_mix_named("f32"),
+                                   .n_threads = 1,
+                                   .unknown = &unknown};
+        CHECK_OK(convert_model(&r, &n_bytes, &e), e);
+        CHECK_MSG(!unknown.n, "unknown keys: %s", unknown.at);
+        float *want = logits_of(&f, path), *got = logits_of(&f, r.out);
+        CHECK_MSG(!memcmp(want, got, 40 * (size_t)f.n_vocab * sizeof *got),
+                  "%s: other logits after conversion", cases[i].name);
+        str_free(&unknown);
+        mem_free(want);
+        mem_free(got);
+        gguf_close(&g);
+        fidelity_close(&f);
+    }
+}
+
+/* What the arithmetic would need and does not have is refused by its name. */
+TEST(options_of_qwen3_and_laguna_are_refused_by_name)
+{
+    static const struct {
+        int32_t base; /* of `cases` */
+        const char *add, *word;
+    } wrong[] = {
+        {0, "\"use_sliding_window\":true,", "use_sliding_window"},
+        {0, "\"attention_bias\":true,", "attention_bias"},
+        {0, "\"hidden_act\":\"gelu\",", "hidden_act"},
+        {0, "\"rope_scaling\":{\"type\":\"longrope\",\"factor\":2},", "rope_type"},
+        {0, "\"num_key_value_heads\":3,", "3 key heads"},
+        {2, "\"moe_router_logit_softcapping\":5.0,", "softcapping"},
+        {2, "\"gating\":\"per-layer\",", "gating"},
+        {2, "\"mlp_layer_types\":[\"sparse\",\"dense\",\"sparse\",\"sparse\"],", "dense layers"},
+        {2, "\"num_attention_heads_per_layer\":[6,8,8,6],", "per_layer"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char word[32];
+        const char *key_end = strchr(wrong[i].add + 1, '"');
+        snprintf(word, sizeof word, "%.*s", (int)(key_end - wrong[i].add) + 1, wrong[i].add);
+        /* The key of the whole configuration, if it has one, becomes another that is unknown. */
+        str text = {0};
+        const char *from = cases[wrong[i].base].config, *at = strstr(from, word);
+        str_printf(&text, "{%s", wrong[i].add);
+        if (at) {
+            str_put(&text, from + 1, (size_t)(at - from - 1));
+            str_puts(&text, "\"x_");
+            str_puts(&text, at + 1);
+        } else {
+            str_puts(&text, from + 1);
+        }
+        json_t *config = NULL;
+        model_shape *s = NULL;
+        bool tied;
+        err e = {0};
+        CHECK_OK(json_parse(&config, str_text(&text), text.n, "config.json", &e), e);
+        convert_reader *read = wrong[i].base < 2 ? convert_qwen3_shape : convert_laguna_shape;
+        CHECK(read(config, "config.json", &s, &tied, NULL, &e) != OK && !s);
+        CHECK_MSG(strstr(e.text, wrong[i].word), "%s: %s", wrong[i].add, e.text);
+        json_decref(config);
+        str_free(&text);
+    }
+}
