@@ -230,8 +230,11 @@ typedef struct residual_args {
     norm_job h[NORM_JOBS]; /* norms of the new x */
     int32_t n_h;
     dev_quant q; /* without norms: the copy of the new x */
+    bool plain;  /* x = x + y instead; one norm at most follows */
 } residual_args;
 void cu_residual(cudaStream_t s, residual_args a);
+/* Do these fit the kernel of a plain residual? A norm that joins must fit it too. */
+bool cu_can_wait_add(dev_mat x, dev_mat y);
 typedef struct head_job {
     dev_mat y, x;         /* y = rms_norm(x) w per head (if norm), turned (if inv_freq) */
     dev_mat bare;         /* also rms_norm(x) without w, as large as y; at NULL: none */
@@ -307,9 +310,10 @@ void cu_expert_float(cudaStream_t s, dev_mat y, dev_mat x, int32_t x_heads, cons
 typedef struct product_args {
     dev_mat y;
     dev_quant x;
-    packed w, up;          /* up only with glu: y = gelu(w x) * (up x) */
+    packed w, up;          /* up only with glu: y = gelu(w x) * (up x), or silu */
     int32_t up_row, n_out; /* the first row of up; outputs */
     bool glu;
+    bool silu;   /* instead of gelu */
     dev_quant q; /* the copy of y to make as well (glu; n_out a multiple of 32) */
 } product_args;
 /* For matmul_one.cu: a row may come as floats instead of codes, and its result may be gated by a

@@ -573,6 +573,12 @@ DEV float gelu_tanh(float x)
     return 0.5f * x * (1.0f + tanhf(u));
 }
 
+/* The activation of a gated unit. */
+DEV float gate_of(bool silu, float x)
+{
+    return silu ? x / (1.0f + expf(-x)) : gelu_tanh(x);
+}
+
 /* Sine and cosine of pos * inv_freq. Angles reach 2.6e5 radians at the end of a long context, too
  * large for f32. So the angle is computed and reduced in f64, to half turns, whose sine and cosine
  * need no slow path for large angles. */

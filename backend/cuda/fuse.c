@@ -2,6 +2,7 @@
  *
  *     x += rms_norm(y) w; x *= c; h = rms_norm(x) w'      residual_kernel, as far as it goes;
  *                                                         without h it can copy x for a product
+ *     x += y; h = rms_norm(x) w'                           the same kernel
  *     y = two branches, normed; the same; h, h', h''      branches_kernel
  *     k = h K; v = h V; q = h Q                           one_kernel, rows_kernel: few rows, up to
  *                                                         three products
@@ -157,7 +158,8 @@ bool cuda_join_copy(cuda_device *c, dev_mat x, dev_quant q)
 bool cuda_join_norms(cuda_device *c, dev_mat x, const norm_job *job, int32_t n, float eps)
 {
     residual_args a = c->wait.residual;
-    if (!c->wait.has_residual || !same_mat(a.x, x) || n > NORM_JOBS)
+    if (!c->wait.has_residual || !same_mat(a.x, x) || n > NORM_JOBS ||
+        (a.plain && (n > 1 || job->c != 1.0f || job->y.stride % 4)))
         return false;
     for (int i = 0; i < n; i++)
         if (overlap(job[i].y, x) || overlap(job[i].y, a.y) || covers(job[i].q, a.y) ||

@@ -33,6 +33,7 @@ struct expert_args {
     dev_quant x;
     int32_t x_pairs; /* pairs per row of x: k or 1 */
     dev_mat y;       /* [rows, k * n_out] */
+    bool silu;       /* the activation of a gated unit; else gelu */
     dev_quant copy;  /* of a gated unit's y, by pair */
     int32_t *ticket;
     bool chosen; /* `expert` was written before the preceding kernel began, so it may be read at
@@ -243,7 +244,7 @@ DEV void write_gated(const expert_args &a, int column, group g, const float (*pa
             v += part[r][(k << a.lg) + i][lane_id() & 15];
             u += part[r][WARPS / 2 + (k << a.lg) + i][lane_id() & 15];
         }
-        v = gelu_tanh(v) * u;
+        v = gate_of(a.silu, v) * u;
         *result_at(a, p, o) = v;
     }
     if (a.copy.q)
@@ -284,7 +285,7 @@ DEV void expert_tile_sums(const expert_args &a, lane_units<K> *t, int column, gr
         *result_at(a, p, o) = mul_rn(v, share);
 }
 
-/* y[p] = gelu(W x[p]) * (W' x[p]) with its int8 copy; or y[p] = share[p] (W x[p]); W: expert[p]'s
+/* y[p] = act(W x[p]) * (W' x[p]) with its int8 copy; or y[p] = share[p] (W x[p]); W: expert[p]'s
  * grid:   as many blocks as fit the GPU, or one per item
  * shared: block_memory; a float per pair, warp and output
  * bound:  reading the experts' W, each once */
@@ -380,6 +381,7 @@ template <int K> static bool experts(cudaStream_t s, const expert_product &e, la
     a.x_pairs = e.x_per_pair ? 1 : e.k;
     a.y = p.y;
     a.copy = p.q;
+    a.silu = p.silu;
     a.ticket = memory.ticket;
     a.chosen = e.chosen;
     size_t shared = block_memory<K>::bytes(a.n_unit, a.n_pairs, a.n_expert);

@@ -42,7 +42,7 @@ struct one_args {
     const float *times; /* timed = gelu(y) * times */
     float *timed;
     dev_quant copy; /* of a gated unit's y */
-    bool glu;
+    bool glu, silu;
 };
 
 template <int K> DEV shared_rows read_row(char *mem, const one_args &a)
@@ -113,7 +113,7 @@ DEV void write_item(const one_args &a, int item, const float (*part)[16])
                 u += part[WARPS / 2 + (k << j.lg) + i][at];
         }
         if (a.glu)
-            v = gelu_tanh(v) * u;
+            v = gate_of(a.silu, v) * u;
         j.y[o] = v;
         if (a.times)
             a.timed[o] = gelu_tanh(v) * a.times[o];
@@ -178,7 +178,7 @@ template <int K, int K2> struct occupancy {
     static constexpr int blocks = two ? 2 : 3;
 };
 
-/* y[o] = sum_i x[i] W[o, i], of up to three W; or y = gelu(W x) * (W' x), with its copy. The first
+/* y[o] = sum_i x[i] W[o, i], of up to three W; or y = act(W x) * (W' x), with its copy. The first
  * share's weights are of format K, the second's of K2.
  * grid:   as many blocks as fit the GPU, or one per item
  * shared: the row, 1.25 bytes a value; a float per warp and output
@@ -271,6 +271,7 @@ static void products(cudaStream_t s, const one_product *const *p, int n, int n_f
     a.timed = p[0]->timed;
     a.copy = x.q;
     a.glu = x.glu;
+    a.silu = x.silu;
     for (int i = 0; i < n; i++) {
         if (i < n_first)
             put_job<K>(&a, p[i]->p, false);

@@ -326,10 +326,10 @@ DEV void finish_gated(const float *part, const rows_args &r, int n_row, int n_ti
             float4 a = joined_four(part, r, n_row, at >> 4, row, at & 15);
             float4 b = joined_four(part, r, n_row, n_tile + (at >> 4), row, at & 15);
             float *to = y.at + (rows.first + row) * y.stride + o;
-            v.x = gelu_tanh(a.x) * b.x;
-            v.y = o + 1 < n_out ? gelu_tanh(a.y) * b.y : 0;
-            v.z = o + 2 < n_out ? gelu_tanh(a.z) * b.z : 0;
-            v.w = o + 3 < n_out ? gelu_tanh(a.w) * b.w : 0;
+            v.x = gate_of(r.p.silu, a.x) * b.x;
+            v.y = o + 1 < n_out ? gate_of(r.p.silu, a.y) * b.y : 0;
+            v.z = o + 2 < n_out ? gate_of(r.p.silu, a.z) * b.z : 0;
+            v.w = o + 3 < n_out ? gate_of(r.p.silu, a.w) * b.w : 0;
             store_four(to, v, n_out - o);
         }
         if (r.p.q.q)
@@ -349,7 +349,7 @@ DEV rows_job block_job(const rows_args &r)
     return j;
 }
 
-/* y[r, o] = sum_i x[r, i] W[o, i], of up to three W; or gelu(W x) * (W' x) and its int8 copy
+/* y[r, o] = sum_i x[r, i] W[o, i], of up to three W; or act(W x) * (W' x) and its int8 copy
  * grid:   pieces of rows x blocks of M warps / abreast tiles of 16 outputs; of a gated unit half of
  *         them, and one of a warp's two, are tiles of W'
  * shared: as drawn above

@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(32 * WARPS, occupancy<K>::blocks / 2)
         a.p.y.at[p * a.p.y.stride + o] = v;
 }
 
-/* y[r, o] = gelu(W x) * (W' x), and its int8 copy where wanted
+/* y[r, o] = act(W x) * (W' x), and its int8 copy where wanted
  * grid:   pair x two tiles of 16 outputs; 1 << lg warps for each tile of W and of W'. Pairs of one
  *         expert read a tile at about the same time, so the second read hits the cache
  * shared: the row of x; a float per warp and output
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(32 * WARPS, 2) glu_kernel(expert_product a, in
             v += part[(k << lg) + i][lane_id() & 15];
             u += part[((2 + k) << lg) + i][lane_id() & 15];
         }
-        v = gelu_tanh(v) * u;
+        v = gate_of(a.p.silu, v) * u;
         if (a.expert)
             a.p.y.at[p / a.k * a.p.y.stride + (int64_t)(p % a.k) * a.p.n_out + o] = v;
         else

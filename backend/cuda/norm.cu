@@ -244,17 +244,16 @@ template <bool REHEARSES> __global__ void __launch_bounds__(512) branches_kernel
     }
 }
 
-/* x = (x + rms_norm(y) * w) * c * cw[0]; then h = rms_norm(x) * hw and its copy, or, without h, the
- * copy of x
- * grid:   a block per row
- * shared: one float per warp, four times
- * bound:  latency at few rows, bandwidth at many */
-template <bool REHEARSES> __global__ void __launch_bounds__(1024) residual_kernel(residual_args a)
+/* x = (x + rms_norm(y) * w) * c * cw[0], or, PLAIN, (x + y) * c * cw[0]; then h = rms_norm(x) * hw
+ * and its copy, or, without h, the copy of x grid:   a block per row shared: one float per warp,
+ * four times bound:  latency at few rows, bandwidth at many */
+template <bool REHEARSES, bool PLAIN>
+__global__ void __launch_bounds__(1024) residual_kernel(residual_args a)
 {
     __shared__ float table[2][64];
     int n = a.x.cols, r = (int)blockIdx.x;
     grid_trigger();
-    eight w = take_weight(a.w, n), hw = take_weight(a.h[0].w, n);
+    eight w = take_weight(PLAIN ? NULL : a.w, n), hw = take_weight(a.h[0].w, n);
     float c = a.cw ? a.c * a.cw[0] : a.c;
 #pragma unroll 1
     for (int go = REHEARSES ? 0 : 1; go < 2; go++) {
@@ -264,7 +263,8 @@ template <bool REHEARSES> __global__ void __launch_bounds__(1024) residual_kerne
         float beyond = go ? 0.0f : 1.0f;
         eight v = take_eight(a.y.at + r * a.y.stride, there, beyond);
         eight x = take_eight(a.x.at + r * a.x.stride, there, beyond);
-        eight_times(&v, inverse(vector_sum(squares(v), table[go]), n, a.eps), w);
+        if (!PLAIN)
+            eight_times(&v, inverse(vector_sum(squares(v), table[go]), n, a.eps), w);
         x = sum_of(x, v);
         if (a.scaled)
             times_all(&x, c);
@@ -461,14 +461,25 @@ extern "C" void cu_norms(cudaStream_t s, dev_mat x, const norm_job *job, int n, 
     }
 }
 
+extern "C" bool cu_can_wait_add(dev_mat x, dev_mat y)
+{
+    return x.cols <= WIDEST && x.cols % 4 == 0 && by_fours(x) && by_fours(y);
+}
+
 extern "C" void cu_residual(cudaStream_t s, residual_args a)
 {
     dev_quant none = {};
     dim3 rows((unsigned)a.x.rows), block(threads_for(a.x.cols));
     bool more = a.b.at || a.n_h > 1 || (a.n_h && a.h[0].c != 1.0f);
     if (!more && a.x.cols <= WIDEST && in_fours(a)) {
-        LAUNCH((rehearses(a.x.rows) ? residual_kernel<true> : residual_kernel<false>), rows, block, 0,
-               s, a);
+        if (a.plain)
+            LAUNCH(
+                (rehearses(a.x.rows) ? residual_kernel<true, true> : residual_kernel<false, true>),
+                rows, block, 0, s, a);
+        else
+            LAUNCH((rehearses(a.x.rows) ? residual_kernel<true, false>
+                                        : residual_kernel<false, false>),
+                   rows, block, 0, s, a);
         return;
     }
     if (a.x.cols <= BRANCHES_WIDEST && in_fours(a)) {

@@ -198,10 +198,16 @@ static void c_rope(pass *p, mat x, const rope *f)
 
 static void c_add(pass *p, mat y, mat a, mat b)
 {
-    if (cuda_skip(p, y))
+    if (cuda_idle(p, y))
         return;
     wrote(p, y);
-    cu_add(cuda_of(p)->stream, cuda_mat(y), cuda_mat(a), cuda_mat(b));
+    if (y.at == a.at && y.heads == 1 && cu_can_wait_add(cuda_mat(y), cuda_mat(b))) {
+        residual_args sum = {.x = cuda_mat(y), .y = cuda_mat(b), .plain = true};
+        cuda_wait_residual(cuda_of(p), sum);
+    } else {
+        cuda_settle(cuda_of(p));
+        cu_add(cuda_of(p)->stream, cuda_mat(y), cuda_mat(a), cuda_mat(b));
+    }
     cuda_done(p, "add");
 }
 
@@ -367,6 +373,12 @@ static void c_matmul(pass *p, mat y, mat x, const weight *w)
     cuda_done(p, "matmul");
 }
 
+/* Do the kernels that join both products of a gated unit know its activation? */
+static bool gates(act_kind act)
+{
+    return act == ACT_GELU_TANH || act == ACT_SILU;
+}
+
 /* Can one kernel of block products read gate and up together? */
 static bool pairs(const pass *p, const weight *gate, const weight *up, int32_t n_ff)
 {
@@ -374,9 +386,9 @@ static bool pairs(const pass *p, const weight *gate, const weight *up, int32_t n
     return !is_float(kind) && (up ? weight_kind(p, up) == kind : n_ff % TILE_ROWS == 0);
 }
 
-static product_args pair_args(const weight *gate, const weight *up, int32_t n_ff)
+static product_args pair_args(const weight *gate, const weight *up, int32_t n_ff, act_kind act)
 {
-    product_args a = {.w = cuda_view(gate), .n_out = n_ff, .glu = true};
+    product_args a = {.w = cuda_view(gate), .n_out = n_ff, .glu = true, .silu = act == ACT_SILU};
     a.up = up ? cuda_view(up) : a.w;
     a.up_row = up ? 0 : n_ff;
     return a;
@@ -385,8 +397,7 @@ static product_args pair_args(const weight *gate, const weight *up, int32_t n_ff
 static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act)
 {
     cuda_device *c = cuda_of(p);
-    /* The kernels that join both products know one activation. */
-    if (act != ACT_GELU_TANH || !few(p) || !pairs(p, gate, up, y.cols)) {
+    if (!gates(act) || !few(p) || !pairs(p, gate, up, y.cols)) {
         mat a = pass_mat(p, x.rows, 1, gate->n_out);
         mat b = up ? pass_mat(p, x.rows, 1, up->n_out) : a;
         if (pass_failed(p))
@@ -404,7 +415,7 @@ static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, a
     if (cuda_skip(p, y))
         return;
     wrote(p, y);
-    one_product a = {.p = pair_args(gate, up, y.cols), .floats = q.q ? NULL : x.at};
+    one_product a = {.p = pair_args(gate, up, y.cols, act), .floats = q.q ? NULL : x.at};
     a.p.y = cuda_mat(y);
     a.p.x = q;
     a.p.q = copy;
@@ -585,7 +596,7 @@ static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, cons
         cuda_done(p, "moe_glu");
         return;
     }
-    if (act != ACT_GELU_TANH || !pairs(p, gate, up, y.cols)) {
+    if (!gates(act) || !pairs(p, gate, up, y.cols)) {
         mat a = pass_mat(p, x.rows, r.k, gate->n_out);
         mat b = up ? pass_mat(p, x.rows, r.k, up->n_out) : a;
         if (pass_failed(p))
@@ -609,7 +620,7 @@ static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, cons
     if (cuda_skip(p, y))
         return;
     wrote(p, y);
-    expert_product a = {.p = pair_args(gate, up, y.cols), .expert = r.id, .k = r.k};
+    expert_product a = {.p = pair_args(gate, up, y.cols, act), .expert = r.id, .k = r.k};
     a.p.y = cuda_mat(y);
     a.p.x = q;
     a.p.q = copy;
