@@ -3,7 +3,7 @@
 #
 #     bench/cuda_table.sh [DIR [RUNS]]
 #
-# DIR (default /dev/shm) holds the model files, which `carat synth` makes when they are missing: 46 GB
+# DIR (default /dev/shm) holds the model files, which `carat synth` makes when they are missing: 66 GB
 # for all, and 8 GB of drafters. RUNS picks runs by a pattern over their names, such as '31b', 'cache',
 # 'draft' or 'auto'. CARAT names the program (default build/cuda/carat). The runs without drafts take
 # about eight minutes on an H200, most of them prompts of 128K tokens: 'base' alone takes three.
@@ -24,6 +24,8 @@ runs=(
     "base-26b-128k    26b-a4b f16 -p 2048 -n 128 -d 65536,131072 -r 3"
     "base-31b         31b     f16 -p 4096 -n 128 -d 0,32768 -r 3"
     "base-31b-64k     31b     f16 -p 2048 -n 128 -d 65536 -r 3"
+    "qwen3-0.6b       qwen3-0.6b f16 -p 4096,32768 -n 128 -r 3"
+    "laguna-xs        laguna-xs f16 -p 4096 -n 128 -d 0,32768 -r 3"
     "rows-31b         31b     f16 -p 2,4,8,16,32 -n 24 -r 7"
     "streams-26b      26b-a4b f16 -p 0 -n 128 -s 4,16,32,64 -r 3"
     "draft-31b-block7  31b     f16 -p 0 -n 128 -d 1024,65536 -r 3 --spec @dflash-31b --draft-max 7 --accept-mean 3"
@@ -71,6 +73,10 @@ base-26b-128k n128 65536 340 520
 base-26b-128k n128 131072 310 450
 base-26b-128k p2048 65536 10000 16000
 base-26b-128k p2048 131072 7000 11000
+qwen3-0.6b p32768 0 60000 100000
+laguna-xs n128 0 450 650
+laguna-xs n128 32768 420 600
+laguna-xs p4096 0 25000 38000
 base-31b load 0 6 3
 base-31b n128 0 150 210
 base-31b n128 32768 130 180

@@ -11,7 +11,6 @@
  */
 #include "backend/plan.h"
 #include "base/mem.h"
-#include "model/gemma4.h"
 #include "spec/drafter.h"
 
 #include <string.h>
@@ -73,9 +72,12 @@ static status small_model_open(const model *target, gguf *file, draft_model **ou
     }
     *m = (draft_model){.class = &draft_small, .target = target, .n_slots = SMALL_SLOTS};
     st = model_bind(&m->core, file, e);
-    if (!st && m->core.arch != &gemma4_arch)
+    if (!st && !m->core.arch->forward)
         st = err_set(e, E_ARG, "%s: architecture %s drafts for other models only as a drafter",
                      m->core.file.path, m->core.arch->name);
+    if (!st && m->core.n_recur) /* a rejected draft cannot be taken back from their state */
+        st = err_set(e, E_UNSUPPORTED, "%s: models with recurrent layers cannot draft",
+                     m->core.file.path);
     if (!st && m->core.n_vocab != target->n_vocab)
         st = err_set(e, E_ARG,
                      "%s has %d tokens and %s has %d: a smaller model drafts only with the same "

@@ -176,6 +176,19 @@ static bool same(const char *a, const char *b)
     return b && !strcmp(a, b);
 }
 
+/* The name under which the file has a key or tensor; valid until the next call. */
+static const char *name_in(const fidelity_file *v, const char *name)
+{
+    static char other[160];
+    for (int i = 0; v->renamed && v->renamed[i][0]; i++)
+        if (ends(name, v->renamed[i][0])) {
+            snprintf(other, sizeof other, "%.*s%s", (int)(strlen(name) - strlen(v->renamed[i][0])),
+                     name, v->renamed[i][1]);
+            return other;
+        }
+    return name;
+}
+
 /* The golden file's keys of the model as the variant wants them. */
 static void put_values(gguf_writer *w, const fidelity *f, const fidelity_file *v)
 {
@@ -213,7 +226,9 @@ static void put_values(gguf_writer *w, const fidelity *f, const fidelity_file *v
             }
             gguf_put_i32s(w, x->key, items, (uint64_t)f->n_layer);
         } else {
-            gguf_put_value(w, x);
+            gguf_value renamed = *x;
+            renamed.key = name_in(v, x->key);
+            gguf_put_value(w, &renamed);
         }
     }
 }
@@ -237,6 +252,22 @@ static uint32_t type_of(const recipe *r, const fidelity_file *v)
     bool matrix = r->n_dims > 1 && !ends(r->name, "ffn_gate_inp.weight") &&
                   !ends(r->name, "per_layer_model_proj.weight");
     return matrix && r->ne[0] % (uint64_t)f->block_n == 0 ? v->type : NUM_F32;
+}
+
+/* Declares one tensor for the queries, keys and values of a layer, which follow each other. */
+static void put_fused(gguf_writer *w, const recipe *r, const fidelity_file *v)
+{
+    uint64_t ne[2] = {r->ne[0], r[0].ne[1] + r[1].ne[1] + r[2].ne[1]};
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.attn_qkv.weight", atoi(r->name + 4));
+    CHECK(ends(r[1].name, "attn_k.weight") && ends(r[2].name, "attn_v.weight"));
+    gguf_put_tensor(w, name, type_of(r, v), 2, ne);
+}
+
+static bool is_fused(const recipe *r, const fidelity_file *v)
+{
+    return v->fused_qkv && (ends(r->name, "attn_q.weight") || ends(r->name, "attn_k.weight") ||
+                            ends(r->name, "attn_v.weight"));
 }
 
 static void put_split(gguf_writer *w, const recipe *r)
@@ -292,11 +323,15 @@ const char *fidelity_write(const fidelity *f, const fidelity_file *v)
     for (uint64_t i = 0; i < n; i++) {
         if (wanted(&r[i], v) && is_split(&r[i], v))
             put_split(w, &r[i]);
-        else if (wanted(&r[i], v))
-            gguf_put_tensor(w, r[i].name, type_of(&r[i], v), r[i].n_dims, r[i].ne);
+        else if (is_fused(&r[i], v) && ends(r[i].name, "attn_q.weight"))
+            put_fused(w, &r[i], v);
+        else if (wanted(&r[i], v) && !is_fused(&r[i], v))
+            gguf_put_tensor(w, name_in(v, r[i].name), type_of(&r[i], v), r[i].n_dims, r[i].ne);
     }
     if (rope && !v->no_rope_freqs)
         gguf_put_tensor(w, rope->name, rope->type, rope->n_dims, rope->ne);
+    if (v->add_tensor)
+        gguf_put_tensor(w, v->add_tensor, NUM_F32, 1, (const uint64_t[]){1});
     CHECK_OK(gguf_write_header(w, &e), e);
     for (uint64_t i = 0; i < n; i++) {
         if (!wanted(&r[i], v))
@@ -312,6 +347,8 @@ const char *fidelity_write(const fidelity *f, const fidelity_file *v)
     }
     if (rope && !v->no_rope_freqs)
         CHECK_OK(gguf_write_data(w, rope->bytes, rope->n_bytes, &e), e);
+    if (v->add_tensor)
+        CHECK_OK(gguf_write_data(w, &(const float){1}, sizeof(float), &e), e);
     CHECK_OK(gguf_commit(w, &e), e);
     mem_free(r);
     return path;

@@ -42,6 +42,9 @@ typedef struct fidelity_file {
     const char *drop_key, *drop_tensor; /* left out */
     const char *set_key;                /* a number, replaced by a u32 of this value */
     uint32_t set_value;
+    const char *const (*renamed)[2]; /* ends of keys and tensor names, and others; ends with NULL */
+    bool fused_qkv;                  /* attn_qkv instead of attn_q, attn_k and attn_v */
+    const char *add_tensor;          /* one more: a single f32 */
 } fidelity_file;
 
 /* Writes a model file into the test's temporary directory and returns its path. v may be NULL. */

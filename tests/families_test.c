@@ -1,0 +1,123 @@
+/* families_test.c - what files of Qwen3 and Laguna may say differently, and what is refused: other
+ * spellings of keys, fused projections; contradictions, and tensors that change the arithmetic.
+ */
+#include "tests/fidelity_model.h"
+#include "base/mem.h"
+#include "carat.h"
+#include "tests/test.h"
+
+/* The last row's logits after 40 tokens. */
+static float *logits_of(const fidelity *f, const char *path)
+{
+    err e = {0};
+    carat_model *m = NULL;
+    carat_session *s = NULL;
+    const carat_session_options opt = {.n_ctx = 64, .chunk = 9, .kv_k = "f32"};
+    float *x = mem_calloc((size_t)f->n_vocab, sizeof *x);
+    CHECK_OK(carat_model_open(path, NULL, &m, &e), e);
+    CHECK_OK(carat_session_open(m, &opt, &s, &e), e);
+    CHECK_OK(carat_eval(s, f->tokens, 40, false, x, NULL, &e), e);
+    carat_session_close(s);
+    carat_model_close(m);
+    return x;
+}
+
+static void check_same(const char *name, const fidelity_file *v)
+{
+    fidelity f;
+    fidelity_open(&f, name);
+    float *want = logits_of(&f, fidelity_write(&f, NULL)),
+          *got = logits_of(&f, fidelity_write(&f, v));
+    CHECK_MSG(!memcmp(want, got, (size_t)f.n_vocab * sizeof *got), "%s: other logits", name);
+    mem_free(want);
+    mem_free(got);
+    fidelity_close(&f);
+}
+
+TEST(laguna_other_spellings_of_keys)
+{
+    static const char *const other[][2] = {
+        {".rope.dimension_count_swa", ".rope.swa.dimension_count"},
+        {".rope.freq_base_swa", ".rope.swa.freq_base"},
+        {".rope.scaling.yarn_beta_fast", ".rope.scaling.beta_fast"},
+        {".rope.scaling.yarn_beta_slow", ".rope.scaling.beta_slow"},
+        {".attention.sliding_window_pattern", ".attention.layer_types"},
+        {".leading_dense_block_count", ".dense_layers"},
+        {".attn_gate.weight", ".attn_g.weight"},
+        {NULL, NULL}};
+    check_same("laguna", &(fidelity_file){.renamed = other});
+    check_same("laguna-element", &(fidelity_file){.renamed = other});
+}
+
+TEST(laguna_pattern_as_a_period_and_by_default)
+{
+    check_same("laguna", &(fidelity_file){.set_key = "laguna.attention.sliding_window_pattern",
+                                          .set_value = 4});
+    check_same("laguna", &(fidelity_file){.drop_key = "laguna.attention.sliding_window_pattern"});
+    check_same("laguna", &(fidelity_file){.drop_key = "laguna.expert_gating_func"});
+}
+
+TEST(qwen3_fused_projections)
+{
+    check_same("qwen3", &(fidelity_file){.fused_qkv = true});
+    check_same("qwen3-yarn", &(fidelity_file){.fused_qkv = true});
+}
+
+TEST(families_refuse_what_they_cannot_compute)
+{
+    static const struct {
+        const char *model;
+        fidelity_file file;
+        const char *word;
+    } wrong[] = {
+        {"qwen3", {.add_tensor = "blk.0.attn_q.scale"}, "attn_q.scale"},
+        {"qwen3", {.add_tensor = "blk.1.attn_k.bias"}, "attn_k.bias"},
+        {"qwen3", {.add_tensor = "cls.output.weight"}, "rerankers"},
+        {"qwen3", {.drop_key = "qwen3.attention.key_length"}, "key_length is missing"},
+        {"qwen3",
+         {.set_key = "qwen3.attention.head_count_kv", .set_value = 3},
+         "4 heads of 32 with 3 KV heads"},
+        {"qwen3", {.set_key = "qwen3.attention.value_length", .set_value = 16}, "must be equal"},
+        {"qwen3-yarn",
+         {.set_key = "qwen3.rope.scaling.original_context_length", .set_value = 0},
+         "original_context_length = 0"},
+        {"laguna", {.add_tensor = "blk.0.ffn_down.bias"}, "ffn_down.bias"},
+        {"laguna",
+         {.set_key = "laguna.attention.sliding_window_pattern", .set_value = 2},
+         "layers 0 and 2 both have full attention, and 6 and 8 heads"},
+        {"laguna", {.set_key = "laguna.expert_gating_func", .set_value = 1}, "gating_func = 1"},
+        {"laguna", {.set_key = "laguna.expert_weights_norm", .set_value = 0}, "weights_norm = 0"},
+        {"laguna", {.drop_key = "laguna.expert_weights_scale"}, "scale is missing"},
+        {"laguna", {.set_key = "laguna.rope.dimension_count", .set_value = 15}, "even numbers"},
+        {"laguna", {.drop_tensor = "blk.1.exp_probs_b.bias"}, "exp_probs_b.bias is missing"},
+        {"laguna",
+         {.set_key = "laguna.leading_dense_block_count", .set_value = 2},
+         "blk.1.ffn_gate.weight is missing"},
+        {"laguna", {.set_key = "laguna.attention.key_length", .set_value = 16}, "key_length = 16"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        fidelity f;
+        carat_model *m = NULL;
+        err e = {0};
+        fidelity_open(&f, wrong[i].model);
+        CHECK(carat_model_open(fidelity_write(&f, &wrong[i].file), NULL, &m, &e) != OK && !m);
+        CHECK_MSG(strstr(e.text, wrong[i].word), "%s, not: %s", wrong[i].word, e.text);
+        fidelity_close(&f);
+    }
+}
+
+static status open_laguna(void *path, err *e)
+{
+    carat_model *m = NULL;
+    status st = carat_model_open(path, NULL, &m, e);
+    carat_model_close(m);
+    return st;
+}
+
+TEST(laguna_opens_or_fails_without_memory)
+{
+    fidelity f;
+    fidelity_open(&f, "laguna");
+    test_every_allocation(open_laguna, (void *)fidelity_write(&f, NULL));
+    fidelity_close(&f);
+}
