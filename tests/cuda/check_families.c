@@ -127,8 +127,51 @@ static void check_sigmoid_ties(rig *g, int32_t n, int32_t k)
     mem_free(v);
 }
 
+/* x += y, its norm, and a product of that: the sum and the norm are one kernel. Then a sum that is
+ * scaled, and one that nothing follows. */
+static void check_residual_sums(rig *g, int32_t rows, int32_t n)
+{
+    static chain c;
+    pair norm, w;
+    both b;
+    mat x[2], y[2], h[2], z[2];
+    if (!my_turn(g, "residual sum") || !pair_make(g, &norm, NUM_F32, n, 1, 1, 1.0, false) ||
+        !pair_make(g, &w, NUM_Q8_0, n, 64, 1, 0.05, false))
+        return;
+    chain_init(&c, rows, 0, 0);
+    both_begin(g, &b, &c.st);
+    float *v = draw(g, (size_t)rows * (size_t)n, 2.0), *u = draw(g, (size_t)rows * (size_t)n, 1.0);
+    both_mat(g, &b, x, v, rows, 1, n);
+    both_mat(g, &b, y, u, rows, 1, n);
+    for (int i = 0; i < 2; i++) {
+        pass *p = i ? &b.gpu : &b.ref;
+        h[i] = op_rms_norm(p, op_add(p, x[i], y[i]), &norm.w[i], 1e-6f);
+        z[i] = op_matmul(p, h[i], &w.w[i]);
+    }
+    verdict(g, "residual sum", text("%d rows of %d: norm", rows, n), both_error(g, &b, h[0], h[1]),
+            BOUND);
+    verdict(g, "residual sum", text("%d rows of %d: product", rows, n),
+            both_error(g, &b, z[0], z[1]), 1e-3);
+    for (int i = 0; i < 2; i++) {
+        pass *p = i ? &b.gpu : &b.ref;
+        op_scale(p, op_add(p, x[i], y[i]), 0.75f, NULL);
+        op_add(p, x[i], h[i]);
+    }
+    verdict(g, "residual sum", text("%d rows of %d: scaled", rows, n),
+            both_error(g, &b, x[0], x[1]), BOUND);
+    mem_free(v);
+    mem_free(u);
+    pair_free(g, &norm);
+    pair_free(g, &w);
+}
+
 void check_families(rig *g)
 {
+    check_residual_sums(g, 1, 2048);
+    check_residual_sums(g, 5, 1024);
+    check_residual_sums(g, 40, 1024);
+    check_residual_sums(g, 3, 96);
+    check_residual_sums(g, 2, 9216);
     check_partial_rope(g, 1, 3, 128, 64, 1.3465736f);
     check_partial_rope(g, 5, 2, 128, 128, 0);
     check_partial_rope(g, 40, 2, 256, 64, 1);
