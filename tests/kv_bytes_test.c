@@ -4,9 +4,10 @@
  * is checked where caches are opened (kv_oracle_test.c). With -v this prints the table of KV bytes.
  * The file also checks which layers attention may read through f16.
  */
-#include "kv/kv.h"
+#include "kv/snapshot.h"
 #include "model/gemma4_shapes.h"
 #include "model/model.h"
+#include "model/qwen35_shapes.h"
 #include "tests/rig_model.h"
 #include "tests/test.h"
 
@@ -78,6 +79,41 @@ TEST(kv_bytes_of_published_sizes)
             }
             printf("\n");
         }
+    }
+}
+
+/* Recurrent layers of the published sizes, in KiB: a checkpoint's states; keys and values of a
+ * token in f16; a row of both banks of the journals. */
+TEST(kv_bytes_of_recurrent_layers)
+{
+    static const struct {
+        const char *name;
+        double states, token, row;
+    } sizes[] = {{"qwen3.5-0.8b", 19728, 12, 1442.25},
+                 {"qwen3.5-4b", 51456, 32, 2694},
+                 {"qwen3.6-27b", 153216, 64, 6930},
+                 {"qwen3.6-35b-a3b", 64320, 20, 3367.5}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        qwen35_shape s = {0};
+        recur_view view[SHAPE_LAYERS_MAX];
+        kv_spec spec[SHAPE_LAYERS_MAX];
+        kv_want_layout w = {
+            .spec = spec, .recur = view, .journal_rows = 64, .n_ctx = 64, .rows_max = 64};
+        kv_layout l;
+        err e = {0};
+        CHECK(qwen35_shapes.named(sizes[i].name, &s.common));
+        for (int32_t il = 0; il < s.n_layer; il++)
+            if (s.full[il])
+                spec[w.n++] = (kv_spec){.n_head_kv = s.n_head_kv, .head_dim = s.head_dim};
+            else
+                view[w.n_recur++] = (recur_view){
+                    .n_k = s.n_k, .n_v = s.n_v, .dk = s.dk, .dv = s.dv, .n_taps = s.n_taps};
+        CHECK_OK(kv_choice_parse(&w.choice, &(kv_words){.k = "f16"}, &e), e);
+        CHECK_OK(kv_layout_init(&l, &w, &e), e);
+        CHECK_EQ((double)kv_state_bytes(&l), sizes[i].states * 1024);
+        CHECK_EQ((double)l.all.linear, sizes[i].token * 1024 * 64);
+        CHECK_EQ((double)(l.all.recur - kv_state_bytes(&l)), sizes[i].row * 1024 * 64);
+        kv_layout_free(&l);
     }
 }
 
