@@ -143,22 +143,48 @@ TEST(round_of_a_batch_ends_at_a_cancellation)
 
 /* ---- Drafters with weights --------------------------------------------------------------- */
 
+/* Each session goes on from the other's snapshot, which has the keys of its drafter or not. */
+static void swap_snapshots(pair *p, const char *what, uint64_t *rng)
+{
+    carat_snapshot *a, *b;
+    request q;
+    err e = {0};
+    CHECK_OK(carat_snapshot_take(p->plain, &a, &e), e);
+    CHECK_OK(carat_snapshot_take(p->fast, &b, &e), e);
+    request_draw(p->m, &q, 20, 0, rng);
+    pair_compare(p, &q, 4, false, true, rng, what, 100);
+    CHECK_OK(timeline_restore(&p->plain->t, ((kv_snapshot **)b)[1], &e), e);
+    CHECK_OK(timeline_restore(&p->fast->t, ((kv_snapshot **)a)[1], &e), e);
+    for (int turn = 0; turn < 2; turn++) { /* the prompt is what the snapshot has, and more */
+        memcpy(q.ids, p->plain->t.id, (size_t)p->plain->t.kv.n_past * sizeof *q.ids);
+        q.n = p->plain->t.kv.n_past + 1;
+        q.ids[q.n - 1] = 3 + turn;
+        q.o.max_tokens = 20;
+        pair_compare(p, &q, 5, turn, true, rng, what, 101 + turn);
+        pair_same(p, what, 101 + turn);
+    }
+    carat_snapshot_free(a);
+    carat_snapshot_free(b);
+}
+
 /* Their weights are drawn, so they draft nothing right: a script decides in most trials. */
 static void run_with_weights(const char *draft, const char *name)
 {
-    static const char *const formats[] = {"f16", "q8_0", "q4_0+rot"};
+    static const char *const formats[] = {"f16",  "q8_0", "q4_0+rot", "f32",    "bf16", "q5_1",
+                                          "q5_0", "q4_1", "q4_0",     "iq4_nl", "tq3_0"};
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
         pair p;
         uint64_t rng = test_seed() + i;
         pair_open_of(&p, rig_model(), draft,
                      (carat_session_options){.kv_k = formats[i], .chunk = 24});
         CHECK_STR(main_drafter(p.with)->class->name, name);
-        for (int trial = 0; trial < 6; trial++) {
+        for (int trial = 0; trial < (i < 3 ? 6 : 2); trial++) {
             request q;
             request_draw(p.m, &q, 1 + (int64_t)rng_below(&rng, 60), trial % 3, &rng);
-            pair_compare(&p, &q, 1 + trial, trial % 2, trial != 4, &rng, name, trial);
-            pair_same(&p, name, trial);
+            pair_compare(&p, &q, 1 + trial, trial % 2, trial != 4, &rng, formats[i], trial);
+            pair_same(&p, formats[i], trial);
         }
+        swap_snapshots(&p, formats[i], &rng);
         for (int i_drafter = 0; i_drafter < DRAFTERS_MAX; i_drafter++)
             CHECK_MSG(!p.fast->rounds->failed[i_drafter], "%s", p.fast->rounds->why.text);
         if (!i)
