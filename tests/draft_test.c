@@ -3,7 +3,8 @@
  * A wrong drafter never shows in an answer: it only has fewer of its tokens accepted. So these
  * tests compare the acceptance on held-out prompts with that of PyTorch (tools/demo/README.md) and
  * with golden values: a wrong tap, norm, mask, rotation, scale or order of rows moves them. The
- * last token of an answer is never counted as accepted.
+ * last token of an answer is never counted as accepted. tools/demo/README.md has
+ * the mistakes that were tried, and the test that sees each. Floors lie 1 % below what is accepted.
  */
 #include "tests/spawn.h"
 #include "tests/test.h"
@@ -197,7 +198,7 @@ TEST(draft_blocks_are_accepted)
     a.how = blocks;
     a.n_slots = 7;
     answer_skills(&a, EVERY);
-    expect(&a, "dflash", 4.5, golden);
+    expect(&a, "dflash", 4.7, golden);
     double chain = per_round(&a.t);
     a.t = (tally){0};
     a.how = trees;
@@ -208,6 +209,7 @@ TEST(draft_blocks_are_accepted)
 
 TEST(draft_blocks_are_accepted_far_into_a_text)
 {
+    static const double golden[] = {1, 1, 1, 0.92, 0.81, 0.73, 0.595};
     speaker a;
     if (SANITIZED)
         test_skip("texts of 8000 tokens take too long in a sanitized program");
@@ -215,11 +217,11 @@ TEST(draft_blocks_are_accepted_far_into_a_text)
     a.how = blocks;
     a.n_slots = 7;
     answer_texts(&a, "short");
-    expect(&a, "dflash at 1000 tokens", 4.5, NULL);
+    expect(&a, "dflash at 1000 tokens", 4.8, golden);
     double near = per_round(&a.t);
     a.t = (tally){0};
     answer_texts(&a, "long");
-    expect(&a, "dflash at 8000 tokens", 0.93 * near, NULL);
+    expect(&a, "dflash at 8000 tokens", 0.95 * near, golden);
     close_speaker(&a);
 }
 
@@ -235,13 +237,14 @@ TEST(draft_steps_are_accepted)
         a.how = steps;
         a.n_slots = 4;
         answer_skills(&a, i ? 3 * EVERY : EVERY);
-        expect(&a, formats[i], i ? 3.3 : 3.4, i ? NULL : golden);
+        expect(&a, formats[i], i ? 3.42 : 3.48, golden);
         close_speaker(&a);
     }
 }
 
 TEST(draft_steps_are_accepted_far_into_a_text)
 {
+    static const double golden[] = {1, 1, 1, 0.965};
     speaker a;
     if (SANITIZED)
         test_skip("texts of 8000 tokens take too long in a sanitized program");
@@ -249,11 +252,11 @@ TEST(draft_steps_are_accepted_far_into_a_text)
     a.how = steps;
     a.n_slots = 4;
     answer_texts(&a, "short");
-    expect(&a, "mtp at 1000 tokens", 3.3, NULL);
+    expect(&a, "mtp at 1000 tokens", 3.43, golden);
     double near = per_round(&a.t);
     a.t = (tally){0};
     answer_texts(&a, "long");
-    expect(&a, "mtp at 8000 tokens", 0.95 * near, NULL);
+    expect(&a, "mtp at 8000 tokens", 0.97 * near, golden);
     close_speaker(&a);
 }
 
