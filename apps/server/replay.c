@@ -230,18 +230,31 @@ static const call **calls_of(const replay *r, const jtree *messages, arena *mem,
     return out;
 }
 
+/* Marks before the calls' belong to the template's text about tools. */
+static int64_t marks_before_calls(const replay_prompt *p, int64_t n_calls)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < p->n; i++)
+        n += p->ids[i] == p->open;
+    return n - n_calls;
+}
+
 static bool rebuild(const call **calls, int64_t n_calls, const replay_prompt *p, ids_out *o)
 {
     const int32_t *ids = p->ids;
     int64_t n = p->n;
-    int64_t at = 0, i = 0;
-    bool ok = true;
+    int64_t at = 0, i = 0, skip = marks_before_calls(p, n_calls);
+    bool ok = skip >= 0;
     while (ok && at < n) {
         int64_t from = next_mark(ids, at, n, p->open);
         ok = append_ids(o, ids + at, from - at);
         at = from;
         if (from == n || !ok)
             break;
+        if (skip-- > 0) {
+            ok = append_ids(o, ids + at++, 1);
+            continue;
+        }
         int64_t to = next_mark(ids, from, n, p->close);
         if (to == n || i >= n_calls)
             return false; /* the marks do not match the calls */

@@ -37,6 +37,25 @@ TEST(replay_puts_sampled_tokens_where_the_call_stands)
     replay_close(r);
 }
 
+/* Some templates show a call in their text about tools; marks there need not pair. */
+TEST(replay_passes_the_marks_of_the_text_about_tools)
+{
+    static const int32_t sampled[] = {OPEN, 7, CLOSE},
+                         prompt[] = {1, OPEN, 2, OPEN, 3, CLOSE, 4, OPEN, 5, CLOSE, 6};
+    static const int32_t want[] = {1, OPEN, 2, OPEN, 3, CLOSE, 4, OPEN, 7, CLOSE, 6};
+    static const char messages[] = "[" CALL("mine", "{}") "]";
+    replay *r = open_replay();
+    int64_t n = 0;
+    replay_put(r, "mine", "f", "{}", sampled, 3);
+    int32_t *out = replay_apply(
+        r, &(replay_prompt){messages, sizeof messages - 1, prompt, 11, OPEN, CLOSE}, &n);
+    CHECK(out);
+    CHECK_EQ(n, 11);
+    CHECK(!memcmp(out, want, sizeof want));
+    mem_free(out);
+    replay_close(r);
+}
+
 TEST(replay_leaves_changed_calls_alone)
 {
     static const int32_t sampled[] = {OPEN, 7, CLOSE}, prompt[] = {OPEN, 2, CLOSE};
