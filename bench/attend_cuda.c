@@ -2,7 +2,7 @@
  *
  *     bench_attend_cuda [ROWS] [SHAPE] [FORMAT] [DEPTH]     default: 1 row; parts of the names
  *     bench_attend_cuda many [SHAPE] [FORMAT] [ROWS]        default: f16, 2048 rows
- *     bench_attend_cuda verify [SHAPE]                      default: 31B and 26B-A4B
+ *     bench_attend_cuda verify [SHAPE] [FORMAT]
  *
  * ROWS rows over every format of cache: the time of one layer, and its read bandwidth for keys and
  * values. Stores are full of random blocks; there are so many stores that no cache of the GPU keeps
@@ -15,9 +15,10 @@
  * the kernels' results. Where values are raw keys, one stream has a line of its own, with its speed
  * relative to two.
  *
- * verify: 1 to 32 rows over short and long contexts, in the formats that a GPU of 9.0 takes by
- * default, with tiles of 16, 32 and 64 pairs (row, head) and as the device deals them; the last
- * column is its time over that of one row. About 40 s.
+ * verify: 1 to 32 rows over short and long contexts, in FORMAT (default: f16 as a GPU of 9.0 keeps
+ * it): by the kernels of other GPUs, by split_hopper.cu alone, and as the device chooses; the ratio
+ * of the first and the last, and the last one's time over that of one row. A shape takes about ten
+ * seconds.
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/ops.h"
@@ -37,7 +38,7 @@ enum {
     BLOCK_ROWS = 512,
     DEPTHS = 3,
     FORMATS = 15,
-    SHAPES = 9,
+    SHAPES = 14,
     MANY_ROWS = 2048,
     MANY_REPS = 5,
     MANY_DEPTHS = 4,
@@ -53,7 +54,9 @@ static const struct {
     {"26B-A4B global", 16, 2, 512, 0, true}, {"26B-A4B window", 16, 8, 256, 1024, false},
     {"12B global", 16, 1, 512, 0, true},     {"E4B global", 8, 2, 512, 0, false},
     {"E4B window", 8, 2, 256, 512, false},   {"E2B global", 8, 1, 512, 0, false},
-    {"E2B window", 8, 1, 256, 512, false},
+    {"E2B window", 8, 1, 256, 512, false},   {"Qwen3-32B", 64, 8, 128, 0, false},
+    {"Qwen3.5-27B", 24, 4, 256, 0, false},   {"Qwen3.5-35B-A3B", 16, 2, 256, 0, false},
+    {"Laguna global", 48, 8, 128, 0, false}, {"Laguna window", 72, 8, 128, 512, false},
 };
 static const int32_t depths[DEPTHS] = {4096, 32768, 131072};
 static const int32_t many_depths[MANY_DEPTHS] = {0, 32768, 65536, 131072};
@@ -388,35 +391,41 @@ static void some(bench *b, int32_t rows, const char *shape, const char *format, 
 
 /* ---- Rows that are verified ---------------------------------------------------------------- */
 
-static void verify(bench *b, const char *only)
+static void verify(bench *b, const char *only, const char *format)
 {
-    static const int32_t rows[] = {1, 4, 8, 16, 32}, tile_pairs[] = {16, 32, 64, 0};
-    static const int32_t at[] = {1024, 65536};
+    static const int32_t rows[] = {1, 4, 8, 16, 32}, at[] = {1024, 4096, 65536};
+    static const char keys[3];
     cuda_device *c = b->d->self;
-    printf("%s, us of a layer, f16, by pairs of a tile\n%-16s %7s %4s %8s %8s %8s %8s %7s\n",
-           b->d->name, "", "depth", "rows", "16", "32", "64", "chosen", "x 1 row");
-    for (int s = 0; s < 4; s++) /* of 31B and 26B-A4B */
-        for (int i = 0; i < 2; i++) {
+    bool usual = c->hopper;
+    int32_t shallow = c->shallow;
+    printf("%s, us of a layer\n%-16s %-8s %7s %4s %9s %9s %9s %6s %8s\n", b->d->name, "", "",
+           "depth", "rows", "no wgmma", "wgmma", "chosen", "ratio", "x 1 row");
+    for (int s = 0; s < SHAPES; s++)
+        for (int i = 0; i < 3; i++) {
             double one = 0;
-            int format = 0;
+            int f = 0;
             if (!strstr(shapes[s].name, only) || (shapes[s].window && i > 0))
                 continue;
-            while (shapes[s].k_is_v && strcmp(formats[format].name, "one f16"))
-                format++;
+            const char *want = *format ? format : shapes[s].k_is_v ? "one f16" : "f16";
+            while (f < FORMATS - 1 && strcmp(formats[f].name, want))
+                f++;
             for (int r = 0; r < 5; r++) {
-                double bytes, us = 0;
-                printf("%-16s %7d %4d", shapes[s].name, at[i], rows[r]);
-                for (int t = 0; t < 4; t++) {
-                    c->tile_pairs = tile_pairs[t];
-                    b->key = &tile_pairs[t];
-                    us = measure(b, s, at[i], format, rows[r], &bytes);
-                    printf(" %8.1f", us);
+                double bytes, us[3];
+                for (int k = 0; k < 3; k++) {
+                    c->hopper = usual && k;
+                    c->shallow = k == 1 ? 0 : shallow;
+                    b->key = &keys[k];
+                    us[k] = measure(b, s, at[i], f, rows[r], &bytes);
                 }
-                one = r ? one : us;
-                printf(" %7.2f\n", us / one);
+                one = r ? one : us[2];
+                printf("%-16s %-8s %7d %4d %9.1f %9.1f %9.1f %6.2f %8.2f\n", shapes[s].name,
+                       formats[f].name, at[i], rows[r], us[0], us[1], us[2], us[0] / us[2],
+                       us[2] / one);
                 fflush(stdout);
             }
         }
+    c->hopper = usual;
+    c->shallow = shallow;
 }
 
 int main(int argc, char **argv)
@@ -437,7 +446,7 @@ int main(int argc, char **argv)
         return 1;
     open_maker(&b);
     if (verified)
-        verify(&b, shape);
+        verify(&b, shape, format);
     else if (prompt)
         many(&b, shape, *format ? format : "f16", fourth ? fourth : MANY_ROWS);
     else

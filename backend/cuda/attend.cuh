@@ -29,8 +29,8 @@ DEV sight row_sight(const dev_rows &rs, int r, int window)
 /* Keys per chunk of a row with sight s. */
 DEV int row_chunk(const chunk_parts &parts, sight s)
 {
-    int n = parts.most * SPLIT512_TURN;
-    return n ? (s.hi - s.lo + n - 1) / n * SPLIT512_TURN : parts.chunk;
+    int n = parts.most * parts.turn, keys = s.hi - s.lo;
+    return keys > parts.shallow && n ? (keys + n - 1) / n * parts.turn : parts.chunk;
 }
 
 /* The partial result of a row, head and chunk: head_dim sums of weighted values, the largest score,

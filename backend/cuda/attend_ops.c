@@ -5,10 +5,10 @@
  *   prompts    flash.cu   f16 tensor cores           attend.cu  f32      all keys
  *
  * Answers: split8.cu takes two streams in heads of 256 and 512 that are not both f16; split512.cu
- * takes heads of 512 in the most common formats. Prompts on GPUs of 9.0: flash256_hopper.cu and
- * flash512_hopper.cu take heads of 256 and 512. They read two streams of f16 in place; of every
- * other store expand.cu makes such streams, in slices of at most slice_bytes. Each sequence of a
- * pass has its own slices.
+ * takes heads of 512 in the most common formats. GPUs of 9.0: split_hopper.cu takes f16 of answers
+ * in heads of 128, 256 and 512; of prompts, flash256_hopper.cu and flash512_hopper.cu take heads of
+ * 256 and 512. These two read two streams of f16 in place; of every other store expand.cu makes
+ * such streams, in slices of at most slice_bytes. Each sequence of a pass has its own slices.
  *
  * Tiles and slices of a prompt's keys begin at multiples of 64, wherever the pass begins. A kernel
  * carries maxima, sums and results unrounded to the next slice. So a row's bits do not depend on
@@ -92,6 +92,16 @@ static bool holds(int32_t kind, bool rot, int32_t head_dim)
     return head_dim % (rot ? NUM_ROT_GROUP : kind >= KV_Q8_0 ? GROUP : 1) == 0;
 }
 
+/* Does split_hopper.cu attend over such a store, whose tiles the kernels of tiles take? The answer
+ * depends on the store and the GPU alone. The few keys of a window would not pay for its start. */
+static bool by_wgmma(const cuda_device *c, const kv_view *kv)
+{
+    int32_t d = kv->head_dim;
+    if (!c->hopper || kv->k_type != NUM_F16 || kv->v_type != NUM_F16)
+        return false;
+    return d == 512 || ((d == 128 || d == 256) && !kv->window && !kv->single);
+}
+
 attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_rows)
 {
     int32_t k = kind_of(kv->k_type), v = kind_of(kv->v_type), d = kv->head_dim;
@@ -103,6 +113,8 @@ attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_r
     bool fits = d <= (few_rows ? c->split.widest : c->flash_widest);
     if (!tiles || !fits || kv->wide)
         return ATTEND_PLAIN;
+    if (few_rows && by_wgmma(c, kv))
+        return ATTEND_WGMMA;
     if (few_rows || !c->hopper || d < 256)
         return ATTEND_TILES;
     return k == KV_F16 && v == KV_F16 && !kv->single ? ATTEND_WGMMA : ATTEND_SLICES;
@@ -170,11 +182,14 @@ static int32_t keys_of(const kv_view *kv, int32_t n_keys)
 /* The most chunks that such a row sees. */
 static int32_t chunks_of(const kv_view *kv, const chunk_parts *parts, int32_t n_keys)
 {
-    int32_t chunk = parts->most ? SPLIT512_TURN : parts->chunk;
-    int32_t n = (keys_of(kv, n_keys) + chunk - 1) / chunk;
-    if (parts->most) /* row_chunk in attend.cuh makes at most `most` chunks, and one */
-        return (n < parts->most ? n : parts->most) + 1;
-    return n + (kv->window ? 1 : 0);
+    int32_t keys = keys_of(kv, n_keys), deep = 0;
+    if (parts->most && keys > parts->shallow) { /* row_chunk in attend.cuh: `most`, and one */
+        int32_t turns = (keys + parts->turn - 1) / parts->turn;
+        deep = (turns < parts->most ? turns : parts->most) + 1;
+        keys = parts->shallow;
+    }
+    int32_t n = keys ? (keys + parts->chunk - 1) / parts->chunk + (kv->window ? 1 : 0) : 0;
+    return n > deep ? n : deep;
 }
 
 /* Rows that one launch takes; the size of the partial results follows. */
@@ -191,58 +206,23 @@ static int32_t within(int32_t n, int32_t most)
 {
     return n < 1 ? 1 : n < most ? n : most;
 }
-/* The most pairs of a tile in split.cu; split8.cu takes SPLIT_PAIRS. */
-static int32_t most_pairs(const cuda_device *c, const dev_kv *kv)
-{
-    const split_limits *l = &c->split;
-    bool f16 = kv->k_kind == KV_F16 && kv->v_kind == KV_F16;
-    if (!f16 || kv->head_dim < 256)
-        return SPLIT_PAIRS;
-    if (kv->head_dim == 256)
-        return kv->single ? l->pairs_256_one : l->pairs_256;
-    return kv->single ? l->pairs_512_one : l->pairs_512;
-}
-
-/* With so many pairs to a tile: the rows of a tile, the blocks that divide its chunks, and the time
- * of the block with most keys, in tenths of a tile's time with 16 pairs (estimated from the loads
- * of shared memory in a turn). */
-static int64_t deal_rows(const cuda_device *c, const chunk_args *x, int32_t pairs, tile_deal *t)
-{
-    const dev_kv *kv = &x->a.kv;
-    int32_t group = x->a.n_head / kv->n_head_kv, n_rows = x->parts.n_rows;
-    int32_t rows = pairs / group, tiles = (n_rows + rows - 1) / rows;
-    int32_t room = c->facts.n_sm * (kv->head_dim == 512 ? 1 : 2);
-    t->tile_rows = (n_rows + tiles - 1) / tiles;
-    int32_t own = x->a.st.rows.seen ? t->tile_rows : 0; /* blocks of a tree's own chunks */
-    t->n_block = within(room / (tiles * kv->n_head_kv) - own, x->parts.n_chunk);
-    int32_t run = (x->parts.n_chunk + t->n_block - 1) / t->n_block;
-    int32_t waves = (tiles * kv->n_head_kv * t->n_block + room - 1) / room;
-    return (int64_t)run * waves * (pairs <= SPLIT_PAIRS ? 10 : pairs <= 2 * SPLIT_PAIRS ? 14 : 23);
-}
-
-/* A tile has as many rows as make its attention shortest: in long contexts many, which share each
- * read of a key; in short ones few, so that every multiprocessor has a block. */
+/* Tiles of 16 pairs; neighbours in a pass of several sequences may be rows of different ones. */
 static tile_deal deal(const cuda_device *c, const pass *p, const chunk_args *x)
 {
     const dev_kv *kv = &x->a.kv;
-    int32_t d = kv->head_dim, group = x->a.n_head / kv->n_head_kv;
-    bool one = p->st->n_seqs > 1; /* neighbours may be rows of other sequences */
-    tile_deal best, t;
-    int64_t shortest = deal_rows(c, x, one ? group : SPLIT_PAIRS, &best);
-    for (int32_t pairs = 2 * SPLIT_PAIRS; !one && pairs <= most_pairs(c, kv); pairs *= 2) {
-        int64_t time = deal_rows(c, x, pairs, &t);
-        if (time < shortest || pairs <= c->tile_pairs) {
-            shortest = time;
-            best = t;
-        }
-    }
-    best.group_inverse = (65536 + group - 1) / group;
-    best.chunk_shift = 0;
-    while (1 << best.chunk_shift < x->parts.chunk)
-        best.chunk_shift++;
+    int32_t d = kv->head_dim, group = x->a.n_head / kv->n_head_kv, n_rows = x->parts.n_rows;
+    int32_t rows = p->st->n_seqs > 1 ? 1 : SPLIT_PAIRS / group;
+    int32_t tiles = (n_rows + rows - 1) / rows, room = c->facts.n_sm * (d == 512 ? 1 : 2);
+    tile_deal t = {.tile_rows = (n_rows + tiles - 1) / tiles};
+    int32_t own = x->a.st.rows.seen ? t.tile_rows : 0; /* blocks of a tree's own chunks */
+    t.n_block = within(room / (tiles * kv->n_head_kv) - own, x->parts.n_chunk);
+    t.group_inverse = (65536 + group - 1) / group;
+    t.chunk_shift = 0;
+    while (1 << t.chunk_shift < x->parts.chunk)
+        t.chunk_shift++;
     bool plain = kv->k_kind == KV_F16 && kv->v_kind == KV_F16;
-    best.stages = d == 512 ? c->split.stages_512 : d == 256 && (plain || kv->single) ? 2 : 3;
-    return best;
+    t.stages = d == 512 ? c->split.stages_512 : d == 256 && (plain || kv->single) ? 2 : 3;
+    return t;
 }
 
 /* Does split8.cu attend over such a store? The answer depends on the store alone, so a row's bits
@@ -292,40 +272,85 @@ static bool by_warps(const cuda_device *c, const dev_kv *kv)
 }
 
 /* The most chunks of a row: so many that one row fills the multiprocessors of an H100 or H200 once,
- * a block for each chunk, KV head and eight query heads. The number is not this GPU's, so that bits
- * are equal on all GPUs whose shared memory holds these blocks. */
-static int32_t row_parts(int32_t n_head, const kv_view *kv)
+ * with so many blocks for each chunk. The number is not this GPU's, so that bits are equal on all
+ * GPUs whose shared memory holds these blocks. */
+static int32_t row_parts(int32_t blocks)
 {
     enum { PROCESSORS = 132, FEWEST = 8 };
-    int32_t n = PROCESSORS / ((n_head / kv->n_head_kv + 7) / 8 * kv->n_head_kv);
+    int32_t n = PROCESSORS / blocks;
     return n < FEWEST ? FEWEST : n;
+}
+/* Blocks of split512.cu for each row and chunk: of eight query heads. */
+static int32_t eights_of(int32_t n_head, int32_t n_head_kv)
+{
+    return (n_head / n_head_kv + 7) / 8 * n_head_kv;
 }
 
 /* As many blocks as the GPU holds, one per multiprocessor. */
 static split512_args deal512(const cuda_device *c, const chunk_args *x)
 {
     const dev_kv *kv = &x->a.kv;
-    int32_t eights = (x->a.n_head / kv->n_head_kv + 7) / 8 * kv->n_head_kv;
-    int32_t blocks = c->facts.n_sm / (eights * x->parts.n_rows);
+    int32_t blocks = c->facts.n_sm / (eights_of(x->a.n_head, kv->n_head_kv) * x->parts.n_rows);
     return (split512_args){x->a, x->parts, within(blocks, x->parts.n_chunk),
                            cu_split512_stages(*kv, c->facts.shared_block)};
 }
 
-static void attend_few(pass *p, chunk_args x, bool split, int32_t at_a_time, dev_quant copy)
+/* A row of at most so many keys goes to split.cu, which has more blocks, and they start sooner. As
+ * measured on an H200: up to there one row is faster so. */
+static int32_t shallow_keys(const cuda_device *c, const kv_view *kv)
+{
+    if (c->shallow != SHALLOW_MEASURED)
+        return c->shallow;
+    return kv->head_dim < 512 ? 0 : kv->n_head_kv < 4 ? 16384 : 4096;
+}
+
+/* How a row's keys are cut into chunks. split_hopper.cu has a block for each chunk and KV head. */
+static chunk_parts parts_of(const cuda_device *c, const kv_view *kv, const dev_kv *d,
+                            int32_t n_head, bool split)
+{
+    int32_t n = kv->n_head_kv;
+    if (split && by_wgmma(c, kv))
+        return (chunk_parts){.chunk = CHUNK,
+                             .most = row_parts(n),
+                             .turn = WGMMA_TURN,
+                             .shallow = shallow_keys(c, kv)};
+    chunk_parts parts = {.chunk = chunk_of(kv, split, split && keys_first(c, d))};
+    if (split && by_warps(c, d)) {
+        parts.most = row_parts(eights_of(n_head, n));
+        parts.turn = SPLIT512_TURN;
+    }
+    return parts;
+}
+
+/* Blocks of 64 pairs, whatever sequences their rows are of; as many as the GPU holds. */
+static wgmma_args deal_wgmma(const cuda_device *c, const chunk_args *x)
+{
+    const dev_kv *kv = &x->a.kv;
+    int32_t rows = WGMMA_PAIRS / (x->a.n_head / kv->n_head_kv);
+    int32_t tiles = (x->parts.n_rows + rows - 1) / rows;
+    return (wgmma_args){x->a, x->parts, rows,
+                        within(c->facts.n_sm / (tiles * kv->n_head_kv), x->parts.n_chunk)};
+}
+
+/* keys: no row sees more. */
+static void attend_few(pass *p, chunk_args x, bool split, int32_t keys, int32_t at_a_time,
+                       dev_quant copy)
 {
     const dev_kv *kv = &x.a.kv;
-    bool back = kv->v_rot && !(split && kv->single);
+    bool back = kv->v_rot && !(split && kv->single), wgmma = x.parts.turn == WGMMA_TURN;
     cuda_device *c = cuda_of(p);
     for (int32_t r = 0; r < x.a.q.rows; r += at_a_time) {
         x.parts.row0 = r;
         x.parts.n_rows = x.a.q.rows - r < at_a_time ? x.a.q.rows - r : at_a_time;
-        if (x.parts.most)
-            cu_split512(c->stream, deal512(c, &x));
-        else if (split && keys_first(c, kv))
-            cu_split8(c->stream, deal8(c, p, &x));
-        else if (split)
+        if (wgmma && keys > x.parts.shallow)
+            cu_split_hopper(c->stream, deal_wgmma(c, &x));
+        if (wgmma ? x.parts.shallow > 0 : split && !x.parts.most && !keys_first(c, kv))
             cu_split(c->stream, (split_args){x.a, x.parts, deal(c, p, &x), 0});
-        else
+        else if (!wgmma && x.parts.most)
+            cu_split512(c->stream, deal512(c, &x));
+        else if (!wgmma && split)
+            cu_split8(c->stream, deal8(c, p, &x));
+        else if (!wgmma)
             cu_attend_chunks(c->stream, x);
         cu_attend_combine(c->stream, x, copy, back, c->facts.n_sm);
     }
@@ -481,7 +506,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     cuda_device *c = cuda_of(p);
     int32_t group = q.heads / kv->n_head_kv, d = q.cols;
     bool few = !p->st->prompt;
-    bool split = group <= SPLIT_PAIRS && cuda_attend_path(c, kv, true) == ATTEND_TILES;
+    bool split = group <= SPLIT_PAIRS && cuda_attend_path(c, kv, true) >= ATTEND_TILES;
     attend_path path = cuda_attend_path(c, kv, false);
     bool tiles = few ? split : path >= ATTEND_TILES;
     size_t made = kv->single ? 4 * (size_t)d : 0;
@@ -496,8 +521,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     }
     chunk_args x = {.a = {.kv = view_of(p, kv), .n_head = q.heads, .scale = scale}};
     attend_args *a = &x.a;
-    x.parts.chunk = chunk_of(kv, split, split && keys_first(c, &a->kv));
-    x.parts.most = split && by_warps(c, &a->kv) ? row_parts(q.heads, kv) : 0;
+    x.parts = parts_of(c, kv, &a->kv, q.heads, split);
     mat turned = turns ? pass_mat(p, q.rows, q.heads, d) : q;
     size_t mark = pass_mark(p);
     int32_t chunks = chunks_of(kv, &x.parts, kv->n_slots);
@@ -529,7 +553,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
             cu_rotate(c->stream, a->q, cuda_mat(q), false);
     }
     if (few) {
-        attend_few(p, x, split, at_a_time, copy);
+        attend_few(p, x, split, keys, at_a_time, copy);
         cuda_quant_keep(p, o.at, copy);
     } else if (tiles) {
         attend_many(c, &x, p->rows, kv, temp);

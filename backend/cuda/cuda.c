@@ -419,9 +419,11 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
                           cu_split8_init(c->facts.shared_block) |
                           cu_split512_init(c->facts.shared_block));
     c->can_hopper = c->hopper = prop.major == 9 && prop.minor == 0;
+    c->shallow = SHALLOW_MEASURED;
     c->slice_bytes = SLICE_BYTES;
     if (!r && c->can_hopper)
-        r = (cudaError_t)(cu_flash256_hopper_init() | cu_flash512_hopper_init());
+        r = (cudaError_t)(cu_flash256_hopper_init() | cu_flash512_hopper_init() |
+                          cu_split_hopper_init());
     if (r)
         return err_set(e, E_IO, "%s: %s", c->name, cudaGetErrorString(r));
     return OK;

@@ -450,7 +450,10 @@ typedef struct chunk_parts {
     int32_t row0, n_rows;
     int32_t chunk;   /* keys per chunk, a power of two */
     int32_t n_chunk; /* chunks of a row that `at` has room for */
-    int32_t most;    /* 0; split512.cu: chunks are so long that a row has at most these, and one */
+    /* 0: chunks of `chunk` keys. Otherwise a row's chunks are so many turns long that it has at most
+     * `most` of them, and one: split512.cu, split_hopper.cu */
+    int32_t most, turn;
+    int32_t shallow; /* rows of at most so many keys keep chunks of `chunk` keys, all the same */
 } chunk_parts;
 typedef struct chunk_args {
     attend_args a;
@@ -478,11 +481,9 @@ typedef struct split_args {
     int32_t line; /* bytes from row to row in shared memory; the launcher fills it in */
 } split_args;
 void cu_split(cudaStream_t s, split_args x);
-/* What split.cu can do on a GPU: its largest heads, stages of heads of 512, and the most pairs (row,
- * head) of a tile in f16, in two streams and in one. */
+/* What split.cu can do on a GPU: its largest heads, and stages of heads of 512. */
 typedef struct split_limits {
     int32_t widest, stages_512;
-    int32_t pairs_256, pairs_256_one, pairs_512, pairs_512_one;
 } split_limits;
 int cu_split_init(int largest, split_limits *l);
 /* split8.cu: the same for heads of 256 and 512 in blocks or bf16. How much shared memory a block
@@ -509,6 +510,18 @@ typedef struct split512_args {
 void cu_split512(cudaStream_t s, split512_args x);
 int cu_split512_stages(dev_kv kv, int largest);
 int cu_split512_init(int largest);
+/* split_hopper.cu: the same in f16 on GPUs of capability 9.0 alone: heads of 128, 256 and 512, or one
+ * stream of heads of 512. */
+enum { WGMMA_PAIRS = 64, WGMMA_TURN = 64 }; /* of a block; keys of a tile */
+enum { SHALLOW_MEASURED = -1 };
+typedef struct wgmma_args {
+    attend_args a;
+    chunk_parts parts;
+    int32_t tile_rows; /* rows of a block */
+    int32_t n_block;   /* blocks that take the chunks of these rows in turn */
+} wgmma_args;
+void cu_split_hopper(cudaStream_t s, wgmma_args x);
+int cu_split_hopper_init(void);
 /* flash.cu: many rows on tensor cores, the same heads and formats, at most *widest. */
 void cu_flash(cudaStream_t s, attend_args a);
 int cu_flash_init(int largest, int *widest);
@@ -613,9 +626,9 @@ typedef struct cuda_device {
     int32_t shared_max;
     int32_t flash_widest; /* head sizes for flash.cu */
     split_limits split;
-    int32_t tile_pairs; /* split.cu: tiles of so many pairs, if they exist; 0: the fastest. Checks
-                           and benches set it */
-    bool can_hopper, hopper; /* flash*_hopper.cu run here; they are used */
+    bool can_hopper, hopper; /* files *_hopper.cu run here; they are used */
+    int32_t shallow; /* answers' rows of at most so many keys go to split.cu instead; checks and
+                        benches set it, otherwise it is SHALLOW_MEASURED */
     size_t slice_bytes;      /* of keys and values that expand.cu makes at a time */
     _Atomic uint64_t n_bytes; /* allocated */
     /* The step block: one device buffer, and pinned buffers it is filled from in turn. */
@@ -724,8 +737,8 @@ typedef enum attend_path {
     ATTEND_NONE,  /* a format or a rotation that is not there */
     ATTEND_PLAIN, /* attend.cu */
     ATTEND_TILES, /* flash.cu, split.cu */
-    ATTEND_WGMMA, /* flash*_hopper.cu */
-    ATTEND_SLICES /* the same, over what expand.cu makes of the store, a slice at a time */
+    ATTEND_WGMMA, /* files *_hopper.cu; of answers, rows of more than `shallow` keys */
+    ATTEND_SLICES /* prompts: the same, over what expand.cu makes of the store, a slice at a time */
 } attend_path;
 attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_rows);
 bool cuda_one_stream(const device *d, const kv_view *kv);

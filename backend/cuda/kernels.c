@@ -59,17 +59,18 @@ kernel_speed cuda_attend_kernel(const device *d, const kv_view *kv, char *text, 
     const char *turned = kv->k_rot || kv->v_rot ? ", rotated" : "";
     const char *one = kv->single ? ", keys made of values" : "";
     bool blocks = kv->k_type != NUM_F16 || kv->v_type != NUM_F16;
-    if (little == ATTEND_TILES && many >= ATTEND_TILES) {
-        snprintf(text, cap, "f16 tensor cores%s%s%s%s",
-                 many == ATTEND_WGMMA    ? ", wgmma for prompts"
+    const char *few = little == ATTEND_WGMMA ? "wgmma" : "f16 tensor cores";
+    if (little >= ATTEND_TILES && many >= ATTEND_TILES) {
+        snprintf(text, cap, "%s%s%s%s%s", few,
+                 many == little          ? ""
+                 : many == ATTEND_TILES  ? ", f16 tensor cores for prompts"
                  : many == ATTEND_SLICES ? ", wgmma for prompts over slices made f16"
-                                         : "",
+                                         : ", wgmma for prompts",
                  blocks ? ", made f16 in tiles" : "", one, turned);
         return KERNEL_FULL;
     }
-    if (little == ATTEND_TILES)
-        snprintf(text, cap,
-                 "f16 tensor cores, f32 sums for prompts: too little shared memory%s%s", one,
+    if (little >= ATTEND_TILES)
+        snprintf(text, cap, "%s, f32 sums for prompts: too little shared memory%s%s", few, one,
                  turned);
     else
         snprintf(text, cap, "f32 sums%s%s%s", kv->wide ? ": too large for f16" : "", one, turned);

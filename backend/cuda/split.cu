@@ -3,15 +3,14 @@
  *
  *     keys  |.......|xxxxxxx|xxxxxxx|xxxxxxx|xxxxxxx|xxxx...|   chunks of a fixed size at fixed
  *            first ..^       block b ------->        ^.. end    numbers; a block has a run of them,
- *                                                               one KV head, MT times 16 pairs
+ *                                                               one KV head, 16 pairs
  *
  *     turn i    S of tile i, P V of tile i - 1   |   softmax of tile i         a barrier after each
  *
  * A pair is a row and one query head of the KV head. A block has the heads of one row, or of as
- * many rows of one sequence as fit: they share the keys. 32 pairs in heads of 256 and up to 64 in
- * heads of 512 have kernels of their own (MT 2 and 4): at long contexts each copy of a key serves
- * all of them, and so does each fragment of keys or values that a warp loads. In a tree, rows share
- * the chunks of committed keys; the others have a block for each row (tile_part in attend.cuh).
+ * many rows of one sequence as fit: they share the keys. In a tree, rows share the chunks of
+ * committed keys; the others have a block for each row (tile_part in attend.cuh). Over f16 on GPUs
+ * of 9.0, rows of many keys are left to split_hopper.cu.
  *
  * A block walks its run in tiles of 32 keys; at each chunk's end it writes a partial result and
  * starts anew. So chunks decide the order of sums, and a row's bits depend neither on the grid nor
@@ -29,28 +28,26 @@
  */
 #include "backend/cuda/split_tile.cuh"
 
-/* One stream: cosines and sines of TURNS tiles come beside `fixed`. Made keys replace q, which 16
- * pairs keep in registers; more pairs read q from shared memory, and made keys have MADE bytes. */
-template <int D, int MT> static constexpr int MADE = MT > 1 ? KEYS * key_shape<D>::LINE * 2 : 0;
+/* One stream: cosines and sines of TURNS tiles come beside `fixed`; made keys replace q, which lies
+ * in registers. */
 enum { TURNS = 8, BUFFERS_MORE = 2 };
 /* Tiles of keys or values that a block has room for, by stages. One stream: f16 has a stage more
  * than are on their way; of blocks, BUFFERS_MORE are in f16. */
-template <int D, bool BLOCKS, bool ONE, int MT = 1>
+template <int D, bool BLOCKS, bool ONE>
 static constexpr __host__ __device__ int ring_lead(int stages)
 {
-    return !ONE ? stages : MT > 1 ? stages - 1 : 2 * stages - (BLOCKS ? BUFFERS_MORE : 1);
+    return !ONE ? stages : 2 * stages - (BLOCKS ? BUFFERS_MORE : 1);
 }
 /* Bytes of shared memory for that many stages of keys and values, whose rows are `line` bytes
- * apart. One stream: twice as many tiles; with more than 16 pairs, so many tiles. Small heads of
- * blocks have BUFFERS_MORE tiles in f16 in addition. */
-template <int D, bool BLOCKS, bool ONE = false, int MT = 1>
+ * apart. One stream: twice as many tiles. Small heads of blocks have BUFFERS_MORE tiles in f16 in
+ * addition. */
+template <int D, bool BLOCKS, bool ONE = false>
 static constexpr int split_bytes(int stages, int line)
 {
     constexpr bool REGISTERS = in_registers<D, BLOCKS, ONE>;
     int in_f16 = BLOCKS && !REGISTERS ? BUFFERS_MORE * KEYS * (2 * D + 16) : 0;
-    int tiles = (ONE ? 1 : 2) * (ring_lead<D, BLOCKS, ONE, MT>(stages) + (ONE && !BLOCKS));
-    return split_shape<D, REGISTERS, MT>::fixed + (ONE ? TURNS * D + MADE<D, MT> : 0) + in_f16 +
-           tiles * KEYS * line;
+    int tiles = (ONE ? 1 : 2) * (ring_lead<D, BLOCKS, ONE>(stages) + (ONE && !BLOCKS));
+    return split_shape<D, REGISTERS>::fixed + (ONE ? TURNS * D : 0) + in_f16 + tiles * KEYS * line;
 }
 
 /* Bytes of a tile in f16. */
@@ -98,28 +95,22 @@ DEV void copy_tile(uint8_t *to, int line, tile_source *s, int t0, int from, int 
 
 /* Shared memory of a block; `tiles` takes the rest. */
 struct split_shared {
-    uint16_t *q, *p;        /* [M][LINE_Q], [M][LINE_P] */
-    uint16_t *made;         /* one stream: made keys; of 16 pairs they lie where q was */
-    float *scores, *shrink; /* [PARTS][M][LINE_S], [M] */
-    int *lo, *hi;           /* [M]: the keys that a pair sees */
+    uint16_t *q, *p;        /* [16][LINE_Q], [16][LINE_P] */
+    uint16_t *made;         /* one stream: made keys, where q was */
+    float *scores, *shrink; /* [PARTS][16][LINE_S], [16] */
+    int *lo, *hi;           /* [16]: the keys that a pair sees */
     float *turns;           /* one stream: [TURNS][D / 8] pairs, of tiles' first positions */
     uint8_t *tiles;
 };
-template <int D, bool BLOCKS, bool ONE, int MT> DEV split_shared shared_parts(uint16_t *mem)
+template <int D, bool BLOCKS, bool ONE> DEV split_shared shared_parts(uint16_t *mem)
 {
-    using F = split_shape<D, in_registers<D, BLOCKS, ONE>, MT>;
-    constexpr int M = F::M;
+    using F = split_shape<D, in_registers<D, BLOCKS, ONE>>;
     split_shared s;
-    s.q = mem, s.p = s.q + M * F::LINE_Q;
-    s.scores = (float *)(s.p + M * LINE_P), s.shrink = s.scores + F::PARTS * M * LINE_S;
-    s.lo = (int *)(s.shrink + M), s.hi = s.lo + M;
-    s.turns = (float *)(s.hi + M);
+    s.q = s.made = mem, s.p = s.q + 16 * F::LINE_Q;
+    s.scores = (float *)(s.p + 16 * LINE_P), s.shrink = s.scores + F::PARTS * 16 * LINE_S;
+    s.lo = (int *)(s.shrink + 16), s.hi = s.lo + 16;
+    s.turns = (float *)(s.hi + 16);
     s.tiles = (uint8_t *)(s.turns + (ONE ? TURNS * D / 4 : 0));
-    s.made = s.q;
-    if (ONE && MT > 1) {
-        s.made = (uint16_t *)s.tiles;
-        s.tiles += MADE<D, MT>;
-    }
     return s;
 }
 
@@ -140,7 +131,7 @@ DEV int block_key_place(const split_args &x, const split_block &b, int place, in
 }
 /* What each pair sees, into shared memory, and the block's share of the chunks. The step was
  * uploaded before the pass, so this needs no wait for the previous kernel. */
-template <int M> DEV split_block block_work(const split_args &x, const split_shared &s)
+DEV split_block block_work(const split_args &x, const split_shared &s)
 {
     const attend_args &a = x.a;
     split_block b;
@@ -149,10 +140,12 @@ template <int M> DEV split_block block_work(const split_args &x, const split_sha
     b.group = a.n_head / a.kv.n_head_kv, b.g = (int)blockIdx.y, b.h0 = b.g * b.group;
     b.r0 = part.r0, b.n_pairs = part.n_rows * b.group;
     b.own_from = own_keys_from(a.st.rows, b.r0);
-    if ((int)threadIdx.x < M) {
+    if ((int)threadIdx.x < SPLIT_PAIRS) {
         sight see = {0, 0};
         if ((int)threadIdx.x < b.n_pairs)
             see = row_sight(a.st.rows, b.r0 + pair_row((int)threadIdx.x, x.deal), a.kv.window);
+        if (x.parts.most && see.hi - see.lo > x.parts.shallow)
+            see = sight{0x7fffffff, 0}; /* a row of split_hopper.cu: nothing here */
         s.lo[threadIdx.x] = see.lo;
         s.hi[threadIdx.x] = see.hi;
     }
@@ -183,7 +176,7 @@ struct tile_ring {
     int stage_bytes, line, lead;
     tile_source k, v;
 };
-template <int D, bool BLOCKS, bool ONE, int MT>
+template <int D, bool BLOCKS, bool ONE>
 DEV tile_ring ring_of(const split_args &x, const split_shared &s, const split_block &b)
 {
     constexpr bool MADE_F16 = BLOCKS && !in_registers<D, BLOCKS, ONE>;
@@ -193,7 +186,7 @@ DEV tile_ring ring_of(const split_args &x, const split_shared &s, const split_bl
     tile_ring r;
     r.line = BLOCKS ? x.line : 2 * D + 16;
     r.stage_bytes = (ONE ? 1 : 2) * KEYS * r.line;
-    r.lead = ring_lead<D, BLOCKS, ONE, MT>(x.deal.stages);
+    r.lead = ring_lead<D, BLOCKS, ONE>(x.deal.stages);
     r.first = s.tiles + (MADE_F16 ? BUFFERS_MORE * F16_TILE<D> : 0);
     r.end = r.first + (r.lead + (ONE && !BLOCKS)) * r.stage_bytes;
     r.k = {head_rows(kv, b.base.k, b.g, kb), kb, walk};
@@ -230,15 +223,15 @@ DEV bool begin_copies(tile_ring *r, const split_args &x, const split_block &b)
 }
 
 /* Queries times scale, in f16; zeros for absent pairs. */
-template <int D, bool BLOCKS, bool ONE, int MT>
+template <int D, bool BLOCKS, bool ONE>
 DEV void store_queries(const split_args &x, const split_shared &s, const split_block &b)
 {
-    using F = split_shape<D, in_registers<D, BLOCKS, ONE>, MT>;
+    using F = split_shape<D, in_registers<D, BLOCKS, ONE>>;
     const attend_args &a = x.a;
     constexpr int q_rows = 32 * F::W / (D / 4);
     int e = (int)threadIdx.x % (D / 4) * 4;
 #pragma unroll 2
-    for (int m = (int)threadIdx.x / (D / 4); m < F::M; m += q_rows) {
+    for (int m = (int)threadIdx.x / (D / 4); m < SPLIT_PAIRS; m += q_rows) {
         uint2 u = make_uint2(0, 0);
         if (m < b.n_pairs) {
             int r = pair_row(m, x.deal), h = b.h0 + m - r * b.group;
@@ -271,8 +264,8 @@ template <int D> DEV void begin_keys(one_lane<D> *one, const dev_kv &kv)
     for (int j = 0; j < 2; j++)
         one->place[j] = place_turns<D>(kv, one->maker.e, warp * K + lane * K / 32 + j * KEYS / 2);
 }
-/* Makes the keys of tile i from its values at u. ANEW: with constants read again, where blocks or
- * more than 16 pairs need the registers. */
+/* Makes the keys of tile i from its values at u. ANEW: with constants read again, where blocks
+ * need the registers. */
 template <int D, bool ANEW>
 DEV void make_tile(const dev_kv &kv, const split_shared &s, const one_lane<D> &one, int i,
                    const uint8_t *u)
@@ -295,23 +288,10 @@ DEV void put_octet(float *to, const float *x)
 }
 
 /* The warp's scores of a tile, to shared memory. */
-template <int D, bool BLOCKS, bool ONE, int MT>
+template <int D, bool BLOCKS, bool ONE>
 DEV void put_scores(const split_shared &s, const share &mine, const one_lane<D> &one, int kind)
 {
     constexpr bool REGISTERS = in_registers<D, BLOCKS, ONE>;
-    using F = split_shape<D, REGISTERS, MT>;
-    float *to = s.scores + mine.warp / 4 * F::M * LINE_S;
-    if constexpr (MT > 1) {
-        float x[F::MS][2][4];
-        scores_many<D, ONE, MT>(x, mine);
-        to += mine.warp % 2 * 16 * F::MS * LINE_S + mine.warp % 4 / 2 * 16;
-#pragma unroll
-        for (int m = 0; m < F::MS; m++)
-#pragma unroll
-            for (int n = 0; n < 2; n++)
-                put_octet(to + 16 * m * LINE_S + 8 * n, x[m][n]);
-        return;
-    }
     float x[4] = {0, 0, 0, 0};
     if constexpr (ONE)
         scores_one<D>(x, one.q, mine);
@@ -319,37 +299,31 @@ DEV void put_scores(const split_shared &s, const share &mine, const one_lane<D> 
         scores_any<REGISTERS ? D : 256>(x, mine, kind);
     else
         scores<D>(x, mine);
-    put_octet(to + mine.warp % 4 * 8, x);
+    put_octet(s.scores + mine.warp / 4 * 16 * LINE_S + mine.warp % 4 * 8, x);
 }
 
-template <int MT, int NT> DEV void clear(float (&o)[MT][NT][4])
+template <int NT> DEV void clear(float (&o)[NT][4])
 {
 #pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int j = 0; j < NT; j++)
-            o[m][j][0] = o[m][j][1] = o[m][j][2] = o[m][j][3] = 0;
+    for (int j = 0; j < NT; j++)
+        o[j][0] = o[j][1] = o[j][2] = o[j][3] = 0;
 }
 
 /* O shrinks as the new largest scores demand, and gains P V of a tile. */
-template <int D, bool BLOCKS, bool ONE, int MT, int NT>
-DEV void add_values(float (&o)[MT][NT][4], const split_shared &s, const share &mine, int kind)
+template <int D, bool BLOCKS, bool ONE, int NT>
+DEV void add_values(float (&o)[NT][4], const split_shared &s, const share &mine, int kind)
 {
-    constexpr bool REGISTERS = in_registers<D, BLOCKS, ONE>;
     int gid = lane_id() >> 2;
+    float keep[2] = {s.shrink[gid], s.shrink[gid + 8]};
 #pragma unroll
-    for (int m = 0; m < MT; m++) {
-        float keep[2] = {s.shrink[16 * m + gid], s.shrink[16 * m + gid + 8]};
+    for (int j = 0; j < NT; j++)
 #pragma unroll
-        for (int j = 0; j < NT; j++)
-#pragma unroll
-            for (int k = 0; k < 4; k++)
-                o[m][j][k] *= keep[k / 2];
-    }
-    if constexpr (REGISTERS)
-        sums_any<D>(o[0], mine, kind);
+        for (int k = 0; k < 4; k++)
+            o[j][k] *= keep[k / 2];
+    if constexpr (in_registers<D, BLOCKS, ONE>)
+        sums_any<D>(o, mine, kind);
     else
-        sums<D, MT>(o, mine);
+        sums<D>(o, mine);
 }
 
 /* Where pair m leaves its result of chunk c; NULL if it has none. */
@@ -361,40 +335,37 @@ DEV float *pair_part(const split_args &x, const split_shared &s, const split_blo
     return part_at(x.a, x.parts, b.r0 + r, b.h0 + m - r * b.group, part);
 }
 /* The warp's columns of O to chunk c's parts; then zero. */
-template <int D, bool REGISTERS, int MT, int NT>
-DEV void leave_columns(float (&o)[MT][NT][4], const split_args &x, const split_shared &s,
+template <int D, bool REGISTERS, int NT>
+DEV void leave_columns(float (&o)[NT][4], const split_args &x, const split_shared &s,
                        const split_block &b, int c)
 {
     int lane = lane_id(), warp = (int)threadIdx.x >> 5, tid = lane & 3;
 #pragma unroll
-    for (int m = 0; m < MT; m++)
+    for (int h = 0; h < 2; h++) {
+        float *to = pair_part(x, s, b, (lane >> 2) + 8 * h, c);
+        if (!to)
+            continue;
+        to += warp * split_shape<D, REGISTERS>::COLS;
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float *to = pair_part(x, s, b, 16 * m + (lane >> 2) + 8 * h, c);
-            if (!to)
-                continue;
-            to += warp * split_shape<D, REGISTERS>::COLS;
-#pragma unroll
-            for (int j = 0; j < NT; j++)
-                if (!REGISTERS) {
-                    *(float2 *)(to + 8 * j + 2 * tid) =
-                        make_float2(o[m][j][2 * h], o[m][j][2 * h + 1]);
-                } else if (j % 2 == 0) {
-                    float2 *at = (float2 *)(to + 16 * tid + j);
-                    at[0] = make_float2(o[m][j][2 * h], o[m][j + 1][2 * h]);
-                    at[4] = make_float2(o[m][j][2 * h + 1], o[m][j + 1][2 * h + 1]);
-                }
-        }
+        for (int j = 0; j < NT; j++)
+            if (!REGISTERS) {
+                *(float2 *)(to + 8 * j + 2 * tid) = make_float2(o[j][2 * h], o[j][2 * h + 1]);
+            } else if (j % 2 == 0) {
+                float2 *at = (float2 *)(to + 16 * tid + j);
+                at[0] = make_float2(o[j][2 * h], o[j + 1][2 * h]);
+                at[4] = make_float2(o[j][2 * h + 1], o[j + 1][2 * h + 1]);
+            }
+    }
     clear(o);
 }
 
 /* Softmax of the tile at t0, a key to each lane, of the warp's pairs warp + i W; `last`: the chunk
  * ends here, and its largest score and sum go to its part. */
-template <int D, bool REGISTERS, int MT, int ROWS>
+template <int D, bool REGISTERS, int ROWS>
 DEV void softmax(float (&top)[ROWS], float (&sum)[ROWS], const split_args &x, const split_shared &s,
                  const split_block &b, int t0, bool last)
 {
-    using F = split_shape<D, REGISTERS, MT>;
+    using F = split_shape<D, REGISTERS>;
     int lane = lane_id(), warp = (int)threadIdx.x >> 5, t = t0 + lane;
     bool all = t0 + KEYS <= b.whole && t0 >= s.lo[b.n_pairs - 1];
 #pragma unroll
@@ -405,7 +376,7 @@ DEV void softmax(float (&top)[ROWS], float (&sum)[ROWS], const split_args &x, co
         float v = s.scores[m * LINE_S + lane];
 #pragma unroll
         for (int k = 1; k < F::PARTS; k++)
-            v += s.scores[(k * F::M + m) * LINE_S + lane];
+            v += s.scores[(16 * k + m) * LINE_S + lane];
         if (!all)
             v = t >= s.lo[m] && t < s.hi[m] ? v : -INFINITY;
         float was = top[i], best = fmaxf(was, warp_max(v));
@@ -446,25 +417,25 @@ DEV void expand_values(const split_shared &s, const uint8_t *stage, int line, in
  * grid:   runs of chunks x KV head x tile of rows
  * shared: Q, 2 or 3 stages of 32 keys and values, scores, probabilities: 50 to 227 KB
  * bound:  reading K and V */
-template <int D, bool BLOCKS, bool ONE, int MT>
+template <int D, bool BLOCKS, bool ONE>
 __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ONE>>::W,
                                   D == 512 ? 1 : 2) split_kernel(split_args x)
 {
     constexpr bool REGISTERS = in_registers<D, BLOCKS, ONE>, EXPAND = BLOCKS && !ONE && !REGISTERS;
     constexpr int EXPAND_D = EXPAND ? D : 256, LINE_F16 = 2 * D + 16;
-    using F = split_shape<D, REGISTERS, MT>;
-    constexpr int NT = F::NT, ROWS = F::ROWS, M = F::M;
+    using F = split_shape<D, REGISTERS>;
+    constexpr int NT = F::NT, ROWS = F::ROWS;
     const dev_kv &kv = x.a.kv;
     DYN_SHARED(uint16_t, mem);
-    split_shared s = shared_parts<D, BLOCKS, ONE, MT>(mem);
+    split_shared s = shared_parts<D, BLOCKS, ONE>(mem);
     int warp = (int)threadIdx.x >> 5, in_chunk = (1 << x.deal.chunk_shift) - 1;
     grid_trigger();
-    split_block b = block_work<M>(x, s);
+    split_block b = block_work(x, s);
     if (b.from == b.until) {
         grid_wait(); /* the next kernel relies on it */
         return;
     }
-    tile_ring ring = ring_of<D, BLOCKS, ONE, MT>(x, s, b);
+    tile_ring ring = ring_of<D, BLOCKS, ONE>(x, s, b);
     bool waited = begin_copies<D, BLOCKS, ONE>(&ring, x, b);
     one_lane<D> one;
     if constexpr (ONE) {
@@ -473,21 +444,20 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
     }
     if (!waited)
         grid_wait();
-    store_queries<D, BLOCKS, ONE, MT>(x, s, b);
+    store_queries<D, BLOCKS, ONE>(x, s, b);
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < M * LINE_P / 2; i += 32 * F::W)
+    for (int i = (int)threadIdx.x; i < 16 * LINE_P / 2; i += 32 * F::W)
         ((uint32_t *)s.p)[i] = 0; /* probabilities of absent pairs */
-    if ((int)threadIdx.x < M)
+    if ((int)threadIdx.x < SPLIT_PAIRS)
         s.shrink[threadIdx.x] = 0;
     copies_wait(ring.lead - 1);
     __syncthreads();
     if constexpr (ONE) {
-        if (MT == 1)
-            load_queries<D>(one.q, s.q, warp);
+        load_queries<D>(one.q, s.q, warp);
         if (BLOCKS)
             plain_rows<D>((uint16_t *)s.tiles, D + 8, ring.first, ring.line, KEYS, kv);
         __syncthreads(); /* keys replace the queries */
-        make_tile<D, (BLOCKS || MT == 4)>(kv, s, one, 0, s.tiles);
+        make_tile<D, BLOCKS>(kv, s, one, 0, s.tiles);
         __syncthreads();
     }
     if (EXPAND) {
@@ -495,7 +465,7 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
         __syncthreads();
     }
 
-    float o[MT][NT][4], top[ROWS], sum[ROWS];
+    float o[NT][4], top[ROWS], sum[ROWS];
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
         top[i] = -INFINITY, sum[i] = 0;
@@ -518,11 +488,11 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
             if ((i + 1) % TURNS == 0)
                 tile_turns<D>(s.turns, kv, t0 + KEYS, TURNS);
         if (i < b.n_tiles)
-            put_scores<D, BLOCKS, ONE, MT>(s, mine, one, kv.k_kind);
+            put_scores<D, BLOCKS, ONE>(s, mine, one, kv.k_kind);
         if (i > 0) {
-            add_values<D, BLOCKS, ONE, MT>(o, s, mine, kv.v_kind);
+            add_values<D, BLOCKS, ONE>(o, s, mine, kv.v_kind);
             if (i == b.n_tiles || (t0 & in_chunk) == 0)
-                leave_columns<D, REGISTERS, MT>(o, x, s, b, (t0 - 1) >> x.deal.chunk_shift);
+                leave_columns<D, REGISTERS>(o, x, s, b, (t0 - 1) >> x.deal.chunk_shift);
         }
         if (i == b.n_tiles)
             break;
@@ -530,7 +500,7 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
         __syncthreads();
         copy_group<D, BLOCKS, ONE>(&ring, x, b, i + ring.lead, ONE && !BLOCKS ? was : stage);
         bool last = i + 1 == b.n_tiles || (t0 + KEYS & in_chunk) == 0;
-        softmax<D, REGISTERS, MT>(top, sum, x, s, b, t0, last);
+        softmax<D, REGISTERS>(top, sum, x, s, b, t0, last);
         if constexpr (ONE)
             if (i + 1 < b.n_tiles) {
                 uint8_t *u = next;
@@ -538,7 +508,7 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
                     u = s.tiles + (~i & 1) * F16_TILE<D>;
                     plain_rows<D>((uint16_t *)u, D + 8, next, ring.line, KEYS, kv);
                 }
-                make_tile<D, (BLOCKS || MT == 4)>(kv, s, one, i + 1, u);
+                make_tile<D, BLOCKS>(kv, s, one, i + 1, u);
             }
         if (EXPAND && i + 1 < b.n_tiles)
             expand_keys<EXPAND_D>(s, next, ring.line, kv.k_kind);
@@ -549,50 +519,31 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
     }
 }
 
-template <int D, bool BLOCKS, bool ONE = false, int MT = 1> static int allow(int stages)
+template <int D, bool BLOCKS, bool ONE = false> static int allow(int stages)
 {
-    return allow_shared(split_kernel<D, BLOCKS, ONE, MT>,
-                        split_bytes<D, BLOCKS, ONE, MT>(stages, 2 * D + 16));
-}
-
-/* Stages of the kernels for more than 16 pairs: two of keys and values; of one stream, tiles. */
-template <int D, bool ONE, int MT> static constexpr int many_stages = ONE ? (MT == 4 ? 3 : 4) : 2;
-template <int D, bool ONE, int MT> static int allow_many(int largest, int pairs, int *most)
-{
-    constexpr int STAGES = many_stages<D, ONE, MT>;
-    if (split_bytes<D, false, ONE, MT>(STAGES, 2 * D + 16) > largest)
-        return 0;
-    *most = pairs;
-    return allow<D, false, ONE, MT>(STAGES);
+    return allow_shared(split_kernel<D, BLOCKS, ONE>,
+                        split_bytes<D, BLOCKS, ONE>(stages, 2 * D + 16));
 }
 
 /* Raises the limits on shared memory. largest: bytes that the GPU grants a block. */
 extern "C" int cu_split_init(int largest, split_limits *l)
 {
     int bad = allow<64, false>(3) | allow<128, false>(3) | allow<64, true>(3) | allow<128, true>(3);
-    int pairs = SPLIT_PAIRS;
-    *l = (split_limits){128, split_bytes<512, false, true>(3, 1040) <= largest ? 3 : 2, pairs,
-                        pairs, pairs, pairs};
+    *l = (split_limits){128, split_bytes<512, false, true>(3, 1040) <= largest ? 3 : 2};
     if (split_bytes<256, true>(3, 528) <= largest) {
         bad |= allow<256, false>(2) | allow<256, true>(3);
         bad |= allow<256, false, true>(2) | allow<256, true, true>(2);
-        bad |= allow_many<256, false, 2>(largest, 2 * pairs, &l->pairs_256);
-        bad |= allow_many<256, true, 2>(largest, 2 * pairs, &l->pairs_256_one);
         l->widest = 256;
     }
     if (split_bytes<512, false, true>(l->stages_512, 1040) <= largest) {
         bad |= allow<512, false>(l->stages_512) | allow<512, true>(l->stages_512);
         bad |= allow<512, false, true>(l->stages_512) | allow<512, true, true>(l->stages_512);
-        bad |= allow_many<512, false, 2>(largest, 2 * pairs, &l->pairs_512);
-        bad |= allow_many<512, true, 2>(largest, 2 * pairs, &l->pairs_512_one);
-        bad |= allow_many<512, true, 4>(largest, 4 * pairs, &l->pairs_512_one);
         l->widest = 512;
     }
     return bad;
 }
 
-template <int D, bool BLOCKS, bool ONE = false, int MT = 1>
-static void split_of(cudaStream_t s, split_args x)
+template <int D, bool BLOCKS, bool ONE = false> static void split_of(cudaStream_t s, split_args x)
 {
     dim3 grid((unsigned)(x.deal.n_block + own_blocks(x.a, x.deal)), (unsigned)x.a.kv.n_head_kv,
               (unsigned)((x.parts.n_rows + x.deal.tile_rows - 1) / x.deal.tile_rows));
@@ -603,33 +554,15 @@ static void split_of(cudaStream_t s, split_args x)
         x.line = 2 * D + 16;
     else if (D <= 128)
         x.line = (row + 15) / 16 * 16 + 16;
-    if (MT > 1)
-        x.deal.stages = many_stages<D, ONE, MT>;
     dim3 block(32 * split_shape<D, in_registers<D, BLOCKS, ONE>>::W);
-    size_t bytes = split_bytes<D, BLOCKS, ONE, MT>(x.deal.stages, x.line);
-    LAUNCH((split_kernel<D, BLOCKS, ONE, MT>), grid, block, bytes, s, x);
-}
-
-/* Heads of 256 and 512 in f16, by the pairs of a tile. */
-template <int D, bool ONE> static void split_f16(cudaStream_t s, split_args x)
-{
-    int rows = x.deal.tile_rows < x.parts.n_rows ? x.deal.tile_rows : x.parts.n_rows;
-    int pairs = rows * (x.a.n_head / x.a.kv.n_head_kv);
-    if (pairs <= SPLIT_PAIRS)
-        split_of<D, false, ONE>(s, x);
-    else if (D == 256 || !ONE || pairs <= 2 * SPLIT_PAIRS)
-        split_of<D, false, ONE, 2>(s, x);
-    else
-        split_of<512, false, true, 4>(s, x);
+    size_t bytes = split_bytes<D, BLOCKS, ONE>(x.deal.stages, x.line);
+    LAUNCH((split_kernel<D, BLOCKS, ONE>), grid, block, bytes, s, x);
 }
 
 template <int D, bool ONE = false> static void split_any(cudaStream_t s, split_args x)
 {
     bool f16 = x.a.kv.k_kind == KV_F16 && x.a.kv.v_kind == KV_F16;
-    if constexpr (D >= 256)
-        f16 ? split_f16<D, ONE>(s, x) : split_of<D, true, ONE>(s, x);
-    else
-        f16 ? split_of<D, false, ONE>(s, x) : split_of<D, true, ONE>(s, x);
+    f16 ? split_of<D, false, ONE>(s, x) : split_of<D, true, ONE>(s, x);
 }
 
 extern "C" void cu_split(cudaStream_t s, split_args x)

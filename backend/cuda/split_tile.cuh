@@ -1,7 +1,7 @@
-/* split_tile.cuh - the products of split.cu: a warp's share of S = Q K' and O += P V of a tile of 32
- * keys, from shared memory.
+/* split_tile.cuh - the products of split.cu: a warp's share of S = Q K' and O += P V of a tile of
+ * 32 keys, from shared memory.
  *
- *     S    warps divide the head's length by PARTS, and the four of a part the pairs and the keys
+ *     S    warps divide the head's length by PARTS, and the four of a part the keys
  *     O    warps divide the columns
  *
  * Formats other than f16 become f16 in registers, 8 elements at a time (kv_piece). Inner dimensions
@@ -20,22 +20,21 @@ enum { KEYS = 32, LINE_S = KEYS + 8, LINE_P = KEYS + 8 };
 template <int D, bool BLOCKS, bool ONE>
 static constexpr bool in_registers = BLOCKS && !ONE && D > 128;
 
-/* W warps. For S they divide the head's length by PARTS; the four warps of a part divide pairs and
- * keys, 16 MS pairs each. For P V they divide columns. */
-template <int D, bool BLOCKS, int MT = 1> struct split_shape {
+/* W warps. For S they divide the head's length by PARTS, and the keys by the four warps of a part.
+ * For P V they divide columns. */
+template <int D, bool BLOCKS> struct split_shape {
     static constexpr int W = D <= 128 ? 4 : D / (BLOCKS ? 64 : 32), PARTS = W / 4, COLS = D / W;
-    static constexpr int M = 16 * MT, MS = MT > 1 ? MT / 2 : 1;
-    static constexpr int NT = COLS / 8, ROWS = M / W; /* ROWS: pairs of a warp's softmax */
+    static constexpr int NT = COLS / 8, ROWS = 16 / W; /* ROWS: pairs of a warp's softmax */
     static constexpr int LINE_Q = D + (BLOCKS ? 32 : 8);
     static constexpr int fixed =
-        M * (LINE_Q + LINE_P) * 2 + PARTS * M * LINE_S * 4 + M * 3 * (int)sizeof(int);
+        16 * (LINE_Q + LINE_P) * 2 + PARTS * 16 * LINE_S * 4 + 16 * 3 * (int)sizeof(int);
 };
 
 /* What a warp multiplies in a turn. */
 struct share {
-    const uint16_t *q; /* queries, [M][LINE_Q] */
+    const uint16_t *q; /* queries, [16][LINE_Q] */
     const uint8_t *k, *v;
-    const uint16_t *p; /* probabilities, [M][LINE_P] */
+    const uint16_t *p;    /* probabilities, [16][LINE_P] */
     const uint16_t *made; /* one stream: made keys */
     int line, warp;
 };
@@ -121,61 +120,8 @@ template <int D> DEV void scores_one(float *s, const uint32_t (*q)[4], const sha
         s[i] += s1[i];
 }
 
-/* The same for more than 16 pairs: the warp's MS times 16 pairs and two groups of 8 keys. A pair's
- * products and sums are those above, in their order. One stream: dims as in scores_one. */
-template <int D, bool ONE, int MT>
-DEV void scores_many(float (&s)[split_shape<D, false, MT>::MS][2][4], const share &w)
-{
-    using F = split_shape<D, false, MT>;
-    constexpr int TURN = key_shape<D>::TURN, STEPS = D / F::PARTS / 16;
-    int lane = lane_id(), part = w.warp / 4, key = w.warp % 4 / 2 * 16 + (lane & 7);
-    int pair = w.warp % 2 * 16 * F::MS + (lane & 15), half = lane >> 4 << 3, piece = lane >> 3 << 3;
-    int col = ONE ? still_from<D>(part) : part * (D / F::PARTS), turning = 32 * part;
-    const uint16_t *u = (const uint16_t *)(w.k + key * w.line) + col + piece;
-    const uint16_t *made = w.made + key * key_shape<D>::LINE + turning + piece;
-    turning += turning < TURN ? 0 : D / 2 - TURN;
-    const uint16_t *q = w.q + pair * F::LINE_Q + half;
-    float s1[F::MS][2][4];
-#pragma unroll
-    for (int m = 0; m < F::MS; m++)
-#pragma unroll
-        for (int n = 0; n < 2; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                s[m][n][i] = s1[m][n][i] = 0;
-#pragma unroll
-    for (int i = 0; i < STEPS; i += 2) {
-        bool still = !ONE || i < 6;
-        uint32_t fb[2][4];
-#pragma unroll
-        for (int n = 0; n < 2; n++) {
-            const uint8_t *row = (const uint8_t *)u + 8 * n * w.line;
-            ldmatrix4(fb[n], still ? (const uint16_t *)row + 16 * i
-                                   : made + 8 * n * key_shape<D>::LINE);
-        }
-#pragma unroll
-        for (int m = 0; m < F::MS; m++) {
-            uint32_t fa[4];
-            const uint16_t *at = q + 16 * m * F::LINE_Q + (still ? col + 16 * i : turning);
-            ldmatrix4(fa, at);
-            mma_f16(s[m][0], fa, fb[0]);
-            mma_f16(s[m][1], fa, fb[1]);
-            ldmatrix4(fa, at + 16);
-            mma_f16(s1[m][0], fa, fb[0] + 2);
-            mma_f16(s1[m][1], fa, fb[1] + 2);
-        }
-    }
-#pragma unroll
-    for (int m = 0; m < F::MS; m++)
-#pragma unroll
-        for (int n = 0; n < 2; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                s[m][n][i] += s1[m][n][i];
-}
-
 /* o += P V for the warp's columns. */
-template <int D, int MT> DEV void sums(float (*o)[split_shape<D, false>::NT][4], const share &w)
+template <int D> DEV void sums(float (*o)[4], const share &w)
 {
     using F = split_shape<D, false>;
     int lane = lane_id();
@@ -183,19 +129,14 @@ template <int D, int MT> DEV void sums(float (*o)[split_shape<D, false>::NT][4],
     const uint16_t *p = w.p + (lane & 15) * LINE_P + (lane >> 4 << 3);
 #pragma unroll
     for (int kk = 0; kk < KEYS; kk += 16) {
-        uint32_t fa[MT][4];
-#pragma unroll
-        for (int m = 0; m < MT; m++)
-            ldmatrix4(fa[m], p + 16 * m * LINE_P + kk);
+        uint32_t fa[4];
+        ldmatrix4(fa, p + kk);
 #pragma unroll
         for (int j = 0; j < F::NT; j += 2) {
             uint32_t fb[4];
             ldmatrix4_t(fb, v + kk * w.line + 16 * j);
-#pragma unroll
-            for (int m = 0; m < MT; m++) {
-                mma_f16(o[m][j], fa[m], fb);
-                mma_f16(o[m][j + 1], fa[m], fb + 2);
-            }
+            mma_f16(o[j], fa, fb);
+            mma_f16(o[j + 1], fa, fb + 2);
         }
     }
 }

@@ -197,7 +197,7 @@ static void check_attend(rig *g, const attend_case *a)
     err e = {0};
     const cuda_device *cuda = g->gpu->self;
     const char *name = a->label           ? a->label
-                       : cuda->tile_pairs ? "attend tiles"
+                       : !cuda->shallow   ? "attend tiles"
                        : a->tree          ? "attend tree"
                        : a->all           ? "attend all"
                        : a->turning       ? "attend one"
@@ -497,7 +497,8 @@ static void check_one_stream(rig *g)
 static void check_shared(rig *g)
 {
     cuda_device *gpu = g->gpu->self;
-    gpu->tile_pairs = 4 * SPLIT_PAIRS;
+    int32_t shallow = gpu->shallow;
+    gpu->shallow = 0; /* short contexts too by split_hopper.cu */
     check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 1300, 1250, 8, .turning = 64});
     check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 1300, 1250, 13, .turning = 64});
     check_attend(g, &(attend_case){NUM_F16, 16, 2, 512, 300, 1300, 1250, 4, .turning = 64});
@@ -508,7 +509,13 @@ static void check_shared(rig *g)
                  &(attend_case){NUM_F16, 8, 1, 512, 0, 600, 380, 16, .tree = true, .turning = 64});
     check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 600, 509, 12, .tree = true});
     check_attend(g, &(attend_case){NUM_F16, 8, 4, 256, 500, 1300, 1250, 17, .tree = true});
-    gpu->tile_pairs = 0;
+    /* Rows of both kernels in a pass. */
+    gpu->shallow = 295;
+    check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 600, 290, 12, .turning = 64});
+    check_attend(g, &(attend_case){NUM_F16, 16, 2, 256, 0, 600, 290, 9, .tree = false});
+    check_attend(g, &(attend_case){NUM_F16, 8, 1, 128, 0, 600, 290, 16, .tree = true});
+    check_attend(g, &(attend_case){NUM_F16, 8, 2, 512, 0, 600, 297, 18, .two_seqs = true});
+    gpu->shallow = shallow;
     check_attend(g, &(attend_case){NUM_F16, 8, 4, 256, 70, 400, 300, 20, .tree = true});
     check_attend(g, &(attend_case){NUM_F16, 8, 4, 256, 70, 90, 60, 22, .tree = true});
     check_attend(
@@ -558,6 +565,8 @@ static void check_groups(rig *g)
                                      NUM_Q4_1, NUM_Q4_0, NUM_IQ4_NL, NUM_TQ3_0};
     enum { DIMS = 3, GROUPS = 7, TYPES = 9 };
     const char *label = "attend groups";
+    cuda_device *gpu = g->gpu->self;
+    int32_t shallow = gpu->shallow;
     for (int n = 0; n < DIMS * GROUPS * TYPES; n++) {
         int i = n / TYPES % GROUPS, t = n % TYPES;
         int32_t d = dims[n / TYPES / GROUPS], group = groups[i], heads = group < 9 ? 2 : 1;
@@ -571,6 +580,7 @@ static void check_groups(rig *g)
         attend_case window = {type, group * heads, heads, d, 512, 900, 700, 3, .rot = rot};
         attend_case prompt = {type, group * heads, heads, d, 0, 200, 70, 34, .rot = rot};
         attend_case tree = {type, group * heads, heads, d, 50, 200, 90, 9, .tree = true};
+        gpu->shallow = i % 2 ? shallow : 0;
         few.label = window.label = prompt.label = tree.label = label;
         check_attend(g, &few);
         check_attend(g, &window);
@@ -579,6 +589,7 @@ static void check_groups(rig *g)
         if (my_turn(g, label))
             check_speed(g, type, heads, d, 0);
     }
+    gpu->shallow = shallow;
 }
 
 void check_attention(rig *g)
