@@ -1,25 +1,27 @@
-/* matmul_experts.cu - products of experts for a few rows; two rows of one expert share its weights.
+/* matmul_experts.cu - products of experts for a few rows; rows of one expert share its weights.
  *
  *     pair     (row, expert); of 16 rows that choose 8 of 128 experts, two in five share theirs
- *     group    one or two pairs of one expert; every block sorts the pairs into groups itself
- *     item     a group times 8 tiles of outputs, a warp to a tile; of a gated unit 4 >> lg tiles of
- *              W and as many of W', 1 << lg warps to a tile (product_warps)
- *     block    computes item b, then the next free one (ticket)
+ *     group    up to T pairs of one expert: two, or of more than 32 rows four; every block sorts
+ * the pairs into groups itself item     a group times 8 tiles of outputs, a warp to a tile; of a
+ * gated unit 4 >> lg tiles of W and as many of W', 1 << lg warps to a tile (product_warps) block
+ * computes item b, then the next free one (ticket)
  *
  * Sorting takes half a microsecond and needs no kernel of its own. At the end of an item the next
  * item's weights and rows are already in flight. The product after the gated one knows its experts
  * from the start: it sorts and requests its first units under the tail of the gated one, and waits
- * only then. A group's codes are unpacked once. Groups of more pairs are rare; they would cost
- * every block registers. A row's result is bit-identical to that of matmul_vec.cu.
+ * only then. A group's codes are unpacked once. Up to 32 rows, groups of more than two pairs are
+ * rare, and they would cost every block registers. With 64 rows an expert has four pairs on
+ * average, and the second-level cache is read once for each group of them. A row's result is
+ * bit-identical to that of matmul_vec.cu.
  */
 #include "backend/cuda/units.cuh"
 
-enum { WARPS = 8, THREADS = 32 * WARPS, TOGETHER = 2, NO_PAIR = 0xffff };
+enum { WARPS = 8, THREADS = 32 * WARPS, NO_PAIR = 0xffff, TWO_ROWS = 32 /* most for T = 2 */ };
 
-/* The pairs p[0] and p[1] of one expert; p[1] may be NO_PAIR. */
-struct __align__(8) group
+/* The pairs p[0], .. of one expert; the last may be NO_PAIR. */
+template <int T> struct __align__(8) group
 {
-    uint16_t expert, p[TOGETHER], unused;
+    uint16_t expert, p[T], unused[T == 2 ? 1 : 3];
 };
 
 struct expert_args {
@@ -46,13 +48,13 @@ struct list_shared {
 
 /* A block's shared memory: rows of two items, units of each warp, the groups, a count per
  * expert. */
-template <int K> struct block_memory {
-    static constexpr bool two = traits<K>::six || traits<K>::bytes || traits<K>::five;
+template <int K, int T> struct block_memory {
+    static constexpr bool two = T > 2 || traits<K>::six || traits<K>::bytes || traits<K>::five;
     static constexpr int blocks = two ? 2 : 3; /* that fit into the registers of a multiprocessor */
     static size_t bytes(int n_unit, int n_pairs, int n_expert)
     {
-        return (size_t)n_unit * UNIT * 40 * TOGETHER * 2 + (size_t)WARPS * slot<K>::bytes +
-               (size_t)n_pairs * sizeof(group) + (size_t)(n_pairs + 3) / 4 * 4 +
+        return (size_t)n_unit * UNIT * 40 * T * 2 + (size_t)WARPS * slot<K>::bytes +
+               (size_t)n_pairs * sizeof(group<T>) + (size_t)(n_pairs + 3) / 4 * 4 +
                (size_t)n_expert * 4;
     }
 };
@@ -89,7 +91,9 @@ DEV int rank_of(const uint32_t *ids, int p)
 
 /* Makes the groups: experts ascending, pairs ascending within an expert, the same in every block.
  * count: zeros, one per expert; ids: a byte per pair. Ends with a barrier. */
-DEV void make_groups(const expert_args &a, group *list, int *count, uint32_t *ids, list_shared *s)
+template <int T>
+DEV void make_groups(const expert_args &a, group<T> *list, int *count, uint32_t *ids,
+                     list_shared *s)
 {
     int e = (int)threadIdx.x;
 #pragma unroll 1
@@ -99,7 +103,7 @@ DEV void make_groups(const expert_args &a, group *list, int *count, uint32_t *id
         atomicAdd(&count[id], 1);
     }
     __syncthreads();
-    int n = e < a.n_expert ? count[e] : 0, mine = (n + TOGETHER - 1) / TOGETHER;
+    int n = e < a.n_expert ? count[e] : 0, mine = (n + T - 1) / T;
     int end = sum_up_to(mine, s->sums);
     if (e < a.n_expert)
         count[e] = end - mine;
@@ -108,33 +112,36 @@ DEV void make_groups(const expert_args &a, group *list, int *count, uint32_t *id
 #pragma unroll 1
     for (int i = end - mine; i < end; i++)
         list[i].expert = (uint16_t)e;
-    if (n % TOGETHER)
-        list[end - 1].p[1] = NO_PAIR;
+    if (n % T)
+#pragma unroll
+        for (int i = 1; i < T; i++)
+            if (i >= n % T)
+                list[end - 1].p[i] = NO_PAIR;
     __syncthreads();
 #pragma unroll 1
     for (int p = (int)threadIdx.x; p < a.n_pairs; p += THREADS) {
         int k = rank_of(ids, p);
-        list[count[((uint8_t *)ids)[p]] + k / TOGETHER].p[k % TOGETHER] = (uint16_t)p;
+        list[count[((uint8_t *)ids)[p]] + k / T].p[k % T] = (uint16_t)p;
     }
     __syncthreads();
 }
 
 /* The rows of a group in shared memory, side by side as tile_sums reads them. */
-struct row_pair {
+struct group_rows {
     uint4 *q;
     float2 *s;
 };
-DEV row_pair pair_at(char *mem, int n_unit, int turn)
+template <int T> DEV group_rows rows_at(char *mem, int n_unit, int turn)
 {
-    char *at = mem + turn * n_unit * UNIT * 40 * TOGETHER;
-    return (row_pair){(uint4 *)at, (float2 *)(at + n_unit * UNIT * 32 * TOGETHER)};
+    char *at = mem + turn * n_unit * UNIT * 40 * T;
+    return (group_rows){(uint4 *)at, (float2 *)(at + n_unit * UNIT * 32 * T)};
 }
 
 /* Starts the copy of a group's rows. Each thread copies what it converts in settle_rows. */
-DEV void copy_group_rows(const expert_args &a, group g, row_pair to)
+template <int T> DEV void copy_group_rows(const expert_args &a, group<T> g, group_rows to)
 {
 #pragma unroll
-    for (int r = 0; r < TOGETHER; r++) {
+    for (int r = 0; r < T; r++) {
         if (g.p[r] == NO_PAIR)
             break;
         size_t from = quant_index(a.x, g.p[r] / a.x_pairs, 0);
@@ -142,37 +149,37 @@ DEV void copy_group_rows(const expert_args &a, group g, row_pair to)
         const float2 *s = (const float2 *)a.x.s + from;
 #pragma unroll 1
         for (int i = (int)threadIdx.x; i < 2 * a.n_group; i += THREADS)
-            copy16_async(to.q + (i >> 1) * 2 * TOGETHER + 2 * r + (i & 1),
+            copy16_async(to.q + (i >> 1) * 2 * T + 2 * r + (i & 1),
                          q + 2 * (i >> 1) * a.x.tile + (i & 1), true);
 #pragma unroll 1
         for (int i = (int)threadIdx.x; i < a.n_group; i += THREADS)
-            copy8_async(to.s + i * TOGETHER + r, s + i * a.x.tile);
+            copy8_async(to.s + i * T + r, s + i * a.x.tile);
     }
     copy_commit();
 }
 
 /* After the copy: converts the sums for formats with an offset. */
-template <int K> DEV void settle_rows(const expert_args &a, group g, row_pair at)
+template <int K, int T> DEV void settle_rows(const expert_args &a, group<T> g, group_rows at)
 {
     int n = sums<K>::floats ? a.n_group : 0;
 #pragma unroll
-    for (int r = 0; r < TOGETHER; r++) {
+    for (int r = 0; r < T; r++) {
         if (g.p[r] == NO_PAIR)
             break;
 #pragma unroll 1
         for (int i = (int)threadIdx.x; i < n; i += THREADS) {
-            float2 *s = at.s + i * TOGETHER + r;
+            float2 *s = at.s + i * T + r;
             s->y = scaled_sum(*s);
         }
     }
 }
 
 /* Clears the columns past the end of a row, once: copies never write them. */
-DEV void clear_tails(const expert_args &a, char *mem)
+template <int T> DEV void clear_tails(const expert_args &a, char *mem)
 {
-    int first = a.n_group * TOGETHER, end = a.n_unit * UNIT * TOGETHER;
+    int first = a.n_group * T, end = a.n_unit * UNIT * T;
     for (int turn = 0; turn < 2; turn++) {
-        row_pair at = pair_at(mem, a.n_unit, turn);
+        group_rows at = rows_at<T>(mem, a.n_unit, turn);
         for (int i = first + (int)threadIdx.x; i < end; i += THREADS) {
             at.q[2 * i] = at.q[2 * i + 1] = make_uint4(0, 0, 0, 0);
             at.s[i] = make_float2(0, 0);
@@ -230,13 +237,17 @@ DEV float *result_at(const expert_args &a, int p, int o)
 }
 
 /* Adds the warps' sums of a gated item; a warp writes 32 outputs of one pair. */
-DEV void write_gated(const expert_args &a, int column, group g, const float (*part)[WARPS][16])
+template <int T>
+DEV void write_gated(const expert_args &a, int column, group<T> g, const float (*part)[WARPS][16])
 {
     int warp = (int)threadIdx.x >> 5, n_tiles = WARPS / 2 >> a.lg, halves = n_tiles / 2;
     int r = warp / halves, k = warp % halves * 2 + (lane_id() >> 4);
     int tile = column * n_tiles + k, o = tile * TILE_ROWS + (lane_id() & 15);
-    int p = r ? g.p[1] : g.p[0];
-    if (r >= TOGETHER || p == NO_PAIR || (tile & ~1) * TILE_ROWS >= a.n_out)
+    int p = g.p[0];
+#pragma unroll
+    for (int i = 1; i < T; i++)
+        p = r == i ? g.p[i] : p;
+    if (r >= T || p == NO_PAIR || (tile & ~1) * TILE_ROWS >= a.n_out)
         return;
     float v = 0, u = 0;
     if (o < a.n_out) {
@@ -263,47 +274,59 @@ DEV void draw_expert_item(const expert_args &a, int n_items, int *drawn)
         *a.ticket = 0;
 }
 
-/* A warp's tile of a group. Gated: its sums go to part; else its outputs to y. */
-template <int K, bool GLU>
-DEV void expert_tile_sums(const expert_args &a, lane_units<K> *t, int column, group g, row_pair at,
-              float (*part)[WARPS][16])
+/* A warp's tile of a group. Gated: its sums go to part; else its outputs to y. The lower half of
+ * the lanes has the even pairs, the upper half the odd ones. */
+template <int K, bool GLU, int T>
+DEV void expert_tile_sums(const expert_args &a, lane_units<K> *t, int column, group<T> g,
+                          group_rows at, float (*part)[WARPS][16])
 {
     shared_rows x = {at.q, at.s};
     int tile = tile_of<GLU>(a, column), n = units_of<GLU>(a, tile), unit = first_unit<GLU>(a);
-    bool second = lane_id() >= 16, both = g.p[1] != NO_PAIR;
-    int p = second ? g.p[1] : g.p[0], o = tile * TILE_ROWS + (lane_id() & 15);
-    float share = !GLU && p != NO_PAIR ? a.share[p] : 0, sum[TOGETHER];
-    sum[1] = 0;
-    if (both)
-        tile_sums<K, 2, TOGETHER>(sum, t, n, x, unit, 1 << a.lg);
+    int second = lane_id() >> 4, o = tile * TILE_ROWS + (lane_id() & 15), p[T / 2];
+    float share[T / 2], sum[T];
+#pragma unroll
+    for (int i = 0; i < T / 2; i++) {
+        p[i] = second ? g.p[2 * i + 1] : g.p[2 * i];
+        share[i] = !GLU && p[i] != NO_PAIR ? a.share[p[i]] : 0;
+    }
+#pragma unroll
+    for (int i = 1; i < T; i++)
+        sum[i] = 0;
+    if (T > 2 && g.p[T - 2] != NO_PAIR)
+        tile_sums<K, T, T>(sum, t, n, x, unit, 1 << a.lg);
+    else if (g.p[1] != NO_PAIR)
+        tile_sums<K, 2, T>(sum, t, n, x, unit, 1 << a.lg);
     else
-        tile_sums<K, 1, TOGETHER>(sum, t, n, x, unit, 1 << a.lg);
-    float v = second ? sum[1] : sum[0];
-    if (GLU)
-        part[second][threadIdx.x >> 5][lane_id() & 15] = v;
-    else if (o < a.n_out && p != NO_PAIR)
-        *result_at(a, p, o) = mul_rn(v, share);
+        tile_sums<K, 1, T>(sum, t, n, x, unit, 1 << a.lg);
+#pragma unroll
+    for (int i = 0; i < T / 2; i++) {
+        float v = second ? sum[2 * i + 1] : sum[2 * i];
+        if (GLU)
+            part[2 * i + second][threadIdx.x >> 5][lane_id() & 15] = v;
+        else if (o < a.n_out && p[i] != NO_PAIR)
+            *result_at(a, p[i], o) = mul_rn(v, share[i]);
+    }
 }
 
 /* y[p] = act(W x[p]) * (W' x[p]) with its int8 copy; or y[p] = share[p] (W x[p]); W: expert[p]'s
  * grid:   as many blocks as fit the GPU, or one per item
  * shared: block_memory; a float per pair, warp and output
  * bound:  reading the experts' W, each once */
-template <int K, bool GLU>
-__global__ void __launch_bounds__(THREADS, block_memory<K>::blocks) experts_kernel(expert_args a)
+template <int K, bool GLU, int T>
+__global__ void __launch_bounds__(THREADS, block_memory<K, T>::blocks) experts_kernel(expert_args a)
 {
     DYN_SHARED(char, mem);
-    __shared__ float part[2][TOGETHER][WARPS][16];
+    __shared__ float part[2][T][WARPS][16];
     __shared__ list_shared s;
-    char *slots = mem + a.n_unit * UNIT * 40 * TOGETHER * 2;
-    group *list = (group *)(slots + WARPS * slot<K>::bytes);
+    char *slots = mem + a.n_unit * UNIT * 40 * T * 2;
+    group<T> *list = (group<T> *)(slots + WARPS * slot<K>::bytes);
     uint32_t *ids = (uint32_t *)(list + a.n_pairs);
     int *count = (int *)(ids + (a.n_pairs + 3) / 4);
     lane_units<K> t;
     t.b = slots + ((int)threadIdx.x >> 5) * slot<K>::bytes + lane_id() * 16;
     if ((int)threadIdx.x < a.n_expert)
         count[threadIdx.x] = 0;
-    clear_tails(a, mem);
+    clear_tails<T>(a, mem);
     __syncthreads();
     if (!a.chosen)
         grid_wait();
@@ -315,12 +338,12 @@ __global__ void __launch_bounds__(THREADS, block_memory<K>::blocks) experts_kern
         bool more = next < n_items, first = at.group < 0;
         draw_expert_item(a, n_items, &s.drawn[turn]);
         place then = place_of(a, next);
-        row_pair after = pair_at(mem, a.n_unit, turn ^ 1);
+        group_rows after = rows_at<T>(mem, a.n_unit, turn ^ 1);
         if (!first) {
             if (more)
                 copy_group_rows(a, list[then.group], after);
-            expert_tile_sums<K, GLU>(a, &t, at.column, list[at.group], pair_at(mem, a.n_unit, turn),
-                         part[turn]);
+            expert_tile_sums<K, GLU, T>(a, &t, at.column, list[at.group],
+                                        rows_at<T>(mem, a.n_unit, turn), part[turn]);
         }
         if (more)
             begin_units<K, GLU>(a, &t, tile_of<GLU>(a, then.column), list[then.group].expert);
@@ -333,7 +356,7 @@ __global__ void __launch_bounds__(THREADS, block_memory<K>::blocks) experts_kern
             copy_wait<1>(); /* all but the units just asked for */
         }
         if (more)
-            settle_rows<K>(a, list[then.group], after);
+            settle_rows<K, T>(a, list[then.group], after);
         __syncthreads();
         if (GLU && !first)
             write_gated(a, at.column, list[at.group], part[turn]);
@@ -349,13 +372,14 @@ __global__ void __launch_bounds__(THREADS, block_memory<K>::blocks) experts_kern
 /* Dynamic shared memory of a block: all that the GPU grants, less the static part. */
 static int largest_shared()
 {
-    enum { STATIC = sizeof(float) * 2 * TOGETHER * WARPS * 16 + sizeof(list_shared) + 1024 };
+    enum { STATIC = sizeof(float) * 2 * 4 * WARPS * 16 + sizeof(list_shared) + 1024 };
     return cu_gpu.shared_block - (int)STATIC;
 }
 
 enum { SPARE = 4 }; /* block slots left free for the small kernel that follows */
 
-template <int K> static bool experts(cudaStream_t s, const expert_product &e, launch_memory memory)
+template <int K, int T>
+static bool launch_experts(cudaStream_t s, const expert_product &e, launch_memory memory)
 {
     const product_args &p = e.p;
     expert_args a = {};
@@ -384,24 +408,32 @@ template <int K> static bool experts(cudaStream_t s, const expert_product &e, la
     a.silu = p.silu;
     a.ticket = memory.ticket;
     a.chosen = e.chosen;
-    size_t shared = block_memory<K>::bytes(a.n_unit, a.n_pairs, a.n_expert);
-    int fit = block_memory<K>::blocks * cu_gpu.n_sm, most = a.n_pairs * a.columns;
+    size_t shared = block_memory<K, T>::bytes(a.n_unit, a.n_pairs, a.n_expert);
+    int fit = block_memory<K, T>::blocks * cu_gpu.n_sm, most = a.n_pairs * a.columns;
     fit -= fit > 2 * SPARE ? SPARE : 0;
     if (a.n_pairs > EXPERT_PAIRS || a.n_expert > THREADS || shared > (size_t)largest_shared())
         return false;
     if (p.glu)
-        LAUNCH((experts_kernel<K, true>), dim3((unsigned)(most < fit ? most : fit)), dim3(THREADS),
-               shared, s, a);
+        LAUNCH((experts_kernel<K, true, T>), dim3((unsigned)(most < fit ? most : fit)),
+               dim3(THREADS), shared, s, a);
     else
-        LAUNCH((experts_kernel<K, false>), dim3((unsigned)(most < fit ? most : fit)), dim3(THREADS),
-               shared, s, a);
+        LAUNCH((experts_kernel<K, false, T>), dim3((unsigned)(most < fit ? most : fit)),
+               dim3(THREADS), shared, s, a);
     return true;
+}
+
+template <int K> static bool experts(cudaStream_t s, const expert_product &e, launch_memory memory)
+{
+    return (e.p.y.rows > TWO_ROWS && launch_experts<K, 4>(s, e, memory)) ||
+           launch_experts<K, 2>(s, e, memory);
 }
 
 template <int K> static int allow_experts(int shared_block)
 {
-    return allow_shared(experts_kernel<K, true>, shared_block) |
-           allow_shared(experts_kernel<K, false>, shared_block);
+    return allow_shared(experts_kernel<K, true, 2>, shared_block) |
+           allow_shared(experts_kernel<K, false, 2>, shared_block) |
+           allow_shared(experts_kernel<K, true, 4>, shared_block) |
+           allow_shared(experts_kernel<K, false, 4>, shared_block);
 }
 
 /* Once per GPU, at open: all the shared memory that it grants a block. */
