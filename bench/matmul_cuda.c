@@ -1,7 +1,7 @@
 /* matmul_cuda.c - products of 1 to 64 rows on a GPU, at the published models' shapes: time, read
  * bandwidth, and the cost of more rows.
  *
- *     bench_matmul_cuda [--cuts] [--mix] [--rows N]... [--read GB/S] [--small]
+ *     bench_matmul_cuda [--cuts [--piece N]] [--mix] [--rows N]... [--read GB/S] [--small]
  *                       [SUBSTRING of printed names]
  *
  * A line per product and row count:
@@ -16,7 +16,8 @@
  * the time by the kernels of prompts: not recorded, and with other bits; then which passes of
  * prompts multiply by cuBLASLt: a all, l long ones, - none At the end, per model and row count, the
  * sum over a pass of the Q4_K_M mix, as far as its products were measured. --mix: only what is in
- * that mix. --cuts times every cut as well; all cuts must give the same bits. --rows: only 1 and
+ * that mix. --cuts times every cut as well, with
+ * --piece those in pieces of N rows; all cuts must give the same bits. --rows: only 1 and
  * those row counts. --small: small shapes for the emulated build, whose times mean nothing.
  *
  * There are enough weights of each shape that no cache keeps one until its next turn. A pass over
@@ -406,6 +407,7 @@ typedef struct wishes {
     double read_rate; /* GB/s */
     uint64_t rows;    /* bit N - 1: N of them, and one; 0: all counts */
     bool small, cuts, mix;
+    int32_t piece; /* of --cuts: rows of a block; 0: any */
     const char *only;
 } wishes;
 
@@ -437,7 +439,7 @@ static const char *letters(rows_cut c)
 }
 
 /* A line per possible cut, with its speed relative to the device's own. */
-static bool print_cuts(bench *b, int32_t rows, const timing *free)
+static bool print_cuts(bench *b, int32_t rows, int32_t piece, const timing *free)
 {
     bool ok = true;
     for (int32_t tiles = 1; tiles <= TILES_MOST; tiles++)
@@ -445,7 +447,7 @@ static bool print_cuts(bench *b, int32_t rows, const timing *free)
             for (int32_t way = 0; way < 8 * ROWS_WHOLE; way++) {
                 rows_cut cut = {
                     tiles,       warps, 1 << way / 2 / ROWS_WHOLE, 1 + way / 2 % ROWS_WHOLE,
-                    1 + way % 2, 0};
+                    1 + way % 2, piece};
                 timing t = measure(b, rows, cut);
                 if (!t.us)
                     continue;
@@ -520,7 +522,7 @@ static bool print_product(bench *b, const wishes *want, sums *sum)
         printf("\n");
         fflush(stdout);
         if (block && rows > 1 && want->cuts)
-            ok = print_cuts(b, rows, &t[0]) && ok;
+            ok = print_cuts(b, rows, want->piece, &t[0]) && ok;
         for (int k = 0; k <= TILES_MOST; k++) {
             sum->us[c][k] += times_in_pass(b->p, b->type) * t[t[k].us > 0 ? k : 0].us;
             mem_free(t[k].y);
@@ -587,6 +589,8 @@ int main(int argc, char **argv)
             want.cuts = true;
         else if (!strcmp(argv[i], "--mix"))
             want.mix = true;
+        else if (!strcmp(argv[i], "--piece") && i + 1 < argc)
+            want.piece = atoi(argv[++i]);
         else if (!strcmp(argv[i], "--rows") && i + 1 < argc)
             want.rows |= 1ull << ((atoi(argv[++i]) - 1) & 63);
         else if (!strcmp(argv[i], "--read") && i + 1 < argc)

@@ -6,32 +6,18 @@
  *  outputs |  2 x 4  |                copied in the background. While one pair of tiles is
  *          +---------+                multiplied, the next is on its way.
  *
- * short_kernel takes tiles of 32 or 64 rows: short prompts, and experts of few rows each. It has
- * small blocks, and weights of four steps on their way. Every sum is f32, and adds its columns 16
- * at a time in ascending order in both kernels. So a row's bits depend neither on the tile it is in
- * nor on the number of rows.
+ * few_kernel takes tiles of 32 or 64 rows: experts of few rows each, and short prompts where weights
+ * are floats; other short prompts go to matmul_short.cu. Every sum is f32, and adds its columns 16 at
+ * a time in ascending order in all kernels. So a row's bits depend neither on the tile it is in nor
+ * on the number of rows.
  *
  * Experts: the same kernels over a list of (expert, rows) tiles made on the device by sort_kernel,
  * with rows gathered through the sorted list; nothing waits for the host.
  */
 #include "backend/cuda/formats.cuh"
+#include "backend/cuda/prompt.cuh"
 
 enum { BM = 128, BN = 128, BK = 64, LINE = BK + 8 /* padded against bank conflicts */ };
-
-/* A tile of rows of one expert: order[first .. first + n). */
-struct expert_tile {
-    int32_t expert, first, n, pad;
-};
-
-struct mma_args {
-    dev_mat y;
-    const uint16_t *x; /* [.., n_in] bf16 */
-    packed w;
-    int32_t rows;
-    const expert_tile *tiles; /* NULL: rows in order, tiles of BN */
-    const int32_t *n_tiles, *order;
-    int32_t k; /* x row of pair p is p / k; 1: p */
-};
 
 template <int K> struct floats_kind {
     static constexpr bool value = K == PACK_BF16 || K == PACK_F16;
@@ -269,7 +255,7 @@ template <int ROWS> struct row_copies {
  * grid:   tile of 64 outputs x tile of ROWS rows
  * shared: two steps of W as bf16, five of x: 41 or 64 KB
  * bound:  making W bf16, some five instructions a weight */
-template <int K, int ROWS> __global__ void __launch_bounds__(128) short_kernel(mma_args a)
+template <int K, int ROWS> __global__ void __launch_bounds__(128) few_kernel(mma_args a)
 {
     grid_trigger();
     grid_wait();
@@ -371,8 +357,8 @@ enum { SHARED_BYTES = 2 * (BM + BN) * LINE * 2 };
 template <int K> static int allow_mma()
 {
     return allow_shared(mma_kernel<K>, SHARED_BYTES) |
-           allow_shared(short_kernel<K, 32>, short_tile<32>::bytes) |
-           allow_shared(short_kernel<K, 64>, short_tile<64>::bytes);
+           allow_shared(few_kernel<K, 32>, short_tile<32>::bytes) |
+           allow_shared(few_kernel<K, 64>, short_tile<64>::bytes);
 }
 
 extern "C" int cu_mma_init(void)
@@ -380,18 +366,22 @@ extern "C" int cu_mma_init(void)
     return allow_mma<PACK_F16>() | allow_mma<PACK_BF16>() | allow_mma<PACK_Q4_0>() |
            allow_mma<PACK_Q4_1>() | allow_mma<PACK_Q5_0>() | allow_mma<PACK_Q5_1>() |
            allow_mma<PACK_Q8_0>() | allow_mma<PACK_Q4_K>() | allow_mma<PACK_Q5_K>() |
-           allow_mma<PACK_Q6_K>() | allow_mma<PACK_G8>();
+           allow_mma<PACK_Q6_K>() | allow_mma<PACK_G8>() | cu_short_init();
 }
 
-/* tile: rows of a tile, 32, 64 or BN. */
+/* tile: rows of a tile, 16, 32, 64 or BN. tiles: of experts. */
 template <int K> static void mma(cudaStream_t s, mma_args a, int tile, int tiles)
 {
+    if (!a.tiles)
+        tiles = (a.rows + tile - 1) / tile;
+    if (!a.tiles && tile <= 64 && cu_short(s, a, tile, tiles))
+        return;
     dim3 grid((unsigned)((a.w.n_out + BM - 1) / BM), (unsigned)tiles);
     dim3 small((unsigned)((a.w.n_out + SHORT_BM - 1) / SHORT_BM), (unsigned)tiles);
-    if (tile == 32)
-        LAUNCH((short_kernel<K, 32>), small, dim3(128), short_tile<32>::bytes, s, a);
+    if (tile <= 32)
+        LAUNCH((few_kernel<K, 32>), small, dim3(128), short_tile<32>::bytes, s, a);
     else if (tile == 64)
-        LAUNCH((short_kernel<K, 64>), small, dim3(128), short_tile<64>::bytes, s, a);
+        LAUNCH((few_kernel<K, 64>), small, dim3(128), short_tile<64>::bytes, s, a);
     else
         LAUNCH((mma_kernel<K>), grid, dim3(256), SHARED_BYTES, s, a);
 }
@@ -438,11 +428,13 @@ extern "C" void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w)
 {
     mma_args a = {y, x.bf, w, y.rows, 0, 0, 0, 1};
     int blocks = (w.n_out + BM - 1) / BM * ((y.rows + BN - 1) / BN), tile = BN;
-    if (y.rows <= 32)
+    if (y.rows <= 16)
+        tile = 16;
+    else if (y.rows <= 32)
         tile = 32;
     else if (y.rows <= 64 || blocks < cu_gpu.n_sm)
         tile = 64;
-    mma_any(s, a, tile, (y.rows + tile - 1) / tile);
+    mma_any(s, a, tile, 0);
 }
 
 /* ---- Experts ------------------------------------------------------------------------------- */

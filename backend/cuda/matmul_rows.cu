@@ -84,51 +84,6 @@ struct place_at {
     }
 };
 
-/* Where a lane's bytes of a tile's planes begin; it copies 16 of every 512. */
-template <int K> struct tile_at {
-    using S = staged<K>;
-    const uint8_t *codes, *high, *scale, *super;
-
-    DEV void begin(const packed &w, int tile)
-    {
-        size_t units = (size_t)tile * w.n_unit, lane = 16 * (size_t)lane_id();
-        codes = w.codes + lane + (size_t)tile * w.n_group * (S::codes / 8);
-        high = w.high + lane + units * S::high;
-        scale = w.scale + lane + units * S::scale;
-        super = w.super + lane + units * S::super;
-        /* the addresses are final: compilers would keep both summands and add them at each use */
-        codes = opaque(codes);
-        high = opaque(high);
-        scale = opaque(scale);
-        super = opaque(super);
-    }
-    template <int BYTES> DEV static void copy_plane(uint8_t *to, const uint8_t *plane, int unit)
-    {
-        const uint8_t *from = plane + (size_t)unit * BYTES;
-#pragma unroll
-        for (int i = 0; i < BYTES; i += 512)
-            if (BYTES - i >= 512 || 16 * lane_id() < BYTES - i)
-                copy16_async(to + i, from + i, true);
-    }
-    /* Starts the copy of a unit to shared memory. Groups past the end become zeros. */
-    DEV void copy(uint8_t *to, int unit, int n_group) const
-    {
-        to += 16 * lane_id();
-        if (S::whole) {
-            copy_plane<S::codes>(to, codes, unit);
-        } else {
-            const uint8_t *from = codes + (size_t)unit * S::codes;
-            int n = (n_group - unit * 8) * (S::codes / 8) - 16 * lane_id();
-#pragma unroll
-            for (int i = 0; i < S::codes; i += 512)
-                copy16_async(to + i, from + i, i < n);
-        }
-        copy_plane<S::high>(to + S::at_high, high, unit);
-        copy_plane<S::scale>(to + S::at_scale, scale, unit);
-        copy_plane<S::super>(to + S::at_super, super, unit);
-    }
-};
-
 /* A stage of activations: those of steps k to k + n - 1, in order, from unit `at` of the stage. */
 struct x_stage {
     int k, n, at;
@@ -376,7 +331,7 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
         int tile = ((int)blockIdx.y - job.block) / spread * n_tile + (second ? i - n_tile : i);
         in = in || tile <= last;
         tile = min(tile, last);
-        from[m].begin(second ? a.up : job.w, second ? tile + a.up_row / 16 : tile);
+        from[m].begin(second ? a.up : job.w, second ? tile + a.up_row / 16 : tile, 0);
     }
 
     uint8_t *weights = mem + warp * M * S::bytes;

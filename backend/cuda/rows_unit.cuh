@@ -34,6 +34,52 @@ template <int K> struct staged {
     static constexpr int x_scale = T::offset ? 8 : 4, x_unit = X_CODES + 64 * x_scale;
 };
 
+/* Where a lane's bytes of a tile's planes begin; it copies 16 of every 512. */
+template <int K> struct tile_at {
+    using S = staged<K>;
+    const uint8_t *codes, *high, *scale, *super;
+
+    /* base: where the matrix begins in every plane. */
+    DEV void begin(const packed &w, int tile, size_t base)
+    {
+        size_t units = (size_t)tile * w.n_unit, lane = base + 16 * (size_t)lane_id();
+        codes = w.codes + lane + (size_t)tile * w.n_group * (S::codes / 8);
+        high = w.high + lane + units * S::high;
+        scale = w.scale + lane + units * S::scale;
+        super = w.super + lane + units * S::super;
+        /* the addresses are final: compilers would keep both summands and add them at each use */
+        codes = opaque(codes);
+        high = opaque(high);
+        scale = opaque(scale);
+        super = opaque(super);
+    }
+    template <int BYTES> DEV static void copy_plane(uint8_t *to, const uint8_t *plane, int unit)
+    {
+        const uint8_t *from = plane + (size_t)unit * BYTES;
+#pragma unroll
+        for (int i = 0; i < BYTES; i += 512)
+            if (BYTES - i >= 512 || 16 * lane_id() < BYTES - i)
+                copy16_async(to + i, from + i, true);
+    }
+    /* Starts the copy of a unit to shared memory. Groups past the end become zeros. */
+    DEV void copy(uint8_t *to, int unit, int n_group) const
+    {
+        to += 16 * lane_id();
+        if (S::whole) {
+            copy_plane<S::codes>(to, codes, unit);
+        } else {
+            const uint8_t *from = codes + (size_t)unit * S::codes;
+            int n = (n_group - unit * 8) * (S::codes / 8) - 16 * lane_id();
+#pragma unroll
+            for (int i = 0; i < S::codes; i += 512)
+                copy16_async(to + i, from + i, i < n);
+        }
+        copy_plane<S::high>(to + S::at_high, high, unit);
+        copy_plane<S::scale>(to + S::at_scale, scale, unit);
+        copy_plane<S::super>(to + S::at_super, super, unit);
+    }
+};
+
 /* The float 2^23 with byte i of v as byte 0 of its mantissa; the next function: as byte 1. */
 DEV float in_byte0(uint32_t v, int i, uint32_t power)
 {

@@ -1,0 +1,418 @@
+/* matmul_short.cu - up to 64 rows of a prompt times a weight of blocks, on the bf16 tensor cores.
+ *
+ *     weights      [stages][warp][unit]        as packed; each warp copies its own
+ *     activations  [stages][rows][256 + 8]     one copy for all warps
+ *     scales       [warp][16 rows][8 groups]   of super-blocks, as floats
+ *
+ * A warp makes 16 outputs of all rows of the tile. It makes its weights bf16 in the registers that
+ * feed the tensor cores. Copies are asynchronous and a few units of 256 columns ahead: loads to
+ * registers would share one scoreboard, and each would wait for the youngest.
+ *
+ * Every sum adds its columns 16 at a time in ascending order, and weights are rounded to bf16 once,
+ * as in matmul_mma.cu. So results are bit-identical. The columns of an output cannot be divided
+ * among warps; outputs are, evenly over the multiprocessors (plan_for).
+ */
+#include "backend/cuda/prompt.cuh"
+#include "backend/cuda/rows_unit.cuh"
+
+enum {
+    MOST_WARPS = 12,
+    MOST_STAGES = 6,
+    COLUMNS = 32 * UNIT,
+    LINE = COLUMNS + 8, /* padded against bank conflicts */
+    SCALE_LINE = 80     /* bytes of a row's scales: 8 groups, padded */
+};
+
+struct short_args {
+    mma_args a;
+    int stages;
+};
+
+/* Bytes of shared memory per row, and per warp, but for stages of weights. */
+static constexpr int X_LINE = LINE * 2;
+template <int K> struct short_warp {
+    static constexpr int table = traits<K>::super ? 16 * SCALE_LINE : 0;
+};
+
+/* ---- Weights as fragments ------------------------------------------------------------------- */
+
+/* The floats that bytes become: a code in byte 2 of 2^7, or a signed code plus 128 in byte 1 of
+ * 2^15. The mantissas begin with them. */
+template <int K> struct code_float {
+    static constexpr uint32_t power = traits<K>::bytes ? 0x47000000 : 0x43000000;
+    static constexpr float zero = traits<K>::bytes ? 32768.0f + 128.0f : 128.0f + traits<K>::bias;
+};
+
+/* Byte i of v as such a float. power: its bits, in a register. */
+template <int K> DEV float float_of(uint32_t v, int i, uint32_t power)
+{
+    return __uint_as_float(
+        pick_bytes(v, power, traits<K>::bytes ? 0x7404 + (i << 4) : 0x7044 + (i << 8)));
+}
+
+/* A weight: code times f plus m, rounded once. Without offsets, -zero f is exact, because f has at
+ * most 19 bits. off: that, or m. */
+template <int K> DEV float weight_of(float code, float f, float off)
+{
+    if (traits<K>::offset)
+        return fma_rn(code - code_float<K>::zero, f, off);
+    return fma_rn(code, f, off);
+}
+
+/* The codes of four columns as stored: of the 16 bytes at `row`, 2 tid, 2 tid + 1, and 8 further.
+ */
+DEV uint32_t four_codes(const uint8_t *row, int tid)
+{
+    const uint16_t *at = (const uint16_t *)row + tid;
+    return at[0] | (uint32_t)at[4] << 16;
+}
+
+/* The high bits of those columns at bits 4 and up, for words w and w + 2 of h. h: 16 bits, twice.
+ */
+template <int BITS> DEV uint32_t high_bits(uint32_t h, int w)
+{
+    constexpr uint32_t mask = BITS == 1 ? 0x00000101 : 0x00000303;
+    uint32_t v = (h >> BITS * w & mask) | (h >> BITS * (w + 2) & mask << 16);
+    return v << 4;
+}
+
+/* One row's codes of a group, of the columns of lane tid: words of the first and second half. */
+template <int K> DEV void half_codes(uint32_t *q, const uint8_t *unit, int g, int row, int tid)
+{
+    using T = traits<K>;
+    using S = staged<K>;
+    if (T::bytes) {
+        q[0] = four_codes(unit + (g * 32 + row) * 16, tid) ^ 0x80808080;
+        q[1] = four_codes(unit + (g * 32 + 16 + row) * 16, tid) ^ 0x80808080;
+        return;
+    }
+    uint32_t c = four_codes(unit + (g * 16 + row) * 16, tid);
+    q[0] = c & 0x0f0f0f0f;
+    q[1] = c >> 4 & 0x0f0f0f0f;
+    const uint8_t *high = unit + S::at_high + ((g & 1) * 64 + row * 4 + (g >> 1)) * T::high;
+    const uint32_t half = tid & 1 ? 0x3232 : 0x1010; /* the bytes of the lane's columns */
+    if (T::five) {
+        uint32_t h = pick_bytes(*(const uint32_t *)high, 0, half);
+        q[0] |= high_bits<1>(h, tid >> 1);
+        q[1] |= high_bits<1>(h, (tid >> 1) + 4);
+    }
+    if (T::six) {
+        uint2 h = *(const uint2 *)high;
+        q[0] |= high_bits<2>(pick_bytes(h.x, 0, half), tid >> 1);
+        q[1] |= high_bits<2>(pick_bytes(h.y, 0, half), tid >> 1);
+    }
+}
+
+/* A lane's part of a super-block's scales as floats: of one row four groups, factor and offset. */
+DEV void write_scales(uint8_t *table, const uint8_t *super, uint32_t power)
+{
+    super_part p;
+    p.begin(super);
+    float4 *to = (float4 *)(table + (lane_id() & 15) * SCALE_LINE + (lane_id() >> 4) * 32);
+    to[0] = make_float4(fma_rn(p.d, in_byte0(p.even, 0, power), p.d_off),
+                        fma_rn(p.m, in_byte0(p.even, 2, power), p.m_off),
+                        fma_rn(p.d, in_byte0(p.odd, 0, power), p.d_off),
+                        fma_rn(p.m, in_byte0(p.odd, 2, power), p.m_off));
+    to[1] = make_float4(fma_rn(p.d, in_byte0(p.even, 1, power), p.d_off),
+                        fma_rn(p.m, in_byte0(p.even, 3, power), p.m_off),
+                        fma_rn(p.d, in_byte0(p.odd, 1, power), p.d_off),
+                        fma_rn(p.m, in_byte0(p.odd, 3, power), p.m_off));
+}
+
+/* A lane's registers for the scales of one row of a unit, whose groups ascend. */
+template <int K> struct unit_scales {
+    row_scales<K> parity[2];
+    float2 pair[2]; /* of super-blocks: groups g and g + 1 */
+
+    DEV void begin(const uint8_t *unit, int row)
+    {
+        parity[0].begin(unit, row);
+        parity[1].begin(unit, row);
+    }
+    DEV scales group(const uint8_t *unit, const uint8_t *table, int row, int g, uint32_t power)
+    {
+        if (traits<K>::super) {
+            if (g % 2 == 0) {
+                float4 v = *(const float4 *)(table + row * SCALE_LINE + g * 8);
+                pair[0] = make_float2(v.x, v.y);
+                pair[1] = make_float2(v.z, v.w);
+            }
+            return (scales){pair[g & 1].x, 0, pair[g & 1].y, 0};
+        }
+        parity[g & 1].before(unit, NULL, row, g & 1, g >> 1);
+        return parity[g & 1].group(unit, row, g, power);
+    }
+};
+
+/* Group g of the warp's unit as two fragments of 16 columns. */
+template <int K>
+DEV void group_fragments(uint32_t (*a)[4], const uint8_t *unit, const uint8_t *table,
+                         unit_scales<K> *at, int g, constants is)
+{
+    using T = traits<K>;
+    const int gid = lane_id() >> 2, tid = lane_id() & 3;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        uint32_t q[2];
+        half_codes<K>(q, unit, g, gid + 8 * h, tid);
+        scales v = at[h].group(unit, table, gid + 8 * h, g, is.power);
+#pragma unroll
+        for (int s = 0; s < 2; s++) {
+            float f = T::split && s ? v.f1 : v.f0, x[4];
+            float off = T::offset ? (T::split && s ? v.m1 : v.m0) : -code_float<K>::zero * f;
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                x[i] = weight_of<K>(float_of<K>(q[s], i, is.top), f, off);
+            a[s][h] = f32x2_to_bf16(x[0], x[1]);
+            a[s][2 + h] = f32x2_to_bf16(x[2], x[3]);
+        }
+    }
+}
+
+/* ---- Kernel --------------------------------------------------------------------------------- */
+
+/* Waits until all but the youngest n groups of copies have arrived. */
+DEV void wait_for_copies(int n)
+{
+    if (n >= 4)
+        copy_wait<4>();
+    else if (n == 3)
+        copy_wait<3>();
+    else if (n == 2)
+        copy_wait<2>();
+    else if (n == 1)
+        copy_wait<1>();
+    else
+        copy_wait<0>();
+}
+
+/* Copies a unit of the rows, a warp per row. Columns past the end become zeros. Rows past the end
+ * stay undefined: they reach only results that are not stored. */
+DEV void copy_rows(uint16_t *to, const uint16_t *const *row_at, int rows, int unit, int n_in)
+{
+    const int at = unit * COLUMNS + 8 * lane_id();
+    const bool in = at < n_in;
+    for (int r = (int)threadIdx.x >> 5; r < rows; r += (int)blockDim.x >> 5)
+        copy16_async(to + r * LINE + 8 * lane_id(), row_at[r] + (in ? at : 0), in);
+}
+
+/* y[r, o] = sum_i x[r, i] W[o, i]      W: packed, x: bf16, sums f32
+ * grid:   blocks of a tile of 16 outputs to a warp x tile of ROWS rows
+ * shared: as drawn above
+ * bound:  making W bf16, some four instructions a weight */
+template <int K, int ROWS>
+__global__ void __launch_bounds__(32 * MOST_WARPS, 1) short_kernel(short_args s)
+{
+    using S = staged<K>;
+    constexpr int TILES = ROWS / 8;
+    DYN_SHARED(uint8_t, mem);
+    const mma_args &a = s.a;
+    const int t = (int)threadIdx.x, lane = lane_id(), warp = t >> 5, n_warps = (int)blockDim.x >> 5;
+    const int tile = (int)blockIdx.x * n_warps + warp, n_unit = a.w.n_unit;
+    const bool in = tile < a.w.n_tile;
+    const int x_stage = ROWS * X_LINE, stage = n_warps * S::bytes;
+    uint8_t *units = mem + warp * S::bytes, *xs = mem + s.stages * stage;
+    uint8_t *table = xs + s.stages * x_stage + warp * short_warp<K>::table;
+    const uint16_t **row_at =
+        (const uint16_t **)(xs + s.stages * x_stage + n_warps * short_warp<K>::table);
+    tile_at<K> from;
+    int first = (int)blockIdx.y * ROWS, rows = a.rows - first;
+    size_t base = 0;
+
+    grid_trigger();
+    if (a.tiles) {
+        grid_wait();
+        if ((int)blockIdx.y >= *a.n_tiles)
+            return;
+        expert_tile e = a.tiles[blockIdx.y];
+        base = (size_t)e.expert * a.w.mat_bytes;
+        first = e.first;
+        rows = e.n;
+    }
+    rows = min(rows, ROWS);
+    from.begin(a.w, in ? tile : 0, base);
+    for (int i = 0; i < s.stages - 1; i++)
+        if (in && i < n_unit)
+            from.copy(units + i * stage, i, a.w.n_group);
+    if (!a.tiles)
+        grid_wait();
+    for (int r = t; r < rows; r += (int)blockDim.x) {
+        int row = first + r;
+        if (a.order)
+            row = a.order[row] / a.k;
+        row_at[r] = a.x + (size_t)row * a.w.n_in;
+    }
+    __syncthreads();
+    for (int i = 0; i < s.stages - 1; i++) {
+        if (i < n_unit)
+            copy_rows((uint16_t *)(xs + i * x_stage), row_at, rows, i, a.w.n_in);
+        copy_commit();
+    }
+
+    /* A shuffle hides the constants from the compiler, which keeps them in registers then. */
+    const constants is = {shfl_u32(0x4b000000, 0), shfl_u32(code_float<K>::power, 0)};
+    const int br = (lane & 7) + (lane >> 4 << 3), bk = (lane >> 3 & 1) << 3;
+    float acc[TILES][4];
+#pragma unroll
+    for (int j = 0; j < TILES; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            acc[j][e] = 0;
+    int now = 0, free = s.stages - 1;
+    for (int k = 0; k < n_unit; k++) {
+        wait_for_copies(s.stages - 2);
+        __syncthreads(); /* all have multiplied the unit before, whose stage is free */
+        const int ahead = k + s.stages - 1;
+        if (ahead < n_unit) {
+            if (in)
+                from.copy(units + free * stage, ahead, a.w.n_group);
+            copy_rows((uint16_t *)(xs + free * x_stage), row_at, rows, ahead, a.w.n_in);
+        }
+        copy_commit();
+        if (in) {
+            const uint8_t *unit = units + now * stage;
+            const uint16_t *x = (const uint16_t *)(xs + now * x_stage) + br * LINE + bk;
+            unit_scales<K> scale[2];
+            if (traits<K>::super) {
+                write_scales(table, unit + S::at_super, is.power);
+                __syncwarp();
+            }
+            scale[0].begin(unit, lane >> 2);
+            scale[1].begin(unit, (lane >> 2) + 8);
+#pragma unroll
+            for (int g = 0; g < 8; g++) {
+                uint32_t fa[2][4];
+                group_fragments<K>(fa, unit, table, scale, g, is);
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    uint32_t fb[TILES / 2][4];
+#pragma unroll
+                    for (int j = 0; j < TILES / 2; j++)
+                        ldmatrix4(fb[j], x + 16 * j * LINE + 32 * g + 16 * h);
+#pragma unroll
+                    for (int j = 0; j < TILES; j++)
+                        mma_bf16(acc[j], fa[h], &fb[j >> 1][(j & 1) * 2]);
+                }
+            }
+            __syncwarp(); /* all lanes have read the table */
+        }
+        free = now;
+        now = now + 1 == s.stages ? 0 : now + 1;
+    }
+    const int gid = lane >> 2, tid = lane & 3;
+#pragma unroll
+    for (int j = 0; j < TILES; j++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            int r = j * 8 + 2 * tid + e;
+            if (r >= rows)
+                continue;
+            int to = a.order ? a.order[first + r] : first + r;
+            float *y = a.y.at + to * a.y.stride + 16 * tile;
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                if (16 * tile + 8 * h + gid < a.w.n_out)
+                    y[8 * h + gid] = acc[j][2 * h + e];
+        }
+}
+
+/* ---- Launching ------------------------------------------------------------------------------ */
+
+struct short_plan {
+    int warps, stages; /* 0: nothing fits */
+    size_t shared;
+};
+
+template <int K, int ROWS> static short_plan plan_of(int warps, size_t room)
+{
+    const size_t fixed = (size_t)(warps * short_warp<K>::table) + ROWS * sizeof(void *);
+    const size_t stage = (size_t)(warps * staged<K>::bytes + ROWS * X_LINE);
+    int stages = room > fixed ? (int)((room - fixed) / stage) : 0;
+    if (stages > MOST_STAGES)
+        stages = MOST_STAGES;
+    return (short_plan){warps, stages, fixed + (size_t)stages * stage};
+}
+
+/* The warps of a block for n_tile tiles of outputs and so many tiles of rows. Where each
+ * multiprocessor has few tiles of outputs, one block of it has them all. Where it has many, two
+ * blocks share it. Every block copies all rows, so blocks of many warps are preferred. */
+template <int K, int ROWS> static short_plan plan_for(int n_tile, int tiles)
+{
+    enum { LEAST_OF_MANY = 4 };
+    const int each = (n_tile * tiles + cu_gpu.n_sm - 1) / cu_gpu.n_sm;
+    const bool many = each > MOST_WARPS;
+    const size_t room = (size_t)cu_gpu.shared_block;
+    short_plan best = {};
+    int64_t least = 0;
+    for (int warps = many ? 8 : MOST_WARPS; warps >= (many && best.stages ? LEAST_OF_MANY : 1);
+         warps--) {
+        short_plan p = plan_of<K, ROWS>(warps, many ? room / 2 - BLOCK_RESERVED : room);
+        if (p.stages < 3)
+            p = plan_of<K, ROWS>(warps, room);
+        int64_t blocks = (int64_t)((n_tile + warps - 1) / warps) * tiles;
+        int64_t load = (blocks + cu_gpu.n_sm - 1) / cu_gpu.n_sm * warps;
+        if (p.stages < 2 || (best.stages && load * 16 > least * 15))
+            continue;
+        best = p;
+        least = load;
+    }
+    return best;
+}
+
+template <int K, int ROWS> static bool launch_short(cudaStream_t s, const mma_args &a, int tiles)
+{
+    const short_plan p = plan_for<K, ROWS>(a.w.n_tile, tiles);
+    if (!p.stages)
+        return false;
+    dim3 grid((unsigned)((a.w.n_tile + p.warps - 1) / p.warps), (unsigned)tiles);
+    short_args args = {a, p.stages};
+    LAUNCH((short_kernel<K, ROWS>), grid, dim3(32u * (unsigned)p.warps), p.shared, s, args);
+    return true;
+}
+
+template <int K> static bool short_kind(cudaStream_t s, const mma_args &a, int tile, int tiles)
+{
+    return tile == 16   ? launch_short<K, 16>(s, a, tiles)
+           : tile == 32 ? launch_short<K, 32>(s, a, tiles)
+                        : launch_short<K, 64>(s, a, tiles);
+}
+
+bool cu_short(cudaStream_t s, const mma_args &a, int tile, int tiles)
+{
+    switch (a.w.kind) {
+    case PACK_Q4_0:
+        return short_kind<PACK_Q4_0>(s, a, tile, tiles);
+    case PACK_Q4_1:
+        return short_kind<PACK_Q4_1>(s, a, tile, tiles);
+    case PACK_Q5_0:
+        return short_kind<PACK_Q5_0>(s, a, tile, tiles);
+    case PACK_Q5_1:
+        return short_kind<PACK_Q5_1>(s, a, tile, tiles);
+    case PACK_Q8_0:
+        return short_kind<PACK_Q8_0>(s, a, tile, tiles);
+    case PACK_Q4_K:
+        return short_kind<PACK_Q4_K>(s, a, tile, tiles);
+    case PACK_Q5_K:
+        return short_kind<PACK_Q5_K>(s, a, tile, tiles);
+    case PACK_Q6_K:
+        return short_kind<PACK_Q6_K>(s, a, tile, tiles);
+    case PACK_G8:
+        return short_kind<PACK_G8>(s, a, tile, tiles);
+    default:
+        return false;
+    }
+}
+
+template <int K> static int allow_short()
+{
+    return allow_shared(short_kernel<K, 16>, cu_gpu.shared_block) |
+           allow_shared(short_kernel<K, 32>, cu_gpu.shared_block) |
+           allow_shared(short_kernel<K, 64>, cu_gpu.shared_block);
+}
+
+int cu_short_init()
+{
+    return allow_short<PACK_Q4_0>() | allow_short<PACK_Q4_1>() | allow_short<PACK_Q5_0>() |
+           allow_short<PACK_Q5_1>() | allow_short<PACK_Q8_0>() | allow_short<PACK_Q4_K>() |
+           allow_short<PACK_Q5_K>() | allow_short<PACK_Q6_K>() | allow_short<PACK_G8>();
+}
