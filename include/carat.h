@@ -429,7 +429,8 @@ CARAT_API carat_status carat_eval(carat_session *s, const int32_t *ids, int64_t 
 CARAT_API carat_status carat_append(carat_session *s, const int32_t *ids, int64_t n,
                                     bool all_logits, float *logits, carat_error *e);
 /* Forgets the tokens from position n on. False, and nothing changes, if the rings of sliding-window
- * layers have overwritten keys that position n would see. */
+ * layers have overwritten keys that position n would see, or if recurrent layers have taken tokens
+ * after n into their states: all but those of the last pass of an answer. n 0 is always possible. */
 CARAT_API bool carat_rewind(carat_session *s, int64_t n);
 CARAT_API void carat_reset(carat_session *s); /* forgets the timeline, not its checkpoints */
 
