@@ -496,8 +496,9 @@ static status dflash_absorb_rows(drafter *d, const draft_kept *kept, int32_t n, 
     }
     if (!rows)
         return OK;
-    if (!asked && rows <= HELD_ROWS) {
-        if (rows > HELD_ROWS - x->n_held)
+    int32_t most = d->sizes.rows_max < HELD_ROWS ? d->sizes.rows_max : HELD_ROWS; /* of a pass */
+    if (!asked && rows <= most) {
+        if (rows > most - x->n_held)
             st = dflash_settle(d, e);
         return st ? st : hold(x, kept, n, e);
     }

@@ -334,6 +334,20 @@ TEST(dflash_rows_wait_until_a_draft_is_wanted)
     }
 }
 
+/* No more rows wait than a pass of the session may have. */
+TEST(dflash_few_rows_wait_for_small_passes)
+{
+    for (int32_t rows = 2; rows <= 5; rows++) { /* the kept row is the second */
+        drafting *x = open_drafting_of(&kinds[0], rows, N_CTX);
+        proposal p;
+        for (int64_t at = 0; at < 40; at++)
+            absorb_one(x, 0, at, 1);
+        propose(x, 0, 40, SLOTS, 1, &p);
+        CHECK_EQ(p.n_slots, SLOTS);
+        close_drafting(x);
+    }
+}
+
 TEST(dflash_forgets_what_was_cut)
 {
     drafting *x = open_drafting(&kinds[0]);
