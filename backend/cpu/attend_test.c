@@ -311,12 +311,16 @@ static const shape shapes[] = {
     {8, 16, 1, 5, 70, BOTH(NUM_BF16)},
     {512, 16, 1, 0, LINE_MAX_KEYS, BOTH(NUM_F32)},
     {24, 1, 1, 100, 164, BOTH(NUM_F16)},
+    {128, 9, 1, 100, 163, BOTH(NUM_F16)}, /* groups of Laguna and Qwen3.5 */
+    {256, 6, 1, 0, LINE_MAX_KEYS, BOTH(NUM_F16)},
     /* blocks */
     {256, 8, 2, 200, 263, BOTH(NUM_Q8_0)},
     {512, 8, 1, 0, LINE_MAX_KEYS, BOTH(NUM_Q8_0)},
     {128, 4, 2, 100, 163, BOTH(NUM_Q4_0)},
     {256, 4, 1, 0, LINE_MAX_KEYS, BOTH(NUM_Q4_1)},
     {32, 5, 1, 33, 96, BOTH(NUM_Q5_0)},
+    {128, 6, 1, 0, LINE_MAX_KEYS, BOTH(NUM_Q8_0)},
+    {128, 9, 1, 40, 103, BOTH(NUM_Q4_0)},
     {96, 2, 1, 0, LINE_MAX_KEYS, BOTH(NUM_Q5_1)},
     {128, 8, 1, 40, 103, BOTH(NUM_IQ4_NL)},
     {256, 8, 2, 200, 263, BOTH(NUM_TQ3_0), ROT},
