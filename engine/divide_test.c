@@ -318,7 +318,12 @@ static void place(placed *p, const char *path, const fidelity *f, int32_t n_dev,
     }
     CHECK_OK(model_place(&p->m, p->dev + 1, n_dev - 1, layer, expert, &e), e);
     CHECK_OK(model_load(&p->m, p->dev[0], NULL, NULL, &e), e);
-    kv_want_layout want = {.spec = p->m.kv, .n = p->m.n_kv, .n_ctx = f->n_tokens, .rows_max = ROWS};
+    kv_want_layout want = {.spec = p->m.kv,
+                           .n = p->m.n_kv,
+                           .recur = p->m.recur,
+                           .n_recur = p->m.n_recur,
+                           .n_ctx = f->n_tokens,
+                           .rows_max = ROWS};
     memcpy(want.dev, p->dev, sizeof p->dev);
     CHECK_OK(kv_layout_init(&p->l, &want, &e), e);
     CHECK_OK(kv_open(&p->c, p->dev[0], &p->l, &e), e);
@@ -354,7 +359,9 @@ static void go_on(placed *t, const fidelity *f, int32_t n, float *logits)
     err e = {0};
     kv_batch_clear(&t->b);
     CHECK_OK(kv_reserve(&t->c, n, &e), e);
-    CHECK_OK(kv_batch_add(&t->b, &t->c, f->tokens + t->c.n_past, n, NULL, KV_WANT_LAST, &e), e);
+    const kv_rows rows = {
+        .token = f->tokens + t->c.n_past, .n = n, .want = KV_WANT_LAST, .final = true};
+    CHECK_OK(kv_batch_add_rows(&t->b, &t->c, &rows, &e), e);
     pass_begin(&p, t->dev[0], &t->b.st, t->scratch[0], t->scratch_bytes[0]);
     for (int32_t i = 1; i < t->n_dev; i++)
         pass_add_side(&p, t->dev[i], t->scratch[i], t->scratch_bytes[i]);

@@ -49,14 +49,20 @@ static void run_wrapped(const char *path, const fidelity *f, const char *const *
     for (int i = 0; wrappers[i]; i++)
         CHECK_OK(device_wrap(&d, wrappers[i], count, NULL, &e), e);
     CHECK_OK(model_load(&m, d, NULL, NULL, &e), e);
-    kv_want_layout want = {
-        .spec = m.kv, .n = m.n_kv, .n_ctx = f->n_tokens, .rows_max = ROWS, .dev = {d}};
+    kv_want_layout want = {.spec = m.kv,
+                           .n = m.n_kv,
+                           .recur = m.recur,
+                           .n_recur = m.n_recur,
+                           .n_ctx = f->n_tokens,
+                           .rows_max = ROWS,
+                           .dev = {d}};
     CHECK_OK(kv_choice_parse(&want.choice, &(kv_words){.k = "q8_0", .single = "on"}, &e), e);
     CHECK_OK(kv_layout_init(&l, &want, &e), e);
     CHECK_OK(kv_open(&c, d, &l, &e), e);
     CHECK_OK(kv_batch_init(&b, ROWS, 1, &l, &e), e);
     CHECK_OK(kv_reserve(&c, ROWS, &e), e);
-    CHECK_OK(kv_batch_add(&b, &c, f->tokens, ROWS, NULL, KV_WANT_ALL, &e), e);
+    const kv_rows rows = {.token = f->tokens, .n = ROWS, .want = KV_WANT_ALL, .final = true};
+    CHECK_OK(kv_batch_add_rows(&b, &c, &rows, &e), e);
     CHECK_OK(model_plan(&m, d, &l, ROWS, ROWS, NULL, &costs, &e), e);
     size_t n = costs.side[PASS_MAIN].scratch_bytes;
     void *scratch = d->alloc(d, n);
