@@ -11,7 +11,8 @@
 
 #include <string.h>
 
-static bool take_pair(call_reading *r, const jtree *parameters, bool any)
+/* *unclosed: no </arg_value> is left, so the search is not repeated. */
+static bool take_pair(call_reading *r, const jtree *parameters, bool any, bool *unclosed)
 {
     static const char key_end[] = "</arg_key>", value_end[] = "</arg_value>";
     const char *key = r->s + r->at, *end = memmem(key, r->n - r->at, key_end, sizeof key_end - 1);
@@ -29,7 +30,9 @@ static bool take_pair(call_reading *r, const jtree *parameters, bool any)
     if (!n_key || !call_take(r, "<arg_value>"))
         return false;
     const char *s = r->s + r->at;
-    bool closed = (end = memmem(s, r->n - r->at, value_end, sizeof value_end - 1)) != NULL;
+    end = *unclosed ? NULL : memmem(s, r->n - r->at, value_end, sizeof value_end - 1);
+    bool closed = end != NULL;
+    *unclosed = !closed;
     if (!closed && !r->lenient)
         return false;
     if (!closed && !(end = memmem(s, r->n - r->at, "<arg_key>", 9)))
@@ -43,7 +46,7 @@ static bool take_pair(call_reading *r, const jtree *parameters, bool any)
 static bool read_call(const call_text *c, str *name, str *arguments)
 {
     call_reading r = {.s = c->s, .n = c->n, .lenient = c->lenient, .out = arguments};
-    bool any = false;
+    bool any = false, unclosed = false;
     size_t n = 0;
     str_cut(name, 0);
     str_cut(arguments, 0);
@@ -64,7 +67,7 @@ static bool read_call(const call_text *c, str *name, str *arguments)
     const jtree *parameters = call_parameters(c->tools, str_text(name));
     str_putc(arguments, '{');
     for (; call_take(&r, "<arg_key>"); call_skip_space(&r), any = true)
-        if (!take_pair(&r, parameters, any))
+        if (!take_pair(&r, parameters, any, &unclosed))
             return false;
     return call_end_typed(arguments) && call_at_end(&r);
 }

@@ -30,14 +30,14 @@ static const char *take_until(call_reading *r, const char *what, size_t *n)
     return s;
 }
 
-/* The offset of the next of two marks, or n. */
+/* The offset of the next of two marks, or n. Nothing behind it is searched, so that a call of many
+ * values takes linear time. */
 static size_t next_of(const call_reading *r, const char *a, const char *b)
 {
-    const char *s = r->s + r->at;
-    const char *x = memmem(s, r->n - r->at, a, strlen(a));
-    const char *y = memmem(s, r->n - r->at, b, strlen(b));
-    const char *first = !x || (y && y < x) ? y : x;
-    return first ? (size_t)(first - r->s) : r->n;
+    const char *s = r->s + r->at, *x = memmem(s, r->n - r->at, a, strlen(a));
+    size_t n = x ? (size_t)(x - s) : r->n - r->at;
+    const char *y = memmem(s, n, b, strlen(b));
+    return r->at + (y ? (size_t)(y - s) : n);
 }
 
 /* The text of a value, without the line feeds of the syntax. */
@@ -45,8 +45,9 @@ static bool take_value(call_reading *r, const char **s, size_t *n)
 {
     call_reading next = *r;
     size_t stop = r->lenient ? next_of(r, "<parameter=", "</function>") : r->n;
+    next.n = stop;
     *s = take_until(&next, "</parameter>", n);
-    bool closed = *s && (!r->lenient || (size_t)(*s + *n - r->s) <= stop);
+    bool closed = *s != NULL;
     if (!closed && !r->lenient)
         return false;
     if (!closed) {

@@ -264,6 +264,26 @@ static bool count_bytes(void *user, const answer_event *ev)
     return true;
 }
 
+/* Calls of many values without end marks take linear time. */
+TEST(hostile_calls_of_pairs_are_bounded)
+{
+    static const char *const begin[] = {"<tool_call><function=f>", "<tool_call>f"};
+    static const char *const unit[] = {"<parameter=s>\nx", "<arg_key>s</arg_key><arg_value>x"};
+    for (int k = 0; k < 2; k++) {
+        answer_parser *a;
+        size_t bytes = 0;
+        err e = {0};
+        CHECK_OK(answer_open(&a, formats[1 + k], false, count_bytes, &bytes, &e), e);
+        CHECK_OK(answer_put(a, begin[k], strlen(begin[k]), &e), e);
+        for (size_t n = 0; n < 4 << 20; n += strlen(unit[k]))
+            CHECK_OK(answer_put(a, unit[k], strlen(unit[k]), &e), e);
+        CHECK_OK(answer_put(a, "</tool_call>", 12, &e), e);
+        CHECK_OK(answer_end(a, &e), e);
+        CHECK(bytes > 0);
+        answer_close(a);
+    }
+}
+
 static status read_some(void *arg, err *e)
 {
     static const char text[] =
