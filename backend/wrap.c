@@ -3,7 +3,8 @@
  * A wrapper has an op table whose entries are one line each: AROUND runs the call on the inner
  * device, with an action before and after it that depends on the wrapper's kind. `check` runs the
  * call twice and compares: first on the inner device, then, with the output restored, on the
- * reference kernels. It does so in a dry pass too, so scratch is planned for both.
+ * reference kernels. It does so in a dry pass too, so scratch is planned for both. No wrapper
+ * releases what an op took: a device may keep a copy of its output there for the next op.
  *
  * If the inner device has its own memory (a GPU), results are downloaded before they are printed or
  * compared, and the reference reads copies of its inputs in host memory. These mirrors live until
@@ -40,7 +41,6 @@ typedef struct wrapper {
     /* The call being made. */
     int phase;
     double start_ms;
-    size_t mark;
     float *before, *result; /* check: the output before the call; after the inner device */
     size_t copy_cap;        /* floats each holds */
     /* apart: the inner device has its own memory. */
@@ -453,7 +453,6 @@ static wrapper *enter_call(pass *p, mat y)
 {
     wrapper *w = p->dev->self;
     w->phase = 0;
-    w->mark = pass_mark(p);
     p->dev = w->inner;
     if (w->kind == WRAP_CHECK && !p->dry && reserve_copies(w, p, y))
         copy_out(w, w->before, y);
@@ -467,7 +466,6 @@ static wrapper *enter_call(pass *p, mat y)
 /* After a run of the call: true if the reference runs next. checked: the reference can run it. */
 static bool next_run(wrapper *w, pass *p, const char *op, mat y, const weight *wt, bool checked)
 {
-    pass_release(p, w->mark);
     if (w->kind == WRAP_CHECK && checked && w->phase == 0 && !pass_failed(p)) {
         w->phase = 1;
         if (!p->dry) {

@@ -27,6 +27,31 @@ static void counting_download(device *d, void *to, const void *from, size_t n_by
     plain_download(d, to, from, n_bytes);
 }
 
+/* A device that keeps something in scratch for the next product, as the CUDA device keeps copies
+ * of what a norm computed. Like there, the model's release of a layer ends it. */
+static void (*plain_norm)(pass *p, mat y, mat x, const weight *w, float eps);
+static void (*plain_matmul)(pass *p, mat y, mat x, const weight *w);
+static unsigned char *kept;
+static int n_kept, n_lost;
+enum { KEPT_BYTES = 256, KEPT = 0x5a };
+
+static void keeping_norm(pass *p, mat y, mat x, const weight *w, float eps)
+{
+    kept = pass_temp(p, KEPT_BYTES);
+    plain_norm(p, y, x, w, eps);
+    if (kept)
+        memset(kept, KEPT, KEPT_BYTES);
+}
+
+static void reading_matmul(pass *p, mat y, mat x, const weight *w)
+{
+    plain_matmul(p, y, x, w);
+    for (int i = 0; kept && i < KEPT_BYTES; i++)
+        n_lost += kept[i] != KEPT;
+    n_kept += kept != NULL;
+    kept = NULL;
+}
+
 /* Logits of the first ROWS tokens, on a device in these wrappers. */
 static void run_wrapped(const char *path, const fidelity *f, const char *const *wrappers,
                         float *logits)
@@ -46,6 +71,12 @@ static void run_wrapped(const char *path, const fidelity *f, const char *const *
     plain_download = d->download;
     d->download = counting_download;
     d->host_memory = false;
+    device_ops ops = *d->op;
+    plain_norm = ops.rms_norm;
+    plain_matmul = ops.matmul;
+    ops.rms_norm = keeping_norm;
+    ops.matmul = reading_matmul;
+    d->op = &ops;
     for (int i = 0; wrappers[i]; i++)
         CHECK_OK(device_wrap(&d, wrappers[i], count, NULL, &e), e);
     CHECK_OK(model_load(&m, d, NULL, NULL, &e), e);
@@ -90,10 +121,12 @@ TEST(wrappers_work_where_memory_is_apart)
         float *want = mem_alloc(n * sizeof *want), *got = mem_alloc(n * sizeof *got);
         CHECK(want && got);
         run_wrapped(path, &f, none, want);
-        n_lines = 0;
+        n_lines = n_kept = n_lost = 0;
         n_downloaded = 0;
         run_wrapped(path, &f, all, got);
         CHECK_MSG(!memcmp(got, want, n * sizeof *got), "%s: other logits", *name);
+        CHECK_MSG(n_kept > f.n_layer && !n_lost, "%s: %d bytes of %d copies", *name, n_lost,
+                  n_kept);
         CHECK(n_lines > 12 * f.n_layer);
         CHECK(n_downloaded > 100 * n); /* results and all that the reference read */
         mem_free(want);
