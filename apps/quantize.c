@@ -55,8 +55,12 @@ static bool name_ends_with(const char *s, const char *end)
     return n >= m && !strcmp(s + n - m, end);
 }
 
-static tensor_role role_of(const tensor *t)
+/* A DFlash drafter has no embedding of its own, and its attn_gate has one row per head; that of a
+ * model with recurrent layers is a large matrix. An embedding beside a separate head is looked up
+ * alone, so it needs no more bits than other matrices. */
+static tensor_role role_of(const tensor *t, const gguf *g)
 {
+    bool drafter = !tensor_find(&g->tensors, "token_embd.weight");
     static const struct {
         const char *end;
         tensor_role role;
@@ -69,11 +73,12 @@ static tensor_role role_of(const tensor *t)
         {"attn_v.weight", ROLE_ATTN_V},
         {"ffn_down.weight", ROLE_FFN_DOWN},
         {"ffn_down_exps.weight", ROLE_DOWN_EXPERTS},
+        {"ffn_down_shexp.weight", ROLE_FFN_DOWN},
         /* of drafters, in all dialects */
         {"dflash.fc.weight", ROLE_EIGHT_BITS},
         {"dflash_fc.weight", ROLE_EIGHT_BITS},
         {"enc.aux_norm.weight", ROLE_NORM},
-        {"attn_gate.weight", ROLE_HALF},
+        {"ssm_conv1d.weight", ROLE_TAPS},
         {"markov_w1.weight", ROLE_HALF},
         {"markov.w1.weight", ROLE_HALF},
         {"markov_w2.weight", ROLE_EIGHT_BITS},
@@ -86,6 +91,10 @@ static tensor_role role_of(const tensor *t)
         return ROLE_ROUTER;
     if (!strcmp(t->name, "fc.weight"))
         return ROLE_EIGHT_BITS;
+    if (!strcmp(t->name, "token_embd.weight") && tensor_find(&g->tensors, "output.weight"))
+        return ROLE_MATRIX;
+    if (drafter && name_ends_with(t->name, "attn_gate.weight"))
+        return ROLE_HALF;
     if (!name_ends_with(t->name, "attn_output.weight"))
         for (size_t i = 0; i < sizeof names / sizeof *names; i++)
             if (name_ends_with(t->name, names[i].end))
@@ -131,14 +140,15 @@ static status plan_work(work_list *l, const gguf *g, const weight_mix *mix,
     }
     for (uint64_t i = 0; i < n; i++) {
         const tensor *t = &g->tensors.at[i];
-        roles[i].role = role_of(t);
+        roles[i].role = role_of(t, g);
         memcpy(roles[i].ne, t->ne, sizeof t->ne);
     }
     for (uint64_t i = 0; i < n && !st; i++) {
         const tensor *t = &g->tensors.at[i];
         l->at[i].from = t;
         l->at[i].to = (num_type)t->type;
-        if (roles[i].role == ROLE_NORM || roles[i].role == ROLE_ROUTER)
+        if (roles[i].role == ROLE_NORM || roles[i].role == ROLE_ROUTER ||
+            roles[i].role == ROLE_TAPS)
             continue;
         if (!(st = check_quantizable(t, o, g->path, e)))
             l->at[i].to = weight_mix_type(mix, roles, (int32_t)n, (int32_t)i);

@@ -67,12 +67,12 @@ static double loss_of(const tensor *a, const tensor *b, float *worst)
 
 TEST(quantize_gives_every_tensor_the_format_of_its_role)
 {
-    static const char *const sizes[] = {"tiny-all",           "tiny-ple",
-                                        "tiny-wide",          "dflash-tiny-laguna",
-                                        "dflash-tiny-dspark", "mtp-tiny-ordered"};
+    static const char *const sizes[] = {
+        "tiny-all",         "tiny-ple",   "tiny-wide",   "dflash-tiny-laguna", "dflash-tiny-dspark",
+        "mtp-tiny-ordered", "tiny-qwen3", "tiny-laguna", "tiny-qwen35",        "tiny-qwen35moe"};
     static const char *const types[] = {"q4_0", "q4_k_m", "q5_k_m", "q6_k", "q8_0", "q2_k"};
     const char *from = test_temp("f32.gguf"), *to = test_temp("q.gguf"), *as = test_temp("as.gguf");
-    for (int i = 0; i < 6; i++) {
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         synth(sizes[i], "f32", from);
         for (int k = 0; k < 6; k++) {
             int rc;

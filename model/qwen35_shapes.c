@@ -131,7 +131,7 @@ typedef enum {
     FF_EXP2
 } dim;
 
-typedef enum { ALWAYS, IF_FULL, IF_LINEAR, IF_DENSE, IF_MOE, IF_HEAD } condition;
+typedef enum { ALWAYS, IF_FULL, IF_LINEAR, IF_DENSE, IF_MOE, IF_HEAD, IF_TIED } condition;
 
 typedef struct {
     const char *gguf, *hf;
@@ -141,7 +141,8 @@ typedef struct {
 } tensor_row;
 
 static const tensor_row of_model[] = {
-    {"token_embd.weight", "embed_tokens.weight", ROLE_EMBD, ALWAYS, {D, VOCAB}},
+    {"token_embd.weight", "embed_tokens.weight", ROLE_EMBD, IF_TIED, {D, VOCAB}},
+    {"token_embd.weight", "embed_tokens.weight", ROLE_MATRIX, IF_HEAD, {D, VOCAB}},
     {"output_norm.weight", "norm.weight", ROLE_NORM, ALWAYS, {D}},
     {"output.weight", "", ROLE_EMBD, IF_HEAD, {D, VOCAB}},
 };
@@ -216,6 +217,8 @@ static bool has_feature(const qwen35_shape *s, int32_t il, condition when)
         return s->n_expert > 0;
     case IF_HEAD:
         return !s->tied;
+    case IF_TIED:
+        return s->tied;
     case ALWAYS:
         break;
     }

@@ -1,10 +1,10 @@
 /* dflash.c - DFlash block drafters: one pass of the drafter fills all slots of a block.
  *
  *     target's pass   copies the captured layers' streams, side by side, to `features`
- *     absorb          kept rows of `features` -> keys and values of the drafter, committed; or, as
- *                     long as nobody asks for drafts, copied to `held`
- *     propose         [last token, MASK, ...] after them -> best tokens of every slot; not
- * committed
+ *     absorb          kept rows of `features` -> keys and values of the drafter, committed. While no
+ *                     draft is wanted, the rows are copied to `held` instead
+ *     propose         [last token, MASK, ...] after them -> best tokens of every slot, not
+ *                     committed
  *
  * The drafter's keys number a timeline's tokens from `base` on, the first that it has seen without
  * a gap. Held rows come after them. All of them are absorbed in one pass when a draft is wanted,

@@ -30,7 +30,7 @@ static bool bit(const uint64_t *bits, int32_t i)
     return bits[i >> 6] >> (i & 63) & 1;
 }
 
-/* Whether a token of words alone (no mark, no placeholder) may come next. */
+/* True if the grammar allows an ordinary token next: a token that is no mark and no placeholder. */
 static bool follows(const vocab *v, const grammar_run *r, int32_t id)
 {
     err e = {0};

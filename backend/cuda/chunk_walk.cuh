@@ -25,7 +25,7 @@ struct work {
     const chunk_parts &parts;
     const row_notes &rows;
     int r0, n_rows, group;
-    int block, n_blocks; /* of those that have these rows */
+    int block, n_blocks; /* the block's number among the n_blocks that share these rows */
     bool tree;
 };
 

@@ -344,7 +344,7 @@ DEV void hide(const work &b, float (&s)[32], const tile_walk &w, int m, int h)
 {
     int r = m / b.group, lo = 0, hi = 0;
     if (r >= b.n_rows)
-        return; /* absent: nobody reads its result */
+        return; /* the tile is not full: the result of this pair is not read */
     if (takes_part(b, w.of, r) && (w.own < 0 || w.own == r))
         lo = max(w.from, b.rows.lo[r]), hi = min(w.until, b.rows.hi[r]);
     if (w.t0 >= lo && w.t0 + KEYS <= hi)
