@@ -1,8 +1,8 @@
 /* dflash.c - DFlash block drafters: one pass of the drafter fills all slots of a block.
  *
  *     target's pass   copies the captured layers' streams, side by side, to `features`
- *     absorb          kept rows of `features` -> keys and values of the drafter, committed. While no
- *                     draft is wanted, the rows are copied to `held` instead
+ *     absorb          kept rows of `features` -> keys and values of the drafter, committed. While
+ *                     no draft is wanted, the rows are copied to `held` instead
  *     propose         [last token, MASK, ...] after them -> best tokens of every slot, not
  *                     committed
  *

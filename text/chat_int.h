@@ -55,8 +55,8 @@ typedef struct chat_text {
     size_t n;
 } chat_text;
 
-/* A content part of a message that has no text (an image, a video), and the mark that templates write
- * for it. The list ends with type NULL. */
+/* A content part of a message that has no text (an image, a video), and the mark that templates
+ * write for it. The list ends with type NULL. */
 typedef struct chat_media {
     const char *type, *mark;
 } chat_media;

@@ -68,7 +68,7 @@ DEV uint32_t four_codes(const uint8_t *row, int tid)
 }
 
 /* The high bits of the columns of four_codes, moved to bit 4 of each byte. The lower half of the
- * result is of word w, the upper half of word w + 2. h: the unit's 16 bits of high bits, repeated. */
+ * result is of word w, the upper half of word w + 2. h: 16 bits of the unit, in both halves. */
 template <int BITS> DEV uint32_t high_bits(uint32_t h, int w)
 {
     constexpr uint32_t mask = BITS == 1 ? 0x00000101 : 0x00000303;

@@ -247,9 +247,9 @@ static void check_shape(rig *g, const shape *s, int32_t n_prompt)
     layer_close(g, &y);
 }
 
-/* Runs four passes: five final rows; a chain of eight rows, of which n0 are committed; a tree, of which
- * n1 are committed; three final rows. Compares them with a new run of the committed rows on the same
- * device. 0: bit-equal. */
+/* Runs four passes: five final rows; a chain of eight rows, of which n0 are committed; a tree, of
+ * which n1 are committed; three final rows. Compares them with a new run of the committed rows on
+ * the same device. 0: bit-equal. */
 static double kept_error(rig *g, layer *y, int32_t n0, int32_t n1, bool settled)
 {
     int32_t token[32], path[] = {0, 3, 4}, all[32], n = 0;
