@@ -7,7 +7,7 @@ DEBUG ?=
 # make V=1 shows the commands
 Q = $(if $(V),,@)
 MACHINE := $(shell $(CC) -dumpmachine)
-PKGS = jansson libedit libmicrohttpd libxxhash libzstd
+PKGS = jansson libcurl libedit libmicrohttpd libxxhash libzstd
 
 WARN = -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
        -Wwrite-strings -Wvla
@@ -25,8 +25,8 @@ LIBS = -ljansson -lxxhash -lzstd -lm -pthread $(SAN)
 
 # The floors, from the bottom up. Tests sit beside the code as *_test.c.
 LIB_DIRS = base num format backend backend/cpu kv model text spec engine
-APP_DIRS = apps apps/server
-APP_LIBS = -ledit -lmicrohttpd
+APP_DIRS = apps apps/hub apps/server
+APP_LIBS = -lcurl -ledit -lmicrohttpd
 ISA_SKIP := $(if $(findstring x86_64,$(MACHINE)),%_neon.c,%_avx2.c %_avx512.c %_avx512bf16.c)
 src = $(filter-out %_test.c $(ISA_SKIP),$(sort $(wildcard $(addsuffix /*.c,$(1)))))
 LIB_SRC := $(call src,$(LIB_DIRS))
@@ -66,7 +66,7 @@ TEST_OBJ := $(call obj,$(TEST_SRC))
 VERSION := $(shell sed -n 's/^.define CARAT_VERSION_[A-Z]* //p' include/carat.h | paste -sd.)
 SONAME = libcarat.so.$(firstword $(subst ., ,$(VERSION)))
 
-.PHONY: all help check test test-isa asan ubsan sanitize tsan fuzz clean floors map symbols format size \
+.PHONY: all help check test test-isa asan ubsan sanitize tsan fuzz clean floors map vendor symbols format size \
         install uninstall cli docs results results-check
 all: carat libcarat.a libcarat.so
 
@@ -104,14 +104,20 @@ $(BUILD)/apps/bundled.o: ISA = $(if $(DEMO),-DBUNDLED_MODEL='"$(DEMO)"') \
                                $(if $(DEMO_MTP),-DBUNDLED_MTP='"$(DEMO_MTP)"')
 # Files that the server sends as they are: its description, and the page at /.
 PAGE := $(if $(wildcard apps/web/index.html),$(BUILD)/page.html)
-$(BUILD)/apps/server/info.o: apps/server/openapi.json $(PAGE)
-$(BUILD)/apps/server/info.o: ISA = -DCARAT_OPENAPI='"apps/server/openapi.json"' \
-                                   $(if $(PAGE),-DCARAT_PAGE='"$(PAGE)"')
-# The page is one file: its style and scripts stand where it says "include".
-$(BUILD)/page.html: $(wildcard apps/web/*)
+$(BUILD)/apps/server/info.o: $(BUILD)/openapi.json
+$(BUILD)/apps/server/info.o: ISA = -DCARAT_OPENAPI='"$(BUILD)/openapi.json"'
+$(BUILD)/apps/server/page.o: $(PAGE) $(PAGE:=.gz)
+$(BUILD)/apps/server/page.o: ISA = $(if $(PAGE),-DCARAT_PAGE='"$(PAGE)"' -DCARAT_PAGE_GZ='"$(PAGE).gz"')
+$(BUILD)/openapi.json: apps/server/openapi.json include/carat.h
 	@mkdir -p $(@D)
-	$(Q)awk '$$2 == "include" { f = "apps/web/" $$3; n = 0; while ((getline l < f) > 0) { print l; n++ } \
-	    if (!n) { print f ": cannot be read" > "/dev/stderr"; exit 1 } next } 1' apps/web/index.html > $@.part
+	$(Q)sed 's/@VERSION@/$(VERSION)/' $< > $@
+# The page is one file, made of those in apps/web/.
+$(BUILD)/page.html: $(wildcard apps/web/* apps/web/vendor/* apps/web/vendor/*/*)
+	@mkdir -p $(@D)
+	$(Q)sh apps/web/page.sh > $@.part
+	@mv $@.part $@
+$(BUILD)/page.html.gz: $(BUILD)/page.html
+	$(Q)gzip -9 -n < $< > $@.part
 	@mv $@.part $@
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
@@ -216,7 +222,7 @@ ISA_TESTS ?= engine/ apps/ cli_test server_test demo_test soak_test session_
 test-isa: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## KERNELS=avx2: the tests of whole models, with those kernels
 	CARAT_ISA=$(KERNELS) $(BUILD)/carat_test -j 2 $(ISA_TESTS)
 
-check: test floors map symbols docs results-check ## test, plus the house rules
+check: test floors map vendor symbols docs results-check ## test, plus the house rules
 
 ASAN = -fsanitize=address -fno-omit-frame-pointer
 # Checks inside loops keep gcc from unrolling, about which it warns: no error here.
@@ -244,10 +250,14 @@ fuzz: ## make fuzz T=gguf SECS=60: libFuzzer over fuzz/fuzz_$T.c (needs clang)
 # The floors that read bytes from outside: no kernels.
 FUZZ_OBJ := $(call obj,$(call src,base num format text))
 # The reader of requests needs no connection, model or thread.
-REQUEST_OBJ := $(call obj,$(patsubst %,apps/server/%.c,request fields tools jsonw answer api_chat \
-    api_completions api_responses api_messages))
+REQUEST_OBJ := $(call obj,$(patsubst %,apps/server/%.c,request fields sampling forms known tools jsonw \
+    answer api_chat api_completions api_responses api_messages api_llama api_ollama embed_form) \
+    engine/sample_check.c)
 $(BUILD)/fuzz_request: FUZZ_OBJ += $(REQUEST_OBJ)
 $(BUILD)/fuzz_request: $(REQUEST_OBJ)
+HEADERS_OBJ := $(call obj,apps/server/headers.c)
+$(BUILD)/fuzz_headers: FUZZ_OBJ += $(HEADERS_OBJ)
+$(BUILD)/fuzz_headers: $(HEADERS_OBJ)
 SNAPSHOT_OBJ := $(call obj,$(call src,kv) backend/ops.c backend/pass.c)
 $(BUILD)/fuzz_snapshot: FUZZ_OBJ += $(SNAPSHOT_OBJ)
 $(BUILD)/fuzz_snapshot: $(SNAPSHOT_OBJ)
@@ -255,6 +265,13 @@ DRAFT_OBJ := $(call obj,$(patsubst %,apps/%.c,convert_config convert_draft_confi
     $(patsubst %,model/%.c,shapes gemma4_shapes dflash_shapes gemma4_mtp_shapes draft_kind))
 $(BUILD)/fuzz_draft: FUZZ_OBJ += $(DRAFT_OBJ)
 $(BUILD)/fuzz_draft: $(DRAFT_OBJ)
+HUB_OBJ := $(call obj,$(call src,apps/hub))
+$(BUILD)/fuzz_hub: FUZZ_OBJ += $(HUB_OBJ)
+$(BUILD)/fuzz_hub: LIBS += -lcurl
+$(BUILD)/fuzz_hub: $(HUB_OBJ)
+TOML_OBJ := $(call obj,apps/toml.c)
+$(BUILD)/fuzz_toml: FUZZ_OBJ += $(TOML_OBJ)
+$(BUILD)/fuzz_toml: $(TOML_OBJ)
 VOCAB_OBJ := $(call obj,engine/text_file.c)
 $(BUILD)/fuzz_vocab: FUZZ_OBJ += $(VOCAB_OBJ)
 $(BUILD)/fuzz_vocab: $(VOCAB_OBJ)
@@ -272,6 +289,10 @@ floors: ## fail on an #include that goes up the house
 	@tools/floors.sh
 map: ## fail on a file that DESIGN.md does not name, or that does not exist
 	@tools/map.sh
+vendor: ## fail when a file of another project is not the one that apps/web/vendor/VENDOR names
+	@cd apps/web/vendor && grep -v '^#' VENDOR | sha256sum -c --quiet
+	@cd apps/web/vendor && find . -type f ! -name VENDOR | while read -r f; do \
+	    grep -q "  $${f#./}$$" VENDOR || { echo "apps/web/vendor/VENDOR does not name $$f"; exit 1; }; done
 symbols: libcarat.a libcarat.so ## fail on a global name in a library that is not carat_*
 	@bad=$$({ $(NM) -g --defined-only libcarat.a; $(NM) -D --defined-only libcarat.so; } | \
 	    awk 'NF == 3 && $$3 !~ /^(carat_|_)/ { print $$3 }'); \
@@ -297,6 +318,9 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 DEST = $(DESTDIR)$(PREFIX)
 DESTLIB = $(DESTDIR)$(LIBDIR)
+# Where the shells look for completions, under PREFIX/share.
+ZSH_DIR ?= zsh/site-functions
+COMPLETIONS = bash-completion/completions/carat $(ZSH_DIR)/_carat fish/vendor_completions.d/carat.fish
 install: all carat.1 ## program, libraries, header, man page and bundled model, to DESTDIR and PREFIX
 	install -d $(DEST)/bin $(DEST)/include $(DEST)/share/man/man1 $(DESTLIB)/pkgconfig
 	install -m 755 carat $(DEST)/bin/carat
@@ -310,11 +334,19 @@ install: all carat.1 ## program, libraries, header, man page and bundled model, 
 	    'Libs: -L$${libdir} -lcarat' 'Libs.private: -ljansson -lxxhash -lzstd -lm -pthread' \
 	    'Cflags: -I$${includedir}' > $(DESTLIB)/pkgconfig/carat.pc
 	install -m 644 carat.1 $(DEST)/share/man/man1/carat.1
+	install -d $(addprefix $(DEST)/share/,$(dir $(COMPLETIONS)))
+	for f in $(COMPLETIONS); do case $$f in bash*) s=bash ;; zsh*) s=zsh ;; *) s=fish ;; esac; \
+	    $(BUILD)/carat completion $$s > $(DEST)/share/$$f && chmod 644 $(DEST)/share/$$f || exit 1; done
 	if [ -f models/demo.gguf ]; then install -d $(DEST)/share/carat && \
 	    install -m 644 models/demo.gguf $(DEST)/share/carat/demo.gguf; fi
 uninstall:
 	rm -f $(DEST)/bin/carat $(DEST)/include/carat.h $(DESTLIB)/libcarat.a $(DESTLIB)/libcarat.so* \
-	    $(DESTLIB)/pkgconfig/carat.pc $(DEST)/share/man/man1/carat.1 $(DEST)/share/carat/demo.gguf
+	    $(DESTLIB)/pkgconfig/carat.pc $(DEST)/share/man/man1/carat.1 $(DEST)/share/carat/demo.gguf \
+	    $(addprefix $(DEST)/share/,$(COMPLETIONS))
+
+.PHONY: deb
+deb: all carat.1 ## Debian packages of program, library and header, in build/deb
+	@tools/deb.sh $(VERSION) $(BUILD)/deb BUILD=$(BUILD) $(if $(CUDA),CUDA=$(CUDA))
 
 clean: ## remove what was built
 	rm -rf build carat carat.1 libcarat.a libcarat.so*

@@ -41,7 +41,7 @@ typedef struct bench_options {
 } bench_options;
 
 static const option table[] = {
-    OPT_STR(bench_options, model, "model", 'm', "FILE", "the GGUF file (default: the bundled one)"),
+    OPT_STR(bench_options, model, "model", 'm', "FILE", "a GGUF file, or the name of a model (carat list); default: the bundled one"),
     OPT_STR(bench_options, prompt, "prompt", 'p', "LIST", "prompt lengths (default: 512)"),
     OPT_STR(bench_options, gen, "gen", 'n', "LIST", "numbers of decoded tokens (default: 128)"),
     OPT_STR(bench_options, depth, "depth", 'd', "LIST", "tokens already in the cache (default: 0)"),

@@ -4,17 +4,25 @@
 
 #include "apps/options.h"
 
+extern const command command_config;
+extern const command command_completion;
 extern const command command_convert;
 extern const command command_daemon;
+extern const command command_history;
 extern const command command_inspect;
 extern const command command_bench;
 extern const command command_kld;
+extern const command command_list;
 extern const command command_logits;
+extern const command command_pull;
 extern const command command_quantize;
+extern const command command_rm;
 extern const command command_run;
 extern const command command_serve;
+extern const command command_show;
 extern const command command_synth;
 
-extern const command *const commands[]; /* main.c; ends with NULL */
+enum { COMMANDS_MAX = 64 };
+extern const command *const commands[]; /* commands.c; ends with NULL */
 
 #endif

@@ -7,7 +7,7 @@
  * samples from its own seed, independent of earlier requests. A request names its whole prompt. The
  * session, or the restored snapshot, compares it token by token and reuses the equal beginning.
  */
-#include "apps/bundled.h"
+#include "apps/named.h"
 #include "apps/cache_options.h"
 #include "apps/commands.h"
 #include "apps/daemon_int.h"
@@ -38,7 +38,7 @@ typedef struct daemon_options {
 
 static const option table[] = {
     OPT_STR(daemon_options, model, "model", 'm', "FILE",
-            "the GGUF file (default: the bundled model)"),
+            "a GGUF file, or the name of a model (carat list); default: the bundled one"),
     OPT_INT(daemon_options, stream_fd, "stream-fd", 0, "N", 0, 1 << 20,
             "write tokens to this open file: int32 each, -1 after the last"),
     OPT_STR(daemon_options, tokens_file, "tokens-file", 0, "FILE",
@@ -421,7 +421,7 @@ static status open_all(service *v, const daemon_options *o, carat_error *e)
     device_options_apply(&where, &mo);
     if (v->stream_fd >= 0 && fcntl(v->stream_fd, F_GETFD) < 0)
         return err_set(e, E_ARG, "--stream-fd %d: no such file is open", v->stream_fd);
-    if ((st = o->model ? carat_model_open(o->model, &mo, &v->m, e) : bundled_open(&mo, &v->m, e)))
+    if ((st = named_open(o->model, &mo, &v->m, e)))
         return st;
     if ((st = carat_session_open(v->m, &so, &v->s, e)))
         return st;

@@ -6,6 +6,7 @@
 #include "apps/commands.h"
 #include "apps/device_options.h"
 #include "apps/inspect_int.h"
+#include "apps/hub/hub.h"
 #include "apps/kv_options.h"
 #include "apps/term.h"
 
@@ -249,6 +250,7 @@ static int run_inspect(const command *c, int argc, char **argv)
     carat_model *m = NULL;
     inspect_report r = {0};
     gguf g = {0};
+    model_found file = {0}, target = {0};
     err e = {0};
     status st;
     if (stop)
@@ -257,17 +259,20 @@ static int run_inspect(const command *c, int argc, char **argv)
     device_options_apply(&o.where, &mo);
     if ((st = options_repack(o.repack, &mo.no_repack, &e)))
         goto out;
-    if ((st = gguf_open(&g, argv[0], false, NULL, NULL, &e)))
+    if ((st = model_find(argv[0], &file, &e)) ||
+        (o.target && (st = model_find(o.target, &target, &e))))
+        goto out;
+    if ((st = gguf_open(&g, file.path, false, NULL, NULL, &e)))
         goto out;
     r.g = &g;
     count_parameters(&r);
     so.n_ctx = (int32_t)o.n_ctx;
     kv_options_apply(&o.kv, &so);
-    inspect_draft_open(&r.draft, argv[0], &g);
+    inspect_draft_open(&r.draft, file.path, &g);
     if (o.target)
-        inspect_draft_plan(&r.draft, argv[0], o.target, &mo, &so);
+        inspect_draft_plan(&r.draft, file.path, target.path, &mo, &so);
     if ((!o.target || r.draft.kind == DRAFT_NONE) &&
-        !carat_model_open(argv[0], &mo, &m, &r.why_not) &&
+        !carat_model_open(file.path, &mo, &m, &r.why_not) &&
         !carat_plan(m, &so, &r.plan, &r.why_not)) {
         r.n_kinds = carat_plan_kv(m, &so, r.kind, INSPECT_KINDS, NULL);
         r.n_weights = carat_plan_weights(m, r.weight, INSPECT_KINDS);
@@ -294,6 +299,8 @@ out:
     inspect_draft_close(&r.draft);
     carat_model_close(m);
     gguf_close(&g);
+    model_found_free(&file);
+    model_found_free(&target);
     if (st)
         term_error(&e);
     return st ? 1 : 0;
@@ -301,11 +308,13 @@ out:
 
 const command command_inspect = {
     .name = "inspect",
-    .operands = "FILE.gguf",
+    .operands = "FILE",
     .summary = "Show what a model file holds and what running it would cost",
     .about =
         "Prints the metadata, the tensors, the parameters and, for models that carat runs, the\n"
-        "memory that a session needs. Works for every GGUF file and loads nothing. Of a drafter\n"
+        "memory that a session needs. FILE may be the name of a model (carat list). Works for "
+        "every\n"
+        "GGUF file and loads nothing. Of a drafter\n"
         "it prints what the drafter sees and drafts, contradictions in the file, and with\n"
         "--target what it costs beside its model. Any model may draft for a larger one.",
     .options = table,

@@ -8,6 +8,7 @@
 #include "apps/ids.h"
 #include "apps/device_options.h"
 #include "apps/kv_options.h"
+#include "apps/named.h"
 #include "apps/term.h"
 #include "base/clock.h"
 #include "base/map.h"
@@ -26,7 +27,7 @@ typedef struct logits_options {
 } logits_options;
 
 static const option table[] = {
-    OPT_STR(logits_options, model, "model", 'm', "FILE", "the GGUF file"),
+    OPT_STR(logits_options, model, "model", 'm', "FILE", "a GGUF file, or the name of a model (carat list)"),
     OPT_STR(logits_options, tokens, "tokens", 0, "FILE", "token ids, int32 little-endian"),
     OPT_STR(logits_options, out, "output", 'o', "FILE", "logits, f32 little-endian"),
     OPT_FLAG(logits_options, all, "all", 0, "logits of every token (the default)"),
@@ -120,7 +121,7 @@ static int run_logits(const command *c, int argc, char **argv)
                               .log = write_log};
     device_options_apply(&o.where, &mo);
     if ((st = options_repack(o.repack, &mo.no_repack, &e)) ||
-        (st = carat_model_open(o.model, &mo, &m, &e)))
+        (st = named_open(o.model, &mo, &m, &e)))
         goto out;
     carat_model_info info;
     carat_model_get_info(m, &info);

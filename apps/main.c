@@ -6,6 +6,9 @@
  */
 #include "apps/commands.h"
 
+#include "apps/complete.h"
+
+#include "base/nearest.h"
 #include "base/show.h"
 #include "carat.h"
 
@@ -13,18 +16,6 @@
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
-
-const command *const commands[] = {&command_run,
-                                   &command_serve,
-                                   &command_bench,
-                                   &command_inspect,
-                                   &command_convert,
-                                   &command_quantize,
-                                   &command_synth,
-                                   &command_logits,
-                                   &command_kld,
-                                   &command_daemon,
-                                   NULL};
 
 #define HELP_SUMMARY "This list, or the help of a command"
 #define VERSION_SUMMARY "The version"
@@ -58,6 +49,15 @@ static const command *find_command(const char *name)
     return NULL;
 }
 
+static const char *nearest_command(const char *name)
+{
+    const char *names[COMMANDS_MAX];
+    size_t n = 0;
+    for (const command *const *c = commands; *c && n < COMMANDS_MAX; c++)
+        names[n++] = (*c)->name;
+    return nearest_word(name, names, n);
+}
+
 /* The exit status after printing: 1, with a message, if stdout took less than everything. */
 static int printed(void)
 {
@@ -88,6 +88,10 @@ int main(int argc, char **argv)
         options_print_markdown(commands, stdout);
         return printed();
     }
+    if (!strcmp(name, "__complete")) { /* the scripts of `carat completion` ask this */
+        complete_print(argc - 2, argv + 2);
+        return printed();
+    }
     bool help = !strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h");
     if (help && argc < 3) {
         usage(stdout);
@@ -102,7 +106,10 @@ int main(int argc, char **argv)
     }
     const command *c = find_command(name);
     if (!c) {
-        fprintf(stderr, "carat: there is no command '%s'\nTry 'carat help'.\n", SHOWN(name));
+        const char *near = nearest_command(name);
+        fprintf(stderr, "carat: there is no command '%s'", SHOWN(name));
+        fprintf(stderr, near ? "; did you mean '%s'?" : "", near);
+        fputs("\nTry 'carat help'.\n", stderr);
         return 2;
     }
     if (help) {

@@ -9,7 +9,10 @@
  *
  * Accepted: --name VALUE, --name=VALUE, -x VALUE, -xVALUE, flags, "--" ends options. Options and
  * operands may be mixed. An unknown option or a value out of range gives one sentence on stderr and
- * exit status 2. Of an option given twice the last value counts; an OPT_LIST keeps every value.
+ * exit status 2. -hf, -hfr and -hff stand for --hf-repo and --hf-file. Of an option given twice
+ * the last value counts; an OPT_LIST keeps every value. An OPT_MAYBE takes --name=VALUE, --name,
+ * and --name N where the next word is a number.
+ * After -x VALUE of an OPT_FILES, the words that follow and name existing files are values too.
  */
 #ifndef APPS_OPTIONS_H
 #define APPS_OPTIONS_H
@@ -26,14 +29,21 @@ typedef enum option_kind {
     OPTION_INT,
     OPTION_REAL,
     OPTION_STR,
-    OPTION_LIST
+    OPTION_MAYBE, /* a string that may be left out: then it is "" */
+    OPTION_LIST,
+    OPTION_FILES /* a list; words after a value that name files belong to it: --file *.c */
 } option_kind;
 
-enum { OPTION_LIST_MAX = 64 }; /* values of one repeatable option */
+enum {
+    OPTION_LIST_MAX = 64,   /* values of one repeatable option */
+    OPTION_FILES_MAX = 256, /* of one OPT_FILES: a pattern of the shell may be many */
+    OPTION_ROWS_MAX = 160,  /* rows of a table */
+    OPTION_LAYER_COMMAND_LINE = 1
+};
 
 /* The values of a repeatable option, in the order given. The strings are argv's. */
 typedef struct option_list {
-    const char *at[OPTION_LIST_MAX];
+    const char *at[OPTION_FILES_MAX];
     int n;
 } option_list;
 
@@ -67,6 +77,14 @@ typedef struct option {
     {                                                                                              \
         name, letter, OPTION_LIST, arg, 0, 0, offsetof(T, field), help                             \
     }
+#define OPT_MAYBE(T, field, name, letter, arg, help)                                               \
+    {                                                                                              \
+        name, letter, OPTION_MAYBE, arg, 0, 0, offsetof(T, field), help                            \
+    }
+#define OPT_FILES(T, field, name, letter, arg, help)                                               \
+    {                                                                                              \
+        name, letter, OPTION_FILES, arg, 0, 0, offsetof(T, field), help                            \
+    }
 #define OPT_END                                                                                    \
     {                                                                                              \
         NULL, 0, OPTION_FLAG, NULL, 0, 0, 0, NULL                                                  \
@@ -90,6 +108,25 @@ typedef struct command {
 /* Fills opts, in which the caller has set the defaults. Moves the operands to the front of argv and
  * counts them in *n_operands. Returns 0, or the exit status + 1: 1 after --help, 3 on wrong use. */
 int options_parse(const command *c, int argc, char **argv, void *opts, int *n_operands);
+
+/* Which layer has set each row of a table: 0 none, 1 the command line, higher numbers what yields
+ * to it, such as the environment or a file of presets. Starts zeroed. */
+typedef struct option_marks {
+    unsigned char layer[OPTION_ROWS_MAX];
+} option_marks;
+/* options_parse, which also marks the rows that the command line has set. */
+int options_parse_marked(const command *c, int argc, char **argv, void *opts, int *n_operands,
+                         option_marks *m);
+/* Sets one option by its long name, in which '-' and '_' are equal. value: as on the command line;
+ * of a flag "true", "false" or NULL, which is true. Strings are not copied: they must outlive opts.
+ * Where a lower layer has set the option, nothing happens. Within one layer the last value counts,
+ * and a list keeps every value. m may be NULL: then the value always counts. E_ARG with a sentence
+ * for an unknown name ("did you mean") or a bad value; opts is then unchanged. */
+status options_set(const option *table, const char *name, const char *value, void *opts,
+                   option_marks *m, int layer, err *e);
+/* The row with this long name, or NULL. Its number is the difference to table. */
+const option *options_find(const option *table, const char *name);
+
 /* Reads the value of --repack (NULL: not given) into *off, for carat_model_options.no_repack. */
 status options_repack(const char *text, bool *off, err *e);
 void options_print_help(const command *c, FILE *out);

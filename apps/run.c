@@ -2,28 +2,36 @@
  *
  *     carat run "What is carat?"            one answer
  *     carat run "Summarise this:" < file    stdin first, then the words of the command line
+ *     carat run -f main.c "Find the bug"    a file, then the words
  *     carat run                             on a terminal: a conversation
  */
 #include "apps/commands.h"
 #include "apps/run_int.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "base/show.h"
 
 #include <errno.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
     PROMPT_MAX = 256 << 20, /* bytes of a prompt: far above any context */
     RESULT_ROUNDS_MAX = 8,  /* rounds of tool calls before the run counts as a loop and ends */
+    CALLS_MAX = 256,        /* tool calls of one answer that get results */
     EXIT_INTERRUPTED = 130
 };
 
 static const option table[] = {
-    OPT_STR(run_options, model, "model", 'm', "FILE", "the GGUF file (default: the bundled model)"),
+    OPT_STR(run_options, model, "model", 'm', "FILE",
+            "a GGUF file, or the name of a model (carat list); default: the bundled one"),
+    OPT_HUB(run_options),
+    OPT_CONFIG(run_options),
     OPT_STR(run_options, prompt_file, "prompt", 'p', "FILE",
             "read the prompt from a file; - is stdin"),
+    OPT_FILES(
+        run_options, files, "file", 'f', "FILE",
+        "put a text file in front of the prompt, under its name; repeatable, and -f *.c works"),
     OPT_INT(run_options, n_tokens, "tokens", 'n', "N", 0, 1 << 30,
             "most tokens of an answer (default: until the context is full)"),
     OPT_STR(run_options, system, "system", 's', "TEXT", "the system message"),
@@ -47,21 +55,14 @@ static const option table[] = {
              "the result of a tool call in a one-shot run; repeatable, the last one repeats"),
     OPT_STR(run_options, messages_file, "messages", 0, "FILE",
             "begin with a saved conversation (JSON)"),
+    OPT_MAYBE(run_options, resume, "resume", 0, "WHICH",
+              "go on with a kept conversation: the last, or a number or part of a title (carat "
+              "history)"),
+    OPT_FLAG(run_options, no_history, "no-history", 0,
+             "keep neither this conversation nor the typed lines"),
     OPT_FLAG(run_options, raw, "raw", 0, "complete the text as it is: no chat format"),
     OPT_FLAG(run_options, interactive, "interactive", 'i', "converse after the given prompt"),
-    OPT_REAL(run_options, temperature, "temp", 0, "X", 0, 100,
-             "temperature; 0 takes the likeliest token"),
-    OPT_INT(run_options, top_k, "top-k", 0, "N", 0, 1 << 30, "keep the N likeliest tokens; 0 all"),
-    OPT_REAL(run_options, top_p, "top-p", 0, "X", 0, 1,
-             "keep the likeliest tokens whose probabilities sum to X"),
-    OPT_REAL(run_options, min_p, "min-p", 0, "X", 0, 1,
-             "keep tokens with X times the probability of the likeliest"),
-    OPT_REAL(run_options, repeat_penalty, "repeat-penalty", 0, "X", 0.01, 100,
-             "make recent tokens less likely: logits above 0 / X, others * X; 1 is off"),
-    OPT_REAL(run_options, presence_penalty, "presence-penalty", 0, "X", -100, 100,
-             "taken from the logit of every recent token; 0 is off"),
-    OPT_REAL(run_options, frequency_penalty, "frequency-penalty", 0, "X", -100, 100,
-             "the same, times the number of occurrences; 0 is off"),
+    OPT_SAMPLE(run_options),
     OPT_LIST(run_options, logit_bias, "logit-bias", 0, "ID=X",
              "add X to the logit of a token; -inf bans it; repeatable"),
     OPT_LIST(run_options, stop, "stop", 0, "TEXT", "end the answer before this text; repeatable"),
@@ -96,6 +97,10 @@ static const option table[] = {
     OPT_FLAG(run_options, quiet, "quiet", 'q', "no speed line"),
     OPT_FLAG(run_options, json_events, "json-events", 0,
              "every event of the answer as a line of JSON"),
+    OPT_STR(
+        run_options, format, "format", 0, "FORMAT",
+        "of stdout: text (default), or json: one object with answer, thinking, calls, usage and "
+        "timings"),
     OPT_END};
 
 /* A closed stdin counts as an empty one, but is an error when `-p -` names it. */
@@ -139,7 +144,7 @@ static status gather(const run_options *o, int n_words, char **words, str *out, 
         str_put(out, bytes, n);
         mem_free(bytes);
     }
-    if (from_stdin || (!isatty(STDIN_FILENO) && !o->interactive && (!o->prompt_file || !n_words)))
+    if (from_stdin || (!isatty(STDIN_FILENO) && (!o->prompt_file || !n_words)))
         if ((st = read_stdin(out, from_stdin, e)))
             return st;
     if (!o->raw)
@@ -150,6 +155,18 @@ static status gather(const run_options *o, int n_words, char **words, str *out, 
         str_puts(out, words[i]);
     }
     return out->bad ? err_memory(e, "the prompt", out->n) : OK;
+}
+
+static status gather_files(const run_options *o, str *out, err *e)
+{
+    status st;
+    for (int i = 0; i < o->files.n; i++) {
+        if ((st = message_add_file(out, o->files.at[i], o->raw, e)))
+            return st;
+        if (out->n > PROMPT_MAX)
+            return err_set(e, E_LIMIT, "--file: files of more than %d bytes", PROMPT_MAX);
+    }
+    return OK;
 }
 
 static uint32_t random_seed(void)
@@ -168,93 +185,103 @@ static uint32_t random_seed(void)
 static status answer_once(chat *c, const run_options *o, const str *prompt, err *e)
 {
     status st;
-    if (prompt->n && (st = chat_add_user(c, prompt->at, prompt->n, e)))
+    if ((prompt->n || c->n_files) && (st = chat_add_user(c, str_text(prompt), prompt->n, e)))
         return st;
     if ((st = chat_answer(c, e)))
         return st;
     const option_list *results = &o->result;
     int next = 0;
     for (int round = 0; results->n && chat_open_calls(c) && round < RESULT_ROUNDS_MAX; round++) {
+        const char *given[CALLS_MAX];
+        int n_given = 0;
+        if (chat_open_calls(c) > CALLS_MAX)
+            return err_set(e, E_LIMIT, "an answer with more than %d tool calls", CALLS_MAX);
         while (chat_open_calls(c)) {
             const char *result = results->at[next < results->n ? next++ : results->n - 1];
             term_note("result: %s", result);
             if ((st = chat_add_result(c, result, e)))
                 return st;
+            given[n_given++] = result;
         }
+        if (c->out.format == ANSWER_OBJECT && (st = answer_keep_calls(&c->out, given, e)))
+            return st;
         if ((st = chat_answer(c, e)))
             return st;
     }
     return OK;
 }
 
-/* True of "gemma4", "llama3.2:1b", "google/gemma-3-4b" and "model.gguf": one word with the name of
- * a family of models and a number, or the name of a model file. */
-static bool looks_like_model(const char *word)
+/* --format decides what stdout is, --json and --json-schema what the answer is. Returns 0, or the
+ * exit status + 1 after a sentence. Leaves NULL in o->format for plain text. */
+static int check_formats(run_options *o)
 {
-    static const char *const families[] = {"gemma", "llama",    "qwen",    "mistral", "mixtral",
-                                           "phi",   "deepseek", "gpt-oss", "granite", "smollm"};
-    size_t n = strlen(word);
-    if (strspn(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:/-") != n)
-        return false;
-    if (n > 5 && !strcasecmp(word + n - 5, ".gguf"))
-        return true;
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
-        const char *at = strcasestr(word, families[i]);
-        if (at && strpbrk(at, "0123456789:"))
-            return true;
-    }
-    return false;
-}
-
-/* In other programs the first argument is a model or a file. Here it is part of the prompt, so a
- * first word that looks like one gets a note. */
-static void doubt_first_word(int n_words, char **words)
-{
-    struct stat st;
-    if (n_words && looks_like_model(words[0]))
-        term_note("'%s' looks like a model but is read as part of the prompt: carat run -m FILE "
-                  "names a model",
-                  words[0]);
-    else if (n_words > 1 && !stat(words[0], &st) && S_ISREG(st.st_mode))
-        term_note("'%s' is a file but its name is read as part of the prompt: carat run -p FILE "
-                  "reads a prompt",
-                  words[0]);
+    if (o->format && !strcmp(o->format, "text"))
+        o->format = NULL;
+    if (o->format && strcmp(o->format, "json"))
+        fprintf(stderr, "carat run: --format %s: expected text or json\n", SHOWN(o->format));
+    else if (o->format && o->json_events)
+        fprintf(stderr, "carat run: --format json and --json-events exclude each other\n");
+    else
+        return 0;
+    return 3;
 }
 
 static int run_run(const command *cmd, int argc, char **argv)
 {
     run_options o = {.seed = RUN_UNSET,
-                     .top_k = RUN_UNSET,
-                     .temperature = RUN_UNSET,
-                     .top_p = RUN_UNSET,
-                     .min_p = RUN_UNSET,
-                     .repeat_penalty = RUN_UNSET,
+                     .sample = SAMPLE_OPTIONS_UNSET,
                      .cache = CACHE_OPTIONS_NONE};
-    int n_words, code = 0, bad = options_parse(cmd, argc, argv, &o, &n_words);
+    bool literal = run_has_dashes(argc, argv);
+    config settings;
+    int n_words, code = 0, bad = config_parse(cmd, argc, argv, &o, &n_words, &settings);
     chat c = {0};
-    str prompt = {0};
+    str prompt = {0}, files = {0};
+    model_found pulled;
+    json_t *kept = NULL;
+    talk_place place = {0};
     err e = {0};
     status st;
 
-    if (bad)
+    if (bad || (bad = check_formats(&o))) {
+        config_free(&settings);
         return bad - 1;
+    }
     term_init();
     term_watch(NULL);
-    if (!o.model)
-        doubt_first_word(n_words, argv);
+    o.model_typed = config_typed(&settings, cmd, "model") || o.hub.repo;
+    if ((st = hub_options_take(&o.hub, &o.model, &pulled, &e)) ||
+        (st = run_take_model(&o, &n_words, &argv, literal, &e))) {
+        term_error(&e);
+        model_found_free(&pulled);
+        config_free(&settings);
+        return st == E_CANCELLED ? EXIT_INTERRUPTED : st == E_ARG ? 2 : 1;
+    }
     bool tty = isatty(STDIN_FILENO);
     bool converse = o.interactive || (tty && !n_words && !o.prompt_file);
-    if (o.interactive && !tty) {
-        fprintf(stderr, "carat run: --interactive needs a terminal on stdin\n");
-        return 2;
-    }
-    if ((st = gather(&o, n_words, argv, &prompt, &e)))
+    if ((st = gather_files(&o, &files, &e)) || (st = gather(&o, n_words, argv, &prompt, &e)))
         goto out;
-    if (!converse && !prompt.n && !o.messages_file) {
+    /* What stdin held is read by now; the conversation goes on at the terminal. */
+    if (o.interactive && !tty && !term_take_terminal()) {
+        fprintf(stderr, "carat run: --interactive needs a terminal, and there is none\n");
+        code = 2;
+        goto out;
+    }
+    if (converse && o.format) {
+        fprintf(stderr, "carat run: --format json is for one answer, not for a conversation\n");
+        code = 2;
+        goto out;
+    }
+    if (!converse && !prompt.n && !files.n && !o.messages_file) {
         fprintf(stderr, "carat run: the prompt is empty\nTry 'carat run --help'.\n");
         code = 2;
         goto out;
     }
+    if (o.resume && o.messages_file) {
+        st = err_set(&e, E_ARG, "--resume and --messages exclude each other");
+        goto out;
+    }
+    if (o.resume && (st = chat_find_talk(o.resume, &o, &kept, &place, &e)))
+        goto out;
     /* A bad prompt is reported before the model is loaded, which may take long. */
     if (!o.raw && (st = check_utf8("the prompt", str_text(&prompt), prompt.n, &e)))
         goto out;
@@ -268,8 +295,18 @@ static int run_run(const command *cmd, int argc, char **argv)
         c.sampling.seed = random_seed();
     if (converse)
         c.out.interactive = true;
-    if (prompt.n || (!converse && o.messages_file)) {
+    c.keep = converse && !o.no_history && !talks_off();
+    if (kept && (st = chat_resume(&c, kept, &place, &e)))
+        goto out;
+    if (kept && converse && !prompt.n)
+        chat_show_last(&c);
+    c.files = files;
+    c.n_files = files.n ? o.files.n : 0;
+    files = (str){0};
+    if (prompt.n || (!converse && (o.messages_file || c.n_files))) {
         if ((st = answer_once(&c, &o, &prompt, &e)))
+            goto out;
+        if (o.format && (st = answer_print_object(&c.out, &c.timings, c.s, c.info.name, &e)))
             goto out;
         if (!converse && c.out.finish == CARAT_FINISH_CANCELLED)
             code = EXIT_INTERRUPTED;
@@ -283,8 +320,12 @@ out:
         code = st == E_CANCELLED ? EXIT_INTERRUPTED : 1;
     }
     chat_close(&c);
+    model_found_free(&pulled);
+    config_free(&settings);
     term_converse(false);
     str_free(&prompt);
+    str_free(&files);
+    json_decref(kept); /* o.model may be a string of it */
     return code;
 }
 
@@ -299,8 +340,10 @@ const command command_run = {
         "The answer goes to stdout, everything else to stderr. A tool call of a one-shot run is\n"
         "printed as one line of JSON with name and arguments.\n\n"
         "Ctrl-C ends the answer; a second one ends the program. NO_COLOR is respected. The "
-        "history\n"
-        "of typed lines is kept in $XDG_STATE_HOME/carat/history (~/.local/state by default).",
+        "typed\n"
+        "lines and the conversations on a terminal are kept in $XDG_STATE_HOME/carat\n"
+        "(~/.local/state/carat by default), for you alone: see carat help history. --no-history,\n"
+        "or CARAT_NO_HISTORY in the environment, keeps neither.",
     .options = table,
     .n_operands_max = -1,
     .run = run_run};

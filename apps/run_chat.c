@@ -59,20 +59,10 @@ static status choose_sampling(chat *c, const run_options *o, err *e)
     carat_sampling *p = &c->sampling;
     status st;
     carat_sampling_default(c->m, p);
-    if (o->temperature != RUN_UNSET)
-        p->temperature = (float)o->temperature;
+    if ((st = sample_options_apply(&o->sample, p, e)))
+        return st;
     if (o->greedy)
         p->temperature = 0;
-    if (o->top_k != RUN_UNSET)
-        p->top_k = (int32_t)o->top_k;
-    if (o->top_p != RUN_UNSET)
-        p->top_p = (float)o->top_p;
-    if (o->min_p != RUN_UNSET)
-        p->min_p = (float)o->min_p;
-    if (o->repeat_penalty != RUN_UNSET)
-        p->repeat_penalty = (float)o->repeat_penalty;
-    p->presence_penalty = (float)o->presence_penalty;
-    p->frequency_penalty = (float)o->frequency_penalty;
     if (c->seed_given)
         p->seed = (uint32_t)o->seed;
     p->ignore_eog = o->ignore_eog;
@@ -82,6 +72,27 @@ static status choose_sampling(chat *c, const run_options *o, err *e)
     p->bias = c->bias;
     p->n_bias = o->logit_bias.n;
     return OK;
+}
+
+status chat_apply_settings(chat *c, err *e)
+{
+    uint32_t seed = c->sampling.seed;
+    c->seed_given = c->o.seed != RUN_UNSET;
+    status st = choose_sampling(c, &c->o, e);
+    if (!c->seed_given)
+        c->sampling.seed = seed;
+    c->max_tokens = (int32_t)c->o.n_tokens;
+    return st;
+}
+
+char *chat_keep_text(chat *c, const char *text)
+{
+    char *block = mem_alloc(sizeof c->texts + strlen(text) + 1);
+    if (!block)
+        return NULL;
+    memcpy(block, &c->texts, sizeof c->texts);
+    c->texts = block;
+    return strcpy(block + sizeof c->texts, text);
 }
 
 static status open_form(chat *c, bool starts_thinking, carat_grammar **g, err *e)
@@ -121,15 +132,7 @@ static status load_form(chat *c, const run_options *o, err *e)
 status chat_open(chat *c, const run_options *o, err *e)
 {
     status st;
-    *c = (chat){.max_tokens = (int32_t)o->n_tokens,
-                .preserve_thinking = o->preserve_thinking,
-                .drop_thinking = o->drop_thinking,
-                .effort = o->effort,
-                .raw = o->raw,
-                .quiet = o->quiet,
-                .trace_rounds = o->spec_trace,
-                .stop = o->stop,
-                .seed_given = o->seed != RUN_UNSET};
+    *c = (chat){.o = *o, .raw = o->raw, .quiet = o->quiet};
     if (o->think && o->no_think)
         return err_set(e, E_ARG, "--think and --no-think exclude each other");
     if (o->preserve_thinking && o->drop_thinking)
@@ -164,11 +167,12 @@ status chat_open(chat *c, const run_options *o, err *e)
         term_note("%s has no chat format: completing plain text", c->info.name);
         c->raw = true;
     }
-    if ((st = choose_sampling(c, o, e)) || (st = load_form(c, o, e)))
+    if ((st = chat_apply_settings(c, e)) || (st = load_form(c, o, e)))
         goto out;
     if ((st = carat_session_open(c->m, &so, &c->s, e)))
         goto out;
-    if ((st = answer_init(&c->out, o->json_events, false, e)))
+    answer_format format = o->json_events ? ANSWER_EVENTS : o->format ? ANSWER_OBJECT : ANSWER_TEXT;
+    if ((st = answer_init(&c->out, format, false, e)))
         goto out;
     c->messages = json_array();
     if (!c->messages) {
@@ -192,6 +196,12 @@ void chat_close(chat *c)
     if (c->s)
         term_watch(NULL); /* the session is closed below: no signal may cancel it any more */
     answer_free(&c->out);
+    while (c->texts) {
+        char *block = c->texts;
+        memcpy(&c->texts, block, sizeof c->texts);
+        mem_free(block);
+    }
+    str_free(&c->files);
     str_free(&c->raw_text);
     mem_free(c->form);
     mem_free(c->tools);
@@ -250,9 +260,42 @@ status chat_load_tools(chat *c, const char *path, err *e)
     return OK;
 }
 
+void chat_drop_tools(chat *c)
+{
+    mem_free(c->tools);
+    c->tools = NULL;
+}
+
+/* c->files holds the files, and then the whole message. */
+static status add_user_with_files(chat *c, const char *text, size_t n, err *e)
+{
+    size_t n_files_bytes = c->files.n;
+    if (n && !c->raw)
+        str_putc(&c->files, '\n');
+    str_put(&c->files, text, n);
+    str whole = c->files;
+    int n_files = c->n_files;
+    c->files = (str){0};
+    c->n_files = 0;
+    status st = whole.bad ? chat_no_memory(e) : chat_add_user(c, whole.at, whole.n, e);
+    if (!st) {
+        str_free(&whole);
+        return OK;
+    }
+    whole.bad = false;
+    str_cut(&whole, n_files_bytes);
+    c->files = whole;
+    c->n_files = n_files;
+    return st;
+}
+
 status chat_add_user(chat *c, const char *text, size_t n, err *e)
 {
     status st;
+    if (!c->title && n)
+        chat_name(c, text);
+    if (c->n_files)
+        return add_user_with_files(c, text, n, e);
     if (c->raw) {
         c->raw_mark = c->raw_text.n;
         str_put(&c->raw_text, text, n);
@@ -370,9 +413,9 @@ static status render_chat(chat *c, carat_chat *out, err *e)
     char *text = json_dumps(all, JSON_COMPACT);
     json_decref(all);
     carat_chat_options opt = {.thinking = c->thinking,
-                              .preserve_thinking = c->preserve_thinking,
-                              .drop_thinking = c->drop_thinking,
-                              .reasoning_effort = c->effort};
+                              .preserve_thinking = c->o.preserve_thinking,
+                              .drop_thinking = c->o.drop_thinking,
+                              .reasoning_effort = c->o.effort};
     st = text ? carat_chat_render(c->m, text, c->tools, &opt, out, e) : chat_no_memory(e);
     free(text);
     return st;
@@ -384,11 +427,11 @@ status chat_answer(chat *c, err *e)
     carat_grammar *form = NULL;
     carat_generate_options opt = {.sampling = c->sampling,
                                   .max_tokens = c->max_tokens,
-                                  .stop = c->stop.at,
-                                  .n_stop = c->stop.n,
+                                  .stop = c->o.stop.at,
+                                  .n_stop = c->o.stop.n,
                                   .parse = !c->raw,
                                   .tools_json = c->tools,
-                                  .on_round = c->trace_rounds ? answer_print_round : NULL,
+                                  .on_round = c->o.spec_trace ? answer_print_round : NULL,
                                   .round_user = &c->out};
     status st = render_chat(c, &prompt, e);
     c->kept = false;
@@ -412,7 +455,9 @@ status chat_answer(chat *c, err *e)
         st = err_set(e, E_IO, "stdout: cannot write the answer");
     bool any = c->out.content.n || json_array_size(c->out.calls);
     c->kept = any && !c->out.broken && !keep_answer(c, st ? NULL : e);
-    if (!st && !c->quiet && !c->out.json)
+    if (c->kept)
+        chat_keep(c);
+    if (!st && !c->quiet && c->out.format == ANSWER_TEXT)
         answer_print_speed(&c->timings, c->s);
     return st;
 }
@@ -450,6 +495,8 @@ void chat_clear(chat *c)
     json_array_clear(c->messages);
     str_cut(&c->raw_text, 0);
     c->raw_mark = 0;
+    c->talk = (talk_place){0}; /* what was kept stays, and a new conversation begins */
+    c->title = NULL;
 }
 
 /* ---- Files ----------------------------------------------------------------------------- */
@@ -478,44 +525,43 @@ status chat_save(const chat *c, const char *path, err *e)
     return st;
 }
 
-/* An array of messages, or an object that has one under "messages". */
-status chat_load(chat *c, const char *path, err *e)
+status chat_take_messages(chat *c, json_t *list, const char *what, err *e)
 {
-    json_t *file = NULL, *list, *kept = NULL;
     const char *system = NULL;
-    status st = json_read_words(&file, NULL, path, JSON_FILE_MAX, e);
-    if (st)
-        return st;
-    list = json_is_object(file) ? json_object_get(file, "messages") : file;
-    kept = json_array();
-    if (!kept) {
-        st = chat_no_memory(e);
-        goto out;
-    }
-    if (!json_is_array(list)) {
-        st = err_set(e, E_FORMAT, "%s: expected an array of messages", path);
-        goto out;
-    }
-    for (size_t i = 0; i < json_array_size(list); i++) {
+    json_t *kept = json_array();
+    status st = kept ? OK : chat_no_memory(e);
+    if (!st && !json_is_array(list))
+        st = err_set(e, E_FORMAT, "%s: expected an array of messages", what);
+    for (size_t i = 0; !st && i < json_array_size(list); i++) {
         json_t *msg = json_array_get(list, i);
         const char *role = json_string_value(json_object_get(msg, "role"));
         const char *content = json_string_value(json_object_get(msg, "content"));
-        if (!role) {
-            st = err_set(e, E_FORMAT, "%s: message %zu has no role", path, i + 1);
-            goto out;
-        }
-        if (i == 0 && !strcmp(role, "system") && content)
+        if (!role)
+            st = err_set(e, E_FORMAT, "%s: message %zu has no role", what, i + 1);
+        else if (i == 0 && !strcmp(role, "system") && content)
             system = content;
-        else
-            json_array_append(kept, msg);
+        else if (json_array_append(kept, msg))
+            st = chat_no_memory(e);
     }
-    if (system && (st = chat_set_system(c, system, e)))
-        goto out;
-    json_decref(c->messages);
-    c->messages = kept;
-    kept = NULL;
-out:
+    if (!st && system)
+        st = chat_set_system(c, system, e);
+    if (!st) {
+        json_decref(c->messages);
+        c->messages = kept;
+        kept = NULL;
+    }
     json_decref(kept);
+    return st;
+}
+
+/* An array of messages, or an object that has one under "messages". */
+status chat_load(chat *c, const char *path, err *e)
+{
+    json_t *file = NULL;
+    status st = json_read_words(&file, NULL, path, JSON_FILE_MAX, e);
+    if (!st)
+        st = chat_take_messages(c, json_is_object(file) ? json_object_get(file, "messages") : file,
+                                path, e);
     json_decref(file);
     return st;
 }

@@ -1,18 +1,18 @@
-/* run_edit.c - the conversation on a terminal: line editing, history, /commands.
+/* run_edit.c - the conversation on a terminal: line editing, history of lines, the loop.
  *
  * While a line is edited, Ctrl-C is a key, bound to drop_line, and raises no signal. While an
  * answer runs, Ctrl-C is SIGINT, and term_watch cancels the session. So Ctrl-C never ends the
  * program.
  */
 #include "apps/run_int.h"
+#include "apps/run_tab.h"
+#include "apps/state_dir.h"
 #include "base/map.h"
 #include "base/mem.h"
 
 #include <errno.h>
 #include <histedit.h>
-#include <pwd.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <wchar.h>
 
@@ -115,32 +115,44 @@ static unsigned char paste(EditLine *el, wint_t key)
     return CC_REFRESH;
 }
 
-/* Creates the parent directories of path, like mkdir -p. */
-static void make_parents(char *path)
+/* Bound to Tab. Inserts what all choices have in common; where that is nothing, lists them. */
+static unsigned char complete(EditLine *el, wint_t key)
 {
-    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = 0;
-        mkdir(path, 0700);
-        *slash = '/';
+    const LineInfoW *line = el_wline(el);
+    size_t n_wide = (size_t)(line->cursor - line->buffer), n_bytes = n_wide * MB_CUR_MAX + 1;
+    wchar_t *wide = mem_alloc((n_wide + 1) * sizeof *wide);
+    char *text = mem_alloc(n_bytes);
+    unsigned char result = CC_ERROR;
+    tab_choices c;
+    (void)key;
+    if (!wide || !text)
+        goto out;
+    wmemcpy(wide, line->buffer, n_wide);
+    wide[n_wide] = 0;
+    size_t n = wcstombs(text, wide, n_bytes);
+    if (n == (size_t)-1 || !tab_find(text, n, &c))
+        goto out;
+    size_t n_insert = c.insert.n ? mbstowcs(NULL, str_text(&c.insert), 0) : 0;
+    wchar_t *insert =
+        n_insert && n_insert != (size_t)-1 ? mem_alloc((n_insert + 1) * sizeof *insert) : NULL;
+    if (insert) {
+        mbstowcs(insert, str_text(&c.insert), n_insert + 1);
+        if (!el_winsertstr(el, insert))
+            result = CC_REFRESH;
+    } else if (c.n > 1) {
+        fputs("\n", stderr);
+        tab_print(&c, term_columns(stderr));
+        result = CC_REDISPLAY;
     }
+    mem_free(insert);
+    tab_free(&c);
+out:
+    mem_free(wide);
+    mem_free(text);
+    return result;
 }
 
-/* Sets path to "" if there is no home directory: the history is then not saved. */
-static void find_history(char path[PATH_BYTES])
-{
-    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-    int n = 0;
-    if (state && state[0] == '/')
-        n = snprintf(path, PATH_BYTES, "%s/carat/history", state);
-    else if (home && home[0] == '/')
-        n = snprintf(path, PATH_BYTES, "%s/.local/state/carat/history", home);
-    if (n <= 0 || n >= PATH_BYTES)
-        path[0] = 0;
-    else
-        make_parents(path);
-}
-
-static bool editor_open(editor *ed)
+static bool editor_open(editor *ed, bool no_history)
 {
     *ed = (editor){.prompt = ">>> "};
     term_converse(false); /* el_init saves the terminal's mode, to restore it later */
@@ -148,7 +160,8 @@ static bool editor_open(editor *ed)
     ed->history = history_init();
     if (!ed->el || !ed->history)
         return false;
-    find_history(ed->history_path);
+    if (!no_history && state_path(ed->history_path, sizeof ed->history_path, "history"))
+        state_make_parents(ed->history_path);
     history(ed->history, &ed->ev, H_SETSIZE, HISTORY_LINES);
     history(ed->history, &ed->ev, H_SETUNIQUE, 1);
     if (ed->history_path[0])
@@ -159,10 +172,12 @@ static bool editor_open(editor *ed)
     el_set(ed->el, EL_HIST, history, ed->history);
     el_set(ed->el, EL_SIGNAL, 0);
     el_wset(ed->el, EL_ADDFN, L"carat-drop-line", L"drop the line", drop_line);
+    el_wset(ed->el, EL_ADDFN, L"carat-complete", L"complete a command or a file", complete);
     el_wset(ed->el, EL_ADDFN, L"carat-paste", L"insert pasted text", paste);
     el_source(ed->el, NULL); /* the user's own ~/.editrc */
     el_set(ed->el, EL_SETTY, "-d", "-isig", NULL);
     el_set(ed->el, EL_BIND, "^C", "carat-drop-line", NULL);
+    el_set(ed->el, EL_BIND, "^I", "carat-complete", NULL);
     el_set(ed->el, EL_BIND, "^R", "em-inc-search-prev", NULL);
     /* In vi mode ESC alone is a key, and a binding that begins with ESC would break it. */
     const char *mode = NULL;
@@ -277,186 +292,6 @@ static bool read_edited_message(editor *ed, str *in, bool *is_text)
     return !in->bad;
 }
 
-/* ---- Commands -------------------------------------------------------------------------- */
-
-static const char help_text[] =
-    "/help              show this list\n"
-    "/clear             delete the conversation\n"
-    "/regen             answer the last question again\n"
-    "/undo              take back the last question and its answer\n"
-    "/system [TEXT]     set the system message, or remove it\n"
-    "/think on|off      let the model think before it answers\n"
-    "/tools FILE        declare tools (JSON)\n"
-    "/result TEXT       answer the model's tool call\n"
-    "/temp X /top-k N /top-p X /min-p X /seed N /limit N\n"
-    "                   sampling, and the most tokens of an answer (0: no limit)\n"
-    "/save FILE         write the conversation as JSON\n"
-    "/load FILE         read one back\n"
-    "/tokens TEXT       how the model reads TEXT\n"
-    "/stats             model, memory, settings and the last answer's speed\n"
-    "/quit              leave (also Ctrl-D)\n"
-    "A backslash at the end of a line, or \"\"\" around several, makes one message of many "
-    "lines;\na paste of several lines is one message.\n";
-
-static void show_stats(const chat *c)
-{
-    const carat_model_info *i = &c->info;
-    const carat_timings *t = &c->timings;
-    int64_t n_dropped;
-    const char *reuse = carat_session_reuse(c->s, &n_dropped);
-    fputs("model      ", stderr);
-    term_put_name(stderr, i->name, strlen(i->name), 0);
-    fprintf(stderr, ", %s, %s, %.2f M parameters\n", i->architecture, i->file_type,
-            (double)i->n_params * 1e-6);
-    fprintf(stderr, "device     %s: %s\n", i->device, i->device_why);
-    fprintf(stderr, "context    %lld of %d tokens\n", (long long)carat_session_n_past(c->s),
-            carat_session_n_ctx(c->s));
-    fprintf(stderr, "memory     %.1f MiB weights, %.1f MiB at the peak\n",
-            (double)i->weight_bytes * 0x1p-20, (double)t->peak_bytes * 0x1p-20);
-    fprintf(stderr,
-            "sampling   temp %g, top-k %d, top-p %g, min-p %g, repeat-penalty %g, seed %u\n",
-            c->sampling.temperature, c->sampling.top_k, c->sampling.top_p, c->sampling.min_p,
-            c->sampling.repeat_penalty, c->sampling.seed);
-    fprintf(stderr, "thinking   %s\n", c->thinking ? "on" : "off");
-    if (t->n_prompt)
-        fprintf(stderr,
-                "last turn  %lld prompt tokens in %.0f ms (%lld reused: %s), %lld answer "
-                "tokens in %.0f ms\n",
-                (long long)t->n_prompt, t->prefill_ms, (long long)t->n_reused, reuse,
-                (long long)t->n_generated, t->decode_ms);
-}
-
-static status show_tokens(const chat *c, const char *text, err *e)
-{
-    size_t n_text = strlen(text);
-    int64_t n = carat_tokenize(c->m, text, n_text, CARAT_TOK_SPECIAL, NULL, 0, e);
-    int32_t *ids = n >= 0 ? mem_calloc((size_t)n, sizeof *ids) : NULL;
-    if (n < 0)
-        return e->status;
-    if (!ids)
-        return err_memory(e, "tokens", (size_t)n * sizeof *ids);
-    carat_tokenize(c->m, text, n_text, CARAT_TOK_SPECIAL, ids, n, e);
-    for (int64_t i = 0; i < n; i++) {
-        const char *bytes;
-        int32_t len = carat_token_bytes(c->m, ids[i], true, &bytes);
-        fprintf(stderr, "%d '", ids[i]);
-        term_put(stderr, bytes, len > 0 ? (size_t)len : 0);
-        fputs("'  ", stderr);
-    }
-    fprintf(stderr, "\n%lld tokens\n", (long long)n);
-    mem_free(ids);
-    return OK;
-}
-
-static status parse_setting(const char *arg, double min, double max, bool whole, double *v, err *e)
-{
-    char *end;
-    *v = strtod(arg, &end);
-    if (end == arg || *end || !(*v >= min && *v <= max) || (whole && *v != (double)(int64_t)*v))
-        return err_set(e, E_ARG, "expected a %snumber from %.10g to %.10g, not '%.40s'",
-                       whole ? "whole " : "", min, max, arg);
-    return OK;
-}
-
-static status set_number(chat *c, const char *name, const char *arg, err *e)
-{
-    carat_sampling *p = &c->sampling;
-    double v;
-    status st;
-    if (!strcmp(name, "temp")) {
-        if (!(st = parse_setting(arg, 0, 100, false, &v, e)))
-            p->temperature = (float)v;
-    } else if (!strcmp(name, "top-k")) {
-        if (!(st = parse_setting(arg, 0, INT32_MAX, true, &v, e)))
-            p->top_k = (int32_t)v;
-    } else if (!strcmp(name, "top-p")) {
-        if (!(st = parse_setting(arg, 0, 1, false, &v, e)))
-            p->top_p = (float)v;
-    } else if (!strcmp(name, "min-p")) {
-        if (!(st = parse_setting(arg, 0, 1, false, &v, e)))
-            p->min_p = (float)v;
-    } else if (!strcmp(name, "seed")) {
-        if (!(st = parse_setting(arg, 0, UINT32_MAX, true, &v, e))) {
-            p->seed = (uint32_t)v;
-            c->seed_given = true;
-        }
-    } else if (!(st = parse_setting(arg, 0, 1 << 30, true, &v, e))) {
-        c->max_tokens = (int32_t)v;
-    }
-    return st;
-}
-
-/* Runs a /command. Sets *speak_now if the model must answer now, *quit for /quit. */
-static status run_slash_command(chat *c, const char *line, bool *speak_now, bool *quit, err *e)
-{
-    char name[16];
-    size_t n = strcspn(line + 1, " \t\n");
-    const char *arg = line + 1 + n + strspn(line + 1 + n, " \t\n");
-    snprintf(name, sizeof name, "%.*s", n < sizeof name ? (int)n : (int)sizeof name - 1, line + 1);
-    bool is_number = false;
-    static const char *const numbers[] = {"temp", "top-k", "top-p", "min-p", "seed", "limit"};
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        is_number |= !strcmp(name, numbers[i]);
-
-    if (!strcmp(name, "help") || !strcmp(name, "?")) {
-        fputs(help_text, stderr);
-    } else if (!strcmp(name, "quit") || !strcmp(name, "exit") || !strcmp(name, "bye")) {
-        *quit = true;
-    } else if (!strcmp(name, "clear")) {
-        chat_clear(c);
-        term_note("the conversation is empty");
-    } else if (!strcmp(name, "regen")) {
-        if (!chat_drop_answer(c))
-            return err_set(e, E_ARG, "there is no question to answer again");
-        c->sampling.seed++; /* with the same seed the answer would be the same */
-        *speak_now = true;
-    } else if (!strcmp(name, "undo")) {
-        if (!chat_undo(c))
-            return err_set(e, E_ARG, "there is nothing to take back");
-        term_note("took back the last question");
-    } else if (!strcmp(name, "system")) {
-        status st = chat_set_system(c, arg, e);
-        if (st)
-            return st;
-        term_note(*arg ? "the system message is set" : "the system message is removed");
-    } else if (!strcmp(name, "think")) {
-        if (strcmp(arg, "on") && strcmp(arg, "off"))
-            return err_set(e, E_ARG, "/think on or /think off; it is %s",
-                           c->thinking ? "on" : "off");
-        c->thinking = !strcmp(arg, "on");
-        term_note("thinking is %s", arg);
-    } else if (!*arg &&
-               (!strcmp(name, "tools") || !strcmp(name, "save") || !strcmp(name, "load"))) {
-        return err_set(e, E_ARG, "/%s needs a file: /%s FILE", name, name);
-    } else if (!strcmp(name, "tools")) {
-        return chat_load_tools(c, arg, e);
-    } else if (!strcmp(name, "result")) {
-        status st = chat_add_result(c, arg, e);
-        if (st)
-            return st;
-        *speak_now = !chat_open_calls(c);
-    } else if (is_number) {
-        return set_number(c, name, arg, e);
-    } else if (!strcmp(name, "save")) {
-        status st = chat_save(c, arg, e);
-        if (!st)
-            term_note("saved %s", arg);
-        return st;
-    } else if (!strcmp(name, "load")) {
-        status st = chat_load(c, arg, e);
-        if (!st)
-            term_note("loaded %zu messages", json_array_size(c->messages));
-        return st;
-    } else if (!strcmp(name, "tokens")) {
-        return show_tokens(c, arg, e);
-    } else if (!strcmp(name, "stats")) {
-        show_stats(c);
-    } else {
-        return err_set(e, E_ARG, "there is no command /%s: /help lists them", name);
-    }
-    return OK;
-}
-
 /* ---- The loop -------------------------------------------------------------------------- */
 
 static void speak(chat *c, bool asked)
@@ -482,8 +317,7 @@ int run_interactive(chat *c, const run_options *o)
     editor ed;
     str in = {0};
     bool quit = false;
-    (void)o;
-    if (!editor_open(&ed)) {
+    if (!editor_open(&ed, o->no_history || talks_off())) {
         editor_close(&ed);
         fprintf(stderr, "carat: cannot set up line editing\n");
         return 1;
@@ -492,7 +326,8 @@ int run_interactive(chat *c, const run_options *o)
               c->info.file_type, carat_session_n_ctx(c->s));
     while (!quit && !c->out.broken && !term_terminated()) {
         err e = {0};
-        bool speak_now = false, asked = false, is_text = false;
+        slash_result r = {0};
+        bool asked = false, is_text = false;
         status st = OK;
         term_watch(NULL);
         bool more = read_edited_message(&ed, &in, &is_text);
@@ -505,17 +340,20 @@ int run_interactive(chat *c, const run_options *o)
         if (!in.n)
             continue;
         if (!is_text && in.at[0] == '/' && in.n > 1 && in.at[1] != '/')
-            st = run_slash_command(c, in.at, &speak_now, &quit, &e);
+            st = slash_run(c, in.at, &r, &e);
         else if (chat_open_calls(c))
             st = err_set(&e, E_ARG, "the model waits for its tool: /result TEXT, or /undo");
         else
-            speak_now = asked = !(st = chat_add_user(c, in.at, in.n, &e));
+            r.speak_now = asked = !(st = chat_add_user(c, in.at, in.n, &e));
+        quit = r.quit;
         if (st)
             term_error(&e);
-        else if (speak_now)
+        else if (r.speak_now)
             speak(c, asked);
     }
     fputs("\n", stderr);
+    if (c->o.no_history) /* by /set nohistory */
+        str_cut(&ed.typed, 0);
     str_free(&in);
     editor_close(&ed);
     return c->out.broken ? 1 : 0;

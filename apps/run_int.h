@@ -3,17 +3,25 @@
  *     run.c        options, one answer for a prompt from arguments, stdin or a file
  *     run_chat.c   a conversation: messages, rendering, one turn, saving and loading
  *     run_show.c   events of an answer on the terminal or as JSON lines
- *     run_edit.c   the interactive loop: line editing, history, /commands
+ *     run_keep.c   conversations kept between runs
+ *     run_tab.c    what Tab offers
+ *     run_file.c   text files as parts of a message
+ *     run_edit.c   the interactive loop: line editing, history of lines
+ *     run_commands.c  the /commands
  *     run_model.c  opening the model: a file, or the bundled one
  */
 #ifndef APPS_RUN_INT_H
 #define APPS_RUN_INT_H
 
 #include "apps/cache_options.h"
+#include "apps/config.h"
 #include "apps/device_options.h"
 #include "apps/draft_options.h"
+#include "apps/hub_options.h"
 #include "apps/kv_options.h"
 #include "apps/options.h"
+#include "apps/sample_options.h"
+#include "apps/talks.h"
 #include "apps/term.h"
 #include "base/err.h"
 #include "base/str.h"
@@ -28,35 +36,52 @@ typedef struct run_options {
     device_options where;
     cache_options cache;
     draft_options draft;
-    int64_t n_tokens, top_k, seed, n_ctx, chunk, threads;
-    double temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
-    option_list stop, logit_bias, result;
-    const char *effort;
+    hub_options hub;
+    config_options config;
+    bool model_typed; /* -m stands on the command line */
+    int64_t n_tokens, seed, n_ctx, chunk, threads;
+    sample_options sample;
+    option_list stop, logit_bias, result, files;
+    const char *effort, *format, *resume;
     bool think, no_think, preserve_thinking, drop_thinking, raw, greedy, quiet, json_events, exact,
-        reference, no_mmap, overcommit, interactive, ignore_eog, verbose, json, spec_trace;
+        reference, no_mmap, overcommit, interactive, ignore_eog, verbose, json, spec_trace,
+        no_history;
 } run_options;
 
 enum { RUN_UNSET = -2 }; /* not given by the user: the model's recommended value is used */
 
+/* What stdout gets of an answer. */
+typedef enum answer_format {
+    ANSWER_TEXT,   /* its text and its calls */
+    ANSWER_EVENTS, /* each event as a line of JSON */
+    ANSWER_OBJECT  /* one JSON object when the run is over (answer_print_object) */
+} answer_format;
+
 /* How an answer is shown, and the parts of it that become a message. */
 typedef struct answer {
-    bool json;        /* each event is one line of JSON on stdout */
+    answer_format format;
     bool interactive; /* tool calls are formatted for a reader, not as JSON */
     bool thinking;    /* the last event shown was a thought */
     bool any_output, at_line_start;
     bool broken; /* writing to stdout failed */
     word_wrap content_words, thought_words;
     str content, reasoning;
-    json_t *calls; /* [{"name", "arguments"}] */
+    json_t *calls;     /* [{"name", "arguments"}] */
+    json_t *run_calls; /* ANSWER_OBJECT: those of the answers before, with "result" */
     carat_finish finish;
 } answer;
 
-status answer_init(answer *a, bool json, bool interactive, err *e);
+status answer_init(answer *a, answer_format format, bool interactive, err *e);
 void answer_reset(answer *a);
 void answer_free(answer *a);
 bool answer_show(void *user, const carat_event *ev); /* a carat_event_fn; user is the answer */
 void answer_finish(answer *a);                       /* ends the last line */
 void answer_print_speed(const carat_timings *t, const carat_session *s);
+/* ANSWER_OBJECT: keeps the calls of this answer, whose results are in the list, for the object. */
+status answer_keep_calls(answer *a, const char *const *results, err *e);
+/* Prints the object: answer, thinking, calls, usage, timings. */
+status answer_print_object(answer *a, const carat_timings *t, const carat_session *s,
+                           const char *model, err *e);
 /* A carat_round_fn; user is the answer. A line of its own on stderr. */
 void answer_print_round(void *user, const carat_round *r);
 
@@ -66,13 +91,18 @@ typedef struct chat {
     carat_model_info info;
     carat_sampling sampling;
     carat_logit_bias bias[OPTION_LIST_MAX]; /* sampling.bias points here */
-    option_list stop;
+    run_options o;                          /* with the changes by /set */
+    char *texts; /* strings that o points to; each begins with a pointer to the next */
     int32_t max_tokens;
-    const char *effort; /* NULL: the template's default */
-    bool thinking, preserve_thinking, drop_thinking, raw, quiet, seed_given, trace_rounds;
-    json_t *messages; /* OpenAI's shape, without the system message */
-    char *system;     /* or NULL */
-    char *tools;      /* JSON text, or NULL */
+    bool thinking, raw, quiet, seed_given;
+    str files; /* put in front of the next message */
+    int n_files;
+    bool keep;         /* this conversation is written after each answer */
+    talk_place talk;   /* where */
+    const char *title; /* of it; NULL: none yet */
+    json_t *messages;  /* OpenAI's shape, without the system message */
+    char *system;      /* or NULL */
+    char *tools;       /* JSON text, or NULL */
     /* With has_form set, answers follow this schema or grammar: its kind and its source. */
     bool has_form;
     carat_grammar_kind form_kind;
@@ -90,6 +120,12 @@ status chat_open(chat *c, const run_options *o, err *e);
 void chat_close(chat *c);
 status chat_set_system(chat *c, const char *text, err *e); /* NULL or "": none */
 status chat_load_tools(chat *c, const char *path, err *e);
+void chat_drop_tools(chat *c);
+/* Takes sampling, limit and stop strings from c->o; keeps a random seed. */
+status chat_apply_settings(chat *c, err *e);
+char *chat_keep_text(chat *c,
+                     const char *text); /* a copy that lives as long as c; NULL: no memory */
+/* The files of /file go in front of the text. */
 status chat_add_user(chat *c, const char *text, size_t n, err *e);
 status chat_add_result(chat *c, const char *text, err *e); /* answers the oldest open call */
 int chat_open_calls(const chat *c);
@@ -102,7 +138,52 @@ bool chat_drop_answer(
 void chat_clear(chat *c);
 status chat_save(const chat *c, const char *path, err *e);
 status chat_load(chat *c, const char *path, err *e);
+/* Replaces the messages, and the system message if the list begins with one. what: for errors. */
+status chat_take_messages(chat *c, json_t *list, const char *what, err *e);
+
+/* --resume: finds and reads a kept conversation, and its model if the user named none. The object
+ * (json_decref) must outlive o. */
+status chat_find_talk(const char *which, run_options *o, json_t **kept, talk_place *place, err *e);
+status chat_resume(chat *c, json_t *kept, const talk_place *place, err *e);
+void chat_show_last(const chat *c);        /* the last question and answer, dimmed, on stderr */
+void chat_name(chat *c, const char *text); /* the first line of it becomes the title */
+void chat_keep(chat *c); /* writes the conversation, if it is kept; a failure is told once */
 status check_utf8(const char *what, const char *text, size_t n, err *e);
+
+/* In other programs the first operand of `run` is the model. Here it is one if it names a model of
+ * this machine, or a file that ends in .gguf; it is then taken off the words. E_ARG: it can only
+ * have been meant as a model, and there is none of that name. literal: the user wrote "--". */
+status run_take_model(run_options *o, int *n_words, char ***words, bool literal, err *e);
+bool run_has_dashes(int argc, char **argv); /* is "--" among the words of the command line? */
+/* Appends the file's name and its text between fences; with raw its text alone. E_FORMAT where it
+ * is not text in UTF-8, E_LIMIT beyond 16 MiB. */
+status message_add_file(str *out, const char *path, bool raw, err *e);
+/* The same for words as a shell would read them. On failure out is as before. */
+status message_add_files(str *out, int *n_files, const char *words, bool raw, err *e);
+
+/* What Tab offers for a command's argument. */
+typedef enum slash_kind {
+    SLASH_NONE,
+    SLASH_FILE,  /* the rest of the line is one name */
+    SLASH_FILES, /* words as a shell reads them */
+    SLASH_WORD
+} slash_kind;
+
+typedef struct slash_result {
+    bool speak_now; /* the model must answer now */
+    bool quit;
+} slash_result;
+
+typedef struct slash_command {
+    const char *name, *args, *help;
+    slash_kind kind;
+    const char *words; /* SLASH_WORD: the choices, with spaces between them */
+    status (*run)(chat *c, const char *arg, slash_result *r, err *e);
+} slash_command;
+
+extern const slash_command slash_commands[]; /* ends with a NULL name */
+/* Runs a line that begins with a slash. */
+status slash_run(chat *c, const char *line, slash_result *r, err *e);
 
 status run_open_model(const char *path, const run_options *o, carat_model **m, err *e);
 int run_interactive(chat *c, const run_options *o);

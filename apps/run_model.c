@@ -1,8 +1,69 @@
-/* run_model.c - opening a model file, or the bundled model, which other commands use too. */
-#include "apps/bundled.h"
+/* run_model.c - which model `carat run` takes, and opening it, which other commands use too. */
+#include "apps/named.h"
 #include "apps/run_int.h"
 
 #include <string.h>
+#include <sys/stat.h>
+
+/* True of "gemma4", "llama3.2:1b", "google/gemma-3-4b" and "model.gguf": one word with the name of
+ * a family of models and a number, or the name of a model file. */
+static bool looks_like_model(const char *word)
+{
+    static const char *const families[] = {"gemma", "llama",    "qwen",    "mistral", "mixtral",
+                                           "phi",   "deepseek", "gpt-oss", "granite", "smollm"};
+    size_t n = strlen(word);
+    if (strspn(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:/-") != n)
+        return false;
+    if (strcasestr(word, "gguf"))
+        return true;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        const char *at = strcasestr(word, families[i]);
+        if (at && strpbrk(at, "0123456789:"))
+            return true;
+    }
+    return false;
+}
+
+bool run_has_dashes(int argc, char **argv)
+{
+    for (int i = 0; i < argc; i++)
+        if (!strcmp(argv[i], "--"))
+            return true;
+    return false;
+}
+
+status run_take_model(run_options *o, int *n_words, char ***words, bool literal, err *e)
+{
+    struct stat sb;
+    model_found found = {0};
+    err why = {0};
+    if (o->model_typed || !*n_words || literal)
+        return OK;
+    const char *word = **words;
+    size_t n = strlen(word);
+    bool gguf = n > 5 && !strcasecmp(word + n - 5, ".gguf");
+    bool file = !stat(word, &sb) && S_ISREG(sb.st_mode);
+    if ((gguf && file) || (!file && model_known(word))) {
+        o->model = word;
+        ++*words;
+        --*n_words;
+        return OK;
+    }
+    if (file && *n_words > 1)
+        term_note("'%s' is a file but its name is read as part of the prompt: carat run -p FILE "
+                  "reads a prompt",
+                  word);
+    if (file || !looks_like_model(word))
+        return OK;
+    status st = model_find(word, &found, &why);
+    if (!st && !stat(found.path, &sb)) { /* it has just come */
+        model_found_free(&found);
+        return OK;
+    }
+    model_found_free(&found);
+    return err_set(e, E_ARG, "%s%s (carat run -- %s ... takes the word as part of the prompt)",
+                   st ? why.text : word, st ? "." : ": there is no such file.", word);
+}
 
 static void show_log(void *user, const char *text)
 {
@@ -28,5 +89,5 @@ status run_open_model(const char *path, const run_options *o, carat_model **m, e
     *m = NULL;
     if (st)
         return st;
-    return path ? carat_model_open(path, &mo, m, e) : bundled_open(&mo, m, e);
+    return named_open(path, &mo, m, e);
 }

@@ -9,11 +9,12 @@
 
 #include <string.h>
 
-status answer_init(answer *a, bool json, bool interactive, err *e)
+status answer_init(answer *a, answer_format format, bool interactive, err *e)
 {
-    *a = (answer){.json = json, .interactive = interactive};
+    *a = (answer){.format = format, .interactive = interactive};
     a->calls = json_array();
-    return a->calls ? OK : err_memory(e, "an answer", 64);
+    a->run_calls = json_array();
+    return a->calls && a->run_calls ? OK : err_memory(e, "an answer", 64);
 }
 
 void answer_reset(answer *a)
@@ -32,6 +33,7 @@ void answer_free(answer *a)
     str_free(&a->content);
     str_free(&a->reasoning);
     json_decref(a->calls);
+    json_decref(a->run_calls);
     *a = (answer){0};
 }
 
@@ -101,6 +103,8 @@ static bool show_json(answer *a, const carat_event *ev)
                                         "text", text_json(ev)));
     case CARAT_EV_TOOL_CALL:
         return print_call(a, ev, "{\"event\":\"tool_call\",\"call\":", "}");
+    case CARAT_EV_PROMPT_TOKEN: /* not asked for */
+        return true;
     case CARAT_EV_END:
         return print_event(
             a, json_pack("{s:s, s:s}", "event", "end", "finish", carat_finish_name(ev->finish)));
@@ -181,7 +185,9 @@ bool answer_show(void *user, const carat_event *ev)
         json_array_append_new(a->calls, call_json(ev));
     else if (ev->kind == CARAT_EV_END)
         a->finish = ev->finish;
-    if (a->json)
+    if (a->format == ANSWER_OBJECT)
+        return !a->content.bad && !a->reasoning.bad;
+    if (a->format == ANSWER_EVENTS)
         show_json(a, ev);
     else if (ev->kind == CARAT_EV_REASONING)
         show_thought(a, ev);
@@ -199,7 +205,7 @@ void answer_finish(answer *a)
 {
     term_progress_clear();
     end_thought(a);
-    if (!a->json && a->any_output)
+    if (a->format == ANSWER_TEXT && a->any_output)
         end_answer_line(a);
     if (fflush(stdout) || ferror(stdout))
         a->broken = true;
@@ -224,6 +230,99 @@ void answer_print_speed(const carat_timings *t, const carat_session *s)
         (long long)t->n_prompt, reused, prefill_s > 0 ? (double)n_computed / prefill_s : 0,
         (long long)t->n_generated, decode_s > 0 ? (double)n_steps / decode_s : 0, drafts,
         (long long)carat_session_n_past(s), carat_session_n_ctx(s), carat_finish_name(t->finish));
+}
+
+/* ---- One object ------------------------------------------------------------------------ */
+
+status answer_keep_calls(answer *a, const char *const *results, err *e)
+{
+    size_t i;
+    json_t *call;
+    json_array_foreach(a->calls, i, call)
+    {
+        json_t *copy = json_copy(call);
+        if (!copy || json_object_set_new(copy, "result", json_string(results[i])) ||
+            json_array_append_new(a->run_calls, copy))
+            return err_memory(e, "tool calls", 256);
+    }
+    return OK;
+}
+
+static void put_string(str *out, const char *name, const json_t *text)
+{
+    char *quoted = text ? json_dumps(text, JSON_ENCODE_ANY) : NULL;
+    str_printf(out, "%s%s", name, quoted ? quoted : "");
+    out->bad |= !quoted;
+    free(quoted);
+}
+
+static void put_text(str *out, const char *name, const str *text)
+{
+    json_t *v = json_stringn(str_text(text), text->n);
+    put_string(out, name, v);
+    json_decref(v);
+}
+
+/* The arguments stand as the model wrote them: a JSON parser would round large numbers. */
+static void put_calls(str *out, const json_t *calls, bool *any)
+{
+    size_t i;
+    json_t *call;
+    json_array_foreach(calls, i, call)
+    {
+        json_t *arguments = json_object_get(call, "arguments"),
+               *result = json_object_get(call, "result");
+        put_string(out, *any ? ",{\"name\":" : "{\"name\":", json_object_get(call, "name"));
+        str_puts(out, ",\"arguments\":");
+        str_put(out, json_string_value(arguments), json_string_length(arguments));
+        if (result)
+            put_string(out, ",\"result\":", result);
+        str_putc(out, '}');
+        *any = true;
+    }
+}
+
+static double per_second(int64_t n, double ms)
+{
+    return n > 0 && ms > 0 ? (double)n / ms * 1e3 : 0;
+}
+
+status answer_print_object(answer *a, const carat_timings *t, const carat_session *s,
+                           const char *model, err *e)
+{
+    str out = {0};
+    json_t *name = json_string(model);
+    bool any = false;
+    name = name ? name : json_string("");
+    put_string(&out, "{\"model\":", name);
+    json_decref(name);
+    put_text(&out, ",\"answer\":", &a->content);
+    put_text(&out, ",\"thinking\":", &a->reasoning);
+    str_puts(&out, ",\"calls\":[");
+    put_calls(&out, a->run_calls, &any);
+    put_calls(&out, a->calls, &any);
+    str_printf(&out, "],\"finish\":\"%s\"", carat_finish_name(a->finish));
+    str_printf(&out,
+               ",\"usage\":{\"prompt_tokens\":%lld,\"reused_tokens\":%lld,\"answer_tokens\":%lld,"
+               "\"context_tokens\":%lld,\"context_size\":%d}",
+               (long long)t->n_prompt, (long long)t->n_reused, (long long)t->n_generated,
+               (long long)carat_session_n_past(s), carat_session_n_ctx(s));
+    str_printf(&out,
+               ",\"timings\":{\"prompt_ms\":%.3f,\"prompt_per_second\":%.3f,\"answer_ms\":%.3f,"
+               "\"answer_per_second\":%.3f",
+               t->prefill_ms, per_second(t->n_prompt - t->n_reused, t->prefill_ms), t->decode_ms,
+               per_second(t->n_generated - 1, t->decode_ms));
+    if (t->n_rounds)
+        str_printf(&out, ",\"drafted\":%lld,\"accepted\":%lld,\"rounds\":%lld",
+                   (long long)t->n_drafted, (long long)t->n_accepted, (long long)t->n_rounds);
+    str_puts(&out, "}}");
+    status st = out.bad || !print_json_line(a, out.at, out.n)
+                    ? err_memory(e, "the answer as JSON", out.n)
+                    : OK;
+    str_free(&out);
+    if (!st && (fflush(stdout) || ferror(stdout)))
+        st = err_set(e, E_IO, "stdout: cannot write the answer");
+    return st;
 }
 
 /* On a terminal the words so far are in the line of the cursor. */

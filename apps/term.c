@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/show.h"
 
+#include <fcntl.h>
 #include <langinfo.h>
 #include <locale.h>
 #include <signal.h>
@@ -26,6 +27,7 @@ enum {
     BAR_AFTER_MS = 300,
     BAR_EVERY_MS = 80,
     BAR_CELLS = 24,
+    HELP_CELLS = 24,  /* of the left column of a list of commands */
     BAR_COLUMNS = 72, /* of the longest bar: two numbers and a unit */
     EXIT_INTERRUPTED = 130
 };
@@ -109,8 +111,14 @@ void term_put_name(FILE *f, const char *name, size_t n, int cells)
         fputc(' ', f);
 }
 
-/* The width of the terminal on f, or 0 if unknown. */
-static int terminal_columns(FILE *f)
+static bool no_wrap;
+
+void term_wrap_lines(bool on)
+{
+    no_wrap = !on;
+}
+
+int term_columns(FILE *f)
 {
     struct winsize size;
     return ioctl(fd_of(f), TIOCGWINSZ, &size) ? 0 : size.ws_col;
@@ -119,7 +127,7 @@ static int terminal_columns(FILE *f)
 void term_put_words(FILE *f, word_wrap *w, const char *text, size_t n)
 {
     if (tty[fd_of(f)])
-        wrap_put(w, f, terminal_columns(f), text, n);
+        wrap_put(w, f, no_wrap ? 0 : term_columns(f), text, n);
     else
         fwrite(text, 1, n, f);
 }
@@ -127,7 +135,7 @@ void term_put_words(FILE *f, word_wrap *w, const char *text, size_t n)
 void term_end_words(FILE *f, word_wrap *w)
 {
     if (tty[fd_of(f)])
-        wrap_flush(w, f, terminal_columns(f));
+        wrap_flush(w, f, no_wrap ? 0 : term_columns(f));
 }
 
 /* Prints one line on stderr, without its newline. */
@@ -158,6 +166,16 @@ void term_note(const char *fmt, ...)
     put_line("", line);
     term_set(stderr, TERM_PLAIN);
     fputs("\n", stderr);
+}
+
+void term_help_line(const char *left, const char *help)
+{
+    int columns = tty[2] ? term_columns(stderr) : 0;
+    bool narrow = columns && columns < HELP_CELLS + 40;
+    fprintf(stderr, "%-*s", narrow ? 0 : HELP_CELLS, left);
+    if (narrow || strlen(left) >= HELP_CELLS)
+        fprintf(stderr, "\n%*s", narrow ? 4 : HELP_CELLS, "");
+    fprintf(stderr, "%s\n", help);
 }
 
 int term_wrote(const char *path, uint64_t n_bytes, double start_ms, carat_status st,
@@ -211,7 +229,7 @@ bool term_progress(void *user, const char *what, uint64_t done, uint64_t total)
         return true;
     bar.shown_ms = now;
     bar.visible = true;
-    int width = terminal_columns(stderr);
+    int width = term_columns(stderr);
     if (width && width < BAR_COLUMNS) {
         fprintf(stderr, "\r\033[K%d%%", (int)((double)done / (double)total * 100));
         fflush(stderr);
@@ -228,6 +246,16 @@ bool term_progress(void *user, const char *what, uint64_t done, uint64_t total)
             (double)total * unit, bytes ? "Mi" : "", what);
     fflush(stderr);
     return true;
+}
+
+void term_status(const char *line)
+{
+    int width = term_columns(stderr), n = (int)strlen(line);
+    if (!obeys)
+        return;
+    fprintf(stderr, "\r\033[K%.*s", width > 1 && n >= width ? width - 1 : n, line);
+    fflush(stderr);
+    bar.visible = true;
 }
 
 /* ---- Interrupts ------------------------------------------------------------------------ */
@@ -286,6 +314,17 @@ void term_watch(carat_session *s)
         sigaction(SIGTERM, &sa, NULL);
         handling = true;
     }
+}
+
+bool term_take_terminal(void)
+{
+    int fd = open("/dev/tty", O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    bool ok = dup2(fd, STDIN_FILENO) >= 0; /* stdio has read nothing of stdin yet */
+    close(fd);
+    has_terminal = ok && !tcgetattr(STDIN_FILENO, &at_start);
+    return has_terminal;
 }
 
 void term_prompting(bool on)

@@ -15,6 +15,7 @@
 typedef enum term_style { TERM_PLAIN, TERM_DIM, TERM_BOLD, TERM_CYAN, TERM_RED } term_style;
 
 void term_init(void);                 /* call once; reads the locale, TERM and NO_COLOR */
+int term_columns(FILE *f);            /* the width of the terminal on f; 0: unknown */
 bool term_is_tty(FILE *f);            /* f is stdout or stderr */
 void term_set(FILE *f, term_style s); /* does nothing where colours are off */
 /* Prints text from outside. On a terminal control characters are escaped: ESC as ^[. */
@@ -23,10 +24,14 @@ void term_put(FILE *f, const char *text, size_t n);
 void term_put_name(FILE *f, const char *name, size_t n, int cells);
 /* Prints text with line breaks between words on a terminal. A zeroed w begins a line. */
 void term_put_words(FILE *f, word_wrap *w, const char *text, size_t n);
+void term_wrap_lines(bool on); /* off: lines are not broken at words; for the whole program */
 void term_end_words(FILE *f, word_wrap *w); /* prints the word held back */
 /* Prints "carat: SENTENCE" on stderr, after clearing the progress bar. */
 void term_error(const carat_error *e);
 void term_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* A line of a list of commands on stderr; on a narrow terminal help goes below. */
+void term_help_line(const char *left, const char *help);
 
 /* The last line of a command that writes a file: size and time, or the error. Returns the exit
  * status: 0, 1 for failure, 2 for wrong use, 130 after Ctrl-C. */
@@ -37,6 +42,8 @@ int term_wrote(const char *path, uint64_t n_bytes, double start_ms, carat_status
  * carat_progress_fn and returns false after Ctrl-C. */
 bool term_progress(void *user, const char *what, uint64_t done, uint64_t total);
 void term_progress_clear(void);
+/* A line in the bar's place, cut at the width of the terminal. Nothing if stderr is no terminal. */
+void term_status(const char *line);
 
 /* SIGINT and SIGTERM are counted and cancel the watched session. Without one, they cancel the
  * session that is watched next. A second signal ends the program at once with status 130. A session
@@ -46,6 +53,8 @@ int term_interrupts(void);         /* signals since the last term_watch(NULL) */
 void term_prompting(bool on);      /* while a line is typed, SIGTERM ends the program at once */
 bool term_terminated(void);        /* a SIGTERM has come */
 
+/* Makes the controlling terminal stdin, where stdin was something else. False: there is none. */
+bool term_take_terminal(void);
 /* On: the terminal marks pasted text (ESC[200~ ... ESC[201~), and a signal that ends or stops the
  * program first restores the terminal. */
 void term_converse(bool on);

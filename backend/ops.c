@@ -297,6 +297,31 @@ mat op_moe_down(pass *p, mat x, routing r, const weight *down)
     return y;
 }
 
+mat op_mixture(pass *p, mat x, const mixture *m)
+{
+    if (!pass_shapes(p, "mixture",
+                     m && m->router && m->gate && m->down && m->shared_gate && m->shared_up &&
+                         m->shared_down && x.heads == 1 && x.cols == m->router->n_in &&
+                         (!m->shared_factor ||
+                          (m->shared_factor->n_in == x.cols && m->shared_factor->n_out == 1)) &&
+                         m->shared_down->n_out == m->down->n_out))
+        return (mat){0};
+    if (p->dev->op->mixture && p->here == m->gate->side) {
+        size_t mark = pass_mark(p);
+        mat y = pass_mat(p, x.rows, 1, m->down->n_out);
+        if (pass_failed(p) || p->dev->op->mixture(p, y, x, m))
+            return y;
+        pass_release(p, mark);
+    }
+    mat y = op_matmul(p, op_glu(p, x, m->shared_gate, m->shared_up, m->act), m->shared_down);
+    if (m->shared_factor)
+        y = op_act_mul(p, op_matmul(p, x, m->shared_factor), y, ACT_SIGMOID);
+    routing to = op_router(p, x, m->router, m->k, m->rule);
+    visit v = op_visit(p, m->gate->side, &x, &to);
+    mat e = op_moe_down(p, op_moe_glu(p, x, to, m->gate, m->up, m->act), to, m->down);
+    return op_add(p, y, op_return(p, v, e));
+}
+
 mat op_moe_matmul(pass *p, mat x, routing r, const weight *w)
 {
     if (!pass_shapes(p, "moe_matmul", w && x.heads == 1 && x.cols == w->n_in && x.rows == r.rows))
@@ -386,6 +411,29 @@ mat op_delta(pass *p, mat c, mat a, mat b, const delta_gate *g, const recur_view
     if (!pass_failed(p))
         p->dev->op->delta(p, o, mat_flat(c), mat_flat(a), mat_flat(b), g, rv);
     return o;
+}
+
+mat op_delta_unit(pass *p, mat x, mat z, mat a, mat b, const delta_unit *u, const recur_view *rv)
+{
+    int32_t width = rv ? rv->n_v * rv->dv : 0;
+    if (!has_recur(p) ||
+        !pass_shapes(p, "delta_unit",
+                     rv && u && u->taps && u->gate.a && u->gate.dt && is_vector(u->norm, rv->dv) &&
+                         fits_recur(p, rv, x, recur_channels(rv)) && mat_width(z) == width &&
+                         mat_width(a) == rv->n_v && mat_width(b) == rv->n_v && z.rows == x.rows &&
+                         a.rows == x.rows && b.rows == x.rows))
+        return (mat){0};
+    mat y = pass_mat(p, x.rows, 1, width);
+    if (pass_failed(p) ||
+        (p->dev->op->delta_unit &&
+         p->dev->op->delta_unit(p, y, mat_flat(x), mat_flat(z), mat_flat(a), mat_flat(b), u, rv)))
+        return y;
+    mat o = op_delta(p, op_conv(p, x, u->taps, rv), a, b, &u->gate, rv);
+    o = op_rms_norm_inplace(p, o, u->norm, u->eps);
+    if (!pass_failed(
+            p)) /* its copy for the next product stays in scratch, so nothing is released */
+        p->dev->op->act_mul(p, y, mat_flat(z), mat_flat(o), ACT_SILU);
+    return y;
 }
 
 void op_keep_outputs(pass *p, mat *const *x, int32_t n)

@@ -71,6 +71,16 @@ typedef struct norm_want {
 } norm_want;
 enum { NORMS_MAX = 3 };
 
+/* A mixture of experts beside an expert that every row goes to. */
+typedef struct mixture {
+    const weight *router, *gate, *up, *down; /* up NULL: gate holds both */
+    const weight *shared_factor;             /* [1 row of n_in]; NULL: factor 1 */
+    const weight *shared_gate, *shared_up, *shared_down;
+    const route_rule *rule; /* NULL: softmax, no scale */
+    int32_t k;              /* experts of a row */
+    act_kind act;
+} mixture;
+
 /* The output of a branch, and the weight of its norm. */
 typedef struct branch {
     mat y;
@@ -82,6 +92,14 @@ typedef struct branch {
 typedef struct delta_gate {
     const weight *a, *dt;
 } delta_gate;
+
+/* The constants of a recurrent layer between its products: the convolution's taps, the rule's gate,
+ * the weight of the norm of its heads, [dv]. */
+typedef struct delta_unit {
+    const weight *taps, *norm;
+    delta_gate gate;
+    float eps;
+} delta_unit;
 
 typedef struct device_ops {
     /* y[r] = W[token[r]] * scale, decoded */
@@ -122,6 +140,9 @@ typedef struct device_ops {
                     act_kind act);
     /* y[r] = sum_j weight[r, j] * (down_e x[r, j]), summed in ascending j */
     void (*moe_down)(pass *p, mat y, mat x, routing r, const weight *down);
+    /* See op_mixture. False: not this one, and nothing was done or taken; always in a dry pass,
+     * because the expansion takes more scratch. Optional. */
+    bool (*mixture)(pass *p, mat y, mat x, const mixture *m);
     /* y[r, j] = W_e x[r], e = r.id[r, j]; y: [rows, k heads, n_out] */
     void (*moe_matmul)(pass *p, mat y, mat x, routing r, const weight *w);
     /* x[r, 0, i] = list[r.id[r, c / n] * n + c % n], c = x[r, 0, i]; -1 stays */
@@ -129,6 +150,10 @@ typedef struct device_ops {
     /* See op_conv and op_delta. Optional: only models with recurrent layers need them. */
     void (*conv)(pass *p, mat y, mat x, const weight *w, const recur_view *rv);
     void (*delta)(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const recur_view *rv);
+    /* See op_delta_unit. y: [rows, n_v dv]. False: not this one, and nothing was done or taken;
+     * always in a dry pass, because the expansion takes more scratch. Optional. */
+    bool (*delta_unit)(pass *p, mat y, mat x, mat z, mat a, mat b, const delta_unit *u,
+                       const recur_view *rv);
     /* y[i] = x[row[i]] */
     void (*gather)(pass *p, mat y, mat x, const int32_t *row);
     void (*copy)(pass *p, mat y, mat x);
@@ -239,8 +264,10 @@ struct device {
     status (*failed)(const device *d, err *e);
     /* Starts a pass that computes: uploads the step. NULL: ops read the step in place. */
     void (*begin)(device *d, pass *p);
+    /* Ends such a pass: launches the ops that wait for a next one. NULL: no op waits. */
+    void (*end)(device *d, pass *p);
     /* True: the pass was one like an earlier one, and has been run from a recording of that, its
-     * result in *y. False: run it, then call recorded. What `model` and `kv` point to is only
+     * result in *y. False: run it, end it, then call recorded. What `model` and `kv` point to is only
      * compared. Both NULL: passes are always run. */
     bool (*replay)(device *d, pass *p, const void *model, const void *kv, mat *y);
     void (*recorded)(device *d, pass *p, mat y);
@@ -269,6 +296,9 @@ routing op_router(pass *p, mat x, const weight *w, int32_t k, const route_rule *
 routing op_route(pass *p, mat logits, int32_t k, const route_rule *rule);
 mat op_moe_glu(pass *p, mat x, routing r, const weight *gate, const weight *up, act_kind act);
 mat op_moe_down(pass *p, mat x, routing r, const weight *down);
+/* sum_j r.weight[j] E_j(x) + sigmoid(shared_factor . x) shared(x), E(x) = down(act(gate x) * (up
+ * x)), r the choice of op_router. Experts may be on another device than x and the shared one. */
+mat op_mixture(pass *p, mat x, const mixture *m);
 /* The matrices of w that r names, each times the row: [rows, k heads, n_out]. */
 mat op_moe_matmul(pass *p, mat x, routing r, const weight *w);
 /* What op_best chose among the k * n columns of an op_moe_matmul, in the numbering of list[n_list]:
@@ -291,6 +321,8 @@ mat op_conv(pass *p, mat x, const weight *w, const recur_view *rv);
  * o: [rows, n_v heads, dv]; c: [rows, channels], from op_conv. A row's S is its parent's; the first
  * rows take rv's store. */
 mat op_delta(pass *p, mat c, mat a, mat b, const delta_gate *g, const recur_view *rv);
+/* silu(z) * rms_norm(op_delta(op_conv(x), a, b)), the norm head by head. z: [rows, n_v dv]. */
+mat op_delta_unit(pass *p, mat x, mat z, mat a, mat b, const delta_unit *u, const recur_view *rv);
 /* From here on the pass has only the rows whose logits are wanted: replaces the n mats by those
  * rows of them and sets p->rows. A second call changes nothing. */
 void op_keep_outputs(pass *p, mat *const *x, int32_t n);

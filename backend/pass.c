@@ -30,6 +30,13 @@ void pass_add_side(pass *p, device *dev, void *scratch, size_t scratch_bytes)
         dev->begin(dev, p);
 }
 
+void pass_end(pass *p)
+{
+    for (int32_t i = 0; i < p->n_sides && !p->dry; i++)
+        if (p->side[i].dev->end)
+            p->side[i].dev->end(p->side[i].dev, p);
+}
+
 void pass_turn(pass *p, int32_t side)
 {
     if (pass_failed(p))

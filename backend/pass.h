@@ -62,6 +62,8 @@ typedef struct pass {
     pass_side side[PASS_SIDES_MAX];
     int32_t il;            /* the current layer, for traces and errors; -1 outside layers */
     const pass_taps *taps; /* NULL: none; set after pass_begin */
+    bool hidden;           /* set after pass_begin: the forward pass ends with the normed input of
+                              the output head, and leaves the head out */
     uint64_t n_flops, weight_bytes_read, kv_bytes_read; /* tallies of a dry pass */
     err e;
 } pass;
@@ -69,6 +71,10 @@ typedef struct pass {
 void pass_begin(pass *p, device *dev, const step *st, void *scratch, size_t scratch_bytes);
 /* Adds the next side, 1 and up, with scratch of its own (NULL in a dry pass). */
 void pass_add_side(pass *p, device *dev, void *scratch, size_t scratch_bytes);
+/* Ends a pass that computes, on every side: a device launches the ops that it holds back in order to
+ * join them with a next one. Before it returns, nothing may rely on what the pass has stored, not
+ * even on keys. Also called after a failure, and then nothing is launched. */
+void pass_end(pass *p);
 /* Moves the pass to that side; copies nothing. */
 void pass_turn(pass *p, int32_t side);
 /* Copies n_bytes from memory of side `from` to memory of the side that the pass is on. */

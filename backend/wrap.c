@@ -715,6 +715,11 @@ static void w_begin(device *d, pass *p)
     wrapper *w = d->self;
     w->inner->begin(w->inner, p);
 }
+static void w_end(device *d, pass *p)
+{
+    wrapper *w = d->self;
+    w->inner->end(w->inner, p);
+}
 static status w_failed(const device *d, err *e)
 {
     const wrapper *w = d->self;
@@ -863,6 +868,7 @@ static void add_optional(device *d, const device *inner)
     d->host_free = inner->host_free ? w_host_free : NULL;
     d->sift = inner->sift ? w_sift : NULL;
     d->begin = inner->begin ? w_begin : NULL;
+    d->end = inner->end ? w_end : NULL;
     d->failed = inner->failed ? w_failed : NULL;
     d->available_bytes = inner->available_bytes ? w_available_bytes : NULL;
     d->one_stream = inner->one_stream ? w_one_stream : NULL;

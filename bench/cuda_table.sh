@@ -26,6 +26,11 @@ runs=(
     "base-31b-64k     31b     f16 -p 2048 -n 128 -d 65536 -r 3"
     "qwen3-0.6b       qwen3-0.6b f16 -p 4096,32768 -n 128 -r 3"
     "laguna-xs        laguna-xs f16 -p 4096 -n 128 -d 0,32768 -r 3"
+    "qwen-27b         qwen3.6-27b f16 -p 4096 -n 128 -d 0,32768 -r 3"
+    "qwen-27b-128k    qwen3.6-27b f16 -p 0 -n 64 -d 131072 -r 2"
+    "qwen-27b-verify  qwen3.6-27b f16 -p 0 -n 128 -d 1024 -r 3 --spec lookup --draft-max 7 --accept-mean 3"
+    "qwen-a3b         qwen3.6-35b-a3b f16 -p 4096 -n 128 -d 0,32768 -r 3"
+    "qwen-a3b-128k    qwen3.6-35b-a3b f16 -p 0 -n 64 -d 131072 -r 2"
     "rows-31b         31b     f16 -p 2,4,8,16,32 -n 24 -r 7"
     "streams-26b      26b-a4b f16 -p 0 -n 128 -s 4,16,32,64 -r 3"
     "draft-31b-block7  31b     f16 -p 0 -n 128 -d 1024,65536 -r 3 --spec @dflash-31b --draft-max 7 --accept-mean 3"
@@ -77,6 +82,17 @@ qwen3-0.6b p32768 0 60000 100000
 laguna-xs n128 0 450 650
 laguna-xs n128 32768 420 600
 laguna-xs p4096 0 25000 38000
+qwen-27b n128 0 165 220
+qwen-27b n128 32768 150 195
+qwen-27b p4096 0 6500 9500
+qwen-27b p4096 32768 5500 8000
+qwen-27b-128k n64 131072 120 150
+qwen-27b-verify round 1024 1.35 1.2
+qwen-a3b n128 0 480 700
+qwen-a3b n128 32768 450 640
+qwen-a3b p4096 0 25000 40000
+qwen-a3b p4096 32768 21000 33000
+qwen-a3b-128k n64 131072 380 520
 base-31b load 0 6 3
 base-31b n128 0 150 210
 base-31b n128 32768 130 180

@@ -8,11 +8,16 @@
  * On a device that computes prompts apart, passes of answers and of prompts alternate instead. A
  * row's result does not depend on the other rows of its pass, so the schedule changes no answer.
  *
+ * Jobs for embeddings (embed.h) are prompts without answers. Their passes that want hidden rows
+ * alternate with all others.
+ *
  * Other threads reach the batch through a mailbox under `lock`: submit, cancel and wake write to
  * it, the stepping thread reads it. Everything else belongs to the stepping thread, which holds no
  * lock while it computes or calls back.
  */
+#include "engine/embed.h"
 #include "engine/round.h"
+#include "engine/score.h"
 #include "engine/report.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -40,7 +45,9 @@ typedef struct job {
     carat_event_fn fn;
     void (*done)(void *user, carat_status st, const carat_error *e, const carat_timings *t);
     void *user;
-    generation *g;
+    generation *g;    /* NULL: an embedding */
+    embedding *x;     /* NULL: an answer */
+    float *embedding; /* where x goes */
     report r;
 } job;
 
@@ -64,12 +71,14 @@ struct carat_batch {
     checkpoint_store *store; /* of all slots; NULL: none */
     slot *slot;
     int32_t n_slots, queue_max, stall_ms;
+    int32_t share_ms;   /* of a pass with prompts, for others outside the batch; 0: none wait */
     pass_part *part;    /* [n_slots] of the current pass */
     int32_t *part_slot; /* [n_slots] the slot of each part */
     reply **answering;  /* [n_slots] of the current pass */
     int32_t turn;       /* the slot whose prompt comes first in the next pass */
     bool apart;         /* prompts and answers have passes of their own */
     bool prompts_next;  /* apart, and both wait: whose turn it is */
+    bool hidden_next;   /* the same of hidden passes and all others */
     int64_t n_steps;
     double row_ms;    /* of a prompt's row; 0: not measured yet */
     double decode_ms; /* of a pass without prompts */
@@ -101,6 +110,22 @@ static status plan_slots(carat_batch *b, const carat_batch_options *opt, carat_m
         return err_set(e, E_ARG, "a context of %d tokens is too short for %d slots", b->shape.n_ctx,
                        b->n_slots);
     return plan_check(b->m, plan, e);
+}
+
+carat_status carat_plan_batch(const carat_model *m, const carat_batch_options *opt,
+                              carat_memory_plan *plan, carat_error *e)
+{
+    static const carat_batch_options none;
+    session_shape shape;
+    opt = opt ? opt : &none;
+    int32_t n = opt->n_slots ? opt->n_slots : SLOTS_DEFAULT;
+    status st;
+    *plan = (carat_memory_plan){0};
+    if (n < 0 || n > STEP_SEQS_MAX)
+        return err_set(e, E_ARG, "a batch of %d slots: at most %d", n, STEP_SEQS_MAX);
+    if ((st = plan_shape(m, &opt->session, n, 0, &shape, e)))
+        return st;
+    return plan_costs(m, &shape, NULL, plan, e);
 }
 
 static status open_arrays(carat_batch *b, err *e)
@@ -202,6 +227,7 @@ static void job_free(job *j)
     if (!j)
         return;
     generation_close(j->g);
+    embedding_close(j->x);
     mem_free((void *)j->opt.sampling.bias);
     mem_free((void *)j->opt.stop);
     mem_free(j->stop_text);
@@ -306,14 +332,17 @@ static status job_make(carat_batch *b, const carat_job *from, job **out, err *e)
     j->fn = from->fn;
     j->done = from->done;
     j->user = from->user;
+    j->embedding = from->embedding;
     report_begin(&j->r, b->m);
-    if (from->opt && (st = copy_options(j, from->opt, e)))
+    if (from->opt && !j->embedding && (st = copy_options(j, from->opt, e)))
         return st;
     j->ids = mem_alloc((size_t)from->n * sizeof *j->ids);
     if (!j->ids)
         return err_memory(e, "a job", (size_t)from->n * sizeof *j->ids);
     memcpy(j->ids, from->ids, (size_t)from->n * sizeof *j->ids);
-    return generation_open(&j->g, b->m, j->has_opt ? &j->opt : NULL, j->fn, j->user, e);
+    return j->embedding
+               ? embedding_open(&j->x, b->m, from->pooling, e)
+               : generation_open(&j->g, b->m, j->has_opt ? &j->opt : NULL, j->fn, j->user, e);
 }
 
 carat_status carat_batch_submit(carat_batch *b, const carat_job *from, int64_t *id,
@@ -417,6 +446,13 @@ void carat_batch_get_info(carat_batch *b, carat_batch_info *info, carat_slot_inf
 
 /* ---- Jobs into slots, and out again ------------------------------------------------------ */
 
+/* Does j compute every token of its prompt? */
+static bool reuses_nothing(const job *j)
+{
+    return j->x ? embedding_pooling(j->x) == CARAT_POOL_MEAN
+                : generation_options(j->g)->n_prompt_logprobs > 0;
+}
+
 /* The idle slot for j: the slot with the longest usable prefix, if that prefix is at least as long
  * as the rest of the slot's timeline, which the job would overwrite; else the slot unused for the
  * longest time. */
@@ -428,7 +464,7 @@ static slot *slot_for(carat_batch *b, const job *j)
         slot *s = &b->slot[i];
         if (s->job)
             continue;
-        int64_t usable = timeline_usable(&s->t, j->ids, j->n);
+        int64_t usable = reuses_nothing(j) ? 0 : timeline_usable(&s->t, j->ids, j->n);
         if (usable > most && usable >= s->t.kv.n_past - usable) {
             most = usable;
             best = s;
@@ -442,7 +478,7 @@ static slot *slot_for(carat_batch *b, const job *j)
 /* Running jobs whose timelines share a prefix with j's prompt save a checkpoint of it. */
 static void ask_others(carat_batch *b, const slot *s, const job *j)
 {
-    for (int32_t i = 0; b->store && i < b->n_slots; i++) {
+    for (int32_t i = 0; b->store && !reuses_nothing(j) && i < b->n_slots; i++) {
         slot *o = &b->slot[i];
         if (o->job && o != s)
             timeline_offer(&o->t, j->ids, j->n, timeline_usable(&s->t, j->ids, j->n));
@@ -459,9 +495,15 @@ static void begin_job(carat_batch *b, slot *s, job *j)
     s->answering = false;
     s->used_at = b->n_steps;
     report_waited(&j->r);
-    timeline_prepare(&s->t, j->ids, j->n);
+    if (j->x)
+        embedding_begin(j->x, &s->t, j->ids, j->n);
+    else if (reuses_nothing(j))
+        score_begin(j->g, &s->t, j->ids);
+    else
+        timeline_prepare(&s->t, j->ids, j->n);
     report_prompt(&j->r, j->n, &s->t);
-    generation_reuses(j->g, s->t.kv.n_past);
+    if (j->g)
+        generation_reuses(j->g, s->t.kv.n_past);
     pthread_mutex_lock(&b->lock);
     b->running[s - b->slot] = j->id;
     b->cancel[s - b->slot] = j->cancelled ? j->id : 0;
@@ -471,7 +513,10 @@ static void begin_job(carat_batch *b, slot *s, job *j)
     b->info.n_prompt += (uint64_t)j->n;
     b->info.n_reused += (uint64_t)s->t.kv.n_past;
     pthread_mutex_unlock(&b->lock);
-    status st = reply_open(b->rounds, s->x, j->g, &e);
+    status st = j->g ? reply_open(b->rounds, s->x, j->g, &e) : OK;
+    if (!st && j->g && reuses_nothing(j) &&
+        !workspace_score_rows(&b->w, b->m, &b->layout, b->shape.chunk))
+        st = err_set(&e, E_MEMORY, "the batch has no room for the logits of a prompt's row");
     if (st)
         end_job(b, s, st, &e);
 }
@@ -482,13 +527,20 @@ static void end_job(carat_batch *b, slot *s, status st, err *e)
     job *j = s->job;
     s->job = NULL;
     s->used_at = b->n_steps;
-    if (!st) {
+    if (!st && j->g) {
         report_decoded(&j->r);
         st = generation_finish(j->g, e);
         timeline_rest(&s->t);
     }
-    reply_report(s->x, &j->r.t);
-    reply_close(s->x);
+    if (!st && j->x) {
+        report_prefilled(&j->r);
+        embedding_write(j->x, j->embedding);
+        j->r.t.finish = CARAT_FINISH_STOP;
+    }
+    if (j->g) {
+        reply_report(s->x, &j->r.t);
+        reply_close(s->x);
+    }
     pthread_mutex_lock(&b->lock);
     b->running[s - b->slot] = 0;
     b->info.n_busy--;
@@ -501,9 +553,9 @@ static void end_job(carat_batch *b, slot *s, status st, err *e)
  * least WAIT_GAIN tokens. Requests for several answers to one prompt arrive together. */
 static bool better_wait(const carat_batch *b, const job *j)
 {
-    for (int32_t i = 0; b->store && i < b->n_slots; i++) {
+    for (int32_t i = 0; b->store && !reuses_nothing(j) && i < b->n_slots; i++) {
         slot *o = &b->slot[i];
-        if (!o->job || o->answering)
+        if (!o->job || o->answering || o->job->x)
             continue;
         int64_t at = o->t.kv.n_past, same = at, most = o->job->n < j->n ? o->job->n : j->n;
         if (at > most || memcmp(o->job->ids, j->ids, (size_t)at * sizeof *j->ids))
@@ -586,6 +638,12 @@ static void end_cancelled(carat_batch *b)
         err e = {0};
         if (!s->answering)
             report_prefilled(&s->job->r);
+        if (s->job->x) {
+            err_set(&e, E_CANCELLED, "cancelled after %lld of %lld tokens",
+                    (long long)s->t.kv.n_past, (long long)s->job->n);
+            end_job(b, s, E_CANCELLED, &e);
+            continue;
+        }
         generation_stop(s->job->g, CARAT_FINISH_CANCELLED);
         end_job(b, s, OK, &e);
     }
@@ -601,9 +659,11 @@ typedef struct pass_rows {
 
 static void add_part(carat_batch *b, pass_rows *n, int32_t i, pass_part part)
 {
-    part.candidates = b->w.candidates + (size_t)n->n_wanted * CANDIDATES_MAX;
-    part.n_candidates = b->w.n_candidates + n->n_wanted;
-    n->n_wanted += kv_rows_wanted(&part.rows);
+    if (!part.hidden) {
+        part.candidates = b->w.candidates + (size_t)n->n_wanted * CANDIDATES_MAX;
+        part.n_candidates = b->w.n_candidates + n->n_wanted;
+        n->n_wanted += kv_rows_wanted(&part.rows);
+    }
     *(part.prompt ? &n->prompts : &n->answers) += part.rows.n;
     b->part_slot[n->n_parts] = i;
     b->part[n->n_parts++] = part;
@@ -614,31 +674,59 @@ static bool has_prompt(const slot *s)
     return s->job && !s->answering;
 }
 
-/* How many prompts there are, and how many answers. */
-static int32_t count_jobs(const carat_batch *b, int32_t *n_answering)
+/* Does its next part want hidden rows? */
+static bool wants_hidden(carat_batch *b, const slot *s)
 {
-    int32_t n_prompts = 0;
-    *n_answering = 0;
+    if (!has_prompt(s))
+        return false;
+    if (!s->job->x)
+        return score_wants(s->job->g, &s->t, s->job->n);
+    return embedding_wants_hidden(s->job->x, &s->t,
+                                  workspace_hidden_rows(&b->w, b->m, &b->layout, b->shape.chunk));
+}
+
+/* The most rows of a hidden pass. The rows of scores leave room for logits. */
+static int32_t hidden_rows(carat_batch *b)
+{
+    bool scores = false;
+    for (int32_t i = 0; i < b->n_slots; i++)
+        scores |= wants_hidden(b, &b->slot[i]) && !b->slot[i].job->x;
+    return scores ? workspace_score_rows(&b->w, b->m, &b->layout, b->shape.chunk)
+                  : workspace_hidden_rows(&b->w, b->m, &b->layout, b->shape.chunk);
+}
+
+typedef struct job_counts {
+    int32_t answers, prompts, hidden; /* hidden: not in prompts */
+} job_counts;
+
+static job_counts count_jobs(carat_batch *b)
+{
+    job_counts n = {0};
     for (int32_t i = 0; i < b->n_slots; i++) {
-        n_prompts += has_prompt(&b->slot[i]);
-        *n_answering += b->slot[i].job && b->slot[i].answering;
+        const slot *s = &b->slot[i];
+        bool hidden = wants_hidden(b, s);
+        n.hidden += hidden;
+        n.prompts += has_prompt(s) && !hidden;
+        n.answers += s->job && s->answering;
     }
-    return n_prompts;
+    return n;
 }
 
 /* How many prompt rows may be in a pass beside n_rows rows of answers. stalls: answers wait for the
- * pass, or are in it. */
+ * pass, or are in it. share_ms alone bounds a pass that only others wait for. */
 static int32_t prompt_rows(const carat_batch *b, int32_t n_rows, bool stalls)
 {
     int32_t rows = b->layout.rows_max - n_rows;
     if (rows > b->shape.chunk)
         rows = b->shape.chunk;
-    if (!stalls)
+    if (!stalls && !b->share_ms)
         return rows;
     /* If a pass of answers alone exceeds stall_ms, prompts may double its time: else each pass
      * would read all weights for a few prompt rows. */
     double headroom_ms = b->stall_ms - b->decode_ms;
     headroom_ms = headroom_ms > b->decode_ms ? headroom_ms : b->decode_ms;
+    if (b->share_ms && (!stalls || b->share_ms < headroom_ms))
+        headroom_ms = b->share_ms;
     double fit = b->row_ms > 0 ? headroom_ms / b->row_ms : ROWS_UNMEASURED;
     int32_t bound = fit < ROWS_LEAST ? ROWS_LEAST : fit < rows ? (int32_t)fit : rows;
     return bound < rows ? bound : rows;
@@ -657,42 +745,61 @@ static void plan_answers(carat_batch *b, pass_rows *n, int32_t n_prompts)
             add_part(b, n, i, reply_part(b->slot[i].x));
 }
 
-static void plan_prompts(carat_batch *b, pass_rows *n, bool stalls)
+/* The part of an answer's prompt, of at most `left` rows. */
+static pass_part prompt_part(slot *s, int32_t left)
+{
+    int64_t at = s->t.kv.n_past, rest = timeline_pass_end(&s->t, s->job->n) - at;
+    int32_t rows = rest < left ? (int32_t)rest : left;
+    bool last = at + rows == s->job->n;
+    return (pass_part){.t = &s->t,
+                       .rows = {.token = s->job->ids + at,
+                                .n = rows,
+                                .final = true,
+                                .want = last ? KV_WANT_LAST : KV_WANT_NONE},
+                       .prompt = true,
+                       .n_best = last ? generation_needs(s->job->g) : 0};
+}
+
+/* The prompts whose parts are hidden, or the others. */
+static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, bool stalls)
 {
     int32_t left = prompt_rows(b, n->answers, stalls), first = b->turn;
+    int32_t most = hidden ? hidden_rows(b) : left;
+    left = left < most ? left : most;
     for (int32_t k = 0; k < b->n_slots && left > 0; k++) {
         int32_t i = (first + k) % b->n_slots;
         slot *s = &b->slot[i];
-        if (!has_prompt(s))
+        if (!has_prompt(s) || wants_hidden(b, s) != hidden)
             continue;
-        int64_t at = s->t.kv.n_past, rest = timeline_pass_end(&s->t, s->job->n) - at;
-        int32_t rows = rest < left ? (int32_t)rest : left;
-        bool last = at + rows == s->job->n;
         if (!n->prompts)
             b->turn = (i + 1) % b->n_slots;
-        add_part(b, n, i,
-                 (pass_part){.t = &s->t,
-                             .rows = {.token = s->job->ids + at,
-                                      .n = rows,
-                                      .final = true,
-                                      .want = last ? KV_WANT_LAST : KV_WANT_NONE},
-                             .prompt = true,
-                             .n_best = last ? generation_needs(s->job->g) : 0});
-        left -= rows;
+        pass_part part = s->job->x ? embedding_part(s->job->x, &s->t, left, hidden)
+                         : hidden  ? score_part(&s->t, s->job->ids, s->job->n, left)
+                                   : prompt_part(s, left);
+        left -= part.rows.n;
+        add_part(b, n, i, part);
     }
 }
 
-/* Fills b->part: answers first, then prompts; or, where they are apart, one of the two. */
+/* Fills b->part: answers first, then prompts; or, where they are apart, one of the two. Hidden
+ * parts have passes of their own. */
 static pass_rows plan_step_rows(carat_batch *b)
 {
     pass_rows n = {0};
-    int32_t n_answering, n_prompts = count_jobs(b, &n_answering);
-    bool prompts_only = b->apart && n_prompts && (b->prompts_next || !n_answering);
+    job_counts c = count_jobs(b);
+    bool others = c.answers || c.prompts;
+    if (c.hidden && (b->hidden_next || !others)) {
+        b->hidden_next = false;
+        plan_prompts(b, &n, true, others);
+        return n;
+    }
+    b->hidden_next = true;
+    bool prompts_only = b->apart && c.prompts && (b->prompts_next || !c.answers);
     b->prompts_next = !prompts_only;
     if (!prompts_only)
-        plan_answers(b, &n, b->apart ? 0 : n_prompts);
+        plan_answers(b, &n, b->apart ? 0 : c.prompts);
     if (prompts_only || !b->apart)
-        plan_prompts(b, &n, n_answering > 0);
+        plan_prompts(b, &n, false, c.answers > 0);
     return n;
 }
 
@@ -741,12 +848,38 @@ static status use_prompt_rows(carat_batch *b, slot *s, const pass_part *part, er
     return OK;
 }
 
+/* Plain parts of an embedding are kept as other prompts are; drafters miss the rows of hidden ones.
+ */
+static status use_embedding_rows(carat_batch *b, slot *s, const pass_part *part, err *e)
+{
+    if (part->hidden)
+        return embedding_take(s->job->x, b->m, &b->w, part, e);
+    rounds_keep(b->rounds, part, NULL, part->rows.n);
+    return OK;
+}
+
+static status use_scored_rows(carat_batch *b, slot *s, const pass_part *part, err *e)
+{
+    job *j = s->job;
+    status st = score_take(j->g, b->m, &b->w, part, j->ids, e);
+    if (!st && !generation_tell_prefill(j->g, s->t.kv.n_past, j->n)) {
+        report_prefilled(&j->r);
+        generation_stop(j->g, CARAT_FINISH_CANCELLED);
+    }
+    return st;
+}
+
 static void use_part(carat_batch *b, slot *s, const pass_part *part)
 {
     const walk_stop stop = {.asked = cancel_wished, .user = s};
     s->e = (err){0};
-    s->st = part->prompt ? use_prompt_rows(b, s, part, &s->e)
-                         : reply_walk(b->rounds, s->x, &b->w, part, &stop, &s->e);
+    if (s->job->x)
+        s->st = use_embedding_rows(b, s, part, &s->e);
+    else if (part->hidden)
+        s->st = use_scored_rows(b, s, part, &s->e);
+    else
+        s->st = part->prompt ? use_prompt_rows(b, s, part, &s->e)
+                             : reply_walk(b->rounds, s->x, &b->w, part, &stop, &s->e);
 }
 
 static void show_slots(carat_batch *b, uint64_t n_rows, uint64_t n_generated, double ms)
@@ -772,7 +905,7 @@ static void show_slots(carat_batch *b, uint64_t n_rows, uint64_t n_generated, do
                                         .n_done = !j             ? 0
                                                   : s->answering ? j->n
                                                                  : s->t.kv.n_past,
-                                        .n_generated = j ? generation_count(j->g) : 0};
+                                        .n_generated = j && j->g ? generation_count(j->g) : 0};
     }
     pthread_mutex_unlock(&b->lock);
 }
@@ -784,18 +917,24 @@ static uint64_t use_pass(carat_batch *b, const pass_rows *n, double ms)
     uint64_t n_generated = 0;
     for (int32_t k = 0; k < n->n_parts; k++) {
         slot *s = &b->slot[b->part_slot[k]];
-        int64_t before = generation_count(s->job->g);
+        const generation *g = s->job->g;
+        int64_t before = g ? generation_count(g) : 0;
         use_part(b, s, &b->part[k]);
-        n_generated += (uint64_t)(generation_count(s->job->g) - before);
+        n_generated += g ? (uint64_t)(generation_count(g) - before) : 0;
     }
     rounds_absorb(b->rounds);
     rounds_tell(b->rounds, ms, n->answers + n->prompts, n->prompts > 0);
     for (int32_t k = 0; k < n->n_parts; k++) {
         slot *s = &b->slot[b->part_slot[k]];
-        if (s->st || generation_ended(s->job->g))
+        if (s->st || (s->job->x ? embedding_done(s->job->x, &s->t) : generation_ended(s->job->g)))
             end_job(b, s, s->st, &s->e);
     }
     return n_generated;
+}
+
+void carat_batch_share(carat_batch *b, int32_t pass_ms)
+{
+    b->share_ms = pass_ms > 0 ? pass_ms : 0;
 }
 
 bool carat_batch_step(carat_batch *b)

@@ -91,6 +91,9 @@ static void random_request(const carat_model *m, request *q, int i, uint64_t *rn
     q->o.sampling.seed = (uint32_t)i;
     q->o.sampling.repeat_penalty = i % 5 ? 1 : 1.2f;
     q->o.sampling.n_top_logprobs = i % 3;
+    q->o.sampling.mirostat = i % 7 == 3 ? 2 : 0;
+    q->o.sampling.dry_multiplier = i % 7 == 5 ? 0.8f : 0;
+    q->o.sampling.xtc_probability = i % 7 == 4 ? 0.7f : 0;
     q->o.parse = i % 2;
 }
 

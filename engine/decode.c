@@ -9,7 +9,9 @@
  * answer the withheld text is resolved and sent, and the last event is END.
  */
 #include "engine/round.h"
+#include "engine/forbid.h"
 #include "engine/report.h"
+#include "engine/score.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/utf8.h"
@@ -36,6 +38,10 @@ struct generation {
     stream text;
     answer_parser *parser; /* NULL: all text is content */
     uint32_t *allowed;     /* of the mask; NULL without one */
+    dry_breakers *breakers; /* of DRY; NULL: none */
+    float mu;               /* of mirostat */
+    forbidden forbid;
+    bool by_stop_id; /* g->id ended the answer */
     bool refused;          /* fn returned false: END is the only event from then on */
     bool ended;
     carat_finish finish;
@@ -100,6 +106,20 @@ bool generation_tell_prefill(generation *g, int64_t done, int64_t total)
                                         .n_reused = g->n_reused});
 }
 
+void generation_tell_prompt(generation *g, const float *logits, int32_t id, sampler *s)
+{
+    carat_event ev = {.kind = CARAT_EV_PROMPT_TOKEN, .id = id};
+    if (logits) {
+        ev.n_top = g->opt.n_prompt_logprobs;
+        ev.top = g->top_logprobs;
+        ev.rank = 1;
+        for (int32_t i = 0; i < g->m->core.n_vocab; i++)
+            ev.rank += logits[i] > logits[id];
+        sample_logprobs(s, logits, id, &ev.logprob, g->top_logprobs, ev.n_top);
+    }
+    tell_event(g, &ev);
+}
+
 void generation_reuses(generation *g, int64_t n)
 {
     g->n_reused = n;
@@ -160,7 +180,11 @@ static status pick_token(generation *g, const timeline *t, int64_t n, workspace 
                          carat_event *ev, err *e)
 {
     const carat_sampling *p = &g->opt.sampling;
-    uint64_t rng = sample_rng_at(p->seed, n);
+    sample_state at = {.past = t->id,
+                       .n_past = n,
+                       .breakers = g->breakers,
+                       .rng = sample_rng_at(p->seed, n),
+                       .mu = g->mu};
     status st;
     if (p->n_top_logprobs > 0)
         memcpy(w->raw, x.all, (size_t)g->m->core.n_vocab * sizeof *w->raw);
@@ -169,16 +193,18 @@ static status pick_token(generation *g, const timeline *t, int64_t n, workspace 
         g->thought.cut = true;
     } else if (x.candidates) {
         drop_place_holders(g->m, &x);
-        ev->id = sample_pick_among(&w->sampler, p, x.candidates, x.n_candidates, &rng);
+        ev->id = sample_pick_among(&w->sampler, p, x.candidates, x.n_candidates, &at);
     } else {
         ban_place_holders(g->m, x.all);
+        forbid_tokens(&g->forbid, t->id, n, g->n_generated, x.all);
         if (g->opt.mask && (st = apply_mask(g, x.all, e)))
             return st;
-        ev->id = sample_pick(&w->sampler, p, x.all, t->id, n, &rng);
+        ev->id = sample_pick(&w->sampler, p, x.all, &at);
     }
     if (ev->id < 0)
         return err_set(e, E_NUMERIC, "after %lld tokens no token has a finite probability",
                        (long long)n);
+    g->mu = at.mu;
     if (p->n_top_logprobs > 0) {
         sample_logprobs(&w->sampler, w->raw, ev->id, &ev->logprob, g->top_logprobs,
                         p->n_top_logprobs);
@@ -218,13 +244,18 @@ static void accept_token(generation *g, const carat_event *ev, bool context_full
     const char *bytes = m->text ? vocab_text(m->text, ev->id, false, &n) : NULL;
     if (bytes && n && !stream_put(&g->text, bytes, n))
         generation_stop(g, g->text.met >= 0 ? CARAT_FINISH_STOP : CARAT_FINISH_CANCELLED);
+    if (!g->ended && forbid_is_stop(&g->forbid, ev->id)) {
+        g->by_stop_id = true;
+        generation_stop(g, CARAT_FINISH_STOP);
+    }
     if (g->n_generated == g->opt.max_tokens || context_full)
         generation_stop(g, CARAT_FINISH_LENGTH);
 }
 
 int32_t generation_needs(const generation *g)
 {
-    int32_t k = g->opt.mask ? 0 : sample_needs(&g->opt.sampling), n_never = 0;
+    bool all = g->opt.mask || forbids_any(&g->forbid, g->n_generated);
+    int32_t k = all ? 0 : sample_needs(&g->opt.sampling), n_never = 0;
     if (g->m->text)
         vocab_never_sampled(g->m->text, &n_never);
     return k && k + n_never <= CANDIDATES_MAX / 2 ? k + n_never
@@ -235,6 +266,10 @@ status generation_next(generation *g, const timeline *t, int64_t n, workspace *w
                        err *e)
 {
     carat_event ev = {.kind = CARAT_EV_TOKEN};
+    if (g->opt.no_answer) {
+        generation_stop(g, CARAT_FINISH_LENGTH);
+        return OK;
+    }
     status st = pick_token(g, t, n, w, logits, &ev, e);
     if (!st)
         accept_token(g, &ev, n == t->kv.layout->n_ctx);
@@ -307,6 +342,19 @@ static status open_mask(generation *g, err *e)
     return g->allowed ? OK : err_memory(e, "a token mask", words * sizeof *g->allowed);
 }
 
+/* The texts of breakers are the caller's, who may free them after this. */
+static status open_breakers(generation *g, err *e)
+{
+    carat_sampling *p = &g->opt.sampling;
+    status st = OK;
+    g->mu = sample_first_mu(p);
+    if (g->m->text && sample_uses_dry(p))
+        st = dry_open(&g->breakers, g->m->text, p, e);
+    p->dry_breakers = NULL;
+    p->n_dry_breakers = 0;
+    return st;
+}
+
 static status check_speculation(const carat_generate_options *o, err *e)
 {
     const carat_speculation *s = &o->speculation;
@@ -356,13 +404,18 @@ static status open_parts(generation *g, err *e)
         return st;
     if ((st = sample_check(&g->opt.sampling, m->core.n_vocab, e)))
         return st;
+    if (g->opt.n_prompt_logprobs < 0 || g->opt.n_prompt_logprobs > LOGPROBS_MAX)
+        return err_set(e, E_ARG,
+                       "%d logprobs of the prompt were asked for, and 0 to %d are possible",
+                       g->opt.n_prompt_logprobs, LOGPROBS_MAX);
     if (g->opt.n_stop < 0 || (g->opt.n_stop && !g->opt.stop))
         return err_set(e, E_ARG, "carat_generate: a list of stop strings without entries");
     if (!m->text && (g->opt.n_stop || g->opt.parse))
         return err_set(e, E_UNSUPPORTED,
                        "%s has no vocabulary, so there is no text to parse or to stop at",
                        m->core.file.path);
-    if ((st = open_thought(g, e)) || (st = open_mask(g, e)))
+    if ((st = open_thought(g, e)) || (st = open_mask(g, e)) || (st = open_breakers(g, e)) ||
+        (st = forbidden_open(&g->forbid, m, &g->opt, e)))
         return st;
     if (g->opt.parse &&
         (st = answer_open(&g->parser, m->chat, g->opt.starts_thinking, tell_answer, g, e)))
@@ -400,6 +453,8 @@ void generation_close(generation *g)
         return;
     stream_free(&g->text);
     answer_close(g->parser);
+    forbidden_free(&g->forbid);
+    dry_close(g->breakers);
     mem_free(g->allowed);
     mem_free(g);
 }
@@ -409,7 +464,7 @@ status generation_finish(generation *g, err *e)
     if (!g->refused)
         stream_end(&g->text);
     /* The answer was cut: an incomplete tool call must not be completed and run. */
-    if (g->parser && (g->finish != CARAT_FINISH_STOP || was_stopped(g)))
+    if (g->parser && (g->finish != CARAT_FINISH_STOP || was_stopped(g) || g->by_stop_id))
         answer_was_cut(g->parser);
     if (g->parser && !g->refused)
         answer_end(g->parser, &g->e);
@@ -422,7 +477,9 @@ status generation_finish(generation *g, err *e)
     g->refused = false;
     tell_event(g, &(carat_event){.kind = CARAT_EV_END,
                                  .finish = g->finish,
-                                 .stop = was_stopped(g) ? g->opt.stop[g->text.met] : NULL});
+                                 .stop = was_stopped(g) ? g->opt.stop[g->text.met] : NULL,
+                                 .by_stop_id = g->by_stop_id,
+                                 .stop_id = g->by_stop_id ? g->id : 0});
     return OK;
 }
 
@@ -469,6 +526,29 @@ static status loop(carat_session *s, reply *x, err *e)
     return st;
 }
 
+/* Computes the rows of the prompt that score its tokens, if they are wanted. */
+static status score_prompt(carat_session *s, generation *g, const int32_t *ids, int64_t n, err *e)
+{
+    int32_t rows = 0;
+    status st = OK;
+    while (!st && score_wants(g, &s->t, n)) {
+        if (!rows && !(rows = workspace_score_rows(&s->w, s->m, &s->layout, s->shape.chunk)))
+            return err_set(e, E_MEMORY, "the session has no room for the logits of a prompt's row");
+        if (session_take_cancel(s))
+            return err_set(e, E_CANCELLED, "cancelled after %lld of %lld prompt tokens",
+                           (long long)s->t.kv.n_past, (long long)n);
+        pass_part part = score_part(&s->t, ids, n, rows);
+        part.n_candidates = s->w.n_candidates;
+        if ((st = run_pass(s->m, &s->layout, &s->w, &part, 1, e)) ||
+            (st = score_take(g, s->m, &s->w, &part, ids, e)))
+            break;
+        if (!generation_tell_prefill(g, s->t.kv.n_past, n))
+            return err_set(e, E_CANCELLED, "cancelled after %lld of %lld prompt tokens",
+                           (long long)s->t.kv.n_past, (long long)n);
+    }
+    return st;
+}
+
 carat_status carat_generate(carat_session *s, const int32_t *ids, int64_t n,
                             const carat_generate_options *opt, carat_event_fn fn, void *user,
                             carat_timings *t, carat_error *e)
@@ -485,13 +565,18 @@ carat_status carat_generate(carat_session *s, const int32_t *ids, int64_t n,
         goto out;
     if ((st = generation_open(&g, s->m, opt, fn, user, e)) || (st = reply_open(s->rounds, x, g, e)))
         goto out;
-    timeline_prepare(&s->t, ids, n);
+    if (g->opt.n_prompt_logprobs > 0)
+        score_begin(g, &s->t, ids);
+    else
+        timeline_prepare(&s->t, ids, n);
     report_prompt(&r, n, &s->t);
     generation_reuses(g, s->t.kv.n_past);
-    int64_t cached = s->t.kv.n_past;
-    const prefill p = {
-        .ids = ids + cached, .n = n - cached, .logits = s->w.logits, .fn = tell_prefill, .user = g};
-    st = session_prefill(s, &p, &why);
+    if (!(st = score_prompt(s, g, ids, n, &why))) {
+        int64_t done = s->t.kv.n_past;
+        const prefill p = {
+            .ids = ids + done, .n = n - done, .logits = s->w.logits, .fn = tell_prefill, .user = g};
+        st = session_prefill(s, &p, &why);
+    }
     report_prefilled(&r);
     if (st == E_CANCELLED) {
         generation_stop(g, CARAT_FINISH_CANCELLED);

@@ -114,12 +114,15 @@ typedef struct workspace {
         void *at; /* memory of the side's device */
         size_t n_bytes;
     } scratch[PASS_SIDES_MAX];
-    mat y;                 /* the logits of the last pass, in scratch */
+    mat y;                 /* the result of the last pass, in scratch: logits, or hidden rows */
     float *logits;         /* [n_vocab]: of the row that was read last */
     candidate *candidates; /* [answer_rows][CANDIDATES_MAX] */
     int32_t *n_candidates; /* [as many rows as a pass may have logits of, or more] */
     float *raw;            /* [n_vocab] before the sampler's changes, for logprobs */
     sampler sampler;
+    int32_t hidden_rows; /* embed.c: most rows of a hidden pass; 0: not planned yet */
+    /* score.c: most rows of one that are scored, and of one product of the head; 0: not planned. */
+    int32_t score_rows, score_slice;
 } workspace;
 
 /* The logits of one row: all of them, or a superset of the largest ones. */
@@ -191,6 +194,9 @@ void timeline_prepare(timeline *t, const int32_t *ids, int64_t n);
 bool timeline_rewind(timeline *t,
                      int64_t n); /* false, and unchanged, if rings have lost what it needs */
 void timeline_reset(timeline *t);
+/* Empties t for a prompt that may reuse nothing. A later prompt may go on from what t had: it is
+ * saved, as timeline_prepare saves it. */
+void timeline_restart(timeline *t);
 /* After a pass that failed: a timeline with recurrent layers is reset, any other is as before. */
 void timeline_abandon(timeline *t);
 /* Before a pass of these rows: takes the checkpoints that would be lost by it. */
@@ -235,6 +241,8 @@ typedef struct pass_part {
     timeline *t;
     kv_rows rows;
     bool prompt;           /* rows of a prompt; else of an answer: step.prompt */
+    bool hidden;           /* of all parts of a pass or of none: read_hidden follows, no logits are
+                              computed, and drafters miss the rows */
     float *logits;         /* [n_wanted][n_vocab]; NULL: read_logits reads rows later */
     int32_t n_best;        /* > 0: a superset of each row's n_best largest logits will do */
     candidate *candidates; /* n_best > 0: [n_wanted][CANDIDATES_MAX] */
@@ -261,6 +269,16 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *par
  * the part has `logits`. E_NUMERIC: a NaN or +inf is in the row, which is at position pos. */
 status read_logits(carat_model *m, workspace *w, const pass_part *part, int32_t k, int64_t pos,
                    row_logits *x, err *e);
+/* After a hidden pass and before the next pass of w: the normed input of the head for the wanted
+ * rows k .. k + n - 1 of a part, to[n][n_embd]. E_NUMERIC as read_logits; pos: of row k. */
+status read_hidden(carat_model *m, const workspace *w, const pass_part *part, int32_t k, int32_t n,
+                   int64_t pos, float *to, err *e);
+/* After a hidden pass and before the next pass of w: the logits of the wanted rows k .. k + n - 1
+ * of a part, in the scratch above the hidden rows. n: at most w->score_slice. */
+status run_head(carat_model *m, workspace *w, const pass_part *part, int32_t k, int32_t n, mat *y,
+                err *e);
+/* Row i of them to w->logits. E_NUMERIC as read_logits. */
+status read_head(carat_model *m, workspace *w, mat y, int32_t i, int64_t pos, err *e);
 /* After run_pass, also if nothing is kept: t goes on with n rows of its part. path: NULL for the
  * first n rows of a chain, else the rows' numbers from the committed context downwards, each the
  * parent of the next. The other rows are dropped. Once per pass and timeline. With recurrent layers,

@@ -272,7 +272,7 @@ TEST(generate_is_the_eval_and_sample_loop)
     uint64_t rng = 0;
     for (int i = 0; i < 50; i++) {
         CHECK_OK(carat_eval(t, ids, 30 + i, false, x, NULL, &e), e);
-        ids[30 + i] = carat_sample(m, &o.sampling, x, ids, 30 + i, &rng);
+        ids[30 + i] = carat_sample(m, &o.sampling, x, ids, 30 + i, &rng, NULL);
         CHECK_EQ(r->ids[i], ids[30 + i]);
     }
     mem_free(r);
@@ -299,7 +299,7 @@ static void *sample_often(void *arg)
         uint64_t rng = (uint64_t)i;
         for (size_t k = 0; k < n; k++)
             x[k] = (float)((k * 7919 + (size_t)i * 31) % 101) * 0.1f;
-        j->id[i] = carat_sample(j->m, &p, x, NULL, 0, &rng);
+        j->id[i] = carat_sample(j->m, &p, x, NULL, 0, &rng, NULL);
     }
     mem_free(x);
     return NULL;

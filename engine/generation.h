@@ -28,6 +28,9 @@ void generation_close(generation *g); /* NULL is fine */
 void generation_reuses(generation *g, int64_t n); /* prompt tokens already in the cache */
 /* False if the caller's callback has cancelled. */
 bool generation_tell_prefill(generation *g, int64_t done, int64_t total);
+/* Reports the prompt's next token, from the logits [n_vocab] of the row before it; NULL: the first
+ * token, and no sampler. */
+void generation_tell_prompt(generation *g, const float *logits, int32_t id, sampler *s);
 /* The next token depends on this many of the largest logits only; 0: on all logits. */
 int32_t generation_needs(const generation *g);
 /* Samples the token at position n from the logits of row n - 1, which it changes, and applies every

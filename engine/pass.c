@@ -12,6 +12,7 @@
 
 #include <assert.h>
 #include <float.h>
+#include <math.h>
 #include <string.h>
 
 /* False if a row of logits holds NaN or +inf: weights or input are broken, and every later token
@@ -144,10 +145,13 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *par
         return st;
     }
     workspace_begin_pass(w, m, &p);
+    p.hidden = part[0].hidden;
+    if (p.hidden) /* a drafter has no room for so many rows */
+        p.taps = NULL;
     w->y = model_forward(&p, &m->core, l);
     if (pass_failed(&p))
         st = err_set(e, p.e.status, "%s", p.e.text);
-    else
+    else if (!p.hidden)
         take_logits(m, w->y, part, n_parts);
     st = st ? st : check_devices(m, e);
     pthread_mutex_unlock(&m->pass_lock);
@@ -175,6 +179,58 @@ status read_logits(carat_model *m, workspace *w, const pass_part *part, int32_t 
             *n = LOGITS_BAD;
     }
     return st || *n != LOGITS_BAD ? st : not_finite(m, pos, e);
+}
+
+status read_hidden(carat_model *m, const workspace *w, const pass_part *part, int32_t k, int32_t n,
+                   int64_t pos, float *to, err *e)
+{
+    size_t n_embd = (size_t)m->core.n_embd;
+    pthread_mutex_lock(&m->pass_lock);
+    m->dev->download(m->dev, to, mat_row(w->y, part->out0 + k),
+                     (size_t)n * n_embd * sizeof *to); /* rows lie one after the other */
+    status st = check_devices(m, e);
+    pthread_mutex_unlock(&m->pass_lock);
+    for (int32_t i = 0; i < n && !st; i++)
+        for (size_t c = 0; c < n_embd && !st; c++)
+            if (!(fabsf(to[(size_t)i * n_embd + c]) <= FLT_MAX))
+                st = not_finite(m, pos + i, e);
+    return st;
+}
+
+status run_head(carat_model *m, workspace *w, const pass_part *part, int32_t k, int32_t n, mat *y,
+                err *e)
+{
+    pass p;
+    status st;
+    mat rows = w->y;
+    pthread_mutex_lock(&m->pass_lock);
+    if ((st = model_check_loaded(m, e))) {
+        pthread_mutex_unlock(&m->pass_lock);
+        return st;
+    }
+    workspace_begin_pass(w, m, &p);
+    p.taps = NULL;
+    const char *end = (const char *)(w->y.at + (size_t)w->y.rows * (size_t)w->y.stride);
+    p.side[PASS_MAIN].at = (size_t)(end - (const char *)w->scratch[PASS_MAIN].at);
+    rows.at += (size_t)(part->out0 + k) * (size_t)rows.stride;
+    rows.rows = n;
+    *y = model_head(&p, &m->core, rows);
+    pass_end(&p);
+    if (pass_failed(&p))
+        st = err_set(e, p.e.status, "%s", p.e.text);
+    st = st ? st : check_devices(m, e);
+    pthread_mutex_unlock(&m->pass_lock);
+    return st;
+}
+
+status read_head(carat_model *m, workspace *w, mat y, int32_t i, int64_t pos, err *e)
+{
+    size_t n_vocab = (size_t)m->core.n_vocab;
+    pthread_mutex_lock(&m->pass_lock);
+    m->dev->download(m->dev, w->logits, mat_row(y, i), n_vocab * sizeof *w->logits);
+    status st = check_devices(m, e);
+    pthread_mutex_unlock(&m->pass_lock);
+    return st || finite_row(w->logits, m->core.n_vocab) ? st : not_finite(m, pos, e);
 }
 
 /* True if path leads from the committed context downwards, each row the parent of the next. */

@@ -1,4 +1,5 @@
-/* sample.c - see sample.h for the chain.
+/* sample.c - see sample.h for the chain. Here: selection, and the chain of bias, penalties, top_k,
+ * top_p, min_p and temperature in this order. sample_chain.c has all other chains.
  *
  * The one idea: 262144 logits are never sorted. The k largest are found by counting. Block maxima
  * give a lower bound that few logits reach; a radix selection among these finds the k-th largest
@@ -6,7 +7,7 @@
  * without top_k orders no more than it keeps. Except for the heap all steps are linear in n_vocab.
  * The same input gives the same token on every machine with the same exp().
  */
-#include "engine/sample.h"
+#include "engine/sample_int.h"
 #include "base/mem.h"
 #include "base/rng.h"
 
@@ -19,8 +20,7 @@ enum {
     NUCLEUS = 256,   /* candidates that top_p usually needs at most */
     BLOCK = 64,      /* logits per block maximum: one vector loop */
     RADIX_BITS = 11, /* 3 rounds for 32 bits; 8 KiB of counters fit the L1 cache */
-    RADIX_N = 1 << RADIX_BITS,
-    TOP_LOGPROBS_MAX = 20
+    RADIX_N = 1 << RADIX_BITS
 };
 
 status sampler_init(sampler *s, int32_t n_vocab, err *e)
@@ -39,45 +39,29 @@ status sampler_init(sampler *s, int32_t n_vocab, err *e)
     return OK;
 }
 
+status sampler_reserve(sampler *s, int64_t n_past, err *e)
+{
+    if (n_past <= s->n_match)
+        return OK;
+    int32_t *more = mem_calloc((size_t)n_past, sizeof *more);
+    if (!more)
+        return err_memory(e, "the sampler", (size_t)n_past * sizeof *more);
+    mem_free(s->match);
+    s->match = more;
+    s->n_match = n_past;
+    return OK;
+}
+
 void sampler_free(sampler *s)
 {
+    dry_close(s->kept);
+    mem_free(s->kept_for);
+    mem_free(s->match);
     mem_free(s->block);
     mem_free(s->bucket);
     mem_free(s->count);
     mem_free(s->cand);
     *s = (sampler){0};
-}
-
-status sample_check(const carat_sampling *p, int32_t n_vocab, err *e)
-{
-    if (!isfinite(p->temperature))
-        return err_set(e, E_ARG, "sampling: the temperature must be a finite number");
-    if (!(p->top_p >= 0 && p->top_p <= 1))
-        return err_set(e, E_ARG, "sampling: top_p %g is not between 0 and 1", p->top_p);
-    if (!(p->min_p >= 0 && p->min_p <= 1))
-        return err_set(e, E_ARG, "sampling: min_p %g is not between 0 and 1", p->min_p);
-    if (!(p->repeat_penalty > 0) || !isfinite(p->repeat_penalty))
-        return err_set(e, E_ARG, "sampling: repeat_penalty %g is not a positive number (1 is off)",
-                       p->repeat_penalty);
-    if (!isfinite(p->presence_penalty) || !isfinite(p->frequency_penalty))
-        return err_set(e, E_ARG, "sampling: presence and frequency penalties must be finite");
-    if (p->penalty_last_n < -1)
-        return err_set(e, E_ARG, "sampling: penalty_last_n %d is neither -1 (all) nor a count",
-                       p->penalty_last_n);
-    if (p->n_top_logprobs < 0 || p->n_top_logprobs > TOP_LOGPROBS_MAX)
-        return err_set(e, E_ARG, "sampling: %d logprobs were asked for, and 0 to %d are possible",
-                       p->n_top_logprobs, TOP_LOGPROBS_MAX);
-    if (p->n_bias < 0 || (p->n_bias && !p->bias))
-        return err_set(e, E_ARG, "sampling: a logit bias list without entries");
-    for (int32_t i = 0; i < p->n_bias; i++) {
-        if (p->bias[i].id < 0 || p->bias[i].id >= n_vocab)
-            return err_set(e, E_ARG, "sampling: a logit bias for token %d, and ids end at %d",
-                           p->bias[i].id, n_vocab - 1);
-        if (!(p->bias[i].bias <= FLT_MAX)) /* NaN and +inf; -inf is a ban */
-            return err_set(e, E_ARG, "sampling: the logit bias of token %d is not a number",
-                           p->bias[i].id);
-    }
-    return OK;
 }
 
 uint64_t sample_rng_at(uint32_t seed, int64_t pos)
@@ -122,8 +106,7 @@ static uint32_t kth_key(const float *x, size_t stride, int32_t n, int32_t k, uin
     return prefix;
 }
 
-/* Keeps the k largest of cand[0..n) in their order; of equal logits, the lowest ids. */
-static int32_t keep_top(sampler *s, int32_t n, int32_t k)
+int32_t sample_keep_top(sampler *s, int32_t n, int32_t k)
 {
     if (k >= n)
         return n;
@@ -138,8 +121,7 @@ static int32_t keep_top(sampler *s, int32_t n, int32_t k)
     return kept;
 }
 
-/* Writes the block maxima to s->block. False if a logit is NaN or +inf. */
-static bool block_maxima(sampler *s, const float *x)
+bool sample_block_maxima(sampler *s, const float *x)
 {
     int32_t n = s->n_vocab;
     int bad = 0;
@@ -166,9 +148,7 @@ static bool block_maxima(sampler *s, const float *x)
     return !bad;
 }
 
-/* Writes the k largest finite logits to s->cand, in ascending order of id; k <= 0: all. Needs the
- * block maxima. Returns the number of candidates. */
-static int32_t collect_largest(sampler *s, const float *x, int32_t k)
+int32_t sample_collect(sampler *s, const float *x, int32_t k)
 {
     int32_t n = s->n_vocab, n_blocks = (n + BLOCK - 1) / BLOCK, kept = 0, n_equal;
     /* At least k blocks have a logit as large as the k-th largest block maximum. So every logit
@@ -184,23 +164,32 @@ static int32_t collect_largest(sampler *s, const float *x, int32_t k)
             if (x[i] >= -FLT_MAX && key_of(x[i]) >= bound)
                 s->cand[kept++] = (candidate){i, x[i]};
     }
-    return k > 0 ? keep_top(s, kept, k) : kept;
+    return k > 0 ? sample_keep_top(s, kept, k) : kept;
+}
+
+int32_t sample_collect_from(sampler *s, const float *x, double least)
+{
+    int32_t n = s->n_vocab, kept = 0;
+    for (int32_t b = 0; b * BLOCK < n; b++) {
+        if (s->block[b] < least)
+            continue;
+        int32_t end = n - b * BLOCK < BLOCK ? n : (b + 1) * BLOCK;
+        for (int32_t i = b * BLOCK; i < end; i++)
+            if (x[i] >= least && x[i] >= -FLT_MAX)
+                s->cand[kept++] = (candidate){i, x[i]};
+    }
+    return kept;
 }
 
 /* ---- Order ----------------------------------------------------------------------------- */
-
-static bool better(candidate a, candidate b)
-{
-    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
-}
 
 static void sift_down(candidate *c, int32_t n, int32_t i)
 {
     for (;;) {
         int32_t best = i, l = 2 * i + 1, r = l + 1;
-        if (l < n && better(c[l], c[best]))
+        if (l < n && sample_better(c[l], c[best]))
             best = l;
-        if (r < n && better(c[r], c[best]))
+        if (r < n && sample_better(c[r], c[best]))
             best = r;
         if (best == i)
             return;
@@ -211,9 +200,7 @@ static void sift_down(candidate *c, int32_t n, int32_t i)
     }
 }
 
-/* Orders the largest of c[0..n) at the front, until their exp(logit - max) sum to `mass`; at least
- * one. Returns their number; the rest of the array is undefined. */
-static int32_t order_until(candidate *c, int32_t n, double mass, bool *reached)
+int32_t sample_order(candidate *c, int32_t n, double mass, int32_t min_keep, bool *reached)
 {
     int32_t left = n;
     double sum = 0, max = 0;
@@ -221,7 +208,8 @@ static int32_t order_until(candidate *c, int32_t n, double mass, bool *reached)
         sift_down(c, n, i);
     if (n)
         max = c[0].logit;
-    while (left > 0 && (left == n || sum < mass)) {
+    int32_t least = min_keep > 1 ? min_keep : 1;
+    while (left > 0 && (n - left < least || sum < mass)) {
         candidate t = c[0];
         sum += exp((double)t.logit - max);
         c[0] = c[--left];
@@ -239,7 +227,7 @@ static int32_t order_until(candidate *c, int32_t n, double mass, bool *reached)
     return kept;
 }
 
-static float max_logit(const candidate *c, int32_t n)
+float sample_max(const candidate *c, int32_t n)
 {
     float max = -INFINITY;
     for (int32_t i = 0; i < n; i++)
@@ -247,7 +235,7 @@ static float max_logit(const candidate *c, int32_t n)
     return max;
 }
 
-static double sum_exp(const candidate *c, int32_t n, double max)
+double sample_sum_exp(const candidate *c, int32_t n, double max)
 {
     double sum = 0;
     for (int32_t i = 0; i < n; i++)
@@ -257,36 +245,36 @@ static double sum_exp(const candidate *c, int32_t n, double max)
 
 /* ---- The chain ------------------------------------------------------------------------- */
 
-static void apply_bias(const carat_sampling *p, float *x)
+void sample_bias(const carat_sampling *p, float *x)
 {
     for (int32_t i = 0; i < p->n_bias; i++)
         x[p->bias[i].id] += p->bias[i].bias;
 }
 
-static void apply_penalties(sampler *s, const carat_sampling *p, float *x, const int32_t *past,
-                            int64_t n_past)
+void sample_penalties(sampler *s, const carat_sampling *p, float *x, const sample_state *at)
 {
     bool repeat = p->repeat_penalty != 1,
          add = p->presence_penalty != 0 || p->frequency_penalty != 0;
-    int64_t n = p->penalty_last_n < 0 || p->penalty_last_n > n_past ? n_past : p->penalty_last_n;
+    int64_t n =
+        p->penalty_last_n < 0 || p->penalty_last_n > at->n_past ? at->n_past : p->penalty_last_n;
     if (!repeat && !add)
         return;
-    const int32_t *at = past + (n_past - n);
+    const int32_t *id = at->past + (at->n_past - n);
     for (int64_t i = 0; i < n; i++)
-        if (at[i] >= 0 && at[i] < s->n_vocab)
-            s->count[at[i]]++;
+        if (id[i] >= 0 && id[i] < s->n_vocab)
+            s->count[id[i]]++;
     for (int64_t i = 0; i < n; i++) {
-        if (at[i] < 0 || at[i] >= s->n_vocab || !s->count[at[i]])
+        if (id[i] < 0 || id[i] >= s->n_vocab || !s->count[id[i]])
             continue; /* already penalised: once per token, by its count */
-        float *l = &x[at[i]];
+        float *l = &x[id[i]];
         if (repeat)
             *l = *l > 0 ? *l / p->repeat_penalty : *l * p->repeat_penalty;
-        *l -= p->frequency_penalty * (float)s->count[at[i]] + p->presence_penalty;
-        s->count[at[i]] = 0;
+        *l -= p->frequency_penalty * (float)s->count[id[i]] + p->presence_penalty;
+        s->count[id[i]] = 0;
     }
 }
 
-static int32_t pick_largest(const sampler *s, const float *x)
+int32_t sample_largest(const sampler *s, const float *x)
 {
     int32_t n_blocks = (s->n_vocab + BLOCK - 1) / BLOCK, best = 0;
     for (int32_t b = 1; b < n_blocks; b++)
@@ -298,12 +286,12 @@ static int32_t pick_largest(const sampler *s, const float *x)
     return -1;
 }
 
-static int32_t draw_token(const candidate *c, int32_t n, double temperature, uint64_t *rng_state)
+int32_t sample_draw(const candidate *c, int32_t n, double temperature, uint64_t *rng, double *q)
 {
-    double max = max_logit(c, n), total = 0, sum = 0;
+    double max = sample_max(c, n), total = 0, sum = 0, of_last = 0;
     for (int32_t i = 0; i < n; i++)
         total += exp((c[i].logit - max) / temperature);
-    double u = rng_unit(rng_state) * total;
+    double u = rng_unit(rng) * total;
     int32_t last = -1;
     for (int32_t i = 0; i < n; i++) {
         double w = exp((c[i].logit - max) / temperature);
@@ -311,9 +299,12 @@ static int32_t draw_token(const candidate *c, int32_t n, double temperature, uin
             continue;
         sum += w;
         last = c[i].id;
+        of_last = w;
         if (u < sum)
             break;
     }
+    if (q)
+        *q = of_last / total;
     return last; /* rounding: u may exceed the sum of all */
 }
 
@@ -321,56 +312,59 @@ static int32_t draw_token(const candidate *c, int32_t n, double temperature, uin
  * hundred suffice, and these are found without ordering the rest. */
 static int32_t cut_top_p(sampler *s, const carat_sampling *p, const float *x, int32_t n)
 {
-    double mass = (double)p->top_p * sum_exp(s->cand, n, max_logit(s->cand, n));
+    double mass = (double)p->top_p * sample_sum_exp(s->cand, n, sample_max(s->cand, n));
     bool reached = false;
-    if (n > 4 * NUCLEUS) {
-        int32_t kept = order_until(s->cand, collect_largest(s, x, NUCLEUS), mass, &reached);
+    if (n > SAMPLE_NEEDS_MAX) {
+        int32_t kept = sample_order(s->cand, sample_collect(s, x, NUCLEUS), mass, 1, &reached);
         if (reached)
             return kept;
-        n = collect_largest(s, x, p->top_k);
+        n = sample_collect(s, x, p->top_k);
     }
-    return order_until(s->cand, n, mass, &reached);
+    return sample_order(s->cand, n, mass, 1, &reached);
 }
 
 /* Samples from the n candidates in s->cand, the top_k largest. x: all logits; it is read only if n
- * may exceed 4 * NUCLEUS. */
+ * may exceed SAMPLE_NEEDS_MAX. */
 static int32_t pick_from(sampler *s, const carat_sampling *p, const float *x, int32_t n,
-                         uint64_t *rng_state)
+                         sample_state *at)
 {
     if (p->top_p < 1)
         n = cut_top_p(s, p, x, n);
     if (p->min_p > 0) {
-        float least = max_logit(s->cand, n) + logf(p->min_p);
+        float least = sample_max(s->cand, n) + logf(p->min_p);
         int32_t kept = 0;
         for (int32_t i = 0; i < n; i++)
             if (s->cand[i].logit >= least)
                 s->cand[kept++] = s->cand[i];
         n = kept;
     }
-    return draw_token(s->cand, n, p->temperature, rng_state);
+    return sample_draw(s->cand, n, p->temperature, &at->rng, NULL);
 }
 
-int32_t sample_pick(sampler *s, const carat_sampling *p, float *x, const int32_t *past,
-                    int64_t n_past, uint64_t *rng_state)
+int32_t sample_pick(sampler *s, const carat_sampling *p, float *x, sample_state *at)
 {
-    apply_bias(p, x);
-    apply_penalties(s, p, x, past, n_past);
-    if (!block_maxima(s, x))
+    if (!chain_is_plain(p))
+        return chain_pick(s, p, x, at);
+    sample_bias(p, x);
+    sample_penalties(s, p, x, at);
+    if (!sample_block_maxima(s, x))
         return -1;
     if (p->temperature <= 0)
-        return pick_largest(s, x);
-    return pick_from(s, p, x, collect_largest(s, x, p->top_k), rng_state);
+        return sample_largest(s, x);
+    return pick_from(s, p, x, sample_collect(s, x, p->top_k), at);
 }
 
 int32_t sample_needs(const carat_sampling *p)
 {
+    if (!chain_is_plain(p))
+        return chain_needs(p);
     bool changed = p->n_bias > 0 || p->repeat_penalty != 1 || p->presence_penalty != 0 ||
                    p->frequency_penalty != 0;
     if (changed || p->n_top_logprobs > 0)
         return 0;
     if (p->temperature <= 0)
         return 1;
-    return p->top_k > 0 && p->top_k <= 4 * NUCLEUS ? p->top_k : 0;
+    return p->top_k > 0 && p->top_k <= SAMPLE_NEEDS_MAX ? p->top_k : 0;
 }
 
 static int by_id(const void *a, const void *b)
@@ -380,34 +374,36 @@ static int by_id(const void *a, const void *b)
 }
 
 int32_t sample_pick_among(sampler *s, const carat_sampling *p, const candidate *c, int32_t n,
-                          uint64_t *rng_state)
+                          sample_state *at)
 {
     int32_t kept = 0, best = 0;
     for (int32_t i = 0; i < n; i++)
         if (c[i].logit >= -FLT_MAX)
             s->cand[kept++] = c[i];
     for (int32_t i = 1; i < kept; i++)
-        best = better(s->cand[i], s->cand[best]) ? i : best;
-    if (p->temperature <= 0)
+        best = sample_better(s->cand[i], s->cand[best]) ? i : best;
+    bool plain = chain_is_plain(p);
+    if (!kept || (plain && p->temperature <= 0))
         return kept ? s->cand[best].id : -1;
     qsort(s->cand, (size_t)kept, sizeof *s->cand, by_id);
-    return pick_from(s, p, NULL, keep_top(s, kept, p->top_k), rng_state);
+    kept = sample_keep_top(s, kept, sample_needs(p));
+    return plain ? pick_from(s, p, NULL, kept, at) : chain_pick_among(s, p, kept, at);
 }
 
 void sample_logprobs(sampler *s, const float *x, int32_t id, float *of_id, carat_logprob *top,
                      int32_t n)
 {
     double max = -INFINITY, sum = 0;
-    block_maxima(s, x);
+    sample_block_maxima(s, x);
     for (int32_t b = 0; b * BLOCK < s->n_vocab; b++)
         max = s->block[b] > max ? s->block[b] : max;
     for (int32_t i = 0; i < s->n_vocab; i++)
         sum += exp(x[i] - max);
     double log_sum = max + log(sum);
     *of_id = (float)(x[id] - log_sum);
-    int32_t found = n > 0 ? collect_largest(s, x, n) : 0;
+    int32_t found = n > 0 ? sample_collect(s, x, n) : 0;
     bool reached;
-    found = order_until(s->cand, found, INFINITY, &reached);
+    found = sample_order(s->cand, found, INFINITY, 1, &reached);
     for (int32_t i = 0; i < n; i++)
         top[i] = i < found ? (carat_logprob){s->cand[i].id, (float)(s->cand[i].logit - log_sum)}
                            : (carat_logprob){-1, -INFINITY};

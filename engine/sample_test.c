@@ -4,6 +4,16 @@
 #include "engine/sample.h"
 #include "tests/test.h"
 
+/* sample_pick with a random state of the caller's. */
+static int32_t pick(sampler *s, const carat_sampling *p, float *x, const int32_t *past,
+                    int64_t n_past, uint64_t *rng)
+{
+    sample_state at = {.past = past, .n_past = n_past, .rng = *rng};
+    int32_t id = sample_pick(s, p, x, &at);
+    *rng = at.rng;
+    return id;
+}
+
 /* The distribution that the chain defines, by sorting all logits: prob[id]. */
 typedef struct {
     int32_t id;
@@ -76,7 +86,7 @@ static void compare(const carat_sampling *p, const float *logits, int32_t n, con
     define(p, logits, n, past, n_past, prob);
     for (int i = 0; i < DRAWS; i++) {
         memcpy(x, logits, (size_t)n * sizeof *x);
-        int32_t id = sample_pick(&s, p, x, past, n_past, rng);
+        int32_t id = pick(&s, p, x, past, n_past, rng);
         CHECK_MSG(id >= 0 && id < n && prob[id] > 0, "token %d has probability %g", id,
                   id >= 0 && id < n ? prob[id] : -1);
         seen[id]++;
@@ -149,7 +159,7 @@ TEST(greedy_takes_the_lowest_id_among_equals)
             x[i] = (float)rng_below(&rng, 30) - 15;
         for (int i = 0; i < N; i++)
             best = x[i] > x[best] ? i : best;
-        CHECK_EQ(sample_pick(&s, &p, x, NULL, 0, &state), best);
+        CHECK_EQ(pick(&s, &p, x, NULL, 0, &state), best);
     }
     sampler_free(&s);
 }
@@ -172,7 +182,7 @@ TEST(top_k_keeps_exactly_k_with_the_lowest_ids_among_equals)
         define(&p, x, N, NULL, 0, prob);
         for (int i = 0; i < 3000; i++) { /* so hot that all candidates are about equally likely */
             memcpy(y, x, sizeof x);
-            int32_t id = sample_pick(&s, &p, y, NULL, 0, &rng);
+            int32_t id = pick(&s, &p, y, NULL, 0, &rng);
             CHECK(id >= 0 && prob[id] > 0);
             n_drawn += !drawn[id];
             drawn[id] = true;
@@ -220,8 +230,10 @@ TEST(picks_among_the_largest_what_it_picks_among_all)
             if (x[i] >= bound)
                 c[n++] = (candidate){i, x[i]};
         uint64_t a = rng_next(&rng), b = a;
-        int32_t among = sample_pick_among(&s, &p, c, n, &b);
-        CHECK_EQ(among, sample_pick(&t, &p, x, NULL, 0, &a));
+        sample_state at = {.rng = b};
+        int32_t among = sample_pick_among(&s, &p, c, n, &at);
+        b = at.rng;
+        CHECK_EQ(among, pick(&t, &p, x, NULL, 0, &a));
         CHECK(a == b);
     }
     sampler_free(&s);
@@ -245,13 +257,13 @@ TEST(sampler_refuses_logits_that_are_no_numbers)
                 for (int i = 0; i < N; i++)
                     x[i] = (float)i;
                 x[at] = kind ? NAN : INFINITY;
-                CHECK_EQ(sample_pick(&s, &p, x, NULL, 0, &rng), -1);
+                CHECK_EQ(pick(&s, &p, x, NULL, 0, &rng), -1);
             }
         for (int i = 0; i < N; i++)
             x[i] = -INFINITY;
-        CHECK_EQ(sample_pick(&s, &p, x, NULL, 0, &rng), -1);
+        CHECK_EQ(pick(&s, &p, x, NULL, 0, &rng), -1);
         x[N - 1] = -3e38f; /* the only finite logit */
-        CHECK_EQ(sample_pick(&s, &p, x, NULL, 0, &rng), N - 1);
+        CHECK_EQ(pick(&s, &p, x, NULL, 0, &rng), N - 1);
     }
     sampler_free(&s);
 }
@@ -301,7 +313,7 @@ TEST(sampling_a_full_vocabulary_allocates_nothing)
                             .min_p = i == 2 ? 0.1f : 0,
                             .repeat_penalty = 1};
         memcpy(y, x, N * sizeof *x);
-        CHECK(sample_pick(&s, &p, y, NULL, 0, &rng) >= 0);
+        CHECK(pick(&s, &p, y, NULL, 0, &rng) >= 0);
     }
     CHECK_EQ(mem_count(), before);
     sampler_free(&s);

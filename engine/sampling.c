@@ -3,8 +3,10 @@
  */
 #include "engine/engine_int.h"
 #include "base/mem.h"
+#include "base/str.h"
 
 #include <math.h>
+#include <string.h>
 
 void carat_sampling_default(const carat_model *m, carat_sampling *p)
 {
@@ -17,7 +19,16 @@ void carat_sampling_default(const carat_model *m, carat_sampling *p)
                           .top_p = usual->top_p,
                           .min_p = usual->min_p,
                           .repeat_penalty = 1,
-                          .penalty_last_n = 64};
+                          .penalty_last_n = 64,
+                          /* Off, with the other values as people expect them. */
+                          .typical_p = 1,
+                          .xtc_threshold = 0.1f,
+                          .dynatemp_exponent = 1,
+                          .dry_base = 1.75f,
+                          .dry_allowed_length = 2,
+                          .dry_last_n = -1,
+                          .mirostat_tau = 5,
+                          .mirostat_eta = 0.1f};
     if (gguf_get_f64(g, "general.sampling.temp", &v) && isfinite(v))
         p->temperature = (float)v;
     if (gguf_get_i64(g, "general.sampling.top_k", &k) && k >= 0 && k <= INT32_MAX)
@@ -81,16 +92,53 @@ static void give_sampler(const carat_model *m, sampler *s)
     }
 }
 
-int32_t carat_sample(const carat_model *m, const carat_sampling *p, float *logits,
-                     const int32_t *past, int64_t n_past, uint64_t *rng_state)
+/* Compiling breakers takes milliseconds, so a sampler keeps those of its last call. */
+static status keep_breakers(const carat_model *m, sampler *s, const carat_sampling *p)
 {
-    if (sample_check(p, m->core.n_vocab, NULL))
+    str key = {0};
+    err e = {0};
+    str_printf(&key, "%d", p->dry_breakers ? p->n_dry_breakers : -1);
+    for (int32_t i = 0; p->dry_breakers && i < p->n_dry_breakers; i++) {
+        str_putc(&key, 0);
+        str_puts(&key, p->dry_breakers[i]);
+    }
+    if (key.bad) {
+        str_free(&key);
+        return E_MEMORY;
+    }
+    if (s->kept && s->n_kept_for == key.n && !memcmp(s->kept_for, key.at, key.n)) {
+        str_free(&key);
+        return OK;
+    }
+    dry_close(s->kept);
+    mem_free(s->kept_for);
+    s->n_kept_for = key.n;
+    s->kept_for = str_take(&key);
+    return dry_open(&s->kept, m->text, p, &e);
+}
+
+int32_t carat_sample(const carat_model *m, const carat_sampling *p, float *logits,
+                     const int32_t *past, int64_t n_past, uint64_t *rng_state, float *mu)
+{
+    sample_state at = {.past = past, .n_past = n_past, .rng = *rng_state};
+    bool dry = sample_uses_dry(p);
+    int32_t id = -1;
+    if (sample_check(p, m->core.n_vocab, NULL) || (p->mirostat && !mu))
         return -1;
     sampler *s = take_sampler(m);
     if (!s)
         return -1;
-    ban_place_holders(m, logits);
-    int32_t id = sample_pick(s, p, logits, past, n_past, rng_state);
+    if (p->mirostat)
+        at.mu = *mu != 0 ? *mu : sample_first_mu(p);
+    if (!dry || (!sampler_reserve(s, dry_window(p, n_past), NULL) &&
+                 (!m->text || !keep_breakers(m, s, p)))) {
+        at.breakers = dry && m->text ? s->kept : NULL;
+        ban_place_holders(m, logits);
+        id = sample_pick(s, p, logits, &at);
+    }
     give_sampler(m, s);
+    *rng_state = at.rng;
+    if (p->mirostat)
+        *mu = at.mu;
     return id;
 }

@@ -18,7 +18,8 @@ status workspace_open(workspace *w, carat_model *m, const kv_layout *l, const se
     *w = (workspace){0};
     if ((st = kv_batch_init(&w->batch, l->rows_max, shape->n_seqs, l, e)))
         goto out;
-    if ((st = sampler_init(&w->sampler, m->core.n_vocab, e)))
+    if ((st = sampler_init(&w->sampler, m->core.n_vocab, e)) ||
+        (st = sampler_reserve(&w->sampler, l->n_ctx, e)))
         goto out;
     for (int32_t i = 0; i < m->n_sides; i++) {
         device *d = model_device(m, i);

@@ -465,6 +465,15 @@ static void save_what_goes(timeline *t, int64_t n_kept)
     timeline_save_end(t);
 }
 
+void timeline_restart(timeline *t)
+{
+    int64_t cached = t->kv.n_past;
+    save_what_goes(t, 0);
+    timeline_reset(t);
+    t->n_dropped = cached;
+    t->reuse = cached ? "rebuilt: every row is wanted" : "new";
+}
+
 static void align_live(timeline *t, int64_t same)
 {
     int64_t cached = t->kv.n_past;

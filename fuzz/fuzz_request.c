@@ -2,9 +2,11 @@
  *
  *     which | body
  *
- * A body is refused with a status of 4xx and a sentence, or becomes JSON that parses again.
+ * `which` is an api_kind, or behind these a form of embeddings. A body is refused with a status of
+ * 4xx and a sentence, or becomes JSON that parses again.
  */
 #include "fuzz/fuzz.h"
+#include "apps/server/embed_form.h"
 #include "apps/server/request.h"
 #include "base/utf8.h"
 
@@ -32,21 +34,44 @@ static void check_json(const str *s)
     arena_free(&mem);
 }
 
+static void check_refusal(const problem *p)
+{
+    fuzz_check(p->status >= 400 && p->status < 500 && *p->text, "refused without a reason");
+    fuzz_check(utf8_valid(p->text, strlen(p->text)) || strlen(p->text) >= sizeof p->text - 4,
+               "a sentence that is no text");
+}
+
+static void embed(embed_api api, const char *body, size_t n)
+{
+    embed_request rq = {0};
+    problem p = {0};
+    if (embed_open(&rq, api, body, n, false, &p) && embed_read(&rq, 1000, 64, &p))
+        fuzz_check(rq.n_inputs <= EMBED_INPUTS_MAX && rq.dimensions <= 64, "out of range");
+    else
+        check_refusal(&p);
+    embed_free(&rq);
+}
+
 FUZZ(request)
 {
+    enum { EMBED_APIS = EMBED_OLLAMA_OLD + 1 };
     static const request_limits lim = {.n_vocab = 1000};
+    const char *body = (const char *)data + 1;
     request rq = {0};
     problem p = {0};
     if (!n)
         return;
-    if (request_parse(&rq, (api_kind)(data[0] % 4), (const char *)data + 1, n - 1, &lim, &p)) {
+    int which = data[0] % (API_KINDS + EMBED_APIS);
+    if (which >= API_KINDS) {
+        embed((embed_api)(which - API_KINDS), body, n - 1);
+        return;
+    }
+    if (request_parse(&rq, (api_kind)which, body, n - 1, &lim, &p)) {
         check_json(&rq.messages);
         check_json(&rq.tools);
         fuzz_check(!p.status && rq.n >= 1 && rq.max_tokens >= 0, "out of range");
     } else {
-        fuzz_check(p.status >= 400 && p.status < 500 && *p.text, "refused without a reason");
-        fuzz_check(utf8_valid(p.text, strlen(p.text)) || strlen(p.text) >= sizeof p.text - 4,
-                   "a sentence that is no text");
+        check_refusal(&p);
     }
     request_free(&rq);
 }

@@ -41,7 +41,7 @@ extern "C" {
 #endif
 
 #define CARAT_VERSION_MAJOR 0
-#define CARAT_VERSION_MINOR 1
+#define CARAT_VERSION_MINOR 2
 #define CARAT_VERSION_PATCH 0
 
 /* ---- Errors ---------------------------------------------------------------------------- */
@@ -65,7 +65,7 @@ typedef struct carat_error {
 } carat_error;
 
 CARAT_API const char *carat_status_name(carat_status st); /* "E_FORMAT"; static storage */
-CARAT_API const char *carat_version(void);                /* "0.1.0"; static storage */
+CARAT_API const char *carat_version(void);                /* "MAJOR.MINOR.PATCH"; static */
 
 /* ---- Models ---------------------------------------------------------------------------- */
 
@@ -176,6 +176,33 @@ typedef struct carat_model_info {
 
 /* The strings in *info belong to the model. Any thread. */
 CARAT_API void carat_model_get_info(const carat_model *m, carat_model_info *info);
+
+/* One entry of the file's metadata, or one item of a list. */
+typedef enum carat_meta_kind {
+    CARAT_META_INT,
+    CARAT_META_REAL,
+    CARAT_META_BOOL,
+    CARAT_META_TEXT,
+    CARAT_META_LIST,
+    CARAT_META_OTHER /* a list inside a list, or text that is not valid UTF-8 */
+} carat_meta_kind;
+typedef struct carat_meta {
+    const char *key; /* "gemma4.context_length"; NULL: an item */
+    carat_meta_kind kind;
+    int64_t i;        /* INT, BOOL; of a u64 beyond int64_t: INT64_MAX */
+    double real;      /* REAL */
+    const char *text; /* TEXT: n_text bytes of UTF-8, not NUL-terminated */
+    uint64_t n_text;
+    uint64_t n_items; /* LIST */
+    const void *list; /* LIST: for carat_meta_next */
+} carat_meta;
+
+/* Entry i, in the order of the file. False: past the end. What *out points to belongs to the model.
+ * Any thread. */
+CARAT_API bool carat_model_meta(const carat_model *m, int64_t i, carat_meta *out);
+CARAT_API bool carat_model_find_meta(const carat_model *m, const char *key, carat_meta *out);
+/* The items of a list, one call each. *at is 0 before the first call. False: past the end. */
+CARAT_API bool carat_meta_next(const carat_meta *list, uint64_t *at, carat_meta *item);
 
 /* Memory of one device of a model, at the time of the call. */
 typedef struct carat_device_memory {
@@ -359,7 +386,7 @@ typedef struct carat_memory_plan {
     uint64_t recurrent_bytes;               /* states of recurrent layers, and their journals */
     uint64_t scratch_bytes;                 /* of a pass */
     uint64_t draft_bytes;                   /* the drafter: weights, caches, work space */
-    uint64_t checkpoint_bytes; /* at most; part of the total only with checkpoint_mb > 0 */
+    uint64_t checkpoint_bytes;       /* at most; part of the total only with checkpoint_mb > 0 */
     uint64_t checkpoint_state_bytes; /* of each checkpoint: states of recurrent layers */
     uint64_t total_bytes; /* while computing. Pages of repacked weights leave memory, but not with
                              no_mmap */
@@ -430,7 +457,8 @@ CARAT_API carat_status carat_append(carat_session *s, const int32_t *ids, int64_
                                     bool all_logits, float *logits, carat_error *e);
 /* Forgets the tokens from position n on. False, and nothing changes, if the rings of sliding-window
  * layers have overwritten keys that position n would see, or if recurrent layers have taken tokens
- * after n into their states: all but those of the last pass of an answer. n 0 is always possible. */
+ * after n into their states: all but those of the last pass of an answer. n 0 is always possible.
+ */
 CARAT_API bool carat_rewind(carat_session *s, int64_t n);
 CARAT_API void carat_reset(carat_session *s); /* forgets the timeline, not its checkpoints */
 
@@ -441,21 +469,66 @@ typedef struct carat_logit_bias {
     float bias; /* added to the logit; -INFINITY bans the token */
 } carat_logit_bias;
 
-/* engine/sample.h has the order of these steps. The random number for a token depends on seed and
- * position alone. */
+/* The steps that choose a token, in the default order. Bias and bans come before all of them. */
+typedef enum carat_sampler {
+    CARAT_SAMPLER_NONE,        /* ends an order */
+    CARAT_SAMPLER_PENALTIES,   /* repeat, presence and frequency */
+    CARAT_SAMPLER_DRY,         /* tokens that would continue a repetition */
+    CARAT_SAMPLER_TOP_N_SIGMA, /* logits within n standard deviations of the largest */
+    CARAT_SAMPLER_TOP_K,
+    CARAT_SAMPLER_TYPICAL_P, /* tokens whose information is nearest to the entropy */
+    CARAT_SAMPLER_TOP_P,
+    CARAT_SAMPLER_MIN_P,
+    CARAT_SAMPLER_XTC, /* drops the likeliest of several likely tokens, by chance */
+    CARAT_SAMPLER_TEMPERATURE,
+    CARAT_SAMPLERS_MAX = CARAT_SAMPLER_TEMPERATURE
+} carat_sampler;
+
+/* engine/sample.h has the definition of each step. All random numbers for a token depend on seed
+ * and position alone. A struct of zeros with top_p and repeat_penalty 1 has every step off. */
 typedef struct carat_sampling {
     float temperature;                         /* <= 0: greedy */
     int32_t top_k;                             /* <= 0: off */
     float top_p, min_p;                        /* 1 and 0: off */
     float repeat_penalty;                      /* 1: off */
     float presence_penalty, frequency_penalty; /* 0: off */
-    int32_t penalty_last_n; /* tokens that penalties look back; -1: all, 0: off */
+    int32_t penalty_last_n; /* tokens that penalties look back, the prompt's too; -1: all, 0: off */
     uint32_t seed;
     const carat_logit_bias *bias; /* [n_bias]; read during the call */
     int32_t n_bias;
     int32_t n_top_logprobs; /* 0: no logprobs; at most 20 */
     bool ignore_eog;        /* go on after tokens that end a turn (for benchmarks) */
+    float typical_p;        /* 0 and 1: off */
+    float top_n_sigma;      /* <= 0: off */
+    /* XTC: with this probability, all tokens of at least the threshold are dropped but the least
+     * likely of them. Probability 0 or a threshold above 0.5: off. */
+    float xtc_probability, xtc_threshold;
+    /* The temperature moves within `range` of `temperature` with the entropy of the candidates.
+     * range 0: off. exponent: 1 is usual. */
+    float dynatemp_range, dynatemp_exponent;
+    int32_t min_keep; /* top_p, min_p, typical_p and XTC leave at least so many tokens */
+    /* DRY: a token that would make a repetition of n >= allowed_length + 1 tokens loses
+     * multiplier * base^(n - 1 - allowed_length). multiplier 0 or base below 1: off. last_n: tokens
+     * that it looks back; -1: all, 0: off. No repetition reaches back across a breaker; breakers
+     * NULL: "\n", ":", "\"" and "*". Read as `bias` is. */
+    float dry_multiplier, dry_base;
+    int32_t dry_allowed_length, dry_last_n;
+    const char *const *dry_breakers; /* [n_dry_breakers], at most 32 */
+    int32_t n_dry_breakers;
+    /* Mirostat 1 or 2 keeps the surprise of tokens near tau bits; eta: how fast it adapts. Of the
+     * steps above only bias and the plain temperature count beside it. 0: off. */
+    int32_t mirostat;
+    float mirostat_tau, mirostat_eta;
+    /* The order of the steps, ended by CARAT_SAMPLER_NONE or full; each at most once. A step that
+     * is not in it is off. All zero: the default order, with all steps. */
+    carat_sampler order[CARAT_SAMPLERS_MAX];
 } carat_sampling;
+
+/* The step that other programs call by this name ("top_k", "typ_p", "temp") or letter ("k");
+ * CARAT_SAMPLER_NONE: there is none. */
+CARAT_API carat_sampler carat_sampler_named(const char *name);
+/* "top_k"; static storage; NULL: not a step. */
+CARAT_API const char *carat_sampler_name(carat_sampler step);
 
 /* The recommended settings: general.sampling.* of the file, else those of the model's family. */
 CARAT_API void carat_sampling_default(const carat_model *m, carat_sampling *s);
@@ -467,7 +540,9 @@ typedef enum carat_event_kind {
     CARAT_EV_REASONING, /* text of a thought */
     CARAT_EV_CONTENT,   /* text of the answer */
     CARAT_EV_TOOL_CALL, /* a complete call: name and arguments as JSON */
-    CARAT_EV_END        /* the reason of the end; the last event. Not sent if the call fails */
+    CARAT_EV_END,       /* the reason of the end; the last event. Not sent if the call fails */
+    CARAT_EV_PROMPT_TOKEN /* with n_prompt_logprobs: the next token of the prompt and how probable
+                             it was, from the first token on; before the first TOKEN */
 } carat_event_kind;
 
 typedef enum carat_finish {
@@ -485,10 +560,12 @@ typedef struct carat_logprob {
 /* The kind says which fields are set. */
 typedef struct carat_event {
     carat_event_kind kind;
-    int32_t id;               /* TOKEN */
-    float logprob;            /* TOKEN, with n_top_logprobs > 0 */
-    const carat_logprob *top; /* TOKEN: the n_top most probable ones, in descending order */
+    int32_t id;               /* TOKEN, PROMPT_TOKEN */
+    float logprob;            /* TOKEN, with n_top_logprobs > 0; PROMPT_TOKEN, but for the first */
+    const carat_logprob *top; /* TOKEN, PROMPT_TOKEN: the n_top most probable ones, in descending
+                                 order; none of the prompt's first token */
     int32_t n_top;
+    int32_t rank; /* PROMPT_TOKEN: 1 + the number of more probable tokens; 0: the first token */
     const char *text; /* REASONING, CONTENT; TOOL_CALL: arguments. Valid UTF-8, NUL-terminated */
     size_t n_text;
     const char *name;        /* TOOL_CALL */
@@ -496,6 +573,8 @@ typedef struct carat_event {
     int64_t n_reused;        /* PREFILL: of n_done, tokens that a cache had */
     carat_finish finish;     /* END */
     const char *stop;        /* END: the stop string met, or NULL */
+    bool by_stop_id;         /* END: a token of stop_ids ended the answer: */
+    int32_t stop_id;
 } carat_event;
 
 /* Runs on the thread of the call. Pointers in the event are valid until the callback returns.
@@ -549,6 +628,11 @@ typedef struct carat_script {
 /* Runs on the thread of the call, after the tokens of the round were reported. */
 typedef void (*carat_round_fn)(void *user, const carat_round *r);
 
+typedef struct carat_tokens {
+    const int32_t *at; /* [n] */
+    int64_t n;
+} carat_tokens;
+
 typedef struct carat_generate_options {
     carat_sampling sampling;
     int32_t max_tokens;      /* <= 0: until the context is full */
@@ -565,8 +649,20 @@ typedef struct carat_generate_options {
     /* For parse: the tools of the prompt, as in carat_chat_render; NULL: none. Where a model writes
      * arguments as plain text, the tools' schemas give them their types. Read at the begin. */
     const char *tools_json;
-    carat_round_fn on_round;    /* NULL: none */
+    carat_round_fn on_round; /* NULL: none */
     void *round_user;
+    int32_t min_tokens; /* no token ends the answer before it has so many */
+    /* Tokens that end the answer, after their own text. Read at the begin, like the lists below. */
+    const int32_t *stop_ids; /* [n_stop_ids] */
+    int32_t n_stop_ids;
+    const carat_tokens *bad; /* [n_bad]: the last token of a list never follows its other tokens */
+    int32_t n_bad;
+    const int32_t *only_ids; /* [n_only_ids]: no other token is sampled; NULL: any */
+    int32_t n_only_ids;
+    bool no_answer; /* ends after the prompt, with CARAT_FINISH_LENGTH */
+    /* > 0: a PROMPT_TOKEN event for every token of the prompt, with so many of the most probable
+     * ones, at most 20. The whole prompt is computed: no cache has its logits. */
+    int32_t n_prompt_logprobs;
 } carat_generate_options;
 
 typedef struct carat_timings {
@@ -653,6 +749,25 @@ CARAT_API bool carat_grammar_complete(const carat_grammar *g);
 /* Why the grammar cannot go on, as a sentence that belongs to g; "": it can. */
 CARAT_API const char *carat_grammar_failure(const carat_grammar *g);
 
+/* ---- Embeddings ------------------------------------------------------------------------- */
+
+/* How the hidden rows of a text's tokens become one vector. A hidden row is the last layer's output
+ * after the model's final norm, before the output head. */
+typedef enum carat_pooling {
+    CARAT_POOL_MEAN, /* the mean of all rows, summed in f64 */
+    CARAT_POOL_LAST  /* the row of the last token */
+} carat_pooling;
+
+/* The embedding of ids[0..n): out[n_embd], not normalised. On a CPU it is bit-identical for every
+ * chunk size and whatever the cache holds. MEAN computes every token again; LAST keeps a cached
+ * prefix. The timeline afterwards holds ids. E_LIMIT: n is beyond the context; E_CANCELLED,
+ * E_NUMERIC, E_MEMORY: out is not written. */
+CARAT_API carat_status carat_embed(carat_session *s, const int32_t *ids, int64_t n,
+                                   carat_pooling pooling, float *out, carat_error *e);
+/* The pooling that the file's metadata asks for (ARCH.pooling_type); MEAN if it names none of
+ * these. *stated, which may be NULL: the file names one. Any thread. */
+CARAT_API carat_pooling carat_model_pooling(const carat_model *m, bool *stated);
+
 /* ---- Many generations at once ---------------------------------------------------------- */
 
 /* A batch runs up to n_slots generations side by side. A pass has the last token of each
@@ -685,6 +800,10 @@ CARAT_API carat_status carat_batch_open(carat_model *m, const carat_batch_option
                                         carat_batch **b, carat_error *e);
 /* Ends all jobs with E_CANCELLED, calling their done. b may be NULL. */
 CARAT_API void carat_batch_close(carat_batch *b);
+/* The plan of the batch that carat_batch_open would open with opt, which may be NULL: one set of
+ * scratch, caches for each slot. As carat_plan otherwise. */
+CARAT_API carat_status carat_plan_batch(const carat_model *m, const carat_batch_options *opt,
+                                        carat_memory_plan *plan, carat_error *e);
 CARAT_API int32_t carat_batch_n_ctx(const carat_batch *b); /* of each slot */
 
 typedef struct carat_job {
@@ -697,6 +816,10 @@ typedef struct carat_job {
      * cancelled job that had begun is OK with CARAT_FINISH_CANCELLED. May be NULL. */
     void (*done)(void *user, carat_status st, const carat_error *e, const carat_timings *t);
     void *user;
+    /* Not NULL: the job is no answer. opt and fn are not used; before done with OK, carat_embed's
+     * vector is written here, [n_embd], on the stepping thread. Cancelled, it is E_CANCELLED. */
+    float *embedding;
+    carat_pooling pooling;
 } carat_job;
 
 /* *id receives the job's number, > 0 and never used twice. E_LIMIT: the prompt is longer than a
@@ -708,6 +831,10 @@ CARAT_API void carat_batch_cancel(carat_batch *b, int64_t id);
 /* Runs one pass over the jobs at work; on a GPU, over their prompts or over their answers. False:
  * there was nothing to do. Failures go to the jobs. */
 CARAT_API bool carat_batch_step(carat_batch *b);
+/* Others wait for the passes of this batch, such as answers of another model whose passes take
+ * turns with these. From the next step on, prompts are cut so that a pass takes at most about
+ * pass_ms, also if this batch has no answers. 0: nobody waits. Belongs to the thread of step. */
+CARAT_API void carat_batch_share(carat_batch *b, int32_t pass_ms);
 /* Sleeps until there is work, timeout_ms have passed (< 0: no limit) or wake is called. True: there
  * is work. */
 CARAT_API bool carat_batch_wait(carat_batch *b, int32_t timeout_ms);
@@ -736,10 +863,11 @@ CARAT_API void carat_batch_get_info(carat_batch *b, carat_batch_info *info, cara
 /* ---- For callers with a loop of their own ------------------------------------------------ */
 
 /* Samples one token from logits [n_vocab], which it changes. past[0..n_past) are the tokens before,
- * for penalties; *rng_state is advanced. Returns the id; -1: no logit is finite, or there is no
- * memory for the work space that the first call allocates and the model keeps. Any thread. */
+ * for penalties and DRY; *rng_state is advanced. *mu is mirostat's state: 0 before the first token;
+ * NULL without mirostat. Returns the id; -1: no logit is finite, the settings are invalid, or there
+ * is no memory for the work space that the first call allocates and the model keeps. Any thread. */
 CARAT_API int32_t carat_sample(const carat_model *m, const carat_sampling *p, float *logits,
-                               const int32_t *past, int64_t n_past, uint64_t *rng_state);
+                               const int32_t *past, int64_t n_past, uint64_t *rng_state, float *mu);
 
 #ifdef __cplusplus
 }

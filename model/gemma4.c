@@ -147,5 +147,7 @@ mat gemma4_forward(pass *p, const model *m, const kv_layout *kv)
         return (mat){0};
     mat y = op_rms_norm(p, x, &g->out_norm, g->eps);
     pass_tap(p, PASS_TAP_NORM, y);
+    if (p->hidden)
+        return y;
     return op_softcap(p, op_matmul(p, y, &g->head), g->softcap, m->suppress, m->n_suppress);
 }

@@ -48,16 +48,22 @@ static void laguna_add_attention(pass *p, const laguna *g, const laguna_layer *L
 static void laguna_add_ffn(pass *p, const laguna *g, const laguna_layer *L, mat x)
 {
     mat h = op_rms_norm(p, x, &L->ffn_norm, g->eps);
-    mat f = op_matmul(p, op_glu(p, h, &L->gate, &L->up, ACT_SILU), &L->down);
-    if (L->router.n_in) {
-        const route_rule rule = {
-            .sigmoid = true, .bias = &L->router_bias, .factor = g->expert_factor};
-        routing to = op_router(p, h, &L->router, g->n_used, &rule);
-        visit v = op_visit(p, L->gate_exps.side, &h, &to); /* experts may be on another device */
-        h = op_moe_glu(p, h, to, &L->gate_exps, or_null(&L->up_exps), ACT_SILU);
-        f = op_add(p, f, op_return(p, v, op_moe_down(p, h, to, &L->down_exps)));
+    if (!L->router.n_in) {
+        op_add(p, x, op_matmul(p, op_glu(p, h, &L->gate, &L->up, ACT_SILU), &L->down));
+        return;
     }
-    op_add(p, x, f);
+    const route_rule rule = {.sigmoid = true, .bias = &L->router_bias, .factor = g->expert_factor};
+    const mixture m = {.router = &L->router,
+                       .gate = &L->gate_exps,
+                       .up = or_null(&L->up_exps),
+                       .down = &L->down_exps,
+                       .shared_gate = &L->gate,
+                       .shared_up = &L->up,
+                       .shared_down = &L->down,
+                       .rule = &rule,
+                       .k = g->n_used,
+                       .act = ACT_SILU};
+    op_add(p, x, op_mixture(p, h, &m));
 }
 
 mat laguna_forward(pass *p, const model *m, const kv_layout *kv)
@@ -90,6 +96,8 @@ mat laguna_forward(pass *p, const model *m, const kv_layout *kv)
         return (mat){0};
     mat y = op_rms_norm(p, x, &g->out_norm, g->eps);
     pass_tap(p, PASS_TAP_NORM, y);
+    if (p->hidden)
+        return y;
     return op_softcap(p, op_matmul(p, y, &g->head), 0, m->suppress, m->n_suppress);
 }
 

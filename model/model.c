@@ -364,19 +364,27 @@ status model_load_weights(model *m, carat_progress_fn progress, void *user, err 
     return OK;
 }
 
+static status run_dry(pass *p, const model *m, device *dev, const kv_layout *kv, const step *st,
+                      const pass_taps *taps, bool hidden, err *e)
+{
+    pass_begin(p, dev, st, NULL, 0);
+    p->taps = taps;
+    p->hidden = hidden;
+    for (int32_t i = 1; i < m->n_sides; i++)
+        pass_add_side(p, m->dev[i], NULL, 0);
+    model_forward(p, m, kv);
+    return pass_failed(p) ? err_set(e, p->e.status, "%s", p->e.text) : OK;
+}
+
 /* A dry pass. Scratch is the most of all passes planned into c. */
 static status plan_pass_of(const model *m, device *dev, const kv_layout *kv, step st,
                            const pass_taps *taps, model_costs *c, err *e)
 {
     pass p;
     st.n_kv = kv->n;
-    pass_begin(&p, dev, &st, NULL, 0);
-    p.taps = taps;
-    for (int32_t i = 1; i < m->n_sides; i++)
-        pass_add_side(&p, m->dev[i], NULL, 0);
-    model_forward(&p, m, kv);
-    if (pass_failed(&p))
-        return err_set(e, p.e.status, "%s", p.e.text);
+    status failed = run_dry(&p, m, dev, kv, &st, taps, false, e);
+    if (failed)
+        return failed;
     c->flops = p.n_flops;
     c->weight_bytes = p.weight_bytes_read;
     for (int32_t i = 0; i < m->n_sides; i++)
@@ -411,16 +419,52 @@ status model_plan(const model *m, device *dev, const kv_layout *kv, int32_t rows
     return OK;
 }
 
+status model_plan_hidden(const model *m, device *dev, const kv_layout *kv, int32_t rows,
+                         int32_t outs, size_t scratch_bytes[PASS_SIDES_MAX], err *e)
+{
+    pass p;
+    step st = plan_step(rows, outs, true);
+    st.n_kv = kv->n;
+    status failed = run_dry(&p, m, dev, kv, &st, NULL, true, e);
+    for (int32_t i = 0; i < m->n_sides && !failed; i++)
+        scratch_bytes[i] = p.side[i].peak;
+    return failed;
+}
+
+status model_plan_head(const model *m, device *dev, const kv_layout *kv, int32_t rows, int32_t outs,
+                       int32_t slice, size_t scratch_bytes[PASS_SIDES_MAX], err *e)
+{
+    pass p;
+    step st = plan_step(rows, outs, true);
+    st.n_kv = kv->n;
+    status failed = run_dry(&p, m, dev, kv, &st, NULL, true, e);
+    mat x = {.rows = slice, .heads = 1, .cols = m->n_embd, .stride = m->n_embd};
+    if (failed)
+        return failed;
+    model_head(&p, m, x); /* above the hidden rows */
+    if (pass_failed(&p))
+        return err_set(e, p.e.status, "%s", p.e.text);
+    for (int32_t i = 0; i < m->n_sides; i++)
+        scratch_bytes[i] = p.side[i].peak;
+    return OK;
+}
+
+mat model_head(pass *p, const model *m, mat x)
+{
+    return op_softcap(p, op_matmul(p, x, m->head), m->softcap, m->suppress, m->n_suppress);
+}
+
 mat model_forward(pass *p, const model *m, const kv_layout *kv)
 {
     device *d = p->dev;
     mat y;
     /* A recording covers one device only; a divided pass uses several. */
-    if (p->dry || !d->replay || m->n_sides > 1)
-        return m->arch->forward(p, m, kv);
-    if (d->replay(d, p, m, kv, &y))
+    bool recorded = !p->dry && d->replay && m->n_sides == 1;
+    if (recorded && d->replay(d, p, m, kv, &y))
         return pass_failed(p) ? (mat){0} : y;
     y = m->arch->forward(p, m, kv);
-    d->recorded(d, p, y);
+    pass_end(p);
+    if (recorded)
+        d->recorded(d, p, y);
     return y;
 }

@@ -23,7 +23,8 @@ typedef struct model_arch {
     const char *name; /* general.architecture */
     model_sampling sampling;
     status (*bind)(model *m, err *e);
-    /* Logits [p->st->out.n, n_vocab] of the wanted rows; without wanted rows a mat without rows. */
+    /* Logits [p->st->out.n, n_vocab] of the wanted rows; without wanted rows a mat without rows. In
+     * a hidden pass the normed input of the head, [p->st->out.n, n_embd], instead. */
     mat (*forward)(pass *p, const model *m, const kv_layout *kv);
     /* Sets the side of every weight and store, from m->layer_side and m->expert_side. */
     status (*divide)(model *m, err *e);
@@ -109,7 +110,18 @@ typedef struct model_costs {
 status model_plan(const model *m, device *dev, const kv_layout *kv, int32_t rows, int32_t outs,
                   const pass_taps *taps, model_costs *c, err *e);
 
+/* The scratch of each side for a hidden pass of `rows` rows of prompts, `outs` of them wanted. */
+status model_plan_hidden(const model *m, device *dev, const kv_layout *kv, int32_t rows,
+                         int32_t outs, size_t scratch_bytes[PASS_SIDES_MAX], err *e);
+
+/* The same with the head over `slice` of the wanted rows after it. */
+status model_plan_head(const model *m, device *dev, const kv_layout *kv, int32_t rows, int32_t outs,
+                       int32_t slice, size_t scratch_bytes[PASS_SIDES_MAX], err *e);
+
 mat model_forward(pass *p, const model *m, const kv_layout *kv);
+/* The logits [x.rows, n_vocab] of rows that a hidden pass gave, as another pass would compute them
+ * that is no hidden one. On the main side. */
+mat model_head(pass *p, const model *m, mat x);
 
 /* For architectures, inside model/ only: a weight of the given shape. If it is missing: E_FORMAT,
  * or *w stays empty (n_in == 0) if optional. n_mat is 1 except for experts. Adds to the totals. */

@@ -25,18 +25,16 @@ static bool cuts_rows(const pass *p, const qwen35 *g, int32_t il)
 static void add_delta(pass *p, const qwen35 *g, const qwen35_layer *L, int32_t il,
                       const recur_view *rv, mat *x, mat h)
 {
-    mat c = op_conv(p, op_matmul(p, h, &L->wqkv), &L->taps, rv);
+    const delta_unit u = {&L->taps, &L->out_norm, {&L->a, &L->dt}, g->eps};
+    mat m = op_matmul(p, h, &L->wqkv), z = op_matmul(p, h, &L->wz);
     mat a = op_matmul(p, h, &L->wa), b = op_matmul(p, h, &L->wb);
-    mat o = op_delta(p, c, a, b, &(delta_gate){&L->a, &L->dt}, rv);
+    mat o = op_delta_unit(p, m, z, a, b, &u, rv);
     if (cuts_rows(p, g, il)) {
-        op_keep_outputs(p, (mat *const[]){x, &h, &o}, 3);
+        op_keep_outputs(p, (mat *const[]){x, &o}, 2);
         if (!p->rows->n)
             return;
     }
-    o = op_rms_norm_inplace(p, o, &L->out_norm, g->eps);
-    mat z = mat_heads(op_matmul(p, h, &L->wz), rv->dv);
-    o = op_act_mul(p, z, o, ACT_SILU);
-    op_add(p, *x, op_matmul(p, mat_flat(o), &L->out));
+    op_add(p, *x, op_matmul(p, o, &L->out));
 }
 
 /* x += W_o(attend(q, k, v) * sigmoid(gate)) */
@@ -63,15 +61,21 @@ static void add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, int32
 static void add_ffn(pass *p, const qwen35 *g, const qwen35_layer *L, mat x)
 {
     mat f = op_rms_norm(p, x, &L->ffn_norm, g->eps);
-    mat y = op_matmul(p, op_glu(p, f, &L->gate, &L->up, ACT_SILU), &L->down);
-    if (L->router.n_in) {
-        y = op_act_mul(p, op_matmul(p, f, &L->shared_gate), y, ACT_SIGMOID);
-        routing to = op_router(p, f, &L->router, g->n_expert_used, NULL);
-        visit v = op_visit(p, L->gate_exps.side, &f, &to); /* experts may be on another device */
-        mat e = op_moe_glu(p, f, to, &L->gate_exps, L->up_exps.n_in ? &L->up_exps : NULL, ACT_SILU);
-        op_add(p, y, op_return(p, v, op_moe_down(p, e, to, &L->down_exps)));
+    if (!L->router.n_in) {
+        op_add(p, x, op_matmul(p, op_glu(p, f, &L->gate, &L->up, ACT_SILU), &L->down));
+        return;
     }
-    op_add(p, x, y);
+    const mixture m = {.router = &L->router,
+                       .gate = &L->gate_exps,
+                       .up = L->up_exps.n_in ? &L->up_exps : NULL,
+                       .down = &L->down_exps,
+                       .shared_factor = &L->shared_gate,
+                       .shared_gate = &L->gate,
+                       .shared_up = &L->up,
+                       .shared_down = &L->down,
+                       .k = g->n_expert_used,
+                       .act = ACT_SILU};
+    op_add(p, x, op_mixture(p, f, &m));
 }
 
 mat qwen35_forward(pass *p, const model *m, const kv_layout *kv)
@@ -106,5 +110,7 @@ mat qwen35_forward(pass *p, const model *m, const kv_layout *kv)
         return (mat){0};
     mat y = op_rms_norm(p, x, &g->out_norm, g->eps);
     pass_tap(p, PASS_TAP_NORM, y);
+    if (p->hidden)
+        return y;
     return op_softcap(p, op_matmul(p, y, &g->head), 0, m->suppress, m->n_suppress);
 }

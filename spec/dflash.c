@@ -348,6 +348,7 @@ static status run_pass_of(dflash_drafter *x, int32_t what, mat *y, err *e)
             dflash_absorb(&p, &m->core, &x->layout, what == ABSORB ? x->features : x->held);
         else
             *y = dflash_forward(&p, &m->core, &x->layout, what);
+        pass_end(&p);
         if (recorded)
             dev->recorded(dev, &p, *y);
     }
@@ -472,6 +473,7 @@ static status hold(dflash_drafter *x, const draft_kept *kept, int32_t n, err *e)
     to.at = mat_row(to, first);
     to.rows = x->n_held - first;
     op_copy(&p, to, rows);
+    pass_end(&p);
     kv_batch_clear(&x->batch);
     return pass_failed(&p) ? err_set(e, p.e.status, "%s", p.e.text) : OK;
 }

@@ -345,6 +345,7 @@ static status mtp_absorb(drafter *base, const draft_kept *kept, int32_t n, err *
     pass_begin(&p, d->scratch[PASS_MAIN].dev, &d->st, d->scratch[PASS_MAIN].at,
                d->scratch[PASS_MAIN].n_bytes);
     absorb_pass(&p, hidden_rows(d), n_seqs);
+    pass_end(&p);
     return pass_failed(&p) ? err_set(e, p.e.status, "%s", p.e.text) : OK;
 }
 
@@ -403,12 +404,13 @@ static mat run(mtp_drafter *d, pass *p, int32_t n_steps, int32_t n_ranks)
     device *dev = p->dev;
     const void *key = &d->graph[(n_steps - 1) * BEST_MAX + n_ranks - 1];
     mat y = {0};
-    if (!dev->replay || d->n_sides > 1)
-        return draft_pass(p, d, n_steps, n_ranks);
-    if (dev->replay(dev, p, key, d->base.sizes.target_kv, &y))
+    bool recorded = dev->replay && d->n_sides == 1;
+    if (recorded && dev->replay(dev, p, key, d->base.sizes.target_kv, &y))
         return y;
     y = draft_pass(p, d, n_steps, n_ranks);
-    dev->recorded(dev, p, y);
+    pass_end(p);
+    if (recorded)
+        dev->recorded(dev, p, y);
     return y;
 }
 

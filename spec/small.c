@@ -304,6 +304,7 @@ static status run(small_drafter *d, int32_t n_ranks, err *e)
     pass_begin(&p, dev, &d->batch.st, d->scratch, d->scratch_bytes);
     if (!dev->replay || !dev->replay(dev, &p, &d->graph[n_ranks], &d->layout, &y)) {
         y = small_forward(&p, m, &d->layout, n_ranks);
+        pass_end(&p);
         if (dev->recorded)
             dev->recorded(dev, &p, y);
     }

@@ -126,13 +126,16 @@ TEST(cli_prompts_that_cannot_be)
                   ARGS("run", "-q", "-m", m, "--raw", "--seed", "1", "-n", "3", "abc\xff\xfe"));
 }
 
-TEST(cli_a_model_name_in_front_of_the_prompt_is_doubted)
+TEST(cli_a_model_name_in_front_of_the_prompt_is_the_model)
 {
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
-    const char *says = "looks like a model but is read as part of the prompt";
-    run_and_check(NULL, 1, says, ARGS("run", "--isa", "none", "gemma4", "hi"));
-    run_and_check(NULL, 1, says, ARGS("run", "--isa", "none", "google/gemma-4-E2B:Q4_K_M"));
-    run_and_check(NULL, 1, says, ARGS("run", "--isa", "none", "model.gguf", "hi"));
+    const char *says = "there is no model 'gemma4' here";
+    run_and_check(NULL, 2, says, ARGS("run", "--isa", "none", "gemma4", "hi"));
+    run_and_check(NULL, 2, "carat pull google/gemma-4-E2B:Q4_K_M fetches it",
+                  ARGS("run", "--isa", "none", "google/gemma-4-E2B:Q4_K_M"));
+    run_and_check(NULL, 2, "model.gguf: there is no such file",
+                  ARGS("run", "--isa", "none", "model.gguf", "hi"));
+    run_and_check(NULL, 0, NULL, ARGS("run", "-q", "-n", "1", "--greedy", m, "hi"));
     run_and_check(NULL, 1, "is a file but its name",
                   ARGS("run", "--isa", "none", test_path("README.md"), "hi"));
     spawned r;
@@ -142,6 +145,7 @@ TEST(cli_a_model_name_in_front_of_the_prompt_is_doubted)
     spawn_carat(&r, NULL, ARGS("run", "--isa", "none", "-m", m, "gemma4", "hi"));
     CHECK(!strstr(str_text(&r.err), "prompt"));
     spawned_free(&r);
+    run_and_check(NULL, 1, "none", ARGS("run", "--isa", "none", "--", "gemma4", "hi"));
 }
 
 TEST(cli_context_larger_than_memory_names_both_numbers)
@@ -526,8 +530,8 @@ TEST(cli_conversation_on_a_terminal)
     terminal_expect(&t, ">>> ");
     terminal_type(&t, "/nonsense\r");
     terminal_expect(&t, "there is no command /nonsense");
-    terminal_type(&t, "/tools \r");
-    terminal_expect(&t, "/tools needs a file");
+    terminal_type(&t, "/save \r");
+    terminal_expect(&t, "/save needs a file");
     terminal_type(&t, "/temp hot\r");
     terminal_expect(&t, "expected a number");
     terminal_type(&t, "/seed 1e12\r");

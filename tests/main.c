@@ -131,6 +131,20 @@ typedef struct {
     double start_ms;
 } job;
 
+/* No test reads the models, caches, settings or tokens of whoever runs the tests. */
+static void live_nowhere(void)
+{
+    static const char *const dirs[] = {"XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME",
+                                       "HF_HOME"};
+    static const char *const unset[] = {"HF_TOKEN",       "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH",
+                                        "HF_HUB_CACHE",   "HUGGINGFACE_HUB_CACHE",  "HF_ENDPOINT",
+                                        "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"};
+    for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++)
+        setenv(dirs[i], "/nonexistent/carat", 1);
+    for (size_t i = 0; i < sizeof unset / sizeof *unset; i++)
+        unsetenv(unset[i]);
+}
+
 static void start(job *j, const test_case *t)
 {
     char path[] = "/tmp/carat-out-XXXXXX";
@@ -143,6 +157,7 @@ static void start(job *j, const test_case *t)
         dup2(j->out, 2);
         alarm(TIMEOUT_S);
         current = t;
+        live_nowhere();
         t->fn();
         if (temp_dir[0])
             remove_dir(temp_dir);

@@ -128,6 +128,20 @@ void request_draw(const carat_model *m, request *q, int64_t n, int kind, uint64_
         s->frequency_penalty = 0.2f;
         s->penalty_last_n = 20;
     }
+    if (kind % 7 == 2) { /* with a state that goes from token to token */
+        s->mirostat = 1 + kind % 2;
+        s->mirostat_tau = 3;
+    } else if (kind % 7 == 3) {
+        s->dry_multiplier = 0.8f;
+        s->dry_allowed_length = 1;
+        s->xtc_probability = 0.5f;
+        s->xtc_threshold = 0.02f;
+    } else if (kind % 7 == 5) {
+        s->typical_p = 0.7f;
+        s->top_n_sigma = 2;
+        s->dynatemp_range = 0.5f;
+        s->min_keep = 2;
+    }
     if (kind % 5 == 2)
         s->n_top_logprobs = 5;
     if (kind % 5 == 3) {

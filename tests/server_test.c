@@ -123,7 +123,7 @@ TEST(server_refuses_with_the_apis_own_words)
         {"POST", "/v1/chat/completions", "{", 400, "\"type\":\"invalid_request_error\""},
         {"POST", "/v1/chat/completions", "{}", 400, "\"param\":\"messages\""},
         {"POST", "/v1/messages", "{}", 400, "\"type\":\"error\""},
-        {"POST", "/v1/embeddings", "{\"input\":\"x\"}", 400, "embeddings"},
+        {"POST", "/v1/embeddings", "{\"input\":7}", 400, "\"param\":\"input\""},
         {"GET", "/v1/chat/completions", NULL, 405, "POST"},
         {"POST", "/health", "{}", 405, "GET"},
         {"GET", "/nothing", NULL, 404, "not_found_error"},

@@ -85,6 +85,7 @@ void spawn_carat(spawned *r, const spawn_options *o, const char *const *args)
     pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) {
+        setsid(); /* no /dev/tty, wherever the tests run */
         if (o->env)
             putenv((char *)(size_t)o->env);
         dup2(in[0], 0);
@@ -145,7 +146,14 @@ void spawned_free(spawned *r)
 
 void terminal_open(terminal *t, const char *const *env, const char *const *args)
 {
-    int child;
+    terminal_open_piped(t, NULL, env, args);
+}
+
+void terminal_open_piped(terminal *t, const char *in, const char *const *env,
+                         const char *const *args)
+{
+    int child, pipe_in[2] = {-1, -1};
+    CHECK(!in || !pipe2(pipe_in, O_CLOEXEC));
     *t = (terminal){.fd = open_tty(&child)};
     fflush(stdout);
     t->pid = fork();
@@ -156,12 +164,17 @@ void terminal_open(terminal *t, const char *const *env, const char *const *args)
         for (; env && *env; env++)
             putenv((char *)(size_t)*env);
         for (int fd = 0; fd <= 2; fd++)
-            dup2(child, fd);
+            dup2(in && !fd ? pipe_in[0] : child, fd);
         close(child);
         close(t->fd);
         become("carat", args);
     }
     close(child);
+    if (!in)
+        return;
+    close(pipe_in[0]);
+    CHECK_EQ(write(pipe_in[1], in, strlen(in)), strlen(in)); /* less than a pipe holds */
+    close(pipe_in[1]);
 }
 
 void terminal_type(terminal *t, const char *text)

@@ -46,6 +46,9 @@ typedef struct terminal {
 } terminal;
 
 void terminal_open(terminal *t, const char *const *env, const char *const *args);
+/* The same with `in`, at most 4 KiB, on a pipe as stdin. */
+void terminal_open_piped(terminal *t, const char *in, const char *const *env,
+                         const char *const *args);
 void terminal_type(terminal *t, const char *text);
 void terminal_expect(terminal *t, const char *text); /* in time, or the test fails */
 /* After a line was typed at a prompt: waits until its answer runs, when Ctrl-C is a signal. */

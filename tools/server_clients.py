@@ -1,22 +1,29 @@
-"""The Python packages of OpenAI and Anthropic against `carat serve` with the bundled model.
+"""The Python packages of OpenAI, Anthropic and ollama, and litellm, against `carat serve` with the bundled model.
 
-    python3 -m venv venv && venv/bin/pip install openai anthropic
+    python3 -m venv venv && venv/bin/pip install openai anthropic ollama litellm
     ./carat serve -p 8080 &
     venv/bin/python tools/server_clients.py http://127.0.0.1:8080
 
-It checks chat, streams, a round trip with a tool, structured output, thinking, responses and errors,
+It checks chat, streams, a round trip with a tool, structured output, thinking, responses, embeddings and errors,
 prints a line per check and exits with 1 if one failed. Not part of the build or of the tests.
 """
 import json
 import sys
 import traceback
 
+import os
+
 import anthropic
+import ollama
 import openai
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # no look-up on the internet
+import litellm  # noqa: E402
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8080"
 oai = openai.OpenAI(base_url=URL + "/v1", api_key="none", max_retries=0)
 ant = anthropic.Anthropic(base_url=URL, api_key="none", max_retries=0)
+oll = ollama.Client(host=URL)
 ASK = [{"role": "user", "content": "What is carat?"}]
 GREEDY = {"extra_body": {"temperature": 0}}  # newer packages of Anthropic have no parameter for it
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -256,10 +263,85 @@ def check_errors():
     refused(openai.BadRequestError, lambda: chat(messages=[]))
     e = refused(openai.BadRequestError, lambda: chat(messages=[{"role": "user", "content": "word " * 60000}]))
     assert e.code == "context_length_exceeded"
-    refused(openai.BadRequestError, lambda: oai.embeddings.create(model="any", input="x"))
+    refused(openai.BadRequestError, lambda: oai.embeddings.create(model="any", input=""))
     refused(openai.BadRequestError, lambda: oai.responses.create(model="any", input="x", previous_response_id="r"))
     refused(anthropic.BadRequestError, lambda: ant.messages.create(model="any", max_tokens=0, messages=ASK))
     refused(anthropic.NotFoundError, lambda: ant.get("/v1/messages/none", cast_to=object))
+
+
+def check_embeddings():
+    both = oai.embeddings.create(model="any", input=["a fox", "an otter"])  # base64, by default
+    plain = oai.embeddings.create(model="any", input="an otter", encoding_format="float")
+    v = both.data[1].embedding
+    assert abs(sum(x * x for x in v) - 1) < 1e-5 and len(v) == len(plain.data[0].embedding)
+    assert max(abs(a - b) for a, b in zip(v, plain.data[0].embedding)) < 1e-7
+    few = oai.embeddings.create(model="any", input=[[1, 2], [3]], dimensions=16)
+    assert [len(d.embedding) for d in few.data] == [16, 16] and few.usage.prompt_tokens == 3
+
+
+def ask(**kw):
+    return oll.chat(model="any", messages=ASK, options={"temperature": 0}, **{"think": False, **kw})
+
+
+def check_ollama_chat():
+    whole = ask()
+    last, said = None, ""
+    for last in ask(stream=True):
+        said += last.message.content
+    assert said == whole.message.content and "carat" in said
+    assert last.done and last.done_reason == "stop" and last.eval_count == whole.eval_count
+    thought = oll.chat(model="any", messages=[{"role": "user", "content": "What is 4821 + 377?"}],
+                       options={"temperature": 0})
+    assert thought.message.thinking and thought.message.content
+    return said
+
+
+def check_ollama_format():
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    assert set(json.loads(ask(format=schema).message.content)) == {"n"}
+    assert isinstance(json.loads(ask(format="json").message.content), dict)
+
+
+def check_ollama_tools():
+    messages = [{"role": "user", "content": QUESTION}]
+    r = oll.chat(model="any", messages=messages, tools=[TOOL], options={"temperature": 0}, think=False)
+    call = r.message.tool_calls[0].function
+    assert call.name == "get_weather" and call.arguments["city"] == "Paris"
+    messages += [r.message, {"role": "tool", "tool_name": call.name, "content": "sunny"}]
+    r = oll.chat(model="any", messages=messages, tools=[TOOL], options={"temperature": 0}, think=False)
+    assert r.message.content
+    return f"{call.arguments} -> {r.message.content!r}"
+
+
+def check_ollama_generate():
+    r = oll.generate(model="any", prompt="Once upon", raw=True, options={"temperature": 0, "num_predict": 5})
+    assert r.done_reason == "length" and r.eval_count == 5
+    r = oll.generate(model="any", prompt="Say hi", think=False, logprobs=True, top_logprobs=2)
+    assert r.logprobs and len(r.logprobs[0].top_logprobs) == 2
+    assert oll.generate(model="any").done_reason == "load"
+
+
+def check_ollama_models():
+    name = oll.list().models[0].model
+    assert oll.show(name).capabilities and oll.ps().models[0].expires_at
+    a, b = oll.embed(model="any", input=["a fox", "an otter"]).embeddings
+    assert len(a) == len(b) and abs(sum(x * x for x in a) - 1) < 1e-5
+    assert len(oll.embeddings(model="any", prompt="a fox").embedding) == len(a)
+    e = refused(ollama.ResponseError, lambda: oll.push("any"))
+    assert e.status_code == 501
+    e = refused(ollama.ResponseError, lambda: ask(think="hugely"))
+    assert e.status_code == 400 and "think" in e.error
+    return name
+
+
+def check_litellm():
+    for kind in ("ollama_chat", "ollama"):
+        kw = {"model": kind + "/any", "api_base": URL, "messages": ASK, "temperature": 0, "max_tokens": 60}
+        whole = litellm.completion(**kw)
+        said = "".join(c.choices[0].delta.content or "" for c in litellm.completion(stream=True, **kw))
+        assert whole.choices[0].message.content and said and whole.usage.completion_tokens > 0
+    e = litellm.embedding(model="ollama/any", api_base=URL, input=["a fox"])
+    assert len(e.data[0]["embedding"]) > 0
 
 
 failed = 0

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
@@ -15,14 +16,18 @@ const dialect *dialect_of(api_kind api)
     static const dialect *const all[] = {[API_CHAT] = &chat_dialect,
                                          [API_COMPLETIONS] = &completions_dialect,
                                          [API_RESPONSES] = &responses_dialect,
-                                         [API_MESSAGES] = &messages_dialect};
+                                         [API_MESSAGES] = &messages_dialect,
+                                         [API_LLAMA] = &llama_dialect,
+                                         [API_INFILL] = &llama_dialect,
+                                         [API_OLLAMA_CHAT] = &ollama_chat_dialect,
+                                         [API_OLLAMA_GENERATE] = &ollama_generate_dialect};
     return all[api];
 }
 
 void make_id(char out[ID_BYTES], const char *prefix)
 {
     static const char hex[] = "0123456789abcdef";
-    unsigned char r[12];
+    unsigned char r[16]; /* nobody guesses the id of a stored response */
     size_t n = strlen(prefix);
     if (getrandom(r, sizeof r, 0) != sizeof r) { /* never seen; ids must still differ */
         int64_t now = clock_ns();
@@ -64,6 +69,7 @@ void answers_free(answer *a)
         }
         mem_free(c->part);
         mem_free(c->token);
+        mem_free(c->prompt);
         mem_free(c->span.at);
         mem_free(c->stop);
     }
@@ -114,20 +120,33 @@ static void follow_call(answer *a, choice *c, int32_t id)
     s->whole = id == a->m->call_close;
 }
 
+static token_entry entry_of(const carat_event *ev)
+{
+    token_entry t = {.id = ev->id, .logprob = ev->logprob, .n_top = ev->n_top, .rank = ev->rank};
+    if (t.n_top > 20)
+        t.n_top = 20;
+    if (t.n_top)
+        memcpy(t.top, ev->top, (size_t)t.n_top * sizeof *t.top);
+    return t;
+}
+
+/* With the prompt before it, an answer has all its tokens, those without text too: a reader counts
+ * them from the end. */
 static void take_token(answer *a, choice *c, const carat_event *ev)
 {
-    for (int32_t i = 0; i < a->m->n_marks; i++)
+    for (int32_t i = 0; i < a->m->n_marks && !a->rq->echo; i++)
         if (ev->id == a->m->marks[i])
             return;
     c->token = grown(a, c->token, c->n_tokens, &c->cap_tokens, sizeof *c->token);
-    if (a->bad)
-        return;
-    token_entry *t = &c->token[c->n_tokens++];
-    *t = (token_entry){.id = ev->id, .logprob = ev->logprob, .n_top = ev->n_top};
-    if (t->n_top > 20)
-        t->n_top = 20;
-    if (t->n_top)
-        memcpy(t->top, ev->top, (size_t)t->n_top * sizeof *t->top);
+    if (!a->bad)
+        c->token[c->n_tokens++] = entry_of(ev);
+}
+
+static void take_prompt_token(answer *a, choice *c, const carat_event *ev)
+{
+    c->prompt = grown(a, c->prompt, c->n_prompt, &c->cap_prompt, sizeof *c->prompt);
+    if (!a->bad)
+        c->prompt[c->n_prompt++] = entry_of(ev);
 }
 
 static int32_t take_piece(answer *a, choice *c, part_kind kind, const carat_event *ev, bool *opened)
@@ -183,8 +202,11 @@ int32_t answers_take(answer *a, const happening *h, bool *opened)
         c->n_sampled++;
         if (a->m->call_open >= 0)
             follow_call(a, c, ev->id);
-        if (a->rq->logprobs)
+        if (a->rq->logprobs || a->rq->return_tokens)
             take_token(a, c, ev);
+        return -1;
+    case CARAT_EV_PROMPT_TOKEN:
+        take_prompt_token(a, c, ev);
         return -1;
     case CARAT_EV_REASONING:
         return take_piece(a, c, PART_REASONING, ev, opened);
@@ -194,6 +216,8 @@ int32_t answers_take(answer *a, const happening *h, bool *opened)
         return take_piece(a, c, PART_CALL, ev, opened);
     case CARAT_EV_END:
         c->finish = ev->finish;
+        c->by_stop_id = ev->by_stop_id;
+        c->stop_id = ev->stop_id;
         if (ev->stop) {
             mem_free(c->stop);
             c->stop = mem_strdup(ev->stop);
@@ -320,59 +344,136 @@ void put_logprobs(const answer *a, const choice *c, int32_t from, int32_t to, st
     json_close(o, ']');
 }
 
+static void put_old_key(const answer *a, const carat_logprob *l, size_t from, str *o)
+{
+    str shown = {0}, key = {0};
+    const char *bytes;
+    token_shown(a, l->id, &shown, &bytes);
+    jtree_put_string(&key, str_text(&shown), shown.n);
+    str_putc(&key, ':');
+    if (key.n && !o->bad && !memmem(o->at + from, o->n - from, key.at, key.n)) {
+        json_key(o, NULL); /* the comma */
+        str_put(o, key.at, key.n);
+        str_printf(o, "%.9g", finite_logprob(l->logprob));
+    }
+    o->bad |= key.bad || shown.bad;
+    str_free(&key);
+    str_free(&shown);
+}
+
 /* Two tokens may have the same text, and keys are unique: the likelier token, which comes first,
- * keeps the key. */
-static void put_old_top(const answer *a, const token_entry *t, str *o)
+ * keeps the key. own: the token itself is in it, likely or not. */
+static void put_old_top(const answer *a, const token_entry *t, bool own, str *o)
+{
+    json_open(o, NULL, '{');
+    size_t from = o->n;
+    for (int32_t k = 0; k < t->n_top && k < a->rq->sampling.n_top_logprobs; k++)
+        put_old_key(a, &t->top[k], from, o);
+    if (own)
+        put_old_key(a, &(carat_logprob){t->id, t->logprob}, from, o);
+    json_close(o, '}');
+}
+
+void put_stop_reason(const answer *a, const choice *c, const char *finish, str *o)
+{
+    if (!finish || !a->rq->n_stop_ids)
+        return;
+    if (c->by_stop_id)
+        json_int(o, "stop_reason", c->stop_id);
+    else
+        json_text(o, "stop_reason", c->stop);
+}
+
+const choice *prompt_of(const answer *a, int32_t i)
+{
+    return &a->choice[i - i % a->rq->n];
+}
+
+/* The characters that begin in a token of a text. Control tokens are no part of it. */
+static int64_t n_chars(const answer *a, int32_t id)
+{
+    const char *bytes = "";
+    int32_t n = a->m->model ? carat_token_bytes(a->m->model, id, false, &bytes) : 0;
+    int64_t count = 0;
+    for (int32_t i = 0; i < n; i++)
+        count += (bytes[i] & 0xc0) != 0x80;
+    return count;
+}
+
+void put_old_logprobs(const answer *a, const choice *before, const choice *c, int32_t from,
+                      int32_t to, str *o)
+{
+    int32_t n_before = before ? before->n_prompt : 0, n = n_before + to - from;
+    str shown = {0};
+    const char *bytes;
+    int64_t offset = 0;
+#define ENTRY(i) ((i) < n_before ? &before->prompt[i] : &c->token[from + (i) - n_before])
+    json_open(o, "tokens", '[');
+    for (int32_t i = 0; i < n; i++) {
+        token_shown(a, ENTRY(i)->id, &shown, &bytes);
+        json_text_n(o, NULL, str_text(&shown), shown.n);
+    }
+    json_close(o, ']');
+    json_open(o, "token_logprobs", '[');
+    for (int32_t i = 0; i < n; i++)
+        if (i < n_before && !ENTRY(i)->rank)
+            json_nothing(o, NULL);
+        else
+            json_number(o, NULL, finite_logprob(ENTRY(i)->logprob));
+    json_close(o, ']');
+    json_open(o, "top_logprobs", '[');
+    for (int32_t i = 0; i < n; i++)
+        if (i < n_before && !ENTRY(i)->rank)
+            json_nothing(o, NULL);
+        else
+            put_old_top(a, ENTRY(i), before && a->rq->sampling.n_top_logprobs > 0, o);
+    json_close(o, ']');
+    json_open(o, "text_offset", '[');
+    for (int32_t i = 0; i < n; i++) {
+        json_int(o, NULL, offset);
+        offset += n_chars(a, ENTRY(i)->id);
+    }
+    json_close(o, ']');
+#undef ENTRY
+    o->bad |= shown.bad;
+    str_free(&shown);
+}
+
+static void put_ranked(const answer *a, const carat_logprob *l, int32_t rank, str *o)
 {
     str shown = {0};
     const char *bytes;
-    json_open(o, NULL, '{');
-    size_t from = o->n;
-    for (int32_t k = 0; k < t->n_top && k < a->rq->sampling.n_top_logprobs; k++) {
-        str key = {0};
-        token_shown(a, t->top[k].id, &shown, &bytes);
-        jtree_put_string(&key, str_text(&shown), shown.n);
-        str_putc(&key, ':');
-        if (key.n && !o->bad && !memmem(o->at + from, o->n - from, key.at, key.n)) {
-            json_key(o, NULL); /* the comma */
-            str_put(o, key.at, key.n);
-            str_printf(o, "%.9g", finite_logprob(t->top[k].logprob));
-        }
-        o->bad |= key.bad;
-        str_free(&key);
-    }
+    char key[16];
+    snprintf(key, sizeof key, "%d", (int)l->id);
+    token_shown(a, l->id, &shown, &bytes);
+    json_open(o, key, '{');
+    json_number(o, "logprob", finite_logprob(l->logprob));
+    json_int(o, "rank", rank);
+    json_text_n(o, "decoded_token", str_text(&shown), shown.n);
     json_close(o, '}');
     o->bad |= shown.bad;
     str_free(&shown);
 }
 
-void put_old_logprobs(const answer *a, const choice *c, int32_t from, int32_t to, str *o)
+void put_prompt_logprobs(const answer *a, const choice *c, str *o)
 {
-    str shown = {0};
-    const char *bytes;
-    int64_t offset = 0;
-    json_open(o, "tokens", '[');
-    for (int32_t i = from; i < to; i++) {
-        token_shown(a, c->token[i].id, &shown, &bytes);
-        json_text_n(o, NULL, str_text(&shown), shown.n);
+    if (a->rq->prompt_logprobs < 0)
+        return;
+    json_open(o, "prompt_logprobs", '[');
+    for (int32_t i = 0; i < c->n_prompt; i++) {
+        const token_entry *t = &c->prompt[i];
+        if (!t->rank) {
+            json_nothing(o, NULL);
+            continue;
+        }
+        json_open(o, NULL, '{');
+        put_ranked(a, &(carat_logprob){t->id, t->logprob}, t->rank, o);
+        for (int32_t k = 0; k < t->n_top && k < a->rq->prompt_logprobs; k++)
+            if (t->top[k].id != t->id)
+                put_ranked(a, &t->top[k], k + 1, o);
+        json_close(o, '}');
     }
     json_close(o, ']');
-    json_open(o, "token_logprobs", '[');
-    for (int32_t i = from; i < to; i++)
-        json_number(o, NULL, finite_logprob(c->token[i].logprob));
-    json_close(o, ']');
-    json_open(o, "top_logprobs", '[');
-    for (int32_t i = from; i < to; i++)
-        put_old_top(a, &c->token[i], o);
-    json_close(o, ']');
-    json_open(o, "text_offset", '[');
-    for (int32_t i = from; i < to; i++) {
-        json_int(o, NULL, offset);
-        offset += token_shown(a, c->token[i].id, &shown, &bytes);
-    }
-    json_close(o, ']');
-    o->bad |= shown.bad;
-    str_free(&shown);
 }
 
 void put_progress(const answer *a, const carat_event *ev, str *o)
@@ -418,6 +519,7 @@ void openai_error(const problem *p, str *o)
                  {403, "permission_error"},
                  {404, "not_found_error"},
                  {429, "rate_limit_error"},
+                 {501, "not_supported_error"},
                  {503, "unavailable_error"}};
     const char *type = p->status >= 500 ? "server_error" : "invalid_request_error";
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)

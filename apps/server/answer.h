@@ -12,7 +12,7 @@
 
 #include "apps/server/request.h"
 
-enum { ID_BYTES = 40 };
+enum { ID_BYTES = 48 };
 
 typedef enum part_kind { PART_REASONING, PART_TEXT, PART_CALL } part_kind;
 
@@ -36,6 +36,7 @@ typedef struct token_entry {
     int32_t id;
     float logprob;
     int32_t n_top;
+    int32_t rank; /* of a prompt's token: 1 is the likeliest; 0: the first, which has no logprob */
     carat_logprob top[20];
 } token_entry;
 
@@ -46,10 +47,14 @@ typedef struct choice {
     /* With logprobs: tokens whose text has been shown, and those whose text is still held. */
     token_entry *token;
     int32_t n_tokens, n_shown, cap_tokens;
+    token_entry *prompt; /* with prompt logprobs: its tokens */
+    int32_t n_prompt, cap_prompt;
     id_span span; /* the tokens of the call being sampled */
     bool over, failed;
     carat_finish finish;
     char *stop; /* the stop string met, or NULL */
+    bool by_stop_id;
+    int32_t stop_id; /* the token of stop_token_ids that ended the answer */
     carat_timings t;
 } choice;
 
@@ -81,6 +86,7 @@ typedef struct answer {
     int32_t n;
     bool bad;         /* out of memory */
     double start_ms;  /* clock_ms when the request came */
+    double load_ms;   /* of these: until the model was there */
     int64_t n_prompt; /* tokens; known before the timings */
     /* Of the dialect's stream. */
     int32_t sequence;  /* responses: number of the next event */
@@ -94,7 +100,7 @@ void answers_free(answer *a);
 int32_t answers_take(answer *a, const happening *h, bool *opened);
 
 void make_seed(uint32_t *seed);
-void make_id(char out[ID_BYTES], const char *prefix); /* prefix and 24 random hex digits */
+void make_id(char out[ID_BYTES], const char *prefix); /* prefix and 32 random hex digits */
 
 /* Sums over choices. */
 typedef struct usage {
@@ -113,8 +119,17 @@ void put_logprobs(const answer *a, const choice *c, int32_t from, int32_t to, st
 /* The progress of prefill, from a CARAT_EV_PREFILL: "prompt_progress": {...}. */
 void put_progress(const answer *a, const carat_event *ev, str *o);
 /* The same in the older layout of completions: "tokens", "token_logprobs", "top_logprobs" and
- * "text_offset", in bytes from the first token of `from`. */
-void put_old_logprobs(const answer *a, const choice *c, int32_t from, int32_t to, str *o);
+ * "text_offset", in characters from the first. `before` has the tokens of the prompt, or none. The
+ * first token of a prompt has null. */
+void put_old_logprobs(const answer *a, const choice *before, const choice *c, int32_t from,
+                      int32_t to, str *o);
+/* "stop_reason": the stop token or string that ended the answer, or null; of a last piece, if the
+ * client gave stop_token_ids. */
+void put_stop_reason(const answer *a, const choice *c, const char *finish, str *o);
+/* The choice that has the tokens of choice i's prompt: answers to one prompt share it. */
+const choice *prompt_of(const answer *a, int32_t i);
+/* "prompt_logprobs": one object per token of the prompt, as vLLM has it. */
+void put_prompt_logprobs(const answer *a, const choice *c, str *o);
 const char *model_name(const answer *a);
 void put_timings(const answer *a, str *o); /* "timings": {...}, as llama.cpp's clients read them */
 
@@ -130,11 +145,22 @@ typedef struct dialect {
     void (*fail)(answer *a, const problem *p, str *o);
     void (*whole)(answer *a, str *o); /* not a stream: one JSON text */
     void (*error)(const problem *p, str *o);
-    const char *ping; /* sent in silence, so that clients do not time out */
+    /* Sent in silence, so that clients do not time out: a text, or what beat writes. */
+    const char *ping;
+    void (*beat)(answer *a, str *o);
+    const char *type; /* of a stream's content; NULL: text/event-stream */
 } dialect;
 
-extern const dialect chat_dialect, completions_dialect, responses_dialect, messages_dialect;
+extern const dialect chat_dialect, completions_dialect, responses_dialect, messages_dialect,
+    llama_dialect, ollama_chat_dialect, ollama_generate_dialect;
 const dialect *dialect_of(api_kind api);
+
+/* ollama's answer to a request without a prompt. */
+void ollama_loaded(const answer *a, str *o);
+void ollama_error(const problem *p, str *o);
+/* What is kept of a complete answer of /v1/responses: the object; its items and those of the
+ * request, separated by commas. */
+void responses_record(const answer *a, str *object, str *input, str *output);
 
 /* ---- What OpenAI's dialects share ---- */
 

@@ -187,7 +187,7 @@ bool chat_parse(request *rq, const request_limits *lim, problem *p)
         !field_bool(p, options, "include_usage", &rq->include_usage) ||
         !field_int(p, rq->body, "n", 1, REQUEST_MAX_CHOICES, &n) ||
         !read_max_tokens(rq, limits, p) || !read_stops(rq, "stop", p) ||
-        !read_chat_logprobs(rq, p) || !read_thinking(rq, p) ||
+        !read_chat_logprobs(rq, p) || !read_prompt_logprobs(rq, p) || !read_thinking(rq, p) ||
         !read_effort(rq, rq->body, "reasoning_effort", "reasoning_effort", p) ||
         !read_reasoning(rq, p) ||
         !field_kind(p, rq->body, "response_format", JTREE_OBJECT, &format) ||
@@ -287,9 +287,12 @@ static void chat_whole(answer *a, str *o)
         put_message_out(a, c, o);
         put_choice_logprobs(a, c, 0, c->n_shown, o);
         json_text(o, "finish_reason", chat_finish(a, c));
+        put_stop_reason(a, c, chat_finish(a, c), o);
         json_close(o, '}');
     }
     json_close(o, ']');
+    if (a->n)
+        put_prompt_logprobs(a, prompt_of(a, 0), o);
     openai_usage(a, o);
     put_timings(a, o);
     json_close(o, '}');

@@ -33,7 +33,7 @@ static bool read_prompt_ids(request *rq, const request_limits *lim, const jtree 
     return true;
 }
 
-static bool read_prompt(request *rq, const request_limits *lim, problem *p)
+bool read_prompt(request *rq, const request_limits *lim, problem *p)
 {
     const jtree *v = jtree_get(rq->body, "prompt");
     if (!v)
@@ -85,22 +85,36 @@ static bool read_refused(request *rq, problem *p)
     if (best && best != rq->n)
         return problem_set(p, 400, "best_of", "'best_of' is %d; carat takes only the value of 'n'",
                            (int)best);
-    return !(rq->echo && rq->logprobs) ||
-           problem_set(p, 400, "echo",
-                       "'echo' with 'logprobs' is not supported: the prompt's own "
-                       "probabilities are not computed");
+    if (rq->stream && rq->echo && rq->logprobs)
+        return problem_set(p, 400, "echo",
+                           "'echo' with 'logprobs' is not streamed: leave out one of 'echo', "
+                           "'logprobs' and 'stream'");
+    return true;
+}
+
+/* logprobs, as OpenAI has it; n_probs, llama-server's name for it, where 0 means none. */
+static bool read_logprobs(request *rq, problem *p)
+{
+    int64_t top = 0, probs = 0;
+    const jtree *l = jtree_get(rq->body, "logprobs");
+    if (!field_int(p, rq->body, "logprobs", 0, REQUEST_MAX_LOGPROBS, &top) ||
+        !field_int(p, rq->body, "n_probs", 0, REQUEST_MAX_LOGPROBS, &probs))
+        return false;
+    rq->logprobs = l != NULL || probs > 0;
+    rq->sampling.n_top_logprobs = (int32_t)(top > probs ? top : probs);
+    return true;
 }
 
 bool completions_parse(request *rq, const request_limits *lim, problem *p)
 {
     static const char *const limits[] = {"max_tokens", "n_predict", NULL};
-    const jtree *options, *l = jtree_get(rq->body, "logprobs"), *format;
-    int64_t n = 1, top = 0;
+    const jtree *options, *format;
+    int64_t n = 1;
     if (!read_common(rq, lim, p) ||
         !field_kind(p, rq->body, "stream_options", JTREE_OBJECT, &options) ||
         !field_bool(p, options, "include_usage", &rq->include_usage) ||
         !field_int(p, rq->body, "n", 1, REQUEST_MAX_CHOICES, &n) ||
-        !read_max_tokens(rq, limits, p) || !field_int(p, rq->body, "logprobs", 0, 20, &top) ||
+        !read_max_tokens(rq, limits, p) || !read_logprobs(rq, p) || !read_prompt_logprobs(rq, p) ||
         !read_stops(rq, "stop", p) || !field_bool(p, rq->body, "echo", &rq->echo) ||
         !read_prompt(rq, lim, p))
         return false;
@@ -108,8 +122,6 @@ bool completions_parse(request *rq, const request_limits *lim, problem *p)
     if (n * rq->n_prompts > REQUEST_MAX_CHOICES)
         return problem_set(p, 400, "n", "'n' times the number of prompts is %d; at most %d",
                            (int)(n * rq->n_prompts), REQUEST_MAX_CHOICES);
-    rq->logprobs = l != NULL;
-    rq->sampling.n_top_logprobs = (int32_t)top;
     return read_refused(rq, p) &&
            field_kind(p, rq->body, "response_format", JTREE_OBJECT, &format) &&
            read_format(rq, format, "response_format", false, p) && read_forms(rq, p);
@@ -143,6 +155,7 @@ static void put_prompt_text(const answer *a, int32_t index, str *text)
 /* A piece of a choice: its text and its tokens. */
 typedef struct stretch {
     int32_t choice;
+    const choice *before; /* the tokens of the prompt come first; or NULL */
     const char *text;
     size_t n;
     int32_t from, to;
@@ -157,13 +170,15 @@ static void put_completion_choice(const answer *a, const stretch *t, str *o)
     json_text_n(o, "text", t->text, t->n);
     if (a->rq->logprobs) {
         json_open(o, "logprobs", '{');
-        put_old_logprobs(a, c, t->from, t->to, o);
+        put_old_logprobs(a, t->before, c, t->from, t->to, o);
         put_logprobs(a, c, t->from, t->to, o, "content"); /* llama.cpp's layout */
         json_close(o, '}');
     } else {
         json_nothing(o, "logprobs");
     }
     json_text(o, "finish_reason", t->finish);
+    put_stop_reason(a, c, t->finish, o);
+    put_prompt_logprobs(a, prompt_of(a, t->choice), o);
     json_close(o, '}');
 }
 
@@ -177,8 +192,16 @@ static void completions_whole(answer *a, str *o)
         if (a->rq->echo)
             put_prompt_text(a, i, &text);
         put_parts(&text, c, PART_TEXT);
-        put_completion_choice(
-            a, &(stretch){i, str_text(&text), text.n, 0, c->n_shown, completion_finish(c)}, o);
+        stretch t = {.choice = i,
+                     .text = str_text(&text),
+                     .n = text.n,
+                     .to = c->n_shown,
+                     .finish = completion_finish(c)};
+        if (a->rq->echo && a->rq->logprobs) {
+            t.before = prompt_of(a, i);
+            t.to = c->n_tokens;
+        }
+        put_completion_choice(a, &t, o);
         o->bad |= text.bad;
         str_free(&text);
     }
@@ -206,7 +229,7 @@ static void completions_begin(answer *a, str *o)
     for (int32_t i = 0; i < a->n && a->rq->echo; i++) {
         str text = {0};
         put_prompt_text(a, i, &text);
-        put_chunk(a, &(stretch){i, str_text(&text), text.n, 0, 0, NULL}, NULL, o);
+        put_chunk(a, &(stretch){i, NULL, str_text(&text), text.n, 0, 0, NULL}, NULL, o);
         o->bad |= text.bad;
         str_free(&text);
     }
@@ -217,11 +240,11 @@ static void completions_event(answer *a, const happening *h, int32_t index, bool
 {
     const choice *c = &a->choice[h->choice];
     (void)opened;
-    stretch t = {h->choice, h->ev.text, h->ev.n_text, first_token, c->n_shown, NULL};
+    stretch t = {h->choice, NULL, h->ev.text, h->ev.n_text, first_token, c->n_shown, NULL};
     if (h->done && !c->failed)
-        t = (stretch){h->choice, "", 0, c->n_shown, c->n_shown, completion_finish(c)};
+        t = (stretch){h->choice, NULL, "", 0, c->n_shown, c->n_shown, completion_finish(c)};
     else if (!h->done && h->ev.kind == CARAT_EV_PREFILL && a->rq->progress)
-        t = (stretch){h->choice, "", 0, c->n_shown, c->n_shown, NULL};
+        t = (stretch){h->choice, NULL, "", 0, c->n_shown, c->n_shown, NULL};
     else if (index < 0)
         return;
     put_chunk(a, &t, t.n || t.finish ? NULL : &h->ev, o);

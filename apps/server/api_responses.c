@@ -1,8 +1,9 @@
 /* api_responses.c - POST /v1/responses: its requests, answers and streams.
  *
- * Nothing is stored: each request has its whole history, and references to earlier responses are
- * refused. Items of the input become messages: consecutive calls become one message of the
- * assistant, reasoning becomes the reasoning of the message after it.
+ * A request has its whole history, or continues a stored response: then the items of that
+ * conversation come before its own, as if the client had sent them. Items become messages:
+ * consecutive calls become one message of the assistant, reasoning becomes the reasoning of the
+ * message after it.
  *
  * Logprobs are written if 'include' has "message.output_text.logprobs" or 'top_logprobs' is not 0.
  *
@@ -21,6 +22,7 @@ typedef struct items {
     request *rq;
     problem *p;
     size_t i;
+    bool before;  /* an item of the stored conversation */
     str thought;  /* for the next message of the assistant */
     bool in_call; /* a message with tool_calls is open */
 } items;
@@ -28,7 +30,10 @@ typedef struct items {
 static bool refuse_item(const items *at, const char *what)
 {
     char field[48];
-    snprintf(field, sizeof field, "input[%zu]", at->i);
+    if (at->before)
+        snprintf(field, sizeof field, "previous_response_id");
+    else
+        snprintf(field, sizeof field, "input[%zu]", at->i);
     return problem_set(at->p, 400, field, "'%s' %s", field, what);
 }
 
@@ -75,7 +80,7 @@ static bool join_parts(const items *at, const jtree *c, str *out)
 
 static void open_message(items *at, const char *role)
 {
-    int32_t origin = (int32_t)at->i;
+    int32_t origin = at->before ? ORIGIN_BEFORE : (int32_t)at->i;
     close_calls(at);
     str_put(&at->rq->origin, (const char *)&origin, sizeof origin);
     json_open(&at->rq->messages, NULL, '{');
@@ -92,7 +97,7 @@ static bool put_message_item(items *at, const jtree *item, bool last)
         return refuse_item(at, "has a role that is none of user, assistant, system and developer");
     if (!(ok = join_parts(at, jtree_get(item, "content"), &text)))
         goto out;
-    if (assistant && last && at->i > 0) { /* the answer may continue it */
+    if (assistant && last && (at->i > 0 || at->rq->history)) { /* the answer may continue it */
         if (!(ok = read_continue(at->rq, true, at->p)))
             goto out;
         if (at->rq->continue_last && text.n &&
@@ -218,8 +223,15 @@ static bool read_items(request *rq, problem *p)
     str_putc(&rq->messages, '[');
     if (instructions && instructions->n)
         put_plain(rq, "system", instructions, -1);
-    if (in->kind == JTREE_STRING)
+    at.before = true;
+    for (const jtree *v = rq->history ? rq->history->first : NULL; v && ok; v = v->next)
+        ok = put_item(&at, v, false);
+    at.before = false;
+    if (in->kind == JTREE_STRING) {
+        close_calls(&at);
+        str_cut(&at.thought, 0);
         put_plain(rq, "user", in, 0);
+    }
     for (const jtree *v = in->kind == JTREE_ARRAY ? in->first : NULL; v && ok; v = v->next, at.i++)
         ok = put_item(&at, v, !v->next);
     if (ok && at.thought.n && at.i > 1 && (ok = read_continue(rq, true, p))) {
@@ -239,17 +251,17 @@ static bool read_items(request *rq, problem *p)
                   problem_set(p, 400, "input", "'input' is empty"));
 }
 
-static bool refuse_memory(const request *rq, problem *p)
+static bool read_memory(request *rq, problem *p)
 {
-    static const char *const fields[] = {"previous_response_id", "conversation"};
     bool background = false;
-    for (int i = 0; i < 2; i++)
-        if (jtree_get(rq->body, fields[i]))
-            return problem_set(p, 400, fields[i],
-                               "'%s' is not supported: carat keeps no responses; "
-                               "send the whole conversation in 'input'",
-                               fields[i]);
-    if (!field_bool(p, rq->body, "background", &background))
+    if (jtree_get(rq->body, "conversation"))
+        return problem_set(p, 400, "conversation",
+                           "'conversation' is not supported: use 'previous_response_id', or send "
+                           "the whole conversation in 'input'");
+    rq->store = true;
+    if (!field_bool(p, rq->body, "background", &background) ||
+        !field_bool(p, rq->body, "store", &rq->store) ||
+        !field_text(p, rq->body, "previous_response_id", &rq->previous))
         return false;
     return !background || problem_set(p, 400, "background", "'background' is not supported");
 }
@@ -276,7 +288,7 @@ bool responses_parse(request *rq, const request_limits *lim, problem *p)
 {
     static const char *const limits[] = {"max_tokens", "n_predict", NULL};
     const jtree *reasoning = NULL, *text = NULL, *format = NULL, *options, *word;
-    if (!read_common(rq, lim, p) || !refuse_memory(rq, p) ||
+    if (!read_common(rq, lim, p) || !read_memory(rq, p) ||
         !field_int(p, rq->body, "max_output_tokens", 1, INT32_MAX, &rq->max_tokens) ||
         !field_kind(p, rq->body, "stream_options", JTREE_OBJECT, &options) ||
         !field_bool(p, options, "include_usage", &rq->include_usage) ||
@@ -393,9 +405,16 @@ static void put_echo(const answer *a, const char *key, const char *otherwise, st
     }
 }
 
-static void put_response_object(const answer *a, const char *state, const problem *failed, str *o)
+static void put_output_items(const answer *a, str *o)
 {
     const choice *c = &a->choice[0];
+    for (int32_t i = 0; i < c->n_parts; i++)
+        put_item_out(a, &c->part[i], false,
+                     i + 1 == c->n_parts && was_cut(a) ? "incomplete" : "completed", o);
+}
+
+static void put_response_object(const answer *a, const char *state, const problem *failed, str *o)
+{
     bool over = strcmp(state, "in_progress") != 0;
     json_open(o, NULL, '{');
     json_text(o, "id", a->id);
@@ -421,14 +440,13 @@ static void put_response_object(const answer *a, const char *state, const proble
     put_echo(a, "max_output_tokens", "null", o);
     json_text(o, "model", model_name(a));
     json_open(o, "output", '[');
-    for (int32_t i = 0; over && i < c->n_parts; i++)
-        put_item_out(a, &c->part[i], false,
-                     i + 1 == c->n_parts && was_cut(a) ? "incomplete" : "completed", o);
+    if (over)
+        put_output_items(a, o);
     json_close(o, ']');
     put_echo(a, "parallel_tool_calls", "true", o);
-    json_nothing(o, "previous_response_id");
+    json_text(o, "previous_response_id", a->rq->previous);
     put_echo(a, "reasoning", "{\"effort\":null,\"summary\":null}", o);
-    json_bool(o, "store", false);
+    json_bool(o, "store", a->rq->store);
     json_number(o, "temperature", a->rq->sampling.temperature);
     put_echo(a, "text", "{\"format\":{\"type\":\"text\"}}", o);
     put_echo(a, "tool_choice", "\"auto\"", o);
@@ -446,6 +464,67 @@ static void put_response_object(const answer *a, const char *state, const proble
 static void responses_whole(answer *a, str *o)
 {
     put_response_object(a, was_cut(a) ? "incomplete" : "completed", NULL, o);
+}
+
+/* ---- Keeping ---- */
+
+/* An item of the input as the API gives it back: with type, id and parts of content. */
+static void put_input_item(const jtree *item, str *o)
+{
+    const jtree *type = jtree_get(item, "type"), *content = jtree_get(item, "content");
+    bool message = !type || tree_says(type, "message");
+    bool assistant = tree_says(jtree_get(item, "role"), "assistant");
+    char id[ID_BYTES];
+    json_open(o, NULL, '{');
+    if (!type)
+        json_text(o, "type", "message");
+    if (!jtree_get(item, "id")) {
+        make_id(id, "msg_");
+        json_text(o, "id", id);
+    }
+    for (const jtree *m = item->first; m; m = m->next)
+        if (m != content || !message || !jtree_is(content, JTREE_STRING))
+            json_tree(o, m->key, m);
+    if (message && jtree_is(content, JTREE_STRING)) {
+        json_open(o, "content", '[');
+        json_open(o, NULL, '{');
+        json_text(o, "type", assistant ? "output_text" : "input_text");
+        json_tree(o, "text", content);
+        if (assistant)
+            str_puts(o, ",\"annotations\":[]");
+        str_puts(o, "}]");
+    }
+    if (!jtree_get(item, "status"))
+        json_text(o, "status", "completed");
+    json_close(o, '}');
+}
+
+static void put_input_text(const jtree *text, str *o)
+{
+    char id[ID_BYTES];
+    make_id(id, "msg_");
+    json_open(o, NULL, '{');
+    json_text(o, "type", "message");
+    json_text(o, "id", id);
+    json_text(o, "role", "user");
+    json_open(o, "content", '[');
+    json_open(o, NULL, '{');
+    json_text(o, "type", "input_text");
+    json_tree(o, "text", text);
+    str_puts(o, "}]");
+    json_text(o, "status", "completed");
+    json_close(o, '}');
+}
+
+void responses_record(const answer *a, str *object, str *input, str *output)
+{
+    const jtree *in = jtree_get(a->rq->body, "input");
+    put_response_object(a, was_cut(a) ? "incomplete" : "completed", NULL, object);
+    put_output_items(a, output);
+    if (in->kind == JTREE_STRING)
+        put_input_text(in, input);
+    for (const jtree *v = in->kind == JTREE_ARRAY ? in->first : NULL; v; v = v->next)
+        put_input_item(v, input);
 }
 
 /* ---- A stream ---- */

@@ -24,7 +24,7 @@
 struct constraint {
     carat_mask mask;
     carat_grammar *grammar; /* or NULL */
-    const server *s;
+    const served *m;
     bool lazy; /* the grammar applies inside calls only */
     bool thinking, spoken, calling, lost;
 };
@@ -41,17 +41,17 @@ static enum carat_mask_use constraint_fill(void *user, uint32_t *allowed, int32_
     if (c->spoken || c->thinking)
         return CARAT_MASK_NONE;
     memset(allowed, 0xff, (size_t)(n_vocab + 31) / 32 * sizeof *allowed);
-    for (int32_t i = 0; i < c->s->n_ends; i++)
-        allowed[c->s->ends[i] / 32] &= ~(UINT32_C(1) << c->s->ends[i] % 32);
+    for (int32_t i = 0; i < c->m->n_ends; i++)
+        allowed[c->m->ends[i] / 32] &= ~(UINT32_C(1) << c->m->ends[i] % 32);
     if (n_vocab % 32) /* bits past the last token stay 0 */
         allowed[n_vocab / 32] &= (UINT32_C(1) << n_vocab % 32) - 1;
     return CARAT_MASK_APPLY;
 }
 
-static bool is_blank(const server *s, int32_t id)
+static bool is_blank(const served *m, int32_t id)
 {
     const char *bytes = "";
-    int32_t n = carat_token_bytes(s->model, id, true, &bytes);
+    int32_t n = carat_token_bytes(m->model, id, true, &bytes);
     for (int32_t i = 0; i < n; i++)
         if (!strchr(" \t\r\n", bytes[i]) || !bytes[i])
             return false;
@@ -65,9 +65,9 @@ static void follow_forced_call(constraint *c, int32_t id)
     const carat_mask *g = carat_grammar_mask(c->grammar);
     g->accept(g->user, id);
     c->lost = *carat_grammar_failure(c->grammar) != 0;
-    if (id == c->s->names.call_open)
+    if (id == c->m->names.call_open)
         c->calling = true;
-    else if (id == c->s->names.call_close)
+    else if (id == c->m->names.call_close)
         c->calling = false;
 }
 
@@ -76,12 +76,12 @@ static void constraint_accept(void *user, int32_t id)
     constraint *c = user;
     if (c->lazy && !c->lost)
         follow_forced_call(c, id);
-    if (id == c->s->thought_open)
+    if (id == c->m->thought_open)
         c->thinking = true;
-    else if (id == c->s->thought_close)
+    else if (id == c->m->thought_close)
         c->thinking = false;
     else if (!c->thinking && !c->spoken)
-        c->spoken = !is_blank(c->s, id);
+        c->spoken = !is_blank(c->m, id);
 }
 
 /* ---- Grammars ---- */
@@ -157,10 +157,10 @@ static carat_status open_grammar(constraint *c, carat_grammar_options *o, err *e
     bool tools = o->kind == CARAT_GRAMMAR_TOOLS;
     err first = {0};
     o->strict = tools;
-    carat_status st = carat_grammar_open(c->s->model, o, &c->grammar, tools ? &first : e);
+    carat_status st = carat_grammar_open(c->m->model, o, &c->grammar, tools ? &first : e);
     if (st && st != CARAT_E_CANCELLED && tools) {
         o->strict = false;
-        st = carat_grammar_open(c->s->model, o, &c->grammar, e);
+        st = carat_grammar_open(c->m->model, o, &c->grammar, e);
     }
     if (!st || st == CARAT_E_MEMORY || st == CARAT_E_CANCELLED || !c->lazy)
         return st;
@@ -199,10 +199,10 @@ static bool is_over(void *user)
            client_left(c->fd);
 }
 
-bool constraint_open(constraint **out, server *s, const constraint_plan *plan, problem *p)
+bool constraint_open(constraint **out, served *m, const constraint_plan *plan, problem *p)
 {
     const request *rq = plan->rq;
-    compiling who = {s, plan->fd, plan->until_ms};
+    compiling who = {m->s, plan->fd, plan->until_ms};
     carat_grammar_options o = {.thinking = plan->thinking,
                                .starts_thinking = plan->starts_thinking,
                                .cancelled = is_over,
@@ -217,14 +217,14 @@ bool constraint_open(constraint **out, server *s, const constraint_plan *plan, p
         return true;
     if (!(c = mem_calloc(1, sizeof *c)))
         return problem_set(p, 503, "", "no memory for a request");
-    c->s = s;
+    c->m = m;
     c->thinking = plan->starts_thinking;
     c->lazy = any && lazy;
     c->mask = (carat_mask){.fill = constraint_fill, .accept = constraint_accept, .user = c};
     carat_status st = any ? open_grammar(c, &o, &e) : CARAT_OK;
     if (st) {
         mem_free(c);
-        if (st == CARAT_E_CANCELLED && atomic_load(&s->state) != SERVER_DRAINING &&
+        if (st == CARAT_E_CANCELLED && atomic_load(&m->s->state) != SERVER_DRAINING &&
             clock_ms() > plan->until_ms)
             return problem_set(p, 400, rq->n > 1 ? "n" : field_of(rq, &o, ""),
                                "'n' is %d: the grammars of so many answers take more than %d "

@@ -7,7 +7,7 @@
 #ifndef APPS_SERVER_CONSTRAIN_H
 #define APPS_SERVER_CONSTRAIN_H
 
-#include "apps/server/server.h"
+#include "apps/server/served.h"
 
 typedef struct constraint constraint;
 
@@ -25,7 +25,7 @@ typedef struct constraint_plan {
 } constraint_plan;
 
 /* *c is NULL if there is no constraint. */
-bool constraint_open(constraint **c, server *s, const constraint_plan *plan, problem *p);
+bool constraint_open(constraint **c, served *m, const constraint_plan *plan, problem *p);
 void constraint_close(constraint *c); /* NULL is fine */
 const carat_mask *constraint_mask(constraint *c);
 const char *constraint_failure(const constraint *c); /* why no token was allowed, or "" */

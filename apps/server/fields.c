@@ -2,7 +2,7 @@
  *
  * Numbers are read as they are spelled: 1e400 is out of range, not infinity. Whole numbers must be
  * whole, lists have limits. Each problem names its field. known.c decides about fields that no
- * parser reads.
+ * parser reads; sampling.c has the fields of sampling.
  */
 #include "apps/server/jsonw.h"
 #include "apps/server/request.h"
@@ -164,17 +164,7 @@ bool field_kind(problem *p, const jtree *o, const char *key, jtree_kind kind, co
     return true;
 }
 
-/* ---- Sampling ---- */
-
-static bool field_float(problem *p, const jtree *o, const char *key, double min, double max,
-                        float *out)
-{
-    double d = *out;
-    if (!field_real(p, o, key, min, max, &d))
-        return false;
-    *out = (float)d;
-    return true;
-}
+/* ---- Speculation ---- */
 
 static bool field_int32(problem *p, const jtree *o, const char *key, int32_t min, int32_t max,
                         int32_t *out)
@@ -183,64 +173,6 @@ static bool field_int32(problem *p, const jtree *o, const char *key, int32_t min
     if (!field_int(p, o, key, min, max, &v))
         return false;
     *out = (int32_t)v;
-    return true;
-}
-
-/* A bias is a number, or false for a ban. -100, the minimum of OpenAI's API, is a ban, too. */
-static bool read_bias(const jtree *v, float *out)
-{
-    double d = -100;
-    if (!jtree_is(v, JTREE_FALSE) && !tree_real(v, -1e6, 1e6, &d))
-        return false;
-    *out = d <= -100 ? -INFINITY : (float)d;
-    return true;
-}
-
-static bool read_bias_id(const jtree *v, int32_t n_vocab, int32_t *out)
-{
-    int64_t id = -1;
-    if (v->key) { /* a member of an object: the key is the id */
-        char *end;
-        errno = 0;
-        id = strtoll(v->key, &end, 10);
-        if (errno || end == v->key || *end || v->n_key != (size_t)(end - v->key))
-            return false;
-    } else if (!jtree_is(v, JTREE_ARRAY) || v->count != 2 ||
-               !tree_int(v->first, 0, INT32_MAX, &id)) {
-        return false;
-    }
-    *out = (int32_t)id;
-    return id >= 0 && id < n_vocab;
-}
-
-static bool read_biases(request *rq, const request_limits *lim, problem *p)
-{
-    const jtree *v = jtree_get(rq->body, "logit_bias");
-    if (!v)
-        return true;
-    if (v->kind != JTREE_OBJECT && v->kind != JTREE_ARRAY)
-        return wrong_kind(p, "logit_bias", v, "an object of token ids and numbers");
-    if (!v->count)
-        return true;
-    if (v->count > REQUEST_MAX_BIASES)
-        return problem_set(p, 400, "logit_bias", "'logit_bias' has %zu entries; at most %d",
-                           v->count, REQUEST_MAX_BIASES);
-    carat_logit_bias *b = arena_array(&rq->mem, v->count, sizeof *b);
-    if (!b)
-        return problem_set(p, 503, "", "no memory for 'logit_bias'");
-    int32_t n = 0;
-    for (const jtree *i = v->first; i; i = i->next, n++) {
-        const jtree *value = v->kind == JTREE_OBJECT ? i : i->first ? i->first->next : NULL;
-        if (!read_bias_id(i, lim->n_vocab, &b[n].id))
-            return problem_set(p, 400, "logit_bias",
-                               "'logit_bias' has \"%.40s\" for a token id; ids are 0 to %d",
-                               i->key ? i->key : jtree_kind_name(i), lim->n_vocab - 1);
-        if (!read_bias(value, &b[n].bias))
-            return problem_set(p, 400, "logit_bias",
-                               "'logit_bias' of token %d is no number from -100 to 100", b[n].id);
-    }
-    rq->sampling.bias = b;
-    rq->sampling.n_bias = n;
     return true;
 }
 
@@ -294,28 +226,12 @@ static bool read_speculation(request *rq, const request_limits *lim, problem *p)
 bool read_common(request *rq, const request_limits *lim, problem *p)
 {
     const jtree *b = rq->body;
-    carat_sampling *s = &rq->sampling;
-    int64_t seed = -1;
-    *s = lim->sampling;
-    s->seed = 0;
-    s->n_top_logprobs = 0;
-    if (!field_text(p, b, "model", &rq->model) || !field_bool(p, b, "stream", &rq->stream) ||
-        !field_float(p, b, "temperature", 0, 100, &s->temperature) ||
-        !field_float(p, b, "top_p", 0, 1, &s->top_p) ||
-        !field_float(p, b, "min_p", 0, 1, &s->min_p) ||
-        !field_int32(p, b, "top_k", -1, INT32_MAX, &s->top_k) ||
-        !field_float(p, b, "presence_penalty", -2, 2, &s->presence_penalty) ||
-        !field_float(p, b, "frequency_penalty", -2, 2, &s->frequency_penalty) ||
-        !field_float(p, b, "repetition_penalty", 0.01, 100, &s->repeat_penalty) ||
-        !field_float(p, b, "repeat_penalty", 0.01, 100, &s->repeat_penalty) ||
-        !field_int32(p, b, "repeat_last_n", -1, INT32_MAX, &s->penalty_last_n) ||
-        !field_bool(p, b, "ignore_eos", &s->ignore_eog) ||
-        !field_bool(p, b, "return_progress", &rq->progress) ||
-        !field_int(p, b, "seed", INT64_MIN, INT64_MAX, &seed))
-        return false;
-    rq->seed_given = seed != -1;
-    s->seed = (uint32_t)seed;
-    return read_speculation(rq, lim, p) && read_biases(rq, lim, p);
+    rq->sampling = lim->sampling;
+    rq->sampling.seed = 0;
+    rq->sampling.n_top_logprobs = 0;
+    return field_text(p, b, "model", &rq->model) && field_bool(p, b, "stream", &rq->stream) &&
+           field_bool(p, b, "return_progress", &rq->progress) && read_sampling(rq, b, lim, p) &&
+           read_token_rules(rq, b, lim, p) && read_speculation(rq, lim, p);
 }
 
 bool read_max_tokens(request *rq, const char *const *keys, problem *p)
@@ -324,8 +240,9 @@ bool read_max_tokens(request *rq, const char *const *keys, problem *p)
         int64_t v = -1;
         if (!field_int(p, rq->body, *keys, -1, INT32_MAX, &v))
             return false;
-        if (!v)
+        if (!v && rq->api != API_COMPLETIONS)
             return problem_set(p, 400, *keys, "'%s' is 0; an answer has at least one token", *keys);
+        rq->no_answer |= !v;
         if (v > 0 && (!rq->max_tokens || v < rq->max_tokens))
             rq->max_tokens = v;
     }

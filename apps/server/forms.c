@@ -75,7 +75,7 @@ bool read_format(request *rq, const jtree *f, const char *field, bool flat, prob
 }
 
 /* A schema: an object, or the JSON text of one. */
-static bool read_schema(request *rq, const char *field, const jtree *v, problem *p)
+bool read_schema(request *rq, const char *field, const jtree *v, problem *p)
 {
     if (v->kind == JTREE_STRING)
         return take_source(rq, field, FORMAT_JSON_SCHEMA, v->s, v->n, p);
@@ -179,6 +179,10 @@ bool read_forms(request *rq, problem *p)
     if ((v = jtree_get(b, "json_schema")) && !read_schema(rq, "json_schema", v, p))
         return false;
     if ((v = jtree_get(b, "guided_json")) && !read_schema(rq, "guided_json", v, p))
+        return false;
+    bool object = false;
+    if (!field_bool(p, b, "guided_json_object", &object) ||
+        (object && !take_form(rq, "guided_json_object", FORMAT_JSON_OBJECT, p)))
         return false;
     if ((v = jtree_get(b, "guided_regex")) && !read_string(rq, "guided_regex", FORMAT_REGEX, v, p))
         return false;

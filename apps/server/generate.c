@@ -7,9 +7,13 @@
  */
 #include "apps/server/generate.h"
 
+#include "apps/server/api_ollama_info.h"
 #include "apps/server/constrain.h"
+#include "apps/server/infill.h"
 #include "apps/server/jsonw.h"
 #include "apps/server/live.h"
+#include "apps/server/stored.h"
+#include "apps/server/token_rules.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
@@ -30,6 +34,7 @@ typedef struct prompt {
 
 struct stream {
     exchange *x;
+    api_kind api;
     const dialect *d;
     request rq;
     answer a;
@@ -39,17 +44,19 @@ struct stream {
     constraint **held; /* one per job */
     live *live;
     carat_logit_bias *bias; /* the request's, and the ban of tool_choice none */
+    str history;            /* the items of the conversation that the request continues, as JSON */
     str out;
     size_t at; /* bytes of out that were sent */
-    double last_ms;
+    double last_ms, asked_ms, load_ms;
     bool over;
+    bool loading; /* the client gets pings while the model is loaded */
 };
 
 /* ---- Prompts ---- */
 
 static bool too_long(const stream *st, int64_t n, problem *p)
 {
-    int32_t n_ctx = st->x->s->n_ctx;
+    int32_t n_ctx = st->x->m->n_ctx;
     if (n < n_ctx)
         return true;
     p->n_prompt = n;
@@ -59,11 +66,19 @@ static bool too_long(const stream *st, int64_t n, problem *p)
         return problem_set(p, 400, "messages", "prompt is too long: %lld tokens > %d maximum",
                            (long long)n, n_ctx - 1);
     static const char *const fields[] = {
-        [API_CHAT] = "messages", [API_COMPLETIONS] = "prompt", [API_RESPONSES] = "input"};
+        [API_CHAT] = "messages",         [API_COMPLETIONS] = "prompt",
+        [API_RESPONSES] = "input",       [API_LLAMA] = "prompt",
+        [API_INFILL] = "input_prefix",   [API_OLLAMA_CHAT] = "messages",
+        [API_OLLAMA_GENERATE] = "prompt"};
     return problem_set(p, 400, fields[st->rq.api],
                        "the prompt has %lld tokens, and the context holds %d, at least one of "
                        "them for the answer",
                        (long long)n, n_ctx);
+}
+
+static bool is_conversation(const request *rq)
+{
+    return !rq->n_prompts && !rq->infill;
 }
 
 static int32_t *copy_ids(stream *st, const int32_t *ids, int64_t n, problem *p)
@@ -81,15 +96,47 @@ static bool wants_thought(const stream *st)
     const request *rq = &st->rq;
     if (rq->think != THINK_DEFAULT)
         return rq->think == THINK_ON;
-    const server *s = st->x->s;
-    return (s->o->think || (s->info.thinks && !s->o->no_think)) && !rq->prefill;
+    const served *m = st->x->m;
+    const serve_options *o = m->s->o;
+    bool by_itself = m->info.thinks || (rq->thinks_by_default && m->thought_open >= 0);
+    return (o->think || (by_itself && !o->no_think)) && !rq->prefill;
+}
+
+/* Puts the conversation with --system's message in front into out, where it begins with none of its
+ * own; else out stays empty. */
+static bool add_system(const request *rq, const char *system, str *out, problem *p)
+{
+    arena mem = {0};
+    err e = {0};
+    const jtree *all, *role;
+    if (!system)
+        return true;
+    if (jtree_parse(rq->messages.at, rq->messages.n, "messages", REQUEST_MAX_DEPTH + 2, &mem, &all,
+                    &e)) {
+        arena_free(&mem);
+        return problem_from(p, &e);
+    }
+    role = all->first ? jtree_get(all->first, "role") : NULL;
+    if (!jtree_is(role, JTREE_STRING) ||
+        (strcmp(role->s, "system") && strcmp(role->s, "developer"))) {
+        str_putc(out, '[');
+        json_open(out, NULL, '{');
+        json_text(out, "role", "system");
+        json_text(out, "content", system);
+        json_close(out, '}');
+        if (all->first)
+            str_putc(out, ',');
+        str_put(out, rq->messages.at + 1, rq->messages.n - 1);
+    }
+    arena_free(&mem);
+    return !out->bad || problem_set(p, 503, "", "no memory for the system message");
 }
 
 /* Renders a conversation to tokens. text may be NULL. */
 static bool render_conversation(stream *st, prompt *out, str *text, problem *p)
 {
     request *rq = &st->rq;
-    const server *s = st->x->s;
+    const served *m = st->x->m;
     carat_chat_options opt = {.thinking = wants_thought(st),
                               .preserve_thinking = rq->preserve_thinking,
                               .drop_thinking = rq->drop_thinking,
@@ -98,19 +145,31 @@ static bool render_conversation(stream *st, prompt *out, str *text, problem *p)
                               .continue_last = rq->continue_last};
     carat_chat chat = {0};
     err e = {0};
-    if (carat_chat_render(s->model, rq->messages.at, rq->tools.n ? rq->tools.at : NULL, &opt, &chat,
-                          &e))
+    str begun = {0};
+    const char *tools = rq->tools.n ? rq->tools.at : NULL;
+    if (!add_system(rq, m->s->o->system, &begun, p)) {
+        str_free(&begun);
+        return false;
+    }
+    const str *messages = begun.n ? &begun : &rq->messages;
+    if (carat_chat_render(m->model, messages->at, tools, &opt, &chat, &e)) {
+        err own = {0}; /* names messages by number, so the client's own list must make the error */
+        if (begun.n && carat_chat_render(m->model, rq->messages.at, tools, &opt, &chat, &own))
+            e = own;
+        carat_chat_free(&chat);
+        str_free(&begun);
         return problem_of(rq, p, &e);
+    }
     int32_t *replayed = NULL;
     int64_t n = chat.n_ids;
-    if (s->names.call_open >= 0)
-        replayed =
-            replay_apply(s->calls,
-                         &(replay_prompt){rq->messages.at, rq->messages.n, chat.ids, chat.n_ids,
-                                          s->names.call_open, s->names.call_close},
-                         &n);
+    if (m->names.call_open >= 0)
+        replayed = replay_apply(m->calls,
+                                &(replay_prompt){messages->at, messages->n, chat.ids, chat.n_ids,
+                                                 m->names.call_open, m->names.call_close},
+                                &n);
     out->ids = copy_ids(st, replayed ? replayed : chat.ids, n, p);
     mem_free(replayed);
+    str_free(&begun);
     out->n = n;
     out->starts_thinking = chat.starts_thinking;
     if (text)
@@ -121,7 +180,7 @@ static bool render_conversation(stream *st, prompt *out, str *text, problem *p)
 
 static bool encode_prompt(stream *st, const raw_prompt *r, prompt *out, problem *p)
 {
-    const server *s = st->x->s;
+    const served *m = st->x->m;
     bool has_bos = r->n >= 5 && !memcmp(r->text, "<bos>", 5);
     int32_t flags = CARAT_TOK_SPECIAL | (has_bos ? 0 : CARAT_TOK_BOS);
     err e = {0};
@@ -130,7 +189,7 @@ static bool encode_prompt(stream *st, const raw_prompt *r, prompt *out, problem 
         out->n = r->n_ids;
         return out->ids != NULL;
     }
-    out->n = carat_tokenize(s->model, r->text, r->n, flags, NULL, 0, &e);
+    out->n = carat_tokenize(m->model, r->text, r->n, flags, NULL, 0, &e);
     if (out->n < 0)
         return problem_from(p, &e);
     if (!out->n)
@@ -139,21 +198,23 @@ static bool encode_prompt(stream *st, const raw_prompt *r, prompt *out, problem 
                            "begin with");
     out->ids = copy_ids(st, NULL, out->n, p);
     if (out->ids)
-        carat_tokenize(s->model, r->text, r->n, flags, out->ids, out->n, &e);
+        carat_tokenize(m->model, r->text, r->n, flags, out->ids, out->n, &e);
     return out->ids != NULL;
 }
 
 static bool make_prompts(stream *st, problem *p)
 {
     request *rq = &st->rq;
-    bool raw = rq->api == API_COMPLETIONS;
-    st->n_prompts = raw ? rq->n_prompts : 1;
+    st->n_prompts = rq->n_prompts ? rq->n_prompts : 1;
     st->prompt = arena_array(&rq->mem, (size_t)st->n_prompts, sizeof *st->prompt);
     if (!st->prompt)
         return problem_set(p, 503, "", "no memory for a request");
     for (int32_t i = 0; i < st->n_prompts; i++) {
         prompt *q = &st->prompt[i];
-        if (raw ? !encode_prompt(st, &rq->prompt[i], q, p) : !render_conversation(st, q, NULL, p))
+        bool ok = rq->n_prompts ? encode_prompt(st, &rq->prompt[i], q, p)
+                  : rq->infill  ? infill_encode(rq, st->x->m, &q->ids, &q->n, p)
+                                : render_conversation(st, q, NULL, p);
+        if (!ok)
             return false;
         if (!too_long(st, q->n, p))
             return false;
@@ -173,10 +234,11 @@ static int32_t at_most(int64_t v, int64_t max)
 static void set_thinking(const stream *st, carat_generate_options *o)
 {
     const request *rq = &st->rq;
-    const server *s = st->x->s;
-    int64_t most = s->o->think_max > 0 ? s->o->think_max : s->n_ctx / 2;
+    const served *m = st->x->m;
+    int64_t think_max = m->s->o->think_max;
+    int64_t most = think_max > 0 ? think_max : m->n_ctx / 2;
     int64_t reserve = rq->reserve >= 0 ? rq->reserve : o->max_tokens / 4;
-    if (s->thought_open < 0)
+    if (m->thought_open < 0)
         return; /* the model cannot think */
     if (rq->think_max > 0)
         o->max_thinking = at_most(rq->think_max, INT32_MAX);
@@ -192,7 +254,7 @@ static void set_thinking(const stream *st, carat_generate_options *o)
 static bool ban_calls(stream *st, problem *p)
 {
     carat_sampling *s = &st->rq.sampling;
-    int32_t mark = st->x->s->names.call_open;
+    int32_t mark = st->x->m->names.call_open;
     if (st->rq.choice != TOOLS_NONE || !st->rq.tools.n || mark < 0)
         return true;
     st->bias = arena_array(&st->rq.mem, (size_t)s->n_bias + 1, sizeof *st->bias);
@@ -211,11 +273,12 @@ static bool make_jobs(stream *st, problem *p)
     int32_t n = st->n_prompts * rq->n;
     st->job = arena_array(&rq->mem, (size_t)n, sizeof *st->job);
     st->held = arena_array(&rq->mem, (size_t)n, sizeof *st->held);
-    if (!st->job || !st->held || !answers_init(&st->a, rq, &st->x->s->names, n))
+    if (!st->job || !st->held || !answers_init(&st->a, rq, &st->x->m->names, n))
         return problem_set(p, 503, "", "no memory for a request");
     st->a.start_ms = st->x->start_ms;
+    st->a.load_ms = st->load_ms;
     st->a.n_prompt = st->prompt[0].n;
-    if (!ban_calls(st, p))
+    if (!token_rules_make(rq, st->x->m->model, p) || !ban_calls(st, p))
         return false;
     if (!rq->seed_given)
         make_seed(&rq->sampling.seed);
@@ -223,7 +286,7 @@ static bool make_jobs(stream *st, problem *p)
     for (int32_t i = 0; i < n; i++) {
         const prompt *q = &st->prompt[i / rq->n];
         carat_generate_options *o = &st->job[i].opt;
-        int64_t room = st->x->s->n_ctx - q->n;
+        int64_t room = st->x->m->n_ctx - q->n;
         st->job[i].ids = q->ids;
         st->job[i].n = q->n;
         o->sampling = rq->sampling;
@@ -233,15 +296,16 @@ static bool make_jobs(stream *st, problem *p)
         o->max_tokens = at_most(rq->max_tokens > 0 ? rq->max_tokens : room, room);
         o->stop = rq->stop;
         o->n_stop = rq->n_stop;
+        token_rules_set(rq, i % rq->n == 0, o);
         o->speculation = rq->speculation;
-        o->parse = rq->api != API_COMPLETIONS;
+        o->parse = is_conversation(rq);
         o->starts_thinking = q->starts_thinking;
         o->tools_json = rq->tools.n ? rq->tools.at : NULL;
         if (o->parse)
             set_thinking(st, o);
         bool may_think = o->parse && wants_thought(st) && !rq->prefill && !rq->thought;
         constraint_plan plan = {rq, may_think, q->starts_thinking, st->x->fd, until_ms};
-        if (!constraint_open(&st->held[i], st->x->s, &plan, p))
+        if (!constraint_open(&st->held[i], st->x->m, &plan, p))
             return false;
         o->mask = constraint_mask(st->held[i]);
     }
@@ -249,6 +313,8 @@ static bool make_jobs(stream *st, problem *p)
 }
 
 /* ---- Answers ---- */
+
+static void keep_response(stream *st);
 
 static void fail_stream(stream *st, const problem *p)
 {
@@ -263,7 +329,7 @@ static void remember_call(const stream *st, const happening *h, int32_t part_ind
 {
     const part *q = part_index >= 0 ? &st->a.choice[h->choice].part[part_index] : NULL;
     if (q && q->span)
-        replay_put(st->x->s->calls, q->id, q->name, str_text(&q->text), q->span, q->n_span);
+        replay_put(st->x->m->calls, q->id, q->name, str_text(&q->text), q->span, q->n_span);
 }
 
 /* Takes all events out of the mailbox. False: a choice failed, and p has the reason. */
@@ -295,10 +361,29 @@ static bool take_all(stream *st, problem *p)
     }
     if (live_over(st->live)) {
         st->over = true;
+        keep_response(st);
         if (st->rq.stream)
             st->d->end(&st->a, &st->out);
     }
     return true;
+}
+
+/* An answer that says nothing, for pings and failures before there is one. */
+static bool stand_in(stream *st)
+{
+    static const answer_model unknown = {.name = "", .call_open = -1, .call_close = -1};
+    return st->a.choice || answers_init(&st->a, &st->rq, &unknown, 1);
+}
+
+static void ping(stream *st)
+{
+    if (!stand_in(st))
+        st->out.bad = true;
+    else if (st->d->beat)
+        st->d->beat(&st->a, &st->out);
+    else
+        str_puts(&st->out, st->d->ping);
+    st->last_ms = clock_ms();
 }
 
 /* Waits for events once. False: the client left. */
@@ -328,10 +413,42 @@ static bool step_stream(stream *st)
     double now = clock_ms();
     if (st->out.n)
         st->last_ms = now;
-    else if (st->rq.stream && ping_ms > 0 && now - st->last_ms >= ping_ms) {
-        str_puts(&st->out, st->d->ping);
-        st->last_ms = now;
+    else if (st->rq.stream && ping_ms > 0 && now - st->last_ms >= ping_ms)
+        ping(st);
+    return true;
+}
+
+static pick_state begin_stream(stream *st, int timeout_ms, problem *p);
+
+/* A stream whose model is still being loaded: the headers are out, and the client gets pings. */
+static bool step_loading(stream *st)
+{
+    problem p = {0};
+    switch (begin_stream(st, (int)st->x->s->o->ping_s * 1000, &p)) {
+    case PICK_WAITS:
+        ping(st);
+        return true;
+    case PICK_DONE:
+        st->loading = false;
+        if (st->rq.load_only) {
+            ollama_loaded(&(answer){.rq = &st->rq, .m = &st->x->m->names}, &st->out);
+            st->over = true;
+        } else {
+            st->d->begin(&st->a, &st->out);
+        }
+        return true;
+    case PICK_FAILED:
+        break;
     }
+    if (client_left(st->x->fd)) {
+        st->x->note = "client gone";
+        return false;
+    }
+    if (!stand_in(st))
+        return false;
+    st->rq.stream = true;
+    st->d->begin(&st->a, &st->out);
+    fail_stream(st, &p);
     return true;
 }
 
@@ -342,7 +459,7 @@ int64_t stream_read(stream *st, char *buf, size_t max)
         st->at = 0;
         if (st->over)
             return 0;
-        if (!step_stream(st) || st->out.bad)
+        if (!(st->loading ? step_loading(st) : step_stream(st)) || st->out.bad)
             return -1;
     }
     size_t n = st->out.n - st->at;
@@ -405,6 +522,7 @@ void stream_close(stream *st)
     answers_free(&st->a);
     request_free(&st->rq);
     str_free(&st->out);
+    str_free(&st->history);
     mem_free(st);
 }
 
@@ -423,20 +541,153 @@ static void answer_whole(stream *st)
     x->status = 200;
 }
 
-static bool begin_stream(stream *st, api_kind api, problem *p)
+static bool is_ollama(api_kind api)
+{
+    return api == API_OLLAMA_CHAT || api == API_OLLAMA_GENERATE;
+}
+
+/* Finds the conversation that a request of /v1/responses continues. */
+static bool take_history(stream *st, problem *p)
+{
+    const jtree *id = jtree_get(st->rq.body, "previous_response_id");
+    const server *s = st->x->s;
+    err e = {0};
+    if (st->api != API_RESPONSES || !jtree_truthy(id) || !jtree_is(id, JTREE_STRING))
+        return true; /* another kind is refused by the parser */
+    if (!s->stored)
+        return problem_set(p, 400, "previous_response_id",
+                           "'previous_response_id' is not supported: this server keeps no "
+                           "responses (--responses)");
+    str_puts(&st->history, "[");
+    if (!stored_items(s->stored, st->x->owner, id->s, true, &st->history)) {
+        p->code = "previous_response_not_found";
+        return problem_set(p, 400, "previous_response_id",
+                           "Previous response with id '%.60s' not found.", id->s);
+    }
+    if (st->history.n > (size_t)s->o->max_body)
+        return problem_set(p, 400, "previous_response_id",
+                           "the conversation has %zu bytes, more than the limit of a request",
+                           st->history.n);
+    str_puts(&st->history, "]");
+    if (st->history.bad)
+        return problem_set(p, 503, "", "no memory for the conversation");
+    st->rq.mem.max_bytes += arena_limit_for(st->history.n);
+    return !jtree_parse(st->history.at, st->history.n, "the conversation", REQUEST_MAX_DEPTH,
+                        &st->rq.mem, &st->rq.history, &e) ||
+           problem_from(p, &e);
+}
+
+/* Keeps a complete response before the client learns its id. */
+static void keep_response(stream *st)
+{
+    str object = {0}, input = {0}, output = {0}, before = {0};
+    if (st->api != API_RESPONSES || !st->rq.store)
+        return;
+    responses_record(&st->a, &object, &input, &output);
+    if (st->history.n > 2)
+        str_put(&before, st->history.at + 1, st->history.n - 2);
+    if (!object.bad && !input.bad && !output.bad && !before.bad)
+        stored_put(st->x->s->stored, &(stored_response){.id = st->a.id,
+                                                        .owner = st->x->owner,
+                                                        .previous = st->rq.previous,
+                                                        .object = &object,
+                                                        .input = &input,
+                                                        .output = &output,
+                                                        .before = &before});
+    str_free(&object);
+    str_free(&input);
+    str_free(&output);
+    str_free(&before);
+}
+
+/* The model is picked before the fields that need its vocabulary and defaults are read. A call that
+ * waits may be repeated. */
+static pick_state read_request(stream *st, int timeout_ms, problem *p)
 {
     exchange *x = st->x;
-    if (!request_parse(&st->rq, api, x->body, x->n_body, &x->s->limits, p))
-        return false;
-    if (api != API_COMPLETIONS && !x->s->info.has_chat)
-        return problem_set(p, 400, "", "this model has no chat format: only /v1/completions works");
+    if (!st->rq.body) {
+        if (!request_open(&st->rq, st->api, x->body, x->n_body, p) ||
+            (is_ollama(st->api) && !ollama_plain_name(&st->rq.mem, &st->rq.model, p)))
+            return PICK_FAILED;
+        st->asked_ms = clock_ms();
+        x->keep_ms = st->rq.keep_ms;
+    }
+    pick_state picked = exchange_pick_within(x, st->rq.model, timeout_ms, p);
+    st->load_ms = clock_ms() - st->asked_ms;
+    if (picked == PICK_DONE && (!take_history(st, p) || !request_read(&st->rq, &x->m->limits, p)))
+        return PICK_FAILED;
+    st->rq.store &= x->s->stored != NULL;
+    return picked;
+}
+
+/* What a model must be able to do for this request. */
+static bool check_model(const stream *st, problem *p)
+{
+    const request *rq = &st->rq;
+    const served *m = st->x->m;
+    const char *name = *rq->model ? rq->model : m->names.name;
+    bool ollama = is_ollama(rq->api);
+    if (is_conversation(rq) && !m->info.has_chat)
+        return ollama ? problem_set(p, 400, "", "\"%.100s\" does not support chat", name)
+                      : problem_set(p, 400, "",
+                                    "this model has no chat format: only /v1/completions works");
+    if (ollama && rq->think == THINK_ON && m->thought_open < 0)
+        return problem_set(p, 400, "think", "\"%.100s\" does not support thinking", name);
+    return true;
+}
+
+/* A request of ollama's without a prompt: the model is there now. */
+static void reply_loaded(stream *st)
+{
+    exchange *x = st->x;
+    answer a = {.rq = &st->rq, .m = &x->m->names};
+    ollama_loaded(&a, &x->out);
+    x->status = 200;
+}
+
+static pick_state begin_stream(stream *st, int timeout_ms, problem *p)
+{
+    exchange *x = st->x;
+    pick_state picked = read_request(st, timeout_ms, p);
+    if (picked != PICK_DONE)
+        return picked;
+    answers_free(&st->a); /* the one of the pings */
+    if (!check_model(st, p))
+        return PICK_FAILED;
+    if (st->rq.load_only)
+        return PICK_DONE;
     if (!make_prompts(st, p) || !make_jobs(st, p))
-        return false;
+        return PICK_FAILED;
     live_plan plan = {.job = st->job,
                       .n = st->a.n,
                       .one_call = st->rq.one_call,
                       .keep_ids = x->s->o->trace_dir != NULL};
-    return live_open(&st->live, x->s, &plan, p);
+    return live_open(&st->live, x->m, &plan, p) ? PICK_DONE : PICK_FAILED;
+}
+
+/* A model that loads quickly costs no request its status: only after --ping seconds the headers of
+ * a stream are sent, and pings. Whole answers wait. */
+static pick_state begin_patiently(stream *st, problem *p)
+{
+    int ping_ms = (int)st->x->s->o->ping_s * 1000;
+    pick_state picked = begin_stream(st, ping_ms > 0 ? ping_ms : -1, p);
+    const jtree *asked = st->rq.body ? jtree_get(st->rq.body, "stream") : NULL;
+    if (picked == PICK_WAITS && !jtree_truthy(asked))
+        return begin_stream(st, -1, p);
+    st->loading = picked == PICK_WAITS;
+    return picked;
+}
+
+static void open_answer_stream(stream *st)
+{
+    exchange *x = st->x;
+    if (st->loading)
+        ping(st);
+    else
+        st->d->begin(&st->a, &st->out);
+    x->status = 200;
+    x->type = st->d->type ? st->d->type : "text/event-stream";
+    x->stream = st;
 }
 
 void handle_generation(exchange *x, api_kind api)
@@ -449,9 +700,10 @@ void handle_generation(exchange *x, api_kind api)
         return;
     }
     st->x = x;
+    st->api = api;
     st->d = dialect_of(api);
     st->last_ms = clock_ms();
-    if (!begin_stream(st, api, &p)) {
+    if (begin_patiently(st, &p) == PICK_FAILED) {
         reply_problem(x, &p);
         if (p.status == 503 && client_left(x->fd)) {
             x->status = STATUS_GONE;
@@ -460,11 +712,13 @@ void handle_generation(exchange *x, api_kind api)
         stream_close(st);
         return;
     }
-    if (st->rq.stream) {
-        st->d->begin(&st->a, &st->out);
-        x->status = 200;
-        x->type = "text/event-stream";
-        x->stream = st;
+    if (st->rq.load_only && !st->loading) {
+        reply_loaded(st);
+        stream_close(st);
+        return;
+    }
+    if (st->loading || st->rq.stream) {
+        open_answer_stream(st);
         return;
     }
     answer_whole(st);
@@ -477,8 +731,8 @@ static bool only_prompt(exchange *x, api_kind api, stream *st, prompt *q, str *t
 {
     problem p = {0};
     st->x = x;
-    if (!request_parse(&st->rq, api, x->body, x->n_body, &x->s->limits, &p) ||
-        !render_conversation(st, q, text, &p)) {
+    st->api = api;
+    if (read_request(st, -1, &p) != PICK_DONE || !render_conversation(st, q, text, &p)) {
         reply_problem(x, &p);
         return false;
     }
@@ -498,6 +752,7 @@ void handle_count(exchange *x, api_kind api)
         x->status = 200;
     }
     request_free(&st.rq);
+    str_free(&st.history);
 }
 
 void handle_template(exchange *x)
@@ -514,4 +769,5 @@ void handle_template(exchange *x)
     }
     str_free(&text);
     request_free(&st.rq);
+    str_free(&st.history);
 }

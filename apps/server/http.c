@@ -1,4 +1,4 @@
-/* http.c - connections: routes, permissions, bodies in, answers and streams out.
+/* http.c - connections: permissions, bodies in, answers and streams out. routes.c has the paths.
  *
  * gate.c passes a connection on when its first header is complete. libmicrohttpd gives it a thread,
  * so a handler may block on the mailbox of its request. Unknown paths, missing keys and declared
@@ -12,7 +12,7 @@
 
 #include "apps/server/gate.h"
 #include "apps/server/generate.h"
-#include "apps/server/info.h"
+#include "apps/server/routes.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
@@ -57,106 +57,6 @@ struct http {
     int64_t n_visitors;
 };
 
-typedef enum who { ANYONE, KEY_HOLDERS } who;
-
-typedef struct route {
-    const char *method, *path;
-    void (*handle)(exchange *x);
-    who who;
-    bool needs_model;
-    metrics_route metric;
-    const dialect *errors;
-} route;
-
-/* ---- Routes ---- */
-
-static void post_chat(exchange *x)
-{
-    handle_generation(x, API_CHAT);
-}
-
-static void post_completions(exchange *x)
-{
-    handle_generation(x, API_COMPLETIONS);
-}
-
-static void post_responses(exchange *x)
-{
-    handle_generation(x, API_RESPONSES);
-}
-
-static void post_messages(exchange *x)
-{
-    handle_generation(x, API_MESSAGES);
-}
-
-static void count_chat(exchange *x)
-{
-    handle_count(x, API_CHAT);
-}
-
-static void count_responses(exchange *x)
-{
-    handle_count(x, API_RESPONSES);
-}
-
-static void count_messages(exchange *x)
-{
-    handle_count(x, API_MESSAGES);
-}
-
-#define OAI &chat_dialect
-#define ANT &messages_dialect
-static const route routes[] = {
-    {"POST", "/v1/chat/completions", post_chat, KEY_HOLDERS, true, ROUTE_CHAT, OAI},
-    {"POST", "/v1/completions", post_completions, KEY_HOLDERS, true, ROUTE_COMPLETIONS, OAI},
-    {"POST", "/v1/responses", post_responses, KEY_HOLDERS, true, ROUTE_RESPONSES, OAI},
-    {"POST", "/v1/messages", post_messages, KEY_HOLDERS, true, ROUTE_MESSAGES, ANT},
-    {"POST", "/v1/messages/count_tokens", count_messages, KEY_HOLDERS, true, ROUTE_OTHER, ANT},
-    {"POST", "/v1/chat/completions/input_tokens", count_chat, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
-    {"POST", "/v1/responses/input_tokens", count_responses, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
-    {"POST", "/v1/embeddings", handle_embeddings, KEY_HOLDERS, false, ROUTE_OTHER, OAI},
-    {"POST", "/embeddings", handle_embeddings, KEY_HOLDERS, false, ROUTE_OTHER, OAI},
-    {"POST", "/tokenize", handle_tokenize, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
-    {"POST", "/detokenize", handle_detokenize, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
-    {"POST", "/apply-template", handle_template, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
-    {"GET", "/v1/models", handle_models, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
-    {"GET", "/v1/models/", handle_models, KEY_HOLDERS, true, ROUTE_OTHER,
-     OAI}, /* and a model's name */
-    {"GET", "/props", handle_props, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
-    {"GET", "/slots", handle_slots, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
-    {"GET", "/metrics", handle_metrics, KEY_HOLDERS, false, ROUTE_OTHER, OAI},
-    {"GET", "/openapi.json", handle_openapi, ANYONE, false, ROUTE_OTHER, OAI},
-    {"GET", "/health", handle_health, ANYONE, false, ROUTE_OTHER, OAI},
-    {"GET", "/v1/health", handle_health, ANYONE, false, ROUTE_OTHER, OAI},
-    {"GET", "/health/ready", handle_health, ANYONE, false, ROUTE_OTHER, OAI},
-    {"GET", "/health/live", handle_live, ANYONE, false, ROUTE_OTHER, OAI},
-    {"GET", "/", handle_page, ANYONE, false, ROUTE_OTHER, OAI},
-};
-
-static bool path_matches(const route *r, const char *path)
-{
-    size_t n = strlen(r->path);
-    bool prefix = n > 1 && r->path[n - 1] == '/';
-    return prefix ? !strncmp(r->path, path, n) && path[n] : !strcmp(r->path, path);
-}
-
-/* NULL: no such path, or the path has another method: *other. */
-static const route *find_route(const char *method, const char *path, const route **other)
-{
-    *other = NULL;
-    if (!strcmp(method, "HEAD"))
-        method = "GET";
-    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
-        if (!path_matches(&routes[i], path))
-            continue;
-        if (!strcmp(routes[i].method, method))
-            return &routes[i];
-        *other = &routes[i];
-    }
-    return NULL;
-}
-
 /* ---- Permissions ---- */
 
 /* In constant time, so that timing reveals no part of a key. */
@@ -169,7 +69,7 @@ static bool same_key(const char *key, const char *given)
     return !diff;
 }
 
-static bool has_key(const exchange *x)
+static bool has_key(exchange *x)
 {
     const api_keys *k = &x->s->keys;
     const char *given = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "X-Api-Key");
@@ -178,7 +78,10 @@ static bool has_key(const exchange *x)
     if (auth && !strncasecmp(auth, "Bearer ", 7))
         auth += 7 + strspn(auth + 7, " ");
     for (int32_t i = 0; i < k->n; i++)
-        ok |= (given && same_key(k->key[i], given)) | (auth && same_key(k->key[i], auth));
+        if ((given && same_key(k->key[i], given)) | (auth && same_key(k->key[i], auth))) {
+            x->owner = i;
+            ok = true;
+        }
     return ok;
 }
 
@@ -221,7 +124,7 @@ static bool same_origin(const char *origin, const char *host)
     return at && host && !strcasecmp(at + 3, host);
 }
 
-static bool may_ask(const exchange *x, const route *r, problem *p)
+static bool may_ask(exchange *x, const route *r, problem *p)
 {
     const char *host = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Host");
     const char *origin = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Origin");
@@ -257,10 +160,14 @@ typedef struct request_state {
     size_t n_swallowed;
 } request_state;
 
-static bool query_has(const exchange *x, const char *key, const char *value)
+static const char *query(const exchange *x, const char *key)
 {
-    const char *v = MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, key);
-    return v && !strcmp(v, value);
+    return MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, key);
+}
+
+static const char *find_header(const exchange *x, const char *name)
+{
+    return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
 }
 
 static void add_headers(const exchange *x, struct MHD_Response *r)
@@ -272,7 +179,18 @@ static void add_headers(const exchange *x, struct MHD_Response *r)
     MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
     if (x->file) /* no other page may frame the chat page */
         MHD_add_response_header(r, "X-Frame-Options", "DENY");
-    if (x->stream) {
+    if (x->policy) {
+        MHD_add_response_header(r, "Content-Security-Policy", x->policy);
+        MHD_add_response_header(r, "Referrer-Policy", "no-referrer");
+    }
+    if (x->encoding)
+        MHD_add_response_header(r, "Content-Encoding", x->encoding);
+    if (x->tag) { /* browsers keep the file and ask whether it is still the same */
+        MHD_add_response_header(r, "ETag", x->tag);
+        MHD_add_response_header(r, "Cache-Control", "no-cache");
+        MHD_add_response_header(r, "Vary", "Accept-Encoding");
+    }
+    if (x->stream || x->feed) {
         MHD_add_response_header(r, "Cache-Control", "no-cache");
         MHD_add_response_header(r, "X-Accel-Buffering", "no"); /* nginx: do not buffer the stream */
     }
@@ -294,7 +212,7 @@ static ssize_t pull_stream(void *cls, uint64_t pos, char *buf, size_t max)
 {
     exchange *x = cls;
     (void)pos;
-    int64_t n = stream_read(x->stream, buf, max);
+    int64_t n = x->feed ? x->feed->read(x->feed, buf, max) : stream_read(x->stream, buf, max);
     return n > 0    ? (ssize_t)n
            : n == 0 ? MHD_CONTENT_READER_END_OF_STREAM
                     : MHD_CONTENT_READER_END_WITH_ERROR;
@@ -320,7 +238,7 @@ static enum MHD_Result send_reply(exchange *x, const char *allow)
                               "\"unavailable_error\",\"param\":null,\"code\":null}}";
         x->status = 503;
         r = MHD_create_response_from_buffer(sizeof sorry - 1, sorry, MHD_RESPMEM_PERSISTENT);
-    } else if (x->stream) {
+    } else if (x->stream || x->feed) {
         set_patience(x, true);
         r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, pull_stream, x, NULL);
     } else {
@@ -331,7 +249,7 @@ static enum MHD_Result send_reply(exchange *x, const char *allow)
     if (!r)
         return MHD_NO;
     add_headers(x, r);
-    if (allow)
+    if (allow && *allow)
         MHD_add_response_header(r, "Allow", allow);
     enum MHD_Result ok = MHD_queue_response(x->connection, (unsigned)x->status, r);
     MHD_destroy_response(r);
@@ -342,17 +260,6 @@ static enum MHD_Result refuse_exchange(exchange *x, const problem *p, const char
 {
     reply_problem(x, p);
     return send_reply(x, allow);
-}
-
-/* The methods of a path; NULL: no such path. "*" is the whole server. */
-static const char *methods_of(const char *path)
-{
-    const route *other;
-    if (!strcmp(path, "*"))
-        return "GET, HEAD, POST, OPTIONS";
-    if (find_route("GET", path, &other))
-        return "GET, HEAD, OPTIONS";
-    return find_route("POST", path, &other) ? "POST, OPTIONS" : NULL;
 }
 
 /* The answer to OPTIONS: browsers ask it before requests to other origins (CORS). */
@@ -435,23 +342,18 @@ static bool check_framing(exchange *x, problem *p)
 }
 
 /* All checks that need no body. */
-static bool check_request_head(request_state *q, problem *p, const char **allow)
+static bool check_request_head(request_state *q, problem *p, char allow[METHODS_BYTES])
 {
     exchange *x = &q->x;
-    const route *other;
     const char *length =
         MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Content-Length");
-    q->route = find_route(x->method, x->path, &other);
-    if (q->route)
-        x->errors = q->route->errors;
-    else if (!strncmp(x->path, "/v1/messages", 12))
-        x->errors = &messages_dialect;
+    q->route = find_route(x->method, x->path);
+    x->errors = route_errors(x->path);
     if (!check_framing(x, p))
         return false;
-    if (!q->route && other) {
-        *allow = other->method;
-        return problem_set(p, 405, "", "%.100s needs the method %s", x->path, other->method);
-    }
+    if (!q->route && route_methods(x->path, allow))
+        return problem_set(p, 405, "", "%.100s does not know %.20s; its methods are %s", x->path,
+                           x->method, allow);
     if (!q->route)
         return problem_set(p, 404, "", "there is no path %.100s; /openapi.json lists all paths",
                            x->path);
@@ -524,7 +426,9 @@ static request_state *open_request(server *s, struct MHD_Connection *c, const ch
     q->method = mem_strdup(method);
     q->x = (exchange){.s = s,
                       .connection = c,
-                      .query_has = query_has,
+                      .query = query,
+                      .header = find_header,
+                      .keep_ms = KEEP_DEFAULT,
                       .path = q->path,
                       .method = q->method,
                       .fd = fd ? fd->connect_fd : -1,
@@ -562,15 +466,15 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     (void)version;
     if (!q) {
         problem p = {0};
-        const char *allow = NULL;
+        char methods[METHODS_BYTES] = "";
         if (!(q = open_request(h->s, c, path, method)))
             return MHD_NO;
         *state = q;
         set_idle(h, q->visitor, false);
-        const char *methods = strcmp(method, "OPTIONS") ? NULL : methods_of(path);
-        if (methods && check_framing(&q->x, &p))
+        if (!strcmp(method, "OPTIONS") && route_methods(path, methods) && check_framing(&q->x, &p))
             return preflight(&q->x, methods);
-        return check_request_head(q, &p, &allow) ? MHD_YES : refuse_exchange(&q->x, &p, allow);
+        methods[0] = '\0';
+        return check_request_head(q, &p, methods) ? MHD_YES : refuse_exchange(&q->x, &p, methods);
     }
     if (*n_upload) {
         take_body(q, upload, *n_upload);
@@ -591,9 +495,12 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **state,
     if (!q)
         return;
     exchange *x = &q->x;
-    if (x->stream && why == MHD_REQUEST_TERMINATED_COMPLETED_OK)
+    if ((x->stream || x->feed) && why == MHD_REQUEST_TERMINATED_COMPLETED_OK)
         set_patience(x, false);
     stream_close(x->stream);
+    if (x->feed)
+        x->feed->close(x->feed);
+    exchange_release(x);
     if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK && !x->note)
         x->note = "connection lost";
     if (x->status) {

@@ -7,14 +7,11 @@
 #include "base/utf8.h"
 
 #include <string.h>
+#include <strings.h>
 
-/* Files that the Makefile embeds in the program. */
+/* A file that the Makefile embeds in the program. */
 EMBED("carat_openapi", CARAT_OPENAPI);
 extern const char carat_openapi_begin[], carat_openapi_end[];
-#ifdef CARAT_PAGE
-EMBED("carat_page", CARAT_PAGE);
-extern const char carat_page_begin[], carat_page_end[];
-#endif
 
 /* ---- Health ---- */
 
@@ -47,56 +44,47 @@ void handle_openapi(exchange *x)
     x->status = 200;
 }
 
-void handle_page(exchange *x)
-{
-#ifdef CARAT_PAGE
-    x->file = carat_page_begin;
-    x->n_file = (size_t)(carat_page_end - carat_page_begin);
-    x->type = "text/html; charset=utf-8";
-#else
-    handle_live(x);
-#endif
-    x->status = 200;
-}
+/* ---- Models ---- */
 
-void handle_embeddings(exchange *x)
+/* llama-server's router shows the state so; the keys of a file's facts are there once it was
+ * loaded. */
+static void put_model(const offer_view *v, const char *id, str *o)
 {
-    problem p = {.code = "unsupported_endpoint"};
-    problem_set(&p, 400, "", "carat serves models that write text; it has no embeddings");
-    reply_problem(x, &p);
-}
-
-/* ---- The model ---- */
-
-static void put_model(const exchange *x, const char *id, str *o)
-{
-    const carat_model_info *i = &x->s->info;
     json_open(o, NULL, '{');
     json_text(o, "id", id);
     json_text(o, "object", "model");
     json_int(o, "created", 0);
     json_text(o, "owned_by", "carat");
-    json_int(o, "context_length", x->s->n_ctx);
-    json_open(o, "meta", '{');
-    json_int(o, "n_vocab", i->n_vocab);
-    json_int(o, "n_ctx", x->s->n_ctx);
-    json_int(o, "n_ctx_train", i->n_ctx_train);
-    json_int(o, "n_embd", i->n_embd);
-    json_int(o, "n_params", (int64_t)i->n_params);
-    json_int(o, "size", (int64_t)i->weight_bytes);
-    json_text(o, "ftype", i->file_type);
+    json_open(o, "status", '{');
+    json_text(o, "value", offer_state_name(v->state));
+    if (*v->failure) {
+        json_bool(o, "failed", true);
+        json_text(o, "message", v->failure);
+    }
     json_close(o, '}');
+    if (v->known) {
+        json_int(o, "context_length", v->n_ctx);
+        json_open(o, "meta", '{');
+        json_int(o, "n_vocab", v->n_vocab);
+        json_int(o, "n_ctx", v->n_ctx);
+        json_int(o, "n_ctx_train", v->n_ctx_train);
+        json_int(o, "n_embd", v->n_embd);
+        json_int(o, "n_params", (int64_t)v->n_params);
+        json_int(o, "size", (int64_t)v->weight_bytes);
+        json_text(o, "ftype", v->file_type);
+        json_close(o, '}');
+    }
     json_close(o, '}');
 }
 
 /* The model as Codex expects it. */
-static void put_codex_model(const exchange *x, str *o)
+static void put_codex_model(const offer_view *v, str *o)
 {
     static const char *const efforts[] = {"low", "medium", "high"};
     json_open(o, NULL, '{');
-    json_text(o, "slug", x->s->names.name);
-    json_text(o, "display_name", x->s->names.name);
-    json_text(o, "description", x->s->info.name);
+    json_text(o, "slug", v->name);
+    json_text(o, "display_name", v->name);
+    json_text(o, "description", v->known ? v->title : v->name);
     json_text(o, "default_reasoning_level", "medium");
     json_open(o, "supported_reasoning_levels", '[');
     for (int i = 0; i < 3; i++) {
@@ -110,82 +98,121 @@ static void put_codex_model(const exchange *x, str *o)
     json_text(o, "visibility", "list");
     json_bool(o, "supported_in_api", true);
     json_int(o, "priority", 0);
-    json_int(o, "context_window", x->s->n_ctx);
+    if (v->known)
+        json_int(o, "context_window", v->n_ctx);
     json_bool(o, "supports_reasoning_summaries", false);
     json_close(o, '}');
+}
+
+static void put_models(const offer_view *list, int32_t n, str *o)
+{
+    json_open(o, NULL, '{');
+    json_text(o, "object", "list");
+    json_open(o, "data", '[');
+    for (int32_t i = 0; i < n; i++)
+        put_model(&list[i], list[i].name, o);
+    json_close(o, ']');
+    json_bool(o, "has_more", false);
+    json_text(o, "first_id", n ? list[0].name : NULL);
+    json_text(o, "last_id", n ? list[n - 1].name : NULL);
+    json_open(o, "models", '[');
+    for (int32_t i = 0; i < n; i++)
+        put_codex_model(&list[i], o);
+    json_close(o, ']');
+    json_close(o, '}');
+}
+
+/* One model by name; with one model every name means it. NULL: there is none of that name. */
+static const offer_view *view_named(const exchange *x, const offer_view *list, int32_t n,
+                                    const char *name)
+{
+    if (!utf8_valid(name, strlen(name)))
+        return NULL;
+    for (int32_t i = 0; i < n; i++)
+        if (catalog_single(x->s->catalog) || !strcasecmp(list[i].name, name))
+            return &list[i];
+    return NULL;
 }
 
 void handle_models(exchange *x)
 {
     static const char one[] = "/v1/models/";
-    str *o = &x->out;
-    x->status = 200;
-    if (!strncmp(x->path, one, sizeof one - 1)) { /* any name means this model */
-        const char *name = x->path + sizeof one - 1;
-        if (utf8_valid(name, strlen(name))) {
-            put_model(x, name, o);
-            return;
-        }
-        problem p = {0};
+    bool all = strncmp(x->path, one, sizeof one - 1) != 0;
+    const char *name = all ? "" : x->path + sizeof one - 1;
+    problem p = {0};
+    int32_t n = 0;
+    offer_view *list = catalog_list(x->s->catalog, &n);
+    const offer_view *v = all || !list ? NULL : view_named(x, list, n, name);
+    if (!list)
+        problem_set(&p, 503, "", "no memory for the list of models");
+    else if (!all && !v)
         problem_set(&p, 404, "model", "there is no such model");
+    else if (all)
+        put_models(list, n, &x->out);
+    else
+        put_model(v, catalog_single(x->s->catalog) ? name : v->name, &x->out);
+    x->status = 200;
+    if (p.status)
         reply_problem(x, &p);
-        return;
-    }
-    json_open(o, NULL, '{');
-    json_text(o, "object", "list");
-    json_open(o, "data", '[');
-    put_model(x, x->s->names.name, o);
-    json_close(o, ']');
-    json_bool(o, "has_more", false);
-    json_text(o, "first_id", x->s->names.name);
-    json_text(o, "last_id", x->s->names.name);
-    json_open(o, "models", '[');
-    put_codex_model(x, o);
-    json_close(o, ']');
-    json_close(o, '}');
+    mem_free(list);
 }
 
-static void put_defaults(const server *s, str *o)
+static void put_defaults(const served *m, str *o)
 {
-    const carat_sampling *p = &s->limits.sampling;
+    const carat_sampling *p = &m->limits.sampling;
     json_open(o, "default_generation_settings", '{');
-    json_int(o, "n_ctx", s->n_ctx);
+    json_int(o, "n_ctx", m->n_ctx);
     json_number(o, "temperature", p->temperature);
     json_int(o, "top_k", p->top_k);
     json_number(o, "top_p", p->top_p);
     json_number(o, "min_p", p->min_p);
     json_number(o, "repeat_penalty", p->repeat_penalty);
-    json_bool(o, "thinking", s->o->think);
+    json_bool(o, "thinking", m->s->o->think);
     json_close(o, '}');
+}
+
+/* The file's chat template, as Jinja text, and how embeddings are pooled. */
+static void put_template(const carat_model *m, str *o)
+{
+    carat_meta v;
+    if (carat_model_find_meta(m, "tokenizer.chat_template", &v) && v.kind == CARAT_META_TEXT)
+        json_text_n(o, "chat_template", v.text, (size_t)v.n_text);
+    else
+        json_text(o, "chat_template", "");
+    json_text(o, "pooling", carat_model_pooling(m, NULL) == CARAT_POOL_LAST ? "last" : "mean");
 }
 
 void handle_props(exchange *x)
 {
-    const server *s = x->s;
     str *o = &x->out;
+    if (!exchange_pick_query(x))
+        return;
+    const served *m = x->m;
     json_open(o, NULL, '{');
-    put_defaults(s, o);
-    json_int(o, "total_slots", s->n_slots);
-    json_text(o, "model_alias", s->names.name);
-    json_text(o, "model_name", s->info.name);
-    json_text(o, "model_ftype", s->info.file_type);
-    json_text(o, "architecture", s->info.architecture);
-    json_text(o, "device", s->info.device);
-    json_text(o, "device_why", s->info.device_why);
+    put_defaults(m, o);
+    json_int(o, "total_slots", m->n_slots);
+    json_text(o, "model_alias", m->names.name);
+    json_text(o, "model_name", m->info.name);
+    json_text(o, "model_ftype", m->info.file_type);
+    json_text(o, "architecture", m->info.architecture);
+    json_text(o, "device", m->info.device);
+    json_text(o, "device_why", m->info.device_why);
     json_text(o, "build_info", carat_version());
+    put_template(m->model, o);
     json_open(o, "modalities", '{');
     json_bool(o, "vision", false);
     json_bool(o, "audio", false);
     json_close(o, '}');
     json_open(o, "capabilities", '{');
-    json_bool(o, "chat", s->info.has_chat);
-    json_bool(o, "tools", s->names.call_open >= 0);
-    json_bool(o, "reasoning", s->thought_open >= 0);
+    json_bool(o, "chat", m->info.has_chat);
+    json_bool(o, "tools", m->names.call_open >= 0);
+    json_bool(o, "reasoning", m->thought_open >= 0);
     json_close(o, '}');
     json_open(o, "memory", '{');
-    json_int(o, "weight_bytes", (int64_t)s->plan.weight_bytes);
-    json_int(o, "kv_bytes_per_slot", (int64_t)(s->plan.kv_swa_bytes + s->plan.kv_global_bytes + s->plan.recurrent_bytes));
-    json_int(o, "scratch_bytes", (int64_t)s->plan.scratch_bytes);
+    json_int(o, "weight_bytes", (int64_t)m->plan.weight_bytes);
+    json_int(o, "kv_bytes_per_slot",
+             (int64_t)(m->plan.kv_swa_bytes + m->plan.kv_global_bytes + m->plan.recurrent_bytes));
+    json_int(o, "scratch_bytes", (int64_t)m->plan.scratch_bytes);
     json_close(o, '}');
     json_close(o, '}');
     x->status = 200;
@@ -193,26 +220,15 @@ void handle_props(exchange *x)
 
 /* ---- The batch ---- */
 
-enum { SLOTS_MAX = 64 };
-
-static bool look_into_batch(const exchange *x, carat_batch_info *info, carat_slot_info *slots)
-{
-    server *s = x->s;
-    pthread_rwlock_rdlock(&s->batch_lock);
-    bool there = s->batch != NULL;
-    if (there)
-        carat_batch_get_info(s->batch, info, slots, SLOTS_MAX);
-    pthread_rwlock_unlock(&s->batch_lock);
-    return there;
-}
-
 void handle_slots(exchange *x)
 {
     carat_batch_info b = {0};
     carat_slot_info slots[SLOTS_MAX] = {0};
     str *o = &x->out;
-    look_into_batch(x, &b, slots);
-    if (x->query_has(x, "fail_on_no_slot", "1") && b.n_busy >= b.n_slots) {
+    if (!exchange_pick_query(x))
+        return;
+    served_look(x->m, &b, slots);
+    if (query_has(x, "fail_on_no_slot", "1") && b.n_busy >= b.n_slots) {
         problem p = {.retry_s = 1};
         problem_set(&p, 503, "", "all %d slots are at work", b.n_slots);
         reply_problem(x, &p);
@@ -222,8 +238,8 @@ void handle_slots(exchange *x)
     for (int32_t i = 0; i < b.n_slots && i < SLOTS_MAX; i++) {
         json_open(o, NULL, '{');
         json_int(o, "id", i);
-        json_int(o, "n_ctx", x->s->n_ctx);
-        json_bool(o, "speculative", x->s->info.drafter != NULL);
+        json_int(o, "n_ctx", x->m->n_ctx);
+        json_bool(o, "speculative", x->m->info.drafter != NULL);
         json_bool(o, "is_processing", slots[i].id > 0);
         json_int(o, "id_task", slots[i].id);
         json_int(o, "n_past", slots[i].n_past);
@@ -236,22 +252,79 @@ void handle_slots(exchange *x)
     x->status = 200;
 }
 
-void handle_metrics(exchange *x)
+static void look_at_model(served *m, metrics_model *now)
 {
     carat_slot_info slots[SLOTS_MAX] = {0};
+    if (!served_look(m, &now->batch, slots))
+        return;
+    now->weight_bytes = m->plan.weight_bytes;
+    now->n_devices = carat_memory(m->model, now->device);
+    for (int32_t i = 0; i < now->batch.n_slots && i < SLOTS_MAX; i++)
+        now->kv_tokens += (uint64_t)slots[i].n_past;
+    now->kv_capacity = (uint64_t)now->batch.n_slots * (uint64_t)m->n_ctx;
+}
+
+void handle_metrics(exchange *x)
+{
     server *s = x->s;
+    served *held[PASSES_MAX];
+    int32_t n = catalog_hold(s->catalog, held), n_offers = 0;
+    metrics_model *model = mem_calloc((size_t)n + 1, sizeof *model);
+    offer_view *offers = catalog_list(s->catalog, &n_offers);
+    bool single = catalog_single(s->catalog);
     metrics_now now = {.n_active = atomic_load(&s->n_active) - 1, /* not counting this request */
-                       .ready = atomic_load(&s->state) == SERVER_READY};
-    if (look_into_batch(x, &now.batch, slots)) {
-        now.weight_bytes = s->plan.weight_bytes;
-        now.n_devices = carat_memory(s->model, now.device);
-        for (int32_t i = 0; i < now.batch.n_slots && i < SLOTS_MAX; i++)
-            now.kv_tokens += (uint64_t)slots[i].n_past;
-        now.kv_capacity = (uint64_t)now.batch.n_slots * (uint64_t)s->n_ctx;
+                       .ready = atomic_load(&s->state) == SERVER_READY,
+                       .n_offered = n_offers,
+                       .model = model,
+                       .n_models = single ? 1 : n};
+    for (int32_t i = 0; i < n && model; i++) {
+        model[i].name = single ? NULL : catalog_name(held[i]);
+        look_at_model(held[i], &model[i]);
     }
-    metrics_put(&s->m, &now, &x->out);
+    if (model && offers)
+        metrics_put(&s->m, &now, &x->out);
+    x->out.bad |= !model || !offers;
+    catalog_drop(s->catalog, held, n);
+    mem_free(model);
+    mem_free(offers);
     x->type = "text/plain; version=0.0.4; charset=utf-8";
     x->status = 200;
+}
+
+/* ---- Loading and unloading (llama-server's router) ---- */
+
+static void change_model(exchange *x, bool (*change)(catalog *, const char *, problem *))
+{
+    arena mem = {.max_bytes = arena_limit_for(x->n_body)};
+    const jtree *body = NULL;
+    const char *name = "";
+    problem p = {0};
+    err e = {0};
+    if (jtree_parse(x->body, x->n_body, "the body", REQUEST_MAX_DEPTH, &mem, &body, &e))
+        problem_from(&p, &e);
+    else if (body->kind != JTREE_OBJECT)
+        problem_set(&p, 400, "", "the body is %s; expected a JSON object", jtree_kind_name(body));
+    else if (field_text(&p, body, "model", &name) && !*name)
+        problem_set(&p, 400, "model", "'model' is missing");
+    if (!p.status && change(x->s->catalog, name, &p)) {
+        json_open(&x->out, NULL, '{');
+        json_bool(&x->out, "success", true);
+        json_close(&x->out, '}');
+        x->status = 200;
+    } else {
+        reply_problem(x, &p);
+    }
+    arena_free(&mem);
+}
+
+void handle_load(exchange *x)
+{
+    change_model(x, catalog_load);
+}
+
+void handle_unload(exchange *x)
+{
+    change_model(x, catalog_unload);
 }
 
 /* ---- Tokens ---- */
@@ -261,21 +334,24 @@ typedef struct token_request {
     const jtree *body;
 } token_request;
 
+/* Parses the body and picks the model that it names. */
 static bool parse_body(exchange *x, token_request *t, problem *p)
 {
+    const char *name = "";
     err e = {0};
     t->mem.max_bytes = arena_limit_for(x->n_body);
     if (jtree_parse(x->body, x->n_body, "the body", REQUEST_MAX_DEPTH, &t->mem, &t->body, &e))
         return problem_from(p, &e);
-    return t->body->kind == JTREE_OBJECT ||
-           problem_set(p, 400, "", "the body is %s; expected a JSON object",
-                       jtree_kind_name(t->body));
+    if (t->body->kind != JTREE_OBJECT)
+        return problem_set(p, 400, "", "the body is %s; expected a JSON object",
+                           jtree_kind_name(t->body));
+    return field_text(p, t->body, "model", &name) && exchange_pick(x, name, p);
 }
 
 static void put_piece(const exchange *x, int32_t id, str *o)
 {
     const char *bytes = "";
-    int32_t n = carat_token_bytes(x->s->model, id, true, &bytes);
+    int32_t n = carat_token_bytes(x->m->model, id, true, &bytes);
     n = n < 0 ? 0 : n;
     json_open(o, NULL, '{');
     json_int(o, "id", id);
@@ -303,13 +379,13 @@ static bool tokenize(exchange *x, token_request *t, problem *p)
     if (!text)
         return problem_set(p, 400, "content", "'content' is missing");
     int32_t flags = (bos ? CARAT_TOK_BOS : 0) | (special ? CARAT_TOK_SPECIAL : 0);
-    int64_t n = carat_tokenize(x->s->model, text->s, text->n, flags, NULL, 0, &e);
+    int64_t n = carat_tokenize(x->m->model, text->s, text->n, flags, NULL, 0, &e);
     int32_t *ids = n >= 0 ? arena_array(&t->mem, (size_t)n + 1, sizeof *ids) : NULL;
     if (n < 0)
         return problem_from(p, &e);
     if (!ids)
         return problem_set(p, 503, "", "no memory for %lld tokens", (long long)n);
-    carat_tokenize(x->s->model, text->s, text->n, flags, ids, n, &e);
+    carat_tokenize(x->m->model, text->s, text->n, flags, ids, n, &e);
     json_open(&x->out, NULL, '{');
     json_open(&x->out, "tokens", '[');
     for (int64_t i = 0; i < n; i++) {
@@ -335,11 +411,11 @@ static bool detokenize(exchange *x, token_request *t, problem *p)
     for (const jtree *i = list->first; i && !p->status; i = i->next) {
         const char *bytes = "";
         int32_t n = -1;
-        if (tree_int(i, 0, x->s->info.n_vocab - 1, &id))
-            n = carat_token_bytes(x->s->model, (int32_t)id, true, &bytes);
+        if (tree_int(i, 0, x->m->info.n_vocab - 1, &id))
+            n = carat_token_bytes(x->m->model, (int32_t)id, true, &bytes);
         if (n < 0)
             problem_set(p, 400, "tokens", "'tokens' holds what is no token id; ids are 0 to %d",
-                        x->s->info.n_vocab - 1);
+                        x->m->info.n_vocab - 1);
         else
             str_put(&text, bytes, (size_t)n);
     }

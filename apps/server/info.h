@@ -7,13 +7,13 @@
 void handle_health(exchange *x);
 void handle_live(exchange *x);
 void handle_models(exchange *x);
+void handle_load(exchange *x);
+void handle_unload(exchange *x);
 void handle_props(exchange *x);
 void handle_slots(exchange *x);
 void handle_metrics(exchange *x);
 void handle_tokenize(exchange *x);
 void handle_detokenize(exchange *x);
-void handle_embeddings(exchange *x);
 void handle_openapi(exchange *x);
-void handle_page(exchange *x);
 
 #endif

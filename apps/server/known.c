@@ -3,9 +3,8 @@
  * A field that would change the answer works, or the request is refused with a 400 that names the
  * field. No such field is ignored.
  *
- *     READ       a parser reads it: api_*.c, fields.c, forms.c, tools.c
- *     HARMLESS   accepted without effect: about billing, storage, caching or scheduling, or a
- *                parameter of a sampler that ONLY keeps off
+ *     READ       a parser reads it: api_*.c, fields.c, sampling.c, forms.c, tools.c
+ *     HARMLESS   accepted without effect: about billing, storage, caching or scheduling
  *     ONLY       accepted with values that change nothing, refused with any other
  *
  * A field that is not in the table is refused, as by OpenAI's and Anthropic's servers, unless its
@@ -22,9 +21,16 @@ enum {
     TEXT = 1 << API_COMPLETIONS,
     RESP = 1 << API_RESPONSES,
     MESS = 1 << API_MESSAGES,
+    LLAM = 1 << API_LLAMA,
+    FILL = 1 << API_INFILL,
+    NATV = LLAM | FILL,
+    OCHT = 1 << API_OLLAMA_CHAT,
+    OGEN = 1 << API_OLLAMA_GENERATE,
+    OLLA = OCHT | OGEN,
+    OPTS = 1 << API_OLLAMA_OPTIONS,
     TALK = CHAT | RESP | MESS,
     OPEN = CHAT | TEXT | RESP,
-    ALL = OPEN | MESS
+    ALL = OPEN | MESS | NATV | OPTS
 };
 
 typedef enum known_kind { READ, HARMLESS, ONLY } known_kind;
@@ -44,6 +50,7 @@ static const known_field fields[] = {
     {"instructions", RESP, READ, NULL},
     {"system", MESS, READ, NULL},
     {"model", ALL, READ, NULL},
+    {"keep_alive", ALL, READ, NULL},
     {"suffix", TEXT, READ, NULL},
     {"echo", TEXT, READ, NULL},
     {"previous_response_id", RESP, READ, NULL},
@@ -73,8 +80,8 @@ static const known_field fields[] = {
     {"stop", OPEN, READ, NULL},
     {"stop_sequences", MESS, READ, NULL},
     {"ignore_eos", ALL, READ, NULL},
-    {"min_tokens", ALL, ONLY, ""},
-    {"stop_token_ids", ALL, ONLY, ""},
+    {"min_tokens", ALL, READ, NULL},
+    {"stop_token_ids", ALL, READ, NULL},
     {"include_stop_str_in_output", ALL, ONLY, "false"},
     {"t_max_predict_ms", ALL, ONLY, "0|-1"},
     {"truncation", RESP, ONLY, "disabled|auto"},
@@ -92,37 +99,39 @@ static const known_field fields[] = {
     {"repeat_penalty", ALL, READ, NULL},
     {"repeat_last_n", ALL, READ, NULL},
     {"logit_bias", ALL, READ, NULL},
-    {"typical_p", ALL, ONLY, "1"},
-    {"typ_p", ALL, ONLY, "1"},
+    {"typical_p", ALL, READ, NULL},
+    {"typ_p", ALL, READ, NULL},
     {"tfs_z", ALL, ONLY, "1"},
     {"top_a", ALL, ONLY, "0"},
-    {"top_n_sigma", ALL, ONLY, "-1|0"},
+    {"top_n_sigma", ALL, READ, NULL},
     {"epsilon_cutoff", ALL, ONLY, "0"},
     {"eta_cutoff", ALL, ONLY, "0"},
-    {"mirostat", ALL, ONLY, "0"},
-    {"mirostat_mode", ALL, ONLY, "0"},
-    {"mirostat_tau", ALL, HARMLESS, NULL}, /* mirostat is off */
-    {"mirostat_eta", ALL, HARMLESS, NULL},
-    {"dynatemp_range", ALL, ONLY, "0"},
-    {"dynatemp_exponent", ALL, HARMLESS, NULL}, /* the range is 0 */
+    {"mirostat", ALL, READ, NULL},
+    {"mirostat_mode", ALL, READ, NULL},
+    {"mirostat_tau", ALL, READ, NULL},
+    {"mirostat_eta", ALL, READ, NULL},
+    {"dynatemp_range", ALL, READ, NULL},
+    {"dynatemp_exponent", ALL, READ, NULL},
     {"smoothing_factor", ALL, ONLY, "0"},
-    {"xtc_probability", ALL, ONLY, "0"},
-    {"xtc_threshold", ALL, HARMLESS, NULL}, /* the probability is 0 */
-    {"dry_multiplier", ALL, ONLY, "0"},
-    {"dry_base", ALL, HARMLESS, NULL}, /* the multiplier is 0 */
-    {"dry_allowed_length", ALL, HARMLESS, NULL},
-    {"dry_penalty_last_n", ALL, HARMLESS, NULL},
-    {"dry_sequence_breakers", ALL, HARMLESS, NULL},
-    {"bad_words", ALL, ONLY, ""},
-    {"allowed_token_ids", ALL, ONLY, ""},
-    {"samplers", ALL, ONLY, ""},
-    {"min_keep", ALL, ONLY, "0"},
+    {"xtc_probability", ALL, READ, NULL},
+    {"xtc_threshold", ALL, READ, NULL},
+    {"dry_multiplier", ALL, READ, NULL},
+    {"dry_base", ALL, READ, NULL},
+    {"dry_allowed_length", ALL, READ, NULL},
+    {"dry_penalty_last_n", ALL, READ, NULL},
+    {"dry_sequence_breakers", ALL, READ, NULL},
+    {"bad_words", ALL, READ, NULL},
+    {"allowed_token_ids", ALL, READ, NULL},
+    {"samplers", ALL, READ, NULL},
+    {"min_keep", ALL, READ, NULL},
     {"use_beam_search", ALL, ONLY, "false"},
     {"length_penalty", ALL, ONLY, "1"},
     {"early_stopping", ALL, ONLY, "false"},
-    {"n_probs", ALL, ONLY, "0"},
+    {"n_probs", TEXT | NATV, READ, NULL},
+    {"n_probs", TALK | OPTS, ONLY, "0"},
     {"post_sampling_probs", ALL, ONLY, "false"},
-    {"prompt_logprobs", ALL, ONLY, "0"},
+    {"prompt_logprobs", CHAT | TEXT, READ, NULL},
+    {"prompt_logprobs", RESP | MESS | NATV | OPTS, ONLY, "0"},
     {"skip_special_tokens", ALL, ONLY, "true"},
     {"spaces_between_special_tokens", ALL, HARMLESS, NULL}, /* special tokens are skipped */
     {"lora", ALL, ONLY, ""},
@@ -138,6 +147,8 @@ static const known_field fields[] = {
     {"guided_choice", ALL, READ, NULL},
     {"guided_grammar", ALL, READ, NULL},
     {"structured_outputs", ALL, READ, NULL},
+    {"guided_json_object", ALL, READ, NULL},
+    {"structural_tag", ALL, ONLY, ""},
     {"guided_decoding_backend", ALL, HARMLESS, NULL}, /* there is only one backend */
     {"guided_whitespace_pattern", ALL, ONLY, ""},
     /* Tools. */
@@ -171,7 +182,8 @@ static const known_field fields[] = {
     {"user", ALL, HARMLESS, NULL},
     {"metadata", ALL, HARMLESS, NULL},
     {"client_metadata", ALL, HARMLESS, NULL},
-    {"store", ALL, HARMLESS, NULL},
+    {"store", RESP, READ, NULL},
+    {"store", ALL & ~RESP, HARMLESS, NULL},
     {"service_tier", ALL, HARMLESS, NULL},
     {"safety_identifier", ALL, HARMLESS, NULL},
     {"prompt_cache_key", ALL, HARMLESS, NULL},
@@ -196,13 +208,65 @@ static const known_field fields[] = {
     {"verbose", ALL, HARMLESS, NULL},
     {"sse_ping_interval", ALL, HARMLESS, NULL},
     {"backend_sampling", ALL, HARMLESS, NULL},
-    {"keep_alive", ALL, HARMLESS, NULL},
     {"context_management", RESP | MESS, HARMLESS,
      NULL}, /* drops old parts of a prompt to save context */
     {"inference_geo", MESS, HARMLESS, NULL},
     {"speed", MESS, HARMLESS, NULL},
     {"anthropic_version", MESS, HARMLESS, NULL},
     {"anthropic_beta", MESS, HARMLESS, NULL},
+    /* llama-server's own endpoints. */
+    {"prompt", NATV, READ, NULL},
+    {"input_prefix", FILL, READ, NULL},
+    {"input_suffix", FILL, READ, NULL},
+    {"input_extra", FILL, READ, NULL},
+    {"stop", NATV | OPTS, READ, NULL},
+    {"n_cmpl", NATV, READ, NULL},
+    {"n", NATV, READ, NULL},
+    {"max_completion_tokens", NATV, READ, NULL},
+    {"return_tokens", NATV, READ, NULL},
+    {"logprobs", NATV, READ, NULL},
+    {"n_indent", NATV, ONLY, "0"},
+    {"response_fields", NATV, ONLY, ""},
+    {"multimodal_data", NATV, ONLY, ""},
+    /* ollama's. */
+    {"model", OLLA, READ, NULL},
+    {"messages", OCHT, READ, NULL},
+    {"tools", OCHT, READ, NULL},
+    {"prompt", OGEN, READ, NULL},
+    {"suffix", OGEN, READ, NULL},
+    {"system", OGEN, READ, NULL},
+    {"raw", OGEN, READ, NULL},
+    {"template", OGEN, READ, NULL},
+    {"context", OGEN, READ, NULL},
+    {"images", OGEN, READ, NULL},
+    {"format", OLLA, READ, NULL},
+    {"options", OLLA, READ, NULL},
+    {"stream", OLLA, READ, NULL},
+    {"think", OLLA, READ, NULL},
+    {"logprobs", OLLA, READ, NULL},
+    {"top_logprobs", OLLA, READ, NULL},
+    {"keep_alive", OLLA, READ, NULL},
+    {"truncate", OLLA, HARMLESS, NULL}, /* a prompt that does not fit is refused */
+    {"shift", OLLA, HARMLESS, NULL},    /* a context is never shifted */
+    {"_debug_render_only", OLLA, ONLY, "false"},
+    {"num_predict", OPTS, READ, NULL},
+    {"num_ctx", OPTS, HARMLESS, NULL}, /* the context is the server's */
+    {"num_batch", OPTS, HARMLESS, NULL},
+    {"num_gpu", OPTS, HARMLESS, NULL},
+    {"main_gpu", OPTS, HARMLESS, NULL},
+    {"num_thread", OPTS, HARMLESS, NULL},
+    {"num_keep", OPTS, HARMLESS, NULL},
+    {"num_gqa", OPTS, HARMLESS, NULL},
+    {"draft_num_predict", OPTS, HARMLESS, NULL}, /* about speed alone */
+    {"numa", OPTS, HARMLESS, NULL},
+    {"low_vram", OPTS, HARMLESS, NULL},
+    {"f16_kv", OPTS, HARMLESS, NULL},
+    {"logits_all", OPTS, HARMLESS, NULL},
+    {"use_mmap", OPTS, HARMLESS, NULL},
+    {"use_mlock", OPTS, HARMLESS, NULL},
+    {"vocab_only", OPTS, ONLY, "false"},
+    {"embedding_only", OPTS, ONLY, "false"},
+    {"penalize_newline", OPTS, ONLY, "true"},
 };
 
 static const known_field *find_field(const char *name, api_kind api)

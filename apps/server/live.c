@@ -27,7 +27,7 @@ typedef struct running {
 } running;
 
 struct live {
-    server *s;
+    served *m;
     running *job;
     int32_t n;
     bool one_call, keep_ids;
@@ -110,7 +110,7 @@ bool live_next(live *l, happening *h)
 /* Lists the live for the ringer, which runs after this pass. */
 static void ring(live *l)
 {
-    ringer *r = &l->s->bells;
+    ringer *r = &l->m->s->bells;
     pthread_mutex_lock(&r->lock);
     if (!l->to_ring) {
         l->to_ring = true;
@@ -125,7 +125,7 @@ static void note_token(running *r, const carat_event *ev)
     live *l = r->l;
     double now = clock_ms();
     if (r->last_ms > 0)
-        histogram_add(&l->s->m.per_token, (now - r->last_ms) * 1e-3);
+        histogram_add(&l->m->s->m.per_token, (now - r->last_ms) * 1e-3);
     r->last_ms = now;
     if (l->keep_ids)
         str_put(&r->sampled, (const char *)&ev->id, sizeof ev->id);
@@ -150,7 +150,7 @@ static bool live_on_event(void *user, const carat_event *ev)
     pthread_mutex_unlock(&l->lock);
     /* A token's text comes in a later event, so a token alone does not ring. Threads woken in vain
      * would take processors from the next pass. */
-    if (ev->kind != CARAT_EV_TOKEN || much)
+    if ((ev->kind != CARAT_EV_TOKEN && ev->kind != CARAT_EV_PROMPT_TOKEN) || much)
         ring(l);
     return !bad && !(call && l->one_call);
 }
@@ -181,26 +181,25 @@ static bool submit_one(live *l, running *r, const live_job *j, problem *p)
                      .opt = &j->opt,
                      .fn = live_on_event,
                      .done = live_on_done,
-                     .user = r};
-    server *s = l->s;
+                     .user = r,
+                     .embedding = j->embedding,
+                     .pooling = j->pooling};
+    served *m = l->m;
     err e = {0};
     bool full = false;
     pthread_mutex_lock(&l->lock);
     l->n_running++;
     pthread_mutex_unlock(&l->lock);
-    pthread_rwlock_rdlock(&s->batch_lock);
-    carat_status st =
-        s->batch ? carat_batch_submit(s->batch, &job, &r->id, &full, &e) : CARAT_E_CANCELLED;
-    pthread_rwlock_unlock(&s->batch_lock);
+    carat_status st = served_submit(m, &job, &r->id, &full, &e);
     if (!st)
         return true;
     pthread_mutex_lock(&l->lock);
     l->n_running--;
     pthread_mutex_unlock(&l->lock);
     if (full) {
-        atomic_fetch_add(&s->m.refused_full, 1);
+        atomic_fetch_add(&m->s->m.refused_full, 1);
         problem_set(p, 429, "", "all %d slots are at work and the queue is full: try again soon",
-                    s->n_slots);
+                    m->n_slots);
         p->retry_s = 2;
     } else if (st == CARAT_E_CANCELLED) {
         problem_set(p, 503, "", "the server is shutting down");
@@ -209,7 +208,7 @@ static bool submit_one(live *l, running *r, const live_job *j, problem *p)
     return problem_from(p, &e);
 }
 
-bool live_open(live **out, server *s, const live_plan *plan, problem *p)
+bool live_open(live **out, served *m, const live_plan *plan, problem *p)
 {
     live *l = mem_calloc(1, sizeof *l);
     *out = NULL;
@@ -217,7 +216,7 @@ bool live_open(live **out, server *s, const live_plan *plan, problem *p)
         return problem_set(p, 503, "", "no memory for a request");
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->quiet, NULL);
-    l->s = s;
+    l->m = m;
     l->one_call = plan->one_call;
     l->keep_ids = plan->keep_ids;
     l->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -239,11 +238,9 @@ bool live_open(live **out, server *s, const live_plan *plan, problem *p)
 
 void live_cancel(live *l)
 {
-    pthread_rwlock_rdlock(&l->s->batch_lock);
-    for (int32_t i = 0; i < l->n && l->s->batch; i++)
+    for (int32_t i = 0; i < l->n; i++)
         if (l->job[i].id)
-            carat_batch_cancel(l->s->batch, l->job[i].id);
-    pthread_rwlock_unlock(&l->s->batch_lock);
+            served_cancel(l->m, l->job[i].id);
     pthread_mutex_lock(&l->lock);
     while (l->n_running)
         pthread_cond_wait(&l->quiet, &l->lock);
@@ -253,7 +250,7 @@ void live_cancel(live *l)
 /* Called when no callback can list the live again. */
 static void unlist(live *l)
 {
-    ringer *r = &l->s->bells;
+    ringer *r = &l->m->s->bells;
     pthread_mutex_lock(&r->lock);
     for (live **at = &r->first; *at; at = &(*at)->next_bell)
         if (*at == l) {

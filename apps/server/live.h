@@ -14,7 +14,7 @@
 #ifndef APPS_SERVER_LIVE_H
 #define APPS_SERVER_LIVE_H
 
-#include "apps/server/server.h"
+#include "apps/server/served.h"
 
 typedef struct live live;
 
@@ -22,6 +22,8 @@ typedef struct live_job {
     const int32_t *ids; /* the prompt; valid until live_close */
     int64_t n;
     carat_generate_options opt;
+    float *embedding; /* not NULL: no answer; as in carat_job, valid until live_close */
+    carat_pooling pooling;
 } live_job;
 
 typedef enum live_state {
@@ -39,7 +41,7 @@ typedef struct live_plan {
 } live_plan;
 
 /* Submits all jobs or none. */
-bool live_open(live **l, server *s, const live_plan *plan, problem *p);
+bool live_open(live **l, served *m, const live_plan *plan, problem *p);
 void live_cancel(live *l); /* cancels the jobs and waits for their end */
 void live_close(live *l);  /* cancels first; NULL is fine */
 live_state live_wait(live *l, int fd, int timeout_ms);

@@ -159,7 +159,7 @@ void trace_write(const exchange *x, const answer *a, const trace_prompt *p, int3
     json_text(&o, "id", x->id);
     json_text(&o, "time", when);
     json_text(&o, "version", carat_version());
-    json_text(&o, "model", x->s->info.name);
+    json_text(&o, "model", x->m->info.name);
     json_text(&o, "path", SHOWN(x->path));
     json_tree(&o, "request", a->rq->body);
     json_open(&o, "answers", '[');

@@ -85,31 +85,124 @@ static void put_requests(metrics *m, str *o)
                        d, atomic_load_explicit(&m->answers[r][d], memory_order_relaxed));
 }
 
-/* What JSON and labels agree on: quotes and backslashes are escaped; a device's name has neither
- * line ends nor control characters. */
+/* A label's value. Names of files may hold anything; line ends would break the format. */
+static void put_label(str *o, const char *name, const char *value)
+{
+    str_printf(o, "%s=\"", name);
+    for (const char *c = value; *c; c++) {
+        if (*c == '"' || *c == '\\')
+            str_putc(o, '\\');
+        str_putc(o, (unsigned char)*c < ' ' ? ' ' : *c);
+    }
+    str_putc(o, '"');
+}
+
 static void put_devices(const metrics_now *now, str *o)
 {
     static const char *const what[] = {"used", "available"};
     head(o, "device_memory_bytes", "gauge",
          "Memory of each device: that the model uses, and that is still to be had.");
-    for (int32_t i = 0; i < now->n_devices; i++)
-        for (int k = 0; k < 2; k++) {
-            const carat_device_memory *d = &now->device[i];
-            str_puts(o, "carat_device_memory_bytes{device=\"");
-            for (const char *c = d->device; *c; c++) {
-                if (*c == '"' || *c == '\\')
-                    str_putc(o, '\\');
-                str_putc(o, *c);
+    for (int32_t i = 0; i < now->n_models; i++)
+        for (int32_t j = 0; j < 2 * now->model[i].n_devices; j++) {
+            const metrics_model *m = &now->model[i];
+            const carat_device_memory *d = &m->device[j / 2];
+            str_puts(o, "carat_device_memory_bytes{");
+            put_label(o, "device", d->device);
+            str_putc(o, ',');
+            put_label(o, "state", what[j % 2]);
+            if (m->name) {
+                str_putc(o, ',');
+                put_label(o, "model", m->name);
             }
-            str_printf(o, "\",state=\"%s\"} %" PRIu64 "\n", what[k],
-                       k ? d->available_bytes : d->used_bytes);
+            str_printf(o, "} %" PRIu64 "\n", j % 2 ? d->available_bytes : d->used_bytes);
         }
+}
+
+/* What is known of each model. */
+typedef struct model_row {
+    const char *name, *type, *help;
+    double (*value)(const metrics_model *m);
+} model_row;
+
+#define VALUE(name, expression)                                                                    \
+    static double value_##name(const metrics_model *m)                                             \
+    {                                                                                              \
+        return (double)(expression);                                                               \
+    }
+VALUE(queue_depth, m->batch.n_queued)
+VALUE(slots_busy, m->batch.n_busy)
+VALUE(slots, m->batch.n_slots)
+VALUE(generations, m->batch.n_jobs)
+VALUE(prompt, m->batch.n_prompt)
+VALUE(reused, m->batch.n_reused)
+VALUE(generated, m->batch.n_generated)
+VALUE(passes, m->batch.n_passes)
+VALUE(rows, m->batch.n_rows)
+VALUE(seconds, m->batch.pass_ms * 1e-3)
+VALUE(rounds, m->batch.n_rounds)
+VALUE(drafted, m->batch.n_drafted)
+VALUE(accepted, m->batch.n_accepted)
+VALUE(kv_tokens, m->kv_tokens)
+VALUE(kv_usage, m->kv_capacity ? (double)m->kv_tokens / (double)m->kv_capacity : 0)
+VALUE(kv_bytes, m->batch.kv_bytes)
+VALUE(checkpoints, m->batch.cache.n_checkpoints)
+VALUE(checkpoint_bytes, m->batch.cache.checkpoint_bytes)
+VALUE(files, m->batch.cache.n_files)
+VALUE(file_bytes, m->batch.cache.file_bytes)
+VALUE(failed, m->batch.cache.n_failed)
+VALUE(rejected, m->batch.cache.n_rejected)
+VALUE(weights, m->weight_bytes)
+
+static const model_row rows[] = {
+    {"queue_depth", "gauge", "Generations that wait for a slot.", value_queue_depth},
+    {"slots_busy", "gauge", "Generations at work.", value_slots_busy},
+    {"slots", "gauge", "Generations that can be at work side by side.", value_slots},
+    {"generations_total", "counter", "Generations begun.", value_generations},
+    {"prompt_tokens_total", "counter", "Prompt tokens, cached ones included.", value_prompt},
+    {"prefix_hit_tokens_total", "counter", "Prompt tokens found in a cache.", value_reused},
+    {"generated_tokens_total", "counter", "Tokens sampled.", value_generated},
+    {"passes_total", "counter", "Forward passes.", value_passes},
+    {"pass_rows_total", "counter", "Rows of all passes.", value_rows},
+    {"pass_seconds_total", "counter", "Time in passes.", value_seconds},
+    {"draft_rounds_total", "counter", "Passes over an answer that checked drafts.", value_rounds},
+    {"drafted_tokens_total", "counter", "Tokens drafted.", value_drafted},
+    {"accepted_draft_tokens_total", "counter", "Drafts that an answer has.", value_accepted},
+    {"kv_tokens", "gauge", "Tokens whose keys and values are kept.", value_kv_tokens},
+    {"kv_usage_ratio", "gauge", "The same as a share of what fits.", value_kv_usage},
+    {"kv_bytes", "gauge", "Memory for keys and values.", value_kv_bytes},
+    {"checkpoints", "gauge", "States of conversations to go back to.", value_checkpoints},
+    {"checkpoint_bytes", "gauge", "Memory for them.", value_checkpoint_bytes},
+    {"checkpoint_files", "gauge", "Those kept on disk.", value_files},
+    {"checkpoint_file_bytes", "gauge", "Disk space for them.", value_file_bytes},
+    {"checkpoint_files_failed_total", "counter", "Files that could not be written.", value_failed},
+    {"checkpoint_files_rejected_total", "counter", "Damaged files that were removed.",
+     value_rejected},
+    {"weight_bytes", "gauge", "Memory for weights.", value_weights},
+};
+
+static void put_row(const metrics_now *now, const model_row *r, str *o)
+{
+    head(o, r->name, r->type, r->help);
+    for (int32_t i = 0; i < now->n_models; i++) {
+        const metrics_model *m = &now->model[i];
+        str_printf(o, "carat_%s", r->name);
+        if (m->name) {
+            str_putc(o, '{');
+            put_label(o, "model", m->name);
+            str_putc(o, '}');
+        }
+        str_printf(o, " %.10g\n", r->value(m));
+    }
 }
 
 void metrics_put(metrics *m, const metrics_now *now, str *o)
 {
-    const carat_batch_info *b = &now->batch;
-    number(o, "ready", "gauge", "1 when the model is loaded and requests are taken.", now->ready);
+    int32_t loaded = 0;
+    for (int32_t i = 0; i < now->n_models; i++)
+        loaded += now->model[i].n_devices > 0;
+    number(o, "ready", "gauge", "1 when requests are taken: the one model is loaded.", now->ready);
+    number(o, "models", "gauge", "Models that the server may load.", now->n_offered);
+    number(o, "models_loaded", "gauge", "Models that are loaded.", loaded);
     put_requests(m, o);
     number(o, "requests_active", "gauge", "Requests being answered.", now->n_active);
     number(o, "requests_cancelled_total", "counter", "Requests whose client went away.",
@@ -119,39 +212,8 @@ void metrics_put(metrics *m, const metrics_now *now, str *o)
     number(o, "connections_expired_total", "counter",
            "Connections closed because their request header was not complete in time.",
            (double)atomic_load(&m->expired));
-    number(o, "queue_depth", "gauge", "Generations that wait for a slot.", b->n_queued);
-    number(o, "slots_busy", "gauge", "Generations at work.", b->n_busy);
-    number(o, "slots", "gauge", "Generations that can be at work side by side.", b->n_slots);
-    number(o, "generations_total", "counter", "Generations begun.", (double)b->n_jobs);
-    number(o, "prompt_tokens_total", "counter", "Prompt tokens, cached ones included.",
-           (double)b->n_prompt);
-    number(o, "prefix_hit_tokens_total", "counter", "Prompt tokens found in a cache.",
-           (double)b->n_reused);
-    number(o, "generated_tokens_total", "counter", "Tokens sampled.", (double)b->n_generated);
-    number(o, "passes_total", "counter", "Forward passes.", (double)b->n_passes);
-    number(o, "pass_rows_total", "counter", "Rows of all passes.", (double)b->n_rows);
-    number(o, "pass_seconds_total", "counter", "Time in passes.", b->pass_ms * 1e-3);
-    number(o, "draft_rounds_total", "counter", "Passes over an answer that checked drafts.",
-           (double)b->n_rounds);
-    number(o, "drafted_tokens_total", "counter", "Tokens drafted.", (double)b->n_drafted);
-    number(o, "accepted_draft_tokens_total", "counter", "Drafts that an answer has.",
-           (double)b->n_accepted);
-    number(o, "kv_tokens", "gauge", "Tokens whose keys and values are kept.",
-           (double)now->kv_tokens);
-    number(o, "kv_usage_ratio", "gauge", "The same as a share of what fits.",
-           now->kv_capacity ? (double)now->kv_tokens / (double)now->kv_capacity : 0);
-    number(o, "kv_bytes", "gauge", "Memory for keys and values.", (double)b->kv_bytes);
-    number(o, "checkpoints", "gauge", "States of conversations to go back to.",
-           (double)b->cache.n_checkpoints);
-    number(o, "checkpoint_bytes", "gauge", "Memory for them.", (double)b->cache.checkpoint_bytes);
-    number(o, "checkpoint_files", "gauge", "Those kept on disk.", (double)b->cache.n_files);
-    number(o, "checkpoint_file_bytes", "gauge", "Disk space for them.",
-           (double)b->cache.file_bytes);
-    number(o, "checkpoint_files_failed_total", "counter", "Files that could not be written.",
-           (double)b->cache.n_failed);
-    number(o, "checkpoint_files_rejected_total", "counter", "Damaged files that were removed.",
-           (double)b->cache.n_rejected);
-    number(o, "weight_bytes", "gauge", "Memory for weights.", (double)now->weight_bytes);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        put_row(now, &rows[i], o);
     put_devices(now, o);
     number(o, "resident_memory_bytes", "gauge", "Resident memory of the process.",
            resident_bytes());

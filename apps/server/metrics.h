@@ -35,12 +35,18 @@ typedef struct metrics {
 void metrics_init(metrics *m);
 void histogram_add(histogram *h, double seconds);
 void metrics_count(metrics *m, metrics_route r, int status);
-/* The gauges of one scrape. */
-typedef struct metrics_now {
+/* The gauges of one scrape: of each loaded model, and of the server. */
+typedef struct metrics_model {
+    const char *name; /* a label; NULL: none, because the server has one model */
     carat_batch_info batch;
     uint64_t weight_bytes, kv_tokens, kv_capacity;
     carat_device_memory device[CARAT_DEVICES_MAX];
     int32_t n_devices;
+} metrics_model;
+
+typedef struct metrics_now {
+    const metrics_model *model;
+    int32_t n_models, n_offered;
     int32_t n_active;
     bool ready;
 } metrics_now;

@@ -168,6 +168,10 @@ static bool word_holds(const description *d, const jtree *schema, const jtree *w
     }
     if (!strcmp(k, "properties"))
         return v->kind != JTREE_OBJECT || members_valid(d, schema, v);
+    if (!strcmp(k, "pattern") && strstr(w->s, "(ns|us|ms")) {
+        int64_t ms;
+        return v->kind != JTREE_STRING || keep_alive_parse(v->s, &ms);
+    }
     if (!strcmp(k, "pattern")) /* of names of tools */
         return v->kind != JTREE_STRING || !strpbrk(v->s, " {}:\"'`<>|\177");
     if (!strcmp(k, "patternProperties") || !strcmp(k, "additionalProperties"))
@@ -329,7 +333,7 @@ static const char *const values[] = {
 /* Fields whose validity depends on other fields, or that openapi_bodies tests. */
 static bool needs_others(const char *name)
 {
-    static const char *const them[] = {"tool_choice", "function_call", "continue_final_message",
+    static const char *const them[] = {"samplers", "tool_choice", "function_call", "continue_final_message",
                                        "best_of",     "messages",      "input",
                                        "prompt",      "logprobs",      "tools"};
     for (size_t i = 0; i < sizeof them / sizeof *them; i++)

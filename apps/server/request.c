@@ -3,33 +3,105 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-bool request_parse(request *rq, api_kind api, const char *body, size_t n, const request_limits *lim,
-                   problem *p)
+bool keep_alive_parse(const char *text, int64_t *ms)
 {
-    static bool (*const parsers[])(request *, const request_limits *,
-                                   problem *) = {[API_CHAT] = chat_parse,
-                                                 [API_COMPLETIONS] = completions_parse,
-                                                 [API_RESPONSES] = responses_parse,
-                                                 [API_MESSAGES] = messages_parse};
+    static const struct {
+        const char *unit;
+        double ms;
+    } units[] = {{"ns", 1e-6}, {"us", 1e-3}, {"ms", 1}, {"s", 1e3}, {"m", 60e3}, {"h", 3600e3}};
+    const double most = 1e15; /* thousands of years */
+    bool negative = *text == '-';
+    double sum = 0;
+    const char *at = text + (negative || *text == '+');
+    if (!*at)
+        return false;
+    while (*at) {
+        char *end;
+        if (strspn(at, "0123456789.") == 0)
+            return false;
+        size_t digits = strspn(at, "0123456789.");
+        double v = strtod(at, &end), scale = 0;
+        if (end != at + digits) /* "1.2.3", "1e5": strtod reads another length */
+            return false;
+        at = end;
+        if (!*at && end == text + digits + (negative || *text == '+'))
+            scale = 1e3; /* a number alone */
+        for (size_t i = 0; i < sizeof units / sizeof *units && scale <= 0; i++) {
+            size_t n = strlen(units[i].unit);
+            if (!strncmp(at, units[i].unit, n) && !strchr("nusmh", at[n] ? at[n] : '!')) {
+                scale = units[i].ms;
+                at += n;
+            }
+        }
+        if (scale <= 0)
+            return false;
+        sum += v * scale;
+    }
+    *ms = negative && sum > 0 ? KEEP_FOREVER : sum > most ? (int64_t)most : (int64_t)sum;
+    return true;
+}
+
+/* keep_alive: a number of seconds, or a duration as text. */
+static bool read_keep_alive(request *rq, problem *p)
+{
+    const jtree *v = jtree_get(rq->body, "keep_alive");
+    double seconds;
+    rq->keep_ms = KEEP_DEFAULT;
+    if (!v || v->kind == JTREE_NULL)
+        return true;
+    if (v->kind == JTREE_STRING && keep_alive_parse(v->s, &rq->keep_ms))
+        return true;
+    if (tree_real(v, -1e12, 1e12, &seconds)) {
+        rq->keep_ms = seconds < 0 ? KEEP_FOREVER : (int64_t)(seconds * 1000);
+        return true;
+    }
+    return problem_set(p, 400, "keep_alive",
+                       "'keep_alive' is no duration: expected a number of seconds, or text like "
+                       "\"5m\"");
+}
+
+bool request_open(request *rq, api_kind api, const char *body, size_t n, problem *p)
+{
     err e = {0};
     rq->api = api;
     rq->model = "";
     rq->n = 1;
-    rq->think_max = rq->reserve = -1;
+    rq->think_max = rq->reserve = rq->prompt_logprobs = -1;
     rq->mem.max_bytes = arena_limit_for(n);
     if (jtree_parse(body, n, "the body", REQUEST_MAX_DEPTH, &rq->mem, &rq->body, &e))
         return problem_from(p, &e);
     if (rq->body->kind != JTREE_OBJECT)
         return problem_set(p, 400, "", "the body is %s; expected a JSON object",
                            jtree_kind_name(rq->body));
+    return field_text(p, rq->body, "model", &rq->model) && read_keep_alive(rq, p);
+}
+
+bool request_read(request *rq, const request_limits *lim, problem *p)
+{
+    static bool (*const parsers[])(request *, const request_limits *,
+                                   problem *) = {[API_CHAT] = chat_parse,
+                                                 [API_COMPLETIONS] = completions_parse,
+                                                 [API_RESPONSES] = responses_parse,
+                                                 [API_MESSAGES] = messages_parse,
+                                                 [API_LLAMA] = llama_parse,
+                                                 [API_INFILL] = infill_parse,
+                                                 [API_OLLAMA_CHAT] = ollama_chat_parse,
+                                                 [API_OLLAMA_GENERATE] = ollama_generate_parse};
     if (check_fields(rq, lim, p))
-        parsers[api](rq, lim, p);
+        parsers[rq->api](rq, lim, p);
     if (!p->status && (rq->messages.bad || rq->tools.bad || rq->allowed.bad || rq->origin.bad ||
                        rq->tool_origin.bad))
         problem_set(p, 503, "", "no memory for a request of this size");
     return !p->status;
+}
+
+bool request_parse(request *rq, api_kind api, const char *body, size_t n, const request_limits *lim,
+                   problem *p)
+{
+    return request_open(rq, api, body, n, p) && request_read(rq, lim, p);
 }
 
 /* The number after `name[` at the start of the text, or -1. *n: the length of "name[number]". */
@@ -52,12 +124,13 @@ static int32_t origin_of(const str *origins, int32_t i)
 
 bool problem_of(const request *rq, problem *p, const err *e)
 {
-    static const char *const lists[] = {[API_CHAT] = "messages",
-                                        [API_COMPLETIONS] = "prompt",
-                                        [API_RESPONSES] = "input",
-                                        [API_MESSAGES] = "messages"};
-    static const char *const heads[] = {
-        [API_RESPONSES] = "instructions", [API_MESSAGES] = "system"};
+    static const char *const lists[] = {
+        [API_CHAT] = "messages",        [API_COMPLETIONS] = "prompt",
+        [API_RESPONSES] = "input",      [API_MESSAGES] = "messages",
+        [API_OLLAMA_CHAT] = "messages", [API_OLLAMA_GENERATE] = "prompt"};
+    static const char *const heads[] = {[API_RESPONSES] = "instructions",
+                                        [API_MESSAGES] = "system",
+                                        [API_OLLAMA_GENERATE] = "prompt"};
     char field[64];
     int n, n_tool;
     int32_t i = index_in(e->text, "messages", &n), tool = index_in(e->text, "tools", &n_tool);
@@ -68,7 +141,9 @@ bool problem_of(const request *rq, problem *p, const err *e)
         rest += n_tool;
     } else if (i >= 0 && rq->api != API_CHAT) {
         int32_t at = origin_of(&rq->origin, i);
-        if (at < 0)
+        if (at == ORIGIN_BEFORE)
+            snprintf(field, sizeof field, "previous_response_id");
+        else if (at < 0)
             snprintf(field, sizeof field, "%s", heads[rq->api]);
         else
             snprintf(field, sizeof field, "%s[%d]", lists[rq->api], (int)at);

@@ -33,7 +33,18 @@ bool problem_from(problem *p, const err *e);
 
 /* ---- Requests ---- */
 
-typedef enum api_kind { API_CHAT, API_COMPLETIONS, API_RESPONSES, API_MESSAGES } api_kind;
+typedef enum api_kind {
+    API_CHAT,
+    API_COMPLETIONS,
+    API_RESPONSES,
+    API_MESSAGES,
+    API_LLAMA,           /* llama-server's own /completion */
+    API_INFILL,          /* and its /infill */
+    API_OLLAMA_CHAT,     /* /api/chat */
+    API_OLLAMA_GENERATE, /* /api/generate */
+    API_OLLAMA_OPTIONS   /* not an endpoint: the members of `options` of these two */
+} api_kind;
+enum { API_KINDS = API_OLLAMA_OPTIONS };
 typedef enum tool_choice { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED } tool_choice;
 typedef enum format_kind {
     FORMAT_TEXT,
@@ -54,9 +65,11 @@ enum {
     REQUEST_MAX_BIASES = 4096,
     REQUEST_MAX_CHOICES = 64,
     REQUEST_MAX_TOOLS = 1024,
-    REQUEST_MAX_WORDS = 4096, /* strings of guided_choice */
-    REQUEST_MAX_NAME = 256,   /* bytes of a tool's name */
-    SPECULATION_MAX = 63      /* tokens drafted at once */
+    REQUEST_MAX_WORDS = 4096, /* strings of guided_choice and bad_words */
+    REQUEST_MAX_LOGPROBS = 20,
+    REQUEST_MAX_BREAKERS = 32, /* dry_sequence_breakers */
+    REQUEST_MAX_NAME = 256,    /* bytes of a tool's name */
+    SPECULATION_MAX = 63       /* tokens drafted at once */
 };
 
 /* What parsers need of the model and the options. */
@@ -73,11 +86,20 @@ typedef struct raw_prompt { /* of /v1/completions: text, or ids if that is not N
     int64_t n_ids;
 } raw_prompt;
 
+typedef struct text_bias { /* of every token of a text */
+    const char *text;
+    size_t n;
+    float bias;
+} text_bias;
+
+enum { KEEP_FOREVER = -1, KEEP_DEFAULT = -2 }; /* instead of milliseconds */
+
 typedef struct request {
     arena mem;
     api_kind api;
     const jtree *body;
     const char *model; /* the client's name for it, or "" */
+    int64_t keep_ms;   /* keep_alive: how long the model stays loaded after it */
     bool stream, include_usage, progress, echo;
     int32_t n;          /* answers to each prompt */
     int64_t max_tokens; /* 0: not given */
@@ -87,6 +109,18 @@ typedef struct request {
     int32_t n_stop;
     bool logprobs;
     carat_speculation speculation;
+    /* Rules on tokens. token_rules.c turns the texts into tokens. */
+    text_bias *text_bias;
+    int32_t n_text_bias;
+    int32_t *stop_ids, n_stop_ids; /* they end the answer */
+    int32_t *only_ids, n_only_ids; /* no other token is sampled; NULL: any */
+    const char **bad_words;
+    int32_t n_bad_words;
+    carat_tokens *bad; /* their tokens */
+    int32_t n_bad;
+    int32_t min_tokens;
+    int32_t prompt_logprobs; /* of each token of the prompt, the best so many; -1: none */
+    bool no_answer;          /* max_tokens 0: the prompt alone */
 
     /* Conversations. */
     str messages, tools; /* JSON; tools empty: none */
@@ -114,12 +148,41 @@ typedef struct request {
     str origin;         /* int32_t per message: its index in the request, -1: none */
     str tool_origin;    /* the same per tool */
 
-    /* /v1/completions. */
+    /* /v1/responses. */
+    bool store;           /* the client lets the response be kept */
+    const char *previous; /* previous_response_id, or NULL */
+    const jtree *history; /* the items of that conversation: an array, set by the caller; or NULL */
+
+    /* Texts to continue: /v1/completions, /completion, ollama's `raw`. */
     raw_prompt *prompt;
-    int32_t n_prompts;
+    int32_t n_prompts;  /* 0: a conversation, or a gap */
+    bool evaluate_only; /* the prompt is computed into the cache, and nothing is shown */
+    bool return_tokens; /* ids of the answer's tokens */
+    /* A gap to fill: /infill, ollama's `suffix`. */
+    bool infill;
+    raw_prompt before, after, typed; /* typed: what the user wrote at the end of `before` */
+    struct {
+        raw_prompt text;
+        const char *name;
+    } * extra; /* [n_extra]: other files; name or NULL */
+    int32_t n_extra;
+    /* ollama. */
+    bool load_only;         /* no prompt: the model is loaded, or unloaded */
+    bool unload;            /* keep_alive is 0 */
+    bool thinks_by_default; /* where the model can */
 } request;
 
-/* Fills *rq, zeroed by the caller, or leaves a problem. The caller always calls request_free. */
+enum { ORIGIN_BEFORE = -2 }; /* in request.origin: an item of request.history */
+
+/* Reads a body in two steps, because the limits are those of the model that it names. request_open
+ * fills rq->body, rq->model and rq->keep_ms of *rq, zeroed by the caller; request_read fills the
+ * rest. False: a problem. The caller always calls request_free. */
+bool request_open(request *rq, api_kind api, const char *body, size_t n, problem *p);
+bool request_read(request *rq, const request_limits *lim, problem *p);
+/* "300ms", "5m", "1h30m": as ollama and Go write durations; a number alone counts seconds.
+ * Negative: KEEP_FOREVER. False: none of these. */
+bool keep_alive_parse(const char *text, int64_t *ms);
+/* Both steps. */
 bool request_parse(request *rq, api_kind api, const char *body, size_t n, const request_limits *lim,
                    problem *p);
 void request_free(request *rq);
@@ -134,6 +197,10 @@ bool chat_parse(request *rq, const request_limits *lim, problem *p);
 bool completions_parse(request *rq, const request_limits *lim, problem *p);
 bool responses_parse(request *rq, const request_limits *lim, problem *p);
 bool messages_parse(request *rq, const request_limits *lim, problem *p);
+bool llama_parse(request *rq, const request_limits *lim, problem *p);
+bool infill_parse(request *rq, const request_limits *lim, problem *p);
+bool ollama_chat_parse(request *rq, const request_limits *lim, problem *p);
+bool ollama_generate_parse(request *rq, const request_limits *lim, problem *p);
 
 /* ---- Reading fields (fields.c). An absent or null field leaves *out unchanged. False: a problem.
  */
@@ -151,12 +218,20 @@ bool tree_says(const jtree *v, const char *word); /* v is this string */
 
 /* Fields that several dialects share. */
 bool read_common(request *rq, const request_limits *lim, problem *p); /* model, stream, sampling */
+/* The members of o, the body or a part of it (sampling.c). They change what is there already. */
+bool read_sampling(request *rq, const jtree *o, const request_limits *lim, problem *p);
+bool read_token_rules(request *rq, const jtree *o, const request_limits *lim, problem *p);
 bool read_stops(request *rq, const char *key, problem *p);
 bool read_thinking(request *rq, problem *p); /* thinking, chat_template_kwargs, budgets */
 bool read_effort(request *rq, const jtree *o, const char *key, const char *field, problem *p);
 /* Structured output (forms.c): the dialect's own field; the fields of other servers. */
 bool read_format(request *rq, const jtree *f, const char *field, bool flat, problem *p);
 bool read_forms(request *rq, problem *p);
+bool read_schema(request *rq, const char *field, const jtree *v, problem *p);
+/* `prompt`: a text, token ids, or a list of these (api_completions.c). */
+bool read_prompt(request *rq, const request_limits *lim, problem *p);
+/* prompt_logprobs, vLLM's. Not in a stream. */
+bool read_prompt_logprobs(request *rq, problem *p);
 /* The smallest of the limits given; -1 is no limit. */
 bool read_max_tokens(request *rq, const char *const *keys, problem *p);
 /* add_generation_prompt, continue_final_message. Called once the last message is known. */

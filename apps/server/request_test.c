@@ -33,7 +33,6 @@ static const mistake mistakes[] = {
     {API_CHAT, "{" M ",\"max_tokens\":99999999999999999999}", "max_tokens", "whole number"},
     {API_CHAT, "{" M ",\"max_tokens\":0}", "max_tokens", "at least one"},
     {API_CHAT, "{" M ",\"max_completion_tokens\":0}", "max_completion_tokens", "at least one"},
-    {API_COMPLETIONS, "{" P ",\"max_tokens\":0}", "max_tokens", "at least one"},
     {API_CHAT, "{" M ",\"n\":0}", "n", "from 1"},
     {API_CHAT, "{" M ",\"n\":1000}", "n", "from 1"},
     {API_CHAT, "{" M ",\"stream\":1}", "stream", "true or false"},
@@ -43,7 +42,7 @@ static const mistake mistakes[] = {
     {API_CHAT, "{" M ",\"stop\":[1]}", "stop", "expected strings"},
     {API_CHAT, "{" M ",\"stop\":[\"a\\u0000b\"]}", "stop", "zero character"},
     {API_CHAT, "{" M ",\"logit_bias\":{\"1000\":1}}", "logit_bias", "0 to 999"},
-    {API_CHAT, "{" M ",\"logit_bias\":{\"x\":1}}", "logit_bias", "token id"},
+    {API_CHAT, "{" M ",\"logit_bias\":{\"\":1}}", "logit_bias", "token id"},
     {API_CHAT, "{" M ",\"logit_bias\":{\"1\":\"x\"}}", "logit_bias", "no number"},
     {API_CHAT, "{" M ",\"logit_bias\":[[1]]}", "logit_bias", "token id"},
     {API_CHAT, "{" M ",\"logit_bias\":7}", "logit_bias", ""},
@@ -109,14 +108,39 @@ static const mistake mistakes[] = {
     {API_COMPLETIONS, "{\"prompt\":[[]]}", "prompt", "empty"},
     {API_COMPLETIONS, "{" P ",\"suffix\":\"y\"}", "suffix", "not supported"},
     {API_COMPLETIONS, "{" P ",\"best_of\":3}", "best_of", "3"},
-    {API_COMPLETIONS, "{" P ",\"echo\":true,\"logprobs\":1}", "echo", "logprobs"},
+    {API_COMPLETIONS, "{" P ",\"echo\":true,\"logprobs\":1,\"stream\":true}", "echo", "logprobs"},
+    {API_COMPLETIONS, "{" P ",\"prompt_logprobs\":1,\"stream\":true}", "prompt_logprobs", "stream"},
+    {API_COMPLETIONS, "{" P ",\"prompt_logprobs\":-1}", "prompt_logprobs", "0 to 20"},
+    {API_COMPLETIONS, "{" P ",\"n_probs\":21}", "n_probs", "0 to 20"},
+    {API_CHAT, "{" M ",\"typical_p\":1.5}", "typical_p", "0 to 1"},
+    {API_CHAT, "{" M ",\"top_n_sigma\":-2}", "top_n_sigma", "-1 to"},
+    {API_CHAT, "{" M ",\"xtc_threshold\":\"x\"}", "xtc_threshold", "number"},
+    {API_CHAT, "{" M ",\"mirostat\":3}", "mirostat", "0 to 2"},
+    {API_CHAT, "{" M ",\"mirostat\":1.5}", "mirostat", "whole"},
+    {API_CHAT, "{" M ",\"mirostat_tau\":1e400}", "mirostat_tau", "0 to 100"},
+    {API_CHAT, "{" M ",\"dry_multiplier\":-1}", "dry_multiplier", "from 0"},
+    {API_CHAT, "{" M ",\"dry_allowed_length\":99999999999}", "dry_allowed_length", "from 0"},
+    {API_CHAT, "{" M ",\"dry_sequence_breakers\":[]}", "dry_sequence_breakers", "empty"},
+    {API_CHAT, "{" M ",\"dry_sequence_breakers\":\"x\"}", "dry_sequence_breakers", "array"},
+    {API_CHAT, "{" M ",\"dry_sequence_breakers\":[1]}", "dry_sequence_breakers", "strings"},
+    {API_CHAT, "{" M ",\"samplers\":[\"top_k\",\"adaptive_p\"]}", "samplers", "adaptive_p"},
+    {API_CHAT, "{" M ",\"samplers\":[\"top_k\",\"top-k\"]}", "samplers", "twice"},
+    {API_CHAT, "{" M ",\"samplers\":\"ki\"}", "samplers", "expected"},
+    {API_CHAT, "{" M ",\"samplers\":7}", "samplers", "array"},
+    {API_CHAT, "{" M ",\"min_tokens\":-1}", "min_tokens", "from 0"},
+    {API_CHAT, "{" M ",\"stop_token_ids\":[1000]}", "stop_token_ids", "0 to 999"},
+    {API_CHAT, "{" M ",\"stop_token_ids\":[\"a\"]}", "stop_token_ids", "token id"},
+    {API_CHAT, "{" M ",\"allowed_token_ids\":[-1]}", "allowed_token_ids", "0 to 999"},
+    {API_CHAT, "{" M ",\"bad_words\":[\"\"]}", "bad_words", "empty"},
+    {API_CHAT, "{" M ",\"bad_words\":\"x\"}", "bad_words", "array"},
+    {API_CHAT, "{" M ",\"structural_tag\":\"x\"}", "structural_tag", "not supported"},
+    {API_CHAT, "{" M ",\"guided_json_object\":true,\"guided_regex\":\"a\"}", "guided_regex",
+     "exclude"},
     {API_RESPONSES, "{}", "input", "missing"},
     {API_RESPONSES, "{\"input\":[]}", "input", "empty"},
     {API_RESPONSES, "{\"input\":[1]}", "input[0]", "no object"},
     {API_RESPONSES, "{\"input\":[{\"type\":\"odd\"}]}", "input[0]", "does not know"},
     {API_RESPONSES, "{\"input\":[{\"role\":\"robot\",\"content\":\"x\"}]}", "input[0]", "role"},
-    {API_RESPONSES, "{" I ",\"previous_response_id\":\"r\"}", "previous_response_id",
-     "whole conversation"},
     {API_RESPONSES, "{" I ",\"max_output_tokens\":0}", "max_output_tokens", "from 1"},
     {API_RESPONSES, "{" I ",\"reasoning\":{\"effort\":\"x\"}}", "reasoning.effort", "x"},
     {API_RESPONSES, "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}]}",
@@ -309,23 +333,12 @@ static const char *const shells[] = {[API_CHAT] = "{" M ",%s}",
 TEST(request_no_field_is_ignored_in_silence)
 {
     static const char *const refusals[][2] = {
-        {"typical_p", "0.9"},
-        {"mirostat", "2"},
-        {"dry_multiplier", "0.8"},
-        {"xtc_probability", "0.5"},
-        {"min_tokens", "5"},
-        {"stop_token_ids", "[1]"},
-        {"bad_words", "[\"x\"]"},
-        {"allowed_token_ids", "[1]"},
-        {"samplers", "[\"top_k\"]"},
         {"skip_special_tokens", "false"},
         {"include_stop_str_in_output", "true"},
         {"use_beam_search", "true"},
         {"grammar_lazy", "true"},
         {"guided_whitespace_pattern", "\" *\""},
         {"reasoning_format", "\"none\""},
-        {"prompt_logprobs", "3"},
-        {"n_probs", "2"},
         {"lora", "[{\"id\":0,\"scale\":1}]"},
         {"never_heard_of", "7"},
         {"guided_jsn", "{\"type\":\"object\"}"},
@@ -376,6 +389,57 @@ TEST(request_no_field_is_ignored_in_silence)
     lenient.lenient = true;
     static const char odd[] = "{" M ",\"never_heard_of\":7}";
     CHECK(request_parse(&rq, API_CHAT, odd, sizeof odd - 1, &lenient, &p));
+    request_free(&rq);
+}
+
+TEST(request_sampling_of_other_servers)
+{
+    static const char fields[] =
+        "\"typ_p\":0.9,\"top_n_sigma\":1.5,\"xtc_probability\":0.5,\"xtc_threshold\":0.2,"
+        "\"dynatemp_range\":0.25,\"dynatemp_exponent\":2,\"min_keep\":3,\"dry_multiplier\":0.8,"
+        "\"dry_base\":0.5,\"dry_allowed_length\":4,\"dry_penalty_last_n\":64,"
+        "\"dry_sequence_breakers\":[\"\\n\",\"b\"],\"mirostat_mode\":2,\"mirostat_tau\":4,"
+        "\"mirostat_eta\":0.25,\"samplers\":[\"temperature\",\"top-k\",\"typ_p\"],"
+        "\"logit_bias\":[[3,false],[\"a b\",1.5],[4,2]],\"min_tokens\":5,\"stop_token_ids\":[7,8],"
+        "\"allowed_token_ids\":[9],\"bad_words\":[\"x\",\" y\"]";
+    request_limits lim = limits;
+    lim.sampling.dry_base = 1.75f;
+    for (int api = 0; api < 4; api++) {
+        char body[1200];
+        request rq = {0};
+        problem p = {0};
+        int n = snprintf(body, sizeof body, shells[api], fields);
+        CHECK_MSG(request_parse(&rq, (api_kind)api, body, (size_t)n, &lim, &p), "%s", p.text);
+        const carat_sampling *s = &rq.sampling;
+        CHECK(s->typical_p == 0.9f && s->top_n_sigma == 1.5f && s->xtc_probability == 0.5f);
+        CHECK(s->xtc_threshold == 0.2f && s->dynatemp_range == 0.25f && s->dynatemp_exponent == 2);
+        CHECK(s->min_keep == 3 && s->dry_multiplier == 0.8f && s->dry_base == 1.75f);
+        CHECK(s->dry_allowed_length == 4 && s->dry_last_n == 64 && s->n_dry_breakers == 2);
+        CHECK_STR(s->dry_breakers[0], "\n");
+        CHECK(s->mirostat == 2 && s->mirostat_tau == 4 && s->mirostat_eta == 0.25f);
+        CHECK(s->order[0] == CARAT_SAMPLER_TEMPERATURE && s->order[1] == CARAT_SAMPLER_TOP_K);
+        CHECK(s->order[2] == CARAT_SAMPLER_TYPICAL_P && s->order[3] == CARAT_SAMPLER_NONE);
+        CHECK(s->n_bias == 2 && s->bias[0].id == 3 && s->bias[0].bias == -INFINITY);
+        CHECK(s->bias[1].id == 4 && rq.n_text_bias == 1 && rq.text_bias[0].bias == 1.5f);
+        CHECK_STR(rq.text_bias[0].text, "a b");
+        CHECK(rq.min_tokens == 5 && rq.n_stop_ids == 2 && rq.stop_ids[1] == 8);
+        CHECK(rq.n_only_ids == 1 && rq.only_ids[0] == 9 && rq.n_bad_words == 2);
+        CHECK_STR(rq.bad_words[1], " y");
+        request_free(&rq);
+        n = snprintf(body, sizeof body, shells[api], "\"samplers\":\"dkt\"");
+        CHECK_MSG(request_parse(&rq, (api_kind)api, body, (size_t)n, &lim, &p), "%s", p.text);
+        CHECK(s->order[0] == CARAT_SAMPLER_DRY && s->order[1] == CARAT_SAMPLER_TOP_K);
+        request_free(&rq);
+    }
+    request rq;
+    parse_request(&rq, API_COMPLETIONS, "{" P ",\"max_tokens\":0,\"echo\":true,\"logprobs\":3}");
+    CHECK(rq.no_answer && rq.echo && rq.logprobs && rq.sampling.n_top_logprobs == 3);
+    request_free(&rq);
+    parse_request(&rq, API_COMPLETIONS, "{" P ",\"n_probs\":3,\"prompt_logprobs\":0}");
+    CHECK(rq.logprobs && rq.sampling.n_top_logprobs == 3 && rq.prompt_logprobs == 0);
+    request_free(&rq);
+    parse_request(&rq, API_CHAT, "{" M ",\"prompt_logprobs\":5}");
+    CHECK(!rq.logprobs && rq.prompt_logprobs == 5 && !rq.no_answer);
     request_free(&rq);
 }
 

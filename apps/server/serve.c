@@ -1,15 +1,17 @@
-/* serve.c - `carat serve`: options, loading, the loop of passes, shutdown.
+/* serve.c - `carat serve`: options, start, shutdown.
  *
- *     listen (503) -> load the model -> ready -> passes while there is work -> SIGTERM ->
+ *     listen (503) -> load the one model -> ready -> passes while there is work -> SIGTERM ->
  *     no new requests, running ones go on -> all answered, or --drain seconds over -> end
  *
- * The main thread loads, runs all passes and closes. Connections have threads of their own
- * (http.c). A thread waits for signals, so that no work is done in a signal handler.
+ * The main thread runs all passes (passes.c) and closes. Models are loaded by a thread of their own
+ * (loader.c), several of them on demand. Connections have threads, too (http.c). A thread waits for
+ * signals, so that no work is done in a signal handler.
  */
-#include "apps/bundled.h"
 #include "apps/commands.h"
+#include "apps/server/catalog.h"
 #include "apps/server/http.h"
 #include "apps/server/live.h"
+#include "apps/server/stored.h"
 #include "apps/term.h"
 #include "base/clock.h"
 #include "base/map.h"
@@ -29,8 +31,22 @@
 enum { LAST_WORDS_MS = 2000 };
 
 static const option table[] = {
-    OPT_STR(serve_options, model, "model", 'm', "FILE",
-            "the GGUF file (default: the bundled model)"),
+    OPT_LIST(serve_options, model, "model", 'm', "MODEL",
+             "a GGUF file, or the name of a model (carat list); default: the bundled one"),
+    OPT_HUB(serve_options),
+    OPT_CONFIG(serve_options),
+    OPT_LIST(serve_options, models, "models", 0, "MODEL",
+             "the same, for several: a file, a directory, a name, or NAME=FILE"),
+    OPT_FLAG(serve_options, store, "store", 0, "serve every model that carat list shows"),
+    OPT_STR(serve_options, keep_alive, "keep-alive", 0, "TIME",
+            "how long a model stays loaded without requests: 300ms, 5m, 1h30m; 0 not at all, -1 "
+            "for ever (default: 5m with several models, -1 with one)"),
+    OPT_INT(serve_options, max_loaded, "max-loaded", 0, "N", 0, PASSES_MAX,
+            "models loaded at once (default: 0, as many as fit)"),
+    OPT_INT(serve_options, memory_mb, "memory", 0, "MIB", 1, 1 << 30,
+            "memory for all models together, as planned (default: what the devices have)"),
+    OPT_INT(serve_options, load_wait_s, "load-wait", 0, "SECONDS", 0, 86400,
+            "how long a model waits for the memory of busy ones; then 503 (default: 60)"),
     OPT_STR(serve_options, host, "host", 0, "ADDRESS", "listen there (default: 127.0.0.1)"),
     OPT_INT(serve_options, port, "port", 'p', "N", 0, 65535,
             "port (default: 8080; 0 takes a free one and prints it)"),
@@ -48,8 +64,9 @@ static const option table[] = {
         "web pages that may use the server, separated by commas; * any (default: only its own)"),
     OPT_FLAG(serve_options, lenient, "lenient", 0,
              "let unknown fields of requests pass (default: 400)"),
-    OPT_FLAG(serve_options, think, "think", 0,
-             "let the model think when a request does not say (default: as its chat template does)"),
+    OPT_FLAG(
+        serve_options, think, "think", 0,
+        "let the model think when a request does not say (default: as its chat template does)"),
     OPT_FLAG(serve_options, no_think, "no-think", 0,
              "let it answer at once when a request does not say"),
     OPT_INT(serve_options, think_max, "think-max", 0, "N", 1, 1 << 30,
@@ -66,12 +83,19 @@ static const option table[] = {
             "how long requests may go on after SIGTERM (default: 60)"),
     OPT_INT(serve_options, stall_ms, "stall", 0, "MS", 1, 60000,
             "longest pause of a stream while other prompts are computed (default: 200)"),
+    OPT_INT(serve_options, responses, "responses", 0, "N", 0, 1 << 20,
+            "responses kept for previous_response_id; 0 none (default: 1000)"),
+    OPT_INT(serve_options, responses_mb, "responses-memory", 0, "MIB", 1, 1 << 20,
+            "memory for them (default: 64)"),
     OPT_STR(serve_options, log, "log", 0, "FORM", "text, json or off (default: text)"),
     OPT_STR(serve_options, trace_dir, "trace", 0, "DIR",
             "write each request there with its tokens, for bug reports; made if it is not there"),
     OPT_INT(serve_options, chunk, "chunk", 0, "N", 0, 1 << 24, "prompt tokens per pass"),
     OPT_INT(serve_options, threads, "threads", 't', "N", 0, 4096,
             "threads that compute (default: the physical cores)"),
+    OPT_STR(serve_options, system, "system", 0, "TEXT",
+            "the system message of conversations that bring none"),
+    OPT_SAMPLE(serve_options),
     OPT_KV(serve_options),
     OPT_CACHE(serve_options),
     OPT_DRAFT(serve_options),
@@ -106,14 +130,6 @@ void notify_systemd(const char *state)
     close(fd);
 }
 
-/* Half of the watchdog's interval, as systemd recommends; 0: no watchdog. */
-static int watchdog_ms(void)
-{
-    const char *us = getenv("WATCHDOG_USEC");
-    long long v = us ? atoll(us) : 0;
-    return v > 0 ? (int)(v / 2000 > 60000 ? 60000 : v / 2000) : 0;
-}
-
 /* ---- Signals ---- */
 
 typedef struct signals {
@@ -136,10 +152,7 @@ static void *wait_for_signals(void *arg)
             _exit(128 + sig); /* the second signal ends the program at once */
         atomic_store(&g->s->state, SERVER_DRAINING);
         notify_systemd("STOPPING=1\n");
-        pthread_rwlock_rdlock(&g->s->batch_lock);
-        if (g->s->batch)
-            carat_batch_wake(g->s->batch);
-        pthread_rwlock_unlock(&g->s->batch_lock);
+        passes_wake(g->s);
     }
 }
 
@@ -219,184 +232,7 @@ static void free_keys(api_keys *k)
     *k = (api_keys){0};
 }
 
-/* ---- Loading ---- */
-
-static bool go_on_loading(void *user, const char *what, uint64_t done, uint64_t total)
-{
-    server *s = user;
-    if (!strcmp(s->o->log, "text"))
-        term_progress(NULL, what, done, total);
-    return atomic_load(&s->state) != SERVER_DRAINING;
-}
-
-static void find_marks(server *s)
-{
-    answer_model *a = &s->names;
-    carat_marks marks;
-    carat_model_get_marks(s->model, &marks);
-    _Static_assert(sizeof a->marks == sizeof marks.all, "every mark has its place");
-    memcpy(a->marks, marks.all, sizeof marks.all);
-    a->n_marks = marks.n_all;
-    a->call_open = marks.call_open;
-    a->call_close = marks.call_close;
-    s->thought_open = marks.thought_open;
-    s->thought_close = marks.thought_close;
-    for (int32_t id = 0; id < s->info.n_vocab && s->n_ends < 16; id++)
-        if (carat_token_is_eog(s->model, id))
-            s->ends[s->n_ends++] = id;
-}
-
-/* Logs the plan before weights are loaded: devices, and the memory of a slot. */
-static carat_status tell_plan(void *user, const carat_model *m, carat_error *e)
-{
-    server *s = user;
-    carat_session_options so = s->session;
-    carat_model_info info;
-    carat_memory_plan p;
-    char states[160];
-    carat_status st = carat_plan(m, &so, &p, e);
-    if (st)
-        return st;
-    carat_model_get_info(m, &info);
-    log_line(s, "device %s: %s", info.device, info.device_why);
-    if (info.drafter)
-        log_line(s, "drafter %s: %s", info.drafter, info.drafter_why);
-    for (const char *at = info.drafter_notes; *at;) {
-        int n = (int)strcspn(at, "\n");
-        log_line(s, "drafter's file: %.*s", n, at);
-        at += n + (at[n] != 0);
-    }
-    for (int32_t i = 0; i < p.n_devices; i++) {
-        const carat_device_plan *d = &p.device[i];
-        log_line(s,
-                 "plan: %d layers on %s: weights %.1f MiB, a slot's window caches %.1f and global "
-                 "caches %.1f, scratch %.1f, reserve %.1f; %.1f available",
-                 d->n_layers, d->device, (double)d->weight_bytes * 0x1p-20,
-                 (double)d->kv_swa_bytes * 0x1p-20, (double)d->kv_global_bytes * 0x1p-20,
-                 (double)d->scratch_bytes * 0x1p-20, (double)d->reserve_bytes * 0x1p-20,
-                 (double)d->available_bytes * 0x1p-20);
-        if (d->recurrent_bytes)
-            log_line(s, "plan: a slot's recurrent states on %s: %.1f MiB", d->device,
-                     (double)d->recurrent_bytes * 0x1p-20);
-    }
-    if (device_plan_checkpoints(&p, states, sizeof states))
-        log_line(s, "plan: %s", states);
-    return carat_plan_check(m, &p, e);
-}
-
-static status load_model(server *s, err *e)
-{
-    const serve_options *o = s->o;
-    carat_model_options mo = {.n_threads = (int32_t)o->threads,
-                              .no_mmap = o->no_mmap,
-                              .exact_f32 = o->exact,
-                              .reference = o->reference,
-                              .overcommit = o->overcommit,
-                              .isa = o->isa,
-                              .progress = go_on_loading,
-                              .progress_user = s};
-    carat_batch_options bo = {.session = {.n_ctx = (int32_t)o->n_ctx, .chunk = (int32_t)o->chunk},
-                              .n_slots = (int32_t)o->parallel,
-                              .queue_max = (int32_t)o->queue,
-                              .stall_ms = (int32_t)o->stall_ms};
-    carat_batch *b = NULL;
-    device_options_apply(&o->where, &mo);
-    kv_options_apply(&o->kv, &bo.session);
-    cache_options_apply(&o->cache, &bo.session);
-    draft_options_apply(&o->draft, &mo, &bo.session);
-    s->session = bo.session;
-    mo.planned = tell_plan;
-    mo.planned_user = s;
-    status st =
-        o->model ? carat_model_open(o->model, &mo, &s->model, e) : bundled_open(&mo, &s->model, e);
-    if (!strcmp(o->log, "text"))
-        term_progress_clear();
-    if (st)
-        return st;
-    carat_model_get_info(s->model, &s->info);
-    if (!s->info.has_vocab)
-        return err_set(e, E_UNSUPPORTED, "%s has no vocabulary: it cannot be served",
-                       o->model ? o->model : "the bundled model");
-    if ((st = carat_batch_open(s->model, &bo, &b, e)))
-        return st;
-    s->n_ctx = carat_batch_n_ctx(b);
-    s->n_slots = bo.n_slots;
-    bo.session.n_ctx = s->n_ctx;
-    carat_plan(s->model, &bo.session, &s->plan, NULL);
-    carat_sampling_default(s->model, &s->limits.sampling);
-    s->limits.n_vocab = s->info.n_vocab;
-    s->limits.lenient = o->lenient;
-    s->names.name = o->alias ? o->alias : s->info.name;
-    s->names.model = s->model;
-    find_marks(s);
-    if ((st = replay_open(&s->calls, e))) {
-        carat_batch_close(b);
-        return st;
-    }
-    pthread_rwlock_wrlock(&s->batch_lock);
-    s->batch = b;
-    pthread_rwlock_unlock(&s->batch_lock);
-    return OK;
-}
-
 /* ---- At work ---- */
-
-static bool draining(server *s)
-{
-    return atomic_load(&s->state) == SERVER_DRAINING;
-}
-
-/* Errors of conversation files change no answer, so only the log shows them: a line for each new
- * sentence. told: the last one. */
-static void tell_cache_errors(server *s, char *told, size_t cap)
-{
-    carat_batch_info info;
-    carat_batch_get_info(s->batch, &info, NULL, 0);
-    if (!info.cache.last_error[0] || !strcmp(info.cache.last_error, told))
-        return;
-    snprintf(told, cap, "%s", info.cache.last_error);
-    log_line(s, "kept conversations: %s", told);
-}
-
-static void run_passes(server *s)
-{
-    enum { LOOK_MS = 1000 };
-    char told[sizeof((carat_cache_info *)NULL)->last_error] = "";
-    double looked = 0;
-    int beat_ms = watchdog_ms();
-    double beaten = clock_ms(), deadline = 0;
-    for (;;) {
-        bool any = carat_batch_step(s->batch);
-        ringer_go(&s->bells);
-        double now = clock_ms();
-        if (draining(s) && deadline <= 0)
-            deadline = now + 1000.0 * (double)s->o->drain_s;
-        bool last = draining(s) && (atomic_load(&s->n_active) == 0 || now > deadline);
-        if (!any || last || now - looked > LOOK_MS) {
-            tell_cache_errors(s, told, sizeof told);
-            looked = now;
-        }
-        if (last)
-            return;
-        if (beat_ms && now - beaten > beat_ms) {
-            notify_systemd("WATCHDOG=1\n");
-            beaten = now;
-        }
-        if (!any)
-            carat_batch_wait(s->batch, draining(s) ? 20 : beat_ms ? beat_ms : 1000);
-    }
-}
-
-static void close_batch(server *s)
-{
-    pthread_rwlock_wrlock(&s->batch_lock);
-    carat_batch *b = s->batch;
-    s->batch = NULL;
-    pthread_rwlock_unlock(&s->batch_lock);
-    carat_batch_close(b); /* cancels the jobs that still run */
-    if (s->bells.started)
-        ringer_go(&s->bells);
-}
 
 /* Streams that the batch's end cut get their last words. A client that does not read delays the end
  * of the program by LAST_WORDS_MS at most. */
@@ -416,39 +252,65 @@ static void print_address(const char *host, int port)
     fflush(stdout);
 }
 
+static void tell_models(const server *s)
+{
+    int32_t n = 0;
+    offer_view *list = catalog_list(s->catalog, &n);
+    mem_free(list);
+    log_line(s, "%d models, loaded when a request names them", (int)n);
+}
+
+/* Returns when the server has drained. */
+static status work(server *s, int port, err *e)
+{
+    bool single = catalog_single(s->catalog);
+    status st = catalog_start(s->catalog, e);
+    log_line(s, "listening on %s port %d%s", s->o->host, port, single ? ", loading the model" : "");
+    if (!st && single)
+        st = catalog_load_first(s->catalog, e);
+    if (st)
+        return st == E_CANCELLED ? OK : st; /* a signal during loading */
+    int loading = SERVER_LOADING;
+    atomic_compare_exchange_strong(&s->state, &loading, SERVER_READY);
+    notify_systemd("READY=1\nSTATUS=serving\n");
+    print_address(s->o->host, port);
+    if (!single)
+        tell_models(s);
+    if (!s->loopback && !s->keys.n)
+        log_line(s, "everyone who reaches %s can use this server: --api-key changes that",
+                 s->o->host);
+    passes_run(s);
+    log_line(s, "shutting down, %d requests at work", atomic_load(&s->n_active));
+    return OK;
+}
+
 static status serve(server *s, err *e)
 {
     signals g = {0};
     http *h = NULL;
     int port = 0;
     status st;
-    if ((st = signals_start(&g, s, e)) || (st = ringer_start(&s->bells, e)) ||
+    const stored_limits kept = {s->o->responses, (uint64_t)s->o->responses_mb << 20};
+    if ((kept.count && (st = stored_open(&s->stored, &kept, e))) ||
+        (st = catalog_open(&s->catalog, s, e)) || (st = passes_init(&s->passes, e)) ||
+        (st = signals_start(&g, s, e)) || (st = ringer_start(&s->bells, e)) ||
         (st = http_open(&h, s, &port, e)))
         goto out;
-    log_line(s, "listening on %s port %d, loading the model", s->o->host, port);
-    if ((st = load_model(s, e)))
-        goto out;
-    int loading = SERVER_LOADING;
-    atomic_compare_exchange_strong(&s->state, &loading, SERVER_READY);
-    notify_systemd("READY=1\nSTATUS=serving\n");
-    print_address(s->o->host, port);
-    log_line(s, "ready: %s, %d slots of %d tokens", s->names.name, s->n_slots, s->n_ctx);
-    if (!s->loopback && !s->keys.n)
-        log_line(s, "everyone who reaches %s can use this server: --api-key changes that",
-                 s->o->host);
-    run_passes(s);
-    log_line(s, "shutting down, %d requests at work", atomic_load(&s->n_active));
+    st = work(s, port, e);
 out:
     atomic_store(&s->state, SERVER_DRAINING);
     if (h)
         http_stop_accepting(h);
-    close_batch(s);
+    if (s->passes.ready)
+        passes_end(s);
+    catalog_stop(s->catalog);
     wait_for_last_words(s);
     http_close(h);
     ringer_stop(&s->bells);
-    if (st == E_CANCELLED && !s->info.n_vocab) /* a signal during loading */
-        st = OK;
     signals_stop(&g);
+    catalog_close(s->catalog);
+    stored_close(s->stored);
+    passes_free(&s->passes);
     return st;
 }
 
@@ -475,6 +337,23 @@ static bool check_options(const serve_options *o)
     return true;
 }
 
+static bool of_command_line(const option_marks *m, const char *name)
+{
+    return m->layer[options_find(table, name) - table] == OPTION_LAYER_COMMAND_LINE;
+}
+
+/* Models of the command line replace those of a file or the environment. */
+static void choose_models(serve_options *o, const option_marks *m)
+{
+    bool one = of_command_line(m, "model"), several = of_command_line(m, "models");
+    if (!one && !several && !o->n_words && !o->hub.repo && !of_command_line(m, "store"))
+        return;
+    if (!one)
+        o->model.n = 0;
+    if (!several)
+        o->models.n = 0;
+}
+
 static int run_serve(const command *cmd, int argc, char **argv)
 {
     serve_options o = {.host = "127.0.0.1",
@@ -487,37 +366,58 @@ static int run_serve(const command *cmd, int argc, char **argv)
                        .ping_s = 10,
                        .drain_s = 60,
                        .stall_ms = 200,
+                       .load_wait_s = 60,
+                       .responses = 1000,
+                       .responses_mb = 64,
                        .log = "text",
+                       .sample = SAMPLE_OPTIONS_UNSET,
                        .cache = CACHE_OPTIONS_NONE};
-    int n_operands, bad = options_parse(cmd, argc, argv, &o, &n_operands);
+    config settings;
+    int n_operands, bad = config_parse(cmd, argc, argv, &o, &n_operands, &settings);
     static server s;
+    model_found pulled;
     err e = {0};
     if (bad)
         return bad - 1;
-    if (!check_options(&o))
+    carat_sampling sampling = {0};
+    if (sample_options_apply(&o.sample, &sampling, &e)) {
+        term_error(&e);
+        config_free(&settings);
         return 2;
+    }
+    if (!check_options(&o)) {
+        config_free(&settings);
+        return 2;
+    }
+    o.words = argv;
+    o.n_words = n_operands;
+    choose_models(&o, &settings.marks);
     term_init();
     s.o = &o;
     metrics_init(&s.m);
-    pthread_rwlock_init(&s.batch_lock, NULL);
-    status st = check_trace(o.trace_dir, &e);
+    const char *first = o.model.n ? o.model.at[0] : NULL;
+    status st = hub_options_take(&o.hub, &first, &pulled, &e);
+    if (!st && first && !o.model.n)
+        o.model.at[o.model.n++] = first;
+    if (!st)
+        st = check_trace(o.trace_dir, &e);
     if (!st)
         st = read_keys(&o, &s.keys, &e);
     if (!st)
         st = serve(&s, &e);
     if (st)
         term_error(&e);
-    replay_close(s.calls);
-    carat_model_close(s.model);
     free_keys(&s.keys);
-    pthread_rwlock_destroy(&s.batch_lock);
+    model_found_free(&pulled);
+    config_free(&settings);
     return st ? 1 : 0;
 }
 
 const command command_serve = {
     .name = "serve",
-    .operands = "",
-    .summary = "Serve the model over HTTP: OpenAI's and Anthropic's APIs",
+    .operands = "[MODEL...]",
+    .n_operands_max = -1,
+    .summary = "Serve models over HTTP: OpenAI's and Anthropic's APIs",
     .about = "Clients find the OpenAI API at http://HOST:PORT/v1 (chat/completions, completions,\n"
              "responses, models) and the Anthropic API at http://HOST:PORT (v1/messages). "
              "/openapi.json\n"

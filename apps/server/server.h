@@ -1,44 +1,60 @@
 /* server.h - what the files of `carat serve` share.
  *
- *     serve.c      options, loading, signals, the loop that runs passes, draining
- *     http.c       connections: routes, keys, limits, bodies in, answers and streams out
+ *     serve.c      options, signals, start and end
+ *     passes.c     the loop that runs passes, draining
+ *     catalog.c    the models by name: who has one, who waits     offers.c  which there are
+ *     loader.c     the thread that loads and unloads them
+ *     served.c     one loaded model: loading, its plan, its batch
+ *     http.c       connections: keys, limits, bodies in, answers and streams out
+ *     routes.c     the table of paths and their handlers
  *     exchange.c   one request on its way from http.c to a handler, and its answer back
  *     gate.c       connections whose first header is not complete yet
  *     live.c       a running request: its jobs in the batch, and the mailbox between two threads
  *     replay.c     sampled tokens of calls       constrain.c   grammars and forced calls
  *     generate.c   requests to prompts, budgets and masks; events to answers and streams
+ *     api_embed.c  embeddings              api_ollama_info.c   models as ollama lists them
  *     info.c       models, health, props, slots, tokens
  *     metrics.c    counters and histograms     log.c  a line per request, --trace
  *     request.h known.c fields.c forms.c tools.c api_*.c answer.c jsonw.c
  *                  requests and answers as data, without connection and model
  *
- * Threads: one runs passes (serve.c), one accepts connections (gate.c), one per connection parses
- * and writes, one wakes those (live.c), one waits for signals. They share the batch, which is
- * thread-safe, the mailbox of each live, and the fields below that are atomic or under a lock.
+ * Threads: one runs passes (passes.c), one loads models (loader.c), one accepts connections
+ * (gate.c), one per connection parses and writes, one wakes those (live.c), one waits for signals.
+ * They share the batches, which are thread-safe, the mailbox of each live, and the fields below
+ * that are atomic or under a lock.
  */
 #ifndef APPS_SERVER_SERVER_H
 #define APPS_SERVER_SERVER_H
 
 #include "apps/cache_options.h"
 #include "apps/device_options.h"
+#include "apps/config.h"
 #include "apps/draft_options.h"
+#include "apps/hub_options.h"
 #include "apps/kv_options.h"
-#include "apps/server/answer.h"
+#include "apps/sample_options.h"
 #include "apps/server/metrics.h"
-#include "apps/server/replay.h"
+#include "apps/server/passes.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
 typedef struct serve_options {
-    const char *model, *host, *api_key, *api_key_file, *cors, *alias, *trace_dir, *isa, *log;
+    option_list model, models;
+    char *const *words; /* operands: models, too */
+    int n_words;
+    const char *system; /* in conversations without one of their own; NULL: none */
+    const char *host, *api_key, *api_key_file, *cors, *alias, *trace_dir, *isa, *log, *keep_alive;
     kv_options kv;
     device_options where;
     int64_t port, n_ctx, chunk, threads, parallel, queue, max_body, connections, timeout_s, drain_s,
-        ping_s, think_max, stall_ms;
+        ping_s, think_max, stall_ms, max_loaded, memory_mb, load_wait_s, responses, responses_mb;
     cache_options cache;
     draft_options draft;
-    bool lenient, think, no_think, exact, reference, no_mmap, overcommit;
+    hub_options hub;
+    sample_options sample; /* where a request does not say */
+    config_options config;
+    bool lenient, think, no_think, exact, reference, no_mmap, overcommit, store;
 } serve_options;
 
 typedef struct api_keys {
@@ -64,21 +80,9 @@ typedef struct server {
     bool loopback; /* only this machine can connect */
     atomic_int state;
 
-    /* Constant once the state is ready. */
-    carat_model *model;
-    carat_model_info info;
-    answer_model names;
-    request_limits limits;
-    carat_session_options session; /* of every slot */
-    carat_memory_plan plan;
-    int32_t n_ctx, n_slots;
-    int32_t thought_open, thought_close; /* ids of chat markers, -1: none */
-    int32_t ends[16], n_ends;            /* ids that end a turn */
-    replay *calls;
-    /* Readers use the batch; the writer opens and closes it. NULL: not open. */
-    pthread_rwlock_t batch_lock;
-    carat_batch *batch;
-
+    struct catalog *catalog; /* catalog.h: the models */
+    struct stored *stored;   /* stored.h: kept responses; NULL: none are kept */
+    passes passes;           /* passes.h: their batches take turns */
     ringer bells;
     atomic_int n_active;     /* requests being answered */
     atomic_llong body_bytes; /* of all bodies held in memory */
@@ -86,6 +90,7 @@ typedef struct server {
     metrics m;
 } server;
 
+struct answer;   /* answer.h */
 struct exchange; /* exchange.h */
 
 /* ---- log.c ---- */
@@ -97,7 +102,8 @@ typedef struct trace_prompt {
     const int32_t *ids, *sampled;
     int64_t n, n_sampled;
 } trace_prompt;
-void trace_write(const struct exchange *x, const answer *a, const trace_prompt *p, int32_t n);
+void trace_write(const struct exchange *x, const struct answer *a, const trace_prompt *p,
+                 int32_t n);
 
 /* ---- serve.c ---- */
 

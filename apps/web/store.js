@@ -1,84 +1,200 @@
 /* store.js - conversations in localStorage, which all tabs of the browser share.
  *
- *     carat.chat.ID          {id, title, at, system, leaf}
- *
+ *     carat.chat.ID          {id, title, at, system, model, leaf}
  *     carat.msg.ID.MESSAGE   {id, parent, at, role, content, ...}
  *
  * A conversation is a tree: editing a message or regenerating an answer adds a sibling. The page
  * shows the path from a root to `leaf`. Each message has its own key, which only the tab that
  * made the message writes. So no tab overwrites a message of another; storage events tell the
- * other tabs. */
+ * other tabs.
+ *
+ * Nothing is lost in silence. A value for which the browser has no room stays in this tab, and the
+ * page says so until it has been written. An entry that cannot be read is left as it is. What is
+ * read, from here or from a file, passes cleanChat and cleanMessage, so the rest of the page may
+ * trust the types of its fields. */
 
 const store = {
-  read(key, fallback) {
+  unsaved: new Map() /* key -> text for which there was no room; it hides what is stored */,
+  damaged: new Map() /* key -> text that is no value */,
+
+  raw(key) {
+    if (this.unsaved.has(key)) return this.unsaved.get(key);
     try {
-      const text = localStorage.getItem('carat.' + key);
-      return text === null ? fallback : JSON.parse(text);
+      return localStorage.getItem('carat.' + key);
     } catch {
+      return null;
+    }
+  },
+  read(key, fallback) {
+    const text = this.raw(key);
+    if (text === null) return fallback;
+    try {
+      return JSON.parse(text);
+    } catch {
+      this.damaged.set(key, text);
       return fallback;
     }
   },
-  write(key, value) {
+  /* Writes, or returns false. */
+  put(key, text) {
     try {
-      localStorage.setItem('carat.' + key, JSON.stringify(value));
+      localStorage.setItem('carat.' + key, text);
+      this.unsaved.delete(key);
       return true;
     } catch {
-      toast('This browser has no room left: delete or export conversations.');
       return false;
     }
   },
+  write(key, value) {
+    const text = JSON.stringify(value);
+    if (!this.put(key, text)) this.unsaved.set(key, text);
+    showStorage();
+  },
   drop(key) {
+    this.unsaved.delete(key);
+    this.damaged.delete(key);
     try {
       localStorage.removeItem('carat.' + key);
     } catch {
       /* no storage */
     }
   },
+  /* There may be room now. */
+  retry() {
+    for (const [key, text] of [...this.unsaved]) if (!this.put(key, text)) break;
+    showStorage();
+  },
   keys(prefix) {
-    const out = [];
+    const out = new Set([...this.unsaved.keys()].filter((key) => key.startsWith(prefix)));
     try {
       for (let i = 0; i < localStorage.length; i++) {
         const key = localStorage.key(i);
-        if (key.startsWith('carat.' + prefix)) out.push(key.slice(6));
+        if (key.startsWith('carat.' + prefix)) out.add(key.slice(6));
       }
     } catch {
       /* no storage */
     }
-    return out;
+    return [...out];
   },
 };
 
+/* ---- What a record may be ---- */
+
+const MAX_TEXT = 5e6; /* characters; browsers keep about as much in all */
+const MAX_FILES = 20;
+const isId = (id) => typeof id === 'string' && /^[\w-]{1,64}$/.test(id);
+const textOr = (x, max, other) => (typeof x === 'string' ? x.slice(0, max) : other);
+const numberOr = (x, other) => (typeof x === 'number' && Number.isFinite(x) ? x : other);
+const listOf = (x) => (Array.isArray(x) ? x : []);
+
+/* A message with fields of the right types, or null. */
+function cleanMessage(m) {
+  if (!m || typeof m !== 'object' || !isId(m.id)) return null;
+  if (!['user', 'assistant', 'tool'].includes(m.role)) return null;
+  if (m.content !== undefined && m.content !== null && typeof m.content !== 'string') return null;
+  const out = {
+    id: m.id,
+    parent: isId(m.parent) ? m.parent : null,
+    at: numberOr(m.at, 0),
+    role: m.role,
+    content: textOr(m.content, MAX_TEXT, ''),
+  };
+  for (const key of ['reasoning', 'error', 'finish', 'tool_call_id', 'model'])
+    if (typeof m[key] === 'string' && m[key]) out[key] = m[key].slice(0, MAX_TEXT);
+  if (m.edited === true) out.edited = true;
+  if (numberOr(m.thought_ms, 0) > 0) out.thought_ms = m.thought_ms;
+  const files = listOf(m.files)
+    .filter((f) => f && typeof f.name === 'string' && typeof f.text === 'string')
+    .slice(0, MAX_FILES)
+    .map((f) => ({ name: f.name.slice(0, 200), text: f.text.slice(0, MAX_TEXT) }));
+  if (files.length) out.files = files;
+  const calls = listOf(m.calls)
+    .filter((c) => c && typeof c === 'object')
+    .map((c) => ({
+      id: textOr(c.id, 200, ''),
+      name: textOr(c.name, 200, ''),
+      arguments: textOr(c.arguments, MAX_TEXT, ''),
+    }));
+  if (calls.length) out.calls = calls;
+  if (m.stats && typeof m.stats === 'object') {
+    out.stats = { why: textOr(m.stats.why, 200, '') };
+    for (const key of ['prompt', 'generated', 'cached', 'thinking', 'rate', 'first'])
+      out.stats[key] = Math.max(0, numberOr(m.stats[key], 0));
+  }
+  return out;
+}
+
+/* The record of a conversation, without messages, or null. */
+function cleanChat(record) {
+  if (!record || typeof record !== 'object' || !isId(record.id)) return null;
+  return {
+    id: record.id,
+    title: textOr(record.title, 200, ''),
+    at: numberOr(record.at, 0),
+    system: textOr(record.system, MAX_TEXT, ''),
+    model: textOr(record.model, 200, ''),
+    leaf: isId(record.leaf) ? record.leaf : null,
+  };
+}
+
 const newId = () => Date.now().toString(36) + Math.random().toString(36).slice(2, 8);
-const newChat = () => ({
-  id: newId(),
-  title: '',
-  at: Date.now(),
-  system: '',
-  leaf: null,
-  messages: new Map(),
-  children: new Map(),
+const chatOf = (record) => Object.assign({}, record, { messages: new Map(), children: new Map() });
+const newChat = () =>
+  chatOf({ id: newId(), title: '', at: Date.now(), system: '', model: '', leaf: null });
+const recordOf = ({ id, title, at, system, model, leaf }) => ({
+  id,
+  title,
+  at,
+  system,
+  model,
+  leaf,
 });
 
 /* ---- The tree ---- */
 
 /* Adds m, or replaces the message of the same id. */
 function addMessage(c, m) {
+  const old = c.messages.get(m.id);
+  if (old) removeFrom(c, old);
   const parent = m.parent || '',
     list = c.children.get(parent) || [];
-  const at = list.findIndex((x) => x.id === m.id);
-  if (at >= 0) list[at] = m;
-  else list.push(m);
-  list.sort((a, b) => a.at - b.at || (a.id < b.id ? -1 : 1));
+  list.push(m);
+  if (list.length > 1) list.sort((a, b) => a.at - b.at || (a.id < b.id ? -1 : 1));
   c.children.set(parent, list);
   c.messages.set(m.id, m);
 }
 
-function dropMessage(c, m) {
+function removeFrom(c, m) {
   const list = c.children.get(m.parent || '');
   c.messages.delete(m.id);
   list.splice(list.indexOf(m), 1);
+}
+
+function dropMessage(c, m) {
+  removeFrom(c, m);
   if (c.leaf === m.id) c.leaf = m.parent;
   store.drop('msg.' + c.id + '.' + m.id);
+}
+
+/* Messages without a way to a root, because a parent is missing or its own descendant, become roots. */
+function mendTree(c) {
+  const good = new Set(); /* those with a way to a root */
+  for (const m of [...c.messages.values()]) {
+    const path = new Set();
+    let x = m;
+    for (; x && !good.has(x) && !path.has(x); x = c.messages.get(x.parent)) path.add(x);
+    const last = x && path.has(x) ? x : [...path].at(-1);
+    if (!good.has(x) && last && last.parent) {
+      removeFrom(c, last);
+      last.parent = null;
+      addMessage(c, last);
+    }
+    for (const y of path) good.add(y);
+  }
+  if (!c.messages.has(c.leaf)) {
+    const root = (c.children.get('') || []).at(-1);
+    c.leaf = root ? newestLeaf(c, root).id : null;
+  }
 }
 
 /* The messages from the root to the message leaf. */
@@ -105,77 +221,59 @@ function newestLeaf(c, m) {
 
 /* ---- Reading and writing ---- */
 
-const isMessage = (m) =>
-  m && typeof m === 'object' && typeof m.id === 'string' && typeof m.role === 'string';
-
 /* The old format: one record per conversation, with a list of messages. */
 function listToTree(record) {
   return record.messages.map((old, k) =>
-    Object.assign({}, old, { id: 'm' + k, parent: k ? 'm' + (k - 1) : null, at: record.at + k }),
+    Object.assign({}, old, {
+      id: 'm' + k,
+      parent: k ? 'm' + (k - 1) : null,
+      at: numberOr(record.at, 0) + k,
+    }),
   );
 }
 
-/* Converts an old record in the storage. If there is no room, changes nothing and returns false. */
+/* Converts an old record in the storage. */
 function splitRecord(record) {
-  const messages = listToTree(record),
-    written = [];
+  const messages = listToTree(record).map(cleanMessage).filter(Boolean);
   store.drop('chat.' + record.id); /* frees its room */
-  for (const m of messages) {
-    const key = 'msg.' + record.id + '.' + m.id;
-    if (store.write(key, m)) written.push(key);
-    else break;
+  for (const m of messages) store.write('msg.' + record.id + '.' + m.id, m);
+  const leaf = messages.length ? messages.at(-1).id : null;
+  store.write('chat.' + record.id, Object.assign(cleanChat(record), { leaf }));
+}
+
+/* The record of a conversation, or null. An entry that is no record counts as damaged. */
+function readRecord(id) {
+  const key = 'chat.' + id,
+    value = store.read(key, null);
+  if (value && Array.isArray(value.messages) && value.id === id && isId(id)) {
+    splitRecord(value);
+    return readRecord(id);
   }
-  const { id, title, at, system } = record,
-    leaf = messages.length ? messages.at(-1).id : null;
-  if (
-    written.length === messages.length &&
-    store.write('chat.' + id, { id, title, at, system, leaf })
-  )
-    return true;
-  for (const key of written) store.drop(key);
-  store.write('chat.' + id, record);
-  return false;
+  const record = cleanChat(value);
+  if (record && record.id === id) return record;
+  if (store.raw(key) !== null) store.damaged.set(key, store.raw(key));
+  return null;
 }
 
 function loadChat(id) {
-  let record = store.read('chat.' + id, null),
-    list = [];
-  if (record && Array.isArray(record.messages)) {
-    if (!splitRecord(record)) list = listToTree(record);
-    record = Object.assign({}, record, {
-      messages: undefined,
-      leaf: 'm' + (record.messages.length - 1),
-    });
-  }
+  const record = readRecord(id);
   if (!record) return null;
-  const c = newChat();
-  for (const key of ['title', 'at', 'system', 'leaf']) if (record[key]) c[key] = record[key];
-  c.id = id;
-  for (const m of list) addMessage(c, m);
+  const c = chatOf(record);
   for (const key of store.keys('msg.' + id + '.')) {
-    const m = store.read(key, null);
-    if (isMessage(m)) addMessage(c, m);
+    const m = cleanMessage(store.read(key, null));
+    if (m && key === 'msg.' + id + '.' + m.id) addMessage(c, m);
+    else if (store.raw(key) !== null) store.damaged.set(key, store.raw(key));
   }
-  if (!c.messages.has(c.leaf)) {
-    const root = (c.children.get('') || []).at(-1);
-    c.leaf = root ? newestLeaf(c, root).id : null;
-  }
+  mendTree(c);
+  showStorage();
   return c;
 }
 
 /* Writes the record of a conversation, and its messages too if another tab has deleted them. */
 function saveChat(c) {
   if (!c.messages.size && !c.system) return;
-  const old = store.read('chat.' + c.id, null),
-    gone = old === null;
-  if (old && Array.isArray(old.messages) && !splitRecord(old)) return;
-  store.write('chat.' + c.id, {
-    id: c.id,
-    title: c.title,
-    at: c.at,
-    system: c.system,
-    leaf: c.leaf,
-  });
+  const gone = store.raw('chat.' + c.id) === null;
+  store.write('chat.' + c.id, recordOf(c));
   if (gone)
     for (const m of c.messages.values()) if (!m.writing) store.write('msg.' + c.id + '.' + m.id, m);
   chats.set(c.id, { id: c.id, title: c.title, at: c.at });
@@ -190,23 +288,15 @@ function eraseChat(id) {
   chats.delete(id);
   store.drop('chat.' + id);
   for (const key of store.keys('msg.' + id + '.')) store.drop(key);
+  store.retry();
 }
 
 /* The entries of the list of conversations. */
 function readChats() {
   const all = new Map();
   for (const key of store.keys('chat.')) {
-    const record = store.read(key, null);
-    if (!record || typeof record.id !== 'string') continue;
-    if (Array.isArray(record.messages)) splitRecord(record);
-    all.set(record.id, {
-      id: record.id,
-      title: String(record.title || ''),
-      at: Number(record.at) || 0,
-    });
+    const record = readRecord(key.slice(5));
+    if (record) all.set(record.id, { id: record.id, title: record.title, at: record.at });
   }
-  store.drop('index');
   return all;
 }
-
-const chats = readChats(); /* id -> {id, title, at} */

@@ -156,17 +156,30 @@ typedef join_shape<32, 8, 16, 16> join_some;     /* few blocks: many threads for
 typedef join_shape<32, 8, 72, 8> join_many;      /* hundreds of parts: all loads in flight */
 typedef join_shape<128, 8, 24, 24> join_rotated; /* groups of 128 columns, rotated back */
 
+/* The gate of column i of a head, if there are gates. */
+DEV const float *gates_of(const gate_args &by, int r, int h, int i)
+{
+    return by.gate.at + r * by.gate.stride + (int64_t)h * by.gate_head + (by.share == 1 ? i : 0);
+}
+DEV float gate_value(const gate_args &by, float x)
+{
+    enum { SOFTPLUS = 2, SIGMOID = 3 }; /* act_kind */
+    return by.act == SIGMOID ? act_of<SIGMOID>(x) : act_of<SOFTPLUS>(x);
+}
+
 /* Joins the partial results of a row's chunks into o[r, h], rotates it back where values are stored
- * rotated, and writes its int8 copy if q is given. A column has SUMS sums, of every eighth chunk
- * each, added in order: the bits depend on the row's chunks alone, not on SHAPE.
+ * rotated, multiplies it by gates, and writes its int8 copy if q is given. A column has SUMS sums,
+ * of every eighth chunk each, added in order: the bits depend on the row's chunks alone, not on
+ * SHAPE.
  * grid:   COLUMNS of a head x head x row; GROUPS x COLUMNS threads
  * shared: a weight per chunk; the sums of each column
  * bound:  latency; at long contexts reading the parts, 1 / chunk of the keys' own bytes */
 template <class SHAPE>
-__global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::BLOCKS)
-    combine_kernel(chunk_args x, dev_quant q, bool back)
+__global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::BLOCKS) combine_kernel(join_args j)
 {
+    const chunk_args &x = j.x;
     const attend_args &a = x.a;
+    const dev_quant &q = j.q;
     constexpr int COLUMNS = SHAPE::COLUMNS, GROUPS = SHAPE::GROUPS, AHEAD = SHAPE::AHEAD;
     constexpr int OWN = SUMS / GROUPS, THREADS = SHAPE::THREADS, ROUND = SHAPE::ROUND;
     __shared__ float weight[PARTS_MAX], top_of[GROUPS * COLUMNS / 32], total_of[WEIGHERS];
@@ -182,6 +195,9 @@ __global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::BLOCKS)
         total_of[c0] = 0;
     grid_wait(); /* the step was uploaded before the pass; the parts are new */
     const float *part = part_at(a, x.parts, r, h, 0), *end = part + d;
+    const float *gate = gates_of(j.by, r, h, j.back ? i0 + 4 * lane : i);
+    bool gated = j.by.gate.at && mine == 0 && i < d;
+    float g = gated && !j.back ? *gate : 0;
     /* One thread computes a chunk's weight: its two floats share no line with another chunk's. */
     float top = -INFINITY, total = 0;
     if (c0 < n) {
@@ -236,7 +252,8 @@ __global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::BLOCKS)
 #pragma unroll
         for (int k = 0; k < ROUND; k++)
             if (c + k * GROUPS < n)
-                v[(AHEAD + k) % OWN] = fma_rn(next[k], weight[c + k * GROUPS], v[(AHEAD + k) % OWN]);
+                v[(AHEAD + k) % OWN] =
+                    fma_rn(next[k], weight[c + k * GROUPS], v[(AHEAD + k) % OWN]);
     }
 #pragma unroll
     for (int k = 0; k < OWN; k++)
@@ -249,7 +266,7 @@ __global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::BLOCKS)
         sum /= total;
     }
     float *o = a.o.at + r * a.o.stride + h * d;
-    if (back) { /* d is a multiple of 128: one warp rotates a group */
+    if (j.back) { /* d is a multiple of 128: one warp rotates a group */
         if (mine == 0)
             sums[0][column] = sum;
         __syncthreads();
@@ -257,6 +274,13 @@ __global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::BLOCKS)
             return;
         float4 y = rotate_four(*(float4 *)&sums[0][4 * lane], true);
         *(float4 *)(o + i0 + 4 * lane) = y;
+        if (gated) {
+            int step = j.by.share == 1;
+            y = make_float4(gate_value(j.by, gate[0]) * y.x, gate_value(j.by, gate[step]) * y.y,
+                            gate_value(j.by, gate[2 * step]) * y.z,
+                            gate_value(j.by, gate[3 * step]) * y.w);
+            *(float4 *)(j.by.y.at + r * j.by.y.stride + h * d + i0 + 4 * lane) = y;
+        }
         if (q.q)
             quantise_four(y, q, r, h * d + i0 + 4 * lane, true);
         return;
@@ -265,30 +289,35 @@ __global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::BLOCKS)
         return;
     if (i < d)
         o[i] = sum;
+    if (gated) {
+        sum *= gate_value(j.by, g);
+        j.by.y.at[r * j.by.y.stride + h * d + i] = sum;
+    }
     if (q.q)
         quantise_warp(sum, q, r, (h * d + i) / 32);
 }
 
-template <class SHAPE>
-static void combine(cudaStream_t s, const chunk_args &x, const dev_quant &q, bool back)
+template <class SHAPE> static void combine(cudaStream_t s, const join_args &j)
 {
+    const chunk_args &x = j.x;
     const attend_args &a = x.a;
     dim3 grid((unsigned)((a.kv.head_dim + SHAPE::COLUMNS - 1) / SHAPE::COLUMNS), (unsigned)a.n_head,
               (unsigned)x.parts.n_rows);
-    LAUNCH(combine_kernel<SHAPE>, grid, dim3(SHAPE::THREADS), 0, s, x, q, back);
+    LAUNCH(combine_kernel<SHAPE>, grid, dim3(SHAPE::THREADS), 0, s, j);
 }
 
-extern "C" void cu_attend_combine(cudaStream_t s, chunk_args x, dev_quant q, bool back, int n_sm)
+extern "C" void cu_attend_combine(cudaStream_t s, join_args j, int n_sm)
 {
+    const chunk_args &x = j.x;
     int columns = join_few::COLUMNS, slices = (x.a.kv.head_dim + columns - 1) / columns;
     if (x.parts.n_chunk <= CHUNKS_FEW || slices * x.a.n_head * x.parts.n_rows > 2 * n_sm)
-        combine<join_few>(s, x, q, back);
-    else if (back)
-        combine<join_rotated>(s, x, q, back);
+        combine<join_few>(s, j);
+    else if (j.back)
+        combine<join_rotated>(s, j);
     else if (x.parts.n_chunk <= CHUNKS_SOME)
-        combine<join_some>(s, x, q, back);
+        combine<join_some>(s, j);
     else
-        combine<join_many>(s, x, q, back);
+        combine<join_many>(s, j);
 }
 
 static void launch_plain(cudaStream_t s, const chunk_args &x, int n_chunk, int n_rows)

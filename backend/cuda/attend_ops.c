@@ -6,11 +6,13 @@
  *
  * Answers: split8.cu takes two streams in heads of 256 and 512 that are not both f16; split512.cu
  * takes heads of 512 in the most common formats. GPUs of 9.0: split_hopper.cu takes f16 of answers
- * in heads of 128, 256 and 512; of prompts, flash256_hopper.cu and flash512_hopper.cu take heads of
- * 256 and 512. These two read two streams of f16 in place; of every other store expand.cu makes
- * such streams, in slices of at most slice_bytes. Each sequence of a pass has its own slices.
+ * in heads of 128, 256 and 512; of prompts, flash128_hopper.cu, flash256_hopper.cu and
+ * flash512_hopper.cu take them. These three read two streams of f16 in place; of every other store
+ * expand.cu makes such streams, in slices of at most slice_bytes. Each sequence of a pass has its
+ * own slices.
  *
- * Tiles and slices of a prompt's keys begin at multiples of 64, wherever the pass begins. A kernel
+ * Tiles of a prompt's keys begin at multiples of their length, slices at multiples of the longest
+ * tile, wherever the pass begins. A kernel
  * carries maxima, sums and results unrounded to the next slice. So a row's bits do not depend on
  * how its prompt was cut into passes.
  *
@@ -28,8 +30,7 @@ enum {
     CHUNK_WINDOW = 32,
     CHUNKS_MAX = 256,
     PART_BYTES = 160 << 20, /* of the partial results that exist at a time */
-    PART_ROWS_MIN = 8,
-    SLICE_KEYS = 64 /* slices begin at multiples of this number */
+    PART_ROWS_MIN = 8
 };
 
 static int32_t kind_of(num_type t)
@@ -115,7 +116,7 @@ attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_r
         return ATTEND_PLAIN;
     if (few_rows && by_wgmma(c, kv))
         return ATTEND_WGMMA;
-    if (few_rows || !c->hopper || d < 256)
+    if (few_rows || !c->hopper || d < 128)
         return ATTEND_TILES;
     return k == KV_F16 && v == KV_F16 && !kv->single ? ATTEND_WGMMA : ATTEND_SLICES;
 }
@@ -352,7 +353,11 @@ static void attend_few(pass *p, chunk_args x, bool split, int32_t keys, int32_t 
             cu_split8(c->stream, deal8(c, p, &x));
         else if (!wgmma)
             cu_attend_chunks(c->stream, x);
-        cu_attend_combine(c->stream, x, copy, back, c->facts.n_sm);
+        join_args join = {.x = x, .q = copy, .back = back};
+        if (x.parts.n_rows == x.a.q.rows)
+            cuda_wait_join(c, join); /* for gates */
+        else
+            cu_attend_combine(c->stream, join, c->facts.n_sm);
     }
 }
 
@@ -400,7 +405,16 @@ static key_range keys_seen(const rowset *rs, const kv_view *kv)
 
 static void wgmma(const cuda_device *c, hopper_args x)
 {
-    (x.a.kv.head_dim == 256 ? cu_flash256_hopper : cu_flash512_hopper)(c->stream, x);
+    switch (x.a.kv.head_dim) {
+    case 128:
+        cu_flash128_hopper(c->stream, x);
+        break;
+    case 256:
+        cu_flash256_hopper(c->stream, x);
+        break;
+    default:
+        cu_flash512_hopper(c->stream, x);
+    }
 }
 
 /* Neighbouring rows of a pass, on the host and on the device. */

@@ -12,7 +12,7 @@
 
 #include "backend/cuda/flash_hopper.cuh"
 
-enum { PAIRS = WGMMA_PAIRS };
+enum { PAIRS = WGMMA_PAIRS, KEYS = 64 /* of a tile */ };
 
 /* What each row of the block sees. */
 struct row_notes {

@@ -268,6 +268,7 @@ static void cuda_begin(device *d, pass *p)
     cuda_forget_waiting(c);
     c->next_shadow = 0;
     c->chosen = NULL;
+    c->sorted.id = NULL;
     if (c->broken) {
         err_set(&p->e, c->broken_why.status, "%s", c->broken_why.text);
         return;
@@ -309,6 +310,16 @@ static void cuda_begin(device *d, pass *p)
         cuda_ok(c, p, cudaEventRecord(c->step_done[turn], c->stream), "copying the step");
 }
 
+/* A pass without wanted rows ends with the stores of its last keys, which wait for an op to join. */
+static void cuda_end(device *d, pass *p)
+{
+    cuda_device *c = d->self;
+    if (pass_failed(p))
+        cuda_forget_waiting(c);
+    else
+        cuda_settle(c);
+}
+
 /* ---- Opening and closing ------------------------------------------------------------------ */
 
 static void cuda_close(device *d)
@@ -347,16 +358,16 @@ static void cuda_close(device *d)
 static cudaError_t open_launch_memory(cuda_device *c)
 {
     void *p = NULL;
-    size_t n_bytes =
-        (TICKETS + ROWS_GROUPS + ROUTER_TICKETS) * sizeof(int32_t) + ROWS_SUMS * sizeof(float);
+    size_t n_tickets = TICKETS + ROWS_GROUPS + ROUTER_TICKETS + RECUR_TICKETS;
+    size_t n_bytes = n_tickets * sizeof(int32_t) + ROWS_SUMS * sizeof(float);
     cudaError_t r = cudaMalloc(&p, n_bytes);
     if (r)
         return r;
     int32_t *ticket = p;
-    c->launch = (launch_memory){.ticket = ticket,
-                                .arrived = ticket + TICKETS,
-                                .sums = (float *)(ticket + TICKETS + ROWS_GROUPS + ROUTER_TICKETS)};
+    c->launch = (launch_memory){
+        .ticket = ticket, .arrived = ticket + TICKETS, .sums = (float *)(ticket + n_tickets)};
     c->router_ticket = c->launch.arrived + ROWS_GROUPS;
+    c->recur_ticket = c->router_ticket + ROUTER_TICKETS;
     return cudaMemsetAsync(p, 0, n_bytes, c->stream);
 }
 
@@ -417,13 +428,13 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
                           cu_flash_init(c->facts.shared_block, &c->flash_widest) |
                           cu_split_init(c->facts.shared_block, &c->split) |
                           cu_split8_init(c->facts.shared_block) |
-                          cu_split512_init(c->facts.shared_block));
+                          cu_split512_init(c->facts.shared_block) | cu_chain_init());
     c->can_hopper = c->hopper = prop.major == 9 && prop.minor == 0;
     c->shallow = SHALLOW_MEASURED;
     c->slice_bytes = SLICE_BYTES;
     if (!r && c->can_hopper)
-        r = (cudaError_t)(cu_flash256_hopper_init() | cu_flash512_hopper_init() |
-                          cu_split_hopper_init());
+        r = (cudaError_t)(cu_flash128_hopper_init() | cu_flash256_hopper_init() |
+                          cu_flash512_hopper_init() | cu_split_hopper_init());
     if (r)
         return err_set(e, E_IO, "%s: %s", c->name, cudaGetErrorString(r));
     return OK;
@@ -470,6 +481,7 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .reserve_bytes = RESERVE_BYTES,
         .failed = cuda_failed,
         .begin = cuda_begin,
+        .end = cuda_end,
         .replay = cuda_replay,
         .recorded = cuda_recorded,
         .close = cuda_close,

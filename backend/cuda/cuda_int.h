@@ -26,8 +26,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Rows of answers take the kernels of few rows, and do not depend on their neighbours. Products take
- * LAUNCH_ROWS of them at a time, experts and routers FEW_ROWS. */
+/* Rows of answers take the kernels of few rows, and do not depend on their neighbours. Products
+ * take LAUNCH_ROWS of them at a time, experts and routers FEW_ROWS. */
 enum { FEW_ROWS = 64, LAUNCH_ROWS = 128, TILE_ROWS = 16, GROUP = 32, UNIT = 8 };
 
 /* ---- Weights ------------------------------------------------------------------------------ */
@@ -239,14 +239,29 @@ typedef struct head_job {
     dev_mat y, x;         /* y = rms_norm(x) w per head (if norm), turned (if inv_freq) */
     dev_mat bare;         /* also rms_norm(x) without w, as large as y; at NULL: none */
     int32_t heads, store; /* store: 1 y as keys, 2 y as values, 3 y as keys and bare as values */
+    int32_t x_head;       /* floats from head to head of x */
     const float *w, *inv_freq;
+    int32_t n_pairs; /* that turn: (i, i + n_pairs) */
+    float factor;    /* of cosines and sines */
     float eps;
     bool norm;
     float *rotated; /* a copy of y, its groups of 128 rotated, row after row; or NULL */
 } head_job;
-/* One to HEAD_JOBS jobs of equal rows and head sizes, a multiple of 256. */
+/* One to HEAD_JOBS jobs of equal head sizes. */
 enum { HEAD_JOBS = 3 };
 void cu_heads(cudaStream_t s, const head_job *job, int n, dev_kv kv, dev_step st);
+/* Does it take heads of this size? A multiple of 256, or 128. */
+static inline bool heads_take(int32_t n)
+{
+    return n == 128 || (n % 256 == 0 && n <= 2048);
+}
+/* Can it turn n_pairs pairs of such a head? Both halves of a pair are in one thread, or in lanes of
+ * one warp. */
+static inline bool heads_turn(int32_t n, int32_t n_pairs, float factor)
+{
+    bool lanes = n_pairs == 4 || n_pairs == 8 || n_pairs == 16 || n_pairs == 32 || n_pairs == 64;
+    return (n >= 256 && 2 * n_pairs == n && factor == 1) || (lanes && 2 * n_pairs <= n);
+}
 /* rope.cu */
 typedef struct rope_args {
     dev_mat x;
@@ -265,6 +280,7 @@ typedef struct conv_args {
     const float *taps; /* [channels][n_taps] */
     recur_shape v;
     dev_recur st;
+    bool chain; /* no row of the pass is in a tree */
 } conv_args;
 void cu_conv(cudaStream_t s, conv_args a);
 typedef struct delta_args {
@@ -272,10 +288,32 @@ typedef struct delta_args {
     const float *gate_a, *gate_dt;
     recur_shape v;
     dev_recur st;
-    float *q, *k, *gates; /* [rows, n_k, dk], the same, [rows, n_v, 2] */
+    float *q, *k, *gates; /* [n_k, rows, dk], the same, [n_v, rows, 2] */
 } delta_args;
 void cu_delta(cudaStream_t s, delta_args a);
+void cu_delta_rows(cudaStream_t s, delta_args a); /* q, k and gates alone */
+/* recur_chain.cu: the same of chains, for shapes that it knows; y of cu_conv without what it leaves
+ * in the store, false: not this shape. */
+bool cu_chain_knows(const recur_shape *v);
+void cu_delta_chain(cudaStream_t s, delta_args a);
+bool cu_conv_run(cudaStream_t s, const conv_args *a);
+int cu_chain_init(void);
 bool cu_delta_knows(int32_t dk);
+/* recur_unit.cu: a layer of answers from its convolution to the gate; chains alone. ticket:
+ * [n_seqs][n_k] zeros, and again after the launch. */
+enum { RECUR_KEY_HEADS = 64, RECUR_TICKETS = 64 * RECUR_KEY_HEADS };
+typedef struct unit_args {
+    dev_mat y, x, z, a, b;
+    const float *taps, *gate_a, *gate_dt, *norm;
+    float eps;
+    recur_shape v;
+    dev_recur st;
+    dev_quant q; /* the copy of y */
+    int32_t *ticket;
+} unit_args;
+bool cu_unit_knows(const recur_shape *v);
+void cu_unit(cudaStream_t s, unit_args a);
+void cu_gated(cudaStream_t s, unit_args a); /* norm and gate alone, x: the rule's output */
 typedef struct settle_args { /* several stores of one shape */
     dev_recur_base base[RECUR_STORES];
     dev_recur_seq seq;
@@ -303,7 +341,8 @@ void cu_pack(cudaStream_t s, packed w, int type, const void *file_bytes, size_t 
 void cu_unpack_bf16(cudaStream_t s, packed w, int32_t first_row, int32_t n_rows, uint16_t *to);
 pack_sizes cu_pack_sizes(int kind);
 /* matmul_float.cu */
-void cu_matmul_float(cudaStream_t s, dev_mat y, dev_mat x, packed w);
+/* prompt: by the order of sums of prompts */
+void cu_matmul_float(cudaStream_t s, dev_mat y, dev_mat x, packed w, bool prompt);
 void cu_expert_float(cudaStream_t s, dev_mat y, dev_mat x, int32_t x_heads, const int32_t *id,
                      int32_t k, packed w, const packed *up, int32_t up_row, int32_t n_out);
 /* Products of int8 activations with weights of blocks: the part that all kernels share. */
@@ -332,16 +371,22 @@ typedef struct expert_product {
     int32_t k;
     bool x_per_pair;
     bool chosen; /* the preceding gated product had the same choice: readable before grid_wait */
+    /* One row: the last pair is the shared expert, whose weights have the layout and shape of an
+     * expert's. `shared_warps` of its down product: matmul_one.cu's order. 0: no such pair. */
+    int32_t shared_warps;
+    packed shared, shared_up;
 } expert_product;
 void cu_product_vec(cudaStream_t s, expert_product a); /* any number of rows, one at a time */
+int cu_product_warps(const packed *w); /* of a tile, in a product without a gate */
 /* 2 rows and more, LAUNCH_ROWS to a launch, no experts; one to ONE_JOBS products of the first job's
  * x, or one gated unit. */
-enum { ONE_JOBS = 3 };
+enum { ONE_JOBS = 4 };
 int cu_rows_init(void);
 /* The cut of a product: tiles of a warp, warps of a block, parts of a tile abreast; x: activations
  * are staged for so many steps, or as a whole (ROWS_WHOLE); spread: the other parts follow in
- * turns, or have blocks of their own; piece: rows of a block, 8, 16 or 32. Benches may force fields (0: free) and ask for the last cut;
- * it is all 0 if a product since could not be cut so, and was not launched. */
+ * turns, or have blocks of their own; piece: rows of a block, 8, 16 or 32. Benches may force fields
+ * (0: free) and ask for the last cut; it is all 0 if a product since could not be cut so, and was
+ * not launched. */
 enum { ROWS_WHOLE = 5, ROWS_TOGETHER = 1, ROWS_SPREAD };
 typedef struct rows_cut {
     int32_t tiles, warps, abreast, x, spread, piece;
@@ -389,8 +434,9 @@ void cu_count_different(cudaStream_t s, const float *a, const float *b, size_t n
 /* matmul_mma.cu: many rows */
 void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w);
 int cu_mma_init(void);
-/* Pairs (row, expert) sorted by expert, on the device: order [pairs], tiles [cu_expert_tiles] of 16
- * bytes, n_tiles [1]. */
+/* Pairs (row, expert) sorted by expert, on the device: order [pairs], tiles [cu_expert_tiles] of
+ * EXPERT_TILE_BYTES, n_tiles [1]. */
+enum { EXPERT_TILE_BYTES = 16 };
 typedef struct expert_lists {
     int32_t *order, *n_tiles;
     void *tiles;
@@ -416,6 +462,9 @@ typedef struct router_args {
     float *share;
     int32_t k;
     int32_t *ticket; /* [ROUTER_TICKETS] zeros, and again after the launch */
+    /* One row: also share[k] = sigmoid(factor . x), factor a row of w's kind, or 1 without it. */
+    bool shared;
+    const uint8_t *factor;
 } router_args;
 void cu_router(cudaStream_t s, router_args a);
 void cu_expert_join(cudaStream_t s, dev_mat y, const float *part, const float *share, int32_t k);
@@ -450,8 +499,8 @@ typedef struct chunk_parts {
     int32_t row0, n_rows;
     int32_t chunk;   /* keys per chunk, a power of two */
     int32_t n_chunk; /* chunks of a row that `at` has room for */
-    /* 0: chunks of `chunk` keys. Otherwise a row's chunks are so many turns long that it has at most
-     * `most` of them, and one: split512.cu, split_hopper.cu */
+    /* 0: chunks of `chunk` keys. Otherwise a row's chunks are so many turns long that it has at
+     * most `most` of them, and one: split512.cu, split_hopper.cu */
     int32_t most, turn;
     int32_t shallow; /* rows of at most so many keys keep chunks of `chunk` keys, all the same */
 } chunk_parts;
@@ -462,8 +511,21 @@ typedef struct chunk_args {
 /* attend.cu: any shape. cu_attend: all rows, whole; cu_attend_chunks: few rows, by chunks. */
 void cu_attend(cudaStream_t s, attend_args a);
 void cu_attend_chunks(cudaStream_t s, chunk_args x);
-/* back: the values were rotated, and the result is to be rotated back. */
-void cu_attend_combine(cudaStream_t s, chunk_args x, dev_quant q, bool back, int n_sm);
+/* Gates of attention: y[r, h, i] = act(gate[r, h, i / share]) o[r, h, i]. */
+typedef struct gate_args {
+    dev_mat y, gate;          /* gate.at NULL: none */
+    int32_t gate_head, share; /* floats from head to head of gate; head_dim, or 1 */
+    int32_t act;              /* act_kind: softplus or sigmoid */
+} gate_args;
+/* Joins chunks. q: the copy of o, or, with gates, of y. back: the values were rotated, and the
+ * result is to be rotated back. */
+typedef struct join_args {
+    chunk_args x;
+    gate_args by;
+    dev_quant q;
+    bool back;
+} join_args;
+void cu_attend_combine(cudaStream_t s, join_args j, int n_sm);
 int cu_attend_init(int shared_max);
 /* How split.cu and split8.cu deal a tile's chunks to blocks. */
 typedef struct tile_deal {
@@ -510,8 +572,8 @@ typedef struct split512_args {
 void cu_split512(cudaStream_t s, split512_args x);
 int cu_split512_stages(dev_kv kv, int largest);
 int cu_split512_init(int largest);
-/* split_hopper.cu: the same in f16 on GPUs of capability 9.0 alone: heads of 128, 256 and 512, or one
- * stream of heads of 512. */
+/* split_hopper.cu: the same in f16 on GPUs of capability 9.0 alone: heads of 128, 256 and 512, or
+ * one stream of heads of 512. */
 enum { WGMMA_PAIRS = 64, WGMMA_TURN = 64 }; /* of a block; keys of a tile */
 enum { SHALLOW_MEASURED = -1 };
 typedef struct wgmma_args {
@@ -525,7 +587,8 @@ int cu_split_hopper_init(void);
 /* flash.cu: many rows on tensor cores, the same heads and formats, at most *widest. */
 void cu_flash(cudaStream_t s, attend_args a);
 int cu_flash_init(int largest, int *widest);
-enum { SLICE_CARRY = 5 };
+/* Slices begin at multiples of SLICE_KEYS, the longest tile. */
+enum { SLICE_CARRY = 5, SLICE_KEYS = 128 };
 /* Which keys a kernel of flash*_hopper.cu takes at a time. Between the slices of a row, o holds its
  * sum of values, not yet divided, and `carry` the rest. */
 typedef struct attend_slice {
@@ -533,28 +596,33 @@ typedef struct attend_slice {
                               and values lie in the store */
     int32_t values_room; /* k without v: values lie in the store, in a line, and this is the number
                             of rows from head to head */
-    int32_t from, until; /* numbers of keys; from a multiple of 64; until too, but in the last */
+    int32_t from, until; /* numbers of keys; from a multiple of SLICE_KEYS; until too, but in the
+                            last */
     bool first, last;    /* of its rows */
     float *carry; /* [rows, heads][SLICE_CARRY]: largest score; sums of exponentials of the four
                      threads that share a row */
 } attend_slice;
-/* The same for f16 in two streams, heads of 256 and 512, on GPUs of capability 9.0, and on those
- * alone. */
+/* The same for f16 in two streams, heads of 128, 256 and 512, on GPUs of capability 9.0, and on
+ * those alone. */
 typedef struct hopper_args {
     attend_args a;
     attend_slice slice;
 } hopper_args;
+void cu_flash128_hopper(cudaStream_t s, hopper_args x);
 void cu_flash256_hopper(cudaStream_t s, hopper_args x);
 void cu_flash512_hopper(cudaStream_t s, hopper_args x);
+int cu_flash128_hopper_init(void);
 int cu_flash256_hopper_init(void);
 int cu_flash512_hopper_init(void);
 /* expand.cu: keys and values of indices [from, until) of one sequence as two streams of f16, as
- * attend_slice has them; heads of 256 and 512. Rotated ones stay rotated, but of one stream. */
+ * attend_slice has them; heads of 128, 256 and 512. Rotated ones stay rotated, but of one stream.
+ */
 typedef struct expand_args {
     dev_kv kv;
     dev_step st;
     int32_t seq;
-    int32_t start, from, until; /* start: the index that lies first; a multiple of 64, <= from */
+    int32_t start, from, until; /* start: the index that lies first; a multiple of SLICE_KEYS,
+                                   <= from */
     int32_t room;               /* keys from one head to the next */
     uint16_t *k, *v; /* v NULL: one stream of f16, whose values are good where they are */
 } expand_args;
@@ -586,10 +654,19 @@ typedef struct shadow {
     dev_quant quant;
 } shadow;
 
+/* The pairs of a prompt's rows and experts, sorted: the products of an expert's input and of its
+ * output read the same lists. id NULL: none, or one of them was overwritten. */
+typedef struct sorted_pairs {
+    const int32_t *id;
+    int32_t n, n_expert;
+    expert_lists lists;
+} sorted_pairs;
+
 /* fuse.c: ops that were called and are not launched yet. */
 typedef struct waiting {
     residual_args residual;
-    bool has_residual, has_store;
+    join_args join;
+    bool has_residual, has_store, has_join;
     int32_t n_products, n_jobs;
     one_product product[ONE_JOBS];
     head_job job[HEAD_JOBS];
@@ -627,9 +704,9 @@ typedef struct cuda_device {
     int32_t flash_widest; /* head sizes for flash.cu */
     split_limits split;
     bool can_hopper, hopper; /* files *_hopper.cu run here; they are used */
-    int32_t shallow; /* answers' rows of at most so many keys go to split.cu instead; checks and
-                        benches set it, otherwise it is SHALLOW_MEASURED */
-    size_t slice_bytes;      /* of keys and values that expand.cu makes at a time */
+    int32_t shallow;    /* answers' rows of at most so many keys go to split.cu instead; checks and
+                           benches set it, otherwise it is SHALLOW_MEASURED */
+    size_t slice_bytes; /* of keys and values that expand.cu makes at a time */
     _Atomic uint64_t n_bytes; /* allocated */
     /* The step block: one device buffer, and pinned buffers it is filled from in turn. */
     char *step_at, *step_host[STEP_BUFFERS];
@@ -649,15 +726,17 @@ typedef struct cuda_device {
     shadow shadows[SHADOWS];
     int32_t next_shadow;
     waiting wait;
+    sorted_pairs sorted;
     const int32_t *chosen; /* the choice of experts of the last gated product */
-    launch_memory launch; /* its ticket: the first of TICKETS, given out in turn */
+    launch_memory launch;  /* its ticket: the first of TICKETS, given out in turn */
     uint32_t next_ticket;
     int32_t *router_ticket; /* [ROUTER_TICKETS] */
-    cuda_blas *blas; /* NULL: no cuBLASLt here */
-    void *bounce;    /* pinned, for small downloads */
-    cuda_pins *pins; /* page-locked memory for snapshots */
-    uint32_t *maxima;  /* [SIFT_ROWS][SIFT_BLOCKS] */
-    sift_result *sift; /* [SIFT_ROWS] pinned: kernels write it, the host reads it */
+    int32_t *recur_ticket;  /* [RECUR_TICKETS] */
+    cuda_blas *blas;        /* NULL: no cuBLASLt here */
+    void *bounce;           /* pinned, for small downloads */
+    cuda_pins *pins;        /* page-locked memory for snapshots */
+    uint32_t *maxima;       /* [SIFT_ROWS][SIFT_BLOCKS] */
+    sift_result *sift;      /* [SIFT_ROWS] pinned: kernels write it, the host reads it */
     graph_slot graphs[GRAPHS];
     graph_slot *recording;
     uint64_t graph_clock;
@@ -695,12 +774,15 @@ void cuda_wait_residual(cuda_device *c, residual_args a);
 bool cuda_wait_head(cuda_device *c, head_job j, dev_step st); /* false: the caller launches it */
 void cuda_wait_product(cuda_device *c, one_product a);        /* of few rows */
 void cuda_products(cuda_device *c, const one_product *job, int32_t n); /* now */
-launch_memory cuda_launch_memory(cuda_device *c); /* with tickets of its own */
+launch_memory cuda_launch_memory(cuda_device *c);                      /* with tickets of its own */
 /* True if the op joined a waiting one. */
 bool cuda_join_scale(cuda_device *c, dev_mat x, float k, const float *w);
 bool cuda_join_copy(cuda_device *c, dev_mat x, dev_quant q);
 bool cuda_join_norms(cuda_device *c, dev_mat x, const norm_job *job, int32_t n, float eps);
-bool cuda_join_rope(cuda_device *c, dev_mat x, int32_t heads, const float *inv_freq);
+void cuda_wait_join(cuda_device *c, join_args j);
+/* Gates of the attention that waits to be joined: launches both. q: room for the copy of y. */
+bool cuda_join_gates(cuda_device *c, const gate_args *by, dev_mat o, dev_quant q);
+bool cuda_join_rope(cuda_device *c, dev_mat x, int32_t heads, const rope *f);
 bool cuda_join_store(cuda_device *c, dev_kv kv, dev_step st, dev_mat k, dev_mat v);
 bool cuda_join_rotation(cuda_device *c, dev_mat to, dev_mat q);
 bool cuda_join_act_mul(cuda_device *c, dev_mat y, dev_mat a, dev_mat b);
@@ -748,6 +830,8 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale);
 /* recur_ops.c */
 void cuda_conv(pass *p, mat y, mat x, const weight *w, const recur_view *rv);
 void cuda_delta(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const recur_view *rv);
+bool cuda_delta_unit(pass *p, mat y, mat x, mat z, mat a, mat b, const delta_unit *u,
+                     const recur_view *rv);
 void cuda_recur_settle(device *d, const recur_view *v, const recur_base *base, int32_t n,
                        const recur_seq *s);
 dev_recur_seq cuda_recur_seq(const recur_seq *s);

@@ -579,6 +579,18 @@ DEV float gate_of(bool silu, float x)
     return silu ? x / (1.0f + expf(-x)) : gelu_tanh(x);
 }
 
+/* Activations by their act_kind. */
+template <int ACT> DEV float act_of(float x)
+{
+    if (ACT == 1)
+        return x / (1.0f + expf(-x));
+    if (ACT == 2)
+        return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
+    if (ACT == 3)
+        return 1.0f / (1.0f + expf(-x));
+    return gelu_tanh(x);
+}
+
 /* Sine and cosine of pos * inv_freq. Angles reach 2.6e5 radians at the end of a long context, too
  * large for f32. So the angle is computed and reduced in f64, to half turns, whose sine and cosine
  * need no slow path for large angles. */

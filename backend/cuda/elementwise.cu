@@ -10,7 +10,7 @@ enum { T_F32 = 0, T_F16 = 1, T_BF16 = 30 };
 
 static dim3 grid_of(dev_mat y, int per_block)
 {
-    return dim3((unsigned)((y.cols + per_block - 1) / per_block), (unsigned)y.rows);
+    return dim3((unsigned)y.rows, (unsigned)((y.cols + per_block - 1) / per_block));
 }
 
 /* The token of row r; -1: not in the table. */
@@ -23,7 +23,7 @@ DEV int id_of(const row_ids &ids, int r)
 }
 
 /* y[r] = table[id[r]] * scale, rows of floats. Blocks go through embed_blocks_kernel.
- * grid:   256 columns x row
+ * grid:   row x 256 columns
  * shared: none
  * bound:  latency; a row is 10 KB */
 __global__ void embed_float_kernel(dev_mat y, const uint8_t *table, int type, size_t row_bytes,
@@ -31,7 +31,7 @@ __global__ void embed_float_kernel(dev_mat y, const uint8_t *table, int type, si
 {
     grid_trigger();
     grid_wait();
-    int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
+    int i = (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
     if (i >= y.cols)
         return;
     int id = id_of(ids, r);
@@ -119,7 +119,7 @@ DEV float block_value(const uint8_t *row, int type, int i)
 }
 
 /* y[r] = table[id[r]] * scale, rows of blocks in the file's layout.
- * grid:   256 columns x row
+ * grid:   row x 256 columns
  * shared: none
  * bound:  latency; a row is a few KB */
 __global__ void embed_blocks_kernel(dev_mat y, const uint8_t *table, int type, size_t row_bytes,
@@ -127,7 +127,7 @@ __global__ void embed_blocks_kernel(dev_mat y, const uint8_t *table, int type, s
 {
     grid_trigger();
     grid_wait();
-    int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
+    int i = (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
     if (i >= y.cols)
         return;
     int id = id_of(ids, r);
@@ -149,20 +149,8 @@ extern "C" void cu_embed(cudaStream_t s, dev_mat y, const void *table, int type,
                type, row_bytes, ids, scale);
 }
 
-/* Activations by their act_kind. */
-template <int ACT> DEV float act_of(float x)
-{
-    if (ACT == 1)
-        return x / (1.0f + expf(-x));
-    if (ACT == 2)
-        return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
-    if (ACT == 3)
-        return 1.0f / (1.0f + expf(-x));
-    return gelu_tanh(x);
-}
-
 /* y[r, i] = act(a[r, i / share]) * b[r, i], and its int8 or bf16 copy where wanted.
- * grid:   256 columns x row
+ * grid:   row x 256 columns
  * shared: none
  * bound:  bandwidth */
 template <int ACT>
@@ -170,7 +158,7 @@ __global__ void act_mul_kernel(dev_mat y, dev_mat a, dev_mat b, int share, dev_q
 {
     grid_trigger();
     grid_wait();
-    int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
+    int i = (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
     bool in = i < y.cols;
     float v = 0;
     if (in) {
@@ -185,28 +173,76 @@ __global__ void act_mul_kernel(dev_mat y, dev_mat a, dev_mat b, int share, dev_q
         q.bf[(size_t)r * y.cols + i] = (uint16_t)f32_to_bf16(v);
 }
 
+/* The same of many rows: four columns a thread; share is 1 or a multiple of 4.
+ * grid:   row x 1024 columns
+ * shared: none
+ * bound:  bandwidth */
+template <int ACT>
+__global__ void act_mul_four_kernel(dev_mat y, dev_mat a, dev_mat b, int share, dev_quant q)
+{
+    grid_trigger();
+    grid_wait();
+    int i = 4 * (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
+    bool in = i < y.cols;
+    float4 v = make_float4(0, 0, 0, 0);
+    if (in) {
+        v = *(const float4 *)(b.at + r * b.stride + i);
+        const float *from = a.at + r * a.stride;
+        if (share > 1) {
+            float g = act_of<ACT>(from[i / share]);
+            v = make_float4(g * v.x, g * v.y, g * v.z, g * v.w);
+        } else {
+            float4 u = *(const float4 *)(from + i);
+            v = make_float4(act_of<ACT>(u.x) * v.x, act_of<ACT>(u.y) * v.y, act_of<ACT>(u.z) * v.z,
+                            act_of<ACT>(u.w) * v.w);
+        }
+        *(float4 *)(y.at + r * y.stride + i) = v;
+    }
+    if (q.q)
+        quantise_four(v, q, r, in ? i : 0, in);
+    if (q.bf && in)
+        *(uint2 *)(q.bf + (size_t)r * y.cols + i) =
+            make_uint2(f32x2_to_bf16(v.x, v.y), f32x2_to_bf16(v.z, v.w));
+}
+
+static bool by_fours(dev_mat m)
+{
+    return m.stride % 4 == 0 && (uintptr_t)m.at % 16 == 0;
+}
+
+template <int ACT>
+static void act_mul(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b, int share, dev_quant q)
+{
+    enum { MANY = 64 }; /* rows; fewer are quicker with a column a thread */
+    bool gates = share == 1 ? by_fours(a) : share % 4 == 0;
+    if (gates && y.rows >= MANY && y.cols % 4 == 0 && by_fours(y) && by_fours(b))
+        LAUNCH(act_mul_four_kernel<ACT>, grid_of(y, 1024), dim3(256), 0, s, y, a, b, share, q);
+    else
+        LAUNCH(act_mul_kernel<ACT>, grid_of(y, 256), dim3(256), 0, s, y, a, b, share, q);
+}
+
 extern "C" void cu_act_mul(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b, int act, int share,
                            dev_quant q)
 {
     if (act == 1)
-        LAUNCH(act_mul_kernel<1>, grid_of(y, 256), dim3(256), 0, s, y, a, b, share, q);
+        act_mul<1>(s, y, a, b, share, q);
     else if (act == 2)
-        LAUNCH(act_mul_kernel<2>, grid_of(y, 256), dim3(256), 0, s, y, a, b, share, q);
+        act_mul<2>(s, y, a, b, share, q);
     else if (act == 3)
-        LAUNCH(act_mul_kernel<3>, grid_of(y, 256), dim3(256), 0, s, y, a, b, share, q);
+        act_mul<3>(s, y, a, b, share, q);
     else
-        LAUNCH(act_mul_kernel<0>, grid_of(y, 256), dim3(256), 0, s, y, a, b, share, q);
+        act_mul<0>(s, y, a, b, share, q);
 }
 
 /* y = a + b
- * grid:   256 columns x row
+ * grid:   row x 256 columns
  * shared: none
  * bound:  bandwidth */
 __global__ void add_kernel(dev_mat y, dev_mat a, dev_mat b)
 {
     grid_trigger();
     grid_wait();
-    int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
+    int i = (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
     if (i < y.cols)
         y.at[r * y.stride + i] = a.at[r * a.stride + i] + b.at[r * b.stride + i];
 }
@@ -217,14 +253,14 @@ extern "C" void cu_add(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b)
 }
 
 /* x *= c * w[0]
- * grid:   256 columns x row
+ * grid:   row x 256 columns
  * shared: none
  * bound:  bandwidth */
 __global__ void scale_kernel(dev_mat x, float c, const float *w)
 {
     grid_trigger();
     grid_wait();
-    int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
+    int i = (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
     if (i < x.cols)
         x.at[r * x.stride + i] *= w ? c * w[0] : c;
 }
@@ -235,14 +271,14 @@ extern "C" void cu_scale(cudaStream_t s, dev_mat x, float c, const float *w)
 }
 
 /* y[i] = x[row ? row[i] : i]
- * grid:   256 columns x row
+ * grid:   row x 256 columns
  * shared: none
  * bound:  bandwidth */
 __global__ void gather_kernel(dev_mat y, dev_mat x, const int32_t *row)
 {
     grid_trigger();
     grid_wait();
-    int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
+    int i = (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
     if (i < y.cols)
         y.at[r * y.stride + i] = x.at[(row ? row[r] : r) * x.stride + i];
 }
@@ -254,7 +290,7 @@ extern "C" void cu_gather(cudaStream_t s, dev_mat y, dev_mat x, const int32_t *r
 
 /* x = cap * tanh(x / cap) where cap > 0; then x[ids] = -inf. A thread looks for its own column in
  * the list, which is a few ids long.
- * grid:   1024 columns x row
+ * grid:   row x 1024 columns
  * shared: none
  * bound:  bandwidth: a thread has four values in flight */
 enum { CAPPED = 4 };
@@ -262,7 +298,7 @@ __global__ void softcap_kernel(dev_mat x, float cap, const int32_t *ids, int n_i
 {
     grid_trigger();
     grid_wait();
-    int i0 = (int)(blockIdx.x * 256 * CAPPED + threadIdx.x), r = (int)blockIdx.y;
+    int i0 = (int)(blockIdx.y * 256 * CAPPED + threadIdx.x), r = (int)blockIdx.x;
     float *at = x.at + r * x.stride, v[CAPPED];
 #pragma unroll
     for (int j = 0; j < CAPPED; j++)

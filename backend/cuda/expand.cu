@@ -190,19 +190,33 @@ __global__ void __launch_bounds__(THREADS) expand_one_kernel(expand_args a)
 
 /* ---- The launcher -------------------------------------------------------------------------- */
 
-template <int D> static void expand_of(cudaStream_t s, expand_args a)
+static dim3 grid_of(const expand_args &a, unsigned streams)
 {
-    unsigned blocks = (unsigned)((a.until - a.start + BLOCK_KEYS - 1) / BLOCK_KEYS);
-    unsigned heads = (unsigned)a.kv.n_head_kv;
-    if (a.kv.single && a.kv.k_kind == KV_F16)
-        LAUNCH((expand_one_kernel<D, true>), dim3(blocks, heads), dim3(THREADS), 0, s, a);
-    else if (a.kv.single)
-        LAUNCH((expand_one_kernel<D, false>), dim3(blocks, heads), dim3(THREADS), 0, s, a);
+    return dim3((unsigned)((a.until - a.start + BLOCK_KEYS - 1) / BLOCK_KEYS),
+                (unsigned)a.kv.n_head_kv, streams);
+}
+template <int D> static void expand_two(cudaStream_t s, expand_args a)
+{
+    LAUNCH(expand_kernel<D>, grid_of(a, 2), dim3(THREADS), 0, s, a);
+}
+template <int D> static void expand_one(cudaStream_t s, expand_args a)
+{
+    if (a.kv.k_kind == KV_F16)
+        LAUNCH((expand_one_kernel<D, true>), grid_of(a, 1), dim3(THREADS), 0, s, a);
     else
-        LAUNCH(expand_kernel<D>, dim3(blocks, heads, 2), dim3(THREADS), 0, s, a);
+        LAUNCH((expand_one_kernel<D, false>), grid_of(a, 1), dim3(THREADS), 0, s, a);
 }
 
 extern "C" void cu_expand(cudaStream_t s, expand_args a)
 {
-    a.kv.head_dim == 256 ? expand_of<256>(s, a) : expand_of<512>(s, a);
+    switch (a.kv.head_dim) {
+    case 128:
+        expand_two<128>(s, a);
+        break;
+    case 256:
+        a.kv.single ? expand_one<256>(s, a) : expand_two<256>(s, a);
+        break;
+    default:
+        a.kv.single ? expand_one<512>(s, a) : expand_two<512>(s, a);
+    }
 }

@@ -14,6 +14,7 @@
 enum {
     D = 256,
     PAIRS = 128,
+    KEYS = 64,
     BLOCKS = D / 64,
     TILE_BYTES = BLOCKS * BLOCK_BYTES, /* [4 blocks][64 keys or pairs] */
     FETCH_REGISTERS = 24,
@@ -31,7 +32,8 @@ struct tiles {
 };
 enum { SHARED_BYTES = sizeof(tiles) + 1024 }; /* tiles begin at a multiple of 1024 */
 
-using block = job<D, PAIRS>;
+using block = job<D, PAIRS, KEYS>;
+using spot = place<KEYS>;
 
 /* ---- Fetch -------------------------------------------------------------------------------- */
 
@@ -39,7 +41,7 @@ struct line { /* tiles in flight, of K or V */
     uint8_t (*tile)[TILE_BYTES];
     uint64_t *full, *free;
 };
-DEV void fetch_tile(const line &to, const uint8_t *head, const place &p, int turn)
+DEV void fetch_tile(const line &to, const uint8_t *head, const spot &p, int turn)
 {
     int which = turn & 1;
     bar_wait(&to.free[which], (turn >> 1 & 1) ^ 1);
@@ -55,7 +57,7 @@ DEV void fetch(const block &b, tiles &s)
     line k = {s.k, s.n.k_full, s.n.k_free}, v = {s.v, s.n.v_full, s.n.v_free};
     walk w = walk_begin(b);
     bool more = walk_on(b, w);
-    place now = {}, next = {};
+    spot now = {}, next = {};
     if (more) {
         place_on(b, w, next);
         now = next;
@@ -225,7 +227,7 @@ __global__ void __launch_bounds__(3 * GROUP_THREADS, 1) flash256_hopper_kernel(h
 {
     DYN_SHARED(uint8_t, mem);
     tiles &s = *(tiles *)(mem + (-shared_at(mem) & 1023));
-    block b = job_of<D, PAIRS>(x, s.n.sees);
+    block b = job_of<D, PAIRS, KEYS>(x, s.n.sees);
     grid_trigger();
     grid_wait();
     if (threadIdx.x == 0)

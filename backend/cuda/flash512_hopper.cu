@@ -18,6 +18,7 @@
 enum {
     D = 512,
     PAIRS = 64,
+    KEYS = 64,
     UNITS = 4,
     UNIT_BYTES = 16384, /* K: [2 blocks][64 keys]; V: [8 blocks][16 keys] */
     V_BLOCK = 16 * ROW_BYTES,
@@ -29,7 +30,8 @@ enum {
 static_assert(FETCH_REGISTERS + SCORE_REGISTERS + 2 * COLLECT_REGISTERS <= 512, "registers");
 static_assert(FETCH_REGISTERS <= 128 && SCORE_REGISTERS >= 128, "of 128 at entry");
 
-using block = job<D, PAIRS>;
+using block = job<D, PAIRS, KEYS>;
+using spot = place<KEYS>;
 
 /* Barriers and factors that the warpgroups share. Those of P exist twice, as P does. */
 struct notes {
@@ -63,7 +65,7 @@ DEV void barriers(notes &n)
 
 /* ---- Fetch -------------------------------------------------------------------------------- */
 
-DEV void fetch_keys(tiles &s, const place &p, int unit, int turn)
+DEV void fetch_keys(tiles &s, const spot &p, int unit, int turn)
 {
     bar_wait(&s.n.k_free[unit], (turn & 1) ^ 1);
 #pragma unroll
@@ -73,7 +75,7 @@ DEV void fetch_keys(tiles &s, const place &p, int unit, int turn)
     bar_arrive_copied(&s.n.k_full[unit]);
 }
 
-DEV void fetch_values(tiles &s, const place &p, int unit, int turn)
+DEV void fetch_values(tiles &s, const spot &p, int unit, int turn)
 {
     bar_wait(&s.n.v_free[unit], (turn & 1) ^ 1);
     fetch_key<D>(s.v[unit] + fetch_offset(), p.v, p.at[unit], 0, D / 64, V_BLOCK);
@@ -84,7 +86,7 @@ DEV void fetch(const block &b, tiles &s)
 {
     walk w = walk_begin(b);
     bool more = walk_on(b, w);
-    place now = {}, next = {};
+    spot now = {}, next = {};
     if (more) {
         place_on(b, w, next);
         now = next;
@@ -201,7 +203,7 @@ DEV void multiply_values(tiles &s, float (&o)[2][64], int half, int turn)
         wg_fence();
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            wg_mma_128(o[i], p + u * 32 / 16, v + (u * UNIT_BYTES + i * 2 * V_BLOCK) / 16);
+            wg_mma_128_v(o[i], p + u * 32 / 16, v + (u * UNIT_BYTES + i * 2 * V_BLOCK) / 16);
         wg_commit();
         if (u > 0) {
             wg_wait<1>();
@@ -280,7 +282,7 @@ __global__ void __launch_bounds__(4 * GROUP_THREADS, 1) flash512_hopper_kernel(h
 {
     DYN_SHARED(uint8_t, mem);
     tiles &s = *(tiles *)(mem + (-shared_at(mem) & 1023));
-    block b = job_of<D, PAIRS>(x, s.n.sees);
+    block b = job_of<D, PAIRS, KEYS>(x, s.n.sees);
     grid_trigger();
     grid_wait();
     if (threadIdx.x == 0)

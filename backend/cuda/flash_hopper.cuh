@@ -2,7 +2,8 @@
  * keys, copies into shared memory, queries, softmax, masks, and the state between slices.
  *
  *     block    PAIRS pairs (row, head) of one KV head, from neighbouring rows
- *     keys     tiles of 64, from multiples of 64 on; in blocks of 64 columns (hopper.cuh)
+ *     keys     tiles of 64 or 128, from multiples of their length on; in blocks of 64 columns
+ *              (hopper.cuh)
  *     slice    [from, until) of the keys: a launch (attend_slice)
  *
  * A launch takes one slice: all keys, in the store, or some keys as expand.cu wrote them. The
@@ -15,7 +16,6 @@
 #include "backend/cuda/hopper.cuh"
 
 enum {
-    KEYS = 64,
     GROUP_THREADS = 128,
     ROW_BYTES = 128,              /* of a block */
     BLOCK_BYTES = 64 * ROW_BYTES, /* of 64 keys or pairs */
@@ -26,7 +26,9 @@ template <int PAIRS> struct sights {
     int lo[PAIRS], hi[PAIRS], row[PAIRS];
 };
 
-template <int D, int PAIRS> struct job {
+/* TILE: keys of a tile. */
+template <int D, int PAIRS, int TILE> struct job {
+    static constexpr int KEYS = TILE;
     const attend_args &a;
     const attend_slice &slice;
     const sights<PAIRS> &sees;
@@ -34,12 +36,14 @@ template <int D, int PAIRS> struct job {
 };
 
 /* The pairs of this block. The last rows come first: they see the most keys. */
-template <int D, int PAIRS> DEV job<D, PAIRS> job_of(const hopper_args &x, sights<PAIRS> &sees)
+template <int D, int PAIRS, int TILE>
+DEV job<D, PAIRS, TILE> job_of(const hopper_args &x, sights<PAIRS> &sees)
 {
     const attend_args &a = x.a;
     int group = a.n_head / a.kv.n_head_kv;
     int pair0 = (int)(gridDim.x - 1 - blockIdx.x) * PAIRS;
-    return job<D, PAIRS>{a, x.slice, sees, pair0, min(PAIRS, a.st.rows.n * group - pair0), group};
+    return job<D, PAIRS, TILE>{a,    x.slice, sees, pair0, min(PAIRS, a.st.rows.n * group - pair0),
+                               group};
 }
 
 /* The block's tiles of keys, in the order in which all warpgroups take them; a slice may have none.
@@ -59,7 +63,7 @@ template <class J> DEV walk walk_begin(const J &b)
 template <class J> DEV bool walk_on(const J &b, walk &w)
 {
     int last = (b.pair0 + b.n_pairs - 1) / b.group;
-    w.t0 += KEYS;
+    w.t0 += J::KEYS;
     w.fresh = false;
     while (w.t0 >= w.until) {
         if (w.r1 > last)
@@ -74,7 +78,7 @@ template <class J> DEV bool walk_on(const J &b, walk &w)
         }
         w.from = max(w.from, b.slice.from);
         w.until = min(w.until, b.slice.until);
-        w.t0 = w.from / KEYS * KEYS;
+        w.t0 = w.from / J::KEYS * J::KEYS;
         w.fresh = true;
     }
     return true;
@@ -84,14 +88,15 @@ template <class J> DEV bool walk_on(const J &b, walk &w)
 
 /* A thread's share of the copies of a tile: piece `thread % 8` of every block of keys thread / 8 +
  * 16 n. at: the place of each key, or -1 for zeros. */
-struct place {
+template <int KEYS> struct place {
     const uint8_t *k, *v;
     key_walk walk;
-    int at[4];
+    int at[KEYS / 16];
 };
 
 /* Moves p to tile w. Memory is read once per run of rows: each read would delay copies. */
-template <int D, int PAIRS> DEV void place_on(const job<D, PAIRS> &b, const walk &w, place &p)
+template <int D, int PAIRS, int KEYS>
+DEV void place_on(const job<D, PAIRS, KEYS> &b, const walk &w, place<KEYS> &p)
 {
     const dev_kv &kv = b.a.kv;
     int i = (int)threadIdx.x % GROUP_THREADS, g = (int)blockIdx.y;
@@ -108,7 +113,7 @@ template <int D, int PAIRS> DEV void place_on(const job<D, PAIRS> &b, const walk
         key_walk_on(&p.walk, KEYS);
     }
 #pragma unroll
-    for (int n = 0; n < 4; n++) {
+    for (int n = 0; n < KEYS / 16; n++) {
         int key = i / 8 + 16 * n, t = w.t0 + key;
         p.at[n] = t >= w.from && t < w.until ? key_place(p.walk, key) : -1;
     }
@@ -135,8 +140,8 @@ DEV int fetch_offset()
 
 /* The keys that pairs see, and queries times scale in f16, [PAIRS / 64][D / 64 blocks][64 pairs].
  * By all threads of the block; visible to the tensor cores after the next barrier. */
-template <int D, int PAIRS>
-DEV void prepare(const job<D, PAIRS> &b, sights<PAIRS> *sees, uint8_t *q)
+template <int D, int PAIRS, int KEYS>
+DEV void prepare(const job<D, PAIRS, KEYS> &b, sights<PAIRS> *sees, uint8_t *q)
 {
     for (int i = (int)threadIdx.x; i < PAIRS; i += (int)blockDim.x) {
         sight s = {0, 0};
@@ -167,8 +172,8 @@ DEV void prepare(const job<D, PAIRS> &b, sights<PAIRS> *sees, uint8_t *q)
 
 /* Minus infinity for keys that pair m, the thread's upper (h 0) or lower (h 1) one, does not see.
  */
-template <int D, int PAIRS>
-DEV void mask(const job<D, PAIRS> &b, float (&s)[32], const walk &w, int m, int h)
+template <int D, int PAIRS, int KEYS>
+DEV void mask(const job<D, PAIRS, KEYS> &b, float (&s)[KEYS / 2], const walk &w, int m, int h)
 {
     int r = b.sees.row[m], lo = b.sees.lo[m], hi = b.sees.hi[m];
     bool mine = r >= w.r0 && r < w.r1;
@@ -176,12 +181,12 @@ DEV void mask(const job<D, PAIRS> &b, float (&s)[32], const walk &w, int m, int 
         return;
     uint32_t sees = 0;
 #pragma unroll 1
-    for (int j = 0; j < 16; j++) {
+    for (int j = 0; j < KEYS / 4; j++) {
         int t = w.t0 + j / 2 * 8 + lane_id() % 4 * 2 + j % 2;
         sees |= (uint32_t)(mine && t >= lo && t < hi) << j;
     }
 #pragma unroll
-    for (int j = 0; j < 16; j++) {
+    for (int j = 0; j < KEYS / 4; j++) {
         float &x = s[j / 2 * 4 + 2 * h + j % 2];
         x = sees >> j & 1 ? x : -INFINITY;
     }
@@ -193,19 +198,19 @@ struct softmax {
 };
 /* Scores of pair h to exponentials relative to the new maximum; returns the factor of earlier sums.
  */
-DEV float exponentials(float (&s)[32], softmax &x, int h)
+template <int N> DEV float exponentials(float (&s)[N], softmax &x, int h)
 {
     const float log2_e = 1.4426950408889634f;
     float best = x.top, part = 0;
 #pragma unroll
-    for (int j = 0; j < 16; j++)
+    for (int j = 0; j < N / 2; j++)
         best = fmaxf(best, s[j / 2 * 4 + 2 * h + j % 2]);
     best = fmaxf(best, shfl_xor_f32(best, 1));
     best = fmaxf(best, shfl_xor_f32(best, 2));
     float less = best == -INFINITY ? 0 : -best * log2_e; /* no infinity minus itself */
     float keep = best == x.top ? 1 : fast_exp2(fma_rn(x.top, log2_e, less));
 #pragma unroll
-    for (int j = 0; j < 16; j++) {
+    for (int j = 0; j < N / 2; j++) {
         float &v = s[j / 2 * 4 + 2 * h + j % 2];
         v = fast_exp2(fma_rn(v, log2_e, less));
         part += v;
@@ -230,7 +235,8 @@ template <class J> DEV int head_of(const J &b, int m)
 }
 template <class J> DEV float *carry_of(const J &b, int m)
 {
-    return b.slice.carry + SLICE_CARRY * ((size_t)((b.pair0 + m) / b.group) * b.a.n_head + head_of(b, m));
+    return b.slice.carry +
+           SLICE_CARRY * ((size_t)((b.pair0 + m) / b.group) * b.a.n_head + head_of(b, m));
 }
 /* Where the sums of a thread's columns 8 j + 2 t of pair m lie, from `column` on. */
 template <class J> DEV float *sums_of(const J &b, int m, int column, int dim)
@@ -239,8 +245,8 @@ template <class J> DEV float *sums_of(const J &b, int m, int column, int dim)
            2 * (lane_id() & 3);
 }
 
-/* Pair m before the first tile, as the slice before left it. Each of the pair's four threads goes on
- * with its own sum: one thread with the whole sum would round differently. */
+/* Pair m before the first tile, as the slice before left it. Each of the pair's four threads goes
+ * on with its own sum: one thread with the whole sum would round differently. */
 template <class J> DEV softmax softmax_begin(const J &b, int m)
 {
     softmax x = {-INFINITY, 0};

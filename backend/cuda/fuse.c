@@ -5,8 +5,9 @@
  *     x += y; h = rms_norm(x) w'                           the same kernel
  *     y = two branches, normed; the same; h, h', h''      branches_kernel
  *     k = h K; v = h V; q = h Q                           one_kernel, rows_kernel: few rows, up to
- *                                                         three products
+ *                                                         four products
  *     g = x W; y = gelu(g) * ple                          the same, at one row
+ *     o = joined chunks; y = act(gate) o                  combine_kernel
  *     k = rope(rms_norm(k) w); v = rms_norm(v); store;
  *     q = rope(rms_norm(q) w); q' = Rot q                 heads_kernel; where values and keys come
  *                                                         of the same rows, one job makes both
@@ -44,6 +45,8 @@ void cuda_settle(cuda_device *c)
     cuda_select(&c->dev);
     if (w->has_residual)
         cu_residual(c->stream, w->residual);
+    if (w->has_join)
+        cu_attend_combine(c->stream, w->join, c->facts.n_sm);
     if (w->n_products)
         cuda_products(c, w->product, w->n_products);
     if (w->n_jobs)
@@ -53,7 +56,7 @@ void cuda_settle(cuda_device *c)
 
 void cuda_forget_waiting(cuda_device *c)
 {
-    c->wait.has_residual = c->wait.has_store = false;
+    c->wait.has_residual = c->wait.has_store = c->wait.has_join = false;
     c->wait.n_products = c->wait.n_jobs = 0;
 }
 
@@ -88,7 +91,7 @@ void cuda_wait_product(cuda_device *c, one_product a)
     waiting *w = &c->wait;
     const one_product *first = w->product;
     dev_mat x = row_of(a.floats, a.p.w.n_in), y = a.p.y;
-    bool fits = !w->has_residual && w->n_products < ONE_JOBS;
+    bool fits = !w->has_residual && !w->has_join && w->n_products < ONE_JOBS;
     if (w->n_products)
         fits = fits && first->p.x.q == a.p.x.q && first->floats == a.floats &&
                first->p.w.n_in == a.p.w.n_in && first->p.y.rows == y.rows;
@@ -113,6 +116,40 @@ bool cuda_join_act_mul(cuda_device *c, dev_mat y, dev_mat a, dev_mat b)
         return false;
     p->times = b.at;
     p->timed = y.at;
+    return true;
+}
+
+/* Nothing else waits: attention has launched it. */
+void cuda_wait_join(cuda_device *c, join_args j)
+{
+    c->wait.join = j;
+    c->wait.has_join = true;
+}
+
+/* Heads may be rows of o, y and gate. */
+bool cuda_join_gates(cuda_device *c, const gate_args *by, dev_mat o, dev_quant q)
+{
+    join_args *j = &c->wait.join;
+    const attend_args *a = &j->x.a;
+    int32_t width = a->n_head * a->kv.head_dim;
+    bool rows = o.rows == a->o.rows * a->n_head && o.cols == a->kv.head_dim;
+    if (!c->wait.has_join || o.at != a->o.at || a->o.stride != width || o.stride != o.cols ||
+        by->y.stride != by->y.cols || !(rows || (o.rows == a->o.rows && o.cols == width)) ||
+        overlap(by->y, a->o) || overlap(by->y, by->gate))
+        return false;
+    j->by = *by;
+    j->by.gate_head = by->share > 1 ? 1 : a->kv.head_dim;
+    if (rows) {
+        j->by.gate_head = (int32_t)by->gate.stride;
+        j->by.gate.stride = by->gate.stride * a->n_head;
+        j->by.y.stride = width;
+    }
+    if (q.q && q.rows != a->o.rows) { /* tiles of one row, in a line */
+        q.rows = a->o.rows;
+        q.cols = width;
+    }
+    j->q = q;
+    cuda_settle(c);
     return true;
 }
 
@@ -196,16 +233,16 @@ static bool join_bare(waiting *w, const head_job *j)
 bool cuda_wait_head(cuda_device *c, head_job j, dev_step st)
 {
     waiting *w = &c->wait;
-    int32_t n = j.x.cols / j.heads;
-    bool fits = !w->has_residual && w->n_jobs < HEAD_JOBS;
-    if (n % 256 || n > 2048 || j.x.stride % 4 || j.y.stride % 4)
+    int32_t n = j.y.cols / j.heads;
+    bool fits = !w->has_residual && !w->has_join && w->n_jobs < HEAD_JOBS;
+    if (!heads_take(n) || j.x.stride % 4 || j.y.stride % 4)
         return false;
+    j.x_head = n;
     if (fits && join_bare(w, &j))
         return true;
     for (int i = 0; i < w->n_jobs; i++)
         fits = fits && !overlap(j.y, w->job[i].x) && !writes(&w->job[i], j.y) &&
-               !writes(&w->job[i], j.x) && j.x.rows == w->job[i].x.rows &&
-               n == w->job[i].x.cols / w->job[i].heads;
+               !writes(&w->job[i], j.x) && n == w->job[i].y.cols / w->job[i].heads;
     if (!fits)
         cuda_settle(c);
     w->job[w->n_jobs++] = j;
@@ -214,13 +251,33 @@ bool cuda_wait_head(cuda_device *c, head_job j, dev_step st)
     return true;
 }
 
-bool cuda_join_rope(cuda_device *c, dev_mat x, int32_t heads, const float *inv_freq)
+/* Rows that are the heads of fewer rows become these: the job whose y is x, as rows of `heads`. */
+static bool gather_heads(head_job *j, dev_mat x, int32_t heads)
+{
+    if (j->heads != 1 || j->store || j->bare.at || j->rotated || j->y.at != x.at ||
+        j->y.stride != j->y.cols || x.stride != x.cols || x.cols != heads * j->y.cols ||
+        j->y.rows != x.rows * heads)
+        return false;
+    j->x_head = j->x.stride;
+    j->x.rows = x.rows;
+    j->x.cols = (heads - 1) * j->x_head + j->y.cols;
+    j->x.stride = heads * j->x_head;
+    j->y = x;
+    j->heads = heads;
+    return true;
+}
+
+bool cuda_join_rope(cuda_device *c, dev_mat x, int32_t heads, const rope *f)
 {
     waiting *w = &c->wait;
     head_job *j = w->n_jobs ? &w->job[w->n_jobs - 1] : NULL;
-    if (!j || j->inv_freq || !same_mat(j->y, x) || j->heads != heads)
+    if (!j || j->inv_freq || j->store || !heads_turn(x.cols / heads, f->n_pairs, rope_factor(f)))
         return false;
-    j->inv_freq = inv_freq;
+    if (!(same_mat(j->y, x) && j->heads == heads) && !gather_heads(j, x, heads))
+        return false;
+    j->inv_freq = f->inv_freq;
+    j->n_pairs = f->n_pairs;
+    j->factor = rope_factor(f);
     return true;
 }
 
@@ -233,6 +290,11 @@ static int waiting_job(const waiting *w, dev_mat m)
     return -1;
 }
 
+static head_job store_alone(dev_mat m, const dev_kv *kv)
+{
+    return (head_job){.y = m, .x = m, .heads = kv->n_head_kv, .x_head = kv->head_dim};
+}
+
 /* Joins where waiting jobs, or one job, make keys and values; where a job makes one of them and the
  * other is only stored; or where there is one stream. */
 bool cuda_join_store(cuda_device *c, dev_kv kv, dev_step st, dev_mat k, dev_mat v)
@@ -240,8 +302,7 @@ bool cuda_join_store(cuda_device *c, dev_kv kv, dev_step st, dev_mat k, dev_mat 
     waiting *w = &c->wait;
     int i = waiting_job(w, k), j = waiting_job(w, v), n_new = (i < 0) + (j < 0);
     bool bare = i >= 0 && w->job[i].bare.at && same_mat(w->job[i].bare, v);
-    if ((kv.single || bare) && i >= 0 && !w->has_store && kv.head_dim % 256 == 0 &&
-        kv.head_dim <= 2048) {
+    if ((kv.single || bare) && i >= 0 && !w->has_store && heads_take(kv.head_dim)) {
         w->job[i].store = kv.single ? 1 : 3;
         w->kv = kv;
         w->st = st;
@@ -249,12 +310,12 @@ bool cuda_join_store(cuda_device *c, dev_kv kv, dev_step st, dev_mat k, dev_mat 
         return true;
     }
     if (kv.single || n_new == 2 || (i == j && i >= 0) || w->has_store ||
-        w->n_jobs + n_new > HEAD_JOBS || kv.head_dim % 256 || kv.head_dim > 2048)
+        w->n_jobs + n_new > HEAD_JOBS || !heads_take(kv.head_dim))
         return false;
     if (i < 0)
-        w->job[i = w->n_jobs++] = (head_job){.y = k, .x = k, .heads = kv.n_head_kv};
+        w->job[i = w->n_jobs++] = store_alone(k, &kv);
     if (j < 0)
-        w->job[j = w->n_jobs++] = (head_job){.y = v, .x = v, .heads = kv.n_head_kv};
+        w->job[j = w->n_jobs++] = store_alone(v, &kv);
     w->job[i].store = 1;
     w->job[j].store = 2;
     w->kv = kv;

@@ -113,7 +113,6 @@ void cuda_recorded(device *d, pass *p, mat y)
     if (!s)
         return;
     c->recording = NULL;
-    cuda_settle(c);
     if (!cuda_ok(c, p, cudaStreamEndCapture(c->stream, &g), "recording a pass"))
         return;
     if (pass_failed(p))

@@ -79,10 +79,21 @@ DEV void wg_mma_64(float (&d)[32], uint64_t a, uint64_t b, bool sum)
     emu_product p = {d, a, b, NULL, 64, false, sum};
     emu_product_issue(&p);
 }
+DEV void wg_mma_128(float (&d)[64], uint64_t a, uint64_t b, bool sum)
+{
+    emu_product p = {d, a, b, NULL, 128, false, sum};
+    emu_product_issue(&p);
+}
 /* D += A B: A 64 x 16, B 16 x 128 as rows of V are. */
-DEV void wg_mma_128(float (&d)[64], uint64_t a, uint64_t b)
+DEV void wg_mma_128_v(float (&d)[64], uint64_t a, uint64_t b)
 {
     emu_product p = {d, a, b, NULL, 128, true, true};
+    emu_product_issue(&p);
+}
+/* The same with A in registers, as 16-bit fragments of A are (dev.cuh). */
+DEV void wg_mma_128_v(float (&d)[64], const uint32_t (&a)[4], uint64_t b)
+{
+    emu_product p = {d, 0, b, a, 128, true, true};
     emu_product_issue(&p);
 }
 /* D += A B: A in registers, as 16-bit fragments of A are (dev.cuh), B 16 x 256 as rows of V are. */
@@ -158,24 +169,40 @@ template <int N> DEV void hold(float (&d)[N])
 DEV void wg_mma_64(float (&d)[32], uint64_t a, uint64_t b, bool sum)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" TEN() TEN(1) TEN(2)
-                 "%30, %31}, %32, %33, p, 1, 1, 0, 0;\n}"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" TEN() TEN(1)
+                     TEN(2) "%30, %31}, %32, %33, p, 1, 1, 0, 0;\n}"
                  : F32_(0)
                  : "l"(a), "l"(b), "r"((int)sum));
 }
-DEV void wg_mma_128(float (&d)[64], uint64_t a, uint64_t b)
+DEV void wg_mma_128(float (&d)[64], uint64_t a, uint64_t b, bool sum)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" TEN() TEN(1) TEN(2) TEN(3)
+                     TEN(4) TEN(5) "%60, %61, %62, %63}, %64, %65, p, 1, 1, 0, 0;\n}"
+                 : F32_(0), F32_(32)
+                 : "l"(a), "l"(b), "r"((int)sum));
+}
+DEV void wg_mma_128_v(float (&d)[64], uint64_t a, uint64_t b)
 {
     asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" TEN() TEN(1) TEN(2) TEN(3)
                      TEN(4) TEN(5) "%60, %61, %62, %63}, %64, %65, 1, 1, 1, 0, 1;"
                  : F32_(0), F32_(32)
                  : "l"(a), "l"(b));
 }
+DEV void wg_mma_128_v(float (&d)[64], const uint32_t (&a)[4], uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" TEN() TEN(1) TEN(2) TEN(3)
+                     TEN(4) TEN(5) "%60, %61, %62, %63}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+                 : F32_(0), F32_(32)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
 DEV void wg_mma_256(float (&d)[128], const uint32_t (&a)[4], uint64_t b)
 {
     asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" TEN() TEN(1) TEN(2) TEN(3)
-                     TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11)
-                 "%120, %121, %122, %123, %124, %125, %126, %127}, {%128, %129, %130, %131}, %132, "
-                 "1, 1, 1, 1;"
+                     TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10)
+                         TEN(11) "%120, %121, %122, %123, %124, %125, %126, %127}, {%128, %129, "
+                                 "%130, %131}, %132, "
+                                 "1, 1, 1, 1;"
                  : F32_(0), F32_(32), F32_(64), F32_(96)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }

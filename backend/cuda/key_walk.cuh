@@ -2,7 +2,7 @@
  *
  * A head's rows lie side by side from head_rows on; a place counts rows from there. No other code
  * knows where a key lies. Stores in pages would change the functions below and nothing else: tiles
- * of up to 64 keys begin at multiples of their length, so a tile lies in one page of 64 keys.
+ * of up to 128 keys begin at multiples of their length, so a tile lies in one page of 128 keys.
  */
 #ifndef BACKEND_CUDA_KEY_WALK_CUH
 #define BACKEND_CUDA_KEY_WALK_CUH

@@ -15,14 +15,14 @@ DEV void store_one(void *row, int kind, int e, float v)
 }
 
 /* k, v: [rows, n_head_kv * head_dim], to the places of the rows' keys.
- * grid:   256 columns x row
+ * grid:   row x 256 columns
  * shared: none
  * bound:  latency */
 __global__ void __launch_bounds__(256) kv_store_kernel(dev_kv kv, dev_step st, dev_mat k, dev_mat v)
 {
     grid_trigger();
     grid_wait();
-    int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
+    int i = (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
     if (i >= k.cols)
         return;
     int h = i / kv.head_dim, e = i % kv.head_dim;
@@ -33,13 +33,13 @@ __global__ void __launch_bounds__(256) kv_store_kernel(dev_kv kv, dev_step st, d
 
 /* The same where keys or values are in blocks: four columns a lane, so a warp has whole blocks, and
  * whole groups of a rotation.
- * grid:   1024 columns x row x (keys, values) */
+ * grid:   row x 1024 columns x (keys, values) */
 __global__ void __launch_bounds__(256)
     kv_encode_kernel(dev_kv kv, dev_step st, dev_mat k, dev_mat v)
 {
     grid_trigger();
     grid_wait();
-    int i = 4 * (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
+    int i = 4 * (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
     bool values = blockIdx.z, in = i < k.cols;
     const dev_mat &m = values ? v : k;
     const float *x = m.at + r * m.stride + (in ? i : 0);
@@ -52,21 +52,21 @@ extern "C" void cu_kv_store(cudaStream_t s, dev_kv kv, dev_step st, dev_mat k, d
 {
     unsigned n = (unsigned)k.cols, rows = (unsigned)k.rows;
     if (kv.k_kind <= KV_BF16 && kv.v_kind <= KV_BF16)
-        LAUNCH(kv_store_kernel, dim3((n + 255) / 256, rows), dim3(256), 0, s, kv, st, k, v);
+        LAUNCH(kv_store_kernel, dim3(rows, (n + 255) / 256), dim3(256), 0, s, kv, st, k, v);
     else
-        LAUNCH(kv_encode_kernel, dim3((n + 1023) / 1024, rows, kv.single ? 1 : 2), dim3(256), 0, s,
+        LAUNCH(kv_encode_kernel, dim3(rows, (n + 1023) / 1024, kv.single ? 1 : 2), dim3(256), 0, s,
                kv, st, k, v);
 }
 
 /* y = Rot x or Rot^-1 x, for every group of 128 columns; y may be x.
- * grid:   8 groups x row
+ * grid:   row x 8 groups
  * shared: none
  * bound:  bandwidth */
 __global__ void __launch_bounds__(256) rotate_kernel(dev_mat y, dev_mat x, bool back)
 {
     grid_trigger();
     grid_wait();
-    int i = 4 * (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
+    int i = 4 * (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
     bool in = i < x.cols;
     float4 v = make_float4(0, 0, 0, 0);
     if (in)
@@ -78,6 +78,6 @@ __global__ void __launch_bounds__(256) rotate_kernel(dev_mat y, dev_mat x, bool 
 
 extern "C" void cu_rotate(cudaStream_t s, dev_mat y, dev_mat x, bool back)
 {
-    LAUNCH(rotate_kernel, dim3((unsigned)((x.cols + 1023) / 1024), (unsigned)x.rows), dim3(256), 0,
+    LAUNCH(rotate_kernel, dim3((unsigned)x.rows, (unsigned)((x.cols + 1023) / 1024)), dim3(256), 0,
            s, y, x, back);
 }

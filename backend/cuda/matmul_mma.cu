@@ -6,10 +6,10 @@
  *  outputs |  2 x 4  |                copied in the background. While one pair of tiles is
  *          +---------+                multiplied, the next is on its way.
  *
- * few_kernel takes tiles of 32 or 64 rows: experts of few rows each, and short prompts where weights
- * are floats; other short prompts go to matmul_short.cu. Every sum is f32, and adds its columns 16 at
- * a time in ascending order in all kernels. So a row's bits depend neither on the tile it is in nor
- * on the number of rows.
+ * few_kernel takes tiles of 32 or 64 rows: experts of few rows each, and short prompts where
+ * weights are floats; other short prompts go to matmul_short.cu. Every sum is f32, and adds its
+ * columns 16 at a time in ascending order in all kernels. So a row's bits depend neither on the
+ * tile it is in nor on the number of rows.
  *
  * Experts: the same kernels over a list of (expert, rows) tiles made on the device by sort_kernel,
  * with rows gathered through the sorted list; nothing waits for the host.
@@ -138,6 +138,7 @@ template <int K> __global__ void __launch_bounds__(256) mma_kernel(mma_args a)
             for (int e = 0; e < 4; e++)
                 acc[i][j][e] = 0;
     int wm = warp & 1, wn = warp >> 1; /* the warp's place among 2 x 4: 64 outputs, 32 rows */
+    bool has_rows = wn * 32 < rows;    /* experts have 64 rows on average: half of the warps do */
 
     for (int step = -1; step < n_step; step++) {
         int next = step + 1, buf = step & 1;
@@ -151,11 +152,12 @@ template <int K> __global__ void __launch_bounds__(256) mma_kernel(mma_args a)
             for (int i = 0; i < 4; i++) {
                 int col = next * BK + xp * 8, r = xr + 32 * i;
                 bool ok = r < rows && col < a.w.n_in;
-                copy16_async(to + r * LINE + xp * 8, x_at[i] + (ok ? col : 0), ok);
+                if (32 * i < rows)
+                    copy16_async(to + r * LINE + xp * 8, x_at[i] + (ok ? col : 0), ok);
             }
         }
         copy_commit();
-        if (step >= 0) {
+        if (step >= 0 && has_rows) {
             const uint16_t *cw = sw + buf * BM * LINE + wm * 64 * LINE;
             const uint16_t *cx = sx + buf * BN * LINE + wn * 32 * LINE;
 #pragma unroll
@@ -446,11 +448,43 @@ static int expert_rows(int32_t n_pairs, int32_t n_expert)
     return each <= 20 ? 32 : each <= 48 ? 64 : (int)BN;
 }
 
+/* The sum of the lanes' values up to this lane. */
+DEV int sum_to_lane(int v)
+{
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        int u = (int)shfl_u32((uint32_t)v, lane_id() - d);
+        v += lane_id() >= d ? u : 0;
+    }
+    return v;
+}
+
+/* Experts of four pairs, whose loads are under way together; -1 past the end. */
+enum { SORT_THREADS = 1024 };
+DEV int4 four_experts(const int32_t *expert, int p, int n_pairs)
+{
+    const int step = SORT_THREADS;
+    int4 e = {p < n_pairs ? expert[p] : -1, p + step < n_pairs ? expert[p + step] : -1,
+              p + 2 * step < n_pairs ? expert[p + 2 * step] : -1,
+              p + 3 * step < n_pairs ? expert[p + 3 * step] : -1};
+    return e;
+}
+DEV void count_one(int *count, int expert)
+{
+    if (expert >= 0)
+        atomicAdd(&count[expert], 1);
+}
+DEV void place_one(int *place, int32_t *order, int expert, int p)
+{
+    if (expert >= 0)
+        order[atomicAdd(&place[expert], 1)] = p;
+}
+
 /* Sorts pairs by expert: order lists them, tiles cuts each expert's list into at most most_rows.
  * grid:   one block; pairs are at most 2^16
  * shared: counts and places, two ints per expert
- * bound:  latency, about 10 us a layer */
-__global__ void __launch_bounds__(1024)
+ * bound:  latency */
+__global__ void __launch_bounds__(SORT_THREADS)
     sort_kernel(const int32_t *expert, int n_pairs, int n_expert, int most_rows, int32_t *order,
                 expert_tile *tiles, int32_t *n_tiles)
 {
@@ -459,27 +493,41 @@ __global__ void __launch_bounds__(1024)
     DYN_SHARED(int32_t, count);
     int32_t *place = count + n_expert;
     int t = (int)threadIdx.x;
-    for (int e = t; e < n_expert; e += 1024)
+    for (int e = t; e < n_expert; e += SORT_THREADS)
         count[e] = 0;
     __syncthreads();
-    for (int p = t; p < n_pairs; p += 1024)
-        atomicAdd(&count[expert[p]], 1);
-    __syncthreads();
-    if (t == 0) {
-        int at = 0, n = 0;
-        for (int e = 0; e < n_expert; e++) {
-            place[e] = at;
-            for (int i = 0; i < count[e]; i += most_rows) {
-                expert_tile tile = {e, at + i, min(count[e] - i, most_rows), 0};
-                tiles[n++] = tile;
-            }
-            at += count[e];
-        }
-        *n_tiles = n;
+    for (int p = t; p < n_pairs; p += 4 * SORT_THREADS) {
+        int4 e = four_experts(expert, p, n_pairs);
+        count_one(count, e.x), count_one(count, e.y), count_one(count, e.z), count_one(count, e.w);
     }
     __syncthreads();
-    for (int p = t; p < n_pairs; p += 1024)
-        order[atomicAdd(&place[expert[p]], 1)] = p;
+    if (t < 32) { /* an expert a lane */
+        int at = 0, n = 0;
+        for (int e0 = 0; e0 < n_expert; e0 += 32) {
+            int e = e0 + t, pairs = e < n_expert ? count[e] : 0;
+            int cuts = (pairs + most_rows - 1) / most_rows;
+            int pairs_to = sum_to_lane(pairs), cuts_to = sum_to_lane(cuts);
+            int first = at + pairs_to - pairs;
+            if (e < n_expert)
+                place[e] = first;
+            for (int i = 0; i < cuts; i++) {
+                expert_tile tile = {e, first + i * most_rows, min(pairs - i * most_rows, most_rows),
+                                    0};
+                tiles[n + cuts_to - cuts + i] = tile;
+            }
+            at += (int)shfl_u32((uint32_t)pairs_to, 31);
+            n += (int)shfl_u32((uint32_t)cuts_to, 31);
+        }
+        if (t == 0)
+            *n_tiles = n;
+    }
+    __syncthreads();
+    for (int p = t; p < n_pairs; p += 4 * SORT_THREADS) {
+        int4 e = four_experts(expert, p, n_pairs);
+        place_one(place, order, e.x, p), place_one(place, order, e.y, p + SORT_THREADS);
+        place_one(place, order, e.z, p + 2 * SORT_THREADS);
+        place_one(place, order, e.w, p + 3 * SORT_THREADS);
+    }
 }
 
 /* An upper bound of the tiles: full ones, and a last one per expert. */
@@ -491,9 +539,9 @@ extern "C" int32_t cu_expert_tiles(int32_t n_pairs, int32_t n_expert)
 extern "C" void cu_expert_sort(cudaStream_t s, const int32_t *expert, int32_t n_pairs,
                                int32_t n_expert, expert_lists l)
 {
-    LAUNCH(sort_kernel, dim3(1), dim3(1024), (size_t)n_expert * 2 * sizeof(int32_t), s, expert,
-           n_pairs, n_expert, expert_rows(n_pairs, n_expert), l.order, (expert_tile *)l.tiles,
-           l.n_tiles);
+    LAUNCH(sort_kernel, dim3(1), dim3(SORT_THREADS), (size_t)n_expert * 2 * sizeof(int32_t), s,
+           expert, n_pairs, n_expert, expert_rows(n_pairs, n_expert), l.order,
+           (expert_tile *)l.tiles, l.n_tiles);
 }
 
 /* y: [pairs, n_out]; pair p's activation is row p / k of x. */

@@ -1,6 +1,6 @@
 /* matmul_one.cu - one row times weights of blocks: the product of decoding.
  *
- *     launch   one to three products of one activation (queries, keys, values), or a gated unit
+ *     launch   one to four products of one activation (queries, keys, values), or a gated unit
  *     item     what the 8 warps of a block compute between two barriers: 8 >> lg tiles of 16
  *              outputs, 1 << lg warps to a tile (product_warps); of a gated unit 4 >> lg tiles of W
  *              and as many of W'
@@ -79,13 +79,21 @@ struct spot {
     int job, tile, unit, n; /* n units from `unit` on; 0: the tile is past the end */
 };
 
+/* The product of an item. */
+DEV int job_of(const one_args &a, int item)
+{
+    int job = 0;
+#pragma unroll
+    for (int i = 1; i < ONE_JOBS; i++)
+        job += a.n_jobs > i && item >= a.job[i].first;
+    return job;
+}
+
 DEV spot spot_of(const one_args &a, int item)
 {
     int warp = (int)threadIdx.x >> 5, half = a.glu ? WARPS / 2 : WARPS, in = warp & (half - 1);
     spot s;
-    s.job =
-        a.glu ? warp >= half
-              : (a.n_jobs > 1 && item >= a.job[1].first) + (a.n_jobs > 2 && item >= a.job[2].first);
+    s.job = a.glu ? warp >= half : job_of(a, item);
     const one_job &j = a.job[s.job];
     s.tile = (item - j.first) * (half >> j.lg) + (in >> j.lg);
     s.unit = in & ((1 << j.lg) - 1);
@@ -97,9 +105,7 @@ DEV spot spot_of(const one_args &a, int item)
 DEV void write_item(const one_args &a, int item, const float (*part)[16])
 {
     int k = (int)threadIdx.x >> 4, at = (int)threadIdx.x & 15;
-    int job =
-        a.glu ? 0
-              : (a.n_jobs > 1 && item >= a.job[1].first) + (a.n_jobs > 2 && item >= a.job[2].first);
+    int job = a.glu ? 0 : job_of(a, item);
     const one_job &j = a.job[job];
     int n_tiles = (a.glu ? WARPS / 2 : WARPS) >> j.lg, tile = (item - j.first) * n_tiles + k;
     int o = tile * TILE_ROWS + at;
@@ -178,7 +184,7 @@ template <int K, int K2> struct occupancy {
     static constexpr int blocks = two ? 2 : 3;
 };
 
-/* y[o] = sum_i x[i] W[o, i], of up to three W; or y = act(W x) * (W' x), with its copy. The first
+/* y[o] = sum_i x[i] W[o, i], of up to four W; or y = act(W x) * (W' x), with its copy. The first
  * share's weights are of format K, the second's of K2.
  * grid:   as many blocks as fit the GPU, or one per item
  * shared: the row, 1.25 bytes a value; a float per warp and output

@@ -297,10 +297,10 @@ DEV void finish_gated(const float *part, const rows_args &r, int n_row, int n_ti
 DEV rows_job block_job(const rows_args &r)
 {
     rows_job j = r.job[0];
-    if (r.n_jobs > 1 && (int)blockIdx.y >= r.job[1].block)
-        j = r.job[1];
-    if (r.n_jobs > 2 && (int)blockIdx.y >= r.job[2].block)
-        j = r.job[2];
+#pragma unroll
+    for (int i = 1; i < ONE_JOBS; i++)
+        if (r.n_jobs > i && (int)blockIdx.y >= r.job[i].block)
+            j = r.job[i];
     return j;
 }
 

@@ -170,14 +170,18 @@ __global__ void __launch_bounds__(32 * WARPS, 2) glu_kernel(expert_product a, in
     int which = warp >> (lg + 1), tile = (int)blockIdx.y * 2 + (warp >> lg & 1);
     bool in = tile * 16 < a.p.n_out;
     size_t mat;
+    bool shared = a.shared_warps && p == a.k - 1;
     warp_tile<K, occupancy<K>::gated> t;
-    if (a.expert)
+    if (a.expert && !shared)
         grid_wait();
     grid_trigger(); /* a kernel that begins from here on may read the choice of experts */
-    whose(a, p, &mat, &x_row);
-    const packed &w = which ? a.p.up : a.p.w;
+    if (shared)
+        mat = 0, x_row = 0;
+    else
+        whose(a, p, &mat, &x_row);
+    const packed w = shared ? (which ? a.shared_up : a.shared) : which ? a.p.up : a.p.w;
     if (in)
-        t.begin(w, mat, which ? tile + a.p.up_row / 16 : tile, warp & (n - 1), n);
+        t.begin(w, mat, which && !shared ? tile + a.p.up_row / 16 : tile, warp & (n - 1), n);
     grid_wait();
     x_view x = x_shared(mem, a.p.x, x_row);
     if (in) {
@@ -209,14 +213,20 @@ __global__ void __launch_bounds__(32 * WARPS, 2) glu_kernel(expert_product a, in
  * grid:   row x tile of 16 outputs, as above; a warp per expert of the row
  * shared: a float per expert and output
  * bound:  reading k experts' rows; at one row, latency */
-template <int K> __global__ void __launch_bounds__(512) expert_down_kernel(expert_product a)
+template <int K, bool SHARED>
+__global__ void __launch_bounds__(512) expert_down_kernel(expert_product a)
 {
     __shared__ float part[16][16];
     int warp = (int)(threadIdx.x >> 5), n_warps = (int)(blockDim.x >> 5);
     int tile = (int)blockIdx.y, r = (int)blockIdx.x, o = tile * 16 + lane_id();
     float v = 0, share = 0;
     warp_tile<K, occupancy<K>::down> t;
+    int of_choice = a.k - SHARED; /* the warps after them have the shared expert's units */
     auto begin = [&](int j) {
+        if (SHARED && j >= of_choice) {
+            t.begin(a.shared, 0, tile, j - of_choice, a.shared_warps);
+            return;
+        }
         if (j >= a.k)
             return;
         t.begin(a.p.w, (size_t)load_fresh(a.expert + r * a.k + j), tile, 0, 1);
@@ -228,6 +238,22 @@ template <int K> __global__ void __launch_bounds__(512) expert_down_kernel(exper
     grid_wait();
     if (!a.chosen)
         begin(warp);
+    if (SHARED) {
+        int j = min(warp, of_choice);
+        float s = t.run(warp < of_choice ? a.p.w : a.shared, x_at(a.p.x, j));
+        if (lane_id() < 16)
+            part[warp][lane_id()] = warp < of_choice ? mul_rn(s, share) : s;
+        __syncthreads();
+        if (warp || lane_id() >= 16 || o >= a.p.n_out)
+            return;
+        for (int i = 0; i < of_choice; i++)
+            v += part[i][lane_id()];
+        float u = 0;
+        for (int i = of_choice; i < n_warps; i++)
+            u += part[i][lane_id()];
+        a.p.y.at[o] = v + mul_rn(u, load_fresh(a.share + of_choice));
+        return;
+    }
     for (int j0 = 0;; j0 += n_warps) {
         int j = j0 + warp;
         if (j < a.k) {
@@ -254,8 +280,11 @@ template <int K> static void vec(cudaStream_t s, expert_product a)
     unsigned rows = (unsigned)(a.expert ? a.p.y.rows * a.k : a.p.y.rows);
     int tiles = (a.p.n_out + 15) / 16, block = warps > 4 ? 8 : 4;
     size_t shared = (size_t)a.p.w.n_group * 40;
-    if (a.share)
-        LAUNCH((expert_down_kernel<K>), dim3((unsigned)a.p.y.rows, (unsigned)tiles),
+    if (a.share && a.shared_warps)
+        LAUNCH((expert_down_kernel<K, true>), dim3(1, (unsigned)tiles),
+               dim3(32u * (unsigned)(a.k - 1 + a.shared_warps)), 0, s, a);
+    else if (a.share)
+        LAUNCH((expert_down_kernel<K, false>), dim3((unsigned)a.p.y.rows, (unsigned)tiles),
                dim3(32u * (unsigned)(a.k < 16 ? a.k : 16)), 0, s, a);
     else if (a.p.glu)
         LAUNCH((glu_kernel<K>), dim3(rows, (unsigned)(tiles + 1) / 2), dim3(128u * (unsigned)warps),
@@ -263,6 +292,11 @@ template <int K> static void vec(cudaStream_t s, expert_product a)
     else
         LAUNCH((vec_kernel<K>), dim3((unsigned)((tiles * warps + block - 1) / block), rows),
                dim3(32u * (unsigned)block), shared, s, a, lg);
+}
+
+extern "C" int cu_product_warps(const packed *w)
+{
+    return product_warps(*w, false);
 }
 
 extern "C" void cu_product_vec(cudaStream_t s, expert_product a)

@@ -89,13 +89,45 @@ DEV float dot4(float acc, float4 w, float4 v)
  * would lengthen the code, and the fetch of instructions is most of this kernel's time. */
 enum { ROUTER_THREADS = 128, AHEAD = 6 };
 
+/* The share of the expert that every row goes to, by a warp, in the order of matmul_float.cu. */
+template <int K> DEV void shared_share(const router_args &a)
+{
+    enum { AT_ONCE = 16 };
+    int n = a.w.n_in, lane = lane_id();
+    float4 w[AT_ONCE];
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; j++) {
+        int i = 4 * lane + 128 * j;
+        w[j] = a.factor && i < n ? load4<K>(a.factor, i) : make_float4(0, 0, 0, 0);
+    }
+    grid_wait();
+    if (!a.factor) {
+        if (lane == 0)
+            a.share[a.k] = 1;
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; j++) {
+        int i = 4 * lane + 128 * j;
+        if (i < n)
+            sum = dot4(sum, w[j], *(const float4 *)(a.x.at + i));
+    }
+#pragma unroll 1
+    for (int i = 4 * lane + 128 * AT_ONCE; i < n; i += 128)
+        sum = dot4(sum, load4<K>(a.factor, i), *(const float4 *)(a.x.at + i));
+    sum = warp_sum(sum);
+    if (lane == 0)
+        a.share[a.k] = sigmoid_of(sum);
+}
+
 /* logits[r, e] = x[r] . W[e] for a block's EXPERTS and ROWS, which share their reads. The last
  * block of a tile of rows chooses for them, a warp per row. Sums do not depend on EXPERTS and ROWS.
- * grid:   experts x rows
+ * grid:   experts x rows; SHARED: a block more
  * shared: a sum per product and warp; is this the last block?
  * bound:  latency: rows of W are in flight before x is known, then the choice; at many rows reads
  *         of both from the second cache */
-template <int K, int LANE, int EXPERTS, int ROWS, bool SIGMOID>
+template <int K, int LANE, int EXPERTS, int ROWS, bool SIGMOID, bool SHARED>
 __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a)
 {
     constexpr int WARPS = ROUTER_THREADS / 32;
@@ -109,6 +141,11 @@ __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a)
     float4 w[AHEAD][EXPERTS];
     float acc[EXPERTS][ROWS];
     grid_trigger();
+    if (SHARED && (int)blockIdx.x == a.logits.cols) {
+        if (warp == 0)
+            shared_share<K>(a);
+        return;
+    }
     /* Past the last expert or row the last one is repeated; the result is not written. */
 #pragma unroll
     for (int e = 0; e < EXPERTS; e++)
@@ -162,7 +199,7 @@ __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a)
         }
         __syncwarp();
         if (lane == 0)
-            last = atomicAdd(&a.ticket[blockIdx.y], 1) == (int)gridDim.x - 1;
+            last = atomicAdd(&a.ticket[blockIdx.y], 1) == (int)gridDim.x - 1 - SHARED;
         __syncwarp();
     }
     if (ROWS > 1)
@@ -177,26 +214,29 @@ __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a)
         a.ticket[blockIdx.y] = 0;
 }
 
-template <int K, int EXPERTS, int ROWS, bool SIGMOID>
+template <int K, int EXPERTS, int ROWS, bool SIGMOID, bool SHARED>
 static void router_of(cudaStream_t s, router_args a)
 {
-    dim3 grid((unsigned)((a.logits.cols + EXPERTS - 1) / EXPERTS),
+    dim3 grid((unsigned)((a.logits.cols + EXPERTS - 1) / EXPERTS + SHARED),
               (unsigned)((a.x.rows + ROWS - 1) / ROWS));
     if (a.logits.cols <= 128)
-        LAUNCH((router_kernel<K, 4, EXPERTS, ROWS, SIGMOID>), grid, dim3(ROUTER_THREADS), 0, s, a);
+        LAUNCH((router_kernel<K, 4, EXPERTS, ROWS, SIGMOID, SHARED>), grid, dim3(ROUTER_THREADS), 0,
+               s, a);
     else
-        LAUNCH((router_kernel<K, ROUTER_EXPERTS / 32, EXPERTS, ROWS, SIGMOID>), grid,
+        LAUNCH((router_kernel<K, ROUTER_EXPERTS / 32, EXPERTS, ROWS, SIGMOID, SHARED>), grid,
                dim3(ROUTER_THREADS), 0, s, a);
 }
 
 template <int K, bool SIGMOID> static void router_rows(cudaStream_t s, router_args a)
 {
-    if (a.x.rows == 1)
-        router_of<K, 1, 1, SIGMOID>(s, a);
+    if (a.shared)
+        router_of<K, 1, 1, SIGMOID, true>(s, a);
+    else if (a.x.rows == 1)
+        router_of<K, 1, 1, SIGMOID, false>(s, a);
     else if (a.x.rows <= 4)
-        router_of<K, 1, 4, SIGMOID>(s, a);
+        router_of<K, 1, 4, SIGMOID, false>(s, a);
     else
-        router_of<K, 2, 4, SIGMOID>(s, a);
+        router_of<K, 2, 4, SIGMOID, false>(s, a);
 }
 
 template <int K> static void router(cudaStream_t s, router_args a)

@@ -127,14 +127,14 @@ DEV void put_row(float *to, const eight &e, int n, const dev_quant &q, int r)
 }
 
 /* y = x * (mean(x^2) + eps)^-1/2 * w
- * grid:   one block per vector: heads x rows
+ * grid:   one block per vector: rows x heads
  * shared: one float per warp
  * bound:  latency at few rows, bandwidth at many */
 __global__ void __launch_bounds__(1024)
     rms_norm_kernel(dev_mat y, dev_mat x, int n, const float *w, float eps, dev_quant q)
 {
     __shared__ float table[32];
-    int h = (int)blockIdx.x, r = (int)blockIdx.y;
+    int h = (int)blockIdx.y, r = (int)blockIdx.x;
     grid_trigger();
     eight weight = take_weight(w, n);
     grid_wait();
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(1024)
                          dev_quant q)
 {
     __shared__ float table[32];
-    int h = (int)blockIdx.x, r = (int)blockIdx.y, step = (int)blockDim.x;
+    int h = (int)blockIdx.y, r = (int)blockIdx.x, step = (int)blockDim.x;
     grid_trigger();
     grid_wait();
     const float *from = x.at + r * x.stride + (int64_t)h * n;
@@ -281,18 +281,39 @@ __global__ void __launch_bounds__(1024) residual_kernel(residual_args a)
     }
 }
 
-/* Frequency, sine and cosine of a thread's four pairs. In heads that turn in part most frequencies
- * are 0, and need no sine. */
+/* What a thread turns: its values v[0] with v[1], or v[0] with those of the lane `apart` lanes on,
+ * low half first. In heads that turn in part most frequencies are 0, and need no sine. */
 struct turns {
     float f[4], sn[4], cs[4];
+    int apart; /* 0: both halves are the thread's own */
 };
-DEV turns turns_at(float4 f, int pos)
+DEV turns no_turns()
 {
-    turns t = {{f.x, f.y, f.z, f.w}, {}, {}};
+    turns t = {};
+    return t;
+}
+DEV turns turns_at(const head_job &j, int n, int pos)
+{
+    turns t = no_turns();
+    int i = place(0);
+    t.apart = n >= 256 && 2 * j.n_pairs == n ? 0 : j.n_pairs / 4;
+    if (t.apart && i >= 2 * j.n_pairs)
+        return t;
+    bool low = !t.apart || i < j.n_pairs;
+    float4 f = *(const float4 *)(j.inv_freq + (low ? i : i - j.n_pairs));
+    t.f[0] = f.x, t.f[1] = f.y, t.f[2] = f.z, t.f[3] = f.w;
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        if (t.f[i] != 0)
-            turn_of(pos, t.f[i], &t.sn[i], &t.cs[i]);
+    for (int k = 0; k < 4; k++)
+        if (t.f[k] != 0)
+            turn_of(pos, t.f[k], &t.sn[k], &t.cs[k]);
+    if (t.apart) {
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            t.cs[k] = (t.f[k] != 0 ? t.cs[k] : 1) * j.factor;
+            t.sn[k] *= low ? -j.factor : j.factor;
+            t.f[k] = 1;
+        }
+    }
     return t;
 }
 DEV void turn(eight *e, const turns &t)
@@ -301,6 +322,12 @@ DEV void turn(eight *e, const turns &t)
     float *q[4] = {&e->v[1].x, &e->v[1].y, &e->v[1].z, &e->v[1].w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
+        if (t.apart) {
+            float other = shfl_xor_f32(*p[i], t.apart);
+            if (t.f[i] != 0)
+                *p[i] = fma_rn(*p[i], t.cs[i], mul_rn(other, t.sn[i]));
+            continue;
+        }
         float u = *p[i], v = *q[i];
         if (t.f[i] == 0)
             continue;
@@ -311,85 +338,94 @@ DEV void turn(eight *e, const turns &t)
 
 struct head_jobs {
     head_job at[HEAD_JOBS];
+    int n; /* the size of a head */
 };
 
 /* Stores a thread's share of a head as keys or values. */
 template <int KIND>
-DEV void store_share(uint8_t *row, const eight &v, bool keys, const dev_kv &kv, bool in)
+DEV void store_share(uint8_t *row, const eight &v, bool keys, const dev_kv &kv, int parts, bool in)
 {
     int kind = keys ? kv.k_kind : kv.v_kind;
     bool rot = keys ? kv.k_rot : kv.v_rot;
     if (KIND != KV_F16) {
 #pragma unroll 1
-        for (int k = 0; k < 2; k++)
+        for (int k = 0; k < parts; k++)
             kv_encode(row, KIND == KV_KINDS ? kind : KIND, rot, place(k), k ? v.v[1] : v.v[0], in);
     } else if (in) {
         kv_put_floats(row, kind, place(0), v.v[0]);
-        kv_put_floats(row, kind, place(1), v.v[1]);
+        if (parts > 1)
+            kv_put_floats(row, kind, place(1), v.v[1]);
     }
 }
-DEV void leave_head(float *to, const eight &v)
+DEV void leave_head(float *to, const eight &v, int parts)
 {
     *(float4 *)(to + place(0)) = v.v[0];
-    *(float4 *)(to + place(1)) = v.v[1];
+    if (parts > 1)
+        *(float4 *)(to + place(1)) = v.v[1];
 }
 
-/* Heads: norm, rotation and store, each as the job says. A thread holds both halves of its pairs.
- * KIND: the format of keys and values; KV_F16 stands for all formats without blocks, KV_KINDS for a
- * mixture. One kernel per format, so that none fetches the code of another.
- * grid:   head x row x job; head_dim / 8 threads, or twice as many where a job has bare rows, which
- *         the second half makes
+/* Heads: norm, rotation and store, each as the job says. A thread of a head of 256 and more holds
+ * both halves of its pairs; a head of 128 is a warp, four values a lane. KIND: the format of keys
+ * and values; KV_F16 stands for all formats without blocks, KV_KINDS for a mixture. One kernel per
+ * format, so that none fetches the code of another. Of many rows a warp makes several heads of one
+ * row, whose sines it takes once.
+ * grid:   row x heads x job; as many threads as a head's values need, or twice as many where a job
+ *         has bare rows, which the second half makes; times the heads that a block makes at once
  * shared: one float per warp, four times
- * bound:  latency */
+ * bound:  latency; of many rows, bandwidth */
 template <int KIND, bool REHEARSES>
 __global__ void __launch_bounds__(512) heads_kernel(head_jobs jobs, dev_kv kv, dev_step st)
 {
     __shared__ float table[2][2][32];
     head_job j = blockIdx.z == 0 ? jobs.at[0] : blockIdx.z == 1 ? jobs.at[1] : jobs.at[2];
-    int h = (int)blockIdx.x, r = (int)blockIdx.y, n = (int)blockDim.x * PER;
+    int h = (int)(blockIdx.y * blockDim.z + threadIdx.z), step = (int)(gridDim.y * blockDim.z);
+    int r = (int)blockIdx.x, n = jobs.n, parts = n < 256 ? 1 : 2;
     bool second = threadIdx.y > 0;
     int what = second ? j.store & 2 : j.bare.at ? j.store & 1 : j.store; /* to store: 1 keys */
     grid_trigger();
-    if (h >= j.heads || (second && !j.bare.at))
+    if (r >= j.y.rows || h >= j.heads || (second && !j.bare.at))
         return; /* other blocks of the grid wait, as grid_wait demands */
     /* These do not depend on earlier kernels: the step was uploaded before the pass. */
     eight w = take_weight(j.w, n);
-    turns t = {};
+    turns t = no_turns();
     if (j.inv_freq)
-        t = turns_at(*(const float4 *)(j.inv_freq + place(0)), st.rows.pos[r]);
-    uint8_t *row = what ? stored_row(kv, st, r, (int)blockIdx.x, what == 1) : NULL;
+        t = turns_at(j, n, st.rows.pos[r]);
+    uint8_t *row = what ? stored_row(kv, st, r, h, what == 1) : NULL;
 #pragma unroll 1
-    for (int go = REHEARSES ? 0 : 1; go < 2; go++) {
-        if (go)
+    for (int go = REHEARSES ? 0 : 1; h < j.heads; go++) {
+        if (go == 1)
             grid_wait();
-        eight v =
-            take_eight(j.x.at + r * j.x.stride + (int64_t)h * n, go ? n : 0, go ? 0.0f : 1.0f);
+        if (go > 1 && what)
+            row = stored_row(kv, st, r, h, what == 1);
+        eight v = take_eight(j.x.at + r * j.x.stride + (int64_t)h * j.x_head, go ? n : 0,
+                             go ? 0.0f : 1.0f);
         if (j.bare.at)
             __syncthreads(); /* keys may overwrite the rows */
         if (j.norm)
-            times_all(&v, inverse(vector_sum(squares(v), table[go][threadIdx.y]), n, j.eps));
+            times_all(&v, inverse(vector_sum(squares(v), table[go > 0][threadIdx.y]), n, j.eps));
         if (second) {
             if (go)
-                leave_head(j.bare.at + r * j.bare.stride + (int64_t)h * n, v);
+                leave_head(j.bare.at + r * j.bare.stride + (int64_t)h * n, v, parts);
         } else {
             if (j.w)
                 times_each(&v, w);
             if (j.inv_freq)
                 turn(&v, t);
             if (j.norm && go)
-                leave_head(j.y.at + r * j.y.stride + (int64_t)h * n, v);
+                leave_head(j.y.at + r * j.y.stride + (int64_t)h * n, v, parts);
         }
         if (KIND != KV_F16 && j.rotated && !second) {
             float *turned = j.rotated + ((int64_t)r * j.heads + h) * n;
 #pragma unroll 1
-            for (int k = 0; k < 2; k++) {
+            for (int k = 0; k < parts; k++) {
                 float4 u = rotate_four(k ? v.v[1] : v.v[0], false);
                 if (go)
                     *(float4 *)(turned + place(k)) = u;
             }
         }
         if (what)
-            store_share<KIND>(row, v, what == 1, kv, go);
+            store_share<KIND>(row, v, what == 1, kv, parts, go);
+        h += go ? step : 0;
     }
 }
 
@@ -401,7 +437,7 @@ static unsigned threads_for(int n)
 static void long_norm(cudaStream_t s, dev_mat y, dev_mat x, int32_t heads, const float *w,
                       float eps, bool residual, dev_quant q)
 {
-    LAUNCH(rms_norm_long_kernel, dim3((unsigned)heads, (unsigned)x.rows), dim3(1024), 0, s, y, x,
+    LAUNCH(rms_norm_long_kernel, dim3((unsigned)x.rows, (unsigned)heads), dim3(1024), 0, s, y, x,
            x.cols / heads, w, eps, residual, q);
 }
 
@@ -412,7 +448,7 @@ extern "C" void cu_rms_norm(cudaStream_t s, dev_mat y, dev_mat x, int32_t heads,
     if (n > WIDEST || n % 4 || x.stride % 4 || y.stride % 4)
         long_norm(s, y, x, heads, w, eps, false, q);
     else
-        LAUNCH(rms_norm_kernel, dim3((unsigned)heads, (unsigned)x.rows), dim3(threads_for(n)), 0, s,
+        LAUNCH(rms_norm_kernel, dim3((unsigned)x.rows, (unsigned)heads), dim3(threads_for(n)), 0, s,
                y, x, n, w, eps, q);
 }
 
@@ -506,24 +542,31 @@ template <int KIND>
 static void heads(cudaStream_t s, dim3 grid, dim3 block, const head_jobs &jobs, const dev_kv &kv,
                   const dev_step &st)
 {
-    bool rehearsed = rehearses((int32_t)grid.y);
+    bool rehearsed = rehearses((int32_t)grid.x);
     LAUNCH((rehearsed ? heads_kernel<KIND, true> : heads_kernel<KIND, false>), grid, block, 0, s,
            jobs, kv, st);
 }
 
 extern "C" void cu_heads(cudaStream_t s, const head_job *job, int n, dev_kv kv, dev_step st)
 {
+    enum { MANY_ROWS = 64, HEADS_AT_ONCE = 4 };
     head_jobs jobs = {};
-    int most = 0;
+    int most = 0, rows = 0;
     bool rotated = false, both = false;
     for (int i = 0; i < n; i++) {
         rotated = rotated || job[i].rotated;
         both = both || job[i].bare.at;
         jobs.at[i] = job[i];
         most = job[i].heads > most ? job[i].heads : most;
+        rows = job[i].y.rows > rows ? job[i].y.rows : rows;
     }
-    dim3 grid((unsigned)most, (unsigned)job[0].x.rows, (unsigned)n);
-    dim3 block((unsigned)(job[0].x.cols / job[0].heads / PER), both ? 2 : 1);
+    jobs.n = job[0].y.cols / job[0].heads;
+    dim3 grid((unsigned)rows, (unsigned)most, (unsigned)n);
+    dim3 block(jobs.n < 256 ? 32 : (unsigned)(jobs.n / PER), both ? 2 : 1);
+    if (rows > MANY_ROWS && block.x == 32 && !both) { /* a head is a warp */
+        block.z = HEADS_AT_ONCE;
+        grid.y = 1;
+    }
     if (kv.k_kind < KV_Q8_0 && kv.v_kind < KV_Q8_0 && !rotated)
         heads<KV_F16>(s, grid, block, jobs, kv, st);
     else if (kv.k_kind == KV_Q8_0 && kv.v_kind == KV_Q8_0)

@@ -61,6 +61,17 @@ static dev_quant copy_room(pass *p, mat y)
     return cuda_quant_room(p, y.rows, y.cols, !few(p), false);
 }
 
+/* The same where heads may be rows: a copy in one line is that of the rows that they are part of.
+ */
+static dev_quant copy_room_of_heads(pass *p, mat y)
+{
+    int32_t width = mat_width(y), rows = p->rows->n;
+    bool answers = few(p);
+    if (width % GROUP || y.stride != width || (answers && rows > 1 && rows != y.rows))
+        return (dev_quant){0};
+    return cuda_quant_room(p, y.rows, width, !answers, answers && rows == 1);
+}
+
 /* ---- Element by element -------------------------------------------------------------------- */
 
 static void c_embed(pass *p, mat y, const weight *w, float scale)
@@ -163,7 +174,7 @@ static void c_add_branches(pass *p, mat x, branch a, branch b, const weight *w, 
 
 static void c_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
 {
-    dev_quant q = copy_room(p, y);
+    dev_quant q = copy_room_of_heads(p, y);
     int share = mat_width(a) == mat_width(b) ? 1 : b.cols;
     if (cuda_idle(p, y))
         return;
@@ -171,6 +182,14 @@ static void c_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
     if (act == ACT_GELU_TANH && share == 1 &&
         cuda_join_act_mul(cuda_of(p), cuda_mat(y), cuda_mat(a), cuda_mat(b)))
         return;
+    gate_args by = {.y = cuda_mat(y), .gate = cuda_mat(a), .share = share, .act = (int32_t)act};
+    bool gates = act == ACT_SOFTPLUS || act == ACT_SIGMOID;
+    if (few(p) && gates && cuda_join_gates(cuda_of(p), &by, cuda_mat(b), q)) {
+        wrote(p, b); /* its copy was not made */
+        cuda_quant_keep(p, y.at, q);
+        cuda_done(p, "act_mul");
+        return;
+    }
     cuda_settle(cuda_of(p));
     cu_act_mul(cuda_of(p)->stream, cuda_mat(y), cuda_mat(a), cuda_mat(b), (int)act, share, q);
     cuda_quant_keep(p, y.at, q);
@@ -182,8 +201,7 @@ static void c_rope(pass *p, mat x, const rope *f)
     if (cuda_idle(p, x))
         return;
     wrote(p, x);
-    bool whole = 2 * f->n_pairs == x.cols && rope_factor(f) == 1.0f;
-    if (whole && cuda_join_rope(cuda_of(p), cuda_mat(x), x.heads, f->inv_freq))
+    if (cuda_join_rope(cuda_of(p), cuda_mat(x), x.heads, f))
         return;
     cuda_settle(cuda_of(p));
     cu_rope(cuda_of(p)->stream, (rope_args){.x = cuda_mat(x),
@@ -346,7 +364,7 @@ static void c_matmul(pass *p, mat y, mat x, const weight *w)
         if (cuda_skip(p, y))
             return;
         wrote(p, y);
-        cu_matmul_float(c->stream, dy, dx, cuda_view(w));
+        cu_matmul_float(c->stream, dy, dx, cuda_view(w), !few(p));
         cuda_done(p, "matmul");
         return;
     }
@@ -515,13 +533,18 @@ static bool by_expert(const pass *p, const weight *w)
 static expert_lists sort_pairs(pass *p, routing r, int32_t n_expert)
 {
     int32_t n = r.rows * r.k;
+    sorted_pairs *known = &cuda_of(p)->sorted;
+    if (!p->dry && known->id == r.id && known->n == n && known->n_expert == n_expert)
+        return known->lists;
     expert_lists l = {.order = cuda_temp(p, (size_t)n * 4),
                       .n_tiles = cuda_temp(p, 4),
-                      .tiles = cuda_temp(p, (size_t)cu_expert_tiles(n, n_expert) * 16)};
-    if (!p->dry && !pass_failed(p))
-        cuda_settle(cuda_of(p));
-    if (!p->dry && !pass_failed(p))
-        cu_expert_sort(cuda_of(p)->stream, r.id, n, n_expert, l);
+                      .tiles =
+                          cuda_temp(p, (size_t)cu_expert_tiles(n, n_expert) * EXPERT_TILE_BYTES)};
+    if (p->dry || pass_failed(p))
+        return l;
+    cuda_settle(cuda_of(p));
+    cu_expert_sort(cuda_of(p)->stream, r.id, n, n_expert, l);
+    *known = (sorted_pairs){r.id, n, n_expert, l};
     return l;
 }
 
@@ -685,6 +708,85 @@ static void c_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
     cuda_done(p, "moe_down");
 }
 
+enum { DOWN_WARPS = 16 }; /* of a block of expert_down_kernel */
+
+/* Is w of one expert's layout and shape, so that the experts' launch can have it beside them? */
+static bool like_expert(const weight *w, const weight *experts, int32_t n_out)
+{
+    return w->packed && experts->packed && !is_float(experts->packed_kind) &&
+           w->packed_kind == experts->packed_kind && w->n_in == experts->n_in && w->n_out == n_out;
+}
+/* Can cu_router have the choice, and the factor of the shared expert? */
+static bool routes(const mixture *m)
+{
+    const weight *w = m->router, *f = m->shared_factor;
+    return w->packed && is_float(w->packed_kind) && w->n_in % 4 == 0 &&
+           w->n_out <= ROUTER_EXPERTS && m->k < ROUTER_MOST && m->k <= w->n_out &&
+           (!f || (f->packed && f->packed_kind == w->packed_kind));
+}
+
+/* One row, whose shared expert is one more pair of the launches of experts. More rows take the
+ * expansion, whose bits are the same. */
+static bool c_mixture(pass *p, mat y, mat x, const mixture *m)
+{
+    cuda_device *c = cuda_of(p);
+    const route_rule plain = {.factor = 1}, *rule = m->rule ? m->rule : &plain;
+    const weight *w = m->router;
+    int32_t n_ff = m->shared_gate->n_out, k = m->k + 1; /* pairs */
+    if (p->dry || x.rows != 1 || !few(p) || !gates(m->act) || !routes(m) || x.stride % 4 ||
+        n_ff % GROUP || m->gate->n_out != (m->up ? n_ff : 2 * n_ff) ||
+        !like_expert(m->shared_gate, m->gate, n_ff) || !like_expert(m->shared_up, m->gate, n_ff) ||
+        (m->up && !like_expert(m->up, m->gate, n_ff)) ||
+        !like_expert(m->shared_down, m->down, m->down->n_out))
+        return false;
+    packed down = cuda_view(m->shared_down);
+    int32_t warps = cu_product_warps(&down);
+    if (m->k + warps > DOWN_WARPS)
+        return false;
+    choice how = choice_of(p, rule);
+    int32_t *id = cuda_temp(p, (size_t)k * sizeof *id);
+    float *share = cuda_temp(p, (size_t)k * sizeof *share);
+    mat logits = pass_mat(p, 1, 1, w->n_out), e = pass_mat(p, 1, k, n_ff);
+    dev_quant q = cuda_quant(p, cuda_mat(x), false, false);
+    dev_quant copy = cuda_quant_room(p, k, n_ff, false, true);
+    if (pass_failed(p) || cuda_skip(p, y))
+        return true;
+    wrote(p, logits);
+    wrote(p, e);
+    wrote(p, y);
+    cu_router(c->stream,
+              (router_args){.x = cuda_mat(x),
+                            .logits = cuda_mat(logits),
+                            .w = cuda_view(w),
+                            .how = how,
+                            .id = id,
+                            .share = share,
+                            .k = m->k,
+                            .ticket = c->router_ticket,
+                            .shared = true,
+                            .factor = m->shared_factor ? m->shared_factor->packed : NULL});
+    expert_product a = {
+        .p = pair_args(m->gate, m->up, n_ff, m->act), .expert = id, .k = k, .shared_warps = warps};
+    a.p.y = cuda_mat(e);
+    a.p.x = q;
+    a.p.q = copy;
+    a.shared = cuda_view(m->shared_gate);
+    a.shared_up = cuda_view(m->shared_up);
+    cu_product_vec(c->stream, a);
+    expert_product d = {
+        .p = {.y = cuda_mat(y), .x = copy, .w = cuda_view(m->down), .n_out = m->down->n_out},
+        .expert = id,
+        .share = share,
+        .k = k,
+        .x_per_pair = true,
+        .chosen = true,
+        .shared_warps = warps,
+        .shared = down};
+    cu_product_vec(c->stream, d);
+    cuda_done(p, "mixture");
+    return true;
+}
+
 static void c_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w)
 {
     if (!p->dry && !loaded(p, w))
@@ -724,10 +826,12 @@ const device_ops cuda_ops = {
     .router = c_router,
     .moe_glu = c_moe_glu,
     .moe_down = c_moe_down,
+    .mixture = c_mixture,
     .moe_matmul = c_moe_matmul,
     .renumber = c_renumber,
     .conv = cuda_conv,
     .delta = cuda_delta,
+    .delta_unit = cuda_delta_unit,
     .gather = c_gather,
     .copy = c_copy,
     .softcap = c_softcap,

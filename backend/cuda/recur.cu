@@ -13,40 +13,12 @@
  *
  * Only the step upload separates a pass from the writes of the one before, and no kernel of a pass
  * touches a layer's state but this one. So S is read before grid_wait.
- *
- * A row changes S by s = e k + decay s, one rounded product and one fused sum, whether it is
- * computed or applied later from a journal: same bits. The order of every sum depends on dk alone.
  */
-#include "backend/cuda/cuda_int.h"
-#include "backend/cuda/dev.cuh"
+#include "backend/cuda/recur.cuh"
 
 enum { BLOCK_ROWS = 16, DELTA_THREADS = 128, CONV_THREADS = 256 };
 
-/* What a journal holds of a row. */
-struct journal_row {
-    float *inputs, *keys, *errors, *decays;
-};
-
-DEV journal_row row_of(const recur_shape &v, const dev_recur_base &b, int bank, int row)
-{
-    journal_row r;
-    r.inputs = b.journal[bank] + (size_t)row * v.journal_floats;
-    r.keys = r.inputs + v.n_channels;
-    r.errors = r.keys + v.n_k * v.dk;
-    r.decays = r.errors + v.n_v * v.dv;
-    return r;
-}
-
 /* ---- Convolution --------------------------------------------------------------------------- */
-
-/* Channel c of input i before the pass: conv first, then the pending rows. */
-DEV float input_before(const recur_shape &v, const dev_recur_base &b, const dev_recur_seq &s, int i,
-                       int c)
-{
-    int old = v.n_taps - 1;
-    return i < old ? b.conv[(size_t)i * v.n_channels + c]
-                   : row_of(v, b, s.bank, s.pending[i - old]).inputs[c];
-}
 
 DEV float conv_of(const conv_args &a, const dev_recur_base &b, const dev_recur_seq &s, int r, int c)
 {
@@ -142,26 +114,12 @@ extern "C" void cu_conv(cudaStream_t s, conv_args a)
         LAUNCH(conv_kernel, dim3(blocks, seqs), dim3(CONV_THREADS), 0, s, a);
         return;
     }
-    LAUNCH(conv_rows_kernel, dim3(blocks, (unsigned)a.x.rows), dim3(CONV_THREADS), 0, s, a);
+    if (!a.chain || !cu_conv_run(s, &a))
+        LAUNCH(conv_rows_kernel, dim3(blocks, (unsigned)a.x.rows), dim3(CONV_THREADS), 0, s, a);
     LAUNCH(conv_keep_kernel, dim3(blocks, seqs), dim3(CONV_THREADS), 0, s, a);
 }
 
 /* ---- The gated delta rule ------------------------------------------------------------------ */
-
-/* to = x / sqrt(|x|^2 + 1e-6) * factor, n elements, by a warp; also to `copy`, where there is one. */
-DEV void normalise(float *to, float *copy, const float *x, int n, float factor)
-{
-    float sum = 0;
-    for (int i = lane_id(); i < n; i += 32)
-        sum = fma_rn(x[i], x[i], sum);
-    float f = factor / sqrtf(warp_sum(sum) + 1e-6f);
-    for (int i = lane_id(); i < n; i += 32) {
-        float v = x[i] * f;
-        to[i] = v;
-        if (copy)
-            copy[i] = v;
-    }
-}
 
 /* What all value rows read of a row: queries and keys divided by their lengths, decays, and the
  * shares of errors that are written. Keys and decays also to the journal, of uncertain rows.
@@ -172,7 +130,7 @@ __global__ void __launch_bounds__(256) delta_rows_kernel(delta_args a)
 {
     grid_trigger();
     grid_wait();
-    int r = (int)blockIdx.x, seq = a.st.row_seq[r], width = a.v.n_k * a.v.dk;
+    int r = (int)blockIdx.x, seq = a.st.row_seq[r];
     const dev_recur_seq &s = a.st.seq[seq];
     const dev_recur_base b = a.st.base[(size_t)seq * a.st.n_recur + a.v.id];
     journal_row to = {};
@@ -182,118 +140,19 @@ __global__ void __launch_bounds__(256) delta_rows_kernel(delta_args a)
     for (int h = (int)(threadIdx.x >> 5); h < 2 * a.v.n_k; h += 8) {
         bool key = h >= a.v.n_k;
         int at = (key ? h - a.v.n_k : h) * a.v.dk;
-        normalise((key ? a.k : a.q) + (size_t)r * width + at,
-                  key && !s.final ? to.keys + at : (float *)0, c + h * a.v.dk, a.v.dk,
-                  key ? 1.0f : 1.0f / sqrtf((float)a.v.dk));
+        size_t to_row = ((size_t)(at / a.v.dk) * a.c.rows + r) * a.v.dk;
+        normalise((key ? a.k : a.q) + to_row, key && !s.final ? to.keys + at : (float *)0,
+                  c + h * a.v.dk, a.v.dk, key ? 1.0f : 1.0f / sqrtf((float)a.v.dk));
     }
     for (int j = (int)threadIdx.x; j < a.v.n_v; j += 256) {
-        float x = a.a.at[r * a.a.stride + j] + a.gate_dt[j];
-        float decay = expf(a.gate_a[j] * (fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)))));
-        float *gate = a.gates + ((size_t)r * a.v.n_v + j) * 2;
+        float decay = decay_of(a.gate_a, a.gate_dt, j, a.a.at[r * a.a.stride + j]);
+        float *gate = a.gates + ((size_t)j * a.c.rows + r) * 2;
         gate[0] = decay;
-        gate[1] = 1.0f / (1.0f + expf(-a.b.at[r * a.b.stride + j]));
+        gate[1] = share_of(a.b.at[r * a.b.stride + j]);
         if (!s.final)
             to.decays[j] = decay;
     }
 }
-
-/* A lane's share of a value row: the keys V l + 8 V j + e. */
-template <int KEYS> struct lane_keys {
-    enum { V = KEYS >= 32 ? 4 : 2, N = KEYS / 8 / V };
-    float x[N][V];
-};
-
-template <int KEYS> DEV int key_at(int j)
-{
-    typedef lane_keys<KEYS> L;
-    return L::V * (lane_id() & 7) + 8 * L::V * j;
-}
-
-/* From memory at a multiple of V floats. */
-template <int KEYS> DEV void load_keys(lane_keys<KEYS> &to, const float *from)
-{
-    typedef lane_keys<KEYS> L;
-#pragma unroll
-    for (int j = 0; j < L::N; j++) {
-        const float *p = from + key_at<KEYS>(j);
-        if (L::V == 4) {
-            float4 v = *(const float4 *)p;
-            to.x[j][0] = v.x, to.x[j][1] = v.y, to.x[j][L::V - 2] = v.z, to.x[j][L::V - 1] = v.w;
-        } else {
-            float2 v = *(const float2 *)p;
-            to.x[j][0] = v.x, to.x[j][1] = v.y;
-        }
-    }
-}
-
-/* From memory anywhere: rows of journals. */
-template <int KEYS> DEV void load_journal_keys(lane_keys<KEYS> &to, const float *from)
-{
-    typedef lane_keys<KEYS> L;
-#pragma unroll
-    for (int j = 0; j < L::N; j++)
-#pragma unroll
-        for (int e = 0; e < L::V; e++)
-            to.x[j][e] = from[key_at<KEYS>(j) + e];
-}
-
-template <int KEYS> DEV void store_keys(float *to, const lane_keys<KEYS> &from)
-{
-    typedef lane_keys<KEYS> L;
-#pragma unroll
-    for (int j = 0; j < L::N; j++) {
-        float *p = to + key_at<KEYS>(j);
-        if (L::V == 4)
-            *(float4 *)p = make_float4(from.x[j][0], from.x[j][1], from.x[j][L::V - 2],
-                                       from.x[j][L::V - 1]);
-        else
-            *(float2 *)p = make_float2(from.x[j][0], from.x[j][1]);
-    }
-}
-
-template <int KEYS> DEV void fade(lane_keys<KEYS> &s, float decay)
-{
-    typedef lane_keys<KEYS> L;
-#pragma unroll
-    for (int j = 0; j < L::N; j++)
-#pragma unroll
-        for (int e = 0; e < L::V; e++)
-            s.x[j][e] = mul_rn(s.x[j][e], decay);
-}
-
-template <int KEYS> DEV void write_error(lane_keys<KEYS> &s, const lane_keys<KEYS> &k, float error)
-{
-    typedef lane_keys<KEYS> L;
-#pragma unroll
-    for (int j = 0; j < L::N; j++)
-#pragma unroll
-        for (int e = 0; e < L::V; e++)
-            s.x[j][e] = fma_rn(error, k.x[j][e], s.x[j][e]);
-}
-
-/* s . k over the eight lanes of a value row; all of them get it. */
-template <int KEYS> DEV float read_state(const lane_keys<KEYS> &s, const lane_keys<KEYS> &k)
-{
-    typedef lane_keys<KEYS> L;
-    float sum[L::V];
-#pragma unroll
-    for (int e = 0; e < L::V; e++)
-        sum[e] = mul_rn(s.x[0][e], k.x[0][e]);
-#pragma unroll
-    for (int j = 1; j < L::N; j++)
-#pragma unroll
-        for (int e = 0; e < L::V; e++)
-            sum[e] = fma_rn(s.x[j][e], k.x[j][e], sum[e]);
-    float all = L::V == 4 ? (sum[0] + sum[1]) + (sum[L::V - 2] + sum[L::V - 1]) : sum[0] + sum[1];
-    return warp_sum(all, 4);
-}
-
-/* The value row of a lane: row i of the head; past the end of the head `in` is false, and the lane
- * computes a row that is there and writes nothing. */
-struct value_row {
-    int head, key_head, i;
-    bool in;
-};
 
 DEV value_row value_row_of(const recur_shape &v, int block)
 {
@@ -305,27 +164,6 @@ DEV value_row value_row_of(const recur_shape &v, int block)
     w.in = w.i < v.dv;
     w.i = min(w.i, v.dv - 1);
     return w;
-}
-
-/* A journal's row, applied. Its error may have been written by another lane of this warp. */
-template <int KEYS>
-DEV void apply_row(lane_keys<KEYS> &s, const recur_shape &v, const value_row &w, journal_row r)
-{
-    lane_keys<KEYS> k;
-    load_journal_keys(k, r.keys + w.key_head * v.dk);
-    fade(s, r.decays[w.head]);
-    write_error(s, k, load_fresh(r.errors + w.head * v.dv + w.i));
-}
-
-template <int KEYS>
-DEV float *settled_row(lane_keys<KEYS> &s, const recur_shape &v, const value_row &w,
-                       const dev_recur_base &b, const dev_recur_seq &q)
-{
-    float *state = b.state + ((size_t)w.head * v.dv + w.i) * v.dk;
-    load_keys(s, state);
-    for (int i = 0; i < q.n_pending; i++)
-        apply_row(s, v, w, row_of(v, b, q.bank, q.pending[i]));
-    return state;
 }
 
 /* Rows of the pass in shared memory. */
@@ -347,7 +185,7 @@ DEV void stage_rows(delta_stage<KEYS> &to, const delta_args &a, const value_row 
     for (int i = (int)threadIdx.x; i < 2 * n * PIECES; i += DELTA_THREADS) {
         int r = i / (2 * PIECES), at = i % (2 * PIECES) * 4;
         bool key = at < KEYS;
-        const float *from = (key ? a.k : a.q) + (size_t)(r0 + r) * width + w.key_head * KEYS +
+        const float *from = (key ? a.k : a.q) + ((size_t)w.key_head * a.c.rows + r0 + r) * KEYS +
                             (key ? at : at - KEYS);
         copy16_async(key ? &to.k[r][at] : &to.q[r][at - KEYS], from, true);
     }
@@ -359,7 +197,7 @@ DEV void stage_rows(delta_stage<KEYS> &to, const delta_args &a, const value_row 
     }
     for (int i = (int)threadIdx.x; i < 2 * n; i += DELTA_THREADS)
         copy4_async(&to.gate[i / 2][i % 2],
-                    a.gates + ((size_t)(r0 + i / 2) * a.v.n_v + w.head) * 2 + i % 2, true);
+                    a.gates + ((size_t)w.head * a.c.rows + r0 + i / 2) * 2 + i % 2, true);
     copy_commit();
 }
 
@@ -433,9 +271,14 @@ extern "C" bool cu_delta_knows(int32_t dk)
     return dk == 16 || dk == 32 || dk == 64 || dk == 128 || dk == 256;
 }
 
-extern "C" void cu_delta(cudaStream_t s, delta_args a)
+extern "C" void cu_delta_rows(cudaStream_t s, delta_args a)
 {
     LAUNCH(delta_rows_kernel, dim3((unsigned)a.c.rows), dim3(256), 0, s, a);
+}
+
+extern "C" void cu_delta(cudaStream_t s, delta_args a)
+{
+    cu_delta_rows(s, a);
     if (a.v.dk == 16)
         launch_delta<16>(s, a);
     else if (a.v.dk == 32)

@@ -28,7 +28,12 @@ void cuda_conv(pass *p, mat y, mat x, const weight *w, const recur_view *rv)
     if (cuda_skip(p, y))
         return;
     wrote(p, y);
-    cu_conv(c->stream, (conv_args){cuda_mat(y), cuda_mat(x), taps, shape_of(rv), c->recur});
+    cu_conv(c->stream, (conv_args){.y = cuda_mat(y),
+                                   .x = cuda_mat(x),
+                                   .taps = taps,
+                                   .v = shape_of(rv),
+                                   .st = c->recur,
+                                   .chain = !p->st->all.seen});
     cuda_done(p, "conv");
 }
 
@@ -56,8 +61,61 @@ void cuda_delta(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const 
     d.v = shape_of(rv);
     d.st = dev->recur;
     wrote(p, o);
-    cu_delta(dev->stream, d);
+    if (!p->st->all.seen && cu_chain_knows(&d.v))
+        cu_delta_chain(dev->stream, d);
+    else
+        cu_delta(dev->stream, d);
     cuda_done(p, "delta");
+}
+
+/* Of a prompt: norm and gate in one kernel, with the copy that the next product reads. */
+static void unit_of_prompt(pass *p, unit_args d, mat y, mat x, mat a, mat b, const delta_unit *u,
+                           const recur_view *rv)
+{
+    cuda_device *c = cuda_of(p);
+    mat m = pass_mat(p, x.rows, 1, x.cols), o = pass_mat(p, x.rows, rv->n_v, rv->dv);
+    if (pass_failed(p))
+        return;
+    cuda_conv(p, m, x, u->taps, rv);
+    cuda_delta(p, o, m, a, b, &u->gate, rv);
+    d.q = cuda_quant_room(p, y.rows, y.cols, true, false); /* after the rule's temporaries: ops.c */
+    if (cuda_skip(p, y))
+        return;
+    d.x = cuda_mat(o);
+    wrote(p, y);
+    cu_gated(c->stream, d);
+    cuda_quant_keep(p, y.at, d.q);
+    cuda_done(p, "delta_unit");
+}
+
+bool cuda_delta_unit(pass *p, mat y, mat x, mat z, mat a, mat b, const delta_unit *u,
+                     const recur_view *rv)
+{
+    cuda_device *c = cuda_of(p);
+    unit_args d = {.y = cuda_mat(y), .x = cuda_mat(x), .z = cuda_mat(z), .a = cuda_mat(a)};
+    d.v = shape_of(rv);
+    if (p->dry || !cu_unit_knows(&d.v) || (!p->st->prompt && p->st->all.seen))
+        return false;
+    d.norm = cuda_vector(p, u->norm);
+    d.eps = u->eps;
+    if (p->st->prompt) {
+        unit_of_prompt(p, d, y, x, a, b, u, rv);
+        return true;
+    }
+    d.b = cuda_mat(b);
+    d.taps = cuda_vector(p, u->taps);
+    d.gate_a = cuda_vector(p, u->gate.a);
+    d.gate_dt = cuda_vector(p, u->gate.dt);
+    d.q = cuda_quant_room(p, y.rows, y.cols, false, false);
+    if (cuda_skip(p, y))
+        return true;
+    d.st = c->recur;
+    d.ticket = c->recur_ticket;
+    wrote(p, y);
+    cu_unit(c->stream, d);
+    cuda_quant_keep(p, y.at, d.q);
+    cuda_done(p, "delta_unit");
+    return true;
 }
 
 dev_recur_seq cuda_recur_seq(const recur_seq *s)

@@ -4,14 +4,14 @@
 #include "backend/cuda/dev.cuh"
 
 /* Pairs (i, i + n_pairs) of every head turned by pos * inv_freq[i], in place.
- * grid:   256 (head, pair) x row
+ * grid:   row x 256 (head, pair)
  * shared: none
  * bound:  latency */
 __global__ void __launch_bounds__(256) rope_kernel(rope_args a)
 {
     grid_trigger();
     grid_wait();
-    int k = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
+    int k = (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
     int h = k / a.n_pairs, i = k % a.n_pairs;
     if (h >= a.heads)
         return;
@@ -27,5 +27,5 @@ __global__ void __launch_bounds__(256) rope_kernel(rope_args a)
 extern "C" void cu_rope(cudaStream_t s, rope_args a)
 {
     unsigned n = (unsigned)(a.heads * a.n_pairs);
-    LAUNCH(rope_kernel, dim3((n + 255) / 256, (unsigned)a.x.rows), dim3(256), 0, s, a);
+    LAUNCH(rope_kernel, dim3((unsigned)a.x.rows, (n + 255) / 256), dim3(256), 0, s, a);
 }

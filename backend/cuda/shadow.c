@@ -13,9 +13,21 @@ dev_mat cuda_mat(mat m)
     return (dev_mat){m.at, m.rows, m.heads * m.cols, m.stride};
 }
 
+static bool touches(const char *from, const char *to, const void *at, size_t n_bytes)
+{
+    return from < (const char *)at + n_bytes && (const char *)at < to;
+}
+
 void cuda_wrote(cuda_device *c, const void *at, size_t n_bytes)
 {
     const char *from = at, *to = from + n_bytes;
+    const sorted_pairs *p = &c->sorted;
+    size_t n = (size_t)p->n * sizeof *p->id;
+    if (p->id && (touches(from, to, p->id, n) || touches(from, to, p->lists.order, n) ||
+                  touches(from, to, p->lists.n_tiles, sizeof *p->lists.n_tiles) ||
+                  touches(from, to, p->lists.tiles,
+                          EXPERT_TILE_BYTES * (size_t)cu_expert_tiles(p->n, p->n_expert))))
+        c->sorted.id = NULL;
     if (from <= (const char *)c->chosen && (const char *)c->chosen < to)
         c->chosen = NULL;
     for (int i = 0; i < SHADOWS; i++) {
@@ -70,13 +82,21 @@ void cuda_quant_keep(pass *p, const float *x, dev_quant q)
     s->quant = q;
 }
 
+/* bf16 and tiles of one row lie in a line, as x does: rows may have been cut into other lengths. */
 static dev_quant known(const cuda_device *c, dev_mat x, bool bf, int32_t tile)
 {
+    size_t n = (size_t)x.rows * (size_t)x.cols;
     for (int i = 0; i < SHADOWS && x.at && x.stride == x.cols; i++) {
         const shadow *s = &c->shadows[i];
-        if (s->x == (const char *)x.at && s->quant.rows == x.rows && s->quant.cols == x.cols &&
-            (bf ? s->quant.bf != NULL : s->quant.q && s->quant.tile == tile))
-            return s->quant;
+        dev_quant q = s->quant;
+        bool same = q.rows == x.rows && q.cols == x.cols, line = bf || tile == 1;
+        if (s->x != (const char *)x.at || !(same || (line && (size_t)q.rows * (size_t)q.cols == n)))
+            continue;
+        if (bf ? q.bf != NULL : q.q && q.tile == tile) {
+            q.rows = x.rows;
+            q.cols = x.cols;
+            return q;
+        }
     }
     return (dev_quant){0};
 }

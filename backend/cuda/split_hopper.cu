@@ -446,7 +446,7 @@ DEV void multiply_values(tiles<D, S> &s, float (&o)[N][64], int part, int turn)
         wg_fence();
 #pragma unroll
         for (int i = 0; i < N; i++)
-            wg_mma_128(o[i], p + u * 32 / 16, v + (u * UNIT_BYTES + i * 2 * BLOCK_BYTES) / 16);
+            wg_mma_128_v(o[i], p + u * 32 / 16, v + (u * UNIT_BYTES + i * 2 * BLOCK_BYTES) / 16);
         wg_commit();
         if (u > 0) {
             wg_wait<1>();

@@ -317,7 +317,7 @@ static void check_attend(rig *g, const attend_case *a)
         size_t usual = gpu->slice_bytes, key = 4 * (size_t)a->n_head_kv * (size_t)a->d;
         size_t n_bytes = (size_t)a->rows * (size_t)a->n_head * (size_t)a->d * sizeof(float);
         float *whole = gpu_rows(g, yg);
-        for (size_t keys = 64; keys <= 192; keys += 128) {
+        for (size_t keys = SLICE_KEYS; keys <= 3 * SLICE_KEYS; keys += 2 * SLICE_KEYS) {
             gpu->slice_bytes = keys * key;
             mat ys = op_attend(&b.gpu, q[1], &view_gpu, scale);
             verdict(g, a->turning ? "attend one slices" : "attend slices",
@@ -620,6 +620,11 @@ void check_attention(rig *g)
         {NUM_F16, 8, 4, 256, 64, 400, 200, 70, .two_seqs = true},
         {NUM_F16, 8, 2, 256, 50, 400, 90, 48, .tree = true},
         {NUM_BF16, 4, 2, 128, 0, 300, 100, 33, .tree = false},
+        {NUM_F16, 8, 1, 128, 0, 1500, 1000, 37, .tree = false},
+        {NUM_F16, 6, 2, 128, 0, 300, 0, 65, .tree = false},
+        {NUM_F16, 2, 2, 128, 8, 90, 50, 34, .tree = false},
+        {NUM_F16, 18, 2, 128, 200, 900, 700, 41, .tree = false},
+        {NUM_F16, 8, 4, 128, 64, 400, 200, 70, .two_seqs = true},
         {NUM_F32, 4, 2, 32, 8, 100, 20, 50, .tree = false},
         /* Chunks by the dozen and by the hundred, joined by few threads and by many. */
         {NUM_F16, 4, 2, 64, 0, 6000, 5000, 9, .tree = false},

@@ -1,11 +1,13 @@
-/* check_families.c - small ops as Qwen3, Qwen3.5 and Laguna use them: rotation of the first dims of
- * a head with a factor on cosines and sines, and routing by sigmoids with a selection bias.
+/* check_families.c - ops as Qwen3, Qwen3.5 and Laguna use them: rotation of the first dims of a
+ * head with a factor on cosines and sines, attention with gates, and routing by sigmoids with a
+ * selection bias.
  */
 #include "tests/cuda/check_int.h"
 
 #include "base/mem.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { FEW = 64 }; /* rows of answers in a pass */
@@ -42,6 +44,109 @@ static void check_partial_rope(rig *g, int32_t rows, int32_t heads, int32_t d, i
     g->gpu->release(g->gpu, inv_gpu, bytes);
     mem_free(inv);
     mem_free(v);
+}
+
+typedef struct gated_case {
+    int32_t rows, n_head, n_head_kv, d, n_rot;
+    float factor;
+    num_type type; /* of keys and values */
+    bool beside;   /* a head's gate stands beside its query; else one gate for a head */
+} gated_case;
+
+/* Heads of keys and queries normed, turned and stored, attention, its gates and the product after
+ * them: what waits for each other there. */
+static mat gated_attention(pass *p, const gated_case *a, const kv_view *view, mat x, mat gate,
+                           const mat kv[2], const weight *w[2], const rope *r, mat *queries)
+{
+    mat k = op_rope(p, op_rms_norm_inplace(p, kv[0], w[0], 1e-6f), r), q, y;
+    op_kv_store(p, view, k, kv[1]);
+    if (a->beside)
+        q = mat_row_heads(op_rms_norm(p, mat_columns(mat_head_rows(x), 0, a->d), w[0], 1e-6f),
+                          a->n_head);
+    else
+        q = op_rms_norm_inplace(p, x, w[0], 1e-6f);
+    *queries = op_rope(p, q, r);
+    y = op_attend(p, *queries, view, 1.0f / sqrtf((float)a->d));
+    if (!a->beside)
+        return op_matmul(p, mat_flat(op_act_mul(p, gate, y, ACT_SOFTPLUS)), w[1]);
+    y = op_act_mul(p, mat_columns(mat_head_rows(x), a->d, a->d), mat_head_rows(y), ACT_SIGMOID);
+    return op_matmul(p, mat_flat(mat_row_heads(y, a->n_head)), w[1]);
+}
+
+static void check_gated_attention(rig *g, const gated_case *a)
+{
+    enum { N_OUT = 64, PIECES = 4 };
+    static chain c;
+    kv_layout l;
+    kv_cache cache[2] = {{.layout = NULL}};
+    pair norm, out;
+    both b;
+    mat x[2], gate[2], k[2], v[2], q[2], y[2];
+    kv_base base[2];
+    err e = {0};
+    int32_t width = a->beside ? 2 * a->d : a->d;
+    if (!my_turn(g, "gated attention") || !pair_make(g, &norm, NUM_F32, a->d, 1, 1, 1.0, false) ||
+        !pair_make(g, &out, NUM_Q8_0, a->n_head * a->d, N_OUT, 1, 0.05, false))
+        return;
+    bool rot = a->type == NUM_TQ3_0;
+    kv_spec s = {.n_head_kv = a->n_head_kv, .head_dim = a->d};
+    kv_want_layout want = {.spec = &s,
+                           .n = 1,
+                           .choice = {.k = {a->type, rot}, .v = {a->type, rot}},
+                           .n_ctx = 2 * a->rows,
+                           .rows_max = a->rows,
+                           .dev = {g->gpu}};
+    if (kv_layout_init(&l, &want, &e) || kv_open(&cache[0], g->ref, &l, &e) ||
+        kv_open(&cache[1], g->gpu, &l, &e)) {
+        failed(g, "gated attention", e.text);
+        return;
+    }
+    size_t inv_bytes = (size_t)a->n_rot / 2 * sizeof(float),
+           heads = (size_t)a->rows * (size_t)a->n_head;
+    size_t keys = (size_t)a->rows * (size_t)a->n_head_kv * (size_t)a->d;
+    float *inv = draw(g, (size_t)a->n_rot / 2, 1.0), *inv_gpu = g->gpu->alloc(g->gpu, inv_bytes);
+    float *from[PIECES] = {draw(g, heads * (size_t)width, 1.0), draw(g, heads, 1.0),
+                           draw(g, keys, 1.0), draw(g, keys, 1.0)};
+    for (int32_t i = 0; i < a->n_rot / 2; i++)
+        inv[i] = (float)pow(1e4, -2.0 * i / a->n_rot);
+    g->gpu->upload(g->gpu, inv_gpu, inv, inv_bytes);
+    chain_init(&c, a->rows, 0, 0);
+    c.st.prompt = of_prompt(a->rows);
+    step st[2] = {c.st, c.st};
+    for (int i = 0; i < 2; i++) {
+        base[i] = cache[i].base[0];
+        st[i].kv = &base[i];
+    }
+    both_begin(g, &b, &st[0]);
+    pass_begin(&b.gpu, g->gpu, &st[1], g->gpu_scratch, g->scratch_bytes);
+    both_mat(g, &b, x, from[0], a->rows, a->n_head, width);
+    both_mat(g, &b, gate, from[1], a->rows, a->n_head, 1);
+    both_mat(g, &b, k, from[2], a->rows, a->n_head_kv, a->d);
+    both_mat(g, &b, v, from[3], a->rows, a->n_head_kv, a->d);
+    for (int i = 0; i < 2; i++) {
+        rope r = {.n_pairs = a->n_rot / 2,
+                  .inv_freq = i ? inv_gpu : inv,
+                  .n_turning = a->n_rot / 2,
+                  .factor = a->factor};
+        y[i] =
+            gated_attention(i ? &b.gpu : &b.ref, a, &l.view[0], x[i], gate[i], (mat[]){k[i], v[i]},
+                            (const weight *[]){&norm.w[i], &out.w[i]}, &r, &q[i]);
+    }
+    char shape[96];
+    snprintf(shape, sizeof shape, "%d rows, %d/%dx%d, %d turn, factor %g, %s%s", a->rows, a->n_head,
+             a->n_head_kv, a->d, a->n_rot, (double)a->factor, num_name(a->type),
+             a->beside ? ", gates beside queries" : "");
+    verdict(g, "gated attention", text("%s: queries", shape), both_error(g, &b, q[0], q[1]), BOUND);
+    verdict(g, "gated attention", shape, both_error(g, &b, y[0], y[1]), 1e-3);
+    for (int i = 0; i < PIECES; i++)
+        mem_free(from[i]);
+    g->gpu->release(g->gpu, inv_gpu, inv_bytes);
+    mem_free(inv);
+    kv_close(&cache[0]);
+    kv_close(&cache[1]);
+    kv_layout_free(&l);
+    pair_free(g, &norm);
+    pair_free(g, &out);
 }
 
 static routing routed(pass *p, bool router, mat x, const weight *w, int32_t k, const route_rule *t)
@@ -177,6 +282,21 @@ void check_families(rig *g)
     check_partial_rope(g, 40, 2, 256, 64, 1);
     check_partial_rope(g, 3, 2, 256, 256, 1.25f);
     check_partial_rope(g, 2, 1, 32, 8, 0.5f);
+    static const gated_case gated[] = {
+        {1, 6, 2, 128, 128, 1, NUM_F16, .beside = false},
+        {1, 6, 2, 128, 64, 1.3465736f, NUM_Q8_0, .beside = false},
+        {5, 4, 1, 128, 64, 1.3465736f, NUM_F16, .beside = false},
+        {70, 6, 2, 128, 64, 1.3465736f, NUM_F16, .beside = false},
+        {1, 4, 2, 256, 64, 1, NUM_F16, .beside = true},
+        {3, 4, 2, 256, 64, 1, NUM_Q4_0, .beside = true},
+        {70, 4, 2, 256, 64, 1, NUM_F16, .beside = true},
+        {2, 3, 1, 256, 256, 1, NUM_F16, .beside = true},
+        {66, 2, 1, 128, 16, 1, NUM_TQ3_0, .beside = true},
+        {1, 2, 1, 512, 64, 1, NUM_F16, .beside = true},
+        {2, 2, 1, 64, 32, 1, NUM_F16, .beside = false},
+    };
+    for (size_t i = 0; i < sizeof gated / sizeof *gated; i++)
+        check_gated_attention(g, &gated[i]);
     for (int biased = 0; biased < 2; biased++) {
         check_sigmoid_route(g, true, 256, 8, 2, 1, biased);
         check_sigmoid_route(g, true, 128, 256, 8, 3, biased);

@@ -364,6 +364,37 @@ static void check_sift(rig *g, int32_t n, int32_t k, int32_t steps, int what, in
     mem_free(v);
 }
 
+/* Heads as rows: more of them than a dimension of a grid but the first holds. Queries of 2,731
+ * prompt rows of 24 heads are so many. */
+static void check_many_rows(rig *g, int32_t rows, int32_t heads, int32_t d)
+{
+    static chain c;
+    pair w;
+    both b;
+    mat x[2], a[2], n[2], y[2], z[2];
+    if (!my_turn(g, "many rows") || !pair_make(g, &w, NUM_F32, d, 1, 1, 1.0, false))
+        return;
+    size_t all = (size_t)rows * (size_t)heads * (size_t)d;
+    float *v = draw(g, all, 2.0), *u = draw(g, all, 2.0);
+    chain_init(&c, rows, 0, 0);
+    both_begin(g, &b, &c.st);
+    both_mat(g, &b, x, v, rows, heads, d);
+    both_mat(g, &b, a, u, rows, heads, d);
+    for (int i = 0; i < 2; i++) {
+        pass *p = i ? &b.gpu : &b.ref;
+        n[i] = op_rms_norm(p, mat_head_rows(x[i]), &w.w[i], 1e-6f);
+        y[i] = op_act_mul(p, mat_head_rows(a[i]), n[i], ACT_SIGMOID);
+        z[i] = op_scale(p, op_add(p, mat_head_rows(x[i]), y[i]), 0.5f, NULL);
+    }
+    char *what = text("%d x %d rows of %d", rows, heads, d);
+    verdict(g, "many rows", what, both_error(g, &b, n[0], n[1]), F32_BOUND);
+    verdict(g, "many rows", what, both_error(g, &b, y[0], y[1]), F32_BOUND);
+    verdict(g, "many rows", what, both_error(g, &b, z[0], z[1]), F32_BOUND);
+    mem_free(v);
+    mem_free(u);
+    pair_free(g, &w);
+}
+
 void check_ops(rig *g)
 {
     static const num_type more[] = {NUM_F32, NUM_F16, NUM_BF16};
@@ -380,6 +411,11 @@ void check_ops(rig *g)
     check_small(g, 1, 4, 64);
     check_small(g, 5, 2, 256);
     check_small(g, 33, 1, 512);
+    check_small(g, 70, 1, 2052); /* many rows: four columns a thread */
+    if (!g->quick) {
+        check_many_rows(g, 600, 112, 64);
+        check_many_rows(g, 600, 112, 256);
+    }
     for (int i = 0; i < 3; i++)
         check_embed(g, more[i], 320);
     for (int i = 0; i < N_BLOCK_TYPES; i++)

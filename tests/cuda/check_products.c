@@ -133,6 +133,68 @@ static void check_experts(rig *g, num_type tg, num_type td, int32_t n_in, int32_
     pair_free(g, &scale);
 }
 
+/* A mixture against the reference; in one launch of experts and op by op, bit for bit. */
+static void check_mixture(rig *g, num_type t, num_type td, int32_t n_in, int32_t n_ff, int32_t n,
+                          int32_t k, bool sigmoid)
+{
+    static chain c;
+    pair router, factor, bias, gate, up, down, one[3];
+    const bool fused = n_ff % 16 == 0 && k % 2;
+    device_ops apart = *g->gpu->op;
+    const device_ops *usual = g->gpu->op;
+    mat x[2], y[3];
+    double e = 0;
+    if (!my_turn(g, "mixture") || !pair_make(g, &router, NUM_F32, n_in, n, 1, 0.2, false) ||
+        !pair_make(g, &factor, NUM_F32, n_in, 1, 1, 0.1, false) ||
+        !pair_make(g, &bias, NUM_F32, n, 1, 1, 0.3, false) ||
+        !pair_make(g, &gate, t, n_in, fused ? 2 * n_ff : n_ff, n, 0.05, false) ||
+        !pair_make(g, &up, t, n_in, n_ff, n, 0.05, false) ||
+        !pair_make(g, &down, td, n_ff, n_in, n, 0.05, false) ||
+        !pair_make(g, &one[0], t, n_in, n_ff, 1, 0.05, false) ||
+        !pair_make(g, &one[1], t, n_in, n_ff, 1, 0.05, false) ||
+        !pair_make(g, &one[2], td, n_ff, n_in, 1, 0.05, false))
+        return;
+    apart.mixture = NULL;
+    chain_init(&c, 1, 0, 0);
+    for (int turn = 0; turn < 3; turn++) {
+        both b;
+        both_begin(g, &b, &c.st);
+        float *v = draw(g, (size_t)n_in, 1.0);
+        both_mat(g, &b, x, v, 1, 1, n_in);
+        for (int i = 0; i < 3; i++) {
+            const int w = i > 0;
+            const route_rule rule = {.sigmoid = sigmoid, .bias = sigmoid ? &bias.w[w] : NULL};
+            const mixture m = {.router = &router.w[w],
+                               .gate = &gate.w[w],
+                               .up = fused ? NULL : &up.w[w],
+                               .down = &down.w[w],
+                               .shared_factor = sigmoid ? NULL : &factor.w[w],
+                               .shared_gate = &one[0].w[w],
+                               .shared_up = &one[1].w[w],
+                               .shared_down = &one[2].w[w],
+                               .rule = &rule,
+                               .k = k,
+                               .act = ACT_SILU};
+            g->gpu->op = i == 2 ? &apart : usual;
+            y[i] = op_mixture(w ? &b.gpu : &b.ref, x[w], &m);
+        }
+        g->gpu->op = usual;
+        double now = both_error(g, &b, y[0], y[1]);
+        e = now > e || now != now ? now : e;
+        float *p = gpu_rows(g, y[1]), *q = gpu_rows(g, y[2]);
+        if (memcmp(p, q, (size_t)n_in * sizeof *p))
+            e = NAN;
+        mem_free(p);
+        mem_free(q);
+        mem_free(v);
+    }
+    verdict(g, "mixture", text("%-6s %d of %d x %d -> %d", num_name(t), k, n, n_in, n_ff), e,
+            8 * INT8_BOUND);
+    pair *all[] = {&router, &factor, &bias, &gate, &up, &down, &one[0], &one[1], &one[2]};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        pair_free(g, all[i]);
+}
+
 /* An activation that the GPU does not know is refused, before and in a pass. */
 static void check_unknown_act(rig *g)
 {
@@ -406,6 +468,7 @@ void check_products(rig *g)
         check_product(g, floats[i], 130, 9, 33);
         check_product(g, floats[i], 160, 96, 9);
         check_product(g, floats[i], 160, 200, 45);
+        check_product(g, floats[i], 164, 70, 150);
     }
     check_product(g, NUM_Q5_0, 704, 80, 3);
     check_product(g, NUM_Q8_0, 2112, 80, 1);
@@ -425,6 +488,11 @@ void check_products(rig *g)
         check_experts(g, NUM_F32, NUM_F32, 96, 48, 8, 3, 4, fused);
         check_experts(g, NUM_Q4_K, NUM_Q8_0, 256, 96, 32, 4, 70, fused);
     }
+    check_mixture(g, NUM_Q4_K, NUM_Q6_K, 256, 256, 16, 3, false);
+    check_mixture(g, NUM_Q4_K, NUM_Q4_K, 512, 512, 8, 2, true);
+    check_mixture(g, NUM_Q8_0, NUM_Q5_0, 96, 64, 160, 8, false);
+    if (!g->quick)
+        check_mixture(g, NUM_Q4_K, NUM_Q6_K, 2048, 512, 256, 8, false);
     check_experts(g, NUM_Q8_0, NUM_F16, 64, 24, 5, 2, 3, true); /* halves that end inside a tile */
     for (int i = 0; i < N_BLOCK_TYPES; i++)
         check_experts_alone(g, block_types[i], block_types[N_BLOCK_TYPES - 1 - i], 768, 256, 8, 3,
@@ -494,6 +562,7 @@ void check_invariances(rig *g)
     check_cuts(g, NUM_Q3_K, 1280, 40, true);
     check_invariance(g, NUM_F32, 96, 40, false, false);
     check_invariance(g, NUM_F32, 96, 40, false, true);
+    check_invariance(g, NUM_F32, 2116, g->quick ? 12 : 256, false, true); /* more than 32 slices */
     check_invariance(g, NUM_BF16, 2560, 64, false, false);
     check_invariance(g, NUM_BF16, 2560, 64, false, true);
 }

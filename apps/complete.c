@@ -1,0 +1,212 @@
+/* complete.c - see complete.h.
+ *
+ * Kinds follow from the tables of options: what a value is called there (FILE, DIR) says what the
+ * shell offers. Only choices, which the tables spell in prose, have a list here; complete_test.c
+ * checks that each of its names is an option.
+ */
+#include "apps/complete.h"
+
+#include "apps/commands.h"
+#include "apps/hub/hub.h"
+#include "apps/talks.h"
+#include "base/show.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+enum { TALKS_SHOWN = 50 };
+
+static const struct {
+    const char *name, *words;
+} choices[] = {
+    {"format", "text json"},
+    {"effort", "low medium high xhigh"},
+    {"repack", "auto off"},
+    {"isa", "portable avx2 avx512 avx512bf16 neon"},
+    {"device", "auto cpu cuda cuda:0"},
+    {"log", "text json off"},
+    {"kv-type", "f32 f16 bf16 q8_0 q5_1 q5_0 q4_1 q4_0 q4_0+rot iq4_nl tq3_0"},
+    {"kv-k", "f32 f16 bf16 q8_0 q5_1 q5_0 q4_1 q4_0 q4_0+rot iq4_nl tq3_0"},
+    {"kv-v", "f32 f16 bf16 q8_0 q5_1 q5_0 q4_1 q4_0 q4_0+rot iq4_nl tq3_0"},
+    {"kv-single", "on off auto"},
+    {"wrap", "trace time check"},
+    {"dialect", "llama.cpp lucebox ik"},
+};
+
+complete_what complete_option(const option *o)
+{
+    if (!o->arg)
+        return (complete_what){COMPLETE_NONE, ""};
+    if (!strcmp(o->name, "model"))
+        return (complete_what){COMPLETE_MODEL, ""};
+    if (!strcmp(o->name, "draft"))
+        return (complete_what){COMPLETE_MODEL, "none auto lookup"};
+    if (!strcmp(o->name, "resume"))
+        return (complete_what){COMPLETE_TALK, ""};
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
+        if (!strcmp(o->name, choices[i].name))
+            return (complete_what){COMPLETE_WORDS, choices[i].words};
+    bool file = !strcmp(o->arg, "FILE") || !strcmp(o->arg, "PROGRAM");
+    return (complete_what){file                     ? COMPLETE_FILE
+                           : !strcmp(o->arg, "DIR") ? COMPLETE_DIR
+                                                    : COMPLETE_NONE,
+                           ""};
+}
+
+/* Reads the summary of operands, as "IN.gguf OUT.gguf TYPE": its word number `index`. */
+complete_what complete_operand(const command *c, int index, const char *before)
+{
+    const char *at = c->operands;
+    if (!strcmp(c->name, "history")) {
+        if (index == 0)
+            return (complete_what){COMPLETE_TALK, "list show search rm"};
+        bool names = before && (!strcmp(before, "show") || !strcmp(before, "rm"));
+        return (complete_what){names ? COMPLETE_TALK : COMPLETE_NONE, ""};
+    }
+    if (!strcmp(c->name, "completion"))
+        return (complete_what){index ? COMPLETE_NONE : COMPLETE_WORDS, "bash zsh fish"};
+    if (!strcmp(c->name, "run") || !strcmp(c->name, "serve")) /* the first word may be a model */
+        return (complete_what){index ? COMPLETE_NONE : COMPLETE_MODEL, ""};
+    for (; *at; at += strspn(at, " ")) {
+        size_t n = strcspn(at, " ");
+        bool many = n > 3 && !strncmp(at + n - 3, "...", 3);
+        if (index == 0 || many) {
+            if (!strncmp(at, "NAME", 4))
+                return (complete_what){COMPLETE_MODEL, ""};
+            if (!strncmp(at, "DIR", 3))
+                return (complete_what){COMPLETE_DIR, ""};
+            bool file = !strncmp(at, "FILE", 4) || (n > 5 && !strncmp(at + n - 5, ".gguf", 5));
+            return (complete_what){file ? COMPLETE_FILE : COMPLETE_NONE, ""};
+        }
+        at += n;
+        index--;
+    }
+    return (complete_what){COMPLETE_NONE, ""};
+}
+
+/* ---- __complete -------------------------------------------------------------------------- */
+
+/* Prints a value that begins with `typed`. What a shell would read as a further line is left out.
+ */
+static void offer(const char *typed, const char *value, const char *about)
+{
+    if (strncmp(value, typed, strlen(typed)) || strpbrk(value, "\n\r\t"))
+        return;
+    printf("%s\t%s\n", SHOWN(value), SHOWN(about));
+}
+
+static void offer_words(const char *typed, const char *words)
+{
+    for (const char *at = words; *at; at += strspn(at, " ")) {
+        char word[64];
+        size_t n = strcspn(at, " ");
+        snprintf(word, sizeof word, "%.*s", (int)n, at);
+        offer(typed, word, "");
+        at += n;
+    }
+}
+
+static void offer_models(const char *typed)
+{
+    model_list l = {0};
+    if (!model_list_read(&l, NULL))
+        for (size_t i = 0; i < l.n; i++) {
+            char size[32];
+            snprintf(size, sizeof size, "%.1f GB", (double)l.at[i].n_bytes * 1e-9);
+            offer(typed, l.at[i].name, size);
+        }
+    model_list_free(&l);
+}
+
+static void offer_talks(const char *typed)
+{
+    talk_list l;
+    if (talks_list(&l, NULL))
+        return;
+    for (size_t i = 0; i < l.n && i < TALKS_SHOWN; i++) {
+        json_t *object;
+        char number[32];
+        if (talks_read(l.at[i].number, &object, NULL, NULL))
+            continue;
+        const char *title = json_string_value(json_object_get(object, "title"));
+        snprintf(number, sizeof number, "%" PRId64, l.at[i].number);
+        offer(typed, number, title ? title : "");
+        json_decref(object);
+    }
+    talks_free(&l);
+}
+
+static void offer_what(complete_what what, const char *typed)
+{
+    offer_words(typed, what.words);
+    if (what.kind == COMPLETE_MODEL)
+        offer_models(typed);
+    else if (what.kind == COMPLETE_TALK)
+        offer_talks(typed);
+}
+
+static const option *option_of(const command *c, const char *word, size_t n)
+{
+    for (const option *o = c->options; o && o->name; o++)
+        if (word[1] == '-' ? strlen(o->name) == n - 2 && !strncmp(o->name, word + 2, n - 2)
+                           : o->letter && n == 2 && o->letter == word[1])
+            return o;
+    return NULL;
+}
+
+static void offer_options(const command *c, const char *typed)
+{
+    for (const option *o = c->options; o && o->name; o++) {
+        char text[64];
+        snprintf(text, sizeof text, "--%s", o->name);
+        offer(typed, text, o->help);
+    }
+    offer(typed, "--help", "how to use it");
+}
+
+int complete_print(int n_words, char **words)
+{
+    const char *typed = n_words ? words[n_words - 1] : "", *first = NULL;
+    const command *c = NULL;
+    const option *waits = NULL; /* the option whose value is the next word */
+    int n_operands = 0;
+    if (n_words <= 1) {
+        for (const command *const *at = commands; *at; at++)
+            offer(typed, (*at)->name, (*at)->summary);
+        offer(typed, "help", "this list, or the help of a command");
+        offer(typed, "version", "the version");
+        return 0;
+    }
+    bool help = !strcmp(words[0], "help");
+    for (const command *const *at = commands; *at; at++)
+        if (help && n_words == 2)
+            offer(typed, (*at)->name, (*at)->summary);
+        else if (!strcmp((*at)->name, words[0]))
+            c = *at;
+    if (!c)
+        return 0;
+    for (int i = 1; i < n_words - 1; i++) {
+        if (waits) {
+            waits = NULL;
+        } else if (words[i][0] == '-' && words[i][1]) {
+            waits = option_of(c, words[i], strlen(words[i]));
+            if (waits && (!waits->arg || waits->kind == OPTION_MAYBE))
+                waits = NULL;
+        } else if (!n_operands++) {
+            first = words[i];
+        }
+    }
+    const char *equals = strchr(typed, '=');
+    if (waits) {
+        offer_what(complete_option(waits), typed);
+    } else if (typed[0] == '-' && typed[1] == '-' && equals) {
+        const option *o = option_of(c, typed, (size_t)(equals - typed));
+        if (o)
+            offer_what(complete_option(o), equals + 1);
+    } else if (typed[0] == '-') {
+        offer_options(c, typed);
+    } else {
+        offer_what(complete_operand(c, n_operands, first), typed);
+    }
+    return 0;
+}

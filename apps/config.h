@@ -1,0 +1,70 @@
+/* config.h - settings from a file: defaults and named presets, which run and serve take.
+ *
+ *     $XDG_CONFIG_HOME/carat/config.toml
+ *         version = 1                     may be left out
+ *         [defaults]                      for run and serve
+ *         temperature = 0.7
+ *         [presets.code]                  carat run --preset code
+ *         model = "own/Coder-GGUF:Q4_K_M"
+ *         system = "You write C."
+ *         [presets.quick]
+ *         from = "code"                   and what that says
+ *         [serve]                         for serve alone
+ *
+ * Keys are long names of options; '-' and '_' are equal. The command line comes first, then the
+ * environment (CARAT_TEMP=0.5), the preset, [serve], [defaults], and what is built in.
+ */
+#ifndef APPS_CONFIG_H
+#define APPS_CONFIG_H
+
+#include "apps/options.h"
+#include "apps/toml.h"
+#include "base/arena.h"
+
+typedef struct config_options {
+    const char *preset, *file;
+    bool none;
+} config_options;
+
+#define OPT_CONFIG(T)                                                                              \
+    OPT_STR(T, config.preset, "preset", 0, "NAME", "take the options of a preset (carat config)"), \
+        OPT_STR(T, config.file, "config", 0, "FILE",                                               \
+                "settings (default: $XDG_CONFIG_HOME/carat/config.toml)"),                         \
+        OPT_FLAG(T, config.none, "no-config", 0, "take no settings from files")
+
+/* Who sets an option; the first that does counts. */
+enum {
+    CONFIG_COMMAND_LINE = 1,
+    CONFIG_ENVIRONMENT,
+    CONFIG_PRESET,
+    CONFIG_PRESET_FROM, /* the preset that this one is from */
+    CONFIG_SERVE,
+    CONFIG_DEFAULTS
+};
+
+/* The settings of one run of a command. Its strings must outlive the options. */
+typedef struct config {
+    const char *path; /* of the file that was read; NULL: none */
+    const toml *root;
+    option_marks marks;
+    const char *origin[OPTION_ROWS_MAX]; /* of each row: "presets.code in FILE:12", "CARAT_TEMP" */
+    arena mem;
+} config;
+
+/* options_parse for a command with OPT_CONFIG in its table: the command line, and then all of the
+ * above. Returns as options_parse does. */
+int config_parse(const command *c, int argc, char **argv, void *opts, int *n_operands, config *f);
+/* Was this option given on the command line? */
+bool config_typed(const config *f, const command *c, const char *name);
+void config_free(config *f); /* safe on a zeroed or freed one */
+
+/* Reads a file of settings and checks all of it. path NULL: the default one, which need not exist.
+ */
+status config_read(config *f, const char *path, err *e);
+/* The same for text; dir: where relative paths begin. */
+status config_take(config *f, const char *text, size_t n, const char *path, bool secret, err *e);
+/* Sets the options of a command from what was read, and from the environment. preset may be NULL.
+ */
+status config_apply(config *f, const command *c, const char *preset, void *opts, err *e);
+
+#endif

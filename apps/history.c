@@ -1,0 +1,291 @@
+/* history.c - `carat history`: the kept conversations: list, show, search, remove. */
+#include "apps/commands.h"
+#include "apps/talks.h"
+#include "apps/term.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/show.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+enum { EXCERPT_SIDE = 40, EXCERPTS_MAX = 3 };
+
+typedef struct history_options {
+    bool json, all;
+} history_options;
+
+static const option table[] = {
+    OPT_FLAG(history_options, json, "json", 0, "list or show as JSON"),
+    OPT_FLAG(history_options, all, "all", 0, "with rm: every conversation"), OPT_END};
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *s = json_string_value(json_object_get(object, key));
+    return s ? s : "";
+}
+
+static void put_line(const char *text)
+{
+    size_t n = strcspn(text, "\n");
+    term_put_name(stdout, text, n, 0);
+    fputs("\n", stdout);
+}
+
+static void print_head(int64_t number, const json_t *object)
+{
+    printf("%5" PRId64 "  ", number);
+    put_line(text_of(object, "title"));
+}
+
+/* ---- list ------------------------------------------------------------------------------ */
+
+static bool list_json(const talk_list *l)
+{
+    json_t *all = json_array();
+    for (size_t i = 0; all && i < l->n; i++) {
+        json_t *object;
+        err e = {0};
+        if (talks_read(l->at[i].number, &object, NULL, &e)) {
+            json_array_append_new(all, json_pack("{s:I, s:s}", "number",
+                                                 (json_int_t)l->at[i].number, "error", e.text));
+            continue;
+        }
+        json_array_append_new(
+            all, json_pack("{s:I, s:I, s:s, s:s, s:I}", "number", (json_int_t)l->at[i].number,
+                           "changed", (json_int_t)l->at[i].changed.tv_sec, "title",
+                           text_of(object, "title"), "model", text_of(object, "model"), "messages",
+                           (json_int_t)json_array_size(json_object_get(object, "messages"))));
+        json_decref(object);
+    }
+    bool ok = all && json_write(stdout, all, JSON_INDENT(1));
+    json_decref(all);
+    return ok;
+}
+
+static void list_text(const talk_list *l)
+{
+    if (!l->n) {
+        term_note("no conversation is kept yet");
+        return;
+    }
+    printf("%5s  %-16s  %8s  %-18s  %s\n", "", "changed", "messages", "model", "title");
+    for (size_t i = 0; i < l->n; i++) {
+        json_t *object;
+        char when[32] = "";
+        struct tm tm;
+        err e = {0};
+        if (localtime_r(&l->at[i].changed.tv_sec, &tm))
+            strftime(when, sizeof when, "%Y-%m-%d %H:%M", &tm);
+        printf("%5" PRId64 "  %-16s  ", l->at[i].number, when);
+        if (talks_read(l->at[i].number, &object, NULL, &e)) {
+            printf("%8s  %-18s  ", "", "");
+            put_line(e.text);
+            continue;
+        }
+        printf("%8zu  ", json_array_size(json_object_get(object, "messages")));
+        char model[19];
+        show_into(model, sizeof model, text_of(object, "model"));
+        term_put_name(stdout, model, strlen(model), 20);
+        put_line(text_of(object, "title"));
+        json_decref(object);
+    }
+}
+
+/* ---- show ------------------------------------------------------------------------------ */
+
+static void print_part(const char *label, term_style style, const char *text, size_t n)
+{
+    term_set(stdout, style);
+    fputs(label, stdout);
+    term_set(stdout, TERM_PLAIN);
+    word_wrap w = {0};
+    term_put_words(stdout, &w, text, n);
+    term_end_words(stdout, &w);
+    fputs("\n", stdout);
+}
+
+static void print_message(const json_t *m)
+{
+    const json_t *content = json_object_get(m, "content"),
+                 *calls = json_object_get(m, "tool_calls");
+    const char *thought = text_of(m, "reasoning_content");
+    char label[48];
+    char role[32];
+    snprintf(label, sizeof label, "%s: ", show_into(role, sizeof role, text_of(m, "role")));
+    if (*thought)
+        print_part("thought: ", TERM_DIM, thought, strlen(thought));
+    if (json_string_length(content))
+        print_part(label, TERM_BOLD, json_string_value(content), json_string_length(content));
+    for (size_t i = 0; i < json_array_size(calls); i++) {
+        const json_t *fn = json_object_get(json_array_get(calls, i), "function");
+        str line = {0};
+        str_printf(&line, "%s %s", text_of(fn, "name"), text_of(fn, "arguments"));
+        print_part("call: ", TERM_CYAN, str_text(&line), line.n);
+        str_free(&line);
+    }
+    fputs("\n", stdout);
+}
+
+static status show(const char *which, bool json, err *e)
+{
+    int64_t number;
+    json_t *object;
+    status st = talks_find(which, &number, e);
+    if (st || (st = talks_read(number, &object, NULL, e)))
+        return st;
+    if (json) {
+        if (!json_write(stdout, object, JSON_INDENT(1)))
+            st = err_set(e, E_IO, "stdout: cannot write the conversation");
+    } else {
+        json_t *list = json_object_get(object, "messages");
+        print_head(number, object);
+        fputs("\n", stdout);
+        for (size_t i = 0; i < json_array_size(list); i++)
+            print_message(json_array_get(list, i));
+    }
+    json_decref(object);
+    return st;
+}
+
+/* ---- search ---------------------------------------------------------------------------- */
+
+/* Moves to the beginning of a character: excerpts hold whole ones. */
+static const char *character_start(const char *from, const char *p)
+{
+    while (p > from && ((unsigned char)*p & 0xc0) == 0x80)
+        p--;
+    return p;
+}
+
+static void print_excerpt(const char *content, const char *at, size_t n)
+{
+    const char *from = at - content > EXCERPT_SIDE ? at - EXCERPT_SIDE : content;
+    const char *end = content + strlen(content), *to = at + n;
+    to = end - to > EXCERPT_SIDE ? to + EXCERPT_SIDE : end;
+    from = character_start(content, from);
+    to = character_start(content, to);
+    char line[4 * EXCERPT_SIDE + 512];
+    int len = snprintf(line, sizeof line, "%s%.*s%s", from > content ? "..." : "", (int)(to - from),
+                       from, to < end ? "..." : "");
+    for (char *c = line; *c; c++)
+        *c = *c == '\n' || *c == '\t' ? ' ' : *c;
+    fputs("       ", stdout);
+    term_put_name(stdout, line, len < (int)sizeof line ? (size_t)len : sizeof line - 1, 0);
+    fputs("\n", stdout);
+}
+
+/* Prints a conversation if its title or a message has the text. ASCII letters match in any case. */
+static bool search_one(int64_t number, const char *text)
+{
+    json_t *object;
+    if (talks_read(number, &object, NULL, NULL))
+        return false;
+    const json_t *list = json_object_get(object, "messages");
+    int n_shown = 0;
+    bool found = strcasestr(text_of(object, "title"), text);
+    if (found)
+        print_head(number, object);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *content = text_of(json_array_get(list, i), "content");
+        for (const char *at = content; n_shown < EXCERPTS_MAX && (at = strcasestr(at, text));
+             at += strlen(text), n_shown++) {
+            if (!found)
+                print_head(number, object);
+            found = true;
+            print_excerpt(content, at, strlen(text));
+        }
+    }
+    json_decref(object);
+    return found;
+}
+
+/* ---- rm -------------------------------------------------------------------------------- */
+
+static status remove_one(int64_t number, err *e)
+{
+    json_t *object = NULL;
+    char title[256] = "";
+    if (!talks_read(number, &object, NULL, NULL)) /* a damaged file has no title, and goes too */
+        snprintf(title, sizeof title, "%s", text_of(object, "title"));
+    json_decref(object);
+    status st = talks_remove(number, e);
+    if (!st)
+        term_note("removed %" PRId64 "%s%s", number, *title ? ": " : "", title);
+    return st;
+}
+
+/* ---- The command ----------------------------------------------------------------------- */
+
+static int misuse(const char *what)
+{
+    fprintf(stderr, "carat history: %s\nTry 'carat history --help'.\n", what);
+    return 2;
+}
+
+static int run_history(const command *c, int argc, char **argv)
+{
+    history_options o = {0};
+    int n_operands, bad = options_parse(c, argc, argv, &o, &n_operands);
+    talk_list l = {0};
+    err e = {0};
+    status st = OK;
+    bool found = true;
+    if (bad)
+        return bad - 1;
+    term_init();
+    const char *what = n_operands ? argv[0] : "list";
+    bool number = !what[strspn(what, "0123456789")];
+    int n_words = n_operands - 1;
+    if (!strcmp(what, "list") && n_words <= 0) {
+        if (!(st = talks_list(&l, &e)) && !o.json)
+            list_text(&l);
+        else if (!st && !list_json(&l))
+            st = err_set(&e, E_IO, "stdout: cannot write the list");
+    } else if (number && n_operands == 1) {
+        st = show(what, o.json, &e);
+    } else if (!strcmp(what, "show") && n_words <= 1) {
+        st = show(n_words ? argv[1] : NULL, o.json, &e);
+    } else if (!strcmp(what, "search") && n_words == 1 && argv[1][0]) {
+        found = false;
+        if (!(st = talks_list(&l, &e)))
+            for (size_t i = 0; i < l.n; i++)
+                found |= search_one(l.at[i].number, argv[1]);
+        if (!st && !found)
+            term_note("no conversation has '%s'", argv[1]);
+    } else if (!strcmp(what, "rm") && (n_words > 0) != o.all) {
+        if (o.all && !(st = talks_list(&l, &e)))
+            for (size_t i = 0; !st && i < l.n; i++)
+                st = remove_one(l.at[i].number, &e);
+        for (int i = 1; !st && i < n_operands; i++) {
+            int64_t one;
+            if (!(st = talks_find(argv[i], &one, &e)))
+                st = remove_one(one, &e);
+        }
+    } else {
+        return misuse("expected list, show [WHICH], search TEXT, rm WHICH... or rm --all");
+    }
+    talks_free(&l);
+    if (!st && (fflush(stdout) || ferror(stdout)))
+        st = err_set(&e, E_IO, "stdout: cannot write");
+    if (st)
+        term_error(&e);
+    return st == E_ARG ? 2 : st || !found;
+}
+
+const command command_history = {
+    .name = "history",
+    .operands = "[list | show WHICH | search TEXT | rm WHICH...]",
+    .summary = "The kept conversations: list, show, search, remove",
+    .about =
+        "`carat run` keeps the conversations held on a terminal. WHICH is a number of the list, "
+        "last,\n"
+        "or a part of one title; a number alone shows that conversation. `carat run "
+        "--resume=WHICH`\n"
+        "continues one.\n\n"
+        "They are JSON files in $XDG_STATE_HOME/carat/conversations (~/.local/state by default),\n"
+        "which only you may read; the 1,000 changed last are kept. `carat run --no-history`, or\n"
+        "CARAT_NO_HISTORY in the environment, keeps nothing.",
+    .options = table,
+    .n_operands_max = -1,
+    .run = run_history};

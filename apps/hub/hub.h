@@ -1,0 +1,105 @@
+/* hub.h - models by name: what lies on this machine, and pulling from a hub.
+ *
+ * A name is OWNER/REPO:QUANT, as the Hugging Face hub has it. Parts of it may be left out as long
+ * as one model fits. Files are in a store of carat's own (docs/models.md), or in the cache of
+ * Python's client, which is read and never written.
+ *
+ * Every call works on files alone, keeps no state between calls and may come from any thread, also
+ * while other processes pull or remove. The environment (HF_HOME, XDG_DATA_HOME ...) is read in
+ * place.c at each call. Failures leave a sentence for the user.
+ */
+#ifndef APPS_HUB_HUB_H
+#define APPS_HUB_HUB_H
+
+#include "base/arena.h"
+#include "base/err.h"
+
+typedef enum model_where {
+    MODEL_PATH,    /* a file that the user named */
+    MODEL_STORE,   /* carat's store */
+    MODEL_HF_CACHE /* the cache of Python's client */
+} model_where;
+
+typedef struct model_entry {
+    const char *name;  /* "OWNER/REPO:QUANT" */
+    const char *repo;  /* "OWNER/REPO" */
+    const char *quant; /* "Q4_K_M"; the file's own name where that says no quantisation */
+    const char *path;  /* the file to open; the first of a split set */
+    char digest[65];   /* SHA-256 of that file, lower-case hexadecimal; "" where it is unknown */
+    uint64_t n_bytes;  /* of all files of the model */
+    int32_t n_files;
+    int64_t when_s; /* seconds since 1970: pulled then; in the cache: the file's time */
+    model_where where;
+} model_entry;
+
+/* All models that have a name, newest first; the strings belong to the list. */
+typedef struct model_list {
+    model_entry *at;
+    size_t n;
+    arena mem;
+} model_list;
+
+/* OK with n = 0 where there is no store and no cache. What is damaged or hostile is left out. */
+status model_list_read(model_list *l, err *e);
+void model_list_free(model_list *l); /* safe on a zeroed or freed list */
+
+typedef struct model_found {
+    char *path; /* the file to open */
+    char *name; /* OWNER/REPO:QUANT, or the path */
+    model_where where;
+} model_found;
+
+/* What the user typed to a file: an existing file, or NAME of a model on this machine: REPO,
+ * REPO:QUANT, OWNER/REPO or OWNER/REPO:QUANT, in any case, "-GGUF" left out or not. Without QUANT:
+ * Q4_K_M, else Q8_0, else the newest. Opens no connection. E_ARG: there is none, or several fit;
+ * the sentence says what is there. */
+status model_find(const char *what, model_found *out, err *e);
+void model_found_free(model_found *f); /* safe on a zeroed or freed one */
+
+/* Is this the name of a model on this machine? As model_find, but a path never counts. */
+bool model_known(const char *what);
+
+/* Removes a model from the store, and its files unless another model shares them. *freed: bytes of
+ * disk that this gave back. E_ARG: as model_find; a model of the cache is not carat's to remove. */
+status model_remove(const char *what, uint64_t *freed, err *e);
+
+/* ---- Pulling ----------------------------------------------------------------------------- */
+
+typedef enum hub_phase {
+    HUB_LISTING,  /* which files there are */
+    HUB_PULLING,  /* bytes of `file` arrive */
+    HUB_CHECKING, /* `file` is hashed */
+    HUB_WRITING,  /* the model gets its name */
+    HUB_DONE
+} hub_phase;
+
+typedef struct hub_progress {
+    hub_phase phase;
+    const char *file;             /* its path in the repository; "" in HUB_LISTING */
+    const char *digest;           /* its SHA-256; "" where the hub has none */
+    uint64_t done, total;         /* bytes of that file */
+    uint64_t all_done, all_total; /* bytes of all files of the model */
+    uint64_t came;                /* bytes that this pull has had sent */
+    const char
+        *note; /* why it waits, or what it retries, as a sentence; "" when nothing is wrong */
+} hub_progress;
+
+/* Called by the thread that pulls, at least every 100 ms. False cancels. */
+typedef bool (*hub_progress_fn)(void *user, const hub_progress *p);
+
+typedef struct hub_ask {
+    const char *what;     /* OWNER/REPO, OWNER/REPO:QUANT, or an address of the hub with these */
+    const char *file;     /* a path in the repository instead of QUANT; may be NULL */
+    const char *revision; /* a branch, tag or commit; NULL: main */
+    int connections;      /* side by side for one file; 0: 4 */
+    hub_progress_fn progress;
+    void *user;
+} hub_ask;
+
+/* Makes a model of the hub one of the store, and finds it. Bytes that are there already are not
+ * pulled again: files of other models, of the cache, and of an interrupted pull. E_CANCELLED: the
+ * same call continues. E_IO: the network, the disk or the hub failed; E_ARG: the hub has no such
+ * model or file; E_FORMAT: the hub's answer or a file is damaged. */
+status hub_pull(const hub_ask *ask, model_found *out, err *e);
+
+#endif

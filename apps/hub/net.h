@@ -1,0 +1,54 @@
+/* net.h - requests to a hub through libcurl.
+ *
+ * A `net` belongs to one pull and one thread. Nothing follows redirects but net.c and fetch.c, by
+ * hand, because the token must not reach another host: a request carries it only if its address has
+ * the origin of the hub, and over plain http only on this machine. While a request or a pause
+ * lasts, `tick` is called at least every 100 ms; it ends the pull by returning false.
+ */
+#ifndef APPS_HUB_NET_H
+#define APPS_HUB_NET_H
+
+#include "apps/hub/place.h"
+#include "apps/hub/wire.h"
+#include "base/err.h"
+
+#include <curl/curl.h>
+
+/* For tests: milliseconds of a second of waiting, and of silence before a request is given up. */
+extern int net_second_ms;
+extern int net_silence_s;
+
+typedef struct net {
+    const place *p;
+    CURLM *multi;                               /* the connections of a file */
+    CURLM *single;                              /* one request after the other */
+    struct curl_slist *plain, *with_token;      /* header lines */
+    bool (*tick)(void *user, const char *note); /* note: what it waits for; "" */
+    void *user;
+} net;
+
+status net_open(net *n, const place *p, err *e);
+void net_close(net *n); /* safe on a zeroed or closed one */
+
+/* One request as an easy handle with the options that all have. head: is filled as lines come. */
+CURL *net_request(net *n, const char *url, reply *head, char reason[CURL_ERROR_SIZE]);
+/* Pauses. E_CANCELLED. */
+status net_wait(net *n, double s, const char *note, err *e);
+/* Moves the connections of a file, waits for news of them, at most 100 ms, and ticks. active:
+ * how many there are; busy: there is other work, so do not wait. E_CANCELLED. */
+status net_poll(net *n, int active, bool busy, err *e);
+
+/* GETs a text of at most max bytes from the hub, with retries and redirects within it. repo: for
+ * sentences. E_ARG: the hub refuses; E_IO: it cannot be reached, or this is not a hub. */
+status net_text(net *n, const char *url, const char *repo, size_t max, str *body, reply *head,
+                err *e);
+/* Follows redirects of a file's address, by HEAD, to where its bytes are, which may be another
+ * host. *first: the head of the hub's own answer about the file, which says its size and hash. */
+status net_locate(net *n, const char *url, const char *repo, char out[URL_MAX], reply *first,
+                  err *e);
+/* The sentence about an answer that is no success. */
+status net_refused(const net *n, const reply *r, const char *url, const char *repo, err *e);
+/* A failure of libcurl that trying again cannot help. */
+bool net_is_final(CURLcode c);
+
+#endif

@@ -1,0 +1,469 @@
+/* store_test.c - names, the store, the cache of Python's client, and which model a word means. */
+#include "apps/hub/cache.h"
+#include "apps/hub/listing.h"
+#include "apps/hub/names.h"
+#include "apps/hub/store.h"
+#include "apps/hub/wire.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "base/sha256.h"
+#include "tests/test.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char commit[] = "0123456789abcdef0123456789abcdef01234567";
+
+static void write_text(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "wb");
+    CHECK_MSG(f, "%s", path);
+    fputs(text, f);
+    fclose(f);
+}
+
+static const char *joined(arena *mem, const char *a, const char *b)
+{
+    const char *s = path_join(mem, a, b);
+    CHECK(s);
+    return s;
+}
+
+/* A folder for the store and one for the cache, both empty; returns the store. */
+static const char *begin(arena *mem)
+{
+    const char *data = test_temp("data"), *hf = test_temp("hf");
+    err e = {0};
+    CHECK_OK(make_dirs(data, &e), e);
+    CHECK(!setenv("XDG_DATA_HOME", data, 1) && !setenv("HF_HOME", hf, 1));
+    return joined(mem, data, "carat");
+}
+
+/* Puts a model with one file into the store; the content is `text`. */
+static void put_model(const char *store, const char *repo, const char *quant, const char *file,
+                      const char *text, int64_t when_s)
+{
+    arena mem = {0};
+    store_lock lock;
+    sha256 h;
+    err e = {0};
+    const char *path;
+    store_file f = {.path = file, .n_bytes = strlen(text)};
+    manifest m = {.repo = repo, .quant = quant, .pulled_s = when_s, .file = &f, .n_files = 1};
+    memcpy(m.commit, commit, sizeof commit);
+    sha256_init(&h);
+    sha256_put(&h, text, strlen(text));
+    sha256_text(&h, f.sha256);
+    CHECK_OK(make_dirs(joined(&mem, store, "blobs"), &e), e);
+    write_text(blob_path(&mem, store, f.sha256, ""), text);
+    CHECK_OK(store_lock_take(&lock, store, &e), e);
+    CHECK_OK(store_enter(store, &m, &mem, &path, &e), e);
+    store_lock_drop(&lock);
+    char *back;
+    size_t n;
+    CHECK_OK(file_read_all(path, 1 << 20, &back, &n, &e), e);
+    CHECK_STR(back, text);
+    mem_free(back);
+    arena_free(&mem);
+}
+
+/* A file of the cache: OWNER--NAME, path inside of the snapshot. */
+static void put_cached(const char *folder, const char *file, const char *text)
+{
+    arena mem = {0};
+    err e = {0};
+    char path[1200], dir[600];
+    snprintf(dir, sizeof dir, "%s/hub/models--%s/refs", getenv("HF_HOME"), folder);
+    CHECK_OK(make_dirs(dir, &e), e);
+    snprintf(path, sizeof path, "%s/main", dir);
+    write_text(path, commit);
+    snprintf(path, sizeof path, "%s/hub/models--%s/snapshots/%s/%s", getenv("HF_HOME"), folder,
+             commit, file);
+    snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(path, '/') - path), path);
+    CHECK_OK(make_dirs(dir, &e), e);
+    write_text(path, text);
+    arena_free(&mem);
+}
+
+static void finds(const char *what, const char *name)
+{
+    model_found f;
+    err e = {0};
+    CHECK_OK(model_find(what, &f, &e), e);
+    CHECK_STR(f.name, name);
+    CHECK(!access(f.path, R_OK));
+    model_found_free(&f);
+}
+
+static void finds_not(const char *what, const char *says)
+{
+    model_found f;
+    err e = {0};
+    CHECK_STATUS(model_find(what, &f, &e), E_ARG);
+    CHECK_MSG(strstr(e.text, says), "'%s' should say '%s'", e.text, says);
+}
+
+/* ---- Names --------------------------------------------------------------------------------- */
+
+TEST(hub_names_in_parts)
+{
+    static const struct {
+        const char *text, *owner, *repo, *quant, *file;
+    } good[] = {{"a/b", "a", "b", "", ""},
+                {"b", "", "b", "", ""},
+                {"b:q4_0", "", "b", "q4_0", ""},
+                {"own-er/na.me_x-GGUF:UD-Q4_K_XL", "own-er", "na.me_x-GGUF", "UD-Q4_K_XL", ""},
+                {"a/b:latest", "a", "b", "", ""},
+                {"hf.co/a/b:Q8_0", "a", "b", "Q8_0", ""},
+                {"https://huggingface.co/a/b", "a", "b", "", ""},
+                {"https://huggingface.co/a/b/tree/main", NULL, NULL, NULL, NULL},
+                {"http://127.0.0.1:80/a/b", "a", "b", "", ""},
+                {"https://huggingface.co/a/b/resolve/main/x/y.gguf?download=true", "a", "b", "",
+                 "x/y.gguf"},
+                {"https://huggingface.co/a/b/blob/main/y.gguf", "a", "b", "", "y.gguf"}};
+    static const char *const bad[] = {"",
+                                      "/",
+                                      "a/",
+                                      "/b",
+                                      "a//b",
+                                      "a/b/c",
+                                      "../b",
+                                      "a/..",
+                                      "a/.b",
+                                      "a b",
+                                      "a/b:",
+                                      "a--b",
+                                      "a/b-",
+                                      "a/b:../",
+                                      "a/b:c d",
+                                      "a/b:c/d",
+                                      "a\033",
+                                      "https://e.vil/a/b",
+                                      "a/b/resolve/main/../x.gguf"};
+    model_name n;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        bool ok = name_parse(good[i].text, "http://127.0.0.1:80", &n);
+        CHECK_MSG(ok == !!good[i].owner, "%s", good[i].text);
+        if (!ok)
+            continue;
+        CHECK_STR(n.owner, good[i].owner);
+        CHECK_STR(n.repo, good[i].repo);
+        CHECK_STR(n.quant, good[i].quant);
+        CHECK_STR(n.file, good[i].file);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        CHECK_MSG(!name_parse(bad[i], NULL, &n), "%s", bad[i]);
+    CHECK(repo_valid("a/b") && !repo_valid("ab") && !repo_valid("a/b/c") && !repo_valid("a/b--c"));
+    CHECK(file_valid("a/b.gguf") && !file_valid("/a") && !file_valid("a//b") &&
+          !file_valid("a/../b"));
+    CHECK(!file_valid("a\nb") && !file_valid("a\\b") && !file_valid(".a") && !file_valid("a/"));
+    CHECK(!file_valid("\xff") && !file_valid(""));
+    CHECK(revision_valid("refs/pr/1") && !revision_valid("a..b") && !revision_valid("") &&
+          !revision_valid("a?b"));
+}
+
+TEST(hub_labels_of_files)
+{
+    static const char *const files[][2] = {{"gemma-3-1b-it-Q4_K_M.gguf", "Q4_K_M"},
+                                           {"x.q8_0.gguf", "Q8_0"},
+                                           {"sub/M-UD-Q4_K_XL-00001-of-00003.gguf", "UD-Q4_K_XL"},
+                                           {"M-BF16.gguf", "BF16"},
+                                           {"M-mxfp4.gguf", "MXFP4"},
+                                           {"M-IQ2_XXS.gguf", "IQ2_XXS"},
+                                           {"Q4_K_M/model-00001-of-00002.gguf", "model"},
+                                           {"gemma-it.gguf", "gemma-it"},
+                                           {"M-Q4_0-v2.gguf", "Q4_0"}};
+    char out[QUANT_MAX];
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        quant_of(files[i][0], out);
+        CHECK_STR(out, files[i][1]);
+    }
+    static const char *const two[] = {"a-Q4_0.gguf", "b-Q4_0.gguf", "c-Q8_0.gguf"};
+    quant_among("a-Q4_0.gguf", two, 3, out);
+    CHECK_STR(out, "a-Q4_0");
+    quant_among("c-Q8_0.gguf", two, 3, out);
+    CHECK_STR(out, "Q8_0");
+    static const char *const split[] = {"s-Q4_0-00001-of-00002.gguf", "s-Q4_0-00002-of-00002.gguf"};
+    quant_among(split[0], split, 2, out);
+    CHECK_STR(out, "Q4_0");
+}
+
+TEST(hub_the_right_file_of_a_repository)
+{
+    static const char *const all[] = {"README.md",
+                                      "mmproj-M-f16.gguf",
+                                      "M-imatrix.gguf",
+                                      "M-BF16-00002-of-00002.gguf",
+                                      "M-BF16-00001-of-00002.gguf",
+                                      "M-Q4_K.gguf",
+                                      "M-Q8_0.gguf",
+                                      "M-Q4_K_M.gguf",
+                                      "mtp-M-Q4_K_M.gguf",
+                                      "M-UD-Q4_K_XL.gguf"};
+    enum { N = sizeof all / sizeof *all };
+    CHECK_EQ(choose_file(all, N, NULL), 7);
+    CHECK_EQ(choose_file(all, 7, NULL), 6);
+    CHECK_EQ(choose_file(all, 5, NULL), 4);
+    CHECK_EQ(choose_file(all, 4, NULL), -1);
+    CHECK_EQ(choose_file(all, N, "bf16"), 4);
+    CHECK_EQ(choose_file(all, N, "Q4_K"), 5);
+    CHECK_EQ(choose_file(all, N, "q4_k_xl"), 9);
+    CHECK_EQ(choose_file(all, N, "UD-Q4_K_XL"), 9);
+    CHECK_EQ(choose_file(all, N, "Q2_K"), -1);
+    CHECK_EQ(choose_file(all, N, "."), -1);
+}
+
+/* ---- The store ----------------------------------------------------------------------------- */
+
+TEST(hub_store_shares_files_and_removes_what_nothing_needs)
+{
+    arena mem = {0};
+    const char *store = begin(&mem);
+    model_list l;
+    err e = {0};
+    uint64_t freed;
+    CHECK_OK(model_list_read(&l, &e), e);
+    CHECK_EQ(l.n, 0);
+    model_list_free(&l);
+    put_model(store, "a/One-GGUF", "Q4_0", "One-Q4_0.gguf", "the same", 10);
+    put_model(store, "b/Two", "Q4_0", "sub/Two-Q4_0.gguf", "the same", 20);
+    put_model(store, "a/One-GGUF", "Q8_0", "One-Q8_0.gguf", "another", 30);
+    CHECK_OK(model_list_read(&l, &e), e);
+    CHECK_EQ(l.n, 3);
+    CHECK_STR(l.at[0].name, "a/One-GGUF:Q8_0");
+    CHECK_STR(l.at[2].name, "a/One-GGUF:Q4_0");
+    CHECK_STR(l.at[1].digest, l.at[2].digest);
+    CHECK_EQ(l.at[0].n_bytes, 7);
+    const char *blob = blob_path(&mem, store, l.at[1].digest, "");
+    char digest[65];
+    memcpy(digest, l.at[0].digest, sizeof digest);
+    model_list_free(&l);
+    finds("one", "a/One-GGUF:Q8_0");
+    finds("A/one-gguf:q4_0", "a/One-GGUF:Q4_0");
+    CHECK_STATUS(model_remove("one", &freed, &e), E_ARG); /* which of the two? */
+    CHECK(strstr(e.text, "name the one"));
+    err_clear(&e);
+    CHECK_OK(model_remove("one:q4_0", &freed, &e), e);
+    CHECK_EQ(freed, 0);
+    CHECK(!access(blob, R_OK));
+    CHECK_OK(model_remove("two", &freed, &e), e);
+    CHECK_EQ(freed, 8);
+    CHECK(access(blob, R_OK));
+    CHECK(access(joined(&mem, store, "models/b"), F_OK));
+    /* A newer version of a model takes the place of the old one, whose file goes. */
+    put_model(store, "a/One-GGUF", "Q8_0", "One-v2-Q8_0.gguf", "newer", 40);
+    finds("One", "a/One-GGUF:Q8_0");
+    CHECK(access(blob_path(&mem, store, digest, ""), R_OK));
+    CHECK_STATUS(model_remove("nothing", &freed, &e), E_ARG);
+    arena_free(&mem);
+}
+
+TEST(hub_store_leaves_out_what_is_damaged)
+{
+    arena mem = {0};
+    const char *store = begin(&mem);
+    model_list l;
+    err e = {0};
+    put_model(store, "a/b", "Q4_0", "b-Q4_0.gguf", "x", 10);
+    const char *dir = joined(&mem, store, "models/c/d/Q4_0");
+    CHECK_OK(make_dirs(dir, &e), e);
+    static const char *const bad[] = {
+        "",
+        "{",
+        "[]",
+        "{}",
+        "{\"format\":1,\"repo\":\"../x\",\"quant\":\"Q4_0\",\"files\":[]}",
+        "{\"format\":1,\"repo\":\"c/d\",\"quant\":\"Q4_0\",\"commit\":\"x\",\"files\":[]}",
+        "{\"format\":1,\"repo\":\"c/d\",\"quant\":\"Q4_0\",\"commit\":"
+        "\"0123456789abcdef0123456789abcdef01234567\",\"files\":[{\"path\":\"../../../etc/passwd\","
+        "\"size\":1,\"sha256\":\"x\"}]}"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        write_text(joined(&mem, dir, "manifest.json"), bad[i]);
+        CHECK_OK(model_list_read(&l, &e), e);
+        CHECK_EQ(l.n, 1);
+        model_list_free(&l);
+    }
+    /* A folder that says it is another model. */
+    const char *copy = joined(&mem, store, "models/a/z/Q4_0");
+    CHECK_OK(make_dirs(copy, &e), e);
+    char *text;
+    size_t n;
+    CHECK_OK(
+        file_read_all(joined(&mem, store, "models/a/b/Q4_0/manifest.json"), 1 << 20, &text, &n, &e),
+        e);
+    write_text(joined(&mem, copy, "manifest.json"), text);
+    mem_free(text);
+    CHECK_OK(model_list_read(&l, &e), e);
+    CHECK_EQ(l.n, 1);
+    model_list_free(&l);
+    arena_free(&mem);
+}
+
+TEST(hub_cache_of_python_is_read)
+{
+    arena mem = {0};
+    const char *store = begin(&mem);
+    model_list l;
+    err e = {0};
+    uint64_t freed;
+    put_cached("own--Cached-GGUF", "Cached-Q4_K_M.gguf", "abc");
+    put_cached("own--Cached-GGUF", "sub/Cached-Q8_0-00001-of-00002.gguf", "de");
+    put_cached("own--Cached-GGUF", "mmproj-x.gguf", "no");
+    put_cached("own--Cached-GGUF", "config.json", "no");
+    put_cached("own--Safe", "model.safetensors", "no");
+    put_cached("nothing", "x-Q4_0.gguf", "no");
+    CHECK_OK(model_list_read(&l, &e), e);
+    CHECK_EQ(l.n, 1); /* of the split set a part is missing */
+    model_list_free(&l);
+    put_cached("own--Cached-GGUF", "sub/Cached-Q8_0-00002-of-00002.gguf", "fgh");
+    CHECK_OK(model_list_read(&l, &e), e);
+    CHECK_EQ(l.n, 2);
+    model_list_free(&l);
+    finds("cached", "own/Cached-GGUF:Q4_K_M");
+    finds("cached:q8_0", "own/Cached-GGUF:Q8_0");
+    CHECK_STATUS(model_remove("cached:q8_0", &freed, &e), E_ARG);
+    CHECK(strstr(e.text, "does not change"));
+    put_model(store, "own/Cached-GGUF", "Q8_0", "Cached-Q8_0.gguf", "own", 5);
+    CHECK_OK(model_list_read(&l, &e), e);
+    CHECK_EQ(l.n, 2); /* the store's hides the cache's */
+    model_list_free(&l);
+    arena_free(&mem);
+}
+
+TEST(hub_a_word_that_fits_nothing_is_answered_with_what_is_there)
+{
+    arena mem = {0};
+    const char *store = begin(&mem);
+    finds_not("gemma4", "none was pulled yet");
+    finds_not("gemma4", "carat pull OWNER/REPO");
+    put_model(store, "ggml-org/gemma-4-E2B-it-GGUF", "Q4_K_M", "gemma-4-E2B-it-Q4_K_M.gguf", "x",
+              9);
+    put_model(store, "own/Qwen3-8B-GGUF", "Q4_K_M", "Qwen3-8B-Q4_K_M.gguf", "y", 8);
+    finds_not("gemma4", "did you mean ggml-org/gemma-4-E2B-it-GGUF:Q4_K_M?");
+    finds_not("qwen3-8c", "did you mean own/Qwen3-8B-GGUF:Q4_K_M?");
+    finds_not("llama", "there are: ggml-org/gemma-4-E2B-it-GGUF:Q4_K_M, own/Qwen3-8B-GGUF:Q4_K_M");
+    finds_not("some/Model:Q8_0", "carat pull some/Model:Q8_0 fetches it");
+    finds_not("a b", "no such file");
+    finds_not("", "empty");
+    put_model(store, "other/Qwen3-8B-GGUF", "Q4_K_M", "Qwen3-8B-Q4_K_M.gguf", "z", 7);
+    finds_not("qwen3-8b", "name the owner");
+    finds("own/qwen3-8b", "own/Qwen3-8B-GGUF:Q4_K_M");
+    CHECK(model_known("gemma-4-E2B-it") && !model_known("gemma4") && !model_known("/bin/sh"));
+    model_found f;
+    err e = {0};
+    CHECK_OK(model_find("./nothing.gguf", &f, &e), e); /* a path: opening it says what is wrong */
+    CHECK_STR(f.path, "./nothing.gguf");
+    model_found_free(&f);
+    arena_free(&mem);
+}
+
+static status read_all(void *arg, err *e)
+{
+    model_list l;
+    (void)arg;
+    status st = model_list_read(&l, e);
+    model_found f = {0};
+    model_list_free(&l);
+    if (!st)
+        st = model_find("cached", &f, e);
+    model_found_free(&f);
+    return st;
+}
+
+static status read_answers(void *arg, err *e)
+{
+    static const char rev[] =
+        "{\"sha\":\"0123456789abcdef0123456789abcdef01234567\",\"gated\":\"auto\"}";
+    static const char tree[] = "[{\"type\":\"file\",\"path\":\"a-Q4_0.gguf\",\"size\":5,\"oid\":"
+                               "\"0123456789abcdef0123456789abcdef01234567\"},"
+                               "{\"type\":\"file\",\"path\":\"../a-Q8_0.gguf\",\"size\":5,\"oid\":"
+                               "\"0123456789abcdef0123456789abcdef01234567\"}]";
+    listing l = {0};
+    (void)arg;
+    status st = listing_take_revision(&l, rev, strlen(rev), "t", e);
+    if (!st)
+        st = listing_take_tree(&l, tree, strlen(tree), "t", e);
+    if (!st)
+        CHECK(l.gated && l.n == 1 && l.file[0].n_bytes == 5);
+    listing_free(&l);
+    return st;
+}
+
+TEST(hub_listing_without_memory)
+{
+    test_every_allocation(read_answers, NULL);
+}
+
+TEST(hub_heads_and_addresses)
+{
+    static reply r;
+    static char out[URL_MAX];
+    static const char *const lines[] = {
+        "HTTP/1.1 206 Partial Content\r\n",
+        "Content-Range: bytes 5-9/10\r\n",
+        "ETag: W/\"abc\"\r\n",
+        "x-linked-etag: \"def\"\r\n",
+        "X-Linked-Size: 10\r\n",
+        "RateLimit: \"api\";r=0;t=55\r\n",
+        "Link: <https://h/x>; rel=\"xet-auth\", <https://h/y?z>; rel=\"next\"\r\n"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        reply_take(&r, lines[i], strlen(lines[i]));
+    CHECK(r.code == 206 && r.range_from == 5 && r.range_to == 9 && r.range_total == 10);
+    CHECK_STR(r.etag, "abc");
+    CHECK_STR(r.linked_etag, "def");
+    CHECK_STR(r.next, "https://h/y?z");
+    CHECK(r.linked_size == 10 && r.limit_left == 0 && r.limit_reset_s == 55 && r.length == -1);
+    static const char *const ranges[] = {"bytes 9-5/10", "bytes 5-10/10",
+                                         "bytes 5-",     "bytes x-9/10",
+                                         "items 5-9/10", "bytes 5-9/99999999999999999999"};
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+        char line[128];
+        reply_clear(&r);
+        snprintf(line, sizeof line, "content-range: %s", ranges[i]);
+        reply_take(&r, line, strlen(line));
+        CHECK_MSG(r.range_from == -1 && r.range_total == -1, "%s", ranges[i]);
+    }
+    reply_take(&r, "Content-Range: bytes */7", 24);
+    CHECK(r.range_from == -1 && r.range_total == 7);
+    r.code = 429;
+    r.limit_left = 0;
+    r.limit_reset_s = 55;
+    CHECK_NEAR(wait_s(&r, 1), 56, 0);
+    r.limit_left = -1;
+    r.retry_after_s = WAIT_MAX_S + 1;
+    CHECK(wait_s(&r, 1) < 0);
+    CHECK(wait_s(NULL, 1) == 1 && wait_s(NULL, 4) == 8 && wait_s(NULL, 50) == 8);
+    static const char *const refs[][2] = {{"/x?y", "https://h:1/x?y"},
+                                          {"x", "https://h:1/a/x"},
+                                          {"//o/x#f", "https://o/x"},
+                                          {"http://o", "http://o"},
+                                          {"?q", "https://h:1/a/b?q"},
+                                          {"", NULL},
+                                          {"file:///x", NULL},
+                                          {"https://u@o/", NULL},
+                                          {"https://o:0/", NULL},
+                                          {"https:///", NULL},
+                                          {"/a b", NULL},
+                                          {"https://o:70000/", NULL}};
+    for (size_t i = 0; i < sizeof refs / sizeof *refs; i++) {
+        bool ok = url_resolve("https://h:1/a/b?c/d", refs[i][0], out);
+        CHECK_MSG(ok == (refs[i][1] != NULL) && (!ok || !strcmp(out, refs[i][1])), "%s gives %s",
+                  refs[i][0], ok ? out : "nothing");
+    }
+    CHECK(url_same_origin("https://h/a", "HTTPS://H:443/b") &&
+          !url_same_origin("https://h", "http://h"));
+    CHECK(!url_same_origin("https://h", "https://h.evil") &&
+          !url_same_origin("http://h", "http://h:81"));
+    CHECK(url_is_loopback("http://127.0.0.1:9/x") && url_is_loopback("http://[::1]/") &&
+          url_is_loopback("http://localhost") && !url_is_loopback("http://127.0.0.1.evil/"));
+}
+
+TEST(hub_store_without_memory)
+{
+    arena mem = {0};
+    const char *store = begin(&mem);
+    put_model(store, "a/b", "Q4_0", "b-Q4_0.gguf", "x", 10);
+    put_cached("own--Cached-GGUF", "Cached-Q4_K_M.gguf", "abc");
+    test_every_allocation(read_all, NULL);
+    arena_free(&mem);
+}

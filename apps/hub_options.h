@@ -1,0 +1,31 @@
+/* hub_options.h - -hf as llama-server has it: the model is one of a hub, pulled if it is not here.
+ * A subcommand has a field `hub_options hub` in its struct and OPT_HUB(type of the struct) in its
+ * table.
+ */
+#ifndef APPS_HUB_OPTIONS_H
+#define APPS_HUB_OPTIONS_H
+
+#include "apps/hub/hub.h"
+#include "apps/options.h"
+
+#include <stdio.h>
+
+typedef struct hub_options {
+    const char *repo, *file;
+} hub_options;
+
+#define OPT_HUB(T)                                                                                 \
+    OPT_STR(T, hub.repo, "hf-repo", 0, "OWNER/REPO[:QUANT]",                                       \
+            "the model of a hub, pulled if it is not here; -hf is the same"),                      \
+        OPT_STR(T, hub.file, "hf-file", 0, "PATH", "its file, instead of QUANT; -hff is the same")
+
+/* With --hf-repo: finds the model here, or pulls it with a bar on stderr, and sets *model to its
+ * path, which belongs to found. Without: nothing. E_ARG: both -m and -hf, or a file without a
+ * repository. */
+status hub_options_take(const hub_options *o, const char **model, model_found *found, err *e);
+
+/* A pull with its bar and notes on stderr; *found as hub_pull. ask->user not NULL: without them.
+ * Ctrl-C: E_CANCELLED. */
+status pull_shown(const hub_ask *ask, model_found *found, err *e);
+
+#endif

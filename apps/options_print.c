@@ -1,0 +1,178 @@
+/* options_print.c - the tables of options as --help, as the man page and as docs/cli.md. */
+#include "apps/options.h"
+
+#include "carat.h"
+
+#include <string.h>
+
+static const char *before_value(const option *o)
+{
+    return !o->arg ? "" : o->kind == OPTION_MAYBE ? "[=" : " ";
+}
+
+static void print_left(const option *o, char *buf, size_t cap)
+{
+    char letter[8] = "    ";
+    if (o->letter)
+        snprintf(letter, sizeof letter, "-%c, ", o->letter);
+    snprintf(buf, cap, "  %s--%s%s%s%s", letter, o->name, before_value(o), o->arg ? o->arg : "",
+             o->kind == OPTION_MAYBE ? "]" : "");
+}
+
+void options_print_help(const command *c, FILE *out)
+{
+    fprintf(out, "Usage: carat %s%s%s%s\n\n%s.\n", c->name,
+            c->options && c->options->name ? " [OPTIONS]" : "", c->operands[0] ? " " : "",
+            c->operands, c->summary);
+    if (c->about)
+        fprintf(out, "\n%s\n", c->about);
+    if (c->options && c->options->name)
+        fprintf(out, "\nOptions:\n");
+    for (const option *o = c->options; o && o->name; o++) {
+        char left[80];
+        print_left(o, left, sizeof left);
+        fprintf(out, "%-30s%s%s\n", left,
+                strlen(left) >= 30 ? "\n                              " : "", o->help);
+    }
+}
+
+static const char environment_isa[] =
+    "the instruction set of the CPU kernels (avx512bf16, avx512, avx2, neon, portable) where no\n"
+    "option names one; a name that this processor lacks is an error\n";
+
+/* In roff a backslash, and a dot or quote at the start of a line, are commands. */
+static void roff(FILE *out, const char *s)
+{
+    bool start = true;
+    for (; *s; s++) {
+        if (start && (*s == '.' || *s == '\''))
+            fputs("\\&", out);
+        if (*s == '\\')
+            fputs("\\e", out);
+        else if (*s == '-')
+            fputs("\\-", out);
+        else
+            fputc(*s, out);
+        start = *s == '\n';
+    }
+}
+
+static void roff_paragraphs(FILE *out, const char *s)
+{
+    const char *cut;
+    for (; (cut = strstr(s, "\n\n")); s = cut + 2) {
+        char para[4096];
+        snprintf(para, sizeof para, "%.*s", (int)(cut - s), s);
+        roff(out, para);
+        fputs("\n.PP\n", out);
+    }
+    roff(out, s);
+    fputc('\n', out);
+}
+
+void options_print_man(const command *const *list, FILE *out)
+{
+    fprintf(out, ".TH CARAT 1 \"\" \"carat %s\" \"User Commands\"\n", carat_version());
+    fputs(".SH NAME\ncarat \\- run Gemma 4 models\n.SH SYNOPSIS\n.B carat\n"
+          ".I COMMAND\n[\\fIOPTIONS\\fR] [\\fIOPERANDS\\fR]\n.SH COMMANDS\n",
+          out);
+    for (; *list; list++) {
+        const command *c = *list;
+        fprintf(out, ".SS carat %s ", c->name);
+        roff(out, c->operands);
+        fputs("\n", out);
+        roff(out, c->summary);
+        fputs(".\n", out);
+        if (c->about) {
+            fputs(".PP\n", out);
+            roff_paragraphs(out, c->about);
+        }
+        for (const option *o = c->options; o && o->name; o++) {
+            fputs(".TP\n", out);
+            if (o->letter)
+                fprintf(out, "\\fB\\-%c\\fR, ", o->letter);
+            fputs("\\fB\\-\\-", out);
+            roff(out, o->name);
+            fputs("\\fR", out);
+            if (o->arg)
+                fprintf(out, "%s\\fI%s\\fR%s", before_value(o), o->arg,
+                        o->kind == OPTION_MAYBE ? "]" : "");
+            fputs("\n", out);
+            roff(out, o->help);
+            fputs("\n", out);
+        }
+    }
+    fputs(".SH ENVIRONMENT\n.TP\n.B CARAT_ISA\n", out);
+    fputs(environment_isa, out);
+    fputs(".SH EXIT STATUS\n0 on success, 1 on failure, 2 on wrong use, 130 when interrupted.\n",
+          out);
+}
+
+/* What Markdown would take for markup gets a backslash. */
+static void markdown(FILE *out, const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (strchr("\\`*_<>[]|#", s[i]))
+            fputc('\\', out);
+        fputc(s[i], out);
+    }
+}
+
+/* Paragraphs; an indented one is printed as code. */
+static void markdown_paragraphs(FILE *out, const char *s)
+{
+    while (*s) {
+        const char *end = strstr(s, "\n\n");
+        size_t n = end ? (size_t)(end - s) : strlen(s);
+        if (*s == ' ')
+            fprintf(out, "```\n%.*s\n```\n\n", (int)n, s);
+        else {
+            markdown(out, s, n);
+            fputs("\n\n", out);
+        }
+        s += n + (end ? 2 : 0);
+    }
+}
+
+static void markdown_option(const option *o, FILE *out)
+{
+    fputs("| `", out);
+    if (o->letter)
+        fprintf(out, "-%c`, `", o->letter);
+    fprintf(out, "--%s%s%s%s` | ", o->name, before_value(o), o->arg ? o->arg : "",
+            o->kind == OPTION_MAYBE ? "]" : "");
+    markdown(out, o->help, strlen(o->help));
+    fputs(" |\n", out);
+}
+
+void options_print_markdown(const command *const *list, FILE *out)
+{
+    fputs(
+        "# The commands of carat\n\n"
+        "`make cli` writes this page from the tables that the program parses its command\n"
+        "line with: it is `carat --markdown`. `carat help COMMAND` and `carat(1)` say the same.\n\n"
+        "Options and operands may be mixed. `--name VALUE`, `--name=VALUE`, `-x VALUE` and\n"
+        "`-xVALUE` are accepted, `--` ends the options. Numbers may end in `k`, which is 1024.\n"
+        "Of an option given twice the last counts, unless it may be repeated.\n\n",
+        out);
+    for (; *list; list++) {
+        const command *c = *list;
+        fprintf(out, "## carat %s\n\n`carat %s%s%s%s`\n\n", c->name, c->name,
+                c->options && c->options->name ? " [OPTIONS]" : "", c->operands[0] ? " " : "",
+                c->operands);
+        markdown(out, c->summary, strlen(c->summary));
+        fputs(".\n\n", out);
+        if (c->about)
+            markdown_paragraphs(out, c->about);
+        if (!c->options || !c->options->name)
+            continue;
+        fputs("| option | |\n| --- | --- |\n", out);
+        for (const option *o = c->options; o->name; o++)
+            markdown_option(o, out);
+        fputc('\n', out);
+    }
+    fputs("## Environment\n\n`CARAT_ISA`: ", out);
+    fputs(environment_isa, out);
+    fputs("\n## Exit status\n\n0 on success, 1 on failure, 2 on wrong use, 130 when interrupted.\n",
+          out);
+}

@@ -1,0 +1,123 @@
+/* options_test.c - options by name, the layers that set them, and "did you mean". */
+#include "apps/commands.h"
+#include "base/nearest.h"
+#include "tests/test.h"
+
+typedef struct sample_options {
+    bool quiet;
+    int64_t n;
+    double temp;
+    const char *name;
+    option_list stop;
+} sample_options;
+
+static const option rows[] = {OPT_FLAG(sample_options, quiet, "quiet", 'q', "no output"),
+                              OPT_INT(sample_options, n, "top-k", 'k', "N", 0, 100, "a number"),
+                              OPT_REAL(sample_options, temp, "temp", 0, "X", 0, 2, "a number"),
+                              OPT_STR(sample_options, name, "model", 'm', "FILE", "a file"),
+                              OPT_LIST(sample_options, stop, "stop", 0, "TEXT", "texts"),
+                              OPT_END};
+
+static const command sample = {
+    .name = "sample", .operands = "", .summary = "", .options = rows, .n_operands_max = -1};
+
+TEST(options_are_set_by_name)
+{
+    sample_options o = {0};
+    err e = {0};
+    CHECK_OK(options_set(rows, "quiet", NULL, &o, NULL, 2, &e), e);
+    CHECK_OK(options_set(rows, "top_k", "40", &o, NULL, 2, &e), e);
+    CHECK_OK(options_set(rows, "temp", "0.5", &o, NULL, 2, &e), e);
+    CHECK_OK(options_set(rows, "model", "x.gguf", &o, NULL, 2, &e), e);
+    CHECK_OK(options_set(rows, "stop", "a", &o, NULL, 2, &e), e);
+    CHECK_OK(options_set(rows, "stop", "b", &o, NULL, 2, &e), e);
+    CHECK(o.quiet && o.n == 40 && o.temp == 0.5 && o.stop.n == 2);
+    CHECK_STR(o.name, "x.gguf");
+    CHECK_STR(o.stop.at[1], "b");
+    CHECK_OK(options_set(rows, "quiet", "false", &o, NULL, 2, &e), e);
+    CHECK(!o.quiet);
+
+    static const struct {
+        const char *name, *value, *says;
+    } bad[] = {
+        {"temp", "hot", "temp=hot: expected a number from 0 to 2"},
+        {"top-k", "1.5", "top-k=1.5: expected a whole number from 0 to 100"},
+        {"top-k", "101", "top-k=101: expected a whole number"},
+        {"temp", NULL, "temp needs a value"},
+        {"quiet", "yes", "quiet=yes: expected true or false"},
+        {"top-p", "1", "there is no option 'top-p'; did you mean 'top-k'?"},
+        {"temperature", "1", "did you mean 'temp'?"},
+        {"", "1", "there is no option ''"},
+        {"frobnicate", "1", "there is no option 'frobnicate'"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        err_clear(&e);
+        CHECK_STATUS(options_set(rows, bad[i].name, bad[i].value, &o, NULL, 2, &e), E_ARG);
+        CHECK_MSG(strstr(e.text, bad[i].says), "\"%s\", expected \"%s\"", e.text, bad[i].says);
+    }
+    CHECK(o.n == 40 && o.temp == 0.5);
+    for (int i = o.stop.n; i < OPTION_LIST_MAX; i++)
+        CHECK_STATUS(options_set(rows, "stop", "c", &o, NULL, 2, NULL), OK);
+    CHECK_STATUS(options_set(rows, "stop", "c", &o, NULL, 2, NULL), E_ARG);
+}
+
+/* The command line is parsed first, and what comes later does not change it. */
+TEST(options_of_a_lower_layer_stay)
+{
+    char *argv[] = {(char[]){"word"}, (char[]){"--temp=1"}, (char[]){"--stop"}, (char[]){"x"}};
+    sample_options o = {.n = -2};
+    option_marks m = {{0}};
+    int n_operands;
+    err e = {0};
+    CHECK_EQ(options_parse_marked(&sample, 4, argv, &o, &n_operands, &m), 0);
+    CHECK_EQ(n_operands, 1);
+    static const char *const settings[][3] = {
+        {"2", "temp", "0.1"}, {"2", "top-k", "7"}, {"2", "stop", "y"},     {"3", "top-k", "8"},
+        {"3", "model", "a"},  {"3", "model", "b"}, {"4", "quiet", "true"}, {"4", "model", "c"},
+    };
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        CHECK_OK(
+            options_set(rows, settings[i][1], settings[i][2], &o, &m, atoi(settings[i][0]), &e), e);
+    CHECK(o.temp == 1 && o.n == 7 && o.stop.n == 1 && o.quiet);
+    CHECK_STR(o.stop.at[0], "x");
+    CHECK_STR(o.name, "b");
+    static const unsigned char who[] = {4, 2, 1, 3, 1};
+    CHECK(!memcmp(m.layer, who, sizeof who));
+    CHECK_EQ(options_find(rows, "temp") - rows, 2);
+    CHECK(!options_find(rows, "tem") && !options_find(rows, "temps"));
+}
+
+TEST(options_tables_fit_their_marks)
+{
+    for (const command *const *c = commands; *c; c++) {
+        int n = 0;
+        for (const option *o = (*c)->options; o && o->name; o++, n++) {
+            CHECK_MSG(options_find((*c)->options, o->name) == o, "%s --%s twice", (*c)->name,
+                      o->name);
+            for (const option *p = (*c)->options; o->letter && p < o; p++)
+                CHECK_MSG(p->letter != o->letter, "%s -%c twice", (*c)->name, o->letter);
+        }
+        CHECK_MSG(n < OPTION_ROWS_MAX, "%s has %d options", (*c)->name, n);
+    }
+}
+
+TEST(nearest_word_of_a_mistyped_one)
+{
+    static const char *const words[] = {"temp", "top-k", "top-p", "repeat-penalty", "model", "raw"};
+    static const char *const cases[][2] = {
+        {"tmep", "temp"},        {"TEMP", "temp"},    {"topk", "top-k"},
+        {"modle", "model"},      {"modell", "model"}, {"repeat", "repeat-penalty"},
+        {"temperature", "temp"}, {"zzz", NULL},       {"", NULL},
+        {"top-", "top-k"},       {"xyw", NULL},       {"rwa", "raw"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *got = nearest_word(cases[i][0], words, sizeof words / sizeof *words);
+        CHECK_MSG(got == cases[i][1] || (got && cases[i][1] && !strcmp(got, cases[i][1])),
+                  "%s: %s, expected %s", cases[i][0], got ? got : "none",
+                  cases[i][1] ? cases[i][1] : "none");
+    }
+    char long_word[200];
+    memset(long_word, 'a', 199);
+    long_word[199] = 0;
+    const char *const one[] = {long_word};
+    CHECK(!nearest_word(long_word, words, 6) && !nearest_word("aaa", one, 1));
+}

@@ -1,0 +1,121 @@
+/* run_keep.c - conversations kept between runs: --resume, and a file written after each answer.
+ *
+ * A kept conversation is a convenience: if it cannot be written, the user is told once and the
+ * conversation goes on.
+ */
+#include "apps/run_int.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+status chat_find_talk(const char *which, run_options *o, json_t **kept, talk_place *place, err *e)
+{
+    int64_t number;
+    status st = talks_find(which, &number, e);
+    if (st || (st = talks_read(number, kept, place, e)))
+        return st;
+    if (!o->model) /* the string belongs to the object */
+        o->model = json_string_value(json_object_get(*kept, "open"));
+    return OK;
+}
+
+status chat_resume(chat *c, json_t *kept, const talk_place *place, err *e)
+{
+    const char *title = json_string_value(json_object_get(kept, "title"));
+    const char *tools = json_string_value(json_object_get(kept, "tools"));
+    char *system = c->o.system ? c->system : NULL; /* --system wins over the kept message */
+    if (c->raw)
+        return err_set(e, E_ARG, "--raw and --resume exclude each other");
+    if (system && !(system = mem_strdup(system)))
+        return err_memory(e, "the conversation", 256);
+    status st =
+        chat_take_messages(c, json_object_get(kept, "messages"), "the kept conversation", e);
+    if (!st && system)
+        st = chat_set_system(c, system, e);
+    mem_free(system);
+    if (!st && tools && !c->tools && !(c->tools = mem_strdup(tools)))
+        st = err_memory(e, "the conversation", 256);
+    if (!st && title)
+        c->title = chat_keep_text(c, title);
+    c->talk = *place;
+    c->keep = !c->o.no_history && !talks_off();
+    if (!st)
+        term_note("conversation %" PRId64 ", %zu messages: %s", place->number,
+                  json_array_size(c->messages), title ? title : "");
+    return st;
+}
+
+/* Prints the last question and answer, where a reader left off. */
+void chat_show_last(const chat *c)
+{
+    size_t n = json_array_size(c->messages), from = n > 2 ? n - 2 : 0;
+    for (size_t i = from; i < n; i++) {
+        json_t *m = json_array_get(c->messages, i), *content = json_object_get(m, "content");
+        const char *role = json_string_value(json_object_get(m, "role"));
+        if (!role || !json_string_length(content))
+            continue;
+        bool user = !strcmp(role, "user");
+        word_wrap w = {0};
+        term_set(stderr, TERM_DIM);
+        if (user)
+            term_put_words(stderr, &w, ">>> ", 4);
+        term_put_words(stderr, &w, json_string_value(content), json_string_length(content));
+        term_end_words(stderr, &w);
+        term_set(stderr, TERM_PLAIN);
+        fputs("\n", stderr);
+    }
+}
+
+void chat_name(chat *c, const char *text)
+{
+    size_t n = strcspn(text, "\n"), at = 0;
+    for (int k = 0; at < n && k < TALK_TITLE; k++) {
+        uint32_t cp;
+        bool ok;
+        at += (size_t)utf8_decode(text + at, n - at, &cp, &ok);
+    }
+    char title[4 * TALK_TITLE + 8];
+    snprintf(title, sizeof title, "%.*s%s", (int)at, text, at < n ? "..." : "");
+    c->title = chat_keep_text(c, title);
+}
+
+/* What -m was given; of an existing file its absolute path. */
+static json_t *model_to_open(const chat *c)
+{
+    char path[PATH_MAX];
+    if (!c->o.model)
+        return NULL;
+    return json_string(!access(c->o.model, F_OK) && realpath(c->o.model, path) ? path : c->o.model);
+}
+
+void chat_keep(chat *c)
+{
+    err e = {0};
+    bool moved = false;
+    if (!c->keep || c->raw || !json_array_size(c->messages))
+        return;
+    json_t *list = json_array();
+    if (list && c->system)
+        json_array_append_new(list,
+                              json_pack("{s:s, s:s}", "role", "system", "content", c->system));
+    if (list)
+        json_array_extend(list, c->messages);
+    json_t *kept = json_pack("{s:i, s:s, s:s, s:o*, s:s*, s:o}", "version", 1, "title",
+                             c->title ? c->title : "", "model", c->info.name, "open",
+                             model_to_open(c), "tools", c->tools, "messages", list);
+    status st =
+        kept ? talks_write(&c->talk, kept, &moved, &e) : err_memory(&e, "the conversation", 256);
+    json_decref(kept);
+    if (st) {
+        c->keep = false;
+        term_note("the conversation is not kept: %s", e.text);
+    } else if (moved) {
+        term_note("another program has changed this conversation: it goes on as number %" PRId64,
+                  c->talk.number);
+    }
+}

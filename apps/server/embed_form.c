@@ -1,0 +1,320 @@
+/* embed_form.c - see embed_form.h. */
+#include "apps/server/embed_form.h"
+
+#include "apps/server/jsonw.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Reading ---- */
+
+enum { OAI = 1 << EMBED_OPENAI, LLA = 1 << EMBED_LLAMA, OLL = 1 << EMBED_OLLAMA };
+enum { OLD = 1 << EMBED_OLLAMA_OLD, ALL = OAI | LLA | OLL | OLD };
+
+/* The fields that are read, or change nothing. Others are refused, as in known.c. */
+static bool is_known(const char *name, embed_api api)
+{
+    static const struct {
+        const char *name;
+        int apis;
+    } fields[] = {{"model", ALL},
+                  {"input", OAI | LLA | OLL},
+                  {"content", LLA},
+                  {"prompt", OLD},
+                  {"encoding_format", OAI | LLA},
+                  {"dimensions", OAI | LLA | OLL},
+                  {"embd_normalize", OAI | LLA},
+                  {"pooling", ALL},
+                  {"truncate", OLL},
+                  {"keep_alive", ALL},
+                  {"options", OLL | OLD}, /* how the model is loaded, and how it samples */
+                  {"user", OAI | LLA}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (!strcmp(fields[i].name, name) && fields[i].apis & 1 << api)
+            return true;
+    return false;
+}
+
+bool embed_open(embed_request *rq, embed_api api, const char *body, size_t n, bool lenient,
+                problem *p)
+{
+    err e = {0};
+    rq->api = api;
+    rq->model = "";
+    rq->truncate = api == EMBED_OLLAMA || api == EMBED_OLLAMA_OLD;
+    rq->norm = api == EMBED_OLLAMA_OLD ? EMBED_NORM_NONE : EMBED_NORM_EUCLID;
+    rq->mem.max_bytes = arena_limit_for(n);
+    if (jtree_parse(body, n, "the body", REQUEST_MAX_DEPTH, &rq->mem, &rq->body, &e))
+        return problem_from(p, &e);
+    if (rq->body->kind != JTREE_OBJECT)
+        return problem_set(p, 400, "", "the body is %s; expected a JSON object",
+                           jtree_kind_name(rq->body));
+    for (const jtree *v = rq->body->first; v && !lenient; v = v->next)
+        if (!is_known(v->key, api) && jtree_truthy(v)) {
+            p->code = "unknown_parameter";
+            return problem_set(p, 400, v->key,
+                               "'%.100s' is an unknown field; /openapi.json lists the fields of "
+                               "each endpoint",
+                               v->key);
+        }
+    return field_text(p, rq->body, "model", &rq->model);
+}
+
+static bool read_ids(embed_request *rq, const char *field, const jtree *list, int32_t n_vocab,
+                     raw_prompt *out, problem *p)
+{
+    int32_t *ids = arena_array(&rq->mem, list->count + 1, sizeof *ids);
+    int64_t n = 0, id;
+    if (!ids)
+        return problem_set(p, 503, "", "no memory for '%s'", field);
+    for (const jtree *i = list->first; i; i = i->next) {
+        if (!tree_int(i, 0, n_vocab - 1, &id))
+            return problem_set(p, 400, field, "'%s' holds %s for a token id; ids are 0 to %d",
+                               field, jtree_kind_name(i), n_vocab - 1);
+        ids[n++] = (int32_t)id;
+    }
+    if (!n)
+        return problem_set(p, 400, field, "'%s' holds an empty list of tokens", field);
+    *out = (raw_prompt){.ids = ids, .n_ids = n};
+    return true;
+}
+
+static bool is_number(const jtree *v)
+{
+    return v && (v->kind == JTREE_INTEGER || v->kind == JTREE_REAL);
+}
+
+static bool read_one(embed_request *rq, const char *field, const jtree *v, int32_t n_vocab,
+                     problem *p)
+{
+    raw_prompt *out = &rq->input[rq->n_inputs++];
+    if (v->kind == JTREE_ARRAY)
+        return read_ids(rq, field, v, n_vocab, out, p);
+    if (v->kind != JTREE_STRING)
+        return problem_set(p, 400, field, "'%s' holds %s; expected strings or lists of token ids",
+                           field, jtree_kind_name(v));
+    if (!v->n)
+        return problem_set(p, 400, field, "'%s' holds an empty string", field);
+    *out = (raw_prompt){.text = v->s, .n = v->n};
+    return true;
+}
+
+static bool read_input(embed_request *rq, int32_t n_vocab, problem *p)
+{
+    const char *field = rq->api == EMBED_OLLAMA_OLD ? "prompt" : "input";
+    const jtree *v = jtree_get(rq->body, field);
+    if (!v && rq->api == EMBED_LLAMA)
+        v = jtree_get(rq->body, field = "content");
+    bool ollama = rq->api == EMBED_OLLAMA || rq->api == EMBED_OLLAMA_OLD;
+    bool list = jtree_is(v, JTREE_ARRAY) && !is_number(v->first);
+    /* ollama loads the model on an empty input. */
+    bool empty = !v || (v->kind == JTREE_STRING && !v->n) || (v->kind == JTREE_ARRAY && !v->count);
+    if (ollama && empty)
+        return true;
+    if (!v)
+        return problem_set(p, 400, field, "'%s' is missing", field);
+    if (list && (!v->count || v->count > EMBED_INPUTS_MAX))
+        return problem_set(p, 400, field, "'%s' holds %zu inputs; expected 1 to %d", field,
+                           v->count, EMBED_INPUTS_MAX);
+    rq->input = arena_array(&rq->mem, list ? v->count : 1, sizeof *rq->input);
+    if (!rq->input)
+        return problem_set(p, 503, "", "no memory for '%s'", field);
+    if (!list)
+        return read_one(rq, field, v, n_vocab, p);
+    for (const jtree *i = v->first; i; i = i->next)
+        if (!read_one(rq, field, i, n_vocab, p))
+            return false;
+    return true;
+}
+
+static bool read_pooling(embed_request *rq, problem *p)
+{
+    const jtree *v = jtree_get(rq->body, "pooling");
+    if (!v)
+        return true;
+    rq->pooling_given = true;
+    if (tree_says(v, "mean"))
+        rq->pooling = CARAT_POOL_MEAN;
+    else if (tree_says(v, "last"))
+        rq->pooling = CARAT_POOL_LAST;
+    else
+        return problem_set(p, 400, "pooling", "'pooling' is %s; expected \"mean\" or \"last\"",
+                           v->kind == JTREE_STRING ? "another word" : jtree_kind_name(v));
+    return true;
+}
+
+bool embed_read(embed_request *rq, int32_t n_vocab, int32_t n_embd, problem *p)
+{
+    const jtree *form = jtree_get(rq->body, "encoding_format");
+    int64_t norm = rq->norm;
+    if (!read_input(rq, n_vocab, p) || !read_pooling(rq, p) ||
+        !field_bool(p, rq->body, "truncate", &rq->truncate) ||
+        !field_int(p, rq->body, "embd_normalize", -1, 100, &norm) ||
+        !field_int(p, rq->body, "dimensions", 1, n_embd, &rq->dimensions))
+        return false;
+    rq->norm = (int32_t)norm;
+    rq->base64 = tree_says(form, "base64");
+    if (form && !rq->base64 && !tree_says(form, "float"))
+        return problem_set(p, 400, "encoding_format",
+                           "'encoding_format' is %s; expected \"float\" or \"base64\"",
+                           form->kind == JTREE_STRING ? "another word" : jtree_kind_name(form));
+    int64_t values = (int64_t)rq->n_inputs * (rq->dimensions ? rq->dimensions : n_embd);
+    return values <= EMBED_VALUES_MAX ||
+           problem_set(p, 400, "input",
+                       "%d inputs give %lld numbers, and an answer holds %d: send fewer at once, "
+                       "or set 'dimensions'",
+                       rq->n_inputs, (long long)values, EMBED_VALUES_MAX);
+}
+
+void embed_free(embed_request *rq)
+{
+    arena_free(&rq->mem);
+    *rq = (embed_request){0};
+}
+
+/* ---- Norms ---- */
+
+bool embed_norm(const embed_request *rq, float *v, int32_t *n, problem *p)
+{
+    double sum = 0, largest = 0, by;
+    if (rq->dimensions && rq->dimensions < *n)
+        *n = (int32_t)rq->dimensions;
+    for (int32_t i = 0; i < *n; i++)
+        largest = fmax(largest, fabs((double)v[i]));
+    if (rq->norm == EMBED_NORM_NONE)
+        return true;
+    if (!(largest > 0))
+        return problem_set(p, 500, "",
+                           "the model computed an embedding of zeros, which has no "
+                           "direction");
+    if (rq->norm == EMBED_NORM_MAX) {
+        by = 32760 / largest;
+    } else {
+        for (int32_t i = 0; i < *n; i++) /* by shares of the largest: no overflow for any p */
+            sum += pow(fabs((double)v[i]) / largest, rq->norm);
+        by = 1 / (largest * pow(sum, 1.0 / rq->norm));
+    }
+    for (int32_t i = 0; i < *n; i++)
+        v[i] = (float)((double)v[i] * by);
+    return true;
+}
+
+/* ---- Writing ---- */
+
+static void put_base64(const float *v, int32_t n, str *o)
+{
+    static const char code[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    uint32_t held = 0;
+    int n_held = 0; /* bits */
+    size_t n_out = 0;
+    for (int32_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &v[i], sizeof bits);
+        for (int b = 0; b < 4; b++) { /* little-endian, whatever this machine is */
+            held = held << 8 | (bits >> 8 * b & 255);
+            for (n_held += 8; n_held >= 6; n_out++)
+                str_putc(o, code[held >> (n_held -= 6) & 63]);
+        }
+    }
+    if (n_held) {
+        str_putc(o, code[held << (6 - n_held) & 63]);
+        for (n_out++; n_out % 4; n_out++)
+            str_putc(o, '=');
+    }
+}
+
+/* Nine digits name a float exactly. */
+static void put_vector(const embed_answer *a, const char *key, const float *v, int32_t n, str *o)
+{
+    if (a->rq->base64) {
+        json_key(o, key);
+        str_putc(o, '"');
+        put_base64(v, n, o);
+        str_putc(o, '"');
+        return;
+    }
+    json_open(o, key, '[');
+    for (int32_t i = 0; i < n; i++)
+        str_printf(o, i ? ",%.9g" : "%.9g", (double)v[i]);
+    str_putc(o, ']');
+}
+
+void embed_begin(const embed_answer *a, str *o)
+{
+    json_open(o, NULL, a->rq->api == EMBED_LLAMA ? '[' : '{');
+    switch (a->rq->api) {
+    case EMBED_OPENAI:
+        json_text(o, "object", "list");
+        json_open(o, "data", '[');
+        break;
+    case EMBED_OLLAMA:
+        json_text(o, "model", a->model);
+        json_open(o, "embeddings", '[');
+        break;
+    case EMBED_OLLAMA_OLD:
+        if (!a->rq->n_inputs) {
+            json_open(o, "embedding", '[');
+            json_close(o, ']');
+        }
+        break;
+    case EMBED_LLAMA:
+        break;
+    }
+}
+
+void embed_put(const embed_answer *a, int32_t index, const float *v, int32_t n, str *o)
+{
+    switch (a->rq->api) {
+    case EMBED_OPENAI:
+        json_open(o, NULL, '{');
+        json_text(o, "object", "embedding");
+        json_int(o, "index", index);
+        put_vector(a, "embedding", v, n, o);
+        json_close(o, '}');
+        break;
+    case EMBED_LLAMA: /* a list of vectors, of one even if they are pooled */
+        json_open(o, NULL, '{');
+        json_int(o, "index", index);
+        json_open(o, "embedding", '[');
+        put_vector(a, NULL, v, n, o);
+        json_close(o, ']');
+        json_close(o, '}');
+        break;
+    case EMBED_OLLAMA:
+        put_vector(a, NULL, v, n, o);
+        break;
+    case EMBED_OLLAMA_OLD:
+        put_vector(a, "embedding", v, n, o);
+        break;
+    }
+}
+
+void embed_end(const embed_answer *a, str *o)
+{
+    switch (a->rq->api) {
+    case EMBED_OPENAI:
+        json_close(o, ']');
+        json_text(o, "model", a->model);
+        json_text(o, "pooling", a->pooling);
+        json_open(o, "usage", '{');
+        json_int(o, "prompt_tokens", a->n_tokens);
+        json_int(o, "total_tokens", a->n_tokens);
+        json_close(o, '}');
+        json_close(o, '}');
+        break;
+    case EMBED_LLAMA:
+        json_close(o, ']');
+        break;
+    case EMBED_OLLAMA:
+        json_close(o, ']');
+        json_int(o, "total_duration", (int64_t)(a->total_ms * 1e6));
+        json_int(o, "load_duration", (int64_t)(a->load_ms * 1e6));
+        json_int(o, "prompt_eval_count", a->n_tokens);
+        json_close(o, '}');
+        break;
+    case EMBED_OLLAMA_OLD:
+        json_close(o, '}');
+        break;
+    }
+}

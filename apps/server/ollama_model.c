@@ -1,0 +1,201 @@
+/* ollama_model.c - see ollama_model.h. */
+#include "apps/server/ollama_model.h"
+
+#include "apps/server/infill.h"
+#include "apps/server/jsonw.h"
+#include "base/sha256.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum { LIST_SHOWN = 5 }; /* longer lists of the metadata are shown empty */
+
+void ollama_put_time(str *o, const char *key, int64_t seconds)
+{
+    time_t at = (time_t)seconds;
+    struct tm t;
+    char text[40];
+    if (!gmtime_r(&at, &t))
+        gmtime_r(&(time_t){0}, &t);
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &t);
+    json_text(o, key, text);
+}
+
+void ollama_describe(ollama_model *out, const carat_model *m)
+{
+    carat_model_info i;
+    carat_marks marks;
+    carat_model_get_info(m, &i);
+    carat_model_get_marks(m, &marks);
+    infill_marks gaps = infill_find(m);
+    out->family = i.architecture;
+    out->quant = i.file_type;
+    out->n_params = i.n_params;
+    out->n_bytes = out->n_bytes ? out->n_bytes : i.weight_bytes;
+    out->n_ctx = i.n_ctx_train;
+    out->n_embd = i.n_embd;
+    out->completes = true;
+    out->chats = i.has_chat;
+    out->calls = i.has_chat && marks.call_open >= 0;
+    out->thinks = i.has_chat && marks.thought_open >= 0;
+    out->fills = infill_possible(&gaps);
+}
+
+/* ---- Parts ---- */
+
+static void put_capabilities(const ollama_model *m, str *o)
+{
+    const struct {
+        bool has;
+        const char *word;
+    } all[] = {{m->completes, "completion"},
+               {m->calls, "tools"},
+               {m->fills, "insert"},
+               {m->thinks, "thinking"},
+               {m->completes, "embedding"}};
+    json_open(o, "capabilities", '[');
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].has)
+            json_text(o, NULL, all[i].word);
+    json_close(o, ']');
+}
+
+static void put_details(const ollama_model *m, str *o)
+{
+    const char *family = m->family ? m->family : "";
+    char size[32] = "";
+    double n = (double)m->n_params;
+    if (m->n_params)
+        snprintf(size, sizeof size, n >= 1e9 ? "%.1fB" : "%.2fM", n / (n >= 1e9 ? 1e9 : 1e6));
+    json_open(o, "details", '{');
+    json_text(o, "parent_model", "");
+    json_text(o, "format", "gguf");
+    json_text(o, "family", family);
+    json_open(o, "families", '[');
+    if (*family)
+        json_text(o, NULL, family);
+    json_close(o, ']');
+    json_text(o, "parameter_size", size);
+    json_text(o, "quantization_level", m->quant ? m->quant : "");
+    if (m->n_ctx)
+        json_int(o, "context_length", m->n_ctx);
+    if (m->n_embd)
+        json_int(o, "embedding_length", m->n_embd);
+    json_close(o, '}');
+}
+
+/* Clients cut a digest to 12 digits without looking, so every model has one: that of its name, if
+ * that of its file is unknown. */
+static void put_digest(const ollama_model *m, str *o)
+{
+    char made[65];
+    if (m->digest && *m->digest) {
+        json_text(o, "digest", m->digest);
+        return;
+    }
+    sha256 h;
+    sha256_init(&h);
+    sha256_put(&h, m->name, strlen(m->name));
+    sha256_text(&h, made);
+    json_text(o, "digest", made);
+}
+
+void ollama_put_model(const ollama_model *m, bool loaded, str *o)
+{
+    enum { CENTURIES_S = 1000000000 }; /* 31 years, ten times */
+    json_open(o, NULL, '{');
+    json_text(o, "name", m->name);
+    json_text(o, "model", m->name);
+    json_int(o, "size", (int64_t)m->n_bytes);
+    put_digest(m, o);
+    put_details(m, o);
+    if (loaded) {
+        int64_t never = (int64_t)time(NULL) + INT64_C(10) * CENTURIES_S;
+        ollama_put_time(o, "expires_at", m->until_s ? m->until_s : never);
+        json_int(o, "size_vram", (int64_t)m->gpu_bytes);
+        json_int(o, "context_length", m->n_ctx);
+    } else {
+        ollama_put_time(o, "modified_at", m->when_s);
+        put_capabilities(m, o);
+    }
+    json_close(o, '}');
+}
+
+/* ---- One model ---- */
+
+static void put_value(const carat_meta *v, bool verbose, str *o)
+{
+    carat_meta item;
+    uint64_t at = 0;
+    switch (v->kind) {
+    case CARAT_META_INT:
+        json_int(o, v->key, v->i);
+        break;
+    case CARAT_META_REAL:
+        json_number(o, v->key, v->real);
+        break;
+    case CARAT_META_BOOL:
+        json_bool(o, v->key, v->i != 0);
+        break;
+    case CARAT_META_TEXT:
+        json_text_n(o, v->key, v->text, (size_t)v->n_text);
+        break;
+    case CARAT_META_LIST:
+        json_open(o, v->key, '[');
+        while ((verbose || v->n_items <= LIST_SHOWN) && carat_meta_next(v, &at, &item))
+            put_value(&item, verbose, o);
+        json_close(o, ']');
+        break;
+    case CARAT_META_OTHER:
+        json_nothing(o, v->key);
+        break;
+    }
+}
+
+static void put_text_of(const carat_model *m, const char *key, const char *name, str *o)
+{
+    carat_meta v;
+    if (carat_model_find_meta(m, key, &v) && v.kind == CARAT_META_TEXT)
+        json_text_n(o, name, v.text, (size_t)v.n_text);
+    else
+        json_text(o, name, "");
+}
+
+/* The sampling settings as a Modelfile has them. */
+static void put_parameters(const carat_model *m, str *o)
+{
+    carat_sampling s;
+    str text = {0};
+    carat_sampling_default(m, &s);
+    str_printf(&text, "%-30s %g\n", "temperature", (double)s.temperature);
+    str_printf(&text, "%-30s %d\n", "top_k", s.top_k);
+    str_printf(&text, "%-30s %g\n", "top_p", (double)s.top_p);
+    str_printf(&text, "%-30s %g", "min_p", (double)s.min_p);
+    json_text_n(o, "parameters", str_text(&text), text.n);
+    o->bad |= text.bad;
+    str_free(&text);
+}
+
+void ollama_put_show(const ollama_model *about, const carat_model *m, bool verbose, str *o)
+{
+    carat_meta v;
+    str file = {0};
+    json_open(o, NULL, '{');
+    put_text_of(m, "general.license", "license", o);
+    str_printf(&file, "FROM %s\n", about->name);
+    json_text_n(o, "modelfile", str_text(&file), file.n);
+    put_parameters(m, o);
+    put_text_of(m, "tokenizer.chat_template", "template", o);
+    put_details(about, o);
+    json_open(o, "model_info", '{');
+    for (int64_t i = 0; carat_model_meta(m, i, &v); i++)
+        if (strcmp(v.key, "general.name") && strcmp(v.key, "tokenizer.chat_template"))
+            put_value(&v, verbose, o);
+    json_close(o, '}');
+    put_capabilities(about, o);
+    ollama_put_time(o, "modified_at", about->when_s);
+    json_close(o, '}');
+    o->bad |= file.bad;
+    str_free(&file);
+}

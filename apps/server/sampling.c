@@ -1,0 +1,332 @@
+/* sampling.c - the fields of sampling, and of tokens that may come or end an answer.
+ *
+ *     numbers                                          one table, with ranges
+ *     samplers, dry_sequence_breakers, logit_bias      llama-server's
+ *     stop_token_ids, bad_words, allowed_token_ids,
+ *     min_tokens                                       vLLM's
+ *
+ * The names are those of llama-server, vLLM, ollama and LM Studio. All but the lists of texts
+ * become the engine's settings here. Texts become tokens when the model is known: token_rules.c.
+ */
+#include "apps/server/request.h"
+
+#include <errno.h>
+#include <float.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Numbers ---- */
+
+typedef struct number_field {
+    const char *name;
+    bool whole; /* int32_t; else float */
+    double min, max;
+    size_t at; /* in carat_sampling */
+} number_field;
+
+#define WHOLE(name, field, min, max)                                                               \
+    {                                                                                              \
+        name, true, min, max, offsetof(carat_sampling, field)                                      \
+    }
+#define REAL(name, field, min, max)                                                                \
+    {                                                                                              \
+        name, false, min, max, offsetof(carat_sampling, field)                                     \
+    }
+
+static const number_field numbers[] = {
+    REAL("temperature", temperature, 0, 100),
+    WHOLE("top_k", top_k, -1, INT32_MAX),
+    REAL("top_p", top_p, 0, 1),
+    REAL("min_p", min_p, 0, 1),
+    REAL("presence_penalty", presence_penalty, -2, 2),
+    REAL("frequency_penalty", frequency_penalty, -2, 2),
+    REAL("repetition_penalty", repeat_penalty, 0.01, 100),
+    REAL("repeat_penalty", repeat_penalty, 0.01, 100),
+    WHOLE("repeat_last_n", penalty_last_n, -1, INT32_MAX),
+    REAL("typical_p", typical_p, 0, 1),
+    REAL("typ_p", typical_p, 0, 1),
+    REAL("top_n_sigma", top_n_sigma, -1, 1000),
+    REAL("xtc_probability", xtc_probability, 0, 1),
+    REAL("xtc_threshold", xtc_threshold, 0, 1),
+    REAL("dynatemp_range", dynatemp_range, 0, 100),
+    REAL("dynatemp_exponent", dynatemp_exponent, 0, 100),
+    WHOLE("min_keep", min_keep, 0, INT32_MAX),
+    REAL("dry_multiplier", dry_multiplier, 0, 1e6),
+    REAL("dry_base", dry_base, 0, 1e6),
+    WHOLE("dry_allowed_length", dry_allowed_length, 0, INT32_MAX),
+    WHOLE("dry_penalty_last_n", dry_last_n, -1, INT32_MAX),
+    WHOLE("mirostat", mirostat, 0, 2),
+    WHOLE("mirostat_mode", mirostat, 0, 2),
+    REAL("mirostat_tau", mirostat_tau, 0, 100),
+    REAL("mirostat_eta", mirostat_eta, 0, 10),
+};
+
+static bool read_number(const jtree *o, const number_field *f, carat_sampling *s, problem *p)
+{
+    char *to = (char *)s + f->at;
+    if (f->whole) {
+        int32_t is;
+        memcpy(&is, to, sizeof is);
+        int64_t v = is;
+        if (!field_int(p, o, f->name, (int64_t)f->min, (int64_t)f->max, &v))
+            return false;
+        is = (int32_t)v;
+        memcpy(to, &is, sizeof is);
+        return true;
+    }
+    float is;
+    memcpy(&is, to, sizeof is);
+    double v = is;
+    if (!field_real(p, o, f->name, f->min, f->max, &v))
+        return false;
+    is = (float)v;
+    memcpy(to, &is, sizeof is);
+    return true;
+}
+
+/* ---- Lists ---- */
+
+/* An array of at most `most` items, or nothing. *v: NULL if absent. */
+static bool read_list(const jtree *o, const char *key, size_t most, const jtree **v, problem *p)
+{
+    if (!field_kind(p, o, key, JTREE_ARRAY, v) || !*v || (*v)->count <= most)
+        return !p->status;
+    return problem_set(p, 400, key, "'%s' has %zu entries; at most %zu", key, (*v)->count, most);
+}
+
+static bool read_words(request *rq, const jtree *o, const char *key, size_t most, const char ***out,
+                       int32_t *n, problem *p)
+{
+    const jtree *v;
+    if (!read_list(o, key, most, &v, p) || !v)
+        return !p->status;
+    const char **words = arena_array(&rq->mem, v->count + 1, sizeof *words);
+    if (!words)
+        return problem_set(p, 503, "", "no memory for '%s'", key);
+    *n = 0;
+    for (const jtree *i = v->first; i; i = i->next) {
+        if (i->kind != JTREE_STRING)
+            return problem_set(p, 400, key, "'%s' holds %s; expected strings", key,
+                               jtree_kind_name(i));
+        if (!i->n || i->n > REQUEST_MAX_STOP || strlen(i->s) != i->n)
+            return problem_set(p, 400, key,
+                               "'%s' holds a string that is empty, longer than %d bytes or has a "
+                               "zero character",
+                               key, REQUEST_MAX_STOP);
+        words[(*n)++] = i->s;
+    }
+    *out = words;
+    return true;
+}
+
+static bool read_ids(request *rq, const jtree *o, const char *key, int32_t n_vocab, int32_t **out,
+                     int32_t *n, problem *p)
+{
+    const jtree *v;
+    int64_t id;
+    if (!read_list(o, key, (size_t)n_vocab, &v, p) || !v || !v->count)
+        return !p->status;
+    int32_t *ids = arena_array(&rq->mem, v->count, sizeof *ids);
+    if (!ids)
+        return problem_set(p, 503, "", "no memory for '%s'", key);
+    *n = 0;
+    for (const jtree *i = v->first; i; i = i->next) {
+        if (!tree_int(i, 0, n_vocab - 1, &id))
+            return problem_set(p, 400, key, "'%s' holds %s for a token id; ids are 0 to %d", key,
+                               i->kind == JTREE_INTEGER ? i->s : jtree_kind_name(i), n_vocab - 1);
+        ids[(*n)++] = (int32_t)id;
+    }
+    *out = ids;
+    return true;
+}
+
+/* An array of names, or a text of letters, in llama-server's spelling. */
+static bool read_order(const jtree *o, carat_sampling *s, problem *p)
+{
+    const jtree *v = jtree_get(o, "samplers");
+    bool letters = jtree_is(v, JTREE_STRING);
+    char name[2] = {0};
+    int n = 0;
+    if (!v)
+        return true;
+    if (!letters && v->kind != JTREE_ARRAY)
+        return problem_set(p, 400, "samplers",
+                           "'samplers' is %s; expected an array of names or a string of letters",
+                           jtree_kind_name(v));
+    memset(s->order, 0, sizeof s->order);
+    const jtree *i = letters ? NULL : v->first;
+    for (size_t k = 0; letters ? k < v->n : i != NULL; k++) {
+        carat_sampler is = CARAT_SAMPLER_NONE;
+        if (letters)
+            *name = v->s[k];
+        if (letters || i->kind == JTREE_STRING)
+            is = carat_sampler_named(letters ? name : i->s);
+        if (!is)
+            return problem_set(p, 400, "samplers",
+                               "'samplers' has \"%.40s\"; expected penalties, dry, top_n_sigma, "
+                               "top_k, typ_p, top_p, min_p, xtc and temperature",
+                               letters                   ? name
+                               : i->kind == JTREE_STRING ? i->s
+                                                         : jtree_kind_name(i));
+        for (int j = 0; j < n; j++)
+            if (s->order[j] == is)
+                return problem_set(p, 400, "samplers", "'samplers' has \"%s\" twice",
+                                   carat_sampler_name(is));
+        s->order[n++] = is;
+        i = letters ? NULL : i->next;
+    }
+    if (!n) { /* no sampler at all: the model's own probabilities */
+        s->order[0] = CARAT_SAMPLER_TEMPERATURE;
+        s->temperature = 1;
+        s->dynatemp_range = 0;
+    }
+    return true;
+}
+
+static bool read_breakers(request *rq, const jtree *o, carat_sampling *s, problem *p)
+{
+    static const char key[] = "dry_sequence_breakers";
+    const char **words = NULL;
+    int32_t n = 0;
+    if (!read_words(rq, o, key, REQUEST_MAX_BREAKERS, &words, &n, p) || !words)
+        return !p->status;
+    if (!n)
+        return problem_set(p, 400, key, "'%s' is empty; expected 1 to %d strings", key,
+                           REQUEST_MAX_BREAKERS);
+    s->dry_breakers = words;
+    s->n_dry_breakers = n;
+    return true;
+}
+
+/* A bias is a number, or false for a ban. -100, the minimum of OpenAI's API, is a ban, too. */
+static bool read_bias(const jtree *v, float *out)
+{
+    double d = -100;
+    if (!jtree_is(v, JTREE_FALSE) && !tree_real(v, -1e6, 1e6, &d))
+        return false;
+    *out = d <= -100 ? -INFINITY : (float)d;
+    return true;
+}
+
+/* What an entry is about: an id, or the tokens of a text. */
+static bool read_bias_what(const jtree *v, int32_t n_vocab, int32_t *id, const char **text,
+                           size_t *n)
+{
+    const jtree *first = v->first;
+    int64_t number = -1;
+    *text = NULL;
+    if (v->key) { /* a member of an object: the key is the id */
+        char *end;
+        errno = 0;
+        number = strtoll(v->key, &end, 10);
+        if (end == v->key || *end || v->n_key != (size_t)(end - v->key)) {
+            *text = v->key;
+            *n = v->n_key;
+        } else if (errno) {
+            return false;
+        }
+    } else if (!jtree_is(v, JTREE_ARRAY) || v->count != 2) {
+        return false;
+    } else if (first->kind == JTREE_STRING) {
+        *text = first->s;
+        *n = first->n;
+    } else if (!tree_int(first, 0, INT32_MAX, &number)) {
+        return false;
+    }
+    if (*text)
+        return *n > 0;
+    *id = (int32_t)number;
+    return number >= 0 && number < n_vocab;
+}
+
+static bool read_biases(request *rq, const jtree *o, const request_limits *lim, problem *p)
+{
+    const jtree *v = jtree_get(o, "logit_bias");
+    if (!v)
+        return true;
+    if (v->kind != JTREE_OBJECT && v->kind != JTREE_ARRAY)
+        return problem_set(p, 400, "logit_bias",
+                           "'logit_bias' is %s; expected an object of token ids and numbers",
+                           jtree_kind_name(v));
+    if (!v->count)
+        return true;
+    if (v->count > REQUEST_MAX_BIASES)
+        return problem_set(p, 400, "logit_bias", "'logit_bias' has %zu entries; at most %d",
+                           v->count, REQUEST_MAX_BIASES);
+    carat_logit_bias *b = arena_array(&rq->mem, v->count, sizeof *b);
+    rq->text_bias = arena_array(&rq->mem, v->count, sizeof *rq->text_bias);
+    if (!b || !rq->text_bias)
+        return problem_set(p, 503, "", "no memory for 'logit_bias'");
+    int32_t n = 0;
+    for (const jtree *i = v->first; i; i = i->next) {
+        const jtree *value = v->kind == JTREE_OBJECT ? i : i->first ? i->first->next : NULL;
+        text_bias t = {0};
+        int32_t id = 0;
+        if (!read_bias_what(i, lim->n_vocab, &id, &t.text, &t.n))
+            return problem_set(p, 400, "logit_bias",
+                               "'logit_bias' has \"%.40s\" for a token id; ids are 0 to %d",
+                               i->key ? i->key : jtree_kind_name(i), lim->n_vocab - 1);
+        if (!read_bias(value, &t.bias))
+            return problem_set(p, 400, "logit_bias",
+                               "'logit_bias' of %s%.40s is no number from -100 to 100",
+                               t.text ? "" : "a token", t.text ? t.text : "");
+        if (t.text)
+            rq->text_bias[rq->n_text_bias++] = t;
+        else
+            b[n++] = (carat_logit_bias){id, t.bias};
+    }
+    rq->sampling.bias = b;
+    rq->sampling.n_bias = n;
+    return true;
+}
+
+/* ---- Both ---- */
+
+bool read_sampling(request *rq, const jtree *o, const request_limits *lim, problem *p)
+{
+    carat_sampling *s = &rq->sampling;
+    int64_t seed = -1;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!read_number(o, &numbers[i], s, p))
+            return false;
+    if (s->dry_base < 1) /* as in llama-server */
+        s->dry_base = lim->sampling.dry_base;
+    if (!field_bool(p, o, "ignore_eos", &s->ignore_eog) ||
+        !field_int(p, o, "seed", INT64_MIN, INT64_MAX, &seed) || !read_order(o, s, p) ||
+        !read_breakers(rq, o, s, p) || !read_biases(rq, o, lim, p))
+        return false;
+    if (jtree_get(o, "seed")) {
+        rq->seed_given = seed != -1;
+        s->seed = (uint32_t)seed;
+    }
+    return true;
+}
+
+bool read_token_rules(request *rq, const jtree *o, const request_limits *lim, problem *p)
+{
+    int64_t least = rq->min_tokens;
+    if (!field_int(p, o, "min_tokens", 0, INT32_MAX, &least) ||
+        !read_ids(rq, o, "stop_token_ids", lim->n_vocab, &rq->stop_ids, &rq->n_stop_ids, p) ||
+        !read_ids(rq, o, "allowed_token_ids", lim->n_vocab, &rq->only_ids, &rq->n_only_ids, p) ||
+        !read_words(rq, o, "bad_words", REQUEST_MAX_WORDS, &rq->bad_words, &rq->n_bad_words, p))
+        return false;
+    if (rq->n_stop_ids > REQUEST_MAX_STOPS)
+        return problem_set(p, 400, "stop_token_ids", "'stop_token_ids' has %d entries; at most %d",
+                           rq->n_stop_ids, REQUEST_MAX_STOPS);
+    rq->min_tokens = (int32_t)least;
+    return true;
+}
+
+bool read_prompt_logprobs(request *rq, problem *p)
+{
+    int64_t top = -1;
+    if (!field_int(p, rq->body, "prompt_logprobs", 0, REQUEST_MAX_LOGPROBS, &top))
+        return false;
+    if (top > 0 && rq->stream)
+        return problem_set(p, 400, "prompt_logprobs",
+                           "'prompt_logprobs' is not streamed: leave out it or 'stream'");
+    rq->prompt_logprobs = rq->stream ? -1 : (int32_t)top;
+    return true;
+}

@@ -1,0 +1,221 @@
+/* served.c - see served.h. */
+#include "apps/server/served.h"
+
+#include "apps/named.h"
+#include "apps/server/live.h"
+#include "apps/term.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The model keeps it beyond the loading. */
+static bool go_on_loading(void *user, const char *what, uint64_t done, uint64_t total)
+{
+    const served *m = user;
+    if (!m->ask)
+        return true;
+    if (!strcmp(m->s->o->log, "text"))
+        term_progress(NULL, what, done, total);
+    return m->ask->go_on(m->ask->user);
+}
+
+static void find_marks(served *m)
+{
+    answer_model *a = &m->names;
+    carat_marks marks;
+    carat_model_get_marks(m->model, &marks);
+    _Static_assert(sizeof a->marks == sizeof marks.all, "every mark has its place");
+    memcpy(a->marks, marks.all, sizeof marks.all);
+    a->n_marks = marks.n_all;
+    a->call_open = marks.call_open;
+    a->call_close = marks.call_close;
+    m->thought_open = marks.thought_open;
+    m->thought_close = marks.thought_close;
+    for (int32_t id = 0; id < m->info.n_vocab && m->n_ends < 16; id++)
+        if (carat_token_is_eog(m->model, id))
+            m->ends[m->n_ends++] = id;
+}
+
+/* Logs the devices, and the memory of a slot. */
+static status tell_plan(const served *m, const carat_model *model, err *e)
+{
+    const server *s = m->s;
+    carat_session_options so = m->session;
+    carat_model_info info;
+    carat_memory_plan p;
+    char states[160];
+    carat_status st = carat_plan(model, &so, &p, e);
+    if (st)
+        return st;
+    carat_model_get_info(model, &info);
+    log_line(s, "device %s: %s", info.device, info.device_why);
+    if (info.drafter)
+        log_line(s, "drafter %s: %s", info.drafter, info.drafter_why);
+    for (const char *at = info.drafter_notes; *at;) {
+        int n = (int)strcspn(at, "\n");
+        log_line(s, "drafter's file: %.*s", n, at);
+        at += n + (at[n] != 0);
+    }
+    for (int32_t i = 0; i < p.n_devices; i++) {
+        const carat_device_plan *d = &p.device[i];
+        log_line(s,
+                 "plan: %d layers on %s: weights %.1f MiB, a slot's window caches %.1f and global "
+                 "caches %.1f, scratch %.1f, reserve %.1f; %.1f available",
+                 d->n_layers, d->device, (double)d->weight_bytes * 0x1p-20,
+                 (double)d->kv_swa_bytes * 0x1p-20, (double)d->kv_global_bytes * 0x1p-20,
+                 (double)d->scratch_bytes * 0x1p-20, (double)d->reserve_bytes * 0x1p-20,
+                 (double)d->available_bytes * 0x1p-20);
+        if (d->recurrent_bytes)
+            log_line(s, "plan: a slot's recurrent states on %s: %.1f MiB", d->device,
+                     (double)d->recurrent_bytes * 0x1p-20);
+    }
+    if (device_plan_checkpoints(&p, states, sizeof states))
+        log_line(s, "plan: %s", states);
+    return OK;
+}
+
+typedef struct loading {
+    served *m;
+    carat_batch_options batch;
+} loading;
+
+/* Before weights are read: is there room for the batch? */
+static carat_status before_weights(void *user, const carat_model *model, carat_error *e)
+{
+    loading *l = user;
+    served *m = l->m;
+    carat_status st = tell_plan(m, model, e);
+    if (st || (st = carat_plan_batch(model, &l->batch, &m->total, e)))
+        return st;
+    m->model = (carat_model *)(size_t)model; /* for `room`; it is not open yet */
+    carat_model_get_info(model, &m->info);
+    st = m->ask->room(m->ask->user, m, &m->total, e);
+    m->model = NULL;
+    m->info = (carat_model_info){0};
+    return st;
+}
+
+/* What requests need of a model whose batch is b. */
+static void describe(served *m, const served_ask *ask, carat_batch *b)
+{
+    const serve_options *o = m->s->o;
+    carat_session_options so = m->session;
+    m->n_ctx = so.n_ctx = carat_batch_n_ctx(b);
+    m->n_slots = (int32_t)o->parallel;
+    carat_plan(m->model, &so, &m->plan, NULL);
+    carat_sampling_default(m->model, &m->limits.sampling);
+    sample_options_apply(&o->sample, &m->limits.sampling, NULL); /* checked at the start */
+    m->limits.n_vocab = m->info.n_vocab;
+    m->limits.lenient = o->lenient;
+    m->names.name = ask->name ? ask->name : m->info.name;
+    m->names.model = m->model;
+    find_marks(m);
+}
+
+static status load(served *m, const served_ask *ask, err *e)
+{
+    const serve_options *o = m->s->o;
+    loading l = {.m = m};
+    carat_model_options mo = {.n_threads = (int32_t)o->threads,
+                              .no_mmap = o->no_mmap,
+                              .exact_f32 = o->exact,
+                              .reference = o->reference,
+                              .overcommit = o->overcommit,
+                              .isa = o->isa,
+                              .progress = go_on_loading,
+                              .progress_user = m};
+    carat_batch_options bo = {.session = {.n_ctx = (int32_t)o->n_ctx, .chunk = (int32_t)o->chunk},
+                              .n_slots = (int32_t)o->parallel,
+                              .queue_max = (int32_t)o->queue,
+                              .stall_ms = (int32_t)o->stall_ms};
+    device_options_apply(&o->where, &mo);
+    kv_options_apply(&o->kv, &bo.session);
+    cache_options_apply(&o->cache, &bo.session);
+    draft_options_apply(&o->draft, &mo, &bo.session);
+    m->session = bo.session;
+    l.batch = bo;
+    mo.planned = before_weights; /* instead of that of device_options_apply */
+    mo.planned_user = &l;
+    status st = named_open(ask->path, &mo, &m->model, e);
+    if (!strcmp(o->log, "text"))
+        term_progress_clear();
+    if (st)
+        return st;
+    carat_model_get_info(m->model, &m->info);
+    if (!m->info.has_vocab)
+        return err_set(e, E_UNSUPPORTED, "%s has no vocabulary: it cannot be served",
+                       ask->path ? ask->path : "the bundled model");
+    if ((st = replay_open(&m->calls, e)) || (st = carat_batch_open(m->model, &bo, &m->batch, e)))
+        return st;
+    describe(m, ask, m->batch);
+    return OK;
+}
+
+status served_open(served **out, server *s, const served_ask *ask, err *e)
+{
+    served *m = mem_calloc(1, sizeof *m);
+    *out = NULL;
+    if (!m)
+        return err_memory(e, "a model", sizeof *m);
+    m->s = s;
+    m->ask = ask;
+    pthread_rwlock_init(&m->batch_lock, NULL);
+    status st = load(m, ask, e);
+    m->ask = NULL;
+    if (st)
+        served_close(m);
+    else
+        *out = m;
+    return st;
+}
+
+void served_halt(served *m)
+{
+    pthread_rwlock_wrlock(&m->batch_lock);
+    carat_batch *b = m->batch;
+    m->batch = NULL;
+    pthread_rwlock_unlock(&m->batch_lock);
+    carat_batch_close(b);
+    ringer_go(&m->s->bells);
+}
+
+void served_close(served *m)
+{
+    if (!m)
+        return;
+    carat_batch_close(m->batch);
+    replay_close(m->calls);
+    carat_model_close(m->model);
+    pthread_rwlock_destroy(&m->batch_lock);
+    mem_free(m);
+}
+
+bool served_look(served *m, carat_batch_info *info, carat_slot_info *slots)
+{
+    pthread_rwlock_rdlock(&m->batch_lock);
+    bool there = m->batch != NULL;
+    if (there)
+        carat_batch_get_info(m->batch, info, slots, SLOTS_MAX);
+    pthread_rwlock_unlock(&m->batch_lock);
+    return there;
+}
+
+status served_submit(served *m, const carat_job *job, int64_t *id, bool *queue_full, err *e)
+{
+    pthread_rwlock_rdlock(&m->batch_lock);
+    status st = m->batch ? carat_batch_submit(m->batch, job, id, queue_full, e) : E_CANCELLED;
+    pthread_rwlock_unlock(&m->batch_lock);
+    if (!st)
+        passes_wake(m->s);
+    return st;
+}
+
+void served_cancel(served *m, int64_t id)
+{
+    pthread_rwlock_rdlock(&m->batch_lock);
+    if (m->batch)
+        carat_batch_cancel(m->batch, id);
+    pthread_rwlock_unlock(&m->batch_lock);
+    passes_wake(m->s);
+}

@@ -1,0 +1,283 @@
+/* answer.js - the request for an answer, its stream, and what makes a conversation grow. */
+
+const NUMBERS = ['temperature', 'top_p', 'top_k', 'min_p', 'repeat_penalty', 'max_tokens', 'seed'];
+
+function headers(json) {
+  const h = json ? { 'Content-Type': 'application/json' } : {};
+  if (settings.key) h.Authorization = 'Bearer ' + settings.key;
+  return h;
+}
+
+function requestBody(c, path) {
+  const messages = c.system ? [{ role: 'system', content: c.system }] : [];
+  for (const m of path) {
+    if (m.role === 'user') messages.push({ role: 'user', content: contentWithFiles(m) });
+    else if (m.role === 'tool')
+      messages.push({ role: 'tool', tool_call_id: m.tool_call_id, content: m.content });
+    else if (m.content || m.calls) {
+      const a = { role: 'assistant', content: m.content || null };
+      if (m.reasoning) a.reasoning_content = m.reasoning;
+      if (m.calls)
+        a.tool_calls = m.calls.map((x) => ({
+          id: x.id,
+          type: 'function',
+          function: { name: x.name, arguments: x.arguments },
+        }));
+      messages.push(a);
+    }
+  }
+  const body = {
+    model: modelOf(c),
+    messages,
+    stream: true,
+    stream_options: { include_usage: true },
+    return_progress: true,
+  };
+  for (const key of NUMBERS) {
+    const v = settings[key];
+    if (v !== undefined && v !== '' && Number.isFinite(Number(v))) body[key] = Number(v);
+  }
+  if (settings.effort === 'none') body.chat_template_kwargs = { enable_thinking: false };
+  else if (settings.effort) body.reasoning_effort = settings.effort;
+  const stop = (settings.stop || '').split('\n').filter(Boolean);
+  if (stop.length) body.stop = stop;
+  if (settings.schema)
+    body.response_format = {
+      type: 'json_schema',
+      json_schema: { name: 'answer', schema: setting('schema'), strict: true },
+    };
+  if (settings.tools) body.tools = setting('tools');
+  return body;
+}
+
+/* The value of a setting that is JSON. */
+function setting(name) {
+  try {
+    return JSON.parse(settings[name]);
+  } catch {
+    throw new Error(
+      `The ${name === 'tools' ? 'tools are' : 'schema is'} not valid JSON: mend it under Parameters.`,
+    );
+  }
+}
+
+/* The data of each event of a stream. */
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = '';
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split('\n');
+    rest = lines.pop();
+    for (const line of lines) if (line.startsWith('data:')) yield line.slice(5).trim();
+  }
+}
+
+async function sentence(response) {
+  try {
+    const j = await response.json();
+    return (
+      (j.error && j.error.message) || 'The server answered with status ' + response.status + '.'
+    );
+  } catch {
+    return 'The server answered with status ' + response.status + '.';
+  }
+}
+
+function takeChunk(m, chunk, times) {
+  if (typeof chunk.model === 'string') m.model = chunk.model;
+  const choice = chunk.choices && chunk.choices[0],
+    d = (choice && choice.delta) || {};
+  if (chunk.error) throw new Error(chunk.error.message || 'The server failed.');
+  if (chunk.prompt_progress) m.progress = chunk.prompt_progress;
+  const now = performance.now(),
+    thought = d.reasoning_content || d.reasoning;
+  if ((thought || d.content || d.tool_calls) && !times.first) times.first = now - times.start;
+  if (thought) {
+    if (!times.thought) times.thought = now;
+    m.reasoning = (m.reasoning || '') + thought;
+  }
+  if ((d.content || d.tool_calls) && times.thought && !m.thought_ms)
+    m.thought_ms = now - times.thought;
+  if (d.content) m.content += d.content;
+  for (const t of d.tool_calls || []) {
+    m.calls = m.calls || [];
+    const call =
+      m.calls[t.index || 0] || (m.calls[t.index || 0] = { id: '', name: '', arguments: '' });
+    if (t.id) call.id = t.id;
+    if (t.function && t.function.name) call.name += t.function.name;
+    if (t.function && t.function.arguments) call.arguments += t.function.arguments;
+  }
+  if (choice && choice.finish_reason) m.finish = choice.finish_reason;
+  const u = chunk.usage,
+    t = chunk.timings;
+  if (u)
+    m.stats = Object.assign(m.stats || {}, {
+      prompt: u.prompt_tokens,
+      generated: u.completion_tokens,
+      cached: (u.prompt_tokens_details || {}).cached_tokens || 0,
+      thinking: (u.completion_tokens_details || {}).reasoning_tokens || 0,
+    });
+  if (t)
+    m.stats = Object.assign(m.stats || {}, {
+      rate: t.predicted_per_second,
+      why: t.reuse || '',
+      prompt: t.prompt_n + t.cache_n,
+      cached: t.cache_n,
+      generated: t.predicted_n,
+    });
+  if (m.stats && times.first) m.stats.first = times.first;
+}
+
+/* Returns a function that draws a growing answer. After a drawing that took t, the next one waits
+ * for 3 t, so drawing takes at most a quarter of the time. */
+function painter(c, m) {
+  let waiting = 0;
+  const draw = () => {
+    const start = performance.now();
+    if (chat !== c || !m.writing) {
+      waiting = 0;
+      return;
+    }
+    showMessage(c, m);
+    toEnd();
+    waiting = setTimeout(
+      () => {
+        waiting = 0;
+        if (again) request();
+      },
+      3 * (performance.now() - start),
+    );
+    again = false;
+  };
+  let again = false;
+  const request = () => {
+    again = true;
+    if (!waiting) waiting = requestAnimationFrame(draw);
+  };
+  return request;
+}
+
+/* Requests the answer to the path that ends with parent, the id of a message. */
+async function generate(c, parent) {
+  if (isBusy(c)) return;
+  const m = { id: newId(), parent, at: Date.now(), role: 'assistant', content: '' };
+  const abort = new AbortController(),
+    times = { start: performance.now() },
+    paint = painter(c, m);
+  Object.defineProperty(m, 'writing', {
+    value: true,
+    writable: true,
+    configurable: true,
+    enumerable: false,
+  });
+  addMessage(c, m);
+  c.leaf = m.id;
+  flights.set(c.id, { chat: c, abort, message: m });
+  if (chat === c) showChat();
+  showList();
+  try {
+    const body = requestBody(c, pathTo(c, parent));
+    const named = modelNamed(body.model);
+    if (named && named.state !== 'loaded') m.progress = { loading: named.id };
+    paint();
+    const response = await fetch('v1/chat/completions', {
+      method: 'POST',
+      headers: headers(true),
+      body: JSON.stringify(body),
+      signal: abort.signal,
+    });
+    if (response.status === 401)
+      throw new Error('The server asks for an API key: enter it under Parameters.');
+    if (!response.ok) throw new Error(await sentence(response));
+    for await (const data of events(response.body)) {
+      if (data === '[DONE]') break;
+      takeChunk(m, JSON.parse(data), times);
+      paint();
+    }
+    if (!m.finish) throw new Error('The answer ended before it was complete.');
+  } catch (e) {
+    if (abort.signal.aborted) m.finish = 'cancelled';
+    else if (e instanceof TypeError)
+      m.error = 'The server cannot be reached. Is carat serve still running?';
+    else m.error = e.message;
+  }
+  land(c, m);
+  if (m.error || models.length > 1) connect(); /* other models may be loaded now */
+}
+
+/* Saves an answer that is complete, stopped or failed. */
+function land(c, m) {
+  m.writing = false;
+  delete m.progress;
+  if (m.calls) m.calls = m.calls.filter(Boolean);
+  flights.delete(c.id);
+  c.at = Date.now();
+  saveMessage(c, m);
+  showList();
+  if (chat !== c) return;
+  for (const x of shownPath(c)) showMessage(c, x);
+  $('log').setAttribute('aria-busy', 'false');
+  showSend();
+  showContext();
+  toEnd();
+}
+
+/* Adds a message of the user after parent, the id of a message or null, and requests its answer. */
+function ask(c, parent, text, files) {
+  if (isBusy(c) || (!text.trim() && !(files && files.length))) return;
+  const m = { id: newId(), parent, at: Date.now(), role: 'user', content: text };
+  if (files && files.length) m.files = files;
+  if (!c.title) c.title = (text.trim() || files[0].name).replace(/\s+/g, ' ').slice(0, 60);
+  addMessage(c, m);
+  c.leaf = m.id;
+  c.at = m.at;
+  if (c === chat) store.write('last', c.id);
+  saveMessage(c, m);
+  generate(c, m.id);
+}
+
+/* Requests another version of the answer m. An m that holds only an error is removed. */
+function regenerate(c, m) {
+  if (isBusy(c)) return;
+  if (m.error && !m.content && !m.calls) dropMessage(c, m);
+  generate(c, m.parent);
+}
+
+/* Adds a version of the answer m with another text. */
+function editAnswer(c, m, text) {
+  if (isBusy(c) || !text.trim()) return;
+  const copy = { id: newId(), parent: m.parent, at: Date.now(), role: 'assistant', content: text };
+  copy.edited = true;
+  for (const key of ['reasoning', 'calls', 'thought_ms', 'model']) if (m[key]) copy[key] = m[key];
+  addMessage(c, copy);
+  c.leaf = copy.id;
+  c.at = copy.at;
+  saveMessage(c, copy);
+  showList();
+  showChat(true);
+}
+
+function addResult(c, m, call, text) {
+  if (isBusy(c)) return;
+  const path = shownPath(c),
+    given = (x) => path.find((r) => r.role === 'tool' && r.tool_call_id === x.id);
+  let at = path.indexOf(m);
+  if (at < 0) return;
+  while (path[at + 1] && path[at + 1].role === 'tool') at++;
+  const result = {
+    id: newId(),
+    parent: path[at].id,
+    at: Date.now(),
+    role: 'tool',
+    tool_call_id: call.id,
+    content: text,
+  };
+  addMessage(c, result);
+  c.leaf = result.id;
+  c.at = result.at;
+  saveMessage(c, result);
+  if (m.calls.some((x) => x !== call && !given(x))) showChat();
+  else generate(c, result.id);
+}

@@ -1,0 +1,325 @@
+/* embed_test.c - embeddings: hidden rows against the logits of transformers, and the same bits from
+ * every chunk size, with any cache, and beside answers. */
+#include "tests/fidelity_model.h"
+#include "tests/toy_model.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "engine/engine_int.h"
+#include "tests/test.h"
+
+enum { N_CTX = 160 };
+
+static carat_session *open_session(carat_model *m, int32_t chunk)
+{
+    err e = {0};
+    carat_session *s;
+    carat_session_options o = {.n_ctx = N_CTX, .chunk = chunk, .kv_k = "f32"};
+    CHECK_OK(carat_session_open(m, &o, &s, &e), e);
+    return s;
+}
+
+static void embed(carat_session *s, const int32_t *ids, int64_t n, carat_pooling pooling,
+                  float *out)
+{
+    err e = {0};
+    CHECK_OK(carat_embed(s, ids, n, pooling, out, &e), e);
+}
+
+/* The head's product with a hidden row is the logits that transformers computes for its position,
+ * so the row is transformers' hidden state after the final norm. */
+static void check_row(const fidelity *f, const carat_model *m, const float *row, int32_t pos)
+{
+    const gguf *g = &m->core.file;
+    const tensor *head = tensor_find(&g->tensors, "output.weight");
+    size_t n_embd = (size_t)m->core.n_embd;
+    double worst = 0;
+    head = head ? head : tensor_find(&g->tensors, "token_embd.weight");
+    CHECK(head && head->n_elements == n_embd * (size_t)f->n_vocab);
+    for (int32_t v = 0; v < f->n_vocab; v++) {
+        double y = 0, cap = m->core.softcap;
+        for (size_t c = 0; c < n_embd; c++) {
+            float w;
+            memcpy(&w, head->bytes + ((size_t)v * n_embd + c) * sizeof w, sizeof w);
+            y += (double)w * (double)row[c];
+        }
+        y = cap > 0 ? cap * tanh(y / cap) : y;
+        worst =
+            fmax(worst, fabs(y - (double)f->logits[(size_t)pos * (size_t)f->n_vocab + (size_t)v]));
+    }
+    CHECK_MSG(worst <= 1e-3, "%s, position %d: %.2e from transformers", f->name, pos, worst);
+}
+
+static void check_model(const char *name)
+{
+    static const int32_t chunks[] = {1, 7, 0};
+    fidelity f;
+    err e = {0};
+    carat_model *m;
+    fidelity_open(&f, name);
+    carat_model_options o = {.n_threads = 2, .exact_f32 = true};
+    CHECK_OK(carat_model_open(fidelity_write(&f, NULL), &o, &m, &e), e);
+    size_t n_embd = (size_t)m->core.n_embd, n_bytes = n_embd * sizeof(float);
+    float *mean = mem_calloc(n_embd, sizeof *mean), *last = mem_calloc(n_embd, sizeof *last);
+    float *x = mem_calloc(n_embd, sizeof *x);
+    double *sum = mem_calloc(n_embd, sizeof *sum);
+    CHECK(mean && last && x && sum);
+    for (int k = 0; k < 3; k++) {
+        carat_session *s = open_session(m, chunks[k]);
+        embed(s, f.tokens, f.n_tokens, CARAT_POOL_MEAN, x);
+        CHECK_MSG(!k || !memcmp(x, mean, n_bytes), "%s: mean of chunk %d", name, chunks[k]);
+        memcpy(mean, x, n_bytes);
+        embed(s, f.tokens, f.n_tokens / 2, CARAT_POOL_LAST, x); /* a part of the cache */
+        embed(s, f.tokens, f.n_tokens, CARAT_POOL_LAST, x);     /* continues it */
+        CHECK_MSG(!k || !memcmp(x, last, n_bytes), "%s: last of chunk %d", name, chunks[k]);
+        memcpy(last, x, n_bytes);
+        embed(s, f.tokens, f.n_tokens, CARAT_POOL_MEAN, x);
+        CHECK_MSG(!memcmp(x, mean, n_bytes), "%s: mean over a full cache", name);
+        carat_session_close(s);
+    }
+    carat_session *s = open_session(m, 0);
+    int32_t n = f.n_tokens / 2;
+    embed(s, f.tokens, n, CARAT_POOL_MEAN, mean);
+    for (int32_t i = 0; i < n; i++) {
+        embed(s, f.tokens, i + 1, CARAT_POOL_LAST, x);
+        if (i % 8 == 0)
+            check_row(&f, m, x, i);
+        for (size_t c = 0; c < n_embd; c++)
+            sum[c] += (double)x[c];
+    }
+    for (size_t c = 0; c < n_embd; c++)
+        CHECK(mean[c] == (float)(sum[c] / n));
+    check_row(&f, m, last, f.n_tokens - 1);
+    carat_session_close(s);
+    mem_free(sum);
+    mem_free(x);
+    mem_free(last);
+    mem_free(mean);
+    carat_model_close(m);
+    fidelity_close(&f);
+}
+
+TEST(embeddings_are_the_hidden_rows_of_transformers)
+{
+    for (int i = 0; fidelity_names[i]; i++)
+        check_model(fidelity_names[i]);
+}
+
+/* ---- In a batch ---------------------------------------------------------------------------- */
+
+enum { JOBS = 12 };
+
+typedef struct record {
+    int32_t ids[N_CTX], answer[32];
+    int64_t n, id;
+    int32_t n_answer, n_done;
+    carat_status st;
+    carat_timings t;
+    float *vector;
+} record;
+
+static bool keep(void *user, const carat_event *ev)
+{
+    record *r = user;
+    if (ev->kind == CARAT_EV_TOKEN)
+        r->answer[r->n_answer++] = ev->id;
+    return true;
+}
+
+static void done(void *user, carat_status st, const carat_error *e, const carat_timings *t)
+{
+    record *r = user;
+    r->n_done++;
+    r->st = st;
+    r->t = *t;
+    if (st && st != CARAT_E_CANCELLED)
+        printf("  %s\n", e->text);
+}
+
+static void random_ids(record *r, int32_t n_vocab, int64_t n, uint64_t *rng)
+{
+    r->n = n;
+    for (int64_t k = 0; k < n; k++)
+        r->ids[k] = (int32_t)rng_below(rng, (uint64_t)n_vocab);
+}
+
+static void submit(carat_batch *b, record *r, const carat_generate_options *o, carat_pooling p)
+{
+    err e = {0};
+    carat_job j = {.ids = r->ids,
+                   .n = r->n,
+                   .opt = o,
+                   .fn = keep,
+                   .done = done,
+                   .user = r,
+                   .embedding = o ? NULL : r->vector,
+                   .pooling = p};
+    CHECK_OK(carat_batch_submit(b, &j, &r->id, NULL, &e), e);
+}
+
+static carat_generate_options some_tokens(const carat_model *m)
+{
+    carat_generate_options o = {.max_tokens = 24};
+    carat_sampling_default(m, &o.sampling);
+    o.sampling.temperature = 0.8f;
+    o.sampling.ignore_eog = true;
+    return o;
+}
+
+static void check_batch(carat_model *m, int32_t n_slots, int32_t chunk)
+{
+    const carat_generate_options o = some_tokens(m);
+    size_t n_bytes = (size_t)m->core.n_embd * sizeof(float);
+    record *r = mem_calloc(JOBS, sizeof *r), *alone = mem_calloc(1, sizeof *alone);
+    float *want = mem_calloc(1, n_bytes);
+    uint64_t rng = test_seed();
+    carat_batch *b;
+    err e = {0};
+    carat_batch_options bo = {.session = {.n_ctx = N_CTX, .chunk = chunk, .kv_k = "f32"},
+                              .n_slots = n_slots};
+    CHECK(r && alone && want);
+    CHECK_OK(carat_batch_open(m, &bo, &b, &e), e);
+    for (int i = 0; i < JOBS; i++) {
+        random_ids(&r[i], m->core.n_vocab, 1 + (int64_t)rng_below(&rng, N_CTX - 30), &rng);
+        r[i].vector = mem_calloc(1, n_bytes);
+        CHECK(r[i].vector);
+        submit(b, &r[i], i % 3 ? NULL : &o, i % 3 == 1 ? CARAT_POOL_MEAN : CARAT_POOL_LAST);
+        if (i % 2)
+            carat_batch_step(b);
+    }
+    while (carat_batch_step(b))
+        ;
+    carat_session *s = open_session(m, 0);
+    for (int i = 0; i < JOBS; i++) {
+        CHECK_EQ(r[i].n_done, 1);
+        CHECK_EQ(r[i].st, CARAT_OK);
+        CHECK_EQ(r[i].t.n_prompt, r[i].n);
+        if (i % 3) {
+            embed(s, r[i].ids, r[i].n, i % 3 == 1 ? CARAT_POOL_MEAN : CARAT_POOL_LAST, want);
+            CHECK_MSG(!memcmp(want, r[i].vector, n_bytes), "job %d of %d slots", i, n_slots);
+            CHECK_EQ(r[i].n_answer, 0);
+        } else {
+            alone->n_answer = 0;
+            CHECK_OK(carat_generate(s, r[i].ids, r[i].n, &o, keep, alone, NULL, &e), e);
+            CHECK_EQ(r[i].n_answer, alone->n_answer);
+            CHECK(!memcmp(r[i].answer, alone->answer, sizeof r[i].answer));
+        }
+        mem_free(r[i].vector);
+    }
+    carat_session_close(s);
+    carat_batch_close(b);
+    mem_free(want);
+    mem_free(alone);
+    mem_free(r);
+}
+
+TEST(embeddings_of_a_batch_are_those_of_a_session)
+{
+    static const char *const bases[] = {"all", "e2b", "qwen35"};
+    for (int i = 0; i < 3; i++) {
+        carat_model *m =
+            toy_model_open(i < 2 ? &(toy_model_file){.base = bases[i]}
+                                 : &(toy_model_file){.base = bases[i], .words = "qwen35"},
+                           &(carat_model_options){.n_threads = 2, .draft = i ? NULL : "lookup"});
+        check_batch(m, 3, 7);
+        check_batch(m, 4, 0);
+        carat_model_close(m);
+    }
+}
+
+/* A pass of answers is never more than one pass away. */
+TEST(answers_go_on_beside_embeddings)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    const carat_generate_options o = some_tokens(m);
+    record *r = mem_calloc(3, sizeof *r);
+    uint64_t rng = test_seed();
+    carat_batch *b;
+    err e = {0};
+    carat_batch_options bo = {.session = {.n_ctx = N_CTX, .chunk = 2}, .n_slots = 3};
+    CHECK(r);
+    CHECK_OK(carat_batch_open(m, &bo, &b, &e), e);
+    for (int i = 0; i < 3; i++) {
+        random_ids(&r[i], m->core.n_vocab, i ? N_CTX - 30 : 1, &rng);
+        r[i].vector = mem_calloc((size_t)m->core.n_embd, sizeof(float));
+        CHECK(r[i].vector);
+        submit(b, &r[i], i ? NULL : &o, CARAT_POOL_MEAN);
+    }
+    int n_steps = 0;
+    while (!r[0].n_done && carat_batch_step(b))
+        n_steps++;
+    CHECK_MSG(n_steps <= 2 * 24 + 2, "%d passes for an answer of 24 tokens", n_steps);
+    carat_batch_cancel(b, r[1].id);
+    while (carat_batch_step(b))
+        ;
+    CHECK_EQ(r[1].st, CARAT_E_CANCELLED);
+    CHECK_EQ(r[2].st, CARAT_OK);
+    for (int i = 0; i < 3; i++)
+        mem_free(r[i].vector);
+    carat_batch_close(b);
+    mem_free(r);
+    carat_model_close(m);
+}
+
+/* ---- Failures ------------------------------------------------------------------------------ */
+
+typedef struct attempt {
+    carat_session *s;
+    float *out;
+} attempt;
+
+static status try_embedding(void *arg, err *e)
+{
+    static const int32_t ids[] = {3, 1, 4, 1, 5};
+    attempt *a = arg;
+    return carat_embed(a->s, ids, 5, CARAT_POOL_MEAN, a->out, e);
+}
+
+TEST(embeddings_fail_with_a_sentence)
+{
+    err e = {0};
+    carat_model *m = toy_model_open(NULL, NULL);
+    carat_session *s = open_session(m, 0);
+    float *out = mem_calloc((size_t)m->core.n_embd, sizeof *out);
+    static const int32_t wrong[] = {-1};
+    CHECK(out);
+    test_every_allocation(try_embedding, &(attempt){s, out});
+    CHECK_EQ(carat_embed(s, wrong, 1, CARAT_POOL_MEAN, out, &e), CARAT_E_ARG);
+    e = (err){0};
+    CHECK_EQ(carat_embed(s, wrong, 0, CARAT_POOL_MEAN, out, &e), CARAT_E_ARG);
+    e = (err){0};
+    CHECK_EQ(carat_embed(s, wrong, N_CTX + 1, CARAT_POOL_LAST, out, &e), CARAT_E_LIMIT);
+    carat_session_close(s);
+    mem_free(out);
+    carat_model_close(m);
+    m = toy_model_open(&(toy_model_file){.nan_tensor = "output_norm.weight"}, NULL);
+    s = open_session(m, 0);
+    out = mem_calloc((size_t)m->core.n_embd, sizeof *out);
+    e = (err){0};
+    CHECK_EQ(try_embedding(&(attempt){s, out}, &e), CARAT_E_NUMERIC);
+    carat_session_close(s);
+    mem_free(out);
+    carat_model_close(m);
+}
+
+TEST(metadata_of_a_model_can_be_read)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    carat_meta v, item;
+    bool stated = true;
+    int64_t n = 0, n_lists = 0;
+    CHECK(carat_model_find_meta(m, "general.architecture", &v) && v.kind == CARAT_META_TEXT);
+    CHECK(v.n_text == 6 && !memcmp(v.text, "gemma4", 6));
+    CHECK(!carat_model_find_meta(m, "none.such", &v));
+    for (; carat_model_meta(m, n, &v); n++) {
+        uint64_t at = 0, n_items = 0;
+        CHECK(v.key);
+        while (carat_meta_next(&v, &at, &item))
+            n_items++;
+        CHECK_EQ(n_items, v.kind == CARAT_META_LIST ? v.n_items : 0);
+        n_lists += v.kind == CARAT_META_LIST;
+    }
+    CHECK(n > 10 && n_lists > 0);
+    CHECK_EQ(carat_model_pooling(m, &stated), CARAT_POOL_MEAN);
+    CHECK(!stated);
+    carat_model_close(m);
+}

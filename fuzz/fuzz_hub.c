@@ -1,0 +1,105 @@
+/* fuzz_hub.c - what a hub and the store say: header lines, addresses, listings, manifests, names.
+ *
+ *     which | bytes
+ *
+ * Nothing outside of the rules may come out: a path that leaves its folder, a number below -1, an
+ * address with spaces.
+ */
+#include "fuzz/fuzz.h"
+#include "apps/hub/listing.h"
+#include "apps/hub/names.h"
+#include "apps/hub/store.h"
+#include "apps/hub/wire.h"
+
+#include <string.h>
+
+static void lines(const char *s, size_t n)
+{
+    static reply r; /* of 17 KB */
+    static char out[URL_MAX];
+    reply_clear(&r);
+    for (size_t at = 0; at < n;) {
+        const char *end = memchr(s + at, '\n', n - at);
+        size_t len = end ? (size_t)(end - (s + at)) + 1 : n - at;
+        reply_take(&r, s + at, len);
+        at += len;
+    }
+    fuzz_check(r.code >= 0 && r.code < 600 && r.length >= -1 && r.linked_size >= -1, "numbers");
+    fuzz_check(r.range_from >= -1 && r.range_to >= r.range_from && r.range_total >= -1, "a range");
+    fuzz_check(r.range_total < 0 || r.range_to < r.range_total, "a range beyond its total");
+    fuzz_check(wait_s(&r, 3) <= WAIT_MAX_S, "a wait");
+    if (url_resolve("https://hub.example/a/b?c=d", r.location, out))
+        fuzz_check(url_valid(out) && !strpbrk(out, " \r\n"), "an address");
+    if (url_resolve("http://[::1]:80", r.next, out)) {
+        char host[URL_PART_MAX];
+        url_host(out, host);
+        fuzz_check(!url_same_origin(out, "https://hub.example") || url_is_https(out), "an origin");
+    }
+}
+
+static void files(const char *s, size_t n)
+{
+    listing l = {0};
+    err e = {0};
+    const char *paths[64];
+    size_t n_paths = 0;
+    if (listing_take_tree(&l, s, n, "fuzz", &e))
+        fuzz_check(*e.text, "refused without a reason");
+    for (size_t i = 0; i < l.n; i++) {
+        const hub_file *f = &l.file[i];
+        fuzz_check(file_valid(f->path) && !strstr(f->path, "..//"), "a path");
+        fuzz_check(!*f->sha256 != !*f->git_sha1, "a hash");
+        if (n_paths < 64)
+            paths[n_paths++] = f->path;
+    }
+    int at = choose_file(paths, n_paths, NULL);
+    char quant[QUANT_MAX];
+    fuzz_check(at < (int)n_paths, "a choice");
+    if (at >= 0) {
+        quant_among(paths[at], paths, n_paths, quant);
+        fuzz_check(*quant && !strpbrk(quant, "/:"), "a label");
+    }
+    listing_free(&l);
+}
+
+static void stored(const char *s, size_t n)
+{
+    manifest m;
+    arena mem = {0};
+    err e = {0};
+    if (manifest_parse(&m, s, n, "fuzz", &mem, &e)) {
+        fuzz_check(*e.text, "refused without a reason");
+    } else {
+        fuzz_check(repo_valid(m.repo) && file_valid(m.quant) && m.n_files > 0, "a manifest");
+        for (int32_t i = 0; i < m.n_files; i++)
+            fuzz_check(file_valid(m.file[i].path) && hex_valid(m.file[i].sha256, 64), "a file");
+    }
+    arena_free(&mem);
+}
+
+FUZZ(hub)
+{
+    char text[512];
+    model_name name;
+    if (!n)
+        return;
+    const char *s = (const char *)data + 1;
+    size_t len = n - 1;
+    switch (data[0] % 4) {
+    case 0:
+        lines(s, len);
+        break;
+    case 1:
+        files(s, len);
+        break;
+    case 2:
+        stored(s, len);
+        break;
+    default:
+        len = len < sizeof text - 1 ? len : sizeof text - 1;
+        memcpy(text, s, len);
+        text[len] = 0;
+        if (name_parse(text, "https://hub.example", &name))
+            fuzz_check(!strchr(name.repo, '/') && !strchr(name.quant, '/'), "a name");
+    }
+}

@@ -1,0 +1,107 @@
+/* logprobs_server_test.c - logprobs of prompts and rules on tokens, as clients of `carat serve` see
+ * them. */
+#include "tests/http_client.h"
+#include "tests/server_rig.h"
+#include "apps/server/request.h"
+
+#define SCORED "\"temperature\":0,\"logprobs\":1,\"echo\":true"
+
+static const jtree *ask(served *s, arena *mem, response *r, const char *body)
+{
+    http_post(r, s, "/v1/completions", body);
+    CHECK_MSG(r->status == 200, "%s: %s", body, str_text(&r->body));
+    return json_parsed(mem, r->body.at, r->body.n);
+}
+
+static const jtree *item(const jtree *list, size_t i)
+{
+    CHECK(jtree_is(list, JTREE_ARRAY) && i < list->count);
+    const jtree *v = list->first;
+    while (i--)
+        v = v->next;
+    return v;
+}
+
+static const jtree *first_choice(const jtree *v)
+{
+    return item(json_at(v, "choices"), 0);
+}
+
+/* What lm-evaluation-harness reads: the prompt's tokens and one more, the first without a number;
+ * and each token's own number among the best, spelled alike. */
+TEST(logprobs_of_a_prompt_come_with_its_echo)
+{
+    served s;
+    response r, again;
+    arena mem = {0};
+    start_toy(&s, NULL);
+    static const char body[] = "{\"prompt\":[[9,10,11,12,13]],\"max_tokens\":1," SCORED "}";
+    for (int round = 0; round < 2; round++) { /* the second over a cache that has the prompt */
+        const jtree *v = first_choice(ask(&s, &mem, &r, body));
+        const jtree *own = json_at(v, "logprobs.token_logprobs");
+        const jtree *top = json_at(v, "logprobs.top_logprobs");
+        const jtree *tokens = json_at(v, "logprobs.tokens");
+        CHECK(own->count == 6 && top->count == 6 && tokens->count == 6);
+        CHECK_EQ(json_at(v, "logprobs.text_offset")->count, 6);
+        CHECK(jtree_is(own->first, JTREE_NULL) && jtree_is(top->first, JTREE_NULL));
+        for (size_t i = 1; i < 6; i++) {
+            const jtree *mine = jtree_get(item(top, i), item(tokens, i)->s);
+            CHECK(mine && !strcmp(mine->s, item(own, i)->s) && strtod(mine->s, NULL) < 0);
+        }
+        response_free(&r);
+    }
+    const jtree *v = first_choice(
+        ask(&s, &mem, &r, "{\"prompt\":[9,10,11],\"max_tokens\":0,\"prompt_logprobs\":2}"));
+    const jtree *list = json_at(v, "prompt_logprobs");
+    CHECK(list->count == 3 && jtree_is(list->first, JTREE_NULL));
+    CHECK(tree_says(json_at(v, "text"), "") && tree_says(json_at(v, "finish_reason"), "length"));
+    CHECK(jtree_get(item(list, 1), "10") && jtree_get(item(list, 2), "11"));
+    http_post(&again, &s, "/v1/chat/completions",
+              "{" ASK ",\"max_tokens\":2,\"prompt_logprobs\":0}");
+    CHECK_EQ(again.status, 200);
+    CHECK(json_at(json_parsed(&mem, again.body.at, again.body.n), "prompt_logprobs")->count > 3);
+    response_free(&again);
+    response_free(&r);
+    arena_free(&mem);
+    stop(&s);
+}
+
+TEST(rules_on_tokens_hold_in_answers)
+{
+    served s;
+    response r;
+    arena mem = {0};
+    char body[512];
+    start_toy(&s, NULL);
+    const jtree *v = first_choice(ask(&s, &mem, &r,
+                                      "{\"prompt\":[9,10],\"max_tokens\":6,\"temperature\":0,"
+                                      "\"logprobs\":1}"));
+    const jtree *second = item(json_at(v, "logprobs.content"), 1);
+    int64_t id;
+    CHECK(tree_int(json_at(second, "id"), 0, INT32_MAX, &id));
+    response_free(&r);
+    snprintf(body, sizeof body,
+             "{\"prompt\":[9,10],\"max_tokens\":6,\"temperature\":0,\"stop_token_ids\":[%d]}",
+             (int)id);
+    v = first_choice(ask(&s, &mem, &r, body));
+    int64_t why;
+    CHECK(tree_says(json_at(v, "finish_reason"), "stop"));
+    CHECK(tree_int(json_at(v, "stop_reason"), id, id, &why));
+    response_free(&r);
+    snprintf(body, sizeof body,
+             "{\"prompt\":[9,10],\"max_tokens\":6,\"temperature\":1,\"allowed_token_ids\":[%d],"
+             "\"logprobs\":0,\"mirostat\":1,\"samplers\":[\"dry\",\"xtc\",\"temperature\"]}",
+             (int)id);
+    v = first_choice(ask(&s, &mem, &r, body));
+    for (const jtree *t = json_at(v, "logprobs.content")->first; t; t = t->next)
+        CHECK(tree_int(json_at(t, "id"), id, id, &why));
+    response_free(&r);
+    snprintf(body, sizeof body,
+             "{\"prompt\":[9,10],\"allowed_token_ids\":[%d],\"logit_bias\":[[%d,false]]}", (int)id,
+             (int)id);
+    http_post(&r, &s, "/v1/completions", body);
+    CHECK(r.status >= 400 && strstr(str_text(&r.body), "error"));
+    response_free(&r);
+    arena_free(&mem);
+    stop(&s);
+}

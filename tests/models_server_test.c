@@ -1,0 +1,297 @@
+/* models_server_test.c - several models in one server: names, loading on demand, unloading, room.
+ */
+#include "tests/server_rig.h"
+#include "tests/spawn.h"
+#include "base/clock.h"
+#include "base/rng.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { N_MODELS = 3 };
+
+static const char *const names[N_MODELS] = {"ant", "bee", "cat"};
+
+/* Three models that answer differently, as NAME=FILE. */
+static void write_models(const char *words[N_MODELS])
+{
+    static char text[N_MODELS][600];
+    for (int i = 0; i < N_MODELS; i++) {
+        toy_model_file f = {.seed = 100 + (uint64_t)i, .scale = 4};
+        snprintf(text[i], sizeof text[i], "%s=%s", names[i], toy_model_write(&f));
+        words[i] = text[i];
+    }
+}
+
+/* more: options, ending with NULL. */
+static void start_models(served *s, const char *const *more)
+{
+    const char *words[N_MODELS];
+    const char *args[32] = {"--ctx", "256", "-t", "1", "--parallel", "2"};
+    int n = 6;
+    write_models(words);
+    for (int i = 0; i < N_MODELS; i++)
+        args[n++] = words[i];
+    while (more && *more)
+        args[n++] = *more++;
+    served_start(s, args);
+}
+
+/* A greedy answer. Returns the status. */
+static int ask_as(const served *s, const char *model, const char *more, str *out)
+{
+    response r;
+    arena mem = {0};
+    str body = {0};
+    str_printf(&body, "{\"model\":\"%s\",\"temperature\":0,\"max_tokens\":12,%s" ASK "}", model,
+               more);
+    http_post(&r, s, "/v1/chat/completions", body.at);
+    int code = r.status;
+    str_cut(out, 0);
+    if (code == 200)
+        str_puts(out, text_at(&mem, &r, "choices.0.message.content"));
+    else
+        str_puts(out, r.body.at);
+    response_free(&r);
+    arena_free(&mem);
+    str_free(&body);
+    return code;
+}
+
+static void expect_state(const served *s, int i, const char *state)
+{
+    double until = clock_ms() + PATIENCE_MS;
+    char path[40], seen[64] = "";
+    snprintf(path, sizeof path, "data.%d.status.value", i);
+    while (strcmp(seen, state) != 0) {
+        response r;
+        arena mem = {0};
+        http_call(&r, s, "GET", "/v1/models", NULL, NULL);
+        snprintf(seen, sizeof seen, "%s", text_at(&mem, &r, path));
+        response_free(&r);
+        arena_free(&mem);
+        CHECK_MSG(clock_ms() < until, "%s is %s, expected %s", names[i], seen, state);
+        usleep(2000);
+    }
+}
+
+TEST(models_server_loads_on_demand)
+{
+    served s;
+    response r;
+    arena mem = {0};
+    str first = {0}, text = {0}, other = {0};
+    start_models(&s, NULL);
+    for (int i = 0; i < N_MODELS; i++)
+        expect_state(&s, i, "unloaded");
+    CHECK_EQ(ask_as(&s, "bee", "", &first), 200);
+    expect_state(&s, 0, "unloaded");
+    expect_state(&s, 1, "loaded");
+    CHECK_EQ(ask_as(&s, "BEE:latest", "", &text), 200);
+    CHECK_STR(text.at, first.at);
+    CHECK_EQ(ask_as(&s, "", "", &other), 200); /* the first */
+    expect_state(&s, 0, "loaded");
+    CHECK(strcmp(other.at, first.at) != 0);
+    CHECK_EQ(ask_as(&s, "bees", "", &text), 404);
+    CHECK(strstr(text.at, "did you mean \\\"bee\\\"") && strstr(text.at, "model_not_found"));
+    http_call(&r, &s, "GET", "/v1/models/cat", NULL, NULL);
+    CHECK_STR(text_at(&mem, &r, "id"), "cat");
+    response_free(&r);
+    http_call(&r, &s, "GET", "/v1/models/dog", NULL, NULL);
+    CHECK_EQ(r.status, 404);
+    response_free(&r);
+    http_call(&r, &s, "GET", "/props?model=cat&autoload=false", NULL, NULL);
+    CHECK_EQ(r.status, 400);
+    response_free(&r);
+    http_call(&r, &s, "GET", "/props?model=bee", NULL, NULL);
+    CHECK(r.status == 200 && strstr(r.body.at, "\"model_alias\":\"bee\""));
+    response_free(&r);
+    http_call(&r, &s, "GET", "/metrics", NULL, NULL);
+    CHECK(strstr(r.body.at, "carat_models 3\n") && strstr(r.body.at, "carat_models_loaded 2\n"));
+    CHECK(strstr(r.body.at, "carat_generations_total{model=\"bee\"} 2\n"));
+    response_free(&r);
+    /* The operator's way. */
+    http_post(&r, &s, "/models/load", "{\"model\":\"cat\"}");
+    CHECK(r.status == 200 && strstr(r.body.at, "true"));
+    response_free(&r);
+    expect_state(&s, 2, "loaded");
+    http_post(&r, &s, "/models/unload", "{\"model\":\"bee\"}");
+    CHECK_EQ(r.status, 200);
+    response_free(&r);
+    expect_state(&s, 1, "unloaded");
+    http_post(&r, &s, "/models/unload", "{\"model\":\"dog\"}");
+    CHECK_EQ(r.status, 404);
+    response_free(&r);
+    stop(&s);
+    arena_free(&mem);
+    str_free(&first);
+    str_free(&text);
+    str_free(&other);
+}
+
+TEST(models_server_unloads_what_is_idle)
+{
+    served s;
+    str text = {0};
+    start_models(&s, ARGS("--keep-alive", "10ms"));
+    CHECK_EQ(ask_as(&s, "ant", "\"keep_alive\":-1,", &text), 200);
+    CHECK_EQ(ask_as(&s, "bee", "", &text), 200);
+    CHECK_EQ(ask_as(&s, "cat", "\"keep_alive\":\"1h\",", &text), 200);
+    expect_state(&s, 1, "unloaded");
+    expect_state(&s, 0, "loaded");
+    expect_state(&s, 2, "loaded");
+    CHECK_EQ(ask_as(&s, "cat", "\"keep_alive\":0,", &text), 200);
+    expect_state(&s, 2, "unloaded");
+    CHECK_EQ(ask_as(&s, "cat", "\"keep_alive\":\"soon\",", &text), 400);
+    CHECK(strstr(text.at, "keep_alive"));
+    stop(&s);
+    str_free(&text);
+}
+
+TEST(models_server_makes_room)
+{
+    served s;
+    str text = {0};
+    start_models(&s, ARGS("--max-loaded", "2"));
+    CHECK_EQ(ask_as(&s, "ant", "", &text), 200);
+    CHECK_EQ(ask_as(&s, "bee", "", &text), 200);
+    CHECK_EQ(ask_as(&s, "ant", "", &text), 200);
+    CHECK_EQ(ask_as(&s, "cat", "", &text), 200); /* bee was used longest ago */
+    expect_state(&s, 0, "loaded");
+    expect_state(&s, 1, "unloaded");
+    expect_state(&s, 2, "loaded");
+    stop(&s);
+    start_models(&s, ARGS("--memory", "1"));
+    CHECK_EQ(ask_as(&s, "ant", "", &text), 503); /* no model fits */
+    CHECK(strstr(text.at, "model_no_memory") && strstr(text.at, "GiB"));
+    stop(&s);
+    str_free(&text);
+}
+
+/* A model that is at work keeps its memory, and the other waits for it, but not for ever. */
+TEST(models_server_waits_for_busy_models)
+{
+    served s;
+    str seen = {0}, text = {0};
+    start_models(&s, ARGS("--max-loaded", "1", "--load-wait", "1", "--ctx", "512"));
+    int fd =
+        http_begin(&s, "/v1/chat/completions",
+                   "{\"model\":\"ant\",\"stream\":true,\"ignore_eos\":true,\"seed\":1," ASK "}");
+    CHECK(http_read_until(fd, &seen, "content"));
+    close(fd);
+    CHECK_EQ(ask_as(&s, "bee", "", &text), 200); /* ant ended with its client */
+    expect_state(&s, 0, "unloaded");
+    stop(&s);
+    str_free(&seen);
+    str_free(&text);
+}
+
+TEST(models_server_says_why_a_file_cannot_be_loaded)
+{
+    served s;
+    str text = {0}, path = {0};
+    const char *dir = test_temp("models");
+    CHECK(!mkdir(dir, 0700));
+    str_printf(&path, "%s/broken.gguf", dir);
+    FILE *f = fopen(path.at, "we");
+    CHECK(f && fputs("GGUF but not really", f) >= 0 && !fclose(f));
+    served_start(&s, ARGS("--models", dir, "-t", "1", "--ctx", "256"));
+    for (int i = 0; i < 3; i++) { /* the sentence is repeated, not the attempt */
+        CHECK_EQ(ask_as(&s, "broken", "", &text), 500);
+        CHECK(strstr(text.at, "could not be loaded"));
+    }
+    /* A whole file in its place is taken at once; a new one in the directory is found. */
+    CHECK(!rename(toy_model_write(NULL), path.at));
+    CHECK_EQ(ask_as(&s, "broken", "", &text), 200);
+    str_cut(&path, 0);
+    str_printf(&path, "%s/late.gguf", dir);
+    CHECK(!rename(toy_model_write(&(toy_model_file){.seed = 9}), path.at));
+    int code = 404;
+    for (double until = clock_ms() + PATIENCE_MS; code == 404 && clock_ms() < until;) {
+        code = ask_as(&s, "late", "", &text);
+        usleep(100000);
+    }
+    CHECK_EQ(code, 200);
+    CHECK(!unlink(path.at));
+    CHECK_EQ(ask_as(&s, "late", "", &text), 200); /* its pages are mapped */
+    stop(&s);
+    str_free(&text);
+    str_free(&path);
+}
+
+/* ---- Under load ---- */
+
+typedef struct stress {
+    const served *s;
+    const str *alone; /* [N_MODELS] */
+    uint64_t rng;
+    int n_right, n_busy;
+    pthread_t thread;
+} stress;
+
+static void *press(void *arg)
+{
+    stress *t = arg;
+    str text = {0};
+    static const char *const keeps[] = {"", "\"keep_alive\":0,", "\"keep_alive\":\"5ms\","};
+    for (int i = 0; i < 12; i++) {
+        int m = (int)rng_below(&t->rng, N_MODELS);
+        int code = ask_as(t->s, names[m], keeps[rng_below(&t->rng, 3)], &text);
+        CHECK_MSG(code == 200 || code == 503, "%d: %s", code, text.at);
+        if (code == 200)
+            CHECK_STR(text.at, t->alone[m].at);
+        t->n_right += code == 200;
+        t->n_busy += code == 503;
+    }
+    str_free(&text);
+    return NULL;
+}
+
+/* Models come and go while six clients ask all three and two fit. Each answer is the one given
+ * alone. */
+TEST(models_server_answers_alike_while_models_come_and_go)
+{
+    enum { N_CLIENTS = 6 };
+    served s;
+    str alone[N_MODELS] = {{0}};
+    stress t[N_CLIENTS];
+    int n_right = 0;
+    start_models(&s, ARGS("--max-loaded", "2", "--keep-alive", "20ms"));
+    for (int i = 0; i < N_MODELS; i++)
+        CHECK_EQ(ask_as(&s, names[i], "", &alone[i]), 200);
+    for (int i = 0; i < N_CLIENTS; i++) {
+        t[i] = (stress){.s = &s, .alone = alone, .rng = test_seed() + (uint64_t)i};
+        CHECK(!pthread_create(&t[i].thread, NULL, press, &t[i]));
+    }
+    for (int i = 0; i < N_CLIENTS; i++) {
+        pthread_join(t[i].thread, NULL);
+        n_right += t[i].n_right;
+    }
+    CHECK_MSG(n_right == N_CLIENTS * 12, "%d", n_right);
+    stop(&s);
+    for (int i = 0; i < N_MODELS; i++)
+        str_free(&alone[i]);
+}
+
+/* A signal while models are loaded and asked for: it ends in order. */
+TEST(models_server_ends_while_it_loads)
+{
+    for (int k = 0; k < 4; k++) {
+        served s;
+        int fd[N_MODELS];
+        start_models(&s, ARGS("--max-loaded", "1", "--drain", "5"));
+        for (int i = 0; i < N_MODELS; i++) {
+            str body = {0};
+            str_printf(&body, "{\"model\":\"%s\",\"max_tokens\":3," ASK "}", names[i]);
+            fd[i] = http_begin(&s, "/v1/chat/completions", body.at);
+            str_free(&body);
+        }
+        usleep((useconds_t)k * 3000);
+        stop(&s);
+        for (int i = 0; i < N_MODELS; i++)
+            close(fd[i]);
+    }
+}

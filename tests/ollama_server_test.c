@@ -1,0 +1,401 @@
+/* ollama_server_test.c - `carat serve` as clients of ollama and of llama-server see it: streams say
+ * what whole answers say, and every refusal is a sentence in the client's own form. */
+#include "tests/doctor.h"
+#include "tests/http_client.h"
+#include "tests/hub_rig.h"
+#include "tests/server_rig.h"
+#include "apps/server/request.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+
+#include <unistd.h>
+
+#define GREEDY "\"options\":{\"temperature\":0,\"num_predict\":12},\"think\":false"
+#define SAY "\"model\":\"m\"," ASK "," GREEDY
+
+/* What the lines of a stream say under a path, joined; *last: the last line. */
+static void lines_text(arena *mem, const response *r, const char *path, str *out,
+                       const jtree **last)
+{
+    const char *at = str_text(&r->body), *end;
+    for (; (end = strchr(at, '\n')); at = end + 1) {
+        *last = json_parsed(mem, at, (size_t)(end - at));
+        const jtree *v = json_at(*last, path);
+        CHECK(v && jtree_is(v, JTREE_STRING));
+        str_put(out, v->s, v->n);
+    }
+    CHECK(!*at); /* whole lines only */
+}
+
+static void check_metrics(const jtree *v, int n_tokens)
+{
+    static const char *const times[] = {"total_duration", "prompt_eval_duration", "eval_duration"};
+    int64_t n;
+    CHECK(jtree_is(json_at(v, "done"), JTREE_TRUE));
+    CHECK(tree_says(json_at(v, "done_reason"), "length"));
+    CHECK(tree_int(json_at(v, "eval_count"), n_tokens, n_tokens, &n));
+    CHECK(tree_int(json_at(v, "prompt_eval_count"), 1, 1000, &n));
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++)
+        CHECK(tree_int(json_at(v, times[i]), 1, INT64_MAX, &n));
+}
+
+TEST(ollama_streams_say_what_whole_answers_say)
+{
+    static const char *const apis[][3] = {
+        {"/api/chat", "{" SAY "%s}", "message.content"},
+        {"/api/generate", "{\"model\":\"m\",\"prompt\":\"Say something.\"," GREEDY "%s}",
+         "response"},
+        {"/api/generate", "{\"model\":\"m\",\"prompt\":\"Once\",\"raw\":true," GREEDY "%s}",
+         "response"}};
+    served s;
+    start_toy(&s, NULL);
+    for (size_t i = 0; i < sizeof apis / sizeof *apis; i++) {
+        response whole, stream;
+        arena mem = {0};
+        str said = {0};
+        const jtree *last = NULL;
+        char body[512];
+        snprintf(body, sizeof body, apis[i][1], ",\"stream\":false");
+        http_post(&whole, &s, apis[i][0], body);
+        CHECK_MSG(whole.status == 200, "%s", str_text(&whole.body));
+        snprintf(body, sizeof body, apis[i][1], ",\"logprobs\":true,\"top_logprobs\":2");
+        http_post(&stream, &s, apis[i][0], body);
+        CHECK_EQ(stream.status, 200);
+        CHECK(strstr(stream.head.at, "application/x-ndjson"));
+        lines_text(&mem, &stream, apis[i][2], &said, &last);
+        CHECK(said.n);
+        CHECK_STR(said.at, text_at(&mem, &whole, apis[i][2]));
+        CHECK(strstr(stream.body.at, "\"logprobs\":[{"));
+        check_metrics(last, 12);
+        check_metrics(json_parsed(&mem, whole.body.at, whole.body.n), 12);
+        str_free(&said);
+        arena_free(&mem);
+        response_free(&whole);
+        response_free(&stream);
+    }
+    stop(&s);
+}
+
+typedef struct call {
+    const char *method, *path, *body;
+    int status;
+    const char *says;
+} call;
+
+static void make_calls(const served *s, const call *c, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        response r;
+        http_call(&r, s, c[i].method, c[i].path, "Accept: */*\r\n", c[i].body);
+        CHECK_MSG(r.status == c[i].status && strstr(str_text(&r.body), c[i].says),
+                  "%s %s %s: %d %s", c[i].method, c[i].path, c[i].body ? c[i].body : "", r.status,
+                  str_text(&r.body));
+        CHECK(utf8_valid(str_text(&r.body), r.body.n));
+        response_free(&r);
+    }
+}
+
+TEST(ollama_clients_get_their_forms)
+{
+    static const call calls[] = {
+        {"GET", "/", NULL, 200, "Ollama is running"},
+        {"GET", "/api/version", NULL, 200, "{\"version\":\"0."},
+        {"GET", "/api/tags", NULL, 200, "\"modified_at\":\""},
+        {"GET", "/api/tags", NULL, 200, "\"completion\",\"tools\",\"thinking\",\"embedding\"]"},
+        {"GET", "/api/ps", NULL, 200, "\"expires_at\":\"2"},
+        {"POST", "/api/show", "{\"name\":\"m\"}", 200, "\"general.architecture\":\"gemma4\""},
+        {"POST", "/api/show", "{\"model\":\"m:latest\",\"verbose\":true}", 200, "capabilities"},
+        {"POST", "/api/show", "{}", 400, "{\"error\":\"'model' is missing\"}"},
+        {"POST", "/api/show", "", 400, "missing request body"},
+        {"POST", "/api/show", "{\"model\":7}", 400, "{\"error\":\"'model' is"},
+        {"DELETE", "/api/delete", "{\"model\":\"none\"}", 404, "model 'none' not found"},
+        {"POST", "/api/push", "{\"model\":\"m\"}", 501, "{\"error\":\""},
+        {"POST", "/api/copy", "{}", 501, "{\"error\":\""},
+        {"POST", "/api/blobs/sha256:00", "x", 501, "{\"error\":\""},
+        {"POST", "/api/none", "{}", 404, "{\"error\":\"there is no path"},
+        {"GET", "/api/chat", NULL, 405, "{\"error\":\""},
+        {"POST", "/api/chat", "{\"model\":\"m\"}", 200, "\"done_reason\":\"load\""},
+        {"POST", "/api/generate", "{\"model\":\"m\",\"keep_alive\":0}", 200,
+         "\"done_reason\":\"unload\""},
+        {"POST", "/api/chat", "{\"model\":\"m\",\"messages\":7}", 400, "'messages' is"},
+        {"POST", "/api/chat", "{\"messages\":[{\"role\":\"user\",\"content\":7}]}", 400,
+         "messages[0].content"},
+        {"POST", "/api/chat",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"images\":[\"aGk=\"]}]}", 400,
+         "reads text only"},
+        {"POST", "/api/chat", "{" ASK ",\"options\":{\"num_predict\":\"x\"}}", 400, "num_predict"},
+        {"POST", "/api/chat", "{" ASK ",\"options\":{\"no_such\":1}}", 400, "no_such"},
+        {"POST", "/api/chat", "{" ASK ",\"options\":[]}", 400, "'options' is"},
+        {"POST", "/api/chat", "{" ASK ",\"think\":\"hugely\"}", 400, "think"},
+        {"POST", "/api/chat", "{" ASK ",\"format\":\"xml\"}", 400, "'format' is"},
+        {"POST", "/api/chat", "{" ASK ",\"format\":7}", 400, "'format' is"},
+        {"POST", "/api/chat", "{" ASK ",\"top_logprobs\":2}", 400, "'logprobs'"},
+        {"POST", "/api/generate", "{\"prompt\":\"x\",\"template\":\"{{.}}\"}", 400, "template"},
+        {"POST", "/api/generate", "{\"prompt\":\"x\",\"raw\":true,\"system\":\"y\"}", 400, "raw"},
+        {"POST", "/api/generate", "{\"prompt\":\"x\",\"suffix\":\"y\"}", 501, "fill gaps"},
+        {"POST", "/api/generate", "{\"prompt\":\"x\",\"context\":[1]}", 400, "/api/chat"},
+        {"POST", "/api/embed", "{\"input\":[]}", 200, "\"embeddings\":[]"},
+        {"POST", "/api/embed", "{\"input\":false}", 400, "'input' holds"},
+        {"POST", "/api/embeddings", "{\"prompt\":\"x\"}", 200, "{\"embedding\":["},
+    };
+    served s;
+    start_toy(&s, NULL);
+    make_calls(&s, calls, sizeof calls / sizeof *calls);
+    response r;
+    http_call(&r, &s, "HEAD", "/", NULL, NULL);
+    CHECK_EQ(r.status, 200);
+    response_free(&r);
+    http_call(&r, &s, "GET", "/", "Accept: text/html,*/*\r\n", NULL);
+    CHECK(strstr(r.head.at, "text/html"));
+    response_free(&r);
+    stop(&s);
+}
+
+TEST(llama_completion_has_its_own_form)
+{
+    static const char body[] = "{\"prompt\":\"Once\",\"n_predict\":9,\"temperature\":0,"
+                               "\"return_tokens\":true,\"n_probs\":2%s}";
+    static const call calls[] = {
+        {"POST", "/completions", "{\"prompt\":[[1,2],[3]],\"n_predict\":2}", 200, "[{\"index\":0"},
+        {"POST", "/completion", "{\"prompt\":\"x\",\"n_predict\":0}", 200,
+         "\"content\":\"\",\"tokens\":[]"},
+        {"POST", "/completion", "{\"prompt\":\"x\",\"stop\":[\" \"],\"n_predict\":50}", 200,
+         "\"stop_type\":\""},
+        {"POST", "/completion", "{}", 400, "'prompt' is missing"},
+        {"POST", "/completion", "{\"prompt\":\"x\",\"n_predict\":-3}", 400, "n_predict"},
+        {"POST", "/completion", "{\"prompt\":\"x\",\"n_probs\":true}", 400, "n_probs"},
+        {"POST", "/completion", "{\"prompt\":\"x\",\"n_cmpl\":65}", 400, "n_cmpl"},
+        {"POST", "/completion", "{\"prompt\":\"x\",\"lora\":[{\"id\":0,\"scale\":1}]}", 400,
+         "lora"},
+        {"POST", "/infill", "{}", 400, "input_prefix"},
+        {"POST", "/infill", "{\"input_prefix\":\"a\",\"input_suffix\":7}", 400, "input_suffix"},
+        {"POST", "/infill", "{\"input_prefix\":\"a\",\"input_suffix\":\"b\",\"input_extra\":[7]}",
+         400, "input_extra"},
+        {"POST", "/infill", "{\"input_prefix\":\"a\",\"input_suffix\":\"b\"}", 501,
+         "not_supported_error"},
+        {"POST", "/chat/completions", "{" ASK ",\"max_tokens\":2}", 200, "chat.completion"},
+        {"GET", "/models", NULL, 200, "\"object\":\"list\""},
+        {"GET", "/props", NULL, 200, "\"chat_template\":\""},
+        {"POST", "/embedding", "{\"content\":\"x\"}", 200, "[{\"index\":0,\"embedding\":[["},
+    };
+    served s;
+    response whole, stream;
+    arena mem = {0};
+    str said = {0};
+    char text[256];
+    start_toy(&s, NULL);
+    make_calls(&s, calls, sizeof calls / sizeof *calls);
+    snprintf(text, sizeof text, body, "");
+    http_post(&whole, &s, "/completion", text);
+    CHECK_MSG(whole.status == 200, "%s", str_text(&whole.body));
+    snprintf(text, sizeof text, body, ",\"stream\":true");
+    http_post(&stream, &s, "/completion", text);
+    stream_text(&stream, "content", &said);
+    CHECK_STR(said.at, text_at(&mem, &whole, "content"));
+    CHECK(!strstr(stream.body.at, "[DONE]"));
+    CHECK(strstr(stream.body.at, "\"stop\":true"));
+    const jtree *v = json_parsed(&mem, whole.body.at, whole.body.n);
+    CHECK_EQ(json_at(v, "tokens")->count, 9);
+    CHECK_EQ(json_at(v, "completion_probabilities")->count, 9);
+    CHECK(tree_says(json_at(v, "stop_type"), "limit"));
+    str_free(&said);
+    arena_free(&mem);
+    response_free(&whole);
+    response_free(&stream);
+    stop(&s);
+}
+
+TEST(llama_infill_by_a_model_that_fills_gaps)
+{
+    static const call calls[] = {
+        {"POST", "/infill",
+         "{\"input_prefix\":\"def f(\",\"input_suffix\":\"):\",\"prompt\":\"a, "
+         "\",\"input_extra\":[{"
+         "\"text\":\"x = 1\",\"filename\":\"x.py\"},{\"text\":\"y\"}],\"n_predict\":4}",
+         200, "\"tokens_predicted\":4"},
+        {"POST", "/api/generate",
+         "{\"prompt\":\"a\",\"suffix\":\"b\",\"stream\":false,\"options\":{\"num_predict\":4}}",
+         200, "\"eval_count\":4"},
+        {"POST", "/api/show", "{\"model\":\"m\"}", 200, "\"insert\""},
+    };
+    const toy_model_file v = {.base = "qwen35", .words = "qwen35"}; /* <|fim_prefix|> is there */
+    const char *half = test_temp("half.gguf"), *whole = test_temp("whole.gguf");
+    served s;
+    response r;
+    str body = {0};
+    doctor_gguf(toy_model_write(&v), half,
+                &(doctor_change){.key = "tokenizer.ggml.fim_suf_token_id", .value = 7});
+    doctor_gguf(half, whole,
+                &(doctor_change){.key = "tokenizer.ggml.fim_mid_token_id", .value = 8});
+    served_start(&s, ARGS("-m", whole, "--ctx", "160", "-t", "1"));
+    make_calls(&s, calls, sizeof calls / sizeof *calls);
+    str_puts(&body, "{\"n_predict\":9,\"input_prefix\":\"");
+    for (int i = 0; i < 400; i++) /* cut to the context, not refused */
+        str_puts(&body, "word ");
+    str_puts(&body, "\",\"input_suffix\":\"");
+    for (int i = 0; i < 400; i++)
+        str_puts(&body, "end ");
+    str_puts(&body, "\"}");
+    http_post(&r, &s, "/infill", body.at);
+    CHECK_MSG(r.status == 200, "%s", str_text(&r.body));
+    response_free(&r);
+    str_free(&body);
+    stop(&s);
+}
+
+/* ---- Models of a hub ---- */
+
+static void post_pull(const served *s, const char *name, const char *says)
+{
+    response r;
+    char body[256];
+    snprintf(body, sizeof body, "{\"model\":\"%s\"}", name);
+    http_post(&r, s, "/api/pull", body);
+    CHECK_MSG(r.status == 200 && strstr(str_text(&r.body), says), "%d: %s", r.status,
+              str_text(&r.body));
+    response_free(&r);
+}
+
+TEST(ollama_pulls_and_removes_models_of_a_hub)
+{
+    static hub_rig hub;
+    static const char name[] = "own/Model-GGUF:F32";
+    const char *toy = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    char *bytes, body[128];
+    size_t n;
+    err e = {0};
+    served s;
+    hub_rig_open(&hub, "own/Model-GGUF");
+    CHECK_OK(file_read_all(toy, 1 << 30, &bytes, &n, &e), e);
+    hub_rig_add_bytes(&hub, "Toy-4-it-F32.gguf", bytes, n, false);
+    mem_free(bytes);
+    start_toy(&s, NULL);
+    hub.how.bytes_per_ms = 1; /* a client that leaves ends its pull */
+    int fd = http_begin(&s, "/api/pull", "{\"model\":\"own/Model-GGUF\"}");
+    str seen = {0};
+    CHECK(http_read_until(fd, &seen, "\"completed\":"));
+    close(fd);
+    str_free(&seen);
+    hub.how.bytes_per_ms = 0;
+    post_pull(&s, "own/Model-GGUF", "{\"status\":\"success\"}\n");
+    post_pull(&s, "own/Model-GGUF:Q4_0", "{\"error\":\"");
+    snprintf(body, sizeof body, "{\"model\":\"%s\"}", name);
+    const call calls[] = {
+        {"GET", "/api/tags", NULL, 200, name},
+        {"POST", "/api/show", body, 200, "\"general.architecture\":\"gemma4\""},
+        {"POST", "/api/pull", "{\"model\":\"own/Model-GGUF:Q4_0\",\"stream\":false}", 400,
+         "{\"error\":\""},
+        {"POST", "/api/pull", "{\"model\":7}", 400, "{\"error\":\"'model' is"},
+        {"DELETE", "/api/delete", body, 200, ""},
+        {"DELETE", "/api/delete", body, 404, "not found"},
+    };
+    make_calls(&s, calls, sizeof calls / sizeof *calls);
+    stop(&s);
+    hub_rig_close(&hub);
+}
+
+TEST(ollama_strangers_change_no_store)
+{
+    static const call calls[] = {
+        {"POST", "/api/pull", "{\"model\":\"own/Model-GGUF\"}", 403, "--api-key"},
+        {"DELETE", "/api/delete", "{\"model\":\"own/Model-GGUF\"}", 403, "--api-key"},
+        {"GET", "/api/version", NULL, 200, "carat"},
+    };
+    served s;
+    start_toy(&s, ARGS("--host", "0.0.0.0"));
+    make_calls(&s, calls, sizeof calls / sizeof *calls);
+    stop(&s);
+}
+
+/* ---- Embeddings ---- */
+
+TEST(embeddings_of_a_list_are_those_of_each_text)
+{
+    enum { N = 9 }; /* several waves */
+    str all = {0}, encoded = {0};
+    response r, one;
+    arena mem = {0};
+    served s;
+    start_toy(&s, NULL);
+    str_puts(&all, "{\"input\":[\"t0\"");
+    for (int i = 1; i < N; i++)
+        str_printf(&all, ",\"t%d and more words\"", i);
+    str_puts(&all, "],\"dimensions\":8");
+    str_puts(&encoded, all.at);
+    str_puts(&all, "}");
+    str_puts(&encoded, ",\"encoding_format\":\"base64\"}");
+    http_post(&r, &s, "/v1/embeddings", all.at);
+    CHECK_MSG(r.status == 200, "%s", str_text(&r.body));
+    const jtree *v = json_parsed(&mem, r.body.at, r.body.n);
+    CHECK_EQ(json_at(v, "data")->count, N);
+    CHECK(tree_says(json_at(v, "pooling"), "mean"));
+    for (int i = 0; i < N; i += 4) {
+        char body[128], path[64];
+        double length = 0, x, y;
+        snprintf(body, sizeof body,
+                 i ? "{\"input\":\"t%d and more words\",\"dimensions\":8}"
+                   : "{\"input\":\"t%d\",\"dimensions\":8}",
+                 i);
+        http_post(&one, &s, "/v1/embeddings", body);
+        const jtree *w = json_parsed(&mem, one.body.at, one.body.n);
+        for (int k = 0; k < 8; k++) {
+            snprintf(path, sizeof path, "data.%d.embedding.%d", i, k);
+            CHECK(tree_real(json_at(v, path), -1, 1, &x));
+            snprintf(path, sizeof path, "data.0.embedding.%d", k);
+            CHECK(tree_real(json_at(w, path), -1, 1, &y));
+            CHECK(x == y); /* of the same tokens, in any company */
+            length += x * x;
+        }
+        CHECK_NEAR(length, 1, 1e-5);
+        response_free(&one);
+    }
+    http_post(&one, &s, "/v1/embeddings", encoded.at);
+    v = json_at(json_parsed(&mem, one.body.at, one.body.n), "data.8.embedding");
+    CHECK(jtree_is(v, JTREE_STRING) && v->n == 44); /* 8 x 4 bytes */
+    response_free(&one);
+    response_free(&r);
+    str_free(&all);
+    str_free(&encoded);
+    arena_free(&mem);
+    stop(&s);
+}
+
+TEST(embeddings_are_refused_with_a_sentence)
+{
+    static const call calls[] = {
+        {"POST", "/v1/embeddings", "{}", 400, "'input' is missing"},
+        {"POST", "/v1/embeddings", "{\"input\":\"\"}", 400, "empty string"},
+        {"POST", "/v1/embeddings", "{\"input\":[]}", 400, "0 inputs"},
+        {"POST", "/v1/embeddings", "{\"input\":[[]]}", 400, "empty list"},
+        {"POST", "/v1/embeddings", "{\"input\":[1,-1]}", 400, "token id"},
+        {"POST", "/v1/embeddings", "{\"input\":[1,\"x\"]}", 400, "token id"},
+        {"POST", "/v1/embeddings", "{\"input\":[\"x\",1]}", 400, "expected strings"},
+        {"POST", "/v1/embeddings", "{\"input\":\"x\",\"dimensions\":100000}", 400, "dimensions"},
+        {"POST", "/v1/embeddings", "{\"input\":\"x\",\"encoding_format\":\"x\"}", 400, "base64"},
+        {"POST", "/v1/embeddings", "{\"input\":\"x\",\"pooling\":\"max\"}", 400, "pooling"},
+        {"POST", "/v1/embeddings", "{\"input\":\"x\",\"temperature\":1}", 400, "unknown field"},
+        {"POST", "/v1/embeddings", "{\"input\":[1,2,3],\"pooling\":\"last\"}", 200, "\"last\""},
+        {"POST", "/v1/embeddings", "[]", 400, "expected a JSON object"},
+        {"POST", "/v1/embeddings", "{", 400, "error"},
+    };
+    served s;
+    start_toy(&s, NULL);
+    make_calls(&s, calls, sizeof calls / sizeof *calls);
+    str body = {0};
+    response r;
+    str_puts(&body, "{\"input\":[1");
+    for (int i = 0; i < 600; i++) /* the context holds 512 */
+        str_puts(&body, ",1");
+    str_puts(&body, "]}");
+    http_post(&r, &s, "/v1/embeddings", body.at);
+    CHECK_EQ(r.status, 400);
+    CHECK(strstr(r.body.at, "context_length_exceeded"));
+    response_free(&r);
+    http_post(&r, &s, "/api/embed", body.at); /* cut, as ollama does */
+    CHECK_MSG(r.status == 200 && strstr(r.body.at, "\"prompt_eval_count\":512"), "%s",
+              str_text(&r.body) + (r.body.n > 200 ? r.body.n - 200 : 0));
+    response_free(&r);
+    str_free(&body);
+    stop(&s);
+}

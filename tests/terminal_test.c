@@ -1,0 +1,311 @@
+/* terminal_test.c - what a person does with `carat run`: files in messages, settings, one object.
+ */
+#include "tests/spawn.h"
+#include "tests/test.h"
+#include "tests/toy_model.h"
+#include "base/json.h"
+#include "base/map.h"
+#include "base/mem.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static const char *put_file(const char *name, const char *bytes, size_t n)
+{
+    const char *path = test_temp(name);
+    FILE *f = fopen(path, "wb");
+    CHECK(f && fwrite(bytes, 1, n, f) == n && !fclose(f));
+    return path;
+}
+
+static char *get_file(const char *path)
+{
+    char *text;
+    size_t n;
+    err e = {0};
+    CHECK_OK(file_read_all(path, 1 << 20, &text, &n, &e), e);
+    return text;
+}
+
+static void expect_run(int code, const char *out, const char *errs, const char *in,
+                       const char *const *args)
+{
+    spawned r;
+    spawn_carat(&r, &(spawn_options){.in = in}, args);
+    CHECK_MSG(r.code == code, "exit status %d, expected %d: %s", r.code, code, str_text(&r.err));
+    CHECK_MSG(!out || strstr(str_text(&r.out), out), "stdout is \"%s\", expected \"%s\" in it",
+              str_text(&r.out), out);
+    CHECK_MSG(!errs || strstr(str_text(&r.err), errs), "stderr is \"%s\", expected \"%s\" in it",
+              str_text(&r.err), errs);
+    spawned_free(&r);
+}
+
+/* A conversation with a state directory of the test's own. */
+static void converse(terminal *t, const char *in, const char *const *args)
+{
+    static char state[512];
+    snprintf(state, sizeof state, "XDG_STATE_HOME=%s", test_temp("state"));
+    terminal_open_piped(t, in, ARGS(state, "TERM=xterm", "NO_COLOR=1"), args);
+}
+
+/* Types a line at the prompt and waits for what it says. */
+static void say(terminal *t, const char *line, const char *answer)
+{
+    terminal_expect(t, ">>> ");
+    terminal_type(t, line);
+    terminal_type(t, "\r");
+    terminal_expect(t, answer);
+}
+
+static void save_and_quit(terminal *t, const char *path)
+{
+    char line[700];
+    snprintf(line, sizeof line, "/save %s", path);
+    say(t, line, "saved");
+    terminal_expect(t, ">>> ");
+    terminal_type(t, "/bye\r");
+    CHECK_EQ(terminal_close(t), 0);
+}
+
+TEST(run_files_that_are_no_text_are_refused)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    static const struct {
+        const char *bytes;
+        size_t n;
+        const char *says;
+    } bad[] = {{"GIF89a\0\1", 8, "byte 7 is 0x00"},
+               {"ok\n\xff\xd8", 5, "byte 4 is 0xff"},
+               {"\xff\xfeh\0", 4, "UTF-16"},
+               {"\xed\xa0\x80", 3, "byte 1 is 0xed"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        expect_run(1, NULL, bad[i].says, "",
+                   ARGS("run", "-m", m, "-f", put_file("bad", bad[i].bytes, bad[i].n), "hi"));
+    expect_run(1, NULL, "a directory", "", ARGS("run", "-m", m, "-f", "/tmp", "hi"));
+    expect_run(1, NULL, "not a regular file", "", ARGS("run", "-m", m, "-f", "/dev/zero", "hi"));
+    expect_run(1, NULL, "/nowhere", "", ARGS("run", "-m", m, "-f", "/nowhere", "hi"));
+    const char *fifo = test_temp("fifo"), *large = test_temp("large");
+    CHECK(!mkfifo(fifo, 0600));
+    expect_run(1, NULL, "not a regular file", "", ARGS("run", "-m", m, "-f", fifo, "hi"));
+    put_file("large", "x", 1);
+    CHECK(!truncate(large, (16 << 20) + 1));
+    expect_run(1, NULL, "more than 16777216 bytes", "", ARGS("run", "-m", m, "-f", large, "hi"));
+}
+
+/* A pattern of the shell gives words after the first; they are files too, the prompt is not. */
+TEST(run_files_stand_in_front_of_the_words)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    const char *a = put_file("a b.txt", "\xef\xbb\xbfone\n", 7),
+               *b = put_file("b.txt", "```two````", 10);
+    const char *saved = test_temp("saved.json");
+    char want[3000], line[1200];
+    terminal t;
+    converse(&t, NULL, ARGS("run", "-m", m, "-i", "-n", "2", "--ignore-eog", "-f", a, b, "and?"));
+    snprintf(line, sizeof line, "/file '%s' %s", a, b);
+    say(&t, line, "2 with ");
+    say(&t, "/file none", "none; /file");
+    snprintf(line, sizeof line, "/file %s", a);
+    say(&t, line, "1 with ");
+    say(&t, "/file /nowhere.txt", "/nowhere.txt: cannot open");
+    say(&t, "/file $(id)", "need quotes");
+    say(&t, "/show files", "1 with ");
+    say(&t, "then?", "answer 2 tokens");
+    say(&t, "/file", "none; /file");
+    save_and_quit(&t, saved);
+    char *text = get_file(saved);
+    snprintf(want, sizeof want,
+             "\"%s:\\n```\\none\\n```\\n\\n%s:\\n`````\\n```two````\\n`````\\n\\nand?\"", a, b);
+    CHECK_MSG(strstr(text, want), "%s\nlacks %s", text, want);
+    snprintf(want, sizeof want, "\"%s:\\n```\\none\\n```\\n\\nthen?\"", a);
+    CHECK_MSG(strstr(text, want), "%s\nlacks %s", text, want);
+    mem_free(text);
+}
+
+TEST(run_reads_a_piped_stdin_and_goes_on_at_the_terminal)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    const char *saved = test_temp("saved.json");
+    terminal t;
+    converse(&t, "from the pipe\n",
+             ARGS("run", "-m", m, "-i", "-n", "2", "--ignore-eog", "and words"));
+    terminal_expect(&t, "answer 2 tokens");
+    say(&t, "typed", "answer 2 tokens");
+    save_and_quit(&t, saved);
+    char *text = get_file(saved);
+    CHECK_MSG(strstr(text, "\"from the pipe\\n\\nand words\"") && strstr(text, "\"typed\""), "%s",
+              text);
+    mem_free(text);
+    expect_run(2, NULL, "needs a terminal", "text", ARGS("run", "-m", m, "-i"));
+}
+
+TEST(run_settings_are_shown_changed_and_taken_back)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    const char *tools = test_path("tools/demo_tools.json"), *saved = test_temp("saved.json");
+    char line[700];
+    terminal t;
+    converse(&t, NULL, ARGS("run", "-m", m, "--greedy", "-s", "Be kind.", "-c", "2048"));
+    say(&t, "/system", "Be kind.");
+    say(&t, "/show", "Be kind.");
+    terminal_expect(&t, "tools      none");
+    terminal_expect(&t, "temp 0,");
+    snprintf(line, sizeof line, "/tools %s", tools);
+    say(&t, line, "get_weather");
+    say(&t, "/tools", "get_weather");
+    say(&t, "/tools none", "tools      none");
+    say(&t, "/set parameter temperature 0.25", "temperature is 0.25");
+    say(&t, "/show settings", "temp 0.25,");
+    say(&t, "/set num_predict 3", "num_predict is 3");
+    say(&t, "/set top_k 7", "top_k is 7");
+    say(&t, "/set", "top-k 7,");
+    terminal_expect(&t, "limit 3 tokens");
+    say(&t, "/set tmep 3", "did you mean 'temp'?");
+    say(&t, "/set temp hot", "expected a number from 0 to 100");
+    say(&t, "/set temp", "temp needs a value");
+    say(&t, "/set num_ctx 3", "there is no setting 'num_ctx'");
+    say(&t, "/set ctx 3", "carat run --ctx");
+    say(&t, "/set stop STOP", "stop is STOP");
+    say(&t, "/set nothink", "thinking is off");
+    say(&t, "/set format json", "JSON objects");
+    say(&t, "/show settings", "form JSON");
+    terminal_expect(&t, "stop       STOP");
+    say(&t, "/set noformat", "any form");
+    say(&t, "/set wordwrap", "on");
+    say(&t, "/set quiet", "off");
+    say(&t, "/show nothing", "expected system");
+    say(&t, "/quti", "did you mean /quit?");
+    say(&t, "/?", "/bye");
+    say(&t, "/system none", "is removed");
+    say(&t, "/system", "none; /system TEXT");
+    save_and_quit(&t, saved);
+}
+
+TEST(run_prints_one_object)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    spawned r;
+    err e = {0};
+    json_t *v;
+    spawn_carat(&r, NULL,
+                ARGS("run", "-m", m, "--format", "json", "-n", "5", "--ignore-eog", "hi"));
+    CHECK_MSG(r.code == 0, "%s", str_text(&r.err));
+    CHECK_OK(json_parse(&v, str_text(&r.out), r.out.n, "stdout", &e), e);
+    CHECK(strchr(r.out.at, '\n') == r.out.at + r.out.n - 1);
+    json_t *usage = json_object_get(v, "usage"), *times = json_object_get(v, "timings");
+    CHECK(json_is_string(json_object_get(v, "answer")) &&
+          json_is_string(json_object_get(v, "thinking")));
+    CHECK(json_is_array(json_object_get(v, "calls")));
+    CHECK_STR(json_string_value(json_object_get(v, "finish")), "length");
+    CHECK_EQ(json_integer_value(json_object_get(usage, "answer_tokens")), 5);
+    CHECK(json_integer_value(json_object_get(usage, "prompt_tokens")) > 0);
+    CHECK(json_real_value(json_object_get(times, "prompt_ms")) > 0);
+    json_decref(v);
+    spawned_free(&r);
+    expect_run(2, NULL, "expected text or json", "", ARGS("run", "--format", "yaml", "hi"));
+    expect_run(2, NULL, "exclude each other", "",
+               ARGS("run", "--format=json", "--json-events", "hi"));
+    expect_run(0, "\n", NULL, "",
+               ARGS("run", "-m", m, "--format", "text", "-n", "2", "--ignore-eog", "hi"));
+    expect_run(1, "", "carat: ", "", ARGS("run", "-m", "/nowhere", "--format", "json", "hi"));
+}
+
+static int run_in_state(const char *out, const char *const *args)
+{
+    char state[512];
+    spawned r;
+    snprintf(state, sizeof state, "XDG_STATE_HOME=%s", test_temp("state"));
+    spawn_carat(&r, &(spawn_options){.env = state}, args);
+    /* An answer of the toy model may hold U+0000. */
+    CHECK_MSG(!out || (r.out.n && memmem(r.out.at, r.out.n, out, strlen(out))) ||
+                  strstr(str_text(&r.err), out),
+              "\"%s\" and \"%s\", expected \"%s\"", str_text(&r.out), str_text(&r.err), out);
+    int code = r.code;
+    spawned_free(&r);
+    return code;
+}
+
+TEST(run_keeps_conversations_and_resumes_them)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    terminal t;
+    converse(&t, NULL, ARGS("run", "-m", m, "-n", "8", "--ignore-eog"));
+    say(&t, "first words", "answer 8 tokens");
+    say(&t, "/clear", "is empty");
+    say(&t, "second talk", "answer 8 tokens");
+    say(&t, "/name a title", ">>> ");
+    terminal_type(&t, "/bye\r");
+    CHECK_EQ(terminal_close(&t), 0);
+    CHECK_EQ(run_in_state("second talk", ARGS("history", "show", "title")), 0);
+    CHECK_EQ(run_in_state("first words", ARGS("history")), 0);
+    CHECK_EQ(run_in_state("first words", ARGS("history", "search", "FIRST")), 0);
+    CHECK_EQ(run_in_state("no conversation has", ARGS("history", "search", "third")), 1);
+    CHECK_EQ(run_in_state("\"number\": 2", ARGS("history", "--json")), 0);
+    /* The model is that of the conversation. */
+    converse(&t, NULL, ARGS("run", "-n", "8", "--ignore-eog", "--resume"));
+    terminal_expect(&t, "2 messages: a title");
+    say(&t, "third words", "answer 8 tokens");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "/bye\r");
+    CHECK_EQ(terminal_close(&t), 0);
+    CHECK_EQ(run_in_state("third words", ARGS("history", "2")), 0);
+    CHECK_EQ(run_in_state("conversation 1",
+                          ARGS("run", "-n", "8", "--ignore-eog", "--resume", "1", "more")),
+             0);
+    CHECK_EQ(run_in_state("user: more", ARGS("history", "show", "last")), 0);
+    CHECK_EQ(run_in_state("removed 1", ARGS("history", "rm", "1")), 0);
+    CHECK_EQ(run_in_state("there is no conversation 1", ARGS("history", "rm", "1")), 2);
+    CHECK_EQ(run_in_state("there is no conversation 1", ARGS("run", "--resume=1", "hi")), 1);
+    CHECK_EQ(run_in_state("expected list", ARGS("history", "frob")), 2);
+    CHECK_EQ(run_in_state("expected list", ARGS("history", "rm")), 2);
+    CHECK_EQ(run_in_state(NULL, ARGS("history", "rm", "--all")), 0);
+    CHECK_EQ(run_in_state("no conversation is kept", ARGS("history")), 0);
+}
+
+TEST(run_keeps_nothing_where_it_is_told_so)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    terminal t;
+    converse(&t, NULL, ARGS("run", "-m", m, "-n", "8", "--ignore-eog", "--no-history"));
+    say(&t, "secret", "answer 8 tokens");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "/bye\r");
+    CHECK_EQ(terminal_close(&t), 0);
+    CHECK(!setenv("CARAT_NO_HISTORY", "1", 1));
+    converse(&t, NULL, ARGS("run", "-m", m, "-n", "8", "--ignore-eog"));
+    say(&t, "secret", "answer 8 tokens");
+    say(&t, "/set history", "not kept");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "/bye\r");
+    CHECK_EQ(terminal_close(&t), 0);
+    CHECK(!unsetenv("CARAT_NO_HISTORY"));
+    converse(&t, NULL, ARGS("run", "-m", m, "-n", "8", "--ignore-eog"));
+    say(&t, "/set nohistory", "not kept");
+    say(&t, "secret", "answer 8 tokens");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "/bye\r");
+    CHECK_EQ(terminal_close(&t), 0);
+    CHECK_EQ(run_in_state("no conversation is kept", ARGS("history")), 0);
+    char path[600];
+    snprintf(path, sizeof path, "%s/carat/history", test_temp("state"));
+    CHECK(access(path, F_OK)); /* the typed lines */
+}
+
+TEST(run_completes_with_tab)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    char line[700];
+    const char *path = put_file("only one.txt", "x\n", 2);
+    terminal t;
+    converse(&t, NULL, ARGS("run", "-m", m));
+    say(&t, "/sta\t", "sampling");
+    say(&t, "/think o\t", "off");
+    terminal_type(&t, "\x03");
+    snprintf(line, sizeof line, "/file %.*s\t", (int)(strrchr(path, '/') - path) + 2, path);
+    say(&t, line, "1 with ");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "/bye\r");
+    CHECK_EQ(terminal_close(&t), 0);
+}
