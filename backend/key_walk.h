@@ -3,6 +3,8 @@
  *     key      0   1   2   3   4   5   6   7   8   9       n_slots 8, 10 keys
  *     place    .   .   2   3   4   5   6   7   0   1       keys 0 and 1 are overwritten
  *
+ *     pages    key 130 is in place page[2].place + 2 (KV_PAGE is 64)
+ *
  *     tree     first  +1  +2  +3  +4        row 4 follows row 1, row 1 follows row 0: bits 0 1 4
  *     place      8     9  10  11  12        row 4's keys: .. 7 committed, then 8 in place 8,
  *                                           9 in place 9, 10 in place 12
@@ -13,9 +15,8 @@
  * chain's.
  *
  * Whatever reads or writes a store on the host asks key_walk; kernels ask the key_walk of
- * cuda/key_walk.cuh, which follows the same rule. The rule stands nowhere else, so stores may
- * come to lie in pages without a change in any kernel: `base` is where a table of pages would be,
- * and neighbouring keys lie side by side for at least one key and at most to the end of a page.
+ * cuda/key_walk.cuh, which follows the same rule. The rule stands nowhere else. Neighbouring keys lie
+ * side by side to the end of a page, or of a ring.
  */
 #ifndef BACKEND_KEY_WALK_H
 #define BACKEND_KEY_WALK_H
@@ -30,7 +31,10 @@ typedef struct key_span {
 
 static inline key_span key_walk(const kv_view *kv, const kv_base *base, int64_t t)
 {
-    (void)base;
+    if (base->page) {
+        int64_t in_page = t % KV_PAGE;
+        return (key_span){(size_t)(base->page[t / KV_PAGE].place + in_page), KV_PAGE - in_page};
+    }
     int64_t place = t % kv->n_slots;
     return (key_span){(size_t)place, kv->n_slots - place};
 }
@@ -84,7 +88,7 @@ static inline key_span row_key_walk(const kv_view *kv, const kv_base *base, cons
 /* Is key t's place t, for every key? Kernels that add a number to an address rely on it. */
 static inline bool store_in_line(const kv_view *kv)
 {
-    return kv->kind == STORE_LINEAR;
+    return kv->kind == STORE_LINEAR; /* and without a table of pages */
 }
 
 /* The row at a place of KV head h, in a stream (base.k or base.v) of rows of row_bytes. */

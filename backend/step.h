@@ -49,11 +49,20 @@ typedef struct rowset {
     row_keys keys[STORE_KINDS];
 } rowset;
 
-/* Where one sequence keeps one layer's keys and values. page: reserved for pooled pages (slot /
- * page size -> page); NULL: slots are contiguous. */
+/* Keys of linear stores lie in pages of KV_PAGE, which timelines may share. All linear stores of a
+ * sequence on one device have the same table. Its entries are in the order of their keys; pages
+ * that are not resident have no entry, so a position may be larger than a key's number. */
+enum { KV_PAGE = 64 };
+typedef struct kv_page {
+    int32_t place; /* of the page's first key in every head; a multiple of KV_PAGE */
+    int32_t pos;   /* the position of that key; a multiple of KV_PAGE */
+} kv_page;
+
+/* Where one sequence keeps one layer's keys and values. */
 typedef struct kv_base {
     void *k, *v; /* v NULL: one stream, see kv_view */
-    const int32_t *page;
+    const kv_page *page; /* key t is in page[t / KV_PAGE]. Memory of the store's device. NULL: a
+                            ring, or a store where every key's place is its number */
 } kv_base;
 
 /* A recurrent layer: a gated delta rule over n_v value heads, and the convolution before it. Its
@@ -149,7 +158,8 @@ typedef struct kv_view {
     num_type k_type, v_type;
     int32_t n_head_kv, head_dim;
     int32_t window; /* a query at pos p sees keys with p - pos < window; 0: all */
-    int32_t n_slots;
+    int32_t n_slots; /* places of a head; of pages: those of all sequences */
+    int32_t n_keys;  /* the most keys of one sequence */
     size_t k_row_bytes, v_row_bytes;
     bool k_rot, v_rot;
     bool wide;   /* queries or keys may be beyond f16 (65504), whatever holds them */

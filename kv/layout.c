@@ -122,6 +122,7 @@ static status view_init(const kv_want_layout *w, int32_t i, int32_t rows_max, kv
                    .head_dim = s->head_dim,
                    .window = s->window,
                    .n_slots = slots_needed(s->window, w->n_ctx, rows_max),
+                   .n_keys = slots_needed(s->window, w->n_ctx, rows_max),
                    .k_rot = kf.rot,
                    .v_rot = vf.rot,
                    .wide = s->wide,
