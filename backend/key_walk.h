@@ -15,8 +15,8 @@
  * chain's.
  *
  * Whatever reads or writes a store on the host asks key_walk; kernels ask the key_walk of
- * cuda/key_walk.cuh, which follows the same rule. The rule stands nowhere else. Neighbouring keys lie
- * side by side to the end of a page, or of a ring.
+ * cuda/key_walk.cuh, which follows the same rule. The rule stands nowhere else. Neighbouring keys
+ * lie side by side to the end of a page, or of a ring.
  */
 #ifndef BACKEND_KEY_WALK_H
 #define BACKEND_KEY_WALK_H

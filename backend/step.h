@@ -60,7 +60,7 @@ typedef struct kv_page {
 
 /* Where one sequence keeps one layer's keys and values. */
 typedef struct kv_base {
-    void *k, *v; /* v NULL: one stream, see kv_view */
+    void *k, *v;         /* v NULL: one stream, see kv_view */
     const kv_page *page; /* key t is in page[t / KV_PAGE]. Memory of the store's device. NULL: a
                             ring, or a store where every key's place is its number */
 } kv_base;
@@ -157,7 +157,7 @@ typedef struct kv_view {
     kv_inside inside;
     num_type k_type, v_type;
     int32_t n_head_kv, head_dim;
-    int32_t window; /* a query at pos p sees keys with p - pos < window; 0: all */
+    int32_t window;  /* a query at pos p sees keys with p - pos < window; 0: all */
     int32_t n_slots; /* places of a head; of pages: those of all sequences */
     int32_t n_keys;  /* the most keys of one sequence */
     size_t k_row_bytes, v_row_bytes;
