@@ -2,6 +2,7 @@
 #include "apps/talks.h"
 
 #include "apps/state_dir.h"
+#include "base/clock.h"
 #include "base/json.h"
 #include "base/map.h"
 #include "base/mem.h"
@@ -17,7 +18,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 4096, LOCK_TRIES = 200, LOCK_WAIT_US = 10000 };
+enum { PATH_BYTES = 4096, LOCK_LOOK_US = 5000 };
+
+int talks_wait_ms = 10000;
 
 bool talks_off(void)
 {
@@ -194,15 +197,16 @@ static status lock_talks(int *fd, err *e)
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (*fd < 0)
         return err_errno(e, "open", path);
-    for (int i = 0; flock(*fd, LOCK_EX | LOCK_NB); i++) {
+    double until = clock_ms() + talks_wait_ms;
+    while (flock(*fd, LOCK_EX | LOCK_NB)) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             return OK;
-        if (i == LOCK_TRIES) {
+        if (clock_ms() > until) {
             close(*fd);
             *fd = -1;
             return err_set(e, E_IO, "%s: another program holds the lock", path);
         }
-        usleep(LOCK_WAIT_US);
+        usleep(LOCK_LOOK_US);
     }
     return OK;
 }

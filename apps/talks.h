@@ -42,7 +42,8 @@ typedef struct talk_place {
     struct timespec changed;
 } talk_place;
 
-bool talks_off(void); /* the environment says CARAT_NO_HISTORY */
+extern int talks_wait_ms; /* most that a writer waits for others */
+bool talks_off(void);     /* the environment says CARAT_NO_HISTORY */
 /* A directory that does not exist is an empty list. */
 status talks_list(talk_list *l, err *e);
 void talks_free(talk_list *l);

@@ -1,6 +1,7 @@
 /* talks_test.c - kept conversations: numbers, titles, two writers, hostile files, no memory. */
 #include "apps/talks.h"
 #include "base/mem.h"
+#include "tests/spawn.h"
 #include "tests/test.h"
 
 #include <fcntl.h>
@@ -103,6 +104,7 @@ TEST(talks_of_many_programs_at_once)
 {
     enter_state();
     enum { PROGRAMS = 8, EACH = 10 };
+    talks_wait_ms = PATIENCE_MS; /* a lock is given to no one in particular */
     fflush(stdout);
     for (int i = 0; i < PROGRAMS; i++)
         if (!fork()) {

@@ -516,10 +516,8 @@ static void run_and_check(int code, const char *out, const char *says, const cha
     spawn_carat(&s, NULL, args);
     CHECK_MSG(s.code == code, "exit status %d, expected %d; stderr: %s", s.code, code,
               str_text(&s.err));
-    CHECK_MSG(!out || strstr(str_text(&s.out), out), "'%s' should hold '%s'", str_text(&s.out),
-              out);
-    CHECK_MSG(!says || strstr(str_text(&s.err), says), "'%s' should hold '%s'", str_text(&s.err),
-              says);
+    CHECK_MSG(!out || spawned_says(&s.out, out), "'%s' should hold '%s'", str_text(&s.out), out);
+    CHECK_MSG(!says || spawned_says(&s.err, says), "'%s' should hold '%s'", str_text(&s.err), says);
     spawned_free(&s);
 }
 

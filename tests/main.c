@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -166,16 +167,24 @@ static void start(job *j, const test_case *t)
     }
 }
 
-/* Prints the verdict of a finished job; adds to count[passed, failed, skipped]. */
-static void finish(job *j, int wstatus, bool verbose, int count[3])
+static double cpu_seconds(const struct rusage *u)
 {
-    double s = (clock_ms() - j->start_ms) * 1e-3;
+    return (double)(u->ru_utime.tv_sec + u->ru_stime.tv_sec) +
+           1e-6 * (double)(u->ru_utime.tv_usec + u->ru_stime.tv_usec);
+}
+
+/* Prints the verdict of a finished job; adds to count[passed, failed, skipped]. The time on
+ * processors includes that of programs which the test started and waited for. */
+static void finish(job *j, int wstatus, const struct rusage *used, bool verbose, int count[3])
+{
+    double s = (clock_ms() - j->start_ms) * 1e-3, cpu = cpu_seconds(used);
     int code = WIFEXITED(wstatus) ? WEXITSTATUS(wstatus) : -1;
     int kind = code == 0 ? 0 : code == EXIT_SKIP ? 2 : 1;
     static const char *const word[] = {"ok", "FAIL", "skip"};
     count[kind]++;
-    if (kind || verbose || s > 5)
-        printf("%-4s %s (%s, %.1f s)\n", word[kind], j->t->name, j->t->file, s);
+    if (kind || verbose || cpu > 5)
+        printf("%-4s %s (%s, %.1f s, on processors %.1f s)\n", word[kind], j->t->name, j->t->file,
+               s, cpu);
     if (WIFSIGNALED(wstatus))
         printf("  ended by signal %d (%s)\n", WTERMSIG(wstatus), strsignal(WTERMSIG(wstatus)));
     if (kind || verbose) {
@@ -226,10 +235,11 @@ int main(int argc, char **argv)
             continue;
         }
         int wstatus;
-        pid_t pid = wait(&wstatus);
+        struct rusage used;
+        pid_t pid = wait4(-1, &wstatus, 0, &used);
         for (int i = 0; i < running; i++)
             if (jobs[i].pid == pid) {
-                finish(&jobs[i], wstatus, verbose, count);
+                finish(&jobs[i], wstatus, &used, verbose, count);
                 jobs[i] = jobs[--running];
                 break;
             }

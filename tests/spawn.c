@@ -138,6 +138,11 @@ void spawn_carat(spawned *r, const spawn_options *o, const char *const *args)
     r->code = wait_code(pid);
 }
 
+bool spawned_says(const str *said, const char *text)
+{
+    return !*text || (said->n && memmem(said->at, said->n, text, strlen(text)));
+}
+
 void spawned_free(spawned *r)
 {
     str_free(&r->out);

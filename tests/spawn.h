@@ -36,6 +36,8 @@ typedef struct spawned {
 
 /* args: the words after `carat`, ending with NULL. */
 void spawn_carat(spawned *r, const spawn_options *o, const char *const *args);
+/* An answer of a toy model may hold U+0000, at which strstr() ends. */
+bool spawned_says(const str *said, const char *text);
 void spawned_free(spawned *r);
 
 /* An interactive program on a terminal of its own (stdin, stdout and stderr). */
