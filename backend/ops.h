@@ -201,6 +201,27 @@ typedef struct row_store {
     int32_t n_heads, n_slots;
 } row_store;
 
+/* Summaries of pages of keys, by which a page is judged without reading it. A row is a page of
+ * KV_PAGE keys of one KV head, bf16 in memory of the store's device: the mean of the keys and, with
+ * bounds, the smallest and the largest value of every dim, rounded outwards. So a query's product
+ * with no key of the page is above sum_i max(q_i lo_i, q_i hi_i). The mean of a block of two pages
+ * is the mean of their means. A NaN in a key stays one.
+ *
+ * The summaries are in the domain in which attention meets the keys: of a rotated format Rot k, so
+ * queries are rotated once (num_rotate); of one stream the keys that are made of the values. */
+enum { PAGE_SUM_MEAN = 1, PAGE_SUM_BOUNDS = 3, PAGE_SUM_DIM_MAX = 1024 };
+typedef struct page_sums {
+    uint16_t *at;   /* [n_head_kv][n_rows][parts][head_dim] */
+    int32_t n_rows; /* by page: the page at position pos has row pos / KV_PAGE */
+    int32_t parts;  /* PAGE_SUM_MEAN; PAGE_SUM_BOUNDS: mean, smallest, largest */
+} page_sums;
+static inline uint16_t *page_sum_row(const page_sums *s, const kv_view *v, int32_t head,
+                                     int32_t row)
+{
+    return s->at + ((size_t)head * (size_t)s->n_rows + (size_t)row) * (size_t)s->parts *
+                       (size_t)v->head_dim;
+}
+
 struct device {
     const device_ops *op;
     device_kind kind;
@@ -240,6 +261,12 @@ struct device {
      * the passes, not waited for. NULL: the device has no recurrent ops. */
     void (*settle)(device *d, const recur_view *v, const recur_base *base, int32_t n,
                    const recur_seq *s);
+    /* Summarises pages of one sequence's store: keys KV_PAGE first to KV_PAGE (first + n) - 1,
+     * which are all written, by KV_PAGE at a time, into rows row .. row + n - 1 of `to`. The view
+     * has heads of at most PAGE_SUM_DIM_MAX. Ordered with the passes, not waited for. NULL: the
+     * device cannot. */
+    void (*sum_pages)(device *d, const kv_view *v, const kv_base *base, const page_sums *to,
+                      int32_t first, int32_t row, int32_t n);
     void *(*host_alloc)(device *d, size_t n_bytes);
     void (*host_free)(device *d, void *p, size_t n_bytes);
     /* Gives w a place on the device. w->data points at host bytes in the file's layout that stay
@@ -267,8 +294,8 @@ struct device {
     /* Ends such a pass: launches the ops that wait for a next one. NULL: no op waits. */
     void (*end)(device *d, pass *p);
     /* True: the pass was one like an earlier one, and has been run from a recording of that, its
-     * result in *y. False: run it, end it, then call recorded. What `model` and `kv` point to is only
-     * compared. Both NULL: passes are always run. */
+     * result in *y. False: run it, end it, then call recorded. What `model` and `kv` point to is
+     * only compared. Both NULL: passes are always run. */
     bool (*replay)(device *d, pass *p, const void *model, const void *kv, mat *y);
     void (*recorded)(device *d, pass *p, mat y);
     void (*close)(device *d);

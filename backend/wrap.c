@@ -695,6 +695,12 @@ static void w_settle(device *d, const recur_view *v, const recur_base *base, int
     wrapper *w = d->self;
     w->inner->settle(w->inner, v, base, n, s);
 }
+static void w_sum_pages(device *d, const kv_view *v, const kv_base *base, const page_sums *to,
+                        int32_t first, int32_t row, int32_t n)
+{
+    wrapper *w = d->self;
+    w->inner->sum_pages(w->inner, v, base, to, first, row, n);
+}
 static void *w_host_alloc(device *d, size_t n)
 {
     wrapper *w = d->self;
@@ -864,6 +870,7 @@ static void add_optional(device *d, const device *inner)
     d->moved = inner->moved ? w_moved : NULL;
     d->keep_rows = inner->keep_rows ? w_keep_rows : NULL;
     d->settle = inner->settle ? w_settle : NULL;
+    d->sum_pages = inner->sum_pages ? w_sum_pages : NULL;
     d->host_alloc = inner->host_alloc ? w_host_alloc : NULL;
     d->host_free = inner->host_free ? w_host_free : NULL;
     d->sift = inner->sift ? w_sift : NULL;

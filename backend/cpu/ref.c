@@ -6,7 +6,8 @@
  * computed by one loop in one order. Temporaries are released right after they are taken, because
  * no op takes scratch while another uses its own.
  *
- * The ops of recurrent layers are in recur_ref.c. The fused ops (glu, add_rms_norm) are absent: their expansions in backend/ops.c define them.
+ * The ops of recurrent layers are in recur_ref.c. The fused ops (glu, add_rms_norm) are absent:
+ * their expansions in backend/ops.c define them.
  */
 #include "backend/cpu/cpu_int.h"
 #include "backend/cpu/table_ops_int.h"
@@ -535,6 +536,72 @@ static void ref_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
         fill_back(back);
     ref_attention a = {p, o, q, kv, scale, sum, row, stored, back};
     pool_run(c->pool, q.rows * q.heads, attend_head, &a);
+}
+
+/* ---- Summaries of pages ------------------------------------------------------------------- */
+
+/* Truncation goes towards zero; one step more goes away from it. */
+static uint16_t bf16_towards(float x, bool away)
+{
+    uint32_t u = num_f32_bits(x);
+    return isnan(x) ? num_f32_to_bf16(x) : (uint16_t)((u >> 16) + (away && (u & 0xffff)));
+}
+
+uint16_t cpu_bf16_down(float x)
+{
+    return bf16_towards(x, x < 0);
+}
+
+uint16_t cpu_bf16_up(float x)
+{
+    return bf16_towards(x, x > 0);
+}
+
+/* A key as attention meets it; the page's first key has position `pos`. */
+static void stored_key(const kv_view *v, const kv_base *base, double (*back)[NUM_ROT_GROUP],
+                       int32_t head, int64_t t, double *key)
+{
+    float stored[PAGE_SUM_DIM_MAX];
+    size_t place = key_walk(v, base, t).place;
+    num_format_of(v->k_type)->decode(key_row(v, base->k, v->k_row_bytes, head, place), stored,
+                                     v->head_dim);
+    for (int32_t i = 0; i < v->head_dim; i++)
+        key[i] = stored[i];
+    if (!v->single)
+        return;
+    if (v->k_rot)
+        unrotate(back, key, v->head_dim);
+    make_key(v, base->page ? base->page[t / KV_PAGE].pos + t % KV_PAGE : t, key);
+}
+
+void cpu_ref_sum_pages(device *d, const kv_view *v, const kv_base *base, const page_sums *to,
+                       int32_t first, int32_t row, int32_t n)
+{
+    (void)d;
+    double back[NUM_ROT_GROUP][NUM_ROT_GROUP], key[PAGE_SUM_DIM_MAX];
+    double sum[PAGE_SUM_DIM_MAX], lo[PAGE_SUM_DIM_MAX], hi[PAGE_SUM_DIM_MAX];
+    size_t dim = (size_t)v->head_dim;
+    fill_back(back);
+    for (int32_t h = 0; h < v->n_head_kv; h++)
+        for (int32_t i = 0; i < n; i++) {
+            uint16_t *at = page_sum_row(to, v, h, row + i);
+            for (int32_t k = 0; k < KV_PAGE; k++) {
+                stored_key(v, base, back, h, (int64_t)(first + i) * KV_PAGE + k, key);
+                for (size_t j = 0; j < dim; j++) {
+                    bool bad = isnan(key[j]);
+                    sum[j] = k ? sum[j] + key[j] : key[j];
+                    lo[j] = !k || bad || key[j] < lo[j] ? key[j] : lo[j];
+                    hi[j] = !k || bad || key[j] > hi[j] ? key[j] : hi[j];
+                }
+            }
+            for (size_t j = 0; j < dim; j++) {
+                at[j] = num_f32_to_bf16((float)(sum[j] / KV_PAGE));
+                if (to->parts == PAGE_SUM_BOUNDS) {
+                    at[dim + j] = cpu_bf16_down((float)lo[j]);
+                    at[2 * dim + j] = cpu_bf16_up((float)hi[j]);
+                }
+            }
+        }
 }
 
 const device_ops cpu_ref_ops = {

@@ -41,5 +41,13 @@ void cpu_settle(device *d, const recur_view *v, const recur_base *base, int32_t 
                 const recur_seq *s);
 /* attend.c */
 void cpu_attend(pass *p, mat o, mat q, const kv_view *kv, float scale);
+/* ref.c: the definition; pages.c */
+void cpu_ref_sum_pages(device *d, const kv_view *v, const kv_base *base, const page_sums *to,
+                       int32_t first, int32_t row, int32_t n);
+void cpu_sum_pages(device *d, const kv_view *v, const kv_base *base, const page_sums *to,
+                   int32_t first, int32_t row, int32_t n);
+/* bf16 that is not above x, or not below it. */
+uint16_t cpu_bf16_down(float x);
+uint16_t cpu_bf16_up(float x);
 
 #endif

@@ -1,0 +1,212 @@
+/* pages_test.c - summaries of pages on every instruction set against the reference, and the
+ * reference against the keys as they were given: every format, rotated, one stream, shuffled pages.
+ */
+#include "backend/cpu/cpu_test_int.h"
+#include "backend/cpu/table_ops_int.h"
+#include "backend/key_walk.h"
+
+enum { HEADS = 2, PAGES = 5, SLOTS = 8 * KV_PAGE, DIM_MOST = 512 };
+
+typedef struct fixture {
+    kv_view v;
+    kv_base base;
+    kv_page page[PAGES];
+    rope turn;
+    weight norm;
+    float inv[DIM_MOST / 2], w[DIM_MOST];
+    float *key; /* [PAGES * KV_PAGE][HEADS][dim]: as attention meets them, before rounding */
+    size_t n_bytes;
+} fixture;
+
+static void open_view(fixture *f, num_type t, bool rot, bool single, int32_t dim, uint64_t *rng)
+{
+    uint64_t row;
+    *f = (fixture){0};
+    CHECK(num_row_bytes(t, (uint64_t)dim, &row));
+    test_fill(f->w, (size_t)dim, 0.2f, rng);
+    for (int32_t i = 0; i < dim; i++)
+        f->w[i] += 1;
+    for (int32_t i = 0; i < dim / 8; i++)
+        f->inv[i] = (float)pow(1e4, -2.0 * i / dim);
+    f->turn = (rope){.n_pairs = dim / 2, .inv_freq = f->inv, .n_turning = dim / 8};
+    f->norm = (weight){.n_in = dim, .n_out = 1, .n_mat = 1, .data = f->w};
+    f->v = (kv_view){.kind = STORE_LINEAR,
+                     .k_type = t,
+                     .v_type = t,
+                     .n_head_kv = HEADS,
+                     .head_dim = dim,
+                     .n_slots = SLOTS,
+                     .n_keys = SLOTS,
+                     .k_row_bytes = row,
+                     .v_row_bytes = single ? 0 : row,
+                     .k_rot = rot,
+                     .single = single,
+                     .k_weight = &f->norm,
+                     .k_rope = &f->turn};
+    f->n_bytes = (size_t)HEADS * SLOTS * row;
+    f->base.k = mem_alloc(f->n_bytes);
+    f->key = mem_alloc((size_t)PAGES * KV_PAGE * HEADS * (size_t)dim * 4);
+    CHECK(f->base.k && f->key);
+    memset(f->base.k, 0xff, f->n_bytes);
+}
+
+/* Draws a key, stores it as the format has it and keeps what attention makes of it. */
+static void store_key(fixture *f, int32_t t, int32_t pos, int32_t head, uint64_t *rng)
+{
+    int32_t dim = f->v.head_dim, half = dim / 2;
+    float x[DIM_MOST], *key = f->key + ((size_t)t * HEADS + (size_t)head) * (size_t)dim;
+    size_t place = key_walk(&f->v, &f->base, t).place;
+    char *row = key_row(&f->v, f->base.k, f->v.k_row_bytes, head, place);
+    test_fill(x, (size_t)dim, 1, rng);
+    if (f->v.k_rot)
+        num_rotate(x, dim);
+    num_format_of(f->v.k_type)->encode(x, row, dim);
+    num_format_of(f->v.k_type)->decode(row, key, dim);
+    if (!f->v.single)
+        return;
+    if (f->v.k_rot)
+        num_unrotate(key, dim);
+    for (int32_t i = 0; i < half; i++) {
+        double a = (double)key[i] * f->w[i], b = (double)key[i + half] * f->w[i + half];
+        double c = cos((double)pos * f->inv[i]), s = sin((double)pos * f->inv[i]);
+        key[i] = (float)(a * c - b * s);
+        key[i + half] = (float)(a * s + b * c);
+    }
+}
+
+/* Pages that begin at every second position of a context, in places out of order. */
+static void fill_pages(fixture *f, bool paged, uint64_t *rng)
+{
+    static const int32_t place[PAGES] = {6, 1, 4, 0, 7};
+    for (int32_t i = 0; i < PAGES; i++)
+        f->page[i] = (kv_page){place[i] * KV_PAGE, 2 * i * KV_PAGE};
+    f->base.page = paged ? f->page : NULL;
+    for (int32_t t = 0; t < PAGES * KV_PAGE; t++)
+        for (int32_t h = 0; h < HEADS; h++)
+            store_key(f, t, paged ? f->page[t / KV_PAGE].pos + t % KV_PAGE : t, h, rng);
+}
+
+static void close_view(fixture *f)
+{
+    mem_free(f->base.k);
+    mem_free(f->key);
+}
+
+static float part_of(const page_sums *s, const fixture *f, int32_t h, int32_t row, int part, int i)
+{
+    return num_bf16_to_f32(page_sum_row(s, &f->v, h, row)[part * f->v.head_dim + i]);
+}
+
+static void check_sums(const fixture *f, const page_sums *s, int32_t first, int32_t row, int32_t n)
+{
+    int32_t dim = f->v.head_dim;
+    for (int32_t p = 0; p < n; p++)
+        for (int32_t h = 0; h < HEADS; h++)
+            for (int32_t i = 0; i < dim; i++) {
+                double sum = 0;
+                float lo = INFINITY, hi = -INFINITY;
+                for (int32_t t = (first + p) * KV_PAGE; t < (first + p + 1) * KV_PAGE; t++) {
+                    float x = f->key[((size_t)t * HEADS + (size_t)h) * (size_t)dim + (size_t)i];
+                    sum += x;
+                    lo = x < lo ? x : lo;
+                    hi = x > hi ? x : hi;
+                }
+                CHECK_NEAR(part_of(s, f, h, row + p, 0, i), sum / KV_PAGE,
+                           1e-5 + fabs(sum / KV_PAGE) / 200);
+                if (s->parts != PAGE_SUM_BOUNDS)
+                    continue;
+                float got_lo = part_of(s, f, h, row + p, 1, i);
+                float got_hi = part_of(s, f, h, row + p, 2, i);
+                CHECK_NEAR(got_lo, lo, 1e-5 + fabsf(lo) / 100);
+                CHECK_NEAR(got_hi, hi, 1e-5 + fabsf(hi) / 100);
+                CHECK_MSG(got_lo <= lo + 1e-5f && got_hi >= hi - 1e-5f, "bounds [%g, %g] of %g, %g",
+                          (double)got_lo, (double)got_hi, (double)lo, (double)hi);
+            }
+}
+
+static void check_view(device *d, const fixture *f, int32_t parts)
+{
+    enum { ROWS = PAGES + 3 };
+    size_t n = (size_t)HEADS * ROWS * (size_t)parts * (size_t)f->v.head_dim;
+    page_sums s = {.at = mem_alloc(n * 2), .n_rows = ROWS, .parts = parts};
+    CHECK(s.at);
+    memset(s.at, 0xff, n * 2);
+    d->sum_pages(d, &f->v, &f->base, &s, 1, 2, PAGES - 1);
+    check_sums(f, &s, 1, 2, PAGES - 1);
+    for (int32_t h = 0; h < HEADS; h++) /* no other row is touched */
+        for (int32_t r = 0; r < ROWS; r++)
+            CHECK(isnan(part_of(&s, f, h, r, 0, 0)) == (r < 2 || r >= PAGES + 1));
+    mem_free(s.at);
+}
+
+static void check_formats(device *d, uint64_t *rng)
+{
+    static const num_type types[] = {NUM_F32,  NUM_F16,  NUM_BF16, NUM_Q8_0,   NUM_Q5_1,
+                                     NUM_Q5_0, NUM_Q4_1, NUM_Q4_0, NUM_IQ4_NL, NUM_TQ3_0};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        for (int mode = 0; mode < 8; mode++) {
+            fixture f;
+            bool rot = mode & 1, single = mode & 2, paged = mode & 4;
+            bool floats = types[i] == NUM_F32 || types[i] == NUM_F16 || types[i] == NUM_BF16;
+            if (rot ? floats : types[i] == NUM_TQ3_0) /* tq3_0 always rotates */
+                continue;
+            open_view(&f, types[i], rot, single, mode & 4 ? 256 : 128, rng);
+            fill_pages(&f, paged, rng);
+            check_view(d, &f, PAGE_SUM_BOUNDS);
+            check_view(d, &f, PAGE_SUM_MEAN);
+            close_view(&f);
+        }
+}
+
+TEST(page_sums_of_every_format)
+{
+    uint64_t rng = test_seed();
+    device *ref = test_device(NULL, (cpu_options){.reference = true});
+    CHECK(ref);
+    check_formats(ref, &rng);
+    device_close(ref);
+    for (int i = 0; i < N_ISA; i++) {
+        device *d = test_device(every_isa[i], (cpu_options){0});
+        if (!d)
+            continue;
+        check_formats(d, &rng);
+        device_close(d);
+    }
+}
+
+TEST(page_sums_keep_a_nan)
+{
+    uint64_t rng = test_seed();
+    for (int ref = 0; ref < 2; ref++) {
+        fixture f;
+        uint16_t room[PAGE_SUM_BOUNDS * HEADS * PAGES * 128];
+        page_sums s = {.at = room, .n_rows = PAGES, .parts = PAGE_SUM_BOUNDS};
+        device *d = test_device(NULL, (cpu_options){.reference = ref});
+        CHECK(d);
+        open_view(&f, NUM_F32, false, false, 128, &rng);
+        fill_pages(&f, false, &rng);
+        float *bad = (float *)(void *)key_row(&f.v, f.base.k, f.v.k_row_bytes, 1, KV_PAGE + 9);
+        bad[5] = NAN;
+        d->sum_pages(d, &f.v, &f.base, &s, 0, 0, PAGES);
+        for (int part = 0; part < PAGE_SUM_BOUNDS; part++) {
+            CHECK(isnan(part_of(&s, &f, 1, 1, part, 5)));
+            CHECK(!isnan(part_of(&s, &f, 1, 1, part, 4)) && !isnan(part_of(&s, &f, 0, 1, part, 5)));
+        }
+        close_view(&f);
+        device_close(d);
+    }
+}
+
+TEST(page_bounds_round_outwards)
+{
+    uint64_t rng = test_seed();
+    for (int i = 0; i < 100000; i++) {
+        float x = num_bits_f32((uint32_t)rng_next(&rng));
+        if (!isfinite(x))
+            continue;
+        float down = num_bf16_to_f32(cpu_bf16_down(x)), up = num_bf16_to_f32(cpu_bf16_up(x));
+        CHECK(down <= x && x <= up);
+        CHECK(fabsf(x) > 3e38f || (double)up - (double)down <= fabs((double)x) / 64 + 1e-38);
+    }
+    CHECK(isnan(num_bf16_to_f32(cpu_bf16_up(NAN))));
+}
