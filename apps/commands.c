@@ -16,6 +16,7 @@ const command *const commands[] = {&command_run,
                                    &command_synth,
                                    &command_logits,
                                    &command_kld,
+                                   &command_importance,
                                    &command_daemon,
                                    &command_completion,
                                    NULL};

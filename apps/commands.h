@@ -9,6 +9,7 @@ extern const command command_completion;
 extern const command command_convert;
 extern const command command_daemon;
 extern const command command_history;
+extern const command command_importance;
 extern const command command_inspect;
 extern const command command_bench;
 extern const command command_kld;

@@ -183,6 +183,24 @@ mat op_attend(pass *p, mat q, const kv_view *kv, float scale)
     return o;
 }
 
+void op_tail(pass *p, mat q, const kv_view *kv, const rope *r, float scale)
+{
+    if (!p->tail || pass_failed(p))
+        return;
+    if (!p->dev->op->tail) {
+        err_set(&p->e, E_UNSUPPORTED, "%s: the importance of tokens is computed on CPUs alone",
+                p->dev->name);
+        return;
+    }
+    if (!pass_shapes(p, "tail",
+                     kv && q.cols == kv->head_dim && q.heads % kv->n_head_kv == 0 &&
+                         q.rows == p->tail->rows && q.rows == p->rows->n && p->st->n_seqs == 1 &&
+                         (!r || 2 * r->n_pairs <= q.cols)))
+        return;
+    p->tail->n_layers++;
+    p->dev->op->tail(p, q, kv, r, scale);
+}
+
 mat op_add(pass *p, mat a, mat b)
 {
     if (pass_shapes(p, "add", same_shape(a, b)))

@@ -125,6 +125,8 @@ typedef struct device_ops {
     void (*kv_store)(pass *p, const kv_view *kv, mat k, mat v);
     /* o[r, h] = sum_t softmax_t(scale * q[r, h] . k[t, h / group]) v[t, h / group] */
     void (*attend)(pass *p, mat o, mat q, const kv_view *kv, float scale);
+    /* See op_tail; p->tail is not NULL. r may be NULL. Optional: scorers alone need it. */
+    void (*tail)(pass *p, mat q, const kv_view *kv, const rope *r, float scale);
     void (*add)(pass *p, mat y, mat a, mat b);               /* y may be a */
     void (*scale)(pass *p, mat x, float c, const weight *w); /* x *= c * w[0]; w may be NULL */
     /* x += rms_norm(y) * w. Optional. */
@@ -314,6 +316,12 @@ mat op_act_mul(pass *p, mat a, mat b, act_kind act);
 mat op_rope(pass *p, mat x, const rope *r); /* in place; returns x */
 void op_kv_store(pass *p, const kv_view *kv, mat k, mat v);
 mat op_attend(pass *p, mat q, const kv_view *kv, float scale);
+/* Where p->tail is set: the shares softmax_t(scale q[r, h] . k[t]) over the keys t that row r sees,
+ * and their maximum over the heads into p->tail->top[r][position of t] if it is larger. q and k are
+ * taken before the rotation, so that distance does not count: q is not rotated yet, stored keys are
+ * turned back by r (NULL: they were never rotated). Of a single stream, k is its values by its
+ * weight. After op_kv_store. */
+void op_tail(pass *p, mat q, const kv_view *kv, const rope *r, float scale);
 mat op_add(pass *p, mat a, mat b);                      /* a += b; returns a */
 mat op_scale(pass *p, mat x, float c, const weight *w); /* in place; returns x */
 void op_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps);

@@ -43,6 +43,14 @@ typedef struct pass_taps {
     pass_tap_point at[PASS_TAPS_MAX];
 } pass_taps;
 
+/* What rows attend to (op_tail). A token's place in `top` is its position. The caller clears it. */
+typedef struct pass_tail {
+    float *top;       /* host memory, [rows][stride]: the largest share of any head of any layer */
+    int64_t stride;   /* more than any position */
+    int32_t rows;     /* of the pass; all of one sequence, and all wanted */
+    int32_t n_layers; /* counts the layers that added to it */
+} pass_tail;
+
 /* Side 0 is the main one. At most: eight GPUs and a CPU. */
 enum { PASS_MAIN = 0, PASS_SIDES_MAX = 9 };
 
@@ -62,6 +70,7 @@ typedef struct pass {
     pass_side side[PASS_SIDES_MAX];
     int32_t il;            /* the current layer, for traces and errors; -1 outside layers */
     const pass_taps *taps; /* NULL: none; set after pass_begin */
+    pass_tail *tail;       /* NULL: nobody asks; set after pass_begin */
     bool hidden;           /* set after pass_begin: the forward pass ends with the normed input of
                               the output head, and leaves the head out */
     uint64_t n_flops, weight_bytes_read, kv_bytes_read; /* tallies of a dry pass */
@@ -71,9 +80,9 @@ typedef struct pass {
 void pass_begin(pass *p, device *dev, const step *st, void *scratch, size_t scratch_bytes);
 /* Adds the next side, 1 and up, with scratch of its own (NULL in a dry pass). */
 void pass_add_side(pass *p, device *dev, void *scratch, size_t scratch_bytes);
-/* Ends a pass that computes, on every side: a device launches the ops that it holds back in order to
- * join them with a next one. Before it returns, nothing may rely on what the pass has stored, not
- * even on keys. Also called after a failure, and then nothing is launched. */
+/* Ends a pass that computes, on every side: a device launches the ops that it holds back in order
+ * to join them with a next one. Before it returns, nothing may rely on what the pass has stored,
+ * not even on keys. Also called after a failure, and then nothing is launched. */
 void pass_end(pass *p);
 /* Moves the pass to that side; copies nothing. */
 void pass_turn(pass *p, int32_t side);

@@ -547,6 +547,14 @@ static void w_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     AROUND("attend", o, NULL, (q = mirror(m_, p, q), kv = mirror_view(m_, p, kv)),
            op->attend(p, o, q, kv, scale));
 }
+/* Neither traced nor compared: its result is no matrix. */
+static void w_tail(pass *p, mat q, const kv_view *kv, const rope *r, float scale)
+{
+    device *self = p->dev;
+    p->dev = self->inner;
+    p->dev->op->tail(p, q, kv, r, scale);
+    p->dev = self;
+}
 static void w_add(pass *p, mat y, mat a, mat b)
 {
     AROUND("add", y, NULL, (a = mirror(m_, p, a), b = mirror(m_, p, b)), op->add(p, y, a, b));
@@ -835,6 +843,7 @@ static const device_ops wrap_ops = {
     .rope = w_rope,
     .kv_store = w_kv_store,
     .attend = w_attend,
+    .tail = w_tail,
     .add = w_add,
     .scale = w_scale,
     .add_rms_norm = w_add_rms_norm,
@@ -859,6 +868,8 @@ static void drop_missing(device_ops *t, const device *inner, const device *ref)
         t->glu = NULL;
     if (!inner->op->add_rms_norm || (ref && !ref->op->add_rms_norm))
         t->add_rms_norm = NULL;
+    if (!inner->op->tail)
+        t->tail = NULL;
     if (!inner->op->conv || !inner->op->delta)
         t->conv = NULL, t->delta = NULL;
 }

@@ -102,7 +102,7 @@ typedef struct timeline {
     int64_t stop[STOPS_MAX]; /* recurrent layers: where passes of the prompt end, for checkpoints */
     int32_t n_stops;
     int64_t saved_at; /* of the last of these checkpoints */
-    rounds *rounds; /* whose drafters these are the states of; NULL: no drafters (round.h) */
+    rounds *rounds;   /* whose drafters these are the states of; NULL: no drafters (round.h) */
     draft_state *draft[DRAFTERS_MAX]; /* NULL: that drafter is not there */
 } timeline;
 
@@ -243,6 +243,7 @@ typedef struct pass_part {
     bool prompt;           /* rows of a prompt; else of an answer: step.prompt */
     bool hidden;           /* of all parts of a pass or of none: read_hidden follows, no logits are
                               computed, and drafters miss the rows */
+    pass_tail *tail;       /* of a hidden part alone in its pass; NULL: none */
     float *logits;         /* [n_wanted][n_vocab]; NULL: read_logits reads rows later */
     int32_t n_best;        /* > 0: a superset of each row's n_best largest logits will do */
     candidate *candidates; /* n_best > 0: [n_wanted][CANDIDATES_MAX] */
@@ -281,8 +282,8 @@ status run_head(carat_model *m, workspace *w, const pass_part *part, int32_t k, 
 status read_head(carat_model *m, workspace *w, mat y, int32_t i, int64_t pos, err *e);
 /* After run_pass, also if nothing is kept: t goes on with n rows of its part. path: NULL for the
  * first n rows of a chain, else the rows' numbers from the committed context downwards, each the
- * parent of the next. The other rows are dropped. Once per pass and timeline. With recurrent layers,
- * fewer than all rows of a final part reset t. */
+ * parent of the next. The other rows are dropped. Once per pass and timeline. With recurrent
+ * layers, fewer than all rows of a final part reset t. */
 void timeline_commit(timeline *t, const pass_part *part, const int32_t *path, int32_t n);
 status not_finite(const carat_model *m, int64_t pos, err *e); /* the sentence for LOGITS_BAD */
 

@@ -146,6 +146,7 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *par
     }
     workspace_begin_pass(w, m, &p);
     p.hidden = part[0].hidden;
+    p.tail = part[0].tail;
     if (p.hidden) /* a drafter has no room for so many rows */
         p.taps = NULL;
     w->y = model_forward(&p, &m->core, l);

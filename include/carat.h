@@ -534,13 +534,13 @@ CARAT_API const char *carat_sampler_name(carat_sampler step);
 CARAT_API void carat_sampling_default(const carat_model *m, carat_sampling *s);
 
 typedef enum carat_event_kind {
-    CARAT_EV_PREFILL,   /* progress: n_done of n_total prompt tokens */
-    CARAT_EV_TOKEN,     /* one sampled token, before its text; also the token that ends the turn,
-                           which has no text */
-    CARAT_EV_REASONING, /* text of a thought */
-    CARAT_EV_CONTENT,   /* text of the answer */
-    CARAT_EV_TOOL_CALL, /* a complete call: name and arguments as JSON */
-    CARAT_EV_END,       /* the reason of the end; the last event. Not sent if the call fails */
+    CARAT_EV_PREFILL,     /* progress: n_done of n_total prompt tokens */
+    CARAT_EV_TOKEN,       /* one sampled token, before its text; also the token that ends the turn,
+                             which has no text */
+    CARAT_EV_REASONING,   /* text of a thought */
+    CARAT_EV_CONTENT,     /* text of the answer */
+    CARAT_EV_TOOL_CALL,   /* a complete call: name and arguments as JSON */
+    CARAT_EV_END,         /* the reason of the end; the last event. Not sent if the call fails */
     CARAT_EV_PROMPT_TOKEN /* with n_prompt_logprobs: the next token of the prompt and how probable
                              it was, from the first token on; before the first TOKEN */
 } carat_event_kind;
@@ -565,7 +565,7 @@ typedef struct carat_event {
     const carat_logprob *top; /* TOKEN, PROMPT_TOKEN: the n_top most probable ones, in descending
                                  order; none of the prompt's first token */
     int32_t n_top;
-    int32_t rank; /* PROMPT_TOKEN: 1 + the number of more probable tokens; 0: the first token */
+    int32_t rank;     /* PROMPT_TOKEN: 1 + the number of more probable tokens; 0: the first token */
     const char *text; /* REASONING, CONTENT; TOOL_CALL: arguments. Valid UTF-8, NUL-terminated */
     size_t n_text;
     const char *name;        /* TOOL_CALL */
@@ -767,6 +767,26 @@ CARAT_API carat_status carat_embed(carat_session *s, const int32_t *ids, int64_t
 /* The pooling that the file's metadata asks for (ARCH.pooling_type); MEAN if it names none of
  * these. *stated, which may be NULL: the file names one. Any thread. */
 CARAT_API carat_pooling carat_model_pooling(const carat_model *m, bool *stated);
+
+/* ---- Importance of tokens ---------------------------------------------------------------- */
+
+/* How much the end of a text attends to each of its tokens, for whoever has to leave some out.
+ * CARAT_IMPORTANCE_TAIL queries, those of the last tokens, are compared with all keys before the
+ * rotation, so distance does not count; a token's value is the largest share of any head of any
+ * layer, averaged over the queries, and then over the CARAT_IMPORTANCE_SMOOTH tokens around it.
+ *
+ * out[n]: a value between 0 and 1 for each token. A prefix that the session has is kept, so a
+ * longer text costs its new tokens alone. The timeline afterwards holds ids. E_ARG: n is not above
+ * CARAT_IMPORTANCE_TAIL; E_UNSUPPORTED: the model's family or device does not tell (Qwen3 on CPUs
+ * does); E_LIMIT: n is beyond the context; E_CANCELLED, E_NUMERIC, E_MEMORY: out is not written. */
+enum { CARAT_IMPORTANCE_TAIL = 8, CARAT_IMPORTANCE_SMOOTH = 13 };
+CARAT_API carat_status carat_importance(carat_session *s, const int32_t *ids, int64_t n, float *out,
+                                        carat_error *e);
+/* The mean value of each `chunk` tokens, the last chunk may be shorter: out[ceil(n / chunk)].
+ * normal: less the mean of all chunks and over their standard deviation (0, where all are equal).
+ * Returns the number of chunks. Any thread. */
+CARAT_API int64_t carat_importance_chunks(const float *value, int64_t n, int32_t chunk, bool normal,
+                                          float *out);
 
 /* ---- Many generations at once ---------------------------------------------------------- */
 

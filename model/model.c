@@ -61,8 +61,9 @@ static status refuse_known(const char *path, gguf_string arch, err *e)
     static const struct {
         const char *name, *why;
     } relatives[] = {
-        {"qwen3next", "Qwen3-Next packs the projections of its recurrent layers in another way than "
-                      "Qwen3.5, and orders their heads in another way"},
+        {"qwen3next",
+         "Qwen3-Next packs the projections of its recurrent layers in another way than "
+         "Qwen3.5, and orders their heads in another way"},
         {"qwen4exp", "for Qwen3.8-Flash-Next, hyper-connections, n-gram embeddings and indexer "
                      "attention are missing"},
     };
@@ -365,10 +366,11 @@ status model_load_weights(model *m, carat_progress_fn progress, void *user, err 
 }
 
 static status run_dry(pass *p, const model *m, device *dev, const kv_layout *kv, const step *st,
-                      const pass_taps *taps, bool hidden, err *e)
+                      const pass_taps *taps, pass_tail *tail, bool hidden, err *e)
 {
     pass_begin(p, dev, st, NULL, 0);
     p->taps = taps;
+    p->tail = tail;
     p->hidden = hidden;
     for (int32_t i = 1; i < m->n_sides; i++)
         pass_add_side(p, m->dev[i], NULL, 0);
@@ -382,7 +384,7 @@ static status plan_pass_of(const model *m, device *dev, const kv_layout *kv, ste
 {
     pass p;
     st.n_kv = kv->n;
-    status failed = run_dry(&p, m, dev, kv, &st, taps, false, e);
+    status failed = run_dry(&p, m, dev, kv, &st, taps, NULL, false, e);
     if (failed)
         return failed;
     c->flops = p.n_flops;
@@ -425,9 +427,23 @@ status model_plan_hidden(const model *m, device *dev, const kv_layout *kv, int32
     pass p;
     step st = plan_step(rows, outs, true);
     st.n_kv = kv->n;
-    status failed = run_dry(&p, m, dev, kv, &st, NULL, true, e);
+    status failed = run_dry(&p, m, dev, kv, &st, NULL, NULL, true, e);
     for (int32_t i = 0; i < m->n_sides && !failed; i++)
         scratch_bytes[i] = p.side[i].peak;
+    return failed;
+}
+
+status model_plan_tail(const model *m, device *dev, const kv_layout *kv, int32_t rows,
+                       size_t scratch_bytes[PASS_SIDES_MAX], int32_t *n_layers, err *e)
+{
+    pass_tail tail = {.rows = rows};
+    pass p;
+    step st = plan_step(rows, rows, true);
+    st.n_kv = kv->n;
+    status failed = run_dry(&p, m, dev, kv, &st, NULL, &tail, true, e);
+    for (int32_t i = 0; i < m->n_sides && !failed; i++)
+        scratch_bytes[i] = p.side[i].peak;
+    *n_layers = tail.n_layers;
     return failed;
 }
 
@@ -437,7 +453,7 @@ status model_plan_head(const model *m, device *dev, const kv_layout *kv, int32_t
     pass p;
     step st = plan_step(rows, outs, true);
     st.n_kv = kv->n;
-    status failed = run_dry(&p, m, dev, kv, &st, NULL, true, e);
+    status failed = run_dry(&p, m, dev, kv, &st, NULL, NULL, true, e);
     mat x = {.rows = slice, .heads = 1, .cols = m->n_embd, .stride = m->n_embd};
     if (failed)
         return failed;

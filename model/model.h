@@ -114,7 +114,12 @@ status model_plan(const model *m, device *dev, const kv_layout *kv, int32_t rows
 status model_plan_hidden(const model *m, device *dev, const kv_layout *kv, int32_t rows,
                          int32_t outs, size_t scratch_bytes[PASS_SIDES_MAX], err *e);
 
-/* The same with the head over `slice` of the wanted rows after it. */
+/* The same for a pass whose `rows` rows are asked what they attend to (pass.tail). *n_layers: how
+ * many layers answer; 0: the family does not. */
+status model_plan_tail(const model *m, device *dev, const kv_layout *kv, int32_t rows,
+                       size_t scratch_bytes[PASS_SIDES_MAX], int32_t *n_layers, err *e);
+
+/* The hidden pass with the head over `slice` of the wanted rows after it. */
 status model_plan_head(const model *m, device *dev, const kv_layout *kv, int32_t rows, int32_t outs,
                        int32_t slice, size_t scratch_bytes[PASS_SIDES_MAX], err *e);
 

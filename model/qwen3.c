@@ -30,8 +30,9 @@ static void qwen3_add_attention(pass *p, const qwen3 *g, const qwen3_layer *L, c
     if (!p->rows->n)
         return;
     mat q = mat_heads(op_matmul(p, h, &L->wq), g->head_dim);
-    q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), L->rope);
-    mat a = op_attend(p, q, kv, 1.0f / sqrtf((float)g->head_dim));
+    q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);
+    op_tail(p, q, kv, L->rope, 1.0f / sqrtf((float)g->head_dim)); /* a scorer may ask */
+    mat a = op_attend(p, op_rope(p, q, L->rope), kv, 1.0f / sqrtf((float)g->head_dim));
     op_add(p, *x, op_matmul(p, mat_flat(a), &L->wo));
 }
 

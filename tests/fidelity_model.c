@@ -18,7 +18,7 @@ typedef struct {
     char name[64];
     uint64_t ne[TENSOR_DIMS_MAX], n;
     int32_t n_dims;
-    uint64_t state; /* of its random stream */
+    uint64_t seed; /* of its random stream */
     double mean, sigma;
     bool unused; /* keys and values of a layer that borrows them */
 } recipe;
@@ -119,7 +119,7 @@ static recipe *read_recipe(const fidelity *f, uint64_t *n)
         CHECK(gguf_next_string(names, &at, &s) && s.n < sizeof r->name);
         memcpy(r[i].name, s.at, s.n);
         CHECK(gguf_item_f64(mean, i, &r[i].mean) && gguf_item_f64(sigma, i, &r[i].sigma));
-        r[i].state = rng_mix(seed + i);
+        r[i].seed = seed + i;
         r[i].n = 1;
         for (int d = 0; d < 4; d++) {
             int64_t v = 0;
@@ -137,18 +137,23 @@ static recipe *read_recipe(const fidelity *f, uint64_t *n)
     return r;
 }
 
+void fidelity_draw(float *w, uint64_t n, uint64_t seed, double mean, double sigma)
+{
+    const double unit = 1.0 / 37837.22772; /* deviation of a sum of four uniform 16-bit integers */
+    uint64_t state = rng_mix(seed);
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t u = rng_next(&state);
+        int64_t s = (int64_t)((u & 0xffff) + (u >> 16 & 0xffff) + (u >> 32 & 0xffff) + (u >> 48));
+        w[i] = (float)(mean + sigma * ((double)(s - 131070) * unit));
+    }
+}
+
 /* The weights of one tensor; mem_free the result. */
 static float *draw_weights(const recipe *r)
 {
-    const double unit = 1.0 / 37837.22772; /* deviation of a sum of four uniform 16-bit integers */
     float *w = mem_calloc(r->n, sizeof *w);
-    uint64_t state = r->state;
     CHECK(w);
-    for (uint64_t i = 0; i < r->n; i++) {
-        uint64_t u = rng_next(&state);
-        int64_t s = (int64_t)((u & 0xffff) + (u >> 16 & 0xffff) + (u >> 32 & 0xffff) + (u >> 48));
-        w[i] = (float)(r->mean + r->sigma * ((double)(s - 131070) * unit));
-    }
+    fidelity_draw(w, r->n, r->seed, r->mean, r->sigma);
     return w;
 }
 

@@ -18,7 +18,7 @@ typedef struct fidelity {
     char arch[32]; /* the model's general.architecture */
     gguf golden;
     int32_t n_tokens, n_vocab, n_layer, n_shared;
-    int32_t window; /* of models without one a small number, for sizes of chunks */
+    int32_t window;  /* of models without one a small number, for sizes of chunks */
     bool has_states; /* recurrent layers: no rewinding but to pending rows and snapshots */
     bool has_rings;
     int32_t *tokens;
@@ -49,6 +49,8 @@ typedef struct fidelity_file {
 
 /* Writes a model file into the test's temporary directory and returns its path. v may be NULL. */
 const char *fidelity_write(const fidelity *f, const fidelity_file *v);
+/* Numbers as all fixtures draw them: array i of a fixture with seed s has seed s + i. */
+void fidelity_draw(float *w, uint64_t n, uint64_t seed, double mean, double sigma);
 /* Hash of all weights in the golden file's order; equal to the key fidelity.fingerprint. */
 uint64_t fidelity_fingerprint(const fidelity *f);
 

@@ -253,6 +253,7 @@ static const device_ops cpu_ops = {
     .rope = cpu_rope,
     .kv_store = cpu_kv_store,
     .attend = cpu_attend,
+    .tail = cpu_tail,
     .add = cpu_add,
     .scale = cpu_scale,
     .add_rms_norm = cpu_add_rms_norm,

@@ -613,6 +613,7 @@ const device_ops cpu_ref_ops = {
     .rope = ref_rope,
     .kv_store = ref_kv_store,
     .attend = ref_attend,
+    .tail = cpu_ref_tail,
     .add = ref_add,
     .scale = ref_scale,
     .route = ref_route,

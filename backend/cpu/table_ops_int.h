@@ -39,6 +39,9 @@ void cpu_conv(pass *p, mat y, mat x, const weight *w, const recur_view *rv);
 void cpu_delta(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const recur_view *rv);
 void cpu_settle(device *d, const recur_view *v, const recur_base *base, int32_t n,
                 const recur_seq *s);
+/* tail.c: the definition, and the same in blocks of keys */
+void cpu_ref_tail(pass *p, mat q, const kv_view *kv, const rope *r, float scale);
+void cpu_tail(pass *p, mat q, const kv_view *kv, const rope *r, float scale);
 /* attend.c */
 void cpu_attend(pass *p, mat o, mat q, const kv_view *kv, float scale);
 /* ref.c: the definition; pages.c */

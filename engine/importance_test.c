@@ -1,0 +1,252 @@
+/* importance_test.c - the importance of tokens against queries and keys of transformers
+ * (tools/importance_fixture.py), in every format of keys and however the text is cut. */
+#include "tests/fidelity_model.h"
+#include "base/mem.h"
+#include "engine/engine_int.h"
+#include "tests/test.h"
+
+enum { N_CTX = 256, N_MAX = 200, CHUNK = 64 };
+
+typedef struct importance_rig {
+    fidelity f;
+    gguf golden;
+    int32_t ids[N_MAX];
+    const char *path;
+} importance_rig;
+
+static void rig_open(importance_rig *r, const char *name)
+{
+    char key[64];
+    err e = {0};
+    *r = (importance_rig){0};
+    fidelity_open(&r->f, name);
+    r->path = fidelity_write(&r->f, NULL);
+    CHECK_OK(gguf_open(&r->golden, test_path("tests/data/fidelity/importance.golden"), true, NULL,
+                       NULL, &e),
+             e);
+    snprintf(key, sizeof key, "%s.tokens", name);
+    const gguf_value *v = gguf_find(&r->golden, key);
+    CHECK(v && v->count == N_MAX);
+    for (int i = 0; i < N_MAX; i++) {
+        int64_t id = 0;
+        CHECK(gguf_item_i64(v, (uint64_t)i, &id));
+        r->ids[i] = (int32_t)id;
+    }
+}
+
+static void rig_close(importance_rig *r)
+{
+    gguf_close(&r->golden);
+    fidelity_close(&r->f);
+}
+
+static carat_model *open_model(const importance_rig *r, carat_model_options o)
+{
+    err e = {0};
+    carat_model *m;
+    o.n_threads = 2;
+    CHECK_OK(carat_model_open(r->path, &o, &m, &e), e);
+    return m;
+}
+
+static carat_session *open_session(carat_model *m, int32_t chunk, const char *kv)
+{
+    err e = {0};
+    carat_session *s;
+    carat_session_options o = {.n_ctx = N_CTX, .chunk = chunk, .kv_k = kv};
+    CHECK_OK(carat_session_open(m, &o, &s, &e), e);
+    return s;
+}
+
+/* The largest distance from the fixture, relative to the value there. */
+static double worst_of(const importance_rig *r, const char *part, const float *got, int64_t n)
+{
+    char name[64];
+    double worst = 0;
+    snprintf(name, sizeof name, "%s.%s", r->f.name, part);
+    const tensor *t = tensor_find(&r->golden.tensors, name);
+    CHECK_MSG(t && (int64_t)t->ne[0] == n, "%s is not in the file", name);
+    for (int64_t i = 0; i < n; i++) {
+        double want = ((const float *)t->bytes)[i], d = fabs(got[i] - want) / want;
+        worst = d <= worst ? worst : d; /* NaN too */
+    }
+    return worst;
+}
+
+static void check_lengths(const importance_rig *r, carat_session *s, double bound, const char *what)
+{
+    static const int32_t lengths[] = {9, 40, N_MAX};
+    err e = {0};
+    for (int i = 0; i < 3; i++) {
+        float v[N_MAX], chunk[8];
+        char part[32];
+        int32_t n = lengths[i];
+        CHECK_OK(carat_importance(s, r->ids, n, v, &e), e);
+        snprintf(part, sizeof part, "%d", n);
+        double worst = worst_of(r, part, v, n);
+        int64_t n_chunks = carat_importance_chunks(v, n, CHUNK, false, chunk);
+        snprintf(part, sizeof part, "%d.chunks", n);
+        double worst_chunk = worst_of(r, part, chunk, n_chunks);
+        printf("  %s, %s, %d tokens: %.1e, chunks %.1e\n", r->f.name, what, n, worst, worst_chunk);
+        CHECK_MSG(worst <= bound && worst_chunk <= bound, "%s, %s, %d tokens: %.2e, chunks %.2e",
+                  r->f.name, what, n, worst, worst_chunk);
+        CHECK_EQ(carat_session_n_past(s), n);
+    }
+}
+
+TEST(importance_equals_transformers)
+{
+    static const char *const names[] = {"qwen3", "qwen3-yarn"};
+    static const int32_t chunks[] = {1, 3, 64, 0};
+    for (int i = 0; i < 2; i++) {
+        importance_rig r;
+        rig_open(&r, names[i]);
+        for (int reference = 0; reference < 2; reference++) {
+            carat_model *m =
+                open_model(&r, (carat_model_options){.reference = reference, .exact_f32 = true});
+            for (int k = reference ? 2 : 0; k < 4; k++) {
+                carat_session *s = open_session(m, chunks[k], "f32");
+                check_lengths(&r, s, 1e-5, reference ? "reference" : "f32");
+                carat_session_close(s);
+            }
+            carat_model_close(m);
+        }
+        rig_close(&r);
+    }
+}
+
+/* Rounded keys: about twice the measured distance. */
+TEST(importance_with_rounded_keys)
+{
+    static const struct {
+        const char *kv;
+        double bound;
+    } kinds[] = {{"f16", 1e-3}, {"bf16", 1e-2}, {"q8_0", 4e-2}, {"q4_0", 0.4}};
+    importance_rig r;
+    rig_open(&r, "qwen3");
+    carat_model *m = open_model(&r, (carat_model_options){.exact_f32 = true});
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        err e = {0};
+        carat_session *s;
+        carat_session_options o = {.n_ctx = N_CTX, .kv_k = kinds[i].kv, .kv_v = "f32"};
+        CHECK_OK(carat_session_open(m, &o, &s, &e), e);
+        check_lengths(&r, s, kinds[i].bound, kinds[i].kv);
+        carat_session_close(s);
+    }
+    carat_model_close(m);
+    rig_close(&r);
+}
+
+/* A longer text goes on from a shorter one, with the bits of a fresh session. */
+TEST(importance_of_a_growing_text)
+{
+    importance_rig r;
+    err e = {0};
+    rig_open(&r, "qwen3");
+    carat_model *m = open_model(&r, (carat_model_options){.n_threads = 0});
+    carat_session *s = open_session(m, 16, NULL);
+    for (int32_t n = 9; n <= N_MAX; n += n < 30 ? 1 : 37) {
+        float a[N_MAX], b[N_MAX];
+        carat_session *fresh = open_session(m, 50, NULL);
+        CHECK_OK(carat_importance(s, r.ids, n, a, &e), e);
+        CHECK_OK(carat_importance(fresh, r.ids, n, b, &e), e);
+        CHECK_MSG(!memcmp(a, b, (size_t)n * sizeof *a), "%d tokens: other bits", n);
+        carat_session_close(fresh);
+    }
+    carat_session_close(s);
+    carat_model_close(m);
+    rig_close(&r);
+}
+
+TEST(importance_refuses_what_it_cannot_measure)
+{
+    importance_rig r;
+    err e = {0};
+    float v[N_CTX + 1];
+    int32_t many[N_CTX + 1] = {0};
+    rig_open(&r, "qwen3");
+    carat_model *m = open_model(&r, (carat_model_options){.n_threads = 0});
+    carat_session *s = open_session(m, 0, NULL);
+    CHECK_STATUS(carat_importance(s, r.ids, 8, v, &e), CARAT_E_ARG);
+    CHECK_MSG(strstr(e.text, "8 tokens"), "%s", e.text);
+    e = (err){0};
+    CHECK_STATUS(carat_importance(s, many, N_CTX + 1, v, &e), CARAT_E_LIMIT);
+    carat_session_cancel(s);
+    e = (err){0};
+    CHECK_STATUS(carat_importance(s, r.ids, 40, v, &e), CARAT_E_CANCELLED);
+    carat_session_close(s);
+    carat_model_close(m);
+    rig_close(&r);
+
+    fidelity f;
+    fidelity_open(&f, "laguna");
+    e = (err){0};
+    CHECK_OK(carat_model_open(fidelity_write(&f, NULL), NULL, &m, &e), e);
+    s = open_session(m, 0, NULL);
+    CHECK_STATUS(carat_importance(s, f.tokens, 40, v, &e), CARAT_E_UNSUPPORTED);
+    CHECK_MSG(strstr(e.text, "laguna"), "%s", e.text);
+    carat_session_close(s);
+    carat_model_close(m);
+    fidelity_close(&f);
+}
+
+/* A NaN in a norm of queries reaches every share. */
+TEST(importance_of_damaged_weights)
+{
+    static const fidelity_file broken = {.nan_tensor = "blk.1.attn_q_norm.weight", .nan_at = 3};
+    fidelity f;
+    err e = {0};
+    carat_model *m;
+    float v[64];
+    fidelity_open(&f, "qwen3");
+    CHECK_OK(carat_model_open(fidelity_write(&f, &broken), NULL, &m, &e), e);
+    carat_session *s = open_session(m, 0, NULL);
+    status st = carat_importance(s, f.tokens, 64, v, &e);
+    CHECK_MSG(st == CARAT_E_NUMERIC, "%s: %s", carat_status_name(st), e.text);
+    carat_session_close(s);
+    carat_model_close(m);
+    fidelity_close(&f);
+}
+
+typedef struct attempt {
+    carat_session *s;
+    const int32_t *ids;
+} attempt;
+
+static status measure(void *arg, err *e)
+{
+    attempt *a = arg;
+    float v[40];
+    return carat_importance(a->s, a->ids, 40, v, e);
+}
+
+TEST(importance_without_memory)
+{
+    importance_rig r;
+    rig_open(&r, "qwen3");
+    carat_model *m = open_model(&r, (carat_model_options){.n_threads = 0});
+    carat_session *s;
+    err e = {0};
+    carat_session_options o = {.n_ctx = N_CTX, .checkpoint_mb = -1}; /* they may fail silently */
+    CHECK_OK(carat_session_open(m, &o, &s, &e), e);
+    test_every_allocation(measure, &(attempt){s, r.ids});
+    carat_session_close(s);
+    carat_model_close(m);
+    rig_close(&r);
+}
+
+TEST(importance_of_chunks)
+{
+    const float v[] = {1, 3, 5, 7, 20};
+    float out[3];
+    CHECK_EQ(carat_importance_chunks(v, 5, 2, false, out), 3);
+    CHECK_NEAR(out[0], 2, 0);
+    CHECK_NEAR(out[1], 6, 0);
+    CHECK_NEAR(out[2], 20, 0);
+    CHECK_EQ(carat_importance_chunks(v, 5, 2, true, out), 3);
+    CHECK_NEAR(out[0] + out[1] + out[2], 0, 1e-6);
+    CHECK_NEAR(out[0] * out[0] + out[1] * out[1] + out[2] * out[2], 3, 1e-5);
+    CHECK_EQ(carat_importance_chunks(v, 1, 2, true, out), 1);
+    CHECK_NEAR(out[0], 0, 0);
+    CHECK_EQ(carat_importance_chunks(v, 0, 2, true, out), 0);
+}

@@ -1,0 +1,387 @@
+"""Mistakes for mutate.py: one text of a source file and another in its place.
+
+A mistake that is made in a kernel is made twice: in the plain definition (ref.c, recur_ref.c) and in the
+kernels of instruction sets, as two entries.
+"""
+from typing import NamedTuple
+
+
+class Mutation(NamedTuple):
+    set: str
+    name: str
+    edits: list  # (file, old, new)
+
+
+MUTATIONS = []
+# Substrings of tests and their files, as carat_test takes them.
+TESTS = {
+    "qwen3": ["fidelity_qwen3"],
+    "qwen35": ["fidelity_qwen35", "backend/cpu/recur", "engine/recur_test"],
+    "laguna": ["fidelity_laguna"],
+    "importance": ["importance_", "tail_"],
+    "drafters": ["spec/mtp_test", "model/dflash_test", "spec/dflash_test", "draft_blocks",
+                 "draft_steps"],
+}
+
+
+def mistake(set_, name, *edits):
+    MUTATIONS.append(Mutation(set_, name, list(edits)))
+
+
+REF, ATTEND, SMALL = "backend/cpu/ref.c", "backend/cpu/attend.c", "backend/cpu/small.c"
+SMALL_H, BIND, OPS = "backend/cpu/small_int.h", "model/bind.c", "backend/ops.c"
+
+# ---- Qwen3 ---------------------------------------------------------------------------------
+
+QWEN3, QWEN3_BIND = "model/qwen3.c", "model/qwen3_bind.c"
+Q = "q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), L->rope);"
+Q3 = "q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);"
+K = "k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), L->rope);"
+STORE = "op_kv_store(p, kv, k, v);"
+
+mistake("qwen3", "head size from the width over the heads",
+        (QWEN3_BIND, "if (s->head_dim % 2 || s->n_rot % 2)",
+         "s->head_dim = s->n_embd / s->n_head[0]; if (s->head_dim % 2 || s->n_rot % 2)"))
+mistake("qwen3", "queries normed after the rotation",
+        (QWEN3, Q3, "op_rope(p, q, L->rope); q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);"),
+        (QWEN3, "op_attend(p, op_rope(p, q, L->rope), kv,", "op_attend(p, q, kv,"))
+mistake("qwen3", "keys normed after the rotation",
+        (QWEN3, K, "k = op_rms_norm_inplace(p, op_rope(p, k, L->rope), &L->k_norm, g->eps);"))
+mistake("qwen3", "values normed", (QWEN3, STORE,
+        "op_kv_store(p, kv, k, op_rms_norm(p, v, NULL, g->eps));"))
+mistake("qwen3", "values rotated", (QWEN3, STORE, "op_kv_store(p, kv, k, op_rope(p, v, L->rope));"))
+mistake("qwen3", "attention scale 1",
+        (QWEN3, "L->rope), kv, 1.0f / sqrtf((float)g->head_dim))", "L->rope), kv, 1)"))
+mistake("qwen3", "norm of keys for queries", (QWEN3, Q3, Q3.replace("q_norm", "k_norm")))
+mistake("qwen3", "gate and up exchanged", (QWEN3, "&L->gate, &L->up", "&L->up, &L->gate"))
+mistake("qwen3", "interleaved rotation, definition",
+        (REF, "double a = v[i], b = v[i + half]; v[i] = (float)(a * c - b * s); v[i + half]",
+         "double a = v[2 * i], b = v[2 * i + 1]; v[2 * i] = (float)(a * c - b * s); v[2 * i + 1]"))
+mistake("qwen3", "interleaved rotation, kernels",
+        (SMALL, "kernels(j)->rotate(mat_row(j->y, r) + (size_t)h * (size_t)j->y.cols, c, s, n);",
+         "for (int32_t i = 0; i < n; i++) { float *v = mat_row(j->y, r) + (size_t)h * "
+         "(size_t)j->y.cols + 2 * i, a = v[0], b = v[1]; v[0] = a * c[i] - b * s[i]; "
+         "v[1] = a * s[i] + b * c[i]; }"))
+mistake("qwen3", "key head by modulo, definition",
+        (REF, "g = h / (a->q.heads / kv->n_head_kv);", "g = h % kv->n_head_kv;"))
+mistake("qwen3", "YaRN: no ramp", (BIND, "return 1 - ramp + ramp / s->factor;",
+                                   "return ramp < 2 ? 1 / s->factor : 1;"))
+mistake("qwen3", "YaRN: no factor on cosines and sines",
+        (BIND, "(1 + 0.1 * log(s->factor)) * attn", "(s->factor > 0) * attn"))
+
+# ---- Qwen3.5: attention --------------------------------------------------------------------
+
+QWEN35, QWEN35_BIND = "model/qwen35.c", "model/qwen35_bind.c"
+GATE = "a = op_act_mul(p, mat_columns(both, d, d), a, ACT_SIGMOID);"
+Q35 = "mat q = op_rms_norm(p, mat_columns(both, 0, d), &L->q_norm, g->eps);"
+BOTH = "mat both = mat_head_rows(mat_heads(op_matmul(p, h, &L->wq), 2 * d));"
+TURN35 = "{s->n_rotating, s->theta, s->n_rotating / 2, NULL, &scaling}"
+
+mistake("qwen35", "attention's gate by SiLU", (QWEN35, GATE, GATE.replace("SIGMOID", "SILU")))
+mistake("qwen35", "attention's gate by softplus", (QWEN35, GATE, GATE.replace("SIGMOID", "SOFTPLUS")))
+mistake("qwen35", "no gate of attention", (QWEN35, GATE, ""))
+mistake("qwen35", "gate normed", (QWEN35, GATE, "a = op_act_mul(p, op_rms_norm(p, "
+        "mat_columns(both, d, d), &L->q_norm, g->eps), a, ACT_SIGMOID);"))
+mistake("qwen35", "gate rotated", (QWEN35, GATE, """mat turned = pass_mat(p, both.rows, 1, d);
+        op_copy(p, turned, mat_columns(both, d, d));
+        turned = mat_head_rows(op_rope(p, mat_row_heads(turned, g->n_head), L->rope));
+        a = op_act_mul(p, turned, a, ACT_SIGMOID);"""))
+mistake("qwen35", "queries and gates of a head exchanged",
+        (QWEN35, "mat_columns(both, 0, d), &L->q_norm", "mat_columns(both, d, d), &L->q_norm"),
+        (QWEN35, GATE, GATE.replace("d, d", "0, d")))
+mistake("qwen35", "queries and gates as halves of the matrix",
+        (QWEN35, BOTH, """mat w = op_matmul(p, h, &L->wq);
+        mat both = pass_mat(p, w.rows * g->n_head, 1, 2 * d);
+        for (int32_t i = 0; i < 2; i++) {
+            mat half = pass_mat(p, w.rows, 1, w.cols / 2);
+            op_copy(p, half, mat_columns(w, i * w.cols / 2, w.cols / 2));
+            op_copy(p, mat_columns(both, i * d, d), mat_head_rows(mat_heads(half, d)));
+        }"""))
+mistake("qwen35", "attention's scale by the rotated dims",
+        (QWEN35, "1 / sqrtf((float)d)", "1 / sqrtf((float)d / 4)"))
+mistake("qwen35", "queries normed after the rotation",
+        (QWEN35, Q35 + "q = op_rope(p, mat_row_heads(q, g->n_head), L->rope);",
+         """mat q = pass_mat(p, both.rows, 1, d);
+         op_copy(p, q, mat_columns(both, 0, d));
+         q = op_rope(p, mat_row_heads(q, g->n_head), L->rope);
+         q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);"""))
+mistake("qwen35", "frequencies by the head's size, not the rotated dims",
+        (QWEN35_BIND, TURN35, "{s->n_rotating, pow(s->theta, (double)s->n_rotating / s->head_dim), "
+         "s->n_rotating / 2, NULL, &scaling}"))
+mistake("qwen35", "all dims rotate",
+        (QWEN35_BIND, TURN35, "{s->head_dim, s->theta, s->head_dim / 2, NULL, &scaling}"))
+mistake("qwen35", "1 added to the norms again",
+        (QWEN35_BIND, "bind_ranges(m, g);", """for (int32_t i = 0; i < g->n_layer; i++)
+            for (int32_t j = 0; j < s->n_embd; j++)
+                ((float *)g->layer[i].norm.data)[j] += 1;
+        bind_ranges(m, g);"""))
+mistake("qwen35", "the other norm of the layer", (QWEN35, "op_rms_norm(p, x, &L->ffn_norm, g->eps)",
+                                                 "op_rms_norm(p, x, &L->norm, g->eps)"))
+
+# ---- Qwen3.5: the delta rule ---------------------------------------------------------------
+
+RECUR_REF, RECUR, RECUR_H = "backend/cpu/recur_ref.c", "backend/cpu/recur.c", "backend/cpu/recur_int.h"
+UNIT = "o = op_rms_norm_inplace(p, o, u->norm, u->eps);"
+Z = "p->dev->op->act_mul(p, y, mat_flat(z), mat_flat(o), ACT_SILU);"
+
+mistake("qwen35", "the delta rule's gate by a sigmoid", (OPS, Z, Z.replace("SILU", "SIGMOID")))
+mistake("qwen35", "the gate before the norm",
+        (OPS, UNIT, "op_act_mul(p, mat_flat(z), mat_flat(o), ACT_SILU);" + UNIT),
+        (OPS, Z, "op_copy(p, y, mat_flat(o));"))
+mistake("qwen35", "no norm after the delta rule", (OPS, UNIT, ""))
+mistake("qwen35", "decays and shares exchanged",
+        (OPS, "op_delta(p, op_conv(p, x, u->taps, rv), a, b, &u->gate, rv)",
+         "op_delta(p, op_conv(p, x, u->taps, rv), b, a, &u->gate, rv)"))
+mistake("qwen35", "taps reversed, definition",
+        (RECUR_REF, "sum += (double)taps[j] * in[j][c];", "sum += (double)taps[n_taps - 1 - j] * in[j][c];"))
+mistake("qwen35", "taps reversed, kernels",
+        (RECUR, "taps[t * CONV_CHANNELS + c] = of_channel[t];",
+         "taps[(v->n_taps - 1 - t) * CONV_CHANNELS + c] = of_channel[t];"))
+mistake("qwen35", "no SiLU on values, definition",
+        (RECUR_REF, "mat_row(y, r)[c] = (float)(sum / (1 + exp(-sum)));",
+         "mat_row(y, r)[c] = (float)(c < 2 * rv->n_k * rv->dk ? sum / (1 + exp(-sum)) : sum);"))
+mistake("qwen35", "no SiLU on queries and keys, definition",
+        (RECUR_REF, "mat_row(y, r)[c] = (float)(sum / (1 + exp(-sum)));",
+         "mat_row(y, r)[c] = (float)(c >= 2 * rv->n_k * rv->dk ? sum / (1 + exp(-sum)) : sum);"))
+mistake("qwen35", "no SiLU after the convolution, kernels", (RECUR_H, "PUT(y, vf_silu(s))", "PUT(y, s)"))
+mistake("qwen35", "the convolution's inputs are not carried, definition",
+        (RECUR_REF, "if (s->final) shift_inputs(", "if (s->final && s->n < 0) shift_inputs("))
+mistake("qwen35", "the convolution's inputs are not carried, kernels",
+        (RECUR, "s->n && s->final && t < old", "s->n > 2 && s->final && t < old"))
+mistake("qwen35", "the carried inputs are one too old, kernels",
+        (RECUR, "mat_row(j->x, s->row0 + from - old)",
+         "mat_row(j->x, s->row0 + (from > old ? from - old - 1 : 0))"))
+mistake("qwen35", "pending inputs are not applied, kernels",
+        (RECUR, "for (int32_t t = 0; s->n_pending && t < old; t++)",
+         "for (int32_t t = 0; s->n_pending > 1 && t < old; t++)"))
+mistake("qwen35", "keys are read before the decay, definition",
+        (RECUR_REF, "known += (double)(float)((double)*s * d->decay[at]) * k[l];",
+         "known += (double)*s * k[l];"))
+mistake("qwen35", "keys are read before the decay, kernels",
+        (RECUR, """static void compute_row(const delta_job *d, const state_block *w, float *s, int32_t r, float *error)
+{""", """static void compute_row(const delta_job *d, const state_block *w, float *s, int32_t r, float *error);
+static void plain_row(const delta_row *x)
+{
+    for (int32_t i = 0; i < x->n; i++) {
+        float *s = x->s + (size_t)i * (size_t)x->dk, known = 0, sum = 0;
+        for (int32_t l = 0; l < x->dk; l++)
+            known += s[l] * x->k[l];
+        x->e[i] = x->write * (x->v[i] - known);
+        for (int32_t l = 0; l < x->dk; l++) {
+            s[l] = s[l] * x->decay + x->e[i] * x->k[l];
+            sum += s[l] * x->q[l];
+        }
+        x->o[i] = sum;
+    }
+}
+static void compute_row(const delta_job *d, const state_block *w, float *s, int32_t r, float *error)
+{"""), (RECUR, "d->kernels->delta_row(", "plain_row("))
+mistake("qwen35", "queries read before the write, definition",
+        (RECUR_REF, "apply_row(v, state, d->decay[at], k, error); for (int32_t i = 0; i < v->dv; i++) {",
+         "for (int32_t i = 0; i < v->dv; i++) {"),
+        (RECUR_REF, "sum += (double)state[(size_t)i * (size_t)v->dk + (size_t)l] * q[l]; o[i] = (float)sum; }",
+         "sum += (double)state[(size_t)i * (size_t)v->dk + (size_t)l] * d->decay[at] * q[l]; "
+         "o[i] = (float)sum; } apply_row(v, state, d->decay[at], k, error);"))
+mistake("qwen35", "no scale of queries, definition", (RECUR_REF, "q, v->dk, sqrt(v->dk)", "q, v->dk, 1"))
+mistake("qwen35", "no scale of queries, kernels",
+        (RECUR, "q, v->dk, 1 / sqrtf((float)v->dk)", "q, v->dk, 1"))
+mistake("qwen35", "keys scaled too, definition", (RECUR_REF, "q + width, v->dk, 1)", "q + width, v->dk, sqrt(v->dk))"))
+mistake("qwen35", "queries are not divided by their length, definition",
+        (RECUR_REF, "normalise(d->q + (size_t)r * width + at, q, v->dk, sqrt(v->dk));",
+         "for (int32_t i = 0; i < v->dk; i++) (d->q + (size_t)r * width + at)[i] = q[i] / sqrtf((float)v->dk);"))
+mistake("qwen35", "length of keys without the eps, definition",
+        (RECUR_REF, "sqrt(sum + L2_EPS)", "sqrt(sum + 1e-30)"))
+mistake("qwen35", "length of keys without the eps, kernels",
+        (RECUR, "(sum[2] + sum[3]) + L2_EPS", "(sum[2] + sum[3]) + 1e-30f"))
+mistake("qwen35", "length of keys: the larger of length and eps, definition",
+        (RECUR_REF, "sqrt(sum + L2_EPS)", "fmax(sqrt(sum), L2_EPS)"))
+mistake("qwen35", "length of keys: eps outside the root, definition",
+        (RECUR_REF, "sqrt(sum + L2_EPS)", "(sqrt(sum) + L2_EPS)"))
+mistake("qwen35", "mean instead of sum in the length, definition",
+        (RECUR_REF, "sqrt(sum + L2_EPS)", "sqrt(sum / n + L2_EPS)"))
+mistake("qwen35", "grouped value heads, definition",
+        (RECUR_REF, "row.keys + (size_t)(j % v->n_k)", "row.keys + (size_t)(j / (v->n_v / v->n_k))"),
+        (RECUR_REF, "(size_t)v->n_k + (size_t)(j % v->n_k)",
+         "(size_t)v->n_k + (size_t)(j / (v->n_v / v->n_k))"))
+mistake("qwen35", "grouped value heads, kernels",
+        (RECUR, "row.keys + (size_t)(w->head % v->n_k)",
+         "row.keys + (size_t)(w->head / (v->n_v / v->n_k))"),
+        (RECUR, "(size_t)v->n_k + (size_t)(w->head % v->n_k)",
+         "(size_t)v->n_k + (size_t)(w->head / (v->n_v / v->n_k))"))
+mistake("qwen35", "no dt bias, definition", (RECUR_REF, "+ (double)d->gdt[j];", "+ 0 * (double)d->gdt[j];"))
+mistake("qwen35", "dt bias after the softplus, definition",
+        (RECUR_REF, "double x = mat_row(d->a, r)[j] + (double)d->gdt[j];", "double x = mat_row(d->a, r)[j];"),
+        (RECUR_REF, "log1p(exp(-fabs(x))))", "log1p(exp(-fabs(x))) + d->gdt[j])"))
+mistake("qwen35", "sigmoid for softplus in the decay, definition",
+        (RECUR_REF, "(fmax(x, 0) + log1p(exp(-fabs(x))))", "(1 / (1 + exp(-x)))"))
+mistake("qwen35", "no sigmoid on the share, definition",
+        (RECUR_REF, "(float)(1 / (1 + exp(-(double)mat_row(d->b, r)[j])))", "mat_row(d->b, r)[j]"))
+mistake("qwen35", "no decay, definition", (RECUR_REF, "(float)exp(g)", "(float)exp(g * 0)"))
+mistake("qwen35", "the state is not kept, definition",
+        (RECUR_REF, "if (s->final) memcpy(state, now, n * sizeof *now);", "(void)n;"))
+mistake("qwen35", "a branch of a tree goes on from the row before, kernels",
+        (RECUR, "if (d->st->parent[r] != last) {", "if (d->st->parent[r] != last && last < 0 && r > s->row0) {"))
+
+# ---- Qwen3.5: experts ----------------------------------------------------------------------
+
+mistake("qwen35", "weights of experts are not normalised, definition",
+        (REF, "pr[id[j]] / picked * route_factor(rule)", "pr[id[j]] * route_factor(rule)"))
+mistake("qwen35", "weights of experts are not normalised, kernels",
+        (SMALL, "share[i] / picked * route_factor(j->rule)", "share[i] * route_factor(j->rule)"))
+mistake("qwen35", "no gate of the shared expert", (QWEN35, ".shared_factor = &L->shared_gate,", ""))
+mistake("qwen35", "the shared expert's gate by SiLU",
+        (OPS, "op_matmul(p, x, m->shared_factor), y, ACT_SIGMOID", "op_matmul(p, x, m->shared_factor), y, ACT_SILU"))
+mistake("qwen35", "experts' gate and up halves exchanged, definition",
+        (REF, "expert_dot(m->a, e, o, mat_row(m->x, r), row)",
+         "expert_dot(m->a, e, m->b ? o : o + m->n_ff, mat_row(m->x, r), row)"),
+        (REF, "m->b ? o : o + m->n_ff, mat_row(m->x, r), row); mat_row(m->y",
+         "o, mat_row(m->x, r), row); mat_row(m->y"))
+mistake("qwen35", "GELU for SiLU in experts",
+        (QWEN35, ".k = g->n_expert_used, .act = ACT_SILU", ".k = g->n_expert_used, .act = ACT_GELU_TANH"))
+mistake("qwen35", "sigmoid router", (QWEN35, "const mixture m = {.router = &L->router,",
+        "static const route_rule sigmoid = {.sigmoid = true, .factor = 1}; "
+        "const mixture m = {.router = &L->router, .rule = &sigmoid,"))
+
+# ---- Qwen3.5: states -----------------------------------------------------------------------
+
+SNAP, CACHE = "kv/snapshot.c", "kv/cache.c"
+mistake("qwen35", "snapshots without the convolution's inputs",
+        (SNAP, "host = move_floats(d, c->recur[i].conv, host, p.conv, load);", "host += p.conv;"))
+mistake("qwen35", "a new timeline keeps the old one's state",
+        (CACHE, "d->clear(d, c->recur[i].state, (p.at_conv + p.conv) * sizeof(float));", "(void)d; (void)p;"))
+mistake("qwen35", "a rewind forgets no pending row",
+        (CACHE, "c->recur_rows.n_pending -= (int32_t)(c->n_past - n_past);", "(void)0;"))
+
+# ---- Laguna --------------------------------------------------------------------------------
+
+LAGUNA, LAGUNA_BIND = "model/laguna.c", "model/laguna_bind.c"
+HEAD_GATE = "a = op_act_mul(p, gate, a, ACT_SOFTPLUS);"
+WINDOW = ".window = L->swa ? s->window : 0,"
+RULE = ".sigmoid = true, .bias = &L->router_bias, .factor = g->expert_factor"
+FULL = "full = {s->n_rot, s->theta, s->n_rot / 2, NULL, &s->scaling};"
+
+mistake("laguna", "window one shorter", (LAGUNA_BIND, WINDOW, ".window = L->swa ? s->window - 1 : 0,"))
+mistake("laguna", "window one longer", (LAGUNA_BIND, WINDOW, ".window = L->swa ? s->window + 1 : 0,"))
+mistake("laguna", "full and window layers exchanged", (LAGUNA_BIND, WINDOW, ".window = L->swa ? 0 : s->window,"))
+mistake("laguna", "head gate by a sigmoid", (LAGUNA, HEAD_GATE, HEAD_GATE.replace("SOFTPLUS", "SIGMOID")))
+mistake("laguna", "head gate by SiLU", (LAGUNA, HEAD_GATE, HEAD_GATE.replace("SOFTPLUS", "SILU")))
+mistake("laguna", "no head gate", (LAGUNA, HEAD_GATE, "(void)gate;"))
+mistake("laguna", "head gate of the residual stream", (LAGUNA, "mat_heads(op_matmul(p, h, &L->attn_gate)",
+        "mat_heads(op_matmul(p, *x, &L->attn_gate)"))
+mistake("laguna", "softplus without its linear part, kernels",
+        (SMALL_H, "(fmaxf(a[i], 0.0f) + log1pf(expf(-fabsf(a[i]))))", "log1pf(expf(-fabsf(a[i])))"))
+mistake("laguna", "softmax router", (LAGUNA, RULE, ".factor = g->expert_factor"))
+mistake("laguna", "no selection bias", (LAGUNA, RULE, ".sigmoid = true, .factor = g->expert_factor"))
+mistake("laguna", "selection bias in the weights, definition",
+        (REF, "picked += pr[best];", "pr[best] += bias ? bias[best] : 0; picked += pr[best];"))
+mistake("laguna", "selection bias in the weights, kernels",
+        (SMALL, "share[i] = j->rule->sigmoid ? sigmoid(z[best]) : pr[best];", "share[i] = pr[best];"))
+mistake("laguna", "no factor of the experts", (LAGUNA, RULE, ".sigmoid = true, .bias = &L->router_bias, .factor = 1"))
+mistake("laguna", "the experts' factor on the shared expert too",
+        (LAGUNA, "op_add(p, x, op_mixture(p, h, &m));",
+         "mat f = op_glu(p, h, &L->gate, &L->up, ACT_SILU); "
+         "op_add(p, x, op_scale(p, op_matmul(p, f, &L->down), g->expert_factor - 1, NULL)); "
+         "op_add(p, x, op_mixture(p, h, &m));"))
+mistake("laguna", "normalised over all experts, definition",
+        (REF, "for (int32_t j = 0; j < r.k; j++) share[j] = (float)(pr[id[j]]",
+         "picked = 0; for (int32_t e = 0; e < n; e++) picked += pr[e]; "
+         "for (int32_t j = 0; j < r.k; j++) share[j] = (float)(pr[id[j]]"))
+mistake("laguna", "the shared expert's gate and up exchanged",
+        (LAGUNA, ".shared_gate = &L->gate, .shared_up = &L->up,", ".shared_gate = &L->up, .shared_up = &L->gate,"))
+mistake("laguna", "rotated dims of the layer kinds exchanged",
+        (LAGUNA_BIND, "L->swa ? &g->rope_swa[PASS_MAIN] : &g->rope_full[PASS_MAIN]",
+         "L->swa ? &g->rope_full[PASS_MAIN] : &g->rope_swa[PASS_MAIN]"))
+mistake("laguna", "YaRN's factor on all dims",
+        (LAGUNA, "1.0f / sqrtf((float)g->head_dim)",
+         "(L->swa ? 1 : L->rope->factor * L->rope->factor) / sqrtf((float)g->head_dim)"),
+        (LAGUNA_BIND, "bind_layers(m, g, s, e)))", "bind_layers(m, g, s, e))) return st; "
+         "if ((g->rope_full[PASS_MAIN].factor = 1) < 0)"),
+        (LAGUNA, "L->rope->factor * L->rope->factor", "(1 + 0.1f * logf(32)) * (1 + 0.1f * logf(32))"))
+mistake("laguna", "beta_fast 32 instead of the file's", (BIND, "1e-3, 1e6, 32}, &s->beta_fast, e)",
+        "1e-3, 1e6, 32}, &s->beta_fast, e)) || ((s->beta_fast = 32) < 0"))
+mistake("laguna", "no factor on cosines and sines", (BIND, "(1 + 0.1 * log(s->factor)) * attn", "(s->factor > 0) * attn"))
+mistake("laguna", "YaRN's ramp turned round", (BIND, "1 - ramp + ramp / s->factor", "ramp + (1 - ramp) / s->factor"))
+mistake("laguna", "YaRN in window layers too",
+        (LAGUNA_BIND, "s->n_rot_swa / 2, NULL, NULL}", "s->n_rot_swa / 2, NULL, &s->scaling}"))
+mistake("laguna", "one base for both kinds", (LAGUNA_BIND, "swa = {s->n_rot_swa, s->theta_swa,", "swa = {s->n_rot_swa, s->theta,"))
+mistake("laguna", "queries normed after the rotation",
+        (LAGUNA, Q, "q = op_rms_norm_inplace(p, op_rope(p, q, L->rope), &L->q_norm, g->eps);"))
+mistake("laguna", "attention scale 1", (LAGUNA, "op_attend(p, q, kv, 1.0f / sqrtf((float)g->head_dim))", "op_attend(p, q, kv, 1)"))
+
+# ---- The importance of tokens --------------------------------------------------------------
+
+TAIL, IMPORTANCE = "backend/cpu/tail.c", "engine/importance.c"
+TURN = "x[i] = a * c + b * s; x[i + half] = b * c - a * s;"
+mistake("importance", "keys as they are stored, definition", (TAIL, TURN, "x[i] = a; x[i + half] = b;"))
+mistake("importance", "keys turned on instead of back, kernels",
+        (TAIL, "j->k->scale(angles + half, -over, (int32_t)half);", "j->k->scale(angles + half, over, (int32_t)half);"))
+mistake("importance", "YaRN's factor stays, definition",
+        (TAIL, "c = cos(angle) / rope_factor(r), s = sin(angle) / rope_factor(r);", "c = cos(angle), s = sin(angle);"))
+mistake("importance", "queries after the rotation",
+        (QWEN3, "op_tail(p, q, kv, L->rope, 1.0f / sqrtf((float)g->head_dim));", ""),
+        (QWEN3, "mat a = op_attend(p, op_rope(p, q, L->rope), kv,",
+         "q = op_rope(p, q, L->rope); op_tail(p, q, kv, L->rope, 1.0f / sqrtf((float)g->head_dim)); "
+         "mat a = op_attend(p, q, kv,"))
+mistake("importance", "every row sees the last key, kernels",
+        (TAIL, "int32_t to = s.hi - t0 < n ? (int32_t)(s.hi - t0) : n;", "int32_t to = n;"))
+mistake("importance", "the sum of heads instead of the largest, kernels",
+        (TAIL, "*at = share > *at ? share : *at;", "*at += share;"))
+mistake("importance", "seven rows in the mean", (IMPORTANCE, "for (int32_t t = 0; t < TAIL; t++)", "for (int32_t t = 1; t < TAIL; t++)"))
+mistake("importance", "twelve tokens in the mean", (IMPORTANCE, "n - j <= SMOOTH / 2 ? n : j + SMOOTH / 2 + 1;",
+        "n - j <= SMOOTH / 2 ? n : j + SMOOTH / 2;"))
+mistake("importance", "the ends divided by thirteen", (IMPORTANCE, "sum / (double)(to - from)", "sum / SMOOTH"))
+mistake("importance", "no scale of scores", (QWEN3, "op_tail(p, q, kv, L->rope, 1.0f / sqrtf((float)g->head_dim));",
+        "op_tail(p, q, kv, L->rope, 1);"))
+
+# ---- Drafters ------------------------------------------------------------------------------
+# Those that tools/demo/README.md has with acceptance figures are not repeated here.
+
+DFLASH, SPEC_DFLASH, MTP, SPEC_MTP = "model/dflash.c", "spec/dflash.c", "model/gemma4_mtp.c", "spec/mtp.c"
+MTP_BIND = "model/gemma4_mtp_bind.c"
+mistake("drafters", "DFlash: no features", (DFLASH, "mat x = op_matmul(p, mat_flat(f), &g->fc);",
+        "mat x = op_scale(p, op_matmul(p, mat_flat(f), &g->fc), 0, NULL);"))
+mistake("drafters", "DFlash: another mask token", (SPEC_DFLASH, "token[i] = x->g->mask_id;", "token[i] = x->g->mask_id + 1;"))
+mistake("drafters", "DFlash: the target's norm instead of the drafter's",
+        (DFLASH, "mat h = op_rms_norm(p, x, &g->out_norm, g->eps);", "mat h = op_rms_norm(p, x, NULL, g->eps);"))
+mistake("drafters", "DFlash: soft cap missing", (DFLASH, "t->softcap, t->suppress", "0, t->suppress"))
+mistake("drafters", "DFlash: GELU for SiLU", (DFLASH, "ACT_SILU", "ACT_GELU_TANH"))
+mistake("drafters", "DFlash: values normed", (DFLASH, "op_kv_store(p, kv, k, v);",
+        "op_kv_store(p, kv, k, op_rms_norm(p, v, NULL, g->eps));"))
+mistake("drafters", "DFlash: queries not rotated",
+        (DFLASH, "q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), &g->rope);",
+         "q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);"))
+mistake("drafters", "DFlash: slots in the order of the ranks", (SPEC_DFLASH, "p->id[i][j] = (int32_t)y[j];",
+        "p->id[i][j] = (int32_t)y[p->n_ranks - 1 - j];"))
+mistake("drafters", "MTP: hidden vector before the norm",
+        (MTP, "op_copy(p, mat_columns(in, d, d), op_matmul(p, hn, &g->post));",
+         "op_copy(p, mat_columns(in, d, d), op_matmul(p, x, &g->post));"))
+mistake("drafters", "MTP: no hidden vector", (MTP, "op_copy(p, mat_columns(in, d, d), h);",
+        "op_copy(p, mat_columns(in, d, d), h); op_scale(p, in, 0, NULL);"))
+mistake("drafters", "MTP: hidden vector before the embedding",
+        (MTP, "op_copy(p, mat_columns(in, 0, w->n_in), e);", "op_copy(p, mat_columns(in, w->n_in, w->n_in), e);"),
+        (MTP, "op_copy(p, mat_columns(in, d, d), h);", "op_copy(p, mat_columns(in, 0, d), h);"),
+        (MTP, "op_copy(p, mat_columns(in, d, d), op_matmul(p, hn, &g->post));",
+         "op_copy(p, mat_columns(in, 0, d), op_matmul(p, hn, &g->post));"))
+mistake("drafters", "MTP: queries not rotated",
+        (MTP, "q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), L->rope);",
+         "q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);"))
+mistake("drafters", "MTP: queries not normed",
+        (MTP, "q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), L->rope);",
+         "q = op_rope(p, q, L->rope);"))
+mistake("drafters", "MTP: position one too low", (SPEC_MTP, "list_of(all->pos)[rows] = c;",
+        "list_of(all->pos)[rows] = c - 1;"))
+mistake("drafters", "MTP: keys of the layer before", (MTP, "kv_view kv = kvs->view[L->donor];",
+        "kv_view kv = kvs->view[L->donor > 0 && kvs->view[L->donor - 1].head_dim == "
+        "kvs->view[L->donor].head_dim ? L->donor - 1 : L->donor];"))
+mistake("drafters", "MTP: embedding without its scale",
+        (MTP, "ids ? op_embed_at(p, at, w, target->embd_scale) : op_embed(p, w, target->embd_scale)",
+         "ids ? op_embed_at(p, at, w, 1) : op_embed(p, w, 1)"))
+mistake("drafters", "MTP: values from the store of keys", (SPEC_MTP, "rows++; } *n_steps = *n_steps <",
+        "for (int32_t s = 0; s < d->st.n_kv; s++) { kv_base *b = d->bases + (size_t)rows * "
+        "(size_t)d->st.n_kv + s; b->v = b->v ? b->k : NULL; } rows++; } *n_steps = *n_steps <"))
+mistake("drafters", "MTP: layers' factor missing", (MTP, "op_scale(p, x, 1.0f, &L->out_scale);", ""))
+mistake("drafters", "MTP: norm after attention missing",
+        (MTP, "op_add_rms_norm(p, x, op_matmul(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);",
+         "op_add(p, x, op_matmul(p, mat_flat(a), &L->wo));"))
+mistake("drafters", "MTP: best token of the second rank", (SPEC_MTP, "o->id[i][r] = (int32_t)best[r];",
+        "o->id[i][r] = (int32_t)best[k - 1 - r];"))
