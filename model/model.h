@@ -134,12 +134,12 @@ typedef struct model_want {
     const char *name;
     int64_t n_in, n_out, n_mat; /* n_out 0: take the file's */
     bool optional;
-    bool gather;          /* rows are gathered, never multiplied */
-    bool f32;             /* must be F32 (norms, scales) */
-    bool host;            /* read by the host alone: not loaded */
+    bool gather; /* rows are gathered, never multiplied */
+    bool f32;    /* must be F32 (norms, scales) */
+    bool host;   /* read by the host alone: not loaded */
     int64_t of_rows,
-        row; /* of_rows > 0: the tensor has that many rows; n_out of them, from `row` */
-    double active;        /* share read per token: 1, k/E for experts, 0 for gathered tables */
+        row;       /* of_rows > 0: the tensor has that many rows; n_out of them, from `row` */
+    double active; /* share read per token: 1, k/E for experts, 0 for gathered tables */
 } model_want;
 status model_weight(model *m, weight *w, const model_want *want, err *e);
 /* Registers n_bytes at *at, in m->mem, for a move to the main device. E_LIMIT at
