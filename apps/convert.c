@@ -1,8 +1,9 @@
 /* convert.c - carat convert: a directory of safetensors to one GGUF file.
  *
- * Values are not transformed: rows keep their order, norms their values, and no factor is folded
- * into a weight. Only the rotation factors are computed, from config.json. Weights are decoded and
- * encoded row by row, on all threads, while the file is written.
+ * Most weights keep their values and their order. The exceptions are in the shape's list
+ * (hf_change): Qwen3.5's norms, decays and value heads. Rotation factors are computed from
+ * config.json. Weights are decoded and encoded row by row, on all threads, while the file is
+ * written.
  */
 #include "apps/commands.h"
 #include "apps/convert_int.h"
@@ -16,6 +17,7 @@
 #include "format/safetensors.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 typedef struct {
@@ -39,10 +41,11 @@ static const option table[] = {
 static const char *const prefixes[] = {"model.language_model.", "language_model.model.", "model.",
                                        ""};
 
+/* NextN layers (mtp.*) lie beside the model's own tensors, not under their prefix. */
 static const tensor *find_source(const safetensors *from, const char *prefix, const char *name)
 {
     char full[TENSOR_NAME_MAX + 1];
-    snprintf(full, sizeof full, "%s%s", prefix, name);
+    snprintf(full, sizeof full, "%s%s", strncmp(name, "mtp.", 4) ? prefix : "", name);
     return tensor_find(&from->tensors, full);
 }
 
@@ -144,6 +147,16 @@ static const tensor *find_renamed(const safetensors *from, const char *prefix, c
     return NULL;
 }
 
+/* Checkpoints keep the taps of a convolution as [channels, 1, taps]. */
+static void drop_middle_axis(tensor *src)
+{
+    if (src->n_dims == 3 && src->ne[1] == 1) {
+        src->ne[1] = src->ne[2];
+        src->ne[2] = 1;
+        src->n_dims = 2;
+    }
+}
+
 /* Finds every tensor of the shape in the files. Drops keys that no layer uses and that the files
  * lack. n_vocab may shrink to the tokenizer's size. */
 static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, int32_t n_tokens,
@@ -194,6 +207,8 @@ static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, 
             /* A padded embedding has more rows than the vocabulary has tokens. */
             if ((it.source[0] == embd || it.t.role == ROLE_PLE_EMBD) && src.ne[1] > it.t.ne[1])
                 src.ne[1] = it.t.ne[1];
+            if (it.t.change.taps)
+                drop_middle_axis(&src);
             st = convert_check_source(&it.t, &src, j->from->part_path[src.part], e);
         }
         j->at[k++] = it;
@@ -223,6 +238,30 @@ static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, 
 
 /* ---- Rows ---------------------------------------------------------------------------------- */
 
+/* Where the row or column i of the file is in the checkpoint. */
+static uint64_t place_before(const hf_change *c, uint64_t i)
+{
+    if (!c->n_k || i < c->before)
+        return i;
+    uint64_t head = (i - c->before) / c->per_head, rest = (i - c->before) % c->per_head;
+    uint64_t from = head % c->n_k * (c->n_v / c->n_k) + head / c->n_k;
+    return c->before + from * c->per_head + rest;
+}
+
+/* Changes a row's values and the order of its columns. spare: as long as the row. */
+static void change_row(const hf_change *c, float *x, float *spare, uint64_t n)
+{
+    for (uint64_t i = 0; i < n && c->add != 0; i++)
+        x[i] += c->add;
+    for (uint64_t i = 0; i < n && c->neg_exp; i++)
+        x[i] = -expf(x[i]);
+    if (!c->n_k || !c->columns)
+        return;
+    memcpy(spare, x, (size_t)n * sizeof *x);
+    for (uint64_t i = 0; i < n; i++)
+        x[i] = spare[place_before(c, i)];
+}
+
 void convert_decode_row(const convert_item *it, uint64_t r, float *x)
 {
     uint64_t n = it->t.ne[0], size, rows = it->t.ne[1] * it->t.ne[2], share;
@@ -230,6 +269,8 @@ void convert_decode_row(const convert_item *it, uint64_t r, float *x)
         memset(x, 0, (size_t)n * sizeof *x);
         return;
     }
+    if (!it->t.change.columns)
+        r = place_before(&it->t.change, r);
     share = rows / (uint64_t)it->n_sources;
     const tensor *src = convert_source(it, r / share);
     num_row_bytes(src->type, n, &size);
@@ -275,14 +316,15 @@ static status fill_converted(void *user, uint64_t i, uint64_t first, uint64_t n_
         copy_ids(it->source[0], dst);
         return OK;
     }
-    float *x = mem_alloc((size_t)n * sizeof *x);
+    float *x = mem_alloc(2 * (size_t)n * sizeof *x);
     if (!x || !num_row_bytes(it->type, n, &size)) {
         mem_free(x);
-        return err_memory(e, "a row of weights", (size_t)n * sizeof *x);
+        return err_memory(e, "a row of weights", 2 * (size_t)n * sizeof *x);
     }
     share = it->n_sources ? it->t.ne[1] * it->t.ne[2] / (uint64_t)it->n_sources : 1;
     for (uint64_t r = 0; r < n_rows && !st; r++) {
         convert_decode_row(it, first + r, x);
+        change_row(&it->t.change, x, x + n, n);
         if (it->n_sources)
             st = tensor_check_row(convert_source(it, (first + r) / share),
                                   it->first_row + (first + r) % share, x, it->type, e);
@@ -374,6 +416,10 @@ static status read_tensor_shape(const convert_vocab *v, const char *path, model_
         bool more; /* types that begin with it, too */
     } readers[] = {{"gemma4", convert_gemma4_shape, true},
                    {"qwen3", convert_qwen3_shape, false},
+                   {"qwen3_5", convert_qwen35_shape, false},
+                   {"qwen3_5_text", convert_qwen35_shape, false},
+                   {"qwen3_5_moe", convert_qwen35_shape, false},
+                   {"qwen3_5_moe_text", convert_qwen35_shape, false},
                    {"laguna", convert_laguna_shape, false}};
     const char *type = json_string_value(json_object_get(v->config, "model_type"));
     for (size_t i = 0; i < sizeof readers / sizeof *readers && type; i++)
@@ -382,6 +428,16 @@ static status read_tensor_shape(const convert_vocab *v, const char *path, model_
             return readers[i].read(v->config, path, s, tied, unknown, e);
     return err_set(e, E_UNSUPPORTED, "%s: carat cannot convert models of type %.64s", path,
                    type ? type : "null");
+}
+
+/* transformers saves models without their NextN layers, and leaves them in the configuration. */
+static void drop_missing_nextn(const convert_request *r, const safetensors *from, model_shape *s)
+{
+    if (!s->family->set_nextn || tensor_find(&from->tensors, "mtp.fc.weight"))
+        return;
+    if (s->family->set_nextn(s, 0) && r->notes)
+        str_puts(r->notes, "config.json states an MTP layer, and no tensor mtp.fc.weight is there: "
+                           "the new file has no NextN layer");
 }
 
 static status convert_target(const convert_request *r, uint64_t *n_bytes, err *e)
@@ -399,8 +455,10 @@ static status convert_target(const convert_request *r, uint64_t *n_bytes, err *e
     snprintf(config, sizeof config, "%s/config.json", r->dir);
     if ((st = convert_vocab_read(&words, r->dir, e)) ||
         (st = read_tensor_shape(&words, config, &s, &tied, r->unknown, e)) ||
-        (st = safetensors_open(&from, r->dir, e)) ||
-        (st = plan_items(&j, s, r->mix, words.n, tied, e)) ||
+        (st = safetensors_open(&from, r->dir, e)))
+        goto out;
+    drop_missing_nextn(r, &from, s);
+    if ((st = plan_items(&j, s, r->mix, words.n, tied, e)) ||
         (words.n && (st = convert_vocab_fit(&words, s->n_vocab, e))))
         goto out;
     j.s = s;
@@ -441,9 +499,16 @@ static int run_convert(const command *c, int argc, char **argv)
     term_init();
     term_watch(NULL); /* Ctrl-C stops the writing and leaves no partial file */
     const weight_mix *mix = o.type ? weight_mix_named(o.type) : NULL;
-    str unknown = {0};
-    convert_request r = {argv[0],  argv[1],  mix,      o.name, (int32_t)o.n_threads,
-                         &unknown, o.target, o.dialect};
+    str unknown = {0}, notes = {0};
+    convert_request r = {.dir = argv[0],
+                         .out = argv[1],
+                         .mix = mix,
+                         .name = o.name,
+                         .n_threads = (int32_t)o.n_threads,
+                         .unknown = &unknown,
+                         .notes = &notes,
+                         .target = o.target,
+                         .dialect = o.dialect};
     if (o.type && !mix)
         st = err_set(&e, E_ARG, "there is no type %s; the types are %s", o.type, weight_mix_names);
     else
@@ -451,6 +516,9 @@ static int run_convert(const command *c, int argc, char **argv)
     if (unknown.n)
         term_note("config.json has keys that carat does not know and ignores: %s",
                   SHOWN(unknown.at));
+    if (notes.n)
+        term_note("%s", notes.at);
+    str_free(&notes);
     str_free(&unknown);
     return term_wrote(argv[1], n_bytes, start_ms, st, &e);
 }
@@ -458,11 +526,13 @@ static int run_convert(const command *c, int argc, char **argv)
 const command command_convert = {
     .name = "convert",
     .operands = "DIR OUT.gguf",
-    .summary = "Convert safetensors of Gemma 4, Qwen3, Laguna or a drafter to GGUF",
+    .summary = "Convert safetensors of Gemma 4, Qwen3 to 3.8, Laguna or a drafter to GGUF",
     .about =
         "DIR holds config.json, model.safetensors or its shards, and the tokenizer's files, as\n"
         "published. TYPE is bf16, f16, f32, q8_0, q4_0, or any other type that synth writes.\n"
-        "Norms, scales and routers stay f32. The output appears only when it is complete.\n"
+        "Norms, scales and routers stay f32. The output appears only when it is complete. The "
+        "NextN\n"
+        "(MTP) layer of Qwen3.5 to 3.8 is written if the files have it; the vision part is not.\n"
         "\n"
         "Drafters: DFlash (also Laguna's, and DSpark's with a bigram correction) and the\n"
         "assistants of Gemma 4. config.json decides, and a tensor of another shape, a missing\n"

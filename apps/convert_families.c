@@ -10,22 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Keys that leave the logits unchanged, or that these models never set: for training, for other
- * programs, or token ids, which the tokenizer's files state. */
-#define WITHOUT_EFFECT                                                                             \
-    "architectures", "attention_dropout", "auto_map", "_attn_implementation",                      \
-        "_experts_implementation", "_name_or_path", "bos_token_id", "eos_token_id",                \
-        "pad_token_id", "dtype", "torch_dtype", "initializer_range", "use_cache",                  \
-        "transformers_version", "output_router_logits", "router_aux_loss_coef",                    \
-        "chunk_size_feed_forward", "id2label", "label2id", "is_encoder_decoder",                   \
-        "output_attentions", "output_hidden_states", "problem_type", "return_dict"
-
-/* An option with one value that has no effect, besides null and false; NULL: there is none. */
-typedef struct neutral_option {
-    const char *key, *neutral;
-} neutral_option;
-
-static void refuse_options(config_fields *f, const neutral_option *option, size_t n)
+void config_refuse_options(config_fields *f, const neutral_option *option, size_t n)
 {
     for (size_t i = 0; i < n && !f->st; i++) {
         const json_t *v = config_get(f, option[i].key);
@@ -38,14 +23,13 @@ static void refuse_options(config_fields *f, const neutral_option *option, size_
     }
 }
 
-static float real_or(config_fields *f, const char *key, float otherwise)
+float config_real_or(config_fields *f, const char *key, float otherwise)
 {
     return config_get(f, key) ? config_real(f, key) : otherwise;
 }
 
-/* One rotation: default, or YaRN. part NULL: whole heads are expected. */
-static void read_rope(config_fields *f, const json_t *rope, float *theta, float *part,
-                      yarn_shape *y)
+void config_rope(config_fields *f, const json_t *rope, const char *const *more, float *theta,
+                 float *part, yarn_shape *y)
 {
     static const char *const known[] = {"rope_type",        "type",
                                         "rope_theta",       "partial_rotary_factor",
@@ -58,12 +42,14 @@ static void read_rope(config_fields *f, const json_t *rope, float *theta, float 
     kind = kind ? kind : json_string_value(config_get(&r, "type"));
     if (r.st)
         return;
-    json_object_foreach((json_t *)rope, key, v) if (!r.st && !json_is_null(v) &&
-                                                    !text_is_one_of(known, key, strlen(key))) r.st =
+    json_object_foreach((json_t *)rope, key,
+                        v) if (!r.st && !json_is_null(v) &&
+                               !text_is_one_of(known, key, strlen(key)) &&
+                               !(more && text_is_one_of(more, key, strlen(key)))) r.st =
         err_set(f->e, E_UNSUPPORTED, "%s: rotation: %.60s is not supported", f->path, key);
     if (config_get(&r, "rope_theta"))
         *theta = config_real(&r, "rope_theta");
-    float share = real_or(&r, "partial_rotary_factor", 1);
+    float share = config_real_or(&r, "partial_rotary_factor", 1);
     if (part)
         *part = share;
     else if (share != 1)
@@ -71,9 +57,9 @@ static void read_rope(config_fields *f, const json_t *rope, float *theta, float 
     if (kind && !strcmp(kind, "yarn")) {
         y->factor = config_real(&r, "factor");
         y->n_ctx = config_whole(&r, "original_max_position_embeddings");
-        y->beta_fast = real_or(&r, "beta_fast", 32);
-        y->beta_slow = real_or(&r, "beta_slow", 1);
-        y->magnitude = real_or(&r, "attention_factor", 0);
+        y->beta_fast = config_real_or(&r, "beta_fast", 32);
+        y->beta_slow = config_real_or(&r, "beta_slow", 1);
+        y->magnitude = config_real_or(&r, "attention_factor", 0);
     } else if (kind && strcmp(kind, "default") != 0) {
         config_refuse(&r, "rope_type", "default or yarn");
     }
@@ -91,7 +77,7 @@ static status read_qwen3(const json_t *config, const char *path, qwen3_shape *s,
         "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters", "tie_word_embeddings",
         "hidden_act", "attention_bias", "use_sliding_window", "quantization_config", "layer_types",
         /* without use_sliding_window these two say nothing */
-        "sliding_window", "max_window_layers", WITHOUT_EFFECT, NULL};
+        "sliding_window", "max_window_layers", CONFIG_WITHOUT_EFFECT, NULL};
     static const neutral_option options[] = {{"hidden_act", "silu"},
                                              {"attention_bias", NULL},
                                              {"use_sliding_window", NULL},
@@ -112,11 +98,11 @@ static status read_qwen3(const json_t *config, const char *path, qwen3_shape *s,
     for (int i = 0; i < 2; i++) { /* older files have the first, newer ones the second */
         const json_t *rope = config_get(&f, i ? "rope_parameters" : "rope_scaling");
         if (rope)
-            read_rope(&f, rope, &s->theta, NULL, &s->yarn);
+            config_rope(&f, rope, NULL, &s->theta, NULL, &s->yarn);
     }
     if (s->theta == 0)
         config_refuse(&f, "rope_theta", "number");
-    refuse_options(&f, options, sizeof options / sizeof *options);
+    config_refuse_options(&f, options, sizeof options / sizeof *options);
     *tied = s->tied = config_truth(&f, "tie_word_embeddings");
     config_list_unknown(&f, known, unknown);
     return f.st ? f.st : qwen3_shape_check(s, path, e);
@@ -223,10 +209,10 @@ static void read_laguna_rope(config_fields *f, laguna_shape *s)
         config_refuse(f, "rope_parameters", "pair of full_attention and sliding_attention");
         return;
     }
-    read_rope(f, full, &s->theta, &part, &s->yarn);
+    config_rope(f, full, NULL, &s->theta, &part, &s->yarn);
     s->theta_swa = 1e4f;
     if (swa)
-        read_rope(f, swa, &s->theta_swa, &part_swa, &none);
+        config_rope(f, swa, NULL, &s->theta_swa, &part_swa, &none);
     if (none.factor != 0 && s->window)
         config_refuse(f, "rope_parameters", "plain rotation of window layers");
     s->n_rot = (int32_t)((double)part * s->head_dim);
@@ -264,7 +250,7 @@ static status read_laguna(const json_t *config, const char *path, laguna_shape *
                                         "quantization_config",
                                         "moe_router_logit_softcapping",
                                         "moe_apply_router_weight_on_input",
-                                        WITHOUT_EFFECT,
+                                        CONFIG_WITHOUT_EFFECT,
                                         NULL};
     static const neutral_option options[] = {{"hidden_act", "silu"},
                                              {"attention_bias", NULL},
@@ -289,7 +275,7 @@ static status read_laguna(const json_t *config, const char *path, laguna_shape *
     read_laguna_gate(&f, s);
     if (!f.st)
         read_laguna_rope(&f, s);
-    refuse_options(&f, options, sizeof options / sizeof *options);
+    config_refuse_options(&f, options, sizeof options / sizeof *options);
     *tied = s->tied = config_truth(&f, "tie_word_embeddings");
     config_list_unknown(&f, known, unknown);
     return f.st ? f.st : laguna_shape_check(s, path, e);

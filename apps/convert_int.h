@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "model/gemma4_shapes.h"
+#include "model/qwen3_shapes.h"
 #include "format/safetensors.h"
 #include "text/family.h"
 #include "text/jtree.h"
@@ -47,6 +48,30 @@ typedef status convert_reader(const json_t *config, const char *path, model_shap
                               str *unknown, err *e);
 convert_reader convert_gemma4_shape;                      /* convert_config.c */
 convert_reader convert_qwen3_shape, convert_laguna_shape; /* convert_families.c */
+convert_reader convert_qwen35_shape;                      /* convert_qwen.c */
+
+/* Keys that leave the logits unchanged, or that these models never set: for training, for other
+ * programs, or token ids, which the tokenizer's files state. */
+#define CONFIG_WITHOUT_EFFECT                                                                      \
+    "architectures", "attention_dropout", "auto_map", "_attn_implementation",                      \
+        "_experts_implementation", "_name_or_path", "bos_token_id", "eos_token_id",                \
+        "pad_token_id", "dtype", "torch_dtype", "initializer_range", "use_cache",                  \
+        "transformers_version", "output_router_logits", "router_aux_loss_coef",                    \
+        "chunk_size_feed_forward", "id2label", "label2id", "is_encoder_decoder",                   \
+        "output_attentions", "output_hidden_states", "problem_type", "return_dict"
+
+/* An option with one value that has no effect, besides null and false; NULL: there is none. */
+typedef struct neutral_option {
+    const char *key, *neutral;
+} neutral_option;
+
+/* Refuses options with another value. */
+void config_refuse_options(config_fields *f, const neutral_option *option, size_t n);
+float config_real_or(config_fields *f, const char *key, float otherwise);
+/* One rotation: default, or YaRN. part NULL: whole heads are expected. more: keys that the caller
+ * reads; ends with NULL; may be NULL. */
+void config_rope(config_fields *f, const json_t *rope, const char *const *more, float *theta,
+                 float *part, yarn_shape *y);
 
 /* Whether the configuration is that of a drafter, of any family. */
 bool convert_is_draft(const json_t *config);
@@ -94,12 +119,12 @@ typedef struct convert_vocab {
     /* tokenizer.json: pieces may hold U+0000, which jansson's keys cannot. tokenizer_config.json:
      * states "no longest text" as an integer of 31 digits, which jansson refuses. NULL: no file. */
     const jtree *tokenizer, *tokenizer_config;
-    char *template;         /* Jinja source, or NULL */
-    int32_t n;              /* tokens; 0: the directory has no tokenizer */
-    gguf_string *piece;     /* [n], into the trees */
-    int32_t *type;          /* [n] */
-    float *score;           /* [n] */
-    gguf_string *merge;     /* [n_merges] */
+    char *template;     /* Jinja source, or NULL */
+    int32_t n;          /* tokens; 0: the directory has no tokenizer */
+    gguf_string *piece; /* [n], into the trees */
+    int32_t *type;      /* [n] */
+    float *score;       /* [n] */
+    gguf_string *merge; /* [n_merges] */
     uint64_t n_merges;
     arena mem;
 } convert_vocab;
@@ -118,6 +143,7 @@ typedef struct convert_request {
     const char *name; /* general.name; NULL: the directory's name */
     int32_t n_threads;
     str *unknown; /* see convert_reader; NULL: not wanted */
+    str *notes;   /* receives a sentence about what the files lack; NULL: not wanted */
     /* Of drafters: the model's file, for checks and the tokenizer, and the dialect; may be NULL. */
     const char *target, *dialect;
 } convert_request;

@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "format/gguf_stream.h"
+#include "model/model.h"
 #include "model/shapes.h"
 
 #include <inttypes.h>
@@ -20,7 +21,7 @@
 
 typedef struct {
     const char *type, *vocab, *dialect;
-    bool full_vocab;
+    bool full_vocab, nextn;
     int64_t seed, n_threads, n_layer;
 } synth_options;
 
@@ -34,6 +35,8 @@ static const option table[] = {
              "with --vocab: made-up words up to the size's own number of tokens"),
     OPT_INT(synth_options, n_layer, "layers", 0, "N", 1, SHAPE_LAYERS_MAX,
             "stop after N layers (default all)"),
+    OPT_FLAG(synth_options, nextn, "nextn", 0,
+             "with the NextN (MTP) layer of the published checkpoint, for --draft nextn"),
     OPT_STR(synth_options, dialect, "dialect", 0, "NAME",
             "of a drafter: names of keys and tensors (default llama.cpp)"),
     OPT_INT(synth_options, n_threads, "threads", 0, "N", 1, 256, "threads (default: all cores)"),
@@ -176,11 +179,12 @@ static void put_general(gguf_writer *w, const model_shape *s, const weight_mix *
     gguf_put_string(w, "general.name", name, strlen(name));
     gguf_put_u32(w, "general.file_type", (uint32_t)mix->file_type);
     gguf_put_u32(w, "general.quantization_version", 2);
-    if (s->family->drafter)
+    const model_sampling *usual = model_usual_sampling(s->family->arch);
+    if (s->family->drafter || !usual)
         return;
-    gguf_put_i32(w, "general.sampling.top_k", 64);
-    gguf_put_f32(w, "general.sampling.top_p", 0.95f);
-    gguf_put_f32(w, "general.sampling.temp", 1);
+    gguf_put_i32(w, "general.sampling.top_k", usual->top_k);
+    gguf_put_f32(w, "general.sampling.top_p", usual->top_p);
+    gguf_put_f32(w, "general.sampling.temp", usual->temperature);
 }
 
 typedef struct recipe {
@@ -284,6 +288,12 @@ static int run_synth(const command *c, int argc, char **argv)
         st = err_set(&e, E_ARG, "there is no type %s; the types are %s", o.type, weight_mix_names);
         goto out;
     }
+    if (o.nextn && !s->family->set_nextn) {
+        st = err_set(&e, E_ARG, "%s: models of this family have no NextN layers", argv[0]);
+        goto out;
+    }
+    if (o.nextn)
+        s->family->set_nextn(s, 1);
     if (o.n_layer && o.n_layer < s->n_layer)
         s->family->cut(s, (int32_t)o.n_layer);
     if (with_vocab) {

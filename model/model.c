@@ -55,6 +55,12 @@ static const model_arch *find_arch(gguf_string name)
     return NULL;
 }
 
+const model_sampling *model_usual_sampling(const char *arch)
+{
+    const model_arch *a = find_arch((gguf_string){arch, strlen(arch)});
+    return a && a->forward ? &a->sampling : NULL;
+}
+
 /* Architectures that look like a supported one, and what carat lacks for them. */
 static status refuse_known(const char *path, gguf_string arch, err *e)
 {

@@ -30,6 +30,9 @@ typedef struct model_arch {
     status (*divide)(model *m, err *e);
 } model_arch;
 
+/* NULL: no architecture that carat runs as a model. */
+const model_sampling *model_usual_sampling(const char *arch);
+
 /* The part of the model that goes to the other devices. */
 typedef struct model_division {
     int32_t n_layers; /* the first n and the embeddings, in equal ranges by side */

@@ -1,9 +1,9 @@
 /* qwen35_shapes.c - the published sizes of Qwen3.5, 3.6 and 3.8, their tensors in file order, their
  * metadata.
  *
- * GGUF names are llama.cpp's; safetensors names are transformers'. The files have no MTP layer, as
- * converters write them on request. The test of this file compares the tensor counts with those of
- * published files (851, 733).
+ * GGUF names are llama.cpp's; safetensors names are transformers', those of experts with the
+ * expert's number in place of '*'. The NextN layer is written on request. The test of this file
+ * compares the tensor counts with those of published files (851 and 866, 733 and 753).
  */
 #include "model/qwen35_shapes.h"
 
@@ -13,7 +13,10 @@
 
 /* ---- Sizes --------------------------------------------------------------------------------- */
 
-enum { FULL_EVERY = 4 }; /* in every published size */
+enum {
+    FULL_EVERY = 4,     /* in every published size */
+    NEXTN_PUBLISHED = 1 /* NextN layers of a checkpoint */
+};
 
 #define COMMON .family = &qwen35_shapes, .eps = 1e-6f, .theta = 1e7f, .n_taps = 4
 #define PUBLISHED                                                                                  \
@@ -68,7 +71,8 @@ status qwen35_shape_check(const qwen35_shape *s, const char *what, err *e)
 {
     enum { WIDTH_MAX = 1 << 20, VOCAB_MAX = 1 << 22 };
     const shape_range range[] = {
-        {"number of layers", s->n_layer, 1, SHAPE_LAYERS_MAX},
+        {"number of layers", s->n_layer, 1, SHAPE_LAYERS_MAX - NEXTN_PUBLISHED},
+        {"number of NextN layers", s->n_nextn, 0, NEXTN_PUBLISHED},
         {"hidden size", s->n_embd, 1, WIDTH_MAX},
         {"vocabulary size", s->n_vocab, 1, VOCAB_MAX},
         {"number of heads", s->n_head, 1, 4096},
@@ -99,7 +103,7 @@ status qwen35_shape_check(const qwen35_shape *s, const char *what, err *e)
         return err_set(e, E_ARG,
                        "%s: %" PRId32 " rotating dimensions in sections of %" PRId32 " pairs", what,
                        s->n_rotating, sections);
-    if (!(s->eps > 0) || !(s->theta > 0))
+    if (!(s->eps > 0) || !(s->theta > 0) || s->yarn.factor < 0)
         return err_set(e, E_ARG, "%s: a rotation or epsilon makes no sense", what);
     return OK;
 }
@@ -110,11 +114,19 @@ static void cut_layer(model_shape *s, int32_t n_layer)
     ((qwen35_shape *)s)->full[n_layer - 1] = true; /* the last layer of every size attends */
 }
 
+static int32_t set_nextn(model_shape *s, int32_t n)
+{
+    int32_t before = ((qwen35_shape *)s)->n_nextn;
+    ((qwen35_shape *)s)->n_nextn = n ? NEXTN_PUBLISHED : 0;
+    return before;
+}
+
 /* ---- Tensors ------------------------------------------------------------------------------- */
 
 typedef enum {
     NONE,
     D,
+    D2,
     VOCAB,
     Q,
     Q_GATE,
@@ -133,53 +145,124 @@ typedef enum {
 
 typedef enum { ALWAYS, IF_FULL, IF_LINEAR, IF_DENSE, IF_MOE, IF_HEAD, IF_TIED } condition;
 
+/* From a checkpoint to a file: hf_change. */
+typedef enum {
+    AS_IS,
+    ONE_MORE,   /* norms that multiply by 1 + w */
+    V_ROWS,     /* a row per value head, or dv of them */
+    V_COLUMNS,  /* the same of columns */
+    V_AFTER_QK, /* rows of values behind those of queries and keys */
+    TAPS_OF,    /* the same, of the convolution */
+    A_LOG       /* the decay; one column per value head */
+} conversion;
+
 typedef struct {
     const char *gguf, *hf;
     tensor_role role;
     condition when;
     dim ne[3];
+    conversion how;
 } tensor_row;
 
 static const tensor_row of_model[] = {
-    {"token_embd.weight", "embed_tokens.weight", ROLE_EMBD, IF_TIED, {D, VOCAB}},
-    {"token_embd.weight", "embed_tokens.weight", ROLE_MATRIX, IF_HEAD, {D, VOCAB}},
-    {"output_norm.weight", "norm.weight", ROLE_NORM, ALWAYS, {D}},
-    {"output.weight", "", ROLE_EMBD, IF_HEAD, {D, VOCAB}},
+    {"token_embd.weight", "embed_tokens.weight", ROLE_EMBD, IF_TIED, {D, VOCAB}, AS_IS},
+    {"token_embd.weight", "embed_tokens.weight", ROLE_MATRIX, IF_HEAD, {D, VOCAB}, AS_IS},
+    {"output_norm.weight", "norm.weight", ROLE_NORM, ALWAYS, {D}, ONE_MORE},
+    {"output.weight", "", ROLE_EMBD, IF_HEAD, {D, VOCAB}, AS_IS},
 };
 
 static const tensor_row of_layer[] = {
-    {"attn_norm.weight", "input_layernorm.weight", ROLE_NORM, ALWAYS, {D}},
-    {"attn_q.weight", "self_attn.q_proj.weight", ROLE_MATRIX, IF_FULL, {D, Q_GATE}},
-    {"attn_k.weight", "self_attn.k_proj.weight", ROLE_MATRIX, IF_FULL, {D, KV}},
-    {"attn_v.weight", "self_attn.v_proj.weight", ROLE_ATTN_V, IF_FULL, {D, KV}},
-    {"attn_output.weight", "self_attn.o_proj.weight", ROLE_MATRIX, IF_FULL, {Q, D}},
-    {"attn_q_norm.weight", "self_attn.q_norm.weight", ROLE_QK_NORM, IF_FULL, {HD}},
-    {"attn_k_norm.weight", "self_attn.k_norm.weight", ROLE_QK_NORM, IF_FULL, {HD}},
-    {"attn_qkv.weight", "linear_attn.in_proj_qkv.weight", ROLE_MATRIX, IF_LINEAR, {D, QKV}},
-    {"attn_gate.weight", "linear_attn.in_proj_z.weight", ROLE_MATRIX, IF_LINEAR, {D, VALUES}},
-    {"ssm_conv1d.weight", "linear_attn.conv1d.weight", ROLE_TAPS, IF_LINEAR, {TAPS, QKV}},
-    {"ssm_dt.bias", "linear_attn.dt_bias", ROLE_BIAS, IF_LINEAR, {HEADS}},
-    {"ssm_a", "linear_attn.A_log", ROLE_DECAY, IF_LINEAR, {HEADS}},
-    {"ssm_alpha.weight", "linear_attn.in_proj_a.weight", ROLE_MATRIX, IF_LINEAR, {D, HEADS}},
-    {"ssm_beta.weight", "linear_attn.in_proj_b.weight", ROLE_MATRIX, IF_LINEAR, {D, HEADS}},
-    {"ssm_norm.weight", "linear_attn.norm.weight", ROLE_NORM, IF_LINEAR, {DV}},
-    {"ssm_out.weight", "linear_attn.out_proj.weight", ROLE_MATRIX, IF_LINEAR, {VALUES, D}},
-    {"post_attention_norm.weight", "post_attention_layernorm.weight", ROLE_NORM, ALWAYS, {D}},
-    {"ffn_gate.weight", "mlp.gate_proj.weight", ROLE_MATRIX, IF_DENSE, {D, FF}},
-    {"ffn_up.weight", "mlp.up_proj.weight", ROLE_MATRIX, IF_DENSE, {D, FF}},
-    {"ffn_down.weight", "mlp.down_proj.weight", ROLE_FFN_DOWN, IF_DENSE, {FF, D}},
-    {"ffn_gate_inp.weight", "mlp.gate.weight", ROLE_ROUTER, IF_MOE, {D, EXPERTS}},
-    {"ffn_gate_exps.weight", "mlp.experts.gate_up_proj", ROLE_MATRIX, IF_MOE, {D, FF_EXP, EXPERTS}},
-    {"ffn_up_exps.weight", "mlp.experts.gate_up_proj", ROLE_MATRIX, IF_MOE, {D, FF_EXP, EXPERTS}},
+    {"attn_norm.weight", "input_layernorm.weight", ROLE_NORM, ALWAYS, {D}, ONE_MORE},
+    {"attn_q.weight", "self_attn.q_proj.weight", ROLE_MATRIX, IF_FULL, {D, Q_GATE}, AS_IS},
+    {"attn_k.weight", "self_attn.k_proj.weight", ROLE_MATRIX, IF_FULL, {D, KV}, AS_IS},
+    {"attn_v.weight", "self_attn.v_proj.weight", ROLE_ATTN_V, IF_FULL, {D, KV}, AS_IS},
+    {"attn_output.weight", "self_attn.o_proj.weight", ROLE_MATRIX, IF_FULL, {Q, D}, AS_IS},
+    {"attn_q_norm.weight", "self_attn.q_norm.weight", ROLE_QK_NORM, IF_FULL, {HD}, ONE_MORE},
+    {"attn_k_norm.weight", "self_attn.k_norm.weight", ROLE_QK_NORM, IF_FULL, {HD}, ONE_MORE},
+    {"attn_qkv.weight",
+     "linear_attn.in_proj_qkv.weight",
+     ROLE_MATRIX,
+     IF_LINEAR,
+     {D, QKV},
+     V_AFTER_QK},
+    {"attn_gate.weight",
+     "linear_attn.in_proj_z.weight",
+     ROLE_MATRIX,
+     IF_LINEAR,
+     {D, VALUES},
+     V_ROWS},
+    {"ssm_conv1d.weight", "linear_attn.conv1d.weight", ROLE_TAPS, IF_LINEAR, {TAPS, QKV}, TAPS_OF},
+    {"ssm_dt.bias", "linear_attn.dt_bias", ROLE_BIAS, IF_LINEAR, {HEADS}, V_COLUMNS},
+    {"ssm_a", "linear_attn.A_log", ROLE_DECAY, IF_LINEAR, {HEADS}, A_LOG},
+    {"ssm_alpha.weight",
+     "linear_attn.in_proj_a.weight",
+     ROLE_MATRIX,
+     IF_LINEAR,
+     {D, HEADS},
+     V_ROWS},
+    {"ssm_beta.weight", "linear_attn.in_proj_b.weight", ROLE_MATRIX, IF_LINEAR, {D, HEADS}, V_ROWS},
+    {"ssm_norm.weight", "linear_attn.norm.weight", ROLE_NORM, IF_LINEAR, {DV}, AS_IS},
+    {"ssm_out.weight",
+     "linear_attn.out_proj.weight",
+     ROLE_MATRIX,
+     IF_LINEAR,
+     {VALUES, D},
+     V_COLUMNS},
+    {"post_attention_norm.weight",
+     "post_attention_layernorm.weight",
+     ROLE_NORM,
+     ALWAYS,
+     {D},
+     ONE_MORE},
+    {"ffn_gate.weight", "mlp.gate_proj.weight", ROLE_MATRIX, IF_DENSE, {D, FF}, AS_IS},
+    {"ffn_up.weight", "mlp.up_proj.weight", ROLE_MATRIX, IF_DENSE, {D, FF}, AS_IS},
+    {"ffn_down.weight", "mlp.down_proj.weight", ROLE_FFN_DOWN, IF_DENSE, {FF, D}, AS_IS},
+    {"ffn_gate_inp.weight", "mlp.gate.weight", ROLE_ROUTER, IF_MOE, {D, EXPERTS}, AS_IS},
+    {"ffn_gate_exps.weight",
+     "mlp.experts.*.gate_proj.weight",
+     ROLE_MATRIX,
+     IF_MOE,
+     {D, FF_EXP, EXPERTS},
+     AS_IS},
+    {"ffn_up_exps.weight",
+     "mlp.experts.*.up_proj.weight",
+     ROLE_MATRIX,
+     IF_MOE,
+     {D, FF_EXP, EXPERTS},
+     AS_IS},
     {"ffn_down_exps.weight",
-     "mlp.experts.down_proj",
+     "mlp.experts.*.down_proj.weight",
      ROLE_DOWN_EXPERTS,
      IF_MOE,
-     {FF_EXP, D, EXPERTS}},
-    {"ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight", ROLE_ROUTER, IF_MOE, {D}},
-    {"ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight", ROLE_MATRIX, IF_MOE, {D, FF}},
-    {"ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight", ROLE_MATRIX, IF_MOE, {D, FF}},
-    {"ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight", ROLE_FFN_DOWN, IF_MOE, {FF, D}},
+     {FF_EXP, D, EXPERTS},
+     AS_IS},
+    {"ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight", ROLE_ROUTER, IF_MOE, {D}, AS_IS},
+    {"ffn_gate_shexp.weight",
+     "mlp.shared_expert.gate_proj.weight",
+     ROLE_MATRIX,
+     IF_MOE,
+     {D, FF},
+     AS_IS},
+    {"ffn_up_shexp.weight",
+     "mlp.shared_expert.up_proj.weight",
+     ROLE_MATRIX,
+     IF_MOE,
+     {D, FF},
+     AS_IS},
+    {"ffn_down_shexp.weight",
+     "mlp.shared_expert.down_proj.weight",
+     ROLE_FFN_DOWN,
+     IF_MOE,
+     {FF, D},
+     AS_IS},
+};
+
+/* A NextN layer is a layer of attention with these. Its hf names have their own start. */
+static const tensor_row of_nextn[] = {
+    {"nextn.eh_proj.weight", "fc.weight", ROLE_EIGHT_BITS, ALWAYS, {D2, D}, AS_IS},
+    {"nextn.enorm.weight", "pre_fc_norm_embedding.weight", ROLE_NORM, ALWAYS, {D}, ONE_MORE},
+    {"nextn.hnorm.weight", "pre_fc_norm_hidden.weight", ROLE_NORM, ALWAYS, {D}, ONE_MORE},
+    {"nextn.shared_head_norm.weight", "norm.weight", ROLE_NORM, ALWAYS, {D}, ONE_MORE},
 };
 
 static uint64_t size_of(const qwen35_shape *s, dim d)
@@ -187,6 +270,7 @@ static uint64_t size_of(const qwen35_shape *s, dim d)
     const uint64_t sizes_of[] = {
         [NONE] = 1,
         [D] = (uint64_t)s->n_embd,
+        [D2] = 2 * (uint64_t)s->n_embd,
         [VOCAB] = (uint64_t)s->n_vocab,
         [Q] = (uint64_t)s->n_head * (uint64_t)s->head_dim,
         [Q_GATE] = 2 * (uint64_t)s->n_head * (uint64_t)s->head_dim,
@@ -204,13 +288,18 @@ static uint64_t size_of(const qwen35_shape *s, dim d)
     return sizes_of[d];
 }
 
+static bool is_full(const qwen35_shape *s, int32_t il)
+{
+    return il >= s->n_layer || s->full[il];
+}
+
 static bool has_feature(const qwen35_shape *s, int32_t il, condition when)
 {
     switch (when) {
     case IF_FULL:
-        return s->full[il];
+        return is_full(s, il);
     case IF_LINEAR:
-        return !s->full[il];
+        return !is_full(s, il);
     case IF_DENSE:
         return !s->n_expert;
     case IF_MOE:
@@ -225,6 +314,21 @@ static bool has_feature(const qwen35_shape *s, int32_t il, condition when)
     return true;
 }
 
+static hf_change change_of(const qwen35_shape *s, conversion how, const dim *ne)
+{
+    hf_change c = {.add = how == ONE_MORE, .neg_exp = how == A_LOG, .taps = how == TAPS_OF};
+    if (how == AS_IS || how == ONE_MORE)
+        return c;
+    c.columns = how == V_COLUMNS || how == A_LOG;
+    c.n_k = (uint32_t)s->n_k;
+    c.n_v = (uint32_t)s->n_v;
+    bool in_qkv = how == V_AFTER_QK || how == TAPS_OF;
+    bool wide = in_qkv || ne[c.columns ? 0 : 1] == VALUES;
+    c.per_head = wide ? (uint64_t)s->dv : 1;
+    c.before = in_qkv ? 2 * (uint64_t)s->n_k * (uint64_t)s->dk : 0;
+    return c;
+}
+
 static void describe(const qwen35_shape *s, int32_t il, const tensor_row *r, shape_tensor *t)
 {
     *t = (shape_tensor){.role = r->role, .layer = il, .ne = {1, 1, 1, 1}};
@@ -235,31 +339,49 @@ static void describe(const qwen35_shape *s, int32_t il, const tensor_row *r, sha
         snprintf(t->hf_name, sizeof t->hf_name, "%s", r->hf);
     } else {
         snprintf(t->name, sizeof t->name, "blk.%d.%s", (int)il, r->gguf);
-        snprintf(t->hf_name, sizeof t->hf_name, "layers.%d.%s", (int)il, r->hf);
+        if (il < s->n_layer)
+            snprintf(t->hf_name, sizeof t->hf_name, "layers.%d.%s", (int)il, r->hf);
+        else if (strncmp(r->gguf, "nextn.", 6) != 0)
+            snprintf(t->hf_name, sizeof t->hf_name, "mtp.layers.%d.%s", (int)(il - s->n_layer),
+                     r->hf);
+        else
+            snprintf(t->hf_name, sizeof t->hf_name, "mtp.%s", r->hf);
     }
+    t->change = change_of(s, r->how, r->ne);
     for (int i = 0; i < 3 && r->ne[i] != NONE; i++) {
         t->ne[i] = size_of(s, r->ne[i]);
         t->n_dims = i + 1;
     }
 }
 
+/* A list in the making. */
+typedef struct {
+    shape_tensor *out;
+    int32_t n, cap;
+} tensor_list;
+
+static void add_rows(tensor_list *to, const qwen35_shape *s, int32_t il, const tensor_row *r,
+                     size_t n)
+{
+    shape_tensor t;
+    for (size_t i = 0; i < n; i++)
+        if (has_feature(s, il < 0 ? 0 : il, r[i].when)) {
+            describe(s, il, &r[i], to->n < to->cap ? &to->out[to->n] : &t);
+            to->n++;
+        }
+}
+
 static int32_t list(const model_shape *m, shape_tensor *out, int32_t cap)
 {
     const qwen35_shape *s = own(m);
-    int32_t n = 0;
-    shape_tensor t;
-    for (size_t i = 0; i < sizeof of_model / sizeof *of_model; i++)
-        if (has_feature(s, 0, of_model[i].when)) {
-            describe(s, -1, &of_model[i], n < cap ? &out[n] : &t);
-            n++;
-        }
-    for (int32_t il = 0; il < s->n_layer; il++)
-        for (size_t i = 0; i < sizeof of_layer / sizeof *of_layer; i++)
-            if (has_feature(s, il, of_layer[i].when)) {
-                describe(s, il, &of_layer[i], n < cap ? &out[n] : &t);
-                n++;
-            }
-    return n;
+    tensor_list to = {out, 0, cap};
+    add_rows(&to, s, -1, of_model, sizeof of_model / sizeof *of_model);
+    for (int32_t il = 0; il < s->n_layer + s->n_nextn; il++) {
+        add_rows(&to, s, il, of_layer, sizeof of_layer / sizeof *of_layer);
+        if (il >= s->n_layer)
+            add_rows(&to, s, il, of_nextn, sizeof of_nextn / sizeof *of_nextn);
+    }
+    return to.n;
 }
 
 /* ---- Metadata ------------------------------------------------------------------------------ */
@@ -273,7 +395,7 @@ static void put_shape(gguf_writer *w, const model_shape *m)
         int32_t v;
         bool moe, dense;
     } numbers[] = {
-        {"block_count", s->n_layer, true, true},
+        {"block_count", s->n_layer + s->n_nextn, true, true},
         {"context_length", s->n_ctx_train, true, true},
         {"embedding_length", s->n_embd, true, true},
         {"feed_forward_length", s->n_ff, false, true},
@@ -294,7 +416,7 @@ static void put_shape(gguf_writer *w, const model_shape *m)
         {"expert_shared_feed_forward_length", s->n_ff, true, false},
     };
     char key[64];
-    bool regular = true, linear[SHAPE_LAYERS_MAX];
+    bool regular = true, linear[SHAPE_LAYERS_MAX] = {false};
     gguf_put_string(w, "general.architecture", arch, strlen(arch));
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         if (s->n_expert ? !numbers[i].moe : !numbers[i].dense)
@@ -302,6 +424,11 @@ static void put_shape(gguf_writer *w, const model_shape *m)
         snprintf(key, sizeof key, "%s.%s", arch, numbers[i].key);
         gguf_put_u32(w, key, (uint32_t)numbers[i].v);
     }
+    if (s->n_nextn) {
+        snprintf(key, sizeof key, "%s.nextn_predict_layers", arch);
+        gguf_put_u32(w, key, (uint32_t)s->n_nextn);
+    }
+    put_yarn_shape(w, arch, &s->yarn);
     snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", arch);
     gguf_put_f32(w, key, s->eps);
     snprintf(key, sizeof key, "%s.rope.freq_base", arch);
@@ -319,7 +446,7 @@ static void put_shape(gguf_writer *w, const model_shape *m)
         gguf_put_u32(w, key, FULL_EVERY);
     } else {
         snprintf(key, sizeof key, "%s.attention.recurrent_layers", arch);
-        gguf_put_bools(w, key, linear, (uint64_t)s->n_layer);
+        gguf_put_bools(w, key, linear, (uint64_t)(s->n_layer + s->n_nextn));
     }
 }
 
@@ -338,5 +465,6 @@ const shape_family qwen35_shapes = {
     .named = named,
     .check = check_shape,
     .cut = cut_layer,
+    .set_nextn = set_nextn,
     .list = list,
     .put = put_shape};

@@ -1,5 +1,5 @@
-/* qwen35_test.c - files of Qwen3.5 and 3.6: tensor counts of published sizes, MTP layers that are
- * not bound, and what is refused, with the sentence's main words. */
+/* qwen35_test.c - files of Qwen3.5 and 3.6: tensor counts of published sizes, NextN layers that are
+ * not layers, and what is refused, with the sentence's main words. */
 #include "model/qwen35_shapes.h"
 #include "base/mem.h"
 #include "model/model.h"
@@ -11,17 +11,20 @@ TEST(qwen35_shapes_have_the_tensors_of_published_files)
 {
     static const struct {
         const char *name;
+        bool nextn;
         int32_t n_tensors;
         double billions; /* parameters */
-    } sizes[] = {{"qwen3.6-27b", 851, 26.89},
-                 {"qwen3.8-27b", 851, 26.89},
-                 {"qwen3.6-35b-a3b", 733, 34.66},
-                 {"qwen3.5-2b", 320, 0}};
+    } sizes[] = {{"qwen3.6-27b", false, 851, 26.89}, {"qwen3.8-27b", false, 851, 26.89},
+                 {"qwen3.6-27b", true, 866, 27.32},  {"qwen3.6-35b-a3b", false, 733, 34.66},
+                 {"qwen3.6-35b-a3b", true, 753, 0},  {"qwen3.5-2b", false, 320, 0},
+                 {"qwen3.5-2b", true, 335, 0}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         model_shape *s;
         err e = {0};
         double total = 0;
         CHECK_OK(shape_named(sizes[i].name, &s, &e), e);
+        if (sizes[i].nextn)
+            CHECK_EQ(s->family->set_nextn(s, 1), 0);
         CHECK_OK(s->family->check(s, sizes[i].name, &e), e);
         int32_t n = s->family->list(s, NULL, 0);
         shape_tensor *list = mem_calloc((size_t)n, sizeof *list);

@@ -38,6 +38,20 @@ typedef enum tensor_role {
     ROLE_MATRIX /* all other projections */
 } tensor_role;
 
+/* How a checkpoint's tensor becomes the file's. Zeroed: unchanged.
+ *
+ * Value heads of the gated delta rule: a checkpoint groups them, so head i belongs to key head
+ * i / (n_v / n_k); a file tiles them, so head j belongs to key head j mod n_k. The heads are
+ * `per_head` rows or columns each, after `before` others. */
+typedef struct hf_change {
+    float add;         /* to every value */
+    bool neg_exp;      /* then x becomes -exp(x) */
+    bool columns;      /* the heads are columns, else rows */
+    bool taps;         /* [channels, 1, taps]: the axis in the middle is left out */
+    uint32_t n_k, n_v; /* n_k 0: the order is kept */
+    uint64_t per_head, before;
+} hf_change;
+
 typedef struct shape_tensor {
     char name[64];    /* in GGUF */
     char hf_name[80]; /* in safetensors, after the prefix; "": none */
@@ -48,6 +62,7 @@ typedef struct shape_tensor {
     uint64_t ne[TENSOR_DIMS_MAX];
     float fan_in; /* variance of random entries: 1 / fan_in; 0: 1 / ne[0] */
     float centre; /* mean of random vectors; 0: 1 */
+    hf_change change;
 } shape_tensor;
 
 /* ---- Shapes ---- */
@@ -74,6 +89,9 @@ typedef struct shape_family {
     /* E_ARG for an inconsistent shape; `what` names its source in the error sentence. */
     status (*check)(const model_shape *s, const char *what, err *e);
     void (*cut)(model_shape *s, int32_t n_layer); /* keeps the first n_layer layers */
+    /* Sets the number of NextN layers to 0 or, for any other n, the published one. Returns the
+     * number before. NULL: the family has none. */
+    int32_t (*set_nextn)(model_shape *s, int32_t n);
     /* Fills out[0..cap) in file order. Returns the number of tensors. */
     int32_t (*list)(const model_shape *s, shape_tensor *out, int32_t cap);
     void (*put)(gguf_writer *w, const model_shape *s); /* its metadata */

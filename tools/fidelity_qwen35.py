@@ -7,7 +7,16 @@ Qwen3.5-MoE, of random weights.
 The weights are drawn as GGUF tensors and given to transformers by the transforms that conversion
 makes, in reverse: norms less 1, the value heads of the delta rule from tiled to grouped order, A_log
 from -exp(A_log). Everything that transformers starts at a neutral value is random.
+
+Cases with a NextN layer also hold its drafts. Entry p of the layer joins the embedding of token p and
+the model's hidden state of token p - 1 after its last norm (zeros before the first token):
+
+    y = W_eh [ norm(embedding; enorm) ; norm(hidden; hnorm) ]
+
+The block over y, the last norm and the head are a one-layer Qwen3.5 of transformers. A draft's own
+state after the last norm is the hidden state of the next entry.
 """
+import copy
 import sys
 
 import numpy as np
@@ -49,12 +58,20 @@ CASES = {
         linear_num_key_heads=3, linear_num_value_heads=3, linear_key_head_dim=32,
         linear_value_head_dim=24, linear_conv_kernel_dim=3)),
     "qwen35moe": ("qwen35moe", moe, 1368, 130, {}),
+    "qwen35-nextn": ("qwen35", dense, 1500, 60, {}),
+    "qwen35moe-nextn": ("qwen35moe", moe, 1600, 60, {}),
 }
+NEXTN_NAMES = [("fc", "nextn.eh_proj.weight"), ("enorm", "nextn.enorm.weight"),
+               ("hnorm", "nextn.hnorm.weight")]
+DRAFTS, RANKS = 4, 8  # of each prompt
+PROMPTS = [1, 2, 3, 17, 40, 59]  # tokens before the drafts
+DRAFT_GAP = 1e-3  # between neighbours among the best, in logits
 
 
 def model_values(arch, c):
     a, rope = arch + ".", c.rope_parameters
-    v = [(a + "block_count", U32, c.num_hidden_layers),
+    n_nextn = getattr(c, "n_nextn", 0)
+    v = [(a + "block_count", U32, c.num_hidden_layers + n_nextn),
          (a + "context_length", U32, c.max_position_embeddings),
          (a + "embedding_length", U32, c.hidden_size),
          (a + "attention.head_count", U32, c.num_attention_heads),
@@ -75,6 +92,8 @@ def model_values(arch, c):
     else:
         v += [(a + "attention.recurrent_layers", (ARR, base.BOOL),
                [t == LINEAR for t in c.layer_types])]
+    if n_nextn:
+        v += [(a + "nextn_predict_layers", U32, n_nextn)]
     if arch == "qwen35":
         return v + [(a + "feed_forward_length", U32, c.intermediate_size)]
     return v + [(a + "expert_count", U32, c.num_experts),
@@ -151,7 +170,7 @@ def init_of(name, shape):
         return -0.5, 0.8
     if name.endswith(("ssm_alpha.weight", "ssm_beta.weight", "ffn_gate_inp_shexp.weight")):
         return 0.0, float(1.5 / np.sqrt(np.float64(shape[-1])))
-    if name.endswith(("attn_q_norm.weight", "attn_k_norm.weight")):
+    if name.endswith(("attn_q_norm.weight", "attn_k_norm.weight", "enorm.weight", "hnorm.weight")):
         return 1.0, 0.3
     if name.endswith("ssm_conv1d.weight"):
         return 0.2, 0.6
@@ -169,6 +188,55 @@ def tensor_list(model, config):
                 out.append((f"blk.{i}.{name}", slots.pop(key), how))
     assert not slots, sorted(slots)
     return out
+
+
+class NextN(torch.nn.Module):
+    """The NextN layer beside a model of transformers."""
+    def __init__(self, cls, config):
+        super().__init__()
+        one = copy.deepcopy(config)
+        one.num_hidden_layers, one.layer_types = 1, [FULL]
+        self.body = cls(one).model
+        d = config.hidden_size
+        self.fc = torch.nn.Parameter(torch.zeros(d, 2 * d))
+        self.enorm, self.hnorm = (torch.nn.Parameter(torch.zeros(d)) for _ in range(2))
+        self.eps = config.rms_norm_eps
+
+    def norm(self, x, w):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * (1 + w)
+
+    def forward(self, embedded, hidden):
+        both = torch.cat([self.norm(embedded, self.enorm), self.norm(hidden, self.hnorm)], -1)
+        return self.body(inputs_embeds=both @ self.fc.T, use_cache=False).last_hidden_state
+
+    def slots(self, layer):
+        """[(gguf name, parameter, transform)]"""
+        at = f"blk.{layer}."
+        own = dict(self.body.named_parameters())
+        out = [(at + name, own[f"layers.0.{hf}"], how) for hf, name, how in LAYER_NAMES
+               if f"layers.0.{hf}" in own]
+        out += [(at + name, getattr(self, hf), plain if hf == "fc" else less_one)
+                for hf, name in NEXTN_NAMES]
+        return out + [(at + "nextn.shared_head_norm.weight", own["norm.weight"], less_one)]
+
+
+def nextn_drafts(model, nextn, ids, n):
+    """The RANKS best tokens of DRAFTS slots after ids[:n], the last of which is not computed by the
+    model, and the logarithms of their probabilities; the smallest gap among the best logits."""
+    best, logp, gap = [], [], float("inf")
+    hidden = model.model(ids[:, :n], use_cache=False).last_hidden_state
+    hidden = torch.cat([torch.zeros_like(hidden[:, :1]), hidden[:, :n - 1]], 1)
+    tokens = ids[:, :n]
+    for _ in range(DRAFTS):
+        h = nextn(model.model.embed_tokens(tokens), hidden)[:, -1:]
+        logits = model.lm_head(h)[0, 0]
+        top = logits.sort(descending=True)
+        gap = min(gap, float((top.values[:RANKS] - top.values[1:RANKS + 1]).min()))
+        best.append(top.indices[:RANKS].tolist())
+        logp.append(logits.log_softmax(-1)[best[-1]].tolist())
+        hidden = torch.cat([hidden, h], 1)
+        tokens = torch.cat([tokens, top.indices[None, :1]], 1)
+    return best, logp, gap
 
 
 def router_gap(model, ids):
@@ -193,9 +261,14 @@ def run_case(name):
     config._attn_implementation = config._experts_implementation = "eager"
     model = cls(config).eval().to(torch.float32)
     model.requires_grad_(False)
+    slots, nextn, drafts = tensor_list(model, config), None, []
+    if name.endswith("-nextn"):
+        config.n_nextn = 1
+        nextn = NextN(cls, config).eval().to(torch.float32).requires_grad_(False)
+        slots += nextn.slots(config.num_hidden_layers)
     while True:
         arrays, recipe = [], []
-        for i, (tname, slot, how) in enumerate(tensor_list(model, config)):
+        for i, (tname, slot, how) in enumerate(slots):
             shape = tuple(n for n in slot.shape if n > 1)
             mean, sigma = init_of(tname, shape)
             a = base.draw(seed, i, shape, mean, sigma)
@@ -210,13 +283,22 @@ def run_case(name):
         gap = router_gap(model, t)
         d = logits - families.run_f64(model, t)
         floor_max, floor_rms = float(np.abs(d).max()), float(np.sqrt(np.mean(d * d)))
-        if margin > base.MARGIN and gap > base.ROUTER_GAP and floor_max < FLOOR:
+        drafts = [nextn_drafts(model, nextn, t, n) for n in PROMPTS] if nextn else []
+        near = min([d[2] for d in drafts], default=1)
+        if margin > base.MARGIN and gap > base.ROUTER_GAP and floor_max < FLOOR and near > DRAFT_GAP:
             break
         seed += 1
     print(f"{name}: seed {seed}, {len(arrays)} tensors, logit deviation {logits.std():.2f}, "
           f"margin {margin:.3f}, router gap {gap:.1e}, f32 against f64: max {floor_max:.1e} "
           f"rms {floor_rms:.1e}")
-    return dict(arch=arch, seed=seed, values=model_values(arch, config), recipe=recipe,
+    values = model_values(arch, config)
+    if nextn:
+        f = "fidelity.nextn."
+        values += [(f + "prompts", (ARR, I32), PROMPTS), (f + "drafts", U32, DRAFTS),
+                   (f + "ranks", U32, RANKS),
+                   (f + "id", (ARR, I32), [i for d in drafts for s in d[0] for i in s]),
+                   (f + "logp", (ARR, F32), [x for d in drafts for s in d[1] for x in s])]
+    return dict(arch=arch, seed=seed, values=values, recipe=recipe,
                 arrays=arrays, ids=ids, logits=logits, floor=(floor_max, floor_rms),
                 print=base.fingerprint(arrays))
 
