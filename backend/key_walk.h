@@ -85,10 +85,11 @@ static inline key_span row_key_walk(const kv_view *kv, const kv_base *base, cons
     return span;
 }
 
-/* Is key t's place t, for every key? Kernels that add a number to an address rely on it. */
-static inline bool store_in_line(const kv_view *kv)
+/* The position of key t in a store without a window. Pages begin at multiples of KV_PAGE, so both
+ * have the same place in their page. */
+static inline int64_t key_pos(const kv_base *base, int64_t t)
 {
-    return kv->kind == STORE_LINEAR; /* and without a table of pages */
+    return base->page ? base->page[t / KV_PAGE].pos + t % KV_PAGE : t;
 }
 
 /* The row at a place of KV head h, in a stream (base.k or base.v) of rows of row_bytes. */

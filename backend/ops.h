@@ -300,6 +300,7 @@ struct device {
      * only compared. Both NULL: passes are always run. */
     bool (*replay)(device *d, pass *p, const void *model, const void *kv, mat *y);
     void (*recorded)(device *d, pass *p, mat y);
+    const struct page_move_ops *page_moves; /* page_moves.h; NULL: stores are memory of the host */
     void (*close)(device *d);
 };
 

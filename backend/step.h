@@ -31,7 +31,7 @@ enum { STEP_TREE_ROWS_MAX = 64, STEP_SEQS_MAX = 64, RECUR_TAPS_MAX = 8 };
 
 /* Kinds of stores. Stores of one kind number a sequence's keys alike; a kind may keep fewer keys
  * than the sequence has tokens, and then numbers are smaller than positions. In a store with a
- * window, and in one of a single stream, the number of a committed key is its position. */
+ * window the number of a committed key is its position. */
 typedef enum store_kind { STORE_LINEAR, STORE_RING, STORE_KINDS } store_kind;
 
 /* The keys of some rows in stores of one kind. Arrays of rowset.n. */

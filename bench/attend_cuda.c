@@ -3,6 +3,7 @@
  *     bench_attend_cuda [ROWS] [SHAPE] [FORMAT] [DEPTH]     default: 1 row; parts of the names
  *     bench_attend_cuda many [SHAPE] [FORMAT] [ROWS]        default: f16, 2048 rows
  *     bench_attend_cuda verify [SHAPE] [FORMAT]
+ *     bench_attend_cuda pages [SHAPE] [FORMAT] [ROWS]       default: 1 row; over 64, a prompt
  *
  * ROWS rows over every format of cache: the time of one layer, and its read bandwidth for keys and
  * values. Stores are full of random blocks; there are so many stores that no cache of the GPU keeps
@@ -19,6 +20,10 @@
  * it): by the kernels of other GPUs, by split_hopper.cu alone, and as the device chooses; the ratio
  * of the first and the last, and the last one's time over that of one row. A shape takes about ten
  * seconds.
+ *
+ * pages: one layer whose keys lie in a row without a table, in pages in their order, and in pages
+ * in random order; in turns, in one run: medians, and the first one's time over each of the others.
+ * At least 0.98 is demanded at 32K and 128K.
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/ops.h"
@@ -169,8 +174,9 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Microseconds of one layer; 0 if the device does not read the format. */
-static double measure(bench *b, int shape, int32_t depth, int format, int32_t rows, double *bytes)
+/* Opens stores of several layers and a pass over them; false if the device does not read the
+ * format. */
+static bool open_layers(bench *b, int shape, int32_t depth, int format, int32_t rows, double *bytes)
 {
     static int32_t ids[MANY_ROWS];
     int32_t keys = shapes[shape].window ? shapes[shape].window : depth;
@@ -181,8 +187,7 @@ static double measure(bench *b, int shape, int32_t depth, int format, int32_t ro
     bool one = !strcmp(words.single, "on");
     err e = {0};
     if (one && !shapes[shape].k_is_v)
-        return 0;
-    double us[REPS];
+        return false;
     check(kv_choice_parse(&want.choice, &words, &e), &e);
     int64_t elements = 2 * (int64_t)keys * shapes[shape].n_head_kv * shapes[shape].dim;
     want.n = (int32_t)((128 << 20) / elements) + 2; /* a quarter of a GiB in f16, and more */
@@ -195,7 +200,7 @@ static double measure(bench *b, int shape, int32_t depth, int format, int32_t ro
                             .k_norm = &b->norm,
                             .k_rope = &b->turn};
     if (kv_layout_init(&b->l, &want, &e))
-        return 0;
+        return false;
     check(kv_open(&b->c, b->d, &b->l, &e), &e);
     check(kv_batch_init(&b->b, most, 1, &b->l, &e), &e);
     const kv_view *v = &b->l.view[0];
@@ -208,20 +213,40 @@ static double measure(bench *b, int shape, int32_t depth, int format, int32_t ro
     *bytes = (double)keys * v->n_head_kv * (double)(v->k_row_bytes + v->v_row_bytes);
     b->c.n_past = depth - rows;
     check(kv_batch_add(&b->b, &b->c, ids, rows, NULL, KV_WANT_NONE, &e), &e);
-    for (int i = -3; i < REPS; i++) {
-        enum { TIMES = 8 };
-        float probe;
-        b->d->download(b->d, &probe, b->scratch, sizeof probe);
-        double from = clock_ms();
-        for (int k = 0; k < TIMES; k++)
-            all_layers(b, shapes[shape].n_head, rows);
-        b->d->download(b->d, &probe, b->scratch, sizeof probe);
-        if (i >= 0)
-            us[i] = (clock_ms() - from) * 1e3 / TIMES / b->l.n;
-    }
+    return true;
+}
+static void close_layers(bench *b)
+{
     kv_batch_free(&b->b);
     kv_close(&b->c);
     kv_layout_free(&b->l);
+}
+/* Microseconds of one layer, the mean of some passes. */
+static double time_layers(bench *b, int shape, int32_t rows)
+{
+    enum { TIMES = 8 };
+    float probe;
+    int times = rows > 64 ? 1 : TIMES;
+    b->d->download(b->d, &probe, b->scratch, sizeof probe);
+    double from = clock_ms();
+    for (int k = 0; k < times; k++)
+        all_layers(b, shapes[shape].n_head, rows);
+    b->d->download(b->d, &probe, b->scratch, sizeof probe);
+    return (clock_ms() - from) * 1e3 / times / b->l.n;
+}
+
+/* Microseconds of one layer; 0 if the device does not read the format. */
+static double measure(bench *b, int shape, int32_t depth, int format, int32_t rows, double *bytes)
+{
+    double us[REPS];
+    if (!open_layers(b, shape, depth, format, rows, bytes))
+        return 0;
+    for (int i = -3; i < REPS; i++) {
+        double t = time_layers(b, shape, rows);
+        if (i >= 0)
+            us[i] = t;
+    }
+    close_layers(b);
     qsort(us, REPS, sizeof *us, ascending);
     return us[REPS / 2];
 }
@@ -428,16 +453,88 @@ static void verify(bench *b, const char *only, const char *format)
     c->shallow = shallow;
 }
 
+/* ---- Pages ---------------------------------------------------------------------------------- */
+
+enum { IN_A_ROW, IN_ORDER, IN_DISORDER, PLACEMENTS };
+
+/* A table of all pages of the open stores, in device memory; in order or not. */
+static kv_page *make_table(bench *b, int32_t n, bool shuffled)
+{
+    uint64_t rng = 5;
+    kv_page *host = mem_alloc(sizeof *host * (size_t)n);
+    kv_page *table = b->d->alloc(b->d, sizeof *table * (size_t)n);
+    if (!host || !table)
+        exit(1);
+    for (int32_t i = 0; i < n; i++)
+        host[i] = (kv_page){i * KV_PAGE, i * KV_PAGE};
+    for (int32_t i = n - 1; i > 0 && shuffled; i--) {
+        int32_t k = (int32_t)rng_below(&rng, (uint64_t)i + 1), was = host[i].place;
+        host[i].place = host[k].place;
+        host[k].place = was;
+    }
+    b->d->upload(b->d, table, host, sizeof *table * (size_t)n);
+    mem_free(host);
+    return table;
+}
+
+static void put_table(bench *b, const kv_page *table)
+{
+    for (int32_t i = 0; i < b->l.n; i++)
+        ((kv_base *)b->b.st.kv)[i].page = table;
+}
+
+/* Prints a line: medians, and the ratio to the store without a table. */
+static void compare_placements(bench *b, int shape, int32_t depth, int format, int32_t rows)
+{
+    double us[PLACEMENTS][REPS], bytes;
+    if (!open_layers(b, shape, depth, format, rows, &bytes))
+        return;
+    int32_t n = b->l.view[0].n_slots / KV_PAGE;
+    kv_page *table[PLACEMENTS] = {NULL, make_table(b, n, false), make_table(b, n, true)};
+    b->b.st.prompt = rows > 64;
+    for (int i = -3; i < REPS; i++)
+        for (int k = 0; k < PLACEMENTS; k++) {
+            put_table(b, table[k]);
+            double t = time_layers(b, shape, rows);
+            if (i >= 0)
+                us[k][i] = t;
+        }
+    printf("%-16s %-12s %7d %5d", shapes[shape].name, formats[format].name, depth, rows);
+    for (int k = 0; k < PLACEMENTS; k++) {
+        qsort(us[k], REPS, sizeof *us[k], ascending);
+        printf(" %10.1f", us[k][REPS / 2]);
+    }
+    printf(" %8.3f %8.3f\n", us[0][REPS / 2] / us[IN_ORDER][REPS / 2],
+           us[0][REPS / 2] / us[IN_DISORDER][REPS / 2]);
+    fflush(stdout);
+    for (int k = IN_ORDER; k < PLACEMENTS; k++)
+        b->d->release(b->d, table[k], sizeof *table[k] * (size_t)n);
+    close_layers(b);
+}
+
+static void pages(bench *b, const char *only, const char *format, int32_t rows)
+{
+    printf("%s, us of a layer\n%-16s %-12s %7s %5s %10s %10s %10s %8s %8s\n", b->d->name, "", "",
+           "depth", "rows", "no table", "in order", "shuffled", "ratio", "ratio");
+    for (int s = 0; s < SHAPES; s++)
+        for (int f = 0; f < FORMATS; f++)
+            for (int i = 1; i < DEPTHS; i++) /* 32K and 128K */
+                if (!shapes[s].window && strstr(shapes[s].name, only) &&
+                    strstr(formats[f].name, format) && (rows <= 64 || i == 1))
+                    compare_placements(b, s, depths[i], f, rows);
+}
+
 int main(int argc, char **argv)
 {
     bench b = {.scratch_bytes = (size_t)1 << 30};
     err e = {0};
     bool prompt = argc > 1 && !strcmp(argv[1], "many");
     bool verified = argc > 1 && !strcmp(argv[1], "verify");
-    int32_t rows = argc > 1 && !prompt && !verified ? atoi(argv[1]) : 1,
+    bool paged = argc > 1 && !strcmp(argv[1], "pages");
+    int32_t rows = argc > 1 && !prompt && !verified && !paged ? atoi(argv[1]) : 1,
             fourth = argc > 4 ? atoi(argv[4]) : 0;
     const char *shape = argc > 2 ? argv[2] : "", *format = argc > 3 ? argv[3] : "";
-    if (rows < 1 || rows > MANY_ROWS || fourth < 0 || (prompt && fourth > MANY_ROWS))
+    if (rows < 1 || rows > MANY_ROWS || fourth < 0 || ((prompt || paged) && fourth > MANY_ROWS))
         return 2;
     check(device_open_cuda(&b.d, NULL, &e), &e);
     b.key = &b;
@@ -447,6 +544,8 @@ int main(int argc, char **argv)
     open_maker(&b);
     if (verified)
         verify(&b, shape, format);
+    else if (paged)
+        pages(&b, shape, format, fourth ? fourth : 1);
     else if (prompt)
         many(&b, shape, *format ? format : "f16", fourth ? fourth : MANY_ROWS);
     else

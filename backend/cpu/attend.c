@@ -23,7 +23,8 @@
  * One stream: a key is RoPE(w u). Pairs that stand still (three quarters in large heads) are not
  * made: their part of the score is (w q) . u, and w moves to the query once. Turning pairs are made
  * from a table of angles. Blocks lie at multiples of the table's length; queries are turned back by
- * the block's first position, so the angle of a key is its place in the block.
+ * the block's first position, so the angle of a key is its place in the block. Where a block's
+ * second page has other positions, queries are turned back anew for it.
  */
 #include "backend/cpu/cpu_int.h"
 #include "backend/cpu/table_ops_int.h"
@@ -137,6 +138,7 @@ typedef struct block_work {
     bool goes_on;      /* the task has another block, */
     const char *after; /* whose keys are prefetched then; or NULL */
     int64_t b0;        /* the block's first key */
+    int64_t turned_by; /* one stream: the position that queries are turned back by; -1: none */
 } block_work;
 
 static size_t queries_cap(const attention *a)
@@ -230,7 +232,6 @@ static void make_keys(const attention *a, block_work *w, int64_t index, key_rows
 {
     const rope *rp = a->kv->k_rope;
     const float *weights = a->kv->k_weight->data;
-    /* A key's number is its position. */
     const key_maker m = {.w = weights,
                          .w_high = weights + a->kv->head_dim / 2,
                          .turn = rp->turns + (size_t)(index - w->b0) * 2 * (size_t)a->n_turning,
@@ -396,12 +397,15 @@ static void load_queries(const attention *a, row_tile t, int32_t head, float *qu
     }
 }
 
-/* One stream: the turning dims of the queries, turned back by the block's first position. */
-static void turn_queries_back(const attention *a, block_work *w)
+/* One stream: the turning dims of the queries, turned back by `pos`. */
+static void turn_queries_back(const attention *a, block_work *w, int64_t pos)
 {
     int32_t dim = a->kv->head_dim, half = dim / 2, n_turn = a->n_turning;
     float *c = w->base, *s = c + n_turn;
-    a->k->sincos(c, s, a->kv->k_rope->inv_freq, n_turn, (int32_t)w->b0);
+    if (pos == w->turned_by)
+        return;
+    w->turned_by = pos;
+    a->k->sincos(c, s, a->kv->k_rope->inv_freq, n_turn, (int32_t)pos);
     a->k->scale(s, -1.0f, n_turn);
     for (int32_t iq = 0; iq < w->t.n * a->group; iq++) {
         const float *q = query_of(a, w->t, w->head, iq);
@@ -454,6 +458,8 @@ static void score_span(const attention *a, block_work *w, int64_t t, int64_t end
     for (int64_t n; t < end; t += n) {
         key_span span = row_key_walk(kv, base, a->p->rows, w->t.r0, t);
         n = span.n < end - t ? span.n : end - t;
+        if (kv->single) /* to where the block would begin if all positions were neighbours */
+            turn_queries_back(a, w, key_pos(base, t) - (t - w->b0));
         score_keys(a, w, t, key_row(kv, base->k, kv->k_row_bytes, w->head, span.place), (int32_t)n,
                    w->scores + (t - w->b0));
     }
@@ -484,8 +490,7 @@ static void attend_block(const attention *a, block_work *w, int64_t lo, int64_t 
     w->after = NULL;
     if (w->goes_on)
         w->after = key_row(kv, base->k, kv->k_row_bytes, w->head, key_walk(kv, base, hi).place);
-    if (kv->single)
-        turn_queries_back(a, w);
+    w->turned_by = -1;
     score_span(a, w, lo, shared);
     for (int32_t i = 0; i < w->t.n && shared < hi; i++) {
         block_work one = row_work(a, w, i);

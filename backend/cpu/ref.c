@@ -499,7 +499,7 @@ static void attend_head(void *arg, int32_t chunk, int32_t thread)
             double score = 0;
             decode_plain(a, true, k, thread);
             if (kv->single)
-                make_key(kv, t, row); /* its number is its position */
+                make_key(kv, key_pos(base, t), row);
             else
                 v = key_row(kv, base->v, kv->v_row_bytes, g, place);
             for (int32_t i = 0; i < n; i++)

@@ -19,11 +19,6 @@
 /* Keys of a task: with their angles and one head's scores, a part of the second cache. */
 enum { TAIL_KEYS = 64 };
 
-static int64_t key_pos(const kv_base *base, int64_t t)
-{
-    return base->page ? base->page[t / KV_PAGE].pos + t % KV_PAGE : t;
-}
-
 /* ---- The definition ------------------------------------------------------------------------ */
 
 /* Key t of KV head h as it was before the rotation, in x; stored: room for a row. */

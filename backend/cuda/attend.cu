@@ -35,6 +35,13 @@ DEV void make_plain_key(float *to, const uint8_t *row, const dev_kv &kv, int pos
     __syncwarp();
 }
 
+/* The place of key t of row r, the k-th of the tile. */
+DEV int plain_place(const attend_args &a, const dev_kv_base &base, const key_walk &tile, int k,
+                    int t, int r, int own_from)
+{
+    return t < own_from ? key_place(tile, k) : row_key_place(a.kv, base.page, a.st.rows, r, t);
+}
+
 /* o[r, h] = sum_t softmax_t(scale q[r, h] . k[t, g]) v[t, g]
  * grid:   chunk (1 when not split) x KV head x row; 4 warps
  * shared: q and o of the group's heads, scores of 64 keys; one stream: a key per warp
@@ -74,16 +81,18 @@ __global__ void __launch_bounds__(128) attend_kernel(chunk_args x)
         total[h] = 0;
     }
     __syncthreads();
+    int own_from = own_keys_from(a.st.rows, r);
     for (int t0 = from / KEYS * KEYS; t0 < to; t0 += KEYS) {
+        const key_walk tile = key_walk_at(a.kv, base.page, t0);
         for (int k = warp; k < KEYS; k += 4) {
             int t = t0 + k;
             bool sees = t >= from && t < to;
             const uint8_t *key = keys;
             if (sees)
-                key += (size_t)row_key_place(a.kv, a.st.rows, r, t) * a.kv.k_bytes;
+                key += (size_t)plain_place(a, base, tile, k, t, r, own_from) * a.kv.k_bytes;
             int kind = a.kv.k_kind;
             if (sees && a.kv.single) {
-                make_plain_key(made, key, a.kv, t);
+                make_plain_key(made, key, a.kv, key_pos(base.page, t));
                 key = (const uint8_t *)made;
                 kind = KV_F32;
             }
@@ -119,8 +128,8 @@ __global__ void __launch_bounds__(128) attend_kernel(chunk_args x)
             int h = i / d;
             float sum = o[i] * shrink[h];
             for (int k = k0; k < k1; k++) {
-                const uint8_t *value =
-                    values + (size_t)row_key_place(a.kv, a.st.rows, r, t0 + k) * a.kv.v_bytes;
+                size_t place = (size_t)plain_place(a, base, tile, k, t0 + k, r, own_from);
+                const uint8_t *value = values + place * a.kv.v_bytes;
                 sum = fma_rn(p[h * KEYS + k], kv_value(value, a.kv.v_kind, i % d), sum);
             }
             o[i] = sum;

@@ -155,15 +155,16 @@ void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v)
     cuda_done(p, "kv_store");
 }
 
-/* Keys per chunk: a function of the store alone. Chunks are short, so that any number of blocks can
- * share them evenly, also in a long store with a short context; and so long that at most CHUNKS_MAX
- * and a sixteenth more fill a store: a context is often a power of two and room for some answers.
- * split8.cu has two blocks per multiprocessor. With one or two KV heads, twice as many chunks keep
- * them busy, from stores of more than CHUNKS_MAX * CHUNK keys on. */
+/* Keys per chunk: a function of the view alone, and not of the number of its pages. Chunks are
+ * short, so that any number of blocks can share them evenly, also in a long store with a short
+ * context; and so long that at most CHUNKS_MAX and a sixteenth more fill a store: a context is
+ * often a power of two and room for some answers. split8.cu has two blocks per multiprocessor. With
+ * one or two KV heads, twice as many chunks keep them busy, from stores of more than CHUNKS_MAX *
+ * CHUNK keys on. */
 static int32_t chunk_of(const kv_view *kv, bool split, bool keys_first)
 {
     int64_t n = kv->window && split ? CHUNK_WINDOW : CHUNK, most = CHUNKS_MAX;
-    int64_t keys = kv->window ? (int64_t)kv->window + STEP_TREE_ROWS_MAX : kv->n_slots;
+    int64_t keys = kv->window ? (int64_t)kv->window + STEP_TREE_ROWS_MAX : kv->n_keys;
     if (keys_first)
         n = kv->window && kv->head_dim == 256 ? CHUNK_WINDOW : CHUNK_SMALL;
     while (n * (most + most / 16) < keys) {
@@ -363,10 +364,10 @@ static void attend_few(pass *p, chunk_args x, bool split, int32_t keys, int32_t 
 
 /* ---- Many rows ---------------------------------------------------------------------------- */
 
-/* Can values of one stream be read in place? If they are f16 and the store lies in a line. */
+/* Are values of one stream read in place? If they are f16. */
 static bool values_stay(const kv_view *kv)
 {
-    return kv->single && kv->k_type == NUM_F16 && store_in_line(kv);
+    return kv->single && kv->k_type == NUM_F16 && kv->kind == STORE_LINEAR;
 }
 /* Bytes of a key, and of its value, of all KV heads. */
 static size_t made_key_bytes(const kv_view *kv)
@@ -374,12 +375,12 @@ static size_t made_key_bytes(const kv_view *kv)
     size_t one = sizeof(uint16_t) * (size_t)kv->n_head_kv * (size_t)kv->head_dim;
     return values_stay(kv) ? one : 2 * one;
 }
-/* The number of keys of a slice: those of the whole store, or as many as slice_bytes holds. It
- * depends on the store alone. */
+/* The number of keys of a slice: the most of a sequence, or as many as slice_bytes holds. It
+ * depends on the view alone. */
 static int32_t slice_keys(const cuda_device *c, const kv_view *kv)
 {
     size_t all =
-        (size_t)kv->n_slots / SLICE_KEYS + 2; /* neither end need be at a multiple of SLICE_KEYS */
+        (size_t)kv->n_keys / SLICE_KEYS + 2; /* neither end need be at a multiple of SLICE_KEYS */
     size_t most = c->slice_bytes / made_key_bytes(kv) / SLICE_KEYS;
     size_t n = most < 1 ? 1 : most < all ? most : all;
     return (int32_t)(n * SLICE_KEYS);
@@ -538,7 +539,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     x.parts = parts_of(c, kv, &a->kv, q.heads, split);
     mat turned = turns ? pass_mat(p, q.rows, q.heads, d) : q;
     size_t mark = pass_mark(p);
-    int32_t chunks = chunks_of(kv, &x.parts, kv->n_slots);
+    int32_t chunks = chunks_of(kv, &x.parts, kv->n_keys);
     int64_t row_floats = (int64_t)q.heads * chunks * ((int64_t)d + 2);
     int32_t at_a_time = part_rows(row_floats, q.rows);
     size_t part_bytes = few ? (size_t)row_floats * (size_t)at_a_time * sizeof(float) : 0;
@@ -553,7 +554,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
         turns && !p->dry && !pass_failed(p) && cuda_join_rotation(c, cuda_mat(turned), cuda_mat(q));
     if (cuda_skip(p, q))
         return;
-    int32_t keys = c->kv_bucket < kv->n_slots ? c->kv_bucket : kv->n_slots;
+    int32_t keys = c->kv_bucket < kv->n_keys ? c->kv_bucket : kv->n_keys;
     size_t n_bytes = (size_t)q.rows * (size_t)q.heads * (size_t)d * sizeof(float);
     a->o = cuda_mat(o);
     a->q = cuda_mat(turned);

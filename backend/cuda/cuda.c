@@ -122,8 +122,10 @@ static void cuda_keep_rows(device *d, const row_store *store, int32_t n_stores, 
         a.from[i] = (uint8_t)from[i];
     for (int32_t i = 0; i < n_stores; i++) {
         const row_store *s = &store[i];
-        a.store[a.n_stores++] =
-            (keep_store){(uint8_t *)s->at, (int32_t)s->row_bytes, s->n_heads, s->n_slots};
+        a.store[a.n_stores++] = (keep_store){.at = (uint8_t *)s->at,
+                                             .row_bytes = (int32_t)s->row_bytes,
+                                             .n_heads = s->n_heads,
+                                             .n_slots = s->n_slots};
         if (a.n_stores < KEEP_STORES && i < n_stores - 1)
             continue;
         cu_keep_rows(c->stream, a);
@@ -256,6 +258,10 @@ static void put_recur_rows(packer *k, const step *st, const step_rows *all, dev_
     }
 }
 
+_Static_assert((int)PAGE_KEYS == (int)KV_PAGE && sizeof(dev_kv_page) == sizeof(kv_page) &&
+                   offsetof(dev_kv_page, pos) == offsetof(kv_page, pos),
+               "kernels read the host's table of pages");
+
 /* Places in the step block depend on the step's counts alone, so a recorded pass finds the next
  * step of the same counts at the same addresses. */
 static void cuda_begin(device *d, pass *p)
@@ -285,7 +291,7 @@ static void cuda_begin(device *d, pass *p)
     dev_kv_base *kv = (dev_kv_base *)k.host;
     size_t n_kv = (size_t)st->n_seqs * (size_t)st->n_kv;
     for (size_t i = 0; i < n_kv; i++)
-        kv[i] = (dev_kv_base){st->kv[i].k, st->kv[i].v};
+        kv[i] = (dev_kv_base){st->kv[i].k, st->kv[i].v, (const dev_kv_page *)st->kv[i].page};
     c->kv = (const dev_kv_base *)k.dev;
     k.at = n_kv * sizeof *kv;
     put_recur_bases(&k, st, &c->recur);
@@ -310,7 +316,8 @@ static void cuda_begin(device *d, pass *p)
         cuda_ok(c, p, cudaEventRecord(c->step_done[turn], c->stream), "copying the step");
 }
 
-/* A pass without wanted rows ends with the stores of its last keys, which wait for an op to join. */
+/* A pass without wanted rows ends with the stores of its last keys, which wait for an op to join.
+ */
 static void cuda_end(device *d, pass *p)
 {
     cuda_device *c = d->self;
@@ -467,6 +474,7 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .move = cuda_move,
         .moved = cuda_moved,
         .keep_rows = cuda_keep_rows,
+        .page_moves = &cuda_page_moves,
         .settle = cuda_recur_settle,
         .host_alloc = cuda_host_alloc,
         .host_free = cuda_host_free,

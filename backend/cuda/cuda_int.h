@@ -8,6 +8,7 @@
  * blas.c         products of many rows through cuBLASLt
  * graph.c        passes of few rows, recorded and replayed
  * pinned.c       page-locked host memory, and large copies
+ * page_moves.c   pages of keys, copied and moved beside the passes
  * recur_ops.c    recurrent layers
  * kernels.c      the words for which kernel does what
  * *.cu           kernels, one idea per file, each behind an extern "C" launcher that takes a stream
@@ -102,8 +103,15 @@ typedef struct dev_rows {
     int32_t n;
 } dev_rows;
 
+/* As kv_base and kv_page. */
+enum { PAGE_KEYS = 64 };
+typedef struct dev_kv_page {
+    int32_t place, pos;
+} dev_kv_page;
+
 typedef struct dev_kv_base {
     void *k, *v;
+    const dev_kv_page *page;
 } dev_kv_base;
 
 /* Passed to kernels by value. All pointers are fixed for given counts of rows. */
@@ -314,7 +322,7 @@ typedef struct unit_args {
 bool cu_unit_knows(const recur_shape *v);
 void cu_unit(cudaStream_t s, unit_args a);
 void cu_gated(cudaStream_t s, unit_args a); /* norm and gate alone, x: the rule's output */
-typedef struct settle_args { /* several stores of one shape */
+typedef struct settle_args {                /* several stores of one shape */
     dev_recur_base base[RECUR_STORES];
     dev_recur_seq seq;
     recur_shape v;
@@ -325,6 +333,7 @@ void cu_recur_settle(cudaStream_t s, settle_args a);
 enum { KEEP_STORES = 64, KEEP_ROWS = 64 };
 typedef struct keep_store {
     uint8_t *at;
+    const dev_kv_page *page; /* or NULL */
     int32_t row_bytes, n_heads, n_slots;
 } keep_store;
 typedef struct keep_args {
@@ -334,6 +343,19 @@ typedef struct keep_args {
     uint8_t from[KEEP_ROWS];
 } keep_args;
 void cu_keep_rows(cudaStream_t s, keep_args a);
+/* pages.cu: pages of all stores. packed NULL: page from[i] to place to[i], for n of them. Otherwise
+ * one page: from[0] to packed, or (in) packed to place to[0]; a store's part begins packed_at words
+ * of 16 bytes into it. */
+enum { PAGE_COPIES = 64 };
+typedef struct page_args {
+    keep_store store[KEEP_STORES];
+    int64_t packed_at[KEEP_STORES];
+    void *packed;
+    int32_t from[PAGE_COPIES], to[PAGE_COPIES];
+    int32_t n_stores, n;
+    bool in;
+} page_args;
+void cu_pages(cudaStream_t s, page_args a);
 /* quantise.cu */
 void cu_quantise(cudaStream_t s, dev_mat x, dev_quant q);
 /* pack.cu */
@@ -377,7 +399,7 @@ typedef struct expert_product {
     packed shared, shared_up;
 } expert_product;
 void cu_product_vec(cudaStream_t s, expert_product a); /* any number of rows, one at a time */
-int cu_product_warps(const packed *w); /* of a tile, in a product without a gate */
+int cu_product_warps(const packed *w);                 /* of a tile, in a product without a gate */
 /* 2 rows and more, LAUNCH_ROWS to a launch, no experts; one to ONE_JOBS products of the first job's
  * x, or one gated unit. */
 enum { ONE_JOBS = 4 };
@@ -594,11 +616,11 @@ enum { SLICE_CARRY = 5, SLICE_KEYS = 128 };
 typedef struct attend_slice {
     const uint16_t *k, *v; /* f16, [KV heads][kv.n_slots][head_dim]: key `from` first; NULL: keys
                               and values lie in the store */
-    int32_t values_room; /* k without v: values lie in the store, in a line, and this is the number
-                            of rows from head to head */
-    int32_t from, until; /* numbers of keys; from a multiple of SLICE_KEYS; until too, but in the
-                            last */
-    bool first, last;    /* of its rows */
+    int32_t values_room;   /* k without v: values are read in the store, and this is the number of
+                              rows from head to head */
+    int32_t from, until;   /* numbers of keys; from a multiple of SLICE_KEYS; until too, but in the
+                              last */
+    bool first, last;      /* of its rows */
     float *carry; /* [rows, heads][SLICE_CARRY]: largest score; sums of exponentials of the four
                      threads that share a row */
 } attend_slice;
@@ -809,6 +831,7 @@ void *cuda_host_alloc(device *d, size_t n_bytes);
 void cuda_host_free(device *d, void *at, size_t n_bytes);
 void cuda_move(device *d, const block_move *m);
 void cuda_moved(device *d);
+void cuda_pins_wait(cuda_pins *k, const char *at); /* until the block with this address is locked */
 
 /* kernels.c */
 kernel_speed cuda_product_kernel(const device *d, const weight *w, char *text, size_t cap);
@@ -826,6 +849,9 @@ attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_r
 bool cuda_one_stream(const device *d, const kv_view *kv);
 void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v);
 void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale);
+
+/* page_moves.c */
+extern const struct page_move_ops cuda_page_moves;
 
 /* recur_ops.c */
 void cuda_conv(pass *p, mat y, mat x, const weight *w, const recur_view *rv);

@@ -40,15 +40,14 @@ template <int KIND, int D> DEV void expand_keys(const expand_args &a, bool value
     constexpr int PIECES = D / 8, STEP = THREADS / PIECES;
     const uint8_t *rows = stored_rows(a, values);
     int row_bytes = values ? a.kv.v_bytes : a.kv.k_bytes;
-    int t0 = a.start + (int)blockIdx.x * BLOCK_KEYS + (int)threadIdx.x / PIECES;
-    int e = (int)threadIdx.x % PIECES;
-    key_walk walk = key_walk_at(a.kv, t0);
+    int t0 = a.start + (int)blockIdx.x * BLOCK_KEYS, e = (int)threadIdx.x % PIECES;
+    key_walk walk = key_walk_at(a.kv, store_of(a.st, a.seq, a.kv).page, t0);
 #pragma unroll
     for (int i = 0; i < BLOCK_KEYS; i += STEP) {
-        int t = t0 + i;
+        int k = i + (int)threadIdx.x / PIECES, t = t0 + k;
         if (t >= a.from && t < a.until)
             *(uint4 *)(made_at<D>(values ? a.v : a.k, a, t) + 8 * e) =
-                kv_piece<KIND>(rows + (size_t)key_place(walk, i) * row_bytes, e);
+                kv_piece<KIND>(rows + (size_t)key_place(walk, k) * row_bytes, e);
     }
 }
 
@@ -98,11 +97,11 @@ DEV float4 turned(float4 x, float4 c, float4 y, float4 s)
 struct four_turns {
     float4 a, b;
 };
-/* Turns pairs i .. i + 3 of a head, (low, high), to position pos. base: the turns of pos & ~31. */
+/* Turns pairs i .. i + 3 of a head, (low, high), to the position base + (t & 31). */
 template <int D>
-DEV void turn_four(float4 &low, float4 &high, const dev_kv &kv, int i, int pos, four_turns base)
+DEV void turn_four(float4 &low, float4 &high, const dev_kv &kv, int i, int t, four_turns base)
 {
-    const float *place = kv.turns + 2 * (pos & 31) * key_shape<D>::TURN + i;
+    const float *place = kv.turns + 2 * (t & 31) * key_shape<D>::TURN + i;
     float4 c = *(const float4 *)place, s = *(const float4 *)(place + key_shape<D>::TURN);
     float4 a = turns_add(base.a, make_float4(c.x, s.x, c.y, s.y));
     float4 b = turns_add(base.b, make_float4(c.z, s.z, c.w, s.w));
@@ -112,7 +111,9 @@ DEV void turn_four(float4 &low, float4 &high, const dev_kv &kv, int i, int pos, 
     high = turned(high, cs, x, sn);
 }
 
-/* Writes a warp's key and value of u, and overwrites u. turn: of the lane's pairs, if they turn. */
+/* Writes a warp's key and value of u, and overwrites u. turn: of the lane's pairs, if they turn. A
+ * block's keys begin at a multiple of 32, and so do its positions: t and the position of t have the
+ * same place among 32. */
 template <int D>
 DEV void put_key(const expand_args &a, float4 (&u)[D / 128], const float4 (&w)[D / 128], int t,
                  four_turns turn)
@@ -145,12 +146,14 @@ __global__ void __launch_bounds__(THREADS) expand_one_kernel(expand_args a)
     grid_trigger();
     grid_wait();
     const uint8_t *rows = stored_rows(a, false);
+    const dev_kv_page *page = store_of(a.st, a.seq, a.kv).page;
     int lane = lane_id(), warp = (int)threadIdx.x >> 5, t0 = a.start + (int)blockIdx.x * BLOCK_KEYS;
+    const key_walk walk = key_walk_at(a.kv, page, t0);
     uint2 on_the_way[F16 ? MINE : 1][PARTS];
     if (F16) {
 #pragma unroll
         for (int n = 0; n < MINE; n++) {
-            int t = t0 + warp + n * WARPS, place = key_walk_at(a.kv, t).place;
+            int k = warp + n * WARPS, t = t0 + k, place = key_place(walk, k);
             const uint8_t *row = rows + (size_t)place * (2 * D) + 8 * lane;
 #pragma unroll
             for (int i = 0; i < PARTS; i++)
@@ -158,7 +161,7 @@ __global__ void __launch_bounds__(THREADS) expand_one_kernel(expand_args a)
                     t >= a.from && t < a.until ? *(const uint2 *)(row + 256 * i) : make_uint2(0, 0);
         }
     }
-    tile_turns<D>(base, a.kv, t0, 1);
+    tile_turns<D>(base, a.kv, page, t0, a.until, 1);
     float4 w[PARTS];
 #pragma unroll
     for (int i = 0; i < PARTS; i++)
@@ -168,7 +171,7 @@ __global__ void __launch_bounds__(THREADS) expand_one_kernel(expand_args a)
     four_turns turn = {angle[0], angle[1]};
 #pragma unroll(F16 ? MINE : 1)
     for (int n = 0; n < MINE; n++) {
-        int t = t0 + warp + n * WARPS;
+        int k = warp + n * WARPS, t = t0 + k;
         if (t < a.from || t >= a.until)
             continue;
         float4 u[PARTS];
@@ -179,7 +182,7 @@ __global__ void __launch_bounds__(THREADS) expand_one_kernel(expand_args a)
                 u[i] = make_float4(f16_to_f32(x.x & 0xffff), f16_to_f32(x.x >> 16),
                                    f16_to_f32(x.y & 0xffff), f16_to_f32(x.y >> 16));
             } else {
-                const uint8_t *row = rows + (size_t)key_walk_at(a.kv, t).place * a.kv.k_bytes;
+                const uint8_t *row = rows + (size_t)key_place(walk, k) * a.kv.k_bytes;
                 u[i] = four_values(row, a.kv.k_kind, 128 * i + 4 * lane);
                 if (a.kv.k_rot)
                     u[i] = rotate_four(u[i], true);

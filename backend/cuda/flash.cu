@@ -28,14 +28,13 @@ template <int D, bool ONE = false> struct flash {
                                  (ONE ? KEYS * key_shape<D>::LINE * 2 + 4 * D : 0);
 };
 
-/* 64 keys or values from t0 on; zeros outside [from, until). BLOCKS: rows of any size. In f16,
- * where all 64 are wanted and lie side by side, as they almost always do, a copy is one
- * instruction. */
+/* 64 keys or values from t0 on, where `walk` is; zeros outside [from, until). BLOCKS: rows of any
+ * size. In f16, where all 64 are wanted and lie side by side, as they almost always do, a copy is
+ * one instruction. */
 template <int D, bool BLOCKS>
 DEV void load_tile(uint16_t *to, const uint8_t *head, int row_bytes, int t0, int from, int until,
-                   const dev_kv &kv)
+                   const key_walk &walk)
 {
-    key_walk walk = key_walk_at(kv, t0);
     if (BLOCKS && D <= 128) { /* rows begin at any multiple of 4 bytes */
         int words = row_bytes / 4;
 #pragma unroll 1
@@ -52,7 +51,7 @@ DEV void load_tile(uint16_t *to, const uint8_t *head, int row_bytes, int t0, int
     int k = (int)threadIdx.x / pieces, p = (int)threadIdx.x % pieces;
     if (!BLOCKS && t0 >= from && t0 + KEYS <= until && keys_adjoin(walk, KEYS)) {
         constexpr int step = 32 * flash<D>::W / (D / 8);
-        const uint8_t *at = head + (size_t)(walk.place + k) * (2 * D) + 16 * p;
+        const uint8_t *at = head + (size_t)(walk.place[0] + k) * (2 * D) + 16 * p;
 #pragma unroll
         for (int i = 0; i < KEYS; i += step)
             copy16_async(to + (k + i) * (D + 8) + 8 * p, at + i * (2 * D), true);
@@ -404,18 +403,23 @@ __global__ void __launch_bounds__(32 * flash<D>::W,
         const uint8_t *hk = head_rows(a.kv, base.k, b.g, kb);
         const uint8_t *hv = head_rows(a.kv, base.v, b.g, vb);
         int first = run.from / KEYS * KEYS;
+        key_walk walk = key_walk_at(a.kv, base.page, first);
         if (first < run.until) {
             int second = ONE ? first + KEYS : first;
-            load_tile<D, BLOCKS>(s.k, hk, kb, first, run.from, run.until, a.kv);
-            load_tile<D, BLOCKS>(s.v, ONE ? hk : hv, vb, second, run.from, run.until, a.kv);
+            load_tile<D, BLOCKS>(s.k, hk, kb, first, run.from, run.until, walk);
+            if (ONE)
+                key_walk_on(&walk, KEYS, second, run.until);
+            load_tile<D, BLOCKS>(s.v, ONE ? hk : hv, vb, second, run.from, run.until, walk);
         }
         if constexpr (ONE) {
-            tile_turns<D>(s.turns, a.kv, first, 4);
+            tile_turns<D>(s.turns, a.kv, base.page, first, run.until, 4);
             copy_wait<1>();
             __syncthreads();
         }
         for (int t0 = first; t0 < run.until; t0 += KEYS, turn ^= 1) {
             bool second = (t0 - first) / KEYS & 1; /* of two whose turns are at hand */
+            int next = t0 + (ONE ? 2 : 1) * KEYS;
+            key_walk_on(&walk, KEYS, next, run.until);
             if constexpr (ONE)
                 make_tile<D, BLOCKS>(a, s, second);
             else
@@ -429,11 +433,11 @@ __global__ void __launch_bounds__(32 * flash<D>::W,
             scores<D, ONE>(x, s, w);
             if constexpr (ONE)
                 if (second)
-                    tile_turns<D>(s.turns, a.kv, t0 + KEYS, 4);
+                    tile_turns<D>(s.turns, a.kv, base.page, t0 + KEYS, run.until, 4);
             hide_scores<D>(x, s, run, w, t0);
             __syncthreads();
             if (!ONE && t0 + KEYS < run.until)
-                load_tile<D, BLOCKS>(s.k, hk, kb, t0 + KEYS, run.from, run.until, a.kv);
+                load_tile<D, BLOCKS>(s.k, hk, kb, t0 + KEYS, run.from, run.until, walk);
             else if (!ONE)
                 copy_commit();
             probabilities<D>(sum, x, s, w, turn);
@@ -448,10 +452,9 @@ __global__ void __launch_bounds__(32 * flash<D>::W,
             if (ONE)
                 copy_wait<0>();
             __syncthreads();
-            int next = t0 + (ONE ? 2 : 1) * KEYS;
             uint16_t *spent = ONE ? s.k : s.v;
             if (next < run.until)
-                load_tile<D, BLOCKS>(spent, ONE ? hk : hv, vb, next, run.from, run.until, a.kv);
+                load_tile<D, BLOCKS>(spent, ONE ? hk : hv, vb, next, run.from, run.until, walk);
             else
                 copy_commit();
             if (ONE)

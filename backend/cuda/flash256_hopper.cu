@@ -41,14 +41,15 @@ struct line { /* tiles in flight, of K or V */
     uint8_t (*tile)[TILE_BYTES];
     uint64_t *full, *free;
 };
-DEV void fetch_tile(const line &to, const uint8_t *head, const spot &p, int turn)
+DEV void fetch_tile(const block &b, const line &to, const uint8_t *head,
+                    const int (&at)[spot::PAGES], uint32_t in, int turn)
 {
     int which = turn & 1;
     bar_wait(&to.free[which], (turn >> 1 & 1) ^ 1);
 #pragma unroll
     for (int n = 0; n < 4; n++)
-        fetch_key<D>(to.tile[which] + fetch_offset() + 16 * n * ROW_BYTES, head, p.at[n], 0, BLOCKS,
-                     BLOCK_BYTES);
+        fetch_key<D>(to.tile[which] + fetch_offset() + 16 * n * ROW_BYTES, head,
+                     row_of_key(b, at, n), in >> n & 1, 0, BLOCKS, BLOCK_BYTES);
     bar_arrive_copied(&to.full[which]);
 }
 
@@ -58,18 +59,19 @@ DEV void fetch(const block &b, tiles &s)
     walk w = walk_begin(b);
     bool more = walk_on(b, w);
     spot now = {}, next = {};
+    key_walk_of<spot::PAGES> ahead;
     if (more) {
-        place_on(b, w, next);
+        place_on(b, w, ahead, next);
         now = next;
-        fetch_tile(k, now.k, now, 0);
+        fetch_tile(b, k, now.k, now.k_at, now.in, 0);
     }
     for (int turn = 0; more; turn++) {
         more = walk_on(b, w);
         if (more) {
-            place_on(b, w, next);
-            fetch_tile(k, next.k, next, turn + 1);
+            place_on(b, w, ahead, next);
+            fetch_tile(b, k, next.k, next.k_at, next.in, turn + 1);
         }
-        fetch_tile(v, now.v, now, turn);
+        fetch_tile(b, v, now.v, now.v_at, now.in, turn);
         now = next;
     }
     copy_commit();

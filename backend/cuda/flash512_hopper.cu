@@ -65,20 +65,21 @@ DEV void barriers(notes &n)
 
 /* ---- Fetch -------------------------------------------------------------------------------- */
 
-DEV void fetch_keys(tiles &s, const spot &p, int unit, int turn)
+DEV void fetch_keys(const block &b, tiles &s, const spot &p, int unit, int turn)
 {
     bar_wait(&s.n.k_free[unit], (turn & 1) ^ 1);
 #pragma unroll
     for (int n = 0; n < 4; n++)
-        fetch_key<D>(s.k[unit] + fetch_offset() + 16 * n * ROW_BYTES, p.k, p.at[n], 2 * unit, 2,
-                     BLOCK_BYTES);
+        fetch_key<D>(s.k[unit] + fetch_offset() + 16 * n * ROW_BYTES, p.k,
+                     row_of_key(b, p.k_at, n), p.in >> n & 1, 2 * unit, 2, BLOCK_BYTES);
     bar_arrive_copied(&s.n.k_full[unit]);
 }
 
-DEV void fetch_values(tiles &s, const spot &p, int unit, int turn)
+DEV void fetch_values(const block &b, tiles &s, const spot &p, int unit, int turn)
 {
     bar_wait(&s.n.v_free[unit], (turn & 1) ^ 1);
-    fetch_key<D>(s.v[unit] + fetch_offset(), p.v, p.at[unit], 0, D / 64, V_BLOCK);
+    fetch_key<D>(s.v[unit] + fetch_offset(), p.v, row_of_key(b, p.v_at, unit), p.in >> unit & 1, 0,
+                 D / 64, V_BLOCK);
     bar_arrive_copied(&s.n.v_full[unit]);
 }
 
@@ -87,22 +88,23 @@ DEV void fetch(const block &b, tiles &s)
     walk w = walk_begin(b);
     bool more = walk_on(b, w);
     spot now = {}, next = {};
+    key_walk_of<spot::PAGES> ahead;
     if (more) {
-        place_on(b, w, next);
+        place_on(b, w, ahead, next);
         now = next;
 #pragma unroll
         for (int u = 0; u < UNITS; u++)
-            fetch_keys(s, now, u, 0);
+            fetch_keys(b, s, now, u, 0);
     }
     for (int turn = 0; more; turn++) {
         more = walk_on(b, w);
         if (more)
-            place_on(b, w, next);
+            place_on(b, w, ahead, next);
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
             if (more)
-                fetch_keys(s, next, u, turn + 1);
-            fetch_values(s, now, u, turn);
+                fetch_keys(b, s, next, u, turn + 1);
+            fetch_values(b, s, now, u, turn);
         }
         now = next;
     }

@@ -87,47 +87,68 @@ template <class J> DEV bool walk_on(const J &b, walk &w)
 /* ---- Copies ------------------------------------------------------------------------------- */
 
 /* A thread's share of the copies of a tile: piece `thread % 8` of every block of keys thread / 8 +
- * 16 n. at: the place of each key, or -1 for zeros. */
+ * 16 n. The tile's first key, and every 64th after it, lies in row k_at[] of k; its value in row
+ * v_at[] of v. in: bit n is set where the thread's n-th key is in the tile. */
 template <int KEYS> struct place {
+    static constexpr int PAGES = KEYS / PAGE_KEYS;
     const uint8_t *k, *v;
-    key_walk walk;
-    int at[KEYS / 16];
+    int k_at[PAGES], v_at[PAGES];
+    uint32_t in;
 };
 
-/* Moves p to tile w. Memory is read once per run of rows: each read would delay copies. */
+/* Moves p to tile w. `next` is at tile w of the store, and then at the one after. But for tables of
+ * pages, a tile ahead, memory is read once per run of rows: each read would delay copies. Keys of a
+ * slice lie one after the other, and so do its values, unless they stay in the store. */
 template <int D, int PAIRS, int KEYS>
-DEV void place_on(const job<D, PAIRS, KEYS> &b, const walk &w, place<KEYS> &p)
+DEV void place_on(const job<D, PAIRS, KEYS> &b, const walk &w,
+                  key_walk_of<place<KEYS>::PAGES> &next, place<KEYS> &p)
 {
-    const dev_kv &kv = b.a.kv;
+    dev_kv kv = b.a.kv;
+    const attend_slice &s = b.slice;
     int i = (int)threadIdx.x % GROUP_THREADS, g = (int)blockIdx.y;
     if (w.fresh) {
-        const attend_slice &s = b.slice;
         dev_kv_base base = store_of(b.a.st, b.a.st.rows.seq[w.r0], kv);
         p.k = head_rows(kv, s.k ? (void *)s.k : base.k, g, 2 * D) + i % 8 * 16;
         p.v = head_rows(kv, s.k ? (void *)s.v : base.v, g, 2 * D) + i % 8 * 16;
-        if (s.k && !s.v)
-            p.v = (const uint8_t *)base.k + i % 8 * 16 +
-                  ((size_t)g * s.values_room + s.from) * (2 * D);
-        p.walk = s.k ? key_walk{kv.n_slots, w.t0 - s.from} : key_walk_at(kv, w.t0);
-    } else {
-        key_walk_on(&p.walk, KEYS);
+        if (s.k && !s.v) {
+            kv.n_slots = s.values_room;
+            p.v = head_rows(kv, base.k, g, 2 * D) + i % 8 * 16;
+        }
+        key_walk_begin(&next, kv, base.page, w.t0, w.until);
     }
+#pragma unroll
+    for (int n = 0; n < place<KEYS>::PAGES; n++) {
+        int in_slice = w.t0 + n * PAGE_KEYS - s.from;
+        p.k_at[n] = s.k ? in_slice : next.place[n];
+        p.v_at[n] = s.v ? in_slice : next.place[n];
+    }
+    p.in = 0;
 #pragma unroll
     for (int n = 0; n < KEYS / 16; n++) {
-        int key = i / 8 + 16 * n, t = w.t0 + key;
-        p.at[n] = t >= w.from && t < w.until ? key_place(p.walk, key) : -1;
+        int t = w.t0 + i / 8 + 16 * n;
+        p.in |= (uint32_t)(t >= w.from && t < w.until) << n;
     }
+    if (!s.v)
+        key_walk_on(&next, KEYS, w.t0 + KEYS, w.until);
+}
+/* The row of the thread's n-th key, of those that begin at `at`. Only a ring that is read in place
+ * has an end. */
+template <class J, int PAGES> DEV int row_of_key(const J &b, const int (&at)[PAGES], int n)
+{
+    int k = (int)threadIdx.x % GROUP_THREADS / 8 + 16 * (n % (PAGE_KEYS / 16));
+    return place_within(at[n * 16 / PAGE_KEYS] + k, b.slice.k ? 0x7fffffff : b.a.kv.n_slots);
 }
 
-/* Copies the thread's piece of the key at place `at`, of `blocks` blocks of the row from `first`
- * on; in shared memory they lie next_block bytes apart. */
+/* Copies the thread's piece of the key in row `at`, of `blocks` blocks of the row from `first` on;
+ * in shared memory they lie next_block bytes apart. Zeros where it is not `in` the tile. */
 template <int D>
-DEV void fetch_key(uint8_t *to, const uint8_t *head, int at, int first, int blocks, int next_block)
+DEV void fetch_key(uint8_t *to, const uint8_t *head, int at, bool in, int first, int blocks,
+                   int next_block)
 {
-    const uint8_t *from = head + (size_t)max(at, 0) * (2 * D) + first * ROW_BYTES;
+    const uint8_t *from = head + (size_t)at * (2 * D) + first * ROW_BYTES;
 #pragma unroll
     for (int k = 0; k < blocks; k++)
-        copy16_async(to + k * next_block, from + k * ROW_BYTES, at >= 0);
+        copy16_async(to + k * next_block, from + k * ROW_BYTES, in);
 }
 /* Where the piece of the thread's first key lies in a block. */
 DEV int fetch_offset()

@@ -10,6 +10,11 @@
 #include "backend/cuda/cuda_int.h"
 #include "backend/cuda/dev.cuh"
 
+DEV size_t keep_place(const keep_store &s, int64_t t)
+{
+    return (size_t)(s.page ? s.page[t / PAGE_KEYS].place + t % PAGE_KEYS : t % s.n_slots);
+}
+
 /* Words of one head's row: this thread's word, row after row. A row that is overwritten has been
  * read before, by this same thread. */
 template <class T> DEV void keep_words(const keep_args &a, const keep_store &s, int i)
@@ -19,8 +24,7 @@ template <class T> DEV void keep_words(const keep_args &a, const keep_store &s, 
         return;
     uint8_t *head = s.at + (size_t)h * s.n_slots * s.row_bytes + (size_t)(i % words) * sizeof(T);
     for (int k = 0; k < a.n; k++) {
-        size_t to = (size_t)((a.first + k) % s.n_slots),
-               from = (size_t)((a.first + a.from[k]) % s.n_slots);
+        size_t to = keep_place(s, a.first + k), from = keep_place(s, a.first + a.from[k]);
         if (to != from)
             *(T *)(head + to * s.row_bytes) = *(const T *)(head + from * s.row_bytes);
     }

@@ -1,8 +1,17 @@
 /* key_walk.cuh - from the number of a key to its place in a store: the kernels' half of key_walk.h.
  *
+ *     tile     |t0 ......... t0 + 63|                    64 keys or a part of them: one page
+ *     table    .. | place pos | place pos | ..           an entry for PAGE_KEYS keys
+ *                        ^           ^
+ *                  of this tile   of the next one, requested when this one is copied
+ *
  * A head's rows lie side by side from head_rows on; a place counts rows from there. No other code
- * knows where a key lies. Stores in pages would change the functions below and nothing else: tiles
- * of up to 128 keys begin at multiples of their length, so a tile lies in one page of 128 keys.
+ * knows where a key lies. Keys of a store with a table lie in pages (step.h); keys of a ring follow
+ * one another around it. The table was uploaded before the pass, like the step.
+ *
+ * Tiles begin at multiples of their length, so a tile of up to 64 keys lies in one page and one of
+ * 128 in two. Kernels ask for the table once a tile and one tile ahead: an entry is 8 bytes, where
+ * 64 keys are 4 to 256 KB, but a copy that waits for its place waits for memory twice.
  */
 #ifndef BACKEND_CUDA_KEY_WALK_CUH
 #define BACKEND_CUDA_KEY_WALK_CUH
@@ -20,29 +29,79 @@ DEV uint8_t *head_rows(const dev_kv &kv, void *stream, int g, int row_bytes)
     return (uint8_t *)stream + (size_t)g * kv.n_slots * row_bytes;
 }
 
-/* Goes from key to key of one store in ascending order; `place` is that of the key it is at. */
-struct key_walk {
-    int n_slots, place;
-};
-DEV key_walk key_walk_at(const dev_kv &kv, int t)
+/* The page of key t, and its number in the page. */
+DEV const dev_kv_page *page_of(const dev_kv_page *page, int t)
 {
-    return key_walk{kv.n_slots, t % kv.n_slots};
+    return page + (unsigned)t / PAGE_KEYS;
 }
-/* The place of the k-th key from here, k >= 0. */
-DEV int key_place(const key_walk &w, int k)
+DEV int in_page(int t)
 {
-    int place = w.place + k;
-    while (place >= w.n_slots) /* more than once only in rings shorter than a tile */
-        place -= w.n_slots;
+    return (int)((unsigned)t % PAGE_KEYS);
+}
+DEV int place_of_key(const dev_kv &kv, const dev_kv_page *page, int t)
+{
+    return page ? page_of(page, t)->place + in_page(t) : t % kv.n_slots;
+}
+/* The position of key t in a store without a window. */
+DEV int key_pos(const dev_kv_page *page, int t)
+{
+    return page ? page_of(page, t)->pos + in_page(t) : t;
+}
+/* Around the end of a ring; a place in a page is below n_slots. */
+DEV int place_within(int place, int n_slots)
+{
+    while (place >= n_slots) /* more than once only in rings shorter than a tile */
+        place -= n_slots;
     return place;
 }
-DEV void key_walk_on(key_walk *w, int n)
+
+/* Goes from tile to tile of one store in ascending order; `place` is that of the tile's first key,
+ * and of every 64th key after it. */
+template <int PAGES> struct key_walk_of {
+    const dev_kv_page *page; /* or NULL */
+    int n_slots, place[PAGES];
+};
+typedef key_walk_of<1> key_walk; /* tiles of at most 64 keys */
+
+/* The tile at key t; keys from `until` on have no page. */
+template <int PAGES>
+DEV void key_walk_begin(key_walk_of<PAGES> *w, const dev_kv &kv, const dev_kv_page *page, int t,
+                        int until)
 {
-    w->place = key_place(*w, n);
+    w->page = page;
+    w->n_slots = kv.n_slots;
+#pragma unroll
+    for (int i = 0; i < PAGES; i++, t += PAGE_KEYS)
+        w->place[i] = i == 0 || t < until ? place_of_key(kv, page, t) : 0;
 }
-/* Where key t of row r lies. A row of a tree numbers the keys of its pass by depth: key first + d
- * is the d-th row that its mask has, counted from 0. */
-DEV int row_key_place(const dev_kv &kv, const dev_rows &rs, int r, int t)
+DEV key_walk key_walk_at(const dev_kv &kv, const dev_kv_page *page, int t)
+{
+    key_walk w;
+    key_walk_begin(&w, kv, page, t, t);
+    return w;
+}
+/* The place of the k-th key of the tile, k >= 0. */
+template <int PAGES> DEV int key_place(const key_walk_of<PAGES> &w, int k)
+{
+    int first = w.place[0];
+    if (PAGES > 1 && k >= PAGE_KEYS)
+        first = w.place[PAGES - 1], k -= PAGE_KEYS;
+    return place_within(first + k, w.n_slots);
+}
+/* Goes n keys on, to the tile at key t. Nothing waits for the table here. */
+template <int PAGES> DEV void key_walk_on(key_walk_of<PAGES> *w, int n, int t, int until)
+{
+#pragma unroll
+    for (int i = 0; i < PAGES; i++, t += PAGE_KEYS)
+        if (!w->page)
+            w->place[i] = place_within(w->place[i] + n, w->n_slots);
+        else if (t < until)
+            w->place[i] = page_of(w->page, t)->place + in_page(t);
+}
+
+/* The key of the pass that row r numbers t: a row of a tree numbers them by depth, and key first +
+ * d is the d-th row that its mask has, counted from 0. */
+DEV int row_key(const dev_rows &rs, int r, int t)
 {
     int first = rs.first[r];
     if (rs.seen && t >= first) {
@@ -55,17 +114,22 @@ DEV int row_key_place(const dev_kv &kv, const dev_rows &rs, int r, int t)
         }
         t = first;
     }
-    return t % kv.n_slots;
+    return t;
+}
+/* Where key t of row r lies. */
+DEV int row_key_place(const dev_kv &kv, const dev_kv_page *page, const dev_rows &rs, int r, int t)
+{
+    return place_of_key(kv, page, row_key(rs, r, t));
 }
 /* The number from which on rows of a sequence have different keys: nowhere, in a chain. */
 DEV int own_keys_from(const dev_rows &rs, int r)
 {
     return rs.seen ? rs.first[r] : 0x7fffffff;
 }
-/* Do the next n keys lie side by side? */
+/* Do the n keys of the tile lie side by side? n: at most 64. */
 DEV bool keys_adjoin(const key_walk &w, int n)
 {
-    return w.place + n <= w.n_slots;
+    return w.place[0] + n <= w.n_slots;
 }
 
 /* Where row r of the pass keeps the key, or the value, of KV head h. */
@@ -74,7 +138,7 @@ DEV uint8_t *stored_row(const dev_kv &kv, const dev_step &st, int r, int h, bool
     dev_kv_base base = store_of(st, st.rows.seq[r], kv);
     int row_bytes = keys ? kv.k_bytes : kv.v_bytes;
     return head_rows(kv, keys ? base.k : base.v, h, row_bytes) +
-           (size_t)key_walk_at(kv, st.rows.index[r]).place * row_bytes;
+           (size_t)place_of_key(kv, base.page, st.rows.index[r]) * row_bytes;
 }
 
 #endif

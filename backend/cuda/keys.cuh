@@ -11,7 +11,8 @@
  *
  * The angle of position p is the angle of p & ~31, which a tile shares and a few threads compute in
  * f64 (turn_of), plus the angle of p & 31, from the model's table. All kernels add these two, so a
- * key is bit-identical in every kernel. A key's number is its position, in trees too (key_walk.h).
+ * key is bit-identical in every kernel. The position of a key is that of its number, in trees too
+ * (key_pos): a page begins at a multiple of 64.
  */
 #ifndef BACKEND_CUDA_KEYS_CUH
 #define BACKEND_CUDA_KEYS_CUH
@@ -54,15 +55,17 @@ template <int D> DEV float4 place_turns(const dev_kv &kv, int e, int place)
     return make_float4(c.x, s.x, c.y, s.y);
 }
 
-/* Turns of `n` tiles of 32 keys from t0 on, [n][TURN] pairs of cosine and sine, one per thread. */
-template <int D> DEV void tile_turns(float *to, const dev_kv &kv, int t0, int n)
+/* Turns of `n` tiles of 32 keys from t0 on, [n][TURN] pairs of cosine and sine, one per thread.
+ * Tiles from `until` on have no page, and are not asked for. */
+template <int D>
+DEV void tile_turns(float *to, const dev_kv &kv, const dev_kv_page *page, int t0, int until, int n)
 {
     constexpr int TURN = key_shape<D>::TURN;
-    int i = (int)threadIdx.x;
+    int i = (int)threadIdx.x, t = t0 + i / TURN * 32;
     if (i >= n * TURN)
         return;
     float sn, cs;
-    turn_of(t0 + i / TURN * 32, kv.inv_freq[i % TURN], &sn, &cs);
+    turn_of(t < until ? key_pos(page, t) : 0, kv.inv_freq[i % TURN], &sn, &cs);
     *(float2 *)(to + 2 * i) = make_float2(cs, sn);
 }
 

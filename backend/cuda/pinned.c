@@ -218,7 +218,7 @@ void cuda_host_free(device *d, void *at, size_t n_bytes)
     pthread_mutex_unlock(&k->lock);
 }
 
-static void wait_for_lock(cuda_pins *k, const char *at)
+void cuda_pins_wait(cuda_pins *k, const char *at)
 {
     pthread_mutex_lock(&k->lock);
     pin *p = find(k, at);
@@ -239,7 +239,7 @@ void cuda_move(device *d, const block_move *m)
     size_t to_stride = m->load ? m->dev_stride : m->host_stride;
     size_t from_stride = m->load ? m->host_stride : m->dev_stride;
     cuda_settle(c);
-    wait_for_lock(c->pins, m->host);
+    cuda_pins_wait(c->pins, m->host);
     if (m->n > 1 && to_stride <= pitch_max && from_stride <= pitch_max) {
         cuda_ok(c, NULL,
                 cudaMemcpy2DAsync(to, to_stride, from, from_stride, m->n_bytes, (size_t)m->n, kind,

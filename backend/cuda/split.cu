@@ -88,7 +88,7 @@ DEV void copy_tile(uint8_t *to, int line, tile_source *s, int t0, int from, int 
             if ((D >= 256 && !BLOCKS) || 16 * (lane + j) < bytes)
                 copy16_async(to + i * W * line + 16 * j, row + 16 * j, true);
     }
-    key_walk_on(&s->next, KEYS);
+    key_walk_on(&s->next, KEYS, t0 + KEYS, until);
 }
 
 /* ---- A block's work ------------------------------------------------------------------------ */
@@ -127,7 +127,7 @@ struct split_block {
 /* The place of key t, which is `place` where all rows have the same keys. */
 DEV int block_key_place(const split_args &x, const split_block &b, int place, int t)
 {
-    return t < b.own_from ? place : row_key_place(x.a.kv, x.a.st.rows, b.r0, t);
+    return t < b.own_from ? place : row_key_place(x.a.kv, b.base.page, x.a.st.rows, b.r0, t);
 }
 /* What each pair sees, into shared memory, and the block's share of the chunks. The step was
  * uploaded before the pass, so this needs no wait for the previous kernel. */
@@ -182,7 +182,7 @@ DEV tile_ring ring_of(const split_args &x, const split_shared &s, const split_bl
     constexpr bool MADE_F16 = BLOCKS && !in_registers<D, BLOCKS, ONE>;
     const dev_kv &kv = x.a.kv;
     int kb = BLOCKS ? kv.k_bytes : 2 * D, vb = BLOCKS ? kv.v_bytes : 2 * D;
-    key_walk walk = key_walk_at(kv, b.t_first);
+    key_walk walk = key_walk_at(kv, b.base.page, b.t_first);
     tile_ring r;
     r.line = BLOCKS ? x.line : 2 * D + 16;
     r.stage_bytes = (ONE ? 1 : 2) * KEYS * r.line;
@@ -440,7 +440,7 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
     one_lane<D> one;
     if constexpr (ONE) {
         begin_keys<D>(&one, kv);
-        tile_turns<D>(s.turns, kv, b.t_first, TURNS);
+        tile_turns<D>(s.turns, kv, b.base.page, b.t_first, b.until, TURNS);
     }
     if (!waited)
         grid_wait();
@@ -486,7 +486,7 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
         share mine = {s.q, now, was, s.p, s.made, ONE || EXPAND ? LINE_F16 : ring.line, warp};
         if constexpr (ONE)
             if ((i + 1) % TURNS == 0)
-                tile_turns<D>(s.turns, kv, t0 + KEYS, TURNS);
+                tile_turns<D>(s.turns, kv, b.base.page, t0 + KEYS, b.until, TURNS);
         if (i < b.n_tiles)
             put_scores<D, BLOCKS, ONE>(s, mine, one, kv.k_kind);
         if (i > 0) {

@@ -95,7 +95,7 @@ DEV void copy_rows(uint8_t *to, const uint8_t *head, const ring &r, int side, co
     to += row0 * LINE;
     if (r.t >= r.from && r.t + KEYS <= min(r.until, r.own_from) && keys_adjoin(r.next, KEYS)) {
         const uint8_t *src =
-            opaque(head + (uint64_t)(uint32_t)(r.next.place + row0) * BYTES + 16 * lane);
+            opaque(head + (uint64_t)(uint32_t)(r.next.place[0] + row0) * BYTES + 16 * lane);
         to += 16 * lane;
 #pragma unroll
         for (int i = 0; i < ALL; i += 32)
@@ -108,7 +108,7 @@ DEV void copy_rows(uint8_t *to, const uint8_t *head, const ring &r, int side, co
         int k = min(max(row0 + row, r.from - r.t), r.until - 1 - r.t);
         int place = key_place(r.next, k);
         if (r.t + k >= r.own_from)
-            place = row_key_place(a.kv, a.st.rows, row_of_pass, r.t + k);
+            place = row_key_place(a.kv, r.next.page, a.st.rows, row_of_pass, r.t + k);
         const uint8_t *src = head + (uint64_t)(uint32_t)place * BYTES;
 #pragma unroll 1
         for (int i = lane; i < PIECES; i += 32)
@@ -126,7 +126,7 @@ DEV void copy_unit(ring *r, int side, const attend_args &a, int row_of_pass)
                         row_of_pass);
         if (ONE || r->values) {
             r->t += G * KEYS;
-            key_walk_on(&r->next, G * KEYS);
+            key_walk_on(&r->next, G * KEYS, r->t, r->until);
         }
         if (!ONE)
             r->values = !r->values;
@@ -259,16 +259,16 @@ DEV void score_codes(float *s, const uint8_t *k, int b, int t, const uint16_t *q
 /* Turning blocks: 0 and 8 by the first warp, 1 and 9 by the second. */
 template <int KIND>
 DEV void scores_turning(float (*s)[4], const uint8_t *tile, const attend_args &a,
-                        const split512_shared &mem, int side, int t0)
+                        const split512_shared &mem, int side, int pos0)
 {
-    int lane = lane_id(), t = lane & 3, pos = t0 + (lane >> 2);
+    int lane = lane_id(), t = lane & 3, pos = pos0 + (lane >> 2);
     uint4 x[2][2]; /* [key][half] */
     key_pieces<KIND>(&x[0][0], &x[1][0], tile, side);
     key_pieces<KIND>(&x[0][1], &x[1][1], tile, side + 8);
     float4 *turns = mem.halves + 32 * side;
     uint2 d = entry_dims(KIND, 16 * side + (lane >> 1));
     float2 c;
-    turn_of(t0 & ~31, a.kv.inv_freq[lane & 1 ? d.y : d.x], &c.y, &c.x);
+    turn_of(pos0 & ~31, a.kv.inv_freq[lane & 1 ? d.y : d.x], &c.y, &c.x);
     __syncwarp(); /* all lanes have read the previous turns */
     ((float2 *)turns)[lane] = c;
     __syncwarp();
@@ -282,10 +282,11 @@ DEV void scores_turning(float (*s)[4], const uint8_t *tile, const attend_args &a
 }
 
 /* s: 16 keys x 8 heads, over the warp's half of the head; even and odd products have separate sums.
+ * One stream: the first key has position pos0.
  */
 template <int KIND, bool ONE>
 DEV void half_scores(float *s, const uint8_t *tile, const attend_args &a,
-                     const split512_shared &mem, int side, int t0)
+                     const split512_shared &mem, int side, int pos0)
 {
     constexpr int LINE = line_bytes(row_bytes<KIND, D>);
     constexpr bool CODES = in_int8<KIND>;
@@ -297,7 +298,7 @@ DEV void half_scores(float *s, const uint8_t *tile, const attend_args &a,
     for (int i = 0; i < 8; i++)
         part[i >> 2][i & 3] = code[i >> 2][i & 3] = 0;
     if constexpr (ONE)
-        scores_turning<KIND>(part, tile, a, mem, side, t0);
+        scores_turning<KIND>(part, tile, a, mem, side, pos0);
 #pragma unroll
     for (int b = ONE ? 2 : 0; b < D / 64; b++) {
         if constexpr (CODES) {
@@ -544,7 +545,7 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(split512_args x)
         r.from = max(s.lo, c * chunk), r.until = min(s.hi, (c + 1) * chunk);
         /* Whole turns of all pairs; where a window begins, some see nothing in the first. */
         r.t = r.from / SPLIT512_TURN * SPLIT512_TURN + at.pair * KEYS;
-        r.next = key_walk_at(a.kv, r.t);
+        r.next = key_walk_at(a.kv, base.page, min(r.t, r.until - 1) & ~(KEYS - 1));
         r.stage = 0, r.values = false;
         int t0 = r.t, stage = 0;
         /* Keys of earlier passes are requested at once, keys of this pass after the previous
@@ -576,12 +577,13 @@ __global__ void __launch_bounds__(64 * G, 1) split512_kernel(split512_args x)
         for (bool more = false; t0 < r.until; t0 += G * KEYS) {
             float score[4], keep[2];
             uint32_t p[2];
+            int pos0 = ONE ? key_pos(base.page, t0) : 0; /* requested before the wait */
             copies_wait(x.stages - 1 - more);
             some_sync(1 + at.pair, 64); /* keys have arrived; the tile before has been read */
             if (more)
                 copy_unit<KIND, ONE>(&r, at.side, a, row.r);
             more = true;
-            half_scores<KIND, ONE>(score, r.units + stage * UNIT, a, mem, at.side, t0);
+            half_scores<KIND, ONE>(score, r.units + stage * UNIT, a, mem, at.side, pos0);
             __syncwarp(); /* all lanes have read the turns */
             mem.halves[32 * at.side + lane] = make_float4(score[0], score[1], score[2], score[3]);
             if (!ONE) {

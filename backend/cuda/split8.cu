@@ -64,7 +64,7 @@ DEV void copy_next(tile_copier *c, int n_stages, const attend_args &a, int r0)
         int key = min(max(row, c->from - c->t), c->until - 1 - c->t);
         int place = key_place(c->next, key);
         if (c->t + key >= c->own_from)
-            place = row_key_place(a.kv, a.st.rows, r0, c->t + key);
+            place = row_key_place(a.kv, c->next.page, a.st.rows, r0, c->t + key);
         const uint8_t *from = opaque(c->head + (uint64_t)(uint32_t)place * (uint32_t)bytes + at);
         uint8_t *to = c->stages + (c->stage * KEYS + row) * line_bytes(bytes) + at;
         constexpr int FIRST = KIND == KV_KINDS ? 4 : (row_bytes<KIND, D> + STEP - 1) / STEP;
@@ -78,7 +78,7 @@ DEV void copy_next(tile_copier *c, int n_stages, const attend_args &a, int r0)
             for (int i = k; i < k + 4; i++)
                 if (at + i * STEP < bytes)
                     copy16_async(to + i * STEP, from + i * STEP, true);
-        key_walk_on(&c->next, KEYS);
+        key_walk_on(&c->next, KEYS, c->t + KEYS, c->until);
     }
     copy_commit();
     c->t += KEYS;
@@ -370,7 +370,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
     int from = max(first, c0 << shift), until = min(end, c1 << shift);
     int t_first = from / KEYS * KEYS, n_tiles = (until - t_first + KEYS - 1) / KEYS;
     int stages = x.deal.stages;
-    key_walk first_tile = key_walk_at(a.kv, t_first);
+    key_walk first_tile = key_walk_at(a.kv, base.page, t_first);
     int k_bytes = KIND == KV_KINDS ? a.kv.k_bytes : row_bytes<KIND, D>;
     int v_bytes = KIND == KV_KINDS ? a.kv.v_bytes : row_bytes<KIND, D>;
     int k_tile = KEYS * line_bytes(k_bytes), v_tile = KEYS * line_bytes(v_bytes);

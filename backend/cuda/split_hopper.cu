@@ -131,7 +131,10 @@ struct tile_place {
     const uint8_t *k, *v;
     int at[4];
 };
-template <int D> DEV void place_on(const work &b, const tile_walk &w, tile_place &p)
+/* `walk`: at the tile at w.t0, and then at the next one. Tiles of a chunk are neighbours, but those
+ * that are a row's own. */
+template <int D>
+DEV void place_on(const work &b, const tile_walk &w, key_walk &walk, tile_place &p)
 {
     const dev_kv &kv = b.a.kv;
     int i = (int)threadIdx.x, g = (int)blockIdx.y;
@@ -139,15 +142,17 @@ template <int D> DEV void place_on(const work &b, const tile_walk &w, tile_place
         dev_kv_base base = store_of(b.a.st, b.rows.seq[w.of.r0], kv);
         p.k = head_rows(kv, base.k, g, 2 * D) + i % 8 * 16;
         p.v = kv.single ? p.k : head_rows(kv, base.v, g, 2 * D) + i % 8 * 16;
+        walk = key_walk_at(kv, base.page, w.t0);
     }
-    key_walk walk = key_walk_at(kv, w.t0);
 #pragma unroll
     for (int n = 0; n < 4; n++) {
         int key = i / 8 + 16 * n, t = w.t0 + key;
         p.at[n] = t < w.from || t >= w.until ? -1
                   : w.own < 0                ? key_place(walk, key)
-                                             : row_key_place(kv, b.a.st.rows, b.r0 + w.own, t);
+                                             : row_key_place(kv, walk.page, b.a.st.rows,
+                                                             b.r0 + w.own, t);
     }
+    key_walk_on(&walk, KEYS, w.t0 + KEYS, w.until);
 }
 
 /* Two streams: 128 columns of the keys of a tile. */
@@ -159,7 +164,7 @@ template <int D, int S> DEV void fetch_keys(tiles<D, S> &s, const tile_place &p,
 #pragma unroll
     for (int n = 0; n < 4; n++)
         fetch_key<D>(s.k[which] + 2 * unit * BLOCK_BYTES + fetch_offset() + n * UNIT_BYTES, p.k,
-                     p.at[n], 2 * unit, 2, BLOCK_BYTES);
+                     max(p.at[n], 0), p.at[n] >= 0, 2 * unit, 2, BLOCK_BYTES);
     bar_arrive_copied(&s.keys[which][unit].full);
 }
 
@@ -171,8 +176,8 @@ DEV void fetch_values(tiles<D, S> &s, const tile_place &p, int unit, int turn)
     int which = turn % F::VALUE_STAGES;
     bars &bar = s.values[which][unit];
     bar_wait(&bar.free, (turn / F::VALUE_STAGES & 1) ^ 1);
-    fetch_key<D>(s.v[which] + fetch_offset() + unit * UNIT_BYTES, p.v, p.at[unit], 0, F::BLOCKS,
-                 BLOCK_BYTES);
+    fetch_key<D>(s.v[which] + fetch_offset() + unit * UNIT_BYTES, p.v, max(p.at[unit], 0),
+                 p.at[unit] >= 0, 0, F::BLOCKS, BLOCK_BYTES);
     bar_arrive_copied(&bar.full);
 }
 
@@ -189,11 +194,12 @@ DEV void await_keys(const work &b, const tile_walk &w, bool &waited)
 template <int D, int S> DEV void fetch(const work &b, tiles<D, S> &s)
 {
     tile_walk w = walk_begin(b);
+    key_walk walk;
     tile_place now = {}, next = {};
     bool waited = false;
     if constexpr (S == ONE) {
         for (int turn = 0; walk_on(b, w); turn++) {
-            place_on<D>(b, w, now);
+            place_on<D>(b, w, walk, now);
             await_keys(b, w, waited);
 #pragma unroll
             for (int u = 0; u < UNITS; u++)
@@ -203,7 +209,7 @@ template <int D, int S> DEV void fetch(const work &b, tiles<D, S> &s)
         constexpr int KEY_UNITS = shape<D, S>::KEY_UNITS, EACH = UNITS / KEY_UNITS;
         bool more = walk_on(b, w);
         if (more) {
-            place_on<D>(b, w, next);
+            place_on<D>(b, w, walk, next);
             await_keys(b, w, waited);
 #pragma unroll
             for (int u = 0; u < KEY_UNITS; u++)
@@ -213,7 +219,7 @@ template <int D, int S> DEV void fetch(const work &b, tiles<D, S> &s)
             now = next;
             more = walk_on(b, w);
             if (more) {
-                place_on<D>(b, w, next);
+                place_on<D>(b, w, walk, next);
                 await_keys(b, w, waited);
             }
 #pragma unroll
@@ -303,9 +309,10 @@ DEV void make_tile(tiles<512, ONE> &s, const key_parts &k, const uint8_t *tile)
     }
 }
 
-/* S of a tile of one stream. The still dims are multiplied while the others are made. */
+/* S of a tile of one stream, whose first key has position pos0. The still dims are multiplied while
+ * the others are made. */
 DEV void multiply_made(tiles<512, ONE> &s, const dev_kv &kv, const key_parts &keys, float (&x)[32],
-                       int t0, int turn)
+                       int pos0, int turn)
 {
     constexpr int BLOCKS = shape<512, ONE>::BLOCKS;
     const uint8_t *tile = s.v[turn & 1];
@@ -324,7 +331,7 @@ DEV void multiply_made(tiles<512, ONE> &s, const dev_kv &kv, const key_parts &ke
     wg_commit();
     int i = (int)threadIdx.x % GROUP_THREADS;
     float sn, cs;
-    turn_of(t0 + i / TURN * 32, kv.inv_freq[i % TURN], &sn, &cs);
+    turn_of(pos0 + i / TURN * 32, kv.inv_freq[i % TURN], &sn, &cs);
     *(float2 *)(s.turns + 2 * i) = make_float2(cs, sn);
     some_sync(KEYS_SYNC, GROUP_THREADS); /* turns are there; the keys made before have been read */
     make_tile(s, keys, tile);
@@ -397,9 +404,10 @@ template <int D, int S> DEV void score(const work &b, tiles<D, S> &s)
         if (!more)
             break;
         float x[32], keep[2];
-        if constexpr (S == ONE)
-            multiply_made(s, b.a.kv, keys, x, w.t0, turn);
-        else
+        if constexpr (S == ONE) { /* the position is here before the tile's values are */
+            dev_kv_base base = store_of(b.a.st, b.rows.seq[w.of.r0], b.a.kv);
+            multiply_made(s, b.a.kv, keys, x, key_pos(base.page, w.t0), turn);
+        } else
             multiply_keys(s, x, turn);
 #pragma unroll
         for (int h = 0; h < 2; h++) {

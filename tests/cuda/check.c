@@ -307,6 +307,7 @@ int main(int argc, char **argv)
         check_sessions(&g);
         check_caches(&g);
         check_commit(&g);
+        check_page_moves(&g);
         check_taps(&g);
         check_drafts(&g);
         check_mtp(&g);

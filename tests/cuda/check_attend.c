@@ -4,7 +4,7 @@
  * Bounds are normalised mean square errors: 1e-10 for sums in f32; 2e-6 where queries, keys and
  * probabilities are f16 (a few times the square of 2^-11 / sqrt(3)).
  */
-#include "tests/cuda/check_int.h"
+#include "tests/cuda/check_pages.h"
 #include "backend/cuda/cuda_int.h"
 #include "base/mem.h"
 #include "kv/kv.h"
@@ -186,6 +186,31 @@ static void check_twins(rig *g, const tree_rows *t)
     verdict(g, "attend twins", text("a tree of %d, rows that differ from a chain's", n), differ, 0);
 }
 
+/* The bits of a linear store do not depend on its pages: by the kernels for it, by those of other
+ * GPUs, and in the shortest slices. */
+static void check_paged(rig *g, placed *t, const char *shape)
+{
+    cuda_device *gpu = g->gpu->self;
+    attend_path path = cuda_attend_path(gpu, t->gpu, false);
+    bool usual = gpu->hopper;
+    size_t slice = gpu->slice_bytes;
+    char with[160];
+    check_placement(g, t, shape);
+    t->got = NULL;
+    if (t->st->prompt && path == ATTEND_SLICES) {
+        gpu->slice_bytes = 1;
+        snprintf(with, sizeof with, "%s slices", shape);
+        check_placement(g, t, with);
+        gpu->slice_bytes = slice;
+    }
+    if (t->st->prompt && path >= ATTEND_WGMMA) {
+        gpu->hopper = false;
+        snprintf(with, sizeof with, "%s flash", shape);
+        check_placement(g, t, with);
+        gpu->hopper = usual;
+    }
+}
+
 /* Random committed keys and values; the pass's own stored by op_kv_store; then attention. */
 static void check_attend(rig *g, const attend_case *a)
 {
@@ -196,12 +221,12 @@ static void check_attend(rig *g, const attend_case *a)
     mat q[2], k[2], v[2];
     err e = {0};
     const cuda_device *cuda = g->gpu->self;
-    const char *name = a->label           ? a->label
-                       : !cuda->shallow   ? "attend tiles"
-                       : a->tree          ? "attend tree"
-                       : a->all           ? "attend all"
-                       : a->turning       ? "attend one"
-                                          : "attend";
+    const char *name = a->label         ? a->label
+                       : !cuda->shallow ? "attend tiles"
+                       : a->tree        ? "attend tree"
+                       : a->all         ? "attend all"
+                       : a->turning     ? "attend one"
+                                        : "attend";
     if (!my_turn(g, text("%s %s", name, num_name(a->type))))
         return;
     key_source source = {0};
@@ -330,6 +355,8 @@ static void check_attend(rig *g, const attend_case *a)
         mem_free(whole);
         gpu->slice_bytes = usual;
     }
+    bool paged = view->kind == STORE_LINEAR && !pass_failed(&b.gpu);
+    float *result = paged ? gpu_rows(g, yg) : NULL;
     check_stored(g, a, view, base, &c);
     if (view->k_rot && !a->turning && a->d % 256 == 0)
         check_rotation(g, &b.gpu, (mat){x, a->rows, a->n_head, a->d, a->n_head * a->d}, &view_gpu);
@@ -339,7 +366,6 @@ static void check_attend(rig *g, const attend_case *a)
         check_twins(g, &t);
         mem_free(got);
     }
-    mem_free(own);
     /* A row alone gives the same bits as among others; of a prompt, in passes of 13. */
     if (a->rows > 1 && !a->tree && !a->two_seqs && !a->all && !pass_failed(&b.gpu)) {
         float *all = gpu_rows(g, yg);
@@ -368,6 +394,22 @@ static void check_attend(rig *g, const attend_case *a)
                 text("%d rows, %d at a time: passes that differ", a->rows, (int)most), differ, 0);
         mem_free(all);
     }
+    if (paged) {
+        placed t = {.st = &c.st,
+                    .ref = view,
+                    .gpu = &view_gpu,
+                    .base = base[0],
+                    .q = x,
+                    .k = a->turning ? x : own,
+                    .v = x,
+                    .n_head = a->n_head,
+                    .scale = scale,
+                    .got = result,
+                    .bound = a->type == NUM_F32 ? 1e-10 : 2e-6};
+        check_paged(g, &t, shape);
+    }
+    mem_free(result);
+    mem_free(own);
     mem_free(x);
     for (int i = 0; i < seqs; i++)
         for (int side = 0; side < 2; side++)

@@ -377,9 +377,35 @@ enum { GPUS = sizeof gpus / sizeof *gpus, GRANTS = 4096, ANY_KERNEL_SHARED = 48 
 static thread_local int current_gpu;
 static thread_local cudaError_t last_error;
 
+/* Kernels and most copies run at once. Copies on a stream with a priority wait until an event that
+ * follows them is waited for: so a wait that is missing shows. */
+struct emu_copy {
+    void *to;
+    const void *from;
+    size_t n;
+};
+enum { COPIES = 256 /* that wait on a stream */ };
 struct emu_stream {
     int gpu;
+    bool late;
+    emu_copy copy[COPIES];
+    size_t n_done, n; /* copies: done, asked for; the n-th is copy[n % COPIES] */
 };
+struct emu_event {
+    double ms;
+    emu_stream *stream; /* NULL: nothing waits before it */
+    size_t n;           /* copies of the stream before it */
+    bool asked;
+};
+static int copies_to_failure;
+
+static void run_copies(emu_stream *s, size_t until)
+{
+    for (; s && s->n_done < until; s->n_done++) {
+        emu_copy *c = &s->copy[s->n_done % COPIES];
+        memmove(c->to, c->from, c->n);
+    }
+}
 
 /* How much dynamic shared memory each kernel may be launched with, by GPU. */
 static struct {
@@ -492,10 +518,23 @@ cudaError_t cudaFreeHost(void *p)
     free(p);
     return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind, cudaStream_t)
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind,
+                            cudaStream_t s)
 {
-    memmove(to, from, n);
+    if (!s || !s->late) {
+        memmove(to, from, n);
+        return cudaSuccess;
+    }
+    if (copies_to_failure > 0 && --copies_to_failure == 0)
+        return last_error = cudaErrorInvalidValue;
+    if (s->n - s->n_done == COPIES)
+        run_copies(s, s->n_done + 1);
+    s->copy[s->n++ % COPIES] = emu_copy{to, from, n};
     return cudaSuccess;
+}
+void emu_fail_copy(int n)
+{
+    copies_to_failure = n;
 }
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
                               size_t width, size_t height, enum cudaMemcpyKind, cudaStream_t)
@@ -530,13 +569,26 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
     free(s);
     return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t)
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int)
 {
+    cudaError_t e = cudaStreamCreateWithFlags(s, flags);
+    if (!e)
+        (*s)->late = true;
+    return e;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t s)
+{
+    run_copies(s, s ? s->n : 0);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t e, unsigned)
+{
+    run_copies(e->stream, e->n);
     return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
 {
-    *e = (cudaEvent_t)calloc(1, sizeof(double));
+    *e = (cudaEvent_t)calloc(1, sizeof(emu_event));
     return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t *e)
@@ -548,20 +600,30 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
     free(e);
     return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t)
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    *(double *)e = (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+    *e = emu_event{(double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6, s && s->late ? s : NULL,
+                   s ? s->n : 0, false};
     return cudaSuccess;
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t)
+cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
+    run_copies(e->stream, e->n);
     return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t e)
+{
+    bool first = !e->asked;
+    e->asked = true;
+    if (first && e->stream && e->stream->n_done < e->n)
+        return last_error = cudaErrorNotReady;
+    return cudaEventSynchronize(e);
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b)
 {
-    *ms = (float)(*(double *)b - *(double *)a);
+    *ms = (float)(b->ms - a->ms);
     return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t, int)
