@@ -29,14 +29,16 @@ typedef struct key_span {
     int64_t n;
 } key_span;
 
+/* The place of key t in a store of n_slots places; page as kv_base.page. */
+static inline size_t store_place(const kv_page *page, int32_t n_slots, int64_t t)
+{
+    return (size_t)(page ? page[t / KV_PAGE].place + t % KV_PAGE : t % n_slots);
+}
+
 static inline key_span key_walk(const kv_view *kv, const kv_base *base, int64_t t)
 {
-    if (base->page) {
-        int64_t in_page = t % KV_PAGE;
-        return (key_span){(size_t)(base->page[t / KV_PAGE].place + in_page), KV_PAGE - in_page};
-    }
-    int64_t place = t % kv->n_slots;
-    return (key_span){(size_t)place, kv->n_slots - place};
+    size_t place = store_place(base->page, kv->n_slots, t);
+    return (key_span){place, base->page ? KV_PAGE - t % KV_PAGE : kv->n_slots - (int64_t)place};
 }
 
 /* The keys [lo, hi) that a row sees: all of them. */

@@ -3,6 +3,7 @@
  * The one idea: a device gets only checked arguments. So kernels check nothing, and a dry pass
  * finds a mistake in a model file before any weight is loaded.
  */
+#include "backend/key_walk.h"
 #include "backend/ops.h"
 
 #include <stdio.h>
@@ -621,8 +622,8 @@ void device_keep_rows(device *d, const row_store *store, int32_t n_stores, int64
             char *head = s->at + (size_t)h * (size_t)s->n_slots * s->row_bytes;
             for (int32_t i = 0; i < n; i++)
                 if (from[i] != i)
-                    memcpy(head + (size_t)((first + i) % s->n_slots) * s->row_bytes,
-                           head + (size_t)((first + from[i]) % s->n_slots) * s->row_bytes,
+                    memcpy(head + store_place(s->page, s->n_slots, first + i) * s->row_bytes,
+                           head + store_place(s->page, s->n_slots, first + from[i]) * s->row_bytes,
                            s->row_bytes);
         }
 }

@@ -195,12 +195,13 @@ typedef struct block_move {
     bool load; /* to the device; else from it */
 } block_move;
 
-/* One stream of a store of keys and values: n_heads runs of n_slots rows; row j of a head is in
- * slot j mod n_slots. */
+/* One stream of a store of keys and values: n_heads runs of n_slots rows. Row j of a head is in the
+ * place that key_walk says for key j. */
 typedef struct row_store {
     char *at;
     size_t row_bytes;
     int32_t n_heads, n_slots;
+    const kv_page *page; /* as kv_base.page */
 } row_store;
 
 /* Summaries of pages of keys, by which a page is judged without reading it. A row is a page of

@@ -25,8 +25,8 @@
 typedef enum wrap_kind { WRAP_TRACE, WRAP_TIME, WRAP_CHECK } wrap_kind;
 
 enum {
-    MIRRORS_MAX = 2 * STEP_SEQS_MAX + 16
-}; /* of one call: two streams per sequence, and a few more */
+    MIRRORS_MAX = 3 * STEP_SEQS_MAX + 16
+}; /* of one call: two streams and a table of pages per sequence, and a few more */
 
 typedef struct wrapper {
     device dev;
@@ -183,6 +183,10 @@ static const kv_view *mirror_view(wrapper *w, pass *p, const kv_view *kv)
         base[at] = (kv_base){.k = mirror_bytes(w, p, st->kv[at].k, rows * kv->k_row_bytes)};
         if (st->kv[at].v)
             base[at].v = mirror_bytes(w, p, st->kv[at].v, rows * kv->v_row_bytes);
+        if (st->kv[at].page)
+            base[at].page =
+                mirror_bytes(w, p, st->kv[at].page,
+                             ((size_t)kv->n_keys + KV_PAGE - 1) / KV_PAGE * sizeof *base[at].page);
     }
     w->dev_step = st;
     w->host_step = *st;

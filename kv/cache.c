@@ -155,9 +155,10 @@ static void keep_rows(kv_cache *c, int8_t side, store_kind kind, int32_t skip, c
             device_keep_rows(d, s, n_stores, first, from, n);
             n_stores = 0;
         }
-        s[n_stores++] = (row_store){c->base[i].k, v->k_row_bytes, v->n_head_kv, v->n_slots};
-        if (c->base[i].v)
-            s[n_stores++] = (row_store){c->base[i].v, v->v_row_bytes, v->n_head_kv, v->n_slots};
+        const kv_base *b = &c->base[i];
+        s[n_stores++] = (row_store){b->k, v->k_row_bytes, v->n_head_kv, v->n_slots, b->page};
+        if (b->v)
+            s[n_stores++] = (row_store){b->v, v->v_row_bytes, v->n_head_kv, v->n_slots, b->page};
     }
     if (n_stores)
         device_keep_rows(d, s, n_stores, first, from, n);
