@@ -104,6 +104,7 @@ static void take_logits(carat_model *m, mat y, const pass_part *part, int32_t n_
 
 /* ---- Passes ------------------------------------------------------------------------------ */
 
+/* Tables of pages are uploaded, and shared pages copied: under the lock of passes. */
 static status fill_step(workspace *w, pass_part *part, int32_t n_parts, err *e)
 {
     status st = OK;
@@ -113,7 +114,6 @@ static status fill_step(workspace *w, pass_part *part, int32_t n_parts, err *e)
         timeline *t = part[i].t;
         part[i].row0 = w->batch.st.all.n;
         part[i].out0 = w->batch.st.out.n;
-        timeline_before_pass(t, &part[i].rows);
         if (!(st = kv_reserve(&t->kv, part[i].rows.n, e)))
             st = kv_batch_add_rows(&w->batch, &t->kv, &part[i].rows, e);
     }
@@ -136,11 +136,11 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *par
                 err *e)
 {
     pass p;
-    status st = fill_step(w, part, n_parts, e);
-    if (st)
-        return st;
+    status st;
+    for (int32_t i = 0; i < n_parts; i++)
+        timeline_before_pass(part[i].t, &part[i].rows);
     pthread_mutex_lock(&m->pass_lock);
-    if ((st = model_check_loaded(m, e))) {
+    if ((st = model_check_loaded(m, e)) || (st = fill_step(w, part, n_parts, e))) {
         pthread_mutex_unlock(&m->pass_lock);
         return st;
     }

@@ -343,7 +343,7 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
         *p = (carat_device_plan){.device = d->name,
                                  .n_layers = model_layers_on(&m->core, i),
                                  .kv_swa_bytes = l->side[i].ring * n,
-                                 .kv_global_bytes = l->side[i].linear * n,
+                                 .kv_global_bytes = (l->side[i].linear + l->side[i].table) * n,
                                  .recurrent_bytes = l->side[i].recur * n,
                                  .scratch_bytes = c->side[i].scratch_bytes,
                                  .draft_bytes = i == PASS_MAIN ? plan->draft_bytes : 0};
@@ -380,7 +380,7 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
         goto out;
     plan->weight_bytes = m->core.file.data_bytes;
     plan->kv_swa_bytes = l.all.ring * (uint64_t)s->n_seqs;
-    plan->kv_global_bytes = l.all.linear * (uint64_t)s->n_seqs;
+    plan->kv_global_bytes = (l.all.linear + l.all.table) * (uint64_t)s->n_seqs;
     plan->recurrent_bytes = l.all.recur * (uint64_t)s->n_seqs;
     plan->checkpoint_state_bytes = kv_state_bytes(&l);
     plan->chunk_flops = costs.flops;

@@ -200,7 +200,9 @@ static void reserve_draft(const timeline *t, kv_snapshot *k, const known_rows *b
     if (!c ||
         (t->store && !checkpoints_make_room(t->store, snapshot_bytes(c->layout, k->n, base->n))))
         return;
-    if (!kv_snapshot_new(c->layout, k->ids, k->n, base->seg, base->n, &k->draft, NULL))
+    const kv_snapshot_want w = {
+        .layout = c->layout, .ids = k->ids, .n = k->n, .base = base->seg, .base_n = base->n};
+    if (!kv_snapshot_new(&w, &k->draft, NULL))
         k->own_bytes += k->draft->own_bytes;
 }
 
@@ -209,9 +211,11 @@ static kv_snapshot *reserve_snapshot(const timeline *t, const int32_t *ids, int6
                                      const known_rows *base, const known_rows *draft_base)
 {
     const kv_layout *l = t->kv.layout;
+    const kv_snapshot_want w = {
+        .layout = l, .ids = ids, .n = n, .base = base->seg, .base_n = base->n};
     kv_snapshot *k = NULL;
     if (!checkpoints_make_room(t->store, snapshot_bytes(l, n, base->n)) ||
-        kv_snapshot_new(l, ids, n, base->seg, base->n, &k, NULL))
+        kv_snapshot_new(&w, &k, NULL))
         return NULL;
     reserve_draft(t, k, draft_base);
     return k;
@@ -229,7 +233,9 @@ status timeline_snapshot(timeline *t, kv_snapshot **out, err *e)
                        "a snapshot at %lld: the session was restored and then rewound, and its "
                        "windows do not reach back far enough",
                        (long long)n);
-    if ((st = kv_snapshot_new(t->kv.layout, t->id, n, t->known.seg, t->known.n, out, e)))
+    const kv_snapshot_want w = {
+        .layout = t->kv.layout, .ids = t->id, .n = n, .base = t->known.seg, .base_n = t->known.n};
+    if ((st = kv_snapshot_new(&w, out, e)))
         return st;
     reserve_draft(t, *out, &t->draft_known);
     fill_snapshot(t, *out);
@@ -423,10 +429,12 @@ status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
                        "a snapshot of %lld tokens from another model, of other formats of "
                        "keys and values, or longer than the context of %d",
                        (long long)k->n, t->kv.layout->n_ctx);
-    drop_pending(t);
     pthread_mutex_lock(&t->m->pass_lock);
-    kv_snapshot_load(k, &t->kv);
+    status st = kv_snapshot_load(k, &t->kv, e);
     pthread_mutex_unlock(&t->m->pass_lock);
+    if (st)
+        return st;
+    drop_pending(t);
     memcpy(t->id, k->ids, (size_t)k->n * sizeof *t->id);
     t->saved_at = 0;
     know_segment(&t->known, NULL, 0);
@@ -435,7 +443,7 @@ status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
     kv_cache *c = draft_cache(t);
     if (k->draft && c && kv_snapshot_fits(k->draft, c->layout)) {
         pthread_mutex_lock(&t->m->pass_lock);
-        kv_snapshot_load(k->draft, c);
+        kv_snapshot_load(k->draft, c, NULL); /* its own pool has pages for its whole context */
         pthread_mutex_unlock(&t->m->pass_lock);
     }
     return OK;

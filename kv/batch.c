@@ -168,6 +168,7 @@ status kv_batch_add_rows(kv_batch *b, kv_cache *c, const kv_rows *rows, err *e)
                        longest, STEP_TREE_ROWS_MAX);
     if (check_journal(b, c, rows, e))
         return E_LIMIT;
+    kv_show_pages(c);
     for (int32_t i = 0; i < n; i++) {
         /* A row sees itself and every row that its parent sees. */
         int32_t from = rows->parent ? rows->parent[i] : i - 1;

@@ -21,6 +21,58 @@ static size_t store_bytes(const kv_view *v, size_t row_bytes)
     return (size_t)v->n_head_kv * (size_t)v->n_slots * row_bytes;
 }
 
+/* ---- Stores ------------------------------------------------------------------------------- */
+
+static void release_store(device *d, const kv_view *v, kv_base *b)
+{
+    if (b->v)
+        d->release(d, b->v, store_bytes(v, v->v_row_bytes));
+    if (b->k)
+        d->release(d, b->k, store_bytes(v, v->k_row_bytes));
+    *b = (kv_base){0};
+}
+
+static status alloc_store(device *d, const kv_view *v, kv_base *b, err *e)
+{
+    size_t k_bytes = store_bytes(v, v->k_row_bytes), v_bytes = store_bytes(v, v->v_row_bytes);
+    b->k = d->alloc(d, k_bytes);
+    b->v = b->k && v_bytes ? d->alloc(d, v_bytes) : NULL;
+    if (b->k && (b->v || !v_bytes))
+        return OK;
+    release_store(d, v, b);
+    return err_memory(e, "the key/value cache", k_bytes + v_bytes);
+}
+
+status kv_pool_open(kv_pool *p, device *dev, const kv_layout *l, err *e)
+{
+    status st = OK;
+    *p = (kv_pool){.layout = l};
+    memcpy(p->dev, l->dev, sizeof p->dev);
+    p->dev[PASS_MAIN] = dev;
+    if (!l->n_pool_pages)
+        return OK;
+    p->base = mem_calloc((size_t)l->n, sizeof *p->base);
+    if (!p->base)
+        st = err_memory(e, "a pool of keys", (size_t)l->n * sizeof *p->base);
+    if (!st)
+        st = pages_init(&p->pages, l->n_pool_pages, e);
+    for (int32_t i = 0; i < l->n && !st; i++)
+        if (!l->view[i].window)
+            st = alloc_store(p->dev[l->view[i].side], &l->view[i], &p->base[i], e);
+    if (st)
+        kv_pool_close(p);
+    return st;
+}
+
+void kv_pool_close(kv_pool *p)
+{
+    for (int32_t i = 0; p->base && i < p->layout->n; i++)
+        release_store(p->dev[p->layout->view[i].side], &p->layout->view[i], &p->base[i]);
+    pages_free(&p->pages);
+    mem_free(p->base);
+    *p = (kv_pool){0};
+}
+
 static device *recur_device(const kv_cache *c, const recur_view *v)
 {
     return c->dev[v->side];
@@ -39,112 +91,157 @@ static bool open_recur(kv_cache *c, int32_t i)
     return at;
 }
 
-status kv_open(kv_cache *c, device *dev, const kv_layout *l, err *e)
+static status open_tables(kv_cache *c, err *e)
 {
-    *c = (kv_cache){.layout = l};
-    memcpy(c->dev, l->dev, sizeof c->dev);
-    c->dev[PASS_MAIN] = dev;
+    const kv_layout *l = c->layout;
+    size_t n = (size_t)l->n_table;
+    c->page = mem_calloc(n, sizeof *c->page);
+    c->table = mem_calloc(n, sizeof *c->table);
+    if (!c->page || !c->table)
+        return err_memory(e, "a table of pages", n * (sizeof *c->page + sizeof *c->table));
+    for (int side = 0; side < PASS_SIDES_MAX; side++) {
+        device *d = c->dev[side];
+        if (!l->side[side].table)
+            continue;
+        c->shown[side] = d->alloc(d, n * sizeof *c->table);
+        if (!c->shown[side])
+            return err_memory(e, "a table of pages", n * sizeof *c->table);
+    }
+    return OK;
+}
+
+static status open_stores(kv_cache *c, err *e)
+{
+    const kv_layout *l = c->layout;
+    status st = OK;
     c->base = mem_calloc((size_t)l->n, sizeof *c->base);
     if (!c->base)
         return err_memory(e, "the key/value cache", (size_t)l->n * sizeof *c->base);
-    if (l->n_recur && !(c->recur = mem_calloc((size_t)l->n_recur, sizeof *c->recur))) {
-        kv_close(c);
+    if (l->n_recur && !(c->recur = mem_calloc((size_t)l->n_recur, sizeof *c->recur)))
         return err_memory(e, "the recurrent states", (size_t)l->n_recur * sizeof *c->recur);
-    }
-    for (int32_t i = 0; i < l->n; i++) {
+    for (int32_t i = 0; i < l->n && !st; i++) {
         const kv_view *v = &l->view[i];
-        size_t k_bytes = store_bytes(v, v->k_row_bytes), v_bytes = store_bytes(v, v->v_row_bytes);
-        device *d = kv_device(c, v);
-        c->base[i].k = d->alloc(d, k_bytes);
-        c->base[i].v = c->base[i].k && v_bytes ? d->alloc(d, v_bytes) : NULL;
-        if (!c->base[i].k || (v_bytes && !c->base[i].v)) {
-            kv_close(c);
-            return err_memory(e, "the key/value cache", k_bytes + v_bytes);
+        if (v->window) {
+            st = alloc_store(kv_device(c, v), v, &c->base[i], e);
+        } else {
+            c->base[i] = c->pool->base[i];
+            c->base[i].page = c->shown[v->side];
         }
     }
-    for (int32_t i = 0; i < l->n_recur; i++)
-        if (!open_recur(c, i)) {
-            size_t n_bytes = kv_recur_parts_of(&l->recur[i]).all * sizeof(float);
-            kv_close(c);
-            return err_memory(e, "the recurrent states", n_bytes);
-        }
-    return OK;
+    for (int32_t i = 0; i < l->n_recur && !st; i++)
+        if (!open_recur(c, i))
+            st = err_memory(e, "the recurrent states",
+                            kv_recur_parts_of(&l->recur[i]).all * sizeof(float));
+    return st;
+}
+
+status kv_open_in(kv_cache *c, kv_pool *p, err *e)
+{
+    status st;
+    *c = (kv_cache){.layout = p->layout, .pool = p};
+    memcpy(c->dev, p->dev, sizeof c->dev);
+    if ((st = open_tables(c, e)) || (st = open_stores(c, e)))
+        kv_close(c);
+    return st;
+}
+
+status kv_open(kv_cache *c, device *dev, const kv_layout *l, err *e)
+{
+    kv_pool *own = mem_calloc(1, sizeof *own);
+    status st = own ? kv_pool_open(own, dev, l, e) : err_memory(e, "a pool of keys", sizeof *own);
+    *c = (kv_cache){0};
+    if (!st && !(st = kv_open_in(c, own, e))) {
+        c->own = own;
+        return OK;
+    }
+    if (own)
+        kv_pool_close(own);
+    mem_free(own);
+    return st;
 }
 
 void kv_close(kv_cache *c)
 {
-    for (int32_t i = 0; c->base && i < c->layout->n; i++) {
-        const kv_view *v = &c->layout->view[i];
-        device *d = kv_device(c, v);
-        if (c->base[i].v)
-            d->release(d, c->base[i].v, store_bytes(v, v->v_row_bytes));
-        if (c->base[i].k)
-            d->release(d, c->base[i].k, store_bytes(v, v->k_row_bytes));
-    }
-    for (int32_t i = 0; c->recur && i < c->layout->n_recur; i++) {
-        const recur_view *v = &c->layout->recur[i];
+    const kv_layout *l = c->layout;
+    if (c->page)
+        kv_cut_pages(c, 0);
+    for (int32_t i = 0; c->base && i < l->n; i++)
+        if (l->view[i].window)
+            release_store(kv_device(c, &l->view[i]), &l->view[i], &c->base[i]);
+    for (int32_t i = 0; c->recur && i < l->n_recur; i++) {
+        const recur_view *v = &l->recur[i];
         device *d = recur_device(c, v);
         if (c->recur[i].state)
             d->release(d, c->recur[i].state, kv_recur_parts_of(v).all * sizeof(float));
     }
+    for (int side = 0; side < PASS_SIDES_MAX; side++)
+        if (c->shown[side])
+            c->dev[side]->release(c->dev[side], c->shown[side],
+                                  (size_t)l->n_table * sizeof *c->table);
+    mem_free(c->table);
+    mem_free(c->page);
     mem_free(c->recur);
     mem_free(c->base);
+    if (c->own)
+        kv_pool_close(c->own);
+    mem_free(c->own);
     *c = (kv_cache){0};
 }
 
-status kv_reserve(kv_cache *c, int32_t n, err *e)
+kv_base kv_host_base(const kv_cache *c, int32_t i)
 {
-    const kv_layout *l = c->layout;
-    if (n < 1 || n > l->rows_max)
-        return err_set(e, E_ARG, "a pass of %d rows: the cache was made for 1 to %d", n,
-                       l->rows_max);
-    if (c->n_past + n > l->n_ctx)
-        return err_set(e, E_LIMIT, "the context is full: %lld tokens and %d more, of %d",
-                       (long long)c->n_past, n, l->n_ctx);
-    if (c->n_past + n > c->n_written)
-        c->n_written = c->n_past + n;
-    return OK;
+    kv_base b = c->base[i];
+    if (b.page)
+        b.page = c->table;
+    return b;
 }
 
-/* The pass has applied the pending rows. path[n], or the first n rows, are the next ones. False:
- * the states are those after rows that are not kept. */
-static bool commit_recur(kv_cache *c, const int32_t *path, int32_t n)
+/* ---- Pages -------------------------------------------------------------------------------- */
+
+static void set_entry(kv_cache *c, int32_t i, int32_t page)
 {
-    recur_seq *s = &c->recur_rows;
-    bool whole = !s->final || n == s->n;
-    s->n_pending = 0;
-    if (!s->final) {
-        s->bank = !s->bank;
-        s->n_pending = n;
-        for (int32_t i = 0; i < n; i++)
-            s->pending[i] = path ? path[i] : i;
+    bool key = i < c->layout->n_table - KV_TABLE_MORE;
+    c->table[i] = (kv_page){.place = page * KV_PAGE, .pos = key ? i * KV_PAGE : 0};
+    if (c->stale_lo >= c->stale_hi) {
+        c->stale_lo = i;
+        c->stale_hi = i + 1;
     }
-    s->n = 0;
-    return whole;
+    c->stale_lo = i < c->stale_lo ? i : c->stale_lo;
+    c->stale_hi = i >= c->stale_hi ? i + 1 : c->stale_hi;
 }
 
-/* The counters after n more rows. */
-static void count_rows(kv_cache *c, const int32_t *path, int32_t n)
+void kv_set_page(kv_cache *c, int32_t i, int32_t page)
 {
-    c->n_past += n;
-    if (c->layout->n_recur && !commit_recur(c, path, n))
-        kv_reset(c);
+    c->page[i] = page;
+    set_entry(c, i, page);
 }
 
-void kv_commit(kv_cache *c, int32_t n)
+void kv_show_pages(kv_cache *c)
 {
-    count_rows(c, NULL, n);
+    size_t n = (size_t)(c->stale_hi - c->stale_lo);
+    for (int side = 0; side < PASS_SIDES_MAX && c->stale_lo < c->stale_hi; side++) {
+        device *d = c->dev[side];
+        if (c->shown[side])
+            d->upload(d, c->shown[side] + c->stale_lo, c->table + c->stale_lo,
+                      n * sizeof *c->table);
+    }
+    c->stale_lo = c->stale_hi = 0;
 }
 
-/* In all stores of one kind on one side, row n + skip + i becomes row n + skip + from[i], where n
- * is the number of committed keys. */
-static void keep_rows(kv_cache *c, int8_t side, store_kind kind, int32_t skip, const int32_t *from,
+void kv_cut_pages(kv_cache *c, int64_t n)
+{
+    c->n_reserved = 0;
+    while (c->n_pages > pages_of(n))
+        pages_drop(&c->pool->pages, c->page[--c->n_pages]);
+}
+
+/* In all stores of one kind on one side, row first + i becomes row first + from[i]. */
+static void keep_rows(kv_cache *c, int8_t side, store_kind kind, int64_t first, const int32_t *from,
                       int32_t n)
 {
     enum { STORES = 64 };
     row_store s[STORES];
     int32_t n_stores = 0;
-    int64_t first = kv_n_keys(c, kind) + skip;
     device *d = NULL;
     for (int32_t i = 0; i < c->layout->n; i++) {
         const kv_view *v = &c->layout->view[i];
@@ -164,6 +261,119 @@ static void keep_rows(kv_cache *c, int8_t side, store_kind kind, int32_t skip, c
         device_keep_rows(d, s, n_stores, first, from, n);
 }
 
+void kv_copy_page(kv_cache *c, int32_t to, int32_t from, int32_t n)
+{
+    int32_t at = c->layout->n_table - KV_TABLE_MORE, row[KV_PAGE];
+    set_entry(c, at, to);
+    set_entry(c, at + 1, from);
+    kv_show_pages(c);
+    for (int32_t i = 0; i < n; i++)
+        row[i] = KV_PAGE + i;
+    for (int8_t side = 0; side < PASS_SIDES_MAX; side++)
+        keep_rows(c, side, STORE_LINEAR, (int64_t)at * KV_PAGE, row, n);
+}
+
+int32_t kv_pages_needed(const kv_cache *c, int32_t n)
+{
+    int32_t first = (int32_t)(c->n_past / KV_PAGE), need = 0;
+    if (!c->layout->n_pool_pages)
+        return 0;
+    for (int32_t i = first; i < pages_of(c->n_past + n); i++)
+        need +=
+            i >= c->n_pages || !pages_may_write(&c->pool->pages, c->page[i],
+                                                i == first ? (int32_t)(c->n_past % KV_PAGE) : 0);
+    return need;
+}
+
+/* Makes page i writable from `row` on: takes it, or a copy of its rows below. The pool has a page.
+ */
+static void own_page(kv_cache *c, int32_t i, int32_t row)
+{
+    pages *p = &c->pool->pages;
+    if (i < c->n_pages && pages_may_write(p, c->page[i], row))
+        return;
+    int32_t page = pages_take(p);
+    if (i < c->n_pages) {
+        if (row)
+            kv_copy_page(c, page, c->page[i], row);
+        pages_drop(p, c->page[i]);
+    } else {
+        c->n_pages = i + 1;
+    }
+    kv_set_page(c, i, page);
+}
+
+status kv_reserve(kv_cache *c, int32_t n, err *e)
+{
+    const kv_layout *l = c->layout;
+    if (n < 1 || n > l->rows_max)
+        return err_set(e, E_ARG, "a pass of %d rows: the cache was made for 1 to %d", n,
+                       l->rows_max);
+    if (c->n_past + n > l->n_ctx)
+        return err_set(e, E_LIMIT, "the context is full: %lld tokens and %d more, of %d",
+                       (long long)c->n_past, n, l->n_ctx);
+    int64_t end = c->n_past + n;
+    int32_t need = kv_pages_needed(c, n);
+    if (need > c->pool->pages.n_free)
+        return err_set(e, E_LIMIT,
+                       "the pool of keys is full: %d more tokens need %d pages of %d, and %d of %d "
+                       "are free",
+                       n, need, KV_PAGE, c->pool->pages.n_free, c->pool->pages.n);
+    for (int32_t i = (int32_t)(c->n_past / KV_PAGE); l->n_pool_pages && i < pages_of(end); i++) {
+        int64_t first = (int64_t)i * KV_PAGE, left = end - first;
+        own_page(c, i, c->n_past > first ? (int32_t)(c->n_past - first) : 0);
+        pages_write(&c->pool->pages, c->page[i], left < KV_PAGE ? (int32_t)left : KV_PAGE);
+    }
+    if (end > c->n_written)
+        c->n_written = end;
+    c->n_reserved = end;
+    return OK;
+}
+
+/* ---- Rows that stay ----------------------------------------------------------------------- */
+
+/* The pass has applied the pending rows. path[n], or the first n rows, are the next ones. False:
+ * the states are those after rows that are not kept. */
+static bool commit_recur(kv_cache *c, const int32_t *path, int32_t n)
+{
+    recur_seq *s = &c->recur_rows;
+    bool whole = !s->final || n == s->n;
+    s->n_pending = 0;
+    if (!s->final) {
+        s->bank = !s->bank;
+        s->n_pending = n;
+        for (int32_t i = 0; i < n; i++)
+            s->pending[i] = path ? path[i] : i;
+    }
+    s->n = 0;
+    return whole;
+}
+
+/* The pass was the last to write to its pages: rows that it dropped are in nobody's way. */
+static void free_dropped_rows(kv_cache *c)
+{
+    for (int32_t i = (int32_t)(c->n_past / KV_PAGE); i < pages_of(c->n_reserved); i++) {
+        int64_t kept = c->n_past - (int64_t)i * KV_PAGE;
+        if (i < c->n_pages)
+            pages_unwrite(&c->pool->pages, c->page[i], kept > 0 ? (int32_t)kept : 0);
+    }
+    c->n_reserved = 0;
+}
+
+/* The counters after n more rows. */
+static void count_rows(kv_cache *c, const int32_t *path, int32_t n)
+{
+    c->n_past += n;
+    free_dropped_rows(c);
+    if (c->layout->n_recur && !commit_recur(c, path, n))
+        kv_reset(c);
+}
+
+void kv_commit(kv_cache *c, int32_t n)
+{
+    count_rows(c, NULL, n);
+}
+
 /* Row path[i] was written at index n_past + path[i], with position n_past + i. Its key is rotated
  * by that position: when it was stored, or, with one stream, when it is read. So moved to index
  * n_past + i it is the row that a chain would have written there. n_written already includes the
@@ -177,7 +387,8 @@ void kv_commit_path(kv_cache *c, const int32_t *path, int32_t n)
         from[i - in_place] = path[i] - in_place;
     for (int8_t side = 0; in_place < n && side < PASS_SIDES_MAX; side++)
         for (int kind = 0; kind < STORE_KINDS; kind++)
-            keep_rows(c, side, (store_kind)kind, in_place, from, n - in_place);
+            keep_rows(c, side, (store_kind)kind, kv_n_keys(c, (store_kind)kind) + in_place, from,
+                      n - in_place);
     count_rows(c, path, n);
 }
 
@@ -224,6 +435,7 @@ bool kv_rewind(kv_cache *c, int64_t n_past)
     if (c->layout->n_recur)
         c->recur_rows.n_pending -= (int32_t)(c->n_past - n_past);
     c->n_past = n_past;
+    kv_cut_pages(c, n_past);
     if (n_past == 0)
         kv_reset(c);
     return true;
@@ -234,6 +446,7 @@ void kv_reset(kv_cache *c)
 {
     c->n_past = c->n_written = c->n_loaded = 0;
     c->recur_rows = (recur_seq){0};
+    kv_cut_pages(c, 0);
     for (int32_t i = 0; i < c->layout->n_recur; i++) {
         const recur_view *v = &c->layout->recur[i];
         device *d = recur_device(c, v);

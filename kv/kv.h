@@ -2,15 +2,22 @@
  * recurrent layers.
  *
  * A layout says how large each store is. It follows from the model's shape, the context and the
- * most rows of a pass. A cache is the stores of one timeline and a counter: n_past, the number of
+ * most rows of a pass. A cache is what one timeline remembers, and a counter: n_past, the number of
  * committed tokens.
+ *
+ * Linear stores lie in a pool, in pages of KV_PAGE tokens (pages.h). A cache has a table of its
+ * pages, in the order of their keys; caches of one pool may share pages. A page is taken when a
+ * pass is about to write to it (kv_reserve), and given back when a rewind leaves it empty. A cache
+ * that is opened without a pool has one of its own, as large as its context. Rings and recurrent
+ * states belong to the cache alone.
  *
  * Sliding-window layers live in rings. A ring for window W that takes up to n rows in a pass has
  * at least W + n - 1 slots: rows first .. first+n-1 then overwrite indices <= first - W, which no
  * query >= first can see. So dropping uncommitted rows is a counter, not a copy, and nothing is
  * ever cleared. How far a cache can rewind below that is one comparison (kv_can_rewind).
  *
- *     place = key mod n_slots         linear stores: n_slots >= n_ctx, so place == key
+ *     place = key mod n_slots         rings
+ *     place = page[key / KV_PAGE].place + key mod KV_PAGE         linear stores
  *
  * A recurrent layer has a state and two journals (backend/step.h). The cache knows which rows of
  * which journal are pending: committed, and applied by the next pass that runs. So dropping
@@ -25,6 +32,7 @@
 #include "backend/ops.h"
 #include "backend/step.h"
 #include "base/arena.h"
+#include "kv/pages.h"
 
 /* One layer that owns keys. */
 typedef struct kv_spec {
@@ -77,8 +85,10 @@ status kv_choice_parse(kv_choice *c, const kv_words *w, err *e);
 /* ---- How large: layout.c ----------------------------------------------------------------- */
 
 typedef struct kv_layout_bytes {
-    uint64_t ring, linear;
-    uint64_t recur; /* states and journals */
+    uint64_t ring;   /* of one cache */
+    uint64_t linear; /* of a pool */
+    uint64_t recur;  /* of one cache: states and journals */
+    uint64_t table;  /* of one cache: its tables of pages */
 } kv_layout_bytes;
 
 typedef struct kv_layout {
@@ -87,6 +97,8 @@ typedef struct kv_layout {
     int32_t n_recur;                           /* recurrent layers */
     recur_view *recur;                         /* [n_recur], id == index */
     int32_t n_ctx;                             /* most tokens a timeline may hold */
+    int32_t n_pool_pages;                      /* of a pool; 0: all stores are rings */
+    int32_t n_table;                           /* entries of a cache's table of pages */
     int32_t rows_max;                          /* most rows of one sequence in a pass */
     int32_t n_ring_slots;                      /* the largest ring; 0 if all stores are linear */
     kv_layout_bytes all, side[PASS_SIDES_MAX]; /* all: the sum of the sides */
@@ -102,6 +114,7 @@ typedef struct kv_want_layout {
     int32_t journal_rows; /* most rows of a sequence in a pass that may be dropped; 0: 1 */
     kv_choice choice;
     int32_t n_ctx, rows_max;
+    int32_t n_pool; /* tokens of a pool, rounded up to whole pages; 0: one context */
     /* By side, the device whose kernels must be able to read the stores; NULL: not checked. */
     device *dev[PASS_SIDES_MAX];
 } kv_want_layout;
@@ -121,15 +134,40 @@ typedef struct kv_recur_parts {
 } kv_recur_parts;
 kv_recur_parts kv_recur_parts_of(const recur_view *v);
 
+/* The linear stores of a model, on all of its devices, for any number of caches. */
+typedef struct kv_pool {
+    device *dev[PASS_SIDES_MAX]; /* by side */
+    const kv_layout *layout;     /* the caller's; outlives the pool */
+    kv_base *base;               /* [layout->n]; of rings nothing */
+    pages pages;
+} kv_pool;
+
+/* dev: of PASS_MAIN; the layout has those of the other sides. A layout of rings alone makes an
+ * empty pool. */
+status kv_pool_open(kv_pool *p, device *dev, const kv_layout *l, err *e);
+void kv_pool_close(kv_pool *p);             /* after its caches; safe on a zeroed or closed pool */
+uint64_t kv_page_bytes(const kv_layout *l); /* of one page, in all stores */
+
+/* Of a cache's table: two entries behind those of its pages are for copies of pages. */
+enum { KV_TABLE_MORE = 2 };
+
 typedef struct kv_cache {
     device *dev[PASS_SIDES_MAX]; /* by side */
     const kv_layout *layout;     /* the caller's; outlives the cache */
-    kv_base *base;               /* [layout->n], for step.kv */
-    recur_base *recur;           /* [layout->n_recur], for step.recur */
-    recur_seq recur_rows;        /* pending rows; row0, n and final: of the pass added last */
-    int64_t n_past;              /* committed rows */
-    int64_t n_written;           /* highest index ever written since reset, plus one */
-    int64_t n_loaded;            /* of the snapshot loaded; rings hold nothing below its windows */
+    kv_pool *pool;               /* outlives the cache */
+    kv_pool *own;                /* the same, if the cache has opened it; else NULL */
+    int32_t n_pages;             /* page[0 .. n_pages) */
+    int32_t *page;  /* [layout->n_table] pages of the pool, in the order of their keys */
+    kv_page *table; /* [layout->n_table] the same as kernels see it */
+    kv_page *shown[PASS_SIDES_MAX]; /* its copies in memory of the devices; NULL: none there */
+    int32_t stale_lo, stale_hi;     /* entries that differ from the copies */
+    kv_base *base;                  /* [layout->n], for step.kv */
+    recur_base *recur;              /* [layout->n_recur], for step.recur */
+    recur_seq recur_rows;           /* pending rows; row0, n and final: of the pass added last */
+    int64_t n_past;                 /* committed rows */
+    int64_t n_written;              /* highest index ever written since reset, plus one */
+    int64_t n_reserved;             /* end of the rows that the next pass may write */
+    int64_t n_loaded; /* of the snapshot loaded; rings hold nothing below its windows */
 } kv_cache;
 
 /* The number of committed keys in a store of that kind, and so the number of the next key. */
@@ -149,11 +187,29 @@ static inline int64_t kv_n_settled(const kv_cache *c)
 }
 /* dev: of PASS_MAIN; the layout has those of the other sides. */
 status kv_open(kv_cache *c, device *dev, const kv_layout *l, err *e);
+/* A cache whose pages are those of p, which has the same layout and devices. */
+status kv_open_in(kv_cache *c, kv_pool *p, err *e);
 void kv_close(kv_cache *c); /* safe on a zeroed or closed cache */
+/* What the host reads of store i: its table of pages is memory of the host. */
+kv_base kv_host_base(const kv_cache *c, int32_t i);
 
-/* Before a pass that adds n rows, which take indices n_past .. n_past+n-1. E_LIMIT: the context is
- * full. */
+/* Before a pass that adds n rows, which take indices n_past .. n_past+n-1. Takes their pages: a
+ * shared page that the rows would change is copied first. E_LIMIT: the context is full, or the pool
+ * is; then nothing has changed. Between passes; a device may copy later, but before the next pass.
+ */
 status kv_reserve(kv_cache *c, int32_t n, err *e);
+/* Free pages that kv_reserve(c, n) would take. */
+int32_t kv_pages_needed(const kv_cache *c, int32_t n);
+/* Gives the devices the table of pages as it is now. Between passes; adding rows to a batch does
+ * so. */
+void kv_show_pages(kv_cache *c);
+/* Rows 0 .. n - 1 of page `to` of the pool become those of page `from`, in all stores. As
+ * device_keep_rows. */
+void kv_copy_page(kv_cache *c, int32_t to, int32_t from, int32_t n);
+/* Entry i of the table becomes a page that the caller holds for c. */
+void kv_set_page(kv_cache *c, int32_t i, int32_t page);
+/* Gives back the pages behind the first n tokens. */
+void kv_cut_pages(kv_cache *c, int64_t n);
 /* After every pass that ran, also if it keeps nothing: keeps the pass's first n rows; the others
  * are dropped. Rows of a final pass are in the recurrent states already, so fewer than all of them
  * reset a cache that has recurrent layers. After a pass that failed it is unknown which layers have
@@ -168,7 +224,7 @@ void kv_commit_path(kv_cache *c, const int32_t *path, int32_t n);
  * its next transfer. */
 void kv_settle(kv_cache *c, int64_t n);
 bool kv_can_rewind(const kv_cache *c, int64_t n_past);
-/* False, and unchanged, if rings or states have lost what it needs. */
+/* False, and unchanged, if rings or states have lost what it needs. Gives back the pages behind. */
 bool kv_rewind(kv_cache *c, int64_t n_past);
 void kv_reset(kv_cache *c);
 

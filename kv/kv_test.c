@@ -16,7 +16,12 @@ static void fake_release(device *d, void *p, size_t n)
     (void)n;
     mem_free(p);
 }
-static device fake = {.alloc = fake_alloc, .release = fake_release};
+static void fake_upload(device *d, void *to, const void *from, size_t n)
+{
+    (void)d;
+    memcpy(to, from, n);
+}
+static device fake = {.alloc = fake_alloc, .release = fake_release, .upload = fake_upload};
 
 static status layout(kv_layout *l, const kv_spec *s, int32_t n, num_type k, num_type v,
                      int32_t n_ctx, int32_t rows_max, err *e)
@@ -115,7 +120,8 @@ TEST(layout_needs_no_ring_when_the_context_is_short)
                     {.window = 0, .n_head_kv = 1, .head_dim = 512}};
     CHECK_OK(layout(&l, s, 2, NUM_F16, NUM_F16, 100, 512, &e), e);
     CHECK_EQ(l.view[0].n_slots, 100);
-    CHECK_EQ(l.all.linear, 100 * 512 * 2 * 2);
+    CHECK_EQ(l.all.linear, 128 * 512 * 2 * 2); /* two pages */
+    CHECK_EQ(l.n_pool_pages, 2);
     kv_layout_free(&l);
     CHECK_OK(layout(&l, s, 2, NUM_F16, NUM_F16, 4096, 512, &e), e);
     CHECK_EQ(l.view[0].n_slots, 1023);

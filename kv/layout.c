@@ -9,12 +9,10 @@
 
 #include <string.h>
 
-/* The slots of a store. A ring for passes of n rows needs W + n - 1. A context of no more tokens
- * than that gets a linear store, where slot == index. */
-static int32_t slots_needed(int32_t window, int32_t n_ctx, int32_t rows_max)
+/* The slots of a ring for passes of n rows: W + n - 1. In a context of no more tokens than that it
+ * never wraps. */
+static int32_t ring_slots(int32_t window, int32_t n_ctx, int32_t rows_max)
 {
-    if (!window)
-        return n_ctx;
     int64_t ring = (int64_t)window + rows_max - 1;
     return ring < n_ctx ? (int32_t)ring : n_ctx;
 }
@@ -106,7 +104,8 @@ static status choose_single(const kv_want_layout *w, kv_view *v, err *e)
     return OK;
 }
 
-static status view_init(const kv_want_layout *w, int32_t i, int32_t rows_max, kv_view *v, err *e)
+static status view_init(const kv_want_layout *w, int32_t i, int32_t rows_max, int32_t n_pool,
+                        kv_view *v, err *e)
 {
     const kv_spec *s = &w->spec[i];
     kv_format kf, vf;
@@ -121,8 +120,8 @@ static status view_init(const kv_want_layout *w, int32_t i, int32_t rows_max, kv
                    .n_head_kv = s->n_head_kv,
                    .head_dim = s->head_dim,
                    .window = s->window,
-                   .n_slots = slots_needed(s->window, w->n_ctx, rows_max),
-                   .n_keys = slots_needed(s->window, w->n_ctx, rows_max),
+                   .n_slots = s->window ? ring_slots(s->window, w->n_ctx, rows_max) : n_pool,
+                   .n_keys = s->window ? ring_slots(s->window, w->n_ctx, rows_max) : w->n_ctx,
                    .k_rot = kf.rot,
                    .v_rot = vf.rot,
                    .wide = s->wide,
@@ -205,13 +204,43 @@ static status recur_layers(kv_layout *l, const kv_want_layout *w, err *e)
     return OK;
 }
 
+/* The tokens of a pool: whole pages. */
+static status pool_tokens(const kv_want_layout *w, int32_t *n, err *e)
+{
+    int64_t wish = w->n_pool ? w->n_pool : w->n_ctx;
+    int64_t whole = (wish + KV_PAGE - 1) / KV_PAGE * KV_PAGE;
+    if (wish < 1 || whole > INT32_MAX)
+        return err_set(e, E_LIMIT, "a pool of %lld tokens: expected 1 to %d", (long long)wish,
+                       INT32_MAX / KV_PAGE * KV_PAGE);
+    *n = (int32_t)whole;
+    return OK;
+}
+
+/* The tables of a cache's pages, one on each side with linear stores. */
+static void plan_tables(kv_layout *l, int32_t n_pool)
+{
+    bool linear[PASS_SIDES_MAX] = {0};
+    l->n_table = pages_of(l->n_ctx) + KV_TABLE_MORE;
+    for (int32_t i = 0; i < l->n; i++)
+        linear[l->view[i].side] |= !l->view[i].window;
+    for (int side = 0; side < PASS_SIDES_MAX; side++)
+        if (linear[side]) {
+            l->n_pool_pages = n_pool / KV_PAGE;
+            l->side[side].table = (uint64_t)l->n_table * sizeof(kv_page);
+            l->all.table += l->side[side].table;
+        }
+}
+
 status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e)
 {
+    int32_t n_pool = 0;
     status st;
     *l = (kv_layout){0};
     if (w->n_ctx < 1 || w->rows_max < 1)
         return err_set(e, E_ARG, "a context of %d tokens in passes of %d rows: expected 1 or more",
                        w->n_ctx, w->rows_max);
+    if ((st = pool_tokens(w, &n_pool, e)))
+        return st;
     if ((st = check_rules(w, e)))
         return st;
     l->view = arena_array(&l->mem, (size_t)w->n, sizeof *l->view);
@@ -224,7 +253,7 @@ status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e)
     l->rows_max = w->rows_max < w->n_ctx ? w->rows_max : w->n_ctx;
     for (int32_t i = 0; i < w->n; i++) {
         kv_view *v = &l->view[i];
-        if ((st = view_init(w, i, l->rows_max, v, e))) {
+        if ((st = view_init(w, i, l->rows_max, n_pool, v, e))) {
             kv_layout_free(l);
             return st;
         }
@@ -241,9 +270,15 @@ status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e)
             l->all.linear += bytes;
         }
     }
+    plan_tables(l, n_pool);
     if ((st = recur_layers(l, w, e)))
         kv_layout_free(l);
     return st;
+}
+
+uint64_t kv_page_bytes(const kv_layout *l)
+{
+    return l->n_pool_pages ? l->all.linear / (uint64_t)l->n_pool_pages : 0;
 }
 
 void kv_layout_free(kv_layout *l)

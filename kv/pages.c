@@ -71,3 +71,9 @@ void pages_write(pages *p, int32_t page, int32_t end)
     if (end > p->written[page])
         p->written[page] = (uint8_t)end;
 }
+
+void pages_unwrite(pages *p, int32_t page, int32_t end)
+{
+    if (end < p->written[page])
+        p->written[page] = (uint8_t)end;
+}

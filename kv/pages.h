@@ -48,5 +48,7 @@ void pages_drop(pages *p, int32_t page); /* one fewer; the last one frees it */
 bool pages_may_write(const pages *p, int32_t page, int32_t row);
 /* Rows up to `end` are, or will be, written. */
 void pages_write(pages *p, int32_t page, int32_t end);
+/* The holder that wrote last does not need its rows from `end` on. */
+void pages_unwrite(pages *p, int32_t page, int32_t end);
 
 #endif

@@ -6,7 +6,14 @@
 #include "kv/pages.h"
 #include "tests/test.h"
 
-enum { PAGES = 23, SEQS = 7, SEQ_PAGES = 12, ROWS = SEQ_PAGES * KV_PAGE, POISON = -7 };
+enum {
+    PAGES = 23,
+    SEQS = 7,
+    SEQ_PAGES = 12,
+    STEPS = 1000000,
+    ROWS = SEQ_PAGES * KV_PAGE,
+    POISON = -7
+};
 
 /* A sequence: its rows, and the pages that should hold them. */
 typedef struct sequence {
@@ -88,6 +95,10 @@ static void write_rows(model *m, sequence *s, int32_t n, int32_t keep)
     }
     for (int32_t i = s->n; i < s->n + n; i++)
         pages_write(&m->p, s->page[i / KV_PAGE], i % KV_PAGE + 1);
+    for (int32_t i = (s->n + keep) / KV_PAGE; i < s->n_pages; i++) {
+        int32_t kept = s->n + keep - i * KV_PAGE;
+        pages_unwrite(&m->p, s->page[i], kept > 0 ? kept : 0);
+    }
     cut(m, s, s->n + keep);
 }
 
@@ -135,29 +146,30 @@ TEST(pages_hold_what_a_model_of_them_holds)
         for (int k = 0; k < KV_PAGE; k++)
             m.memory[i][k] = POISON;
     }
-    for (int step = 0; step < 1000000; step++) {
+    for (int i = 0; i < STEPS; i++) {
         sequence *s = &m.seq[rng_below(&rng, SEQS)];
         const sequence *from = &m.seq[rng_below(&rng, SEQS)];
-        uint64_t what = rng_below(&rng, 32);
-        if (what < 22 && s->n < ROWS) {
-            int32_t room = ROWS - s->n, most = what < 4 ? 100 : 8;
+        uint64_t what = rng_below(&rng, 64);
+        if (what < 56 && s->n < ROWS) {
+            int32_t room = ROWS - s->n, most = what < 10 ? 130 : 8;
             int32_t n = 1 + (int32_t)rng_below(&rng, (uint64_t)(room < most ? room : most));
             int32_t at = s->n % KV_PAGE;
             n_copies += at && !pages_may_write(&m.p, s->page[s->n / KV_PAGE], at);
             n_exhausted += !m.p.n_free;
             write_rows(&m, s, n, (int32_t)rng_below(&rng, (uint64_t)n + 1));
-        } else if (what < 27) {
+        } else if (what < 60) {
             if (from != s)
                 share(&m, s, from, (int32_t)rng_below(&rng, (uint64_t)from->n + 1));
-        } else if (what < 31) {
+        } else if (what < 63) {
             cut(&m, s, (int32_t)rng_below(&rng, (uint64_t)s->n + 1));
         } else {
             cut(&m, s, 0);
         }
-        if (step % 64 == 0)
+        if (i % 64 == 0)
             check_model(&m);
     }
-    CHECK(n_exhausted > 1000 && n_copies > 1000);
+    CHECK_MSG(n_exhausted > 1000 && n_copies > 1000, "%d exhausted, %d copies", n_exhausted,
+              n_copies);
     for (int k = 0; k < SEQS; k++)
         cut(&m, &m.seq[k], 0);
     check_model(&m);
@@ -197,6 +209,8 @@ TEST(the_first_holder_that_comes_writes_behind_what_others_hold)
     CHECK(pages_may_write(&p, page, 10));
     pages_write(&p, page, 12);
     CHECK(!pages_may_write(&p, page, 10)); /* the second one to come */
+    pages_unwrite(&p, page, 11);
+    CHECK(pages_may_write(&p, page, 11) && !pages_may_write(&p, page, 10));
     pages_drop(&p, page);
     CHECK(pages_may_write(&p, page, 10));
     CHECK_EQ(p.n_shared, 0);

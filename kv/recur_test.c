@@ -356,7 +356,8 @@ static kv_snapshot *snapshot_at(line *t, int64_t n)
     kv_snapshot *k;
     err e = {0};
     CHECK(kv_can_save(&t->c, n, 0));
-    CHECK_OK(kv_snapshot_new(&t->l, t->id, n, NULL, 0, &k, &e), e);
+    CHECK_OK(kv_snapshot_new(&(kv_snapshot_want){.layout = &t->l, .ids = t->id, .n = n}, &k, &e),
+             e);
     kv_snapshot_fill(k, &t->c);
     return k;
 }
@@ -365,6 +366,7 @@ TEST(recurrent_snapshots_are_exact_and_fit_one_position)
 {
     uint64_t rng = test_seed();
     line t = {0};
+    err e = {0};
     line_open(&t, JOURNAL);
     prompt(&t, 30, &rng);
     answer(&t, 9, 8, &rng);
@@ -380,7 +382,7 @@ TEST(recurrent_snapshots_are_exact_and_fit_one_position)
         answer(&t, 5, 3, &rng);
         prompt(&t, 20, &rng);
         answer(&t, 5, 3, &rng);
-        kv_snapshot_load(twice ? early : k, &t.c);
+        CHECK_OK(kv_snapshot_load(twice ? early : k, &t.c, &e), e);
         CHECK_EQ(t.c.n_past, twice ? 33 : 38);
         CHECK(!kv_rewind(&t.c, 32));
         check_states(&t, "restored");
@@ -411,7 +413,7 @@ TEST(recurrent_snapshot_files_are_exact_and_damage_is_found)
     kv_snapshot_drop(k);
     CHECK_OK(kv_snapshot_read(path, &id, &other.l, &k, &e), e);
     CHECK(kv_snapshot_fits(k, &other.l));
-    kv_snapshot_load(k, &other.c);
+    CHECK_OK(kv_snapshot_load(k, &other.c, &e), e);
     kv_snapshot_drop(k);
     memcpy(other.id, t.id, sizeof t.id);
     check_states(&other, "from a file");

@@ -8,7 +8,8 @@
  *          snapshot at 900       snapshot at 1400        snapshot at 1500
  *
  * A segment may begin before its parent ends (a branch): then only the parent's rows below `from`
- * count. Segments and snapshots have reference counts and never change once filled.
+ * count. A segment of pages has the first page whole, with rows below `from` that equal its
+ * parent's.
  */
 #include "kv/snapshot.h"
 #include "backend/key_walk.h"
@@ -80,23 +81,37 @@ size_t kv_linear_bytes(const kv_layout *l, int64_t n_rows)
     return sum;
 }
 
+/* Stores of keys and values, in memory of their devices. */
+typedef struct stores {
+    const kv_layout *l;
+    device *const *dev;
+    const kv_base *base;
+    const kv_page *page; /* of linear stores; memory of the host */
+    int64_t key0;        /* the key that is the first one in page[0] */
+} stores;
+
+static stores stores_of(const kv_cache *c)
+{
+    return (stores){.l = c->layout, .dev = c->dev, .base = c->base, .page = c->table};
+}
+
 /* n rows of each head of one stream of one store. On the host head h begins at row
  * h * host_rows. */
 typedef struct run {
-    kv_cache *c;
+    device *dev;
     const kv_view *v;
-    const kv_base *base;
+    kv_base base;
     unsigned char *store; /* device */
     size_t row_bytes;
     int64_t first, n, host_rows;
     bool load;
 } run;
 
-/* Moves one piece per head, or two if the ring wraps inside the run. */
+/* Moves one piece per head and page, or two pieces if a ring wraps inside the run. */
 static void move_run(const run *r, unsigned char *host)
 {
     for (int64_t i = 0; i < r->n;) {
-        key_span s = key_walk(r->v, r->base, r->first + i);
+        key_span s = key_walk(r->v, &r->base, r->first + i);
         int64_t k = s.n < r->n - i ? s.n : r->n - i;
         const block_move m = {.dev = key_row(r->v, r->store, r->row_bytes, 0, s.place),
                               .host = (char *)host + (size_t)i * r->row_bytes,
@@ -105,22 +120,27 @@ static void move_run(const run *r, unsigned char *host)
                               .n_bytes = (size_t)k * r->row_bytes,
                               .n = r->v->n_head_kv,
                               .load = r->load};
-        device_move(kv_device(r->c, r->v), &m);
+        device_move(r->dev, &m);
         i += k;
     }
 }
 
 /* Moves both streams of store i. Returns where the next store begins on the host. */
-static unsigned char *move_store(kv_cache *c, int32_t i, const run *what, unsigned char *host)
+static unsigned char *move_store(const stores *from, int32_t i, const run *what,
+                                 unsigned char *host)
 {
-    const kv_view *v = &c->layout->view[i];
+    const kv_view *v = &from->l->view[i];
     run r = *what;
-    r.c = c;
+    r.dev = from->dev[v->side];
     r.v = v;
-    void *const stream[2] = {c->base[i].k, c->base[i].v};
+    r.base = from->base[i];
+    if (!v->window) {
+        r.base.page = from->page;
+        r.first -= from->key0;
+    }
+    void *const stream[2] = {r.base.k, r.base.v};
     const size_t row_bytes[2] = {v->k_row_bytes, v->v_row_bytes};
     for (int s = 0; s < 2; s++) {
-        r.base = &c->base[i];
         r.store = stream[s];
         r.row_bytes = row_bytes[s];
         if (r.row_bytes)
@@ -132,24 +152,26 @@ static unsigned char *move_store(kv_cache *c, int32_t i, const run *what, unsign
 
 static void move_rings(kv_cache *c, int64_t n, unsigned char *host, bool load)
 {
+    const stores from = stores_of(c);
     for (int32_t i = 0; i < c->layout->n; i++) {
         const kv_view *v = &c->layout->view[i];
         if (!v->window)
             continue;
         int64_t first = ring_first(v, n);
         run r = {.first = first, .n = n - first, .host_rows = n - first, .load = load};
-        host = move_store(c, i, &r, host);
+        host = move_store(&from, i, &r, host);
     }
 }
 
-static void move_linear(kv_cache *c, const kv_segment *s, int64_t upto, bool load)
+/* The rows of a segment, up to `upto`. */
+static void move_linear(const stores *from, const kv_segment *s, int64_t upto, bool load)
 {
     unsigned char *host = s->rows;
-    for (int32_t i = 0; i < c->layout->n; i++) {
-        if (c->layout->view[i].window)
+    for (int32_t i = 0; i < from->l->n; i++) {
+        if (from->l->view[i].window)
             continue;
         run r = {.first = s->from, .n = upto - s->from, .host_rows = s->to - s->from, .load = load};
-        host = move_store(c, i, &r, host);
+        host = move_store(from, i, &r, host);
     }
 }
 
@@ -173,11 +195,11 @@ static void move_states(kv_cache *c, unsigned char *host, bool load)
     }
 }
 
-static void wait_for_moves(const kv_cache *c)
+static void wait_for_moves(device *const *dev)
 {
     for (int32_t i = 0; i < PASS_SIDES_MAX; i++)
-        if (c->dev[i])
-            device_moved(c->dev[i]);
+        if (dev[i])
+            device_moved(dev[i]);
 }
 
 /* ---- Segments ---------------------------------------------------------------------------- */
@@ -188,18 +210,51 @@ void kv_segment_keep(kv_segment *s)
         atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
 }
 
+static void give_back_pages(kv_segment *s)
+{
+    for (int32_t i = s->n_pages - 1; s->filled && i >= 0; i--)
+        pages_drop(&s->pool->pages, s->page[i].place / KV_PAGE);
+    mem_free(s->page);
+    s->page = NULL;
+    s->n_pages = 0;
+}
+
 void kv_segment_drop(kv_segment *s)
 {
     while (s && atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1) {
         kv_segment *parent = s->parent;
-        block_free(s->pin_dev, s->rows, s->n_bytes);
+        if (s->rows)
+            block_free(s->pin_dev, s->rows, s->n_bytes);
+        give_back_pages(s);
         mem_free(s);
         s = parent;
     }
 }
 
+static size_t segment_bytes(const kv_layout *l, const kv_segment *s)
+{
+    return kv_linear_bytes(l, s->to - s->from);
+}
+
+static bool alloc_rows(const kv_layout *l, kv_segment *s)
+{
+    size_t n_bytes = segment_bytes(l, s);
+    s->rows = block_alloc(s->pin_dev, n_bytes);
+    s->n_bytes = s->rows ? n_bytes : s->n_bytes;
+    return s->rows;
+}
+
+static bool alloc_pages(kv_segment *s, kv_pool *pool)
+{
+    s->pool = pool;
+    s->n_pages = pages_of(s->to) - (int32_t)(s->from / KV_PAGE);
+    s->n_bytes = (size_t)s->n_pages * sizeof *s->page;
+    s->page = mem_alloc(s->n_bytes);
+    return s->page;
+}
+
 /* Skips parents none of whose rows would count, so that they can be freed. */
-static kv_segment *segment_new(const kv_layout *l, kv_segment *parent, int64_t from, int64_t to)
+static kv_segment *segment_new(const kv_snapshot_want *w, kv_segment *parent, int64_t from)
 {
     kv_segment *s = mem_calloc(1, sizeof *s);
     if (!s)
@@ -207,11 +262,10 @@ static kv_segment *segment_new(const kv_layout *l, kv_segment *parent, int64_t f
     while (parent && parent->from >= from)
         parent = parent->parent;
     s->from = from;
-    s->to = to;
-    s->n_bytes = kv_linear_bytes(l, to - from);
-    s->pin_dev = l->dev[PASS_MAIN];
-    s->rows = block_alloc(s->pin_dev, s->n_bytes);
-    if (!s->rows) {
+    s->to = w->n;
+    s->pin_dev = w->layout->dev[PASS_MAIN];
+    bool as_pages = w->pool && w->layout->n_pool_pages;
+    if (!(as_pages ? alloc_pages(s, w->pool) : alloc_rows(w->layout, s))) {
         mem_free(s);
         return NULL;
     }
@@ -223,10 +277,35 @@ static kv_segment *segment_new(const kv_layout *l, kv_segment *parent, int64_t f
 
 static void segment_fill(kv_segment *s, kv_cache *c)
 {
+    const stores from = stores_of(c);
     for (; s && !s->filled; s = s->parent) {
-        move_linear(c, s, s->to, false);
+        int32_t first = (int32_t)(s->from / KV_PAGE);
+        if (s->rows)
+            move_linear(&from, s, s->to, false);
+        for (int32_t i = 0; i < s->n_pages; i++) {
+            s->page[i] = c->table[first + i];
+            pages_keep(&s->pool->pages, c->page[first + i]);
+        }
         s->filled = true;
     }
+}
+
+static status segment_to_rows(kv_segment *s, err *e)
+{
+    const stores from = {.l = s->pool->layout,
+                         .dev = s->pool->dev,
+                         .base = s->pool->base,
+                         .page = s->page,
+                         .key0 = s->from / KV_PAGE * KV_PAGE};
+    if (!alloc_rows(s->pool->layout, s))
+        return err_memory(e, "rows of a snapshot", segment_bytes(s->pool->layout, s));
+    if (s->filled) {
+        move_linear(&from, s, s->to, false);
+        wait_for_moves(s->pool->dev);
+    }
+    give_back_pages(s);
+    s->pool = NULL;
+    return OK;
 }
 
 /* ---- Snapshots --------------------------------------------------------------------------- */
@@ -257,11 +336,14 @@ bool kv_can_save(const kv_cache *c, int64_t n, int32_t n_more)
     return true;
 }
 
-status kv_snapshot_new(const kv_layout *l, const int32_t *ids, int64_t n, kv_segment *base,
-                       int64_t base_n, kv_snapshot **out, err *e)
+status kv_snapshot_new(const kv_snapshot_want *w, kv_snapshot **out, err *e)
 {
+    const kv_layout *l = w->layout;
+    int64_t n = w->n, base_n = w->base_n < n ? w->base_n : n;
+    kv_segment *base = w->base;
     size_t ring_bytes = kv_ring_bytes(l, n), state_bytes = kv_state_bytes(l);
-    size_t recur_bytes = (size_t)l->n_recur * sizeof *l->recur, id_bytes = (size_t)n * sizeof *ids;
+    size_t recur_bytes = (size_t)l->n_recur * sizeof *l->recur,
+           id_bytes = (size_t)n * sizeof *w->ids;
     kv_snapshot *s = *out = mem_calloc(1, sizeof *s);
     if (!s)
         return err_memory(e, "a snapshot", sizeof *s);
@@ -271,15 +353,13 @@ status kv_snapshot_new(const kv_layout *l, const int32_t *ids, int64_t n, kv_seg
     s->ring_bytes = ring_bytes;
     s->n_recur = l->n_recur;
     s->state_bytes = state_bytes;
-    if (base_n > n)
-        base_n = n;
     if (base && base_n == n) {
         while (base->parent && base->from >= n)
             base = base->parent;
         s->linear = base;
         kv_segment_keep(base);
     } else {
-        s->linear = segment_new(l, base, base ? base_n : 0, n);
+        s->linear = segment_new(w, base, base ? base_n : 0);
         s->own_bytes = s->linear ? s->linear->n_bytes : 0;
     }
     s->view = mem_alloc((size_t)l->n * sizeof *s->view);
@@ -298,7 +378,7 @@ status kv_snapshot_new(const kv_layout *l, const int32_t *ids, int64_t n, kv_seg
     memcpy(s->view, l->view, (size_t)l->n * sizeof *s->view);
     if (l->n_recur)
         memcpy(s->recur, l->recur, recur_bytes);
-    memcpy(s->ids, ids, id_bytes);
+    memcpy(s->ids, w->ids, id_bytes);
     s->own_bytes += ring_bytes + state_bytes + id_bytes + sizeof *s;
     return OK;
 }
@@ -311,7 +391,7 @@ void kv_snapshot_fill(kv_snapshot *s, kv_cache *c)
     move_rings(c, s->n, s->rings, false);
     kv_settle(c, s->n);
     move_states(c, s->states, false);
-    wait_for_moves(c);
+    wait_for_moves(c->dev);
     s->filled = true;
 }
 
@@ -376,16 +456,119 @@ bool kv_view_stores_alike(const kv_view *a, const kv_view *b)
            a->k_rot == b->k_rot && a->v_rot == b->v_rot && a->single == b->single;
 }
 
-void kv_snapshot_load(const kv_snapshot *s, kv_cache *c)
+size_t kv_snapshot_page_bytes(const kv_snapshot *s)
 {
-    int64_t upto = s->n;
-    for (const kv_segment *g = s->linear; g; g = g->parent) {
-        move_linear(c, g, upto < g->to ? upto : g->to, true);
-        upto = upto < g->from ? upto : g->from;
+    size_t sum = 0;
+    for (const kv_segment *g = s->linear; g; g = g->parent)
+        if (g->page)
+            sum += segment_bytes(g->pool->layout, g);
+    return sum;
+}
+
+status kv_snapshot_to_rows(kv_snapshot *s, err *e)
+{
+    status st = OK;
+    for (kv_segment *g = s->linear; g && !st; g = g->parent) {
+        if (g->page && (st = segment_to_rows(g, e)) == OK && g == s->linear)
+            s->own_bytes += g->n_bytes;
     }
+    return st;
+}
+
+/* ---- Loading ----------------------------------------------------------------------------------
+ *
+ *     segment A, rows [0, 900), pages      segment B, rows [900, 1400), rows
+ *     pages 0 .. 13: kept, 14: copied      pages 14 .. 21: taken and filled
+ *
+ * Segments are loaded last to first. A page that a later segment has filled with rows gets the rows
+ * below them; any other page of a segment of pages is shared. */
+
+/* What loading does with segment g, whose rows below `upto` are still missing and whose pages from
+ * `have` on are there. */
+typedef struct load_step {
+    int32_t lo, hi; /* pages that it brings */
+    int64_t rest;   /* rows below it are missing afterwards */
+} load_step;
+
+static load_step load_step_of(const kv_segment *g, int64_t upto, int32_t have)
+{
+    int32_t lo = (int32_t)(g->from / KV_PAGE), hi = pages_of(upto);
+    return (load_step){
+        .lo = lo, .hi = hi < have ? hi : have, .rest = g->page ? (int64_t)lo * KV_PAGE : g->from};
+}
+
+int32_t kv_snapshot_pages(const kv_snapshot *s, const kv_cache *c)
+{
+    int32_t need = 0, have = pages_of(s->n);
+    int64_t upto = s->n;
+    if (!c->layout->n_pool_pages)
+        return 0;
+    for (const kv_segment *g = s->linear; g && upto > 0; g = g->parent) {
+        load_step now = load_step_of(g, upto < g->to ? upto : g->to, have);
+        need += g->page || now.hi < now.lo ? 0 : now.hi - now.lo;
+        have = now.lo < have ? now.lo : have;
+        upto = now.rest;
+    }
+    for (int32_t i = 0; i < c->n_pages; i++)
+        need -= c->pool->pages.holders[c->page[i]] == 1;
+    return need;
+}
+
+static void load_pages(const kv_segment *g, const load_step *now, int64_t upto, kv_cache *c)
+{
+    const kv_page *from = g->page;
+    int32_t last = (int32_t)((upto - 1) / KV_PAGE);
+    for (int32_t i = now->lo; i < now->hi; i++) {
+        int32_t page = from[i - now->lo].place / KV_PAGE;
+        pages_keep(&c->pool->pages, page);
+        kv_set_page(c, i, page);
+    }
+    if (last >= now->hi) /* a later segment has filled the rest of the page */
+        kv_copy_page(c, c->page[last], from[last - now->lo].place / KV_PAGE,
+                     (int32_t)(upto - (int64_t)last * KV_PAGE));
+}
+
+static void load_linear(const kv_snapshot *s, kv_cache *c)
+{
+    const stores to = stores_of(c);
+    int32_t have = pages_of(s->n);
+    int64_t n = s->n;
+    for (const kv_segment *g = s->linear; g && n > 0; g = g->parent) {
+        int64_t upto = n < g->to ? n : g->to;
+        load_step now = load_step_of(g, upto, have);
+        if (g->page) {
+            load_pages(g, &now, upto, c);
+        } else {
+            for (int32_t i = now.lo; i < now.hi; i++)
+                kv_set_page(c, i, pages_take(&c->pool->pages));
+            move_linear(&to, g, upto, true);
+        }
+        have = now.lo < have ? now.lo : have;
+        n = now.rest;
+    }
+    c->n_pages = pages_of(s->n);
+    for (int32_t i = 0; i < c->n_pages; i++) {
+        int64_t end = s->n - (int64_t)i * KV_PAGE;
+        pages_write(&c->pool->pages, c->page[i], end < KV_PAGE ? (int32_t)end : KV_PAGE);
+    }
+    kv_show_pages(c);
+}
+
+status kv_snapshot_load(const kv_snapshot *s, kv_cache *c, err *e)
+{
+    int32_t need = kv_snapshot_pages(s, c);
+    if (c->layout->n_pool_pages && need > c->pool->pages.n_free)
+        return err_set(e, E_LIMIT,
+                       "the pool of keys is full: a snapshot of %lld tokens needs %d more pages of "
+                       "%d, and %d of %d are free",
+                       (long long)s->n, need, KV_PAGE, c->pool->pages.n_free, c->pool->pages.n);
+    kv_cut_pages(c, 0);
+    if (c->layout->n_pool_pages)
+        load_linear(s, c);
     move_rings(c, s->n, s->rings, true);
     move_states(c, s->states, true);
-    wait_for_moves(c);
+    wait_for_moves(c->dev);
     c->recur_rows = (recur_seq){0};
     c->n_past = c->n_written = c->n_loaded = s->n;
+    return OK;
 }

@@ -6,8 +6,13 @@
  * (kv_can_rewind). The state of a recurrent layer is that of exactly n tokens: with such layers a
  * loaded cache continues at n alone, and a snapshot at n is filled while the cache is there.
  *
- * References are counted atomically. A filled snapshot never changes, so any thread may read it.
- * Functions with a kv_cache argument belong to the thread that runs passes, between passes.
+ * Linear rows are held in one of two ways: as the pages of the pool that they are in, which the
+ * snapshot then keeps, or as rows in host memory. Pages cost nothing to take, and caches that load
+ * them share them. kv_snapshot_to_rows gives them back to the pool.
+ *
+ * References are counted atomically. A filled snapshot of rows never changes, so any thread may
+ * read it. One that holds pages belongs to the thread that runs passes, as do functions with a
+ * kv_cache argument, between passes.
  */
 #ifndef KV_SNAPSHOT_H
 #define KV_SNAPSHOT_H
@@ -16,14 +21,17 @@
 
 #include <stdatomic.h>
 
-/* Rows [from, to) of every linear store, ordered by store, stream, head, row. */
+/* Rows [from, to) of every linear store. */
 typedef struct kv_segment {
     atomic_int refs;
     struct kv_segment *parent; /* has the rows below `from`; NULL: from == 0 */
     int64_t from, to;
-    size_t n_bytes;
-    unsigned char *rows;
-    device *pin_dev; /* page-locked the rows; NULL: they are plain memory */
+    kv_pool *pool; /* of `page`; outlives the segment. NULL: rows */
+    kv_page *page; /* [n_pages]: those of rows `from` to `to`, the first and the last whole */
+    int32_t n_pages;
+    size_t n_bytes;      /* of host memory */
+    unsigned char *rows; /* ordered by store, stream, head, row; NULL: pages */
+    device *pin_dev;     /* page-locked the rows; NULL: they are plain memory */
     bool filled;
     int64_t mark; /* for counting shared segments once; owner's thread only */
 } kv_segment;
@@ -54,10 +62,18 @@ void kv_segment_drop(kv_segment *s);
  * rows.
  */
 bool kv_can_save(const kv_cache *c, int64_t n, int32_t n_more);
-/* Allocates a snapshot of ids[0..n), to be filled later. base: a chain of segments whose rows below
- * base_n equal those of the cache; NULL: none. */
-status kv_snapshot_new(const kv_layout *l, const int32_t *ids, int64_t n, kv_segment *base,
-                       int64_t base_n, kv_snapshot **out, err *e);
+/* What a snapshot is to be. */
+typedef struct kv_snapshot_want {
+    const kv_layout *layout;
+    const int32_t *ids; /* [n] */
+    int64_t n;
+    kv_segment *base; /* a chain of segments whose rows below base_n equal those of the cache; NULL:
+                         none */
+    int64_t base_n;
+    kv_pool *pool; /* of the cache: linear rows are held as its pages; NULL: as rows */
+} kv_snapshot_want;
+/* Allocates a snapshot, to be filled later. */
+status kv_snapshot_new(const kv_snapshot_want *w, kv_snapshot **out, err *e);
 /* Copies the rows, also into unfilled segments of the chain. kv_can_save must be true. */
 void kv_snapshot_fill(kv_snapshot *s, kv_cache *c);
 void kv_snapshot_keep(kv_snapshot *s);
@@ -68,8 +84,16 @@ int64_t kv_snapshot_usable(const kv_snapshot *s, int64_t n_same);
 /* True if caches of this layout can load s. Sizes of rings and contexts may differ. */
 bool kv_snapshot_fits(const kv_snapshot *s, const kv_layout *l);
 bool kv_view_stores_alike(const kv_view *a, const kv_view *b);
-/* Replaces the contents of c. s must be filled and fit. */
-void kv_snapshot_load(const kv_snapshot *s, kv_cache *c);
+/* Replaces the contents of c. s must be filled and fit. E_LIMIT: the pool of c has too few free
+ * pages; then nothing has changed. */
+status kv_snapshot_load(const kv_snapshot *s, kv_cache *c, err *e);
+/* Free pages that loading s into c would take, beyond those that c gives back. */
+int32_t kv_snapshot_pages(const kv_snapshot *s, const kv_cache *c);
+/* Copies rows that s holds as pages to host memory, and gives the pages back. E_MEMORY: some may be
+ * copied, and s is as good as before. */
+status kv_snapshot_to_rows(kv_snapshot *s, err *e);
+/* Host memory that this would take. */
+size_t kv_snapshot_page_bytes(const kv_snapshot *s);
 
 /* Host bytes of the recurrent layers, of the rings at n, and of n_rows of all linear stores. */
 size_t kv_state_bytes(const kv_layout *l);

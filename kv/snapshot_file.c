@@ -430,7 +430,8 @@ static status read_rows(const file_in *f, const kv_layout *l, kv_snapshot **out)
     kv_snapshot *k = NULL;
     status st = read_token_ids(f, &ids);
     if (!st)
-        st = kv_snapshot_new(l, ids, (int64_t)f->n, NULL, 0, &k, f->e);
+        st = kv_snapshot_new(&(kv_snapshot_want){.layout = l, .ids = ids, .n = (int64_t)f->n}, &k,
+                             f->e);
     mem_free(ids);
     if (!st)
         st = read_section(f, RINGS, k->rings, k->ring_bytes);

@@ -207,7 +207,7 @@ static status dflash_plan(const draft_model *m, const draft_sizes *z, draft_cost
         return st;
     st = plan_scratch(m, z, &l, scratch, e);
     *c = (draft_costs){.device_bytes = features_bytes(g, z) + held_bytes(g),
-                       .device_state_bytes = l.all.ring + l.all.linear,
+                       .device_state_bytes = l.all.ring + l.all.linear + l.all.table,
                        .host_bytes = sizeof(dflash_drafter) + result_bytes(g, z),
                        .taps = taps_of(g, z, NULL)};
     for (int i = 0; i < PASS_SIDES_MAX; i++)

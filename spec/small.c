@@ -170,7 +170,7 @@ static status small_plan(const draft_model *m, const draft_sizes *z, draft_costs
         uint64_t state = sizeof(draft_state) + (uint64_t)l.n_ctx * sizeof(int32_t) +
                          (uint64_t)l.n * sizeof(kv_base);
         c->device_bytes = scratch;
-        c->device_state_bytes = l.all.ring + l.all.linear;
+        c->device_state_bytes = l.all.ring + l.all.linear + l.all.table;
         c->host_bytes =
             sizeof(small_drafter) +
             (uint64_t)z->n_seqs * (state + sizeof(small_job) + 2 * BEST_MAX * sizeof(float));

@@ -3,30 +3,31 @@
 #include "tests/test.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "backend/key_walk.h"
 #include "model/gemma4.h"
 #include "model/gemma4_shapes.h"
 
 static const gemma4_shape rig_shape = {.name = "rig",
-                                         .n_layer = 6,
-                                         .n_embd = 64,
-                                         .n_vocab = RIG_VOCAB,
-                                         .n_head = 4,
-                                         .n_head_kv = 2,
-                                         .n_head_kv_global = 1,
-                                         .head_dim = 128,
-                                         .head_dim_global = 256,
-                                         .n_ff = 64,
-                                         .n_kv_shared = 2,
-                                         .k_eq_v = true,
-                                         .window = RIG_WINDOW,
-                                         .n_ctx_train = RIG_CTX,
-                                         .eps = 1e-6f,
-                                         .theta = 1e6f,
-                                         .theta_swa = 1e4f,
-                                         .rotary_part = 0.25f,
-                                         .rope_factor = 1,
-                                         .softcap = 30,
-                                         .swa = {true, true, false, true, true, false}};
+                                       .n_layer = 6,
+                                       .n_embd = 64,
+                                       .n_vocab = RIG_VOCAB,
+                                       .n_head = 4,
+                                       .n_head_kv = 2,
+                                       .n_head_kv_global = 1,
+                                       .head_dim = 128,
+                                       .head_dim_global = 256,
+                                       .n_ff = 64,
+                                       .n_kv_shared = 2,
+                                       .k_eq_v = true,
+                                       .window = RIG_WINDOW,
+                                       .n_ctx_train = RIG_CTX,
+                                       .eps = 1e-6f,
+                                       .theta = 1e6f,
+                                       .theta_swa = 1e4f,
+                                       .rotary_part = 0.25f,
+                                       .rope_factor = 1,
+                                       .softcap = 30,
+                                       .swa = {true, true, false, true, true, false}};
 
 /* Random values that keep every feature visible; qk_norm: of the norms of queries and keys. */
 static void write_tensor(gguf_writer *w, const gemma4_shape *s, const shape_tensor *t,
@@ -110,14 +111,41 @@ void rig_open(rig *r)
     CHECK(rig_open_on(r, &(cpu_options){.n_threads = 1}));
 }
 
+static void poison(const kv_view *v, const kv_base *b, int32_t first, int32_t n)
+{
+    for (int32_t h = 0; h < v->n_head_kv; h++) {
+        memset(key_row(v, b->k, v->k_row_bytes, h, (size_t)first), 0xff,
+               (size_t)n * v->k_row_bytes);
+        if (!v->single)
+            memset(key_row(v, b->v, v->v_row_bytes, h, (size_t)first), 0xff,
+                   (size_t)n * v->v_row_bytes);
+    }
+}
+
 void rig_poison(kv_cache *c)
 {
+    const pages *p = &c->pool->pages;
     for (int32_t i = 0; i < c->layout->n; i++) {
         const kv_view *v = &c->layout->view[i];
-        size_t rows = (size_t)v->n_head_kv * (size_t)v->n_slots;
-        memset(c->base[i].k, 0xff, rows * v->k_row_bytes);
-        if (!v->single)
-            memset(c->base[i].v, 0xff, rows * v->v_row_bytes);
+        if (v->window)
+            poison(v, &c->base[i], 0, v->n_slots);
+        for (int32_t k = 0; k < p->n && !v->window; k++)
+            if (!p->holders[k])
+                poison(v, &c->base[i], k * KV_PAGE, KV_PAGE);
+        for (int32_t k = 0; k < c->n_pages && !v->window; k++)
+            if (p->holders[c->page[k]] == 1)
+                poison(v, &c->base[i], c->page[k] * KV_PAGE, KV_PAGE);
+    }
+}
+
+void rig_shuffle(kv_cache *c)
+{
+    pages *p = &c->pool->pages;
+    uint64_t rng = 5;
+    for (int32_t i = p->n_free - 1; i > 0; i--) {
+        int32_t k = (int32_t)rng_below(&rng, (uint64_t)i + 1), page = p->free[i];
+        p->free[i] = p->free[k];
+        p->free[k] = page;
     }
 }
 
@@ -125,8 +153,12 @@ void rig_open_cache(rig *r, const kv_words *words, int32_t rows)
 {
     err e = {0};
     model_costs costs;
-    kv_want_layout w = {
-        .spec = r->m.kv, .n = r->m.n_kv, .n_ctx = RIG_CTX, .rows_max = rows, .dev = {r->dev}};
+    kv_want_layout w = {.spec = r->m.kv,
+                        .n = r->m.n_kv,
+                        .n_ctx = RIG_CTX,
+                        .rows_max = rows,
+                        .n_pool = r->n_pool,
+                        .dev = {r->dev}};
     CHECK_OK(kv_choice_parse(&w.choice, words, &e), e);
     CHECK_OK(kv_layout_init(&r->l, &w, &e), e);
     counted = 0;
@@ -134,7 +166,9 @@ void rig_open_cache(rig *r, const kv_words *words, int32_t rows)
     r->dev->alloc = counting_alloc;
     CHECK_OK(kv_open(&r->c, r->dev, &r->l, &e), e);
     r->dev->alloc = plain_alloc;
-    CHECK_EQ(counted, r->l.all.ring + r->l.all.linear); /* the plan equals the allocation */
+    CHECK_EQ(counted, r->l.all.ring + r->l.all.linear + r->l.all.table); /* as planned */
+    if (r->shuffled)
+        rig_shuffle(&r->c);
     CHECK_OK(kv_batch_init(&r->b, rows, RIG_SEQS, &r->l, &e), e);
     for (int32_t n = 1; n <= rows; n = n < rows && 2 * n > rows ? rows : 2 * n) {
         CHECK_OK(model_plan(&r->m, r->dev, &r->l, n, n, NULL, &costs, &e), e);

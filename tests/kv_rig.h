@@ -29,6 +29,8 @@ typedef struct rig {
     kv_layout l;
     kv_cache c;
     kv_batch b;
+    int32_t n_pool; /* tokens of the pools to come; 0: one context */
+    bool shuffled;  /* the caches to come take their pages in any order */
     void *scratch;
     size_t scratch_bytes;
 } rig;
@@ -40,7 +42,10 @@ void rig_close(rig *r);
 /* Checks that the cache took exactly the planned bytes. */
 void rig_open_cache(rig *r, const kv_words *words, int32_t rows);
 void rig_close_cache(rig *r);
+/* Fills with NaN what c alone holds, and free pages. */
 void rig_poison(kv_cache *c);
+/* Free pages of c's pool will come in any order. */
+void rig_shuffle(kv_cache *c);
 
 /* Runs the rows in r->b, all of which are wanted; logits [rows, RIG_VOCAB]. */
 void rig_pass(rig *r, float *logits);

@@ -43,9 +43,12 @@ static void take(walk *w)
     fill_if(w, true); /* the previous one, which waits for at most a pass */
     CHECK(w->n_taken < SNAPSHOTS_MAX);
     CHECK(kv_can_save(c, c->n_past, 0));
-    CHECK_OK(kv_snapshot_new(&w->r->l, w->ids, c->n_past, last ? last->linear : NULL, same,
-                             &w->taken[w->n_taken], &e),
-             e);
+    const kv_snapshot_want want = {.layout = &w->r->l,
+                                   .ids = w->ids,
+                                   .n = c->n_past,
+                                   .base = last ? last->linear : NULL,
+                                   .base_n = same};
+    CHECK_OK(kv_snapshot_new(&want, &w->taken[w->n_taken], &e), e);
     w->n_taken++;
 }
 
@@ -95,6 +98,7 @@ static void goes_on(walk *w, const kv_snapshot *s, int32_t n_more, const char *h
     rig *o = &w->other;
     float got[ROWS * RIG_VOCAB];
     int32_t noise[ROWS];
+    err e = {0};
     rig_poison(&o->c);
     kv_reset(&o->c);
     rig_draw(noise, ROWS, w->rng);
@@ -103,10 +107,10 @@ static void goes_on(walk *w, const kv_snapshot *s, int32_t n_more, const char *h
                 o->l.rows_max < ROWS ? o->l.rows_max : ROWS, got);
     rig_poison(&o->c);
     CHECK(kv_snapshot_fits(s, &o->l));
-    kv_snapshot_load(s, &o->c);
+    CHECK_OK(kv_snapshot_load(s, &o->c, &e), e);
     CHECK_EQ(o->c.n_past, s->n);
     CHECK(!kv_rewind(&o->c, s->n - 2) || s->n <= RIG_WINDOW + 1);
-    kv_snapshot_load(s, &o->c);
+    CHECK_OK(kv_snapshot_load(s, &o->c, &e), e);
     CHECK(kv_rewind(&o->c, s->n - 1));
     for (int64_t end = s->n + n_more < RIG_LONG ? s->n + n_more : RIG_LONG; o->c.n_past < end;) {
         int64_t at = o->c.n_past;
@@ -209,7 +213,8 @@ TEST(kv_snapshots_of_another_format_are_refused)
         uint64_t n_bytes;
         rig_open_cache(&r, &rig_format[i], N);
         rig_run(&r, ids, N, N, got);
-        CHECK_OK(kv_snapshot_new(&r.l, ids, N, NULL, 0, &s, &e), e);
+        CHECK_OK(kv_snapshot_new(&(kv_snapshot_want){.layout = &r.l, .ids = ids, .n = N}, &s, &e),
+                 e);
         kv_snapshot_fill(s, &r.c);
         CHECK_OK(kv_snapshot_write(s, path, &id[i], &n_bytes, &e), e);
         for (int j = 0; j < RIG_FORMATS; j++) {

@@ -104,7 +104,8 @@ static void same_snapshots(rig *a, rig *b, const int32_t *ids)
     err e = {0};
     for (int i = 0; i < 2; i++) {
         CHECK(kv_can_save(&of[i]->c, of[i]->c.n_past, 0));
-        CHECK_OK(kv_snapshot_new(&of[i]->l, ids, of[i]->c.n_past, NULL, 0, &s[i], &e), e);
+        const kv_snapshot_want want = {.layout = &of[i]->l, .ids = ids, .n = of[i]->c.n_past};
+        CHECK_OK(kv_snapshot_new(&want, &s[i], &e), e);
         kv_snapshot_fill(s[i], &of[i]->c);
     }
     CHECK_EQ(s[0]->ring_bytes, s[1]->ring_bytes);
@@ -113,7 +114,7 @@ static void same_snapshots(rig *a, rig *b, const int32_t *ids)
     CHECK(!memcmp(s[0]->linear->rows, s[1]->linear->rows, s[0]->linear->n_bytes));
     /* The tree's cache, restored from its snapshot, is unchanged. */
     rig_poison(&a->c);
-    kv_snapshot_load(s[0], &a->c);
+    CHECK_OK(kv_snapshot_load(s[0], &a->c, &e), e);
     same_rows(&a->c, &b->c);
     for (int i = 0; i < 2; i++)
         kv_snapshot_drop(s[i]);

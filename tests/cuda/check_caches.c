@@ -271,13 +271,14 @@ static status check_snapshots(line *n, const work *k, err *e)
             break;
         for (int32_t t = 0; t < at[i] && !st; t++)
             st = go_on(n, k->ids + t, 1, 1, k->got, e);
-        if (st || (st = kv_snapshot_new(&n->l, k->ids, at[i], NULL, 0, &s, e)))
+        if (st || (st = kv_snapshot_new(
+                       &(kv_snapshot_want){.layout = &n->l, .ids = k->ids, .n = at[i]}, &s, e)))
             break;
         kv_snapshot_fill(s, &n->c);
         if (!kv_snapshot_fits(s, &other.l))
             st = err_set(e, E_ARG, "a snapshot does not fit its own layout");
         else
-            kv_snapshot_load(s, &other.c);
+            st = kv_snapshot_load(s, &other.c, e);
         if (!st && !(st = go_on(&other, k->ids + at[i], FEW, FEW, k->got, e)))
             differ += compare(k->got, k->want + (size_t)at[i] * RIG_VOCAB, FEW, true);
         kv_snapshot_drop(s);

@@ -112,13 +112,11 @@ static double snapshot_at(top *a, top *b, const int32_t *ids, const int32_t *oth
     kv_reset(&a->c[0]);
     kv_reset(&b->c[0]);
     if (step_one(a, &a->c[0], ids, n, e) || step_one(b, &b->c[0], other, n + 9, e) ||
-        kv_snapshot_new(&a->l, ids, n, NULL, 0, &k, e))
+        kv_snapshot_new(&(kv_snapshot_want){.layout = &a->l, .ids = ids, .n = n}, &k, e))
         return -1;
     kv_snapshot_fill(k, &a->c[0]);
-    if (!kv_snapshot_fits(k, &b->l))
+    if (!kv_snapshot_fits(k, &b->l) || kv_snapshot_load(k, &b->c[0], e))
         differ = -1;
-    else
-        kv_snapshot_load(k, &b->c[0]);
     for (int i = 1; i <= 12 && differ >= 0; i++) {
         if (step_one(a, &a->c[0], ids, n + i, e) || step_one(b, &b->c[0], ids, n + i, e))
             differ = -1;

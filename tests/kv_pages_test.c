@@ -1,0 +1,150 @@
+/* kv_pages_test.c - keys in pages: no bit of a result depends on where pages lie or who shares
+ * them.
+ *
+ * Every test compares sequences whose pages lie in line with the same sequences in a pool whose
+ * free pages come in any order. Free pages are full of NaN, so a key read from a wrong page shows.
+ */
+#include "base/mem.h"
+#include "base/rng.h"
+#include "kv/snapshot.h"
+#include "tests/kv_rig.h"
+#include "tests/test.h"
+
+enum { TREE = 9, CHUNK = 70, SCRIPT_ROWS = 512 };
+
+/* What a script computes: the logits of all its rows. */
+typedef struct trace {
+    float *x;
+    int32_t n;
+} trace;
+
+static void run(rig *r, kv_cache *c, trace *t, const int32_t *ids, int32_t n, int32_t keep)
+{
+    err e = {0};
+    CHECK_OK(kv_reserve(c, n, &e), e);
+    CHECK_OK(kv_batch_add(&r->b, c, ids, n, NULL, KV_WANT_ALL, &e), e);
+    CHECK(t->n + n <= SCRIPT_ROWS);
+    rig_pass(r, t->x + (size_t)t->n * RIG_VOCAB);
+    kv_commit(c, keep);
+    t->n += n;
+}
+
+/* A tree of which rows 0, 2 and 5 are kept. */
+static void run_tree(rig *r, kv_cache *c, trace *t, const int32_t *ids)
+{
+    static const int32_t parent[TREE] = {-1, 0, 0, 1, 1, 2, 2, 5, 5}, path[] = {0, 2, 5};
+    err e = {0};
+    CHECK_OK(kv_reserve(c, TREE, &e), e);
+    CHECK_OK(kv_batch_add(&r->b, c, ids, TREE, parent, KV_WANT_ALL, &e), e);
+    CHECK(t->n + TREE <= SCRIPT_ROWS);
+    rig_pass(r, t->x + (size_t)t->n * RIG_VOCAB);
+    kv_commit_path(c, path, 3);
+    t->n += TREE;
+}
+
+static void save_and_load(rig *r, kv_cache *c, const int32_t *ids, bool as_pages)
+{
+    kv_snapshot *s;
+    err e = {0};
+    const kv_snapshot_want w = {
+        .layout = &r->l, .ids = ids, .n = c->n_past, .pool = as_pages ? c->pool : NULL};
+    CHECK_OK(kv_snapshot_new(&w, &s, &e), e);
+    kv_snapshot_fill(s, c);
+    rig_poison(c);
+    kv_reset(c);
+    CHECK_OK(kv_snapshot_load(s, c, &e), e);
+    kv_snapshot_drop(s);
+}
+
+/* Two sequences: chunks, single rows, rejected rows, trees, rewinds, snapshots, passes of both. */
+static void script(rig *r, trace *t)
+{
+    kv_cache *a = &r->c, b;
+    int32_t ids[CHUNK];
+    uint64_t rng = 77;
+    err e = {0};
+    t->n = 0;
+    CHECK_OK(kv_open_in(&b, a->pool, &e), e);
+    rig_draw(ids, CHUNK, &rng);
+    run(r, a, t, ids, CHUNK, CHUNK);
+    run(r, &b, t, ids, 61, 61);
+    for (int i = 0; i < 2; i++) {
+        kv_cache *c = i & 1 ? &b : a;
+        rig_draw(ids, CHUNK, &rng);
+        run(r, c, t, ids, 3, 1);
+        run_tree(r, c, t, ids + 3);
+        run(r, c, t, ids + 12, 40, 40);
+        CHECK(kv_rewind(c, c->n_past - 3));
+        run_tree(r, c, t, ids + 52);
+        save_and_load(r, c, ids, i);
+    }
+    for (int i = 0; i < 8; i++) { /* both in one pass */
+        rig_draw(ids, 8, &rng);
+        CHECK_OK(kv_reserve(a, 5, &e), e);
+        CHECK_OK(kv_reserve(&b, 3, &e), e);
+        CHECK_OK(kv_batch_add(&r->b, a, ids, 5, NULL, KV_WANT_ALL, &e), e);
+        CHECK_OK(kv_batch_add(&r->b, &b, ids + 5, 3, NULL, KV_WANT_ALL, &e), e);
+        rig_pass(r, t->x + (size_t)t->n * RIG_VOCAB);
+        t->n += 8;
+        kv_commit(a, 4);
+        kv_commit(&b, 3);
+    }
+    CHECK(kv_rewind(&b, 0));
+    rig_poison(&b);
+    run(r, &b, t, ids, 8, 8);
+    kv_close(&b);
+}
+
+static bool in_line(const kv_cache *c)
+{
+    for (int32_t i = 1; i < c->n_pages; i++)
+        if (c->page[i] != c->page[i - 1] + 1)
+            return false;
+    return true;
+}
+
+static void compare_placements(const cpu_options *o, const char *isa, int every)
+{
+    trace t[2];
+    rig r;
+    char words[128];
+    if (!rig_open_on(&r, o))
+        return;
+    for (int k = 0; k < 2; k++)
+        CHECK(t[k].x = mem_alloc((size_t)SCRIPT_ROWS * RIG_VOCAB * sizeof *t[k].x));
+    r.n_pool = 2 * RIG_CTX;
+    for (int f = 0; f < RIG_FORMATS; f += every)
+        for (int k = 0; k < 2; k++) {
+            r.shuffled = k;
+            rig_open_cache(&r, &rig_format[f], CHUNK);
+            script(&r, &t[k]);
+            CHECK(!k || !in_line(&r.c));
+            CHECK_EQ(r.c.pool->pages.n_free, r.c.pool->pages.n - r.c.n_pages);
+            rig_close_cache(&r);
+            for (int32_t i = 0; i < t[k].n; i++)
+                CHECK_MSG(isfinite(t[k].x[(size_t)i * RIG_VOCAB]),
+                          "%s, %s: row %d sees what no one wrote", isa,
+                          rig_words(&rig_format[f], words, sizeof words), i);
+            for (int32_t i = 0; k && i < t[k].n; i++)
+                CHECK_MSG(
+                    rig_same(t[0].x + (size_t)i * RIG_VOCAB, t[1].x + (size_t)i * RIG_VOCAB, 1),
+                    "%s, %s: row %d depends on the place of its keys", isa,
+                    rig_words(&rig_format[f], words, sizeof words), i);
+        }
+    for (int k = 0; k < 2; k++)
+        mem_free(t[k].x);
+    rig_close(&r);
+}
+
+TEST(results_do_not_depend_on_the_places_of_pages)
+{
+    compare_placements(&(cpu_options){.n_threads = 1}, "best", 1);
+}
+
+TEST(results_do_not_depend_on_the_places_of_pages_on_any_instruction_set)
+{
+    static const char *const isa[] = {"portable", "avx2", "avx512", "neon"};
+    compare_placements(&(cpu_options){.n_threads = 1, .reference = true}, "reference", 5);
+    for (size_t i = 0; i < sizeof isa / sizeof *isa; i++)
+        compare_placements(&(cpu_options){.n_threads = 2, .isa = isa[i]}, isa[i], 4);
+}
