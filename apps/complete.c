@@ -40,7 +40,7 @@ complete_what complete_option(const option *o)
     if (!strcmp(o->name, "model"))
         return (complete_what){COMPLETE_MODEL, ""};
     if (!strcmp(o->name, "draft"))
-        return (complete_what){COMPLETE_MODEL, "none auto lookup"};
+        return (complete_what){COMPLETE_MODEL, "none auto lookup nextn"};
     if (!strcmp(o->name, "resume"))
         return (complete_what){COMPLETE_TALK, ""};
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)

@@ -15,8 +15,8 @@ enum { DRAFT_TOKENS_MAX = 63 }; /* in a round: a pass checks at most 64 rows of 
 
 #define OPT_DRAFT(T)                                                                               \
     OPT_STR(T, draft.drafter, "draft", 0, "WHAT",                                                  \
-            "speculative decoding; answers stay the same: the FILE or DIR of a drafter, auto, "    \
-            "lookup or none (default: none)"),                                                     \
+            "speculative decoding; answers stay the same: the FILE or DIR of a drafter, nextn "    \
+            "(the model's own NextN layer), auto, lookup or none (default: none)"),                \
         OPT_DRAFT_SIZES(T)
 
 #define OPT_DRAFT_SIZES(T)                                                                         \

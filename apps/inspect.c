@@ -234,7 +234,7 @@ static void put_report(const inspect_report *r, const char *target)
     }
     if (r->draft.kind == DRAFT_NONE)
         put_plan(r);
-    if (r->draft.kind != DRAFT_NONE || target)
+    if (r->draft.kind != DRAFT_NONE || r->draft.own || target)
         inspect_draft_put(&r->draft, target);
 }
 
@@ -270,7 +270,9 @@ static int run_inspect(const command *c, int argc, char **argv)
     kv_options_apply(&o.kv, &so);
     inspect_draft_open(&r.draft, file.path, &g);
     if (o.target)
-        inspect_draft_plan(&r.draft, file.path, target.path, &mo, &so);
+        r.draft.own = false; /* the whole model drafts for the other one */
+    if (o.target || r.draft.own)
+        inspect_draft_plan(&r.draft, file.path, o.target ? target.path : file.path, &mo, &so);
     if ((!o.target || r.draft.kind == DRAFT_NONE) &&
         !carat_model_open(file.path, &mo, &m, &r.why_not) &&
         !carat_plan(m, &so, &r.plan, &r.why_not)) {
@@ -285,8 +287,8 @@ static int run_inspect(const command *c, int argc, char **argv)
         st = inspect_json(&r, &e);
     else
         put_report(&r, o.target);
-    bool asked =
-        !r.draft.known && (o.n_ctx || kv_options_given(&o.kv) || o.where.device || o.where.strict);
+    bool asked = (!r.draft.known || r.draft.own) &&
+                 (o.n_ctx || kv_options_given(&o.kv) || o.where.device || o.where.strict);
     if (!st && asked && !r.plan.n_ctx)
         st = err_set(&e, r.why_not.status, "%s", r.why_not.text);
     if (!st && (fflush(stdout) || ferror(stdout)))

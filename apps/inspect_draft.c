@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "model/dflash.h"
 #include "model/gemma4_mtp.h"
+#include "model/qwen35.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -122,17 +123,30 @@ static void read_mtp_facts(inspect_draft *d, const gguf *g)
         add_note(d, "no attention.sliding_window: the target's is taken");
 }
 
+static void read_nextn_facts(inspect_draft *d, const gguf *g)
+{
+    const qwen35_nextn *f = d->core.impl;
+    snprintf(d->family, sizeof d->family, "%s",
+             d->own ? "the NextN (MTP) layer of this file" : "NextN (MTP) layer of Qwen3.5 to 3.8");
+    d->n_layer = model_nextn_layers(g);
+    d->n_embd = d->n_target_embd = d->core.n_embd;
+    d->n_head = f->g.n_head;
+    d->n_ff = f->g.layer->gate.n_out;
+    d->token_bytes = 2 * 2 * (uint64_t)f->g.n_head_kv * (uint64_t)f->g.head_dim;
+    snprintf(d->head, sizeof d->head, "the target's");
+}
+
 static const char *dialect_of(const gguf *g)
 {
     gguf_string a = {"", 0};
     gguf_get_string(g, "general.architecture", &a);
     bool ik = tensor_find(&g->tensors, "dflash_fc.weight") != NULL;
-    return a.n == 6                                       ? "llama.cpp"
-           : a.n == 16 && !memcmp(a.at, "gemma4-", 7)     ? "llama.cpp"
-           : a.n == 16 && !memcmp(a.at, "gemma4_", 7)     ? "llama.cpp's first"
-           : a.n == 10 && !memcmp(a.at, "gemma4_mtp", 10) ? "ik_llama.cpp"
-           : ik                                           ? "ik_llama.cpp"
-                                                          : "Lucebox";
+    return a.n == 6 || (a.n > 4 && !memcmp(a.at, "qwen", 4)) ? "llama.cpp"
+           : a.n == 16 && !memcmp(a.at, "gemma4-", 7)        ? "llama.cpp"
+           : a.n == 16 && !memcmp(a.at, "gemma4_", 7)        ? "llama.cpp's first"
+           : a.n == 10 && !memcmp(a.at, "gemma4_mtp", 10)    ? "ik_llama.cpp"
+           : ik                                              ? "ik_llama.cpp"
+                                                             : "Lucebox";
 }
 
 void inspect_draft_open(inspect_draft *d, const char *path, const gguf *g)
@@ -140,15 +154,20 @@ void inspect_draft_open(inspect_draft *d, const char *path, const gguf *g)
     const char *what;
     gguf file = {0};
     d->kind = draft_kind_of(g, &what);
-    if (d->kind == DRAFT_NONE)
+    d->own = d->kind == DRAFT_NONE && model_nextn_layers(g);
+    bool nextn = d->own || d->kind == DRAFT_NEXTN;
+    if (d->kind == DRAFT_NONE && !d->own)
         return;
-    snprintf(d->what, sizeof d->what, "%s", what);
+    snprintf(d->what, sizeof d->what, "%s", what ? what : "a NextN (MTP) layer");
     d->dialect = dialect_of(g);
     if (draft_kind_check(g, &d->why_not) ||
         gguf_open(&file, path, false, NULL, NULL, &d->why_not) ||
-        model_bind(&d->core, &file, &d->why_not))
+        (nextn ? model_bind_nextn(&d->core, &file, &d->why_not)
+               : model_bind(&d->core, &file, &d->why_not)))
         return;
-    if (d->kind == DRAFT_DFLASH)
+    if (nextn)
+        read_nextn_facts(d, g);
+    else if (d->kind == DRAFT_DFLASH)
         read_dflash_facts(d, g);
     else
         read_mtp_facts(d, g);
@@ -160,8 +179,8 @@ void inspect_draft_plan(inspect_draft *d, const char *path, const char *target,
 {
     carat_model_options with = *opt;
     carat_model *m = NULL;
-    with.draft = path;
-    if (d->kind == DRAFT_NONE) { /* any model with the same tokens */
+    with.draft = d->own ? "nextn" : path;
+    if (d->kind == DRAFT_NONE && !d->own) { /* any model with the same tokens */
         snprintf(d->family, sizeof d->family, "a model of its own");
         d->known = true;
     }
@@ -229,6 +248,9 @@ static void put_facts(const inspect_draft *d)
            d->n_embd, d->n_head, d->n_ff);
     if (d->kind == DRAFT_DFLASH)
         put_dflash(d);
+    else if (d->own || d->kind == DRAFT_NEXTN)
+        printf("  %-28s %.1f KiB a token (f16)\n", "keys and values",
+               (double)d->token_bytes / 1024);
     else
         puts("  keys and values              the target's");
     printf("  %-28s %s\n", "head", d->head);
@@ -244,9 +266,11 @@ void inspect_draft_put(const inspect_draft *d, const char *target)
         putchar('\n');
         return;
     }
-    if (d->kind != DRAFT_NONE)
+    if (d->kind != DRAFT_NONE || d->own)
         put_facts(d);
-    if (!target)
+    if (d->own)
+        puts("  taken by                     --draft nextn, or auto");
+    if (!target && !d->own)
         return;
     if (d->plan.n_ctx) {
         printf("  %-28s %.2f MiB at %" PRId32 " tokens of context: weights, keys, work space\n",
@@ -279,6 +303,8 @@ static json_t *facts_of(const inspect_draft *d)
                           "width", (int)d->n_embd, "layers", (int)d->n_layer, "sliding_layers",
                           (int)d->n_sliding, "window", (int)d->window, "heads", (int)d->n_head,
                           "feed_forward", (int)d->n_ff, "head", d->head, "warnings", notes);
+    if (d->own || d->kind == DRAFT_NEXTN)
+        json_object_set_new(o, "bytes_per_token", json_integer((json_int_t)d->token_bytes));
     if (d->kind != DRAFT_DFLASH) {
         json_decref(ids);
         return o;
@@ -296,11 +322,12 @@ static json_t *facts_of(const inspect_draft *d)
 json_t *inspect_draft_json(const inspect_draft *d)
 {
     if (!d->known)
-        return d->kind == DRAFT_NONE
+        return d->kind == DRAFT_NONE && !d->own
                    ? json_null()
                    : json_pack("{s:s, s:o}", "family", d->what, "problem",
                                json_lossy_text(d->why_not.text, strlen(d->why_not.text)));
-    json_t *o = d->kind == DRAFT_NONE ? json_pack("{s:s}", "family", d->family) : facts_of(d);
+    json_t *o =
+        d->kind == DRAFT_NONE && !d->own ? json_pack("{s:s}", "family", d->family) : facts_of(d);
     if (d->plan.n_ctx) {
         json_object_set_new(o, "context", json_integer(d->plan.n_ctx));
         json_object_set_new(o, "draft_bytes", json_integer((json_int_t)d->plan.draft_bytes));

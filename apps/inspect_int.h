@@ -17,6 +17,7 @@ enum {
 /* A drafter's facts: inspect_draft.c. */
 typedef struct inspect_draft {
     draft_kind kind; /* DRAFT_NONE: the file is no drafter */
+    bool own;        /* the NextN layer of a model's file: kind is DRAFT_NONE */
     char what[200];  /* "a DFlash drafter" */
     bool known;      /* else why_not says why it cannot be used */
     err why_not;

@@ -9,7 +9,7 @@
 /* Is the value of --draft a word of its own, or a path that exists? */
 static bool draft_stays(const char *draft)
 {
-    static const char *const words[] = {"auto", "none", "lookup", "dflash", "mtp"};
+    static const char *const words[] = {"auto", "none", "lookup", "dflash", "mtp", "nextn"};
     struct stat sb;
     for (size_t i = 0; draft && i < sizeof words / sizeof *words; i++)
         if (!strcmp(draft, words[i]))

@@ -113,8 +113,9 @@ typedef struct carat_model_options {
     bool strict; /* refuse a model or session that needs a slow kernel */
     /* The drafter, whose tokens the model then checks, several in one pass. Answers are the same
      * with every drafter and without one. NULL or "none": nothing; "lookup": what came after the
-     * last tokens earlier in prompt and answer; a path: the drafter in that file or directory;
-     * "auto": a drafter file beside the model file, else "lookup". */
+     * last tokens earlier in prompt and answer; "nextn": the NextN (MTP) layer of the model's own
+     * file; a path: the drafter in that file or directory; "auto": the NextN layer, else a drafter
+     * file beside the model file, else "lookup". */
     const char *draft;
     /* Drafters that the program carries with it, as files in memory. The bytes must outlive the
      * model. "auto" takes the first that fits before it looks beside the model file; `draft` may be

@@ -10,31 +10,32 @@
 
 /* ---- Families that carat does not run ------------------------------------------------------ */
 
-static const char eagle[] = "an EAGLE-3 head, which drafts token by token with keys of its own; "
-                            "carat does not run it",
-                  peagle[] = "a P-EAGLE head, a parallel form of EAGLE-3; carat does not run it",
-                  dflash2[] = "a DFlash2 drafter, which needs convolutions inside the block and a "
-                              "walk over candidates; carat does not run it",
-                  domino[] = "a Domino drafter, which corrects every slot by a recurrent unit; "
-                             "carat does not run it",
-                  muse[] = "a Muse assistant, which fits no target that carat runs",
-                  sinks[] =
-                      "a drafter with attention sinks or an embedding for the mask, as MiMo's; "
-                      "carat does not run it",
-                  hyper[] = "a DSpark drafter of DeepSeek with hyper-connections; carat does not "
-                            "run it",
-                  reduced[] = "a drafter with a reduced vocabulary (d2t) and a head of its own; "
-                              "carat does not run it",
-                  gemma_style[] = "a drafter with Gemma's own layers (four norms each), not those "
-                                  "of DFlash; carat does not run it",
-                  gated[] = "a DSpark drafter with a gated or recurrent correction; carat runs the "
-                            "plain bigram correction alone",
-                  laguna_dspark[] = "a Laguna drafter with DSpark's correction; carat runs each "
-                                    "alone, not both",
-                  nextn[] = "an MTP head of Qwen's kind, which belongs inside the target's file; "
-                            "carat does not run it",
-                  early_dspark[] = "a DSpark drafter in an early format; convert the checkpoint "
-                                   "again";
+static const char
+    eagle[] = "an EAGLE-3 head, which drafts token by token with keys of its own; "
+              "carat does not run it",
+    peagle[] = "a P-EAGLE head, a parallel form of EAGLE-3; carat does not run it",
+    dflash2[] = "a DFlash2 drafter, which needs convolutions inside the block and a "
+                "walk over candidates; carat does not run it",
+    domino[] = "a Domino drafter, which corrects every slot by a recurrent unit; "
+               "carat does not run it",
+    muse[] = "a Muse assistant, which fits no target that carat runs",
+    sinks[] = "a drafter with attention sinks or an embedding for the mask, as MiMo's; "
+              "carat does not run it",
+    hyper[] = "a DSpark drafter of DeepSeek with hyper-connections; carat does not "
+              "run it",
+    reduced[] = "a drafter with a reduced vocabulary (d2t) and a head of its own; "
+                "carat does not run it",
+    gemma_style[] = "a drafter with Gemma's own layers (four norms each), not those "
+                    "of DFlash; carat does not run it",
+    gated[] = "a DSpark drafter with a gated or recurrent correction; carat runs the "
+              "plain bigram correction alone",
+    laguna_dspark[] = "a Laguna drafter with DSpark's correction; carat runs each "
+                      "alone, not both",
+    nextn[] =
+        "an MTP head of Qwen's kind, which belongs inside the target's file; carat runs those "
+        "in the model's file (--draft nextn)",
+    early_dspark[] = "a DSpark drafter in an early format; convert the checkpoint "
+                     "again";
 
 /* Parts of tensor names. The first mark that occurs names the family, so marks of a family stand
  * before those that it shares with others. */
@@ -193,6 +194,17 @@ static const char *alien_keys(const gguf *g, gguf_string arch)
     return NULL;
 }
 
+/* Companion files have the architecture of their model, its embedding and head, and one layer. */
+static bool only_nextn(const tensor_set *t)
+{
+    if (tensor_find(t, "blk.0.attn_norm.weight"))
+        return false;
+    for (uint64_t i = 0; i < t->n; i++)
+        if (contains(t->at[i].name, ".nextn."))
+            return true;
+    return false;
+}
+
 draft_kind draft_kind_of(const gguf *g, const char **what)
 {
     gguf_string arch;
@@ -211,6 +223,10 @@ draft_kind draft_kind_of(const gguf *g, const char **what)
             return DRAFT_ALIEN;
         *what = "a DFlash drafter";
         return DRAFT_DFLASH;
+    }
+    if ((is_text(arch, "qwen35") || is_text(arch, "qwen35moe")) && only_nextn(&g->tensors)) {
+        *what = "the NextN (MTP) layer of a model, without the model";
+        return DRAFT_NEXTN;
     }
     *what = is_text(arch, "dspark") ? early_dspark : draft_alien_class(arch.at, (size_t)arch.n);
     return *what ? DRAFT_ALIEN : DRAFT_NONE;
@@ -310,7 +326,7 @@ status draft_kind_check(const gguf *g, err *e)
     draft_kind kind = draft_kind_of(g, &what);
     if (kind == DRAFT_ALIEN)
         return err_set(e, E_UNSUPPORTED, "%s is %s", g->path, what);
-    if (kind == DRAFT_NONE)
+    if (kind == DRAFT_NONE || kind == DRAFT_NEXTN)
         return OK;
     for (uint64_t i = 0; i < g->tensors.n; i++)
         if (!is_known(g->tensors.at[i].name, kind))

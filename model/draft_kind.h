@@ -14,6 +14,7 @@ typedef enum draft_kind {
     DRAFT_NONE,   /* no drafter by its architecture: an ordinary model, or something else */
     DRAFT_DFLASH, /* with Laguna's dialect, and DSpark's bigram correction */
     DRAFT_MTP,    /* an assistant of Gemma 4 */
+    DRAFT_NEXTN,  /* the NextN (MTP) layer of a model without the model's own layers */
     DRAFT_ALIEN   /* a drafter of a family that carat does not run */
 } draft_kind;
 

@@ -95,7 +95,8 @@ static const char *file_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-status model_bind(model *m, gguf *g, err *e)
+/* nextn: the NextN layers of the file, else its model. */
+static status bind_file(model *m, gguf *g, bool nextn, err *e)
 {
     *m = (model){.file = *g};
     *g = (gguf){0};
@@ -115,6 +116,13 @@ status model_bind(model *m, gguf *g, err *e)
                      arch_names(known, sizeof known));
         goto fail;
     }
+    if (nextn && !m->arch->nextn) {
+        st = err_set(e, E_UNSUPPORTED, "%s: models of architecture %s have no NextN layers", path,
+                     m->arch->name);
+        goto fail;
+    }
+    if (nextn)
+        m->arch = m->arch->nextn;
     if (gguf_get_string(&m->file, "general.name", &name) && name.n && name.n < 256)
         m->name = arena_strndup(&m->mem, name.at, (size_t)name.n);
     else
@@ -138,6 +146,28 @@ status model_bind(model *m, gguf *g, err *e)
 fail:
     model_free(m);
     return st;
+}
+
+status model_bind(model *m, gguf *g, err *e)
+{
+    return bind_file(m, g, false, e);
+}
+
+status model_bind_nextn(model *m, gguf *g, err *e)
+{
+    return bind_file(m, g, true, e);
+}
+
+int32_t model_nextn_layers(const gguf *g)
+{
+    const model_arch *a;
+    gguf_string arch;
+    char key[64];
+    int64_t n;
+    if (!gguf_get_string(g, "general.architecture", &arch) || !(a = find_arch(arch)) || !a->nextn)
+        return 0;
+    snprintf(key, sizeof key, "%s.nextn_predict_layers", a->name);
+    return gguf_get_i64(g, key, &n) && n > 0 && n <= INT32_MAX ? (int32_t)n : 0;
 }
 
 /* The device of a side. main: that of PASS_MAIN, which m may not know yet. */

@@ -11,8 +11,9 @@
 
 #define QWEN35 .bind = qwen35_bind, .forward = qwen35_forward, .divide = qwen35_divide
 #define SAMPLING .sampling = {.temperature = 1, .top_k = 20, .top_p = 0.95f}
-const model_arch qwen35_arch = {.name = "qwen35", SAMPLING, QWEN35};
-const model_arch qwen35moe_arch = {.name = "qwen35moe", SAMPLING, QWEN35};
+const model_arch qwen35_arch = {.name = "qwen35", SAMPLING, QWEN35, .nextn = &qwen35_nextn_arch};
+const model_arch qwen35moe_arch = {
+    .name = "qwen35moe", SAMPLING, QWEN35, .nextn = &qwen35moe_nextn_arch};
 
 /* In the last layer the wanted rows alone go on, once the others have left their keys or have
  * passed through the state. */
@@ -37,28 +38,39 @@ static void add_delta(pass *p, const qwen35 *g, const qwen35_layer *L, int32_t i
     op_add(p, *x, op_matmul(p, o, &L->out));
 }
 
-/* x += W_o(attend(q, k, v) * sigmoid(gate)) */
-static void add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, int32_t il,
-                          const kv_view *kv, mat *x, mat h)
+void qwen35_store_keys(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv, mat h)
 {
     int32_t d = g->head_dim;
     mat k = mat_heads(op_matmul(p, h, &L->wk), d), v = mat_heads(op_matmul(p, h, &L->wv), d);
     k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), L->rope);
     op_kv_store(p, kv, k, v);
-    if (cuts_rows(p, g, il)) {
-        op_keep_outputs(p, (mat *const[]){x, &h}, 2);
-        if (!p->rows->n)
-            return;
-    }
+}
+
+void qwen35_add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv, mat x,
+                          mat h)
+{
+    int32_t d = g->head_dim;
     mat both = mat_head_rows(mat_heads(op_matmul(p, h, &L->wq), 2 * d)); /* [rows heads, 2 d] */
     mat q = op_rms_norm(p, mat_columns(both, 0, d), &L->q_norm, g->eps);
     q = op_rope(p, mat_row_heads(q, g->n_head), L->rope);
     mat a = mat_head_rows(op_attend(p, q, kv, 1 / sqrtf((float)d)));
     a = op_act_mul(p, mat_columns(both, d, d), a, ACT_SIGMOID);
-    op_add(p, *x, op_matmul(p, mat_flat(mat_row_heads(a, g->n_head)), &L->wo));
+    op_add(p, x, op_matmul(p, mat_flat(mat_row_heads(a, g->n_head)), &L->wo));
 }
 
-static void add_ffn(pass *p, const qwen35 *g, const qwen35_layer *L, mat x)
+static void add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, int32_t il,
+                          const kv_view *kv, mat *x, mat h)
+{
+    qwen35_store_keys(p, g, L, kv, h);
+    if (cuts_rows(p, g, il)) {
+        op_keep_outputs(p, (mat *const[]){x, &h}, 2);
+        if (!p->rows->n)
+            return;
+    }
+    qwen35_add_attention(p, g, L, kv, *x, h);
+}
+
+void qwen35_add_ffn(pass *p, const qwen35 *g, const qwen35_layer *L, mat x)
 {
     mat f = op_rms_norm(p, x, &L->ffn_norm, g->eps);
     if (!L->router.n_in) {
@@ -96,7 +108,7 @@ mat qwen35_forward(pass *p, const model *m, const kv_layout *kv)
         else
             add_delta(p, g, L, il, &kv->recur[L->at], &x, h);
         if (p->rows->n) {
-            add_ffn(p, g, L, x);
+            qwen35_add_ffn(p, g, L, x);
             pass_tap(p, il, x); /* a drafter may read this layer */
         }
         /* If the wanted rows were moved, they lie above the mark and are kept to the end. */

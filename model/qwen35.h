@@ -38,4 +38,49 @@ status qwen35_bind(model *m, err *e);                             /* qwen35_bind
 status qwen35_divide(model *m, err *e);                           /* qwen35_bind.c */
 mat qwen35_forward(pass *p, const model *m, const kv_layout *kv); /* qwen35.c */
 
+/* ---- The NextN (MTP) layer: qwen35_nextn.c ----
+ *
+ * A layer of attention behind the model's own, which drafts. An entry joins a token's embedding and
+ * the hidden state of the token before it:
+ *
+ *     y = W_eh [ norm(embedding) ; norm(hidden) ]  ->  attention, feed-forward  ->  norm, head
+ *
+ * Entry p of a timeline has token p, the hidden state of token p - 1, and position p. It predicts
+ * token p + 1. For tokens of the timeline the hidden state is the model's, after the model's last
+ * norm. Behind them it is the layer's own, after the layer's last norm, so drafts go on. Before the
+ * first token it is zero. Embedding, head and the model's last norm are borrowed.
+ *
+ * Hidden rows are kept without their norm. `made_by` says whose norm that is. */
+
+extern const model_arch qwen35_nextn_arch, qwen35moe_nextn_arch;
+
+typedef struct qwen35_nextn {
+    qwen35 g; /* sizes, rotation, and one layer */
+    weight join, embd_norm, hidden_norm;
+    weight head_norm;    /* empty: the model's last norm */
+    const model *target; /* NULL until attached */
+} qwen35_nextn;
+
+typedef enum nextn_norm { NEXTN_BY_MODEL, NEXTN_BY_LAYER } nextn_norm;
+
+/* Binds the NextN layer of a file, which may have no other: qwen35_bind.c. */
+status qwen35_nextn_bind(model *m, err *e);
+/* Between model_bind_nextn and model_load. E_ARG for a layer of another model. The target outlives
+ * m. */
+status qwen35_nextn_attach(model *m, const model *target, err *e);
+
+/* Row i of the pass joins its token with row out_row[i] of `hidden`: [rows, n_embd]. All rows are
+ * wanted. The first function stores keys alone, of rows whose drafts are known. The second leaves
+ * the layer's own hidden rows in `next`, and returns the k best tokens of each row (op_best). */
+void qwen35_nextn_absorb(pass *p, const model *m, const kv_layout *kv, mat hidden);
+mat qwen35_nextn_draft(pass *p, const model *m, const kv_layout *kv, mat hidden, nextn_norm made_by,
+                       mat next, int32_t k);
+
+/* Parts of a layer, for qwen35_nextn.c. */
+void qwen35_store_keys(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv, mat h);
+/* x += W_o(attend(q, k, v) * sigmoid(gate)); h: the layer's normed input. */
+void qwen35_add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv, mat x,
+                          mat h);
+void qwen35_add_ffn(pass *p, const qwen35 *g, const qwen35_layer *L, mat x);
+
 #endif

@@ -2,13 +2,12 @@
  *
  * Every number of the file is checked here, so the forward pass can trust them all. Differences
  * between published files, and their treatment:
- *   block_count                 includes MTP layers (nextn_predict_layers), which are not bound
- *   head_count, head_count_kv, feed_forward_length   scalar, or one per layer, perhaps 0 for
- *                               layers that have none
- *   attention.recurrent_layers  one per layer; absent: every full_attention_interval-th attends
- *   experts                     gate and up fused in one tensor, or apart
- * Relatives whose files look alike are refused: Qwen3.8-Flash-Next by its tensors, whatever
- * architecture the file claims, and files with nothing but an MTP layer.
+ *   block_count                 includes NextN layers (nextn_predict_layers), which are no layers
+ * of the model: they are bound as a drafter head_count, head_count_kv, feed_forward_length scalar,
+ * or one per layer, perhaps 0 for layers that have none attention.recurrent_layers  one per layer;
+ * absent: every full_attention_interval-th attends experts                     gate and up fused in
+ * one tensor, or apart Relatives whose files look alike are refused: Qwen3.8-Flash-Next by its
+ * tensors, whatever architecture the file claims, and files with nothing but an MTP layer.
  */
 #include "model/bind.h"
 #include "model/qwen35.h"
@@ -19,7 +18,8 @@
 
 /* The shapes of all layers, read before any tensor. */
 typedef struct shapes {
-    int32_t n_blocks, n_layer, n_embd, n_ctx, n_ff, n_head, n_head_kv, head_dim, n_rotating;
+    int32_t n_blocks, n_nextn, n_layer, n_embd, n_ctx, n_ff, n_head, n_head_kv, head_dim,
+        n_rotating;
     int32_t n_expert, n_used, n_ff_exp; /* n_ff: with experts that of the shared one */
     recur_view recur;
     double theta;
@@ -28,10 +28,15 @@ typedef struct shapes {
 
 static bool has_experts(const model *m)
 {
-    return m->arch == &qwen35moe_arch;
+    return m->arch == &qwen35moe_arch || m->arch == &qwen35moe_nextn_arch;
 }
 
 /* ---- Files that are something else --------------------------------------------------------- */
+
+static bool is_nextn(const model *m)
+{
+    return m->arch == &qwen35_nextn_arch || m->arch == &qwen35moe_nextn_arch;
+}
 
 static status refuse_relatives(const model *m, err *e)
 {
@@ -47,12 +52,12 @@ static status refuse_relatives(const model *m, err *e)
                                "attention are missing",
                                m->file.path, name);
     }
-    if (!tensor_find(t, "blk.0.attn_norm.weight"))
+    if (!is_nextn(m) && !tensor_find(t, "blk.0.attn_norm.weight"))
         for (uint64_t i = 0; i < t->n; i++)
             if (strstr(t->at[i].name, ".nextn."))
                 return err_set(e, E_UNSUPPORTED,
-                               "%s: it has an MTP layer (%s) and no layer 0: a drafter for a model "
-                               "file, not a model",
+                               "%s: it has a NextN (MTP) layer (%s) and no layer 0: a drafter for "
+                               "the model's own file (--draft), not a model",
                                m->file.path, t->at[i].name);
     return OK;
 }
@@ -163,10 +168,10 @@ static status read_recur(const model *m, shapes *s, err *e)
 
 static status read_shapes(const model *m, shapes *s, err *e)
 {
-    int32_t n_nextn;
     status st;
     if ((st = bind_int(m, (int_key){"block_count", 1, LAYERS_MAX, REQUIRED}, &s->n_blocks, e)) ||
-        (st = bind_int(m, (int_key){"nextn_predict_layers", 0, s->n_blocks - 1, 0}, &n_nextn, e)) ||
+        (st = bind_int(m, (int_key){"nextn_predict_layers", 0, s->n_blocks - 1, 0}, &s->n_nextn,
+                       e)) ||
         (st = bind_int(m, (int_key){"embedding_length", 1, WIDTH_MAX, REQUIRED}, &s->n_embd, e)) ||
         (st = bind_int(m, (int_key){"context_length", 1, CTX_MAX, REQUIRED}, &s->n_ctx, e)) ||
         (st = bind_int(m, (int_key){"attention.key_length", 2, WIDTH_MAX, REQUIRED}, &s->head_dim,
@@ -176,7 +181,7 @@ static status read_shapes(const model *m, shapes *s, err *e)
                        &s->n_rotating, e)) ||
         (st = bind_real(m, (real_key){"rope.freq_base", 1, 1e12, 1e7}, &s->theta, e)))
         return st;
-    s->n_layer = s->n_blocks - n_nextn;
+    s->n_layer = s->n_blocks - s->n_nextn;
     if (s->n_rotating % 2)
         return err_set(e, E_FORMAT, "%s: rope.dimension_count = %d: expected an even number",
                        m->file.path, s->n_rotating);
@@ -367,6 +372,86 @@ status qwen35_bind(model *m, err *e)
     m->head = &g->head;
     m->embd_scale = 1;
     m->n_layer = s->n_layer;
+    m->n_embd = s->n_embd;
+    m->n_ctx_train = s->n_ctx;
+    return OK;
+}
+
+/* ---- NextN layers --------------------------------------------------------------------------- */
+
+static status refuse_own_tables(const model *m, int32_t il, err *e)
+{
+    static const char *const tails[] = {"nextn.embed_tokens.weight",
+                                        "nextn.shared_head_head.weight"};
+    char name[64];
+    for (size_t i = 0; i < sizeof tails / sizeof *tails; i++) {
+        snprintf(name, sizeof name, "blk.%d.%s", il, tails[i]);
+        if (tensor_find(&m->file.tensors, name))
+            return err_set(
+                e, E_UNSUPPORTED,
+                "%s: tensor %s: carat runs NextN layers that share the model's embedding "
+                "and head",
+                m->file.path, name);
+    }
+    return OK;
+}
+
+static status bind_nextn(model *m, qwen35_nextn *x, const shapes *s, err *e)
+{
+    const binder b = {m, s->n_layer, e};
+    qwen35 *g = &x->g;
+    rope_scaling scaling;
+    double eps;
+    status st;
+    const turning t = {s->n_rotating, s->theta, s->n_rotating / 2, NULL, &scaling};
+    *g = (qwen35){.n_layer = 1,
+                  .n_embd = s->n_embd,
+                  .n_head = s->n_head,
+                  .n_head_kv = s->n_head_kv,
+                  .head_dim = s->head_dim,
+                  .n_expert = s->n_expert,
+                  .n_expert_used = s->n_used};
+    g->layer = arena_array(&m->mem, 1, sizeof *g->layer);
+    m->kv = arena_array(&m->mem, 1, sizeof *m->kv);
+    if (!g->layer || !m->kv)
+        return err_memory(e, m->file.path, sizeof *g->layer);
+    *m->kv = (kv_spec){.n_head_kv = s->n_head_kv, .head_dim = s->head_dim};
+    m->n_kv = 1;
+    *g->layer = (qwen35_layer){.full = true, .rope = &g->rope[PASS_MAIN]};
+    if ((st = bind_real(m, (real_key){"attention.layer_norm_rms_epsilon", 0, 1, 1e-6}, &eps, e)) ||
+        (st = bind_scaling(m, &scaling, s->n_ctx, e)) ||
+        (st = bind_rope(m, &g->rope[PASS_MAIN], &t, e)) ||
+        (st = refuse_own_tables(m, s->n_layer, e)) ||
+        (st = bind_matrix(&b, &x->join, "nextn.eh_proj.weight", 2 * s->n_embd, s->n_embd)) ||
+        (st = bind_vector(&b, &x->embd_norm, "nextn.enorm.weight", s->n_embd)) ||
+        (st = bind_vector(&b, &x->hidden_norm, "nextn.hnorm.weight", s->n_embd)) ||
+        (st = bind_vector_if(&b, &x->head_norm, "nextn.shared_head_norm.weight", s->n_embd)) ||
+        (st = bind_layer(&b, g->layer, s)))
+        return st;
+    g->eps = (float)eps;
+    bind_ranges(m, g);
+    return OK;
+}
+
+status qwen35_nextn_bind(model *m, err *e)
+{
+    shapes *s = arena_alloc(&m->mem, sizeof *s);
+    qwen35_nextn *x = arena_alloc(&m->mem, sizeof *x);
+    status st;
+    if (!s || !x)
+        return err_memory(e, m->file.path, sizeof *s + sizeof *x);
+    *x = (qwen35_nextn){0};
+    if ((st = refuse_relatives(m, e)) || (st = read_shapes(m, s, e)))
+        return st;
+    if (s->n_nextn != 1)
+        return err_set(e, E_UNSUPPORTED,
+                       "%s: %s.nextn_predict_layers = %d: carat drafts by one "
+                       "NextN (MTP) layer",
+                       m->file.path, m->arch->name, s->n_nextn);
+    if ((st = bind_nextn(m, x, s, e)))
+        return st;
+    m->impl = x;
+    m->n_layer = s->n_layer; /* of the model that it drafts for */
     m->n_embd = s->n_embd;
     m->n_ctx_train = s->n_ctx;
     return OK;

@@ -108,7 +108,7 @@ typedef struct drafter {
 } drafter;
 
 struct draft_class {
-    const char *name; /* "lookup", "dflash", "mtp", "model" */
+    const char *name; /* "lookup", "dflash", "mtp", "nextn", "model" */
     /* Opens the method for one target. file: of classes with weights; taken, on success and on
      * failure. Sets n_slots and binds core; the caller sets why and loads the weights. */
     status (*model_open)(const model *target, gguf *file, draft_model **out, err *e);
@@ -133,5 +133,6 @@ extern const draft_class draft_lookup; /* lookup.c: no weights */
 extern const draft_class draft_dflash; /* dflash.c: block drafters */
 extern const draft_class draft_small;  /* small.c: a smaller model of the same vocabulary */
 extern const draft_class draft_mtp;    /* mtp.c: MTP assistants of Gemma 4 */
+extern const draft_class draft_nextn;  /* nextn.c: NextN layers of Qwen3.5 and its successors */
 
 #endif

@@ -38,6 +38,7 @@ static const draft_class *class_of(draft_kind kind)
     static const draft_class *const classes[] = {[DRAFT_NONE] = &draft_small,
                                                  [DRAFT_DFLASH] = &draft_dflash,
                                                  [DRAFT_MTP] = &draft_mtp,
+                                                 [DRAFT_NEXTN] = &draft_nextn,
                                                  [DRAFT_ALIEN] = NULL};
     return classes[kind];
 }
@@ -66,7 +67,7 @@ static status check_width(const gguf *g, draft_kind kind, const char *what, cons
     static const char *const posts[] = {"nextn.post_projection.weight",
                                         "mtp.post_projection.weight",
                                         "assistant.post_projection.weight", NULL};
-    const tensor *t = any_of(g, kind == DRAFT_MTP ? posts : norms);
+    const tensor *t = kind == DRAFT_NEXTN ? NULL : any_of(g, kind == DRAFT_MTP ? posts : norms);
     uint64_t width = !t ? 0 : kind == DRAFT_MTP ? t->ne[1] : t->ne[0];
     if (!t || width == (uint64_t)target->n_embd)
         return OK; /* the class reports a missing tensor */
@@ -381,12 +382,13 @@ static size_t shared_start(const char *a, const char *b)
     return n;
 }
 
-/* DFlash before MTP: it is as fast on dense models and faster on mixtures of experts. Then by type,
- * then by likeness of the names. */
+/* DFlash before MTP: it is as fast on dense models and faster on mixtures of experts. NextN before
+ * DFlash: Qwen's is faster on both. Then by type, then by likeness of the names. */
 static bool is_better(const candidate *a, const candidate *b, const char *target_name)
 {
-    if (a->kind != b->kind)
-        return a->kind == DRAFT_DFLASH;
+    static const int order[] = {[DRAFT_NEXTN] = 2, [DRAFT_DFLASH] = 1, [DRAFT_ALIEN] = 0};
+    if (order[a->kind] != order[b->kind])
+        return order[a->kind] > order[b->kind];
     if (a->rank != b->rank)
         return a->rank > b->rank;
     return shared_start(base_name_of(a->path), target_name) >
@@ -438,6 +440,57 @@ static status find_beside(const model *target, const char *target_path, draft_fo
     }
 out:
     candidates_free(c);
+    return st;
+}
+
+/* ---- The model's own NextN layer ----------------------------------------------------------- */
+
+/* The target's file once more: a drafter has a file of its own, and the mapping costs nothing. */
+static status open_own(const model *target, const char *target_path, const char *why,
+                       draft_found *out, err *e)
+{
+    if (!model_nextn_layers(&target->file))
+        return err_set(e, E_ARG, "%s has no NextN (MTP) layer in its file", target->name);
+    if (!target_path)
+        return err_set(e, E_UNSUPPORTED,
+                       "%s: carat runs the NextN layer of a file, and this model is in memory",
+                       target->name);
+    status st = gguf_open(&out->file, target_path, false, NULL, NULL, e);
+    out->class = &draft_nextn;
+    snprintf(out->why, sizeof out->why, "%s", why);
+    return st;
+}
+
+/* Tries it, as the class would. OK with class NULL: the layer cannot be used, and *left says why.
+ */
+static status find_own(const model *target, const char *target_path, draft_found *out, err *left,
+                       err *e)
+{
+    draft_found try = {0};
+    draft_model *m = NULL;
+    status st = open_own(target, target_path, "", &try, left);
+    if (!st && !(st = draft_nextn.model_open(target, &try.file, &m, left)))
+        draft_nextn.model_close(m);
+    draft_found_free(&try);
+    if (st)
+        return st == E_MEMORY ? err_set(e, st, "%s", left->text) : OK;
+    return open_own(target, target_path, "the model's file has a NextN layer", out, e);
+}
+
+static status find_any(const model *target, const char *target_path, draft_found *out, err *e)
+{
+    err left = {0};
+    status st = OK;
+    if (model_nextn_layers(&target->file))
+        st = find_own(target, target_path, out, &left, e);
+    if (st || out->class)
+        return st;
+    st = find_beside(target, target_path, out, e);
+    if (!st && out->class == &draft_lookup && left.status) {
+        /* The sentence begins with the path, of which the name is enough here. */
+        size_t n = (size_t)(base_name_of(target_path) - target_path);
+        take_lookup(out, strncmp(left.text, target_path, n) ? left.text : left.text + n);
+    }
     return st;
 }
 
@@ -494,15 +547,18 @@ status draft_find(const char *wish, const model *target, const char *target_path
         return OK;
     }
     if (!strcmp(wish, "auto"))
-        st = find_beside(target, target_path, out, e);
+        st = find_any(target, target_path, out, e);
+    else if (!strcmp(wish, "nextn") || (!strcmp(wish, "mtp") && model_nextn_layers(&target->file)))
+        st = open_own(target, target_path, "the model's own NextN layer, as asked", out, e);
     else if (!stat(wish, &sb))
         st = S_ISDIR(sb.st_mode) ? open_directory(wish, target, out, e)
                                  : open_file(wish, target, out, e);
     else if (errno == ENOENT && !strchr(wish, '/') && !strchr(wish, '.'))
-        st = err_set(e, E_ARG,
-                     "there is no drafter '%s': expected none, lookup, auto, or the path of a file "
-                     "or directory",
-                     wish);
+        st = err_set(
+            e, E_ARG,
+            "there is no drafter '%s': expected none, lookup, auto, nextn, or the path of a "
+            "file or directory",
+            wish);
     else
         st = err_errno(e, "open", wish);
     if (st)

@@ -31,6 +31,30 @@ static float draw(const shape_tensor *t, float scale, uint64_t *rng)
     }
 }
 
+static bool ends_in(const char *s, const char *with)
+{
+    size_t n = strlen(s), m = strlen(with);
+    return n >= m && !strcmp(s + n - m, with);
+}
+
+/* What makes layers add nothing, and the NextN layer pass its token's embedding on. */
+static void silence(const shape_tensor *t, float *x)
+{
+    static const char *const outputs[] = {"attn_output.weight", "ssm_out.weight", "ffn_down.weight",
+                                          "ffn_down_exps.weight", "ffn_down_shexp.weight"};
+    uint64_t n_in = t->ne[0], n = n_in * t->ne[1] * t->ne[2];
+    bool join = ends_in(t->name, "nextn.eh_proj.weight"), none = join;
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
+        none |= ends_in(t->name, outputs[i]);
+    if (none)
+        memset(x, 0, n * sizeof *x);
+    for (uint64_t r = 0; join && r < t->ne[1]; r++)
+        x[r * n_in + r] = 1;
+    if (t->role == ROLE_NORM)
+        for (uint64_t i = 0; i < n; i++)
+            x[i] = 1;
+}
+
 static void write_tensor(gguf_writer *w, const shape_tensor *t, const recur_model_file *v,
                          uint64_t *rng)
 {
@@ -40,6 +64,8 @@ static void write_tensor(gguf_writer *w, const shape_tensor *t, const recur_mode
     CHECK(x);
     for (uint64_t i = 0; i < n; i++)
         x[i] = draw(t, v->scale > 0 ? v->scale : 1, rng);
+    if (v->next_by_last)
+        silence(t, x);
     if (v->nan_tensor && !strcmp(t->name, v->nan_tensor))
         x[0] = NAN;
     CHECK_OK(gguf_write_data(w, x, n * sizeof *x, &e), e);
@@ -50,15 +76,17 @@ const char *recur_model_write(const recur_model_file *v)
 {
     static const recur_model_file plain;
     static int n_written;
-    const char *size = v && v->experts ? "tiny-qwen35moe" : "tiny-qwen35";
+    v = v ? v : &plain;
+    const char *size = v->experts ? "tiny-qwen35moe" : "tiny-qwen35";
     const shape_family *f = &qwen35_shapes;
     qwen35_shape s = {0};
     char file[64];
     gguf_writer *w;
     uint64_t rng = 35;
     err e = {0};
-    v = v ? v : &plain;
     CHECK(f->named(size, &s.common));
+    if (v->nextn)
+        f->set_nextn(&s.common, 1);
     CHECK_OK(f->check(&s.common, size, &e), e);
     int32_t n = f->list(&s.common, NULL, 0);
     shape_tensor *list = mem_calloc((size_t)n, sizeof *list);

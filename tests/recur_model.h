@@ -9,6 +9,9 @@
 
 typedef struct recur_model_file {
     bool experts;
+    bool nextn;        /* with a NextN layer, which leaves the other tensors as they are */
+    bool next_by_last; /* the layers add nothing: a token follows from the last one alone, and the
+                          NextN layer knows how */
     const char *nan_tensor; /* its first element becomes NaN */
     float scale;            /* of the embedding and the head; 0: 1. Larger: surer answers */
 } recur_model_file;
