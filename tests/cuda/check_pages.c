@@ -162,6 +162,8 @@ void check_placement(rig *g, const placed *t, const char *shape)
         mat ref, gpu;
         if (how == APART && !t->ref->single)
             continue; /* positions are in the keys */
+        if (g->quick && (how == IDENTITY || (how == CONTIGUOUS && t->got)))
+            continue;
         if (!open_stores(&o, how, t)) {
             failed(g, label, "no memory");
         } else {
@@ -174,12 +176,10 @@ void check_placement(rig *g, const placed *t, const char *shape)
                 failed(g, label, b.gpu.e.text);
             } else {
                 float *got = gpu_rows(g, gpu);
-                if (first)
+                const float *want = first ? first : t->got;
+                if (want)
                     verdict(g, label, text("%s: %s", shape, names[how]),
-                            memcmp(got, first, n * sizeof *got) != 0, 0);
-                else if (t->got)
-                    verdict(g, label, text("%s: %s", shape, names[how]),
-                            memcmp(got, t->got, n * sizeof *got) != 0, 0);
+                            memcmp(got, want, n * sizeof *got) != 0, 0);
                 if (first)
                     mem_free(got);
                 else
