@@ -174,6 +174,18 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* As after n tokens, before a pass of so many rows. */
+static void begin_at(bench *b, int32_t n, int32_t rows)
+{
+    err e = {0};
+    for (int32_t some; b->c.n_past < n; b->c.n_past += some) {
+        some = n - (int32_t)b->c.n_past;
+        some = some < b->l.rows_max ? some : b->l.rows_max;
+        check(kv_reserve(&b->c, some, &e), &e);
+    }
+    check(kv_reserve(&b->c, rows, &e), &e);
+}
+
 /* Opens stores of several layers and a pass over them; false if the device does not read the
  * format. */
 static bool open_layers(bench *b, int shape, int32_t depth, int format, int32_t rows, double *bytes)
@@ -211,7 +223,7 @@ static bool open_layers(bench *b, int shape, int32_t depth, int format, int32_t 
             fill(b->d, b->c.base[i].v, store * v->v_row_bytes, want.choice.v, v->head_dim);
     }
     *bytes = (double)keys * v->n_head_kv * (double)(v->k_row_bytes + v->v_row_bytes);
-    b->c.n_past = depth - rows;
+    begin_at(b, depth - rows, rows);
     check(kv_batch_add(&b->b, &b->c, ids, rows, NULL, KV_WANT_NONE, &e), &e);
     return true;
 }
@@ -354,7 +366,7 @@ static double many_rows(bench *b, int shape, chunk k, const kv_words *words, dou
     fill(b->d, b->c.base[0].k, store * v->k_row_bytes, want.choice.k, v->head_dim);
     if (!one)
         fill(b->d, b->c.base[0].v, store * v->v_row_bytes, want.choice.v, v->head_dim);
-    b->c.n_past = k.depth;
+    begin_at(b, k.depth, k.rows);
     check(kv_batch_add(&b->b, &b->c, ids, k.rows, NULL, KV_WANT_NONE, &e), &e);
     b->b.st.prompt = true;
     printf("%-16s %7d  %s", shapes[shape].name, k.depth, one ? "one" : "two");
@@ -512,7 +524,7 @@ static void compare_placements(bench *b, int shape, int32_t depth, int format, i
     close_layers(b);
 }
 
-static void pages(bench *b, const char *only, const char *format, int32_t rows)
+static void compare_pages(bench *b, const char *only, const char *format, int32_t rows)
 {
     printf("%s, us of a layer\n%-16s %-12s %7s %5s %10s %10s %10s %8s %8s\n", b->d->name, "", "",
            "depth", "rows", "no table", "in order", "shuffled", "ratio", "ratio");
@@ -545,7 +557,7 @@ int main(int argc, char **argv)
     if (verified)
         verify(&b, shape, format);
     else if (paged)
-        pages(&b, shape, format, fourth ? fourth : 1);
+        compare_pages(&b, shape, format, fourth ? fourth : 1);
     else if (prompt)
         many(&b, shape, *format ? format : "f16", fourth ? fourth : MANY_ROWS);
     else

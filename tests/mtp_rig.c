@@ -206,9 +206,9 @@ static void stored(const kv_cache *c, int32_t id, bool keys, int32_t head, int64
     num_type type = keys || v->single ? v->k_type : v->v_type;
     unsigned char row[WIDE * 4];
     float f[WIDE];
-    int64_t slot = t % v->n_slots;
-    const char *at = keys || v->single ? c->base[id].k : c->base[id].v;
-    d->download(d, row, at + ((size_t)head * (size_t)v->n_slots + (size_t)slot) * n_bytes, n_bytes);
+    const kv_base base = kv_host_base(c, id);
+    void *stream = keys || v->single ? base.k : base.v;
+    d->download(d, row, key_row(v, stream, n_bytes, head, key_walk(v, &base, t).place), n_bytes);
     num_format_of(type)->decode(row, f, v->head_dim);
     if (keys || v->single ? v->k_rot : v->v_rot)
         num_unrotate(f, v->head_dim);

@@ -123,6 +123,7 @@ static void cuda_keep_rows(device *d, const row_store *store, int32_t n_stores, 
     for (int32_t i = 0; i < n_stores; i++) {
         const row_store *s = &store[i];
         a.store[a.n_stores++] = (keep_store){.at = (uint8_t *)s->at,
+                                             .page = (const dev_kv_page *)s->page,
                                              .row_bytes = (int32_t)s->row_bytes,
                                              .n_heads = s->n_heads,
                                              .n_slots = s->n_slots};

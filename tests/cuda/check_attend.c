@@ -274,6 +274,7 @@ static void check_attend(rig *g, const attend_case *a)
                 return;
             }
             base[side][i] = cache[i][side].base[0];
+            base[side][i].page = NULL; /* in the order of keys; check_pages.c has the others */
         }
     for (int i = 0; i < seqs; i++)
         for (int kv = 0; kv < (a->turning ? 1 : 2); kv++) {

@@ -8,7 +8,7 @@
  * may then fall to the other side, and two correct sessions drift apart by the format's steps. So
  * beside long passes there are short ones that read the long ones' keys and values (kv_codes.h):
  * the two may differ by the arithmetic of one pass only, in every format. Every store begins full
- * of NaN.
+ * of NaN, and every cache takes the pages of a larger pool in an order of its own.
  */
 #include "tests/cuda/check_int.h"
 #include "tests/rig_model.h"
@@ -79,15 +79,28 @@ static void poison(line *n)
     }
 }
 
+/* Free pages of the cache's pool in random order. */
+static void shuffle(line *n)
+{
+    pages *p = &n->c.pool->pages;
+    for (int32_t i = p->n_free - 1; i > 0; i--) {
+        int32_t k = (int32_t)rng_below(&n->g->rng, (uint64_t)i + 1), was = p->free[i];
+        p->free[i] = p->free[k];
+        p->free[k] = was;
+    }
+}
+
 static status line_open(line *n, rig *g, const model *m, const kv_words *w, int32_t rows, err *e)
 {
     status st;
     *n = (line){.g = g, .m = m};
     kv_want_layout want = {
         .spec = m->kv, .n = m->n_kv, .n_ctx = CTX, .rows_max = rows, .dev = {g->gpu}};
+    want.n_pool = 2 * CTX;
     if ((st = kv_choice_parse(&want.choice, w, e)) || (st = kv_layout_init(&n->l, &want, e)) ||
         (st = kv_open(&n->c, g->gpu, &n->l, e)) || (st = kv_batch_init(&n->b, rows, 1, &n->l, e)))
         return st;
+    shuffle(n);
     poison(n);
     return OK;
 }

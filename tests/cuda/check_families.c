@@ -115,6 +115,7 @@ static void check_gated_attention(rig *g, const gated_case *a)
     step st[2] = {c.st, c.st};
     for (int i = 0; i < 2; i++) {
         base[i] = cache[i].base[0];
+        base[i].page = NULL; /* in the order of keys */
         st[i].kv = &base[i];
     }
     both_begin(g, &b, &st[0]);

@@ -60,10 +60,10 @@ status codes_take(codes *c, device *dev, const kv_cache *from, int32_t first, in
             char *all = stream_take(dev, v, from->base[i], s);
             if (!all)
                 return err_memory(e, "a stream", whole_bytes(v, s));
+            const kv_base taken = {.k = all, .v = all, .page = kv_host_base(from, i).page};
             for (int32_t h = 0; h < v->n_head_kv; h++)
                 for (int32_t at = first; at < first + n; at++)
-                    memcpy(code_row(c, v, s, h, at),
-                           stored_at(v, (kv_base){.k = all, .v = all}, s, h, at),
+                    memcpy(code_row(c, v, s, h, at), stored_at(v, taken, s, h, at),
                            stored_bytes(v, s));
             mem_free(all);
         }
@@ -74,6 +74,16 @@ status codes_take(codes *c, device *dev, const kv_cache *from, int32_t first, in
 
 static follower *now; /* an op table has no room for it */
 
+/* A store's table of pages in memory of the host; NULL: it has none. mem_free. */
+static kv_page *table_take(device *dev, const kv_view *v, const kv_base *base)
+{
+    size_t n_bytes = sizeof(kv_page) * (size_t)pages_of(v->n_keys);
+    kv_page *table = base->page ? mem_alloc(n_bytes) : NULL;
+    if (table)
+        dev->download(dev, table, base->page, n_bytes);
+    return table;
+}
+
 static void follow_stream(pass *p, const kv_view *v, mat m, int stream)
 {
     device *dev = now->g->gpu;
@@ -83,14 +93,16 @@ static void follow_stream(pass *p, const kv_view *v, mat m, int stream)
     size_t bytes = stored_bytes(v, stream), width = (size_t)mat_width(m), d = (size_t)v->head_dim;
     kv_base base = p->st->kv[v->id]; /* of the only sequence */
     char *all = stream_take(dev, v, base, stream);
+    kv_page *table = table_take(dev, v, &base);
+    const kv_base taken = {.k = all, .v = all, .page = table};
     float *x = gpu_rows(now->g, m), *values = mem_alloc(2 * d * sizeof *values);
     stored_values s = {.own = values, .first = values + d, .n = v->head_dim, .type = type};
-    if (!all || !values)
+    if (!all || !values || (base.page && !table))
         err_memory(&p->e, "a stream", whole_bytes(v, stream));
     for (int32_t r = 0; !pass_failed(p) && r < n_rows; r++)
         for (int32_t h = 0; h < v->n_head_kv; h++) {
             float *mine = x + (size_t)r * width + (size_t)h * d;
-            char *at = stored_at(v, (kv_base){.k = all, .v = all}, stream, h, index[r]);
+            char *at = stored_at(v, taken, stream, h, index[r]);
             const uint8_t *first = code_row(now->first, v, stream, h, index[r]);
             if (stream ? v->v_rot : v->k_rot)
                 num_rotate(mine, v->head_dim);
@@ -103,6 +115,7 @@ static void follow_stream(pass *p, const kv_view *v, mat m, int stream)
     if (!pass_failed(p))
         dev->upload(dev, stream ? base.v : base.k, all, whole_bytes(v, stream));
     mem_free(all);
+    mem_free(table);
     mem_free(values);
     mem_free(x);
 }
