@@ -1,7 +1,9 @@
 /* sample_test.c - the sampler against a slower, simpler one: sort all logits, cut, normalise. */
 #include "base/mem.h"
 #include "base/rng.h"
+#include "engine/engine_int.h"
 #include "engine/sample.h"
+#include "tests/recur_model.h"
 #include "tests/test.h"
 
 /* sample_pick with a random state of the caller's. */
@@ -319,4 +321,71 @@ TEST(sampling_a_full_vocabulary_allocates_nothing)
     sampler_free(&s);
     mem_free(x);
     mem_free(y);
+}
+
+/* A copy of a model in which every third ordinary token is of type UNUSED. */
+static const char *with_unused(const char *from)
+{
+    const char *to = test_temp("unused.gguf"), *key = "tokenizer.ggml.token_type";
+    gguf g;
+    gguf_writer *w;
+    int32_t type[1024];
+    err e = {0};
+    CHECK_OK(gguf_open(&g, from, false, NULL, NULL, &e), e);
+    const gguf_value *types = gguf_find(&g, key);
+    CHECK(types && types->count <= 1024);
+    for (uint64_t i = 0; i < types->count; i++) {
+        int64_t v = 0;
+        CHECK(gguf_item_i64(types, i, &v));
+        type[i] = i % 3 || v != TOKEN_NORMAL ? (int32_t)v : TOKEN_UNUSED;
+    }
+    CHECK_OK(gguf_create(&w, to, &e), e);
+    for (uint64_t i = 0; i < g.n_values; i++)
+        if (strcmp(g.value[i].key, key) != 0)
+            gguf_put_value(w, &g.value[i]);
+    gguf_put_i32s(w, key, type, types->count);
+    for (uint64_t i = 0; i < g.tensors.n; i++) {
+        const tensor *t = &g.tensors.at[i];
+        gguf_put_tensor(w, t->name, t->type, t->n_dims, t->ne);
+    }
+    CHECK_OK(gguf_write_header(w, &e), e);
+    for (uint64_t i = 0; i < g.tensors.n; i++)
+        CHECK_OK(gguf_write_data(w, g.tensors.at[i].bytes, g.tensors.at[i].n_bytes, &e), e);
+    CHECK_OK(gguf_commit(w, &e), e);
+    gguf_close(&g);
+    return to;
+}
+
+TEST(tokens_of_type_unused_are_never_sampled)
+{
+    static const carat_sampling how[] = {
+        {.temperature = 0},
+        {.temperature = 3},
+        {.temperature = 3, .top_k = 20},
+        {.temperature = 3, .top_k = 20, .mirostat = 2, .mirostat_tau = 5}};
+    carat_model *m;
+    carat_session *s;
+    err e = {0};
+    int32_t ids[8], n_unused;
+    CHECK_OK(carat_model_open(with_unused(recur_model_write(NULL)), NULL, &m, &e), e);
+    const int32_t *unused = vocab_never_sampled(m->text, &n_unused);
+    CHECK(n_unused > 80 && vocab_is_never_sampled(m->text, unused[0]));
+    CHECK(!vocab_is_never_sampled(m->text, -1) && !vocab_is_never_sampled(m->text, INT32_MAX));
+    s = recur_session(m, (carat_session_options){0});
+    for (size_t i = 0; i < sizeof how / sizeof *how; i++) {
+        heard h = {0};
+        carat_generate_options o = recur_greedy(100);
+        o.sampling = how[i];
+        o.sampling.top_p = o.sampling.repeat_penalty = 1;
+        o.sampling.ignore_eog = true;
+        for (int k = 0; k < 8; k++)
+            ids[k] = 3 * k + (int32_t)i; /* in a prompt they may be */
+        CHECK_OK(carat_generate(s, ids, 8, &o, recur_hear, &h, NULL, &e), e);
+        CHECK(h.n > 0);
+        for (int32_t k = 0; k < h.n; k++)
+            CHECK_MSG(vocab_type(m->text, h.id[k]) != TOKEN_UNUSED, "way %zu: token %d is %d", i, k,
+                      h.id[k]);
+    }
+    carat_session_close(s);
+    carat_model_close(m);
 }

@@ -39,7 +39,7 @@ void carat_sampling_default(const carat_model *m, carat_sampling *p)
         p->min_p = (float)v;
 }
 
-/* Placeholder tokens for media have logits, but a text answer must never contain them. */
+/* Placeholder tokens have logits, but a text answer must never contain them. */
 void ban_place_holders(const carat_model *m, float *logits)
 {
     int32_t n = 0;
@@ -50,15 +50,10 @@ void ban_place_holders(const carat_model *m, float *logits)
 
 void drop_place_holders(const carat_model *m, row_logits *x)
 {
-    int32_t n = 0, left = 0;
-    const int32_t *id = m->text ? vocab_never_sampled(m->text, &n) : NULL;
-    for (int32_t i = 0; i < x->n_candidates; i++) {
-        bool never = false;
-        for (int32_t k = 0; k < n; k++)
-            never |= id[k] == x->candidates[i].id;
-        if (!never)
+    int32_t left = 0;
+    for (int32_t i = 0; i < x->n_candidates; i++)
+        if (!m->text || !vocab_is_never_sampled(m->text, x->candidates[i].id))
             x->candidates[left++] = x->candidates[i];
-    }
     x->n_candidates = left;
 }
 

@@ -155,6 +155,7 @@ void vocab_close(vocab *v)
     mem_pages_free(v->pair, v->pair_bytes);
     mem_free(v->slot);
     mem_free((void *)v->self);
+    mem_free(v->never);
     mem_free(v->flags);
     mem_free(v->type);
     mem_free(v->text_bytes);
@@ -276,9 +277,9 @@ static status insert_pair(vocab *v, int32_t left, int32_t right, uint32_t rank, 
     return OK;
 }
 
-/* Whether bytes or merges may make the piece. Plain text must not become structure. In VOCAB_BYTES a
- * special piece is spelled as the text it stands for, which is the spelling of other bytes unless it
- * is printable ASCII. */
+/* Whether bytes or merges may make the piece. Plain text must not become structure. In VOCAB_BYTES
+ * a special piece is spelled as the text it stands for, which is the spelling of other bytes unless
+ * it is printable ASCII. */
 static bool spells_words(const vocab *v, int32_t id)
 {
     size_t n, i = 0;
@@ -442,6 +443,25 @@ static void set_flags(vocab *v)
     }
 }
 
+/* Placeholders: of media, and the tokens of type UNUSED, which fill the vocabulary up to the rows
+ * of the embedding. Those that end a generation are none. */
+static status list_never(vocab *v, err *e)
+{
+    int32_t n = 0;
+    set_flag(v, v->family->media, FLAG_NEVER);
+    for (int32_t id = 0; id < v->n; id++) {
+        if (v->type[id] == TOKEN_UNUSED && !(v->flags[id] & FLAG_EOG))
+            v->flags[id] |= FLAG_NEVER;
+        n += (v->flags[id] & FLAG_NEVER) != 0;
+    }
+    if (!(v->never = mem_calloc((size_t)n + 1, sizeof *v->never)))
+        return err_memory(e, "the vocabulary", (size_t)n * sizeof *v->never);
+    for (int32_t id = 0; id < v->n; id++)
+        if (v->flags[id] & FLAG_NEVER)
+            v->never[v->n_never++] = id;
+    return OK;
+}
+
 static status set_specials(vocab *v, const vocab_settings *s, err *e)
 {
     const struct {
@@ -468,12 +488,7 @@ static status set_specials(vocab *v, const vocab_settings *s, err *e)
         if (p && !text_is_one_of(f->ends_not, p, n))
             v->flags[ends[i]] |= FLAG_EOG;
     }
-    for (const char *const *piece = f->media; *piece && v->n_never < VOCAB_MAX_NEVER; piece++) {
-        int32_t id = vocab_mark(v, *piece);
-        if (id >= 0)
-            v->never[v->n_never++] = id;
-    }
-    return OK;
+    return list_never(v, e);
 }
 
 static bool all_newlines(const char *p, size_t n)
@@ -606,13 +621,14 @@ static status refuse_kind(const text_family *f, const char *model, const char *p
     char known[200] = "";
     size_t n = 0;
     for (const tokenizer_name *t = f->tokenizers; t->model && n < sizeof known; t++)
-        n += (size_t)snprintf(known + n, sizeof known - n, "%s\"%s\"%s%s%s", n ? ", " : "",
-                              t->model, t->pre ? " (pre \"" : "", t->pre ? t->pre : "",
-                              t->pre ? "\")" : "");
-    return err_set(e, E_UNSUPPORTED,
-                   "the tokenizer is \"%.64s\" (pre \"%.64s\"), which carat does not know for %s; it "
-                   "knows %s",
-                   model, pre, f->name, known);
+        n +=
+            (size_t)snprintf(known + n, sizeof known - n, "%s\"%s\"%s%s%s", n ? ", " : "", t->model,
+                             t->pre ? " (pre \"" : "", t->pre ? t->pre : "", t->pre ? "\")" : "");
+    return err_set(
+        e, E_UNSUPPORTED,
+        "the tokenizer is \"%.64s\" (pre \"%.64s\"), which carat does not know for %s; it "
+        "knows %s",
+        model, pre, f->name, known);
 }
 
 static status choose_kind(const vocab_builder *b, const vocab_settings *s, err *e)
@@ -727,6 +743,11 @@ const int32_t *vocab_never_sampled(const vocab *v, int32_t *n)
 {
     *n = v->n_never;
     return v->never;
+}
+
+bool vocab_is_never_sampled(const vocab *v, int32_t id)
+{
+    return id >= 0 && id < v->n && v->flags[id] & FLAG_NEVER;
 }
 
 token_type vocab_type(const vocab *v, int32_t id)

@@ -34,7 +34,7 @@ typedef enum token_type {
 } token_type;
 
 typedef enum vocab_kind {
-    VOCAB_NONE, /* the model has no text: ids only */
+    VOCAB_NONE,  /* the model has no text: ids only */
     VOCAB_CHARS, /* BPE by merge rank over characters, with byte fallback; U+2581 for a space */
     VOCAB_BYTES  /* BPE by merge rank over bytes, which pieces spell as characters */
 } vocab_kind;
@@ -65,8 +65,10 @@ int32_t vocab_bos_token(const vocab *v); /* the id of a template's BOS; -1: none
 int32_t vocab_eos(const vocab *v);       /* -1: none */
 /* True for the family's end tokens and for the file's eos and eot: they end a generation. */
 bool vocab_is_eog(const vocab *v, int32_t id); /* false for ids out of range */
-/* Placeholders of media: a text model must never sample them. Owned by the vocabulary. */
+/* Placeholders of media, and tokens of type UNUSED, which stand for nothing: no answer has them.
+ * Ascending; owned by the vocabulary. */
 const int32_t *vocab_never_sampled(const vocab *v, int32_t *n);
+bool vocab_is_never_sampled(const vocab *v, int32_t id); /* false for ids out of range */
 
 int32_t vocab_find(const vocab *v, const char *piece, size_t n); /* -1: no such piece */
 int32_t vocab_mark(const vocab *v, const char *piece); /* the same, NUL-terminated; NULL: -1 */

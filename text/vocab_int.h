@@ -22,7 +22,6 @@ enum {
     VOCAB_MAX_SPECIAL_BYTES = 1024, /* of one special piece: the bound of one search */
     VOCAB_MAX_BYTES = 1 << 30,      /* of all pieces, and of all merges, together */
     VOCAB_MAX_PROBES = 4096,        /* more probes mean a file made to collide */
-    VOCAB_MAX_NEVER = 16,           /* placeholders of a family */
     VOCAB_MAX_TEXT_BYTES = 1 << 30, /* of one text to encode: positions fit in 32 bits */
 };
 
@@ -33,7 +32,8 @@ enum {
     FLAG_EOG = 1,       /* ends generation */
     FLAG_SHOWN = 2,     /* a mark of the output parser: always spelled out */
     FLAG_STRUCTURE = 4, /* structural: never matched in content */
-    FLAG_SPECIAL = 8    /* a special piece */
+    FLAG_SPECIAL = 8,   /* a special piece */
+    FLAG_NEVER = 16     /* never sampled */
 };
 
 enum { SELF_UNKNOWN, SELF_YES, SELF_NO };
@@ -94,7 +94,7 @@ struct vocab {
     bool first[256];  /* bytes that begin a special piece */
 
     int32_t bos, raw_bos, eos, unk; /* raw_bos: of raw prompts */
-    int32_t never[VOCAB_MAX_NEVER], n_never;
+    int32_t *never, n_never;        /* in ascending order */
 };
 
 enum { JOIN_BITS = 1 << 21 };
