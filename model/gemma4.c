@@ -140,14 +140,5 @@ mat gemma4_forward(pass *p, const model *m, const kv_layout *kv)
         if (keys_done && il >= last_tap) /* if the layer has not */
             op_keep_outputs(p, (mat *const[]){&x, &ple}, 2);
     }
-    p->il = -1;
-    op_cross(p, PASS_MAIN, (mat *const[]){&x}, 1);
-    op_keep_outputs(p, (mat *const[]){&x}, 1);
-    if (!p->rows->n)
-        return (mat){0};
-    mat y = op_rms_norm(p, x, &g->out_norm, g->eps);
-    pass_tap(p, PASS_TAP_NORM, y);
-    if (p->hidden)
-        return y;
-    return op_softcap(p, op_matmul(p, y, &g->head), g->softcap, m->suppress, m->n_suppress);
+    return model_finish(p, m, x, &g->out_norm, g->eps);
 }

@@ -506,6 +506,18 @@ mat model_head(pass *p, const model *m, mat x)
     return op_softcap(p, op_matmul(p, x, m->head), m->softcap, m->suppress, m->n_suppress);
 }
 
+mat model_finish(pass *p, const model *m, mat x, const weight *norm, float eps)
+{
+    p->il = -1;
+    op_cross(p, PASS_MAIN, (mat *const[]){&x}, 1);
+    op_keep_outputs(p, (mat *const[]){&x}, 1);
+    if (!p->rows->n)
+        return (mat){0};
+    mat y = op_rms_norm(p, x, norm, eps);
+    pass_tap(p, PASS_TAP_NORM, y);
+    return p->hidden ? y : model_head(p, m, y);
+}
+
 mat model_forward(pass *p, const model *m, const kv_layout *kv)
 {
     device *d = p->dev;

@@ -136,6 +136,9 @@ mat model_forward(pass *p, const model *m, const kv_layout *kv);
 /* The logits [x.rows, n_vocab] of rows that a hidden pass gave, as another pass would compute them
  * that is no hidden one. On the main side. */
 mat model_head(pass *p, const model *m, mat x);
+/* For architectures: the end of a forward pass, after the last layer. The wanted rows of x, normed;
+ * through the head, unless the pass is a hidden one. */
+mat model_finish(pass *p, const model *m, mat x, const weight *norm, float eps);
 
 /* For architectures, inside model/ only: a weight of the given shape. If it is missing: E_FORMAT,
  * or *w stays empty (n_in == 0) if optional. n_mat is 1 except for experts. Adds to the totals. */

@@ -65,16 +65,7 @@ mat qwen3_forward(pass *p, const model *m, const kv_layout *kv)
         if (x.at == before.at && x.rows == before.rows)
             pass_release(p, mark);
     }
-    p->il = -1;
-    op_cross(p, PASS_MAIN, (mat *const[]){&x}, 1);
-    op_keep_outputs(p, (mat *const[]){&x}, 1);
-    if (!p->rows->n)
-        return (mat){0};
-    mat y = op_rms_norm(p, x, &g->out_norm, g->eps);
-    pass_tap(p, PASS_TAP_NORM, y);
-    if (p->hidden)
-        return y;
-    return op_softcap(p, op_matmul(p, y, &g->head), 0, m->suppress, m->n_suppress);
+    return model_finish(p, m, x, &g->out_norm, g->eps);
 }
 
 /* The embeddings are on the side of the first layer, the head on the main device. */

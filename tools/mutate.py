@@ -24,6 +24,7 @@ from pathlib import Path
 
 from mutations import MUTATIONS, TESTS
 
+SHOWN = 4  # names of tests in a line of the table
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -70,11 +71,16 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     ap.add_argument("sets", nargs="*")
     ap.add_argument("--only", metavar="WORD", default="")
+    ap.add_argument("--from", dest="start", metavar="WORD", help="leave out those before the first "
+                    "whose name holds WORD")
     ap.add_argument("--list", action="store_true")
     ap.add_argument("--dir", help="where the copy is; kept, and used again")
-    ap.add_argument("--make", default="make -j2", help="how to build, such as 'make -j2 CC=clang'")
+    ap.add_argument("--make", default="make -j2 CFLAGS=-Wno-error",
+                    help="how to build; a mistake may leave a variable unused")
     o = ap.parse_args()
     todo = [m for m in MUTATIONS if (not o.sets or m.set in o.sets) and o.only in m.name]
+    if o.start:
+        todo = todo[next((i for i, m in enumerate(todo) if o.start in m.name), len(todo)):]
     if o.list:
         print(*(f"{m.set}: {m.name}" for m in todo), sep="\n")
         return 0
@@ -106,7 +112,8 @@ def main():
                 print(*problem, sep="\n")
             else:
                 names, first = failing(tree, TESTS[m.set])
-                rows.append((m, ", ".join(names) if names else "**not seen**"))
+                more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+                rows.append((m, ", ".join(names[:SHOWN]) + more if names else "**not seen**"))
                 print(f"{m.set}: {m.name}: {rows[-1][1]}\n    {first}", flush=True)
         bad += rows[-1][1].startswith("**")
         if rows[-1][1].startswith("**"):

@@ -252,6 +252,39 @@ mistake("qwen35", "a new timeline keeps the old one's state",
 mistake("qwen35", "a rewind forgets no pending row",
         (CACHE, "c->recur_rows.n_pending -= (int32_t)(c->n_past - n_past);", "(void)0;"))
 
+# ---- Qwen3.5: conversion -------------------------------------------------------------------
+
+SHAPES35, CONVERT = "model/qwen35_shapes.c", "apps/convert.c"
+TESTS["convert"] = ["converted_families"]
+mistake("convert", "1 not added to norms of layers", (SHAPES35, ".add = how == ONE_MORE,", ".add = how == ONE_MORE && il < 0,"),
+        (SHAPES35, "static hf_change change_of(const qwen35_shape *s, conversion how, const dim *ne)",
+         "static hf_change change_of(const qwen35_shape *s, conversion how, const dim *ne, int il)"),
+        (SHAPES35, "t->change = change_of(s, r->how, r->ne);", "t->change = change_of(s, r->how, r->ne, il);"))
+NORM_ROW = '{{"{0}.weight", "self_attn.{1}.weight", ROLE_QK_NORM, IF_FULL, {{HD}}, {2}}}'
+for _a, _b in (("attn_q_norm", "q_norm"), ("attn_k_norm", "k_norm")):
+    mistake("convert", f"1 not added to {_a}",
+            (SHAPES35, NORM_ROW.format(_a, _b, "ONE_MORE"), NORM_ROW.format(_a, _b, "AS_IS")))
+mistake("convert", "1 not added to the last norm",
+        (SHAPES35, '"norm.weight", ROLE_NORM, ALWAYS, {D}, ONE_MORE}, {"output.weight"',
+         '"norm.weight", ROLE_NORM, ALWAYS, {D}, AS_IS}, {"output.weight"'))
+mistake("convert", "1 added to the norm after the delta rule",
+        (SHAPES35, "ROLE_NORM, IF_LINEAR, {DV}, AS_IS", "ROLE_NORM, IF_LINEAR, {DV}, ONE_MORE"))
+mistake("convert", "value heads stay grouped",
+        (SHAPES35, "c.n_k = (uint32_t)s->n_k;", "c.n_k = 0;"))
+mistake("convert", "value heads moved the other way",
+        (CONVERT, "head % c->n_k * (c->n_v / c->n_k) + head / c->n_k",
+         "head % (c->n_v / c->n_k) * c->n_k + head / (c->n_v / c->n_k)"))
+mistake("convert", "columns of ssm_out stay",
+        (SHAPES35, "IF_LINEAR, {VALUES, D}, V_COLUMNS", "IF_LINEAR, {VALUES, D}, AS_IS"))
+mistake("convert", "ssm_dt stays", (SHAPES35, "ROLE_BIAS, IF_LINEAR, {HEADS}, V_COLUMNS", "ROLE_BIAS, IF_LINEAR, {HEADS}, AS_IS"))
+mistake("convert", "ssm_alpha stays", (SHAPES35, 'in_proj_a.weight", ROLE_MATRIX, IF_LINEAR, {D, HEADS}, V_ROWS',
+        'in_proj_a.weight", ROLE_MATRIX, IF_LINEAR, {D, HEADS}, AS_IS'))
+mistake("convert", "attn_gate stays", (SHAPES35, "IF_LINEAR, {D, VALUES}, V_ROWS", "IF_LINEAR, {D, VALUES}, AS_IS"))
+mistake("convert", "rows of queries and keys move too",
+        (SHAPES35, "in_qkv ? 2 * (uint64_t)s->n_k * (uint64_t)s->dk : 0", "0 * in_qkv"))
+mistake("convert", "taps stay", (SHAPES35, "{TAPS, QKV}, TAPS_OF", "{TAPS, QKV}, AS_IS"))
+mistake("convert", "A_log as it is", (SHAPES35, ".neg_exp = how == A_LOG", ".neg_exp = how == A_LOG && !how"))
+
 # ---- Laguna --------------------------------------------------------------------------------
 
 LAGUNA, LAGUNA_BIND = "model/laguna.c", "model/laguna_bind.c"

@@ -59,9 +59,57 @@ INLINE float write_and_read(float *s, const float *k, const float *q, int32_t dk
     return vf_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
+#if VL == 16
+/* Two value rows of KEPT vectors stay in registers between the two reads: half of the loads and
+ * stores of the loops above, in their order of sums. */
+enum { KEPT = 8, KEPT_ROWS = 2 };
+INLINE void delta_rows_kept(const delta_row *d, int32_t i)
+{
+    const vf decay = vf_set(d->decay);
+    vf s[KEPT_ROWS][KEPT], sum[KEPT_ROWS][4] = {0}, e[KEPT_ROWS];
+    float *at = d->s + (size_t)i * KEPT * VL;
+    UNROLL(8)
+    for (int j = 0; j < KEPT; j++) {
+        vf k = vf_load(d->k + j * VL);
+        UNROLL(2)
+        for (int r = 0; r < KEPT_ROWS; r++) {
+            s[r][j] = vf_load(at + (r * KEPT + j) * VL) * decay;
+            sum[r][j & 3] = vf_fma(s[r][j], k, sum[r][j & 3]);
+        }
+    }
+    UNROLL(2)
+    for (int r = 0; r < KEPT_ROWS; r++) {
+        float known = vf_sum((sum[r][0] + sum[r][1]) + (sum[r][2] + sum[r][3]));
+        d->e[i + r] = d->write * (d->v[i + r] - known);
+        e[r] = vf_set(d->e[i + r]);
+        UNROLL(4)
+        for (int j = 0; j < 4; j++)
+            sum[r][j] = vf_set(0);
+    }
+    UNROLL(8)
+    for (int j = 0; j < KEPT; j++) {
+        vf k = vf_load(d->k + j * VL), q = vf_load(d->q + j * VL);
+        UNROLL(2)
+        for (int r = 0; r < KEPT_ROWS; r++) {
+            s[r][j] = vf_fma(e[r], k, s[r][j]);
+            sum[r][j & 3] = vf_fma(s[r][j], q, sum[r][j & 3]);
+            vf_store(at + (r * KEPT + j) * VL, s[r][j]);
+        }
+    }
+    UNROLL(2)
+    for (int r = 0; r < KEPT_ROWS; r++)
+        d->o[i + r] = vf_sum((sum[r][0] + sum[r][1]) + (sum[r][2] + sum[r][3]));
+}
+#endif
+
 static void k_delta_row(const delta_row *d)
 {
-    for (int32_t i = 0; i < d->n; i++) {
+    int32_t i = 0;
+#if VL == 16
+    for (; d->dk == KEPT * VL && i + KEPT_ROWS <= d->n; i += KEPT_ROWS)
+        delta_rows_kept(d, i);
+#endif
+    for (; i < d->n; i++) {
         float *s = d->s + (size_t)i * (size_t)d->dk;
         float known = fade_and_read(s, d->k, d->dk, vf_set(d->decay));
         d->e[i] = d->write * (d->v[i] - known);
