@@ -11,14 +11,15 @@
  * Jobs for embeddings (embed.h) are prompts without answers. Their passes that want hidden rows
  * alternate with all others.
  *
+ * Keys and values of all slots come from one pool. Where it is smaller than their contexts
+ * together, room.c says which jobs have rows in the next pass, and which wait.
+ *
  * Other threads reach the batch through a mailbox under `lock`: submit, cancel and wake write to
  * it, the stepping thread reads it. Everything else belongs to the stepping thread, which holds no
  * lock while it computes or calls back.
  */
-#include "engine/embed.h"
-#include "engine/round.h"
+#include "engine/batch_int.h"
 #include "engine/score.h"
-#include "engine/report.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
@@ -32,67 +33,6 @@ enum {
     ROWS_UNMEASURED = 32, /* prompt rows beside answers until a row has been timed */
     ROWS_LEAST = 8,       /* prompt rows per pass even on the slowest device */
     WAIT_GAIN = 16        /* shared tokens that make waiting for another job worthwhile */
-};
-
-typedef struct job {
-    struct job *next; /* in the queue */
-    int64_t id;
-    int32_t *ids;
-    int64_t n;
-    carat_generate_options opt;
-    char *stop_text; /* the bytes of opt.stop */
-    bool has_opt, cancelled;
-    carat_event_fn fn;
-    void (*done)(void *user, carat_status st, const carat_error *e, const carat_timings *t);
-    void *user;
-    generation *g;    /* NULL: an embedding */
-    embedding *x;     /* NULL: an answer */
-    float *embedding; /* where x goes */
-    report r;
-} job;
-
-typedef struct slot {
-    carat_batch *b;
-    timeline t;
-    reply *x;        /* of the job */
-    job *job;        /* NULL: idle */
-    bool answering;  /* the prompt is computed */
-    int64_t used_at; /* step of its last use */
-    status st;       /* of its rows in the current pass */
-    err e;
-} slot;
-
-struct carat_batch {
-    carat_model *m;
-    session_shape shape;
-    kv_layout layout;
-    workspace w;
-    rounds *rounds;
-    checkpoint_store *store; /* of all slots; NULL: none */
-    slot *slot;
-    int32_t n_slots, queue_max, stall_ms;
-    int32_t share_ms;   /* of a pass with prompts, for others outside the batch; 0: none wait */
-    pass_part *part;    /* [n_slots] of the current pass */
-    int32_t *part_slot; /* [n_slots] the slot of each part */
-    reply **answering;  /* [n_slots] of the current pass */
-    int32_t turn;       /* the slot whose prompt comes first in the next pass */
-    bool apart;         /* prompts and answers have passes of their own */
-    bool prompts_next;  /* apart, and both wait: whose turn it is */
-    bool hidden_next;   /* the same of hidden passes and all others */
-    int64_t n_steps;
-    double row_ms;    /* of a prompt's row; 0: not measured yet */
-    double decode_ms; /* of a pass without prompts */
-
-    pthread_mutex_t lock; /* protects all fields below */
-    pthread_cond_t changed;
-    bool has_lock, has_cond, woken;
-    job *head, **tail; /* the queue */
-    job *admitted;     /* taken from the queue, not yet in a slot */
-    int64_t *cancel;   /* [n_slots] ids of running jobs to end */
-    int64_t *running;  /* [n_slots] ids of running jobs; 0: idle */
-    int64_t last_id;
-    carat_batch_info info;
-    carat_slot_info *shown; /* [n_slots] */
 };
 
 /* ---- Opening --------------------------------------------------------------------------- */
@@ -158,6 +98,14 @@ static status open_rounds(carat_batch *b, err *e)
     return st;
 }
 
+static status open_marks(carat_batch *b, err *e)
+{
+    size_t n = (size_t)b->pool.pages.n + 1;
+    b->tight = b->shape.n_pool > 0;
+    b->mark = mem_calloc(n, sizeof *b->mark);
+    return b->mark ? OK : err_memory(e, "a batch", n * sizeof *b->mark);
+}
+
 static status open_lock(carat_batch *b, err *e)
 {
     pthread_condattr_t attr;
@@ -204,17 +152,22 @@ carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt, ca
     b->stall_ms = opt->stall_ms ? opt->stall_ms : STALL_DEFAULT_MS;
     if ((st = open_lock(b, e)) || (st = plan_slots(b, opt, &plan, e)) || (st = open_arrays(b, e)))
         goto out;
-    if ((st = open_checkpoints(&b->store, m, &b->layout, &opt->session, &plan, e)))
+    if ((st = kv_pool_open(&b->pool, m->dev, &b->layout, e)) || (st = open_marks(b, e)) ||
+        (st = open_checkpoints(&b->store, m, &b->pool, &opt->session, &plan, e)))
         goto out;
-    for (int32_t i = 0; i < b->n_slots; i++)
-        if ((st = timeline_open(&b->slot[i].t, m, &b->layout, b->store, e)))
+    for (int32_t i = 0; i < b->n_slots; i++) {
+        if ((st = timeline_open(&b->slot[i].t, m, &b->pool, b->store, e)))
             goto out;
+        b->slot[i].t.roomy = !b->tight;
+    }
     if ((st = workspace_open(&b->w, m, &b->layout, &b->shape, &plan, e)) ||
         (st = open_rounds(b, e)))
         goto out;
     b->info = (carat_batch_info){.n_slots = b->n_slots,
                                  .kv_bytes = plan.kv_swa_bytes + plan.kv_global_bytes +
-                                             plan.recurrent_bytes};
+                                             plan.recurrent_bytes,
+                                 .pool_tokens = b->pool.pages.n * KV_PAGE,
+                                 .pool_free = b->pool.pages.n * KV_PAGE};
     *out = b;
     b = NULL;
 out:
@@ -266,12 +219,14 @@ void carat_batch_close(carat_batch *b)
     }
     rounds_close(b->rounds);
     checkpoints_close(b->store);
+    kv_pool_close(&b->pool);
     workspace_close(&b->w, b->m);
     kv_layout_free(&b->layout);
     if (b->has_cond)
         pthread_cond_destroy(&b->changed);
     if (b->has_lock)
         pthread_mutex_destroy(&b->lock);
+    mem_free(b->mark);
     mem_free(b->shown);
     mem_free(b->running);
     mem_free(b->cancel);
@@ -485,8 +440,6 @@ static void ask_others(carat_batch *b, const slot *s, const job *j)
     }
 }
 
-static void end_job(carat_batch *b, slot *s, status st, err *e);
-
 static void begin_job(carat_batch *b, slot *s, job *j)
 {
     err e = {0};
@@ -521,12 +474,13 @@ static void begin_job(carat_batch *b, slot *s, job *j)
         end_job(b, s, st, &e);
 }
 
-/* st OK: the generation has ended, for whatever reason. */
-static void end_job(carat_batch *b, slot *s, status st, err *e)
+void end_job(carat_batch *b, slot *s, status st, err *e)
 {
     job *j = s->job;
     s->job = NULL;
     s->used_at = b->n_steps;
+    if (s->t.kv.n_away) /* it ends while it waits: not worth bringing back */
+        timeline_reset(&s->t);
     if (!st && j->g) {
         report_decoded(&j->r);
         st = generation_finish(j->g, e);
@@ -570,19 +524,19 @@ static bool better_wait(const carat_batch *b, const job *j)
     return false;
 }
 
-static bool is_cancelled(const carat_batch *b, const job *j)
+static bool is_cancelled(carat_batch *b, const job *j)
 {
     (void)b;
     return j->cancelled;
 }
 
-static bool may_begin(const carat_batch *b, const job *j)
+static bool may_begin(carat_batch *b, const job *j)
 {
-    return !better_wait(b, j);
+    return !better_wait(b, j) && room_for(b, j);
 }
 
 /* Removes the first job that satisfies as_asked from the queue. NULL: there is none. */
-static job *take_queued(carat_batch *b, bool (*as_asked)(const carat_batch *b, const job *j))
+static job *take_queued(carat_batch *b, bool (*as_asked)(carat_batch *b, const job *j))
 {
     pthread_mutex_lock(&b->lock);
     job **at = &b->head;
@@ -620,8 +574,12 @@ static void admit(carat_batch *b)
         err_set(&e, E_CANCELLED, "cancelled while waiting for a slot");
         job_done(j, E_CANCELLED, &e);
     }
-    while (any_idle(b) && (j = take_queued(b, may_begin)))
+    for (;;) {
+        room_begin_search(b);
+        if (!any_idle(b) || !(j = take_queued(b, may_begin)))
+            return;
         begin_job(b, slot_for(b, j), j);
+    }
 }
 
 static void end_cancelled(carat_batch *b)
@@ -671,7 +629,12 @@ static void add_part(carat_batch *b, pass_rows *n, int32_t i, pass_part part)
 
 static bool has_prompt(const slot *s)
 {
-    return s->job && !s->answering;
+    return s->job && !s->answering && s->most;
+}
+
+static bool has_answer(const slot *s)
+{
+    return s->job && s->answering && s->most;
 }
 
 /* Does its next part want hidden rows? */
@@ -707,7 +670,7 @@ static job_counts count_jobs(carat_batch *b)
         bool hidden = wants_hidden(b, s);
         n.hidden += hidden;
         n.prompts += has_prompt(s) && !hidden;
-        n.answers += s->job && s->answering;
+        n.answers += has_answer(s);
     }
     return n;
 }
@@ -737,11 +700,11 @@ static void plan_answers(carat_batch *b, pass_rows *n, int32_t n_prompts)
 {
     int32_t n_answers = 0;
     for (int32_t i = 0; i < b->n_slots; i++)
-        if (b->slot[i].job && b->slot[i].answering)
+        if (has_answer(&b->slot[i]))
             b->answering[n_answers++] = b->slot[i].x;
     rounds_draft(b->rounds, b->answering, n_answers, b->shape.answer_rows - n_prompts);
     for (int32_t i = 0; i < b->n_slots; i++)
-        if (b->slot[i].job && b->slot[i].answering)
+        if (has_answer(&b->slot[i]))
             add_part(b, n, i, reply_part(b->slot[i].x));
 }
 
@@ -773,9 +736,10 @@ static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, bool stalls)
             continue;
         if (!n->prompts)
             b->turn = (i + 1) % b->n_slots;
-        pass_part part = s->job->x ? embedding_part(s->job->x, &s->t, left, hidden)
-                         : hidden  ? score_part(&s->t, s->job->ids, s->job->n, left)
-                                   : prompt_part(s, left);
+        int32_t rows = left < s->most ? left : s->most;
+        pass_part part = s->job->x ? embedding_part(s->job->x, &s->t, rows, hidden)
+                         : hidden  ? score_part(&s->t, s->job->ids, s->job->n, rows)
+                                   : prompt_part(s, rows);
         left -= part.rows.n;
         add_part(b, n, i, part);
     }
@@ -889,6 +853,10 @@ static void show_slots(carat_batch *b, uint64_t n_rows, uint64_t n_generated, do
         checkpoints_info(b->store, &cache);
     pthread_mutex_lock(&b->lock);
     b->info.cache = cache;
+    b->info.n_preempted = b->n_preempted;
+    b->info.n_paged_out = 0;
+    b->info.pool_free = b->pool.pages.n_free * KV_PAGE;
+    b->info.pool_shared = b->pool.pages.n_shared * KV_PAGE;
     b->info.n_passes++;
     b->info.n_rows += n_rows;
     b->info.n_generated += n_generated;
@@ -899,8 +867,11 @@ static void show_slots(carat_batch *b, uint64_t n_rows, uint64_t n_generated, do
     for (int32_t i = 0; i < b->n_slots; i++) {
         const slot *s = &b->slot[i];
         const job *j = s->job;
+        b->info.n_paged_out += s->t.kv.n_away > 0;
         b->shown[i] = (carat_slot_info){.id = j ? j->id : 0,
                                         .n_past = s->t.kv.n_past,
+                                        .paged_out = s->t.kv.n_away > 0,
+                                        .waits = j && !s->most,
                                         .n_prompt = j ? j->n : 0,
                                         .n_done = !j             ? 0
                                                   : s->answering ? j->n
@@ -945,9 +916,10 @@ bool carat_batch_step(carat_batch *b)
     b->n_steps++;
     end_cancelled(b);
     admit(b);
+    int32_t n_ended = room_plan(b);
     pass_rows n = plan_step_rows(b);
     if (!n.n_parts)
-        return false;
+        return n_ended > 0;
     double start = clock_ms();
     status st = run_pass(b->m, &b->layout, &b->w, b->part, n.n_parts, &e);
     double ms = clock_ms() - start;

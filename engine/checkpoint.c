@@ -2,7 +2,8 @@
  *
  * The worth of a snapshot is the number of tokens it saves over the next shorter snapshot of the
  * same conversation, times its uses (a use halves every HALF_LIFE_MS), divided by the bytes that
- * dropping it frees. Segments shared by several snapshots count once.
+ * dropping it frees. Segments shared by several snapshots count once. Pages of the pool are no host
+ * memory and cost nothing, until the pool runs short.
  */
 #include "engine/checkpoint.h"
 #include "engine/disk.h"
@@ -28,8 +29,10 @@ typedef struct entry {
 } entry;
 
 struct checkpoint_store {
-    const carat_model *m;
+    carat_model *m;
+    kv_pool *pool;
     const kv_layout *layout;
+    int32_t *held; /* [pool pages] by how many segments of the store; see count_held */
     uint64_t budget_bytes;
     entry *at;
     int32_t n, cap;
@@ -38,13 +41,22 @@ struct checkpoint_store {
     disk_store *disk; /* NULL: none */
 };
 
-status checkpoints_open(checkpoint_store **out, struct carat_model *m, const kv_layout *l,
+status checkpoints_open(checkpoint_store **out, struct carat_model *m, kv_pool *pool,
                         const checkpoint_wish *wish, err *e)
 {
+    const kv_layout *l = pool->layout;
+    size_t n_pages = (size_t)l->n_pool_pages;
     checkpoint_store *s = *out = mem_calloc(1, sizeof *s);
     if (!s)
         return err_memory(e, "the checkpoints", sizeof *s);
+    s->held = mem_alloc((n_pages ? n_pages : 1) * sizeof *s->held);
+    if (!s->held) {
+        checkpoints_close(s);
+        *out = NULL;
+        return err_memory(e, "the checkpoints", n_pages * sizeof *s->held);
+    }
     s->m = m;
+    s->pool = pool;
     s->layout = l;
     s->budget_bytes = wish->budget_bytes;
     s->turn_id = m->text && m->chat ? vocab_mark(m->text, m->chat->family->turn_open) : -1;
@@ -65,6 +77,7 @@ void checkpoints_close(checkpoint_store *s)
     for (int32_t i = 0; i < s->n; i++)
         kv_snapshot_drop(s->at[i].k);
     disk_close(s->disk);
+    mem_free(s->held);
     mem_free(s->at);
     mem_free(s);
 }
@@ -230,13 +243,93 @@ bool checkpoints_make_room(checkpoint_store *s, uint64_t n_bytes)
     return n_bytes <= s->budget_bytes && grow_entries(s) && evict(s, n_bytes, NULL);
 }
 
+/* ---- Pages of the pool --------------------------------------------------------------------- */
+
+/* Copies what k holds as pages to host memory. */
+static bool to_rows(checkpoint_store *s, kv_snapshot *k)
+{
+    pthread_mutex_lock(&s->m->pass_lock);
+    status st = kv_snapshot_to_rows(k, NULL);
+    pthread_mutex_unlock(&s->m->pass_lock);
+    return !st;
+}
+
+static void count_held(checkpoint_store *s)
+{
+    memset(s->held, 0, (size_t)s->pool->pages.n * sizeof *s->held);
+    s->mark++;
+    for (int32_t i = 0; i < s->n; i++)
+        for (kv_segment *g = s->at[i].k->linear; g && g->mark != s->mark; g = g->parent) {
+            g->mark = s->mark;
+            for (int32_t p = 0; p < g->n_pages; p++)
+                s->held[g->page[p].place / KV_PAGE]++;
+        }
+}
+
+/* Would some page be free, if the store and `also` held none? */
+static bool holds_pages(const checkpoint_store *s, const kv_snapshot *k, const kv_cache *also)
+{
+    for (const kv_segment *g = k->linear; g; g = g->parent)
+        for (int32_t p = 0; p < g->n_pages; p++) {
+            int32_t page = g->page[p].place / KV_PAGE, key = (int32_t)(g->from / KV_PAGE) + p;
+            bool too = also && key < also->n_pages && also->page[key] == page;
+            if (s->held[page] + too >= s->pool->pages.holders[page])
+                return true;
+        }
+    return false;
+}
+
+bool checkpoints_free_pages(checkpoint_store *s, int32_t n, const kv_cache *also)
+{
+    double now = clock_ms();
+    while (s && s->pool->pages.n_free + (also ? kv_own_pages(also) : 0) < n) {
+        int32_t worst = -1;
+        double least = 0;
+        count_held(s);
+        for (int32_t i = 0; i < s->n; i++) {
+            const entry *t = &s->at[i];
+            double worth = (double)(t->k->n - t->base) * faded(t, now);
+            if (holds_pages(s, t->k, also) && (worst < 0 || worth < least)) {
+                worst = i;
+                least = worth;
+            }
+        }
+        if (worst < 0)
+            return false;
+        kv_snapshot *k = s->at[worst].k;
+        if (bytes_of(s, NULL) + kv_snapshot_page_bytes(k) > s->budget_bytes || !to_rows(s, k))
+            drop_entry(s, worst);
+    }
+    return s != NULL;
+}
+
+static bool has_page(const kv_snapshot *k, int32_t page)
+{
+    for (const kv_segment *g = k->linear; g; g = g->parent)
+        for (int32_t p = 0; p < g->n_pages; p++)
+            if (page < 0 || g->page[p].place / KV_PAGE == page)
+                return true;
+    return false;
+}
+
+void checkpoints_leave_page(checkpoint_store *s, int32_t page)
+{
+    for (int32_t i = s ? s->n - 1 : -1; i >= 0; i--) {
+        kv_snapshot *k = s->at[i].k;
+        if (has_page(k, page) &&
+            (bytes_of(s, NULL) + kv_snapshot_page_bytes(k) > s->budget_bytes || !to_rows(s, k)))
+            drop_entry(s, i);
+    }
+}
+
 void checkpoints_put(checkpoint_store *s, kv_snapshot *k, bool to_disk)
 {
     if (checkpoints_have(s, k->ids, k->n) || s->n == s->cap) {
         kv_snapshot_drop(k);
         return;
     }
-    if (s->disk && to_disk)
+    /* The thread that writes files reads rows, because pages belong to this thread. */
+    if (s->disk && to_disk && disk_wants(s->disk, k->ids, k->n) && to_rows(s, k))
         disk_offer(s->disk, k);
     entry *t = &s->at[s->n++];
     *t = (entry){.k = k, .uses = 1, .used_ms = clock_ms()};

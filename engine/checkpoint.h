@@ -11,6 +11,10 @@
  * is reserved before the answer begins. Their rows are copied only when a ring is about to
  * overwrite them, so most turns copy nothing.
  *
+ * Linear rows are held as pages of the pool that the timelines share, which costs nothing, and a
+ * timeline that is restored shares them. When the pool runs short, the least valuable ones are
+ * copied to host memory, within the budget, or dropped (checkpoints_free_pages).
+ *
  * The state of a recurrent layer is that of one position, and the last token of a prompt is always
  * computed. So with such layers snapshots are taken when a pass ends there, and not at the end of
  * the prompt but where its answer's turn begins, or before its last token (timeline.c).
@@ -35,11 +39,12 @@ typedef struct checkpoint_wish {
     uint64_t dir_bytes;
 } checkpoint_wish;
 
-status checkpoints_open(checkpoint_store **s, struct carat_model *m, const kv_layout *l,
+/* pool: of the timelines; outlives the store. */
+status checkpoints_open(checkpoint_store **s, struct carat_model *m, kv_pool *pool,
                         const checkpoint_wish *wish, err *e);
 void checkpoints_close(checkpoint_store *s); /* NULL is fine */
-/* From now on files hold the keys of that drafter's caches too, of layout l, which outlives the last
- * search. A failure leaves files without them. */
+/* From now on files hold the keys of that drafter's caches too, of layout l, which outlives the
+ * last search. A failure leaves files without them. */
 void checkpoints_know_drafter(checkpoint_store *s, const model *m, const kv_layout *l);
 
 /* The snapshot that gives a cache the longest prefix of ids[0..n), if that is longer than `above`
@@ -49,6 +54,12 @@ kv_snapshot *checkpoints_find(checkpoint_store *s, const int32_t *ids, int64_t n
                               int64_t *usable);
 /* Adds a filled snapshot; takes the reference. to_disk: the directory may keep it too. */
 void checkpoints_put(checkpoint_store *s, kv_snapshot *k, bool to_disk);
+/* Gives pages back until the pool has n free ones, of those that only snapshots of the store hold;
+ * or snapshots and `also`, whose caller will give them back too (may be NULL). False: too few.
+ * Takes the lock of passes. s may be NULL. */
+bool checkpoints_free_pages(checkpoint_store *s, int32_t n, const kv_cache *also);
+/* Lets go of a page, or of all (-1), as checkpoints_free_pages does. s may be NULL. */
+void checkpoints_leave_page(checkpoint_store *s, int32_t page);
 /* True if the store has a snapshot of exactly ids[0..n). */
 bool checkpoints_have(const checkpoint_store *s, const int32_t *ids, int64_t n);
 /* Drops snapshots until n_bytes fit; false: they exceed the budget. */

@@ -71,6 +71,7 @@ typedef struct rounds rounds; /* round.h */
 /* The sizes of a session; fixed once it is open. */
 typedef struct session_shape {
     int32_t n_ctx, chunk, n_outputs;
+    int32_t n_pool;        /* tokens of the pool of keys; 0: a whole context for each timeline */
     int32_t n_seqs;        /* timelines that share one workspace */
     int32_t verify_rows;   /* most rows of one answer in a pass: its last token, and the drafts */
     int32_t answer_rows;   /* most rows of all answers in a pass; n_seqs or more */
@@ -90,6 +91,7 @@ typedef struct known_rows {
 typedef struct timeline {
     carat_model *m;
     kv_cache kv;
+    bool roomy;              /* its pool has pages for the whole context of every timeline */
     int32_t *id;             /* [n_ctx]: id[0 .. kv.n_past) are the tokens in kv; the rest is free
                                 for tokens that are being checked */
     const char *reuse;       /* as carat_session_reuse; static storage */
@@ -137,6 +139,7 @@ struct carat_session {
     carat_model *m;
     session_shape shape;
     kv_layout layout;
+    kv_pool pool;
     timeline t;
     checkpoint_store *store; /* NULL: none */
     workspace w;
@@ -183,8 +186,7 @@ draft_sizes plan_draft_sizes(const carat_model *m, const session_shape *shape, c
 status plan_check_weights(const carat_model *m, err *e);
 
 /* timeline.c. Only between passes. store may be NULL. */
-status timeline_open(timeline *t, carat_model *m, const kv_layout *l, checkpoint_store *store,
-                     err *e);
+status timeline_open(timeline *t, carat_model *m, kv_pool *pool, checkpoint_store *store, err *e);
 void timeline_close(timeline *t); /* safe on a zeroed or closed timeline */
 /* Length of the prefix of ids[0..n) that the live cache could keep; always < n. */
 int64_t timeline_usable(const timeline *t, const int32_t *ids, int64_t n);
@@ -199,6 +201,13 @@ void timeline_reset(timeline *t);
 void timeline_restart(timeline *t);
 /* After a pass that failed: a timeline with recurrent layers is reset, any other is as before. */
 void timeline_abandon(timeline *t);
+/* Moves pages to host memory, where they wait until timeline_page_in. leaving: as kv_page_out.
+ * n_wanted: free pages of the pool that are wanted. E_MEMORY: some may have moved. */
+status timeline_page_out(timeline *t, const int32_t *leaving, int32_t n_wanted, err *e);
+/* E_LIMIT: the pool has too few free pages. */
+status timeline_page_in(timeline *t, err *e);
+/* Frees the pages that n more rows need, at the cost of checkpoints. False: they hold too few. */
+bool timeline_make_room(timeline *t, int32_t n);
 /* Before a pass of these rows: takes the checkpoints that would be lost by it. */
 void timeline_before_pass(timeline *t, const kv_rows *rows);
 /* Where the next pass of a prompt should end, which ends at `end`: there, or earlier for a
@@ -218,7 +227,7 @@ status timeline_restore(timeline *t, const kv_snapshot *k, err *e);
 
 /* session.c */
 /* *s is NULL if opt wants no checkpoints. opt may be NULL. */
-status open_checkpoints(checkpoint_store **s, carat_model *m, const kv_layout *l,
+status open_checkpoints(checkpoint_store **s, carat_model *m, kv_pool *pool,
                         const carat_session_options *opt, const carat_memory_plan *plan, err *e);
 status workspace_open(workspace *w, carat_model *m, const kv_layout *l, const session_shape *shape,
                       const carat_memory_plan *plan, err *e);

@@ -137,8 +137,10 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *par
 {
     pass p;
     status st;
-    for (int32_t i = 0; i < n_parts; i++)
+    for (int32_t i = 0; i < n_parts; i++) {
         timeline_before_pass(part[i].t, &part[i].rows);
+        timeline_make_room(part[i].t, part[i].rows.n); /* else kv_reserve says why not */
+    }
     pthread_mutex_lock(&m->pass_lock);
     if ((st = model_check_loaded(m, e)) || (st = fill_step(w, part, n_parts, e))) {
         pthread_mutex_unlock(&m->pass_lock);

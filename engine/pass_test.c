@@ -247,6 +247,7 @@ TEST(pass_holds_parts_of_several_timelines)
     open_rig(&r, NULL);
     session_shape shape;
     kv_layout l;
+    kv_pool pool;
     carat_memory_plan plan;
     carat_session_options o = {.n_ctx = CTX, .n_outputs = 1};
     timeline t[SEQS];
@@ -256,9 +257,10 @@ TEST(pass_holds_parts_of_several_timelines)
     CHECK_OK(plan_shape(r.m, &o, SEQS, VERIFY, &shape, &e), e);
     CHECK_EQ(shape.n_outputs, SEQS * VERIFY); /* not the 1 of the options: all rows may be wanted */
     CHECK_OK(plan_costs(r.m, &shape, &l, &plan, &e), e);
+    CHECK_OK(kv_pool_open(&pool, r.m->dev, &l, &e), e);
     CHECK_OK(workspace_open(&w, r.m, &l, &shape, &plan, &e), e);
     for (int i = 0; i < SEQS; i++)
-        CHECK_OK(timeline_open(&t[i], r.m, &l, NULL, &e), e);
+        CHECK_OK(timeline_open(&t[i], r.m, &pool, NULL, &e), e);
     pass_part part[SEQS];
     for (int i = 0; i < SEQS; i++) {
         size_t at = (size_t)i * VERIFY;
@@ -288,6 +290,7 @@ TEST(pass_holds_parts_of_several_timelines)
     for (int i = 0; i < SEQS; i++)
         timeline_close(&t[i]);
     workspace_close(&w, r.m);
+    kv_pool_close(&pool);
     kv_layout_free(&l);
     close_rig(&r);
 }

@@ -11,9 +11,10 @@
 #include <string.h>
 
 enum {
-    ROWS_SMALL = 32,      /* counts of rows up to here are planned one by one */
-    DRAFT_DEFAULT = 15,   /* drafted tokens a round, unless more are asked for */
-    ANSWER_ROWS_MAX = 128 /* of a batch: 128 MiB of logits at 262144 ids */
+    ROWS_SMALL = 32,       /* counts of rows up to here are planned one by one */
+    DRAFT_DEFAULT = 15,    /* drafted tokens a round, unless more are asked for */
+    ANSWER_ROWS_MAX = 128, /* of a batch: 128 MiB of logits at 262144 ids */
+    POOL_MIN = 512         /* tokens: fewer pages would be copied more often than read */
 };
 
 /* The most that checkpoints take unless the caller sets their memory. */
@@ -21,18 +22,41 @@ enum {
 
 static const carat_device_plan *first_too_large(const carat_memory_plan *plan);
 
-/* Halves the model's longest context until its plan fits the available memory. */
+/* The pool of keys that was asked for, against contexts of n_ctx tokens, which is at most the pool
+ * afterwards: no timeline may hold more. */
+static status plan_pool(const carat_session_options *opt, session_shape *shape, int32_t *n_ctx,
+                        err *e)
+{
+    int64_t all = (int64_t)pages_of(*n_ctx) * KV_PAGE * shape->n_seqs;
+    int64_t least = all < POOL_MIN ? all : POOL_MIN;
+    if (!opt->kv_pool)
+        return OK;
+    if (opt->kv_pool < least)
+        return err_set(e, E_ARG, "a pool of %d tokens for keys: at least %lld", opt->kv_pool,
+                       (long long)least);
+    if (opt->kv_pool > all)
+        return err_set(e, E_ARG,
+                       "a pool of %d tokens for keys: %d contexts of %d tokens never hold more "
+                       "than %lld",
+                       opt->kv_pool, shape->n_seqs, *n_ctx, (long long)all);
+    shape->n_pool = pages_of(opt->kv_pool) * KV_PAGE;
+    *n_ctx = *n_ctx < shape->n_pool ? *n_ctx : shape->n_pool;
+    return OK;
+}
+
+/* Halves the context until its plan fits the available memory. */
 static status longest_fit(const carat_model *m, session_shape *shape, err *e)
 {
     carat_memory_plan plan;
     status st;
-    shape->n_ctx = m->core.n_ctx_train;
     for (;;) {
         if ((st = plan_costs(m, shape, NULL, &plan, e)))
             return st;
         if (m->overcommit || !first_too_large(&plan) || shape->n_ctx / 2 < N_CTX_MIN)
             return OK;
         shape->n_ctx /= 2;
+        int64_t all = (int64_t)pages_of(shape->n_ctx) * KV_PAGE * shape->n_seqs;
+        shape->n_pool = all < shape->n_pool ? (int32_t)all : shape->n_pool;
     }
 }
 
@@ -78,8 +102,9 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
         return err_set(e, E_ARG, "a round of %d drafted tokens, or a tree of %d: at most %d",
                        opt->draft_max, opt->draft_tree, DRAFT_SLOTS_MAX);
     shape->chunk = opt->chunk ? opt->chunk : m->dev->chunk_rows;
-    shape->n_ctx = opt->n_ctx;
     int32_t n_ctx_max = opt->n_ctx ? opt->n_ctx : m->core.n_ctx_train;
+    if ((st = plan_pool(opt, shape, &n_ctx_max, e)))
+        return st;
     plan_rounds(m, opt, shape);
     shape->n_outputs = opt->n_outputs ? opt->n_outputs : OUTPUTS_DEFAULT;
     if (shape->n_outputs < shape->answer_rows) /* all of them may be in one pass */
@@ -90,7 +115,8 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
         shape->n_outputs = n_ctx_max;
     if (shape->answer_rows > shape->n_outputs)
         shape->answer_rows = shape->n_outputs;
-    if (!shape->n_ctx && (st = longest_fit(m, shape, e)))
+    shape->n_ctx = n_ctx_max;
+    if (!opt->n_ctx && (st = longest_fit(m, shape, e)))
         return st;
     if (shape->chunk > shape->n_ctx)
         shape->chunk = shape->n_ctx;
@@ -170,6 +196,11 @@ static status plan_layout(const carat_model *m, const session_shape *s, kv_layou
                            .choice = s->kv,
                            .n_ctx = s->n_ctx,
                            .rows_max = rows_max(s)};
+    int64_t whole = s->n_pool ? s->n_pool : (int64_t)pages_of(s->n_ctx) * KV_PAGE * s->n_seqs;
+    if (whole > INT32_MAX)
+        return err_set(e, E_LIMIT, "%d contexts of %d tokens: at most %d tokens together",
+                       s->n_seqs, s->n_ctx, INT32_MAX);
+    want.n_pool = (int32_t)whole;
     for (int32_t i = 0; i < m->n_sides; i++)
         want.dev[i] = model_device(m, i);
     return kv_layout_init(l, &want, e);
@@ -343,7 +374,7 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
         *p = (carat_device_plan){.device = d->name,
                                  .n_layers = model_layers_on(&m->core, i),
                                  .kv_swa_bytes = l->side[i].ring * n,
-                                 .kv_global_bytes = (l->side[i].linear + l->side[i].table) * n,
+                                 .kv_global_bytes = l->side[i].linear + l->side[i].table * n,
                                  .recurrent_bytes = l->side[i].recur * n,
                                  .scratch_bytes = c->side[i].scratch_bytes,
                                  .draft_bytes = i == PASS_MAIN ? plan->draft_bytes : 0};
@@ -380,7 +411,7 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
         goto out;
     plan->weight_bytes = m->core.file.data_bytes;
     plan->kv_swa_bytes = l.all.ring * (uint64_t)s->n_seqs;
-    plan->kv_global_bytes = (l.all.linear + l.all.table) * (uint64_t)s->n_seqs;
+    plan->kv_global_bytes = l.all.linear + l.all.table * (uint64_t)s->n_seqs;
     plan->recurrent_bytes = l.all.recur * (uint64_t)s->n_seqs;
     plan->checkpoint_state_bytes = kv_state_bytes(&l);
     plan->chunk_flops = costs.flops;

@@ -67,7 +67,7 @@ void workspace_begin_pass(const workspace *w, const carat_model *m, pass *p)
         pass_add_side(p, model_device(m, i), w->scratch[i].at, w->scratch[i].n_bytes);
 }
 
-status open_checkpoints(checkpoint_store **s, carat_model *m, const kv_layout *l,
+status open_checkpoints(checkpoint_store **s, carat_model *m, kv_pool *pool,
                         const carat_session_options *opt, const carat_memory_plan *plan, err *e)
 {
     enum { CACHE_DEFAULT_MB = 4096 };
@@ -83,7 +83,7 @@ status open_checkpoints(checkpoint_store **s, carat_model *m, const kv_layout *l
                        "%s: conversations pass through memory on their way to a "
                        "directory, and checkpoints may take none",
                        w.dir);
-    return w.budget_bytes ? checkpoints_open(s, m, l, &w, e) : OK;
+    return w.budget_bytes ? checkpoints_open(s, m, pool, &w, e) : OK;
 }
 
 status session_open(carat_model *m, const carat_session_options *opt, int32_t verify_rows,
@@ -109,10 +109,11 @@ status session_open(carat_model *m, const carat_session_options *opt, int32_t ve
         goto out;
     if ((st = plan_check(m, &plan, e)))
         goto out;
-    if ((st = open_checkpoints(&s->store, m, &s->layout, opt, &plan, e)))
+    if ((st = kv_pool_open(&s->pool, m->dev, &s->layout, e)) ||
+        (st = open_checkpoints(&s->store, m, &s->pool, opt, &plan, e)) ||
+        (st = timeline_open(&s->t, m, &s->pool, s->store, e)))
         goto out;
-    if ((st = timeline_open(&s->t, m, &s->layout, s->store, e)))
-        goto out;
+    s->t.roomy = true;
     if ((st = workspace_open(&s->w, m, &s->layout, &s->shape, &plan, e)))
         goto out;
     if ((st = rounds_open(&s->rounds, m, &s->shape, &s->layout, &s->w, e)) ||
@@ -139,6 +140,7 @@ void carat_session_close(carat_session *s)
     timeline_close(&s->t);
     rounds_close(s->rounds);
     checkpoints_close(s->store);
+    kv_pool_close(&s->pool);
     kv_layout_free(&s->layout);
     mem_free(s);
 }

@@ -30,12 +30,12 @@ enum {
     STATE_EVERY = 4096
 };
 
-status timeline_open(timeline *t, carat_model *m, const kv_layout *l, checkpoint_store *store,
-                     err *e)
+status timeline_open(timeline *t, carat_model *m, kv_pool *pool, checkpoint_store *store, err *e)
 {
+    const kv_layout *l = pool->layout;
     status st;
     *t = (timeline){.m = m, .store = store, .reuse = "new"};
-    if ((st = kv_open(&t->kv, m->dev, l, e)))
+    if ((st = kv_open_in(&t->kv, pool, e)))
         return st;
     t->id = mem_calloc((size_t)l->n_ctx, sizeof *t->id);
     if (!t->id) {
@@ -67,6 +67,13 @@ void timeline_close(timeline *t)
 }
 
 /* ---- Segments that equal the cache's linear rows --------------------------------------------- */
+
+static bool has_rows_alone(const kv_segment *s)
+{
+    while (s && s->rows)
+        s = s->parent;
+    return !s;
+}
 
 static void know_segment(known_rows *known, kv_segment *s, int64_t n)
 {
@@ -150,6 +157,40 @@ static void forget_unshared(known_rows *known)
     }
 }
 
+status timeline_page_out(timeline *t, const int32_t *leaving, int32_t n_wanted, err *e)
+{
+    if (t->known.seg && !has_rows_alone(t->known.seg)) /* it holds pages too */
+        know_segment(&t->known, NULL, 0);
+    checkpoints_free_pages(t->store, n_wanted, &t->kv);
+    pthread_mutex_lock(&t->m->pass_lock);
+    status st = kv_page_out(&t->kv, leaving, e);
+    pthread_mutex_unlock(&t->m->pass_lock);
+    return st;
+}
+
+status timeline_page_in(timeline *t, err *e)
+{
+    pthread_mutex_lock(&t->m->pass_lock);
+    status st = kv_page_in(&t->kv, e);
+    pthread_mutex_unlock(&t->m->pass_lock);
+    return st;
+}
+
+bool timeline_make_room(timeline *t, int32_t n)
+{
+    const kv_cache *c = &t->kv;
+    const pages *p = &c->pool->pages;
+    int32_t last = (int32_t)(c->n_past / KV_PAGE);
+    if (kv_pages_needed(c, n) <= p->n_free)
+        return true;
+    forget_unshared(&t->known);
+    if (checkpoints_free_pages(t->store, kv_pages_needed(c, n), NULL))
+        return true;
+    if (last < c->n_pages && p->holders[c->page[last]] > 1)
+        checkpoints_leave_page(t->store, c->page[last]);
+    return kv_pages_needed(c, n) <= p->n_free;
+}
+
 /* ---- Taking checkpoints ------------------------------------------------------------------- */
 
 /* The cache of the drafter's own keys; NULL: there is none, or it lacks the first tokens. */
@@ -186,11 +227,17 @@ static void fill_snapshot(timeline *t, kv_snapshot *k)
         know_segment(&t->draft_known, k->draft->linear, k->n);
 }
 
-static uint64_t snapshot_bytes(const kv_layout *l, int64_t n, int64_t base_n)
+static uint64_t snapshot_bytes(const kv_layout *l, int64_t n)
 {
-    int64_t rows = n > base_n ? n - base_n : 0;
-    return (uint64_t)kv_ring_bytes(l, n) + kv_state_bytes(l) + kv_linear_bytes(l, rows) +
-           (uint64_t)n * sizeof(int32_t) + sizeof(kv_snapshot);
+    return (uint64_t)kv_ring_bytes(l, n) + kv_state_bytes(l) +
+           (uint64_t)pages_of(n) * sizeof(kv_page) + (uint64_t)n * sizeof(int32_t) +
+           sizeof(kv_snapshot);
+}
+
+/* Host memory for the rows between base_n and n. */
+static uint64_t linear_bytes(const kv_layout *l, int64_t n, int64_t base_n)
+{
+    return kv_linear_bytes(l, n > base_n ? n - base_n : 0);
 }
 
 /* Adds room for the drafter's rows to k, if the memory is there. */
@@ -198,7 +245,8 @@ static void reserve_draft(const timeline *t, kv_snapshot *k, const known_rows *b
 {
     const kv_cache *c = draft_cache(t);
     if (!c ||
-        (t->store && !checkpoints_make_room(t->store, snapshot_bytes(c->layout, k->n, base->n))))
+        (t->store && !checkpoints_make_room(t->store, snapshot_bytes(c->layout, k->n) +
+                                                          linear_bytes(c->layout, k->n, base->n))))
         return;
     const kv_snapshot_want w = {
         .layout = c->layout, .ids = k->ids, .n = k->n, .base = base->seg, .base_n = base->n};
@@ -212,10 +260,9 @@ static kv_snapshot *reserve_snapshot(const timeline *t, const int32_t *ids, int6
 {
     const kv_layout *l = t->kv.layout;
     const kv_snapshot_want w = {
-        .layout = l, .ids = ids, .n = n, .base = base->seg, .base_n = base->n};
+        .layout = l, .ids = ids, .n = n, .base = base->seg, .base_n = base->n, .pool = t->kv.pool};
     kv_snapshot *k = NULL;
-    if (!checkpoints_make_room(t->store, snapshot_bytes(l, n, base->n)) ||
-        kv_snapshot_new(&w, &k, NULL))
+    if (!checkpoints_make_room(t->store, snapshot_bytes(l, n)) || kv_snapshot_new(&w, &k, NULL))
         return NULL;
     reserve_draft(t, k, draft_base);
     return k;
@@ -233,8 +280,13 @@ status timeline_snapshot(timeline *t, kv_snapshot **out, err *e)
                        "a snapshot at %lld: the session was restored and then rewound, and its "
                        "windows do not reach back far enough",
                        (long long)n);
-    const kv_snapshot_want w = {
-        .layout = t->kv.layout, .ids = t->id, .n = n, .base = t->known.seg, .base_n = t->known.n};
+    /* The caller may keep it longer than the pool. */
+    bool share = !t->known.seg || has_rows_alone(t->known.seg);
+    const kv_snapshot_want w = {.layout = t->kv.layout,
+                                .ids = t->id,
+                                .n = n,
+                                .base = share ? t->known.seg : NULL,
+                                .base_n = share ? t->known.n : 0};
     if ((st = kv_snapshot_new(&w, out, e)))
         return st;
     reserve_draft(t, *out, &t->draft_known);
@@ -429,6 +481,11 @@ status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
                        "a snapshot of %lld tokens from another model, of other formats of "
                        "keys and values, or longer than the context of %d",
                        (long long)k->n, t->kv.layout->n_ctx);
+    int32_t need;
+    forget_unshared(&t->known);
+    while ((need = kv_snapshot_pages(k, &t->kv)) > t->kv.pool->pages.n_free + kv_own_pages(&t->kv))
+        if (!checkpoints_free_pages(t->store, need, &t->kv))
+            break; /* loading says so */
     pthread_mutex_lock(&t->m->pass_lock);
     status st = kv_snapshot_load(k, &t->kv, e);
     pthread_mutex_unlock(&t->m->pass_lock);
@@ -449,11 +506,12 @@ status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
     return OK;
 }
 
-/* Restores from the timeline's own store, whose segments it may share. */
-static void restore_checkpoint(timeline *t, kv_snapshot *k, int64_t n)
+/* Restores from the timeline's own store, whose segments and pages it may share. False, and the
+ * timeline is as before: the pool is too full. */
+static bool restore_checkpoint(timeline *t, kv_snapshot *k, int64_t n)
 {
     if (timeline_restore(t, k, NULL))
-        return;
+        return false;
     const kv_cache *c = draft_cache(t);
     t->saved_at = k->n;
     know_segment(&t->known, k->linear, k->n);
@@ -462,6 +520,17 @@ static void restore_checkpoint(timeline *t, kv_snapshot *k, int64_t n)
     kv_rewind(&t->kv, n); /* not to the beginning, so no state is cleared */
     after_cut(t);
     t->reuse = k->from_disk ? "restored from disk" : "restored";
+    return true;
+}
+
+/* Pages for a whole answer are freed before it begins: copying checkpoints takes time and memory.
+ */
+static void make_room_ahead(timeline *t, int64_t n)
+{
+    const kv_cache *c = &t->kv;
+    int32_t all = pages_of(t->roomy ? c->layout->n_ctx : n);
+    if (c->layout->n_pool_pages && all > c->n_pages)
+        checkpoints_free_pages(t->store, all - c->n_pages, NULL);
 }
 
 /* Saves the part of the timeline that the prompt discards: a later prompt may continue it. */
@@ -508,13 +577,12 @@ void timeline_prepare(timeline *t, const int32_t *ids, int64_t n)
     if (t->store)
         k = checkpoints_find(t->store, ids, n, live ? live + RESTORE_GAIN : 0, &use);
     save_what_goes(t, k ? 0 : live);
-    if (k)
-        restore_checkpoint(t, k, use);
-    else
+    if (!k || !restore_checkpoint(t, k, use))
         align_live(t, same);
     kv_snapshot_drop(k);
     int64_t n_kept = t->kv.n_past < same ? t->kv.n_past : same;
     t->n_dropped = cached - n_kept;
     if (t->store)
         plan_pending(t, ids, n);
+    make_room_ahead(t, n);
 }

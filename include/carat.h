@@ -318,6 +318,12 @@ typedef struct carat_session_options {
      * several continuations; 0: chosen by cost; < 0: one continuation only; up to 63. A batch may
      * check fewer for each of many slots. */
     int32_t draft_max, draft_tree;
+    /* Tokens of the pool that the slots of a batch take keys and values of global layers from; at
+     * least 512, at most a whole context for each. 0: that much, so nothing has to wait for
+     * another. With less, jobs begin when the pool has room for their prompts, later jobs leave it
+     * for earlier ones and go on when there is room again; no answer changes. n_ctx is at most the
+     * pool. */
+    int32_t kv_pool;
 } carat_session_options;
 
 /* Takes all memory that the session will need. opt may be NULL. On failure *s is NULL. E_MEMORY:
@@ -865,6 +871,8 @@ typedef struct carat_slot_info {
     int64_t id;                            /* of the job; 0: idle */
     int64_t n_past;                        /* tokens in the cache */
     int64_t n_prompt, n_done, n_generated; /* n_done: of n_prompt, computed or reused */
+    bool waits;     /* for room in the pool of keys: no row of it was in the last pass */
+    bool paged_out; /* its keys wait in host memory */
 } carat_slot_info;
 
 typedef struct carat_batch_info {
@@ -873,6 +881,11 @@ typedef struct carat_batch_info {
     uint64_t n_jobs, n_prompt, n_reused, n_generated, n_passes, n_rows;
     uint64_t n_rounds, n_drafted, n_accepted; /* as carat_timings */
     uint64_t kv_bytes;                        /* caches of all slots */
+    /* The pool of keys that the slots share, in tokens: all of it, the free part, and the part that
+     * several slots or checkpoints hold together. 0: the model has rings alone. */
+    int32_t pool_tokens, pool_free, pool_shared;
+    int32_t n_paged_out;  /* slots whose keys wait in host memory */
+    uint64_t n_preempted; /* how often one had to leave the pool, since open */
     carat_cache_info cache;
     double pass_ms; /* time in passes, since open */
 } carat_batch_info;

@@ -97,8 +97,10 @@ static status open_tables(kv_cache *c, err *e)
     size_t n = (size_t)l->n_table;
     c->page = mem_calloc(n, sizeof *c->page);
     c->table = mem_calloc(n, sizeof *c->table);
-    if (!c->page || !c->table)
-        return err_memory(e, "a table of pages", n * (sizeof *c->page + sizeof *c->table));
+    c->away = mem_calloc(n, sizeof *c->away);
+    if (!c->page || !c->table || !c->away)
+        return err_memory(e, "a table of pages",
+                          n * (sizeof *c->page + sizeof *c->table + sizeof *c->away));
     for (int side = 0; side < PASS_SIDES_MAX; side++) {
         device *d = c->dev[side];
         if (!l->side[side].table)
@@ -163,7 +165,7 @@ status kv_open(kv_cache *c, device *dev, const kv_layout *l, err *e)
 void kv_close(kv_cache *c)
 {
     const kv_layout *l = c->layout;
-    if (c->page)
+    if (c->away)
         kv_cut_pages(c, 0);
     for (int32_t i = 0; c->base && i < l->n; i++)
         if (l->view[i].window)
@@ -178,6 +180,7 @@ void kv_close(kv_cache *c)
         if (c->shown[side])
             c->dev[side]->release(c->dev[side], c->shown[side],
                                   (size_t)l->n_table * sizeof *c->table);
+    mem_free(c->away);
     mem_free(c->table);
     mem_free(c->page);
     mem_free(c->recur);
@@ -231,8 +234,24 @@ void kv_show_pages(kv_cache *c)
 void kv_cut_pages(kv_cache *c, int64_t n)
 {
     c->n_reserved = 0;
-    while (c->n_pages > pages_of(n))
-        pages_drop(&c->pool->pages, c->page[--c->n_pages]);
+    while (c->n_pages > pages_of(n)) {
+        int32_t page = c->page[--c->n_pages];
+        if (page >= 0) {
+            pages_drop(&c->pool->pages, page);
+            continue;
+        }
+        mem_free(c->away[c->n_pages]);
+        c->away[c->n_pages] = NULL;
+        c->n_away--;
+    }
+}
+
+int32_t kv_own_pages(const kv_cache *c)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < c->n_pages; i++)
+        n += c->page[i] >= 0 && c->pool->pages.holders[c->page[i]] == 1;
+    return n;
 }
 
 /* In all stores of one kind on one side, row first + i becomes row first + from[i]. */
@@ -279,9 +298,9 @@ int32_t kv_pages_needed(const kv_cache *c, int32_t n)
     if (!c->layout->n_pool_pages)
         return 0;
     for (int32_t i = first; i < pages_of(c->n_past + n); i++)
-        need +=
-            i >= c->n_pages || !pages_may_write(&c->pool->pages, c->page[i],
-                                                i == first ? (int32_t)(c->n_past % KV_PAGE) : 0);
+        need += i >= c->n_pages || c->page[i] < 0 ||
+                !pages_may_write(&c->pool->pages, c->page[i],
+                                 i == first ? (int32_t)(c->n_past % KV_PAGE) : 0);
     return need;
 }
 
@@ -312,6 +331,8 @@ status kv_reserve(kv_cache *c, int32_t n, err *e)
     if (c->n_past + n > l->n_ctx)
         return err_set(e, E_LIMIT, "the context is full: %lld tokens and %d more, of %d",
                        (long long)c->n_past, n, l->n_ctx);
+    if (c->n_away)
+        return err_set(e, E_ARG, "a pass over keys that are away");
     int64_t end = c->n_past + n;
     int32_t need = kv_pages_needed(c, n);
     if (need > c->pool->pages.n_free)

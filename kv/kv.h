@@ -157,8 +157,10 @@ typedef struct kv_cache {
     kv_pool *pool;               /* outlives the cache */
     kv_pool *own;                /* the same, if the cache has opened it; else NULL */
     int32_t n_pages;             /* page[0 .. n_pages) */
-    int32_t *page;  /* [layout->n_table] pages of the pool, in the order of their keys */
-    kv_page *table; /* [layout->n_table] the same as kernels see it */
+    int32_t *page; /* [layout->n_table] pages of the pool, in the order of their keys; -1: away */
+    void **away;   /* [layout->n_table] rows of such a page in host memory; else NULL */
+    int32_t n_away;
+    kv_page *table;                 /* [layout->n_table] the same as kernels see it */
     kv_page *shown[PASS_SIDES_MAX]; /* its copies in memory of the devices; NULL: none there */
     int32_t stale_lo, stale_hi;     /* entries that differ from the copies */
     kv_base *base;                  /* [layout->n], for step.kv */
@@ -190,6 +192,16 @@ status kv_open(kv_cache *c, device *dev, const kv_layout *l, err *e);
 /* A cache whose pages are those of p, which has the same layout and devices. */
 status kv_open_in(kv_cache *c, kv_pool *p, err *e);
 void kv_close(kv_cache *c); /* safe on a zeroed or closed cache */
+/* ---- A cache that waits: away.c ---- */
+
+/* Moves pages to host memory that have no other holder; or, with `leaving`, no holder beyond
+ * leaving[page]. Until kv_page_in nothing may compute with the cache. E_MEMORY: some may have
+ * moved. Between passes. */
+status kv_page_out(kv_cache *c, const int32_t *leaving, err *e);
+/* Brings all of them back, into any pages. E_LIMIT: the pool has fewer than n_away free ones, and
+ * nothing has changed. */
+status kv_page_in(kv_cache *c, err *e);
+
 /* What the host reads of store i: its table of pages is memory of the host. */
 kv_base kv_host_base(const kv_cache *c, int32_t i);
 
@@ -208,6 +220,8 @@ void kv_show_pages(kv_cache *c);
 void kv_copy_page(kv_cache *c, int32_t to, int32_t from, int32_t n);
 /* Entry i of the table becomes a page that the caller holds for c. */
 void kv_set_page(kv_cache *c, int32_t i, int32_t page);
+/* Pages of c that it would free by giving them back. */
+int32_t kv_own_pages(const kv_cache *c);
 /* Gives back the pages behind the first n tokens. */
 void kv_cut_pages(kv_cache *c, int64_t n);
 /* After every pass that ran, also if it keeps nothing: keeps the pass's first n rows; the others

@@ -322,7 +322,7 @@ static int64_t ring_oldest(const kv_cache *c, const kv_view *v)
 bool kv_can_save(const kv_cache *c, int64_t n, int32_t n_more)
 {
     kv_cache after = *c;
-    if (n < 1 || n > c->n_past)
+    if (n < 1 || n > c->n_past || c->n_away)
         return false;
     if (c->layout->n_recur && (n < kv_n_settled(c) || n_more > 0))
         return false;
@@ -509,8 +509,6 @@ int32_t kv_snapshot_pages(const kv_snapshot *s, const kv_cache *c)
         have = now.lo < have ? now.lo : have;
         upto = now.rest;
     }
-    for (int32_t i = 0; i < c->n_pages; i++)
-        need -= c->pool->pages.holders[c->page[i]] == 1;
     return need;
 }
 
@@ -557,11 +555,12 @@ static void load_linear(const kv_snapshot *s, kv_cache *c)
 status kv_snapshot_load(const kv_snapshot *s, kv_cache *c, err *e)
 {
     int32_t need = kv_snapshot_pages(s, c);
-    if (c->layout->n_pool_pages && need > c->pool->pages.n_free)
+    int32_t have = c->pool->pages.n_free + kv_own_pages(c);
+    if (need > have)
         return err_set(e, E_LIMIT,
-                       "the pool of keys is full: a snapshot of %lld tokens needs %d more pages of "
-                       "%d, and %d of %d are free",
-                       (long long)s->n, need, KV_PAGE, c->pool->pages.n_free, c->pool->pages.n);
+                       "the pool of keys is full: a snapshot of %lld tokens needs %d pages of %d, "
+                       "and %d of %d are free",
+                       (long long)s->n, need, KV_PAGE, have, c->pool->pages.n);
     kv_cut_pages(c, 0);
     if (c->layout->n_pool_pages)
         load_linear(s, c);

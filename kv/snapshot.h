@@ -87,7 +87,7 @@ bool kv_view_stores_alike(const kv_view *a, const kv_view *b);
 /* Replaces the contents of c. s must be filled and fit. E_LIMIT: the pool of c has too few free
  * pages; then nothing has changed. */
 status kv_snapshot_load(const kv_snapshot *s, kv_cache *c, err *e);
-/* Free pages that loading s into c would take, beyond those that c gives back. */
+/* Free pages that loading s into c would take, after c has given back its own. */
 int32_t kv_snapshot_pages(const kv_snapshot *s, const kv_cache *c);
 /* Copies rows that s holds as pages to host memory, and gives the pages back. E_MEMORY: some may be
  * copied, and s is as good as before. */

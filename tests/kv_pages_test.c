@@ -56,6 +56,23 @@ static void save_and_load(rig *r, kv_cache *c, const int32_t *ids, bool as_pages
     kv_snapshot_drop(s);
 }
 
+/* To host memory and back, into other pages. */
+static void leave_and_return(kv_cache *c)
+{
+    int32_t n_free = c->pool->pages.n_free, n = c->n_pages;
+    err e = {0};
+    CHECK_OK(kv_page_out(c, NULL, &e), e);
+    CHECK_EQ(c->n_away, n);
+    CHECK_EQ(c->pool->pages.n_free, n_free + n);
+    CHECK(!kv_can_save(c, c->n_past, 0));
+    CHECK_STATUS(kv_reserve(c, 1, &e), E_ARG);
+    err_clear(&e);
+    rig_poison_free(c);
+    CHECK_OK(kv_page_in(c, &e), e);
+    CHECK_EQ(c->n_away, 0);
+    CHECK_EQ(c->pool->pages.n_free, n_free);
+}
+
 /* Two sequences: chunks, single rows, rejected rows, trees, rewinds, snapshots, passes of both. */
 static void script(rig *r, trace *t)
 {
@@ -77,6 +94,8 @@ static void script(rig *r, trace *t)
         CHECK(kv_rewind(c, c->n_past - 3));
         run_tree(r, c, t, ids + 52);
         save_and_load(r, c, ids, i);
+        run(r, c, t, ids, 2, 1);
+        leave_and_return(c);
     }
     for (int i = 0; i < 8; i++) { /* both in one pass */
         rig_draw(ids, 8, &rng);
@@ -147,4 +166,129 @@ TEST(results_do_not_depend_on_the_places_of_pages_on_any_instruction_set)
     compare_placements(&(cpu_options){.n_threads = 1, .reference = true}, "reference", 13);
     for (size_t i = 0; i < sizeof isa / sizeof *isa; i++)
         compare_placements(&(cpu_options){.n_threads = 2, .isa = isa[i]}, isa[i], 11);
+}
+
+/* ---- Sharing ------------------------------------------------------------------------------ */
+
+static kv_snapshot *hold(rig *r, kv_cache *c, const int32_t *ids)
+{
+    kv_snapshot *s;
+    err e = {0};
+    const kv_snapshot_want w = {.layout = &r->l, .ids = ids, .n = c->n_past, .pool = c->pool};
+    CHECK_OK(kv_snapshot_new(&w, &s, &e), e);
+    kv_snapshot_fill(s, c);
+    return s;
+}
+
+/* b goes on from a's snapshot, in a's pages. Both write rows of their own behind it. */
+TEST(caches_share_the_pages_of_a_snapshot_and_copy_the_last_one)
+{
+    enum { N = 2 * KV_PAGE + 20, MORE = 4 };
+    rig r;
+    kv_cache b;
+    int32_t ids[N + MORE], other[MORE];
+    float *x = mem_alloc((size_t)N * RIG_VOCAB * sizeof *x), got[MORE * RIG_VOCAB],
+          want[2][MORE * RIG_VOCAB];
+    trace t = {.x = x};
+    uint64_t rng = 3;
+    err e = {0};
+    CHECK(x);
+    rig_open(&r);
+    r.n_pool = 2 * RIG_CTX;
+    rig_draw(ids, N + MORE, &rng);
+    rig_draw(other, MORE, &rng);
+    for (int k = 0; k < 2; k++) { /* alone */
+        rig_open_cache(&r, &rig_format[2], N);
+        rig_run(&r, ids, N, N, x);
+        rig_run(&r, k ? other : ids + N, MORE, MORE, want[k]);
+        rig_close_cache(&r);
+    }
+    rig_open_cache(&r, &rig_format[2], N);
+    pages *p = &r.c.pool->pages;
+    rig_run(&r, ids, N, N, x);
+    kv_snapshot *s = hold(&r, &r.c, ids);
+    CHECK_EQ(s->linear->n_pages, 3);
+    CHECK(!s->linear->rows);
+    CHECK_OK(kv_open_in(&b, r.c.pool, &e), e);
+    CHECK_EQ(kv_snapshot_pages(s, &b), 0);
+    CHECK_OK(kv_snapshot_load(s, &b, &e), e);
+    CHECK_EQ(p->n_free, p->n - 3);
+    CHECK_EQ(p->n_shared, 3);
+    CHECK(kv_rewind(&b, N - 1)); /* below what the others rely on: it has to copy */
+    CHECK_EQ(kv_pages_needed(&b, 1), 1);
+    CHECK(kv_pages_needed(&r.c, 1) == 0); /* behind what the others rely on */
+    t.n = 0;
+    run(&r, &b, &t, ids + N - 1, 1, 1);
+    CHECK_EQ(p->n_free, p->n - 4);
+    rig_run(&r, ids + N, MORE, MORE, got);
+    CHECK(rig_same(got, want[0], MORE));
+    t.n = 0;
+    run(&r, &b, &t, other, MORE, MORE);
+    CHECK(rig_same(x, want[1], MORE));
+    /* The snapshot is what it was, from rows too, and when the caches are gone. */
+    kv_reset(&r.c);
+    kv_reset(&b);
+    CHECK_EQ(p->n_free, p->n - 3);
+    for (int k = 0; k < 2; k++) {
+        rig_poison(&b);
+        CHECK_OK(kv_snapshot_load(s, &b, &e), e);
+        t.n = 0;
+        run(&r, &b, &t, k ? other : ids + N, MORE, MORE);
+        CHECK(rig_same(x, want[k], MORE));
+        kv_reset(&b);
+        CHECK_OK(kv_snapshot_to_rows(s, &e), e);
+        CHECK_EQ(p->n_free, p->n);
+        CHECK_EQ(kv_snapshot_pages(s, &b), 3);
+    }
+    kv_snapshot_drop(s);
+    kv_close(&b);
+    CHECK(p->n_free == p->n && !p->n_shared);
+    rig_close_cache(&r);
+    rig_close(&r);
+    mem_free(x);
+}
+
+TEST(a_full_pool_refuses_and_loses_nothing)
+{
+    enum { ROOM = 3 * KV_PAGE };
+    rig r;
+    kv_cache b;
+    int32_t ids[ROOM];
+    float *x = mem_alloc((size_t)ROOM * RIG_VOCAB * sizeof *x);
+    trace t = {.x = x};
+    uint64_t rng = 4;
+    err e = {0};
+    CHECK(x);
+    rig_open(&r);
+    r.n_pool = ROOM;
+    rig_draw(ids, ROOM, &rng);
+    rig_open_cache(&r, &rig_format[0], ROOM);
+    pages *p = &r.c.pool->pages;
+    CHECK_OK(kv_open_in(&b, r.c.pool, &e), e);
+    rig_run(&r, ids, 70, 70, x);
+    run(&r, &b, &t, ids, KV_PAGE, KV_PAGE);
+    CHECK_EQ(p->n_free, 0);
+    CHECK_STATUS(kv_reserve(&b, 1, &e), E_LIMIT);
+    CHECK(strstr(e.text, "full"));
+    CHECK_EQ(b.n_pages, 1);
+    CHECK_EQ(b.n_written, KV_PAGE);
+    err_clear(&e);
+    kv_snapshot *s = hold(&r, &r.c, ids);
+    CHECK_OK(kv_snapshot_to_rows(s, &e), e);
+    CHECK_STATUS(kv_snapshot_load(s, &b, &e), E_LIMIT);
+    err_clear(&e);
+    CHECK_EQ(b.n_past, KV_PAGE);
+    CHECK_OK(kv_page_out(&r.c, NULL, &e), e);
+    CHECK_OK(kv_reserve(&b, KV_PAGE, &e), e);
+    CHECK_STATUS(kv_page_in(&r.c, &e), E_LIMIT);
+    err_clear(&e);
+    kv_reset(&b);
+    CHECK_OK(kv_page_in(&r.c, &e), e);
+    kv_snapshot_drop(s);
+    kv_close(&b);
+    kv_reset(&r.c);
+    CHECK_EQ(p->n_free, p->n);
+    rig_close_cache(&r);
+    rig_close(&r);
+    mem_free(x);
 }

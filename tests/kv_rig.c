@@ -122,16 +122,23 @@ static void poison(const kv_view *v, const kv_base *b, int32_t first, int32_t n)
     }
 }
 
+void rig_poison_free(kv_cache *c)
+{
+    const pages *p = &c->pool->pages;
+    for (int32_t i = 0; i < c->layout->n; i++)
+        for (int32_t k = 0; k < p->n && !c->layout->view[i].window; k++)
+            if (!p->holders[k])
+                poison(&c->layout->view[i], &c->base[i], k * KV_PAGE, KV_PAGE);
+}
+
 void rig_poison(kv_cache *c)
 {
     const pages *p = &c->pool->pages;
+    rig_poison_free(c);
     for (int32_t i = 0; i < c->layout->n; i++) {
         const kv_view *v = &c->layout->view[i];
         if (v->window)
             poison(v, &c->base[i], 0, v->n_slots);
-        for (int32_t k = 0; k < p->n && !v->window; k++)
-            if (!p->holders[k])
-                poison(v, &c->base[i], k * KV_PAGE, KV_PAGE);
         for (int32_t k = 0; k < c->n_pages && !v->window; k++)
             if (p->holders[c->page[k]] == 1)
                 poison(v, &c->base[i], c->page[k] * KV_PAGE, KV_PAGE);

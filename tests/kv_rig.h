@@ -44,6 +44,7 @@ void rig_open_cache(rig *r, const kv_words *words, int32_t rows);
 void rig_close_cache(rig *r);
 /* Fills with NaN what c alone holds, and free pages. */
 void rig_poison(kv_cache *c);
+void rig_poison_free(kv_cache *c); /* free pages alone */
 /* Free pages of c's pool will come in any order. */
 void rig_shuffle(kv_cache *c);
 

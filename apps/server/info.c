@@ -246,6 +246,8 @@ void handle_slots(exchange *x)
         json_int(o, "n_prompt_tokens", slots[i].n_prompt);
         json_int(o, "n_prompt_tokens_processed", slots[i].n_done);
         json_int(o, "n_decoded", slots[i].n_generated);
+        json_bool(o, "waits_for_room", slots[i].waits);
+        json_bool(o, "paged_out", slots[i].paged_out);
         json_close(o, '}');
     }
     json_close(o, ']');
@@ -262,6 +264,8 @@ static void look_at_model(served *m, metrics_model *now)
     for (int32_t i = 0; i < now->batch.n_slots && i < SLOTS_MAX; i++)
         now->kv_tokens += (uint64_t)slots[i].n_past;
     now->kv_capacity = (uint64_t)now->batch.n_slots * (uint64_t)m->n_ctx;
+    if (now->batch.pool_tokens && (uint64_t)now->batch.pool_tokens < now->kv_capacity)
+        now->kv_capacity = (uint64_t)now->batch.pool_tokens;
 }
 
 void handle_metrics(exchange *x)

@@ -145,6 +145,11 @@ VALUE(accepted, m->batch.n_accepted)
 VALUE(kv_tokens, m->kv_tokens)
 VALUE(kv_usage, m->kv_capacity ? (double)m->kv_tokens / (double)m->kv_capacity : 0)
 VALUE(kv_bytes, m->batch.kv_bytes)
+VALUE(pool_tokens, m->batch.pool_tokens)
+VALUE(pool_free, m->batch.pool_free)
+VALUE(pool_shared, m->batch.pool_shared)
+VALUE(paged_out, m->batch.n_paged_out)
+VALUE(preempted, m->batch.n_preempted)
 VALUE(checkpoints, m->batch.cache.n_checkpoints)
 VALUE(checkpoint_bytes, m->batch.cache.checkpoint_bytes)
 VALUE(files, m->batch.cache.n_files)
@@ -170,6 +175,12 @@ static const model_row rows[] = {
     {"kv_tokens", "gauge", "Tokens whose keys and values are kept.", value_kv_tokens},
     {"kv_usage_ratio", "gauge", "The same as a share of what fits.", value_kv_usage},
     {"kv_bytes", "gauge", "Memory for keys and values.", value_kv_bytes},
+    {"kv_pool_tokens", "gauge", "Size of the pool of keys, in tokens.", value_pool_tokens},
+    {"kv_pool_free_tokens", "gauge", "Its free part.", value_pool_free},
+    {"kv_pool_shared_tokens", "gauge", "The part that several conversations or states share.",
+     value_pool_shared},
+    {"kv_paged_out", "gauge", "Conversations whose keys wait in host memory.", value_paged_out},
+    {"kv_preempted_total", "counter", "How often one had to leave the pool.", value_preempted},
     {"checkpoints", "gauge", "States of conversations to go back to.", value_checkpoints},
     {"checkpoint_bytes", "gauge", "Memory for them.", value_checkpoint_bytes},
     {"checkpoint_files", "gauge", "Those kept on disk.", value_files},

@@ -123,6 +123,25 @@ static void tell_cache_errors(served *m)
     log_line(m->s, "kept conversations: %s", m->told);
 }
 
+/* A line when the first conversation leaves the pool of keys, and one when all are back. */
+static void tell_pool(served *m)
+{
+    carat_batch_info info;
+    if (!m->s->o->kv_pool)
+        return;
+    carat_batch_get_info(m->batch, &info, NULL, 0);
+    bool out = info.n_paged_out > 0;
+    if (out && !m->pool_full)
+        log_line(m->s,
+                 "pool of keys: full with %d of %d slots at work; later requests wait in host "
+                 "memory and in the queue (%d)",
+                 info.n_busy, info.n_slots, info.n_queued);
+    else if (!out && m->pool_full)
+        log_line(m->s, "pool of keys: all conversations are back; one had to leave %llu times",
+                 (unsigned long long)info.n_preempted);
+    m->pool_full = out;
+}
+
 static bool draining(const server *s)
 {
     return atomic_load(&s->state) == SERVER_DRAINING;
@@ -167,6 +186,7 @@ static bool take_turns(server *s, int32_t *n_busy)
         carat_batch_share(m->batch, others ? (int32_t)(stall > others ? stall / others : 1) : 0);
         m->busy = carat_batch_step(m->batch);
         busy += m->busy;
+        tell_pool(m);
         ringer_go(&s->bells);
     }
     *n_busy = busy;

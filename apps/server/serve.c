@@ -56,6 +56,9 @@ static const option table[] = {
             "requests that may wait; beyond that 429 (default: 64)"),
     OPT_INT(serve_options, n_ctx, "ctx", 'c', "N", 0, 1 << 30,
             "tokens of context of each request (default: what fits)"),
+    OPT_INT(serve_options, kv_pool, "kv-pool", 0, "N", 1, 1 << 30,
+            "tokens of keys and values that all requests share; those without room wait (default: "
+            "a whole context for each)"),
     OPT_STR(serve_options, alias, "alias", 0, "NAME", "the model's name for clients"),
     OPT_STR(serve_options, api_key, "api-key", 0, "KEY", "the key that clients must send"),
     OPT_STR(serve_options, api_key_file, "api-key-file", 0, "FILE", "the same, one key per line"),

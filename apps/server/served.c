@@ -37,17 +37,20 @@ static void find_marks(served *m)
             m->ends[m->n_ends++] = id;
 }
 
-/* Logs the devices, and the memory of a slot. */
-static status tell_plan(const served *m, const carat_model *model, err *e)
+/* Logs the devices, and the memory of a slot; with a pool of keys, of all slots. */
+static status tell_plan(const served *m, const carat_model *model, const carat_batch_options *batch,
+                        err *e)
 {
     const server *s = m->s;
-    carat_session_options so = m->session;
     carat_model_info info;
     carat_memory_plan p;
     char states[160];
-    carat_status st = carat_plan(model, &so, &p, e);
+    bool pool = batch->session.kv_pool > 0;
+    carat_status st =
+        pool ? carat_plan_batch(model, batch, &p, e) : carat_plan(model, &batch->session, &p, e);
     if (st)
         return st;
+    const char *whose = pool ? "all slots'" : "a slot's";
     carat_model_get_info(model, &info);
     log_line(s, "device %s: %s", info.device, info.device_why);
     if (info.drafter)
@@ -60,14 +63,14 @@ static status tell_plan(const served *m, const carat_model *model, err *e)
     for (int32_t i = 0; i < p.n_devices; i++) {
         const carat_device_plan *d = &p.device[i];
         log_line(s,
-                 "plan: %d layers on %s: weights %.1f MiB, a slot's window caches %.1f and global "
+                 "plan: %d layers on %s: weights %.1f MiB, %s window caches %.1f and global "
                  "caches %.1f, scratch %.1f, reserve %.1f; %.1f available",
-                 d->n_layers, d->device, (double)d->weight_bytes * 0x1p-20,
+                 d->n_layers, d->device, (double)d->weight_bytes * 0x1p-20, whose,
                  (double)d->kv_swa_bytes * 0x1p-20, (double)d->kv_global_bytes * 0x1p-20,
                  (double)d->scratch_bytes * 0x1p-20, (double)d->reserve_bytes * 0x1p-20,
                  (double)d->available_bytes * 0x1p-20);
         if (d->recurrent_bytes)
-            log_line(s, "plan: a slot's recurrent states on %s: %.1f MiB", d->device,
+            log_line(s, "plan: %s recurrent states on %s: %.1f MiB", whose, d->device,
                      (double)d->recurrent_bytes * 0x1p-20);
     }
     if (device_plan_checkpoints(&p, states, sizeof states))
@@ -85,7 +88,7 @@ static carat_status before_weights(void *user, const carat_model *model, carat_e
 {
     loading *l = user;
     served *m = l->m;
-    carat_status st = tell_plan(m, model, e);
+    carat_status st = tell_plan(m, model, &l->batch, e);
     if (st || (st = carat_plan_batch(model, &l->batch, &m->total, e)))
         return st;
     m->model = (carat_model *)(size_t)model; /* for `room`; it is not open yet */
@@ -102,6 +105,15 @@ static void describe(served *m, const served_ask *ask, carat_batch *b)
     const serve_options *o = m->s->o;
     carat_session_options so = m->session;
     m->n_ctx = so.n_ctx = carat_batch_n_ctx(b);
+    so.kv_pool = 0; /* the plan of one slot */
+    if (o->kv_pool) {
+        carat_batch_info info;
+        carat_batch_get_info(b, &info, NULL, 0);
+        log_line(m->s,
+                 "pool of keys: %d tokens for %d slots of up to %d; those without room wait in the "
+                 "queue or in host memory",
+                 info.pool_tokens, info.n_slots, m->n_ctx);
+    }
     m->n_slots = (int32_t)o->parallel;
     carat_plan(m->model, &so, &m->plan, NULL);
     carat_sampling_default(m->model, &m->limits.sampling);
@@ -125,7 +137,9 @@ static status load(served *m, const served_ask *ask, err *e)
                               .isa = o->isa,
                               .progress = go_on_loading,
                               .progress_user = m};
-    carat_batch_options bo = {.session = {.n_ctx = (int32_t)o->n_ctx, .chunk = (int32_t)o->chunk},
+    carat_batch_options bo = {.session = {.n_ctx = (int32_t)o->n_ctx,
+                                          .chunk = (int32_t)o->chunk,
+                                          .kv_pool = (int32_t)o->kv_pool},
                               .n_slots = (int32_t)o->parallel,
                               .queue_max = (int32_t)o->queue,
                               .stall_ms = (int32_t)o->stall_ms};

@@ -35,6 +35,7 @@ typedef struct served {
     atomic_bool leaving;
     bool busy; /* it had work in the last turn */
     char told[sizeof((carat_cache_info *)NULL)->last_error];
+    bool pool_full; /* conversations wait in host memory: the loop of passes has said so */
 } served;
 
 /* Which model to load. */

@@ -1,0 +1,87 @@
+/* batch_int.h - a batch, as batch.c and room.c see it. */
+#ifndef ENGINE_BATCH_INT_H
+#define ENGINE_BATCH_INT_H
+
+#include "engine/embed.h"
+#include "engine/report.h"
+#include "engine/round.h"
+
+typedef struct job {
+    struct job *next; /* in the queue */
+    int64_t id;
+    int32_t *ids;
+    int64_t n;
+    carat_generate_options opt;
+    char *stop_text; /* the bytes of opt.stop */
+    bool has_opt, cancelled;
+    carat_event_fn fn;
+    void (*done)(void *user, carat_status st, const carat_error *e, const carat_timings *t);
+    void *user;
+    generation *g;    /* NULL: an embedding */
+    embedding *x;     /* NULL: an answer */
+    float *embedding; /* where x goes */
+    report r;
+} job;
+
+typedef struct slot {
+    carat_batch *b;
+    timeline t;
+    reply *x;        /* of the job */
+    job *job;        /* NULL: idle */
+    bool answering;  /* the prompt is computed */
+    int64_t used_at; /* step of its last use */
+    int32_t most;    /* rows that the next pass may have of the job; 0: it waits for pages */
+    status st;       /* of its rows in the current pass */
+    err e;
+} slot;
+
+struct carat_batch {
+    carat_model *m;
+    session_shape shape;
+    kv_layout layout;
+    workspace w;
+    rounds *rounds;
+    kv_pool pool;  /* of all slots */
+    bool tight;    /* the pool is smaller than the contexts of all slots */
+    int32_t *mark; /* [pages of the pool] counts of holders; room.c */
+    bool full;     /* a job waits in the queue for pages; those after it wait too */
+    uint64_t n_preempted;
+    checkpoint_store *store; /* of all slots; NULL: none */
+    slot *slot;
+    int32_t n_slots, queue_max, stall_ms;
+    int32_t share_ms;   /* of a pass with prompts, for others outside the batch; 0: none wait */
+    pass_part *part;    /* [n_slots] of the current pass */
+    int32_t *part_slot; /* [n_slots] the slot of each part */
+    reply **answering;  /* [n_slots] of the current pass */
+    int32_t turn;       /* the slot whose prompt comes first in the next pass */
+    bool apart;         /* prompts and answers have passes of their own */
+    bool prompts_next;  /* apart, and both wait: whose turn it is */
+    bool hidden_next;   /* the same of hidden passes and all others */
+    int64_t n_steps;
+    double row_ms;    /* of a prompt's row; 0: not measured yet */
+    double decode_ms; /* of a pass without prompts */
+
+    pthread_mutex_t lock; /* protects all fields below */
+    pthread_cond_t changed;
+    bool has_lock, has_cond, woken;
+    job *head, **tail; /* the queue */
+    job *admitted;     /* taken from the queue, not yet in a slot */
+    int64_t *cancel;   /* [n_slots] ids of running jobs to end */
+    int64_t *running;  /* [n_slots] ids of running jobs; 0: idle */
+    int64_t last_id;
+    carat_batch_info info;
+    carat_slot_info *shown; /* [n_slots] */
+};
+
+/* batch.c. st OK: the generation has ended, for whatever reason. */
+void end_job(carat_batch *b, slot *s, status st, err *e);
+
+/* room.c. Before a pass: sets slot.most, so that the pages of all rows are there; frees pages, and
+ * moves jobs out and in for it. Returns the number of jobs that it had to end. */
+int32_t room_plan(carat_batch *b);
+/* Before the queue is searched, and for each of its jobs in order: are there pages for j's prompt?
+ */
+void room_begin_search(carat_batch *b);
+bool room_for(carat_batch *b, const job *j);
+
+#endif

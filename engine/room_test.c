@@ -1,0 +1,298 @@
+/* room_test.c - a batch whose pool of keys is smaller than its contexts: every answer is the one
+ * alone, whoever waits, leaves and comes back. */
+#include "carat.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "tests/test.h"
+#include "tests/toy_model.h"
+
+enum { CTX = 512, JOBS = 16, MOST = 512 };
+
+typedef struct record {
+    int32_t ids[MOST];
+    int n, n_done;
+    carat_status st;
+    carat_error e;
+    carat_finish finish;
+} record;
+
+typedef struct request {
+    int32_t ids[CTX];
+    int64_t n;
+    carat_generate_options o;
+} request;
+
+static bool keep(void *user, const carat_event *ev)
+{
+    record *r = user;
+    if (ev->kind == CARAT_EV_TOKEN) {
+        CHECK(r->n < MOST);
+        r->ids[r->n++] = ev->id;
+    }
+    if (ev->kind == CARAT_EV_END)
+        r->finish = ev->finish;
+    return true;
+}
+
+static void done(void *user, carat_status st, const carat_error *e, const carat_timings *t)
+{
+    record *r = user;
+    (void)t;
+    CHECK_EQ(r->n_done++, 0);
+    r->st = st;
+    if (e)
+        r->e = *e;
+}
+
+/* Prompts of a fifth of the pool on average; most begin with the same 130 tokens. */
+static void draw(const carat_model *m, request *q, int i, uint64_t *rng)
+{
+    carat_model_info info;
+    uint64_t shared = 5;
+    carat_model_get_info(m, &info);
+    q->n = 20 + (int64_t)rng_below(rng, 220);
+    for (int64_t k = 0; k < q->n; k++)
+        q->ids[k] = (int32_t)rng_below(i % 4 && k < 130 ? &shared : rng, (uint64_t)info.n_vocab);
+    q->o = (carat_generate_options){.max_tokens = 20 + (int32_t)rng_below(rng, 100)};
+    carat_sampling_default(m, &q->o.sampling);
+    q->o.sampling.temperature = i % 2 ? 0.8f : 0;
+    q->o.sampling.seed = (uint32_t)i;
+    q->o.sampling.ignore_eog = true;
+}
+
+static void submit(carat_batch *b, const request *q, record *r)
+{
+    carat_error e = {0};
+    const carat_job j = {
+        .ids = q->ids, .n = q->n, .opt = &q->o, .fn = keep, .done = done, .user = r};
+    *r = (record){.n = 0};
+    CHECK_OK(carat_batch_submit(b, &j, NULL, NULL, &e), e);
+}
+
+static void alone(carat_model *m, const request *q, record *r)
+{
+    carat_session *s;
+    carat_error e = {0};
+    CHECK_OK(carat_session_open(m, &(carat_session_options){.n_ctx = CTX}, &s, &e), e);
+    CHECK_OK(carat_generate(s, q->ids, q->n, &q->o, keep, r, NULL, &e), e);
+    carat_session_close(s);
+}
+
+static carat_batch *open_batch(carat_model *m, int32_t pool, int32_t checkpoint_mb)
+{
+    carat_batch *b;
+    carat_error e = {0};
+    const carat_batch_options o = {
+        .session = {.n_ctx = CTX, .chunk = 64, .kv_pool = pool, .checkpoint_mb = checkpoint_mb},
+        .n_slots = JOBS};
+    CHECK_OK(carat_batch_open(m, &o, &b, &e), e);
+    return b;
+}
+
+static void compare(const record *got, const record *want, int i)
+{
+    CHECK_EQ(got->n_done, 1);
+    CHECK_OK(got->st, got->e);
+    CHECK_MSG(got->n == want->n, "job %d: %d tokens, alone %d", i, got->n, want->n);
+    for (int k = 0; k < got->n; k++)
+        CHECK_MSG(got->ids[k] == want->ids[k], "job %d, token %d: %d, alone %d", i, k, got->ids[k],
+                  want->ids[k]);
+    CHECK_EQ(got->finish, want->finish);
+}
+
+TEST(jobs_of_a_small_pool_answer_as_if_alone)
+{
+    static const int32_t pool[] = {512, 832, 1024, 0}, budget_mb[] = {0, -1, 1, 0};
+    carat_model *m = toy_model_open(NULL, NULL);
+    request *q = mem_calloc(JOBS, sizeof *q);
+    record *want = mem_calloc(JOBS, sizeof *want), *got = mem_calloc(JOBS, sizeof *got);
+    uint64_t rng = test_seed(), n_preempted = 0;
+    CHECK(q && want && got);
+    for (int i = 0; i < JOBS; i++) {
+        draw(m, &q[i], i, &rng);
+        alone(m, &q[i], &want[i]);
+    }
+    for (int k = 0; k < 4; k++) {
+        carat_batch *b = open_batch(m, pool[k], budget_mb[k]);
+        carat_batch_info info;
+        carat_slot_info slots[JOBS];
+        int most_out = 0;
+        for (int round = 0; round < 2; round++) {
+            for (int i = 0; i < JOBS; i++)
+                submit(b, &q[i], &got[i]);
+            while (carat_batch_step(b)) {
+                carat_batch_get_info(b, &info, slots, JOBS);
+                int n_out = 0;
+                for (int i = 0; i < JOBS; i++)
+                    n_out += slots[i].paged_out;
+                CHECK_EQ(n_out, info.n_paged_out);
+                CHECK(info.pool_free >= 0 && info.pool_free <= info.pool_tokens);
+                most_out = n_out > most_out ? n_out : most_out;
+            }
+            for (int i = 0; i < JOBS; i++)
+                compare(&got[i], &want[i], i);
+        }
+        carat_batch_get_info(b, &info, NULL, 0);
+        CHECK_EQ(info.pool_tokens, pool[k] ? pool[k] : JOBS * CTX);
+        CHECK_EQ(info.n_busy + info.n_queued + info.n_paged_out, 0);
+        CHECK(info.n_preempted == 0 || pool[k]);
+        CHECK_EQ(most_out > 0, info.n_preempted > 0);
+        n_preempted += info.n_preempted;
+        carat_batch_close(b);
+    }
+    CHECK(n_preempted > 0);
+    mem_free(q);
+    mem_free(want);
+    mem_free(got);
+    carat_model_close(m);
+}
+
+/* Some jobs are cancelled while they run, wait in the queue, or wait in host memory. */
+TEST(jobs_of_a_small_pool_may_be_cancelled_at_any_time)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    request *q = mem_calloc(JOBS, sizeof *q);
+    record *want = mem_calloc(JOBS, sizeof *want), *got = mem_calloc(JOBS, sizeof *got);
+    uint64_t rng = test_seed();
+    carat_batch *b = open_batch(m, 576, 0);
+    CHECK(q && want && got);
+    for (int i = 0; i < JOBS; i++) {
+        draw(m, &q[i], i, &rng);
+        alone(m, &q[i], &want[i]);
+        submit(b, &q[i], &got[i]); /* ids 1, 2, .. */
+    }
+    while (carat_batch_step(b))
+        if (rng_below(&rng, 10) == 0)
+            carat_batch_cancel(b, 1 + (int64_t)rng_below(&rng, JOBS));
+    int n_whole = 0;
+    for (int i = 0; i < JOBS; i++) {
+        CHECK_EQ(got[i].n_done, 1);
+        CHECK(got[i].n <= want[i].n &&
+              !memcmp(got[i].ids, want[i].ids, sizeof(int32_t) * (size_t)got[i].n));
+        n_whole += got[i].n == want[i].n;
+    }
+    CHECK(n_whole < JOBS);
+    carat_batch_close(b);
+    mem_free(q);
+    mem_free(want);
+    mem_free(got);
+    carat_model_close(m);
+}
+
+/* An answer as long as the pool: the pool bounds the context. */
+TEST(an_answer_ends_where_the_pool_ends)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    request q;
+    record r;
+    uint64_t rng = 1;
+    carat_batch *b;
+    carat_error e = {0};
+    carat_batch_options o = {.session = {.n_ctx = 1024, .kv_pool = 600}, .n_slots = 2};
+    CHECK_OK(carat_batch_open(m, &o, &b, &e), e);
+    CHECK_EQ(carat_batch_n_ctx(b), 640);
+    draw(m, &q, 0, &rng);
+    q.n = 300;
+    for (int i = 0; i < 300; i++)
+        q.ids[i] = 5 + i % 7;
+    q.o.max_tokens = 1000;
+    submit(b, &q, &r);
+    while (carat_batch_step(b))
+        ;
+    CHECK_OK(r.st, r.e);
+    CHECK_EQ(r.finish, CARAT_FINISH_LENGTH);
+    CHECK_EQ(q.n + r.n, 640 + 1); /* the last token is not computed */
+    carat_batch_close(b);
+    carat_model_close(m);
+}
+
+TEST(a_pool_that_makes_no_sense_is_refused_with_a_sentence)
+{
+    static const struct {
+        int32_t pool;
+        const char *says;
+    } bad[] = {{-1, "at least 512"},
+               {64, "at least 512"},
+               {511, "at least 512"},
+               {4 * CTX + 1, "never hold more than 2048"},
+               {INT32_MAX, "never hold more"}};
+    carat_model *m = toy_model_open(NULL, NULL);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const carat_batch_options o = {.session = {.n_ctx = CTX, .kv_pool = bad[i].pool},
+                                       .n_slots = 4};
+        carat_batch *b;
+        carat_memory_plan plan;
+        carat_error e = {0};
+        CHECK_STATUS(carat_batch_open(m, &o, &b, &e), E_ARG);
+        CHECK_MSG(!b && strstr(e.text, bad[i].says), "%s", e.text);
+        err_clear(&e);
+        CHECK_STATUS(carat_plan_batch(m, &o, &plan, &e), E_ARG);
+    }
+    carat_model_close(m);
+}
+
+TEST(the_plan_of_a_pool_is_the_pool)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    carat_memory_plan whole, half;
+    carat_batch_options o = {.session = {.n_ctx = CTX}, .n_slots = 4};
+    carat_error e = {0};
+    CHECK_OK(carat_plan_batch(m, &o, &whole, &e), e);
+    o.session.kv_pool = 2 * CTX;
+    CHECK_OK(carat_plan_batch(m, &o, &half, &e), e);
+    uint64_t tables = 4 * (CTX / 64 + 2) * 8;
+    CHECK_EQ(2 * (half.kv_global_bytes - tables), whole.kv_global_bytes - tables);
+    CHECK_EQ(half.kv_swa_bytes, whole.kv_swa_bytes);
+    CHECK_EQ(whole.total_bytes - half.total_bytes, whole.kv_global_bytes - half.kv_global_bytes);
+    carat_model_close(m);
+}
+
+static status small_pool_round(void *file, err *e)
+{
+    carat_model *m;
+    carat_batch *b = NULL;
+    request q;
+    record r[3];
+    uint64_t rng = 9;
+    status st = carat_model_open(file, &(carat_model_options){.n_threads = 1}, &m, e);
+    if (st)
+        return st;
+    const carat_batch_options o = {.session = {.n_ctx = CTX, .chunk = 64, .kv_pool = 512},
+                                   .n_slots = 3};
+    st = carat_batch_open(m, &o, &b, e);
+    memset(r, 0, sizeof r);
+    for (int i = 0; i < 3 && !st; i++) {
+        const carat_job j = {
+            .ids = q.ids, .n = 0, .opt = &q.o, .fn = keep, .done = done, .user = &r[i]};
+        carat_job job = j;
+        draw(m, &q, 0, &rng);
+        job.n = q.n = 200;
+        for (int k = 0; k < 200; k++)
+            q.ids[k] = 5 + (k + i) % 9;
+        q.o.max_tokens = 70;
+        st = carat_batch_submit(b, &job, NULL, NULL, e);
+    }
+    while (!st && carat_batch_step(b))
+        ;
+    for (int i = 0; i < 3 && !st; i++)
+        if (r[i].n_done && r[i].st)
+            st = err_set(e, r[i].st, "%s", r[i].e.text);
+    carat_batch_close(b);
+    carat_model_close(m);
+    return st;
+}
+
+TEST(every_allocation_of_a_small_pool_may_fail)
+{
+    const char *file = toy_model_write(NULL);
+    for (int64_t n = 0;; n++) {
+        err e = {0};
+        mem_fail_after(n);
+        status st = small_pool_round((void *)file, &e);
+        bool hit = mem_fail_hit();
+        mem_fail_after(-1);
+        CHECK_MSG(!st || (hit && st == E_MEMORY), "allocation %lld: %s", (long long)n, e.text);
+        if (!hit)
+            break;
+    }
+}
