@@ -47,8 +47,9 @@ typedef struct serve_options {
     const char *host, *api_key, *api_key_file, *cors, *alias, *trace_dir, *isa, *log, *keep_alive;
     kv_options kv;
     device_options where;
-    int64_t port, n_ctx, kv_pool, chunk, threads, parallel, queue, max_body, connections, timeout_s, drain_s,
-        ping_s, think_max, stall_ms, max_loaded, memory_mb, load_wait_s, responses, responses_mb;
+    int64_t port, n_ctx, kv_pool, chunk, threads, parallel, queue, max_body, connections, timeout_s,
+        drain_s, ping_s, think_max, stall_ms, max_loaded, memory_mb, load_wait_s, responses,
+        responses_mb;
     cache_options cache;
     draft_options draft;
     hub_options hub;
