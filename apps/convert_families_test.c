@@ -43,46 +43,52 @@
 typedef struct family_case {
     const char *name, *config;
     bool saved; /* by the library: experts stacked, other names */
+    bool without_nextn;
 } family_case;
 
 static const family_case cases[] = {
     {"qwen3",
      "{" QWEN "\"num_attention_heads\":4,\"rope_theta\":1000000,\"rope_scaling\":null,"
      "\"tie_word_embeddings\":true}",
-     false},
+     false, false},
     {"qwen3-yarn",
      "{" QWEN "\"num_attention_heads\":6,\"tie_word_embeddings\":false,\"rope_parameters\":"
      "{\"rope_type\":\"yarn\",\"rope_theta\":1000000.0,\"factor\":4.0,"
      "\"original_max_position_embeddings\":1024,\"attention_factor\":1.1386294361119891}}",
-     false},
+     false, false},
     {"laguna",
      "{" LAGUNA "\"gating\":true,\"num_attention_heads\":6,\"num_attention_heads_per_layer\":"
      "[6,8,8,8],\"moe_routed_scaling_factor\":2.5,\"layer_types\":[\"full_attention\","
      "\"sliding_attention\",\"sliding_attention\",\"sliding_attention\"]}",
-     false},
+     false, false},
     {"laguna-element",
      "{" LAGUNA "\"gating_types\":[\"per-element\",\"per-element\",\"per-element\","
      "\"per-element\"],\"num_attention_heads\":4,\"moe_routed_scaling_factor\":1.0,"
      "\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\","
      "\"full_attention\"],\"mlp_layer_types\":[\"dense\",\"dense\",\"sparse\",\"sparse\"]}",
-     true},
+     true, false},
     /* As published: the text part of a model with vision. */
     {"qwen35",
      "{\"model_type\":\"qwen3_5\",\"tie_word_embeddings\":false,\"text_config\":{" QWEN35
      "\"model_type\":\"qwen3_5_text\",\"intermediate_size\":96,\"full_attention_interval\":4}}",
-     false},
+     false, false},
+    {"qwen35-nextn",
+     "{\"model_type\":\"qwen3_5\",\"tie_word_embeddings\":false,\"text_config\":{" QWEN35
+     "\"model_type\":\"qwen3_5_text\",\"intermediate_size\":96,\"mtp_num_hidden_layers\":1,"
+     "\"mtp_use_dedicated_embeddings\":false}}",
+     false, false},
     {"qwen35-uneven",
      "{" QWEN35_COMMON "\"model_type\":\"qwen3_5_text\",\"tie_word_embeddings\":false,"
      "\"num_hidden_layers\":5,\"intermediate_size\":96,\"linear_num_key_heads\":3,"
      "\"linear_num_value_heads\":3,\"linear_value_head_dim\":24,\"linear_conv_kernel_dim\":3,"
      "\"output_gate_type\":\"swish\",\"layer_types\":[\"full_attention\",\"linear_attention\","
      "\"linear_attention\",\"full_attention\",\"linear_attention\"]}",
-     false},
+     false, false},
     {"qwen35moe",
      "{" QWEN35 "\"model_type\":\"qwen3_5_moe_text\",\"tie_word_embeddings\":true,"
      "\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"
      "\"shared_expert_intermediate_size\":48}",
-     true},
+     true, false},
 };
 
 static convert_reader *reader_of(const char *name)
@@ -256,7 +262,10 @@ static const char *make_dir(const family_case *c, const gguf *g)
             put_experts(&d, g, &list[i], c->saved);
             continue;
         }
-        snprintf(name, sizeof name, "model.%s", list[i].hf_name);
+        bool beside = !strncmp(list[i].hf_name, "mtp.", 4);
+        if (beside && c->without_nextn)
+            continue;
+        snprintf(name, sizeof name, "%s%s", beside ? "" : "model.", list[i].hf_name);
         if (!list[i].hf_name[0])
             snprintf(name, sizeof name, "lm_head.weight");
         if (c->saved && strstr(c->name, "laguna"))
@@ -286,6 +295,20 @@ static const char *make_dir(const family_case *c, const gguf *g)
     return dir;
 }
 
+/* Every tensor of a file has its values in the other. */
+static void check_values(const gguf *have, const gguf *want, float part)
+{
+    CHECK_EQ(have->tensors.n, want->tensors.n);
+    for (uint64_t i = 0; i < want->tensors.n; i++) {
+        const tensor *b = &want->tensors.at[i], *a = tensor_find(&have->tensors, b->name);
+        CHECK_MSG(a && a->n_bytes == b->n_bytes && a->type == NUM_F32, "%s", b->name);
+        const float *x = (const float *)a->bytes, *y = (const float *)b->bytes;
+        for (uint64_t k = 0; k < b->n_elements; k++)
+            CHECK_MSG(fabsf(x[k] - y[k]) <= part * (1 + fabsf(y[k])), "%s, %llu: %g, expected %g",
+                      b->name, (unsigned long long)k, (double)x[k], (double)y[k]);
+    }
+}
+
 static float *logits_of(const fidelity *f, const char *path)
 {
     err e = {0};
@@ -309,7 +332,7 @@ TEST(converted_families_compute_the_same)
         gguf g;
         err e = {0};
         uint64_t n_bytes = 0;
-        str unknown = {0};
+        str unknown = {0}, notes = {0};
         fidelity_open(&f, cases[i].name);
         const char *path = fidelity_write(&f, &(fidelity_file){.split_experts = true});
         CHECK_OK(gguf_open(&g, path, true, NULL, NULL, &e), e);
@@ -318,14 +341,20 @@ TEST(converted_families_compute_the_same)
                                    .out = test_temp(out),
                                    .mix = weight_mix_named("f32"),
                                    .n_threads = 1,
-                                   .unknown = &unknown};
+                                   .unknown = &unknown,
+                                   .notes = &notes};
         CHECK_OK(convert_model(&r, &n_bytes, &e), e);
         CHECK_MSG(!unknown.n, "unknown keys: %s", unknown.at);
+        CHECK_MSG(!notes.n, "%s", notes.at);
+        bool changes = reader_of(cases[i].name) == convert_qwen35_shape;
+        gguf made;
+        CHECK_OK(gguf_open(&made, r.out, true, NULL, NULL, &e), e);
+        check_values(&made, &g, changes ? 1e-6f : 0);
+        gguf_close(&made);
         float *want = logits_of(&f, path), *got = logits_of(&f, r.out);
         float most = 0;
         for (size_t k = 0; k < 40 * (size_t)f.n_vocab; k++)
             most = fmaxf(most, fabsf(want[k] - got[k]));
-        bool changes = reader_of(cases[i].name) == convert_qwen35_shape;
         CHECK_MSG(most <= (changes ? 1e-3f : 0), "%s: other logits after conversion, by %g",
                   cases[i].name, (double)most);
         str_free(&unknown);
@@ -334,6 +363,36 @@ TEST(converted_families_compute_the_same)
         gguf_close(&g);
         fidelity_close(&f);
     }
+}
+
+/* transformers saves models without the NextN layer that their configuration states. */
+TEST(a_missing_nextn_layer_is_said)
+{
+    family_case c = cases[5];
+    fidelity f;
+    gguf g;
+    err e = {0};
+    uint64_t n_bytes = 0;
+    str notes = {0};
+    CHECK_STR(c.name, "qwen35-nextn");
+    c.without_nextn = true;
+    fidelity_open(&f, c.name);
+    CHECK_OK(gguf_open(&g, fidelity_write(&f, &(fidelity_file){.split_experts = true}), true, NULL,
+                       NULL, &e),
+             e);
+    const convert_request r = {.dir = make_dir(&c, &g),
+                               .out = test_temp("less.gguf"),
+                               .mix = weight_mix_named("f32"),
+                               .n_threads = 1,
+                               .notes = &notes};
+    CHECK_OK(convert_model(&r, &n_bytes, &e), e);
+    CHECK(notes.n && strstr(notes.at, "the new file has no NextN layer"));
+    gguf_close(&g);
+    CHECK_OK(gguf_open(&g, r.out, true, NULL, NULL, &e), e);
+    CHECK(!gguf_find(&g, "qwen35.nextn_predict_layers") && g.tensors.n == 109);
+    gguf_close(&g);
+    str_free(&notes);
+    fidelity_close(&f);
 }
 
 /* What the arithmetic would need and does not have is refused by its name. */
@@ -352,23 +411,23 @@ TEST(options_of_families_are_refused_by_name)
         {2, "\"gating\":\"per-layer\",", "gating"},
         {2, "\"mlp_layer_types\":[\"sparse\",\"dense\",\"sparse\",\"sparse\"],", "dense layers"},
         {2, "\"num_attention_heads_per_layer\":[6,8,8,6],", "per_layer"},
-        {5, "\"output_gate_type\":\"sigmoid\",", "output_gate_type is sigmoid"},
-        {5, "\"attn_output_gate\":false,", "attn_output_gate"},
-        {5, "\"mamba_ssm_dtype\":\"bfloat16\",", "mamba_ssm_dtype"},
-        {5, "\"linear_num_value_heads\":4,", "linear value heads"},
-        {5, "\"linear_num_key_heads\":0,", "linear key heads"},
-        {5, "\"linear_conv_kernel_dim\":9,", "kernel size"},
-        {5, "\"layer_types\":[\"full_attention\"],", "layer_types"},
-        {5, "\"layer_types\":[\"mamba\",\"mamba\",\"mamba\",\"mamba\",\"mamba\"],", "layer_types"},
-        {5, "\"model_type\":\"qwen3_next\",", "qwen3_next"},
-        {5, "\"mtp_num_hidden_layers\":2,", "NextN layers"},
-        {5, "\"mtp_use_dedicated_embeddings\":true,", "dedicated"},
-        {5, "\"rope_parameters\":{\"rope_theta\":1e7,\"partial_rotary_factor\":0},", "partial"},
-        {5, "\"rope_parameters\":{\"rope_theta\":1e7,\"mrope_section\":[9,9,9]},", "section"},
-        {6, "\"norm_topk_prob\":false,", "norm_topk_prob"},
-        {6, "\"mlp_only_layers\":[1],", "mlp_only_layers"},
-        {6, "\"num_experts\":0,", "num_experts"},
-        {6, "\"num_experts_per_tok\":9,", "experts used"},
+        {6, "\"output_gate_type\":\"sigmoid\",", "output_gate_type is sigmoid"},
+        {6, "\"attn_output_gate\":false,", "attn_output_gate"},
+        {6, "\"mamba_ssm_dtype\":\"bfloat16\",", "mamba_ssm_dtype"},
+        {6, "\"linear_num_value_heads\":4,", "linear value heads"},
+        {6, "\"linear_num_key_heads\":0,", "linear key heads"},
+        {6, "\"linear_conv_kernel_dim\":9,", "kernel size"},
+        {6, "\"layer_types\":[\"full_attention\"],", "layer_types"},
+        {6, "\"layer_types\":[\"mamba\",\"mamba\",\"mamba\",\"mamba\",\"mamba\"],", "layer_types"},
+        {6, "\"model_type\":\"qwen3_next\",", "qwen3_next"},
+        {6, "\"mtp_num_hidden_layers\":2,", "NextN layers"},
+        {6, "\"mtp_use_dedicated_embeddings\":true,", "dedicated"},
+        {6, "\"rope_parameters\":{\"rope_theta\":1e7,\"partial_rotary_factor\":0},", "partial"},
+        {6, "\"rope_parameters\":{\"rope_theta\":1e7,\"mrope_section\":[9,9,9]},", "section"},
+        {7, "\"norm_topk_prob\":false,", "norm_topk_prob"},
+        {7, "\"mlp_only_layers\":[1],", "mlp_only_layers"},
+        {7, "\"num_experts\":0,", "num_experts"},
+        {7, "\"num_experts_per_tok\":9,", "experts used"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char word[32];

@@ -84,6 +84,7 @@ static tensor_role role_of(const tensor *t, const gguf *g)
         {"markov_w2.weight", ROLE_EIGHT_BITS},
         {"markov.w2.weight", ROLE_EIGHT_BITS},
         {"centroids.weight", ROLE_EIGHT_BITS},
+        {"nextn.eh_proj.weight", ROLE_EIGHT_BITS},
     };
     if (t->ne[1] == 1 && t->ne[2] == 1)
         return ROLE_NORM; /* vectors of every kind stay as they are */

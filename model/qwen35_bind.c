@@ -323,12 +323,13 @@ static void bind_ranges(model *m, const qwen35 *g)
     }
 }
 
-static status bind_all(model *m, qwen35 *g, const shapes *s, err *e)
+/* What layers share. */
+static status bind_common(model *m, qwen35 *g, const shapes *s, int32_t n_layer, err *e)
 {
     rope_scaling scaling;
     double eps;
     status st;
-    *g = (qwen35){.n_layer = s->n_layer,
+    *g = (qwen35){.n_layer = n_layer,
                   .n_embd = s->n_embd,
                   .n_head = s->n_head,
                   .n_head_kv = s->n_head_kv,
@@ -338,15 +339,20 @@ static status bind_all(model *m, qwen35 *g, const shapes *s, err *e)
     const turning t = {s->n_rotating, s->theta, s->n_rotating / 2, NULL, &scaling};
     if ((st = bind_real(m, (real_key){"attention.layer_norm_rms_epsilon", 0, 1, 1e-6}, &eps, e)) ||
         (st = bind_scaling(m, &scaling, s->n_ctx, e)) ||
-        (st = bind_tokens(m, &g->embd, &g->head, s->n_embd, e)) ||
-        (st = bind_vector(&(binder){m, -1, e}, &g->out_norm, "output_norm.weight", s->n_embd)) ||
         (st = bind_rope(m, &g->rope[PASS_MAIN], &t, e)))
         return st;
     g->eps = (float)eps;
-    g->layer = arena_array(&m->mem, (size_t)s->n_layer, sizeof *g->layer);
-    if (!g->layer)
-        return err_memory(e, m->file.path, (size_t)s->n_layer * sizeof *g->layer);
-    if ((st = bind_stores(m, g, s, e)))
+    g->layer = arena_array(&m->mem, (size_t)n_layer, sizeof *g->layer);
+    return g->layer ? OK : err_memory(e, m->file.path, (size_t)n_layer * sizeof *g->layer);
+}
+
+static status bind_all(model *m, qwen35 *g, const shapes *s, err *e)
+{
+    status st;
+    if ((st = bind_common(m, g, s, s->n_layer, e)) ||
+        (st = bind_tokens(m, &g->embd, &g->head, s->n_embd, e)) ||
+        (st = bind_vector(&(binder){m, -1, e}, &g->out_norm, "output_norm.weight", s->n_embd)) ||
+        (st = bind_stores(m, g, s, e)))
         return st;
     for (int32_t i = 0; i < s->n_layer; i++) {
         binder b = {m, i, e};
@@ -400,35 +406,21 @@ static status bind_nextn(model *m, qwen35_nextn *x, const shapes *s, err *e)
 {
     const binder b = {m, s->n_layer, e};
     qwen35 *g = &x->g;
-    rope_scaling scaling;
-    double eps;
     status st;
-    const turning t = {s->n_rotating, s->theta, s->n_rotating / 2, NULL, &scaling};
-    *g = (qwen35){.n_layer = 1,
-                  .n_embd = s->n_embd,
-                  .n_head = s->n_head,
-                  .n_head_kv = s->n_head_kv,
-                  .head_dim = s->head_dim,
-                  .n_expert = s->n_expert,
-                  .n_expert_used = s->n_used};
-    g->layer = arena_array(&m->mem, 1, sizeof *g->layer);
-    m->kv = arena_array(&m->mem, 1, sizeof *m->kv);
-    if (!g->layer || !m->kv)
-        return err_memory(e, m->file.path, sizeof *g->layer);
-    *m->kv = (kv_spec){.n_head_kv = s->n_head_kv, .head_dim = s->head_dim};
-    m->n_kv = 1;
+    if ((st = bind_common(m, g, s, 1, e)))
+        return st;
     *g->layer = (qwen35_layer){.full = true, .rope = &g->rope[PASS_MAIN]};
-    if ((st = bind_real(m, (real_key){"attention.layer_norm_rms_epsilon", 0, 1, 1e-6}, &eps, e)) ||
-        (st = bind_scaling(m, &scaling, s->n_ctx, e)) ||
-        (st = bind_rope(m, &g->rope[PASS_MAIN], &t, e)) ||
-        (st = refuse_own_tables(m, s->n_layer, e)) ||
+    m->n_kv = 1;
+    if (!(m->kv = arena_array(&m->mem, 1, sizeof *m->kv)))
+        return err_memory(e, m->file.path, sizeof *m->kv);
+    *m->kv = (kv_spec){.n_head_kv = s->n_head_kv, .head_dim = s->head_dim};
+    if ((st = refuse_own_tables(m, s->n_layer, e)) ||
         (st = bind_matrix(&b, &x->join, "nextn.eh_proj.weight", 2 * s->n_embd, s->n_embd)) ||
         (st = bind_vector(&b, &x->embd_norm, "nextn.enorm.weight", s->n_embd)) ||
         (st = bind_vector(&b, &x->hidden_norm, "nextn.hnorm.weight", s->n_embd)) ||
         (st = bind_vector_if(&b, &x->head_norm, "nextn.shared_head_norm.weight", s->n_embd)) ||
         (st = bind_layer(&b, g->layer, s)))
         return st;
-    g->eps = (float)eps;
     bind_ranges(m, g);
     return OK;
 }

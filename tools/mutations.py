@@ -21,6 +21,8 @@ TESTS = {
     "importance": ["importance_", "tail_"],
     "drafters": ["spec/mtp_test", "model/dflash_test", "spec/dflash_test", "draft_blocks",
                  "draft_steps"],
+    "nextn": ["spec/nextn_test"],
+    "convert": ["apps/convert_families_test"],
 }
 
 
@@ -111,10 +113,10 @@ mistake("qwen35", "frequencies by the head's size, not the rotated dims",
 mistake("qwen35", "all dims rotate",
         (QWEN35_BIND, TURN35, "{s->head_dim, s->theta, s->head_dim / 2, NULL, &scaling}"))
 mistake("qwen35", "1 added to the norms again",
-        (QWEN35_BIND, "bind_ranges(m, g);", """for (int32_t i = 0; i < g->n_layer; i++)
+        (QWEN35_BIND, "bind_ranges(m, g); return bind_suppressed(m, e);", """for (int32_t i = 0; i < g->n_layer; i++)
             for (int32_t j = 0; j < s->n_embd; j++)
                 ((float *)g->layer[i].norm.data)[j] += 1;
-        bind_ranges(m, g);"""))
+        bind_ranges(m, g); return bind_suppressed(m, e);"""))
 mistake("qwen35", "the other norm of the layer", (QWEN35, "op_rms_norm(p, x, &L->ffn_norm, g->eps)",
                                                  "op_rms_norm(p, x, &L->norm, g->eps)"))
 
@@ -418,3 +420,65 @@ mistake("drafters", "MTP: norm after attention missing",
          "op_add(p, x, op_matmul(p, mat_flat(a), &L->wo));"))
 mistake("drafters", "MTP: best token of the second rank", (SPEC_MTP, "o->id[i][r] = (int32_t)best[r];",
         "o->id[i][r] = (int32_t)best[k - 1 - r];"))
+
+# ---- NextN layers --------------------------------------------------------------------------
+
+NEXTN, NEXTN_SPEC = "model/qwen35_nextn.c", "spec/nextn.c"
+
+mistake("nextn", "hidden state before the embedding",
+        (NEXTN, "mat_columns(both, 0, d), op_rms_norm(p, e,", "mat_columns(both, d, d), op_rms_norm(p, e,"),
+        (NEXTN, "mat_columns(both, d, d), op_rms_norm(p, h,", "mat_columns(both, 0, d), op_rms_norm(p, h,"))
+mistake("nextn", "hidden state without the model's last norm",
+        (NEXTN, "h = op_rms_norm_inplace(p, h, made_by, x->g.eps);", "(void)made_by;"))
+mistake("nextn", "norms of embedding and hidden state exchanged",
+        (NEXTN, "op_rms_norm(p, e, &x->embd_norm,", "op_rms_norm(p, e, &x->hidden_norm,"),
+        (NEXTN, "op_rms_norm(p, h, &x->hidden_norm,", "op_rms_norm(p, h, &x->embd_norm,"))
+mistake("nextn", "the model's norm over the layer's own states",
+        (NEXTN, "made_by == NEXTN_BY_MODEL ? model_norm(x) : layer_norm(x)", "model_norm(x)"),
+        (NEXTN, "nextn_norm made_by,", "nextn_norm made_by __attribute__((unused)),"))
+mistake("nextn", "the model's norm before the head",
+        (NEXTN, "op_rms_norm(p, y, layer_norm(x), x->g.eps), t->head)",
+         "op_rms_norm(p, y, model_norm(x), x->g.eps), t->head)"))
+mistake("nextn", "no attention", (NEXTN, "qwen35_add_attention(p, &x->g, L, &kv->view[0], y, h);", ""))
+mistake("nextn", "no feed-forward", (NEXTN, "qwen35_add_ffn(p, &x->g, L, y);", ""))
+mistake("nextn", "keys without the layer's norm",
+        (NEXTN, "qwen35_store_keys(p, &x->g, x->g.layer, &kv->view[0], h);",
+         "qwen35_store_keys(p, &x->g, x->g.layer, &kv->view[0], y); (void)h;"))
+mistake("nextn", "the token's own hidden state",
+        (NEXTN_SPEC, "int32_t before = first + i - 1;", "int32_t before = first + i;"))
+mistake("nextn", "the stream before the last layer",
+        (NEXTN_SPEC, "{{m->target->n_layer - 1, PASS_MAIN,", "{{m->target->n_layer - 2, PASS_MAIN,"))
+mistake("nextn", "later drafts from the model's state",
+        (NEXTN_SPEC, "j->hidden = drafts_at(&x->d.sizes) + rows;", ""))
+mistake("nextn", "keys of drafts stay",
+        (NEXTN_SPEC, "take_back(x->job[i].ask->s, x->job[i].n_past);", ""))
+mistake("nextn", "the newest row is not kept",
+        (NEXTN_SPEC, "op_copy(&p, cache_row(x, kept[i].s), seat_row(x, kept[i].s));", ";"))
+mistake("nextn", "seats are not filled", (NEXTN_SPEC, "any |= !s[i]->seated;", "any |= false;"))
+mistake("nextn", "rows that were missed are not noticed",
+        (NEXTN_SPEC, "restart(s, kept[i].n_past);", ";"))
+
+# ---- Conversion of Qwen3.5 -----------------------------------------------------------------
+
+CONVERT, SHAPES35 = "apps/convert.c", "model/qwen35_shapes.c"
+
+mistake("convert", "norms without the 1", (CONVERT, "x[i] += c->add;", "x[i] += 0;"))
+mistake("convert", "decay without the exponential", (CONVERT, "x[i] = -expf(x[i]);", "x[i] = -x[i];"))
+mistake("convert", "heads in the inverse order",
+        (CONVERT, "head % c->n_k * (c->n_v / c->n_k) + head / c->n_k",
+         "head % (c->n_v / c->n_k) * c->n_k + head / (c->n_v / c->n_k)"))
+mistake("convert", "columns in their order", (CONVERT, "x[i] = spare[place_before(c, i)];",
+        "x[i] = spare[i];"))
+mistake("convert", "rows of queries and keys moved too",
+        (SHAPES35, "c.before = in_qkv ? 2 * (uint64_t)s->n_k * (uint64_t)s->dk : 0;", "c.before = 0;"))
+mistake("convert", "the norm after the delta rule with 1 more",
+        (SHAPES35, '"linear_attn.norm.weight", ROLE_NORM, IF_LINEAR, {DV}, AS_IS}',
+         '"linear_attn.norm.weight", ROLE_NORM, IF_LINEAR, {DV}, ONE_MORE}'))
+mistake("convert", "a NextN norm without the 1",
+        (SHAPES35, '"pre_fc_norm_hidden.weight", ROLE_NORM, ALWAYS, {D}, ONE_MORE}',
+         '"pre_fc_norm_hidden.weight", ROLE_NORM, ALWAYS, {D}, AS_IS}'))
+mistake("convert", "gates of the delta rule in their order",
+        (SHAPES35, '"linear_attn.in_proj_z.weight", ROLE_MATRIX, IF_LINEAR, {D, VALUES}, V_ROWS}',
+         '"linear_attn.in_proj_z.weight", ROLE_MATRIX, IF_LINEAR, {D, VALUES}, AS_IS}'))
+mistake("convert", "gate and up of experts exchanged",
+        (CONVERT, "*first = up ? it->t.ne[1] : 0;", "*first = up ? 0 : down ? 0 : it->t.ne[1];"))

@@ -125,5 +125,6 @@ void check_taps(rig *g);
 void check_drafts(rig *g);
 void check_mtp(rig *g);
 void check_rounds(rig *g);
+void check_nextn(rig *g);
 
 #endif
