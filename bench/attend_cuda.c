@@ -4,6 +4,7 @@
  *     bench_attend_cuda many [SHAPE] [FORMAT] [ROWS]        default: f16, 2048 rows
  *     bench_attend_cuda verify [SHAPE] [FORMAT]
  *     bench_attend_cuda pages [SHAPE] [FORMAT] [ROWS]       default: 1 row; over 64, a prompt
+ *     bench_attend_cuda moves [SHAPE] [FORMAT]
  *
  * ROWS rows over every format of cache: the time of one layer, and its read bandwidth for keys and
  * values. Stores are full of random blocks; there are so many stores that no cache of the GPU keeps
@@ -24,9 +25,13 @@
  * pages: one layer whose keys lie in a row without a table, in pages in their order, and in pages
  * in random order; in turns, in one run: medians, and the first one's time over each of the others.
  * At least 0.98 is demanded at 32K and 128K.
+ *
+ * moves: pages of all layers to the host, back to other places, and copied on the device: GB/s; and
+ * passes of one row while pages go out and come back: their time without moves over that with them.
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/ops.h"
+#include "backend/page_moves.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -536,6 +541,122 @@ static void compare_pages(bench *b, const char *only, const char *format, int32_
                     compare_placements(b, s, depths[i], f, rows);
 }
 
+/* ---- Moves ---------------------------------------------------------------------------------- */
+
+enum { MOVES = 16, PARKED = 32, MOVED = 256 };
+typedef enum direction { OUT, IN, BOTH } direction;
+
+typedef struct mover {
+    page_moves *m;
+    char *host; /* [PARKED] packed pages */
+    size_t n_bytes;
+    int32_t pages; /* of the stores */
+    int32_t move[MOVES], n, next;
+} mover;
+
+static void end_oldest(mover *v)
+{
+    int32_t i = v->move[v->next % MOVES];
+    page_move_state(v->m, i, true);
+    page_move_end(v->m, i);
+    v->next++;
+}
+/* Page i goes out or comes in; at most MOVES are on their way. */
+static void move_page(mover *v, int32_t i, direction way)
+{
+    char *host = v->host + (size_t)(i % PARKED) * v->n_bytes;
+    int32_t place = i * 7 % v->pages * KV_PAGE;
+    if (v->n - v->next == MOVES)
+        end_oldest(v);
+    bool out = way == OUT || (way == BOTH && i % 2 == 0);
+    int32_t k = out ? page_out(v->m, place, host) : page_in(v->m, host);
+    if (k < 0 || (!out && !page_put(v->m, k, place))) {
+        fprintf(stderr, "a page does not move\n");
+        exit(1);
+    }
+    v->move[v->n++ % MOVES] = k;
+}
+static void end_moves(bench *b, mover *v)
+{
+    float probe;
+    while (v->next < v->n)
+        end_oldest(v);
+    b->d->download(b->d, &probe, b->scratch, sizeof probe); /* puts and copies */
+}
+
+static double gigabytes(const mover *v, int32_t n, double ms)
+{
+    return (double)v->n_bytes * n / ms * 1e-6;
+}
+
+static void measure_moves(bench *b, int shape, int format)
+{
+    row_store store[2 * LAYERS_MAX];
+    mover v = {0};
+    err e = {0};
+    int32_t n = 0;
+    double bytes, alone, rate[4], from;
+    if (!open_layers(b, shape, depths[1], format, 1, &bytes))
+        return;
+    for (int32_t i = 0; i < b->l.n; i++)
+        for (int kv = 0; kv < (b->l.view[i].single ? 1 : 2); kv++) {
+            const kv_view *w = &b->l.view[i];
+            store[n++] = (row_store){.at = kv ? b->c.base[i].v : b->c.base[i].k,
+                                     .row_bytes = kv ? w->v_row_bytes : w->k_row_bytes,
+                                     .n_heads = w->n_head_kv,
+                                     .n_slots = w->n_slots};
+        }
+    v.n_bytes = page_bytes(store, n);
+    v.pages = b->l.view[0].n_slots / KV_PAGE;
+    check(page_moves_open(&v.m, b->d, store, n, MOVES, &e), &e);
+    v.host = b->d->host_alloc(b->d, v.n_bytes * PARKED);
+    if (!v.host)
+        exit(1);
+    for (int32_t i = 0; i < PARKED; i++) /* fills the host's pages, and locks them */
+        move_page(&v, i, OUT);
+    end_moves(b, &v);
+    for (direction way = OUT; way <= IN; way++) {
+        from = clock_ms();
+        for (int32_t i = 0; i < MOVED; i++)
+            move_page(&v, i, way);
+        end_moves(b, &v);
+        rate[way] = gigabytes(&v, MOVED, clock_ms() - from);
+    }
+    from = clock_ms();
+    for (int32_t i = 0; i + 1 < v.pages && i < MOVED; i++)
+        device_copy_pages(b->d, store, n, &(page_copy){i * KV_PAGE, (i + 1) * KV_PAGE}, 1);
+    end_moves(b, &v);
+    rate[2] = gigabytes(&v, v.pages - 1 < MOVED ? v.pages - 1 : MOVED, clock_ms() - from);
+    alone = time_layers(b, shape, 1);
+    alone = time_layers(b, shape, 1);
+    from = clock_ms();
+    for (int32_t i = 0; i < MOVED; i++) {
+        all_layers(b, shapes[shape].n_head, 1);
+        move_page(&v, i, BOTH);
+    }
+    end_moves(b, &v);
+    double ms = clock_ms() - from;
+    rate[3] = gigabytes(&v, MOVED, ms);
+    printf("%-16s %-12s %8.2f %7.1f %7.1f %7.1f %7.1f %8.3f\n", shapes[shape].name,
+           formats[format].name, (double)v.n_bytes / (1 << 20), rate[OUT], rate[IN], rate[2],
+           rate[3], alone * 1e-3 * b->l.n * MOVED / ms);
+    fflush(stdout);
+    page_moves_close(v.m);
+    b->d->host_free(b->d, v.host, v.n_bytes * PARKED);
+    close_layers(b);
+}
+
+static void compare_moves(bench *b, const char *only, const char *format)
+{
+    printf("%s, GB/s\n%-16s %-12s %8s %7s %7s %7s %7s %8s\n", b->d->name, "", "", "page MiB", "out",
+           "in", "copied", "beside", "passes");
+    for (int s = 0; s < SHAPES; s++)
+        for (int f = 0; f < FORMATS; f++)
+            if (!shapes[s].window && strstr(shapes[s].name, only) &&
+                strstr(formats[f].name, *format ? format : "f16"))
+                measure_moves(b, s, f);
+}
+
 int main(int argc, char **argv)
 {
     bench b = {.scratch_bytes = (size_t)1 << 30};
@@ -543,8 +664,9 @@ int main(int argc, char **argv)
     bool prompt = argc > 1 && !strcmp(argv[1], "many");
     bool verified = argc > 1 && !strcmp(argv[1], "verify");
     bool paged = argc > 1 && !strcmp(argv[1], "pages");
-    int32_t rows = argc > 1 && !prompt && !verified && !paged ? atoi(argv[1]) : 1,
-            fourth = argc > 4 ? atoi(argv[4]) : 0;
+    bool moved = argc > 1 && !strcmp(argv[1], "moves");
+    bool named = prompt || verified || paged || moved;
+    int32_t rows = argc > 1 && !named ? atoi(argv[1]) : 1, fourth = argc > 4 ? atoi(argv[4]) : 0;
     const char *shape = argc > 2 ? argv[2] : "", *format = argc > 3 ? argv[3] : "";
     if (rows < 1 || rows > MANY_ROWS || fourth < 0 || ((prompt || paged) && fourth > MANY_ROWS))
         return 2;
@@ -556,6 +678,8 @@ int main(int argc, char **argv)
     open_maker(&b);
     if (verified)
         verify(&b, shape, format);
+    else if (moved)
+        compare_moves(&b, shape, format);
     else if (paged)
         compare_pages(&b, shape, format, fourth ? fourth : 1);
     else if (prompt)

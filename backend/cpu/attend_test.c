@@ -182,7 +182,8 @@ static int32_t pos_of(const attend_fixture *f, const pass *p, int32_t r, int32_t
         for (int32_t i = 0; i < rs->n; i++)
             if (rs->seq[i] == rs->seq[r] && k->index[i] == t)
                 return rs->pos[i];
-    return t;
+    const kv_page *page = f->t.kv[rs->seq[r]].page;
+    return page ? page[t / KV_PAGE].pos + t % KV_PAGE : t;
 }
 
 static bool sees(const attend_fixture *f, const pass *p, int32_t r, int32_t t)
@@ -375,6 +376,52 @@ TEST(cpu_attention_along_a_timeline_avx512)
 TEST(cpu_attention_along_a_timeline_neon)
 {
     check_chains("neon");
+}
+
+enum { PAGES = 20 };
+
+/* Both sequences' keys lie in pages in random order, whose positions have gaps. */
+static void put_pages(attend_fixture *f, kv_page (*table)[PAGES], uint64_t *rng)
+{
+    CHECK_EQ(f->s.n_slots, PAGES * KV_PAGE);
+    for (int s = 0; s < 2; s++) {
+        for (int32_t i = 0, pos = 0; i < PAGES; i++, pos += KV_PAGE) {
+            int32_t k = (int32_t)rng_below(rng, (uint64_t)i + 1);
+            pos += KV_PAGE * (int32_t)rng_below(rng, 3);
+            table[s][i] = (kv_page){table[s][k].place, pos};
+            table[s][k].place = i * KV_PAGE;
+        }
+        f->t.kv[s].page = table[s];
+    }
+}
+
+/* One stream makes a key with its page's position; two streams have it in the key. */
+TEST(cpu_attention_over_pages_that_are_apart)
+{
+    static const int32_t lengths[] = {64, 64, 1, 17, 3, 60, 64, 40, 1, 5};
+    static const shape paged[] = {
+        {512, 8, 1, 0, PAGES * KV_PAGE, BOTH(NUM_F16), .single = true},
+        {256, 4, 2, 0, PAGES * KV_PAGE, BOTH(NUM_Q8_0), .single = true},
+        {256, 4, 1, 0, PAGES * KV_PAGE, BOTH(NUM_TQ3_0), ROT, .single = true},
+        {128, 4, 2, 0, PAGES * KV_PAGE, BOTH(NUM_Q4_0)},
+        {512, 8, 1, 0, PAGES * KV_PAGE, BOTH(NUM_F32)},
+    };
+    uint64_t rng = test_seed();
+    kv_page table[2][PAGES];
+    for (int a = 0; a < N_ISA; a++)
+        for (size_t i = 0; i < sizeof paged / sizeof *paged; i++) {
+            attend_fixture f;
+            int32_t at = 0;
+            if (!fixture_open(&f, every_isa[a], paged[i], &rng))
+                break;
+            put_pages(&f, table, &rng);
+            for (size_t j = 0; j < sizeof lengths / sizeof *lengths; j++, at += lengths[j - 1]) {
+                pass *p = test_pass_begin(&f.t, f.d, lengths[j], at);
+                store(&f, p);
+                check_pass(&f, p, "pages apart", 1e-11, &rng);
+            }
+            fixture_close(&f);
+        }
 }
 
 static void store_chain(attend_fixture *f, int32_t seq, int32_t n)

@@ -38,9 +38,13 @@ DEV int in_page(int t)
 {
     return (int)((unsigned)t % PAGE_KEYS);
 }
+/* Stores with a window are rings. Their kernels have one tile to a block: the place is computed
+ * while `page` is still being read. */
 DEV int place_of_key(const dev_kv &kv, const dev_kv_page *page, int t)
 {
-    return page ? page_of(page, t)->place + in_page(t) : t % kv.n_slots;
+    if (kv.window)
+        return t % kv.n_slots;
+    return page ? page_of(page, t)->place + in_page(t) : t;
 }
 /* The position of key t in a store without a window. */
 DEV int key_pos(const dev_kv_page *page, int t)
