@@ -31,12 +31,13 @@ template <int D, int NG> struct split8_shape {
     static constexpr int PAIRS = 8 * NG, ROWS = PAIRS / W; /* ROWS: pairs of a warp's softmax */
     static constexpr int LINE_Q = D + 32, LINE_S = KEYS + 8, LINE_P = KEYS + 8;
     static constexpr int fixed =
-        PAIRS * (LINE_Q * 2 + LINE_P * 2 + PARTS * LINE_S * 4 + 3 * (int)sizeof(int));
+        PAIRS * (LINE_Q * 2 + LINE_P * 2 + PARTS * LINE_S * 4 + 3 * (int)sizeof(int)) + 16;
 };
 /* Shared memory beside the stages. */
 struct split8_shared {
     uint16_t *q, *p;       /* [PAIRS][LINE_Q], probabilities [PAIRS][LINE_P] */
     float *scores, *shrink; /* [PARTS][PAIRS][LINE_S], [PAIRS] */
+    const dev_kv_page **page; /* the table, here because registers are few; or NULL */
 };
 
 /* ---- A tile -------------------------------------------------------------------------------- */
@@ -46,7 +47,7 @@ struct tile_copier {
     const uint8_t *head;
     uint8_t *stages;
     int bytes, stage, t;       /* of a row; the next tile's stage and first key */
-    key_walk next;             /* at key t */
+    int place;                 /* of key t */
     int from, until;           /* keys outside are not there */
     int own_from;              /* keys from there on are row r0's own */
 };
@@ -54,7 +55,8 @@ struct tile_copier {
 /* The next tile, as a group of copies: THREADS threads a row. Absent rows are copies of a present
  * one: finite, and hidden by the softmax. */
 template <int D, int KIND>
-DEV void copy_next(tile_copier *c, int n_stages, const attend_args &a, int r0)
+DEV void copy_next(tile_copier *c, int n_stages, const attend_args &a, int r0,
+                   const split8_shared &mem)
 {
     constexpr int KEYS = split8_shape<D, 1>::KEYS;
     constexpr int THREADS = D / 2 / KEYS, STEP = 16 * THREADS;
@@ -62,9 +64,10 @@ DEV void copy_next(tile_copier *c, int n_stages, const attend_args &a, int r0)
     int bytes = KIND == KV_KINDS ? c->bytes : row_bytes<KIND, D>;
     if (c->t < c->until) {
         int key = min(max(row, c->from - c->t), c->until - 1 - c->t);
-        int place = key_place(c->next, key);
+        key_walk walk = {a.kv.window ? NULL : *mem.page, a.kv.n_slots, {c->place}};
+        int place = key_place(walk, key);
         if (c->t + key >= c->own_from)
-            place = row_key_place(a.kv, c->next.page, a.st.rows, r0, c->t + key);
+            place = row_key_place(a.kv, walk.page, a.st.rows, r0, c->t + key);
         const uint8_t *from = opaque(c->head + (uint64_t)(uint32_t)place * (uint32_t)bytes + at);
         uint8_t *to = c->stages + (c->stage * KEYS + row) * line_bytes(bytes) + at;
         constexpr int FIRST = KIND == KV_KINDS ? 4 : (row_bytes<KIND, D> + STEP - 1) / STEP;
@@ -78,7 +81,8 @@ DEV void copy_next(tile_copier *c, int n_stages, const attend_args &a, int r0)
             for (int i = k; i < k + 4; i++)
                 if (at + i * STEP < bytes)
                     copy16_async(to + i * STEP, from + i * STEP, true);
-        key_walk_on(&c->next, KEYS, c->t + KEYS, c->until);
+        key_walk_on(&walk, KEYS, c->t + KEYS, c->until);
+        c->place = walk.place[0];
     }
     copy_commit();
     c->t += KEYS;
@@ -330,9 +334,10 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
     DYN_SHARED(uint16_t, sq);
     uint16_t *sp = sq + PAIRS * F::LINE_Q;
     float *ss = (float *)(sp + PAIRS * F::LINE_P);
-    split8_shared mem = {sq, sp, ss, ss + F::PARTS * PAIRS * LINE_S};
+    split8_shared mem = {sq, sp, ss, ss + F::PARTS * PAIRS * LINE_S, NULL};
     int *lo = (int *)(mem.shrink + PAIRS), *hi = lo + PAIRS;
-    uint8_t *k_ring = (uint8_t *)(hi + PAIRS);
+    mem.page = (const dev_kv_page **)(hi + PAIRS);
+    uint8_t *k_ring = (uint8_t *)(hi + PAIRS) + 16;
     int group = a.n_head / a.kv.n_head_kv, lane = lane_id(), warp = (int)threadIdx.x >> 5;
     bool tree = a.st.rows.seen;
     tile_part part = tile_part_of(x.parts, x.deal, tree, (int)blockIdx.z, (int)blockIdx.y);
@@ -350,6 +355,8 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
     }
     dev_kv_base base = store_of(a.st, a.st.rows.seq[r0], a.kv);
     int committed = a.st.rows.first[r0];
+    if (!a.kv.window && threadIdx.x == 0)
+        *mem.page = base.page;
     __syncthreads();
     int first = lo[0], end = hi[0];
     b.whole = hi[0];
@@ -370,7 +377,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
     int from = max(first, c0 << shift), until = min(end, c1 << shift);
     int t_first = from / KEYS * KEYS, n_tiles = (until - t_first + KEYS - 1) / KEYS;
     int stages = x.deal.stages;
-    key_walk first_tile = key_walk_at(a.kv, base.page, t_first);
+    int place = place_of_key(a.kv, base.page, t_first);
     int k_bytes = KIND == KV_KINDS ? a.kv.k_bytes : row_bytes<KIND, D>;
     int v_bytes = KIND == KV_KINDS ? a.kv.v_bytes : row_bytes<KIND, D>;
     int k_tile = KEYS * line_bytes(k_bytes), v_tile = KEYS * line_bytes(v_bytes);
@@ -378,8 +385,8 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
     const uint8_t *head_k = head_rows(a.kv, base.k, (int)blockIdx.x, k_bytes);
     const uint8_t *head_v = head_rows(a.kv, base.v, (int)blockIdx.x, v_bytes);
     int own_from = own_keys_from(a.st.rows, r0);
-    tile_copier keys = {head_k, k_ring, k_bytes, 0, t_first, first_tile, from, until, own_from};
-    tile_copier values = {head_v, v_ring, v_bytes, 0, t_first, first_tile, from, until, own_from};
+    tile_copier keys = {head_k, k_ring, k_bytes, 0, t_first, place, from, until, own_from};
+    tile_copier values = {head_v, v_ring, v_bytes, 0, t_first, place, from, until, own_from};
 
     /* Keys of earlier passes are requested at once, keys of this pass after the previous kernel. */
     bool waited = false;
@@ -389,8 +396,8 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
             grid_wait();
             waited = true;
         }
-        copy_next<D, KIND>(&keys, stages, a, r0);
-        copy_next<D, KIND>(&values, stages, a, r0);
+        copy_next<D, KIND>(&keys, stages, a, r0, mem);
+        copy_next<D, KIND>(&values, stages, a, r0, mem);
     }
     if (!waited)
         grid_wait();
@@ -417,7 +424,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
         copies_wait(2 * stages - (i ? 2 : 1));
         __syncthreads(); /* keys have arrived; values of the tile before have been read */
         if (i)
-            copy_next<D, KIND>(&values, stages, a, r0);
+            copy_next<D, KIND>(&values, stages, a, r0, mem);
         float s[NG][4];
         scores<D, NG, KIND>(s, sq, k_ring + stage * k_tile, a.kv.k_kind);
         float *to = ss + (warp / G * PAIRS + 2 * (lane & 3)) * LINE_S + warp % G * 16 + (lane >> 2);
@@ -425,7 +432,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
         for (int n = 0; n < NG; n++, to += 8 * LINE_S)
             to[0] = s[n][0], to[LINE_S] = s[n][1], to[8] = s[n][2], to[LINE_S + 8] = s[n][3];
         __syncthreads(); /* scores are complete; keys have been read */
-        copy_next<D, KIND>(&keys, stages, a, r0);
+        copy_next<D, KIND>(&keys, stages, a, r0, mem);
         softmax<D, NG>(&sum, mem, b, x, t0, last);
         copies_wait(2 * stages - 1);
         __syncthreads(); /* probabilities are complete; values have arrived */
