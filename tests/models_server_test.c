@@ -145,6 +145,22 @@ TEST(models_server_unloads_what_is_idle)
     expect_state(&s, 2, "loaded");
     CHECK_EQ(ask_as(&s, "cat", "\"keep_alive\":0,", &text), 200);
     expect_state(&s, 2, "unloaded");
+    static const char *const embeddings[] = {"/v1/embeddings", "/api/embed"};
+    for (int i = 0; i < 2; i++) { /* they hold a model and let it go, too */
+        response r;
+        http_post(&r, &s, embeddings[i], "{\"model\":\"bee\",\"input\":\"x\",\"keep_alive\":-1}");
+        CHECK_EQ(r.status, 200);
+        response_free(&r);
+        usleep(50000); /* five times --keep-alive */
+        expect_state(&s, 1, "loaded");
+        http_post(&r, &s, embeddings[i], "{\"model\":\"bee\",\"input\":\"x\",\"keep_alive\":0}");
+        CHECK_EQ(r.status, 200);
+        response_free(&r);
+        expect_state(&s, 1, "unloaded");
+        http_post(&r, &s, embeddings[i], "{\"input\":\"x\",\"keep_alive\":\"soon\"}");
+        CHECK(r.status == 400 && strstr(r.body.at, "keep_alive"));
+        response_free(&r);
+    }
     CHECK_EQ(ask_as(&s, "cat", "\"keep_alive\":\"soon\",", &text), 400);
     CHECK(strstr(text.at, "keep_alive"));
     stop(&s);

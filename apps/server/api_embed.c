@@ -175,6 +175,7 @@ static bool embed_all(work *w, problem *p)
 {
     exchange *x = w->x;
     double asked_ms = clock_ms();
+    x->keep_ms = w->rq.keep_ms;
     if (!exchange_pick(x, w->rq.model, p))
         return false;
     w->a.load_ms = clock_ms() - asked_ms;

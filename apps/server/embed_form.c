@@ -58,7 +58,8 @@ bool embed_open(embed_request *rq, embed_api api, const char *body, size_t n, bo
                                "each endpoint",
                                v->key);
         }
-    return field_text(p, rq->body, "model", &rq->model);
+    return field_text(p, rq->body, "model", &rq->model) &&
+           keep_alive_read(rq->body, &rq->keep_ms, p);
 }
 
 static bool read_ids(embed_request *rq, const char *field, const jtree *list, int32_t n_vocab,

@@ -27,6 +27,7 @@ typedef struct embed_request {
     embed_api api;
     const jtree *body;
     const char *model; /* the client's name for it, or "" */
+    int64_t keep_ms;   /* keep_alive: how long the model stays loaded after it */
     raw_prompt *input;
     int32_t n_inputs;
     bool truncate;      /* a longer input is cut; else it is refused */

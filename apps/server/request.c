@@ -44,18 +44,17 @@ bool keep_alive_parse(const char *text, int64_t *ms)
     return true;
 }
 
-/* keep_alive: a number of seconds, or a duration as text. */
-static bool read_keep_alive(request *rq, problem *p)
+bool keep_alive_read(const jtree *body, int64_t *ms, problem *p)
 {
-    const jtree *v = jtree_get(rq->body, "keep_alive");
+    const jtree *v = jtree_get(body, "keep_alive");
     double seconds;
-    rq->keep_ms = KEEP_DEFAULT;
+    *ms = KEEP_DEFAULT;
     if (!v || v->kind == JTREE_NULL)
         return true;
-    if (v->kind == JTREE_STRING && keep_alive_parse(v->s, &rq->keep_ms))
+    if (v->kind == JTREE_STRING && keep_alive_parse(v->s, ms))
         return true;
     if (tree_real(v, -1e12, 1e12, &seconds)) {
-        rq->keep_ms = seconds < 0 ? KEEP_FOREVER : (int64_t)(seconds * 1000);
+        *ms = seconds < 0 ? KEEP_FOREVER : (int64_t)(seconds * 1000);
         return true;
     }
     return problem_set(p, 400, "keep_alive",
@@ -76,7 +75,8 @@ bool request_open(request *rq, api_kind api, const char *body, size_t n, problem
     if (rq->body->kind != JTREE_OBJECT)
         return problem_set(p, 400, "", "the body is %s; expected a JSON object",
                            jtree_kind_name(rq->body));
-    return field_text(p, rq->body, "model", &rq->model) && read_keep_alive(rq, p);
+    return field_text(p, rq->body, "model", &rq->model) &&
+           keep_alive_read(rq->body, &rq->keep_ms, p);
 }
 
 bool request_read(request *rq, const request_limits *lim, problem *p)

@@ -182,6 +182,8 @@ bool request_read(request *rq, const request_limits *lim, problem *p);
 /* "300ms", "5m", "1h30m": as ollama and Go write durations; a number alone counts seconds.
  * Negative: KEEP_FOREVER. False: none of these. */
 bool keep_alive_parse(const char *text, int64_t *ms);
+/* The field of a body, in seconds or as such text; KEEP_DEFAULT if it is absent. */
+bool keep_alive_read(const jtree *body, int64_t *ms, problem *p);
 /* Both steps. */
 bool request_parse(request *rq, api_kind api, const char *body, size_t n, const request_limits *lim,
                    problem *p);
