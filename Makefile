@@ -212,15 +212,17 @@ help: ## this list
 $(BUILD)/chat: examples/chat.c include/carat.h libcarat.so
 	$(Q)$(CC) -std=c11 $(WARN) -Iinclude -o $@ $< -L. -lcarat -Wl,-rpath,$(CURDIR)
 
+# One more than there are processors: some tests wait.
+TEST_JOBS ?= $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1))
 test: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## unit and end-to-end tests
-	$(BUILD)/carat_test -j 2
+	$(BUILD)/carat_test -j $(TEST_JOBS)
 
 # The tests in which a whole model computes, with the kernels of a chosen instruction set. Tests of
 # single kernels go through all instruction sets anyway. `CARAT_ISA=avx2 make test` runs every test.
 KERNELS ?= portable
-ISA_TESTS ?= engine/ apps/ cli_test server_test demo_test soak_test session_
+ISA_TESTS ?= engine/ demo_test session_ daemon_ server_answers cli_answers cli_logits
 test-isa: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## KERNELS=avx2: the tests of whole models, with those kernels
-	CARAT_ISA=$(KERNELS) $(BUILD)/carat_test -j 2 $(ISA_TESTS)
+	CARAT_ISA=$(KERNELS) $(BUILD)/carat_test -j $(TEST_JOBS) $(ISA_TESTS)
 
 check: test floors map vendor symbols docs results-check ## test, plus the house rules
 
@@ -230,7 +232,7 @@ UBSAN = -fsanitize=undefined -fno-sanitize-recover=all -Wno-error
 # $(call sanitized,NAME,FLAGS,TESTS): a build of its own, and its tests.
 define sanitized
 	+$(MAKE) BUILD=build/$(1) DEBUG=1 SAN="$(2)" build/$(1)/carat_test build/$(1)/carat
-	build/$(1)/carat_test -j 2 $(3)
+	build/$(1)/carat_test -j $(TEST_JOBS) $(3)
 endef
 asan: ## check under AddressSanitizer
 	$(call sanitized,asan,$(ASAN))

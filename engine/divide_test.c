@@ -42,8 +42,8 @@ static void same_as_whole(const char *path, const fidelity *f, const char *devic
     float *a = mem_calloc(n, sizeof *a), *b = mem_calloc(n, sizeof *b);
     carat_model *whole = open_on(path, "cpu", 0, false);
     carat_model *parts = open_on(path, devices, gpu_layers, experts);
-    const int32_t chunks[] = {64, 7, 1};
-    for (int i = 0; i < 3; i++) {
+    const int32_t chunks[] = {7, 64, 1};
+    for (int i = 0; i < test_trials(3); i++) {
         evaluate(whole, f, chunks[i], a);
         evaluate(parts, f, chunks[i], b);
         CHECK(!memcmp(a, b, n * sizeof *a));

@@ -95,7 +95,7 @@ TEST(round_of_a_batch_answers_as_if_alone)
     pair p;
     uint64_t rng = test_seed();
     pair_open(&p, NULL, (carat_session_options){0});
-    for (int trial = 0; trial < 6; trial++)
+    for (int trial = 0; trial < test_trials(6); trial++)
         run_jobs(&p, trial >= 3, trial, &rng);
     pair_close(&p);
 }

@@ -18,7 +18,7 @@ TEST(round_answers_are_those_without_drafts)
     pair p;
     uint64_t rng = test_seed();
     pair_open(&p, NULL, (carat_session_options){0});
-    for (int trial = 0; trial < 90; trial++) {
+    for (int trial = 0; trial < test_trials(90); trial++) {
         request q;
         request_draw(p.m, &q, 1 + (int64_t)rng_below(&rng, 60), trial, &rng);
         pair_compare(&p, &q, 1 + trial % 16, trial / 2 % 2, trial % 6 != 5, &rng, "options", trial);
@@ -56,7 +56,7 @@ TEST(round_ends_where_a_stop_string_ends)
     pair p;
     uint64_t rng = test_seed();
     pair_open(&p, NULL, (carat_session_options){0});
-    for (int trial = 0; trial < 60; trial++) {
+    for (int trial = 0; trial < test_trials(60); trial++) {
         request q;
         request_draw(p.m, &q, 10, trial % 2 ? 1 : 0, &rng);
         q.o.max_tokens = 60;
@@ -157,7 +157,7 @@ TEST(round_rolls_back_at_every_place_of_the_smallest_ring)
                   (carat_session_options){
                       .chunk = 1, .n_outputs = 1, .draft_max = width, .draft_tree = width});
         CHECK_EQ(p.fast->layout.rows_max, width + 1);
-        for (int trial = 0; trial < 4; trial++) {
+        for (int trial = 0; trial < test_trials(4); trial++) {
             request q;
             request_draw(p.m, &q, 5, 0, &rng);
             q.o.max_tokens = 250;

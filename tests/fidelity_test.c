@@ -418,7 +418,7 @@ TEST(session_edited_prompt_equals_a_fresh_session)
         fidelity f;
         fidelity_open(&f, *name);
         carat_model *m = open_model(fidelity_write(&f, NULL), NULL);
-        for (int32_t back = 1; back <= f.n_tokens; back += back < 20 ? 1 : 13) {
+        for (int32_t back = 1; back <= f.n_tokens; back += back < (SANITIZED ? 3 : 20) ? 1 : 13) {
             int32_t ids[256];
             char what[64];
             int64_t reused = -1, at = f.n_tokens - back;
@@ -476,7 +476,7 @@ TEST(session_rewinds_within_the_ring_and_says_when_it_cannot)
         fidelity_open(&f, *name);
         carat_model *m = open_model(fidelity_write(&f, NULL), NULL);
         int n_yes = 0, n_no = 0;
-        for (int32_t back = 0; back <= f.n_tokens; back += back < 24 ? 1 : 19) {
+        for (int32_t back = 0; back <= f.n_tokens; back += back < (SANITIZED ? 3 : 24) ? 1 : 19) {
             carat_session *s = open_session(m, N_CTX, 4, "f32");
             int64_t reused = -1, to = f.n_tokens - back;
             check_like_fresh(&f, m, s, f.tokens, f.n_tokens, "before", NULL);
@@ -504,7 +504,7 @@ TEST(session_survives_random_edits)
         uint64_t rng = test_seed();
         fidelity_open(&f, *name);
         carat_model *m = open_model(fidelity_write(&f, NULL), NULL);
-        for (int round = 0; round < 4; round++) {
+        for (int round = 0; round < test_trials(4); round++) {
             int32_t ids[N_CTX], chunk = 1 + (int32_t)rng_below(&rng, 12);
             int64_t n = 1 + (int64_t)rng_below(&rng, 40);
             carat_session *s = open_session(m, N_CTX, chunk, "f32");

@@ -52,7 +52,7 @@ static void check_chunks(rig *r, const kv_words *w, const int32_t *ids, const fl
     CHECK(got);
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
         rig_open_cache(r, w, chunks[i]);
-        for (size_t j = 0; j < sizeof lengths / sizeof *lengths; j++) {
+        for (size_t j = SANITIZED ? 2 : 0; j < sizeof lengths / sizeof *lengths; j++) {
             int32_t n = lengths[j];
             kv_reset(&r->c);
             rig_poison(&r->c); /* keys of an earlier prompt would hide a hole */

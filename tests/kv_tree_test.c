@@ -179,14 +179,14 @@ static void each_path(const cpu_options *o, int64_t end, int every)
         printf("  %s\n", rig_words(&rig_format[i], text, sizeof text));
         paths_in(&rig_format[i], &a, &b, ids, end, &seen, &rng);
     }
-    CHECK(seen.n_rewound > 0 && seen.n_saved > 0);
+    CHECK(SANITIZED || (seen.n_rewound > 0 && seen.n_saved > 0));
     rig_close(&b);
     rig_close(&a);
 }
 
 TEST(kv_paths_of_trees_are_chains)
 {
-    each_path(&(cpu_options){.n_threads = 2}, LONG, 1);
+    each_path(&(cpu_options){.n_threads = 2}, LONG, SANITIZED ? 3 : 1);
 }
 TEST(kv_paths_of_trees_are_chains_in_the_reference)
 {
