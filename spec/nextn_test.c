@@ -228,6 +228,37 @@ TEST(nextn_drafts_after_checkpoints_and_from_files)
     carat_model_close(m);
 }
 
+/* A snapshot of a session without the drafter has no keys for it: it goes on from there, as if the
+ * text began there. */
+TEST(nextn_begins_anew_where_it_missed_tokens)
+{
+    enum { N = 70, AT = 50 };
+    const char *path = recur_model_write(&(recur_model_file){.nextn = true});
+    pair p;
+    proposal got, again;
+    int32_t id[N];
+    uint64_t rng = test_seed();
+    err e = {0};
+    carat_snapshot *k;
+    pair_open_of(&p, path, "nextn", (carat_session_options){0});
+    recur_draw(p.m, id, N, &rng);
+    append(p.plain, id, AT);
+    CHECK_OK(carat_snapshot_take(p.plain, &k, &e), e);
+    CHECK_OK(timeline_restore(&p.fast->t, ((kv_snapshot **)k)[1], &e), e);
+    propose(p.fast, id, AT + 1, 4, &got);
+    CHECK_EQ(got.n_slots, 0);
+    append(p.fast, id + AT, N - 1 - AT);
+    propose(p.fast, id, N, 4, &got);
+    CHECK_EQ(got.n_slots, 4);
+    CHECK_OK(timeline_restore(&p.fast->t, ((kv_snapshot **)k)[1], &e), e);
+    for (int i = AT; i < N - 1; i++)
+        append(p.fast, id + i, 1);
+    propose(p.fast, id, N, 4, &again);
+    check_same(&again, &got, "token by token");
+    carat_snapshot_free(k);
+    pair_close(&p);
+}
+
 /* A rewind leaves the state of a text whose next token has no known predecessor; answers and later
  * drafts go on. */
 TEST(nextn_goes_on_after_a_rewind)

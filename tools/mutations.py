@@ -453,10 +453,10 @@ mistake("nextn", "later drafts from the model's state",
 mistake("nextn", "keys of drafts stay",
         (NEXTN_SPEC, "take_back(x->job[i].ask->s, x->job[i].n_past);", ""))
 mistake("nextn", "the newest row is not kept",
-        (NEXTN_SPEC, "op_copy(&p, cache_row(x, kept[i].s), seat_row(x, kept[i].s));", ";"))
+        (NEXTN_SPEC, "op_copy(&p, cache_row(x, kept[i].s), seat_row(x, kept[i].s));", "n += 0;"))
 mistake("nextn", "seats are not filled", (NEXTN_SPEC, "any |= !s[i]->seated;", "any |= false;"))
 mistake("nextn", "rows that were missed are not noticed",
-        (NEXTN_SPEC, "restart(s, kept[i].n_past);", ";"))
+        (NEXTN_SPEC, "restart(s, kept[i].n_past);", "n_with += 0;"))
 
 # ---- Conversion of Qwen3.5 -----------------------------------------------------------------
 
