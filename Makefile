@@ -187,6 +187,9 @@ $(BUILD)/bench_attend: $(BUILD)/bench/attend.o $(LIB_OBJ)
 bench-attend: $(BUILD)/bench_attend ## times and errors of attention over every format of cache
 	$(BUILD)/bench_attend
 
+$(BUILD)/bench_recall: $(BUILD)/bench/recall.o $(LIB_OBJ)
+	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
+
 $(BUILD)/bench_streams: $(BUILD)/bench/streams.o $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
 .PHONY: bench-streams

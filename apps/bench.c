@@ -10,6 +10,7 @@
 #include "apps/device_options.h"
 #include "apps/draft_options.h"
 #include "apps/kv_options.h"
+#include "apps/pool_options.h"
 #include "apps/run_int.h"
 #include "apps/term.h"
 #include "base/clock.h"
@@ -32,6 +33,7 @@ enum {
 typedef struct bench_options {
     const char *model, *prompt, *gen, *depth, *streams, *vs, *isa, *repack;
     kv_options kv;
+    pool_options pool;
     device_options where;
     int64_t reps, threads, chunk;
     const char *spec, *accept;
@@ -41,7 +43,8 @@ typedef struct bench_options {
 } bench_options;
 
 static const option table[] = {
-    OPT_STR(bench_options, model, "model", 'm', "FILE", "a GGUF file, or the name of a model (carat list); default: the bundled one"),
+    OPT_STR(bench_options, model, "model", 'm', "FILE",
+            "a GGUF file, or the name of a model (carat list); default: the bundled one"),
     OPT_STR(bench_options, prompt, "prompt", 'p', "LIST", "prompt lengths (default: 512)"),
     OPT_STR(bench_options, gen, "gen", 'n', "LIST", "numbers of decoded tokens (default: 128)"),
     OPT_STR(bench_options, depth, "depth", 'd', "LIST", "tokens already in the cache (default: 0)"),
@@ -52,6 +55,7 @@ static const option table[] = {
             "threads (default: the physical cores)"),
     OPT_INT(bench_options, chunk, "chunk", 'c', "N", 1, 1 << 20, "prompt tokens per pass"),
     OPT_KV(bench_options),
+    OPT_POOL(bench_options),
     OPT_STR(bench_options, spec, "spec", 0, "WHAT",
             "also decode with drafts of this drafter: a FILE, a DIR, auto or lookup"),
     OPT_STR(bench_options, accept, "accept", 0, "LIST",
@@ -401,6 +405,8 @@ static int run_bench(const command *c, int argc, char **argv)
     carat_session_options so = {
         .n_ctx = n_tokens, .chunk = b.chunk, .n_outputs = 1, .checkpoint_mb = -1};
     kv_options_apply(&o.kv, &so);
+    if ((st = pool_options_apply(&o.pool, &so, &e)))
+        goto out;
     draft_options_apply(&o.draft, NULL, &so);
     o.where.session = &so;
     run_options ro = {.threads = b.n_threads,

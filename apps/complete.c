@@ -29,6 +29,8 @@ static const struct {
     {"kv-k", "f32 f16 bf16 q8_0 q5_1 q5_0 q4_1 q4_0 q4_0+rot iq4_nl tq3_0"},
     {"kv-v", "f32 f16 bf16 q8_0 q5_1 q5_0 q4_1 q4_0 q4_0+rot iq4_nl tq3_0"},
     {"kv-single", "on off auto"},
+    {"kv-pool", "auto"},
+    {"kv-policy", "scored lru"},
     {"wrap", "trace time check"},
     {"dialect", "llama.cpp lucebox ik"},
 };

@@ -5,6 +5,7 @@
  * the Kullback-Leibler divergence of the tested one from the base, in nats. Perplexity can hide
  * errors that raise and lower the probabilities equally often; this divergence cannot.
  */
+#include "apps/pool_options.h"
 #include "apps/commands.h"
 #include "apps/ids.h"
 #include "apps/run_int.h"
@@ -22,19 +23,22 @@ enum { KLD_CHUNK_BYTES = 64 << 20 }; /* of one chunk's logits, per session */
 typedef struct kld_options {
     const char *model, *tokens, *text, *base, *isa;
     kv_options kv;
+    pool_options pool;
     device_options where;
     int64_t chunk, threads, limit, from;
     bool json, overcommit, exact;
 } kld_options;
 
 static const option table[] = {
-    OPT_STR(kld_options, model, "model", 'm', "FILE", "a GGUF file, or the name of a model (carat list); default: the bundled one"),
+    OPT_STR(kld_options, model, "model", 'm', "FILE",
+            "a GGUF file, or the name of a model (carat list); default: the bundled one"),
     OPT_STR(kld_options, tokens, "tokens", 0, "FILE", "token ids, int32 little-endian"),
     OPT_STR(kld_options, text, "text", 0, "FILE", "a text instead of token ids"),
     OPT_INT(kld_options, limit, "limit", 'n', "N", 2, 1 << 24, "only the first N tokens"),
     OPT_INT(kld_options, from, "from", 0, "N", 0, 1 << 24, "count positions from N on only"),
     OPT_STR(kld_options, base, "base", 0, "TYPE", "what to compare with (default: f16)"),
     OPT_KV(kld_options),
+    OPT_POOL(kld_options),
     OPT_INT(kld_options, chunk, "chunk", 0, "N", 1, 1 << 24, "tokens per pass"),
     OPT_INT(kld_options, threads, "threads", 't', "N", 1, 4096,
             "threads (default: the physical cores)"),
@@ -173,6 +177,8 @@ static status open_sessions(kld_run *k, const kld_options *o, carat_model *m, in
         return st;
     r->base_bytes = plan.kv_swa_bytes + plan.kv_global_bytes;
     kv_options_apply(&o->kv, &so);
+    if ((st = pool_options_apply(&o->pool, &so, e)))
+        return st;
     if ((st = carat_plan(m, &so, &plan, e)) || (st = carat_session_open(m, &so, &k->tested, e)))
         return st;
     r->tested_bytes = plan.kv_swa_bytes + plan.kv_global_bytes;

@@ -76,6 +76,7 @@ static const option table[] = {
     OPT_INT(run_options, threads, "threads", 't', "N", 0, 4096,
             "threads (default: the physical cores)"),
     OPT_KV(run_options),
+    OPT_POOL(run_options),
     OPT_CACHE(run_options),
     OPT_DRAFT(run_options),
     OPT_FLAG(run_options, spec_trace, "spec-trace", 0,

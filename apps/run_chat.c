@@ -140,6 +140,8 @@ status chat_open(chat *c, const run_options *o, err *e)
     carat_session_options so = {
         .n_ctx = (int32_t)o->n_ctx, .chunk = (int32_t)o->chunk, .n_outputs = 1};
     kv_options_apply(&o->kv, &so);
+    if ((st = pool_options_apply(&o->pool, &so, e)))
+        return st;
     cache_options_apply(&o->cache, &so);
     draft_options_apply(&o->draft, NULL, &so);
     run_options with = *o;
@@ -171,6 +173,7 @@ status chat_open(chat *c, const run_options *o, err *e)
         goto out;
     if ((st = carat_session_open(c->m, &so, &c->s, e)))
         goto out;
+    pool_note_open(c->s);
     answer_format format = o->json_events ? ANSWER_EVENTS : o->format ? ANSWER_OBJECT : ANSWER_TEXT;
     if ((st = answer_init(&c->out, format, false, e)))
         goto out;
@@ -457,8 +460,10 @@ status chat_answer(chat *c, err *e)
     c->kept = any && !c->out.broken && !keep_answer(c, st ? NULL : e);
     if (c->kept)
         chat_keep(c);
-    if (!st && !c->quiet && c->out.format == ANSWER_TEXT)
+    if (!st && !c->quiet && c->out.format == ANSWER_TEXT) {
         answer_print_speed(&c->timings, c->s);
+        pool_note_answer(c->s);
+    }
     return st;
 }
 

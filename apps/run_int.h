@@ -22,6 +22,7 @@
 #include "apps/options.h"
 #include "apps/sample_options.h"
 #include "apps/talks.h"
+#include "apps/pool_options.h"
 #include "apps/term.h"
 #include "base/err.h"
 #include "base/str.h"
@@ -34,6 +35,7 @@ typedef struct run_options {
     const char *isa, *wrap, *repack;
     kv_options kv;
     device_options where;
+    pool_options pool;
     cache_options cache;
     draft_options draft;
     hub_options hub;

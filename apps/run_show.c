@@ -293,6 +293,7 @@ status answer_print_object(answer *a, const carat_timings *t, const carat_sessio
     str out = {0};
     json_t *name = json_string(model);
     bool any = false;
+    carat_pool_info pool;
     name = name ? name : json_string("");
     put_string(&out, "{\"model\":", name);
     json_decref(name);
@@ -307,6 +308,13 @@ status answer_print_object(answer *a, const carat_timings *t, const carat_sessio
                "\"context_tokens\":%lld,\"context_size\":%d}",
                (long long)t->n_prompt, (long long)t->n_reused, (long long)t->n_generated,
                (long long)carat_session_n_past(s), carat_session_n_ctx(s));
+    carat_session_get_pool(s, &pool);
+    if (pool.on)
+        str_printf(&out,
+                   ",\"pool\":{\"tokens\":%d,\"policy\":\"%s\",\"lossy\":%s,\"away_tokens\":%lld,"
+                   "\"host_bytes\":%llu}",
+                   pool.n_tokens, pool.policy, pool.lossy ? "true" : "false",
+                   (long long)pool.n_away, (unsigned long long)pool.host_bytes);
     str_printf(&out,
                ",\"timings\":{\"prompt_ms\":%.3f,\"prompt_per_second\":%.3f,\"answer_ms\":%.3f,"
                "\"answer_per_second\":%.3f",

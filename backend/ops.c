@@ -172,6 +172,17 @@ void op_kv_store(pass *p, const kv_view *kv, mat k, mat v)
         p->dev->op->kv_store(p, kv, k, v);
 }
 
+static void watch_pages(pass *p, mat q, const kv_view *kv, float scale)
+{
+    for (int32_t i = 0; i < p->n_watch && kv->kind == STORE_LINEAR && !p->dry; i++) {
+        const page_watch *w = &p->watch[i];
+        if (w->n_pages && w->sums[kv->id].at &&
+            pass_shapes(p, "watch_pages",
+                        p->dev->op->watch_pages && q.heads / kv->n_head_kv <= PAGE_WATCH_HEADS))
+            p->dev->op->watch_pages(p, q, kv, scale, w);
+    }
+}
+
 mat op_attend(pass *p, mat q, const kv_view *kv, float scale)
 {
     if (!pass_shapes(p, "attend",
@@ -179,6 +190,7 @@ mat op_attend(pass *p, mat q, const kv_view *kv, float scale)
                          q.rows == p->rows->n))
         return (mat){0};
     mat o = pass_mat(p, q.rows, q.heads, q.cols);
+    watch_pages(p, q, kv, scale);
     if (!pass_failed(p))
         p->dev->op->attend(p, o, q, kv, scale);
     return o;

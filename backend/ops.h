@@ -127,6 +127,8 @@ typedef struct device_ops {
     void (*attend)(pass *p, mat o, mat q, const kv_view *kv, float scale);
     /* See op_tail; p->tail is not NULL. r may be NULL. Optional: scorers alone need it. */
     void (*tail)(pass *p, mat q, const kv_view *kv, const rope *r, float scale);
+    /* See page_watch. Optional: a device with sum_pages has it. */
+    void (*watch_pages)(pass *p, mat q, const kv_view *kv, float scale, const page_watch *w);
     void (*add)(pass *p, mat y, mat a, mat b);               /* y may be a */
     void (*scale)(pass *p, mat x, float c, const weight *w); /* x *= c * w[0]; w may be NULL */
     /* x += rms_norm(y) * w. Optional. */
@@ -205,18 +207,18 @@ typedef struct row_store {
 } row_store;
 
 /* Summaries of pages of keys, by which a page is judged without reading it. A row is a page of
- * KV_PAGE keys of one KV head, bf16 in memory of the store's device: the mean of the keys and, with
- * bounds, the smallest and the largest value of every dim, rounded outwards. So a query's product
- * with no key of the page is above sum_i max(q_i lo_i, q_i hi_i). The mean of a block of two pages
- * is the mean of their means. A NaN in a key stays one.
+ * KV_PAGE keys of one KV head, bf16 in memory of the store's device: the mean of the keys, or the
+ * smallest and the largest value of every dim, rounded outwards. So a query's product with no key
+ * of the page is above sum_i max(q_i lo_i, q_i hi_i). The mean of a block of two pages is the mean
+ * of their means. A NaN in a key stays one.
  *
  * The summaries are in the domain in which attention meets the keys: of a rotated format Rot k, so
  * queries are rotated once (num_rotate); of one stream the keys that are made of the values. */
-enum { PAGE_SUM_MEAN = 1, PAGE_SUM_BOUNDS = 3, PAGE_SUM_DIM_MAX = 1024 };
+enum { PAGE_SUM_MEAN = 1, PAGE_SUM_BOUNDS = 2, PAGE_SUM_DIM_MAX = 1024 };
 typedef struct page_sums {
     uint16_t *at;   /* [n_head_kv][n_rows][parts][head_dim] */
     int32_t n_rows; /* by page: the page at position pos has row pos / KV_PAGE */
-    int32_t parts;  /* PAGE_SUM_MEAN; PAGE_SUM_BOUNDS: mean, smallest, largest */
+    int32_t parts;  /* PAGE_SUM_MEAN: the mean; PAGE_SUM_BOUNDS: smallest, largest */
 } page_sums;
 static inline uint16_t *page_sum_row(const page_sums *s, const kv_view *v, int32_t head,
                                      int32_t row)

@@ -54,6 +54,29 @@ typedef struct pass_tail {
 /* Side 0 is the main one. At most: eight GPUs and a CPU. */
 enum { PASS_MAIN = 0, PASS_SIDES_MAX = 9 };
 
+/* How much some rows of a sequence attend to each of its pages, judged by the pages' summaries
+ * (page_sums in ops.h): by the bound of all products with a page's keys, or by its mean. For every
+ * layer with a linear store, every row at `pos` or later, every query head, in this order:
+ *
+ *     s_i = scale sum_k max(q_k lo_ik, q_k hi_ik), or scale q . mean_i        i = 0 .. n_pages - 1
+ *     score_i += softmax_i(s)
+ *
+ * A page with a NaN counts as s_i = -infinity. The caller owns the struct and must not change it
+ * during the pass; score and room are memory of the side's device. A pass that is watched is not
+ * recorded. */
+enum { PAGE_WATCH_HEADS = 64 }; /* query heads that share a KV head: at most */
+typedef struct page_watch {
+    int32_t seq; /* of the step */
+    int32_t pos, n_pages;
+    const struct page_sums *sums; /* [n_kv]: of each store; at NULL: it has none */
+    float *score[PASS_SIDES_MAX]; /* [n_pages] */
+    float *room[PASS_SIDES_MAX];  /* page_watch_room floats */
+} page_watch;
+static inline size_t page_watch_room(int32_t n_pages, int32_t head_dim)
+{
+    return PAGE_WATCH_HEADS * ((size_t)n_pages + 2 * (size_t)head_dim);
+}
+
 typedef struct pass_side {
     device *dev;
     unsigned char *scratch; /* memory of dev; NULL when dry */
@@ -68,11 +91,13 @@ typedef struct pass {
     bool dry;
     int32_t n_sides, here;
     pass_side side[PASS_SIDES_MAX];
-    int32_t il;            /* the current layer, for traces and errors; -1 outside layers */
-    const pass_taps *taps; /* NULL: none; set after pass_begin */
-    pass_tail *tail;       /* NULL: nobody asks; set after pass_begin */
-    bool hidden;           /* set after pass_begin: the forward pass ends with the normed input of
-                              the output head, and leaves the head out */
+    int32_t il;              /* the current layer, for traces and errors; -1 outside layers */
+    const pass_taps *taps;   /* NULL: none; set after pass_begin */
+    pass_tail *tail;         /* NULL: nobody asks; set after pass_begin */
+    const page_watch *watch; /* [n_watch]; set after pass_begin */
+    int32_t n_watch;
+    bool hidden; /* set after pass_begin: the forward pass ends with the normed input of
+                    the output head, and leaves the head out */
     uint64_t n_flops, weight_bytes_read, kv_bytes_read; /* tallies of a dry pass */
     err e;
 } pass;

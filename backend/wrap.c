@@ -559,6 +559,14 @@ static void w_tail(pass *p, mat q, const kv_view *kv, const rope *r, float scale
     p->dev->op->tail(p, q, kv, r, scale);
     p->dev = self;
 }
+/* It adds to what earlier calls have left, so it is neither repeated nor checked. */
+static void w_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const page_watch *w)
+{
+    wrapper *m = p->dev->self;
+    p->dev = m->inner;
+    m->inner->op->watch_pages(p, q, kv, scale, w);
+    p->dev = &m->dev;
+}
 static void w_add(pass *p, mat y, mat a, mat b)
 {
     AROUND("add", y, NULL, (a = mirror(m_, p, a), b = mirror(m_, p, b)), op->add(p, y, a, b));
@@ -848,6 +856,7 @@ static const device_ops wrap_ops = {
     .kv_store = w_kv_store,
     .attend = w_attend,
     .tail = w_tail,
+    .watch_pages = w_watch_pages,
     .add = w_add,
     .scale = w_scale,
     .add_rms_norm = w_add_rms_norm,
@@ -874,6 +883,8 @@ static void drop_missing(device_ops *t, const device *inner, const device *ref)
         t->add_rms_norm = NULL;
     if (!inner->op->tail)
         t->tail = NULL;
+    if (!inner->op->watch_pages)
+        t->watch_pages = NULL;
     if (!inner->op->conv || !inner->op->delta)
         t->conv = NULL, t->delta = NULL;
 }

@@ -21,6 +21,7 @@
 #include "backend/pass.h"
 #include "format/gguf.h"
 #include "kv/kv.h"
+#include "kv/pager.h"
 #include "model/model.h"
 #include "spec/control.h"
 #include "text/chat.h"
@@ -79,6 +80,10 @@ typedef struct session_shape {
     int32_t draft_tree;    /* as carat_session_options */
     int32_t checkpoint_mb; /* 0: chosen; < 0: none */
     kv_choice kv;
+    /* Keys: paging.c. kv_resident: tokens on the devices; 0: the whole context. */
+    int32_t kv_resident, kv_tau, kv_host_mb;
+    kv_policy kv_policy;
+    char pool_why[160], policy_why[128]; /* how auto chose; why another policy was taken; or "" */
 } session_shape;
 
 /* A snapshot's linear rows that equal a cache's below n. */
@@ -185,6 +190,16 @@ draft_sizes plan_draft_sizes(const carat_model *m, const session_shape *shape, c
 /* With `strict`: E_UNSUPPORTED if a product has no kernel at full speed. */
 status plan_check_weights(const carat_model *m, err *e);
 
+/* paging.c: pools of keys that are smaller than the context. */
+status paging_options(const carat_session_options *opt, session_shape *s, err *e);
+status paging_shape(const carat_model *m, session_shape *s, err *e); /* once n_ctx is known */
+bool shape_is_paged(const session_shape *s);
+/* Of a side's device, beside the pool. */
+uint64_t paging_bytes(const session_shape *s, const kv_layout *l, int32_t side);
+status paging_open(session_shape *s, kv_cache *c, err *e); /* a pager, if the shape has one */
+struct timeline;
+status paging_refuse_snapshots(const struct timeline *t, err *e); /* OK: it may take them */
+
 /* timeline.c. Only between passes. store may be NULL. */
 status timeline_open(timeline *t, carat_model *m, kv_pool *pool, checkpoint_store *store, err *e);
 void timeline_close(timeline *t); /* safe on a zeroed or closed timeline */
@@ -270,6 +285,13 @@ static inline bool part_finite(const pass_part *p)
         finite &= p->n_candidates[k] != LOGITS_BAD;
     return finite;
 }
+
+/* paging.c. The watch for a part of a pass, sequence seq of its step: 1, or 0 for none. */
+int32_t paging_watch(kv_cache *c, int32_t seq, const pass_part *part, page_watch *to);
+void paging_watched(kv_cache *c, const pass_part *part);
+/* The end of a prompt was computed with other pages than its own scores want: should it be computed
+ * again, with those? */
+bool paging_second_look(const timeline *t);
 
 /* One pass over the rows of all parts, no two of one timeline. No timeline moves. Where
  * prompts_apart of a device, all parts are prompts or none is. */

@@ -136,6 +136,8 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *par
                 err *e)
 {
     pass p;
+    page_watch watch[STEP_SEQS_MAX];
+    bool watched[STEP_SEQS_MAX];
     status st;
     for (int32_t i = 0; i < n_parts; i++) {
         timeline_before_pass(part[i].t, &part[i].rows);
@@ -151,7 +153,15 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *par
     p.tail = part[0].tail;
     if (p.hidden) /* a drafter has no room for so many rows */
         p.taps = NULL;
+    p.watch = watch;
+    for (int32_t i = 0; i < n_parts; i++) {
+        watched[i] = paging_watch(&part[i].t->kv, i, &part[i], &watch[p.n_watch]);
+        p.n_watch += watched[i];
+    }
     w->y = model_forward(&p, &m->core, l);
+    for (int32_t i = 0; i < n_parts; i++)
+        if (watched[i] && !pass_failed(&p))
+            paging_watched(&part[i].t->kv, &part[i]);
     if (pass_failed(&p))
         st = err_set(e, p.e.status, "%s", p.e.text);
     else if (!p.hidden)

@@ -101,6 +101,8 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
     if (opt->draft_max < 0 || opt->draft_max > DRAFT_SLOTS_MAX || opt->draft_tree > DRAFT_SLOTS_MAX)
         return err_set(e, E_ARG, "a round of %d drafted tokens, or a tree of %d: at most %d",
                        opt->draft_max, opt->draft_tree, DRAFT_SLOTS_MAX);
+    if ((st = paging_options(opt, shape, e)))
+        return st;
     shape->chunk = opt->chunk ? opt->chunk : m->dev->chunk_rows;
     int32_t n_ctx_max = opt->n_ctx ? opt->n_ctx : m->core.n_ctx_train;
     if ((st = plan_pool(opt, shape, &n_ctx_max, e)))
@@ -116,11 +118,14 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
     if (shape->answer_rows > shape->n_outputs)
         shape->answer_rows = shape->n_outputs;
     shape->n_ctx = n_ctx_max;
+    bool chosen = shape->kv_resident < 0; /* then the least pool decides which context fits */
+    shape->kv_resident = chosen ? POOL_MIN : shape->kv_resident;
     if (!opt->n_ctx && (st = longest_fit(m, shape, e)))
         return st;
+    shape->kv_resident = chosen ? -1 : shape->kv_resident;
     if (shape->chunk > shape->n_ctx)
         shape->chunk = shape->n_ctx;
-    return OK;
+    return paging_shape(m, shape, e);
 }
 
 /* Most rows of one pass: a prefill chunk, or a batch whose rows all give logits. */
@@ -200,7 +205,7 @@ static status plan_layout(const carat_model *m, const session_shape *s, kv_layou
     if (whole > INT32_MAX)
         return err_set(e, E_LIMIT, "%d contexts of %d tokens: at most %d tokens together",
                        s->n_seqs, s->n_ctx, INT32_MAX);
-    want.n_pool = (int32_t)whole;
+    want.n_pool = shape_is_paged(s) ? s->kv_resident : (int32_t)whole;
     for (int32_t i = 0; i < m->n_sides; i++)
         want.dev[i] = model_device(m, i);
     return kv_layout_init(l, &want, e);
@@ -374,7 +379,8 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
         *p = (carat_device_plan){.device = d->name,
                                  .n_layers = model_layers_on(&m->core, i),
                                  .kv_swa_bytes = l->side[i].ring * n,
-                                 .kv_global_bytes = l->side[i].linear + l->side[i].table * n,
+                                 .kv_global_bytes = l->side[i].linear + l->side[i].table * n +
+                                                    paging_bytes(s, l, i),
                                  .recurrent_bytes = l->side[i].recur * n,
                                  .scratch_bytes = c->side[i].scratch_bytes,
                                  .draft_bytes = i == PASS_MAIN ? plan->draft_bytes : 0};
@@ -412,6 +418,8 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
     plan->weight_bytes = m->core.file.data_bytes;
     plan->kv_swa_bytes = l.all.ring * (uint64_t)s->n_seqs;
     plan->kv_global_bytes = l.all.linear + l.all.table * (uint64_t)s->n_seqs;
+    for (int32_t i = 0; i < m->n_sides; i++)
+        plan->kv_global_bytes += paging_bytes(s, &l, i);
     plan->recurrent_bytes = l.all.recur * (uint64_t)s->n_seqs;
     plan->checkpoint_state_bytes = kv_state_bytes(&l);
     plan->chunk_flops = costs.flops;

@@ -31,6 +31,10 @@ status session_prefill(carat_session *s, const prefill *p, err *e)
             .n_candidates = s->w.n_candidates};
         if ((st = run_pass(s->m, &s->layout, &s->w, &part, 1, e)))
             return st;
+        /* Its own queries have now chosen the pages; the rows are computed again with those. */
+        if (want == KV_WANT_LAST && paging_second_look(&s->t) &&
+            (st = run_pass(s->m, &s->layout, &s->w, &part, 1, e)))
+            return st;
         if (!part_finite(&part)) {
             timeline_commit(&s->t, &part, NULL, 0);
             return not_finite(s->m, at + take - 1, e);

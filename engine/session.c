@@ -109,9 +109,17 @@ status session_open(carat_model *m, const carat_session_options *opt, int32_t ve
         goto out;
     if ((st = plan_check(m, &plan, e)))
         goto out;
+    if (shape_is_paged(&s->shape) && opt && opt->cache_dir) {
+        st = err_set(e, E_UNSUPPORTED,
+                     "%s: conversations whose keys have a smaller pool than their context are not "
+                     "saved",
+                     opt->cache_dir);
+        goto out;
+    }
     if ((st = kv_pool_open(&s->pool, m->dev, &s->layout, e)) ||
         (st = open_checkpoints(&s->store, m, &s->pool, opt, &plan, e)) ||
-        (st = timeline_open(&s->t, m, &s->pool, s->store, e)))
+        (st = timeline_open(&s->t, m, &s->pool, s->store, e)) ||
+        (st = paging_open(&s->shape, &s->t.kv, e)))
         goto out;
     s->t.roomy = true;
     if ((st = workspace_open(&s->w, m, &s->layout, &s->shape, &plan, e)))

@@ -275,6 +275,8 @@ status timeline_snapshot(timeline *t, kv_snapshot **out, err *e)
     *out = NULL;
     if (!n)
         return err_set(e, E_ARG, "a snapshot of a session that holds no tokens");
+    if ((st = paging_refuse_snapshots(t, e)))
+        return st;
     if (!kv_can_save(&t->kv, n, 0))
         return err_set(e, E_LIMIT,
                        "a snapshot at %lld: the session was restored and then rewound, and its "
@@ -476,6 +478,9 @@ int64_t timeline_usable(const timeline *t, const int32_t *ids, int64_t n)
 
 status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
 {
+    status st = paging_refuse_snapshots(t, e);
+    if (st)
+        return st;
     if (!kv_snapshot_fits(k, t->kv.layout))
         return err_set(e, E_ARG,
                        "a snapshot of %lld tokens from another model, of other formats of "
@@ -487,7 +492,7 @@ status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
         if (!checkpoints_free_pages(t->store, need, &t->kv))
             break; /* loading says so */
     pthread_mutex_lock(&t->m->pass_lock);
-    status st = kv_snapshot_load(k, &t->kv, e);
+    st = kv_snapshot_load(k, &t->kv, e);
     pthread_mutex_unlock(&t->m->pass_lock);
     if (st)
         return st;

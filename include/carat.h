@@ -324,7 +324,31 @@ typedef struct carat_session_options {
      * for earlier ones and go on when there is room again; no answer changes. n_ctx is at most the
      * pool. */
     int32_t kv_pool;
+    /* Sessions: tokens of keys and values of global layers that stay on the devices; 0: the whole
+     * context; -1: chosen by free memory. With fewer than n_ctx the rest is in host memory, a page
+     * of 64 tokens each, exact; a token sees the pages that are on the devices. Such a session
+     * takes no snapshots and checkpoints and keeps two streams. kv_policy: "scored" or NULL, the
+     * pages that the model's last queries attend to most, by the bounds of their keys; "lru", the
+     * youngest. kv_tau: tokens between two choices, 0: 64. kv_host_mb: most host memory in MiB, 0:
+     * any amount; then a call ends with E_LIMIT. */
+    int32_t kv_resident;
+    const char *kv_policy;
+    int32_t kv_tau, kv_host_mb;
 } carat_session_options;
+
+/* The pool of a session's keys (kv_resident). */
+typedef struct carat_pool_info {
+    bool on;              /* smaller than the context */
+    bool lossy;           /* a token was computed while pages were away */
+    int32_t n_tokens;     /* of the pool; 0: the whole context */
+    int64_t n_away;       /* tokens in pages that are on the host now */
+    int64_t n_out, n_in;  /* pages copied to the host, and back, since open */
+    int64_t n_reselected; /* choices by scores, since open */
+    uint64_t page_bytes, host_bytes;
+    const char *policy;     /* in use; static storage */
+    const char *policy_why; /* why it is not the one asked for; "": it is. Owned by the session */
+    const char *why;        /* how -1 was chosen; "": by the caller. Owned by the session */
+} carat_pool_info;
 
 /* Takes all memory that the session will need. opt may be NULL. On failure *s is NULL. E_MEMORY:
  * the plan does not fit (carat_plan has the numbers); E_LIMIT: n_ctx is beyond the model's; E_ARG,
@@ -356,6 +380,8 @@ typedef struct carat_cache_info {
 } carat_cache_info;
 
 CARAT_API void carat_session_cache(const carat_session *s, carat_cache_info *info);
+
+CARAT_API void carat_session_get_pool(const carat_session *s, carat_pool_info *info);
 
 /* An exact copy of a session's state, in host memory. A session that restores it continues bit for
  * bit like the original. Sessions of one model with the same formats of keys and values may

@@ -12,7 +12,7 @@
  *     commit 2                     state after 0..9     bank 1 has 10 11 (pending)    n_past 12
  */
 #include "base/mem.h"
-#include "kv/kv.h"
+#include "kv/pager.h"
 
 #include <string.h>
 
@@ -165,6 +165,7 @@ status kv_open(kv_cache *c, device *dev, const kv_layout *l, err *e)
 void kv_close(kv_cache *c)
 {
     const kv_layout *l = c->layout;
+    kv_pager_close(c);
     if (c->away)
         kv_cut_pages(c, 0);
     for (int32_t i = 0; c->base && i < l->n; i++)
@@ -201,10 +202,12 @@ kv_base kv_host_base(const kv_cache *c, int32_t i)
 
 /* ---- Pages -------------------------------------------------------------------------------- */
 
-static void set_entry(kv_cache *c, int32_t i, int32_t page)
+static void set_entry(kv_cache *c, int32_t i, int32_t page, int32_t pos)
 {
-    bool key = i < c->layout->n_table - KV_TABLE_MORE;
-    c->table[i] = (kv_page){.place = page * KV_PAGE, .pos = key ? i * KV_PAGE : 0};
+    const kv_page now = {.place = page * KV_PAGE, .pos = pos};
+    if (c->table[i].place == now.place && c->table[i].pos == pos)
+        return; /* the copies have it, or will */
+    c->table[i] = now;
     if (c->stale_lo >= c->stale_hi) {
         c->stale_lo = i;
         c->stale_hi = i + 1;
@@ -213,10 +216,15 @@ static void set_entry(kv_cache *c, int32_t i, int32_t page)
     c->stale_hi = i >= c->stale_hi ? i + 1 : c->stale_hi;
 }
 
-void kv_set_page(kv_cache *c, int32_t i, int32_t page)
+void kv_set_page_at(kv_cache *c, int32_t i, int32_t page, int32_t pos)
 {
     c->page[i] = page;
-    set_entry(c, i, page);
+    set_entry(c, i, page, pos);
+}
+
+void kv_set_page(kv_cache *c, int32_t i, int32_t page)
+{
+    kv_set_page_at(c, i, page, i * KV_PAGE);
 }
 
 void kv_show_pages(kv_cache *c)
@@ -234,6 +242,10 @@ void kv_show_pages(kv_cache *c)
 void kv_cut_pages(kv_cache *c, int64_t n)
 {
     c->n_reserved = 0;
+    if (c->pager) {
+        kv_pager_cut(c, n);
+        return;
+    }
     while (c->n_pages > pages_of(n)) {
         int32_t page = c->page[--c->n_pages];
         if (page >= 0) {
@@ -283,8 +295,8 @@ static void keep_rows(kv_cache *c, int8_t side, store_kind kind, int64_t first, 
 void kv_copy_page(kv_cache *c, int32_t to, int32_t from, int32_t n)
 {
     int32_t at = c->layout->n_table - KV_TABLE_MORE, row[KV_PAGE];
-    set_entry(c, at, to);
-    set_entry(c, at + 1, from);
+    set_entry(c, at, to, 0);
+    set_entry(c, at + 1, from, 0);
     kv_show_pages(c);
     for (int32_t i = 0; i < n; i++)
         row[i] = KV_PAGE + i;
@@ -295,7 +307,7 @@ void kv_copy_page(kv_cache *c, int32_t to, int32_t from, int32_t n)
 int32_t kv_pages_needed(const kv_cache *c, int32_t n)
 {
     int32_t first = (int32_t)(c->n_past / KV_PAGE), need = 0;
-    if (!c->layout->n_pool_pages)
+    if (!c->layout->n_pool_pages || c->pager)
         return 0;
     for (int32_t i = first; i < pages_of(c->n_past + n); i++)
         need += i >= c->n_pages || c->page[i] < 0 ||
@@ -334,13 +346,17 @@ status kv_reserve(kv_cache *c, int32_t n, err *e)
     if (c->n_away)
         return err_set(e, E_ARG, "a pass over keys that are away");
     int64_t end = c->n_past + n;
+    status st;
+    if (c->pager && (st = kv_pager_reserve(c, n, e)))
+        return st;
     int32_t need = kv_pages_needed(c, n);
     if (need > c->pool->pages.n_free)
         return err_set(e, E_LIMIT,
                        "the pool of keys is full: %d more tokens need %d pages of %d, and %d of %d "
                        "are free",
                        n, need, KV_PAGE, c->pool->pages.n_free, c->pool->pages.n);
-    for (int32_t i = (int32_t)(c->n_past / KV_PAGE); l->n_pool_pages && i < pages_of(end); i++) {
+    for (int32_t i = (int32_t)(c->n_past / KV_PAGE);
+         l->n_pool_pages && !c->pager && i < pages_of(end); i++) {
         int64_t first = (int64_t)i * KV_PAGE, left = end - first;
         own_page(c, i, c->n_past > first ? (int32_t)(c->n_past - first) : 0);
         pages_write(&c->pool->pages, c->page[i], left < KV_PAGE ? (int32_t)left : KV_PAGE);
@@ -373,6 +389,8 @@ static bool commit_recur(kv_cache *c, const int32_t *path, int32_t n)
 /* The pass was the last to write to its pages: rows that it dropped are in nobody's way. */
 static void free_dropped_rows(kv_cache *c)
 {
+    if (c->pager)
+        return;
     for (int32_t i = (int32_t)(c->n_past / KV_PAGE); i < pages_of(c->n_reserved); i++) {
         int64_t kept = c->n_past - (int64_t)i * KV_PAGE;
         if (i < c->n_pages)
@@ -385,6 +403,8 @@ static void free_dropped_rows(kv_cache *c)
 static void count_rows(kv_cache *c, const int32_t *path, int32_t n)
 {
     c->n_past += n;
+    if (c->pager)
+        kv_pager_commit(c, n);
     free_dropped_rows(c);
     if (c->layout->n_recur && !commit_recur(c, path, n))
         kv_reset(c);
@@ -437,6 +457,8 @@ bool kv_can_rewind(const kv_cache *c, int64_t n_past)
     if (n_past < 0 || n_past > c->n_past)
         return false;
     if (c->layout->n_recur && n_past && n_past < kv_n_settled(c))
+        return false;
+    if (c->pager && !kv_pager_can_cut(c, n_past))
         return false;
     for (int32_t i = 0; i < c->layout->n; i++) {
         const kv_view *v = &c->layout->view[i];

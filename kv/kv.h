@@ -166,6 +166,8 @@ typedef struct kv_cache {
     kv_base *base;                  /* [layout->n], for step.kv */
     recur_base *recur;              /* [layout->n_recur], for step.recur */
     recur_seq recur_rows;           /* pending rows; row0, n and final: of the pass added last */
+    struct kv_pager *pager;         /* NULL: every page is in the pool (pager.h) */
+    int64_t n_absent;               /* committed rows in pages that the pager has on the host */
     int64_t n_past;                 /* committed rows */
     int64_t n_written;              /* highest index ever written since reset, plus one */
     int64_t n_reserved;             /* end of the rows that the next pass may write */
@@ -175,8 +177,7 @@ typedef struct kv_cache {
 /* The number of committed keys in a store of that kind, and so the number of the next key. */
 static inline int64_t kv_n_keys(const kv_cache *c, store_kind kind)
 {
-    (void)kind; /* both kinds number keys by their position */
-    return c->n_past;
+    return kind == STORE_LINEAR ? c->n_past - c->n_absent : c->n_past;
 }
 static inline device *kv_device(const kv_cache *c, const kv_view *v)
 {
@@ -218,8 +219,9 @@ void kv_show_pages(kv_cache *c);
 /* Rows 0 .. n - 1 of page `to` of the pool become those of page `from`, in all stores. As
  * device_keep_rows. */
 void kv_copy_page(kv_cache *c, int32_t to, int32_t from, int32_t n);
-/* Entry i of the table becomes a page that the caller holds for c. */
-void kv_set_page(kv_cache *c, int32_t i, int32_t page);
+/* Entry i of the table becomes a page that the caller holds for c; pos: of its first key. */
+void kv_set_page_at(kv_cache *c, int32_t i, int32_t page, int32_t pos);
+void kv_set_page(kv_cache *c, int32_t i, int32_t page); /* at i * KV_PAGE */
 /* Pages of c that it would free by giving them back. */
 int32_t kv_own_pages(const kv_cache *c);
 /* Gives back the pages behind the first n tokens. */

@@ -322,7 +322,7 @@ static int64_t ring_oldest(const kv_cache *c, const kv_view *v)
 bool kv_can_save(const kv_cache *c, int64_t n, int32_t n_more)
 {
     kv_cache after = *c;
-    if (n < 1 || n > c->n_past || c->n_away)
+    if (n < 1 || n > c->n_past || c->n_away || c->pager)
         return false;
     if (c->layout->n_recur && (n < kv_n_settled(c) || n_more > 0))
         return false;

@@ -254,6 +254,7 @@ static const device_ops cpu_ops = {
     .kv_store = cpu_kv_store,
     .attend = cpu_attend,
     .tail = cpu_tail,
+    .watch_pages = cpu_watch_pages,
     .add = cpu_add,
     .scale = cpu_scale,
     .add_rms_norm = cpu_add_rms_norm,

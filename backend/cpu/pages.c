@@ -80,11 +80,11 @@ static void sum_task(void *arg, int32_t chunk, int32_t thread)
     uint16_t *at = page_sum_row(j->to, j->v, head, j->row + i);
     float acc[3][PAGE_SUM_DIM_MAX];
     sum_page(j, head, j->first + i, acc);
-    for (int32_t d = 0; d < dim; d++)
+    for (int32_t d = 0; d < dim && j->to->parts == PAGE_SUM_MEAN; d++)
         at[d] = num_f32_to_bf16(acc[0][d] * (1.0f / KV_PAGE));
     for (int32_t d = 0; d < dim && j->to->parts == PAGE_SUM_BOUNDS; d++) {
-        at[dim + d] = cpu_bf16_down(acc[1][d]);
-        at[2 * dim + d] = cpu_bf16_up(acc[2][d]);
+        at[d] = cpu_bf16_down(acc[1][d]);
+        at[dim + d] = cpu_bf16_up(acc[2][d]);
     }
 }
 
@@ -94,4 +94,94 @@ void cpu_sum_pages(device *d, const kv_view *v, const kv_base *base, const page_
     cpu_device *c = d->self;
     sum_job j = {c->k, v, base, to, first, row, n};
     pool_run(c->pool, v->n_head_kv * n, sum_task, &j);
+}
+
+/* ---- Watching queries ---------------------------------------------------------------------- */
+
+enum { PAGES_PER_TASK = 512 };
+
+typedef struct watch_job {
+    const cpu_kernels *k;
+    const page_watch *w;
+    const kv_view *kv;
+    const page_sums *sums;
+    float *q;    /* [group][width]: the queries of one row and KV head */
+    float *room; /* [group][n_pages] */
+    int32_t head, group;
+    int32_t width; /* of a query: of bounds the negative part of q, then the positive one */
+} watch_job;
+
+/* Some pages against all queries. */
+static void watch_means(void *arg, int32_t chunk, int32_t thread)
+{
+    (void)thread;
+    const watch_job *j = arg;
+    int32_t n = j->w->n_pages, i0 = chunk * PAGES_PER_TASK;
+    const key_product p = {.type = NUM_BF16,
+                           .n_q = j->group,
+                           .n_keys = n - i0 < PAGES_PER_TASK ? n - i0 : PAGES_PER_TASK,
+                           .dim = j->width,
+                           .s = j->room + i0,
+                           .q = j->q,
+                           .s_stride = n,
+                           .q_stride = j->width,
+                           .k = (const char *)page_sum_row(j->sums, j->kv, j->head, i0),
+                           .row_bytes = (size_t)j->width * sizeof(uint16_t),
+                           .source = ROWS_IN_MEMORY};
+    j->k->key_dot(&p);
+}
+
+/* The soft max of one query over all pages. */
+static void watch_share(void *arg, int32_t iq, int32_t thread)
+{
+    (void)thread;
+    const watch_job *j = arg;
+    int32_t n = j->w->n_pages;
+    float *x = j->room + (size_t)iq * (size_t)n, top;
+    for (int32_t i = 0; i < n; i++)
+        x[i] = isnan(x[i]) ? -INFINITY : x[i];
+    float sum = j->k->softmax(x, n, &top);
+    j->k->scale(x, sum > 0 ? 1.0f / sum : 0.0f, n);
+}
+
+static void watch_row(watch_job *j, pool *threads, const float *q, float scale, float *score)
+{
+    int32_t n = j->w->n_pages, dim = j->kv->head_dim;
+    for (int32_t i = 0; i < j->group; i++) {
+        float *to = j->q + (size_t)i * (size_t)j->width, *high = to + dim;
+        memcpy(to, q + (size_t)i * (size_t)dim, (size_t)dim * sizeof *to);
+        if (j->kv->k_rot && !j->kv->single)
+            num_rotate(to, dim);
+        j->k->scale(to, scale, dim);
+        for (int32_t d = 0; d < j->width - dim; d++) {
+            high[d] = to[d] > 0 ? to[d] : 0;
+            to[d] = to[d] > 0 ? 0 : to[d];
+        }
+    }
+    pool_run(threads, (n + PAGES_PER_TASK - 1) / PAGES_PER_TASK, watch_means, j);
+    pool_run(threads, j->group, watch_share, j);
+    for (int32_t i = 0; i < j->group; i++)
+        j->k->add(score, score, j->room + (size_t)i * (size_t)n, n);
+}
+
+void cpu_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const page_watch *w)
+{
+    cpu_device *c = cpu_of(p);
+    const rowset *rs = p->rows;
+    int32_t group = q.heads / kv->n_head_kv;
+    size_t n_pages = (size_t)w->n_pages, dim = (size_t)kv->head_dim;
+    float *room = w->room[p->here];
+    watch_job j = {.k = c->k,
+                   .w = w,
+                   .kv = kv,
+                   .sums = &w->sums[kv->id],
+                   .q = room + PAGE_WATCH_HEADS * n_pages,
+                   .room = room,
+                   .group = group};
+    j.width = j.sums->parts * kv->head_dim;
+    for (int32_t r = 0; r < q.rows; r++)
+        for (j.head = 0; j.head < kv->n_head_kv && rs->seq[r] == w->seq && rs->pos[r] >= w->pos;
+             j.head++)
+            watch_row(&j, c->pool, mat_row(q, r) + (size_t)(j.head * group) * dim, scale,
+                      w->score[p->here]);
 }

@@ -595,13 +595,53 @@ void cpu_ref_sum_pages(device *d, const kv_view *v, const kv_base *base, const p
                 }
             }
             for (size_t j = 0; j < dim; j++) {
-                at[j] = num_f32_to_bf16((float)(sum[j] / KV_PAGE));
-                if (to->parts == PAGE_SUM_BOUNDS) {
-                    at[dim + j] = cpu_bf16_down((float)lo[j]);
-                    at[2 * dim + j] = cpu_bf16_up((float)hi[j]);
+                if (to->parts == PAGE_SUM_MEAN) {
+                    at[j] = num_f32_to_bf16((float)(sum[j] / KV_PAGE));
+                } else {
+                    at[j] = cpu_bf16_down((float)lo[j]);
+                    at[dim + j] = cpu_bf16_up((float)hi[j]);
                 }
             }
         }
+}
+
+/* One row and head of a watch. */
+static void watch_query(const page_watch *w, const kv_view *kv, float *score, const float *query,
+                        float scale, int32_t g)
+{
+    float q[PAGE_SUM_DIM_MAX];
+    const page_sums *s = &w->sums[kv->id];
+    double top = -INFINITY, total = 0;
+    memcpy(q, query, (size_t)kv->head_dim * sizeof *q);
+    if (kv->k_rot && !kv->single)
+        num_rotate(q, kv->head_dim);
+    for (int walk = 0; walk < 3; walk++)
+        for (int32_t i = 0; i < w->n_pages; i++) {
+            const uint16_t *at = page_sum_row(s, kv, g, i);
+            double x = 0;
+            for (int32_t k = 0; k < kv->head_dim; k++) {
+                bool high = s->parts == PAGE_SUM_BOUNDS && q[k] > 0;
+                x += (double)q[k] * num_bf16_to_f32(at[high ? kv->head_dim + k : k]);
+            }
+            x *= scale;
+            if (isnan(x))
+                continue;
+            if (walk == 0)
+                top = x > top ? x : top;
+            else if (walk == 1)
+                total += exp(x - top);
+            else
+                score[i] += (float)(exp(x - top) / total);
+        }
+}
+
+static void ref_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const page_watch *w)
+{
+    const rowset *rs = p->rows;
+    for (int32_t r = 0; r < q.rows; r++)
+        for (int32_t h = 0; h < q.heads && rs->seq[r] == w->seq && rs->pos[r] >= w->pos; h++)
+            watch_query(w, kv, w->score[p->here], mat_row(q, r) + (size_t)h * (size_t)q.cols, scale,
+                        h / (q.heads / kv->n_head_kv));
 }
 
 const device_ops cpu_ref_ops = {
@@ -614,6 +654,7 @@ const device_ops cpu_ref_ops = {
     .kv_store = ref_kv_store,
     .attend = ref_attend,
     .tail = cpu_ref_tail,
+    .watch_pages = ref_watch_pages,
     .add = ref_add,
     .scale = ref_scale,
     .route = ref_route,

@@ -49,6 +49,7 @@ void cpu_ref_sum_pages(device *d, const kv_view *v, const kv_base *base, const p
                        int32_t first, int32_t row, int32_t n);
 void cpu_sum_pages(device *d, const kv_view *v, const kv_base *base, const page_sums *to,
                    int32_t first, int32_t row, int32_t n);
+void cpu_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const page_watch *w);
 /* bf16 that is not above x, or not below it. */
 uint16_t cpu_bf16_down(float x);
 uint16_t cpu_bf16_up(float x);

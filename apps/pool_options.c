@@ -1,0 +1,52 @@
+/* pool_options.c - see pool_options.h. */
+#include "apps/pool_options.h"
+#include "apps/term.h"
+#include "base/err.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+carat_status pool_options_apply(const pool_options *o, carat_session_options *so, carat_error *e)
+{
+    char *end = NULL;
+    double n = 0;
+    so->kv_policy = o->policy;
+    so->kv_tau = (int32_t)o->tau;
+    so->kv_host_mb = (int32_t)o->host_mb;
+    if (!o->tokens)
+        return OK;
+    if (!strcmp(o->tokens, "auto")) {
+        so->kv_resident = -1;
+        return OK;
+    }
+    n = strtod(o->tokens, &end);
+    if (end != o->tokens && (*end == 'k' || *end == 'K')) {
+        n *= 1024;
+        end++;
+    }
+    if (end == o->tokens || *end || !(n >= 1 && n <= 1 << 30) || n != (double)(int32_t)n)
+        return err_set(e, E_ARG, "--kv-pool %s: expected auto or a number of tokens", o->tokens);
+    so->kv_resident = (int32_t)n;
+    return OK;
+}
+
+void pool_note_open(const carat_session *s)
+{
+    carat_pool_info p;
+    carat_session_get_pool(s, &p);
+    if (p.why[0])
+        term_note("pool of keys: %s", p.why);
+    if (p.on && p.policy_why[0])
+        term_note("pool of keys: %s, because %s", p.policy, p.policy_why);
+}
+
+void pool_note_answer(const carat_session *s)
+{
+    carat_pool_info p;
+    carat_session_get_pool(s, &p);
+    if (p.lossy)
+        term_note("[pool of %d tokens, %s: %lld tokens are on the host, %.1f MiB | %lld pages out, "
+                  "%lld in, %lld choices | not every token saw the whole context]",
+                  p.n_tokens, p.policy, (long long)p.n_away, (double)p.host_bytes * 0x1p-20,
+                  (long long)p.n_out, (long long)p.n_in, (long long)p.n_reselected);
+}

@@ -1,0 +1,33 @@
+/* pool_options.h - the options of a pool of keys that is smaller than the context, and what is said
+ * about it. A subcommand has a field `pool_options pool` in its struct and OPT_POOL(type of the
+ * struct) in its table.
+ */
+#ifndef APPS_POOL_OPTIONS_H
+#define APPS_POOL_OPTIONS_H
+
+#include "apps/options.h"
+#include "carat.h"
+
+typedef struct pool_options {
+    const char *tokens, *policy;
+    int64_t tau, host_mb;
+} pool_options;
+
+#define OPT_POOL(T)                                                                                \
+    OPT_STR(T, pool.tokens, "kv-pool", 0, "N",                                                     \
+            "tokens of keys and values that stay on the device, the rest on the host: N or auto"), \
+        OPT_STR(T, pool.policy, "kv-policy", 0, "NAME",                                            \
+                "which stay: scored (default: those that the model attends to) or lru"),           \
+        OPT_INT(T, pool.tau, "kv-tau", 0, "N", 1, 1 << 20,                                         \
+                "tokens between two choices (default: 64)"),                                       \
+        OPT_INT(T, pool.host_mb, "kv-host-mb", 0, "N", 1, 1 << 30,                                 \
+                "most MiB on the host for them (default: any)")
+
+/* E_ARG: the pool is neither auto nor a number of tokens. */
+carat_status pool_options_apply(const pool_options *o, carat_session_options *so, carat_error *e);
+/* How the pool was chosen, and a policy that is not the one asked for. */
+void pool_note_open(const carat_session *s);
+/* Where the pages are now; nothing while the whole context is on the device. */
+void pool_note_answer(const carat_session *s);
+
+#endif

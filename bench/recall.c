@@ -1,0 +1,570 @@
+/* recall.c - which score of pages finds what a question needs.
+ *
+ *     build/bench_recall MODEL.gguf CASES.jsonl [TOKENS_MOST]
+ *
+ * A line of CASES is a text, questions about it and their answers (tools/demo/recall_cases.py). The
+ * text is computed whole. For each question, the pages of the text that stay visible are chosen by
+ * a score; then the question and its answer are computed with those pages alone, through a table of
+ * pages, and the answer counts if its every token is the model's first choice.
+ *
+ * Order of events, as with a pool that is smaller than the context: the question is first computed
+ * with the youngest pages; its queries give the scores; question and answer are computed with the
+ * pages that the scores choose. `found` counts the questions whose fact lies in a visible page;
+ * `right` those with the right answer.
+ *
+ * Sinks and tail are those of kv/residency.h. Queries: of the last 8 rows of the question.
+ */
+#include "backend/key_walk.h"
+#include "base/json.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "engine/engine_int.h"
+#include "kv/residency.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LAYERS_MOST = 64, ROWS_MOST = 512, ASKS_MOST = 64, QUERY_ROWS = 8, SHARES = 3 };
+static const double share[SHARES] = {0.25, 0.09, 0.0625};
+
+/* What a page and a query give. */
+typedef enum feature {
+    F_MASS, /* the share of the query's attention that the page has: the oracle */
+    F_COS,  /* cosine with the mean key */
+    F_DOT,  /* product with the mean key */
+    F_SUB,  /* the largest product with a mean of 16 keys */
+    F_BOX,  /* the bound of all products by the smallest and largest values */
+    F_ARK,  /* the same of the middle and the mean distance from it */
+    N_FEATURES
+} feature;
+static const char *const feature_name[] = {"mass", "cos", "dot", "sub16", "box", "ark"};
+
+/* How features of heads and rows become one score. */
+typedef struct scoring {
+    feature f;
+    bool soft;       /* a soft max over the pages first, query by query */
+    bool mean_heads; /* else the largest */
+    bool mean_rows;  /* of all rows of the question; else of the last QUERY_ROWS */
+    bool last_row;   /* the last row alone */
+    bool max_layers; /* else their mean */
+} scoring;
+
+typedef struct layer_queries {
+    const kv_view *kv;
+    float scale;
+    int32_t rows, heads;
+    float *q; /* [ROWS_MOST][heads][dim] */
+} layer_queries;
+
+static struct {
+    carat_model *m;
+    device *d;
+    device_ops ops;
+    const device_ops *plain;
+    kv_layout l;
+    kv_cache c;
+    kv_batch b;
+    void *scratch;
+    size_t scratch_bytes;
+    int32_t n_vocab, n_pages;
+    bool listens;
+    int32_t n_layers;
+    layer_queries layer[LAYERS_MOST];
+    float *value[LAYERS_MOST][N_FEATURES]; /* [ROWS_MOST][heads][n_pages] */
+    float *key;                            /* [tokens][dim] of the view at hand */
+    kv_page *table;
+    float *logits;
+} g;
+
+static void or_exit(status st, const err *e)
+{
+    if (st) {
+        fprintf(stderr, "bench_recall: %s\n", e->text);
+        exit(1);
+    }
+}
+
+static void *room(size_t n)
+{
+    void *p = mem_calloc(1, n ? n : 1);
+    if (!p) {
+        fprintf(stderr, "bench_recall: no memory\n");
+        exit(1);
+    }
+    return p;
+}
+
+static void listening_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
+{
+    if (!p->dry && g.listens && kv->kind == STORE_LINEAR) {
+        layer_queries *y = &g.layer[g.n_layers++];
+        y->kv = kv;
+        y->scale = scale;
+        y->rows = q.rows;
+        y->heads = q.heads;
+        if (!y->q)
+            y->q = room((size_t)ROWS_MOST * (size_t)mat_width(q) * 4);
+        for (int32_t r = 0; r < q.rows; r++)
+            memcpy(y->q + (size_t)r * (size_t)mat_width(q), mat_row(q, r),
+                   (size_t)mat_width(q) * 4);
+    }
+    g.plain->attend(p, o, q, kv, scale);
+}
+
+static void open_all(const char *path, int32_t n_ctx)
+{
+    err e = {0};
+    model_costs costs;
+    carat_model_options mo = {.device = "cpu"};
+    or_exit(carat_model_open(path, &mo, &g.m, &e), &e);
+    model *core = &g.m->core;
+    g.d = g.m->dev;
+    g.plain = g.d->op;
+    g.ops = *g.plain;
+    g.ops.attend = listening_attend;
+    g.d->op = &g.ops;
+    kv_want_layout w = {
+        .spec = core->kv, .n = core->n_kv, .n_ctx = n_ctx, .rows_max = ROWS_MOST, .dev = {g.d}};
+    kv_words words = {.k = "f16", .single = "off"};
+    or_exit(kv_choice_parse(&w.choice, &words, &e), &e);
+    or_exit(kv_layout_init(&g.l, &w, &e), &e);
+    or_exit(kv_open(&g.c, g.d, &g.l, &e), &e);
+    or_exit(kv_batch_init(&g.b, ROWS_MOST, 1, &g.l, &e), &e);
+    or_exit(model_plan(core, g.d, &g.l, ROWS_MOST, ROWS_MOST, NULL, &costs, &e), &e);
+    g.scratch_bytes = costs.side[PASS_MAIN].scratch_bytes + (1 << 22);
+    g.scratch = g.d->alloc(g.d, g.scratch_bytes);
+    g.n_vocab = core->n_vocab;
+    g.n_pages = n_ctx / KV_PAGE + 1;
+    g.table = room((size_t)g.n_pages * sizeof *g.table);
+    g.key = room((size_t)n_ctx * 1024 * 4);
+    g.logits = room((size_t)ROWS_MOST * (size_t)g.n_vocab * 4);
+}
+
+/* A pass of n tokens after the committed ones. visible: [n_pages] or NULL, all. */
+static void run(const int32_t *ids, int32_t n, const bool *visible, bool logits)
+{
+    err e = {0};
+    pass p;
+    or_exit(kv_reserve(&g.c, n, &e), &e);
+    kv_batch_clear(&g.b);
+    or_exit(kv_batch_add(&g.b, &g.c, ids, n, NULL, logits ? KV_WANT_ALL : KV_WANT_LAST, &e), &e);
+    if (visible) { /* keys are numbered without those of the other pages */
+        int32_t n_table = 0, missing = 0;
+        for (int32_t c = 0; c <= (g.c.n_past + n - 1) / KV_PAGE; c++)
+            if (visible[c] || c >= g.c.n_past / KV_PAGE)
+                g.table[n_table++] = (kv_page){c * KV_PAGE, c * KV_PAGE};
+            else
+                missing++;
+        for (int32_t i = 0; i < g.l.n; i++)
+            if (g.l.view[i].kind == STORE_LINEAR)
+                g.b.bases[i].page = g.table;
+        rowset *sets[] = {&g.b.st.all, &g.b.st.out};
+        for (int s = 0; s < 2; s++)
+            for (int32_t r = 0; r < sets[s]->n; r++) {
+                ((int32_t *)sets[s]->keys[STORE_LINEAR].index)[r] -= missing * KV_PAGE;
+                ((int32_t *)sets[s]->keys[STORE_LINEAR].first)[r] -= missing * KV_PAGE;
+                ((int32_t *)sets[s]->keys[STORE_LINEAR].last)[r] -= missing * KV_PAGE;
+            }
+    }
+    pass_begin(&p, g.d, &g.b.st, g.scratch, g.scratch_bytes);
+    g.n_layers = 0;
+    mat y = model_forward(&p, &g.m->core, &g.l);
+    pass_end(&p);
+    or_exit(p.e.status, &p.e);
+    for (int32_t i = 0; logits && i < y.rows; i++)
+        memcpy(g.logits + (size_t)i * (size_t)g.n_vocab, mat_row(y, i), (size_t)g.n_vocab * 4);
+}
+
+static int32_t first_choice(int32_t row)
+{
+    const float *x = g.logits + (size_t)row * (size_t)g.n_vocab;
+    int32_t best = 0;
+    for (int32_t i = 1; i < g.n_vocab; i++)
+        if (x[i] > x[best])
+            best = i;
+    return best;
+}
+
+/* ---- Features of pages --------------------------------------------------------------------- */
+
+static void read_keys(const kv_view *kv, int32_t head, int64_t n)
+{
+    for (int64_t t = 0; t < n; t++)
+        num_format_of(kv->k_type)
+            ->decode(key_row(kv, g.c.base[kv->id].k, kv->k_row_bytes, head, (size_t)t),
+                     g.key + t * kv->head_dim, kv->head_dim);
+}
+
+typedef struct page_facts {
+    float mean[1024], lo[1024], hi[1024], mid[1024], dev[1024], sub[4][1024];
+} page_facts;
+
+static void facts_of(const float *key, int32_t dim, page_facts *f)
+{
+    for (int32_t i = 0; i < dim; i++) {
+        double sum[4] = {0}, away = 0;
+        float lo = key[i], hi = key[i];
+        for (int32_t t = 0; t < KV_PAGE; t++) {
+            float x = key[(size_t)t * (size_t)dim + (size_t)i];
+            sum[t / 16] += x;
+            lo = x < lo ? x : lo;
+            hi = x > hi ? x : hi;
+        }
+        f->mean[i] = (float)((sum[0] + sum[1] + sum[2] + sum[3]) / KV_PAGE);
+        for (int s = 0; s < 4; s++)
+            f->sub[s][i] = (float)(sum[s] / 16);
+        f->lo[i] = lo;
+        f->hi[i] = hi;
+        f->mid[i] = (lo + hi) / 2;
+        for (int32_t t = 0; t < KV_PAGE; t++)
+            away += fabsf(key[(size_t)t * (size_t)dim + (size_t)i] - f->mid[i]);
+        f->dev[i] = (float)(away / KV_PAGE);
+    }
+}
+
+static float dot(const float *a, const float *b, int32_t n)
+{
+    float s[8] = {0};
+    for (int32_t i = 0; i + 8 <= n; i += 8)
+        for (int k = 0; k < 8; k++)
+            s[k] += a[i + k] * b[i + k];
+    return s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7];
+}
+
+static float *value_at(int32_t il, feature f, int32_t row, int32_t head)
+{
+    const layer_queries *y = &g.layer[il];
+    return g.value[il][f] + ((size_t)row * (size_t)y->heads + (size_t)head) * (size_t)g.n_pages;
+}
+
+/* All features of the whole pages below the committed end, of rows row0 and up. */
+static void fill_features(int32_t row0)
+{
+    static page_facts f;
+    int32_t n_whole = (int32_t)(g.c.n_past / KV_PAGE);
+    for (int32_t il = 0; il < g.n_layers; il++) {
+        const layer_queries *y = &g.layer[il];
+        int32_t dim = y->kv->head_dim, group = y->heads / y->kv->n_head_kv;
+        for (int k = 0; k < N_FEATURES; k++)
+            if (!g.value[il][k])
+                g.value[il][k] = room((size_t)ROWS_MOST * (size_t)y->heads * (size_t)g.n_pages * 4);
+        for (int32_t h = 0; h < y->heads; h++) {
+            if (h % group == 0)
+                read_keys(y->kv, h / group, g.c.n_past);
+            for (int32_t c = 0; c < n_whole; c++) {
+                facts_of(g.key + (size_t)c * KV_PAGE * (size_t)dim, dim, &f);
+                float norm = sqrtf(dot(f.mean, f.mean, dim)) + 1e-6f;
+                for (int32_t r = row0; r < y->rows; r++) {
+                    const float *q =
+                        y->q + ((size_t)r * (size_t)y->heads + (size_t)h) * (size_t)dim;
+                    float mass = 0, top = -INFINITY, box = 0, ark = 0, sub = -INFINITY;
+                    for (int32_t t = 0; t < KV_PAGE; t++) {
+                        float s =
+                            y->scale *
+                            dot(q, g.key + ((size_t)c * KV_PAGE + (size_t)t) * (size_t)dim, dim);
+                        top = s > top ? s : top;
+                        mass += expf(s - 60); /* normed rows and columns: far from overflow */
+                    }
+                    for (int32_t i = 0; i < dim; i++) {
+                        box += q[i] * (q[i] > 0 ? f.hi[i] : f.lo[i]);
+                        ark += q[i] * f.mid[i] + fabsf(q[i]) * f.dev[i];
+                    }
+                    for (int s = 0; s < 4; s++) {
+                        float x = dot(q, f.sub[s], dim);
+                        sub = x > sub ? x : sub;
+                    }
+                    float mean = dot(q, f.mean, dim), qn = sqrtf(dot(q, q, dim)) + 1e-6f;
+                    value_at(il, F_MASS, r, h)[c] = logf(mass);
+                    value_at(il, F_COS, r, h)[c] = mean / norm / qn;
+                    value_at(il, F_DOT, r, h)[c] = y->scale * mean;
+                    value_at(il, F_SUB, r, h)[c] = y->scale * sub;
+                    value_at(il, F_BOX, r, h)[c] = y->scale * box;
+                    value_at(il, F_ARK, r, h)[c] = y->scale * ark;
+                }
+            }
+        }
+    }
+}
+
+static void score_pages(const scoring *s, int32_t row0, float *score)
+{
+    int32_t n = (int32_t)(g.c.n_past / KV_PAGE);
+    static float x[1 << 14], one[1 << 14], layer[1 << 14];
+    for (int32_t c = 0; c < n; c++)
+        score[c] = s->max_layers ? -INFINITY : 0;
+    for (int32_t il = 0; il < g.n_layers; il++) {
+        const layer_queries *y = &g.layer[il];
+        int32_t from = s->mean_rows ? row0 : s->last_row ? y->rows - 1 : y->rows - QUERY_ROWS;
+        from = from < row0 ? row0 : from;
+        for (int32_t c = 0; c < n; c++)
+            layer[c] = 0;
+        for (int32_t r = from; r < y->rows; r++) {
+            for (int32_t c = 0; c < n; c++)
+                one[c] = s->mean_heads ? 0 : -INFINITY;
+            for (int32_t h = 0; h < y->heads; h++) {
+                const float *v = value_at(il, s->f, r, h);
+                float top = -INFINITY, sum = 0;
+                for (int32_t c = 0; c < n; c++)
+                    top = v[c] > top ? v[c] : top;
+                for (int32_t c = 0; c < n; c++)
+                    sum += expf(v[c] - top);
+                for (int32_t c = 0; c < n; c++) {
+                    x[c] = s->soft ? expf(v[c] - top) / sum : v[c];
+                    one[c] = s->mean_heads   ? one[c] + x[c] / (float)y->heads
+                             : x[c] > one[c] ? x[c]
+                                             : one[c];
+                }
+            }
+            for (int32_t c = 0; c < n; c++)
+                layer[c] += one[c] / (float)(y->rows - from);
+        }
+        for (int32_t c = 0; c < n; c++)
+            score[c] = s->max_layers ? (layer[c] > score[c] ? layer[c] : score[c])
+                                     : score[c] + layer[c] / (float)g.n_layers;
+    }
+}
+
+/* ---- Choosing and asking ------------------------------------------------------------------- */
+
+static const float *sort_score;
+static int by_score(const void *a, const void *b)
+{
+    float x = sort_score[*(const int32_t *)a], y = sort_score[*(const int32_t *)b];
+    return x != y ? (x < y ? 1 : -1) : *(const int32_t *)b - *(const int32_t *)a;
+}
+
+/* Sinks, tail and the best of the rest: most pages in all. score NULL: the youngest. */
+static void choose(const float *score, int32_t most, bool *visible)
+{
+    static int32_t order[1 << 14];
+    int32_t n = (int32_t)(g.c.n_past / KV_PAGE), left = most;
+    memset(visible, 0, (size_t)g.n_pages);
+    for (int32_t c = 0; c < n; c++)
+        if (c < RESIDENCY_SINKS || c >= n - RESIDENCY_TAIL) {
+            visible[c] = true;
+            left--;
+        }
+    for (int32_t c = 0; c < n; c++)
+        order[c] = c;
+    if (score) {
+        sort_score = score;
+        qsort(order, (size_t)n, sizeof *order, by_score);
+    } else {
+        for (int32_t c = 0; c < n; c++)
+            order[c] = n - 1 - c;
+    }
+    for (int32_t i = 0; i < n && left > 0; i++)
+        if (!visible[order[i]]) {
+            visible[order[i]] = true;
+            left--;
+        }
+}
+
+typedef struct ask {
+    int32_t ids[ROWS_MOST], n, n_question;
+    int64_t fact; /* the token at which the fact begins */
+} ask;
+
+static bool is_right(const ask *a, int32_t n_text, const bool *visible)
+{
+    bool right = true;
+    run(a->ids, a->n - n_text, visible, true);
+    for (int32_t i = a->n_question; i < a->n; i++)
+        right &= first_choice(i - n_text - 1) == a->ids[i - n_text];
+    return right;
+}
+
+enum { METHODS_MOST = 96 };
+static struct {
+    char name[48];
+    scoring s;
+    bool lru, full;
+    int32_t found[SHARES], right[SHARES];
+} method[METHODS_MOST];
+static int32_t n_methods, n_asked;
+
+static void add_methods(void)
+{
+    method[n_methods++] = (__typeof__(method[0])){.name = "full", .full = true};
+    method[n_methods++] = (__typeof__(method[0])){.name = "lru", .lru = true};
+    static const int kinds[] = {0, 3, 7, 15, 11, 1, 2};
+    for (int f = 0; f < N_FEATURES; f++)
+        for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+            int k = kinds[i];
+            scoring s = {(feature)f,        k & 1,         k & 2, k & 4 && !(k & 8),
+                         k & 8 && !(k & 4), (k & 12) == 12};
+            if ((f == F_MASS && k != 3 && k != 7) || (f == F_SUB && k != 3) ||
+                (k != 0 && k != 3 && f != F_DOT && f != F_MASS && f != F_BOX))
+                continue;
+            method[n_methods].s = s;
+            snprintf(method[n_methods].name, sizeof method[0].name, "%s%s %s heads, %s%s",
+                     feature_name[f], s.soft ? " soft" : "", s.mean_heads ? "mean" : "max",
+                     s.mean_rows  ? "all rows"
+                     : s.last_row ? "last row"
+                                  : "8 rows",
+                     s.max_layers ? ", max layers" : "");
+            n_methods++;
+        }
+}
+
+static void ask_all(const ask *asks, int32_t n_asks, int32_t n_text)
+{
+    bool *visible = room((size_t)g.n_pages);
+    float *score = room((size_t)g.n_pages * 4);
+    int32_t n_whole = n_text / KV_PAGE;
+    for (int32_t i = 0; i < n_asks; i++) {
+        const ask *a = &asks[i];
+        n_asked++;
+        bool knows = is_right(a, n_text, NULL);
+        for (int k = 0; k < SHARES; k++) {
+            int32_t most = (int32_t)(share[k] * n_whole);
+            most = most < RESIDENCY_SINKS + RESIDENCY_TAIL + 1
+                       ? RESIDENCY_SINKS + RESIDENCY_TAIL + 1
+                       : most;
+            choose(NULL, most, visible);
+            g.listens = true;
+            run(a->ids, a->n_question - n_text, visible, false);
+            g.listens = false;
+            int32_t n_layers = g.n_layers;
+            int32_t n_q = a->n_question - n_text;
+            fill_features(n_q > 32 ? n_q - 32 : 0);
+            for (int32_t m = 0; m < n_methods; m++) {
+                g.n_layers = n_layers;
+                if (method[m].full) {
+                    method[m].found[k]++;
+                    method[m].right[k] += knows;
+                    continue;
+                }
+                if (!method[m].lru)
+                    score_pages(&method[m].s, n_q > 32 ? n_q - 32 : 0, score);
+                choose(method[m].lru ? NULL : score, most, visible);
+                int32_t c = (int32_t)(a->fact / KV_PAGE);
+                method[m].found[k] += c >= n_whole || visible[c];
+                method[m].right[k] += is_right(a, n_text, visible);
+            }
+        }
+        fprintf(stderr, "%d asked\n", n_asked);
+    }
+    mem_free(score);
+    mem_free(visible);
+}
+
+/* ---- Cases --------------------------------------------------------------------------------- */
+
+static void render(const char *text, carat_chat *c)
+{
+    err e = {0};
+    json_t *j = json_pack("[{s:s, s:s}]", "role", "user", "content", text);
+    char *words = json_dumps(j, 0);
+    or_exit(carat_chat_render(g.m, words, NULL, NULL, c, &e), &e);
+    free(words);
+    json_decref(j);
+}
+
+static char *replaced(const char *frame, const char *with)
+{
+    const char *at = strstr(frame, "{q}");
+    char *text = room(strlen(frame) + strlen(with) + 1);
+    memcpy(text, frame, (size_t)(at - frame));
+    strcat(text, with);
+    strcat(text, at + 3);
+    return text;
+}
+
+static void run_case(const json_t *j, int32_t n_ctx)
+{
+    static ask asks[ASKS_MOST];
+    static int32_t *text_ids;
+    const json_t *list = json_object_get(j, "asks");
+    const char *frame = json_string_value(json_object_get(j, "frame"));
+    int32_t n_asks = 0, n_text = INT32_MAX;
+    int64_t n_first = 0;
+    if (!text_ids)
+        text_ids = room((size_t)n_ctx * 4);
+    static int32_t *all[ASKS_MOST];
+    for (size_t i = 0; i < json_array_size(list) && n_asks < ASKS_MOST; i++) {
+        const json_t *x = json_array_get(list, i);
+        carat_chat c;
+        char *text = replaced(frame, json_string_value(json_object_get(x, "q")));
+        render(text, &c);
+        const char *says = json_string_value(json_object_get(x, "s"));
+        const char *at = strstr(c.text, says);
+        const char *answer = json_string_value(json_object_get(x, "a"));
+        int32_t ids[ROWS_MOST];
+        int64_t n_answer = carat_tokenize(g.m, answer, strlen(answer), 0, ids, ROWS_MOST, NULL);
+        if (c.n_ids + 128 > n_ctx || !at || n_answer < 1) {
+            fprintf(stderr, "a case of %lld tokens is left out\n", (long long)c.n_ids);
+            exit(1);
+        }
+        err e = {0};
+        int32_t *before = room((size_t)n_ctx * 4);
+        asks[n_asks].fact =
+            carat_tokenize(g.m, c.text, (size_t)(at - c.text), 0, before, n_ctx, &e);
+        mem_free(before);
+        all[n_asks] = room((size_t)n_ctx * 4);
+        memcpy(all[n_asks], c.ids, (size_t)c.n_ids * 4);
+        memcpy(all[n_asks] + c.n_ids, ids, (size_t)n_answer * 4);
+        asks[n_asks].n_question = (int32_t)c.n_ids;
+        asks[n_asks].n = (int32_t)(c.n_ids + n_answer);
+        int32_t same = 0;
+        while (n_asks && same < c.n_ids && same < n_first && c.ids[same] == all[0][same])
+            same++;
+        if (n_asks)
+            n_text = same < n_text ? same : n_text;
+        else
+            n_first = c.n_ids;
+        n_asks++;
+        carat_chat_free(&c);
+        mem_free(text);
+    }
+    kv_reset(&g.c);
+    for (int32_t at = 0; at < n_text; at += ROWS_MOST) {
+        int32_t n = n_text - at < ROWS_MOST ? n_text - at : ROWS_MOST;
+        run(all[0] + at, n, NULL, false);
+        kv_commit(&g.c, n);
+    }
+    fprintf(stderr, "a text of %d tokens\n", n_text);
+    static ask cut[ASKS_MOST];
+    for (int32_t i = 0; i < n_asks; i++) {
+        cut[i] = asks[i];
+        memcpy(cut[i].ids, all[i] + n_text, (size_t)(asks[i].n - n_text) * 4);
+    }
+    for (int32_t i = 0; i < n_asks; i++) {
+        mem_free(all[i]);
+        all[i] = NULL;
+    }
+    ask_all(cut, n_asks, n_text);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 3) {
+        fprintf(stderr, "usage: bench_recall MODEL.gguf CASES.jsonl [TOKENS_MOST]\n");
+        return 2;
+    }
+    int32_t n_ctx = argc > 3 ? atoi(argv[3]) : 32768;
+    err e = {0};
+    open_all(argv[1], n_ctx);
+    add_methods();
+    FILE *f = fopen(argv[2], "r");
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t n;
+    while (f && (n = getline(&line, &cap, f)) > 0) {
+        json_t *j;
+        or_exit(json_parse(&j, line, (size_t)n, argv[2], &e), &e);
+        run_case(j, n_ctx);
+        json_decref(j);
+    }
+    free(line);
+    printf("%d questions; found / right at 25, 9 and 6.25 %% of the pages\n", n_asked);
+    for (int32_t m = 0; m < n_methods; m++) {
+        printf("%-40s", method[m].name);
+        for (int k = 0; k < SHARES; k++)
+            printf("  %3d %3d", method[m].found[k], method[m].right[k]);
+        printf("\n");
+    }
+    return 0;
+}

@@ -1,0 +1,285 @@
+/* kv_pager_test.c - a cache whose pool is smaller than its context: pages go to the host and come
+ * back byte for byte, failures lose nothing, and kernels agree about what is left to see. */
+#include "backend/key_walk.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "kv/pager.h"
+#include "kv/snapshot.h"
+#include "tests/kv_rig.h"
+#include "tests/test.h"
+
+enum { POOL = 7 * KV_PAGE, TOKENS = 620 };
+
+static const kv_words f32_words = {.k = "f32", .single = "off"};
+
+static void open_paged(rig *r, const cpu_options *o, const kv_words *words, kv_policy policy,
+                       int64_t host_bytes, int32_t rows)
+{
+    err e = {0};
+    const kv_pager_want w = {.policy = policy, .tau = 16, .host_bytes = host_bytes};
+    CHECK(rig_open_on(r, o));
+    r->n_pool = POOL;
+    rig_open_cache(r, words, rows);
+    CHECK_OK(kv_pager_open(&r->c, &w, &e), e);
+}
+
+static void close_all(rig *r)
+{
+    rig_close_cache(r);
+    rig_close(r);
+}
+
+/* A pass of one token, watched where the pager wants it. */
+static status one_token(rig *r, int32_t id, float *logits, err *e)
+{
+    pass p;
+    page_watch w;
+    status st = kv_reserve(&r->c, 1, e);
+    if (st || (st = kv_batch_add(&r->b, &r->c, &id, 1, NULL, KV_WANT_ALL, e))) {
+        kv_batch_clear(&r->b);
+        return st;
+    }
+    const page_watch *watch = r->c.pager ? kv_pager_watch(&r->c, 0, 1, false) : NULL;
+    pass_begin(&p, r->dev, &r->b.st, r->scratch, r->scratch_bytes);
+    if (watch) {
+        w = *watch;
+        p.watch = &w;
+        p.n_watch = 1;
+    }
+    mat y = model_forward(&p, &r->m, &r->l);
+    CHECK_OK(p.e.status, p.e);
+    if (watch)
+        kv_pager_watched(&r->c, 1);
+    memcpy(logits, y.at, RIG_VOCAB * sizeof *logits);
+    kv_batch_clear(&r->b);
+    kv_commit(&r->c, 1);
+    return OK;
+}
+
+/* The row of a key of store i, wherever it is. */
+static const char *stored_row(const rig *r, int32_t i, int32_t head, int32_t pos, bool values)
+{
+    const kv_view *v = &r->l.view[i];
+    const kv_pager *g = r->c.pager;
+    size_t row = values ? v->v_row_bytes : v->k_row_bytes;
+    void *stream = values ? r->c.base[i].v : r->c.base[i].k;
+    if (!g)
+        return key_row(v, stream, row, head, key_walk(v, &r->c.base[i], pos).place);
+    int32_t page = pos / KV_PAGE;
+    if (g->r.page[page].place >= 0)
+        return key_row(v, stream, row, head, (size_t)(g->r.page[page].place + pos % KV_PAGE));
+    CHECK(g->host[page]);
+    const unsigned char *at = g->host[page];
+    for (int32_t k = 0; k < r->l.n; k++) {
+        const kv_view *u = &r->l.view[k];
+        size_t heads = (size_t)u->n_head_kv * KV_PAGE;
+        if (u->window)
+            continue;
+        if (k == i && !values)
+            return (const char *)at + ((size_t)head * KV_PAGE + (size_t)pos % KV_PAGE) * row;
+        at += heads * u->k_row_bytes;
+        if (k == i)
+            return (const char *)at + ((size_t)head * KV_PAGE + (size_t)pos % KV_PAGE) * row;
+        at += heads * u->v_row_bytes;
+    }
+    return NULL;
+}
+
+static int32_t first_linear(const rig *r)
+{
+    int32_t i = 0;
+    while (r->l.view[i].window)
+        i++;
+    return i;
+}
+
+/* The keys of the first linear layer depend on rings alone, so those of a paged cache are those of
+ * a whole one. */
+static void check_stores(const rig *paged, const rig *whole)
+{
+    int32_t i = first_linear(paged);
+    const kv_view *v = &paged->l.view[i];
+    for (int32_t pos = 0; pos < paged->c.n_past; pos++)
+        for (int32_t h = 0; h < v->n_head_kv; h++) {
+            CHECK(!memcmp(stored_row(paged, i, h, pos, false), stored_row(whole, i, h, pos, false),
+                          v->k_row_bytes));
+            CHECK(!memcmp(stored_row(paged, i, h, pos, true), stored_row(whole, i, h, pos, true),
+                          v->v_row_bytes));
+        }
+}
+
+TEST(pager_keeps_every_byte)
+{
+    static const kv_words words[] = {{.k = "f32", .single = "off"},
+                                     {.k = "q4_0+rot", .v = "q8_0", .single = "off"}};
+    for (size_t k = 0; k < 2; k++)
+        for (int policy = 0; policy < 2; policy++) {
+            rig paged, whole;
+            int32_t ids[TOKENS];
+            float a[RIG_VOCAB], b[RIG_VOCAB];
+            uint64_t rng = test_seed();
+            err e = {0};
+            rig_draw(ids, TOKENS, &rng);
+            open_paged(&paged, &(cpu_options){.n_threads = 1}, &words[k], (kv_policy)policy, -1, 1);
+            rig_open(&whole);
+            rig_open_cache(&whole, &words[k], 1);
+            for (int32_t i = 0; i < TOKENS; i++) {
+                CHECK_OK(one_token(&paged, ids[i], a, &e), e);
+                CHECK_OK(one_token(&whole, ids[i], b, &e), e);
+                CHECK_EQ(paged.c.n_absent > 0, i >= POOL);
+                CHECK_EQ(paged.c.pager->lossy, i >= POOL);
+                if (i < POOL) /* everything is there: the same bits */
+                    CHECK(rig_same(a, b, 1));
+                CHECK(isfinite(a[0]));
+            }
+            CHECK(paged.c.pager->r.n_out > 0);
+            CHECK(policy == KV_POLICY_LRU || paged.c.pager->n_reselected > 0);
+            check_stores(&paged, &whole);
+            CHECK(!kv_can_save(&paged.c, paged.c.n_past, 0));
+            /* Back to the beginning: every page is free, and the cache is exact again. */
+            kv_reset(&paged.c);
+            CHECK_EQ(paged.c.pool->pages.n_free, paged.c.pool->pages.n);
+            CHECK(!paged.c.pager->lossy);
+            close_all(&paged);
+            close_all(&whole);
+        }
+}
+
+TEST(pager_rewinds_into_pages_that_are_away)
+{
+    rig paged, whole;
+    int32_t ids[TOKENS];
+    float a[RIG_VOCAB];
+    uint64_t rng = test_seed();
+    err e = {0};
+    rig_draw(ids, TOKENS, &rng);
+    open_paged(&paged, &(cpu_options){.n_threads = 1}, &f32_words, KV_POLICY_LRU, -1, 1);
+    for (int32_t i = 0; i < TOKENS; i++)
+        CHECK_OK(one_token(&paged, ids[i], a, &e), e);
+    CHECK(paged.c.pager->r.page[2].place < 0);
+    kv_pager_cut(&paged.c,
+                 2 * KV_PAGE + 5); /* the rings are not asked: stores alone are compared */
+    CHECK_EQ(paged.c.n_past, 2 * KV_PAGE + 5);
+    CHECK_OK(kv_reserve(&paged.c, 1, &e), e);
+    CHECK(paged.c.pager->r.page[2].place >= 0 && paged.c.pager->r.page[1].place >= 0);
+    CHECK_EQ(paged.c.n_absent, 0);
+    rig_open(&whole);
+    rig_open_cache(&whole, &f32_words, 1);
+    for (int32_t i = 0; i < 2 * KV_PAGE + 5; i++)
+        CHECK_OK(one_token(&whole, ids[i], a, &e), e);
+    check_stores(&paged, &whole);
+    close_all(&paged);
+    close_all(&whole);
+}
+
+TEST(pager_agrees_with_the_reference)
+{
+    rig fast, plain;
+    int32_t ids[TOKENS];
+    float a[RIG_VOCAB], b[RIG_VOCAB];
+    uint64_t rng = test_seed();
+    double se = 0, ss = 0;
+    err e = {0};
+    rig_draw(ids, TOKENS, &rng);
+    open_paged(&fast, &(cpu_options){.n_threads = 2, .exact_f32 = true}, &f32_words, KV_POLICY_LRU,
+               -1, 1);
+    open_paged(&plain, &(cpu_options){.n_threads = 2, .reference = true}, &f32_words, KV_POLICY_LRU,
+               -1, 1);
+    for (int32_t i = 0; i < TOKENS; i++) {
+        CHECK_OK(one_token(&fast, ids[i], a, &e), e);
+        CHECK_OK(one_token(&plain, ids[i], b, &e), e);
+        for (int32_t k = 0; k < RIG_VOCAB; k++) {
+            se += ((double)a[k] - b[k]) * ((double)a[k] - b[k]);
+            ss += (double)b[k] * b[k];
+        }
+    }
+    CHECK_MSG(se < 1e-8 * ss, "error %g", se / ss);
+    close_all(&fast);
+    close_all(&plain);
+}
+
+/* The n-th allocation of a pass fails; the pass is run again and gives what it would have given. */
+TEST(pager_loses_nothing_when_memory_fails)
+{
+    rig paged, calm;
+    int32_t ids[TOKENS];
+    float a[RIG_VOCAB], b[RIG_VOCAB];
+    uint64_t rng = test_seed();
+    int64_t n_failed = 0;
+    err e = {0};
+    rig_draw(ids, TOKENS, &rng);
+    open_paged(&paged, &(cpu_options){.n_threads = 1}, &f32_words, KV_POLICY_SCORED, -1, 1);
+    open_paged(&calm, &(cpu_options){.n_threads = 1}, &f32_words, KV_POLICY_SCORED, -1, 1);
+    for (int32_t i = 0; i < TOKENS; i++) {
+        for (int64_t n = 0; i >= POOL; n++) {
+            err failed = {0};
+            mem_fail_after(n);
+            status st = kv_reserve(&paged.c, 1, &failed);
+            bool hit = mem_fail_hit();
+            mem_fail_after(-1);
+            if (!hit)
+                break;
+            CHECK_EQ(st, E_MEMORY);
+            n_failed++;
+        }
+        CHECK_OK(one_token(&paged, ids[i], a, &e), e);
+        CHECK_OK(one_token(&calm, ids[i], b, &e), e);
+        CHECK(i >= POOL + 16 || rig_same(a, b, 1)); /* later a choice may have been made earlier */
+    }
+    CHECK(n_failed > 0);
+    check_stores(&paged, &calm);
+    close_all(&paged);
+    close_all(&calm);
+}
+
+TEST(pager_ends_with_a_sentence_when_the_host_is_full)
+{
+    rig r;
+    float a[RIG_VOCAB];
+    err e = {0};
+    status st = OK;
+    open_paged(&r, &(cpu_options){.n_threads = 1}, &f32_words, KV_POLICY_LRU, 0, 1);
+    for (int32_t i = 0; i < TOKENS && !st; i++)
+        st = one_token(&r, i % RIG_VOCAB, a, &e);
+    CHECK_EQ(st, E_LIMIT);
+    CHECK_EQ(r.c.n_past, POOL);
+    CHECK_MSG(strstr(e.text, "host memory"), "%s", e.text);
+    close_all(&r);
+}
+
+TEST(pager_refuses_a_pool_below_the_minimum)
+{
+    rig r;
+    err e = {0};
+    const kv_pager_want w = {.policy = KV_POLICY_LRU, .tau = 16, .host_bytes = -1};
+    rig_open(&r);
+    r.n_pool = 6 * KV_PAGE;
+    rig_open_cache(&r, &f32_words, 1);
+    CHECK_EQ(kv_pager_open(&r.c, &w, &e), E_ARG);
+    CHECK_MSG(strstr(e.text, "at least 448"), "%s", e.text);
+    CHECK(!r.c.pager);
+    close_all(&r);
+}
+
+typedef struct opening {
+    rig r;
+} opening;
+
+static status open_and_close(void *arg, err *e)
+{
+    opening *o = arg;
+    const kv_pager_want w = {.policy = KV_POLICY_SCORED, .tau = 16, .host_bytes = -1};
+    status st = kv_pager_open(&o->r.c, &w, e);
+    kv_pager_close(&o->r.c);
+    return st;
+}
+
+TEST(pager_opens_without_memory)
+{
+    opening o;
+    rig_open(&o.r);
+    o.r.n_pool = POOL;
+    rig_open_cache(&o.r, &f32_words, 1);
+    test_every_allocation(open_and_close, &o);
+    close_all(&o.r);
+}
