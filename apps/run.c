@@ -229,9 +229,8 @@ static int check_formats(run_options *o)
 
 static int run_run(const command *cmd, int argc, char **argv)
 {
-    run_options o = {.seed = RUN_UNSET,
-                     .sample = SAMPLE_OPTIONS_UNSET,
-                     .cache = CACHE_OPTIONS_NONE};
+    run_options o = {
+        .seed = RUN_UNSET, .sample = SAMPLE_OPTIONS_UNSET, .cache = CACHE_OPTIONS_NONE};
     bool literal = run_has_dashes(argc, argv);
     config settings;
     int n_words, code = 0, bad = config_parse(cmd, argc, argv, &o, &n_words, &settings);
