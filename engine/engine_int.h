@@ -286,6 +286,8 @@ static inline bool part_finite(const pass_part *p)
     return finite;
 }
 
+/* paging.c. Before the prompt ids[0..n): its first turn and its last user turn stay in the pool. */
+void paging_pin(timeline *t, const int32_t *ids, int64_t n);
 /* paging.c. The watch for a part of a pass, sequence seq of its step: 1, or 0 for none. */
 int32_t paging_watch(kv_cache *c, int32_t seq, const pass_part *part, page_watch *to);
 void paging_watched(kv_cache *c, const pass_part *part);

@@ -3,6 +3,7 @@
  */
 #include "engine/engine_int.h"
 #include "kv/pager.h"
+#include "text/family.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -133,6 +134,36 @@ status paging_shape(const carat_model *m, session_shape *s, err *e)
     s->kv.single = KV_SINGLE_OFF;
     s->checkpoint_mb = -1;
     return fit_chunk(s, e);
+}
+
+/* A span of at most a quarter of the pool; a longer one would leave no room for scored pages. */
+static void pin(residency *r, int64_t from, int64_t to)
+{
+    if (to - from <= (int64_t)r->rules.pool * KV_PAGE / 4)
+        residency_pin(r, from, to);
+}
+
+void paging_pin(timeline *t, const int32_t *ids, int64_t n)
+{
+    const carat_model *m = t->m;
+    int64_t second = 0, last[2] = {0, 0}; /* beginnings of the second and the last two turns */
+    if (!t->kv.pager)
+        return;
+    residency *r = &t->kv.pager->r;
+    int32_t turn = m->text && m->chat ? vocab_mark(m->text, m->chat->family->turn_open) : -1;
+    residency_unpin(r);
+    for (int64_t i = 0, seen = 0; turn >= 0 && i < n; i++) {
+        if (ids[i] != turn)
+            continue;
+        if (++seen == 2)
+            second = i;
+        last[0] = last[1];
+        last[1] = i;
+    }
+    if (second && second < last[0]) /* else the first turn is the last user's */
+        pin(r, 0, second);
+    if (last[1] > last[0])
+        pin(r, last[0], last[1]);
 }
 
 uint64_t paging_bytes(const session_shape *s, const kv_layout *l, int32_t side)

@@ -587,6 +587,7 @@ void timeline_prepare(timeline *t, const int32_t *ids, int64_t n)
     kv_snapshot_drop(k);
     int64_t n_kept = t->kv.n_past < same ? t->kv.n_past : same;
     t->n_dropped = cached - n_kept;
+    paging_pin(t, ids, n);
     if (t->store)
         plan_pending(t, ids, n);
     make_room_ahead(t, n);
