@@ -29,7 +29,8 @@ TEST(pool_keeps_the_first_turn_and_the_last_question)
         ids[i] = 100 + i % 1000;
     ids[1] = ids[SYSTEM] = ids[SYSTEM + TEXT] = ids[N - 4] = turn;
     CHECK_OK(
-        carat_session_open(m, &(carat_session_options){.n_ctx = 8192, .kv_pool = POOL}, &s, &e), e);
+        carat_session_open(m, &(carat_session_options){.n_ctx = 8192, .kv_resident = POOL}, &s, &e),
+        e);
     CHECK_OK(carat_eval(s, ids, N, false, NULL, NULL, &e), e);
     CHECK(pinned(s, 0) && pinned(s, SYSTEM - 1) && !pinned(s, SYSTEM + KV_PAGE));
     CHECK(pinned(s, SYSTEM + TEXT) && pinned(s, N - 5));
