@@ -160,7 +160,7 @@ void paging_pin(timeline *t, const int32_t *ids, int64_t n)
         last[0] = last[1];
         last[1] = i;
     }
-    if (second && second < last[0]) /* else the first turn is the last user's */
+    if (second && second < last[1]) /* else the first turn is the last user's */
         pin(r, 0, second);
     if (last[1] > last[0])
         pin(r, last[0], last[1]);
