@@ -72,10 +72,5 @@ const page_watch *kv_pager_watch(kv_cache *c, int32_t seq, int32_t n_rows, bool 
 void kv_pager_watched(kv_cache *c, int32_t n_rows);
 /* Brings in the best pages by what was watched. */
 status kv_pager_reselect(kv_cache *c, err *e);
-/* Are pages away? */
-static inline bool kv_pager_is_partial(const kv_cache *c)
-{
-    return c->n_absent > 0;
-}
 
 #endif
