@@ -248,8 +248,8 @@ struct device {
     void *(*alloc)(device *d, size_t n_bytes);
     void (*release)(device *d, void *p, size_t n_bytes);
     void (*clear)(device *d, void *p, size_t n_bytes);
-    /* Host to device and back; on a CPU memcpy. Ordered with the passes, and done when they return.
-     */
+    /* Host to device and back; on a CPU memcpy. Ordered with the passes. When they return the
+     * caller's memory is its own again. */
     void (*upload)(device *d, void *to, const void *from, size_t n_bytes);
     void (*download)(device *d, void *to, const void *from, size_t n_bytes);
     /* Large transfers: `move` starts one, in order with the passes; `moved` waits for all. Host

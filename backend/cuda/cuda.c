@@ -56,11 +56,20 @@ static void cuda_clear(device *d, void *p, size_t n_bytes)
             "clearing memory");
 }
 
+/* A few bytes travel as arguments of a kernel, and nobody waits: tables of pages change between the
+ * chunks of a prompt, which the host enqueues ahead. */
 static void cuda_upload(device *d, void *to, const void *from, size_t n_bytes)
 {
     cuda_device *c = cuda_select(d);
     cuda_settle(c);
     cuda_wrote(c, to, n_bytes);
+    if (n_bytes <= PUT_WORDS * 4 && n_bytes % 4 == 0 && (uintptr_t)to % 4 == 0) {
+        put_args a = {.to = to, .n = (int32_t)n_bytes / 4};
+        memcpy(a.word, from, n_bytes);
+        cu_put(c->stream, &a);
+        cuda_ok(c, NULL, cudaGetLastError(), "copying to the device");
+        return;
+    }
     cuda_ok(c, NULL, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, c->stream),
             "copying to the device");
     cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "copying to the device");

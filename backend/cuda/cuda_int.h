@@ -356,6 +356,14 @@ typedef struct page_args {
     bool in;
 } page_args;
 void cu_pages(cudaStream_t s, page_args a);
+/* A few words from the launch's own arguments. */
+enum { PUT_WORDS = 512 };
+typedef struct put_args {
+    uint32_t *to;
+    int32_t n;
+    uint32_t word[PUT_WORDS];
+} put_args;
+void cu_put(cudaStream_t s, const put_args *a);
 /* quantise.cu */
 void cu_quantise(cudaStream_t s, dev_mat x, dev_quant q);
 /* pack.cu */

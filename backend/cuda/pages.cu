@@ -1,5 +1,5 @@
 /* pages.cu - whole pages of linear stores: copied to other places, packed for the way to the host,
- * and unpacked.
+ * and unpacked. And changes of tables of pages.
  *
  *     store   head 0 | .. [64 rows] .. | head 1 | .. [64 rows] .. |     a segment: 64 rows
  *     packed  [segment][segment] of a store, then those of the next
@@ -43,6 +43,22 @@ __global__ void __launch_bounds__(THREADS) pages_kernel(page_args a)
     for (int k = 0; k < WORDS; k++)
         if (to[k])
             *to[k] = x[k];
+}
+
+/* to[i] = word[i]
+ * grid:   1
+ * shared: none
+ * bound:  latency */
+__global__ void __launch_bounds__(THREADS) put_kernel(put_args a)
+{
+    grid_wait();
+    for (int i = (int)threadIdx.x; i < a.n; i += THREADS)
+        a.to[i] = a.word[i];
+}
+
+extern "C" void cu_put(cudaStream_t s, const put_args *a)
+{
+    LAUNCH(put_kernel, dim3(1), dim3(THREADS), 0, s, *a);
 }
 
 extern "C" void cu_pages(cudaStream_t s, page_args a)
