@@ -11,6 +11,7 @@
  * square of f32's result. Time: on one thread the thread's processor time, which other processes
  * disturb less; on several threads the clock's; the median of the repetitions. Ratio: the time of
  * f16 in two streams / this time. Formats take turns, so the keys of each are out of the caches.
+ * Table: the time without a table of pages, the keys lying in line, / this time.
  */
 #include "backend/ops.h"
 #include "base/mem.h"
@@ -213,7 +214,7 @@ static double error_of(const bench *b, const float *x, const float *want, int od
 static void run_bench(const char *name, int32_t n_head, int32_t n_head_kv, int32_t n_keys)
 {
     static bench b;
-    static double ms[N_WORDS][REPS];
+    static double ms[N_WORDS][REPS], line_ms[N_WORDS][REPS];
     uint64_t rng = 9;
     open_bench(&b, n_head, n_head_kv, n_keys);
     size_t n = (size_t)n_head * DIM;
@@ -225,26 +226,33 @@ static void run_bench(const char *name, int32_t n_head, int32_t n_head_kv, int32
             mat to = {o + (size_t)i * n, 1, n_head, DIM, (int64_t)n}, from = to;
             from.at = q;
             begin_pass(&b, &p, &b.c[i], 1);
-            double t0 = run_ms();
-            b.d->op->attend(&p, to, from, &b.l[i].view[0], 1.0f);
-            or_exit(p.e.status, &p.e);
-            if (r >= 0)
-                ms[i][r] = run_ms() - t0;
+            for (int k = 0; k < 2; k++) {
+                bool line = k == (r & 1);
+                b.b.bases[0].page = line ? NULL : b.c[i].base[0].page;
+                double t0 = run_ms();
+                b.d->op->attend(&p, to, from, &b.l[i].view[0], 1.0f);
+                or_exit(p.e.status, &p.e);
+                if (r >= 0)
+                    (line ? line_ms : ms)[i][r] = run_ms() - t0;
+            }
         }
     printf("%s: one row, %d keys, %d query heads, %d key heads of %d, on %s\n", name, n_keys,
            n_head, n_head_kv, DIM, b.d->name);
-    printf("| type | streams | bytes/token | time | of f16 | spread attention | on one key |\n");
-    printf("| --- | --- | --- | --- | --- | --- | --- |\n");
+    printf("| type | streams | bytes/token | time | of f16 | table | spread attention | on one key "
+           "|\n");
+    printf("| --- | --- | --- | --- | --- | --- | --- | --- |\n");
     double base = 0;
     for (int i = 0; i < N_WORDS; i++) {
         const kv_view *v = &b.l[i].view[0];
         qsort(ms[i], REPS, sizeof ms[i][0], ascending);
+        qsort(line_ms[i], REPS, sizeof ms[i][0], ascending);
         double t = ms[i][REPS / 2];
         base = i ? base : t;
         const float *x = o + (size_t)i * n, *want = o + n; /* words[1] is f32 in two */
-        printf("| %s | %d | %zu | %.0f us | %.2f | %.2e | %.2e |\n", words[i].type,
+        printf("| %s | %d | %zu | %.0f us | %.2f | %.2f | %.2e | %.2e |\n", words[i].type,
                v->single ? 1 : 2, (v->k_row_bytes + v->v_row_bytes) * (size_t)n_head_kv, t * 1e3,
-               base / t, error_of(&b, x, want, 0), error_of(&b, x, want, 1));
+               base / t, line_ms[i][REPS / 2] / t, error_of(&b, x, want, 0),
+               error_of(&b, x, want, 1));
     }
     for (int i = 0; i < N_WORDS; i++) {
         kv_close(&b.c[i]);

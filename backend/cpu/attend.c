@@ -451,13 +451,31 @@ static const char *value_row(const attention *a, const block_work *w, size_t pla
 }
 
 /* Scores of keys [t, end), which have the same places for all rows of the tile. */
+/* Keys from t on, below `end`, that lie side by side and have neighbouring positions. Pages that
+ * follow each other in memory are one span: each span costs the calls of its products. */
+static key_span span_of(const attention *a, const block_work *w, const kv_base *base, int64_t t,
+                        int64_t end)
+{
+    const rowset *rows = a->p->rows;
+    key_span span = row_key_walk(a->kv, base, rows, w->t.r0, t);
+    while (span.n < end - t) {
+        key_span next = row_key_walk(a->kv, base, rows, w->t.r0, t + span.n);
+        if (next.place != span.place + (size_t)span.n ||
+            key_pos(base, t + span.n) != key_pos(base, t) + span.n)
+            break;
+        span.n += next.n;
+    }
+    span.n = span.n < end - t ? span.n : end - t;
+    return span;
+}
+
 static void score_span(const attention *a, block_work *w, int64_t t, int64_t end)
 {
     const kv_view *kv = a->kv;
     const kv_base *base = step_store(a->p->st, a->p->rows->seq[w->t.r0], kv);
     for (int64_t n; t < end; t += n) {
-        key_span span = row_key_walk(kv, base, a->p->rows, w->t.r0, t);
-        n = span.n < end - t ? span.n : end - t;
+        key_span span = span_of(a, w, base, t, end);
+        n = span.n;
         if (kv->single) /* to where the block would begin if all positions were neighbours */
             turn_queries_back(a, w, key_pos(base, t) - (t - w->b0));
         score_keys(a, w, t, key_row(kv, base->k, kv->k_row_bytes, w->head, span.place), (int32_t)n,
@@ -470,8 +488,8 @@ static void sum_span(const attention *a, block_work *w, int64_t t, int64_t end)
 {
     const kv_base *base = step_store(a->p->st, a->p->rows->seq[w->t.r0], a->kv);
     for (int64_t n; t < end; t += n) {
-        key_span span = row_key_walk(a->kv, base, a->p->rows, w->t.r0, t);
-        n = span.n < end - t ? span.n : end - t;
+        key_span span = span_of(a, w, base, t, end);
+        n = span.n;
         sum_values(a, w, value_row(a, w, span.place), (int32_t)n, w->scores + (t - w->b0));
     }
 }
