@@ -156,8 +156,11 @@ int32_t room_plan(carat_batch *b)
         if (!s->job) /* it has just been ended */
             continue;
         int32_t rows = rows_of(b, s), need = pages_for(s, rows);
-        while (p->n_free - taken < need && free_some(b, &r, i, taken + need, &n_ended))
-            need = pages_for(s, rows);
+        bool more = true;
+        while (p->n_free - taken < need && more) {
+            more = free_some(b, &r, i, taken + need, &n_ended);
+            need = pages_for(s, rows); /* a page that is not shared any more needs no copy */
+        }
         if (p->n_free - taken < need && !s->answering && !s->t.kv.n_away) {
             rows = rows_within(s, rows, p->n_free - taken);
             need = rows ? pages_for(s, rows) : 0;

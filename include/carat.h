@@ -371,7 +371,7 @@ CARAT_API const char *carat_session_reuse(const carat_session *s, int64_t *n_dro
  * the sentence of the latest. */
 typedef struct carat_cache_info {
     int64_t n_checkpoints;     /* in memory */
-    uint64_t checkpoint_bytes; /* that they take */
+    uint64_t checkpoint_bytes; /* of host memory that they take; pages of the pool not counted */
     int64_t n_files;           /* of all models in cache_dir, when it was last listed */
     uint64_t file_bytes;
     int64_t n_written, n_failed; /* files, since open */
