@@ -74,6 +74,7 @@ def main():
     ap.add_argument("--from", dest="start", metavar="WORD", help="leave out those before the first "
                     "whose name holds WORD")
     ap.add_argument("--list", action="store_true")
+    ap.add_argument("--trust", action="store_true", help="do not run the tests without a mistake first")
     ap.add_argument("--dir", help="where the copy is; kept, and used again")
     ap.add_argument("--make", default="make -j2 CFLAGS=-Wno-error",
                     help="how to build; a mistake may leave a variable unused")
@@ -89,7 +90,7 @@ def main():
     os.environ["CARAT_ROOT"] = str(tree)
     bad = 0
     problem = build(tree, o.make)
-    for name in sorted({m.set for m in todo}):
+    for name in sorted({m.set for m in todo} if not o.trust else []):
         seen = problem or failing(tree, TESTS[name])[0]
         if seen:
             print(f"without a mistake, {name}: {seen}")

@@ -16,7 +16,8 @@ MUTATIONS = []
 # Substrings of tests and their files, as carat_test takes them.
 TESTS = {
     "qwen3": ["fidelity_qwen3"],
-    "qwen35": ["fidelity_qwen35", "backend/cpu/recur", "engine/recur_test"],
+    "qwen35": ["fidelity_qwen35", "backend/cpu/recur"],
+    "states": ["engine/recur_test"],
     "laguna": ["fidelity_laguna"],
     "importance": ["importance_", "tail_"],
     "drafters": ["spec/mtp_test", "model/dflash_test", "spec/dflash_test", "draft_blocks",
@@ -77,7 +78,8 @@ QWEN35, QWEN35_BIND = "model/qwen35.c", "model/qwen35_bind.c"
 GATE = "a = op_act_mul(p, mat_columns(both, d, d), a, ACT_SIGMOID);"
 Q35 = "mat q = op_rms_norm(p, mat_columns(both, 0, d), &L->q_norm, g->eps);"
 BOTH = "mat both = mat_head_rows(mat_heads(op_matmul(p, h, &L->wq), 2 * d));"
-TURN35 = "{s->n_rotating, s->theta, s->n_rotating / 2, NULL, &scaling}"
+USED35 = ".n_expert_used = s->n_used}; const turning t = "
+TURN35 = USED35 + "{s->n_rotating, s->theta, s->n_rotating / 2, NULL, &scaling}"
 
 mistake("qwen35", "attention's gate by SiLU", (QWEN35, GATE, GATE.replace("SIGMOID", "SILU")))
 mistake("qwen35", "attention's gate by softplus", (QWEN35, GATE, GATE.replace("SIGMOID", "SOFTPLUS")))
@@ -108,10 +110,10 @@ mistake("qwen35", "queries normed after the rotation",
          q = op_rope(p, mat_row_heads(q, g->n_head), L->rope);
          q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);"""))
 mistake("qwen35", "frequencies by the head's size, not the rotated dims",
-        (QWEN35_BIND, TURN35, "{s->n_rotating, pow(s->theta, (double)s->n_rotating / s->head_dim), "
+        (QWEN35_BIND, TURN35, USED35 + "{s->n_rotating, pow(s->theta, (double)s->n_rotating / s->head_dim), "
          "s->n_rotating / 2, NULL, &scaling}"))
 mistake("qwen35", "all dims rotate",
-        (QWEN35_BIND, TURN35, "{s->head_dim, s->theta, s->head_dim / 2, NULL, &scaling}"))
+        (QWEN35_BIND, TURN35, USED35 + "{s->head_dim, s->theta, s->head_dim / 2, NULL, &scaling}"))
 mistake("qwen35", "1 added to the norms again",
         (QWEN35_BIND, "bind_ranges(m, g); return bind_suppressed(m, e);", """for (int32_t i = 0; i < g->n_layer; i++)
             for (int32_t j = 0; j < s->n_embd; j++)
@@ -247,11 +249,11 @@ mistake("qwen35", "sigmoid router", (QWEN35, "const mixture m = {.router = &L->r
 # ---- Qwen3.5: states -----------------------------------------------------------------------
 
 SNAP, CACHE = "kv/snapshot.c", "kv/cache.c"
-mistake("qwen35", "snapshots without the convolution's inputs",
+mistake("states", "snapshots without the convolution's inputs",
         (SNAP, "host = move_floats(d, c->recur[i].conv, host, p.conv, load);", "host += p.conv;"))
-mistake("qwen35", "a new timeline keeps the old one's state",
+mistake("states", "a new timeline keeps the old one's state",
         (CACHE, "d->clear(d, c->recur[i].state, (p.at_conv + p.conv) * sizeof(float));", "(void)d; (void)p;"))
-mistake("qwen35", "a rewind forgets no pending row",
+mistake("states", "a rewind forgets no pending row",
         (CACHE, "c->recur_rows.n_pending -= (int32_t)(c->n_past - n_past);", "(void)0;"))
 
 # ---- Qwen3.5: conversion -------------------------------------------------------------------

@@ -320,8 +320,7 @@ static distance drift(test_pass *t, device *d, int32_t dk, int32_t dv, int32_t n
     return worst;
 }
 
-/* The published size of a head takes minutes over so many tokens: those are in
- * bench/journal/exactness.md. */
+/* Heads of the published size stay as close over as many tokens: bench/journal/exactness.md. */
 TEST(recur_rows_equal_the_chunked_form)
 {
     test_pass t;
