@@ -259,7 +259,6 @@ mistake("states", "a rewind forgets no pending row",
 # ---- Qwen3.5: conversion -------------------------------------------------------------------
 
 SHAPES35, CONVERT = "model/qwen35_shapes.c", "apps/convert.c"
-TESTS["convert"] = ["converted_families"]
 mistake("convert", "1 not added to norms of layers", (SHAPES35, ".add = how == ONE_MORE,", ".add = how == ONE_MORE && il < 0,"),
         (SHAPES35, "static hf_change change_of(const qwen35_shape *s, conversion how, const dim *ne)",
          "static hf_change change_of(const qwen35_shape *s, conversion how, const dim *ne, int il)"),
