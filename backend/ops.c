@@ -208,8 +208,7 @@ void op_tail(pass *p, mat q, const kv_view *kv, const rope *r, float scale)
     if (!pass_shapes(p, "tail",
                      kv && q.cols == kv->head_dim && q.heads % kv->n_head_kv == 0 &&
                          q.rows == p->tail->rows && q.rows == p->rows->n && p->st->n_seqs == 1 &&
-                         !p->rows->seen &&
-                         (!r || 2 * r->n_pairs <= q.cols)))
+                         !p->rows->seen && (!r || 2 * r->n_pairs <= q.cols)))
         return;
     p->tail->n_layers++;
     p->dev->op->tail(p, q, kv, r, scale);
