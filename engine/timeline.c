@@ -176,19 +176,30 @@ status timeline_page_in(timeline *t, err *e)
     return st;
 }
 
+static bool has_room(const timeline *t, int32_t n)
+{
+    return kv_pages_needed(&t->kv, n) <= t->kv.pool->pages.n_free;
+}
+
 bool timeline_make_room(timeline *t, int32_t n)
 {
     const kv_cache *c = &t->kv;
     const pages *p = &c->pool->pages;
     int32_t last = (int32_t)(c->n_past / KV_PAGE);
-    if (kv_pages_needed(c, n) <= p->n_free)
+    if (has_room(t, n))
         return true;
     forget_unshared(&t->known);
     if (checkpoints_free_pages(t->store, kv_pages_needed(c, n), NULL))
         return true;
     if (last < c->n_pages && p->holders[c->page[last]] > 1)
         checkpoints_leave_page(t->store, c->page[last]);
-    return kv_pages_needed(c, n) <= p->n_free;
+    /* Segments of checkpoints that are gone may still be known here, or wait in pending ones. */
+    forget_unshared(&t->known);
+    if (!has_room(t, n)) {
+        drop_pending(t);
+        forget_unshared(&t->known);
+    }
+    return has_room(t, n);
 }
 
 /* ---- Taking checkpoints ------------------------------------------------------------------- */
