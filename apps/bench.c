@@ -9,6 +9,7 @@
 #include "apps/commands.h"
 #include "apps/device_options.h"
 #include "apps/draft_options.h"
+#include "apps/sparse_options.h"
 #include "apps/kv_options.h"
 #include "apps/pool_options.h"
 #include "apps/run_int.h"
@@ -38,6 +39,7 @@ typedef struct bench_options {
     int64_t reps, threads, chunk;
     const char *spec, *accept;
     draft_options draft;
+    const char *sparse;
     double accept_mean;
     bool json, floors, ceilings, no_mmap, overcommit;
 } bench_options;
@@ -63,6 +65,7 @@ static const option table[] = {
     OPT_REAL(bench_options, accept_mean, "accept-mean", 0, "X", 0, DRAFT_TOKENS_MAX,
              "script the drafts: so many are accepted per round"),
     OPT_DRAFT_SIZES(bench_options),
+    OPT_SPARSE(bench_options),
     OPT_STR(bench_options, vs, "vs", 0, "PROGRAM", "compare with this llama-bench, or other carat"),
     OPT_DEVICE(bench_options),
     OPT_STR(bench_options, repack, "repack", 0, "WHEN", REPACK_HELP),
@@ -408,6 +411,7 @@ static int run_bench(const command *c, int argc, char **argv)
     if ((st = pool_options_apply(&o.pool, &so, &e)))
         goto out;
     draft_options_apply(&o.draft, NULL, &so);
+    so.sparse = o.sparse;
     o.where.session = &so;
     run_options ro = {.threads = b.n_threads,
                       .isa = o.isa,

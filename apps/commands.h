@@ -13,6 +13,7 @@ extern const command command_importance;
 extern const command command_inspect;
 extern const command command_bench;
 extern const command command_kld;
+extern const command command_calibrate_sparse;
 extern const command command_list;
 extern const command command_logits;
 extern const command command_pull;

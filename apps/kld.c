@@ -9,6 +9,7 @@
 #include "apps/commands.h"
 #include "apps/ids.h"
 #include "apps/run_int.h"
+#include "apps/sparse_options.h"
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -22,6 +23,7 @@ enum { KLD_CHUNK_BYTES = 64 << 20 }; /* of one chunk's logits, per session */
 
 typedef struct kld_options {
     const char *model, *tokens, *text, *base, *isa;
+    const char *sparse;
     kv_options kv;
     pool_options pool;
     device_options where;
@@ -39,6 +41,7 @@ static const option table[] = {
     OPT_STR(kld_options, base, "base", 0, "TYPE", "what to compare with (default: f16)"),
     OPT_KV(kld_options),
     OPT_POOL(kld_options),
+    OPT_SPARSE(kld_options),
     OPT_INT(kld_options, chunk, "chunk", 0, "N", 1, 1 << 24, "tokens per pass"),
     OPT_INT(kld_options, threads, "threads", 't', "N", 1, 4096,
             "threads (default: the physical cores)"),
@@ -144,13 +147,98 @@ static void print_report(const kld_report *r, const char *layers)
            (double)r->tested_bytes * 0x1p-20, (double)r->base_bytes * 0x1p-20);
 }
 
-static status print_distances_json(const kld_report *r, const char *layers, err *e)
+/* ---- What attention left out --------------------------------------------------------------- */
+
+/* The published factors promise nothing: beyond this the setting is called lossy. */
+static const double dropped_most = 0.05;
+
+static double density(const carat_sparse_layer *x)
+{
+    return (double)x->n_kept / (double)x->n_tiles;
+}
+
+/* The layers that left keys out, of the tested session; the caller frees. */
+static status sparse_layers(const kld_run *k, carat_sparse_layer **list, int32_t *n, err *e)
+{
+    *n = carat_session_sparse(k->tested, NULL, 0, false);
+    *list = mem_calloc((size_t)*n + 1, sizeof **list);
+    if (!*list)
+        return err_memory(e, "the layers", (size_t)*n * sizeof **list);
+    carat_session_sparse(k->tested, *list, *n, false);
+    return OK;
+}
+
+/* Shares of the pairs of row and head, by the decade of their certificate. */
+static void print_sparse(const char *what, const carat_sparse_layer *list, int32_t n)
+{
+    printf(
+        "attention leaves keys out: %s. Share of the soft max that a row and head dropped, at "
+        "most:\n"
+        "  layer  tiles read     p50     p99     max   %% of rows below 1e-6  1e-4  0.001  0.01   "
+        "0.1\n",
+        SHOWN(what));
+    for (int32_t i = 0; i < n; i++) {
+        static const int ends[] = {2, 4, 5, 6, 7}; /* bins below 10^-6, -4, -3, -2, -1 */
+        const carat_sparse_layer *x = &list[i];
+        uint64_t all = 0, sum = 0;
+        for (int b = 0; b < CARAT_SPARSE_BINS; b++)
+            all += x->bin[b];
+        printf("  %5d  %8.1f %%  %.1e %.1e %.1e              ", x->layer, 100 * density(x),
+               x->dropped_p50, x->dropped_p99, x->dropped_max);
+        for (int b = 0, j = 0; b < CARAT_SPARSE_BINS && j < 5; b++) {
+            sum += x->bin[b];
+            if (b == ends[j]) {
+                printf(" %5.1f", 100 * (double)sum / (double)all);
+                j++;
+            }
+        }
+        printf("\n");
+    }
+}
+
+static json_t *sparse_json(const carat_sparse_layer *list, int32_t n)
+{
+    json_t *all = json_array();
+    for (int32_t i = 0; i < n; i++) {
+        json_t *bins = json_array();
+        for (int b = 0; b < CARAT_SPARSE_BINS; b++)
+            json_array_append_new(bins, json_integer((json_int_t)list[i].bin[b]));
+        json_array_append_new(all,
+                              json_pack("{s:i, s:I, s:I, s:f, s:f, s:f, s:o}", "layer",
+                                        (int)list[i].layer, "tiles", (json_int_t)list[i].n_tiles,
+                                        "tiles_read", (json_int_t)list[i].n_kept, "dropped_p50",
+                                        list[i].dropped_p50, "dropped_p99", list[i].dropped_p99,
+                                        "dropped_max", list[i].dropped_max, "decades", bins));
+    }
+    return all;
+}
+
+static void warn_sparse(const carat_sparse_layer *list, int32_t n)
+{
+    double worst = 0;
+    int32_t layer = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (list[i].dropped_p99 > worst) {
+            worst = list[i].dropped_p99;
+            layer = list[i].layer;
+        }
+    if (worst > dropped_most)
+        term_note(
+            "warning: in layer %d the 99th percentile of the dropped share may be %.2f, above "
+            "%.2f: take a smaller scale",
+            layer, worst, dropped_most);
+}
+
+static status print_distances_json(const kld_report *r, const char *layers,
+                                   const carat_sparse_layer *list, int32_t n, err *e)
 {
     json_t *o =
         json_pack("{s:s, s:s, s:s, s:s?, s:I, s:f, s:f, s:f, s:f, s:I, s:I}", "base", r->base,
                   "keys", r->k, "values", r->v, "layers", layers, "positions", (json_int_t)r->n,
                   "mean", r->mean, "p99", r->p99, "max", r->max, "same_top", r->same, "base_bytes",
                   (json_int_t)r->base_bytes, "tested_bytes", (json_int_t)r->tested_bytes);
+    if (o && n)
+        json_object_set_new(o, "sparse", sparse_json(list, n));
     if (!o)
         return err_memory(e, "the report", 0);
     bool ok = json_write(stdout, o, 0);
@@ -179,6 +267,7 @@ static status open_sessions(kld_run *k, const kld_options *o, carat_model *m, in
     kv_options_apply(&o->kv, &so);
     if ((st = pool_options_apply(&o->pool, &so, e)))
         return st;
+    so.sparse = o->sparse;
     if ((st = carat_plan(m, &so, &plan, e)) || (st = carat_session_open(m, &so, &k->tested, e)))
         return st;
     r->tested_bytes = plan.kv_swa_bytes + plan.kv_global_bytes;
@@ -222,7 +311,8 @@ static int run_kld(const command *c, int argc, char **argv)
     carat_model_info info;
     kld_report r = {0};
     kld_run k = {0};
-    int32_t *ids = NULL;
+    carat_sparse_layer *sparse = NULL;
+    int32_t *ids = NULL, n_sparse = 0;
     int64_t n = 0;
     err e = {0};
     status st;
@@ -253,10 +343,15 @@ static int run_kld(const command *c, int argc, char **argv)
     if ((st = evaluate_chunk(&k, ids, n, &e)))
         goto out;
     summarise(&k, &r);
+    if ((st = sparse_layers(&k, &sparse, &n_sparse, &e)))
+        goto out;
+    if (o.json && (st = print_distances_json(&r, o.kv.layers, sparse, n_sparse, &e)))
+        goto out;
     if (!o.json)
         print_report(&r, o.kv.layers);
-    else if ((st = print_distances_json(&r, o.kv.layers, &e)))
-        goto out;
+    if (!o.json && n_sparse)
+        print_sparse(o.sparse, sparse, n_sparse);
+    warn_sparse(sparse, n_sparse);
     if (fflush(stdout) || ferror(stdout))
         st = err_set(&e, E_IO, "cannot write to standard output");
     else
@@ -267,6 +362,7 @@ out:
     carat_session_close(k.base);
     carat_session_close(k.tested);
     carat_model_close(m);
+    mem_free(sparse);
     mem_free(k.base_rows);
     mem_free(k.tested_rows);
     mem_free(k.kld);
@@ -279,8 +375,9 @@ out:
 const command command_kld = {
     .name = "kld",
     .operands = "",
-    .summary = "Compare formats of keys and values by KL divergence",
+    .summary = "Compare formats of keys and values, or sparse attention, by KL divergence",
     .about = "Computes given tokens in two sessions that differ in how keys and values are kept,\n"
+             "or with --sparse in which of them attention reads,\n"
              "and compares the distributions of the next token at every position: mean, 99th\n"
              "percentile and maximum of the Kullback-Leibler divergence in nats, and how often\n"
              "the likeliest token is the same. The base keeps two streams (see --kv-single).",

@@ -79,6 +79,7 @@ static const option table[] = {
     OPT_POOL(run_options),
     OPT_CACHE(run_options),
     OPT_DRAFT(run_options),
+    OPT_SPARSE(run_options),
     OPT_FLAG(run_options, spec_trace, "spec-trace", 0,
              "a line on stderr for every pass that checked drafts"),
     OPT_FLAG(run_options, exact, "exact", 0, "f32 activations in matrix products"),

@@ -144,6 +144,7 @@ status chat_open(chat *c, const run_options *o, err *e)
         return st;
     cache_options_apply(&o->cache, &so);
     draft_options_apply(&o->draft, NULL, &so);
+    so.sparse = o->sparse;
     run_options with = *o;
     with.where.session = &so;
     with.where.tell = o->verbose ? stderr : NULL;

@@ -17,6 +17,7 @@
 #include "apps/config.h"
 #include "apps/device_options.h"
 #include "apps/draft_options.h"
+#include "apps/sparse_options.h"
 #include "apps/hub_options.h"
 #include "apps/kv_options.h"
 #include "apps/options.h"
@@ -38,6 +39,7 @@ typedef struct run_options {
     pool_options pool;
     cache_options cache;
     draft_options draft;
+    const char *sparse;
     hub_options hub;
     config_options config;
     bool model_typed; /* -m stands on the command line */

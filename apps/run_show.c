@@ -225,10 +225,17 @@ void answer_print_speed(const carat_timings *t, const carat_session *s)
         snprintf(drafts, sizeof drafts, " | %s: %lld of %lld drafts accepted, %.1f per round",
                  t->drafter, (long long)t->n_accepted, (long long)t->n_drafted,
                  (double)t->n_accepted / (double)t->n_rounds);
+    char sparse[128] = "";
+    if (t->sparse)
+        snprintf(sparse, sizeof sparse,
+                 " | %s: %.0f %% of the tiles of keys read, p99 of the dropped mass below %.3f",
+                 t->sparse, t->n_tiles ? 100.0 * (double)t->n_tiles_kept / (double)t->n_tiles : 100,
+                 t->dropped_p99);
     term_note(
-        "[prompt %lld tokens%s, %.1f/s | answer %lld tokens, %.1f/s%s | context %lld of %d | %s]",
+        "[prompt %lld tokens%s, %.1f/s | answer %lld tokens, %.1f/s%s%s | context %lld of %d | "
+        "%s]",
         (long long)t->n_prompt, reused, prefill_s > 0 ? (double)n_computed / prefill_s : 0,
-        (long long)t->n_generated, decode_s > 0 ? (double)n_steps / decode_s : 0, drafts,
+        (long long)t->n_generated, decode_s > 0 ? (double)n_steps / decode_s : 0, drafts, sparse,
         (long long)carat_session_n_past(s), carat_session_n_ctx(s), carat_finish_name(t->finish));
 }
 
@@ -323,6 +330,10 @@ status answer_print_object(answer *a, const carat_timings *t, const carat_sessio
     if (t->n_rounds)
         str_printf(&out, ",\"drafted\":%lld,\"accepted\":%lld,\"rounds\":%lld",
                    (long long)t->n_drafted, (long long)t->n_accepted, (long long)t->n_rounds);
+    if (t->sparse)
+        str_printf(&out, ",\"sparse\":\"%s\",\"attention_density\":%.4f,\"dropped_p99\":%.4f",
+                   t->sparse, t->n_tiles ? (double)t->n_tiles_kept / (double)t->n_tiles : 1,
+                   t->dropped_p99);
     str_puts(&out, "}}");
     status st = out.bad || !print_json_line(a, out.at, out.n)
                     ? err_memory(e, "the answer as JSON", out.n)

@@ -96,7 +96,8 @@ typedef struct pass {
     pass_tail *tail;         /* NULL: nobody asks; set after pass_begin */
     const page_watch *watch; /* [n_watch]; set after pass_begin */
     int32_t n_watch;
-    bool hidden; /* set after pass_begin: the forward pass ends with the normed input of
+    bool repeats; /* an op runs again, for comparison: it counts nothing */
+    bool hidden;  /* set after pass_begin: the forward pass ends with the normed input of
                     the output head, and leaves the head out */
     uint64_t n_flops, weight_bytes_read, kv_bytes_read; /* tallies of a dry pass */
     err e;

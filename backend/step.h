@@ -114,6 +114,14 @@ typedef struct recur_seq {
     int32_t pending[STEP_TREE_ROWS_MAX]; /* rows of the journal, in the order of their positions */
 } recur_seq;
 
+/* What attention leaves out for the rows of one sequence (sparse.h). All zero: nothing. */
+struct sparse_tally;
+typedef struct sparse_rule {
+    float skip;                 /* skip-softmax: the factor of the limit; 0: off */
+    struct sparse_tally *tally; /* [layers], memory of the host: what was left out is added there;
+                                   NULL: it is not counted */
+} sparse_rule;
+
 typedef struct step {
     bool prompt;            /* rows of prompts; else of answers. A device may compute the two by
                                different kernels, and then one pass never has both */
@@ -121,9 +129,10 @@ typedef struct step {
     rowset out;             /* the rows whose logits are wanted, in ascending order; may be none */
     const int32_t *out_row; /* [out.n] their numbers in `all` */
     int32_t n_seqs;
-    int32_t n_kv;      /* key/value stores per sequence */
-    const kv_base *kv; /* [n_seqs][n_kv] */
-    int32_t n_recur;   /* recurrent stores per sequence; 0: recur, recur_seq and parent are NULL */
+    int32_t n_kv;              /* key/value stores per sequence */
+    const kv_base *kv;         /* [n_seqs][n_kv] */
+    const sparse_rule *sparse; /* [n_seqs], memory of the host; NULL: nothing is left out */
+    int32_t n_recur; /* recurrent stores per sequence; 0: recur, recur_seq and parent are NULL */
     const recur_base *recur;    /* [n_seqs][n_recur] */
     const recur_seq *recur_seq; /* [n_seqs] */
     const int32_t *parent; /* [all.n]: the row of `all` that each row follows; -1: the committed

@@ -61,9 +61,12 @@ typedef struct wrapper {
 
 /* The allowed normalised mean square error between a device and the reference, per op. Products
  * round activations to int8: an error of about (1/127)^2/12 for uniform values. Attention on a GPU
- * multiplies f16. Everything else is f32 on both sides. */
-static double tolerance(const wrapper *d, const char *op, const weight *w)
+ * multiplies f16. Sparse attention decides by scores that are rounded differently, and may drop
+ * another tile near the limit. Everything else is f32 on both sides. */
+static double tolerance(const wrapper *d, const pass *p, const char *op, const weight *w)
 {
+    if (!strcmp(op, "attend") && p->st->sparse)
+        return 1e-3;
     if (d->apart && !strcmp(op, "attend"))
         return 1e-5;
     bool product = strstr(op, "mat") || strstr(op, "glu") || strstr(op, "down");
@@ -267,11 +270,11 @@ static void compare_recur(wrapper *w, pass *p, const char *op, const recur_view 
             diff += ((double)got[j] - want[j]) * ((double)got[j] - want[j]);
             sum += (double)want[j] * want[j];
         }
-        if (!(diff <= tolerance(w, op, NULL) * (sum > 0 ? sum : 1))) /* true for NaN */
+        if (!(diff <= tolerance(w, p, op, NULL) * (sum > 0 ? sum : 1))) /* true for NaN */
             err_set(&p->e, E_NUMERIC,
                     "check: %s in layer %d: the store of sequence %d differs from the reference by "
                     "%.2e (allowed %.0e)",
-                    op, p->il, i, diff / (sum > 0 ? sum : 1), tolerance(w, op, NULL));
+                    op, p->il, i, diff / (sum > 0 ? sum : 1), tolerance(w, p, op, NULL));
     }
 }
 
@@ -304,6 +307,7 @@ static void leave_call(wrapper *w, pass *p)
     while (w->n_mirrors)
         mem_free(w->mirror[--w->n_mirrors]);
     p->dev = &w->dev;
+    p->repeats = false;
 }
 
 /* ---- What the kinds do ---------------------------------------------------------------------- */
@@ -339,12 +343,12 @@ static void compare(wrapper *w, pass *p, const char *op, mat y, const weight *wt
             sum += ref * ref;
         }
     double nmse = diff / (sum > 0 ? sum : 1);
-    if (bad_row >= 0 || nmse > tolerance(w, op, wt))
+    if (bad_row >= 0 || nmse > tolerance(w, p, op, wt))
         err_set(&p->e, E_NUMERIC,
                 "check: %s in layer %d%s%s: %d x %d differs from the reference by %.2e (allowed "
                 "%.0e)%s",
                 op, p->il, wt ? " with " : "", wt ? wt->name : "", y.rows, width, nmse,
-                tolerance(w, op, wt), bad_row >= 0 ? ", and one of the two is not finite" : "");
+                tolerance(w, p, op, wt), bad_row >= 0 ? ", and one of the two is not finite" : "");
     if (!w->apart)
         copy_in(y, w->result);
 }
@@ -480,6 +484,7 @@ static bool next_run(wrapper *w, pass *p, const char *op, mat y, const weight *w
                 copy_in(y, w->before);
         }
         p->dev = w->ref;
+        p->repeats = true;
         return true;
     }
     if (!p->dry && w->kind == WRAP_TIME)

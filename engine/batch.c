@@ -291,6 +291,9 @@ static status job_make(carat_batch *b, const carat_job *from, job **out, err *e)
     report_begin(&j->r, b->m);
     if (from->opt && !j->embedding && (st = copy_options(j, from->opt, e)))
         return st;
+    if (!j->embedding && (st = sparse_parse(&j->sparse, b->m, j->opt.sparse, &b->shape.sparse, e)))
+        return st;
+    j->opt.sparse = NULL; /* the caller's */
     j->ids = mem_alloc((size_t)from->n * sizeof *j->ids);
     if (!j->ids)
         return err_memory(e, "a job", (size_t)from->n * sizeof *j->ids);
@@ -419,7 +422,7 @@ static slot *slot_for(carat_batch *b, const job *j)
         slot *s = &b->slot[i];
         if (s->job)
             continue;
-        int64_t usable = reuses_nothing(j) ? 0 : timeline_usable(&s->t, j->ids, j->n);
+        int64_t usable = reuses_nothing(j) ? 0 : timeline_usable(&s->t, j->sparse, j->ids, j->n);
         if (usable > most && usable >= s->t.kv.n_past - usable) {
             most = usable;
             best = s;
@@ -435,8 +438,8 @@ static void ask_others(carat_batch *b, const slot *s, const job *j)
 {
     for (int32_t i = 0; b->store && !reuses_nothing(j) && i < b->n_slots; i++) {
         slot *o = &b->slot[i];
-        if (o->job && o != s)
-            timeline_offer(&o->t, j->ids, j->n, timeline_usable(&s->t, j->ids, j->n));
+        if (o->job && o != s && sparse_key(o->t.sparse) == sparse_key(j->sparse))
+            timeline_offer(&o->t, j->ids, j->n, timeline_usable(&s->t, j->sparse, j->ids, j->n));
     }
 }
 
@@ -448,6 +451,8 @@ static void begin_job(carat_batch *b, slot *s, job *j)
     s->answering = false;
     s->used_at = b->n_steps;
     report_waited(&j->r);
+    status st = timeline_use(&s->t, j->sparse, &e);
+    timeline_forget_tally(&s->t);
     if (j->x)
         embedding_begin(j->x, &s->t, j->ids, j->n);
     else if (reuses_nothing(j))
@@ -466,7 +471,8 @@ static void begin_job(carat_batch *b, slot *s, job *j)
     b->info.n_prompt += (uint64_t)j->n;
     b->info.n_reused += (uint64_t)s->t.kv.n_past;
     pthread_mutex_unlock(&b->lock);
-    status st = j->g ? reply_open(b->rounds, s->x, j->g, &e) : OK;
+    if (!st && j->g)
+        st = reply_open(b->rounds, s->x, j->g, &e);
     if (!st && j->g && reuses_nothing(j) &&
         !workspace_score_rows(&b->w, b->m, &b->layout, b->shape.chunk))
         st = err_set(&e, E_MEMORY, "the batch has no room for the logits of a prompt's row");
@@ -492,10 +498,13 @@ void end_job(carat_batch *b, slot *s, status st, err *e)
         j->r.t.finish = CARAT_FINISH_STOP;
     }
     if (j->g) {
+        report_sparse(&j->r, &s->t);
         reply_report(s->x, &j->r.t);
         reply_close(s->x);
     }
     pthread_mutex_lock(&b->lock);
+    b->info.n_tiles += j->r.t.n_tiles;
+    b->info.n_tiles_kept += j->r.t.n_tiles_kept;
     b->running[s - b->slot] = 0;
     b->info.n_busy--;
     b->shown[s - b->slot] = (carat_slot_info){.n_past = s->t.kv.n_past};
@@ -509,7 +518,8 @@ static bool better_wait(const carat_batch *b, const job *j)
 {
     for (int32_t i = 0; b->store && !reuses_nothing(j) && i < b->n_slots; i++) {
         slot *o = &b->slot[i];
-        if (!o->job || o->answering || o->job->x)
+        if (!o->job || o->answering || o->job->x ||
+            sparse_key(o->job->sparse) != sparse_key(j->sparse))
             continue;
         int64_t at = o->t.kv.n_past, same = at, most = o->job->n < j->n ? o->job->n : j->n;
         if (at > most || memcmp(o->job->ids, j->ids, (size_t)at * sizeof *j->ids))

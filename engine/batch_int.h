@@ -20,6 +20,7 @@ typedef struct job {
     generation *g;    /* NULL: an embedding */
     embedding *x;     /* NULL: an answer */
     float *embedding; /* where x goes */
+    sparse_choice sparse;
     report r;
 } job;
 

@@ -36,13 +36,13 @@ struct generation {
     carat_event_fn fn;
     void *user;
     stream text;
-    answer_parser *parser; /* NULL: all text is content */
-    uint32_t *allowed;     /* of the mask; NULL without one */
+    answer_parser *parser;  /* NULL: all text is content */
+    uint32_t *allowed;      /* of the mask; NULL without one */
     dry_breakers *breakers; /* of DRY; NULL: none */
     float mu;               /* of mirostat */
     forbidden forbid;
     bool by_stop_id; /* g->id ended the answer */
-    bool refused;          /* fn returned false: END is the only event from then on */
+    bool refused;    /* fn returned false: END is the only event from then on */
     bool ended;
     carat_finish finish;
     int32_t id; /* the last token */
@@ -376,9 +376,8 @@ static status check_speculation(const carat_generate_options *o, err *e)
 /* The stop strings: the request's, then the family's texts that end an answer. */
 static status open_text(generation *g, err *e)
 {
-    const char *const *more = g->m->text && !g->opt.sampling.ignore_eog
-                                  ? vocab_family(g->m->text)->end_texts
-                                  : NULL;
+    const char *const *more =
+        g->m->text && !g->opt.sampling.ignore_eog ? vocab_family(g->m->text)->end_texts : NULL;
     const char *stop[STREAM_MAX_STOPS];
     int32_t n = g->opt.n_stop;
     if (!more || n >= STREAM_MAX_STOPS)
@@ -565,6 +564,11 @@ carat_status carat_generate(carat_session *s, const int32_t *ids, int64_t n,
         goto out;
     if ((st = generation_open(&g, s->m, opt, fn, user, e)) || (st = reply_open(s->rounds, x, g, e)))
         goto out;
+    sparse_choice sparse;
+    if ((st = sparse_parse(&sparse, s->m, g->opt.sparse, &s->shape.sparse, e)) ||
+        (st = timeline_use(&s->t, sparse, e)))
+        goto out;
+    timeline_forget_tally(&s->t);
     if (g->opt.n_prompt_logprobs > 0)
         score_begin(g, &s->t, ids);
     else
@@ -592,8 +596,10 @@ carat_status carat_generate(carat_session *s, const int32_t *ids, int64_t n,
     st = generation_finish(g, e);
     timeline_rest(&s->t);
 out:
-    if (!st)
+    if (!st) {
         generation_report(g, &r.t);
+        report_sparse(&r, &s->t);
+    }
     if (!st)
         reply_report(x, &r.t);
     report_end(&r, t);

@@ -117,6 +117,22 @@ static uint64_t hash_ids(hash_stream *h, const int32_t *ids, int64_t from, int64
     return hash_value(h);
 }
 
+/* Of tokens whose rows are `lossy`: begins the hash of their ids. */
+static void restart_ids(hash_stream *h, uint64_t lossy)
+{
+    hash_restart(h);
+    if (lossy)
+        put_u64(h, lossy);
+}
+
+/* Rows that are computed in another way are those of another model. */
+static kv_file_id id_of(const kv_file_id *id, uint64_t lossy)
+{
+    kv_file_id x = *id;
+    x.model[1] ^= lossy * 0x9e3779b97f4a7c15u;
+    return x;
+}
+
 static char *path_of(const disk_store *d, const char *name)
 {
     str s = {0};
@@ -343,18 +359,19 @@ static void write_one(disk_store *d, hash_stream *h, const kv_snapshot *k)
     char name[NAME_MAX_BYTES];
     err e = {0};
     uint64_t n_bytes = 0;
-    hash_restart(h);
+    const kv_file_id id = id_of(&d->id, k->lossy);
+    restart_ids(h, k->lossy);
     file f = {.n = k->n, .hash = hash_ids(h, k->ids, 0, k->n)};
     name_of(d->key, &f, name, sizeof name);
     char *path = path_of(d, name);
     if (!path)
         return;
     write_draft(d, &f, k->draft);
-    status st = kv_snapshot_write(k, path, &d->id, &n_bytes, &e);
+    status st = kv_snapshot_write(k, path, &id, &n_bytes, &e);
     if (st == E_IO && disk_is_full(d, k->own_bytes)) {
         make_disk_room(d, k->own_bytes);
         err_clear(&e);
-        st = kv_snapshot_write(k, path, &d->id, &n_bytes, &e);
+        st = kv_snapshot_write(k, path, &id, &n_bytes, &e);
     }
     mem_free(path);
     if (st)
@@ -401,11 +418,11 @@ static void *writer(void *arg)
 }
 
 /* The longest file that is a prefix of ids[0..n), up to n itself. The caller holds the lock. */
-static file longest(disk_store *d, const int32_t *ids, int64_t n, int64_t above)
+static file longest(disk_store *d, uint64_t lossy, const int32_t *ids, int64_t n, int64_t above)
 {
     file best = {0};
     int64_t at = 0;
-    hash_restart(d->h);
+    restart_ids(d->h, lossy);
     for (int32_t i = 0; i < d->n && d->at[i].n <= n; i++) {
         uint64_t hash = hash_ids(d->h, ids, at, d->at[i].n);
         at = d->at[i].n;
@@ -416,23 +433,24 @@ static file longest(disk_store *d, const int32_t *ids, int64_t n, int64_t above)
 }
 
 /* The caller holds the lock. */
-static bool is_worth_a_file(disk_store *d, const int32_t *ids, int64_t n)
+static bool is_worth_a_file(disk_store *d, uint64_t lossy, const int32_t *ids, int64_t n)
 {
     if (d->n_queue == QUEUE_MAX || d->n_failures >= FAILURES_MAX)
         return false;
-    int64_t there = longest(d, ids, n, 0).n;
+    int64_t there = longest(d, lossy, ids, n, 0).n;
     for (int32_t i = -1; i < d->n_queue; i++) {
         const kv_snapshot *q = i < 0 ? d->writing : d->queue[i];
-        if (q && q->n <= n && q->n > there && !memcmp(q->ids, ids, (size_t)q->n * sizeof *q->ids))
+        if (q && q->n <= n && q->n > there && q->lossy == lossy &&
+            !memcmp(q->ids, ids, (size_t)q->n * sizeof *q->ids))
             there = q->n;
     }
     return n - there >= FRESH_LEAST && n - there >= n / FRESH_SHARE;
 }
 
-bool disk_wants(disk_store *d, const int32_t *ids, int64_t n)
+bool disk_wants(disk_store *d, uint64_t lossy, const int32_t *ids, int64_t n)
 {
     pthread_mutex_lock(&d->lock);
-    bool yes = is_worth_a_file(d, ids, n);
+    bool yes = is_worth_a_file(d, lossy, ids, n);
     pthread_mutex_unlock(&d->lock);
     return yes;
 }
@@ -440,7 +458,7 @@ bool disk_wants(disk_store *d, const int32_t *ids, int64_t n)
 void disk_offer(disk_store *d, kv_snapshot *k)
 {
     pthread_mutex_lock(&d->lock);
-    if (is_worth_a_file(d, k->ids, k->n)) {
+    if (is_worth_a_file(d, k->lossy, k->ids, k->n)) {
         kv_snapshot_keep(k);
         d->queue[d->n_queue++] = k;
         pthread_cond_broadcast(&d->changed);
@@ -480,14 +498,15 @@ static kv_snapshot *load_draft(disk_store *d, const file *f, const kv_snapshot *
     return k;
 }
 
-kv_snapshot *disk_load(disk_store *d, const int32_t *ids, int64_t n, int64_t above)
+kv_snapshot *disk_load(disk_store *d, uint64_t lossy, const int32_t *ids, int64_t n, int64_t above)
 {
+    const kv_file_id id = id_of(&d->id, lossy);
     for (;;) {
         char name[NAME_MAX_BYTES];
         kv_snapshot *k = NULL;
         err e = {0};
         pthread_mutex_lock(&d->lock);
-        file f = longest(d, ids, n, above);
+        file f = longest(d, lossy, ids, n, above);
         pthread_mutex_unlock(&d->lock);
         if (!f.n)
             return NULL;
@@ -495,14 +514,16 @@ kv_snapshot *disk_load(disk_store *d, const int32_t *ids, int64_t n, int64_t abo
         char *path = path_of(d, name);
         if (!path)
             return NULL;
-        status st = kv_snapshot_read(path, &d->id, d->layout, &k, &e);
+        status st = kv_snapshot_read(path, &id, d->layout, &k, &e);
         if (!st && (k->n != f.n || memcmp(k->ids, ids, (size_t)k->n * sizeof *ids))) {
             kv_snapshot_drop(k);
             k = NULL;
             st = err_set(&e, E_FORMAT, "%s: holds other tokens than its name says", path);
         }
-        if (!st)
+        if (!st) {
+            k->lossy = lossy;
             k->draft = load_draft(d, &f, k);
+        }
         if (!st)
             utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW); /* marks it as used now */
         else if (st == E_FORMAT)

@@ -53,6 +53,7 @@ void embedding_begin(embedding *x, timeline *t, const int32_t *ids, int64_t n)
 {
     x->ids = ids;
     x->n = n;
+    timeline_use(t, (sparse_choice){0}, NULL); /* an exact timeline allocates nothing */
     memset(x->sum, 0, (size_t)x->n_embd * sizeof *x->sum);
     if (x->pooling == CARAT_POOL_MEAN)
         timeline_restart(t);

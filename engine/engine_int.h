@@ -30,6 +30,7 @@
 
 #include "engine/checkpoint.h"
 #include "engine/sample.h"
+#include "engine/sparse.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -84,6 +85,7 @@ typedef struct session_shape {
     int32_t kv_resident, kv_tau, kv_host_mb;
     kv_policy kv_policy;
     char pool_why[160], policy_why[128]; /* how auto chose; why another policy was taken; or "" */
+    sparse_choice sparse;                /* unless a request asks for another */
 } session_shape;
 
 /* A snapshot's linear rows that equal a cache's below n. */
@@ -99,6 +101,8 @@ typedef struct timeline {
     bool roomy;              /* its pool has pages for the whole context of every timeline */
     int32_t *id;             /* [n_ctx]: id[0 .. kv.n_past) are the tokens in kv; the rest is free
                                 for tokens that are being checked */
+    sparse_choice sparse;    /* how the tokens in kv were computed, and the next ones are */
+    sparse_tally *tally;     /* [n_layer]; NULL: nothing was ever left out */
     const char *reuse;       /* as carat_session_reuse; static storage */
     int64_t n_dropped;       /* cached tokens that the last prompt dropped */
     checkpoint_store *store; /* borrowed; NULL: none */
@@ -203,8 +207,13 @@ status paging_refuse_snapshots(const struct timeline *t, err *e); /* OK: it may 
 /* timeline.c. Only between passes. store may be NULL. */
 status timeline_open(timeline *t, carat_model *m, kv_pool *pool, checkpoint_store *store, err *e);
 void timeline_close(timeline *t); /* safe on a zeroed or closed timeline */
-/* Length of the prefix of ids[0..n) that the live cache could keep; always < n. */
-int64_t timeline_usable(const timeline *t, const int32_t *ids, int64_t n);
+/* Before a prompt is compared with t: how its tokens are computed. Tokens that were computed in
+ * another way are dropped, and saved as timeline_prepare saves what goes. */
+status timeline_use(timeline *t, sparse_choice c, err *e);
+void timeline_forget_tally(timeline *t); /* what was left out is counted from here on */
+/* Length of the prefix of ids[0..n) that the live cache could keep, if they are computed like c;
+ * always < n. */
+int64_t timeline_usable(const timeline *t, sparse_choice c, const int32_t *ids, int64_t n);
 /* Keeps, or restores, the longest usable prefix: afterwards kv.n_past < n, and id[0..kv.n_past)
  * equals ids. */
 void timeline_prepare(timeline *t, const int32_t *ids, int64_t n);

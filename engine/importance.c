@@ -114,6 +114,7 @@ carat_status carat_importance(carat_session *s, const int32_t *ids, int64_t n, f
     if (!top || !mean)
         st = err_memory(e, "the importance of tokens",
                         (size_t)n * (TAIL * sizeof *top + sizeof *mean));
+    st = st ? st : timeline_use(&s->t, (sparse_choice){0}, e);
     st = st ? st : prefill_text(s, ids, n - TAIL, e);
     for (int32_t at = 0; at < TAIL && !st; at += rows)
         st = tail_pass(s, ids, n, at, TAIL - at < rows ? TAIL - at : rows, top, e);

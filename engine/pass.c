@@ -114,6 +114,7 @@ static status fill_step(workspace *w, pass_part *part, int32_t n_parts, err *e)
         timeline *t = part[i].t;
         part[i].row0 = w->batch.st.all.n;
         part[i].out0 = w->batch.st.out.n;
+        part[i].rows.sparse = (sparse_rule){.skip = t->sparse.skip, .tally = t->tally};
         if (!(st = kv_reserve(&t->kv, part[i].rows.n, e)))
             st = kv_batch_add_rows(&w->batch, &t->kv, &part[i].rows, e);
     }

@@ -90,6 +90,8 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
                              .verify_rows = verify_rows,
                              .draft_tree = opt->draft_tree,
                              .checkpoint_mb = opt->checkpoint_mb};
+    if ((st = sparse_parse(&shape->sparse, m, opt->sparse, &(sparse_choice){0}, e)))
+        return st;
     const kv_words words = {opt->kv_k, opt->kv_v, opt->kv_layers, opt->kv_single};
     if ((st = kv_choice_parse(&shape->kv, &words, e)))
         return st;

@@ -77,6 +77,8 @@ carat_status carat_eval(carat_session *s, const int32_t *ids, int64_t n, bool al
     status st = check_ids(s->m, ids, n, s->shape.n_ctx, e);
     if (st || (st = check_place(all_logits, logits, e)))
         return st;
+    if ((st = timeline_use(&s->t, s->shape.sparse, e)))
+        return st;
     timeline_prepare(&s->t, ids, n);
     int64_t cached = s->t.kv.n_past;
     if (n_reused)
@@ -91,6 +93,8 @@ carat_status carat_append(carat_session *s, const int32_t *ids, int64_t n, bool 
     int64_t cached = s->t.kv.n_past;
     status st = check_ids(s->m, ids, n, s->shape.n_ctx, e);
     if (st || (st = check_place(all_logits, logits, e)))
+        return st;
+    if (!cached && (st = timeline_use(&s->t, s->shape.sparse, e)))
         return st;
     if (n > s->shape.n_ctx - cached)
         return err_set(e, E_LIMIT, "%lld tokens after %lld: the context holds %d", (long long)n,

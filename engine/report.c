@@ -43,6 +43,17 @@ void report_decoded(report *r)
     r->t.decode_ms = clock_ms() - r->mark_ms;
 }
 
+void report_sparse(report *r, const timeline *t)
+{
+    r->t.sparse = sparse_name(t->sparse);
+    for (int32_t il = 0; r->t.sparse && t->tally && il < t->m->core.n_layer; il++) {
+        double p99 = sparse_quantile(&t->tally[il], 0.99);
+        r->t.n_tiles += t->tally[il].n_tiles;
+        r->t.n_tiles_kept += t->tally[il].n_kept;
+        r->t.dropped_p99 = p99 > r->t.dropped_p99 ? p99 : r->t.dropped_p99;
+    }
+}
+
 void report_end(report *r, carat_timings *t)
 {
     r->t.peak_bytes = mem_peak_bytes();

@@ -60,6 +60,7 @@ void timeline_close(timeline *t)
     drop_pending(t);
     kv_segment_drop(t->known.seg);
     kv_segment_drop(t->draft_known.seg);
+    mem_free(t->tally);
     mem_free(t->id);
     if (t->kv.layout)
         kv_close(&t->kv);
@@ -275,6 +276,7 @@ static kv_snapshot *reserve_snapshot(const timeline *t, const int32_t *ids, int6
     kv_snapshot *k = NULL;
     if (!checkpoints_make_room(t->store, snapshot_bytes(l, n)) || kv_snapshot_new(&w, &k, NULL))
         return NULL;
+    k->lossy = sparse_key(t->sparse);
     reserve_draft(t, k, draft_base);
     return k;
 }
@@ -302,6 +304,7 @@ status timeline_snapshot(timeline *t, kv_snapshot **out, err *e)
                                 .base_n = share ? t->known.n : 0};
     if ((st = kv_snapshot_new(&w, out, e)))
         return st;
+    (*out)->lossy = sparse_key(t->sparse);
     reserve_draft(t, *out, &t->draft_known);
     fill_snapshot(t, *out);
     return OK;
@@ -312,7 +315,7 @@ static void save_here(timeline *t, bool to_disk)
 {
     int64_t n = t->kv.n_past;
     if (!t->store || n < SAVE_LEAST || !kv_can_save(&t->kv, n, 0) ||
-        checkpoints_have(t->store, t->id, n))
+        checkpoints_have(t->store, sparse_key(t->sparse), t->id, n))
         return;
     kv_snapshot *k = reserve_snapshot(t, t->id, n, &t->known, &t->draft_known);
     if (!k)
@@ -332,7 +335,8 @@ void timeline_offer(timeline *t, const int32_t *ids, int64_t n, int64_t above)
     while (same < t->kv.n_past && same < n && t->id[same] == ids[same])
         same++;
     if (!t->store || same < SAVE_LEAST || same < above + RESTORE_GAIN ||
-        !kv_can_save(&t->kv, same, 0) || checkpoints_have(t->store, ids, same))
+        !kv_can_save(&t->kv, same, 0) ||
+        checkpoints_have(t->store, sparse_key(t->sparse), ids, same))
         return;
     kv_snapshot *k = reserve_snapshot(t, ids, same, &t->known, &t->draft_known);
     if (!k)
@@ -378,10 +382,11 @@ void timeline_rest(timeline *t)
     for (int32_t i = 0; t->store && i < t->n_pending; i++)
         if (t->pending[i]->n > n && t->pending[i]->n <= t->kv.n_past)
             n = t->pending[i]->n;
-    if (n && checkpoints_on_disk_wanted(t->store, t->id, n))
+    uint64_t lossy = sparse_key(t->sparse);
+    if (n && checkpoints_on_disk_wanted(t->store, lossy, t->id, n))
         fill_pending(t, 0, true);
     n = t->kv.n_past;
-    if (n && t->store && checkpoints_on_disk_wanted(t->store, t->id, n))
+    if (n && t->store && checkpoints_on_disk_wanted(t->store, lossy, t->id, n))
         timeline_save_end(t);
 }
 
@@ -454,7 +459,8 @@ static void plan_pending(timeline *t, const int32_t *ids, int64_t n)
     }
     for (int32_t i = 0; i < n_cuts; i++) {
         bool behind = cut[i] <= t->kv.n_past;
-        if ((behind && !kv_can_save(&t->kv, cut[i], 0)) || checkpoints_have(t->store, ids, cut[i]))
+        if ((behind && !kv_can_save(&t->kv, cut[i], 0)) ||
+            checkpoints_have(t->store, sparse_key(t->sparse), ids, cut[i]))
             continue;
         kv_snapshot *k = reserve_snapshot(t, ids, cut[i], &base, &draft_base);
         if (!k)
@@ -481,8 +487,10 @@ static int64_t common_prefix(const timeline *t, const int32_t *ids, int64_t n)
     return same;
 }
 
-int64_t timeline_usable(const timeline *t, const int32_t *ids, int64_t n)
+int64_t timeline_usable(const timeline *t, sparse_choice c, const int32_t *ids, int64_t n)
 {
+    if (sparse_key(c) != sparse_key(t->sparse))
+        return 0;
     int64_t same = common_prefix(t, ids, n);
     return kv_can_rewind(&t->kv, same) ? same : 0;
 }
@@ -509,6 +517,7 @@ status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
         return st;
     drop_pending(t);
     memcpy(t->id, k->ids, (size_t)k->n * sizeof *t->id);
+    t->sparse = sparse_of_key(k->lossy);
     t->saved_at = 0;
     know_segment(&t->known, NULL, 0);
     know_segment(&t->draft_known, NULL, 0);
@@ -558,6 +567,35 @@ static void save_what_goes(timeline *t, int64_t n_kept)
     timeline_save_end(t);
 }
 
+/* Its own tally of what is left out, from now on. */
+static status open_tally(timeline *t, err *e)
+{
+    size_t n = (size_t)t->m->core.n_layer;
+    if (!t->tally && !(t->tally = mem_calloc(n, sizeof *t->tally)))
+        return err_memory(e, "the account of sparse attention", n * sizeof *t->tally);
+    return OK;
+}
+
+status timeline_use(timeline *t, sparse_choice c, err *e)
+{
+    status st = sparse_name(c) ? open_tally(t, e) : OK;
+    if (st || sparse_key(c) == sparse_key(t->sparse))
+        return st;
+    if (t->kv.n_past) {
+        save_what_goes(t, 0);
+        timeline_reset(t);
+    }
+    drop_pending(t);
+    t->sparse = c;
+    return OK;
+}
+
+void timeline_forget_tally(timeline *t)
+{
+    if (t->tally)
+        memset(t->tally, 0, (size_t)t->m->core.n_layer * sizeof *t->tally);
+}
+
 void timeline_restart(timeline *t)
 {
     int64_t cached = t->kv.n_past;
@@ -591,7 +629,8 @@ void timeline_prepare(timeline *t, const int32_t *ids, int64_t n)
     int64_t live = kv_can_rewind(&t->kv, same) ? same : 0;
     kv_snapshot *k = NULL;
     if (t->store)
-        k = checkpoints_find(t->store, ids, n, live ? live + RESTORE_GAIN : 0, &use);
+        k = checkpoints_find(t->store, sparse_key(t->sparse), ids, n,
+                             live ? live + RESTORE_GAIN : 0, &use);
     save_what_goes(t, k ? 0 : live);
     if (!k || !restore_checkpoint(t, k, use))
         align_live(t, same);

@@ -334,6 +334,12 @@ typedef struct carat_session_options {
     int32_t kv_resident;
     const char *kv_policy;
     int32_t kv_tau, kv_host_mb;
+    /* Attention of layers without a window may leave keys out, which is faster and changes answers.
+     * NULL or "off": it does not. "skip:SCALE": of every tile of 128 keys whose largest score lies
+     * under the row's largest so far by more than ln(n / SCALE), n the keys that the row sees,
+     * values are not read. On a CPU only. Keys and values computed so are reused by prompts of the
+     * same setting alone. */
+    const char *sparse;
 } carat_session_options;
 
 /* The pool of a session's keys (kv_resident). */
@@ -382,6 +388,20 @@ typedef struct carat_cache_info {
 CARAT_API void carat_session_cache(const carat_session *s, carat_cache_info *info);
 
 CARAT_API void carat_session_get_pool(const carat_session *s, carat_pool_info *info);
+/* What the attention of one layer has left out: pairs of row and query head. Their certificate is
+ * an upper bound of the share of their soft max that they left out. */
+enum { CARAT_SPARSE_BINS = 9 };
+typedef struct carat_sparse_layer {
+    int32_t layer;
+    uint64_t n_tiles, n_kept; /* tiles of 128 keys that the pairs see, and those that they read */
+    double dropped_p50, dropped_p99, dropped_max; /* quantiles of the certificates, rounded up */
+    /* Pairs by certificate: below 1e-8, below 1e-7, ... below 0.1, all others. */
+    uint64_t bin[CARAT_SPARSE_BINS];
+} carat_sparse_layer;
+/* The layers that left keys out, of the tokens since the last clear or the last carat_generate.
+ * Returns their number; the first cap are written. */
+CARAT_API int32_t carat_session_sparse(carat_session *s, carat_sparse_layer *list, int32_t cap,
+                                       bool clear);
 
 /* An exact copy of a session's state, in host memory. A session that restores it continues bit for
  * bit like the original. Sessions of one model with the same formats of keys and values may
@@ -696,6 +716,8 @@ typedef struct carat_generate_options {
     /* > 0: a PROMPT_TOKEN event for every token of the prompt, with so many of the most probable
      * ones, at most 20. The whole prompt is computed: no cache has its logits. */
     int32_t n_prompt_logprobs;
+    const char *sparse; /* as carat_session_options.sparse, for this answer; NULL: the session's.
+                           Read at the begin */
 } carat_generate_options;
 
 typedef struct carat_timings {
@@ -709,6 +731,9 @@ typedef struct carat_timings {
     int64_t n_rounds;              /* passes that checked drafts */
     int64_t n_drafted, n_accepted; /* tokens drafted in them, and those that the answer has */
     const char *drafter;           /* its method, static storage; NULL: none */
+    const char *sparse;            /* "skip": attention left keys out; static storage; NULL: none */
+    uint64_t n_tiles, n_tiles_kept; /* as carat_sparse_layer, of all layers */
+    double dropped_p99;             /* of the layer that left out most */
     double prefill_ms, decode_ms;
     double load_ms;      /* of opening the model */
     uint64_t peak_bytes; /* the highest resident memory of the process so far */
@@ -906,6 +931,7 @@ typedef struct carat_batch_info {
     /* Sums since open, of jobs, tokens, passes and rows of passes. */
     uint64_t n_jobs, n_prompt, n_reused, n_generated, n_passes, n_rows;
     uint64_t n_rounds, n_drafted, n_accepted; /* as carat_timings */
+    uint64_t n_tiles, n_tiles_kept;           /* as carat_timings */
     uint64_t kv_bytes;                        /* caches of all slots */
     /* The pool of keys that the slots share, in tokens: all of it, the free part, and the part that
      * several slots or checkpoints hold together. 0: the model has rings alone. */

@@ -45,7 +45,8 @@ status kv_batch_init(kv_batch *b, int32_t rows_cap, int32_t seqs_cap, const kv_l
     b->i32 = mem_calloc(rows * (2 * ARRAYS_PER_SET + 1), sizeof *b->i32);
     b->u64 = mem_calloc(rows * 2, sizeof *b->u64);
     b->bases = mem_calloc((size_t)seqs_cap * (size_t)l->n, sizeof *b->bases);
-    if (!b->i32 || !b->u64 || !b->bases || !open_recur(b, l->n_recur)) {
+    b->sparse = mem_calloc((size_t)seqs_cap, sizeof *b->sparse);
+    if (!b->i32 || !b->u64 || !b->bases || !b->sparse || !open_recur(b, l->n_recur)) {
         kv_batch_free(b);
         return err_memory(e, "a batch", rows * 100);
     }
@@ -60,6 +61,7 @@ void kv_batch_free(kv_batch *b)
     mem_free(b->parent);
     mem_free(b->recur_rows);
     mem_free(b->recur);
+    mem_free(b->sparse);
     mem_free(b->bases);
     mem_free(b->u64);
     mem_free(b->i32);
@@ -194,6 +196,9 @@ status kv_batch_add_rows(kv_batch *b, kv_cache *c, const kv_rows *rows, err *e)
     memcpy(b->bases + (size_t)st->n_seqs * (size_t)st->n_kv, c->base,
            (size_t)st->n_kv * sizeof *c->base);
     add_recur(b, c, rows, row0);
+    b->sparse[st->n_seqs] = rows->sparse;
+    if (rows->sparse.skip > 0)
+        st->sparse = b->sparse;
     st->n_seqs++;
     b->has_tree = tree;
     if (tree) {

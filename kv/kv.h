@@ -253,6 +253,7 @@ typedef struct kv_batch {
     int32_t *i32; /* backing of the step's int32 arrays */
     uint64_t *u64;
     kv_base *bases;
+    sparse_rule *sparse;
     recur_base *recur; /* NULL: no recurrent layers */
     recur_seq *recur_rows;
     int32_t *parent;
@@ -273,6 +274,7 @@ typedef struct kv_rows {
     kv_want want;          /* which rows' logits are wanted */
     const int32_t *wanted; /* [n_wanted], ascending: the rows of KV_WANT_LISTED */
     int32_t n_wanted;
+    sparse_rule sparse; /* what their attention leaves out */
 } kv_rows;
 static inline int32_t kv_rows_wanted(const kv_rows *r)
 {

@@ -52,6 +52,8 @@ typedef struct kv_snapshot {
     device *pin_dev;  /* page-locked the rings and states; NULL: they are plain memory */
     size_t own_bytes; /* memory of this snapshot without the linear rows it shares */
     bool filled, from_disk;
+    uint64_t lossy; /* names what attention left out when the rows were computed; 0: nothing.
+                       Whoever takes the snapshot sets it */
     struct kv_snapshot *draft; /* of the drafter's own cache, at the same tokens; NULL: none */
 } kv_snapshot;
 

@@ -63,6 +63,65 @@ TEST(kld_of_equal_caches_is_zero_and_of_coarse_ones_is_not)
     }
 }
 
+TEST(kld_of_sparse_attention_has_a_histogram_of_each_layer)
+{
+    const char *m = toy_model_write(&(toy_model_file){.wide_heads = true}), *ids = ids_file(400);
+    json_t *v = KLD("-m", m, "--tokens", ids, "--base", "f32", "--kv-type", "f32", "--kv-single",
+                    "off", "--sparse", "skip:1e-30");
+    CHECK(real(v, "mean") == 0);
+    json_decref(v);
+    v = KLD("-m", m, "--tokens", ids, "--base", "f32", "--kv-type", "f32", "--sparse", "skip:1e6");
+    CHECK(real(v, "mean") > 0);
+    json_t *list = json_object_get(v, "sparse"), *x;
+    size_t i;
+    CHECK(json_array_size(list) > 0);
+    json_array_foreach(list, i, x)
+    {
+        CHECK(real(x, "tiles") > real(x, "tiles_read") && real(x, "tiles_read") > 0);
+        CHECK(real(x, "dropped_p99") > 0.05 && real(x, "dropped_max") <= 1);
+        CHECK_EQ(json_array_size(json_object_get(x, "decades")), 9);
+    }
+    json_decref(v);
+    spawned r;
+    spawn_carat(
+        &r, NULL,
+        (const char *const[]){"kld", "-m", m, "--tokens", ids, "--sparse", "skip:1e6", NULL});
+    CHECK(r.code == 0 && strstr(str_text(&r.out), "skip:1e6") &&
+          strstr(str_text(&r.err), "take a smaller scale"));
+    spawned_free(&r);
+}
+
+TEST(calibrate_sparse_recommends_a_scale_that_keeps_its_promise)
+{
+    const char *m = toy_model_write(&(toy_model_file){.wide_heads = true}), *ids = ids_file(400);
+    spawned r;
+    json_t *v;
+    err e = {0};
+    spawn_carat(&r, NULL,
+                (const char *const[]){"calibrate-sparse", "--json", "-m", m, "--tokens", ids,
+                                      "--dropped", "0.2", NULL});
+    CHECK_MSG(!r.code, "%s", str_text(&r.err));
+    CHECK_OK(json_parse(&v, str_text(&r.out), r.out.n, "calibration", &e), e);
+    double scale = real(v, "scale");
+    CHECK(scale > 0 && real(v, "tokens") == 400);
+    json_t *list = json_object_get(v, "trials"), *x;
+    size_t i;
+    bool found = false;
+    json_array_foreach(list, i, x)
+    {
+        found |= real(x, "scale") == scale && real(x, "dropped_p99") <= 0.2;
+        CHECK(real(x, "density") > 0 && real(x, "density") <= 1);
+    }
+    CHECK(found && i > 2);
+    json_decref(v);
+    spawned_free(&r);
+    spawn_carat(&r, NULL,
+                (const char *const[]){"calibrate-sparse", "-m", m, "--tokens", ids, NULL});
+    CHECK(!r.code && strstr(str_text(&r.out), "--sparse skip:") &&
+          strstr(str_text(&r.out), "400 tokens"));
+    spawned_free(&r);
+}
+
 TEST(kld_refuses_what_it_cannot_compare)
 {
     const char *m = toy_model_write(&(toy_model_file){.base = "e2b"}), *ids = ids_file(20);
@@ -75,6 +134,9 @@ TEST(kld_refuses_what_it_cannot_compare)
         {1, "none of them from 20 on", {"kld", "-m", m, "--tokens", ids, "--from", "20"}},
         {1, "'q3_0' is no type", {"kld", "-m", m, "--tokens", ids, "--kv-type", "q3_0"}},
         {1, "'q3_0' is no type", {"kld", "-m", m, "--tokens", ids, "--base", "q3_0"}},
+        {1, "expected off or skip:SCALE", {"kld", "-m", m, "--tokens", ids, "--sparse", "half"}},
+        {2, "either --tokens or --text", {"calibrate-sparse", "-m", m}},
+        {1, "two tiles of 128", {"calibrate-sparse", "-m", m, "--tokens", ids}},
         {1, "nowhere.bin", {"kld", "-m", m, "--tokens", "/nowhere.bin"}},
         {1, "not a list of 4-byte ids", {"kld", "-m", m, "--tokens", test_path("LICENSE")}},
     };

@@ -249,11 +249,26 @@ usage answer_usage(const answer *a)
         u.drafted += t->n_drafted;
         u.accepted += t->n_accepted;
         u.drafter = t->drafter ? t->drafter : u.drafter;
+        u.sparse = t->sparse ? t->sparse : u.sparse;
+        u.tiles += t->n_tiles;
+        u.tiles_kept += t->n_tiles_kept;
+        u.dropped_p99 = t->dropped_p99 > u.dropped_p99 ? t->dropped_p99 : u.dropped_p99;
         u.prefill_ms += t->prefill_ms;
         u.decode_ms += t->decode_ms;
         u.queue_ms += t->queue_ms;
     }
     return u;
+}
+
+void put_sparse(const usage *u, str *o)
+{
+    if (!u->sparse)
+        return;
+    json_open(o, "sparse_attention", '{');
+    json_text(o, "mode", u->sparse);
+    json_number(o, "density", u->tiles ? (double)u->tiles_kept / (double)u->tiles : 1);
+    json_number(o, "dropped_p99", u->dropped_p99);
+    json_close(o, '}');
 }
 
 void put_parts(str *o, const choice *c, part_kind kind)
@@ -407,7 +422,7 @@ void put_old_logprobs(const answer *a, const choice *before, const choice *c, in
     str shown = {0};
     const char *bytes;
     int64_t offset = 0;
-#define ENTRY(i) ((i) < n_before ? &before->prompt[i] : &c->token[from + (i) - n_before])
+#define ENTRY(i) ((i) < n_before ? &before->prompt[i] : &c->token[from + (i)-n_before])
     json_open(o, "tokens", '[');
     for (int32_t i = 0; i < n; i++) {
         token_shown(a, ENTRY(i)->id, &shown, &bytes);
@@ -506,6 +521,7 @@ void put_timings(const answer *a, str *o)
         json_int(o, "draft_n", u.drafted);
         json_int(o, "draft_n_accepted", u.accepted);
     }
+    put_sparse(&u, o);
     json_text(o, "reuse", a->n && a->choice[0].t.reuse ? a->choice[0].t.reuse : "");
     json_close(o, '}');
 }
@@ -515,12 +531,9 @@ void openai_error(const problem *p, str *o)
     static const struct {
         int status;
         const char *type;
-    } types[] = {{401, "authentication_error"},
-                 {403, "permission_error"},
-                 {404, "not_found_error"},
-                 {429, "rate_limit_error"},
-                 {501, "not_supported_error"},
-                 {503, "unavailable_error"}};
+    } types[] = {{401, "authentication_error"}, {403, "permission_error"},
+                 {404, "not_found_error"},      {429, "rate_limit_error"},
+                 {501, "not_supported_error"},  {503, "unavailable_error"}};
     const char *type = p->status >= 500 ? "server_error" : "invalid_request_error";
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (types[i].status == p->status)
@@ -564,6 +577,7 @@ void openai_usage(const answer *a, str *o)
     json_int(o, "accepted_prediction_tokens", u.accepted);
     json_int(o, "rejected_prediction_tokens", u.drafted - u.accepted);
     json_close(o, '}');
+    put_sparse(&u, o);
     json_close(o, '}');
 }
 

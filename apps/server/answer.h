@@ -107,9 +107,14 @@ typedef struct usage {
     int64_t prompt, cached, generated, thinking;
     int64_t rounds, drafted, accepted; /* of speculative decoding */
     const char *drafter;               /* NULL: none */
+    const char *sparse;                /* how attention left keys out; NULL: it did not */
+    uint64_t tiles, tiles_kept;
+    double dropped_p99;
     double prefill_ms, decode_ms, queue_ms;
 } usage;
 usage answer_usage(const answer *a);
+/* "sparse_attention": {...}, of a usage where keys were left out. */
+void put_sparse(const usage *u, str *o);
 /* All parts of a kind, one after the other. */
 void put_parts(str *o, const choice *c, part_kind kind);
 int32_t count_parts(const choice *c, part_kind kind);

@@ -231,7 +231,8 @@ bool read_common(request *rq, const request_limits *lim, problem *p)
     rq->sampling.n_top_logprobs = 0;
     return field_text(p, b, "model", &rq->model) && field_bool(p, b, "stream", &rq->stream) &&
            field_bool(p, b, "return_progress", &rq->progress) && read_sampling(rq, b, lim, p) &&
-           read_token_rules(rq, b, lim, p) && read_speculation(rq, lim, p);
+           read_token_rules(rq, b, lim, p) && read_speculation(rq, lim, p) &&
+           field_text(p, b, "sparse", &rq->sparse);
 }
 
 bool read_max_tokens(request *rq, const char *const *keys, problem *p)

@@ -197,6 +197,7 @@ static const known_field fields[] = {
     {"cache_salt", ALL, HARMLESS, NULL},
     {"cache_prompt", ALL, HARMLESS, NULL},
     {"cache_control", ALL, HARMLESS, NULL},
+    {"sparse", ALL, READ, NULL},
     {"speculative", ALL, READ, NULL},
     {"speculative.n_max", ALL, READ, NULL},
     {"n_cache_reuse", ALL, HARMLESS, NULL},

@@ -142,6 +142,8 @@ VALUE(seconds, m->batch.pass_ms * 1e-3)
 VALUE(rounds, m->batch.n_rounds)
 VALUE(drafted, m->batch.n_drafted)
 VALUE(accepted, m->batch.n_accepted)
+VALUE(tiles, m->batch.n_tiles)
+VALUE(tiles_kept, m->batch.n_tiles_kept)
 VALUE(kv_tokens, m->kv_tokens)
 VALUE(kv_usage, m->kv_capacity ? (double)m->kv_tokens / (double)m->kv_capacity : 0)
 VALUE(kv_bytes, m->batch.kv_bytes)
@@ -172,6 +174,9 @@ static const model_row rows[] = {
     {"draft_rounds_total", "counter", "Passes over an answer that checked drafts.", value_rounds},
     {"drafted_tokens_total", "counter", "Tokens drafted.", value_drafted},
     {"accepted_draft_tokens_total", "counter", "Drafts that an answer has.", value_accepted},
+    {"sparse_tiles_total", "counter",
+     "Tiles of keys that rows saw whose attention may leave keys out.", value_tiles},
+    {"sparse_tiles_kept_total", "counter", "Those that were read.", value_tiles_kept},
     {"kv_tokens", "gauge", "Tokens whose keys and values are kept.", value_kv_tokens},
     {"kv_usage_ratio", "gauge", "The same as a share of what fits.", value_kv_usage},
     {"kv_bytes", "gauge", "Memory for keys and values.", value_kv_bytes},

@@ -102,6 +102,7 @@ static const option table[] = {
     OPT_KV(serve_options),
     OPT_CACHE(serve_options),
     OPT_DRAFT(serve_options),
+    OPT_SPARSE(serve_options),
     OPT_DEVICE(serve_options),
     OPT_FLAG(serve_options, exact, "exact", 0, "f32 activations in matrix products"),
     OPT_FLAG(serve_options, reference, "reference", 0, "the plain reference kernels (slow)"),

@@ -147,6 +147,7 @@ static status load(served *m, const served_ask *ask, err *e)
     kv_options_apply(&o->kv, &bo.session);
     cache_options_apply(&o->cache, &bo.session);
     draft_options_apply(&o->draft, &mo, &bo.session);
+    bo.session.sparse = o->sparse;
     m->session = bo.session;
     l.batch = bo;
     mo.planned = before_weights; /* instead of that of device_options_apply */

@@ -30,6 +30,7 @@
 #include "apps/device_options.h"
 #include "apps/config.h"
 #include "apps/draft_options.h"
+#include "apps/sparse_options.h"
 #include "apps/hub_options.h"
 #include "apps/kv_options.h"
 #include "apps/sample_options.h"
@@ -52,6 +53,7 @@ typedef struct serve_options {
         responses_mb;
     cache_options cache;
     draft_options draft;
+    const char *sparse;
     hub_options hub;
     sample_options sample; /* where a request does not say */
     config_options config;

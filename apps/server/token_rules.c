@@ -108,5 +108,6 @@ void token_rules_set(const request *rq, bool first, carat_generate_options *o)
     o->n_only_ids = rq->n_only_ids;
     o->min_tokens = rq->min_tokens;
     o->no_answer = rq->no_answer;
+    o->sparse = rq->sparse;
     o->n_prompt_logprobs = first ? prompt_top(rq) : 0;
 }

@@ -27,6 +27,7 @@
  * second page has other positions, queries are turned back anew for it.
  */
 #include "backend/cpu/cpu_int.h"
+#include "backend/cpu/sparse_int.h"
 #include "backend/cpu/table_ops_int.h"
 #include "backend/key_walk.h"
 
@@ -46,6 +47,7 @@ enum {
     RUN_BLOCKS = 4,
     MERGE_FLOATS = 65536 /* partial results that are worth waking the other threads for */
 };
+_Static_assert((int)KEY_BLOCK == (int)SPARSE_TILE, "a block is a tile of sparse attention");
 
 typedef struct attention {
     pass *p;
@@ -74,6 +76,12 @@ typedef struct attention {
     int64_t *tile_lo, *tile_hi; /* [n_tiles]: all keys that rows of the tile see */
     int32_t wave_blocks, wave;  /* the wave's first block is wave * wave_blocks from the tile's */
     int32_t n_waves, run_blocks;
+    /* Rows that drop blocks (sparse.h). NULL: no row does. */
+    sparse_account *account; /* [rows, heads] */
+    sparse_walk *walk;       /* thread-local: [tile_rows * group]; of split decode, without a
+                                thread: [n_tiles * n_head_kv, tile_rows * group] */
+    float *part_scores;      /* split decode: [n_tiles * n_head_kv, wave_blocks, tile_rows * group,
+                                KEY_BLOCK] */
 } attention;
 
 /* Rows r0 .. r0 + n of tile: consecutive rows of one sequence. Tiles are cut where the sequence
@@ -132,6 +140,7 @@ static void mask_row(const attention *a, int32_t r, int64_t b0, float *scores)
 typedef struct block_work {
     row_tile t;
     int32_t head;
+    int32_t n_q; /* queries of the tile; those of `scores` and `values` */
     float *queries, *scores, *values, *top, *sum;
     float *piece, *base, *row;
     const char *next;  /* prefetched after the keys: the values of the block */
@@ -152,6 +161,7 @@ static block_work work_of(const attention *a, row_tile t, int32_t head, int32_t 
     float *state = a->state + th * 4 * cap;
     return (block_work){.t = t,
                         .head = head,
+                        .n_q = t.n * a->group,
                         .queries = a->queries + th * cap * dim,
                         .scores = a->scores + th * cap * KEY_BLOCK,
                         .values = a->values + th * cap * dim,
@@ -170,8 +180,7 @@ static int32_t piece_keys(int32_t head_dim)
 
 static bool reads_stored(const attention *a, const block_work *w, num_type t)
 {
-    return t == NUM_F32 || t == NUM_F16 || t == NUM_BF16 ||
-           w->t.n * a->group <= a->k->block_queries;
+    return t == NUM_F32 || t == NUM_F16 || t == NUM_BF16 || w->n_q <= a->k->block_queries;
 }
 
 static key_rows piece_rows(const block_work *w, int32_t n, int32_t dim)
@@ -188,7 +197,7 @@ static key_product product_of(const attention *a, const block_work *w, const key
 {
     bool in_piece = k->at == (const char *)w->piece;
     return (key_product){.type = k->type,
-                         .n_q = w->t.n * a->group,
+                         .n_q = w->n_q,
                          .n_keys = k->n,
                          .dim = k->dim,
                          .s = scores,
@@ -316,7 +325,7 @@ static void sum_values(const attention *a, block_work *w, const char *v, int32_t
     const kv_view *kv = a->kv;
     size_t row_bytes = kv->single ? kv->k_row_bytes : kv->v_row_bytes;
     value_product p = {.type = kv->v_type,
-                       .n_q = w->t.n * a->group,
+                       .n_q = w->n_q,
                        .n_keys = n,
                        .dim = kv->head_dim,
                        .o = w->values,
@@ -430,6 +439,7 @@ static block_work row_work(const attention *a, const block_work *w, int32_t i)
     block_work one = *w;
     size_t iq = (size_t)i * (size_t)a->group, dim = (size_t)a->kv->head_dim;
     one.t = (row_tile){w->t.r0 + i, 1};
+    one.n_q = a->group;
     one.queries += iq * dim;
     one.scores += iq * KEY_BLOCK;
     one.values += iq * dim;
@@ -494,19 +504,24 @@ static void sum_span(const attention *a, block_work *w, int64_t t, int64_t end)
     }
 }
 
-/* Keys [lo, hi) of the block at b0 for one tile and KV head: partial values and state of every
- * query of the tile. */
-static void attend_block(const attention *a, block_work *w, int64_t lo, int64_t hi, int64_t b0)
+/* The number from which on rows of the tile have different keys, within the block's [lo, hi). */
+static int64_t shared_end(const attention *a, const block_work *w, int64_t lo, int64_t hi)
+{
+    int64_t own = own_keys(a, w->t);
+    return own < lo ? lo : own < hi ? own : hi;
+}
+
+/* Scores of keys [lo, hi) of the block at b0 for every query of the tile. */
+static void score_block(const attention *a, block_work *w, int64_t lo, int64_t hi, int64_t b0)
 {
     const kv_view *kv = a->kv;
-    int32_t n_q = w->t.n * a->group;
     const kv_base *base = step_store(a->p->st, a->p->rows->seq[w->t.r0], kv);
-    int64_t own = own_keys(a, w->t), shared = own < lo ? lo : own < hi ? own : hi;
+    int64_t shared = shared_end(a, w, lo, hi);
 
     w->b0 = b0;
-    w->next = value_row(a, w, key_walk(kv, base, lo).place);
+    w->next = a->account ? NULL : value_row(a, w, key_walk(kv, base, lo).place);
     w->after = NULL;
-    if (w->goes_on)
+    if (w->goes_on && !a->account)
         w->after = key_row(kv, base->k, kv->k_row_bytes, w->head, key_walk(kv, base, hi).place);
     w->turned_by = -1;
     score_span(a, w, lo, shared);
@@ -514,19 +529,114 @@ static void attend_block(const attention *a, block_work *w, int64_t lo, int64_t 
         block_work one = row_work(a, w, i);
         score_span(a, &one, shared, row_end(a, &one, hi));
     }
-    for (int32_t i = 0; i < w->t.n; i++)
-        for (int32_t g = 0; g < a->group; g++) {
-            int32_t iq = i * a->group + g;
-            float *s = w->scores + (size_t)iq * KEY_BLOCK;
-            mask_row(a, w->t.r0 + i, b0, s);
-            w->sum[iq] = a->k->softmax(s, KEY_BLOCK, &w->top[iq]);
-        }
-    memset(w->values, 0, (size_t)n_q * (size_t)kv->head_dim * sizeof(float));
+    for (int32_t iq = 0; iq < w->n_q; iq++)
+        mask_row(a, w->t.r0 + iq / a->group, b0, w->scores + (size_t)iq * KEY_BLOCK);
+}
+
+/* Sums of the block's values, times what the scores have become. */
+static void sum_block(const attention *a, block_work *w, int64_t lo, int64_t hi)
+{
+    int64_t shared = shared_end(a, w, lo, hi);
+    memset(w->values, 0, (size_t)w->n_q * (size_t)a->kv->head_dim * sizeof(float));
     sum_span(a, w, lo, shared);
     for (int32_t i = 0; i < w->t.n && shared < hi; i++) {
         block_work one = row_work(a, w, i);
         sum_span(a, &one, shared, row_end(a, &one, hi));
     }
+}
+
+/* Keys [lo, hi) of the block at b0 for one tile and KV head: partial values and state of every
+ * query of the tile. */
+static void attend_block(const attention *a, block_work *w, int64_t lo, int64_t hi, int64_t b0)
+{
+    score_block(a, w, lo, hi, b0);
+    for (int32_t iq = 0; iq < w->n_q; iq++)
+        w->sum[iq] = a->k->softmax(w->scores + (size_t)iq * KEY_BLOCK, KEY_BLOCK, &w->top[iq]);
+    sum_block(a, w, lo, hi);
+}
+
+/* ---- Blocks that are dropped (sparse.h) ----------------------------------------------------- */
+
+/* The largest of KEY_BLOCK scores; a NaN if one of them is. */
+static float block_top(const float *x)
+{
+    enum { LANES = 16 };
+    float top[LANES], sick = 0;
+    memcpy(top, x, sizeof top);
+    for (int32_t i = 0; i < KEY_BLOCK; i += LANES)
+        for (int32_t j = 0; j < LANES; j++)
+            top[j] = x[i + j] > top[j] ? x[i + j] : top[j];
+    for (int32_t i = 0; i < KEY_BLOCK; i++)
+        sick += x[i] != x[i] ? 1.0f : 0.0f;
+    for (int32_t j = 1; j < LANES; j++)
+        top[0] = top[j] > top[0] ? top[j] : top[0];
+    return sick > 0 ? NAN : top[0];
+}
+
+static void begin_walk(const attention *a, row_tile t, int32_t iq, sparse_walk *w)
+{
+    const rowset *rs = a->p->rows;
+    int32_t r = t.r0 + iq / a->group;
+    key_range s = row_range(rs, a->kv, r);
+    *w = (sparse_walk){.top = -INFINITY,
+                       .limit = sparse_limit(sparse_rule_of(a->p->st, rs, a->kv, r), s.hi - s.lo)};
+}
+
+/* Does query iq of the tile drop the block at b0, whose largest score is top? A block of which it
+ * sees nothing is dropped and not counted. */
+static bool drops_block(const attention *a, row_tile t, int32_t iq, sparse_walk *w, int64_t b0,
+                        float top)
+{
+    key_range s = row_range(a->p->rows, a->kv, t.r0 + iq / a->group);
+    int64_t lo, hi;
+    return !block_span(s.lo, s.hi, b0, &lo, &hi) || sparse_drops(w, top, hi - lo);
+}
+
+static void end_walk(const attention *a, row_tile t, int32_t head, int32_t iq, const sparse_walk *w,
+                     float sum)
+{
+    size_t r = (size_t)(t.r0 + iq / a->group);
+    size_t h = (size_t)(head * a->group + iq % a->group);
+    a->account[r * (size_t)a->q.heads + h] =
+        (sparse_account){sparse_certificate(w, sum), w->n_tiles, w->n_kept};
+}
+
+/* A query that drops a block leaves no partial result: merge_block ignores it. */
+enum { DROPPED = -1 };
+static bool keeps(const block_work *w, int32_t iq)
+{
+    return !(w->sum[iq] == 0 && w->top[iq] == -INFINITY);
+}
+
+/* The second half of attend_block, for the queries whose sum is not DROPPED. If rows have no keys
+ * of their own, the products take these queries alone: they move together, and back. */
+static void finish_block(const attention *a, block_work *w, int64_t lo, int64_t hi)
+{
+    size_t dim = (size_t)a->kv->head_dim;
+    int32_t n = w->n_q, kept = 0;
+    bool apart = shared_end(a, w, lo, hi) < hi;
+    for (int32_t iq = 0; iq < n; iq++) {
+        float *s = w->scores + (size_t)iq * KEY_BLOCK;
+        if (w->sum[iq] == DROPPED) {
+            w->top[iq] = -INFINITY;
+            w->sum[iq] = 0;
+            memset(s, 0, KEY_BLOCK * sizeof *s);
+            continue;
+        }
+        w->sum[iq] = a->k->softmax(s, KEY_BLOCK, &w->top[iq]);
+        if (keeps(w, iq) && !apart && kept++ < iq)
+            memcpy(w->scores + (size_t)(kept - 1) * KEY_BLOCK, s, KEY_BLOCK * sizeof *s);
+    }
+    if (apart)
+        kept = n;
+    w->n_q = kept;
+    if (kept)
+        sum_block(a, w, lo, hi);
+    w->n_q = n;
+    for (int32_t iq = n - 1; iq >= 0 && !apart; iq--)
+        if (keeps(w, iq) && --kept < iq)
+            memcpy(w->values + (size_t)iq * dim, w->values + (size_t)kept * dim,
+                   dim * sizeof(float));
 }
 
 static void begin_queries(const attention *a, row_tile t, int32_t head, float *top, float *sum)
@@ -544,6 +654,18 @@ static void finish_queries(const attention *a, row_tile t, int32_t head, const f
         a->k->scale(o_head(a, t, head, iq), 1.0f / sum[iq], a->kv->head_dim);
 }
 
+/* attend_block for the queries that keep the block. */
+static void attend_kept(const attention *a, block_work *w, sparse_walk *walk, int64_t lo,
+                        int64_t hi, int64_t b0)
+{
+    score_block(a, w, lo, hi, b0);
+    for (int32_t iq = 0; iq < w->n_q; iq++) {
+        float top = block_top(w->scores + (size_t)iq * KEY_BLOCK);
+        w->sum[iq] = drops_block(a, w->t, iq, &walk[iq], b0, top) ? DROPPED : 0;
+    }
+    finish_block(a, w, lo, hi);
+}
+
 /* Prefill: one tile and KV head, all blocks in order. */
 static void attend_tile(void *arg, int32_t chunk, int32_t thread)
 {
@@ -553,6 +675,7 @@ static void attend_tile(void *arg, int32_t chunk, int32_t thread)
     row_tile t = tile_at(a, a->n_tiles - 1 - chunk / n_head);
     size_t cap = queries_cap(a), dim = (size_t)a->kv->head_dim;
     float *top = a->state + (size_t)thread * 4 * cap, *sum = top + cap;
+    sparse_walk *walk = a->walk ? a->walk + (size_t)thread * cap : NULL;
     int64_t lo, hi, b_lo, b_hi;
 
     if (!t.n)
@@ -560,22 +683,31 @@ static void attend_tile(void *arg, int32_t chunk, int32_t thread)
     block_work w = work_of(a, t, head, thread);
     load_queries(a, t, head, w.queries);
     begin_queries(a, t, head, top, sum);
+    for (int32_t iq = 0; walk && iq < w.n_q; iq++)
+        begin_walk(a, t, iq, &walk[iq]);
     tile_sight(a, t, &lo, &hi);
     for (int64_t b0 = lo / KEY_BLOCK * KEY_BLOCK; b0 < hi; b0 += KEY_BLOCK) {
         block_span(lo, hi, b0, &b_lo, &b_hi);
         w.goes_on = b_hi < hi;
-        attend_block(a, &w, b_lo, b_hi, b0);
+        if (walk)
+            attend_kept(a, &w, walk, b_lo, b_hi, b0);
+        else
+            attend_block(a, &w, b_lo, b_hi, b0);
         for (int32_t iq = 0; iq < t.n * a->group; iq++)
             merge_block(a, o_head(a, t, head, iq), &top[iq], &sum[iq], w.values + (size_t)iq * dim,
                         w.top[iq], w.sum[iq]);
     }
     finish_queries(a, t, head, sum);
+    for (int32_t iq = 0; walk && iq < w.n_q; iq++)
+        end_walk(a, t, head, iq, &walk[iq], sum[iq]);
 }
 
-/* Decode: a run of blocks of one tile and KV head; keeps each partial result. */
-static void attend_split(void *arg, int32_t chunk, int32_t thread)
+/* Decode: a run of blocks of one tile and KV head; keeps each partial result. Where rows drop
+ * blocks, `half` says which half of the work: the scores, or what follows them. */
+typedef enum split_half { SPLIT_WHOLE, SPLIT_SCORES, SPLIT_VALUES } split_half;
+
+static void split_run(const attention *a, int32_t chunk, int32_t thread, split_half half)
 {
-    const attention *a = arg;
     int32_t n_head = a->kv->n_head_kv, n_runs = a->wave_blocks / a->run_blocks;
     int32_t th = chunk / n_runs, head = th % n_head, tile = th / n_head;
     row_tile t = tile_at(a, tile);
@@ -594,7 +726,55 @@ static void attend_split(void *arg, int32_t chunk, int32_t thread)
         w.sum = w.top + cap;
         w.values = a->part_values + part * cap * dim;
         w.goes_on = block + 1 < end && b_hi < hi;
-        attend_block(a, &w, b_lo, b_hi, b0);
+        if (half != SPLIT_WHOLE)
+            w.scores = a->part_scores + part * cap * KEY_BLOCK;
+        if (half == SPLIT_WHOLE) {
+            attend_block(a, &w, b_lo, b_hi, b0);
+        } else if (half == SPLIT_SCORES) {
+            score_block(a, &w, b_lo, b_hi, b0);
+            for (int32_t iq = 0; iq < w.n_q; iq++)
+                w.top[iq] = block_top(w.scores + (size_t)iq * KEY_BLOCK);
+        } else {
+            w.b0 = b0;
+            finish_block(a, &w, b_lo, b_hi);
+        }
+    }
+}
+
+static void attend_split(void *arg, int32_t chunk, int32_t thread)
+{
+    split_run(arg, chunk, thread, SPLIT_WHOLE);
+}
+
+static void score_split(void *arg, int32_t chunk, int32_t thread)
+{
+    split_run(arg, chunk, thread, SPLIT_SCORES);
+}
+
+static void value_split(void *arg, int32_t chunk, int32_t thread)
+{
+    split_run(arg, chunk, thread, SPLIT_VALUES);
+}
+
+/* Between the halves: which blocks of the wave query iq of a tile and KV head drops. Afterwards
+ * their sums are DROPPED. */
+static void drop_split(const attention *a, int32_t th, int32_t iq)
+{
+    size_t cap = queries_cap(a);
+    int32_t tile = th / a->kv->n_head_kv;
+    row_tile t = tile_at(a, tile);
+    sparse_walk *walk = &a->walk[(size_t)th * cap + (size_t)iq];
+    int64_t lo = a->tile_lo[tile], hi = a->tile_hi[tile], b_lo, b_hi;
+    int64_t b0 = (lo / KEY_BLOCK + (int64_t)a->wave * a->wave_blocks) * KEY_BLOCK;
+    if (iq >= t.n * a->group)
+        return;
+    if (a->wave == 0)
+        begin_walk(a, t, iq, walk);
+    for (int32_t b = 0; b < a->wave_blocks && block_span(lo, hi, b0, &b_lo, &b_hi);
+         b++, b0 += KEY_BLOCK) {
+        size_t part = (size_t)th * (size_t)a->wave_blocks + (size_t)b;
+        float *state = a->part_state + part * 2 * cap + iq;
+        state[cap] = drops_block(a, t, iq, walk, b0, state[0]) ? DROPPED : 0;
     }
 }
 
@@ -625,8 +805,11 @@ static void merge_query(void *arg, int32_t chunk, int32_t thread)
         merge_block(a, o, top, sum, a->part_values + (part * cap + (size_t)iq) * dim, state[0],
                     state[cap]);
     }
-    if (a->wave == a->n_waves - 1)
+    if (a->wave == a->n_waves - 1) {
         a->k->scale(o, 1.0f / *sum, a->kv->head_dim);
+        if (a->walk)
+            end_walk(a, t, head, iq, &a->walk[(size_t)th * cap + (size_t)iq], *sum);
+    }
 }
 
 static void attend_waves(attention *a, pool *threads)
@@ -648,7 +831,15 @@ static void attend_waves(attention *a, pool *threads)
     while (a->run_blocks > 1 && held * n_th < 4 * (int64_t)a->run_blocks * pool_n_threads(threads))
         a->run_blocks /= 2;
     for (a->wave = 0; a->wave < a->n_waves; a->wave++) {
-        pool_run(threads, n_th * (a->wave_blocks / a->run_blocks), attend_split, a);
+        int32_t n_runs = n_th * (a->wave_blocks / a->run_blocks);
+        if (a->walk) {
+            pool_run(threads, n_runs, score_split, a);
+            for (int32_t i = 0; i < n_merges; i++)
+                drop_split(a, i / (int32_t)queries_cap(a), i % (int32_t)queries_cap(a));
+            pool_run(threads, n_runs, value_split, a);
+        } else {
+            pool_run(threads, n_runs, attend_split, a);
+        }
         if (held * n_merges * a->kv->head_dim >= MERGE_FLOATS)
             pool_run(threads, n_merges, merge_query, a);
         else
@@ -720,6 +911,9 @@ static void take_temporaries(attention *a, bool split, int32_t n_threads)
     a->piece = pass_temp(p, nt * (size_t)a->piece_keys * dim * sizeof(float));
     a->base = pass_temp(p, nt * 2 * (size_t)a->n_turning * sizeof(float));
     a->row = pass_temp(p, nt * dim * sizeof(float));
+    a->account = cpu_sparse_accounts(p, a->q, kv);
+    if (!kv->window)
+        a->walk = pass_temp(p, (split ? th : nt) * cap * sizeof *a->walk);
     if (split) {
         a->wave_blocks = (int32_t)(WAVE_PARTS / th) / RUN_BLOCKS * RUN_BLOCKS;
         if (a->wave_blocks < WAVE_BLOCKS_MIN)
@@ -728,9 +922,13 @@ static void take_temporaries(attention *a, bool split, int32_t n_threads)
         a->part_values = pass_temp(p, n_parts * cap * dim * sizeof(float));
         a->part_state = pass_temp(p, n_parts * 2 * cap * sizeof(float));
         a->run_state = pass_temp(p, th * 2 * cap * sizeof(float));
+        if (!kv->window)
+            a->part_scores = pass_temp(p, n_parts * cap * KEY_BLOCK * sizeof(float));
         a->tile_lo = pass_temp(p, (size_t)a->n_tiles * sizeof(int64_t));
         a->tile_hi = pass_temp(p, (size_t)a->n_tiles * sizeof(int64_t));
     }
+    if (!a->account)
+        a->walk = NULL;
     a->turned = turns_queries(kv) ? pass_mat(p, a->q.rows, a->q.heads, a->q.cols) : a->q;
     pass_release(p, mark);
 }
@@ -755,4 +953,5 @@ void cpu_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
         pool_run(c->pool, a.n_tiles * kv->n_head_kv, attend_tile, &a);
     if (kv->v_rot)
         pool_run(c->pool, o.rows, unturn_row, &a);
+    cpu_sparse_count(p, q, kv, a.account);
 }

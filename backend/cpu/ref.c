@@ -10,6 +10,7 @@
  * their expansions in backend/ops.c define them.
  */
 #include "backend/cpu/cpu_int.h"
+#include "backend/cpu/sparse_int.h"
 #include "backend/cpu/table_ops_int.h"
 #include "backend/key_walk.h"
 
@@ -425,6 +426,7 @@ typedef struct ref_attention {
     double *sum, *row;             /* [n_threads, head_dim] each */
     float *stored;                 /* [n_threads, head_dim] */
     double (*back)[NUM_ROT_GROUP]; /* Rot^-1, a column after the other, times sqrt(NUM_ROT_GROUP) */
+    sparse_account *account;       /* [rows, heads]; NULL: nothing is left out */
 } ref_attention;
 
 /* By definition; the sign of an entry of H is the parity of i & j. */
@@ -475,48 +477,79 @@ static void make_key(const kv_view *kv, int64_t pos, double *x)
     }
 }
 
-/* Two walks over the keys: the largest score, then the weighted sum. Nothing is stored per key, so
- * scores are computed twice. Keys and values of every format are decoded to their values before the
- * store. */
+/* The query and the store of one pair of row and head. */
+typedef struct ref_pair {
+    const kv_base *base;
+    const float *q;
+    int32_t r, g; /* row, KV head */
+} ref_pair;
+
+static double score_key(const ref_attention *a, const ref_pair *x, int64_t t, int32_t thread)
+{
+    const kv_view *kv = a->kv;
+    const double *row = a->row + (size_t)thread * (size_t)kv->head_dim;
+    size_t place = row_key_walk(kv, x->base, a->p->rows, x->r, t).place;
+    double score = 0;
+    decode_plain(a, true, key_row(kv, x->base->k, kv->k_row_bytes, x->g, place), thread);
+    if (kv->single)
+        make_key(kv, key_pos(x->base, t), a->row + (size_t)thread * (size_t)kv->head_dim);
+    for (int32_t i = 0; i < kv->head_dim; i++)
+        score += row[i] * x->q[i];
+    return score * a->scale;
+}
+
+static double larger(double top, double score)
+{
+    return score > top || isnan(score) ? score : top;
+}
+
+/* Three walks over the keys: the largest score; then tile by tile the largest score of the tile,
+ * which may drop the tile, and the weighted sum. Nothing is stored per key, so scores are computed
+ * again. Keys and values of every format are decoded to their values before the store. */
 static void attend_head(void *arg, int32_t chunk, int32_t thread)
 {
     ref_attention *a = arg;
     const kv_view *kv = a->kv;
     const rowset *rs = a->p->rows;
     int32_t r = chunk / a->q.heads, h = chunk % a->q.heads, n = kv->head_dim;
-    int32_t g = h / (a->q.heads / kv->n_head_kv);
-    const kv_base *base = step_store(a->p->st, rs->seq[r], kv);
-    const float *q = mat_row(a->q, r) + (size_t)h * (size_t)n;
+    const ref_pair x = {.base = step_store(a->p->st, rs->seq[r], kv),
+                        .q = mat_row(a->q, r) + (size_t)h * (size_t)n,
+                        .r = r,
+                        .g = h / (a->q.heads / kv->n_head_kv)};
     double *sum = a->sum + (size_t)thread * (size_t)n, *row = a->row + (size_t)thread * (size_t)n;
     key_range s = row_range(rs, kv, r);
+    const sparse_rule *rule = sparse_rule_of(a->p->st, rs, kv, r);
+    sparse_walk walk = {.top = -INFINITY, .limit = sparse_limit(rule, s.hi - s.lo)};
     double top = -INFINITY, total = 0;
 
     memset(sum, 0, (size_t)n * sizeof *sum);
-    for (int walk = 0; walk < 2; walk++)
-        for (int64_t t = s.lo; t < s.hi; t++) {
-            size_t place = row_key_walk(kv, base, rs, r, t).place;
-            const char *k = key_row(kv, base->k, kv->k_row_bytes, g, place), *v = k;
-            double score = 0;
-            decode_plain(a, true, k, thread);
-            if (kv->single)
-                make_key(kv, key_pos(base, t), row);
-            else
-                v = key_row(kv, base->v, kv->v_row_bytes, g, place);
-            for (int32_t i = 0; i < n; i++)
-                score += row[i] * q[i];
-            score *= a->scale;
-            if (walk == 0) {
-                top = score > top || isnan(score) ? score : top;
-                continue;
-            }
-            double e = exp(score - top);
+    for (int64_t t = s.lo; t < s.hi; t++)
+        top = larger(top, score_key(a, &x, t, thread));
+    for (int64_t from = s.lo, end; from < s.hi; from = end) {
+        double tile_top = -INFINITY;
+        end = (from / SPARSE_TILE + 1) * SPARSE_TILE;
+        end = end < s.hi ? end : s.hi;
+        for (int64_t t = from; rule && t < end; t++)
+            tile_top = larger(tile_top, score_key(a, &x, t, thread));
+        if (rule && sparse_drops(&walk, (float)tile_top, end - from))
+            continue;
+        for (int64_t t = from; t < end; t++) {
+            double e = exp(score_key(a, &x, t, thread) - top);
+            size_t place = row_key_walk(kv, x.base, rs, r, t).place;
             total += e;
-            decode_plain(a, false, v, thread);
+            decode_plain(a, false,
+                         kv->single ? key_row(kv, x.base->k, kv->k_row_bytes, x.g, place)
+                                    : key_row(kv, x.base->v, kv->v_row_bytes, x.g, place),
+                         thread);
             for (int32_t i = 0; i < n; i++)
                 sum[i] += e * row[i];
         }
+    }
     for (int32_t i = 0; i < n; i++)
         mat_row(a->o, r)[(size_t)h * (size_t)n + (size_t)i] = (float)(sum[i] / total);
+    if (rule)
+        a->account[chunk] =
+            (sparse_account){sparse_certificate(&walk, (float)total), walk.n_tiles, walk.n_kept};
 }
 
 static void ref_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
@@ -529,13 +562,15 @@ static void ref_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     double(*back)[NUM_ROT_GROUP] = NULL;
     if (kv->k_rot || kv->v_rot)
         back = pass_temp(p, NUM_ROT_GROUP * sizeof *back);
+    sparse_account *account = cpu_sparse_accounts(p, q, kv);
     pass_release(p, mark);
     if (p->dry || pass_failed(p))
         return;
     if (back)
         fill_back(back);
-    ref_attention a = {p, o, q, kv, scale, sum, row, stored, back};
+    ref_attention a = {p, o, q, kv, scale, sum, row, stored, back, account};
     pool_run(c->pool, q.rows * q.heads, attend_head, &a);
+    cpu_sparse_count(p, q, kv, account);
 }
 
 /* ---- Summaries of pages ------------------------------------------------------------------- */

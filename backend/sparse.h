@@ -1,0 +1,89 @@
+/* sparse.h - attention that leaves keys out: the rules, and the account of what was left out.
+ *
+ * Skip-softmax (BLASST, arXiv 2512.12087). Keys are cut into tiles at numbers that are multiples of
+ * SPARSE_TILE. A pair of row and query head walks its tiles in ascending order. It drops a tile
+ * whose largest score is more than ln(limit) below the largest score so far. The limit is
+ * rule.skip over the number of keys that the row sees, at most 1, so the tile of the largest score
+ * is never dropped. Each pair decides for itself, so its bits depend on its own row alone.
+ *
+ * The certificate of a pair is an upper bound of the share of its soft max that it dropped:
+ *
+ *     delta  += n_keys e^(t - m)        tile with largest score t dropped, m the largest so far
+ *     delta  *= e^(m_old - m_new)       m moved
+ *     dropped share <= delta / (l + delta)      l the sum of e^(s - m) over the kept keys
+ *
+ * Stores with a window drop nothing: they are a few tiles long.
+ */
+#ifndef BACKEND_SPARSE_H
+#define BACKEND_SPARSE_H
+
+#include "backend/step.h"
+
+#include <math.h>
+
+enum { SPARSE_TILE = 128 };
+
+/* Certificates by size: bin 0 has those below 10^-SPARSE_DECADES, bin i those below
+ * 10^(i / SPARSE_STEPS - SPARSE_DECADES). */
+enum { SPARSE_DECADES = 8, SPARSE_STEPS = 20, SPARSE_BINS = SPARSE_DECADES * SPARSE_STEPS + 1 };
+
+/* What the attention of one layer has dropped: sums over pairs of row and query head. */
+typedef struct sparse_tally {
+    uint64_t n_tiles, n_kept; /* tiles that the pairs see, and those that they keep */
+    uint64_t bin[SPARSE_BINS];
+} sparse_tally;
+
+void sparse_count(sparse_tally *t, double certificate, uint64_t n_tiles, uint64_t n_kept);
+void sparse_add(sparse_tally *t, const sparse_tally *more);
+/* The least bound that the share q of all pairs stays below; 0 of an empty tally. */
+double sparse_quantile(const sparse_tally *t, double q);
+/* Pairs in bin i are below this. */
+double sparse_bin_end(int32_t i);
+
+/* The rule of row r in such a store; NULL: the row leaves nothing out. */
+static inline const sparse_rule *sparse_rule_of(const step *st, const rowset *rs, const kv_view *kv,
+                                                int32_t r)
+{
+    const sparse_rule *rule = st->sparse && !kv->window ? &st->sparse[rs->seq[r]] : NULL;
+    return rule && rule->skip > 0 ? rule : NULL;
+}
+
+/* ln(limit) of a row that sees n_keys keys; -inf without a rule. */
+static inline float sparse_limit(const sparse_rule *rule, int64_t n_keys)
+{
+    if (!rule)
+        return -INFINITY;
+    float limit = logf(rule->skip) - logf((float)n_keys);
+    return limit < 0 ? limit : 0;
+}
+
+/* A pair's walk over its tiles. */
+typedef struct sparse_walk {
+    float top, delta, limit;
+    uint32_t n_tiles, n_kept;
+} sparse_walk;
+
+/* Is the next tile dropped, whose largest score is t, of n_keys keys? A NaN is kept, so that it
+ * shows. */
+static inline bool sparse_drops(sparse_walk *w, float t, int64_t n_keys)
+{
+    w->n_tiles++;
+    if (t - w->top < w->limit) {
+        w->delta += (float)n_keys * expf(t - w->top);
+        return true;
+    }
+    w->n_kept++;
+    if (t > w->top) {
+        w->delta *= expf(w->top - t);
+        w->top = t;
+    }
+    return false;
+}
+
+/* sum: of e^(s - top) over the kept keys. */
+static inline float sparse_certificate(const sparse_walk *w, float sum)
+{
+    return w->delta > 0 ? w->delta / (sum + w->delta) : 0;
+}
+
+#endif

@@ -1,0 +1,105 @@
+/* sparse.c - attention that leaves keys out: options as texts, settings as keys, the account. */
+#include "engine/sparse.h"
+#include "engine/engine_int.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool has_global_layers(const carat_model *m)
+{
+    for (int32_t i = 0; i < m->core.n_kv; i++)
+        if (!m->core.kv[i].window)
+            return true;
+    return false;
+}
+
+static status check_support(const carat_model *m, const char *text, err *e)
+{
+    for (int32_t i = 0; i < m->n_sides; i++)
+        if (device_bare(model_device(m, i))->kind == DEVICE_CUDA)
+            return err_set(
+                e, E_UNSUPPORTED,
+                "sparse attention '%s': it has kernels for CPUs alone, and this model is "
+                "on %s",
+                text, model_device(m, i)->name);
+    if (!has_global_layers(m))
+        return err_set(e, E_UNSUPPORTED,
+                       "sparse attention '%s': every attention layer of %s has a window, and "
+                       "windows are computed whole",
+                       text, m->core.name);
+    return OK;
+}
+
+/* A number that follows `word:` and is all of the rest. */
+static bool number_after(const char *text, const char *word, double *x)
+{
+    size_t n = strlen(word);
+    char *end;
+    if (strncmp(text, word, n) || text[n] != ':' || !text[n + 1])
+        return false;
+    *x = strtod(text + n + 1, &end);
+    return !*end && end > text + n + 1;
+}
+
+status sparse_parse(sparse_choice *c, const carat_model *m, const char *text,
+                    const sparse_choice *otherwise, err *e)
+{
+    double x = 0;
+    *c = text ? (sparse_choice){0} : *otherwise;
+    if (!text || !strcmp(text, "off"))
+        return OK;
+    if (!number_after(text, "skip", &x))
+        return err_set(e, E_ARG, "sparse attention '%s': expected off or skip:SCALE", text);
+    if (!(x >= 0 && x <= 1e6))
+        return err_set(e, E_ARG, "sparse attention '%s': the scale is 0 (drop nothing) to 1000000",
+                       text);
+    c->skip = (float)x;
+    return c->skip > 0 ? check_support(m, text, e) : OK;
+}
+
+uint64_t sparse_key(sparse_choice c)
+{
+    uint32_t bits;
+    memcpy(&bits, &c.skip, sizeof bits);
+    return bits;
+}
+
+sparse_choice sparse_of_key(uint64_t key)
+{
+    sparse_choice c;
+    uint32_t bits = (uint32_t)key;
+    memcpy(&c.skip, &bits, sizeof bits);
+    return c;
+}
+
+const char *sparse_name(sparse_choice c)
+{
+    return c.skip > 0 ? "skip" : NULL;
+}
+
+int32_t carat_session_sparse(carat_session *s, carat_sparse_layer *list, int32_t cap, bool clear)
+{
+    int32_t n = 0;
+    for (int32_t il = 0; s->t.tally && il < s->m->core.n_layer; il++) {
+        const sparse_tally *t = &s->t.tally[il];
+        if (!t->n_tiles)
+            continue;
+        if (n < cap) {
+            carat_sparse_layer *x = &list[n];
+            *x = (carat_sparse_layer){.layer = il,
+                                      .n_tiles = t->n_tiles,
+                                      .n_kept = t->n_kept,
+                                      .dropped_p50 = sparse_quantile(t, 0.5),
+                                      .dropped_p99 = sparse_quantile(t, 0.99),
+                                      .dropped_max = sparse_quantile(t, 1)};
+            for (int32_t i = 0; i < SPARSE_BINS; i++) {
+                int32_t decade = (i + SPARSE_STEPS - 1) / SPARSE_STEPS;
+                x->bin[decade] += t->bin[i];
+            }
+        }
+        n++;
+    }
+    if (clear && s->t.tally)
+        memset(s->t.tally, 0, (size_t)s->m->core.n_layer * sizeof *s->t.tally);
+    return n;
+}
