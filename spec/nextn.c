@@ -422,14 +422,17 @@ static mat seat_row(const nextn_drafter *x, const draft_state *s)
     return rows_from(x->hidden, s->seat, 1);
 }
 
-/* A pass that moves rows alone. */
-static void begin_moves(nextn_drafter *x, pass *p)
+/* A pass that moves rows alone; from: the row of `hidden` that comes to each seat. A device reads
+ * the step when the pass begins. */
+static void begin_moves(nextn_drafter *x, const int32_t *from, pass *p)
 {
     int32_t n = x->d.sizes.n_seqs;
     kv_batch_clear(&x->batch);
     x->batch.st.all.n = x->batch.st.out.n = n;
     for (int k = 0; k < STORE_KINDS; k++) /* no row looks at keys; the batch owns the lists */
         memset((int32_t *)x->batch.st.all.keys[k].index, 0, (size_t)n * sizeof(int32_t));
+    for (int32_t i = 0; i < n; i++)
+        ((int32_t *)x->batch.st.out_row)[i] = from ? from[i] : i;
     begin_pass(x, p);
 }
 
@@ -449,7 +452,7 @@ static status fill_seats(nextn_drafter *x, draft_state *const *s, int32_t n, err
         any |= !s[i]->seated;
     if (!any)
         return OK;
-    begin_moves(x, &p);
+    begin_moves(x, NULL, &p);
     for (int32_t i = 0; i < n; i++)
         if (!s[i]->seated)
             op_copy(&p, seat_row(x, s[i]), cache_row(x, s[i]));
@@ -506,14 +509,14 @@ static status absorb_piece(nextn_drafter *x, const draft_kept *kept, int32_t *n_
 static status keep_newest(nextn_drafter *x, const draft_kept *kept, int32_t n, err *e)
 {
     const draft_sizes *z = &x->d.sizes;
+    int32_t row[STEP_SEQS_MAX];
     pass p;
-    begin_moves(x, &p);
-    int32_t *row = (int32_t *)x->batch.st.out_row;
     for (int32_t i = 0; i < z->n_seqs; i++)
         row[i] = i;
     for (int32_t i = 0; i < n; i++)
         if (kept[i].n)
             row[kept[i].s->seat] = tap_at(z) + kept[i].row[kept[i].n - 1];
+    begin_moves(x, row, &p);
     seat_ops(&p, z, x->hidden);
     for (int32_t i = 0; i < n; i++)
         if (kept[i].n)
