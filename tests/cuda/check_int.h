@@ -126,5 +126,6 @@ void check_drafts(rig *g);
 void check_mtp(rig *g);
 void check_rounds(rig *g);
 void check_nextn(rig *g);
+void check_pool(rig *g);
 
 #endif

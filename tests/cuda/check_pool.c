@@ -1,0 +1,117 @@
+/* check_pool.c - sessions on the CUDA device whose keys have a pool smaller than their context:
+ * pages leave for the host and come back. While everything fits the logits are those without a
+ * pool, bit for bit; then they are those of the CPU with the same pool.
+ */
+#include "base/mem.h"
+#include "carat.h"
+#include "tests/cuda/check_int.h"
+#include "tests/fidelity_model.h"
+
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { CTX = 1024, POOL = 512, FITS = 300, TOKENS = 600, BACK = 130, MORE = 3 };
+
+typedef struct pool_rig {
+    rig *g;
+    const char *name;
+    carat_model *cpu, *gpu;
+    int32_t id[TOKENS + MORE];
+    size_t n_vocab;
+    float *a, *b;
+} pool_rig;
+
+static status open_session(carat_model *m, int32_t pool, carat_session **s, err *e)
+{
+    const carat_session_options o = {.n_ctx = CTX,
+                                     .chunk = 64,
+                                     .checkpoint_mb = -1,
+                                     .kv_k = "f32",
+                                     .kv_single = "off",
+                                     .kv_resident = pool,
+                                     .kv_policy = "lru"};
+    return carat_session_open(m, &o, s, e);
+}
+
+/* The root mean square of a - b. */
+static double distance(const pool_rig *x)
+{
+    double sum = 0;
+    for (size_t i = 0; i < x->n_vocab; i++) {
+        double d = (double)x->a[i] - (double)x->b[i];
+        sum += isinf(x->a[i]) && isinf(x->b[i]) ? 0 : d * d;
+    }
+    return sqrt(sum / (double)x->n_vocab);
+}
+
+/* Evaluates id[0..n) in both sessions and the next tokens one by one; the largest distance. */
+static status follow(pool_rig *x, carat_session *one, carat_session *two, int32_t n, double *far,
+                     err *e)
+{
+    status st = carat_eval(one, x->id, n, false, x->a, NULL, e);
+    st = st ? st : carat_eval(two, x->id, n, false, x->b, NULL, e);
+    *far = st ? NAN : distance(x);
+    for (int32_t i = 0; i < MORE && !st; i++) {
+        st = carat_append(one, x->id + n + i, 1, false, x->a, e);
+        st = st ? st : carat_append(two, x->id + n + i, 1, false, x->b, e);
+        *far = fmax(*far, st ? NAN : distance(x));
+    }
+    return st;
+}
+
+static status check_pair(pool_rig *x, err *e)
+{
+    carat_session *whole = NULL, *pool = NULL, *cpu = NULL;
+    carat_pool_info info = {0};
+    double far;
+    status st = open_session(x->gpu, 0, &whole, e);
+    st = st ? st : open_session(x->gpu, POOL, &pool, e);
+    st = st ? st : open_session(x->cpu, POOL, &cpu, e);
+    if (!st && !(st = follow(x, whole, pool, FITS, &far, e)))
+        verdict(x->g, "pool", text("%s: everything fits", x->name), far, 0);
+    if (!st && !(st = follow(x, cpu, pool, TOKENS, &far, e)))
+        verdict(x->g, "pool", text("%s: pages are away", x->name), far, 0.05);
+    /* Back into a page that is on the host. */
+    if (!st && !(st = follow(x, cpu, pool, BACK, &far, e)))
+        verdict(x->g, "pool", text("%s: after a rewind", x->name), far, 0.05);
+    if (pool)
+        carat_session_get_pool(pool, &info);
+    if (!st)
+        verdict(x->g, "pool", text("%s: pages that moved", x->name), info.n_out > 0 ? 0 : 1, 0);
+    carat_session_close(whole);
+    carat_session_close(pool);
+    carat_session_close(cpu);
+    return st;
+}
+
+void check_pool(rig *g)
+{
+    static const char *const names[] = {"qwen3", "dense"};
+    for (int i = 0; i < 2 && my_turn(g, "pool"); i++) {
+        pool_rig x = {.g = g, .name = names[i]};
+        fidelity f;
+        carat_model_info info;
+        err e = {0};
+        fidelity_open(&f, names[i]);
+        const char *path = fidelity_write(&f, NULL);
+        status st = carat_model_open(path, &(carat_model_options){.device = "cuda"}, &x.gpu, &e);
+        st = st ? st : carat_model_open(path, &(carat_model_options){.device = "cpu"}, &x.cpu, &e);
+        if (!st) {
+            carat_model_get_info(x.gpu, &info);
+            x.n_vocab = (size_t)info.n_vocab;
+            x.a = mem_calloc(x.n_vocab, 2 * sizeof *x.a);
+            x.b = x.a + x.n_vocab;
+            for (int32_t k = 0; k < TOKENS + MORE; k++)
+                x.id[k] = (int32_t)rng_below(&g->rng, x.n_vocab);
+            st = x.a ? check_pair(&x, &e) : err_memory(&e, "logits", x.n_vocab * 8);
+        }
+        if (st)
+            failed(g, "pool", e.text);
+        mem_free(x.a);
+        carat_model_close(x.gpu);
+        carat_model_close(x.cpu);
+        unlink(path);
+        fidelity_close(&f);
+    }
+}
