@@ -77,7 +77,7 @@ static void leave_and_return(kv_cache *c)
 static void script(rig *r, trace *t)
 {
     kv_cache *a = &r->c, b;
-    int32_t ids[CHUNK];
+    int32_t ids[SCRIPT_ROWS] = {0}; /* a snapshot keeps one for each of its tokens */
     uint64_t rng = 77;
     err e = {0};
     t->n = 0;
