@@ -27,7 +27,7 @@ const dialect *dialect_of(api_kind api)
 void make_id(char out[ID_BYTES], const char *prefix)
 {
     static const char hex[] = "0123456789abcdef";
-    unsigned char r[16]; /* nobody guesses the id of a stored response */
+    unsigned char r[16]; /* random: a client cannot guess the id of another's response */
     size_t n = strlen(prefix);
     if (getrandom(r, sizeof r, 0) != sizeof r) { /* never seen; ids must still differ */
         int64_t now = clock_ns();

@@ -140,7 +140,7 @@ static bool may_ask(exchange *x, const route *r, problem *p)
                            origin);
     if (origin && !strcmp(origin, "null") && !allowed_origin(x))
         return problem_set(p, 403, "Origin", "pages without an origin may not use this server");
-    if (r->who == KEY_HOLDERS && !has_key(x))
+    if (r->access == KEY_HOLDERS && !has_key(x))
         return problem_set(p, 401, "Authorization",
                            "the API key is missing or wrong: send it as "
                            "'Authorization: Bearer KEY' or 'x-api-key: KEY'");

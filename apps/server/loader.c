@@ -5,7 +5,7 @@
  * is the loader's alone.
  *
  * Room for a model: its plan is compared with the memory before its weights are read. While it does
- * not fit, the model used longest ago is unloaded. If all are at work, that one takes no more
+ * not fit, the least recently used model is unloaded. If all are at work, that one takes no more
  * requests until it is unloaded, so that a busy model cannot keep others out for ever.
  */
 #include "apps/server/catalog_int.h"
@@ -84,7 +84,7 @@ static offer *next_to_unload(catalog *c, double now, double *until)
     return NULL;
 }
 
-/* The model used longest ago; with `idle`, only of those without requests. */
+/* The least recently used model. With `idle`, only models without requests count. */
 static offer *oldest(catalog *c, bool idle)
 {
     offer *best = NULL;
@@ -113,8 +113,8 @@ static void wait_until(catalog *c, double until_ms)
     pthread_cond_timedwait(&c->changed, &c->lock, &at);
 }
 
-/* Waits until a model has no requests. NULL: none is loaded, none became idle in time, or nobody
- * wants the new one any more. */
+/* Waits until a loaded model has no requests, and returns it. NULL: no model is loaded, none became
+ * idle in time, or all requests for `wants` have been cancelled. */
 static offer *wait_for_idle(catalog *c, const offer *wants)
 {
     enum { LOOK_MS = 100 };
@@ -306,7 +306,7 @@ static void load(catalog *c, offer *o)
     pthread_cond_broadcast(&c->changed);
 }
 
-/* The first in line. Those that nobody wants any more leave the line. */
+/* The model that is loaded next. A queued model without requests leaves the queue. */
 static offer *next_in_line(catalog *c)
 {
     offer *best = NULL;

@@ -2,7 +2,7 @@
  *
  * Each of --model, --models and the operands is a file, a directory, the name of a model on this
  * machine (apps/hub/hub.h), or NAME=FILE. With directories and --store the list follows the disk:
- * what has come since is offered, what is gone is not.
+ * new files are offered, and removed files are offered no longer.
  */
 #include "apps/server/catalog_int.h"
 

@@ -1,4 +1,5 @@
-/* routes.h - the table of paths: who may ask, which handler answers, how its errors are written.
+/* routes.h - the table of paths: which clients may use it, which handler answers, how its errors
+ * are written.
  *
  * A new endpoint is a row in routes.c and a handler. Nothing here knows a connection.
  */
@@ -7,12 +8,13 @@
 
 #include "apps/server/exchange.h"
 
-typedef enum who { ANYONE, KEY_HOLDERS } who;
+/* Which clients may use a route: all, or only those that send a valid API key. */
+typedef enum route_access { ANYONE, KEY_HOLDERS } route_access;
 
 typedef struct route {
     const char *method, *path; /* a path that ends in '/' takes whatever follows, too */
     void (*handle)(exchange *x);
-    who who;
+    route_access access;
     bool needs_model;
     metrics_route metric;
     const dialect *errors;
